@@ -1,0 +1,135 @@
+package deploy
+
+import (
+	"cmp"
+	"path"
+
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/intstr"
+)
+
+const (
+	// HostPodsVolume names the kubelet's pods directory in the DaemonSet. Velero uses this name, and
+	// the agent reads the directory from here, whether it mounts the volume or not.
+	HostPodsVolume = "host-pods"
+	// HostPodsMount is where the agent sees that directory when it looks for volumes itself.
+	HostPodsMount = "/host_pods"
+	// MetricsPort serves /metrics, /healthz and /readyz; Velero's node-agent has its metrics there too.
+	MetricsPort = 8085
+)
+
+// nonroot is the uid and gid of the distroless image's own user.
+const nonroot int64 = 65532
+
+func daemonSet(o Options) *appsv1.DaemonSet {
+	labels := map[string]string{"component": "velero", "name": DaemonSetName, RoleLabel: DaemonSetName}
+	return &appsv1.DaemonSet{
+		TypeMeta:   metav1.TypeMeta{APIVersion: appsv1.SchemeGroupVersion.String(), Kind: "DaemonSet"},
+		ObjectMeta: meta(o.Namespace, DaemonSetName),
+		Spec: appsv1.DaemonSetSpec{
+			// The same selector as Velero's DaemonSet has: it cannot be changed afterwards, and Lateen
+			// takes that DaemonSet's place.
+			Selector: &metav1.LabelSelector{MatchLabels: map[string]string{"name": DaemonSetName}},
+			Template: corev1.PodTemplateSpec{
+				ObjectMeta: metav1.ObjectMeta{Labels: labels},
+				Spec:       podSpec(o),
+			},
+		},
+	}
+}
+
+func podSpec(o Options) corev1.PodSpec {
+	return corev1.PodSpec{
+		ServiceAccountName: ServiceAccountName,
+		NodeSelector:       map[string]string{corev1.LabelOSStable: string(corev1.Linux)},
+		SecurityContext:    podSecurity(o.HostPath),
+		Containers:         []corev1.Container{container(o)},
+		Volumes: []corev1.Volume{{
+			Name: HostPodsVolume,
+			VolumeSource: corev1.VolumeSource{HostPath: &corev1.HostPathVolumeSource{
+				Path: path.Join(cmp.Or(o.KubeletRoot, "/var/lib/kubelet"), "pods"),
+			}},
+		}},
+	}
+}
+
+func container(o Options) corev1.Container {
+	return corev1.Container{
+		Name:  DaemonSetName,
+		Image: o.Image,
+		Args:  args(o),
+		Env: []corev1.EnvVar{
+			fromField("NODE_NAME", "spec.nodeName"),
+			fromField("VELERO_NAMESPACE", "metadata.namespace"),
+		},
+		Ports:           []corev1.ContainerPort{{Name: "metrics", ContainerPort: MetricsPort}},
+		LivenessProbe:   probe("/healthz"),
+		ReadinessProbe:  probe("/readyz"),
+		VolumeMounts:    mounts(o.HostPath),
+		SecurityContext: containerSecurity(),
+	}
+}
+
+// args makes the movers take after Velero's Deployment: it is the one that has the credentials of the
+// backup storage, and this DaemonSet needs none.
+func args(o Options) []string {
+	list := []string{"node-agent", "--mover-template=deployment/" + VeleroDeployment}
+	if o.NodeAgentConfigMap != "" {
+		list = append(list, "--node-agent-configmap="+o.NodeAgentConfigMap)
+	}
+	if o.HostPath {
+		list = append(list, "--host-path")
+	}
+	return list
+}
+
+func fromField(name, field string) corev1.EnvVar {
+	return corev1.EnvVar{
+		Name:      name,
+		ValueFrom: &corev1.EnvVarSource{FieldRef: &corev1.ObjectFieldSelector{FieldPath: field}},
+	}
+}
+
+func probe(url string) *corev1.Probe {
+	return &corev1.Probe{ProbeHandler: corev1.ProbeHandler{
+		HTTPGet: &corev1.HTTPGetAction{Path: url, Port: intstr.FromString("metrics")},
+	}}
+}
+
+// mounts is read-only and follows what the kubelet mounts after the agent has started.
+func mounts(hostPath bool) []corev1.VolumeMount {
+	if !hostPath {
+		return nil
+	}
+	return []corev1.VolumeMount{{
+		Name:             HostPodsVolume,
+		MountPath:        HostPodsMount,
+		ReadOnly:         true,
+		MountPropagation: new(corev1.MountPropagationHostToContainer),
+	}}
+}
+
+// podSecurity is uid 0 only for looking under the kubelet's pods directory, which is 0750 root. Even
+// then all capabilities are dropped: the owner needs none.
+func podSecurity(hostPath bool) *corev1.PodSecurityContext {
+	security := &corev1.PodSecurityContext{
+		SeccompProfile: &corev1.SeccompProfile{Type: corev1.SeccompProfileTypeRuntimeDefault},
+		RunAsNonRoot:   new(!hostPath),
+		RunAsUser:      new(nonroot),
+		RunAsGroup:     new(nonroot),
+	}
+	if hostPath {
+		security.RunAsUser, security.RunAsGroup = new(int64(0)), new(int64(0))
+	}
+	return security
+}
+
+func containerSecurity() *corev1.SecurityContext {
+	return &corev1.SecurityContext{
+		AllowPrivilegeEscalation: new(false),
+		ReadOnlyRootFilesystem:   new(true),
+		Capabilities:             &corev1.Capabilities{Drop: []corev1.Capability{"ALL"}},
+	}
+}

@@ -1,0 +1,173 @@
+package build
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+)
+
+// Condition is what became of an exposure.
+type Condition int
+
+// The conditions of an exposure.
+const (
+	Absent    Condition = iota // nothing of it exists
+	Pending                    // there, and may still come to run
+	Running                    // the mover runs
+	Stuck                      // it can never run as it is
+	Ending                     // being deleted; the mover may still run
+	Lost                       // the mover was taken away and has stopped; another one may do better
+	Succeeded                  // the mover ended with exit code 0
+	Failed                     // the mover ran and failed
+)
+
+func (c Condition) String() string {
+	names := [...]string{"Absent", "Pending", "Running", "Stuck", "Ending", "Lost", "Succeeded", "Failed"}
+	if c < 0 || int(c) >= len(names) {
+		return fmt.Sprintf("Condition(%d)", int(c))
+	}
+	return names[c]
+}
+
+// Why a mover was lost: the values of the label reason of lateen_mover_restarts_total.
+const (
+	LostVanished  = "vanished"  // its pod is gone
+	LostDeleted   = "deleted"   // its pod was deleted while it ran
+	LostEvicted   = "evicted"   // by the kubelet or the eviction API
+	LostPreempted = "preempted" // by the scheduler, for a pod of higher priority
+	LostRefused   = "refused"   // by the kubelet: the mover never ran
+)
+
+// LostReasons are all reasons for which a mover can be lost.
+var LostReasons = [...]string{LostVanished, LostDeleted, LostEvicted, LostPreempted, LostRefused}
+
+// Exposure is what can be read from the objects of a transfer.
+type Exposure struct {
+	Condition Condition
+	Attempt   int    // the restart that it belongs to
+	Node      string // where the mover was scheduled
+	Canceled  bool   // of Failed: the mover ended because it was told to cancel
+	Reason    string // why it was lost: one of LostReasons
+	Message   string // in words and stable; of Succeeded and Failed, what the mover said
+}
+
+// ReadPod reads an exposure from its mover pod; nil is a pod that does not exist.
+func ReadPod(pod *corev1.Pod) Exposure {
+	if pod == nil {
+		return Exposure{Condition: Absent}
+	}
+	seen := Exposure{Attempt: attempt(pod), Node: pod.Spec.NodeName}
+	switch {
+	case pod.Status.Phase == corev1.PodSucceeded:
+		seen.Condition, seen.Message = Succeeded, terminationMessage(pod)
+	case pod.Status.Phase == corev1.PodFailed:
+		readFailed(pod, &seen)
+	case pod.DeletionTimestamp != nil:
+		seen.Condition, seen.Message = Ending, "mover pod is being deleted"
+	case pod.Status.Phase == corev1.PodRunning:
+		seen.Condition = Running
+	default:
+		readPending(pod, &seen)
+	}
+	return seen
+}
+
+// readFailed tells a mover that failed from one that was taken away. A pod that had already ended
+// when it was deleted is gone at once, so a failed pod that is still being deleted was killed.
+func readFailed(pod *corev1.Pod, seen *Exposure) {
+	disruption := condition(pod, corev1.DisruptionTarget)
+	seen.Condition = Lost
+	switch {
+	case disruption != nil && disruption.Reason == corev1.PodReasonPreemptionByScheduler:
+		seen.Reason, seen.Message = LostPreempted, "mover was preempted: "+disruption.Message
+	case disruption != nil:
+		seen.Reason, seen.Message = LostEvicted, "mover was evicted: "+firstOf(pod.Status.Message, disruption.Message)
+	case pod.Status.Reason == "Evicted":
+		seen.Reason, seen.Message = LostEvicted, "mover was evicted: "+pod.Status.Message
+	case pod.DeletionTimestamp != nil:
+		seen.Reason, seen.Message = LostDeleted, "mover pod was deleted while it ran"
+	case terminated(pod) == nil:
+		seen.Reason, seen.Message = LostRefused, fmt.Sprintf("node %s refused the mover: %s: %s", pod.Spec.NodeName, pod.Status.Reason, pod.Status.Message)
+	default:
+		seen.Condition, seen.Message = Failed, failure(pod)
+		seen.Canceled = strings.HasSuffix(strings.TrimSpace(terminated(pod).Message), canceledSuffix)
+	}
+}
+
+// canceledSuffix ends the termination message of a mover that was canceled; nothing else tells it
+// from one that failed (Velero's datapath.ErrCancelled).
+const canceledSuffix = "data path is canceled"
+
+// hopeless are the waiting reasons that no waiting ends: kubelet's pkg/kubelet/images names them.
+var hopeless = []string{"InvalidImageName", "ErrImageNeverPull"}
+
+func readPending(pod *corev1.Pod, seen *Exposure) {
+	seen.Condition = Pending
+	if scheduled := condition(pod, corev1.PodScheduled); scheduled != nil && scheduled.Status == corev1.ConditionFalse {
+		seen.Message = fmt.Sprintf("mover pod is not scheduled: %s: %s", scheduled.Reason, scheduled.Message)
+	}
+	for _, status := range pod.Status.ContainerStatuses {
+		waiting := status.State.Waiting
+		if waiting == nil {
+			continue
+		}
+		seen.Message = strings.TrimSuffix(fmt.Sprintf("mover container is waiting: %s: %s", waiting.Reason, waiting.Message), ": ")
+		if slices.Contains(hopeless, waiting.Reason) {
+			seen.Condition = Stuck
+		}
+	}
+}
+
+// failure is what there is to say of a mover that ran and failed: its own words first, then how it
+// ended, because a mover that was killed for its memory has no words.
+func failure(pod *corev1.Pod) string {
+	end := terminated(pod)
+	how := fmt.Sprintf("exit code %d", end.ExitCode)
+	if end.Reason == "OOMKilled" {
+		how += ", out of memory (OOMKilled)"
+	} else if end.Reason != "" && end.Reason != "Error" {
+		how += ", " + end.Reason
+	}
+	if why := strings.TrimSpace(pod.Status.Reason + " " + pod.Status.Message); why != "" {
+		how += ", " + why
+	}
+	return firstOf(strings.TrimSpace(end.Message), "mover left no message") + " (" + how + ")"
+}
+
+func terminated(pod *corev1.Pod) *corev1.ContainerStateTerminated {
+	for i := range pod.Status.ContainerStatuses {
+		if end := pod.Status.ContainerStatuses[i].State.Terminated; end != nil {
+			return end
+		}
+	}
+	return nil
+}
+
+func terminationMessage(pod *corev1.Pod) string {
+	if end := terminated(pod); end != nil {
+		return end.Message
+	}
+	return ""
+}
+
+// condition is the pod's condition of that type; for DisruptionTarget only when it is true.
+func condition(pod *corev1.Pod, kind corev1.PodConditionType) *corev1.PodCondition {
+	for i := range pod.Status.Conditions {
+		found := &pod.Status.Conditions[i]
+		if found.Type == kind && (kind != corev1.DisruptionTarget || found.Status == corev1.ConditionTrue) {
+			return found
+		}
+	}
+	return nil
+}
+
+func firstOf(words ...string) string {
+	for _, word := range words {
+		if word != "" {
+			return word
+		}
+	}
+	return ""
+}

@@ -1,0 +1,68 @@
+package transfer
+
+import (
+	"slices"
+	"strconv"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
+)
+
+// What Velero's server and other agents look for on the resources, and what Lateen remembers there.
+const (
+	labelExposing      = "velero.io/expose-on-going"
+	annotationRestarts = "lateen.dev/mover-restarts"
+)
+
+// commonState is what the metadata of every kind says in the same way.
+func commonState(object metav1.Object, finalizer string) State {
+	restarts, err := strconv.Atoi(object.GetAnnotations()[annotationRestarts])
+	if err != nil {
+		restarts = 0
+	}
+	return State{
+		Deleting:  object.GetDeletionTimestamp() != nil,
+		Finalizer: slices.Contains(object.GetFinalizers(), finalizer),
+		CreatedAt: object.GetCreationTimestamp().Time,
+		Restarts:  restarts,
+	}
+}
+
+// setCommon writes what belongs into the metadata: finalizer, restarts, and the label by which
+// Velero's agents count what is being prepared.
+func setCommon(object metav1.Object, state State, finalizer string) {
+	switch has := slices.Contains(object.GetFinalizers(), finalizer); {
+	case has && !state.Finalizer:
+		object.SetFinalizers(slices.DeleteFunc(object.GetFinalizers(), func(f string) bool { return f == finalizer }))
+	case !has && state.Finalizer && !state.Deleting: // the API server refuses new ones while it deletes
+		object.SetFinalizers(append(object.GetFinalizers(), finalizer))
+	}
+	if state.Restarts > 0 {
+		object.SetAnnotations(with(object.GetAnnotations(), annotationRestarts, strconv.Itoa(state.Restarts)))
+	}
+	labels := object.GetLabels()
+	if state.Phase == Accepted || state.Phase == Prepared {
+		labels = with(labels, labelExposing, "true")
+	} else {
+		delete(labels, labelExposing)
+	}
+	object.SetLabels(labels)
+}
+
+func with(values map[string]string, key, value string) map[string]string {
+	if values == nil {
+		values = map[string]string{}
+	}
+	values[key] = value
+	return values
+}
+
+func timeOf(stamp *metav1.Time) time.Time { return ptr.Deref(stamp, metav1.Time{}).Time }
+
+func timestamp(at time.Time) *metav1.Time {
+	if at.IsZero() {
+		return nil
+	}
+	return ptr.To(metav1.NewTime(at))
+}

@@ -1,0 +1,72 @@
+package transfer
+
+import (
+	"fmt"
+
+	velerov1 "github.com/vmware-tanzu/velero/pkg/apis/velero/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+// finalizerPodVolume is Velero's finalizer of PodVolumeBackups and PodVolumeRestores.
+const finalizerPodVolume = "velero.io/pod-volume-finalizer"
+
+// uploaderKopia is the only uploader whose movers are pods.
+const uploaderKopia = "kopia"
+
+// PodVolumeBackup is the kind whose agent is that of spec.node from the beginning to the end.
+func PodVolumeBackup() Kind[*velerov1.PodVolumeBackup] {
+	return Kind[*velerov1.PodVolumeBackup]{
+		Name:     "podvolumebackup",
+		PodLabel: velerov1.PVBLabel,
+		GVK:      velerov1.SchemeGroupVersion.WithKind("PodVolumeBackup"),
+		Copy:     (*velerov1.PodVolumeBackup).DeepCopy,
+		Get:      getPodVolumeBackup,
+		Set:      setPodVolumeBackup,
+		Source: func(pvb *velerov1.PodVolumeBackup) (corev1.ObjectReference, string) {
+			return pvb.Spec.Pod, pvb.Spec.Volume
+		},
+		Command: func(pvb *velerov1.PodVolumeBackup, resourceTimeout string) []string {
+			return []string{
+				"pod-volume", "backup",
+				"--volume-path=/" + string(pvb.UID),
+				"--pod-volume-backup=" + pvb.Name,
+				"--resource-timeout=" + resourceTimeout,
+			}
+		},
+		Result: ReadBackup,
+		Labels: labelsOfPodVolumeBackup,
+	}
+}
+
+func getPodVolumeBackup(pvb *velerov1.PodVolumeBackup) State {
+	state := commonState(pvb, finalizerPodVolume)
+	status := pvb.Status
+	state.Phase, state.Cancel, state.Node = Phase(status.Phase), pvb.Spec.Cancel, pvb.Spec.Node
+	state.Message = status.Message
+	state.AcceptedAt, state.StartedAt, state.CompletedAt = timeOf(status.AcceptedTimestamp), timeOf(status.StartTimestamp), timeOf(status.CompletionTimestamp)
+	state.Progress = Progress{Total: status.Progress.TotalBytes, Done: status.Progress.BytesDone}
+	state.Outcome = Outcome{SnapshotID: status.SnapshotID, Path: status.Path, IncrementalBytes: status.IncrementalBytes}
+	if pvb.Spec.UploaderType != uploaderKopia {
+		state.Refusal = fmt.Sprintf("uploader %s is not supported by Lateen; run it with Velero's node-agent", pvb.Spec.UploaderType)
+	}
+	return state
+}
+
+func setPodVolumeBackup(pvb *velerov1.PodVolumeBackup, state State) {
+	setCommon(pvb, state, finalizerPodVolume)
+	pvb.Spec.Cancel = state.Cancel
+	status := &pvb.Status
+	status.Phase, status.Message = velerov1.PodVolumeBackupPhase(state.Phase), state.Message
+	status.AcceptedTimestamp, status.StartTimestamp, status.CompletionTimestamp = timestamp(state.AcceptedAt), timestamp(state.StartedAt), timestamp(state.CompletedAt)
+	status.Progress.TotalBytes, status.Progress.BytesDone = state.Progress.Total, state.Progress.Done
+	status.SnapshotID, status.Path, status.IncrementalBytes = state.Outcome.SnapshotID, state.Outcome.Path, state.Outcome.IncrementalBytes
+}
+
+func labelsOfPodVolumeBackup(pvb *velerov1.PodVolumeBackup) Labels {
+	labels := Labels{Operation: fmt.Sprintf("%s-%s-%s-%s-backup", pvb.Name, pvb.Spec.BackupStorageLocation, pvb.Spec.Pod.Namespace, pvb.Spec.UploaderType)}
+	if owner := metav1.GetControllerOfNoCopy(pvb); owner != nil {
+		labels.Backup = pvb.Namespace + "/" + owner.Name
+	}
+	return labels
+}

@@ -1,0 +1,42 @@
+package transfer
+
+// Reason is a stable word for why a step is taken; Events and metrics carry it.
+type Reason string
+
+// The reasons of steps. Those of terminal phases are the values of the label reason of
+// lateen_transfers_finished_total.
+const (
+	ReasonAccepted  Reason = "accepted"
+	ReasonPrepared  Reason = "prepared"
+	ReasonStarted   Reason = "started"
+	ReasonProgress  Reason = "progress"
+	ReasonRestarted Reason = "restarted"
+	ReasonCanceling Reason = "canceling"
+	ReasonDeleting  Reason = "deleting"
+	ReasonStale     Reason = "stale_mover"
+	ReasonNoAnswer  Reason = "cancel_unanswered"
+	ReasonCleaned   Reason = "cleaned"
+
+	ReasonCompleted      Reason = "completed"
+	ReasonCanceled       Reason = "canceled"
+	ReasonUnsupported    Reason = "unsupported"
+	ReasonNotEligible    Reason = "not_eligible"
+	ReasonSourceGone     Reason = "source_gone"
+	ReasonPrepareTimeout Reason = "prepare_timeout"
+	ReasonHopeless       Reason = "cannot_run"
+	ReasonMoverFailed    Reason = "mover_failed"
+	ReasonMoverLost      Reason = "mover_lost"
+	ReasonUnreadable     Reason = "result_unreadable"
+)
+
+// Ends are the pairs of terminal phase and reason that can be; metrics start at 0 for each.
+func Ends() map[Phase][]Reason {
+	return map[Phase][]Reason{
+		Completed: {ReasonCompleted},
+		Canceled:  {ReasonCanceled},
+		Failed: {
+			ReasonUnsupported, ReasonNotEligible, ReasonSourceGone, ReasonPrepareTimeout, ReasonHopeless,
+			ReasonMoverFailed, ReasonMoverLost, ReasonUnreadable,
+		},
+	}
+}

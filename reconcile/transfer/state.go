@@ -1,0 +1,122 @@
+// Package transfer decides what happens next to a data movement: one state machine for all kinds of
+// Velero's data-movement resources. It is pure: it calls no API, reads no clock and logs nothing.
+package transfer
+
+import (
+	"time"
+
+	"github.com/lateen-project/lateen/exposer/build"
+)
+
+// Phase is a phase of Velero's data-movement resources; the words are the same for all kinds.
+type Phase string
+
+// The phases, as the CRDs enumerate them. The server creates resources without one.
+const (
+	New        Phase = "New"
+	Accepted   Phase = "Accepted"
+	Prepared   Phase = "Prepared"
+	InProgress Phase = "InProgress"
+	Canceling  Phase = "Canceling"
+	Completed  Phase = "Completed"
+	Failed     Phase = "Failed"
+	Canceled   Phase = "Canceled"
+)
+
+// Phases are all phases in the order in which they follow each other.
+var Phases = [...]Phase{New, Accepted, Prepared, InProgress, Canceling, Completed, Failed, Canceled}
+
+// Terminal tells whether a phase never changes again.
+func (p Phase) Terminal() bool { return p == Completed || p == Failed || p == Canceled }
+
+// TakesSlot tells whether a mover works, or may work, in this phase.
+func (p Phase) TakesSlot() bool { return p == InProgress || p == Canceling }
+
+// Progress is how far a mover says that it is, in bytes.
+type Progress struct {
+	Total, Done int64
+}
+
+// Outcome is what a mover leaves behind when it succeeds.
+type Outcome struct {
+	SnapshotID       string // of the kopia repository; empty when the volume was empty
+	Path             string // as the mover saw the volume
+	Empty            bool   // the volume was empty, so there is no snapshot
+	TotalBytes       int64
+	IncrementalBytes int64 // new or changed since the last snapshot
+}
+
+// State is what the kinds have in common, copied out of the custom resource.
+type State struct {
+	Phase       Phase
+	Cancel      bool   // spec.cancel
+	Deleting    bool   // deletionTimestamp is set; not the same as Cancel
+	Finalizer   bool   // ours is there
+	Refusal     string // why it can never be served; empty if it can
+	Node        string // where the mover is followed
+	Message     string
+	CreatedAt   time.Time
+	AcceptedAt  time.Time
+	StartedAt   time.Time
+	CompletedAt time.Time
+	Restarts    int // movers that were lost and replaced
+	Progress    Progress
+	Outcome     Outcome
+}
+
+// Seen is what there is to know besides the custom resource. Everything in it is a value.
+type Seen struct {
+	Now        time.Time
+	CanceledAt time.Time // when a cancel was first seen; zero if none was
+	Here       string    // the node of this agent
+	Mine       bool      // this agent accepts and exposes it
+	Follow     bool      // this agent follows its mover
+	Eligible   bool      // what it waits for before it may be accepted is there
+	Room       bool      // one more may be prepared in the cluster
+	Slot       bool      // one more mover may run on this node, and this one is next
+	SourceGone bool      // the pod whose volume it is does not exist any more
+	Exposure   build.Exposure
+	ExposeErr  string    // why the last attempt to expose it failed; empty if none did
+	Started    bool      // its mover has said that the data path started
+	Progress   Progress  // what its mover said last
+	ProgressAt time.Time // and when
+	Result     *Outcome  // of a mover that succeeded; nil if what it left cannot be read
+	Unreadable string    // then: why
+}
+
+// Limits are the bounds of the protocol.
+type Limits struct {
+	PrepareTimeout time.Duration // from accepting to a running mover (Velero's --data-mover-prepare-timeout)
+	CancelGrace    time.Duration // from a cancel to the deletion of the mover
+	RestartDelay   time.Duration // before the second mover; doubles with each further one
+	Retries        int           // movers that may be lost before the transfer fails
+}
+
+// DefaultLimits is the one table of the bounds' defaults.
+func DefaultLimits() Limits {
+	return Limits{
+		PrepareTimeout: 30 * time.Minute,
+		CancelGrace:    5 * time.Minute,
+		RestartDelay:   10 * time.Second,
+		Retries:        3,
+	}
+}
+
+// Action is the one effect that a step asks for.
+type Action int
+
+// The effects that a step can ask for.
+const (
+	Wait   Action = iota // nothing now; an event or the timer wakes it
+	Write                // write State to the custom resource
+	Expose               // make the mover, or what it still lacks
+	Remove               // remove what was exposed
+)
+
+// Step is what is to be done next.
+type Step struct {
+	Action Action
+	State  State         // for Write
+	After  time.Duration // for Wait: when to look again at the latest; 0 is never
+	Reason Reason        // for Write and Remove
+}

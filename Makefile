@@ -1,0 +1,92 @@
+SHELL := bash
+.SHELLFLAGS := -euo pipefail -c
+.DELETE_ON_ERROR:
+.DEFAULT_GOAL := help
+.PHONY: help build demo test test-unit sweep bench lint verify clean
+
+BIN := $(CURDIR)/bin
+BINARIES := build bin/controlplane bin/velero
+comma := ,
+GOLANGCI_LINT_VERSION := 2.15.0
+VERSION := $(shell git describe --tags --always --dirty 2>/dev/null || echo unknown)
+KUBERNETES := $(shell sed -n 's|^\tk8s.io/kubernetes v||p' test/cluster/go.mod)
+
+# Everything in bin/ is static, so that it does not matter whether a C compiler is there. A checkout
+# that belongs to another user must build too, hence no VCS stamp; the version comes in by -ldflags.
+export GOFLAGS := -buildvcs=false
+STATIC := CGO_ENABLED=0 go build -trimpath
+VERSION_PACKAGE := k8s.io/component-base/version
+KUBERNETES_LDFLAGS := -X $(VERSION_PACKAGE).gitVersion=v$(KUBERNETES) \
+	-X $(VERSION_PACKAGE).gitMajor=$(word 1,$(subst ., ,$(KUBERNETES))) \
+	-X $(VERSION_PACKAGE).gitMinor=$(word 2,$(subst ., ,$(KUBERNETES)))
+
+# Where the tests and the demo find the binaries.
+export LATEEN_BIN := $(BIN)
+
+# Builds thousands of packages with a line now and then; errors and warnings pass through.
+progress = awk '/^go: downloading/ { if (++d % 100 == 0) printf "  %d modules downloaded\n", d; next } \
+	/[ :]/ { print; next } { if (++n % 200 == 0) printf "  %d packages compiled\n", n } { fflush() }'
+
+# $(call need,PROGRAM=PACKAGE[,PACKAGE] …) installs what is missing with apt, or says what to install.
+define need
+@want=""; for pair in $(1); do \
+	command -v "$${pair%%=*}" >/dev/null || want+=" $$(tr , ' ' <<<"$${pair#*=}")"; done; \
+if [ -z "$$want" ]; then exit 0; fi; \
+if [ "$$(id -u)" != 0 ] || ! command -v apt-get >/dev/null; then \
+	echo "make $@ needs$$want. Install with: sudo apt-get install$$want" >&2; exit 1; fi; \
+echo "install:$$want (apt)"; \
+apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -qq -y --no-install-recommends $$want >/dev/null
+endef
+
+help: ## Show this list
+	@awk -F ':.*## ' '/^[a-z\/ -]+:.*## / { printf "  %-22s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+build: ## Build bin/lateen, static
+	@$(STATIC) -ldflags "-s -w -X main.version=$(VERSION)" -o bin/lateen ./cmd/lateen
+
+bin/controlplane: test/cluster/go.mod test/cluster/go.sum test/cluster/controlplane/main.go
+	@echo "build: $@ (etcd and Kubernetes $(KUBERNETES); about 5 minutes on 2 cores, once)"
+	@cd test/cluster && $(STATIC) -v -ldflags "-s -w $(KUBERNETES_LDFLAGS)" -o $(CURDIR)/$@ ./controlplane 2>&1 | $(progress)
+	@touch $@
+
+bin/velero: test/velero/go.mod test/velero/go.sum test/velero/main.go
+	@echo "build: $@ (the real Velero; about 3 minutes on 2 cores, once)"
+	@cd test/velero && $(STATIC) -v -ldflags "-s -w" -o $(CURDIR)/$@ . 2>&1 | $(progress)
+	@touch $@
+
+demo: ## Act out three pod volume backups (BREAK=agent|class|kill sabotages one)
+	$(call need,bwrap=bubblewrap)
+	@$(MAKE) --no-print-directory $(BINARIES)
+	@cd test && $(STATIC) -o $(BIN)/demo ./demo
+	@bin/demo --break=$(BREAK)
+
+test: ## Run all tests: unit, integration, end to end
+	$(call need,gcc=gcc$(comma)libc6-dev bwrap=bubblewrap)
+	@$(MAKE) --no-print-directory test-unit $(BINARIES)
+	cd test/cluster && go test ./...
+	cd test && go test -race -timeout 25m $$(go list ./... | grep -Ev '/test/(sweep|bench)$$')
+
+test-unit: ## Run the quick tests alone
+	$(call need,gcc=gcc$(comma)libc6-dev)
+	go test -race ./...
+
+sweep: ## Run the long tests, before an issue is closed
+	$(call need,gcc=gcc$(comma)libc6-dev bwrap=bubblewrap)
+	@$(MAKE) --no-print-directory $(BINARIES)
+	cd test && go test -race -timeout 2h -v ./sweep/...
+
+bench: $(BINARIES) ## Print the figures: throughput, API calls, memory
+	cd test && go test -run '^$$' -bench . -benchtime 1x -timeout 1h ./bench/...
+
+lint: ## Check style, layers and forbidden calls, in every module
+	@[ "$$(bin/golangci-lint version --short 2>/dev/null)" = $(GOLANGCI_LINT_VERSION) ] || { \
+		echo "build: bin/golangci-lint $(GOLANGCI_LINT_VERSION) (about 2 minutes on 2 cores, once)"; \
+		GOBIN=$(BIN) go install -v github.com/golangci/golangci-lint/v2/cmd/golangci-lint@v$(GOLANGCI_LINT_VERSION) 2>&1 | $(progress); }
+	@for module in . test test/cluster test/velero; do echo "lint: $$module"; \
+		(cd $$module && $(BIN)/golangci-lint run --config $(CURDIR)/.golangci.yml ./...); done
+
+verify: ## Run what CI runs
+	.ci/run
+
+clean: ## Remove bin/
+	rm -rf bin

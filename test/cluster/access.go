@@ -1,0 +1,69 @@
+package cluster
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	authenticationv1 "k8s.io/api/authentication/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/clientcmd"
+	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
+)
+
+// tokenSeconds is how long a ServiceAccount token lives: longer than any cluster does.
+const tokenSeconds = int64(24 * 60 * 60)
+
+// Admin is the client configuration of a member of system:masters, whom RBAC denies nothing. Like every
+// configuration of this package it has no client-side rate limit (QPS -1), and the caller owns it.
+func (c *Cluster) Admin() *rest.Config { return rest.CopyConfig(c.admin) }
+
+// User is the client configuration of the user name in groups, by a client certificate. The user has only
+// the rights that RBAC gives to that name and to those groups.
+func (c *Cluster) User(name string, groups ...string) (*rest.Config, error) {
+	cert, key, err := c.pki.issue(client(name, groups))
+	if err != nil {
+		return nil, fmt.Errorf("issue certificate of user %s: %w", name, err)
+	}
+	config := unthrottled(c.address, c.pki.pem)
+	config.CertData, config.KeyData = cert, key
+	return config, nil
+}
+
+// ServiceAccount is the client configuration of a ServiceAccount that exists, by a token of 24 hours.
+func (c *Cluster) ServiceAccount(ctx context.Context, namespace, name string) (*rest.Config, error) {
+	admin, err := kubernetes.NewForConfig(c.admin)
+	if err != nil {
+		return nil, fmt.Errorf("make client: %w", err)
+	}
+	seconds := tokenSeconds
+	request := &authenticationv1.TokenRequest{Spec: authenticationv1.TokenRequestSpec{ExpirationSeconds: &seconds}}
+	answer, err := admin.CoreV1().ServiceAccounts(namespace).CreateToken(ctx, name, request, metav1.CreateOptions{})
+	if err != nil {
+		return nil, fmt.Errorf("request token of ServiceAccount %s/%s: %w", namespace, name, err)
+	}
+	config := unthrottled(c.address, c.pki.pem)
+	config.BearerToken = answer.Status.Token
+	return config, nil
+}
+
+// WriteKubeconfig writes config as a kubeconfig file whose one context has the given default namespace.
+func (c *Cluster) WriteKubeconfig(config *rest.Config, path, namespace string) error {
+	if config.CertData == nil && config.BearerToken == "" {
+		return errors.New("write kubeconfig: the configuration has neither a certificate nor a token; take one of this package")
+	}
+	const name = "lateen-test"
+	file := clientcmdapi.NewConfig()
+	file.Clusters[name] = &clientcmdapi.Cluster{Server: config.Host, CertificateAuthorityData: config.CAData}
+	file.AuthInfos[name] = &clientcmdapi.AuthInfo{
+		ClientCertificateData: config.CertData, ClientKeyData: config.KeyData, Token: config.BearerToken,
+	}
+	file.Contexts[name] = &clientcmdapi.Context{Cluster: name, AuthInfo: name, Namespace: namespace}
+	file.CurrentContext = name
+	if err := clientcmd.WriteToFile(*file, path); err != nil {
+		return fmt.Errorf("write kubeconfig: %w", err)
+	}
+	return nil
+}

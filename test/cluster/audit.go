@@ -1,0 +1,138 @@
+package cluster
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	_ "embed"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"sync"
+
+	"github.com/fsnotify/fsnotify"
+	"k8s.io/apimachinery/pkg/types"
+)
+
+//go:embed policy.yaml
+var auditPolicy []byte
+
+// auditLog reads the API server's audit log on demand. The API server runs in blocking mode: it writes that
+// a request arrived before it handles it, and that it was answered before the client has the whole answer.
+type auditLog struct {
+	path   string
+	policy string
+
+	mu      sync.Mutex
+	offset  int64 // up to here the file was read
+	records []*Record
+	byID    map[types.UID]*Record
+}
+
+func newAuditLog(dir string) (*auditLog, error) {
+	a := &auditLog{
+		path: filepath.Join(dir, "audit.log"), policy: filepath.Join(dir, "audit-policy.yaml"),
+		byID: map[types.UID]*Record{},
+	}
+	// The file is there before the API server is, so that it can be watched.
+	return a, errors.Join(os.WriteFile(a.policy, auditPolicy, 0o600), os.WriteFile(a.path, nil, 0o600))
+}
+
+func (a *auditLog) args() []string {
+	return []string{
+		"--audit-policy-file=" + a.policy, "--audit-log-path=" + a.path,
+		"--audit-log-format=json", "--audit-log-mode=blocking",
+		"--audit-log-maxsize=100000", // MB: never rotated.
+	}
+}
+
+// Audit returns the requests that match query, in the order in which they arrived. Every request whose effect
+// could be seen when Audit was called is among them, and answered: Audit waits for the answers that are
+// still out. Watches count as answered once they have begun.
+func (c *Cluster) Audit(ctx context.Context, query Query) (Records, error) {
+	return c.audit.snapshot(ctx, query)
+}
+
+func (a *auditLog) snapshot(ctx context.Context, query Query) (Records, error) {
+	watcher, err := fsnotify.NewWatcher()
+	if err != nil {
+		return nil, fmt.Errorf("watch audit log: %w", err)
+	}
+	defer func() { _ = watcher.Close() }()
+	if err := watcher.Add(a.path); err != nil {
+		return nil, fmt.Errorf("watch audit log: %w", err)
+	}
+	all, err := a.read()
+	if err != nil {
+		return nil, fmt.Errorf("read audit log: %w", err)
+	}
+	pending := all.Select(query).Where(Record.pending)
+	for len(pending) > 0 {
+		select {
+		case <-ctx.Done():
+			return nil, fmt.Errorf("wait for the answer to %s: %w", pending[0], ctx.Err())
+		case err := <-watcher.Errors:
+			return nil, fmt.Errorf("watch audit log: %w", err)
+		case <-watcher.Events:
+		}
+		newer, err := a.read()
+		if err != nil {
+			return nil, fmt.Errorf("read audit log: %w", err)
+		}
+		all = newer[:len(all)] // What arrived later is not waited for.
+		pending = all.Select(query).Where(Record.pending)
+	}
+	return all.Select(query), nil
+}
+
+// read takes in what the log has got since the last read, and returns copies of all records.
+func (a *auditLog) read() (Records, error) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	file, err := os.Open(a.path)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = file.Close() }()
+	if _, err := file.Seek(a.offset, io.SeekStart); err != nil {
+		return nil, err
+	}
+	reader := bufio.NewReaderSize(file, 1<<20)
+	for {
+		line, err := reader.ReadBytes('\n')
+		if errors.Is(err, io.EOF) {
+			break // An unfinished line is read the next time.
+		}
+		if err != nil {
+			return nil, err
+		}
+		if err := a.take(line); err != nil {
+			return nil, err
+		}
+		a.offset += int64(len(line))
+	}
+	records := make(Records, len(a.records))
+	for i, record := range a.records {
+		records[i] = *record
+	}
+	return records, nil
+}
+
+// take merges one line, which is one stage of one request, into the records.
+func (a *auditLog) take(line []byte) error {
+	var e event
+	if err := json.Unmarshal(bytes.TrimSpace(line), &e); err != nil {
+		return fmt.Errorf("decode line %.200q: %w", line, err)
+	}
+	record := a.byID[e.AuditID]
+	if record == nil {
+		record = &Record{}
+		a.byID[e.AuditID] = record
+		a.records = append(a.records, record)
+	}
+	e.into(record)
+	return nil
+}

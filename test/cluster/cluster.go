@@ -1,0 +1,177 @@
+// Package cluster starts and stops a real Kubernetes control plane (etcd, kube-apiserver,
+// kube-controller-manager, kube-scheduler) on loopback, and says who asked it for what. It never runs a pod.
+package cluster
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"time"
+
+	"k8s.io/client-go/rest"
+)
+
+// Options say what control plane to start. The zero value is a working one.
+type Options struct {
+	// Binary is the path of the control plane binary; "" means what FindBinary finds.
+	Binary string
+	// Dir takes state and logs; "" means a new temporary directory that Stop removes.
+	Dir string
+	// StartTimeout bounds Start; 0 means 60 s.
+	StartTimeout time.Duration
+	// APIServerArgs, ControllerArgs and SchedulerArgs come after the defaults, so a flag given here wins.
+	APIServerArgs  []string
+	ControllerArgs []string
+	SchedulerArgs  []string
+}
+
+// Cluster is a running control plane. Its methods may be called from many goroutines.
+type Cluster struct {
+	dir       string
+	removeDir bool
+	started   time.Duration
+	address   string // host:port of the API server
+	port      *heldPort
+	pki       *authority
+	admin     *rest.Config
+	processes []*process
+	audit     *auditLog
+}
+
+// Start starts a control plane and returns when the API server is ready, the controllers work and nothing
+// has ended early. On failure nothing is left running, and the error carries the last lines of the log.
+func Start(ctx context.Context, options Options) (*Cluster, error) {
+	begin := time.Now()
+	timeout := options.StartTimeout
+	if timeout == 0 {
+		timeout = 60 * time.Second
+	}
+	ctx, cancel := context.WithTimeout(ctx, timeout)
+	defer cancel()
+	c, err := prepare(options)
+	if err != nil {
+		return nil, fmt.Errorf("prepare control plane: %w", err)
+	}
+	if err := c.run(ctx, options); err != nil {
+		return nil, errors.Join(fmt.Errorf("start control plane: %w", err), c.clean())
+	}
+	c.started = time.Since(begin)
+	return c, nil
+}
+
+// prepare makes everything that the processes read: directory, links, port, certificates, audit policy.
+func prepare(options Options) (_ *Cluster, err error) {
+	c := &Cluster{dir: options.Dir}
+	if c.dir == "" {
+		if c.dir, err = os.MkdirTemp("", "lateen-cluster-"); err != nil {
+			return nil, err
+		}
+		c.removeDir = true
+	}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, c.clean())
+		}
+	}()
+	binary := options.Binary
+	if binary == "" {
+		if binary, err = FindBinary("controlplane"); err != nil {
+			return nil, err
+		}
+	}
+	if err := link(binary, c.dir); err != nil {
+		return nil, err
+	}
+	if c.port, err = holdPort(); err != nil {
+		return nil, fmt.Errorf("hold a port: %w", err)
+	}
+	c.address = c.port.address
+	if c.pki, err = newAuthority(c.dir); err != nil {
+		return nil, fmt.Errorf("make certificates: %w", err)
+	}
+	if c.admin, err = c.User("admin", "system:masters"); err != nil {
+		return nil, err
+	}
+	if c.audit, err = newAuditLog(c.dir); err != nil {
+		return nil, fmt.Errorf("write audit policy: %w", err)
+	}
+	return c, nil
+}
+
+// link lays the names out in dir by which the binary knows what to be.
+func link(binary, dir string) error {
+	binary, err := filepath.Abs(binary)
+	if err != nil {
+		return err
+	}
+	if _, err := os.Stat(binary); err != nil {
+		return fmt.Errorf("find control plane binary (make bin/controlplane builds it): %w", err)
+	}
+	for _, name := range []string{"etcd", "kube-apiserver", "kube-controller-manager", "kube-scheduler"} {
+		err := os.Symlink(binary, filepath.Join(dir, name))
+		if err != nil && !errors.Is(err, os.ErrExist) {
+			return err
+		}
+	}
+	return nil
+}
+
+// Stop ends every process, waits for it, and removes the directory that Start made. The error says which
+// process had ended before that by itself, with the end of its log.
+func (c *Cluster) Stop() error {
+	var early []error
+	for _, p := range c.processes {
+		if p.hasEnded() {
+			early = append(early, p.why())
+		}
+	}
+	return errors.Join(append(early, c.clean())...)
+}
+
+func (c *Cluster) clean() error {
+	var errs []error
+	for _, p := range slices.Backward(c.processes) {
+		errs = append(errs, p.stop())
+	}
+	if c.port != nil {
+		errs = append(errs, c.port.release())
+	}
+	if c.removeDir {
+		errs = append(errs, os.RemoveAll(c.dir))
+	}
+	return errors.Join(errs...)
+}
+
+// StartTime is how long Start took.
+func (c *Cluster) StartTime() time.Duration { return c.started }
+
+// Dir holds the state and the logs (NAME.log), and the audit log as the API server writes it (audit.log).
+func (c *Cluster) Dir() string { return c.dir }
+
+// FindBinary finds a binary of this repository: in the directory that the environment variable LATEEN_BIN
+// names, or else in bin/ of the working directory or the nearest directory above it that has one.
+func FindBinary(name string) (string, error) {
+	if dir := os.Getenv("LATEEN_BIN"); dir != "" {
+		path := filepath.Join(dir, name)
+		if _, err := os.Stat(path); err != nil {
+			return "", fmt.Errorf("find %s in LATEEN_BIN (make bin/%s builds it): %w", name, name, err)
+		}
+		return path, nil
+	}
+	start, err := os.Getwd()
+	if err != nil {
+		return "", err
+	}
+	for dir := start; ; dir = filepath.Dir(dir) {
+		path := filepath.Join(dir, "bin", name)
+		if info, err := os.Stat(path); err == nil && info.Mode().IsRegular() {
+			return path, nil
+		}
+		if dir == filepath.Dir(dir) {
+			return "", fmt.Errorf("find bin/%s above %s: not there; make bin/%s builds it", name, start, name)
+		}
+	}
+}

@@ -1,0 +1,143 @@
+package priority_test
+
+import (
+	"context"
+	"errors"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	schedulingv1 "k8s.io/api/scheduling/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/client-go/kubernetes/fake"
+
+	"github.com/lateen-project/lateen/exposer/priority"
+)
+
+func classes() schema.GroupResource { return schedulingv1.Resource("priorityclasses") }
+
+// answering is a Getter that always says the same and counts how often it was asked.
+func answering(err error) (priority.Getter, *int) {
+	asked := 0
+	return func(_ context.Context, name string) (*schedulingv1.PriorityClass, error) {
+		asked++
+		if err != nil {
+			return nil, err
+		}
+		return &schedulingv1.PriorityClass{ObjectMeta: metav1.ObjectMeta{Name: name}}, nil
+	}, &asked
+}
+
+func TestResolve(t *testing.T) {
+	for name, test := range map[string]struct {
+		class     string
+		err       error
+		effective string
+		reason    priority.Reason
+		says      string
+	}{
+		"a class that exists is in force": {
+			class: "velero-low", effective: "velero-low",
+		},
+		"a class that does not exist falls back": {
+			class: "velero-low", err: apierrors.NewNotFound(classes(), "velero-low"),
+			reason: priority.NotFound, says: "create it",
+		},
+		"a class that may not be read falls back": {
+			class: "velero-low", err: apierrors.NewForbidden(classes(), "velero-low", errors.New("RBAC")),
+			reason: priority.Forbidden, says: "allow get on priorityclasses",
+		},
+		"a server error falls back": {
+			class: "velero-low", err: apierrors.NewInternalError(errors.New("etcd is full")),
+			reason: priority.Unavailable, says: "etcd is full",
+		},
+		"too many requests fall back": {
+			class: "velero-low", err: apierrors.NewTooManyRequestsError("slow down"),
+			reason: priority.Unavailable, says: "slow down",
+		},
+		"a broken connection falls back": {
+			class: "velero-low", err: errors.New("connection refused"),
+			reason: priority.Unavailable, says: "connection refused",
+		},
+		"a deadline that passed falls back": {
+			class: "velero-low", err: context.DeadlineExceeded,
+			reason: priority.Unavailable, says: "deadline",
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			get, asked := answering(test.err)
+			got := priority.Resolve(t.Context(), test.class, get)
+			require.Equal(t, 1, *asked, "who asks decides about more attempts")
+			require.Equal(t, test.class, got.Configured)
+			require.Equal(t, test.effective, got.Effective)
+			require.Equal(t, test.reason, got.Reason)
+			require.Equal(t, test.reason != "", got.Fallback())
+			if test.reason == "" {
+				require.Empty(t, got.Message)
+				return
+			}
+			require.Contains(t, got.Message, test.says)
+			require.Contains(t, got.Message, test.class)
+			require.Contains(t, priority.Reasons(), got.Reason)
+		})
+	}
+}
+
+func TestResolveOfNoNameAsksNobodyAndIsNoFallback(t *testing.T) {
+	get, asked := answering(errors.New("unexpected"))
+	got := priority.Resolve(t.Context(), "", get)
+	require.Equal(t, priority.Resolution{}, got)
+	require.False(t, got.Fallback())
+	require.Zero(t, *asked)
+}
+
+func TestMissingNow(t *testing.T) {
+	for name, test := range map[string]struct {
+		class   string
+		err     error
+		missing bool
+		fails   bool
+	}{
+		"a class that is there is not missing":           {class: "low"},
+		"a class that is gone is missing":                {class: "low", err: apierrors.NewNotFound(classes(), "low"), missing: true},
+		"a class that may not be read may be there":      {class: "low", err: apierrors.NewForbidden(classes(), "low", errors.New("RBAC")), fails: true},
+		"without an answer nothing is known":             {class: "low", err: apierrors.NewInternalError(errors.New("etcd")), fails: true},
+		"without a class there is nothing to be missing": {err: errors.New("unexpected")},
+	} {
+		t.Run(name, func(t *testing.T) {
+			get, _ := answering(test.err)
+			missing, err := priority.MissingNow(t.Context(), test.class, get)
+			require.Equal(t, test.missing, missing)
+			if test.fails {
+				require.ErrorIs(t, err, test.err)
+				require.ErrorContains(t, err, "get priority class low")
+				return
+			}
+			require.NoError(t, err)
+		})
+	}
+}
+
+func TestMissingNowFollowsTheCluster(t *testing.T) {
+	client := fake.NewClientset(&schedulingv1.PriorityClass{ObjectMeta: metav1.ObjectMeta{Name: "low"}})
+	get := func(ctx context.Context, name string) (*schedulingv1.PriorityClass, error) {
+		return client.SchedulingV1().PriorityClasses().Get(ctx, name, metav1.GetOptions{})
+	}
+	require.Equal(t, "low", priority.Resolve(t.Context(), "low", get).Effective)
+	require.NoError(t, client.SchedulingV1().PriorityClasses().Delete(t.Context(), "low", metav1.DeleteOptions{}))
+	missing, err := priority.MissingNow(t.Context(), "low", get)
+	require.NoError(t, err)
+	require.True(t, missing)
+}
+
+func TestReasonsAndConsumersAreDistinct(t *testing.T) {
+	seen := map[string]bool{}
+	for _, reason := range priority.Reasons() {
+		require.False(t, seen[string(reason)], reason)
+		require.Regexp(t, "^[a-z_]+$", string(reason))
+		seen[string(reason)] = true
+	}
+	require.Len(t, seen, 7)
+	require.Equal(t, []string{"data-mover", "maintenance-job"}, priority.Consumers())
+}

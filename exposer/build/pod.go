@@ -1,7 +1,6 @@
 package build
 
 import (
-	"maps"
 	"slices"
 	"strconv"
 
@@ -140,9 +139,5 @@ func WithoutPriorityClass(pod *corev1.Pod) *corev1.Pod {
 
 // Labelled is a merge patch that makes an object of Velero's own agent, with our owner, ours.
 func Labelled(owner types.UID, acceptor string) map[string]any {
-	labels := map[string]any{}
-	for key, value := range maps.All(Ours(owner, acceptor)) {
-		labels[key] = value
-	}
-	return map[string]any{"metadata": map[string]any{"labels": labels}}
+	return map[string]any{"metadata": map[string]any{"labels": Ours(owner, acceptor)}}
 }

@@ -20,8 +20,7 @@ const annotationMigrated = "pv.kubernetes.io/migrated-to"
 type PodVolume struct {
 	Pod    *corev1.Pod
 	Volume corev1.Volume
-	Claim  *corev1.PersistentVolumeClaim // only of volumes that have one
-	Bound  *corev1.PersistentVolume      // likewise
+	Bound  *corev1.PersistentVolume // nil for a volume that has no claim
 }
 
 // FindVolume is the pod's volume of that name.

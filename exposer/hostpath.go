@@ -1,0 +1,97 @@
+package exposer
+
+import (
+	"context"
+	"fmt"
+	"path/filepath"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes"
+
+	"github.com/lateen-project/lateen/exposer/build"
+)
+
+// HostPaths finds where the kubelet keeps the volume of a pod. With Mounted it looks into the
+// kubelet's directory, as Velero does; without, it derives the path from the API and needs no host path.
+type HostPaths struct {
+	Client  kubernetes.Interface
+	PodsDir string // the kubelet's pods directory on the host
+	Mounted string // where the agent has it mounted; empty if it has not
+}
+
+// Located is a volume on the host of its pod.
+type Located struct {
+	Path  string
+	Block bool // Path is a device
+}
+
+// Locate finds a volume of a pod. It is Hopeless when the volume, its claim or its persistent volume
+// does not exist.
+func (h HostPaths) Locate(ctx context.Context, pod *corev1.Pod, name string) (Located, error) {
+	volume, err := build.FindVolume(pod, name)
+	if err != nil {
+		return Located{}, &Hopeless{err}
+	}
+	found := build.PodVolume{Pod: pod, Volume: volume}
+	if claim := build.ClaimName(pod, volume); claim != "" {
+		if found.Bound, err = h.behind(ctx, pod.Namespace, claim); err != nil {
+			return Located{}, err
+		}
+	}
+	path, err := h.path(found)
+	if err != nil {
+		return Located{}, err
+	}
+	return Located{Path: path, Block: found.Block()}, nil
+}
+
+func (h HostPaths) path(volume build.PodVolume) (string, error) {
+	if h.Mounted != "" {
+		return h.glob(volume)
+	}
+	dir, err := volume.HostDir()
+	if err != nil {
+		return "", &Hopeless{err}
+	}
+	return filepath.Join(h.PodsDir, dir), nil
+}
+
+// glob looks for the one directory that can be the volume, and names it as the host does.
+func (h HostPaths) glob(volume build.PodVolume) (string, error) {
+	pattern := filepath.Join(h.Mounted, volume.Glob())
+	matches, err := filepath.Glob(pattern)
+	if err != nil {
+		return "", &Hopeless{fmt.Errorf("look for %s: %w", pattern, err)}
+	}
+	if len(matches) != 1 {
+		return "", fmt.Errorf("look for %s: want one match, got %d %v; is the kubelet's pods directory mounted at %s with mountPropagation HostToContainer?",
+			pattern, len(matches), matches, h.Mounted)
+	}
+	return filepath.Join(h.PodsDir, strings.TrimPrefix(matches[0], h.Mounted)), nil
+}
+
+// behind reads the claim and the persistent volume: two requests, once per transfer.
+func (h HostPaths) behind(ctx context.Context, namespace, name string) (*corev1.PersistentVolume, error) {
+	claim, err := h.Client.CoreV1().PersistentVolumeClaims(namespace).Get(ctx, name, metav1.GetOptions{})
+	if err != nil {
+		return nil, hopelessIfGone(fmt.Errorf("get claim %s/%s: %w", namespace, name, err))
+	}
+	if claim.Spec.VolumeName == "" {
+		return nil, fmt.Errorf("claim %s/%s is not bound", namespace, name)
+	}
+	volume, err := h.Client.CoreV1().PersistentVolumes().Get(ctx, claim.Spec.VolumeName, metav1.GetOptions{})
+	if err != nil {
+		return nil, hopelessIfGone(fmt.Errorf("get persistent volume %s: %w", claim.Spec.VolumeName, err))
+	}
+	return volume, nil
+}
+
+func hopelessIfGone(err error) error {
+	if apierrors.IsNotFound(err) {
+		return &Hopeless{err}
+	}
+	return err
+}

@@ -1,0 +1,22 @@
+package informers
+
+import (
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/tools/cache"
+)
+
+
+// Controller wakes the key of the custom resource of that kind which controls the object. The label
+// that names it is not looked at: anybody can set one, and long names are shortened in it.
+func Controller[T Object](kind string, wake func(key string)) func(T) {
+	return func(object T) {
+		if owner := metav1.GetControllerOfNoCopy(object); owner != nil && owner.Kind == kind {
+			wake(cache.NewObjectName(object.GetNamespace(), owner.Name).String())
+		}
+	}
+}
+
+// Key is the queue key of an object: namespace/name.
+func Key(object metav1.Object) string {
+	return cache.MetaObjectToName(object).String()
+}

@@ -1,0 +1,125 @@
+package informers
+
+import (
+	"context"
+	"fmt"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/watch"
+	"k8s.io/client-go/tools/cache"
+)
+
+// Object is what an informer can hold.
+type Object interface {
+	metav1.Object
+	runtime.Object
+}
+
+// Source lists and watches the objects of one resource; typed clients are one.
+type Source[L runtime.Object] interface {
+	List(ctx context.Context, opts metav1.ListOptions) (L, error)
+	Watch(ctx context.Context, opts metav1.ListOptions) (watch.Interface, error)
+}
+
+// Informer is a shared informer that knows the type of its objects.
+type Informer[T Object] struct {
+	name   string
+	shared cache.SharedIndexInformer
+}
+
+// Scope is which objects of a resource an informer holds; empty selectors hold all of them.
+type Scope struct {
+	Labels, Fields string
+}
+
+// New prepares an informer; Run starts it. Trim drops in place what nobody reads, before an object is
+// kept; it must not change what a patch is computed from.
+func New[T Object, L runtime.Object](name string, source Source[L], example T, scope Scope, trim func(T)) (*Informer[T], error) {
+	narrowed := func(opts metav1.ListOptions) metav1.ListOptions {
+		opts.LabelSelector, opts.FieldSelector = scope.Labels, scope.Fields
+		return opts
+	}
+	shared := cache.NewSharedIndexInformer(&cache.ListWatch{
+		ListWithContextFunc: func(ctx context.Context, opts metav1.ListOptions) (runtime.Object, error) {
+			return source.List(ctx, narrowed(opts))
+		},
+		WatchFuncWithContext: func(ctx context.Context, opts metav1.ListOptions) (watch.Interface, error) {
+			return source.Watch(ctx, narrowed(opts))
+		},
+	}, example, 0, cache.Indexers{cache.NamespaceIndex: cache.MetaNamespaceIndexFunc})
+	err := shared.SetTransform(func(object any) (any, error) {
+		if known, ok := object.(T); ok {
+			known.SetManagedFields(nil)
+			trim(known)
+		}
+		return object, nil
+	})
+	if err != nil {
+		return nil, fmt.Errorf("set transform of %s: %w", name, err)
+	}
+	return &Informer[T]{name: name, shared: shared}, nil
+}
+
+// Get is the cached object, or false. What it returns is shared: copy it before changing it.
+func (i *Informer[T]) Get(key string) (T, bool) {
+	var none T
+	object, exists, err := i.shared.GetStore().GetByKey(key)
+	if err != nil || !exists {
+		return none, false
+	}
+	known, ok := object.(T)
+	return known, ok
+}
+
+// List is every cached object, shared like those of Get.
+func (i *Informer[T]) List() []T {
+	objects := i.shared.GetStore().List()
+	known := make([]T, 0, len(objects))
+	for _, object := range objects {
+		if one, ok := object.(T); ok {
+			known = append(known, one)
+		}
+	}
+	return known
+}
+
+// Handle calls wake with every object that is added, changed or deleted; an update that changes
+// nothing is left out. The checker is done when wake has had every object of the first list.
+func (i *Informer[T]) Handle(wake func(T)) (cache.DoneChecker, error) {
+	registration, err := i.shared.AddEventHandler(cache.ResourceEventHandlerFuncs{
+		AddFunc: func(object any) { withObject(object, wake) },
+		UpdateFunc: func(before, after any) {
+			if !sameVersion[T](before, after) {
+				withObject(after, wake)
+			}
+		},
+		DeleteFunc: func(object any) { withObject(object, wake) },
+	})
+	if err != nil {
+		return nil, fmt.Errorf("add handler to %s: %w", i.name, err)
+	}
+	return registration.HasSyncedChecker(), nil
+}
+
+// withObject unwraps the tombstone of an object whose deletion was only noticed by a later list.
+func withObject[T Object](object any, wake func(T)) {
+	if tombstone, ok := object.(cache.DeletedFinalStateUnknown); ok {
+		object = tombstone.Obj
+	}
+	if known, ok := object.(T); ok {
+		wake(known)
+	}
+}
+
+func sameVersion[T Object](before, after any) bool {
+	old, ok := before.(T)
+	if !ok {
+		return false
+	}
+	young, ok := after.(T)
+	return ok && old.GetResourceVersion() == young.GetResourceVersion()
+}
+
+func (i *Informer[T]) run(ctx context.Context)   { i.shared.RunWithContext(ctx) }
+func (i *Informer[T]) synced() cache.DoneChecker { return i.shared.HasSyncedChecker() }

@@ -1,0 +1,73 @@
+// Package metrics is what Prometheus sees of an agent. It only counts: it asks nothing and decides
+// nothing.
+package metrics
+
+import (
+	"runtime"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/collectors"
+)
+
+// Metrics are the counters of one agent, each with a registry of its own. A nil *Metrics counts nothing.
+type Metrics struct {
+	registry prometheus.Registerer
+	node     string
+
+	classFallbacks  *prometheus.CounterVec
+	classInfo       *prometheus.GaugeVec
+	configFallbacks *prometheus.CounterVec
+	finished        *prometheus.CounterVec
+	phaseDuration   *prometheus.HistogramVec
+	bytesMoved      *prometheus.CounterVec
+	moverRestarts   *prometheus.CounterVec
+
+	velero   veleroMetrics
+	requests *prometheus.CounterVec
+	latency  *prometheus.HistogramVec
+	queues   *queues
+}
+
+// phaseBuckets reach from a phase that nobody notices to the longest that Velero waits by default.
+
+func phaseBuckets() []float64 {
+	return []float64{.1, .25, .5, 1, 2.5, 5, 10, 30, 60, 300, 600, 1800, 3600, 7200, 14400}
+}
+
+// New registers all metrics of the agent of a node.
+func New(registry prometheus.Registerer, version, node string) *Metrics {
+	m := &Metrics{
+		registry:        registry,
+		node:            node,
+		classFallbacks:  counter("lateen_priority_class_fallbacks_total", "Times that a configured priority class was not used, by consumer and reason.", "consumer", "reason"),
+		classInfo:       gauge("lateen_priority_class_info", "The priority class that is configured and the one that is in force; always 1.", "consumer", "configured", "effective"),
+		configFallbacks: counter("lateen_config_fallbacks_total", "Problems in the node-agent ConfigMap, by section and reason.", "section", "reason"),
+		finished:        counter("lateen_transfers_finished_total", "Transfers that reached a terminal phase, by kind, phase and reason.", "kind", "phase", "reason"),
+		bytesMoved:      counter("lateen_bytes_moved_total", "Bytes of completed transfers, by kind.", "kind"),
+		moverRestarts:   counter("lateen_mover_restarts_total", "Movers that were lost and replaced, by kind and reason.", "kind", "reason"),
+		phaseDuration: prometheus.NewHistogramVec(prometheus.HistogramOpts{
+			Name: "lateen_transfer_phase_duration_seconds", Help: "Time that transfers spent in a phase, by kind and phase.", Buckets: phaseBuckets(),
+		}, []string{"kind", "phase"}),
+		velero:   newVeleroMetrics(),
+		requests: counter("rest_client_requests_total", "Requests to the API server, by method and status code.", "method", "code"),
+		latency: prometheus.NewHistogramVec(prometheus.HistogramOpts{
+			Name: "rest_client_request_duration_seconds", Help: "Time until the API server answered, by method.", Buckets: prometheus.ExponentialBuckets(.001, 4, 8),
+		}, []string{"method"}),
+		queues: newQueues(),
+	}
+	build := gauge("lateen_build_info", "What the agent was built from; always 1.", "version", "goversion")
+	build.WithLabelValues(version, runtime.Version()).Set(1)
+	registry.MustRegister(build, m.classFallbacks, m.classInfo, m.configFallbacks, m.finished, m.bytesMoved, m.moverRestarts, m.phaseDuration, m.requests, m.latency,
+		collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+	registry.MustRegister(m.velero.collectors()...)
+	registry.MustRegister(m.queues.collectors()...)
+	return m
+}
+
+func counter(name, help string, labels ...string) *prometheus.CounterVec {
+	return prometheus.NewCounterVec(prometheus.CounterOpts{Name: name, Help: help}, labels)
+}
+
+func gauge(name, help string, labels ...string) *prometheus.GaugeVec {
+	return prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: name, Help: help}, labels)
+}

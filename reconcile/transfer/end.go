@@ -46,9 +46,9 @@ func end(s State, seen Seen, phase Phase, reason Reason) Step {
 
 // restart gives a lost mover another try: back to Accepted, as if nothing had been moved.
 func restart(s State, seen Seen, lim Limits) Step {
-	why := seen.Exposure.Message
+	why, lost := seen.Exposure.Message, seen.Exposure.Reason
 	if seen.Exposure.Condition == build.Absent {
-		why = "mover pod vanished"
+		why, lost = "mover pod vanished", build.LostVanished
 	}
 	switch {
 	case seen.SourceGone:
@@ -59,7 +59,7 @@ func restart(s State, seen Seen, lim Limits) Step {
 	s.Restarts++
 	s.Phase, s.AcceptedAt, s.StartedAt = Accepted, seen.Now, time.Time{}
 	s.Node, s.Progress, s.Message = "", Progress{}, why
-	return Step{Action: Write, State: s, Reason: ReasonRestarted}
+	return Step{Action: Write, State: s, Reason: ReasonRestarted, Lost: lost}
 }
 
 // maxDoublings keeps the delay between two movers below three hours by default.
@@ -83,3 +83,8 @@ func prepareTimeout(seen Seen, lim Limits) string {
 
 // until is the time left before a deadline.
 func until(deadline time.Time, seen Seen) time.Duration { return deadline.Sub(seen.Now) }
+
+// CannotExpose ends a transfer whose mover can never be made as things are.
+func CannotExpose(s State, seen Seen, message string) Step {
+	return failed(s, seen, ReasonHopeless, message)
+}

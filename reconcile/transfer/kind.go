@@ -25,11 +25,4 @@ type Kind[T Object] struct {
 	Source   func(T) (corev1.ObjectReference, string) // the pod and the name of its volume
 	Command  func(object T, resourceTimeout string) []string
 	Result   func(message string) (Outcome, error)
-	Labels   func(T) Labels
-}
-
-// Labels are how Velero's metrics name a transfer.
-type Labels struct {
-	Backup    string // namespace/name of the owner
-	Operation string
 }

@@ -35,7 +35,6 @@ func PodVolumeBackup() Kind[*velerov1.PodVolumeBackup] {
 			}
 		},
 		Result: ReadBackup,
-		Labels: labelsOfPodVolumeBackup,
 	}
 }
 
@@ -63,10 +62,17 @@ func setPodVolumeBackup(pvb *velerov1.PodVolumeBackup, state State) {
 	status.SnapshotID, status.Path, status.IncrementalBytes = state.Outcome.SnapshotID, state.Outcome.Path, state.Outcome.IncrementalBytes
 }
 
-func labelsOfPodVolumeBackup(pvb *velerov1.PodVolumeBackup) Labels {
-	labels := Labels{Operation: fmt.Sprintf("%s-%s-%s-%s-backup", pvb.Name, pvb.Spec.BackupStorageLocation, pvb.Spec.Pod.Namespace, pvb.Spec.UploaderType)}
+// Names are how Velero's metrics name a PodVolumeBackup.
+type Names struct {
+	Operation string // <name>-<location>-<pod namespace>-<uploader>-backup
+	Backup    string // namespace/name of the Backup that it belongs to
+}
+
+// NamesOf makes them up as Velero does (velero-protocol 7).
+func NamesOf(pvb *velerov1.PodVolumeBackup) Names {
+	names := Names{Operation: fmt.Sprintf("%s-%s-%s-%s-backup", pvb.Name, pvb.Spec.BackupStorageLocation, pvb.Spec.Pod.Namespace, pvb.Spec.UploaderType)}
 	if owner := metav1.GetControllerOfNoCopy(pvb); owner != nil {
-		labels.Backup = pvb.Namespace + "/" + owner.Name
+		names.Backup = pvb.Namespace + "/" + owner.Name
 	}
-	return labels
+	return names
 }

@@ -32,6 +32,9 @@ func (p Phase) Terminal() bool { return p == Completed || p == Failed || p == Ca
 // TakesSlot tells whether a mover works, or may work, in this phase.
 func (p Phase) TakesSlot() bool { return p == InProgress || p == Canceling }
 
+// NeedsSource tells whether a mover is still to be made, or made again, in this phase.
+func (p Phase) NeedsSource() bool { return p == Accepted || p == Prepared || p == InProgress }
+
 // Progress is how far a mover says that it is, in bytes.
 type Progress struct {
 	Total, Done int64
@@ -119,4 +122,5 @@ type Step struct {
 	State  State         // for Write
 	After  time.Duration // for Wait: when to look again at the latest; 0 is never
 	Reason Reason        // for Write and Remove
+	Lost   string        // for a restart: why the mover was lost, one of build.LostReasons
 }

@@ -1,0 +1,104 @@
+package reconcile
+
+import (
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/lateen-project/lateen/informers"
+	"github.com/lateen-project/lateen/reconcile/transfer"
+)
+
+// memory is what the caches cannot tell about the resources of one kind. All of it can be lost: a
+// restarted agent starts a cancel's grace anew, tries to expose once more, and reads its writes back.
+type memory[T transfer.Object] struct {
+	lock sync.Mutex
+	kept map[string]*recollection[T] // by key
+}
+
+type recollection[T any] struct {
+	written   T         // our last write, until the cache has it
+	ahead     bool      // the cache has not
+	canceled  time.Time // when a cancel was first seen
+	exposeErr string
+	since     time.Time // when the phase began, to better than the second of the API's timestamps
+}
+
+func (m *memory[T]) of(key string) *recollection[T] {
+	if m.kept == nil {
+		m.kept = map[string]*recollection[T]{}
+	}
+	if m.kept[key] == nil {
+		m.kept[key] = &recollection[T]{}
+	}
+	return m.kept[key]
+}
+
+// wrote remembers a write, so that nothing is decided on the version before it.
+func (m *memory[T]) wrote(key string, written T) {
+	m.lock.Lock()
+	defer m.lock.Unlock()
+	kept := m.of(key)
+	kept.written, kept.ahead = written, true
+}
+
+// newest is the cached object, or our own write if the cache does not have it yet.
+func (m *memory[T]) newest(key string, cached T) T {
+	m.lock.Lock()
+	defer m.lock.Unlock()
+	kept := m.of(key)
+	if kept.ahead && kept.written.GetUID() == cached.GetUID() && informers.Newer(kept.written, cached) {
+		return kept.written
+	}
+	kept.written, kept.ahead = cached, false
+	return cached
+}
+
+// canceled is when a cancel was first seen.
+func (m *memory[T]) canceled(key string, now time.Time) time.Time {
+	m.lock.Lock()
+	defer m.lock.Unlock()
+	kept := m.of(key)
+	if kept.canceled.IsZero() {
+		kept.canceled = now
+	}
+	return kept.canceled
+}
+
+// exposed remembers how the last attempt to expose ended; the prepare timeout says it.
+func (m *memory[T]) exposed(key string, err error) {
+	m.lock.Lock()
+	defer m.lock.Unlock()
+	m.of(key).exposeErr = ""
+	if err != nil {
+		m.of(key).exposeErr = strings.TrimSpace(err.Error())
+	}
+}
+
+func (m *memory[T]) exposeError(key string) string {
+	m.lock.Lock()
+	defer m.lock.Unlock()
+	return m.of(key).exposeErr
+}
+
+// forget drops a resource and returns its last version, if it was known.
+func (m *memory[T]) forget(key string) (gone T, known bool) {
+	m.lock.Lock()
+	defer m.lock.Unlock()
+	if kept := m.kept[key]; kept != nil {
+		gone, known = kept.written, true
+	}
+	delete(m.kept, key)
+	return gone, known
+}
+
+// entered notes that a phase began now, and returns when the one before it did; zero if this agent
+// did not see it begin.
+func (m *memory[T]) entered(key string, now time.Time) time.Time {
+	m.lock.Lock()
+	defer m.lock.Unlock()
+	kept := m.of(key)
+	since := kept.since
+	kept.since = now
+	return since
+}

@@ -1,0 +1,44 @@
+package reconcile
+
+import (
+	"encoding/json"
+	"fmt"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/jsonmergepatch"
+)
+
+// mergePatch is a JSON merge patch from one version of an object to the other. It names the
+// resourceVersion of the first, so that it is refused once somebody else has written; it keeps fields
+// that our types do not know.
+func mergePatch(before, after metav1.Object) ([]byte, error) {
+	original, err := json.Marshal(before)
+	if err != nil {
+		return nil, fmt.Errorf("encode original: %w", err)
+	}
+	changed, err := json.Marshal(after)
+	if err != nil {
+		return nil, fmt.Errorf("encode changed: %w", err)
+	}
+	patch, err := jsonmergepatch.CreateThreeWayJSONMergePatch(original, changed, original)
+	if err != nil {
+		return nil, fmt.Errorf("compare: %w", err)
+	}
+	fields := map[string]json.RawMessage{}
+	metadata := map[string]json.RawMessage{}
+	if err := json.Unmarshal(patch, &fields); err != nil {
+		return nil, fmt.Errorf("decode patch: %w", err)
+	}
+	if found, ok := fields["metadata"]; ok {
+		if err := json.Unmarshal(found, &metadata); err != nil {
+			return nil, fmt.Errorf("decode patch of metadata: %w", err)
+		}
+	}
+	if metadata["resourceVersion"], err = json.Marshal(before.GetResourceVersion()); err != nil {
+		return nil, fmt.Errorf("encode resourceVersion: %w", err)
+	}
+	if fields["metadata"], err = json.Marshal(metadata); err != nil {
+		return nil, fmt.Errorf("encode metadata: %w", err)
+	}
+	return json.Marshal(fields)
+}

@@ -1,0 +1,122 @@
+package reconcile
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/klog/v2"
+
+	"github.com/lateen-project/lateen/reconcile/transfer"
+)
+
+// Reasons of the Kubernetes Events on the resources.
+const (
+	EventAccepted  = "Accepted"
+	EventCompleted = "Completed"
+	EventFailed    = "Failed"
+	EventCanceled  = "Canceled"
+	EventRestarted = "MoverRestarted"
+	EventMoverLog  = "MoverLog"
+)
+
+// report says what a write has changed, after it has happened: to the log, as an Event and in metrics.
+func (t *Transfers[T]) report(ctx context.Context, key string, object T, before, after transfer.State, step transfer.Step) {
+	if before.Phase == after.Phase {
+		klog.FromContext(ctx).V(2).Info("Written", "step", step.Reason)
+		return
+	}
+	klog.FromContext(ctx).Info("Phase changed", "from", phaseName(before.Phase), "to", after.Phase, "reason", step.Reason, "message", after.Message)
+	t.measure(key, object, before, after, step)
+	switch {
+	case step.Reason == transfer.ReasonRestarted:
+		t.event(object, corev1.EventTypeWarning, EventRestarted, fmt.Sprintf("%s; restart %d of %d", after.Message, after.Restarts, t.Limits.Retries))
+	case after.Phase == transfer.Accepted:
+		t.event(object, corev1.EventTypeNormal, EventAccepted, "Accepted by the agent of node "+t.Node)
+	case after.Phase == transfer.Completed:
+		t.event(object, corev1.EventTypeNormal, EventCompleted, fmt.Sprintf("Moved %d bytes in %s", after.Progress.Done, after.CompletedAt.Sub(after.StartedAt)))
+	case after.Phase == transfer.Failed:
+		t.event(object, corev1.EventTypeWarning, EventFailed, after.Message)
+	case after.Phase == transfer.Canceled:
+		t.event(object, corev1.EventTypeNormal, EventCanceled, "Canceled. "+after.Message)
+	}
+}
+
+// phaseName is the phase as the API enumerates it: resources are created without one.
+func phaseName(phase transfer.Phase) transfer.Phase {
+	if phase == "" {
+		return transfer.New
+	}
+	return phase
+}
+
+// noteBytes is what the API server takes as the message of an Event.
+const noteBytes = 1024
+
+func (t *Transfers[T]) event(object T, kind, reason, note string) {
+	version, name := t.Kind.GVK.ToAPIVersionAndKind()
+	regarding := &corev1.ObjectReference{
+		APIVersion: version, Kind: name,
+		Namespace: object.GetNamespace(), Name: object.GetName(), UID: object.GetUID(), ResourceVersion: object.GetResourceVersion(),
+	}
+	if len(note) > noteBytes {
+		note = note[:noteBytes-len("…")] + "…"
+	}
+	t.Recorder.Event(regarding, kind, reason, note)
+}
+
+// logLines is how much of a failed mover's log an Event shows.
+const logLines = 10
+
+// keepLog saves the log of a mover before its pod is removed. A log that cannot be had stops nothing.
+func (t *Transfers[T]) keepLog(ctx context.Context, object T, state transfer.State, pod *corev1.Pod) {
+	text, err := t.Exposer.Log(ctx, pod)
+	if err != nil {
+		klog.FromContext(ctx).V(2).Info("Mover log is not to be had", "err", err)
+		return
+	}
+	t.MoverLog(ctx, klog.KObj(pod).String(), text)
+	if state.Phase == transfer.Failed {
+		t.event(object, corev1.EventTypeWarning, EventMoverLog, "Last lines of the mover: "+string(lastLines(text, logLines)))
+	}
+}
+
+func lastLines(text []byte, count int) []byte {
+	lines := bytes.Split(bytes.TrimRight(text, "\n"), []byte("\n"))
+	return bytes.Join(lines[max(len(lines)-count, 0):], []byte("\n"))
+}
+
+// measure counts what a change of phase means.
+func (t *Transfers[T]) measure(key string, object T, before, after transfer.State, step transfer.Step) {
+	now := t.Clock.Now()
+	since := t.memory.entered(key, now)
+	if since.IsZero() {
+		since = phaseSince(before)
+	}
+	t.Metrics.PhaseLasted(t.Kind.Name, string(phaseName(before.Phase)), now.Sub(since))
+	if step.Lost != "" {
+		t.Metrics.MoverRestarted(t.Kind.Name, step.Lost)
+	}
+	if after.Phase.Terminal() {
+		t.Metrics.Finished(t.Kind.Name, string(after.Phase), string(step.Reason))
+	}
+	if after.Phase == transfer.Completed {
+		t.Metrics.BytesMoved(t.Kind.Name, after.Progress.Done)
+	}
+	t.Changed(object, before, after)
+}
+
+// phaseSince is when the phase before this write began, as far as the resource tells; Prepared has no
+// time of its own, so it counts from accepting.
+func phaseSince(before transfer.State) time.Time {
+	switch before.Phase {
+	case transfer.Accepted, transfer.Prepared:
+		return before.AcceptedAt
+	case transfer.InProgress, transfer.Canceling:
+		return before.StartedAt
+	default:
+		return before.CreatedAt
+	}
+}

@@ -1,0 +1,129 @@
+package reconcile
+
+import (
+	"cmp"
+	"slices"
+	"sync"
+	"time"
+
+	"k8s.io/apimachinery/pkg/types"
+)
+
+// Slots are the places for movers on one node, over all kinds. The oldest resource in line is next.
+// A slot is taken in memory before the write that uses it, so two workers cannot take the last one.
+type Slots struct {
+	limit int
+
+	lock sync.Mutex
+	held map[types.UID]string // keys
+	line []*waiter            // oldest first
+}
+
+type waiter struct {
+	uid     types.UID
+	key     string
+	created time.Time
+	wake    func()
+}
+
+// NewSlots is for a node on which limit movers may run at once.
+func NewSlots(limit int) *Slots {
+	return &Slots{limit: limit, held: map[types.UID]string{}}
+}
+
+// Limit is how many movers may run at once.
+func (s *Slots) Limit() int { return s.limit }
+
+// InUse is how many slots are held. After a restart it may exceed the limit.
+func (s *Slots) InUse() int {
+	s.lock.Lock()
+	defer s.lock.Unlock()
+	return len(s.held)
+}
+
+// Hold gives a slot to a resource whose mover works already, limit or not.
+func (s *Slots) Hold(uid types.UID, key string) {
+	s.lock.Lock()
+	defer s.lock.Unlock()
+	s.leave(func(w *waiter) bool { return w.uid == uid })
+	s.held[uid] = key
+}
+
+// Queue puts a resource in line, if it is not, and tells whether a slot is free for it now. When one
+// becomes free for it, wake is called.
+func (s *Slots) Queue(uid types.UID, key string, created time.Time, wake func()) bool {
+	s.lock.Lock()
+	defer s.lock.Unlock()
+	return s.mayStart(uid, key, created, wake)
+}
+
+// Take is Queue, and takes the slot that is free.
+func (s *Slots) Take(uid types.UID, key string, created time.Time, wake func()) bool {
+	s.lock.Lock()
+	defer s.lock.Unlock()
+	if !s.mayStart(uid, key, created, wake) {
+		return false
+	}
+	s.leave(func(w *waiter) bool { return w.uid == uid })
+	s.held[uid] = key
+	return true
+}
+
+// Release frees the slot of a resource, or its place in the line, and wakes who is next.
+func (s *Slots) Release(uid types.UID) {
+	s.release(func(held types.UID, _ string) bool { return held == uid })
+}
+
+// ReleaseKey does the same for whatever had that key: resources that are gone leave only their key.
+func (s *Slots) ReleaseKey(key string) {
+	s.release(func(_ types.UID, held string) bool { return held == key })
+}
+
+func (s *Slots) release(match func(types.UID, string) bool) {
+	s.lock.Lock()
+	changed := s.leave(func(w *waiter) bool { return match(w.uid, w.key) })
+	for uid, key := range s.held {
+		if match(uid, key) {
+			delete(s.held, uid)
+			changed = true
+		}
+	}
+	var next []func()
+	if changed {
+		for _, w := range s.line[:min(s.free(), len(s.line))] {
+			next = append(next, w.wake)
+		}
+	}
+	s.lock.Unlock()
+	for _, wake := range next {
+		wake()
+	}
+}
+
+func (s *Slots) free() int { return max(s.limit-len(s.held), 0) }
+
+func (s *Slots) mayStart(uid types.UID, key string, created time.Time, wake func()) bool {
+	if _, has := s.held[uid]; has {
+		return true
+	}
+	place := slices.IndexFunc(s.line, func(w *waiter) bool { return w.uid == uid })
+	if place < 0 {
+		place = s.enter(&waiter{uid: uid, key: key, created: created, wake: wake})
+	}
+	return place < s.free()
+}
+
+// enter puts a waiter where its age belongs and tells how many are before it.
+func (s *Slots) enter(w *waiter) int {
+	place, _ := slices.BinarySearchFunc(s.line, w, func(a, b *waiter) int {
+		return cmp.Or(a.created.Compare(b.created), cmp.Compare(a.uid, b.uid))
+	})
+	s.line = slices.Insert(s.line, place, w)
+	return place
+}
+
+func (s *Slots) leave(match func(*waiter) bool) bool {
+	before := len(s.line)
+	s.line = slices.DeleteFunc(s.line, match)
+	return len(s.line) < before
+}

@@ -1,0 +1,261 @@
+package reconcile
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"strconv"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	velerov1 "github.com/vmware-tanzu/velero/pkg/apis/velero/v1"
+	jsonpatch "gopkg.in/evanphx/json-patch.v4"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/kubernetes/fake"
+	clienttesting "k8s.io/client-go/testing"
+	"k8s.io/client-go/tools/record"
+	testingclock "k8s.io/utils/clock/testing"
+
+	"github.com/lateen-project/lateen/exposer"
+	"github.com/lateen-project/lateen/informers"
+	"github.com/lateen-project/lateen/reconcile/transfer"
+)
+
+const (
+	testKey  = "velero/b1"
+	testNode = "n1"
+)
+
+// stage is one PodVolumeBackup with an API server that can fail, and a kubelet that moves when nothing
+// else does. What the caches show is always what the API server has.
+type stage struct {
+	*Transfers[*velerov1.PodVolumeBackup]
+	backup *velerov1.PodVolumeBackup
+	kube   *fake.Clientset
+	clock  *testingclock.FakePassiveClock
+	fault  fault
+	calls  map[string]int // by verb and resource
+	events *record.FakeRecorder
+}
+
+// fault is one answer that goes wrong.
+type fault struct {
+	call      string // verb and resource
+	ordinal   int    // which of these calls
+	err       error
+	committed bool // the call took effect, only its answer was lost
+}
+
+func newStage(t *testing.T, f fault) *stage {
+	t.Helper()
+	source := &corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "app", Name: "db", UID: "pod-uid"},
+		Spec: corev1.PodSpec{NodeName: testNode, Volumes: []corev1.Volume{{
+			Name: "data", VolumeSource: corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{}},
+		}}},
+	}
+	s := &stage{
+		kube: fake.NewClientset(source), clock: testingclock.NewFakePassiveClock(time.Unix(1_800_000_000, 0)),
+		fault: f, calls: map[string]int{}, events: record.NewFakeRecorder(100),
+		backup: &velerov1.PodVolumeBackup{
+			ObjectMeta: metav1.ObjectMeta{Namespace: "velero", Name: "b1", UID: "b1-uid", ResourceVersion: "1", CreationTimestamp: metav1.NewTime(time.Unix(1_800_000_000, 0))},
+			Spec: velerov1.PodVolumeBackupSpec{
+				Node: testNode, Volume: "data", UploaderType: "kopia",
+				Pod: corev1.ObjectReference{Namespace: "app", Name: "db", UID: "pod-uid"},
+			},
+		},
+	}
+	s.kube.PrependReactor("*", "*", s.react)
+	s.Transfers = &Transfers[*velerov1.PodVolumeBackup]{
+		Kind: transfer.PodVolumeBackup(), Node: testNode, Limits: transfer.DefaultLimits(), ResourceTimeout: time.Minute,
+		Cached: func(string) (*velerov1.PodVolumeBackup, bool) { return s.backup.DeepCopy(), s.backup != nil },
+		Client: s, Pods: s, Movers: silent{},
+		LivePod: func(ctx context.Context, namespace, name string) (*corev1.Pod, error) {
+			return s.kube.CoreV1().Pods(namespace).Get(ctx, name, metav1.GetOptions{})
+		},
+		Exposer: &exposer.Exposer{Client: s.kube}, Paths: exposer.HostPaths{Client: s.kube, PodsDir: "/pods"},
+		Slots: NewSlots(1), Wake: func(string) {}, Recorder: s.events, Clock: s.clock,
+		MoverLog: func(context.Context, string, []byte) {},
+		Changed:  func(*velerov1.PodVolumeBackup, transfer.State, transfer.State) {},
+		Gone:     func(*velerov1.PodVolumeBackup) {},
+	}
+	return s
+}
+
+// hit tells whether this call is the one that goes wrong.
+func (s *stage) hit(call string) bool {
+	s.calls[call]++
+	return s.fault.call == call && s.fault.ordinal == s.calls[call]
+}
+
+func (s *stage) react(action clienttesting.Action) (bool, runtime.Object, error) {
+	call := action.GetVerb() + " " + action.GetResource().Resource
+	if sub := action.GetSubresource(); sub != "" {
+		call += "/" + sub
+	}
+	if !s.hit(call) {
+		return false, nil, nil
+	}
+	if s.fault.committed {
+		tracker := clienttesting.ObjectReaction(s.kube.Tracker())
+		if _, _, err := tracker(action); err != nil {
+			return true, nil, err
+		}
+	}
+	return true, nil, s.fault.err
+}
+
+// Patch is the API server's: a JSON merge patch that names the version that it is for.
+func (s *stage) Patch(_ context.Context, _ string, _ types.PatchType, patch []byte, _ metav1.PatchOptions, _ ...string) (*velerov1.PodVolumeBackup, error) {
+	wrong := s.hit("patch podvolumebackups")
+	if wrong && !s.fault.committed {
+		return nil, s.fault.err
+	}
+	original, err := json.Marshal(s.backup)
+	if err != nil {
+		return nil, err
+	}
+	var want struct {
+		Metadata struct{ ResourceVersion string }
+	}
+	if err := json.Unmarshal(patch, &want); err != nil {
+		return nil, err
+	}
+	if want.Metadata.ResourceVersion != s.backup.ResourceVersion {
+		return nil, apierrors.NewConflict(schema.GroupResource{Resource: "podvolumebackups"}, "b1", errors.New("stale"))
+	}
+	merged, err := jsonpatch.MergePatch(original, patch)
+	if err != nil {
+		return nil, err
+	}
+	written := &velerov1.PodVolumeBackup{}
+	if err := json.Unmarshal(merged, written); err != nil {
+		return nil, err
+	}
+	version, err := strconv.Atoi(s.backup.ResourceVersion)
+	if err != nil {
+		return nil, err
+	}
+	written.ResourceVersion = strconv.Itoa(version + 1)
+	s.backup = written
+	if wrong {
+		return nil, s.fault.err
+	}
+	return written.DeepCopy(), nil
+}
+
+func (s *stage) Mover(string) *corev1.Pod { return s.pod("velero", "b1") }
+
+func (s *stage) Pod(key string) *corev1.Pod {
+	if key == "app/db" {
+		return s.pod("app", "db")
+	}
+	return nil
+}
+
+func (s *stage) pod(namespace, name string) *corev1.Pod {
+	object, err := s.kube.Tracker().Get(corev1.SchemeGroupVersion.WithResource("pods"), namespace, name)
+	if err != nil {
+		return nil
+	}
+	pod, ok := object.(*corev1.Pod)
+	if !ok {
+		return nil
+	}
+	return pod.DeepCopy()
+}
+
+// kubelet brings the mover one phase further, as far as its resource lets it.
+func (s *stage) kubelet(t *testing.T) {
+	t.Helper()
+	pod := s.Mover(testKey)
+	if pod == nil {
+		return
+	}
+	switch {
+	case pod.Spec.NodeName == "":
+		pod.Spec.NodeName, pod.Status.Phase = testNode, corev1.PodRunning
+	case s.backup.Status.Phase == velerov1.PodVolumeBackupPhaseInProgress && pod.Status.Phase == corev1.PodRunning:
+		pod.Status.Phase = corev1.PodSucceeded
+		pod.Status.ContainerStatuses = []corev1.ContainerStatus{{State: corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{
+			Message: `{"snapshotID":"snap","source":{"byPath":"/b1-uid"},"totalBytes":10}`,
+		}}}}
+	default:
+		return
+	}
+	require.NoError(t, s.kube.Tracker().Update(corev1.SchemeGroupVersion.WithResource("pods"), pod, "velero"))
+}
+
+// run takes steps until the transfer has ended and is clean.
+func (s *stage) run(t *testing.T) {
+	t.Helper()
+	const most = 40
+	for range most {
+		if _, err := s.Reconcile(t.Context(), testKey); err != nil {
+			t.Log("step:", err)
+		}
+		s.kubelet(t)
+		if s.backup.Status.Phase == velerov1.PodVolumeBackupPhaseCompleted && len(s.backup.Finalizers) == 0 {
+			return
+		}
+		s.clock.SetTime(s.clock.Now().Add(time.Second))
+	}
+	require.Failf(t, "did not converge", "after %d steps: %+v, mover %v", most, s.backup.Status, s.Mover(testKey))
+}
+
+// silent is a mover that says nothing.
+type silent struct{}
+
+func (silent) Follow(types.UID, func())                              {}
+func (silent) Forget(types.UID)                                      {}
+func (silent) Last(types.UID, string) (said informers.Said, ok bool) { return said, ok }
+
+func TestTransferConvergesOnceAFaultIsGone(t *testing.T) {
+	resource := schema.GroupResource{Resource: "things"}
+	answers := map[string]error{
+		"409":              apierrors.NewConflict(resource, "b1", errors.New("changed")),
+		"429":              apierrors.NewTooManyRequests("slow down", 1),
+		"403":              apierrors.NewForbidden(resource, "b1", errors.New("exceeded quota")),
+		"500":              apierrors.NewInternalError(errors.New("etcd")),
+		"503":              apierrors.NewServiceUnavailable("starting"),
+		"timeout":          context.DeadlineExceeded,
+		"connection reset": io.ErrUnexpectedEOF,
+	}
+	calls := map[string]int{"patch podvolumebackups": 5, "create pods": 1, "delete pods": 1, "get pods/log": 1}
+	for call, most := range calls {
+		for name, answer := range answers {
+			for ordinal := 1; ordinal <= most; ordinal++ {
+				for _, committed := range []bool{false, true} {
+					if committed && (apierrors.IsConflict(answer) || apierrors.IsForbidden(answer)) {
+						continue // those say that it did not happen
+					}
+					t.Run(fmt.Sprintf("%s %d answers %s, committed %v", call, ordinal, name, committed), func(t *testing.T) {
+						s := newStage(t, fault{call: call, ordinal: ordinal, err: answer, committed: committed})
+						s.run(t)
+						require.GreaterOrEqual(t, s.calls[call], ordinal, "the fault was never hit")
+						require.Equal(t, "snap", s.backup.Status.SnapshotID)
+						require.Nil(t, s.Mover(testKey), "mover left behind")
+						require.Zero(t, s.Slots.InUse(), "slot leaked")
+						require.NotContains(t, s.backup.Labels, "velero.io/expose-on-going")
+						require.LessOrEqual(t, s.calls["create pods"], 2, "more than one mover")
+					})
+				}
+			}
+		}
+	}
+}
+
+func TestHappyPathTakesSevenWritesAndNoReadButTheLog(t *testing.T) {
+	s := newStage(t, fault{})
+	s.run(t)
+	require.Equal(t, map[string]int{"patch podvolumebackups": 5, "create pods": 1, "delete pods": 1, "get pods/log": 1}, s.calls)
+	require.Len(t, s.events.Events, 2)
+}

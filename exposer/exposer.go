@@ -28,16 +28,16 @@ type Exposer struct {
 	Rejected func(ctx context.Context, mover *corev1.Pod, class string)
 }
 
-// Hopeless is an error that no further attempt can cure.
-type Hopeless struct{ Err error }
+// HopelessError is an error that no further attempt can cure.
+type HopelessError struct{ Err error }
 
-func (h *Hopeless) Error() string { return h.Err.Error() }
+func (h *HopelessError) Error() string { return h.Err.Error() }
 
 // Unwrap is the cause.
-func (h *Hopeless) Unwrap() error { return h.Err }
+func (h *HopelessError) Unwrap() error { return h.Err }
 
 // Ensure makes the mover pod, or takes the one that exists if it belongs to the same custom resource.
-// A pod that the API server calls invalid (422) is Hopeless; everything else may pass.
+// A pod that the API server calls invalid (422) is a HopelessError; everything else may pass.
 func (e *Exposer) Ensure(ctx context.Context, request build.Request) error {
 	pod := build.MoverPod(request, e.Template, e.Settings)
 	err := e.create(ctx, pod)
@@ -48,7 +48,7 @@ func (e *Exposer) Ensure(ctx context.Context, request build.Request) error {
 	case apierrors.IsAlreadyExists(err):
 		return e.adopt(ctx, request)
 	case apierrors.IsInvalid(err):
-		return &Hopeless{fmt.Errorf("create mover pod %s: %w", request.Name, err)}
+		return &HopelessError{fmt.Errorf("create mover pod %s: %w", request.Name, err)}
 	case err != nil:
 		return fmt.Errorf("create mover pod %s: %w", request.Name, err)
 	}

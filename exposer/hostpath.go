@@ -28,12 +28,12 @@ type Located struct {
 	Block bool // Path is a device
 }
 
-// Locate finds a volume of a pod. It is Hopeless when the volume, its claim or its persistent volume
+// Locate finds a volume of a pod. It is a HopelessError when the volume, its claim or its persistent volume
 // does not exist.
 func (h HostPaths) Locate(ctx context.Context, pod *corev1.Pod, name string) (Located, error) {
 	volume, err := build.FindVolume(pod, name)
 	if err != nil {
-		return Located{}, &Hopeless{err}
+		return Located{}, &HopelessError{err}
 	}
 	found := build.PodVolume{Pod: pod, Volume: volume}
 	if claim := build.ClaimName(pod, volume); claim != "" {
@@ -54,7 +54,7 @@ func (h HostPaths) path(volume build.PodVolume) (string, error) {
 	}
 	dir, err := volume.HostDir()
 	if err != nil {
-		return "", &Hopeless{err}
+		return "", &HopelessError{err}
 	}
 	return filepath.Join(h.PodsDir, dir), nil
 }
@@ -64,7 +64,7 @@ func (h HostPaths) glob(volume build.PodVolume) (string, error) {
 	pattern := filepath.Join(h.Mounted, volume.Glob())
 	matches, err := filepath.Glob(pattern)
 	if err != nil {
-		return "", &Hopeless{fmt.Errorf("look for %s: %w", pattern, err)}
+		return "", &HopelessError{fmt.Errorf("look for %s: %w", pattern, err)}
 	}
 	if len(matches) != 1 {
 		return "", fmt.Errorf("look for %s: want one match, got %d %v; is the kubelet's pods directory mounted at %s with mountPropagation HostToContainer?",
@@ -91,7 +91,7 @@ func (h HostPaths) behind(ctx context.Context, namespace, name string) (*corev1.
 
 func hopelessIfGone(err error) error {
 	if apierrors.IsNotFound(err) {
-		return &Hopeless{err}
+		return &HopelessError{err}
 	}
 	return err
 }

@@ -5,7 +5,6 @@ import (
 	"k8s.io/client-go/tools/cache"
 )
 
-
 // Controller wakes the key of the custom resource of that kind which controls the object. The label
 // that names it is not looked at: anybody can set one, and long names are shortened in it.
 func Controller[T Object](kind string, wake func(key string)) func(T) {

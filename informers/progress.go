@@ -16,10 +16,10 @@ import (
 	"k8s.io/utils/clock"
 )
 
-// Said is the last Event of one reason that a mover sent.
-type Said struct {
-	Message string
-	At      time.Time // to the second, by the clock of the mover's node
+// said is the last Event of one reason that a mover sent.
+type said struct {
+	message string
+	at      time.Time
 }
 
 // MoverEvents follows what movers say. Movers speak in Kubernetes Events, one per reason, which they
@@ -38,7 +38,7 @@ type MoverEvents struct {
 // conversation is what one mover said; its lock is that of MoverEvents.
 type conversation struct {
 	stop context.CancelFunc
-	said map[string]Said // by reason
+	last map[string]said // by reason
 }
 
 // NewMoverEvents follows movers in Velero's namespace until the context ends.
@@ -54,7 +54,7 @@ func (m *MoverEvents) Follow(uid types.UID, wake func()) {
 		return
 	}
 	ctx, stop := context.WithCancel(m.ctx)
-	talk := &conversation{stop: stop, said: map[string]Said{}}
+	talk := &conversation{stop: stop, last: map[string]said{}}
 	m.followed[uid] = talk
 	m.watches.Go(func() { m.listen(ctx, uid, talk, wake) })
 }
@@ -69,16 +69,17 @@ func (m *MoverEvents) Forget(uid types.UID) {
 	}
 }
 
-// Last is the last thing that the resource's mover said with that reason.
-func (m *MoverEvents) Last(uid types.UID, reason string) (Said, bool) {
+// Last is the last thing that the resource's mover said with that reason, and when, to the second and
+// by the clock of its node.
+func (m *MoverEvents) Last(uid types.UID, reason string) (message string, at time.Time, ok bool) {
 	m.lock.Lock()
 	defer m.lock.Unlock()
 	talk := m.followed[uid]
 	if talk == nil {
-		return Said{}, false
+		return "", time.Time{}, false
 	}
-	said, ok := talk.said[reason]
-	return said, ok
+	last, ok := talk.last[reason]
+	return last.message, last.at, ok
 }
 
 // Wait returns when every watch is closed, after the context has ended.
@@ -119,18 +120,18 @@ func (m *MoverEvents) listen(ctx context.Context, uid types.UID, talk *conversat
 // hear takes in Events until the watch ends, and tells whether there was any.
 func (m *MoverEvents) hear(events watch.Interface, talk *conversation, wake func()) bool {
 	defer events.Stop()
-	any := false
+	heard := false
 	for change := range events.ResultChan() {
 		event, ok := change.Object.(*corev1.Event)
 		if !ok || change.Type == watch.Deleted || !strings.HasPrefix(event.Reason, moverReasons) {
 			continue
 		}
-		any = true
+		heard = true
 		if m.take(talk, event) {
 			wake()
 		}
 	}
-	return any
+	return heard
 }
 
 // take keeps what is new. A mover that says the same again after ten minutes makes a second Event
@@ -138,9 +139,9 @@ func (m *MoverEvents) hear(events watch.Interface, talk *conversation, wake func
 func (m *MoverEvents) take(talk *conversation, event *corev1.Event) bool {
 	m.lock.Lock()
 	defer m.lock.Unlock()
-	if last, ok := talk.said[event.Reason]; ok && event.LastTimestamp.Time.Before(last.At) {
+	if before, ok := talk.last[event.Reason]; ok && event.LastTimestamp.Time.Before(before.at) {
 		return false
 	}
-	talk.said[event.Reason] = Said{Message: event.Message, At: event.LastTimestamp.Time}
+	talk.last[event.Reason] = said{message: event.Message, at: event.LastTimestamp.Time}
 	return true
 }

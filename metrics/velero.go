@@ -20,7 +20,7 @@ func newVeleroMetrics() veleroMetrics {
 	return veleroMetrics{
 		enqueued: counter("podVolume_pod_volume_backup_enqueue_count", "PodVolumeBackups whose mover was started.", "node"),
 		dequeued: counter("podVolume_pod_volume_backup_dequeue_count", "PodVolumeBackups that completed.", "node"),
-		latency: prometheus.NewHistogramVec(prometheus.HistogramOpts{
+		latency: prometheus.NewHistogramVec(prometheus.HistogramOpts{ //nolint:promlinter // the name is Velero's
 			Name: "podVolume_pod_volume_operation_latency_seconds", Help: "Time from start to completion of a PodVolumeBackup.",
 			Buckets: []float64{60, 300, 600, 900, 1800, hour, 2 * hour, 3 * hour, 4 * hour},
 		}, series),

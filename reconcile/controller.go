@@ -28,6 +28,7 @@ type Controller struct {
 	workers   int
 	grace     time.Duration
 	reconcile Func
+	clock     clock.WithDelayedExecution
 	queue     workqueue.TypedRateLimitingInterface[string]
 
 	lock  sync.Mutex
@@ -40,7 +41,7 @@ type Options struct {
 	Name    string
 	Workers int
 	Grace   time.Duration // for the steps in hand when the context ends
-	Clock   clock.WithTicker
+	Clock   clock.WithTickerAndDelayedExecution
 	Metrics workqueue.MetricsProvider
 }
 
@@ -52,6 +53,7 @@ func NewController(options Options, reconcile Func) *Controller {
 		workers:   options.Workers,
 		grace:     options.Grace,
 		reconcile: reconcile,
+		clock:     options.Clock,
 		ready:     make(chan struct{}),
 		queue: workqueue.NewTypedRateLimitingQueueWithConfig(limiter, workqueue.TypedRateLimitingQueueConfig[string]{
 			Name: options.Name, Clock: options.Clock, MetricsProvider: options.Metrics,
@@ -80,7 +82,7 @@ func (c *Controller) Run(ctx context.Context, first []string) {
 	}
 	<-ctx.Done()
 	c.queue.ShutDown()
-	grace := time.AfterFunc(c.grace, cancel)
+	grace := c.clock.AfterFunc(c.grace, cancel)
 	defer grace.Stop()
 	workers.Wait()
 }

@@ -21,8 +21,8 @@ func (t *Transfers[T]) Count(objects []T) []metrics.Count {
 		found[phase]++
 		oldest[phase] = max(oldest[phase], now.Sub(state.CreatedAt))
 	}
-	counts := make([]metrics.Count, 0, len(transfer.Phases))
-	for _, phase := range transfer.Phases {
+	counts := make([]metrics.Count, 0, len(transfer.Phases()))
+	for _, phase := range transfer.Phases() {
 		counts = append(counts, metrics.Count{
 			Kind: t.Kind.Name, Phase: string(phase), Terminal: phase.Terminal(),
 			Transfers: found[phase], OldestAge: oldest[phase].Seconds(),

@@ -5,7 +5,9 @@ import (
 	"sync"
 	"time"
 
-	"github.com/lateen-project/lateen/informers"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/resourceversion"
+
 	"github.com/lateen-project/lateen/reconcile/transfer"
 )
 
@@ -47,11 +49,17 @@ func (m *memory[T]) newest(key string, cached T) T {
 	m.lock.Lock()
 	defer m.lock.Unlock()
 	kept := m.of(key)
-	if kept.ahead && kept.written.GetUID() == cached.GetUID() && informers.Newer(kept.written, cached) {
+	if kept.ahead && kept.written.GetUID() == cached.GetUID() && newer(kept.written, cached) {
 		return kept.written
 	}
 	kept.written, kept.ahead = cached, false
 	return cached
+}
+
+// newer tells whether a is a later version of a resource than b (KEP-5504).
+func newer(a, b metav1.Object) bool {
+	order, err := resourceversion.CompareResourceVersion(a.GetResourceVersion(), b.GetResourceVersion())
+	return err == nil && order > 0
 }
 
 // canceled is when a cancel was first seen.

@@ -66,7 +66,7 @@ func definite(err error) bool {
 // expose makes the mover. What can never be made ends the transfer at once.
 func (t *Transfers[T]) expose(ctx context.Context, key string, object T, seen transfer.Seen) error {
 	err := t.ensure(ctx, object)
-	if hopeless := (*exposer.Hopeless)(nil); errors.As(err, &hopeless) {
+	if hopeless := (*exposer.HopelessError)(nil); errors.As(err, &hopeless) {
 		return t.write(ctx, key, object, transfer.CannotExpose(t.Kind.Get(object), seen, hopeless.Error()))
 	}
 	t.memory.exposed(key, err)

@@ -9,12 +9,12 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/tools/cache"
 	"k8s.io/client-go/tools/record"
 	"k8s.io/utils/clock"
 
 	"github.com/lateen-project/lateen/exposer"
 	"github.com/lateen-project/lateen/exposer/build"
-	"github.com/lateen-project/lateen/informers"
 	"github.com/lateen-project/lateen/metrics"
 	"github.com/lateen-project/lateen/reconcile/transfer"
 )
@@ -61,7 +61,7 @@ type Pods interface {
 type Movers interface {
 	Follow(uid types.UID, wake func())
 	Forget(uid types.UID)
-	Last(uid types.UID, reason string) (informers.Said, bool)
+	Last(uid types.UID, reason string) (message string, at time.Time, ok bool)
 }
 
 // What movers say (velero-protocol 3.3).
@@ -101,7 +101,7 @@ func (t *Transfers[T]) Reconcile(ctx context.Context, key string) (time.Duration
 func (t *Transfers[T]) Resume(objects []T) {
 	for _, object := range objects {
 		if state := t.Kind.Get(object); t.owns(state) && state.Phase.TakesSlot() {
-			t.Slots.Hold(object.GetUID(), informers.Key(object))
+			t.Slots.Hold(object.GetUID(), cache.MetaObjectToName(object).String())
 		}
 	}
 }
@@ -170,12 +170,12 @@ func (t *Transfers[T]) mover(key string, object T) *corev1.Pod {
 }
 
 func (t *Transfers[T]) listen(object T, state transfer.State, seen *transfer.Seen) {
-	if said, ok := t.Movers.Last(object.GetUID(), saidStarted); ok {
-		seen.Started = !said.At.Before(state.StartedAt)
+	if _, at, ok := t.Movers.Last(object.GetUID(), saidStarted); ok {
+		seen.Started = !at.Before(state.StartedAt)
 	}
-	if said, ok := t.Movers.Last(object.GetUID(), saidProgress); ok {
-		if progress, err := transfer.ReadProgress(said.Message); err == nil {
-			seen.Progress, seen.ProgressAt = progress, said.At
+	if message, at, ok := t.Movers.Last(object.GetUID(), saidProgress); ok {
+		if progress, err := transfer.ReadProgress(message); err == nil {
+			seen.Progress, seen.ProgressAt = progress, at
 		}
 	}
 }

@@ -25,7 +25,6 @@ import (
 	testingclock "k8s.io/utils/clock/testing"
 
 	"github.com/lateen-project/lateen/exposer"
-	"github.com/lateen-project/lateen/informers"
 	"github.com/lateen-project/lateen/reconcile/transfer"
 )
 
@@ -214,9 +213,9 @@ func (s *stage) run(t *testing.T) {
 // silent is a mover that says nothing.
 type silent struct{}
 
-func (silent) Follow(types.UID, func())                              {}
-func (silent) Forget(types.UID)                                      {}
-func (silent) Last(types.UID, string) (said informers.Said, ok bool) { return said, ok }
+func (silent) Follow(types.UID, func())                                       {}
+func (silent) Forget(types.UID)                                               {}
+func (silent) Last(types.UID, string) (message string, at time.Time, ok bool) { return message, at, ok }
 
 func TestTransferConvergesOnceAFaultIsGone(t *testing.T) {
 	resource := schema.GroupResource{Resource: "things"}

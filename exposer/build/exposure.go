@@ -2,7 +2,6 @@ package build
 
 import (
 	"fmt"
-	"slices"
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
@@ -41,7 +40,9 @@ const (
 )
 
 // LostReasons are all reasons for which a mover can be lost.
-var LostReasons = [...]string{LostVanished, LostDeleted, LostEvicted, LostPreempted, LostRefused}
+func LostReasons() []string {
+	return []string{LostVanished, LostDeleted, LostEvicted, LostPreempted, LostRefused}
+}
 
 // Exposure is what can be read from the objects of a transfer.
 type Exposure struct {
@@ -49,7 +50,7 @@ type Exposure struct {
 	Attempt   int    // the restart that it belongs to
 	Node      string // where the mover was scheduled
 	Canceled  bool   // of Failed: the mover ended because it was told to cancel
-	Reason    string // why it was lost: one of LostReasons
+	Reason    string // why it was lost: one of LostReasons()
 	Message   string // in words and stable; of Succeeded and Failed, what the mover said
 }
 
@@ -100,8 +101,10 @@ func readFailed(pod *corev1.Pod, seen *Exposure) {
 // from one that failed (Velero's datapath.ErrCancelled).
 const canceledSuffix = "data path is canceled"
 
-// hopeless are the waiting reasons that no waiting ends: kubelet's pkg/kubelet/images names them.
-var hopeless = []string{"InvalidImageName", "ErrImageNeverPull"}
+// hopeless tells whether no waiting ends this reason of a container (kubelet's pkg/kubelet/images).
+func hopeless(waiting string) bool {
+	return waiting == "InvalidImageName" || waiting == "ErrImageNeverPull"
+}
 
 func readPending(pod *corev1.Pod, seen *Exposure) {
 	seen.Condition = Pending
@@ -114,7 +117,7 @@ func readPending(pod *corev1.Pod, seen *Exposure) {
 			continue
 		}
 		seen.Message = strings.TrimSuffix(fmt.Sprintf("mover container is waiting: %s: %s", waiting.Reason, waiting.Message), ": ")
-		if slices.Contains(hopeless, waiting.Reason) {
+		if hopeless(waiting.Reason) {
 			seen.Condition = Stuck
 		}
 	}

@@ -74,7 +74,7 @@ func MoverPod(request Request, template Template, settings Settings) *corev1.Pod
 
 func ownerReference(request Request) metav1.OwnerReference {
 	version, kind := request.GVK.ToAPIVersionAndKind()
-	return metav1.OwnerReference{APIVersion: version, Kind: kind, Name: request.Name, UID: request.UID, Controller: ptr.To(true)}
+	return metav1.OwnerReference{APIVersion: version, Kind: kind, Name: request.Name, UID: request.UID, Controller: new(true)}
 }
 
 func moverContainer(name string, request Request, template Template, settings Settings) corev1.Container {
@@ -89,7 +89,7 @@ func moverContainer(name string, request Request, template Template, settings Se
 		EnvFrom:         slices.Clone(template.EnvFrom),
 		Resources:       *settings.Resources.DeepCopy(),
 		VolumeMounts:    append(slices.Clone(template.VolumeMounts), mount),
-		SecurityContext: &corev1.SecurityContext{Privileged: ptr.To(request.Privileged)},
+		SecurityContext: &corev1.SecurityContext{Privileged: new(request.Privileged)},
 	}
 }
 

@@ -64,5 +64,5 @@ func timestamp(at time.Time) *metav1.Time {
 	if at.IsZero() {
 		return nil
 	}
-	return ptr.To(metav1.NewTime(at))
+	return new(metav1.NewTime(at))
 }

@@ -24,7 +24,9 @@ const (
 )
 
 // Phases are all phases in the order in which they follow each other.
-var Phases = [...]Phase{New, Accepted, Prepared, InProgress, Canceling, Completed, Failed, Canceled}
+func Phases() []Phase {
+	return []Phase{New, Accepted, Prepared, InProgress, Canceling, Completed, Failed, Canceled}
+}
 
 // Terminal tells whether a phase never changes again.
 func (p Phase) Terminal() bool { return p == Completed || p == Failed || p == Canceled }

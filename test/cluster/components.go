@@ -165,6 +165,8 @@ func (c *Cluster) controllerArgs() []string {
 		"--service-account-private-key-file=" + c.pki.path("sa.key"), "--root-ca-file=" + c.pki.path("ca.crt"),
 		"--leader-elect=false", "--secure-port=0",
 		"--kube-api-qps=1000", "--kube-api-burst=2000",
+		// The volume binder leaves what it could not do to its next round; 15 s is longer than a test waits.
+		"--pvclaimbinder-sync-period=1s",
 	}
 }
 

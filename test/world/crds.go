@@ -1,0 +1,56 @@
+package world
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+
+	v1crds "github.com/vmware-tanzu/velero/config/crd/v1/crds"
+	v2alpha1crds "github.com/vmware-tanzu/velero/config/crd/v2alpha1/crds"
+	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+	apiextensions "k8s.io/apiextensions-apiserver/pkg/client/clientset/clientset"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/rest"
+)
+
+// InstallCRDs installs the resource definitions of Velero 1.18.3 (velero.io/v1 and v2alpha1) and returns when
+// all of them are served. What is there already is left as it is.
+func InstallCRDs(ctx context.Context, config *rest.Config) error {
+	client, err := apiextensions.NewForConfig(config)
+	if err != nil {
+		return fmt.Errorf("make client: %w", err)
+	}
+	crds := client.ApiextensionsV1().CustomResourceDefinitions()
+	missing := map[string]bool{}
+	for _, crd := range slices.Concat(v1crds.CRDs, v2alpha1crds.CRDs) {
+		wanted := crd.DeepCopy()
+		wanted.Status = apiextensionsv1.CustomResourceDefinitionStatus{}
+		wanted.Labels = map[string]string{"component": "velero"}
+		if _, err := crds.Create(ctx, wanted, metav1.CreateOptions{}); err != nil && !apierrors.IsAlreadyExists(err) {
+			return fmt.Errorf("create definition %s: %w", wanted.Name, err)
+		}
+		missing[wanted.Name] = true
+	}
+	watcher, err := crds.Watch(ctx, metav1.ListOptions{})
+	if err != nil {
+		return fmt.Errorf("watch definitions: %w", err)
+	}
+	_, err = await(ctx, watcher, func(crd *apiextensionsv1.CustomResourceDefinition) bool {
+		if served(crd) {
+			delete(missing, crd.Name)
+		}
+		return len(missing) == 0
+	})
+	if err != nil {
+		return errors.Join(fmt.Errorf("wait for definitions: %w", err), fmt.Errorf("still missing: %v", missing))
+	}
+	return nil
+}
+
+func served(crd *apiextensionsv1.CustomResourceDefinition) bool {
+	return slices.ContainsFunc(crd.Status.Conditions, func(c apiextensionsv1.CustomResourceDefinitionCondition) bool {
+		return c.Type == apiextensionsv1.Established && c.Status == apiextensionsv1.ConditionTrue
+	})
+}

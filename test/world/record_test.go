@@ -1,0 +1,118 @@
+package world_test
+
+import (
+	"context"
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	velerov1 "github.com/vmware-tanzu/velero/pkg/apis/velero/v1"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/lateen-project/lateen/test/world"
+)
+
+const (
+	accepted   = velerov1.PodVolumeBackupPhaseAccepted
+	inProgress = velerov1.PodVolumeBackupPhaseInProgress
+	completed  = velerov1.PodVolumeBackupPhaseCompleted
+)
+
+// backupAndPod make what a pod volume backup needs: its owner, and a pod on node n1 with a volume data.
+func backupAndPod(ctx context.Context, t *testing.T, w *world.World) (*velerov1.Backup, *corev1.Pod) {
+	t.Helper()
+	backup, err := w.Backup(ctx, "nightly")
+	require.NoError(t, err)
+	require.NotEmpty(t, backup.UID)
+	pod, err := w.SourcePod(ctx, "source", "n1", world.EmptyDir("data"))
+	require.NoError(t, err)
+	return backup, pod
+}
+
+func setPhase(ctx context.Context, t *testing.T, w *world.World, name string, phase velerov1.PodVolumeBackupPhase) {
+	t.Helper()
+	require.NoError(t, w.PatchPodVolumeBackup(ctx, name, fmt.Sprintf(`{"status":{"phase":%q}}`, phase)))
+}
+
+func TestRecorderKeepsOrderAndConcurrency(t *testing.T) {
+	ctx := deadline(t)
+	w := newWorld(ctx, t, world.Options{})
+	backup, pod := backupAndPod(ctx, t, w)
+	first, err := w.PodVolumeBackup(ctx, backup, pod, "data")
+	require.NoError(t, err)
+	recorder, err := w.Record(ctx)
+	require.NoError(t, err)
+	second, err := w.PodVolumeBackup(ctx, backup, pod, "data")
+	require.NoError(t, err)
+	elsewhere, err := w.PodVolumeBackup(ctx, backup, pod, "data",
+		func(b *velerov1.PodVolumeBackup) { b.Spec.Node = "n2" })
+	require.NoError(t, err)
+
+	setPhase(ctx, t, w, first.Name, inProgress)
+	setPhase(ctx, t, w, elsewhere.Name, inProgress)
+	setPhase(ctx, t, w, first.Name, completed)
+	require.NoError(t, w.PatchPodVolumeBackup(ctx, second.Name, `{"status":{"message":"no transition"}}`))
+	setPhase(ctx, t, w, second.Name, inProgress)
+	require.NoError(t, w.DeletePodVolumeBackup(ctx, second.Name))
+	require.NoError(t, w.WaitPVBGone(ctx, second.Name))
+	_, err = recorder.Until(ctx, func(all []world.Transition) bool { return all[len(all)-1].To == world.Gone })
+	require.NoError(t, err)
+
+	require.Equal(t, []velerov1.PodVolumeBackupPhase{"", inProgress, completed}, recorder.Phases(first.Name))
+	require.Equal(t, []velerov1.PodVolumeBackupPhase{"", inProgress, world.Gone}, recorder.Phases(second.Name))
+	require.Equal(t, 1, recorder.MostAtOnce("n1", inProgress))
+	require.Equal(t, 2, recorder.MostAtOnce("n1", "", inProgress))
+	require.Equal(t, 1, recorder.MostAtOnce("n2", inProgress))
+}
+
+func TestWaitingTellsWhatWasSeen(t *testing.T) {
+	ctx := deadline(t)
+	w := newWorld(ctx, t, world.Options{})
+	backup, pod := backupAndPod(ctx, t, w)
+	made, err := w.PodVolumeBackup(ctx, backup, pod, "data")
+	require.NoError(t, err)
+	setPhase(ctx, t, w, made.Name, accepted)
+
+	short, cancel := context.WithTimeout(ctx, 300*time.Millisecond)
+	defer cancel()
+	_, err = w.WaitPVB(short, made.Name, world.Ended)
+	require.ErrorIs(t, err, context.DeadlineExceeded)
+	require.ErrorContains(t, err, `"phase":"Accepted"`)
+	require.ErrorIs(t, w.WaitPVBGone(short, made.Name), context.DeadlineExceeded)
+
+	require.NoError(t, w.CancelPodVolumeBackup(ctx, made.Name))
+	found, err := w.WaitPVB(ctx, made.Name, func(b *velerov1.PodVolumeBackup) bool { return b.Spec.Cancel })
+	require.NoError(t, err)
+	require.Equal(t, accepted, found.Status.Phase)
+	require.NoError(t, w.DeletePodVolumeBackup(ctx, made.Name))
+	require.NoError(t, w.WaitPVBGone(ctx, made.Name))
+	require.NoError(t, w.WaitPVBGone(ctx, made.Name), "what is gone is not waited for")
+	_, err = w.GetPodVolumeBackup(ctx, made.Name)
+	require.True(t, apierrors.IsNotFound(err), "%v", err)
+}
+
+func TestPodVolumeBackupIsWhatTheServerMakes(t *testing.T) {
+	ctx := deadline(t)
+	w := newWorld(ctx, t, world.Options{})
+	backup, pod := backupAndPod(ctx, t, w)
+	made, err := w.PodVolumeBackup(ctx, backup, pod, "data")
+	require.NoError(t, err)
+	require.Regexp(t, "^nightly-", made.Name)
+	require.True(t, metav1.IsControlledBy(made, backup))
+	require.Equal(t, map[string]string{
+		"velero.io/backup-name": "nightly", "velero.io/backup-uid": string(backup.UID),
+	}, made.Labels)
+	require.Empty(t, made.Annotations)
+	require.Equal(t, velerov1.PodVolumeBackupSpec{
+		Node: "n1", Pod: corev1.ObjectReference{Kind: "Pod", Namespace: w.Apps, Name: "source", UID: pod.UID},
+		Volume: "data", BackupStorageLocation: "default", UploaderType: "kopia",
+		Tags: map[string]string{
+			"backup": "nightly", "backup-uid": string(backup.UID), "ns": w.Apps,
+			"pod": "source", "pod-uid": string(pod.UID), "volume": "data",
+		},
+	}, made.Spec)
+	require.Empty(t, made.Status.Phase)
+}

@@ -1,0 +1,149 @@
+// Package world makes what Lateen finds in a cluster where Velero is installed and backs things up: the
+// installation, pods with volumes, and the resources that Velero's server creates. It never moves data and
+// knows nothing of Lateen.
+package world
+
+import (
+	"context"
+	"fmt"
+
+	velerov1 "github.com/vmware-tanzu/velero/pkg/apis/velero/v1"
+	corev1 "k8s.io/api/core/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/serializer"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
+)
+
+// Options say how Velero is installed. The zero value is what `velero install --use-node-agent` does.
+type Options struct {
+	// Namespace of Velero; "" means a new one with a generated name.
+	Namespace string
+	// Image of Velero; "" means velero/velero:v1.18.3.
+	Image string
+	// KubeletRoot is the kubelet's directory on the nodes; "" means /var/lib/kubelet.
+	KubeletRoot string
+	// RepositoryDir is where the default backup storage location keeps kopia repositories (provider
+	// velero.io/fs, config fspath); "" means a location that no test writes to.
+	RepositoryDir string
+	// Node, if set, is the only node that gets the pods of the installation. Worlds that share a control
+	// plane need it, or each would put its node-agent on the nodes of the others.
+	Node string
+	// NodeAgentArgs follow `node-agent server --features=` in the DaemonSet.
+	NodeAgentArgs []string
+	// Credentials, if set, are the content of the secret cloud-credentials, which the pods then mount.
+	Credentials []byte
+}
+
+// World is one installation of Velero. Its methods may be called from many goroutines.
+type World struct {
+	// Namespace is Velero's, and Apps is the one where the pods are that get backed up.
+	Namespace string
+	Apps      string
+	// Kube reads and writes Kubernetes' own resources, Velero those of velero.io/v1.
+	Kube   kubernetes.Interface
+	Velero rest.Interface
+}
+
+// New installs Velero, whose resource definitions must be there (InstallCRDs), by the rights of config, and
+// returns when pods are let into both namespaces.
+func New(ctx context.Context, config *rest.Config, options Options) (*World, error) {
+	w, err := connect(config)
+	if err != nil {
+		return nil, fmt.Errorf("make clients: %w", err)
+	}
+	if w.Namespace, err = w.namespace(ctx, veleroNamespace(options.Namespace)); err != nil {
+		return nil, err
+	}
+	apps := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: w.Namespace + "-apps"}}
+	if w.Apps, err = w.namespace(ctx, apps); err != nil {
+		return nil, err
+	}
+	if err := w.install(ctx, options); err != nil {
+		return nil, fmt.Errorf("install Velero in %s: %w", w.Namespace, err)
+	}
+	return w, nil
+}
+
+// connect makes clients. Velero's types come in JSON, which is all that custom resources speak.
+func connect(config *rest.Config) (*World, error) {
+	kube, err := kubernetes.NewForConfig(config)
+	if err != nil {
+		return nil, err
+	}
+	types := runtime.NewScheme()
+	if err := velerov1.AddToScheme(types); err != nil {
+		return nil, err
+	}
+	group := rest.CopyConfig(config)
+	group.APIPath, group.GroupVersion = "/apis", &velerov1.SchemeGroupVersion
+	group.NegotiatedSerializer = serializer.NewCodecFactory(types).WithoutConversion()
+	velero, err := rest.RESTClientFor(group)
+	if err != nil {
+		return nil, err
+	}
+	return &World{Kube: kube, Velero: velero}, nil
+}
+
+// namespace creates one and returns its name when it has its ServiceAccount, without which no pod is let in.
+func (w *World) namespace(ctx context.Context, wanted *corev1.Namespace) (string, error) {
+	made, err := w.Kube.CoreV1().Namespaces().Create(ctx, wanted, metav1.CreateOptions{})
+	if err != nil {
+		return "", fmt.Errorf("create namespace: %w", err)
+	}
+	watcher, err := w.Kube.CoreV1().ServiceAccounts(made.Name).Watch(ctx, named("default"))
+	if err != nil {
+		return "", fmt.Errorf("watch ServiceAccounts of %s: %w", made.Name, err)
+	}
+	if _, err := await(ctx, watcher, func(*corev1.ServiceAccount) bool { return true }); err != nil {
+		return "", fmt.Errorf("wait for ServiceAccount default of %s: %w", made.Name, err)
+	}
+	return made.Name, nil
+}
+
+// install creates all that `velero install` does in its namespace, and the binding of its rights.
+func (w *World) install(ctx context.Context, options Options) error {
+	create := metav1.CreateOptions{}
+	account := &corev1.ServiceAccount{ObjectMeta: meta("velero")}
+	if _, err := w.Kube.CoreV1().ServiceAccounts(w.Namespace).Create(ctx, account, create); err != nil {
+		return err
+	}
+	binding := &rbacv1.ClusterRoleBinding{
+		ObjectMeta: meta("velero-" + w.Namespace),
+		Subjects:   []rbacv1.Subject{{Kind: "ServiceAccount", Namespace: w.Namespace, Name: "velero"}},
+		RoleRef:    rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: "cluster-admin"},
+	}
+	if _, err := w.Kube.RbacV1().ClusterRoleBindings().Create(ctx, binding, create); err != nil {
+		return err
+	}
+	if options.Credentials != nil {
+		secret := &corev1.Secret{ObjectMeta: meta(credentials), Data: map[string][]byte{"cloud": options.Credentials}}
+		if _, err := w.Kube.CoreV1().Secrets(w.Namespace).Create(ctx, secret, create); err != nil {
+			return err
+		}
+	}
+	if err := w.create(ctx, "backupstoragelocations", location(options), &velerov1.BackupStorageLocation{}); err != nil {
+		return err
+	}
+	if _, err := w.Kube.AppsV1().Deployments(w.Namespace).Create(ctx, deployment(options), create); err != nil {
+		return err
+	}
+	_, err := w.Kube.AppsV1().DaemonSets(w.Namespace).Create(ctx, daemonSet(options), create)
+	return err
+}
+
+// create posts one of Velero's resources, and reads the answer into made.
+func (w *World) create(ctx context.Context, resource string, object, made runtime.Object) error {
+	err := w.Velero.Post().Namespace(w.Namespace).Resource(resource).Body(object).Do(ctx).Into(made)
+	if err != nil {
+		return fmt.Errorf("create in %s: %w", resource, err)
+	}
+	return nil
+}
+
+// named lists or watches the one object of that name.
+func named(name string) metav1.ListOptions {
+	return metav1.ListOptions{FieldSelector: "metadata.name=" + name}
+}

@@ -1,0 +1,103 @@
+package config
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"net/http"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/utils/clock"
+)
+
+const (
+	firstDelay     = 200 * time.Millisecond
+	longestDelay   = 2 * time.Second
+	attemptTimeout = 10 * time.Second // a connection that hangs must not eat the whole budget
+)
+
+// budget is the time that all reads before the start share.
+type budget struct {
+	clock clock.Clock
+	ends  time.Time
+}
+
+func newBudget(clock clock.Clock, total time.Duration) budget {
+	return budget{clock: clock, ends: clock.Now().Add(total)}
+}
+
+// spend attempts until there is an answer that will not change, or the budget is used up; then it
+// returns the last error. It attempts at least once.
+func (b budget) spend(ctx context.Context, attempt func(context.Context) error) error {
+	for delay := firstDelay; ; delay = min(2*delay, longestDelay) {
+		err := once(ctx, attempt)
+		if err == nil || !transient(err) {
+			return err
+		}
+		left := b.ends.Sub(b.clock.Now())
+		if left <= 0 {
+			return err
+		}
+		// Half of the delay is random: the agents of all nodes may have started at the same time.
+		select {
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		case <-b.clock.After(min(delay/2+rand.N(delay/2), left)):
+		}
+	}
+}
+
+func once(ctx context.Context, attempt func(context.Context) error) error {
+	bounded, cancel := context.WithTimeout(ctx, attemptTimeout)
+	defer cancel()
+	return attempt(bounded)
+}
+
+// transient tells whether another attempt may end differently: no answer, 5xx, or too many requests.
+func transient(err error) bool {
+	var status apierrors.APIStatus
+	var certificate *tls.CertificateVerificationError
+	switch {
+	case errors.As(err, &status):
+		code := status.Status().Code
+		return code >= http.StatusInternalServerError || code == http.StatusTooManyRequests
+	case errors.Is(err, context.Canceled), errors.As(err, &certificate):
+		return false
+	default:
+		return true
+	}
+}
+
+// object is what a GET asks for.
+type object struct {
+	group, resource string
+	namespace, name string // namespace is empty for what has none
+}
+
+// String is such as "configmaps velero/node-agent-config".
+func (o object) String() string {
+	if o.namespace == "" {
+		return o.resource + " " + o.name
+	}
+	return o.resource + " " + o.namespace + "/" + o.name
+}
+
+// explain says in one line what an error of a GET means and what to do.
+func (o object) explain(err error, timeout time.Duration) error {
+	var certificate *tls.CertificateVerificationError
+	switch {
+	case apierrors.IsUnauthorized(err):
+		return fmt.Errorf("get %s: the API server does not accept the credentials, check --kubeconfig and --kubecontext, or the token of the ServiceAccount: %w", o, err)
+	case apierrors.IsForbidden(err):
+		return fmt.Errorf("get %s: not allowed, add {apiGroups: [%q], resources: [%s], verbs: [get]} to the agent's Role or ClusterRole: %w", o, o.group, o.resource, err)
+	case errors.As(err, &certificate):
+		return fmt.Errorf("get %s: the certificate of the API server is not trusted, check the certificate authority in the kubeconfig: %w", o, err)
+	case transient(err):
+		return fmt.Errorf("get %s: no answer from the API server within %s, check that it runs and can be reached, or raise --startup-timeout: %w", o, timeout, err)
+	default:
+		return fmt.Errorf("get %s: %w", o, err)
+	}
+}

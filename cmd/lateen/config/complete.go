@@ -1,0 +1,134 @@
+package config
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"net"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"k8s.io/apimachinery/pkg/util/validation"
+)
+
+// Complete fills what comes from the environment and checks every value. Its error is one line that
+// names each flag or variable and says what to do.
+func (o *Options) Complete(getenv func(string) string) error {
+	o.NodeName = getenv("NODE_NAME")
+	o.Namespace = cmp.Or(o.Namespace, getenv("VELERO_NAMESPACE"), defaultNamespace)
+	o.MoverTemplate = cmp.Or(o.MoverTemplate, templateDaemonSet)
+	wrong := slices.Concat(o.checkNames(), o.checkNumbers(), o.checkChoices())
+	if len(wrong) > 0 {
+		return errors.New(strings.Join(wrong, "; "))
+	}
+	return nil
+}
+
+func (o *Options) checkNames() []string {
+	var wrong complaints
+	if o.NodeName == "" {
+		wrong.add("NODE_NAME is not set: it must be the name of the node that this agent runs on; " +
+			"in a DaemonSet, set env NODE_NAME with valueFrom.fieldRef.fieldPath spec.nodeName")
+	} else if bad := validation.IsDNS1123Subdomain(o.NodeName); len(bad) > 0 {
+		wrong.add("NODE_NAME %q is no name of a node: %s", o.NodeName, bad[0])
+	}
+	if bad := validation.IsDNS1123Label(o.Namespace); len(bad) > 0 {
+		wrong.add("--namespace (or VELERO_NAMESPACE) %q is no name of a namespace: %s", o.Namespace, bad[0])
+	}
+	wrong.name("--node-agent-configmap", o.NodeAgentConfigMap)
+	wrong.name("--backup-repository-configmap", o.BackupRepositoryConfigMap)
+	wrong.name("--mover-service-account", o.MoverServiceAccount)
+	if strings.ContainsAny(o.MoverImage, " \t\r\n") {
+		wrong.add("--mover-image %q has blanks: use repository:tag or repository@digest", o.MoverImage)
+	}
+	if _, err := o.workload(""); err != nil {
+		wrong.add("%v", err)
+	}
+	return wrong
+}
+
+func (o *Options) checkNumbers() []string {
+	var wrong complaints
+	wrong.atLeast("--mover-retries", o.MoverRetries, 0)
+	wrong.atLeast("--workers", o.Workers, 1)
+	wrong.atLeast("--kube-api-burst", o.KubeAPIBurst, 1)
+	if !(o.KubeAPIQPS > 0) { // not a number is refused too
+		wrong.add("--kube-api-qps is %v: use a number over 0", o.KubeAPIQPS)
+	}
+	wrong.positive("--resource-timeout", o.ResourceTimeout)
+	wrong.positive("--data-mover-prepare-timeout", o.DataMoverPrepareTimeout)
+	wrong.positive("--startup-timeout", o.StartupTimeout)
+	if o.CancelGrace < 0 {
+		wrong.add("--cancel-grace is %s: use 0 or more, such as 5m", o.CancelGrace)
+	}
+	return wrong
+}
+
+func (o *Options) checkChoices() []string {
+	var wrong complaints
+	wrong.choice("--log-level", o.LogLevel, logLevels())
+	wrong.choice("--log-format", o.LogFormat, logFormats())
+	if err := checkAddress(o.MetricsAddress); err != nil {
+		wrong.add("--metrics-address %q cannot be listened on (%v): use host:port or :port", o.MetricsAddress, err)
+	}
+	if o.HostPath != "" && !filepath.IsAbs(o.HostPath) {
+		wrong.add("--host-path %q is not absolute: use the mount path of the kubelet's pods directory, such as %s", o.HostPath, DefaultHostPath)
+	}
+	return wrong
+}
+
+func checkAddress(address string) error {
+	_, port, err := net.SplitHostPort(address)
+	if err != nil {
+		return err
+	}
+	if _, err := strconv.ParseUint(port, 10, 16); err != nil {
+		return fmt.Errorf("port %q is not a number up to 65535", port)
+	}
+	return nil
+}
+
+// complaints are sentences about flags.
+type complaints []string
+
+func (c *complaints) add(format string, args ...any) { *c = append(*c, fmt.Sprintf(format, args...)) }
+
+// name takes an empty value too: a flag that is not given.
+func (c *complaints) name(flag, value string) {
+	if value == "" {
+		return
+	}
+	if bad := validation.IsDNS1123Subdomain(value); len(bad) > 0 {
+		c.add("%s %q is no name of an object: %s", flag, value, bad[0])
+	}
+}
+
+func (c *complaints) atLeast(flag string, value, least int) {
+	if value < least {
+		c.add("%s is %d: use %d or more", flag, value, least)
+	}
+}
+
+func (c *complaints) positive(flag string, value time.Duration) {
+	if value <= 0 {
+		c.add("%s is %s: use more than 0, such as 10m", flag, value)
+	}
+}
+
+func (c *complaints) choice(flag, value string, known []string) {
+	if !slices.Contains(known, value) {
+		c.add("%s %q is unknown: use %s", flag, value, oneOf(known))
+	}
+}
+
+// oneOf reads as "a, b or c".
+func oneOf(words []string) string {
+	last := len(words) - 1
+	if last < 1 {
+		return strings.Join(words, "")
+	}
+	return strings.Join(words[:last], ", ") + " or " + words[last]
+}

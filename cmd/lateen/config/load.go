@@ -1,0 +1,216 @@
+package config
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	schedulingv1 "k8s.io/api/scheduling/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/utils/clock"
+
+	"github.com/lateen-project/lateen/exposer/build"
+	"github.com/lateen-project/lateen/exposer/priority"
+)
+
+// Startup is all that an agent learns before it starts. It stays as it is until the agent is restarted.
+type Startup struct {
+	Config   Config
+	Problems []Problem           // what of the configuration could not be used
+	Template build.Template      // what movers take over
+	HostPods string              // the kubelet's pods directory on the host; empty if no manifest names it
+	Node     Node                // where the agent runs
+	Priority priority.Resolution // of the movers' priority class
+}
+
+// Node is what an agent needs to know of its node.
+type Node struct {
+	Name   string
+	Labels map[string]string
+	OS     corev1.OSName // linux where the node does not say, as in Velero
+}
+
+// Load reads all of it within Options.StartupTimeout. Its error is one line for an operator: it says what
+// keeps the agent from starting and what to do. What only limits the agent is a Problem instead.
+func Load(ctx context.Context, client kubernetes.Interface, options Options, clock clock.Clock) (*Startup, error) {
+	l := loader{client: client, options: options, budget: newBudget(clock, options.StartupTimeout)}
+	startup := &Startup{}
+	for _, step := range []func(context.Context, *Startup) error{
+		l.readNode, l.checkResources, l.readConfigMap, l.readTemplate, l.beStrict, l.resolvePriority,
+	} {
+		if err := step(ctx, startup); err != nil {
+			return nil, err
+		}
+	}
+	return startup, nil
+}
+
+type loader struct {
+	client  kubernetes.Interface
+	options Options
+	budget  budget
+}
+
+// get reads one object within the budget; nil if there is none.
+func get[T any](ctx context.Context, l loader, what object, read func(ctx context.Context, name string, options metav1.GetOptions) (*T, error)) (*T, error) {
+	var found *T
+	err := l.budget.spend(ctx, func(ctx context.Context) (err error) {
+		found, err = read(ctx, what.name, metav1.GetOptions{})
+		return err
+	})
+	switch {
+	case apierrors.IsNotFound(err):
+		return nil, nil
+	case err != nil:
+		return nil, what.explain(err, l.options.StartupTimeout)
+	}
+	return found, nil
+}
+
+func (l loader) nodeObject() object { return object{resource: "nodes", name: l.options.NodeName} }
+
+func (l loader) readNode(ctx context.Context, startup *Startup) error {
+	node, err := get(ctx, l, l.nodeObject(), l.client.CoreV1().Nodes().Get)
+	if err != nil {
+		return err
+	}
+	if node == nil {
+		return fmt.Errorf("find node %s: the cluster has none of that name; NODE_NAME must be spec.nodeName, taken from the downward API", l.options.NodeName)
+	}
+	os := corev1.OSName(cmp.Or(node.Labels[corev1.LabelOSStable], string(corev1.Linux)))
+	startup.Node = Node{Name: node.Name, Labels: node.Labels, OS: os}
+	return nil
+}
+
+// checkResources sees to it that Velero's custom resources are served, because a watch on one that is
+// not would just never begin.
+func (l loader) checkResources(ctx context.Context, _ *Startup) error {
+	for _, need := range []struct {
+		version string
+		kinds   []string
+	}{
+		{"velero.io/v1", []string{"podvolumebackups", "podvolumerestores"}},
+		{"velero.io/v2alpha1", []string{"datauploads", "datadownloads"}},
+	} {
+		served, err := l.served(ctx, need.version)
+		if err != nil {
+			return err
+		}
+		for _, kind := range need.kinds {
+			if !slices.Contains(served, kind) {
+				return fmt.Errorf("find %s in %s: Velero's CRDs are not installed; run velero install --crds-only", kind, need.version)
+			}
+		}
+	}
+	return nil
+}
+
+// served lists the resources of a group version; none if it does not exist.
+func (l loader) served(ctx context.Context, version string) ([]string, error) {
+	var names []string
+	err := l.budget.spend(ctx, func(context.Context) error {
+		list, err := l.client.Discovery().ServerResourcesForGroupVersion(version)
+		if err != nil {
+			return err
+		}
+		names = names[:0]
+		for _, resource := range list.APIResources {
+			names = append(names, resource.Name)
+		}
+		return nil
+	})
+	if err != nil && !apierrors.IsNotFound(err) {
+		return nil, object{resource: "API resources", name: version}.explain(err, l.options.StartupTimeout)
+	}
+	return names, nil
+}
+
+func (l loader) readConfigMap(ctx context.Context, startup *Startup) error {
+	startup.Config = Defaults()
+	if l.options.NodeAgentConfigMap == "" {
+		return nil
+	}
+	what := object{resource: "configmaps", namespace: l.options.Namespace, name: l.options.NodeAgentConfigMap}
+	found, err := get(ctx, l, what, l.client.CoreV1().ConfigMaps(what.namespace).Get)
+	if err != nil {
+		return err
+	}
+	if found == nil {
+		startup.Problems = []Problem{{
+			Section: SectionConfigMap, Path: what.String(), Reason: Missing,
+			Message: "it does not exist, so everything has its default; create it, or drop --node-agent-configmap",
+		}}
+		return nil
+	}
+	startup.Config, startup.Problems = Parse(found.Data, startup.Node.Labels)
+	for i, problem := range startup.Problems {
+		startup.Problems[i].Path = cmp.Or(problem.Path, what.String())
+	}
+	return nil
+}
+
+func (l loader) beStrict(_ context.Context, startup *Startup) error {
+	if !l.options.StrictConfig || len(startup.Problems) == 0 {
+		return nil
+	}
+	lines := make([]string, 0, len(startup.Problems))
+	for _, problem := range startup.Problems {
+		lines = append(lines, problem.String())
+	}
+	return errors.New("--strict-config refuses to start: " + strings.Join(lines, "; "))
+}
+
+// resolvePriority never falls back because of an API server that answers nothing at all: then the agent
+// could not work either, and after a restart the class may well be in force.
+func (l loader) resolvePriority(ctx context.Context, startup *Startup) error {
+	if reason, message := unreadableClass(startup.Problems); reason != "" {
+		startup.Priority = priority.Unresolved("", reason, message)
+		return nil
+	}
+	startup.Priority = priority.Resolve(ctx, startup.Config.PriorityClassName, l.class)
+	if startup.Priority.Reason != priority.Unavailable {
+		return nil
+	}
+	err := once(ctx, func(ctx context.Context) error {
+		_, err := l.client.CoreV1().Nodes().Get(ctx, l.options.NodeName, metav1.GetOptions{})
+		return err
+	})
+	if err != nil {
+		return l.nodeObject().explain(err, l.options.StartupTimeout)
+	}
+	return nil
+}
+
+// class is a priority.Getter that tries for as long as the budget lasts.
+func (l loader) class(ctx context.Context, name string) (found *schedulingv1.PriorityClass, err error) {
+	err = l.budget.spend(ctx, func(ctx context.Context) (err error) {
+		found, err = l.client.SchedulingV1().PriorityClasses().Get(ctx, name, metav1.GetOptions{})
+		return err
+	})
+	return found, err
+}
+
+// unreadableClass tells why nobody can know which priority class is configured, if so.
+func unreadableClass(problems []Problem) (priority.Reason, string) {
+	for _, problem := range problems {
+		switch {
+		case !problem.spoils():
+		case problem.Section == SectionPriorityClassName:
+			return priority.ConfigInvalid, problem.String()
+		case problem.Section != SectionConfigMap:
+		case problem.Reason == Missing:
+			return priority.ConfigMissing, problem.String()
+		case problem.Reason == Empty:
+			return priority.ConfigEmpty, problem.String()
+		default:
+			return priority.ConfigInvalid, problem.String()
+		}
+	}
+	return "", ""
+}

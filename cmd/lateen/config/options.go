@@ -1,0 +1,101 @@
+// Package config is the only reader of flags, environment and ConfigMaps. It turns them into values
+// and says what is wrong with them; it never acts on a transfer and never changes an object.
+package config
+
+import (
+	"time"
+
+	"github.com/spf13/pflag"
+)
+
+const (
+	// DaemonSetName is the workload that Velero looks up to see whether a cluster has a node-agent
+	// (Velero's pkg/nodeagent), and the default template of movers.
+	DaemonSetName = "node-agent"
+	// WindowsDaemonSetName is the same on Windows nodes.
+	WindowsDaemonSetName = "node-agent-windows"
+	// VeleroDeployment is the name that `velero install` gives to Velero's server.
+	VeleroDeployment = "velero"
+	// DefaultHostPath is where Velero's manifests mount the kubelet's pods directory in a node-agent.
+	DefaultHostPath = "/host_pods"
+
+	defaultNamespace = "velero"
+)
+
+// Values of --mover-template: a DaemonSet by its well-known name, or a Deployment by any name.
+const (
+	templateDaemonSet  = "daemonset"
+	templateDeployment = "deployment/"
+)
+
+// Options are the flags and the environment of `lateen node-agent`. The first group has the names,
+// meanings and defaults of `velero node-agent server` in Velero 1.18.
+type Options struct {
+	LogLevel                  string        // trace, debug, info, warning, error, fatal or panic
+	LogFormat                 string        // text or json
+	ResourceTimeout           time.Duration // what movers may take for a resource that is not ready at once
+	DataMoverPrepareTimeout   time.Duration // from Accepted to Prepared
+	MetricsAddress            string        // host:port of /metrics, /healthz and /readyz
+	NodeAgentConfigMap        string        // a name in Namespace; empty: all defaults
+	BackupRepositoryConfigMap string        // a name in Namespace; empty: all defaults
+	Namespace                 string        // Velero's
+	Kubeconfig                string        // a file; empty: KUBECONFIG, then the pod's ServiceAccount
+	Kubecontext               string        // in that file; empty: its current one
+	Features                  string        // accepted for Velero's manifests; none changes anything
+
+	MoverImage          string        // empty: that of the Deployment velero
+	MoverTemplate       string        // "daemonset" or "deployment/<name>"
+	MoverServiceAccount string        // empty: that of the Deployment velero
+	MoverRetries        int           // how often a mover that was lost is replaced
+	CancelGrace         time.Duration // what a mover gets to answer a cancel before its pod is deleted
+	Workers             int           // reconcilers per kind
+	KubeAPIQPS          float32       // requests per second to the API server, Events apart
+	KubeAPIBurst        int           // requests at once
+	HostPath            string        // where the kubelet's pods directory is mounted; empty: it is not
+	StrictConfig        bool          // a Problem keeps the agent from starting
+	Profiling           bool          // serve /debug/pprof
+	StartupTimeout      time.Duration // what all reads before the start may take together
+
+	NodeName string // from NODE_NAME
+}
+
+// AddFlags declares all flags with their defaults, which Options has from then on.
+func (o *Options) AddFlags(flags *pflag.FlagSet) {
+	o.addVeleroFlags(flags)
+	flags.StringVar(&o.MoverImage, "mover-image", "", "image of the movers, which run its /velero (default: that of Deployment velero)")
+	flags.StringVar(&o.MoverTemplate, "mover-template", templateDaemonSet, "workload whose pod template movers take after: daemonset, or deployment/<name>")
+	flags.StringVar(&o.MoverServiceAccount, "mover-service-account", "", "ServiceAccount of the movers (default: that of Deployment velero)")
+	flags.IntVar(&o.MoverRetries, "mover-retries", 3, "how often a mover that was evicted, preempted or deleted is replaced")
+	flags.DurationVar(&o.CancelGrace, "cancel-grace", 5*time.Minute, "how long a mover may take to answer a cancel before its pod is deleted")
+	flags.IntVar(&o.Workers, "workers", 8, "resources of one kind that are handled at the same time")
+	flags.Float32Var(&o.KubeAPIQPS, "kube-api-qps", 100, "requests per second to the API server")
+	flags.IntVar(&o.KubeAPIBurst, "kube-api-burst", 200, "requests to the API server at once")
+	flags.StringVar(&o.HostPath, "host-path", "", "directory where the kubelet's pods directory is mounted in this container; "+
+		"without it the paths of volumes are derived from pods, claims and volumes")
+	flags.Lookup("host-path").NoOptDefVal = DefaultHostPath
+	flags.BoolVar(&o.StrictConfig, "strict-config", false, "refuse to start if anything in the configuration cannot be used")
+	flags.BoolVar(&o.Profiling, "profiling", false, "serve /debug/pprof on the metrics address")
+	flags.DurationVar(&o.StartupTimeout, "startup-timeout", 30*time.Second, "how long to wait for the API server before giving up")
+}
+
+// addVeleroFlags declares what `velero node-agent server` has too (velero-protocol 5.1).
+func (o *Options) addVeleroFlags(flags *pflag.FlagSet) {
+	flags.StringVar(&o.LogLevel, "log-level", "info", "least severe messages to log: "+oneOf(logLevels()))
+	flags.StringVar(&o.LogFormat, "log-format", "text", "format of the log: "+oneOf(logFormats()))
+	flags.DurationVar(&o.ResourceTimeout, "resource-timeout", 10*time.Minute, "how long movers wait for resources that are not ready at once")
+	flags.DurationVar(&o.DataMoverPrepareTimeout, "data-mover-prepare-timeout", 30*time.Minute, "how long a transfer may take from being accepted to being prepared")
+	flags.StringVar(&o.MetricsAddress, "metrics-address", ":8085", "address of /metrics, /healthz and /readyz")
+	flags.StringVar(&o.NodeAgentConfigMap, "node-agent-configmap", "", "ConfigMap with the node-agent configuration")
+	flags.StringVar(&o.BackupRepositoryConfigMap, "backup-repository-configmap", "", "ConfigMap with the configuration of backup repositories")
+	flags.StringVarP(&o.Namespace, "namespace", "n", "", "namespace of Velero (default: VELERO_NAMESPACE, else velero)")
+	flags.StringVar(&o.Kubeconfig, "kubeconfig", "", "kubeconfig file (default: KUBECONFIG, else the pod's ServiceAccount)")
+	flags.StringVar(&o.Kubecontext, "kubecontext", "", "context of the kubeconfig (default: its current one)")
+	flags.StringVar(&o.Features, "features", "", "accepted because Velero's manifests pass it; no feature changes anything")
+}
+
+// logLevels are the names that Velero takes; they go to movers as they are.
+func logLevels() []string {
+	return []string{"trace", "debug", "info", "warning", "error", "fatal", "panic"}
+}
+
+func logFormats() []string { return []string{"text", "json"} }

@@ -1,0 +1,158 @@
+package config_test
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/spf13/pflag"
+	"github.com/stretchr/testify/require"
+
+	"github.com/lateen-project/lateen/cmd/lateen/config"
+)
+
+// parsed is what the arguments make of the options, before the environment is looked at.
+func parsed(t *testing.T, arguments ...string) config.Options {
+	t.Helper()
+	var options config.Options
+	flags := pflag.NewFlagSet("node-agent", pflag.ContinueOnError)
+	options.AddFlags(flags)
+	require.NoError(t, flags.Parse(arguments))
+	return options
+}
+
+func environment(pairs ...string) func(string) string {
+	values := map[string]string{}
+	for _, pair := range pairs {
+		name, value, _ := strings.Cut(pair, "=")
+		values[name] = value
+	}
+	return func(name string) string { return values[name] }
+}
+
+func TestOptionsHaveVelerosDefaults(t *testing.T) {
+	options := parsed(t)
+	require.NoError(t, options.Complete(environment("NODE_NAME=node-1")))
+	require.Equal(t, config.Options{
+		LogLevel: "info", LogFormat: "text", ResourceTimeout: 10 * time.Minute, DataMoverPrepareTimeout: 30 * time.Minute,
+		MetricsAddress: ":8085", Namespace: "velero",
+		MoverTemplate: "daemonset", MoverRetries: 3, CancelGrace: 5 * time.Minute, Workers: 8,
+		KubeAPIQPS: 100, KubeAPIBurst: 200, StartupTimeout: 30 * time.Second,
+		NodeName: "node-1",
+	}, options)
+}
+
+func TestOptionsTakeWhatVelerosManifestsPass(t *testing.T) {
+	options := parsed(t, "--features=", "--node-agent-configmap=node-agent-config", "--backup-repository-configmap=repo", "--log-level=warning")
+	require.NoError(t, options.Complete(environment("NODE_NAME=node-1", "VELERO_NAMESPACE=backup")))
+	require.Equal(t, "node-agent-config", options.NodeAgentConfigMap)
+	require.Equal(t, "repo", options.BackupRepositoryConfigMap)
+	require.Equal(t, "warning", options.LogLevel)
+	require.Equal(t, "backup", options.Namespace)
+}
+
+func TestNamespaceOfTheFlagWins(t *testing.T) {
+	options := parsed(t, "--namespace=flag")
+	require.NoError(t, options.Complete(environment("NODE_NAME=node-1", "VELERO_NAMESPACE=environment")))
+	require.Equal(t, "flag", options.Namespace)
+}
+
+func TestHostPath(t *testing.T) {
+	require.Empty(t, parsed(t).HostPath)
+	require.Equal(t, "/host_pods", parsed(t, "--host-path").HostPath)
+	require.Equal(t, "/kubelet/pods", parsed(t, "--host-path=/kubelet/pods").HostPath)
+}
+
+func TestCompleteNamesFlagAndRemedy(t *testing.T) {
+	for name, test := range map[string]struct {
+		arguments   []string
+		environment string
+		says        []string
+	}{
+		"without a node name": {
+			environment: "NODE_NAME=", says: []string{"NODE_NAME", "spec.nodeName"},
+		},
+		"with a node name that cannot be one": {
+			environment: "NODE_NAME=$(NODE)", says: []string{"NODE_NAME", "no name of a node"},
+		},
+		"with a namespace that cannot be one": {
+			arguments: []string{"--namespace=a.b"}, says: []string{"--namespace", "a.b"},
+		},
+		"with a ConfigMap that cannot be one": {
+			arguments: []string{"--node-agent-configmap=Config"}, says: []string{"--node-agent-configmap", "lower case"},
+		},
+		"with a repository ConfigMap that cannot be one": {
+			arguments: []string{"--backup-repository-configmap=a b"}, says: []string{"--backup-repository-configmap"},
+		},
+		"with a ServiceAccount that cannot be one": {
+			arguments: []string{"--mover-service-account=system:x"}, says: []string{"--mover-service-account"},
+		},
+		"with an image that has a blank": {
+			arguments: []string{"--mover-image=velero/velero v1"}, says: []string{"--mover-image", "repository:tag"},
+		},
+		"with a template of a kind that is none": {
+			arguments: []string{"--mover-template=statefulset/x"}, says: []string{"--mover-template", "deployment/<name>"},
+		},
+		"with a template without a name": {
+			arguments: []string{"--mover-template=deployment/"}, says: []string{"--mover-template", "deployment/<name>"},
+		},
+		"with negative retries": {
+			arguments: []string{"--mover-retries=-1"}, says: []string{"--mover-retries is -1", "0 or more"},
+		},
+		"without workers": {
+			arguments: []string{"--workers=0"}, says: []string{"--workers is 0", "1 or more"},
+		},
+		"without requests": {
+			arguments: []string{"--kube-api-qps=0"}, says: []string{"--kube-api-qps", "over 0"},
+		},
+		"with requests that are not a number": {
+			arguments: []string{"--kube-api-qps=NaN"}, says: []string{"--kube-api-qps", "over 0"},
+		},
+		"without burst": {
+			arguments: []string{"--kube-api-burst=0"}, says: []string{"--kube-api-burst"},
+		},
+		"without resource timeout": {
+			arguments: []string{"--resource-timeout=0s"}, says: []string{"--resource-timeout", "10m"},
+		},
+		"with a negative prepare timeout": {
+			arguments: []string{"--data-mover-prepare-timeout=-1s"}, says: []string{"--data-mover-prepare-timeout is -1s"},
+		},
+		"without startup timeout": {
+			arguments: []string{"--startup-timeout=0s"}, says: []string{"--startup-timeout"},
+		},
+		"with a negative grace": {
+			arguments: []string{"--cancel-grace=-1s"}, says: []string{"--cancel-grace"},
+		},
+		"with a level that Velero has not": {
+			arguments: []string{"--log-level=loud"}, says: []string{"--log-level", "trace, debug, info"},
+		},
+		"with a format that Velero has not": {
+			arguments: []string{"--log-format=xml"}, says: []string{"--log-format", "text or json"},
+		},
+		"with an address without a port": {
+			arguments: []string{"--metrics-address=localhost"}, says: []string{"--metrics-address", "host:port"},
+		},
+		"with a port that is none": {
+			arguments: []string{"--metrics-address=:metrics"}, says: []string{"--metrics-address", "65535"},
+		},
+		"with a host path that is not absolute": {
+			arguments: []string{"--host-path=host_pods"}, says: []string{"--host-path", "/host_pods"},
+		},
+		"with two mistakes, both are named": {
+			arguments: []string{"--workers=0", "--log-format=xml"}, says: []string{"--workers", "--log-format"},
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			options := parsed(t, test.arguments...)
+			if test.environment == "" {
+				test.environment = "NODE_NAME=node-1"
+			}
+			err := options.Complete(environment(test.environment))
+			require.Error(t, err)
+			for _, part := range test.says {
+				require.ErrorContains(t, err, part)
+			}
+			require.NotContains(t, err.Error(), "\n")
+		})
+	}
+}

@@ -1,0 +1,84 @@
+package config
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+)
+
+// Parse says what the data of a node-agent ConfigMap means for a node with these labels. It is pure, and
+// it never half-applies: a section is used as it is written, or has its default and a Problem that says
+// so. Only a field that nobody knows leaves its section in use.
+func Parse(data, nodeLabels map[string]string) (Config, []Problem) {
+	config := Defaults()
+	text, problem := onlyValue(data)
+	if problem != nil {
+		return config, []Problem{*problem}
+	}
+	document, err := readJSON(text)
+	if err != nil {
+		return config, []Problem{notJSON(text, err)}
+	}
+	r := &reader{text: text}
+	r.object(document, r.sections(&config, nodeLabels))
+	return config, r.problems
+}
+
+// onlyValue is the value of the one key that Velero allows, whatever its name.
+func onlyValue(data map[string]string) (string, *Problem) {
+	problem := Problem{Section: SectionConfigMap}
+	keys := slices.Sorted(maps.Keys(data))
+	switch {
+	case len(keys) > 1:
+		problem.Reason = TooManyKeys
+		problem.Message = fmt.Sprintf("it has %d keys, %s and %s among them; keep the one with the configuration",
+			len(keys), brief(keys[0]), brief(keys[1]))
+	case len(keys) == 0:
+		problem.Reason, problem.Message = Empty, "it has no data; add one key with the configuration as JSON"
+	case strings.TrimSpace(data[keys[0]]) == "":
+		problem.Reason = Empty
+		problem.Message = fmt.Sprintf("its key %s is empty; put the configuration there as JSON, at least {}", brief(keys[0]))
+	default:
+		return data[keys[0]], nil
+	}
+	return "", &problem
+}
+
+func notJSON(text string, err error) Problem {
+	problem := Problem{Section: SectionConfigMap, Reason: InvalidJSON, Message: "it cannot be read: " + err.Error()}
+	if syntax := (*json.SyntaxError)(nil); errors.As(err, &syntax) {
+		problem.Line, problem.Column = place(text, int(syntax.Offset)-1)
+		problem.Message = "it is not JSON: " + err.Error()
+	}
+	return problem
+}
+
+// sections is the schema's first level (velero-protocol 5.3).
+func (r *reader) sections(config *Config, nodeLabels map[string]string) fields {
+	limits := func(v value) Limits { return r.limits(v, nodeLabels) }
+	return fields{
+		string(SectionLoadConcurrency):    section(r, limits, &config.Limits),
+		string(SectionLoadAffinity):       section(r, r.loadAffinity, &config.LoadAffinity),
+		string(SectionBackupPVC):          section(r, r.backupPVC, &config.BackupPVC),
+		string(SectionRestorePVC):         section(r, r.restorePVC, &config.RestorePVC),
+		string(SectionCachePVC):           section(r, r.cachePVC, &config.CachePVC),
+		string(SectionPodResources):       section(r, r.podResources, &config.Resources),
+		string(SectionPriorityClassName):  section(r, r.name, &config.PriorityClassName),
+		string(SectionPrivilegedFsBackup): section(r, r.bool, &config.PrivilegedFsBackup),
+		string(SectionPodLabels):          section(r, r.labels, &config.PodLabels),
+		string(SectionPodAnnotations):     section(r, r.annotations, &config.PodAnnotations),
+	}
+}
+
+// section keeps what was read only if all of it can be used.
+func section[T any](r *reader, read func(value) T, into *T) func(value) {
+	return func(v value) {
+		before := r.spoiled
+		if got := read(v); r.spoiled == before {
+			*into = got
+		}
+	}
+}

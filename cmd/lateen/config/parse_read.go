@@ -1,0 +1,247 @@
+package config
+
+import (
+	"encoding/json"
+	"fmt"
+	"maps"
+	"math"
+	"slices"
+	"strconv"
+	"strings"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/validation"
+)
+
+// reader turns values into what the schema wants and keeps a Problem for each that does not fit. Its
+// methods return a zero value for those; who uses it must look at problems first.
+type reader struct {
+	text     string
+	problems []Problem
+	spoiled  int             // Problems so far after which a section cannot be used
+	unknown  int             // the other Problems so far
+	counts   map[Section]int // Problems so far, by section
+}
+
+// fields are the known members of an object, and what to do with each.
+type fields map[string]func(value)
+
+// maxProblems bounds what one section can say; a hostile ConfigMap could hold a hundred thousand.
+const maxProblems = 10
+
+func (r *reader) problem(v value, reason Reason, format string, args ...any) {
+	line, column := place(r.text, v.start)
+	r.add(Problem{
+		Section: sectionOf(v.path), Path: v.path, Line: line, Column: column,
+		Reason: reason, Message: fmt.Sprintf(format, args...),
+	})
+}
+
+func (r *reader) add(p Problem) {
+	if p.spoils() {
+		r.spoiled++
+	} else {
+		r.unknown++
+	}
+	if r.counts == nil {
+		r.counts = map[Section]int{}
+	}
+	r.counts[p.Section]++
+	switch n := r.counts[p.Section]; {
+	case n == maxProblems:
+		p.Message += fmt.Sprintf(" (only the first %d problems of a section are listed)", maxProblems)
+		fallthrough
+	case n < maxProblems:
+		r.problems = append(r.problems, p)
+	}
+}
+
+// sectionOf finds the section by the first element of a path.
+func sectionOf(path string) Section {
+	first, _, _ := strings.Cut(path, ".")
+	first, _, _ = strings.Cut(first, "[")
+	if section := Section(first); slices.Contains(Sections(), section) {
+		return section
+	}
+	return SectionConfigMap
+}
+
+// object visits the members that are known. A null is a member that is left out, as in Go's decoder.
+func (r *reader) object(v value, known fields) {
+	members, ok := v.data.([]member)
+	if !ok {
+		r.wrongType(v, "an object")
+		return
+	}
+	seen := map[string]int{}
+	for _, m := range members {
+		seen[m.name]++
+	}
+	for _, m := range members {
+		read, ok := known[m.name]
+		switch {
+		case !ok:
+			r.problem(m.value, UnknownField, "unknown field, ignored; %s", suggestion(m.name, slices.Sorted(maps.Keys(known))))
+		case seen[m.name] > 1:
+			r.problem(m.value, DuplicateField, "the field is given %d times; keep one", seen[m.name])
+		case m.value.data != nil:
+			read(m.value)
+		}
+	}
+}
+
+func (r *reader) list(v value, each func(value)) {
+	items, ok := v.data.([]value)
+	if !ok {
+		r.wrongType(v, "a list")
+		return
+	}
+	for _, item := range items {
+		each(item)
+	}
+}
+
+// entries visits the members of an object whose names are free, such as labels.
+func (r *reader) entries(v value, each func(name string, v value)) {
+	members, ok := v.data.([]member)
+	if !ok {
+		r.wrongType(v, "an object")
+		return
+	}
+	seen := map[string]bool{}
+	for _, m := range members {
+		if seen[m.name] {
+			r.problem(m.value, DuplicateField, "the name is given twice; keep one")
+		}
+		seen[m.name] = true
+		each(m.name, m.value)
+	}
+}
+
+func (r *reader) string(v value) string {
+	text, ok := v.data.(string)
+	if !ok {
+		r.wrongType(v, "a string in quotes")
+	}
+	return text
+}
+
+func (r *reader) bool(v value) bool {
+	flag, ok := v.data.(bool)
+	if !ok {
+		r.wrongType(v, "true or false")
+	}
+	return flag
+}
+
+// number is a whole number of least or more; it fits an int of 32 bits.
+func (r *reader) number(v value, least int) int {
+	number, ok := v.data.(json.Number)
+	if !ok {
+		r.wrongType(v, "a whole number without quotes")
+		return 0
+	}
+	n, err := strconv.Atoi(string(number))
+	if err != nil || n < least || n > math.MaxInt32 {
+		r.problem(v, InvalidValue, "%s is not a whole number from %d to %d", brief(string(number)), least, math.MaxInt32)
+		return 0
+	}
+	return n
+}
+
+// name is a name of an object in the cluster, or empty.
+func (r *reader) name(v value) string {
+	name := r.string(v)
+	r.checkName(v, name)
+	return name
+}
+
+func (r *reader) checkName(v value, name string) {
+	if name == "" {
+		return
+	}
+	if wrong := validation.IsDNS1123Subdomain(name); len(wrong) > 0 {
+		r.problem(v, InvalidValue, "%q is no name of an object: %s", brief(name), wrong[0])
+	}
+}
+
+// strings are free names with strings as their values.
+func (r *reader) strings(v value, check func(name, text string) []string) map[string]string {
+	all := map[string]string{}
+	r.entries(v, func(name string, v value) {
+		text := r.string(v)
+		for _, wrong := range check(name, text) {
+			r.problem(v, InvalidValue, "%q: %q cannot be used: %s", brief(name), brief(text), wrong)
+		}
+		all[name] = text
+	})
+	return all
+}
+
+// selector is a label selector; the API machinery knows what is valid. A field that is ignored must not
+// turn it into one that selects everything.
+func (r *reader) selector(v value) metav1.LabelSelector {
+	var selector metav1.LabelSelector
+	before, unknown := r.spoiled, r.unknown
+	r.object(v, fields{
+		"matchLabels": func(v value) { selector.MatchLabels = r.strings(v, func(string, string) []string { return nil }) },
+		"matchExpressions": func(v value) {
+			r.list(v, func(v value) { selector.MatchExpressions = append(selector.MatchExpressions, r.requirement(v)) })
+		},
+	})
+	if r.spoiled > before {
+		return selector
+	}
+	if r.unknown > unknown && len(selector.MatchLabels)+len(selector.MatchExpressions) == 0 {
+		r.problem(v, Missing, "without its unknown field the selector would select everything; use matchLabels or matchExpressions")
+	}
+	if _, err := metav1.LabelSelectorAsSelector(&selector); err != nil {
+		r.problem(v, InvalidValue, "the selector cannot be used: %s", oneLine(err.Error()))
+	}
+	return selector
+}
+
+func (r *reader) requirement(v value) metav1.LabelSelectorRequirement {
+	var requirement metav1.LabelSelectorRequirement
+	r.object(v, fields{
+		"key":      func(v value) { requirement.Key = r.string(v) },
+		"operator": func(v value) { requirement.Operator = metav1.LabelSelectorOperator(r.string(v)) },
+		"values": func(v value) {
+			r.list(v, func(v value) { requirement.Values = append(requirement.Values, r.string(v)) })
+		},
+	})
+	return requirement
+}
+
+func (r *reader) wrongType(v value, want string) {
+	r.problem(v, WrongType, "%s where %s belongs", describe(v.data), want)
+}
+
+// describe names a value by its type; its content could be anything.
+func describe(data any) string {
+	switch data.(type) {
+	case string:
+		return "a string"
+	case json.Number:
+		return "a number"
+	case bool:
+		return "true or false"
+	case []value:
+		return "a list"
+	case []member:
+		return "an object"
+	default:
+		return "null"
+	}
+}
+
+// lineBytes bounds what a message takes over from another error.
+const lineBytes = 256
+
+func oneLine(text string) string {
+	line := strings.Join(strings.Fields(text), " ")
+	if len(line) > lineBytes {
+		line = strings.ToValidUTF8(line[:lineBytes], "") + "…"
+	}
+	return line
+}

@@ -1,0 +1,174 @@
+package config
+
+import (
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/util/validation"
+)
+
+// limits is loadConcurrency. As in Velero, the smallest number of all rules that match a node counts.
+func (r *reader) limits(v value, nodeLabels map[string]string) Limits {
+	limits := Defaults().Limits
+	here := 0
+	rule := func(v value) {
+		number, selector := r.nodeRule(v)
+		limits.MaxConcurrency = max(limits.MaxConcurrency, number)
+		if selector.Matches(labels.Set(nodeLabels)) && (here == 0 || number < here) {
+			here = number
+		}
+	}
+	r.object(v, fields{
+		"globalConfig":       func(v value) { limits.GlobalConcurrency = r.number(v, 1) },
+		"perNodeConfig":      func(v value) { r.list(v, rule) },
+		"prepareQueueLength": func(v value) { limits.PrepareQueueLength = r.number(v, 0) },
+	})
+	limits.MaxConcurrency = max(limits.MaxConcurrency, limits.GlobalConcurrency)
+	limits.Concurrency = here
+	if here == 0 {
+		limits.Concurrency = limits.GlobalConcurrency
+	}
+	return limits
+}
+
+// nodeRule is one element of perNodeConfig; without a selector it is for all nodes.
+func (r *reader) nodeRule(v value) (int, labels.Selector) {
+	number, given := 0, false
+	var nodes metav1.LabelSelector
+	r.object(v, fields{
+		"nodeSelector": func(v value) { nodes = r.selector(v) },
+		"number":       func(v value) { number, given = r.number(v, 1), true },
+	})
+	if !given {
+		r.problem(v, Missing, "number is missing; say how many movers may run on the nodes of this rule")
+	}
+	selector, err := metav1.LabelSelectorAsSelector(&nodes)
+	if err != nil {
+		return number, labels.Nothing() // r.selector has said why
+	}
+	return number, selector
+}
+
+func (r *reader) loadAffinity(v value) []LoadAffinity {
+	var all []LoadAffinity
+	r.list(v, func(v value) {
+		var one LoadAffinity
+		r.object(v, fields{
+			"nodeSelector": func(v value) { one.NodeSelector = r.selector(v) },
+			"storageClass": func(v value) { one.StorageClass = r.name(v) },
+		})
+		if len(one.NodeSelector.MatchLabels)+len(one.NodeSelector.MatchExpressions) == 0 {
+			r.problem(v, Missing, "nodeSelector is missing or empty; name the nodes by matchLabels or matchExpressions, or drop this element")
+		}
+		all = append(all, one)
+	})
+	return all
+}
+
+// backupPVC has the storage class of the source volume as its key.
+func (r *reader) backupPVC(v value) map[string]BackupPVC {
+	all := map[string]BackupPVC{}
+	r.entries(v, func(source string, v value) {
+		r.checkName(v, source)
+		var one BackupPVC
+		r.object(v, fields{
+			"storageClass":    func(v value) { one.StorageClass = r.name(v) },
+			"readOnly":        func(v value) { one.ReadOnly = r.bool(v) },
+			"spcNoRelabeling": func(v value) { one.SPCNoRelabeling = r.bool(v) },
+			"annotations":     func(v value) { one.Annotations = r.annotations(v) },
+		})
+		all[source] = one
+	})
+	return all
+}
+
+func (r *reader) restorePVC(v value) RestorePVC {
+	var restore RestorePVC
+	r.object(v, fields{"ignoreDelayBinding": func(v value) { restore.IgnoreDelayBinding = r.bool(v) }})
+	return restore
+}
+
+func (r *reader) cachePVC(v value) *CachePVC {
+	var cache CachePVC
+	r.object(v, fields{
+		"storageClass":          func(v value) { cache.StorageClass = r.name(v) },
+		"residentThresholdInMB": func(v value) { cache.ResidentThresholdMB = int64(r.number(v, 0)) },
+	})
+	if cache.StorageClass == "" {
+		r.problem(v, Missing, "storageClass is missing; name one, or drop cachePVC")
+	}
+	return &cache
+}
+
+// podResources takes each field on its own. Velero drops all of them if one is left out (W48).
+func (r *reader) podResources(v value) corev1.ResourceRequirements {
+	requests, limits := corev1.ResourceList{}, corev1.ResourceList{}
+	into := func(list corev1.ResourceList, name corev1.ResourceName) func(value) {
+		return func(v value) {
+			if amount := r.quantity(v); !amount.IsZero() {
+				list[name] = amount
+			}
+		}
+	}
+	r.object(v, fields{
+		"cpuRequest":              into(requests, corev1.ResourceCPU),
+		"cpuLimit":                into(limits, corev1.ResourceCPU),
+		"memoryRequest":           into(requests, corev1.ResourceMemory),
+		"memoryLimit":             into(limits, corev1.ResourceMemory),
+		"ephemeralStorageRequest": into(requests, corev1.ResourceEphemeralStorage),
+		"ephemeralStorageLimit":   into(limits, corev1.ResourceEphemeralStorage),
+	})
+	for _, name := range []corev1.ResourceName{corev1.ResourceCPU, corev1.ResourceMemory, corev1.ResourceEphemeralStorage} {
+		request, limit := requests[name], limits[name]
+		if !limit.IsZero() && request.Cmp(limit) > 0 {
+			r.problem(v, InvalidValue, "the %s request %s is more than the limit %s; lower the request or raise the limit", name, request.String(), limit.String())
+		}
+	}
+	return corev1.ResourceRequirements{Requests: orNil(requests), Limits: orNil(limits)}
+}
+
+// quantity is zero for "" and "0", by which Velero means that nothing is set.
+func (r *reader) quantity(v value) resource.Quantity {
+	text := r.string(v)
+	if text == "" {
+		return resource.Quantity{}
+	}
+	amount, err := resource.ParseQuantity(text)
+	if err != nil || amount.Sign() < 0 {
+		r.problem(v, InvalidValue, "%q is no amount; use one such as 500m, 2 or 512Mi, or 0 for none", brief(text))
+		return resource.Quantity{}
+	}
+	return amount
+}
+
+func orNil(list corev1.ResourceList) corev1.ResourceList {
+	if len(list) == 0 {
+		return nil
+	}
+	return list
+}
+
+func (r *reader) labels(v value) map[string]string {
+	return r.strings(v, func(name, text string) []string {
+		return append(validation.IsQualifiedName(name), validation.IsValidLabelValue(text)...)
+	})
+}
+
+// maxAnnotationBytes is what the API server takes of all annotations of an object together.
+const maxAnnotationBytes = 256 << 10
+
+// annotations are checked as the API server does, which takes names in upper case too.
+func (r *reader) annotations(v value) map[string]string {
+	size := 0
+	all := r.strings(v, func(name, text string) []string {
+		size += len(name) + len(text)
+		return validation.IsQualifiedName(strings.ToLower(name))
+	})
+	if size > maxAnnotationBytes {
+		r.problem(v, InvalidValue, "the annotations have %d bytes; an object takes %d", size, maxAnnotationBytes)
+	}
+	return all
+}

@@ -1,0 +1,78 @@
+package config
+
+import (
+	"fmt"
+)
+
+// Section is a part of the configuration that is used as a whole or not at all.
+type Section string
+
+// The sections; those in lower camel case are top-level fields of the node-agent ConfigMap.
+const (
+	SectionConfigMap          Section = "configMap"     // the ConfigMap itself
+	SectionMoverTemplate      Section = "moverTemplate" // the workload that movers take after
+	SectionLoadConcurrency    Section = "loadConcurrency"
+	SectionLoadAffinity       Section = "loadAffinity"
+	SectionBackupPVC          Section = "backupPVC"
+	SectionRestorePVC         Section = "restorePVC"
+	SectionCachePVC           Section = "cachePVC"
+	SectionPodResources       Section = "podResources"
+	SectionPriorityClassName  Section = "priorityClassName"
+	SectionPrivilegedFsBackup Section = "privilegedFsBackup"
+	SectionPodLabels          Section = "podLabels"
+	SectionPodAnnotations     Section = "podAnnotations"
+)
+
+// Sections lists all of them, so that a metric can start at 0 for each.
+func Sections() []Section {
+	return []Section{
+		SectionConfigMap, SectionMoverTemplate, SectionLoadConcurrency, SectionLoadAffinity, SectionBackupPVC,
+		SectionRestorePVC, SectionCachePVC, SectionPodResources, SectionPriorityClassName,
+		SectionPrivilegedFsBackup, SectionPodLabels, SectionPodAnnotations,
+	}
+}
+
+// Reason is a stable word for what is wrong.
+type Reason string
+
+// The reasons. After all but UnknownField the section has its default.
+const (
+	Missing        Reason = "missing"         // an object or a field that is needed is not there
+	Empty          Reason = "empty"           // the ConfigMap has no data
+	TooManyKeys    Reason = "too_many_keys"   // the ConfigMap has more than one key
+	InvalidJSON    Reason = "invalid_json"    // it does not parse
+	UnknownField   Reason = "unknown_field"   // the field is ignored, the rest of its section is used
+	DuplicateField Reason = "duplicate_field" // which of the two is meant cannot be known
+	WrongType      Reason = "wrong_type"      // such as a string for a number
+	InvalidValue   Reason = "invalid_value"   // of the right type, and unusable
+)
+
+// Reasons lists all of them, so that a metric can start at 0 for each.
+func Reasons() []Reason {
+	return []Reason{Missing, Empty, TooManyKeys, InvalidJSON, UnknownField, DuplicateField, WrongType, InvalidValue}
+}
+
+// Problem is something in the configuration that could not be used.
+type Problem struct {
+	Section Section
+	Path    string // such as loadConcurrency.perNodeConfig[1].number; empty for the ConfigMap itself
+	Line    int    // in the value of the ConfigMap's key, from 1; 0 where there is none
+	Column  int    // in bytes, from 1; 0 where there is none
+	Reason  Reason
+	Message string // what is wrong and what to do, one line
+}
+
+// String is the problem in one line.
+func (p Problem) String() string {
+	place := p.Path
+	if place == "" {
+		place = string(p.Section)
+	}
+	if p.Line > 0 {
+		place = fmt.Sprintf("%s (line %d, column %d)", place, p.Line, p.Column)
+	}
+	return place + ": " + p.Message
+}
+
+// spoils tells whether the section falls back to its default because of this.
+func (p Problem) spoils() bool { return p.Reason != UnknownField }

@@ -1,0 +1,81 @@
+package agent
+
+import (
+	"context"
+	"fmt"
+
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/kubernetes/scheme"
+	typedcorev1 "k8s.io/client-go/kubernetes/typed/core/v1"
+	"k8s.io/client-go/tools/record"
+	"k8s.io/klog/v2"
+
+	"github.com/lateen-project/lateen/cmd/lateen/config"
+	"github.com/lateen-project/lateen/exposer/priority"
+)
+
+// component names Lateen in Kubernetes Events.
+const component = "lateen"
+
+// Reasons of the Kubernetes Events on the agent's own pod.
+const (
+	EventPriorityClass = "PriorityClassNotInForce"
+	EventConfig        = "ConfigProblem"
+)
+
+// roleLabel marks the pods of a node-agent; Velero's server looks for it too.
+const roleLabel, roleNodeAgent = "role", "node-agent"
+
+type recorder = record.EventRecorder
+
+// newRecorder sends Kubernetes Events in the background; flush ends that.
+func newRecorder(ctx context.Context, client kubernetes.Interface, options config.Options) (recorder, func()) {
+	broadcaster := record.NewBroadcaster(record.WithContext(ctx))
+	broadcaster.StartRecordingToSink(&typedcorev1.EventSinkImpl{Interface: client.CoreV1().Events(options.Namespace)})
+	source := corev1.EventSource{Component: component, Host: options.NodeName}
+	return broadcaster.NewRecorder(scheme.Scheme, source), broadcaster.Shutdown
+}
+
+// announce says once, everywhere that operators look, what of the configuration is not in force.
+func (p *parts) announce(ctx context.Context) {
+	logger := klog.FromContext(ctx)
+	self := p.self()
+	for _, problem := range p.startup.Problems {
+		logger.Info("Configuration problem", "section", problem.Section, "path", problem.Path, "reason", problem.Reason, "message", problem.Message)
+		p.Metrics.ConfigFallback(string(problem.Section), string(problem.Reason))
+		p.recorder.Event(self, corev1.EventTypeWarning, EventConfig, problem.String())
+	}
+	class := p.startup.Priority
+	p.Metrics.PriorityClass(priority.DataMover, class.Configured, class.Effective)
+	if !class.Fallback() {
+		logger.Info("Priority class of data movers", "configured", class.Configured, "effective", class.Effective)
+		return
+	}
+	p.Metrics.PriorityClassFallback(priority.DataMover, string(class.Reason))
+	logger.Error(nil, "Priority class is not in force: data movers run without one", "configured", class.Configured, "reason", class.Reason, "message", class.Message)
+	p.recorder.Event(self, corev1.EventTypeWarning, EventPriorityClass,
+		fmt.Sprintf("data movers run without priority class %q (%s): %s", class.Configured, class.Reason, class.Message))
+}
+
+// rejected says that a mover was made without the class that had been in force at the start.
+func (p *parts) rejected(ctx context.Context, mover *corev1.Pod, class string) {
+	klog.FromContext(ctx).Error(nil, "Priority class is gone: mover made without it", "pod", klog.KObj(mover), "class", class)
+	p.Metrics.PriorityClassFallback(priority.DataMover, string(priority.Rejected))
+	p.recorder.Event(p.self(), corev1.EventTypeWarning, EventPriorityClass,
+		fmt.Sprintf("priority class %q was deleted after the start; mover pod %s runs without one", class, mover.Name))
+}
+
+// self is the agent's own pod, or the DaemonSet where it does not run as one.
+func (p *parts) self() *corev1.ObjectReference {
+	for _, pod := range p.caches.Here.List() {
+		if pod.Namespace == p.Config.Namespace && pod.Labels[roleLabel] == roleNodeAgent {
+			return &corev1.ObjectReference{APIVersion: "v1", Kind: "Pod", Namespace: pod.Namespace, Name: pod.Name, UID: pod.UID}
+		}
+	}
+	return &corev1.ObjectReference{
+		APIVersion: appsv1.SchemeGroupVersion.String(), Kind: "DaemonSet",
+		Namespace: p.Config.Namespace, Name: config.DaemonSetName,
+	}
+}

@@ -1,0 +1,47 @@
+package agent
+
+import (
+	"fmt"
+	"net/http"
+
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
+
+	"github.com/lateen-project/lateen/informers"
+)
+
+// Limits of the client for Kubernetes Events, per second: a storm of them must not hold up transfers.
+const (
+	eventsQPS   = 10
+	eventsBurst = 50
+)
+
+type clients struct {
+	kube   kubernetes.Interface
+	velero *informers.Velero
+	events kubernetes.Interface
+}
+
+func newClients(options Options) (*clients, error) {
+	base := rest.CopyConfig(options.Rest)
+	base.QPS, base.Burst = options.Config.KubeAPIQPS, options.Config.KubeAPIBurst
+	base.Wrap(func(next http.RoundTripper) http.RoundTripper { return options.Metrics.Transport(next, options.Clock) })
+	velero, err := informers.NewVelero(base)
+	if err != nil {
+		return nil, err
+	}
+	base.ContentType = runtime.ContentTypeProtobuf
+	base.AcceptContentTypes = runtime.ContentTypeProtobuf + "," + runtime.ContentTypeJSON
+	kube, err := kubernetes.NewForConfig(base)
+	if err != nil {
+		return nil, fmt.Errorf("make client: %w", err)
+	}
+	slow := rest.CopyConfig(base)
+	slow.QPS, slow.Burst = eventsQPS, eventsBurst
+	events, err := kubernetes.NewForConfig(slow)
+	if err != nil {
+		return nil, fmt.Errorf("make client for Events: %w", err)
+	}
+	return &clients{kube: kube, velero: velero, events: events}, nil
+}

@@ -1,0 +1,96 @@
+package agent
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"net/http/pprof"
+	"sync"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/promhttp"
+)
+
+// Server serves metrics, health and, if asked for, profiles on one address.
+type Server struct {
+	listener net.Listener
+	http     *http.Server
+
+	lock  sync.Mutex
+	ready <-chan struct{}
+}
+
+// readHeaderTimeout bounds what a slow client can hold.
+const readHeaderTimeout = 5 * time.Second
+
+// Listen opens the address; nothing is served before Serve.
+func Listen(address string, gatherer prometheus.Gatherer, profiling bool) (*Server, error) {
+	listener, err := net.Listen("tcp", address)
+	if err != nil {
+		return nil, fmt.Errorf("listen on --metrics-address %s: %w", address, err)
+	}
+	server := &Server{listener: listener}
+	mux := http.NewServeMux()
+	mux.Handle("/metrics", promhttp.HandlerFor(gatherer, promhttp.HandlerOpts{}))
+	mux.HandleFunc("/healthz", func(w http.ResponseWriter, _ *http.Request) { answer(w, http.StatusOK, "ok") })
+	mux.HandleFunc("/readyz", server.readyz)
+	if profiling {
+		mux.HandleFunc("/debug/pprof/", pprof.Index)
+		mux.HandleFunc("/debug/pprof/profile", pprof.Profile)
+		mux.HandleFunc("/debug/pprof/symbol", pprof.Symbol)
+		mux.HandleFunc("/debug/pprof/trace", pprof.Trace)
+	}
+	server.http = &http.Server{Handler: mux, ReadHeaderTimeout: readHeaderTimeout}
+	return server, nil
+}
+
+// Address is where it listens.
+func (s *Server) Address() string { return s.listener.Addr().String() }
+
+// Serve answers until Close.
+func (s *Server) Serve() error {
+	if err := s.http.Serve(s.listener); !errors.Is(err, http.ErrServerClosed) {
+		return fmt.Errorf("serve metrics: %w", err)
+	}
+	return nil
+}
+
+// Close ends Serve and all connections.
+func (s *Server) Close() error { return s.http.Close() }
+
+// ReadyWhen makes /readyz say ok from when the channel is closed.
+func (s *Server) ReadyWhen(ready <-chan struct{}) {
+	s.lock.Lock()
+	defer s.lock.Unlock()
+	s.ready = ready
+}
+
+func (s *Server) isReady() bool {
+	s.lock.Lock()
+	defer s.lock.Unlock()
+	if s.ready == nil {
+		return false
+	}
+	select {
+	case <-s.ready:
+		return true
+	default:
+		return false
+	}
+}
+
+func (s *Server) readyz(w http.ResponseWriter, _ *http.Request) {
+	if !s.isReady() {
+		answer(w, http.StatusServiceUnavailable, "caches are not synced, or not every transfer has been looked at once")
+		return
+	}
+	answer(w, http.StatusOK, "ok")
+}
+
+func answer(w http.ResponseWriter, code int, text string) {
+	w.Header().Set("Content-Type", "text/plain; charset=utf-8")
+	w.WriteHeader(code)
+	_, _ = w.Write([]byte(text + "\n")) // the client may be gone; nothing depends on it
+}

@@ -1,0 +1,83 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"os"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/spf13/cobra"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/clientcmd"
+	"k8s.io/klog/v2"
+	"k8s.io/utils/clock"
+
+	"github.com/lateen-project/lateen/cmd/lateen/agent"
+	"github.com/lateen-project/lateen/cmd/lateen/config"
+	"github.com/lateen-project/lateen/metrics"
+	"github.com/lateen-project/lateen/reconcile/transfer"
+)
+
+func newNodeAgent() *cobra.Command {
+	var options config.Options
+	command := &cobra.Command{
+		Use:   "node-agent",
+		Short: "Turn Velero's data-movement resources into data mover pods on this node",
+		Args:  cobra.NoArgs,
+		RunE: func(command *cobra.Command, _ []string) error {
+			if err := options.Complete(os.Getenv); err != nil {
+				return err
+			}
+			return runNodeAgent(command.Context(), options)
+		},
+	}
+	options.AddFlags(command.Flags())
+	return command
+}
+
+// runNodeAgent turns options into what the agent is made of; package agent puts it together.
+func runNodeAgent(ctx context.Context, options config.Options) error {
+	logger, err := newLogger(os.Stderr, options.LogLevel, options.LogFormat)
+	if err != nil {
+		return err
+	}
+	klog.SetLogger(logger)
+	ctx = klog.NewContext(ctx, logger)
+	cluster, err := restConfig(options)
+	if err != nil {
+		return err
+	}
+	registry := prometheus.NewRegistry()
+	meter := metrics.New(registry, version(), options.NodeName)
+	server, err := agent.Listen(options.MetricsAddress, registry, options.Profiling)
+	if err != nil {
+		return err
+	}
+	served := make(chan error, 1)
+	go func() { served <- server.Serve() }()
+	logger.Info("Starting node-agent", "version", version(), "node", options.NodeName, "namespace", options.Namespace, "metricsAddress", server.Address())
+
+	limits := transfer.DefaultLimits()
+	limits.PrepareTimeout, limits.CancelGrace, limits.Retries = options.DataMoverPrepareTimeout, options.CancelGrace, options.MoverRetries
+	err = agent.Run(ctx, agent.Options{
+		Config: options, Rest: cluster, Metrics: meter, Limits: limits,
+		Clock: clock.RealClock{}, Log: os.Stderr, Server: server,
+	})
+	if closing := server.Close(); closing != nil {
+		logger.Error(closing, "Close metrics server")
+	}
+	<-served
+	return err
+}
+
+func restConfig(options config.Options) (*rest.Config, error) {
+	rules := clientcmd.NewDefaultClientConfigLoadingRules()
+	rules.ExplicitPath = options.Kubeconfig
+	overrides := &clientcmd.ConfigOverrides{CurrentContext: options.Kubecontext}
+	cluster, err := clientcmd.NewNonInteractiveDeferredLoadingClientConfig(rules, overrides).ClientConfig()
+	if err != nil {
+		return nil, fmt.Errorf("find the cluster: %w; run in a pod with a ServiceAccount, or name a kubeconfig with --kubeconfig", err)
+	}
+	cluster.UserAgent = "lateen/" + version()
+	return cluster, nil
+}

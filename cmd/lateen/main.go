@@ -6,11 +6,13 @@ import (
 	"fmt"
 	"os"
 	"os/signal"
-	"runtime/debug"
 	"syscall"
 
 	"github.com/spf13/cobra"
 )
+
+// version is the release or commit that the binary was built from.
+var version = "unknown" // set by the linker
 
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
@@ -25,24 +27,10 @@ func newRoot() *cobra.Command {
 	root := &cobra.Command{
 		Use:           "lateen",
 		Short:         "A node-agent for Velero",
-		Version:       version(),
+		Version:       version,
 		SilenceUsage:  true, // an error is one line
 		SilenceErrors: true,
 	}
 	root.AddCommand(newNodeAgent())
 	return root
-}
-
-// version is what the binary was built from: the module's version, or the commit.
-func version() string {
-	info, ok := debug.ReadBuildInfo()
-	if !ok {
-		return "unknown"
-	}
-	for _, setting := range info.Settings {
-		if setting.Key == "vcs.revision" {
-			return setting.Value
-		}
-	}
-	return info.Main.Version
 }

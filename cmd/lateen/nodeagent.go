@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
 
@@ -48,14 +49,16 @@ func runNodeAgent(ctx context.Context, options config.Options) error {
 		return err
 	}
 	registry := prometheus.NewRegistry()
-	meter := metrics.New(registry, version(), options.NodeName)
+	meter := metrics.New(registry, version, options.NodeName)
 	server, err := agent.Listen(options.MetricsAddress, registry, options.Profiling)
 	if err != nil {
 		return err
 	}
+	ctx, stop := context.WithCancel(ctx)
+	defer stop()
 	served := make(chan error, 1)
-	go func() { served <- server.Serve() }()
-	logger.Info("Starting node-agent", "version", version(), "node", options.NodeName, "namespace", options.Namespace, "metricsAddress", server.Address())
+	go func() { served <- server.Serve(); stop() }() // an agent that cannot be watched is not left running
+	logger.Info("Starting node-agent", "version", version, "node", options.NodeName, "namespace", options.Namespace, "metricsAddress", server.Address())
 
 	limits := transfer.DefaultLimits()
 	limits.PrepareTimeout, limits.CancelGrace, limits.Retries = options.DataMoverPrepareTimeout, options.CancelGrace, options.MoverRetries
@@ -63,11 +66,7 @@ func runNodeAgent(ctx context.Context, options config.Options) error {
 		Config: options, Rest: cluster, Metrics: meter, Limits: limits,
 		Clock: clock.RealClock{}, Log: os.Stderr, Server: server,
 	})
-	if closing := server.Close(); closing != nil {
-		logger.Error(closing, "Close metrics server")
-	}
-	<-served
-	return err
+	return errors.Join(err, server.Close(), <-served)
 }
 
 func restConfig(options config.Options) (*rest.Config, error) {
@@ -78,6 +77,6 @@ func restConfig(options config.Options) (*rest.Config, error) {
 	if err != nil {
 		return nil, fmt.Errorf("find the cluster: %w; run in a pod with a ServiceAccount, or name a kubeconfig with --kubeconfig", err)
 	}
-	cluster.UserAgent = "lateen/" + version()
+	cluster.UserAgent = "lateen/" + version
 	return cluster, nil
 }

@@ -3,6 +3,7 @@ package reconcile
 import (
 	"context"
 	"fmt"
+	"slices"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -97,10 +98,15 @@ func (t *Transfers[T]) Reconcile(ctx context.Context, key string) (time.Duration
 	return step.After, nil
 }
 
+// Owned are those of the resources on which this agent acts.
+func (t *Transfers[T]) Owned(objects []T) []T {
+	return slices.DeleteFunc(objects, func(object T) bool { return !t.owns(t.Kind.Get(object)) })
+}
+
 // Resume gives slots to the movers that work already. It comes before the first step.
-func (t *Transfers[T]) Resume(objects []T) {
-	for _, object := range objects {
-		if state := t.Kind.Get(object); t.owns(state) && state.Phase.TakesSlot() {
+func (t *Transfers[T]) Resume(owned []T) {
+	for _, object := range owned {
+		if t.Kind.Get(object).Phase.TakesSlot() {
 			t.Slots.Hold(object.GetUID(), cache.MetaObjectToName(object).String())
 		}
 	}
@@ -133,18 +139,23 @@ func (t *Transfers[T]) forget(key string) {
 	t.Slots.ReleaseKey(key)
 }
 
-// look gathers what there is to know, from caches alone but for one case: see source.
+// look gathers what there is to know. It reads caches, and asks the API server only where a pod that
+// is missing in them would have consequences: see surely and source.
 func (t *Transfers[T]) look(ctx context.Context, key string, object T, state transfer.State) (transfer.Seen, error) {
 	owned := t.owns(state)
 	seen := transfer.Seen{
 		Now: t.Clock.Now(), Here: t.Node,
 		Mine: owned, Follow: owned, Eligible: true, Room: true,
-		Exposure:  build.ReadPod(t.mover(key, object)),
 		ExposeErr: t.memory.exposeError(key),
 	}
 	if !owned {
 		return seen, nil
 	}
+	pod, err := t.surely(ctx, key, object, state)
+	if err != nil {
+		return seen, err
+	}
+	seen.Exposure = build.ReadPod(pod)
 	if state.Cancel || state.Deleting {
 		seen.CanceledAt = t.memory.canceled(key, seen.Now)
 	}
@@ -167,6 +178,24 @@ func (t *Transfers[T]) mover(key string, object T) *corev1.Pod {
 		return pod
 	}
 	return nil
+}
+
+// surely is mover, made sure of where its absence would replace it: caches do not keep step, and another
+// agent of this node, on its way out, may have made it.
+func (t *Transfers[T]) surely(ctx context.Context, key string, object T, state transfer.State) (*corev1.Pod, error) {
+	if pod := t.mover(key, object); pod != nil || !state.Phase.HasMover() {
+		return pod, nil
+	}
+	pod, err := t.LivePod(ctx, object.GetNamespace(), object.GetName())
+	switch {
+	case apierrors.IsNotFound(err):
+		return nil, nil
+	case err != nil:
+		return nil, fmt.Errorf("get mover pod of %s: %w", key, err)
+	case !build.OwnedBy(pod, object.GetUID()):
+		return nil, nil
+	}
+	return pod, nil
 }
 
 func (t *Transfers[T]) listen(object T, state transfer.State, seen *transfer.Seen) {

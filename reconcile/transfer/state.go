@@ -34,6 +34,9 @@ func (p Phase) Terminal() bool { return p == Completed || p == Failed || p == Ca
 // TakesSlot tells whether a mover works, or may work, in this phase.
 func (p Phase) TakesSlot() bool { return p == InProgress || p == Canceling }
 
+// HasMover tells whether there must be a mover in this phase, or one was lost.
+func (p Phase) HasMover() bool { return p == Prepared || p == InProgress || p == Canceling }
+
 // NeedsSource tells whether a mover is still to be made, or made again, in this phase.
 func (p Phase) NeedsSource() bool { return p == Accepted || p == Prepared || p == InProgress }
 

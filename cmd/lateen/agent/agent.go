@@ -101,10 +101,10 @@ func (p *parts) run(ctx context.Context) error {
 	}
 	p.announce(ctx)
 	p.observe(slots, transfers)
-	objects := p.caches.PodVolumeBackups.List()
-	transfers.Resume(objects)
+	first := transfers.Owned(p.caches.PodVolumeBackups.List())
+	transfers.Resume(first)
 	p.Server.ReadyWhen(controller.Ready())
-	controller.Run(ctx, keys(objects))
+	controller.Run(ctx, keys(first))
 	<-running
 	movers.Wait()
 	return nil

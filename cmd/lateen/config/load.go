@@ -200,7 +200,7 @@ func (l loader) class(ctx context.Context, name string) (found *schedulingv1.Pri
 func unreadableClass(problems []Problem) (priority.Reason, string) {
 	for _, problem := range problems {
 		switch {
-		case !problem.spoils():
+		case !problem.Reason.spoils():
 		case problem.Section == SectionPriorityClassName:
 			return priority.ConfigInvalid, problem.String()
 		case problem.Section != SectionConfigMap:

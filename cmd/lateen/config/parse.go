@@ -22,7 +22,7 @@ func Parse(data, nodeLabels map[string]string) (Config, []Problem) {
 	if err != nil {
 		return config, []Problem{notJSON(text, err)}
 	}
-	r := &reader{text: text}
+	r := &reader{text: text, counts: map[heading]int{}}
 	r.object(document, r.sections(&config, nodeLabels))
 	return config, r.problems
 }

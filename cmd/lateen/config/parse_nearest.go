@@ -2,12 +2,14 @@ package config
 
 import "strings"
 
-// suggestion says which known name is meant by one that is not, or names all if none comes close.
+// suggestion says which known name is meant by one that is not, or names all if none comes close: at
+// most a third of the known name may differ.
 func suggestion(unknown string, known []string) string {
-	best, distance := "", len(unknown)/3+2
+	best, nearest := "", len(unknown)
 	for _, name := range known {
-		if d := editDistance(strings.ToLower(brief(unknown)), strings.ToLower(name)); d < distance {
-			best, distance = name, d
+		d := editDistance(strings.ToLower(brief(unknown)), strings.ToLower(name))
+		if d <= len(name)/3 && d < nearest {
+			best, nearest = name, d
 		}
 	}
 	if best == "" {

@@ -18,42 +18,43 @@ import (
 type reader struct {
 	text     string
 	problems []Problem
-	spoiled  int             // Problems so far after which a section cannot be used
-	unknown  int             // the other Problems so far
-	counts   map[Section]int // Problems so far, by section
+	spoiled  int // Problems so far after which a section cannot be used
+	unknown  int // the other Problems so far
+	counts   map[heading]int
+}
+
+// heading is what Problems are counted under. Many ignored fields must not hide the one value because of
+// which their section is not used.
+type heading struct {
+	section Section
+	spoils  bool
 }
 
 // fields are the known members of an object, and what to do with each.
 type fields map[string]func(value)
 
-// maxProblems bounds what one section can say; a hostile ConfigMap could hold a hundred thousand.
+// maxProblems bounds what is listed under one heading; a hostile ConfigMap could hold a hundred thousand.
 const maxProblems = 10
 
 func (r *reader) problem(v value, reason Reason, format string, args ...any) {
-	line, column := place(r.text, v.start)
-	r.add(Problem{
-		Section: sectionOf(v.path), Path: v.path, Line: line, Column: column,
-		Reason: reason, Message: fmt.Sprintf(format, args...),
-	})
-}
-
-func (r *reader) add(p Problem) {
-	if p.spoils() {
+	if reason.spoils() {
 		r.spoiled++
 	} else {
 		r.unknown++
 	}
-	if r.counts == nil {
-		r.counts = map[Section]int{}
+	under := heading{sectionOf(v.path), reason.spoils()}
+	r.counts[under]++
+	if r.counts[under] > maxProblems {
+		return // before anything is done that takes as long as the text is
 	}
-	r.counts[p.Section]++
-	switch n := r.counts[p.Section]; {
-	case n == maxProblems:
-		p.Message += fmt.Sprintf(" (only the first %d problems of a section are listed)", maxProblems)
-		fallthrough
-	case n < maxProblems:
-		r.problems = append(r.problems, p)
+	message := fmt.Sprintf(format, args...)
+	if r.counts[under] == maxProblems {
+		message += fmt.Sprintf(" (of its sort, only the first %d problems of a section are listed)", maxProblems)
 	}
+	line, column := place(r.text, v.start)
+	r.problems = append(r.problems, Problem{
+		Section: under.section, Path: v.path, Line: line, Column: column, Reason: reason, Message: message,
+	})
 }
 
 // sectionOf finds the section by the first element of a path.

@@ -75,4 +75,4 @@ func (p Problem) String() string {
 }
 
 // spoils tells whether the section falls back to its default because of this.
-func (p Problem) spoils() bool { return p.Reason != UnknownField }
+func (r Reason) spoils() bool { return r != UnknownField }

@@ -1,0 +1,286 @@
+package config_test
+
+import (
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"net"
+	"net/url"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	schedulingv1 "k8s.io/api/scheduling/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/client-go/kubernetes/fake"
+	ktesting "k8s.io/client-go/testing"
+	clocktesting "k8s.io/utils/clock/testing"
+
+	"github.com/lateen-project/lateen/cmd/lateen/config"
+	"github.com/lateen-project/lateen/exposer/priority"
+)
+
+// hasty is a clock on which every wait is over at once, and has taken its time all the same.
+type hasty struct{ *clocktesting.FakeClock }
+
+func newHasty() hasty { return hasty{clocktesting.NewFakeClock(time.Unix(0, 0))} }
+
+func (h hasty) After(d time.Duration) <-chan time.Time {
+	h.Step(d)
+	over := make(chan time.Time, 1)
+	over <- h.Now()
+	return over
+}
+
+func meta(name string) metav1.ObjectMeta { return metav1.ObjectMeta{Namespace: "velero", Name: name} }
+
+func workload(image, account string) corev1.PodTemplateSpec {
+	template := velerosTemplate()
+	template.Spec.Containers[0].Image, template.Spec.ServiceAccountName = image, account
+	return template
+}
+
+// installation is a cluster with all that an agent looks for; a ConfigMap of this text if it is not empty.
+func installation(text string) *fake.Clientset {
+	server := workload("velero:server", "velero-server")
+	server.Spec.Volumes, server.Spec.Containers[0].Name = nil, "velero"
+	objects := []runtime.Object{
+		&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "node-1", Labels: map[string]string{"size": "big", "kubernetes.io/os": "linux"}}},
+		&appsv1.DaemonSet{ObjectMeta: meta("node-agent"), Spec: appsv1.DaemonSetSpec{Template: workload("lateen:agent", "lateen")}},
+		&appsv1.Deployment{ObjectMeta: meta("velero"), Spec: appsv1.DeploymentSpec{Template: server}},
+		&schedulingv1.PriorityClass{ObjectMeta: metav1.ObjectMeta{Name: "velero-low"}, Value: 10},
+	}
+	if text != "" {
+		objects = append(objects, &corev1.ConfigMap{ObjectMeta: meta("agent-config"), Data: map[string]string{"a": text}})
+	}
+	client := fake.NewClientset(objects...)
+	client.Resources = []*metav1.APIResourceList{
+		{GroupVersion: "velero.io/v1", APIResources: []metav1.APIResource{{Name: "backups"}, {Name: "podvolumebackups"}, {Name: "podvolumerestores"}}},
+		{GroupVersion: "velero.io/v2alpha1", APIResources: []metav1.APIResource{{Name: "datadownloads"}, {Name: "datauploads"}}},
+	}
+	return client
+}
+
+// fault makes every GET of a resource fail; the first few only, if times is over 0.
+func fault(client *fake.Clientset, resource string, times int, err error) *int {
+	asked := 0
+	client.PrependReactor("get", resource, func(ktesting.Action) (bool, runtime.Object, error) {
+		asked++
+		return times == 0 || asked <= times, nil, err
+	})
+	return &asked
+}
+
+func options(t *testing.T, arguments ...string) config.Options {
+	t.Helper()
+	all := parsed(t, append([]string{"--node-agent-configmap=agent-config"}, arguments...)...)
+	require.NoError(t, all.Complete(environment("NODE_NAME=node-1")))
+	return all
+}
+
+func notAllowed(resource string) error {
+	return apierrors.NewForbidden(schema.GroupResource{Resource: resource}, "x", errors.New("RBAC"))
+}
+
+func refused() error {
+	return &url.Error{Op: "Get", URL: "https://192.0.2.1", Err: &net.OpError{Op: "dial", Err: syscall.ECONNREFUSED}}
+}
+
+func TestLoadOfEverything(t *testing.T) {
+	client := installation(fullConfig)
+	got, err := config.Load(t.Context(), client, options(t), newHasty())
+	require.NoError(t, err)
+	require.Empty(t, got.Problems)
+	require.Equal(t, config.Node{Name: "node-1", Labels: map[string]string{"size": "big", "kubernetes.io/os": "linux"}, OS: corev1.Linux}, got.Node)
+	require.Equal(t, 8, got.Config.Concurrency, "the labels of the node count")
+	require.Equal(t, priority.Resolution{Configured: "velero-low", Effective: "velero-low"}, got.Priority)
+	require.Equal(t, "velero:server", got.Template.Image)
+	require.Equal(t, "velero-server", got.Template.ServiceAccount)
+	require.Equal(t, "/data/kubelet/pods", got.HostPods)
+	require.Equal(t, []string{"scratch", "cloud-credentials"}, []string{got.Template.Volumes[0].Name, got.Template.Volumes[1].Name})
+	for _, action := range client.Actions() {
+		require.Equal(t, "get", action.GetVerb(), "nothing is listed and nothing is written")
+	}
+}
+
+func TestLoadWithoutConfigMapNameHasDefaultsAndNoProblem(t *testing.T) {
+	got, err := config.Load(t.Context(), installation(""), options(t, "--node-agent-configmap="), newHasty())
+	require.NoError(t, err)
+	require.Empty(t, got.Problems)
+	require.Equal(t, config.Defaults(), got.Config)
+	require.False(t, got.Priority.Fallback())
+}
+
+func TestLoadFallsBackToNoPriorityClass(t *testing.T) {
+	for name, test := range map[string]struct {
+		text       string
+		asked      int // GETs of the class
+		fail       error
+		times      int
+		configured string
+		effective  string
+		reason     priority.Reason
+	}{
+		"unset is not a fallback":             {text: `{}`},
+		"in force":                            {text: `{"priorityClassName": "velero-low"}`, asked: 1, configured: "velero-low", effective: "velero-low"},
+		"missing":                             {text: `{"priorityClassName": "nobody"}`, asked: 1, configured: "nobody", reason: priority.NotFound},
+		"forbidden, which is not tried again": {text: `{"priorityClassName": "velero-low"}`, fail: notAllowed("priorityclasses"), asked: 1, configured: "velero-low", reason: priority.Forbidden},
+		"an error that passes":                {text: `{"priorityClassName": "velero-low"}`, fail: apierrors.NewInternalError(errors.New("etcd")), times: 4, asked: 5, configured: "velero-low", effective: "velero-low"},
+		"an error that stays":                 {text: `{"priorityClassName": "velero-low"}`, fail: apierrors.NewInternalError(errors.New("etcd")), asked: -1, configured: "velero-low", reason: priority.Unavailable},
+		"no ConfigMap":                        {reason: priority.ConfigMissing},
+		"an empty ConfigMap":                  {text: " ", reason: priority.ConfigEmpty},
+		"no JSON":                             {text: `{"priorityClassName": "velero-low"`, reason: priority.ConfigInvalid},
+		"a name that is none":                 {text: `{"priorityClassName": "Velero Low"}`, reason: priority.ConfigInvalid},
+		"another section that is wrong":       {text: `{"priorityClassName": "velero-low", "podLabels": 1}`, asked: 1, configured: "velero-low", effective: "velero-low"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			client := installation(test.text)
+			times := test.times
+			if test.fail == nil {
+				times = -1
+			}
+			asked := fault(client, "priorityclasses", times, test.fail)
+			got, err := config.Load(t.Context(), client, options(t), newHasty())
+			require.NoError(t, err)
+			require.Equal(t, test.configured, got.Priority.Configured)
+			require.Equal(t, test.effective, got.Priority.Effective)
+			require.Equal(t, test.reason, got.Priority.Reason)
+			require.Equal(t, test.reason != "", got.Priority.Message != "")
+			if test.asked < 0 {
+				require.Greater(t, *asked, 10, "the whole budget is used")
+				require.Less(t, *asked, 100, "with growing delays")
+				return
+			}
+			require.Equal(t, test.asked, *asked)
+		})
+	}
+}
+
+func TestLoadDoesNotFallBackWhenNothingAnswers(t *testing.T) {
+	client := installation(`{"priorityClassName": "velero-low"}`)
+	nodes := 0
+	client.PrependReactor("get", "nodes", func(ktesting.Action) (bool, runtime.Object, error) {
+		nodes++
+		return nodes > 1, nil, refused()
+	})
+	fault(client, "priorityclasses", 0, refused())
+	_, err := config.Load(t.Context(), client, options(t), newHasty())
+	require.ErrorContains(t, err, "no answer from the API server within 30s")
+	require.Equal(t, 2, nodes)
+}
+
+// TestLoadOutlivesFaults holds for every read: a fault that passes is not noticed.
+func TestLoadOutlivesFaults(t *testing.T) {
+	for _, resource := range []string{"nodes", "configmaps", "daemonsets", "deployments", "priorityclasses", "resource"} {
+		for name, fail := range map[string]error{
+			"500":                apierrors.NewInternalError(errors.New("etcd")),
+			"503":                apierrors.NewServiceUnavailable("starting"),
+			"504":                apierrors.NewTimeoutError("slow", 1),
+			"429":                apierrors.NewTooManyRequestsError("busy"),
+			"connection refused": refused(),
+			"deadline":           context.DeadlineExceeded,
+		} {
+			t.Run(resource+" "+name, func(t *testing.T) {
+				client := installation(fullConfig)
+				asked := fault(client, resource, 5, fail)
+				clock := newHasty()
+				got, err := config.Load(t.Context(), client, options(t), clock)
+				require.NoError(t, err)
+				require.Greater(t, *asked, 5)
+				require.Empty(t, got.Problems)
+				require.Equal(t, "velero-low", got.Priority.Effective)
+				require.Less(t, clock.Now().Sub(time.Unix(0, 0)), 10*time.Second)
+			})
+		}
+	}
+}
+
+func TestLoadGivesUpWithOneLine(t *testing.T) {
+	for name, test := range map[string]struct {
+		resource string
+		fail     error
+		waits    bool // for the whole budget
+		says     []string
+	}{
+		"nothing answers":                {"*", refused(), true, []string{"nodes node-1", "no answer from the API server within 30s", "connection refused"}},
+		"everything is a server error":   {"*", apierrors.NewInternalError(errors.New("etcd")), true, []string{"no answer from the API server within 30s", "etcd"}},
+		"the ConfigMap's read alone":     {"configmaps", apierrors.NewServiceUnavailable("later"), true, []string{"configmaps velero/agent-config", "30s"}},
+		"wrong credentials":              {"*", apierrors.NewUnauthorized("who?"), false, []string{"credentials", "--kubeconfig"}},
+		"an unknown authority":           {"*", &url.Error{Op: "Get", URL: "https://192.0.2.1", Err: &tls.CertificateVerificationError{Err: x509.UnknownAuthorityError{}}}, false, []string{"certificate", "kubeconfig"}},
+		"a node that may not be read":    {"nodes", notAllowed("nodes"), false, []string{"not allowed", `apiGroups: [""]`, "resources: [nodes]"}},
+		"a ConfigMap likewise":           {"configmaps", notAllowed("configmaps"), false, []string{"resources: [configmaps]", "verbs: [get]"}},
+		"a DaemonSet likewise":           {"daemonsets", notAllowed("daemonsets"), false, []string{`apiGroups: ["apps"]`, "resources: [daemonsets]"}},
+		"a Deployment likewise":          {"deployments", notAllowed("deployments"), false, []string{`apiGroups: ["apps"]`, "resources: [deployments]"}},
+		"a node that does not exist":     {"nodes", apierrors.NewNotFound(schema.GroupResource{}, "x"), false, []string{"node-1", "NODE_NAME", "spec.nodeName"}},
+		"a DaemonSet that does not":      {"daemonsets", apierrors.NewNotFound(schema.GroupResource{}, "x"), false, []string{"velero/node-agent", "--mover-template"}},
+		"CRDs that are not installed":    {"resource", apierrors.NewNotFound(schema.GroupResource{}, "x"), false, []string{"podvolumebackups", "velero.io/v1", "velero install --crds-only"}},
+		"an answer that nobody foresees": {"configmaps", apierrors.NewBadRequest("odd"), false, []string{"get configmaps velero/agent-config", "odd"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			client, clock := installation(fullConfig), newHasty()
+			asked := fault(client, test.resource, 0, test.fail)
+			_, err := config.Load(t.Context(), client, options(t), clock)
+			require.Error(t, err)
+			for _, part := range test.says {
+				require.ErrorContains(t, err, part)
+			}
+			require.NotContains(t, err.Error(), "\n")
+			if took := clock.Now().Sub(time.Unix(0, 0)); test.waits {
+				require.Equal(t, 30*time.Second, took)
+				require.Less(t, *asked, 100)
+			} else {
+				require.Zero(t, took, "what will not change is not waited for")
+			}
+		})
+	}
+}
+
+func TestLoadStopsWhenItIsTold(t *testing.T) {
+	client := installation(fullConfig)
+	ctx, cancel := context.WithCancel(t.Context())
+	client.PrependReactor("get", "configmaps", func(ktesting.Action) (bool, runtime.Object, error) {
+		cancel()
+		return true, nil, refused()
+	})
+	_, err := config.Load(ctx, client, options(t), clocktesting.NewFakeClock(time.Unix(0, 0)))
+	require.ErrorIs(t, err, context.Canceled)
+}
+
+func TestLoadNamesTheMissingKind(t *testing.T) {
+	client := installation("")
+	client.Resources[1].APIResources = client.Resources[1].APIResources[:1]
+	_, err := config.Load(t.Context(), client, options(t), newHasty())
+	require.ErrorContains(t, err, "datauploads")
+	require.ErrorContains(t, err, "velero install --crds-only")
+}
+
+func TestLoadSaysWhichConfigMapIsMissing(t *testing.T) {
+	got, err := config.Load(t.Context(), installation(""), options(t), newHasty())
+	require.NoError(t, err)
+	require.Equal(t, config.Defaults(), got.Config)
+	require.Len(t, got.Problems, 1)
+	require.Equal(t, config.Missing, got.Problems[0].Reason)
+	require.Contains(t, got.Problems[0].String(), "configmaps velero/agent-config: it does not exist")
+	require.Contains(t, got.Problems[0].Message, "--node-agent-configmap")
+}
+
+func TestLoadOfAStrictConfiguration(t *testing.T) {
+	client := installation(`{"priorityClassName": "velero-low", "podLabels": 1, "loadConcurency": {}}`)
+	asked := fault(client, "priorityclasses", -1, nil)
+	_, err := config.Load(t.Context(), client, options(t, "--strict-config"), newHasty())
+	for _, part := range []string{"--strict-config", "podLabels (line 1, column 50)", "loadConcurrency?", "; "} {
+		require.ErrorContains(t, err, part)
+	}
+	require.NotContains(t, err.Error(), "\n")
+	require.Zero(t, *asked)
+
+	_, err = config.Load(t.Context(), installation(fullConfig), options(t, "--strict-config"), newHasty())
+	require.NoError(t, err)
+}

@@ -1,0 +1,296 @@
+package config_test
+
+import (
+	"encoding/json"
+	"math/rand/v2"
+	"reflect"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
+
+	"github.com/lateen-project/lateen/cmd/lateen/config"
+)
+
+// wire is the ConfigMap as encoding/json reads it: the oracle for sections without a Problem.
+type wire struct {
+	LoadConcurrency struct {
+		GlobalConfig  *int
+		PerNodeConfig []struct {
+			NodeSelector metav1.LabelSelector
+			Number       int
+		}
+		PrepareQueueLength int
+	}
+	LoadAffinity       []config.LoadAffinity
+	BackupPVC          map[string]config.BackupPVC
+	RestorePVC         config.RestorePVC
+	CachePVC           *wireCache
+	PodResources       map[string]string
+	PriorityClassName  string
+	PrivilegedFsBackup bool
+	PodLabels          map[string]string
+	PodAnnotations     map[string]string
+}
+
+type wireCache struct {
+	StorageClass          string
+	ResidentThresholdInMB int64
+}
+
+// limits follows velero-protocol 5.4.
+func (w wire) limits(t *testing.T, nodeLabels map[string]string) config.Limits {
+	t.Helper()
+	all := config.Limits{GlobalConcurrency: 1, PrepareQueueLength: w.LoadConcurrency.PrepareQueueLength}
+	if w.LoadConcurrency.GlobalConfig != nil {
+		all.GlobalConcurrency = *w.LoadConcurrency.GlobalConfig
+	}
+	all.MaxConcurrency = all.GlobalConcurrency
+	for _, rule := range w.LoadConcurrency.PerNodeConfig {
+		all.MaxConcurrency = max(all.MaxConcurrency, rule.Number)
+		selector, err := metav1.LabelSelectorAsSelector(&rule.NodeSelector)
+		require.NoError(t, err)
+		if selector.Matches(labels.Set(nodeLabels)) && (all.Concurrency == 0 || rule.Number < all.Concurrency) {
+			all.Concurrency = rule.Number
+		}
+	}
+	if all.Concurrency == 0 {
+		all.Concurrency = all.GlobalConcurrency
+	}
+	return all
+}
+
+func (w wire) amounts(t *testing.T, suffix string) corev1.ResourceList {
+	t.Helper()
+	all := corev1.ResourceList{}
+	for field, name := range map[string]corev1.ResourceName{"cpu": "cpu", "memory": "memory", "ephemeralStorage": "ephemeral-storage"} {
+		if text := w.PodResources[field+suffix]; text != "" {
+			amount, err := resource.ParseQuantity(text)
+			require.NoError(t, err)
+			if !amount.IsZero() {
+				all[name] = amount
+			}
+		}
+	}
+	return all
+}
+
+// same compares what was parsed with what was written, section by section; nil and empty are the same.
+func (w wire) same(t *testing.T, got config.Config, nodeLabels map[string]string) map[config.Section]bool {
+	t.Helper()
+	cache := wireCache{}
+	if got.CachePVC != nil {
+		cache = wireCache{got.CachePVC.StorageClass, got.CachePVC.ResidentThresholdMB}
+	}
+	equal := func(a, b any) bool {
+		return reflect.ValueOf(a).Len() == 0 && reflect.ValueOf(b).Len() == 0 || reflect.DeepEqual(a, b)
+	}
+	resources := func() bool {
+		return equal(got.Resources.Requests, w.amounts(t, "Request")) && equal(got.Resources.Limits, w.amounts(t, "Limit"))
+	}
+	return map[config.Section]bool{
+		config.SectionLoadConcurrency:    got.Limits == w.limits(t, nodeLabels),
+		config.SectionLoadAffinity:       equal(got.LoadAffinity, w.LoadAffinity),
+		config.SectionBackupPVC:          equal(got.BackupPVC, w.BackupPVC),
+		config.SectionRestorePVC:         got.RestorePVC == w.RestorePVC,
+		config.SectionCachePVC:           got.CachePVC == nil && w.CachePVC == nil || w.CachePVC != nil && cache == *w.CachePVC,
+		config.SectionPodResources:       resources(),
+		config.SectionPriorityClassName:  got.PriorityClassName == w.PriorityClassName,
+		config.SectionPrivilegedFsBackup: got.PrivilegedFsBackup == w.PrivilegedFsBackup,
+		config.SectionPodLabels:          equal(got.PodLabels, w.PodLabels),
+		config.SectionPodAnnotations:     equal(got.PodAnnotations, w.PodAnnotations),
+	}
+}
+
+// spot is a place in a decoded document that can be written to.
+type spot struct {
+	section string
+	value   any
+	set     func(any)
+}
+
+// spots lists every value of a document but the document itself.
+func spots(section string, at any) []spot {
+	var all []spot
+	visit := func(name string, value any, set func(any)) {
+		if section != "" {
+			name = section
+		}
+		all = append(append(all, spot{name, value, set}), spots(name, value)...)
+	}
+	switch at := at.(type) {
+	case map[string]any:
+		for name, value := range at {
+			visit(name, value, func(changed any) { at[name] = changed })
+		}
+	case []any:
+		for i, value := range at {
+			visit(section, value, func(changed any) { at[i] = changed })
+		}
+	}
+	return all
+}
+
+// flipped is a value of a type that belongs nowhere in the place of this one.
+func flipped(value any, random *rand.Rand) any {
+	for {
+		other := []any{"x", 7.0, true, []any{[]any{}}, map[string]any{"": map[string]any{}}}[random.IntN(5)]
+		if reflect.TypeOf(other) != reflect.TypeOf(value) {
+			return other
+		}
+	}
+}
+
+// mutate changes one thing and tells what must be said of it: a section that is spoiled, an unknown
+// field, or nothing in particular.
+func mutate(document map[string]any, random *rand.Rand) (spoiled string, unknown bool) {
+	all := spots("", document)
+	at := all[random.IntN(len(all))]
+	switch random.IntN(5) {
+	case 0:
+		at.set(flipped(at.value, random))
+		return at.section, false
+	case 1:
+		if _, number := at.value.(float64); number {
+			at.set([]any{-1.0, 0.5, 1e18, -1e300}[random.IntN(4)])
+			return at.section, false
+		}
+	case 2:
+		if object, ok := at.value.(map[string]any); ok && at.section != "podLabels" && at.section != "podAnnotations" {
+			object["zzzzzzzzzzzzzzzzzzzzz"] = strings.Repeat("z", random.IntN(100))
+			return "", !isFree(object)
+		}
+	case 3:
+		if _, text := at.value.(string); text {
+			at.set("")
+		}
+	case 4:
+		at.set(nil)
+	}
+	return "", false
+}
+
+// isFree tells whether the names in an object are the user's: labels, annotations, storage classes.
+func isFree(object map[string]any) bool {
+	for _, name := range []string{"disk", "size", "example.com/Fast", "gold"} {
+		if _, ok := object[name]; ok {
+			return true
+		}
+	}
+	return false
+}
+
+func TestParseOfRandomChanges(t *testing.T) {
+	seed := uint64(time.Now().UnixNano())
+	t.Logf("seed %d", seed)
+	random := rand.New(rand.NewPCG(seed, 0))
+	nodeLabels := map[string]string{"size": "big", "zone": "a"}
+	for range 1000 {
+		var document map[string]any
+		require.NoError(t, json.Unmarshal([]byte(fullConfig), &document))
+		spoiled, unknown := mutate(document, random)
+		text, err := json.Marshal(document)
+		require.NoError(t, err)
+
+		got, problems := parse(string(text), nodeLabels)
+		broken := checkProblems(t, problems)
+		if spoiled != "" {
+			require.Contains(t, broken, config.Section(spoiled), "%s", text)
+		}
+		if unknown {
+			require.Contains(t, reasons(problems), config.UnknownField, "%s", text)
+		}
+		checkSections(t, string(text), got, broken, nodeLabels)
+	}
+}
+
+// checkProblems finds the sections that cannot be used.
+func checkProblems(t *testing.T, problems []config.Problem) map[config.Section]bool {
+	t.Helper()
+	broken := map[config.Section]bool{}
+	for _, problem := range problems {
+		require.Contains(t, config.Sections(), problem.Section)
+		require.Contains(t, config.Reasons(), problem.Reason)
+		require.NotEmpty(t, problem.Message)
+		require.Less(t, len(problem.String()), 1000)
+		if problem.Reason != config.UnknownField {
+			broken[problem.Section] = true
+		}
+	}
+	return broken
+}
+
+func reasons(problems []config.Problem) []config.Reason {
+	all := make([]config.Reason, 0, len(problems))
+	for _, problem := range problems {
+		all = append(all, problem.Reason)
+	}
+	return all
+}
+
+// checkSections holds that a section is as it is written, or has its default and a Problem.
+func checkSections(t *testing.T, text string, got config.Config, broken map[config.Section]bool, nodeLabels map[string]string) {
+	t.Helper()
+	defaults := wire{}
+	var parts map[string]json.RawMessage
+	require.NoError(t, json.Unmarshal([]byte(text), &parts))
+	for section := range defaults.same(t, got, nodeLabels) {
+		if broken[section] {
+			require.True(t, defaults.same(t, got, nodeLabels)[section], "%s is applied in part: %s", section, text)
+			continue
+		}
+		written := wire{}
+		if part, ok := parts[string(section)]; ok {
+			require.NoError(t, json.Unmarshal([]byte(`{"`+string(section)+`": `+string(part)+`}`), &written), "nothing was said of %s", section)
+		}
+		require.True(t, written.same(t, got, nodeLabels)[section], "%s is not as it is written: %s", section, text)
+	}
+}
+
+// TestParseOfRandomBytes cuts, doubles and overwrites text: whatever comes of it, there is an answer.
+func TestParseOfRandomBytes(t *testing.T) {
+	seed := uint64(time.Now().UnixNano())
+	t.Logf("seed %d", seed)
+	random := rand.New(rand.NewPCG(seed, 0))
+	for range 1000 {
+		text := []byte(fullConfig)
+		for range 1 + random.IntN(3) {
+			from := random.IntN(len(text))
+			to := from + random.IntN(len(text)-from)
+			switch random.IntN(3) {
+			case 0:
+				text = append(text[:from:from], text[to:]...)
+			case 1:
+				text = append(text[:to:to], text[from:]...)
+			case 2:
+				text[from] = "{}[]\",:0a\x00\xff\n"[random.IntN(12)]
+			}
+			if len(text) == 0 {
+				break
+			}
+		}
+		got, problems := parse(string(text), nil)
+		broken := checkProblems(t, problems)
+		if !json.Valid(text) {
+			require.Equal(t, config.Defaults(), got, "%s", text)
+			require.True(t, broken[config.SectionConfigMap], "%s", text)
+		}
+	}
+}
+
+func TestParseOfAMebibyte(t *testing.T) {
+	var text strings.Builder
+	text.WriteString(`{"podLabels": {"team": "storage"}`)
+	for text.Len() < 1<<20 {
+		text.WriteString(`, "unknown field": {"a": [1, 2, 3]}`)
+	}
+	text.WriteString("}")
+	got, problems := parse(text.String(), nil)
+	require.Len(t, problems, 10)
+	require.Equal(t, map[string]string{"team": "storage"}, got.PodLabels)
+}

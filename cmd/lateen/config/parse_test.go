@@ -1,0 +1,279 @@
+package config_test
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/lateen-project/lateen/cmd/lateen/config"
+)
+
+// fullConfig uses every field of the schema.
+const fullConfig = `{
+  "loadConcurrency": {
+    "globalConfig": 2,
+    "perNodeConfig": [
+      {"nodeSelector": {"matchLabels": {"size": "big"}}, "number": 8},
+      {"nodeSelector": {"matchExpressions": [{"key": "zone", "operator": "In", "values": ["a", "b"]}]}, "number": 5}
+    ],
+    "prepareQueueLength": 10
+  },
+  "loadAffinity": [
+    {"nodeSelector": {"matchLabels": {"disk": "fast"}}, "storageClass": "gold"},
+    {"nodeSelector": {"matchExpressions": [{"key": "gpu", "operator": "DoesNotExist"}]}}
+  ],
+  "backupPVC": {
+    "gold": {"storageClass": "silver", "readOnly": true, "spcNoRelabeling": true, "annotations": {"example.com/Fast": "yes"}},
+    "bronze": {}
+  },
+  "restorePVC": {"ignoreDelayBinding": true},
+  "podResources": {
+    "cpuRequest": "500m", "cpuLimit": "2", "memoryRequest": "128Mi", "memoryLimit": "1Gi",
+    "ephemeralStorageRequest": "0", "ephemeralStorageLimit": "10Gi"
+  },
+  "priorityClassName": "velero-low",
+  "privilegedFsBackup": true,
+  "cachePVC": {"storageClass": "local", "residentThresholdInMB": 1024},
+  "podAnnotations": {"example.com/owner": "storage team"},
+  "podLabels": {"team": "storage"}
+}`
+
+func parse(text string, nodeLabels map[string]string) (config.Config, []config.Problem) {
+	return config.Parse(map[string]string{"node-agent-config.json": text}, nodeLabels)
+}
+
+func TestParseOfEverything(t *testing.T) {
+	got, problems := parse(fullConfig, map[string]string{"size": "big", "zone": "b"})
+	require.Empty(t, problems)
+	require.Equal(t, config.Config{
+		Limits: config.Limits{Concurrency: 5, GlobalConcurrency: 2, MaxConcurrency: 8, PrepareQueueLength: 10},
+		LoadAffinity: []config.LoadAffinity{
+			{StorageClass: "gold", NodeSelector: metav1.LabelSelector{MatchLabels: map[string]string{"disk": "fast"}}},
+			{NodeSelector: metav1.LabelSelector{MatchExpressions: []metav1.LabelSelectorRequirement{
+				{Key: "gpu", Operator: metav1.LabelSelectorOpDoesNotExist},
+			}}},
+		},
+		BackupPVC: map[string]config.BackupPVC{
+			"gold":   {StorageClass: "silver", ReadOnly: true, SPCNoRelabeling: true, Annotations: map[string]string{"example.com/Fast": "yes"}},
+			"bronze": {},
+		},
+		RestorePVC: config.RestorePVC{IgnoreDelayBinding: true},
+		CachePVC:   &config.CachePVC{StorageClass: "local", ResidentThresholdMB: 1024},
+		Resources: corev1.ResourceRequirements{
+			Requests: corev1.ResourceList{"cpu": resource.MustParse("500m"), "memory": resource.MustParse("128Mi")},
+			Limits:   corev1.ResourceList{"cpu": resource.MustParse("2"), "memory": resource.MustParse("1Gi"), "ephemeral-storage": resource.MustParse("10Gi")},
+		},
+		PriorityClassName:  "velero-low",
+		PrivilegedFsBackup: true,
+		PodLabels:          map[string]string{"team": "storage"},
+		PodAnnotations:     map[string]string{"example.com/owner": "storage team"},
+	}, got)
+}
+
+func TestParseOfNothingIsTheDefaults(t *testing.T) {
+	for _, text := range []string{"{}", " { } ", `{"loadConcurrency": {}, "podResources": {}}`, `{"podLabels": null, "cachePVC": null}`} {
+		got, problems := parse(text, nil)
+		require.Empty(t, problems, text)
+		require.Equal(t, config.Defaults(), got, text)
+	}
+	require.Equal(t, config.Limits{Concurrency: 1, GlobalConcurrency: 1, MaxConcurrency: 1}, config.Defaults().Limits)
+}
+
+func TestParseOfWholeConfigMapsThatCannotBeUsed(t *testing.T) {
+	for name, test := range map[string]struct {
+		data         map[string]string
+		reason       config.Reason
+		line, column int
+		says         string
+	}{
+		"no data":               {data: nil, reason: config.Empty, says: "add one key"},
+		"an empty value":        {data: map[string]string{"a": ""}, reason: config.Empty, says: "key a is empty"},
+		"a blank value":         {data: map[string]string{"a": " \n\t"}, reason: config.Empty, says: "key a is empty"},
+		"two keys":              {data: map[string]string{"a": "{}", "b": "{}"}, reason: config.TooManyKeys, says: "a and b"},
+		"no JSON":               {data: map[string]string{"a": "{\n  \"podLabels\": {,}\n}"}, reason: config.InvalidJSON, line: 2, column: 17, says: "not JSON"},
+		"JSON that ends early":  {data: map[string]string{"a": "{\"podLabels\":\n{"}, reason: config.InvalidJSON, line: 2, column: 1, says: "unexpected end"},
+		"JSON and more":         {data: map[string]string{"a": "{}\n{}"}, reason: config.InvalidJSON, line: 2, column: 1, says: "after top-level value"},
+		"YAML":                  {data: map[string]string{"a": "loadConcurrency:\n  globalConfig: 2\n"}, reason: config.InvalidJSON, line: 1, column: 1, says: "not JSON"},
+		"a list":                {data: map[string]string{"a": "[]"}, reason: config.WrongType, line: 1, column: 1, says: "a list where an object belongs"},
+		"null":                  {data: map[string]string{"a": "null"}, reason: config.WrongType, line: 1, column: 1, says: "null where an object belongs"},
+		"a thousand lists":      {data: map[string]string{"a": strings.Repeat("[", 1000) + strings.Repeat("]", 1000)}, reason: config.InvalidJSON, says: "nested"},
+		"a million open braces": {data: map[string]string{"a": strings.Repeat("[", 1<<20)}, reason: config.InvalidJSON, says: "not JSON", line: 1, column: 10001},
+	} {
+		t.Run(name, func(t *testing.T) {
+			got, problems := config.Parse(test.data, nil)
+			require.Equal(t, config.Defaults(), got)
+			require.Len(t, problems, 1)
+			require.Equal(t, config.SectionConfigMap, problems[0].Section)
+			require.Equal(t, test.reason, problems[0].Reason)
+			require.Contains(t, problems[0].Message, test.says)
+			require.Equal(t, []int{test.line, test.column}, []int{problems[0].Line, problems[0].Column})
+		})
+	}
+}
+
+func TestParseOfSectionsThatCannotBeUsed(t *testing.T) {
+	for name, test := range map[string]struct {
+		text    string
+		section config.Section
+		path    string
+		reason  config.Reason
+		says    string
+	}{
+		"concurrency 0":              {`{"loadConcurrency": {"globalConfig": 0, "prepareQueueLength": 3}}`, config.SectionLoadConcurrency, "loadConcurrency.globalConfig", config.InvalidValue, "from 1"},
+		"concurrency -1":             {`{"loadConcurrency": {"globalConfig": -1}}`, config.SectionLoadConcurrency, "loadConcurrency.globalConfig", config.InvalidValue, "-1 is not"},
+		"concurrency 1.5":            {`{"loadConcurrency": {"globalConfig": 1.5}}`, config.SectionLoadConcurrency, "loadConcurrency.globalConfig", config.InvalidValue, "1.5 is not a whole number"},
+		"concurrency in quotes":      {`{"loadConcurrency": {"globalConfig": "4"}}`, config.SectionLoadConcurrency, "loadConcurrency.globalConfig", config.WrongType, "without quotes"},
+		"concurrency out of range":   {`{"loadConcurrency": {"globalConfig": 99999999999999999999}}`, config.SectionLoadConcurrency, "loadConcurrency.globalConfig", config.InvalidValue, "2147483647"},
+		"a queue of -1":              {`{"loadConcurrency": {"globalConfig": 4, "prepareQueueLength": -1}}`, config.SectionLoadConcurrency, "loadConcurrency.prepareQueueLength", config.InvalidValue, "from 0"},
+		"a rule without number":      {`{"loadConcurrency": {"globalConfig": 4, "perNodeConfig": [{"number": 3}, {"nodeSelector": {}}]}}`, config.SectionLoadConcurrency, "loadConcurrency.perNodeConfig[1]", config.Missing, "number is missing"},
+		"a rule of number 0":         {`{"loadConcurrency": {"perNodeConfig": [{"number": 0}]}}`, config.SectionLoadConcurrency, "loadConcurrency.perNodeConfig[0].number", config.InvalidValue, "from 1"},
+		"an operator of no selector": {`{"loadConcurrency": {"perNodeConfig": [{"number": 2, "nodeSelector": {"matchExpressions": [{"key": "a", "operator": "Gt", "values": ["1"]}]}}]}}`, config.SectionLoadConcurrency, "loadConcurrency.perNodeConfig[0].nodeSelector", config.InvalidValue, "Gt"},
+		"rules that are no list":     {`{"loadConcurrency": {"perNodeConfig": {"number": 2}}}`, config.SectionLoadConcurrency, "loadConcurrency.perNodeConfig", config.WrongType, "an object where a list belongs"},
+		"affinity that is no list":   {`{"loadAffinity": {"nodeSelector": {}}}`, config.SectionLoadAffinity, "loadAffinity", config.WrongType, "a list"},
+		"affinity without nodes":     {`{"loadAffinity": [{"storageClass": "gold"}]}`, config.SectionLoadAffinity, "loadAffinity[0]", config.Missing, "nodeSelector"},
+		"affinity In without values": {`{"loadAffinity": [{"nodeSelector": {"matchExpressions": [{"key": "a", "operator": "In"}]}}]}`, config.SectionLoadAffinity, "loadAffinity[0].nodeSelector", config.InvalidValue, "values"},
+		"affinity of a bad label":    {`{"loadAffinity": [{"nodeSelector": {"matchLabels": {"a b": "c"}}}]}`, config.SectionLoadAffinity, "loadAffinity[0].nodeSelector", config.InvalidValue, "cannot be used"},
+		"affinity of a bad class":    {`{"loadAffinity": [{"storageClass": "Gold", "nodeSelector": {"matchLabels": {"a": "c"}}}]}`, config.SectionLoadAffinity, "loadAffinity[0].storageClass", config.InvalidValue, "Gold"},
+		"backup of a bad class":      {`{"backupPVC": {"gold": {"readOnly": true}, "Bad Class": {}}}`, config.SectionBackupPVC, "backupPVC.Bad Class", config.InvalidValue, "Bad Class"},
+		"backup that is a string":    {`{"backupPVC": {"gold": {"readOnly": "true"}}}`, config.SectionBackupPVC, "backupPVC.gold.readOnly", config.WrongType, "true or false"},
+		"backup of a bad annotation": {`{"backupPVC": {"gold": {"annotations": {"a b": "c"}}}}`, config.SectionBackupPVC, "backupPVC.gold.annotations.a b", config.InvalidValue, "a b"},
+		"the same class twice":       {`{"backupPVC": {"gold": {}, "gold": {"readOnly": true}}}`, config.SectionBackupPVC, "backupPVC.gold", config.DuplicateField, "twice"},
+		"restore of a number":        {`{"restorePVC": {"ignoreDelayBinding": 1}}`, config.SectionRestorePVC, "restorePVC.ignoreDelayBinding", config.WrongType, "a number where"},
+		"cache without class":        {`{"cachePVC": {"residentThresholdInMB": 5}}`, config.SectionCachePVC, "cachePVC", config.Missing, "storageClass is missing"},
+		"cache of a negative size":   {`{"cachePVC": {"storageClass": "a", "residentThresholdInMB": -5}}`, config.SectionCachePVC, "cachePVC.residentThresholdInMB", config.InvalidValue, "-5"},
+		"resources without unit":     {`{"podResources": {"cpuRequest": "1", "memoryLimit": "lots"}}`, config.SectionPodResources, "podResources.memoryLimit", config.InvalidValue, "lots"},
+		"resources without quotes":   {`{"podResources": {"cpuRequest": 1}}`, config.SectionPodResources, "podResources.cpuRequest", config.WrongType, "in quotes"},
+		"negative resources":         {`{"podResources": {"cpuRequest": "-1"}}`, config.SectionPodResources, "podResources.cpuRequest", config.InvalidValue, "-1"},
+		"a request over its limit":   {`{"podResources": {"cpuRequest": "2", "cpuLimit": "1500m"}}`, config.SectionPodResources, "podResources", config.InvalidValue, "request 2 is more than the limit 1500m"},
+		"a class in upper case":      {`{"priorityClassName": "Velero"}`, config.SectionPriorityClassName, "priorityClassName", config.InvalidValue, "lower case"},
+		"a class that is a list":     {`{"priorityClassName": ["low"]}`, config.SectionPriorityClassName, "priorityClassName", config.WrongType, "a string in quotes"},
+		"the class twice":            {`{"priorityClassName": "a", "priorityClassName": "b"}`, config.SectionPriorityClassName, "priorityClassName", config.DuplicateField, "2 times"},
+		"privileged as a string":     {`{"privilegedFsBackup": "yes"}`, config.SectionPrivilegedFsBackup, "privilegedFsBackup", config.WrongType, "a string where true or false"},
+		"a label value too long":     {`{"podLabels": {"ok": "ok", "team": "` + strings.Repeat("x", 64) + `"}}`, config.SectionPodLabels, "podLabels.team", config.InvalidValue, "63"},
+		"a label name with a blank":  {`{"podLabels": {"my team": "x"}}`, config.SectionPodLabels, "podLabels.my team", config.InvalidValue, "my team"},
+		"a label that is a number":   {`{"podLabels": {"team": 1}}`, config.SectionPodLabels, "podLabels.team", config.WrongType, "in quotes"},
+		"an annotation name":         {`{"podAnnotations": {"a/b/c": "x"}}`, config.SectionPodAnnotations, "podAnnotations.a/b/c", config.InvalidValue, "a/b/c"},
+		"annotations too big":        {`{"podAnnotations": {"a": "` + strings.Repeat("x", 256<<10) + `"}}`, config.SectionPodAnnotations, "podAnnotations", config.InvalidValue, "262144"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			got, problems := parse(test.text, nil)
+			require.Equal(t, config.Defaults(), got, "no half of a section is used")
+			require.NotEmpty(t, problems)
+			problem := problems[len(problems)-1]
+			require.Equal(t, test.section, problem.Section)
+			require.Equal(t, test.path, problem.Path)
+			require.Equal(t, test.reason, problem.Reason)
+			require.Contains(t, problem.Message, test.says)
+			require.Positive(t, problem.Line)
+			require.Positive(t, problem.Column)
+			require.NotContains(t, problem.String(), "\n")
+		})
+	}
+}
+
+func TestParseKeepsSectionsApart(t *testing.T) {
+	got, problems := parse(`{
+  "podResources": {"cpuRequest": "2", "cpuLimit": "1"},
+  "priorityClassName": "velero-low"
+}`, nil)
+	require.Len(t, problems, 1)
+	require.Equal(t, "velero-low", got.PriorityClassName)
+	require.Empty(t, got.Resources)
+	require.Equal(t, "podResources (line 2, column 19): the cpu request 2 is more than the limit 1; lower the request or raise the limit", problems[0].String())
+}
+
+func TestParseOfUnknownFields(t *testing.T) {
+	for name, test := range map[string]struct {
+		text, path string
+		section    config.Section
+		says       string
+	}{
+		"a typing error at the top":       {`{"loadConcurency": {"globalConfig": 3}}`, "loadConcurency", config.SectionConfigMap, "do you mean loadConcurrency?"},
+		"another case":                    {`{"PriorityClassname": "x"}`, "PriorityClassname", config.SectionConfigMap, "do you mean priorityClassName?"},
+		"a typing error further down":     {`{"podResources": {"cpuRequests": "1"}}`, "podResources.cpuRequests", config.SectionPodResources, "do you mean cpuRequest?"},
+		"in an element of a list":         {`{"loadConcurrency": {"perNodeConfig": [{"number": 1, "nodeSelectors": {}}]}}`, "loadConcurrency.perNodeConfig[0].nodeSelectors", config.SectionLoadConcurrency, "do you mean nodeSelector?"},
+		"nothing that it could be":        {`{"restorePVC": {"x": 1}}`, "restorePVC.x", config.SectionRestorePVC, "known here: ignoreDelayBinding"},
+		"nothing at the top that it is":   {`{"": 1}`, "", config.SectionConfigMap, "known here: backupPVC, cachePVC"},
+		"a value that could not be read":  {`{"zzzzzz": [[[{"a": null}]]]}`, "zzzzzz", config.SectionConfigMap, "known here"},
+		"a name as long as a short novel": {`{"` + strings.Repeat("y", 1000) + `": 1}`, strings.Repeat("y", 64) + "…", config.SectionConfigMap, "known here"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			_, problems := parse(test.text, nil)
+			require.Len(t, problems, 1)
+			require.Equal(t, config.UnknownField, problems[0].Reason)
+			require.Equal(t, test.path, problems[0].Path)
+			require.Equal(t, test.section, problems[0].Section)
+			require.Contains(t, problems[0].Message, test.says)
+		})
+	}
+}
+
+func TestParseUsesASectionInSpiteOfAnUnknownField(t *testing.T) {
+	got, problems := parse(`{"podResources": {"cpuRequest": "1", "cpuLimits": "2"}, "podLabels": {"a": "b"}}`, nil)
+	require.Len(t, problems, 1)
+	require.Equal(t, corev1.ResourceList{"cpu": resource.MustParse("1")}, got.Resources.Requests)
+	require.Equal(t, map[string]string{"a": "b"}, got.PodLabels)
+}
+
+func TestParseNeverSelectsEverythingByMistake(t *testing.T) {
+	got, problems := parse(`{"loadConcurrency": {"perNodeConfig": [{"number": 9, "nodeSelector": {"matchLabel": {"size": "big"}}}]}}`, nil)
+	require.Len(t, problems, 2)
+	require.Equal(t, config.UnknownField, problems[0].Reason)
+	require.Equal(t, config.Missing, problems[1].Reason)
+	require.Equal(t, config.Defaults(), got)
+}
+
+func TestParseConcurrencyOfANode(t *testing.T) {
+	const rules = `{"loadConcurrency": {"globalConfig": 3, "perNodeConfig": [
+	  {"nodeSelector": {"matchLabels": {"size": "big"}}, "number": 9},
+	  {"nodeSelector": {"matchLabels": {"zone": "a"}}, "number": 6},
+	  {"nodeSelector": {"matchLabels": {"size": "small"}}, "number": 2}]}}`
+	for name, test := range map[string]struct {
+		labels map[string]string
+		want   int
+	}{
+		"no rule matches, the global number counts": {nil, 3},
+		"one rule matches":                          {map[string]string{"size": "big"}, 9},
+		"the smaller of two that match counts":      {map[string]string{"size": "big", "zone": "a"}, 6},
+		"a rule may be under the global number":     {map[string]string{"size": "small"}, 2},
+	} {
+		t.Run(name, func(t *testing.T) {
+			got, problems := parse(rules, test.labels)
+			require.Empty(t, problems)
+			require.Equal(t, config.Limits{Concurrency: test.want, GlobalConcurrency: 3, MaxConcurrency: 9}, got.Limits)
+		})
+	}
+}
+
+func TestParseResourcesOneByOne(t *testing.T) {
+	got, problems := parse(`{"podResources": {"memoryLimit": "1Gi", "cpuLimit": "0", "cpuRequest": "3", "memoryRequest": ""}}`, nil)
+	require.Empty(t, problems)
+	require.Equal(t, corev1.ResourceList{"cpu": resource.MustParse("3")}, got.Resources.Requests, "a limit of 0 is none")
+	require.Equal(t, corev1.ResourceList{"memory": resource.MustParse("1Gi")}, got.Resources.Limits)
+}
+
+func TestParseListsNoMoreThanOneCanRead(t *testing.T) {
+	text := `{"podLabels": {` + strings.Repeat(`"a b": 1, `, 1000) + `"c": "d"}, "priorityClassName": 1}`
+	got, problems := parse(text, nil)
+	require.Len(t, problems, 11)
+	require.Contains(t, problems[9].Message, "only the first 10")
+	require.Equal(t, config.SectionPriorityClassName, problems[10].Section, "other sections have their say")
+	require.Equal(t, config.Defaults(), got)
+}
+
+func TestParseDoesNotHideWhyASectionIsNotUsed(t *testing.T) {
+	got, problems := parse(`{"podResources": {`+strings.Repeat(`"x": 1, `, 20)+`"cpuRequest": "1", "cpuLimit": "lots"}}`, nil)
+	require.Len(t, problems, 11)
+	require.Equal(t, config.InvalidValue, problems[10].Reason)
+	require.Equal(t, config.Defaults(), got)
+}
+
+func TestSectionsAndReasonsAreBounded(t *testing.T) {
+	require.Len(t, config.Sections(), 12)
+	require.Len(t, config.Reasons(), 8)
+	require.Equal(t, "configMap: it has no data", config.Problem{Section: config.SectionConfigMap, Message: "it has no data"}.String())
+}

@@ -1,0 +1,117 @@
+package config_test
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/lateen-project/lateen/cmd/lateen/config"
+)
+
+func TestLoadOfTheMoversIdentity(t *testing.T) {
+	for name, test := range map[string]struct {
+		arguments      []string
+		gone           string // a Deployment that does not exist
+		image, account string
+		hostPods       string
+		problem, fails string
+	}{
+		"that of the server": {image: "velero:server", account: "velero-server"},
+		"that of the flags": {
+			arguments: []string{"--mover-image=mine:1", "--mover-service-account=mine"}, gone: "velero", image: "mine:1", account: "mine",
+		},
+		"the image of the flag alone": {
+			arguments: []string{"--mover-image=mine:1"}, image: "mine:1", account: "velero-server",
+		},
+		"that of the server as template, with the directory of the DaemonSet": {
+			arguments: []string{"--mover-template=deployment/velero"}, image: "velero:server", account: "velero-server",
+		},
+		"the server is the template and missing": {
+			arguments: []string{"--mover-template=deployment/velero"}, gone: "velero", fails: "deployments velero/velero: it does not exist",
+		},
+		"without server it is not the agent's own": {
+			gone: "velero", fails: "--mover-service-account",
+		},
+		"without server the image is the template's": {
+			arguments: []string{"--mover-service-account=mine"}, gone: "velero", image: "lateen:agent", account: "mine", problem: "--mover-image",
+		},
+		"without server another Deployment has both": {
+			arguments: []string{"--mover-template=deployment/other"}, gone: "velero", image: "other:1", account: "other", problem: "ServiceAccount other",
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			client := installation(fullConfig)
+			other := &appsv1.Deployment{ObjectMeta: meta("other"), Spec: appsv1.DeploymentSpec{Template: workload("other:1", "other")}}
+			require.NoError(t, client.Tracker().Add(other))
+			if test.gone != "" {
+				require.NoError(t, client.AppsV1().Deployments("velero").Delete(t.Context(), test.gone, metav1.DeleteOptions{}))
+			}
+			got, err := config.Load(t.Context(), client, options(t, test.arguments...), newHasty())
+			if test.fails != "" {
+				require.ErrorContains(t, err, test.fails)
+				return
+			}
+			require.NoError(t, err)
+			require.Equal(t, test.image, got.Template.Image)
+			require.Equal(t, test.account, got.Template.ServiceAccount)
+			require.Equal(t, "/data/kubelet/pods", got.HostPods)
+			if test.problem == "" {
+				require.Empty(t, got.Problems)
+				return
+			}
+			require.Len(t, got.Problems, 1)
+			require.Equal(t, config.SectionMoverTemplate, got.Problems[0].Section)
+			require.Contains(t, got.Problems[0].Message, test.problem)
+		})
+	}
+}
+
+func TestLoadOfATemplateThatCannotBeInherited(t *testing.T) {
+	client := installation("")
+	set := &appsv1.DaemonSet{ObjectMeta: meta("node-agent")}
+	_, err := client.AppsV1().DaemonSets("velero").Update(t.Context(), set, metav1.UpdateOptions{})
+	require.NoError(t, err)
+	_, err = config.Load(t.Context(), client, options(t), newHasty())
+	require.ErrorContains(t, err, "inherit from daemonsets velero/node-agent: its pod template has 0 containers")
+}
+
+func TestLoadOnAWindowsNode(t *testing.T) {
+	client := installation("")
+	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "node-1", Labels: map[string]string{"kubernetes.io/os": "windows"}}}
+	_, err := client.CoreV1().Nodes().Update(t.Context(), node, metav1.UpdateOptions{})
+	require.NoError(t, err)
+	_, err = config.Load(t.Context(), client, options(t), newHasty())
+	require.ErrorContains(t, err, "daemonsets velero/node-agent-windows")
+
+	require.NoError(t, client.Tracker().Add(&appsv1.DaemonSet{
+		ObjectMeta: meta("node-agent-windows"), Spec: appsv1.DaemonSetSpec{Template: workload("lateen:windows", "lateen")},
+	}))
+	got, err := config.Load(t.Context(), client, options(t), newHasty())
+	require.NoError(t, err)
+	require.Equal(t, corev1.Windows, got.Node.OS)
+}
+
+func TestLoadOnANodeThatDoesNotSayIsLinux(t *testing.T) {
+	client := installation("")
+	_, err := client.CoreV1().Nodes().Update(t.Context(), &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "node-1"}}, metav1.UpdateOptions{})
+	require.NoError(t, err)
+	got, err := config.Load(t.Context(), client, options(t), newHasty())
+	require.NoError(t, err)
+	require.Equal(t, corev1.Linux, got.Node.OS)
+}
+
+func TestLoadImageComesFromTheContainerOfTheServer(t *testing.T) {
+	client := installation("")
+	server, err := client.AppsV1().Deployments("velero").Get(t.Context(), "velero", metav1.GetOptions{})
+	require.NoError(t, err)
+	beside := corev1.Container{Name: "proxy", Image: "proxy:1"}
+	server.Spec.Template.Spec.Containers = append([]corev1.Container{beside}, server.Spec.Template.Spec.Containers...)
+	_, err = client.AppsV1().Deployments("velero").Update(t.Context(), server, metav1.UpdateOptions{})
+	require.NoError(t, err)
+	got, err := config.Load(t.Context(), client, options(t), newHasty())
+	require.NoError(t, err)
+	require.Equal(t, "velero:server", got.Template.Image)
+}

@@ -28,8 +28,8 @@ type Metrics struct {
 	queues   *queues
 }
 
-// phaseBuckets reach from a phase that nobody notices to the longest that Velero waits by default.
-
+// phaseBuckets reach from a phase that nobody notices to the longest that Velero waits by default, in
+// seconds.
 func phaseBuckets() []float64 {
 	return []float64{.1, .25, .5, 1, 2.5, 5, 10, 30, 60, 300, 600, 1800, 3600, 7200, 14400}
 }
@@ -48,7 +48,7 @@ func New(registry prometheus.Registerer, version, node string) *Metrics {
 		phaseDuration: prometheus.NewHistogramVec(prometheus.HistogramOpts{
 			Name: "lateen_transfer_phase_duration_seconds", Help: "Time that transfers spent in a phase, by kind and phase.", Buckets: phaseBuckets(),
 		}, []string{"kind", "phase"}),
-		velero:   newVeleroMetrics(),
+		velero:   newVeleroMetrics(node),
 		requests: counter("rest_client_requests_total", "Requests to the API server, by method and status code.", "method", "code"),
 		latency: prometheus.NewHistogramVec(prometheus.HistogramOpts{
 			Name: "rest_client_request_duration_seconds", Help: "Time until the API server answered, by method.", Buckets: prometheus.ExponentialBuckets(.001, 4, 8),

@@ -74,9 +74,10 @@ func (m *Metrics) Finished(kind, phase, reason string) {
 	}
 }
 
-// BytesMoved counts the bytes of a transfer that completed.
+// BytesMoved counts the bytes of a transfer that completed. They are what a mover says, so a negative
+// number, for which a counter would panic, is counted as none.
 func (m *Metrics) BytesMoved(kind string, bytes int64) {
-	if m != nil {
+	if m != nil && bytes > 0 {
 		m.bytesMoved.WithLabelValues(kind).Add(float64(bytes))
 	}
 }

@@ -14,10 +14,10 @@ type veleroMetrics struct {
 	latest             *prometheus.GaugeVec
 }
 
-func newVeleroMetrics() veleroMetrics {
+func newVeleroMetrics(node string) veleroMetrics {
 	series := []string{"node", "operation", "backupName", "pod_volume_backup"}
 	hour := time.Hour.Seconds()
-	return veleroMetrics{
+	v := veleroMetrics{
 		enqueued: counter("podVolume_pod_volume_backup_enqueue_count", "PodVolumeBackups whose mover was started.", "node"),
 		dequeued: counter("podVolume_pod_volume_backup_dequeue_count", "PodVolumeBackups that completed.", "node"),
 		latency: prometheus.NewHistogramVec(prometheus.HistogramOpts{ //nolint:promlinter // the name is Velero's
@@ -26,6 +26,9 @@ func newVeleroMetrics() veleroMetrics {
 		}, series),
 		latest: gauge("podVolume_pod_volume_operation_latency_seconds_gauge", "Time from start to completion of a PodVolumeBackup.", series...),
 	}
+	v.enqueued.WithLabelValues(node) // both exist from the start, as in Velero
+	v.dequeued.WithLabelValues(node)
+	return v
 }
 
 func (v veleroMetrics) collectors() []prometheus.Collector {

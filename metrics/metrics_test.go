@@ -1,0 +1,311 @@
+package metrics_test
+
+import (
+	"errors"
+	"io"
+	"net/http"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/testutil"
+	"github.com/stretchr/testify/require"
+	"k8s.io/client-go/util/workqueue"
+	clocktesting "k8s.io/utils/clock/testing"
+
+	"github.com/lateen-project/lateen/metrics"
+)
+
+func start() metrics.Start {
+	return metrics.Start{
+		Consumers: []string{"data-mover", "maintenance-job"}, ClassReasons: []string{"not_found", "rejected"},
+		Sections: []string{"podLabels"}, ConfigReasons: []string{"invalid_value", "unknown_field"},
+		Kinds: []string{"podvolumebackup"}, LostReasons: []string{"evicted"},
+		Ends: []metrics.End{{Phase: "Completed", Reason: "completed"}, {Phase: "Failed", Reason: "mover_failed"}},
+	}
+}
+
+func newMetrics() (*metrics.Metrics, *prometheus.Registry) {
+	registry := prometheus.NewRegistry()
+	m := metrics.New(registry, "v0.1.0", "node-1")
+	m.Init(start())
+	return m, registry
+}
+
+// requireSeries compares all series of these metrics, apart from what is text.
+func requireSeries(t *testing.T, registry *prometheus.Registry, want string, names ...string) {
+	t.Helper()
+	gathered, err := testutil.GatherAndCount(registry, names...)
+	require.NoError(t, err)
+	require.Equal(t, len(strings.Split(strings.TrimSpace(want), "\n")), gathered)
+	require.NoError(t, testutil.GatherAndCompare(registry, strings.NewReader(explained(t, registry, want)), names...))
+}
+
+// explained adds the HELP and TYPE lines that GatherAndCompare wants, as they are registered.
+func explained(t *testing.T, registry *prometheus.Registry, series string) string {
+	t.Helper()
+	families, err := registry.Gather()
+	require.NoError(t, err)
+	var text strings.Builder
+	for _, family := range families {
+		var lines []string
+		for line := range strings.Lines(strings.TrimSpace(series) + "\n") {
+			if name, _, _ := strings.Cut(strings.TrimSpace(line), "{"); name == family.GetName() || strings.HasPrefix(strings.TrimSpace(line), family.GetName()+" ") {
+				lines = append(lines, strings.TrimSpace(line))
+			}
+		}
+		if len(lines) > 0 {
+			text.WriteString("# HELP " + family.GetName() + " " + family.GetHelp() + "\n")
+			text.WriteString("# TYPE " + family.GetName() + " " + strings.ToLower(family.GetType().String()) + "\n")
+			text.WriteString(strings.Join(lines, "\n") + "\n")
+		}
+	}
+	return text.String()
+}
+
+func TestEverySeriesStartsAtZero(t *testing.T) {
+	_, registry := newMetrics()
+	requireSeries(t, registry, `
+		lateen_priority_class_fallbacks_total{consumer="data-mover",reason="not_found"} 0
+		lateen_priority_class_fallbacks_total{consumer="data-mover",reason="rejected"} 0
+		lateen_priority_class_fallbacks_total{consumer="maintenance-job",reason="not_found"} 0
+		lateen_priority_class_fallbacks_total{consumer="maintenance-job",reason="rejected"} 0
+		lateen_config_fallbacks_total{reason="invalid_value",section="podLabels"} 0
+		lateen_config_fallbacks_total{reason="unknown_field",section="podLabels"} 0
+		lateen_transfers_finished_total{kind="podvolumebackup",phase="Completed",reason="completed"} 0
+		lateen_transfers_finished_total{kind="podvolumebackup",phase="Failed",reason="mover_failed"} 0
+		lateen_bytes_moved_total{kind="podvolumebackup"} 0
+		lateen_mover_restarts_total{kind="podvolumebackup",reason="evicted"} 0
+		podVolume_pod_volume_backup_enqueue_count{node="node-1"} 0
+		podVolume_pod_volume_backup_dequeue_count{node="node-1"} 0
+	`, "lateen_priority_class_fallbacks_total", "lateen_config_fallbacks_total", "lateen_transfers_finished_total",
+		"lateen_bytes_moved_total", "lateen_mover_restarts_total",
+		"podVolume_pod_volume_backup_enqueue_count", "podVolume_pod_volume_backup_dequeue_count")
+}
+
+func TestCounters(t *testing.T) {
+	m, registry := newMetrics()
+	m.PriorityClassFallback("data-mover", "not_found")
+	m.ConfigFallback("podLabels", "invalid_value")
+	m.Finished("podvolumebackup", "Completed", "completed")
+	m.Finished("podvolumebackup", "Completed", "completed")
+	m.BytesMoved("podvolumebackup", 1000)
+	m.BytesMoved("podvolumebackup", 24)
+	m.BytesMoved("podvolumebackup", -1) // what a mover says is not always true, and must not end the agent
+	m.MoverRestarted("podvolumebackup", "evicted")
+	requireSeries(t, registry, `
+		lateen_priority_class_fallbacks_total{consumer="data-mover",reason="not_found"} 1
+		lateen_priority_class_fallbacks_total{consumer="data-mover",reason="rejected"} 0
+		lateen_priority_class_fallbacks_total{consumer="maintenance-job",reason="not_found"} 0
+		lateen_priority_class_fallbacks_total{consumer="maintenance-job",reason="rejected"} 0
+		lateen_config_fallbacks_total{reason="invalid_value",section="podLabels"} 1
+		lateen_config_fallbacks_total{reason="unknown_field",section="podLabels"} 0
+		lateen_transfers_finished_total{kind="podvolumebackup",phase="Completed",reason="completed"} 2
+		lateen_transfers_finished_total{kind="podvolumebackup",phase="Failed",reason="mover_failed"} 0
+		lateen_bytes_moved_total{kind="podvolumebackup"} 1024
+		lateen_mover_restarts_total{kind="podvolumebackup",reason="evicted"} 1
+	`, "lateen_priority_class_fallbacks_total", "lateen_config_fallbacks_total", "lateen_transfers_finished_total",
+		"lateen_bytes_moved_total", "lateen_mover_restarts_total")
+}
+
+func TestPriorityClassInfoIsOneSeriesPerConsumer(t *testing.T) {
+	m, registry := newMetrics()
+	m.PriorityClass("data-mover", "velero-low", "velero-low")
+	m.PriorityClass("maintenance-job", "", "")
+	m.PriorityClass("data-mover", "velero-low", "")
+	requireSeries(t, registry, `
+		lateen_priority_class_info{configured="velero-low",consumer="data-mover",effective=""} 1
+		lateen_priority_class_info{configured="",consumer="maintenance-job",effective=""} 1
+	`, "lateen_priority_class_info")
+}
+
+func TestGaugesFollowTheCaches(t *testing.T) {
+	m, registry := newMetrics()
+	inUse, waiting := 3, 2
+	m.Slots(4, func() int { return inUse })
+	m.Transfers(func() []metrics.Count {
+		return []metrics.Count{
+			{Kind: "podvolumebackup", Phase: "New", Transfers: waiting, OldestAge: 12.5},
+			{Kind: "podvolumebackup", Phase: "Completed", Transfers: 100, Terminal: true},
+		}
+	})
+	names := []string{"lateen_slots_in_use", "lateen_slots_limit", "lateen_transfers", "lateen_transfer_oldest_age_seconds"}
+	requireSeries(t, registry, `
+		lateen_slots_in_use 3
+		lateen_slots_limit 4
+		lateen_transfers{kind="podvolumebackup",phase="New"} 2
+		lateen_transfers{kind="podvolumebackup",phase="Completed"} 100
+		lateen_transfer_oldest_age_seconds{kind="podvolumebackup",phase="New"} 12.5
+	`, names...)
+	inUse, waiting = 0, 7
+	requireSeries(t, registry, `
+		lateen_slots_in_use 0
+		lateen_slots_limit 4
+		lateen_transfers{kind="podvolumebackup",phase="New"} 7
+		lateen_transfers{kind="podvolumebackup",phase="Completed"} 100
+		lateen_transfer_oldest_age_seconds{kind="podvolumebackup",phase="New"} 12.5
+	`, names...)
+}
+
+func TestPhaseDurationReachesFromATenthToFourHours(t *testing.T) {
+	m, registry := newMetrics()
+	m.PhaseLasted("podvolumebackup", "Accepted", 50*time.Millisecond)
+	m.PhaseLasted("podvolumebackup", "Accepted", 4*time.Hour)
+	families, err := registry.Gather()
+	require.NoError(t, err)
+	for _, family := range families {
+		if family.GetName() == "lateen_transfer_phase_duration_seconds" {
+			histogram := family.GetMetric()[0].GetHistogram()
+			require.EqualValues(t, 2, histogram.GetSampleCount())
+			buckets := histogram.GetBucket()
+			require.InDelta(t, 0.1, buckets[0].GetUpperBound(), 0)
+			require.EqualValues(t, 1, buckets[0].GetCumulativeCount())
+			require.InDelta(t, 4*time.Hour.Seconds(), buckets[len(buckets)-1].GetUpperBound(), 0)
+			require.EqualValues(t, 2, buckets[len(buckets)-1].GetCumulativeCount())
+			return
+		}
+	}
+	require.Fail(t, "lateen_transfer_phase_duration_seconds is not gathered")
+}
+
+func TestVelerosMetricsGoWithTheirBackup(t *testing.T) {
+	m, registry := newMetrics()
+	m.BackupStarted()
+	m.BackupStarted()
+	m.BackupCompleted("pvb-1-bsl-app-kopia-backup", "velero/nightly", "pvb-1", 90*time.Second)
+	m.BackupCompleted("pvb-2-bsl-app-kopia-backup", "velero/nightly", "pvb-2", 1500*time.Millisecond)
+	requireSeries(t, registry, `
+		podVolume_pod_volume_backup_enqueue_count{node="node-1"} 2
+		podVolume_pod_volume_backup_dequeue_count{node="node-1"} 2
+		podVolume_pod_volume_operation_latency_seconds_gauge{backupName="velero/nightly",node="node-1",operation="pvb-1-bsl-app-kopia-backup",pod_volume_backup="pvb-1"} 90
+		podVolume_pod_volume_operation_latency_seconds_gauge{backupName="velero/nightly",node="node-1",operation="pvb-2-bsl-app-kopia-backup",pod_volume_backup="pvb-2"} 1.5
+	`, "podVolume_pod_volume_backup_enqueue_count", "podVolume_pod_volume_backup_dequeue_count", "podVolume_pod_volume_operation_latency_seconds_gauge")
+	count := func() int {
+		n, err := testutil.GatherAndCount(registry, "podVolume_pod_volume_operation_latency_seconds", "podVolume_pod_volume_operation_latency_seconds_gauge")
+		require.NoError(t, err)
+		return n
+	}
+	require.Equal(t, 4, count())
+	m.BackupForgotten("pvb-1")
+	require.Equal(t, 2, count())
+	m.BackupForgotten("pvb-2")
+	require.Zero(t, count())
+}
+
+type answers struct {
+	response *http.Response
+	err      error
+}
+
+func (a answers) RoundTrip(*http.Request) (*http.Response, error) { return a.response, a.err }
+
+func TestRequestsAreCountedPerAgent(t *testing.T) {
+	m, registry := newMetrics()
+	_, other := newMetrics()
+	clock := clocktesting.NewFakePassiveClock(time.Unix(0, 0))
+	send := func(method string, next answers) {
+		request, err := http.NewRequestWithContext(t.Context(), method, "https://192.0.2.1/api", nil)
+		require.NoError(t, err)
+		response, err := m.Transport(next, clock).RoundTrip(request)
+		require.Equal(t, next.response, response)
+		require.ErrorIs(t, err, next.err)
+		if response != nil {
+			require.NoError(t, response.Body.Close())
+		}
+	}
+	answer := func(code int) answers {
+		return answers{response: &http.Response{StatusCode: code, Body: io.NopCloser(strings.NewReader(""))}}
+	}
+	send(http.MethodGet, answer(200))
+	send(http.MethodGet, answer(200))
+	send(http.MethodPatch, answer(409))
+	send(http.MethodGet, answers{err: errors.New("connection refused")})
+	requireSeries(t, registry, `
+		rest_client_requests_total{code="200",method="GET"} 2
+		rest_client_requests_total{code="409",method="PATCH"} 1
+		rest_client_requests_total{code="error",method="GET"} 1
+	`, "rest_client_requests_total")
+	n, err := testutil.GatherAndCount(other, "rest_client_requests_total")
+	require.NoError(t, err)
+	require.Zero(t, n)
+}
+
+func TestWorkqueuesHaveTheNamesOfKubernetes(t *testing.T) {
+	m, registry := newMetrics()
+	queue := workqueue.NewTypedRateLimitingQueueWithConfig(
+		workqueue.DefaultTypedControllerRateLimiter[string](),
+		workqueue.TypedRateLimitingQueueConfig[string]{Name: "podvolumebackup", MetricsProvider: m.Workqueues()})
+	defer queue.ShutDown()
+	queue.Add("a")
+	queue.Add("b")
+	key, _ := queue.Get()
+	queue.Done(key)
+	queue.AddRateLimited("c")
+	requireSeries(t, registry, `
+		workqueue_depth{name="podvolumebackup"} 1
+		workqueue_adds_total{name="podvolumebackup"} 2
+		workqueue_retries_total{name="podvolumebackup"} 1
+	`, "workqueue_depth", "workqueue_adds_total", "workqueue_retries_total")
+	for _, name := range []string{
+		"workqueue_queue_duration_seconds", "workqueue_work_duration_seconds",
+		"workqueue_unfinished_work_seconds", "workqueue_longest_running_processor_seconds",
+	} {
+		n, err := testutil.GatherAndCount(registry, name)
+		require.NoError(t, err)
+		require.Equal(t, 1, n, name)
+	}
+}
+
+// TestLint gathers one series of everything. Velero's names are what they are.
+func TestLint(t *testing.T) {
+	m, registry := newMetrics()
+	m.PriorityClass("data-mover", "velero-low", "velero-low")
+	m.PhaseLasted("podvolumebackup", "New", time.Second)
+	m.Slots(1, func() int { return 0 })
+	m.Transfers(func() []metrics.Count { return []metrics.Count{{Kind: "podvolumebackup", Phase: "New"}} })
+	m.BackupCompleted("operation", "velero/nightly", "pvb-1", time.Second)
+	m.Workqueues().NewDepthMetric("podvolumebackup")
+	problems, err := testutil.GatherAndLint(registry)
+	require.NoError(t, err)
+	veleros := 0
+	for _, problem := range problems {
+		require.True(t, strings.HasPrefix(problem.Metric, "podVolume_"), "%s: %s", problem.Metric, problem.Text)
+		veleros++
+	}
+	require.Positive(t, veleros, "the linter sees Velero's names")
+}
+
+func TestBuildInfo(t *testing.T) {
+	_, registry := newMetrics()
+	families, err := registry.Gather()
+	require.NoError(t, err)
+	for _, family := range families {
+		if family.GetName() == "lateen_build_info" {
+			labels := family.GetMetric()[0].GetLabel()
+			require.Equal(t, "goversion", labels[0].GetName())
+			require.Equal(t, "v0.1.0", labels[1].GetValue())
+			return
+		}
+	}
+	require.Fail(t, "lateen_build_info is not gathered")
+}
+
+func TestNoMetricsCountNothing(t *testing.T) {
+	var m *metrics.Metrics
+	m.Init(start())
+	m.PriorityClass("data-mover", "a", "a")
+	m.PriorityClassFallback("data-mover", "not_found")
+	m.ConfigFallback("podLabels", "invalid_value")
+	m.Finished("podvolumebackup", "Completed", "completed")
+	m.BytesMoved("podvolumebackup", 1)
+	m.PhaseLasted("podvolumebackup", "New", time.Second)
+	m.MoverRestarted("podvolumebackup", "evicted")
+	m.Slots(1, func() int { return 0 })
+	m.Transfers(func() []metrics.Count { return nil })
+	m.BackupStarted()
+	m.BackupCompleted("operation", "backup", "name", time.Second)
+	m.BackupForgotten("name")
+	require.Nil(t, m.Workqueues())
+	require.Equal(t, http.DefaultTransport, m.Transport(http.DefaultTransport, clocktesting.NewFakePassiveClock(time.Time{})))
+}

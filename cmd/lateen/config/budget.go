@@ -44,7 +44,7 @@ func (b budget) spend(ctx context.Context, attempt func(context.Context) error) 
 		// Half of the delay is random: the agents of all nodes may have started at the same time.
 		select {
 		case <-ctx.Done():
-			return context.Cause(ctx)
+			return ctx.Err()
 		case <-b.clock.After(min(delay/2+rand.N(delay/2), left)):
 		}
 	}

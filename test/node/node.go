@@ -1,0 +1,164 @@
+// Package node plays the kubelet of simulated nodes against a real control plane. It knows nothing of
+// Lateen, and it leaves scheduling, admission and garbage collection to those whose work they are.
+package node
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"path/filepath"
+	"sync"
+	"time"
+
+	coordinationv1 "k8s.io/api/coordination/v1"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
+	"k8s.io/klog/v2"
+)
+
+// Options describe a simulated node.
+type Options struct {
+	Name        string
+	Root        string              // plays /var/lib/kubelet
+	Labels      map[string]string   // besides those that every kubelet sets
+	Allocatable corev1.ResourceList // empty: room for 110 small pods
+	StartDelay  time.Duration       // from being bound to running
+	Runner      Runner              // what containers do; nil: Idle
+	OnRunning   func(*corev1.Pod)   // told of each pod that has come to run; may be nil
+}
+
+// Node is a simulated node that is kept Ready.
+type Node struct {
+	options Options
+	config  *rest.Config
+	client  kubernetes.Interface
+	logs    *logServer
+	Faults  *Faults
+
+	cancel  context.CancelFunc
+	running sync.WaitGroup
+	lock    sync.Mutex
+	pods    map[types.UID]*podRun
+}
+
+// heartbeat is half of what the node lifecycle controller's 50 s of grace leave room for.
+const heartbeat = 10 * time.Second
+
+// Start registers the node and begins to run the pods that are bound to it.
+func Start(ctx context.Context, config *rest.Config, options Options) (*Node, error) {
+	if options.Runner == nil {
+		options.Runner = Idle{}
+	}
+	client, err := kubernetes.NewForConfig(config)
+	if err != nil {
+		return nil, fmt.Errorf("make client: %w", err)
+	}
+	logs, err := newLogServer()
+	if err != nil {
+		return nil, err
+	}
+	n := &Node{options: options, config: config, client: client, logs: logs, Faults: &Faults{}, pods: map[types.UID]*podRun{}}
+	if err := n.register(ctx); err != nil {
+		return nil, err
+	}
+	ctx, n.cancel = context.WithCancel(context.WithoutCancel(ctx))
+	n.running.Go(logs.serve)
+	n.running.Go(func() { n.beat(ctx) })
+	if err := n.watchPods(ctx); err != nil {
+		n.Stop()
+		return nil, err
+	}
+	return n, nil
+}
+
+// Stop ends every process of the node. Its objects stay in the API, as those of a machine that lost power.
+func (n *Node) Stop() {
+	n.cancel()
+	n.logs.close()
+	n.running.Wait()
+}
+
+// Name is the node's.
+func (n *Node) Name() string { return n.options.Name }
+
+// PodsDir plays the kubelet's pods directory.
+func (n *Node) PodsDir() string { return filepath.Join(n.options.Root, "pods") }
+
+func (n *Node) register(ctx context.Context) error {
+	labels := map[string]string{
+		corev1.LabelHostname: n.options.Name, corev1.LabelOSStable: "linux", corev1.LabelArchStable: "amd64",
+	}
+	for key, value := range n.options.Labels {
+		labels[key] = value
+	}
+	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: n.options.Name, Labels: labels}}
+	if _, err := n.client.CoreV1().Nodes().Create(ctx, node, metav1.CreateOptions{}); err != nil {
+		return fmt.Errorf("register node %s: %w", n.options.Name, err)
+	}
+	if err := n.ready(ctx); err != nil {
+		return err
+	}
+	lease := &coordinationv1.Lease{
+		ObjectMeta: metav1.ObjectMeta{Name: n.options.Name, Namespace: corev1.NamespaceNodeLease},
+		Spec:       coordinationv1.LeaseSpec{HolderIdentity: new(n.options.Name), LeaseDurationSeconds: new(int32(40)), RenewTime: new(metav1.NowMicro())},
+	}
+	if _, err := n.client.CoordinationV1().Leases(corev1.NamespaceNodeLease).Create(ctx, lease, metav1.CreateOptions{}); err != nil {
+		return fmt.Errorf("create lease of node %s: %w", n.options.Name, err)
+	}
+	return nil
+}
+
+// ready posts the node's status, without a resourceVersion: others write to the node too.
+func (n *Node) ready(ctx context.Context) error {
+	room := n.options.Allocatable
+	if room == nil {
+		room = corev1.ResourceList{
+			corev1.ResourceCPU: resource.MustParse("64"), corev1.ResourceMemory: resource.MustParse("256Gi"),
+			corev1.ResourceEphemeralStorage: resource.MustParse("1Ti"), corev1.ResourcePods: resource.MustParse("250"),
+		}
+	}
+	now := metav1.Now()
+	status := &corev1.Node{
+		ObjectMeta: metav1.ObjectMeta{Name: n.options.Name},
+		Status: corev1.NodeStatus{
+			Capacity: room, Allocatable: room,
+			Addresses:       []corev1.NodeAddress{{Type: corev1.NodeInternalIP, Address: "127.0.0.1"}},
+			DaemonEndpoints: corev1.NodeDaemonEndpoints{KubeletEndpoint: corev1.DaemonEndpoint{Port: n.logs.port()}},
+			NodeInfo:        corev1.NodeSystemInfo{OperatingSystem: "linux", Architecture: "amd64", KubeletVersion: "v1.36.3"},
+			Conditions: []corev1.NodeCondition{{
+				Type: corev1.NodeReady, Status: corev1.ConditionTrue, Reason: "KubeletReady", Message: "simulated",
+				LastHeartbeatTime: now, LastTransitionTime: now,
+			}},
+		},
+	}
+	patch, err := json.Marshal(map[string]any{"status": status.Status})
+	if err != nil {
+		return fmt.Errorf("encode status of node %s: %w", n.options.Name, err)
+	}
+	if _, err := n.client.CoreV1().Nodes().Patch(ctx, n.options.Name, types.StrategicMergePatchType, patch, metav1.PatchOptions{}, "status"); err != nil {
+		return fmt.Errorf("post status of node %s: %w", n.options.Name, err)
+	}
+	return nil
+}
+
+// beat renews the node's lease as a kubelet does.
+func (n *Node) beat(ctx context.Context) {
+	ticker := time.NewTicker(heartbeat)
+	defer ticker.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-ticker.C:
+		}
+		patch := fmt.Sprintf(`{"spec":{"renewTime":%q}}`, metav1.NowMicro().UTC().Format(metav1.RFC3339Micro))
+		_, err := n.client.CoordinationV1().Leases(corev1.NamespaceNodeLease).Patch(ctx, n.options.Name, types.MergePatchType, []byte(patch), metav1.PatchOptions{})
+		if err != nil && ctx.Err() == nil {
+			klog.FromContext(ctx).Error(err, "Renew lease", "node", n.options.Name)
+		}
+	}
+}

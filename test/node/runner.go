@@ -1,0 +1,55 @@
+package node
+
+import (
+	"context"
+	"io"
+
+	corev1 "k8s.io/api/core/v1"
+)
+
+// Runner plays the containers of a pod.
+type Runner interface {
+	// Run returns when the containers have ended, or soon after the context has: that is the pod's deletion.
+	Run(ctx context.Context, pod *corev1.Pod, host Host) Result
+}
+
+// Host is what a pod finds on its node.
+type Host struct {
+	Node    string
+	PodDir  string // below the kubelet's pods directory
+	Log     io.Writer
+	Volumes map[string]string // directories by volume name, hostPath volumes included
+}
+
+// Result is how the containers of a pod have ended.
+type Result struct {
+	ExitCode int32
+	Message  string // termination message; a kubelet keeps 4096 bytes of it
+	Reason   string // such as OOMKilled; empty: Completed or Error
+}
+
+// Idle is a container that runs until it is told to end.
+type Idle struct{}
+
+// Run implements Runner.
+func (Idle) Run(ctx context.Context, _ *corev1.Pod, _ Host) Result {
+	<-ctx.Done()
+	return Result{ExitCode: 143}
+}
+
+// MoverLabel marks the movers of pod volume backups (Velero's PVBLabel).
+const MoverLabel = "velero.io/pod-volume-backup"
+
+// IsMover tells whether a pod is a data mover.
+func IsMover(pod *corev1.Pod) bool { return pod.Labels[MoverLabel] != "" }
+
+// Movers runs data movers by one runner and leaves everything else idle.
+type Movers struct{ Runner Runner }
+
+// Run implements Runner.
+func (m Movers) Run(ctx context.Context, pod *corev1.Pod, host Host) Result {
+	if IsMover(pod) {
+		return m.Runner.Run(ctx, pod, host)
+	}
+	return Idle{}.Run(ctx, pod, host)
+}

@@ -47,7 +47,11 @@ func Run(ctx context.Context, options Options) error {
 	if err != nil {
 		return err
 	}
+	countFromZero(options.Metrics)
 	startup, err := config.Load(ctx, clients.kube, options.Config, options.Clock)
+	if ctx.Err() != nil {
+		return nil // told to stop before it had begun
+	}
 	if err != nil {
 		return err
 	}

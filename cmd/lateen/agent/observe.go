@@ -13,16 +13,20 @@ import (
 
 type backups = reconcile.Transfers[*velerov1.PodVolumeBackup]
 
-// observe registers what is computed at each scrape, and makes every series exist.
+// observe registers what is computed at each scrape.
 func (p *parts) observe(slots *reconcile.Slots, transfers *backups) {
 	p.Metrics.Slots(slots.Limit(), slots.InUse)
 	p.Metrics.Transfers(func() []metrics.Count { return transfers.Count(p.caches.PodVolumeBackups.List()) })
-	p.Metrics.Init(metrics.Start{
+}
+
+// countFromZero makes every series exist before anything can be counted.
+func countFromZero(meter *metrics.Metrics) {
+	meter.Init(metrics.Start{
 		Consumers:     priority.Consumers(),
 		ClassReasons:  words(priority.Reasons()),
 		Sections:      words(config.Sections()),
 		ConfigReasons: words(config.Reasons()),
-		Kinds:         []string{transfers.Kind.Name},
+		Kinds:         []string{transfer.PodVolumeBackup().Name},
 		LostReasons:   build.LostReasons(),
 		Ends:          ends(),
 	})

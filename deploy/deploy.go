@@ -3,10 +3,9 @@
 package deploy
 
 import (
-	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
-	rbacv1 "k8s.io/api/rbac/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
 )
 
 const (
@@ -31,26 +30,19 @@ type Options struct {
 	HostPath           bool   // find volumes by looking under the kubelet's pods directory, as uid 0
 }
 
-// Installation is one set of objects, in the order in which to create them.
-type Installation struct {
-	ServiceAccount     *corev1.ServiceAccount
-	Role               *rbacv1.Role
-	RoleBinding        *rbacv1.RoleBinding
-	ClusterRole        *rbacv1.ClusterRole
-	ClusterRoleBinding *rbacv1.ClusterRoleBinding
-	DaemonSet          *appsv1.DaemonSet
+// Objects are all objects of an installation, in the order in which to create them.
+func Objects(o Options) []runtime.Object {
+	return append(Access(o.Namespace), daemonSet(o))
 }
 
-// New makes the objects for o. Names of cluster-wide objects carry the namespace, so that
+// Access are the objects that let an agent in Velero's namespace do its work, and no more: its
+// ServiceAccount and the rights of it. Names of cluster-wide objects carry the namespace, so that
 // installations in two namespaces of one cluster do not share rights.
-func New(o Options) Installation {
-	return Installation{
-		ServiceAccount:     serviceAccount(o.Namespace),
-		Role:               role(o.Namespace),
-		RoleBinding:        roleBinding(o.Namespace),
-		ClusterRole:        clusterRole(o.Namespace),
-		ClusterRoleBinding: clusterRoleBinding(o.Namespace),
-		DaemonSet:          daemonSet(o),
+func Access(namespace string) []runtime.Object {
+	return []runtime.Object{
+		serviceAccount(namespace),
+		role(namespace), roleBinding(namespace),
+		clusterRole(namespace), clusterRoleBinding(namespace),
 	}
 }
 

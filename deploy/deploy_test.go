@@ -38,7 +38,7 @@ func TestInstallation(t *testing.T) {
 	}
 	for name, test := range cases {
 		t.Run(name, func(t *testing.T) {
-			got := render(t, deploy.New(test.options))
+			got := render(t, deploy.Objects(test.options))
 			file := filepath.Join("testdata", test.golden)
 			if *update {
 				require.NoError(t, os.WriteFile(file, got, 0o644))
@@ -73,11 +73,8 @@ func TestTheAgentMayWriteOnlyThis(t *testing.T) {
 	}
 }
 
-func render(t *testing.T, made deploy.Installation) []byte {
+func render(t *testing.T, objects []runtime.Object) []byte {
 	t.Helper()
-	objects := []runtime.Object{
-		made.ServiceAccount, made.Role, made.RoleBinding, made.ClusterRole, made.ClusterRoleBinding, made.DaemonSet,
-	}
 	documents := make([][]byte, 0, len(objects))
 	for _, object := range objects {
 		document, err := yaml.Marshal(object)

@@ -1,0 +1,184 @@
+package node
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/url"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"time"
+
+	authenticationv1 "k8s.io/api/authentication/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
+)
+
+// Real runs the container of a pod as a process, in a mount namespace made by bubblewrap in which it
+// finds what its image and its volumes would give it.
+type Real struct {
+	Config *rest.Config // reaches the API server, and may make tokens
+	Velero string       // the binary that plays /velero in the image
+	Binds  []string     // host directories that a container reaches as it would a network: the repository
+}
+
+const (
+	secretsDir     = "/var/run/secrets/kubernetes.io/serviceaccount"
+	terminationLog = "/dev/termination-log"
+	// killDelay is for a container that does not end when it is told to.
+	killDelay = 4 * time.Second
+)
+
+// Run implements Runner.
+func (r Real) Run(ctx context.Context, pod *corev1.Pod, host Host) Result {
+	box, err := r.prepare(ctx, pod, host)
+	if err != nil {
+		fmt.Fprintln(host.Log, "node:", err)
+		return Result{ExitCode: 128, Reason: "StartError", Message: err.Error()}
+	}
+	command := exec.CommandContext(ctx, "bwrap", box.args...)
+	command.Stdout, command.Stderr = host.Log, host.Log
+	command.Env = []string{} // the container has its own
+	command.Cancel = func() error { return command.Process.Signal(syscall.SIGTERM) }
+	command.WaitDelay = killDelay
+	err = command.Run()
+	message, readErr := os.ReadFile(box.termination)
+	if readErr != nil {
+		fmt.Fprintln(host.Log, "node:", readErr)
+	}
+	return Result{ExitCode: exitCode(err), Message: string(message)}
+}
+
+func exitCode(err error) int32 {
+	if err == nil {
+		return 0
+	}
+	if exit := (*exec.ExitError)(nil); errors.As(err, &exit) {
+		if status, ok := exit.Sys().(syscall.WaitStatus); ok && status.Signaled() {
+			return 128 + int32(status.Signal())
+		}
+		return int32(exit.ExitCode())
+	}
+	return 128
+}
+
+// box is a container that is ready to be started.
+type box struct {
+	args        []string
+	termination string
+}
+
+func (r Real) prepare(ctx context.Context, pod *corev1.Pod, host Host) (*box, error) {
+	container := pod.Spec.Containers[0]
+	secrets, err := r.secrets(ctx, pod, host)
+	if err != nil {
+		return nil, err
+	}
+	termination := filepath.Join(host.PodDir, "termination-log")
+	if err := os.WriteFile(termination, nil, 0o600); err != nil {
+		return nil, fmt.Errorf("make termination log: %w", err)
+	}
+	args := []string{
+		"--die-with-parent", "--unshare-pid", "--proc", "/proc", "--tmpfs", "/tmp",
+		"--dev-bind", "/dev/null", "/dev/null", "--dev-bind", "/dev/urandom", "/dev/urandom",
+		"--bind", termination, terminationLog, "--ro-bind", secrets, secretsDir, "--ro-bind", r.Velero, "/velero",
+	}
+	for _, dir := range r.Binds {
+		args = append(args, "--bind", dir, dir)
+	}
+	for _, mount := range container.VolumeMounts {
+		if mount.MountPath == secretsDir {
+			continue // the projected volume that admission adds; its files are made here
+		}
+		dir := host.Volumes[mount.Name]
+		if dir == "" {
+			return nil, fmt.Errorf("mount %s: pod has no volume of that name", mount.Name)
+		}
+		how := "--bind"
+		if mount.ReadOnly {
+			how = "--ro-bind"
+		}
+		args = append(args, how, dir, mount.MountPath)
+	}
+	environment, err := r.environment(pod, container)
+	if err != nil {
+		return nil, err
+	}
+	args = append(args, "--clearenv")
+	for name, value := range environment {
+		args = append(args, "--setenv", name, value)
+	}
+	args = append(append(append(args, "--"), container.Command...), container.Args...)
+	return &box{args: args, termination: termination}, nil
+}
+
+// secrets makes the directory that a ServiceAccount's token is mounted from.
+func (r Real) secrets(ctx context.Context, pod *corev1.Pod, host Host) (string, error) {
+	client, err := kubernetes.NewForConfig(r.Config)
+	if err != nil {
+		return "", fmt.Errorf("make client: %w", err)
+	}
+	request := &authenticationv1.TokenRequest{Spec: authenticationv1.TokenRequestSpec{
+		BoundObjectRef: &authenticationv1.BoundObjectReference{APIVersion: "v1", Kind: "Pod", Name: pod.Name, UID: pod.UID},
+	}}
+	token, err := client.CoreV1().ServiceAccounts(pod.Namespace).CreateToken(ctx, pod.Spec.ServiceAccountName, request, metav1.CreateOptions{})
+	if err != nil {
+		return "", fmt.Errorf("get token of ServiceAccount %s: %w", pod.Spec.ServiceAccountName, err)
+	}
+	dir := filepath.Join(host.PodDir, "serviceaccount")
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		return "", fmt.Errorf("make token directory: %w", err)
+	}
+	files := map[string][]byte{"token": []byte(token.Status.Token), "namespace": []byte(pod.Namespace), "ca.crt": r.Config.CAData}
+	for name, content := range files {
+		if err := os.WriteFile(filepath.Join(dir, name), content, 0o600); err != nil {
+			return "", fmt.Errorf("write %s: %w", name, err)
+		}
+	}
+	return dir, nil
+}
+
+func (r Real) environment(pod *corev1.Pod, container corev1.Container) (map[string]string, error) {
+	server, err := url.Parse(r.Config.Host)
+	if err != nil {
+		return nil, fmt.Errorf("parse address of the API server: %w", err)
+	}
+	environment := map[string]string{
+		"HOME": "/tmp", "PATH": "/", "HOSTNAME": pod.Name,
+		"KUBERNETES_SERVICE_HOST": server.Hostname(), "KUBERNETES_SERVICE_PORT": server.Port(),
+	}
+	for _, variable := range container.Env {
+		value := variable.Value
+		if variable.ValueFrom != nil {
+			if value, err = field(pod, variable); err != nil {
+				return nil, err
+			}
+		}
+		environment[variable.Name] = value
+	}
+	return environment, nil
+}
+
+// field is a variable that the downward API fills.
+func field(pod *corev1.Pod, variable corev1.EnvVar) (string, error) {
+	if variable.ValueFrom.FieldRef == nil {
+		return "", fmt.Errorf("variable %s: this node knows fieldRef only", variable.Name)
+	}
+	switch path := variable.ValueFrom.FieldRef.FieldPath; path {
+	case "spec.nodeName":
+		return pod.Spec.NodeName, nil
+	case "metadata.namespace":
+		return pod.Namespace, nil
+	case "metadata.name":
+		return pod.Name, nil
+	case "metadata.uid":
+		return string(pod.UID), nil
+	default:
+		return "", fmt.Errorf("variable %s: this node does not know field %s", variable.Name, strings.TrimSpace(path))
+	}
+}

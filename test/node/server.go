@@ -1,0 +1,76 @@
+package node
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+)
+
+// VeleroServer is the real Velero server, running for one thing: only it can initialise a repository.
+type VeleroServer struct {
+	command *exec.Cmd
+	ended   chan struct{}
+	log     string
+}
+
+// ServerOptions say what a Velero server needs.
+type ServerOptions struct {
+	Velero     string // the binary
+	Kubeconfig string // with Velero's own rights
+	Namespace  string
+	Dir        string // for its scratch files and log
+}
+
+// StartVeleroServer starts it; repositories become Ready within some 20 s of their creation.
+func StartVeleroServer(ctx context.Context, options ServerOptions) (*VeleroServer, error) {
+	plugins, scratch := filepath.Join(options.Dir, "plugins"), filepath.Join(options.Dir, "scratch")
+	for _, dir := range []string{plugins, scratch} {
+		if err := os.MkdirAll(dir, 0o755); err != nil {
+			return nil, fmt.Errorf("make directory of Velero's server: %w", err)
+		}
+	}
+	s := &VeleroServer{ended: make(chan struct{}), log: filepath.Join(options.Dir, "velero-server.log")}
+	log, err := os.Create(s.log)
+	if err != nil {
+		return nil, fmt.Errorf("make log of Velero's server: %w", err)
+	}
+	defer log.Close()
+	s.command = exec.CommandContext(context.WithoutCancel(ctx), options.Velero, "server",
+		"--kubeconfig", options.Kubeconfig, "--namespace", options.Namespace, "--plugin-dir", plugins,
+		"--metrics-address", "127.0.0.1:0", "--profiler-address", "127.0.0.1:0", "--disable-controllers", strings.Join(idle(), ","))
+	s.command.Env = append(os.Environ(), "VELERO_NAMESPACE="+options.Namespace, "VELERO_SCRATCH_DIR="+scratch, "HOME="+scratch)
+	s.command.Stdout, s.command.Stderr = log, log
+	s.command.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	if err := s.command.Start(); err != nil {
+		return nil, fmt.Errorf("start Velero's server: %w", err)
+	}
+	go func() {
+		defer close(s.ended)
+		_ = s.command.Wait() // how it ended is in its log
+	}()
+	return s, nil
+}
+
+// idle are the controllers that have nothing to do with repositories.
+func idle() []string {
+	return []string{
+		"backup-queue", "backup", "backup-operations", "backup-deletion", "backup-finalizer", "backup-sync", "download-request",
+		"gc", "restore", "restore-operations", "schedule", "server-status-request", "restore-finalizer",
+	}
+}
+
+// Log is the file that it writes to.
+func (s *VeleroServer) Log() string { return s.log }
+
+// Ended is closed when the process is gone.
+func (s *VeleroServer) Ended() <-chan struct{} { return s.ended }
+
+// Stop ends the process.
+func (s *VeleroServer) Stop() {
+	_ = s.command.Process.Kill() // it may be gone already
+	<-s.ended
+}

@@ -1,0 +1,45 @@
+package world
+
+import (
+	"context"
+	"fmt"
+
+	velerov1 "github.com/vmware-tanzu/velero/pkg/apis/velero/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+const repositories = "backuprepositories"
+
+// Repository creates the backup repository of a namespace as Velero's server does before the first pod volume
+// backup of it, and returns when a running Velero server has made it Ready.
+func (w *World) Repository(ctx context.Context, volumeNamespace string) (*velerov1.BackupRepository, error) {
+	repository := &velerov1.BackupRepository{
+		ObjectMeta: metav1.ObjectMeta{
+			GenerateName: fmt.Sprintf("%s-%s-kopia-", volumeNamespace, defaultLocation), Namespace: w.Namespace,
+			Labels: map[string]string{
+				velerov1.VolumeNamespaceLabel: labelValue(volumeNamespace), velerov1.StorageLocationLabel: defaultLocation,
+				velerov1.RepositoryTypeLabel: velerov1.BackupRepositoryTypeKopia,
+			},
+		},
+		Spec: velerov1.BackupRepositorySpec{
+			VolumeNamespace: volumeNamespace, BackupStorageLocation: defaultLocation, RepositoryType: velerov1.BackupRepositoryTypeKopia,
+		},
+	}
+	made := &velerov1.BackupRepository{}
+	if err := w.create(ctx, repositories, repository, made); err != nil {
+		return nil, err
+	}
+	options := named(made.Name)
+	options.Watch = true
+	watcher, err := w.Velero.Get().Namespace(w.Namespace).Resource(repositories).VersionedParams(&options, metav1.ParameterCodec).Watch(ctx)
+	if err != nil {
+		return nil, fmt.Errorf("watch backup repository %s: %w", made.Name, err)
+	}
+	ready, err := await(ctx, watcher, func(r *velerov1.BackupRepository) bool {
+		return r.Status.Phase == velerov1.BackupRepositoryPhaseReady
+	})
+	if err != nil {
+		return nil, fmt.Errorf("wait for backup repository %s: %w", made.Name, err)
+	}
+	return ready, nil
+}

@@ -15,7 +15,6 @@ import (
 	"github.com/stretchr/testify/require"
 	velerov1 "github.com/vmware-tanzu/velero/pkg/apis/velero/v1"
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/klog/v2"
 	"k8s.io/utils/clock"
 
 	"github.com/lateen-project/lateen/cmd/lateen/agent"
@@ -124,7 +123,7 @@ func startAgent(ctx context.Context, t *testing.T, plane *cluster.Cluster, names
 		Namespace: namespace, NodeName: nodeName, NodeAgentConfigMap: configMap, MoverTemplate: "daemonset",
 		ResourceTimeout: time.Minute, Workers: 4, KubeAPIQPS: 100, KubeAPIBurst: 200, StartupTimeout: 10 * time.Second,
 	}
-	running, stop := context.WithCancel(klog.NewContext(ctx, klog.Background()))
+	running, stop := context.WithCancel(ctx)
 	ended := make(chan error, 1)
 	go func() {
 		ended <- agent.Run(running, agent.Options{

@@ -1,0 +1,69 @@
+package agent
+
+import (
+	"io"
+	"net/http"
+	"testing"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/stretchr/testify/require"
+)
+
+func serve(t *testing.T, profiling bool) *Server {
+	t.Helper()
+	registry := prometheus.NewRegistry()
+	registry.MustRegister(prometheus.NewGauge(prometheus.GaugeOpts{Name: "a_gauge", Help: "One."}))
+	server, err := Listen("127.0.0.1:0", registry, profiling)
+	require.NoError(t, err)
+	ended := make(chan error, 1)
+	go func() { ended <- server.Serve() }()
+	t.Cleanup(func() {
+		require.NoError(t, server.Close())
+		require.NoError(t, <-ended)
+	})
+	return server
+}
+
+func fetch(t *testing.T, server *Server, path string) (int, string) {
+	t.Helper()
+	request, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "http://"+server.Address()+path, nil)
+	require.NoError(t, err)
+	response, err := http.DefaultClient.Do(request)
+	require.NoError(t, err)
+	defer func() { require.NoError(t, response.Body.Close()) }()
+	text, err := io.ReadAll(response.Body)
+	require.NoError(t, err)
+	return response.StatusCode, string(text)
+}
+
+func TestReadyzSaysOkOnlyWhenEveryTransferWasLookedAt(t *testing.T) {
+	server := serve(t, false)
+	code, _ := fetch(t, server, "/readyz")
+	require.Equal(t, http.StatusServiceUnavailable, code, "before the caches are filled")
+	ready := make(chan struct{})
+	server.ReadyWhen(ready)
+	code, text := fetch(t, server, "/readyz")
+	require.Equal(t, http.StatusServiceUnavailable, code)
+	require.Contains(t, text, "not every transfer")
+	close(ready)
+	code, _ = fetch(t, server, "/readyz")
+	require.Equal(t, http.StatusOK, code)
+}
+
+func TestOneAddressServesMetricsHealthAndProfilesOnRequest(t *testing.T) {
+	plain, profiled := serve(t, false), serve(t, true)
+	code, text := fetch(t, plain, "/metrics")
+	require.Equal(t, http.StatusOK, code)
+	require.Contains(t, text, "a_gauge 0")
+	code, _ = fetch(t, plain, "/healthz")
+	require.Equal(t, http.StatusOK, code)
+	code, _ = fetch(t, plain, "/debug/pprof/")
+	require.Equal(t, http.StatusNotFound, code)
+	code, _ = fetch(t, profiled, "/debug/pprof/")
+	require.Equal(t, http.StatusOK, code)
+}
+
+func TestAnAddressThatIsTakenIsNamed(t *testing.T) {
+	_, err := Listen(serve(t, false).Address(), prometheus.NewRegistry(), false)
+	require.ErrorContains(t, err, "--metrics-address")
+}

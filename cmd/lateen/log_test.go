@@ -1,0 +1,53 @@
+package main
+
+import (
+	"bytes"
+	"encoding/json"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+func TestLogLevelsOfVeleroAreVerbosities(t *testing.T) {
+	tests := map[string]struct {
+		info, steps, waits bool
+	}{
+		"trace":   {info: true, steps: true, waits: true},
+		"debug":   {info: true, steps: true},
+		"info":    {info: true},
+		"warning": {},
+		"error":   {},
+	}
+	for level, want := range tests {
+		t.Run(level, func(t *testing.T) {
+			var out bytes.Buffer
+			logger, err := newLogger(&out, level, "text")
+			require.NoError(t, err)
+			logger.Info("phase changed")
+			logger.V(2).Info("step taken")
+			logger.V(4).Info("waiting")
+			logger.Error(nil, "it broke")
+			require.Equal(t, want.info, bytes.Contains(out.Bytes(), []byte("phase changed")))
+			require.Equal(t, want.steps, bytes.Contains(out.Bytes(), []byte("step taken")))
+			require.Equal(t, want.waits, bytes.Contains(out.Bytes(), []byte("waiting")))
+			require.Contains(t, out.String(), "it broke")
+		})
+	}
+}
+
+func TestLogFormatJSONIsOneObjectPerLine(t *testing.T) {
+	var out bytes.Buffer
+	logger, err := newLogger(&out, "info", "json")
+	require.NoError(t, err)
+	logger.Info("Phase changed", "to", "Accepted")
+	var line map[string]any
+	require.NoError(t, json.Unmarshal(out.Bytes(), &line))
+	require.Equal(t, "Accepted", line["to"])
+}
+
+func TestUnknownLevelAndFormatNameTheFlag(t *testing.T) {
+	_, err := newLogger(nil, "loud", "text")
+	require.ErrorContains(t, err, `--log-level "loud"`)
+	_, err = newLogger(nil, "info", "xml")
+	require.ErrorContains(t, err, `--log-format "xml"`)
+}

@@ -1,0 +1,56 @@
+package main
+
+import (
+	"os/exec"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+const module = "github.com/lateen-project/lateen/"
+
+// dependencies are all packages that one of ours is built from.
+func dependencies(t *testing.T, of string) []string {
+	t.Helper()
+	out, err := exec.CommandContext(t.Context(), "go", "list", "-deps", module+of).Output()
+	require.NoError(t, err)
+	return strings.Fields(string(out))
+}
+
+func TestLayers(t *testing.T) {
+	layers := map[string][]string{ // what of ours each package may be built from, directly or not
+		"metrics":            {},
+		"informers":          {},
+		"exposer/build":      {},
+		"exposer/priority":   {},
+		"deploy":             {},
+		"exposer":            {"exposer/build", "exposer/priority"},
+		"reconcile/transfer": {"exposer/build"},
+		"reconcile":          {"exposer", "exposer/build", "exposer/priority", "reconcile/transfer", "metrics"},
+		"cmd/lateen/config":  {"exposer/build", "exposer/priority"},
+	}
+	for of, allowed := range layers {
+		t.Run(of, func(t *testing.T) {
+			for _, dependency := range dependencies(t, of) {
+				if ours, ok := strings.CutPrefix(dependency, module); ok && ours != of {
+					require.Contains(t, allowed, ours)
+				}
+			}
+		})
+	}
+}
+
+func TestDecisionsArePure(t *testing.T) {
+	for _, of := range []string{"exposer/build", "reconcile/transfer"} {
+		t.Run(of, func(t *testing.T) {
+			for _, dependency := range dependencies(t, of) {
+				require.NotRegexp(t, `^k8s\.io/client-go(/|$)|^github\.com/prometheus/|^k8s\.io/utils/clock`, dependency)
+			}
+		})
+	}
+}
+
+func TestTheProductIsBuiltWithoutFrameworks(t *testing.T) {
+	require.NotRegexp(t, `controller-runtime|sirupsen/logrus|k8s\.io/kubernetes`, strings.Join(dependencies(t, "cmd/lateen"), "\n"))
+}

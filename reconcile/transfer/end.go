@@ -27,7 +27,7 @@ func succeeded(s State, seen Seen) Step {
 }
 
 func failed(s State, seen Seen, reason Reason, message string) Step {
-	s.Message = message
+	s.Message, s.Progress = message, latest(s, seen)
 	return end(s, seen, Failed, reason)
 }
 
@@ -36,7 +36,17 @@ func canceled(s State, seen Seen) Step {
 	if s.Message == "" && s.Deleting {
 		s.Message = "canceled because it is being deleted"
 	}
+	s.Progress = latest(s, seen)
 	return end(s, seen, Canceled, ReasonCanceled)
+}
+
+// latest is how far the mover is: what it said last, or what is known if it said nothing since it
+// started. What was said earlier is of the mover before it.
+func latest(s State, seen Seen) Progress {
+	if !s.Phase.TakesSlot() || seen.ProgressAt.Before(s.StartedAt) {
+		return s.Progress
+	}
+	return seen.Progress
 }
 
 func end(s State, seen Seen, phase Phase, reason Reason) Step {

@@ -155,8 +155,8 @@ func inProgress(s State, seen Seen, lim Limits) Step {
 	case s.Deleting: // nothing else in this write: the mover reacts to exactly this update
 		s.Cancel = true
 		return Step{Action: Write, State: s, Reason: ReasonDeleting}
-	case seen.Progress != s.Progress && !seen.ProgressAt.Before(s.StartedAt):
-		s.Progress = seen.Progress
+	case latest(s, seen) != s.Progress:
+		s.Progress = latest(s, seen)
 		return Step{Action: Write, State: s, Reason: ReasonProgress}
 	}
 	return Step{}

@@ -1,0 +1,208 @@
+package transfer
+
+import (
+	"slices"
+
+	"github.com/lateen-project/lateen/exposer/build"
+)
+
+func ownershipRules() []rule {
+	follow := legal()
+	return []rule{{
+		"nobody acts without owning",
+		func(m *moment) bool { return m.Seen.Mine || m.Seen.Follow || m.waits(0) },
+		input(func(_ *State, seen *Seen, _ *Limits) { seen.Follow = true }),
+	}, {
+		"until a mover is prepared, only who accepts makes, removes and replaces it",
+		func(m *moment) bool {
+			return m.mine() || implies(m.fresh(), m.waits(0)) &&
+				implies(m.in(Accepted), m.Step.Action != Expose && m.Step.Action != Remove && !m.restarts())
+		},
+		input(func(_ *State, seen *Seen, _ *Limits) { seen.Mine = seen.Mine || seen.Follow }),
+	}, {
+		"once a mover is prepared, only who follows it acts",
+		func(m *moment) bool { return m.Seen.Follow || !m.in(Prepared, InProgress, Canceling) || m.waits(0) },
+		input(func(_ *State, seen *Seen, _ *Limits) { seen.Follow = seen.Mine || seen.Follow }),
+	}, {
+		"a phase of a newer Velero is left alone",
+		func(m *moment) bool { return implies(m.in(newer()), m.waits(0)) },
+		func(s State, seen Seen, lim Limits) Step {
+			if s.Phase == newer() {
+				s.Phase = InProgress
+			}
+			return Next(s, seen, lim)
+		},
+	}, {
+		"phases follow each other as the table says",
+		func(m *moment) bool {
+			return m.Step.Action != Write || slices.Contains(follow[m.State.Phase], m.Step.State.Phase)
+		},
+		output(func(step *Step, s State, _ Seen) {
+			if s.Phase == InProgress && step.State.Phase == Accepted {
+				step.State.Phase = Prepared
+			}
+		}),
+	}}
+}
+
+// legal are the phases that may be written in each phase.
+func legal() map[Phase][]Phase {
+	return map[Phase][]Phase{
+		"":         {Accepted, Failed, Canceled},
+		New:        {Accepted, Failed, Canceled},
+		Accepted:   {Accepted, Prepared, Failed, Canceled},
+		Prepared:   {Accepted, InProgress, Failed, Canceled},
+		InProgress: {Accepted, InProgress, Canceling, Completed, Failed, Canceled},
+		Canceling:  {Completed, Failed, Canceled},
+		Completed:  {Completed},
+		Failed:     {Failed},
+		Canceled:   {Canceled},
+	}
+}
+
+func beginningRules() []rule {
+	return []rule{{
+		"what may be prepared is accepted, however long it queued, and nothing else is",
+		func(m *moment) bool {
+			may := m.fresh() && m.acts() && !m.asked() && m.State.Refusal == "" && m.Seen.Eligible && m.Seen.Room
+			return implies(m.fresh(), m.writes(Accepted) == may)
+		},
+		input(func(_ *State, seen *Seen, _ *Limits) { seen.Room = true }),
+	}, {
+		"accepting is one write: phase, time and finalizer",
+		func(m *moment) bool {
+			return implies(m.fresh() && m.writes(Accepted), m.changes(func(s *State) {
+				s.Phase, s.AcceptedAt, s.Finalizer = Accepted, m.Seen.Now, true
+			}))
+		},
+		output(func(step *Step, s State, _ Seen) { step.State.Finalizer = s.Finalizer }),
+	}, {
+		"accepting and exposing are two steps",
+		func(m *moment) bool { return implies(m.Step.Action == Expose, m.in(Accepted)) },
+		output(func(step *Step, s State, _ Seen) {
+			if (s.Phase == "" || s.Phase == New) && step.State.Phase == Accepted {
+				*step = Step{Action: Expose}
+			}
+		}),
+	}, {
+		"what waits for something else than room fails once the prepare timeout is over, and says so",
+		func(m *moment) bool {
+			if !m.fresh() || !m.acts() || m.asked() || m.State.Refusal != "" || m.Seen.Eligible {
+				return true
+			}
+			if left := m.left(m.State.CreatedAt, m.Limits.PrepareTimeout); left > 0 {
+				return m.waits(left)
+			}
+			return m.fails(ReasonNotEligible, m.Limits.PrepareTimeout.String())
+		},
+		input(func(s *State, seen *Seen, _ *Limits) { s.CreatedAt = seen.Now }),
+	}, {
+		"what queues for room waits without an end",
+		func(m *moment) bool {
+			queues := m.fresh() && m.acts() && !m.asked() && m.State.Refusal == "" && m.Seen.Eligible && !m.Seen.Room
+			return implies(queues, m.waits(0))
+		},
+		input(func(_ *State, seen *Seen, _ *Limits) { seen.Eligible = seen.Eligible && seen.Room }),
+	}, {
+		"what is not supported fails at once and says what it is",
+		func(m *moment) bool {
+			refused := m.fresh() && m.acts() && !m.asked() && m.State.Refusal != ""
+			return implies(refused, m.fails(ReasonUnsupported, m.State.Refusal))
+		},
+		input(func(s *State, seen *Seen, _ *Limits) {
+			if !seen.Room {
+				s.Refusal = ""
+			}
+		}),
+	}, {
+		"Prepared is written once the mover runs here, slot or not, and for nothing else",
+		func(m *moment) bool {
+			runs := m.preparing() && m.acts() && !m.stale() && m.is(build.Running) && m.Seen.Exposure.Node == m.Seen.Here
+			return m.writes(Prepared) == runs &&
+				implies(runs, m.changes(func(s *State) { s.Phase, s.Node = Prepared, m.Seen.Exposure.Node }))
+		},
+		output(func(step *Step, _ State, seen Seen) {
+			if step.State.Phase == Prepared && seen.Slot {
+				step.State.Phase = InProgress
+			}
+		}),
+	}, {
+		"a prepared mover starts once it has a slot, and never without",
+		func(m *moment) bool {
+			waits := m.ready() && m.acts() && m.is(build.Running)
+			starts := m.writes(InProgress) && !m.in(InProgress)
+			return starts == (waits && m.Seen.Slot) && implies(waits && !m.Seen.Slot, m.waits(0)) &&
+				implies(starts, m.changes(func(s *State) { s.Phase, s.StartedAt = InProgress, m.Seen.Now }))
+		},
+		input(func(_ *State, seen *Seen, _ *Limits) { seen.Slot = true }),
+	}}
+}
+
+func cleaningRules() []rule {
+	return []rule{{
+		"a terminal phase never changes",
+		func(m *moment) bool {
+			return implies(m.in(Completed, Failed, Canceled) && m.Step.Action == Write, m.writes(m.State.Phase))
+		},
+		output(func(step *Step, s State, seen Seen) {
+			if s.Phase == Failed && seen.Exposure.Condition == build.Absent && step.Action == Write {
+				step.State.Phase = Canceled
+			}
+		}),
+	}, {
+		"the terminal phase is written before a mover is removed: only useless ones go earlier",
+		func(m *moment) bool {
+			useless := m.in(Canceling) && m.alive() || m.in(Accepted) && m.stale()
+			return implies(m.Step.Action == Remove, m.in(Completed, Failed, Canceled) || useless)
+		},
+		output(func(step *Step, _ State, _ Seen) {
+			if step.State.Phase == Completed && step.Reason == ReasonCompleted {
+				*step = Step{Action: Remove, Reason: ReasonCleaned}
+			}
+		}),
+	}, {
+		"what was exposed is removed once the transfer has ended",
+		func(m *moment) bool {
+			left := m.in(Completed, Failed, Canceled) && m.acts() && !m.is(build.Absent, build.Ending)
+			return implies(left, m.Step.Action == Remove)
+		},
+		input(func(s *State, seen *Seen, _ *Limits) {
+			if s.Phase.Terminal() && seen.Exposure.Condition == build.Stuck {
+				seen.Exposure.Condition = build.Absent
+			}
+		}),
+	}, {
+		"the finalizer goes last, alone, once nothing is exposed",
+		func(m *moment) bool {
+			goes := m.in(Completed, Failed, Canceled) && m.acts() && m.is(build.Absent) && m.State.Finalizer
+			drops := m.Step.Action == Write && m.State.Finalizer && !m.Step.State.Finalizer
+			return goes == drops && implies(goes, m.changes(func(s *State) { s.Finalizer = false }))
+		},
+		output(func(step *Step, s State, _ Seen) {
+			if step.State.Phase.Terminal() && !s.Phase.Terminal() {
+				step.State.Finalizer = false
+			}
+		}),
+	}, {
+		"what is clean is left alone",
+		func(m *moment) bool {
+			clean := m.in(Completed, Failed, Canceled) && m.is(build.Absent) && !m.State.Finalizer
+			return implies(clean, m.waits(0))
+		},
+		output(func(step *Step, s State, seen Seen) {
+			if s.Phase.Terminal() && seen.Mine && *step == (Step{}) {
+				*step = Step{Action: Remove, Reason: ReasonCleaned}
+			}
+		}),
+	}, {
+		"no finalizer is added to an object that is being deleted",
+		func(m *moment) bool {
+			return implies(m.Step.Action == Write && m.State.Deleting && !m.State.Finalizer, !m.Step.State.Finalizer)
+		},
+		output(func(step *Step, _ State, _ Seen) {
+			if step.Action == Write && !step.State.Phase.Terminal() {
+				step.State.Finalizer = true
+			}
+		}),
+	}}
+}

@@ -1,0 +1,111 @@
+package transfer
+
+import (
+	"strings"
+
+	"github.com/lateen-project/lateen/exposer/build"
+)
+
+func contains(message, what string) bool { return strings.Contains(message, what) }
+
+func cancelRules() []rule {
+	return []rule{{
+		"a transfer that does not work yet is canceled at once",
+		func(m *moment) bool {
+			return implies(m.asked() && m.acts() && (m.fresh() || m.in(Accepted, Prepared)), m.writes(Canceled))
+		},
+		input(func(s *State, _ *Seen, _ *Limits) { // as Velero does
+			if s.Phase == Accepted {
+				s.Cancel = false
+			}
+		}),
+	}, {
+		"deleting a transfer whose mover may work sets spec.cancel and changes nothing else",
+		func(m *moment) bool {
+			flips := m.in(InProgress) && m.acts() && m.State.Deleting && !m.State.Cancel && (m.alive() || m.is(build.Ending))
+			return implies(flips, m.changes(func(s *State) { s.Cancel = true }))
+		},
+		output(func(step *Step, _ State, _ Seen) {
+			if step.Reason == ReasonDeleting {
+				step.State.Phase = Canceling
+			}
+		}),
+	}, {
+		"spec.cancel is set for a deletion only, and never taken back",
+		func(m *moment) bool {
+			return implies(m.Step.Action == Write && m.Step.State.Cancel != m.State.Cancel, m.in(InProgress) && m.State.Deleting && m.Step.State.Cancel)
+		},
+		output(func(step *Step, _ State, _ Seen) {
+			if step.State.Phase == Canceled {
+				step.State.Cancel = true
+			}
+		}),
+	}, {
+		"Canceling is written once the cancel is seen with InProgress, which the mover reacts to",
+		func(m *moment) bool {
+			seen := m.in(InProgress) && m.acts() && m.State.Cancel && (m.alive() || m.is(build.Ending))
+			return m.writes(Canceling) == seen && implies(seen, m.changes(func(s *State) { s.Phase = Canceling }))
+		},
+		input(func(s *State, _ *Seen, _ *Limits) { s.Cancel = s.Cancel || s.Deleting }),
+	}, {
+		"a mover that has not started may miss the cancel, and is removed at once",
+		func(m *moment) bool {
+			return implies(m.in(Canceling) && m.acts() && m.alive() && !m.Seen.Started, m.Step.Action == Remove)
+		},
+		input(func(_ *State, seen *Seen, _ *Limits) { seen.Started = true }),
+	}, {
+		"a mover that has started gets the grace to stop, and no more",
+		func(m *moment) bool {
+			if !m.in(Canceling) || !m.acts() || !m.alive() || !m.Seen.Started {
+				return true
+			}
+			if left := m.left(m.Seen.CanceledAt, m.Limits.CancelGrace); left > 0 {
+				return m.waits(left)
+			}
+			return m.Step.Action == Remove
+		},
+		input(func(_ *State, seen *Seen, _ *Limits) { seen.CanceledAt = seen.Now }),
+	}, {
+		"a canceled transfer whose mover is gone is Canceled and gets no other mover",
+		func(m *moment) bool {
+			stopped := m.in(Canceling) || m.in(InProgress) && m.asked()
+			return implies(stopped && m.acts() && m.gone(), m.writes(Canceled))
+		},
+		input(func(s *State, _ *Seen, _ *Limits) {
+			if s.Phase == InProgress {
+				s.Cancel = false
+			}
+		}),
+	}, {
+		"a mover that stops because it was told to makes the transfer Canceled",
+		func(m *moment) bool {
+			told := m.in(Canceling) || m.in(InProgress) && m.asked()
+			return implies(told && m.acts() && m.is(build.Failed) && m.Seen.Exposure.Canceled, m.writes(Canceled))
+		},
+		input(func(_ *State, seen *Seen, _ *Limits) { seen.Exposure.Canceled = false }),
+	}, {
+		"nothing is Canceled that nobody asked to stop",
+		func(m *moment) bool { return implies(m.ends() && m.writes(Canceled), m.asked() || m.in(Canceling)) },
+		output(func(step *Step, _ State, seen Seen) {
+			if seen.Exposure.Canceled && step.State.Phase == Failed {
+				step.State.Phase, step.Reason = Canceled, ReasonCanceled
+			}
+		}),
+	}, {
+		"a cancel keeps the message of whoever canceled, and a deletion says that it was one",
+		func(m *moment) bool {
+			if !m.ends() || !m.writes(Canceled) {
+				return true
+			}
+			if m.State.Message == "" && m.State.Deleting {
+				return contains(m.Step.State.Message, "being deleted")
+			}
+			return m.Step.State.Message == m.State.Message
+		},
+		output(func(step *Step, _ State, _ Seen) {
+			if step.State.Phase == Canceled {
+				step.State.Message = "canceled"
+			}
+		}),
+	}}
+}

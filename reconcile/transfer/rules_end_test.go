@@ -1,0 +1,195 @@
+package transfer
+
+import (
+	"slices"
+	"time"
+
+	"github.com/lateen-project/lateen/exposer/build"
+)
+
+func endRules() []rule {
+	reasons := Ends()
+	return []rule{{
+		"what is not prepared in time fails, at the timeout and not before, and says what was in the way",
+		func(m *moment) bool {
+			over := m.in(Accepted) && m.acts() && !m.asked() && !m.Seen.SourceGone && m.left(m.State.AcceptedAt, m.Limits.PrepareTimeout) <= 0
+			why := m.Seen.Exposure.Message
+			if m.is(build.Absent) {
+				why = m.Seen.ExposeErr
+			}
+			return (m.Step.Reason == ReasonPrepareTimeout) == over && implies(over, m.fails(ReasonPrepareTimeout, why))
+		},
+		input(func(s *State, seen *Seen, _ *Limits) { s.AcceptedAt = seen.Now }),
+	}, {
+		"whatever ends has a completion time, and nothing else gets one",
+		func(m *moment) bool {
+			if m.ends() {
+				return m.Step.State.CompletedAt.Equal(m.Seen.Now)
+			}
+			return m.Step.Action != Write || m.Step.State.CompletedAt.Equal(m.State.CompletedAt)
+		},
+		output(func(step *Step, _ State, _ Seen) { // as Velero does
+			if step.Reason == ReasonPrepareTimeout {
+				step.State.CompletedAt = time.Time{}
+			}
+		}),
+	}, {
+		"the reason of an end is one that the metrics know",
+		func(m *moment) bool {
+			return implies(m.ends(), slices.Contains(reasons[m.Step.State.Phase], m.Step.Reason))
+		},
+		output(func(step *Step, _ State, _ Seen) {
+			if step.Reason == ReasonMoverLost {
+				step.Reason = ReasonRestarted
+			}
+		}),
+	}, {
+		"a transfer that fails says why",
+		func(m *moment) bool { return implies(m.ends() && m.writes(Failed), len(m.Step.State.Message) > 10) },
+		output(func(step *Step, s State, _ Seen) { step.State.Message = s.Message }),
+	}}
+}
+
+func outcomeRules() []rule {
+	return []rule{{
+		"Completed is a mover that worked, succeeded and left a result that can be read, and no other",
+		func(m *moment) bool {
+			return (m.ends() && m.writes(Completed)) == (m.in(InProgress, Canceling) && m.acts() && m.is(build.Succeeded) && m.Seen.Result != nil)
+		},
+		input(func(_ *State, seen *Seen, _ *Limits) { // as Velero does
+			if seen.Result == nil {
+				seen.Result = &Outcome{}
+			}
+		}),
+	}, {
+		"a success whose result cannot be read is a failure that says what is wrong with it",
+		func(m *moment) bool {
+			garbage := m.in(InProgress, Canceling) && m.acts() && m.is(build.Succeeded) && m.Seen.Result == nil
+			return implies(garbage, m.fails(ReasonUnreadable, m.Seen.Unreadable))
+		},
+		input(func(_ *State, seen *Seen, _ *Limits) { seen.Unreadable = "" }),
+	}, {
+		"completing is one write: phase, time, outcome, final progress, and a message only of an empty volume",
+		func(m *moment) bool {
+			if !m.ends() || !m.writes(Completed) {
+				return true
+			}
+			result, message := m.Seen.Result, ""
+			if result == nil {
+				return false
+			}
+			if result.Empty {
+				message = "volume was empty so no snapshot was taken"
+			}
+			return m.changes(func(s *State) {
+				s.Phase, s.CompletedAt, s.Outcome, s.Message = Completed, m.Seen.Now, *result, message
+				s.Progress = Progress{Total: result.TotalBytes, Done: result.TotalBytes}
+			})
+		},
+		output(func(step *Step, s State, _ Seen) {
+			if step.State.Phase == Completed {
+				step.State.Progress = s.Progress
+			}
+		}),
+	}, {
+		"failing and canceling keep what the mover moved, to the last that it said",
+		func(m *moment) bool {
+			return implies(m.ends() && m.writes(Failed, Canceled), m.Step.State.Progress == m.known())
+		},
+		input(func(s *State, seen *Seen, _ *Limits) {
+			if seen.Exposure.Condition != build.Running {
+				seen.Progress = s.Progress
+			}
+		}),
+	}, {
+		"progress is written when it is new, and ignored when it is of the mover before",
+		func(m *moment) bool {
+			idle := m.in(InProgress) && m.acts() && !m.asked() && (m.alive() || m.is(build.Ending))
+			if !idle {
+				return m.Step.Reason != ReasonProgress
+			}
+			if m.known() == m.State.Progress {
+				return m.waits(0)
+			}
+			return m.changes(func(s *State) { s.Progress = m.known() })
+		},
+		input(func(_ *State, seen *Seen, _ *Limits) { seen.ProgressAt = seen.Now }),
+	}}
+}
+
+// known is how far the mover of this start is: what it said last, or what was written before.
+func (m *moment) known() Progress {
+	if m.in(InProgress, Canceling) && !m.Seen.ProgressAt.Before(m.State.StartedAt) {
+		return m.Seen.Progress
+	}
+	return m.State.Progress
+}
+
+func stepRules() []rule {
+	return []rule{{
+		"no wait that could be for ever is without a deadline",
+		func(m *moment) bool {
+			waits := m.Step.Action == Wait || m.Step.Action == Expose
+			bounded := m.fresh() && m.mine() && !m.Seen.Eligible || m.in(Accepted) && m.mine() || m.in(Canceling) && m.acts() && m.alive()
+			return implies(waits && bounded, m.Step.After > 0)
+		},
+		output(func(step *Step, _ State, _ Seen) {
+			if step.Action == Wait {
+				step.After = 0
+			}
+		}),
+	}, {
+		"a step has one effect",
+		func(m *moment) bool {
+			switch m.Step.Action {
+			case Wait, Expose:
+				return m.Step == Step{Action: m.Step.Action, After: m.Step.After}
+			case Remove:
+				return m.Step == Step{Action: Remove, Reason: m.Step.Reason} && m.Step.Reason != ""
+			case Write:
+				return m.Step.After == 0 && m.Step.Reason != ""
+			}
+			return false
+		},
+		output(func(step *Step, s State, _ Seen) {
+			if step.Action == Remove {
+				step.State = s
+			}
+		}),
+	}, {
+		"a write changes something, or it would go on for ever",
+		func(m *moment) bool { return implies(m.Step.Action == Write, m.Step.State != m.State) },
+		func(s State, seen Seen, lim Limits) Step {
+			if step := Next(s, seen, lim); step != (Step{}) || s.Phase != InProgress {
+				return step
+			}
+			return Step{Action: Write, State: s, Reason: ReasonProgress}
+		},
+	}, {
+		"a write keeps what it does not mean to change",
+		keepsTheRest,
+		output(func(step *Step, _ State, seen Seen) {
+			if step.Reason == ReasonPrepared {
+				step.State.AcceptedAt = seen.Now
+			}
+		}),
+	}}
+}
+
+func keepsTheRest(m *moment) bool {
+	if m.Step.Action != Write {
+		return true
+	}
+	s, w := m.State, m.Step.State
+	begins, restarts, ends := m.fresh() && m.writes(Accepted), m.restarts(), m.ends()
+	starts := m.in(Prepared) && m.writes(InProgress)
+	return w.Deleting == s.Deleting && w.Refusal == s.Refusal && w.CreatedAt.Equal(s.CreatedAt) &&
+		(w.Finalizer == s.Finalizer || begins || m.in(Completed, Failed, Canceled)) &&
+		(w.AcceptedAt.Equal(s.AcceptedAt) || begins || restarts) &&
+		(w.StartedAt.Equal(s.StartedAt) || starts || restarts) &&
+		(w.Node == s.Node || restarts || m.writes(Prepared)) &&
+		(w.Restarts == s.Restarts || restarts) &&
+		(w.Message == s.Message || restarts || ends) &&
+		(w.Progress == s.Progress || restarts || ends || m.in(InProgress) && m.writes(InProgress)) &&
+		(w.Outcome == s.Outcome || m.writes(Completed) && ends)
+}

@@ -1,0 +1,170 @@
+package transfer
+
+import (
+	"slices"
+	"time"
+
+	"github.com/lateen-project/lateen/exposer/build"
+)
+
+func moverRules() []rule {
+	return []rule{{
+		"a mover is made when there is none and the pause is over, and looked after until the prepare timeout",
+		func(m *moment) bool {
+			pause := m.left(m.State.AcceptedAt, pauseBefore(m.State.Restarts, m.Limits))
+			paused := m.State.Restarts > 0 && pause > 0
+			makes := m.preparing() && m.mine() && m.is(build.Absent) && !paused
+			return (m.Step.Action == Expose) == makes &&
+				implies(makes, m.Step == Step{Action: Expose, After: m.left(m.State.AcceptedAt, m.Limits.PrepareTimeout)})
+		},
+		output(func(step *Step, _ State, seen Seen) {
+			if step.Action == Expose && seen.ExposeErr != "" {
+				*step = Step{}
+			}
+		}),
+	}, {
+		"the pause before another mover is 10 s, and twice as long each time",
+		func(m *moment) bool {
+			pause := m.left(m.State.AcceptedAt, pauseBefore(m.State.Restarts, m.Limits))
+			if !m.preparing() || !m.mine() || !m.is(build.Absent) || m.State.Restarts == 0 || pause <= 0 {
+				return true
+			}
+			return m.waits(min(pause, m.left(m.State.AcceptedAt, m.Limits.PrepareTimeout)))
+		},
+		input(func(_ *State, _ *Seen, lim *Limits) { lim.RestartDelay *= 2 }),
+	}, {
+		"a mover that was given up is removed and never adopted",
+		func(m *moment) bool {
+			if !m.preparing() || !m.stale() {
+				return true
+			}
+			if m.mine() && !m.is(build.Ending) {
+				return m.Step.Action == Remove
+			}
+			return m.Step.Action == Wait
+		},
+		input(func(s *State, seen *Seen, _ *Limits) { seen.Exposure.Attempt = s.Restarts }),
+	}, {
+		"a mover that is being deleted still runs: it is neither replaced nor removed again",
+		func(m *moment) bool {
+			return implies(m.is(build.Ending), m.Step.Action != Expose && m.Step.Action != Remove && !m.restarts())
+		},
+		input(func(_ *State, seen *Seen, _ *Limits) {
+			if seen.Exposure.Condition == build.Ending {
+				seen.Exposure.Condition = build.Absent
+			}
+		}),
+	}, {
+		"a mover that can never run fails the transfer at once and says why",
+		func(m *moment) bool {
+			waits := m.preparing() && m.mine() && !m.stale() || m.ready() && m.acts()
+			return implies(waits && m.is(build.Stuck), m.fails(ReasonHopeless, toldWhy))
+		},
+		input(func(_ *State, seen *Seen, _ *Limits) {
+			if seen.Exposure.Condition == build.Stuck {
+				seen.Exposure.Condition = build.Pending
+			}
+		}),
+	}, {
+		"a mover that ran and failed fails the transfer, with what the mover said",
+		func(m *moment) bool {
+			told := m.Seen.Exposure.Canceled && (m.in(Canceling) || m.in(InProgress) && m.asked())
+			worked := m.preparing() && m.mine() && !m.stale() || m.ready() && m.acts() || m.in(InProgress, Canceling) && m.acts() && !told
+			return implies(worked && m.is(build.Failed), m.fails(ReasonMoverFailed, toldWhy))
+		},
+		output(func(step *Step, _ State, _ Seen) {
+			if step.Reason == ReasonMoverFailed {
+				step.State.Message = "data path backup failed: "
+			}
+		}),
+	}, {
+		"a mover that ended before it was told to start fails the transfer",
+		func(m *moment) bool {
+			early := m.preparing() && m.mine() && !m.stale() || m.ready() && m.acts()
+			return implies(early && m.is(build.Succeeded), m.fails(ReasonMoverFailed, "before it was told to start"))
+		},
+		output(func(step *Step, _ State, seen Seen) {
+			if seen.Result != nil && step.Reason == ReasonMoverFailed {
+				step.State.Phase, step.State.Outcome, step.Reason = Completed, *seen.Result, ReasonCompleted
+			}
+		}),
+	}}
+}
+
+func restartRules() []rule {
+	return []rule{{
+		"a mover that was lost is replaced as long as there are tries left",
+		func(m *moment) bool {
+			lost := m.preparing() && m.mine() && !m.stale() && m.is(build.Lost) ||
+				m.ready() && m.acts() && m.gone() ||
+				m.in(InProgress) && m.acts() && m.gone() && !m.asked() && !m.Seen.SourceGone
+			return m.restarts() == (lost && m.State.Restarts < m.Limits.Retries)
+		},
+		output(func(step *Step, s State, seen Seen) {
+			if step.Reason == ReasonRestarted && seen.Exposure.Condition == build.Lost {
+				*step = failed(s, seen, ReasonMoverLost, seen.Exposure.Message)
+			}
+		}),
+	}, {
+		"replacing a mover is one write that begins as if nothing had been moved",
+		func(m *moment) bool {
+			why := m.Seen.Exposure.Message
+			if m.is(build.Absent) {
+				why = "mover pod vanished"
+			}
+			return implies(m.restarts(), m.changes(func(s *State) {
+				s.Phase, s.AcceptedAt, s.StartedAt = Accepted, m.Seen.Now, time.Time{}
+				s.Node, s.Progress, s.Message = "", Progress{}, why
+				s.Restarts++
+			}))
+		},
+		output(func(step *Step, s State, _ Seen) {
+			if step.Reason == ReasonRestarted {
+				step.State.Progress = s.Progress
+			}
+		}),
+	}, {
+		"after so many restarts a lost mover fails the transfer and says why",
+		func(m *moment) bool {
+			lost := m.preparing() && m.mine() && !m.stale() && m.is(build.Lost) ||
+				m.ready() && m.acts() && m.gone() ||
+				m.in(InProgress) && m.acts() && m.gone() && !m.asked() && !m.Seen.SourceGone
+			why := m.Seen.Exposure.Message
+			if m.is(build.Absent) {
+				why = "vanished"
+			}
+			return m.Step.State.Restarts <= m.Limits.Retries &&
+				implies(lost && m.State.Restarts >= m.Limits.Retries, m.fails(ReasonMoverLost, why))
+		},
+		input(func(_ *State, _ *Seen, lim *Limits) { lim.Retries++ }),
+	}, {
+		"a restart, and nothing else, counts why the mover was lost",
+		func(m *moment) bool {
+			if !m.restarts() {
+				return m.Step.Lost == ""
+			}
+			return m.Step.Reason == ReasonRestarted && slices.Contains(build.LostReasons(), m.Step.Lost) &&
+				implies(m.is(build.Absent), m.Step.Lost == build.LostVanished)
+		},
+		output(func(step *Step, _ State, seen Seen) { step.Lost = seen.Exposure.Reason }),
+	}, {
+		"a transfer whose source pod is gone fails instead of getting a mover",
+		func(m *moment) bool {
+			lacks := m.in(Accepted) || m.in(Prepared) || m.in(InProgress) && m.gone()
+			return implies(m.Seen.SourceGone && lacks && m.acts() && !m.asked(), m.fails(ReasonSourceGone, "does not exist"))
+		},
+		input(func(s *State, seen *Seen, _ *Limits) { seen.SourceGone = seen.SourceGone && s.Phase != InProgress }),
+	}, {
+		"a mover that works goes on though the pod of its volume is gone: it says itself how that ends",
+		func(m *moment) bool {
+			works := m.in(InProgress, Canceling) && (m.alive() || m.is(build.Succeeded, build.Ending))
+			return implies(works, m.Step.Reason != ReasonSourceGone)
+		},
+		func(s State, seen Seen, lim Limits) Step {
+			if s.Phase == InProgress && seen.Follow && seen.SourceGone {
+				return failed(s, seen, ReasonSourceGone, sourceGone)
+			}
+			return Next(s, seen, lim)
+		},
+	}}
+}

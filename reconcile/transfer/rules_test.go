@@ -1,0 +1,118 @@
+package transfer
+
+import (
+	"slices"
+	"time"
+
+	"github.com/lateen-project/lateen/exposer/build"
+)
+
+// rule is what holds for every step, said without Next, and a Next that breaks it.
+type rule struct {
+	says   string
+	holds  func(*moment) bool
+	broken decide
+}
+
+func rules() []rule {
+	return slices.Concat(ownershipRules(), beginningRules(), cleaningRules(), cancelRules(),
+		moverRules(), restartRules(), endRules(), outcomeRules(), stepRules())
+}
+
+// output is a Next whose steps are changed.
+func output(change func(*Step, State, Seen)) decide {
+	return func(s State, seen Seen, lim Limits) Step {
+		step := Next(s, seen, lim)
+		change(&step, s, seen)
+		return step
+	}
+}
+
+// input is a Next that sees something else than there is.
+func input(change func(*State, *Seen, *Limits)) decide {
+	return func(s State, seen Seen, lim Limits) Step {
+		change(&s, &seen, &lim)
+		return Next(s, seen, lim)
+	}
+}
+
+func implies(a, b bool) bool { return !a || b }
+
+func (m *moment) in(phases ...Phase) bool { return slices.Contains(phases, m.State.Phase) }
+
+func (m *moment) is(conditions ...build.Condition) bool {
+	return slices.Contains(conditions, m.Seen.Exposure.Condition)
+}
+
+// writes tells whether the step writes one of these phases.
+func (m *moment) writes(phases ...Phase) bool {
+	return m.Step.Action == Write && slices.Contains(phases, m.Step.State.Phase)
+}
+
+// changes tells whether the step writes exactly the state with this change.
+func (m *moment) changes(change func(*State)) bool {
+	want := m.State
+	change(&want)
+	return m.Step.Action == Write && m.Step.State == want
+}
+
+// fails tells whether the step ends the transfer as Failed, for that reason and with that message.
+func (m *moment) fails(reason Reason, message string) bool {
+	return m.writes(Failed) && m.Step.Reason == reason && contains(m.Step.State.Message, message)
+}
+
+// waits tells whether the step is nothing but a timer.
+func (m *moment) waits(after time.Duration) bool { return m.Step == Step{After: after} }
+
+func (m *moment) fresh() bool { return m.in("", New) }
+
+// asked tells whether the transfer is to stop.
+func (m *moment) asked() bool { return m.State.Cancel || m.State.Deleting }
+
+func (m *moment) mine() bool { return m.Seen.Mine }
+
+// acts tells whether this agent is the one that acts in this phase.
+func (m *moment) acts() bool {
+	switch m.State.Phase {
+	case "", New:
+		return m.Seen.Mine
+	case Prepared, InProgress, Canceling:
+		return m.Seen.Follow
+	case Accepted, Completed, Failed, Canceled:
+		return m.Seen.Mine || m.Seen.Follow
+	}
+	return false
+}
+
+// stale tells whether the mover that is seen was given up before.
+func (m *moment) stale() bool {
+	return !m.is(build.Absent) && m.Seen.Exposure.Attempt < m.State.Restarts
+}
+
+// gone tells whether the mover has stopped and something took it away.
+func (m *moment) gone() bool { return m.is(build.Absent, build.Lost) }
+
+// alive tells whether a mover is there that may work and is not being deleted.
+func (m *moment) alive() bool { return m.is(build.Pending, build.Running, build.Stuck) }
+
+// preparing tells whether nothing ends the preparation but the mover: neither a cancel, nor the loss of
+// the source, nor the prepare timeout.
+func (m *moment) preparing() bool {
+	return m.in(Accepted) && !m.asked() && !m.Seen.SourceGone && m.left(m.State.AcceptedAt, m.Limits.PrepareTimeout) > 0
+}
+
+// ready tells the same of a transfer that waits for its slot.
+func (m *moment) ready() bool { return m.in(Prepared) && !m.asked() && !m.Seen.SourceGone }
+
+// ends tells whether the step writes a terminal phase.
+func (m *moment) ends() bool {
+	return !m.in(Completed, Failed, Canceled) && m.writes(Completed, Failed, Canceled)
+}
+
+// restarts tells whether the step gives a mover up for another one.
+func (m *moment) restarts() bool { return m.in(Accepted, Prepared, InProgress) && m.writes(Accepted) }
+
+// left is what remains of a bound.
+func (m *moment) left(since time.Time, bound time.Duration) time.Duration {
+	return since.Add(bound).Sub(m.Seen.Now)
+}

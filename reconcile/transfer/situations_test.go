@@ -1,0 +1,262 @@
+package transfer
+
+import (
+	"time"
+
+	"github.com/lateen-project/lateen/exposer/build"
+)
+
+// What every situation has in common.
+const (
+	here      = "n1"
+	elsewhere = "n2"
+	toldWhy   = "what the exposure says"
+	tick      = time.Nanosecond
+)
+
+func now() time.Time { return time.Unix(1_800_000_000, 0) }
+
+// newer is a phase that this version does not know.
+func newer() Phase { return "Quiescing" }
+
+// moment is a situation, with the step that is taken in it.
+type moment struct {
+	State  State
+	Seen   Seen
+	Limits Limits
+	Step   Step
+}
+
+// decide is Next, or one that is broken on purpose.
+type decide func(State, Seen, Limits) Step
+
+// A dimension is what can be one way or another, a choice sets it.
+type (
+	choice    func(*moment)
+	dimension []choice
+)
+
+func oneOf[V any](set func(*moment, V), values ...V) dimension {
+	var all dimension
+	for _, value := range values {
+		all = append(all, func(m *moment) { set(m, value) })
+	}
+	return all
+}
+
+func either(set func(*moment, bool)) dimension { return oneOf(set, false, true) }
+
+// space is the product of all that has a meaning in a phase. Later dimensions may build on earlier ones.
+type space struct {
+	phase      Phase
+	dimensions []dimension
+	size       int
+}
+
+func newSpace(phase Phase, dimensions []dimension) space {
+	size := 1
+	for _, d := range dimensions {
+		size *= len(d)
+	}
+	return space{phase: phase, dimensions: dimensions, size: size}
+}
+
+// at sets the situation with that number.
+func (s space) at(number int, m *moment) {
+	*m = moment{Limits: DefaultLimits()}
+	m.State.Phase, m.State.CreatedAt = s.phase, now().Add(-24*time.Hour)
+	m.Seen.Now, m.Seen.Here, m.Seen.Unreadable = now(), here, "it is garbage"
+	for _, d := range s.dimensions {
+		d[number%len(d)](m)
+		number /= len(d)
+	}
+}
+
+// spaces are all situations, by phase.
+func spaces() []space {
+	phases := append(Phases(), "", newer())
+	all := make([]space, 0, len(phases))
+	for _, phase := range phases {
+		dimensions := []dimension{movers(), asked(), finalizer(), owner()}
+		all = append(all, newSpace(phase, append(dimensions, only(phase)...)))
+	}
+	return all
+}
+
+// only are the dimensions beyond those of every phase, and the times that a phase has behind it.
+func only(phase Phase) []dimension {
+	begun := oneOf(func(m *moment, ago time.Duration) {
+		m.State.AcceptedAt, m.State.StartedAt, m.State.Node = now().Add(-2*ago), now().Add(-ago), here
+	}, time.Hour)
+	switch phase {
+	case "", New:
+		return []dimension{eligible(), room(), refusal(), ages(func(m *moment, at time.Time) { m.State.CreatedAt = at })}
+	case Accepted:
+		return []dimension{sinceAccepted(), noSource(), exposeErr(), room(), slot()}
+	case Prepared:
+		return []dimension{onNode(), progress(), noSource(), slot(), ages(func(m *moment, at time.Time) { m.State.AcceptedAt = at })}
+	case InProgress:
+		return []dimension{begun, progress(), started(), noSource(), slot()}
+	case Canceling:
+		return []dimension{begun, progress(), started(), noSource(), slot()}
+	case Completed, Failed, Canceled:
+		return []dimension{begun, progress(), noSource()}
+	}
+	return []dimension{begun}
+}
+
+func onNode() dimension { return dimension{func(m *moment) { m.State.Node = here }} }
+
+// movers are the restarts together with the exposures that can be seen after so many.
+func movers() dimension {
+	var all dimension
+	for _, restarts := range []int{0, 1, DefaultLimits().Retries} {
+		for _, exposure := range exposures(restarts) {
+			for _, result := range results(exposure) {
+				all = append(all, func(m *moment) {
+					m.State.Restarts, m.Seen.Exposure, m.Seen.Result = restarts, exposure, result
+					if restarts > 0 {
+						m.State.Message = "why the mover before was lost"
+					}
+				})
+			}
+		}
+	}
+	return all
+}
+
+func exposures(restarts int) []build.Exposure {
+	all := []build.Exposure{{Condition: build.Absent}}
+	for condition := build.Pending; condition <= build.Failed; condition++ {
+		for _, node := range []string{here, elsewhere} {
+			for attempt := max(restarts-1, 0); attempt <= restarts; attempt++ {
+				seen := build.Exposure{Condition: condition, Node: node, Attempt: attempt, Message: toldWhy}
+				if condition == build.Lost {
+					seen.Reason = build.LostEvicted
+				}
+				all = append(all, seen)
+				if condition == build.Failed {
+					seen.Canceled = true
+					all = append(all, seen)
+				}
+			}
+		}
+	}
+	return all
+}
+
+// results are what a mover may have left; only one that succeeded has one.
+func results(exposure build.Exposure) []*Outcome {
+	if exposure.Condition != build.Succeeded {
+		return []*Outcome{nil}
+	}
+	snapshot := &Outcome{SnapshotID: "snap", Path: "/uid", TotalBytes: 100, IncrementalBytes: 10}
+	return []*Outcome{nil, snapshot, {Path: "/uid", Empty: true}}
+}
+
+// asked are the ways to be told to stop: not, by a cancel, by a deletion, by both, and how long ago.
+func asked() dimension {
+	all := dimension{func(*moment) {}}
+	for _, how := range [][2]bool{{true, false}, {false, true}, {true, true}} {
+		for _, ago := range []time.Duration{DefaultLimits().CancelGrace - tick, DefaultLimits().CancelGrace} {
+			all = append(all, func(m *moment) {
+				m.State.Cancel, m.State.Deleting = how[0], how[1]
+				m.Seen.CanceledAt = now().Add(-ago)
+			})
+		}
+	}
+	return all
+}
+
+func owner() dimension {
+	return oneOf(func(m *moment, is [2]bool) { m.Seen.Mine, m.Seen.Follow = is[0], is[1] },
+		[2]bool{false, false}, [2]bool{false, true}, [2]bool{true, false}, [2]bool{true, true})
+}
+
+// ages are just before the prepare timeout and exactly at it.
+func ages(set func(*moment, time.Time)) dimension {
+	timeout := DefaultLimits().PrepareTimeout
+	return oneOf(func(m *moment, ago time.Duration) { set(m, now().Add(-ago)) }, timeout-tick, timeout)
+}
+
+// sinceAccepted are the times around the end of the pause before the next mover and the prepare timeout.
+func sinceAccepted() dimension {
+	pause := oneOf(func(m *moment, left time.Duration) {
+		m.State.AcceptedAt = now().Add(left - pauseBefore(m.State.Restarts, m.Limits))
+	}, tick, 0)
+	return append(pause, ages(func(m *moment, at time.Time) { m.State.AcceptedAt = at })...)
+}
+
+// pauseBefore is the time from giving a mover up to making the next: 10 s, doubled for each further one.
+func pauseBefore(restarts int, limits Limits) time.Duration {
+	pause := limits.RestartDelay
+	for range restarts - 1 {
+		pause *= 2
+	}
+	return pause
+}
+
+// progress is what the mover said: nothing, something new, something from before it started, what is known.
+func progress() dimension {
+	said := func(m *moment, p Progress, at time.Time) {
+		m.State.Progress = Progress{Total: 100, Done: 40}
+		m.Seen.Progress, m.Seen.ProgressAt = p, at
+	}
+	return dimension{
+		func(m *moment) { said(m, Progress{}, time.Time{}) },
+		func(m *moment) { said(m, Progress{Total: 100, Done: 60}, m.State.StartedAt) },
+		func(m *moment) { said(m, Progress{Total: 100, Done: 90}, m.State.StartedAt.Add(-tick)) },
+		func(m *moment) { said(m, m.State.Progress, m.State.StartedAt.Add(time.Minute)) },
+	}
+}
+
+func finalizer() dimension { return either(func(m *moment, is bool) { m.State.Finalizer = is }) }
+func eligible() dimension  { return either(func(m *moment, is bool) { m.Seen.Eligible = is }) }
+func room() dimension      { return either(func(m *moment, is bool) { m.Seen.Room = is }) }
+func slot() dimension      { return either(func(m *moment, is bool) { m.Seen.Slot = is }) }
+func started() dimension   { return either(func(m *moment, is bool) { m.Seen.Started = is }) }
+func noSource() dimension {
+	return either(func(m *moment, is bool) { m.Seen.SourceGone = is })
+}
+
+func refusal() dimension {
+	return oneOf(func(m *moment, why string) { m.State.Refusal = why }, "", "uploader is not supported")
+}
+
+func exposeErr() dimension {
+	return oneOf(func(m *moment, why string) { m.Seen.ExposeErr = why }, "", "quota exceeded")
+}
+
+// stride is a prime larger than the number of situations: steps of it visit each of them once, and
+// soon one of every kind, so that a mistake shows early.
+const stride = 15_485_863
+
+// walk looks at every situation until look says no, and tells how many it looked at.
+func walk(next decide, look func(*moment) bool) int {
+	all := spaces()
+	total := 0
+	for _, s := range all {
+		total += s.size
+	}
+	var m moment
+	for count, number := 0, 0; count < total; count++ {
+		number = (number + stride) % total
+		s, within := locate(all, number)
+		s.at(within, &m)
+		m.Step = next(m.State, m.Seen, m.Limits)
+		if !look(&m) {
+			return count + 1
+		}
+	}
+	return total
+}
+
+func locate(all []space, number int) (found space, within int) {
+	for _, s := range all {
+		if number < s.size {
+			return s, number
+		}
+		number -= s.size
+	}
+	return space{}, 0
+}

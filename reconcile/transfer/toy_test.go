@@ -1,0 +1,223 @@
+package transfer
+
+import (
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/lateen-project/lateen/exposer/build"
+)
+
+// mood is how the movers of a toy behave.
+type mood string
+
+const (
+	works      mood = "works"
+	fails      mood = "fails"
+	leavesJunk mood = "leaves junk"
+	deaf       mood = "does not react to a cancel"
+	slow       mood = "works until it is told to stop"
+	mute       mood = "never says that it started, and works for ever"
+	cannotRun  mood = "cannot run"
+	neverRuns  mood = "never runs"
+	keepsDying mood = "is evicted again and again"
+)
+
+// toy is a cluster with one transfer, a mover and a clock that jumps. Every move is one step of the
+// agent, or one of the kubelet when the agent has nothing to do, or the end of a timer.
+type toy struct {
+	mood       mood
+	clock      time.Time
+	state      State // the resource
+	deleted    bool  // it does not exist any more
+	sourceGone bool
+	mover      *mover
+	movers     int // made so far
+	unseen     int // of those, vanished before it was prepared: like one that was never made
+
+	canceledAt time.Time // all that the agent remembers
+}
+
+type mover struct {
+	seen    build.Exposure
+	started bool
+}
+
+func newToy(m mood) *toy {
+	return &toy{mood: m, clock: now(), state: State{CreatedAt: now()}}
+}
+
+// clean tells whether the transfer has ended and left nothing behind.
+func (c *toy) clean() bool {
+	return c.mover == nil && (c.deleted || c.state.Phase.Terminal() && !c.state.Finalizer)
+}
+
+func (c *toy) look() Seen {
+	if c.canceledAt.IsZero() && (c.state.Cancel || c.state.Deleting) {
+		c.canceledAt = c.clock
+	}
+	seen := Seen{
+		Now: c.clock, CanceledAt: c.canceledAt, Here: here, Mine: true, Follow: true,
+		Eligible: true, Room: true, Slot: true, SourceGone: c.sourceGone,
+	}
+	if c.mover == nil {
+		return seen
+	}
+	seen.Exposure, seen.Started = c.mover.seen, c.mover.started
+	if c.mover.seen.Condition == build.Succeeded && c.mood != leavesJunk {
+		seen.Result = &Outcome{SnapshotID: "snap", TotalBytes: 10}
+	}
+	return seen
+}
+
+// move makes one move; an error is a broken promise.
+func (c *toy) move() error {
+	c.clock = c.clock.Add(time.Second)
+	if c.deleted {
+		c.mover = nil // the garbage collector's work
+		return nil
+	}
+	step := Next(c.state, c.look(), DefaultLimits())
+	switch step.Action {
+	case Write:
+		return c.write(step.State)
+	case Remove:
+		return c.remove()
+	case Expose:
+		return c.expose()
+	case Wait:
+	}
+	switch {
+	case c.kubelet():
+	case step.After > 0:
+		c.clock = c.clock.Add(step.After)
+	case c.busy():
+	default:
+		return errors.New("nothing will ever happen again")
+	}
+	return nil
+}
+
+// busy tells whether a mover works that ends only when it is told to.
+func (c *toy) busy() bool {
+	return (c.mood == slow || c.mood == deaf || c.mood == mute) && c.state.Phase == InProgress && c.mover != nil && c.mover.works()
+}
+
+func (c *toy) write(state State) error {
+	if c.state.Phase.Terminal() && state.Phase != c.state.Phase {
+		return fmt.Errorf("phase %s became %s", c.state.Phase, state.Phase)
+	}
+	c.state = state
+	c.deleted = state.Deleting && !state.Finalizer
+	return nil
+}
+
+func (c *toy) remove() error {
+	switch {
+	case c.mover == nil:
+		return errors.New("there is no mover to remove")
+	case c.mover.seen.Condition == build.Ending:
+		return errors.New("the mover is being removed already")
+	case c.mover.works():
+		c.mover.seen.Condition = build.Ending
+	default: // the kubelet has nothing to stop
+		c.mover = nil
+	}
+	return nil
+}
+
+func (m *mover) works() bool {
+	return m.seen.Condition == build.Running || m.seen.Condition == build.Ending
+}
+
+func (c *toy) expose() error {
+	if c.mover != nil {
+		return fmt.Errorf("a second mover beside one that is %s", c.mover.seen.Condition)
+	}
+	c.movers++
+	c.mover = &mover{seen: build.Exposure{Condition: build.Pending, Attempt: c.state.Restarts}}
+	return nil
+}
+
+// kubelet does one thing, if there is one to do.
+func (c *toy) kubelet() bool {
+	if c.mover == nil {
+		return false
+	}
+	before := *c.mover
+	switch c.mover.seen.Condition {
+	case build.Pending:
+		c.start()
+	case build.Running:
+		c.work()
+	case build.Ending:
+		c.mover = nil
+		return true
+	case build.Absent, build.Stuck, build.Lost, build.Succeeded, build.Failed:
+	}
+	return *c.mover != before
+}
+
+func (c *toy) start() {
+	seen := &c.mover.seen
+	switch c.mood {
+	case cannotRun:
+		seen.Condition, seen.Message = build.Stuck, "invalid image name"
+	case neverRuns:
+		seen.Message = "unschedulable"
+	default:
+		seen.Condition, seen.Node = build.Running, here
+	}
+}
+
+// work is a mover's: it waits for InProgress, says that it started, and ends in its way.
+func (c *toy) work() {
+	seen := &c.mover.seen
+	told := c.state.Phase == Canceling && c.state.Cancel
+	switch {
+	case c.state.Phase != InProgress && !told, c.mood == mute:
+	case c.mood == keepsDying:
+		c.evict()
+	case !c.mover.started:
+		c.mover.started = c.state.Phase == InProgress // one that starts later never sees the cancel
+	case c.mood == deaf && told:
+	case told:
+		seen.Condition, seen.Canceled, seen.Message = build.Failed, true, "data path is canceled"
+	case c.mood == fails:
+		seen.Condition, seen.Message = build.Failed, "no such bucket (exit code 1)"
+	case c.mood != slow && c.mood != deaf:
+		seen.Condition = build.Succeeded
+	}
+}
+
+func (c *toy) evict() {
+	if c.mover != nil && (c.mover.works() || c.mover.seen.Condition == build.Pending) {
+		c.mover.seen.Condition = build.Lost
+		c.mover.seen.Reason, c.mover.seen.Message = build.LostEvicted, "mover was evicted"
+	}
+}
+
+func (c *toy) vanish() {
+	if c.mover != nil && c.state.Phase == Accepted {
+		c.unseen++
+	}
+	c.mover = nil
+}
+
+// deleteResource is somebody who deletes the resource.
+func (c *toy) deleteResource() {
+	c.state.Deleting = true
+	c.deleted = !c.state.Finalizer
+}
+
+// faults are what can befall a transfer.
+func faults() map[string]func(*toy) {
+	return map[string]func(*toy){
+		"cancel":              func(c *toy) { c.state.Cancel = true },
+		"delete":              (*toy).deleteResource,
+		"crash of the agent":  func(c *toy) { c.canceledAt = time.Time{} },
+		"mover vanishes":      (*toy).vanish,
+		"mover is evicted":    (*toy).evict,
+		"source pod vanishes": func(c *toy) { c.sourceGone = true },
+	}
+}

@@ -56,13 +56,13 @@ bin/velero: test/velero/go.mod test/velero/go.sum test/velero/main.go
 
 demo: ## Act out three pod volume backups (BREAK=agent|class|kill sabotages one)
 	$(call need,bwrap=bubblewrap)
-	@$(MAKE) --no-print-directory $(BINARIES)
+	@$(MAKE) --no-print-directory --silent $(BINARIES)
 	@cd test && $(STATIC) -o $(BIN)/demo ./demo
 	@bin/demo --break=$(BREAK)
 
 test: ## Run all tests: unit, integration, end to end
 	$(call need,gcc=gcc$(comma)libc6-dev bwrap=bubblewrap)
-	@$(MAKE) --no-print-directory test-unit $(BINARIES)
+	@$(MAKE) --no-print-directory --silent test-unit $(BINARIES)
 	cd test/cluster && go test ./...
 	cd test && go test -race -timeout 25m $$(go list ./... | grep -Ev '/test/(sweep|bench)$$')
 
@@ -72,7 +72,7 @@ test-unit: ## Run the quick tests alone
 
 sweep: ## Run the long tests, before an issue is closed
 	$(call need,gcc=gcc$(comma)libc6-dev bwrap=bubblewrap)
-	@$(MAKE) --no-print-directory $(BINARIES)
+	@$(MAKE) --no-print-directory --silent $(BINARIES)
 	cd test && go test -race -timeout 2h -v ./sweep/...
 
 bench: $(BINARIES) ## Print the figures: throughput, API calls, memory

@@ -1,0 +1,78 @@
+package main
+
+import (
+	"cmp"
+	"fmt"
+	"io"
+	"strconv"
+	"strings"
+	"text/tabwriter"
+	"time"
+
+	velerov1 "github.com/vmware-tanzu/velero/pkg/apis/velero/v1"
+)
+
+// report prints one line per step, with the time since the demo began.
+type report struct {
+	out   io.Writer
+	begun time.Time
+}
+
+// heading opens an act.
+func (r report) heading(act int, title string) {
+	fmt.Fprintf(r.out, "\nact %d: %s\n", act, title)
+}
+
+// step prints what was seen, in one line.
+func (r report) step(format string, args ...any) {
+	fmt.Fprintf(r.out, "%7.1f s  %s\n", time.Since(r.begun).Seconds(), fmt.Sprintf(format, args...))
+}
+
+// quote prints what somebody else said, below the step that it belongs to.
+func (r report) quote(said ...string) {
+	for _, line := range said {
+		fmt.Fprintf(r.out, "%9s  | %s\n", "", line)
+	}
+}
+
+// row is one line of the table: a name, and what it says of each story.
+type row struct {
+	name string
+	cell func(story) string
+}
+
+func rows() []row {
+	spent := func(phase velerov1.PodVolumeBackupPhase) row {
+		return row{"time " + string(phase), func(s story) string { return s.spent(phase) }}
+	}
+	return []row{
+		{"phase", func(s story) string { return string(s.backup.Status.Phase) }},
+		spent(velerov1.PodVolumeBackupPhaseNew),
+		spent(velerov1.PodVolumeBackupPhaseAccepted),
+		spent(velerov1.PodVolumeBackupPhasePrepared),
+		spent(velerov1.PodVolumeBackupPhaseInProgress),
+		{"mover pods", func(s story) string { return strconv.Itoa(len(s.movers)) }},
+		{"priorityClassName", func(s story) string { return s.mover().className() }},
+		{"priority", func(s story) string { return s.mover().priority() }},
+		{"kopia snapshot", func(s story) string { return s.backup.Status.SnapshotID }},
+		{"bytes", func(s story) string { return strconv.FormatInt(s.backup.Status.Progress.TotalBytes, 10) }},
+	}
+}
+
+// table prints the acts side by side.
+func (r report) table(stories []story) error {
+	table := tabwriter.NewWriter(r.out, 0, 0, 3, ' ', 0)
+	fmt.Fprint(table, "\n")
+	for i := range stories {
+		fmt.Fprintf(table, "\tact %d", i+1)
+	}
+	fmt.Fprintln(table)
+	for _, row := range rows() {
+		cells := []string{row.name}
+		for _, s := range stories {
+			cells = append(cells, cmp.Or(row.cell(s), "-"))
+		}
+		fmt.Fprintln(table, strings.Join(cells, "\t"))
+	}
+	return table.Flush()
+}

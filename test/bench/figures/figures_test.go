@@ -1,0 +1,102 @@
+package figures_test
+
+import (
+	"encoding/json"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	velerov1 "github.com/vmware-tanzu/velero/pkg/apis/velero/v1"
+
+	"github.com/lateen-project/lateen/test/bench/figures"
+	"github.com/lateen-project/lateen/test/cluster"
+	"github.com/lateen-project/lateen/test/world"
+)
+
+const (
+	prepared   = velerov1.PodVolumeBackupPhasePrepared
+	inProgress = velerov1.PodVolumeBackupPhaseInProgress
+	completed  = velerov1.PodVolumeBackupPhaseCompleted
+)
+
+// at is a moment of the story below, in seconds.
+func at(seconds float64) time.Time {
+	return time.Unix(1000, 0).Add(time.Duration(seconds * float64(time.Second)))
+}
+
+// story is three backups on a node with two slots: a and b at once, then c in the slot of b.
+func story() []world.Transition {
+	moment := func(seconds float64, name string, to velerov1.PodVolumeBackupPhase) world.Transition {
+		return world.Transition{Name: name, To: to, At: at(seconds)}
+	}
+	return []world.Transition{
+		moment(0, "a", ""), moment(0, "b", ""), moment(0, "c", ""),
+		moment(1, "a", prepared), moment(1, "b", prepared), moment(1, "c", prepared),
+		moment(2, "a", inProgress), moment(2, "b", inProgress),
+		moment(4, "b", completed), moment(4.5, "c", inProgress),
+		moment(8, "a", completed), moment(10, "c", completed),
+	}
+}
+
+func TestThroughputIsWhatTheWatchSaw(t *testing.T) {
+	measured := figures.Measure(story(), 2)
+	require.Equal(t, 3, measured.Completed)
+	require.Equal(t, 10*time.Second, measured.Makespan)
+	require.Equal(t, 2, measured.MostAtOnce)
+	require.InDelta(t, (6+2+5.5)/20, measured.Held, 1e-9)
+	require.Zero(t, figures.Measure(nil, 2))
+}
+
+func TestTurnoverIsFromTheEndOfAMoverToWhoeverTakesItsSlot(t *testing.T) {
+	ends := []time.Time{at(7.5), at(3.75), at(9.5)} // in any order
+	require.Equal(t, []time.Duration{750 * time.Millisecond}, figures.Turnovers(story(), ends, 2))
+}
+
+func TestTurnoverIsNotCountedWhileNobodyCouldBegin(t *testing.T) {
+	require.Empty(t, figures.Turnovers(story(), []time.Time{at(0.5)}, 2))
+}
+
+func TestPercentile(t *testing.T) {
+	for name, test := range map[string]struct {
+		sorted []time.Duration
+		share  float64
+		want   time.Duration
+	}{
+		"of nothing there is none":                    {nil, .5, 0},
+		"the median of two is the lower one":          {[]time.Duration{1, 2}, .5, 1},
+		"the median of three is the one between":      {[]time.Duration{1, 2, 3}, .5, 2},
+		"the 99th of a few is the last of them":       {[]time.Duration{1, 2, 3}, .99, 3},
+		"all of them are at most as long as the last": {[]time.Duration{1, 2, 3}, 1, 3},
+	} {
+		t.Run(name, func(t *testing.T) {
+			require.Equal(t, test.want, figures.Percentile(test.sorted, test.share))
+		})
+	}
+}
+
+func TestCallsAreSortedByWhatTheyAre(t *testing.T) {
+	patch := func(body string) cluster.Record {
+		return cluster.Record{Verb: "patch", Resource: "podvolumebackups", Code: 200, Body: json.RawMessage(body)}
+	}
+	get := cluster.Record{Verb: "get", Resource: "persistentvolumes", RequestURI: "/v", Code: 200}
+	calls := figures.CountCalls(cluster.Records{
+		patch(`{"status":{"phase":"InProgress"}}`),
+		patch(`{"status":{"progress":{"bytesDone":1}}}`),
+		patch(`{"status":{"phase":"Completed","progress":{"bytesDone":2}}}`),
+		{Verb: "create", Resource: "pods", Code: 201},
+		{Verb: "create", Resource: "events", Code: 201},
+		{Verb: "watch", Resource: "events", Code: 200},
+		{Verb: "get", Resource: "pods", Subresource: "log", RequestURI: "/log", Code: 404},
+		get, get,
+	})
+	require.Equal(t, 3, calls.Writes)
+	require.Equal(t, 1, calls.Progress)
+	require.Equal(t, 1, calls.Events)
+	require.Equal(t, 1, calls.Watches)
+	require.Equal(t, 3, calls.Reads)
+	require.Equal(t, 1, calls.Failed)
+	require.Equal(t, figures.Count{What: "/v", Times: 2}, calls.MostAlike)
+	require.Contains(t, calls.By, figures.Count{What: "get pods/log", Times: 1})
+	require.Contains(t, calls.By, figures.Count{What: "patch podvolumebackups (progress)", Times: 1})
+	require.Contains(t, calls.By, figures.Count{What: "patch podvolumebackups", Times: 2})
+}

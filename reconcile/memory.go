@@ -6,6 +6,7 @@ import (
 	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/resourceversion"
 
 	"github.com/lateen-project/lateen/reconcile/transfer"
@@ -23,6 +24,7 @@ type recollection[T any] struct {
 	ahead     bool      // the cache has not
 	canceled  time.Time // when a cancel was first seen
 	exposeErr string
+	removed   types.UID // the mover that was deleted last
 	since     time.Time // when the phase began, to better than the second of the API's timestamps
 }
 
@@ -98,6 +100,20 @@ func (m *memory[T]) forget(key string) (gone T, known bool) {
 	}
 	delete(m.kept, key)
 	return gone, known
+}
+
+// toRemove tells whether a mover is still to be deleted: the cache may show for a while what is gone.
+func (m *memory[T]) toRemove(key string, mover types.UID) bool {
+	m.lock.Lock()
+	defer m.lock.Unlock()
+	return m.of(key).removed != mover
+}
+
+// wasRemoved notes that a mover was deleted.
+func (m *memory[T]) wasRemoved(key string, mover types.UID) {
+	m.lock.Lock()
+	defer m.lock.Unlock()
+	m.of(key).removed = mover
 }
 
 // entered notes that a phase began now, and returns when the one before it did; zero if this agent

@@ -101,9 +101,9 @@ func (t *Transfers[T]) ensure(ctx context.Context, object T) error {
 
 // remove deletes the mover pod, after keeping the log of one that has ended.
 func (t *Transfers[T]) remove(ctx context.Context, key string, object T, state transfer.State, reason transfer.Reason) error {
-	pod := t.mover(key, object)
-	if pod == nil {
-		return nil
+	pod, err := t.surely(ctx, key, object, state)
+	if err != nil || pod == nil || !t.memory.toRemove(key, pod.UID) {
+		return err
 	}
 	switch build.ReadPod(pod).Condition {
 	case build.Succeeded, build.Failed:
@@ -111,5 +111,9 @@ func (t *Transfers[T]) remove(ctx context.Context, key string, object T, state t
 	default:
 	}
 	klog.FromContext(ctx).V(2).Info("Removing mover pod", "pod", klog.KObj(pod), "reason", reason)
-	return t.Exposer.Remove(ctx, pod)
+	if err := t.Exposer.Remove(ctx, pod); err != nil {
+		return err
+	}
+	t.memory.wasRemoved(key, pod.UID)
+	return nil
 }

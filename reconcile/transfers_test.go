@@ -181,7 +181,7 @@ func (s *stage) kubelet(t *testing.T) {
 	}
 	switch {
 	case pod.Spec.NodeName == "":
-		pod.Spec.NodeName, pod.Status.Phase = testNode, corev1.PodRunning
+		pod.UID, pod.Spec.NodeName, pod.Status.Phase = "mover-uid", testNode, corev1.PodRunning
 	case s.backup.Status.Phase == velerov1.PodVolumeBackupPhaseInProgress && pod.Status.Phase == corev1.PodRunning:
 		pod.Status.Phase = corev1.PodSucceeded
 		pod.Status.ContainerStatuses = []corev1.ContainerStatus{{State: corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{
@@ -207,7 +207,7 @@ func (s *stage) run(t *testing.T) {
 		}
 		s.clock.SetTime(s.clock.Now().Add(time.Second))
 	}
-	require.Failf(t, "did not converge", "after %d steps: %+v, mover %v", most, s.backup.Status, s.Mover(testKey))
+	require.Failf(t, "did not converge", "after %d steps: %+v, mover left: %v", most, s.backup.Status, s.Mover(testKey) != nil)
 }
 
 // silent is a mover that says nothing.

@@ -1,0 +1,248 @@
+package build
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+// Pieces of pods, as the kubelet, the scheduler and the controllers write them.
+
+func pod(phase corev1.PodPhase, more ...func(*corev1.Pod)) *corev1.Pod {
+	made := &corev1.Pod{Spec: corev1.PodSpec{NodeName: "n1"}, Status: corev1.PodStatus{Phase: phase}}
+	for _, change := range more {
+		change(made)
+	}
+	return made
+}
+
+func deleting(pod *corev1.Pod) { pod.DeletionTimestamp = &metav1.Time{} }
+
+func unscheduled(pod *corev1.Pod) { pod.Spec.NodeName = "" }
+
+func restarted(pod *corev1.Pod) { pod.Annotations = map[string]string{AnnotationAttempt: "2"} }
+
+func says(reason, message string) func(*corev1.Pod) {
+	return func(pod *corev1.Pod) { pod.Status.Reason, pod.Status.Message = reason, message }
+}
+
+func disrupted(status corev1.ConditionStatus, reason, message string) func(*corev1.Pod) {
+	return with(corev1.PodCondition{Type: corev1.DisruptionTarget, Status: status, Reason: reason, Message: message})
+}
+
+func with(found corev1.PodCondition) func(*corev1.Pod) {
+	return func(pod *corev1.Pod) { pod.Status.Conditions = append(pod.Status.Conditions, found) }
+}
+
+func container(state corev1.ContainerState) func(*corev1.Pod) {
+	return func(pod *corev1.Pod) {
+		pod.Status.ContainerStatuses = append(pod.Status.ContainerStatuses, corev1.ContainerStatus{State: state})
+	}
+}
+
+func waiting(reason, message string) func(*corev1.Pod) {
+	return container(corev1.ContainerState{Waiting: &corev1.ContainerStateWaiting{Reason: reason, Message: message}})
+}
+
+func ended(code int32, reason, message string) func(*corev1.Pod) {
+	return container(corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{ExitCode: code, Reason: reason, Message: message}})
+}
+
+// running is a container that the kubelet has not seen end yet.
+func running() func(*corev1.Pod) {
+	return container(corev1.ContainerState{Running: &corev1.ContainerStateRunning{}})
+}
+
+func on(exposure Exposure) Exposure {
+	exposure.Node = "n1"
+	return exposure
+}
+
+func TestReadPodThatWasTakenAway(t *testing.T) {
+	const (
+		lowMemory = "The node was low on resource: memory. Threshold quantity: 100Mi, available: 80Mi. "
+		preempted = "default-scheduler: preempting to accommodate a higher priority pod"
+		shutdown  = "Pod was terminated in response to imminent node shutdown."
+	)
+	for name, test := range map[string]struct {
+		pod  *corev1.Pod
+		want Exposure
+	}{
+		"evicted by the kubelet, container killed": {
+			pod: pod(corev1.PodFailed, says("Evicted", lowMemory), disrupted(corev1.ConditionTrue, "TerminationByKubelet", lowMemory), ended(137, "Error", "")),
+			want: Exposure{
+				Condition: Lost, Reason: LostEvicted, Message: "mover was evicted: " + lowMemory,
+			},
+		},
+		"evicted by the kubelet before it was started": {
+			pod:  pod(corev1.PodFailed, says("Evicted", "Pod was rejected: The node had condition: [MemoryPressure]. ")),
+			want: Exposure{Condition: Lost, Reason: LostEvicted, Message: "mover was evicted: Pod was rejected: The node had condition: [MemoryPressure]. "},
+		},
+		"evicted through the API, as for a drain": {
+			pod:  pod(corev1.PodFailed, deleting, disrupted(corev1.ConditionTrue, "EvictionByEvictionAPI", "Eviction API: evicting"), ended(143, "Error", "")),
+			want: Exposure{Condition: Lost, Reason: LostEvicted, Message: "mover was evicted: Eviction API: evicting"},
+		},
+		"evicted for a taint": {
+			pod:  pod(corev1.PodFailed, deleting, disrupted(corev1.ConditionTrue, "DeletionByTaintManager", "Taint manager: deleting due to NoExecute taint"), ended(137, "Error", "")),
+			want: Exposure{Condition: Lost, Reason: LostEvicted, Message: "mover was evicted: Taint manager: deleting due to NoExecute taint"},
+		},
+		"ended by a node that shuts down": {
+			pod:  pod(corev1.PodFailed, says("Terminated", shutdown), disrupted(corev1.ConditionTrue, "TerminationByKubelet", shutdown), ended(143, "Error", "")),
+			want: Exposure{Condition: Lost, Reason: LostEvicted, Message: "mover was evicted: " + shutdown},
+		},
+		"preempted by the scheduler": {
+			pod:  pod(corev1.PodFailed, deleting, disrupted(corev1.ConditionTrue, "PreemptionByScheduler", preempted), ended(143, "Error", "")),
+			want: Exposure{Condition: Lost, Reason: LostPreempted, Message: "mover was preempted: " + preempted},
+		},
+		"refused for want of CPU": {
+			pod:  pod(corev1.PodFailed, says("OutOfcpu", "Pod was rejected: Node didn't have enough resource: cpu, requested: 500, used: 1900, capacity: 2000")),
+			want: Exposure{Condition: Lost, Reason: LostRefused, Message: "node n1 refused the mover: OutOfcpu: Pod was rejected: Node didn't have enough resource: cpu, requested: 500, used: 1900, capacity: 2000"},
+		},
+		"refused by a device plugin": {
+			pod:  pod(corev1.PodFailed, says("UnexpectedAdmissionError", "Pod was rejected: Allocate failed"), waiting("ContainerCreating", "")),
+			want: Exposure{Condition: Lost, Reason: LostRefused, Message: "node n1 refused the mover: UnexpectedAdmissionError: Pod was rejected: Allocate failed"},
+		},
+		"deleted while it ran": {
+			pod:  pod(corev1.PodFailed, deleting, ended(137, "Error", "")),
+			want: Exposure{Condition: Lost, Reason: LostDeleted, Message: "mover pod was deleted while it ran"},
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			require.Contains(t, LostReasons(), test.want.Reason)
+			require.Equal(t, on(test.want), ReadPod(test.pod))
+		})
+	}
+}
+
+func TestReadPodThatEnded(t *testing.T) {
+	const result = `{"snapshotID":"k1"}`
+	for name, test := range map[string]struct {
+		pod  *corev1.Pod
+		want Exposure
+	}{
+		"completed with a result": {
+			pod:  pod(corev1.PodSucceeded, ended(0, "Completed", result)),
+			want: Exposure{Condition: Succeeded, Message: result},
+		},
+		"completed and removed since": {
+			pod:  pod(corev1.PodSucceeded, deleting, ended(0, "Completed", result)),
+			want: Exposure{Condition: Succeeded, Message: result},
+		},
+		"completed though it was to be evicted": {
+			pod:  pod(corev1.PodSucceeded, deleting, disrupted(corev1.ConditionTrue, "EvictionByEvictionAPI", "Eviction API: evicting"), ended(0, "Completed", result)),
+			want: Exposure{Condition: Succeeded, Message: result},
+		},
+		"completed beside a sidecar of the cluster's own": {
+			pod:  pod(corev1.PodSucceeded, running(), ended(0, "Completed", result)),
+			want: Exposure{Condition: Succeeded, Message: result},
+		},
+		"completed without a container status": {
+			pod:  pod(corev1.PodSucceeded),
+			want: Exposure{Condition: Succeeded},
+		},
+		"exit 1 with a message": {
+			pod:  pod(corev1.PodFailed, ended(1, "Error", "Failed to run data path service for PVB b1: no such bucket\n")),
+			want: Exposure{Condition: Failed, Message: "Failed to run data path service for PVB b1: no such bucket (exit code 1)"},
+		},
+		"exit 1 without a word": {
+			pod:  pod(corev1.PodFailed, ended(1, "Error", "")),
+			want: Exposure{Condition: Failed, Message: "mover left no message (exit code 1)"},
+		},
+		"out of memory": {
+			pod:  pod(corev1.PodFailed, ended(137, "OOMKilled", "")),
+			want: Exposure{Condition: Failed, Message: "mover left no message (exit code 137, out of memory (OOMKilled))"},
+		},
+		"its command is not in the image": {
+			pod:  pod(corev1.PodFailed, ended(128, "StartError", `exec: "/velero": no such file or directory`)),
+			want: Exposure{Condition: Failed, Message: `exec: "/velero": no such file or directory (exit code 128, StartError)`},
+		},
+		"a pod that says why": {
+			pod:  pod(corev1.PodFailed, says("DeadlineExceeded", "Pod was active on the node longer than the specified deadline"), ended(137, "Error", "")),
+			want: Exposure{Condition: Failed, Message: "mover left no message (exit code 137, DeadlineExceeded Pod was active on the node longer than the specified deadline)"},
+		},
+		"told to cancel": {
+			pod:  pod(corev1.PodFailed, ended(1, "Error", "Failed to run data path service for PVB b1: data path is canceled")),
+			want: Exposure{Condition: Failed, Canceled: true, Message: "Failed to run data path service for PVB b1: data path is canceled (exit code 1)"},
+		},
+		"told to cancel, with a newline behind it": {
+			pod:  pod(corev1.PodFailed, ended(1, "Error", "data path is canceled\n")),
+			want: Exposure{Condition: Failed, Canceled: true, Message: "data path is canceled (exit code 1)"},
+		},
+		"words about a cancel that are not the end": {
+			pod:  pod(corev1.PodFailed, ended(1, "Error", "data path is canceled: no such bucket")),
+			want: Exposure{Condition: Failed, Message: "data path is canceled: no such bucket (exit code 1)"},
+		},
+		"a disruption that did not come to be": {
+			pod:  pod(corev1.PodFailed, disrupted(corev1.ConditionFalse, "PreemptionByScheduler", ""), ended(1, "Error", "no such bucket")),
+			want: Exposure{Condition: Failed, Message: "no such bucket (exit code 1)"},
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			require.Equal(t, on(test.want), ReadPod(test.pod))
+		})
+	}
+}
+
+func TestReadPodThatIsThere(t *testing.T) {
+	const unschedulable = "0/3 nodes are available: 1 Insufficient cpu, 2 node(s) didn't match Pod's node affinity/selector."
+	for name, test := range map[string]struct {
+		pod  *corev1.Pod
+		want Exposure
+	}{
+		"no pod":        {want: Exposure{Condition: Absent}},
+		"just created":  {pod: pod("", unscheduled), want: Exposure{Condition: Pending}},
+		"just bound":    {pod: pod(corev1.PodPending), want: on(Exposure{Condition: Pending})},
+		"running":       {pod: pod(corev1.PodRunning, running()), want: on(Exposure{Condition: Running})},
+		"being deleted": {pod: pod(corev1.PodRunning, deleting, running()), want: on(Exposure{Condition: Ending, Message: "mover pod is being deleted"})},
+		"being deleted before it ran": {
+			pod: pod(corev1.PodPending, deleting, unscheduled), want: Exposure{Condition: Ending, Message: "mover pod is being deleted"},
+		},
+		"being preempted: it still runs": {
+			pod:  pod(corev1.PodRunning, deleting, disrupted(corev1.ConditionTrue, "PreemptionByScheduler", "preempting"), running()),
+			want: on(Exposure{Condition: Ending, Message: "mover pod is being deleted"}),
+		},
+		"a node that does not answer": {
+			pod: pod(corev1.PodUnknown, running()), want: on(Exposure{Condition: Pending}),
+		},
+		"unschedulable": {
+			pod:  pod(corev1.PodPending, unscheduled, with(corev1.PodCondition{Type: corev1.PodScheduled, Status: corev1.ConditionFalse, Reason: "Unschedulable", Message: unschedulable})),
+			want: Exposure{Condition: Pending, Message: "mover pod is not scheduled: Unschedulable: " + unschedulable},
+		},
+		"scheduled": {
+			pod:  pod(corev1.PodPending, with(corev1.PodCondition{Type: corev1.PodScheduled, Status: corev1.ConditionTrue}), waiting("ContainerCreating", "")),
+			want: on(Exposure{Condition: Pending, Message: "mover container is waiting: ContainerCreating"}),
+		},
+		"an image that cannot be pulled may come": {
+			pod:  pod(corev1.PodPending, waiting("ImagePullBackOff", `Back-off pulling image "velero:x"`)),
+			want: on(Exposure{Condition: Pending, Message: `mover container is waiting: ImagePullBackOff: Back-off pulling image "velero:x"`}),
+		},
+		"a secret that is missing may come": {
+			pod:  pod(corev1.PodPending, waiting("CreateContainerConfigError", `secret "cloud-credentials" not found`)),
+			want: on(Exposure{Condition: Pending, Message: `mover container is waiting: CreateContainerConfigError: secret "cloud-credentials" not found`}),
+		},
+		"an image name that is none": {
+			pod:  pod(corev1.PodPending, waiting("InvalidImageName", `Failed to apply default image tag "VELERO"`)),
+			want: on(Exposure{Condition: Stuck, Message: `mover container is waiting: InvalidImageName: Failed to apply default image tag "VELERO"`}),
+		},
+		"an image that must not be pulled": {
+			pod:  pod(corev1.PodPending, waiting("ErrImageNeverPull", `Container image "velero:x" is not present with pull policy of Never`)),
+			want: on(Exposure{Condition: Stuck, Message: `mover container is waiting: ErrImageNeverPull: Container image "velero:x" is not present with pull policy of Never`}),
+		},
+		"a mover that was made after two others": {
+			pod: pod(corev1.PodRunning, restarted, running()), want: on(Exposure{Condition: Running, Attempt: 2}),
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			require.Equal(t, test.want, ReadPod(test.pod))
+		})
+	}
+}
+
+func TestConditionsHaveNames(t *testing.T) {
+	require.Equal(t, "Absent", Absent.String())
+	require.Equal(t, "Failed", Failed.String())
+	require.Equal(t, "Condition(8)", Condition(8).String())
+	require.Equal(t, "Condition(-1)", Condition(-1).String())
+}

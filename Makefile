@@ -82,8 +82,8 @@ lint: ## Check style, layers and forbidden calls, in every module
 	@[ "$$(bin/golangci-lint version --short 2>/dev/null)" = $(GOLANGCI_LINT_VERSION) ] || { \
 		echo "build: bin/golangci-lint $(GOLANGCI_LINT_VERSION) (about 2 minutes on 2 cores, once)"; \
 		GOBIN=$(BIN) go install -v github.com/golangci/golangci-lint/v2/cmd/golangci-lint@v$(GOLANGCI_LINT_VERSION) 2>&1 | $(progress); }
-	@for module in . test test/cluster test/velero; do echo "lint: $$module"; \
-		(cd $$module && $(BIN)/golangci-lint run --config $(CURDIR)/.golangci.yml ./...); done
+	@failed=0; for module in . test test/cluster test/velero; do echo "lint: $$module"; \
+		(cd $$module && $(BIN)/golangci-lint run --config $(CURDIR)/.golangci.yml ./...) || failed=1; done; exit $$failed
 
 verify: ## Run what CI runs
 	.ci/run

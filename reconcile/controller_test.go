@@ -1,0 +1,231 @@
+package reconcile
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"k8s.io/klog/v2/ktesting"
+	"k8s.io/utils/clock"
+)
+
+// call is one step that a controller took.
+type call struct {
+	key string
+	at  time.Duration // since the start
+}
+
+// driven is a controller in a bubble of its own time.
+type driven struct {
+	*Controller
+	started time.Time
+	stop    context.CancelFunc
+	stopped chan struct{} // closed when Run has returned
+
+	lock  sync.Mutex
+	calls []call
+}
+
+const testGrace = 4 * time.Second
+
+// drive runs a controller with these first keys; it is stopped when the test ends.
+func drive(t *testing.T, workers int, first []string, step Func) *driven {
+	t.Helper()
+	_, ctx := ktesting.NewTestContext(t)
+	ctx, stop := context.WithCancel(ctx)
+	d := &driven{started: time.Now(), stop: stop, stopped: make(chan struct{})}
+	options := Options{Name: "test", Workers: workers, Grace: testGrace, Clock: clock.RealClock{}}
+	d.Controller = NewController(options, func(ctx context.Context, key string) (time.Duration, error) {
+		d.lock.Lock()
+		d.calls = append(d.calls, call{key, time.Since(d.started)})
+		d.lock.Unlock()
+		return step(ctx, key)
+	})
+	go func() {
+		defer close(d.stopped)
+		d.Run(ctx, first)
+	}()
+	t.Cleanup(func() {
+		stop()
+		<-d.stopped
+	})
+	return d
+}
+
+// pass lets time pass until nothing more is due before its end.
+func (d *driven) pass(duration time.Duration) {
+	timer := time.NewTimer(duration)
+	<-timer.C
+	synctest.Wait()
+}
+
+// times are when the key was tried.
+func (d *driven) times(key string) []time.Duration {
+	d.lock.Lock()
+	defer d.lock.Unlock()
+	var all []time.Duration
+	for _, c := range d.calls {
+		if c.key == key {
+			all = append(all, c.at)
+		}
+	}
+	return all
+}
+
+func (d *driven) isReady() bool {
+	select {
+	case <-d.Ready():
+		return true
+	default:
+		return false
+	}
+}
+
+func TestAStepThatFailsIsTakenAgainForEver(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		d := drive(t, 1, []string{"a"}, func(context.Context, string) (time.Duration, error) {
+			return time.Hour, errors.New("the API server is away")
+		})
+		d.pass(24 * time.Hour)
+		var want []time.Duration
+		for at, pause := time.Duration(0), firstRetry; at <= 24*time.Hour; at, pause = at+pause, min(2*pause, lastRetry) {
+			want = append(want, at)
+		}
+		require.Equal(t, want, d.times("a"))
+		require.Greater(t, len(want), 2800, "a day of tries")
+	})
+}
+
+func TestAStepThatSucceedsForgetsTheFailures(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		answers := []error{errors.New("1"), errors.New("2"), nil, errors.New("3"), nil}
+		d := drive(t, 1, []string{"a"}, func(context.Context, string) (time.Duration, error) {
+			answer := answers[0]
+			answers = answers[1:]
+			return 0, answer
+		})
+		d.pass(time.Minute)
+		d.Wake("a")
+		d.pass(time.Minute)
+		ms := time.Millisecond
+		require.Equal(t, []time.Duration{0, 20 * ms, 60 * ms, time.Minute, time.Minute + 20*ms}, d.times("a"))
+	})
+}
+
+func TestAStepIsTakenAgainWhenItSaysSo(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		again := []time.Duration{time.Minute, 0}
+		d := drive(t, 1, []string{"a"}, func(context.Context, string) (time.Duration, error) {
+			next := again[0]
+			again = again[1:]
+			return next, nil
+		})
+		d.pass(24 * time.Hour)
+		require.Equal(t, []time.Duration{0, time.Minute}, d.times("a"))
+	})
+}
+
+func TestAnEventComesBeforeATimer(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		d := drive(t, 1, []string{"a"}, func(context.Context, string) (time.Duration, error) { return time.Hour, nil })
+		d.pass(time.Second)
+		d.Wake("a")
+		d.pass(time.Second)
+		require.Equal(t, []time.Duration{0, time.Second}, d.times("a"))
+	})
+}
+
+func TestAControllerIsReadyOnceEveryFirstKeyWasTried(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		block := make(chan struct{})
+		d := drive(t, 3, []string{"works", "fails", "takes long"}, func(_ context.Context, key string) (time.Duration, error) {
+			switch key {
+			case "fails":
+				return 0, errors.New("no")
+			case "takes long":
+				<-block
+			}
+			return 0, nil
+		})
+		d.pass(time.Minute)
+		require.False(t, d.isReady(), "one is being tried still")
+		close(block)
+		synctest.Wait()
+		require.True(t, d.isReady(), "a failure counts as tried")
+	})
+}
+
+func TestAControllerWithoutFirstKeysIsReady(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		d := drive(t, 1, nil, func(context.Context, string) (time.Duration, error) { return 0, nil })
+		synctest.Wait()
+		require.True(t, d.isReady())
+		d.Wake("a")
+		synctest.Wait()
+		require.Equal(t, []time.Duration{0}, d.times("a"), "and works")
+	})
+}
+
+func TestOneKeyIsInOneHandAtATime(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		d := drive(t, 4, []string{"a"}, func(context.Context, string) (time.Duration, error) {
+			timer := time.NewTimer(time.Second)
+			<-timer.C
+			return 0, nil
+		})
+		synctest.Wait()
+		d.Wake("a")
+		d.Wake("a")
+		d.pass(time.Minute)
+		require.Equal(t, []time.Duration{0, time.Second}, d.times("a"))
+	})
+}
+
+func TestAControllerThatStopsFinishesTheStepInHand(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const takes = 3 * time.Second
+		var ended error
+		d := drive(t, 1, []string{"a", "b"}, func(ctx context.Context, _ string) (time.Duration, error) {
+			timer := time.NewTimer(takes)
+			<-timer.C
+			ended = ctx.Err()
+			return 0, nil
+		})
+		synctest.Wait()
+		d.stop()
+		<-d.stopped
+		require.Equal(t, takes, time.Since(d.started))
+		require.NoError(t, ended, "the step in hand has its context until the grace is over")
+		require.Empty(t, d.times("b"), "nothing new is begun")
+	})
+}
+
+func TestAControllerThatStopsWaitsNoLongerThanTheGrace(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		d := drive(t, 2, []string{"a", "b"}, func(ctx context.Context, _ string) (time.Duration, error) {
+			<-ctx.Done() // as a request to an API server that does not answer
+			return 0, ctx.Err()
+		})
+		d.pass(time.Hour)
+		stopping := time.Now()
+		d.stop()
+		<-d.stopped
+		require.Equal(t, testGrace, time.Since(stopping))
+	})
+}
+
+func TestAControllerStopsAtOnceWhenItIsIdle(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		d := drive(t, 2, []string{"a"}, func(context.Context, string) (time.Duration, error) { return time.Hour, nil })
+		d.pass(time.Minute)
+		d.stop()
+		<-d.stopped
+		require.Equal(t, time.Minute, time.Since(d.started))
+		require.True(t, slices.Equal([]time.Duration{0}, d.times("a")))
+	})
+}

@@ -1,0 +1,198 @@
+package reconcile
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"runtime"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"k8s.io/apimachinery/pkg/types"
+)
+
+// line are slots whose wake-ups are recorded.
+type line struct {
+	*Slots
+	woken []types.UID
+}
+
+func newLine(limit int) *line { return &line{Slots: NewSlots(limit)} }
+
+// created is the time of creation of the resource with that age; smaller numbers are older.
+func created(age int) time.Time { return time.Unix(1_800_000_000+int64(age), 0) }
+
+func (l *line) queue(uid types.UID, age int) bool {
+	return l.Queue(uid, "velero/"+string(uid), created(age), func() { l.woken = append(l.woken, uid) })
+}
+
+func (l *line) take(uid types.UID, age int) bool {
+	return l.Take(uid, "velero/"+string(uid), created(age), func() { l.woken = append(l.woken, uid) })
+}
+
+// heard are those that were woken since it was asked last.
+func (l *line) heard() []types.UID {
+	woken := l.woken
+	l.woken = nil
+	return woken
+}
+
+func TestSlotsAreNeverMoreThanTheLimit(t *testing.T) {
+	const limit, transfers = 4, 400
+	slots := NewSlots(limit)
+	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
+	defer cancel()
+	var working, tooMany atomic.Int32
+	var all sync.WaitGroup
+	for i := range transfers {
+		all.Go(func() {
+			uid := types.UID(fmt.Sprint(i))
+			woken := make(chan struct{}, 1)
+			wake := func() {
+				select {
+				case woken <- struct{}{}:
+				default:
+				}
+			}
+			for !slots.Take(uid, string(uid), created(i%7), wake) {
+				select {
+				case <-woken:
+				case <-ctx.Done():
+					t.Errorf("transfer %s was never woken", uid)
+					return
+				}
+			}
+			if working.Add(1) > limit {
+				tooMany.Add(1)
+			}
+			runtime.Gosched()
+			working.Add(-1)
+			slots.Release(uid)
+		})
+	}
+	all.Wait()
+	require.Zero(t, tooMany.Load(), "more than %d worked at once", limit)
+	require.Zero(t, slots.InUse())
+}
+
+func TestSlotsGoToTheOldestInLine(t *testing.T) {
+	const waiting = 50
+	seed := uint64(time.Now().UnixNano())
+	t.Logf("seed %d", seed)
+	random := rand.New(rand.NewPCG(seed, 0))
+	slots := newLine(1)
+	require.True(t, slots.take("first", -1))
+	for _, age := range random.Perm(waiting) {
+		require.False(t, slots.queue(types.UID(fmt.Sprintf("%02d", age)), age/2), "no slot is free; two of each age")
+	}
+	holder := types.UID("first")
+	for next := range waiting {
+		slots.Release(holder)
+		holder = types.UID(fmt.Sprintf("%02d", next))
+		require.Equal(t, []types.UID{holder}, slots.heard(), "the oldest is woken, and no other")
+		require.True(t, slots.take(holder, next/2))
+	}
+}
+
+func TestASlotThatIsFreeWaitsForTheOldest(t *testing.T) {
+	slots := newLine(1)
+	require.True(t, slots.queue("old", 1), "free, and nobody is before it")
+	require.False(t, slots.queue("young", 2), "the old one is before it")
+	require.False(t, slots.take("young", 2))
+	require.True(t, slots.queue("older", 0))
+	require.False(t, slots.take("old", 1), "an older one came in the meantime")
+	require.True(t, slots.take("older", 0))
+	require.Equal(t, 1, slots.InUse())
+}
+
+func TestAPlaceInLineThatIsGivenUpWakesTheNext(t *testing.T) {
+	slots := newLine(1)
+	slots.queue("old", 1)
+	slots.queue("young", 2)
+	slots.Release("old")
+	require.Equal(t, []types.UID{"young"}, slots.heard())
+	require.True(t, slots.take("young", 2))
+}
+
+func TestAsManyAreWokenAsSlotsAreFree(t *testing.T) {
+	slots := newLine(2)
+	slots.take("a", 1)
+	slots.take("b", 2)
+	for age, uid := range []types.UID{"c", "d", "e"} {
+		require.False(t, slots.queue(uid, 3+age))
+	}
+	slots.Release("a")
+	require.Equal(t, []types.UID{"c"}, slots.heard())
+	slots.Release("b")
+	require.Equal(t, []types.UID{"c", "d"}, slots.heard(), "c has not come yet")
+	require.True(t, slots.take("d", 4), "it need not wait for c: there is a slot for both")
+	require.False(t, slots.take("e", 5))
+	require.True(t, slots.take("c", 3))
+}
+
+func TestWhoAsksTwiceHasOnePlaceInLine(t *testing.T) {
+	slots := newLine(2)
+	require.True(t, slots.queue("a", 1))
+	require.True(t, slots.queue("a", 1))
+	require.True(t, slots.queue("b", 2), "there is a slot for both")
+}
+
+func TestNobodyIsWokenWhenNothingBecameFree(t *testing.T) {
+	slots := newLine(2)
+	slots.take("a", 1)
+	require.True(t, slots.queue("b", 2), "it may come, and knows")
+	slots.Release("unknown")
+	slots.ReleaseKey("velero/unknown")
+	require.Empty(t, slots.heard())
+	require.Equal(t, 1, slots.InUse())
+}
+
+func TestASlotThatIsHeldIsNotTakenTwice(t *testing.T) {
+	slots := newLine(1)
+	require.True(t, slots.take("a", 1))
+	require.True(t, slots.take("a", 1), "after an ambiguous answer it is asked for again")
+	require.True(t, slots.queue("a", 1))
+	require.Equal(t, 1, slots.InUse())
+	slots.Release("a")
+	require.Zero(t, slots.InUse())
+}
+
+func TestSlotsAreReleasedByKey(t *testing.T) {
+	slots := newLine(1)
+	slots.take("a", 1)
+	slots.queue("b", 2)
+	slots.queue("c", 3)
+	slots.ReleaseKey("velero/b")
+	require.Empty(t, slots.heard(), "a place in line is given up, a still works")
+	slots.ReleaseKey("velero/a")
+	require.Equal(t, []types.UID{"c"}, slots.heard())
+	require.Zero(t, slots.InUse())
+}
+
+func TestMoversThatWorkAlreadyMayExceedTheLimit(t *testing.T) {
+	slots := newLine(2)
+	for _, uid := range []types.UID{"a", "b", "c"} {
+		slots.Hold(uid, "velero/"+string(uid))
+		slots.Hold(uid, "velero/"+string(uid))
+	}
+	require.Equal(t, 3, slots.InUse())
+	require.Equal(t, 2, slots.Limit())
+	require.False(t, slots.queue("d", 1))
+	slots.Release("a")
+	require.Empty(t, slots.heard(), "still at the limit")
+	slots.Release("b")
+	require.Equal(t, []types.UID{"d"}, slots.heard())
+}
+
+func TestAMoverThatTurnsOutToWorkLeavesTheLine(t *testing.T) {
+	slots := newLine(1)
+	slots.take("a", 1)
+	slots.queue("b", 2)
+	slots.Hold("b", "velero/b")
+	slots.Release("a")
+	require.Empty(t, slots.heard(), "b holds the slot already")
+	require.Equal(t, 1, slots.InUse())
+}

@@ -143,7 +143,7 @@ func TestReadPodThatEnded(t *testing.T) {
 			want: Exposure{Condition: Succeeded},
 		},
 		"exit 1 with a message": {
-			pod:  pod(corev1.PodFailed, ended(1, "Error", "Failed to run data path service for PVB b1: no such bucket\n")),
+			pod:  pod(corev1.PodFailed, with(corev1.PodCondition{Type: corev1.PodScheduled, Status: corev1.ConditionTrue}), ended(1, "Error", "Failed to run data path service for PVB b1: no such bucket\n")),
 			want: Exposure{Condition: Failed, Message: "Failed to run data path service for PVB b1: no such bucket (exit code 1)"},
 		},
 		"exit 1 without a word": {

@@ -62,7 +62,7 @@ func full() Template {
 		Volumes:          []corev1.Volume{{Name: "cloud-credentials", VolumeSource: corev1.VolumeSource{Secret: &corev1.SecretVolumeSource{SecretName: "cloud-credentials"}}}},
 		VolumeMounts:     []corev1.VolumeMount{{Name: "cloud-credentials", MountPath: "/credentials"}},
 		DNSPolicy:        corev1.DNSClusterFirst,
-		DNSConfig:        &corev1.PodDNSConfig{Options: []corev1.PodDNSConfigOption{{Name: "ndots", Value: ptr.To("1")}}},
+		DNSConfig:        &corev1.PodDNSConfig{Options: []corev1.PodDNSConfigOption{{Name: "ndots", Value: new("1")}}},
 		ImagePullSecrets: []corev1.LocalObjectReference{{Name: "registry"}},
 		LogArgs:          []string{"--log-level=debug", "--log-format=json"},
 		Labels:           map[string]string{"azure.workload.identity/use": "true"},

@@ -1,0 +1,144 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/lateen-project/lateen/test/bench/figures"
+	"github.com/lateen-project/lateen/test/cluster"
+	"github.com/lateen-project/lateen/test/world"
+)
+
+// Every scene of transfers is a hundred backups, created at once, on a node with four slots.
+const (
+	backups = 100
+	slots   = 4
+)
+
+// hundred is what was seen of them.
+type hundred struct {
+	transitions []world.Transition
+	ends        []time.Time   // of movers, as a watch saw them
+	calls       figures.Calls // of the agent
+	memory      memory        // of the agent, at the end
+	cpu         time.Duration
+}
+
+// runHundred has the agent do them all; movers take that long.
+func (s *stage) runHundred(ctx context.Context, name string, movers time.Duration, flags ...string) (*hundred, error) {
+	site, err := s.site(ctx, name, slots, movers)
+	if err != nil {
+		return nil, err
+	}
+	pod, err := site.volumes(ctx)
+	if err != nil {
+		return nil, err
+	}
+	agent, err := site.agent(ctx, flags...)
+	if err != nil {
+		return nil, err
+	}
+	defer agent.kill()
+	seen, err := site.transfer(ctx, agent, pod)
+	if err != nil {
+		return nil, fmt.Errorf("%w; the agent's log ends with:\n%s", err, agent.tail())
+	}
+	return seen, nil
+}
+
+// transfer creates the backups, and returns what was seen until the agent had nothing left to do.
+func (s *site) transfer(ctx context.Context, agent *agent, pod *corev1.Pod) (*hundred, error) {
+	seen := &hundred{}
+	watching, stop := context.WithCancel(ctx)
+	defer stop()
+	phases, err := s.phases(watching, &seen.transitions)
+	if err != nil {
+		return nil, err
+	}
+	ends, err := s.ends(watching, &seen.ends)
+	if err != nil {
+		return nil, err
+	}
+	before, err := cpuOf(agent.pid)
+	if err != nil {
+		return nil, err
+	}
+	begun := time.Now()
+	if err := s.backUp(ctx, pod); err != nil {
+		return nil, err
+	}
+	if err := errors.Join(<-phases, <-ends); err != nil {
+		return nil, err
+	}
+	return seen, s.measure(ctx, agent, begun, before, seen)
+}
+
+// measure adds what the agent used, once it has nothing left to do.
+func (s *site) measure(ctx context.Context, agent *agent, begun time.Time, before time.Duration, seen *hundred) error {
+	after, err := cpuOf(agent.pid)
+	if err != nil {
+		return err
+	}
+	seen.cpu = after - before
+	if seen.memory, err = memoryOf(agent.pid); err != nil {
+		return err
+	}
+	records, err := s.stage.plane.Audit(ctx, cluster.Query{User: s.user(), Since: begun})
+	if err != nil {
+		return err
+	}
+	seen.calls = figures.CountCalls(records)
+	return nil
+}
+
+// volumes is a pod with a claim per backup, so that no two backups read the same objects.
+func (s *site) volumes(ctx context.Context) (*corev1.Pod, error) {
+	volumes := make([]corev1.Volume, backups)
+	err := inParallel(backups, backups, func(i int) error {
+		claim, err := s.Claim(ctx, fmt.Sprintf("claim-%d", i), corev1.PersistentVolumeSource{
+			NFS: &corev1.NFSVolumeSource{Server: "nfs.example", Path: "/exported"},
+		}, corev1.PersistentVolumeFilesystem)
+		if err != nil {
+			return err
+		}
+		volumes[i] = world.ClaimVolume(fmt.Sprintf("volume-%d", i), claim.Name)
+		return nil
+	})
+	if err != nil {
+		return nil, err
+	}
+	return s.running(ctx, volumes...)
+}
+
+// backUp creates a backup for each volume of the pod, all at once.
+func (s *site) backUp(ctx context.Context, pod *corev1.Pod) error {
+	backup, err := s.Backup(ctx, "backup")
+	if err != nil {
+		return err
+	}
+	return inParallel(backups, backups, func(i int) error {
+		_, err := s.PodVolumeBackup(ctx, backup, pod, fmt.Sprintf("volume-%d", i))
+		return err
+	})
+}
+
+// inParallel calls do with 0 to n-1, at most that many at once, and returns what went wrong.
+func inParallel(n, atOnce int, do func(i int) error) error {
+	errs := make([]error, n)
+	free := make(chan struct{}, atOnce)
+	var running sync.WaitGroup
+	for i := range n {
+		free <- struct{}{}
+		running.Go(func() {
+			errs[i] = do(i)
+			<-free
+		})
+	}
+	running.Wait()
+	return errors.Join(errs...)
+}

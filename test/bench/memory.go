@@ -1,0 +1,84 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	velerov1 "github.com/vmware-tanzu/velero/pkg/apis/velero/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/lateen-project/lateen/test/world"
+)
+
+// finished is how many backups are over in the second part of the scene.
+const finished = 10_000
+
+// memory is what the agent needs to be ready, in a namespace without backups and in one where thousands are
+// over and not yet expired.
+func (s *stage) memory(ctx context.Context) error {
+	site, err := s.site(ctx, "memory", slots, time.Second)
+	if err != nil {
+		return err
+	}
+	const title = "Memory of the agent, when it is ready"
+	if err := site.weigh(ctx, title, "no backups"); err != nil {
+		return err
+	}
+	if err := site.history(ctx); err != nil {
+		return err
+	}
+	return site.weigh(ctx, title, fmt.Sprintf("%d finished backups", finished))
+}
+
+// weigh starts an agent, and adds what it needs.
+func (s *site) weigh(ctx context.Context, title, with string) error {
+	begun := time.Now()
+	agent, err := s.agent(ctx)
+	if err != nil {
+		return err
+	}
+	defer agent.kill()
+	ready := time.Since(begun)
+	used, err := memoryOf(agent.pid)
+	if err != nil {
+		return err
+	}
+	heap, err := agent.metric(ctx, "go_memstats_heap_alloc_bytes")
+	if err != nil {
+		return err
+	}
+	s.stage.add(
+		Figure{title, with + ": resident", mebibytes(used.resident), "MiB", "", ""},
+		Figure{title, with + ": resident, peak", mebibytes(used.peak), "MiB", "", ""},
+		Figure{title, with + ": Go heap, garbage included", mebibytes(int64(heap)), "MiB", "", ""},
+		Figure{title, with + ": ready after", seconds(ready), "s", "", ""},
+	)
+	return nil
+}
+
+// history creates backups of the site's node that are over, with all that Velero leaves in one.
+func (s *site) history(ctx context.Context) error {
+	pod, err := s.running(ctx, world.EmptyDir("data"))
+	if err != nil {
+		return err
+	}
+	backup, err := s.Backup(ctx, "backup")
+	if err != nil {
+		return err
+	}
+	return inParallel(finished, 16, func(int) error {
+		_, err := s.PodVolumeBackup(ctx, backup, pod, "data", func(b *velerov1.PodVolumeBackup) {
+			now := metav1.Now()
+			b.Spec.RepoIdentifier = "repository-of-" + pod.Namespace
+			b.Spec.UploaderSettings = map[string]string{"ParallelFilesUpload": "4"}
+			b.Status = velerov1.PodVolumeBackupStatus{
+				Phase: velerov1.PodVolumeBackupPhaseCompleted, Path: "/" + string(pod.UID),
+				SnapshotID: "0123456789abcdef0123456789abcdef", AcceptedTimestamp: &now,
+				StartTimestamp: &now, CompletionTimestamp: &now,
+			}
+			b.Status.Progress.TotalBytes, b.Status.Progress.BytesDone = 1<<30, 1<<30
+		})
+		return err
+	})
+}

@@ -1,0 +1,62 @@
+package main
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+	"strconv"
+	"text/tabwriter"
+	"time"
+)
+
+// Figure is one line of what the benchmark says.
+type Figure struct {
+	Scene string  `json:"scene"`
+	Name  string  `json:"name"`
+	Value float64 `json:"value"`
+	Unit  string  `json:"unit,omitempty"`
+	// Bound is what issue 2 asks for; empty if it asks for nothing.
+	Bound string `json:"bound,omitempty"`
+	// Velero is what Velero's own agent took for the same work, quoted from issue 2 and not measured here.
+	Velero string `json:"velero,omitempty"`
+}
+
+// report collects figures.
+type report struct{ figures []Figure }
+
+func (r *report) add(figures ...Figure) { r.figures = append(r.figures, figures...) }
+
+// table prints them aligned, a heading per scene.
+func (r *report) table(out io.Writer) error {
+	table := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
+	scene := ""
+	for _, f := range r.figures {
+		if f.Scene != scene {
+			scene = f.Scene
+			fmt.Fprintf(table, "\n%s\n  \there\tbound\tVelero's agent (quoted, not measured)\n", scene)
+		}
+		fmt.Fprintf(table, "  %s\t%s %s\t%s\t%s\n", f.Name, strconv.FormatFloat(f.Value, 'f', -1, 64), f.Unit, f.Bound, f.Velero)
+	}
+	return table.Flush()
+}
+
+// json prints them for a program.
+func (r *report) json(out io.Writer) error {
+	encoder := json.NewEncoder(out)
+	encoder.SetIndent("", "  ")
+	return encoder.Encode(r.figures)
+}
+
+// The units below are rounded to what the measuring can tell.
+
+func seconds(d time.Duration) float64 { return rounded(d.Seconds(), 100) }
+
+func milliseconds(d time.Duration) float64 { return rounded(float64(d)/float64(time.Millisecond), 10) }
+
+func microseconds(d time.Duration) float64 { return rounded(float64(d)/float64(time.Microsecond), 1) }
+
+func percent(share float64) float64 { return rounded(100*share, 10) }
+
+func mebibytes(bytes int64) float64 { return rounded(float64(bytes)/(1<<20), 10) }
+
+func rounded(value, parts float64) float64 { return float64(int64(value*parts+0.5)) / parts }

@@ -1,0 +1,73 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/lateen-project/lateen/test/bench/figures"
+)
+
+// pace is a hundred backups of 1 s, by an agent with its default flags: how near it comes to the ideal, and
+// what it asks of the API server meanwhile. This is the work that Velero's own agent was measured with.
+func (s *stage) pace(ctx context.Context) error {
+	const mover = time.Second
+	seen, err := s.runHundred(ctx, "pace", mover)
+	if err != nil {
+		return err
+	}
+	const title = "100 backups at once on a node with 4 slots, movers of 1 s, pods start in 0.5 s"
+	measured := figures.Measure(seen.transitions, slots)
+	ideal := mover * backups / slots
+	s.add(
+		Figure{title, "Completed", float64(measured.Completed), "", "100", ""},
+		Figure{title, "makespan", seconds(measured.Makespan), "s", fmt.Sprintf("<= %g (1.2 x %g)", 1.2*ideal.Seconds(), ideal.Seconds()), "275"},
+		Figure{title, "slots busy: movers at work", percent(figures.Share(mover*backups, measured.Makespan, slots)), "%", ">= 90", "9"},
+		Figure{title, "slots taken: InProgress", percent(measured.Held), "%", "", ""},
+		Figure{title, "most InProgress at once", float64(measured.MostAtOnce), "", "<= 4", ""},
+	)
+	s.calls(title, seen.calls)
+	s.add(
+		Figure{title, "agent's processor time per backup", milliseconds(seen.cpu / backups), "ms", "", ""},
+		Figure{title, "agent's resident memory, after", mebibytes(seen.memory.resident), "MiB", "", "89"},
+		Figure{title, "agent's resident memory, peak", mebibytes(seen.memory.peak), "MiB", "", ""},
+	)
+	return nil
+}
+
+// calls adds what the agent asked of the API server, per backup.
+func (s *stage) calls(title string, calls figures.Calls) {
+	each := func(n int) float64 { return rounded(float64(n)/backups, 100) }
+	s.add(
+		Figure{title, "API writes per backup", each(calls.Writes), "", "<= 7", "10"},
+		Figure{title, "API reads per backup", each(calls.Reads), "", "<= 4", "15"},
+		Figure{title, "same read, most often", float64(calls.MostAlike.Times), "", "1: no polling", ""},
+		Figure{title, "progress updates per backup", each(calls.Progress), "", "not counted", ""},
+		Figure{title, "Kubernetes Events per backup", each(calls.Events), "", "<= 2", ""},
+		Figure{title, "watches begun per backup", each(calls.Watches), "", "not counted", ""},
+		Figure{title, "refused requests", float64(calls.Failed), "", "", ""},
+	)
+	for _, call := range calls.By {
+		s.add(Figure{title, "  " + call.What, each(call.Times), "", "", ""})
+	}
+}
+
+// turnover is a hundred backups of 200 ms: how soon a slot is taken again.
+func (s *stage) turnover(ctx context.Context) error {
+	seen, err := s.runHundred(ctx, "turnover", 200*time.Millisecond, "--kube-api-qps=500", "--kube-api-burst=1000")
+	if err != nil {
+		return err
+	}
+	const title = "The same with movers of 200 ms, QPS 500, burst 1000"
+	measured := figures.Measure(seen.transitions, slots)
+	turnovers := figures.Turnovers(seen.transitions, seen.ends, slots)
+	s.add(
+		Figure{title, "Completed", float64(measured.Completed), "", "100", ""},
+		Figure{title, "makespan", seconds(measured.Makespan), "s", "", ""},
+		Figure{title, "most InProgress at once", float64(measured.MostAtOnce), "", "<= 4", ""},
+		Figure{title, "mover's end to next InProgress, median", milliseconds(figures.Percentile(turnovers, .5)), "ms", "< 50", ""},
+		Figure{title, "mover's end to next InProgress, 99 %", milliseconds(figures.Percentile(turnovers, .99)), "ms", "", ""},
+		Figure{title, "of so many, where one was waiting", float64(len(turnovers)), "", "", ""},
+	)
+	return nil
+}

@@ -1,0 +1,140 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/lateen-project/lateen/deploy"
+	"github.com/lateen-project/lateen/test/cluster"
+	"github.com/lateen-project/lateen/test/node"
+	"github.com/lateen-project/lateen/test/world"
+)
+
+const (
+	configMap = "node-agent-config"
+	// startDelay is what the node takes to start a pod: what Velero's own agent was measured with.
+	startDelay = 500 * time.Millisecond
+)
+
+// stage is one control plane, on which every scene has a site of its own.
+type stage struct {
+	report
+	plane   *cluster.Cluster
+	dir     string
+	lateen  string // the binary
+	note    func(format string, args ...any)
+	closing []func() error
+}
+
+// open starts the control plane. What was begun is ended by close, also after an error.
+func (s *stage) open(ctx context.Context) (err error) {
+	if s.lateen, err = cluster.FindBinary("lateen"); err != nil {
+		return err
+	}
+	if s.dir, err = os.MkdirTemp("", "lateen-bench-"); err != nil {
+		return err
+	}
+	s.later(func() error { return os.RemoveAll(s.dir) })
+	if s.plane, err = cluster.Start(ctx, cluster.Options{}); err != nil {
+		return err
+	}
+	s.later(s.plane.Stop)
+	return world.InstallCRDs(ctx, s.plane.Admin())
+}
+
+// later has an end run by close, before those that were there already.
+func (s *stage) later(end func() error) { s.closing = append(s.closing, end) }
+
+func (s *stage) close() error {
+	var errs []error
+	for _, end := range slices.Backward(s.closing) {
+		errs = append(errs, end())
+	}
+	return errors.Join(errs...)
+}
+
+// site is one installation of Velero with one node, and how to run Lateen's agent there.
+type site struct {
+	*world.World
+	stage *stage
+	node  *node.Node
+	flags []string // of the agent
+}
+
+// site makes one; movers take that long, and slots of them run at once.
+func (s *stage) site(ctx context.Context, name string, slots int, movers time.Duration) (*site, error) {
+	root := filepath.Join(s.dir, name)
+	installed, err := world.New(ctx, s.plane.Admin(), world.Options{Namespace: name, Node: name, KubeletRoot: root})
+	if err != nil {
+		return nil, err
+	}
+	data := map[string]string{"node-agent-config.json": fmt.Sprintf(`{"loadConcurrency": {"globalConfig": %d}}`, slots)}
+	if err := installed.ConfigMap(ctx, configMap, data); err != nil {
+		return nil, err
+	}
+	runner, err := node.NewStandIn(s.plane.Admin(), movers)
+	if err != nil {
+		return nil, err
+	}
+	played, err := node.Start(ctx, s.plane.Admin(), node.Options{
+		Name: name, Root: root, StartDelay: startDelay, Runner: node.Movers{Runner: runner},
+	})
+	if err != nil {
+		return nil, err
+	}
+	s.later(func() error { played.Stop(); return nil })
+	kubeconfig := filepath.Join(s.dir, name+".kubeconfig")
+	if err := s.identity(ctx, name, kubeconfig); err != nil {
+		return nil, err
+	}
+	return &site{World: installed, stage: s, node: played, flags: []string{
+		"--kubeconfig=" + kubeconfig, "--namespace=" + name, "--node-agent-configmap=" + configMap,
+	}}, nil
+}
+
+// identity writes the kubeconfig of the agent's own ServiceAccount, which has the rights of an installation.
+func (s *stage) identity(ctx context.Context, namespace, path string) error {
+	if err := world.Apply(ctx, s.plane.Admin(), deploy.Access(namespace)...); err != nil {
+		return err
+	}
+	config, err := s.plane.ServiceAccount(ctx, namespace, deploy.ServiceAccountName)
+	if err != nil {
+		return err
+	}
+	return s.plane.WriteKubeconfig(config, path, namespace)
+}
+
+// agent runs Lateen's agent until it is killed, at the latest when the stage is closed.
+func (s *site) agent(ctx context.Context, flags ...string) (*agent, error) {
+	env := []string{"NODE_NAME=" + s.node.Name(), "HOME=" + s.stage.dir}
+	log := filepath.Join(s.stage.dir, s.Namespace+".log")
+	started, err := startAgent(ctx, s.stage.lateen, log, env, append(slices.Clone(s.flags), flags...))
+	if err != nil {
+		return nil, err
+	}
+	s.stage.later(func() error { started.kill(); return nil })
+	return started, nil
+}
+
+// user is who the agent is in the audit log.
+func (s *site) user() string {
+	return "system:serviceaccount:" + s.Namespace + ":" + deploy.ServiceAccountName
+}
+
+// running is a pod of the site's node that has volumes, once it runs.
+func (s *site) running(ctx context.Context, volumes ...corev1.Volume) (*corev1.Pod, error) {
+	made, err := s.SourcePod(ctx, "source", s.node.Name(), volumes...)
+	if err != nil {
+		return nil, err
+	}
+	return s.WaitPod(ctx, made.Namespace, made.Name, func(pod *corev1.Pod) bool {
+		return pod.Status.Phase == corev1.PodRunning
+	})
+}

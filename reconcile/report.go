@@ -24,7 +24,7 @@ const (
 
 // report says what a write has changed, after it has happened: to the log, as an Event and in metrics.
 func (t *Transfers[T]) report(ctx context.Context, key string, object T, before, after transfer.State, step transfer.Step) {
-	if before.Phase == after.Phase {
+	if before.Phase == after.Phase && step.Lost == "" {
 		klog.FromContext(ctx).V(2).Info("Written", "step", step.Reason)
 		return
 	}

@@ -26,6 +26,8 @@ type StandIn struct {
 	Takes  time.Duration // from InProgress to the end
 	Silent bool          // never says that the data path started, and never hears a cancel
 	Bytes  int64         // moved; 0: 1000
+	Result *Result       // instead of success; set it before a mover runs
+	Deaf   bool          // says that the data path started, and does not hear a cancel
 
 	kube   kubernetes.Interface
 	velero rest.Interface
@@ -80,7 +82,7 @@ func (s *StandIn) work(ctx context.Context, name string, changes <-chan *velerov
 	defer stop()
 	go func() {
 		_, ok := until(watching, changes, func(b *velerov1.PodVolumeBackup) bool {
-			return b.Spec.Cancel && !s.Silent && b.Status.Phase == velerov1.PodVolumeBackupPhaseInProgress
+			return b.Spec.Cancel && !s.Silent && !s.Deaf && b.Status.Phase == velerov1.PodVolumeBackupPhaseInProgress
 		})
 		canceled <- ok
 	}()
@@ -96,6 +98,9 @@ func (s *StandIn) work(ctx context.Context, name string, changes <-chan *velerov
 		}
 		voice.say(ctx, "Data-Path-Canceled", fmt.Sprintf("Data path for PVB %s canceled", name))
 		return Result{ExitCode: 1, Message: fmt.Sprintf("Failed to run data path service for PVB %s: data path is canceled", name)}
+	}
+	if s.Result != nil {
+		return *s.Result
 	}
 	bytes := s.Bytes
 	if bytes == 0 {

@@ -1,0 +1,163 @@
+package integration
+
+import (
+	"bytes"
+	"context"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	dto "github.com/prometheus/client_model/go"
+	"github.com/stretchr/testify/require"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/transport"
+	"k8s.io/utils/clock"
+
+	"github.com/lateen-project/lateen/cmd/lateen/agent"
+	"github.com/lateen-project/lateen/cmd/lateen/config"
+	"github.com/lateen-project/lateen/deploy"
+	"github.com/lateen-project/lateen/metrics"
+	"github.com/lateen-project/lateen/reconcile/transfer"
+)
+
+// agentRun is an agent of a site.
+type agentRun struct {
+	site     *site
+	cancel   context.CancelFunc
+	ended    chan struct{}
+	err      error // readable once ended is closed
+	registry *prometheus.Registry
+	movers   *safeBuffer // what it logged of movers
+}
+
+// start runs an agent as `lateen node-agent` assembles it. Delays are as short as the protocol allows.
+func (s *site) start(changes ...func(*agent.Options)) *agentRun {
+	s.Helper()
+	own, err := plane.ServiceAccount(s.soon(), s.Namespace, deploy.ServiceAccountName)
+	require.NoError(s, err)
+	registry := prometheus.NewRegistry()
+	server, err := agent.Listen("127.0.0.1:0", registry, false)
+	require.NoError(s, err)
+	r := &agentRun{site: s, ended: make(chan struct{}), registry: registry, movers: &safeBuffer{}}
+	options := agent.Options{
+		Config: config.Options{
+			Namespace: s.Namespace, NodeName: s.node.Name(), NodeAgentConfigMap: configMap, MoverTemplate: "daemonset",
+			ResourceTimeout: time.Minute, Workers: 4, KubeAPIQPS: 500, KubeAPIBurst: 1000, StartupTimeout: 4 * time.Second,
+		},
+		Rest: own, Metrics: metrics.New(registry, "test", s.node.Name()), Limits: transfer.DefaultLimits(),
+		Clock: clock.RealClock{}, Log: r.movers, Server: server,
+	}
+	options.Limits.RestartDelay = 50 * time.Millisecond
+	for _, change := range changes {
+		change(&options)
+	}
+	ctx, cancel := context.WithCancel(context.WithoutCancel(s.Context()))
+	r.cancel = cancel
+	go func() {
+		defer close(r.ended)
+		if r.err = agent.Run(ctx, options); r.err != nil {
+			s.Log("agent: ", r.err)
+		}
+	}()
+	s.Cleanup(func() {
+		cancel()
+		<-r.ended
+		require.NoError(s, server.Close())
+	})
+	return r
+}
+
+// stop ends the agent as SIGTERM does and tells how long it took.
+func (r *agentRun) stop() time.Duration {
+	r.site.Helper()
+	began := time.Now()
+	r.cancel()
+	r.wait()
+	require.NoError(r.site, r.err)
+	return time.Since(began)
+}
+
+// wait returns when the agent has ended by itself.
+func (r *agentRun) wait() {
+	r.site.Helper()
+	select {
+	case <-r.ended:
+	case <-r.site.soon().Done():
+		require.Fail(r.site, "the agent did not end")
+	}
+}
+
+// metric is the value of one series; its labels are given as name, value, name, value …
+func (r *agentRun) metric(name string, labels ...string) float64 {
+	r.site.Helper()
+	families, err := r.registry.Gather()
+	require.NoError(r.site, err)
+	for _, family := range families {
+		if family.GetName() != name {
+			continue
+		}
+		for _, series := range family.GetMetric() {
+			if has(series, labels) {
+				return series.GetCounter().GetValue() + series.GetGauge().GetValue()
+			}
+		}
+	}
+	require.Failf(r.site, "no such series", "%s %v", name, labels)
+	return 0
+}
+
+func has(series *dto.Metric, labels []string) bool {
+	values := map[string]string{}
+	for _, pair := range series.GetLabel() {
+		values[pair.GetName()] = pair.GetValue()
+	}
+	for i := 0; i < len(labels); i += 2 {
+		if values[labels[i]] != labels[i+1] {
+			return false
+		}
+	}
+	return true
+}
+
+// finished is how many transfers the agent has seen end like this.
+func (r *agentRun) finished(phase, reason string) float64 {
+	r.site.Helper()
+	return r.metric("lateen_transfers_finished_total", "kind", "podvolumebackup", "phase", phase, "reason", reason)
+}
+
+// through sends the agent's requests through something that may spoil them.
+func through(wrap transport.WrapperFunc) func(*agent.Options) {
+	return func(options *agent.Options) {
+		config := rest.CopyConfig(options.Rest)
+		config.Wrap(wrap)
+		options.Rest = config
+	}
+}
+
+// safeBuffer is a buffer that several goroutines may use.
+type safeBuffer struct {
+	lock sync.Mutex
+	text bytes.Buffer
+}
+
+func (b *safeBuffer) Write(p []byte) (int, error) {
+	b.lock.Lock()
+	defer b.lock.Unlock()
+	return b.text.Write(p)
+}
+
+func (b *safeBuffer) String() string {
+	b.lock.Lock()
+	defer b.lock.Unlock()
+	return b.text.String()
+}
+
+func containsAll(text string, words ...string) bool {
+	for _, word := range words {
+		if !strings.Contains(text, word) {
+			return false
+		}
+	}
+	return true
+}

@@ -1,0 +1,203 @@
+package integration
+
+import (
+	"io"
+	"net/http"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	velerov1 "github.com/vmware-tanzu/velero/pkg/apis/velero/v1"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/lateen-project/lateen/cmd/lateen/agent"
+	"github.com/lateen-project/lateen/deploy"
+	"github.com/lateen-project/lateen/test/cluster"
+)
+
+func TestAConfigurationThatCannotBeUsedIsSeenAndMoversRunAllTheSame(t *testing.T) {
+	tests := map[string]struct {
+		data            map[string]string // nil: no ConfigMap
+		section, reason string
+		class           string // reason of the priority class's fallback
+	}{
+		"no ConfigMap":    {section: "configMap", reason: "missing", class: "config_missing"},
+		"empty ConfigMap": {data: map[string]string{}, section: "configMap", reason: "empty", class: "config_empty"},
+		"two keys":        {data: map[string]string{"a": "{}", "b": "{}"}, section: "configMap", reason: "too_many_keys", class: "config_invalid"},
+		"bad JSON":        {data: map[string]string{"a": `{"priorityClassName": low}`}, section: "configMap", reason: "invalid_json", class: "config_invalid"},
+		"unknown field":   {data: map[string]string{"a": `{"priorityClasName":"low"}`}, section: "configMap", reason: "unknown_field"},
+		"bad value":       {data: map[string]string{"a": `{"loadConcurrency":{"globalConfig":-3}}`}, section: "loadConcurrency", reason: "invalid_value"},
+	}
+	for name, test := range tests {
+		t.Run(name, func(t *testing.T) {
+			s := newSite(t, 50*time.Millisecond)
+			if test.data != nil {
+				require.NoError(t, s.ConfigMap(s.soon(), configMap, test.data))
+			}
+			r := s.start()
+			s.ends(s.transfer(), velerov1.PodVolumeBackupPhaseCompleted)
+			require.EqualValues(t, 1, r.metric("lateen_config_fallbacks_total", "section", test.section, "reason", test.reason))
+			event := s.says("ConfigProblem", "")
+			require.Equal(t, "Pod", event.InvolvedObject.Kind)
+			require.True(t, strings.HasPrefix(event.InvolvedObject.Name, "node-agent-"), event.InvolvedObject.Name)
+			if test.class != "" {
+				require.EqualValues(t, 1, r.metric("lateen_priority_class_fallbacks_total", "consumer", "data-mover", "reason", test.class))
+				s.says("PriorityClassNotInForce", test.class)
+			}
+		})
+	}
+}
+
+func TestStrictConfigRefusesToStart(t *testing.T) {
+	s := newSite(t, 0)
+	s.configure(`{"loadConcurency":{}}`)
+	r := s.start(func(options *agent.Options) { options.Config.StrictConfig = true })
+	r.wait()
+	require.ErrorContains(t, r.err, "loadConcurency")
+	require.NotContains(t, r.err.Error(), "\n")
+}
+
+func TestAPriorityClassThatIsNotInForceIsSeenAndMoversRunWithout(t *testing.T) {
+	tests := map[string]struct {
+		reason  string
+		prepare func(s *site, class string)
+		change  func(*agent.Options)
+	}{
+		"because it does not exist": {reason: "not_found"},
+		"because it may not be read": {reason: "forbidden", prepare: func(s *site, class string) {
+			require.NoError(s, s.PriorityClass(s.soon(), class, 10))
+			s.refusal = true
+			role, err := s.Kube.RbacV1().ClusterRoles().Get(s.soon(), clusterRole(s), metav1.GetOptions{})
+			require.NoError(s, err)
+			kept := role.Rules[:0]
+			for _, rule := range role.Rules {
+				if rule.Resources[0] != "priorityclasses" {
+					kept = append(kept, rule)
+				}
+			}
+			role.Rules = kept
+			_, err = s.Kube.RbacV1().ClusterRoles().Update(s.soon(), role, metav1.UpdateOptions{})
+			require.NoError(s, err)
+		}},
+		"because only its GET fails": {reason: "unavailable", prepare: func(s *site, class string) {
+			require.NoError(s, s.PriorityClass(s.soon(), class, 10))
+		}, change: func(options *agent.Options) {
+			options.Config.StartupTimeout = 2 * time.Second
+			through(failing("/priorityclasses/"))(options)
+		}},
+	}
+	for name, test := range tests {
+		t.Run(name, func(t *testing.T) {
+			s := newSite(t, 50*time.Millisecond)
+			class := "class-" + s.Namespace
+			s.configure(`{"priorityClassName":"` + class + `"}`)
+			if test.prepare != nil {
+				test.prepare(s, class)
+			}
+			if test.change == nil {
+				test.change = func(*agent.Options) {}
+			}
+			r := s.start(test.change)
+			name := s.transfer()
+			mover := s.moverIs(name, func(pod *corev1.Pod) bool { return pod.Spec.NodeName != "" })
+			require.Empty(t, mover.Spec.PriorityClassName)
+			s.ends(name, velerov1.PodVolumeBackupPhaseCompleted)
+			require.EqualValues(t, 1, r.metric("lateen_priority_class_fallbacks_total", "consumer", "data-mover", "reason", test.reason))
+			require.EqualValues(t, 1, r.metric("lateen_priority_class_info", "configured", class, "effective", ""))
+			event := s.says("PriorityClassNotInForce", test.reason)
+			require.Equal(t, corev1.EventTypeWarning, event.Type)
+			require.Equal(t, "Pod", event.InvolvedObject.Kind)
+		})
+	}
+}
+
+func clusterRole(s *site) string {
+	for _, object := range deploy.Access(s.Namespace) {
+		if named, ok := object.(metav1.Object); ok && object.GetObjectKind().GroupVersionKind().Kind == "ClusterRole" {
+			return named.GetName()
+		}
+	}
+	require.Fail(s, "package deploy has no ClusterRole")
+	return ""
+}
+
+// failing answers requests for a path with 500, as an API server whose storage is broken.
+func failing(path string) func(http.RoundTripper) http.RoundTripper {
+	return func(next http.RoundTripper) http.RoundTripper {
+		return roundTripper(func(request *http.Request) (*http.Response, error) {
+			if strings.Contains(request.URL.Path, path) {
+				return &http.Response{
+					StatusCode: http.StatusInternalServerError, Header: http.Header{}, Request: request,
+					Body: io.NopCloser(strings.NewReader("etcdserver: request timed out")),
+				}, nil
+			}
+			return next.RoundTrip(request)
+		})
+	}
+}
+
+func TestAClassThatIsDeletedLaterIsLeftOutAndCounted(t *testing.T) {
+	s := newSite(t, 50*time.Millisecond)
+	class := "class-" + s.Namespace
+	require.NoError(t, s.PriorityClass(s.soon(), class, 10))
+	s.configure(`{"priorityClassName":"` + class + `"}`)
+	r := s.start()
+	s.ends(s.transfer(), velerov1.PodVolumeBackupPhaseCompleted)
+	require.NoError(t, s.Kube.SchedulingV1().PriorityClasses().Delete(s.soon(), class, metav1.DeleteOptions{}))
+	name := s.transfer()
+	s.ends(name, velerov1.PodVolumeBackupPhaseCompleted)
+	require.EqualValues(t, 1, r.metric("lateen_priority_class_fallbacks_total", "consumer", "data-mover", "reason", "rejected"))
+	s.says("PriorityClassNotInForce", "was deleted after the start")
+	refused := s.requests(cluster.Query{Verbs: []string{"create"}, Resources: []string{"pods"}, Name: name}).Where(func(r cluster.Record) bool { return r.Code == 403 })
+	require.Len(t, refused, 1, "admission refuses the class once")
+}
+
+func TestAQuotaIsNoReasonToLeaveTheClassOut(t *testing.T) {
+	s := newSite(t, 50*time.Millisecond)
+	class := "class-" + s.Namespace
+	require.NoError(t, s.PriorityClass(s.soon(), class, 10))
+	s.configure(`{"priorityClassName":"` + class + `"}`)
+	quota := &corev1.ResourceQuota{
+		ObjectMeta: metav1.ObjectMeta{Name: "none"},
+		Spec:       corev1.ResourceQuotaSpec{Hard: corev1.ResourceList{corev1.ResourcePods: resource.MustParse("0")}},
+	}
+	_, err := s.Kube.CoreV1().ResourceQuotas(s.Namespace).Create(s.soon(), quota, metav1.CreateOptions{})
+	require.NoError(t, err)
+	r := s.start(shortPrepare)
+	ended := s.ends(s.transfer(), velerov1.PodVolumeBackupPhaseFailed)
+	require.Contains(t, ended.Status.Message, "exceeded quota: none")
+	require.EqualValues(t, 0, r.metric("lateen_priority_class_fallbacks_total", "consumer", "data-mover", "reason", "rejected"))
+}
+
+func TestAnAPIServerThatIsAwayAtTheStart(t *testing.T) {
+	tests := map[string]struct {
+		away   time.Duration
+		starts bool
+	}{
+		"for less than the budget delays it": {away: 1500 * time.Millisecond, starts: true},
+		"for longer ends it":                 {away: time.Hour},
+	}
+	for name, test := range tests {
+		t.Run(name, func(t *testing.T) {
+			s := newSite(t, 50*time.Millisecond)
+			s.configure(`{}`)
+			gate, err := plane.Gate(t.Context())
+			require.NoError(t, err)
+			t.Cleanup(func() { require.NoError(t, gate.Stop()) })
+			require.NoError(t, gate.Close())
+			r := s.start(func(options *agent.Options) { options.Rest = gate.Config(options.Rest) })
+			if test.starts {
+				timer := time.AfterFunc(test.away, func() { _ = gate.Open(t.Context()) })
+				t.Cleanup(func() { timer.Stop() })
+				s.ends(s.transfer(), velerov1.PodVolumeBackupPhaseCompleted)
+				return
+			}
+			r.wait()
+			require.ErrorContains(t, r.err, "4s")
+			require.NotContains(t, r.err.Error(), "\n")
+		})
+	}
+}

@@ -1,0 +1,86 @@
+package integration
+
+import (
+	"errors"
+	"net/http"
+	"strings"
+	"sync"
+)
+
+// killer stands between an agent and the API server. At the chosen write it ends the agent as SIGKILL
+// would: that request and every later one never get through, or this one does and its answer is lost.
+type killer struct {
+	at    int  // which write; 0 is none
+	after bool // the write happens, only its answer is lost
+
+	lock   sync.Mutex
+	writes int
+	dead   bool
+	struck chan struct{} // closed when the agent is dead
+}
+
+func newKiller(at int, after bool) *killer {
+	return &killer{at: at, after: after, struck: make(chan struct{})}
+}
+
+var errDead = errors.New("the agent has been killed")
+
+func (k *killer) wrap(next http.RoundTripper) http.RoundTripper {
+	return roundTripper(func(request *http.Request) (*http.Response, error) {
+		dead, strike := k.count(request)
+		if dead || strike && !k.after {
+			k.die(strike)
+			return k.never(request)
+		}
+		response, err := next.RoundTrip(request)
+		if strike {
+			k.die(true)
+			if err == nil {
+				_ = response.Body.Close() // nobody reads it any more
+			}
+			return k.never(request)
+		}
+		return response, err
+	})
+}
+
+// never is the answer to a request of a dead agent: none, until the agent gives up.
+func (k *killer) never(request *http.Request) (*http.Response, error) {
+	<-request.Context().Done()
+	return nil, errDead
+}
+
+// count tells whether the agent is dead, or dies by this request.
+func (k *killer) count(request *http.Request) (dead, strike bool) {
+	k.lock.Lock()
+	defer k.lock.Unlock()
+	if k.dead || !isWrite(request) {
+		return k.dead, false
+	}
+	k.writes++
+	if k.writes != k.at {
+		return false, false
+	}
+	k.dead = true
+	return false, true
+}
+
+func (k *killer) die(now bool) {
+	if now {
+		close(k.struck)
+	}
+}
+
+// isWrite leaves Kubernetes Events out: nothing depends on them, and they are sent in the background.
+func isWrite(request *http.Request) bool {
+	switch request.Method {
+	case http.MethodPost, http.MethodPatch, http.MethodPut, http.MethodDelete:
+		return !strings.HasSuffix(request.URL.Path, "/events") && !strings.Contains(request.URL.Path, "/events/")
+	default:
+		return false
+	}
+}
+
+type roundTripper func(*http.Request) (*http.Response, error)
+
+func (f roundTripper) RoundTrip(request *http.Request) (*http.Response, error) { return f(request) }

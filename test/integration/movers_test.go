@@ -1,0 +1,200 @@
+package integration
+
+import (
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	velerov1 "github.com/vmware-tanzu/velero/pkg/apis/velero/v1"
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/lateen-project/lateen/cmd/lateen/agent"
+	"github.com/lateen-project/lateen/test/node"
+)
+
+// shortPrepare ends preparing within two seconds; the API keeps whole seconds.
+func shortPrepare(options *agent.Options) { options.Limits.PrepareTimeout = 2 * time.Second }
+
+func TestAMoverThatEndsBadly(t *testing.T) {
+	tests := map[string]struct {
+		end     node.Result
+		reason  string
+		message string
+	}{
+		"with exit code 1 fails with what it said": {
+			end: node.Result{ExitCode: 1, Message: "Failed to run data path service for PVB: disk on fire"}, reason: "mover_failed",
+			message: "Failed to run data path service for PVB: disk on fire (exit code 1)",
+		},
+		"for lack of memory says so": {
+			end: node.Result{ExitCode: 137, Reason: "OOMKilled"}, reason: "mover_failed",
+			message: "mover left no message (exit code 137, out of memory (OOMKilled))",
+		},
+		"before it was told to start has not succeeded": {end: node.Result{Message: `{"snapshotID":"x"}`}, reason: "mover_failed", message: "before it was told to start"},
+	}
+	for name, test := range tests {
+		t.Run(name, func(t *testing.T) {
+			s := newSite(t, 50*time.Millisecond)
+			s.configure(`{}`)
+			s.node.Faults.Add(node.Fault{Ends: &test.end})
+			r := s.start()
+			backup := s.transfer()
+			ended := s.ends(backup, velerov1.PodVolumeBackupPhaseFailed)
+			require.Contains(t, ended.Status.Message, test.message)
+			require.EqualValues(t, 1, r.finished("Failed", test.reason))
+			require.EqualValues(t, 0, r.metric("lateen_mover_restarts_total"))
+			require.Equal(t, 1, s.moversMade(backup))
+			s.says("Failed", test.message)
+		})
+	}
+}
+
+func TestAMoverWhoseResultCannotBeReadHasFailed(t *testing.T) {
+	for name, message := range map[string]string{"garbage": "Segmentation fault", "nothing": "", "no snapshot": `{"totalBytes":5}`} {
+		t.Run(name, func(t *testing.T) {
+			s := newSite(t, 50*time.Millisecond)
+			s.configure(`{}`)
+			s.mover.Result = &node.Result{Message: message}
+			r := s.start()
+			ended := s.ends(s.transfer(), velerov1.PodVolumeBackupPhaseFailed)
+			require.Contains(t, ended.Status.Message, "its result cannot be read")
+			require.Empty(t, ended.Status.SnapshotID)
+			require.EqualValues(t, 1, r.finished("Failed", "result_unreadable"))
+		})
+	}
+}
+
+func TestAMoverThatIsLostStartsAgain(t *testing.T) {
+	tests := map[string]struct {
+		lose   func(s *site, name string) error
+		reason string
+	}{
+		"vanished":  {lose: func(s *site, name string) error { return s.node.Vanish(s.soon(), s.Namespace, name) }, reason: "vanished"},
+		"evicted":   {lose: func(s *site, name string) error { return s.node.Evict(s.Namespace, name, "the node is low on memory") }, reason: "evicted"},
+		"preempted": {lose: func(s *site, name string) error { return s.node.Preempt(s.Namespace, name, "by a pod of class high") }, reason: "preempted"},
+	}
+	for name, test := range tests {
+		t.Run(name, func(t *testing.T) {
+			s := newSite(t, 300*time.Millisecond)
+			s.configure(`{}`)
+			r := s.start()
+			backup := s.transfer()
+			s.in(backup, velerov1.PodVolumeBackupPhaseInProgress)
+			require.NoError(t, test.lose(s, backup))
+			ended := s.ends(backup, velerov1.PodVolumeBackupPhaseCompleted)
+			require.Equal(t, "1", ended.Annotations["lateen.dev/mover-restarts"])
+			require.Empty(t, ended.Status.Message)
+			require.Equal(t, 2, s.moversMade(backup))
+			require.EqualValues(t, 1, r.metric("lateen_mover_restarts_total", "reason", test.reason))
+			require.EqualValues(t, 0, r.metric("lateen_slots_in_use"))
+			s.says("MoverRestarted", "restart 1 of 3")
+		})
+	}
+}
+
+func TestAMoverThatTheKubeletRefusesStartsAgain(t *testing.T) {
+	s := newSite(t, 50*time.Millisecond)
+	s.configure(`{}`)
+	s.node.Faults.Add(node.Fault{Times: 2, Refused: &node.Waiting{Reason: "OutOfcpu", Message: "Node didn't have enough resource: cpu"}})
+	r := s.start()
+	backup := s.transfer()
+	s.ends(backup, velerov1.PodVolumeBackupPhaseCompleted)
+	require.Equal(t, 3, s.moversMade(backup))
+	require.EqualValues(t, 2, r.metric("lateen_mover_restarts_total", "reason", "refused"))
+}
+
+func TestAMoverThatIsLostTooOftenFails(t *testing.T) {
+	s := newSite(t, 50*time.Millisecond)
+	s.configure(`{}`)
+	s.node.Faults.Add(node.Fault{Refused: &node.Waiting{Reason: "OutOfpods", Message: "too many pods"}})
+	r := s.start(func(options *agent.Options) { options.Limits.Retries = 2 })
+	backup := s.transfer()
+	ended := s.ends(backup, velerov1.PodVolumeBackupPhaseFailed)
+	require.Contains(t, ended.Status.Message, "OutOfpods")
+	require.Contains(t, ended.Status.Message, "given up after 2 restarts")
+	require.Equal(t, 3, s.moversMade(backup))
+	require.EqualValues(t, 1, r.finished("Failed", "mover_lost"))
+}
+
+func TestAMoverThatDoesNotComeToRun(t *testing.T) {
+	tests := map[string]struct {
+		fault   *node.Fault
+		config  string
+		changes []func(*agent.Options)
+		reason  string
+		message string
+	}{
+		"for want of its image fails in time, saying so": {
+			fault:   &node.Fault{Waiting: &node.Waiting{Reason: "ImagePullBackOff", Message: "Back-off pulling image velero/velero"}},
+			changes: []func(*agent.Options){shortPrepare}, reason: "prepare_timeout", message: "ImagePullBackOff: Back-off pulling image",
+		},
+		"because of an image name that is none fails at once": {
+			fault: &node.Fault{Waiting: &node.Waiting{Reason: "InvalidImageName", Message: "couldn't parse image name"}}, reason: "cannot_run", message: "InvalidImageName",
+		},
+		"for want of room fails in time with the scheduler's words": {
+			config: `{"podResources":{"cpuRequest":"4000"}}`, changes: []func(*agent.Options){shortPrepare}, reason: "prepare_timeout", message: "Insufficient cpu",
+		},
+		"because a container is being created for ever fails in time": {
+			fault: &node.Fault{NeverStarts: true}, changes: []func(*agent.Options){shortPrepare}, reason: "prepare_timeout", message: "ContainerCreating",
+		},
+	}
+	for name, test := range tests {
+		t.Run(name, func(t *testing.T) {
+			s := newSite(t, 50*time.Millisecond)
+			s.configure(firstOf(test.config, `{}`))
+			if test.fault != nil {
+				s.node.Faults.Add(*test.fault)
+			}
+			r := s.start(test.changes...)
+			ended := s.ends(s.transfer(), velerov1.PodVolumeBackupPhaseFailed)
+			require.Contains(t, ended.Status.Message, test.message)
+			require.EqualValues(t, 1, r.finished("Failed", test.reason))
+		})
+	}
+}
+
+func firstOf(text, otherwise string) string {
+	if text != "" {
+		return text
+	}
+	return otherwise
+}
+
+func TestAnUploaderThatIsNotKopiaFailsAtOnce(t *testing.T) {
+	s := newSite(t, 50*time.Millisecond)
+	s.configure(`{}`)
+	r := s.start()
+	backup := s.transfer(func(b *velerov1.PodVolumeBackup) { b.Spec.UploaderType = "restic" })
+	ended := s.ends(backup, velerov1.PodVolumeBackupPhaseFailed)
+	require.Contains(t, ended.Status.Message, "uploader restic is not supported by Lateen")
+	require.Zero(t, s.moversMade(backup))
+	require.EqualValues(t, 1, r.finished("Failed", "unsupported"))
+}
+
+func TestABackupOfAPodThatIsGoneFails(t *testing.T) {
+	s := newSite(t, 50*time.Millisecond)
+	s.configure(`{}`)
+	r := s.start()
+	s.source.UID = "of-a-pod-that-had-the-name-before"
+	ended := s.ends(s.transfer(), velerov1.PodVolumeBackupPhaseFailed)
+	require.Contains(t, ended.Status.Message, "does not exist any more")
+	require.EqualValues(t, 1, r.finished("Failed", "source_gone"))
+}
+
+func TestMoversWaitForTheirSlotInTheOrderOfCreation(t *testing.T) {
+	s := newSite(t, 200*time.Millisecond)
+	s.configure(`{"loadConcurrency":{"globalConfig":2}}`)
+	history, err := s.Record(t.Context())
+	require.NoError(t, err)
+	r := s.start()
+	names := make([]string, 5)
+	for i := range names {
+		names[i] = s.transfer()
+	}
+	for _, name := range names {
+		s.ends(name, velerov1.PodVolumeBackupPhaseCompleted)
+	}
+	require.Equal(t, 2, history.MostAtOnce(s.node.Name(), "InProgress", "Canceling"))
+	require.EqualValues(t, 2, r.metric("lateen_slots_limit"))
+}
+
+func running(pod *corev1.Pod) bool { return pod.Status.Phase == corev1.PodRunning }

@@ -1,0 +1,166 @@
+package integration
+
+import (
+	"context"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	velerov1 "github.com/vmware-tanzu/velero/pkg/apis/velero/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/lateen-project/lateen/deploy"
+	"github.com/lateen-project/lateen/test/cluster"
+	"github.com/lateen-project/lateen/test/node"
+	"github.com/lateen-project/lateen/test/world"
+)
+
+// configMap is the name of the node-agent ConfigMap of every site.
+const configMap = "node-agent-config"
+
+// site is a test's own installation of Velero, with a node and a pod whose volume is backed up.
+type site struct {
+	*testing.T
+	*world.World
+	node    *node.Node
+	mover   *node.StandIn
+	source  *corev1.Pod
+	backup  *velerov1.Backup
+	refusal bool // the test took a right away, so a 403 is no fault
+}
+
+// newSite builds one. Movers take as long as given from InProgress to the end.
+func newSite(t *testing.T, takes time.Duration) *site {
+	t.Helper()
+	t.Parallel()
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second) // several tests build theirs at the same time
+	defer cancel()
+	name := "node-" + strings.ToLower(string(metav1.Now().UTC().AppendFormat(nil, "150405"))+"-"+unique(t))
+	kubelet := filepath.Join(t.TempDir(), "kubelet")
+	w, err := world.New(ctx, plane.Admin(), world.Options{Node: name, KubeletRoot: kubelet})
+	require.NoError(t, err)
+	require.NoError(t, world.Apply(ctx, plane.Admin(), deploy.Access(w.Namespace)...))
+	s := &site{T: t, World: w}
+	s.mover, err = node.NewStandIn(plane.Admin(), takes)
+	require.NoError(t, err)
+	s.node, err = node.Start(ctx, plane.Admin(), node.Options{Name: name, Root: kubelet, Runner: node.Movers{Runner: s.mover}})
+	require.NoError(t, err)
+	t.Cleanup(s.node.Stop)
+	t.Cleanup(s.checkRights)
+	pod, err := w.SourcePod(ctx, "app", name, world.EmptyDir("data"))
+	require.NoError(t, err)
+	s.source, err = w.WaitPod(ctx, w.Apps, pod.Name, world.Ready)
+	require.NoError(t, err)
+	_, err = w.NodeAgentPod(ctx, name, world.Ready)
+	require.NoError(t, err)
+	s.backup, err = w.Backup(ctx, "nightly")
+	require.NoError(t, err)
+	return s
+}
+
+// unique is a word that no other test has, valid as a part of a node's name.
+func unique(t *testing.T) string {
+	t.Helper()
+	dir := filepath.Base(filepath.Dir(t.TempDir()))
+	return dir[len(dir)-8:]
+}
+
+// soon bounds one wait.
+func (s *site) soon() context.Context {
+	s.Helper()
+	ctx, cancel := context.WithTimeout(s.Context(), 5*time.Second)
+	s.Cleanup(cancel)
+	return ctx
+}
+
+// configure writes the node-agent ConfigMap.
+func (s *site) configure(json string) {
+	s.Helper()
+	require.NoError(s, s.ConfigMap(s.soon(), configMap, map[string]string{"config.json": json}))
+}
+
+// transfer creates a PodVolumeBackup of the source pod's volume.
+func (s *site) transfer(change ...func(*velerov1.PodVolumeBackup)) string {
+	s.Helper()
+	made, err := s.PodVolumeBackup(s.soon(), s.backup, s.source, "data", change...)
+	require.NoError(s, err)
+	return made.Name
+}
+
+// in waits until the PodVolumeBackup is in a phase.
+func (s *site) in(name string, phase velerov1.PodVolumeBackupPhase) *velerov1.PodVolumeBackup {
+	s.Helper()
+	backup, err := s.WaitPVB(s.soon(), name, world.In(phase))
+	require.NoError(s, err)
+	return backup
+}
+
+// ends waits for the end of a PodVolumeBackup and for what has to be true after any end: it is clean.
+func (s *site) ends(name string, phase velerov1.PodVolumeBackupPhase) *velerov1.PodVolumeBackup {
+	s.Helper()
+	backup, err := s.WaitPVB(s.soon(), name, func(b *velerov1.PodVolumeBackup) bool { return world.Ended(b) && len(b.Finalizers) == 0 })
+	require.NoError(s, err)
+	require.Equal(s, phase, backup.Status.Phase, backup.Status.Message)
+	require.NotNil(s, backup.Status.CompletionTimestamp)
+	require.NotContains(s, backup.Labels, "velero.io/expose-on-going")
+	require.Equal(s, string(s.backup.UID), backup.Labels[velerov1.BackupUIDLabel], "labels of Velero's server are lost")
+	require.NoError(s, s.WaitPodGone(s.soon(), s.Namespace, name))
+	return backup
+}
+
+// moverIs waits for the mover pod of a PodVolumeBackup.
+func (s *site) moverIs(name string, is func(*corev1.Pod) bool) *corev1.Pod {
+	s.Helper()
+	pod, err := s.WaitPod(s.soon(), s.Namespace, name, is)
+	require.NoError(s, err)
+	return pod
+}
+
+// says waits for a Kubernetes Event with that reason whose message contains the words.
+func (s *site) says(reason, words string) *corev1.Event {
+	s.Helper()
+	ctx := s.soon()
+	events, err := s.Kube.CoreV1().Events(s.Namespace).Watch(ctx, metav1.ListOptions{})
+	require.NoError(s, err)
+	defer events.Stop()
+	for change := range events.ResultChan() {
+		if event, ok := change.Object.(*corev1.Event); ok && event.Reason == reason && strings.Contains(event.Message, words) {
+			return event
+		}
+	}
+	require.Failf(s, "no such Event", "%s with %q", reason, words)
+	return nil
+}
+
+// user is the agent's name to the API server.
+func (s *site) user() string {
+	return "system:serviceaccount:" + s.Namespace + ":" + deploy.ServiceAccountName
+}
+
+// requests are those of the site's agents so far.
+func (s *site) requests(query cluster.Query) cluster.Records {
+	s.Helper()
+	query.User = s.user()
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(s.Context()), 5*time.Second) // also asked when the test is over
+	defer cancel()
+	records, err := plane.Audit(ctx, query)
+	require.NoError(s, err)
+	return records
+}
+
+// moversMade is how many mover pods agents have created for a PodVolumeBackup.
+func (s *site) moversMade(name string) int {
+	s.Helper()
+	return len(s.requests(cluster.Query{Verbs: []string{"create"}, Resources: []string{"pods"}, Name: name}).Where(func(r cluster.Record) bool { return r.Code == 201 }))
+}
+
+// checkRights fails the test for every request that RBAC has denied.
+func (s *site) checkRights() {
+	if s.refusal {
+		return
+	}
+	require.Empty(s, s.requests(cluster.Query{}).Where(cluster.Record.Forbidden))
+}

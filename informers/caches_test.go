@@ -1,0 +1,153 @@
+package informers
+
+import (
+	"context"
+	"encoding/json"
+	"net/http"
+	"net/http/httptest"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	velerov1 "github.com/vmware-tanzu/velero/pkg/apis/velero/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
+)
+
+func TestNewer(t *testing.T) {
+	for name, test := range map[string]struct {
+		a, b  string
+		newer bool
+	}{
+		"a later version":                    {a: "12", b: "9", newer: true},
+		"an earlier one":                     {a: "9", b: "12"},
+		"the same":                           {a: "9", b: "9"},
+		"one that cannot be compared counts": {a: "x", b: "9", newer: true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			a, b := pod("a"), pod("a")
+			a.ResourceVersion, b.ResourceVersion = test.a, test.b
+			require.Equal(t, test.newer, Newer(a, b))
+		})
+	}
+}
+
+// TestMoverIsTheNewerOfTwoCaches has the same pods in both caches, which do not keep step.
+func TestMoverIsTheNewerOfTwoCaches(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		movers, here := newFeed(), newFeed()
+		caches := &Caches{Movers: podInformer(t, movers, Scope{}), Here: podInformer(t, here, Scope{})}
+		running(t, caches.Movers, caches.Here)
+		is := func(key string) string {
+			synctest.Wait()
+			if found := caches.Mover(key); found != nil {
+				return found.Labels["is"]
+			}
+			return "absent"
+		}
+		require.Equal(t, "absent", is("velero/a"))
+		movers.set(pod("a", labelled("unscheduled"))) // version 1
+		require.Equal(t, "unscheduled", is("velero/a"))
+		require.Nil(t, caches.Pod("velero/a"), "it does not run on this node yet")
+		here.version = 1
+		here.set(pod("a", labelled("scheduled"))) // version 2
+		require.Equal(t, "scheduled", is("velero/a"))
+		require.Equal(t, "scheduled", caches.Pod("velero/a").Labels["is"])
+		movers.version = 2
+		movers.set(pod("a", labelled("running"))) // version 3
+		require.Equal(t, "running", is("velero/a"))
+		movers.remove(pod("a"))
+		require.Equal(t, "scheduled", is("velero/a"), "the other cache will follow")
+		here.remove(pod("a"))
+		require.Equal(t, "absent", is("velero/a"))
+	})
+}
+
+// server is an API server without any object, which notes what it is asked.
+type server struct {
+	*httptest.Server
+	lock  sync.Mutex
+	asked []string // method, path and selectors
+}
+
+func newServer(t *testing.T) *server {
+	t.Helper()
+	s := &server{}
+	s.Server = httptest.NewServer(http.HandlerFunc(s.serve))
+	t.Cleanup(s.Close)
+	return s
+}
+
+func (s *server) serve(w http.ResponseWriter, r *http.Request) {
+	query := r.URL.Query()
+	s.lock.Lock()
+	s.asked = append(s.asked, r.Method+" "+r.URL.Path+" "+query.Get("labelSelector")+query.Get("fieldSelector"))
+	s.lock.Unlock()
+	w.Header().Set("Content-Type", "application/json")
+	if r.Method == http.MethodPatch {
+		_, _ = w.Write([]byte(`{"apiVersion":"velero.io/v1","kind":"PodVolumeBackup","metadata":{"name":"b1","namespace":"velero"},"status":{"phase":"Accepted"}}`))
+		return
+	}
+	kind, version := "Pod", "v1"
+	if r.URL.Path != "/api/v1/pods" && r.URL.Path != "/api/v1/namespaces/velero/pods" {
+		kind, version = "PodVolumeBackup", "velero.io/v1"
+	}
+	end := map[string]any{"type": "BOOKMARK", "object": map[string]any{"apiVersion": version, "kind": kind, "metadata": map[string]any{
+		"resourceVersion": "1", "annotations": map[string]string{metav1.InitialEventsAnnotationKey: "true"},
+	}}}
+	_ = json.NewEncoder(w).Encode(end)
+	_ = http.NewResponseController(w).Flush()
+	<-r.Context().Done()
+}
+
+func TestCachesAskForNoMoreThanAnAgentNeeds(t *testing.T) {
+	api := newServer(t)
+	config := &rest.Config{Host: api.URL}
+	kube, err := kubernetes.NewForConfig(config)
+	require.NoError(t, err)
+	velero, err := NewVelero(config)
+	require.NoError(t, err)
+	caches, err := NewCaches(kube, velero, Selection{Namespace: "velero", Node: "n1", MoverLabels: "lateen.dev/acceptor=n1"})
+	require.NoError(t, err)
+	ctx, stop := context.WithTimeout(t.Context(), 5*time.Second)
+	stopped := make(chan struct{})
+	go func() {
+		defer close(stopped)
+		caches.Run(ctx)
+	}()
+	for _, synced := range caches.Synced() {
+		done(t, synced)
+	}
+	stop()
+	<-stopped
+	api.lock.Lock()
+	defer api.lock.Unlock()
+	require.ElementsMatch(t, []string{
+		"GET /apis/velero.io/v1/namespaces/velero/podvolumebackups ",
+		"GET /api/v1/pods spec.nodeName=n1",
+		"GET /api/v1/namespaces/velero/pods lateen.dev/acceptor=n1",
+	}, api.asked, "one watch each, and no list")
+}
+
+func TestCachesRefuseASelectorThatIsNone(t *testing.T) {
+	velero, err := NewVelero(&rest.Config{Host: "http://127.0.0.1:1"})
+	require.NoError(t, err)
+	kube, err := kubernetes.NewForConfig(&rest.Config{Host: "http://127.0.0.1:1"})
+	require.NoError(t, err)
+	_, err = NewCaches(kube, velero, Selection{Namespace: "velero", Node: "n1", MoverLabels: "a in ("})
+	require.ErrorContains(t, err, "parse selector of movers")
+}
+
+func TestVeleroClientsSpeakJSONToTheRightPlace(t *testing.T) {
+	api := newServer(t)
+	velero, err := NewVelero(&rest.Config{Host: api.URL})
+	require.NoError(t, err)
+	written, err := velero.PodVolumeBackups("velero").Patch(t.Context(), "b1", types.MergePatchType, []byte(`{}`), metav1.PatchOptions{})
+	require.NoError(t, err)
+	require.Equal(t, velerov1.PodVolumeBackupPhaseAccepted, written.Status.Phase)
+	require.Equal(t, []string{"PATCH /apis/velero.io/v1/namespaces/velero/podvolumebackups/b1 "}, api.asked)
+}

@@ -1,0 +1,148 @@
+package informers
+
+import (
+	"slices"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/tools/cache"
+)
+
+// wakes are the objects with which a handler was called, as name@what.
+type wakes struct {
+	lock sync.Mutex
+	all  []string
+}
+
+func (w *wakes) wake(pod *corev1.Pod) {
+	w.lock.Lock()
+	defer w.lock.Unlock()
+	w.all = append(w.all, pod.Name+"@"+pod.Labels["is"])
+}
+
+// heard are those since it was asked last, in the order of their names.
+func (w *wakes) heard() []string {
+	w.lock.Lock()
+	defer w.lock.Unlock()
+	heard := w.all
+	w.all = nil
+	slices.Sort(heard)
+	return heard
+}
+
+func TestHandleWakesForWhatIsAddedChangedAndDeleted(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f, w := newFeed(pod("a", labelled("first"))), &wakes{}
+		informer := podInformer(t, f, Scope{})
+		checker, err := informer.Handle(w.wake)
+		require.NoError(t, err)
+		running(t, informer)
+		done(t, checker)
+		require.Equal(t, []string{"a@first"}, w.heard())
+
+		f.set(pod("b", labelled("second")))
+		synctest.Wait()
+		require.Equal(t, []string{"b@second"}, w.heard())
+		f.set(pod("a", labelled("changed")))
+		synctest.Wait()
+		require.Equal(t, []string{"a@changed"}, w.heard(), "as it is now")
+		f.remove(pod("a"))
+		synctest.Wait()
+		require.Equal(t, []string{"a@changed"}, w.heard())
+		_, exists := informer.Get("velero/a")
+		require.False(t, exists)
+	})
+}
+
+func TestHandleHearsOfADeletionThatTheWatchMissedAndNotOfWhatStayed(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f, w := newFeed(pod("goes"), pod("stays")), &wakes{}
+		informer := podInformer(t, f, Scope{})
+		_, err := informer.Handle(w.wake)
+		require.NoError(t, err)
+		running(t, informer)
+		synctest.Wait()
+		require.Equal(t, []string{"goes@", "stays@"}, w.heard())
+
+		f.lose(pod("goes")) // what is left is listed anew: goes is a tombstone, stays has its old version
+		again := time.NewTimer(time.Minute)
+		<-again.C
+		synctest.Wait()
+		require.Equal(t, []string{"goes@"}, w.heard())
+		require.Len(t, informer.List(), 1)
+	})
+}
+
+func TestAHandlerThatComesLateHearsOfEverything(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		informer, w := podInformer(t, newFeed(pod("a"), pod("b")), Scope{}), &wakes{}
+		running(t, informer)
+		checker, err := informer.Handle(w.wake)
+		require.NoError(t, err)
+		done(t, checker)
+		require.Equal(t, []string{"a@", "b@"}, w.heard(), "the checker is done when all of them were handled")
+	})
+}
+
+func TestTombstonesAreUnwrapped(t *testing.T) {
+	w := &wakes{}
+	withObject(cache.DeletedFinalStateUnknown{Key: "velero/a", Obj: pod("a")}, w.wake)
+	require.Equal(t, []string{"a@"}, w.heard())
+	withObject(cache.DeletedFinalStateUnknown{Key: "velero/a"}, w.wake)
+	withObject[*corev1.Pod](&corev1.Node{}, w.wake)
+	require.Empty(t, w.heard(), "what is no pod wakes nobody")
+}
+
+func TestAnInformerAsksForItsScopeOnly(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFeed(pod("a"))
+		running(t, podInformer(t, f, Scope{Labels: "a=b", Fields: "spec.nodeName=n1"}))
+		f.lock.Lock()
+		defer f.lock.Unlock()
+		require.NotEmpty(t, f.asked)
+		for _, opts := range f.asked {
+			require.Equal(t, "a=b", opts.LabelSelector)
+			require.Equal(t, "spec.nodeName=n1", opts.FieldSelector)
+		}
+	})
+}
+
+func TestManagedFieldsAreNotKept(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		managed := pod("a", func(pod *corev1.Pod) { pod.ManagedFields = []metav1.ManagedFieldsEntry{{Manager: "kubelet"}} })
+		informer := podInformer(t, newFeed(managed), Scope{})
+		running(t, informer)
+		kept, exists := informer.Get("velero/a")
+		require.True(t, exists)
+		require.Empty(t, kept.ManagedFields)
+	})
+}
+
+func TestControllerWakesTheOwnerOfThatKind(t *testing.T) {
+	owned := func(kind string, controller bool) func(*corev1.Pod) {
+		return func(pod *corev1.Pod) {
+			pod.OwnerReferences = []metav1.OwnerReference{{Kind: kind, Name: "owner", Controller: &controller}}
+		}
+	}
+	for name, test := range map[string]struct {
+		pod  *corev1.Pod
+		keys []string
+	}{
+		"its controller":                   {pod: pod("a", owned("PodVolumeBackup", true)), keys: []string{"velero/owner"}},
+		"a controller of another kind":     {pod: pod("a", owned("Job", true))},
+		"an owner that does not control":   {pod: pod("a", owned("PodVolumeBackup", false))},
+		"a label that names a transfer":    {pod: pod("a", func(p *corev1.Pod) { p.Labels = map[string]string{"velero.io/pod-volume-backup": "owner"} })},
+		"a pod that belongs to nobody yet": {pod: pod("a")},
+	} {
+		t.Run(name, func(t *testing.T) {
+			var keys []string
+			Controller[*corev1.Pod]("PodVolumeBackup", func(key string) { keys = append(keys, key) })(test.pod)
+			require.Equal(t, test.keys, keys)
+		})
+	}
+}

@@ -1,0 +1,287 @@
+package informers
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/watch"
+	"k8s.io/client-go/kubernetes"
+	typedcorev1 "k8s.io/client-go/kubernetes/typed/core/v1"
+	"k8s.io/klog/v2/ktesting"
+	"k8s.io/utils/clock"
+)
+
+// speech is an API server that has nothing but the Events of movers. Each layer is a client of client-go
+// that has only what is called; everything else would panic.
+type speech struct {
+	lock     sync.Mutex
+	open     []*watch.RaceFreeFakeWatcher
+	asked    []metav1.ListOptions
+	opened   []time.Time
+	refusals int // watches that will be refused
+}
+
+type speechClient struct {
+	kubernetes.Interface
+	typedcorev1.CoreV1Interface
+	typedcorev1.EventInterface
+	*speech
+}
+
+func (s speechClient) CoreV1() typedcorev1.CoreV1Interface { return s }
+func (s speechClient) Events(namespace string) typedcorev1.EventInterface {
+	return inNamespace{s, namespace}
+}
+
+type inNamespace struct {
+	speechClient
+	namespace string
+}
+
+func (s inNamespace) Watch(ctx context.Context, opts metav1.ListOptions) (watch.Interface, error) {
+	s.lock.Lock()
+	defer s.lock.Unlock()
+	s.asked = append(s.asked, opts)
+	s.opened = append(s.opened, time.Now())
+	if s.namespace != "velero" {
+		return nil, errors.New("movers do not speak in namespace " + s.namespace)
+	}
+	if s.refusals > 0 {
+		s.refusals--
+		return nil, errors.New("the API server is away")
+	}
+	w := watch.NewRaceFreeFake()
+	context.AfterFunc(ctx, w.Stop)
+	s.open = append(s.open, w)
+	return w, nil
+}
+
+// stand is MoverEvents in a bubble of its own time.
+type stand struct {
+	*MoverEvents
+	*speech
+	stop  context.CancelFunc
+	woken int
+}
+
+func newStand(t *testing.T) *stand {
+	t.Helper()
+	_, ctx := ktesting.NewTestContext(t)
+	ctx, stop := context.WithCancel(ctx)
+	s := &stand{speech: &speech{}, stop: stop}
+	s.MoverEvents = NewMoverEvents(ctx, speechClient{speech: s.speech}, "velero", clock.RealClock{})
+	t.Cleanup(func() {
+		stop()
+		s.Wait()
+	})
+	return s
+}
+
+func (s *stand) follow(uid types.UID) {
+	s.Follow(uid, func() { s.woken++ })
+	synctest.Wait()
+}
+
+// say has the mover whose watch was opened as number n say something.
+func (s *stand) say(n int, reason, message string, second int64) {
+	s.open[n].Add(event(reason, message, second))
+	synctest.Wait()
+}
+
+func event(reason, message string, second int64) *corev1.Event {
+	return &corev1.Event{Reason: reason, Message: message, LastTimestamp: metav1.Unix(second, 0)}
+}
+
+func (s *stand) wakes() int {
+	woken := s.woken
+	s.woken = 0
+	return woken
+}
+
+func (s *stand) requireLast(t *testing.T, reason, message string, second int64) {
+	t.Helper()
+	said, at, ok := s.Last("uid", reason)
+	require.True(t, ok, "nothing was heard")
+	require.Equal(t, message, said)
+	require.True(t, at.Equal(time.Unix(second, 0)), "said at %s", at)
+}
+
+const (
+	started  = "Data-Path-Started"
+	progress = "Data-Path-Progress"
+)
+
+func TestAMoverIsFollowedByOneWatchOfItsOwnEvents(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newStand(t)
+		s.follow("uid")
+		s.follow("uid")
+		require.Len(t, s.asked, 1)
+		require.Equal(t, metav1.ListOptions{FieldSelector: "involvedObject.uid=uid"}, s.asked[0])
+		s.follow("other")
+		require.Len(t, s.asked, 2)
+	})
+}
+
+func TestWhatAMoverSaysIsHeard(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newStand(t)
+		_, _, ok := s.Last("uid", started)
+		require.False(t, ok, "nobody listens yet")
+		s.follow("uid")
+		_, _, ok = s.Last("uid", started)
+		require.False(t, ok, "nothing was said yet")
+
+		s.say(0, started, "started", 10)
+		s.say(0, progress, `{"doneBytes":1}`, 20)
+		require.Equal(t, 2, s.wakes())
+		s.requireLast(t, started, "started", 10)
+		s.requireLast(t, progress, `{"doneBytes":1}`, 20)
+
+		s.open[0].Modify(event(progress, `{"doneBytes":2}`, 30)) // movers patch one Event for each reason
+		synctest.Wait()
+		require.Equal(t, 1, s.wakes())
+		s.requireLast(t, progress, `{"doneBytes":2}`, 30)
+		s.say(0, progress, `{"doneBytes":3}`, 30)
+		s.requireLast(t, progress, `{"doneBytes":3}`, 30) // within the same second
+	})
+}
+
+func TestWhatAMoverSaidEarlierDoesNotReplaceWhatItSaidLast(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newStand(t)
+		s.follow("uid")
+		s.say(0, progress, "late", 30)
+		require.Equal(t, 1, s.wakes())
+		s.say(0, progress, "early", 20)
+		require.Zero(t, s.wakes(), "there is nothing new to look at")
+		s.requireLast(t, progress, "late", 30)
+	})
+}
+
+func TestOnlyWhatMoversSayIsHeard(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newStand(t)
+		s.follow("uid")
+		s.say(0, "Accepted", "our own Event", 10)
+		s.open[0].Delete(event(progress, "an Event that expires", 10))
+		s.open[0].Error(&metav1.Status{Code: 410})
+		synctest.Wait()
+		require.Zero(t, s.wakes())
+		for _, reason := range []string{"Accepted", progress} {
+			_, _, ok := s.Last("uid", reason)
+			require.False(t, ok, reason)
+		}
+	})
+}
+
+func TestForgettingAMoverClosesItsWatch(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newStand(t)
+		s.follow("uid")
+		s.follow("other")
+		s.say(0, started, "started", 10)
+		s.Forget("uid")
+		s.Forget("uid")
+		s.Forget("never followed")
+		synctest.Wait()
+		require.True(t, s.open[0].IsStopped())
+		require.False(t, s.open[1].IsStopped(), "the other mover is still followed")
+		_, _, ok := s.Last("uid", started)
+		require.False(t, ok, "what it said is forgotten")
+
+		s.follow("uid")
+		require.Len(t, s.asked, 3, "a restarted mover is followed anew")
+		_, _, ok = s.Last("uid", started)
+		require.False(t, ok)
+	})
+}
+
+// pass lets time pass in the bubble.
+func pass(duration time.Duration) {
+	timer := time.NewTimer(duration)
+	<-timer.C
+	synctest.Wait()
+}
+
+func TestAWatchThatEndsIsOpenedAgain(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newStand(t)
+		s.follow("uid")
+		s.say(0, progress, "before", 10)
+		s.wakes()
+		s.open[0].Stop()
+		pass(firstPause)
+		require.Len(t, s.open, 2)
+		s.requireLast(t, progress, "before", 10) // is kept meanwhile
+		s.say(1, progress, "after", 20)
+		require.Equal(t, 1, s.wakes())
+		s.requireLast(t, progress, "after", 20)
+	})
+}
+
+func TestAWatchThatCannotBeOpenedIsTriedWithGrowingPauses(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newStand(t)
+		s.refusals = 12
+		s.follow("uid")
+		pass(10 * time.Minute)
+		var pauses []time.Duration
+		for i := range s.opened[1:] {
+			pauses = append(pauses, s.opened[i+1].Sub(s.opened[i]))
+		}
+		ms, sec := time.Millisecond, time.Second
+		require.Equal(t, []time.Duration{
+			100 * ms, 200 * ms, 400 * ms, 800 * ms, 1600 * ms, 3200 * ms, 6400 * ms, 12800 * ms, 25600 * ms, 30 * sec, 30 * sec, 30 * sec,
+		}, pauses)
+		require.Len(t, s.open, 1, "and then it is open")
+	})
+}
+
+func TestAWatchThatWasHeardIsOpenedSoonAgain(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newStand(t)
+		s.refusals = 5
+		s.follow("uid")
+		pass(time.Minute)
+		require.Len(t, s.open, 1)
+		s.say(0, progress, "something", 10)
+		ended := time.Now()
+		s.open[0].Stop()
+		pass(time.Minute)
+		require.Equal(t, firstPause, s.opened[6].Sub(ended))
+	})
+}
+
+func TestAllWatchesEndWithTheirContext(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newStand(t)
+		s.follow("uid")
+		s.follow("other")
+		s.stop()
+		s.Wait()
+		require.True(t, s.open[0].IsStopped())
+		require.True(t, s.open[1].IsStopped())
+		s.follow("late")
+		require.Len(t, s.asked, 2, "none is opened after that")
+	})
+}
+
+func TestForgettingAMoverThatCannotBeHeardEndsTheTries(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newStand(t)
+		s.refusals = 1000
+		s.follow("uid")
+		s.Forget("uid")
+		pass(time.Hour)
+		require.Len(t, s.asked, 1)
+	})
+}

@@ -1,0 +1,103 @@
+package informers
+
+import (
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	velerov1 "github.com/vmware-tanzu/velero/pkg/apis/velero/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
+
+	"github.com/lateen-project/lateen/exposer/build"
+)
+
+func backup(phase velerov1.PodVolumeBackupPhase, finalizers ...string) *velerov1.PodVolumeBackup {
+	stamp := metav1.NewTime(time.Unix(1_800_000_000, 0))
+	return &velerov1.PodVolumeBackup{
+		ObjectMeta: metav1.ObjectMeta{
+			Namespace: "velero", Name: "b1", UID: "uid", ResourceVersion: "7", CreationTimestamp: stamp, DeletionTimestamp: &stamp,
+			Labels: map[string]string{"a": "b"}, Annotations: map[string]string{"a": "b"}, Finalizers: finalizers,
+			OwnerReferences: []metav1.OwnerReference{{Kind: "Backup", Name: "b"}},
+		},
+		Spec:   velerov1.PodVolumeBackupSpec{Node: "n1", Volume: "data", Tags: map[string]string{"a": "b"}},
+		Status: velerov1.PodVolumeBackupStatus{Phase: phase, SnapshotID: "snap", Message: "words"},
+	}
+}
+
+func TestBackupsThatMayBeWrittenAreNotTrimmed(t *testing.T) {
+	for name, kept := range map[string]*velerov1.PodVolumeBackup{
+		"one that is new":                     backup(""),
+		"one that is accepted":                backup(velerov1.PodVolumeBackupPhaseAccepted),
+		"one that is moving":                  backup(velerov1.PodVolumeBackupPhaseInProgress, "velero.io/pod-volume-finalizer"),
+		"one that is being canceled":          backup(velerov1.PodVolumeBackupPhaseCanceling, "velero.io/pod-volume-finalizer"),
+		"one that is over but not cleaned up": backup(velerov1.PodVolumeBackupPhaseFailed, "a/b", "velero.io/pod-volume-finalizer"),
+	} {
+		t.Run(name, func(t *testing.T) {
+			trimmed := kept.DeepCopy()
+			trimBackup(trimmed)
+			require.Equal(t, kept, trimmed)
+		})
+	}
+}
+
+func TestBackupsThatAreOverAreTrimmedToWhatIsCounted(t *testing.T) {
+	for _, phase := range []velerov1.PodVolumeBackupPhase{
+		velerov1.PodVolumeBackupPhaseCompleted, velerov1.PodVolumeBackupPhaseFailed, velerov1.PodVolumeBackupPhaseCanceled,
+	} {
+		trimmed := backup(phase, "somebody/else")
+		trimBackup(trimmed)
+		stamp := metav1.NewTime(time.Unix(1_800_000_000, 0))
+		require.Equal(t, &velerov1.PodVolumeBackup{
+			ObjectMeta: metav1.ObjectMeta{
+				Namespace: "velero", Name: "b1", UID: "uid", ResourceVersion: "7", CreationTimestamp: stamp, DeletionTimestamp: &stamp,
+			},
+			Spec:   velerov1.PodVolumeBackupSpec{Node: "n1"},
+			Status: velerov1.PodVolumeBackupStatus{Phase: phase},
+		}, trimmed)
+	}
+}
+
+// TestTrimmedPodsAreReadAsWholeOnes takes pods as a mover and a workload have them, and reads all that
+// the agent reads of them, before and after.
+func TestTrimmedPodsAreReadAsWholeOnes(t *testing.T) {
+	ended := corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{ExitCode: 137, Reason: "OOMKilled"}}
+	whole := &corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{
+			Namespace: "velero", Name: "b1", UID: "uid", ResourceVersion: "7", DeletionTimestamp: &metav1.Time{},
+			Labels: map[string]string{build.LabelAcceptor: "n1"}, Annotations: map[string]string{build.AnnotationAttempt: "2"},
+			OwnerReferences: []metav1.OwnerReference{{Kind: "PodVolumeBackup", Name: "b1", UID: "owner", Controller: new(true)}},
+		},
+		Spec: corev1.PodSpec{
+			NodeName: "n1", PriorityClassName: "velero-low", Priority: ptr.To[int32](10),
+			Volumes:     []corev1.Volume{{Name: "data", VolumeSource: corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{}}}},
+			Tolerations: []corev1.Toleration{{Key: "spot"}},
+			Containers:  []corev1.Container{{Name: "main", Env: []corev1.EnvVar{{Name: "A", Value: "large"}}}},
+		},
+		Status: corev1.PodStatus{
+			Phase: corev1.PodFailed, Reason: "Evicted", Message: "low on memory", PodIP: "10.0.0.1",
+			Conditions:        []corev1.PodCondition{{Type: corev1.DisruptionTarget, Status: corev1.ConditionTrue, Reason: "TerminationByKubelet"}},
+			ContainerStatuses: []corev1.ContainerStatus{{State: ended}},
+		},
+	}
+	trimmed := whole.DeepCopy()
+	trimPod(trimmed)
+	require.Empty(t, trimmed.Spec.Containers, "the bulk of a pod is dropped")
+	require.Empty(t, trimmed.Status.PodIP)
+	require.Equal(t, whole.ObjectMeta, trimmed.ObjectMeta)
+	require.Equal(t, build.ReadPod(whole), build.ReadPod(trimmed))
+	require.Equal(t, whole.Spec.Tolerations, trimmed.Spec.Tolerations)
+	require.True(t, build.OwnedBy(trimmed, "owner"))
+	want, err := build.FindVolume(whole, "data")
+	require.NoError(t, err)
+	found, err := build.FindVolume(trimmed, "data")
+	require.NoError(t, err)
+	require.Equal(t, want, found)
+
+	whole.DeletionTimestamp, whole.Status.Conditions, whole.Status.Reason = nil, nil, ""
+	trimmed = whole.DeepCopy()
+	trimPod(trimmed)
+	require.Equal(t, build.Failed, build.ReadPod(trimmed).Condition)
+	require.Equal(t, build.ReadPod(whole), build.ReadPod(trimmed))
+}

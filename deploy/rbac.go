@@ -10,10 +10,10 @@ import (
 // ServiceAccount of that namespace, which is what a mover has to do.
 func NamespaceRules() []rbacv1.PolicyRule {
 	return []rbacv1.PolicyRule{
-		rule("velero.io", "podvolumebackups", "get", "list", "watch", "patch"),
+		rule("velero.io", "podvolumebackups", "list", "watch", "patch"),
 		rule("", "pods", "get", "list", "watch", "create", "delete", "patch"),
 		rule("", "pods/log", "get"),
-		rule("", "events", "list", "watch", "create", "patch"),
+		rule("", "events", "watch", "create", "patch"),
 		rule("", "configmaps", "get"),
 		only(rule("apps", "daemonsets", "get"), DaemonSetName),
 		only(rule("apps", "deployments", "get"), VeleroDeployment),
@@ -28,7 +28,6 @@ func ClusterRules() []rbacv1.PolicyRule {
 		rule("", "persistentvolumeclaims", "get"),
 		rule("", "persistentvolumes", "get"),
 		rule("", "nodes", "get"),
-		rule("storage.k8s.io", "storageclasses", "get"),
 		rule("scheduling.k8s.io", "priorityclasses", "get"),
 	}
 }

@@ -64,19 +64,20 @@ test: ## Run all tests: unit, integration, end to end
 	$(call need,gcc=gcc$(comma)libc6-dev bwrap=bubblewrap)
 	@$(MAKE) --no-print-directory --silent test-unit $(BINARIES)
 	cd test/cluster && go test ./...
-	cd test && go test -race -timeout 25m $$(go list ./... | grep -Ev '/test/(sweep|bench)$$')
+	cd test && go test -race -timeout 25m ./...
 
 test-unit: ## Run the quick tests alone
 	$(call need,gcc=gcc$(comma)libc6-dev)
 	go test -race ./...
 
-sweep: ## Run the long tests, before an issue is closed
+sweep: ## Run the tests on the real control plane ten times in random order, before an issue is closed
 	$(call need,gcc=gcc$(comma)libc6-dev bwrap=bubblewrap)
 	@$(MAKE) --no-print-directory --silent $(BINARIES)
-	cd test && go test -race -timeout 2h -v ./sweep/...
+	cd test && go test -race -timeout 2h -count 10 -shuffle on ./integration/... ./e2e/...
 
-bench: $(BINARIES) ## Print the figures: throughput, API calls, memory
-	cd test && go test -run '^$$' -bench . -benchtime 1x -timeout 1h ./bench/...
+bench: $(BINARIES) ## Print the figures: throughput, API calls, memory (ONLY=pace|turnover|watches|memory)
+	@cd test && $(STATIC) -o $(BIN)/bench ./bench
+	@bin/bench --only=$(ONLY)
 
 lint: ## Check style, layers and forbidden calls, in every module
 	@[ "$$(bin/golangci-lint version --short 2>/dev/null)" = $(GOLANGCI_LINT_VERSION) ] || { \

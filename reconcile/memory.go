@@ -24,6 +24,7 @@ type recollection[T any] struct {
 	ahead     bool      // the cache has not
 	canceled  time.Time // when a cancel was first seen
 	exposeErr string
+	made      int       // movers, counted up to the one that was made last
 	removed   types.UID // the mover that was deleted last
 	since     time.Time // when the phase began, to better than the second of the API's timestamps
 }
@@ -76,13 +77,23 @@ func (m *memory[T]) canceled(key string, now time.Time) time.Time {
 }
 
 // exposed remembers how the last attempt to expose ended; the prepare timeout says it.
-func (m *memory[T]) exposed(key string, err error) {
+func (m *memory[T]) exposed(key string, restarts int, err error) {
 	m.lock.Lock()
 	defer m.lock.Unlock()
-	m.of(key).exposeErr = ""
+	kept := m.of(key)
+	kept.exposeErr = ""
 	if err != nil {
-		m.of(key).exposeErr = strings.TrimSpace(err.Error())
+		kept.exposeErr = strings.TrimSpace(err.Error())
+		return
 	}
+	kept.made = restarts + 1
+}
+
+// exposedIn tells whether this agent has made the mover that follows so many restarts.
+func (m *memory[T]) exposedIn(key string, restarts int) bool {
+	m.lock.Lock()
+	defer m.lock.Unlock()
+	return m.of(key).made == restarts+1
 }
 
 func (m *memory[T]) exposeError(key string) string {

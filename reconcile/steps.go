@@ -69,7 +69,7 @@ func (t *Transfers[T]) expose(ctx context.Context, key string, object T, seen tr
 	if hopeless := (*exposer.HopelessError)(nil); errors.As(err, &hopeless) {
 		return t.write(ctx, key, object, transfer.CannotExpose(t.Kind.Get(object), seen, hopeless.Error()))
 	}
-	t.memory.exposed(key, err)
+	t.memory.exposed(key, t.Kind.Get(object).Restarts, err)
 	if err == nil {
 		klog.FromContext(ctx).V(2).Info("Exposed")
 	}

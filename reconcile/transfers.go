@@ -156,6 +156,9 @@ func (t *Transfers[T]) look(ctx context.Context, key string, object T, state tra
 		return seen, err
 	}
 	seen.Exposure = build.ReadPod(pod)
+	if pod == nil && t.exposed(key, state) {
+		seen.Exposure = build.Vanished(state.Restarts)
+	}
 	if state.Cancel || state.Deleting {
 		seen.CanceledAt = t.memory.canceled(key, seen.Now)
 	}
@@ -183,7 +186,9 @@ func (t *Transfers[T]) mover(key string, object T) *corev1.Pod {
 // surely is mover, made sure of where its absence would replace it: caches do not keep step, and another
 // agent of this node, on its way out, may have made it.
 func (t *Transfers[T]) surely(ctx context.Context, key string, object T, state transfer.State) (*corev1.Pod, error) {
-	if pod := t.mover(key, object); pod != nil || !state.Phase.HasMover() {
+	pod := t.mover(key, object)
+	current := pod != nil && build.ReadPod(pod).Attempt == state.Restarts
+	if current || !state.Phase.HasMover() && !t.exposed(key, state) {
 		return pod, nil
 	}
 	pod, err := t.LivePod(ctx, object.GetNamespace(), object.GetName())
@@ -196,6 +201,12 @@ func (t *Transfers[T]) surely(ctx context.Context, key string, object T, state t
 		return nil, nil
 	}
 	return pod, nil
+}
+
+// exposed tells whether a mover that was not seen to run yet has been made, so that one that is deleted
+// again and again is not made again for ever.
+func (t *Transfers[T]) exposed(key string, state transfer.State) bool {
+	return state.Phase == transfer.Accepted && t.memory.exposedIn(key, state.Restarts)
 }
 
 func (t *Transfers[T]) listen(object T, state transfer.State, seen *transfer.Seen) {

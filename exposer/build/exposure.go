@@ -75,6 +75,11 @@ func ReadPod(pod *corev1.Pod) Exposure {
 	return seen
 }
 
+// Vanished is the exposure of a mover that is known to have been made and does not exist.
+func Vanished(attempt int) Exposure {
+	return Exposure{Condition: Lost, Attempt: attempt, Reason: LostVanished, Message: "mover pod vanished"}
+}
+
 // readFailed tells a mover that failed from one that was taken away. A pod that had already ended
 // when it was deleted is gone at once, so a failed pod that is still being deleted was killed.
 func readFailed(pod *corev1.Pod, seen *Exposure) {
@@ -89,6 +94,8 @@ func readFailed(pod *corev1.Pod, seen *Exposure) {
 		seen.Reason, seen.Message = LostEvicted, "mover was evicted: "+pod.Status.Message
 	case pod.DeletionTimestamp != nil:
 		seen.Reason, seen.Message = LostDeleted, "mover pod was deleted while it ran"
+	case terminated(pod) != nil && terminated(pod).Reason == "ContainerStatusUnknown":
+		seen.Reason, seen.Message = LostVanished, "node "+pod.Spec.NodeName+" lost the mover, as in a reboot"
 	case terminated(pod) == nil:
 		seen.Reason, seen.Message = LostRefused, fmt.Sprintf("node %s refused the mover: %s: %s", pod.Spec.NodeName, pod.Status.Reason, pod.Status.Message)
 	default:

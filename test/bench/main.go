@@ -1,6 +1,6 @@
 // Command bench prints figures of Lateen's agent at work on a real control plane, with movers that move
 // nothing: throughput, API calls, memory and the cost of Event watches. It judges none of them: figures depend
-// on the machine.
+// on the machine. Arguments are more flags for the agent, such as --log-level=debug.
 package main
 
 import (
@@ -8,7 +8,6 @@ import (
 	"errors"
 	"flag"
 	"fmt"
-	"io"
 	"os"
 	"os/signal"
 	"runtime"
@@ -17,16 +16,22 @@ import (
 	"time"
 )
 
-// deadline is what all scenes may take together; they take about three minutes on two cores.
+// deadline is what all scenes may take together; they take about two minutes on two cores.
 const deadline = 20 * time.Minute
 
 func main() {
 	asJSON := flag.Bool("json", false, "print the figures as JSON")
-	only := flag.String("only", "", "play one scene: pace, turnover, memory or watches")
+	only := flag.String("only", "", "play one scene: pace, turnover, watches or memory")
+	logs := flag.String("logs", "", "directory for the logs of the agents and of the simulated nodes (default: they are not kept)")
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
-	if err := run(ctx, os.Stdout, os.Stderr, *asJSON, *only); err != nil {
+	s := &stage{logs: *logs, flags: flag.Args(), progress: os.Stderr}
+	show := s.table
+	if *asJSON {
+		show = s.json
+	}
+	if err := errors.Join(s.run(ctx, *only), show(os.Stdout)); err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		os.Exit(1) //nolint:gocritic // there is nothing left to stop
 	}
@@ -47,24 +52,14 @@ func scenes() []scene {
 	}
 }
 
-// run plays the scenes and prints the figures, those of a run that fails too.
-func run(ctx context.Context, out, progress io.Writer, asJSON bool, only string) error {
+// run plays the scenes. There are figures of a run that fails too.
+func (s *stage) run(ctx context.Context, only string) (err error) {
 	ctx, cancel := context.WithTimeout(ctx, deadline)
 	defer cancel()
-	s := &stage{}
-	err := errors.Join(s.run(ctx, progress, only), s.close())
-	if asJSON {
-		return errors.Join(err, s.json(out))
+	defer func() { err = errors.Join(err, s.close()) }()
+	if err := s.tell("begin"); err != nil {
+		return err
 	}
-	return errors.Join(err, s.table(out))
-}
-
-func (s *stage) run(ctx context.Context, progress io.Writer, only string) error {
-	load, err := os.ReadFile("/proc/loadavg")
-	if err != nil {
-		return fmt.Errorf("read load: %w", err)
-	}
-	fmt.Fprintf(progress, "%d processors, load before %s\n", runtime.NumCPU(), strings.Fields(string(load))[0])
 	if err := s.open(ctx); err != nil {
 		return fmt.Errorf("open the stage: %w", err)
 	}
@@ -74,14 +69,26 @@ func (s *stage) run(ctx context.Context, progress io.Writer, only string) error 
 			continue
 		}
 		played = true
-		begun := time.Now()
 		if err := scene.play(s, ctx); err != nil {
 			return fmt.Errorf("play scene %s: %w", scene.name, err)
 		}
-		fmt.Fprintf(progress, "%s: %.0f s\n", scene.name, time.Since(begun).Seconds())
+		if err := s.tell(scene.name + " is over"); err != nil {
+			return err
+		}
 	}
 	if !played {
 		return fmt.Errorf("find scene %q: use pace, turnover, watches or memory", only)
 	}
+	return nil
+}
+
+// tell reports what has happened, and how busy the machine is: other work on it spoils the figures.
+func (s *stage) tell(what string) error {
+	load, err := os.ReadFile("/proc/loadavg")
+	if err != nil {
+		return fmt.Errorf("read load: %w", err)
+	}
+	average, _, _ := strings.Cut(string(load), " ")
+	fmt.Fprintf(s.progress, "%s  %s; %d processors, load %s\n", time.Now().Format(time.TimeOnly), what, runtime.NumCPU(), average)
 	return nil
 }

@@ -21,25 +21,23 @@ func (s *stage) memory(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	const title = "Memory of the agent, when it is ready"
-	if err := site.weigh(ctx, title, "no backups"); err != nil {
+	show := s.panel("Memory of the agent, when it is ready")
+	if err := site.weigh(ctx, show, "no backups"); err != nil {
 		return err
 	}
 	if err := site.history(ctx); err != nil {
 		return err
 	}
-	return site.weigh(ctx, title, fmt.Sprintf("%d finished backups", finished))
+	return site.weigh(ctx, show, fmt.Sprintf("%d finished backups", finished))
 }
 
 // weigh starts an agent, and adds what it needs.
-func (s *site) weigh(ctx context.Context, title, with string) error {
-	begun := time.Now()
+func (s *site) weigh(ctx context.Context, show panel, with string) error {
 	agent, err := s.agent(ctx)
 	if err != nil {
 		return err
 	}
 	defer agent.kill()
-	ready := time.Since(begun)
 	used, err := memoryOf(agent.pid)
 	if err != nil {
 		return err
@@ -48,12 +46,9 @@ func (s *site) weigh(ctx context.Context, title, with string) error {
 	if err != nil {
 		return err
 	}
-	s.stage.add(
-		Figure{title, with + ": resident", mebibytes(used.resident), "MiB", "", ""},
-		Figure{title, with + ": resident, peak", mebibytes(used.peak), "MiB", "", ""},
-		Figure{title, with + ": Go heap, garbage included", mebibytes(int64(heap)), "MiB", "", ""},
-		Figure{title, with + ": ready after", seconds(ready), "s", "", ""},
-	)
+	show.show(with+": resident", mebibytes(used.resident), "MiB")
+	show.show(with+": resident, peak", mebibytes(used.peak), "MiB")
+	show.show(with+": Go heap, garbage included", mebibytes(int64(heap)), "MiB")
 	return nil
 }
 

@@ -24,7 +24,23 @@ type Figure struct {
 // report collects figures.
 type report struct{ figures []Figure }
 
-func (r *report) add(figures ...Figure) { r.figures = append(r.figures, figures...) }
+// panel is the part of a report that one scene fills.
+type panel struct {
+	report *report
+	scene  string
+}
+
+func (r *report) panel(scene string) panel { return panel{report: r, scene: scene} }
+
+// show adds a figure that nothing is asked of.
+func (p panel) show(name string, value float64, unit string) { p.against(name, value, unit, "", "") }
+
+// against adds a figure beside what is asked of it and what Velero's agent has; "" where there is nothing.
+func (p panel) against(name string, value float64, unit, bound, velero string) {
+	p.report.figures = append(p.report.figures, Figure{
+		Scene: p.scene, Name: name, Value: value, Unit: unit, Bound: bound, Velero: velero,
+	})
+}
 
 // table prints them aligned, a heading per scene.
 func (r *report) table(out io.Writer) error {
@@ -44,6 +60,7 @@ func (r *report) table(out io.Writer) error {
 func (r *report) json(out io.Writer) error {
 	encoder := json.NewEncoder(out)
 	encoder.SetIndent("", "  ")
+	encoder.SetEscapeHTML(false)
 	return encoder.Encode(r.figures)
 }
 

@@ -16,39 +16,36 @@ func (s *stage) pace(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	const title = "100 backups at once on a node with 4 slots, movers of 1 s, pods start in 0.5 s"
+	show := s.panel("100 backups at once on a node with 4 slots, movers of 1 s, pods start in 0.5 s")
 	measured := figures.Measure(seen.transitions, slots)
 	ideal := mover * backups / slots
-	s.add(
-		Figure{title, "Completed", float64(measured.Completed), "", "100", ""},
-		Figure{title, "makespan", seconds(measured.Makespan), "s", fmt.Sprintf("<= %g (1.2 x %g)", 1.2*ideal.Seconds(), ideal.Seconds()), "275"},
-		Figure{title, "slots busy: movers at work", percent(figures.Share(mover*backups, measured.Makespan, slots)), "%", ">= 90", "9"},
-		Figure{title, "slots taken: InProgress", percent(measured.Held), "%", "", ""},
-		Figure{title, "most InProgress at once", float64(measured.MostAtOnce), "", "<= 4", ""},
-	)
-	s.calls(title, seen.calls)
-	s.add(
-		Figure{title, "agent's processor time per backup", milliseconds(seen.cpu / backups), "ms", "", ""},
-		Figure{title, "agent's resident memory, after", mebibytes(seen.memory.resident), "MiB", "", "89"},
-		Figure{title, "agent's resident memory, peak", mebibytes(seen.memory.peak), "MiB", "", ""},
-	)
+	show.against("Completed", float64(measured.Completed), "", "100", "")
+	show.against("makespan", seconds(measured.Makespan), "s", fmt.Sprintf("<= %g (1.2 x %g)", 1.2*ideal.Seconds(), ideal.Seconds()), "275")
+	show.against("slots busy: movers at work", percent(figures.Share(mover*backups, measured.Makespan, slots)), "%", ">= 90", "9")
+	show.against("slots taken: InProgress", percent(measured.Held), "%", ">= 90", "")
+	show.against("most InProgress at once", float64(measured.MostAtOnce), "", "<= 4", "")
+	show.show("first InProgress after", seconds(measured.First), "s")
+	show.show("InProgress, median", milliseconds(measured.Median), "ms")
+	show.turnovers("", seen)
+	show.calls(seen.calls)
+	show.show("agent's processor time per backup", milliseconds(seen.cpu/backups), "ms")
+	show.against("agent's resident memory, after", mebibytes(seen.memory.resident), "MiB", "", "89")
+	show.show("agent's resident memory, peak", mebibytes(seen.memory.peak), "MiB")
 	return nil
 }
 
 // calls adds what the agent asked of the API server, per backup.
-func (s *stage) calls(title string, calls figures.Calls) {
+func (p panel) calls(calls figures.Calls) {
 	each := func(n int) float64 { return rounded(float64(n)/backups, 100) }
-	s.add(
-		Figure{title, "API writes per backup", each(calls.Writes), "", "<= 7", "10"},
-		Figure{title, "API reads per backup", each(calls.Reads), "", "<= 4", "15"},
-		Figure{title, "same read, most often", float64(calls.MostAlike.Times), "", "1: no polling", ""},
-		Figure{title, "progress updates per backup", each(calls.Progress), "", "not counted", ""},
-		Figure{title, "Kubernetes Events per backup", each(calls.Events), "", "<= 2", ""},
-		Figure{title, "watches begun per backup", each(calls.Watches), "", "not counted", ""},
-		Figure{title, "refused requests", float64(calls.Failed), "", "", ""},
-	)
+	p.against("API writes per backup", each(calls.Writes), "", "<= 7", "10")
+	p.against("API reads per backup", each(calls.Reads), "", "<= 4", "15")
+	p.against("same read, most often", float64(calls.MostAlike.Times), "", "1: no polling", "")
+	p.against("progress updates per backup", each(calls.Progress), "", "not counted", "")
+	p.against("Kubernetes Events per backup", each(calls.Events), "", "<= 2", "")
+	p.against("watches begun per backup", each(calls.Watches), "", "not counted", "")
+	p.show("refused requests", float64(calls.Failed), "")
 	for _, call := range calls.By {
-		s.add(Figure{title, "  " + call.What, each(call.Times), "", "", ""})
+		p.show("calls per backup: "+call.What, each(call.Times), "")
 	}
 }
 
@@ -58,16 +55,20 @@ func (s *stage) turnover(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	const title = "The same with movers of 200 ms, QPS 500, burst 1000"
+	show := s.panel("The same with movers of 200 ms, QPS 500, burst 1000")
 	measured := figures.Measure(seen.transitions, slots)
-	turnovers := figures.Turnovers(seen.transitions, seen.ends, slots)
-	s.add(
-		Figure{title, "Completed", float64(measured.Completed), "", "100", ""},
-		Figure{title, "makespan", seconds(measured.Makespan), "s", "", ""},
-		Figure{title, "most InProgress at once", float64(measured.MostAtOnce), "", "<= 4", ""},
-		Figure{title, "mover's end to next InProgress, median", milliseconds(figures.Percentile(turnovers, .5)), "ms", "< 50", ""},
-		Figure{title, "mover's end to next InProgress, 99 %", milliseconds(figures.Percentile(turnovers, .99)), "ms", "", ""},
-		Figure{title, "of so many, where one was waiting", float64(len(turnovers)), "", "", ""},
-	)
+	show.against("Completed", float64(measured.Completed), "", "100", "")
+	show.show("makespan", seconds(measured.Makespan), "s")
+	show.against("most InProgress at once", float64(measured.MostAtOnce), "", "<= 4", "")
+	show.show("InProgress, median", milliseconds(measured.Median), "ms")
+	show.turnovers("< 50", seen)
 	return nil
+}
+
+// turnovers adds how soon slots were taken again.
+func (p panel) turnovers(bound string, seen *hundred) {
+	turnovers := figures.Turnovers(seen.transitions, seen.ends, slots)
+	p.against("mover's end to next InProgress, median", milliseconds(figures.Percentile(turnovers, .5)), "ms", bound, "")
+	p.show("mover's end to next InProgress, 99 %", milliseconds(figures.Percentile(turnovers, .99)), "ms")
+	p.show("of so many, where one was waiting", float64(len(turnovers)), "")
 }

@@ -4,12 +4,15 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
+	"log/slog"
 	"os"
 	"path/filepath"
 	"slices"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/klog/v2"
 
 	"github.com/lateen-project/lateen/deploy"
 	"github.com/lateen-project/lateen/test/cluster"
@@ -26,10 +29,13 @@ const (
 // stage is one control plane, on which every scene has a site of its own.
 type stage struct {
 	report
+	logs     string    // directory; "" means a temporary one
+	flags    []string  // more of them for every agent
+	progress io.Writer // told of each scene
+
 	plane   *cluster.Cluster
 	dir     string
 	lateen  string // the binary
-	note    func(format string, args ...any)
 	closing []func() error
 }
 
@@ -42,11 +48,30 @@ func (s *stage) open(ctx context.Context) (err error) {
 		return err
 	}
 	s.later(func() error { return os.RemoveAll(s.dir) })
+	if err := s.openLogs(); err != nil {
+		return err
+	}
 	if s.plane, err = cluster.Start(ctx, cluster.Options{}); err != nil {
 		return err
 	}
 	s.later(s.plane.Stop)
 	return world.InstallCRDs(ctx, s.plane.Admin())
+}
+
+// openLogs has the simulated nodes log to a file: they complain of each pod that is deleted under their hands.
+func (s *stage) openLogs() error {
+	if s.logs == "" {
+		s.logs = s.dir
+	}
+	if err := os.MkdirAll(s.logs, 0o755); err != nil {
+		return err
+	}
+	file, err := os.Create(filepath.Join(s.logs, "nodes.log"))
+	if err != nil {
+		return err
+	}
+	klog.SetSlogLogger(slog.New(slog.NewTextHandler(file, nil)))
+	return nil
 }
 
 // later has an end run by close, before those that were there already.
@@ -114,8 +139,8 @@ func (s *stage) identity(ctx context.Context, namespace, path string) error {
 // agent runs Lateen's agent until it is killed, at the latest when the stage is closed.
 func (s *site) agent(ctx context.Context, flags ...string) (*agent, error) {
 	env := []string{"NODE_NAME=" + s.node.Name(), "HOME=" + s.stage.dir}
-	log := filepath.Join(s.stage.dir, s.Namespace+".log")
-	started, err := startAgent(ctx, s.stage.lateen, log, env, append(slices.Clone(s.flags), flags...))
+	log := filepath.Join(s.stage.logs, s.Namespace+".log")
+	started, err := startAgent(ctx, s.stage.lateen, log, env, slices.Concat(s.flags, flags, s.stage.flags))
 	if err != nil {
 		return nil, err
 	}

@@ -10,8 +10,12 @@ import (
 	"k8s.io/client-go/kubernetes"
 )
 
-// written is how many Events each part of the scene writes.
-const written = 4000
+const (
+	// written is how many Events each part of the scene writes.
+	written = 4000
+	// many watches are those of 25 nodes with four slots.
+	many = 100
+)
 
 // watches is what the agent's watch per transfer on the Events of its mover costs the control plane. There is
 // no watch cache for Events, so each watch is a stream from etcd that gets every Event of the namespace.
@@ -25,16 +29,28 @@ func (s *stage) watches(ctx context.Context) error {
 	if _, err := client.CoreV1().Namespaces().Create(ctx, wanted, metav1.CreateOptions{}); err != nil {
 		return fmt.Errorf("create namespace: %w", err)
 	}
-	for _, open := range []int{0, slots, 100} {
-		if err := s.writeWatched(ctx, client, namespace, open); err != nil {
+	show := s.panel("Processor time of the control plane per Event, in a namespace with watches on other objects' Events")
+	var without time.Duration
+	for _, open := range []int{0, slots, many} {
+		took, err := writeWatched(ctx, client, namespace, open)
+		if err != nil {
 			return err
+		}
+		if open == 0 {
+			without = took.total()
+		}
+		for _, name := range controlPlane() {
+			show.show(fmt.Sprintf("%d watches: %s", open, name), microseconds(took[name]), "µs")
+		}
+		if open > 0 {
+			show.show(fmt.Sprintf("%d watches: more, per watch", open), microseconds((took.total()-without)/time.Duration(open)), "µs")
 		}
 	}
 	return nil
 }
 
-// writeWatched writes Events under that many watches, none of which they are for, and adds what it took.
-func (s *stage) writeWatched(ctx context.Context, client kubernetes.Interface, namespace string, open int) error {
+// writeWatched writes Events under that many watches, none of which they are for, and returns what one took.
+func writeWatched(ctx context.Context, client kubernetes.Interface, namespace string, open int) (cpu, error) {
 	watching, stop := context.WithCancel(ctx)
 	defer stop()
 	for i := range open {
@@ -42,33 +58,43 @@ func (s *stage) writeWatched(ctx context.Context, client kubernetes.Interface, n
 			FieldSelector: fmt.Sprintf("involvedObject.uid=watched-%d", i),
 		})
 		if err != nil {
-			return fmt.Errorf("watch Events: %w", err)
+			return nil, fmt.Errorf("watch Events: %w", err)
 		}
 		defer watcher.Stop()
 	}
 	before, err := controlPlaneCPU()
 	if err != nil {
-		return err
+		return nil, err
 	}
 	if err := writeEvents(ctx, client, namespace); err != nil {
-		return err
+		return nil, err
 	}
 	after, err := controlPlaneCPU()
 	if err != nil {
-		return err
+		return nil, err
 	}
-	const title = "Processor time of the control plane per Event in a namespace with watches on other objects' Events"
-	for _, name := range controlPlane() {
-		s.add(Figure{title, fmt.Sprintf("%d watches: %s", open, name), microseconds((after[name] - before[name]) / written), "µs", "", ""})
+	for name := range after {
+		after[name] = (after[name] - before[name]) / written
 	}
-	return nil
+	return after, nil
+}
+
+// cpu is processor time by process.
+type cpu map[string]time.Duration
+
+func (c cpu) total() time.Duration {
+	var sum time.Duration
+	for _, used := range c {
+		sum += used
+	}
+	return sum
 }
 
 // controlPlane are the processes that an Event passes.
 func controlPlane() []string { return []string{"kube-apiserver", "etcd"} }
 
-func controlPlaneCPU() (map[string]time.Duration, error) {
-	used := map[string]time.Duration{}
+func controlPlaneCPU() (cpu, error) {
+	used := cpu{}
 	for _, name := range controlPlane() {
 		pid, err := child(name)
 		if err != nil {

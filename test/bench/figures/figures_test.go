@@ -44,6 +44,8 @@ func TestThroughputIsWhatTheWatchSaw(t *testing.T) {
 	require.Equal(t, 10*time.Second, measured.Makespan)
 	require.Equal(t, 2, measured.MostAtOnce)
 	require.InDelta(t, (6+2+5.5)/20, measured.Held, 1e-9)
+	require.Equal(t, 2*time.Second, measured.First)
+	require.Equal(t, 5500*time.Millisecond, measured.Median)
 	require.Zero(t, figures.Measure(nil, 2))
 }
 

@@ -18,6 +18,8 @@ type Throughput struct {
 	Makespan   time.Duration // from the first creation to the last end, as a watch saw them
 	MostAtOnce int           // InProgress at the same instant
 	Held       float64       // share of slots × makespan in which a backup was InProgress, 0 to 1
+	First      time.Duration // from the first creation to the first InProgress
+	Median     time.Duration // that a backup was InProgress
 }
 
 // Measure reads the transitions, which are in the order of the API server, of a node with that many slots.
@@ -28,12 +30,17 @@ func Measure(transitions []world.Transition, slots int) Throughput {
 	}
 	begun := map[string]time.Time{}
 	var held time.Duration
+	var spans []time.Duration
 	last := transitions[0].At
 	for _, t := range transitions {
 		if t.To == velerov1.PodVolumeBackupPhaseInProgress {
+			if len(begun) == 0 && len(spans) == 0 {
+				all.First = t.At.Sub(transitions[0].At)
+			}
 			begun[t.Name] = t.At
 		} else if since, running := begun[t.Name]; running {
 			held += t.At.Sub(since)
+			spans = append(spans, t.At.Sub(since))
 			delete(begun, t.Name)
 		}
 		all.MostAtOnce = max(all.MostAtOnce, len(begun))
@@ -43,6 +50,8 @@ func Measure(transitions []world.Transition, slots int) Throughput {
 		}
 	}
 	all.Makespan = last.Sub(transitions[0].At)
+	slices.Sort(spans)
+	all.Median = Percentile(spans, .5)
 	all.Held = Share(held, all.Makespan, slots)
 	return all
 }

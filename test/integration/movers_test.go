@@ -197,4 +197,15 @@ func TestMoversWaitForTheirSlotInTheOrderOfCreation(t *testing.T) {
 	require.EqualValues(t, 2, r.metric("lateen_slots_limit"))
 }
 
-func running(pod *corev1.Pod) bool { return pod.Status.Phase == corev1.PodRunning }
+func TestAMoverThatIsDeletedBeforeItRunsCountsAsLost(t *testing.T) {
+	s := newSite(t, 50*time.Millisecond)
+	s.configure(`{}`)
+	s.node.Faults.Add(node.Fault{NeverStarts: true, Times: 1})
+	r := s.start()
+	backup := s.transfer()
+	s.moverIs(backup, func(pod *corev1.Pod) bool { return pod.Spec.NodeName != "" && len(pod.Status.ContainerStatuses) > 0 })
+	require.NoError(t, s.node.Vanish(s.soon(), s.Namespace, backup))
+	ended := s.ends(backup, velerov1.PodVolumeBackupPhaseCompleted)
+	require.Equal(t, "1", ended.Annotations["lateen.dev/mover-restarts"])
+	require.EqualValues(t, 1, r.metric("lateen_mover_restarts_total", "reason", "vanished"))
+}

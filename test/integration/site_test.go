@@ -32,10 +32,16 @@ type site struct {
 	refusal bool // the test took a right away, so a 403 is no fault
 }
 
-// newSite builds one. Movers take as long as given from InProgress to the end.
+// newSite builds one for a test that runs beside others.
 func newSite(t *testing.T, takes time.Duration) *site {
 	t.Helper()
 	t.Parallel()
+	return buildSite(t, takes)
+}
+
+// buildSite builds a site. Movers take as long as given from InProgress to the end.
+func buildSite(t *testing.T, takes time.Duration) *site {
+	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second) // several tests build theirs at the same time
 	defer cancel()
 	name := "node-" + strings.ToLower(string(metav1.Now().UTC().AppendFormat(nil, "150405"))+"-"+unique(t))

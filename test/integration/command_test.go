@@ -1,0 +1,141 @@
+package integration
+
+import (
+	"bytes"
+	"context"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	velerov1 "github.com/vmware-tanzu/velero/pkg/apis/velero/v1"
+	"k8s.io/client-go/rest"
+
+	"github.com/lateen-project/lateen/deploy"
+	"github.com/lateen-project/lateen/test/cluster"
+	"github.com/lateen-project/lateen/test/node"
+)
+
+// lateen is the command, ready to be started; its environment is what is given and nothing else.
+func lateen(ctx context.Context, t *testing.T, environment []string, args ...string) (*exec.Cmd, *bytes.Buffer) {
+	t.Helper()
+	binary, err := cluster.FindBinary("lateen")
+	require.NoError(t, err)
+	command := exec.CommandContext(ctx, binary, append([]string{"node-agent", "--metrics-address=127.0.0.1:0"}, args...)...)
+	command.Env = append(environment, "HOME="+t.TempDir())
+	said := &bytes.Buffer{}
+	command.Stderr = said
+	return command, said
+}
+
+func kubeconfig(t *testing.T, config *rest.Config, namespace string) string {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), "kubeconfig")
+	require.NoError(t, plane.WriteKubeconfig(config, path, namespace))
+	return path
+}
+
+func TestACommandThatCannotStartSaysWhyInOneLine(t *testing.T) {
+	t.Parallel()
+	s := buildSite(t, 0)
+	own, err := plane.ServiceAccount(s.soon(), s.Namespace, deploy.ServiceAccountName)
+	require.NoError(t, err)
+	stranger := rest.AnonymousClientConfig(own)
+	stranger.BearerToken = "not-a-token"
+	here, namespace := "NODE_NAME="+s.node.Name(), "--namespace="+s.Namespace
+	good := "--kubeconfig=" + kubeconfig(t, own, s.Namespace)
+	nobody, err := net.Listen("tcp", "127.0.0.1:0") // an address at which nothing answers
+	require.NoError(t, err)
+	require.NoError(t, nobody.Close())
+	tests := map[string]struct {
+		environment []string
+		args        []string
+		says        []string
+	}{
+		"without NODE_NAME":          {args: []string{good}, says: []string{"NODE_NAME is not set", "spec.nodeName"}},
+		"without a cluster":          {environment: []string{here}, says: []string{"find the cluster", "--kubeconfig"}},
+		"with a file that is absent": {environment: []string{here}, args: []string{"--kubeconfig=/nonexistent"}, says: []string{"/nonexistent", "no such file"}},
+		"with a token that is none":  {environment: []string{here}, args: []string{namespace, "--kubeconfig=" + kubeconfig(t, stranger, s.Namespace)}, says: []string{"token"}},
+		"on a node that is unknown":  {environment: []string{"NODE_NAME=nowhere"}, args: []string{namespace, good}, says: []string{"node nowhere", "NODE_NAME must be spec.nodeName"}},
+		"when nothing answers": {
+			environment: []string{here}, says: []string{"2s", "refused"},
+			args: []string{namespace, "--startup-timeout=2s", "--kubeconfig=" + kubeconfig(t, &rest.Config{Host: "http://" + nobody.Addr().String(), BearerToken: "any"}, s.Namespace)},
+		},
+		"with a flag that is wrong": {environment: []string{here}, args: []string{good, "--workers=0"}, says: []string{"--workers is 0"}},
+	}
+	for name, test := range tests {
+		t.Run(name, func(t *testing.T) {
+			ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
+			defer cancel()
+			command, said := lateen(ctx, t, test.environment, test.args...)
+			err := command.Run()
+			require.Error(t, err)
+			require.Equal(t, 1, command.ProcessState.ExitCode(), said)
+			requireOneLine(t, said.String(), test.says)
+		})
+	}
+}
+
+// requireOneLine wants the last line to be the error, and nothing but log lines before it.
+func requireOneLine(t *testing.T, said string, words []string) {
+	t.Helper()
+	lines := strings.Split(strings.TrimSpace(said), "\n")
+	for _, line := range lines[:len(lines)-1] {
+		require.True(t, strings.HasPrefix(line, "time="), "not a log line: %s", line)
+	}
+	last := lines[len(lines)-1]
+	require.True(t, strings.HasPrefix(last, "lateen: "), last)
+	for _, word := range words {
+		require.Contains(t, last, word)
+	}
+	require.NotContains(t, said, "goroutine")
+}
+
+func TestACommandInAClusterWithoutVelerosResourcesSaysSo(t *testing.T) {
+	t.Parallel()
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute) // a control plane of its own
+	defer cancel()
+	bare, err := cluster.Start(ctx, cluster.Options{})
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, bare.Stop()) })
+	path := filepath.Join(t.TempDir(), "kubeconfig")
+	require.NoError(t, bare.WriteKubeconfig(bare.Admin(), path, "default"))
+	registerNode(ctx, t, bare)
+	command, said := lateen(ctx, t, []string{"NODE_NAME=bare"}, "--kubeconfig="+path)
+	require.Error(t, command.Run())
+	require.Equal(t, 1, command.ProcessState.ExitCode())
+	requireOneLine(t, said.String(), []string{"CRDs are not installed", "velero install --crds-only"})
+}
+
+func TestACommandEndsWithinFiveSecondsOfSIGTERMAndItsMoversGoOn(t *testing.T) {
+	s := newSite(t, time.Second)
+	s.configure(`{}`)
+	own, err := plane.ServiceAccount(s.soon(), s.Namespace, deploy.ServiceAccountName)
+	require.NoError(t, err)
+	args := []string{"--namespace=" + s.Namespace, "--node-agent-configmap=" + configMap, "--kubeconfig=" + kubeconfig(t, own, s.Namespace)}
+	command, said := lateen(t.Context(), t, []string{"NODE_NAME=" + s.node.Name()}, args...)
+	command.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
+	require.NoError(t, command.Start())
+	name := s.transfer()
+	s.in(name, velerov1.PodVolumeBackupPhaseInProgress)
+	began := time.Now()
+	require.NoError(t, command.Process.Signal(os.Signal(syscall.SIGTERM)))
+	require.NoError(t, command.Wait(), said)
+	require.Less(t, time.Since(began), 5*time.Second)
+	s.in(name, velerov1.PodVolumeBackupPhaseInProgress)
+	s.start()
+	s.ends(name, velerov1.PodVolumeBackupPhaseCompleted)
+	require.Equal(t, 1, s.moversMade(name))
+}
+
+func registerNode(ctx context.Context, t *testing.T, bare *cluster.Cluster) {
+	t.Helper()
+	kubelet, err := node.Start(ctx, bare.Admin(), node.Options{Name: "bare", Root: t.TempDir()})
+	require.NoError(t, err)
+	t.Cleanup(kubelet.Stop)
+}

@@ -1,0 +1,109 @@
+package integration
+
+import (
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	velerov1 "github.com/vmware-tanzu/velero/pkg/apis/velero/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/lateen-project/lateen/test/cluster"
+)
+
+func TestAMoverGoesOnWithoutItsAgentAndTheNextAgentContinues(t *testing.T) {
+	s := newSite(t, 800*time.Millisecond)
+	s.configure(`{}`)
+	first := s.start()
+	name := s.transfer()
+	s.in(name, velerov1.PodVolumeBackupPhaseInProgress)
+	require.Less(t, first.stop(), 5*time.Second)
+	s.moverIs(name, func(pod *corev1.Pod) bool { return pod.Status.Phase == corev1.PodSucceeded })
+	second := s.start()
+	s.ends(name, velerov1.PodVolumeBackupPhaseCompleted)
+	require.Equal(t, 1, s.moversMade(name))
+	require.EqualValues(t, 1, second.finished("Completed", "completed"))
+}
+
+func TestWhatWasPreparedWhileNoAgentRanIsNotMissed(t *testing.T) {
+	s := newSite(t, 50*time.Millisecond)
+	s.configure(`{}`)
+	k := newKiller(3, false) // accepted, mover made; Prepared is never written
+	first := s.start(through(k.wrap))
+	name := s.transfer()
+	<-k.struck
+	first.stop()
+	s.moverIs(name, func(pod *corev1.Pod) bool { return pod.Status.Phase == corev1.PodRunning })
+	s.start()
+	s.ends(name, velerov1.PodVolumeBackupPhaseCompleted)
+	require.Equal(t, 1, s.moversMade(name))
+}
+
+func TestTwoAgentsOfOneNode(t *testing.T) {
+	s := newSite(t, 100*time.Millisecond)
+	s.configure(`{"loadConcurrency":{"globalConfig":3}}`)
+	history, err := s.Record(t.Context())
+	require.NoError(t, err)
+	s.start()
+	s.start()
+	names := make([]string, 6)
+	for i := range names {
+		names[i] = s.transfer()
+	}
+	for _, name := range names {
+		s.ends(name, velerov1.PodVolumeBackupPhaseCompleted)
+		require.Equal(t, []velerov1.PodVolumeBackupPhase{"", "Accepted", "Prepared", "InProgress", "Completed"}, history.Phases(name))
+		require.Equal(t, 1, s.moversMade(name))
+	}
+	for _, record := range s.requests(cluster.Query{}) {
+		if record.Code >= 400 {
+			require.Contains(t, []int{404, 409, 429}, record.Code, "%s", record)
+		}
+	}
+}
+
+func TestAPodOfAnotherOwnerIsLeftAloneAndWaitedFor(t *testing.T) {
+	s := newSite(t, 50*time.Millisecond)
+	s.configure(`{}`)
+	foreign := &corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{Name: "taken", Namespace: s.Namespace},
+		Spec:       corev1.PodSpec{NodeName: s.node.Name(), Containers: []corev1.Container{{Name: "c", Image: "i"}}},
+	}
+	_, err := s.Kube.CoreV1().Pods(s.Namespace).Create(s.soon(), foreign, metav1.CreateOptions{})
+	require.NoError(t, err)
+	s.start()
+	name := s.transfer(func(b *velerov1.PodVolumeBackup) { b.Name, b.GenerateName = "taken", "" })
+	s.in(name, velerov1.PodVolumeBackupPhaseAccepted)
+	require.NoError(t, s.node.Vanish(s.soon(), s.Namespace, "taken"))
+	s.ends(name, velerov1.PodVolumeBackupPhaseCompleted)
+}
+
+func TestABackupThatVelerosAgentLeftInProgressIsContinued(t *testing.T) {
+	s := newSite(t, 600*time.Millisecond)
+	s.configure(`{}`)
+	s.start().stop()
+	name := s.transfer()
+	backup, err := s.GetPodVolumeBackup(s.soon(), name)
+	require.NoError(t, err)
+	mover := &corev1.Pod{ // as Velero's agent makes them (velero-protocol 2.4): none of our labels
+		ObjectMeta: metav1.ObjectMeta{
+			Name: name, Namespace: s.Namespace, Labels: map[string]string{velerov1.PVBLabel: name},
+			OwnerReferences: []metav1.OwnerReference{{
+				APIVersion: "velero.io/v1", Kind: "PodVolumeBackup", Name: name, UID: backup.UID, Controller: new(true),
+			}},
+		},
+		Spec: corev1.PodSpec{
+			NodeName: s.node.Name(), ServiceAccountName: "velero", RestartPolicy: corev1.RestartPolicyNever,
+			Containers: []corev1.Container{{Name: string(backup.UID), Image: "i", Args: []string{"--pod-volume-backup=" + name}}},
+		},
+	}
+	_, err = s.Kube.CoreV1().Pods(s.Namespace).Create(s.soon(), mover, metav1.CreateOptions{})
+	require.NoError(t, err)
+	require.NoError(t, s.PatchPodVolumeBackup(s.soon(), name, `{"metadata":{"finalizers":["velero.io/pod-volume-finalizer"]},"status":{"phase":"InProgress","startTimestamp":"`+
+		metav1.Now().UTC().Format(time.RFC3339)+`"}}`))
+	s.moverIs(name, func(pod *corev1.Pod) bool { return pod.Status.Phase == corev1.PodRunning })
+	s.start()
+	s.ends(name, velerov1.PodVolumeBackupPhaseCompleted)
+	require.Zero(t, s.moversMade(name))
+}

@@ -2,7 +2,9 @@ package main
 
 import (
 	"bytes"
+	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"net"
@@ -28,7 +30,7 @@ type agent struct {
 	pid   int
 	log   string
 	ended chan struct{} // closed once the process was waited for
-	err   error         // what Wait returned; may be read once ended is closed
+	err   error         // how it ended; may be read once ended is closed
 }
 
 // startAgent runs `lateen node-agent` with the flags and returns once it is ready. The process dies with this
@@ -55,7 +57,7 @@ func startAgent(ctx context.Context, binary, log string, env, flags []string) (*
 		err := command.Start()
 		started <- err
 		if err == nil {
-			a.err = command.Wait()
+			a.err = cmp.Or(command.Wait(), errors.New("exit status 0"))
 		}
 	}()
 	if err := <-started; err != nil {
@@ -85,6 +87,19 @@ func (a *agent) untilReady(ctx context.Context) error {
 		case <-tick.C:
 		}
 	}
+}
+
+// while is a context that ends when the agent does.
+func (a *agent) while(ctx context.Context) (context.Context, func()) {
+	ctx, cancel := context.WithCancelCause(ctx)
+	go func() {
+		select {
+		case <-ctx.Done():
+		case <-a.ended:
+			cancel(fmt.Errorf("the agent ended by itself: %w", a.err))
+		}
+	}()
+	return ctx, func() { cancel(nil) }
 }
 
 // kill ends the process and waits until it is gone.

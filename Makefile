@@ -84,7 +84,7 @@ lint: ## Check style, layers and forbidden calls, in every module
 		echo "build: bin/golangci-lint $(GOLANGCI_LINT_VERSION) (about 2 minutes on 2 cores, once)"; \
 		GOBIN=$(BIN) go install -v github.com/golangci/golangci-lint/v2/cmd/golangci-lint@v$(GOLANGCI_LINT_VERSION) 2>&1 | $(progress); }
 	@failed=0; for module in . test test/cluster test/velero; do echo "lint: $$module"; \
-		(cd $$module && $(BIN)/golangci-lint run --config $(CURDIR)/.golangci.yml ./...) || failed=1; done; exit $$failed
+		(cd $$module && $(BIN)/golangci-lint run --allow-serial-runners --config $(CURDIR)/.golangci.yml ./...) || failed=1; done; exit $$failed
 
 verify: ## Run what CI runs
 	.ci/run

@@ -73,7 +73,8 @@ func (s *stage) installVelero(ctx context.Context, plane *cluster.Cluster, dir s
 	if err != nil {
 		return err
 	}
-	server, err := node.StartVeleroServer(ctx, node.ServerOptions{
+	// The server runs longer than the stage takes to be built; close ends it.
+	server, err := node.StartVeleroServer(context.WithoutCancel(ctx), node.ServerOptions{
 		Velero: binary, Kubeconfig: kubeconfig, Namespace: namespace, Dir: filepath.Join(dir, "velero"),
 	})
 	if err != nil {

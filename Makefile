@@ -64,16 +64,16 @@ test: ## Run all tests: unit, integration, end to end
 	$(call need,gcc=gcc$(comma)libc6-dev bwrap=bubblewrap)
 	@$(MAKE) --no-print-directory --silent test-unit $(BINARIES)
 	cd test/cluster && go test ./...
-	cd test && go test -race -timeout 25m ./...
+	cd test && go test -race -timeout 25m -p 1 -parallel 4 ./...
 
 test-unit: ## Run the quick tests alone
 	$(call need,gcc=gcc$(comma)libc6-dev)
 	go test -race ./...
 
-sweep: ## Run the tests on the real control plane ten times in random order, before an issue is closed
+sweep: ## Run the long tests: 300 random plays of faults (SEED= repeats one), before an issue is closed
 	$(call need,gcc=gcc$(comma)libc6-dev bwrap=bubblewrap)
 	@$(MAKE) --no-print-directory --silent $(BINARIES)
-	cd test && go test -race -timeout 2h -count 10 -shuffle on ./integration/... ./e2e/...
+	cd test && go test -race -timeout 2h -parallel 4 -v -run TestRandom ./integration -plays $(if $(SEED),1,300) -seed $(or $(SEED),0)
 
 bench: $(BINARIES) ## Print the figures: throughput, API calls, memory (ONLY=pace|turnover|watches|memory)
 	@cd test && $(STATIC) -o $(BIN)/bench ./bench

@@ -2,8 +2,6 @@ package world_test
 
 import (
 	"context"
-	"errors"
-	"fmt"
 	"os"
 	"testing"
 	"time"
@@ -22,26 +20,9 @@ import (
 var plane *cluster.Cluster
 
 func TestMain(m *testing.M) {
-	os.Exit(runAll(m))
-}
-
-func runAll(m *testing.M) int {
-	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
-	defer cancel()
-	var err error
-	if plane, err = cluster.Start(ctx, cluster.Options{}); err != nil {
-		fmt.Fprintln(os.Stderr, err)
-		return 1
-	}
-	code := 1
-	if err = world.InstallCRDs(ctx, plane.Admin()); err == nil {
-		code = m.Run()
-	}
-	if err := errors.Join(err, plane.Stop()); err != nil {
-		fmt.Fprintln(os.Stderr, err)
-		return 1
-	}
-	return code
+	os.Exit(cluster.Main(m, os.Stderr, &plane, func(ctx context.Context, c *cluster.Cluster) error {
+		return world.InstallCRDs(ctx, c.Admin())
+	}))
 }
 
 // deadline is the context that bounds everything a test waits for.

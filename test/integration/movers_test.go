@@ -59,6 +59,8 @@ func TestAMoverWhoseResultCannotBeReadHasFailed(t *testing.T) {
 			require.Contains(t, ended.Status.Message, "its result cannot be read")
 			require.Empty(t, ended.Status.SnapshotID)
 			require.EqualValues(t, 1, r.finished("Failed", "result_unreadable"))
+			s.says("MoverLog", "stand-in mover of "+ended.Name)
+			require.Contains(t, r.movers.String(), "stand-in mover of "+ended.Name)
 		})
 	}
 }

@@ -88,8 +88,9 @@ func (r *agentRun) wait() {
 	}
 }
 
-// metric is the value of one series; its labels are given as name, value, name, value …
-func (r *agentRun) metric(name string, labels ...string) float64 {
+// metric is the value of one series; its labels are given as name, value, name, value … What is
+// counted here has whole values.
+func (r *agentRun) metric(name string, labels ...string) int {
 	r.site.Helper()
 	families, err := r.registry.Gather()
 	require.NoError(r.site, err)
@@ -99,7 +100,7 @@ func (r *agentRun) metric(name string, labels ...string) float64 {
 		}
 		for _, series := range family.GetMetric() {
 			if has(series, labels) {
-				return series.GetCounter().GetValue() + series.GetGauge().GetValue()
+				return int(series.GetCounter().GetValue() + series.GetGauge().GetValue())
 			}
 		}
 	}
@@ -121,7 +122,7 @@ func has(series *dto.Metric, labels []string) bool {
 }
 
 // finished is how many transfers the agent has seen end like this.
-func (r *agentRun) finished(phase, reason string) float64 {
+func (r *agentRun) finished(phase, reason string) int {
 	r.site.Helper()
 	return r.metric("lateen_transfers_finished_total", "kind", "podvolumebackup", "phase", phase, "reason", reason)
 }

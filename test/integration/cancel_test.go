@@ -37,7 +37,7 @@ func TestACancelIsHonouredAtOnce(t *testing.T) {
 			}
 			require.NoError(t, s.CancelPodVolumeBackup(s.soon(), name))
 			s.ends(name, velerov1.PodVolumeBackupPhaseCanceled)
-			require.EqualValues(t, 1, r.finished("Canceled", "canceled"))
+			require.Equal(t, 1, r.finished("Canceled", "canceled"))
 			require.Equal(t, 1, s.moversMade(name))
 		})
 	}
@@ -50,7 +50,7 @@ func TestACancelOfWhatNobodyHasAcceptedYet(t *testing.T) {
 	r := s.start()
 	s.ends(name, velerov1.PodVolumeBackupPhaseCanceled)
 	require.Zero(t, s.moversMade(name))
-	require.EqualValues(t, 1, r.finished("Canceled", "canceled"))
+	require.Equal(t, 1, r.finished("Canceled", "canceled"))
 }
 
 func TestACancelThatTheMoverMayNotHaveSeenDeletesIt(t *testing.T) {

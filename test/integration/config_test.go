@@ -39,12 +39,12 @@ func TestAConfigurationThatCannotBeUsedIsSeenAndMoversRunAllTheSame(t *testing.T
 			}
 			r := s.start()
 			s.ends(s.transfer(), velerov1.PodVolumeBackupPhaseCompleted)
-			require.EqualValues(t, 1, r.metric("lateen_config_fallbacks_total", "section", test.section, "reason", test.reason))
+			require.Equal(t, 1, r.metric("lateen_config_fallbacks_total", "section", test.section, "reason", test.reason))
 			event := s.says("ConfigProblem", "")
 			require.Equal(t, "Pod", event.InvolvedObject.Kind)
 			require.True(t, strings.HasPrefix(event.InvolvedObject.Name, "node-agent-"), event.InvolvedObject.Name)
 			if test.class != "" {
-				require.EqualValues(t, 1, r.metric("lateen_priority_class_fallbacks_total", "consumer", "data-mover", "reason", test.class))
+				require.Equal(t, 1, r.metric("lateen_priority_class_fallbacks_total", "consumer", "data-mover", "reason", test.class))
 				s.says("PriorityClassNotInForce", test.class)
 			}
 		})
@@ -105,8 +105,8 @@ func TestAPriorityClassThatIsNotInForceIsSeenAndMoversRunWithout(t *testing.T) {
 			mover := s.moverIs(name, func(pod *corev1.Pod) bool { return pod.Spec.NodeName != "" })
 			require.Empty(t, mover.Spec.PriorityClassName)
 			s.ends(name, velerov1.PodVolumeBackupPhaseCompleted)
-			require.EqualValues(t, 1, r.metric("lateen_priority_class_fallbacks_total", "consumer", "data-mover", "reason", test.reason))
-			require.EqualValues(t, 1, r.metric("lateen_priority_class_info", "configured", class, "effective", ""))
+			require.Equal(t, 1, r.metric("lateen_priority_class_fallbacks_total", "consumer", "data-mover", "reason", test.reason))
+			require.Equal(t, 1, r.metric("lateen_priority_class_info", "configured", class, "effective", ""))
 			event := s.says("PriorityClassNotInForce", test.reason)
 			require.Equal(t, corev1.EventTypeWarning, event.Type)
 			require.Equal(t, "Pod", event.InvolvedObject.Kind)
@@ -149,7 +149,7 @@ func TestAClassThatIsDeletedLaterIsLeftOutAndCounted(t *testing.T) {
 	require.NoError(t, s.Kube.SchedulingV1().PriorityClasses().Delete(s.soon(), class, metav1.DeleteOptions{}))
 	name := s.transfer()
 	s.ends(name, velerov1.PodVolumeBackupPhaseCompleted)
-	require.EqualValues(t, 1, r.metric("lateen_priority_class_fallbacks_total", "consumer", "data-mover", "reason", "rejected"))
+	require.Equal(t, 1, r.metric("lateen_priority_class_fallbacks_total", "consumer", "data-mover", "reason", "rejected"))
 	s.says("PriorityClassNotInForce", "was deleted after the start")
 	refused := s.requests(cluster.Query{Verbs: []string{"create"}, Resources: []string{"pods"}, Name: name}).Where(func(r cluster.Record) bool { return r.Code == 403 })
 	require.Len(t, refused, 1, "admission refuses the class once")
@@ -169,7 +169,7 @@ func TestAQuotaIsNoReasonToLeaveTheClassOut(t *testing.T) {
 	r := s.start(shortPrepare)
 	ended := s.ends(s.transfer(), velerov1.PodVolumeBackupPhaseFailed)
 	require.Contains(t, ended.Status.Message, "exceeded quota: none")
-	require.EqualValues(t, 0, r.metric("lateen_priority_class_fallbacks_total", "consumer", "data-mover", "reason", "rejected"))
+	require.Equal(t, 0, r.metric("lateen_priority_class_fallbacks_total", "consumer", "data-mover", "reason", "rejected"))
 }
 
 func TestAnAPIServerThatIsAwayAtTheStart(t *testing.T) {

@@ -35,13 +35,13 @@ func TestABackupCompletesInThePriorityClass(t *testing.T) {
 
 	s.says("Accepted", s.node.Name())
 	s.says("Completed", "1000 bytes")
-	require.EqualValues(t, 1, r.metric("lateen_priority_class_info", "consumer", "data-mover", "configured", class, "effective", class))
-	require.EqualValues(t, 0, r.metric("lateen_priority_class_fallbacks_total", "consumer", "data-mover", "reason", "not_found"))
-	require.EqualValues(t, 1, r.finished("Completed", "completed"))
-	require.EqualValues(t, 1000, r.metric("lateen_bytes_moved_total"))
-	require.EqualValues(t, 0, r.metric("lateen_slots_in_use"))
-	require.EqualValues(t, 1, r.metric("lateen_transfers", "phase", "Completed"))
-	require.EqualValues(t, 1, r.metric("podVolume_pod_volume_backup_dequeue_count", "node", s.node.Name()))
+	require.Equal(t, 1, r.metric("lateen_priority_class_info", "consumer", "data-mover", "configured", class, "effective", class))
+	require.Equal(t, 0, r.metric("lateen_priority_class_fallbacks_total", "consumer", "data-mover", "reason", "not_found"))
+	require.Equal(t, 1, r.finished("Completed", "completed"))
+	require.Equal(t, 1000, r.metric("lateen_bytes_moved_total"))
+	require.Equal(t, 0, r.metric("lateen_slots_in_use"))
+	require.Equal(t, 1, r.metric("lateen_transfers", "phase", "Completed"))
+	require.Equal(t, 1, r.metric("podVolume_pod_volume_backup_dequeue_count", "node", s.node.Name()))
 	require.Contains(t, r.movers.String(), "stand-in mover of "+name)
 }
 

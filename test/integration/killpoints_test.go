@@ -90,6 +90,7 @@ func tell(s *site, told story, name string) {
 }
 
 func killedAt(t *testing.T, told story, at int, after bool) {
+	t.Helper()
 	s := prepare(newSite(t, told.takes), told)
 	k := newKiller(at, after)
 	first := s.start(through(k.wrap))

@@ -40,8 +40,8 @@ func TestAMoverThatEndsBadly(t *testing.T) {
 			backup := s.transfer()
 			ended := s.ends(backup, velerov1.PodVolumeBackupPhaseFailed)
 			require.Contains(t, ended.Status.Message, test.message)
-			require.EqualValues(t, 1, r.finished("Failed", test.reason))
-			require.EqualValues(t, 0, r.metric("lateen_mover_restarts_total"))
+			require.Equal(t, 1, r.finished("Failed", test.reason))
+			require.Equal(t, 0, r.metric("lateen_mover_restarts_total"))
 			require.Equal(t, 1, s.moversMade(backup))
 			s.says("Failed", test.message)
 		})
@@ -58,7 +58,7 @@ func TestAMoverWhoseResultCannotBeReadHasFailed(t *testing.T) {
 			ended := s.ends(s.transfer(), velerov1.PodVolumeBackupPhaseFailed)
 			require.Contains(t, ended.Status.Message, "its result cannot be read")
 			require.Empty(t, ended.Status.SnapshotID)
-			require.EqualValues(t, 1, r.finished("Failed", "result_unreadable"))
+			require.Equal(t, 1, r.finished("Failed", "result_unreadable"))
 			s.says("MoverLog", "stand-in mover of "+ended.Name)
 			require.Contains(t, r.movers.String(), "stand-in mover of "+ended.Name)
 		})
@@ -86,8 +86,8 @@ func TestAMoverThatIsLostStartsAgain(t *testing.T) {
 			require.Equal(t, "1", ended.Annotations["lateen.dev/mover-restarts"])
 			require.Empty(t, ended.Status.Message)
 			require.Equal(t, 2, s.moversMade(backup))
-			require.EqualValues(t, 1, r.metric("lateen_mover_restarts_total", "reason", test.reason))
-			require.EqualValues(t, 0, r.metric("lateen_slots_in_use"))
+			require.Equal(t, 1, r.metric("lateen_mover_restarts_total", "reason", test.reason))
+			require.Equal(t, 0, r.metric("lateen_slots_in_use"))
 			s.says("MoverRestarted", "restart 1 of 3")
 		})
 	}
@@ -101,7 +101,7 @@ func TestAMoverThatTheKubeletRefusesStartsAgain(t *testing.T) {
 	backup := s.transfer()
 	s.ends(backup, velerov1.PodVolumeBackupPhaseCompleted)
 	require.Equal(t, 3, s.moversMade(backup))
-	require.EqualValues(t, 2, r.metric("lateen_mover_restarts_total", "reason", "refused"))
+	require.Equal(t, 2, r.metric("lateen_mover_restarts_total", "reason", "refused"))
 }
 
 func TestAMoverThatIsLostTooOftenFails(t *testing.T) {
@@ -114,7 +114,7 @@ func TestAMoverThatIsLostTooOftenFails(t *testing.T) {
 	require.Contains(t, ended.Status.Message, "OutOfpods")
 	require.Contains(t, ended.Status.Message, "given up after 2 restarts")
 	require.Equal(t, 3, s.moversMade(backup))
-	require.EqualValues(t, 1, r.finished("Failed", "mover_lost"))
+	require.Equal(t, 1, r.finished("Failed", "mover_lost"))
 }
 
 func TestAMoverThatDoesNotComeToRun(t *testing.T) {
@@ -149,7 +149,7 @@ func TestAMoverThatDoesNotComeToRun(t *testing.T) {
 			r := s.start(test.changes...)
 			ended := s.ends(s.transfer(), velerov1.PodVolumeBackupPhaseFailed)
 			require.Contains(t, ended.Status.Message, test.message)
-			require.EqualValues(t, 1, r.finished("Failed", test.reason))
+			require.Equal(t, 1, r.finished("Failed", test.reason))
 		})
 	}
 }
@@ -169,7 +169,7 @@ func TestAnUploaderThatIsNotKopiaFailsAtOnce(t *testing.T) {
 	ended := s.ends(backup, velerov1.PodVolumeBackupPhaseFailed)
 	require.Contains(t, ended.Status.Message, "uploader restic is not supported by Lateen")
 	require.Zero(t, s.moversMade(backup))
-	require.EqualValues(t, 1, r.finished("Failed", "unsupported"))
+	require.Equal(t, 1, r.finished("Failed", "unsupported"))
 }
 
 func TestABackupOfAPodThatIsGoneFails(t *testing.T) {
@@ -179,7 +179,7 @@ func TestABackupOfAPodThatIsGoneFails(t *testing.T) {
 	s.source.UID = "of-a-pod-that-had-the-name-before"
 	ended := s.ends(s.transfer(), velerov1.PodVolumeBackupPhaseFailed)
 	require.Contains(t, ended.Status.Message, "does not exist any more")
-	require.EqualValues(t, 1, r.finished("Failed", "source_gone"))
+	require.Equal(t, 1, r.finished("Failed", "source_gone"))
 }
 
 func TestMoversWaitForTheirSlotInTheOrderOfCreation(t *testing.T) {
@@ -196,7 +196,7 @@ func TestMoversWaitForTheirSlotInTheOrderOfCreation(t *testing.T) {
 		s.ends(name, velerov1.PodVolumeBackupPhaseCompleted)
 	}
 	require.Equal(t, 2, history.MostAtOnce(s.node.Name(), "InProgress", "Canceling"))
-	require.EqualValues(t, 2, r.metric("lateen_slots_limit"))
+	require.Equal(t, 2, r.metric("lateen_slots_limit"))
 }
 
 func TestAMoverThatIsDeletedBeforeItRunsCountsAsLost(t *testing.T) {
@@ -209,5 +209,5 @@ func TestAMoverThatIsDeletedBeforeItRunsCountsAsLost(t *testing.T) {
 	require.NoError(t, s.node.Vanish(s.soon(), s.Namespace, backup))
 	ended := s.ends(backup, velerov1.PodVolumeBackupPhaseCompleted)
 	require.Equal(t, "1", ended.Annotations["lateen.dev/mover-restarts"])
-	require.EqualValues(t, 1, r.metric("lateen_mover_restarts_total", "reason", "vanished"))
+	require.Equal(t, 1, r.metric("lateen_mover_restarts_total", "reason", "vanished"))
 }

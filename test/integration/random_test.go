@@ -34,6 +34,7 @@ func TestRandomFaultsLeaveEveryTransferEndedAndClean(t *testing.T) {
 // play runs some transfers while agents are killed at random writes and movers and resources meet
 // random ends. Whatever happens, the promises hold.
 func play(t *testing.T, seed uint64) {
+	t.Helper()
 	const transfers, slots = 4, 2
 	random := rand.New(rand.NewPCG(seed, seed))
 	s := newSite(t, time.Duration(random.IntN(300))*time.Millisecond)

@@ -23,7 +23,7 @@ func TestAMoverGoesOnWithoutItsAgentAndTheNextAgentContinues(t *testing.T) {
 	second := s.start()
 	s.ends(name, velerov1.PodVolumeBackupPhaseCompleted)
 	require.Equal(t, 1, s.moversMade(name))
-	require.EqualValues(t, 1, second.finished("Completed", "completed"))
+	require.Equal(t, 1, second.finished("Completed", "completed"))
 }
 
 func TestWhatWasPreparedWhileNoAgentRanIsNotMissed(t *testing.T) {

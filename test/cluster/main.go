@@ -16,7 +16,7 @@ const startTimeout = time.Minute
 func Main(tests interface{ Run() int }, complaints io.Writer, plane **Cluster, prepare ...func(context.Context, *Cluster) error) int {
 	code, err := runTests(tests, plane, prepare)
 	if err != nil {
-		fmt.Fprintln(complaints, err) //nolint:errcheck // there is nobody else to tell
+		fmt.Fprintln(complaints, err)
 		return 1
 	}
 	return code

@@ -19,6 +19,7 @@ func reach(s *site, phase velerov1.PodVolumeBackupPhase) string {
 		s.node.Faults.Add(node.Fault{NeverStarts: true})
 	case velerov1.PodVolumeBackupPhasePrepared: // the only slot is taken
 		s.in(s.transfer(), velerov1.PodVolumeBackupPhaseInProgress)
+	default:
 	}
 	name := s.transfer()
 	s.in(name, phase)

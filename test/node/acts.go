@@ -17,39 +17,38 @@ func (n *Node) Vanish(ctx context.Context, namespace, name string) error {
 	return nil
 }
 
-// Evict ends a pod that runs as the kubelet does under pressure: Failed, Evicted, DisruptionTarget.
+// Evict ends a pod as the kubelet does under pressure: its containers are ended, then its status says Failed,
+// Evicted and DisruptionTarget. The object stays.
 func (n *Node) Evict(namespace, name, message string) error {
-	return n.disrupt(namespace, name, corev1.PodStatus{
-		Phase: corev1.PodFailed, Reason: "Evicted", Message: message,
-		Conditions: []corev1.PodCondition{{
-			Type: corev1.DisruptionTarget, Status: corev1.ConditionTrue, Reason: corev1.PodReasonTerminationByKubelet, Message: message,
-		}},
+	return n.disrupt(namespace, name, disruption{
+		Reason: "Evicted", Condition: corev1.PodReasonTerminationByKubelet, Message: message,
 	})
 }
 
-// Preempt ends a pod that runs as the scheduler has it ended for one of higher priority.
+// Preempt ends a pod as the scheduler has it ended for one of higher priority, up to the deletion: the object
+// stays, so that it can be looked at. Where a node is full, the real scheduler does all of it.
 func (n *Node) Preempt(namespace, name, message string) error {
-	return n.disrupt(namespace, name, corev1.PodStatus{
-		Phase: corev1.PodFailed,
-		Conditions: []corev1.PodCondition{{
-			Type: corev1.DisruptionTarget, Status: corev1.ConditionTrue, Reason: corev1.PodReasonPreemptionByScheduler, Message: message,
-		}},
-	})
+	return n.disrupt(namespace, name, disruption{Condition: corev1.PodReasonPreemptionByScheduler, Message: message})
 }
 
-func (n *Node) disrupt(namespace, name string, status corev1.PodStatus) error {
+// disrupt ends a pod of this node that has not ended yet.
+func (n *Node) disrupt(namespace, name string, end disruption) error {
 	n.lock.Lock()
 	defer n.lock.Unlock()
 	for _, run := range n.pods {
-		if run.pod.Namespace != namespace || run.pod.Name != name {
+		if run.pod.Namespace != namespace || run.pod.Name != name || run.closed {
 			continue
 		}
-		select {
-		case run.evicted <- status:
-			return nil
-		default:
-			return fmt.Errorf("pod %s is being evicted already", name)
-		}
+		run.closed, run.disruption = true, end
+		close(run.disrupted)
+		return nil
 	}
-	return fmt.Errorf("node %s runs no pod %s/%s", n.options.Name, namespace, name)
+	return fmt.Errorf("end pod %s/%s: it does not run on node %s", namespace, name, n.options.Name)
+}
+
+// close ends the time in which a pod can be disrupted.
+func (n *Node) close(run *podRun) {
+	n.lock.Lock()
+	defer n.lock.Unlock()
+	run.closed = true
 }

@@ -2,14 +2,13 @@ package node
 
 import (
 	"bytes"
-	"context"
 	"crypto/ecdsa"
 	"crypto/elliptic"
 	"crypto/rand"
 	"crypto/tls"
 	"crypto/x509"
 	"fmt"
-	"io"
+	"math"
 	"math/big"
 	"net"
 	"net/http"
@@ -18,6 +17,7 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
 )
 
 // logServer is the kubelet's endpoint for container logs, so that pods/log works through the API server.
@@ -29,25 +29,42 @@ type logServer struct {
 	logs map[string]*podLog // by namespace/pod; the last pod of that name
 }
 
-// podLog is what a pod has written so far.
+// podLog is what a pod has written so far. It stays readable when the pod's containers have ended.
 type podLog struct {
-	lock sync.Mutex
-	text bytes.Buffer
+	pod types.UID
+
+	lock  sync.Mutex
+	text  []byte
+	ended bool
+	grown chan struct{} // closed, and made anew, when there is more to read or no more to come
 }
 
+// Write implements io.Writer.
 func (l *podLog) Write(p []byte) (int, error) {
 	l.lock.Lock()
 	defer l.lock.Unlock()
-	return l.text.Write(p)
+	l.text = append(l.text, p...)
+	l.grow()
+	return len(p), nil
 }
 
-// Close is there for writers that end; the log stays readable.
-func (l *podLog) Close() error { return nil }
-
-func (l *podLog) copy() []byte {
+func (l *podLog) end() {
 	l.lock.Lock()
 	defer l.lock.Unlock()
-	return bytes.Clone(l.text.Bytes())
+	l.ended = true
+	l.grow()
+}
+
+func (l *podLog) grow() {
+	close(l.grown)
+	l.grown = make(chan struct{})
+}
+
+// from is what there is from an offset on, what tells of more, and whether that is all.
+func (l *podLog) from(offset int) (text []byte, grown <-chan struct{}, ended bool) {
+	l.lock.Lock()
+	defer l.lock.Unlock()
+	return bytes.Clone(l.text[offset:]), l.grown, l.ended
 }
 
 func newLogServer() (*logServer, error) {
@@ -76,37 +93,73 @@ func (l *logServer) port() int32 {
 
 func (l *logServer) serve() { _ = l.server.Serve(l.listener) } // returns when it is closed
 
-func (l *logServer) close() { _ = l.server.Shutdown(context.Background()) }
+func (l *logServer) close() { _ = l.server.Close() } // as the power goes
 
-func (l *logServer) open(pod *corev1.Pod) (io.WriteCloser, error) {
+func (l *logServer) open(pod *corev1.Pod) *podLog {
 	l.lock.Lock()
 	defer l.lock.Unlock()
-	log := &podLog{}
+	log := &podLog{pod: pod.UID, grown: make(chan struct{})}
 	l.logs[pod.Namespace+"/"+pod.Name] = log
-	return log, nil
+	return log
 }
 
+// forget drops the log of a pod, unless another pod has the name by now.
+func (l *logServer) forget(pod *corev1.Pod) {
+	l.lock.Lock()
+	defer l.lock.Unlock()
+	key := pod.Namespace + "/" + pod.Name
+	if log := l.logs[key]; log != nil && log.pod == pod.UID {
+		delete(l.logs, key)
+	}
+}
+
+// answer serves the parameters tailLines, limitBytes and follow of pods/log.
 func (l *logServer) answer(w http.ResponseWriter, r *http.Request) {
 	l.lock.Lock()
 	log := l.logs[r.PathValue("namespace")+"/"+r.PathValue("pod")]
 	l.lock.Unlock()
 	if log == nil {
-		http.Error(w, "no such container", http.StatusNotFound)
+		http.Error(w, fmt.Sprintf("container %q in pod %q is waiting to start", r.PathValue("container"), r.PathValue("pod")), http.StatusBadRequest)
 		return
 	}
-	text := log.copy()
 	query := r.URL.Query()
+	most, err := strconv.Atoi(query.Get("limitBytes"))
+	if err != nil {
+		most = math.MaxInt
+	}
+	text, grown, ended := log.from(0)
+	read := len(text)
 	if lines, err := strconv.Atoi(query.Get("tailLines")); err == nil {
-		all := bytes.SplitAfter(text, []byte("\n"))
-		if len(all) > 0 && len(all[len(all)-1]) == 0 {
-			all = all[:len(all)-1]
+		text = lastLines(text, lines)
+	}
+	for {
+		text = text[:min(len(text), most)]
+		if _, err := w.Write(text); err != nil {
+			return // the client is gone
 		}
-		text = bytes.Join(all[max(len(all)-lines, 0):], nil)
+		if most -= len(text); most == 0 || ended || query.Get("follow") != "true" {
+			return
+		}
+		if flusher, ok := w.(http.Flusher); ok {
+			flusher.Flush()
+		}
+		select {
+		case <-grown:
+		case <-r.Context().Done():
+			return
+		}
+		text, grown, ended = log.from(read)
+		read += len(text)
 	}
-	if most, err := strconv.Atoi(query.Get("limitBytes")); err == nil && len(text) > most {
-		text = text[:most]
+}
+
+// lastLines is the end of a text; a last line without an end counts.
+func lastLines(text []byte, lines int) []byte {
+	all := bytes.SplitAfter(text, []byte("\n"))
+	if len(all[len(all)-1]) == 0 {
+		all = all[:len(all)-1]
 	}
-	_, _ = w.Write(text) // a client that is gone needs no answer
+	return bytes.Join(all[max(len(all)-lines, 0):], nil)
 }
 
 func selfSigned() (tls.Certificate, error) {

@@ -5,7 +5,9 @@ package node
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
+	"maps"
 	"path/filepath"
 	"sync"
 	"time"
@@ -25,8 +27,9 @@ type Options struct {
 	Name        string
 	Root        string              // plays /var/lib/kubelet
 	Labels      map[string]string   // besides those that every kubelet sets
-	Allocatable corev1.ResourceList // empty: room for 110 small pods
+	Allocatable corev1.ResourceList // nil: 64 CPUs and 250 pods
 	StartDelay  time.Duration       // from being bound to running
+	Heartbeat   time.Duration       // between two renewals of the node's lease; 0: 10 s, as a kubelet
 	Runner      Runner              // what containers do; nil: Idle
 	OnRunning   func(*corev1.Pod)   // told of each pod that has come to run; may be nil
 }
@@ -34,24 +37,27 @@ type Options struct {
 // Node is a simulated node that is kept Ready.
 type Node struct {
 	options Options
-	config  *rest.Config
 	client  kubernetes.Interface
 	logs    *logServer
 	Faults  *Faults
 
 	cancel  context.CancelFunc
+	beside  func(func(context.Context)) // runs something until the node stops
 	running sync.WaitGroup
 	lock    sync.Mutex
 	pods    map[types.UID]*podRun
 }
 
-// heartbeat is half of what the node lifecycle controller's 50 s of grace leave room for.
+// heartbeat is a kubelet's default; the node lifecycle controller waits for 50 s.
 const heartbeat = 10 * time.Second
 
 // Start registers the node and begins to run the pods that are bound to it.
 func Start(ctx context.Context, config *rest.Config, options Options) (*Node, error) {
 	if options.Runner == nil {
 		options.Runner = Idle{}
+	}
+	if options.Heartbeat == 0 {
+		options.Heartbeat = heartbeat
 	}
 	client, err := kubernetes.NewForConfig(config)
 	if err != nil {
@@ -61,11 +67,12 @@ func Start(ctx context.Context, config *rest.Config, options Options) (*Node, er
 	if err != nil {
 		return nil, err
 	}
-	n := &Node{options: options, config: config, client: client, logs: logs, Faults: &Faults{}, pods: map[types.UID]*podRun{}}
+	n := &Node{options: options, client: client, logs: logs, Faults: &Faults{}, pods: map[types.UID]*podRun{}}
 	if err := n.register(ctx); err != nil {
-		return nil, err
+		return nil, errors.Join(err, logs.listener.Close())
 	}
 	ctx, n.cancel = context.WithCancel(context.WithoutCancel(ctx))
+	n.beside = func(work func(context.Context)) { n.running.Go(func() { work(ctx) }) }
 	n.running.Go(logs.serve)
 	n.running.Go(func() { n.beat(ctx) })
 	if err := n.watchPods(ctx); err != nil {
@@ -75,7 +82,8 @@ func Start(ctx context.Context, config *rest.Config, options Options) (*Node, er
 	return n, nil
 }
 
-// Stop ends every process of the node. Its objects stay in the API, as those of a machine that lost power.
+// Stop ends every process of the node, and returns when they are gone; a Runner that does not heed its context
+// is waited for no longer than 5 s. The node's objects stay in the API, as those of a machine that lost power.
 func (n *Node) Stop() {
 	n.cancel()
 	n.logs.close()
@@ -92,9 +100,7 @@ func (n *Node) register(ctx context.Context) error {
 	labels := map[string]string{
 		corev1.LabelHostname: n.options.Name, corev1.LabelOSStable: "linux", corev1.LabelArchStable: "amd64",
 	}
-	for key, value := range n.options.Labels {
-		labels[key] = value
-	}
+	maps.Copy(labels, n.options.Labels)
 	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: n.options.Name, Labels: labels}}
 	if _, err := n.client.CoreV1().Nodes().Create(ctx, node, metav1.CreateOptions{}); err != nil {
 		return fmt.Errorf("register node %s: %w", n.options.Name, err)
@@ -147,7 +153,7 @@ func (n *Node) ready(ctx context.Context) error {
 
 // beat renews the node's lease as a kubelet does.
 func (n *Node) beat(ctx context.Context) {
-	ticker := time.NewTicker(heartbeat)
+	ticker := time.NewTicker(n.options.Heartbeat)
 	defer ticker.Stop()
 	for {
 		select {

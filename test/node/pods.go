@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
 	"path/filepath"
 	"time"
 
@@ -14,21 +15,6 @@ import (
 	"k8s.io/client-go/informers"
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/klog/v2"
-	"k8s.io/utils/ptr"
-)
-
-// podRun is a pod that this node runs, from when it is seen to when it is gone.
-type podRun struct {
-	pod     *corev1.Pod
-	deleted chan struct{}         // closed when the API says that the pod is to end
-	gone    context.CancelFunc    // the object is gone: nothing is left to report to
-	evicted chan corev1.PodStatus // the end that somebody else has decided on
-}
-
-// What ends a pod's context.
-var (
-	errDeleted = errors.New("pod is deleted")
-	errEvicted = errors.New("pod is evicted")
 )
 
 func (n *Node) watchPods(ctx context.Context) error {
@@ -38,7 +24,7 @@ func (n *Node) watchPods(ctx context.Context) error {
 	informer := factory.Core().V1().Pods().Informer()
 	_, err := informer.AddEventHandler(cache.ResourceEventHandlerFuncs{
 		AddFunc:    func(object any) { n.seen(ctx, object) },
-		UpdateFunc: func(_, object any) { n.seen(ctx, object) },
+		UpdateFunc: func(old, object any) { n.changed(ctx, old, object) },
 		DeleteFunc: func(object any) { n.lost(object) },
 	})
 	if err != nil {
@@ -58,18 +44,23 @@ func (n *Node) seen(ctx context.Context, object any) {
 	defer n.lock.Unlock()
 	run := n.pods[pod.UID]
 	if run == nil {
-		runCtx, gone := context.WithCancel(ctx)
-		run = &podRun{pod: pod, deleted: make(chan struct{}), gone: gone, evicted: make(chan corev1.PodStatus, 1)}
+		runCtx, gone := context.WithCancelCause(ctx)
+		run = newPodRun(pod, gone)
 		n.pods[pod.UID] = run
-		n.running.Go(func() { n.run(runCtx, run) })
+		defer n.running.Go(func() { n.run(runCtx, run) }) // once it knows of its deletion
 	}
 	if pod.DeletionTimestamp != nil {
-		select {
-		case <-run.deleted:
-		default:
-			close(run.deleted)
-		}
+		run.delete(pod)
 	}
+}
+
+// changed is seen, and lost where a watch that broke off missed that another pod got the name.
+func (n *Node) changed(ctx context.Context, old, object any) {
+	before, isPod := old.(*corev1.Pod)
+	if now, ok := object.(*corev1.Pod); ok && isPod && now.UID != before.UID {
+		n.lost(before)
+	}
+	n.seen(ctx, object)
 }
 
 func (n *Node) lost(object any) {
@@ -83,144 +74,128 @@ func (n *Node) lost(object any) {
 	n.lock.Lock()
 	defer n.lock.Unlock()
 	if run := n.pods[pod.UID]; run != nil {
-		run.gone()
+		run.gone(errGone)
 		delete(n.pods, pod.UID)
 	}
 }
 
-// run is the life of a pod.
+// run is the life of a pod. What it leaves on the node goes before its object does, or after an object that
+// went first; when the node stops it stays, as on a machine that lost power.
 func (n *Node) run(ctx context.Context, run *podRun) {
 	logger := klog.FromContext(ctx).WithValues("node", n.options.Name, "pod", klog.KObj(run.pod))
-	end, err := n.live(ctx, run)
-	if err == nil && end != nil {
-		err = n.post(ctx, run.pod, *end)
+	defer n.logs.forget(run.pod)
+	if end := n.live(ctx, logger, run); end != nil {
+		report(ctx, logger, "Post end of pod", n.post(ctx, run.pod, *end))
 	}
-	if err != nil && ctx.Err() == nil && !apierrors.IsNotFound(err) {
-		logger.Error(err, "Run pod")
-	}
+	n.close(run)
 	select {
 	case <-ctx.Done():
 	case <-run.deleted:
-		if err := n.drop(ctx, run.pod); err != nil && ctx.Err() == nil {
-			logger.Error(err, "Delete pod")
-		}
+	}
+	if ctx.Err() != nil && !errors.Is(context.Cause(ctx), errGone) {
+		return
+	}
+	if err := os.RemoveAll(n.podDir(run.pod)); err != nil {
+		logger.Error(err, "Remove directory of pod")
+	}
+	if ctx.Err() == nil {
+		report(ctx, logger, "Delete pod", n.drop(ctx, run.pod))
 	}
 }
 
+// report logs an error, but not that the pod is another's by now, or that the node stops.
+func report(ctx context.Context, logger klog.Logger, what string, err error) {
+	if err == nil || ctx.Err() != nil || apierrors.IsNotFound(err) || apierrors.IsConflict(err) {
+		return
+	}
+	logger.Error(err, what)
+}
+
 // live brings a pod to run and returns how it ended; nil if there is nothing to report.
-func (n *Node) live(ctx context.Context, run *podRun) (*corev1.PodStatus, error) {
+func (n *Node) live(ctx context.Context, logger klog.Logger, run *podRun) *corev1.PodStatus {
 	pod := run.pod
 	if pod.Status.Phase == corev1.PodSucceeded || pod.Status.Phase == corev1.PodFailed {
-		return nil, nil
+		return nil
+	}
+	if run.isDeleted() || ctx.Err() != nil { // no containers for a pod that is to end
+		return run.verdict(neverStarted, ctx.Err())
 	}
 	fault := n.Faults.take(pod)
 	if fault.Refused != nil {
-		return &corev1.PodStatus{Phase: corev1.PodFailed, Reason: fault.Refused.Reason, Message: "Pod was rejected: " + fault.Refused.Message}, nil
+		return &corev1.PodStatus{Phase: corev1.PodFailed, Reason: fault.Refused.Reason, Message: "Pod was rejected: " + fault.Refused.Message}
 	}
-	if fault.NeverStarts || fault.Waiting != nil {
-		return n.neverRuns(ctx, run, fault)
+	if fault.NeverStarts {
+		return n.neverRuns(ctx, logger, run, Waiting{Reason: "ContainerCreating"})
 	}
-	if !wait(ctx, run, n.options.StartDelay) {
-		return new(ended(pod, Result{ExitCode: 137, Reason: "ContainerStatusUnknown"})), nil
+	if fault.Waiting != nil {
+		return n.neverRuns(ctx, logger, run, *fault.Waiting)
+	}
+	start := time.NewTimer(n.options.StartDelay)
+	defer start.Stop()
+	if _, err := interruptible(ctx, run, start.C); err != nil {
+		return run.verdict(neverStarted, err)
 	}
 	volumes, err := n.makeVolumes(ctx, pod)
 	if err != nil {
-		return nil, err
+		report(ctx, logger, "Make volumes of pod", err)
+		return n.neverRuns(ctx, logger, run, Waiting{Reason: "ContainerCreating"})
 	}
-	if err := n.post(ctx, pod, started(pod)); err != nil {
-		return nil, err
+	run.began = metav1.Now()
+	if err := n.post(ctx, pod, started(pod, run.began)); err != nil {
+		report(ctx, logger, "Post start of pod", err)
+		return nil
 	}
 	if n.options.OnRunning != nil {
 		n.options.OnRunning(pod)
 	}
+	runner := n.options.Runner
 	if fault.Ends != nil {
-		return new(ended(pod, *fault.Ends)), nil
+		runner = atOnce{*fault.Ends}
 	}
-	return n.contain(ctx, run, volumes)
+	return n.contain(ctx, run, runner, volumes)
 }
 
 // contain runs the containers until they end or are ended.
-func (n *Node) contain(ctx context.Context, run *podRun, volumes map[string]string) (*corev1.PodStatus, error) {
-	pod := run.pod
-	log, err := n.logs.open(pod)
-	if err != nil {
-		return nil, err
-	}
-	defer log.Close()
+func (n *Node) contain(ctx context.Context, run *podRun, runner Runner, volumes map[string]string) *corev1.PodStatus {
+	log := n.logs.open(run.pod)
+	defer log.end()
 	inside, stop := context.WithCancelCause(ctx)
 	defer stop(nil)
-	result := make(chan Result, 1)
-	go func() {
-		result <- n.options.Runner.Run(inside, pod, Host{
-			Node: n.options.Name, PodDir: filepath.Join(n.PodsDir(), string(pod.UID)), Log: log, Volumes: volumes,
-		})
-	}()
-	select {
-	case end := <-result:
-		return new(ended(pod, end)), nil
-	case status := <-run.evicted:
-		stop(errEvicted)
-		<-result
-		return &status, nil
-	case <-run.deleted:
-		stop(errDeleted)
-		return new(ended(pod, await(result, pod))), nil
-	case <-ctx.Done():
-		<-result
-		return nil, nil
+	host := Host{
+		Node: n.options.Name, PodDir: n.podDir(run.pod), Log: log, Volumes: volumes, Beside: n.beside,
 	}
+	results := make(chan Result, 1)
+	go func() { results <- runner.Run(inside, run.pod, host) }()
+	end, err := interruptible(ctx, run, results)
+	if err != nil {
+		stop(err)
+		end = await(results, run.graceAfter(err))
+	}
+	return run.verdict(withLog(run.pod, end, log), err)
 }
 
-// await gives containers the pod's grace to end, then reports them killed.
-func await(result <-chan Result, pod *corev1.Pod) Result {
-	grace := time.NewTimer(time.Duration(ptr.Deref(pod.Spec.TerminationGracePeriodSeconds, 30)) * time.Second)
-	defer grace.Stop()
-	select {
-	case end := <-result:
-		return end
-	case <-grace.C:
-		return Result{ExitCode: 137}
+// neverRuns shows why a pod does not start, until something else ends it. As a kubelet does, it backs off from
+// an image that cannot be pulled.
+func (n *Node) neverRuns(ctx context.Context, logger klog.Logger, run *podRun, why Waiting) *corev1.PodStatus {
+	reasons := []Waiting{why}
+	if why.Reason == "ErrImagePull" {
+		reasons = append(reasons, Waiting{Reason: "ImagePullBackOff", Message: fmt.Sprintf(
+			"Back-off pulling image %q: ErrImagePull: %s", run.pod.Spec.Containers[0].Image, why.Message)})
 	}
-}
-
-// neverRuns shows why a pod does not start, until it is deleted.
-func (n *Node) neverRuns(ctx context.Context, run *podRun, fault Fault) (*corev1.PodStatus, error) {
-	why := Waiting{Reason: "ContainerCreating"}
-	if fault.Waiting != nil {
-		why = *fault.Waiting
+	for _, reason := range reasons {
+		report(ctx, logger, "Post that pod waits", n.post(ctx, run.pod, waiting(run.pod, reason)))
 	}
-	if err := n.post(ctx, run.pod, waiting(run.pod, why)); err != nil {
-		return nil, err
-	}
-	select {
-	case <-run.deleted:
-		return new(ended(run.pod, Result{ExitCode: 137, Reason: "ContainerStatusUnknown"})), nil
-	case <-ctx.Done():
-		return nil, nil
-	}
-}
-
-// wait is false if the pod is deleted meanwhile.
-func wait(ctx context.Context, run *podRun, delay time.Duration) bool {
-	timer := time.NewTimer(delay)
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-		return true
-	case <-run.deleted:
-		return false
-	case <-ctx.Done():
-		return false
-	}
+	_, err := interruptible[Result](ctx, run, nil)
+	return run.verdict(neverStarted, err)
 }
 
 // drop removes the object of a pod that has ended and was deleted.
 func (n *Node) drop(ctx context.Context, pod *corev1.Pod) error {
-	err := n.client.CoreV1().Pods(pod.Namespace).Delete(ctx, pod.Name, metav1.DeleteOptions{
-		GracePeriodSeconds: new(int64(0)), Preconditions: metav1.NewUIDPreconditions(string(pod.UID)),
+	return insist(ctx, func() error {
+		return n.client.CoreV1().Pods(pod.Namespace).Delete(ctx, pod.Name, metav1.DeleteOptions{
+			GracePeriodSeconds: new(int64(0)), Preconditions: metav1.NewUIDPreconditions(string(pod.UID)),
+		})
 	})
-	if apierrors.IsNotFound(err) || apierrors.IsConflict(err) {
-		return nil
-	}
-	return err
 }
+
+func (n *Node) podDir(pod *corev1.Pod) string { return filepath.Join(n.PodsDir(), string(pod.UID)) }

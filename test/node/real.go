@@ -8,6 +8,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
 	"strings"
 	"syscall"
 	"time"
@@ -19,8 +20,9 @@ import (
 	"k8s.io/client-go/rest"
 )
 
-// Real runs the container of a pod as a process, in a mount namespace made by bubblewrap in which it
-// finds what its image and its volumes would give it.
+// Real runs the first container of a pod as a process, in a mount namespace made by bubblewrap in which it
+// finds what its image and its volumes would give it. The process is not asked to end but killed with its
+// namespace, since bubblewrap passes no signals on; no process is left when Run returns.
 type Real struct {
 	Config *rest.Config // reaches the API server, and may make tokens
 	Velero string       // the binary that plays /velero in the image
@@ -28,9 +30,8 @@ type Real struct {
 }
 
 const (
-	secretsDir     = "/var/run/secrets/kubernetes.io/serviceaccount"
-	terminationLog = "/dev/termination-log"
-	// killDelay is for a container that does not end when it is told to.
+	secretsDir = "/var/run/secrets/kubernetes.io/serviceaccount"
+	// killDelay is what is left for the end of a process that was told to end, and of those it started.
 	killDelay = 4 * time.Second
 )
 
@@ -41,6 +42,9 @@ func (r Real) Run(ctx context.Context, pod *corev1.Pod, host Host) Result {
 		fmt.Fprintln(host.Log, "node:", err)
 		return Result{ExitCode: 128, Reason: "StartError", Message: err.Error()}
 	}
+	// bubblewrap asks the kernel to be killed with its parent, which is the thread that forks, not this process.
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
 	command := exec.CommandContext(ctx, "bwrap", box.args...)
 	command.Stdout, command.Stderr = host.Log, host.Log
 	command.Env = []string{} // the container has its own
@@ -75,6 +79,9 @@ type box struct {
 
 func (r Real) prepare(ctx context.Context, pod *corev1.Pod, host Host) (*box, error) {
 	container := pod.Spec.Containers[0]
+	if len(container.EnvFrom) > 0 {
+		return nil, fmt.Errorf("container %s: this node does not know envFrom; name the variables in env", container.Name)
+	}
 	secrets, err := r.secrets(ctx, pod, host)
 	if err != nil {
 		return nil, err
@@ -86,7 +93,7 @@ func (r Real) prepare(ctx context.Context, pod *corev1.Pod, host Host) (*box, er
 	args := []string{
 		"--die-with-parent", "--unshare-pid", "--proc", "/proc", "--tmpfs", "/tmp",
 		"--dev-bind", "/dev/null", "/dev/null", "--dev-bind", "/dev/urandom", "/dev/urandom",
-		"--bind", termination, terminationLog, "--ro-bind", secrets, secretsDir, "--ro-bind", r.Velero, "/velero",
+		"--bind", termination, container.TerminationMessagePath, "--ro-bind", secrets, secretsDir, "--ro-bind", r.Velero, "/velero",
 	}
 	for _, dir := range r.Binds {
 		args = append(args, "--bind", dir, dir)

@@ -9,7 +9,8 @@ import (
 
 // Runner plays the containers of a pod.
 type Runner interface {
-	// Run returns when the containers have ended, or soon after the context has: that is the pod's deletion.
+	// Run returns when the containers have ended, or soon after the context has: the pod is deleted, evicted or
+	// gone, or the node stops. It is called from many goroutines.
 	Run(ctx context.Context, pod *corev1.Pod, host Host) Result
 }
 
@@ -19,14 +20,19 @@ type Host struct {
 	PodDir  string // below the kubelet's pods directory
 	Log     io.Writer
 	Volumes map[string]string // directories by volume name, hostPath volumes included
+	// Beside runs something that pods share for as long as the node runs.
+	Beside func(func(context.Context))
 }
 
 // Result is how the containers of a pod have ended.
 type Result struct {
 	ExitCode int32
-	Message  string // termination message; a kubelet keeps 4096 bytes of it
+	Message  string // termination message; a kubelet keeps the last 4096 bytes of it
 	Reason   string // such as OOMKilled; empty: Completed or Error
 }
+
+// killed is a container that a signal has ended: 128 and SIGTERM.
+var killed = Result{ExitCode: 143}
 
 // Idle is a container that runs until it is told to end.
 type Idle struct{}
@@ -34,8 +40,14 @@ type Idle struct{}
 // Run implements Runner.
 func (Idle) Run(ctx context.Context, _ *corev1.Pod, _ Host) Result {
 	<-ctx.Done()
-	return Result{ExitCode: 143}
+	return killed
 }
+
+// atOnce is a container that ends as it starts.
+type atOnce struct{ end Result }
+
+// Run implements Runner.
+func (a atOnce) Run(context.Context, *corev1.Pod, Host) Result { return a.end }
 
 // MoverLabel marks the movers of pod volume backups (Velero's PVBLabel).
 const MoverLabel = "velero.io/pod-volume-backup"

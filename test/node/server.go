@@ -6,15 +6,16 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
 	"strings"
 	"syscall"
 )
 
 // VeleroServer is the real Velero server, running for one thing: only it can initialise a repository.
 type VeleroServer struct {
-	command *exec.Cmd
-	ended   chan struct{}
-	log     string
+	stop  context.CancelFunc
+	ended chan struct{}
+	log   string
 }
 
 // ServerOptions say what a Velero server needs.
@@ -25,7 +26,8 @@ type ServerOptions struct {
 	Dir        string // for its scratch files and log
 }
 
-// StartVeleroServer starts it; repositories become Ready within some 20 s of their creation.
+// StartVeleroServer starts it; repositories become Ready within some 20 s of their creation. It ends with the
+// context, or by Stop, and never outlives this process.
 func StartVeleroServer(ctx context.Context, options ServerOptions) (*VeleroServer, error) {
 	plugins, scratch := filepath.Join(options.Dir, "plugins"), filepath.Join(options.Dir, "scratch")
 	for _, dir := range []string{plugins, scratch} {
@@ -39,20 +41,36 @@ func StartVeleroServer(ctx context.Context, options ServerOptions) (*VeleroServe
 		return nil, fmt.Errorf("make log of Velero's server: %w", err)
 	}
 	defer log.Close()
-	s.command = exec.CommandContext(context.WithoutCancel(ctx), options.Velero, "server",
+	ctx, s.stop = context.WithCancel(ctx)
+	command := exec.CommandContext(ctx, options.Velero, "server",
 		"--kubeconfig", options.Kubeconfig, "--namespace", options.Namespace, "--plugin-dir", plugins,
 		"--metrics-address", "127.0.0.1:0", "--profiler-address", "127.0.0.1:0", "--disable-controllers", strings.Join(idle(), ","))
-	s.command.Env = append(os.Environ(), "VELERO_NAMESPACE="+options.Namespace, "VELERO_SCRATCH_DIR="+scratch, "HOME="+scratch)
-	s.command.Stdout, s.command.Stderr = log, log
-	s.command.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
-	if err := s.command.Start(); err != nil {
+	command.Env = append(os.Environ(), "VELERO_NAMESPACE="+options.Namespace, "VELERO_SCRATCH_DIR="+scratch, "HOME="+scratch)
+	command.Stdout, command.Stderr = log, log
+	command.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
+	// The group is the server and the plugins that it runs.
+	command.Cancel = func() error { return syscall.Kill(-command.Process.Pid, syscall.SIGKILL) }
+	if err := s.run(command); err != nil {
+		s.stop()
 		return nil, fmt.Errorf("start Velero's server: %w", err)
 	}
-	go func() {
-		defer close(s.ended)
-		_ = s.command.Wait() // how it ended is in its log
-	}()
 	return s, nil
+}
+
+// run starts the server and waits for its end on one thread, with which the kernel would end it.
+func (s *VeleroServer) run(command *exec.Cmd) error {
+	started := make(chan error)
+	go func() {
+		runtime.LockOSThread()
+		defer runtime.UnlockOSThread()
+		defer close(s.ended)
+		err := command.Start()
+		started <- err
+		if err == nil {
+			_ = command.Wait() // how it ended is in its log
+		}
+	}()
+	return <-started
 }
 
 // idle are the controllers that have nothing to do with repositories.
@@ -69,8 +87,8 @@ func (s *VeleroServer) Log() string { return s.log }
 // Ended is closed when the process is gone.
 func (s *VeleroServer) Ended() <-chan struct{} { return s.ended }
 
-// Stop ends the process.
+// Stop ends the process, with those that it has started, and returns when it is gone.
 func (s *VeleroServer) Stop() {
-	_ = s.command.Process.Kill() // it may be gone already
+	s.stop()
 	<-s.ended
 }

@@ -4,16 +4,27 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"slices"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// messageBytes is what a kubelet keeps of a termination message.
-const messageBytes = 4096
+// What a kubelet keeps of a termination message, and of the log that stands in for one (bytes and lines; the
+// constants MaxContainerTerminationMessage… of its package container).
+const (
+	messageBytes    = 4096
+	logMessageBytes = 2048
+	logMessageLines = 80
+)
 
-// post writes a pod's status as its kubelet.
+// address is where all that runs on a simulated node is.
+const address = "127.0.0.1"
+
+// post writes a pod's status as its kubelet: conditions that others have set stay.
 func (n *Node) post(ctx context.Context, pod *corev1.Pod, status corev1.PodStatus) error {
 	patch, err := json.Marshal(map[string]any{
 		"metadata": map[string]any{"uid": pod.UID}, // another pod may have the name by now
@@ -22,27 +33,43 @@ func (n *Node) post(ctx context.Context, pod *corev1.Pod, status corev1.PodStatu
 	if err != nil {
 		return fmt.Errorf("encode status of pod %s: %w", pod.Name, err)
 	}
-	_, err = n.client.CoreV1().Pods(pod.Namespace).Patch(ctx, pod.Name, types.StrategicMergePatchType, patch, metav1.PatchOptions{}, "status")
+	err = insist(ctx, func() error {
+		_, err := n.client.CoreV1().Pods(pod.Namespace).Patch(ctx, pod.Name, types.StrategicMergePatchType, patch, metav1.PatchOptions{}, "status")
+		return err
+	})
 	if err != nil {
 		return fmt.Errorf("post %s of pod %s: %w", status.Phase, pod.Name, err)
 	}
 	return nil
 }
 
-func started(pod *corev1.Pod) corev1.PodStatus {
-	now := metav1.Now()
+// insist writes again, for up to 10 s, while the API server cannot be reached; what that says is final.
+func insist(ctx context.Context, write func() error) (err error) {
+	const attempts, pause = 50, 200 * time.Millisecond
+	ticker := time.NewTicker(pause)
+	defer ticker.Stop()
+	for range attempts {
+		if err = write(); err == nil || apierrors.ReasonForError(err) != metav1.StatusReasonUnknown {
+			return err
+		}
+		select {
+		case <-ctx.Done():
+			return err
+		case <-ticker.C:
+		}
+	}
+	return err
+}
+
+func started(pod *corev1.Pod, now metav1.Time) corev1.PodStatus {
 	status := corev1.PodStatus{
 		Phase: corev1.PodRunning, StartTime: &now,
-		HostIP: "127.0.0.1", PodIP: "127.0.0.1", PodIPs: []corev1.PodIP{{IP: "127.0.0.1"}},
-		Conditions: []corev1.PodCondition{
-			{Type: corev1.PodInitialized, Status: corev1.ConditionTrue},
-			{Type: corev1.ContainersReady, Status: corev1.ConditionTrue},
-			{Type: corev1.PodReady, Status: corev1.ConditionTrue},
-		},
+		HostIP: address, PodIP: address, PodIPs: []corev1.PodIP{{IP: address}},
+		Conditions: conditions(corev1.ConditionTrue, "", ""),
 	}
 	for _, container := range pod.Spec.Containers {
 		status.ContainerStatuses = append(status.ContainerStatuses, corev1.ContainerStatus{
-			Name: container.Name, Image: container.Image, Ready: true, Started: new(true), ContainerID: "simulated://" + string(pod.UID),
+			Name: container.Name, Image: container.Image, Ready: true, Started: new(true), ContainerID: containerID(pod),
 			State: corev1.ContainerState{Running: &corev1.ContainerStateRunning{StartedAt: now}},
 		})
 	}
@@ -50,47 +77,73 @@ func started(pod *corev1.Pod) corev1.PodStatus {
 }
 
 func waiting(pod *corev1.Pod, why Waiting) corev1.PodStatus {
-	status := corev1.PodStatus{Phase: corev1.PodPending}
+	status := corev1.PodStatus{Phase: corev1.PodPending, StartTime: new(metav1.Now()), HostIP: address}
+	var names []string
 	for _, container := range pod.Spec.Containers {
+		names = append(names, container.Name)
 		status.ContainerStatuses = append(status.ContainerStatuses, corev1.ContainerStatus{
-			Name: container.Name, Image: container.Image,
+			Name: container.Name, Image: container.Image, Started: new(false),
 			State: corev1.ContainerState{Waiting: &corev1.ContainerStateWaiting{Reason: why.Reason, Message: why.Message}},
 		})
 	}
+	status.Conditions = conditions(corev1.ConditionFalse, "ContainersNotReady", fmt.Sprintf("containers with unready status: %s", names))
 	return status
 }
 
 // ended is the status of a pod whose containers have all ended alike.
-func ended(pod *corev1.Pod, end Result) corev1.PodStatus {
-	now := metav1.Now()
-	status := corev1.PodStatus{
-		Phase: corev1.PodSucceeded,
-		Conditions: []corev1.PodCondition{
-			{Type: corev1.ContainersReady, Status: corev1.ConditionFalse, Reason: "PodCompleted"},
-			{Type: corev1.PodReady, Status: corev1.ConditionFalse, Reason: "PodCompleted"},
-		},
-	}
-	reason := end.Reason
-	if reason == "" {
-		reason = "Completed"
-	}
+func ended(pod *corev1.Pod, end Result, began metav1.Time) corev1.PodStatus {
+	status := corev1.PodStatus{Phase: corev1.PodSucceeded, Conditions: conditions(corev1.ConditionFalse, "PodCompleted", "")}
+	reason := "Completed"
 	if end.ExitCode != 0 {
-		status.Phase = corev1.PodFailed
-		if end.Reason == "" {
-			reason = "Error"
-		}
+		status.Phase, status.Conditions = corev1.PodFailed, conditions(corev1.ConditionFalse, "PodFailed", "")
+		reason = "Error"
 	}
-	message := end.Message
-	if len(message) > messageBytes {
-		message = message[:messageBytes]
+	if end.Reason != "" {
+		reason = end.Reason
 	}
 	for _, container := range pod.Spec.Containers {
-		status.ContainerStatuses = append(status.ContainerStatuses, corev1.ContainerStatus{
-			Name: container.Name, Image: container.Image,
+		terminated := corev1.ContainerStatus{
+			Name: container.Name, Image: container.Image, Started: new(false),
 			State: corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{
-				ExitCode: end.ExitCode, Reason: reason, Message: message, FinishedAt: now,
+				ExitCode: end.ExitCode, Reason: reason, Message: tail(end.Message, messageBytes),
 			}},
-		})
+		}
+		if !began.IsZero() {
+			terminated.ContainerID = containerID(pod)
+			terminated.State.Terminated.ContainerID = terminated.ContainerID
+			terminated.State.Terminated.StartedAt, terminated.State.Terminated.FinishedAt = began, metav1.Now()
+		}
+		status.ContainerStatuses = append(status.ContainerStatuses, terminated)
 	}
 	return status
 }
+
+// conditions are those of a pod that the kubelet knows, ready or not.
+func conditions(ready corev1.ConditionStatus, reason, message string) []corev1.PodCondition {
+	now := metav1.Now()
+	return []corev1.PodCondition{
+		// The scheduler says so too, unless it was not asked: the pod came with a nodeName.
+		{Type: corev1.PodScheduled, Status: corev1.ConditionTrue, LastTransitionTime: now},
+		{Type: corev1.PodInitialized, Status: corev1.ConditionTrue, LastTransitionTime: now},
+		{Type: corev1.ContainersReady, Status: ready, Reason: reason, Message: message, LastTransitionTime: now},
+		{Type: corev1.PodReady, Status: ready, Reason: reason, Message: message, LastTransitionTime: now},
+	}
+}
+
+func containerID(pod *corev1.Pod) string { return "simulated://" + string(pod.UID) }
+
+// withLog makes the end of the log the termination message of a container that failed without one, if the
+// container is to be told so.
+func withLog(pod *corev1.Pod, end Result, log *podLog) Result {
+	wanted := slices.ContainsFunc(pod.Spec.Containers, func(c corev1.Container) bool {
+		return c.TerminationMessagePolicy == corev1.TerminationMessageFallbackToLogsOnError
+	})
+	if wanted && end.ExitCode != 0 && end.Message == "" {
+		text, _, _ := log.from(0)
+		end.Message = tail(string(lastLines(text, logMessageLines)), logMessageBytes)
+	}
+	return end
+}
+
+// tail is the end of a text that is too long, as a kubelet cuts it.
+func tail(text string, most int) string { return text[max(len(text)-most, 0):] }

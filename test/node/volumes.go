@@ -5,23 +5,25 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"strings"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
 )
 
 // makeVolumes makes the directories of a pod's volumes where a kubelet keeps them, and returns them by
-// volume name.
+// volume name; hostPath volumes are not made. A volume that is not there yet is not waited for.
 func (n *Node) makeVolumes(ctx context.Context, pod *corev1.Pod) (map[string]string, error) {
 	dirs := map[string]string{}
 	for _, volume := range pod.Spec.Volumes {
-		if volume.HostPath != nil {
-			dirs[volume.Name] = volume.HostPath.Path
-			continue
-		}
 		dir, err := n.volumeDir(ctx, pod, volume)
 		if err != nil {
 			return nil, err
+		}
+		dirs[volume.Name] = dir
+		if !strings.HasPrefix(dir, n.podDir(pod)) {
+			continue // a path of the host is the host's
 		}
 		if err := os.MkdirAll(dir, 0o755); err != nil {
 			return nil, fmt.Errorf("make volume %s of pod %s: %w", volume.Name, pod.Name, err)
@@ -29,7 +31,6 @@ func (n *Node) makeVolumes(ctx context.Context, pod *corev1.Pod) (map[string]str
 		if err := n.fill(ctx, pod, volume, dir); err != nil {
 			return nil, err
 		}
-		dirs[volume.Name] = dir
 	}
 	return dirs, nil
 }
@@ -45,33 +46,33 @@ func (n *Node) VolumeDir(ctx context.Context, pod *corev1.Pod, name string) (str
 }
 
 func (n *Node) volumeDir(ctx context.Context, pod *corev1.Pod, volume corev1.Volume) (string, error) {
-	dir := filepath.Join(n.PodsDir(), string(pod.UID))
-	claim := ""
+	dir := n.podDir(pod)
+	plugin := ""
 	switch {
+	case volume.HostPath != nil:
+		return volume.HostPath.Path, nil
 	case volume.PersistentVolumeClaim != nil:
-		claim = volume.PersistentVolumeClaim.ClaimName
-	case volume.Ephemeral != nil:
-		claim = pod.Name + "-" + volume.Name
+		return n.claimDir(ctx, dir, pod.Namespace, volume.PersistentVolumeClaim.ClaimName)
+	case volume.Ephemeral != nil: // the ephemeral volume controller names the claim so
+		return n.claimDir(ctx, dir, pod.Namespace, pod.Name+"-"+volume.Name)
+	case volume.CSI != nil:
+		return filepath.Join(dir, "volumes", "kubernetes.io~csi", volume.Name, "mount"), nil
+	case volume.EmptyDir != nil:
+		plugin = "empty-dir"
+	case volume.NFS != nil:
+		plugin = "nfs"
+	case volume.ConfigMap != nil:
+		plugin = "configmap"
+	case volume.Secret != nil:
+		plugin = "secret"
+	case volume.Projected != nil:
+		plugin = "projected"
+	case volume.DownwardAPI != nil:
+		plugin = "downward-api"
+	default:
+		return "", fmt.Errorf("volume %s of pod %s is of a type that this node does not know", volume.Name, pod.Name)
 	}
-	if claim != "" {
-		return n.claimDir(ctx, dir, pod.Namespace, claim)
-	}
-	plugins := map[string]bool{
-		"empty-dir": volume.EmptyDir != nil, "csi": volume.CSI != nil, "nfs": volume.NFS != nil,
-		"configmap": volume.ConfigMap != nil, "secret": volume.Secret != nil,
-		"projected": volume.Projected != nil, "downward-api": volume.DownwardAPI != nil,
-	}
-	for plugin, is := range plugins {
-		if !is {
-			continue
-		}
-		dir = filepath.Join(dir, "volumes", "kubernetes.io~"+plugin, volume.Name)
-		if volume.CSI != nil {
-			dir = filepath.Join(dir, "mount")
-		}
-		return dir, nil
-	}
-	return "", fmt.Errorf("volume %s of pod %s is of a type that this node does not know", volume.Name, pod.Name)
+	return filepath.Join(dir, "volumes", "kubernetes.io~"+plugin, volume.Name), nil
 }
 
 // claimDir is where the volume behind a claim is: CSI volumes have a directory more.
@@ -84,22 +85,29 @@ func (n *Node) claimDir(ctx context.Context, dir, namespace, name string) (strin
 	if err != nil {
 		return "", fmt.Errorf("get volume of claim %s: %w", name, err)
 	}
-	block := volume.Spec.VolumeMode != nil && *volume.Spec.VolumeMode == corev1.PersistentVolumeBlock
-	plugin := "csi"
+	return volumeDirOf(dir, volume)
+}
+
+// volumeDirOf is where a pod finds a PersistentVolume, below its own directory; a block device is below
+// volumeDevices. A hostPath is used where it is.
+func volumeDirOf(dir string, volume *corev1.PersistentVolume) (string, error) {
+	plugin, below := "", ""
 	switch {
+	case volume.Spec.HostPath != nil:
+		return volume.Spec.HostPath.Path, nil
+	case volume.Spec.CSI != nil:
+		plugin, below = "kubernetes.io~csi", "mount"
 	case volume.Spec.NFS != nil:
-		plugin = "nfs"
+		plugin = "kubernetes.io~nfs"
 	case volume.Spec.Local != nil:
-		plugin = "local-volume"
+		plugin = "kubernetes.io~local-volume"
+	default:
+		return "", fmt.Errorf("PersistentVolume %s is of a type that this node does not know", volume.Name)
 	}
-	if block {
-		return filepath.Join(dir, "volumeDevices", "kubernetes.io~"+plugin, volume.Name), nil
+	if ptr.Deref(volume.Spec.VolumeMode, corev1.PersistentVolumeFilesystem) == corev1.PersistentVolumeBlock {
+		return filepath.Join(dir, "volumeDevices", plugin, volume.Name), nil
 	}
-	dir = filepath.Join(dir, "volumes", "kubernetes.io~"+plugin, volume.Name)
-	if plugin == "csi" {
-		dir = filepath.Join(dir, "mount")
-	}
-	return dir, nil
+	return filepath.Join(dir, "volumes", plugin, volume.Name, below), nil
 }
 
 // fill writes the files of volumes that come from the API.

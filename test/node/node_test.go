@@ -1,0 +1,205 @@
+package node_test
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/rest"
+
+	"github.com/lateen-project/lateen/test/cluster"
+	"github.com/lateen-project/lateen/test/node"
+	"github.com/lateen-project/lateen/test/world"
+)
+
+// plane is the one control plane of this test binary; TestMain sets it.
+var plane *cluster.Cluster
+
+func TestMain(m *testing.M) {
+	if role := os.Getenv(playing); role != "" {
+		os.Exit(play(role))
+	}
+	os.Exit(cluster.Main(m, os.Stderr, &plane, installCRDs))
+}
+
+func installCRDs(ctx context.Context, c *cluster.Cluster) error { return world.InstallCRDs(ctx, c.Admin()) }
+
+// deadline is the context that bounds everything a test waits for.
+func deadline(t *testing.T) context.Context {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
+	t.Cleanup(cancel)
+	return ctx
+}
+
+// sites counts them, so that each has a name of its own.
+var sites atomic.Int64
+
+// site is an installation of Velero with a node of its own.
+type site struct {
+	*world.World
+	node *node.Node
+}
+
+// newSite starts a node with the name of the site's namespace, and in a directory of its own.
+func newSite(ctx context.Context, t *testing.T, options node.Options) *site {
+	t.Helper()
+	return newSiteOf(ctx, t, plane.Admin(), options)
+}
+
+// newSiteOf has the node speak to the API server by config.
+func newSiteOf(ctx context.Context, t *testing.T, config *rest.Config, options node.Options) *site {
+	t.Helper()
+	options.Name = fmt.Sprintf("site-%d", sites.Add(1))
+	options.Root = t.TempDir()
+	installed, err := world.New(ctx, plane.Admin(), world.Options{Namespace: options.Name, Node: options.Name, KubeletRoot: options.Root})
+	require.NoError(t, err)
+	started, err := node.Start(ctx, config, options)
+	require.NoError(t, err)
+	t.Cleanup(started.Stop)
+	return &site{World: installed, node: started}
+}
+
+// mover creates a pod that looks like the mover of a pod volume backup.
+func (s *site) mover(ctx context.Context, t *testing.T, name string, change ...func(*corev1.Pod)) *corev1.Pod {
+	t.Helper()
+	pod := &corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{node.MoverLabel: name}},
+		Spec: corev1.PodSpec{
+			NodeName: s.node.Name(), RestartPolicy: corev1.RestartPolicyNever, TerminationGracePeriodSeconds: new(int64(1)),
+			Containers: []corev1.Container{{
+				Name: "mover", Image: "velero:x", Command: []string{"/velero", "pod-volume", "backup"},
+				Args: []string{"--pod-volume-backup=" + name},
+			}},
+		},
+	}
+	for _, alter := range change {
+		alter(pod)
+	}
+	made, err := s.Kube.CoreV1().Pods(s.Namespace).Create(ctx, pod, metav1.CreateOptions{})
+	require.NoError(t, err)
+	return made
+}
+
+// pod waits for a pod of Velero's namespace.
+func (s *site) pod(ctx context.Context, t *testing.T, name string, done func(*corev1.Pod) bool) *corev1.Pod {
+	t.Helper()
+	pod, err := s.WaitPod(ctx, s.Namespace, name, done)
+	require.NoError(t, err)
+	return pod
+}
+
+func in(phase corev1.PodPhase) func(*corev1.Pod) bool {
+	return func(pod *corev1.Pod) bool { return pod.Status.Phase == phase }
+}
+
+// condition is a pod's, or the zero one.
+func condition(pod *corev1.Pod, kind corev1.PodConditionType) corev1.PodCondition {
+	for _, c := range pod.Status.Conditions {
+		if c.Type == kind {
+			return c
+		}
+	}
+	return corev1.PodCondition{}
+}
+
+func (s *site) delete(ctx context.Context, t *testing.T, name string, grace *int64) {
+	t.Helper()
+	require.NoError(t, s.Kube.CoreV1().Pods(s.Namespace).Delete(ctx, name, metav1.DeleteOptions{GracePeriodSeconds: grace}))
+}
+
+func TestPodThatTheSchedulerBindsRuns(t *testing.T) {
+	ctx := deadline(t)
+	told := make(chan string, 10)
+	s := newSite(ctx, t, node.Options{
+		Labels: map[string]string{"zone": "z1"}, StartDelay: 10 * time.Millisecond, OnRunning: func(pod *corev1.Pod) { told <- pod.Name },
+	})
+	free := func(pod *corev1.Pod) { pod.Spec.NodeName, pod.Spec.NodeSelector = "", map[string]string{"zone": "z1"} }
+	s.mover(ctx, t, "m1", free)
+	pod := s.pod(ctx, t, "m1", world.Ready)
+	require.Equal(t, s.node.Name(), pod.Spec.NodeName)
+	require.Equal(t, corev1.PodRunning, pod.Status.Phase)
+	require.Equal(t, "127.0.0.1", pod.Status.PodIP)
+	require.Len(t, pod.Status.ContainerStatuses, 1)
+	require.NotNil(t, pod.Status.ContainerStatuses[0].State.Running)
+	require.Equal(t, corev1.ConditionTrue, condition(pod, corev1.PodScheduled).Status)
+	for name := ""; name != "m1"; { // the pods of the installation run here too
+		select {
+		case name = <-told:
+		case <-ctx.Done():
+			t.Fatal("nobody is told of the pod")
+		}
+	}
+}
+
+func TestNodeStaysReady(t *testing.T) {
+	ctx := deadline(t)
+	s := newSite(ctx, t, node.Options{Heartbeat: 20 * time.Millisecond})
+	watcher, err := s.Kube.CoordinationV1().Leases(corev1.NamespaceNodeLease).Watch(ctx, metav1.ListOptions{FieldSelector: "metadata.name=" + s.node.Name()})
+	require.NoError(t, err)
+	defer watcher.Stop()
+	for range 4 { // as it is, and three renewals
+		select {
+		case <-watcher.ResultChan():
+		case <-ctx.Done():
+			t.Fatal("the lease is not renewed")
+		}
+	}
+	found, err := s.Kube.CoreV1().Nodes().Get(ctx, s.node.Name(), metav1.GetOptions{})
+	require.NoError(t, err)
+	require.Equal(t, s.node.Name(), found.Labels[corev1.LabelHostname])
+	require.NotZero(t, found.Status.Allocatable.Pods().Value())
+	for _, c := range found.Status.Conditions {
+		if c.Type == corev1.NodeReady {
+			require.Equal(t, corev1.ConditionTrue, c.Status)
+			return
+		}
+	}
+	t.Fatal("the node has no condition Ready")
+}
+
+func TestSchedulerPreemptsForAPodOfHigherPriority(t *testing.T) {
+	ctx := deadline(t)
+	s := newSite(ctx, t, node.Options{Allocatable: corev1.ResourceList{
+		corev1.ResourceCPU: resource.MustParse("1"), corev1.ResourceMemory: resource.MustParse("1Gi"), corev1.ResourcePods: resource.MustParse("10"),
+	}})
+	high := s.Namespace + "-high"
+	require.NoError(t, s.PriorityClass(ctx, high, 1000))
+	big := func(pod *corev1.Pod) {
+		pod.Spec.NodeName, pod.Spec.NodeSelector = "", map[string]string{corev1.LabelHostname: s.node.Name()}
+		pod.Spec.Containers[0].Resources.Requests = corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("800m")}
+	}
+	s.mover(ctx, t, "low", big)
+	s.pod(ctx, t, "low", world.Ready)
+	ends, err := s.Kube.CoreV1().Pods(s.Namespace).Watch(ctx, metav1.ListOptions{FieldSelector: "metadata.name=low"})
+	require.NoError(t, err)
+	defer ends.Stop()
+	s.mover(ctx, t, "high", big, func(pod *corev1.Pod) { pod.Spec.PriorityClassName = high })
+	s.pod(ctx, t, "high", world.Ready)
+	for event := range ends.ResultChan() {
+		pod, ok := event.Object.(*corev1.Pod)
+		require.True(t, ok)
+		if pod.Status.Phase == corev1.PodFailed { // the kubelet's last word leaves what the scheduler has said
+			require.Equal(t, corev1.PodReasonPreemptionByScheduler, condition(pod, corev1.DisruptionTarget).Reason)
+			require.EqualValues(t, 143, pod.Status.ContainerStatuses[0].State.Terminated.ExitCode)
+			return
+		}
+	}
+	t.Fatal("the pod of lower priority has not ended")
+}
+
+// left lists what a pod has on the node.
+func (s *site) left(t *testing.T, pod *corev1.Pod) []string {
+	t.Helper()
+	found, err := filepath.Glob(filepath.Join(s.node.PodsDir(), string(pod.UID)))
+	require.NoError(t, err)
+	return found
+}

@@ -1,0 +1,31 @@
+package node_test
+
+import (
+	"fmt"
+	"os"
+	"os/exec"
+	"os/signal"
+	"syscall"
+)
+
+// playing is the variable by which this test binary becomes a program that a test needs: one that goes on until
+// it is killed, whatever it is told, and has a child that does so too.
+const playing = "LATEEN_NODE_TEST_PLAYS"
+
+func play(role string) int {
+	told := make(chan os.Signal, 1)
+	signal.Notify(told, syscall.SIGTERM, syscall.SIGINT)
+	if role == "parent" {
+		child := exec.Command(os.Args[0], os.Args[1:]...)
+		child.Env = []string{playing + "=child"}
+		child.Stdout = os.Stdout
+		if err := child.Start(); err != nil {
+			fmt.Println(err)
+			return 1
+		}
+	}
+	fmt.Println(role, "goes on")
+	for { // until SIGKILL
+		fmt.Println(role, "does not heed", <-told)
+	}
+}

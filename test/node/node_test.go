@@ -30,7 +30,9 @@ func TestMain(m *testing.M) {
 	os.Exit(cluster.Main(m, os.Stderr, &plane, installCRDs))
 }
 
-func installCRDs(ctx context.Context, c *cluster.Cluster) error { return world.InstallCRDs(ctx, c.Admin()) }
+func installCRDs(ctx context.Context, c *cluster.Cluster) error {
+	return world.InstallCRDs(ctx, c.Admin())
+}
 
 // deadline is the context that bounds everything a test waits for.
 func deadline(t *testing.T) context.Context {

@@ -22,10 +22,16 @@ func (s stubborn) Run(context.Context, *corev1.Pod, node.Host) node.Result {
 	return node.Result{}
 }
 
-// obedient tells why it was ended.
-type obedient struct{ causes chan error }
+// obedient tells that it runs, and why it was ended.
+type obedient struct {
+	began  chan struct{}
+	causes chan error
+}
+
+func newObedient() obedient { return obedient{make(chan struct{}, 9), make(chan error, 9)} }
 
 func (o obedient) Run(ctx context.Context, _ *corev1.Pod, _ node.Host) node.Result {
+	o.began <- struct{}{}
 	<-ctx.Done()
 	o.causes <- context.Cause(ctx)
 	return node.Result{ExitCode: 7, Message: "told to end"}
@@ -66,7 +72,7 @@ func (s *site) history(ctx context.Context, t *testing.T, pod *corev1.Pod) func(
 
 func TestGracefulDeletionReportsTheEndAndLeavesNothing(t *testing.T) {
 	ctx := deadline(t)
-	runner := obedient{make(chan error, 2)}
+	runner := newObedient()
 	s := newSite(ctx, t, node.Options{Runner: node.Movers{Runner: runner}})
 	made := s.mover(ctx, t, "m1", func(pod *corev1.Pod) { pod.Spec.Volumes = []corev1.Volume{world.EmptyDir("data")} })
 	pod := s.pod(ctx, t, "m1", world.Ready)
@@ -97,7 +103,7 @@ func TestContainerThatDoesNotHeedItsEndIsCutOff(t *testing.T) {
 
 func TestContainerOfAPodThatVanishesIsEnded(t *testing.T) {
 	ctx := deadline(t)
-	runner := obedient{make(chan error, 2)}
+	runner := newObedient()
 	s := newSite(ctx, t, node.Options{Runner: node.Movers{Runner: runner}})
 	s.mover(ctx, t, "m1")
 	first := s.pod(ctx, t, "m1", world.Ready)
@@ -116,10 +122,15 @@ func TestNodeThatWasCutOffCatchesUp(t *testing.T) {
 	gate, err := plane.Gate(ctx)
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, gate.Stop()) })
-	runner := obedient{make(chan error, 9)}
+	runner := newObedient()
 	s := newSiteOf(ctx, t, gate.Config(plane.Admin()), node.Options{Runner: node.Movers{Runner: runner}})
 	s.mover(ctx, t, "m1")
 	first := s.pod(ctx, t, "m1", world.Ready)
+	select {
+	case <-runner.began: // the node knows that the pod is Ready
+	case <-ctx.Done():
+		t.Fatal("the container does not run")
+	}
 
 	require.NoError(t, gate.Close())
 	s.delete(ctx, t, "m1", new(int64(0)))

@@ -121,10 +121,11 @@ func (s *site) delete(ctx context.Context, t *testing.T, name string, grace *int
 func TestPodThatTheSchedulerBindsRuns(t *testing.T) {
 	ctx := deadline(t)
 	told := make(chan string, 10)
+	zone := map[string]string{"zone": fmt.Sprintf("z%d", sites.Add(1))}
 	s := newSite(ctx, t, node.Options{
-		Labels: map[string]string{"zone": "z1"}, StartDelay: 10 * time.Millisecond, OnRunning: func(pod *corev1.Pod) { told <- pod.Name },
+		Labels: zone, StartDelay: 10 * time.Millisecond, OnRunning: func(pod *corev1.Pod) { told <- pod.Name },
 	})
-	free := func(pod *corev1.Pod) { pod.Spec.NodeName, pod.Spec.NodeSelector = "", map[string]string{"zone": "z1"} }
+	free := func(pod *corev1.Pod) { pod.Spec.NodeName, pod.Spec.NodeSelector = "", zone }
 	s.mover(ctx, t, "m1", free)
 	pod := s.pod(ctx, t, "m1", world.Ready)
 	require.Equal(t, s.node.Name(), pod.Spec.NodeName)

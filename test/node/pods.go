@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -103,12 +104,21 @@ func (n *Node) run(ctx context.Context, run *podRun) {
 	}
 }
 
-// report logs an error, but not that the pod is another's by now, or that the node stops.
+// report logs an error, but not that the pod is gone, that its name is another's by now, or that the node stops.
 func report(ctx context.Context, logger klog.Logger, what string, err error) {
-	if err == nil || ctx.Err() != nil || apierrors.IsNotFound(err) || apierrors.IsConflict(err) {
+	if err == nil || ctx.Err() != nil || apierrors.IsNotFound(err) || isAnothers(err) {
 		return
 	}
 	logger.Error(err, what)
+}
+
+// isAnothers says that the UID did not fit: a conflict in a deletion, and an invalid change in a patch.
+func isAnothers(err error) bool {
+	status := apierrors.APIStatus(nil)
+	if apierrors.IsConflict(err) || !errors.As(err, &status) || status.Status().Details == nil {
+		return apierrors.IsConflict(err)
+	}
+	return slices.ContainsFunc(status.Status().Details.Causes, func(c metav1.StatusCause) bool { return c.Field == "metadata.uid" })
 }
 
 // live brings a pod to run and returns how it ended; nil if there is nothing to report.

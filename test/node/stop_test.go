@@ -1,0 +1,137 @@
+package node_test
+
+import (
+	"bufio"
+	"bytes"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"runtime/pprof"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/lateen-project/lateen/test/node"
+	"github.com/lateen-project/lateen/test/world"
+)
+
+// ours are the stacks of goroutines that run code of this package, or were started by it and have not returned.
+func ours(t *testing.T) []string {
+	t.Helper()
+	all := &bytes.Buffer{}
+	require.NoError(t, pprof.Lookup("goroutine").WriteTo(all, 2))
+	var found []string
+	for stack := range strings.SplitSeq(all.String(), "\n\n") {
+		if strings.Contains(stack, "lateen/test/node.") && !strings.Contains(stack, "runtime.goexit1") {
+			found = append(found, stack)
+		}
+	}
+	return found
+}
+
+func TestStopEndsEverything(t *testing.T) {
+	ctx := deadline(t)
+	require.Empty(t, ours(t), "from the tests before this one")
+	s := newTransfers(ctx, t, time.Hour, func(*node.StandIn) {})
+	made := s.transfer(ctx, t)
+	s.begin(ctx, t, made.Name)
+	s.said(ctx, t, made, "Data-Path-Started")
+	s.node.Faults.Add(node.Fault{NeverStarts: true})
+	s.mover(ctx, t, "waits")
+	s.pod(ctx, t, "waits", waits("ContainerCreating"))
+	require.NotEmpty(t, ours(t))
+	s.node.Stop()
+	require.Empty(t, ours(t))
+	require.Equal(t, corev1.PodRunning, s.pod(ctx, t, made.Name, world.Ready).Status.Phase, "a machine without power reports nothing")
+}
+
+// alive are the processes whose command line has a word in it.
+func alive(t *testing.T, word string) []string {
+	t.Helper()
+	files, err := filepath.Glob("/proc/[0-9]*/cmdline")
+	require.NoError(t, err)
+	var found []string
+	for _, file := range files {
+		if line, err := os.ReadFile(file); err == nil && bytes.Contains(line, []byte(word)) { // it may be gone by now
+			found = append(found, fmt.Sprintf("%s: %q", file, line))
+		}
+	}
+	return found
+}
+
+// untilSaid reads until the text is there, or the stream ends.
+func untilSaid(t *testing.T, stream io.ReadCloser, text string) {
+	t.Helper()
+	defer func() { require.NoError(t, stream.Close()) }()
+	lines := bufio.NewScanner(stream)
+	for lines.Scan() {
+		if strings.Contains(lines.Text(), text) {
+			return
+		}
+	}
+	t.Fatalf("nobody says %q: %v", text, lines.Err())
+}
+
+// libraries are what this test binary is linked with, if it is.
+func libraries() (dirs []string) {
+	for _, dir := range []string{"/lib", "/lib64", "/usr/lib"} {
+		if _, err := os.Stat(dir); err == nil {
+			dirs = append(dirs, dir)
+		}
+	}
+	return dirs
+}
+
+func TestNoProcessOfARealMoverIsLeft(t *testing.T) {
+	tests := map[string]func(*testing.T, *site){
+		"when its pod is deleted": func(t *testing.T, s *site) {
+			t.Helper()
+			s.delete(deadline(t), t, "m1", nil)
+			require.NoError(t, s.WaitPodGone(deadline(t), s.Namespace, "m1"))
+		},
+		"when its pod is evicted": func(t *testing.T, s *site) {
+			t.Helper()
+			require.NoError(t, s.node.Evict(s.Namespace, "m1", "low on memory"))
+			s.pod(deadline(t), t, "m1", in(corev1.PodFailed))
+		},
+		"when the node stops": func(_ *testing.T, s *site) { s.node.Stop() },
+	}
+	for name, end := range tests {
+		t.Run(name, func(t *testing.T) {
+			ctx := deadline(t)
+			self, err := os.Executable()
+			require.NoError(t, err)
+			runner := node.Real{Config: plane.Admin(), Velero: self, Binds: libraries()}
+			s := newSite(ctx, t, node.Options{Runner: node.Movers{Runner: runner}})
+			mark := "--mark-" + s.Namespace
+			s.mover(ctx, t, "m1", func(pod *corev1.Pod) {
+				pod.Spec.Containers[0].Args = []string{mark}
+				pod.Spec.Containers[0].Env = []corev1.EnvVar{{Name: playing, Value: "parent"}}
+			})
+			s.pod(ctx, t, "m1", world.Ready)
+			stream, err := s.Kube.CoreV1().Pods(s.Namespace).GetLogs("m1", &corev1.PodLogOptions{Follow: true}).Stream(ctx)
+			require.NoError(t, err)
+			untilSaid(t, stream, "child goes on")
+			require.GreaterOrEqual(t, len(alive(t, mark)), 3, "bubblewrap, the process and its child")
+			end(t, s)
+			require.Empty(t, alive(t, mark))
+		})
+	}
+}
+
+func TestNoProcessOfVelerosServerIsLeft(t *testing.T) {
+	self, err := os.Executable()
+	require.NoError(t, err)
+	t.Setenv(playing, "parent")
+	dir := t.TempDir()
+	server, err := node.StartVeleroServer(t.Context(), node.ServerOptions{Velero: self, Kubeconfig: "none", Namespace: "velero", Dir: dir})
+	require.NoError(t, err)
+	require.NotEmpty(t, alive(t, dir))
+	server.Stop()
+	require.Empty(t, alive(t, dir))
+	<-server.Ended()
+}

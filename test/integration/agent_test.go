@@ -12,6 +12,8 @@ import (
 	"github.com/stretchr/testify/require"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/transport"
+	"k8s.io/klog/v2"
+	"k8s.io/klog/v2/ktesting"
 	"k8s.io/utils/clock"
 
 	"github.com/lateen-project/lateen/cmd/lateen/agent"
@@ -24,6 +26,7 @@ import (
 // agentRun is an agent of a site.
 type agentRun struct {
 	site     *site
+	options  agent.Options
 	cancel   context.CancelFunc
 	ended    chan struct{}
 	err      error // readable once ended is closed
@@ -31,16 +34,25 @@ type agentRun struct {
 	movers   *safeBuffer // what it logged of movers
 }
 
-// start runs an agent as `lateen node-agent` assembles it. Delays are as short as the protocol allows.
+// start runs an agent as `lateen node-agent` assembles it.
 func (s *site) start(changes ...func(*agent.Options)) *agentRun {
+	s.Helper()
+	r := s.assemble(changes...)
+	r.run()
+	return r
+}
+
+// assemble makes an agent that does not run yet. Delays are as short as the protocol allows.
+func (s *site) assemble(changes ...func(*agent.Options)) *agentRun {
 	s.Helper()
 	own, err := plane.ServiceAccount(s.soon(), s.Namespace, deploy.ServiceAccountName)
 	require.NoError(s, err)
 	registry := prometheus.NewRegistry()
 	server, err := agent.Listen("127.0.0.1:0", registry, false)
 	require.NoError(s, err)
+	s.Cleanup(func() { require.NoError(s, server.Close()) })
 	r := &agentRun{site: s, ended: make(chan struct{}), registry: registry, movers: &safeBuffer{}}
-	options := agent.Options{
+	r.options = agent.Options{
 		Config: config.Options{
 			Namespace: s.Namespace, NodeName: s.node.Name(), NodeAgentConfigMap: configMap, MoverTemplate: "daemonset",
 			ResourceTimeout: time.Minute, Workers: 4, KubeAPIQPS: 500, KubeAPIBurst: 1000, StartupTimeout: 4 * time.Second,
@@ -48,24 +60,29 @@ func (s *site) start(changes ...func(*agent.Options)) *agentRun {
 		Rest: own, Metrics: metrics.New(registry, "test", s.node.Name()), Limits: transfer.DefaultLimits(),
 		Clock: clock.RealClock{}, Log: r.movers, Server: server,
 	}
-	options.Limits.RestartDelay = 50 * time.Millisecond
+	r.options.Limits.RestartDelay = 50 * time.Millisecond
 	for _, change := range changes {
-		change(&options)
+		change(&r.options)
 	}
-	ctx, cancel := context.WithCancel(context.WithoutCancel(s.Context()))
+	return r
+}
+
+// run starts it. The end of the test ends it at the latest.
+func (r *agentRun) run() {
+	logger := ktesting.NewLogger(r.site.T, ktesting.NewConfig(ktesting.Verbosity(2)))
+	ctx, cancel := context.WithCancel(klog.NewContext(context.WithoutCancel(r.site.Context()), logger))
 	r.cancel = cancel
-	go func() {
-		defer close(r.ended)
-		if r.err = agent.Run(ctx, options); r.err != nil {
-			s.Log("agent: ", r.err)
-		}
-	}()
-	s.Cleanup(func() {
+	r.site.agents.Add(1)
+	r.site.Cleanup(func() {
 		cancel()
 		<-r.ended
-		require.NoError(s, server.Close())
 	})
-	return r
+	go func() {
+		defer close(r.ended)
+		if r.err = agent.Run(ctx, r.options); r.err != nil {
+			logger.Error(r.err, "Agent ended")
+		}
+	}()
 }
 
 // stop ends the agent as SIGTERM does and tells how long it took.

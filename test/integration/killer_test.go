@@ -28,26 +28,21 @@ var errDead = errors.New("the agent has been killed")
 func (k *killer) wrap(next http.RoundTripper) http.RoundTripper {
 	return roundTripper(func(request *http.Request) (*http.Response, error) {
 		dead, strike := k.count(request)
+		if strike {
+			defer close(k.struck)
+		}
 		if dead || strike && !k.after {
-			k.die(strike)
-			return k.never(request)
+			return nil, errDead
 		}
 		response, err := next.RoundTrip(request)
-		if strike {
-			k.die(true)
-			if err == nil {
-				_ = response.Body.Close() // nobody reads it any more
-			}
-			return k.never(request)
+		if !strike {
+			return response, err
 		}
-		return response, err
+		if err == nil {
+			_ = response.Body.Close() // nobody reads it any more
+		}
+		return nil, errDead
 	})
-}
-
-// never is the answer to a request of a dead agent: none, until the agent gives up.
-func (k *killer) never(request *http.Request) (*http.Response, error) {
-	<-request.Context().Done()
-	return nil, errDead
 }
 
 // count tells whether the agent is dead, or dies by this request.
@@ -58,17 +53,15 @@ func (k *killer) count(request *http.Request) (dead, strike bool) {
 		return k.dead, false
 	}
 	k.writes++
-	if k.writes != k.at {
-		return false, false
-	}
-	k.dead = true
-	return false, true
+	k.dead = k.writes == k.at
+	return false, k.dead
 }
 
-func (k *killer) die(now bool) {
-	if now {
-		close(k.struck)
-	}
+// counted is how many writes there were so far.
+func (k *killer) counted() int {
+	k.lock.Lock()
+	defer k.lock.Unlock()
+	return k.writes
 }
 
 // isWrite leaves Kubernetes Events out: nothing depends on them, and they are sent in the background.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"path/filepath"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -11,12 +12,17 @@ import (
 	velerov1 "github.com/vmware-tanzu/velero/pkg/apis/velero/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/rand"
+	"k8s.io/client-go/transport"
 
 	"github.com/lateen-project/lateen/deploy"
 	"github.com/lateen-project/lateen/test/cluster"
 	"github.com/lateen-project/lateen/test/node"
 	"github.com/lateen-project/lateen/test/world"
 )
+
+// nodeSuffix is how many random characters make the name of a node unlike any other.
+const nodeSuffix = 10
 
 // configMap is the name of the node-agent ConfigMap of every site.
 const configMap = "node-agent-config"
@@ -29,33 +35,40 @@ type site struct {
 	mover   *node.StandIn
 	source  *corev1.Pod
 	backup  *velerov1.Backup
-	refusal bool // the test took a right away, so a 403 is no fault
+	refusal bool         // the test took a right away, so a 403 is no fault
+	retries bool         // the test has the agent try something again and again
+	agents  atomic.Int32 // that were started
 }
 
-// newSite builds one for a test that runs beside others.
+// newSite builds one for a test that runs beside others. Movers take as long as given from InProgress to
+// the end.
 func newSite(t *testing.T, takes time.Duration) *site {
 	t.Helper()
 	t.Parallel()
 	return buildSite(t, takes)
 }
 
-// buildSite builds a site. Movers take as long as given from InProgress to the end.
-func buildSite(t *testing.T, takes time.Duration) *site {
+// buildSite builds a site; what movers send may go through something first.
+func buildSite(t *testing.T, takes time.Duration, movers ...func(*site) transport.WrapperFunc) *site {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second) // several tests build theirs at the same time
 	defer cancel()
-	name := "node-" + strings.ToLower(string(metav1.Now().UTC().AppendFormat(nil, "150405"))+"-"+unique(t))
+	name := "node-" + rand.String(nodeSuffix)
 	kubelet := filepath.Join(t.TempDir(), "kubelet")
 	w, err := world.New(ctx, plane.Admin(), world.Options{Node: name, KubeletRoot: kubelet})
 	require.NoError(t, err)
 	require.NoError(t, world.Apply(ctx, plane.Admin(), deploy.Access(w.Namespace)...))
 	s := &site{T: t, World: w}
-	s.mover, err = node.NewStandIn(plane.Admin(), takes)
+	speaking := plane.Admin()
+	for _, wrap := range movers {
+		speaking.Wrap(wrap(s))
+	}
+	s.mover, err = node.NewStandIn(speaking, takes)
 	require.NoError(t, err)
 	s.node, err = node.Start(ctx, plane.Admin(), node.Options{Name: name, Root: kubelet, Runner: node.Movers{Runner: s.mover}})
 	require.NoError(t, err)
 	t.Cleanup(s.node.Stop)
-	t.Cleanup(s.checkRights)
+	t.Cleanup(s.checkRequests)
 	pod, err := w.SourcePod(ctx, "app", name, world.EmptyDir("data"))
 	require.NoError(t, err)
 	s.source, err = w.WaitPod(ctx, w.Apps, pod.Name, world.Ready)
@@ -65,13 +78,6 @@ func buildSite(t *testing.T, takes time.Duration) *site {
 	s.backup, err = w.Backup(ctx, "nightly")
 	require.NoError(t, err)
 	return s
-}
-
-// unique is a word that no other test has, valid as a part of a node's name.
-func unique(t *testing.T) string {
-	t.Helper()
-	dir := filepath.Base(filepath.Dir(t.TempDir()))
-	return dir[len(dir)-8:]
 }
 
 // soon bounds one wait.
@@ -163,10 +169,24 @@ func (s *site) moversMade(name string) int {
 	return len(s.requests(cluster.Query{Verbs: []string{"create"}, Resources: []string{"pods"}, Name: name}).Where(func(r cluster.Record) bool { return r.Code == 201 }))
 }
 
-// checkRights fails the test for every request that RBAC has denied.
-func (s *site) checkRights() {
-	if s.refusal {
+// mostReads is how often an agent may read the same thing, be it the same pod in three steps that follow
+// each other. Who polls reads more often.
+const mostReads = 3
+
+// checkRequests fails the test for every request that RBAC has denied, and for polling.
+func (s *site) checkRequests() {
+	all := s.requests(cluster.Query{})
+	if !s.refusal {
+		require.Empty(s, all.Where(cluster.Record.Forbidden))
+	}
+	if s.retries {
 		return
 	}
-	require.Empty(s, s.requests(cluster.Query{}).Where(cluster.Record.Forbidden))
+	reads := map[string]int{}
+	for _, record := range all.Where(func(r cluster.Record) bool { return r.Verb == "get" || r.Verb == "list" }) {
+		reads[record.RequestURI]++
+	}
+	for uri, count := range reads {
+		require.LessOrEqual(s, count, mostReads*int(s.agents.Load()), "polled: %s", uri)
+	}
 }

@@ -1,0 +1,67 @@
+package integration
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/http"
+	"strings"
+
+	velerov1 "github.com/vmware-tanzu/velero/pkg/apis/velero/v1"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/client-go/kubernetes/scheme"
+	"k8s.io/client-go/transport"
+)
+
+// heard stands between movers and the API server: who says something that an agent writes down waits
+// until that has happened. How many writes an agent makes then does not depend on who is faster.
+func heard(s *site) transport.WrapperFunc {
+	writtenDown := map[string]func(*velerov1.PodVolumeBackup) bool{
+		"Data-Path-Progress": func(b *velerov1.PodVolumeBackup) bool { return b.Status.Progress.BytesDone > 0 },
+		"Data-Path-Canceling": func(b *velerov1.PodVolumeBackup) bool {
+			return b.Status.Phase == velerov1.PodVolumeBackupPhaseCanceling
+		},
+	}
+	return func(next http.RoundTripper) http.RoundTripper {
+		return roundTripper(func(request *http.Request) (*http.Response, error) {
+			said, err := eventOf(request)
+			if err != nil {
+				return nil, fmt.Errorf("read Event: %w", err)
+			}
+			response, err := next.RoundTrip(request)
+			if is := writtenDown[said.Reason]; err == nil && is != nil {
+				_, err = s.WaitPVB(request.Context(), said.InvolvedObject.Name, is)
+			}
+			return response, err
+		})
+	}
+}
+
+// eventOf is the Event that a request creates, empty if it creates none.
+func eventOf(request *http.Request) (*corev1.Event, error) {
+	if request.Method != http.MethodPost || !strings.HasSuffix(request.URL.Path, "/events") {
+		return &corev1.Event{}, nil
+	}
+	body, err := io.ReadAll(request.Body)
+	if err != nil {
+		return nil, err
+	}
+	request.Body = io.NopCloser(bytes.NewReader(body))
+	event := &corev1.Event{}
+	_, _, err = scheme.Codecs.UniversalDeserializer().Decode(body, nil, event)
+	return event, err
+}
+
+// remains is all that a transfer leaves in its resource, but for times and for what is random in names.
+func remains(backup *velerov1.PodVolumeBackup) string {
+	left := backup.DeepCopy()
+	left.Status.AcceptedTimestamp, left.Status.StartTimestamp, left.Status.CompletionTimestamp = nil, nil, nil
+	text, err := json.MarshalIndent(map[string]any{
+		"labels": len(left.Labels), "annotations": left.Annotations, "finalizers": left.Finalizers, "cancel": left.Spec.Cancel, "status": left.Status,
+	}, "", " ")
+	if err != nil {
+		return err.Error()
+	}
+	return strings.NewReplacer(backup.Name, "NAME", string(backup.UID), "UID").Replace(string(text))
+}

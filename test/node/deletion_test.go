@@ -2,13 +2,16 @@ package node_test
 
 import (
 	"context"
+	"net/http"
 	"os"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/watch"
+	"k8s.io/client-go/rest"
 
 	"github.com/lateen-project/lateen/test/node"
 	"github.com/lateen-project/lateen/test/world"
@@ -117,31 +120,59 @@ func TestContainerOfAPodThatVanishesIsEnded(t *testing.T) {
 	require.NotEqual(t, first.UID, second.UID)
 }
 
+// trip is a way to the API server.
+type trip func(*http.Request) (*http.Response, error)
+
+func (f trip) RoundTrip(request *http.Request) (*http.Response, error) { return f(request) }
+
+// forgetting lets no watch begin in the past, so that who was cut off must read everything anew.
+func forgetting(next http.RoundTripper) http.RoundTripper {
+	return trip(func(request *http.Request) (*http.Response, error) {
+		query := request.URL.Query()
+		if request.Method != http.MethodGet || !query.Has("watch") || query.Has("sendInitialEvents") {
+			return next.RoundTrip(request)
+		}
+		return &http.Response{
+			StatusCode: http.StatusGone, Header: http.Header{}, Body: http.NoBody, Request: request,
+		}, nil
+	})
+}
+
 func TestNodeThatWasCutOffCatchesUp(t *testing.T) {
-	ctx := deadline(t)
-	gate, err := plane.Gate(ctx)
-	require.NoError(t, err)
-	t.Cleanup(func() { require.NoError(t, gate.Stop()) })
-	runner := newObedient()
-	s := newSiteOf(ctx, t, gate.Config(plane.Admin()), node.Options{Runner: node.Movers{Runner: runner}})
-	s.mover(ctx, t, "m1")
-	first := s.pod(ctx, t, "m1", world.Ready)
-	select {
-	case <-runner.began: // the node knows that the pod is Ready
-	case <-ctx.Done():
-		t.Fatal("the container does not run")
+	tests := map[string]func(*rest.Config){
+		"by what a watch has missed": func(*rest.Config) {},
+		"by what there is now":       func(config *rest.Config) { config.Wrap(forgetting) },
 	}
+	for name, change := range tests {
+		t.Run(name, func(t *testing.T) {
+			ctx := deadline(t)
+			gate, err := plane.Gate(ctx)
+			require.NoError(t, err)
+			t.Cleanup(func() { require.NoError(t, gate.Stop()) })
+			runner := newObedient()
+			config := gate.Config(plane.Admin())
+			change(config)
+			s := newSiteOf(ctx, t, config, node.Options{Runner: node.Movers{Runner: runner}})
+			s.mover(ctx, t, "m1")
+			first := s.pod(ctx, t, "m1", world.Ready)
+			select {
+			case <-runner.began: // the node knows that the pod is Ready
+			case <-ctx.Done():
+				t.Fatal("the container does not run")
+			}
 
-	require.NoError(t, gate.Close())
-	s.delete(ctx, t, "m1", new(int64(0)))
-	require.NoError(t, s.WaitPodGone(ctx, s.Namespace, "m1"))
-	s.mover(ctx, t, "m1")
-	require.NoError(t, gate.Open(ctx))
+			require.NoError(t, gate.Close())
+			s.delete(ctx, t, "m1", new(int64(0)))
+			require.NoError(t, s.WaitPodGone(ctx, s.Namespace, "m1"))
+			s.mover(ctx, t, "m1")
+			require.NoError(t, gate.Open(ctx))
 
-	ctx = deadline(t)
-	runner.ended(ctx, t, "pod is gone")
-	second := s.pod(ctx, t, "m1", world.Ready)
-	require.NotEqual(t, first.UID, second.UID)
+			ctx = deadline(t)
+			runner.ended(ctx, t, "pod is gone")
+			second := s.pod(ctx, t, "m1", world.Ready)
+			require.NotEqual(t, first.UID, second.UID)
+		})
+	}
 }
 
 func TestEndThatCannotBeReportedAtOnceIsReportedLater(t *testing.T) {
@@ -149,12 +180,28 @@ func TestEndThatCannotBeReportedAtOnceIsReportedLater(t *testing.T) {
 	gate, err := plane.Gate(ctx)
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, gate.Stop()) })
+	failed := make(chan struct{}, 99)
+	config := gate.Config(plane.Admin())
+	config.Wrap(func(next http.RoundTripper) http.RoundTripper {
+		return trip(func(request *http.Request) (*http.Response, error) {
+			response, err := next.RoundTrip(request)
+			if err != nil && strings.HasSuffix(request.URL.Path, "/pods/m1/status") {
+				failed <- struct{}{}
+			}
+			return response, err
+		})
+	})
 	runner := stubborn{make(chan struct{})}
-	s := newSiteOf(ctx, t, gate.Config(plane.Admin()), node.Options{Runner: node.Movers{Runner: runner}})
+	s := newSiteOf(ctx, t, config, node.Options{Runner: node.Movers{Runner: runner}})
 	s.mover(ctx, t, "m1")
 	s.pod(ctx, t, "m1", world.Ready)
 	require.NoError(t, gate.Close())
 	close(runner.release)
+	select {
+	case <-failed:
+	case <-ctx.Done():
+		t.Fatal("the node does not try to report the end")
+	}
 	require.NoError(t, gate.Open(ctx))
 	s.pod(ctx, t, "m1", in(corev1.PodSucceeded))
 }

@@ -34,10 +34,13 @@ func installCRDs(ctx context.Context, c *cluster.Cluster) error {
 	return world.InstallCRDs(ctx, c.Admin())
 }
 
+// patience is how long a test waits for one thing.
+const patience = 5 * time.Second
+
 // deadline is the context that bounds everything a test waits for.
 func deadline(t *testing.T) context.Context {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	t.Cleanup(cancel)
 	return ctx
 }

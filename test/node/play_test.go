@@ -2,6 +2,7 @@ package node_test
 
 import (
 	"fmt"
+	"net"
 	"os"
 	"os/exec"
 	"os/signal"
@@ -12,14 +13,23 @@ import (
 // it is killed, whatever it is told, and has a child that does so too.
 const playing = "LATEEN_NODE_TEST_PLAYS"
 
+// calling is the variable that has the socket to which the child opens a connection, for as long as it lives.
+const calling = "LATEEN_NODE_TEST_CALLS"
+
 func play(role string) int {
 	told := make(chan os.Signal, 1)
 	signal.Notify(told, syscall.SIGTERM, syscall.SIGINT)
 	if role == "parent" {
 		child := exec.Command(os.Args[0], os.Args[1:]...)
-		child.Env = []string{playing + "=child"}
+		child.Env = []string{playing + "=child", calling + "=" + os.Getenv(calling)}
 		child.Stdout = os.Stdout
 		if err := child.Start(); err != nil {
+			fmt.Println(err)
+			return 1
+		}
+	}
+	if socket := os.Getenv(calling); role == "child" && socket != "" {
+		if _, err := net.Dial("unix", socket); err != nil {
 			fmt.Println(err)
 			return 1
 		}

@@ -3,8 +3,10 @@ package node_test
 import (
 	"bufio"
 	"bytes"
+	"context"
 	"fmt"
 	"io"
+	"net"
 	"os"
 	"path/filepath"
 	"runtime/pprof"
@@ -126,12 +128,30 @@ func TestNoProcessOfARealMoverIsLeft(t *testing.T) {
 func TestNoProcessOfVelerosServerIsLeft(t *testing.T) {
 	self, err := os.Executable()
 	require.NoError(t, err)
-	t.Setenv(playing, "parent")
 	dir := t.TempDir()
-	server, err := node.StartVeleroServer(t.Context(), node.ServerOptions{Velero: self, Kubeconfig: "none", Namespace: "velero", Dir: dir})
+	socket, err := net.ListenUnix("unix", &net.UnixAddr{Net: "unix", Name: filepath.Join(dir, "calls")})
 	require.NoError(t, err)
-	require.NotEmpty(t, alive(t, dir))
-	server.Stop()
-	require.Empty(t, alive(t, dir))
-	<-server.Ended()
+	defer socket.Close()
+	require.NoError(t, socket.SetDeadline(time.Now().Add(patience)))
+	t.Setenv(calling, socket.Addr().String())
+	t.Setenv(playing, "parent")
+	ends := map[string]func(*node.VeleroServer, context.CancelFunc){
+		"when it is stopped":       func(server *node.VeleroServer, _ context.CancelFunc) { server.Stop() },
+		"when its context is done": func(server *node.VeleroServer, cancel context.CancelFunc) { cancel(); <-server.Ended() },
+	}
+	for name, end := range ends {
+		t.Run(name, func(t *testing.T) {
+			ctx, cancel := context.WithCancel(t.Context())
+			defer cancel()
+			server, err := node.StartVeleroServer(ctx, node.ServerOptions{Velero: self, Kubeconfig: "none", Namespace: "velero", Dir: dir})
+			require.NoError(t, err)
+			child, err := socket.Accept()
+			require.NoError(t, err)
+			require.NoError(t, child.SetDeadline(time.Now().Add(patience)))
+			end(server, cancel)
+			_, err = child.Read(make([]byte, 1))
+			require.ErrorIs(t, err, io.EOF, "the server's child is gone too")
+			require.NoError(t, child.Close())
+		})
+	}
 }

@@ -105,8 +105,8 @@ func (r *agentRun) wait() {
 	}
 }
 
-// metric is the value of one series; its labels are given as name, value, name, value … What is
-// counted here has whole values.
+// metric is the value of one series, of a histogram how often it was observed; labels are given as name,
+// value, name, value … What is counted here has whole values.
 func (r *agentRun) metric(name string, labels ...string) int {
 	r.site.Helper()
 	families, err := r.registry.Gather()
@@ -117,7 +117,7 @@ func (r *agentRun) metric(name string, labels ...string) int {
 		}
 		for _, series := range family.GetMetric() {
 			if has(series, labels) {
-				return int(series.GetCounter().GetValue() + series.GetGauge().GetValue())
+				return int(series.GetCounter().GetValue()+series.GetGauge().GetValue()) + int(series.GetHistogram().GetSampleCount())
 			}
 		}
 	}

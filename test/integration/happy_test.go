@@ -12,7 +12,7 @@ import (
 )
 
 func TestABackupCompletesInThePriorityClass(t *testing.T) {
-	s := newSite(t, 50*time.Millisecond)
+	s := newSite(t, 50*time.Millisecond, heard)
 	class := "low-" + s.Namespace
 	require.NoError(t, s.PriorityClass(s.soon(), class, 10))
 	s.configure(`{"priorityClassName":"` + class + `"}`)
@@ -30,23 +30,35 @@ func TestABackupCompletesInThePriorityClass(t *testing.T) {
 	require.Equal(t, "/"+string(ended.UID), ended.Status.Path)
 	require.EqualValues(t, 1000, ended.Status.Progress.BytesDone)
 	require.EqualValues(t, 500, ended.Status.IncrementalBytes)
+	require.Empty(t, ended.Status.Message)
 	require.Equal(t, []velerov1.PodVolumeBackupPhase{"", "Accepted", "Prepared", "InProgress", "Completed"}, history.Phases(name))
 	require.Equal(t, 1, s.moversMade(name))
+	require.Contains(t, r.movers.String(), "stand-in mover of "+name)
 
 	s.says("Accepted", s.node.Name())
 	s.says("Completed", "1000 bytes")
+	require.ElementsMatch(t, []string{"Accepted", "Completed"}, s.eventsOf(name))
 	require.Equal(t, 1, r.metric("lateen_priority_class_info", "consumer", "data-mover", "configured", class, "effective", class))
-	require.Equal(t, 0, r.metric("lateen_priority_class_fallbacks_total", "consumer", "data-mover", "reason", "not_found"))
-	require.Equal(t, 1, r.finished("Completed", "completed"))
-	require.Equal(t, 1000, r.metric("lateen_bytes_moved_total"))
-	require.Equal(t, 0, r.metric("lateen_slots_in_use"))
-	require.Equal(t, 1, r.metric("lateen_transfers", "phase", "Completed"))
-	require.Equal(t, 1, r.metric("podVolume_pod_volume_backup_dequeue_count", "node", s.node.Name()))
-	require.Contains(t, r.movers.String(), "stand-in mover of "+name)
+	requireCompletedInMetrics(s, r)
+}
+
+// requireCompletedInMetrics wants the one transfer of a site to be in all metrics that it belongs to.
+func requireCompletedInMetrics(s *site, r *agentRun) {
+	s.Helper()
+	require.Zero(s, r.metric("lateen_priority_class_fallbacks_total", "consumer", "data-mover", "reason", "not_found"))
+	require.Equal(s, 1, r.finished("Completed", "completed"))
+	require.Equal(s, 1000, r.metric("lateen_bytes_moved_total"))
+	require.Zero(s, r.metric("lateen_slots_in_use"))
+	require.Equal(s, 1, r.metric("lateen_transfers", "phase", "Completed"))
+	require.Zero(s, r.metric("lateen_mover_restarts_total", "reason", "vanished"))
+	for _, phase := range []string{"New", "Accepted", "Prepared", "InProgress"} {
+		require.Equal(s, 1, r.metric("lateen_transfer_phase_duration_seconds", "phase", phase), phase)
+	}
+	require.Equal(s, 1, r.metric("podVolume_pod_volume_backup_dequeue_count", "node", s.node.Name()))
 }
 
 func TestABackupTakesSevenWritesAndFourReadsAtMost(t *testing.T) {
-	s := newSite(t, 50*time.Millisecond)
+	s := newSite(t, 50*time.Millisecond, heard)
 	s.configure(`{}`)
 	s.start()
 	s.ends(s.transfer(), velerov1.PodVolumeBackupPhaseCompleted) // the agent has started
@@ -62,21 +74,41 @@ func TestABackupTakesSevenWritesAndFourReadsAtMost(t *testing.T) {
 			reads = append(reads, record.String())
 		}
 	}
-	require.LessOrEqual(t, len(writes), 7+1, "one of them progress: %v", writes)
+	const progress = 1 // the mover says once how far it is
+	require.LessOrEqual(t, len(writes), 7+progress, "%v", writes)
 	require.LessOrEqual(t, len(reads), 4, "%v", reads)
 }
 
-func TestAnIdleAgentMakesNoRequest(t *testing.T) {
-	s := newSite(t, 50*time.Millisecond)
+func TestNothingIsAskedWhileAMoverWorks(t *testing.T) {
+	s := newSite(t, time.Second)
+	s.mover.Silent = true
 	s.configure(`{}`)
 	s.start()
-	s.ends(s.transfer(), velerov1.PodVolumeBackupPhaseCompleted)
-	elsewhere := s.transfer(func(b *velerov1.PodVolumeBackup) { b.Spec.Node = "another-node" })
-	before := s.requests(cluster.Query{}).Where(cluster.Record.Write)
-	require.NoError(t, s.CancelPodVolumeBackup(s.soon(), elsewhere))
-	mine := s.transfer()
-	s.in(mine, velerov1.PodVolumeBackupPhaseCompleted)
-	for _, record := range s.requests(cluster.Query{}).Where(cluster.Record.Write)[len(before):] {
-		require.NotEqual(t, elsewhere, record.Name, "the agent touched what is not its own: %s", record)
+	name := s.transfer()
+	s.ends(name, velerov1.PodVolumeBackupPhaseCompleted)
+	var between cluster.Records
+	for _, record := range s.requests(cluster.Query{}).Where(func(r cluster.Record) bool { return r.Resource != "events" && r.Verb != "watch" }) {
+		switch {
+		case containsAll(string(record.Body), `"InProgress"`):
+			between = cluster.Records{}
+		case containsAll(string(record.Body), `"Completed"`):
+			require.NotNil(t, between, "the mover was never started")
+			require.Empty(t, between)
+			return
+		default:
+			between = append(between, record)
+		}
 	}
+	require.Fail(t, "no write of Completed in the audit log")
+}
+
+func TestTheTransfersOfOtherNodesAreLeftAlone(t *testing.T) {
+	s := newSite(t, 50*time.Millisecond)
+	s.configure(`{}`)
+	r := s.start()
+	elsewhere := s.transfer(func(b *velerov1.PodVolumeBackup) { b.Spec.Node = "another-node" })
+	require.NoError(t, s.CancelPodVolumeBackup(s.soon(), elsewhere))
+	s.ends(s.transfer(), velerov1.PodVolumeBackupPhaseCompleted)
+	require.Empty(t, s.requests(cluster.Query{Name: elsewhere}))
+	require.Zero(t, r.metric("lateen_transfers", "phase", "New"))
 }

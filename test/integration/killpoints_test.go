@@ -71,6 +71,7 @@ func withoutFault(t *testing.T, told story) (writes int, end string) {
 
 // killedAt tells a story in which the first agent is killed at a write and a second one takes over.
 func killedAt(t *testing.T, told story, at int, after bool) (end string) {
+	t.Helper()
 	t.Parallel()
 	s := stage(buildSite(t, told.takes, heard), told)
 	history, err := s.Record(t.Context())

@@ -40,15 +40,15 @@ type site struct {
 	agents  atomic.Int32 // that were started
 }
 
-// newSite builds one for a test that runs beside others. Movers take as long as given from InProgress to
-// the end.
-func newSite(t *testing.T, takes time.Duration) *site {
+// newSite builds one for a test that runs beside others.
+func newSite(t *testing.T, takes time.Duration, movers ...func(*site) transport.WrapperFunc) *site {
 	t.Helper()
 	t.Parallel()
-	return buildSite(t, takes)
+	return buildSite(t, takes, movers...)
 }
 
-// buildSite builds a site; what movers send may go through something first.
+// buildSite builds a site. Movers take as long as given from InProgress to the end; what they send may go
+// through something first.
 func buildSite(t *testing.T, takes time.Duration, movers ...func(*site) transport.WrapperFunc) *site {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second) // several tests build theirs at the same time
@@ -145,6 +145,20 @@ func (s *site) says(reason, words string) *corev1.Event {
 	}
 	require.Failf(s, "no such Event", "%s with %q", reason, words)
 	return nil
+}
+
+// eventsOf are the Events that agents have sent about a PodVolumeBackup.
+func (s *site) eventsOf(name string) []string {
+	s.Helper()
+	list, err := s.Kube.CoreV1().Events(s.Namespace).List(s.soon(), metav1.ListOptions{FieldSelector: "involvedObject.name=" + name})
+	require.NoError(s, err)
+	var reasons []string
+	for _, event := range list.Items {
+		if event.Source.Component == "lateen" {
+			reasons = append(reasons, event.Reason)
+		}
+	}
+	return reasons
 }
 
 // user is the agent's name to the API server.

@@ -6,40 +6,76 @@ import (
 
 	"github.com/stretchr/testify/require"
 	velerov1 "github.com/vmware-tanzu/velero/pkg/apis/velero/v1"
+	corev1 "k8s.io/api/core/v1"
 
 	"github.com/lateen-project/lateen/cmd/lateen/agent"
 	"github.com/lateen-project/lateen/test/cluster"
 	"github.com/lateen-project/lateen/test/node"
+	"github.com/lateen-project/lateen/test/world"
 )
 
-// reach brings a PodVolumeBackup to a phase and keeps it there.
-func reach(s *site, phase velerov1.PodVolumeBackupPhase) string {
-	switch phase {
-	case velerov1.PodVolumeBackupPhaseAccepted:
-		s.node.Faults.Add(node.Fault{NeverStarts: true})
-	case velerov1.PodVolumeBackupPhasePrepared: // the only slot is taken
-		s.in(s.transfer(), velerov1.PodVolumeBackupPhaseInProgress)
-	default:
+// noRoom has movers ask for more than any node has.
+const noRoom = `{"podResources":{"cpuRequest":"4000"}}`
+
+// situation is where a cancel or a deletion finds a transfer.
+type situation struct {
+	phase   velerov1.PodVolumeBackupPhase
+	config  string
+	prepare func(s *site)
+}
+
+func situations() map[string]situation {
+	return map[string]situation{
+		"Accepted, while its mover is started":    {phase: "Accepted", prepare: func(s *site) { s.node.Faults.Add(node.Fault{NeverStarts: true}) }},
+		"Accepted, while its mover finds no room": {phase: "Accepted", config: noRoom},
+		"Prepared, while the only slot is taken": {phase: "Prepared", prepare: func(s *site) {
+			s.in(s.transfer(), velerov1.PodVolumeBackupPhaseInProgress)
+		}},
+		"InProgress": {phase: "InProgress"},
+	}
+}
+
+// reach brings a PodVolumeBackup into the situation.
+func (at situation) reach(s *site) string {
+	s.Helper()
+	if at.prepare != nil {
+		at.prepare(s)
 	}
 	name := s.transfer()
-	s.in(name, phase)
+	s.in(name, at.phase)
+	switch at.phase {
+	case velerov1.PodVolumeBackupPhaseInProgress:
+		s.says("Data-Path-Started", name)
+	case velerov1.PodVolumeBackupPhaseAccepted:
+		s.moverIs(name, func(*corev1.Pod) bool { return true })
+	default:
+	}
 	return name
 }
 
 func TestACancelIsHonouredAtOnce(t *testing.T) {
-	for _, phase := range []velerov1.PodVolumeBackupPhase{"Accepted", "Prepared", "InProgress"} {
-		t.Run("in "+string(phase), func(t *testing.T) {
-			s := newSite(t, 4*time.Second)
-			s.configure(`{}`)
+	for title, at := range situations() {
+		t.Run(title, func(t *testing.T) {
+			s := newSite(t, 30*time.Second, heard)
+			s.configure(firstOf(at.config, `{}`))
+			history, err := s.Record(t.Context())
+			require.NoError(t, err)
 			r := s.start()
-			name := reach(s, phase)
-			if phase == velerov1.PodVolumeBackupPhaseInProgress {
-				s.says("Data-Path-Started", name)
-			}
+			name := at.reach(s)
+			slots := r.metric("lateen_slots_in_use")
 			require.NoError(t, s.CancelPodVolumeBackup(s.soon(), name))
-			s.ends(name, velerov1.PodVolumeBackupPhaseCanceled)
+
+			ended := s.ends(name, velerov1.PodVolumeBackupPhaseCanceled)
+			require.Empty(t, ended.Status.Message)
+			require.Empty(t, ended.Status.SnapshotID)
 			require.Equal(t, 1, r.finished("Canceled", "canceled"))
 			require.Equal(t, 1, s.moversMade(name))
+			s.says("Canceled", "")
+			if at.phase == velerov1.PodVolumeBackupPhaseInProgress {
+				slots--
+				require.Equal(t, []velerov1.PodVolumeBackupPhase{"", "Accepted", "Prepared", "InProgress", "Canceling", "Canceled"}, s.path(history, name, "Canceled"))
+			}
+			require.Equal(t, slots, r.metric("lateen_slots_in_use"))
 		})
 	}
 }
@@ -58,45 +94,81 @@ func TestACancelThatTheMoverMayNotHaveSeenDeletesIt(t *testing.T) {
 	s := newSite(t, 30*time.Second)
 	s.mover.Silent = true
 	s.configure(`{}`)
-	s.start()
+	r := s.start()
 	name := s.transfer()
 	s.in(name, velerov1.PodVolumeBackupPhaseInProgress)
 	require.NoError(t, s.CancelPodVolumeBackup(s.soon(), name))
 	s.ends(name, velerov1.PodVolumeBackupPhaseCanceled)
+	require.Equal(t, 1, r.finished("Canceled", "canceled"))
+	require.Zero(t, r.metric("lateen_slots_in_use"))
+	require.Zero(t, r.metric("lateen_mover_restarts_total", "reason", "vanished"))
 }
 
 func TestACancelThatTheMoverIgnoresDeletesItAfterTheGrace(t *testing.T) {
 	s := newSite(t, 30*time.Second)
 	s.mover.Deaf = true
 	s.configure(`{}`)
-	s.start(func(options *agent.Options) { options.Limits.CancelGrace = 500 * time.Millisecond })
+	const grace = 500 * time.Millisecond
+	r := s.start(func(options *agent.Options) { options.Limits.CancelGrace = grace })
 	name := s.transfer()
 	s.in(name, velerov1.PodVolumeBackupPhaseInProgress)
 	s.says("Data-Path-Started", name)
 	began := time.Now()
 	require.NoError(t, s.CancelPodVolumeBackup(s.soon(), name))
 	s.ends(name, velerov1.PodVolumeBackupPhaseCanceled)
-	require.GreaterOrEqual(t, time.Since(began), 500*time.Millisecond)
+	require.GreaterOrEqual(t, time.Since(began), grace)
+	require.Equal(t, 1, r.finished("Canceled", "canceled"))
 }
 
 func TestADeletionIsACancelAndLeavesNothing(t *testing.T) {
-	for _, phase := range []velerov1.PodVolumeBackupPhase{"Accepted", "Prepared", "InProgress"} {
-		t.Run("in "+string(phase), func(t *testing.T) {
-			s := newSite(t, 4*time.Second)
-			s.configure(`{}`)
-			s.start()
-			name := reach(s, phase)
+	for title, at := range situations() {
+		t.Run(title, func(t *testing.T) {
+			s := newSite(t, 30*time.Second)
+			s.configure(firstOf(at.config, `{}`))
+			history, err := s.Record(t.Context())
+			require.NoError(t, err)
+			r := s.start()
+			name := at.reach(s)
 			require.NoError(t, s.DeletePodVolumeBackup(s.soon(), name))
 			require.NoError(t, s.WaitPVBGone(s.soon(), name))
 			require.NoError(t, s.WaitPodGone(s.soon(), s.Namespace, name))
-			if phase != velerov1.PodVolumeBackupPhaseInProgress {
-				return
+			s.says("Canceled", "because it is being deleted")
+			require.Equal(t, 1, r.finished("Canceled", "canceled"))
+			require.Equal(t, 1, s.moversMade(name))
+			phases := s.path(history, name, world.Gone)
+			require.Equal(t, velerov1.PodVolumeBackupPhaseCanceled, phases[len(phases)-2])
+			if at.phase == velerov1.PodVolumeBackupPhaseInProgress {
+				requireToldByOneUpdate(s, name)
 			}
-			flips := s.requests(cluster.Query{Verbs: []string{"patch"}, Name: name}).Where(func(r cluster.Record) bool {
-				return string(r.Body) != "" && containsAll(string(r.Body), `"cancel":true`)
-			})
-			require.Len(t, flips, 1, "the mover is told by exactly one update")
-			require.NotContains(t, string(flips[0].Body), "status")
 		})
 	}
+}
+
+// requireToldByOneUpdate wants the mover to have been told of the cancel by exactly one update that says
+// nothing else.
+func requireToldByOneUpdate(s *site, name string) {
+	s.Helper()
+	flips := s.requests(cluster.Query{Verbs: []string{"patch"}, Name: name}).Where(func(r cluster.Record) bool {
+		return containsAll(string(r.Body), `"cancel":true`)
+	})
+	require.Len(s, flips, 1)
+	require.NotContains(s, string(flips[0].Body), "status")
+}
+
+func TestADeletionOfWhatNobodyHasAcceptedYet(t *testing.T) {
+	s := newSite(t, 50*time.Millisecond)
+	s.configure(`{}`)
+	const somebodys = "example.com/keeps-it"
+	name := s.transfer(func(b *velerov1.PodVolumeBackup) { b.Finalizers = []string{somebodys} })
+	require.NoError(t, s.DeletePodVolumeBackup(s.soon(), name))
+	r := s.start()
+	ended, err := s.WaitPVB(s.soon(), name, world.Ended)
+	require.NoError(t, err)
+	require.Equal(t, velerov1.PodVolumeBackupPhaseCanceled, ended.Status.Phase)
+	require.Equal(t, []string{somebodys}, ended.Finalizers, "none is added to what is being deleted")
+	require.Zero(t, s.moversMade(name))
+	s.says("Canceled", "because it is being deleted")
+	require.Equal(t, 1, r.finished("Canceled", "canceled"))
+	require.NoError(t, s.PatchPodVolumeBackup(s.soon(), name, `{"metadata":{"finalizers":null}}`))
+	require.NoError(t, s.WaitPVBGone(s.soon(), name))
 }

@@ -43,6 +43,7 @@ func kubeconfig(t *testing.T, config *rest.Config, namespace string) string {
 func TestACommandThatCannotStartSaysWhyInOneLine(t *testing.T) {
 	t.Parallel()
 	s := buildSite(t, 0)
+	s.retries = true // its agents are processes, each of which reads the same at its start
 	own, err := plane.ServiceAccount(s.soon(), s.Namespace, deploy.ServiceAccountName)
 	require.NoError(t, err)
 	stranger := rest.AnonymousClientConfig(own)

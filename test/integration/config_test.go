@@ -157,6 +157,7 @@ func TestAClassThatIsDeletedLaterIsLeftOutAndCounted(t *testing.T) {
 
 func TestAQuotaIsNoReasonToLeaveTheClassOut(t *testing.T) {
 	s := newSite(t, 50*time.Millisecond)
+	s.retries = true // each refusal is looked into
 	class := "class-" + s.Namespace
 	require.NoError(t, s.PriorityClass(s.soon(), class, 10))
 	s.configure(`{"priorityClassName":"` + class + `"}`)

@@ -31,7 +31,7 @@ func TestABackupCompletesInThePriorityClass(t *testing.T) {
 	require.EqualValues(t, 1000, ended.Status.Progress.BytesDone)
 	require.EqualValues(t, 500, ended.Status.IncrementalBytes)
 	require.Empty(t, ended.Status.Message)
-	require.Equal(t, []velerov1.PodVolumeBackupPhase{"", "Accepted", "Prepared", "InProgress", "Completed"}, history.Phases(name))
+	require.Equal(t, []velerov1.PodVolumeBackupPhase{"", "Accepted", "Prepared", "InProgress", "Completed"}, s.path(history, name, "Completed"))
 	require.Equal(t, 1, s.moversMade(name))
 	require.Contains(t, r.movers.String(), "stand-in mover of "+name)
 

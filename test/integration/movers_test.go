@@ -5,8 +5,10 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+	velerov1shared "github.com/vmware-tanzu/velero/pkg/apis/velero/shared"
 	velerov1 "github.com/vmware-tanzu/velero/pkg/apis/velero/v1"
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/lateen-project/lateen/cmd/lateen/agent"
 	"github.com/lateen-project/lateen/test/node"
@@ -29,7 +31,6 @@ func TestAMoverThatEndsBadly(t *testing.T) {
 			end: node.Result{ExitCode: 137, Reason: "OOMKilled"}, reason: "mover_failed",
 			message: "mover left no message (exit code 137, out of memory (OOMKilled))",
 		},
-		"before it was told to start has not succeeded": {end: node.Result{Message: `{"snapshotID":"x"}`}, reason: "mover_failed", message: "before it was told to start"},
 	}
 	for name, test := range tests {
 		t.Run(name, func(t *testing.T) {
@@ -46,6 +47,39 @@ func TestAMoverThatEndsBadly(t *testing.T) {
 			s.says("Failed", test.message)
 		})
 	}
+}
+
+func TestAMoverThatFailsAtWorkKeepsItsProgress(t *testing.T) {
+	s := newSite(t, 50*time.Millisecond, heard)
+	s.mover.Result = &node.Result{ExitCode: 1, Message: "disk on fire"}
+	s.configure(`{}`)
+	r := s.start()
+	name := s.transfer()
+	ended := s.ends(name, velerov1.PodVolumeBackupPhaseFailed)
+	require.Equal(t, "disk on fire (exit code 1)", ended.Status.Message)
+	require.Equal(t, velerov1shared.DataMoveOperationProgress{TotalBytes: 1000, BytesDone: 500}, ended.Status.Progress)
+	require.Equal(t, 1, r.finished("Failed", "mover_failed"))
+	require.Zero(t, r.metric("lateen_slots_in_use"))
+	s.says("MoverLog", "ends with exit code 1")
+	require.ElementsMatch(t, []string{"Accepted", "Failed", "MoverLog"}, s.eventsOf(name))
+}
+
+func TestAMoverThatEndsWellBeforeItWasToldToStartHasFailed(t *testing.T) {
+	s := newSite(t, 50*time.Millisecond)
+	s.configure(`{}`)
+	s.node.Faults.Add(node.Fault{Ends: &node.Result{Message: `{"snapshotID":"x"}`}})
+	k := newKiller(3, false) // nobody sees it run
+	first := s.start(through(k.wrap))
+	name := s.transfer()
+	<-k.struck
+	first.stop()
+	s.moverIs(name, func(pod *corev1.Pod) bool { return pod.Status.Phase == corev1.PodSucceeded })
+	r := s.start()
+	ended := s.ends(name, velerov1.PodVolumeBackupPhaseFailed)
+	require.Contains(t, ended.Status.Message, "before it was told to start")
+	require.Empty(t, ended.Status.SnapshotID)
+	require.Equal(t, 1, r.finished("Failed", "mover_failed"))
+	require.Equal(t, 1, s.moversMade(name))
 }
 
 func TestAMoverWhoseResultCannotBeReadHasFailed(t *testing.T) {
@@ -133,7 +167,7 @@ func TestAMoverThatDoesNotComeToRun(t *testing.T) {
 			fault: &node.Fault{Waiting: &node.Waiting{Reason: "InvalidImageName", Message: "couldn't parse image name"}}, reason: "cannot_run", message: "InvalidImageName",
 		},
 		"for want of room fails in time with the scheduler's words": {
-			config: `{"podResources":{"cpuRequest":"4000"}}`, changes: []func(*agent.Options){shortPrepare}, reason: "prepare_timeout", message: "Insufficient cpu",
+			config: noRoom, changes: []func(*agent.Options){shortPrepare}, reason: "prepare_timeout", message: "Insufficient cpu",
 		},
 		"because a container is being created for ever fails in time": {
 			fault: &node.Fault{NeverStarts: true}, changes: []func(*agent.Options){shortPrepare}, reason: "prepare_timeout", message: "ContainerCreating",
@@ -173,16 +207,30 @@ func TestAnUploaderThatIsNotKopiaFailsAtOnce(t *testing.T) {
 }
 
 func TestABackupOfAPodThatIsGoneFails(t *testing.T) {
-	s := newSite(t, 50*time.Millisecond)
-	s.configure(`{}`)
-	r := s.start()
-	s.source.UID = "of-a-pod-that-had-the-name-before"
-	ended := s.ends(s.transfer(), velerov1.PodVolumeBackupPhaseFailed)
-	require.Contains(t, ended.Status.Message, "does not exist any more")
-	require.Equal(t, 1, r.finished("Failed", "source_gone"))
+	for name, lose := range map[string]func(s *site){
+		"and nothing has its name": func(s *site) {
+			require.NoError(s, s.Kube.CoreV1().Pods(s.Apps).Delete(s.soon(), s.source.Name, metav1.DeleteOptions{}))
+			require.NoError(s, s.WaitPodGone(s.soon(), s.Apps, s.source.Name))
+		},
+		"and another one has its name": func(s *site) { s.source.UID = "of-a-pod-that-had-the-name-before" },
+	} {
+		t.Run(name, func(t *testing.T) { failsWithoutSource(newSite(t, 50*time.Millisecond), lose) })
+	}
 }
 
-func TestMoversWaitForTheirSlotInTheOrderOfCreation(t *testing.T) {
+func failsWithoutSource(s *site, lose func(s *site)) {
+	s.Helper()
+	s.configure(`{}`)
+	r := s.start()
+	lose(s)
+	name := s.transfer()
+	ended := s.ends(name, velerov1.PodVolumeBackupPhaseFailed)
+	require.Contains(s, ended.Status.Message, "does not exist any more")
+	require.Zero(s, s.moversMade(name))
+	require.Equal(s, 1, r.finished("Failed", "source_gone"))
+}
+
+func TestNoMoreMoversWorkThanThereAreSlots(t *testing.T) {
 	s := newSite(t, 200*time.Millisecond)
 	s.configure(`{"loadConcurrency":{"globalConfig":2}}`)
 	history, err := s.Record(t.Context())

@@ -3,6 +3,7 @@ package integration
 import (
 	"context"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -159,6 +160,16 @@ func (s *site) eventsOf(name string) []string {
 		}
 	}
 	return reasons
+}
+
+// path is the phases that a PodVolumeBackup went through up to the one given.
+func (s *site) path(history *world.Recorder, name string, last velerov1.PodVolumeBackupPhase) []velerov1.PodVolumeBackupPhase {
+	s.Helper()
+	_, err := history.Until(s.soon(), func(all []world.Transition) bool {
+		return slices.ContainsFunc(all, func(seen world.Transition) bool { return seen.Name == name && seen.To == last })
+	})
+	require.NoError(s, err)
+	return history.Phases(name)
 }
 
 // user is the agent's name to the API server.

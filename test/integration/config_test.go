@@ -170,7 +170,7 @@ func TestAQuotaIsNoReasonToLeaveTheClassOut(t *testing.T) {
 	r := s.start(shortPrepare)
 	ended := s.ends(s.transfer(), velerov1.PodVolumeBackupPhaseFailed)
 	require.Contains(t, ended.Status.Message, "exceeded quota: none")
-	require.Equal(t, 0, r.metric("lateen_priority_class_fallbacks_total", "consumer", "data-mover", "reason", "rejected"))
+	require.Zero(t, r.metric("lateen_priority_class_fallbacks_total", "consumer", "data-mover", "reason", "rejected"))
 }
 
 func TestAnAPIServerThatIsAwayAtTheStart(t *testing.T) {

@@ -42,7 +42,7 @@ func TestAMoverThatEndsBadly(t *testing.T) {
 			ended := s.ends(backup, velerov1.PodVolumeBackupPhaseFailed)
 			require.Contains(t, ended.Status.Message, test.message)
 			require.Equal(t, 1, r.finished("Failed", test.reason))
-			require.Equal(t, 0, r.metric("lateen_mover_restarts_total"))
+			require.Zero(t, r.metric("lateen_mover_restarts_total"))
 			require.Equal(t, 1, s.moversMade(backup))
 			s.says("Failed", test.message)
 		})
@@ -121,7 +121,7 @@ func TestAMoverThatIsLostStartsAgain(t *testing.T) {
 			require.Empty(t, ended.Status.Message)
 			require.Equal(t, 2, s.moversMade(backup))
 			require.Equal(t, 1, r.metric("lateen_mover_restarts_total", "reason", test.reason))
-			require.Equal(t, 0, r.metric("lateen_slots_in_use"))
+			require.Zero(t, r.metric("lateen_slots_in_use"))
 			s.says("MoverRestarted", "restart 1 of 3")
 		})
 	}

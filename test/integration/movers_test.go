@@ -99,58 +99,6 @@ func TestAMoverWhoseResultCannotBeReadHasFailed(t *testing.T) {
 	}
 }
 
-func TestAMoverThatIsLostStartsAgain(t *testing.T) {
-	tests := map[string]struct {
-		lose   func(s *site, name string) error
-		reason string
-	}{
-		"vanished":  {lose: func(s *site, name string) error { return s.node.Vanish(s.soon(), s.Namespace, name) }, reason: "vanished"},
-		"evicted":   {lose: func(s *site, name string) error { return s.node.Evict(s.Namespace, name, "the node is low on memory") }, reason: "evicted"},
-		"preempted": {lose: func(s *site, name string) error { return s.node.Preempt(s.Namespace, name, "by a pod of class high") }, reason: "preempted"},
-	}
-	for name, test := range tests {
-		t.Run(name, func(t *testing.T) {
-			s := newSite(t, 300*time.Millisecond)
-			s.configure(`{}`)
-			r := s.start()
-			backup := s.transfer()
-			s.in(backup, velerov1.PodVolumeBackupPhaseInProgress)
-			require.NoError(t, test.lose(s, backup))
-			ended := s.ends(backup, velerov1.PodVolumeBackupPhaseCompleted)
-			require.Equal(t, "1", ended.Annotations["lateen.dev/mover-restarts"])
-			require.Empty(t, ended.Status.Message)
-			require.Equal(t, 2, s.moversMade(backup))
-			require.Equal(t, 1, r.metric("lateen_mover_restarts_total", "reason", test.reason))
-			require.Zero(t, r.metric("lateen_slots_in_use"))
-			s.says("MoverRestarted", "restart 1 of 3")
-		})
-	}
-}
-
-func TestAMoverThatTheKubeletRefusesStartsAgain(t *testing.T) {
-	s := newSite(t, 50*time.Millisecond)
-	s.configure(`{}`)
-	s.node.Faults.Add(node.Fault{Times: 2, Refused: &node.Waiting{Reason: "OutOfcpu", Message: "Node didn't have enough resource: cpu"}})
-	r := s.start()
-	backup := s.transfer()
-	s.ends(backup, velerov1.PodVolumeBackupPhaseCompleted)
-	require.Equal(t, 3, s.moversMade(backup))
-	require.Equal(t, 2, r.metric("lateen_mover_restarts_total", "reason", "refused"))
-}
-
-func TestAMoverThatIsLostTooOftenFails(t *testing.T) {
-	s := newSite(t, 50*time.Millisecond)
-	s.configure(`{}`)
-	s.node.Faults.Add(node.Fault{Refused: &node.Waiting{Reason: "OutOfpods", Message: "too many pods"}})
-	r := s.start(func(options *agent.Options) { options.Limits.Retries = 2 })
-	backup := s.transfer()
-	ended := s.ends(backup, velerov1.PodVolumeBackupPhaseFailed)
-	require.Contains(t, ended.Status.Message, "OutOfpods")
-	require.Contains(t, ended.Status.Message, "given up after 2 restarts")
-	require.Equal(t, 3, s.moversMade(backup))
-	require.Equal(t, 1, r.finished("Failed", "mover_lost"))
-}
-
 func TestAMoverThatDoesNotComeToRun(t *testing.T) {
 	tests := map[string]struct {
 		fault   *node.Fault
@@ -245,17 +193,4 @@ func TestNoMoreMoversWorkThanThereAreSlots(t *testing.T) {
 	}
 	require.Equal(t, 2, history.MostAtOnce(s.node.Name(), "InProgress", "Canceling"))
 	require.Equal(t, 2, r.metric("lateen_slots_limit"))
-}
-
-func TestAMoverThatIsDeletedBeforeItRunsCountsAsLost(t *testing.T) {
-	s := newSite(t, 50*time.Millisecond)
-	s.configure(`{}`)
-	s.node.Faults.Add(node.Fault{NeverStarts: true, Times: 1})
-	r := s.start()
-	backup := s.transfer()
-	s.moverIs(backup, func(pod *corev1.Pod) bool { return pod.Spec.NodeName != "" && len(pod.Status.ContainerStatuses) > 0 })
-	require.NoError(t, s.node.Vanish(s.soon(), s.Namespace, backup))
-	ended := s.ends(backup, velerov1.PodVolumeBackupPhaseCompleted)
-	require.Equal(t, "1", ended.Annotations["lateen.dev/mover-restarts"])
-	require.Equal(t, 1, r.metric("lateen_mover_restarts_total", "reason", "vanished"))
 }

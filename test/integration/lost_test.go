@@ -1,0 +1,135 @@
+package integration
+
+import (
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	velerov1 "github.com/vmware-tanzu/velero/pkg/apis/velero/v1"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/lateen-project/lateen/cmd/lateen/agent"
+	"github.com/lateen-project/lateen/test/node"
+)
+
+func TestAMoverThatIsLostStartsAgain(t *testing.T) {
+	tests := map[string]struct {
+		lose    func(s *site, name string) error
+		reasons []string // one of them
+	}{
+		"vanished":  {lose: func(s *site, name string) error { return s.node.Vanish(s.soon(), s.Namespace, name) }, reasons: []string{"vanished"}},
+		"evicted":   {lose: func(s *site, name string) error { return s.node.Evict(s.Namespace, name, "the node is low on memory") }, reasons: []string{"evicted"}},
+		"preempted": {lose: func(s *site, name string) error { return s.node.Preempt(s.Namespace, name, "by a pod of class high") }, reasons: []string{"preempted"}},
+		"deleted": {reasons: deletedOr("deleted"), lose: func(s *site, name string) error {
+			return s.Kube.CoreV1().Pods(s.Namespace).Delete(s.soon(), name, metav1.DeleteOptions{})
+		}},
+	}
+	for name, test := range tests {
+		t.Run(name, func(t *testing.T) {
+			s := newSite(t, 300*time.Millisecond)
+			s.configure(`{}`)
+			r := s.start()
+			backup := s.transfer()
+			s.in(backup, velerov1.PodVolumeBackupPhaseInProgress)
+			require.NoError(t, test.lose(s, backup))
+			ended := s.ends(backup, velerov1.PodVolumeBackupPhaseCompleted)
+			require.Equal(t, "1", ended.Annotations["lateen.dev/mover-restarts"])
+			require.Empty(t, ended.Status.Message)
+			require.Equal(t, 2, s.moversMade(backup))
+			require.Equal(t, 1, r.restarts(test.reasons))
+			require.Zero(t, r.metric("lateen_slots_in_use"))
+			s.says("MoverRestarted", "restart 1 of 3")
+		})
+	}
+}
+
+func TestAMoverThatTheKubeletRefusesStartsAgain(t *testing.T) {
+	s := newSite(t, 50*time.Millisecond)
+	s.configure(`{}`)
+	s.node.Faults.Add(node.Fault{Times: 2, Refused: &node.Waiting{Reason: "OutOfcpu", Message: "Node didn't have enough resource: cpu"}})
+	r := s.start()
+	backup := s.transfer()
+	s.ends(backup, velerov1.PodVolumeBackupPhaseCompleted)
+	require.Equal(t, 3, s.moversMade(backup))
+	require.Equal(t, 2, r.metric("lateen_mover_restarts_total", "reason", "refused"))
+}
+
+func TestAMoverThatIsLostTooOftenFails(t *testing.T) {
+	s := newSite(t, 50*time.Millisecond)
+	s.configure(`{}`)
+	s.node.Faults.Add(node.Fault{Refused: &node.Waiting{Reason: "OutOfpods", Message: "too many pods"}})
+	r := s.start(func(options *agent.Options) { options.Limits.Retries = 2 })
+	backup := s.transfer()
+	ended := s.ends(backup, velerov1.PodVolumeBackupPhaseFailed)
+	require.Contains(t, ended.Status.Message, "OutOfpods")
+	require.Contains(t, ended.Status.Message, "given up after 2 restarts")
+	require.Equal(t, 3, s.moversMade(backup))
+	require.Equal(t, 1, r.finished("Failed", "mover_lost"))
+}
+
+func TestAMoverThatIsDeletedBeforeItRunsCountsAsLost(t *testing.T) {
+	s := newSite(t, 50*time.Millisecond)
+	s.configure(`{}`)
+	s.node.Faults.Add(node.Fault{NeverStarts: true, Times: 1})
+	r := s.start()
+	backup := s.transfer()
+	s.moverIs(backup, func(pod *corev1.Pod) bool { return pod.Spec.NodeName != "" && len(pod.Status.ContainerStatuses) > 0 })
+	require.NoError(t, s.node.Vanish(s.soon(), s.Namespace, backup))
+	ended := s.ends(backup, velerov1.PodVolumeBackupPhaseCompleted)
+	require.Equal(t, "1", ended.Annotations["lateen.dev/mover-restarts"])
+	require.Equal(t, 1, r.metric("lateen_mover_restarts_total", "reason", "vanished"))
+}
+
+func TestAMoverThatTheSchedulerPreemptsWaitsForRoomAndStartsAgain(t *testing.T) {
+	s := newSite(t, 500*time.Millisecond)
+	low, high := "low-"+s.Namespace, "high-"+s.Namespace
+	require.NoError(t, s.PriorityClass(s.soon(), low, 10))
+	require.NoError(t, s.PriorityClass(s.soon(), high, 1000))
+	s.configure(`{"priorityClassName":"` + low + `","podResources":{"cpuRequest":"40"}}`) // of 64
+	r := s.start()
+	name := s.transfer()
+	s.in(name, velerov1.PodVolumeBackupPhaseInProgress)
+	rival := s.rival(high)
+	_, err := s.WaitPod(s.soon(), s.Apps, rival.Name, func(pod *corev1.Pod) bool { return pod.Status.Phase == corev1.PodRunning })
+	require.NoError(t, err)
+	s.says("MoverRestarted", "restart 1 of 3")
+	s.in(name, velerov1.PodVolumeBackupPhaseAccepted)
+	require.NoError(t, s.Kube.CoreV1().Pods(s.Apps).Delete(s.soon(), rival.Name, metav1.DeleteOptions{}))
+	ended := s.ends(name, velerov1.PodVolumeBackupPhaseCompleted)
+	require.Equal(t, "1", ended.Annotations["lateen.dev/mover-restarts"])
+	require.Equal(t, 2, s.moversMade(name))
+	require.Equal(t, 1, r.restarts(deletedOr("preempted")))
+}
+
+// deletedOr are the reasons for which a mover is replaced whose pod goes right after it has ended: who looks
+// late sees that it is gone and not why.
+func deletedOr(reason string) []string { return []string{reason, "vanished"} }
+
+// restarts are those for one of the reasons.
+func (r *agentRun) restarts(reasons []string) int {
+	r.site.Helper()
+	sum := 0
+	for _, reason := range reasons {
+		sum += r.metric("lateen_mover_restarts_total", "reason", reason)
+	}
+	return sum
+}
+
+// rival is a pod that leaves no room for a mover beside it.
+func (s *site) rival(class string) *corev1.Pod {
+	s.Helper()
+	made, err := s.Kube.CoreV1().Pods(s.Apps).Create(s.soon(), &corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{Name: "rival"},
+		Spec: corev1.PodSpec{
+			NodeSelector: map[string]string{corev1.LabelHostname: s.node.Name()}, PriorityClassName: class,
+			TerminationGracePeriodSeconds: new(int64(1)),
+			Containers: []corev1.Container{{Name: "c", Image: "i", Resources: corev1.ResourceRequirements{
+				Requests: corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("60")},
+			}}},
+		},
+	}, metav1.CreateOptions{})
+	require.NoError(s, err)
+	return made
+}

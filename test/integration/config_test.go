@@ -10,7 +10,6 @@ import (
 	"github.com/stretchr/testify/require"
 	velerov1 "github.com/vmware-tanzu/velero/pkg/apis/velero/v1"
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/lateen-project/lateen/cmd/lateen/agent"
@@ -155,24 +154,6 @@ func TestAClassThatIsDeletedLaterIsLeftOutAndCounted(t *testing.T) {
 	require.Len(t, refused, 1, "admission refuses the class once")
 }
 
-func TestAQuotaIsNoReasonToLeaveTheClassOut(t *testing.T) {
-	s := newSite(t, 50*time.Millisecond)
-	s.retries = true // each refusal is looked into
-	class := "class-" + s.Namespace
-	require.NoError(t, s.PriorityClass(s.soon(), class, 10))
-	s.configure(`{"priorityClassName":"` + class + `"}`)
-	quota := &corev1.ResourceQuota{
-		ObjectMeta: metav1.ObjectMeta{Name: "none"},
-		Spec:       corev1.ResourceQuotaSpec{Hard: corev1.ResourceList{corev1.ResourcePods: resource.MustParse("0")}},
-	}
-	_, err := s.Kube.CoreV1().ResourceQuotas(s.Namespace).Create(s.soon(), quota, metav1.CreateOptions{})
-	require.NoError(t, err)
-	r := s.start(shortPrepare)
-	ended := s.ends(s.transfer(), velerov1.PodVolumeBackupPhaseFailed)
-	require.Contains(t, ended.Status.Message, "exceeded quota: none")
-	require.Zero(t, r.metric("lateen_priority_class_fallbacks_total", "consumer", "data-mover", "reason", "rejected"))
-}
-
 func TestAnAPIServerThatIsAwayAtTheStart(t *testing.T) {
 	tests := map[string]struct {
 		away   time.Duration
@@ -194,6 +175,7 @@ func TestAnAPIServerThatIsAwayAtTheStart(t *testing.T) {
 				timer := time.AfterFunc(test.away, func() { _ = gate.Open(t.Context()) })
 				t.Cleanup(func() { timer.Stop() })
 				s.ends(s.transfer(), velerov1.PodVolumeBackupPhaseCompleted)
+				require.Equal(t, 1, r.finished("Completed", "completed"))
 				return
 			}
 			r.wait()

@@ -1,0 +1,80 @@
+package integration
+
+import (
+	"net/http"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	velerov1 "github.com/vmware-tanzu/velero/pkg/apis/velero/v1"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+func TestAQuotaIsNoReasonToLeaveTheClassOut(t *testing.T) {
+	tests := map[string]struct {
+		lifted bool
+		phase  velerov1.PodVolumeBackupPhase
+		reason string
+		says   string
+	}{
+		"until it is lifted":            {lifted: true, phase: velerov1.PodVolumeBackupPhaseCompleted, reason: "completed"},
+		"when it is not lifted in time": {phase: velerov1.PodVolumeBackupPhaseFailed, reason: "prepare_timeout", says: "exceeded quota: none"},
+	}
+	for name, test := range tests {
+		t.Run(name, func(t *testing.T) {
+			s := newSite(t, 50*time.Millisecond)
+			s.retries = true // whatever the quota refuses is tried again
+			class := "class-" + s.Namespace
+			require.NoError(t, s.PriorityClass(s.soon(), class, 10))
+			s.configure(`{"priorityClassName":"` + class + `"}`)
+			s.quota("none")
+			refused := make(chan struct{}, 1)
+			r := s.start(shortPrepare, through(noticing(refused)))
+			name := s.transfer()
+			select {
+			case <-refused:
+			case <-s.soon().Done():
+				require.Fail(t, "the quota refuses nothing")
+			}
+			s.in(name, velerov1.PodVolumeBackupPhaseAccepted)
+			if test.lifted {
+				require.NoError(t, s.Kube.CoreV1().ResourceQuotas(s.Namespace).Delete(s.soon(), "none", metav1.DeleteOptions{}))
+				require.Equal(t, class, s.moverIs(name, func(*corev1.Pod) bool { return true }).Spec.PriorityClassName)
+			}
+			ended := s.ends(name, test.phase)
+			require.Contains(t, ended.Status.Message, test.says)
+			require.Equal(t, 1, r.finished(string(test.phase), test.reason))
+			require.Zero(t, r.metric("lateen_priority_class_fallbacks_total", "consumer", "data-mover", "reason", "rejected"))
+		})
+	}
+}
+
+// quota lets no pod into Velero's namespace.
+func (s *site) quota(name string) {
+	s.Helper()
+	quota := &corev1.ResourceQuota{
+		ObjectMeta: metav1.ObjectMeta{Name: name},
+		Spec:       corev1.ResourceQuotaSpec{Hard: corev1.ResourceList{corev1.ResourcePods: resource.MustParse("0")}},
+	}
+	_, err := s.Kube.CoreV1().ResourceQuotas(s.Namespace).Create(s.soon(), quota, metav1.CreateOptions{})
+	require.NoError(s, err)
+}
+
+// noticing tells when the API server has refused a pod with 403.
+func noticing(refused chan<- struct{}) func(http.RoundTripper) http.RoundTripper {
+	return func(next http.RoundTripper) http.RoundTripper {
+		return roundTripper(func(request *http.Request) (*http.Response, error) {
+			response, err := next.RoundTrip(request)
+			if err == nil && request.Method == http.MethodPost && strings.HasSuffix(request.URL.Path, "/pods") && response.StatusCode == http.StatusForbidden {
+				select {
+				case refused <- struct{}{}:
+				default: // once is enough
+				}
+			}
+			return response, err
+		})
+	}
+}

@@ -45,8 +45,7 @@ func TestTwoAgentsOfOneNode(t *testing.T) {
 	s.configure(`{"loadConcurrency":{"globalConfig":3}}`)
 	history, err := s.Record(t.Context())
 	require.NoError(t, err)
-	s.start()
-	s.start()
+	one, other := s.start(), s.start()
 	names := make([]string, 6)
 	for i := range names {
 		names[i] = s.transfer()
@@ -56,6 +55,7 @@ func TestTwoAgentsOfOneNode(t *testing.T) {
 		require.Equal(t, []velerov1.PodVolumeBackupPhase{"", "Accepted", "Prepared", "InProgress", "Completed"}, s.path(history, name, "Completed"))
 		require.Equal(t, 1, s.moversMade(name))
 	}
+	require.Equal(t, len(names), one.finished("Completed", "completed")+other.finished("Completed", "completed"), "each has one end")
 	for _, record := range s.requests(cluster.Query{}) {
 		if record.Code >= 400 && record.Subresource != "log" { // whose mover's log is gone, or not there yet, goes on without
 			require.Contains(t, []int{404, 409, 429}, record.Code, "%s", record)
@@ -63,20 +63,48 @@ func TestTwoAgentsOfOneNode(t *testing.T) {
 	}
 }
 
-func TestAPodOfAnotherOwnerIsLeftAloneAndWaitedFor(t *testing.T) {
-	s := newSite(t, 50*time.Millisecond)
-	s.configure(`{}`)
-	foreign := &corev1.Pod{
-		ObjectMeta: metav1.ObjectMeta{Name: "taken", Namespace: s.Namespace},
+func TestAPodOfAnotherOwnerIsLeftAlone(t *testing.T) {
+	tests := map[string]struct {
+		goes   bool
+		phase  velerov1.PodVolumeBackupPhase
+		reason string
+		says   string
+	}{
+		"and waited for":             {goes: true, phase: velerov1.PodVolumeBackupPhaseCompleted, reason: "completed"},
+		"and named when it stays on": {phase: velerov1.PodVolumeBackupPhaseFailed, reason: "prepare_timeout", says: "taken"},
+	}
+	for name, test := range tests {
+		t.Run(name, func(t *testing.T) {
+			s := newSite(t, 50*time.Millisecond)
+			s.retries = true // to make the mover
+			s.configure(`{}`)
+			s.foreign("taken")
+			r := s.start(shortPrepare)
+			name := s.transfer(func(b *velerov1.PodVolumeBackup) { b.Name, b.GenerateName = "taken", "" })
+			s.in(name, velerov1.PodVolumeBackupPhaseAccepted)
+			if test.goes {
+				require.NoError(t, s.node.Vanish(s.soon(), s.Namespace, "taken"))
+				s.ends(name, test.phase)
+			} else {
+				ended := s.in(name, test.phase)
+				require.Contains(t, ended.Status.Message, test.says)
+				s.moverIs("taken", func(pod *corev1.Pod) bool { return pod.Status.Phase == corev1.PodRunning })
+				require.Empty(t, s.requests(cluster.Query{Verbs: []string{"delete"}, Name: "taken"}))
+			}
+			require.Equal(t, 1, r.finished(string(test.phase), test.reason))
+		})
+	}
+}
+
+// foreign is a pod of that name in Velero's namespace that belongs to nobody whom an agent knows.
+func (s *site) foreign(name string) {
+	s.Helper()
+	pod := &corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: s.Namespace},
 		Spec:       corev1.PodSpec{NodeName: s.node.Name(), Containers: []corev1.Container{{Name: "c", Image: "i"}}},
 	}
-	_, err := s.Kube.CoreV1().Pods(s.Namespace).Create(s.soon(), foreign, metav1.CreateOptions{})
-	require.NoError(t, err)
-	s.start()
-	name := s.transfer(func(b *velerov1.PodVolumeBackup) { b.Name, b.GenerateName = "taken", "" })
-	s.in(name, velerov1.PodVolumeBackupPhaseAccepted)
-	require.NoError(t, s.node.Vanish(s.soon(), s.Namespace, "taken"))
-	s.ends(name, velerov1.PodVolumeBackupPhaseCompleted)
+	_, err := s.Kube.CoreV1().Pods(s.Namespace).Create(s.soon(), pod, metav1.CreateOptions{})
+	require.NoError(s, err)
 }
 
 func TestABackupThatVelerosAgentLeftInProgressIsContinued(t *testing.T) {
@@ -103,7 +131,9 @@ func TestABackupThatVelerosAgentLeftInProgressIsContinued(t *testing.T) {
 	require.NoError(t, s.PatchPodVolumeBackup(s.soon(), name, `{"metadata":{"finalizers":["velero.io/pod-volume-finalizer"]},"status":{"phase":"InProgress","startTimestamp":"`+
 		metav1.Now().UTC().Format(time.RFC3339)+`"}}`))
 	s.moverIs(name, func(pod *corev1.Pod) bool { return pod.Status.Phase == corev1.PodRunning })
-	s.start()
+	r := s.start()
 	s.ends(name, velerov1.PodVolumeBackupPhaseCompleted)
 	require.Zero(t, s.moversMade(name))
+	require.Equal(t, 1, r.finished("Completed", "completed"))
+	require.Zero(t, r.metric("lateen_slots_in_use"))
 }

@@ -71,7 +71,7 @@ func TestAPodOfAnotherOwnerIsLeftAlone(t *testing.T) {
 		says   string
 	}{
 		"and waited for":             {goes: true, phase: velerov1.PodVolumeBackupPhaseCompleted, reason: "completed"},
-		"and named when it stays on": {phase: velerov1.PodVolumeBackupPhaseFailed, reason: "prepare_timeout", says: "taken"},
+		"and named when it stays on": {phase: velerov1.PodVolumeBackupPhaseFailed, reason: "prepare_timeout", says: "exists and belongs to something else"},
 	}
 	for name, test := range tests {
 		t.Run(name, func(t *testing.T) {
@@ -86,7 +86,7 @@ func TestAPodOfAnotherOwnerIsLeftAlone(t *testing.T) {
 				require.NoError(t, s.node.Vanish(s.soon(), s.Namespace, "taken"))
 				s.ends(name, test.phase)
 			} else {
-				ended := s.in(name, test.phase)
+				ended := s.clean(name, test.phase)
 				require.Contains(t, ended.Status.Message, test.says)
 				s.moverIs("taken", func(pod *corev1.Pod) bool { return pod.Status.Phase == corev1.PodRunning })
 				require.Empty(t, s.requests(cluster.Query{Verbs: []string{"delete"}, Name: "taken"}))

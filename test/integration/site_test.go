@@ -111,8 +111,17 @@ func (s *site) in(name string, phase velerov1.PodVolumeBackupPhase) *velerov1.Po
 	return backup
 }
 
-// ends waits for the end of a PodVolumeBackup and for what has to be true after any end: it is clean.
+// ends waits for the end of a PodVolumeBackup and for what has to be true after any end: it is clean, and
+// no mover is left.
 func (s *site) ends(name string, phase velerov1.PodVolumeBackupPhase) *velerov1.PodVolumeBackup {
+	s.Helper()
+	backup := s.clean(name, phase)
+	require.NoError(s, s.WaitPodGone(s.soon(), s.Namespace, name))
+	return backup
+}
+
+// clean waits for the end of a PodVolumeBackup and looks at the resource alone.
+func (s *site) clean(name string, phase velerov1.PodVolumeBackupPhase) *velerov1.PodVolumeBackup {
 	s.Helper()
 	backup, err := s.WaitPVB(s.soon(), name, func(b *velerov1.PodVolumeBackup) bool { return world.Ended(b) && len(b.Finalizers) == 0 })
 	require.NoError(s, err)
@@ -120,7 +129,6 @@ func (s *site) ends(name string, phase velerov1.PodVolumeBackupPhase) *velerov1.
 	require.NotNil(s, backup.Status.CompletionTimestamp)
 	require.NotContains(s, backup.Labels, "velero.io/expose-on-going")
 	require.Equal(s, string(s.backup.UID), backup.Labels[velerov1.BackupUIDLabel], "labels of Velero's server are lost")
-	require.NoError(s, s.WaitPodGone(s.soon(), s.Namespace, name))
 	return backup
 }
 

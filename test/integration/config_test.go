@@ -22,13 +22,14 @@ func TestAConfigurationThatCannotBeUsedIsSeenAndMoversRunAllTheSame(t *testing.T
 		data            map[string]string // nil: no ConfigMap
 		section, reason string
 		class           string // reason of the priority class's fallback
+		says            string
 	}{
-		"no ConfigMap":    {section: "configMap", reason: "missing", class: "config_missing"},
-		"empty ConfigMap": {data: map[string]string{}, section: "configMap", reason: "empty", class: "config_empty"},
-		"two keys":        {data: map[string]string{"a": "{}", "b": "{}"}, section: "configMap", reason: "too_many_keys", class: "config_invalid"},
-		"bad JSON":        {data: map[string]string{"a": `{"priorityClassName": low}`}, section: "configMap", reason: "invalid_json", class: "config_invalid"},
-		"unknown field":   {data: map[string]string{"a": `{"priorityClasName":"low"}`}, section: "configMap", reason: "unknown_field"},
-		"bad value":       {data: map[string]string{"a": `{"loadConcurrency":{"globalConfig":-3}}`}, section: "loadConcurrency", reason: "invalid_value"},
+		"no ConfigMap":    {section: "configMap", reason: "missing", class: "config_missing", says: "it does not exist"},
+		"empty ConfigMap": {data: map[string]string{}, section: "configMap", reason: "empty", class: "config_empty", says: "it has no data"},
+		"two keys":        {data: map[string]string{"a": "{}", "b": "{}"}, section: "configMap", reason: "too_many_keys", class: "config_invalid", says: "it has 2 keys, a and b"},
+		"bad JSON":        {data: map[string]string{"a": `{"priorityClassName": low}`}, section: "configMap", reason: "invalid_json", class: "config_invalid", says: "line 1, column"},
+		"unknown field":   {data: map[string]string{"a": `{"priorityClasName":"low"}`}, section: "configMap", reason: "unknown_field", says: "priorityClasName"},
+		"bad value":       {data: map[string]string{"a": `{"loadConcurrency":{"globalConfig":-3}}`}, section: "loadConcurrency", reason: "invalid_value", says: "loadConcurrency.globalConfig"},
 	}
 	for name, test := range tests {
 		t.Run(name, func(t *testing.T) {
@@ -38,8 +39,12 @@ func TestAConfigurationThatCannotBeUsedIsSeenAndMoversRunAllTheSame(t *testing.T
 			}
 			r := s.start()
 			s.ends(s.transfer(), velerov1.PodVolumeBackupPhaseCompleted)
+			require.Equal(t, 1, r.finished("Completed", "completed"))
+			require.Equal(t, 1, r.metric("lateen_slots_limit"), "the default")
 			require.Equal(t, 1, r.metric("lateen_config_fallbacks_total", "section", test.section, "reason", test.reason))
-			event := s.says("ConfigProblem", "")
+			require.Equal(t, 1, r.metric("lateen_priority_class_info", "consumer", "data-mover", "effective", ""))
+			event := s.says("ConfigProblem", test.says)
+			require.Equal(t, corev1.EventTypeWarning, event.Type)
 			require.Equal(t, "Pod", event.InvolvedObject.Kind)
 			require.True(t, strings.HasPrefix(event.InvolvedObject.Name, "node-agent-"), event.InvolvedObject.Name)
 			if test.class != "" {
@@ -55,6 +60,7 @@ func TestStrictConfigRefusesToStart(t *testing.T) {
 	s.configure(`{"loadConcurency":{}}`)
 	r := s.start(func(options *agent.Options) { options.Config.StrictConfig = true })
 	r.wait()
+	require.ErrorContains(t, r.err, "--strict-config refuses to start")
 	require.ErrorContains(t, r.err, "loadConcurency")
 	require.NotContains(t, r.err.Error(), "\n")
 }

@@ -23,7 +23,7 @@ const (
 	// dataPathStarted is the reason of a mover's first Event (Velero's pkg/datapath, EventReasonStarted).
 	dataPathStarted = "Data-Path-Started"
 
-	// deadline bounds an act: the first one includes the making of the repository.
+	// deadline bounds an act, and the making of the repository.
 	deadline = 90 * time.Second
 	// exitGrace is what the agent has to end after SIGTERM.
 	exitGrace = 5 * time.Second
@@ -67,9 +67,6 @@ func (s *stage) inClass(ctx context.Context) (story, error) {
 	}
 	if m := told.mover(); m.className() != lowClass || m.priority() != "10" {
 		return told, fmt.Errorf("the mover has class %s and priority %s, want %s and %d", m.className(), m.priority(), lowClass, lowValue)
-	}
-	if err := s.repositories(ctx); err != nil {
-		return told, err
 	}
 	return told, s.metrics(ctx,
 		`lateen_transfers_finished_total{kind="podvolumebackup",phase="Completed",reason="completed"} 1`,

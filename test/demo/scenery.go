@@ -81,6 +81,19 @@ func (s *stage) installVelero(ctx context.Context, plane *cluster.Cluster, dir s
 		return err
 	}
 	s.later(calling(server.Stop))
+	return s.initRepository(ctx)
+}
+
+// initRepository waits for the server. One that starts cancels what it finds in progress; one that has made a
+// repository is past that.
+func (s *stage) initRepository(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, deadline)
+	defer cancel()
+	made, err := s.world.Repository(ctx, s.world.Apps)
+	if err != nil {
+		return err
+	}
+	s.step("BackupRepository %s is %s", made.Name, made.Status.Phase)
 	return nil
 }
 

@@ -9,7 +9,6 @@ import (
 	"syscall"
 	"time"
 
-	velerov1 "github.com/vmware-tanzu/velero/pkg/apis/velero/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -178,19 +177,6 @@ func (s *stage) event(ctx context.Context, uid types.UID, wanted func(*corev1.Ev
 			}
 		}
 	}
-}
-
-// repositories shows what Velero's server made of the first mover's wish for a repository.
-func (s *stage) repositories(ctx context.Context) error {
-	var list velerov1.BackupRepositoryList
-	err := s.world.Velero.Get().Namespace(s.world.Namespace).Resource("backuprepositories").Do(ctx).Into(&list)
-	if err != nil {
-		return fmt.Errorf("list BackupRepositories: %w", err)
-	}
-	for _, repository := range list.Items {
-		s.step("BackupRepository %s is %s", repository.Name, repository.Status.Phase)
-	}
-	return nil
 }
 
 // metrics scrapes the agent, shows what an operator would look at, and holds it to the lines wanted.

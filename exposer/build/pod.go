@@ -31,14 +31,6 @@ type Request struct {
 	Tolerations     []corev1.Toleration     // of the pod whose volume it is
 }
 
-// Settings are what the node-agent ConfigMap says of every mover pod.
-type Settings struct {
-	PriorityClass string // in force, not merely configured; empty for none
-	Resources     corev1.ResourceRequirements
-	Labels        map[string]string
-	Annotations   map[string]string
-}
-
 // MoverPod builds the pod that moves the data of one pod volume. It is placed by the scheduler, by
 // node affinity rather than by spec.nodeName, because only pods that the scheduler places can
 // preempt others or be queued by priority (velero-protocol W32).

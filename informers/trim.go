@@ -47,10 +47,12 @@ func trimPod(pod *corev1.Pod) {
 		Tolerations:       spec.Tolerations,
 		PriorityClassName: spec.PriorityClassName,
 		Priority:          spec.Priority,
+		OS:                spec.OS,
 	}
 	status := pod.Status
 	pod.Status = corev1.PodStatus{
 		Phase: status.Phase, Reason: status.Reason, Message: status.Message,
 		Conditions: status.Conditions, ContainerStatuses: status.ContainerStatuses,
+		InitContainerStatuses: status.InitContainerStatuses,
 	}
 }

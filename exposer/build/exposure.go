@@ -49,6 +49,7 @@ type Exposure struct {
 	Condition Condition
 	Attempt   int    // the restart that it belongs to
 	Node      string // where the mover was scheduled
+	OS        string // what the mover was made for: linux or windows; empty if it does not say
 	Canceled  bool   // of Failed: the mover ended because it was told to cancel
 	Reason    string // why it was lost: one of LostReasons()
 	Message   string // in words and stable; of Succeeded and Failed, what the mover said
@@ -60,6 +61,9 @@ func ReadPod(pod *corev1.Pod) Exposure {
 		return Exposure{Condition: Absent}
 	}
 	seen := Exposure{Attempt: attempt(pod), Node: pod.Spec.NodeName}
+	if pod.Spec.OS != nil {
+		seen.OS = string(pod.Spec.OS.Name)
+	}
 	switch {
 	case pod.Status.Phase == corev1.PodSucceeded:
 		seen.Condition, seen.Message = Succeeded, terminationMessage(pod)

@@ -87,7 +87,7 @@ func (s stream) get(options metav1.ListOptions) *rest.Request {
 // phases collects every change of a backup's phase, until all backups are over and the agent has let go of
 // them, which is the last thing that it does.
 func (s *site) phases(ctx context.Context, into *[]world.Transition) (<-chan error, error) {
-	phases := map[string]velerov1.PodVolumeBackupPhase{}
+	phases := map[string]world.Phase{}
 	free := map[string]bool{}
 	return stream{client: s.Velero, namespace: s.Namespace, resource: "podvolumebackups"}.start(ctx, func(event watch.Event) bool {
 		backup, ok := event.Object.(*velerov1.PodVolumeBackup)
@@ -95,11 +95,11 @@ func (s *site) phases(ctx context.Context, into *[]world.Transition) (<-chan err
 			return false
 		}
 		from, known := phases[backup.Name]
-		if to := backup.Status.Phase; !known || from != to {
+		if to := world.Phase(backup.Status.Phase); !known || from != to {
 			phases[backup.Name] = to
 			*into = append(*into, world.Transition{Name: backup.Name, Node: backup.Spec.Node, From: from, To: to, At: time.Now()})
 		}
-		if world.Ended(backup) && len(backup.Finalizers) == 0 {
+		if phases[backup.Name].Ended() && len(backup.Finalizers) == 0 {
 			free[backup.Name] = true
 		}
 		return len(free) == backups

@@ -196,12 +196,12 @@ func (s *stage) stillRuns(ctx context.Context, mover corev1.Pod) error {
 	if err != nil {
 		return fmt.Errorf("get mover pod: %w", err)
 	}
-	backup, err := s.world.GetPodVolumeBackup(ctx, mover.Name)
+	backup, err := s.world.Transfers(world.PodVolumeBackup).Get(ctx, mover.Name)
 	if err != nil {
 		return fmt.Errorf("get PodVolumeBackup: %w", err)
 	}
 	s.step("without an agent: mover pod %s is %s, its backup %s", pod.Name, pod.Status.Phase, backup.Status.Phase)
-	if pod.UID != mover.UID || pod.Status.Phase != corev1.PodRunning || backup.Status.Phase != velerov1.PodVolumeBackupPhaseInProgress {
+	if pod.UID != mover.UID || pod.Status.Phase != corev1.PodRunning || backup.Status.Phase != world.InProgress {
 		return errors.New("the mover was not running any more when the agent was gone, so nothing is shown")
 	}
 	return nil

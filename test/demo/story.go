@@ -87,7 +87,7 @@ func (s story) moving() bool {
 // over says that nothing is left to do: the phase is terminal, the finalizer and every mover are gone.
 func (s story) over() bool {
 	left := slices.ContainsFunc(s.movers, func(m mover) bool { return !m.gone })
-	return world.Ended(&s.backup) && len(s.backup.Finalizers) == 0 && !left
+	return world.Phase(s.backup.Status.Phase).Ended() && len(s.backup.Finalizers) == 0 && !left
 }
 
 // completed is an error unless the backup is Completed with all bytes by a single mover.

@@ -13,7 +13,6 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/stretchr/testify/require"
-	velerov1 "github.com/vmware-tanzu/velero/pkg/apis/velero/v1"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/utils/clock"
 
@@ -68,9 +67,9 @@ func TestPodVolumeBackupWithRealMoverAndBytes(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, class, mover.Spec.PriorityClassName)
 	require.EqualValues(t, 10, *mover.Spec.Priority)
-	ended, err := velero.WaitPVB(ctx, made.Name, func(b *velerov1.PodVolumeBackup) bool { return world.Ended(b) && len(b.Finalizers) == 0 })
+	ended, err := velero.Transfers(world.PodVolumeBackup).Wait(ctx, made.Name, world.Settled)
 	require.NoError(t, err)
-	require.Equal(t, velerov1.PodVolumeBackupPhaseCompleted, ended.Status.Phase, ended.Status.Message)
+	require.Equal(t, world.Completed, ended.Status.Phase, ended.Status.Message)
 	require.NotEmpty(t, ended.Status.SnapshotID)
 	require.Equal(t, bytes, ended.Status.Progress.TotalBytes)
 	require.Equal(t, bytes, ended.Status.Progress.BytesDone)

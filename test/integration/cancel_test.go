@@ -19,7 +19,7 @@ const noRoom = `{"podResources":{"cpuRequest":"4000"}}`
 
 // situation is where a cancel or a deletion finds a transfer.
 type situation struct {
-	phase   velerov1.PodVolumeBackupPhase
+	phase   world.Phase
 	config  string
 	prepare func(s *site)
 }
@@ -29,7 +29,7 @@ func situations() map[string]situation {
 		"Accepted, while its mover is started":    {phase: "Accepted", prepare: func(s *site) { s.node.Faults.Add(node.Fault{NeverStarts: true}) }},
 		"Accepted, while its mover finds no room": {phase: "Accepted", config: noRoom},
 		"Prepared, while the only slot is taken": {phase: "Prepared", prepare: func(s *site) {
-			s.in(s.transfer(), velerov1.PodVolumeBackupPhaseInProgress)
+			s.in(s.transfer(), world.InProgress)
 		}},
 		"InProgress": {phase: "InProgress"},
 	}
@@ -44,9 +44,9 @@ func (at situation) reach(s *site) string {
 	name := s.transfer()
 	s.in(name, at.phase)
 	switch at.phase {
-	case velerov1.PodVolumeBackupPhaseInProgress:
+	case world.InProgress:
 		s.says("Data-Path-Started", name)
-	case velerov1.PodVolumeBackupPhaseAccepted:
+	case world.Accepted:
 		s.moverIs(name, func(*corev1.Pod) bool { return true })
 	default:
 	}
@@ -63,17 +63,17 @@ func TestACancelIsHonouredAtOnce(t *testing.T) {
 			r := s.start()
 			name := at.reach(s)
 			slots := r.metric("lateen_slots_in_use")
-			require.NoError(t, s.CancelPodVolumeBackup(s.soon(), name))
+			require.NoError(t, s.Transfers(world.PodVolumeBackup).Cancel(s.soon(), name))
 
-			ended := s.ends(name, velerov1.PodVolumeBackupPhaseCanceled)
+			ended := s.ends(name, world.Canceled)
 			require.Empty(t, ended.Status.Message)
 			require.Empty(t, ended.Status.SnapshotID)
 			require.Equal(t, 1, r.finished("Canceled", "canceled"))
 			require.Equal(t, 1, s.moversMade(name))
 			s.says("Canceled", "")
-			if at.phase == velerov1.PodVolumeBackupPhaseInProgress {
+			if at.phase == world.InProgress {
 				slots--
-				require.Equal(t, []velerov1.PodVolumeBackupPhase{"", "Accepted", "Prepared", "InProgress", "Canceling", "Canceled"}, s.path(history, name, "Canceled"))
+				require.Equal(t, []world.Phase{"", "Accepted", "Prepared", "InProgress", "Canceling", "Canceled"}, s.path(history, name, "Canceled"))
 			}
 			require.Equal(t, slots, r.metric("lateen_slots_in_use"))
 		})
@@ -85,7 +85,7 @@ func TestACancelOfWhatNobodyHasAcceptedYet(t *testing.T) {
 	s.configure(`{}`)
 	name := s.transfer(func(b *velerov1.PodVolumeBackup) { b.Spec.Cancel = true })
 	r := s.start()
-	s.ends(name, velerov1.PodVolumeBackupPhaseCanceled)
+	s.ends(name, world.Canceled)
 	require.Zero(t, s.moversMade(name))
 	require.Equal(t, 1, r.finished("Canceled", "canceled"))
 }
@@ -96,9 +96,9 @@ func TestACancelThatTheMoverMayNotHaveSeenDeletesIt(t *testing.T) {
 	s.configure(`{}`)
 	r := s.start()
 	name := s.transfer()
-	s.in(name, velerov1.PodVolumeBackupPhaseInProgress)
-	require.NoError(t, s.CancelPodVolumeBackup(s.soon(), name))
-	s.ends(name, velerov1.PodVolumeBackupPhaseCanceled)
+	s.in(name, world.InProgress)
+	require.NoError(t, s.Transfers(world.PodVolumeBackup).Cancel(s.soon(), name))
+	s.ends(name, world.Canceled)
 	require.Equal(t, 1, r.finished("Canceled", "canceled"))
 	require.Zero(t, r.metric("lateen_slots_in_use"))
 	require.Zero(t, r.metric("lateen_mover_restarts_total", "reason", "vanished"))
@@ -111,11 +111,11 @@ func TestACancelThatTheMoverIgnoresDeletesItAfterTheGrace(t *testing.T) {
 	const grace = 500 * time.Millisecond
 	r := s.start(func(options *agent.Options) { options.Limits.CancelGrace = grace })
 	name := s.transfer()
-	s.in(name, velerov1.PodVolumeBackupPhaseInProgress)
+	s.in(name, world.InProgress)
 	s.says("Data-Path-Started", name)
 	began := time.Now()
-	require.NoError(t, s.CancelPodVolumeBackup(s.soon(), name))
-	s.ends(name, velerov1.PodVolumeBackupPhaseCanceled)
+	require.NoError(t, s.Transfers(world.PodVolumeBackup).Cancel(s.soon(), name))
+	s.ends(name, world.Canceled)
 	require.GreaterOrEqual(t, time.Since(began), grace)
 	require.Equal(t, 1, r.finished("Canceled", "canceled"))
 }
@@ -129,15 +129,15 @@ func TestADeletionIsACancelAndLeavesNothing(t *testing.T) {
 			require.NoError(t, err)
 			r := s.start()
 			name := at.reach(s)
-			require.NoError(t, s.DeletePodVolumeBackup(s.soon(), name))
-			require.NoError(t, s.WaitPVBGone(s.soon(), name))
+			require.NoError(t, s.Transfers(world.PodVolumeBackup).Delete(s.soon(), name))
+			require.NoError(t, s.Transfers(world.PodVolumeBackup).WaitGone(s.soon(), name))
 			require.NoError(t, s.WaitPodGone(s.soon(), s.Namespace, name))
 			s.says("Canceled", "because it is being deleted")
 			require.Equal(t, 1, r.finished("Canceled", "canceled"))
 			require.Equal(t, 1, s.moversMade(name))
 			phases := s.path(history, name, world.Gone)
-			require.Equal(t, velerov1.PodVolumeBackupPhaseCanceled, phases[len(phases)-2])
-			if at.phase == velerov1.PodVolumeBackupPhaseInProgress {
+			require.Equal(t, world.Canceled, phases[len(phases)-2])
+			if at.phase == world.InProgress {
 				requireToldByOneUpdate(s, name)
 			}
 		})
@@ -160,15 +160,15 @@ func TestADeletionOfWhatNobodyHasAcceptedYet(t *testing.T) {
 	s.configure(`{}`)
 	const somebodys = "example.com/keeps-it"
 	name := s.transfer(func(b *velerov1.PodVolumeBackup) { b.Finalizers = []string{somebodys} })
-	require.NoError(t, s.DeletePodVolumeBackup(s.soon(), name))
+	require.NoError(t, s.Transfers(world.PodVolumeBackup).Delete(s.soon(), name))
 	r := s.start()
-	ended, err := s.WaitPVB(s.soon(), name, world.Ended)
+	ended, err := s.Transfers(world.PodVolumeBackup).Wait(s.soon(), name, world.Ended)
 	require.NoError(t, err)
-	require.Equal(t, velerov1.PodVolumeBackupPhaseCanceled, ended.Status.Phase)
+	require.Equal(t, world.Canceled, ended.Status.Phase)
 	require.Equal(t, []string{somebodys}, ended.Finalizers, "none is added to what is being deleted")
 	require.Zero(t, s.moversMade(name))
 	s.says("Canceled", "because it is being deleted")
 	require.Equal(t, 1, r.finished("Canceled", "canceled"))
-	require.NoError(t, s.PatchPodVolumeBackup(s.soon(), name, `{"metadata":{"finalizers":null}}`))
-	require.NoError(t, s.WaitPVBGone(s.soon(), name))
+	require.NoError(t, s.Transfers(world.PodVolumeBackup).Patch(s.soon(), name, `{"metadata":{"finalizers":null}}`))
+	require.NoError(t, s.Transfers(world.PodVolumeBackup).WaitGone(s.soon(), name))
 }

@@ -13,12 +13,12 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
-	velerov1 "github.com/vmware-tanzu/velero/pkg/apis/velero/v1"
 	"k8s.io/client-go/rest"
 
 	"github.com/lateen-project/lateen/deploy"
 	"github.com/lateen-project/lateen/test/cluster"
 	"github.com/lateen-project/lateen/test/node"
+	"github.com/lateen-project/lateen/test/world"
 )
 
 // lateen is the command, ready to be started; its environment is what is given and nothing else.
@@ -123,14 +123,14 @@ func TestACommandEndsWithinFiveSecondsOfSIGTERMAndItsMoversGoOn(t *testing.T) {
 	command.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	require.NoError(t, command.Start())
 	name := s.transfer()
-	s.in(name, velerov1.PodVolumeBackupPhaseInProgress)
+	s.in(name, world.InProgress)
 	began := time.Now()
 	require.NoError(t, command.Process.Signal(os.Signal(syscall.SIGTERM)))
 	require.NoError(t, command.Wait(), said)
 	require.Less(t, time.Since(began), 5*time.Second)
-	s.in(name, velerov1.PodVolumeBackupPhaseInProgress)
+	s.in(name, world.InProgress)
 	s.start()
-	s.ends(name, velerov1.PodVolumeBackupPhaseCompleted)
+	s.ends(name, world.Completed)
 	require.Equal(t, 1, s.moversMade(name))
 }
 

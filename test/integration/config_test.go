@@ -8,13 +8,13 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
-	velerov1 "github.com/vmware-tanzu/velero/pkg/apis/velero/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/lateen-project/lateen/cmd/lateen/agent"
 	"github.com/lateen-project/lateen/deploy"
 	"github.com/lateen-project/lateen/test/cluster"
+	"github.com/lateen-project/lateen/test/world"
 )
 
 func TestAConfigurationThatCannotBeUsedIsSeenAndMoversRunAllTheSame(t *testing.T) {
@@ -38,7 +38,7 @@ func TestAConfigurationThatCannotBeUsedIsSeenAndMoversRunAllTheSame(t *testing.T
 				require.NoError(t, s.ConfigMap(s.soon(), configMap, test.data))
 			}
 			r := s.start()
-			s.ends(s.transfer(), velerov1.PodVolumeBackupPhaseCompleted)
+			s.ends(s.transfer(), world.Completed)
 			require.Equal(t, 1, r.finished("Completed", "completed"))
 			require.Equal(t, 1, r.metric("lateen_slots_limit"), "the default")
 			require.Equal(t, 1, r.metric("lateen_config_fallbacks_total", "section", test.section, "reason", test.reason))
@@ -109,7 +109,7 @@ func TestAPriorityClassThatIsNotInForceIsSeenAndMoversRunWithout(t *testing.T) {
 			name := s.transfer()
 			mover := s.moverIs(name, func(pod *corev1.Pod) bool { return pod.Spec.NodeName != "" })
 			require.Empty(t, mover.Spec.PriorityClassName)
-			s.ends(name, velerov1.PodVolumeBackupPhaseCompleted)
+			s.ends(name, world.Completed)
 			require.Equal(t, 1, r.metric("lateen_priority_class_fallbacks_total", "consumer", "data-mover", "reason", test.reason))
 			require.Equal(t, 1, r.metric("lateen_priority_class_info", "configured", class, "effective", ""))
 			event := s.says("PriorityClassNotInForce", test.reason)
@@ -150,10 +150,10 @@ func TestAClassThatIsDeletedLaterIsLeftOutAndCounted(t *testing.T) {
 	require.NoError(t, s.PriorityClass(s.soon(), class, 10))
 	s.configure(`{"priorityClassName":"` + class + `"}`)
 	r := s.start()
-	s.ends(s.transfer(), velerov1.PodVolumeBackupPhaseCompleted)
+	s.ends(s.transfer(), world.Completed)
 	require.NoError(t, s.Kube.SchedulingV1().PriorityClasses().Delete(s.soon(), class, metav1.DeleteOptions{}))
 	name := s.transfer()
-	s.ends(name, velerov1.PodVolumeBackupPhaseCompleted)
+	s.ends(name, world.Completed)
 	require.Equal(t, 1, r.metric("lateen_priority_class_fallbacks_total", "consumer", "data-mover", "reason", "rejected"))
 	s.says("PriorityClassNotInForce", "was deleted after the start")
 	refused := s.requests(cluster.Query{Verbs: []string{"create"}, Resources: []string{"pods"}, Name: name}).Where(func(r cluster.Record) bool { return r.Code == 403 })
@@ -180,7 +180,7 @@ func TestAnAPIServerThatIsAwayAtTheStart(t *testing.T) {
 			if test.starts {
 				timer := time.AfterFunc(test.away, func() { _ = gate.Open(t.Context()) })
 				t.Cleanup(func() { timer.Stop() })
-				s.ends(s.transfer(), velerov1.PodVolumeBackupPhaseCompleted)
+				s.ends(s.transfer(), world.Completed)
 				require.Equal(t, 1, r.finished("Completed", "completed"))
 				return
 			}

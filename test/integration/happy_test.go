@@ -9,6 +9,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/lateen-project/lateen/test/cluster"
+	"github.com/lateen-project/lateen/test/world"
 )
 
 func TestABackupCompletesInThePriorityClass(t *testing.T) {
@@ -25,13 +26,13 @@ func TestABackupCompletesInThePriorityClass(t *testing.T) {
 	require.EqualValues(t, 10, *mover.Spec.Priority)
 	require.Equal(t, "velero", mover.Spec.ServiceAccountName)
 
-	ended := s.ends(name, velerov1.PodVolumeBackupPhaseCompleted)
+	ended := s.ends(name, world.Completed)
 	require.Equal(t, "snapshot-of-"+name, ended.Status.SnapshotID)
 	require.Equal(t, "/"+string(ended.UID), ended.Status.Path)
 	require.EqualValues(t, 1000, ended.Status.Progress.BytesDone)
 	require.EqualValues(t, 500, ended.Status.IncrementalBytes)
 	require.Empty(t, ended.Status.Message)
-	require.Equal(t, []velerov1.PodVolumeBackupPhase{"", "Accepted", "Prepared", "InProgress", "Completed"}, s.path(history, name, "Completed"))
+	require.Equal(t, []world.Phase{"", "Accepted", "Prepared", "InProgress", "Completed"}, s.path(history, name, "Completed"))
 	require.Equal(t, 1, s.moversMade(name))
 	require.Contains(t, r.movers.String(), "stand-in mover of "+name)
 
@@ -61,9 +62,9 @@ func TestABackupTakesSevenWritesAndFourReadsAtMost(t *testing.T) {
 	s := newSite(t, 50*time.Millisecond, heard)
 	s.configure(`{}`)
 	s.start()
-	s.ends(s.transfer(), velerov1.PodVolumeBackupPhaseCompleted) // the agent has started
+	s.ends(s.transfer(), world.Completed) // the agent has started
 	before := len(s.requests(cluster.Query{}))
-	s.ends(s.transfer(), velerov1.PodVolumeBackupPhaseCompleted)
+	s.ends(s.transfer(), world.Completed)
 	var writes, reads []string
 	for _, record := range s.requests(cluster.Query{})[before:] {
 		switch {
@@ -85,7 +86,7 @@ func TestNothingIsAskedWhileAMoverWorks(t *testing.T) {
 	s.configure(`{}`)
 	s.start()
 	name := s.transfer()
-	s.ends(name, velerov1.PodVolumeBackupPhaseCompleted)
+	s.ends(name, world.Completed)
 	var between cluster.Records
 	for _, record := range s.requests(cluster.Query{}).Where(func(r cluster.Record) bool { return r.Resource != "events" && r.Verb != "watch" }) {
 		switch {
@@ -107,8 +108,8 @@ func TestTheTransfersOfOtherNodesAreLeftAlone(t *testing.T) {
 	s.configure(`{}`)
 	r := s.start()
 	elsewhere := s.transfer(func(b *velerov1.PodVolumeBackup) { b.Spec.Node = "another-node" })
-	require.NoError(t, s.CancelPodVolumeBackup(s.soon(), elsewhere))
-	s.ends(s.transfer(), velerov1.PodVolumeBackupPhaseCompleted)
+	require.NoError(t, s.Transfers(world.PodVolumeBackup).Cancel(s.soon(), elsewhere))
+	s.ends(s.transfer(), world.Completed)
 	require.Empty(t, s.requests(cluster.Query{Name: elsewhere}))
 	require.Zero(t, r.metric("lateen_transfers", "phase", "New"))
 }

@@ -8,19 +8,20 @@ import (
 	"net/http"
 	"strings"
 
-	velerov1 "github.com/vmware-tanzu/velero/pkg/apis/velero/v1"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/client-go/transport"
+
+	"github.com/lateen-project/lateen/test/world"
 )
 
 // heard stands between movers and the API server: who says something that an agent writes down waits
 // until that has happened. How many writes an agent makes then does not depend on who is faster.
 func heard(s *site) transport.WrapperFunc {
-	writtenDown := map[string]func(*velerov1.PodVolumeBackup) bool{
-		"Data-Path-Progress": func(b *velerov1.PodVolumeBackup) bool { return b.Status.Progress.BytesDone > 0 },
-		"Data-Path-Canceling": func(b *velerov1.PodVolumeBackup) bool {
-			return b.Status.Phase == velerov1.PodVolumeBackupPhaseCanceling
+	writtenDown := map[string]func(*world.Transfer) bool{
+		"Data-Path-Progress": func(b *world.Transfer) bool { return b.Status.Progress.BytesDone > 0 },
+		"Data-Path-Canceling": func(b *world.Transfer) bool {
+			return b.Status.Phase == world.Canceling
 		},
 	}
 	return func(next http.RoundTripper) http.RoundTripper {
@@ -31,7 +32,7 @@ func heard(s *site) transport.WrapperFunc {
 			}
 			response, err := next.RoundTrip(request)
 			if is := writtenDown[said.Reason]; err == nil && is != nil {
-				_, err = s.WaitPVB(request.Context(), said.InvolvedObject.Name, is)
+				_, err = s.Transfers(world.PodVolumeBackup).Wait(request.Context(), said.InvolvedObject.Name, is)
 			}
 			return response, err
 		})
@@ -54,8 +55,8 @@ func eventOf(request *http.Request) (*corev1.Event, error) {
 }
 
 // remains is all that a transfer leaves in its resource, but for times and for what is random in names.
-func remains(backup *velerov1.PodVolumeBackup) string {
-	left := backup.DeepCopy()
+func remains(backup *world.Transfer) string {
+	left := *backup
 	left.Status.AcceptedTimestamp, left.Status.StartTimestamp, left.Status.CompletionTimestamp = nil, nil, nil
 	text, err := json.MarshalIndent(map[string]any{
 		"labels": len(left.Labels), "annotations": left.Annotations, "finalizers": left.Finalizers, "cancel": left.Spec.Cancel, "status": left.Status,

@@ -6,10 +6,10 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
-	velerov1 "github.com/vmware-tanzu/velero/pkg/apis/velero/v1"
 
 	"github.com/lateen-project/lateen/test/cluster"
 	"github.com/lateen-project/lateen/test/node"
+	"github.com/lateen-project/lateen/test/world"
 )
 
 // story is a transfer that always makes the same writes, and the end that it must come to.
@@ -17,21 +17,21 @@ type story struct {
 	takes time.Duration
 	set   func(s *site)
 	act   func(s *site, name string) // what somebody else does meanwhile
-	phase velerov1.PodVolumeBackupPhase
+	phase world.Phase
 }
 
 func stories() map[string]story {
 	return map[string]story{
-		"a success": {takes: 50 * time.Millisecond, phase: velerov1.PodVolumeBackupPhaseCompleted},
+		"a success": {takes: 50 * time.Millisecond, phase: world.Completed},
 		"a failure": {
-			takes: 50 * time.Millisecond, phase: velerov1.PodVolumeBackupPhaseFailed,
+			takes: 50 * time.Millisecond, phase: world.Failed,
 			set: func(s *site) { s.mover.Result = &node.Result{ExitCode: 1, Message: "disk on fire"} },
 		},
 		"a cancel": {
-			takes: 30 * time.Second, phase: velerov1.PodVolumeBackupPhaseCanceled,
+			takes: 30 * time.Second, phase: world.Canceled,
 			act: func(s *site, name string) {
 				s.says("Data-Path-Started", name)
-				require.NoError(s, s.CancelPodVolumeBackup(s.soon(), name))
+				require.NoError(s, s.Transfers(world.PodVolumeBackup).Cancel(s.soon(), name))
 			},
 		},
 	}

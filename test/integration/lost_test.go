@@ -5,13 +5,13 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
-	velerov1 "github.com/vmware-tanzu/velero/pkg/apis/velero/v1"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/lateen-project/lateen/cmd/lateen/agent"
 	"github.com/lateen-project/lateen/test/node"
+	"github.com/lateen-project/lateen/test/world"
 )
 
 func TestAMoverThatIsLostStartsAgain(t *testing.T) {
@@ -32,9 +32,9 @@ func TestAMoverThatIsLostStartsAgain(t *testing.T) {
 			s.configure(`{}`)
 			r := s.start()
 			backup := s.transfer()
-			s.in(backup, velerov1.PodVolumeBackupPhaseInProgress)
+			s.in(backup, world.InProgress)
 			require.NoError(t, test.lose(s, backup))
-			ended := s.ends(backup, velerov1.PodVolumeBackupPhaseCompleted)
+			ended := s.ends(backup, world.Completed)
 			require.Equal(t, "1", ended.Annotations["lateen.dev/mover-restarts"])
 			require.Empty(t, ended.Status.Message)
 			require.Equal(t, 2, s.moversMade(backup))
@@ -51,7 +51,7 @@ func TestAMoverThatTheKubeletRefusesStartsAgain(t *testing.T) {
 	s.node.Faults.Add(node.Fault{Times: 2, Refused: &node.Waiting{Reason: "OutOfcpu", Message: "Node didn't have enough resource: cpu"}})
 	r := s.start()
 	backup := s.transfer()
-	s.ends(backup, velerov1.PodVolumeBackupPhaseCompleted)
+	s.ends(backup, world.Completed)
 	require.Equal(t, 3, s.moversMade(backup))
 	require.Equal(t, 2, r.metric("lateen_mover_restarts_total", "reason", "refused"))
 }
@@ -62,7 +62,7 @@ func TestAMoverThatIsLostTooOftenFails(t *testing.T) {
 	s.node.Faults.Add(node.Fault{Refused: &node.Waiting{Reason: "OutOfpods", Message: "too many pods"}})
 	r := s.start(func(options *agent.Options) { options.Limits.Retries = 2 })
 	backup := s.transfer()
-	ended := s.ends(backup, velerov1.PodVolumeBackupPhaseFailed)
+	ended := s.ends(backup, world.Failed)
 	require.Contains(t, ended.Status.Message, "OutOfpods")
 	require.Contains(t, ended.Status.Message, "given up after 2 restarts")
 	require.Equal(t, 3, s.moversMade(backup))
@@ -77,7 +77,7 @@ func TestAMoverThatIsDeletedBeforeItRunsCountsAsLost(t *testing.T) {
 	backup := s.transfer()
 	s.moverIs(backup, func(pod *corev1.Pod) bool { return pod.Spec.NodeName != "" && len(pod.Status.ContainerStatuses) > 0 })
 	require.NoError(t, s.node.Vanish(s.soon(), s.Namespace, backup))
-	ended := s.ends(backup, velerov1.PodVolumeBackupPhaseCompleted)
+	ended := s.ends(backup, world.Completed)
 	require.Equal(t, "1", ended.Annotations["lateen.dev/mover-restarts"])
 	require.Equal(t, 1, r.metric("lateen_mover_restarts_total", "reason", "vanished"))
 }
@@ -90,14 +90,14 @@ func TestAMoverThatTheSchedulerPreemptsWaitsForRoomAndStartsAgain(t *testing.T) 
 	s.configure(`{"priorityClassName":"` + low + `","podResources":{"cpuRequest":"40"}}`) // of 64
 	r := s.start()
 	name := s.transfer()
-	s.in(name, velerov1.PodVolumeBackupPhaseInProgress)
+	s.in(name, world.InProgress)
 	rival := s.rival(high)
 	_, err := s.WaitPod(s.soon(), s.Apps, rival.Name, func(pod *corev1.Pod) bool { return pod.Status.Phase == corev1.PodRunning })
 	require.NoError(t, err)
 	s.says("MoverRestarted", "restart 1 of 3")
-	s.in(name, velerov1.PodVolumeBackupPhaseAccepted)
+	s.in(name, world.Accepted)
 	require.NoError(t, s.Kube.CoreV1().Pods(s.Apps).Delete(s.soon(), rival.Name, metav1.DeleteOptions{}))
-	ended := s.ends(name, velerov1.PodVolumeBackupPhaseCompleted)
+	ended := s.ends(name, world.Completed)
 	require.Equal(t, "1", ended.Annotations["lateen.dev/mover-restarts"])
 	require.Equal(t, 2, s.moversMade(name))
 	require.Equal(t, 1, r.restarts(deletedOr("preempted")))

@@ -12,6 +12,7 @@ import (
 
 	"github.com/lateen-project/lateen/cmd/lateen/agent"
 	"github.com/lateen-project/lateen/test/node"
+	"github.com/lateen-project/lateen/test/world"
 )
 
 // shortPrepare ends preparing within two seconds; the API keeps whole seconds.
@@ -39,7 +40,7 @@ func TestAMoverThatEndsBadly(t *testing.T) {
 			s.node.Faults.Add(node.Fault{Ends: &test.end})
 			r := s.start()
 			backup := s.transfer()
-			ended := s.ends(backup, velerov1.PodVolumeBackupPhaseFailed)
+			ended := s.ends(backup, world.Failed)
 			require.Contains(t, ended.Status.Message, test.message)
 			require.Equal(t, 1, r.finished("Failed", test.reason))
 			require.Zero(t, r.metric("lateen_mover_restarts_total"))
@@ -55,7 +56,7 @@ func TestAMoverThatFailsAtWorkKeepsItsProgress(t *testing.T) {
 	s.configure(`{}`)
 	r := s.start()
 	name := s.transfer()
-	ended := s.ends(name, velerov1.PodVolumeBackupPhaseFailed)
+	ended := s.ends(name, world.Failed)
 	require.Equal(t, "disk on fire (exit code 1)", ended.Status.Message)
 	require.Equal(t, velerov1shared.DataMoveOperationProgress{TotalBytes: 1000, BytesDone: 500}, ended.Status.Progress)
 	require.Equal(t, 1, r.finished("Failed", "mover_failed"))
@@ -75,7 +76,7 @@ func TestAMoverThatEndsWellBeforeItWasToldToStartHasFailed(t *testing.T) {
 	first.stop()
 	s.moverIs(name, func(pod *corev1.Pod) bool { return pod.Status.Phase == corev1.PodSucceeded })
 	r := s.start()
-	ended := s.ends(name, velerov1.PodVolumeBackupPhaseFailed)
+	ended := s.ends(name, world.Failed)
 	require.Contains(t, ended.Status.Message, "before it was told to start")
 	require.Empty(t, ended.Status.SnapshotID)
 	require.Equal(t, 1, r.finished("Failed", "mover_failed"))
@@ -89,7 +90,7 @@ func TestAMoverWhoseResultCannotBeReadHasFailed(t *testing.T) {
 			s.configure(`{}`)
 			s.mover.Result = &node.Result{Message: message}
 			r := s.start()
-			ended := s.ends(s.transfer(), velerov1.PodVolumeBackupPhaseFailed)
+			ended := s.ends(s.transfer(), world.Failed)
 			require.Contains(t, ended.Status.Message, "its result cannot be read")
 			require.Empty(t, ended.Status.SnapshotID)
 			require.Equal(t, 1, r.finished("Failed", "result_unreadable"))
@@ -129,7 +130,7 @@ func TestAMoverThatDoesNotComeToRun(t *testing.T) {
 				s.node.Faults.Add(*test.fault)
 			}
 			r := s.start(test.changes...)
-			ended := s.ends(s.transfer(), velerov1.PodVolumeBackupPhaseFailed)
+			ended := s.ends(s.transfer(), world.Failed)
 			require.Contains(t, ended.Status.Message, test.message)
 			require.Equal(t, 1, r.finished("Failed", test.reason))
 		})
@@ -148,7 +149,7 @@ func TestAnUploaderThatIsNotKopiaFailsAtOnce(t *testing.T) {
 	s.configure(`{}`)
 	r := s.start()
 	backup := s.transfer(func(b *velerov1.PodVolumeBackup) { b.Spec.UploaderType = "restic" })
-	ended := s.ends(backup, velerov1.PodVolumeBackupPhaseFailed)
+	ended := s.ends(backup, world.Failed)
 	require.Contains(t, ended.Status.Message, "uploader restic is not supported by Lateen")
 	require.Zero(t, s.moversMade(backup))
 	require.Equal(t, 1, r.finished("Failed", "unsupported"))
@@ -172,7 +173,7 @@ func failsWithoutSource(s *site, lose func(s *site)) {
 	r := s.start()
 	lose(s)
 	name := s.transfer()
-	ended := s.ends(name, velerov1.PodVolumeBackupPhaseFailed)
+	ended := s.ends(name, world.Failed)
 	require.Contains(s, ended.Status.Message, "does not exist any more")
 	require.Zero(s, s.moversMade(name))
 	require.Equal(s, 1, r.finished("Failed", "source_gone"))
@@ -189,7 +190,7 @@ func TestNoMoreMoversWorkThanThereAreSlots(t *testing.T) {
 		names[i] = s.transfer()
 	}
 	for _, name := range names {
-		s.ends(name, velerov1.PodVolumeBackupPhaseCompleted)
+		s.ends(name, world.Completed)
 	}
 	require.Equal(t, 2, history.MostAtOnce(s.node.Name(), "InProgress", "Canceling"))
 	require.Equal(t, 2, r.metric("lateen_slots_limit"))

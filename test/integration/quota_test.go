@@ -7,21 +7,22 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
-	velerov1 "github.com/vmware-tanzu/velero/pkg/apis/velero/v1"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/lateen-project/lateen/test/world"
 )
 
 func TestAQuotaIsNoReasonToLeaveTheClassOut(t *testing.T) {
 	tests := map[string]struct {
 		lifted bool
-		phase  velerov1.PodVolumeBackupPhase
+		phase  world.Phase
 		reason string
 		says   string
 	}{
-		"until it is lifted":            {lifted: true, phase: velerov1.PodVolumeBackupPhaseCompleted, reason: "completed"},
-		"when it is not lifted in time": {phase: velerov1.PodVolumeBackupPhaseFailed, reason: "prepare_timeout", says: "exceeded quota: none"},
+		"until it is lifted":            {lifted: true, phase: world.Completed, reason: "completed"},
+		"when it is not lifted in time": {phase: world.Failed, reason: "prepare_timeout", says: "exceeded quota: none"},
 	}
 	for name, test := range tests {
 		t.Run(name, func(t *testing.T) {
@@ -39,7 +40,7 @@ func TestAQuotaIsNoReasonToLeaveTheClassOut(t *testing.T) {
 			case <-s.soon().Done():
 				require.Fail(t, "the quota refuses nothing")
 			}
-			s.in(name, velerov1.PodVolumeBackupPhaseAccepted)
+			s.in(name, world.Accepted)
 			if test.lifted {
 				require.NoError(t, s.Kube.CoreV1().ResourceQuotas(s.Namespace).Delete(s.soon(), "none", metav1.DeleteOptions{}))
 				require.Equal(t, class, s.moverIs(name, func(*corev1.Pod) bool { return true }).Spec.PriorityClassName)

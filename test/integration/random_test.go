@@ -8,7 +8,6 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
-	velerov1 "github.com/vmware-tanzu/velero/pkg/apis/velero/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 
 	"github.com/lateen-project/lateen/cmd/lateen/agent"
@@ -66,8 +65,8 @@ func meddle(s *site, random *rand.Rand, names []string) {
 	s.Helper()
 	name := names[random.IntN(len(names))]
 	act := []func() error{
-		func() error { return s.CancelPodVolumeBackup(s.soon(), name) },
-		func() error { return s.DeletePodVolumeBackup(s.soon(), name) },
+		func() error { return s.Transfers(world.PodVolumeBackup).Cancel(s.soon(), name) },
+		func() error { return s.Transfers(world.PodVolumeBackup).Delete(s.soon(), name) },
 		func() error { return s.node.Vanish(s.soon(), s.Namespace, name) },
 		func() error { _ = s.node.Evict(s.Namespace, name, "pressure"); return nil },
 	}[random.IntN(4)]
@@ -79,16 +78,16 @@ func meddle(s *site, random *rand.Rand, names []string) {
 // settle waits for a transfer to be over and clean, or to be gone if somebody has deleted it.
 func settle(s *site, name string) {
 	s.Helper()
-	backup, err := s.GetPodVolumeBackup(s.soon(), name)
+	backup, err := s.Transfers(world.PodVolumeBackup).Get(s.soon(), name)
 	if apierrors.IsNotFound(err) {
 		require.NoError(s, s.WaitPodGone(s.soon(), s.Namespace, name))
 		return
 	}
 	require.NoError(s, err)
 	if backup.DeletionTimestamp != nil {
-		require.NoError(s, s.WaitPVBGone(s.soon(), name))
+		require.NoError(s, s.Transfers(world.PodVolumeBackup).WaitGone(s.soon(), name))
 	} else {
-		_, err := s.WaitPVB(s.soon(), name, func(b *velerov1.PodVolumeBackup) bool { return world.Ended(b) && len(b.Finalizers) == 0 })
+		_, err := s.Transfers(world.PodVolumeBackup).Wait(s.soon(), name, world.Settled)
 		require.NoError(s, err)
 	}
 	require.NoError(s, s.WaitPodGone(s.soon(), s.Namespace, name))
@@ -99,7 +98,7 @@ func requireOneEnd(t *testing.T, history *world.Recorder, name string) {
 	t.Helper()
 	phases := history.Phases(name)
 	for i, phase := range phases {
-		if world.Ended(&velerov1.PodVolumeBackup{Status: velerov1.PodVolumeBackupStatus{Phase: phase}}) {
+		if phase.Ended() {
 			for _, later := range phases[i+1:] {
 				require.Equal(t, world.Gone, later, "%v", phases)
 			}

@@ -10,6 +10,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/lateen-project/lateen/test/cluster"
+	"github.com/lateen-project/lateen/test/world"
 )
 
 func TestAMoverGoesOnWithoutItsAgentAndTheNextAgentContinues(t *testing.T) {
@@ -17,11 +18,11 @@ func TestAMoverGoesOnWithoutItsAgentAndTheNextAgentContinues(t *testing.T) {
 	s.configure(`{}`)
 	first := s.start()
 	name := s.transfer()
-	s.in(name, velerov1.PodVolumeBackupPhaseInProgress)
+	s.in(name, world.InProgress)
 	require.Less(t, first.stop(), 5*time.Second)
 	s.moverIs(name, func(pod *corev1.Pod) bool { return pod.Status.Phase == corev1.PodSucceeded })
 	second := s.start()
-	s.ends(name, velerov1.PodVolumeBackupPhaseCompleted)
+	s.ends(name, world.Completed)
 	require.Equal(t, 1, s.moversMade(name))
 	require.Equal(t, 1, second.finished("Completed", "completed"))
 }
@@ -36,7 +37,7 @@ func TestWhatWasPreparedWhileNoAgentRanIsNotMissed(t *testing.T) {
 	first.stop()
 	s.moverIs(name, func(pod *corev1.Pod) bool { return pod.Status.Phase == corev1.PodRunning })
 	s.start()
-	s.ends(name, velerov1.PodVolumeBackupPhaseCompleted)
+	s.ends(name, world.Completed)
 	require.Equal(t, 1, s.moversMade(name))
 }
 
@@ -51,8 +52,8 @@ func TestTwoAgentsOfOneNode(t *testing.T) {
 		names[i] = s.transfer()
 	}
 	for _, name := range names {
-		s.ends(name, velerov1.PodVolumeBackupPhaseCompleted)
-		require.Equal(t, []velerov1.PodVolumeBackupPhase{"", "Accepted", "Prepared", "InProgress", "Completed"}, s.path(history, name, "Completed"))
+		s.ends(name, world.Completed)
+		require.Equal(t, []world.Phase{"", "Accepted", "Prepared", "InProgress", "Completed"}, s.path(history, name, "Completed"))
 		require.Equal(t, 1, s.moversMade(name))
 	}
 	require.Equal(t, len(names), one.finished("Completed", "completed")+other.finished("Completed", "completed"), "each has one end")
@@ -66,12 +67,12 @@ func TestTwoAgentsOfOneNode(t *testing.T) {
 func TestAPodOfAnotherOwnerIsLeftAlone(t *testing.T) {
 	tests := map[string]struct {
 		goes   bool
-		phase  velerov1.PodVolumeBackupPhase
+		phase  world.Phase
 		reason string
 		says   string
 	}{
-		"and waited for":             {goes: true, phase: velerov1.PodVolumeBackupPhaseCompleted, reason: "completed"},
-		"and named when it stays on": {phase: velerov1.PodVolumeBackupPhaseFailed, reason: "prepare_timeout", says: "exists and belongs to something else"},
+		"and waited for":             {goes: true, phase: world.Completed, reason: "completed"},
+		"and named when it stays on": {phase: world.Failed, reason: "prepare_timeout", says: "exists and belongs to something else"},
 	}
 	for name, test := range tests {
 		t.Run(name, func(t *testing.T) {
@@ -81,7 +82,7 @@ func TestAPodOfAnotherOwnerIsLeftAlone(t *testing.T) {
 			s.foreign("taken")
 			r := s.start(shortPrepare)
 			name := s.transfer(func(b *velerov1.PodVolumeBackup) { b.Name, b.GenerateName = "taken", "" })
-			s.in(name, velerov1.PodVolumeBackupPhaseAccepted)
+			s.in(name, world.Accepted)
 			if test.goes {
 				require.NoError(t, s.node.Vanish(s.soon(), s.Namespace, "taken"))
 				s.ends(name, test.phase)
@@ -112,7 +113,7 @@ func TestABackupThatVelerosAgentLeftInProgressIsContinued(t *testing.T) {
 	s.configure(`{}`)
 	s.start().stop()
 	name := s.transfer()
-	backup, err := s.GetPodVolumeBackup(s.soon(), name)
+	backup, err := s.Transfers(world.PodVolumeBackup).Get(s.soon(), name)
 	require.NoError(t, err)
 	mover := &corev1.Pod{ // as Velero's agent makes them (velero-protocol 2.4): none of our labels
 		ObjectMeta: metav1.ObjectMeta{
@@ -128,11 +129,11 @@ func TestABackupThatVelerosAgentLeftInProgressIsContinued(t *testing.T) {
 	}
 	_, err = s.Kube.CoreV1().Pods(s.Namespace).Create(s.soon(), mover, metav1.CreateOptions{})
 	require.NoError(t, err)
-	require.NoError(t, s.PatchPodVolumeBackup(s.soon(), name, `{"metadata":{"finalizers":["velero.io/pod-volume-finalizer"]},"status":{"phase":"InProgress","startTimestamp":"`+
+	require.NoError(t, s.Transfers(world.PodVolumeBackup).Patch(s.soon(), name, `{"metadata":{"finalizers":["velero.io/pod-volume-finalizer"]},"status":{"phase":"InProgress","startTimestamp":"`+
 		metav1.Now().UTC().Format(time.RFC3339)+`"}}`))
 	s.moverIs(name, func(pod *corev1.Pod) bool { return pod.Status.Phase == corev1.PodRunning })
 	r := s.start()
-	s.ends(name, velerov1.PodVolumeBackupPhaseCompleted)
+	s.ends(name, world.Completed)
 	require.Zero(t, s.moversMade(name))
 	require.Equal(t, 1, r.finished("Completed", "completed"))
 	require.Zero(t, r.metric("lateen_slots_in_use"))

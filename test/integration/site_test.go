@@ -104,16 +104,16 @@ func (s *site) transfer(change ...func(*velerov1.PodVolumeBackup)) string {
 }
 
 // in waits until the PodVolumeBackup is in a phase.
-func (s *site) in(name string, phase velerov1.PodVolumeBackupPhase) *velerov1.PodVolumeBackup {
+func (s *site) in(name string, phase world.Phase) *world.Transfer {
 	s.Helper()
-	backup, err := s.WaitPVB(s.soon(), name, world.In(phase))
+	backup, err := s.Transfers(world.PodVolumeBackup).Wait(s.soon(), name, world.In(phase))
 	require.NoError(s, err)
 	return backup
 }
 
 // ends waits for the end of a PodVolumeBackup and for what has to be true after any end: it is clean, and
 // no mover is left.
-func (s *site) ends(name string, phase velerov1.PodVolumeBackupPhase) *velerov1.PodVolumeBackup {
+func (s *site) ends(name string, phase world.Phase) *world.Transfer {
 	s.Helper()
 	backup := s.clean(name, phase)
 	require.NoError(s, s.WaitPodGone(s.soon(), s.Namespace, name))
@@ -121,9 +121,9 @@ func (s *site) ends(name string, phase velerov1.PodVolumeBackupPhase) *velerov1.
 }
 
 // clean waits for the end of a PodVolumeBackup and looks at the resource alone.
-func (s *site) clean(name string, phase velerov1.PodVolumeBackupPhase) *velerov1.PodVolumeBackup {
+func (s *site) clean(name string, phase world.Phase) *world.Transfer {
 	s.Helper()
-	backup, err := s.WaitPVB(s.soon(), name, func(b *velerov1.PodVolumeBackup) bool { return world.Ended(b) && len(b.Finalizers) == 0 })
+	backup, err := s.Transfers(world.PodVolumeBackup).Wait(s.soon(), name, world.Settled)
 	require.NoError(s, err)
 	require.Equal(s, phase, backup.Status.Phase, backup.Status.Message)
 	require.NotNil(s, backup.Status.CompletionTimestamp)
@@ -171,7 +171,7 @@ func (s *site) eventsOf(name string) []string {
 }
 
 // path is the phases that a PodVolumeBackup went through up to the one given.
-func (s *site) path(history *world.Recorder, name string, last velerov1.PodVolumeBackupPhase) []velerov1.PodVolumeBackupPhase {
+func (s *site) path(history *world.Recorder, name string, last world.Phase) []world.Phase {
 	s.Helper()
 	_, err := history.Until(s.soon(), func(all []world.Transition) bool {
 		return slices.ContainsFunc(all, func(seen world.Transition) bool { return seen.Name == name && seen.To == last })

@@ -51,7 +51,7 @@ func (s *transfers) transfer(ctx context.Context, t *testing.T) *velerov1.PodVol
 
 func (s *transfers) begin(ctx context.Context, t *testing.T, name string) {
 	t.Helper()
-	require.NoError(t, s.PatchPodVolumeBackup(ctx, name, `{"status":{"phase":"InProgress"}}`))
+	require.NoError(t, s.Transfers(world.PodVolumeBackup).Patch(ctx, name, `{"status":{"phase":"InProgress"}}`))
 }
 
 // end waits for the end of a mover and returns its exit code and termination message.
@@ -129,7 +129,7 @@ func TestStandInHearsACancel(t *testing.T) {
 	made := s.transfer(ctx, t)
 	s.begin(ctx, t, made.Name)
 	s.said(ctx, t, made, "Data-Path-Started")
-	require.NoError(t, s.CancelPodVolumeBackup(ctx, made.Name))
+	require.NoError(t, s.Transfers(world.PodVolumeBackup).Cancel(ctx, made.Name))
 	code, message := s.end(ctx, t, made.Name)
 	require.EqualValues(t, 1, code)
 	require.Equal(t, "Failed to run data path service for PVB "+made.Name+": data path is canceled", message)
@@ -145,7 +145,7 @@ func TestStandInHearsNoCancelThatCameTooEarly(t *testing.T) {
 	s := newTransfers(ctx, t, 10*time.Millisecond, func(*node.StandIn) {})
 	made := s.transfer(ctx, t)
 	s.pod(ctx, t, made.Name, world.Ready)
-	require.NoError(t, s.CancelPodVolumeBackup(ctx, made.Name))
+	require.NoError(t, s.Transfers(world.PodVolumeBackup).Cancel(ctx, made.Name))
 	s.begin(ctx, t, made.Name)
 	code, _ := s.end(ctx, t, made.Name)
 	require.Zero(t, code, "Velero's mover hears of the change alone, and only while InProgress")
@@ -176,7 +176,7 @@ func TestStandInCanBeDeafAndSilentAndFail(t *testing.T) {
 			made := s.transfer(ctx, t)
 			s.begin(ctx, t, made.Name)
 			s.pod(ctx, t, made.Name, world.Ready)
-			require.NoError(t, s.CancelPodVolumeBackup(ctx, made.Name))
+			require.NoError(t, s.Transfers(world.PodVolumeBackup).Cancel(ctx, made.Name))
 			code, _ := s.end(ctx, t, made.Name)
 			require.Equal(t, test.code, code)
 			var reasons []string

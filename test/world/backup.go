@@ -5,23 +5,29 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"fmt"
-	"slices"
 	"time"
 
 	velerov1 "github.com/vmware-tanzu/velero/pkg/apis/velero/v1"
+	velerov2alpha1 "github.com/vmware-tanzu/velero/pkg/apis/velero/v2alpha1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/validation"
+	"k8s.io/utils/ptr"
 )
 
 const (
 	// defaultLocation is the backup storage location that a backup has if it names none.
 	defaultLocation = "default"
+	// snapshotTimeout is what Velero's server gives to what is done with snapshots, unless the backup says otherwise.
+	snapshotTimeout = 10 * time.Minute
 	// pvcNameAnnotation is PVCNameAnnotation of Velero's pkg/podvolume/configs, which nothing light exports.
 	pvcNameAnnotation = "velero.io/pvc-name"
 
-	podVolumeBackups = "podvolumebackups"
+	podVolumeBackups  = "podvolumebackups"
+	podVolumeRestores = "podvolumerestores"
+	dataUploads       = "datauploads"
+	dataDownloads     = "datadownloads"
 )
 
 // Backup creates a backup that is being worked on, with the timeouts that Velero's server fills in. It owns
@@ -34,14 +40,14 @@ func (w *World) Backup(ctx context.Context, name string) (*velerov1.Backup, erro
 		Spec: velerov1.BackupSpec{
 			StorageLocation: defaultLocation, IncludedNamespaces: []string{w.Apps},
 			TTL:                metav1.Duration{Duration: 30 * 24 * time.Hour},
-			CSISnapshotTimeout: metav1.Duration{Duration: 10 * time.Minute}, ItemOperationTimeout: metav1.Duration{Duration: 4 * time.Hour},
+			CSISnapshotTimeout: metav1.Duration{Duration: snapshotTimeout}, ItemOperationTimeout: metav1.Duration{Duration: 4 * time.Hour},
 		},
 		Status: velerov1.BackupStatus{
 			Phase: velerov1.BackupPhaseInProgress, Version: 1, FormatVersion: "1.1.0", StartTimestamp: new(metav1.Now()),
 		},
 	}
 	made := &velerov1.Backup{}
-	return made, w.create(ctx, "backups", backup, made)
+	return made, w.create(ctx, w.Velero, "backups", backup, made)
 }
 
 // PodVolumeBackup creates the resource as Velero's server does for one volume of a pod that runs: named after
@@ -49,20 +55,16 @@ func (w *World) Backup(ctx context.Context, name string) (*velerov1.Backup, erro
 func (w *World) PodVolumeBackup(
 	ctx context.Context, backup *velerov1.Backup, pod *corev1.Pod, volume string, change ...func(*velerov1.PodVolumeBackup),
 ) (*velerov1.PodVolumeBackup, error) {
-	index := slices.IndexFunc(pod.Spec.Volumes, func(v corev1.Volume) bool { return v.Name == volume })
-	if index < 0 {
-		return nil, fmt.Errorf("make pod volume backup: pod %s has no volume %s", pod.Name, volume)
-	}
-	claim, err := w.claimOf(ctx, pod.Namespace, pod.Spec.Volumes[index])
+	claim, err := w.claimOfVolume(ctx, pod, volume)
 	if err != nil {
-		return nil, err
+		return nil, fmt.Errorf("make pod volume backup: %w", err)
 	}
 	wanted := podVolumeBackup(backup, pod, volume, claim)
 	for _, alter := range change {
 		alter(wanted)
 	}
 	made := &velerov1.PodVolumeBackup{}
-	return made, w.create(ctx, podVolumeBackups, wanted, made)
+	return made, w.create(ctx, w.Velero, podVolumeBackups, wanted, made)
 }
 
 func podVolumeBackup(
@@ -71,13 +73,8 @@ func podVolumeBackup(
 	made := &velerov1.PodVolumeBackup{
 		ObjectMeta: metav1.ObjectMeta{
 			GenerateName: backup.Name + "-", Namespace: backup.Namespace,
-			Labels: map[string]string{
-				velerov1.BackupNameLabel: labelValue(backup.Name), velerov1.BackupUIDLabel: string(backup.UID),
-			},
-			OwnerReferences: []metav1.OwnerReference{{
-				APIVersion: velerov1.SchemeGroupVersion.String(), Kind: "Backup",
-				Name: backup.Name, UID: backup.UID, Controller: new(true),
-			}},
+			Labels:          labelsOfBackup(backup),
+			OwnerReferences: ownedBy("Backup", backup),
 		},
 		Spec: velerov1.PodVolumeBackupSpec{
 			Node:   pod.Spec.NodeName,
@@ -97,6 +94,52 @@ func podVolumeBackup(
 	return made
 }
 
+// DataUpload creates the resource as Velero's server does for the snapshot of a claim, whose storage class it adds
+// to what is said of the snapshot. Each of change may alter it first.
+func (w *World) DataUpload(
+	ctx context.Context, backup *velerov1.Backup, claim *corev1.PersistentVolumeClaim,
+	snapshot velerov2alpha1.CSISnapshotSpec, change ...func(*velerov2alpha1.DataUpload),
+) (*velerov2alpha1.DataUpload, error) {
+	snapshot.StorageClass = ptr.Deref(claim.Spec.StorageClassName, "")
+	wanted := &velerov2alpha1.DataUpload{
+		ObjectMeta: metav1.ObjectMeta{
+			GenerateName: backup.Name + "-", Namespace: backup.Namespace,
+			Labels: labelsOfBackup(backup), OwnerReferences: ownedBy("Backup", backup),
+		},
+		Spec: velerov2alpha1.DataUploadSpec{
+			SnapshotType: velerov2alpha1.SnapshotTypeCSI, CSISnapshot: &snapshot,
+			SourcePVC: claim.Name, SourceNamespace: claim.Namespace, DataMover: backup.Spec.DataMover,
+			BackupStorageLocation: backup.Spec.StorageLocation, OperationTimeout: backup.Spec.CSISnapshotTimeout,
+		},
+	}
+	wanted.Labels[velerov1.PVCUIDLabel] = string(claim.UID)
+	wanted.Labels[velerov1.AsyncOperationIDLabel] = operationID(velerov1.AsyncOperationIDPrefixDataUpload, backup.UID, claim.UID)
+	for _, alter := range change {
+		alter(wanted)
+	}
+	made := &velerov2alpha1.DataUpload{}
+	return made, w.create(ctx, w.VeleroAlpha, dataUploads, wanted, made)
+}
+
+func labelsOfBackup(backup *velerov1.Backup) map[string]string {
+	return map[string]string{
+		velerov1.BackupNameLabel: labelValue(backup.Name), velerov1.BackupUIDLabel: string(backup.UID),
+	}
+}
+
+// ownedBy is the owner of what Velero's server makes for a backup or a restore.
+func ownedBy(kind string, owner metav1.Object) []metav1.OwnerReference {
+	return []metav1.OwnerReference{{
+		APIVersion: velerov1.SchemeGroupVersion.String(), Kind: kind,
+		Name: owner.GetName(), UID: owner.GetUID(), Controller: new(true),
+	}}
+}
+
+// operationID is by what Velero's server finds again what it has asked for.
+func operationID(prefix velerov1.AsyncOperationIDPrefix, owner, claim types.UID) string {
+	return labelValue(fmt.Sprintf("%s%s.%s", prefix, owner, claim))
+}
+
 // labelValue shortens what is too long for a label as Velero does: the end gives way to six digits of a hash.
 func labelValue(name string) string {
 	if len(name) <= validation.DNS1035LabelMaxLength {
@@ -105,27 +148,4 @@ func labelValue(name string) string {
 	hash := sha256.Sum256([]byte(name))
 	const digits = 6
 	return name[:validation.DNS1035LabelMaxLength-digits] + hex.EncodeToString(hash[:])[:digits]
-}
-
-// GetPodVolumeBackup reads one from the API server.
-func (w *World) GetPodVolumeBackup(ctx context.Context, name string) (*velerov1.PodVolumeBackup, error) {
-	found := &velerov1.PodVolumeBackup{}
-	err := w.Velero.Get().Namespace(w.Namespace).Resource(podVolumeBackups).Name(name).Do(ctx).Into(found)
-	return found, err
-}
-
-// PatchPodVolumeBackup applies a JSON merge patch, status and all: these resources have no subresource.
-func (w *World) PatchPodVolumeBackup(ctx context.Context, name, patch string) error {
-	return w.Velero.Patch(types.MergePatchType).Namespace(w.Namespace).Resource(podVolumeBackups).Name(name).
-		Body([]byte(patch)).Do(ctx).Error()
-}
-
-// CancelPodVolumeBackup asks for the end of it as Velero's server does.
-func (w *World) CancelPodVolumeBackup(ctx context.Context, name string) error {
-	return w.PatchPodVolumeBackup(ctx, name, `{"spec":{"cancel":true}}`)
-}
-
-// DeletePodVolumeBackup asks for its deletion, which finalizers may delay.
-func (w *World) DeletePodVolumeBackup(ctx context.Context, name string) error {
-	return w.Velero.Delete().Namespace(w.Namespace).Resource(podVolumeBackups).Name(name).Do(ctx).Error()
 }

@@ -132,15 +132,25 @@ func podTemplate(options Options, container corev1.Container, labels map[string]
 		Volumes:            []corev1.Volume{emptyDir("scratch")},
 		Affinity:           notOnWindows(),
 	}
-	if options.Node != "" {
-		spec.NodeSelector = map[string]string{corev1.LabelHostname: options.Node}
-	}
+	spec.NodeSelector = options.nodeSelector()
 	if options.Credentials != nil {
 		spec.Volumes = append(spec.Volumes, corev1.Volume{Name: credentials, VolumeSource: corev1.VolumeSource{
 			Secret: &corev1.SecretVolumeSource{SecretName: credentials, DefaultMode: new(int32(0o444))},
 		}})
 	}
 	return corev1.PodTemplateSpec{ObjectMeta: metav1.ObjectMeta{Labels: all}, Spec: spec}
+}
+
+// nodeSelector is what picks the nodes of this installation; nil if any will do.
+func (o Options) nodeSelector() map[string]string {
+	selector := maps.Clone(o.NodeLabels)
+	if o.Node != "" {
+		if selector == nil {
+			selector = map[string]string{}
+		}
+		selector[corev1.LabelHostname] = o.Node
+	}
+	return selector
 }
 
 func notOnWindows() *corev1.Affinity {

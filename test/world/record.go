@@ -2,78 +2,102 @@ package world
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"slices"
 	"sync"
 	"time"
 
-	velerov1 "github.com/vmware-tanzu/velero/pkg/apis/velero/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/watch"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/client-go/dynamic/dynamicinformer"
+	"k8s.io/client-go/tools/cache"
 )
 
 // Gone is the phase of a Transition that stands for deletion. No resource ever has it.
-const Gone velerov1.PodVolumeBackupPhase = "(gone)"
+const Gone Phase = "(gone)"
 
-// Transition is one change of a pod volume backup's phase, or its first appearance.
+// Transition is one change of a transfer's phase, or its first appearance.
 type Transition struct {
+	Kind Kind
 	Name string
-	Node string // spec.node
-	From velerov1.PodVolumeBackupPhase
-	To   velerov1.PodVolumeBackupPhase
+	Node string // where the transfer is done, as far as that is settled
+	From Phase
+	To   Phase
 	At   time.Time // when this process saw it
 }
 
-// Recorder keeps every transition of a namespace's pod volume backups, in the order of the API server.
+// Recorder keeps every transition of a namespace's transfers; those of a kind are in the order of the API server. A
+// watch that breaks off is begun anew where it ended, or with what is there if that is too old.
 type Recorder struct {
 	mu          sync.Mutex
 	transitions []Transition
 	changed     chan struct{} // closed and replaced at every transition
-	err         error         // why the watch ended
+	err         error         // why the recording ended
 }
 
 // Record starts a recorder, which ends with ctx. It has what exists already as first appearances.
 func (w *World) Record(ctx context.Context) (*Recorder, error) {
-	watcher, err := w.watchPVBs(ctx, metav1.ListOptions{})
-	if err != nil {
-		return nil, err
-	}
 	r := &Recorder{changed: make(chan struct{})}
-	go r.run(ctx, watcher)
+	factory := dynamicinformer.NewFilteredDynamicSharedInformerFactory(w.dynamic, 0, w.Namespace, nil)
+	var complete []cache.DoneChecker
+	for _, kind := range Kinds() {
+		informer := factory.ForResource(kind.Resource()).Informer()
+		registration, err := informer.AddEventHandler(cache.ResourceEventHandlerFuncs{
+			AddFunc:    func(object any) { r.see(kind, nil, object) },
+			UpdateFunc: func(old, object any) { r.see(kind, old, object) },
+			DeleteFunc: func(object any) { r.see(kind, object, nil) },
+		})
+		if err != nil {
+			return nil, fmt.Errorf("watch %ss: %w", kind, err)
+		}
+		complete = append(complete, registration.HasSyncedChecker())
+	}
+	factory.Start(ctx.Done())
+	context.AfterFunc(ctx, func() { r.end(context.Cause(ctx)) })
+	for _, listed := range complete {
+		select {
+		case <-listed.Done():
+		case <-ctx.Done():
+			return nil, fmt.Errorf("list transfers: %w", context.Cause(ctx))
+		}
+	}
 	return r, nil
 }
 
-func (r *Recorder) run(ctx context.Context, watcher watch.Interface) {
-	defer watcher.Stop()
-	phases := map[string]velerov1.PodVolumeBackupPhase{}
-	for event := range watcher.ResultChan() {
-		backup, ok := event.Object.(*velerov1.PodVolumeBackup)
-		if !ok {
-			r.end(fmt.Errorf("watch pod volume backups: %w", apierrors.FromObject(event.Object)))
-			return
-		}
-		from, known := phases[backup.Name]
-		to := backup.Status.Phase
-		if event.Type == watch.Deleted {
-			to = Gone
-			delete(phases, backup.Name)
-		} else {
-			phases[backup.Name] = to
-		}
-		if !known || from != to {
-			r.add(Transition{Name: backup.Name, Node: backup.Spec.Node, From: from, To: to, At: time.Now()})
-		}
+// see compares what a transfer was with what it is; nil stands for nothing.
+func (r *Recorder) see(kind Kind, before, now any) {
+	was, is := look(before), look(now)
+	switch {
+	case was == nil && is == nil:
+	case is == nil:
+		r.add(Transition{Kind: kind, Name: was.Name, Node: was.Node(), From: was.Status.Phase, To: Gone})
+	case was != nil && was.UID != is.UID: // a watch that broke off has missed a deletion
+		r.see(kind, before, nil)
+		r.see(kind, nil, now)
+	case was == nil:
+		r.add(Transition{Kind: kind, Name: is.Name, Node: is.Node(), To: is.Status.Phase})
+	case was.Status.Phase != is.Status.Phase:
+		r.add(Transition{Kind: kind, Name: is.Name, Node: is.Node(), From: was.Status.Phase, To: is.Status.Phase})
 	}
-	if err := context.Cause(ctx); err != nil {
-		r.end(err)
-		return
+}
+
+// look is the Transfer that a watch tells of; nil if that is none.
+func look(object any) *Transfer {
+	if last, ok := object.(cache.DeletedFinalStateUnknown); ok {
+		object = last.Obj
 	}
-	r.end(errors.New("watch pod volume backups: the watch ended"))
+	resource, ok := object.(*unstructured.Unstructured)
+	if !ok {
+		return nil
+	}
+	transfer, err := View(resource)
+	if err != nil { // the API server checks all fields that a Transfer has
+		return nil
+	}
+	return transfer
 }
 
 func (r *Recorder) add(transition Transition) {
+	transition.At = time.Now()
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.transitions = append(r.transitions, transition)
@@ -96,9 +120,9 @@ func (r *Recorder) Transitions() []Transition {
 	return slices.Clone(r.transitions)
 }
 
-// Phases are those that one pod volume backup went through so far, the first one it was seen in included.
-func (r *Recorder) Phases(name string) []velerov1.PodVolumeBackupPhase {
-	var phases []velerov1.PodVolumeBackupPhase
+// Phases are those that the transfer of that name went through so far, the first one it was seen in included.
+func (r *Recorder) Phases(name string) []Phase {
+	var phases []Phase
 	for _, transition := range r.Transitions() {
 		if transition.Name == name {
 			phases = append(phases, transition.To)
@@ -107,18 +131,20 @@ func (r *Recorder) Phases(name string) []velerov1.PodVolumeBackupPhase {
 	return phases
 }
 
-// MostAtOnce is how many pod volume backups of node were in one of phases at the same time, at most.
-func (r *Recorder) MostAtOnce(node string, phases ...velerov1.PodVolumeBackupPhase) int {
-	inside := map[string]bool{}
+// MostAtOnce is how many transfers on node were in one of phases at the same time, at most.
+func (r *Recorder) MostAtOnce(node string, phases ...Phase) int {
+	type transfer struct {
+		kind Kind
+		name string
+	}
+	inside := map[transfer]bool{}
 	most := 0
 	for _, transition := range r.Transitions() {
-		if transition.Node != node {
-			continue
-		}
-		if slices.Contains(phases, transition.To) {
-			inside[transition.Name] = true
+		this := transfer{kind: transition.Kind, name: transition.Name}
+		if transition.Node == node && slices.Contains(phases, transition.To) {
+			inside[this] = true
 		} else {
-			delete(inside, transition.Name)
+			delete(inside, this)
 		}
 		most = max(most, len(inside))
 	}

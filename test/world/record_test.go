@@ -16,9 +16,9 @@ import (
 )
 
 const (
-	accepted   = velerov1.PodVolumeBackupPhaseAccepted
-	inProgress = velerov1.PodVolumeBackupPhaseInProgress
-	completed  = velerov1.PodVolumeBackupPhaseCompleted
+	accepted   = world.Accepted
+	inProgress = world.InProgress
+	completed  = world.Completed
 )
 
 // backupAndPod make what a pod volume backup needs: its owner, and a pod on node n1 with a volume data.
@@ -32,9 +32,9 @@ func backupAndPod(ctx context.Context, t *testing.T, w *world.World) (*velerov1.
 	return backup, pod
 }
 
-func setPhase(ctx context.Context, t *testing.T, w *world.World, name string, phase velerov1.PodVolumeBackupPhase) {
+func setPhase(ctx context.Context, t *testing.T, w *world.World, name string, phase world.Phase) {
 	t.Helper()
-	require.NoError(t, w.PatchPodVolumeBackup(ctx, name, fmt.Sprintf(`{"status":{"phase":%q}}`, phase)))
+	require.NoError(t, w.Transfers(world.PodVolumeBackup).Patch(ctx, name, fmt.Sprintf(`{"status":{"phase":%q}}`, phase)))
 }
 
 func TestRecorderKeepsOrderAndConcurrency(t *testing.T) {
@@ -54,15 +54,15 @@ func TestRecorderKeepsOrderAndConcurrency(t *testing.T) {
 	setPhase(ctx, t, w, first.Name, inProgress)
 	setPhase(ctx, t, w, elsewhere.Name, inProgress)
 	setPhase(ctx, t, w, first.Name, completed)
-	require.NoError(t, w.PatchPodVolumeBackup(ctx, second.Name, `{"status":{"message":"no transition"}}`))
+	require.NoError(t, w.Transfers(world.PodVolumeBackup).Patch(ctx, second.Name, `{"status":{"message":"no transition"}}`))
 	setPhase(ctx, t, w, second.Name, inProgress)
-	require.NoError(t, w.DeletePodVolumeBackup(ctx, second.Name))
-	require.NoError(t, w.WaitPVBGone(ctx, second.Name))
+	require.NoError(t, w.Transfers(world.PodVolumeBackup).Delete(ctx, second.Name))
+	require.NoError(t, w.Transfers(world.PodVolumeBackup).WaitGone(ctx, second.Name))
 	_, err = recorder.Until(ctx, func(all []world.Transition) bool { return all[len(all)-1].To == world.Gone })
 	require.NoError(t, err)
 
-	require.Equal(t, []velerov1.PodVolumeBackupPhase{"", inProgress, completed}, recorder.Phases(first.Name))
-	require.Equal(t, []velerov1.PodVolumeBackupPhase{"", inProgress, world.Gone}, recorder.Phases(second.Name))
+	require.Equal(t, []world.Phase{"", inProgress, completed}, recorder.Phases(first.Name))
+	require.Equal(t, []world.Phase{"", inProgress, world.Gone}, recorder.Phases(second.Name))
 	require.Equal(t, 1, recorder.MostAtOnce("n1", inProgress))
 	require.Equal(t, 2, recorder.MostAtOnce("n1", "", inProgress))
 	require.Equal(t, 1, recorder.MostAtOnce("n2", inProgress))
@@ -78,19 +78,19 @@ func TestWaitingTellsWhatWasSeen(t *testing.T) {
 
 	short, cancel := context.WithTimeout(ctx, 300*time.Millisecond)
 	defer cancel()
-	_, err = w.WaitPVB(short, made.Name, world.Ended)
+	_, err = w.Transfers(world.PodVolumeBackup).Wait(short, made.Name, world.Ended)
 	require.ErrorIs(t, err, context.DeadlineExceeded)
 	require.ErrorContains(t, err, `"phase":"Accepted"`)
-	require.ErrorIs(t, w.WaitPVBGone(short, made.Name), context.DeadlineExceeded)
+	require.ErrorIs(t, w.Transfers(world.PodVolumeBackup).WaitGone(short, made.Name), context.DeadlineExceeded)
 
-	require.NoError(t, w.CancelPodVolumeBackup(ctx, made.Name))
-	found, err := w.WaitPVB(ctx, made.Name, func(b *velerov1.PodVolumeBackup) bool { return b.Spec.Cancel })
+	require.NoError(t, w.Transfers(world.PodVolumeBackup).Cancel(ctx, made.Name))
+	found, err := w.Transfers(world.PodVolumeBackup).Wait(ctx, made.Name, func(b *world.Transfer) bool { return b.Spec.Cancel })
 	require.NoError(t, err)
 	require.Equal(t, accepted, found.Status.Phase)
-	require.NoError(t, w.DeletePodVolumeBackup(ctx, made.Name))
-	require.NoError(t, w.WaitPVBGone(ctx, made.Name))
-	require.NoError(t, w.WaitPVBGone(ctx, made.Name), "what is gone is not waited for")
-	_, err = w.GetPodVolumeBackup(ctx, made.Name)
+	require.NoError(t, w.Transfers(world.PodVolumeBackup).Delete(ctx, made.Name))
+	require.NoError(t, w.Transfers(world.PodVolumeBackup).WaitGone(ctx, made.Name))
+	require.NoError(t, w.Transfers(world.PodVolumeBackup).WaitGone(ctx, made.Name), "what is gone is not waited for")
+	_, err = w.Transfers(world.PodVolumeBackup).Get(ctx, made.Name)
 	require.True(t, apierrors.IsNotFound(err), "%v", err)
 }
 

@@ -26,7 +26,7 @@ func (w *World) Repository(ctx context.Context, volumeNamespace string) (*velero
 		},
 	}
 	made := &velerov1.BackupRepository{}
-	if err := w.create(ctx, repositories, repository, made); err != nil {
+	if err := w.create(ctx, w.Velero, repositories, repository, made); err != nil {
 		return nil, err
 	}
 	options := named(made.Name)

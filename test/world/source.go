@@ -3,6 +3,7 @@ package world
 import (
 	"context"
 	"fmt"
+	"slices"
 
 	corev1 "k8s.io/api/core/v1"
 	schedulingv1 "k8s.io/api/scheduling/v1"
@@ -12,9 +13,22 @@ import (
 	"k8s.io/utils/ptr"
 )
 
-// SourcePod creates a pod in Apps that runs on node and mounts volumes: one that gets backed up. A volume of a
-// claim in Block mode becomes a device, every other one is mounted at /NAME.
+// SourcePod creates a pod in Apps that mounts volumes: one that gets backed up. It runs on node, or where the
+// scheduler wants it to among the nodes of this world if that is "". A volume of a claim in Block mode becomes a
+// device, every other one is mounted at /NAME.
 func (w *World) SourcePod(ctx context.Context, name, node string, volumes ...corev1.Volume) (*corev1.Pod, error) {
+	pod, err := w.appPod(ctx, name, node, volumes)
+	if err != nil {
+		return nil, err
+	}
+	made, err := w.Kube.CoreV1().Pods(w.Apps).Create(ctx, pod, metav1.CreateOptions{})
+	if err != nil {
+		return nil, fmt.Errorf("create source pod: %w", err)
+	}
+	return made, nil
+}
+
+func (w *World) appPod(ctx context.Context, name, node string, volumes []corev1.Volume) (*corev1.Pod, error) {
 	container := corev1.Container{Name: "app", Image: "app:1"}
 	for _, volume := range volumes {
 		claim, err := w.claimOf(ctx, w.Apps, volume)
@@ -36,11 +50,10 @@ func (w *World) SourcePod(ctx context.Context, name, node string, volumes ...cor
 			TerminationGracePeriodSeconds: new(int64(1)),
 		},
 	}
-	made, err := w.Kube.CoreV1().Pods(w.Apps).Create(ctx, pod, metav1.CreateOptions{})
-	if err != nil {
-		return nil, fmt.Errorf("create source pod: %w", err)
+	if node == "" {
+		pod.Spec.NodeSelector = w.nodes
 	}
-	return made, nil
+	return pod, nil
 }
 
 // EmptyDir is a pod's volume without a claim.
@@ -123,6 +136,15 @@ func (w *World) claimOf(ctx context.Context, namespace string, volume corev1.Vol
 		return nil, fmt.Errorf("get claim: %w", err)
 	}
 	return claim, nil
+}
+
+// claimOfVolume reads the claim of the pod's volume of that name.
+func (w *World) claimOfVolume(ctx context.Context, pod *corev1.Pod, name string) (*corev1.PersistentVolumeClaim, error) {
+	index := slices.IndexFunc(pod.Spec.Volumes, func(v corev1.Volume) bool { return v.Name == name })
+	if index < 0 {
+		return nil, fmt.Errorf("pod %s has no volume %s", pod.Name, name)
+	}
+	return w.claimOf(ctx, pod.Namespace, pod.Spec.Volumes[index])
 }
 
 // PriorityClass creates a class, which belongs to the whole cluster: its name must be the test's own.

@@ -5,14 +5,18 @@ package world
 
 import (
 	"context"
+	"errors"
 	"fmt"
 
 	velerov1 "github.com/vmware-tanzu/velero/pkg/apis/velero/v1"
+	velerov2alpha1 "github.com/vmware-tanzu/velero/pkg/apis/velero/v2alpha1"
 	corev1 "k8s.io/api/core/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/runtime/serializer"
+	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 )
@@ -29,8 +33,10 @@ type Options struct {
 	// velero.io/fs, config fspath); "" means a location that no test writes to.
 	RepositoryDir string
 	// Node, if set, is the only node that gets the pods of the installation. Worlds that share a control
-	// plane need it, or each would put its node-agent on the nodes of the others.
+	// plane need it or NodeLabels, or each would put its node-agent on the nodes of the others.
 	Node string
+	// NodeLabels are those of the only nodes that get the pods of the installation, if it has several.
+	NodeLabels map[string]string
 	// NodeAgentArgs follow `node-agent server --features=` in the DaemonSet.
 	NodeAgentArgs []string
 	// Credentials, if set, are the content of the secret cloud-credentials, which the pods then mount.
@@ -42,9 +48,13 @@ type World struct {
 	// Namespace is Velero's, and Apps is the one where the pods are that get backed up.
 	Namespace string
 	Apps      string
-	// Kube reads and writes Kubernetes' own resources, Velero those of velero.io/v1.
-	Kube   kubernetes.Interface
-	Velero rest.Interface
+	// Kube reads and writes Kubernetes' own resources, Velero and VeleroAlpha those of velero.io/v1 and v2alpha1.
+	Kube        kubernetes.Interface
+	Velero      rest.Interface
+	VeleroAlpha rest.Interface
+
+	dynamic dynamic.Interface
+	nodes   map[string]string // labels of those that pods of this world may be on
 }
 
 // New installs Velero, whose resource definitions must be there (InstallCRDs), by the rights of config, and
@@ -54,6 +64,7 @@ func New(ctx context.Context, config *rest.Config, options Options) (*World, err
 	if err != nil {
 		return nil, fmt.Errorf("make clients: %w", err)
 	}
+	w.nodes = options.nodeSelector()
 	if w.Namespace, err = w.namespace(ctx, veleroNamespace(options.Namespace)); err != nil {
 		return nil, err
 	}
@@ -68,23 +79,29 @@ func New(ctx context.Context, config *rest.Config, options Options) (*World, err
 }
 
 // connect makes clients. Velero's types come in JSON, which is all that custom resources speak.
-func connect(config *rest.Config) (*World, error) {
-	kube, err := kubernetes.NewForConfig(config)
-	if err != nil {
+func connect(config *rest.Config) (w *World, err error) {
+	w = &World{}
+	if w.Kube, err = kubernetes.NewForConfig(config); err != nil {
 		return nil, err
 	}
-	types := runtime.NewScheme()
-	if err := velerov1.AddToScheme(types); err != nil {
+	if w.dynamic, err = dynamic.NewForConfig(config); err != nil {
 		return nil, err
 	}
-	group := rest.CopyConfig(config)
-	group.APIPath, group.GroupVersion = "/apis", &velerov1.SchemeGroupVersion
-	group.NegotiatedSerializer = serializer.NewCodecFactory(types).WithoutConversion()
-	velero, err := rest.RESTClientFor(group)
-	if err != nil {
+	known := runtime.NewScheme()
+	if err := errors.Join(velerov1.AddToScheme(known), velerov2alpha1.AddToScheme(known)); err != nil {
 		return nil, err
 	}
-	return &World{Kube: kube, Velero: velero}, nil
+	client := func(version schema.GroupVersion) (*rest.RESTClient, error) {
+		group := rest.CopyConfig(config)
+		group.APIPath, group.GroupVersion = "/apis", &version
+		group.NegotiatedSerializer = serializer.NewCodecFactory(known).WithoutConversion()
+		return rest.RESTClientFor(group)
+	}
+	if w.Velero, err = client(velerov1.SchemeGroupVersion); err != nil {
+		return nil, err
+	}
+	w.VeleroAlpha, err = client(velerov2alpha1.SchemeGroupVersion)
+	return w, err
 }
 
 // namespace creates one and returns its name when it has its ServiceAccount, without which no pod is let in.
@@ -124,7 +141,7 @@ func (w *World) install(ctx context.Context, options Options) error {
 			return err
 		}
 	}
-	if err := w.create(ctx, "backupstoragelocations", location(options), &velerov1.BackupStorageLocation{}); err != nil {
+	if err := w.create(ctx, w.Velero, "backupstoragelocations", location(options), &velerov1.BackupStorageLocation{}); err != nil {
 		return err
 	}
 	if _, err := w.Kube.AppsV1().Deployments(w.Namespace).Create(ctx, deployment(options), create); err != nil {
@@ -135,8 +152,8 @@ func (w *World) install(ctx context.Context, options Options) error {
 }
 
 // create posts one of Velero's resources, and reads the answer into made.
-func (w *World) create(ctx context.Context, resource string, object, made runtime.Object) error {
-	err := w.Velero.Post().Namespace(w.Namespace).Resource(resource).Body(object).Do(ctx).Into(made)
+func (w *World) create(ctx context.Context, client rest.Interface, resource string, object, made runtime.Object) error {
+	err := client.Post().Namespace(w.Namespace).Resource(resource).Body(object).Do(ctx).Into(made)
 	if err != nil {
 		return fmt.Errorf("create in %s: %w", resource, err)
 	}

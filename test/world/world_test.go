@@ -52,8 +52,8 @@ func TestCRDsAreVelerosOwn(t *testing.T) {
 	backup, pod := backupAndPod(ctx, t, w)
 	made, err := w.PodVolumeBackup(ctx, backup, pod, "data")
 	require.NoError(t, err)
-	require.NoError(t, w.PatchPodVolumeBackup(ctx, made.Name, `{"status":{"phase":"Accepted"}}`))
-	err = w.PatchPodVolumeBackup(ctx, made.Name, `{"status":{"phase":"NoSuchPhase"}}`)
+	require.NoError(t, w.Transfers(world.PodVolumeBackup).Patch(ctx, made.Name, `{"status":{"phase":"Accepted"}}`))
+	err = w.Transfers(world.PodVolumeBackup).Patch(ctx, made.Name, `{"status":{"phase":"NoSuchPhase"}}`)
 	require.True(t, apierrors.IsInvalid(err), "%v", err)
 }
 

@@ -6,7 +6,6 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
-	velerov1 "github.com/vmware-tanzu/velero/pkg/apis/velero/v1"
 
 	"github.com/lateen-project/lateen/test/bench/figures"
 	"github.com/lateen-project/lateen/test/cluster"
@@ -14,9 +13,9 @@ import (
 )
 
 const (
-	prepared   = velerov1.PodVolumeBackupPhasePrepared
-	inProgress = velerov1.PodVolumeBackupPhaseInProgress
-	completed  = velerov1.PodVolumeBackupPhaseCompleted
+	prepared   = world.Prepared
+	inProgress = world.InProgress
+	completed  = world.Completed
 )
 
 // at is a moment of the story below, in seconds.
@@ -26,7 +25,7 @@ func at(seconds float64) time.Time {
 
 // story is three backups on a node with two slots: a and b at once, then c in the slot of b.
 func story() []world.Transition {
-	moment := func(seconds float64, name string, to velerov1.PodVolumeBackupPhase) world.Transition {
+	moment := func(seconds float64, name string, to world.Phase) world.Transition {
 		return world.Transition{Name: name, To: to, At: at(seconds)}
 	}
 	return []world.Transition{

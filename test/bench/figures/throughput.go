@@ -7,8 +7,6 @@ import (
 	"slices"
 	"time"
 
-	velerov1 "github.com/vmware-tanzu/velero/pkg/apis/velero/v1"
-
 	"github.com/lateen-project/lateen/test/world"
 )
 
@@ -33,7 +31,7 @@ func Measure(transitions []world.Transition, slots int) Throughput {
 	var spans []time.Duration
 	last := transitions[0].At
 	for _, t := range transitions {
-		if t.To == velerov1.PodVolumeBackupPhaseInProgress {
+		if t.To == world.InProgress {
 			if len(begun) == 0 && len(spans) == 0 {
 				all.First = t.At.Sub(transitions[0].At)
 			}
@@ -44,7 +42,7 @@ func Measure(transitions []world.Transition, slots int) Throughput {
 			delete(begun, t.Name)
 		}
 		all.MostAtOnce = max(all.MostAtOnce, len(begun))
-		if t.To == velerov1.PodVolumeBackupPhaseCompleted {
+		if t.To == world.Completed {
 			all.Completed++
 			last = t.At
 		}
@@ -72,9 +70,9 @@ func Turnovers(transitions []world.Transition, ends []time.Time, slots int) []ti
 	var begins []world.Transition
 	for _, t := range transitions {
 		switch t.To {
-		case velerov1.PodVolumeBackupPhasePrepared:
+		case world.Prepared:
 			ready[t.Name] = t.At
-		case velerov1.PodVolumeBackupPhaseInProgress:
+		case world.InProgress:
 			begins = append(begins, t)
 		default:
 		}

@@ -13,7 +13,6 @@ import (
 	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/rest"
 
-	"github.com/lateen-project/lateen/test/node"
 	"github.com/lateen-project/lateen/test/world"
 )
 
@@ -109,7 +108,7 @@ func (s *site) phases(ctx context.Context, into *[]world.Transition) (<-chan err
 // ends collects when movers ended, until all have.
 func (s *site) ends(ctx context.Context, into *[]time.Time) (<-chan error, error) {
 	ended := map[string]bool{}
-	pods := stream{client: s.Kube.CoreV1().RESTClient(), namespace: s.Namespace, resource: "pods", labels: node.MoverLabel}
+	pods := stream{client: s.Kube.CoreV1().RESTClient(), namespace: s.Namespace, resource: "pods", labels: world.PodVolumeBackup.Label()}
 	return pods.start(ctx, func(event watch.Event) bool {
 		pod, ok := event.Object.(*corev1.Pod)
 		over := ok && (pod.Status.Phase == corev1.PodSucceeded || pod.Status.Phase == corev1.PodFailed)

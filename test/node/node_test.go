@@ -78,7 +78,7 @@ func newSiteOf(ctx context.Context, t *testing.T, config *rest.Config, options n
 func (s *site) mover(ctx context.Context, t *testing.T, name string, change ...func(*corev1.Pod)) *corev1.Pod {
 	t.Helper()
 	pod := &corev1.Pod{
-		ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{node.MoverLabel: name}},
+		ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{world.PodVolumeBackup.Label(): name}},
 		Spec: corev1.PodSpec{
 			NodeName: s.node.Name(), RestartPolicy: corev1.RestartPolicyNever, TerminationGracePeriodSeconds: new(int64(1)),
 			Containers: []corev1.Container{{

@@ -3,8 +3,11 @@ package node
 import (
 	"context"
 	"io"
+	"slices"
 
 	corev1 "k8s.io/api/core/v1"
+
+	"github.com/lateen-project/lateen/test/world"
 )
 
 // Runner plays the containers of a pod.
@@ -49,11 +52,10 @@ type atOnce struct{ end Result }
 // Run implements Runner.
 func (a atOnce) Run(context.Context, *corev1.Pod, Host) Result { return a.end }
 
-// MoverLabel marks the movers of pod volume backups (Velero's PVBLabel).
-const MoverLabel = "velero.io/pod-volume-backup"
-
-// IsMover tells whether a pod is a data mover.
-func IsMover(pod *corev1.Pod) bool { return pod.Labels[MoverLabel] != "" }
+// IsMover tells whether a pod is a data mover of any kind.
+func IsMover(pod *corev1.Pod) bool {
+	return slices.ContainsFunc(world.Kinds(), func(kind world.Kind) bool { return pod.Labels[kind.Label()] != "" })
+}
 
 // Movers runs data movers by one runner and leaves everything else idle.
 type Movers struct{ Runner Runner }

@@ -65,25 +65,24 @@ func (s *transfers) end(ctx context.Context, t *testing.T, name string) (int32, 
 }
 
 // events are the Events about a pod volume backup by reason; there is one for each.
-func (s *transfers) events(ctx context.Context, t *testing.T, about *velerov1.PodVolumeBackup) map[string]corev1.Event {
+func (s *transfers) events(ctx context.Context, t *testing.T, about metav1.Object) map[string]corev1.Event {
 	t.Helper()
-	list, err := s.Kube.CoreV1().Events(s.Namespace).List(ctx, metav1.ListOptions{FieldSelector: "involvedObject.uid=" + string(about.UID)})
+	list, err := s.Kube.CoreV1().Events(s.Namespace).List(ctx, metav1.ListOptions{FieldSelector: "involvedObject.uid=" + string(about.GetUID())})
 	require.NoError(t, err)
 	byReason := map[string]corev1.Event{}
 	for _, event := range list.Items {
 		require.NotContains(t, byReason, event.Reason)
-		require.Equal(t, "PodVolumeBackup", event.InvolvedObject.Kind)
 		require.Equal(t, corev1.EventTypeNormal, event.Type)
-		require.Equal(t, corev1.EventSource{Component: about.Name, Host: s.node.Name()}, event.Source)
+		require.Equal(t, corev1.EventSource{Component: about.GetName(), Host: s.node.Name()}, event.Source)
 		byReason[event.Reason] = event
 	}
 	return byReason
 }
 
 // said waits for an Event about a pod volume backup.
-func (s *transfers) said(ctx context.Context, t *testing.T, about *velerov1.PodVolumeBackup, reason string) {
+func (s *transfers) said(ctx context.Context, t *testing.T, about metav1.Object, reason string) {
 	t.Helper()
-	watcher, err := s.Kube.CoreV1().Events(s.Namespace).Watch(ctx, metav1.ListOptions{FieldSelector: "involvedObject.uid=" + string(about.UID)})
+	watcher, err := s.Kube.CoreV1().Events(s.Namespace).Watch(ctx, metav1.ListOptions{FieldSelector: "involvedObject.uid=" + string(about.GetUID())})
 	require.NoError(t, err)
 	defer watcher.Stop()
 	for event := range watcher.ResultChan() {

@@ -1,0 +1,86 @@
+package node
+
+import (
+	"context"
+	"fmt"
+
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/client-go/dynamic/dynamicinformer"
+	"k8s.io/client-go/tools/cache"
+
+	"github.com/lateen-project/lateen/test/world"
+)
+
+// place is where movers share a watch, which ends with the node.
+type place struct {
+	node, namespace string
+	kind            world.Kind
+}
+
+// follow tells when a resource is InProgress and, as Velero's mover does, hears of a cancel only by an update
+// that finds it InProgress and not yet canceled.
+func (s *StandIn) follow(host Host, namespace string, role role) (
+	started <-chan *world.Transfer, canceled <-chan struct{}, stop func(), err error,
+) {
+	starts, cancels := make(chan *world.Transfer, 1), make(chan struct{}, 1)
+	see := func(object any) *world.Transfer {
+		transfer := look(object, role.name)
+		if transfer == nil || transfer.Status.Phase != world.InProgress {
+			return nil
+		}
+		select {
+		case starts <- transfer:
+		default: // once is enough
+		}
+		return transfer
+	}
+	informer := s.cache(host, place{node: host.Node, namespace: namespace, kind: role.kind})
+	registration, err := informer.AddEventHandler(cache.ResourceEventHandlerFuncs{
+		AddFunc: func(object any) { see(object) },
+		UpdateFunc: func(old, object any) {
+			now, before := see(object), look(old, role.name)
+			if now == nil || before == nil || !now.Spec.Cancel || before.Spec.Cancel {
+				return
+			}
+			select {
+			case cancels <- struct{}{}:
+			default: // once is enough
+			}
+		},
+	})
+	if err != nil {
+		return nil, nil, nil, fmt.Errorf("watch %ss: %w", role.kind, err)
+	}
+	return starts, cancels, func() { _ = informer.RemoveEventHandler(registration) }, nil
+}
+
+// look is the transfer that a watch tells of, if it has that name; many movers share the watch.
+func look(object any, name string) *world.Transfer {
+	resource, ok := object.(*unstructured.Unstructured)
+	if !ok || resource.GetName() != name {
+		return nil
+	}
+	transfer, err := world.View(resource)
+	if err != nil { // the API server checks all fields that a Transfer has
+		return nil
+	}
+	return transfer
+}
+
+// cache is the watch of a kind in a namespace; the first mover there begins it.
+func (s *StandIn) cache(host Host, here place) cache.SharedIndexInformer {
+	s.lock.Lock()
+	defer s.lock.Unlock()
+	if informer := s.caches[here]; informer != nil {
+		return informer
+	}
+	informer := dynamicinformer.NewFilteredDynamicInformer(s.transfers, here.kind.Resource(), here.namespace, 0, nil, nil).Informer()
+	s.caches[here] = informer
+	host.Beside(func(ctx context.Context) {
+		informer.RunWithContext(ctx)
+		s.lock.Lock()
+		defer s.lock.Unlock()
+		delete(s.caches, here)
+	})
+	return informer
+}

@@ -1,0 +1,126 @@
+package node_test
+
+import (
+	"context"
+	"fmt"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	velerov2alpha1 "github.com/vmware-tanzu/velero/pkg/apis/velero/v2alpha1"
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/lateen-project/lateen/test/node"
+	"github.com/lateen-project/lateen/test/world"
+)
+
+// transferOf creates a transfer of any kind, and its mover with one volume, which is named after it as movers have it.
+func (s *transfers) transferOf(ctx context.Context, t *testing.T, kind world.Kind) *world.Transfer {
+	t.Helper()
+	restore, err := s.Restore(ctx, "monday")
+	require.NoError(t, err)
+	claim, err := s.TargetClaim(ctx, "files", "fast")
+	require.NoError(t, err)
+	create := map[world.Kind]func() (string, error){
+		world.PodVolumeBackup: func() (string, error) {
+			made, err := s.PodVolumeBackup(ctx, s.backup, s.source, "data")
+			return made.Name, err
+		},
+		world.PodVolumeRestore: func() (string, error) {
+			made, err := s.PodVolumeRestore(ctx, restore, s.source, "data", "k1", s.Apps)
+			return made.Name, err
+		},
+		world.DataUpload: func() (string, error) {
+			made, err := s.DataUpload(ctx, s.backup, claim, velerov2alpha1.CSISnapshotSpec{VolumeSnapshot: "s"})
+			return made.Name, err
+		},
+		world.DataDownload: func() (string, error) {
+			made, err := s.DataDownload(ctx, restore, claim, "k1")
+			return made.Name, err
+		},
+	}
+	name, err := create[kind]()
+	require.NoError(t, err)
+	made, err := s.Transfers(kind).Get(ctx, name)
+	require.NoError(t, err)
+	s.mover(ctx, t, name, func(pod *corev1.Pod) {
+		pod.Labels = map[string]string{kind.Label(): name}
+		volume := string(made.UID)
+		pod.Spec.Volumes = []corev1.Volume{world.EmptyDir(volume)}
+		pod.Spec.Containers[0].VolumeMounts = []corev1.VolumeMount{{Name: volume, MountPath: "/" + volume}}
+		pod.Spec.Containers[0].Args = []string{"--" + strings.TrimPrefix(kind.Label(), "velero.io/") + "=" + name, "--volume-mode=Filesystem"}
+	})
+	return made
+}
+
+func TestStandInPlaysMoversOfEveryKind(t *testing.T) {
+	tests := map[world.Kind]struct {
+		inEvents, inResults string
+		success             string
+	}{
+		world.PodVolumeBackup: {
+			inEvents: "PVB", inResults: "PVB",
+			success: `{"snapshotID":"snapshot-of-NAME","emptySnapshot":false,"source":{"byPath":"/UID","volumeMode":"Filesystem"},"totalBytes":1000,"incrementalBytes":500}`,
+		},
+		world.PodVolumeRestore: {
+			inEvents: "PVR", inResults: "PVR", success: `{"target":{"byPath":"/UID","volumeMode":"Filesystem"},"totalBytes":1000}`,
+		},
+		world.DataUpload: {
+			inEvents: "data upload", inResults: "DataUpload",
+			success: `{"snapshotID":"snapshot-of-NAME","emptySnapshot":false,"source":{"byPath":"/UID","volumeMode":"Filesystem"},"totalBytes":1000,"incrementalBytes":500}`,
+		},
+		world.DataDownload: {
+			inEvents: "data download", inResults: "DataDownload", success: `{"target":{"byPath":"/UID","volumeMode":"Filesystem"},"totalBytes":1000}`,
+		},
+	}
+	for kind, test := range tests {
+		t.Run(fmt.Sprintf("%s completes", kind), func(t *testing.T) {
+			ctx := deadline(t)
+			s := newTransfers(ctx, t, 10*time.Millisecond, func(*node.StandIn) {})
+			made := s.transferOf(ctx, t, kind)
+			pod := s.pod(ctx, t, made.Name, world.Ready)
+			require.True(t, node.IsMover(pod))
+			require.NoError(t, s.Transfers(kind).Patch(ctx, made.Name, `{"status":{"phase":"InProgress"}}`))
+			code, message := s.end(ctx, t, made.Name)
+			require.Zero(t, code)
+			require.Equal(t, strings.NewReplacer("NAME", made.Name, "UID", string(made.UID)).Replace(test.success), message)
+			completed := s.events(ctx, t, made)["Data-Path-Completed"]
+			require.Equal(t, message, completed.Message)
+			require.Equal(t, string(kind), completed.InvolvedObject.Kind)
+			require.Equal(t, made.APIVersion, completed.InvolvedObject.APIVersion)
+			volume, err := s.node.VolumeDir(ctx, pod, string(made.UID))
+			require.NoError(t, err)
+			mark := filepath.Join(volume, ".velero", string(made.OwnerReferences[0].UID))
+			if kind == world.PodVolumeRestore {
+				require.FileExists(t, mark)
+			} else {
+				require.NoFileExists(t, mark)
+			}
+		})
+		t.Run(fmt.Sprintf("%s is canceled", kind), func(t *testing.T) {
+			ctx := deadline(t)
+			s := newTransfers(ctx, t, time.Hour, func(*node.StandIn) {})
+			made := s.transferOf(ctx, t, kind)
+			require.NoError(t, s.Transfers(kind).Patch(ctx, made.Name, `{"status":{"phase":"InProgress"}}`))
+			s.said(ctx, t, made, "Data-Path-Started")
+			require.NoError(t, s.Transfers(kind).Cancel(ctx, made.Name))
+			code, message := s.end(ctx, t, made.Name)
+			require.EqualValues(t, 1, code)
+			require.Equal(t, fmt.Sprintf("Failed to run data path service for %s %s: data path is canceled", test.inResults, made.Name), message)
+			events := s.events(ctx, t, made)
+			require.Equal(t, fmt.Sprintf("Canceling for %s %s", test.inEvents, made.Name), events["Data-Path-Canceling"].Message)
+			require.Equal(t, fmt.Sprintf("Data path for %s %s canceled", test.inEvents, made.Name), events["Data-Path-Canceled"].Message)
+		})
+	}
+}
+
+func TestStandInWithoutAResourceFails(t *testing.T) {
+	ctx := deadline(t)
+	s := newTransfers(ctx, t, time.Hour, func(*node.StandIn) {})
+	s.mover(ctx, t, "nameless", func(pod *corev1.Pod) { pod.Spec.Containers[0].Args = nil })
+	code, message := s.end(ctx, t, "nameless")
+	require.EqualValues(t, 1, code)
+	require.Equal(t, "pod nameless names no resource in its arguments", message)
+}

@@ -1,0 +1,99 @@
+package node
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/lateen-project/lateen/test/world"
+)
+
+// role is what a mover is for, as the arguments of its pod say.
+type role struct {
+	kind       world.Kind
+	name       string // of the resource
+	volumeMode string // Filesystem or Block; pod volume movers are not told and know only Filesystem
+}
+
+// roleOf reads the arguments of a mover pod, of which one names the resource and is called like the label.
+func roleOf(pod *corev1.Pod) (role, error) {
+	for _, kind := range world.Kinds() {
+		_, flag, _ := strings.Cut(kind.Label(), "/")
+		if name := argument(pod, flag); name != "" {
+			mode := argument(pod, "volume-mode")
+			if mode == "" {
+				mode = string(corev1.PersistentVolumeFilesystem)
+			}
+			return role{kind: kind, name: name, volumeMode: mode}, nil
+		}
+	}
+	return role{}, fmt.Errorf("pod %s names no resource in its arguments", pod.Name)
+}
+
+func argument(pod *corev1.Pod, flag string) string {
+	for _, container := range pod.Spec.Containers {
+		for _, word := range container.Args {
+			if value, ok := strings.CutPrefix(word, "--"+flag+"="); ok {
+				return value
+			}
+		}
+	}
+	return ""
+}
+
+// inEvents is how Velero's movers call the resource in Events; they have another name for it in termination messages.
+func (r role) inEvents() string {
+	names := map[world.Kind]string{
+		world.PodVolumeBackup: "PVB", world.PodVolumeRestore: "PVR",
+		world.DataUpload: "data upload", world.DataDownload: "data download",
+	}
+	return names[r.kind] + " " + r.name
+}
+
+// inResults is how Velero's movers call the resource in termination messages.
+func (r role) inResults() string {
+	names := map[world.Kind]string{
+		world.PodVolumeBackup: "PVB", world.PodVolumeRestore: "PVR",
+		world.DataUpload: string(world.DataUpload), world.DataDownload: string(world.DataDownload),
+	}
+	return names[r.kind] + " " + r.name
+}
+
+func (r role) restores() bool {
+	return r.kind == world.PodVolumeRestore || r.kind == world.DataDownload
+}
+
+// success is the termination message of a mover that has moved everything (velero-protocol 3.4).
+func (r role) success(transfer *world.Transfer, bytes int64) string {
+	volume := fmt.Sprintf(`{"byPath":"/%s","volumeMode":"%s"}`, transfer.UID, r.volumeMode)
+	if r.restores() {
+		return fmt.Sprintf(`{"target":%s,"totalBytes":%d}`, volume, bytes)
+	}
+	return fmt.Sprintf(`{"snapshotID":"snapshot-of-%s","emptySnapshot":false,"source":%s,"totalBytes":%d,"incrementalBytes":%d}`,
+		r.name, volume, bytes, bytes/2)
+}
+
+// leave makes the file that the restored pod's init container waits for, which names the restore.
+func (r role) leave(transfer *world.Transfer, host Host) error {
+	volume := host.Volumes[string(transfer.UID)]
+	if r.kind != world.PodVolumeRestore || volume == "" || len(transfer.OwnerReferences) == 0 {
+		return nil
+	}
+	done := filepath.Join(volume, doneDir)
+	if err := os.RemoveAll(done); err != nil {
+		return fmt.Errorf("remove marks of earlier restores: %w", err)
+	}
+	if err := os.MkdirAll(done, 0o755); err != nil {
+		return fmt.Errorf("make directory of the mark: %w", err)
+	}
+	if err := os.WriteFile(filepath.Join(done, string(transfer.OwnerReferences[0].UID)), nil, 0o644); err != nil {
+		return fmt.Errorf("mark volume as restored: %w", err)
+	}
+	return nil
+}
+
+// doneDir is where in a volume the movers of Velero leave the mark of a restore.
+const doneDir = ".velero"

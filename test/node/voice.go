@@ -1,0 +1,54 @@
+package node
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/kubernetes"
+
+	"github.com/lateen-project/lateen/test/world"
+)
+
+// voice is how a mover speaks: one Event per reason, patched when it says the same again.
+type voice struct {
+	client   kubernetes.Interface
+	role     role
+	transfer *world.Transfer
+	host     Host
+	said     map[string]*corev1.Event // by reason
+}
+
+// say sends an Event; as with Velero's mover, one that cannot be sent stops nothing.
+func (v *voice) say(ctx context.Context, reason, message string) {
+	said, err := v.send(ctx, reason, message)
+	if err != nil {
+		fmt.Fprintf(v.host.Log, "stand-in mover: send Event %s: %v\n", reason, err)
+		return
+	}
+	v.said[reason] = said
+}
+
+func (v *voice) send(ctx context.Context, reason, message string) (*corev1.Event, error) {
+	now := metav1.Now()
+	events := v.client.CoreV1().Events(v.transfer.Namespace)
+	if last := v.said[reason]; last != nil {
+		patch, err := json.Marshal(map[string]any{"message": message, "count": last.Count + 1, "lastTimestamp": now})
+		if err != nil {
+			return nil, err
+		}
+		return events.Patch(ctx, last.Name, types.MergePatchType, patch, metav1.PatchOptions{})
+	}
+	return events.Create(ctx, &corev1.Event{
+		ObjectMeta: metav1.ObjectMeta{GenerateName: v.transfer.Name + ".", Namespace: v.transfer.Namespace},
+		InvolvedObject: corev1.ObjectReference{
+			APIVersion: v.role.kind.Resource().GroupVersion().String(), Kind: string(v.role.kind),
+			Namespace: v.transfer.Namespace, Name: v.transfer.Name, UID: v.transfer.UID,
+		},
+		Source: corev1.EventSource{Component: v.transfer.Name, Host: v.host.Node},
+		Reason: reason, Message: message, Type: corev1.EventTypeNormal, FirstTimestamp: now, LastTimestamp: now, Count: 1,
+	}, metav1.CreateOptions{})
+}

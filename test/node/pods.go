@@ -145,9 +145,14 @@ func (n *Node) live(ctx context.Context, logger klog.Logger, run *podRun) *corev
 	if _, err := interruptible(ctx, run, start.C); err != nil {
 		return run.verdict(neverStarted, err)
 	}
-	volumes, err := n.makeVolumes(ctx, pod)
+	life, stop := run.life(ctx)
+	defer stop(nil)
+	volumes, err := n.prepare(life, pod)
+	if life.Err() != nil {
+		return run.verdict(neverStarted, context.Cause(life))
+	}
 	if err != nil {
-		report(ctx, logger, "Make volumes of pod", err)
+		report(ctx, logger, "Prepare pod", err)
 		return n.neverRuns(ctx, logger, run, Waiting{Reason: "ContainerCreating"})
 	}
 	run.began = metav1.Now()
@@ -163,6 +168,31 @@ func (n *Node) live(ctx context.Context, logger klog.Logger, run *podRun) *corev
 		runner = atOnce{*fault.Ends}
 	}
 	return n.contain(ctx, run, runner, volumes)
+}
+
+// prepare makes the volumes of a pod and runs its init containers; both may wait for others as long as it takes.
+func (n *Node) prepare(ctx context.Context, pod *corev1.Pod) (volumes map[string]string, err error) {
+	if volumes, err = n.makeVolumes(ctx, pod); err != nil {
+		if ctx.Err() == nil {
+			n.complain(ctx, pod, err)
+		}
+		return nil, err
+	}
+	return volumes, n.initialize(ctx, pod, volumes)
+}
+
+// complain says as a kubelet does that the volumes of a pod are not to be had.
+func (n *Node) complain(ctx context.Context, pod *corev1.Pod, why error) {
+	now := metav1.Now()
+	_, err := n.client.CoreV1().Events(pod.Namespace).Create(ctx, &corev1.Event{
+		ObjectMeta: metav1.ObjectMeta{GenerateName: pod.Name + ".", Namespace: pod.Namespace},
+		InvolvedObject: corev1.ObjectReference{
+			APIVersion: "v1", Kind: "Pod", Namespace: pod.Namespace, Name: pod.Name, UID: pod.UID,
+		},
+		Source: corev1.EventSource{Component: "kubelet", Host: n.options.Name}, Type: corev1.EventTypeWarning,
+		Reason: "FailedMount", Message: why.Error(), FirstTimestamp: now, LastTimestamp: now, Count: 1,
+	}, metav1.CreateOptions{})
+	report(ctx, klog.FromContext(ctx), "Send Event about pod", err)
 }
 
 // contain runs the containers until they end or are ended.

@@ -91,6 +91,16 @@ func interruptible[T any](ctx context.Context, run *podRun, done <-chan T) (valu
 	}
 }
 
+// life ends when the pod is to end, by what ends it. Whoever asks has to end it in any case.
+func (r *podRun) life(ctx context.Context) (context.Context, context.CancelCauseFunc) {
+	life, stop := context.WithCancelCause(ctx)
+	go func() {
+		_, err := interruptible[struct{}](life, r, nil)
+		stop(err)
+	}()
+	return life, stop
+}
+
 // graceAfter is how long the containers have after what has ended them.
 func (r *podRun) graceAfter(why error) time.Duration {
 	if errors.Is(why, errDeleted) {

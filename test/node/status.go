@@ -65,7 +65,7 @@ func started(pod *corev1.Pod, now metav1.Time) corev1.PodStatus {
 	status := corev1.PodStatus{
 		Phase: corev1.PodRunning, StartTime: &now,
 		HostIP: address, PodIP: address, PodIPs: []corev1.PodIP{{IP: address}},
-		Conditions: conditions(corev1.ConditionTrue, "", ""),
+		InitContainerStatuses: initialized(pod, now), Conditions: conditions(corev1.ConditionTrue, "", ""),
 	}
 	for _, container := range pod.Spec.Containers {
 		status.ContainerStatuses = append(status.ContainerStatuses, corev1.ContainerStatus{

@@ -9,54 +9,89 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/utils/ptr"
 )
 
+// dirAttribute is the attribute by which a CSI volume of a simulated driver says in which directory its bytes are.
+const dirAttribute = "dir"
+
+// location is where a pod finds a volume, and what that is a link to; "" if it is a directory of its own.
+type location struct{ dir, target string }
+
 // makeVolumes makes the directories of a pod's volumes where a kubelet keeps them, and returns them by
-// volume name; hostPath volumes are not made. A volume that is not there yet is not waited for.
+// volume name. Claims are waited for until they are bound; what else is not there is an error.
 func (n *Node) makeVolumes(ctx context.Context, pod *corev1.Pod) (map[string]string, error) {
 	dirs := map[string]string{}
 	for _, volume := range pod.Spec.Volumes {
-		dir, err := n.volumeDir(ctx, pod, volume)
+		where, err := n.locate(ctx, pod, volume)
 		if err != nil {
 			return nil, err
 		}
-		dirs[volume.Name] = dir
-		if !strings.HasPrefix(dir, n.podDir(pod)) {
-			continue // a path of the host is the host's
+		dirs[volume.Name] = where.dir
+		if volume.HostPath != nil {
+			err = checkHostPath(*volume.HostPath)
+		} else if strings.HasPrefix(where.dir, n.podDir(pod)) { // else it is the host's
+			err = where.make()
 		}
-		if err := os.MkdirAll(dir, 0o755); err != nil {
-			return nil, fmt.Errorf("make volume %s of pod %s: %w", volume.Name, pod.Name, err)
+		if err != nil {
+			return nil, fmt.Errorf("MountVolume.SetUp failed for volume %q: %w", volume.Name, err)
 		}
-		if err := n.fill(ctx, pod, volume, dir); err != nil {
+		if err := n.fill(ctx, pod, volume, where.dir); err != nil {
 			return nil, err
 		}
 	}
 	return dirs, nil
 }
 
+func (l location) make() error {
+	if l.target == "" {
+		return os.MkdirAll(l.dir, 0o755)
+	}
+	if err := os.MkdirAll(filepath.Dir(l.dir), 0o755); err != nil {
+		return err
+	}
+	return os.Symlink(l.target, l.dir)
+}
+
+// checkHostPath wants what the type says to be there, and makes what it says to make; a link counts as what it
+// leads to. Types other than those of directories are not looked at.
+func checkHostPath(source corev1.HostPathVolumeSource) error {
+	switch ptr.Deref(source.Type, corev1.HostPathUnset) {
+	case corev1.HostPathDirectoryOrCreate:
+		return os.MkdirAll(source.Path, 0o755)
+	case corev1.HostPathDirectory:
+		if info, err := os.Stat(source.Path); err != nil || !info.IsDir() {
+			return fmt.Errorf("hostPath type check failed: %s is not a directory", source.Path)
+		}
+	}
+	return nil
+}
+
 // VolumeDir is where the volume of a pod is on this node.
 func (n *Node) VolumeDir(ctx context.Context, pod *corev1.Pod, name string) (string, error) {
 	for _, volume := range pod.Spec.Volumes {
 		if volume.Name == name {
-			return n.volumeDir(ctx, pod, volume)
+			where, err := n.locate(ctx, pod, volume)
+			return where.dir, err
 		}
 	}
 	return "", fmt.Errorf("pod %s has no volume %s", pod.Name, name)
 }
 
-func (n *Node) volumeDir(ctx context.Context, pod *corev1.Pod, volume corev1.Volume) (string, error) {
+func (n *Node) locate(ctx context.Context, pod *corev1.Pod, volume corev1.Volume) (location, error) {
 	dir := n.podDir(pod)
 	plugin := ""
 	switch {
 	case volume.HostPath != nil:
-		return volume.HostPath.Path, nil
+		return location{dir: volume.HostPath.Path}, nil
 	case volume.PersistentVolumeClaim != nil:
-		return n.claimDir(ctx, dir, pod.Namespace, volume.PersistentVolumeClaim.ClaimName)
+		return n.locateClaim(ctx, dir, pod.Namespace, volume.PersistentVolumeClaim.ClaimName)
 	case volume.Ephemeral != nil: // the ephemeral volume controller names the claim so
-		return n.claimDir(ctx, dir, pod.Namespace, pod.Name+"-"+volume.Name)
+		return n.locateClaim(ctx, dir, pod.Namespace, pod.Name+"-"+volume.Name)
 	case volume.CSI != nil:
-		return filepath.Join(dir, "volumes", "kubernetes.io~csi", volume.Name, "mount"), nil
+		return location{dir: filepath.Join(dir, "volumes", "kubernetes.io~csi", volume.Name, "mount")}, nil
 	case volume.EmptyDir != nil:
 		plugin = "empty-dir"
 	case volume.NFS != nil:
@@ -70,26 +105,54 @@ func (n *Node) volumeDir(ctx context.Context, pod *corev1.Pod, volume corev1.Vol
 	case volume.DownwardAPI != nil:
 		plugin = "downward-api"
 	default:
-		return "", fmt.Errorf("volume %s of pod %s is of a type that this node does not know", volume.Name, pod.Name)
+		return location{}, fmt.Errorf("volume %s of pod %s is of a type that this node does not know", volume.Name, pod.Name)
 	}
-	return filepath.Join(dir, "volumes", "kubernetes.io~"+plugin, volume.Name), nil
+	return location{dir: filepath.Join(dir, "volumes", "kubernetes.io~"+plugin, volume.Name)}, nil
 }
 
-// claimDir is where the volume behind a claim is: CSI volumes have a directory more.
-func (n *Node) claimDir(ctx context.Context, dir, namespace, name string) (string, error) {
-	claim, err := n.client.CoreV1().PersistentVolumeClaims(namespace).Get(ctx, name, metav1.GetOptions{})
+// locateClaim is where the volume behind a claim is, once the claim is bound.
+func (n *Node) locateClaim(ctx context.Context, dir, namespace, name string) (location, error) {
+	claim, err := n.boundClaim(ctx, namespace, name)
 	if err != nil {
-		return "", fmt.Errorf("get claim %s: %w", name, err)
+		return location{}, err
 	}
 	volume, err := n.client.CoreV1().PersistentVolumes().Get(ctx, claim.Spec.VolumeName, metav1.GetOptions{})
 	if err != nil {
-		return "", fmt.Errorf("get volume of claim %s: %w", name, err)
+		return location{}, fmt.Errorf("get volume of claim %s: %w", name, err)
 	}
-	return volumeDirOf(dir, volume)
+	where := location{}
+	if where.dir, err = volumeDirOf(dir, volume); err != nil {
+		return location{}, err
+	}
+	if volume.Spec.CSI != nil {
+		where.target = volume.Spec.CSI.VolumeAttributes[dirAttribute]
+	}
+	return where, nil
+}
+
+// boundClaim waits until a claim is bound.
+func (n *Node) boundClaim(ctx context.Context, namespace, name string) (*corev1.PersistentVolumeClaim, error) {
+	claims := n.client.CoreV1().PersistentVolumeClaims(namespace)
+	options := metav1.ListOptions{FieldSelector: fields.OneTermEqualSelector(metav1.ObjectNameField, name).String()}
+	for ctx.Err() == nil {
+		var watcher watch.Interface
+		err := insist(ctx, func() (err error) { watcher, err = claims.Watch(ctx, options); return err })
+		if err != nil {
+			return nil, fmt.Errorf("watch claim %s: %w", name, err)
+		}
+		for event := range watcher.ResultChan() {
+			claim, ok := event.Object.(*corev1.PersistentVolumeClaim)
+			if ok && claim.Status.Phase == corev1.ClaimBound && claim.Spec.VolumeName != "" {
+				watcher.Stop()
+				return claim, nil
+			}
+		}
+	}
+	return nil, context.Cause(ctx)
 }
 
 // volumeDirOf is where a pod finds a PersistentVolume, below its own directory; a block device is below
-// volumeDevices. A hostPath is used where it is.
+// volumeDevices. CSI volumes have a directory more, and a hostPath is used where it is.
 func volumeDirOf(dir string, volume *corev1.PersistentVolume) (string, error) {
 	plugin, below := "", ""
 	switch {

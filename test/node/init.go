@@ -1,0 +1,120 @@
+package node
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"github.com/fsnotify/fsnotify"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/lateen-project/lateen/test/world"
+)
+
+// initialize runs the init containers in their order. All end at once but the one that waits for restored volumes.
+func (n *Node) initialize(ctx context.Context, pod *corev1.Pod, volumes map[string]string) error {
+	for i, container := range pod.Spec.InitContainers {
+		if container.Name != world.WaitContainer {
+			continue
+		}
+		if err := n.post(ctx, pod, initializing(pod, i)); err != nil {
+			return err
+		}
+		if err := awaitRestores(ctx, container, volumes); err != nil {
+			return fmt.Errorf("run init container %s: %w", container.Name, err)
+		}
+	}
+	return nil
+}
+
+// restoresDir is where the waiting container has the volumes that get restored.
+const restoresDir = "/restores/"
+
+// awaitRestores does what `velero-restore-helper UID` does: it returns once every volume has the mark of that restore,
+// and takes the marks away. It hears of a mark where Velero's looks each second.
+func awaitRestores(ctx context.Context, container corev1.Container, volumes map[string]string) error {
+	if len(container.Args) != 1 {
+		return fmt.Errorf("want one argument, the restore's UID; got %q", container.Args)
+	}
+	watcher, err := fsnotify.NewWatcher()
+	if err != nil {
+		return fmt.Errorf("watch volumes: %w", err)
+	}
+	defer watcher.Close()
+	for _, mount := range container.VolumeMounts {
+		if !strings.HasPrefix(mount.MountPath, restoresDir) {
+			continue
+		}
+		done := filepath.Join(volumes[mount.Name], doneDir)
+		if err := watcher.Add(volumes[mount.Name]); err != nil {
+			return fmt.Errorf("watch volume %s: %w", mount.Name, err)
+		}
+		if err := awaitFile(ctx, watcher, done, container.Args[0]); err != nil {
+			return err
+		}
+		if err := os.RemoveAll(done); err != nil {
+			return fmt.Errorf("remove mark of volume %s: %w", mount.Name, err)
+		}
+	}
+	return nil
+}
+
+// awaitFile returns once dir, whose parent is watched, has a file of that name.
+func awaitFile(ctx context.Context, watcher *fsnotify.Watcher, dir, name string) error {
+	for {
+		// A directory that was made anew is another one to the kernel; one that is not there yet will be heard of.
+		if err := watcher.Add(dir); err != nil && !os.IsNotExist(err) {
+			return fmt.Errorf("watch %s: %w", dir, err)
+		}
+		if _, err := os.Stat(filepath.Join(dir, name)); err == nil {
+			return nil
+		}
+		select {
+		case <-watcher.Events:
+		case err := <-watcher.Errors:
+			return fmt.Errorf("watch %s: %w", dir, err)
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
+	}
+}
+
+// initializing is the status of a pod whose init container of that index runs.
+func initializing(pod *corev1.Pod, running int) corev1.PodStatus {
+	status := waiting(pod, Waiting{Reason: "PodInitializing"})
+	status.PodIP, status.PodIPs = address, []corev1.PodIP{{IP: address}}
+	status.InitContainerStatuses = initialized(pod, metav1.Now())
+	for i, container := range pod.Spec.InitContainers[running:] {
+		state := corev1.ContainerState{Waiting: &corev1.ContainerStateWaiting{Reason: "PodInitializing"}}
+		if i == 0 {
+			state = corev1.ContainerState{Running: &corev1.ContainerStateRunning{StartedAt: metav1.Now()}}
+		}
+		status.InitContainerStatuses[running+i] = corev1.ContainerStatus{
+			Name: container.Name, Image: container.Image, Started: new(i == 0), State: state,
+		}
+	}
+	for i := range status.Conditions {
+		if condition := &status.Conditions[i]; condition.Type == corev1.PodInitialized {
+			condition.Status, condition.Reason = corev1.ConditionFalse, "ContainersNotInitialized"
+			condition.Message = fmt.Sprintf("containers with incomplete status: [%s]", pod.Spec.InitContainers[running].Name)
+		}
+	}
+	return status
+}
+
+// initialized are the statuses of init containers that have all ended well.
+func initialized(pod *corev1.Pod, now metav1.Time) []corev1.ContainerStatus {
+	var statuses []corev1.ContainerStatus
+	for _, container := range pod.Spec.InitContainers {
+		statuses = append(statuses, corev1.ContainerStatus{
+			Name: container.Name, Image: container.Image, Ready: true, Started: new(false), ContainerID: containerID(pod),
+			State: corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{
+				Reason: "Completed", StartedAt: now, FinishedAt: now, ContainerID: containerID(pod),
+			}},
+		})
+	}
+	return statuses
+}

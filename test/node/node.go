@@ -3,6 +3,7 @@
 package node
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -26,7 +27,7 @@ import (
 type Options struct {
 	Name        string
 	Root        string              // plays /var/lib/kubelet
-	Labels      map[string]string   // besides those that every kubelet sets
+	Labels      map[string]string   // besides, or instead of, those that every kubelet sets
 	Allocatable corev1.ResourceList // nil: 64 CPUs and 250 pods
 	StartDelay  time.Duration       // from being bound to running
 	Heartbeat   time.Duration       // between two renewals of the node's lease; 0: 10 s, as a kubelet
@@ -46,7 +47,11 @@ type Node struct {
 	running sync.WaitGroup
 	lock    sync.Mutex
 	pods    map[types.UID]*podRun
+	silence chan struct{} // nil, or closed at the end of the silence
 }
+
+// linux is the operating system of a node whose labels name no other.
+const linux = string(corev1.Linux)
 
 // heartbeat is a kubelet's default; the node lifecycle controller waits for 50 s.
 const heartbeat = 10 * time.Second
@@ -98,7 +103,7 @@ func (n *Node) PodsDir() string { return filepath.Join(n.options.Root, "pods") }
 
 func (n *Node) register(ctx context.Context) error {
 	labels := map[string]string{
-		corev1.LabelHostname: n.options.Name, corev1.LabelOSStable: "linux", corev1.LabelArchStable: "amd64",
+		corev1.LabelHostname: n.options.Name, corev1.LabelOSStable: linux, corev1.LabelArchStable: "amd64",
 	}
 	maps.Copy(labels, n.options.Labels)
 	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: n.options.Name, Labels: labels}}
@@ -118,8 +123,13 @@ func (n *Node) register(ctx context.Context) error {
 	return nil
 }
 
-// ready posts the node's status, without a resourceVersion: others write to the node too.
+// ready says that the node is.
 func (n *Node) ready(ctx context.Context) error {
+	return n.postStatus(ctx, corev1.ConditionTrue, "KubeletReady", "simulated")
+}
+
+// postStatus posts the node's status, without a resourceVersion: others write to the node too.
+func (n *Node) postStatus(ctx context.Context, ready corev1.ConditionStatus, reason, message string) error {
 	room := n.options.Allocatable
 	if room == nil {
 		room = corev1.ResourceList{
@@ -134,9 +144,11 @@ func (n *Node) ready(ctx context.Context) error {
 			Capacity: room, Allocatable: room,
 			Addresses:       []corev1.NodeAddress{{Type: corev1.NodeInternalIP, Address: "127.0.0.1"}},
 			DaemonEndpoints: corev1.NodeDaemonEndpoints{KubeletEndpoint: corev1.DaemonEndpoint{Port: n.logs.port()}},
-			NodeInfo:        corev1.NodeSystemInfo{OperatingSystem: "linux", Architecture: "amd64", KubeletVersion: "v1.36.3"},
+			NodeInfo: corev1.NodeSystemInfo{
+				OperatingSystem: cmp.Or(n.options.Labels[corev1.LabelOSStable], linux), Architecture: "amd64", KubeletVersion: "v1.36.3",
+			},
 			Conditions: []corev1.NodeCondition{{
-				Type: corev1.NodeReady, Status: corev1.ConditionTrue, Reason: "KubeletReady", Message: "simulated",
+				Type: corev1.NodeReady, Status: ready, Reason: reason, Message: message,
 				LastHeartbeatTime: now, LastTransitionTime: now,
 			}},
 		},
@@ -160,6 +172,9 @@ func (n *Node) beat(ctx context.Context) {
 		case <-ctx.Done():
 			return
 		case <-ticker.C:
+		}
+		if n.isSilent() {
+			continue
 		}
 		patch := fmt.Sprintf(`{"spec":{"renewTime":%q}}`, metav1.NowMicro().UTC().Format(metav1.RFC3339Micro))
 		_, err := n.client.CoordinationV1().Leases(corev1.NamespaceNodeLease).Patch(ctx, n.options.Name, types.MergePatchType, []byte(patch), metav1.PatchOptions{})

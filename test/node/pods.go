@@ -160,6 +160,9 @@ func (n *Node) live(ctx context.Context, logger klog.Logger, run *podRun) *corev
 		report(ctx, logger, "Post start of pod", err)
 		return nil
 	}
+	n.lock.Lock()
+	run.runs = true
+	n.lock.Unlock()
 	if n.options.OnRunning != nil {
 		n.options.OnRunning(pod)
 	}
@@ -231,6 +234,9 @@ func (n *Node) neverRuns(ctx context.Context, logger klog.Logger, run *podRun, w
 
 // drop removes the object of a pod that has ended and was deleted.
 func (n *Node) drop(ctx context.Context, pod *corev1.Pod) error {
+	if err := n.heard(ctx); err != nil {
+		return err
+	}
 	return insist(ctx, func() error {
 		return n.client.CoreV1().Pods(pod.Namespace).Delete(ctx, pod.Name, metav1.DeleteOptions{
 			GracePeriodSeconds: new(int64(0)), Preconditions: metav1.NewUIDPreconditions(string(pod.UID)),

@@ -20,7 +20,8 @@ type podRun struct {
 	grace      time.Duration // of the deletion; read it once deleted is closed
 	disrupted  chan struct{} // closed when the node or the scheduler ends the pod
 	disruption disruption    // read it once disrupted is closed
-	closed     bool          // it has ended; the node's lock guards it
+	runs       bool          // its containers have started; the node's lock guards it, and the next
+	closed     bool          // it has ended
 }
 
 // disruption is an end that comes from outside the pod and is no deletion.

@@ -26,6 +26,9 @@ const address = "127.0.0.1"
 
 // post writes a pod's status as its kubelet: conditions that others have set stay.
 func (n *Node) post(ctx context.Context, pod *corev1.Pod, status corev1.PodStatus) error {
+	if err := n.heard(ctx); err != nil {
+		return err
+	}
 	patch, err := json.Marshal(map[string]any{
 		"metadata": map[string]any{"uid": pod.UID}, // another pod may have the name by now
 		"status":   status,

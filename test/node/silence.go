@@ -1,0 +1,106 @@
+package node
+
+import (
+	"context"
+	"fmt"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+// Silence lets the API server hear nothing more of the kubelet, while containers go on. What the node lifecycle
+// controller makes of that after 50 s is made at once: the node is not Ready any more, nor are its pods. The real
+// controller then adds the taints.
+func (n *Node) Silence(ctx context.Context) error {
+	for _, pod := range n.runningPods() {
+		if err := n.post(ctx, pod, corev1.PodStatus{Conditions: readiness(corev1.ConditionFalse, "NodeNotReady")}); err != nil {
+			return err
+		}
+	}
+	if err := n.postStatus(ctx, corev1.ConditionUnknown, "NodeStatusUnknown", "Kubelet stopped posting node status."); err != nil {
+		return err
+	}
+	n.lock.Lock()
+	defer n.lock.Unlock()
+	if n.silence == nil {
+		n.silence = make(chan struct{})
+	}
+	return nil
+}
+
+// Resume ends the silence: the kubelet says what has become of its pods meanwhile.
+func (n *Node) Resume(ctx context.Context) error {
+	n.lock.Lock()
+	if n.silence != nil {
+		close(n.silence)
+		n.silence = nil
+	}
+	n.lock.Unlock()
+	if err := n.ready(ctx); err != nil {
+		return err
+	}
+	for _, pod := range n.runningPods() {
+		if err := n.post(ctx, pod, corev1.PodStatus{Conditions: readiness(corev1.ConditionTrue, "")}); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// LoseAgent takes the node-agent's pod in Velero's namespace away, and lets none that follows it become Ready until the
+// faults are cleared.
+func (n *Node) LoseAgent(ctx context.Context, namespace string) error {
+	n.Faults.Add(Fault{Match: isAgent, NeverStarts: true})
+	for _, pod := range n.runningPods() {
+		if pod.Namespace != namespace || !isAgent(pod) {
+			continue
+		}
+		if err := n.client.CoreV1().Pods(namespace).Delete(ctx, pod.Name, metav1.DeleteOptions{}); err != nil {
+			return fmt.Errorf("delete node-agent pod %s: %w", pod.Name, err)
+		}
+	}
+	return nil
+}
+
+// isAgent knows the pods of the DaemonSet by the label that Velero gives them.
+func isAgent(pod *corev1.Pod) bool { return pod.Labels["role"] == "node-agent" }
+
+// heard waits for the end of a silence.
+func (n *Node) heard(ctx context.Context) error {
+	n.lock.Lock()
+	silence := n.silence
+	n.lock.Unlock()
+	if silence == nil {
+		return nil
+	}
+	select {
+	case <-silence:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+// isSilent tells whether there is anything to wait for.
+func (n *Node) isSilent() bool {
+	n.lock.Lock()
+	defer n.lock.Unlock()
+	return n.silence != nil
+}
+
+// runningPods are those whose containers run.
+func (n *Node) runningPods() []*corev1.Pod {
+	n.lock.Lock()
+	defer n.lock.Unlock()
+	var pods []*corev1.Pod
+	for _, run := range n.pods {
+		if run.runs && !run.closed {
+			pods = append(pods, run.pod)
+		}
+	}
+	return pods
+}
+
+func readiness(ready corev1.ConditionStatus, reason string) []corev1.PodCondition {
+	return []corev1.PodCondition{{Type: corev1.PodReady, Status: ready, Reason: reason, LastTransitionTime: metav1.Now()}}
+}

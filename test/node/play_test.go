@@ -17,6 +17,10 @@ const playing = "LATEEN_NODE_TEST_PLAYS"
 const calling = "LATEEN_NODE_TEST_CALLS"
 
 func play(role string) {
+	if role == "owner" {
+		own()
+		return
+	}
 	told := make(chan os.Signal, 1)
 	signal.Notify(told, syscall.SIGTERM, syscall.SIGINT)
 	if role == "parent" {
@@ -38,4 +42,17 @@ func play(role string) {
 	for { // until SIGKILL
 		fmt.Println(role, "does not heed", <-told)
 	}
+}
+
+// own gives the file /data/file to another user, and leaves what its environment says of that as its last words.
+func own() {
+	text := os.Getenv("PREFIX_COLOR") + " " + os.Getenv("SHAPE")
+	if err := os.Chown("/data/file", 1234, 1234); err != nil {
+		text = err.Error()
+	}
+	if err := os.WriteFile("/dev/termination-log", []byte(text), 0o600); err != nil {
+		fmt.Println(err)
+		return
+	}
+	os.Exit(0)
 }

@@ -1,15 +1,14 @@
 package node
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
-	"net/url"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"runtime"
-	"strings"
 	"syscall"
 	"time"
 
@@ -21,12 +20,13 @@ import (
 )
 
 // Real runs the first container of a pod as a process, in a mount namespace made by bubblewrap in which it
-// finds what its image and its volumes would give it. The process is not asked to end but killed with its
+// finds what its image and its volumes would give it, with the capabilities that containers have by default. The process is not asked to end but killed with its
 // namespace, since bubblewrap passes no signals on; no process is left when Run returns.
 type Real struct {
-	Config *rest.Config // reaches the API server, and may make tokens
-	Velero string       // the binary that plays /velero in the image
-	Binds  []string     // host directories that a container reaches as it would a network: the repository
+	Config *rest.Config      // reaches the API server, and may make tokens
+	Velero string            // the binary that plays /velero in the image
+	Images map[string]string // binaries that do so in images of other versions, by image
+	Binds  []string          // host directories that a container reaches as it would a network: the repository
 }
 
 const (
@@ -79,9 +79,6 @@ type box struct {
 
 func (r Real) prepare(ctx context.Context, pod *corev1.Pod, host Host) (*box, error) {
 	container := pod.Spec.Containers[0]
-	if len(container.EnvFrom) > 0 {
-		return nil, fmt.Errorf("container %s: this node does not know envFrom; name the variables in env", container.Name)
-	}
 	secrets, err := r.secrets(ctx, pod, host)
 	if err != nil {
 		return nil, err
@@ -90,13 +87,20 @@ func (r Real) prepare(ctx context.Context, pod *corev1.Pod, host Host) (*box, er
 	if err := os.WriteFile(termination, nil, 0o600); err != nil {
 		return nil, fmt.Errorf("make termination log: %w", err)
 	}
+	velero := cmp.Or(r.Images[container.Image], r.Velero)
 	args := []string{
 		"--die-with-parent", "--unshare-pid", "--proc", "/proc", "--tmpfs", "/tmp",
 		"--dev-bind", "/dev/null", "/dev/null", "--dev-bind", "/dev/urandom", "/dev/urandom",
-		"--bind", termination, container.TerminationMessagePath, "--ro-bind", secrets, secretsDir, "--ro-bind", r.Velero, "/velero",
+		"--bind", termination, container.TerminationMessagePath, "--ro-bind", secrets, secretsDir, "--ro-bind", velero, "/velero",
 	}
 	for _, dir := range r.Binds {
 		args = append(args, "--bind", dir, dir)
+	}
+	for _, name := range capabilities() {
+		args = append(args, "--cap-add", name)
+	}
+	for _, device := range container.VolumeDevices {
+		args = append(args, "--dev-bind", host.Volumes[device.Name], device.DevicePath)
 	}
 	for _, mount := range container.VolumeMounts {
 		if mount.MountPath == secretsDir {
@@ -112,7 +116,7 @@ func (r Real) prepare(ctx context.Context, pod *corev1.Pod, host Host) (*box, er
 		}
 		args = append(args, how, dir, mount.MountPath)
 	}
-	environment, err := r.environment(pod, container)
+	environment, err := r.environment(ctx, pod, container)
 	if err != nil {
 		return nil, err
 	}
@@ -122,6 +126,15 @@ func (r Real) prepare(ctx context.Context, pod *corev1.Pod, host Host) (*box, er
 	}
 	args = append(append(append(args, "--"), container.Command...), container.Args...)
 	return &box{args: args, termination: termination}, nil
+}
+
+// capabilities are those that containerd gives to containers that ask for none: a mover needs some of them for files
+// that are not its own.
+func capabilities() []string {
+	return []string{
+		"CAP_AUDIT_WRITE", "CAP_CHOWN", "CAP_DAC_OVERRIDE", "CAP_FOWNER", "CAP_FSETID", "CAP_KILL", "CAP_MKNOD",
+		"CAP_NET_BIND_SERVICE", "CAP_NET_RAW", "CAP_SETFCAP", "CAP_SETGID", "CAP_SETPCAP", "CAP_SETUID", "CAP_SYS_CHROOT",
+	}
 }
 
 // secrets makes the directory that a ServiceAccount's token is mounted from.
@@ -148,44 +161,4 @@ func (r Real) secrets(ctx context.Context, pod *corev1.Pod, host Host) (string, 
 		}
 	}
 	return dir, nil
-}
-
-func (r Real) environment(pod *corev1.Pod, container corev1.Container) (map[string]string, error) {
-	server, err := url.Parse(r.Config.Host)
-	if err != nil {
-		return nil, fmt.Errorf("parse address of the API server: %w", err)
-	}
-	environment := map[string]string{
-		"HOME": "/tmp", "PATH": "/", "HOSTNAME": pod.Name,
-		"KUBERNETES_SERVICE_HOST": server.Hostname(), "KUBERNETES_SERVICE_PORT": server.Port(),
-	}
-	for _, variable := range container.Env {
-		value := variable.Value
-		if variable.ValueFrom != nil {
-			if value, err = field(pod, variable); err != nil {
-				return nil, err
-			}
-		}
-		environment[variable.Name] = value
-	}
-	return environment, nil
-}
-
-// field is a variable that the downward API fills.
-func field(pod *corev1.Pod, variable corev1.EnvVar) (string, error) {
-	if variable.ValueFrom.FieldRef == nil {
-		return "", fmt.Errorf("variable %s: this node knows fieldRef only", variable.Name)
-	}
-	switch path := variable.ValueFrom.FieldRef.FieldPath; path {
-	case "spec.nodeName":
-		return pod.Spec.NodeName, nil
-	case "metadata.namespace":
-		return pod.Namespace, nil
-	case "metadata.name":
-		return pod.Name, nil
-	case "metadata.uid":
-		return string(pod.UID), nil
-	default:
-		return "", fmt.Errorf("variable %s: this node does not know field %s", variable.Name, strings.TrimSpace(path))
-	}
 }

@@ -2,8 +2,11 @@ package world
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
+	"os"
+	"os/exec"
 	"slices"
 
 	v1crds "github.com/vmware-tanzu/velero/config/crd/v1/crds"
@@ -18,13 +21,54 @@ import (
 // InstallCRDs installs the resource definitions of Velero 1.18.3 (velero.io/v1 and v2alpha1) and returns when
 // all of them are served. What is there already is left as it is.
 func InstallCRDs(ctx context.Context, config *rest.Config) error {
+	return install(ctx, config, CRDs())
+}
+
+// CRDs are the resource definitions of Velero 1.18.3, from its module; they are not to be changed.
+func CRDs() []*apiextensionsv1.CustomResourceDefinition {
+	return slices.Concat(v1crds.CRDs, v2alpha1crds.CRDs)
+}
+
+// InstallCRDsOf installs the resource definitions that a velero binary has, of whichever version that is, and returns
+// when all of them are served. What is there already is left as it is.
+func InstallCRDsOf(ctx context.Context, config *rest.Config, velero string) error {
+	definitions, err := PrintedCRDs(ctx, velero)
+	if err != nil {
+		return err
+	}
+	return install(ctx, config, definitions)
+}
+
+// PrintedCRDs are the resource definitions that a velero binary has.
+func PrintedCRDs(ctx context.Context, velero string) ([]*apiextensionsv1.CustomResourceDefinition, error) {
+	home, err := os.MkdirTemp("", "velero-home-") // it wants one, to look for settings there
+	if err != nil {
+		return nil, fmt.Errorf("make home directory: %w", err)
+	}
+	defer os.RemoveAll(home)
+	command := exec.CommandContext(ctx, velero, "install", "--crds-only", "--dry-run", "--output=json")
+	command.Env = []string{"HOME=" + home}
+	printed, err := command.Output()
+	if err != nil {
+		return nil, fmt.Errorf("run %s: %w", command, err)
+	}
+	var list struct {
+		Items []*apiextensionsv1.CustomResourceDefinition `json:"items"`
+	}
+	if err := json.Unmarshal(printed, &list); err != nil {
+		return nil, fmt.Errorf("read what %s has printed: %w", command, err)
+	}
+	return list.Items, nil
+}
+
+func install(ctx context.Context, config *rest.Config, definitions []*apiextensionsv1.CustomResourceDefinition) error {
 	client, err := apiextensions.NewForConfig(config)
 	if err != nil {
 		return fmt.Errorf("make client: %w", err)
 	}
 	crds := client.ApiextensionsV1().CustomResourceDefinitions()
 	missing := map[string]bool{}
-	for _, crd := range slices.Concat(v1crds.CRDs, v2alpha1crds.CRDs) {
+	for _, crd := range definitions {
 		wanted := crd.DeepCopy()
 		wanted.Status = apiextensionsv1.CustomResourceDefinitionStatus{}
 		wanted.Labels = map[string]string{"component": "velero"}

@@ -20,4 +20,10 @@ type Template struct {
 	Labels           map[string]string             // identity labels that clouds look for
 	Annotations      map[string]string             // identity annotations that clouds look for
 	Tolerations      []corev1.Toleration           // spot nodes and CriticalAddonsOnly
+
+	// Where agents run, as their DaemonSet says, whatever movers take over from. A mover that the scheduler
+	// may place anywhere must be placed where an agent follows it (velero-protocol W33).
+	AgentNodeSelector map[string]string    // all of these labels; empty for any
+	AgentAffinity     *corev1.NodeSelector // required node affinity: one of its terms; nil for none
+	AgentTolerations  []corev1.Toleration  // the taints in spite of which agents run
 }

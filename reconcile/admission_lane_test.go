@@ -1,0 +1,66 @@
+package reconcile
+
+import (
+	"slices"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	"k8s.io/apimachinery/pkg/types"
+)
+
+// waiting makes a lane of those that are named, oldest first; r... are restores, others are backups.
+func waiting(taken int, uids ...types.UID) *lane {
+	l := &lane{taken: taken}
+	for age, uid := range slices.Backward(uids) { // in whatever order they come
+		l.enter(&candidate{Entry: Entry{UID: uid, Created: created(age), Restore: uid[0] == 'r'}})
+	}
+	return l
+}
+
+func uidsOf(candidates []*candidate) []types.UID {
+	uids := []types.UID{}
+	for _, c := range candidates {
+		uids = append(uids, c.UID)
+	}
+	return uids
+}
+
+func TestWhoMayGo(t *testing.T) {
+	for sentence, is := range map[string]struct {
+		lane   *lane
+		places int
+		first  []types.UID
+	}{
+		"nobody waits":                                     {waiting(0), 4, []types.UID{}},
+		"the oldest go first":                              {waiting(2, "b1", "b2", "b3"), 4, []types.UID{"b1", "b2"}},
+		"all go if there is room for all":                  {waiting(0, "b1", "b2"), 4, []types.UID{"b1", "b2"}},
+		"nobody goes when all places are taken":            {waiting(4, "b1", "r1"), 4, []types.UID{}},
+		"nobody goes when more are taken than there are":   {waiting(6, "b1", "r1"), 4, []types.UID{}},
+		"restores alone use all places":                    {waiting(0, "r1", "r2", "r3", "r4", "r5"), 4, []types.UID{"r1", "r2", "r3", "r4"}},
+		"backups leave a quarter free for a restore":       {waiting(0, "b1", "b2", "b3", "b4", "b5", "b6", "b7", "r1"), 8, []types.UID{"b1", "b2", "b3", "b4", "b5", "b6", "r1"}},
+		"a quarter is at least one":                        {waiting(0, "b1", "b2", "r1"), 2, []types.UID{"b1", "r1"}},
+		"of one place a backup leaves that one":            {waiting(0, "b1", "b2", "r1"), 1, []types.UID{"r1"}},
+		"a quarter is rounded down":                        {waiting(0, "b1", "b2", "b3", "b4", "b5", "b6", "b7", "r1"), 7, []types.UID{"b1", "b2", "b3", "b4", "b5", "b6", "r1"}},
+		"the quarter is free of restores too":              {waiting(0, "r1", "b1", "b2", "b3", "b4"), 4, []types.UID{"r1", "b1", "b2"}},
+		"what is taken already counts for the quarter":     {waiting(3, "b1", "b2", "r1", "r2"), 4, []types.UID{"r1"}},
+		"restores use what backups leave":                  {waiting(0, "b1", "b2", "b3", "b4", "r1", "r2", "r3"), 4, []types.UID{"b1", "b2", "b3", "r1"}},
+		"a restore that is older goes before":              {waiting(0, "b1", "r1", "b2", "r2"), 3, []types.UID{"b1", "r1", "r2"}},
+		"when no restore waits backups use the last place": {waiting(3, "b1", "b2"), 4, []types.UID{"b1"}},
+	} {
+		t.Run(sentence, func(t *testing.T) {
+			require.Equal(t, is.first, uidsOf(is.lane.first(is.places)))
+		})
+	}
+}
+
+func TestOfOneAgeTheSmallerUIDGoesFirst(t *testing.T) {
+	l := &lane{}
+	for _, uid := range []types.UID{"c", "a", "b"} {
+		l.enter(&candidate{Entry: Entry{UID: uid, Created: created(0)}})
+	}
+	require.Equal(t, []types.UID{"a", "b"}, uidsOf(l.first(2)))
+	l.leave(&candidate{Entry: Entry{UID: "a", Created: created(0)}})
+	l.leave(&candidate{Entry: Entry{UID: "unknown", Created: created(0)}})
+	require.Equal(t, []types.UID{"b", "c"}, uidsOf(l.first(4)))
+	require.False(t, l.empty())
+}

@@ -1,0 +1,275 @@
+package reconcile
+
+import (
+	"cmp"
+	"fmt"
+	"maps"
+	"math/rand/v2"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"k8s.io/apimachinery/pkg/types"
+)
+
+// naive is Admission said as plainly as possible: whatever happens, everything is sorted and counted anew.
+type naive struct {
+	limit, perNode int
+	now            time.Time
+	all            map[types.UID]*naively
+	woken          []types.UID
+}
+
+type naively struct {
+	Entry
+	may           bool // in the last count
+	since, given  time.Time
+	passed, asked bool
+	refused       bool // and is to be woken
+}
+
+func (n *naive) note(e Entry) {
+	for uid, known := range n.all {
+		if uid != e.UID && known.Key == e.Key {
+			delete(n.all, uid)
+		}
+	}
+	known := n.all[e.UID]
+	if known == nil {
+		known = &naively{}
+		n.all[e.UID] = known
+	}
+	if known.Entry != e {
+		known.Entry, known.passed = e, false
+	}
+	if e.Phase != Waiting {
+		*known = naively{Entry: e}
+	}
+	n.count()
+}
+
+func (n *naive) forget(uid types.UID) {
+	delete(n.all, uid)
+	n.count()
+}
+
+func (n *naive) room(uid types.UID) bool {
+	known := n.all[uid]
+	if known.Phase != Waiting || !known.given.IsZero() {
+		return true
+	}
+	known.asked, known.refused = true, false
+	n.decide()
+	if known.may {
+		known.given = n.now
+	} else {
+		known.refused = true
+	}
+	n.count()
+	return !known.refused
+}
+
+func (n *naive) release(uid types.UID) {
+	if known := n.all[uid]; known.Phase == Waiting {
+		known.given, known.asked, known.refused = time.Time{}, false, false
+		if !known.since.IsZero() && n.now.Sub(known.since) >= testPatience {
+			known.passed = true
+		}
+		if n.decide(); !known.may {
+			known.since = time.Time{}
+		}
+		n.count()
+	}
+}
+
+// pass lets time pass, from the end of one's patience to the next.
+func (n *naive) pass(d time.Duration) {
+	until := n.now.Add(d)
+	for {
+		n.now = until
+		for _, known := range n.all {
+			if ends := known.ends(); !ends.IsZero() && ends.Before(n.now) {
+				n.now = ends
+			}
+		}
+		over := false
+		for _, known := range n.all {
+			if ends := known.ends(); !ends.IsZero() && !ends.After(n.now) {
+				*known = naively{Entry: known.Entry, passed: true}
+				over = true
+			}
+		}
+		n.count()
+		if !over && n.now.Equal(until) {
+			return
+		}
+	}
+}
+
+func (k *naively) ends() time.Time {
+	switch {
+	case !k.given.IsZero():
+		return k.given.Add(testPatience)
+	case k.may:
+		return k.since.Add(testPatience)
+	}
+	return time.Time{}
+}
+
+// count settles who may go and wakes those who were refused.
+func (n *naive) count() {
+	n.decide()
+	for uid, known := range n.all {
+		switch {
+		case known.may && known.since.IsZero():
+			known.since = n.now
+		case !known.may && known.given.IsZero():
+			known.since = time.Time{}
+		}
+		if known.may && known.refused {
+			known.refused = false
+			n.woken = append(n.woken, uid)
+		}
+	}
+}
+
+func (n *naive) decide() {
+	var inLine []*naively
+	taken, takenAt, restoresAt := 0, map[string]int{}, map[string]bool{}
+	for _, known := range n.all {
+		known.may = false
+		if known.Phase == Preparing || !known.given.IsZero() {
+			taken++
+			takenAt[known.Node]++
+		} else if known.Phase == Waiting && (!known.passed || known.asked) {
+			inLine = append(inLine, known)
+			restoresAt[known.Node] = restoresAt[known.Node] || known.Restore
+		}
+	}
+	slices.SortFunc(inLine, func(a, b *naively) int {
+		return cmp.Or(a.Created.Compare(b.Created), cmp.Compare(a.UID, b.UID))
+	})
+	inLine = slices.DeleteFunc(inLine, func(known *naively) bool {
+		if known.Node == "" || n.perNode == 0 {
+			return false
+		}
+		if takenAt[known.Node] >= share(n.perNode, known.Restore, restoresAt[known.Node]) {
+			return true
+		}
+		takenAt[known.Node]++
+		return false
+	})
+	restores := slices.ContainsFunc(inLine, func(known *naively) bool { return known.Restore })
+	for _, known := range inLine {
+		if taken < share(n.limit, known.Restore, restores) {
+			taken++
+			known.may = true
+		}
+	}
+}
+
+func share(places int, restore, restores bool) int {
+	switch {
+	case restore || !restores:
+		return places
+	case places < 4:
+		return places - 1
+	default:
+		return places - places/4
+	}
+}
+
+func TestAdmissionIsAsItsModel(t *testing.T) {
+	seed := uint64(time.Now().UnixNano())
+	t.Logf("seed %d", seed)
+	random := rand.New(rand.NewPCG(seed, 0))
+	rooms := map[bool]int{}
+	wakes := 0
+	for range 60 {
+		limit, perNode := 1+random.IntN(9), random.IntN(4)
+		inTime(t, func(t *testing.T, pass func(time.Duration)) {
+			real, model := newQueue(limit, perNode), &naive{limit: limit, perNode: perNode, now: time.Now(), all: map[types.UID]*naively{}}
+			for step := range 400 {
+				what := randomStep(t, random, real, model, pass, rooms)
+				may := map[types.UID]bool{}
+				for _, c := range real.going {
+					may[c.UID] = true
+				}
+				for uid, known := range model.all {
+					require.Equal(t, known.may, may[uid], "step %d, %s: whether %s may go", step, what, uid)
+				}
+				woken := real.heard()
+				slices.Sort(woken)
+				slices.Sort(model.woken)
+				require.Equal(t, model.woken, woken, "step %d, %s: who is woken", step, what)
+				wakes += len(woken)
+				model.woken = nil
+				require.Len(t, real.known, len(model.all))
+			}
+		})
+	}
+	require.Greater(t, rooms[true], 1000)
+	require.Greater(t, rooms[false], 1000)
+	require.Greater(t, wakes, 100)
+}
+
+// randomStep does the same to both, and says what.
+func randomStep(t *testing.T, random *rand.Rand, real *queue, model *naive, pass func(time.Duration), rooms map[bool]int) string {
+	t.Helper()
+	uids := slices.Sorted(maps.Keys(model.all))
+	if len(uids) == 0 || random.IntN(5) == 0 {
+		e := entry(types.UID(fmt.Sprintf("%c%06x", "bbr"[random.IntN(3)], random.IntN(1<<24))), random.IntN(20), []string{"", "n1", "n2"}[random.IntN(3)])
+		if len(uids) > 0 && random.IntN(10) == 0 {
+			e.Key = model.all[uids[random.IntN(len(uids))]].Key
+		}
+		real.Note(e)
+		model.note(e)
+		return fmt.Sprintf("new %v", e)
+	}
+	uid := uids[random.IntN(len(uids))]
+	switch random.IntN(8) {
+	case 0:
+		d := time.Duration(1+random.IntN(70)) * time.Second
+		pass(d)
+		model.pass(d)
+		return "pass " + d.String()
+	case 1:
+		real.Forget(uid)
+		model.forget(uid)
+		return "forget " + string(uid)
+	case 2:
+		real.Release(uid)
+		model.release(uid)
+		return "release " + string(uid)
+	case 3, 4:
+		e := model.all[uid].Entry
+		e.Version += "+"
+		e.Phase = AdmissionPhase(random.IntN(3))
+		real.Note(e)
+		model.note(e)
+		return fmt.Sprintf("change %v", e)
+	default:
+		room := real.ask(uid)
+		rooms[room]++
+		require.Equal(t, model.room(uid), room, "room for %s", uid)
+		return "ask " + string(uid)
+	}
+}
+
+func BenchmarkTenThousandWaiting(b *testing.B) {
+	for range b.N {
+		q := newQueue(50, 4)
+		for i, uid := range numbered("b", 10_000) {
+			q.Note(entry(uid, i/7, fmt.Sprint(i%500)))
+		}
+		for range 10_000 {
+			next := q.going[0].UID
+			if !q.ask(next) {
+				b.Fatal("who may go was refused")
+			}
+			q.becomes(next, Preparing)
+			q.becomes(next, Other)
+		}
+	}
+}

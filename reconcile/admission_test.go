@@ -1,0 +1,385 @@
+package reconcile
+
+import (
+	"fmt"
+	"slices"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/utils/clock"
+)
+
+const testPatience = time.Minute
+
+// queue is an Admission whose wake-ups are recorded.
+type queue struct {
+	*Admission
+	woken []types.UID
+}
+
+func newQueue(limit, perNode int) *queue {
+	return &queue{Admission: NewAdmission(limit, perNode, testPatience, clock.RealClock{})}
+}
+
+// entry is a transfer that waits; those whose UID begins with r are restores.
+func entry(uid types.UID, age int, node string) Entry {
+	return Entry{UID: uid, Key: "kind/velero/" + string(uid), Version: "1", Created: created(age), Restore: uid[0] == 'r', Node: node, Phase: Waiting}
+}
+
+// noteAll notes transfers without a node that wait, oldest first.
+func (q *queue) noteAll(uids ...types.UID) {
+	for age, uid := range uids {
+		q.Note(entry(uid, age, ""))
+	}
+}
+
+// becomes notes another phase of a transfer.
+func (q *queue) becomes(uid types.UID, phase AdmissionPhase) {
+	next := q.known[uid].Entry
+	next.Phase = phase
+	q.Note(next)
+}
+
+func (q *queue) ask(uid types.UID) bool {
+	return q.Room(uid, func() { q.woken = append(q.woken, uid) })
+}
+
+// heard are those that were woken since it was asked last.
+func (q *queue) heard() []types.UID {
+	woken := q.woken
+	q.woken = nil
+	return woken
+}
+
+// numbered are so many UIDs that begin with these letters.
+func numbered(letters string, count int) []types.UID {
+	var uids []types.UID
+	for i := range count {
+		uids = append(uids, types.UID(fmt.Sprintf("%s%04d", letters, i)))
+	}
+	return uids
+}
+
+// inTime runs a test in a bubble of its own time.
+func inTime(t *testing.T, test func(t *testing.T, pass func(time.Duration))) {
+	t.Helper()
+	synctest.Test(t, func(t *testing.T) {
+		test(t, func(d time.Duration) {
+			<-time.NewTimer(d).C
+			synctest.Wait()
+		})
+	})
+}
+
+func TestARestoreIsNotStarvedByAHundredBackups(t *testing.T) {
+	inTime(t, func(t *testing.T, _ func(time.Duration)) {
+		q := newQueue(4, 0)
+		backups := numbered("b", 100)
+		q.noteAll(backups...)
+		for _, uid := range backups {
+			require.Equal(t, uid < "b0004", q.ask(uid))
+		}
+		q.Note(entry("r", 100, ""))
+		require.False(t, q.ask("r"), "all places are taken")
+		q.becomes("b0000", Preparing)
+		require.Empty(t, q.heard())
+		q.becomes("b0000", Other)
+		require.Equal(t, []types.UID{"r"}, q.heard(), "the first place is the restore's, though it came last")
+		require.True(t, q.ask("r"))
+		q.becomes("b0001", Other)
+		require.Equal(t, []types.UID{"b0004"}, q.heard(), "and the next is a backup's again")
+	})
+}
+
+func TestOneNodesHundredBackupsDoNotIdleTheOthers(t *testing.T) {
+	inTime(t, func(t *testing.T, _ func(time.Duration)) {
+		q := newQueue(6, 2)
+		backups := numbered("b", 100)
+		for age, uid := range backups {
+			q.Note(entry(uid, age, "busy"))
+		}
+		for age, uid := range []types.UID{"x", "y", "z"} {
+			q.Note(entry(uid, 100+age, "idle-"+string(uid)))
+		}
+		var admitted []types.UID
+		for _, uid := range append(backups, "x", "y", "z") {
+			if q.ask(uid) {
+				admitted = append(admitted, uid)
+			}
+		}
+		require.Equal(t, []types.UID{"b0000", "b0001", "x", "y", "z"}, admitted)
+		q.becomes("x", Other)
+		require.Empty(t, q.heard(), "a place elsewhere is none of a node that has its share")
+		q.becomes("b0000", Other)
+		require.Equal(t, []types.UID{"b0002"}, q.heard())
+	})
+}
+
+func TestARestoreOfANodeIsNotStarvedByItsBackups(t *testing.T) {
+	inTime(t, func(t *testing.T, _ func(time.Duration)) {
+		q := newQueue(10, 1)
+		for age, uid := range numbered("b", 100) {
+			q.Note(entry(uid, age, "n1"))
+		}
+		require.True(t, q.ask("b0000"))
+		require.False(t, q.ask("b0001"))
+		q.Note(entry("r", 100, "n1"))
+		require.False(t, q.ask("r"))
+		q.becomes("b0000", Other)
+		require.Equal(t, []types.UID{"r"}, q.heard())
+	})
+}
+
+func TestATransferThatNobodyTakesHoldsNoPlace(t *testing.T) {
+	inTime(t, func(t *testing.T, pass func(time.Duration)) {
+		q := newQueue(1, 0)
+		q.noteAll("lost", "b1")
+		require.False(t, q.ask("b1"), "the older one may come")
+		pass(testPatience - 1)
+		require.Empty(t, q.heard())
+		pass(1)
+		require.Equal(t, []types.UID{"b1"}, q.heard())
+		require.True(t, q.ask("b1"))
+		q.becomes("b1", Preparing)
+
+		changed := entry("lost", 0, "")
+		changed.Version = "2"
+		q.Note(changed)
+		q.Note(entry("b2", 2, ""))
+		require.False(t, q.ask("b2"))
+		q.becomes("b1", Other)
+		require.Empty(t, q.heard(), "it has changed, so it has a claim again")
+		require.True(t, q.ask("lost"))
+	})
+}
+
+func TestPatienceIsWithThoseWhoCouldGo(t *testing.T) {
+	inTime(t, func(t *testing.T, pass func(time.Duration)) {
+		q := newQueue(1, 0)
+		q.noteAll("working", "lost", "b1")
+		q.becomes("working", Preparing)
+		require.False(t, q.ask("b1"))
+		pass(24 * time.Hour)
+		q.becomes("working", Other)
+		require.Empty(t, q.heard(), "until now there was no place, which is no fault of the older one")
+		pass(testPatience / 2)
+		q.becomes("working", Preparing)
+		pass(testPatience)
+		q.becomes("working", Other)
+		pass(testPatience - 1)
+		require.Empty(t, q.heard(), "it counts from when there was a place again")
+		pass(1)
+		require.Equal(t, []types.UID{"b1"}, q.heard())
+	})
+}
+
+func TestARestoreThatNobodyTakesReservesNothing(t *testing.T) {
+	inTime(t, func(t *testing.T, pass func(time.Duration)) {
+		q := newQueue(2, 0)
+		q.noteAll("r", "b1", "b2")
+		require.False(t, q.ask("b1"), "one place is the restore's, and another is left free for restores")
+		pass(testPatience)
+		require.Equal(t, []types.UID{"b1"}, q.heard())
+		require.True(t, q.ask("b1"))
+		require.True(t, q.ask("b2"))
+	})
+}
+
+func TestWhoWasPassedOverGetsAPlaceWhenItIsAskedFor(t *testing.T) {
+	inTime(t, func(t *testing.T, pass func(time.Duration)) {
+		q := newQueue(1, 0)
+		q.noteAll("late", "b1", "b2")
+		pass(testPatience)
+		require.True(t, q.ask("b1"))
+		q.becomes("b1", Preparing)
+		require.False(t, q.ask("late"), "its claim is gone")
+		require.False(t, q.ask("b2"))
+		q.becomes("b1", Other)
+		require.Equal(t, []types.UID{"late"}, q.heard(), "but it keeps its age")
+		require.True(t, q.ask("late"))
+		q.Release("late")
+		require.Equal(t, []types.UID{"b2"}, q.heard(), "and it holds nothing when it is not asked for")
+		require.True(t, q.ask("b2"))
+	})
+}
+
+func TestAPlaceIsTakenFromTheAnswerOn(t *testing.T) {
+	inTime(t, func(t *testing.T, pass func(time.Duration)) {
+		q := newQueue(1, 0)
+		q.noteAll("b1")
+		require.True(t, q.ask("b1"))
+		require.True(t, q.ask("b1"), "it is its own, however often it asks")
+		q.Note(entry("b0", -1, ""))
+		require.False(t, q.ask("b0"), "an older one comes before the cache has the write of b1")
+		changed := entry("b1", 0, "")
+		changed.Version = "2"
+		q.Note(changed)
+		require.Empty(t, q.heard(), "a change by somebody else is not that write")
+		q.becomes("b1", Preparing)
+		pass(10 * testPatience)
+		require.Empty(t, q.heard(), "who prepares may take as long as it needs")
+		q.becomes("b1", Other)
+		require.Equal(t, []types.UID{"b0"}, q.heard())
+	})
+}
+
+func TestAPlaceIsGivenBackWhenTheWriteFails(t *testing.T) {
+	inTime(t, func(t *testing.T, pass func(time.Duration)) {
+		q := newQueue(1, 0)
+		q.noteAll("b1", "b2")
+		require.False(t, q.ask("b2"))
+		for range 6 { // every ten seconds for a minute: longer than patience lasts
+			require.True(t, q.ask("b1"))
+			q.Release("b1")
+			pass(testPatience / 6)
+		}
+		require.Equal(t, []types.UID{"b2"}, q.heard(), "it may fail for ever")
+		require.True(t, q.ask("b2"))
+		require.False(t, q.ask("b1"))
+	})
+}
+
+func TestAPlaceThatIsNeverUsedGoesToTheNext(t *testing.T) {
+	inTime(t, func(t *testing.T, pass func(time.Duration)) {
+		q := newQueue(1, 0)
+		q.noteAll("b1", "b2")
+		require.True(t, q.ask("b1"))
+		require.False(t, q.ask("b2"))
+		pass(testPatience)
+		require.Equal(t, []types.UID{"b2"}, q.heard())
+	})
+}
+
+func TestWhoIsRefusedIsWokenOnce(t *testing.T) {
+	inTime(t, func(t *testing.T, _ func(time.Duration)) {
+		q := newQueue(2, 0)
+		q.noteAll("a", "b", "c", "d")
+		require.True(t, q.ask("a"))
+		require.True(t, q.ask("b"))
+		require.False(t, q.ask("c"))
+		require.False(t, q.ask("c"))
+		require.False(t, q.ask("d"))
+		q.Forget("a")
+		require.Equal(t, []types.UID{"c"}, q.heard())
+		q.Note(entry("e", 9, ""))
+		q.Note(entry("e", 9, ""))
+		require.Empty(t, q.heard(), "nothing has changed for anybody")
+		q.ForgetKey("kind/velero/b")
+		require.Equal(t, []types.UID{"d"}, q.heard(), "c was woken and has not come yet; there is a place for both")
+		require.True(t, q.ask("d"))
+		require.True(t, q.ask("c"))
+		require.False(t, q.ask("e"))
+	})
+}
+
+func TestMoreMayBePreparingThanTheLimit(t *testing.T) {
+	inTime(t, func(t *testing.T, _ func(time.Duration)) {
+		q := newQueue(2, 0)
+		q.noteAll("a", "b", "c", "d")
+		for _, uid := range []types.UID{"a", "b", "c"} {
+			q.becomes(uid, Preparing) // movers that start again are not held back
+			require.True(t, q.ask(uid))
+		}
+		require.False(t, q.ask("d"))
+		q.becomes("a", Other)
+		require.Empty(t, q.heard())
+		q.becomes("b", Other)
+		require.Equal(t, []types.UID{"d"}, q.heard())
+	})
+}
+
+func TestAResourceThatIsMadeAnewReplacesTheOld(t *testing.T) {
+	inTime(t, func(t *testing.T, _ func(time.Duration)) {
+		q := newQueue(1, 1)
+		old := entry("old", 0, "n1")
+		old.Phase = Preparing
+		q.Note(old)
+		again := entry("new", 1, "n1")
+		again.Key = old.Key
+		require.False(t, q.ask("new"), "it is asked for before it is noted")
+		q.Note(again)
+		require.Equal(t, []types.UID{"new"}, q.heard())
+		require.True(t, q.ask("new"))
+		q.Forget("old")
+		q.Forget("new")
+		require.Empty(t, q.known)
+		require.Empty(t, q.uids)
+		require.Empty(t, q.nodes, "nothing is kept of what is gone")
+		require.True(t, q.cluster.empty())
+	})
+}
+
+func TestWithoutALimitThereIsRoomForEverybody(t *testing.T) {
+	q := newQueue(0, 1)
+	for _, uid := range numbered("b", 100) {
+		q.Note(entry(uid, 0, "n1"))
+		require.True(t, q.ask(uid))
+		q.Release(uid)
+		q.Forget(uid)
+	}
+	require.True(t, q.ask("unknown"))
+	require.Empty(t, q.known, "nothing is kept")
+}
+
+func TestATransferWhoseNodeBecomesKnownWaitsForThatNode(t *testing.T) {
+	inTime(t, func(t *testing.T, _ func(time.Duration)) {
+		q := newQueue(4, 1)
+		first := entry("a", 0, "n1")
+		first.Phase = Preparing
+		q.Note(first)
+		q.Note(entry("r", 1, ""))
+		q.Note(entry("r", 1, "n1"))
+		require.False(t, q.ask("r"))
+		q.Note(entry("r", 1, "n2"))
+		require.Equal(t, []types.UID{"r"}, q.heard())
+	})
+}
+
+// One agent for each node; none hears of what the others accept before a round is over.
+func TestManyAgentsKeepTheLimit(t *testing.T) {
+	inTime(t, func(t *testing.T, _ func(time.Duration)) {
+		const limit, perNode, nodes, transfers = 7, 2, 5, 400
+		agents := make([]*queue, nodes)
+		for i := range agents {
+			agents[i] = newQueue(limit, perNode)
+		}
+		all := make([]Entry, transfers)
+		for i := range all {
+			all[i] = entry(types.UID(fmt.Sprintf("%c%03d", "bbbr"[i%4], i)), i/3, fmt.Sprint(i*i%nodes))
+		}
+		tell := func(e Entry) {
+			for _, agent := range agents {
+				agent.Note(e)
+			}
+		}
+		for _, e := range all {
+			tell(e)
+		}
+		done := 0
+		for round := 0; done < transfers; round++ {
+			require.Less(t, round, transfers, "every round brings something to its end")
+			var accepted []Entry
+			for i := range all {
+				if all[i].Phase == Waiting && agents[int(all[i].Node[0]-'0')].ask(all[i].UID) {
+					all[i].Phase = Preparing
+					accepted = append(accepted, all[i])
+				}
+			}
+			slices.Reverse(accepted)
+			for _, e := range accepted {
+				tell(e)
+			}
+			preparing := slices.IndexFunc(all, func(e Entry) bool { return e.Phase == Preparing })
+			require.GreaterOrEqual(t, preparing, 0, "somebody goes as long as somebody waits")
+			for _, agent := range agents {
+				require.LessOrEqual(t, agent.cluster.taken, limit)
+			}
+			all[preparing].Phase = Other
+			tell(all[preparing])
+			done++
+		}
+	})
+}

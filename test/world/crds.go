@@ -15,6 +15,8 @@ import (
 	apiextensions "k8s.io/apiextensions-apiserver/pkg/client/clientset/clientset"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/rest"
 )
 
@@ -90,7 +92,34 @@ func install(ctx context.Context, config *rest.Config, definitions []*apiextensi
 	if err != nil {
 		return errors.Join(fmt.Errorf("wait for definitions: %w", err), fmt.Errorf("still missing: %v", missing))
 	}
-	return nil
+	return warm(ctx, config, definitions)
+}
+
+// warm lists every resource once: the first list makes the API server build the storage, and it turns requests away
+// for a second until it has.
+func warm(ctx context.Context, config *rest.Config, definitions []*apiextensionsv1.CustomResourceDefinition) error {
+	client, err := dynamic.NewForConfig(config)
+	if err != nil {
+		return fmt.Errorf("make client: %w", err)
+	}
+	listed := make(chan error, len(definitions))
+	for _, crd := range definitions {
+		resource := schema.GroupVersionResource{
+			Group: crd.Spec.Group, Version: crd.Spec.Versions[0].Name, Resource: crd.Spec.Names.Plural,
+		}
+		go func() {
+			_, err := client.Resource(resource).List(ctx, metav1.ListOptions{Limit: 1})
+			if err != nil {
+				err = fmt.Errorf("list %s: %w", resource.Resource, err)
+			}
+			listed <- err
+		}()
+	}
+	var all []error
+	for range definitions {
+		all = append(all, <-listed)
+	}
+	return errors.Join(all...)
 }
 
 func served(crd *apiextensionsv1.CustomResourceDefinition) bool {

@@ -6,10 +6,6 @@ import (
 	"slices"
 	"sync"
 	"time"
-
-	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
-	"k8s.io/client-go/dynamic/dynamicinformer"
-	"k8s.io/client-go/tools/cache"
 )
 
 // Gone is the phase of a Transition that stands for deletion. No resource ever has it.
@@ -26,7 +22,7 @@ type Transition struct {
 }
 
 // Recorder keeps every transition of a namespace's transfers; those of a kind are in the order of the API server. A
-// watch that breaks off is begun anew where it ended, or with what is there if that is too old.
+// watch that breaks off goes on where it ended, or with what is there if the API server does not know that any more.
 type Recorder struct {
 	mu          sync.Mutex
 	transitions []Transition
@@ -37,67 +33,19 @@ type Recorder struct {
 // Record starts a recorder, which ends with ctx. It has what exists already as first appearances.
 func (w *World) Record(ctx context.Context) (*Recorder, error) {
 	r := &Recorder{changed: make(chan struct{})}
-	factory := dynamicinformer.NewFilteredDynamicSharedInformerFactory(w.dynamic, 0, w.Namespace, nil)
-	var complete []cache.DoneChecker
 	for _, kind := range Kinds() {
-		informer := factory.ForResource(kind.Resource()).Informer()
-		registration, err := informer.AddEventHandler(cache.ResourceEventHandlerFuncs{
-			AddFunc:    func(object any) { r.see(kind, nil, object) },
-			UpdateFunc: func(old, object any) { r.see(kind, old, object) },
-			DeleteFunc: func(object any) { r.see(kind, object, nil) },
-		})
+		s := &story{recorder: r, kind: kind, client: w.Transfers(kind).client, known: map[string]*Transfer{}}
+		version, err := s.list(ctx)
 		if err != nil {
-			return nil, fmt.Errorf("watch %ss: %w", kind, err)
+			return nil, err
 		}
-		complete = append(complete, registration.HasSyncedChecker())
+		go s.follow(ctx, version)
 	}
-	factory.Start(ctx.Done())
 	context.AfterFunc(ctx, func() { r.end(context.Cause(ctx)) })
-	for _, listed := range complete {
-		select {
-		case <-listed.Done():
-		case <-ctx.Done():
-			return nil, fmt.Errorf("list transfers: %w", context.Cause(ctx))
-		}
-	}
 	return r, nil
 }
 
-// see compares what a transfer was with what it is; nil stands for nothing.
-func (r *Recorder) see(kind Kind, before, now any) {
-	was, is := look(before), look(now)
-	switch {
-	case was == nil && is == nil:
-	case is == nil:
-		r.add(Transition{Kind: kind, Name: was.Name, Node: was.Node(), From: was.Status.Phase, To: Gone})
-	case was != nil && was.UID != is.UID: // a watch that broke off has missed a deletion
-		r.see(kind, before, nil)
-		r.see(kind, nil, now)
-	case was == nil:
-		r.add(Transition{Kind: kind, Name: is.Name, Node: is.Node(), To: is.Status.Phase})
-	case was.Status.Phase != is.Status.Phase:
-		r.add(Transition{Kind: kind, Name: is.Name, Node: is.Node(), From: was.Status.Phase, To: is.Status.Phase})
-	}
-}
-
-// look is the Transfer that a watch tells of; nil if that is none.
-func look(object any) *Transfer {
-	if last, ok := object.(cache.DeletedFinalStateUnknown); ok {
-		object = last.Obj
-	}
-	resource, ok := object.(*unstructured.Unstructured)
-	if !ok {
-		return nil
-	}
-	transfer, err := View(resource)
-	if err != nil { // the API server checks all fields that a Transfer has
-		return nil
-	}
-	return transfer
-}
-
 func (r *Recorder) add(transition Transition) {
-	transition.At = time.Now()
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.transitions = append(r.transitions, transition)

@@ -68,6 +68,31 @@ func TestRecorderKeepsOrderAndConcurrency(t *testing.T) {
 	require.Equal(t, 1, recorder.MostAtOnce("n2", inProgress))
 }
 
+func TestRecorderMissesNothingOfACutWatch(t *testing.T) {
+	ctx := deadline(t)
+	gate, err := plane.Gate(ctx)
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, gate.Stop()) })
+	w := newWorld(ctx, t, world.Options{})
+	backup, pod := backupAndPod(ctx, t, w)
+	made, err := w.PodVolumeBackup(ctx, backup, pod, "data")
+	require.NoError(t, err)
+	behind, err := world.New(ctx, gate.Config(plane.Admin()), world.Options{})
+	require.NoError(t, err)
+	behind.Namespace = w.Namespace
+	recorder, err := behind.Record(ctx)
+	require.NoError(t, err)
+
+	require.NoError(t, gate.Close())
+	setPhase(ctx, t, w, made.Name, accepted)
+	setPhase(ctx, t, w, made.Name, inProgress)
+	require.NoError(t, gate.Open(ctx))
+	setPhase(ctx, t, w, made.Name, completed)
+	_, err = recorder.Until(ctx, func(all []world.Transition) bool { return all[len(all)-1].To == completed })
+	require.NoError(t, err)
+	require.Equal(t, []world.Phase{"", accepted, inProgress, completed}, recorder.Phases(made.Name))
+}
+
 func TestWaitingTellsWhatWasSeen(t *testing.T) {
 	ctx := deadline(t)
 	w := newWorld(ctx, t, world.Options{})

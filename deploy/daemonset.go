@@ -79,6 +79,9 @@ func args(o Options) []string {
 	if o.NodeAgentConfigMap != "" {
 		list = append(list, "--node-agent-configmap="+o.NodeAgentConfigMap)
 	}
+	if o.BackupRepositoryConfigMap != "" {
+		list = append(list, "--backup-repository-configmap="+o.BackupRepositoryConfigMap)
+	}
 	if o.HostPath {
 		list = append(list, "--host-path")
 	}

@@ -15,19 +15,25 @@ const (
 	// before it makes pod volume backups (Velero's pkg/nodeagent looks the DaemonSet up by this name
 	// and its pods by this label).
 	DaemonSetName = "node-agent"
+	// WindowsDaemonSetName is the same on Windows nodes. Lateen has no agent for them; it reads where Velero's
+	// own runs.
+	WindowsDaemonSetName = "node-agent-windows"
 	// RoleLabel is set on the agent's pods, with DaemonSetName as its value.
 	RoleLabel = "role"
 	// VeleroDeployment is the name that `velero install` gives to Velero's server.
 	VeleroDeployment = "velero"
+	// CoordinatorLease is held by the one agent that does what belongs to no node.
+	CoordinatorLease = "lateen-coordinator"
 )
 
 // Options is what differs between installations.
 type Options struct {
-	Namespace          string // Velero's namespace; Lateen lives in it
-	Image              string // the image of this repository's Dockerfile
-	NodeAgentConfigMap string // name of Velero's node-agent ConfigMap; empty: Velero's defaults
-	KubeletRoot        string // the kubelet's --root-dir; empty: /var/lib/kubelet
-	HostPath           bool   // find volumes by looking under the kubelet's pods directory, as uid 0
+	Namespace                 string // Velero's namespace; Lateen lives in it
+	Image                     string // the image of this repository's Dockerfile
+	NodeAgentConfigMap        string // name of Velero's node-agent ConfigMap; empty: Velero's defaults
+	BackupRepositoryConfigMap string // name of the ConfigMap that Velero's server has too; empty: Velero's defaults
+	KubeletRoot               string // the kubelet's --root-dir; empty: /var/lib/kubelet
+	HostPath                  bool   // find volumes by looking under the kubelet's pods directory, as uid 0
 }
 
 // Objects are all objects of an installation, in the order in which to create them.

@@ -3,11 +3,14 @@ package deploy_test
 import (
 	"bytes"
 	"flag"
+	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"testing"
 
 	"github.com/stretchr/testify/require"
+	rbacv1 "k8s.io/api/rbac/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"sigs.k8s.io/yaml"
 
@@ -25,13 +28,14 @@ func TestInstallation(t *testing.T) {
 			options: deploy.Options{Namespace: "velero", Image: "example.test/lateen:v1"},
 			golden:  "default.yaml",
 		},
-		"with the host path, a ConfigMap and another kubelet root, each shows where it belongs": {
+		"with the host path, ConfigMaps and another kubelet root, each shows where it belongs": {
 			options: deploy.Options{
-				Namespace:          "backups",
-				Image:              "example.test/lateen:v1",
-				NodeAgentConfigMap: "node-agent-config",
-				KubeletRoot:        "/data/kubelet",
-				HostPath:           true,
+				Namespace:                 "backups",
+				Image:                     "example.test/lateen:v1",
+				NodeAgentConfigMap:        "node-agent-config",
+				BackupRepositoryConfigMap: "repository-config",
+				KubeletRoot:               "/data/kubelet",
+				HostPath:                  true,
 			},
 			golden: "hostpath.yaml",
 		},
@@ -52,23 +56,49 @@ func TestInstallation(t *testing.T) {
 
 // What the agent may write is what this test lists; a wider right has to be argued for here too.
 func TestTheAgentMayWriteOnlyThis(t *testing.T) {
-	writes := map[string][]string{}
+	require.Equal(t, map[string][]string{
+		"podvolumebackups":       {"patch"},
+		"podvolumerestores":      {"patch"},
+		"datauploads":            {"patch"},
+		"datadownloads":          {"patch"},
+		"pods":                   {"create", "delete", "patch"},
+		"persistentvolumeclaims": {"create", "delete", "patch"},
+		"volumesnapshots":        {"create", "delete", "patch"},
+		"events":                 {"create", "patch"},
+		"leases":                 {"create", "update of [lateen-coordinator]"},
+	}, writes(deploy.NamespaceRules()))
+	require.Equal(t, map[string][]string{
+		"persistentvolumeclaims": {"patch"},
+		"persistentvolumes":      {"patch"},
+		"volumesnapshots":        {"delete"},
+		"volumesnapshotcontents": {"create", "delete", "patch"},
+	}, writes(deploy.ClusterRules()))
+}
+
+// writes are the verbs by resource that change something.
+func writes(rules []rbacv1.PolicyRule) map[string][]string {
 	reading := map[string]bool{"get": true, "list": true, "watch": true}
-	for _, rule := range deploy.NamespaceRules() {
+	all := map[string][]string{}
+	for _, rule := range rules {
 		for _, verb := range rule.Verbs {
-			if !reading[verb] {
-				writes[rule.Resources[0]] = append(writes[rule.Resources[0]], verb)
+			if reading[verb] {
+				continue
+			}
+			if len(rule.ResourceNames) > 0 {
+				verb = fmt.Sprintf("%s of %v", verb, rule.ResourceNames)
+			}
+			for _, resource := range rule.Resources {
+				all[resource] = append(all[resource], verb)
 			}
 		}
 	}
-	require.Equal(t, map[string][]string{
-		"podvolumebackups": {"patch"},
-		"pods":             {"create", "delete", "patch"},
-		"events":           {"create", "patch"},
-	}, writes)
-	for _, rule := range deploy.ClusterRules() {
-		for _, verb := range rule.Verbs {
-			require.True(t, reading[verb], "%s %v in the whole cluster", verb, rule.Resources)
+	return all
+}
+
+func TestTheAgentHasNoRightByWildcard(t *testing.T) {
+	for _, rule := range append(deploy.NamespaceRules(), deploy.ClusterRules()...) {
+		for _, word := range slices.Concat(rule.APIGroups, rule.Resources, rule.Verbs) {
+			require.NotContains(t, word, "*")
 		}
 	}
 }

@@ -6,28 +6,56 @@ import (
 )
 
 // NamespaceRules is all that the agent may do in Velero's namespace: follow the transfers, make and
-// remove their movers, and read its configuration. Creating pods there includes running as any
-// ServiceAccount of that namespace, which is what a mover has to do.
+// remove their movers and what these need, and read its configuration. Creating pods there includes running
+// as any ServiceAccount of that namespace, which is what a mover has to do.
 func NamespaceRules() []rbacv1.PolicyRule {
 	return []rbacv1.PolicyRule{
-		rule("velero.io", "podvolumebackups", "list", "watch", "patch"),
+		// Transfers: phase, progress and finalizer go in patches. The server makes and deletes them.
+		rule("velero.io", "podvolumebackups", "get", "list", "watch", "patch"),
+		rule("velero.io", "podvolumerestores", "get", "list", "watch", "patch"),
+		rule("velero.io", "datauploads", "get", "list", "watch", "patch"),
+		rule("velero.io", "datadownloads", "get", "list", "watch", "patch"),
+		// Movers. A dry run is a create; a patch makes a mover of Velero's own agent ours.
 		rule("", "pods", "get", "list", "watch", "create", "delete", "patch"),
+		// What a mover that failed had to say.
 		rule("", "pods/log", "get"),
-		rule("", "events", "watch", "create", "patch"),
+		// Volumes that are read or restored into, and caches.
+		rule("", "persistentvolumeclaims", "get", "list", "watch", "create", "delete", "patch"),
+		// Snapshots that are handed over, under a name in this namespace.
+		rule("snapshot.storage.k8s.io", "volumesnapshots", "get", "list", "watch", "create", "delete", "patch"),
+		// What movers tell, what is wrong with a claim, and what users are told.
+		rule("", "events", "list", "watch", "create", "patch"),
+		// The configuration. Of workloads, only those that movers take after.
 		rule("", "configmaps", "get"),
-		only(rule("apps", "daemonsets", "get"), DaemonSetName),
+		only(rule("apps", "daemonsets", "get"), DaemonSetName, WindowsDaemonSetName),
 		only(rule("apps", "deployments", "get"), VeleroDeployment),
+		// Which agent is the coordinator. RBAC cannot narrow a create to a name.
+		rule("coordination.k8s.io", "leases", "create"),
+		only(rule("coordination.k8s.io", "leases", "get", "list", "watch", "update"), CoordinatorLease),
 	}
 }
 
-// ClusterRules is all that the agent may do elsewhere; it reads and never writes. Workloads and their
-// claims live in any namespace; the rest has none.
+// ClusterRules is all that the agent may do elsewhere. Workloads, their claims and the snapshots of them live
+// in any namespace; the rest has none.
 func ClusterRules() []rbacv1.PolicyRule {
 	return []rbacv1.PolicyRule{
+		// Pods whose volumes are moved.
 		rule("", "pods", "get", "list", "watch"),
-		rule("", "persistentvolumeclaims", "get"),
-		rule("", "persistentvolumes", "get"),
+		// Claims that are the source, and those into which is restored: these are watched one by one, and a
+		// patch binds them to the restored volume.
+		rule("", "persistentvolumeclaims", "get", "watch", "patch"),
+		// Where a volume can be reached. A patch changes the reclaim policy, and in a restore the claim.
+		rule("", "persistentvolumes", "get", "list", "patch"),
+		// The original snapshot is deleted once another content has its handle, and never before.
+		rule("snapshot.storage.k8s.io", "volumesnapshots", "get", "list", "watch", "delete"),
+		rule("snapshot.storage.k8s.io", "volumesnapshotcontents", "get", "list", "watch", "create", "delete", "patch"),
+		// How volumes are bound, and whether those of a class can be caches.
+		rule("storage.k8s.io", "storageclasses", "get"),
+		// Which nodes a vSphere volume is attached to.
+		rule("storage.k8s.io", "volumeattachments", "list"),
+		// Labels and operating system.
 		rule("", "nodes", "get"),
+		// Whether the class of movers is in force.
 		rule("scheduling.k8s.io", "priorityclasses", "get"),
 	}
 }
@@ -36,9 +64,9 @@ func rule(group, resource string, verbs ...string) rbacv1.PolicyRule {
 	return rbacv1.PolicyRule{APIGroups: []string{group}, Resources: []string{resource}, Verbs: verbs}
 }
 
-// only narrows a rule to one object.
-func only(r rbacv1.PolicyRule, name string) rbacv1.PolicyRule {
-	r.ResourceNames = []string{name}
+// only narrows a rule to objects of these names.
+func only(r rbacv1.PolicyRule, names ...string) rbacv1.PolicyRule {
+	r.ResourceNames = names
 	return r
 }
 

@@ -136,7 +136,7 @@ func (p *parts) podVolumeBackups(slots *reconcile.Slots, movers *informers.Mover
 		Node:            p.Config.NodeName,
 		Limits:          p.Limits,
 		ResourceTimeout: p.Config.ResourceTimeout,
-		Privileged:      p.startup.Config.PrivilegedFsBackup,
+		Privileged:      p.startup.Config.Movers.Privileged,
 		Cached:          p.caches.PodVolumeBackups.Get,
 		Client:          p.clients.velero.PodVolumeBackups(p.Config.Namespace),
 		Pods:            p.caches,
@@ -159,13 +159,8 @@ func (p *parts) podVolumeBackups(slots *reconcile.Slots, movers *informers.Mover
 func (p *parts) exposer() *exposer.Exposer {
 	return &exposer.Exposer{
 		Client:   p.clients.kube,
-		Template: p.startup.Template,
-		Settings: build.Settings{
-			PriorityClass: p.startup.Priority.Effective,
-			Resources:     p.startup.Config.Resources,
-			Labels:        p.startup.Config.PodLabels,
-			Annotations:   p.startup.Config.PodAnnotations,
-		},
+		Template: p.startup.Templates[corev1.Linux],
+		Settings: p.startup.Settings(),
 		Rejected: p.rejected,
 	}
 }

@@ -54,6 +54,15 @@ func Inherit(template corev1.PodTemplateSpec) (build.Template, error) {
 	}, nil
 }
 
+// Confine says in a template where agents run, as the pod template of their DaemonSet does.
+func Confine(template *build.Template, agents corev1.PodTemplateSpec) {
+	own := agents.Spec.DeepCopy()
+	template.AgentNodeSelector, template.AgentTolerations = own.NodeSelector, own.Tolerations
+	if own.Affinity != nil && own.Affinity.NodeAffinity != nil {
+		template.AgentAffinity = own.Affinity.NodeAffinity.RequiredDuringSchedulingIgnoredDuringExecution
+	}
+}
+
 // HostPods is the kubelet's pods directory on the host, as the volume host-pods of a node-agent names
 // it; empty if the template has no such volume.
 func HostPods(template corev1.PodTemplateSpec) string {

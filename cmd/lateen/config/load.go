@@ -21,12 +21,19 @@ import (
 
 // Startup is all that an agent learns before it starts. It stays as it is until the agent is restarted.
 type Startup struct {
-	Config   Config
-	Problems []Problem           // what of the configuration could not be used
-	Template build.Template      // what movers take over
-	HostPods string              // the kubelet's pods directory on the host; empty if no manifest names it
-	Node     Node                // where the agent runs
-	Priority priority.Resolution // of the movers' priority class
+	Config    Config
+	Problems  []Problem                        // what of the configuration could not be used
+	Templates map[corev1.OSName]build.Template // what movers take over; linux always, windows if agents run there
+	HostPods  string                           // the kubelet's pods directory on the host; empty if no manifest names it
+	Node      Node                             // where the agent runs
+	Priority  priority.Resolution              // of the movers' priority class
+}
+
+// Settings are what is in force for movers and their volumes.
+func (s *Startup) Settings() build.Settings {
+	settings := s.Config.Movers
+	settings.PriorityClass = s.Priority.Effective
+	return settings
 }
 
 // Node is what an agent needs to know of its node.
@@ -39,10 +46,13 @@ type Node struct {
 // Load reads all of it within Options.StartupTimeout. Its error is one line for an operator: it says what
 // keeps the agent from starting and what to do. What only limits the agent is a Problem instead.
 func Load(ctx context.Context, client kubernetes.Interface, options Options, clock clock.Clock) (*Startup, error) {
-	l := loader{client: client, options: options, budget: newBudget(clock, options.StartupTimeout)}
+	l := loader{
+		client: client, options: options, budget: newBudget(clock, options.StartupTimeout),
+		workloads: map[workload]*corev1.PodTemplateSpec{},
+	}
 	startup := &Startup{}
 	for _, step := range []func(context.Context, *Startup) error{
-		l.readNode, l.checkResources, l.readConfigMap, l.readTemplate, l.beStrict, l.resolvePriority,
+		l.readNode, l.checkResources, l.readConfigMap, l.readTemplates, l.readRepository, l.checkCache, l.beStrict, l.resolvePriority,
 	} {
 		if err := step(ctx, startup); err != nil {
 			return nil, err
@@ -52,9 +62,10 @@ func Load(ctx context.Context, client kubernetes.Interface, options Options, clo
 }
 
 type loader struct {
-	client  kubernetes.Interface
-	options Options
-	budget  budget
+	client    kubernetes.Interface
+	options   Options
+	budget    budget
+	workloads map[workload]*corev1.PodTemplateSpec // what was read; nil for what does not exist
 }
 
 // get reads one object within the budget; nil if there is none.
@@ -136,8 +147,7 @@ func (l loader) readConfigMap(ctx context.Context, startup *Startup) error {
 	if l.options.NodeAgentConfigMap == "" {
 		return nil
 	}
-	what := object{resource: "configmaps", namespace: l.options.Namespace, name: l.options.NodeAgentConfigMap}
-	found, err := get(ctx, l, what, l.client.CoreV1().ConfigMaps(what.namespace).Get)
+	what, found, err := l.configMap(ctx, l.options.NodeAgentConfigMap)
 	if err != nil {
 		return err
 	}
@@ -149,10 +159,15 @@ func (l loader) readConfigMap(ctx context.Context, startup *Startup) error {
 		return nil
 	}
 	startup.Config, startup.Problems = Parse(found.Data, startup.Node.Labels)
-	for i, problem := range startup.Problems {
-		startup.Problems[i].Path = cmp.Or(problem.Path, what.String())
-	}
+	what.placeAll(startup.Problems)
 	return nil
+}
+
+// configMap is that of a name in Velero's namespace; nil if there is none.
+func (l loader) configMap(ctx context.Context, name string) (object, *corev1.ConfigMap, error) {
+	what := object{resource: "configmaps", namespace: l.options.Namespace, name: name}
+	found, err := get(ctx, l, what, l.client.CoreV1().ConfigMaps(what.namespace).Get)
+	return what, found, err
 }
 
 func (l loader) beStrict(_ context.Context, startup *Startup) error {

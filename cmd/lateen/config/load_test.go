@@ -15,6 +15,7 @@ import (
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	schedulingv1 "k8s.io/api/scheduling/v1"
+	storagev1 "k8s.io/api/storage/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -55,6 +56,7 @@ func installation(text string) *fake.Clientset {
 		&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "node-1", Labels: map[string]string{"size": "big", "kubernetes.io/os": "linux"}}},
 		&appsv1.DaemonSet{ObjectMeta: meta("node-agent"), Spec: appsv1.DaemonSetSpec{Template: workload("lateen:agent", "lateen")}},
 		&appsv1.Deployment{ObjectMeta: meta("velero"), Spec: appsv1.DeploymentSpec{Template: server}},
+		&storagev1.StorageClass{ObjectMeta: metav1.ObjectMeta{Name: "local"}},
 		&schedulingv1.PriorityClass{ObjectMeta: metav1.ObjectMeta{Name: "velero-low"}, Value: 10},
 	}
 	if text != "" {
@@ -101,10 +103,10 @@ func TestLoadOfEverything(t *testing.T) {
 	require.Equal(t, config.Node{Name: "node-1", Labels: map[string]string{"size": "big", "kubernetes.io/os": "linux"}, OS: corev1.Linux}, got.Node)
 	require.Equal(t, 8, got.Config.Concurrency, "the labels of the node count")
 	require.Equal(t, priority.Resolution{Configured: "velero-low", Effective: "velero-low"}, got.Priority)
-	require.Equal(t, "velero:server", got.Template.Image)
-	require.Equal(t, "velero-server", got.Template.ServiceAccount)
+	require.Equal(t, "velero:server", got.Templates[corev1.Linux].Image)
+	require.Equal(t, "velero-server", got.Templates[corev1.Linux].ServiceAccount)
 	require.Equal(t, "/data/kubelet/pods", got.HostPods)
-	require.Equal(t, []string{"scratch", "cloud-credentials"}, []string{got.Template.Volumes[0].Name, got.Template.Volumes[1].Name})
+	require.Equal(t, []string{"scratch", "cloud-credentials"}, []string{got.Templates[corev1.Linux].Volumes[0].Name, got.Templates[corev1.Linux].Volumes[1].Name})
 	for _, action := range client.Actions() {
 		require.Equal(t, "get", action.GetVerb(), "nothing is listed and nothing is written")
 	}
@@ -178,7 +180,7 @@ func TestLoadDoesNotFallBackWhenNothingAnswers(t *testing.T) {
 
 // TestLoadOutlivesFaults holds for every read: a fault that passes is not noticed.
 func TestLoadOutlivesFaults(t *testing.T) {
-	for _, resource := range []string{"nodes", "configmaps", "daemonsets", "deployments", "priorityclasses", "resource"} {
+	for _, resource := range []string{"nodes", "configmaps", "daemonsets", "deployments", "storageclasses", "priorityclasses", "resource"} {
 		for name, fail := range map[string]error{
 			"500":                apierrors.NewInternalError(errors.New("etcd")),
 			"503":                apierrors.NewServiceUnavailable("starting"),

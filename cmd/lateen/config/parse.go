@@ -18,11 +18,11 @@ func Parse(data, nodeLabels map[string]string) (Config, []Problem) {
 	if problem != nil {
 		return config, []Problem{*problem}
 	}
-	document, err := readJSON(text)
+	document, err := readJSON("", text)
 	if err != nil {
-		return config, []Problem{notJSON(text, err)}
+		return config, []Problem{notJSON(SectionConfigMap, text, err)}
 	}
-	r := &reader{text: text, counts: map[heading]int{}}
+	r := newReader(SectionConfigMap, text)
 	r.object(document, r.sections(&config, nodeLabels))
 	return config, r.problems
 }
@@ -47,8 +47,8 @@ func onlyValue(data map[string]string) (string, *Problem) {
 	return "", &problem
 }
 
-func notJSON(text string, err error) Problem {
-	problem := Problem{Section: SectionConfigMap, Reason: InvalidJSON, Message: "it cannot be read: " + err.Error()}
+func notJSON(whole Section, text string, err error) Problem {
+	problem := Problem{Section: whole, Reason: InvalidJSON, Message: "it cannot be read: " + err.Error()}
 	if syntax := (*json.SyntaxError)(nil); errors.As(err, &syntax) {
 		problem.Line, problem.Column = place(text, int(syntax.Offset)-1)
 		problem.Message = "it is not JSON: " + err.Error()
@@ -59,17 +59,18 @@ func notJSON(text string, err error) Problem {
 // sections is the schema's first level (velero-protocol 5.3).
 func (r *reader) sections(config *Config, nodeLabels map[string]string) fields {
 	limits := func(v value) Limits { return r.limits(v, nodeLabels) }
+	movers := &config.Movers
 	return fields{
 		string(SectionLoadConcurrency):    section(r, limits, &config.Limits),
-		string(SectionLoadAffinity):       section(r, r.loadAffinity, &config.LoadAffinity),
-		string(SectionBackupPVC):          section(r, r.backupPVC, &config.BackupPVC),
-		string(SectionRestorePVC):         section(r, r.restorePVC, &config.RestorePVC),
-		string(SectionCachePVC):           section(r, r.cachePVC, &config.CachePVC),
-		string(SectionPodResources):       section(r, r.podResources, &config.Resources),
+		string(SectionLoadAffinity):       section(r, r.loadAffinity, &movers.LoadAffinity),
+		string(SectionBackupPVC):          section(r, r.backupPVC, &movers.BackupClaims),
+		string(SectionRestorePVC):         section(r, r.restorePVC, &movers.IgnoreDelayBinding),
+		string(SectionCachePVC):           section(r, r.cachePVC, &movers.Cache),
+		string(SectionPodResources):       section(r, r.podResources, &movers.Resources),
 		string(SectionPriorityClassName):  section(r, r.name, &config.PriorityClassName),
-		string(SectionPrivilegedFsBackup): section(r, r.bool, &config.PrivilegedFsBackup),
-		string(SectionPodLabels):          section(r, r.labels, &config.PodLabels),
-		string(SectionPodAnnotations):     section(r, r.annotations, &config.PodAnnotations),
+		string(SectionPrivilegedFsBackup): section(r, r.bool, &movers.Privileged),
+		string(SectionPodLabels):          section(r, r.labels, &movers.Labels),
+		string(SectionPodAnnotations):     section(r, r.podAnnotations, &movers.Annotations),
 	}
 }
 

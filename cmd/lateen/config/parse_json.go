@@ -31,15 +31,15 @@ const maxDepth = 16
 
 var errTooDeep = errors.New("it is nested deeper than any configuration of a node-agent")
 
-// readJSON parses one JSON document. Its error is a *json.SyntaxError or errTooDeep.
-func readJSON(text string) (value, error) {
+// readJSON parses one JSON document, which stands at path. Its error is a *json.SyntaxError or errTooDeep.
+func readJSON(path, text string) (value, error) {
 	var whole json.RawMessage // tokens would not tell of what follows the document
 	if err := json.Unmarshal([]byte(text), &whole); err != nil {
 		return value{}, err
 	}
 	d := document{text: text, tokens: json.NewDecoder(strings.NewReader(text))}
 	d.tokens.UseNumber()
-	return d.value("", 0)
+	return d.value(path, 0)
 }
 
 func (d document) value(path string, depth int) (value, error) {

@@ -13,8 +13,10 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/utils/ptr"
 
 	"github.com/lateen-project/lateen/cmd/lateen/config"
+	"github.com/lateen-project/lateen/exposer/build"
 )
 
 // wire is the ConfigMap as encoding/json reads it: the oracle for sections without a Problem.
@@ -27,9 +29,12 @@ type wire struct {
 		}
 		PrepareQueueLength int
 	}
-	LoadAffinity       []config.LoadAffinity
-	BackupPVC          map[string]config.BackupPVC
-	RestorePVC         config.RestorePVC
+	LoadAffinity []struct {
+		NodeSelector metav1.LabelSelector
+		StorageClass string
+	}
+	BackupPVC          map[string]build.BackupClaim
+	RestorePVC         struct{ IgnoreDelayBinding bool }
 	CachePVC           *wireCache
 	PodResources       map[string]string
 	PriorityClassName  string
@@ -80,30 +85,42 @@ func (w wire) amounts(t *testing.T, suffix string) corev1.ResourceList {
 	return all
 }
 
+func (w wire) loadAffinity() []build.LoadAffinity {
+	var all []build.LoadAffinity
+	for _, one := range w.LoadAffinity {
+		all = append(all, build.LoadAffinity{StorageClass: one.StorageClass, Nodes: one.NodeSelector})
+	}
+	return all
+}
+
+func (w wire) cache() build.Cache {
+	if w.CachePVC == nil {
+		return build.Cache{}
+	}
+	return build.Cache{StorageClass: w.CachePVC.StorageClass, Threshold: w.CachePVC.ResidentThresholdInMB << 20, Limit: config.DefaultCacheLimit}
+}
+
 // same compares what was parsed with what was written, section by section; nil and empty are the same.
 func (w wire) same(t *testing.T, got config.Config, nodeLabels map[string]string) map[config.Section]bool {
 	t.Helper()
-	cache := wireCache{}
-	if got.CachePVC != nil {
-		cache = wireCache{got.CachePVC.StorageClass, got.CachePVC.ResidentThresholdMB}
-	}
+	movers := got.Movers
 	equal := func(a, b any) bool {
 		return reflect.ValueOf(a).Len() == 0 && reflect.ValueOf(b).Len() == 0 || reflect.DeepEqual(a, b)
 	}
 	resources := func() bool {
-		return equal(got.Resources.Requests, w.amounts(t, "Request")) && equal(got.Resources.Limits, w.amounts(t, "Limit"))
+		return equal(movers.Resources.Requests, w.amounts(t, "Request")) && equal(movers.Resources.Limits, w.amounts(t, "Limit"))
 	}
 	return map[config.Section]bool{
 		config.SectionLoadConcurrency:    got.Limits == w.limits(t, nodeLabels),
-		config.SectionLoadAffinity:       equal(got.LoadAffinity, w.LoadAffinity),
-		config.SectionBackupPVC:          equal(got.BackupPVC, w.BackupPVC),
-		config.SectionRestorePVC:         got.RestorePVC == w.RestorePVC,
-		config.SectionCachePVC:           got.CachePVC == nil && w.CachePVC == nil || w.CachePVC != nil && cache == *w.CachePVC,
+		config.SectionLoadAffinity:       equal(movers.LoadAffinity, w.loadAffinity()),
+		config.SectionBackupPVC:          equal(movers.BackupClaims, w.BackupPVC),
+		config.SectionRestorePVC:         movers.IgnoreDelayBinding == w.RestorePVC.IgnoreDelayBinding,
+		config.SectionCachePVC:           ptr.Deref(movers.Cache, build.Cache{}) == w.cache(),
 		config.SectionPodResources:       resources(),
 		config.SectionPriorityClassName:  got.PriorityClassName == w.PriorityClassName,
-		config.SectionPrivilegedFsBackup: got.PrivilegedFsBackup == w.PrivilegedFsBackup,
-		config.SectionPodLabels:          equal(got.PodLabels, w.PodLabels),
-		config.SectionPodAnnotations:     equal(got.PodAnnotations, w.PodAnnotations),
+		config.SectionPrivilegedFsBackup: movers.Privileged == w.PrivilegedFsBackup,
+		config.SectionPodLabels:          equal(movers.Labels, w.PodLabels),
+		config.SectionPodAnnotations:     equal(movers.Annotations, w.PodAnnotations),
 	}
 }
 
@@ -218,7 +235,7 @@ func checkProblems(t *testing.T, problems []config.Problem) map[config.Section]b
 		require.Contains(t, config.Reasons(), problem.Reason)
 		require.NotEmpty(t, problem.Message)
 		require.Less(t, len(problem.String()), 1000)
-		if problem.Reason != config.UnknownField {
+		if problem.Reason != config.UnknownField && problem.Reason != config.Ignored {
 			broken[problem.Section] = true
 		}
 	}
@@ -292,5 +309,5 @@ func TestParseOfAMebibyte(t *testing.T) {
 	text.WriteString("}")
 	got, problems := parse(text.String(), nil)
 	require.Len(t, problems, 10)
-	require.Equal(t, map[string]string{"team": "storage"}, got.PodLabels)
+	require.Equal(t, map[string]string{"team": "storage"}, got.Movers.Labels)
 }

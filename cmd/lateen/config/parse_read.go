@@ -16,11 +16,16 @@ import (
 // reader turns values into what the schema wants and keeps a Problem for each that does not fit. Its
 // methods return a zero value for those; who uses it must look at problems first.
 type reader struct {
+	whole    Section // of what belongs to no other section
 	text     string
 	problems []Problem
 	spoiled  int // Problems so far after which a section cannot be used
 	unknown  int // the other Problems so far
 	counts   map[heading]int
+}
+
+func newReader(whole Section, text string) *reader {
+	return &reader{whole: whole, text: text, counts: map[heading]int{}}
 }
 
 // heading is what Problems are counted under. Many ignored fields must not hide the one value because of
@@ -42,7 +47,7 @@ func (r *reader) problem(v value, reason Reason, format string, args ...any) {
 	} else {
 		r.unknown++
 	}
-	under := heading{sectionOf(v.path), reason.spoils()}
+	under := heading{r.section(v.path), reason.spoils()}
 	r.counts[under]++
 	if r.counts[under] > maxProblems {
 		return // before anything is done that takes as long as the text is
@@ -57,14 +62,14 @@ func (r *reader) problem(v value, reason Reason, format string, args ...any) {
 	})
 }
 
-// sectionOf finds the section by the first element of a path.
-func sectionOf(path string) Section {
+// section finds the section by the first element of a path.
+func (r *reader) section(path string) Section {
 	first, _, _ := strings.Cut(path, ".")
 	first, _, _ = strings.Cut(first, "[")
 	if section := Section(first); slices.Contains(Sections(), section) {
 		return section
 	}
-	return SectionConfigMap
+	return r.whole
 }
 
 // object visits the members that are known. A null is a member that is left out, as in Go's decoder.

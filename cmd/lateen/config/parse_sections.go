@@ -1,13 +1,17 @@
 package config
 
 import (
+	"maps"
 	"strings"
 
+	velerov1 "github.com/vmware-tanzu/velero/pkg/apis/velero/v1"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/util/validation"
+
+	"github.com/lateen-project/lateen/exposer/build"
 )
 
 // limits is loadConcurrency. As in Velero, the smallest number of all rules that match a node counts.
@@ -52,15 +56,15 @@ func (r *reader) nodeRule(v value) (int, labels.Selector) {
 	return number, selector
 }
 
-func (r *reader) loadAffinity(v value) []LoadAffinity {
-	var all []LoadAffinity
+func (r *reader) loadAffinity(v value) []build.LoadAffinity {
+	var all []build.LoadAffinity
 	r.list(v, func(v value) {
-		var one LoadAffinity
+		var one build.LoadAffinity
 		r.object(v, fields{
-			"nodeSelector": func(v value) { one.NodeSelector = r.selector(v) },
+			"nodeSelector": func(v value) { one.Nodes = r.selector(v) },
 			"storageClass": func(v value) { one.StorageClass = r.name(v) },
 		})
-		if len(one.NodeSelector.MatchLabels)+len(one.NodeSelector.MatchExpressions) == 0 {
+		if len(one.Nodes.MatchLabels)+len(one.Nodes.MatchExpressions) == 0 {
 			r.problem(v, Missing, "nodeSelector is missing or empty; name the nodes by matchLabels or matchExpressions, or drop this element")
 		}
 		all = append(all, one)
@@ -69,33 +73,35 @@ func (r *reader) loadAffinity(v value) []LoadAffinity {
 }
 
 // backupPVC has the storage class of the source volume as its key.
-func (r *reader) backupPVC(v value) map[string]BackupPVC {
-	all := map[string]BackupPVC{}
+func (r *reader) backupPVC(v value) map[string]build.BackupClaim {
+	all := map[string]build.BackupClaim{}
 	r.entries(v, func(source string, v value) {
 		r.checkName(v, source)
-		var one BackupPVC
+		var one build.BackupClaim
 		r.object(v, fields{
 			"storageClass":    func(v value) { one.StorageClass = r.name(v) },
 			"readOnly":        func(v value) { one.ReadOnly = r.bool(v) },
 			"spcNoRelabeling": func(v value) { one.SPCNoRelabeling = r.bool(v) },
 			"annotations":     func(v value) { one.Annotations = r.annotations(v) },
 		})
+		if one.SPCNoRelabeling && !one.ReadOnly {
+			r.problem(v, Ignored, "spcNoRelabeling has no effect without readOnly; set both, or neither")
+		}
 		all[source] = one
 	})
 	return all
 }
 
-func (r *reader) restorePVC(v value) RestorePVC {
-	var restore RestorePVC
-	r.object(v, fields{"ignoreDelayBinding": func(v value) { restore.IgnoreDelayBinding = r.bool(v) }})
-	return restore
+func (r *reader) restorePVC(v value) (ignoreDelayBinding bool) {
+	r.object(v, fields{"ignoreDelayBinding": func(v value) { ignoreDelayBinding = r.bool(v) }})
+	return ignoreDelayBinding
 }
 
-func (r *reader) cachePVC(v value) *CachePVC {
-	var cache CachePVC
+func (r *reader) cachePVC(v value) *build.Cache {
+	cache := build.Cache{Limit: DefaultCacheLimit}
 	r.object(v, fields{
 		"storageClass":          func(v value) { cache.StorageClass = r.name(v) },
-		"residentThresholdInMB": func(v value) { cache.ResidentThresholdMB = int64(r.number(v, 0)) },
+		"residentThresholdInMB": func(v value) { cache.Threshold = int64(r.number(v, 0)) << mebi },
 	})
 	if cache.StorageClass == "" {
 		r.problem(v, Missing, "storageClass is missing; name one, or drop cachePVC")
@@ -151,10 +157,40 @@ func orNil(list corev1.ResourceList) corev1.ResourceList {
 	return list
 }
 
+// labels are those of movers.
 func (r *reader) labels(v value) map[string]string {
-	return r.strings(v, func(name, text string) []string {
+	return r.notOurs(v, r.strings(v, func(name, text string) []string {
 		return append(validation.IsQualifiedName(name), validation.IsValidLabelValue(text)...)
-	})
+	}))
+}
+
+// podAnnotations are those of movers.
+func (r *reader) podAnnotations(v value) map[string]string { return r.notOurs(v, r.annotations(v)) }
+
+// notOurs leaves out the names by which movers are found: a mover must not look like that of another
+// resource, whatever its kind (velero-protocol W36).
+func (r *reader) notOurs(v value, all map[string]string) map[string]string {
+	maps.DeleteFunc(all, func(name, _ string) bool { return reserved(name) })
+	if members, ok := v.data.([]member); ok {
+		for _, m := range members {
+			if reserved(m.name) {
+				r.problem(m.value, Ignored, "the agent sets %s itself; drop it here", brief(m.name))
+			}
+		}
+	}
+	return all
+}
+
+// podGroupLabel is the label over which movers of snapshots and restored volumes spread (velero-protocol 2.1).
+const podGroupLabel = "velero.io/exposer-pod-group"
+
+// reserved are Lateen's own names and the labels of Velero's agent (velero-protocol 0 and 2.1).
+func reserved(name string) bool {
+	switch name {
+	case velerov1.PVBLabel, velerov1.PVRLabel, velerov1.DataUploadLabel, velerov1.DataDownloadLabel, podGroupLabel:
+		return true
+	}
+	return strings.HasPrefix(name, "lateen.dev/")
 }
 
 // maxAnnotationBytes is what the API server takes of all annotations of an object together.

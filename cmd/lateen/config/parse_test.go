@@ -10,6 +10,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/lateen-project/lateen/cmd/lateen/config"
+	"github.com/lateen-project/lateen/exposer/build"
 )
 
 // fullConfig uses every field of the schema.
@@ -50,27 +51,29 @@ func TestParseOfEverything(t *testing.T) {
 	got, problems := parse(fullConfig, map[string]string{"size": "big", "zone": "b"})
 	require.Empty(t, problems)
 	require.Equal(t, config.Config{
-		Limits: config.Limits{Concurrency: 5, GlobalConcurrency: 2, MaxConcurrency: 8, PrepareQueueLength: 10},
-		LoadAffinity: []config.LoadAffinity{
-			{StorageClass: "gold", NodeSelector: metav1.LabelSelector{MatchLabels: map[string]string{"disk": "fast"}}},
-			{NodeSelector: metav1.LabelSelector{MatchExpressions: []metav1.LabelSelectorRequirement{
-				{Key: "gpu", Operator: metav1.LabelSelectorOpDoesNotExist},
-			}}},
+		Limits:            config.Limits{Concurrency: 5, GlobalConcurrency: 2, MaxConcurrency: 8, PrepareQueueLength: 10},
+		PriorityClassName: "velero-low",
+		Movers: build.Settings{
+			LoadAffinity: []build.LoadAffinity{
+				{StorageClass: "gold", Nodes: metav1.LabelSelector{MatchLabels: map[string]string{"disk": "fast"}}},
+				{Nodes: metav1.LabelSelector{MatchExpressions: []metav1.LabelSelectorRequirement{
+					{Key: "gpu", Operator: metav1.LabelSelectorOpDoesNotExist},
+				}}},
+			},
+			BackupClaims: map[string]build.BackupClaim{
+				"gold":   {StorageClass: "silver", ReadOnly: true, SPCNoRelabeling: true, Annotations: map[string]string{"example.com/Fast": "yes"}},
+				"bronze": {},
+			},
+			IgnoreDelayBinding: true,
+			Cache:              &build.Cache{StorageClass: "local", Threshold: 1 << 30, Limit: 5000 << 20},
+			Resources: corev1.ResourceRequirements{
+				Requests: corev1.ResourceList{"cpu": resource.MustParse("500m"), "memory": resource.MustParse("128Mi")},
+				Limits:   corev1.ResourceList{"cpu": resource.MustParse("2"), "memory": resource.MustParse("1Gi"), "ephemeral-storage": resource.MustParse("10Gi")},
+			},
+			Privileged:  true,
+			Labels:      map[string]string{"team": "storage"},
+			Annotations: map[string]string{"example.com/owner": "storage team"},
 		},
-		BackupPVC: map[string]config.BackupPVC{
-			"gold":   {StorageClass: "silver", ReadOnly: true, SPCNoRelabeling: true, Annotations: map[string]string{"example.com/Fast": "yes"}},
-			"bronze": {},
-		},
-		RestorePVC: config.RestorePVC{IgnoreDelayBinding: true},
-		CachePVC:   &config.CachePVC{StorageClass: "local", ResidentThresholdMB: 1024},
-		Resources: corev1.ResourceRequirements{
-			Requests: corev1.ResourceList{"cpu": resource.MustParse("500m"), "memory": resource.MustParse("128Mi")},
-			Limits:   corev1.ResourceList{"cpu": resource.MustParse("2"), "memory": resource.MustParse("1Gi"), "ephemeral-storage": resource.MustParse("10Gi")},
-		},
-		PriorityClassName:  "velero-low",
-		PrivilegedFsBackup: true,
-		PodLabels:          map[string]string{"team": "storage"},
-		PodAnnotations:     map[string]string{"example.com/owner": "storage team"},
 	}, got)
 }
 
@@ -182,7 +185,7 @@ func TestParseKeepsSectionsApart(t *testing.T) {
 }`, nil)
 	require.Len(t, problems, 1)
 	require.Equal(t, "velero-low", got.PriorityClassName)
-	require.Empty(t, got.Resources)
+	require.Empty(t, got.Movers.Resources)
 	require.Equal(t, "podResources (line 2, column 19): the cpu request 2 is more than the limit 1; lower the request or raise the limit", problems[0].String())
 }
 
@@ -215,8 +218,8 @@ func TestParseOfUnknownFields(t *testing.T) {
 func TestParseUsesASectionInSpiteOfAnUnknownField(t *testing.T) {
 	got, problems := parse(`{"podResources": {"cpuRequest": "1", "cpuLimits": "2"}, "podLabels": {"a": "b"}}`, nil)
 	require.Len(t, problems, 1)
-	require.Equal(t, corev1.ResourceList{"cpu": resource.MustParse("1")}, got.Resources.Requests)
-	require.Equal(t, map[string]string{"a": "b"}, got.PodLabels)
+	require.Equal(t, corev1.ResourceList{"cpu": resource.MustParse("1")}, got.Movers.Resources.Requests)
+	require.Equal(t, map[string]string{"a": "b"}, got.Movers.Labels)
 }
 
 func TestParseNeverSelectsEverythingByMistake(t *testing.T) {
@@ -252,8 +255,8 @@ func TestParseConcurrencyOfANode(t *testing.T) {
 func TestParseResourcesOneByOne(t *testing.T) {
 	got, problems := parse(`{"podResources": {"memoryLimit": "1Gi", "cpuLimit": "0", "cpuRequest": "3", "memoryRequest": ""}}`, nil)
 	require.Empty(t, problems)
-	require.Equal(t, corev1.ResourceList{"cpu": resource.MustParse("3")}, got.Resources.Requests, "a limit of 0 is none")
-	require.Equal(t, corev1.ResourceList{"memory": resource.MustParse("1Gi")}, got.Resources.Limits)
+	require.Equal(t, corev1.ResourceList{"cpu": resource.MustParse("3")}, got.Movers.Resources.Requests, "a limit of 0 is none")
+	require.Equal(t, corev1.ResourceList{"memory": resource.MustParse("1Gi")}, got.Movers.Resources.Limits)
 }
 
 func TestParseListsNoMoreThanOneCanRead(t *testing.T) {
@@ -273,7 +276,7 @@ func TestParseDoesNotHideWhyASectionIsNotUsed(t *testing.T) {
 }
 
 func TestSectionsAndReasonsAreBounded(t *testing.T) {
-	require.Len(t, config.Sections(), 12)
-	require.Len(t, config.Reasons(), 8)
+	require.Len(t, config.Sections(), 13)
+	require.Len(t, config.Reasons(), 10)
 	require.Equal(t, "configMap: it has no data", config.Problem{Section: config.SectionConfigMap, Message: "it has no data"}.String())
 }

@@ -1,6 +1,7 @@
 package config
 
 import (
+	"cmp"
 	"fmt"
 )
 
@@ -9,8 +10,9 @@ type Section string
 
 // The sections; those in lower camel case are top-level fields of the node-agent ConfigMap.
 const (
-	SectionConfigMap          Section = "configMap"     // the ConfigMap itself
-	SectionMoverTemplate      Section = "moverTemplate" // the workload that movers take after
+	SectionConfigMap          Section = "configMap"        // the node-agent ConfigMap itself
+	SectionBackupRepository   Section = "backupRepository" // the backup repository ConfigMap
+	SectionMoverTemplate      Section = "moverTemplate"    // the workload that movers take after
 	SectionLoadConcurrency    Section = "loadConcurrency"
 	SectionLoadAffinity       Section = "loadAffinity"
 	SectionBackupPVC          Section = "backupPVC"
@@ -26,8 +28,8 @@ const (
 // Sections lists all of them, so that a metric can start at 0 for each.
 func Sections() []Section {
 	return []Section{
-		SectionConfigMap, SectionMoverTemplate, SectionLoadConcurrency, SectionLoadAffinity, SectionBackupPVC,
-		SectionRestorePVC, SectionCachePVC, SectionPodResources, SectionPriorityClassName,
+		SectionConfigMap, SectionBackupRepository, SectionMoverTemplate, SectionLoadConcurrency, SectionLoadAffinity,
+		SectionBackupPVC, SectionRestorePVC, SectionCachePVC, SectionPodResources, SectionPriorityClassName,
 		SectionPrivilegedFsBackup, SectionPodLabels, SectionPodAnnotations,
 	}
 }
@@ -35,13 +37,15 @@ func Sections() []Section {
 // Reason is a stable word for what is wrong.
 type Reason string
 
-// The reasons. After all but UnknownField the section has its default.
+// The reasons. After all but UnknownField and Ignored the section has its default.
 const (
 	Missing        Reason = "missing"         // an object or a field that is needed is not there
 	Empty          Reason = "empty"           // the ConfigMap has no data
 	TooManyKeys    Reason = "too_many_keys"   // the ConfigMap has more than one key
 	InvalidJSON    Reason = "invalid_json"    // it does not parse
+	Forbidden      Reason = "forbidden"       // the agent may not read what is named
 	UnknownField   Reason = "unknown_field"   // the field is ignored, the rest of its section is used
+	Ignored        Reason = "ignored"         // a value that is known has no effect, the rest of its section is used
 	DuplicateField Reason = "duplicate_field" // which of the two is meant cannot be known
 	WrongType      Reason = "wrong_type"      // such as a string for a number
 	InvalidValue   Reason = "invalid_value"   // of the right type, and unusable
@@ -49,7 +53,9 @@ const (
 
 // Reasons lists all of them, so that a metric can start at 0 for each.
 func Reasons() []Reason {
-	return []Reason{Missing, Empty, TooManyKeys, InvalidJSON, UnknownField, DuplicateField, WrongType, InvalidValue}
+	return []Reason{
+		Missing, Empty, TooManyKeys, InvalidJSON, Forbidden, UnknownField, Ignored, DuplicateField, WrongType, InvalidValue,
+	}
 }
 
 // Problem is something in the configuration that could not be used.
@@ -74,5 +80,12 @@ func (p Problem) String() string {
 	return place + ": " + p.Message
 }
 
+// placeAll gives the problems that are those of a whole object its name.
+func (o object) placeAll(problems []Problem) {
+	for i, problem := range problems {
+		problems[i].Path = cmp.Or(problem.Path, o.String())
+	}
+}
+
 // spoils tells whether the section falls back to its default because of this.
-func (r Reason) spoils() bool { return r != UnknownField }
+func (r Reason) spoils() bool { return r != UnknownField && r != Ignored }

@@ -10,64 +10,117 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/util/validation"
+
+	"github.com/lateen-project/lateen/exposer/build"
 )
 
-// workload is what movers take after.
+// workload is a DaemonSet or Deployment in Velero's namespace.
 type workload struct {
-	resource string // daemonsets or deployments
+	resource string // daemonSets or deployments
 	name     string
 }
 
-// workload is what --mover-template means on a node with this operating system.
+const (
+	daemonSets  = "daemonsets"
+	deployments = "deployments"
+)
+
+// workload is what movers take after: what --mover-template means on a node with this operating system.
 func (o *Options) workload(os corev1.OSName) (workload, error) {
 	if o.MoverTemplate == templateDaemonSet {
-		return workload{"daemonsets", daemonSetName(os)}, nil
+		return agentsOn(os), nil
 	}
 	name, ok := strings.CutPrefix(o.MoverTemplate, templateDeployment)
 	if !ok || len(validation.IsDNS1123Subdomain(name)) > 0 {
 		return workload{}, fmt.Errorf("--mover-template %q is unknown: use %s, or %s<name>", o.MoverTemplate, templateDaemonSet, templateDeployment)
 	}
-	return workload{"deployments", name}, nil
+	return workload{deployments, name}, nil
 }
 
-func daemonSetName(os corev1.OSName) string {
+// agentsOn is the DaemonSet of the agents on nodes with this operating system.
+func agentsOn(os corev1.OSName) workload {
 	if os == corev1.Windows {
-		return WindowsDaemonSetName
+		return workload{daemonSets, WindowsDaemonSetName}
 	}
-	return DaemonSetName
+	return workload{daemonSets, DaemonSetName}
 }
 
-// readTemplate finds out what movers look like. The image and the ServiceAccount come from Velero's own
-// Deployment: the agent's image has no /velero, and the agent's rights are not those of a mover.
-func (l loader) readTemplate(ctx context.Context, startup *Startup) error {
-	from, err := l.options.workload(startup.Node.OS)
+// readTemplates finds out what movers look like on nodes of each operating system. Without agents on Windows,
+// which Velero installs only when it is told to, there are no movers either.
+func (l loader) readTemplates(ctx context.Context, startup *Startup) error {
+	startup.Templates = map[corev1.OSName]build.Template{}
+	for _, os := range []corev1.OSName{corev1.Linux, corev1.Windows} {
+		agents, err := l.podTemplate(ctx, agentsOn(os))
+		if err != nil {
+			return err
+		}
+		optional := os == corev1.Windows && startup.Node.OS != os
+		if agents == nil && optional {
+			continue
+		}
+		template, err := l.template(ctx, os)
+		if err != nil && optional { // what it is made of has been read by now, and cannot be inherited
+			startup.Problems = append(startup.Problems, Problem{
+				Section: SectionMoverTemplate, Path: l.object(agentsOn(os)).String(), Reason: InvalidValue,
+				Message: "there will be no movers on Windows: " + err.Error(),
+			})
+			continue
+		}
+		if err != nil {
+			return err
+		}
+		// Whatever movers take after, this DaemonSet says where agents run and where the kubelet's directory is.
+		if agents != nil {
+			Confine(&template, *agents)
+			if startup.Node.OS == os {
+				startup.HostPods = HostPods(*agents)
+			}
+		}
+		startup.Templates[os] = template
+	}
+	return l.takeIdentity(ctx, startup)
+}
+
+// template is what movers take over of the workload that they take after.
+func (l loader) template(ctx context.Context, os corev1.OSName) (build.Template, error) {
+	from, err := l.options.workload(os)
 	if err != nil {
-		return err
+		return build.Template{}, err
 	}
-	template, err := l.podTemplate(ctx, from)
+	source, err := l.podTemplate(ctx, from)
 	if err != nil {
-		return err
+		return build.Template{}, err
 	}
-	if template == nil {
-		return fmt.Errorf("find %s: it does not exist; install Velero's node-agent, or name another workload with --mover-template", l.object(from))
+	if source == nil {
+		return build.Template{}, fmt.Errorf("find %s: it does not exist; install Velero's node-agent, or name another workload with --mover-template", l.object(from))
 	}
-	if startup.Template, err = Inherit(*template); err != nil {
-		return fmt.Errorf("inherit from %s: %w", l.object(from), err)
+	template, err := Inherit(*source)
+	if err != nil {
+		return build.Template{}, fmt.Errorf("inherit from %s: %w", l.object(from), err)
 	}
-	if startup.HostPods, err = l.hostPods(ctx, startup, from, *template); err != nil {
-		return err
-	}
-	return l.takeIdentity(ctx, startup, from, template)
+	return template, nil
 }
 
 func (l loader) object(w workload) object {
 	return object{group: "apps", resource: w.resource, namespace: l.options.Namespace, name: w.name}
 }
 
-// podTemplate is that of a workload; nil if there is no such workload.
+// podTemplate is that of a workload, which is read once; nil if there is no such workload.
 func (l loader) podTemplate(ctx context.Context, w workload) (*corev1.PodTemplateSpec, error) {
+	if template, known := l.workloads[w]; known {
+		return template, nil
+	}
+	template, err := l.readPodTemplate(ctx, w)
+	if err != nil {
+		return nil, err
+	}
+	l.workloads[w] = template
+	return template, nil
+}
+
+func (l loader) readPodTemplate(ctx context.Context, w workload) (*corev1.PodTemplateSpec, error) {
 	apps, namespace := l.client.AppsV1(), l.options.Namespace
-	if w.resource == "daemonsets" {
+	if w.resource == daemonSets {
 		found, err := get(ctx, l, l.object(w), apps.DaemonSets(namespace).Get)
 		if err != nil || found == nil {
 			return nil, err
@@ -81,52 +134,44 @@ func (l loader) podTemplate(ctx context.Context, w workload) (*corev1.PodTemplat
 	return &found.Spec.Template, nil
 }
 
-// hostPods asks the node-agent's DaemonSet, whatever movers take after: only that one names the
-// kubelet's directory.
-func (l loader) hostPods(ctx context.Context, startup *Startup, from workload, template corev1.PodTemplateSpec) (string, error) {
-	agent := workload{"daemonsets", daemonSetName(startup.Node.OS)}
-	if from == agent {
-		return HostPods(template), nil
-	}
-	found, err := l.podTemplate(ctx, agent)
-	if err != nil || found == nil {
-		return "", err
-	}
-	return HostPods(*found), nil
-}
-
-// takeIdentity sets image and ServiceAccount.
-func (l loader) takeIdentity(ctx context.Context, startup *Startup, from workload, template *corev1.PodTemplateSpec) error {
+// takeIdentity sets image and ServiceAccount, which come from Velero's own Deployment: the agent's image has
+// no /velero, and the agent's rights are not those of a mover.
+func (l loader) takeIdentity(ctx context.Context, startup *Startup) error {
 	image, account := l.options.MoverImage, l.options.MoverServiceAccount
-	server := workload{"deployments", VeleroDeployment}
-	if from != server && (image == "" || account == "") {
-		found, err := l.podTemplate(ctx, server)
+	if image == "" || account == "" {
+		server, err := l.podTemplate(ctx, workload{deployments, VeleroDeployment})
 		if err != nil {
 			return err
 		}
-		if found == nil {
-			return l.withoutServer(startup, from)
+		if server == nil {
+			return l.withoutServer(startup)
 		}
-		template = found
+		image, account = cmp.Or(image, serverImage(server.Spec)), cmp.Or(account, server.Spec.ServiceAccountName)
 	}
-	startup.Template.Image = cmp.Or(image, serverImage(template.Spec))
-	startup.Template.ServiceAccount = cmp.Or(account, template.Spec.ServiceAccountName)
+	for os, template := range startup.Templates {
+		template.Image, template.ServiceAccount = image, account
+		startup.Templates[os] = template
+	}
 	return nil
 }
 
-// withoutServer keeps what the template has, but not the ServiceAccount of a node-agent: that one is the
+// withoutServer keeps what the templates have, but not the ServiceAccount of a node-agent: that one is the
 // agent's own.
-func (l loader) withoutServer(startup *Startup, from workload) error {
-	if from.resource == "daemonsets" && l.options.MoverServiceAccount == "" {
+func (l loader) withoutServer(startup *Startup) error {
+	if l.options.MoverTemplate == templateDaemonSet && l.options.MoverServiceAccount == "" {
 		return errors.New("find the ServiceAccount of movers: there is no Deployment " + l.options.Namespace + "/" + VeleroDeployment +
 			"; name it with --mover-service-account, and the image with --mover-image")
 	}
-	startup.Template.Image = cmp.Or(l.options.MoverImage, startup.Template.Image)
-	startup.Template.ServiceAccount = cmp.Or(l.options.MoverServiceAccount, startup.Template.ServiceAccount)
+	for os, template := range startup.Templates {
+		template.Image = cmp.Or(l.options.MoverImage, template.Image)
+		template.ServiceAccount = cmp.Or(l.options.MoverServiceAccount, template.ServiceAccount)
+		startup.Templates[os] = template
+	}
+	linux := startup.Templates[corev1.Linux]
 	startup.Problems = append(startup.Problems, Problem{
-		Section: SectionMoverTemplate, Path: l.object(workload{"deployments", VeleroDeployment}).String(), Reason: Missing,
+		Section: SectionMoverTemplate, Path: l.object(workload{deployments, VeleroDeployment}).String(), Reason: Missing,
 		Message: fmt.Sprintf("it does not exist, so movers run image %s as ServiceAccount %s; name them with --mover-image and --mover-service-account",
-			startup.Template.Image, cmp.Or(startup.Template.ServiceAccount, "default")),
+			linux.Image, cmp.Or(linux.ServiceAccount, "default")),
 	})
 	return nil
 }

@@ -55,8 +55,8 @@ func TestLoadOfTheMoversIdentity(t *testing.T) {
 				return
 			}
 			require.NoError(t, err)
-			require.Equal(t, test.image, got.Template.Image)
-			require.Equal(t, test.account, got.Template.ServiceAccount)
+			require.Equal(t, test.image, got.Templates[corev1.Linux].Image)
+			require.Equal(t, test.account, got.Templates[corev1.Linux].ServiceAccount)
 			require.Equal(t, "/data/kubelet/pods", got.HostPods)
 			if test.problem == "" {
 				require.Empty(t, got.Problems)
@@ -113,5 +113,5 @@ func TestLoadImageComesFromTheContainerOfTheServer(t *testing.T) {
 	require.NoError(t, err)
 	got, err := config.Load(t.Context(), client, options(t), newHasty())
 	require.NoError(t, err)
-	require.Equal(t, "velero:server", got.Template.Image)
+	require.Equal(t, "velero:server", got.Templates[corev1.Linux].Image)
 }

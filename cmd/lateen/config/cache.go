@@ -1,0 +1,101 @@
+package config
+
+import (
+	"context"
+	"fmt"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/util/version"
+
+	"github.com/lateen-project/lateen/exposer/build"
+)
+
+// readRepository finds out how much movers may cache.
+func (l loader) readRepository(ctx context.Context, startup *Startup) error {
+	if l.options.BackupRepositoryConfigMap == "" {
+		return nil
+	}
+	what, found, err := l.configMap(ctx, l.options.BackupRepositoryConfigMap)
+	if err != nil {
+		return err
+	}
+	if found == nil {
+		startup.Problems = append(startup.Problems, Problem{
+			Section: SectionBackupRepository, Path: what.String(), Reason: Missing,
+			Message: "it does not exist, so caches have their default size; create it, or drop --backup-repository-configmap",
+		})
+		return nil
+	}
+	limit, problems := ParseRepository(found.Data)
+	what.placeAll(problems)
+	startup.Problems = append(startup.Problems, problems...)
+	if cache := startup.Config.Movers.Cache; cache != nil {
+		cache.Limit = limit
+	}
+	return nil
+}
+
+// checkCache drops cache volumes that movers could not use or that nobody would remove.
+func (l loader) checkCache(ctx context.Context, startup *Startup) error {
+	cache := startup.Config.Movers.Cache
+	if cache == nil {
+		return nil
+	}
+	problem := cacheOfOldMovers(startup.Templates)
+	if problem == nil {
+		var err error
+		if problem, err = l.checkCacheClass(ctx, cache.StorageClass); err != nil {
+			return err
+		}
+	}
+	if problem != nil {
+		problem.Section = SectionCachePVC
+		startup.Problems = append(startup.Problems, *problem)
+		startup.Config.Movers.Cache = nil
+	}
+	return nil
+}
+
+// checkCacheClass says why volumes of a class are none for caches (velero-protocol 5.3).
+func (l loader) checkCacheClass(ctx context.Context, name string) (*Problem, error) {
+	problem := Problem{Path: string(SectionCachePVC) + ".storageClass"}
+	what := object{group: "storage.k8s.io", resource: "storageclasses", name: name}
+	class, err := get(ctx, l, what, l.client.StorageV1().StorageClasses().Get)
+	switch {
+	case apierrors.IsForbidden(err):
+		problem.Reason, problem.Message = Forbidden, err.Error()
+	case err != nil:
+		return nil, err
+	case class == nil:
+		problem.Reason = Missing
+		problem.Message = fmt.Sprintf("there is no storage class %s; create it, or name another", name)
+	case class.ReclaimPolicy != nil && *class.ReclaimPolicy != corev1.PersistentVolumeReclaimDelete:
+		problem.Reason = InvalidValue
+		problem.Message = fmt.Sprintf("storage class %s has reclaimPolicy %s, and its volumes would be left behind; name one with Delete", name, *class.ReclaimPolicy)
+	default:
+		return nil, nil
+	}
+	return &problem, nil
+}
+
+// cacheOfOldMovers is a Problem if the restore movers do not know --cache-volume-path, which came with
+// Velero 1.18. An image whose tag is no version of Velero is taken to know it.
+func cacheOfOldMovers(templates map[corev1.OSName]build.Template) *Problem {
+	image := templates[corev1.Linux].Image
+	release, err := version.ParseGeneric(tag(image))
+	if err != nil || release.Major() != 1 || release.Minor() >= 18 {
+		return nil
+	}
+	return &Problem{Path: string(SectionCachePVC), Reason: InvalidValue, Message: fmt.Sprintf(
+		"restore movers of image %s know no cache volume, Velero 1.18 was the first; drop cachePVC, or use a newer image", image)}
+}
+
+// tag is what names the version of an image; empty if only a digest does, or nothing.
+func tag(image string) string {
+	name, _, _ := strings.Cut(image, "@")
+	name = name[strings.LastIndexByte(name, '/')+1:] // a registry may have a port
+	_, tag, _ := strings.Cut(name, ":")
+	return tag
+}

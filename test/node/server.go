@@ -7,7 +7,6 @@ import (
 	"os/exec"
 	"path/filepath"
 	"runtime"
-	"slices"
 	"strings"
 	"syscall"
 )
@@ -25,8 +24,6 @@ type ServerOptions struct {
 	Kubeconfig string // with Velero's own rights
 	Namespace  string
 	Dir        string // for its scratch files and log
-	// Lacks are controllers of Velero 1.18 that this version does not know: backup-queue is not in 1.17.
-	Lacks []string
 }
 
 // StartVeleroServer starts it; repositories become Ready within some 20 s of their creation. It ends with the
@@ -47,7 +44,7 @@ func StartVeleroServer(ctx context.Context, options ServerOptions) (*VeleroServe
 	ctx, s.stop = context.WithCancel(ctx)
 	command := exec.CommandContext(ctx, options.Velero, "server",
 		"--kubeconfig", options.Kubeconfig, "--namespace", options.Namespace, "--plugin-dir", plugins,
-		"--metrics-address", "127.0.0.1:0", "--profiler-address", "127.0.0.1:0", "--disable-controllers", strings.Join(idle(options.Lacks), ","))
+		"--metrics-address", "127.0.0.1:0", "--profiler-address", "127.0.0.1:0", "--disable-controllers", strings.Join(idle(), ","))
 	command.Env = append(os.Environ(), "VELERO_NAMESPACE="+options.Namespace, "VELERO_SCRATCH_DIR="+scratch, "HOME="+scratch)
 	command.Stdout, command.Stderr = log, log
 	command.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
@@ -77,12 +74,11 @@ func (s *VeleroServer) run(command *exec.Cmd) error {
 }
 
 // idle are the controllers that have nothing to do with repositories.
-func idle(unknown []string) []string {
-	all := []string{
+func idle() []string {
+	return []string{
 		"backup-queue", "backup", "backup-operations", "backup-deletion", "backup-finalizer", "backup-sync", "download-request",
 		"gc", "restore", "restore-operations", "schedule", "server-status-request", "restore-finalizer",
 	}
-	return slices.DeleteFunc(all, func(name string) bool { return slices.Contains(unknown, name) })
 }
 
 // Log is the file that it writes to.

@@ -8,6 +8,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/lateen-project/lateen/cmd/lateen/config"
+	"github.com/lateen-project/lateen/exposer/build"
 )
 
 func hostPath(name, path string) corev1.Volume {
@@ -147,6 +148,39 @@ func TestInheritNeedsOneContainer(t *testing.T) {
 		require.ErrorContains(t, err, "where one is expected")
 		require.ErrorContains(t, err, "--mover-template")
 	}
+}
+
+func TestConfineTakesWhereAgentsRunAndNoMore(t *testing.T) {
+	agents := velerosTemplate()
+	required := &corev1.NodeSelector{NodeSelectorTerms: []corev1.NodeSelectorTerm{{
+		MatchExpressions: []corev1.NodeSelectorRequirement{{Key: "kubernetes.io/os", Operator: corev1.NodeSelectorOpNotIn, Values: []string{"windows"}}},
+	}}}
+	agents.Spec.Affinity = &corev1.Affinity{
+		NodeAffinity: &corev1.NodeAffinity{
+			RequiredDuringSchedulingIgnoredDuringExecution:  required,
+			PreferredDuringSchedulingIgnoredDuringExecution: []corev1.PreferredSchedulingTerm{{Weight: 1}},
+		},
+		PodAffinity: &corev1.PodAffinity{},
+	}
+	got := build.Template{Image: "kept"}
+	config.Confine(&got, agents)
+	require.Equal(t, build.Template{
+		Image: "kept", AgentNodeSelector: map[string]string{"a": "b"}, AgentAffinity: required, AgentTolerations: agents.Spec.Tolerations,
+	}, got)
+
+	got.AgentNodeSelector["c"], got.AgentTolerations[0].Key = "d", "x"
+	got.AgentAffinity.NodeSelectorTerms[0].MatchExpressions[0].Key = "x"
+	require.Len(t, agents.Spec.NodeSelector, 1)
+	require.Equal(t, "dedicated", agents.Spec.Tolerations[0].Key)
+	require.Equal(t, "kubernetes.io/os", required.NodeSelectorTerms[0].MatchExpressions[0].Key, "nothing is shared")
+}
+
+func TestConfineByAnAffinityToPodsAloneIsNone(t *testing.T) {
+	agents := velerosTemplate()
+	agents.Spec.Affinity = &corev1.Affinity{PodAffinity: &corev1.PodAffinity{}}
+	var got build.Template
+	config.Confine(&got, agents)
+	require.Nil(t, got.AgentAffinity)
 }
 
 func TestHostPods(t *testing.T) {

@@ -103,6 +103,9 @@ func TestLoadOfEverything(t *testing.T) {
 	require.Equal(t, config.Node{Name: "node-1", Labels: map[string]string{"size": "big", "kubernetes.io/os": "linux"}, OS: corev1.Linux}, got.Node)
 	require.Equal(t, 8, got.Config.Concurrency, "the labels of the node count")
 	require.Equal(t, priority.Resolution{Configured: "velero-low", Effective: "velero-low"}, got.Priority)
+	settings := got.Config.Movers
+	settings.PriorityClass = "velero-low"
+	require.Equal(t, settings, got.Settings())
 	require.Equal(t, "velero:server", got.Templates[corev1.Linux].Image)
 	require.Equal(t, "velero-server", got.Templates[corev1.Linux].ServiceAccount)
 	require.Equal(t, "/data/kubelet/pods", got.HostPods)

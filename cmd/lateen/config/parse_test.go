@@ -222,6 +222,39 @@ func TestParseUsesASectionInSpiteOfAnUnknownField(t *testing.T) {
 	require.Equal(t, map[string]string{"a": "b"}, got.Movers.Labels)
 }
 
+func TestParseLeavesOutWhatHasNoEffect(t *testing.T) {
+	for name, test := range map[string]struct {
+		text, path, says string
+		want             build.Settings
+	}{
+		"the label of Velero's movers": {
+			`{"podLabels": {"velero.io/data-upload": "x", "team": "storage"}}`, "podLabels.velero.io/data-upload", "sets velero.io/data-upload itself",
+			build.Settings{Labels: map[string]string{"team": "storage"}},
+		},
+		"a label of ours": {
+			`{"podLabels": {"team": "storage", "lateen.dev/mover": "false"}}`, "podLabels.lateen.dev/mover", "sets lateen.dev/mover itself",
+			build.Settings{Labels: map[string]string{"team": "storage"}},
+		},
+		"an annotation of ours": {
+			`{"podAnnotations": {"lateen.dev/attempt": "7", "a": "b"}}`, "podAnnotations.lateen.dev/attempt", "drop it here",
+			build.Settings{Annotations: map[string]string{"a": "b"}},
+		},
+		"a SELinux type without readOnly": {
+			`{"backupPVC": {"gold": {"spcNoRelabeling": true, "storageClass": "silver"}}}`, "backupPVC.gold", "no effect without readOnly",
+			build.Settings{BackupClaims: map[string]build.BackupClaim{"gold": {StorageClass: "silver", SPCNoRelabeling: true}}},
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			got, problems := parse(test.text, nil)
+			require.Equal(t, test.want, got.Movers, "the rest is in force")
+			require.Len(t, problems, 1)
+			require.Equal(t, config.Ignored, problems[0].Reason)
+			require.Equal(t, test.path, problems[0].Path)
+			require.Contains(t, problems[0].Message, test.says)
+		})
+	}
+}
+
 func TestParseNeverSelectsEverythingByMistake(t *testing.T) {
 	got, problems := parse(`{"loadConcurrency": {"perNodeConfig": [{"number": 9, "nodeSelector": {"matchLabel": {"size": "big"}}}]}}`, nil)
 	require.Len(t, problems, 2)

@@ -1,6 +1,7 @@
 package config_test
 
 import (
+	"slices"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -78,6 +79,15 @@ func TestLoadOfATemplateThatCannotBeInherited(t *testing.T) {
 	require.ErrorContains(t, err, "inherit from daemonsets velero/node-agent: its pod template has 0 containers")
 }
 
+// windowsAgents is the DaemonSet of Velero's agents on Windows.
+func windowsAgents() *appsv1.DaemonSet {
+	template := workload("velero:windows", "velero")
+	template.Spec.NodeSelector, template.Spec.Tolerations = nil, []corev1.Toleration{{Key: "os", Value: "windows"}}
+	template.Spec.Containers[0].Env = []corev1.EnvVar{{Name: "WINDOWS"}}
+	template.Spec.Volumes[0].HostPath.Path = `C:\kubelet\pods`
+	return &appsv1.DaemonSet{ObjectMeta: meta("node-agent-windows"), Spec: appsv1.DaemonSetSpec{Template: template}}
+}
+
 func TestLoadOnAWindowsNode(t *testing.T) {
 	client := installation("")
 	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "node-1", Labels: map[string]string{"kubernetes.io/os": "windows"}}}
@@ -86,12 +96,81 @@ func TestLoadOnAWindowsNode(t *testing.T) {
 	_, err = config.Load(t.Context(), client, options(t), newHasty())
 	require.ErrorContains(t, err, "daemonsets velero/node-agent-windows")
 
-	require.NoError(t, client.Tracker().Add(&appsv1.DaemonSet{
-		ObjectMeta: meta("node-agent-windows"), Spec: appsv1.DaemonSetSpec{Template: workload("lateen:windows", "lateen")},
-	}))
+	require.NoError(t, client.Tracker().Add(windowsAgents()))
 	got, err := config.Load(t.Context(), client, options(t), newHasty())
 	require.NoError(t, err)
 	require.Equal(t, corev1.Windows, got.Node.OS)
+	require.Equal(t, `C:\kubelet\pods`, got.HostPods)
+	require.Len(t, got.Templates, 2)
+}
+
+func TestLoadOfTemplatesByOperatingSystem(t *testing.T) {
+	for name, test := range map[string]struct {
+		arguments []string
+		env       string // the first that movers on Windows have
+	}{
+		"those of the agents":                                {env: "WINDOWS"},
+		"that of the server, where agents run as they did":   {arguments: []string{"--mover-template=deployment/velero"}, env: "NODE_NAME"},
+		"that of another workload, where agents run as well": {arguments: []string{"--mover-template=deployment/other"}, env: "NODE_NAME"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			client := installation("")
+			other := &appsv1.Deployment{ObjectMeta: meta("other"), Spec: appsv1.DeploymentSpec{Template: workload("other:1", "other")}}
+			require.NoError(t, client.Tracker().Add(other))
+			require.NoError(t, client.Tracker().Add(windowsAgents()))
+			asked := fault(client, "*", -1, nil)
+			got, err := config.Load(t.Context(), client, options(t, append(test.arguments, "--node-agent-configmap=")...), newHasty())
+			require.NoError(t, err)
+			require.Empty(t, got.Problems)
+
+			linux, windows := got.Templates[corev1.Linux], got.Templates[corev1.Windows]
+			require.Equal(t, map[string]string{"a": "b"}, linux.AgentNodeSelector)
+			require.Len(t, linux.AgentTolerations, 4)
+			require.Empty(t, windows.AgentNodeSelector)
+			require.Equal(t, []corev1.Toleration{{Key: "os", Value: "windows"}}, windows.AgentTolerations)
+			require.Equal(t, test.env, windows.Env[0].Name)
+			require.Equal(t, "NODE_NAME", linux.Env[0].Name)
+			for _, template := range got.Templates {
+				require.Equal(t, "velero:server", template.Image)
+				require.Equal(t, "velero-server", template.ServiceAccount)
+			}
+			require.Equal(t, "/data/kubelet/pods", got.HostPods, "that of the node's own operating system")
+			workloads := 3
+			if slices.Contains(test.arguments, "--mover-template=deployment/other") {
+				workloads = 4
+			}
+			require.Equal(t, 3+workloads, *asked, "the node, two API versions, and each workload once")
+		})
+	}
+}
+
+func TestLoadWithoutAgentsOnWindowsHasNoMoversThere(t *testing.T) {
+	got, err := config.Load(t.Context(), installation(fullConfig), options(t), newHasty())
+	require.NoError(t, err)
+	require.Empty(t, got.Problems)
+	require.Contains(t, got.Templates, corev1.Linux)
+	require.NotContains(t, got.Templates, corev1.Windows)
+}
+
+func TestLoadOnLinuxOutlivesAgentsOnWindowsThatCannotBeInherited(t *testing.T) {
+	client, agents := installation(fullConfig), windowsAgents()
+	agents.Spec.Template.Spec.Containers = append(agents.Spec.Template.Spec.Containers, corev1.Container{Name: "proxy"})
+	require.NoError(t, client.Tracker().Add(agents))
+	got, err := config.Load(t.Context(), client, options(t), newHasty())
+	require.NoError(t, err)
+	require.NotContains(t, got.Templates, corev1.Windows)
+	require.Len(t, got.Problems, 1)
+	require.Equal(t, config.SectionMoverTemplate, got.Problems[0].Section)
+	require.Contains(t, got.Problems[0].Message, "no movers on Windows")
+}
+
+func TestLoadWithoutDaemonSetConfinesNoMover(t *testing.T) {
+	client := installation(fullConfig)
+	require.NoError(t, client.AppsV1().DaemonSets("velero").Delete(t.Context(), "node-agent", metav1.DeleteOptions{}))
+	got, err := config.Load(t.Context(), client, options(t, "--mover-template=deployment/velero"), newHasty())
+	require.NoError(t, err)
+	require.Empty(t, got.HostPods)
+	require.Empty(t, got.Templates[corev1.Linux].AgentTolerations)
 }
 
 func TestLoadOnANodeThatDoesNotSayIsLinux(t *testing.T) {

@@ -1,0 +1,141 @@
+package config_test
+
+import (
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	corev1 "k8s.io/api/core/v1"
+	storagev1 "k8s.io/api/storage/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/lateen-project/lateen/cmd/lateen/config"
+	"github.com/lateen-project/lateen/exposer/build"
+)
+
+const withCache = `{"cachePVC": {"storageClass": "local", "residentThresholdInMB": 3}}`
+
+func TestLoadOfTheCache(t *testing.T) {
+	for name, test := range map[string]struct {
+		policy  *corev1.PersistentVolumeReclaimPolicy
+		gone    bool
+		fail    error
+		image   string
+		reason  config.Reason // of the Problem; empty: caches have a volume
+		path    string
+		says    string
+		classes int // GETs of the storage class
+	}{
+		"a class that does not say is of those that delete": {classes: 1},
+		"a class that deletes":                              {policy: new(corev1.PersistentVolumeReclaimDelete), classes: 1},
+		"a class that retains": {
+			policy: new(corev1.PersistentVolumeReclaimRetain), reason: config.InvalidValue, path: "cachePVC.storageClass", says: "reclaimPolicy Retain", classes: 1,
+		},
+		"a class that recycles": {
+			policy: new(corev1.PersistentVolumeReclaimRecycle), reason: config.InvalidValue, path: "cachePVC.storageClass", says: "reclaimPolicy Recycle", classes: 1,
+		},
+		"no such class": {gone: true, reason: config.Missing, path: "cachePVC.storageClass", says: "no storage class local", classes: 1},
+		"a class that may not be read": {
+			fail: notAllowed("storageclasses"), reason: config.Forbidden, path: "cachePVC.storageClass", says: `apiGroups: ["storage.k8s.io"]`, classes: 1,
+		},
+		"movers that do not know the flag": {
+			image: "registry.test:5000/velero/velero:v1.17.2", reason: config.InvalidValue, path: "cachePVC", says: "v1.17.2 know no cache volume",
+		},
+		"movers before them, with a digest": {
+			image: "velero:1.16.0-rc.1@sha256:0123", reason: config.InvalidValue, path: "cachePVC", says: "Velero 1.18 was the first",
+		},
+		"the first movers that do":                       {image: "velero/velero:v1.18.0-rc.1", classes: 1},
+		"movers of a version that is to come":            {image: "velero/velero:v2.0.0", classes: 1},
+		"movers of somebody's own numbers":               {image: "ours/velero:0.9.1", classes: 1},
+		"movers of a branch":                             {image: "velero/velero:main", classes: 1},
+		"movers named by a digest alone":                 {image: "registry.test:5000/velero@sha256:1.17", classes: 1},
+		"movers without tag, of a registry with a port":  {image: "registry.test:1.17/velero", classes: 1},
+		"a tag that looks like a date and not a version": {image: "velero:20240117", classes: 1},
+	} {
+		t.Run(name, func(t *testing.T) {
+			client := installation(withCache)
+			class := &storagev1.StorageClass{ObjectMeta: metav1.ObjectMeta{Name: "local"}, ReclaimPolicy: test.policy}
+			_, err := client.StorageV1().StorageClasses().Update(t.Context(), class, metav1.UpdateOptions{})
+			require.NoError(t, err)
+			if test.gone {
+				require.NoError(t, client.StorageV1().StorageClasses().Delete(t.Context(), "local", metav1.DeleteOptions{}))
+			}
+			times := 0
+			if test.fail == nil {
+				times = -1
+			}
+			asked := fault(client, "storageclasses", times, test.fail)
+			got, err := config.Load(t.Context(), client, options(t, "--mover-image="+test.image), newHasty())
+			require.NoError(t, err)
+			require.Equal(t, test.classes, *asked)
+			if test.reason == "" {
+				require.Empty(t, got.Problems)
+				require.Equal(t, &build.Cache{StorageClass: "local", Threshold: 3 << 20, Limit: 5000 << 20}, got.Settings().Cache)
+				return
+			}
+			require.Nil(t, got.Settings().Cache)
+			require.Len(t, got.Problems, 1)
+			problem := got.Problems[0]
+			require.Equal(t, config.SectionCachePVC, problem.Section)
+			require.Equal(t, test.reason, problem.Reason)
+			require.Equal(t, test.path, problem.Path)
+			require.Contains(t, problem.Message, test.says)
+		})
+	}
+}
+
+func TestLoadWaitsForTheStorageClassOfCachesNoLongerThanForAnythingElse(t *testing.T) {
+	client, clock := installation(withCache), newHasty()
+	fault(client, "storageclasses", 0, apierrors.NewInternalError(errors.New("etcd")))
+	_, err := config.Load(t.Context(), client, options(t), clock)
+	require.ErrorContains(t, err, "get storageclasses local: no answer from the API server within 30s")
+	require.Equal(t, 30*time.Second, clock.Now().Sub(time.Unix(0, 0)))
+}
+
+func TestLoadAsksForNoStorageClassWithoutCachePVC(t *testing.T) {
+	client := installation(`{}`)
+	asked := fault(client, "storageclasses", -1, nil)
+	got, err := config.Load(t.Context(), client, options(t), newHasty())
+	require.NoError(t, err)
+	require.Zero(t, *asked)
+	require.Nil(t, got.Settings().Cache)
+}
+
+func TestLoadOfTheBackupRepositoryConfigMap(t *testing.T) {
+	for name, test := range map[string]struct {
+		data   map[string]string // nil: no ConfigMap
+		limit  int64
+		reason config.Reason
+		says   string
+	}{
+		"a limit":        {data: map[string]string{"kopia": `{"cacheLimitMB": 100}`}, limit: 100 << 20},
+		"no such object": {limit: 5000 << 20, reason: config.Missing, says: "configmaps velero/repositories: it does not exist"},
+		"no data":        {data: map[string]string{}, limit: 5000 << 20, reason: config.Empty, says: "configmaps velero/repositories: it has no data"},
+		"a bad limit":    {data: map[string]string{"kopia": `{"cacheLimitMB": true}`}, limit: 5000 << 20, reason: config.WrongType, says: "kopia.cacheLimitMB (line 1, column 18)"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			client := installation(withCache)
+			if test.data != nil {
+				require.NoError(t, client.Tracker().Add(&corev1.ConfigMap{ObjectMeta: meta("repositories"), Data: test.data}))
+			}
+			arguments := []string{"--backup-repository-configmap=repositories"}
+			got, err := config.Load(t.Context(), client, options(t, arguments...), newHasty())
+			require.NoError(t, err)
+			require.Equal(t, test.limit, got.Settings().Cache.Limit)
+			if test.reason == "" {
+				require.Empty(t, got.Problems)
+				return
+			}
+			require.Len(t, got.Problems, 1)
+			require.Equal(t, config.SectionBackupRepository, got.Problems[0].Section)
+			require.Equal(t, test.reason, got.Problems[0].Reason)
+			require.Contains(t, got.Problems[0].String(), test.says)
+			require.Empty(t, got.Priority.Reason, "the priority class is of the other ConfigMap")
+
+			_, err = config.Load(t.Context(), client, options(t, append(arguments, "--strict-config")...), newHasty())
+			require.ErrorContains(t, err, test.says)
+		})
+	}
+}

@@ -1,0 +1,65 @@
+package config_test
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/lateen-project/lateen/cmd/lateen/config"
+)
+
+func TestParseRepository(t *testing.T) {
+	for name, test := range map[string]struct {
+		text  string
+		limit int64 // MiB
+	}{
+		"nothing said":                      {`{}`, 5000},
+		"a number":                          {`{"cacheLimitMB": 2048}`, 2048},
+		"a number in quotes":                {`{"cacheLimitMB": "2048"}`, 2048},
+		"null is left out":                  {`{"cacheLimitMB": null}`, 5000},
+		"what is for the server is skipped": {`{"cacheLimitMB": 1, "fullMaintenanceInterval": "fastGC"}`, 1},
+	} {
+		t.Run(name, func(t *testing.T) {
+			limit, problems := config.ParseRepository(map[string]string{"kopia": test.text, "other": "{"})
+			require.Empty(t, problems)
+			require.Equal(t, test.limit*1024*1024, limit)
+		})
+	}
+}
+
+func TestParseRepositoryThatCannotBeUsed(t *testing.T) {
+	for name, test := range map[string]struct {
+		data         map[string]string
+		path         string
+		reason       config.Reason
+		line, column int
+		says         string
+	}{
+		"no data":                     {nil, "", config.Empty, 0, 0, "add the key kopia"},
+		"no key kopia":                {map[string]string{"repo.json": `{"cacheLimitMB": 7}`}, "", config.Missing, 0, 0, "no key kopia, the only type of repository that movers know, but repo.json"},
+		"a blank value":               {map[string]string{"kopia": " \n"}, "", config.Empty, 0, 0, "key kopia is empty"},
+		"no JSON":                     {map[string]string{"kopia": "cacheLimitMB: 7"}, "", config.InvalidJSON, 1, 1, "not JSON"},
+		"a list":                      {map[string]string{"kopia": `[]`}, "kopia", config.WrongType, 1, 1, "a list where an object belongs"},
+		"a limit of 0":                {map[string]string{"kopia": `{"cacheLimitMB": 0}`}, "kopia.cacheLimitMB", config.InvalidValue, 1, 18, "from 1"},
+		"a limit under 0, in quotes":  {map[string]string{"kopia": `{"cacheLimitMB": "-4"}`}, "kopia.cacheLimitMB", config.InvalidValue, 1, 18, "-4 is not a whole number"},
+		"a limit with a unit":         {map[string]string{"kopia": `{"cacheLimitMB": "4Gi"}`}, "kopia.cacheLimitMB", config.InvalidValue, 1, 18, "4Gi is not a whole number"},
+		"an empty limit":              {map[string]string{"kopia": `{"cacheLimitMB": ""}`}, "kopia.cacheLimitMB", config.InvalidValue, 1, 18, "is not a whole number"},
+		"a limit that is a fraction":  {map[string]string{"kopia": `{"cacheLimitMB": 0.5}`}, "kopia.cacheLimitMB", config.InvalidValue, 1, 18, "0.5"},
+		"a limit that is an object":   {map[string]string{"kopia": `{"cacheLimitMB": {}}`}, "kopia.cacheLimitMB", config.WrongType, 1, 18, "an object where a whole number"},
+		"the limit twice":             {map[string]string{"kopia": `{"cacheLimitMB": 1, "cacheLimitMB": 2}`}, "kopia.cacheLimitMB", config.DuplicateField, 1, 18, "2 times"},
+		"a typing error":              {map[string]string{"kopia": "{\n  \"cacheLimitMb\": 7}"}, "kopia.cacheLimitMb", config.UnknownField, 2, 19, "do you mean cacheLimitMB?"},
+		"a name that nobody has seen": {map[string]string{"kopia": `{"enableCompression": true}`}, "kopia.enableCompression", config.UnknownField, 1, 23, "known here: cacheLimitMB or fullMaintenanceInterval"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			limit, problems := config.ParseRepository(test.data)
+			require.Equal(t, config.DefaultCacheLimit, limit)
+			require.NotEmpty(t, problems)
+			problem := problems[0]
+			require.Equal(t, config.SectionBackupRepository, problem.Section)
+			require.Equal(t, test.path, problem.Path)
+			require.Equal(t, test.reason, problem.Reason)
+			require.Equal(t, []int{test.line, test.column}, []int{problem.Line, problem.Column})
+			require.Contains(t, problem.Message, test.says)
+		})
+	}
+}

@@ -1,0 +1,272 @@
+package reconcile
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/utils/clock"
+)
+
+// roll are Agents whose changes are recorded, in a bubble of its own time.
+type roll struct {
+	*Agents
+	lock sync.Mutex
+	seen []string
+}
+
+func newRoll() *roll {
+	r := &roll{}
+	r.Agents = NewAgents(time.Minute, clock.RealClock{}, func(node string) {
+		absent := r.Absent(node) // it may ask
+		r.lock.Lock()
+		defer r.lock.Unlock()
+		r.seen = append(r.seen, fmt.Sprint(node, " ", absent))
+	})
+	return r
+}
+
+// heard are the changes since it was asked last.
+func (r *roll) heard() []string {
+	r.lock.Lock()
+	defer r.lock.Unlock()
+	seen := r.seen
+	r.seen = nil
+	return seen
+}
+
+// agentPod is the pod of an agent; its Ready condition is as old as it says.
+func agentPod(name, node string, ready corev1.ConditionStatus, transition int) *corev1.Pod {
+	return &corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "velero", Name: name, UID: types.UID(name)},
+		Spec:       corev1.PodSpec{NodeName: node},
+		Status: corev1.PodStatus{Conditions: []corev1.PodCondition{
+			{Type: corev1.PodScheduled, Status: corev1.ConditionTrue},
+			{Type: corev1.PodReady, Status: ready, LastTransitionTime: metav1.NewTime(created(transition))},
+		}},
+	}
+}
+
+func terminating(pod *corev1.Pod) *corev1.Pod {
+	pod.DeletionTimestamp = &metav1.Time{Time: created(0)}
+	return pod
+}
+
+const (
+	isReady  = corev1.ConditionTrue
+	notReady = corev1.ConditionFalse
+)
+
+func TestAnAgentThatIsNotReadyForTheGraceIsAbsent(t *testing.T) {
+	inTime(t, func(t *testing.T, pass func(time.Duration)) {
+		r := newRoll()
+		r.Saw(agentPod("a", "n1", isReady, 0))
+		r.Begin()
+		pass(time.Hour)
+		require.False(t, r.Absent("n1"))
+		r.Saw(agentPod("a", "n1", notReady, 1))
+		pass(time.Minute - 1)
+		r.Saw(agentPod("a", "n1", notReady, 1))
+		require.False(t, r.Absent("n1"))
+		require.Empty(t, r.heard())
+		pass(1)
+		require.True(t, r.Absent("n1"))
+		require.Equal(t, []string{"n1 true"}, r.heard())
+		pass(time.Hour)
+		r.Saw(agentPod("a", "n1", isReady, 2))
+		require.Equal(t, []string{"n1 false"}, r.heard())
+		require.False(t, r.Absent("n1"))
+	})
+}
+
+func TestWhatNodesSayOfTheTimeIsNotCompared(t *testing.T) {
+	for sentence, transition := range map[string]int{"the node's clock is behind": -1_000_000_000, "the node's clock is ahead": 1_000_000_000} {
+		t.Run(sentence, func(t *testing.T) {
+			inTime(t, func(t *testing.T, pass func(time.Duration)) {
+				r := newRoll()
+				r.Begin()
+				r.Saw(agentPod("a", "n1", notReady, transition))
+				pass(time.Minute - 1)
+				require.False(t, r.Absent("n1"))
+				pass(1)
+				require.True(t, r.Absent("n1"))
+			})
+		})
+	}
+}
+
+func TestNobodyIsAbsentBeforeTheTermHasLastedForTheGrace(t *testing.T) {
+	inTime(t, func(t *testing.T, pass func(time.Duration)) {
+		r := newRoll()
+		r.Saw(agentPod("a", "n1", notReady, -1000))
+		pass(time.Hour)
+		require.False(t, r.Absent("n1"), "the cache is not complete: another pod may be Ready there")
+		require.False(t, r.Absent("unknown"))
+		r.Begin()
+		require.False(t, r.Absent("unknown"))
+		pass(time.Minute - 1)
+		require.Empty(t, r.heard())
+		pass(1)
+		require.ElementsMatch(t, []string{"n1 true", "unknown true"}, r.heard())
+		require.True(t, r.Absent("asked for only now"), "it was never there")
+		require.Empty(t, r.heard(), "who asks has the answer")
+		r.Saw(agentPod("b", "unknown", isReady, 0))
+		require.Equal(t, []string{"unknown false"}, r.heard())
+	})
+}
+
+func TestOneReadyPodIsEnough(t *testing.T) {
+	inTime(t, func(t *testing.T, pass func(time.Duration)) {
+		r := newRoll()
+		r.Begin()
+		r.Saw(agentPod("old", "n1", isReady, 0))
+		r.Saw(agentPod("new", "n1", notReady, 0))
+		pass(time.Hour)
+		r.Saw(agentPod("new", "n1", isReady, 1))
+		r.Gone(agentPod("old", "n1", isReady, 0))
+		pass(time.Hour)
+		require.False(t, r.Absent("n1"))
+		require.Empty(t, r.heard())
+		r.Gone(agentPod("new", "n1", isReady, 1))
+		pass(time.Minute)
+		require.Equal(t, []string{"n1 true"}, r.heard())
+	})
+}
+
+func TestAnAgentThatTerminatesIsNotReady(t *testing.T) {
+	inTime(t, func(t *testing.T, pass func(time.Duration)) {
+		r := newRoll()
+		r.Begin()
+		r.Saw(agentPod("a", "n1", isReady, 0))
+		pass(time.Hour)
+		r.Saw(terminating(agentPod("a", "n1", isReady, 0)))
+		pass(time.Minute / 2)
+		r.Saw(terminating(agentPod("a", "n1", notReady, 30)))
+		pass(time.Minute / 2)
+		require.Equal(t, []string{"n1 true"}, r.heard(), "that its condition follows is not a new beginning")
+	})
+}
+
+func TestAnAgentThatWasReadyInBetweenIsMissedAnew(t *testing.T) {
+	inTime(t, func(t *testing.T, pass func(time.Duration)) {
+		r := newRoll()
+		r.Begin()
+		r.Saw(agentPod("a", "n1", notReady, 0))
+		pass(time.Minute - 1)
+		r.Saw(agentPod("a", "n1", notReady, 59)) // the watch has shown only the last of two changes
+		pass(time.Minute - 1)
+		require.Empty(t, r.heard())
+		pass(1)
+		require.Equal(t, []string{"n1 true"}, r.heard())
+		r.Saw(agentPod("a", "n1", notReady, 120))
+		require.Equal(t, []string{"n1 false"}, r.heard())
+		pass(time.Minute)
+		require.Equal(t, []string{"n1 true"}, r.heard())
+	})
+}
+
+func TestAPodThatIsMadeAnewUnderItsNameReplacesTheOld(t *testing.T) {
+	inTime(t, func(t *testing.T, pass func(time.Duration)) {
+		r := newRoll()
+		r.Begin()
+		r.Saw(agentPod("a", "n1", isReady, 0))
+		again := agentPod("a", "n1", notReady, 9)
+		again.UID = "another"
+		r.Saw(again)
+		r.Gone(agentPod("a", "n1", isReady, 0)) // late news
+		pass(time.Minute)
+		require.Equal(t, []string{"n1 true"}, r.heard())
+		again = agentPod("a", "n1", isReady, 10)
+		again.UID = "another"
+		r.Saw(again)
+		require.Equal(t, []string{"n1 false"}, r.heard())
+	})
+}
+
+func TestAPodThatIsNotScheduledIsOnNoNode(t *testing.T) {
+	inTime(t, func(t *testing.T, pass func(time.Duration)) {
+		r := newRoll()
+		r.Begin()
+		r.Saw(agentPod("a", "", isReady, 0))
+		r.Gone(agentPod("a", "", isReady, 0))
+		pass(time.Hour)
+		require.Empty(t, r.heard())
+	})
+}
+
+func TestAfterTheTermNothingChanges(t *testing.T) {
+	inTime(t, func(t *testing.T, pass func(time.Duration)) {
+		r := newRoll()
+		r.Begin()
+		r.Saw(agentPod("a", "n1", notReady, 0))
+		pass(time.Minute - 1)
+		r.End()
+		pass(time.Hour)
+		r.Saw(agentPod("a", "n1", isReady, 0))
+		require.Empty(t, r.heard())
+		require.False(t, r.Absent("n1"))
+	})
+}
+
+// Whatever happens, changes are told exactly when the answer changes.
+func TestEveryChangeOfTheAnswerIsTold(t *testing.T) {
+	seed := uint64(time.Now().UnixNano())
+	t.Logf("seed %d", seed)
+	random := rand.New(rand.NewPCG(seed, 0))
+	inTime(t, func(t *testing.T, pass func(time.Duration)) {
+		r := newRoll()
+		r.Begin()
+		readyAt := map[string]time.Time{} // when the node last had a Ready pod
+		began, flips := time.Now(), 0
+		pods, answer := map[string]*corev1.Pod{}, map[string]bool{}
+		for step := range 3000 {
+			name := fmt.Sprint("p", random.IntN(6))
+			pod := agentPod(name, fmt.Sprint("n", name[1]%3), []corev1.ConditionStatus{isReady, notReady}[random.IntN(2)], 0)
+			switch random.IntN(4) {
+			case 0:
+				if known := pods[name]; known != nil {
+					r.Gone(known)
+					delete(pods, name)
+				}
+			case 1:
+				pods[name] = pod
+				r.Saw(pod)
+			default:
+				d := time.Duration(random.IntN(50)) * time.Second
+				for _, known := range pods {
+					if look(known).ready {
+						readyAt[known.Spec.NodeName] = time.Now().Add(d)
+					}
+				}
+				pass(d)
+			}
+			for _, known := range pods {
+				if look(known).ready {
+					readyAt[known.Spec.NodeName] = time.Now()
+				}
+			}
+			told := r.heard()
+			for _, node := range []string{"n0", "n1", "n2"} {
+				since := readyAt[node]
+				if since.IsZero() {
+					since = began
+				}
+				absent := time.Since(since) >= time.Minute
+				require.Equal(t, absent, r.Absent(node), "step %d, %s", step, node)
+				if absent != answer[node] {
+					require.Contains(t, told, fmt.Sprint(node, " ", absent))
+					answer[node] = absent
+					flips++
+				}
+			}
+			require.LessOrEqual(t, len(told), 3)
+		}
+		require.Greater(t, flips, 50)
+	})
+}

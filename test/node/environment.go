@@ -68,7 +68,7 @@ func (r Real) envFrom(ctx context.Context, namespace string, source corev1.EnvFr
 			}
 		}
 	}
-	if err != nil && !(optional && apierrors.IsNotFound(err)) {
+	if err != nil && (!optional || !apierrors.IsNotFound(err)) {
 		return nil, fmt.Errorf("read variables of envFrom: %w", err)
 	}
 	return found, nil

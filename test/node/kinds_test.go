@@ -104,7 +104,7 @@ func TestStandInPlaysMoversOfEveryKind(t *testing.T) {
 			s := newTransfers(ctx, t, time.Hour, func(*node.StandIn) {})
 			made := s.transferOf(ctx, t, kind)
 			require.NoError(t, s.Transfers(kind).Patch(ctx, made.Name, `{"status":{"phase":"InProgress"}}`))
-			s.said(ctx, t, made, "Data-Path-Started")
+			s.moves(ctx, t, made)
 			require.NoError(t, s.Transfers(kind).Cancel(ctx, made.Name))
 			code, message := s.end(ctx, t, made.Name)
 			require.EqualValues(t, 1, code)

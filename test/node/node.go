@@ -47,6 +47,7 @@ type Node struct {
 	running sync.WaitGroup
 	lock    sync.Mutex
 	pods    map[types.UID]*podRun
+	speech  sync.RWMutex  // held by who writes to the API; exclusively by who begins or ends a silence
 	silence chan struct{} // nil, or closed at the end of the silence
 }
 
@@ -173,11 +174,13 @@ func (n *Node) beat(ctx context.Context) {
 			return
 		case <-ticker.C:
 		}
-		if n.isSilent() {
-			continue
+		done, err := n.speak(ctx)
+		if err != nil {
+			return
 		}
 		patch := fmt.Sprintf(`{"spec":{"renewTime":%q}}`, metav1.NowMicro().UTC().Format(metav1.RFC3339Micro))
-		_, err := n.client.CoordinationV1().Leases(corev1.NamespaceNodeLease).Patch(ctx, n.options.Name, types.MergePatchType, []byte(patch), metav1.PatchOptions{})
+		_, err = n.client.CoordinationV1().Leases(corev1.NamespaceNodeLease).Patch(ctx, n.options.Name, types.MergePatchType, []byte(patch), metav1.PatchOptions{})
+		done()
 		if err != nil && ctx.Err() == nil {
 			klog.FromContext(ctx).Error(err, "Renew lease", "node", n.options.Name)
 		}

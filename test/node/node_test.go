@@ -25,8 +25,7 @@ var plane *cluster.Cluster
 
 func TestMain(m *testing.M) {
 	if role := os.Getenv(playing); role != "" {
-		play(role)
-		os.Exit(1)
+		os.Exit(play(role))
 	}
 	os.Exit(cluster.Main(m, os.Stderr, &plane, installCRDs))
 }

@@ -16,10 +16,10 @@ const playing = "LATEEN_NODE_TEST_PLAYS"
 // calling is the variable that has the socket to which the child opens a connection, for as long as it lives.
 const calling = "LATEEN_NODE_TEST_CALLS"
 
-func play(role string) {
+// play does not return before it is killed, but where the role is at an end or cannot be played: then with an exit code.
+func play(role string) int {
 	if role == "owner" {
-		own()
-		return
+		return own()
 	}
 	told := make(chan os.Signal, 1)
 	signal.Notify(told, syscall.SIGTERM, syscall.SIGINT)
@@ -29,13 +29,13 @@ func play(role string) {
 		child.Stdout = os.Stdout
 		if err := child.Start(); err != nil {
 			fmt.Println(err)
-			return
+			return 1
 		}
 	}
 	if socket := os.Getenv(calling); role == "child" && socket != "" {
 		if _, err := net.Dial("unix", socket); err != nil {
 			fmt.Println(err)
-			return
+			return 1
 		}
 	}
 	fmt.Println(role, "goes on")
@@ -45,14 +45,14 @@ func play(role string) {
 }
 
 // own gives the file /data/file to another user, and leaves what its environment says of that as its last words.
-func own() {
+func own() int {
 	text := os.Getenv("PREFIX_COLOR") + " " + os.Getenv("SHAPE")
 	if err := os.Chown("/data/file", 1234, 1234); err != nil {
 		text = err.Error()
 	}
 	if err := os.WriteFile("/dev/termination-log", []byte(text), 0o600); err != nil {
 		fmt.Println(err)
-		return
+		return 1
 	}
-	os.Exit(0)
+	return 0
 }

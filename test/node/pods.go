@@ -155,20 +155,24 @@ func (n *Node) live(ctx context.Context, logger klog.Logger, run *podRun) *corev
 		report(ctx, logger, "Prepare pod", err)
 		return n.neverRuns(ctx, logger, run, Waiting{Reason: "ContainerCreating"})
 	}
-	run.began = metav1.Now()
-	if err := n.post(ctx, pod, started(pod, run.began)); err != nil {
-		report(ctx, logger, "Post start of pod", err)
-		return nil
-	}
-	n.lock.Lock()
-	run.runs = true
-	n.lock.Unlock()
-	if n.options.OnRunning != nil {
-		n.options.OnRunning(pod)
-	}
 	runner := n.options.Runner
 	if fault.Ends != nil {
 		runner = atOnce{*fault.Ends}
+	}
+	return n.begin(ctx, logger, run, runner, volumes)
+}
+
+// begin says that the containers run, and runs them.
+func (n *Node) begin(ctx context.Context, logger klog.Logger, run *podRun, runner Runner, volumes map[string]string) *corev1.PodStatus {
+	run.began = metav1.Now()
+	n.runs(run, true)
+	defer n.runs(run, false)
+	if err := n.post(ctx, run.pod, started(run.pod, run.began)); err != nil {
+		report(ctx, logger, "Post start of pod", err)
+		return nil
+	}
+	if n.options.OnRunning != nil {
+		n.options.OnRunning(run.pod)
 	}
 	return n.contain(ctx, run, runner, volumes)
 }
@@ -234,9 +238,11 @@ func (n *Node) neverRuns(ctx context.Context, logger klog.Logger, run *podRun, w
 
 // drop removes the object of a pod that has ended and was deleted.
 func (n *Node) drop(ctx context.Context, pod *corev1.Pod) error {
-	if err := n.heard(ctx); err != nil {
+	done, err := n.speak(ctx)
+	if err != nil {
 		return err
 	}
+	defer done()
 	return insist(ctx, func() error {
 		return n.client.CoreV1().Pods(pod.Namespace).Delete(ctx, pod.Name, metav1.DeleteOptions{
 			GracePeriodSeconds: new(int64(0)), Preconditions: metav1.NewUIDPreconditions(string(pod.UID)),

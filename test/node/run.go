@@ -20,8 +20,8 @@ type podRun struct {
 	grace      time.Duration // of the deletion; read it once deleted is closed
 	disrupted  chan struct{} // closed when the node or the scheduler ends the pod
 	disruption disruption    // read it once disrupted is closed
-	runs       bool          // its containers have started; the node's lock guards it, and the next
-	closed     bool          // it has ended
+	runs       bool          // its containers have started and not ended; the node's lock guards it, and the next
+	closed     bool          // it cannot be disrupted any more
 }
 
 // disruption is an end that comes from outside the pod and is no deletion.

@@ -12,37 +12,34 @@ import (
 // controller makes of that after 50 s is made at once: the node is not Ready any more, nor are its pods. The real
 // controller then adds the taints.
 func (n *Node) Silence(ctx context.Context) error {
-	for _, pod := range n.runningPods() {
-		if err := n.post(ctx, pod, corev1.PodStatus{Conditions: readiness(corev1.ConditionFalse, "NodeNotReady")}); err != nil {
-			return err
-		}
-	}
-	if err := n.postStatus(ctx, corev1.ConditionUnknown, "NodeStatusUnknown", "Kubelet stopped posting node status."); err != nil {
-		return err
-	}
-	n.lock.Lock()
-	defer n.lock.Unlock()
+	n.speech.Lock()
+	defer n.speech.Unlock()
 	if n.silence == nil {
 		n.silence = make(chan struct{})
 	}
-	return nil
+	for _, pod := range n.runningPods() {
+		if err := n.write(ctx, pod, corev1.PodStatus{Conditions: readiness(corev1.ConditionFalse, "NodeNotReady")}); err != nil {
+			return err
+		}
+	}
+	return n.postStatus(ctx, corev1.ConditionUnknown, "NodeStatusUnknown", "Kubelet stopped posting node status.")
 }
 
-// Resume ends the silence: the kubelet says what has become of its pods meanwhile.
+// Resume ends the silence: the kubelet says that it is there, and what has become of its pods meanwhile.
 func (n *Node) Resume(ctx context.Context) error {
-	n.lock.Lock()
-	if n.silence != nil {
-		close(n.silence)
-		n.silence = nil
-	}
-	n.lock.Unlock()
+	n.speech.Lock()
+	defer n.speech.Unlock()
 	if err := n.ready(ctx); err != nil {
 		return err
 	}
 	for _, pod := range n.runningPods() {
-		if err := n.post(ctx, pod, corev1.PodStatus{Conditions: readiness(corev1.ConditionTrue, "")}); err != nil {
+		if err := n.write(ctx, pod, corev1.PodStatus{Conditions: readiness(corev1.ConditionTrue, "")}); err != nil {
 			return err
 		}
+	}
+	if n.silence != nil {
+		close(n.silence)
+		n.silence = nil
 	}
 	return nil
 }
@@ -65,40 +62,41 @@ func (n *Node) LoseAgent(ctx context.Context, namespace string) error {
 // isAgent knows the pods of the DaemonSet by the label that Velero gives them.
 func isAgent(pod *corev1.Pod) bool { return pod.Labels["role"] == "node-agent" }
 
-// heard waits for the end of a silence.
-func (n *Node) heard(ctx context.Context) error {
-	n.lock.Lock()
-	silence := n.silence
-	n.lock.Unlock()
-	if silence == nil {
-		return nil
-	}
-	select {
-	case <-silence:
-		return nil
-	case <-ctx.Done():
-		return ctx.Err()
+// speak waits for the end of a silence; the next one does not begin before whoever speaks is done.
+func (n *Node) speak(ctx context.Context) (done func(), err error) {
+	for {
+		n.speech.RLock()
+		silence := n.silence
+		if silence == nil {
+			return n.speech.RUnlock, nil
+		}
+		n.speech.RUnlock()
+		select {
+		case <-silence:
+		case <-ctx.Done():
+			return nil, ctx.Err()
+		}
 	}
 }
 
-// isSilent tells whether there is anything to wait for.
-func (n *Node) isSilent() bool {
-	n.lock.Lock()
-	defer n.lock.Unlock()
-	return n.silence != nil
-}
-
-// runningPods are those whose containers run.
+// runningPods are those whose containers run, as far as the kubelet has said.
 func (n *Node) runningPods() []*corev1.Pod {
 	n.lock.Lock()
 	defer n.lock.Unlock()
 	var pods []*corev1.Pod
 	for _, run := range n.pods {
-		if run.runs && !run.closed {
+		if run.runs {
 			pods = append(pods, run.pod)
 		}
 	}
 	return pods
+}
+
+// runs notes that the containers of a pod have started, or ended.
+func (n *Node) runs(run *podRun, now bool) {
+	n.lock.Lock()
+	defer n.lock.Unlock()
+	run.runs = now
 }
 
 func readiness(ready corev1.ConditionStatus, reason string) []corev1.PodCondition {

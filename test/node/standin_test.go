@@ -79,18 +79,18 @@ func (s *transfers) events(ctx context.Context, t *testing.T, about metav1.Objec
 	return byReason
 }
 
-// said waits for an Event about a pod volume backup.
-func (s *transfers) said(ctx context.Context, t *testing.T, about metav1.Object, reason string) {
+// moves waits until a mover says that its data path has started.
+func (s *transfers) moves(ctx context.Context, t *testing.T, about metav1.Object) {
 	t.Helper()
 	watcher, err := s.Kube.CoreV1().Events(s.Namespace).Watch(ctx, metav1.ListOptions{FieldSelector: "involvedObject.uid=" + string(about.GetUID())})
 	require.NoError(t, err)
 	defer watcher.Stop()
 	for event := range watcher.ResultChan() {
-		if said, ok := event.Object.(*corev1.Event); ok && said.Reason == reason {
+		if said, ok := event.Object.(*corev1.Event); ok && said.Reason == "Data-Path-Started" {
 			return
 		}
 	}
-	t.Fatalf("the mover does not say %s", reason)
+	t.Fatal("the mover does not say that it has started")
 }
 
 func TestStandInCompletesAsVelerosMoverDoes(t *testing.T) {
@@ -127,7 +127,7 @@ func TestStandInHearsACancel(t *testing.T) {
 	s := newTransfers(ctx, t, time.Hour, func(*node.StandIn) {})
 	made := s.transfer(ctx, t)
 	s.begin(ctx, t, made.Name)
-	s.said(ctx, t, made, "Data-Path-Started")
+	s.moves(ctx, t, made)
 	require.NoError(t, s.Transfers(world.PodVolumeBackup).Cancel(ctx, made.Name))
 	code, message := s.end(ctx, t, made.Name)
 	require.EqualValues(t, 1, code)
@@ -196,7 +196,7 @@ func TestManyStandInsShareOneWatch(t *testing.T) {
 	}
 	last := s.transfer(ctx, t)
 	s.begin(ctx, t, last.Name)
-	s.said(ctx, t, last, "Data-Path-Started")
+	s.moves(ctx, t, last)
 	for i := range movers {
 		s.pod(ctx, t, fmt.Sprintf("m%d", i), world.Ready)
 	}

@@ -24,11 +24,18 @@ const (
 // address is where all that runs on a simulated node is.
 const address = "127.0.0.1"
 
-// post writes a pod's status as its kubelet: conditions that others have set stay.
+// post tells the API server a pod's status, unless the node is silent; then it waits.
 func (n *Node) post(ctx context.Context, pod *corev1.Pod, status corev1.PodStatus) error {
-	if err := n.heard(ctx); err != nil {
+	done, err := n.speak(ctx)
+	if err != nil {
 		return err
 	}
+	defer done()
+	return n.write(ctx, pod, status)
+}
+
+// write writes a pod's status as its kubelet: conditions that others have set stay.
+func (n *Node) write(ctx context.Context, pod *corev1.Pod, status corev1.PodStatus) error {
 	patch, err := json.Marshal(map[string]any{
 		"metadata": map[string]any{"uid": pod.UID}, // another pod may have the name by now
 		"status":   status,

@@ -41,7 +41,7 @@ func TestStopEndsEverything(t *testing.T) {
 	s := newTransfers(ctx, t, time.Hour, func(*node.StandIn) {})
 	made := s.transfer(ctx, t)
 	s.begin(ctx, t, made.Name)
-	s.said(ctx, t, made, "Data-Path-Started")
+	s.moves(ctx, t, made)
 	s.node.Faults.Add(node.Fault{NeverStarts: true})
 	s.mover(ctx, t, "waits")
 	s.pod(ctx, t, "waits", waits("ContainerCreating"))

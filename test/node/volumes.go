@@ -58,13 +58,12 @@ func (l location) make() error {
 // checkHostPath wants what the type says to be there, and makes what it says to make; a link counts as what it
 // leads to. Types other than those of directories are not looked at.
 func checkHostPath(source corev1.HostPathVolumeSource) error {
-	switch ptr.Deref(source.Type, corev1.HostPathUnset) {
-	case corev1.HostPathDirectoryOrCreate:
+	kind := ptr.Deref(source.Type, corev1.HostPathUnset)
+	if kind == corev1.HostPathDirectoryOrCreate {
 		return os.MkdirAll(source.Path, 0o755)
-	case corev1.HostPathDirectory:
-		if info, err := os.Stat(source.Path); err != nil || !info.IsDir() {
-			return fmt.Errorf("hostPath type check failed: %s is not a directory", source.Path)
-		}
+	}
+	if info, err := os.Stat(source.Path); kind == corev1.HostPathDirectory && (err != nil || !info.IsDir()) {
+		return fmt.Errorf("hostPath type check failed: %s is not a directory", source.Path)
 	}
 	return nil
 }

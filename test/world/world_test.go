@@ -11,6 +11,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/lateen-project/lateen/test/cluster"
 	"github.com/lateen-project/lateen/test/world"
@@ -74,6 +75,26 @@ func TestNodeAgentRunsOnTheNodeOfTheWorld(t *testing.T) {
 	defer cancel()
 	_, err = w.NodeAgentPod(short, other, present)
 	require.ErrorIs(t, err, context.DeadlineExceeded)
+}
+
+func TestWorldOfSeveralNodesHasAnAgentOnEachAndPodsOnNoOther(t *testing.T) {
+	ctx := deadline(t)
+	labels := map[string]string{"world": "of-several"}
+	w := newWorld(ctx, t, world.Options{NodeLabels: labels})
+	for _, name := range []string{"several-1", "several-2", "foreign"} {
+		readyNode(ctx, t, w, name)
+	}
+	for _, name := range []string{"several-1", "several-2"} {
+		_, err := w.Kube.CoreV1().Nodes().Patch(ctx, name, types.MergePatchType, []byte(`{"metadata":{"labels":{"world":"of-several"}}}`), metav1.PatchOptions{})
+		require.NoError(t, err)
+		_, err = w.NodeAgentPod(ctx, name, func(*corev1.Pod) bool { return true })
+		require.NoError(t, err)
+	}
+	_, err := w.SourcePod(ctx, "anywhere", "", world.EmptyDir("data"))
+	require.NoError(t, err)
+	pod, err := w.WaitPod(ctx, w.Apps, "anywhere", func(p *corev1.Pod) bool { return p.Spec.NodeName != "" })
+	require.NoError(t, err)
+	require.Contains(t, pod.Spec.NodeName, "several-")
 }
 
 func TestClaimIsBoundAndPodMountsIt(t *testing.T) {

@@ -7,7 +7,6 @@ import (
 	"path/filepath"
 	"strings"
 
-	"github.com/fsnotify/fsnotify"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
@@ -23,7 +22,7 @@ func (n *Node) initialize(ctx context.Context, pod *corev1.Pod, volumes map[stri
 		if err := n.post(ctx, pod, initializing(pod, i)); err != nil {
 			return err
 		}
-		if err := awaitRestores(ctx, container, volumes); err != nil {
+		if err := n.awaitRestores(ctx, container, volumes); err != nil {
 			return fmt.Errorf("run init container %s: %w", container.Name, err)
 		}
 	}
@@ -35,25 +34,17 @@ const restoresDir = "/restores/"
 
 // awaitRestores does what `velero-restore-helper UID` does: it returns once every volume has the mark of that restore,
 // and takes the marks away. It hears of a mark where Velero's looks each second.
-func awaitRestores(ctx context.Context, container corev1.Container, volumes map[string]string) error {
+func (n *Node) awaitRestores(ctx context.Context, container corev1.Container, volumes map[string]string) error {
 	if len(container.Args) != 1 {
 		return fmt.Errorf("want one argument, the restore's UID; got %q", container.Args)
 	}
-	watcher, err := fsnotify.NewWatcher()
-	if err != nil {
-		return fmt.Errorf("watch volumes: %w", err)
-	}
-	defer watcher.Close()
 	for _, mount := range container.VolumeMounts {
 		if !strings.HasPrefix(mount.MountPath, restoresDir) {
 			continue
 		}
 		done := filepath.Join(volumes[mount.Name], doneDir)
-		if err := watcher.Add(volumes[mount.Name]); err != nil {
-			return fmt.Errorf("watch volume %s: %w", mount.Name, err)
-		}
-		if err := awaitFile(ctx, watcher, done, container.Args[0]); err != nil {
-			return err
+		if err := n.awaitFile(ctx, done, container.Args[0]); err != nil {
+			return fmt.Errorf("wait for volume %s: %w", mount.Name, err)
 		}
 		if err := os.RemoveAll(done); err != nil {
 			return fmt.Errorf("remove mark of volume %s: %w", mount.Name, err)
@@ -62,20 +53,22 @@ func awaitRestores(ctx context.Context, container corev1.Container, volumes map[
 	return nil
 }
 
-// awaitFile returns once dir, whose parent is watched, has a file of that name.
-func awaitFile(ctx context.Context, watcher *fsnotify.Watcher, dir, name string) error {
+// awaitFile returns once a directory has a file of that name. Its parent is there; the directory may come, go and come
+// again, and is another one to the kernel each time.
+func (n *Node) awaitFile(ctx context.Context, dir, name string) error {
+	if err := n.news.follow(filepath.Dir(dir), n.beside); err != nil {
+		return err
+	}
 	for {
-		// A directory that was made anew is another one to the kernel; one that is not there yet will be heard of.
-		if err := watcher.Add(dir); err != nil && !os.IsNotExist(err) {
-			return fmt.Errorf("watch %s: %w", dir, err)
+		next := n.news.next()
+		if err := n.news.follow(dir, n.beside); err != nil && !os.IsNotExist(err) {
+			return err
 		}
 		if _, err := os.Stat(filepath.Join(dir, name)); err == nil {
 			return nil
 		}
 		select {
-		case <-watcher.Events:
-		case err := <-watcher.Errors:
-			return fmt.Errorf("watch %s: %w", dir, err)
+		case <-next:
 		case <-ctx.Done():
 			return context.Cause(ctx)
 		}

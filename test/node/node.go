@@ -47,6 +47,7 @@ type Node struct {
 	running sync.WaitGroup
 	lock    sync.Mutex
 	pods    map[types.UID]*podRun
+	news    news          // of directories
 	speech  sync.RWMutex  // held by who writes to the API; exclusively by who begins or ends a silence
 	silence chan struct{} // nil, or closed at the end of the silence
 }

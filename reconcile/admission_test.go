@@ -2,6 +2,7 @@ package reconcile
 
 import (
 	"fmt"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -16,7 +17,8 @@ const testPatience = time.Minute
 // queue is an Admission whose wake-ups are recorded.
 type queue struct {
 	*Admission
-	woken []types.UID
+	heardLock sync.Mutex
+	woken     []types.UID
 }
 
 func newQueue(limit, perNode int) *queue {
@@ -37,20 +39,35 @@ func (q *queue) noteAll(uids ...types.UID) {
 
 // becomes notes another phase of a transfer.
 func (q *queue) becomes(uid types.UID, phase AdmissionPhase) {
+	q.lock.Lock()
 	next := q.known[uid].Entry
+	q.lock.Unlock()
 	next.Phase = phase
 	q.Note(next)
 }
 
 func (q *queue) ask(uid types.UID) bool {
-	return q.Room(uid, func() { q.woken = append(q.woken, uid) })
+	return q.Room(uid, func() {
+		q.heardLock.Lock()
+		defer q.heardLock.Unlock()
+		q.woken = append(q.woken, uid)
+	})
 }
 
 // heard are those that were woken since it was asked last.
 func (q *queue) heard() []types.UID {
+	q.heardLock.Lock()
+	defer q.heardLock.Unlock()
 	woken := q.woken
 	q.woken = nil
 	return woken
+}
+
+// may are those who may go now, and how many are known.
+func (q *queue) may() (going []types.UID, known int) {
+	q.lock.Lock()
+	defer q.lock.Unlock()
+	return uidsOf(q.going), len(q.known)
 }
 
 // numbered are so many UIDs that begin with these letters.

@@ -1,0 +1,43 @@
+package metrics
+
+import "github.com/prometheus/client_golang/prometheus"
+
+// Coordination counts what one agent does for the whole cluster. A nil *Coordination counts nothing.
+type Coordination struct {
+	coordinator prometheus.Gauge
+	orphans     *prometheus.CounterVec
+}
+
+// Coordination registers its metrics, all at 0; the resources are those of which there can be orphans. It
+// may be called once.
+func (m *Metrics) Coordination(resources ...string) *Coordination {
+	if m == nil {
+		return nil
+	}
+	coordinator := gauge("lateen_coordinator", "Whether this agent does what belongs to no node: 1 or 0.", "node")
+	orphans := counter("lateen_orphans_removed_total", "Objects made for a transfer that was gone, and removed, by resource.", "resource")
+	m.registry.MustRegister(coordinator, orphans)
+	for _, resource := range resources {
+		orphans.WithLabelValues(resource)
+	}
+	return &Coordination{coordinator: coordinator.WithLabelValues(m.node), orphans: orphans}
+}
+
+// Leads says whether this agent is the coordinator.
+func (c *Coordination) Leads(leads bool) {
+	if c == nil {
+		return
+	}
+	value := 0.
+	if leads {
+		value = 1
+	}
+	c.coordinator.Set(value)
+}
+
+// OrphanRemoved counts an object that was removed.
+func (c *Coordination) OrphanRemoved(resource string) {
+	if c != nil {
+		c.orphans.WithLabelValues(resource).Inc()
+	}
+}

@@ -1,0 +1,34 @@
+package metrics_test
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/lateen-project/lateen/metrics"
+)
+
+func TestWhatIsDoneForTheWholeClusterIsCountedFromTheStart(t *testing.T) {
+	m, registry := newMetrics()
+	c := m.Coordination("pods", "volumesnapshots")
+	requireSeries(t, registry, `
+		lateen_coordinator{node="node-1"} 0
+		lateen_orphans_removed_total{resource="pods"} 0
+		lateen_orphans_removed_total{resource="volumesnapshots"} 0
+	`, "lateen_coordinator", "lateen_orphans_removed_total")
+	c.Leads(true)
+	c.OrphanRemoved("pods")
+	requireSeries(t, registry, `
+		lateen_coordinator{node="node-1"} 1
+		lateen_orphans_removed_total{resource="pods"} 1
+		lateen_orphans_removed_total{resource="volumesnapshots"} 0
+	`, "lateen_coordinator", "lateen_orphans_removed_total")
+	c.Leads(false)
+	requireSeries(t, registry, `lateen_coordinator{node="node-1"} 0`, "lateen_coordinator")
+
+	var none *metrics.Metrics
+	require.NotPanics(t, func() {
+		none.Coordination("pods").Leads(true)
+		none.Coordination("pods").OrphanRemoved("pods")
+	})
+}

@@ -1,0 +1,228 @@
+package reconcile
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/binary"
+	"fmt"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/tools/leaderelection"
+	"k8s.io/client-go/tools/leaderelection/resourcelock"
+	"k8s.io/klog/v2"
+	"k8s.io/utils/clock"
+
+	"github.com/lateen-project/lateen/metrics"
+)
+
+// CoordinatorOptions are how one agent stands for coordinator. Durations that are 0 become their default.
+type CoordinatorOptions struct {
+	Client    kubernetes.Interface // for nothing but the Lease, so that no other traffic delays a renewal
+	Namespace string               // Velero's
+	Name      string               // of the Lease
+	Identity  string               // of this process: its predecessor in the same place is somebody else
+
+	Lease  time.Duration // how long others wait for a holder that is silent; 30 s, in whole seconds
+	Renew  time.Duration // how long a holder that cannot renew goes on; 20 s
+	Retry  time.Duration // between two renewals; 5 s
+	Spread time.Duration // over which candidates that see the same are spread; 1 s
+
+	Clock   clock.Clock
+	Metrics *metrics.Coordination
+}
+
+// Coordinator is one candidate for what only one agent does in the whole cluster. While another one holds
+// the Lease it makes no request but one watch.
+type Coordinator struct {
+	CoordinatorOptions
+	view *leaseView
+}
+
+// NewCoordinator prepares a candidate. Durations that cannot work are an error.
+func NewCoordinator(options CoordinatorOptions) (*Coordinator, error) {
+	for _, duration := range []struct {
+		value    *time.Duration
+		standard time.Duration
+	}{
+		{&options.Lease, 30 * time.Second},
+		{&options.Renew, 20 * time.Second},
+		{&options.Retry, 5 * time.Second},
+		{&options.Spread, time.Second},
+	} {
+		if *duration.value == 0 {
+			*duration.value = duration.standard
+		}
+	}
+	c := &Coordinator{CoordinatorOptions: options, view: newLeaseView(options.Identity, options.Clock)}
+	if _, err := c.elector(func(context.Context) {}); err != nil {
+		return nil, err
+	}
+	return c, nil
+}
+
+// Run stands for coordinator until the context ends. Term runs while this agent is the coordinator; its
+// context ends when it is not any more, or is to stop. The Lease is given back only when term has returned,
+// so that no two terms overlap, unless an agent loses it without noticing.
+func (c *Coordinator) Run(ctx context.Context, term func(ctx context.Context)) error {
+	watching, stop := context.WithCancel(ctx)
+	done := c.watch(watching)
+	defer func() {
+		stop()
+		<-done
+	}()
+	for c.awaitFree(ctx) {
+		if err := c.stand(ctx, term); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// awaitFree waits until nobody holds the Lease; false when the context ends first. All candidates see that
+// at the same moment, so each looks again after a pause of its own before it makes a request.
+func (c *Coordinator) awaitFree(ctx context.Context) bool {
+	paused := false
+	for ctx.Err() == nil {
+		free, until := c.view.free()
+		switch {
+		case free && paused:
+			return true
+		case free:
+			paused = true
+			c.pause(ctx, c.share())
+		default:
+			paused = false
+			c.view.await(ctx, until)
+		}
+	}
+	return false
+}
+
+// share is the part of the spread that this candidate waits.
+func (c *Coordinator) share() time.Duration {
+	sum := sha256.Sum256([]byte(c.Identity))
+	return time.Duration(binary.BigEndian.Uint64(sum[:]) % uint64(c.Spread))
+}
+
+func (c *Coordinator) pause(ctx context.Context, d time.Duration) {
+	timer := c.Clock.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-ctx.Done():
+	case <-timer.C():
+	}
+}
+
+// stand takes part in one election, until another candidate has won it or this one's term is over.
+func (c *Coordinator) stand(ctx context.Context, term func(context.Context)) error {
+	won := make(chan context.Context, 1)
+	elector, err := c.elector(func(leading context.Context) { won <- leading })
+	if err != nil {
+		return err
+	}
+	// The election outlives the context: the Lease is renewed while a term comes to its end.
+	electing, stop := context.WithCancel(context.WithoutCancel(ctx))
+	over := make(chan struct{})
+	go func() {
+		defer close(over)
+		elector.Run(electing)
+	}()
+	select {
+	case leading := <-won:
+		c.lead(ctx, leading, term)
+	case <-c.view.held(electing):
+	case <-ctx.Done():
+	}
+	stop()
+	<-over
+	if elector.IsLeader() {
+		c.release(ctx)
+		c.pause(ctx, c.Retry) // others first: it may have lost the Lease through its own fault
+	}
+	return nil
+}
+
+// lead runs a term. It ends with the election, or when the watch shows that another candidate leads: an
+// elector whose renewals fail does not look for that.
+func (c *Coordinator) lead(ctx, leading context.Context, term func(context.Context)) {
+	leading, end := context.WithCancel(leading)
+	defer end()
+	defer context.AfterFunc(ctx, end)()
+	held := c.view.held(leading)
+	go func() {
+		select {
+		case <-held:
+			end()
+		case <-leading.Done():
+		}
+	}()
+	logger := klog.FromContext(ctx)
+	logger.Info("Became coordinator", "identity", c.Identity)
+	c.Metrics.Leads(true)
+	term(leading)
+	c.Metrics.Leads(false)
+	logger.Info("Is no longer coordinator", "identity", c.Identity)
+}
+
+// release gives the Lease back, so that the next term begins at once and not only when it has expired.
+func (c *Coordinator) release(ctx context.Context) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), c.Retry)
+	defer cancel()
+	lock := c.lock()
+	record, _, err := lock.Get(ctx)
+	if err == nil && record.HolderIdentity == c.Identity {
+		now := metav1.NewTime(c.Clock.Now())
+		err = lock.Update(ctx, resourcelock.LeaderElectionRecord{
+			LeaderTransitions: record.LeaderTransitions, LeaseDurationSeconds: 1, AcquireTime: now, RenewTime: now,
+		})
+	}
+	if err != nil {
+		klog.FromContext(ctx).Error(err, "Give back the coordinator's lease; it will expire", "after", c.Lease)
+	}
+}
+
+func (c *Coordinator) lock() *resourcelock.LeaseLock {
+	return &resourcelock.LeaseLock{
+		LeaseMeta:  metav1.ObjectMeta{Namespace: c.Namespace, Name: c.Name},
+		Client:     c.Client.CoordinationV1(),
+		LockConfig: resourcelock.ResourceLockConfig{Identity: c.Identity},
+	}
+}
+
+func (c *Coordinator) elector(won func(context.Context)) (*leaderelection.LeaderElector, error) {
+	elector, err := leaderelection.NewLeaderElector(leaderelection.LeaderElectionConfig{
+		Name: c.Name,
+		Lock: expiredLock{c.lock(), c.view.record()},
+		// What this process gives back it gives back itself, when the term has ended.
+		ReleaseOnCancel: false,
+		LeaseDuration:   c.Lease, RenewDeadline: c.Renew, RetryPeriod: c.Retry,
+		Callbacks: leaderelection.LeaderCallbacks{OnStartedLeading: won, OnStoppedLeading: func() {}},
+	})
+	if err != nil {
+		return nil, fmt.Errorf("prepare election of the coordinator: %w", err)
+	}
+	return elector, nil
+}
+
+// expiredLock is a Lease whose holder was seen to be silent for too long. An elector that sees it for the
+// first time would wait as long once more, and ask every few seconds meanwhile.
+type expiredLock struct {
+	*resourcelock.LeaseLock
+	expired resourcelock.LeaderElectionRecord
+}
+
+// Get implements resourcelock.Interface.
+func (l expiredLock) Get(ctx context.Context) (*resourcelock.LeaderElectionRecord, []byte, error) {
+	record, raw, err := l.LeaseLock.Get(ctx)
+	if err == nil && sameRecord(*record, l.expired) {
+		record.HolderIdentity = ""
+	}
+	return record, raw, err
+}
+
+// sameRecord tells whether a Lease has not been written to, apart from its labels.
+func sameRecord(a, b resourcelock.LeaderElectionRecord) bool {
+	return a.HolderIdentity == b.HolderIdentity && a.LeaderTransitions == b.LeaderTransitions && a.RenewTime.Equal(&b.RenewTime)
+}

@@ -1,0 +1,233 @@
+package reconcile
+
+import (
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes/fake"
+	"k8s.io/utils/clock"
+)
+
+func TestTheFirstCandidateMakesTheLeaseAndRenewsIt(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := newParliament(t)
+		m := p.join(0)
+		p.pass(2 * time.Second)
+		require.Same(t, m, p.leader())
+		require.Equal(t, map[string]int{"list": 1, "watch": 1, "get": 1, "create": 1, "update": 1}, p.requests())
+		require.Equal(t, "agent-0", *p.lease().Spec.HolderIdentity)
+		require.Equal(t, int32(30), *p.lease().Spec.LeaseDurationSeconds)
+		p.pass(time.Hour)
+		require.Same(t, m, p.leader())
+		require.Equal(t, 1, m.terms)
+		require.Equal(t, map[string]int{"update": 720}, p.requests(), "one renewal in five seconds")
+	})
+}
+
+func TestIdleCandidatesMakeNoRequestButTheirWatches(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := newParliament(t)
+		leader := p.join(0)
+		p.pass(2 * time.Second)
+		for range 500 {
+			p.join(0)
+		}
+		p.pass(time.Second)
+		require.Equal(t, map[string]int{"list": 500, "watch": 500}, p.requests(leader), "each lists once and watches")
+		p.pass(5 * time.Minute)
+		require.Same(t, leader, p.leader())
+		require.Empty(t, p.requests(leader))
+	})
+}
+
+func TestAReleaseDoesNotBringAllCandidatesAtOnce(t *testing.T) {
+	for sentence, absent := range map[string]bool{"the Lease is given back": false, "there is no Lease": true} {
+		t.Run(sentence, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				p := newParliament(t)
+				if !absent {
+					p.join(0)
+					p.pass(2 * time.Second)
+				}
+				for range 500 {
+					p.join(0)
+				}
+				if !absent {
+					p.pass(time.Second)
+					p.requests()
+					p.all[0].stop()
+				}
+				p.pass(2 * time.Second)
+				p.leader()
+				requests := p.requests()
+				delete(requests, "list")
+				delete(requests, "watch")
+				total := 0
+				for _, count := range requests {
+					total += count
+				}
+				require.Less(t, total, 20, "%v", requests)
+			})
+		})
+	}
+}
+
+func TestTheLeaseIsGivenBackWhenTheTermHasEnded(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := newParliament(t)
+		first := p.join(40 * time.Second) // longer than the Lease lasts
+		p.pass(2 * time.Second)
+		second := p.join(0)
+		p.pass(time.Minute)
+		first.stop()
+		p.pass(39 * time.Second)
+		require.Same(t, first, p.leader(), "it renews while its term comes to its end")
+		require.Equal(t, "agent-0", *p.lease().Spec.HolderIdentity)
+		p.pass(3 * time.Second)
+		require.Same(t, second, p.leader(), "at once, and not when the Lease has expired")
+		<-first.done
+	})
+}
+
+func TestTheLeaseOfACandidateThatDiedExpires(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := newParliament(t)
+		first := p.join(0)
+		p.pass(2 * time.Second)
+		second := p.join(0)
+		p.pass(time.Minute)
+		first.sever(true) // a process that dies; this one ends its term when it cannot renew
+		p.requests()
+		p.pass(19 * time.Second)
+		require.Empty(t, p.requests(first))
+		p.pass(13 * time.Second)
+		require.Same(t, second, p.leader(), "30 s after the last renewal that it saw, and its share of the spread")
+		requests := p.requests(first)
+		require.Equal(t, 1, requests["get"], "it does not wait for the Lease to expire once more: %v", requests)
+		require.Equal(t, int32(1), *p.lease().Spec.LeaseTransitions)
+	})
+}
+
+func TestACoordinatorThatCannotRenewEndsItsTermBeforeTheNextBegins(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := newParliament(t)
+		first := p.join(3 * time.Second)
+		p.pass(2 * time.Second)
+		p.join(0)
+		p.pass(8 * time.Second)
+		first.sever(true)
+		p.pass(24 * time.Second)
+		require.Empty(t, p.leaders(), "20 s without a renewal and 3 s to come to its end")
+		first.sever(false)
+		p.pass(time.Minute)
+		p.leader()
+		require.LessOrEqual(t, first.terms+p.all[1].terms, 3)
+	})
+}
+
+func TestACoordinatorThatSeesAnotherOneStops(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := newParliament(t)
+		m := p.join(0)
+		p.pass(2 * time.Second)
+		lease := p.lease().DeepCopy()
+		*lease.Spec.HolderIdentity = "usurper"
+		_, err := p.join(0).client.CoordinationV1().Leases("velero").Update(t.Context(), lease, metav1.UpdateOptions{})
+		require.NoError(t, err)
+		p.pass(time.Second)
+		require.False(t, m.leads(), "at once: not when it has failed to renew for 20 s")
+		require.Equal(t, "usurper", *p.lease().Spec.HolderIdentity, "what it does not hold it does not give back")
+		p.pass(40 * time.Second)
+		p.leader()
+	})
+}
+
+func TestALeaseThatIsDeletedIsMadeAnew(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := newParliament(t)
+		p.join(0)
+		p.pass(2 * time.Second)
+		p.join(0)
+		p.pass(time.Second)
+		require.NoError(t, p.all[0].client.CoordinationV1().Leases("velero").Delete(t.Context(), testLease, metav1.DeleteOptions{}))
+		p.pass(10 * time.Second)
+		p.leader()
+		require.NotEmpty(t, *p.lease().Spec.HolderIdentity)
+	})
+}
+
+func TestAWatchThatEndsIsBegunAgain(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := newParliament(t)
+		first := p.join(0)
+		p.pass(2 * time.Second)
+		second := p.join(0)
+		p.pass(time.Second)
+		p.requests()
+		for range 10 {
+			p.endWatches()
+			p.pass(5 * time.Minute)
+		}
+		requests := p.requests(first)
+		require.Equal(t, map[string]int{"watch": 10}, requests)
+		first.stop()
+		p.pass(2 * time.Second)
+		require.Same(t, second, p.leader())
+	})
+}
+
+func TestAWatchThatIsTooOldIsBegunWithAList(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := newParliament(t)
+		first := p.join(0)
+		p.pass(2 * time.Second)
+		second := p.join(0)
+		p.pass(time.Second)
+		p.requests()
+		p.expireWatches()
+		p.pass(time.Minute)
+		requests := p.requests(first)
+		require.Equal(t, map[string]int{"list": 1, "watch": 1}, requests)
+		require.Same(t, first, p.leader())
+		first.stop()
+		p.pass(2 * time.Second)
+		require.Same(t, second, p.leader())
+	})
+}
+
+func TestACandidateWaitsUntilItKnowsTheLease(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := newParliament(t)
+		p.join(0)
+		p.pass(2 * time.Second)
+		blind := p.join(0)
+		blind.sever(true)
+		p.pass(5 * time.Minute)
+		require.Zero(t, blind.terms)
+	})
+}
+
+func TestDurationsThatCannotWorkAreRefused(t *testing.T) {
+	_, err := NewCoordinator(CoordinatorOptions{
+		Client: &fake.Clientset{}, Namespace: "velero", Name: testLease, Identity: "a", Clock: clock.RealClock{},
+		Lease: 10 * time.Second,
+	})
+	require.ErrorContains(t, err, "leaseDuration must be greater than renewDeadline")
+}
+
+func TestTheSpreadIsBoundedAndEachHasItsOwn(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := newParliament(t)
+		shares := map[time.Duration]bool{}
+		for range 100 {
+			m := p.join(0)
+			require.Less(t, m.share(), time.Second)
+			require.Equal(t, m.share(), m.share())
+			shares[m.share()/(10*time.Millisecond)] = true
+		}
+		require.Greater(t, len(shares), 50)
+	})
+}

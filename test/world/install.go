@@ -50,21 +50,36 @@ func location(options Options) *velerov1.BackupStorageLocation {
 	}
 }
 
-// daemonSet is the node-agent's.
-func daemonSet(options Options) *appsv1.DaemonSet {
+// daemonSet is the node-agent's for the nodes of one operating system.
+func daemonSet(options Options, system corev1.OSName) *appsv1.DaemonSet {
 	root := options.KubeletRoot
 	if root == "" {
 		root = defaultKubeletRoot
 	}
-	const name = "node-agent"
+	name := "node-agent"
+	if system == corev1.Windows {
+		name = "node-agent-windows"
+	}
 	container := veleroContainer(name, options, append([]string{"node-agent", "server", "--features="}, options.NodeAgentArgs...))
-	container.SecurityContext = &corev1.SecurityContext{Privileged: new(false)}
 	container.Env = append([]corev1.EnvVar{fromField("NODE_NAME", "spec.nodeName")}, container.Env...)
 	container.VolumeMounts = append([]corev1.VolumeMount{
 		hostMount("host-pods", "/host_pods"), hostMount("host-plugins", "/var/lib/kubelet/plugins"),
 	}, container.VolumeMounts...)
-	template := podTemplate(options, container, map[string]string{"name": name, "role": name})
-	template.Spec.SecurityContext = &corev1.PodSecurityContext{RunAsUser: new(int64(0))}
+	if system != corev1.Windows {
+		container.SecurityContext = &corev1.SecurityContext{Privileged: new(false)}
+	}
+	template := podTemplate(options, container, map[string]string{"name": name, "role": "node-agent"})
+	if system == corev1.Windows {
+		template.Spec.OS = &corev1.PodOS{Name: corev1.Windows}
+		template.Spec.Affinity = windowsNodes(corev1.NodeSelectorOpIn)
+		for _, effect := range []corev1.TaintEffect{corev1.TaintEffectNoSchedule, corev1.TaintEffectNoExecute} {
+			template.Spec.Tolerations = append(template.Spec.Tolerations, corev1.Toleration{
+				Key: "os", Operator: corev1.TolerationOpEqual, Value: windows, Effect: effect,
+			})
+		}
+	} else {
+		template.Spec.SecurityContext = &corev1.PodSecurityContext{RunAsUser: new(int64(0))}
+	}
 	template.Spec.Volumes = append([]corev1.Volume{
 		hostPath("host-pods", path.Join(root, "pods")), hostPath("host-plugins", path.Join(root, "plugins")),
 	}, template.Spec.Volumes...)
@@ -130,7 +145,7 @@ func podTemplate(options Options, container corev1.Container, labels map[string]
 		ServiceAccountName: "velero",
 		Containers:         []corev1.Container{container},
 		Volumes:            []corev1.Volume{emptyDir("scratch")},
-		Affinity:           notOnWindows(),
+		Affinity:           windowsNodes(corev1.NodeSelectorOpNotIn),
 	}
 	spec.NodeSelector = options.nodeSelector()
 	if options.Credentials != nil {
@@ -153,11 +168,13 @@ func (o Options) nodeSelector() map[string]string {
 	return selector
 }
 
-func notOnWindows() *corev1.Affinity {
-	windows := corev1.NodeSelectorRequirement{
-		Key: corev1.LabelOSStable, Operator: corev1.NodeSelectorOpNotIn, Values: []string{"windows"},
-	}
-	terms := []corev1.NodeSelectorTerm{{MatchExpressions: []corev1.NodeSelectorRequirement{windows}}}
+// windows is what the nodes of that operating system are labelled and tainted with.
+const windows = string(corev1.Windows)
+
+// windowsNodes are those that run Windows, or by the operator NotIn those that do not.
+func windowsNodes(operator corev1.NodeSelectorOperator) *corev1.Affinity {
+	system := corev1.NodeSelectorRequirement{Key: corev1.LabelOSStable, Operator: operator, Values: []string{windows}}
+	terms := []corev1.NodeSelectorTerm{{MatchExpressions: []corev1.NodeSelectorRequirement{system}}}
 	return &corev1.Affinity{NodeAffinity: &corev1.NodeAffinity{
 		RequiredDuringSchedulingIgnoredDuringExecution: &corev1.NodeSelector{NodeSelectorTerms: terms},
 	}}

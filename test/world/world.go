@@ -37,6 +37,8 @@ type Options struct {
 	Node string
 	// NodeLabels are those of the only nodes that get the pods of the installation, if it has several.
 	NodeLabels map[string]string
+	// Windows says that there is a node-agent for nodes of Windows too.
+	Windows bool
 	// NodeAgentArgs follow `node-agent server --features=` in the DaemonSet.
 	NodeAgentArgs []string
 	// Credentials, if set, are the content of the secret cloud-credentials, which the pods then mount.
@@ -147,8 +149,16 @@ func (w *World) install(ctx context.Context, options Options) error {
 	if _, err := w.Kube.AppsV1().Deployments(w.Namespace).Create(ctx, deployment(options), create); err != nil {
 		return err
 	}
-	_, err := w.Kube.AppsV1().DaemonSets(w.Namespace).Create(ctx, daemonSet(options), create)
-	return err
+	systems := []corev1.OSName{corev1.Linux}
+	if options.Windows {
+		systems = append(systems, corev1.Windows)
+	}
+	for _, system := range systems {
+		if _, err := w.Kube.AppsV1().DaemonSets(w.Namespace).Create(ctx, daemonSet(options, system), create); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // create posts one of Velero's resources, and reads the answer into made.

@@ -1,0 +1,306 @@
+package reconcile
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/testutil"
+	"github.com/stretchr/testify/require"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/metadata/fake"
+	clienttesting "k8s.io/client-go/testing"
+	"k8s.io/utils/clock"
+
+	"github.com/lateen-project/lateen/exposer/build"
+	"github.com/lateen-project/lateen/metrics"
+)
+
+// attic is a cluster with things in it of which some are orphans, in a bubble of its own time.
+type attic struct {
+	*Orphans
+	client   *fake.FakeMetadataClient
+	registry *prometheus.Registry
+	cached   map[types.UID]bool // transfers in the caches; whether they are done
+}
+
+// thing is the metadata of an object of ours that is old enough.
+func thing(apiVersion, kind, name string, owner types.UID, change ...func(*metav1.PartialObjectMetadata)) *metav1.PartialObjectMetadata {
+	object := &metav1.PartialObjectMetadata{
+		TypeMeta: metav1.TypeMeta{APIVersion: apiVersion, Kind: kind},
+		ObjectMeta: metav1.ObjectMeta{
+			Namespace: "velero", Name: name, UID: types.UID(kind + "-" + name),
+			CreationTimestamp: metav1.NewTime(time.Now().Add(-time.Hour)), Labels: build.Ours(owner, "n1"),
+		},
+	}
+	if kind == "VolumeSnapshotContent" {
+		object.Namespace = ""
+	}
+	for _, c := range change {
+		c(object)
+	}
+	return object
+}
+
+func podOf(name string, owner types.UID, change ...func(*metav1.PartialObjectMetadata)) *metav1.PartialObjectMetadata {
+	return thing("v1", "Pod", name, owner, change...)
+}
+
+func aged(age time.Duration) func(*metav1.PartialObjectMetadata) {
+	return func(object *metav1.PartialObjectMetadata) {
+		object.CreationTimestamp = metav1.NewTime(time.Now().Add(-age))
+	}
+}
+
+func labelled(key, value string) func(*metav1.PartialObjectMetadata) {
+	return func(object *metav1.PartialObjectMetadata) { object.Labels[key] = value }
+}
+
+func newAttic(t *testing.T, objects ...runtime.Object) *attic {
+	t.Helper()
+	scheme := fake.NewTestScheme()
+	require.NoError(t, metav1.AddMetaToScheme(scheme))
+	a := &attic{client: fake.NewSimpleMetadataClient(scheme, objects...), registry: prometheus.NewRegistry(), cached: map[types.UID]bool{}}
+	a.Orphans = &Orphans{
+		Client: a.client, Namespace: "velero", Clock: clock.RealClock{}, Served: func() bool { return true },
+		Owner: func(uid types.UID) (bool, bool) {
+			done, exists := a.cached[uid]
+			return exists, done
+		},
+		Metrics: metrics.New(a.registry, "v0", "n1").Coordination(OrphanResources()...),
+	}
+	return a
+}
+
+// deleted are the objects that were deleted since it was asked last, each with the UID that was meant.
+func (a *attic) deleted() []string {
+	var all []string
+	for _, action := range a.client.Actions() {
+		if del, ok := action.(clienttesting.DeleteActionImpl); ok {
+			all = append(all, action.GetResource().Resource+" "+string(*del.DeleteOptions.Preconditions.UID))
+		}
+	}
+	a.client.ClearActions()
+	return all
+}
+
+func TestWhatIsAnOrphan(t *testing.T) {
+	for sentence, is := range map[string]struct {
+		object func() *metav1.PartialObjectMetadata
+		orphan bool
+	}{
+		"its transfer is gone":                       {func() *metav1.PartialObjectMetadata { return podOf("a", "gone") }, true},
+		"its transfer is over, and has no finalizer": {func() *metav1.PartialObjectMetadata { return podOf("a", "done") }, true},
+		"its transfer works":                         {func() *metav1.PartialObjectMetadata { return podOf("a", "works") }, false},
+		"its transfer is there, though no cache has it": {func() *metav1.PartialObjectMetadata {
+			return podOf("a", "uncached")
+		}, false},
+		"it is ten minutes old": {func() *metav1.PartialObjectMetadata { return podOf("a", "gone", aged(10*time.Minute)) }, false},
+		"it is older":           {func() *metav1.PartialObjectMetadata { return podOf("a", "gone", aged(10*time.Minute+time.Second)) }, true},
+		"it was kept for a person": {func() *metav1.PartialObjectMetadata {
+			return podOf("a", "gone", labelled(labelKept, "restore-1"))
+		}, false},
+		"it is not ours": {func() *metav1.PartialObjectMetadata { return podOf("a", "gone", labelled(build.LabelMover, "false")) }, false},
+		"it has no owner": {func() *metav1.PartialObjectMetadata {
+			return podOf("a", "gone", func(object *metav1.PartialObjectMetadata) { delete(object.Labels, build.LabelOwnerUID) })
+		}, false},
+		"it has our labels, but somebody else controls it": {func() *metav1.PartialObjectMetadata {
+			return podOf("a", "gone", func(object *metav1.PartialObjectMetadata) {
+				object.OwnerReferences = []metav1.OwnerReference{{Kind: "ReplicaSet", UID: "replicas", Controller: new(true)}}
+			})
+		}, false},
+		"its transfer controls it and is gone": {func() *metav1.PartialObjectMetadata {
+			return podOf("a", "gone", func(object *metav1.PartialObjectMetadata) {
+				object.OwnerReferences = []metav1.OwnerReference{{Kind: "DataUpload", UID: "gone", Controller: new(true)}}
+			})
+		}, true},
+		"it is in another namespace": {func() *metav1.PartialObjectMetadata {
+			return podOf("a", "gone", func(object *metav1.PartialObjectMetadata) { object.Namespace = "app" })
+		}, false},
+	} {
+		t.Run(sentence, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				a := newAttic(t, is.object(), thing("velero.io/v2alpha1", "DataUpload", "u", "", func(object *metav1.PartialObjectMetadata) { object.UID = "uncached" }))
+				a.cached["works"], a.cached["done"] = false, true
+				require.NoError(t, a.Sweep(t.Context()))
+				require.Equal(t, is.orphan, len(a.deleted()) == 1)
+			})
+		})
+	}
+}
+
+func snapshots(owner types.UID) []runtime.Object {
+	return []runtime.Object{
+		podOf("a", owner),
+		thing("v1", "PersistentVolumeClaim", "a", owner),
+		thing("snapshot.storage.k8s.io/v1", "VolumeSnapshot", "a", owner),
+		thing("snapshot.storage.k8s.io/v1", "VolumeSnapshotContent", "a", owner),
+	}
+}
+
+func TestOrphansOfEveryResourceAreRemovedAndCounted(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		a := newAttic(t, snapshots("gone")...)
+		require.NoError(t, a.Sweep(t.Context()))
+		require.Equal(t, []string{
+			"pods Pod-a", "persistentvolumeclaims PersistentVolumeClaim-a",
+			"volumesnapshots VolumeSnapshot-a", "volumesnapshotcontents VolumeSnapshotContent-a",
+		}, a.deleted(), "users before what they use")
+		require.NoError(t, testutil.GatherAndCompare(a.registry, strings.NewReader(`
+			# HELP lateen_orphans_removed_total Objects made for a transfer that was gone, and removed, by resource.
+			# TYPE lateen_orphans_removed_total counter
+			lateen_orphans_removed_total{resource="persistentvolumeclaims"} 1
+			lateen_orphans_removed_total{resource="pods"} 1
+			lateen_orphans_removed_total{resource="volumesnapshotcontents"} 1
+			lateen_orphans_removed_total{resource="volumesnapshots"} 1
+		`), "lateen_orphans_removed_total"))
+	})
+}
+
+func TestOnlyMetadataOfOursIsListed(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		a := newAttic(t, podOf("a", "works"))
+		a.cached["works"] = false
+		require.NoError(t, a.Sweep(t.Context()))
+		var listed []string
+		for _, action := range a.client.Actions() {
+			require.Equal(t, "list", action.GetVerb())
+			list := action.(clienttesting.ListAction)
+			require.Contains(t, list.GetListRestrictions().Labels.String(), "lateen.dev/mover=true")
+			listed = append(listed, strings.TrimSuffix(action.GetNamespace()+"/", "/")+" "+action.GetResource().Resource)
+		}
+		require.Equal(t, []string{"velero pods", "velero persistentvolumeclaims", "velero volumesnapshots", " volumesnapshotcontents"}, listed,
+			"and no transfers, as long as the caches have them all")
+	})
+}
+
+func TestWithoutTheSnapshotAPINoSnapshotIsAskedFor(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		a := newAttic(t, snapshots("gone")...)
+		a.Served = nil
+		require.NoError(t, a.Sweep(t.Context()))
+		require.Equal(t, []string{"pods Pod-a", "persistentvolumeclaims PersistentVolumeClaim-a"}, a.deleted())
+	})
+}
+
+func TestAnOrphanThatStaysIsRemovedAgainAndCountedOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		a := newAttic(t, thing("snapshot.storage.k8s.io/v1", "VolumeSnapshotContent", "a", "gone"))
+		calls := 0
+		a.Remove = map[string]func(context.Context, *metav1.PartialObjectMetadata) error{
+			orphanContents: func(_ context.Context, orphan *metav1.PartialObjectMetadata) error {
+				require.Equal(t, "a", orphan.Name)
+				if calls++; calls == 2 {
+					return errors.New("the driver is away")
+				}
+				return nil
+			},
+		}
+		require.NoError(t, a.Sweep(t.Context()))
+		require.ErrorContains(t, a.Sweep(t.Context()), "remove orphan volumesnapshotcontents a: the driver is away")
+		require.NoError(t, a.Sweep(t.Context()))
+		require.Equal(t, 3, calls)
+		require.InDelta(t, 1, total(t, a.registry), 0)
+	})
+}
+
+// total is how many orphans were counted.
+func total(t *testing.T, registry *prometheus.Registry) float64 {
+	t.Helper()
+	families, err := registry.Gather()
+	require.NoError(t, err)
+	sum := 0.
+	for _, family := range families {
+		if family.GetName() == "lateen_orphans_removed_total" {
+			for _, metric := range family.GetMetric() {
+				sum += metric.GetCounter().GetValue()
+			}
+		}
+	}
+	return sum
+}
+
+// faults has requests answered with these errors, by verb and resource.
+func (a *attic) faults(answers map[string]error) {
+	a.client.PrependReactor("*", "*", func(action clienttesting.Action) (bool, runtime.Object, error) {
+		err := answers[action.GetVerb()+" "+action.GetResource().Resource]
+		return err != nil, nil, err
+	})
+}
+
+func TestWhatFailsDoesNotKeepTheSweepFromTheRest(t *testing.T) {
+	resource := schema.GroupResource{Resource: "pods"}
+	for sentence, is := range map[string]struct {
+		faults  map[string]error
+		deleted int
+		counted float64
+		err     string
+	}{
+		"pods cannot be listed":                {map[string]error{"list pods": errors.New("500")}, 3, 3, "list pods of movers: 500"},
+		"a pod cannot be deleted":              {map[string]error{"delete pods": errors.New("500")}, 4, 3, "remove orphan pods velero/a: 500"},
+		"a pod is gone":                        {map[string]error{"delete pods": apierrors.NewNotFound(resource, "a")}, 4, 3, ""},
+		"another pod has its name":             {map[string]error{"delete pods": apierrors.NewConflict(resource, "a", errors.New("uid"))}, 4, 3, ""},
+		"it is not certain that it is orphans": {map[string]error{"list datauploads": errors.New("500")}, 0, 0, "list datauploads: 500"},
+	} {
+		t.Run(sentence, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				a := newAttic(t, snapshots("gone")...)
+				a.faults(is.faults)
+				err := a.Sweep(t.Context())
+				if is.err == "" {
+					require.NoError(t, err)
+				} else {
+					require.EqualError(t, err, is.err)
+				}
+				require.Len(t, a.deleted(), is.deleted)
+				require.InDelta(t, is.counted, total(t, a.registry), 0)
+			})
+		})
+	}
+}
+
+func TestOrphansOfATransferThatIsDoneNeedNoConfirmation(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		a := newAttic(t, podOf("a", "done"), podOf("b", "gone"))
+		a.cached["done"] = true
+		a.faults(map[string]error{"list podvolumebackups": errors.New("500")})
+		require.Error(t, a.Sweep(t.Context()))
+		require.Equal(t, []string{"pods Pod-a"}, a.deleted(), "what is over stays over")
+	})
+}
+
+func TestSweepsAreAtTheBeginningOfATermAndEveryTenMinutes(t *testing.T) {
+	inTime(t, func(t *testing.T, pass func(time.Duration)) {
+		a := newAttic(t)
+		ctx, stop := context.WithCancel(t.Context())
+		stopped := make(chan struct{})
+		go func() {
+			defer close(stopped)
+			a.Run(ctx)
+		}()
+		sweeps := func() int {
+			defer a.client.ClearActions()
+			return len(slices.DeleteFunc(a.client.Actions(), func(action clienttesting.Action) bool { return !action.Matches("list", "pods") }))
+		}
+		synctest.Wait()
+		require.Equal(t, 1, sweeps())
+		pass(10*time.Minute - 1)
+		require.Equal(t, 0, sweeps())
+		pass(1)
+		require.Equal(t, 1, sweeps())
+		a.faults(map[string]error{"list pods": errors.New("500")})
+		pass(time.Hour)
+		require.Equal(t, 6, sweeps(), "whether they succeed or not")
+		stop()
+		<-stopped
+	})
+}

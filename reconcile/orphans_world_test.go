@@ -1,0 +1,120 @@
+package reconcile
+
+import (
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/stretchr/testify/require"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/metadata/fake"
+	clienttesting "k8s.io/client-go/testing"
+	"k8s.io/utils/clock"
+
+	"github.com/lateen-project/lateen/exposer/build"
+	"github.com/lateen-project/lateen/metrics"
+)
+
+// attic is a cluster with things in it of which some are orphans, in a bubble of its own time.
+type attic struct {
+	*Orphans
+	client   *fake.FakeMetadataClient
+	registry *prometheus.Registry
+	cached   map[types.UID]bool // transfers in the caches; whether they are done
+}
+
+// thing is the metadata of an object of ours that is old enough.
+func thing(apiVersion, kind, name string, owner types.UID, change ...func(*metav1.PartialObjectMetadata)) *metav1.PartialObjectMetadata {
+	object := &metav1.PartialObjectMetadata{
+		TypeMeta: metav1.TypeMeta{APIVersion: apiVersion, Kind: kind},
+		ObjectMeta: metav1.ObjectMeta{
+			Namespace: "velero", Name: name, UID: types.UID(kind + "-" + name),
+			CreationTimestamp: metav1.NewTime(time.Now().Add(-time.Hour)), Labels: build.Ours(owner, "n1"),
+		},
+	}
+	if kind == "VolumeSnapshotContent" {
+		object.Namespace = ""
+	}
+	for _, c := range change {
+		c(object)
+	}
+	return object
+}
+
+func podOf(name string, owner types.UID, change ...func(*metav1.PartialObjectMetadata)) *metav1.PartialObjectMetadata {
+	return thing("v1", "Pod", name, owner, change...)
+}
+
+func aged(age time.Duration) func(*metav1.PartialObjectMetadata) {
+	return func(object *metav1.PartialObjectMetadata) {
+		object.CreationTimestamp = metav1.NewTime(time.Now().Add(-age))
+	}
+}
+
+func labelled(key, value string) func(*metav1.PartialObjectMetadata) {
+	return func(object *metav1.PartialObjectMetadata) { object.Labels[key] = value }
+}
+
+func newAttic(t *testing.T, objects ...runtime.Object) *attic {
+	t.Helper()
+	scheme := fake.NewTestScheme()
+	require.NoError(t, metav1.AddMetaToScheme(scheme))
+	a := &attic{client: fake.NewSimpleMetadataClient(scheme, objects...), registry: prometheus.NewRegistry(), cached: map[types.UID]bool{}}
+	a.Orphans = &Orphans{
+		Client: a.client, Namespace: "velero", Clock: clock.RealClock{}, Served: func() bool { return true },
+		Owner: func(uid types.UID) (bool, bool) {
+			done, exists := a.cached[uid]
+			return exists, done
+		},
+		Metrics: metrics.New(a.registry, "v0", "n1").Coordination(OrphanResources()...),
+	}
+	return a
+}
+
+// deleted are the objects that were deleted since it was asked last, each with the UID that was meant.
+func (a *attic) deleted() []string {
+	var all []string
+	for _, action := range a.client.Actions() {
+		if del, ok := action.(clienttesting.DeleteActionImpl); ok {
+			all = append(all, action.GetResource().Resource+" "+string(*del.DeleteOptions.Preconditions.UID))
+		}
+	}
+	a.client.ClearActions()
+	return all
+}
+
+// total is how many orphans were counted.
+func total(t *testing.T, registry *prometheus.Registry) float64 {
+	t.Helper()
+	families, err := registry.Gather()
+	require.NoError(t, err)
+	sum := 0.
+	for _, family := range families {
+		if family.GetName() == "lateen_orphans_removed_total" {
+			for _, metric := range family.GetMetric() {
+				sum += metric.GetCounter().GetValue()
+			}
+		}
+	}
+	return sum
+}
+
+// faults has requests answered with these errors, by verb and resource.
+func (a *attic) faults(answers map[string]error) {
+	a.client.PrependReactor("*", "*", func(action clienttesting.Action) (bool, runtime.Object, error) {
+		err := answers[action.GetVerb()+" "+action.GetResource().Resource]
+		return err != nil, nil, err
+	})
+}
+
+// snapshots are one object of each resource, and all are of that owner.
+func snapshots(owner types.UID) []runtime.Object {
+	return []runtime.Object{
+		podOf("a", owner),
+		thing("v1", "PersistentVolumeClaim", "a", owner),
+		thing("snapshot.storage.k8s.io/v1", "VolumeSnapshot", "a", owner),
+		thing("snapshot.storage.k8s.io/v1", "VolumeSnapshotContent", "a", owner),
+	}
+}

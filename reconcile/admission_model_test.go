@@ -7,6 +7,7 @@ import (
 	"math/rand/v2"
 	"slices"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/require"
@@ -188,16 +189,16 @@ func TestAdmissionIsAsItsModel(t *testing.T) {
 	wakes := 0
 	for range 60 {
 		limit, perNode := 1+random.IntN(9), random.IntN(4)
-		inTime(t, func(t *testing.T, pass func(time.Duration)) {
-			real, model := newQueue(limit, perNode), &naive{limit: limit, perNode: perNode, now: time.Now(), all: map[types.UID]*naively{}}
+		synctest.Test(t, func(t *testing.T) {
+			inLine, model := newQueue(limit, perNode), &naive{limit: limit, perNode: perNode, now: time.Now(), all: map[types.UID]*naively{}}
 			for step := range 400 {
-				what := randomStep(t, random, real, model, pass, rooms)
-				going, size := real.may()
+				what := randomStep(t, random, inLine, model, rooms)
+				going, size := inLine.may()
 				require.Len(t, model.all, size)
 				for uid, known := range model.all {
 					require.Equal(t, known.may, slices.Contains(going, uid), "step %d, %s: whether %s may go", step, what, uid)
 				}
-				woken := real.heard()
+				woken := inLine.heard()
 				slices.Sort(woken)
 				slices.Sort(model.woken)
 				require.Equal(t, model.woken, woken, "step %d, %s: who is woken", step, what)
@@ -212,7 +213,7 @@ func TestAdmissionIsAsItsModel(t *testing.T) {
 }
 
 // randomStep does the same to both, and says what.
-func randomStep(t *testing.T, random *rand.Rand, real *queue, model *naive, pass func(time.Duration), rooms map[bool]int) string {
+func randomStep(t *testing.T, random *rand.Rand, inLine *queue, model *naive, rooms map[bool]int) string {
 	t.Helper()
 	uids := slices.Sorted(maps.Keys(model.all))
 	if len(uids) == 0 || random.IntN(5) == 0 {
@@ -220,7 +221,7 @@ func randomStep(t *testing.T, random *rand.Rand, real *queue, model *naive, pass
 		if len(uids) > 0 && random.IntN(10) == 0 {
 			e.Key = model.all[uids[random.IntN(len(uids))]].Key
 		}
-		real.Note(e)
+		inLine.Note(e)
 		model.note(e)
 		return fmt.Sprintf("new %v", e)
 	}
@@ -228,26 +229,26 @@ func randomStep(t *testing.T, random *rand.Rand, real *queue, model *naive, pass
 	switch random.IntN(8) {
 	case 0:
 		d := time.Duration(1+random.IntN(70)) * time.Second
-		pass(d)
+		letPass(d)
 		model.pass(d)
 		return "pass " + d.String()
 	case 1:
-		real.Forget(uid)
+		inLine.Forget(uid)
 		model.forget(uid)
 		return "forget " + string(uid)
 	case 2:
-		real.Release(uid)
+		inLine.Release(uid)
 		model.release(uid)
 		return "release " + string(uid)
 	case 3, 4:
 		e := model.all[uid].Entry
 		e.Version += "+"
 		e.Phase = AdmissionPhase(random.IntN(3))
-		real.Note(e)
+		inLine.Note(e)
 		model.note(e)
 		return fmt.Sprintf("change %v", e)
 	default:
-		room := real.ask(uid)
+		room := inLine.ask(uid)
 		rooms[room]++
 		require.Equal(t, model.room(uid), room, "room for %s", uid)
 		return "ask " + string(uid)
@@ -257,7 +258,7 @@ func randomStep(t *testing.T, random *rand.Rand, real *queue, model *naive, pass
 func BenchmarkTenThousandWaiting(b *testing.B) {
 	for range b.N {
 		q := newQueue(50, 4)
-		for i, uid := range numbered("b", 10_000) {
+		for i, uid := range numbered(10_000) {
 			q.Note(entry(uid, i/7, fmt.Sprint(i%500)))
 		}
 		for range 10_000 {

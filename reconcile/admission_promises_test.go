@@ -4,16 +4,16 @@ import (
 	"fmt"
 	"slices"
 	"testing"
-	"time"
+	"testing/synctest"
 
 	"github.com/stretchr/testify/require"
 	"k8s.io/apimachinery/pkg/types"
 )
 
 func TestARestoreIsNotStarvedByAHundredBackups(t *testing.T) {
-	inTime(t, func(t *testing.T, _ func(time.Duration)) {
+	synctest.Test(t, func(t *testing.T) {
 		q := newQueue(4, 0)
-		backups := numbered("b", 100)
+		backups := numbered(100)
 		q.noteAll(backups...)
 		for _, uid := range backups {
 			require.Equal(t, uid < "b0004", q.ask(uid))
@@ -31,9 +31,9 @@ func TestARestoreIsNotStarvedByAHundredBackups(t *testing.T) {
 }
 
 func TestOneNodesHundredBackupsDoNotIdleTheOthers(t *testing.T) {
-	inTime(t, func(t *testing.T, _ func(time.Duration)) {
+	synctest.Test(t, func(t *testing.T) {
 		q := newQueue(6, 2)
-		backups := numbered("b", 100)
+		backups := numbered(100)
 		for age, uid := range backups {
 			q.Note(entry(uid, age, "busy"))
 		}
@@ -55,9 +55,9 @@ func TestOneNodesHundredBackupsDoNotIdleTheOthers(t *testing.T) {
 }
 
 func TestARestoreOfANodeIsNotStarvedByItsBackups(t *testing.T) {
-	inTime(t, func(t *testing.T, _ func(time.Duration)) {
+	synctest.Test(t, func(t *testing.T) {
 		q := newQueue(10, 1)
-		for age, uid := range numbered("b", 100) {
+		for age, uid := range numbered(100) {
 			q.Note(entry(uid, age, "n1"))
 		}
 		require.True(t, q.ask("b0000"))
@@ -70,13 +70,13 @@ func TestARestoreOfANodeIsNotStarvedByItsBackups(t *testing.T) {
 }
 
 func TestATransferThatNobodyTakesHoldsNoPlace(t *testing.T) {
-	inTime(t, func(t *testing.T, pass func(time.Duration)) {
+	synctest.Test(t, func(t *testing.T) {
 		q := newQueue(1, 0)
 		q.noteAll("lost", "b1")
 		require.False(t, q.ask("b1"), "the older one may come")
-		pass(testPatience - 1)
+		letPass(testPatience - 1)
 		require.Empty(t, q.heard())
-		pass(1)
+		letPass(1)
 		require.Equal(t, []types.UID{"b1"}, q.heard())
 		require.True(t, q.ask("b1"))
 		q.becomes("b1", Preparing)
@@ -93,11 +93,11 @@ func TestATransferThatNobodyTakesHoldsNoPlace(t *testing.T) {
 }
 
 func TestARestoreThatNobodyTakesReservesNothing(t *testing.T) {
-	inTime(t, func(t *testing.T, pass func(time.Duration)) {
+	synctest.Test(t, func(t *testing.T) {
 		q := newQueue(2, 0)
 		q.noteAll("r", "b1", "b2")
 		require.False(t, q.ask("b1"), "one place is the restore's, and another is left free for restores")
-		pass(testPatience)
+		letPass(testPatience)
 		require.Equal(t, []types.UID{"b1"}, q.heard())
 		require.True(t, q.ask("b1"))
 		require.True(t, q.ask("b2"))
@@ -106,7 +106,7 @@ func TestARestoreThatNobodyTakesReservesNothing(t *testing.T) {
 
 // One agent for each node; none hears of what the others accept before a round is over.
 func TestManyAgentsKeepTheLimit(t *testing.T) {
-	inTime(t, func(t *testing.T, _ func(time.Duration)) {
+	synctest.Test(t, func(t *testing.T) {
 		const limit, perNode, nodes, transfers = 7, 2, 5, 400
 		agents := make([]*queue, nodes)
 		for i := range agents {

@@ -70,51 +70,46 @@ func (q *queue) may() (going []types.UID, known int) {
 	return uidsOf(q.going), len(q.known)
 }
 
-// numbered are so many UIDs that begin with these letters.
-func numbered(letters string, count int) []types.UID {
+// numbered are the UIDs of so many backups.
+func numbered(count int) []types.UID {
 	var uids []types.UID
 	for i := range count {
-		uids = append(uids, types.UID(fmt.Sprintf("%s%04d", letters, i)))
+		uids = append(uids, types.UID(fmt.Sprintf("b%04d", i)))
 	}
 	return uids
 }
 
-// inTime runs a test in a bubble of its own time.
-func inTime(t *testing.T, test func(t *testing.T, pass func(time.Duration))) {
-	t.Helper()
-	synctest.Test(t, func(t *testing.T) {
-		test(t, func(d time.Duration) {
-			<-time.NewTimer(d).C
-			synctest.Wait()
-		})
-	})
+// letPass lets time pass in a bubble, until nothing more is due before its end.
+func letPass(d time.Duration) {
+	<-time.NewTimer(d).C
+	synctest.Wait()
 }
 
 func TestPatienceIsWithThoseWhoCouldGo(t *testing.T) {
-	inTime(t, func(t *testing.T, pass func(time.Duration)) {
+	synctest.Test(t, func(t *testing.T) {
 		q := newQueue(1, 0)
 		q.noteAll("working", "lost", "b1")
 		q.becomes("working", Preparing)
 		require.False(t, q.ask("b1"))
-		pass(24 * time.Hour)
+		letPass(24 * time.Hour)
 		q.becomes("working", Other)
 		require.Empty(t, q.heard(), "until now there was no place, which is no fault of the older one")
-		pass(testPatience / 2)
+		letPass(testPatience / 2)
 		q.becomes("working", Preparing)
-		pass(testPatience)
+		letPass(testPatience)
 		q.becomes("working", Other)
-		pass(testPatience - 1)
+		letPass(testPatience - 1)
 		require.Empty(t, q.heard(), "it counts from when there was a place again")
-		pass(1)
+		letPass(1)
 		require.Equal(t, []types.UID{"b1"}, q.heard())
 	})
 }
 
 func TestWhoWasPassedOverGetsAPlaceWhenItIsAskedFor(t *testing.T) {
-	inTime(t, func(t *testing.T, pass func(time.Duration)) {
+	synctest.Test(t, func(t *testing.T) {
 		q := newQueue(1, 0)
 		q.noteAll("late", "b1", "b2")
-		pass(testPatience)
+		letPass(testPatience)
 		require.True(t, q.ask("b1"))
 		q.becomes("b1", Preparing)
 		require.False(t, q.ask("late"), "its claim is gone")
@@ -129,7 +124,7 @@ func TestWhoWasPassedOverGetsAPlaceWhenItIsAskedFor(t *testing.T) {
 }
 
 func TestAPlaceIsTakenFromTheAnswerOn(t *testing.T) {
-	inTime(t, func(t *testing.T, pass func(time.Duration)) {
+	synctest.Test(t, func(t *testing.T) {
 		q := newQueue(1, 0)
 		q.noteAll("b1")
 		require.True(t, q.ask("b1"))
@@ -141,7 +136,7 @@ func TestAPlaceIsTakenFromTheAnswerOn(t *testing.T) {
 		q.Note(changed)
 		require.Empty(t, q.heard(), "a change by somebody else is not that write")
 		q.becomes("b1", Preparing)
-		pass(10 * testPatience)
+		letPass(10 * testPatience)
 		require.Empty(t, q.heard(), "who prepares may take as long as it needs")
 		q.becomes("b1", Other)
 		require.Equal(t, []types.UID{"b0"}, q.heard())
@@ -149,14 +144,14 @@ func TestAPlaceIsTakenFromTheAnswerOn(t *testing.T) {
 }
 
 func TestAPlaceIsGivenBackWhenTheWriteFails(t *testing.T) {
-	inTime(t, func(t *testing.T, pass func(time.Duration)) {
+	synctest.Test(t, func(t *testing.T) {
 		q := newQueue(1, 0)
 		q.noteAll("b1", "b2")
 		require.False(t, q.ask("b2"))
 		for range 6 { // every ten seconds for a minute: longer than patience lasts
 			require.True(t, q.ask("b1"))
 			q.Release("b1")
-			pass(testPatience / 6)
+			letPass(testPatience / 6)
 		}
 		require.Equal(t, []types.UID{"b2"}, q.heard(), "it may fail for ever")
 		require.True(t, q.ask("b2"))
@@ -165,18 +160,18 @@ func TestAPlaceIsGivenBackWhenTheWriteFails(t *testing.T) {
 }
 
 func TestAPlaceThatIsNeverUsedGoesToTheNext(t *testing.T) {
-	inTime(t, func(t *testing.T, pass func(time.Duration)) {
+	synctest.Test(t, func(t *testing.T) {
 		q := newQueue(1, 0)
 		q.noteAll("b1", "b2")
 		require.True(t, q.ask("b1"))
 		require.False(t, q.ask("b2"))
-		pass(testPatience)
+		letPass(testPatience)
 		require.Equal(t, []types.UID{"b2"}, q.heard())
 	})
 }
 
 func TestWhoIsRefusedIsWokenOnce(t *testing.T) {
-	inTime(t, func(t *testing.T, _ func(time.Duration)) {
+	synctest.Test(t, func(t *testing.T) {
 		q := newQueue(2, 0)
 		q.noteAll("a", "b", "c", "d")
 		require.True(t, q.ask("a"))
@@ -198,7 +193,7 @@ func TestWhoIsRefusedIsWokenOnce(t *testing.T) {
 }
 
 func TestMoreMayBePreparingThanTheLimit(t *testing.T) {
-	inTime(t, func(t *testing.T, _ func(time.Duration)) {
+	synctest.Test(t, func(t *testing.T) {
 		q := newQueue(2, 0)
 		q.noteAll("a", "b", "c", "d")
 		for _, uid := range []types.UID{"a", "b", "c"} {
@@ -214,7 +209,7 @@ func TestMoreMayBePreparingThanTheLimit(t *testing.T) {
 }
 
 func TestAResourceThatIsMadeAnewReplacesTheOld(t *testing.T) {
-	inTime(t, func(t *testing.T, _ func(time.Duration)) {
+	synctest.Test(t, func(t *testing.T) {
 		q := newQueue(1, 1)
 		old := entry("old", 0, "n1")
 		old.Phase = Preparing
@@ -236,7 +231,7 @@ func TestAResourceThatIsMadeAnewReplacesTheOld(t *testing.T) {
 
 func TestWithoutALimitThereIsRoomForEverybody(t *testing.T) {
 	q := newQueue(0, 1)
-	for _, uid := range numbered("b", 100) {
+	for _, uid := range numbered(100) {
 		q.Note(entry(uid, 0, "n1"))
 		require.True(t, q.ask(uid))
 		q.Release(uid)
@@ -247,7 +242,7 @@ func TestWithoutALimitThereIsRoomForEverybody(t *testing.T) {
 }
 
 func TestATransferWhoseNodeBecomesKnownWaitsForThatNode(t *testing.T) {
-	inTime(t, func(t *testing.T, _ func(time.Duration)) {
+	synctest.Test(t, func(t *testing.T) {
 		q := newQueue(4, 1)
 		first := entry("a", 0, "n1")
 		first.Phase = Preparing

@@ -5,6 +5,7 @@ import (
 	"math/rand/v2"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/require"
@@ -64,21 +65,21 @@ const (
 )
 
 func TestAnAgentThatIsNotReadyForTheGraceIsAbsent(t *testing.T) {
-	inTime(t, func(t *testing.T, pass func(time.Duration)) {
+	synctest.Test(t, func(t *testing.T) {
 		r := newRoll()
 		r.Saw(agentPod("a", "n1", isReady, 0))
 		r.Begin()
-		pass(time.Hour)
+		letPass(time.Hour)
 		require.False(t, r.Absent("n1"))
 		r.Saw(agentPod("a", "n1", notReady, 1))
-		pass(time.Minute - 1)
+		letPass(time.Minute - 1)
 		r.Saw(agentPod("a", "n1", notReady, 1))
 		require.False(t, r.Absent("n1"))
 		require.Empty(t, r.heard())
-		pass(1)
+		letPass(1)
 		require.True(t, r.Absent("n1"))
 		require.Equal(t, []string{"n1 true"}, r.heard())
-		pass(time.Hour)
+		letPass(time.Hour)
 		r.Saw(agentPod("a", "n1", isReady, 2))
 		require.Equal(t, []string{"n1 false"}, r.heard())
 		require.False(t, r.Absent("n1"))
@@ -88,13 +89,13 @@ func TestAnAgentThatIsNotReadyForTheGraceIsAbsent(t *testing.T) {
 func TestWhatNodesSayOfTheTimeIsNotCompared(t *testing.T) {
 	for sentence, transition := range map[string]int{"the node's clock is behind": -1_000_000_000, "the node's clock is ahead": 1_000_000_000} {
 		t.Run(sentence, func(t *testing.T) {
-			inTime(t, func(t *testing.T, pass func(time.Duration)) {
+			synctest.Test(t, func(t *testing.T) {
 				r := newRoll()
 				r.Begin()
 				r.Saw(agentPod("a", "n1", notReady, transition))
-				pass(time.Minute - 1)
+				letPass(time.Minute - 1)
 				require.False(t, r.Absent("n1"))
-				pass(1)
+				letPass(1)
 				require.True(t, r.Absent("n1"))
 			})
 		})
@@ -102,17 +103,17 @@ func TestWhatNodesSayOfTheTimeIsNotCompared(t *testing.T) {
 }
 
 func TestNobodyIsAbsentBeforeTheTermHasLastedForTheGrace(t *testing.T) {
-	inTime(t, func(t *testing.T, pass func(time.Duration)) {
+	synctest.Test(t, func(t *testing.T) {
 		r := newRoll()
 		r.Saw(agentPod("a", "n1", notReady, -1000))
-		pass(time.Hour)
+		letPass(time.Hour)
 		require.False(t, r.Absent("n1"), "the cache is not complete: another pod may be Ready there")
 		require.False(t, r.Absent("unknown"))
 		r.Begin()
 		require.False(t, r.Absent("unknown"))
-		pass(time.Minute - 1)
+		letPass(time.Minute - 1)
 		require.Empty(t, r.heard())
-		pass(1)
+		letPass(1)
 		require.ElementsMatch(t, []string{"n1 true", "unknown true"}, r.heard())
 		require.True(t, r.Absent("asked for only now"), "it was never there")
 		require.Empty(t, r.heard(), "who asks has the answer")
@@ -122,57 +123,57 @@ func TestNobodyIsAbsentBeforeTheTermHasLastedForTheGrace(t *testing.T) {
 }
 
 func TestOneReadyPodIsEnough(t *testing.T) {
-	inTime(t, func(t *testing.T, pass func(time.Duration)) {
+	synctest.Test(t, func(t *testing.T) {
 		r := newRoll()
 		r.Begin()
 		r.Saw(agentPod("old", "n1", isReady, 0))
 		r.Saw(agentPod("new", "n1", notReady, 0))
-		pass(time.Hour)
+		letPass(time.Hour)
 		r.Saw(agentPod("new", "n1", isReady, 1))
 		r.Gone(agentPod("old", "n1", isReady, 0))
-		pass(time.Hour)
+		letPass(time.Hour)
 		require.False(t, r.Absent("n1"))
 		require.Empty(t, r.heard())
 		r.Gone(agentPod("new", "n1", isReady, 1))
-		pass(time.Minute)
+		letPass(time.Minute)
 		require.Equal(t, []string{"n1 true"}, r.heard())
 	})
 }
 
 func TestAnAgentThatTerminatesIsNotReady(t *testing.T) {
-	inTime(t, func(t *testing.T, pass func(time.Duration)) {
+	synctest.Test(t, func(t *testing.T) {
 		r := newRoll()
 		r.Begin()
 		r.Saw(agentPod("a", "n1", isReady, 0))
-		pass(time.Hour)
+		letPass(time.Hour)
 		r.Saw(terminating(agentPod("a", "n1", isReady, 0)))
-		pass(time.Minute / 2)
+		letPass(time.Minute / 2)
 		r.Saw(terminating(agentPod("a", "n1", notReady, 30)))
-		pass(time.Minute / 2)
+		letPass(time.Minute / 2)
 		require.Equal(t, []string{"n1 true"}, r.heard(), "that its condition follows is not a new beginning")
 	})
 }
 
 func TestAnAgentThatWasReadyInBetweenIsMissedAnew(t *testing.T) {
-	inTime(t, func(t *testing.T, pass func(time.Duration)) {
+	synctest.Test(t, func(t *testing.T) {
 		r := newRoll()
 		r.Begin()
 		r.Saw(agentPod("a", "n1", notReady, 0))
-		pass(time.Minute - 1)
+		letPass(time.Minute - 1)
 		r.Saw(agentPod("a", "n1", notReady, 59)) // the watch has shown only the last of two changes
-		pass(time.Minute - 1)
+		letPass(time.Minute - 1)
 		require.Empty(t, r.heard())
-		pass(1)
+		letPass(1)
 		require.Equal(t, []string{"n1 true"}, r.heard())
 		r.Saw(agentPod("a", "n1", notReady, 120))
 		require.Equal(t, []string{"n1 false"}, r.heard())
-		pass(time.Minute)
+		letPass(time.Minute)
 		require.Equal(t, []string{"n1 true"}, r.heard())
 	})
 }
 
 func TestAPodThatIsMadeAnewUnderItsNameReplacesTheOld(t *testing.T) {
-	inTime(t, func(t *testing.T, pass func(time.Duration)) {
+	synctest.Test(t, func(t *testing.T) {
 		r := newRoll()
 		r.Begin()
 		r.Saw(agentPod("a", "n1", isReady, 0))
@@ -180,7 +181,7 @@ func TestAPodThatIsMadeAnewUnderItsNameReplacesTheOld(t *testing.T) {
 		again.UID = "another"
 		r.Saw(again)
 		r.Gone(agentPod("a", "n1", isReady, 0)) // late news
-		pass(time.Minute)
+		letPass(time.Minute)
 		require.Equal(t, []string{"n1 true"}, r.heard())
 		again = agentPod("a", "n1", isReady, 10)
 		again.UID = "another"
@@ -190,24 +191,24 @@ func TestAPodThatIsMadeAnewUnderItsNameReplacesTheOld(t *testing.T) {
 }
 
 func TestAPodThatIsNotScheduledIsOnNoNode(t *testing.T) {
-	inTime(t, func(t *testing.T, pass func(time.Duration)) {
+	synctest.Test(t, func(t *testing.T) {
 		r := newRoll()
 		r.Begin()
 		r.Saw(agentPod("a", "", isReady, 0))
 		r.Gone(agentPod("a", "", isReady, 0))
-		pass(time.Hour)
+		letPass(time.Hour)
 		require.Empty(t, r.heard())
 	})
 }
 
 func TestAfterTheTermNothingChanges(t *testing.T) {
-	inTime(t, func(t *testing.T, pass func(time.Duration)) {
+	synctest.Test(t, func(t *testing.T) {
 		r := newRoll()
 		r.Begin()
 		r.Saw(agentPod("a", "n1", notReady, 0))
-		pass(time.Minute - 1)
+		letPass(time.Minute - 1)
 		r.End()
-		pass(time.Hour)
+		letPass(time.Hour)
 		r.Saw(agentPod("a", "n1", isReady, 0))
 		require.Empty(t, r.heard())
 		require.False(t, r.Absent("n1"))
@@ -219,7 +220,7 @@ func TestEveryChangeOfTheAnswerIsTold(t *testing.T) {
 	seed := uint64(time.Now().UnixNano())
 	t.Logf("seed %d", seed)
 	random := rand.New(rand.NewPCG(seed, 0))
-	inTime(t, func(t *testing.T, pass func(time.Duration)) {
+	synctest.Test(t, func(t *testing.T) {
 		r := newRoll()
 		r.Begin()
 		readyAt := map[string]time.Time{} // when the node last had a Ready pod
@@ -244,7 +245,7 @@ func TestEveryChangeOfTheAnswerIsTold(t *testing.T) {
 						readyAt[known.Spec.NodeName] = time.Now().Add(d)
 					}
 				}
-				pass(d)
+				letPass(d)
 			}
 			for _, known := range pods {
 				if look(known).ready {

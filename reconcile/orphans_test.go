@@ -5,6 +5,7 @@ import (
 	"errors"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -13,6 +14,7 @@ import (
 	"github.com/stretchr/testify/require"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	clienttesting "k8s.io/client-go/testing"
 
@@ -172,8 +174,12 @@ func TestOrphansOfATransferThatIsDoneNeedNoConfirmation(t *testing.T) {
 }
 
 func TestSweepsAreAtTheBeginningOfATermAndEveryTenMinutes(t *testing.T) {
-	inTime(t, func(t *testing.T, pass func(time.Duration)) {
+	synctest.Test(t, func(t *testing.T) {
 		a := newAttic(t)
+		var broken atomic.Bool
+		a.client.PrependReactor("list", "pods", func(clienttesting.Action) (bool, runtime.Object, error) {
+			return broken.Load(), nil, errors.New("500")
+		})
 		ctx, stop := context.WithCancel(t.Context())
 		stopped := make(chan struct{})
 		go func() {
@@ -186,12 +192,12 @@ func TestSweepsAreAtTheBeginningOfATermAndEveryTenMinutes(t *testing.T) {
 		}
 		synctest.Wait()
 		require.Equal(t, 1, sweeps())
-		pass(10*time.Minute - 1)
+		letPass(10*time.Minute - 1)
 		require.Equal(t, 0, sweeps())
-		pass(1)
+		letPass(1)
 		require.Equal(t, 1, sweeps())
-		a.faults(map[string]error{"list pods": errors.New("500")})
-		pass(time.Hour)
+		broken.Store(true)
+		letPass(time.Hour)
 		require.Equal(t, 6, sweeps(), "whether they succeed or not")
 		stop()
 		<-stopped

@@ -23,7 +23,7 @@ import (
 // InstallCRDs installs the resource definitions of Velero 1.18.3 (velero.io/v1 and v2alpha1) and returns when
 // all of them are served. What is there already is left as it is.
 func InstallCRDs(ctx context.Context, config *rest.Config) error {
-	return install(ctx, config, CRDs())
+	return install(ctx, config, meta("").Labels, CRDs())
 }
 
 // CRDs are the resource definitions of Velero 1.18.3, from its module; they are not to be changed.
@@ -38,7 +38,7 @@ func InstallCRDsOf(ctx context.Context, config *rest.Config, velero string) erro
 	if err != nil {
 		return err
 	}
-	return install(ctx, config, definitions)
+	return install(ctx, config, meta("").Labels, definitions)
 }
 
 // PrintedCRDs are the resource definitions that a velero binary has.
@@ -63,7 +63,9 @@ func PrintedCRDs(ctx context.Context, velero string) ([]*apiextensionsv1.CustomR
 	return list.Items, nil
 }
 
-func install(ctx context.Context, config *rest.Config, definitions []*apiextensionsv1.CustomResourceDefinition) error {
+func install(
+	ctx context.Context, config *rest.Config, labels map[string]string, definitions []*apiextensionsv1.CustomResourceDefinition,
+) error {
 	client, err := apiextensions.NewForConfig(config)
 	if err != nil {
 		return fmt.Errorf("make client: %w", err)
@@ -73,7 +75,7 @@ func install(ctx context.Context, config *rest.Config, definitions []*apiextensi
 	for _, crd := range definitions {
 		wanted := crd.DeepCopy()
 		wanted.Status = apiextensionsv1.CustomResourceDefinitionStatus{}
-		wanted.Labels = map[string]string{"component": "velero"}
+		wanted.Labels = labels
 		if _, err := crds.Create(ctx, wanted, metav1.CreateOptions{}); err != nil && !apierrors.IsAlreadyExists(err) {
 			return fmt.Errorf("create definition %s: %w", wanted.Name, err)
 		}

@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 
+	snapshots "github.com/kubernetes-csi/external-snapshotter/client/v8/clientset/versioned"
 	velerov1 "github.com/vmware-tanzu/velero/pkg/apis/velero/v1"
 	velerov2alpha1 "github.com/vmware-tanzu/velero/pkg/apis/velero/v2alpha1"
 	corev1 "k8s.io/api/core/v1"
@@ -54,6 +55,8 @@ type World struct {
 	Kube        kubernetes.Interface
 	Velero      rest.Interface
 	VeleroAlpha rest.Interface
+	// Snapshots reads and writes those of snapshot.storage.k8s.io, if that is installed (InstallSnapshotCRDs).
+	Snapshots snapshots.Interface
 
 	dynamic dynamic.Interface
 	nodes   map[string]string // labels of those that pods of this world may be on
@@ -84,6 +87,9 @@ func New(ctx context.Context, config *rest.Config, options Options) (*World, err
 func connect(config *rest.Config) (w *World, err error) {
 	w = &World{}
 	if w.Kube, err = kubernetes.NewForConfig(config); err != nil {
+		return nil, err
+	}
+	if w.Snapshots, err = snapshots.NewForConfig(config); err != nil {
 		return nil, err
 	}
 	if w.dynamic, err = dynamic.NewForConfig(config); err != nil {

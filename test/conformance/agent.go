@@ -1,0 +1,221 @@
+package conformance
+
+import (
+	"context"
+	"debug/buildinfo"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/lateen-project/lateen/deploy"
+	"github.com/lateen-project/lateen/test/cluster"
+)
+
+// Agent is a node-agent that cases can be played against.
+type Agent struct {
+	Name    string // of it, and of its binary
+	Title   string // with its version
+	Args    []string
+	Account string // its ServiceAccount
+	// Patience is how long it may take for all that a case expects. MayFail says that a case that fails tells something
+	// about it, and is no fault.
+	Patience time.Duration
+	// Settle is how long it may take, once a transfer has ended, for everything else.
+	Settle  time.Duration
+	MayFail bool
+	binary  string
+}
+
+// agentNamed finds an agent, whose binary must have been built.
+func agentNamed(name string) (*Agent, error) {
+	agents := map[string]*Agent{
+		"lateen": {
+			Name: name, Title: "Lateen", Account: deploy.ServiceAccountName, Patience: 40 * time.Second, Settle: 10 * time.Second,
+			Args: []string{"node-agent", "--cancel-grace=1s"},
+		},
+		// Nobody waits longer than Velero's five minutes of grace and what comes before and after them.
+		"velero": {
+			Name: name, Title: "Velero", Account: "velero", Patience: 7*time.Minute + 30*time.Second, Settle: 3 * time.Minute, MayFail: true,
+			Args: []string{"node-agent", "server"},
+		},
+	}
+	agent := agents[name]
+	if agent == nil {
+		return nil, fmt.Errorf("agent %q is not known: want lateen or velero", name)
+	}
+	var err error
+	if agent.binary, err = cluster.FindBinary(name); err != nil {
+		return nil, err
+	}
+	info, err := buildinfo.ReadFile(agent.binary)
+	if err != nil {
+		return nil, fmt.Errorf("read version of %s: %w", agent.binary, err)
+	}
+	for _, module := range info.Deps {
+		if module.Path == "github.com/vmware-tanzu/velero" && agent.Title == "Velero" {
+			agent.Title += " " + strings.TrimPrefix(module.Version, "v")
+		}
+	}
+	return agent, nil
+}
+
+// run is one process of an agent.
+type run struct {
+	pid      int
+	log      string
+	expected func() // has its end be no fault
+	ended    chan struct{}
+}
+
+// place is what a process of an agent finds.
+type place struct {
+	Dir        string // for its log and scratch files
+	Kubeconfig string
+	APIServer  string // host:port, on loopback
+	Namespace  string
+	Node       string
+	PodsDir    string // the kubelet's, which is mounted at /host_pods
+	Args       []string
+}
+
+// start starts the agent in a mount namespace with what its container would have, and a network namespace of its own:
+// Velero's serves metrics on fixed ports.
+func (a *Agent) start(at place) (*run, error) {
+	r := &run{log: filepath.Join(at.Dir, "agent.log"), ended: make(chan struct{})}
+	log, err := os.OpenFile(r.log, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
+	if err != nil {
+		return nil, fmt.Errorf("make log: %w", err)
+	}
+	defer log.Close()
+	command := exec.Command("bwrap", a.sandbox(at)...)
+	command.Stdout, command.Stderr, command.Env = log, log, []string{}
+	command.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL, Setpgid: true}
+	started := make(chan error)
+	go func() {
+		// The thread is in another network namespace now, and is not unlocked, so that it ends with this function. The
+		// kernel would end the process with it.
+		runtime.LockOSThread()
+		defer close(r.ended)
+		door, err := openDoor(at.APIServer)
+		if err == nil {
+			defer door.Close()
+			err = command.Start()
+		}
+		started <- err
+		if err == nil {
+			_ = command.Wait() // how it ended is in its log
+		}
+	}()
+	if err := <-started; err != nil {
+		return nil, fmt.Errorf("start %s: %w", a.Name, err)
+	}
+	r.pid = command.Process.Pid
+	return r, nil
+}
+
+func (a *Agent) sandbox(at place) []string {
+	args := []string{
+		"--die-with-parent", "--unshare-pid", "--proc", "/proc", "--tmpfs", "/tmp", "--dir", "/scratch",
+		"--dev-bind", "/dev/null", "/dev/null", "--dev-bind", "/dev/urandom", "/dev/urandom",
+		"--ro-bind", a.binary, "/agent", "--ro-bind", at.Kubeconfig, "/kubeconfig", "--ro-bind", at.PodsDir, "/host_pods",
+		"--clearenv", "--setenv", "NODE_NAME", at.Node, "--setenv", "VELERO_NAMESPACE", at.Namespace,
+		"--setenv", "VELERO_SCRATCH_DIR", "/scratch", "--setenv", "HOME", "/tmp", "--", "/agent",
+	}
+	args = append(args, a.Args...)
+	return append(append(args, "--kubeconfig=/kubeconfig", "--namespace="+at.Namespace), at.Args...)
+}
+
+// openDoor moves the calling thread to a new network namespace in which only address answers: what connects to it there
+// is connected to it here.
+func openDoor(address string) (net.Listener, error) {
+	if err := unix.Unshare(unix.CLONE_NEWNET); err != nil {
+		return nil, fmt.Errorf("make network namespace: %w", err)
+	}
+	if err := loopbackUp(); err != nil {
+		return nil, err
+	}
+	listener, err := net.Listen("tcp4", address) // a socket belongs to the namespace of the thread that makes it
+	if err != nil {
+		return nil, fmt.Errorf("listen in network namespace: %w", err)
+	}
+	go func() {
+		for {
+			inside, err := listener.Accept()
+			if err != nil {
+				return
+			}
+			go connect(inside, address)
+		}
+	}()
+	return listener, nil
+}
+
+func loopbackUp() error {
+	socket, err := unix.Socket(unix.AF_INET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return fmt.Errorf("make socket: %w", err)
+	}
+	defer unix.Close(socket)
+	request, err := unix.NewIfreq("lo")
+	if err != nil {
+		return fmt.Errorf("name loopback: %w", err)
+	}
+	request.SetUint16(unix.IFF_UP | unix.IFF_RUNNING)
+	if err := unix.IoctlIfreq(socket, unix.SIOCSIFFLAGS, request); err != nil {
+		return fmt.Errorf("bring loopback up: %w", err)
+	}
+	return nil
+}
+
+// connect passes on what both sides send, until one of them ends.
+func connect(inside net.Conn, address string) {
+	defer inside.Close()
+	outside, err := net.Dial("tcp4", address)
+	if err != nil {
+		return // as inside learns from the end of its connection
+	}
+	defer outside.Close()
+	done := make(chan struct{}, 2)
+	pass := func(to, from net.Conn) {
+		_, _ = to.(*net.TCPConn).ReadFrom(from) //nolint:forcetypeassert // both are TCP
+		done <- struct{}{}
+	}
+	go pass(inside, outside)
+	go pass(outside, inside)
+	<-done
+}
+
+// end kills the agent as the machine would: bubblewrap passes no other signal on.
+func (r *run) end() {
+	_ = syscall.Kill(-r.pid, syscall.SIGKILL)
+	<-r.ended
+}
+
+// watch returns an error if the agent ends by itself before ctx is done.
+func (r *run) watch(ctx context.Context) error {
+	select {
+	case <-ctx.Done():
+		return nil
+	case <-r.ended:
+		return errors.New("the agent ended by itself: " + r.tail())
+	}
+}
+
+// tail is the last line of the log.
+func (r *run) tail() string {
+	text, err := os.ReadFile(r.log)
+	if err != nil {
+		return err.Error()
+	}
+	lines := strings.Split(strings.TrimSpace(string(text)), "\n")
+	return lines[len(lines)-1]
+}

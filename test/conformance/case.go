@@ -1,0 +1,184 @@
+// Package conformance holds cases of what an agent has to do, and plays them against whichever agent it is given; no
+// case knows which one that is.
+package conformance
+
+import (
+	"embed"
+	"errors"
+	"fmt"
+	"io/fs"
+	"path"
+	"reflect"
+	"strings"
+	"time"
+
+	"k8s.io/utils/ptr"
+	"sigs.k8s.io/yaml"
+
+	"github.com/lateen-project/lateen/test/world"
+)
+
+//go:embed cases
+var cases embed.FS
+
+// Case is one file of cases/KIND/, whose name is its title. In the objects of a case, $WORDS stand for names that are
+// made when it is played (README.md of this directory lists them).
+type Case struct {
+	// Title and Kind follow from the path of the file.
+	Title string     `json:"-"`
+	Kind  world.Kind `json:"-"`
+	// Shows are the sections and weaknesses (W-numbers) of velero-protocol.md that the case is about.
+	Shows []string `json:"shows"`
+
+	// Config is the node-agent ConfigMap's content, Repository that of the backup repositories' ConfigMap.
+	Config     Object `json:"config"`
+	Repository Object `json:"repository"`
+	// PrepareTimeout is from Accepted to Prepared; 0: 30 min.
+	PrepareTimeout Duration `json:"prepareTimeout"`
+	// DaemonSet is patched onto the DaemonSet of the node-agent.
+	DaemonSet Object `json:"daemonSet"`
+	// Given are objects that are there before the agent is.
+	Given []Object `json:"given"`
+	// Volume is what is moved.
+	Volume Volume `json:"volume"`
+	// Mover says what becomes of movers.
+	Mover Mover `json:"mover"`
+	// Transfer is patched onto the resource before it is created.
+	Transfer Object `json:"transfer"`
+	// Happens is done one after the other, beginning when the resource has been created.
+	Happens []Step `json:"happens"`
+
+	// Ends is what the resource is like in the end, and Phases are all that it went through.
+	Ends   Object        `json:"ends"`
+	Phases []world.Phase `json:"phases"`
+	// Made is what was there at some time, Left what is there in the end, and Gone what is not there in the end.
+	Made []Object `json:"made"`
+	Left []Object `json:"left"`
+	Gone []Object `json:"gone"`
+	// Movers is how many pods moved, or were to move, this resource; nil: 1.
+	Movers *int `json:"movers"`
+}
+
+// Object is a part of an object, as match understands it.
+type Object map[string]any
+
+// Duration is one in words, such as "2s".
+type Duration time.Duration
+
+// UnmarshalJSON reads the words.
+func (d *Duration) UnmarshalJSON(text []byte) error {
+	parsed, err := time.ParseDuration(strings.Trim(string(text), `"`))
+	*d = Duration(parsed)
+	return err
+}
+
+// Volume says what the volume is that is moved. A backed up pod or a restored pod has an emptyDir unless Claim is set.
+type Volume struct {
+	Claim bool `json:"claim"` // of a pod volume: it is a claim's, of the simulated CSI driver
+	Block bool `json:"block"` // the claim has volumeMode Block
+	// Late is a claim that is bound only once it has a consumer (WaitForFirstConsumer).
+	Late bool `json:"late"`
+	// Unready is a snapshot that is never ready.
+	Unready bool `json:"unready"`
+}
+
+// Mover says how movers behave, which move for Takes what makes 1000 bytes.
+type Mover struct {
+	Takes  Duration `json:"takes"` // 0: 200 ms
+	Starts Duration `json:"starts"`
+	Silent bool     `json:"silent"` // it never says that the data path has started, nor hears a cancel
+	Result *struct {
+		ExitCode int32  `json:"exitCode"`
+		Message  string `json:"message"`
+		Reason   string `json:"reason"`
+	} `json:"result"` // instead of success
+	// Waiting keeps its container from starting, Refused the kubelet from admitting it, Times how often; 0: always.
+	Waiting *Reason `json:"waiting"`
+	Refused *Reason `json:"refused"`
+	Times   int     `json:"times"`
+}
+
+// Reason is why a kubelet does not start something.
+type Reason struct {
+	Reason  string `json:"reason"`
+	Message string `json:"message"`
+}
+
+// Step is one thing that happens; exactly one of its fields is set.
+type Step struct {
+	Phase  world.Phase `json:"phase"`  // wait until the resource is in it
+	Seen   Object      `json:"seen"`   // wait until there is such an object
+	Second world.Phase `json:"second"` // make a second resource for the same volume, and wait until it is in that phase
+	Cancel bool        `json:"cancel"` // ask for the end of the transfer
+	Delete bool        `json:"delete"` // delete the resource
+	Vanish bool        `json:"vanish"` // the mover is gone without a trace
+	Evict  string      `json:"evict"`  // the kubelet ends the mover, with that message
+	Agent  string      `json:"agent"`  // "ends" or "starts"
+	Remove Object      `json:"remove"` // delete that object
+	Apply  Object      `json:"apply"`  // make or change that object
+	Set    Object      `json:"set"`    // patch the resource
+}
+
+// Cases are all cases, in the order of the kinds.
+func Cases() ([]*Case, error) {
+	var all []*Case
+	for _, kind := range world.Kinds() {
+		files, err := fs.Glob(cases, "cases/"+strings.ToLower(string(kind))+"/*.yaml")
+		if err != nil {
+			return nil, fmt.Errorf("list cases of %s: %w", kind, err)
+		}
+		for _, file := range files {
+			text, err := fs.ReadFile(cases, file)
+			if err != nil {
+				return nil, fmt.Errorf("read case: %w", err)
+			}
+			c, err := parse(text)
+			if err != nil {
+				return nil, fmt.Errorf("%s: %w", file, err)
+			}
+			c.Title = strings.ReplaceAll(strings.TrimSuffix(path.Base(file), ".yaml"), "-", " ")
+			c.Kind = kind
+			all = append(all, c)
+		}
+	}
+	return all, nil
+}
+
+// parse reads a case strictly: a field that is not known is an error, and so is a case that shows or asserts nothing.
+func parse(text []byte) (*Case, error) {
+	c := &Case{}
+	if err := yaml.UnmarshalStrict(text, c); err != nil {
+		return nil, err
+	}
+	if len(c.Shows) == 0 {
+		return nil, errors.New("shows: name the sections or W-numbers of velero-protocol.md that this shows")
+	}
+	if len(c.Made)+len(c.Left)+len(c.Gone) == 0 {
+		return nil, errors.New("made, left, gone: say what becomes of at least one object besides the resource")
+	}
+	for i, step := range c.Happens {
+		if set := fields(step); set != 1 {
+			return nil, fmt.Errorf("happens[%d]: want exactly one thing, have %d", i, set)
+		}
+	}
+	for _, object := range append(append(append([]Object{}, c.Made...), c.Left...), c.Gone...) {
+		if _, err := kindOf(object); err != nil {
+			return nil, err
+		}
+	}
+	return c, nil
+}
+
+// fields is how many fields of a step are set.
+func fields(step Step) (set int) {
+	value := reflect.ValueOf(step)
+	for i := range value.NumField() {
+		if !value.Field(i).IsZero() {
+			set++
+		}
+	}
+	return set
+}
+
+// movers is how many movers the case wants.
+func (c *Case) movers() int { return ptr.Deref(c.Movers, 1) }

@@ -1,0 +1,54 @@
+package conformance
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"os"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"k8s.io/client-go/dynamic"
+
+	"github.com/lateen-project/lateen/test/cluster"
+	"github.com/lateen-project/lateen/test/world"
+)
+
+var (
+	// plane is the one control plane of this test binary; TestMain sets it.
+	plane *cluster.Cluster
+	agent = flag.String("agent", "lateen", "which agent the cases are played against: lateen or velero")
+)
+
+func TestMain(m *testing.M) {
+	os.Exit(cluster.Main(m, os.Stderr, &plane, func(ctx context.Context, c *cluster.Cluster) error {
+		return errors.Join(world.InstallCRDs(ctx, c.Admin()), world.InstallSnapshotCRDs(ctx, c.Admin()))
+	}))
+}
+
+func TestTheAgentConforms(t *testing.T) {
+	all, err := Cases()
+	require.NoError(t, err)
+	played, err := agentNamed(*agent)
+	require.NoError(t, err)
+	client, err := dynamic.NewForConfig(plane.Admin())
+	require.NoError(t, err)
+	history, err := Record(t.Context(), client)
+	require.NoError(t, err)
+	on := &Plane{Cluster: plane, History: history, Client: client}
+	t.Run("cases", func(t *testing.T) {
+		for _, story := range all {
+			t.Run(string(story.Kind)+"/"+story.Title, func(t *testing.T) {
+				t.Parallel()
+				began := time.Now()
+				err := on.Play(t.Context(), played, story, t.TempDir())
+				took := time.Since(began).Round(time.Second / 10)
+				if !played.MayFail {
+					require.NoError(t, err)
+				}
+				t.Log(took, err)
+			})
+		}
+	})
+}

@@ -1,0 +1,177 @@
+package conformance
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	velerov1 "github.com/vmware-tanzu/velero/pkg/apis/velero/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+
+	"github.com/lateen-project/lateen/test/world"
+)
+
+// expect waits for what the case wants: first for the end of the transfer, within what is left of the agent's patience,
+// then for everything else, within its time to settle.
+func (s *scene) expect(ctx context.Context) error {
+	if err := s.plane.History.Until(ctx, s.ended); err != nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(ctx, s.agent.Settle)
+	defer cancel()
+	return s.plane.History.Until(ctx, s.check)
+}
+
+// ended says what is missing for the transfer to have come to an end, the wanted one or another.
+func (s *scene) ended() error {
+	transfer, err := s.transfer(s.words["NAME"])
+	if err != nil || world.Ended(transfer) || s.gone() {
+		return err
+	}
+	if len(s.story.Ends) > 0 {
+		err = s.plane.History.now(s.resource(), s.Namespace)
+	} else {
+		err = errors.New("it is not gone")
+	}
+	if err != nil {
+		return fmt.Errorf("phase stays %q: %w", transfer.Status.Phase, err)
+	}
+	return nil
+}
+
+// resource is what the resource is to be like in the end.
+func (s *scene) resource() Object {
+	wanted := s.expand(s.story.Ends)
+	wanted["kind"] = string(s.story.Kind)
+	metadata, _ := wanted["metadata"].(map[string]any)
+	if metadata == nil {
+		metadata = map[string]any{}
+	}
+	metadata["name"] = s.words["NAME"]
+	wanted["metadata"] = metadata
+	return wanted
+}
+
+func (s *scene) gone() bool {
+	return slices.ContainsFunc(s.plane.History.in(string(s.story.Kind), s.Namespace), func(life *biography) bool {
+		return life.gone && meta(life.last()).GetName() == s.words["NAME"]
+	})
+}
+
+// check holds everything against the case.
+func (s *scene) check() error {
+	history := s.plane.History
+	if err := s.clean(); err != nil {
+		return err
+	}
+	if s.story.Ends != nil {
+		if err := history.now(s.resource(), s.Namespace); err != nil {
+			return err
+		}
+	}
+	for _, want := range s.story.Made {
+		if err := history.once(s.expand(want), s.Namespace, s.Apps); err != nil {
+			return fmt.Errorf("was not made: %w", err)
+		}
+	}
+	for _, want := range s.story.Left {
+		if err := history.now(s.expand(want), s.Namespace, s.Apps); err != nil {
+			return fmt.Errorf("is not left: %w", err)
+		}
+	}
+	for _, want := range s.story.Gone {
+		if wanted := s.expand(want); history.now(wanted, s.Namespace, s.Apps) == nil {
+			return fmt.Errorf("is not gone: %s", brief(wanted))
+		}
+	}
+	if phases := s.phases(); len(s.story.Phases) > 0 && !slices.Equal(phases, s.story.Phases) {
+		return fmt.Errorf("phases were %v, want %v", phases, s.story.Phases)
+	}
+	if movers := s.moversMade(); movers != s.story.movers() {
+		return fmt.Errorf("movers made: %d, want %d", movers, s.story.movers())
+	}
+	return s.leftovers()
+}
+
+// clean is what holds for every transfer that has ended: nobody has anything left to do about it, and what Velero's
+// server looks it up by is still there.
+func (s *scene) clean() error {
+	transfer, err := s.transfer(s.words["NAME"])
+	if err != nil || !world.Ended(transfer) {
+		return err
+	}
+	if wanted, ok := s.wantedPhase(); ok && wanted != string(transfer.Status.Phase) {
+		return fmt.Errorf("ended %s (%s), want %s", transfer.Status.Phase, transfer.Status.Message, wanted)
+	}
+	if len(transfer.Finalizers) > 0 {
+		return fmt.Errorf("finalizers are left: %v", transfer.Finalizers)
+	}
+	if _, ongoing := transfer.Labels["velero.io/expose-on-going"]; ongoing {
+		return errors.New("label velero.io/expose-on-going is left")
+	}
+	if transfer.Labels[velerov1.BackupUIDLabel]+transfer.Labels[velerov1.RestoreUIDLabel] == "" {
+		return errors.New("labels of Velero's server are lost")
+	}
+	return nil
+}
+
+// wantedPhase is the phase that the case wants, if it is one and not a choice.
+func (s *scene) wantedPhase() (string, bool) {
+	status, _ := s.story.Ends["status"].(map[string]any)
+	phase, ok := status["phase"].(string)
+	return phase, ok && !strings.HasPrefix(phase, "~")
+}
+
+// phases are those that the transfer went through.
+func (s *scene) phases() (all []world.Phase) {
+	for _, life := range s.plane.History.in(string(s.story.Kind), s.Namespace) {
+		for _, version := range life.versions {
+			transfer, err := world.View(meta(version))
+			if err != nil || transfer.Name != s.words["NAME"] || transfer.Status.Phase == "" {
+				continue
+			}
+			if len(all) == 0 || all[len(all)-1] != transfer.Status.Phase {
+				all = append(all, transfer.Status.Phase)
+			}
+		}
+	}
+	return all
+}
+
+// moversMade is how many pods there were for the transfer.
+func (s *scene) moversMade() (made int) {
+	for _, life := range s.plane.History.in("Pod", s.Namespace) {
+		if meta(life.last()).GetName() == s.words["NAME"] {
+			made++
+		}
+	}
+	return made
+}
+
+// leftovers names something of the transfer that is still there and that the case does not want to be left.
+func (s *scene) leftovers() error {
+	name := s.words["NAME"]
+	for _, kind := range []string{"Pod", "PersistentVolumeClaim", "VolumeSnapshot", "VolumeSnapshotContent", "PersistentVolume"} {
+		for _, life := range s.plane.History.in(kind, s.Namespace) {
+			object := meta(life.last())
+			ours := object.GetName() == name || strings.HasPrefix(object.GetName(), name+"-")
+			if kind == "PersistentVolume" {
+				claimed, _, _ := unstructured.NestedString(life.last(), "spec", "claimRef", "namespace")
+				ours = claimed == s.Namespace
+			}
+			if !ours || life.gone || s.wantsLeft(life) {
+				continue
+			}
+			return fmt.Errorf("%s %s is left", kind, object.GetName())
+		}
+	}
+	return nil
+}
+
+func (s *scene) wantsLeft(life *biography) bool {
+	return slices.ContainsFunc(s.story.Left, func(want Object) bool {
+		return len(match(map[string]any(s.expand(want)), life.last(), "")) == 0
+	})
+}

@@ -1,0 +1,84 @@
+package conformance
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+
+	"github.com/lateen-project/lateen/test/world"
+)
+
+// take does one step of what happens.
+func (s *scene) take(ctx context.Context, step Step) error {
+	transfers, name := s.Transfers(s.story.Kind), s.words["NAME"]
+	switch {
+	case step.Phase != "":
+		return s.until(ctx, name, step.Phase)
+	case step.Seen != nil:
+		wanted := s.expand(step.Seen)
+		return s.plane.History.Until(ctx, func() error { return s.plane.History.now(wanted, s.Namespace, s.Apps) })
+	case step.Second != "":
+		made, err := s.create(ctx)
+		if err != nil {
+			return err
+		}
+		s.words["SECOND"], s.words["SECOND_UID"] = made.GetName(), string(made.GetUID())
+		return s.until(ctx, made.GetName(), step.Second)
+	case step.Cancel:
+		return transfers.Cancel(ctx, name)
+	case step.Delete:
+		return transfers.Delete(ctx, name)
+	case step.Vanish:
+		return s.node.Vanish(ctx, s.Namespace, name)
+	case step.Evict != "":
+		return s.node.Evict(s.Namespace, name, step.Evict)
+	case step.Agent == "starts":
+		return s.startAgent(ctx)
+	case step.Agent == "ends":
+		s.run.expected()
+		s.run.end()
+		return nil
+	case step.Remove != nil:
+		return remove(ctx, s.plane.Client, s.expand(step.Remove))
+	case step.Apply != nil:
+		return apply(ctx, s.plane.Client, s.expand(step.Apply))
+	case step.Set != nil:
+		patch, err := json.Marshal(s.expand(step.Set))
+		if err != nil {
+			return fmt.Errorf("write patch: %w", err)
+		}
+		return transfers.Patch(ctx, name, string(patch))
+	default:
+		return errors.New("nothing that is known here")
+	}
+}
+
+// until waits for a phase of a transfer of the case, and gives up when it has ended in another one.
+func (s *scene) until(ctx context.Context, name string, phase world.Phase) error {
+	last := &world.Transfer{}
+	var unread error
+	err := s.plane.History.Until(ctx, func() error {
+		if last, unread = s.transfer(name); unread != nil || last.Status.Phase == phase || world.Ended(last) {
+			return nil
+		}
+		return fmt.Errorf("phase stays %q, want %s", last.Status.Phase, phase)
+	})
+	if err = errors.Join(err, unread); err != nil {
+		return err
+	}
+	if last.Status.Phase != phase {
+		return fmt.Errorf("phase is %s (%s), want %s", last.Status.Phase, last.Status.Message, phase)
+	}
+	return nil
+}
+
+// transfer is what was last seen of a resource of the case's kind.
+func (s *scene) transfer(name string) (*world.Transfer, error) {
+	for _, life := range s.plane.History.in(string(s.story.Kind), s.Namespace) {
+		if object := meta(life.last()); object.GetName() == name {
+			return world.View(object)
+		}
+	}
+	return &world.Transfer{}, nil
+}

@@ -1,0 +1,128 @@
+package conformance
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"slices"
+
+	velerov1 "github.com/vmware-tanzu/velero/pkg/apis/velero/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/lateen-project/lateen/test/world"
+)
+
+// prepare makes what is moved, and how its resource is made.
+func (s *scene) prepare(ctx context.Context) error {
+	switch s.story.Kind {
+	case world.PodVolumeBackup:
+		return s.preparePodVolumeBackup(ctx)
+	case world.PodVolumeRestore:
+		return s.preparePodVolumeRestore(ctx)
+	default:
+		return fmt.Errorf("cases of %s cannot be played", s.story.Kind)
+	}
+}
+
+func (s *scene) preparePodVolumeBackup(ctx context.Context) error {
+	volume, err := s.podVolume(ctx)
+	if err != nil {
+		return err
+	}
+	made, err := s.SourcePod(ctx, "app", s.words["NODE"], volume)
+	if err != nil {
+		return err
+	}
+	pod, err := s.ready(ctx, made.Name, world.Ready)
+	if err != nil {
+		return err
+	}
+	backup, err := s.Backup(ctx, "nightly")
+	if err != nil {
+		return err
+	}
+	s.create = func(ctx context.Context) (metav1.Object, error) {
+		var unread error
+		made, err := s.PodVolumeBackup(ctx, backup, pod, "data", func(wanted *velerov1.PodVolumeBackup) { unread = s.alter(wanted) })
+		return made, firstError(unread, err)
+	}
+	return nil
+}
+
+func (s *scene) preparePodVolumeRestore(ctx context.Context) error {
+	volume, err := s.podVolume(ctx)
+	if err != nil {
+		return err
+	}
+	restore, err := s.Restore(ctx, "nightly")
+	if err != nil {
+		return err
+	}
+	made, err := s.RestorePod(ctx, restore, "app", s.words["NODE"], volume)
+	if err != nil {
+		return err
+	}
+	pod, err := s.ready(ctx, made.Name, waitsForRestore)
+	if err != nil {
+		return err
+	}
+	s.create = func(ctx context.Context) (metav1.Object, error) {
+		var unread error
+		made, err := s.PodVolumeRestore(ctx, restore, pod, "data", "a-snapshot", s.Apps,
+			func(wanted *velerov1.PodVolumeRestore) { unread = s.alter(wanted) })
+		return made, firstError(unread, err)
+	}
+	return nil
+}
+
+// waitsForRestore says that the init container of a restored pod runs.
+func waitsForRestore(pod *corev1.Pod) bool {
+	return slices.ContainsFunc(pod.Status.InitContainerStatuses, func(c corev1.ContainerStatus) bool {
+		return c.Name == world.WaitContainer && c.State.Running != nil
+	})
+}
+
+// podVolume is the volume of a pod that is backed up or restored.
+func (s *scene) podVolume(ctx context.Context) (corev1.Volume, error) {
+	if !s.story.Volume.Claim {
+		return world.EmptyDir("data"), nil
+	}
+	mode := corev1.PersistentVolumeFilesystem
+	if s.story.Volume.Block {
+		mode = corev1.PersistentVolumeBlock
+	}
+	source := corev1.PersistentVolumeSource{CSI: &corev1.CSIPersistentVolumeSource{
+		Driver: "csi.example.com", VolumeHandle: "handle-of-" + s.Apps, VolumeAttributes: map[string]string{"dir": s.dir},
+	}}
+	claim, err := s.Claim(ctx, "data", source, mode)
+	if err != nil {
+		return corev1.Volume{}, err
+	}
+	s.words["VOLUME"] = claim.Spec.VolumeName
+	return world.ClaimVolume("data", claim.Name), nil
+}
+
+// alter changes a resource as the case wants, before it is created.
+func (s *scene) alter(wanted metav1.Object) error {
+	if s.story.Transfer == nil {
+		return nil
+	}
+	patch, err := json.Marshal(s.expand(s.story.Transfer))
+	if err != nil {
+		return fmt.Errorf("write change of the resource: %w", err)
+	}
+	if err := json.Unmarshal(patch, wanted); err != nil {
+		return fmt.Errorf("change the resource: %w", err)
+	}
+	return nil
+}
+
+func firstError(errs ...error) error {
+	for _, err := range errs {
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}

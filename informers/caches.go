@@ -2,14 +2,17 @@ package informers
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"sync"
 
 	velerov1 "github.com/vmware-tanzu/velero/pkg/apis/velero/v1"
+	velerov2 "github.com/vmware-tanzu/velero/pkg/apis/velero/v2alpha1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/util/resourceversion"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/tools/cache"
@@ -19,73 +22,156 @@ import (
 type Selection struct {
 	Namespace   string // Velero's
 	Node        string // the agent's
+	Ours        string // selects what was made for transfers
 	MoverLabels string // selects the movers that this agent exposes, scheduled or not
+	AgentLabels string // selects the pods of node-agents
 }
 
 // Caches are all informers of an agent, each with the smallest scope that serves:
 //
-//	PodVolumeBackups  Velero's namespace; those that are over are trimmed to name and phase
-//	Here              the pods of this node in all namespaces: workloads and movers
-//	Movers            Velero's namespace, by label: movers that may not be scheduled yet
+//	PodVolumeBackups, PodVolumeRestores, DataUploads, DataDownloads
+//	         Velero's namespace; those that are over are trimmed to name and phase
+//	Here     the pods of this node in all namespaces: workloads and movers
+//	Movers   Velero's namespace, by label: movers that may not be scheduled yet
+//	Claims   Velero's namespace, by label: the volumes of movers
+//
+// Term adds what only the coordinator needs.
 type Caches struct {
-	PodVolumeBackups *Informer[*velerov1.PodVolumeBackup]
-	Here             *Informer[*corev1.Pod]
-	Movers           *Informer[*corev1.Pod]
+	PodVolumeBackups  *Informer[*velerov1.PodVolumeBackup]
+	PodVolumeRestores *Informer[*velerov1.PodVolumeRestore]
+	DataUploads       *Informer[*velerov2.DataUpload]
+	DataDownloads     *Informer[*velerov2.DataDownload]
+	Here              *Informer[*corev1.Pod]
+	Movers            *Informer[*corev1.Pod]
+	Claims            *Informer[*corev1.PersistentVolumeClaim]
+
+	all  []informer
+	lock sync.RWMutex
+	term *Term // nil while this agent does not coordinate
+}
+
+// informer is an Informer of any type.
+type informer interface {
+	run(ctx context.Context)
+	synced() cache.DoneChecker
 }
 
 // NewCaches prepares the informers; Run starts them.
 func NewCaches(kube kubernetes.Interface, velero *Velero, want Selection) (*Caches, error) {
-	backups, err := New("podvolumebackups", velero.PodVolumeBackups(want.Namespace), &velerov1.PodVolumeBackup{}, Scope{}, trimBackup)
-	if err != nil {
-		return nil, err
+	for _, selector := range []string{want.Ours, want.MoverLabels, want.AgentLabels} {
+		if _, err := labels.Parse(selector); err != nil {
+			return nil, fmt.Errorf("parse selector: %w", err)
+		}
 	}
-	onNode := fields.OneTermEqualSelector("spec.nodeName", want.Node).String()
-	here, err := New("pods of this node", kube.CoreV1().Pods(metav1.NamespaceAll), &corev1.Pod{}, Scope{Fields: onNode}, trimPod)
-	if err != nil {
-		return nil, err
+	b, namespace := builder{}, want.Namespace
+	onNode := Scope{Fields: fields.OneTermEqualSelector("spec.nodeName", want.Node).String()}
+	c := &Caches{
+		PodVolumeBackups:  add(&b, "podvolumebackups", velero.PodVolumeBackups(namespace), &velerov1.PodVolumeBackup{}, Scope{}, trimBackup),
+		PodVolumeRestores: add(&b, "podvolumerestores", velero.PodVolumeRestores(namespace), &velerov1.PodVolumeRestore{}, Scope{}, trimRestore),
+		DataUploads:       add(&b, "datauploads", velero.DataUploads(namespace), &velerov2.DataUpload{}, Scope{}, trimUpload),
+		DataDownloads:     add(&b, "datadownloads", velero.DataDownloads(namespace), &velerov2.DataDownload{}, Scope{}, trimDownload),
+		Here:              add(&b, "pods of this node", kube.CoreV1().Pods(metav1.NamespaceAll), &corev1.Pod{}, onNode, trimPod),
+		Movers:            add(&b, "mover pods", kube.CoreV1().Pods(namespace), &corev1.Pod{}, Scope{Labels: want.MoverLabels}, trimPod),
+		Claims:            add(&b, "claims of movers", kube.CoreV1().PersistentVolumeClaims(namespace), &corev1.PersistentVolumeClaim{}, Scope{Labels: want.Ours}, whole[*corev1.PersistentVolumeClaim]),
 	}
-	if _, err := labels.Parse(want.MoverLabels); err != nil {
-		return nil, fmt.Errorf("parse selector of movers: %w", err)
+	c.all = b.made
+	if b.err != nil {
+		return nil, b.err
 	}
-	movers, err := New("mover pods", kube.CoreV1().Pods(want.Namespace), &corev1.Pod{}, Scope{Labels: want.MoverLabels}, trimPod)
-	if err != nil {
-		return nil, err
-	}
-	return &Caches{PodVolumeBackups: backups, Here: here, Movers: movers}, nil
+	return c, c.index()
 }
 
-// Run watches until the context ends, and returns when every informer has stopped.
-func (c *Caches) Run(ctx context.Context) {
+// Indexes.
+const (
+	ByUID      = "uid"      // every informer
+	BySnapshot = "snapshot" // DataUploads, by namespace/name of the VolumeSnapshot that they read
+	ByPod      = "pod"      // PodVolumeRestores, by namespace/name of the pod that they restore to
+)
+
+func (c *Caches) index() error {
+	return errors.Join(
+		c.DataUploads.Index(BySnapshot, func(upload *velerov2.DataUpload) []string {
+			if upload.Spec.CSISnapshot == nil {
+				return nil
+			}
+			return []string{upload.Spec.SourceNamespace + "/" + upload.Spec.CSISnapshot.VolumeSnapshot}
+		}),
+		c.PodVolumeRestores.Index(ByPod, func(restore *velerov1.PodVolumeRestore) []string {
+			return []string{restore.Spec.Pod.Namespace + "/" + restore.Spec.Pod.Name}
+		}),
+	)
+}
+
+// builder collects informers until one cannot be made.
+type builder struct {
+	made []informer
+	err  error
+}
+
+func add[T Object, L runtime.Object](b *builder, name string, source Source[L], example T, scope Scope, trim func(T)) *Informer[T] {
+	if b.err != nil {
+		return nil
+	}
+	made, err := New(name, source, example, scope, trim)
+	if err != nil {
+		b.err = err
+		return nil
+	}
+	b.made = append(b.made, made)
+	return made
+}
+
+// whole trims nothing.
+func whole[T Object](T) {}
+
+// run runs informers until the context ends, and returns when every one has stopped.
+func run(ctx context.Context, all []informer) {
 	var running sync.WaitGroup
-	for _, run := range []func(context.Context){c.PodVolumeBackups.run, c.Here.run, c.Movers.run} {
-		running.Go(func() { run(ctx) })
+	for _, one := range all {
+		running.Go(func() { one.run(ctx) })
 	}
 	running.Wait()
 }
 
-// Synced are done when the caches hold what the API server had at the start.
-func (c *Caches) Synced() []cache.DoneChecker {
-	return []cache.DoneChecker{c.PodVolumeBackups.synced(), c.Here.synced(), c.Movers.synced()}
+func synced(all []informer) []cache.DoneChecker {
+	checkers := make([]cache.DoneChecker, 0, len(all))
+	for _, one := range all {
+		checkers = append(checkers, one.synced())
+	}
+	return checkers
 }
 
-// Mover is the pod of that key, from whichever cache has the newer one; nil if neither has it.
+// Run watches until the context ends, and returns when every informer has stopped.
+func (c *Caches) Run(ctx context.Context) { run(ctx, c.all) }
+
+// Synced are done when the caches hold what the API server had at the start.
+func (c *Caches) Synced() []cache.DoneChecker { return synced(c.all) }
+
+// Mover is the pod of that key, from whichever cache has the newest one; nil if none has it.
 func (c *Caches) Mover(key string) *corev1.Pod {
-	mover, isMover := c.Movers.Get(key)
-	here, isHere := c.Here.Get(key)
-	switch {
-	case !isHere:
-		return mover
-	case !isMover || Newer(here, mover):
-		return here
-	default:
-		return mover
+	caches := []*Informer[*corev1.Pod]{c.Here, c.Movers}
+	if term := c.Term(); term != nil {
+		caches = append(caches, term.Movers)
 	}
+	var newest *corev1.Pod
+	for _, pods := range caches {
+		if pod, ok := pods.Get(key); ok && (newest == nil || Newer(pod, newest)) {
+			newest = pod
+		}
+	}
+	return newest
 }
 
 // Pod is the pod of that key if it runs on this node; nil if not.
 func (c *Caches) Pod(key string) *corev1.Pod {
 	pod, _ := c.Here.Get(key)
 	return pod
+}
+
+// Claim is the claim of that key that was made for a mover; nil if there is none.
+func (c *Caches) Claim(key string) *corev1.PersistentVolumeClaim {
+	claim, _ := c.Claims.Get(key)
+	return claim
 }
 
 // Newer tells whether a is a later version of the object than b. Versions of one resource can be

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"net/http"
 	"net/http/httptest"
+	"path"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -92,16 +93,31 @@ func (s *server) serve(w http.ResponseWriter, r *http.Request) {
 		_, _ = w.Write([]byte(`{"apiVersion":"velero.io/v1","kind":"PodVolumeBackup","metadata":{"name":"b1","namespace":"velero"},"status":{"phase":"Accepted"}}`))
 		return
 	}
-	kind, version := "Pod", "v1"
-	if r.URL.Path != "/api/v1/pods" && r.URL.Path != "/api/v1/namespaces/velero/pods" {
-		kind, version = "PodVolumeBackup", "velero.io/v1"
-	}
+	kind, version := kindOf(r.URL.Path)
 	end := map[string]any{"type": "BOOKMARK", "object": map[string]any{"apiVersion": version, "kind": kind, "metadata": map[string]any{
 		"resourceVersion": "1", "annotations": map[string]string{metav1.InitialEventsAnnotationKey: "true"},
 	}}}
 	_ = json.NewEncoder(w).Encode(end)
 	_ = http.NewResponseController(w).Flush()
 	<-r.Context().Done()
+}
+
+// kindOf is what the API server keeps at a path.
+func kindOf(url string) (kind, version string) {
+	switch path.Base(url) {
+	case "podvolumebackups":
+		return "PodVolumeBackup", "velero.io/v1"
+	case "podvolumerestores":
+		return "PodVolumeRestore", "velero.io/v1"
+	case "datauploads":
+		return "DataUpload", "velero.io/v2alpha1"
+	case "datadownloads":
+		return "DataDownload", "velero.io/v2alpha1"
+	case "persistentvolumeclaims":
+		return "PersistentVolumeClaim", "v1"
+	default:
+		return "Pod", "v1"
+	}
 }
 
 func TestCachesAskForNoMoreThanAnAgentNeeds(t *testing.T) {
@@ -111,7 +127,7 @@ func TestCachesAskForNoMoreThanAnAgentNeeds(t *testing.T) {
 	require.NoError(t, err)
 	velero, err := NewVelero(config)
 	require.NoError(t, err)
-	caches, err := NewCaches(kube, velero, Selection{Namespace: "velero", Node: "n1", MoverLabels: "lateen.dev/acceptor=n1"})
+	caches, err := NewCaches(kube, velero, Selection{Namespace: "velero", Node: "n1", Ours: "lateen.dev/mover=true", MoverLabels: "lateen.dev/acceptor=n1"})
 	require.NoError(t, err)
 	ctx, stop := context.WithTimeout(t.Context(), 5*time.Second)
 	stopped := make(chan struct{})
@@ -128,6 +144,10 @@ func TestCachesAskForNoMoreThanAnAgentNeeds(t *testing.T) {
 	defer api.lock.Unlock()
 	require.ElementsMatch(t, []string{
 		"GET /apis/velero.io/v1/namespaces/velero/podvolumebackups ",
+		"GET /apis/velero.io/v1/namespaces/velero/podvolumerestores ",
+		"GET /apis/velero.io/v2alpha1/namespaces/velero/datauploads ",
+		"GET /apis/velero.io/v2alpha1/namespaces/velero/datadownloads ",
+		"GET /api/v1/namespaces/velero/persistentvolumeclaims lateen.dev/mover=true",
 		"GET /api/v1/pods spec.nodeName=n1",
 		"GET /api/v1/namespaces/velero/pods lateen.dev/acceptor=n1",
 	}, api.asked, "one watch each, and no list")
@@ -139,7 +159,7 @@ func TestCachesRefuseASelectorThatIsNone(t *testing.T) {
 	kube, err := kubernetes.NewForConfig(&rest.Config{Host: "http://127.0.0.1:1"})
 	require.NoError(t, err)
 	_, err = NewCaches(kube, velero, Selection{Namespace: "velero", Node: "n1", MoverLabels: "a in ("})
-	require.ErrorContains(t, err, "parse selector of movers")
+	require.ErrorContains(t, err, "parse selector")
 }
 
 func TestVeleroClientsSpeakJSONToTheRightPlace(t *testing.T) {

@@ -6,19 +6,26 @@ import (
 	"fmt"
 
 	velerov1 "github.com/vmware-tanzu/velero/pkg/apis/velero/v1"
+	velerov2 "github.com/vmware-tanzu/velero/pkg/apis/velero/v2alpha1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/runtime/serializer"
 	"k8s.io/client-go/gentype"
 	"k8s.io/client-go/rest"
 )
 
-// PodVolumeBackups is a typed client for the PodVolumeBackups of one namespace.
-type PodVolumeBackups = gentype.ClientWithList[*velerov1.PodVolumeBackup, *velerov1.PodVolumeBackupList]
+// Typed clients for Velero's kinds in one namespace.
+type (
+	PodVolumeBackups  = gentype.ClientWithList[*velerov1.PodVolumeBackup, *velerov1.PodVolumeBackupList]
+	PodVolumeRestores = gentype.ClientWithList[*velerov1.PodVolumeRestore, *velerov1.PodVolumeRestoreList]
+	DataUploads       = gentype.ClientWithList[*velerov2.DataUpload, *velerov2.DataUploadList]
+	DataDownloads     = gentype.ClientWithList[*velerov2.DataDownload, *velerov2.DataDownloadList]
+)
 
 // Velero makes typed clients for Velero's kinds without a generated clientset.
 type Velero struct {
-	v1     rest.Interface
+	v1, v2 rest.Interface
 	codecs runtime.ParameterCodec
 }
 
@@ -29,17 +36,24 @@ func NewVelero(config *rest.Config) (*Velero, error) {
 	if err := velerov1.AddToScheme(scheme); err != nil {
 		return nil, fmt.Errorf("register velero.io/v1: %w", err)
 	}
+	if err := velerov2.AddToScheme(scheme); err != nil {
+		return nil, fmt.Errorf("register velero.io/v2alpha1: %w", err)
+	}
 	config = rest.CopyConfig(config)
 	config.APIPath = "/apis"
-	config.GroupVersion = &velerov1.SchemeGroupVersion
 	config.ContentType = runtime.ContentTypeJSON // custom resources have no protobuf
 	config.AcceptContentTypes = runtime.ContentTypeJSON
 	config.NegotiatedSerializer = serializer.NewCodecFactory(scheme).WithoutConversion()
-	v1, err := rest.RESTClientFor(config)
-	if err != nil {
-		return nil, fmt.Errorf("make client for velero.io/v1: %w", err)
+	velero := &Velero{codecs: runtime.NewParameterCodec(scheme)}
+	for version, client := range map[schema.GroupVersion]*rest.Interface{velerov1.SchemeGroupVersion: &velero.v1, velerov2.SchemeGroupVersion: &velero.v2} {
+		config.GroupVersion = &version
+		made, err := rest.RESTClientFor(config)
+		if err != nil {
+			return nil, fmt.Errorf("make client for %s: %w", version, err)
+		}
+		*client = made
 	}
-	return &Velero{v1: v1, codecs: runtime.NewParameterCodec(scheme)}, nil
+	return velero, nil
 }
 
 // PodVolumeBackups is the client for one namespace.
@@ -48,5 +62,32 @@ func (v *Velero) PodVolumeBackups(namespace string) *PodVolumeBackups {
 		"podvolumebackups", v.v1, v.codecs, namespace,
 		func() *velerov1.PodVolumeBackup { return &velerov1.PodVolumeBackup{} },
 		func() *velerov1.PodVolumeBackupList { return &velerov1.PodVolumeBackupList{} },
+	)
+}
+
+// PodVolumeRestores is the client for one namespace.
+func (v *Velero) PodVolumeRestores(namespace string) *PodVolumeRestores {
+	return gentype.NewClientWithList(
+		"podvolumerestores", v.v1, v.codecs, namespace,
+		func() *velerov1.PodVolumeRestore { return &velerov1.PodVolumeRestore{} },
+		func() *velerov1.PodVolumeRestoreList { return &velerov1.PodVolumeRestoreList{} },
+	)
+}
+
+// DataUploads is the client for one namespace.
+func (v *Velero) DataUploads(namespace string) *DataUploads {
+	return gentype.NewClientWithList(
+		"datauploads", v.v2, v.codecs, namespace,
+		func() *velerov2.DataUpload { return &velerov2.DataUpload{} },
+		func() *velerov2.DataUploadList { return &velerov2.DataUploadList{} },
+	)
+}
+
+// DataDownloads is the client for one namespace.
+func (v *Velero) DataDownloads(namespace string) *DataDownloads {
+	return gentype.NewClientWithList(
+		"datadownloads", v.v2, v.codecs, namespace,
+		func() *velerov2.DataDownload { return &velerov2.DataDownload{} },
+		func() *velerov2.DataDownloadList { return &velerov2.DataDownloadList{} },
 	)
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 
+	apimeta "k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/watch"
@@ -47,7 +48,7 @@ func New[T Object, L runtime.Object](name string, source Source[L], example T, s
 		WatchFuncWithContext: func(ctx context.Context, opts metav1.ListOptions) (watch.Interface, error) {
 			return source.Watch(ctx, narrowed(opts))
 		},
-	}, example, 0, cache.Indexers{cache.NamespaceIndex: cache.MetaNamespaceIndexFunc})
+	}, example, 0, cache.Indexers{ByUID: byUID})
 	err := shared.SetTransform(func(object any) (any, error) {
 		if known, ok := object.(T); ok {
 			known.SetManagedFields(nil)
@@ -59,6 +60,14 @@ func New[T Object, L runtime.Object](name string, source Source[L], example T, s
 		return nil, fmt.Errorf("set transform of %s: %w", name, err)
 	}
 	return &Informer[T]{name: name, shared: shared}, nil
+}
+
+func byUID(object any) ([]string, error) {
+	meta, err := apimeta.Accessor(object)
+	if err != nil {
+		return nil, fmt.Errorf("read metadata: %w", err)
+	}
+	return []string{string(meta.GetUID())}, nil
 }
 
 // Get is the cached object, or false. What it returns is shared: copy it before changing it.
@@ -74,7 +83,10 @@ func (i *Informer[T]) Get(key string) (T, bool) {
 
 // List is every cached object, shared like those of Get.
 func (i *Informer[T]) List() []T {
-	objects := i.shared.GetStore().List()
+	return typed[T](i.shared.GetStore().List())
+}
+
+func typed[T any](objects []any) []T {
 	known := make([]T, 0, len(objects))
 	for _, object := range objects {
 		if one, ok := object.(T); ok {
@@ -82,6 +94,29 @@ func (i *Informer[T]) List() []T {
 		}
 	}
 	return known
+}
+
+// Index lets By find objects by the words that of returns for them. It must come before Run.
+func (i *Informer[T]) Index(name string, of func(T) []string) error {
+	err := i.shared.AddIndexers(cache.Indexers{name: func(object any) ([]string, error) {
+		if known, ok := object.(T); ok {
+			return of(known), nil
+		}
+		return nil, nil
+	}})
+	if err != nil {
+		return fmt.Errorf("index %s by %s: %w", i.name, name, err)
+	}
+	return nil
+}
+
+// By is every cached object with that word in the index, shared like those of Get.
+func (i *Informer[T]) By(index, word string) []T {
+	objects, err := i.shared.GetIndexer().ByIndex(index, word)
+	if err != nil {
+		return nil
+	}
+	return typed[T](objects)
 }
 
 // Handle calls wake with every object that is added, changed or deleted; an update that changes

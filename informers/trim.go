@@ -4,27 +4,64 @@ import (
 	"slices"
 
 	velerov1 "github.com/vmware-tanzu/velero/pkg/apis/velero/v1"
+	velerov2 "github.com/vmware-tanzu/velero/pkg/apis/velero/v2alpha1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// trimBackup leaves of a PodVolumeBackup that is over, and that nobody has to clean up after, what
-// counting needs. Thousands of them stay in a cluster until their backup expires.
+// Velero's finalizers: what has one is still to be cleaned up.
+const (
+	finalizerPodVolume = "velero.io/pod-volume-finalizer"
+	finalizerData      = "velero.io/data-upload-download-finalizer"
+)
+
+// The trims leave of a resource that is over, and that nobody has to clean up after, what counting needs.
+// Thousands of them stay in a cluster until their backup expires.
+
 func trimBackup(backup *velerov1.PodVolumeBackup) {
-	if !over(backup) {
-		return
-	}
-	*backup = velerov1.PodVolumeBackup{
-		ObjectMeta: bare(backup.ObjectMeta),
-		Spec:       velerov1.PodVolumeBackupSpec{Node: backup.Spec.Node},
-		Status:     velerov1.PodVolumeBackupStatus{Phase: backup.Status.Phase},
+	if over(backup, string(backup.Status.Phase), finalizerPodVolume) {
+		*backup = velerov1.PodVolumeBackup{
+			ObjectMeta: bare(backup.ObjectMeta),
+			Spec:       velerov1.PodVolumeBackupSpec{Node: backup.Spec.Node},
+			Status:     velerov1.PodVolumeBackupStatus{Phase: backup.Status.Phase},
+		}
 	}
 }
 
-func over(backup *velerov1.PodVolumeBackup) bool {
-	switch backup.Status.Phase {
-	case velerov1.PodVolumeBackupPhaseCompleted, velerov1.PodVolumeBackupPhaseFailed, velerov1.PodVolumeBackupPhaseCanceled:
-		return !slices.ContainsFunc(backup.Finalizers, func(name string) bool { return name == "velero.io/pod-volume-finalizer" })
+func trimRestore(restore *velerov1.PodVolumeRestore) {
+	if over(restore, string(restore.Status.Phase), finalizerPodVolume) {
+		*restore = velerov1.PodVolumeRestore{
+			ObjectMeta: bare(restore.ObjectMeta),
+			Status:     velerov1.PodVolumeRestoreStatus{Phase: restore.Status.Phase, Node: restore.Status.Node},
+		}
+	}
+}
+
+func trimUpload(upload *velerov2.DataUpload) {
+	if over(upload, string(upload.Status.Phase), finalizerData) {
+		*upload = velerov2.DataUpload{
+			ObjectMeta: bare(upload.ObjectMeta),
+			Spec:       velerov2.DataUploadSpec{DataMover: upload.Spec.DataMover},
+			Status:     velerov2.DataUploadStatus{Phase: upload.Status.Phase, Node: upload.Status.Node},
+		}
+	}
+}
+
+func trimDownload(download *velerov2.DataDownload) {
+	if over(download, string(download.Status.Phase), finalizerData) {
+		*download = velerov2.DataDownload{
+			ObjectMeta: bare(download.ObjectMeta),
+			Spec:       velerov2.DataDownloadSpec{DataMover: download.Spec.DataMover},
+			Status:     velerov2.DataDownloadStatus{Phase: download.Status.Phase, Node: download.Status.Node},
+		}
+	}
+}
+
+// over takes the phase as a word: the kinds have the same ones, each as a type of its own.
+func over(object metav1.Object, phase, finalizer string) bool {
+	switch phase {
+	case "Completed", "Failed", "Canceled":
+		return !slices.Contains(object.GetFinalizers(), finalizer)
 	default:
 		return false
 	}

@@ -1,0 +1,114 @@
+package informers
+
+import (
+	"context"
+	"sync"
+
+	corev1 "k8s.io/api/core/v1"
+	storagev1 "k8s.io/api/storage/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/klog/v2"
+)
+
+// Targets follows the claims to which volumes are restored: one watch on one claim for each restore that
+// waits for it. An agent keeps no cache of all claims of a cluster.
+type Targets struct {
+	ctx    context.Context // ends all watches
+	client kubernetes.Interface
+
+	lock     sync.Mutex
+	followed map[types.UID]*target
+	watches  sync.WaitGroup
+}
+
+type target struct {
+	stop   context.CancelFunc
+	key    string
+	claims *Informer[*corev1.PersistentVolumeClaim]
+	class  *storagev1.StorageClass // of the claim; how it binds never changes
+}
+
+// NewTargets follows claims until the context ends.
+func NewTargets(ctx context.Context, client kubernetes.Interface) *Targets {
+	return &Targets{ctx: ctx, client: client, followed: map[types.UID]*target{}}
+}
+
+// Follow opens the watch for a resource, once; wake is called when it is known whether the claim exists, and
+// at each of its changes.
+func (t *Targets) Follow(uid types.UID, claim types.NamespacedName, wake func()) {
+	t.lock.Lock()
+	defer t.lock.Unlock()
+	if t.followed[uid] != nil || t.ctx.Err() != nil {
+		return
+	}
+	one := fields.OneTermEqualSelector(metav1.ObjectNameField, claim.Name).String()
+	claims, err := New("target claim", t.client.CoreV1().PersistentVolumeClaims(claim.Namespace), &corev1.PersistentVolumeClaim{}, Scope{Fields: one},
+		func(*corev1.PersistentVolumeClaim) {})
+	if err == nil {
+		_, err = claims.Handle(func(*corev1.PersistentVolumeClaim) { wake() })
+	}
+	if err != nil {
+		klog.FromContext(t.ctx).Error(err, "Follow target claim", "claim", claim)
+		return
+	}
+	ctx, stop := context.WithCancel(t.ctx)
+	t.followed[uid] = &target{stop: stop, key: claim.String(), claims: claims}
+	t.watches.Go(func() { claims.run(ctx) })
+	t.watches.Go(func() { // a claim that does not exist makes no event
+		select {
+		case <-claims.synced().Done():
+			wake()
+		case <-ctx.Done():
+		}
+	})
+}
+
+// Forget closes the watch of a resource.
+func (t *Targets) Forget(uid types.UID) {
+	t.lock.Lock()
+	defer t.lock.Unlock()
+	if followed := t.followed[uid]; followed != nil {
+		followed.stop()
+		delete(t.followed, uid)
+	}
+}
+
+// Claim is the target claim of a resource, nil if it does not exist; known is false while nobody has looked.
+func (t *Targets) Claim(uid types.UID) (claim *corev1.PersistentVolumeClaim, known bool) {
+	followed := t.of(uid)
+	if followed == nil || !followed.claims.shared.HasSynced() {
+		return nil, false
+	}
+	claim, _ = followed.claims.Get(followed.key)
+	return claim, true
+}
+
+// Class is the storage class of that name, asked for once while the resource is followed.
+func (t *Targets) Class(ctx context.Context, uid types.UID, name string) (*storagev1.StorageClass, error) {
+	followed := t.of(uid)
+	if followed != nil && followed.class != nil && followed.class.Name == name {
+		return followed.class, nil
+	}
+	class, err := t.client.StorageV1().StorageClasses().Get(ctx, name, metav1.GetOptions{})
+	if err != nil {
+		return nil, err
+	}
+	t.lock.Lock()
+	defer t.lock.Unlock()
+	if followed != nil {
+		followed.class = class
+	}
+	return class, nil
+}
+
+func (t *Targets) of(uid types.UID) *target {
+	t.lock.Lock()
+	defer t.lock.Unlock()
+	return t.followed[uid]
+}
+
+// Wait returns when every watch is closed, after the context has ended.
+func (t *Targets) Wait() { t.watches.Wait() }

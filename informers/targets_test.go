@@ -1,0 +1,134 @@
+package informers
+
+import (
+	"context"
+	"encoding/json"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	corev1 "k8s.io/api/core/v1"
+	storagev1 "k8s.io/api/storage/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/kubernetes/fake"
+	"k8s.io/client-go/rest"
+)
+
+// claimServer is an API server with the claim app/data and no other.
+type claimServer struct {
+	*httptest.Server
+	asked   chan string                        // the name that a watch asks for
+	changes chan *corev1.PersistentVolumeClaim // of app/data
+}
+
+func newClaimServer(t *testing.T) *claimServer {
+	t.Helper()
+	s := &claimServer{asked: make(chan string, 10), changes: make(chan *corev1.PersistentVolumeClaim)}
+	s.Server = httptest.NewServer(http.HandlerFunc(s.watch))
+	t.Cleanup(s.Close)
+	return s
+}
+
+func claimOf(version string, annotations map[string]string) *corev1.PersistentVolumeClaim {
+	return &corev1.PersistentVolumeClaim{
+		TypeMeta:   metav1.TypeMeta{APIVersion: "v1", Kind: "PersistentVolumeClaim"},
+		ObjectMeta: metav1.ObjectMeta{Namespace: "app", Name: "data", ResourceVersion: version, Annotations: annotations},
+	}
+}
+
+func (s *claimServer) watch(w http.ResponseWriter, r *http.Request) {
+	name := strings.TrimPrefix(r.URL.Query().Get("fieldSelector"), "metadata.name=")
+	s.asked <- name
+	send := func(kind string, claim *corev1.PersistentVolumeClaim) {
+		_ = json.NewEncoder(w).Encode(map[string]any{"type": kind, "object": claim})
+		_ = http.NewResponseController(w).Flush()
+	}
+	w.Header().Set("Content-Type", "application/json")
+	if name == "data" {
+		send("ADDED", claimOf("1", nil))
+	}
+	send("BOOKMARK", claimOf("1", map[string]string{metav1.InitialEventsAnnotationKey: "true"}))
+	for {
+		select {
+		case claim := <-s.changes:
+			send("MODIFIED", claim)
+		case <-r.Context().Done():
+			return
+		}
+	}
+}
+
+func TestAClaimIsFollowedByAWatchOfItsOwn(t *testing.T) {
+	api := newClaimServer(t)
+	client, err := kubernetes.NewForConfig(&rest.Config{Host: api.URL, ContentConfig: rest.ContentConfig{ContentType: "application/json"}})
+	require.NoError(t, err)
+	ctx, stop := context.WithCancel(t.Context())
+	targets := NewTargets(ctx, client)
+	woken := make(chan struct{}, 10)
+	next := func() {
+		t.Helper()
+		select {
+		case <-woken:
+		case <-time.After(5 * time.Second):
+			require.Fail(t, "not woken")
+		}
+	}
+	follow := func(uid types.UID, name string) {
+		targets.Follow(uid, types.NamespacedName{Namespace: "app", Name: name}, func() { woken <- struct{}{} })
+	}
+	_, known := targets.Claim("uid")
+	require.False(t, known, "nobody follows it")
+	follow("uid", "data")
+	follow("uid", "data")
+	next() // it is there
+	next() // and that is all
+	found, known := targets.Claim("uid")
+	require.True(t, known)
+	require.Equal(t, "data", found.Name)
+
+	placed := map[string]string{"volume.kubernetes.io/selected-node": "n1"}
+	api.changes <- claimOf("2", placed)
+	next()
+	found, _ = targets.Claim("uid")
+	require.Equal(t, placed, found.Annotations)
+
+	follow("other", "missing")
+	next()
+	found, known = targets.Claim("other")
+	require.True(t, known, "that it is not there is known too")
+	require.Nil(t, found)
+	targets.Forget("other")
+	_, known = targets.Claim("other")
+	require.False(t, known)
+	stop()
+	targets.Wait()
+	require.Len(t, api.asked, 2, "one watch each")
+}
+
+func TestAStorageClassIsAskedForOnce(t *testing.T) {
+	client := fake.NewClientset(&storagev1.StorageClass{ObjectMeta: metav1.ObjectMeta{Name: "fast"}})
+	ctx, stop := context.WithCancel(t.Context())
+	targets := NewTargets(ctx, client)
+	targets.Follow("uid", types.NamespacedName{Namespace: "app", Name: "data"}, func() {})
+	for range 3 {
+		class, err := targets.Class(ctx, "uid", "fast")
+		require.NoError(t, err)
+		require.Equal(t, "fast", class.Name)
+	}
+	asked := 0
+	for _, action := range client.Actions() {
+		if action.GetResource().Resource == "storageclasses" {
+			asked++
+		}
+	}
+	require.Equal(t, 1, asked)
+	_, err := targets.Class(ctx, "uid", "slow")
+	require.Error(t, err)
+	stop()
+	targets.Wait()
+}

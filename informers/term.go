@@ -1,0 +1,52 @@
+package informers
+
+import (
+	"context"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/tools/cache"
+)
+
+// Term are the informers that an agent has while it coordinates:
+//
+//	Movers   Velero's namespace: the movers of all transfers, wherever they run
+//	Agents   Velero's namespace, by label: the pods of node-agents
+type Term struct {
+	Movers *Informer[*corev1.Pod]
+	Agents *Informer[*corev1.Pod]
+
+	all []informer
+}
+
+// NewTerm prepares the informers of one term.
+func NewTerm(kube kubernetes.Interface, want Selection) (*Term, error) {
+	b := builder{}
+	pods := kube.CoreV1().Pods(want.Namespace)
+	term := &Term{
+		Movers: add(&b, "all mover pods", pods, &corev1.Pod{}, Scope{Labels: want.Ours}, trimPod),
+		Agents: add(&b, "pods of node-agents", pods, &corev1.Pod{}, Scope{Labels: want.AgentLabels}, trimPod),
+	}
+	term.all = b.made
+	return term, b.err
+}
+
+// Run watches until the context ends, and returns when every informer has stopped.
+func (t *Term) Run(ctx context.Context) { run(ctx, t.all) }
+
+// Synced are done when the caches hold what the API server had at the start.
+func (t *Term) Synced() []cache.DoneChecker { return synced(t.all) }
+
+// SetTerm makes the caches of a term count, or none of them.
+func (c *Caches) SetTerm(term *Term) {
+	c.lock.Lock()
+	defer c.lock.Unlock()
+	c.term = term
+}
+
+// Term are the informers of the current term; nil if this agent does not coordinate.
+func (c *Caches) Term() *Term {
+	c.lock.RLock()
+	defer c.lock.RUnlock()
+	return c.term
+}

@@ -5,6 +5,7 @@ package exposer
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 
 	corev1 "k8s.io/api/core/v1"
@@ -18,14 +19,24 @@ import (
 	"github.com/lateen-project/lateen/exposer/priority"
 )
 
-// Exposer makes and removes mover pods.
+// Exposer makes and removes movers, and the volumes that they read or write.
 type Exposer struct {
-	Client   kubernetes.Interface
-	Template build.Template
-	Settings build.Settings
+	Client    kubernetes.Interface
+	Snapshots Snapshots
+	Templates map[corev1.OSName]build.Template // linux is always there
+	Settings  build.Settings
+	Paths     HostPaths
+	// Source is the pod of that key if it runs on this node, or nil: a pod that is cached is not asked for.
+	Source func(key string) *corev1.Pod
 	// Rejected is told of each mover that had to be made without the class, because the class was
 	// deleted after it had been resolved.
 	Rejected func(ctx context.Context, mover *corev1.Pod, class string)
+}
+
+// Found is what the caches have of an exposure.
+type Found struct {
+	Pod    *corev1.Pod // the mover; nil if there is none
+	Claims []*corev1.PersistentVolumeClaim
 }
 
 // HopelessError is an error that no further attempt can cure.
@@ -36,77 +47,125 @@ func (h *HopelessError) Error() string { return h.Err.Error() }
 // Unwrap is the cause.
 func (h *HopelessError) Unwrap() error { return h.Err }
 
-// Ensure makes the mover pod, or takes the one that exists if it belongs to the same custom resource.
-// A pod that the API server calls invalid (422) is a HopelessError; everything else may pass.
-func (e *Exposer) Ensure(ctx context.Context, request build.Request) error {
-	pod := build.MoverPod(request, e.Template, e.Settings)
-	err := e.create(ctx, pod)
-	if apierrors.IsForbidden(err) && pod.Spec.PriorityClassName != "" {
-		err = e.withoutClass(ctx, pod, err)
+// Ensure makes all that a movement lacks, up to its mover pod, or says in words what it waits for: an event
+// of that brings it on. What exists is taken if it belongs to the same custom resource. It is a HopelessError
+// if the API server calls an object invalid (422), or if the source does not exist; everything else may pass.
+func (e *Exposer) Ensure(ctx context.Context, move build.Movement) (waits string, err error) {
+	plan := planner{exposer: e, move: move}
+	if move.Source.Snapshot != nil {
+		waits, plan.size, err = e.handOver(ctx, move, plan.rehearse)
+		if err != nil || waits != "" {
+			return waits, err
+		}
 	}
+	if err := plan.make(ctx); err != nil {
+		return "", err
+	}
+	for _, claim := range plan.plan.Claims {
+		if err := e.ensureClaim(ctx, claim); err != nil {
+			return "", err
+		}
+	}
+	return "", e.ensurePod(ctx, plan.plan.Pod)
+}
+
+// ensurePod makes the mover pod, or takes the one that exists.
+func (e *Exposer) ensurePod(ctx context.Context, pod *corev1.Pod) error {
+	made, err := e.create(ctx, pod, metav1.CreateOptions{})
 	switch {
 	case apierrors.IsAlreadyExists(err):
-		return e.adopt(ctx, request)
-	case apierrors.IsInvalid(err):
-		return &HopelessError{fmt.Errorf("create mover pod %s: %w", request.Name, err)}
+		return e.adopt(ctx, pod)
 	case err != nil:
-		return fmt.Errorf("create mover pod %s: %w", request.Name, err)
-	}
-	return nil
-}
-
-func (e *Exposer) create(ctx context.Context, pod *corev1.Pod) error {
-	_, err := e.Client.CoreV1().Pods(pod.Namespace).Create(ctx, pod, metav1.CreateOptions{})
-	return err
-}
-
-// withoutClass makes the pod without its priority class if the class is the reason for the refusal.
-// Admission says 403 for a missing class as for a quota, so the class is looked up to tell them apart.
-func (e *Exposer) withoutClass(ctx context.Context, pod *corev1.Pod, refused error) error {
-	class := pod.Spec.PriorityClassName
-	missing, err := priority.MissingNow(ctx, class, func(ctx context.Context, name string) (*schedulingv1.PriorityClass, error) {
-		return e.Client.SchedulingV1().PriorityClasses().Get(ctx, name, metav1.GetOptions{})
-	})
-	if err != nil || !missing {
-		return refused
-	}
-	plain := build.WithoutPriorityClass(pod)
-	if err := e.create(ctx, plain); err != nil {
 		return err
+	case made.Spec.PriorityClassName != pod.Spec.PriorityClassName:
+		e.Rejected(ctx, made, pod.Spec.PriorityClassName)
 	}
-	e.Rejected(ctx, plain, class)
 	return nil
+}
+
+// create makes a pod as wanted, or without its priority class if that is the reason for a refusal. Admission
+// says 403 for a missing class as for a quota, so the class is looked up to tell them apart.
+func (e *Exposer) create(ctx context.Context, pod *corev1.Pod, options metav1.CreateOptions) (*corev1.Pod, error) {
+	pods := e.Client.CoreV1().Pods(pod.Namespace)
+	_, err := pods.Create(ctx, pod, options)
+	if class := pod.Spec.PriorityClassName; apierrors.IsForbidden(err) && class != "" {
+		missing, unknown := priority.MissingNow(ctx, class, func(ctx context.Context, name string) (*schedulingv1.PriorityClass, error) {
+			return e.Client.SchedulingV1().PriorityClasses().Get(ctx, name, metav1.GetOptions{})
+		})
+		if unknown == nil && missing {
+			pod = build.WithoutPriorityClass(pod)
+			_, err = pods.Create(ctx, pod, options)
+		}
+	}
+	return pod, failed("create mover pod "+pod.Name, err)
+}
+
+// failed says what failed; an object that the API server calls invalid will never be made.
+func failed(what string, err error) error {
+	switch {
+	case err == nil:
+		return nil
+	case apierrors.IsInvalid(err):
+		return &HopelessError{fmt.Errorf("%s: %w", what, err)}
+	default:
+		return fmt.Errorf("%s: %w", what, err)
+	}
 }
 
 // adopt takes over a pod that exists: one that a lost answer hid from us, or one that Velero's own
 // agent made, which then gets our labels.
-func (e *Exposer) adopt(ctx context.Context, request build.Request) error {
-	pods := e.Client.CoreV1().Pods(request.Namespace)
-	pod, err := pods.Get(ctx, request.Name, metav1.GetOptions{})
-	switch {
-	case err != nil:
-		return fmt.Errorf("get mover pod %s: %w", request.Name, err)
-	case !build.OwnedBy(pod, request.UID):
-		return fmt.Errorf("pod %s/%s exists and belongs to something else; delete it to let the transfer go on", pod.Namespace, pod.Name)
-	case pod.Labels[build.LabelAcceptor] != "":
-		return nil
-	}
-	patch, err := json.Marshal(build.Labelled(request.UID, request.Acceptor))
+func (e *Exposer) adopt(ctx context.Context, want *corev1.Pod) error {
+	pods := e.Client.CoreV1().Pods(want.Namespace)
+	pod, err := pods.Get(ctx, want.Name, metav1.GetOptions{})
 	if err != nil {
-		return fmt.Errorf("encode labels of mover pod %s: %w", request.Name, err)
+		return fmt.Errorf("get mover pod %s: %w", want.Name, err)
 	}
-	if _, err := pods.Patch(ctx, request.Name, types.MergePatchType, patch, metav1.PatchOptions{}); err != nil {
-		return fmt.Errorf("label mover pod %s: %w", request.Name, err)
+	patch, err := adoption("pod", pod, want)
+	if err != nil || patch == nil {
+		return err
+	}
+	if _, err := pods.Patch(ctx, want.Name, types.MergePatchType, patch, metav1.PatchOptions{}); err != nil {
+		return fmt.Errorf("label mover pod %s: %w", want.Name, err)
 	}
 	return nil
 }
 
-// Remove deletes a mover pod, and no other that has got its name since.
-func (e *Exposer) Remove(ctx context.Context, pod *corev1.Pod) error {
-	options := metav1.DeleteOptions{Preconditions: metav1.NewUIDPreconditions(string(pod.UID))}
-	err := e.Client.CoreV1().Pods(pod.Namespace).Delete(ctx, pod.Name, options)
-	if err != nil && !apierrors.IsNotFound(err) {
-		return fmt.Errorf("delete mover pod %s: %w", pod.Name, err)
+// adoption is the patch that makes an object ours which belongs to the same custom resource as the one
+// that is wanted; nil if it is ours already.
+func adoption(what string, have, want metav1.Object) ([]byte, error) {
+	owner := metav1.GetControllerOfNoCopy(want)
+	switch {
+	case owner == nil:
+		return nil, errors.New("adopt " + what + " without an owner")
+	case !build.OwnedBy(have, owner.UID):
+		return nil, fmt.Errorf("%s %s/%s exists and belongs to something else; delete it to let the transfer go on", what, have.GetNamespace(), have.GetName())
+	case have.GetLabels()[build.LabelAcceptor] != "":
+		return nil, nil
 	}
-	return nil
+	return json.Marshal(build.Labelled(owner.UID, want.GetLabels()[build.LabelAcceptor]))
+}
+
+// Remove deletes what was found, and no other object that has got its name since. Of a snapshot it removes
+// both pairs of VolumeSnapshot and content; gone tells that nothing of them is left.
+func (e *Exposer) Remove(ctx context.Context, move build.Movement, found Found) (gone bool, err error) {
+	if found.Pod != nil {
+		err := e.Client.CoreV1().Pods(found.Pod.Namespace).Delete(ctx, found.Pod.Name, exactly(found.Pod))
+		if err != nil && !apierrors.IsNotFound(err) {
+			return false, fmt.Errorf("delete mover pod %s: %w", found.Pod.Name, err)
+		}
+	}
+	for _, claim := range found.Claims {
+		if err := e.removeClaim(ctx, claim); err != nil {
+			return false, err
+		}
+	}
+	if move.Source.Snapshot == nil {
+		return true, nil
+	}
+	return e.cleanSnapshots(ctx, move)
+}
+
+// exactly deletes this very object.
+func exactly(object metav1.Object) metav1.DeleteOptions {
+	return metav1.DeleteOptions{Preconditions: metav1.NewUIDPreconditions(string(object.GetUID()))}
 }

@@ -18,11 +18,29 @@ import (
 	"github.com/lateen-project/lateen/exposer/build"
 )
 
-func request() build.Request {
-	return build.Request{
+func movement() build.Movement {
+	return build.Movement{
 		Name: "b1", Namespace: "velero", UID: "b1-uid", GVK: schema.GroupVersionKind{Group: "velero.io", Version: "v1", Kind: "PodVolumeBackup"},
-		PodLabel: "velero.io/pod-volume-backup", Acceptor: "n1", Node: "n1", HostPath: "/pods/x",
+		PodLabel: "velero.io/pod-volume-backup", Acceptor: "n1",
+		Source: build.Source{PodVolume: &build.PodVolumeSource{Pod: corev1.ObjectReference{Namespace: "app", Name: "db"}, Volume: "data"}},
 	}
+}
+
+// exposed makes movers on an API server, whose source pod is cached.
+func exposed(client *fake.Clientset, settings build.Settings) *Exposer {
+	source := podWith(corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{}})
+	source.Spec.NodeName = "n1"
+	return &Exposer{
+		Client: client, Settings: settings, Templates: map[corev1.OSName]build.Template{corev1.Linux: {}},
+		Paths:  HostPaths{Client: client, PodsDir: "/pods"},
+		Source: func(string) *corev1.Pod { return source },
+	}
+}
+
+// mover is the pod that is made for movement.
+func mover() *corev1.Pod {
+	facts := build.Facts{OS: corev1.Linux, Node: "n1", HostPath: "/pods/x"}
+	return build.PlanOf(movement(), facts, build.Template{}, build.Settings{}).Pod
 }
 
 // refuse answers the first create of a pod with an error.
@@ -62,8 +80,9 @@ func TestAPodThatIsRefused(t *testing.T) {
 			client := fake.NewClientset(test.existing...)
 			refuse(client, test.refusal)
 			rejected := 0
-			e := &Exposer{Client: client, Settings: build.Settings{PriorityClass: test.class}, Rejected: func(context.Context, *corev1.Pod, string) { rejected++ }}
-			err := e.Ensure(t.Context(), request())
+			e := exposed(client, build.Settings{PriorityClass: test.class})
+			e.Rejected = func(context.Context, *corev1.Pod, string) { rejected++ }
+			_, err := e.Ensure(t.Context(), movement())
 			pod, getErr := client.CoreV1().Pods("velero").Get(t.Context(), "b1", metav1.GetOptions{})
 			require.Equal(t, test.rejected, rejected)
 			hopeless := (*HopelessError)(nil)
@@ -81,7 +100,7 @@ func TestAPodThatIsRefused(t *testing.T) {
 }
 
 func TestAPodThatExists(t *testing.T) {
-	ours := build.MoverPod(request(), build.Template{}, build.Settings{})
+	ours := mover()
 	veleros := ours.DeepCopy()
 	veleros.Labels = map[string]string{"velero.io/pod-volume-backup": "b1"}
 	foreign := ours.DeepCopy()
@@ -98,7 +117,7 @@ func TestAPodThatExists(t *testing.T) {
 	for name, test := range tests {
 		t.Run(name, func(t *testing.T) {
 			client := fake.NewClientset(test.pod)
-			err := (&Exposer{Client: client}).Ensure(t.Context(), request())
+			_, err := exposed(client, build.Settings{}).Ensure(t.Context(), movement())
 			require.Equal(t, test.taken, err == nil, "%v", err)
 			writes := 0
 			for _, action := range client.Actions() {
@@ -116,12 +135,19 @@ func TestAPodThatExists(t *testing.T) {
 	}
 }
 
-func TestRemoveNamesTheUIDAndDoesNotMindAPodThatIsGone(t *testing.T) {
+func TestRemoveNamesTheUIDAndDoesNotMindWhatIsGone(t *testing.T) {
 	client := fake.NewClientset()
-	pod := build.MoverPod(request(), build.Template{}, build.Settings{})
+	pod := mover()
 	pod.UID = "mover-uid"
-	require.NoError(t, (&Exposer{Client: client}).Remove(t.Context(), pod))
-	deleted, ok := client.Actions()[0].(clienttesting.DeleteActionImpl)
-	require.True(t, ok)
-	require.EqualValues(t, "mover-uid", *deleted.DeleteOptions.Preconditions.UID)
+	claim := &corev1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{Namespace: "velero", Name: "b1", UID: "claim-uid"}}
+	gone, err := exposed(client, build.Settings{}).Remove(t.Context(), movement(), Found{Pod: pod, Claims: []*corev1.PersistentVolumeClaim{claim}})
+	require.NoError(t, err)
+	require.True(t, gone)
+	var deleted []string
+	for _, action := range client.Actions() {
+		call, ok := action.(clienttesting.DeleteActionImpl)
+		require.True(t, ok)
+		deleted = append(deleted, string(*call.DeleteOptions.Preconditions.UID))
+	}
+	require.Equal(t, []string{"mover-uid", "claim-uid"}, deleted)
 }

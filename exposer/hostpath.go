@@ -1,6 +1,7 @@
 package exposer
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"path/filepath"
@@ -18,9 +19,12 @@ import (
 // kubelet's directory, as Velero does; without, it derives the path from the API and needs no host path.
 type HostPaths struct {
 	Client  kubernetes.Interface
-	PodsDir string // the kubelet's pods directory on the host
-	Mounted string // where the agent has it mounted; empty if it has not
+	PodsDir string        // the kubelet's pods directory on the host
+	Mounted string        // where the agent has it mounted; empty if it has not
+	OS      corev1.OSName // of this node; empty is linux
 }
+
+func (h HostPaths) system() corev1.OSName { return cmp.Or(h.OS, corev1.Linux) }
 
 // Located is a volume on the host of its pod.
 type Located struct {

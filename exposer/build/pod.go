@@ -6,7 +6,6 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/ptr"
 )
@@ -15,40 +14,49 @@ import (
 // is, and a second mover could start beside the first.
 const terminationGrace = 5
 
-// Request is what one transfer asks of its mover pod.
-type Request struct {
-	Name, Namespace string                  // of the custom resource; the pod has the same
-	UID             types.UID               // of the custom resource; names container, volume and mount path
-	GVK             schema.GroupVersionKind // of the custom resource: informer objects do not carry it
-	PodLabel        string                  // the label by which Velero finds a kind's pods
-	Attempt         int                     // how often the mover was restarted before
-	Acceptor        string                  // the node whose agent exposes it
-	Node            string                  // where the mover must run
-	Command         []string                // what follows /velero
-	HostPath        string                  // the volume's directory or device on that node
-	Block           bool                    // HostPath is a device
-	Privileged      bool                    // needed where security modules keep root from other pods' files
-	Tolerations     []corev1.Toleration     // of the pod whose volume it is
+// spcType is the SELinux type under which files are read as they are labelled (Velero's spcNoRelabeling).
+const spcType = "spc_t"
+
+// windowsUser is who may read every file of a volume on Windows.
+const windowsUser = "ContainerAdministrator"
+
+// What keeps autoscalers and the descheduler from ending a mover for tidiness: it would start again, and move
+// everything again. Who wants that may say so in podAnnotations.
+func undisturbed() map[string]string {
+	return map[string]string{
+		"cluster-autoscaler.kubernetes.io/safe-to-evict":     "false",
+		"descheduler.alpha.kubernetes.io/prefer-no-eviction": "true",
+	}
 }
 
-// MoverPod builds the pod that moves the data of one pod volume. It is placed by the scheduler, by
-// node affinity rather than by spec.nodeName, because only pods that the scheduler places can
-// preempt others or be queued by priority (velero-protocol W32).
-func MoverPod(request Request, template Template, settings Settings) *corev1.Pod {
-	name := string(request.UID)
-	return &corev1.Pod{
+// mounted is the volume that is moved, as the mover has it.
+type mounted struct {
+	source      corev1.VolumeSource
+	block       bool
+	readOnly    bool
+	propagation *corev1.MountPropagationMode
+}
+
+// moverPod builds the pod that moves the data of one volume.
+func moverPod(move Movement, facts Facts, template Template, settings Settings, volume mounted) *corev1.Pod {
+	name := string(move.UID)
+	group := map[string]string{}
+	if move.Group != "" {
+		group[LabelPodGroup] = move.Group
+	}
+	pod := &corev1.Pod{
 		ObjectMeta: metav1.ObjectMeta{
-			Name:      request.Name,
-			Namespace: request.Namespace,
-			Labels: merged(settings.Labels, template.Labels, Ours(request.UID, request.Acceptor),
-				map[string]string{request.PodLabel: LabelValue(request.Name)}),
-			Annotations: merged(template.Annotations, settings.Annotations,
-				map[string]string{AnnotationAttempt: strconv.Itoa(request.Attempt)}),
-			OwnerReferences: []metav1.OwnerReference{ownerReference(request)},
+			Name:      move.Name,
+			Namespace: move.Namespace,
+			Labels: merged(settings.Labels, template.Labels, group, Ours(move.UID, move.Acceptor),
+				map[string]string{move.PodLabel: LabelValue(move.Name)}),
+			Annotations: merged(undisturbed(), template.Annotations, settings.Annotations,
+				map[string]string{AnnotationAttempt: strconv.Itoa(move.Attempt)}),
+			OwnerReferences: []metav1.OwnerReference{ownerReference(move)},
 		},
 		Spec: corev1.PodSpec{
-			Containers:                    []corev1.Container{moverContainer(name, request, template, settings)},
-			Volumes:                       append(slices.Clone(template.Volumes), hostVolume(name, request)),
+			Containers:                    []corev1.Container{moverContainer(move, facts, template, settings, volume)},
+			Volumes:                       append(slices.Clone(template.Volumes), corev1.Volume{Name: name, VolumeSource: volume.source}),
 			RestartPolicy:                 corev1.RestartPolicyNever,
 			TerminationGracePeriodSeconds: ptr.To[int64](terminationGrace),
 			PriorityClassName:             settings.PriorityClass,
@@ -56,70 +64,105 @@ func MoverPod(request Request, template Template, settings Settings) *corev1.Pod
 			ImagePullSecrets:              slices.Clone(template.ImagePullSecrets),
 			DNSPolicy:                     template.DNSPolicy,
 			DNSConfig:                     template.DNSConfig.DeepCopy(),
-			OS:                            &corev1.PodOS{Name: corev1.Linux},
-			SecurityContext:               &corev1.PodSecurityContext{RunAsUser: ptr.To[int64](0)},
-			Affinity:                      onNode(request.Node),
-			Tolerations:                   tolerations(request, template),
+			OS:                            &corev1.PodOS{Name: facts.OS},
+			SecurityContext:               podSecurity(move, facts, settings, volume),
 		},
 	}
+	place(&pod.Spec, move, facts, template, settings)
+	if cache := cacheClaim(move, facts, settings); cache != nil {
+		addCache(&pod.Spec, cache.Name)
+	}
+	return pod
 }
 
-func ownerReference(request Request) metav1.OwnerReference {
-	version, kind := request.GVK.ToAPIVersionAndKind()
-	return metav1.OwnerReference{APIVersion: version, Kind: kind, Name: request.Name, UID: request.UID, Controller: new(true)}
+func ownerReference(move Movement) metav1.OwnerReference {
+	version, kind := move.GVK.ToAPIVersionAndKind()
+	return metav1.OwnerReference{APIVersion: version, Kind: kind, Name: move.Name, UID: move.UID, Controller: new(true)}
 }
 
-func moverContainer(name string, request Request, template Template, settings Settings) corev1.Container {
-	mount := corev1.VolumeMount{Name: name, MountPath: "/" + name, MountPropagation: ptr.To(corev1.MountPropagationHostToContainer)}
-	return corev1.Container{
+func moverContainer(move Movement, facts Facts, template Template, settings Settings, volume mounted) corev1.Container {
+	name := string(move.UID)
+	container := corev1.Container{
 		Name:            name,
 		Image:           template.Image,
 		ImagePullPolicy: corev1.PullIfNotPresent,
 		Command:         []string{"/velero"},
-		Args:            slices.Concat(request.Command, template.LogArgs),
+		Args:            arguments(move, facts, template),
 		Env:             slices.Clone(template.Env),
 		EnvFrom:         slices.Clone(template.EnvFrom),
 		Resources:       *settings.Resources.DeepCopy(),
-		VolumeMounts:    append(slices.Clone(template.VolumeMounts), mount),
-		SecurityContext: &corev1.SecurityContext{Privileged: new(request.Privileged)},
+		VolumeMounts:    slices.Clone(template.VolumeMounts),
 	}
+	if move.Source.PodVolume != nil && facts.OS != corev1.Windows {
+		container.SecurityContext = &corev1.SecurityContext{Privileged: new(settings.Privileged)}
+	}
+	path := "/" + name
+	if volume.block {
+		container.VolumeDevices = []corev1.VolumeDevice{{Name: name, DevicePath: path}}
+		return container
+	}
+	container.VolumeMounts = append(container.VolumeMounts,
+		corev1.VolumeMount{Name: name, MountPath: path, ReadOnly: volume.readOnly, MountPropagation: volume.propagation})
+	return container
+}
+
+func arguments(move Movement, facts Facts, template Template) []string {
+	all := slices.Clone(move.Command)
+	if move.NamesMode {
+		all = append(all, "--volume-mode="+string(*volumeMode(facts.Block)))
+	}
+	return append(all, template.LogArgs...)
+}
+
+// addCache mounts the cache volume, and tells the mover of it: restore movers of Velero 1.17 do not know
+// the flag, so it is given with a volume only.
+func addCache(spec *corev1.PodSpec, claim string) {
+	spec.Volumes = append(spec.Volumes, corev1.Volume{Name: cacheVolume, VolumeSource: corev1.VolumeSource{
+		PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{ClaimName: claim},
+	}})
+	container := &spec.Containers[0]
+	container.VolumeMounts = append(container.VolumeMounts, corev1.VolumeMount{Name: cacheVolume, MountPath: cachePath})
+	container.Args = append(container.Args, "--cache-volume-path="+cachePath)
+}
+
+func podSecurity(move Movement, facts Facts, settings Settings, volume mounted) *corev1.PodSecurityContext {
+	if facts.OS == corev1.Windows {
+		return &corev1.PodSecurityContext{WindowsOptions: &corev1.WindowsSecurityContextOptions{RunAsUserName: new(windowsUser)}}
+	}
+	security := &corev1.PodSecurityContext{RunAsUser: ptr.To[int64](0)}
+	if move.Source.Snapshot != nil && volume.readOnly && settings.BackupClaims[facts.StorageClass].SPCNoRelabeling {
+		security.SELinuxOptions = &corev1.SELinuxOptions{Type: spcType}
+	}
+	return security
 }
 
 // hostVolume names the volume on the host. A directory must exist, or the kubelet would make an
 // empty one and its backup would look like success.
-func hostVolume(name string, request Request) corev1.Volume {
+func hostVolume(move Movement, facts Facts) mounted {
+	if move.Source.PodVolume == nil {
+		return mounted{}
+	}
 	kind := corev1.HostPathDirectory
-	if request.Block {
+	if facts.Block {
 		kind = corev1.HostPathBlockDev
 	}
-	return corev1.Volume{Name: name, VolumeSource: corev1.VolumeSource{
-		HostPath: &corev1.HostPathVolumeSource{Path: request.HostPath, Type: &kind},
-	}}
-}
-
-func onNode(node string) *corev1.Affinity {
-	return &corev1.Affinity{NodeAffinity: &corev1.NodeAffinity{
-		RequiredDuringSchedulingIgnoredDuringExecution: &corev1.NodeSelector{
-			NodeSelectorTerms: []corev1.NodeSelectorTerm{{
-				MatchFields:      []corev1.NodeSelectorRequirement{{Key: metav1.ObjectNameField, Operator: corev1.NodeSelectorOpIn, Values: []string{node}}},
-				MatchExpressions: []corev1.NodeSelectorRequirement{{Key: corev1.LabelOSStable, Operator: corev1.NodeSelectorOpNotIn, Values: []string{string(corev1.Windows)}}},
-			}},
-		},
-	}}
-}
-
-// tolerations let the mover go where the pod is whose volume it reads, and to a node that is cordoned
-// while the pod still runs there.
-func tolerations(request Request, template Template) []corev1.Toleration {
-	all := append(slices.Clone(template.Tolerations), corev1.Toleration{
-		Key: corev1.TaintNodeUnschedulable, Operator: corev1.TolerationOpExists, Effect: corev1.TaintEffectNoSchedule,
-	})
-	for _, toleration := range request.Tolerations {
-		if !slices.ContainsFunc(all, func(have corev1.Toleration) bool { return have.MatchToleration(&toleration) }) {
-			all = append(all, toleration)
-		}
+	return mounted{
+		source:      corev1.VolumeSource{HostPath: &corev1.HostPathVolumeSource{Path: facts.HostPath, Type: &kind}},
+		propagation: ptr.To(corev1.MountPropagationHostToContainer),
 	}
-	return all
+}
+
+// claimVolume is the volume of a claim that was made for the mover.
+func claimVolume(move Movement, claim *corev1.PersistentVolumeClaim) mounted {
+	mode := ptr.Deref(claim.Spec.VolumeMode, corev1.PersistentVolumeFilesystem)
+	readOnly := move.Source.Snapshot != nil && readOnly(claim)
+	return mounted{
+		source: corev1.VolumeSource{
+			PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{ClaimName: claim.Name, ReadOnly: readOnly},
+		},
+		block:    mode == corev1.PersistentVolumeBlock,
+		readOnly: readOnly,
+	}
 }
 
 // WithoutPriorityClass is the same pod for a cluster whose class is gone.

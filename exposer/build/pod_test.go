@@ -2,6 +2,7 @@ package build
 
 import (
 	"flag"
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
@@ -11,6 +12,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
 	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/utils/ptr"
@@ -19,33 +21,91 @@ import (
 
 var update = flag.Bool("update", false, "write the golden files anew")
 
-// golden compares a pod with testdata/<name>.yaml, and that file, read strictly, with the pod.
-func golden(t *testing.T, name string, pod *corev1.Pod) {
+// golden compares a plan with testdata/<name>.yaml, and each object in that file, read strictly, with the plan.
+func golden(t *testing.T, name string, plan Plan) {
 	t.Helper()
-	pod = pod.DeepCopy()
+	var built []string
+	for _, claim := range plan.Claims {
+		claim = claim.DeepCopy()
+		claim.APIVersion, claim.Kind = "v1", "PersistentVolumeClaim"
+		built = append(built, written(t, claim))
+	}
+	pod := plan.Pod.DeepCopy()
 	pod.APIVersion, pod.Kind = "v1", "Pod"
+	built = append(built, written(t, pod))
+	text := strings.Join(built, "---\n")
 	path := filepath.Join("testdata", name+".yaml")
-	built, err := yaml.Marshal(pod)
-	require.NoError(t, err)
 	if *update {
 		require.NoError(t, os.MkdirAll("testdata", 0o755))
-		require.NoError(t, os.WriteFile(path, built, 0o644))
+		require.NoError(t, os.WriteFile(path, []byte(text), 0o644))
 	}
 	want, err := os.ReadFile(path)
 	require.NoError(t, err, "make it with: go test ./exposer/build -update")
-	require.Equal(t, string(want), string(built))
-	var read corev1.Pod
-	require.NoError(t, yaml.UnmarshalStrict(want, &read))
-	require.True(t, equality.Semantic.DeepEqual(pod, &read), "what is read is not what was built")
+	require.Equal(t, string(want), text)
 }
 
-func request() Request {
-	return Request{
+// written is an object as YAML, which must be read back as it was.
+func written[T any](t *testing.T, object *T) string {
+	t.Helper()
+	text, err := yaml.Marshal(object)
+	require.NoError(t, err)
+	var read T
+	require.NoError(t, yaml.UnmarshalStrict(text, &read))
+	require.True(t, equality.Semantic.DeepEqual(object, &read), "what is read is not what was built")
+	return string(text)
+}
+
+// movement is a PodVolumeBackup's.
+func movement() Movement {
+	return Movement{
 		Name: "backup1-x7k2p", Namespace: "velero", UID: "6f1c", PodLabel: "velero.io/pod-volume-backup",
 		GVK:      schema.GroupVersionKind{Group: "velero.io", Version: "v1", Kind: "PodVolumeBackup"},
-		Acceptor: "n1", Node: "n1", HostPath: "/var/lib/kubelet/pods/aa/volumes/kubernetes.io~empty-dir/data",
-		Command: []string{"pod-volume", "backup", "--volume-path=/6f1c", "--pod-volume-backup=backup1-x7k2p", "--resource-timeout=10m0s"},
+		Acceptor: "n1",
+		Command:  []string{"pod-volume", "backup", "--volume-path=/6f1c", "--pod-volume-backup=backup1-x7k2p", "--resource-timeout=10m0s"},
+		Source:   Source{PodVolume: &PodVolumeSource{Pod: corev1.ObjectReference{Namespace: "app", Name: "db"}, Volume: "data"}},
 	}
+}
+
+func onHost() Facts {
+	return Facts{OS: corev1.Linux, Node: "n1", HostPath: "/var/lib/kubelet/pods/aa/volumes/kubernetes.io~empty-dir/data"}
+}
+
+// upload is a DataUpload's.
+func upload() Movement {
+	return Movement{
+		Name: "backup1-q2w4e", Namespace: "velero", UID: "7a2d", PodLabel: "velero.io/data-upload",
+		GVK:      schema.GroupVersionKind{Group: "velero.io", Version: "v2alpha1", Kind: "DataUpload"},
+		Acceptor: "n1", NamesMode: true, Group: "snapshot-exposer",
+		Command: []string{"data-mover", "backup", "--data-upload=backup1-q2w4e", "--volume-path=/7a2d", "--resource-timeout=10m0s"},
+		Source:  Source{Snapshot: &SnapshotSource{Namespace: "app", Snapshot: "snap", Class: "snaps", Claim: "data", StorageClass: "fast"}},
+	}
+}
+
+func ofSnapshot() Facts {
+	return Facts{OS: corev1.Linux, StorageClass: "fast", Size: resource.MustParse("5Gi")}
+}
+
+// download is a DataDownload's.
+func download() Movement {
+	return Movement{
+		Name: "restore1-r5t6y", Namespace: "velero", UID: "8b3e", PodLabel: "velero.io/data-download",
+		GVK:      schema.GroupVersionKind{Group: "velero.io", Version: "v2alpha1", Kind: "DataDownload"},
+		Acceptor: "n1", NamesMode: true, Group: "generic-restore-exposer", Restores: true, SnapshotSize: 3 << 30,
+		Command: []string{"data-mover", "restore", "--data-download=restore1-r5t6y", "--volume-path=/8b3e", "--resource-timeout=10m0s"},
+		Source:  Source{Target: &TargetSource{Namespace: "app", Claim: "data"}},
+	}
+}
+
+func toTarget() Facts {
+	target := &corev1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{
+		Namespace: "app", Name: "data", Labels: map[string]string{"app": "db"}, Annotations: map[string]string{"note": "mine"},
+	}}
+	target.Spec = corev1.PersistentVolumeClaimSpec{
+		AccessModes: []corev1.PersistentVolumeAccessMode{corev1.ReadWriteOnce}, StorageClassName: new("fast"),
+		Resources: sized(resource.MustParse("5Gi")),
+		Selector:  &metav1.LabelSelector{MatchLabels: map[string]string{"velero.io/dynamic-pv-restore": "x"}},
+	}
+	return Facts{OS: corev1.Linux, StorageClass: "fast", Target: target}
 }
 
 func plain() Template { return Template{Image: "velero/velero:v1.18.3", ServiceAccount: "velero"} }
@@ -83,56 +143,115 @@ func settings() Settings {
 	}
 }
 
-func TestMoverPod(t *testing.T) {
-	for name, test := range map[string]struct {
-		request  func(*Request)
+// placed has agents on some nodes only.
+func placed() Template {
+	template := plain()
+	template.AgentNodeSelector = map[string]string{"backup": "yes"}
+	template.AgentAffinity = &corev1.NodeSelector{NodeSelectorTerms: []corev1.NodeSelectorTerm{
+		{MatchExpressions: []corev1.NodeSelectorRequirement{{Key: "pool", Operator: corev1.NodeSelectorOpIn, Values: []string{"a", "b"}}}},
+	}}
+	template.AgentTolerations = []corev1.Toleration{{Key: "storage", Operator: corev1.TolerationOpExists}}
+	return template
+}
+
+// choosy wants movers of class fast in one of two places, and all others in a third.
+func choosy() Settings {
+	in := func(value string) metav1.LabelSelector {
+		return metav1.LabelSelector{MatchLabels: map[string]string{"disk": value}}
+	}
+	return Settings{LoadAffinity: []LoadAffinity{
+		{Nodes: in("any")}, {StorageClass: "fast", Nodes: in("ssd")},
+		{StorageClass: "fast", Nodes: metav1.LabelSelector{MatchExpressions: []metav1.LabelSelectorRequirement{{Key: "nvme", Operator: metav1.LabelSelectorOpExists}}}},
+	}}
+}
+
+func TestPlans(t *testing.T) {
+	type given struct {
+		move     Movement
+		facts    Facts
 		template Template
 		settings Settings
+	}
+	for name, test := range map[string]struct {
+		given
+		change func(*given)
 	}{
-		"plain": {template: plain()},
-		"everything set": {
-			request: func(r *Request) {
-				r.Attempt = 2
-				r.Tolerations = []corev1.Toleration{
-					{Key: "dedicated", Operator: corev1.TolerationOpEqual, Value: "db", Effect: corev1.TaintEffectNoSchedule},
-					{Key: "CriticalAddonsOnly", Operator: corev1.TolerationOpExists},
-				}
-			},
-			template: full(), settings: settings(),
-		},
-		"long names": {
-			request:  func(r *Request) { r.Name, r.Acceptor = strings.Repeat("n", 253), strings.Repeat("node.", 20)+"x" },
-			template: plain(),
-		},
-		"privileged": {request: func(r *Request) { r.Privileged = true }, template: plain()},
-		"block": {
-			request: func(r *Request) {
-				r.HostPath, r.Block = "/var/lib/kubelet/pods/aa/volumeDevices/kubernetes.io~csi/pvc-1", true
-			},
-			template: plain(),
-		},
+		"plain": {given: given{movement(), onHost(), plain(), Settings{}}},
+		"everything set": {given: given{movement(), onHost(), full(), settings()}, change: func(g *given) {
+			g.move.Attempt = 2
+			g.facts.Tolerations = []corev1.Toleration{
+				{Key: "dedicated", Operator: corev1.TolerationOpEqual, Value: "db", Effect: corev1.TaintEffectNoSchedule},
+				{Key: "CriticalAddonsOnly", Operator: corev1.TolerationOpExists},
+			}
+		}},
+		"long names": {given: given{movement(), onHost(), plain(), Settings{}}, change: func(g *given) {
+			g.move.Name, g.move.Acceptor = strings.Repeat("n", 253), strings.Repeat("node.", 20)+"x"
+		}},
+		"privileged": {given: given{movement(), onHost(), plain(), Settings{Privileged: true}}},
+		"block": {given: given{movement(), onHost(), plain(), Settings{}}, change: func(g *given) {
+			g.facts.HostPath, g.facts.Block = "/var/lib/kubelet/pods/aa/volumeDevices/kubernetes.io~csi/pvc-1", true
+		}},
+		"windows": {given: given{movement(), onHost(), plain(), Settings{Privileged: true}}, change: func(g *given) {
+			g.facts.OS, g.facts.HostPath = corev1.Windows, `C:\var\lib\kubelet\pods\aa\volumes\kubernetes.io~csi\pvc-1\mount`
+		}},
+		"restore with cache": {given: given{movement(), onHost(), plain(), Settings{Cache: &Cache{StorageClass: "cache", Threshold: 1 << 30, Limit: 5000 << 20}}}, change: func(g *given) {
+			g.move.Restores = true
+		}},
+		"upload":       {given: given{upload(), ofSnapshot(), plain(), Settings{}}},
+		"upload block": {given: given{upload(), ofSnapshot(), plain(), Settings{}}, change: func(g *given) { g.facts.Block = true }},
+		"upload everything set": {given: given{upload(), ofSnapshot(), placed(), choosy()}, change: func(g *given) {
+			g.settings.BackupClaims = map[string]BackupClaim{"fast": {ReadOnly: true, SPCNoRelabeling: true, Annotations: map[string]string{"csi.vsphere.volume/fast-provisioning": "true"}}}
+			g.facts.Excluded = []string{"n7"}
+			g.facts.Topology = &corev1.NodeSelector{NodeSelectorTerms: []corev1.NodeSelectorTerm{
+				{MatchExpressions: []corev1.NodeSelectorRequirement{{Key: "zone", Operator: corev1.NodeSelectorOpIn, Values: []string{"z1"}}}},
+			}}
+		}},
+		"upload in another class": {given: given{upload(), ofSnapshot(), plain(), choosy()}, change: func(g *given) {
+			g.settings.BackupClaims = map[string]BackupClaim{"fast": {StorageClass: "slow"}}
+		}},
+		"upload windows": {given: given{upload(), ofSnapshot(), plain(), Settings{}}, change: func(g *given) { g.facts.OS = corev1.Windows }},
+		"download":       {given: given{download(), toTarget(), plain(), choosy()}},
+		"download with cache to a node": {given: given{download(), toTarget(), placed(), choosy()}, change: func(g *given) {
+			g.facts.SelectedNode = "n3"
+			g.settings.Cache = &Cache{StorageClass: "cache", Threshold: 1 << 30, Limit: 1000 << 20}
+		}},
+		"download too small for a cache": {given: given{download(), toTarget(), plain(), Settings{Cache: &Cache{StorageClass: "cache", Threshold: 4 << 30, Limit: 1000 << 20}}}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			asked := request()
-			if test.request != nil {
-				test.request(&asked)
+			g := test.given
+			if test.change != nil {
+				test.change(&g)
 			}
-			pod := MoverPod(asked, test.template, test.settings)
-			golden(t, strings.ReplaceAll(name, " ", "-"), pod)
-			for key, value := range pod.Labels {
+			before := fmt.Sprintf("%#v %#v", g.template, g.settings)
+			plan := PlanOf(g.move, g.facts, g.template, g.settings)
+			golden(t, strings.ReplaceAll(name, " ", "-"), plan)
+			require.Equal(t, plan, PlanOf(g.move, g.facts, g.template, g.settings), "the second plan is another one")
+			require.Equal(t, before, fmt.Sprintf("%#v %#v", g.template, g.settings))
+			for key, value := range plan.Pod.Labels {
 				require.Empty(t, validation.IsQualifiedName(key))
 				require.Empty(t, validation.IsValidLabelValue(value), "label %s", key)
 			}
-			require.True(t, OwnedBy(pod, asked.UID))
+			require.True(t, OwnedBy(plan.Pod, g.move.UID))
+			var names []string
+			for _, claim := range plan.Claims {
+				require.True(t, OwnedBy(claim, g.move.UID))
+				names = append(names, claim.Name)
+			}
+			require.Subset(t, ClaimNames(g.move), names)
 		})
 	}
 }
 
-// TestMoverPodSharesNothing changes all of a pod, and then looks at what it was made from.
-func TestMoverPodSharesNothing(t *testing.T) {
-	template, config, asked := full(), settings(), request()
-	asked.Tolerations = []corev1.Toleration{{Key: "a"}}
-	pod := MoverPod(asked, template, config)
+// podOf is the pod alone.
+func podOf(template Template, settings Settings) *corev1.Pod {
+	return PlanOf(movement(), onHost(), template, settings).Pod
+}
+
+// TestAPlanSharesNothing changes all of a pod, and then looks at what it was made from.
+func TestAPlanSharesNothing(t *testing.T) {
+	template, config, move, facts := full(), settings(), movement(), onHost()
+	facts.Tolerations = []corev1.Toleration{{Key: "a"}}
+	pod := PlanOf(move, facts, template, config).Pod
 	pod.Labels["team"], pod.Annotations["iam.amazonaws.com/role"] = "changed", "changed"
 	pod.Labels["azure.workload.identity/use"], pod.Annotations["sidecar.istio.io/inject"] = "changed", "changed"
 	pod.Spec.Volumes[0].Name, pod.Spec.ImagePullSecrets[0].Name = "changed", "changed"
@@ -148,25 +267,38 @@ func TestMoverPodSharesNothing(t *testing.T) {
 	container.Resources.Requests[corev1.ResourceCPU] = resource.MustParse("9")
 	require.Equal(t, full(), template)
 	require.Equal(t, settings(), config)
-	require.Equal(t, request().Command, asked.Command)
-	require.Equal(t, []corev1.Toleration{{Key: "a"}}, asked.Tolerations)
+	require.Equal(t, movement(), move)
+	require.Equal(t, []corev1.Toleration{{Key: "a"}}, facts.Tolerations)
+}
+
+// TestPlacesDoNotAccumulate is W29: what one mover needs must not stick to those that come after it.
+func TestPlacesDoNotAccumulate(t *testing.T) {
+	template, config := placed(), choosy()
+	windows := ofSnapshot()
+	windows.OS, windows.Excluded = corev1.Windows, []string{"n7"}
+	want := PlanOf(upload(), ofSnapshot(), placed(), choosy())
+	for range 3 {
+		PlanOf(upload(), windows, template, config)
+	}
+	require.Equal(t, want, PlanOf(upload(), ofSnapshot(), template, config))
 }
 
 func TestPodLabelsOfTheConfigMapNeverHideAMover(t *testing.T) {
-	asked := request()
+	move := upload()
 	hostile := Settings{
-		Labels:      map[string]string{asked.PodLabel: "x", LabelMover: "false", LabelOwnerUID: "x", LabelAcceptor: "x", "azure.workload.identity/use": "false"},
-		Annotations: map[string]string{AnnotationAttempt: "9"},
+		Labels:      map[string]string{move.PodLabel: "x", LabelPodGroup: "x", LabelMover: "false", LabelOwnerUID: "x", LabelAcceptor: "x", "azure.workload.identity/use": "false"},
+		Annotations: map[string]string{AnnotationAttempt: "9", "cluster-autoscaler.kubernetes.io/safe-to-evict": "true"},
 	}
-	pod := MoverPod(asked, full(), hostile)
+	pod := PlanOf(move, ofSnapshot(), full(), hostile).Pod
 	require.Equal(t, map[string]string{
-		asked.PodLabel: asked.Name, LabelMover: "true", LabelOwnerUID: "6f1c", LabelAcceptor: "n1",
+		move.PodLabel: move.Name, LabelMover: "true", LabelOwnerUID: "7a2d", LabelAcceptor: "n1", LabelPodGroup: "snapshot-exposer",
 		"azure.workload.identity/use": "true",
 	}, pod.Labels)
 	require.Equal(t, 0, ReadPod(pod).Attempt)
+	require.Equal(t, "true", pod.Annotations["cluster-autoscaler.kubernetes.io/safe-to-evict"], "who wants movers to be evicted may say so")
 }
 
-func TestMoverPodTolerates(t *testing.T) {
+func TestMoversOfPodVolumesTolerate(t *testing.T) {
 	cordoned := corev1.Toleration{Key: "node.kubernetes.io/unschedulable", Operator: corev1.TolerationOpExists, Effect: corev1.TaintEffectNoSchedule}
 	spot := corev1.Toleration{Key: "spot", Operator: corev1.TolerationOpExists}
 	notReady := corev1.Toleration{Key: "node.kubernetes.io/not-ready", Operator: corev1.TolerationOpExists, Effect: corev1.TaintEffectNoExecute, TolerationSeconds: ptr.To[int64](300)}
@@ -178,15 +310,42 @@ func TestMoverPodTolerates(t *testing.T) {
 		"what the template tolerates, and nothing twice": {source: []corev1.Toleration{spot, cordoned}, template: []corev1.Toleration{spot}, want: []corev1.Toleration{spot, cordoned}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			asked := request()
-			asked.Tolerations = test.source
-			require.Equal(t, test.want, MoverPod(asked, Template{Tolerations: test.template}, Settings{}).Spec.Tolerations)
+			facts := onHost()
+			facts.Tolerations = test.source
+			require.Equal(t, test.want, PlanOf(movement(), facts, Template{Tolerations: test.template}, Settings{}).Pod.Spec.Tolerations)
 		})
 	}
 }
 
+func TestACacheIsAFifthLargerInWholeGiB(t *testing.T) {
+	for limit, want := range map[int64]string{5000 << 20: "6Gi", 1 << 20: "1Gi", 1000 << 20: "2Gi", 5 << 30: "6Gi"} {
+		size := cacheSize(limit)
+		require.Equal(t, want, size.String(), limit)
+	}
+}
+
+func TestAVolumeIsDisposedOfOnlyIfItIsOfThisClaim(t *testing.T) {
+	claim := &corev1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{UID: "c1"}}
+	for name, test := range map[string]struct {
+		policy corev1.PersistentVolumeReclaimPolicy
+		owner  *corev1.ObjectReference
+		labels map[string]string
+		want   bool
+	}{
+		"retained and ours":       {corev1.PersistentVolumeReclaimRetain, &corev1.ObjectReference{UID: "c1"}, nil, true},
+		"deleted anyway":          {corev1.PersistentVolumeReclaimDelete, &corev1.ObjectReference{UID: "c1"}, nil, false},
+		"of another claim":        {corev1.PersistentVolumeReclaimRetain, &corev1.ObjectReference{UID: "c2"}, nil, false},
+		"of nobody":               {corev1.PersistentVolumeReclaimRetain, nil, nil, false},
+		"kept after a bad rebind": {corev1.PersistentVolumeReclaimRetain, &corev1.ObjectReference{UID: "c1"}, map[string]string{LabelKept: "x"}, false},
+	} {
+		volume := &corev1.PersistentVolume{ObjectMeta: metav1.ObjectMeta{Labels: test.labels}}
+		volume.Spec.PersistentVolumeReclaimPolicy, volume.Spec.ClaimRef = test.policy, test.owner
+		require.Equal(t, test.want, Disposable(volume, claim), name)
+	}
+}
+
 func TestWithoutPriorityClassChangesNothingElse(t *testing.T) {
-	pod := MoverPod(request(), full(), settings())
+	pod := podOf(full(), settings())
 	classless := WithoutPriorityClass(pod)
 	require.Equal(t, "velero-low", pod.Spec.PriorityClassName, "the pod that was given is changed")
 	require.Empty(t, classless.Spec.PriorityClassName)

@@ -1,0 +1,158 @@
+package build
+
+import (
+	"maps"
+	"slices"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+// LabelPodGroup is how the scheduler finds the movers over which it spreads new ones (Velero's
+// ExposerPodGroupLabel).
+const LabelPodGroup = "velero.io/exposer-pod-group"
+
+// place says on which nodes the mover may run.
+//
+// The mover of a pod's volume runs where the pod does. It is placed by the scheduler, by node affinity rather
+// than by spec.nodeName, because only pods that the scheduler places can preempt others or be queued by
+// priority (velero-protocol W32). Any other mover goes where an agent runs, where its volume can be
+// reached, and where the configuration wants it, if its consumer has no node yet.
+func place(spec *corev1.PodSpec, move Movement, facts Facts, template Template, settings Settings) {
+	system := []corev1.NodeSelectorTerm{{MatchExpressions: []corev1.NodeSelectorRequirement{onSystem(facts.OS)}}}
+	if move.Source.PodVolume != nil {
+		here := []corev1.NodeSelectorTerm{{MatchFields: []corev1.NodeSelectorRequirement{
+			{Key: metav1.ObjectNameField, Operator: corev1.NodeSelectorOpIn, Values: []string{facts.Node}},
+		}}}
+		spec.Affinity = required(both(here, system))
+		spec.Tolerations = tolerations(facts, template.Tolerations, []corev1.Toleration{{
+			Key: corev1.TaintNodeUnschedulable, Operator: corev1.TolerationOpExists, Effect: corev1.TaintEffectNoSchedule,
+		}}, facts.Tolerations)
+		return
+	}
+	spec.NodeSelector = maps.Clone(template.AgentNodeSelector)
+	terms := both(termsOf(template.AgentAffinity), termsOf(facts.Topology))
+	if facts.SelectedNode != "" {
+		spec.NodeSelector = merged(spec.NodeSelector, map[string]string{corev1.LabelHostname: facts.SelectedNode})
+	} else {
+		terms = both(terms, affinity(settings, volumeClass(facts, settings, move)))
+	}
+	spec.Affinity = required(both(both(terms, without(facts.Excluded)), system))
+	spec.Tolerations = tolerations(facts, template.Tolerations, template.AgentTolerations)
+	spec.TopologySpreadConstraints = []corev1.TopologySpreadConstraint{{
+		MaxSkew: 1, TopologyKey: corev1.LabelHostname, WhenUnsatisfiable: corev1.ScheduleAnyway,
+		LabelSelector: &metav1.LabelSelector{MatchLabels: map[string]string{LabelPodGroup: move.Group}},
+	}}
+}
+
+// volumeClass is the storage class of the volume that the mover mounts.
+func volumeClass(facts Facts, settings Settings, move Movement) string {
+	if wish := settings.BackupClaims[facts.StorageClass]; move.Source.Snapshot != nil && wish.StorageClass != "" {
+		return wish.StorageClass
+	}
+	return facts.StorageClass
+}
+
+// affinity is every element of the configuration that is for the class, as alternatives; those that name no
+// class are for the classes that none names.
+func affinity(settings Settings, class string) []corev1.NodeSelectorTerm {
+	named := func(class string) (terms []corev1.NodeSelectorTerm) {
+		for _, element := range settings.LoadAffinity {
+			if element.StorageClass == class {
+				terms = append(terms, termOf(element.Nodes))
+			}
+		}
+		return terms
+	}
+	if terms := named(class); len(terms) > 0 || class == "" {
+		return terms
+	}
+	return named("")
+}
+
+// termOf is a label selector as the scheduler wants it; the operators have the same names.
+func termOf(selector metav1.LabelSelector) corev1.NodeSelectorTerm {
+	var term corev1.NodeSelectorTerm
+	for _, key := range slices.Sorted(maps.Keys(selector.MatchLabels)) {
+		term.MatchExpressions = append(term.MatchExpressions, corev1.NodeSelectorRequirement{
+			Key: key, Operator: corev1.NodeSelectorOpIn, Values: []string{selector.MatchLabels[key]},
+		})
+	}
+	for _, wanted := range selector.MatchExpressions {
+		term.MatchExpressions = append(term.MatchExpressions, corev1.NodeSelectorRequirement{
+			Key: wanted.Key, Operator: corev1.NodeSelectorOperator(wanted.Operator), Values: slices.Clone(wanted.Values),
+		})
+	}
+	return term
+}
+
+func termsOf(selector *corev1.NodeSelector) []corev1.NodeSelectorTerm {
+	if selector == nil {
+		return nil
+	}
+	return selector.NodeSelectorTerms
+}
+
+func without(nodes []string) []corev1.NodeSelectorTerm {
+	if len(nodes) == 0 {
+		return nil
+	}
+	return []corev1.NodeSelectorTerm{{MatchExpressions: []corev1.NodeSelectorRequirement{
+		{Key: corev1.LabelHostname, Operator: corev1.NodeSelectorOpNotIn, Values: slices.Clone(nodes)},
+	}}}
+}
+
+// onSystem keeps a mover on nodes with its operating system; nodes that do not say are Linux.
+func onSystem(os corev1.OSName) corev1.NodeSelectorRequirement {
+	operator := corev1.NodeSelectorOpNotIn
+	if os == corev1.Windows {
+		operator = corev1.NodeSelectorOpIn
+	}
+	return corev1.NodeSelectorRequirement{Key: corev1.LabelOSStable, Operator: operator, Values: []string{string(corev1.Windows)}}
+}
+
+// both is the conjunction of two lists of alternatives: each of the one with each of the other. An empty list
+// allows everything. Nothing in it is shared with its arguments, which others use too (velero-protocol W29).
+func both(a, b []corev1.NodeSelectorTerm) []corev1.NodeSelectorTerm {
+	if len(a) == 0 {
+		a = []corev1.NodeSelectorTerm{{}}
+	}
+	if len(b) == 0 {
+		b = []corev1.NodeSelectorTerm{{}}
+	}
+	terms := make([]corev1.NodeSelectorTerm, 0, len(a)*len(b))
+	for _, left := range a {
+		for _, right := range b {
+			term := left.DeepCopy()
+			other := right.DeepCopy()
+			term.MatchExpressions = append(term.MatchExpressions, other.MatchExpressions...)
+			term.MatchFields = append(term.MatchFields, other.MatchFields...)
+			terms = append(terms, *term)
+		}
+	}
+	return terms
+}
+
+func required(terms []corev1.NodeSelectorTerm) *corev1.Affinity {
+	return &corev1.Affinity{NodeAffinity: &corev1.NodeAffinity{
+		RequiredDuringSchedulingIgnoredDuringExecution: &corev1.NodeSelector{NodeSelectorTerms: terms},
+	}}
+}
+
+// tolerations are all of the lists, each once, and those that Windows nodes ask for.
+func tolerations(facts Facts, lists ...[]corev1.Toleration) []corev1.Toleration {
+	if facts.OS == corev1.Windows {
+		windows := corev1.Toleration{Key: "os", Operator: corev1.TolerationOpEqual, Value: string(corev1.Windows)}
+		for _, effect := range []corev1.TaintEffect{corev1.TaintEffectNoSchedule, corev1.TaintEffectNoExecute} {
+			windows.Effect = effect
+			lists = append(lists, []corev1.Toleration{windows})
+		}
+	}
+	var all []corev1.Toleration
+	for _, toleration := range slices.Concat(lists...) {
+		if !slices.ContainsFunc(all, func(have corev1.Toleration) bool { return have.MatchToleration(&toleration) }) {
+			all = append(all, toleration)
+		}
+	}
+	return all
+}

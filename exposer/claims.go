@@ -1,0 +1,67 @@
+package exposer
+
+import (
+	"context"
+	"fmt"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/lateen-project/lateen/exposer/build"
+)
+
+// ensureClaim makes a claim, or takes the one that exists if it belongs to the same custom resource.
+func (e *Exposer) ensureClaim(ctx context.Context, want *corev1.PersistentVolumeClaim) error {
+	claims := e.Client.CoreV1().PersistentVolumeClaims(want.Namespace)
+	_, err := claims.Create(ctx, want, metav1.CreateOptions{})
+	if !apierrors.IsAlreadyExists(err) {
+		return failed("create claim "+want.Name, err)
+	}
+	claim, err := claims.Get(ctx, want.Name, metav1.GetOptions{})
+	if err != nil {
+		return fmt.Errorf("get claim %s: %w", want.Name, err)
+	}
+	patch, err := adoption("claim", claim, want)
+	if err != nil || patch == nil {
+		return err
+	}
+	if _, err := claims.Patch(ctx, want.Name, types.MergePatchType, patch, metav1.PatchOptions{}); err != nil {
+		return fmt.Errorf("label claim %s: %w", want.Name, err)
+	}
+	return nil
+}
+
+// removeClaim deletes a claim that was made for a mover, and its volume with it: a class may retain volumes,
+// and nobody would ever look for this one. A volume that is kept is left alone.
+func (e *Exposer) removeClaim(ctx context.Context, claim *corev1.PersistentVolumeClaim) error {
+	if claim.Spec.VolumeName != "" {
+		if err := e.releaseVolume(ctx, claim); err != nil {
+			return err
+		}
+	}
+	err := e.Client.CoreV1().PersistentVolumeClaims(claim.Namespace).Delete(ctx, claim.Name, exactly(claim))
+	if err != nil && !apierrors.IsNotFound(err) {
+		return fmt.Errorf("delete claim %s: %w", claim.Name, err)
+	}
+	return nil
+}
+
+func (e *Exposer) releaseVolume(ctx context.Context, claim *corev1.PersistentVolumeClaim) error {
+	volumes := e.Client.CoreV1().PersistentVolumes()
+	volume, err := volumes.Get(ctx, claim.Spec.VolumeName, metav1.GetOptions{})
+	switch {
+	case apierrors.IsNotFound(err):
+		return nil
+	case err != nil:
+		return fmt.Errorf("get volume %s: %w", claim.Spec.VolumeName, err)
+	case !build.Disposable(volume, claim):
+		return nil
+	}
+	patch := []byte(`{"metadata":{"resourceVersion":"` + volume.ResourceVersion + `"},"spec":{"persistentVolumeReclaimPolicy":"Delete"}}`)
+	if _, err := volumes.Patch(ctx, volume.Name, types.MergePatchType, patch, metav1.PatchOptions{}); err != nil {
+		return fmt.Errorf("patch reclaim policy of volume %s: %w", volume.Name, err)
+	}
+	return nil
+}

@@ -1,0 +1,48 @@
+package exposer
+
+import (
+	"context"
+	"fmt"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/fields"
+
+	"github.com/lateen-project/lateen/exposer/build"
+)
+
+// Diagnose says in words what is in the way of a mover besides its pod: claims that have no volume, with the
+// newest Warning about each, and snapshots that are not ready.
+func (e *Exposer) Diagnose(ctx context.Context, move build.Movement, found Found) string {
+	var said []string
+	for _, claim := range found.Claims {
+		if claim.Status.Phase == corev1.ClaimBound {
+			continue
+		}
+		said = append(said, strings.TrimSuffix(fmt.Sprintf("claim %s is %s: %s", claim.Name, claim.Status.Phase, e.warning(ctx, claim)), ": "))
+	}
+	if move.Source.Snapshot != nil {
+		if trouble := e.diagnoseSnapshots(move); trouble != "" {
+			said = append(said, trouble)
+		}
+	}
+	return strings.Join(said, "; ")
+}
+
+// warning is the newest Warning about an object; empty if there is none or it cannot be had.
+func (e *Exposer) warning(ctx context.Context, about metav1.Object) string {
+	list, err := e.Client.CoreV1().Events(about.GetNamespace()).List(ctx, metav1.ListOptions{
+		FieldSelector: fields.OneTermEqualSelector("involvedObject.uid", string(about.GetUID())).String(),
+	})
+	if err != nil {
+		return ""
+	}
+	var newest corev1.Event
+	for _, event := range list.Items {
+		if event.Type == corev1.EventTypeWarning && !event.LastTimestamp.Before(&newest.LastTimestamp) {
+			newest = event
+		}
+	}
+	return strings.TrimSuffix(newest.Reason+": "+newest.Message, ": ")
+}

@@ -1,0 +1,191 @@
+package exposer
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	storagev1 "k8s.io/api/storage/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
+
+	"github.com/lateen-project/lateen/exposer/build"
+)
+
+// Annotations that say where a claim is, or how its volumes are made.
+const (
+	annotationSelectedNode = "volume.kubernetes.io/selected-node"
+	annotationFastVSphere  = "csi.vsphere.volume/fast-provisioning"
+)
+
+// parameterFSType is the parameter of a storage class that names the file system of its volumes.
+const parameterFSType = "csi.storage.k8s.io/fstype"
+
+// errSourceGone is a source that was there when the transfer was accepted; the next look ends the transfer.
+var errSourceGone = errors.New("find source pod: it is gone")
+
+// facts reads what the cluster says of a movement's volume, each thing once.
+func (e *Exposer) facts(ctx context.Context, move build.Movement) (build.Facts, error) {
+	switch source := move.Source; {
+	case source.PodVolume != nil:
+		return e.podVolume(ctx, source.PodVolume)
+	case source.Snapshot != nil:
+		return e.snapshot(ctx, source.Snapshot)
+	case source.Target != nil:
+		return e.target(ctx, move)
+	}
+	return build.Facts{}, &HopelessError{errors.New("find the volume to move: the resource names none")}
+}
+
+func (e *Exposer) podVolume(ctx context.Context, source *build.PodVolumeSource) (build.Facts, error) {
+	pod, err := e.sourcePod(ctx, source.Pod)
+	if err != nil {
+		return build.Facts{}, err
+	}
+	located, err := e.Paths.Locate(ctx, pod, source.Volume)
+	if err != nil {
+		return build.Facts{}, err
+	}
+	return build.Facts{
+		OS: e.Paths.system(), Node: pod.Spec.NodeName, HostPath: located.Path, Block: located.Block, Tolerations: pod.Spec.Tolerations,
+	}, nil
+}
+
+func (e *Exposer) sourcePod(ctx context.Context, reference corev1.ObjectReference) (*corev1.Pod, error) {
+	is := func(pod *corev1.Pod) bool { return reference.UID == "" || pod.UID == reference.UID }
+	if e.Source != nil {
+		if pod := e.Source(reference.Namespace + "/" + reference.Name); pod != nil && is(pod) {
+			return pod, nil
+		}
+	}
+	pod, err := e.Client.CoreV1().Pods(reference.Namespace).Get(ctx, reference.Name, metav1.GetOptions{})
+	switch {
+	case apierrors.IsNotFound(err) || err == nil && !is(pod):
+		return nil, errSourceGone
+	case err != nil:
+		return nil, fmt.Errorf("get source pod %s/%s: %w", reference.Namespace, reference.Name, err)
+	}
+	return pod, nil
+}
+
+// snapshot reads two objects, and a third if the source volume cannot be reached from every node.
+func (e *Exposer) snapshot(ctx context.Context, source *build.SnapshotSource) (build.Facts, error) {
+	class, err := e.storageClass(ctx, source.StorageClass)
+	if err != nil {
+		return build.Facts{}, err
+	}
+	claim, err := e.claim(ctx, source.Namespace, source.Claim)
+	if err != nil {
+		return build.Facts{}, err
+	}
+	facts := build.Facts{
+		StorageClass: source.StorageClass, Block: isBlock(claim),
+		Size: claim.Spec.Resources.Requests[corev1.ResourceStorage],
+	}
+	if facts.OS, err = e.systemOf(ctx, claim, class); err != nil {
+		return build.Facts{}, err
+	}
+	if waitsForConsumer(class) {
+		if facts.Topology, err = e.topology(ctx, claim); err != nil {
+			return build.Facts{}, err
+		}
+	}
+	if _, fast := e.Settings.BackupClaims[source.StorageClass].Annotations[annotationFastVSphere]; fast {
+		facts.Excluded, err = e.attached(ctx, claim.Spec.VolumeName)
+	}
+	return facts, err
+}
+
+// target reads the claim into which is restored, and its class where that says when it is bound.
+func (e *Exposer) target(ctx context.Context, move build.Movement) (build.Facts, error) {
+	target := move.Source.Target
+	claim, err := e.claim(ctx, target.Namespace, target.Claim)
+	if err != nil {
+		return build.Facts{}, err
+	}
+	if claim.Spec.VolumeName != "" {
+		return build.Facts{}, &HopelessError{fmt.Errorf("target claim %s/%s is bound to volume %s already", claim.Namespace, claim.Name, claim.Spec.VolumeName)}
+	}
+	facts := build.Facts{
+		OS: move.OS, Target: claim, Block: isBlock(claim), StorageClass: ptr.Deref(claim.Spec.StorageClassName, ""),
+	}
+	if !e.Settings.IgnoreDelayBinding {
+		facts.SelectedNode = claim.Annotations[annotationSelectedNode]
+	}
+	return facts, nil
+}
+
+func (e *Exposer) storageClass(ctx context.Context, name string) (*storagev1.StorageClass, error) {
+	class, err := e.Client.StorageV1().StorageClasses().Get(ctx, name, metav1.GetOptions{})
+	if err != nil {
+		return nil, hopelessIfGone(fmt.Errorf("get storage class %s: %w", name, err))
+	}
+	return class, nil
+}
+
+func (e *Exposer) claim(ctx context.Context, namespace, name string) (*corev1.PersistentVolumeClaim, error) {
+	claim, err := e.Client.CoreV1().PersistentVolumeClaims(namespace).Get(ctx, name, metav1.GetOptions{})
+	if err != nil {
+		return nil, hopelessIfGone(fmt.Errorf("get claim %s/%s: %w", namespace, name, err))
+	}
+	return claim, nil
+}
+
+// topology is where the volume of a claim can be reached.
+func (e *Exposer) topology(ctx context.Context, claim *corev1.PersistentVolumeClaim) (*corev1.NodeSelector, error) {
+	volume, err := e.Client.CoreV1().PersistentVolumes().Get(ctx, claim.Spec.VolumeName, metav1.GetOptions{})
+	if err != nil {
+		return nil, hopelessIfGone(fmt.Errorf("get volume of claim %s/%s: %w", claim.Namespace, claim.Name, err))
+	}
+	if volume.Spec.NodeAffinity == nil {
+		return nil, nil //nolint:nilnil // a volume that every node can reach
+	}
+	return volume.Spec.NodeAffinity.Required, nil
+}
+
+// systemOf finds out for which operating system a volume was formatted (velero-protocol 5.7).
+func (e *Exposer) systemOf(ctx context.Context, claim *corev1.PersistentVolumeClaim, class *storagev1.StorageClass) (corev1.OSName, error) {
+	if _, windows := e.Templates[corev1.Windows]; !windows || isBlock(claim) {
+		return corev1.Linux, nil
+	}
+	if name := claim.Annotations[annotationSelectedNode]; name != "" {
+		node, err := e.Client.CoreV1().Nodes().Get(ctx, name, metav1.GetOptions{})
+		if err == nil {
+			return corev1.OSName(cmp.Or(node.Labels[corev1.LabelOSStable], string(corev1.Linux))), nil
+		}
+		if !apierrors.IsNotFound(err) {
+			return "", fmt.Errorf("get node %s: %w", name, err)
+		}
+	}
+	if strings.EqualFold(class.Parameters[parameterFSType], "ntfs") {
+		return corev1.Windows, nil
+	}
+	return corev1.Linux, nil
+}
+
+// attached are the nodes to which a volume is attached: vSphere cannot provision fast for those.
+func (e *Exposer) attached(ctx context.Context, volume string) ([]string, error) {
+	list, err := e.Client.StorageV1().VolumeAttachments().List(ctx, metav1.ListOptions{})
+	if err != nil {
+		return nil, fmt.Errorf("list volume attachments: %w", err)
+	}
+	var nodes []string
+	for _, attachment := range list.Items {
+		if ptr.Deref(attachment.Spec.Source.PersistentVolumeName, "") == volume {
+			nodes = append(nodes, attachment.Spec.NodeName)
+		}
+	}
+	return nodes, nil
+}
+
+func isBlock(claim *corev1.PersistentVolumeClaim) bool {
+	return ptr.Deref(claim.Spec.VolumeMode, corev1.PersistentVolumeFilesystem) == corev1.PersistentVolumeBlock
+}
+
+func waitsForConsumer(class *storagev1.StorageClass) bool {
+	return ptr.Deref(class.VolumeBindingMode, storagev1.VolumeBindingImmediate) == storagev1.VolumeBindingWaitForFirstConsumer
+}

@@ -1,0 +1,193 @@
+package exposer
+
+import (
+	"errors"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	corev1 "k8s.io/api/core/v1"
+	storagev1 "k8s.io/api/storage/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/client-go/kubernetes/fake"
+
+	"github.com/lateen-project/lateen/exposer/build"
+)
+
+func storageClass(mode storagev1.VolumeBindingMode, parameters map[string]string) *storagev1.StorageClass {
+	return &storagev1.StorageClass{ObjectMeta: metav1.ObjectMeta{Name: "fast"}, VolumeBindingMode: &mode, Parameters: parameters}
+}
+
+func sourceClaim(change ...func(*corev1.PersistentVolumeClaim)) *corev1.PersistentVolumeClaim {
+	claim := boundClaim()
+	claim.Spec.Resources.Requests = corev1.ResourceList{corev1.ResourceStorage: resource.MustParse("3Gi")}
+	for _, alter := range change {
+		alter(claim)
+	}
+	return claim
+}
+
+// reads are how often the API server was asked, by resource.
+func reads(client *fake.Clientset) map[string]int {
+	count := map[string]int{}
+	for _, action := range client.Actions() {
+		count[action.GetResource().Resource]++
+	}
+	return count
+}
+
+func TestFactsOfASnapshot(t *testing.T) {
+	source := build.Source{Snapshot: &build.SnapshotSource{Namespace: "app", Snapshot: "snap", Claim: "claim", StorageClass: "fast"}}
+	immediate, waits := storagev1.VolumeBindingImmediate, storagev1.VolumeBindingWaitForFirstConsumer
+	zone := &corev1.NodeSelector{NodeSelectorTerms: []corev1.NodeSelectorTerm{{MatchFields: []corev1.NodeSelectorRequirement{{Key: "zone"}}}}}
+	inZone := csiVolume(corev1.PersistentVolumeFilesystem)
+	inZone.Spec.NodeAffinity = &corev1.VolumeNodeAffinity{Required: zone}
+	attachment := &storagev1.VolumeAttachment{ObjectMeta: metav1.ObjectMeta{Name: "a"}, Spec: storagev1.VolumeAttachmentSpec{
+		NodeName: "n7", Source: storagev1.VolumeAttachmentSource{PersistentVolumeName: new("pv1")},
+	}}
+	size := resource.MustParse("3Gi")
+	for name, test := range map[string]struct {
+		objects  []runtime.Object
+		settings build.Settings
+		windows  bool // there are agents on Windows nodes
+		want     build.Facts
+		reads    map[string]int
+	}{
+		"of a volume that every node can reach takes two reads": {
+			objects: []runtime.Object{storageClass(immediate, nil), sourceClaim()},
+			want:    build.Facts{OS: corev1.Linux, StorageClass: "fast", Size: size},
+			reads:   map[string]int{"storageclasses": 1, "persistentvolumeclaims": 1},
+		},
+		"of a volume in a zone takes three": {
+			objects: []runtime.Object{storageClass(waits, nil), sourceClaim(), inZone},
+			want:    build.Facts{OS: corev1.Linux, StorageClass: "fast", Size: size, Topology: zone},
+			reads:   map[string]int{"storageclasses": 1, "persistentvolumeclaims": 1, "persistentvolumes": 1},
+		},
+		"of a vSphere volume that is provisioned fast leaves out where it is attached": {
+			objects:  []runtime.Object{storageClass(immediate, nil), sourceClaim(), attachment},
+			settings: build.Settings{BackupClaims: map[string]build.BackupClaim{"fast": {Annotations: map[string]string{annotationFastVSphere: "true"}}}},
+			want:     build.Facts{OS: corev1.Linux, StorageClass: "fast", Size: size, Excluded: []string{"n7"}},
+			reads:    map[string]int{"storageclasses": 1, "persistentvolumeclaims": 1, "volumeattachments": 1},
+		},
+		"of NTFS is for Windows": {
+			objects: []runtime.Object{storageClass(immediate, map[string]string{parameterFSType: "ntfs"}), sourceClaim()}, windows: true,
+			want:  build.Facts{OS: corev1.Windows, StorageClass: "fast", Size: size},
+			reads: map[string]int{"storageclasses": 1, "persistentvolumeclaims": 1},
+		},
+		"of a claim that a Windows node uses is for Windows": {
+			objects: []runtime.Object{
+				storageClass(immediate, nil), sourceClaim(func(c *corev1.PersistentVolumeClaim) { c.Annotations = map[string]string{annotationSelectedNode: "w1"} }),
+				&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "w1", Labels: map[string]string{corev1.LabelOSStable: "windows"}}},
+			}, windows: true,
+			want:  build.Facts{OS: corev1.Windows, StorageClass: "fast", Size: size},
+			reads: map[string]int{"storageclasses": 1, "persistentvolumeclaims": 1, "nodes": 1},
+		},
+		"of a device is for Linux": {
+			objects: []runtime.Object{
+				storageClass(immediate, map[string]string{parameterFSType: "ntfs"}),
+				sourceClaim(func(c *corev1.PersistentVolumeClaim) { c.Spec.VolumeMode = new(corev1.PersistentVolumeBlock) }),
+			}, windows: true,
+			want:  build.Facts{OS: corev1.Linux, StorageClass: "fast", Size: size, Block: true},
+			reads: map[string]int{"storageclasses": 1, "persistentvolumeclaims": 1},
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			client := fake.NewClientset(test.objects...)
+			e := exposed(client, test.settings)
+			if test.windows {
+				e.Templates[corev1.Windows] = build.Template{}
+			}
+			facts, err := e.facts(t.Context(), build.Movement{Source: source})
+			require.NoError(t, err)
+			require.Equal(t, test.want, facts)
+			require.Equal(t, test.reads, reads(client))
+		})
+	}
+}
+
+func TestFactsOfATarget(t *testing.T) {
+	move := build.Movement{OS: corev1.Linux, Source: build.Source{Target: &build.TargetSource{Namespace: "app", Claim: "claim"}}}
+	free := sourceClaim(func(c *corev1.PersistentVolumeClaim) {
+		c.Spec.VolumeName, c.Spec.StorageClassName = "", new("fast")
+		c.Annotations = map[string]string{annotationSelectedNode: "n3"}
+	})
+	e := exposed(fake.NewClientset(free), build.Settings{})
+	facts, err := e.facts(t.Context(), move)
+	require.NoError(t, err)
+	require.Equal(t, build.Facts{OS: corev1.Linux, StorageClass: "fast", SelectedNode: "n3", Target: free}, facts)
+
+	e = exposed(fake.NewClientset(free), build.Settings{IgnoreDelayBinding: true})
+	facts, err = e.facts(t.Context(), move)
+	require.NoError(t, err)
+	require.Empty(t, facts.SelectedNode, "it is restored without waiting for its consumer")
+}
+
+func TestASourceThatCanNeverBeMovedIsHopeless(t *testing.T) {
+	immediate := storageClass(storagev1.VolumeBindingImmediate, nil)
+	snapshot := build.Source{Snapshot: &build.SnapshotSource{Namespace: "app", Snapshot: "snap", Claim: "claim", StorageClass: "fast"}}
+	target := build.Source{Target: &build.TargetSource{Namespace: "app", Claim: "claim"}}
+	for name, test := range map[string]struct {
+		source  build.Source
+		objects []runtime.Object
+		says    string
+	}{
+		"without a storage class":  {snapshot, []runtime.Object{sourceClaim()}, "get storage class fast"},
+		"without its claim":        {snapshot, []runtime.Object{immediate}, "get claim app/claim"},
+		"without a target":         {target, nil, "get claim app/claim"},
+		"to a claim that is bound": {target, []runtime.Object{boundClaim()}, "target claim app/claim is bound to volume pv1 already"},
+		"of nothing":               {build.Source{}, nil, "the resource names none"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			_, err := exposed(fake.NewClientset(test.objects...), build.Settings{}).facts(t.Context(), build.Movement{Source: test.source})
+			require.ErrorContains(t, err, test.says)
+			hopeless := (*HopelessError)(nil)
+			require.True(t, errors.As(err, &hopeless))
+		})
+	}
+}
+
+func TestAVolumeThatItsClassRetainsGoesWithTheClaimOfAMover(t *testing.T) {
+	claim := boundClaim()
+	claim.UID = "claim-uid"
+	for name, test := range map[string]struct {
+		policy corev1.PersistentVolumeReclaimPolicy
+		patch  int
+	}{
+		"retained":        {corev1.PersistentVolumeReclaimRetain, 1},
+		"deleted with it": {corev1.PersistentVolumeReclaimDelete, 0},
+	} {
+		volume := csiVolume(corev1.PersistentVolumeFilesystem)
+		volume.Spec.PersistentVolumeReclaimPolicy, volume.Spec.ClaimRef = test.policy, &corev1.ObjectReference{UID: "claim-uid"}
+		client := fake.NewClientset(claim, volume)
+		_, err := exposed(client, build.Settings{}).Remove(t.Context(), movement(), Found{Claims: []*corev1.PersistentVolumeClaim{claim}})
+		require.NoError(t, err)
+		patches := 0
+		for _, action := range client.Actions() {
+			if action.GetVerb() == "patch" {
+				patches++
+			}
+		}
+		require.Equal(t, test.patch, patches, name)
+		left, err := client.CoreV1().PersistentVolumes().Get(t.Context(), "pv1", metav1.GetOptions{})
+		require.NoError(t, err)
+		require.Equal(t, corev1.PersistentVolumeReclaimDelete, left.Spec.PersistentVolumeReclaimPolicy)
+	}
+}
+
+func TestDiagnosisNamesTheClaimAndItsNewestWarning(t *testing.T) {
+	claim := &corev1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{Namespace: "velero", Name: "b1", UID: "claim-uid"}}
+	claim.Status.Phase = corev1.ClaimPending
+	event := func(name, kind, message string, at int64) *corev1.Event {
+		return &corev1.Event{
+			ObjectMeta:     metav1.ObjectMeta{Namespace: "velero", Name: name},
+			InvolvedObject: corev1.ObjectReference{UID: "claim-uid"}, Type: kind, Reason: "ProvisioningFailed", Message: message,
+			LastTimestamp: metav1.Unix(at, 0),
+		}
+	}
+	client := fake.NewClientset(event("a", "Warning", "no space", 1), event("b", "Warning", "quota of the array", 3), event("c", "Normal", "waiting", 5))
+	said := exposed(client, build.Settings{}).Diagnose(t.Context(), movement(), Found{Claims: []*corev1.PersistentVolumeClaim{claim}})
+	require.Equal(t, "claim b1 is Pending: ProvisioningFailed: quota of the array", said)
+	claim.Status.Phase = corev1.ClaimBound
+	require.Empty(t, exposed(client, build.Settings{}).Diagnose(t.Context(), movement(), Found{Claims: []*corev1.PersistentVolumeClaim{claim}}))
+}

@@ -1,0 +1,62 @@
+package exposer
+
+import (
+	"context"
+	"fmt"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/lateen-project/lateen/exposer/build"
+)
+
+// planner finds out once what a movement is to be made of, when that is needed first: it costs reads.
+type planner struct {
+	exposer *Exposer
+	move    build.Movement
+	size    resource.Quantity // of the snapshot; zero if that is not known
+	made    bool
+	plan    build.Plan
+	facts   build.Facts
+}
+
+// make fills the plan.
+func (p *planner) make(ctx context.Context) error {
+	if p.made {
+		for _, claim := range p.plan.Claims {
+			p.resize(claim)
+		}
+		return nil
+	}
+	facts, err := p.exposer.facts(ctx, p.move)
+	if err != nil {
+		return err
+	}
+	if !p.size.IsZero() {
+		facts.Size = p.size
+	}
+	template, ok := p.exposer.Templates[facts.OS]
+	if !ok {
+		return &HopelessError{fmt.Errorf("find template of movers for nodes with %s: there is no DaemonSet of node-agents for them", facts.OS)}
+	}
+	p.plan, p.facts, p.made = build.PlanOf(p.move, facts, template, p.exposer.Settings), facts, true
+	return nil
+}
+
+// resize gives the claim of a snapshot the size that became known after the rehearsal.
+func (p *planner) resize(claim *corev1.PersistentVolumeClaim) {
+	if !p.size.IsZero() && claim.Name == p.move.Name {
+		claim.Spec.Resources.Requests[corev1.ResourceStorage] = p.size
+	}
+}
+
+// rehearse asks the API server whether it would take the mover pod, before anything is given up for it
+// (velero-protocol W31). Without a class that is gone it takes the pod too.
+func (p *planner) rehearse(ctx context.Context) error {
+	if err := p.make(ctx); err != nil {
+		return err
+	}
+	_, err := p.exposer.create(ctx, p.plan.Pod, metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}})
+	return err
+}

@@ -68,6 +68,7 @@ func (c *toy) check() error {
 func arrives() map[mood]Phase {
 	return map[mood]Phase{
 		works: Completed, fails: Failed, leavesJunk: Failed, cannotRun: Failed, neverRuns: Failed, keepsDying: Failed,
+		restores: Completed, cannotDeliver: Failed,
 	}
 }
 
@@ -90,7 +91,7 @@ func TestTransferArrivesWhateverHappens(t *testing.T) {
 	}
 	hit := func(fault string, phase Phase) { hits[fault][phase]++ }
 	runs := 0
-	for _, m := range []mood{works, fails, leavesJunk, deaf, slow, mute, cannotRun, neverRuns, keepsDying} {
+	for _, m := range []mood{works, fails, leavesJunk, deaf, slow, mute, cannotRun, neverRuns, keepsDying, restores, cannotDeliver} {
 		for _, blows := range pairs(!slices.Contains([]mood{deaf, slow, mute}, m)) {
 			c := newToy(m)
 			require.NoError(t, run(c, blows, hit), "mover %s, %+v: %+v, mover %+v", m, blows, c.state, c.mover)

@@ -2,6 +2,7 @@ package transfer
 
 import (
 	"fmt"
+	"strings"
 	"time"
 
 	"github.com/lateen-project/lateen/exposer/build"
@@ -9,19 +10,17 @@ import (
 
 const sourceGone = "the pod whose volume is to be moved does not exist any more"
 
-// emptyVolume is Velero's message for a volume without files.
-const emptyVolume = "volume was empty so no snapshot was taken"
-
-// succeeded ends a transfer whose mover succeeded, if its result says so.
+// succeeded ends a transfer whose mover succeeded, if its result says so, or notes what is left to do.
 func succeeded(s State, seen Seen) Step {
 	if seen.Result == nil {
 		return failed(s, seen, ReasonUnreadable, "mover succeeded, but its result cannot be read: "+seen.Unreadable)
 	}
 	s.Outcome = *seen.Result
 	s.Progress = Progress{Total: s.Outcome.TotalBytes, Done: s.Outcome.TotalBytes}
-	s.Message = ""
-	if s.Outcome.Empty {
-		s.Message = emptyVolume
+	s.Message = s.Outcome.Note
+	if seen.Delivers {
+		s.MovedAt = seen.Now
+		return Step{Action: Write, State: s, Reason: ReasonMoved}
 	}
 	return end(s, seen, Completed, ReasonCompleted)
 }
@@ -43,7 +42,7 @@ func canceled(s State, seen Seen) Step {
 // latest is how far the mover is: what it said last, or what is known if it said nothing since it
 // started. What was said earlier is of the mover before it.
 func latest(s State, seen Seen) Progress {
-	if !s.Phase.TakesSlot() || seen.ProgressAt.Before(s.StartedAt) {
+	if !s.TakesSlot() || seen.ProgressAt.Before(s.StartedAt) {
 		return s.Progress
 	}
 	return seen.Progress
@@ -51,6 +50,9 @@ func latest(s State, seen Seen) Progress {
 
 func end(s State, seen Seen, phase Phase, reason Reason) Step {
 	s.Phase, s.CompletedAt = phase, seen.Now
+	if s.Consumes && !s.Deleting {
+		s.Finalizer = true // there is something to clean up
+	}
 	return Step{Action: Write, State: s, Reason: reason}
 }
 
@@ -68,7 +70,10 @@ func restart(s State, seen Seen, lim Limits) Step {
 	}
 	s.Restarts++
 	s.Phase, s.AcceptedAt, s.StartedAt = Accepted, seen.Now, time.Time{}
-	s.Node, s.Progress, s.Message = "", Progress{}, why
+	s.Progress, s.Message = Progress{}, why
+	if !s.Local {
+		s.Node = ""
+	}
 	return Step{Action: Write, State: s, Reason: ReasonRestarted, Lost: lost}
 }
 
@@ -81,18 +86,25 @@ func restartDelay(restarts int, lim Limits) time.Duration {
 }
 
 func prepareTimeout(seen Seen, lim Limits) string {
-	why := seen.Exposure.Message
-	if seen.Exposure.Condition == build.Absent {
-		why = seen.ExposeErr
+	var why []string
+	for _, word := range []string{seen.Exposure.Message, seen.Diagnosis} {
+		if word != "" {
+			why = append(why, word)
+		}
 	}
-	if why == "" {
-		why = "the mover pod did not come to run"
+	if len(why) == 0 {
+		why = []string{"the mover pod did not come to run"}
 	}
-	return fmt.Sprintf("not prepared within %s: %s", lim.PrepareTimeout, why)
+	return fmt.Sprintf("not prepared within %s: %s", lim.PrepareTimeout, strings.Join(why, "; "))
 }
 
 // until is the time left before a deadline.
 func until(deadline time.Time, seen Seen) time.Duration { return deadline.Sub(seen.Now) }
+
+// NotDelivered ends a transfer that was moved and cannot be delivered; message says where it is kept.
+func NotDelivered(s State, seen Seen, message string) Step {
+	return failed(s, seen, ReasonNotDelivered, message)
+}
 
 // CannotExpose ends a transfer whose mover can never be made as things are.
 func CannotExpose(s State, seen Seen, message string) Step {

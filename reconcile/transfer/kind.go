@@ -1,10 +1,13 @@
 package transfer
 
 import (
-	corev1 "k8s.io/api/core/v1"
+	"time"
+
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+
+	"github.com/lateen-project/lateen/exposer/build"
 )
 
 // Object is a custom resource of one of the kinds.
@@ -19,10 +22,22 @@ type Kind[T Object] struct {
 	Name     string // as in metrics: the resource's name in the singular
 	PodLabel string // the label by which Velero finds its mover pods
 	GVK      schema.GroupVersionKind
-	Copy     func(T) T                                // deep
-	Get      func(T) State                            // copies the common state out …
-	Set      func(T, State)                           // … and back in
-	Source   func(T) (corev1.ObjectReference, string) // the pod and the name of its volume
-	Command  func(object T, resourceTimeout string) []string
+	Copy     func(T) T // deep
+	Get      func(T) State
+	Set      func(T, State)
+	Movement func(object T, resourceTimeout time.Duration) build.Movement // but for what is the same for a whole kind
 	Result   func(message string) (Outcome, error)
+	Restores bool // it writes to a volume
+	Delivers bool // what is restored has to be delivered
 }
+
+// Groups of movers that the scheduler spreads over nodes (Velero's exposer-pod-group).
+const (
+	groupSnapshots = "snapshot-exposer"
+	groupRestores  = "generic-restore-exposer"
+)
+
+// veleroMover is the data mover that is meant by its name or by none (velero-protocol 1.2).
+const veleroMover = "velero"
+
+func foreign(dataMover string) bool { return dataMover != "" && dataMover != veleroMover }

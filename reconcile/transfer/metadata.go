@@ -7,12 +7,15 @@ import (
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/ptr"
+
+	"github.com/lateen-project/lateen/exposer/build"
 )
 
 // What Velero's server and other agents look for on the resources, and what Lateen remembers there.
 const (
 	labelExposing      = "velero.io/expose-on-going"
 	annotationRestarts = "lateen.dev/mover-restarts"
+	annotationMoved    = "lateen.dev/moved" // when the mover of a restore succeeded (RFC 3339)
 )
 
 // commonState is what the metadata of every kind says in the same way.
@@ -21,7 +24,12 @@ func commonState(object metav1.Object, finalizer string) State {
 	if err != nil {
 		restarts = 0
 	}
+	moved, err := time.Parse(time.RFC3339, object.GetAnnotations()[annotationMoved])
+	if err != nil {
+		moved = time.Time{}
+	}
 	return State{
+		MovedAt:   moved,
 		Deleting:  object.GetDeletionTimestamp() != nil,
 		Finalizer: slices.Contains(object.GetFinalizers(), finalizer),
 		CreatedAt: object.GetCreationTimestamp().Time,
@@ -41,6 +49,9 @@ func setCommon(object metav1.Object, state State, finalizer string) {
 	if state.Restarts > 0 {
 		object.SetAnnotations(with(object.GetAnnotations(), annotationRestarts, strconv.Itoa(state.Restarts)))
 	}
+	if !state.MovedAt.IsZero() {
+		object.SetAnnotations(with(object.GetAnnotations(), annotationMoved, state.MovedAt.UTC().Format(time.RFC3339)))
+	}
 	labels := object.GetLabels()
 	if state.Phase == Accepted || state.Phase == Prepared {
 		labels = with(labels, labelExposing, "true")
@@ -48,6 +59,16 @@ func setCommon(object metav1.Object, state State, finalizer string) {
 		delete(labels, labelExposing)
 	}
 	object.SetLabels(labels)
+}
+
+// commonMovement is what the metadata of every kind says in the same way.
+func commonMovement(object metav1.Object) build.Movement {
+	return build.Movement{Name: object.GetName(), Namespace: object.GetNamespace(), UID: object.GetUID()}
+}
+
+// command is how a mover is told what to do (velero-protocol 3.1); the exposer adds what depends on the volume.
+func command(object metav1.Object, resourceTimeout time.Duration, words ...string) []string {
+	return append(words, "--volume-path=/"+string(object.GetUID()), "--resource-timeout="+resourceTimeout.String())
 }
 
 func with(values map[string]string, key, value string) map[string]string {

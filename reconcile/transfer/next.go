@@ -1,6 +1,7 @@
 package transfer
 
 import (
+	"cmp"
 	"fmt"
 	"time"
 
@@ -15,9 +16,11 @@ import (
 //	            └─ restart ┴────────────┘  └▶ Canceling ─▶ Canceled
 //
 // Whatever is not InProgress is Canceled at once. A terminal phase is written first; what was exposed
-// is removed next; the finalizer goes last.
+// is removed next; the finalizer goes last. What a mover has restored is delivered between its success
+// and Completed, and nothing but that can happen then.
 func Next(s State, seen Seen, lim Limits) Step {
-	if !seen.Mine && !seen.Follow {
+	near := seen.Near && s.Phase == Accepted
+	if s.Foreign || !seen.Mine && !seen.Follow && !near {
 		return Step{}
 	}
 	switch s.Phase {
@@ -37,10 +40,10 @@ func Next(s State, seen Seen, lim Limits) Step {
 	return Step{} // a phase of a newer Velero: not ours to touch
 }
 
+// fresh may be looked at by an agent that stands in for an absent one: it ends what must end, and
+// accepts nothing.
 func fresh(s State, seen Seen, lim Limits) Step {
 	switch {
-	case !seen.Mine:
-		return Step{}
 	case s.Cancel || s.Deleting:
 		return canceled(s, seen)
 	case s.Refusal != "":
@@ -49,19 +52,27 @@ func fresh(s State, seen Seen, lim Limits) Step {
 		if left := until(s.CreatedAt.Add(lim.PrepareTimeout), seen); left > 0 {
 			return Step{After: left}
 		}
-		return failed(s, seen, ReasonNotEligible, fmt.Sprintf("not ready to be prepared after %s", lim.PrepareTimeout))
-	case !seen.Room:
+		return failed(s, seen, ReasonNotEligible, fmt.Sprintf("not ready to be prepared after %s: %s", lim.PrepareTimeout, seen.Awaits))
+	case !seen.Mine || !seen.Room:
 		return Step{}
 	}
-	s.Phase, s.AcceptedAt, s.Finalizer = Accepted, seen.Now, true
+	s.Phase, s.AcceptedAt, s.Acceptor, s.Finalizer = Accepted, seen.Now, seen.Here, true
+	if s.Local {
+		s.Node = seen.Here
+	}
 	return Step{Action: Write, State: s, Reason: ReasonAccepted}
 }
 
-// accepted is a ladder: what ends it, what is in the way, what is ready, what is missing.
+// accepted is a ladder: what ends it, what is in the way, what is ready, what is missing. An agent that
+// is merely near says that the mover runs, and leaves everything else to whom it belongs.
 func accepted(s State, seen Seen, lim Limits) Step {
 	mover := seen.Exposure
 	left := until(s.AcceptedAt.Add(lim.PrepareTimeout), seen)
+	ready := mover.Condition == build.Running && mover.Attempt >= s.Restarts && seen.Near
+	ended := s.Cancel || s.Deleting || seen.SourceGone || left <= 0
 	switch {
+	case !seen.Mine && !seen.Follow && (ended || !ready):
+		return Step{}
 	case s.Cancel || s.Deleting:
 		return canceled(s, seen)
 	case seen.SourceGone:
@@ -70,24 +81,32 @@ func accepted(s State, seen Seen, lim Limits) Step {
 		return failed(s, seen, ReasonPrepareTimeout, prepareTimeout(seen, lim))
 	case mover.Condition != build.Absent && mover.Attempt < s.Restarts:
 		return stale(seen, left)
-	case mover.Condition == build.Running && mover.Node == seen.Here:
+	case ready:
 		s.Phase, s.Node = Prepared, mover.Node
 		return Step{Action: Write, State: s, Reason: ReasonPrepared}
 	case !seen.Mine:
-		return Step{}
-	case mover.Condition == build.Absent:
+		return Step{After: left}
+	}
+	return exposing(s, seen, lim, left)
+}
+
+// exposing is what follows from the mover while it does not run.
+func exposing(s State, seen Seen, lim Limits, left time.Duration) Step {
+	switch seen.Exposure.Condition {
+	case build.Absent:
 		if pause := until(s.AcceptedAt.Add(restartDelay(s.Restarts, lim)), seen); s.Restarts > 0 && pause > 0 {
 			return Step{After: min(pause, left)}
 		}
 		return Step{Action: Expose, After: left}
-	case mover.Condition == build.Stuck:
-		return failed(s, seen, ReasonHopeless, mover.Message)
-	case mover.Condition == build.Lost:
+	case build.Stuck:
+		return failed(s, seen, ReasonHopeless, seen.Exposure.Message)
+	case build.Lost:
 		return restart(s, seen, lim)
-	case mover.Condition == build.Failed:
-		return failed(s, seen, ReasonMoverFailed, mover.Message)
-	case mover.Condition == build.Succeeded:
+	case build.Failed:
+		return failed(s, seen, ReasonMoverFailed, seen.Exposure.Message)
+	case build.Succeeded:
 		return failed(s, seen, ReasonMoverFailed, "mover ended before it was told to start")
+	case build.Pending, build.Running, build.Ending:
 	}
 	return Step{After: left}
 }
@@ -114,7 +133,7 @@ func prepared(s State, seen Seen, lim Limits) Step {
 		if !seen.Slot {
 			return Step{}
 		}
-		s.Phase, s.StartedAt = InProgress, seen.Now
+		s.Phase, s.StartedAt, s.NodeOS = InProgress, seen.Now, seen.Exposure.OS
 		return Step{Action: Write, State: s, Reason: ReasonStarted}
 	case build.Absent, build.Lost:
 		return restart(s, seen, lim)
@@ -130,8 +149,11 @@ func prepared(s State, seen Seen, lim Limits) Step {
 }
 
 func inProgress(s State, seen Seen, lim Limits) Step {
-	if !seen.Follow {
+	switch {
+	case !seen.Follow:
 		return Step{}
+	case !s.MovedAt.IsZero():
+		return moved(s, seen, lim)
 	}
 	switch seen.Exposure.Condition {
 	case build.Succeeded:
@@ -163,8 +185,11 @@ func inProgress(s State, seen Seen, lim Limits) Step {
 }
 
 func canceling(s State, seen Seen, lim Limits) Step {
-	if !seen.Follow {
+	switch {
+	case !seen.Follow:
 		return Step{}
+	case !s.MovedAt.IsZero():
+		return moved(s, seen, lim)
 	}
 	switch seen.Exposure.Condition {
 	case build.Succeeded:
@@ -187,12 +212,24 @@ func canceling(s State, seen Seen, lim Limits) Step {
 	return Step{After: left}
 }
 
+// moved is what is left when the mover has succeeded: neither its end nor a cancel changes anything now.
+func moved(s State, seen Seen, lim Limits) Step {
+	if seen.Delivered {
+		return end(s, seen, Completed, ReasonCompleted)
+	}
+	left := until(s.MovedAt.Add(cmp.Or(s.DeliverIn, lim.DeliverTimeout)), seen)
+	if left <= 0 {
+		return Step{Action: Keep, Reason: ReasonNotDelivered}
+	}
+	return Step{Action: Deliver, After: left}
+}
+
 func ended(s State, seen Seen) Step {
-	switch seen.Exposure.Condition {
-	case build.Absent:
-	case build.Ending:
+	switch {
+	case seen.Exposure.Condition == build.Absent && !seen.Remains:
+	case seen.Exposure.Condition == build.Ending && !seen.Remains:
 		return Step{}
-	case build.Pending, build.Running, build.Stuck, build.Lost, build.Succeeded, build.Failed:
+	default:
 		return Step{Action: Remove, Reason: ReasonCleaned}
 	}
 	if !s.Finalizer {

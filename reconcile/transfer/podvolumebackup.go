@@ -2,10 +2,12 @@ package transfer
 
 import (
 	"fmt"
+	"time"
 
 	velerov1 "github.com/vmware-tanzu/velero/pkg/apis/velero/v1"
-	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/lateen-project/lateen/exposer/build"
 )
 
 // finalizerPodVolume is Velero's finalizer of PodVolumeBackups and PodVolumeRestores.
@@ -23,32 +25,20 @@ func PodVolumeBackup() Kind[*velerov1.PodVolumeBackup] {
 		Copy:     (*velerov1.PodVolumeBackup).DeepCopy,
 		Get:      getPodVolumeBackup,
 		Set:      setPodVolumeBackup,
-		Source: func(pvb *velerov1.PodVolumeBackup) (corev1.ObjectReference, string) {
-			return pvb.Spec.Pod, pvb.Spec.Volume
-		},
-		Command: func(pvb *velerov1.PodVolumeBackup, resourceTimeout string) []string {
-			return []string{
-				"pod-volume", "backup",
-				"--volume-path=/" + string(pvb.UID),
-				"--pod-volume-backup=" + pvb.Name,
-				"--resource-timeout=" + resourceTimeout,
-			}
-		},
-		Result: ReadBackup,
+		Movement: movePodVolumeBackup,
+		Result:   readBackup("volume was empty so no snapshot was taken"),
 	}
 }
 
 func getPodVolumeBackup(pvb *velerov1.PodVolumeBackup) State {
 	state := commonState(pvb, finalizerPodVolume)
 	status := pvb.Status
-	state.Phase, state.Cancel, state.Node = Phase(status.Phase), pvb.Spec.Cancel, pvb.Spec.Node
+	state.Phase, state.Cancel, state.Local, state.Node = Phase(status.Phase), pvb.Spec.Cancel, true, pvb.Spec.Node
 	state.Message = status.Message
 	state.AcceptedAt, state.StartedAt, state.CompletedAt = timeOf(status.AcceptedTimestamp), timeOf(status.StartTimestamp), timeOf(status.CompletionTimestamp)
 	state.Progress = Progress{Total: status.Progress.TotalBytes, Done: status.Progress.BytesDone}
 	state.Outcome = Outcome{SnapshotID: status.SnapshotID, Path: status.Path, IncrementalBytes: status.IncrementalBytes}
-	if pvb.Spec.UploaderType != uploaderKopia {
-		state.Refusal = fmt.Sprintf("uploader %s is not supported by Lateen; run it with Velero's node-agent", pvb.Spec.UploaderType)
-	}
+	state.Refusal = refuseUploader(pvb.Spec.UploaderType, "run")
 	return state
 }
 
@@ -60,6 +50,21 @@ func setPodVolumeBackup(pvb *velerov1.PodVolumeBackup, state State) {
 	status.AcceptedTimestamp, status.StartTimestamp, status.CompletionTimestamp = timestamp(state.AcceptedAt), timestamp(state.StartedAt), timestamp(state.CompletedAt)
 	status.Progress.TotalBytes, status.Progress.BytesDone = state.Progress.Total, state.Progress.Done
 	status.SnapshotID, status.Path, status.IncrementalBytes = state.Outcome.SnapshotID, state.Outcome.Path, state.Outcome.IncrementalBytes
+}
+
+func movePodVolumeBackup(pvb *velerov1.PodVolumeBackup, resourceTimeout time.Duration) build.Movement {
+	move := commonMovement(pvb)
+	move.Command = command(pvb, resourceTimeout, "pod-volume", "backup", "--pod-volume-backup="+pvb.Name)
+	move.Source.PodVolume = &build.PodVolumeSource{Pod: pvb.Spec.Pod, Volume: pvb.Spec.Volume}
+	return move
+}
+
+// refuseUploader says why a transfer of another uploader cannot be served; empty if it can.
+func refuseUploader(uploader, verb string) string {
+	if uploader == uploaderKopia {
+		return ""
+	}
+	return fmt.Sprintf("uploader %s is not supported by Lateen; %s it with Velero's node-agent", uploader, verb)
 }
 
 // Names are how Velero's metrics name a PodVolumeBackup.

@@ -11,6 +11,7 @@ const (
 	ReasonStarted   Reason = "started"
 	ReasonProgress  Reason = "progress"
 	ReasonRestarted Reason = "restarted"
+	ReasonMoved     Reason = "moved"
 	ReasonCanceling Reason = "canceling"
 	ReasonDeleting  Reason = "deleting"
 	ReasonStale     Reason = "stale_mover"
@@ -27,6 +28,7 @@ const (
 	ReasonMoverFailed    Reason = "mover_failed"
 	ReasonMoverLost      Reason = "mover_lost"
 	ReasonUnreadable     Reason = "result_unreadable"
+	ReasonNotDelivered   Reason = "not_delivered"
 )
 
 // Ends are the pairs of terminal phase and reason that can be; metrics start at 0 for each.
@@ -36,7 +38,7 @@ func Ends() map[Phase][]Reason {
 		Canceled:  {ReasonCanceled},
 		Failed: {
 			ReasonUnsupported, ReasonNotEligible, ReasonSourceGone, ReasonPrepareTimeout, ReasonHopeless,
-			ReasonMoverFailed, ReasonMoverLost, ReasonUnreadable,
+			ReasonMoverFailed, ReasonMoverLost, ReasonUnreadable, ReasonNotDelivered,
 		},
 	}
 }

@@ -22,26 +22,60 @@ type backupResult struct {
 	IncrementalBytes int64 `json:"incrementalBytes"`
 }
 
-// ReadBackup reads what a backup mover left as its termination message. Unknown fields are those of
-// a newer mover and do no harm.
-func ReadBackup(message string) (Outcome, error) {
+// readBackup reads what a backup mover left as its termination message. Unknown fields are those of
+// a newer mover and do no harm. The note is what Velero says of an empty volume.
+func readBackup(note string) func(message string) (Outcome, error) {
+	return func(message string) (Outcome, error) {
+		var result backupResult
+		if err := readResult(message, &result); err != nil {
+			return Outcome{}, err
+		}
+		outcome := Outcome{
+			SnapshotID:       result.SnapshotID,
+			Path:             result.Source.ByPath,
+			TotalBytes:       result.TotalBytes,
+			IncrementalBytes: result.IncrementalBytes,
+		}
+		switch {
+		case result.EmptySnapshot:
+			outcome.Note = note
+		case result.SnapshotID == "":
+			return Outcome{}, ErrNoSnapshot
+		}
+		return outcome, nil
+	}
+}
+
+// restoreResult is the termination message of a restore mover (velero-protocol 3.4, Velero's
+// datapath.RestoreResult).
+type restoreResult struct {
+	Target     *struct{} `json:"target"`
+	TotalBytes int64     `json:"totalBytes"`
+}
+
+// errNoTarget is a message that is JSON and not the result of a restore.
+var errNoTarget = errors.New("it names no target")
+
+// readRestore reads what a restore mover left as its termination message.
+func readRestore(message string) (Outcome, error) {
+	var result restoreResult
+	if err := readResult(message, &result); err != nil {
+		return Outcome{}, err
+	}
+	if result.Target == nil {
+		return Outcome{}, errNoTarget
+	}
+	return Outcome{TotalBytes: result.TotalBytes}, nil
+}
+
+func readResult[T any](message string, into *T) error {
 	if strings.TrimSpace(message) == "" {
-		return Outcome{}, errors.New("it is empty")
+		return errors.New("it is empty")
 	}
-	var result backupResult
-	if err := json.Unmarshal([]byte(message), &result); err != nil {
-		return Outcome{}, fmt.Errorf("parse %q: %w", shortened(message), err)
+	if err := json.Unmarshal([]byte(message), into); err != nil {
+		return fmt.Errorf("parse %q: %w", shortened(message), err)
 	}
-	if result.SnapshotID == "" && !result.EmptySnapshot {
-		return Outcome{}, ErrNoSnapshot
-	}
-	return Outcome{
-		SnapshotID:       result.SnapshotID,
-		Path:             result.Source.ByPath,
-		Empty:            result.EmptySnapshot,
-		TotalBytes:       result.TotalBytes,
-		IncrementalBytes: result.IncrementalBytes,
-	}, nil
+	return nil
 }
 
 // ReadProgress reads the message of a mover's progress Event, {"totalBytes":N,"doneBytes":N}.

@@ -29,7 +29,7 @@ func TestReadBackup(t *testing.T) {
 		},
 		"an empty volume has no snapshot": {
 			message: `{"snapshotID":"","emptySnapshot":true,"source":{"byPath":"/uid","volumeMode":"Filesystem"}}`,
-			outcome: Outcome{Path: "/uid", Empty: true},
+			outcome: Outcome{Path: "/uid", Note: "nothing in it"},
 		},
 		"a newer mover says more": {
 			message: `{"snapshotID":"k1","source":{"byPath":"/uid"},"checksum":{"sha":"1"},"totalBytes":1}`,
@@ -55,7 +55,7 @@ func TestReadBackup(t *testing.T) {
 		"cut off in the middle of the object": {message: `{"snapshotID":"k1","source":{"by`, says: "unexpected end"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			outcome, err := ReadBackup(test.message)
+			outcome, err := readBackup("nothing in it")(test.message)
 			if test.says != "" {
 				require.ErrorContains(t, err, test.says)
 				require.Less(t, len(err.Error()), 400, "the error goes into a status")
@@ -101,7 +101,7 @@ func FuzzReadBackup(f *testing.F) {
 		f.Add(seed)
 	}
 	f.Fuzz(func(t *testing.T, message string) {
-		outcome, err := ReadBackup(message)
+		outcome, err := readBackup("nothing in it")(message)
 		if err != nil {
 			require.Equal(t, Outcome{}, outcome, "half a result")
 			require.True(t, utf8.ValidString(err.Error()), "the error goes into a status")
@@ -109,6 +109,6 @@ func FuzzReadBackup(f *testing.F) {
 			return
 		}
 		require.True(t, json.Valid([]byte(message)))
-		require.True(t, outcome.SnapshotID != "" || outcome.Empty, "a success without a snapshot")
+		require.True(t, outcome.SnapshotID != "" || outcome.Note != "", "a success without a snapshot")
 	})
 }

@@ -10,12 +10,20 @@ func ownershipRules() []rule {
 	follow := legal()
 	return []rule{{
 		"nobody acts without owning",
-		func(m *moment) bool { return m.Seen.Mine || m.Seen.Follow || m.waits(0) },
+		func(m *moment) bool { return m.Seen.Mine || m.Seen.Follow || m.adopts() || m.waits(0) },
 		input(func(_ *State, seen *Seen, _ *Limits) { seen.Follow = true }),
+	}, {
+		"who is merely near says that the mover runs, and nothing else",
+		func(m *moment) bool { return implies(m.adopts(), m.waits(0) || m.writes(Prepared)) },
+		input(func(_ *State, seen *Seen, _ *Limits) { seen.Follow = seen.Follow || seen.Near }),
+	}, {
+		"what is for another data mover is left alone",
+		func(m *moment) bool { return implies(m.State.Foreign, m.waits(0)) },
+		input(func(s *State, _ *Seen, _ *Limits) { s.Foreign = false }),
 	}, {
 		"until a mover is prepared, only who accepts makes, removes and replaces it",
 		func(m *moment) bool {
-			return m.mine() || implies(m.fresh(), m.waits(0)) &&
+			return m.mine() || implies(m.fresh(), !m.writes(Accepted)) &&
 				implies(m.in(Accepted), m.Step.Action != Expose && m.Step.Action != Remove && !m.restarts())
 		},
 		input(func(_ *State, seen *Seen, _ *Limits) { seen.Mine = seen.Mine || seen.Follow }),
@@ -53,7 +61,7 @@ func legal() map[Phase][]Phase {
 		Accepted:   {Accepted, Prepared, Failed, Canceled},
 		Prepared:   {Accepted, InProgress, Failed, Canceled},
 		InProgress: {Accepted, InProgress, Canceling, Completed, Failed, Canceled},
-		Canceling:  {Completed, Failed, Canceled},
+		Canceling:  {Canceling, Completed, Failed, Canceled},
 		Completed:  {Completed},
 		Failed:     {Failed},
 		Canceled:   {Canceled},
@@ -64,15 +72,18 @@ func beginningRules() []rule {
 	return []rule{{
 		"what may be prepared is accepted, however long it queued, and nothing else is",
 		func(m *moment) bool {
-			may := m.fresh() && m.acts() && !m.asked() && m.State.Refusal == "" && m.Seen.Eligible && m.Seen.Room
+			may := m.fresh() && m.acts() && m.mine() && !m.asked() && m.State.Refusal == "" && m.Seen.Eligible && m.Seen.Room
 			return implies(m.fresh(), m.writes(Accepted) == may)
 		},
 		input(func(_ *State, seen *Seen, _ *Limits) { seen.Room = true }),
 	}, {
-		"accepting is one write: phase, time and finalizer",
+		"accepting is one write: phase, time, by whom and finalizer; a local transfer has its node from then",
 		func(m *moment) bool {
 			return implies(m.fresh() && m.writes(Accepted), m.changes(func(s *State) {
-				s.Phase, s.AcceptedAt, s.Finalizer = Accepted, m.Seen.Now, true
+				s.Phase, s.AcceptedAt, s.Acceptor, s.Finalizer = Accepted, m.Seen.Now, here, true
+				if s.Local {
+					s.Node = here
+				}
 			}))
 		},
 		output(func(step *Step, s State, _ Seen) { step.State.Finalizer = s.Finalizer }),
@@ -93,7 +104,7 @@ func beginningRules() []rule {
 			if left := m.left(m.State.CreatedAt, m.Limits.PrepareTimeout); left > 0 {
 				return m.waits(left)
 			}
-			return m.fails(ReasonNotEligible, m.Limits.PrepareTimeout.String())
+			return m.fails(ReasonNotEligible, m.Limits.PrepareTimeout.String()) && contains(m.Step.State.Message, m.Seen.Awaits)
 		},
 		input(func(s *State, seen *Seen, _ *Limits) { s.CreatedAt = seen.Now }),
 	}, {
@@ -115,9 +126,9 @@ func beginningRules() []rule {
 			}
 		}),
 	}, {
-		"Prepared is written once the mover runs here, slot or not, and for nothing else",
+		"Prepared is written by who follows the node on which the mover runs, slot or not, and for nothing else",
 		func(m *moment) bool {
-			runs := m.preparing() && m.acts() && !m.stale() && m.is(build.Running) && m.Seen.Exposure.Node == m.Seen.Here
+			runs := m.preparing() && (m.acts() || m.adopts()) && !m.stale() && m.is(build.Running) && m.Seen.Near
 			return m.writes(Prepared) == runs &&
 				implies(runs, m.changes(func(s *State) { s.Phase, s.Node = Prepared, m.Seen.Exposure.Node }))
 		},
@@ -132,7 +143,7 @@ func beginningRules() []rule {
 			waits := m.ready() && m.acts() && m.is(build.Running)
 			starts := m.writes(InProgress) && !m.in(InProgress)
 			return starts == (waits && m.Seen.Slot) && implies(waits && !m.Seen.Slot, m.waits(0)) &&
-				implies(starts, m.changes(func(s *State) { s.Phase, s.StartedAt = InProgress, m.Seen.Now }))
+				implies(starts, m.changes(func(s *State) { s.Phase, s.StartedAt, s.NodeOS = InProgress, m.Seen.Now, m.Seen.Exposure.OS }))
 		},
 		input(func(_ *State, seen *Seen, _ *Limits) { seen.Slot = true }),
 	}}
@@ -163,7 +174,7 @@ func cleaningRules() []rule {
 	}, {
 		"what was exposed is removed once the transfer has ended",
 		func(m *moment) bool {
-			left := m.in(Completed, Failed, Canceled) && m.acts() && !m.is(build.Absent, build.Ending)
+			left := m.in(Completed, Failed, Canceled) && m.acts() && (!m.is(build.Absent, build.Ending) || m.Seen.Remains)
 			return implies(left, m.Step.Action == Remove)
 		},
 		input(func(s *State, seen *Seen, _ *Limits) {
@@ -174,7 +185,7 @@ func cleaningRules() []rule {
 	}, {
 		"the finalizer goes last, alone, once nothing is exposed",
 		func(m *moment) bool {
-			goes := m.in(Completed, Failed, Canceled) && m.acts() && m.is(build.Absent) && m.State.Finalizer
+			goes := m.in(Completed, Failed, Canceled) && m.acts() && m.is(build.Absent) && !m.Seen.Remains && m.State.Finalizer
 			drops := m.Step.Action == Write && m.State.Finalizer && !m.Step.State.Finalizer
 			return goes == drops && implies(goes, m.changes(func(s *State) { s.Finalizer = false }))
 		},
@@ -186,7 +197,7 @@ func cleaningRules() []rule {
 	}, {
 		"what is clean is left alone",
 		func(m *moment) bool {
-			clean := m.in(Completed, Failed, Canceled) && m.is(build.Absent) && !m.State.Finalizer
+			clean := m.in(Completed, Failed, Canceled) && m.is(build.Absent) && !m.Seen.Remains && !m.State.Finalizer
 			return implies(clean, m.waits(0))
 		},
 		output(func(step *Step, s State, seen Seen) {
@@ -194,6 +205,12 @@ func cleaningRules() []rule {
 				*step = Step{Action: Remove, Reason: ReasonCleaned}
 			}
 		}),
+	}, {
+		"whatever ends and names a snapshot is kept until that is gone too",
+		func(m *moment) bool {
+			return implies(m.ends() && m.State.Consumes && !m.State.Deleting, m.Step.State.Finalizer)
+		},
+		input(func(s *State, _ *Seen, _ *Limits) { s.Consumes = false }),
 	}, {
 		"no finalizer is added to an object that is being deleted",
 		func(m *moment) bool {

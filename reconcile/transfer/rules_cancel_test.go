@@ -22,7 +22,7 @@ func cancelRules() []rule {
 	}, {
 		"deleting a transfer whose mover may work sets spec.cancel and changes nothing else",
 		func(m *moment) bool {
-			flips := m.in(InProgress) && m.acts() && m.State.Deleting && !m.State.Cancel && (m.alive() || m.is(build.Ending))
+			flips := m.in(InProgress) && m.works() && m.acts() && m.State.Deleting && !m.State.Cancel && (m.alive() || m.is(build.Ending))
 			return implies(flips, m.changes(func(s *State) { s.Cancel = true }))
 		},
 		output(func(step *Step, _ State, _ Seen) {
@@ -43,20 +43,20 @@ func cancelRules() []rule {
 	}, {
 		"Canceling is written once the cancel is seen with InProgress, which the mover reacts to",
 		func(m *moment) bool {
-			seen := m.in(InProgress) && m.acts() && m.State.Cancel && (m.alive() || m.is(build.Ending))
-			return m.writes(Canceling) == seen && implies(seen, m.changes(func(s *State) { s.Phase = Canceling }))
+			seen := m.in(InProgress) && m.works() && m.acts() && m.State.Cancel && (m.alive() || m.is(build.Ending))
+			return (m.writes(Canceling) && !m.in(Canceling)) == seen && implies(seen, m.changes(func(s *State) { s.Phase = Canceling }))
 		},
 		input(func(s *State, _ *Seen, _ *Limits) { s.Cancel = s.Cancel || s.Deleting }),
 	}, {
 		"a mover that has not started may miss the cancel, and is removed at once",
 		func(m *moment) bool {
-			return implies(m.in(Canceling) && m.acts() && m.alive() && !m.Seen.Started, m.Step.Action == Remove)
+			return implies(m.in(Canceling) && m.works() && m.acts() && m.alive() && !m.Seen.Started, m.Step.Action == Remove)
 		},
 		input(func(_ *State, seen *Seen, _ *Limits) { seen.Started = true }),
 	}, {
 		"a mover that has started gets the grace to stop, and no more",
 		func(m *moment) bool {
-			if !m.in(Canceling) || !m.acts() || !m.alive() || !m.Seen.Started {
+			if !m.in(Canceling) || m.moved() || !m.acts() || !m.alive() || !m.Seen.Started {
 				return true
 			}
 			if left := m.left(m.Seen.CanceledAt, m.Limits.CancelGrace); left > 0 {
@@ -69,7 +69,7 @@ func cancelRules() []rule {
 		"a canceled transfer whose mover is gone is Canceled and gets no other mover",
 		func(m *moment) bool {
 			stopped := m.in(Canceling) || m.in(InProgress) && m.asked()
-			return implies(stopped && m.acts() && m.gone(), m.writes(Canceled))
+			return implies(stopped && m.works() && m.acts() && m.gone(), m.writes(Canceled))
 		},
 		input(func(s *State, _ *Seen, _ *Limits) {
 			if s.Phase == InProgress {
@@ -80,7 +80,7 @@ func cancelRules() []rule {
 		"a mover that stops because it was told to makes the transfer Canceled",
 		func(m *moment) bool {
 			told := m.in(Canceling) || m.in(InProgress) && m.asked()
-			return implies(told && m.acts() && m.is(build.Failed) && m.Seen.Exposure.Canceled, m.writes(Canceled))
+			return implies(told && m.works() && m.acts() && m.is(build.Failed) && m.Seen.Exposure.Canceled, m.writes(Canceled))
 		},
 		input(func(_ *State, seen *Seen, _ *Limits) { seen.Exposure.Canceled = false }),
 	}, {

@@ -13,11 +13,8 @@ func endRules() []rule {
 		"what is not prepared in time fails, at the timeout and not before, and says what was in the way",
 		func(m *moment) bool {
 			over := m.in(Accepted) && m.acts() && !m.asked() && !m.Seen.SourceGone && m.left(m.State.AcceptedAt, m.Limits.PrepareTimeout) <= 0
-			why := m.Seen.Exposure.Message
-			if m.is(build.Absent) {
-				why = m.Seen.ExposeErr
-			}
-			return (m.Step.Reason == ReasonPrepareTimeout) == over && implies(over, m.fails(ReasonPrepareTimeout, why))
+			return (m.Step.Reason == ReasonPrepareTimeout) == over && implies(over,
+				m.fails(ReasonPrepareTimeout, m.Seen.Exposure.Message) && contains(m.Step.State.Message, m.Seen.Diagnosis))
 		},
 		input(func(s *State, seen *Seen, _ *Limits) { s.AcceptedAt = seen.Now }),
 	}, {
@@ -54,7 +51,8 @@ func outcomeRules() []rule {
 	return []rule{{
 		"Completed is a mover that worked, succeeded and left a result that can be read, and no other",
 		func(m *moment) bool {
-			return (m.ends() && m.writes(Completed)) == (m.in(InProgress, Canceling) && m.acts() && m.is(build.Succeeded) && m.Seen.Result != nil)
+			worked := m.works() && m.is(build.Succeeded) && m.Seen.Result != nil && !m.Seen.Delivers
+			return (m.ends() && m.writes(Completed)) == (m.acts() && (worked || m.moved() && m.Seen.Delivered))
 		},
 		input(func(_ *State, seen *Seen, _ *Limits) { // as Velero does
 			if seen.Result == nil {
@@ -64,25 +62,22 @@ func outcomeRules() []rule {
 	}, {
 		"a success whose result cannot be read is a failure that says what is wrong with it",
 		func(m *moment) bool {
-			garbage := m.in(InProgress, Canceling) && m.acts() && m.is(build.Succeeded) && m.Seen.Result == nil
+			garbage := m.works() && m.acts() && m.is(build.Succeeded) && m.Seen.Result == nil
 			return implies(garbage, m.fails(ReasonUnreadable, m.Seen.Unreadable))
 		},
 		input(func(_ *State, seen *Seen, _ *Limits) { seen.Unreadable = "" }),
 	}, {
 		"completing is one write: phase, time, outcome, final progress, and a message only of an empty volume",
 		func(m *moment) bool {
-			if !m.ends() || !m.writes(Completed) {
+			if !m.ends() || !m.writes(Completed) || m.moved() {
 				return true
 			}
-			result, message := m.Seen.Result, ""
+			result := m.Seen.Result
 			if result == nil {
 				return false
 			}
-			if result.Empty {
-				message = "volume was empty so no snapshot was taken"
-			}
 			return m.changes(func(s *State) {
-				s.Phase, s.CompletedAt, s.Outcome, s.Message = Completed, m.Seen.Now, *result, message
+				s.Phase, s.CompletedAt, s.Outcome, s.Message = Completed, m.Seen.Now, *result, result.Note
 				s.Progress = Progress{Total: result.TotalBytes, Done: result.TotalBytes}
 			})
 		},
@@ -104,7 +99,7 @@ func outcomeRules() []rule {
 	}, {
 		"progress is written when it is new, and ignored when it is of the mover before",
 		func(m *moment) bool {
-			idle := m.in(InProgress) && m.acts() && !m.asked() && (m.alive() || m.is(build.Ending))
+			idle := m.in(InProgress) && m.works() && m.acts() && !m.asked() && (m.alive() || m.is(build.Ending))
 			if !idle {
 				return m.Step.Reason != ReasonProgress
 			}
@@ -119,7 +114,7 @@ func outcomeRules() []rule {
 
 // known is how far the mover of this start is: what it said last, or what was written before.
 func (m *moment) known() Progress {
-	if m.in(InProgress, Canceling) && !m.Seen.ProgressAt.Before(m.State.StartedAt) {
+	if m.works() && !m.Seen.ProgressAt.Before(m.State.StartedAt) {
 		return m.Seen.Progress
 	}
 	return m.State.Progress
@@ -129,8 +124,8 @@ func stepRules() []rule {
 	return []rule{{
 		"no wait that could be for ever is without a deadline",
 		func(m *moment) bool {
-			waits := m.Step.Action == Wait || m.Step.Action == Expose
-			bounded := m.fresh() && m.mine() && !m.Seen.Eligible || m.in(Accepted) && m.mine() || m.in(Canceling) && m.acts() && m.alive()
+			waits := m.Step.Action == Wait || m.Step.Action == Expose || m.Step.Action == Deliver
+			bounded := m.fresh() && m.mine() && !m.Seen.Eligible || m.in(Accepted) && m.mine() || m.in(Canceling) && m.works() && m.acts() && m.alive() || m.moved() && m.acts()
 			return implies(waits && bounded, m.Step.After > 0)
 		},
 		output(func(step *Step, _ State, _ Seen) {
@@ -142,10 +137,10 @@ func stepRules() []rule {
 		"a step has one effect",
 		func(m *moment) bool {
 			switch m.Step.Action {
-			case Wait, Expose:
+			case Wait, Expose, Deliver:
 				return m.Step == Step{Action: m.Step.Action, After: m.Step.After}
-			case Remove:
-				return m.Step == Step{Action: Remove, Reason: m.Step.Reason} && m.Step.Reason != ""
+			case Remove, Keep:
+				return m.Step == Step{Action: m.Step.Action, Reason: m.Step.Reason} && m.Step.Reason != ""
 			case Write:
 				return m.Step.After == 0 && m.Step.Reason != ""
 			}
@@ -184,12 +179,14 @@ func keepsTheRest(m *moment) bool {
 	begins, restarts, ends := m.fresh() && m.writes(Accepted), m.restarts(), m.ends()
 	starts := m.in(Prepared) && m.writes(InProgress)
 	return w.Deleting == s.Deleting && w.Refusal == s.Refusal && w.CreatedAt.Equal(s.CreatedAt) &&
-		(w.Finalizer == s.Finalizer || begins || m.in(Completed, Failed, Canceled)) &&
+		(w.Finalizer == s.Finalizer || begins || m.in(Completed, Failed, Canceled) || ends && s.Consumes) &&
+		(w.MovedAt.Equal(s.MovedAt) || m.Step.Reason == ReasonMoved) &&
+		(w.Acceptor == s.Acceptor || begins) && w.Local == s.Local && w.Consumes == s.Consumes &&
 		(w.AcceptedAt.Equal(s.AcceptedAt) || begins || restarts) &&
 		(w.StartedAt.Equal(s.StartedAt) || starts || restarts) &&
-		(w.Node == s.Node || restarts || m.writes(Prepared)) &&
+		(w.Node == s.Node || begins || restarts || m.writes(Prepared)) &&
 		(w.Restarts == s.Restarts || restarts) &&
-		(w.Message == s.Message || restarts || ends) &&
-		(w.Progress == s.Progress || restarts || ends || m.in(InProgress) && m.writes(InProgress)) &&
-		(w.Outcome == s.Outcome || m.writes(Completed) && ends)
+		(w.Message == s.Message || restarts || ends || m.Step.Reason == ReasonMoved) &&
+		(w.Progress == s.Progress || restarts || ends || m.in(InProgress, Canceling) && m.writes(m.State.Phase)) &&
+		(w.Outcome == s.Outcome || m.writes(Completed) && ends || m.Step.Reason == ReasonMoved)
 }

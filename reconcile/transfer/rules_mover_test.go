@@ -18,7 +18,7 @@ func moverRules() []rule {
 				implies(makes, m.Step == Step{Action: Expose, After: m.left(m.State.AcceptedAt, m.Limits.PrepareTimeout)})
 		},
 		output(func(step *Step, _ State, seen Seen) {
-			if step.Action == Expose && seen.ExposeErr != "" {
+			if step.Action == Expose && seen.Diagnosis != "" {
 				*step = Step{}
 			}
 		}),
@@ -47,7 +47,7 @@ func moverRules() []rule {
 	}, {
 		"a mover that is being deleted still runs: it is neither replaced nor removed again",
 		func(m *moment) bool {
-			return implies(m.is(build.Ending), m.Step.Action != Expose && m.Step.Action != Remove && !m.restarts())
+			return implies(m.is(build.Ending) && !m.Seen.Remains, m.Step.Action != Expose && m.Step.Action != Remove && !m.restarts())
 		},
 		input(func(_ *State, seen *Seen, _ *Limits) {
 			if seen.Exposure.Condition == build.Ending {
@@ -69,7 +69,7 @@ func moverRules() []rule {
 		"a mover that ran and failed fails the transfer, with what the mover said",
 		func(m *moment) bool {
 			told := m.Seen.Exposure.Canceled && (m.in(Canceling) || m.in(InProgress) && m.asked())
-			worked := m.preparing() && m.mine() && !m.stale() || m.ready() && m.acts() || m.in(InProgress, Canceling) && m.acts() && !told
+			worked := m.preparing() && m.mine() && !m.stale() || m.ready() && m.acts() || m.works() && m.acts() && !told
 			return implies(worked && m.is(build.Failed), m.fails(ReasonMoverFailed, toldWhy))
 		},
 		output(func(step *Step, _ State, _ Seen) {
@@ -97,7 +97,7 @@ func restartRules() []rule {
 		func(m *moment) bool {
 			lost := m.preparing() && m.mine() && !m.stale() && m.is(build.Lost) ||
 				m.ready() && m.acts() && m.gone() ||
-				m.in(InProgress) && m.acts() && m.gone() && !m.asked() && !m.Seen.SourceGone
+				m.in(InProgress) && m.works() && m.acts() && m.gone() && !m.asked() && !m.Seen.SourceGone
 			return m.restarts() == (lost && m.State.Restarts < m.Limits.Retries)
 		},
 		output(func(step *Step, s State, seen Seen) {
@@ -114,8 +114,11 @@ func restartRules() []rule {
 			}
 			return implies(m.restarts(), m.changes(func(s *State) {
 				s.Phase, s.AcceptedAt, s.StartedAt = Accepted, m.Seen.Now, time.Time{}
-				s.Node, s.Progress, s.Message = "", Progress{}, why
+				s.Progress, s.Message = Progress{}, why
 				s.Restarts++
+				if !s.Local {
+					s.Node = ""
+				}
 			}))
 		},
 		output(func(step *Step, s State, _ Seen) {
@@ -128,7 +131,7 @@ func restartRules() []rule {
 		func(m *moment) bool {
 			lost := m.preparing() && m.mine() && !m.stale() && m.is(build.Lost) ||
 				m.ready() && m.acts() && m.gone() ||
-				m.in(InProgress) && m.acts() && m.gone() && !m.asked() && !m.Seen.SourceGone
+				m.in(InProgress) && m.works() && m.acts() && m.gone() && !m.asked() && !m.Seen.SourceGone
 			why := m.Seen.Exposure.Message
 			if m.is(build.Absent) {
 				why = "vanished"
@@ -150,7 +153,7 @@ func restartRules() []rule {
 	}, {
 		"a transfer whose source pod is gone fails instead of getting a mover",
 		func(m *moment) bool {
-			lacks := m.in(Accepted) || m.in(Prepared) || m.in(InProgress) && m.gone()
+			lacks := m.in(Accepted) || m.in(Prepared) || m.in(InProgress) && m.works() && m.gone()
 			return implies(m.Seen.SourceGone && lacks && m.acts() && !m.asked(), m.fails(ReasonSourceGone, "does not exist"))
 		},
 		input(func(s *State, seen *Seen, _ *Limits) { seen.SourceGone = seen.SourceGone && s.Phase != InProgress }),
@@ -161,7 +164,7 @@ func restartRules() []rule {
 			return implies(works, m.Step.Reason != ReasonSourceGone)
 		},
 		func(s State, seen Seen, lim Limits) Step {
-			if s.Phase == InProgress && seen.Follow && seen.SourceGone {
+			if s.Phase == InProgress && s.MovedAt.IsZero() && seen.Follow && seen.SourceGone {
 				return failed(s, seen, ReasonSourceGone, sourceGone)
 			}
 			return Next(s, seen, lim)

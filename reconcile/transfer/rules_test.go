@@ -16,7 +16,7 @@ type rule struct {
 
 func rules() []rule {
 	return slices.Concat(ownershipRules(), beginningRules(), cleaningRules(), cancelRules(),
-		moverRules(), restartRules(), endRules(), outcomeRules(), stepRules())
+		moverRules(), restartRules(), endRules(), outcomeRules(), deliveryRules(), stepRules())
 }
 
 // output is a Next whose steps are changed.
@@ -69,20 +69,29 @@ func (m *moment) fresh() bool { return m.in("", New) }
 // asked tells whether the transfer is to stop.
 func (m *moment) asked() bool { return m.State.Cancel || m.State.Deleting }
 
-func (m *moment) mine() bool { return m.Seen.Mine }
+func (m *moment) mine() bool { return m.Seen.Mine && !m.State.Foreign }
 
 // acts tells whether this agent is the one that acts in this phase.
 func (m *moment) acts() bool {
 	switch m.State.Phase {
-	case "", New:
-		return m.Seen.Mine
 	case Prepared, InProgress, Canceling:
 		return m.Seen.Follow
-	case Accepted, Completed, Failed, Canceled:
-		return m.Seen.Mine || m.Seen.Follow
+	case "", New, Accepted, Completed, Failed, Canceled:
+		return (m.Seen.Mine || m.Seen.Follow) && !m.State.Foreign
 	}
 	return false
 }
+
+// adopts tells whether this agent has nothing to do with the transfer but to say that its mover runs.
+func (m *moment) adopts() bool {
+	return m.in(Accepted) && m.Seen.Near && !m.Seen.Mine && !m.Seen.Follow
+}
+
+// moved tells whether only the delivery is left.
+func (m *moment) moved() bool { return m.in(InProgress, Canceling) && !m.State.MovedAt.IsZero() }
+
+// works tells whether a mover may still work, or be told to stop.
+func (m *moment) works() bool { return m.in(InProgress, Canceling) && !m.moved() }
 
 // stale tells whether the mover that is seen was given up before.
 func (m *moment) stale() bool {

@@ -65,7 +65,7 @@ func newSpace(phase Phase, dimensions []dimension) space {
 func (s space) at(number int, m *moment) {
 	*m = moment{Limits: DefaultLimits()}
 	m.State.Phase, m.State.CreatedAt = s.phase, now().Add(-24*time.Hour)
-	m.Seen.Now, m.Seen.Here, m.Seen.Unreadable = now(), here, "it is garbage"
+	m.Seen.Now, m.Seen.Here, m.Seen.Unreadable, m.Seen.Awaits = now(), here, "it is garbage", "a claim that does not exist"
 	for _, d := range s.dimensions {
 		d[number%len(d)](m)
 		number /= len(d)
@@ -90,17 +90,15 @@ func only(phase Phase) []dimension {
 	}, time.Hour)
 	switch phase {
 	case "", New:
-		return []dimension{eligible(), room(), refusal(), ages(func(m *moment, at time.Time) { m.State.CreatedAt = at })}
+		return []dimension{eligible(), room(), refusal(), local(), consumes(), foreigners(), ages(func(m *moment, at time.Time) { m.State.CreatedAt = at })}
 	case Accepted:
-		return []dimension{sinceAccepted(), noSource(), exposeErr(), room(), slot()}
+		return []dimension{sinceAccepted(), noSource(), diagnosis(), near(), local(), slot()}
 	case Prepared:
-		return []dimension{onNode(), progress(), noSource(), slot(), ages(func(m *moment, at time.Time) { m.State.AcceptedAt = at })}
-	case InProgress:
-		return []dimension{begun, progress(), started(), noSource(), slot()}
-	case Canceling:
-		return []dimension{begun, progress(), started(), noSource(), slot()}
+		return []dimension{onNode(), progress(), noSource(), slot(), local(), ages(func(m *moment, at time.Time) { m.State.AcceptedAt = at })}
+	case InProgress, Canceling:
+		return []dimension{begun, progress(), started(), noSource(), local(), delivery()}
 	case Completed, Failed, Canceled:
-		return []dimension{begun, progress(), noSource()}
+		return []dimension{begun, progress(), noSource(), remains(), consumes()}
 	}
 	return []dimension{begun}
 }
@@ -151,7 +149,7 @@ func results(exposure build.Exposure) []*Outcome {
 		return []*Outcome{nil}
 	}
 	snapshot := &Outcome{SnapshotID: "snap", Path: "/uid", TotalBytes: 100, IncrementalBytes: 10}
-	return []*Outcome{nil, snapshot, {Path: "/uid", Empty: true}}
+	return []*Outcome{nil, snapshot, {Path: "/uid", Note: "volume was empty"}}
 }
 
 // asked are the ways to be told to stop: not, by a cancel, by a deletion, by both, and how long ago.
@@ -223,8 +221,31 @@ func refusal() dimension {
 	return oneOf(func(m *moment, why string) { m.State.Refusal = why }, "", "uploader is not supported")
 }
 
-func exposeErr() dimension {
-	return oneOf(func(m *moment, why string) { m.Seen.ExposeErr = why }, "", "quota exceeded")
+func diagnosis() dimension {
+	return oneOf(func(m *moment, why string) { m.Seen.Diagnosis = why }, "", "quota exceeded")
+}
+
+func near() dimension       { return either(func(m *moment, is bool) { m.Seen.Near = is }) }
+func local() dimension      { return either(func(m *moment, is bool) { m.State.Local = is }) }
+func consumes() dimension   { return either(func(m *moment, is bool) { m.State.Consumes = is }) }
+func foreigners() dimension { return either(func(m *moment, is bool) { m.State.Foreign = is }) }
+func remains() dimension    { return either(func(m *moment, is bool) { m.Seen.Remains = is }) }
+
+// delivery is what becomes of what was restored: nothing is to be done with it, it is not moved yet, it is
+// moved and there is time left to deliver it or not, it is delivered.
+func delivery() dimension {
+	moved := func(ago time.Duration, delivered bool) choice {
+		return func(m *moment) {
+			m.Seen.Delivers, m.Seen.Delivered = true, delivered
+			m.State.MovedAt = now().Add(-ago)
+		}
+	}
+	timeout := DefaultLimits().DeliverTimeout
+	return dimension{
+		func(*moment) {},
+		func(m *moment) { m.Seen.Delivers = true },
+		moved(timeout-tick, false), moved(timeout, false), moved(timeout, true),
+	}
 }
 
 // stride is a prime larger than the number of situations: steps of it visit each of them once, and

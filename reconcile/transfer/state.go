@@ -31,8 +31,8 @@ func Phases() []Phase {
 // Terminal tells whether a phase never changes again.
 func (p Phase) Terminal() bool { return p == Completed || p == Failed || p == Canceled }
 
-// TakesSlot tells whether a mover works, or may work, in this phase.
-func (p Phase) TakesSlot() bool { return p == InProgress || p == Canceling }
+// HasStarted tells whether a mover was told to work, in this phase.
+func (p Phase) HasStarted() bool { return p == InProgress || p == Canceling }
 
 // HasMover tells whether there must be a mover in this phase, or one was lost.
 func (p Phase) HasMover() bool { return p == Prepared || p == InProgress || p == Canceling }
@@ -45,11 +45,11 @@ type Progress struct {
 	Total, Done int64
 }
 
-// Outcome is what a mover leaves behind when it succeeds.
+// Outcome is what a mover leaves behind when it succeeds. Movers of restores leave TotalBytes only.
 type Outcome struct {
 	SnapshotID       string // of the kopia repository; empty when the volume was empty
 	Path             string // as the mover saw the volume
-	Empty            bool   // the volume was empty, so there is no snapshot
+	Note             string // what Velero says of a volume that was empty
 	TotalBytes       int64
 	IncrementalBytes int64 // new or changed since the last snapshot
 }
@@ -57,20 +57,30 @@ type Outcome struct {
 // State is what the kinds have in common, copied out of the custom resource.
 type State struct {
 	Phase       Phase
+	Local       bool   // its mover belongs where a pod is: everything is done by the agent of that node
+	Consumes    bool   // the snapshot that it names goes with it, even if it was never accepted
+	Foreign     bool   // it is for another data mover than Velero's own
 	Cancel      bool   // spec.cancel
 	Deleting    bool   // deletionTimestamp is set; not the same as Cancel
 	Finalizer   bool   // ours is there
 	Refusal     string // why it can never be served; empty if it can
+	Acceptor    string // whose agent exposes it; kinds whose movers belong to a pod have Node instead
 	Node        string // where the mover is followed
+	NodeOS      string // of that node: only kinds that report it
 	Message     string
 	CreatedAt   time.Time
 	AcceptedAt  time.Time
 	StartedAt   time.Time
+	MovedAt     time.Time     // the mover succeeded, and only the delivery is left
+	DeliverIn   time.Duration // what the delivery may take; zero is Limits.DeliverTimeout
 	CompletedAt time.Time
 	Restarts    int // movers that were lost and replaced
 	Progress    Progress
 	Outcome     Outcome
 }
+
+// TakesSlot tells whether a mover works, or may work.
+func (s State) TakesSlot() bool { return s.Phase.HasStarted() && s.MovedAt.IsZero() }
 
 // Seen is what there is to know besides the custom resource. Everything in it is a value.
 type Seen struct {
@@ -79,17 +89,22 @@ type Seen struct {
 	Here       string    // the node of this agent
 	Mine       bool      // this agent accepts and exposes it
 	Follow     bool      // this agent follows its mover
+	Near       bool      // this agent follows what runs where the mover runs
 	Eligible   bool      // what it waits for before it may be accepted is there
+	Awaits     string    // then: nothing; else what it waits for
 	Room       bool      // one more may be prepared in the cluster
-	Slot       bool      // one more mover may run on this node, and this one is next
+	Slot       bool      // one more mover may run on its node, and this one is next
 	SourceGone bool      // the pod whose volume it is does not exist any more
 	Exposure   build.Exposure
-	ExposeErr  string    // why the last attempt to expose it failed; empty if none did
+	Remains    bool      // something of the exposure exists besides the mover
+	Diagnosis  string    // what keeps the mover from running, besides what the exposure says
 	Started    bool      // its mover has said that the data path started
 	Progress   Progress  // what its mover said last
 	ProgressAt time.Time // and when
 	Result     *Outcome  // of a mover that succeeded; nil if what it left cannot be read
 	Unreadable string    // then: why
+	Delivers   bool      // what the mover restored is still to be delivered once it has succeeded
+	Delivered  bool      // it has been
 }
 
 // Limits are the bounds of the protocol.
@@ -97,6 +112,7 @@ type Limits struct {
 	PrepareTimeout time.Duration // from accepting to a running mover (Velero's --data-mover-prepare-timeout)
 	CancelGrace    time.Duration // from a cancel to the deletion of the mover
 	RestartDelay   time.Duration // before the second mover; doubles with each further one
+	DeliverTimeout time.Duration // from a mover's success to the delivery of what it restored, where the resource does not say
 	Retries        int           // movers that may be lost before the transfer fails
 }
 
@@ -106,6 +122,7 @@ func DefaultLimits() Limits {
 		PrepareTimeout: 30 * time.Minute,
 		CancelGrace:    5 * time.Minute,
 		RestartDelay:   10 * time.Second,
+		DeliverTimeout: 10 * time.Minute,
 		Retries:        3,
 	}
 }
@@ -115,10 +132,12 @@ type Action int
 
 // The effects that a step can ask for.
 const (
-	Wait   Action = iota // nothing now; an event or the timer wakes it
-	Write                // write State to the custom resource
-	Expose               // make the mover, or what it still lacks
-	Remove               // remove what was exposed
+	Wait    Action = iota // nothing now; an event or the timer wakes it
+	Write                 // write State to the custom resource
+	Expose                // make the mover, or what it still lacks
+	Deliver               // put what was restored where it belongs
+	Keep                  // give the delivery up: keep what was restored, and fail
+	Remove                // remove what was exposed
 )
 
 // Step is what is to be done next.

@@ -21,6 +21,9 @@ const (
 	cannotRun  mood = "cannot run"
 	neverRuns  mood = "never runs"
 	keepsDying mood = "is evicted again and again"
+
+	restores      mood = "restores what is to be delivered"
+	cannotDeliver mood = "restores for a claim that is gone"
 )
 
 // toy is a cluster with one transfer, a mover and a clock that jumps. Every move is one step of the
@@ -35,6 +38,9 @@ type toy struct {
 	movers     int // made so far
 	unseen     int // of those, vanished before it was prepared: like one that was never made
 
+	delivers  bool
+	delivered int // steps of the delivery
+
 	canceledAt time.Time // all that the agent remembers
 }
 
@@ -44,7 +50,7 @@ type mover struct {
 }
 
 func newToy(m mood) *toy {
-	return &toy{mood: m, clock: now(), state: State{CreatedAt: now()}}
+	return &toy{mood: m, clock: now(), state: State{CreatedAt: now()}, delivers: m == restores || m == cannotDeliver}
 }
 
 // clean tells whether the transfer has ended and left nothing behind.
@@ -57,8 +63,9 @@ func (c *toy) look() Seen {
 		c.canceledAt = c.clock
 	}
 	seen := Seen{
-		Now: c.clock, CanceledAt: c.canceledAt, Here: here, Mine: true, Follow: true,
+		Now: c.clock, CanceledAt: c.canceledAt, Here: here, Mine: true, Follow: true, Near: true,
 		Eligible: true, Room: true, Slot: true, SourceGone: c.sourceGone,
+		Delivers: c.delivers, Delivered: c.delivered == deliverySteps,
 	}
 	if c.mover == nil {
 		return seen
@@ -85,6 +92,10 @@ func (c *toy) move() error {
 		return c.remove()
 	case Expose:
 		return c.expose()
+	case Deliver:
+		return c.deliver()
+	case Keep:
+		return c.write(NotDelivered(c.state, c.look(), "the target claim is gone; kept as volume v").State)
 	case Wait:
 	}
 	switch {
@@ -122,6 +133,22 @@ func (c *toy) remove() error {
 		c.mover.seen.Condition = build.Ending
 	default: // the kubelet has nothing to stop
 		c.mover = nil
+	}
+	return nil
+}
+
+// deliverySteps are what it takes to deliver; the first removes the mover.
+const deliverySteps = 3
+
+func (c *toy) deliver() error {
+	if c.delivered == deliverySteps {
+		return errors.New("it is delivered already")
+	}
+	c.mover = nil
+	if c.mood != cannotDeliver {
+		c.delivered++
+	} else {
+		c.clock = c.clock.Add(time.Minute)
 	}
 	return nil
 }

@@ -1,0 +1,37 @@
+package transfer
+
+import (
+	"fmt"
+
+	corev1 "k8s.io/api/core/v1"
+	storagev1 "k8s.io/api/storage/v1"
+	"k8s.io/utils/ptr"
+)
+
+// restoreWait is the init container in which a pod waits for its volumes (Velero's pod volume restore action).
+const restoreWait = "restore-wait"
+
+// annotationSelectedNode is set by the scheduler on a claim that waits for its first consumer.
+const annotationSelectedNode = "volume.kubernetes.io/selected-node"
+
+// AwaitsInit says what a restore to a volume of the pod waits for; empty if it can begin.
+func AwaitsInit(pod *corev1.Pod) string {
+	if pod == nil {
+		return "its pod does not run here"
+	}
+	for _, status := range pod.Status.InitContainerStatuses {
+		if status.Name == restoreWait && status.State.Running != nil {
+			return ""
+		}
+	}
+	return fmt.Sprintf("init container %s of pod %s/%s does not run", restoreWait, pod.Namespace, pod.Name)
+}
+
+// AwaitsConsumer says what a restore to the claim waits for; empty if it can begin.
+func AwaitsConsumer(claim *corev1.PersistentVolumeClaim, class *storagev1.StorageClass) string {
+	mode := ptr.Deref(class.VolumeBindingMode, storagev1.VolumeBindingImmediate)
+	if mode == storagev1.VolumeBindingImmediate || claim.Annotations[annotationSelectedNode] != "" {
+		return ""
+	}
+	return fmt.Sprintf("claim %s/%s has no consumer, and storage class %s waits for the first", claim.Namespace, claim.Name, class.Name)
+}

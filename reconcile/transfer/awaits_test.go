@@ -1,0 +1,47 @@
+package transfer
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	corev1 "k8s.io/api/core/v1"
+	storagev1 "k8s.io/api/storage/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+func TestARestoreWaitsForTheInitContainer(t *testing.T) {
+	running := corev1.ContainerState{Running: &corev1.ContainerStateRunning{}}
+	ended := corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{}}
+	with := func(statuses ...corev1.ContainerStatus) *corev1.Pod {
+		return &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "app", Name: "db"}, Status: corev1.PodStatus{InitContainerStatuses: statuses}}
+	}
+	waits := "init container restore-wait of pod app/db does not run"
+	for name, test := range map[string]struct {
+		pod    *corev1.Pod
+		awaits string
+	}{
+		"no pod":                       {nil, "its pod does not run here"},
+		"a pod that was just bound":    {with(), waits},
+		"another one runs before it":   {with(corev1.ContainerStatus{Name: "setup", State: running}, corev1.ContainerStatus{Name: "restore-wait"}), waits},
+		"it runs":                      {with(corev1.ContainerStatus{Name: "restore-wait", State: running}), ""},
+		"it runs though not the first": {with(corev1.ContainerStatus{Name: "setup", State: ended}, corev1.ContainerStatus{Name: "restore-wait", State: running}), ""},
+		"it is over":                   {with(corev1.ContainerStatus{Name: "restore-wait", State: ended}), waits},
+		"that of Velero before 1.16":   {with(corev1.ContainerStatus{Name: "restic-wait", State: running}), waits},
+	} {
+		require.Equal(t, test.awaits, AwaitsInit(test.pod), name)
+	}
+}
+
+func TestARestoreWaitsForTheFirstConsumer(t *testing.T) {
+	waits, binds := storagev1.VolumeBindingWaitForFirstConsumer, storagev1.VolumeBindingImmediate
+	class := func(mode *storagev1.VolumeBindingMode) *storagev1.StorageClass {
+		return &storagev1.StorageClass{ObjectMeta: metav1.ObjectMeta{Name: "fast"}, VolumeBindingMode: mode}
+	}
+	claim := &corev1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{Namespace: "app", Name: "data"}}
+	placed := claim.DeepCopy()
+	placed.Annotations = map[string]string{"volume.kubernetes.io/selected-node": "n1"}
+	require.Equal(t, "claim app/data has no consumer, and storage class fast waits for the first", AwaitsConsumer(claim, class(&waits)))
+	require.Empty(t, AwaitsConsumer(placed, class(&waits)))
+	require.Empty(t, AwaitsConsumer(claim, class(&binds)))
+	require.Empty(t, AwaitsConsumer(claim, class(nil)), "Immediate is the default")
+}

@@ -1,0 +1,59 @@
+package transfer
+
+import (
+	"cmp"
+	"time"
+
+	velerov1 "github.com/vmware-tanzu/velero/pkg/apis/velero/v1"
+	velerov2 "github.com/vmware-tanzu/velero/pkg/apis/velero/v2alpha1"
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/lateen-project/lateen/exposer/build"
+)
+
+// DataDownload is the kind that restores into a volume of its own, which is then delivered to a claim.
+func DataDownload() Kind[*velerov2.DataDownload] {
+	return Kind[*velerov2.DataDownload]{
+		Name:     "datadownload",
+		PodLabel: velerov1.DataDownloadLabel,
+		GVK:      velerov2.SchemeGroupVersion.WithKind("DataDownload"),
+		Copy:     (*velerov2.DataDownload).DeepCopy,
+		Get:      getDataDownload,
+		Set:      setDataDownload,
+		Movement: moveDataDownload,
+		Result:   readRestore,
+		Restores: true,
+		Delivers: true,
+	}
+}
+
+func getDataDownload(dd *velerov2.DataDownload) State {
+	state := commonState(dd, finalizerData)
+	status := dd.Status
+	state.Phase, state.Cancel, state.Foreign = Phase(status.Phase), dd.Spec.Cancel, foreign(dd.Spec.DataMover)
+	state.Acceptor, state.Node = status.AcceptedByNode, status.Node
+	state.DeliverIn = dd.Spec.OperationTimeout.Duration
+	state.Message = status.Message
+	state.AcceptedAt, state.StartedAt, state.CompletedAt = timeOf(status.AcceptedTimestamp), timeOf(status.StartTimestamp), timeOf(status.CompletionTimestamp)
+	state.Progress = Progress{Total: status.Progress.TotalBytes, Done: status.Progress.BytesDone}
+	return state
+}
+
+func setDataDownload(dd *velerov2.DataDownload, state State) {
+	setCommon(dd, state, finalizerData)
+	dd.Spec.Cancel = state.Cancel
+	status := &dd.Status
+	status.Phase, status.Message = velerov2.DataDownloadPhase(state.Phase), state.Message
+	status.AcceptedByNode, status.Node = state.Acceptor, state.Node
+	status.AcceptedTimestamp, status.StartTimestamp, status.CompletionTimestamp = timestamp(state.AcceptedAt), timestamp(state.StartedAt), timestamp(state.CompletedAt)
+	status.Progress.TotalBytes, status.Progress.BytesDone = state.Progress.Total, state.Progress.Done
+}
+
+func moveDataDownload(dd *velerov2.DataDownload, resourceTimeout time.Duration) build.Movement {
+	move := commonMovement(dd)
+	move.Command = command(dd, cmp.Or(dd.Spec.OperationTimeout.Duration, resourceTimeout), "data-mover", "restore", "--data-download="+dd.Name)
+	move.NamesMode, move.Group, move.OS = true, groupRestores, cmp.Or(nodeOS(dd.Spec.NodeOS), corev1.Linux)
+	move.Restores, move.SnapshotSize = true, dd.Spec.SnapshotSize
+	move.Source.Target = &build.TargetSource{Namespace: dd.Spec.TargetVolume.Namespace, Claim: dd.Spec.TargetVolume.PVC}
+	return move
+}

@@ -1,0 +1,78 @@
+package transfer
+
+import (
+	"cmp"
+	"fmt"
+	"time"
+
+	velerov1 "github.com/vmware-tanzu/velero/pkg/apis/velero/v1"
+	velerov2 "github.com/vmware-tanzu/velero/pkg/apis/velero/v2alpha1"
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/lateen-project/lateen/exposer/build"
+)
+
+// finalizerData is Velero's finalizer of DataUploads and DataDownloads.
+const finalizerData = "velero.io/data-upload-download-finalizer"
+
+// DataUpload is the kind that reads a CSI snapshot, on whatever node its mover comes to run.
+func DataUpload() Kind[*velerov2.DataUpload] {
+	return Kind[*velerov2.DataUpload]{
+		Name:     "dataupload",
+		PodLabel: velerov1.DataUploadLabel,
+		GVK:      velerov2.SchemeGroupVersion.WithKind("DataUpload"),
+		Copy:     (*velerov2.DataUpload).DeepCopy,
+		Get:      getDataUpload,
+		Set:      setDataUpload,
+		Movement: moveDataUpload,
+		Result:   readBackup("volume was empty so no data was upload"),
+	}
+}
+
+func getDataUpload(du *velerov2.DataUpload) State {
+	state := commonState(du, finalizerData)
+	status := du.Status
+	state.Phase, state.Cancel = Phase(status.Phase), du.Spec.Cancel
+	state.Consumes, state.Foreign = true, foreign(du.Spec.DataMover)
+	state.Acceptor, state.Node, state.NodeOS = status.AcceptedByNode, status.Node, string(status.NodeOS)
+	state.Message = status.Message
+	state.AcceptedAt, state.StartedAt, state.CompletedAt = timeOf(status.AcceptedTimestamp), timeOf(status.StartTimestamp), timeOf(status.CompletionTimestamp)
+	state.Progress = Progress{Total: status.Progress.TotalBytes, Done: status.Progress.BytesDone}
+	state.Outcome = Outcome{SnapshotID: status.SnapshotID, Path: status.Path, IncrementalBytes: status.IncrementalBytes}
+	if du.Spec.SnapshotType != velerov2.SnapshotTypeCSI || du.Spec.CSISnapshot == nil {
+		state.Refusal = fmt.Sprintf("snapshot type %q is not supported by Lateen; run it with the data mover that knows it", du.Spec.SnapshotType)
+	}
+	return state
+}
+
+func setDataUpload(du *velerov2.DataUpload, state State) {
+	setCommon(du, state, finalizerData)
+	du.Spec.Cancel = state.Cancel
+	status := &du.Status
+	status.Phase, status.Message = velerov2.DataUploadPhase(state.Phase), state.Message
+	status.AcceptedByNode, status.Node, status.NodeOS = state.Acceptor, state.Node, velerov2.NodeOS(state.NodeOS)
+	status.AcceptedTimestamp, status.StartTimestamp, status.CompletionTimestamp = timestamp(state.AcceptedAt), timestamp(state.StartedAt), timestamp(state.CompletedAt)
+	status.Progress.TotalBytes, status.Progress.BytesDone = state.Progress.Total, state.Progress.Done
+	status.SnapshotID, status.Path, status.IncrementalBytes = state.Outcome.SnapshotID, state.Outcome.Path, state.Outcome.IncrementalBytes
+}
+
+func moveDataUpload(du *velerov2.DataUpload, resourceTimeout time.Duration) build.Movement {
+	move := commonMovement(du)
+	move.Command = command(du, cmp.Or(du.Spec.OperationTimeout.Duration, resourceTimeout), "data-mover", "backup", "--data-upload="+du.Name)
+	move.NamesMode, move.Group = true, groupSnapshots
+	if snapshot := du.Spec.CSISnapshot; snapshot != nil {
+		move.Source.Snapshot = &build.SnapshotSource{
+			Namespace: du.Spec.SourceNamespace, Snapshot: snapshot.VolumeSnapshot, Class: snapshot.SnapshotClass,
+			Claim: du.Spec.SourcePVC, StorageClass: snapshot.StorageClass,
+		}
+	}
+	return move
+}
+
+// nodeOS is an operating system that a resource asks for; empty if it leaves the choice.
+func nodeOS(os velerov2.NodeOS) corev1.OSName {
+	if os == velerov2.NodeOSAuto {
+		return ""
+	}
+	return corev1.OSName(os)
+}

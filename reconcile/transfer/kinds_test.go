@@ -1,0 +1,243 @@
+package transfer
+
+import (
+	"reflect"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	velerov1 "github.com/vmware-tanzu/velero/pkg/apis/velero/v1"
+	velerov2 "github.com/vmware-tanzu/velero/pkg/apis/velero/v2alpha1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/lateen-project/lateen/exposer/build"
+)
+
+// fill gives every field of a value something that is not zero, so that a field which is forgotten
+// shows. Depth bounds it.
+func fill(v reflect.Value, depth int) {
+	if depth == 0 || !v.CanSet() {
+		return
+	}
+	switch v.Kind() {
+	case reflect.String:
+		v.SetString("filled")
+	case reflect.Bool:
+		v.SetBool(true)
+	case reflect.Int, reflect.Int32, reflect.Int64:
+		v.SetInt(7)
+	case reflect.Pointer:
+		v.Set(reflect.New(v.Type().Elem()))
+		fill(v.Elem(), depth-1)
+	case reflect.Slice:
+		v.Set(reflect.MakeSlice(v.Type(), 1, 1))
+		fill(v.Index(0), depth-1)
+	case reflect.Map:
+		key, value := reflect.New(v.Type().Key()).Elem(), reflect.New(v.Type().Elem()).Elem()
+		fill(key, depth-1)
+		fill(value, depth-1)
+		v.Set(reflect.MakeMap(v.Type()))
+		v.SetMapIndex(key, value)
+	case reflect.Struct:
+		if v.Type() == reflect.TypeFor[metav1.Time]() {
+			v.Set(reflect.ValueOf(metav1.NewTime(now())))
+			return
+		}
+		for _, field := range v.Fields() {
+			fill(field, depth-1)
+		}
+	default:
+	}
+}
+
+// sample is a kind with what a test needs to know of it.
+type sample[T Object] struct {
+	kind      Kind[T]
+	finalizer string
+	empty     func() T // a resource without anything
+	setPhase  func(object T, phase Phase)
+	clear     func(object T) // what belongs to us: the cancel and the status, but for what we never write
+	unread    []string       // fields of State that this kind has no place for
+}
+
+func podVolumeBackups() sample[*velerov1.PodVolumeBackup] {
+	return sample[*velerov1.PodVolumeBackup]{
+		kind: PodVolumeBackup(), finalizer: finalizerPodVolume,
+		empty:    func() *velerov1.PodVolumeBackup { return &velerov1.PodVolumeBackup{} },
+		setPhase: func(o *velerov1.PodVolumeBackup, phase Phase) { o.Status.Phase = velerov1.PodVolumeBackupPhase(phase) },
+		clear:    func(o *velerov1.PodVolumeBackup) { o.Spec.Cancel, o.Status = false, velerov1.PodVolumeBackupStatus{} },
+		unread:   []string{"Consumes", "Foreign", "Acceptor", "NodeOS", "DeliverIn"},
+	}
+}
+
+func podVolumeRestores() sample[*velerov1.PodVolumeRestore] {
+	return sample[*velerov1.PodVolumeRestore]{
+		kind: PodVolumeRestore(), finalizer: finalizerPodVolume,
+		empty: func() *velerov1.PodVolumeRestore { return &velerov1.PodVolumeRestore{} },
+		setPhase: func(o *velerov1.PodVolumeRestore, phase Phase) {
+			o.Status.Phase = velerov1.PodVolumeRestorePhase(phase)
+		},
+		clear:  func(o *velerov1.PodVolumeRestore) { o.Spec.Cancel, o.Status = false, velerov1.PodVolumeRestoreStatus{} },
+		unread: []string{"Consumes", "Foreign", "Acceptor", "NodeOS", "Outcome", "DeliverIn"},
+	}
+}
+
+func dataUploads() sample[*velerov2.DataUpload] {
+	return sample[*velerov2.DataUpload]{
+		kind: DataUpload(), finalizer: finalizerData,
+		empty:    func() *velerov2.DataUpload { return &velerov2.DataUpload{} },
+		setPhase: func(o *velerov2.DataUpload, phase Phase) { o.Status.Phase = velerov2.DataUploadPhase(phase) },
+		clear: func(o *velerov2.DataUpload) {
+			o.Spec.Cancel, o.Status = false, velerov2.DataUploadStatus{DataMoverResult: o.Status.DataMoverResult}
+		},
+		unread: []string{"Local", "DeliverIn"},
+	}
+}
+
+func dataDownloads() sample[*velerov2.DataDownload] {
+	return sample[*velerov2.DataDownload]{
+		kind: DataDownload(), finalizer: finalizerData,
+		empty:    func() *velerov2.DataDownload { return &velerov2.DataDownload{} },
+		setPhase: func(o *velerov2.DataDownload, phase Phase) { o.Status.Phase = velerov2.DataDownloadPhase(phase) },
+		clear:    func(o *velerov2.DataDownload) { o.Spec.Cancel, o.Status = false, velerov2.DataDownloadStatus{} },
+		unread:   []string{"Local", "Consumes", "NodeOS", "Outcome", "Refusal"},
+	}
+}
+
+// filled is a resource in which nothing is zero.
+func (k sample[T]) filled(phase Phase) T {
+	object := k.empty()
+	fill(reflect.ValueOf(object).Elem(), 8)
+	k.setPhase(object, phase)
+	labels := map[string]string{velerov1.BackupUIDLabel: "uid"}
+	if phase == Accepted || phase == Prepared {
+		labels[labelExposing] = "true"
+	}
+	object.SetLabels(labels)
+	object.SetAnnotations(map[string]string{
+		"velero.io/pvc-name": "claim", annotationRestarts: "2", annotationMoved: now().UTC().Format(time.RFC3339),
+	})
+	object.SetFinalizers([]string{"somebody/else", k.finalizer})
+	return object
+}
+
+func (k sample[T]) test(t *testing.T) {
+	t.Helper()
+	for _, phase := range append(Phases(), "") {
+		t.Run("is written back as it was read in phase "+string(phase), func(t *testing.T) {
+			object := k.filled(phase)
+			written := k.kind.Copy(object)
+			k.kind.Set(written, k.kind.Get(object))
+			require.Equal(t, object, written)
+			require.Equal(t, k.kind.Get(object), k.kind.Get(written))
+		})
+	}
+	t.Run("is read whole", func(t *testing.T) {
+		state := reflect.ValueOf(k.kind.Get(k.filled(InProgress)))
+		for field, value := range state.Fields() {
+			require.Equalf(t, slices.Contains(k.unread, field.Name), value.IsZero(), "field %s", field.Name)
+		}
+	})
+	t.Run("keeps what is not ours: spec, labels, annotations and finalizers of others", func(t *testing.T) {
+		object := k.filled(Accepted)
+		want := k.kind.Copy(object)
+		want.SetLabels(map[string]string{velerov1.BackupUIDLabel: "uid"})
+		want.SetFinalizers([]string{"somebody/else"})
+		k.clear(want)
+		k.kind.Set(object, State{})
+		require.Equal(t, want, object)
+	})
+}
+
+func TestPodVolumeBackupAsAResource(t *testing.T)  { podVolumeBackups().test(t) }
+func TestPodVolumeRestoreAsAResource(t *testing.T) { podVolumeRestores().test(t) }
+func TestDataUploadAsAResource(t *testing.T)       { dataUploads().test(t) }
+func TestDataDownloadAsAResource(t *testing.T)     { dataDownloads().test(t) }
+
+// TestMovements are what each kind asks for, literally (velero-protocol 0, 2.1 and 3.1).
+func TestMovements(t *testing.T) {
+	meta := metav1.ObjectMeta{Namespace: "velero", Name: "x", UID: "uid"}
+	pod := corev1.ObjectReference{Namespace: "app", Name: "db", UID: "pod-uid"}
+	base := build.Movement{Name: "x", Namespace: "velero", UID: "uid"}
+	with := func(change func(*build.Movement)) build.Movement {
+		wanted := base
+		change(&wanted)
+		return wanted
+	}
+	t.Run("of a PodVolumeBackup", func(t *testing.T) {
+		pvb := &velerov1.PodVolumeBackup{ObjectMeta: meta, Spec: velerov1.PodVolumeBackupSpec{Pod: pod, Volume: "data"}}
+		require.Equal(t, with(func(m *build.Movement) {
+			m.Command = []string{"pod-volume", "backup", "--pod-volume-backup=x", "--volume-path=/uid", "--resource-timeout=10m0s"}
+			m.Source.PodVolume = &build.PodVolumeSource{Pod: pod, Volume: "data"}
+		}), PodVolumeBackup().Movement(pvb, 10*time.Minute))
+	})
+	t.Run("of a PodVolumeRestore", func(t *testing.T) {
+		pvr := &velerov1.PodVolumeRestore{ObjectMeta: meta, Spec: velerov1.PodVolumeRestoreSpec{Pod: pod, Volume: "data", SnapshotSize: 9}}
+		require.Equal(t, with(func(m *build.Movement) {
+			m.Command = []string{"pod-volume", "restore", "--pod-volume-restore=x", "--volume-path=/uid", "--resource-timeout=10m0s"}
+			m.Restores, m.SnapshotSize = true, 9
+			m.Source.PodVolume = &build.PodVolumeSource{Pod: pod, Volume: "data"}
+		}), PodVolumeRestore().Movement(pvr, 10*time.Minute))
+	})
+	t.Run("of a DataUpload", func(t *testing.T) {
+		du := &velerov2.DataUpload{ObjectMeta: meta, Spec: velerov2.DataUploadSpec{
+			SourceNamespace: "app", SourcePVC: "claim", OperationTimeout: metav1.Duration{Duration: time.Minute},
+			CSISnapshot: &velerov2.CSISnapshotSpec{VolumeSnapshot: "snap", StorageClass: "fast", SnapshotClass: "snaps"},
+		}}
+		require.Equal(t, with(func(m *build.Movement) {
+			m.Command = []string{"data-mover", "backup", "--data-upload=x", "--volume-path=/uid", "--resource-timeout=1m0s"}
+			m.NamesMode, m.Group = true, "snapshot-exposer"
+			m.Source.Snapshot = &build.SnapshotSource{Namespace: "app", Snapshot: "snap", Class: "snaps", Claim: "claim", StorageClass: "fast"}
+		}), DataUpload().Movement(du, 10*time.Minute))
+	})
+	t.Run("of a DataDownload", func(t *testing.T) {
+		dd := &velerov2.DataDownload{ObjectMeta: meta, Spec: velerov2.DataDownloadSpec{
+			TargetVolume: velerov2.TargetVolumeSpec{Namespace: "app", PVC: "claim"}, NodeOS: velerov2.NodeOSAuto, SnapshotSize: 9,
+		}}
+		require.Equal(t, with(func(m *build.Movement) {
+			m.Command = []string{"data-mover", "restore", "--data-download=x", "--volume-path=/uid", "--resource-timeout=10m0s"}
+			m.NamesMode, m.Group, m.OS, m.Restores, m.SnapshotSize = true, "generic-restore-exposer", corev1.Linux, true, 9
+			m.Source.Target = &build.TargetSource{Namespace: "app", Claim: "claim"}
+		}), DataDownload().Movement(dd, 10*time.Minute))
+	})
+}
+
+func TestKindsNameTheirMoversAsVeleroDoes(t *testing.T) {
+	for label, gvk := range map[string]string{
+		PodVolumeBackup().PodLabel: PodVolumeBackup().GVK.String(), PodVolumeRestore().PodLabel: PodVolumeRestore().GVK.String(),
+		DataUpload().PodLabel: DataUpload().GVK.String(), DataDownload().PodLabel: DataDownload().GVK.String(),
+	} {
+		require.Equal(t, map[string]string{
+			"velero.io/pod-volume-backup": "velero.io/v1, Kind=PodVolumeBackup", "velero.io/pod-volume-restore": "velero.io/v1, Kind=PodVolumeRestore",
+			"velero.io/data-upload": "velero.io/v2alpha1, Kind=DataUpload", "velero.io/data-download": "velero.io/v2alpha1, Kind=DataDownload",
+		}[label], gvk)
+	}
+}
+
+func TestOnlyVelerosOwnDataMoverIsServed(t *testing.T) {
+	for mover, foreign := range map[string]bool{"": false, "velero": false, "other": true} {
+		require.Equal(t, foreign, DataUpload().Get(&velerov2.DataUpload{Spec: velerov2.DataUploadSpec{DataMover: mover}}).Foreign, mover)
+		require.Equal(t, foreign, DataDownload().Get(&velerov2.DataDownload{Spec: velerov2.DataDownloadSpec{DataMover: mover}}).Foreign, mover)
+	}
+}
+
+func TestOnlyCSISnapshotsAreServed(t *testing.T) {
+	du := &velerov2.DataUpload{Spec: velerov2.DataUploadSpec{SnapshotType: "CSI", CSISnapshot: &velerov2.CSISnapshotSpec{}}}
+	require.Empty(t, DataUpload().Get(du).Refusal)
+	du.Spec.SnapshotType = "EBS"
+	require.Contains(t, DataUpload().Get(du).Refusal, `"EBS"`)
+}
+
+func TestReadRestore(t *testing.T) {
+	outcome, err := readRestore(`{"target":{"byPath":"/uid","volumeMode":"Filesystem"},"totalBytes":3}`)
+	require.NoError(t, err)
+	require.Equal(t, Outcome{TotalBytes: 3}, outcome)
+	for message, says := range map[string]string{
+		"": "it is empty", "done": `"done"`, `{"snapshotID":"k1"}`: "it names no target", `{"target":{}`: "unexpected end",
+	} {
+		_, err := readRestore(message)
+		require.ErrorContains(t, err, says)
+	}
+}

@@ -1,0 +1,52 @@
+package transfer
+
+import (
+	"time"
+
+	velerov1 "github.com/vmware-tanzu/velero/pkg/apis/velero/v1"
+
+	"github.com/lateen-project/lateen/exposer/build"
+)
+
+// PodVolumeRestore is the kind that belongs to the node to which its target pod was scheduled.
+func PodVolumeRestore() Kind[*velerov1.PodVolumeRestore] {
+	return Kind[*velerov1.PodVolumeRestore]{
+		Name:     "podvolumerestore",
+		PodLabel: velerov1.PVRLabel,
+		GVK:      velerov1.SchemeGroupVersion.WithKind("PodVolumeRestore"),
+		Copy:     (*velerov1.PodVolumeRestore).DeepCopy,
+		Get:      getPodVolumeRestore,
+		Set:      setPodVolumeRestore,
+		Movement: movePodVolumeRestore,
+		Result:   readRestore,
+		Restores: true,
+	}
+}
+
+func getPodVolumeRestore(pvr *velerov1.PodVolumeRestore) State {
+	state := commonState(pvr, finalizerPodVolume)
+	status := pvr.Status
+	state.Phase, state.Cancel, state.Local, state.Node = Phase(status.Phase), pvr.Spec.Cancel, true, status.Node
+	state.Message = status.Message
+	state.AcceptedAt, state.StartedAt, state.CompletedAt = timeOf(status.AcceptedTimestamp), timeOf(status.StartTimestamp), timeOf(status.CompletionTimestamp)
+	state.Progress = Progress{Total: status.Progress.TotalBytes, Done: status.Progress.BytesDone}
+	state.Refusal = refuseUploader(pvr.Spec.UploaderType, "restore")
+	return state
+}
+
+func setPodVolumeRestore(pvr *velerov1.PodVolumeRestore, state State) {
+	setCommon(pvr, state, finalizerPodVolume)
+	pvr.Spec.Cancel = state.Cancel
+	status := &pvr.Status
+	status.Phase, status.Message, status.Node = velerov1.PodVolumeRestorePhase(state.Phase), state.Message, state.Node
+	status.AcceptedTimestamp, status.StartTimestamp, status.CompletionTimestamp = timestamp(state.AcceptedAt), timestamp(state.StartedAt), timestamp(state.CompletedAt)
+	status.Progress.TotalBytes, status.Progress.BytesDone = state.Progress.Total, state.Progress.Done
+}
+
+func movePodVolumeRestore(pvr *velerov1.PodVolumeRestore, resourceTimeout time.Duration) build.Movement {
+	move := commonMovement(pvr)
+	move.Command = command(pvr, resourceTimeout, "pod-volume", "restore", "--pod-volume-restore="+pvr.Name)
+	move.Restores, move.SnapshotSize = true, pvr.Spec.SnapshotSize
+	move.Source.PodVolume = &build.PodVolumeSource{Pod: pvr.Spec.Pod, Volume: pvr.Spec.Volume}
+	return move
+}

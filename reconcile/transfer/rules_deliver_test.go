@@ -1,0 +1,53 @@
+package transfer
+
+import "github.com/lateen-project/lateen/exposer/build"
+
+func deliveryRules() []rule {
+	return []rule{{
+		"a success that is still to be delivered is noted in one write, with the final progress, and nothing ends",
+		func(m *moment) bool {
+			result := m.Seen.Result
+			notes := m.works() && m.acts() && m.Seen.Delivers && m.is(build.Succeeded) && result != nil
+			if !notes {
+				return m.Step.Reason != ReasonMoved
+			}
+			return m.changes(func(s *State) {
+				s.MovedAt, s.Outcome, s.Message = m.Seen.Now, *result, result.Note
+				s.Progress = Progress{Total: result.TotalBytes, Done: result.TotalBytes}
+			})
+		},
+		input(func(_ *State, seen *Seen, _ *Limits) { seen.Delivers = false }),
+	}, {
+		"what was moved is delivered until its time is over, whatever becomes of the mover and whoever cancels",
+		func(m *moment) bool {
+			left := m.left(m.State.MovedAt, m.Limits.DeliverTimeout)
+			delivers := m.moved() && m.acts() && !m.Seen.Delivered && left > 0
+			return (m.Step.Action == Deliver) == delivers && implies(delivers, m.Step.After == left)
+		},
+		func(s State, seen Seen, lim Limits) Step {
+			if seen.Exposure.Condition == build.Lost {
+				s.MovedAt = s.MovedAt.Add(-lim.DeliverTimeout)
+			}
+			return Next(s, seen, lim)
+		},
+	}, {
+		"what is not delivered in time is kept, and nothing that was delivered is",
+		func(m *moment) bool {
+			late := m.moved() && m.acts() && !m.Seen.Delivered && m.left(m.State.MovedAt, m.Limits.DeliverTimeout) <= 0
+			return (m.Step.Action == Keep) == late
+		},
+		input(func(_ *State, _ *Seen, lim *Limits) { lim.DeliverTimeout++ }),
+	}, {
+		"what is delivered is Completed, and nothing else of it changes",
+		func(m *moment) bool {
+			return implies(m.moved() && m.acts() && m.Seen.Delivered, m.changes(func(s *State) {
+				s.Phase, s.CompletedAt = Completed, m.Seen.Now
+			}))
+		},
+		output(func(step *Step, s State, _ Seen) {
+			if step.Reason == ReasonCompleted && !s.MovedAt.IsZero() {
+				step.State.Progress = Progress{}
+			}
+		}),
+	}}
+}

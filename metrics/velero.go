@@ -12,6 +12,7 @@ type veleroMetrics struct {
 	enqueued, dequeued *prometheus.CounterVec
 	latency            *prometheus.HistogramVec
 	latest             *prometheus.GaugeVec
+	moved              map[string]*prometheus.CounterVec // DataUploads and DataDownloads, by kind and end
 }
 
 func newVeleroMetrics(node string) veleroMetrics {
@@ -26,13 +27,25 @@ func newVeleroMetrics(node string) veleroMetrics {
 		}, series),
 		latest: gauge("podVolume_pod_volume_operation_latency_seconds_gauge", "Time from start to completion of a PodVolumeBackup.", series...),
 	}
+	v.moved = map[string]*prometheus.CounterVec{}
+	for kind, name := range map[string]string{"dataupload": "data_upload", "datadownload": "data_download"} {
+		for phase, end := range map[string]string{"Completed": "success", "Failed": "failure", "Canceled": "cancel"} {
+			count := counter("podVolume_"+name+"_"+end+"_total", "Resources of that kind that ended so.", "node")
+			count.WithLabelValues(node)
+			v.moved[kind+" "+phase] = count
+		}
+	}
 	v.enqueued.WithLabelValues(node) // both exist from the start, as in Velero
 	v.dequeued.WithLabelValues(node)
 	return v
 }
 
 func (v veleroMetrics) collectors() []prometheus.Collector {
-	return []prometheus.Collector{v.enqueued, v.dequeued, v.latency, v.latest}
+	all := []prometheus.Collector{v.enqueued, v.dequeued, v.latency, v.latest}
+	for _, count := range v.moved {
+		all = append(all, count)
+	}
+	return all
 }
 
 // BackupStarted counts a PodVolumeBackup whose mover was started.
@@ -61,4 +74,14 @@ func (m *Metrics) BackupForgotten(name string) {
 	series := prometheus.Labels{"pod_volume_backup": name}
 	m.velero.latency.DeletePartialMatch(series)
 	m.velero.latest.DeletePartialMatch(series)
+}
+
+// DataMoved counts the end of a DataUpload or DataDownload as Velero does.
+func (m *Metrics) DataMoved(kind, phase string) {
+	if m == nil {
+		return
+	}
+	if count := m.velero.moved[kind+" "+phase]; count != nil {
+		count.WithLabelValues(m.node).Inc()
+	}
 }

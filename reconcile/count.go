@@ -14,7 +14,7 @@ func (t *Transfers[T]) Count(objects []T) []metrics.Count {
 	oldest := map[transfer.Phase]time.Duration{}
 	for _, object := range objects {
 		state := t.Kind.Get(object)
-		if !t.owns(state) {
+		if state.Foreign || !t.counts(state) {
 			continue
 		}
 		phase := phaseName(state.Phase)
@@ -29,4 +29,13 @@ func (t *Transfers[T]) Count(objects []T) []metrics.Count {
 		})
 	}
 	return counts
+}
+
+// counts tells whether this agent is the one that counts a resource, so that a sum over all agents is
+// true: those of no node, and those of an absent agent, are the coordinator's.
+func (t *Transfers[T]) counts(state transfer.State) bool {
+	if state.Node == t.Agent.Node {
+		return true
+	}
+	return t.Agent.Leads() && (state.Node == "" || t.Agent.Absent(state.Node))
 }

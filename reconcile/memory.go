@@ -1,14 +1,17 @@
 package reconcile
 
 import (
+	"slices"
 	"strings"
 	"sync"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/resourceversion"
 
+	"github.com/lateen-project/lateen/exposer"
 	"github.com/lateen-project/lateen/reconcile/transfer"
 )
 
@@ -23,9 +26,12 @@ type recollection[T any] struct {
 	written   T         // our last write, until the cache has it
 	ahead     bool      // the cache has not
 	canceled  time.Time // when a cancel was first seen
-	exposeErr string
+	obstacle  string    // what the last attempt to expose or to deliver met
 	made      int       // movers, counted up to the one that was made last
-	removed   types.UID // the mover that was deleted last
+	removed   []types.UID
+	logged    types.UID // the mover whose log was kept last
+	delivered bool
+	clean     bool      // nothing is left of its snapshots
 	since     time.Time // when the phase began, to better than the second of the API's timestamps
 }
 
@@ -77,16 +83,25 @@ func (m *memory[T]) canceled(key string, now time.Time) time.Time {
 }
 
 // exposed remembers how the last attempt to expose ended; the prepare timeout says it.
-func (m *memory[T]) exposed(key string, restarts int, err error) {
+func (m *memory[T]) exposed(key string, restarts int, waits string, err error) {
+	m.met(key, waits, err)
+	if waits != "" || err != nil {
+		return
+	}
+	m.lock.Lock()
+	defer m.lock.Unlock()
+	m.of(key).made = restarts + 1
+}
+
+// met remembers what is waited for, or in the way.
+func (m *memory[T]) met(key, waits string, err error) {
 	m.lock.Lock()
 	defer m.lock.Unlock()
 	kept := m.of(key)
-	kept.exposeErr = ""
+	kept.obstacle = waits
 	if err != nil {
-		kept.exposeErr = strings.TrimSpace(err.Error())
-		return
+		kept.obstacle = strings.TrimSpace(err.Error())
 	}
-	kept.made = restarts + 1
 }
 
 // exposedIn tells whether this agent has made the mover that follows so many restarts.
@@ -96,10 +111,19 @@ func (m *memory[T]) exposedIn(key string, restarts int) bool {
 	return m.of(key).made == restarts+1
 }
 
-func (m *memory[T]) exposeError(key string) string {
+func (m *memory[T]) obstacle(key string) string {
 	m.lock.Lock()
 	defer m.lock.Unlock()
-	return m.of(key).exposeErr
+	return m.of(key).obstacle
+}
+
+// isOther tells whether a resource of that key was known that is not this one: its name is used again.
+func (m *memory[T]) isOther(key string, uid types.UID) bool {
+	m.lock.Lock()
+	defer m.lock.Unlock()
+	var none T
+	kept := m.kept[key]
+	return kept != nil && kept.written != none && kept.written.GetUID() != uid
 }
 
 // forget drops a resource and returns its last version, if it was known.
@@ -113,18 +137,67 @@ func (m *memory[T]) forget(key string) (gone T, known bool) {
 	return gone, known
 }
 
-// toRemove tells whether a mover is still to be deleted: the cache may show for a while what is gone.
-func (m *memory[T]) toRemove(key string, mover types.UID) bool {
+// toRemove is what is still to be deleted of what was found: the caches may show for a while what is gone.
+func (m *memory[T]) toRemove(key string, found exposer.Found) exposer.Found {
 	m.lock.Lock()
 	defer m.lock.Unlock()
-	return m.of(key).removed != mover
+	removed := m.of(key).removed
+	if found.Pod != nil && slices.Contains(removed, found.Pod.UID) {
+		found.Pod = nil
+	}
+	found.Claims = slices.DeleteFunc(slices.Clone(found.Claims), func(claim *corev1.PersistentVolumeClaim) bool {
+		return slices.Contains(removed, claim.UID)
+	})
+	return found
 }
 
-// wasRemoved notes that a mover was deleted.
-func (m *memory[T]) wasRemoved(key string, mover types.UID) {
+// wasRemoved notes what was deleted.
+func (m *memory[T]) wasRemoved(key string, found exposer.Found) {
 	m.lock.Lock()
 	defer m.lock.Unlock()
-	m.of(key).removed = mover
+	kept := m.of(key)
+	if found.Pod != nil {
+		kept.removed = append(kept.removed, found.Pod.UID)
+	}
+	for _, claim := range found.Claims {
+		kept.removed = append(kept.removed, claim.UID)
+	}
+}
+
+// toLog tells whether the log of a mover is still to be kept, and notes that it is.
+func (m *memory[T]) toLog(key string, mover types.UID) bool {
+	m.lock.Lock()
+	defer m.lock.Unlock()
+	kept := m.of(key)
+	first := kept.logged != mover
+	kept.logged = mover
+	return first
+}
+
+// wasDelivered notes that what was restored is where it belongs.
+func (m *memory[T]) wasDelivered(key string) {
+	m.lock.Lock()
+	defer m.lock.Unlock()
+	m.of(key).delivered = true
+}
+
+func (m *memory[T]) isDelivered(key string) bool {
+	m.lock.Lock()
+	defer m.lock.Unlock()
+	return m.of(key).delivered
+}
+
+// wasCleaned notes that nothing is left of the snapshots.
+func (m *memory[T]) wasCleaned(key string) {
+	m.lock.Lock()
+	defer m.lock.Unlock()
+	m.of(key).clean = true
+}
+
+func (m *memory[T]) isClean(key string) bool {
+	m.lock.Lock()
+	defer m.lock.Unlock()
+	return m.of(key).clean
 }
 
 // entered notes that a phase began now, and returns when the one before it did; zero if this agent

@@ -9,6 +9,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/klog/v2"
 
+	"github.com/lateen-project/lateen/exposer/build"
 	"github.com/lateen-project/lateen/reconcile/transfer"
 )
 
@@ -30,17 +31,18 @@ func (t *Transfers[T]) report(ctx context.Context, key string, object T, before,
 	}
 	klog.FromContext(ctx).Info("Phase changed", "from", phaseName(before.Phase), "to", after.Phase, "reason", step.Reason, "message", after.Message)
 	t.measure(key, object, before, after, step)
+	move := t.movement(object)
 	switch {
 	case step.Reason == transfer.ReasonRestarted:
-		t.event(object, corev1.EventTypeWarning, EventRestarted, fmt.Sprintf("%s; restart %d of %d", after.Message, after.Restarts, t.Limits.Retries))
+		t.event(move, corev1.EventTypeWarning, EventRestarted, fmt.Sprintf("%s; restart %d of %d", after.Message, after.Restarts, t.Limits.Retries))
 	case after.Phase == transfer.Accepted:
-		t.event(object, corev1.EventTypeNormal, EventAccepted, "Accepted by the agent of node "+t.Node)
+		t.event(move, corev1.EventTypeNormal, EventAccepted, "Accepted by the agent of node "+t.Agent.Node)
 	case after.Phase == transfer.Completed:
-		t.event(object, corev1.EventTypeNormal, EventCompleted, fmt.Sprintf("Moved %d bytes in %s", after.Progress.Done, after.CompletedAt.Sub(after.StartedAt)))
+		t.event(move, corev1.EventTypeNormal, EventCompleted, fmt.Sprintf("Moved %d bytes in %s", after.Progress.Done, after.CompletedAt.Sub(after.StartedAt)))
 	case after.Phase == transfer.Failed:
-		t.event(object, corev1.EventTypeWarning, EventFailed, after.Message)
+		t.event(move, corev1.EventTypeWarning, EventFailed, after.Message)
 	case after.Phase == transfer.Canceled:
-		t.event(object, corev1.EventTypeNormal, EventCanceled, "Canceled. "+after.Message)
+		t.event(move, corev1.EventTypeNormal, EventCanceled, "Canceled. "+after.Message)
 	}
 }
 
@@ -55,12 +57,9 @@ func phaseName(phase transfer.Phase) transfer.Phase {
 // noteBytes is what the API server takes as the message of an Event.
 const noteBytes = 1024
 
-func (t *Transfers[T]) event(object T, kind, reason, note string) {
-	version, name := t.Kind.GVK.ToAPIVersionAndKind()
-	regarding := &corev1.ObjectReference{
-		APIVersion: version, Kind: name,
-		Namespace: object.GetNamespace(), Name: object.GetName(), UID: object.GetUID(), ResourceVersion: object.GetResourceVersion(),
-	}
+func (t *Transfers[T]) event(about build.Movement, kind, reason, note string) {
+	version, name := about.GVK.ToAPIVersionAndKind()
+	regarding := &corev1.ObjectReference{APIVersion: version, Kind: name, Namespace: about.Namespace, Name: about.Name, UID: about.UID}
 	if len(note) > noteBytes {
 		note = note[:noteBytes-len("…")] + "…"
 	}
@@ -70,16 +69,21 @@ func (t *Transfers[T]) event(object T, kind, reason, note string) {
 // logLines is how much of a failed mover's log an Event shows.
 const logLines = 10
 
-// keepLog saves the log of a mover before its pod is removed. A log that cannot be had stops nothing.
-func (t *Transfers[T]) keepLog(ctx context.Context, object T, state transfer.State, pod *corev1.Pod) {
-	text, err := t.Exposer.Log(ctx, pod)
+// keepLog saves the log of a mover that has ended, once, before its pod is removed. A log that cannot be
+// had stops nothing.
+func (t *Transfers[T]) keepLog(ctx context.Context, s *subject[T]) {
+	ended := build.ReadPod(s.pod).Condition
+	if ended != build.Succeeded && ended != build.Failed || !t.memory.toLog(s.key, s.pod.UID) {
+		return
+	}
+	text, err := t.Exposer.Log(ctx, s.pod)
 	if err != nil {
 		klog.FromContext(ctx).V(2).Info("Mover log is not to be had", "err", err)
 		return
 	}
-	t.MoverLog(ctx, klog.KObj(pod).String(), text)
-	if state.Phase == transfer.Failed {
-		t.event(object, corev1.EventTypeWarning, EventMoverLog, "Last lines of the mover: "+string(lastLines(text, logLines)))
+	t.MoverLog(ctx, klog.KObj(s.pod).String(), text)
+	if s.state.Phase == transfer.Failed {
+		t.event(s.move, corev1.EventTypeWarning, EventMoverLog, "Last lines of the mover: "+string(lastLines(text, logLines)))
 	}
 }
 

@@ -15,20 +15,19 @@ type Slots struct {
 	limit int
 
 	lock sync.Mutex
-	held map[types.UID]string // keys
-	line []*waiter            // oldest first
+	held map[types.UID]struct{}
+	line []*waiter // oldest first
 }
 
 type waiter struct {
 	uid     types.UID
-	key     string
 	created time.Time
 	wake    func()
 }
 
 // NewSlots is for a node on which limit movers may run at once.
 func NewSlots(limit int) *Slots {
-	return &Slots{limit: limit, held: map[types.UID]string{}}
+	return &Slots{limit: limit, held: map[types.UID]struct{}{}}
 }
 
 // Limit is how many movers may run at once.
@@ -42,54 +41,40 @@ func (s *Slots) InUse() int {
 }
 
 // Hold gives a slot to a resource whose mover works already, limit or not.
-func (s *Slots) Hold(uid types.UID, key string) {
+func (s *Slots) Hold(uid types.UID) {
 	s.lock.Lock()
 	defer s.lock.Unlock()
 	s.leave(func(w *waiter) bool { return w.uid == uid })
-	s.held[uid] = key
+	s.held[uid] = struct{}{}
 }
 
 // Queue puts a resource in line, if it is not, and tells whether a slot is free for it now. When one
 // becomes free for it, wake is called.
-func (s *Slots) Queue(uid types.UID, key string, created time.Time, wake func()) bool {
+func (s *Slots) Queue(uid types.UID, created time.Time, wake func()) bool {
 	s.lock.Lock()
 	defer s.lock.Unlock()
-	return s.mayStart(uid, key, created, wake)
+	return s.mayStart(uid, created, wake)
 }
 
 // Take is Queue, and takes the slot that is free.
-func (s *Slots) Take(uid types.UID, key string, created time.Time, wake func()) bool {
+func (s *Slots) Take(uid types.UID, created time.Time, wake func()) bool {
 	s.lock.Lock()
 	defer s.lock.Unlock()
-	if !s.mayStart(uid, key, created, wake) {
+	if !s.mayStart(uid, created, wake) {
 		return false
 	}
 	s.leave(func(w *waiter) bool { return w.uid == uid })
-	s.held[uid] = key
+	s.held[uid] = struct{}{}
 	return true
 }
 
 // Release frees the slot of a resource, or its place in the line, and wakes who is next.
 func (s *Slots) Release(uid types.UID) {
-	s.release(func(held types.UID, _ string) bool { return held == uid })
-}
-
-// ReleaseKey does the same for whatever had that key: resources that are gone leave only their key.
-func (s *Slots) ReleaseKey(key string) {
-	s.release(func(_ types.UID, held string) bool { return held == key })
-}
-
-func (s *Slots) release(match func(types.UID, string) bool) {
 	s.lock.Lock()
-	changed := s.leave(func(w *waiter) bool { return match(w.uid, w.key) })
-	for uid, key := range s.held {
-		if match(uid, key) {
-			delete(s.held, uid)
-			changed = true
-		}
-	}
+	_, held := s.held[uid]
+	delete(s.held, uid)
 	var next []func()
-	if changed {
+	if s.leave(func(w *waiter) bool { return w.uid == uid }) || held {
 		for _, w := range s.line[:min(s.free(), len(s.line))] {
 			next = append(next, w.wake)
 		}
@@ -102,13 +87,13 @@ func (s *Slots) release(match func(types.UID, string) bool) {
 
 func (s *Slots) free() int { return max(s.limit-len(s.held), 0) }
 
-func (s *Slots) mayStart(uid types.UID, key string, created time.Time, wake func()) bool {
+func (s *Slots) mayStart(uid types.UID, created time.Time, wake func()) bool {
 	if _, has := s.held[uid]; has {
 		return true
 	}
 	place := slices.IndexFunc(s.line, func(w *waiter) bool { return w.uid == uid })
 	if place < 0 {
-		place = s.enter(&waiter{uid: uid, key: key, created: created, wake: wake})
+		place = s.enter(&waiter{uid: uid, created: created, wake: wake})
 	}
 	return place < s.free()
 }

@@ -26,11 +26,11 @@ func newLine(limit int) *line { return &line{Slots: NewSlots(limit)} }
 func created(age int) time.Time { return time.Unix(1_800_000_000+int64(age), 0) }
 
 func (l *line) queue(uid types.UID, age int) bool {
-	return l.Queue(uid, "velero/"+string(uid), created(age), func() { l.woken = append(l.woken, uid) })
+	return l.Queue(uid, created(age), func() { l.woken = append(l.woken, uid) })
 }
 
 func (l *line) take(uid types.UID, age int) bool {
-	return l.Take(uid, "velero/"+string(uid), created(age), func() { l.woken = append(l.woken, uid) })
+	return l.Take(uid, created(age), func() { l.woken = append(l.woken, uid) })
 }
 
 // heard are those that were woken since it was asked last.
@@ -57,7 +57,7 @@ func TestSlotsAreNeverMoreThanTheLimit(t *testing.T) {
 				default:
 				}
 			}
-			for !slots.Take(uid, string(uid), created(i%7), wake) {
+			for !slots.Take(uid, created(i%7), wake) {
 				select {
 				case <-woken:
 				case <-ctx.Done():
@@ -145,7 +145,6 @@ func TestNobodyIsWokenWhenNothingBecameFree(t *testing.T) {
 	slots.take("a", 1)
 	require.True(t, slots.queue("b", 2), "it may come, and knows")
 	slots.Release("unknown")
-	slots.ReleaseKey("velero/unknown")
 	require.Empty(t, slots.heard())
 	require.Equal(t, 1, slots.InUse())
 }
@@ -160,14 +159,14 @@ func TestASlotThatIsHeldIsNotTakenTwice(t *testing.T) {
 	require.Zero(t, slots.InUse())
 }
 
-func TestSlotsAreReleasedByKey(t *testing.T) {
+func TestAPlaceInLineIsGivenUp(t *testing.T) {
 	slots := newLine(1)
 	slots.take("a", 1)
 	slots.queue("b", 2)
 	slots.queue("c", 3)
-	slots.ReleaseKey("velero/b")
-	require.Empty(t, slots.heard(), "a place in line is given up, a still works")
-	slots.ReleaseKey("velero/a")
+	slots.Release("b")
+	require.Empty(t, slots.heard(), "a still works")
+	slots.Release("a")
 	require.Equal(t, []types.UID{"c"}, slots.heard())
 	require.Zero(t, slots.InUse())
 }
@@ -175,8 +174,8 @@ func TestSlotsAreReleasedByKey(t *testing.T) {
 func TestMoversThatWorkAlreadyMayExceedTheLimit(t *testing.T) {
 	slots := newLine(2)
 	for _, uid := range []types.UID{"a", "b", "c"} {
-		slots.Hold(uid, "velero/"+string(uid))
-		slots.Hold(uid, "velero/"+string(uid))
+		slots.Hold(uid)
+		slots.Hold(uid)
 	}
 	require.Equal(t, 3, slots.InUse())
 	require.Equal(t, 2, slots.Limit())
@@ -191,7 +190,7 @@ func TestAMoverThatTurnsOutToWorkLeavesTheLine(t *testing.T) {
 	slots := newLine(1)
 	slots.take("a", 1)
 	slots.queue("b", 2)
-	slots.Hold("b", "velero/b")
+	slots.Hold("b")
 	slots.Release("a")
 	require.Empty(t, slots.heard(), "b holds the slot already")
 	require.Equal(t, 1, slots.InUse())

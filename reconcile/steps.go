@@ -19,37 +19,45 @@ import (
 const fieldManager = "lateen"
 
 // write changes the custom resource as the step says, if nobody has changed it since it was read.
-func (t *Transfers[T]) write(ctx context.Context, key string, object T, step transfer.Step) error {
-	before := t.Kind.Get(object)
-	starts := step.State.Phase == transfer.InProgress && before.Phase != transfer.InProgress
-	uid := object.GetUID()
-	if starts && !t.Slots.Take(uid, key, before.CreatedAt, func() { t.Wake(key) }) {
+func (t *Transfers[T]) write(ctx context.Context, s *subject[T], step transfer.Step) error {
+	starts := step.State.Phase == transfer.InProgress && s.state.Phase != transfer.InProgress
+	uid := s.object.GetUID()
+	if starts && !t.Places.Take(s.state.Node, uid, s.state.CreatedAt, func() { t.Wake(s.key) }) {
 		return nil // another worker was faster; the line wakes this one
 	}
-	changed := t.Kind.Copy(object)
+	changed := t.Kind.Copy(s.object)
 	t.Kind.Set(changed, step.State)
-	patch, err := mergePatch(object, changed)
+	patch, err := mergePatch(s.object, changed)
 	if err != nil {
-		return fmt.Errorf("make patch of %s: %w", key, err)
+		return fmt.Errorf("make patch of %s: %w", s.key, err)
 	}
-	written, err := t.Client.Patch(ctx, object.GetName(), types.MergePatchType, patch, metav1.PatchOptions{FieldManager: fieldManager})
+	written, err := t.Client.Patch(ctx, s.object.GetName(), types.MergePatchType, patch, metav1.PatchOptions{FieldManager: fieldManager})
 	if err != nil {
-		if starts && definite(err) {
-			t.Slots.Release(uid)
+		if definite(err) {
+			t.notWritten(s, starts)
 		}
 		if apierrors.IsConflict(err) || apierrors.IsNotFound(err) {
 			klog.FromContext(ctx).V(4).Info("Somebody else was faster; their event is on its way", "step", step.Reason)
 			return nil
 		}
-		return fmt.Errorf("write %s to %s: %w", step.Reason, key, err)
+		return fmt.Errorf("write %s to %s: %w", step.Reason, s.key, err)
 	}
-	t.memory.wrote(key, written)
+	t.memory.wrote(s.key, written)
+	t.Note(written)
 	after := t.Kind.Get(written)
-	if !after.Phase.TakesSlot() && after.Phase != transfer.Prepared {
-		t.Slots.Release(uid)
+	if !after.TakesSlot() && after.Phase != transfer.Prepared {
+		t.Places.Release(uid)
 	}
-	t.report(ctx, key, written, before, after, step)
+	t.report(ctx, s.key, written, s.state, after, step)
 	return nil
+}
+
+// notWritten gives back what was reserved for a write that did not happen.
+func (t *Transfers[T]) notWritten(s *subject[T], starts bool) {
+	if starts {
+		t.Places.Release(s.object.GetUID())
+	}
+	t.Admission.Release(s.object.GetUID())
 }
 
 // definite tells whether an error says that the write did not happen; without an answer from the API
@@ -63,57 +71,69 @@ func definite(err error) bool {
 	return code >= 400 && code < 500
 }
 
-// expose makes the mover. What can never be made ends the transfer at once.
-func (t *Transfers[T]) expose(ctx context.Context, key string, object T, seen transfer.Seen) error {
-	err := t.ensure(ctx, object)
+// expose makes the mover, or what it still lacks. What can never be made ends the transfer at once.
+func (t *Transfers[T]) expose(ctx context.Context, s *subject[T]) error {
+	waits, err := t.Exposer.Ensure(ctx, s.move)
 	if hopeless := (*exposer.HopelessError)(nil); errors.As(err, &hopeless) {
-		return t.write(ctx, key, object, transfer.CannotExpose(t.Kind.Get(object), seen, hopeless.Error()))
+		return t.write(ctx, s, transfer.CannotExpose(s.state, s.seen, hopeless.Error()))
 	}
-	t.memory.exposed(key, t.Kind.Get(object).Restarts, err)
+	t.memory.exposed(s.key, s.state.Restarts, waits, err)
 	if err == nil {
-		klog.FromContext(ctx).V(2).Info("Exposed")
+		klog.FromContext(ctx).V(2).Info("Exposed", "waitsFor", waits)
 	}
 	return err
 }
 
-func (t *Transfers[T]) ensure(ctx context.Context, object T) error {
-	source, err := t.source(ctx, object)
-	if err != nil {
+// deliver puts what was restored where it belongs. The log of the mover is kept before its pod goes.
+func (t *Transfers[T]) deliver(ctx context.Context, s *subject[T]) error {
+	target := types.NamespacedName{Namespace: s.move.Source.Target.Namespace, Name: s.move.Source.Target.Claim}
+	t.Targets.Follow(s.object.GetUID(), target, func() { t.Wake(s.key) })
+	t.keepLog(ctx, s)
+	done, waits, err := t.Exposer.Deliver(ctx, s.move, t.found(s))
+	if hopeless := (*exposer.HopelessError)(nil); errors.As(err, &hopeless) {
+		return t.keep(ctx, s, hopeless.Error())
+	}
+	t.memory.met(s.key, waits, err)
+	if err != nil || !done {
+		klog.FromContext(ctx).V(4).Info("Not delivered yet", "waitsFor", waits)
 		return err
 	}
-	if source == nil {
-		return errors.New("find source pod: it is gone") // the next look ends the transfer
-	}
-	_, volume := t.Kind.Source(object)
-	located, err := t.Paths.Locate(ctx, source, volume)
-	if err != nil {
-		return err
-	}
-	return t.Exposer.Ensure(ctx, build.Request{
-		Name: object.GetName(), Namespace: object.GetNamespace(), UID: object.GetUID(),
-		GVK: t.Kind.GVK, PodLabel: t.Kind.PodLabel,
-		Attempt: t.Kind.Get(object).Restarts, Acceptor: t.Node, Node: t.Node,
-		Command:  t.Kind.Command(object, t.ResourceTimeout.String()),
-		HostPath: located.Path, Block: located.Block, Privileged: t.Privileged,
-		Tolerations: source.Spec.Tolerations,
-	})
+	t.memory.wasDelivered(s.key)
+	t.Wake(s.key)
+	return nil
 }
 
-// remove deletes the mover pod, after keeping the log of one that has ended.
-func (t *Transfers[T]) remove(ctx context.Context, key string, object T, state transfer.State, reason transfer.Reason) error {
-	pod, err := t.surely(ctx, key, object, state)
-	if err != nil || pod == nil || !t.memory.toRemove(key, pod.UID) {
+// keep gives a delivery up without losing what was restored.
+func (t *Transfers[T]) keep(ctx context.Context, s *subject[T], why string) error {
+	kept, err := t.Exposer.Keep(ctx, s.move, t.found(s))
+	if err != nil {
 		return err
 	}
-	switch build.ReadPod(pod).Condition {
-	case build.Succeeded, build.Failed:
-		t.keepLog(ctx, object, state, pod)
-	default:
+	return t.write(ctx, s, transfer.NotDelivered(s.state, s.seen, sentences(why, t.memory.obstacle(s.key), kept)))
+}
+
+// remove deletes what was exposed, or only a mover that is in the way. The log of one that has ended is
+// kept first.
+func (t *Transfers[T]) remove(ctx context.Context, s *subject[T], reason transfer.Reason) error {
+	move, found := s.move, t.found(s)
+	if reason != transfer.ReasonCleaned {
+		move.Source, found.Claims = build.Source{}, nil
 	}
-	klog.FromContext(ctx).V(2).Info("Removing mover pod", "pod", klog.KObj(pod), "reason", reason)
-	if err := t.Exposer.Remove(ctx, pod); err != nil {
+	found = t.memory.toRemove(s.key, found)
+	snapshots := move.Source.Snapshot != nil && !t.memory.isClean(s.key)
+	if found.Pod == nil && len(found.Claims) == 0 && !snapshots {
+		return nil // it is on its way out
+	}
+	t.keepLog(ctx, s)
+	klog.FromContext(ctx).V(2).Info("Removing what was exposed", "reason", reason, "mover", found.Pod != nil, "claims", len(found.Claims), "snapshots", snapshots)
+	gone, err := t.Exposer.Remove(ctx, move, found)
+	if err != nil {
 		return err
 	}
-	t.memory.wasRemoved(key, pod.UID)
+	t.memory.wasRemoved(s.key, found)
+	if snapshots && gone {
+		t.memory.wasCleaned(s.key)
+		t.Wake(s.key)
+	}
 	return nil
 }

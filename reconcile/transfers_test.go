@@ -14,6 +14,7 @@ import (
 	velerov1 "github.com/vmware-tanzu/velero/pkg/apis/velero/v1"
 	jsonpatch "gopkg.in/evanphx/json-patch.v4"
 	corev1 "k8s.io/api/core/v1"
+	storagev1 "k8s.io/api/storage/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -25,6 +26,7 @@ import (
 	testingclock "k8s.io/utils/clock/testing"
 
 	"github.com/lateen-project/lateen/exposer"
+	"github.com/lateen-project/lateen/exposer/build"
 	"github.com/lateen-project/lateen/reconcile/transfer"
 )
 
@@ -39,7 +41,7 @@ type stage struct {
 	*Transfers[*velerov1.PodVolumeBackup]
 	backup *velerov1.PodVolumeBackup
 	kube   *fake.Clientset
-	clock  *testingclock.FakePassiveClock
+	clock  *testingclock.FakeClock
 	fault  fault
 	calls  map[string]int // by verb and resource
 	events *record.FakeRecorder
@@ -62,7 +64,7 @@ func newStage(t *testing.T, f fault) *stage {
 		}}},
 	}
 	s := &stage{
-		kube: fake.NewClientset(source), clock: testingclock.NewFakePassiveClock(time.Unix(1_800_000_000, 0)),
+		kube: fake.NewClientset(source), clock: testingclock.NewFakeClock(time.Unix(1_800_000_000, 0)),
 		fault: f, calls: map[string]int{}, events: record.NewFakeRecorder(100),
 		backup: &velerov1.PodVolumeBackup{
 			ObjectMeta: metav1.ObjectMeta{Namespace: "velero", Name: "b1", UID: "b1-uid", ResourceVersion: "1", CreationTimestamp: metav1.NewTime(time.Unix(1_800_000_000, 0))},
@@ -74,17 +76,25 @@ func newStage(t *testing.T, f fault) *stage {
 	}
 	s.kube.PrependReactor("*", "*", s.react)
 	s.Transfers = &Transfers[*velerov1.PodVolumeBackup]{
-		Kind: transfer.PodVolumeBackup(), Node: testNode, Limits: transfer.DefaultLimits(), ResourceTimeout: time.Minute,
-		Cached: func(string) (*velerov1.PodVolumeBackup, bool) { return s.backup.DeepCopy(), s.backup != nil },
-		Client: s, Pods: s, Movers: silent{},
-		LivePod: func(ctx context.Context, namespace, name string) (*corev1.Pod, error) {
-			return s.kube.CoreV1().Pods(namespace).Get(ctx, name, metav1.GetOptions{})
+		Kind: transfer.PodVolumeBackup(),
+		Shared: Shared{
+			Agent:  transfer.Agent{Node: testNode, Leads: func() bool { return false }, Absent: func(string) bool { return false }},
+			Limits: transfer.DefaultLimits(), ResourceTimeout: time.Minute,
+			Pods: s, Claims: s, Targets: nobody{}, Movers: silent{},
+			LivePod: func(ctx context.Context, namespace, name string) (*corev1.Pod, error) {
+				return s.kube.CoreV1().Pods(namespace).Get(ctx, name, metav1.GetOptions{})
+			},
+			Exposer: &exposer.Exposer{
+				Client: s.kube, Templates: map[corev1.OSName]build.Template{corev1.Linux: {}},
+				Paths: exposer.HostPaths{Client: s.kube, PodsDir: "/pods"}, Source: s.Pod,
+			},
+			Places: NewPlaces(testNode, 1, 1), Admission: NewAdmission(0, 1, time.Minute, s.clock), Recorder: s.events, Clock: s.clock,
+			MoverLog: func(context.Context, string, []byte) {},
 		},
-		Exposer: &exposer.Exposer{Client: s.kube}, Paths: exposer.HostPaths{Client: s.kube, PodsDir: "/pods"},
-		Slots: NewSlots(1), Wake: func(string) {}, Recorder: s.events, Clock: s.clock,
-		MoverLog: func(context.Context, string, []byte) {},
-		Changed:  func(*velerov1.PodVolumeBackup, transfer.State, transfer.State) {},
-		Gone:     func(*velerov1.PodVolumeBackup) {},
+		Cached: func(string) (*velerov1.PodVolumeBackup, bool) { return s.backup.DeepCopy(), s.backup != nil },
+		Client: s, Wake: func(string) {},
+		Changed: func(*velerov1.PodVolumeBackup, transfer.State, transfer.State) {},
+		Gone:    func(*velerov1.PodVolumeBackup) {},
 	}
 	return s
 }
@@ -150,6 +160,9 @@ func (s *stage) Patch(_ context.Context, _ string, _ types.PatchType, patch []by
 	}
 	return written.DeepCopy(), nil
 }
+
+// Claim says that no claim was made.
+func (s *stage) Claim(string) *corev1.PersistentVolumeClaim { return nil }
 
 func (s *stage) Mover(string) *corev1.Pod { return s.pod("velero", "b1") }
 
@@ -217,6 +230,18 @@ func (silent) Follow(types.UID, func())                                       {}
 func (silent) Forget(types.UID)                                               {}
 func (silent) Last(types.UID, string) (message string, at time.Time, ok bool) { return message, at, ok }
 
+// nobody has a target claim.
+type nobody struct{}
+
+func (nobody) Follow(types.UID, types.NamespacedName, func()) {}
+func (nobody) Forget(types.UID)                               {}
+
+func (nobody) Claim(types.UID) (claim *corev1.PersistentVolumeClaim, known bool) { return nil, false }
+
+func (nobody) Class(context.Context, types.UID, string) (*storagev1.StorageClass, error) {
+	return nil, errors.New("nobody asks for it")
+}
+
 func TestTransferConvergesOnceAFaultIsGone(t *testing.T) {
 	resource := schema.GroupResource{Resource: "things"}
 	answers := map[string]error{
@@ -242,7 +267,7 @@ func TestTransferConvergesOnceAFaultIsGone(t *testing.T) {
 						require.GreaterOrEqual(t, s.calls[call], ordinal, "the fault was never hit")
 						require.Equal(t, "snap", s.backup.Status.SnapshotID)
 						require.Nil(t, s.Mover(testKey), "mover left behind")
-						require.Zero(t, s.Slots.InUse(), "slot leaked")
+						require.Zero(t, s.Places.Own().InUse(), "slot leaked")
 						require.NotContains(t, s.backup.Labels, "velero.io/expose-on-going")
 						require.LessOrEqual(t, s.calls["create pods"], 2, "more than one mover")
 					})

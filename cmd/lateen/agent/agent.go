@@ -4,12 +4,11 @@ package agent
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"io"
+	"sync"
 	"time"
 
-	velerov1 "github.com/vmware-tanzu/velero/pkg/apis/velero/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/rest"
@@ -26,6 +25,9 @@ import (
 	"github.com/lateen-project/lateen/reconcile/transfer"
 )
 
+// patience is how long a transfer that could be accepted keeps its place in line.
+const patience = time.Minute
+
 // stepGrace is for the steps in hand on SIGTERM. The process must be gone after 5 s.
 const stepGrace = 4 * time.Second
 
@@ -38,6 +40,9 @@ type Options struct {
 	Clock   clock.WithTickerAndDelayedExecution
 	Log     io.Writer // where the logs of movers go
 	Server  *Server
+
+	Election reconcile.CoordinatorOptions // its durations; those that are 0 have their defaults
+	Absence  time.Duration                // how long a node's agent may be gone before another one stands in; 0: 1 min
 }
 
 // Run starts the agent and returns when the context has ended and the steps in hand are done. Movers go
@@ -63,7 +68,8 @@ func Run(ctx context.Context, options Options) error {
 	defer stop()
 	recorder, flush := newRecorder(watching, clients.events, options.Config)
 	defer flush()
-	parts := parts{Options: options, clients: clients, startup: startup, caches: caches, recorder: recorder}
+	parts := parts{Options: options, clients: clients, startup: startup, caches: caches, recorder: recorder, lead: &lead{},
+		coordination: options.Metrics.Coordination(reconcile.OrphanResources()...)}
 	return parts.run(watching)
 }
 
@@ -74,94 +80,128 @@ type parts struct {
 	startup  *config.Startup
 	caches   *informers.Caches
 	recorder recorder
+	lead     *lead
+
+	coordination *metrics.Coordination
 }
 
 func selection(options config.Options) informers.Selection {
 	return informers.Selection{
 		Namespace:   options.Namespace,
 		Node:        options.NodeName,
+		Ours:        build.LabelMover + "=true",
 		MoverLabels: build.LabelAcceptor + "=" + build.LabelValue(options.NodeName),
+		AgentLabels: roleLabel + "=" + roleNodeAgent,
 	}
 }
 
+// run is the agent, from top to bottom: what it shares, its kinds, what wakes them, and the loops.
 func (p *parts) run(ctx context.Context) error {
 	movers := informers.NewMoverEvents(ctx, p.clients.kube, p.Config.Namespace, p.Clock)
-	slots := reconcile.NewSlots(p.startup.Config.Concurrency)
-	transfers := p.podVolumeBackups(slots, movers)
-	controller := reconcile.NewController(reconcile.Options{
-		Name: transfers.Kind.Name, Workers: p.Config.Workers, Grace: stepGrace, Clock: p.Clock, Metrics: p.Metrics.Workqueues(),
-	}, transfers.Reconcile)
-	transfers.Wake = controller.Wake
-
-	handled, err := p.wire(controller.Wake)
+	targets := informers.NewTargets(ctx, p.clients.kube)
+	defer func() { movers.Wait(); targets.Wait() }()
+	shared := p.shared(movers, targets)
+	kinds := p.kinds(shared)
+	handled, err := p.wire(kinds)
 	if err != nil {
 		return err
 	}
 	running := make(chan struct{})
 	go func() { p.caches.Run(ctx); close(running) }()
+	defer func() { <-running }()
 	if !cache.WaitFor(ctx, "caches", handled...) {
-		<-running
 		return nil
 	}
 	p.announce(ctx)
-	p.observe(slots, transfers)
-	first := transfers.Owned(p.caches.PodVolumeBackups.List())
-	transfers.Resume(first)
-	p.Server.ReadyWhen(controller.Ready())
-	controller.Run(ctx, keys(first))
-	<-running
-	movers.Wait()
-	return nil
+	p.observe(shared.Places.Own(), kinds)
+	return p.runAll(ctx, kinds)
+}
+
+// runAll fills the slots before any worker can take one, then works until the context ends.
+func (p *parts) runAll(ctx context.Context, kinds []kind) error {
+	first := make([][]string, len(kinds))
+	for i, k := range kinds {
+		first[i] = k.resume()
+	}
+	p.Server.ReadyWhen(allReady(ctx, kinds))
+	var working sync.WaitGroup
+	for i, k := range kinds {
+		working.Go(func() { k.run(ctx, first[i]) })
+	}
+	var err error
+	working.Go(func() { err = p.coordinate(ctx, kinds) })
+	working.Wait()
+	return err
+}
+
+// allReady is closed when every kind has tried its first keys.
+func allReady(ctx context.Context, kinds []kind) <-chan struct{} {
+	ready := make(chan struct{})
+	go func() {
+		for _, k := range kinds {
+			select {
+			case <-k.ready():
+			case <-ctx.Done():
+				return
+			}
+		}
+		close(ready)
+	}()
+	return ready
 }
 
 // wire says which keys an object wakes, in one place.
-func (p *parts) wire(wake func(key string)) ([]cache.DoneChecker, error) {
-	backups, err := p.caches.PodVolumeBackups.Handle(func(backup *velerov1.PodVolumeBackup) {
-		if backup.Spec.Node == p.Config.NodeName {
-			wake(informers.Key(backup))
+func (p *parts) wire(kinds []kind) ([]cache.DoneChecker, error) {
+	var handled []cache.DoneChecker
+	for _, k := range kinds {
+		done, err := k.wire(p.caches)
+		if err != nil {
+			return nil, err
+		}
+		handled = append(handled, done...)
+	}
+	restores := kinds[1]
+	targets, err := p.caches.Here.Handle(func(pod *corev1.Pod) { // a restore waits for its pod's init container
+		for _, restore := range p.caches.PodVolumeRestores.By(informers.ByPod, informers.Key(pod)) {
+			restores.wake(informers.Key(restore))
 		}
 	})
-	here, err2 := p.caches.Here.Handle(informers.Controller[*corev1.Pod]("PodVolumeBackup", wake))
-	movers, err3 := p.caches.Movers.Handle(informers.Controller[*corev1.Pod]("PodVolumeBackup", wake))
-	if err := errors.Join(err, err2, err3); err != nil {
-		return nil, err
-	}
-	return []cache.DoneChecker{backups, here, movers}, nil
+	return append(handled, targets), err
 }
 
-func (p *parts) podVolumeBackups(slots *reconcile.Slots, movers *informers.MoverEvents) *reconcile.Transfers[*velerov1.PodVolumeBackup] {
-	live := p.clients.kube.CoreV1()
-	return &reconcile.Transfers[*velerov1.PodVolumeBackup]{
-		Kind:            transfer.PodVolumeBackup(),
-		Node:            p.Config.NodeName,
+// shared is what all kinds have in common.
+func (p *parts) shared(movers *informers.MoverEvents, targets *informers.Targets) reconcile.Shared {
+	live, effective := p.clients.kube.CoreV1(), p.startup.Config
+	return reconcile.Shared{
+		Agent:           transfer.Agent{Node: p.Config.NodeName, Leads: p.lead.leads, Absent: p.lead.absent},
 		Limits:          p.Limits,
 		ResourceTimeout: p.Config.ResourceTimeout,
-		Privileged:      p.startup.Config.Movers.Privileged,
-		Cached:          p.caches.PodVolumeBackups.Get,
-		Client:          p.clients.velero.PodVolumeBackups(p.Config.Namespace),
+		NoConsumer:      effective.Movers.IgnoreDelayBinding,
 		Pods:            p.caches,
+		Claims:          p.caches,
+		Targets:         targets,
 		LivePod: func(ctx context.Context, namespace, name string) (*corev1.Pod, error) {
 			return live.Pods(namespace).Get(ctx, name, metav1.GetOptions{})
 		},
-		Exposer:  p.exposer(),
-		Paths:    exposer.HostPaths{Client: p.clients.kube, PodsDir: p.podsDir(), Mounted: p.Config.HostPath},
-		Slots:    slots,
-		Movers:   movers,
-		Recorder: p.recorder,
-		Metrics:  p.Metrics,
-		Clock:    p.Clock,
-		MoverLog: p.moverLog,
-		Changed:  p.backupChanged,
-		Gone:     func(backup *velerov1.PodVolumeBackup) { p.Metrics.BackupForgotten(backup.Name) },
+		Exposer:   p.exposer(),
+		Places:    reconcile.NewPlaces(p.Config.NodeName, effective.Concurrency, effective.GlobalConcurrency),
+		Admission: reconcile.NewAdmission(effective.PrepareQueueLength, effective.MaxConcurrency, patience, p.Clock),
+		Movers:    movers,
+		Recorder:  p.recorder,
+		Metrics:   p.Metrics,
+		Clock:     p.Clock,
+		MoverLog:  p.moverLog,
 	}
 }
 
 func (p *parts) exposer() *exposer.Exposer {
 	return &exposer.Exposer{
-		Client:   p.clients.kube,
-		Template: p.startup.Templates[corev1.Linux],
-		Settings: p.startup.Settings(),
-		Rejected: p.rejected,
+		Client:    p.clients.kube,
+		Templates: p.startup.Templates,
+		Settings:  p.startup.Settings(),
+		Paths:     exposer.HostPaths{Client: p.clients.kube, PodsDir: p.podsDir(), Mounted: p.Config.HostPath, OS: p.startup.Node.OS},
+		Source:    p.caches.Pod,
+		Rejected:  p.rejected,
 	}
 }
 
@@ -180,12 +220,4 @@ func (p *parts) moverLog(ctx context.Context, mover string, text []byte) {
 		logger.Error(err, "Write mover log", "pod", mover)
 	}
 	logger.Info("End of mover log", "pod", mover)
-}
-
-func keys[T metav1.Object](objects []T) []string {
-	all := make([]string, 0, len(objects))
-	for _, object := range objects {
-		all = append(all, informers.Key(object))
-	}
-	return all
 }

@@ -6,12 +6,14 @@ import (
 
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/metadata"
 	"k8s.io/client-go/rest"
 
 	"github.com/lateen-project/lateen/informers"
 )
 
-// Limits of the client for Kubernetes Events, per second: a storm of them must not hold up transfers.
+// Limits of the clients for Kubernetes Events and for the Lease, per second: a storm of Events must not hold
+// up transfers.
 const (
 	eventsQPS   = 10
 	eventsBurst = 50
@@ -21,6 +23,9 @@ type clients struct {
 	kube   kubernetes.Interface
 	velero *informers.Velero
 	events kubernetes.Interface
+	lease  kubernetes.Interface
+
+	metadata metadata.Interface
 }
 
 func newClients(options Options) (*clients, error) {
@@ -43,5 +48,13 @@ func newClients(options Options) (*clients, error) {
 	if err != nil {
 		return nil, fmt.Errorf("make client for Events: %w", err)
 	}
-	return &clients{kube: kube, velero: velero, events: events}, nil
+	lease, err := kubernetes.NewForConfig(slow) // on its own, so that nothing delays a renewal
+	if err != nil {
+		return nil, fmt.Errorf("make client for the Lease: %w", err)
+	}
+	objects, err := metadata.NewForConfig(base)
+	if err != nil {
+		return nil, fmt.Errorf("make client for metadata: %w", err)
+	}
+	return &clients{kube: kube, velero: velero, events: events, lease: lease, metadata: objects}, nil
 }

@@ -11,12 +11,16 @@ import (
 	"github.com/lateen-project/lateen/reconcile/transfer"
 )
 
-type backups = reconcile.Transfers[*velerov1.PodVolumeBackup]
-
 // observe registers what is computed at each scrape.
-func (p *parts) observe(slots *reconcile.Slots, transfers *backups) {
+func (p *parts) observe(slots *reconcile.Slots, kinds []kind) {
 	p.Metrics.Slots(slots.Limit(), slots.InUse)
-	p.Metrics.Transfers(func() []metrics.Count { return transfers.Count(p.caches.PodVolumeBackups.List()) })
+	p.Metrics.Transfers(func() []metrics.Count {
+		var all []metrics.Count
+		for _, k := range kinds {
+			all = append(all, k.count()...)
+		}
+		return all
+	})
 }
 
 // countFromZero makes every series exist before anything can be counted.
@@ -26,9 +30,12 @@ func countFromZero(meter *metrics.Metrics) {
 		ClassReasons:  words(priority.Reasons()),
 		Sections:      words(config.Sections()),
 		ConfigReasons: words(config.Reasons()),
-		Kinds:         []string{transfer.PodVolumeBackup().Name},
-		LostReasons:   build.LostReasons(),
-		Ends:          ends(),
+		Kinds: []string{
+			transfer.PodVolumeBackup().Name, transfer.PodVolumeRestore().Name,
+			transfer.DataUpload().Name, transfer.DataDownload().Name,
+		},
+		LostReasons: build.LostReasons(),
+		Ends:        ends(),
 	})
 }
 
@@ -40,6 +47,13 @@ func (p *parts) backupChanged(backup *velerov1.PodVolumeBackup, before, after tr
 	case after.Phase == transfer.Completed:
 		names := transfer.NamesOf(backup)
 		p.Metrics.BackupCompleted(names.Operation, names.Backup, backup.Name, after.CompletedAt.Sub(after.StartedAt))
+	}
+}
+
+// dataMoved counts what Velero's own metrics count of DataUploads and DataDownloads.
+func (p *parts) dataMoved(kind string, after transfer.State) {
+	if after.Phase.Terminal() {
+		p.Metrics.DataMoved(kind, string(after.Phase))
 	}
 }
 

@@ -1,0 +1,125 @@
+package agent
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"sync"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/util/rand"
+	"k8s.io/client-go/tools/cache"
+	"k8s.io/klog/v2"
+
+	"github.com/lateen-project/lateen/informers"
+	"github.com/lateen-project/lateen/reconcile"
+)
+
+// leaseName is the Lease that the coordinator holds.
+const leaseName = "lateen-coordinator"
+
+// identityLength is how many random characters tell the processes of one node apart.
+const identityLength = 8
+
+// absence is how long a node's agent may be gone before the coordinator stands in for it.
+const absence = time.Minute
+
+// lead is what an agent knows while it coordinates, and that it does. It is empty otherwise.
+type lead struct {
+	lock   sync.RWMutex
+	agents *reconcile.Agents // nil while this agent does not coordinate
+}
+
+func (l *lead) set(agents *reconcile.Agents) {
+	l.lock.Lock()
+	defer l.lock.Unlock()
+	l.agents = agents
+}
+
+func (l *lead) current() *reconcile.Agents {
+	l.lock.RLock()
+	defer l.lock.RUnlock()
+	return l.agents
+}
+
+func (l *lead) leads() bool { return l.current() != nil }
+
+// absent tells whether a node has had no ready agent for a while; nobody else than the coordinator knows.
+func (l *lead) absent(node string) bool {
+	agents := l.current()
+	return agents != nil && agents.Absent(node)
+}
+
+// coordinate is a candidate for the Lease, and the coordinator while it has it. Its name is that of this
+// process, or one that is started again would take the term of the one before for its own.
+func (p *parts) coordinate(ctx context.Context, kinds []kind) error {
+	options := p.Election
+	options.Client, options.Namespace, options.Name = p.clients.lease, p.Config.Namespace, leaseName
+	options.Identity = p.Config.NodeName + "_" + rand.String(identityLength)
+	options.Clock, options.Metrics = p.Clock, p.coordination
+	candidate, err := reconcile.NewCoordinator(options)
+	if err != nil {
+		return fmt.Errorf("stand for coordinator: %w", err)
+	}
+	return candidate.Run(ctx, func(ctx context.Context) {
+		if err := p.serve(ctx, kinds); err != nil {
+			klog.FromContext(ctx).Error(err, "Coordinate")
+		}
+	})
+}
+
+// serve is one term: what only a coordinator watches is watched first, then it takes over what belongs to
+// no node, and gives it back when the term ends.
+func (p *parts) serve(ctx context.Context, kinds []kind) error {
+	term, err := informers.NewTerm(p.clients.kube, selection(p.Config))
+	if err != nil {
+		return fmt.Errorf("prepare caches of the coordinator: %w", err)
+	}
+	agents := reconcile.NewAgents(cmp.Or(p.Absence, absence), p.Clock, func(string) { wakeAll(kinds) })
+	handled, err := p.wireTerm(term, kinds, agents)
+	if err != nil {
+		return err
+	}
+	running := make(chan struct{})
+	go func() { term.Run(ctx); close(running) }()
+	defer func() { <-running }()
+	if !cache.WaitFor(ctx, "caches of the coordinator", handled...) {
+		return nil
+	}
+	agents.Begin()
+	p.caches.SetTerm(term)
+	p.lead.set(agents)
+	defer func() { p.lead.set(nil); p.caches.SetTerm(nil); agents.End() }()
+	wakeAll(kinds)
+	p.sweeper(kinds).Run(ctx)
+	return nil
+}
+
+func wakeAll(kinds []kind) {
+	for _, k := range kinds {
+		k.wakeAll()
+	}
+}
+
+func (p *parts) wireTerm(term *informers.Term, kinds []kind, agents *reconcile.Agents) ([]cache.DoneChecker, error) {
+	handled, err := term.Agents.Handle(func(pod *corev1.Pod) {
+		if _, exists := term.Agents.Get(informers.Key(pod)); exists {
+			agents.Saw(pod)
+		} else {
+			agents.Gone(pod)
+		}
+	})
+	if err != nil {
+		return nil, err
+	}
+	all := []cache.DoneChecker{handled}
+	for _, k := range kinds {
+		done, err := k.wireTerm(term)
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, done...)
+	}
+	return all, nil
+}

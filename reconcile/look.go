@@ -1,0 +1,164 @@
+package reconcile
+
+import (
+	"context"
+	"fmt"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+
+	"github.com/lateen-project/lateen/exposer"
+	"github.com/lateen-project/lateen/exposer/build"
+	"github.com/lateen-project/lateen/reconcile/transfer"
+)
+
+// What movers say (velero-protocol 3.3).
+const (
+	saidStarted  = "Data-Path-Started"
+	saidProgress = "Data-Path-Progress"
+)
+
+// look gathers what there is to know. It reads caches, and asks the API server only where a pod that
+// is missing in them would have consequences: see surely, source and unserved.
+func (t *Transfers[T]) look(ctx context.Context, s *subject[T]) error {
+	s.seen = transfer.Seen{Now: t.Clock.Now(), Here: t.Agent.Node, Room: true, Delivers: t.Kind.Delivers}
+	s.pod = t.mover(s)
+	role := t.Agent.In(s.state, t.home(s), build.ReadPod(s.pod).Node)
+	s.seen.Mine, s.seen.Follow, s.seen.Near = role.Mine, role.Follow, role.Near
+	t.account(s)
+	if !role.Acts() || s.state.Foreign {
+		t.Targets.Forget(s.object.GetUID())
+		return nil
+	}
+	if err := t.surely(ctx, s); err != nil {
+		return err
+	}
+	t.exposure(s)
+	if s.state.Cancel || s.state.Deleting {
+		s.seen.CanceledAt = t.memory.canceled(s.key, s.seen.Now)
+	}
+	if err := t.source(ctx, s); err != nil {
+		return err
+	}
+	switch s.state.Phase {
+	case "", transfer.New:
+		return t.eligible(ctx, s)
+	case transfer.Accepted:
+		t.diagnose(ctx, s)
+	case transfer.Prepared:
+		if s.seen.Exposure.Condition == build.Running {
+			s.seen.Slot = t.Places.Queue(s.state.Node, s.object.GetUID(), s.state.CreatedAt, func() { t.Wake(s.key) })
+		}
+	case transfer.InProgress, transfer.Canceling:
+		t.listen(s)
+		t.readResult(s)
+	default:
+	}
+	return nil
+}
+
+// home is the node to which a resource belongs: where its pod is, if it is here, until it says so itself.
+func (t *Transfers[T]) home(s *subject[T]) string {
+	if s.state.Node == "" && s.state.Local && s.move.Source.PodVolume != nil && t.podHere(s) != nil {
+		return t.Agent.Node
+	}
+	return s.state.Node
+}
+
+// podHere is the pod whose volume is moved, if it runs on this node.
+func (t *Transfers[T]) podHere(s *subject[T]) *corev1.Pod {
+	reference := s.move.Source.PodVolume.Pod
+	if pod := t.Pods.Pod(reference.Namespace + "/" + reference.Name); isSource(pod, reference) {
+		return pod
+	}
+	return nil
+}
+
+// exposure reads what became of the mover and of what was made with it.
+func (t *Transfers[T]) exposure(s *subject[T]) {
+	s.seen.Exposure = build.ReadPod(s.pod)
+	if s.pod == nil && t.exposed(s) {
+		s.seen.Exposure = build.Vanished(s.state.Restarts)
+	}
+	s.seen.Delivered = t.memory.isDelivered(s.key)
+	s.seen.Remains = len(t.found(s).Claims) > 0 ||
+		s.state.Finalizer && s.move.Source.Snapshot != nil && !t.memory.isClean(s.key)
+}
+
+// found is what the caches have of what was made for a resource.
+func (t *Transfers[T]) found(s *subject[T]) exposer.Found {
+	found := exposer.Found{Pod: s.pod}
+	for _, name := range build.ClaimNames(s.move) {
+		claim := t.Claims.Claim(s.object.GetNamespace() + "/" + name)
+		if claim != nil && build.OwnedBy(claim, s.object.GetUID()) {
+			found.Claims = append(found.Claims, claim)
+		}
+	}
+	return found
+}
+
+// mover is the pod that belongs to this very resource: names are used again, UIDs are not.
+func (t *Transfers[T]) mover(s *subject[T]) *corev1.Pod {
+	if pod := t.Pods.Mover(s.key); pod != nil && build.OwnedBy(pod, s.object.GetUID()) {
+		return pod
+	}
+	return nil
+}
+
+// surely is mover, made sure of where its absence would replace it: caches do not keep step, and another
+// agent, on its way out, may have made it.
+func (t *Transfers[T]) surely(ctx context.Context, s *subject[T]) error {
+	current := s.pod != nil && build.ReadPod(s.pod).Attempt == s.state.Restarts
+	if current || !s.state.MovedAt.IsZero() || !s.state.Phase.HasMover() && !t.exposed(s) {
+		return nil
+	}
+	pod, err := t.LivePod(ctx, s.object.GetNamespace(), s.object.GetName())
+	switch {
+	case apierrors.IsNotFound(err):
+		s.pod = nil
+	case err != nil:
+		return fmt.Errorf("get mover pod of %s: %w", s.key, err)
+	case !build.OwnedBy(pod, s.object.GetUID()):
+		s.pod = nil
+	default:
+		s.pod = pod
+	}
+	return nil
+}
+
+// exposed tells whether a mover that was not seen to run yet has been made, so that one that is deleted
+// again and again is not made again for ever.
+func (t *Transfers[T]) exposed(s *subject[T]) bool {
+	return s.state.Phase == transfer.Accepted && t.memory.exposedIn(s.key, s.state.Restarts)
+}
+
+func (t *Transfers[T]) listen(s *subject[T]) {
+	if _, at, ok := t.Movers.Last(s.object.GetUID(), saidStarted); ok {
+		s.seen.Started = !at.Before(s.state.StartedAt)
+	}
+	if message, at, ok := t.Movers.Last(s.object.GetUID(), saidProgress); ok {
+		if progress, err := transfer.ReadProgress(message); err == nil {
+			s.seen.Progress, s.seen.ProgressAt = progress, at
+		}
+	}
+}
+
+func (t *Transfers[T]) readResult(s *subject[T]) {
+	if s.seen.Exposure.Condition != build.Succeeded {
+		return
+	}
+	result, err := t.Kind.Result(s.seen.Exposure.Message)
+	if err != nil {
+		s.seen.Unreadable = err.Error()
+		return
+	}
+	s.seen.Result = &result
+}
+
+// diagnose finds out, when the time to prepare is over, what was in the way.
+func (t *Transfers[T]) diagnose(ctx context.Context, s *subject[T]) {
+	if !s.seen.Mine && !s.seen.Follow || s.seen.Now.Before(s.state.AcceptedAt.Add(t.Limits.PrepareTimeout)) {
+		return
+	}
+	s.seen.Diagnosis = sentences(t.memory.obstacle(s.key), t.Exposer.Diagnose(ctx, s.move, t.found(s)))
+}

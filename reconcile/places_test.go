@@ -1,0 +1,30 @@
+package reconcile
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	"k8s.io/apimachinery/pkg/types"
+)
+
+func TestPlacesOfNodesAreApart(t *testing.T) {
+	places := NewPlaces("n1", 2, 1)
+	take := func(node string, uid types.UID, age int) bool { return places.Take(node, uid, created(age), func() {}) }
+	require.True(t, take("n1", "a", 1))
+	require.True(t, take("n1", "b", 2))
+	require.False(t, take("n1", "c", 3), "this node has two")
+	require.True(t, take("n2", "d", 4))
+	require.False(t, take("n2", "e", 5), "any other has one")
+	require.True(t, take("n3", "f", 6))
+	require.Equal(t, 2, places.Own().InUse())
+}
+
+func TestAResourceIsReleasedWhereverItHeldAPlace(t *testing.T) {
+	places := NewPlaces("n1", 1, 1)
+	places.Hold("n2", "a")
+	woken := false
+	require.False(t, places.Queue("n2", "b", created(2), func() { woken = true }))
+	places.Release("a")
+	require.True(t, woken)
+	require.Zero(t, places.Own().InUse())
+}

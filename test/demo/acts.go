@@ -4,12 +4,15 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
+	"path/filepath"
 	"syscall"
 	"time"
 
 	velerov1 "github.com/vmware-tanzu/velero/pkg/apis/velero/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/lateen-project/lateen/test/world"
 )
@@ -41,6 +44,7 @@ func (s *stage) acts() []act {
 		{"the ConfigMap names a priority class: the mover of 3000 files gets it", "agent", s.inClass},
 		{"the ConfigMap names a class that does not exist: the backup completes without", "class", s.classMissing},
 		{"the agent is killed while a mover runs: the same mover completes the backup", "kill", s.agentKilled},
+		{"what act 1 backed up is restored to another pod's volume: byte by byte the same", "restore", s.restored},
 	}
 }
 
@@ -65,6 +69,7 @@ func (s *stage) inClass(ctx context.Context) (story, error) {
 	if err != nil {
 		return told, err
 	}
+	s.first.snapshot, s.first.bytes = told.transfer.Status.SnapshotID, data.bytes()
 	if m := told.mover(); m.className() != lowClass || m.priority() != "10" {
 		return told, fmt.Errorf("the mover has class %s and priority %s, want %s and %d", m.className(), m.priority(), lowClass, lowValue)
 	}
@@ -154,8 +159,12 @@ func (s *stage) backUp(
 	if err != nil {
 		return story{}, err
 	}
-	f, err := follow(ctx, s.report, s.world, func() (*velerov1.PodVolumeBackup, error) {
-		return s.world.PodVolumeBackup(ctx, backup, pod, volume)
+	f, err := follow(ctx, s.report, s.world, world.PodVolumeBackup, func() (types.UID, error) {
+		made, err := s.world.PodVolumeBackup(ctx, backup, pod, volume)
+		if err != nil {
+			return "", err
+		}
+		return made.UID, nil
 	})
 	if err != nil {
 		return story{}, err
@@ -167,8 +176,79 @@ func (s *stage) backUp(
 	if err := f.until(ctx, "the backup is over", story.over); err != nil {
 		return f.story, err
 	}
-	s.step("kopia snapshot %s, %d bytes", f.backup.Status.SnapshotID, f.backup.Status.Progress.TotalBytes)
+	s.step("kopia snapshot %s, %d bytes", f.transfer.Status.SnapshotID, f.transfer.Status.Progress.TotalBytes)
 	return f.story, f.completed(data.bytes())
+}
+
+// restored is sabotaged by a volume that is changed after it was restored.
+func (s *stage) restored(ctx context.Context) (story, error) {
+	restore, err := s.world.Restore(ctx, "act-4")
+	if err != nil {
+		return story{}, err
+	}
+	pod, err := s.restorePod(ctx, restore)
+	if err != nil {
+		return story{}, err
+	}
+	f, err := follow(ctx, s.report, s.world, world.PodVolumeRestore, func() (types.UID, error) {
+		made, err := s.world.PodVolumeRestore(ctx, restore, pod, volume, s.first.snapshot, s.world.Apps)
+		if err != nil {
+			return "", err
+		}
+		return made.UID, nil
+	})
+	if err != nil {
+		return story{}, err
+	}
+	defer f.stop()
+	if err := f.until(ctx, "the restore is over", story.over); err != nil {
+		return f.story, err
+	}
+	if err := f.completed(s.first.bytes); err != nil {
+		return f.story, err
+	}
+	return f.story, s.same(ctx, pod)
+}
+
+// restorePod makes the pod whose volume is restored; it does not start before that is done.
+func (s *stage) restorePod(ctx context.Context, restore *velerov1.Restore) (*corev1.Pod, error) {
+	pod, err := s.world.RestorePod(ctx, restore, "act-4", s.node.Name(), world.EmptyDir(volume))
+	if err != nil {
+		return nil, err
+	}
+	s.step("pod %s/%s waits in init container %s for its emptyDir %s", pod.Namespace, pod.Name, world.WaitContainer, volume)
+	return pod, nil
+}
+
+// same is an error unless the pod runs and its volume is what act 1 backed up: names, bytes, modes and owners.
+func (s *stage) same(ctx context.Context, pod *corev1.Pod) error {
+	pod, err := s.world.WaitPod(ctx, pod.Namespace, pod.Name, world.Ready)
+	if err != nil {
+		return err
+	}
+	s.step("pod %s/%s is %s", pod.Namespace, pod.Name, pod.Status.Phase)
+	dir, err := s.node.VolumeDir(ctx, pod, volume)
+	if err != nil {
+		return err
+	}
+	if s.sabotage == "restore" {
+		if err := os.WriteFile(filepath.Join(dir, "d00", "f0001"), []byte("other bytes"), 0o600); err != nil {
+			return err
+		}
+	}
+	before, err := digest(s.first.dir)
+	if err != nil {
+		return err
+	}
+	after, err := digest(dir)
+	if err != nil {
+		return err
+	}
+	s.step("SHA-256 of the tree that was backed up %s, of the restored one %s", before[:16], after[:16])
+	if before != after {
+		return errors.New("the restored volume differs from the one that was backed up")
+	}
+	return nil
 }
 
 // sourcePod makes the pod whose volume is backed up.
@@ -187,6 +267,9 @@ func (s *stage) sourcePod(ctx context.Context, name string, data dataset) (*core
 		return nil, err
 	}
 	s.step("pod %s/%s is %s on %s, with the emptyDir %s", pod.Namespace, pod.Name, pod.Status.Phase, pod.Spec.NodeName, volume)
+	if s.first.dir == "" {
+		s.first.dir = dir
+	}
 	return pod, data.fill(dir)
 }
 

@@ -6,54 +6,49 @@ import (
 	"fmt"
 	"time"
 
-	velerov1 "github.com/vmware-tanzu/velero/pkg/apis/velero/v1"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/watch"
 
 	"github.com/lateen-project/lateen/test/world"
 )
 
-// follower tells the story of one PodVolumeBackup from two watches that were open before it was made, so
+// follower tells the story of one transfer from two watches that were open before it was made, so
 // that nothing can be missed.
 type follower struct {
 	report
 	story
-	uid     types.UID
-	backups watch.Interface
-	pods    watch.Interface
+	uid       types.UID
+	transfers watch.Interface
+	pods      watch.Interface
 }
 
-// follow opens the watches, lets create make the backup, and takes note of which one it is.
+// follow opens the watches, lets create make the transfer, and takes note of which one it is.
 func follow(
-	ctx context.Context, r report, w *world.World, create func() (*velerov1.PodVolumeBackup, error),
+	ctx context.Context, r report, w *world.World, kind world.Kind, create func() (types.UID, error),
 ) (*follower, error) {
-	f := &follower{report: r}
+	f := &follower{report: r, story: story{kind: kind}}
 	var err error
-	options := metav1.ListOptions{Watch: true}
-	f.backups, err = w.Velero.Get().Namespace(w.Namespace).Resource("podvolumebackups").
-		VersionedParams(&options, metav1.ParameterCodec).Watch(ctx)
-	if err != nil {
-		return nil, fmt.Errorf("watch PodVolumeBackups: %w", err)
+	if f.transfers, err = w.Transfers(kind).Watch(ctx); err != nil {
+		return nil, err
 	}
 	f.pods, err = w.Kube.CoreV1().Pods(w.Namespace).Watch(ctx, metav1.ListOptions{})
 	if err != nil {
-		f.backups.Stop()
+		f.transfers.Stop()
 		return nil, fmt.Errorf("watch pods: %w", err)
 	}
-	made, err := create()
-	if err != nil {
+	if f.uid, err = create(); err != nil {
 		f.stop()
-		return nil, fmt.Errorf("create PodVolumeBackup: %w", err)
+		return nil, fmt.Errorf("create %s: %w", kind, err)
 	}
-	f.uid = made.UID
 	return f, nil
 }
 
 func (f *follower) stop() {
-	f.backups.Stop()
+	f.transfers.Stop()
 	f.pods.Stop()
 }
 
@@ -62,7 +57,7 @@ func (f *follower) until(ctx context.Context, what string, done func(story) bool
 	for !done(f.story) {
 		if err := f.next(ctx); err != nil {
 			return fmt.Errorf("wait until %s: %w; seen: %s, %d mover pods, message %q",
-				what, err, f.passed(), len(f.movers), f.backup.Status.Message)
+				what, err, f.passed(), len(f.movers), f.transfer.Status.Message)
 		}
 	}
 	return nil
@@ -73,14 +68,19 @@ func (f *follower) next(ctx context.Context) error {
 	select {
 	case <-ctx.Done():
 		return context.Cause(ctx)
-	case event := <-f.backups.ResultChan():
-		backup, ok := event.Object.(*velerov1.PodVolumeBackup)
+	case event := <-f.transfers.ResultChan():
+		resource, ok := event.Object.(*unstructured.Unstructured)
 		if !ok {
 			return broken(event)
 		}
-		if backup.UID == f.uid {
-			f.seeBackup(*backup)
+		if resource.GetUID() != f.uid {
+			return nil
 		}
+		transfer, err := world.View(resource)
+		if err != nil {
+			return err
+		}
+		f.seeTransfer(*transfer)
 	case event := <-f.pods.ResultChan():
 		pod, ok := event.Object.(*corev1.Pod)
 		if !ok {
@@ -93,12 +93,12 @@ func (f *follower) next(ctx context.Context) error {
 	return nil
 }
 
-// seeBackup prints each new phase.
-func (f *follower) seeBackup(backup velerov1.PodVolumeBackup) {
+// seeTransfer prints each new phase.
+func (f *follower) seeTransfer(transfer world.Transfer) {
 	before := len(f.phases)
-	f.see(backup, time.Now())
+	f.see(transfer, time.Now())
 	if len(f.phases) > before {
-		f.step("PodVolumeBackup %s is %s", backup.Name, f.phases[before].phase)
+		f.step("%s %s is %s", f.kind, transfer.Name, f.phases[before].phase)
 	}
 }
 

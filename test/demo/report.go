@@ -9,7 +9,7 @@ import (
 	"text/tabwriter"
 	"time"
 
-	velerov1 "github.com/vmware-tanzu/velero/pkg/apis/velero/v1"
+	"github.com/lateen-project/lateen/test/world"
 )
 
 // report prints one line per step, with the time since the demo began.
@@ -42,20 +42,20 @@ type row struct {
 }
 
 func rows() []row {
-	spent := func(phase velerov1.PodVolumeBackupPhase) row {
+	spent := func(phase world.Phase) row {
 		return row{"time " + string(phase), func(s story) string { return s.spent(phase) }}
 	}
 	return []row{
-		{"phase", func(s story) string { return string(s.backup.Status.Phase) }},
-		spent(velerov1.PodVolumeBackupPhaseNew),
-		spent(velerov1.PodVolumeBackupPhaseAccepted),
-		spent(velerov1.PodVolumeBackupPhasePrepared),
-		spent(velerov1.PodVolumeBackupPhaseInProgress),
+		{"phase", func(s story) string { return string(s.transfer.Status.Phase) }},
+		spent(created),
+		spent(world.Accepted),
+		spent(world.Prepared),
+		spent(world.InProgress),
 		{"mover pods", func(s story) string { return strconv.Itoa(len(s.movers)) }},
 		{"priorityClassName", func(s story) string { return s.mover().className() }},
 		{"priority", func(s story) string { return s.mover().priority() }},
-		{"kopia snapshot", func(s story) string { return s.backup.Status.SnapshotID }},
-		{"bytes", func(s story) string { return strconv.FormatInt(s.backup.Status.Progress.TotalBytes, 10) }},
+		{"kopia snapshot", func(s story) string { return s.transfer.Status.SnapshotID }},
+		{"bytes", func(s story) string { return strconv.FormatInt(s.transfer.Status.Progress.TotalBytes, 10) }},
 	}
 }
 

@@ -33,7 +33,15 @@ type stage struct {
 	node     *node.Node
 	program  program
 	agent    *agent // nil while none runs
+	first    original
 	closing  []func() error
+}
+
+// original is what the first act backed up, for the last one to restore.
+type original struct {
+	dir      string // the volume on its node
+	bytes    int64
+	snapshot string // of the kopia repository
 }
 
 // later has an end run when the stage is closed, before those that were there already.

@@ -8,22 +8,25 @@ import (
 	"strings"
 	"time"
 
-	velerov1 "github.com/vmware-tanzu/velero/pkg/apis/velero/v1"
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/lateen-project/lateen/test/world"
 )
 
-// story is what was seen of one PodVolumeBackup and of the pods that it owns.
+// story is what was seen of one transfer and of the pods that it owns.
 type story struct {
-	backup velerov1.PodVolumeBackup // as last seen
-	phases []moment                 // in the order in which they were seen
-	movers []mover                  // every pod that it ever owned, in the order of appearance
+	kind     world.Kind
+	transfer world.Transfer // as last seen
+	phases   []moment       // in the order in which they were seen
+	movers   []mover        // every pod that it ever owned, in the order of appearance
 }
+
+// created is the phase of what Velero's server creates: it has none.
+const created world.Phase = "New"
 
 // moment is when a phase was first seen.
 type moment struct {
-	phase velerov1.PodVolumeBackupPhase
+	phase world.Phase
 	at    time.Time
 }
 
@@ -33,17 +36,16 @@ type mover struct {
 	gone bool
 }
 
-// see takes in a version of the backup.
-func (s *story) see(backup velerov1.PodVolumeBackup, at time.Time) {
-	s.backup = backup
-	// What Velero's server creates has no phase.
-	phase := cmp.Or(backup.Status.Phase, velerov1.PodVolumeBackupPhaseNew)
+// see takes in a version of the transfer.
+func (s *story) see(transfer world.Transfer, at time.Time) {
+	s.transfer = transfer
+	phase := cmp.Or(transfer.Status.Phase, created)
 	if len(s.phases) == 0 || s.phases[len(s.phases)-1].phase != phase {
 		s.phases = append(s.phases, moment{phase, at})
 	}
 }
 
-// seeMover takes in a version of a pod that the backup owns.
+// seeMover takes in a version of a pod that the transfer owns.
 func (s *story) seeMover(pod corev1.Pod, gone bool) {
 	i := slices.IndexFunc(s.movers, func(m mover) bool { return m.pod.UID == pod.UID })
 	if i < 0 {
@@ -53,8 +55,8 @@ func (s *story) seeMover(pod corev1.Pod, gone bool) {
 	s.movers[i] = mover{pod, gone}
 }
 
-// spent is how long the backup was in a phase; nothing where that phase was not seen to begin and end.
-func (s story) spent(phase velerov1.PodVolumeBackupPhase) string {
+// spent is how long the transfer was in a phase; nothing where that phase was not seen to begin and end.
+func (s story) spent(phase world.Phase) string {
 	i := slices.IndexFunc(s.phases, func(m moment) bool { return m.phase == phase })
 	if i < 0 || i+1 >= len(s.phases) {
 		return ""
@@ -81,25 +83,25 @@ func (s story) mover() mover {
 
 // moving says that the phase is InProgress and a mover runs.
 func (s story) moving() bool {
-	return s.backup.Status.Phase == velerov1.PodVolumeBackupPhaseInProgress && s.mover().running()
+	return s.transfer.Status.Phase == world.InProgress && s.mover().running()
 }
 
 // over says that nothing is left to do: the phase is terminal, the finalizer and every mover are gone.
 func (s story) over() bool {
 	left := slices.ContainsFunc(s.movers, func(m mover) bool { return !m.gone })
-	return world.Phase(s.backup.Status.Phase).Ended() && len(s.backup.Finalizers) == 0 && !left
+	return world.Ended(&s.transfer) && len(s.transfer.Finalizers) == 0 && !left
 }
 
-// completed is an error unless the backup is Completed with all bytes by a single mover.
+// completed is an error unless the transfer is Completed with all bytes by a single mover.
 func (s story) completed(bytes int64) error {
-	status := s.backup.Status
+	status := s.transfer.Status
 	switch {
-	case status.Phase != velerov1.PodVolumeBackupPhaseCompleted:
-		return fmt.Errorf("the backup is %s: %s", status.Phase, status.Message)
-	case status.SnapshotID == "":
-		return fmt.Errorf("the backup is Completed without a snapshot id")
+	case status.Phase != world.Completed:
+		return fmt.Errorf("the %s is %s: %s", s.kind, status.Phase, status.Message)
+	case s.kind == world.PodVolumeBackup && status.SnapshotID == "":
+		return fmt.Errorf("the %s is Completed without a snapshot id", s.kind)
 	case status.Progress.TotalBytes != bytes:
-		return fmt.Errorf("the backup has %d bytes, the volume %d", status.Progress.TotalBytes, bytes)
+		return fmt.Errorf("the %s has %d bytes, the volume %d", s.kind, status.Progress.TotalBytes, bytes)
 	case len(s.movers) != 1:
 		return fmt.Errorf("%d mover pods ran, want exactly 1", len(s.movers))
 	default:

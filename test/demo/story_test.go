@@ -7,19 +7,20 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
-	velerov1 "github.com/vmware-tanzu/velero/pkg/apis/velero/v1"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/watch"
+
+	"github.com/lateen-project/lateen/test/world"
 )
 
 // told is a story that went well: 100 bytes by one mover, each phase a second.
 func told() story {
-	var s story
+	s := story{kind: world.PodVolumeBackup}
 	begin := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
-	phases := []velerov1.PodVolumeBackupPhase{"", "Accepted", "Prepared", "InProgress", "Completed"}
+	phases := []world.Phase{"", "Accepted", "Prepared", "InProgress", "Completed"}
 	for i, phase := range phases {
-		var backup velerov1.PodVolumeBackup
+		var backup world.Transfer
 		backup.Status.Phase = phase
 		backup.Status.SnapshotID = "k1"
 		backup.Status.Progress.TotalBytes = 100
@@ -43,9 +44,10 @@ func TestCompletedIsHeldToAllThatWasPromised(t *testing.T) {
 		want  string // "": no error
 	}{
 		"a story that went well":         {func(*story) {}, ""},
-		"a backup that failed":           {func(s *story) { s.backup.Status.Phase, s.backup.Status.Message = "Failed", "why" }, "the backup is Failed: why"},
-		"a backup without a snapshot":    {func(s *story) { s.backup.Status.SnapshotID = "" }, "without a snapshot id"},
-		"a backup that misses some data": {func(s *story) { s.backup.Status.Progress.TotalBytes = 99 }, "99 bytes, the volume 100"},
+		"a backup that failed":           {func(s *story) { s.transfer.Status.Phase, s.transfer.Status.Message = "Failed", "why" }, "the PodVolumeBackup is Failed: why"},
+		"a backup without a snapshot":    {func(s *story) { s.transfer.Status.SnapshotID = "" }, "without a snapshot id"},
+		"a backup that misses some data": {func(s *story) { s.transfer.Status.Progress.TotalBytes = 99 }, "99 bytes, the volume 100"},
+		"a restore has no snapshot":      {func(s *story) { s.kind, s.transfer.Status.SnapshotID = world.PodVolumeRestore, "" }, ""},
 		"a second mover":                 {func(s *story) { s.seeMover(pod("2", corev1.PodSucceeded), true) }, "2 mover pods ran"},
 		"no mover at all":                {func(s *story) { s.movers = nil }, "0 mover pods ran"},
 	}
@@ -66,13 +68,13 @@ func TestCompletedIsHeldToAllThatWasPromised(t *testing.T) {
 func TestAStoryIsOverWhenNothingIsLeft(t *testing.T) {
 	s := told()
 	require.True(t, s.over())
-	s.backup.Finalizers = []string{"velero.io/pod-volume-finalizer"}
+	s.transfer.Finalizers = []string{"velero.io/pod-volume-finalizer"}
 	require.False(t, s.over(), "the finalizer is still there")
 	s = told()
 	s.seeMover(pod("1", corev1.PodSucceeded), false)
 	require.False(t, s.over(), "the mover is still there")
 	s = told()
-	s.backup.Status.Phase = velerov1.PodVolumeBackupPhaseCanceling
+	s.transfer.Status.Phase = world.Canceling
 	require.False(t, s.over(), "the phase is not terminal")
 }
 
@@ -95,8 +97,8 @@ bytes               100         0
 }
 
 func TestAWatchThatEndsIsAnError(t *testing.T) {
-	f := &follower{backups: watch.NewFake(), pods: watch.NewFake()}
-	f.backups.Stop()
+	f := &follower{transfers: watch.NewFake(), pods: watch.NewFake()}
+	f.transfers.Stop()
 	err := f.until(t.Context(), "the backup is over", story.over)
 	require.ErrorContains(t, err, "the watch ended")
 }
@@ -104,6 +106,6 @@ func TestAWatchThatEndsIsAnError(t *testing.T) {
 func TestASabotageThatNobodyKnowsIsRefused(t *testing.T) {
 	var out bytes.Buffer
 	err := run(context.Background(), &out, "everything")
-	require.ErrorContains(t, err, "use agent, class or kill")
+	require.ErrorContains(t, err, "use agent, class, kill or restore")
 	require.Empty(t, out.String())
 }

@@ -1,12 +1,17 @@
 package main
 
 import (
+	"crypto/sha256"
 	"encoding/binary"
+	"encoding/hex"
 	"fmt"
+	"io"
+	"io/fs"
 	"math"
 	"math/rand/v2"
 	"os"
 	"path/filepath"
+	"syscall"
 )
 
 // dataset says what files a volume gets. The same dataset is the same bytes.
@@ -54,4 +59,45 @@ func (d dataset) fill(dir string) error {
 		}
 	}
 	return nil
+}
+
+// digest is the SHA-256 of a tree: of the names, modes, owners and bytes of all that it has.
+func digest(dir string) (string, error) {
+	sum := sha256.New()
+	err := filepath.WalkDir(dir, func(path string, entry fs.DirEntry, err error) error {
+		if err != nil || path == dir {
+			return err
+		}
+		info, err := entry.Info()
+		if err != nil {
+			return err
+		}
+		owner, ok := info.Sys().(*syscall.Stat_t)
+		if !ok {
+			return fmt.Errorf("stat %s: the system does not tell owners", path)
+		}
+		name, err := filepath.Rel(dir, path)
+		if err != nil {
+			return err
+		}
+		fmt.Fprintf(sum, "%q %s %d %d\n", name, info.Mode(), owner.Uid, owner.Gid)
+		if !info.Mode().IsRegular() {
+			return nil
+		}
+		return addFile(sum, path)
+	})
+	if err != nil {
+		return "", fmt.Errorf("digest %s: %w", dir, err)
+	}
+	return hex.EncodeToString(sum.Sum(nil)), nil
+}
+
+func addFile(sum io.Writer, path string) error {
+	file, err := os.Open(path)
+	if err != nil {
+		return err
+	}
+	defer file.Close()
+	_, err = io.Copy(sum, file)
+	return err
 }

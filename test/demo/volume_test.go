@@ -66,3 +66,22 @@ func digests(t *testing.T, dir string) map[string][32]byte {
 	}))
 	return found
 }
+
+func TestADigestTellsTreesApart(t *testing.T) {
+	sums := map[string]string{}
+	for name, spoil := range map[string]func(dir string) error{
+		"as it was":   func(string) error { return nil },
+		"other bytes": func(dir string) error { return os.WriteFile(filepath.Join(dir, "d00", "f0001"), []byte("x"), 0o600) },
+		"other mode":  func(dir string) error { return os.Chmod(filepath.Join(dir, "d00", "f0001"), 0o600) },
+		"one more":    func(dir string) error { return os.Mkdir(filepath.Join(dir, "more"), 0o755) },
+		"other owner": func(dir string) error { return os.Lchown(filepath.Join(dir, "d00", "f0001"), 12, 34) },
+	} {
+		dir := t.TempDir()
+		require.NoError(t, dataset{files: 10, largest: 1000, seed: 1}.fill(dir))
+		require.NoError(t, spoil(dir))
+		sum, err := digest(dir)
+		require.NoError(t, err)
+		require.NotContains(t, sums, sum, name)
+		sums[sum] = name
+	}
+}

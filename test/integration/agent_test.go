@@ -105,24 +105,26 @@ func (r *agentRun) wait() {
 	}
 }
 
-// metric is the value of one series, of a histogram how often it was observed; labels are given as name,
-// value, name, value … What is counted here has whole values.
+// metric is the sum of all series with these labels, of histograms how often they were observed; labels are
+// given as name, value, name, value … What is counted here has whole values.
 func (r *agentRun) metric(name string, labels ...string) int {
 	r.site.Helper()
 	families, err := r.registry.Gather()
 	require.NoError(r.site, err)
+	sum, found := 0, false
 	for _, family := range families {
 		if family.GetName() != name {
 			continue
 		}
 		for _, series := range family.GetMetric() {
 			if has(series, labels) {
-				return int(series.GetCounter().GetValue()+series.GetGauge().GetValue()) + int(series.GetHistogram().GetSampleCount())
+				found = true
+				sum += int(series.GetCounter().GetValue()+series.GetGauge().GetValue()) + int(series.GetHistogram().GetSampleCount())
 			}
 		}
 	}
-	require.Failf(r.site, "no such series", "%s %v", name, labels)
-	return 0
+	require.Truef(r.site, found, "no series %s %v", name, labels)
+	return sum
 }
 
 func has(series *dto.Metric, labels []string) bool {

@@ -13,6 +13,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/dynamic"
 )
 
@@ -164,6 +165,15 @@ func (t Transfers) List(ctx context.Context) ([]*Transfer, error) {
 		}
 	}
 	return found, nil
+}
+
+// Watch tells of every change from now on; View reads what it carries.
+func (t Transfers) Watch(ctx context.Context) (watch.Interface, error) {
+	watcher, err := t.client.Watch(ctx, metav1.ListOptions{})
+	if err != nil {
+		return nil, fmt.Errorf("watch %ss: %w", t.kind, err)
+	}
+	return watcher, nil
 }
 
 // Patch applies a JSON merge patch, status and all: these resources have no subresource. It returns the error of

@@ -4,8 +4,6 @@ package e2e
 
 import (
 	"context"
-	"fmt"
-	"math/rand/v2"
 	"os"
 	"path/filepath"
 	"testing"
@@ -13,7 +11,6 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/stretchr/testify/require"
-	corev1 "k8s.io/api/core/v1"
 	"k8s.io/utils/clock"
 
 	"github.com/lateen-project/lateen/cmd/lateen/agent"
@@ -26,54 +23,57 @@ import (
 	"github.com/lateen-project/lateen/test/world"
 )
 
-// patience bounds the whole test: the real server takes up to 20 s to initialise a repository.
+// patience bounds a whole test: the real server takes up to 20 s to initialise a repository.
 const patience = 90 * time.Second
 
-func TestPodVolumeBackupWithRealMoverAndBytes(t *testing.T) {
+const (
+	nodeName  = "e2e-node"
+	configMap = "node-agent-config"
+	lowClass  = "e2e-low"
+	lowValue  = 10
+)
+
+// site is a cluster with Velero, its server, a node with real movers, and an agent.
+type site struct {
+	*world.World
+	ctx     context.Context
+	plane   *cluster.Cluster
+	kubelet *node.Node
+}
+
+// newSite builds one whose movers have a priority class of their own.
+func newSite(t *testing.T) *site {
+	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
-	defer cancel()
-	const nodeName, configMap, class = "e2e-node", "node-agent-config", "e2e-low"
+	t.Cleanup(cancel)
 	dir := t.TempDir()
 	repository := filepath.Join(dir, "repository")
 	require.NoError(t, os.Mkdir(repository, 0o755))
+	s := &site{ctx: ctx, plane: startCluster(ctx, t)}
+	require.NoError(t, world.InstallCRDs(ctx, s.plane.Admin()))
+	var err error
+	s.World, err = world.New(ctx, s.plane.Admin(), world.Options{Node: nodeName, KubeletRoot: filepath.Join(dir, "kubelet"), RepositoryDir: repository})
+	require.NoError(t, err)
+	require.NoError(t, s.PriorityClass(ctx, lowClass, lowValue))
+	require.NoError(t, s.ConfigMap(ctx, configMap, map[string]string{"config.json": `{"priorityClassName":"` + lowClass + `"}`}))
+	startVelero(ctx, t, s.plane, s.Namespace, dir)
+	s.kubelet = startNode(ctx, t, s.plane, node.Options{Name: nodeName, Root: filepath.Join(dir, "kubelet")}, repository)
+	require.NoError(t, world.Apply(ctx, s.plane.Admin(), deploy.Access(s.Namespace)...))
+	startAgent(ctx, t, s.plane, s.Namespace, nodeName, configMap)
+	_, err = s.Repository(ctx, s.Apps) // a server that starts cancels what it finds in progress, so it must be up
+	require.NoError(t, err)
+	return s
+}
 
-	plane := startCluster(ctx, t)
-	require.NoError(t, world.InstallCRDs(ctx, plane.Admin()))
-	velero, err := world.New(ctx, plane.Admin(), world.Options{Node: nodeName, KubeletRoot: filepath.Join(dir, "kubelet"), RepositoryDir: repository})
-	require.NoError(t, err)
-	require.NoError(t, velero.PriorityClass(ctx, class, 10))
-	require.NoError(t, velero.ConfigMap(ctx, configMap, map[string]string{"config.json": fmt.Sprintf(`{"priorityClassName":%q}`, class)}))
-	startVelero(ctx, t, plane, velero.Namespace, dir)
-	kubelet := startNode(ctx, t, plane, node.Options{Name: nodeName, Root: filepath.Join(dir, "kubelet")}, repository)
-
-	source, err := velero.SourcePod(ctx, "app", nodeName, world.EmptyDir("data"))
-	require.NoError(t, err)
-	source, err = velero.WaitPod(ctx, velero.Apps, source.Name, world.Ready)
-	require.NoError(t, err)
-	volume, err := kubelet.VolumeDir(ctx, source, "data")
-	require.NoError(t, err)
-	bytes := fill(t, volume)
-
-	require.NoError(t, world.Apply(ctx, plane.Admin(), deploy.Access(velero.Namespace)...))
-	startAgent(ctx, t, plane, velero.Namespace, nodeName, configMap)
-	_, err = velero.Repository(ctx, velero.Apps) // a server that starts cancels what it finds in progress, so it must be up
-	require.NoError(t, err)
-	backup, err := velero.Backup(ctx, "nightly")
-	require.NoError(t, err)
-	made, err := velero.PodVolumeBackup(ctx, backup, source, "data")
-	require.NoError(t, err)
-
-	mover, err := velero.WaitPod(ctx, velero.Namespace, made.Name, func(pod *corev1.Pod) bool { return pod.Spec.NodeName != "" })
-	require.NoError(t, err)
-	require.Equal(t, class, mover.Spec.PriorityClassName)
-	require.EqualValues(t, 10, *mover.Spec.Priority)
-	ended, err := velero.Transfers(world.PodVolumeBackup).Wait(ctx, made.Name, world.Settled)
+// completed waits for the end of a transfer and of its mover.
+func (s *site) completed(t *testing.T, kind world.Kind, name string) *world.Transfer {
+	t.Helper()
+	ended, err := s.Transfers(kind).Wait(s.ctx, name, world.Settled)
 	require.NoError(t, err)
 	require.Equal(t, world.Completed, ended.Status.Phase, ended.Status.Message)
-	require.NotEmpty(t, ended.Status.SnapshotID)
-	require.Equal(t, bytes, ended.Status.Progress.TotalBytes)
-	require.Equal(t, bytes, ended.Status.Progress.BytesDone)
-	require.NoError(t, velero.WaitPodGone(ctx, velero.Namespace, made.Name))
+	require.Equal(t, ended.Status.Progress.TotalBytes, ended.Status.Progress.BytesDone)
+	require.NoError(t, s.WaitPodGone(s.ctx, s.Namespace, name))
+	return ended
 }
 
 func startCluster(ctx context.Context, t *testing.T) *cluster.Cluster {
@@ -96,7 +96,12 @@ func startVelero(ctx context.Context, t *testing.T, plane *cluster.Cluster, name
 	require.NoError(t, plane.WriteKubeconfig(own, kubeconfig, namespace))
 	server, err := node.StartVeleroServer(ctx, node.ServerOptions{Velero: binary, Kubeconfig: kubeconfig, Namespace: namespace, Dir: filepath.Join(dir, "velero")})
 	require.NoError(t, err)
-	t.Cleanup(server.Stop)
+	t.Cleanup(func() {
+		server.Stop()
+		if log, err := os.ReadFile(server.Log()); err == nil && t.Failed() {
+			t.Logf("log of Velero's server:\n%s", log)
+		}
+	})
 }
 
 func startNode(ctx context.Context, t *testing.T, plane *cluster.Cluster, options node.Options, binds ...string) *node.Node {
@@ -135,24 +140,4 @@ func startAgent(ctx context.Context, t *testing.T, plane *cluster.Cluster, names
 		require.NoError(t, <-ended)
 		require.NoError(t, server.Close())
 	})
-}
-
-// fill makes files of all sizes and returns how many bytes they have together.
-func fill(t *testing.T, dir string) int64 {
-	t.Helper()
-	const seed, files = 7, 200
-	t.Log("seed", seed)
-	random := rand.New(rand.NewPCG(seed, seed))
-	var total int64
-	for i := range files {
-		content := make([]byte, 1<<random.IntN(16))
-		for j := range content {
-			content[j] = byte(random.Uint32())
-		}
-		sub := filepath.Join(dir, fmt.Sprintf("d%d", i%7))
-		require.NoError(t, os.MkdirAll(sub, 0o755))
-		require.NoError(t, os.WriteFile(filepath.Join(sub, fmt.Sprintf("f%d", i)), content, 0o600))
-		total += int64(len(content))
-	}
-	return total
 }

@@ -1,0 +1,59 @@
+package e2e
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/lateen-project/lateen/test/world"
+)
+
+func TestAPodVolumeIsBackedUpAndRestored(t *testing.T) {
+	s := newSite(t)
+	source := s.source(t, "app")
+	before := s.tree(t, source)
+	bytes := before.grow(t)
+
+	backup, err := s.Backup(s.ctx, "nightly")
+	require.NoError(t, err)
+	saved, err := s.PodVolumeBackup(s.ctx, backup, source, "data")
+	require.NoError(t, err)
+	mover, err := s.WaitPod(s.ctx, s.Namespace, saved.Name, func(pod *corev1.Pod) bool { return pod.Spec.NodeName != "" })
+	require.NoError(t, err)
+	require.Equal(t, lowClass, mover.Spec.PriorityClassName)
+	require.EqualValues(t, lowValue, *mover.Spec.Priority)
+	ended := s.completed(t, world.PodVolumeBackup, saved.Name)
+	require.NotEmpty(t, ended.Status.SnapshotID)
+	require.Equal(t, bytes, ended.Status.Progress.TotalBytes)
+
+	restore, err := s.Restore(s.ctx, "nightly")
+	require.NoError(t, err)
+	target, err := s.RestorePod(s.ctx, restore, "restored", nodeName, world.EmptyDir("data"))
+	require.NoError(t, err)
+	back, err := s.PodVolumeRestore(s.ctx, restore, target, "data", ended.Status.SnapshotID, s.Apps)
+	require.NoError(t, err)
+	restored := s.completed(t, world.PodVolumeRestore, back.Name)
+	require.Equal(t, bytes, restored.Status.Progress.TotalBytes)
+	target, err = s.WaitPod(s.ctx, s.Apps, target.Name, world.Ready) // its init container has seen the mark of the restore
+	require.NoError(t, err)
+	require.Equal(t, before.read(t), s.tree(t, target).read(t))
+}
+
+// source is a pod that runs and has an emptyDir.
+func (s *site) source(t *testing.T, name string) *corev1.Pod {
+	t.Helper()
+	pod, err := s.SourcePod(s.ctx, name, nodeName, world.EmptyDir("data"))
+	require.NoError(t, err)
+	pod, err = s.WaitPod(s.ctx, s.Apps, pod.Name, world.Ready)
+	require.NoError(t, err)
+	return pod
+}
+
+// tree is the volume of a pod.
+func (s *site) tree(t *testing.T, pod *corev1.Pod) tree {
+	t.Helper()
+	dir, err := s.kubelet.VolumeDir(s.ctx, pod, "data")
+	require.NoError(t, err)
+	return tree(dir)
+}

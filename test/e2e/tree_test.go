@@ -1,0 +1,101 @@
+package e2e
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"fmt"
+	"io/fs"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"syscall"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+// tree is a directory whose contents are compared.
+type tree string
+
+// grow fills it with what volumes have: files of all sizes, empty and sparse ones, modes, owners and links. It
+// returns how many bytes the files have together.
+func (d tree) grow(t *testing.T) int64 {
+	t.Helper()
+	const seed, files = 7, 200
+	t.Log("seed", seed)
+	random := rand.New(rand.NewPCG(seed, seed))
+	var total int64
+	for i := range files {
+		content := make([]byte, 1<<random.IntN(16))
+		for j := range content {
+			content[j] = byte(random.Uint32())
+		}
+		d.write(t, fmt.Sprintf("d%d/f%d", i%7, i), content, fs.FileMode(0o600|random.IntN(0o100)))
+		total += int64(len(content))
+	}
+	d.write(t, "empty", nil, 0o640)
+	require.NoError(t, os.Mkdir(d.path("nothing"), 0o711))
+	require.NoError(t, os.Chown(d.path("d1"), 1000, 2000))
+	require.NoError(t, os.Chown(d.path("d1/f1"), 1001, 2001))
+	require.NoError(t, os.Chmod(d.path("d1/f1"), 0o444))
+	require.NoError(t, os.Symlink("d1/f1", d.path("link")))
+	require.NoError(t, os.Symlink("/nowhere", d.path("dangling")))
+	return total + d.sparse(t)
+}
+
+// sparse makes a file that is mostly a hole.
+func (d tree) sparse(t *testing.T) int64 {
+	t.Helper()
+	const size = 1 << 20
+	file, err := os.Create(d.path("sparse"))
+	require.NoError(t, err)
+	_, err = file.WriteAt([]byte("end"), size-3)
+	require.NoError(t, err)
+	require.NoError(t, file.Close())
+	return size
+}
+
+func (d tree) path(name string) string { return filepath.Join(string(d), name) }
+
+func (d tree) write(t *testing.T, name string, content []byte, mode fs.FileMode) {
+	t.Helper()
+	require.NoError(t, os.MkdirAll(filepath.Dir(d.path(name)), 0o755))
+	require.NoError(t, os.WriteFile(d.path(name), content, mode))
+	require.NoError(t, os.Chmod(d.path(name), mode))
+}
+
+// read is what the tree has, by name: type, mode, owner, and bytes or where a link leads.
+func (d tree) read(t *testing.T) map[string]string {
+	t.Helper()
+	found := map[string]string{}
+	require.NoError(t, filepath.WalkDir(string(d), func(path string, entry fs.DirEntry, err error) error {
+		if err != nil || path == string(d) {
+			return err
+		}
+		name, err := filepath.Rel(string(d), path)
+		require.NoError(t, err)
+		info, err := entry.Info()
+		require.NoError(t, err)
+		owner, ok := info.Sys().(*syscall.Stat_t)
+		require.True(t, ok)
+		found[name] = fmt.Sprintf("%s %d:%d %s", info.Mode(), owner.Uid, owner.Gid, contents(t, path, info))
+		return nil
+	}))
+	return found
+}
+
+func contents(t *testing.T, path string, info fs.FileInfo) string {
+	t.Helper()
+	switch {
+	case info.Mode()&fs.ModeSymlink != 0:
+		to, err := os.Readlink(path)
+		require.NoError(t, err)
+		return to
+	case info.IsDir():
+		return ""
+	}
+	content, err := os.ReadFile(path)
+	require.NoError(t, err)
+	sum := sha256.Sum256(content)
+	return hex.EncodeToString(sum[:])
+}

@@ -1,0 +1,129 @@
+package integration
+
+import (
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	velerov1 "github.com/vmware-tanzu/velero/pkg/apis/velero/v1"
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/lateen-project/lateen/test/world"
+)
+
+// restoring is a restore and a pod that waits for its volume.
+type restoring struct {
+	restore *velerov1.Restore
+	target  *corev1.Pod
+}
+
+// restores makes a pod that waits in its init container, if it has a node.
+func (s *site) restores(node string) restoring {
+	s.Helper()
+	restore, err := s.Restore(s.soon(), "nightly")
+	require.NoError(s, err)
+	target, err := s.RestorePod(s.soon(), restore, "restored", node, world.EmptyDir("data"))
+	require.NoError(s, err)
+	return restoring{restore: restore, target: target}
+}
+
+// restoreOf creates the PodVolumeRestore for it.
+func (s *site) restoreOf(r restoring, change ...func(*velerov1.PodVolumeRestore)) string {
+	s.Helper()
+	made, err := s.PodVolumeRestore(s.soon(), r.restore, r.target, "data", "snapshot", s.Apps, change...)
+	require.NoError(s, err)
+	return made.Name
+}
+
+func (s *site) restored(name string, phase world.Phase) *world.Transfer {
+	s.Helper()
+	ended, err := s.Transfers(world.PodVolumeRestore).Wait(s.soon(), name, world.Settled)
+	require.NoError(s, err)
+	require.Equal(s, phase, ended.Status.Phase, ended.Status.Message)
+	require.NotNil(s, ended.Status.CompletionTimestamp)
+	require.NoError(s, s.WaitPodGone(s.soon(), s.Namespace, name))
+	return ended
+}
+
+func TestAPodIsHeldBackUntilItsVolumeIsRestored(t *testing.T) {
+	s := newSite(t, 50*time.Millisecond)
+	s.configure(`{}`)
+	history, err := s.Record(t.Context())
+	require.NoError(t, err)
+	r := s.start()
+	waiting := s.restores(s.node.Name())
+	name := s.restoreOf(waiting)
+	ended := s.restored(name, world.Completed)
+	require.Equal(t, s.node.Name(), ended.Status.Node)
+	require.EqualValues(t, 1000, ended.Status.Progress.BytesDone)
+	require.Equal(t, []world.Phase{"", "Accepted", "Prepared", "InProgress", "Completed"}, s.path(history, name, "Completed"))
+	_, err = s.WaitPod(s.soon(), s.Apps, waiting.target.Name, world.Ready)
+	require.NoError(t, err)
+	require.Equal(t, 1, r.metric("lateen_transfers_finished_total", "kind", "podvolumerestore", "phase", "Completed", "reason", "completed"))
+	require.Equal(t, 1, s.moversMade(name))
+}
+
+func TestARestoreWaitsForTheInitContainerOfItsPod(t *testing.T) {
+	s := newSite(t, 50*time.Millisecond)
+	s.configure(`{}`)
+	s.start()
+	waiting := s.restores("no-such-node") // whose kubelet never starts it
+	name := s.restoreOf(waiting)
+	s.ends(s.transfer(), world.Completed) // the agent had the time to do something wrong
+	seen, err := s.Transfers(world.PodVolumeRestore).Get(s.soon(), name)
+	require.NoError(t, err)
+	require.Empty(t, seen.Status.Phase)
+	require.Empty(t, seen.Finalizers)
+}
+
+func TestARestoreWhosePodNeverStartsFailsInTime(t *testing.T) {
+	s := newSite(t, 50*time.Millisecond)
+	s.configure(`{}`)
+	r := s.start(shortPrepare)
+	waiting := s.restores("no-such-node")
+	name := s.restoreOf(waiting, func(pvr *velerov1.PodVolumeRestore) { pvr.Spec.Pod.Name, pvr.Spec.Pod.UID = "never-made", "" })
+	ended := s.restored(name, world.Failed)
+	require.Contains(t, ended.Status.Message, "pod "+s.Apps+"/never-made does not exist")
+	require.Equal(t, 1, r.metric("lateen_transfers_finished_total", "kind", "podvolumerestore", "phase", "Failed", "reason", "not_eligible"))
+}
+
+func TestARestoreThatNobodyWantsAnyMoreIsCanceledAtOnce(t *testing.T) {
+	tests := map[string]struct {
+		node string
+		wait func(s *site, name string)
+	}{
+		"before its pod is anywhere": {node: "", wait: func(*site, string) {}},
+		"while its mover works": {node: "here", wait: func(s *site, name string) {
+			s.says("Data-Path-Started", name)
+		}},
+	}
+	for name, test := range tests {
+		t.Run(name, func(t *testing.T) {
+			s := newSite(t, time.Minute)
+			s.configure(`{}`)
+			s.start()
+			node := test.node
+			if node == "here" {
+				node = s.node.Name()
+			}
+			waiting := s.restores(node)
+			made := s.restoreOf(waiting, func(pvr *velerov1.PodVolumeRestore) {
+				if test.node == "" {
+					pvr.Spec.Pod.Name, pvr.Spec.Pod.UID = "never-made", ""
+				}
+			})
+			test.wait(s, made)
+			require.NoError(t, s.Transfers(world.PodVolumeRestore).Cancel(s.soon(), made))
+			s.restored(made, world.Canceled)
+		})
+	}
+}
+
+func TestARestoreOfAnotherUploaderIsRefused(t *testing.T) {
+	s := newSite(t, 50*time.Millisecond)
+	s.configure(`{}`)
+	s.start()
+	name := s.restoreOf(s.restores(s.node.Name()), func(pvr *velerov1.PodVolumeRestore) { pvr.Spec.UploaderType = "restic" })
+	ended := s.restored(name, world.Failed)
+	require.Contains(t, ended.Status.Message, "uploader restic is not supported by Lateen; restore it with Velero's node-agent")
+}

@@ -92,6 +92,7 @@ type Mover struct {
 		Message  string `json:"message"`
 		Reason   string `json:"reason"`
 	} `json:"result"` // instead of success
+	Never bool `json:"never"` // its container stays in ContainerCreating
 	// Waiting keeps its container from starting, Refused the kubelet from admitting it, Times how often; 0: always.
 	Waiting *Reason `json:"waiting"`
 	Refused *Reason `json:"refused"`

@@ -99,7 +99,7 @@ func (s *scene) check() error {
 // server looks it up by is still there.
 func (s *scene) clean() error {
 	transfer, err := s.transfer(s.words["NAME"])
-	if err != nil || !world.Ended(transfer) {
+	if err != nil || !world.Ended(transfer) || s.gone() {
 		return err
 	}
 	if wanted, ok := s.wantedPhase(); ok && wanted != string(transfer.Status.Phase) {

@@ -53,8 +53,8 @@ type scene struct {
 	place  place
 	run    *run
 	words  map[string]string
-	// create makes the resource, and returns its name and UID.
-	create func(context.Context) (metav1.Object, error)
+	// create makes a resource, which alter changes before.
+	create func(ctx context.Context, alter func(metav1.Object) error) (metav1.Object, error)
 	fail   context.CancelCauseFunc
 	ends   []func()
 }
@@ -74,7 +74,7 @@ func (p *Plane) Play(ctx context.Context, agent *Agent, story *Case, dir string)
 	}
 	ctx, cancel := context.WithTimeout(ctx, agent.Patience)
 	defer cancel()
-	made, err := s.create(ctx)
+	made, err := s.create(ctx, s.alter)
 	if err != nil {
 		return err
 	}
@@ -179,6 +179,9 @@ func (s *scene) startNode(ctx context.Context, admin *rest.Config, name, kubelet
 		return err
 	}
 	s.ends = append(s.ends, s.node.Stop)
+	if want.Never {
+		s.node.Faults.Add(node.Fault{NeverStarts: true})
+	}
 	if want.Waiting != nil {
 		s.node.Faults.Add(node.Fault{Times: want.Times, Waiting: &node.Waiting{Reason: want.Waiting.Reason, Message: want.Waiting.Message}})
 	}

@@ -6,6 +6,8 @@ import (
 	"errors"
 	"fmt"
 
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
 	"github.com/lateen-project/lateen/test/world"
 )
 
@@ -19,7 +21,7 @@ func (s *scene) take(ctx context.Context, step Step) error {
 		wanted := s.expand(step.Seen)
 		return s.plane.History.Until(ctx, func() error { return s.plane.History.now(wanted, s.Namespace, s.Apps) })
 	case step.Second != "":
-		made, err := s.create(ctx)
+		made, err := s.create(ctx, func(metav1.Object) error { return nil })
 		if err != nil {
 			return err
 		}

@@ -42,9 +42,9 @@ func (s *scene) preparePodVolumeBackup(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	s.create = func(ctx context.Context) (metav1.Object, error) {
+	s.create = func(ctx context.Context, alter func(metav1.Object) error) (metav1.Object, error) {
 		var unread error
-		made, err := s.PodVolumeBackup(ctx, backup, pod, "data", func(wanted *velerov1.PodVolumeBackup) { unread = s.alter(wanted) })
+		made, err := s.PodVolumeBackup(ctx, backup, pod, "data", func(wanted *velerov1.PodVolumeBackup) { unread = alter(wanted) })
 		return made, firstError(unread, err)
 	}
 	return nil
@@ -67,10 +67,10 @@ func (s *scene) preparePodVolumeRestore(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	s.create = func(ctx context.Context) (metav1.Object, error) {
+	s.create = func(ctx context.Context, alter func(metav1.Object) error) (metav1.Object, error) {
 		var unread error
 		made, err := s.PodVolumeRestore(ctx, restore, pod, "data", "a-snapshot", s.Apps,
-			func(wanted *velerov1.PodVolumeRestore) { unread = s.alter(wanted) })
+			func(wanted *velerov1.PodVolumeRestore) { unread = alter(wanted) })
 		return made, firstError(unread, err)
 	}
 	return nil

@@ -20,6 +20,7 @@ import (
 	"github.com/lateen-project/lateen/cmd/lateen/config"
 	"github.com/lateen-project/lateen/deploy"
 	"github.com/lateen-project/lateen/metrics"
+	"github.com/lateen-project/lateen/reconcile"
 	"github.com/lateen-project/lateen/reconcile/transfer"
 )
 
@@ -61,6 +62,9 @@ func (s *site) assemble(changes ...func(*agent.Options)) *agentRun {
 		Clock: clock.RealClock{}, Log: r.movers, Server: server,
 	}
 	r.options.Limits.RestartDelay = 50 * time.Millisecond
+	r.options.Election = reconcile.CoordinatorOptions{
+		Lease: 2 * time.Second, Renew: 1500 * time.Millisecond, Retry: 200 * time.Millisecond, Spread: time.Millisecond,
+	}
 	for _, change := range changes {
 		change(&r.options)
 	}

@@ -107,12 +107,13 @@ func TestACancelThatTheMoverMayNotHaveSeenDeletesIt(t *testing.T) {
 func TestACancelThatTheMoverIgnoresDeletesItAfterTheGrace(t *testing.T) {
 	s := newSite(t, 30*time.Second)
 	s.mover.Deaf = true
+	s.mover.Reports = 300 // one each tenth of a second
 	s.configure(`{}`)
 	const grace = 500 * time.Millisecond
 	r := s.start(func(options *agent.Options) { options.Limits.CancelGrace = grace })
 	name := s.transfer()
-	s.in(name, world.InProgress)
-	s.says("Data-Path-Started", name)
+	_, err := s.Transfers(world.PodVolumeBackup).Wait(s.soon(), name, func(seen *world.Transfer) bool { return seen.Status.Progress.BytesDone > 0 })
+	require.NoError(t, err, "the agent has heard nothing of the mover")
 	began := time.Now()
 	require.NoError(t, s.Transfers(world.PodVolumeBackup).Cancel(s.soon(), name))
 	s.ends(name, world.Canceled)

@@ -1,7 +1,6 @@
 package exposer
 
 import (
-	"errors"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -142,7 +141,7 @@ func TestASourceThatCanNeverBeMovedIsHopeless(t *testing.T) {
 			_, err := exposed(fake.NewClientset(test.objects...), build.Settings{}).facts(t.Context(), build.Movement{Source: test.source})
 			require.ErrorContains(t, err, test.says)
 			hopeless := (*HopelessError)(nil)
-			require.True(t, errors.As(err, &hopeless))
+			require.ErrorAs(t, err, &hopeless)
 		})
 	}
 }

@@ -7,7 +7,7 @@ import (
 	"sync"
 
 	velerov1 "github.com/vmware-tanzu/velero/pkg/apis/velero/v1"
-	velerov2 "github.com/vmware-tanzu/velero/pkg/apis/velero/v2alpha1"
+	velerov2alpha1 "github.com/vmware-tanzu/velero/pkg/apis/velero/v2alpha1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
@@ -39,8 +39,8 @@ type Selection struct {
 type Caches struct {
 	PodVolumeBackups  *Informer[*velerov1.PodVolumeBackup]
 	PodVolumeRestores *Informer[*velerov1.PodVolumeRestore]
-	DataUploads       *Informer[*velerov2.DataUpload]
-	DataDownloads     *Informer[*velerov2.DataDownload]
+	DataUploads       *Informer[*velerov2alpha1.DataUpload]
+	DataDownloads     *Informer[*velerov2alpha1.DataDownload]
 	Here              *Informer[*corev1.Pod]
 	Movers            *Informer[*corev1.Pod]
 	Claims            *Informer[*corev1.PersistentVolumeClaim]
@@ -68,8 +68,8 @@ func NewCaches(kube kubernetes.Interface, velero *Velero, want Selection) (*Cach
 	c := &Caches{
 		PodVolumeBackups:  add(&b, "podvolumebackups", velero.PodVolumeBackups(namespace), &velerov1.PodVolumeBackup{}, Scope{}, trimBackup),
 		PodVolumeRestores: add(&b, "podvolumerestores", velero.PodVolumeRestores(namespace), &velerov1.PodVolumeRestore{}, Scope{}, trimRestore),
-		DataUploads:       add(&b, "datauploads", velero.DataUploads(namespace), &velerov2.DataUpload{}, Scope{}, trimUpload),
-		DataDownloads:     add(&b, "datadownloads", velero.DataDownloads(namespace), &velerov2.DataDownload{}, Scope{}, trimDownload),
+		DataUploads:       add(&b, "datauploads", velero.DataUploads(namespace), &velerov2alpha1.DataUpload{}, Scope{}, trimUpload),
+		DataDownloads:     add(&b, "datadownloads", velero.DataDownloads(namespace), &velerov2alpha1.DataDownload{}, Scope{}, trimDownload),
 		Here:              add(&b, "pods of this node", kube.CoreV1().Pods(metav1.NamespaceAll), &corev1.Pod{}, onNode, trimPod),
 		Movers:            add(&b, "mover pods", kube.CoreV1().Pods(namespace), &corev1.Pod{}, Scope{Labels: want.MoverLabels}, trimPod),
 		Claims:            add(&b, "claims of movers", kube.CoreV1().PersistentVolumeClaims(namespace), &corev1.PersistentVolumeClaim{}, Scope{Labels: want.Ours}, whole[*corev1.PersistentVolumeClaim]),
@@ -90,7 +90,7 @@ const (
 
 func (c *Caches) index() error {
 	return errors.Join(
-		c.DataUploads.Index(BySnapshot, func(upload *velerov2.DataUpload) []string {
+		c.DataUploads.Index(BySnapshot, func(upload *velerov2alpha1.DataUpload) []string {
 			if upload.Spec.CSISnapshot == nil {
 				return nil
 			}

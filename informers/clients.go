@@ -6,7 +6,7 @@ import (
 	"fmt"
 
 	velerov1 "github.com/vmware-tanzu/velero/pkg/apis/velero/v1"
-	velerov2 "github.com/vmware-tanzu/velero/pkg/apis/velero/v2alpha1"
+	velerov2alpha1 "github.com/vmware-tanzu/velero/pkg/apis/velero/v2alpha1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -15,12 +15,16 @@ import (
 	"k8s.io/client-go/rest"
 )
 
-// Typed clients for Velero's kinds in one namespace.
+// A typed client for the resources of one kind in one namespace.
 type (
-	PodVolumeBackups  = gentype.ClientWithList[*velerov1.PodVolumeBackup, *velerov1.PodVolumeBackupList]
+	// PodVolumeBackups is one of them.
+	PodVolumeBackups = gentype.ClientWithList[*velerov1.PodVolumeBackup, *velerov1.PodVolumeBackupList]
+	// PodVolumeRestores is one of them.
 	PodVolumeRestores = gentype.ClientWithList[*velerov1.PodVolumeRestore, *velerov1.PodVolumeRestoreList]
-	DataUploads       = gentype.ClientWithList[*velerov2.DataUpload, *velerov2.DataUploadList]
-	DataDownloads     = gentype.ClientWithList[*velerov2.DataDownload, *velerov2.DataDownloadList]
+	// DataUploads is one of them.
+	DataUploads = gentype.ClientWithList[*velerov2alpha1.DataUpload, *velerov2alpha1.DataUploadList]
+	// DataDownloads is one of them.
+	DataDownloads = gentype.ClientWithList[*velerov2alpha1.DataDownload, *velerov2alpha1.DataDownloadList]
 )
 
 // Velero makes typed clients for Velero's kinds without a generated clientset.
@@ -36,7 +40,7 @@ func NewVelero(config *rest.Config) (*Velero, error) {
 	if err := velerov1.AddToScheme(scheme); err != nil {
 		return nil, fmt.Errorf("register velero.io/v1: %w", err)
 	}
-	if err := velerov2.AddToScheme(scheme); err != nil {
+	if err := velerov2alpha1.AddToScheme(scheme); err != nil {
 		return nil, fmt.Errorf("register velero.io/v2alpha1: %w", err)
 	}
 	config = rest.CopyConfig(config)
@@ -45,7 +49,7 @@ func NewVelero(config *rest.Config) (*Velero, error) {
 	config.AcceptContentTypes = runtime.ContentTypeJSON
 	config.NegotiatedSerializer = serializer.NewCodecFactory(scheme).WithoutConversion()
 	velero := &Velero{codecs: runtime.NewParameterCodec(scheme)}
-	for version, client := range map[schema.GroupVersion]*rest.Interface{velerov1.SchemeGroupVersion: &velero.v1, velerov2.SchemeGroupVersion: &velero.v2} {
+	for version, client := range map[schema.GroupVersion]*rest.Interface{velerov1.SchemeGroupVersion: &velero.v1, velerov2alpha1.SchemeGroupVersion: &velero.v2} {
 		config.GroupVersion = &version
 		made, err := rest.RESTClientFor(config)
 		if err != nil {
@@ -78,8 +82,8 @@ func (v *Velero) PodVolumeRestores(namespace string) *PodVolumeRestores {
 func (v *Velero) DataUploads(namespace string) *DataUploads {
 	return gentype.NewClientWithList(
 		"datauploads", v.v2, v.codecs, namespace,
-		func() *velerov2.DataUpload { return &velerov2.DataUpload{} },
-		func() *velerov2.DataUploadList { return &velerov2.DataUploadList{} },
+		func() *velerov2alpha1.DataUpload { return &velerov2alpha1.DataUpload{} },
+		func() *velerov2alpha1.DataUploadList { return &velerov2alpha1.DataUploadList{} },
 	)
 }
 
@@ -87,7 +91,7 @@ func (v *Velero) DataUploads(namespace string) *DataUploads {
 func (v *Velero) DataDownloads(namespace string) *DataDownloads {
 	return gentype.NewClientWithList(
 		"datadownloads", v.v2, v.codecs, namespace,
-		func() *velerov2.DataDownload { return &velerov2.DataDownload{} },
-		func() *velerov2.DataDownloadList { return &velerov2.DataDownloadList{} },
+		func() *velerov2alpha1.DataDownload { return &velerov2alpha1.DataDownload{} },
+		func() *velerov2alpha1.DataDownloadList { return &velerov2alpha1.DataDownloadList{} },
 	)
 }

@@ -4,7 +4,7 @@ import (
 	"slices"
 
 	velerov1 "github.com/vmware-tanzu/velero/pkg/apis/velero/v1"
-	velerov2 "github.com/vmware-tanzu/velero/pkg/apis/velero/v2alpha1"
+	velerov2alpha1 "github.com/vmware-tanzu/velero/pkg/apis/velero/v2alpha1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
@@ -37,22 +37,22 @@ func trimRestore(restore *velerov1.PodVolumeRestore) {
 	}
 }
 
-func trimUpload(upload *velerov2.DataUpload) {
+func trimUpload(upload *velerov2alpha1.DataUpload) {
 	if over(upload, string(upload.Status.Phase), finalizerData) {
-		*upload = velerov2.DataUpload{
+		*upload = velerov2alpha1.DataUpload{
 			ObjectMeta: bare(upload.ObjectMeta),
-			Spec:       velerov2.DataUploadSpec{DataMover: upload.Spec.DataMover},
-			Status:     velerov2.DataUploadStatus{Phase: upload.Status.Phase, Node: upload.Status.Node},
+			Spec:       velerov2alpha1.DataUploadSpec{DataMover: upload.Spec.DataMover},
+			Status:     velerov2alpha1.DataUploadStatus{Phase: upload.Status.Phase, Node: upload.Status.Node},
 		}
 	}
 }
 
-func trimDownload(download *velerov2.DataDownload) {
+func trimDownload(download *velerov2alpha1.DataDownload) {
 	if over(download, string(download.Status.Phase), finalizerData) {
-		*download = velerov2.DataDownload{
+		*download = velerov2alpha1.DataDownload{
 			ObjectMeta: bare(download.ObjectMeta),
-			Spec:       velerov2.DataDownloadSpec{DataMover: download.Spec.DataMover},
-			Status:     velerov2.DataDownloadStatus{Phase: download.Status.Phase, Node: download.Status.Node},
+			Spec:       velerov2alpha1.DataDownloadSpec{DataMover: download.Spec.DataMover},
+			Status:     velerov2alpha1.DataDownloadStatus{Phase: download.Status.Phase, Node: download.Status.Node},
 		}
 	}
 }

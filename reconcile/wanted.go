@@ -95,10 +95,14 @@ func (t *Transfers[T]) source(ctx context.Context, s *subject[T]) error {
 	}
 	reference := s.move.Source.PodVolume.Pod
 	pod, err := t.LivePod(ctx, reference.Namespace, reference.Name)
-	if err != nil && !apierrors.IsNotFound(err) {
+	switch {
+	case apierrors.IsNotFound(err):
+		s.seen.SourceGone = true
+	case err != nil:
 		return fmt.Errorf("get source pod %s/%s: %w", reference.Namespace, reference.Name, err)
+	default:
+		s.seen.SourceGone = !isSource(pod, reference)
 	}
-	s.seen.SourceGone = err != nil || !isSource(pod, reference)
 	return nil
 }
 

@@ -5,19 +5,19 @@ import (
 	"time"
 
 	velerov1 "github.com/vmware-tanzu/velero/pkg/apis/velero/v1"
-	velerov2 "github.com/vmware-tanzu/velero/pkg/apis/velero/v2alpha1"
+	velerov2alpha1 "github.com/vmware-tanzu/velero/pkg/apis/velero/v2alpha1"
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/lateen-project/lateen/exposer/build"
 )
 
 // DataDownload is the kind that restores into a volume of its own, which is then delivered to a claim.
-func DataDownload() Kind[*velerov2.DataDownload] {
-	return Kind[*velerov2.DataDownload]{
+func DataDownload() Kind[*velerov2alpha1.DataDownload] {
+	return Kind[*velerov2alpha1.DataDownload]{
 		Name:     "datadownload",
 		PodLabel: velerov1.DataDownloadLabel,
-		GVK:      velerov2.SchemeGroupVersion.WithKind("DataDownload"),
-		Copy:     (*velerov2.DataDownload).DeepCopy,
+		GVK:      velerov2alpha1.SchemeGroupVersion.WithKind("DataDownload"),
+		Copy:     (*velerov2alpha1.DataDownload).DeepCopy,
 		Get:      getDataDownload,
 		Set:      setDataDownload,
 		Movement: moveDataDownload,
@@ -27,7 +27,7 @@ func DataDownload() Kind[*velerov2.DataDownload] {
 	}
 }
 
-func getDataDownload(dd *velerov2.DataDownload) State {
+func getDataDownload(dd *velerov2alpha1.DataDownload) State {
 	state := commonState(dd, finalizerData)
 	status := dd.Status
 	state.Phase, state.Cancel, state.Foreign = Phase(status.Phase), dd.Spec.Cancel, foreign(dd.Spec.DataMover)
@@ -39,17 +39,17 @@ func getDataDownload(dd *velerov2.DataDownload) State {
 	return state
 }
 
-func setDataDownload(dd *velerov2.DataDownload, state State) {
+func setDataDownload(dd *velerov2alpha1.DataDownload, state State) {
 	setCommon(dd, state, finalizerData)
 	dd.Spec.Cancel = state.Cancel
 	status := &dd.Status
-	status.Phase, status.Message = velerov2.DataDownloadPhase(state.Phase), state.Message
+	status.Phase, status.Message = velerov2alpha1.DataDownloadPhase(state.Phase), state.Message
 	status.AcceptedByNode, status.Node = state.Acceptor, state.Node
 	status.AcceptedTimestamp, status.StartTimestamp, status.CompletionTimestamp = timestamp(state.AcceptedAt), timestamp(state.StartedAt), timestamp(state.CompletedAt)
 	status.Progress.TotalBytes, status.Progress.BytesDone = state.Progress.Total, state.Progress.Done
 }
 
-func moveDataDownload(dd *velerov2.DataDownload, resourceTimeout time.Duration) build.Movement {
+func moveDataDownload(dd *velerov2alpha1.DataDownload, resourceTimeout time.Duration) build.Movement {
 	move := commonMovement(dd)
 	move.Command = command(dd, cmp.Or(dd.Spec.OperationTimeout.Duration, resourceTimeout), "data-mover", "restore", "--data-download="+dd.Name)
 	move.NamesMode, move.Group, move.OS = true, groupRestores, cmp.Or(nodeOS(dd.Spec.NodeOS), corev1.Linux)

@@ -6,7 +6,7 @@ import (
 	"time"
 
 	velerov1 "github.com/vmware-tanzu/velero/pkg/apis/velero/v1"
-	velerov2 "github.com/vmware-tanzu/velero/pkg/apis/velero/v2alpha1"
+	velerov2alpha1 "github.com/vmware-tanzu/velero/pkg/apis/velero/v2alpha1"
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/lateen-project/lateen/exposer/build"
@@ -16,12 +16,12 @@ import (
 const finalizerData = "velero.io/data-upload-download-finalizer"
 
 // DataUpload is the kind that reads a CSI snapshot, on whatever node its mover comes to run.
-func DataUpload() Kind[*velerov2.DataUpload] {
-	return Kind[*velerov2.DataUpload]{
+func DataUpload() Kind[*velerov2alpha1.DataUpload] {
+	return Kind[*velerov2alpha1.DataUpload]{
 		Name:     "dataupload",
 		PodLabel: velerov1.DataUploadLabel,
-		GVK:      velerov2.SchemeGroupVersion.WithKind("DataUpload"),
-		Copy:     (*velerov2.DataUpload).DeepCopy,
+		GVK:      velerov2alpha1.SchemeGroupVersion.WithKind("DataUpload"),
+		Copy:     (*velerov2alpha1.DataUpload).DeepCopy,
 		Get:      getDataUpload,
 		Set:      setDataUpload,
 		Movement: moveDataUpload,
@@ -29,7 +29,7 @@ func DataUpload() Kind[*velerov2.DataUpload] {
 	}
 }
 
-func getDataUpload(du *velerov2.DataUpload) State {
+func getDataUpload(du *velerov2alpha1.DataUpload) State {
 	state := commonState(du, finalizerData)
 	status := du.Status
 	state.Phase, state.Cancel = Phase(status.Phase), du.Spec.Cancel
@@ -39,24 +39,24 @@ func getDataUpload(du *velerov2.DataUpload) State {
 	state.AcceptedAt, state.StartedAt, state.CompletedAt = timeOf(status.AcceptedTimestamp), timeOf(status.StartTimestamp), timeOf(status.CompletionTimestamp)
 	state.Progress = Progress{Total: status.Progress.TotalBytes, Done: status.Progress.BytesDone}
 	state.Outcome = Outcome{SnapshotID: status.SnapshotID, Path: status.Path, IncrementalBytes: status.IncrementalBytes}
-	if du.Spec.SnapshotType != velerov2.SnapshotTypeCSI || du.Spec.CSISnapshot == nil {
+	if du.Spec.SnapshotType != velerov2alpha1.SnapshotTypeCSI || du.Spec.CSISnapshot == nil {
 		state.Refusal = fmt.Sprintf("snapshot type %q is not supported by Lateen; run it with the data mover that knows it", du.Spec.SnapshotType)
 	}
 	return state
 }
 
-func setDataUpload(du *velerov2.DataUpload, state State) {
+func setDataUpload(du *velerov2alpha1.DataUpload, state State) {
 	setCommon(du, state, finalizerData)
 	du.Spec.Cancel = state.Cancel
 	status := &du.Status
-	status.Phase, status.Message = velerov2.DataUploadPhase(state.Phase), state.Message
-	status.AcceptedByNode, status.Node, status.NodeOS = state.Acceptor, state.Node, velerov2.NodeOS(state.NodeOS)
+	status.Phase, status.Message = velerov2alpha1.DataUploadPhase(state.Phase), state.Message
+	status.AcceptedByNode, status.Node, status.NodeOS = state.Acceptor, state.Node, velerov2alpha1.NodeOS(state.NodeOS)
 	status.AcceptedTimestamp, status.StartTimestamp, status.CompletionTimestamp = timestamp(state.AcceptedAt), timestamp(state.StartedAt), timestamp(state.CompletedAt)
 	status.Progress.TotalBytes, status.Progress.BytesDone = state.Progress.Total, state.Progress.Done
 	status.SnapshotID, status.Path, status.IncrementalBytes = state.Outcome.SnapshotID, state.Outcome.Path, state.Outcome.IncrementalBytes
 }
 
-func moveDataUpload(du *velerov2.DataUpload, resourceTimeout time.Duration) build.Movement {
+func moveDataUpload(du *velerov2alpha1.DataUpload, resourceTimeout time.Duration) build.Movement {
 	move := commonMovement(du)
 	move.Command = command(du, cmp.Or(du.Spec.OperationTimeout.Duration, resourceTimeout), "data-mover", "backup", "--data-upload="+du.Name)
 	move.NamesMode, move.Group = true, groupSnapshots
@@ -70,8 +70,8 @@ func moveDataUpload(du *velerov2.DataUpload, resourceTimeout time.Duration) buil
 }
 
 // nodeOS is an operating system that a resource asks for; empty if it leaves the choice.
-func nodeOS(os velerov2.NodeOS) corev1.OSName {
-	if os == velerov2.NodeOSAuto {
+func nodeOS(os velerov2alpha1.NodeOS) corev1.OSName {
+	if os == velerov2alpha1.NodeOSAuto {
 		return ""
 	}
 	return corev1.OSName(os)

@@ -8,7 +8,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 	velerov1 "github.com/vmware-tanzu/velero/pkg/apis/velero/v1"
-	velerov2 "github.com/vmware-tanzu/velero/pkg/apis/velero/v2alpha1"
+	velerov2alpha1 "github.com/vmware-tanzu/velero/pkg/apis/velero/v2alpha1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
@@ -84,25 +84,31 @@ func podVolumeRestores() sample[*velerov1.PodVolumeRestore] {
 	}
 }
 
-func dataUploads() sample[*velerov2.DataUpload] {
-	return sample[*velerov2.DataUpload]{
+func dataUploads() sample[*velerov2alpha1.DataUpload] {
+	return sample[*velerov2alpha1.DataUpload]{
 		kind: DataUpload(), finalizer: finalizerData,
-		empty:    func() *velerov2.DataUpload { return &velerov2.DataUpload{} },
-		setPhase: func(o *velerov2.DataUpload, phase Phase) { o.Status.Phase = velerov2.DataUploadPhase(phase) },
-		clear: func(o *velerov2.DataUpload) {
-			o.Spec.Cancel, o.Status = false, velerov2.DataUploadStatus{DataMoverResult: o.Status.DataMoverResult}
+		empty: func() *velerov2alpha1.DataUpload { return &velerov2alpha1.DataUpload{} },
+		setPhase: func(o *velerov2alpha1.DataUpload, phase Phase) {
+			o.Status.Phase = velerov2alpha1.DataUploadPhase(phase)
+		},
+		clear: func(o *velerov2alpha1.DataUpload) {
+			o.Spec.Cancel, o.Status = false, velerov2alpha1.DataUploadStatus{DataMoverResult: o.Status.DataMoverResult}
 		},
 		unread: []string{"Local", "DeliverIn"},
 	}
 }
 
-func dataDownloads() sample[*velerov2.DataDownload] {
-	return sample[*velerov2.DataDownload]{
+func dataDownloads() sample[*velerov2alpha1.DataDownload] {
+	return sample[*velerov2alpha1.DataDownload]{
 		kind: DataDownload(), finalizer: finalizerData,
-		empty:    func() *velerov2.DataDownload { return &velerov2.DataDownload{} },
-		setPhase: func(o *velerov2.DataDownload, phase Phase) { o.Status.Phase = velerov2.DataDownloadPhase(phase) },
-		clear:    func(o *velerov2.DataDownload) { o.Spec.Cancel, o.Status = false, velerov2.DataDownloadStatus{} },
-		unread:   []string{"Local", "Consumes", "NodeOS", "Outcome", "Refusal"},
+		empty: func() *velerov2alpha1.DataDownload { return &velerov2alpha1.DataDownload{} },
+		setPhase: func(o *velerov2alpha1.DataDownload, phase Phase) {
+			o.Status.Phase = velerov2alpha1.DataDownloadPhase(phase)
+		},
+		clear: func(o *velerov2alpha1.DataDownload) {
+			o.Spec.Cancel, o.Status = false, velerov2alpha1.DataDownloadStatus{}
+		},
+		unread: []string{"Local", "Consumes", "NodeOS", "Outcome", "Refusal"},
 	}
 }
 
@@ -182,9 +188,9 @@ func TestMovements(t *testing.T) {
 		}), PodVolumeRestore().Movement(pvr, 10*time.Minute))
 	})
 	t.Run("of a DataUpload", func(t *testing.T) {
-		du := &velerov2.DataUpload{ObjectMeta: meta, Spec: velerov2.DataUploadSpec{
+		du := &velerov2alpha1.DataUpload{ObjectMeta: meta, Spec: velerov2alpha1.DataUploadSpec{
 			SourceNamespace: "app", SourcePVC: "claim", OperationTimeout: metav1.Duration{Duration: time.Minute},
-			CSISnapshot: &velerov2.CSISnapshotSpec{VolumeSnapshot: "snap", StorageClass: "fast", SnapshotClass: "snaps"},
+			CSISnapshot: &velerov2alpha1.CSISnapshotSpec{VolumeSnapshot: "snap", StorageClass: "fast", SnapshotClass: "snaps"},
 		}}
 		require.Equal(t, with(func(m *build.Movement) {
 			m.Command = []string{"data-mover", "backup", "--data-upload=x", "--volume-path=/uid", "--resource-timeout=1m0s"}
@@ -193,8 +199,8 @@ func TestMovements(t *testing.T) {
 		}), DataUpload().Movement(du, 10*time.Minute))
 	})
 	t.Run("of a DataDownload", func(t *testing.T) {
-		dd := &velerov2.DataDownload{ObjectMeta: meta, Spec: velerov2.DataDownloadSpec{
-			TargetVolume: velerov2.TargetVolumeSpec{Namespace: "app", PVC: "claim"}, NodeOS: velerov2.NodeOSAuto, SnapshotSize: 9,
+		dd := &velerov2alpha1.DataDownload{ObjectMeta: meta, Spec: velerov2alpha1.DataDownloadSpec{
+			TargetVolume: velerov2alpha1.TargetVolumeSpec{Namespace: "app", PVC: "claim"}, NodeOS: velerov2alpha1.NodeOSAuto, SnapshotSize: 9,
 		}}
 		require.Equal(t, with(func(m *build.Movement) {
 			m.Command = []string{"data-mover", "restore", "--data-download=x", "--volume-path=/uid", "--resource-timeout=10m0s"}
@@ -218,13 +224,13 @@ func TestKindsNameTheirMoversAsVeleroDoes(t *testing.T) {
 
 func TestOnlyVelerosOwnDataMoverIsServed(t *testing.T) {
 	for mover, foreign := range map[string]bool{"": false, "velero": false, "other": true} {
-		require.Equal(t, foreign, DataUpload().Get(&velerov2.DataUpload{Spec: velerov2.DataUploadSpec{DataMover: mover}}).Foreign, mover)
-		require.Equal(t, foreign, DataDownload().Get(&velerov2.DataDownload{Spec: velerov2.DataDownloadSpec{DataMover: mover}}).Foreign, mover)
+		require.Equal(t, foreign, DataUpload().Get(&velerov2alpha1.DataUpload{Spec: velerov2alpha1.DataUploadSpec{DataMover: mover}}).Foreign, mover)
+		require.Equal(t, foreign, DataDownload().Get(&velerov2alpha1.DataDownload{Spec: velerov2alpha1.DataDownloadSpec{DataMover: mover}}).Foreign, mover)
 	}
 }
 
 func TestOnlyCSISnapshotsAreServed(t *testing.T) {
-	du := &velerov2.DataUpload{Spec: velerov2.DataUploadSpec{SnapshotType: "CSI", CSISnapshot: &velerov2.CSISnapshotSpec{}}}
+	du := &velerov2alpha1.DataUpload{Spec: velerov2alpha1.DataUploadSpec{SnapshotType: "CSI", CSISnapshot: &velerov2alpha1.CSISnapshotSpec{}}}
 	require.Empty(t, DataUpload().Get(du).Refusal)
 	du.Spec.SnapshotType = "EBS"
 	require.Contains(t, DataUpload().Get(du).Refusal, `"EBS"`)

@@ -5,7 +5,7 @@ import (
 	"errors"
 
 	velerov1 "github.com/vmware-tanzu/velero/pkg/apis/velero/v1"
-	velerov2 "github.com/vmware-tanzu/velero/pkg/apis/velero/v2alpha1"
+	velerov2alpha1 "github.com/vmware-tanzu/velero/pkg/apis/velero/v2alpha1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -59,10 +59,12 @@ func (p *parts) kinds(shared reconcile.Shared) []kind {
 	backups.transfers.Changed = p.backupChanged
 	backups.transfers.Gone = func(backup *velerov1.PodVolumeBackup) { p.Metrics.BackupForgotten(backup.Name) }
 	restores := newLine(p, transfer.PodVolumeRestore(), shared, p.caches.PodVolumeRestores, reconcile.Patcher[*velerov1.PodVolumeRestore](velero.PodVolumeRestores(namespace)))
-	uploads := newLine(p, transfer.DataUpload(), shared, p.caches.DataUploads, reconcile.Patcher[*velerov2.DataUpload](velero.DataUploads(namespace)))
-	uploads.transfers.Changed = func(_ *velerov2.DataUpload, _, after transfer.State) { p.dataMoved(uploads.transfers.Kind.Name, after) }
-	downloads := newLine(p, transfer.DataDownload(), shared, p.caches.DataDownloads, reconcile.Patcher[*velerov2.DataDownload](velero.DataDownloads(namespace)))
-	downloads.transfers.Changed = func(_ *velerov2.DataDownload, _, after transfer.State) {
+	uploads := newLine(p, transfer.DataUpload(), shared, p.caches.DataUploads, reconcile.Patcher[*velerov2alpha1.DataUpload](velero.DataUploads(namespace)))
+	uploads.transfers.Changed = func(_ *velerov2alpha1.DataUpload, _, after transfer.State) {
+		p.dataMoved(uploads.transfers.Kind.Name, after)
+	}
+	downloads := newLine(p, transfer.DataDownload(), shared, p.caches.DataDownloads, reconcile.Patcher[*velerov2alpha1.DataDownload](velero.DataDownloads(namespace)))
+	downloads.transfers.Changed = func(_ *velerov2alpha1.DataDownload, _, after transfer.State) {
 		p.dataMoved(downloads.transfers.Kind.Name, after)
 	}
 	return []kind{backups, restores, uploads, downloads}

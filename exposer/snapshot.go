@@ -1,11 +1,119 @@
 package exposer
 
 import (
+	"context"
+	"errors"
+	"fmt"
+
+	snapshotv1 "github.com/kubernetes-csi/external-snapshotter/client/v8/apis/volumesnapshot/v1"
 	snapshotclient "github.com/kubernetes-csi/external-snapshotter/client/v8/clientset/versioned/typed/volumesnapshot/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/lateen-project/lateen/exposer/build"
 )
 
 // Snapshots is where an exposer sees and changes the snapshots of volumes.
 type Snapshots interface {
-	// Client changes them.
+	// Served tells whether the cluster has VolumeSnapshots. If so, the caches below are complete when it
+	// returns. An error is that nobody knows.
+	Served(ctx context.Context) (bool, error)
+	// Snapshot is a cached VolumeSnapshot, or nil.
+	Snapshot(namespace, name string) *snapshotv1.VolumeSnapshot
+	// Content is a cached VolumeSnapshotContent, or nil.
+	Content(name string) *snapshotv1.VolumeSnapshotContent
+	// Client changes them, and reads what must not be stale.
 	Client() snapshotclient.SnapshotV1Interface
+}
+
+// handOver walks the ladder by which the snapshot's handle gets an owner in Velero's namespace, until it has
+// to wait (and says for what) or the originals are on their way out. Before the original VolumeSnapshot is
+// deleted, rehearse has to succeed. Size is what a volume made of the snapshot needs, or 0.
+func (e *Exposer) handOver(ctx context.Context, move build.Movement, rehearse func(context.Context) error) (waits string, size resource.Quantity, err error) {
+	served, err := e.served(ctx)
+	switch {
+	case err != nil:
+		return "", size, err
+	case !served:
+		return "", size, &HopelessError{errors.New("snapshot.storage.k8s.io is not installed")}
+	}
+	climb := e.climb(move)
+	for range rungs {
+		rung, words := climb.Next()
+		switch rung {
+		case build.Finished:
+			return "", climb.RestoreSize(), nil
+		case build.AwaitSnapshot:
+			return words, size, nil
+		case build.GiveUp:
+			return "", size, &HopelessError{errors.New(words)}
+		case build.InTheWay:
+			return "", size, errors.New(words)
+		case build.DeleteOriginal:
+			if err := rehearse(ctx); err != nil {
+				return "", size, err
+			}
+		}
+		if err := climb.step(ctx, rung); err != nil {
+			return "", size, err
+		}
+	}
+	return "", size, fmt.Errorf("hand snapshot %s over: it does not come to an end", climb.Source)
+}
+
+// cleanSnapshots walks the ladder that undoes a hand-over wherever it stopped, until it has to wait for what
+// it deleted to be gone. Gone tells that neither pair is left.
+func (e *Exposer) cleanSnapshots(ctx context.Context, move build.Movement) (gone bool, err error) {
+	served, err := e.served(ctx)
+	if err != nil || !served {
+		return err == nil, err
+	}
+	climb := e.climb(move)
+	for range rungs {
+		rung, _ := climb.Undo()
+		switch rung {
+		case build.Finished:
+			return true, nil
+		case build.AwaitSnapshot:
+			return false, nil
+		}
+		if err := climb.step(ctx, rung); err != nil {
+			return false, err
+		}
+	}
+	return false, fmt.Errorf("remove snapshot %s: it does not come to an end", climb.Source)
+}
+
+// RemoveOrphan removes what is left of a hand-over whose custom resource is gone or over: the orphan is a
+// backup VolumeSnapshot or its content, which has no namespace; Velero's is given. It is called again until
+// nothing is left.
+func (e *Exposer) RemoveOrphan(ctx context.Context, namespace string, orphan metav1.Object) error {
+	_, err := e.cleanSnapshots(ctx, build.Movement{
+		Namespace: namespace, Name: orphan.GetName(), UID: types.UID(orphan.GetLabels()[build.LabelOwnerUID]),
+		Source: build.Source{Snapshot: &build.SnapshotSource{}}, // the backup VolumeSnapshot remembers it
+	})
+	return err
+}
+
+// diagnoseSnapshots says what keeps the hand-over from going on, as far as the caches know.
+func (e *Exposer) diagnoseSnapshots(move build.Movement) string {
+	if e.Snapshots == nil {
+		return ""
+	}
+	climb := e.climb(move)
+	if rung, words := climb.Next(); rung == build.AwaitSnapshot || rung == build.GiveUp || rung == build.InTheWay {
+		return words
+	}
+	if backup := climb.Backup.Snapshot; backup != nil && backup.Status != nil && backup.Status.Error != nil && backup.Status.Error.Message != nil {
+		return fmt.Sprintf("VolumeSnapshot %s/%s: %s", backup.Namespace, backup.Name, *backup.Status.Error.Message)
+	}
+	return ""
+}
+
+func (e *Exposer) served(ctx context.Context) (bool, error) {
+	if e.Snapshots == nil {
+		return false, nil
+	}
+	return e.Snapshots.Served(ctx)
 }

@@ -1,10 +1,110 @@
 package exposer
 
 import (
+	"context"
 	"testing"
 
+	snapshotv1 "github.com/kubernetes-csi/external-snapshotter/client/v8/apis/volumesnapshot/v1"
 	"github.com/kubernetes-csi/external-snapshotter/client/v8/clientset/versioned/fake"
+	snapshotclient "github.com/kubernetes-csi/external-snapshotter/client/v8/clientset/versioned/typed/volumesnapshot/v1"
 	"github.com/stretchr/testify/require"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	clienttesting "k8s.io/client-go/testing"
+
+	"github.com/lateen-project/lateen/exposer/build"
 )
 
-func TestSnapshotsClient(t *testing.T) { require.NotNil(t, fake.NewSimpleClientset().SnapshotV1()) }
+// storage plays the API server for snapshots, and a cache that is as it was when it was last refreshed.
+type storage struct {
+	client    *fake.Clientset
+	unserved  bool
+	snapshots map[string]*snapshotv1.VolumeSnapshot
+	contents  map[string]*snapshotv1.VolumeSnapshotContent
+}
+
+func newStorage(objects ...runtime.Object) *storage {
+	return &storage{client: fake.NewSimpleClientset(objects...)}
+}
+
+// refresh makes the cache as the API server is.
+func (s *storage) refresh(t *testing.T) {
+	t.Helper()
+	s.snapshots, s.contents = map[string]*snapshotv1.VolumeSnapshot{}, map[string]*snapshotv1.VolumeSnapshotContent{}
+	snapshots, err := s.client.SnapshotV1().VolumeSnapshots("").List(t.Context(), metav1.ListOptions{})
+	require.NoError(t, err)
+	for i := range snapshots.Items {
+		one := &snapshots.Items[i]
+		s.snapshots[one.Namespace+"/"+one.Name] = one
+	}
+	contents, err := s.client.SnapshotV1().VolumeSnapshotContents().List(t.Context(), metav1.ListOptions{})
+	require.NoError(t, err)
+	for i := range contents.Items {
+		s.contents[contents.Items[i].Name] = &contents.Items[i]
+	}
+	s.client.ClearActions()
+}
+
+func (s *storage) Served(context.Context) (bool, error) { return !s.unserved, nil }
+
+func (s *storage) Snapshot(namespace, name string) *snapshotv1.VolumeSnapshot {
+	return s.snapshots[namespace+"/"+name]
+}
+func (s *storage) Content(name string) *snapshotv1.VolumeSnapshotContent { return s.contents[name] }
+func (s *storage) Client() snapshotclient.SnapshotV1Interface            { return s.client.SnapshotV1() }
+
+// requests are the verbs and resources that were asked of the API server.
+func (s *storage) requests() []string {
+	var all []string
+	for _, action := range s.client.Actions() {
+		name := ""
+		if named, ok := action.(interface{ GetName() string }); ok {
+			name = named.GetName()
+		}
+		if create, ok := action.(clienttesting.CreateAction); ok {
+			meta, _ := create.GetObject().(metav1.Object)
+			name = meta.GetName()
+		}
+		all = append(all, action.GetVerb()+" "+action.GetResource().Resource+" "+name)
+	}
+	return all
+}
+
+func upload() build.Movement {
+	return build.Movement{
+		Name: "du-1", Namespace: "velero", UID: "du-1-uid", Acceptor: "n1",
+		Source: build.Source{Snapshot: &build.SnapshotSource{Namespace: "apps", Snapshot: "snap", Class: "csi", Claim: "data", StorageClass: "fast"}},
+	}
+}
+
+func original() (*snapshotv1.VolumeSnapshot, *snapshotv1.VolumeSnapshotContent) {
+	size := resource.MustParse("5Gi")
+	return &snapshotv1.VolumeSnapshot{
+			ObjectMeta: metav1.ObjectMeta{Namespace: "apps", Name: "snap", UID: "snap-uid"},
+			Status:     &snapshotv1.VolumeSnapshotStatus{ReadyToUse: new(true), BoundVolumeSnapshotContentName: new("snapcontent-snap-uid"), RestoreSize: &size},
+		}, &snapshotv1.VolumeSnapshotContent{
+			ObjectMeta: metav1.ObjectMeta{Name: "snapcontent-snap-uid", UID: "content-uid"},
+			Spec: snapshotv1.VolumeSnapshotContentSpec{
+				VolumeSnapshotRef: corev1.ObjectReference{Namespace: "apps", Name: "snap", UID: "snap-uid"}, DeletionPolicy: "Delete", Driver: "csi.example.com",
+			},
+			Status: &snapshotv1.VolumeSnapshotContentStatus{SnapshotHandle: new("handle-1"), ReadyToUse: new(true)},
+		}
+}
+
+func TestAHandOverWritesFiveTimesAndReadsNothing(t *testing.T) {
+	snapshot, content := original()
+	s := newStorage(snapshot, content)
+	s.refresh(t)
+	rehearsed := 0
+	waits, size, err := (&Exposer{Snapshots: s}).handOver(t.Context(), upload(), func(context.Context) error { rehearsed++; return nil })
+	require.NoError(t, err)
+	require.Empty(t, waits)
+	require.Equal(t, "5Gi", size.String())
+	require.Equal(t, 1, rehearsed)
+	require.Equal(t, []string{
+		"create volumesnapshots du-1", "create volumesnapshotcontents du-1", "patch volumesnapshotcontents snapcontent-snap-uid",
+		"delete volumesnapshots snap", "delete volumesnapshotcontents snapcontent-snap-uid",
+	}, s.requests())
+}

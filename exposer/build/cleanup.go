@@ -1,0 +1,108 @@
+package build
+
+import (
+	"fmt"
+	"slices"
+)
+
+// Undo is the next rung of the clean-up, after which neither pair exists and the driver has deleted the handle
+// exactly once. It may begin wherever the hand-over stopped. Once the backup content exists it is the one that
+// takes the handle with it; until then the original is. What is remembered on an object outlives what it
+// remembers: the backup VolumeSnapshot goes after the originals, and an original VolumeSnapshot after its
+// content was told to go.
+func (h Handover) Undo() (Rung, string) {
+	if h.Backup.Snapshot != nil && !h.oursSnapshot() {
+		h.Backup.Snapshot = nil
+	}
+	if h.Backup.Content != nil && !h.oursContent() {
+		h.Backup.Content = nil
+	}
+	if h.stranger() {
+		h.Original.Snapshot = nil
+	}
+	if h.Backup.Content == nil {
+		return h.undoOriginal()
+	}
+	if rung := h.retire(); rung != Finished {
+		return rung, ""
+	}
+	if h.Original.Content != nil {
+		return h.away(DeleteOriginalContent, FreeOriginalContent, h.Original)
+	}
+	if h.Original.Snapshot != nil {
+		return AwaitSnapshot, fmt.Sprintf("VolumeSnapshot %s is being deleted", h.Source)
+	}
+	return h.undoBackup()
+}
+
+// undoBackup deletes a backup pair that alone has the handle. The sidecar deletes no handle that it has not
+// yet written into the status of the content.
+func (h Handover) undoBackup() (Rung, string) {
+	content := h.Backup.Content
+	if handle(content) == "" && !ending(content) {
+		return AwaitSnapshot, h.unread()
+	}
+	if content.Spec.DeletionPolicy != "Delete" {
+		return SpendBackup, ""
+	}
+	if h.Backup.Snapshot != nil && !ending(h.Backup.Snapshot) {
+		return DeleteBackup, ""
+	}
+	return h.away(DeleteBackupContent, FreeBackupContent, h.Backup)
+}
+
+func (h Handover) unread() string {
+	words := fmt.Sprintf("VolumeSnapshotContent %s waits for its CSI driver to find the snapshot", h.Name)
+	if status := h.Backup.Content.Status; status != nil && status.Error != nil && status.Error.Message != nil {
+		words += ": " + *status.Error.Message + "; delete it to give the snapshot up"
+	}
+	return words
+}
+
+// away gets rid of a content whose VolumeSnapshot is gone or going. With the VolumeSnapshot gone nobody else
+// tells the sidecar that it may.
+func (h Handover) away(remove, free Rung, pair SnapshotPair) (Rung, string) {
+	switch {
+	case pair.Snapshot == nil && !freed(pair.Content):
+		return free, ""
+	case !ending(pair.Content) && (pair.Snapshot == nil || pair.Content == h.Original.Content):
+		return remove, ""
+	}
+	return AwaitSnapshot, fmt.Sprintf("VolumeSnapshotContent %s is being deleted", pair.Content.Name)
+}
+
+// undoOriginal deletes an original pair that alone has the handle. That it is alone has to be known, or the
+// handle would be deleted twice.
+func (h Handover) undoOriginal() (Rung, string) {
+	if h.allEnding() {
+		return AwaitSnapshot, fmt.Sprintf("VolumeSnapshot %s is being deleted", h.Source)
+	}
+	if !h.Known {
+		return LookAgain, ""
+	}
+	snapshot, content := h.Original.Snapshot, h.Original.Content
+	switch {
+	case content != nil && retained(content):
+		return SpendOriginal, ""
+	case content != nil && snapshot != nil && !ending(content) && slices.Contains(content.Finalizers, finalizerContent):
+		return DeleteOriginalContent, "" // first, while its VolumeSnapshot remembers it
+	case snapshot != nil && !ending(snapshot):
+		return DeleteOriginal, ""
+	case snapshot != nil:
+		return AwaitSnapshot, fmt.Sprintf("VolumeSnapshot %s is being deleted", h.Source)
+	case content != nil:
+		return h.away(DeleteOriginalContent, FreeOriginalContent, h.Original)
+	case h.Backup.Snapshot != nil && !ending(h.Backup.Snapshot):
+		return DeleteBackup, ""
+	case h.Backup.Snapshot != nil:
+		return AwaitSnapshot, fmt.Sprintf("VolumeSnapshot %s/%s is being deleted", h.Namespace, h.Name)
+	}
+	return Finished, ""
+}
+
+// allEnding tells whether the original and its content are there and on their way out, so that there is
+// nothing to decide.
+func (h Handover) allEnding() bool {
+	snapshot, content := h.Original.Snapshot, h.Original.Content
+	return snapshot != nil && ending(snapshot) && content != nil && ending(content) && !retained(content)
+}

@@ -1,0 +1,220 @@
+package exposer
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+
+	snapshotv1 "github.com/kubernetes-csi/external-snapshotter/client/v8/apis/volumesnapshot/v1"
+	snapshotclient "github.com/kubernetes-csi/external-snapshotter/client/v8/clientset/versioned/typed/volumesnapshot/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/lateen-project/lateen/exposer/build"
+)
+
+// rungs bounds how many rungs one call takes: more than either ladder has.
+const rungs = 16
+
+// climb is one walk on a ladder. It begins with what the caches have, and goes on with what its own requests
+// were answered, so that it does not have to wait for its own events.
+type climb struct {
+	build.Handover
+	client snapshotclient.SnapshotV1Interface
+}
+
+func (e *Exposer) climb(move build.Movement) *climb {
+	source := move.Source.Snapshot
+	c := &climb{client: e.Snapshots.Client(), Handover: build.Handover{
+		Namespace: move.Namespace, Name: move.Name, UID: move.UID, Acceptor: move.Acceptor,
+		Source: types.NamespacedName{Namespace: source.Namespace, Name: source.Snapshot},
+	}}
+	c.Backup.Snapshot = e.Snapshots.Snapshot(c.Namespace, c.Name)
+	c.Backup.Content = e.Snapshots.Content(c.Name)
+	c.Remember()
+	if c.Source.Name != "" {
+		c.Original.Snapshot = e.Snapshots.Snapshot(c.Source.Namespace, c.Source.Name)
+	}
+	if name := c.SourceContent(); name != "" {
+		c.Original.Content = e.Snapshots.Content(name)
+	}
+	return c
+}
+
+// step takes one rung. What turns out to be gone is taken for removed.
+func (c *climb) step(ctx context.Context, rung build.Rung) (err error) {
+	original, backup := &c.Original, &c.Backup
+	switch rung {
+	case build.LookAgain:
+		return c.look(ctx)
+	case build.MakeSnapshot:
+		backup.Snapshot, err = made(ctx, c.snapshots(c.Namespace), c.BackupSnapshot())
+		return failed(c.what(rung), err)
+	case build.MakeContent:
+		backup.Content, err = made(ctx, c.contents(), c.BackupContent())
+		return failed(c.what(rung), err)
+	case build.AdoptSnapshot:
+		backup.Snapshot, err = changed(ctx, c.snapshots(c.Namespace), backup.Snapshot, change{Labels: c.Ours(), Annotations: c.Memory()})
+	case build.AdoptContent:
+		backup.Content, err = changed(ctx, c.contents(), backup.Content, change{Labels: c.Ours()})
+	case build.RetainOriginal:
+		original.Content, err = changed(ctx, c.contents(), original.Content, change{Policy: snapshotv1.VolumeSnapshotContentRetain})
+	case build.SpendOriginal:
+		original.Content, err = changed(ctx, c.contents(), original.Content, change{Policy: snapshotv1.VolumeSnapshotContentDelete})
+	case build.SpendBackup:
+		backup.Content, err = changed(ctx, c.contents(), backup.Content, change{Policy: snapshotv1.VolumeSnapshotContentDelete})
+	case build.FreeOriginalContent:
+		original.Content, err = changed(ctx, c.contents(), original.Content, change{Annotations: build.Freed()})
+	case build.FreeBackupContent:
+		backup.Content, err = changed(ctx, c.contents(), backup.Content, change{Annotations: build.Freed()})
+	case build.DeleteOriginal:
+		original.Snapshot, err = deleted(ctx, c.snapshots(c.Source.Namespace), original.Snapshot)
+	case build.DeleteOriginalContent:
+		original.Content, err = deleted(ctx, c.contents(), original.Content)
+	case build.DeleteBackup:
+		backup.Snapshot, err = deleted(ctx, c.snapshots(c.Namespace), backup.Snapshot)
+	case build.DeleteBackupContent:
+		backup.Content, err = deleted(ctx, c.contents(), backup.Content)
+	}
+	if err != nil {
+		return fmt.Errorf("%s: %w", c.what(rung), err)
+	}
+	return nil
+}
+
+func (c *climb) what(rung build.Rung) string {
+	return fmt.Sprintf("take rung %s of snapshot %s for %s/%s", rung, c.Source, c.Namespace, c.Name)
+}
+
+// look asks the API server for what the caches do not have. A backup content is not there if nothing else
+// is: it is made after the backup VolumeSnapshot, which goes only when its content is known not to stay.
+func (c *climb) look(ctx context.Context) (err error) {
+	c.Known = true
+	if c.Backup.Snapshot == nil {
+		if c.Backup.Snapshot, err = found(ctx, c.snapshots(c.Namespace), c.Name); err != nil {
+			return fmt.Errorf("get VolumeSnapshot %s/%s: %w", c.Namespace, c.Name, err)
+		}
+	}
+	c.Remember()
+	if c.Original.Snapshot == nil && c.Source.Name != "" {
+		if c.Original.Snapshot, err = found(ctx, c.snapshots(c.Source.Namespace), c.Source.Name); err != nil {
+			return fmt.Errorf("get VolumeSnapshot %s: %w", c.Source, err)
+		}
+	}
+	if c.Backup.Content == nil && (c.Backup.Snapshot != nil || c.Original.Snapshot != nil) {
+		if c.Backup.Content, err = found(ctx, c.contents(), c.Name); err != nil {
+			return fmt.Errorf("get VolumeSnapshotContent %s: %w", c.Name, err)
+		}
+	}
+	if name := c.SourceContent(); c.Original.Content == nil && name != "" {
+		if c.Original.Content, err = found(ctx, c.contents(), name); err != nil {
+			return fmt.Errorf("get VolumeSnapshotContent %s: %w", name, err)
+		}
+	}
+	return nil
+}
+
+func (c *climb) snapshots(namespace string) client[*snapshotv1.VolumeSnapshot] {
+	return c.client.VolumeSnapshots(namespace)
+}
+
+func (c *climb) contents() client[*snapshotv1.VolumeSnapshotContent] {
+	return c.client.VolumeSnapshotContents()
+}
+
+// client is what typed clients of one resource have in common.
+type client[T any] interface {
+	Get(ctx context.Context, name string, opts metav1.GetOptions) (T, error)
+	Create(ctx context.Context, object T, opts metav1.CreateOptions) (T, error)
+	Delete(ctx context.Context, name string, opts metav1.DeleteOptions) error
+	Patch(ctx context.Context, name string, kind types.PatchType, data []byte, opts metav1.PatchOptions, subresources ...string) (T, error)
+}
+
+// object is what a client of pointers to S handles.
+type object[S any] interface {
+	*S
+	metav1.Object
+	DeepCopy() *S
+}
+
+// found is the object as the API server has it, or nil if it has none.
+func found[S any, T object[S]](ctx context.Context, from client[T], name string) (T, error) {
+	there, err := from.Get(ctx, name, metav1.GetOptions{})
+	if err != nil {
+		return nil, notFoundIsFine(err)
+	}
+	return there, nil
+}
+
+// made is the object that was created, or the one that exists.
+func made[S any, T object[S]](ctx context.Context, to client[T], want T) (T, error) {
+	there, err := to.Create(ctx, want, metav1.CreateOptions{})
+	if apierrors.IsAlreadyExists(err) {
+		there, err = to.Get(ctx, want.GetName(), metav1.GetOptions{})
+	}
+	if err != nil {
+		return nil, err
+	}
+	return there, nil
+}
+
+// change is what a merge patch sets.
+type change struct {
+	Labels, Annotations map[string]string
+	Policy              snapshotv1.DeletionPolicy
+}
+
+// patch is the change of the object with that UID. Another one that has got its name since is not changed,
+// because its UID cannot be.
+func (c change) patch(uid types.UID) ([]byte, error) {
+	type metadata struct {
+		UID         types.UID         `json:"uid"`
+		Labels      map[string]string `json:"labels,omitempty"`
+		Annotations map[string]string `json:"annotations,omitempty"`
+	}
+	type spec struct {
+		DeletionPolicy snapshotv1.DeletionPolicy `json:"deletionPolicy,omitempty"`
+	}
+	return json.Marshal(struct {
+		Metadata metadata `json:"metadata"`
+		Spec     spec     `json:"spec,omitzero"`
+	}{metadata{uid, c.Labels, c.Annotations}, spec{c.Policy}})
+}
+
+// changed is the object after a merge patch, or nil if it is gone.
+func changed[S any, T object[S]](ctx context.Context, at client[T], was T, to change) (T, error) {
+	data, err := to.patch(was.GetUID())
+	if err != nil {
+		return was, fmt.Errorf("encode patch: %w", err)
+	}
+	now, err := at.Patch(ctx, was.GetName(), types.MergePatchType, data, metav1.PatchOptions{})
+	if err != nil {
+		return ifFound(was, err), notFoundIsFine(err)
+	}
+	return now, nil
+}
+
+// deleted is the object on its way out, or nil if it is gone.
+func deleted[S any, T object[S]](ctx context.Context, from client[T], was T) (T, error) {
+	if err := from.Delete(ctx, was.GetName(), exactly(was)); err != nil {
+		return ifFound(was, err), notFoundIsFine(err)
+	}
+	var now T = was.DeepCopy()
+	now.SetDeletionTimestamp(&metav1.Time{}) // when does not matter
+	return now, nil
+}
+
+func ifFound[S any, T object[S]](was T, err error) T {
+	if apierrors.IsNotFound(err) {
+		return nil
+	}
+	return was
+}
+
+func notFoundIsFine(err error) error {
+	if apierrors.IsNotFound(err) {
+		return nil
+	}
+	return err
+}

@@ -64,13 +64,10 @@ func (a *Agents) End() {
 	}
 }
 
-// Absent tells whether the node has had no Ready agent for as long as the grace.
+// Absent tells whether the node has had no Ready agent for as long as the grace. Before Begin nobody is.
 func (a *Agents) Absent(node string) bool {
 	a.lock.Lock()
 	defer a.lock.Unlock()
-	if a.begun.IsZero() {
-		return false
-	}
 	if a.nodes[node] == nil {
 		a.at(node).missed = a.begun // whose agent was never there is missed from the beginning
 		a.judge(node, false)

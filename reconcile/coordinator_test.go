@@ -75,6 +75,42 @@ func TestAReleaseDoesNotBringAllCandidatesAtOnce(t *testing.T) {
 	}
 }
 
+func TestWhoLosesAnElectionIsIdleAgain(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := newParliament(t)
+		p.spread, p.answers = 1, time.Second/10 // all stand at once, and none is the first to know
+		for range 50 {
+			p.join(0)
+		}
+		p.pass(2 * time.Second)
+		leader := p.leader()
+		require.Equal(t, 49, p.requests(leader)["get"], "all took part")
+		p.pass(5 * time.Minute)
+		require.Empty(t, p.requests(leader))
+		require.Same(t, leader, p.leader())
+	})
+}
+
+func TestALeaseThatIsListedAgainOrLabelledIsNotRenewed(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := newParliament(t)
+		first := p.join(0)
+		p.pass(2 * time.Second)
+		second := p.join(0)
+		p.pass(time.Minute)
+		first.sever(true)
+		p.pass(10 * time.Second)
+		p.expireWatches()
+		p.pass(10 * time.Second)
+		lease := p.lease().DeepCopy()
+		lease.Labels = map[string]string{"team": "storage"}
+		_, err := second.client.CoordinationV1().Leases("velero").Update(t.Context(), lease, metav1.UpdateOptions{})
+		require.NoError(t, err)
+		p.pass(12 * time.Second)
+		require.Same(t, second, p.leader())
+	})
+}
+
 func TestTheLeaseIsGivenBackWhenTheTermHasEnded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := newParliament(t)

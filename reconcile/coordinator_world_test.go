@@ -13,10 +13,12 @@ import (
 	"github.com/stretchr/testify/require"
 	coordinationv1 "k8s.io/api/coordination/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/kubernetes/fake"
 	"k8s.io/client-go/kubernetes/scheme"
+	coordinationclient "k8s.io/client-go/kubernetes/typed/coordination/v1"
 	clienttesting "k8s.io/client-go/testing"
 	"k8s.io/klog/v2"
 	"k8s.io/utils/clock"
@@ -35,6 +37,37 @@ type parliament struct {
 	version int
 	watches []watch.Interface
 	all     []*member
+	spread  time.Duration // of those who join
+	answers time.Duration // that a GET takes of those who join
+}
+
+// remote is a client that waits for its answers.
+type remote struct {
+	*fake.Clientset
+	answers time.Duration
+}
+
+type remoteGroup struct {
+	coordinationclient.CoordinationV1Interface
+	answers time.Duration
+}
+
+type remoteLeases struct {
+	coordinationclient.LeaseInterface
+	answers time.Duration
+}
+
+func (r remote) CoordinationV1() coordinationclient.CoordinationV1Interface {
+	return remoteGroup{r.Clientset.CoordinationV1(), r.answers}
+}
+
+func (r remoteGroup) Leases(namespace string) coordinationclient.LeaseInterface {
+	return remoteLeases{r.CoordinationV1Interface.Leases(namespace), r.answers}
+}
+
+func (r remoteLeases) Get(ctx context.Context, name string, opts metav1.GetOptions) (*coordinationv1.Lease, error) {
+	<-time.NewTimer(r.answers).C
+	return r.LeaseInterface.Get(ctx, name, opts)
 }
 
 // member is one candidate.
@@ -78,7 +111,7 @@ func (p *parliament) join(lingers time.Duration) *member {
 	})
 	var err error
 	m.Coordinator, err = NewCoordinator(CoordinatorOptions{
-		Client: m.client, Namespace: "velero", Name: testLease, Identity: fmt.Sprintf("agent-%d", len(p.all)), Clock: clock.RealClock{},
+		Client: remote{m.client, p.answers}, Namespace: "velero", Name: testLease, Identity: fmt.Sprintf("agent-%d", len(p.all)), Clock: clock.RealClock{}, Spread: p.spread,
 		Metrics: (*metrics.Metrics)(nil).Coordination(),
 	})
 	require.NoError(p.t, err)

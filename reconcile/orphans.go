@@ -21,9 +21,6 @@ import (
 	"github.com/lateen-project/lateen/metrics"
 )
 
-// labelKept is on what was kept for a person: nothing that has it is an orphan.
-const labelKept = "lateen.dev/kept"
-
 // Orphans removes what was made for a transfer and has outlived it: an agent may die, or be replaced by
 // Velero's, at a bad moment, and snapshots have no owner for Kubernetes to collect them by.
 type Orphans struct {
@@ -134,7 +131,7 @@ func (o *Orphans) suspects(ctx context.Context, resource string) ([]suspect, err
 		return nil, nil
 	}
 	var found []suspect
-	selector := build.LabelMover + "=true," + build.LabelOwnerUID + ",!" + labelKept
+	selector := build.LabelMover + "=true," + build.LabelOwnerUID + ",!" + build.LabelKept
 	err := o.list(ctx, o.at(resource), selector, func(object *metav1.PartialObjectMetadata) {
 		owner := types.UID(object.Labels[build.LabelOwnerUID])
 		if controller := metav1.GetControllerOfNoCopy(object); controller != nil && controller.UID != owner {

@@ -35,7 +35,7 @@ func TestWhatIsAnOrphan(t *testing.T) {
 		"it is ten minutes old": {func() *metav1.PartialObjectMetadata { return podOf("a", "gone", aged(10*time.Minute)) }, false},
 		"it is older":           {func() *metav1.PartialObjectMetadata { return podOf("a", "gone", aged(10*time.Minute+time.Second)) }, true},
 		"it was kept for a person": {func() *metav1.PartialObjectMetadata {
-			return podOf("a", "gone", labelled(labelKept, "restore-1"))
+			return podOf("a", "gone", labelled(build.LabelKept, "restore-1"))
 		}, false},
 		"it is not ours": {func() *metav1.PartialObjectMetadata { return podOf("a", "gone", labelled(build.LabelMover, "false")) }, false},
 		"it has no owner": {func() *metav1.PartialObjectMetadata {

@@ -81,6 +81,8 @@ type parts struct {
 	caches   *informers.Caches
 	recorder recorder
 	lead     *lead
+	// snapshots are watched by a coordinator only.
+	snapshots *informers.Snapshots
 
 	coordination *metrics.Coordination
 }
@@ -100,8 +102,10 @@ func (p *parts) run(ctx context.Context) error {
 	movers := informers.NewMoverEvents(ctx, p.clients.kube, p.Config.Namespace, p.Clock)
 	targets := informers.NewTargets(ctx, p.clients.kube)
 	defer func() { movers.Wait(); targets.Wait() }()
+	var kinds []kind
+	p.snapshots = informers.NewSnapshots(p.clients.snapshots, p.clients.kube.Discovery(), func(namespace, name string) { p.wakeUploads(kinds, namespace+"/"+name) })
 	shared := p.shared(movers, targets)
-	kinds := p.kinds(shared)
+	kinds = p.kinds(shared)
 	handled, err := p.wire(kinds)
 	if err != nil {
 		return err
@@ -169,6 +173,15 @@ func (p *parts) wire(kinds []kind) ([]cache.DoneChecker, error) {
 	return append(handled, targets), err
 }
 
+// wakeUploads wakes whoever reads a VolumeSnapshot, or has one of its own of that name.
+func (p *parts) wakeUploads(kinds []kind, snapshot string) {
+	uploads := kinds[2]
+	uploads.wake(snapshot)
+	for _, upload := range p.caches.DataUploads.By(informers.BySnapshot, snapshot) {
+		uploads.wake(informers.Key(upload))
+	}
+}
+
 // shared is what all kinds have in common.
 func (p *parts) shared(movers *informers.MoverEvents, targets *informers.Targets) reconcile.Shared {
 	live, effective := p.clients.kube.CoreV1(), p.startup.Config
@@ -200,6 +213,7 @@ func (p *parts) exposer() *exposer.Exposer {
 		Templates: p.startup.Templates,
 		Settings:  p.startup.Settings(),
 		Paths:     exposer.HostPaths{Client: p.clients.kube, PodsDir: p.podsDir(), Mounted: p.Config.HostPath, OS: p.startup.Node.OS},
+		Snapshots: p.snapshots,
 		Source:    p.caches.Pod,
 		Rejected:  p.rejected,
 	}

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"net/http"
 
+	snapshotclient "github.com/kubernetes-csi/external-snapshotter/client/v8/clientset/versioned/typed/volumesnapshot/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/metadata"
@@ -25,7 +26,8 @@ type clients struct {
 	events kubernetes.Interface
 	lease  kubernetes.Interface
 
-	metadata metadata.Interface
+	metadata  metadata.Interface
+	snapshots snapshotclient.SnapshotV1Interface
 }
 
 func newClients(options Options) (*clients, error) {
@@ -35,6 +37,10 @@ func newClients(options Options) (*clients, error) {
 	velero, err := informers.NewVelero(base)
 	if err != nil {
 		return nil, err
+	}
+	snapshots, err := snapshotclient.NewForConfig(base)
+	if err != nil {
+		return nil, fmt.Errorf("make client for snapshots: %w", err)
 	}
 	base.ContentType = runtime.ContentTypeProtobuf
 	base.AcceptContentTypes = runtime.ContentTypeProtobuf + "," + runtime.ContentTypeJSON
@@ -56,5 +62,5 @@ func newClients(options Options) (*clients, error) {
 	if err != nil {
 		return nil, fmt.Errorf("make client for metadata: %w", err)
 	}
-	return &clients{kube: kube, velero: velero, events: events, lease: lease, metadata: objects}, nil
+	return &clients{kube: kube, velero: velero, events: events, lease: lease, metadata: objects, snapshots: snapshots}, nil
 }

@@ -82,7 +82,13 @@ func (p *parts) serve(ctx context.Context, kinds []kind) error {
 		return err
 	}
 	running := make(chan struct{})
-	go func() { term.Run(ctx); close(running) }()
+	go func() {
+		defer close(running)
+		var both sync.WaitGroup
+		both.Go(func() { term.Run(ctx) })
+		both.Go(func() { p.snapshots.Run(ctx) })
+		both.Wait()
+	}()
 	defer func() { <-running }()
 	if !cache.WaitFor(ctx, "caches of the coordinator", handled...) {
 		return nil

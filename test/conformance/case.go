@@ -7,8 +7,10 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"maps"
 	"path"
 	"reflect"
+	"slices"
 	"strings"
 	"time"
 
@@ -27,6 +29,8 @@ type Case struct {
 	// Title and Kind follow from the path of the file.
 	Title string     `json:"-"`
 	Kind  world.Kind `json:"-"`
+	// source is the file, read without its meaning.
+	source any
 	// Shows are the sections and weaknesses (W-numbers) of velero-protocol.md that the case is about.
 	Shows []string `json:"shows"`
 
@@ -148,7 +152,7 @@ func Cases() ([]*Case, error) {
 // parse reads a case strictly: a field that is not known is an error, and so is a case that shows or asserts nothing.
 func parse(text []byte) (*Case, error) {
 	c := &Case{}
-	if err := yaml.UnmarshalStrict(text, c); err != nil {
+	if err := errors.Join(yaml.UnmarshalStrict(text, c), yaml.Unmarshal(text, &c.source)); err != nil {
 		return nil, err
 	}
 	if len(c.Shows) == 0 {
@@ -183,3 +187,23 @@ func fields(step Step) (set int) {
 
 // movers is how many movers the case wants.
 func (c *Case) movers() int { return ptr.Deref(c.Movers, 1) }
+
+// shapeOf is a case without its values: what is left when only its fields and its lists count.
+func shapeOf(value any) string {
+	switch value := value.(type) {
+	case map[string]any:
+		var text strings.Builder
+		for _, key := range slices.Sorted(maps.Keys(value)) {
+			text.WriteString(key + "{" + shapeOf(value[key]) + "}")
+		}
+		return text.String()
+	case []any:
+		var text strings.Builder
+		for _, element := range value {
+			text.WriteString("[" + shapeOf(element) + "]")
+		}
+		return text.String()
+	default:
+		return ""
+	}
+}

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"flag"
 	"os"
+	"sync"
 	"testing"
 	"time"
 
@@ -17,8 +18,9 @@ import (
 
 var (
 	// plane is the one control plane of this test binary; TestMain sets it.
-	plane *cluster.Cluster
-	agent = flag.String("agent", "lateen", "which agent the cases are played against: lateen or velero")
+	plane  *cluster.Cluster
+	record = flag.Bool("record", false, "keep the results, and write them into the README")
+	agent  = flag.String("agent", "lateen", "which agent the cases are played against: lateen or velero")
 )
 
 func TestMain(m *testing.M) {
@@ -37,18 +39,38 @@ func TestTheAgentConforms(t *testing.T) {
 	history, err := Record(t.Context(), client)
 	require.NoError(t, err)
 	on := &Plane{Cluster: plane, History: history, Client: client}
+	var lock sync.Mutex
+	var results []Result
 	t.Run("cases", func(t *testing.T) {
 		for _, story := range all {
 			t.Run(string(story.Kind)+"/"+story.Title, func(t *testing.T) {
 				t.Parallel()
 				began := time.Now()
 				err := on.Play(t.Context(), played, story, t.TempDir())
-				took := time.Since(began).Round(time.Second / 10)
+				result := newResult(story, time.Since(began), err)
+				lock.Lock()
+				defer lock.Unlock()
+				results = append(results, result)
+				t.Logf("%.1f s: %v", result.Seconds, err)
 				if !played.MayFail {
 					require.NoError(t, err)
 				}
-				t.Log(took, err)
 			})
 		}
 	})
+	if *record {
+		require.NoError(t, keep(played, results))
+	}
+}
+
+func TestThereAreCasesOfEveryKindAndNoTwoDifferOnlyInValues(t *testing.T) {
+	all, err := Cases()
+	require.NoError(t, err)
+	require.GreaterOrEqual(t, len(all), 40)
+	shapes := map[string]string{}
+	for _, story := range all {
+		shape := string(story.Kind) + shapeOf(story.source)
+		require.Empty(t, shapes[shape], "%s differs only in values", story.Title)
+		shapes[shape] = story.Title
+	}
 }

@@ -68,7 +68,7 @@ func (s *scene) check() error {
 	}
 	if s.story.Ends != nil {
 		if err := history.now(s.resource(), s.Namespace); err != nil {
-			return err
+			return s.orHopeless(err)
 		}
 	}
 	for _, want := range s.story.Made {
@@ -103,7 +103,7 @@ func (s *scene) clean() error {
 		return err
 	}
 	if wanted, ok := s.wantedPhase(); ok && wanted != string(transfer.Status.Phase) {
-		return fmt.Errorf("ended %s (%s), want %s", transfer.Status.Phase, transfer.Status.Message, wanted)
+		return hopelessError{fmt.Errorf("ended %s (%s), want %s", transfer.Status.Phase, transfer.Status.Message, wanted)}
 	}
 	if len(transfer.Finalizers) > 0 {
 		return fmt.Errorf("finalizers are left: %v", transfer.Finalizers)
@@ -115,6 +115,14 @@ func (s *scene) clean() error {
 		return errors.New("labels of Velero's server are lost")
 	}
 	return nil
+}
+
+// orHopeless has nobody wait for a resource to change once it has ended.
+func (s *scene) orHopeless(err error) error {
+	if transfer, unread := s.transfer(s.words["NAME"]); unread == nil && world.Ended(transfer) {
+		return hopelessError{err}
+	}
+	return err
 }
 
 // wantedPhase is the phase that the case wants, if it is one and not a choice.

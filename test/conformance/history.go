@@ -2,6 +2,7 @@ package conformance
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"strings"
 	"sync"
@@ -126,14 +127,17 @@ func (h *History) see(kind string, object any, gone bool) {
 	h.changed = make(chan struct{})
 }
 
-// Until returns once check finds nothing wrong any more; the error is the last that it found.
+// hopelessError is something wrong that no change can mend.
+type hopelessError struct{ error }
+
+// Until returns once check finds nothing wrong any more, or something hopeless; the error is the last that it found.
 func (h *History) Until(ctx context.Context, check func() error) error {
 	for {
 		h.lock.Lock()
 		wrong, changed := check(), h.changed
 		h.lock.Unlock()
-		if wrong == nil {
-			return nil
+		if wrong == nil || errors.As(wrong, &hopelessError{}) {
+			return wrong
 		}
 		select {
 		case <-ctx.Done():

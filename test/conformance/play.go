@@ -87,12 +87,19 @@ func (p *Plane) Play(ctx context.Context, agent *Agent, story *Case, dir string)
 	return s.why(ctx, s.expect(ctx))
 }
 
-// why prefers the agent's own end to what came of it.
+// why prefers the agent's own end to what came of it, and calls by their words what has a name of this play alone.
 func (s *scene) why(ctx context.Context, err error) error {
-	if cause := context.Cause(ctx); err != nil && cause != nil && !errors.Is(cause, context.DeadlineExceeded) {
+	if err == nil {
+		return nil
+	}
+	if cause := context.Cause(ctx); cause != nil && !errors.Is(cause, context.DeadlineExceeded) {
 		return cause
 	}
-	return err
+	var names []string
+	for word, name := range s.words {
+		names = append(names, name, "$"+word)
+	}
+	return errors.New(strings.NewReplacer(names...).Replace(err.Error()))
 }
 
 func (s *scene) end() {

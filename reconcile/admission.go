@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/resourceversion"
 	"k8s.io/utils/clock"
 )
 
@@ -83,7 +84,8 @@ func NewAdmission(limit, perNode int, patience time.Duration, clk clock.WithDela
 	}
 }
 
-// Note takes in what the cache of its kind shows of a transfer, of whichever node.
+// Note takes in what the cache of its kind shows of a transfer, of whichever node, or what this agent wrote
+// itself; the cache may then still show the version before, which is ignored.
 func (a *Admission) Note(entry Entry) {
 	a.change(func() {
 		c := a.known[entry.UID]
@@ -92,7 +94,7 @@ func (a *Admission) Note(entry Entry) {
 			a.remove(a.known[a.uids[entry.Key]])
 			c = &candidate{wake: a.early[entry.UID]}
 			delete(a.early, entry.UID)
-		case same(c.Entry, entry):
+		case same(c.Entry, entry), older(entry, c.Entry):
 			return
 		default:
 			a.withdraw(c)
@@ -184,4 +186,10 @@ func same(a, b Entry) bool {
 	created := a.Created.Equal(b.Created)
 	a.Created, b.Created = time.Time{}, time.Time{}
 	return created && a == b
+}
+
+// older tells whether an entry is of an earlier version than another of the same resource (KEP-5504).
+func older(a, b Entry) bool {
+	order, err := resourceversion.CompareResourceVersion(a.Version, b.Version)
+	return err == nil && order < 0
 }

@@ -192,6 +192,25 @@ func TestWhoIsRefusedIsWokenOnce(t *testing.T) {
 	})
 }
 
+func TestACacheThatLagsBehindAWriteGivesNoPlaceBack(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		q := newQueue(1, 0)
+		q.noteAll("a", "b")
+		require.True(t, q.ask("a"))
+		require.False(t, q.ask("b"))
+		written := entry("a", 0, "")
+		written.Version, written.Phase = "10", Preparing
+		q.Note(written)
+		stale := entry("a", 0, "")
+		stale.Version = "9"
+		q.Note(stale)
+		require.Empty(t, q.heard())
+		written.Version, written.Phase = "11", Other
+		q.Note(written)
+		require.Equal(t, []types.UID{"b"}, q.heard())
+	})
+}
+
 func TestMoreMayBePreparingThanTheLimit(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		q := newQueue(2, 0)

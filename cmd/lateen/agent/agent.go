@@ -81,8 +81,8 @@ type parts struct {
 	caches   *informers.Caches
 	recorder recorder
 	lead     *lead
-	// snapshots are watched by a coordinator only.
-	snapshots *informers.Snapshots
+	snapshots *informers.Snapshots // watched by a coordinator only
+	exposing  *exposer.Exposer
 
 	coordination *metrics.Coordination
 }
@@ -104,6 +104,7 @@ func (p *parts) run(ctx context.Context) error {
 	defer func() { movers.Wait(); targets.Wait() }()
 	var kinds []kind
 	p.snapshots = informers.NewSnapshots(p.clients.snapshots, p.clients.kube.Discovery(), func(namespace, name string) { p.wakeUploads(kinds, namespace+"/"+name) })
+	p.exposing = p.exposer()
 	shared := p.shared(movers, targets)
 	kinds = p.kinds(shared)
 	handled, err := p.wire(kinds)
@@ -196,7 +197,7 @@ func (p *parts) shared(movers *informers.MoverEvents, targets *informers.Targets
 		LivePod: func(ctx context.Context, namespace, name string) (*corev1.Pod, error) {
 			return live.Pods(namespace).Get(ctx, name, metav1.GetOptions{})
 		},
-		Exposer:   p.exposer(),
+		Exposer:   p.exposing,
 		Places:    reconcile.NewPlaces(p.Config.NodeName, effective.Concurrency, effective.GlobalConcurrency),
 		Admission: reconcile.NewAdmission(effective.PrepareQueueLength, effective.MaxConcurrency, patience, p.Clock),
 		Movers:    movers,

@@ -98,7 +98,7 @@ func (p *parts) serve(ctx context.Context, kinds []kind) error {
 	p.lead.set(agents)
 	defer func() { p.lead.set(nil); p.caches.SetTerm(nil); agents.End() }()
 	wakeAll(kinds)
-	p.sweeper(kinds).Run(ctx)
+	p.sweeper(ctx, kinds).Run(ctx)
 	return nil
 }
 

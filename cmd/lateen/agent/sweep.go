@@ -1,15 +1,29 @@
 package agent
 
 import (
+	"context"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/lateen-project/lateen/informers"
 	"github.com/lateen-project/lateen/reconcile"
 )
 
-// sweeper removes what has outlived its transfer.
-func (p *parts) sweeper(kinds []kind) *reconcile.Orphans {
+// sweeper removes what has outlived its transfer, for the time of a term. Snapshots go in the order in which
+// nothing can be lost.
+func (p *parts) sweeper(ctx context.Context, kinds []kind) *reconcile.Orphans {
+	snapshots := func(ctx context.Context, orphan *metav1.PartialObjectMetadata) error {
+		return p.exposing.RemoveOrphan(ctx, p.Config.Namespace, orphan)
+	}
 	return &reconcile.Orphans{
+		Served: func() bool {
+			served, err := p.snapshots.Served(ctx)
+			return served && err == nil
+		},
+		Remove: map[string]func(context.Context, *metav1.PartialObjectMetadata) error{
+			"volumesnapshots": snapshots, "volumesnapshotcontents": snapshots,
+		},
 		Client: p.clients.metadata, Namespace: p.Config.Namespace, Clock: p.Clock, Metrics: p.coordination,
 		Owner: func(uid types.UID) (exists, done bool) {
 			for _, k := range kinds {

@@ -76,11 +76,11 @@ func Run(ctx context.Context, options Options) error {
 // parts are what the assembly needs while it puts the agent together.
 type parts struct {
 	Options
-	clients  *clients
-	startup  *config.Startup
-	caches   *informers.Caches
-	recorder recorder
-	lead     *lead
+	clients   *clients
+	startup   *config.Startup
+	caches    *informers.Caches
+	recorder  recorder
+	lead      *lead
 	snapshots *informers.Snapshots // watched by a coordinator only
 	exposing  *exposer.Exposer
 

@@ -157,6 +157,7 @@ func TestAVolumeThatItsClassRetainsGoesWithTheClaimOfAMover(t *testing.T) {
 		"deleted with it": {corev1.PersistentVolumeReclaimDelete, 0},
 	} {
 		volume := csiVolume(corev1.PersistentVolumeFilesystem)
+		volume.Annotations = map[string]string{"pv.kubernetes.io/provisioned-by": "d"}
 		volume.Spec.PersistentVolumeReclaimPolicy, volume.Spec.ClaimRef = test.policy, &corev1.ObjectReference{UID: "claim-uid"}
 		client := fake.NewClientset(claim, volume)
 		_, err := exposed(client, build.Settings{}).Remove(t.Context(), movement(), Found{Claims: []*corev1.PersistentVolumeClaim{claim}})

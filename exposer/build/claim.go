@@ -11,8 +11,17 @@ import (
 	"k8s.io/utils/ptr"
 )
 
-// annotationSelectedNode is how a claim that waits for its first consumer is told where that will be.
-const annotationSelectedNode = "volume.kubernetes.io/selected-node"
+// Annotations of Kubernetes on claims and volumes (k8s.io/component-helpers/storage/volume).
+const (
+	annotationSelectedNode  = "volume.kubernetes.io/selected-node" // where the first consumer will run
+	annotationProvisionedBy = "pv.kubernetes.io/provisioned-by"    // on volumes that were made for a claim
+)
+
+// progressOf are annotations that say how far a claim is, and not what it wants. A claim without a volume that
+// says it is bound is lost.
+func progressOf() []string {
+	return []string{annotationSelectedNode, "pv.kubernetes.io/bind-completed", "pv.kubernetes.io/bound-by-controller"}
+}
 
 const (
 	cacheSuffix = "-cache"   // of the claim's name
@@ -58,6 +67,9 @@ func restoreClaim(move Movement, facts Facts) *corev1.PersistentVolumeClaim {
 	claim := newClaim(move, move.Name)
 	claim.Labels = merged(target.Labels, claim.Labels)
 	claim.Annotations = maps.Clone(target.Annotations)
+	for _, own := range progressOf() {
+		delete(claim.Annotations, own)
+	}
 	if facts.SelectedNode != "" {
 		claim.Annotations = map[string]string{annotationSelectedNode: facts.SelectedNode}
 	}
@@ -123,7 +135,9 @@ func readOnly(claim *corev1.PersistentVolumeClaim) bool {
 const LabelKept = "lateen.dev/kept"
 
 // Disposable tells whether a volume that its class would retain was made for this claim and for nothing else.
+// A volume that an administrator made, and that was there before, is not.
 func Disposable(volume *corev1.PersistentVolume, claim *corev1.PersistentVolumeClaim) bool {
 	return volume.Spec.PersistentVolumeReclaimPolicy != corev1.PersistentVolumeReclaimDelete &&
-		volume.Labels[LabelKept] == "" && volume.Spec.ClaimRef != nil && volume.Spec.ClaimRef.UID == claim.UID
+		volume.Annotations[annotationProvisionedBy] != "" && volume.Labels[LabelKept] == "" &&
+		volume.Spec.ClaimRef != nil && volume.Spec.ClaimRef.UID == claim.UID
 }

@@ -86,11 +86,15 @@ func termOf(selector metav1.LabelSelector) corev1.NodeSelectorTerm {
 	return term
 }
 
+// termsOf are the alternatives of a selector. The scheduler takes an empty one for no node at all; in a
+// conjunction it would become the least restrictive of all.
 func termsOf(selector *corev1.NodeSelector) []corev1.NodeSelectorTerm {
 	if selector == nil {
 		return nil
 	}
-	return selector.NodeSelectorTerms
+	return slices.DeleteFunc(slices.Clone(selector.NodeSelectorTerms), func(term corev1.NodeSelectorTerm) bool {
+		return len(term.MatchExpressions)+len(term.MatchFields) == 0
+	})
 }
 
 func without(nodes []string) []corev1.NodeSelectorTerm {

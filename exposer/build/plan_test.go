@@ -240,3 +240,23 @@ func TestPlans(t *testing.T) {
 		})
 	}
 }
+
+func TestARestoreClaimTakesOverWhatTheTargetWantsAndNotHowFarItIs(t *testing.T) {
+	facts := toTarget()
+	facts.Target.Annotations = map[string]string{
+		"note": "mine", annotationSelectedNode: "n3", "pv.kubernetes.io/bind-completed": "yes", "pv.kubernetes.io/bound-by-controller": "yes",
+	}
+	claim := PlanOf(download(), facts, plain(), Settings{IgnoreDelayBinding: true}).Claims[0]
+	require.Equal(t, map[string]string{"note": "mine"}, claim.Annotations)
+	require.Len(t, facts.Target.Annotations, 4, "the target in the cache is changed")
+}
+
+// TestAnEmptyAlternativeOpensNoNodes: to the scheduler a term that asks for nothing is a term that nothing meets.
+func TestAnEmptyAlternativeOpensNoNodes(t *testing.T) {
+	template, zone := plain(), corev1.NodeSelectorRequirement{Key: "zone", Operator: corev1.NodeSelectorOpIn, Values: []string{"z1"}}
+	template.AgentAffinity = &corev1.NodeSelector{NodeSelectorTerms: []corev1.NodeSelectorTerm{{}, {MatchExpressions: []corev1.NodeSelectorRequirement{zone}}}}
+	affinity := PlanOf(upload(), ofSnapshot(), template, Settings{}).Pod.Spec.Affinity
+	terms := affinity.NodeAffinity.RequiredDuringSchedulingIgnoredDuringExecution.NodeSelectorTerms
+	require.Len(t, terms, 1)
+	require.Contains(t, terms[0].MatchExpressions, zone)
+}

@@ -97,16 +97,26 @@ func TestAVolumeIsDisposedOfOnlyIfItIsOfThisClaim(t *testing.T) {
 	for name, test := range map[string]struct {
 		policy corev1.PersistentVolumeReclaimPolicy
 		owner  *corev1.ObjectReference
-		labels map[string]string
+		change func(*corev1.PersistentVolume)
 		want   bool
 	}{
-		"retained and ours":       {corev1.PersistentVolumeReclaimRetain, &corev1.ObjectReference{UID: "c1"}, nil, true},
-		"deleted anyway":          {corev1.PersistentVolumeReclaimDelete, &corev1.ObjectReference{UID: "c1"}, nil, false},
-		"of another claim":        {corev1.PersistentVolumeReclaimRetain, &corev1.ObjectReference{UID: "c2"}, nil, false},
-		"of nobody":               {corev1.PersistentVolumeReclaimRetain, nil, nil, false},
-		"kept after a bad rebind": {corev1.PersistentVolumeReclaimRetain, &corev1.ObjectReference{UID: "c1"}, map[string]string{LabelKept: "x"}, false},
+		"retained and ours": {policy: corev1.PersistentVolumeReclaimRetain, owner: &corev1.ObjectReference{UID: "c1"}, want: true},
+		"deleted anyway":    {policy: corev1.PersistentVolumeReclaimDelete, owner: &corev1.ObjectReference{UID: "c1"}},
+		"of another claim":  {policy: corev1.PersistentVolumeReclaimRetain, owner: &corev1.ObjectReference{UID: "c2"}},
+		"of nobody":         {policy: corev1.PersistentVolumeReclaimRetain},
+		"kept after a bad rebind": {
+			policy: corev1.PersistentVolumeReclaimRetain, owner: &corev1.ObjectReference{UID: "c1"},
+			change: func(volume *corev1.PersistentVolume) { volume.Labels = map[string]string{LabelKept: "x"} },
+		},
+		"made by an administrator, before any claim": {
+			policy: corev1.PersistentVolumeReclaimRetain, owner: &corev1.ObjectReference{UID: "c1"},
+			change: func(volume *corev1.PersistentVolume) { volume.Annotations = nil },
+		},
 	} {
-		volume := &corev1.PersistentVolume{ObjectMeta: metav1.ObjectMeta{Labels: test.labels}}
+		volume := &corev1.PersistentVolume{ObjectMeta: metav1.ObjectMeta{Annotations: map[string]string{annotationProvisionedBy: "driver"}}}
+		if test.change != nil {
+			test.change(volume)
+		}
 		volume.Spec.PersistentVolumeReclaimPolicy, volume.Spec.ClaimRef = test.policy, test.owner
 		require.Equal(t, test.want, Disposable(volume, claim), name)
 	}

@@ -14,13 +14,14 @@ import (
 // Annotations of Kubernetes on claims and volumes (k8s.io/component-helpers/storage/volume).
 const (
 	annotationSelectedNode  = "volume.kubernetes.io/selected-node" // where the first consumer will run
-	annotationProvisionedBy = "pv.kubernetes.io/provisioned-by"    // on volumes that were made for a claim
+	annotationBindCompleted = "pv.kubernetes.io/bind-completed"    // a claim that has it and no volume is lost
+	annotationBoundByUs     = "pv.kubernetes.io/bound-by-controller"
+	annotationProvisionedBy = "pv.kubernetes.io/provisioned-by" // on volumes that were made for a claim
 )
 
-// progressOf are annotations that say how far a claim is, and not what it wants. A claim without a volume that
-// says it is bound is lost.
+// progressOf are annotations that say how far a claim is, and not what it wants.
 func progressOf() []string {
-	return []string{annotationSelectedNode, "pv.kubernetes.io/bind-completed", "pv.kubernetes.io/bound-by-controller"}
+	return []string{annotationSelectedNode, annotationBindCompleted, annotationBoundByUs}
 }
 
 const (

@@ -244,7 +244,7 @@ func TestPlans(t *testing.T) {
 func TestARestoreClaimTakesOverWhatTheTargetWantsAndNotHowFarItIs(t *testing.T) {
 	facts := toTarget()
 	facts.Target.Annotations = map[string]string{
-		"note": "mine", annotationSelectedNode: "n3", "pv.kubernetes.io/bind-completed": "yes", "pv.kubernetes.io/bound-by-controller": "yes",
+		"note": "mine", annotationSelectedNode: "n3", annotationBindCompleted: "yes", annotationBoundByUs: "yes",
 	}
 	claim := PlanOf(download(), facts, plain(), Settings{IgnoreDelayBinding: true}).Claims[0]
 	require.Equal(t, map[string]string{"note": "mine"}, claim.Annotations)

@@ -1,0 +1,249 @@
+package build
+
+import (
+	"fmt"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+)
+
+// What a volume remembers of its delivery.
+const (
+	LabelRebind = "lateen.dev/rebind" // UID of the DataDownload; stays, so that it is known that it was delivered
+	// AnnotationReclaimPolicy is the policy that the volume had and gets back; it is there until then.
+	AnnotationReclaimPolicy = "lateen.dev/reclaim-policy"
+)
+
+// What Kubernetes notes about a binding that it made (k8s.io/component-helpers/storage/volume).
+const (
+	noteBound    = "pv.kubernetes.io/bind-completed"
+	noteBoundFor = "pv.kubernetes.io/bound-by-controller"
+)
+
+// Delivery is what is there of a restored volume on its way to the claim that it was restored for.
+type Delivery struct {
+	Move   Movement
+	Pod    *corev1.Pod                   // the mover; nil if it is gone
+	Claim  *corev1.PersistentVolumeClaim // into which was restored; nil if it is gone
+	Volume *corev1.PersistentVolume      // of that claim, or found by LabelRebind; nil if there is none
+	Target *corev1.PersistentVolumeClaim // nil if it does not exist
+}
+
+// Hand is the next thing to do for a delivery. Each is safe to do twice, and one after which the agent may die.
+type Hand int
+
+// The steps of a delivery.
+const (
+	Delivered     Hand = iota // the target is bound to the volume, which is as it was
+	DeliverWaits              // something else has to happen first; the words say what
+	DeliverNever              // it cannot be delivered; the words say why
+	RetainVolume              // let claim and mover go without the volume
+	DropMover                 // delete the mover pod
+	DropClaim                 // delete the claim into which was restored
+	ReserveVolume             // name the target on the volume
+	ChooseVolume              // name the volume on the target
+	ReleaseVolume             // give the volume its reclaim policy back
+)
+
+func (h Hand) String() string {
+	names := [...]string{
+		"Delivered", "DeliverWaits", "DeliverNever", "RetainVolume", "DropMover", "DropClaim", "ReserveVolume", "ChooseVolume", "ReleaseVolume",
+	}
+	if h < 0 || int(h) >= len(names) {
+		return fmt.Sprintf("Hand(%d)", int(h))
+	}
+	return names[h]
+}
+
+// Next is the next step of a delivery, with words where there is something to say. The volume is reserved
+// before the target names it: Kubernetes looks at a claim when the claim changes, and binds it at once if the
+// volume is reserved for it then. The other way round it would look again only with its next resync.
+func (d Delivery) Next() (Hand, string) {
+	if words := d.never(); words != "" {
+		return DeliverNever, words
+	}
+	switch {
+	case !d.retained():
+		return RetainVolume, ""
+	case d.Pod != nil && !ending(d.Pod):
+		return DropMover, ""
+	case d.Claim != nil && !ending(d.Claim):
+		return DropClaim, ""
+	case d.Pod != nil || d.Claim != nil:
+		return DeliverWaits, d.leftovers()
+	case !d.reserved():
+		return ReserveVolume, ""
+	case d.Target.Spec.VolumeName == "":
+		return ChooseVolume, ""
+	case !d.bound():
+		return DeliverWaits, fmt.Sprintf("target claim %s is not yet bound to PersistentVolume %s", d.target(), d.Volume.Name)
+	case d.marked():
+		return ReleaseVolume, ""
+	}
+	return Delivered, ""
+}
+
+// never says why a volume cannot be delivered. It is looked at before each step, and before the first one
+// that cannot be taken back.
+func (d Delivery) never() string {
+	switch {
+	case d.Volume == nil:
+		return "the volume that was restored does not exist any more"
+	case d.Volume.Labels[LabelKept] != "":
+		return "the delivery was given up before"
+	case d.Target == nil:
+		return fmt.Sprintf("target claim %s does not exist", d.target())
+	case d.bound():
+		return ""
+	case ending(d.Target):
+		return fmt.Sprintf("target claim %s is being deleted", d.target())
+	case d.Target.Spec.VolumeName != "" && d.Target.Spec.VolumeName != d.Volume.Name:
+		return fmt.Sprintf("target claim %s is already bound to PersistentVolume %s", d.target(), d.Target.Spec.VolumeName)
+	case d.Claim == nil && d.Volume.Labels[LabelRebind] != string(d.Move.UID):
+		return fmt.Sprintf("PersistentVolume %s is not the one that was restored", d.Volume.Name)
+	case d.Claim != nil && !d.holds(d.Claim):
+		return fmt.Sprintf("PersistentVolume %s does not belong to claim %s/%s", d.Volume.Name, d.Claim.Namespace, d.Claim.Name)
+	case ending(d.Volume):
+		return fmt.Sprintf("PersistentVolume %s is being deleted", d.Volume.Name)
+	}
+	return ""
+}
+
+// marked tells whether the volume has yet to get its reclaim policy back.
+func (d Delivery) marked() bool { return d.Volume.Annotations[AnnotationReclaimPolicy] != "" }
+
+// retained tells whether the volume outlives its claim, or need not any more.
+func (d Delivery) retained() bool {
+	return d.Volume.Labels[LabelRebind] == string(d.Move.UID) &&
+		(d.Volume.Spec.PersistentVolumeReclaimPolicy == corev1.PersistentVolumeReclaimRetain || d.bound())
+}
+
+func (d Delivery) holds(claim *corev1.PersistentVolumeClaim) bool {
+	ref := d.Volume.Spec.ClaimRef
+	return ref != nil && ref.UID == claim.UID
+}
+
+// reserved tells whether the volume is for the target and for no other claim of that name.
+func (d Delivery) reserved() bool {
+	ref := d.Volume.Spec.ClaimRef
+	return ref != nil && ref.Namespace == d.Target.Namespace && ref.Name == d.Target.Name && (ref.UID == "" || ref.UID == d.Target.UID)
+}
+
+func (d Delivery) bound() bool {
+	return d.Target.Spec.VolumeName == d.Volume.Name && d.Target.Status.Phase == corev1.ClaimBound && d.holds(d.Target)
+}
+
+func (d Delivery) target() types.NamespacedName {
+	return types.NamespacedName{Namespace: d.Move.Source.Target.Namespace, Name: d.Move.Source.Target.Claim}
+}
+
+func (d Delivery) leftovers() string {
+	var left []string
+	if d.Pod != nil {
+		left = append(left, "mover pod "+d.Pod.Name)
+	}
+	if d.Claim != nil {
+		left = append(left, "claim "+d.Claim.Name)
+	}
+	return strings.Join(left, " and ") + " are being deleted"
+}
+
+// VolumePatch is a merge patch of a volume. Null takes a label, annotation or field away.
+type VolumePatch struct {
+	Metadata VolumeMetadata `json:"metadata"`
+	Spec     VolumeSpec     `json:"spec,omitzero"`
+}
+
+// VolumeMetadata is what a VolumePatch says of the metadata. With the UID, another volume that has got the
+// name since is not changed, because a UID cannot be.
+type VolumeMetadata struct {
+	UID         types.UID          `json:"uid"`
+	Labels      map[string]*string `json:"labels,omitempty"`
+	Annotations map[string]*string `json:"annotations,omitempty"`
+}
+
+// VolumeSpec is what a VolumePatch says of the spec.
+type VolumeSpec struct {
+	ClaimRef map[string]*string                   `json:"claimRef,omitempty"`
+	Policy   corev1.PersistentVolumeReclaimPolicy `json:"persistentVolumeReclaimPolicy,omitempty"`
+}
+
+// Retain makes the volume outlive its claim, and remembers for whom it is and what its policy was.
+func (d Delivery) Retain() VolumePatch {
+	was := firstOf(d.Volume.Annotations[AnnotationReclaimPolicy], string(d.Volume.Spec.PersistentVolumeReclaimPolicy))
+	return VolumePatch{
+		VolumeMetadata{
+			UID:         d.Volume.UID,
+			Labels:      map[string]*string{LabelRebind: new(string(d.Move.UID))},
+			Annotations: map[string]*string{AnnotationReclaimPolicy: &was},
+		},
+		VolumeSpec{Policy: corev1.PersistentVolumeReclaimRetain},
+	}
+}
+
+// Reserve makes the volume fit the target: what a claim of that name, and only that, will be bound to.
+func (d Delivery) Reserve() VolumePatch {
+	labels := map[string]*string{}
+	if selector := d.Target.Spec.Selector; selector != nil {
+		for name, value := range selector.MatchLabels {
+			labels[name] = new(value)
+		}
+	}
+	return VolumePatch{
+		VolumeMetadata{UID: d.Volume.UID, Labels: labels, Annotations: map[string]*string{noteBoundFor: nil}},
+		VolumeSpec{ClaimRef: map[string]*string{
+			"apiVersion": new("v1"), "kind": new("PersistentVolumeClaim"),
+			"namespace": &d.Target.Namespace, "name": &d.Target.Name, "uid": nil, "resourceVersion": nil,
+		}},
+	}
+}
+
+// Release gives the volume the policy back that it had.
+func (d Delivery) Release() VolumePatch {
+	return VolumePatch{
+		VolumeMetadata{UID: d.Volume.UID, Annotations: map[string]*string{AnnotationReclaimPolicy: nil}},
+		VolumeSpec{Policy: corev1.PersistentVolumeReclaimPolicy(d.Volume.Annotations[AnnotationReclaimPolicy])},
+	}
+}
+
+// Keep makes a volume that cannot be delivered one that nobody deletes: neither Kubernetes with its claim,
+// nor the sweep.
+func (d Delivery) Keep() VolumePatch {
+	labels := map[string]*string{LabelKept: new(LabelValue(d.Move.Name)), LabelRebind: nil}
+	for name := range Ours(d.Move.UID, d.Move.Acceptor) {
+		labels[name] = nil
+	}
+	return VolumePatch{
+		VolumeMetadata{UID: d.Volume.UID, Labels: labels, Annotations: map[string]*string{AnnotationReclaimPolicy: nil}},
+		VolumeSpec{Policy: corev1.PersistentVolumeReclaimRetain},
+	}
+}
+
+// ClaimPatch is a merge patch of a target claim.
+type ClaimPatch struct {
+	Metadata struct {
+		UID         types.UID          `json:"uid"`
+		Annotations map[string]*string `json:"annotations,omitempty"`
+	} `json:"metadata"`
+	Spec struct {
+		VolumeName string `json:"volumeName"`
+	} `json:"spec"`
+}
+
+// Choose names the volume on the target. What Kubernetes wrote about an earlier binding goes, or the claim
+// would be called lost; what it has written since is not touched.
+func (d Delivery) Choose() ClaimPatch {
+	var patch ClaimPatch
+	patch.Metadata.UID = d.Target.UID
+	for _, name := range []string{noteBound, noteBoundFor} {
+		if _, there := d.Target.Annotations[name]; there {
+			if patch.Metadata.Annotations == nil {
+				patch.Metadata.Annotations = map[string]*string{}
+			}
+			patch.Metadata.Annotations[name] = nil
+		}
+	}
+	patch.Spec.VolumeName = d.Volume.Name
+	return patch
+}

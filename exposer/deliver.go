@@ -1,0 +1,189 @@
+package exposer
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/lateen-project/lateen/exposer/build"
+)
+
+// hands bounds how many steps of a delivery one call takes: more than there are.
+const hands = 12
+
+// Deliver binds the restored volume to the claim that it was restored for, as far as it goes now, or says in
+// words what it waits for: an event of that brings it on. It is a HopelessError if it can never be delivered;
+// then Keep must follow, or the volume goes with the claim.
+func (e *Exposer) Deliver(ctx context.Context, move build.Movement, found Found) (done bool, waits string, err error) {
+	if found.Pod != nil && found.Pod.DeletionTimestamp != nil && restored(move, found) == nil {
+		return false, fmt.Sprintf("mover pod %s is being deleted", found.Pod.Name), nil
+	}
+	d := delivery{client: e, Delivery: build.Delivery{Move: move, Pod: found.Pod, Claim: restored(move, found)}}
+	if err := d.look(ctx); err != nil {
+		return false, "", err
+	}
+	for range hands {
+		hand, words := d.Next()
+		switch hand {
+		case build.Delivered:
+			return true, "", nil
+		case build.DeliverWaits:
+			return false, words, nil
+		case build.DeliverNever:
+			return false, "", &HopelessError{errors.New(words)}
+		}
+		if err := d.take(ctx, hand); err != nil {
+			return false, "", fmt.Errorf("take step %s of delivery %s/%s: %w", hand, move.Namespace, move.Name, err)
+		}
+	}
+	return false, "", fmt.Errorf("deliver %s/%s: it does not come to an end", move.Namespace, move.Name)
+}
+
+// Keep gives a delivery up: the restored volume is left to a person, who finds it by the message. It does not
+// go with the claim into which was restored, if that is still there.
+func (e *Exposer) Keep(ctx context.Context, move build.Movement, found Found) (message string, err error) {
+	d := delivery{client: e, Delivery: build.Delivery{Move: move, Claim: restored(move, found)}}
+	d.Volume, err = d.volume(ctx)
+	switch {
+	case err != nil:
+		return "", err
+	case d.Volume == nil:
+		return "there is no restored volume to keep", nil
+	case d.Volume.Labels[build.LabelKept] == "":
+		if err := d.patch(ctx, d.Delivery.Keep()); err != nil {
+			return "", fmt.Errorf("keep PersistentVolume %s: %w", d.Volume.Name, err)
+		}
+	}
+	return "restored volume kept as PersistentVolume " + d.Volume.Name, nil
+}
+
+// restored is the claim into which was restored, if it is there.
+func restored(move build.Movement, found Found) *corev1.PersistentVolumeClaim {
+	for _, claim := range found.Claims {
+		if claim.Name == move.Name {
+			return claim
+		}
+	}
+	return nil
+}
+
+// delivery is one call's walk: it goes on with what its own requests were answered.
+type delivery struct {
+	build.Delivery
+	client *Exposer
+}
+
+// look reads the volume and the target. A claim that a cache does not have may be there all the same, and
+// then the volume is not lost.
+func (d *delivery) look(ctx context.Context) (err error) {
+	if d.Volume, err = d.volume(ctx); err != nil {
+		return err
+	}
+	if d.Volume == nil && d.Claim == nil {
+		claim, err := found(ctx, d.client.Client.CoreV1().PersistentVolumeClaims(d.Move.Namespace), d.Move.Name)
+		switch {
+		case err != nil:
+			return fmt.Errorf("get claim %s/%s: %w", d.Move.Namespace, d.Move.Name, err)
+		case claim != nil && build.OwnedBy(claim, d.Move.UID):
+			d.Claim = claim
+			if d.Volume, err = d.volume(ctx); err != nil {
+				return err
+			}
+		}
+	}
+	target := d.Move.Source.Target
+	d.Target, err = found(ctx, d.client.Client.CoreV1().PersistentVolumeClaims(target.Namespace), target.Claim)
+	if err != nil {
+		return fmt.Errorf("get target claim %s/%s: %w", target.Namespace, target.Claim, err)
+	}
+	return nil
+}
+
+// volume is that of the claim into which was restored; once the claim is gone, the one that remembers for
+// whom it is, or was kept. It is nil if there is none.
+func (d *delivery) volume(ctx context.Context) (*corev1.PersistentVolume, error) {
+	volumes := d.client.Client.CoreV1().PersistentVolumes()
+	if d.Claim != nil {
+		if d.Claim.Spec.VolumeName == "" {
+			return nil, nil
+		}
+		volume, err := found(ctx, volumes, d.Claim.Spec.VolumeName)
+		if err != nil {
+			return nil, fmt.Errorf("get PersistentVolume %s: %w", d.Claim.Spec.VolumeName, err)
+		}
+		return volume, nil
+	}
+	for _, selector := range []string{
+		build.LabelRebind + "=" + string(d.Move.UID),
+		build.LabelKept + "=" + build.LabelValue(d.Move.Name),
+	} {
+		list, err := volumes.List(ctx, metav1.ListOptions{LabelSelector: selector})
+		if err != nil {
+			return nil, fmt.Errorf("list PersistentVolumes with %s: %w", selector, err)
+		}
+		if len(list.Items) > 0 {
+			return &list.Items[0], nil
+		}
+	}
+	return nil, nil
+}
+
+// take takes one step.
+func (d *delivery) take(ctx context.Context, hand build.Hand) (err error) {
+	core := d.client.Client.CoreV1()
+	switch hand {
+	case build.RetainVolume:
+		return d.patch(ctx, d.Retain())
+	case build.DropMover:
+		d.Pod, err = deleted(ctx, core.Pods(d.Pod.Namespace), d.Pod)
+	case build.DropClaim:
+		d.Claim, err = deleted(ctx, core.PersistentVolumeClaims(d.Claim.Namespace), d.Claim)
+	case build.ReserveVolume:
+		return d.patch(ctx, d.Reserve())
+	case build.ReleaseVolume:
+		return d.patch(ctx, d.Release())
+	case build.ChooseVolume:
+		return d.choose(ctx)
+	}
+	return err
+}
+
+// patch changes the volume.
+func (d *delivery) patch(ctx context.Context, patch build.VolumePatch) error {
+	data, err := json.Marshal(patch)
+	if err != nil {
+		return fmt.Errorf("encode patch: %w", err)
+	}
+	volume, err := d.client.Client.CoreV1().PersistentVolumes().Patch(ctx, d.Volume.Name, types.MergePatchType, data, metav1.PatchOptions{})
+	if err != nil {
+		return err
+	}
+	d.Volume = volume
+	return nil
+}
+
+// choose names the volume on the target. A target that is gone, or was bound in the meantime (a volume can
+// be named once), shows at the next look.
+func (d *delivery) choose(ctx context.Context) error {
+	data, err := json.Marshal(d.Choose())
+	if err != nil {
+		return fmt.Errorf("encode patch: %w", err)
+	}
+	claims := d.client.Client.CoreV1().PersistentVolumeClaims(d.Target.Namespace)
+	target, err := claims.Patch(ctx, d.Target.Name, types.MergePatchType, data, metav1.PatchOptions{})
+	if apierrors.IsNotFound(err) {
+		d.Target = nil
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	d.Target = target
+	return nil
+}

@@ -15,12 +15,6 @@ const (
 	AnnotationReclaimPolicy = "lateen.dev/reclaim-policy"
 )
 
-// What Kubernetes notes about a binding that it made (k8s.io/component-helpers/storage/volume).
-const (
-	noteBound    = "pv.kubernetes.io/bind-completed"
-	noteBoundFor = "pv.kubernetes.io/bound-by-controller"
-)
-
 // Delivery is what is there of a restored volume on its way to the claim that it was restored for.
 type Delivery struct {
 	Move   Movement
@@ -191,7 +185,7 @@ func (d Delivery) Reserve() VolumePatch {
 		}
 	}
 	return VolumePatch{
-		VolumeMetadata{UID: d.Volume.UID, Labels: labels, Annotations: map[string]*string{noteBoundFor: nil}},
+		VolumeMetadata{UID: d.Volume.UID, Labels: labels, Annotations: map[string]*string{annotationBoundByUs: nil}},
 		VolumeSpec{ClaimRef: map[string]*string{
 			"apiVersion": new("v1"), "kind": new("PersistentVolumeClaim"),
 			"namespace": &d.Target.Namespace, "name": &d.Target.Name, "uid": nil, "resourceVersion": nil,
@@ -236,7 +230,7 @@ type ClaimPatch struct {
 func (d Delivery) Choose() ClaimPatch {
 	var patch ClaimPatch
 	patch.Metadata.UID = d.Target.UID
-	for _, name := range []string{noteBound, noteBoundFor} {
+	for _, name := range []string{annotationBindCompleted, annotationBoundByUs} {
 		if _, there := d.Target.Annotations[name]; there {
 			if patch.Metadata.Annotations == nil {
 				patch.Metadata.Annotations = map[string]*string{}

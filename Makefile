@@ -78,10 +78,11 @@ test-unit: ## Run the quick tests alone
 	$(call need,gcc=gcc$(comma)libc6-dev)
 	go test -race ./...
 
-sweep: ## Run the long tests: 300 random plays of faults (SEED= repeats one), before an issue is closed
+sweep: ## Run the long tests, before an issue is closed: kill points, faults, 300 random plays (SEED= repeats one)
 	$(call need,gcc=gcc$(comma)libc6-dev bwrap=bubblewrap)
 	@$(MAKE) --no-print-directory --silent $(BINARIES)
-	cd test && go test -race -timeout 2h -parallel 4 -v -run TestRandom ./integration -plays $(if $(SEED),1,300) -seed $(or $(SEED),0)
+	cd test && go test -race -timeout 2h -parallel 4 -v -run 'TestRandom$(if $(SEED),,|TestAnAgentThatIsKilled|TestFault)' \
+		./integration -kinds all -plays $(if $(SEED),1,300) -seed $(or $(SEED),0)
 
 bench: $(BINARIES) ## Print the figures: throughput, API calls, memory (ONLY=pace|turnover|watches|memory)
 	@cd test && $(STATIC) -o $(BIN)/bench ./bench

@@ -32,7 +32,7 @@ func heard(s *site) transport.WrapperFunc {
 			}
 			response, err := next.RoundTrip(request)
 			if is := writtenDown[said.Reason]; err == nil && is != nil {
-				_, err = s.Transfers(world.PodVolumeBackup).Wait(request.Context(), said.InvolvedObject.Name, is)
+				_, err = s.Transfers(world.Kind(said.InvolvedObject.Kind)).Wait(request.Context(), said.InvolvedObject.Name, is)
 			}
 			return response, err
 		})
@@ -64,5 +64,5 @@ func remains(backup *world.Transfer) string {
 	if err != nil {
 		return err.Error()
 	}
-	return strings.NewReplacer(backup.Name, "NAME", string(backup.UID), "UID").Replace(string(text))
+	return strings.NewReplacer(backup.Name, "NAME", string(backup.UID), "UID", firstOf(backup.Node(), "NODE"), "NODE").Replace(string(text))
 }

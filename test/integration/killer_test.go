@@ -64,14 +64,33 @@ func (k *killer) counted() int {
 	return k.writes
 }
 
-// isWrite leaves Kubernetes Events out: nothing depends on them, and they are sent in the background.
+// isWrite leaves out what is written beside the transfers at times of its own: Kubernetes Events and the Lease.
 func isWrite(request *http.Request) bool {
 	switch request.Method {
 	case http.MethodPost, http.MethodPatch, http.MethodPut, http.MethodDelete:
-		return !strings.HasSuffix(request.URL.Path, "/events") && !strings.Contains(request.URL.Path, "/events/")
+		resource := resourceOf(request.URL.Path)
+		return resource != "events" && resource != "leases"
 	default:
 		return false
 	}
+}
+
+// resourceOf is what the API server calls the objects at a path.
+func resourceOf(path string) string {
+	parts := strings.Split(strings.Trim(path, "/"), "/")
+	if parts[0] == "api" { // the core group: api/v1, all others: apis/GROUP/VERSION
+		parts = parts[1:]
+	} else {
+		parts = parts[min(2, len(parts)):]
+	}
+	const scope = 2 // namespaces/NAME
+	if len(parts) > 1+scope && parts[1] == "namespaces" {
+		parts = parts[scope:]
+	}
+	if len(parts) < 2 {
+		return ""
+	}
+	return parts[1]
 }
 
 type roundTripper func(*http.Request) (*http.Response, error)

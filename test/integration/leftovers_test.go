@@ -1,0 +1,79 @@
+package integration
+
+import (
+	"maps"
+	"slices"
+
+	"github.com/stretchr/testify/require"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/watch"
+	"k8s.io/client-go/dynamic"
+)
+
+// leftover is a kind of object that a transfer may leave.
+type leftover struct {
+	resource  schema.GroupVersionResource
+	namespace string
+	labels    string
+	belongs   func(*unstructured.Unstructured) bool // to this site; nil: all do
+}
+
+// leftovers are what agents make, all of it.
+func (s *site) leftovers() []leftover {
+	const ours = "lateen.dev/mover=true"
+	return []leftover{
+		{resource: corev1.SchemeGroupVersion.WithResource("pods"), namespace: s.Namespace, labels: ours},
+		{resource: corev1.SchemeGroupVersion.WithResource("persistentvolumeclaims"), namespace: s.Namespace},
+		{resource: corev1.SchemeGroupVersion.WithResource("persistentvolumes"), belongs: s.isOfMover},
+	}
+}
+
+// isOfMover tells whether a volume was made for a claim of a mover of this site.
+func (s *site) isOfMover(volume *unstructured.Unstructured) bool {
+	namespace, _, err := unstructured.NestedString(volume.Object, "spec", "claimRef", "namespace")
+	require.NoError(s, err)
+	return namespace == s.Namespace
+}
+
+// nothingLeft waits until nothing is left of what agents have made.
+func (s *site) nothingLeft() {
+	s.Helper()
+	client, err := dynamic.NewForConfig(plane.Admin())
+	require.NoError(s, err)
+	for _, what := range s.leftovers() {
+		s.noneLeft(client.Resource(what.resource).Namespace(what.namespace), what)
+	}
+}
+
+func (s *site) noneLeft(client dynamic.ResourceInterface, what leftover) {
+	s.Helper()
+	ctx := s.soon()
+	options := metav1.ListOptions{LabelSelector: what.labels}
+	list, err := client.List(ctx, options)
+	require.NoError(s, err)
+	left := map[string]bool{}
+	for i := range list.Items {
+		if what.belongs == nil || what.belongs(&list.Items[i]) {
+			left[list.Items[i].GetName()] = true
+		}
+	}
+	if len(left) == 0 {
+		return
+	}
+	options.ResourceVersion = list.GetResourceVersion()
+	changes, err := client.Watch(ctx, options)
+	require.NoError(s, err)
+	defer changes.Stop()
+	for change := range changes.ResultChan() {
+		if object, ok := change.Object.(*unstructured.Unstructured); ok && change.Type == watch.Deleted {
+			delete(left, object.GetName())
+		}
+		if len(left) == 0 {
+			return
+		}
+	}
+	require.Empty(s, slices.Sorted(maps.Keys(left)), "%s that are left", what.resource.Resource)
+}

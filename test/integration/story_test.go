@@ -1,0 +1,148 @@
+package integration
+
+import (
+	"flag"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/lateen-project/lateen/cmd/lateen/agent"
+	"github.com/lateen-project/lateen/test/node"
+	"github.com/lateen-project/lateen/test/world"
+)
+
+// sweptKinds are those that kill points and single faults are tried with; `make sweep` tries all.
+var sweptKinds = flag.String("kinds", string(world.PodVolumeBackup), "kinds to sweep, with commas between them, or all")
+
+// outcome is how a story ends.
+type outcome string
+
+const (
+	completes outcome = "completes"
+	canceled  outcome = "is canceled"
+	fails     outcome = "fails in its mover"
+	late      outcome = "is not prepared in time"
+)
+
+func outcomes() []outcome { return []outcome{completes, canceled, fails, late} }
+
+// story is a transfer that always makes the same writes, and the end that it must come to.
+type story struct {
+	kind    world.Kind
+	outcome outcome
+}
+
+func (told story) String() string { return fmt.Sprintf("a %s that %s", told.kind, told.outcome) }
+
+// swept are the kinds that the flag names.
+func swept(t *testing.T) []world.Kind {
+	t.Helper()
+	if *sweptKinds == "all" {
+		return world.Kinds()
+	}
+	var kinds []world.Kind
+	for name := range strings.SplitSeq(*sweptKinds, ",") {
+		require.Contains(t, world.Kinds(), world.Kind(name), "-kinds")
+		kinds = append(kinds, world.Kind(name))
+	}
+	return kinds
+}
+
+// phase is the one at the end.
+func (told story) phase() world.Phase {
+	switch told.outcome {
+	case completes:
+		return world.Completed
+	case canceled:
+		return world.Canceled
+	default:
+		return world.Failed
+	}
+}
+
+// options are those of the agents.
+func (told story) options(options *agent.Options) {
+	if told.outcome == late {
+		shortPrepare(options)
+	}
+}
+
+// stage builds a site on which the story can be told.
+func (told story) stage(t *testing.T) (*site, *scene) {
+	t.Helper()
+	takes := 50 * time.Millisecond
+	if told.outcome == canceled {
+		takes = 30 * time.Second
+	}
+	s := buildSite(t, takes, heard)
+	s.configure(`{}`)
+	switch told.outcome {
+	case fails:
+		s.mover.Result = &node.Result{ExitCode: 1, Message: "disk on fire"}
+	case late:
+		s.node.Faults.Add(node.Fault{NeverStarts: true})
+	default:
+	}
+	return s, s.scene(told.kind)
+}
+
+// tell returns how the story of a transfer ends.
+func (told story) tell(s *site, around *scene, name string) string {
+	s.Helper()
+	if told.outcome == canceled {
+		s.says("Data-Path-Started", name)
+		require.NoError(s, s.Transfers(told.kind).Cancel(s.soon(), name))
+	}
+	ended := around.ends(name, told.phase())
+	if told.outcome == late { // what was in the way depends on when it was looked at
+		require.Contains(s, ended.Status.Message, "not prepared within 2s")
+		ended.Status.Message = ""
+	}
+	return remains(ended)
+}
+
+// scene is what a transfer of a kind needs around it, and what is to be seen there at the end.
+type scene struct {
+	*site
+	kind   world.Kind
+	create func() string                // the resource
+	after  func(ended *world.Transfer) // has to hold besides, once it is over
+}
+
+// scene prepares all but the resource.
+func (s *site) scene(kind world.Kind) *scene {
+	s.Helper()
+	around := &scene{site: s, kind: kind, after: func(*world.Transfer) {}}
+	switch kind {
+	case world.PodVolumeBackup:
+		around.create = func() string { return s.transfer() }
+	case world.PodVolumeRestore:
+		waiting := s.restores(s.node.Name())
+		around.create = func() string { return s.restoreOf(waiting) }
+		around.after = func(ended *world.Transfer) {
+			if ended.Status.Phase == world.Completed {
+				_, err := s.WaitPod(s.soon(), s.Apps, waiting.target.Name, world.Ready)
+				require.NoError(s, err)
+			}
+		}
+	default:
+		require.Fail(s, "no such scene", kind)
+	}
+	return around
+}
+
+// ends waits for the end of the transfer and for what has to be true of any: nothing is left.
+func (around *scene) ends(name string, phase world.Phase) *world.Transfer {
+	around.Helper()
+	ended, err := around.Transfers(around.kind).Wait(around.soon(), name, world.Settled)
+	require.NoError(around, err)
+	require.Equal(around, phase, ended.Status.Phase, ended.Status.Message)
+	require.NotNil(around, ended.Status.CompletionTimestamp)
+	require.NotContains(around, ended.Labels, "velero.io/expose-on-going")
+	around.after(ended)
+	around.nothingLeft()
+	return ended
+}

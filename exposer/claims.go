@@ -24,8 +24,13 @@ func (e *Exposer) ensureClaim(ctx context.Context, want *corev1.PersistentVolume
 		return fmt.Errorf("get claim %s: %w", want.Name, err)
 	}
 	patch, err := adoption("claim", claim, want)
-	if err != nil || patch == nil {
+	switch {
+	case err != nil:
 		return err
+	case claim.DeletionTimestamp != nil:
+		return fmt.Errorf("claim %s/%s is being deleted", claim.Namespace, claim.Name)
+	case patch == nil:
+		return nil
 	}
 	if _, err := claims.Patch(ctx, want.Name, types.MergePatchType, patch, metav1.PatchOptions{}); err != nil {
 		return fmt.Errorf("label claim %s: %w", want.Name, err)

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"strings"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -12,10 +13,16 @@ import (
 	"github.com/lateen-project/lateen/exposer/build"
 )
 
-// Diagnose says in words what is in the way of a mover besides its pod: claims that have no volume, with the
-// newest Warning about each, and snapshots that are not ready.
+// Diagnose says in words what is in the way of a mover besides what the status of its pod says: what the
+// kubelet meets when it mounts its volumes, claims that have no volume, with the newest Warning about each, and
+// snapshots that are not ready.
 func (e *Exposer) Diagnose(ctx context.Context, move build.Movement, found Found) string {
 	var said []string
+	if found.Pod != nil && build.Starting(found.Pod) {
+		if trouble := e.warning(ctx, found.Pod); trouble != "" {
+			said = append(said, fmt.Sprintf("mover pod %s on node %s: %s", found.Pod.Name, found.Pod.Spec.NodeName, trouble))
+		}
+	}
 	for _, claim := range found.Claims {
 		if claim.Status.Phase == corev1.ClaimBound {
 			continue
@@ -40,9 +47,21 @@ func (e *Exposer) warning(ctx context.Context, about metav1.Object) string {
 	}
 	var newest corev1.Event
 	for _, event := range list.Items {
-		if event.Type == corev1.EventTypeWarning && !event.LastTimestamp.Before(&newest.LastTimestamp) {
+		if event.Type == corev1.EventTypeWarning && !last(&event).Before(last(&newest)) {
 			newest = event
 		}
 	}
 	return strings.TrimSuffix(newest.Reason+": "+newest.Message, ": ")
+}
+
+// last is when an event was seen last. Recorders of events.k8s.io write a series, or one time only.
+func last(event *corev1.Event) time.Time {
+	seen := event.LastTimestamp.Time
+	if event.EventTime.After(seen) {
+		seen = event.EventTime.Time
+	}
+	if event.Series != nil && event.Series.LastObservedTime.After(seen) {
+		seen = event.Series.LastObservedTime.Time
+	}
+	return seen
 }

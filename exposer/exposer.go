@@ -72,13 +72,13 @@ func (e *Exposer) Ensure(ctx context.Context, move build.Movement) (waits string
 // ensurePod makes the mover pod, or takes the one that exists.
 func (e *Exposer) ensurePod(ctx context.Context, pod *corev1.Pod) error {
 	made, err := e.create(ctx, pod, metav1.CreateOptions{})
-	switch {
+	switch class := e.Settings.PriorityClass; {
 	case apierrors.IsAlreadyExists(err):
 		return e.adopt(ctx, pod)
 	case err != nil:
 		return err
-	case made.Spec.PriorityClassName != pod.Spec.PriorityClassName:
-		e.Rejected(ctx, made, pod.Spec.PriorityClassName)
+	case made.Spec.PriorityClassName != class:
+		e.Rejected(ctx, made, class)
 	}
 	return nil
 }

@@ -89,15 +89,28 @@ func (e *Exposer) snapshot(ctx context.Context, source *build.SnapshotSource) (b
 	if facts.OS, err = e.systemOf(ctx, claim, class); err != nil {
 		return build.Facts{}, err
 	}
+	err = e.reach(ctx, &facts, claim, class)
+	return facts, err
+}
+
+// reach adds to the facts which nodes can reach the volume of a claim.
+func (e *Exposer) reach(ctx context.Context, facts *build.Facts, claim *corev1.PersistentVolumeClaim, class *storagev1.StorageClass) (err error) {
+	_, fast := e.Settings.BackupClaims[facts.StorageClass].Annotations[annotationFastVSphere]
+	if !fast && !waitsForConsumer(class) {
+		return nil
+	}
+	if claim.Spec.VolumeName == "" {
+		return fmt.Errorf("source claim %s/%s has no volume", claim.Namespace, claim.Name)
+	}
 	if waitsForConsumer(class) {
 		if facts.Topology, err = e.topology(ctx, claim); err != nil {
-			return build.Facts{}, err
+			return err
 		}
 	}
-	if _, fast := e.Settings.BackupClaims[source.StorageClass].Annotations[annotationFastVSphere]; fast {
+	if fast {
 		facts.Excluded, err = e.attached(ctx, claim.Spec.VolumeName)
 	}
-	return facts, err
+	return err
 }
 
 // target reads the claim into which is restored, and its class where that says when it is bound.
@@ -147,12 +160,14 @@ func (e *Exposer) topology(ctx context.Context, claim *corev1.PersistentVolumeCl
 	return volume.Spec.NodeAffinity.Required, nil
 }
 
-// systemOf finds out for which operating system a volume was formatted (velero-protocol 5.7).
+// systemOf finds out for which operating system a volume was formatted (velero-protocol 5.7). Where no agent
+// runs on Windows the node of its consumer is not asked for.
 func (e *Exposer) systemOf(ctx context.Context, claim *corev1.PersistentVolumeClaim, class *storagev1.StorageClass) (corev1.OSName, error) {
-	if _, windows := e.Templates[corev1.Windows]; !windows || isBlock(claim) {
+	if isBlock(claim) {
 		return corev1.Linux, nil
 	}
-	if name := claim.Annotations[annotationSelectedNode]; name != "" {
+	_, windows := e.Templates[corev1.Windows]
+	if name := claim.Annotations[annotationSelectedNode]; windows && name != "" {
 		node, err := e.Client.CoreV1().Nodes().Get(ctx, name, metav1.GetOptions{})
 		if err == nil {
 			return corev1.OSName(cmp.Or(node.Labels[corev1.LabelOSStable], string(corev1.Linux))), nil

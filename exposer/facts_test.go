@@ -74,6 +74,11 @@ func TestFactsOfASnapshot(t *testing.T) {
 			want:  build.Facts{OS: corev1.Windows, StorageClass: "fast", Size: size},
 			reads: map[string]int{"storageclasses": 1, "persistentvolumeclaims": 1},
 		},
+		"of NTFS is for Windows even where no agent runs there, so that it is said": {
+			objects: []runtime.Object{storageClass(immediate, map[string]string{parameterFSType: "ntfs"}), sourceClaim()},
+			want:    build.Facts{OS: corev1.Windows, StorageClass: "fast", Size: size},
+			reads:   map[string]int{"storageclasses": 1, "persistentvolumeclaims": 1},
+		},
 		"of a claim that a Windows node uses is for Windows": {
 			objects: []runtime.Object{
 				storageClass(immediate, nil), sourceClaim(func(c *corev1.PersistentVolumeClaim) { c.Annotations = map[string]string{annotationSelectedNode: "w1"} }),
@@ -146,6 +151,26 @@ func TestASourceThatCanNeverBeMovedIsHopeless(t *testing.T) {
 	}
 }
 
+func TestASourceClaimWithoutAVolumeIsWaitedFor(t *testing.T) {
+	unbound := sourceClaim(func(c *corev1.PersistentVolumeClaim) { c.Spec.VolumeName = "" })
+	inline := &storagev1.VolumeAttachment{ObjectMeta: metav1.ObjectMeta{Name: "a"}, Spec: storagev1.VolumeAttachmentSpec{NodeName: "n7"}}
+	move := build.Movement{Source: build.Source{Snapshot: &build.SnapshotSource{Namespace: "app", Claim: "claim", StorageClass: "fast"}}}
+	fast := map[string]build.BackupClaim{"fast": {Annotations: map[string]string{annotationFastVSphere: "true"}}}
+	for name, test := range map[string]struct {
+		mode     storagev1.VolumeBindingMode
+		settings build.Settings
+	}{
+		"for the nodes that can reach it":       {mode: storagev1.VolumeBindingWaitForFirstConsumer},
+		"for the nodes to which it is attached": {mode: storagev1.VolumeBindingImmediate, settings: build.Settings{BackupClaims: fast}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			client := fake.NewClientset(storageClass(test.mode, nil), unbound, inline)
+			_, err := exposed(client, test.settings).facts(t.Context(), move)
+			require.EqualError(t, err, "source claim app/claim has no volume")
+		})
+	}
+}
+
 func TestAVolumeThatItsClassRetainsGoesWithTheClaimOfAMover(t *testing.T) {
 	claim := boundClaim()
 	claim.UID = "claim-uid"
@@ -173,21 +198,4 @@ func TestAVolumeThatItsClassRetainsGoesWithTheClaimOfAMover(t *testing.T) {
 		require.NoError(t, err)
 		require.Equal(t, corev1.PersistentVolumeReclaimDelete, left.Spec.PersistentVolumeReclaimPolicy)
 	}
-}
-
-func TestDiagnosisNamesTheClaimAndItsNewestWarning(t *testing.T) {
-	claim := &corev1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{Namespace: "velero", Name: "b1", UID: "claim-uid"}}
-	claim.Status.Phase = corev1.ClaimPending
-	event := func(name, kind, message string, at int64) *corev1.Event {
-		return &corev1.Event{
-			ObjectMeta:     metav1.ObjectMeta{Namespace: "velero", Name: name},
-			InvolvedObject: corev1.ObjectReference{UID: "claim-uid"}, Type: kind, Reason: "ProvisioningFailed", Message: message,
-			LastTimestamp: metav1.Unix(at, 0),
-		}
-	}
-	client := fake.NewClientset(event("a", "Warning", "no space", 1), event("b", "Warning", "quota of the array", 3), event("c", "Normal", "waiting", 5))
-	said := exposed(client, build.Settings{}).Diagnose(t.Context(), movement(), Found{Claims: []*corev1.PersistentVolumeClaim{claim}})
-	require.Equal(t, "claim b1 is Pending: ProvisioningFailed: quota of the array", said)
-	claim.Status.Phase = corev1.ClaimBound
-	require.Empty(t, exposed(client, build.Settings{}).Diagnose(t.Context(), movement(), Found{Claims: []*corev1.PersistentVolumeClaim{claim}}))
 }

@@ -5,6 +5,7 @@ import (
 	"fmt"
 
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
@@ -52,11 +53,15 @@ func (p *planner) resize(claim *corev1.PersistentVolumeClaim) {
 }
 
 // rehearse asks the API server whether it would take the mover pod, before anything is given up for it
-// (velero-protocol W31). Without a class that is gone it takes the pod too.
+// (velero-protocol W31). If it takes the pod only without a class that is gone, that is the pod that will be made.
 func (p *planner) rehearse(ctx context.Context) error {
 	if err := p.make(ctx); err != nil {
 		return err
 	}
-	_, err := p.exposer.create(ctx, p.plan.Pod, metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}})
+	pod, err := p.exposer.create(ctx, p.plan.Pod, metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}})
+	if apierrors.IsAlreadyExists(err) {
+		return p.exposer.adopt(ctx, p.plan.Pod)
+	}
+	p.plan.Pod = pod
 	return err
 }

@@ -134,6 +134,20 @@ func readPending(pod *corev1.Pod, seen *Exposure) {
 	}
 }
 
+// Starting tells whether a node has a mover pod and has not yet got to its image: what keeps it there is in
+// the pod's events only, as when a volume cannot be attached or mounted.
+func Starting(pod *corev1.Pod) bool {
+	if pod.Spec.NodeName == "" || pod.Status.Phase != corev1.PodPending {
+		return false
+	}
+	for _, status := range pod.Status.ContainerStatuses {
+		if status.State.Waiting == nil || status.State.Waiting.Reason != "ContainerCreating" {
+			return false
+		}
+	}
+	return true
+}
+
 // failure is what there is to say of a mover that ran and failed: its own words first, then how it
 // ended, because a mover that was killed for its memory has no words.
 func failure(pod *corev1.Pod) string {

@@ -246,3 +246,26 @@ func TestConditionsHaveNames(t *testing.T) {
 	require.Equal(t, "Condition(8)", Condition(8).String())
 	require.Equal(t, "Condition(-1)", Condition(-1).String())
 }
+
+func TestAPodStartsUntilItsImageIsAsked(t *testing.T) {
+	waiting := func(reason string) corev1.PodStatus {
+		return corev1.PodStatus{Phase: corev1.PodPending, ContainerStatuses: []corev1.ContainerStatus{
+			{State: corev1.ContainerState{Waiting: &corev1.ContainerStateWaiting{Reason: reason}}},
+		}}
+	}
+	for name, test := range map[string]struct {
+		node   string
+		status corev1.PodStatus
+		want   bool
+	}{
+		"not before it has a node":           {status: corev1.PodStatus{Phase: corev1.PodPending}},
+		"on a node that has not said a word": {node: "n1", status: corev1.PodStatus{Phase: corev1.PodPending}, want: true},
+		"while its volumes are mounted":      {node: "n1", status: waiting("ContainerCreating"), want: true},
+		"not when its image is the trouble":  {node: "n1", status: waiting("ImagePullBackOff")},
+		"not when it runs":                   {node: "n1", status: corev1.PodStatus{Phase: corev1.PodRunning}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			require.Equal(t, test.want, Starting(&corev1.Pod{Spec: corev1.PodSpec{NodeName: test.node}, Status: test.status}))
+		})
+	}
+}

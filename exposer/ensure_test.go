@@ -1,0 +1,266 @@
+package exposer
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/client-go/kubernetes/fake"
+	clienttesting "k8s.io/client-go/testing"
+
+	"github.com/lateen-project/lateen/exposer/build"
+)
+
+// cached has a cache volume for every restore.
+func cached() build.Settings {
+	return build.Settings{Cache: &build.Cache{StorageClass: "cache", Limit: 1 << 30}}
+}
+
+// restore is the movement into a pod's volume.
+func restore() build.Movement {
+	move := movement()
+	move.Restores = true
+	return move
+}
+
+// download is the movement into a claim that has no volume yet.
+func download() build.Movement {
+	move := restore()
+	move.OS, move.Source = corev1.Linux, build.Source{Target: &build.TargetSource{Namespace: "app", Claim: "claim"}}
+	return move
+}
+
+func freeClaim() *corev1.PersistentVolumeClaim {
+	return sourceClaim(func(claim *corev1.PersistentVolumeClaim) {
+		claim.Spec.VolumeName, claim.Spec.StorageClassName = "", new("fast")
+	})
+}
+
+// requests are what the API server was asked, in order.
+func requests(client *fake.Clientset) []string {
+	var all []string
+	for _, action := range client.Actions() {
+		said := action.GetVerb() + " " + action.GetResource().Resource
+		if create, ok := action.(clienttesting.CreateActionImpl); ok && len(create.CreateOptions.DryRun) > 0 {
+			said = "rehearse " + said
+		}
+		all = append(all, said)
+	}
+	return all
+}
+
+// left are the pods and claims of Velero's namespace, and the policies of volumes.
+func left(t *testing.T, client *fake.Clientset) []string {
+	t.Helper()
+	var all []string
+	pods, err := client.CoreV1().Pods("velero").List(t.Context(), metav1.ListOptions{})
+	require.NoError(t, err)
+	for _, pod := range pods.Items {
+		all = append(all, "pod "+pod.Name)
+	}
+	claims, err := client.CoreV1().PersistentVolumeClaims("velero").List(t.Context(), metav1.ListOptions{})
+	require.NoError(t, err)
+	for _, claim := range claims.Items {
+		all = append(all, "claim "+claim.Name)
+	}
+	volumes, err := client.CoreV1().PersistentVolumes().List(t.Context(), metav1.ListOptions{})
+	require.NoError(t, err)
+	for _, volume := range volumes.Items {
+		all = append(all, fmt.Sprintf("volume %s %s", volume.Name, volume.Spec.PersistentVolumeReclaimPolicy))
+	}
+	return all
+}
+
+// faults are what may become of a request.
+func faults() map[string]func(client *fake.Clientset, action clienttesting.Action) error {
+	return map[string]func(*fake.Clientset, clienttesting.Action) error{
+		"is answered with 500": func(*fake.Clientset, clienttesting.Action) error {
+			return apierrors.NewInternalError(errors.New("etcd"))
+		},
+		"is answered with 429": func(*fake.Clientset, clienttesting.Action) error {
+			return apierrors.NewTooManyRequests("slow down", 1)
+		},
+		"is answered with 409": func(_ *fake.Clientset, action clienttesting.Action) error {
+			return apierrors.NewConflict(action.GetResource().GroupResource(), "b1", errors.New("changed"))
+		},
+		"is lost on its way": func(*fake.Clientset, clienttesting.Action) error {
+			return context.DeadlineExceeded
+		},
+		"is done, and the answer is lost": func(client *fake.Clientset, action clienttesting.Action) error {
+			if _, _, err := clienttesting.ObjectReaction(client.Tracker())(action); err != nil {
+				return err
+			}
+			return context.DeadlineExceeded
+		},
+	}
+}
+
+// breakAt lets the request of that number, from 1, meet a fault.
+func breakAt(client *fake.Clientset, number int, fault func(*fake.Clientset, clienttesting.Action) error) {
+	seen := 0
+	client.PrependReactor("*", "*", func(action clienttesting.Action) (bool, runtime.Object, error) {
+		if seen++; seen != number {
+			return false, nil, nil
+		}
+		return true, nil, fault(client, action)
+	})
+}
+
+func TestWhateverBecomesOfARequestAllIsMadeOnce(t *testing.T) {
+	for name, test := range map[string]struct {
+		move  build.Movement
+		clean []string
+		made  []string
+	}{
+		"for a pod's volume": {
+			move: restore(), clean: []string{"create persistentvolumeclaims", "create pods"}, made: []string{"pod b1", "claim b1-cache"},
+		},
+		"for a claim": {
+			move: download(), made: []string{"pod b1", "claim b1", "claim b1-cache"},
+			clean: []string{"get persistentvolumeclaims", "create persistentvolumeclaims", "create persistentvolumeclaims", "create pods"},
+		},
+	} {
+		client := fake.NewClientset(freeClaim())
+		_, err := exposed(client, cached()).Ensure(t.Context(), test.move)
+		require.NoError(t, err)
+		require.Equal(t, test.clean, requests(client), "a request too many costs every transfer")
+		require.Equal(t, test.made, left(t, client))
+		for fault, happens := range faults() {
+			for number, request := range test.clean {
+				t.Run(fmt.Sprintf("%s, when request %d (%s) %s", name, number+1, request, fault), func(t *testing.T) {
+					client := fake.NewClientset(freeClaim())
+					breakAt(client, number+1, happens)
+					e := exposed(client, cached())
+					_, err := e.Ensure(t.Context(), test.move)
+					require.Error(t, err)
+					hopeless := (*HopelessError)(nil)
+					require.NotErrorAs(t, err, &hopeless, "it passes")
+					_, err = e.Ensure(t.Context(), test.move)
+					require.NoError(t, err)
+					require.Equal(t, test.made, left(t, client))
+				})
+			}
+		}
+	}
+}
+
+func TestWhateverBecomesOfARequestAllIsRemoved(t *testing.T) {
+	move := download()
+	made := func(name string) *corev1.PersistentVolumeClaim {
+		return &corev1.PersistentVolumeClaim{
+			ObjectMeta: metav1.ObjectMeta{Namespace: "velero", Name: name, UID: "claim-uid"}, Spec: corev1.PersistentVolumeClaimSpec{VolumeName: "pv1"},
+		}
+	}
+	retained := csiVolume(corev1.PersistentVolumeFilesystem)
+	retained.Annotations = map[string]string{"pv.kubernetes.io/provisioned-by": "d"}
+	retained.Spec.PersistentVolumeReclaimPolicy, retained.Spec.ClaimRef = corev1.PersistentVolumeReclaimRetain, &corev1.ObjectReference{UID: "claim-uid"}
+	found := Found{Pod: mover(), Claims: []*corev1.PersistentVolumeClaim{made("b1")}}
+	start := func() *fake.Clientset {
+		return fake.NewClientset(found.Pod.DeepCopy(), made("b1"), retained.DeepCopy())
+	}
+
+	client := start()
+	gone, err := exposed(client, build.Settings{}).Remove(t.Context(), move, found)
+	require.NoError(t, err)
+	require.True(t, gone)
+	clean := requests(client)
+	require.Equal(t, []string{"delete pods", "get persistentvolumes", "patch persistentvolumes", "delete persistentvolumeclaims"}, clean,
+		"a volume must be told to go before its claim does")
+	for fault, happens := range faults() {
+		for number, request := range clean {
+			t.Run(fmt.Sprintf("when request %d (%s) %s", number+1, request, fault), func(t *testing.T) {
+				client := start()
+				breakAt(client, number+1, happens)
+				e := exposed(client, build.Settings{})
+				_, err := e.Remove(t.Context(), move, found)
+				require.Error(t, err)
+				_, err = e.Remove(t.Context(), move, found)
+				require.NoError(t, err)
+				require.Equal(t, []string{"volume pv1 Delete"}, left(t, client))
+			})
+		}
+	}
+}
+
+func TestARehearsalOfAPodWhoseClassIsGoneIsNotPaidForTwice(t *testing.T) {
+	client := fake.NewClientset()
+	client.PrependReactor("create", "pods", func(action clienttesting.Action) (bool, runtime.Object, error) {
+		create, ok := action.(clienttesting.CreateActionImpl)
+		require.True(t, ok)
+		pod, ok := create.GetObject().(*corev1.Pod)
+		require.True(t, ok)
+		if pod.Spec.PriorityClassName != "" {
+			return true, nil, forbidden("no PriorityClass with name low was found")
+		}
+		return len(create.CreateOptions.DryRun) > 0, pod, nil // the tracker would make it
+	})
+	rejected := 0
+	e := exposed(client, build.Settings{PriorityClass: "low"})
+	e.Rejected = func(_ context.Context, pod *corev1.Pod, class string) {
+		rejected++
+		require.Equal(t, "low", class)
+		require.Empty(t, pod.Spec.PriorityClassName)
+	}
+	p := planner{exposer: e, move: movement()}
+	require.NoError(t, p.rehearse(t.Context()))
+	require.Zero(t, rejected, "no pod has been made yet")
+	require.NoError(t, e.ensurePod(t.Context(), p.plan.Pod))
+	require.Equal(t, 1, rejected)
+	require.Equal(t, "rehearse create pods, get priorityclasses, rehearse create pods, create pods", strings.Join(requests(client), ", "))
+}
+
+func TestARehearsalMeetsAPodThatExists(t *testing.T) {
+	foreign := mover()
+	foreign.OwnerReferences[0].UID = "of-an-older-one"
+	p := planner{exposer: exposed(fake.NewClientset(foreign), build.Settings{}), move: movement()}
+	require.ErrorContains(t, p.rehearse(t.Context()), "belongs to something else")
+	p = planner{exposer: exposed(fake.NewClientset(mover()), build.Settings{}), move: movement()}
+	require.NoError(t, p.rehearse(t.Context()), "it is the one that is wanted")
+}
+
+func TestAClaimThatExists(t *testing.T) {
+	plan := build.PlanOf(download(), build.Facts{OS: corev1.Linux, Target: freeClaim()}, build.Template{}, build.Settings{})
+	for name, test := range map[string]struct {
+		change func(*corev1.PersistentVolumeClaim)
+		says   string
+		want   []string
+	}{
+		"and is ours is taken as it is": {
+			change: func(*corev1.PersistentVolumeClaim) {}, want: []string{"create persistentvolumeclaims", "get persistentvolumeclaims"},
+		},
+		"and was made by Velero's agent is labelled": {
+			change: func(claim *corev1.PersistentVolumeClaim) { claim.Labels = nil },
+			want:   []string{"create persistentvolumeclaims", "get persistentvolumeclaims", "patch persistentvolumeclaims"},
+		},
+		"and belongs to another one is not touched": {
+			change: func(claim *corev1.PersistentVolumeClaim) { claim.OwnerReferences[0].UID = "of-an-older-one" },
+			want:   []string{"create persistentvolumeclaims", "get persistentvolumeclaims"}, says: "belongs to something else",
+		},
+		"and is being deleted has to be gone first": {
+			change: func(claim *corev1.PersistentVolumeClaim) {
+				claim.DeletionTimestamp, claim.Finalizers = new(metav1.Now()), []string{"kubernetes.io/pvc-protection"}
+			},
+			want: []string{"create persistentvolumeclaims", "get persistentvolumeclaims"}, says: "claim velero/b1 is being deleted",
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			claim := plan.Claims[0].DeepCopy()
+			test.change(claim)
+			client := fake.NewClientset(claim)
+			err := exposed(client, build.Settings{}).ensureClaim(t.Context(), plan.Claims[0])
+			if test.says == "" {
+				require.NoError(t, err)
+			} else {
+				require.ErrorContains(t, err, test.says)
+			}
+			require.Equal(t, test.want, requests(client))
+		})
+	}
+}

@@ -3,9 +3,12 @@ package agent
 import (
 	"context"
 
+	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/lateen-project/lateen/exposer"
+	"github.com/lateen-project/lateen/exposer/build"
 	"github.com/lateen-project/lateen/informers"
 	"github.com/lateen-project/lateen/reconcile"
 )
@@ -22,7 +25,7 @@ func (p *parts) sweeper(ctx context.Context, kinds []kind) *reconcile.Orphans {
 			return served && err == nil
 		},
 		Remove: map[string]func(context.Context, *metav1.PartialObjectMetadata) error{
-			"volumesnapshots": snapshots, "volumesnapshotcontents": snapshots,
+			"persistentvolumeclaims": p.removeClaim, "volumesnapshots": snapshots, "volumesnapshotcontents": snapshots,
 		},
 		Client: p.clients.metadata, Namespace: p.Config.Namespace, Clock: p.Clock, Metrics: p.coordination,
 		Owner: func(uid types.UID) (exists, done bool) {
@@ -34,6 +37,16 @@ func (p *parts) sweeper(ctx context.Context, kinds []kind) *reconcile.Orphans {
 			return false, false
 		},
 	}
+}
+
+// removeClaim removes an orphaned claim with its volume, which its class may retain.
+func (p *parts) removeClaim(ctx context.Context, orphan *metav1.PartialObjectMetadata) error {
+	claim, err := p.clients.kube.CoreV1().PersistentVolumeClaims(orphan.Namespace).Get(ctx, orphan.Name, metav1.GetOptions{})
+	if err != nil || claim.UID != orphan.UID {
+		return err // an orphan that is gone is no error to who asked
+	}
+	_, err = p.exposing.Remove(ctx, build.Movement{}, exposer.Found{Claims: []*corev1.PersistentVolumeClaim{claim}})
+	return err
 }
 
 // owner tells whether a resource of this kind has the UID, and whether it is over for good.

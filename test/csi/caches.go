@@ -9,10 +9,10 @@ import (
 	snapshotinformers "github.com/kubernetes-csi/external-snapshotter/client/v8/informers/externalversions"
 	snapshotlisters "github.com/kubernetes-csi/external-snapshotter/client/v8/listers/volumesnapshot/v1"
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/informers"
 	"k8s.io/client-go/kubernetes"
 	typedcorev1 "k8s.io/client-go/kubernetes/typed/core/v1"
-	"k8s.io/client-go/kubernetes/scheme"
 	corelisters "k8s.io/client-go/listers/core/v1"
 	storagelisters "k8s.io/client-go/listers/storage/v1"
 	"k8s.io/client-go/tools/cache"
@@ -132,8 +132,11 @@ func sourceOf(object any) ([]string, error) {
 }
 
 // newRecorder sends Events of claims, volumes and contents.
-func newRecorder(broadcaster record.EventBroadcaster, client kubernetes.Interface, driver string) record.EventRecorder {
-	broadcaster.StartRecordingToSink(&typedcorev1.EventSinkImpl{Interface: client.CoreV1().Events("")})
+func newRecorder(broadcaster record.EventBroadcaster, client kubernetes.Interface, driver string) (record.EventRecorder, error) {
 	known := runtime.NewScheme()
-	return broadcaster.NewRecorder(scheme.Scheme, corev1.EventSource{Component: driver})
+	if err := errors.Join(corev1.AddToScheme(known), snapshotv1.AddToScheme(known)); err != nil {
+		return nil, fmt.Errorf("know types: %w", err)
+	}
+	broadcaster.StartRecordingToSink(&typedcorev1.EventSinkImpl{Interface: client.CoreV1().Events("")})
+	return broadcaster.NewRecorder(known, corev1.EventSource{Component: driver}), nil
 }

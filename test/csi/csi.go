@@ -138,7 +138,6 @@ func (d *Driver) run(started context.Context) error {
 	limiter := workqueue.NewTypedItemExponentialFailureRateLimiter[key](firstRetry, lastRetry)
 	d.queue = workqueue.NewTypedRateLimitingQueue(limiter)
 	broadcaster := record.NewBroadcaster(record.WithContext(ctx))
-	d.recorder = newRecorder(broadcaster, d.kube, d.options.Driver)
 	core := informers.NewSharedInformerFactory(d.kube, 0)
 	snapshots := snapshotinformers.NewSharedInformerFactory(d.snapshots, 0)
 	var working sync.WaitGroup
@@ -151,14 +150,17 @@ func (d *Driver) run(started context.Context) error {
 		broadcaster.Shutdown()
 	}
 	var err error
-	if d.caches, err = newCaches(core, snapshots, d); err == nil {
+	if d.recorder, err = newRecorder(broadcaster, d.kube, d.options.Driver); err == nil {
+		d.caches, err = newCaches(core, snapshots, d)
+	}
+	if err == nil {
 		core.Start(ctx.Done())
 		snapshots.Start(ctx.Done())
 		err = d.caches.wait(started)
 	}
 	if err != nil {
 		d.stop()
-		return fmt.Errorf("start informers of driver %s: %w", d.options.Driver, err)
+		return fmt.Errorf("start driver %s: %w", d.options.Driver, err)
 	}
 	for range workers {
 		working.Go(func() { d.work(ctx) })

@@ -5,14 +5,40 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"os"
+	"path/filepath"
 
+	snapshotv1 "github.com/kubernetes-csi/external-snapshotter/client/v8/apis/volumesnapshot/v1"
+	velerov1 "github.com/vmware-tanzu/velero/pkg/apis/velero/v1"
+	corev1 "k8s.io/api/core/v1"
+	storagev1 "k8s.io/api/storage/v1"
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/yaml"
 	"k8s.io/client-go/rest"
 
 	"github.com/lateen-project/lateen/test/cluster"
+	"github.com/lateen-project/lateen/test/csi"
 )
+
+// ServeSnapshots makes a control plane one where snapshots work: their resource definitions and the real
+// snapshot-controller, of bin/. Drivers are played by package csi.
+func ServeSnapshots(ctx context.Context, plane *cluster.Cluster) (*csi.SnapshotController, error) {
+	if err := InstallSnapshotCRDs(ctx, plane.Admin()); err != nil {
+		return nil, fmt.Errorf("install definitions of snapshots: %w", err)
+	}
+	binary, err := cluster.FindBinary("snapshot-controller")
+	if err != nil {
+		return nil, err
+	}
+	kubeconfig := filepath.Join(plane.Dir(), "snapshot-controller.kubeconfig")
+	if err := plane.WriteKubeconfig(plane.Admin(), kubeconfig, metav1.NamespaceDefault); err != nil {
+		return nil, err
+	}
+	return csi.StartSnapshotController(csi.ControllerOptions{Binary: binary, Kubeconfig: kubeconfig, Dir: plane.Dir()})
+}
 
 // InstallSnapshotCRDs installs the resource definitions of snapshot.storage.k8s.io/v1 (VolumeSnapshot, its content and
 // its class) and returns when all of them are served. What is there already is left as it is.
@@ -47,4 +73,82 @@ func SnapshotCRDs() ([]*apiextensionsv1.CustomResourceDefinition, error) {
 		}
 		all = append(all, definition)
 	}
+}
+
+// StorageClass creates a class, which belongs to the whole cluster: its name, or the driver that it names, must be the
+// test's own. It binds at once and deletes volumes with their claims, unless change says otherwise.
+func (w *World) StorageClass(ctx context.Context, name, provisioner string, change ...func(*storagev1.StorageClass)) error {
+	class := &storagev1.StorageClass{
+		ObjectMeta: metav1.ObjectMeta{Name: name}, Provisioner: provisioner,
+		VolumeBindingMode: new(storagev1.VolumeBindingImmediate), ReclaimPolicy: new(corev1.PersistentVolumeReclaimDelete),
+	}
+	for _, alter := range change {
+		alter(class)
+	}
+	if _, err := w.Kube.StorageV1().StorageClasses().Create(ctx, class, metav1.CreateOptions{}); err != nil {
+		return fmt.Errorf("create storage class: %w", err)
+	}
+	return nil
+}
+
+// WhenUsed makes a class bind a claim when its first pod was scheduled.
+func WhenUsed(class *storagev1.StorageClass) {
+	class.VolumeBindingMode = new(storagev1.VolumeBindingWaitForFirstConsumer)
+}
+
+// SnapshotClass creates a class of the whole cluster, whose snapshots are deleted with their VolumeSnapshots unless change
+// says otherwise. Velero's server would find it for the driver's volumes.
+func (w *World) SnapshotClass(ctx context.Context, name, driver string, change ...func(*snapshotv1.VolumeSnapshotClass)) error {
+	class := &snapshotv1.VolumeSnapshotClass{
+		ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{"velero.io/csi-volumesnapshot-class": "true"}},
+		Driver:     driver, DeletionPolicy: snapshotv1.VolumeSnapshotContentDelete,
+	}
+	for _, alter := range change {
+		alter(class)
+	}
+	if _, err := w.Snapshots.SnapshotV1().VolumeSnapshotClasses().Create(ctx, class, metav1.CreateOptions{}); err != nil {
+		return fmt.Errorf("create snapshot class: %w", err)
+	}
+	return nil
+}
+
+// CSIClaim creates a claim in Apps of 1Gi, which the class's driver is to provision. Each of change may alter it first.
+func (w *World) CSIClaim(
+	ctx context.Context, name, class string, change ...func(*corev1.PersistentVolumeClaim),
+) (*corev1.PersistentVolumeClaim, error) {
+	claim := &corev1.PersistentVolumeClaim{
+		ObjectMeta: metav1.ObjectMeta{Name: name},
+		Spec: corev1.PersistentVolumeClaimSpec{
+			AccessModes: []corev1.PersistentVolumeAccessMode{corev1.ReadWriteOnce}, StorageClassName: &class,
+			Resources: corev1.VolumeResourceRequirements{Requests: corev1.ResourceList{corev1.ResourceStorage: resource.MustParse("1Gi")}},
+		},
+	}
+	for _, alter := range change {
+		alter(claim)
+	}
+	made, err := w.Kube.CoreV1().PersistentVolumeClaims(w.Apps).Create(ctx, claim, metav1.CreateOptions{})
+	if err != nil {
+		return nil, fmt.Errorf("create claim: %w", err)
+	}
+	return made, nil
+}
+
+// Snapshot creates a VolumeSnapshot of a claim as Velero's CSI plugin does, with the claim's labels and the backup's.
+func (w *World) Snapshot(
+	ctx context.Context, backup *velerov1.Backup, claim *corev1.PersistentVolumeClaim, class string,
+) (*snapshotv1.VolumeSnapshot, error) {
+	labels := map[string]string{velerov1.BackupNameLabel: labelValue(backup.Name)}
+	maps.Copy(labels, claim.Labels)
+	wanted := &snapshotv1.VolumeSnapshot{
+		ObjectMeta: metav1.ObjectMeta{GenerateName: "velero-" + claim.Name + "-", Labels: labels},
+		Spec: snapshotv1.VolumeSnapshotSpec{
+			Source:                  snapshotv1.VolumeSnapshotSource{PersistentVolumeClaimName: &claim.Name},
+			VolumeSnapshotClassName: &class,
+		},
+	}
+	made, err := w.Snapshots.SnapshotV1().VolumeSnapshots(claim.Namespace).Create(ctx, wanted, metav1.CreateOptions{})
+	if err != nil {
+		return nil, fmt.Errorf("create snapshot: %w", err)
+	}
+	return made, nil
 }

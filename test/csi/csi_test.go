@@ -1,0 +1,131 @@
+package csi_test
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	corev1 "k8s.io/api/core/v1"
+	storagev1 "k8s.io/api/storage/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/lateen-project/lateen/test/cluster"
+	"github.com/lateen-project/lateen/test/csi"
+	"github.com/lateen-project/lateen/test/world"
+)
+
+// plane is the one control plane of this test binary; TestMain sets it.
+var plane *cluster.Cluster
+
+func TestMain(m *testing.M) {
+	os.Exit(cluster.Main(m, os.Stderr, &plane, func(ctx context.Context, c *cluster.Cluster) error {
+		if err := world.InstallCRDs(ctx, c.Admin()); err != nil {
+			return err
+		}
+		_, err := world.ServeSnapshots(ctx, c)
+		return err
+	}))
+}
+
+// patience is how long a test waits for one thing.
+const patience = 5 * time.Second
+
+// deadline is the context that bounds everything a test waits for.
+func deadline(t *testing.T) context.Context {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	t.Cleanup(cancel)
+	return ctx
+}
+
+// sites counts them, so that each has a name of its own.
+var sites atomic.Int64
+
+// site is an installation of Velero, with a driver and classes that have its name.
+type site struct {
+	*world.World
+	driver *csi.Driver
+	name   string
+}
+
+func newSite(ctx context.Context, t *testing.T, options csi.Options, change ...func(*storagev1.StorageClass)) *site {
+	t.Helper()
+	s := &site{name: fmt.Sprintf("csi-%d", sites.Add(1))}
+	var err error
+	s.World, err = world.New(ctx, plane.Admin(), world.Options{Namespace: s.name, Node: s.name})
+	require.NoError(t, err)
+	options.Driver, options.Dir = s.name+".example.com", t.TempDir()
+	s.driver, err = csi.Start(ctx, plane.Admin(), options)
+	require.NoError(t, err)
+	t.Cleanup(s.driver.Stop)
+	require.Equal(t, options.Driver, s.driver.Name())
+	require.NoError(t, s.StorageClass(ctx, s.name, options.Driver, change...))
+	require.NoError(t, s.SnapshotClass(ctx, s.name, options.Driver))
+	return s
+}
+
+// claim makes one and waits until it is bound. It returns the volume too.
+func (s *site) claim(
+	ctx context.Context, t *testing.T, name string, change ...func(*corev1.PersistentVolumeClaim),
+) (*corev1.PersistentVolumeClaim, *corev1.PersistentVolume) {
+	t.Helper()
+	_, err := s.CSIClaim(ctx, name, s.name, change...)
+	require.NoError(t, err)
+	claim, err := s.WaitClaim(ctx, s.Apps, name, world.Bound)
+	require.NoError(t, err)
+	volume, err := s.Kube.CoreV1().PersistentVolumes().Get(ctx, claim.Spec.VolumeName, metav1.GetOptions{})
+	require.NoError(t, err)
+	return claim, volume
+}
+
+// said returns the first Event of that reason about the object of that name in Apps.
+func (s *site) said(ctx context.Context, t *testing.T, name, reason string) *corev1.Event {
+	t.Helper()
+	watcher, err := s.Kube.CoreV1().Events(s.Apps).Watch(ctx, metav1.ListOptions{FieldSelector: "involvedObject.name=" + name + ",reason=" + reason})
+	require.NoError(t, err)
+	defer watcher.Stop()
+	select {
+	case event := <-watcher.ResultChan():
+		said, ok := event.Object.(*corev1.Event)
+		require.True(t, ok, "%v", event)
+		return said
+	case <-ctx.Done():
+		require.Fail(t, "nothing was said of "+name)
+		return nil
+	}
+}
+
+// plant makes a tree of everything that a copy could lose.
+func plant(t *testing.T, dir string) {
+	t.Helper()
+	sub := filepath.Join(dir, "sub")
+	require.NoError(t, os.Mkdir(sub, 0o711))
+	require.NoError(t, os.WriteFile(filepath.Join(sub, "file"), []byte("bytes"), 0o640))
+	require.NoError(t, os.Chown(filepath.Join(sub, "file"), os.Getuid(), os.Getgid()))
+	require.NoError(t, os.WriteFile(filepath.Join(dir, "empty"), nil, 0o600))
+	require.NoError(t, os.Symlink("sub/file", filepath.Join(dir, "link")))
+	require.NoError(t, os.WriteFile(filepath.Join(dir, "sparse"), nil, 0o644))
+	require.NoError(t, os.Truncate(filepath.Join(dir, "sparse"), 1<<20))
+	require.NoError(t, os.Chtimes(filepath.Join(sub, "file"), time.Unix(1, 0), time.Unix(2, 0)))
+}
+
+// same requires two trees to be equal, in names, types, modes, owners, times, sizes, room on disk and bytes.
+func same(ctx context.Context, t *testing.T, want, got string) {
+	t.Helper()
+	list := func(dir string) string {
+		command := exec.CommandContext(ctx, "sh", "-c",
+			`find . -printf '%P %y %m %U:%G %T@ %l %s %b\n' | sed 's/^\( d .*\) [0-9]* [0-9]*$/\1/' | sort && find . -type f -print0 | sort -z | xargs -0 sha256sum`)
+		command.Dir = dir
+		said, err := command.Output()
+		require.NoError(t, err)
+		return string(said)
+	}
+	require.Contains(t, list(want), "sub/file f 640")
+	require.Equal(t, list(want), list(got))
+}

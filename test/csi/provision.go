@@ -1,0 +1,225 @@
+package csi
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	snapshotv1 "github.com/kubernetes-csi/external-snapshotter/client/v8/apis/volumesnapshot/v1"
+	corev1 "k8s.io/api/core/v1"
+	storagev1 "k8s.io/api/storage/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
+)
+
+// Annotations of claims: Kubernetes' pkg/controller/volume/persistentvolume/util.
+const (
+	provisionerAnnotation  = "volume.kubernetes.io/storage-provisioner"
+	selectedNodeAnnotation = "volume.kubernetes.io/selected-node"
+)
+
+const (
+	// snapshotKind is the kind of data source that is provisioned from.
+	snapshotKind = "VolumeSnapshot"
+	// modeChangeAnnotation, on a content, permits volumes of another mode: KEP-3141.
+	modeChangeAnnotation = "snapshot.storage.kubernetes.io/allow-volume-mode-change"
+	// fstypeParameter of a class is the file system of its volumes: external-provisioner.
+	fstypeParameter = "csi.storage.k8s.io/fstype"
+	// DirAttribute is the CSI volume attribute that says in which directory the volume's bytes are.
+	DirAttribute = "dir"
+)
+
+// WaitError is a reason not to provision that only a change of the claim or of its snapshot does away with.
+type WaitError string
+
+// Error is the reason.
+func (e WaitError) Error() string { return string(e) }
+
+// syncClaim provisions a claim that is this driver's and ready for it.
+func (d *Driver) syncClaim(ctx context.Context, namespace, name string) error {
+	claim, err := d.caches.claims.PersistentVolumeClaims(namespace).Get(name)
+	if apierrors.IsNotFound(err) {
+		return nil
+	} else if err != nil {
+		return err
+	}
+	if claim.Spec.VolumeName != "" || claim.DeletionTimestamp != nil || claim.Annotations[provisionerAnnotation] != d.options.Driver {
+		return nil
+	}
+	class, err := d.caches.classes.Get(ptr.Deref(claim.Spec.StorageClassName, ""))
+	if err != nil {
+		return fmt.Errorf("get class of claim %s: %w", name, err)
+	}
+	late := ptr.Deref(class.VolumeBindingMode, storagev1.VolumeBindingImmediate) == storagev1.VolumeBindingWaitForFirstConsumer
+	if late && claim.Annotations[selectedNodeAnnotation] == "" {
+		return nil
+	}
+	err = d.provision(ctx, claim, class)
+	if err != nil && ctx.Err() == nil {
+		d.recorder.Eventf(claim, corev1.EventTypeWarning, "ProvisioningFailed",
+			"failed to provision volume with StorageClass %q: %v", class.Name, err)
+	}
+	if waits := WaitError(""); errors.As(err, &waits) {
+		return nil
+	}
+	return err
+}
+
+// provision makes the directory and the PersistentVolume, which names the claim. Made twice, it is one volume.
+func (d *Driver) provision(ctx context.Context, claim *corev1.PersistentVolumeClaim, class *storagev1.StorageClass) error {
+	if claim.Spec.Selector != nil {
+		return WaitError("claim Selector is not supported")
+	}
+	from, err := d.origin(claim)
+	if err != nil {
+		return err
+	}
+	affinity, err := d.topology(ctx, claim, class)
+	if err != nil {
+		return err
+	}
+	handle := "vol-" + string(claim.UID)
+	if err := d.ask(ctx, CreateVolume, handle, claim.Namespace+"/"+claim.Name); err != nil {
+		return err
+	}
+	if err := d.store.createVolume(ctx, handle, requestedBytes(claim), from); err != nil {
+		return err
+	}
+	volume := d.persistentVolume(handle, claim, class)
+	volume.Spec.NodeAffinity = affinity
+	_, err = d.kube.CoreV1().PersistentVolumes().Create(ctx, volume, metav1.CreateOptions{})
+	if err != nil && !apierrors.IsAlreadyExists(err) { // as if nothing had happened: nobody else would remove the directory
+		return errors.Join(fmt.Errorf("create PersistentVolume: %w", err), d.store.deleteVolume(handle))
+	}
+	if err == nil {
+		d.recorder.Eventf(claim, corev1.EventTypeNormal, "ProvisioningSucceeded", "Successfully provisioned volume %s", volume.Name)
+	}
+	return nil
+}
+
+// origin is the handle of the snapshot that the claim is to be made of; "" if it is to be empty. What external-provisioner
+// refuses is refused.
+func (d *Driver) origin(claim *corev1.PersistentVolumeClaim) (string, error) {
+	source := claim.Spec.DataSource
+	if source == nil {
+		return "", nil
+	}
+	if source.Kind != snapshotKind {
+		return "", WaitError(fmt.Sprintf("data source %s %s is not a VolumeSnapshot", source.Kind, source.Name))
+	}
+	snapshot, err := d.caches.snapshots.VolumeSnapshots(claim.Namespace).Get(source.Name)
+	if err != nil {
+		return "", WaitError(fmt.Sprintf("get snapshot %s: %v", source.Name, err))
+	}
+	status := snapshot.Status
+	switch {
+	case snapshot.DeletionTimestamp != nil:
+		return "", WaitError(fmt.Sprintf("snapshot %s is being deleted", source.Name))
+	case status == nil || !ptr.Deref(status.ReadyToUse, false) || status.BoundVolumeSnapshotContentName == nil:
+		return "", WaitError(fmt.Sprintf("snapshot %s is not ready", source.Name))
+	}
+	content, err := d.caches.contents.Get(*status.BoundVolumeSnapshotContentName)
+	if err != nil {
+		return "", WaitError(fmt.Sprintf("get content of snapshot %s: %v", source.Name, err))
+	}
+	if err := d.unusable(content, snapshot, claim); err != nil {
+		return "", fmt.Errorf("snapshot %s cannot be used: %w", source.Name, err)
+	}
+	return *content.Status.SnapshotHandle, nil
+}
+
+// unusable says why a claim cannot be made of a snapshot's content.
+func (d *Driver) unusable(
+	content *snapshotv1.VolumeSnapshotContent, snapshot *snapshotv1.VolumeSnapshot, claim *corev1.PersistentVolumeClaim,
+) error {
+	mode := ptr.Deref(claim.Spec.VolumeMode, corev1.PersistentVolumeFilesystem)
+	switch {
+	case content.Spec.VolumeSnapshotRef.UID != snapshot.UID:
+		return WaitError(fmt.Sprintf("content %s is another snapshot's", content.Name))
+	case content.Spec.Driver != d.options.Driver:
+		return WaitError(fmt.Sprintf("content %s is of driver %s", content.Name, content.Spec.Driver))
+	case content.Status == nil || content.Status.SnapshotHandle == nil:
+		return WaitError(fmt.Sprintf("content %s has no handle", content.Name))
+	case ptr.Deref(content.Status.RestoreSize, 0) > requestedBytes(claim):
+		return WaitError(fmt.Sprintf("%d bytes are less than the %d of the snapshot", requestedBytes(claim), *content.Status.RestoreSize))
+	case ptr.Deref(content.Spec.SourceVolumeMode, mode) != mode && content.Annotations[modeChangeAnnotation] != "true":
+		return WaitError(fmt.Sprintf("content %s does not permit another volume mode", content.Name))
+	default:
+		return nil
+	}
+}
+
+// persistentVolume is a volume as external-provisioner makes it.
+func (d *Driver) persistentVolume(
+	handle string, claim *corev1.PersistentVolumeClaim, class *storagev1.StorageClass,
+) *corev1.PersistentVolume {
+	policy := ptr.Deref(class.ReclaimPolicy, corev1.PersistentVolumeReclaimDelete)
+	volume := &corev1.PersistentVolume{
+		ObjectMeta: metav1.ObjectMeta{
+			Name: "pvc-" + string(claim.UID), Annotations: map[string]string{provisionedByAnnotation: d.options.Driver},
+		},
+		Spec: corev1.PersistentVolumeSpec{
+			Capacity:         corev1.ResourceList{corev1.ResourceStorage: requested(claim)},
+			AccessModes:      claim.Spec.AccessModes,
+			VolumeMode:       claim.Spec.VolumeMode,
+			StorageClassName: class.Name, MountOptions: class.MountOptions, PersistentVolumeReclaimPolicy: policy,
+			ClaimRef: &corev1.ObjectReference{
+				APIVersion: "v1", Kind: "PersistentVolumeClaim", Namespace: claim.Namespace, Name: claim.Name,
+				UID: claim.UID, ResourceVersion: claim.ResourceVersion,
+			},
+			PersistentVolumeSource: corev1.PersistentVolumeSource{CSI: &corev1.CSIPersistentVolumeSource{
+				Driver: d.options.Driver, VolumeHandle: handle, FSType: class.Parameters[fstypeParameter],
+				VolumeAttributes: map[string]string{DirAttribute: d.store.volumeDir(handle)},
+			}},
+		},
+	}
+	if policy == corev1.PersistentVolumeReclaimDelete {
+		volume.Finalizers = []string{volumeFinalizer}
+	}
+	return volume
+}
+
+// topology is where the volume can be reached; nil if that is everywhere.
+func (d *Driver) topology(
+	ctx context.Context, claim *corev1.PersistentVolumeClaim, class *storagev1.StorageClass,
+) (*corev1.VolumeNodeAffinity, error) {
+	if d.options.Topology == "" {
+		return nil, nil //nolint:nilnil // Everywhere is an answer.
+	}
+	value := allowed(class, d.options.Topology)
+	if selected := claim.Annotations[selectedNodeAnnotation]; selected != "" {
+		node, err := d.kube.CoreV1().Nodes().Get(ctx, selected, metav1.GetOptions{})
+		if err != nil {
+			return nil, fmt.Errorf("get selected node: %w", err)
+		}
+		value = node.Labels[d.options.Topology]
+	}
+	if value == "" {
+		return nil, fmt.Errorf("no topology key %s found", d.options.Topology)
+	}
+	here := corev1.NodeSelectorRequirement{Key: d.options.Topology, Operator: corev1.NodeSelectorOpIn, Values: []string{value}}
+	terms := []corev1.NodeSelectorTerm{{MatchExpressions: []corev1.NodeSelectorRequirement{here}}}
+	return &corev1.VolumeNodeAffinity{Required: &corev1.NodeSelector{NodeSelectorTerms: terms}}, nil
+}
+
+// allowed is the first value that a class allows for a topology label.
+func allowed(class *storagev1.StorageClass, label string) string {
+	for _, term := range class.AllowedTopologies {
+		for _, expression := range term.MatchLabelExpressions {
+			if expression.Key == label && len(expression.Values) > 0 {
+				return expression.Values[0]
+			}
+		}
+	}
+	return ""
+}
+
+func requested(claim *corev1.PersistentVolumeClaim) resource.Quantity {
+	return claim.Spec.Resources.Requests[corev1.ResourceStorage]
+}
+
+func requestedBytes(claim *corev1.PersistentVolumeClaim) int64 {
+	return claim.Spec.Resources.Requests.Storage().Value()
+}

@@ -1,0 +1,115 @@
+package csi
+
+import (
+	"context"
+	"fmt"
+	"slices"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+const (
+	// provisionedByAnnotation names the driver that a PersistentVolume is of.
+	provisionedByAnnotation = "pv.kubernetes.io/provisioned-by"
+	// volumeFinalizer keeps a volume's object as long as its bytes are there (KEP-2644). Only volumes that are to be
+	// deleted with their claims have it: sig-storage-lib-external-provisioner adds and removes it with the policy.
+	volumeFinalizer = "external-provisioner.volume.kubernetes.io/finalizer"
+)
+
+// syncVolume keeps the finalizer in step with the reclaim policy, and deletes a volume that nobody claims any more.
+func (d *Driver) syncVolume(ctx context.Context, name string) error {
+	volume, err := d.caches.volumes.Get(name)
+	if apierrors.IsNotFound(err) {
+		return nil
+	} else if err != nil {
+		return err
+	}
+	if !d.released(volume) {
+		return d.protect(ctx, volume)
+	}
+	// A policy may have changed since; this is the last moment to see that.
+	live, err := d.kube.CoreV1().PersistentVolumes().Get(ctx, name, metav1.GetOptions{})
+	if apierrors.IsNotFound(err) {
+		return nil
+	} else if err != nil {
+		return fmt.Errorf("get PersistentVolume: %w", err)
+	}
+	if !d.released(live) {
+		return nil
+	}
+	if err := d.reclaim(ctx, live); err != nil && ctx.Err() == nil {
+		d.recorder.Event(live, corev1.EventTypeWarning, "VolumeFailedDelete", err.Error())
+		return err
+	}
+	return nil
+}
+
+// owns says that this driver has provisioned the volume.
+func (d *Driver) owns(volume *corev1.PersistentVolume) bool {
+	return volume.Spec.CSI != nil && volume.Spec.CSI.Driver == d.options.Driver &&
+		volume.Annotations[provisionedByAnnotation] == d.options.Driver
+}
+
+// released says that the volume's bytes are to be deleted. A volume whose object is being deleted without the finalizer
+// is only waiting for somebody else.
+func (d *Driver) released(volume *corev1.PersistentVolume) bool {
+	return d.owns(volume) && volume.Status.Phase == corev1.VolumeReleased &&
+		volume.Spec.PersistentVolumeReclaimPolicy == corev1.PersistentVolumeReclaimDelete &&
+		(volume.DeletionTimestamp == nil || slices.Contains(volume.Finalizers, volumeFinalizer))
+}
+
+// protect adds or removes the finalizer as the policy asks.
+func (d *Driver) protect(ctx context.Context, volume *corev1.PersistentVolume) error {
+	deletes := volume.Spec.PersistentVolumeReclaimPolicy == corev1.PersistentVolumeReclaimDelete
+	has := slices.Contains(volume.Finalizers, volumeFinalizer)
+	if has == deletes || !has && volume.DeletionTimestamp != nil {
+		return nil
+	}
+	changed := volume.DeepCopy()
+	if deletes {
+		changed.Finalizers = append(changed.Finalizers, volumeFinalizer)
+	} else {
+		changed.Finalizers = without(changed.Finalizers)
+	}
+	return d.update(ctx, changed)
+}
+
+// reclaim deletes the bytes, then the object, then lets go of it.
+func (d *Driver) reclaim(ctx context.Context, volume *corev1.PersistentVolume) error {
+	handle := volume.Spec.CSI.VolumeHandle
+	if err := d.ask(ctx, DeleteVolume, handle, volume.Name); err != nil {
+		return err
+	}
+	if err := d.store.deleteVolume(handle); err != nil {
+		return err
+	}
+	volumes := d.kube.CoreV1().PersistentVolumes()
+	if volume.DeletionTimestamp == nil {
+		err := volumes.Delete(ctx, volume.Name, metav1.DeleteOptions{Preconditions: metav1.NewUIDPreconditions(string(volume.UID))})
+		if err != nil && !apierrors.IsNotFound(err) {
+			return fmt.Errorf("delete PersistentVolume: %w", err)
+		}
+	}
+	live, err := volumes.Get(ctx, volume.Name, metav1.GetOptions{})
+	if apierrors.IsNotFound(err) {
+		return nil
+	} else if err != nil {
+		return fmt.Errorf("get PersistentVolume: %w", err)
+	}
+	live.Finalizers = without(live.Finalizers)
+	return d.update(ctx, live)
+}
+
+func (d *Driver) update(ctx context.Context, volume *corev1.PersistentVolume) error {
+	_, err := d.kube.CoreV1().PersistentVolumes().Update(ctx, volume, metav1.UpdateOptions{})
+	if err != nil && !apierrors.IsNotFound(err) {
+		return fmt.Errorf("update finalizers of PersistentVolume: %w", err)
+	}
+	return nil
+}
+
+func without(finalizers []string) []string {
+	return slices.DeleteFunc(slices.Clone(finalizers), func(f string) bool { return f == volumeFinalizer })
+}

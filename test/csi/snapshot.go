@@ -1,0 +1,199 @@
+package csi
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	snapshotv1 "github.com/kubernetes-csi/external-snapshotter/client/v8/apis/volumesnapshot/v1"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/utils/ptr"
+)
+
+// Names that the real sidecar shares with the snapshot-controller: external-snapshotter's pkg/utils.
+const (
+	managedByLabel         = "snapshot.storage.kubernetes.io/managed-by"
+	contentFinalizer       = "snapshot.storage.kubernetes.io/volumesnapshotcontent-bound-protection"
+	beingCreatedAnnotation = "snapshot.storage.kubernetes.io/volumesnapshot-being-created"
+	beingDeletedAnnotation = "snapshot.storage.kubernetes.io/volumesnapshot-being-deleted"
+)
+
+// syncContent does for one VolumeSnapshotContent what the sidecar csi-snapshotter does, and says when there is more.
+func (d *Driver) syncContent(ctx context.Context, name string) (time.Duration, error) {
+	content, err := d.caches.contents.Get(name)
+	if apierrors.IsNotFound(err) {
+		return 0, nil
+	} else if err != nil {
+		return 0, err
+	}
+	switch {
+	case d.options.ManagedBy != "" && content.Labels[managedByLabel] != d.options.ManagedBy:
+		return 0, nil
+	case disposable(content):
+		return 0, d.dispose(ctx, content)
+	case content.Status != nil && ptr.Deref(content.Status.ReadyToUse, false):
+		return 0, d.created(ctx, content)
+	}
+	found, handle, err := d.find(ctx, content)
+	if err != nil {
+		return 0, d.complain(ctx, content, err)
+	}
+	return d.report(ctx, content, handle, found)
+}
+
+// disposable says that the content, and by its policy the snapshot, is to be deleted: its deletion was asked for, and
+// either it never had a VolumeSnapshot or the snapshot-controller says that the VolumeSnapshot goes too. Until a
+// snapshot that is being made is there, nothing is deleted.
+func disposable(content *snapshotv1.VolumeSnapshotContent) bool {
+	if content.DeletionTimestamp == nil {
+		return false
+	}
+	if content.Spec.Source.SnapshotHandle != nil && content.Spec.VolumeSnapshotRef.UID == "" {
+		return true
+	}
+	_, creating := content.Annotations[beingCreatedAnnotation]
+	_, deleting := content.Annotations[beingDeletedAnnotation]
+	return deleting && !creating
+}
+
+// dispose deletes the handle that is in the status, if the policy says so, and then lets go of the content. As with the
+// real sidecar, a content whose status never had a handle leaves the snapshot where it is.
+func (d *Driver) dispose(ctx context.Context, content *snapshotv1.VolumeSnapshotContent) error {
+	deletes := content.Spec.DeletionPolicy == snapshotv1.VolumeSnapshotContentDelete
+	_, done := d.settled.Load(content.UID)
+	if deletes && !done && content.Status != nil && content.Status.SnapshotHandle != nil {
+		if err := d.deleteSnapshot(ctx, *content.Status.SnapshotHandle, content); err != nil {
+			d.recorder.Eventf(content, corev1.EventTypeWarning, "SnapshotDeleteError", "Failed to delete snapshot: %v", err)
+			return err
+		}
+	}
+	if !slices.Contains(content.Finalizers, contentFinalizer) {
+		return nil
+	}
+	finalizers := slices.DeleteFunc(slices.Clone(content.Finalizers), func(f string) bool { return f == contentFinalizer })
+	return d.patch(ctx, content, map[string]any{"metadata": map[string]any{"uid": content.UID, "finalizers": finalizers}})
+}
+
+// deleteSnapshot deletes the handle and takes it out of the status, and that only once for each content.
+func (d *Driver) deleteSnapshot(ctx context.Context, handle string, content *snapshotv1.VolumeSnapshotContent) error {
+	if err := d.ask(ctx, DeleteSnapshot, handle, content.Name); err != nil {
+		return err
+	}
+	if err := d.store.deleteSnapshot(handle); err != nil {
+		return err
+	}
+	d.settled.Store(content.UID, nil)
+	return d.patch(ctx, content, map[string]any{"status": map[string]any{
+		"snapshotHandle": nil, "readyToUse": nil, "creationTime": nil, "restoreSize": nil,
+	}}, "status")
+}
+
+// find returns the snapshot that the content is to have: it is made if the source is a volume, else looked up.
+func (d *Driver) find(ctx context.Context, content *snapshotv1.VolumeSnapshotContent) (cut, string, error) {
+	source := content.Spec.Source
+	if class := content.Spec.VolumeSnapshotClassName; class != nil {
+		if _, err := d.caches.snapshotClasses.Get(*class); err != nil {
+			return cut{}, "", fmt.Errorf("get snapshot class: %w", err)
+		}
+	} else if source.SnapshotHandle == nil {
+		return cut{}, "", fmt.Errorf("content %s has no snapshot class", content.Name)
+	}
+	if source.SnapshotHandle == nil {
+		handle := "snap-" + string(content.Spec.VolumeSnapshotRef.UID)
+		found, err := d.create(ctx, content, handle, ptr.Deref(source.VolumeHandle, ""))
+		return found, handle, err
+	}
+	handle := *source.SnapshotHandle
+	if err := d.ask(ctx, GetSnapshot, handle, content.Name); err != nil {
+		return cut{}, "", err
+	}
+	found, ok := d.store.snapshot(handle)
+	if !ok {
+		return cut{}, "", fmt.Errorf("snapshot %s does not exist", handle)
+	}
+	return found, handle, nil
+}
+
+// create cuts the snapshot. The content is marked while that is so, and not deleted before it is done.
+func (d *Driver) create(ctx context.Context, content *snapshotv1.VolumeSnapshotContent, handle, volume string) (cut, error) {
+	if _, marked := content.Annotations[beingCreatedAnnotation]; !marked && content.Status == nil {
+		err := d.patch(ctx, content, annotation(beingCreatedAnnotation, "yes"))
+		if err != nil {
+			return cut{}, err
+		}
+	}
+	if err := d.ask(ctx, CreateSnapshot, handle, content.Name); err != nil {
+		return cut{}, fmt.Errorf("take snapshot of volume %s: %w", volume, err)
+	}
+	return d.store.createSnapshot(ctx, handle, volume)
+}
+
+// created takes the mark of create off. The cache may not have it yet, so that is no reason not to.
+func (d *Driver) created(ctx context.Context, content *snapshotv1.VolumeSnapshotContent) error {
+	if _, marked := content.Annotations[beingCreatedAnnotation]; !marked {
+		return nil
+	}
+	return d.patch(ctx, content, annotation(beingCreatedAnnotation, nil))
+}
+
+// report writes what there is of the snapshot into the status, and says when it will be ready.
+func (d *Driver) report(
+	ctx context.Context, content *snapshotv1.VolumeSnapshotContent, handle string, found cut,
+) (time.Duration, error) {
+	wait := time.Until(found.at.Add(d.options.ReadyDelay))
+	ready := wait <= 0
+	if content.Status == nil || content.Status.SnapshotHandle == nil || ready || content.Status.Error != nil {
+		status := map[string]any{
+			"snapshotHandle": handle, "readyToUse": ready, "creationTime": found.at.UnixNano(), "restoreSize": found.size, "error": nil,
+		}
+		if err := d.patch(ctx, content, map[string]any{"status": status}, "status"); err != nil {
+			return 0, err
+		}
+	}
+	return max(wait, 0), d.created(ctx, content)
+}
+
+// complain writes an error into the status and returns it.
+func (d *Driver) complain(ctx context.Context, content *snapshotv1.VolumeSnapshotContent, why error) error {
+	if ctx.Err() != nil {
+		return why
+	}
+	reason, message := "SnapshotContentCheckandUpdateFailed", fmt.Sprintf("Failed to check and update snapshot content: %v", why)
+	if content.Spec.Source.SnapshotHandle == nil {
+		reason, message = "SnapshotCreationFailed", fmt.Sprintf("Failed to create snapshot: %v", why)
+	}
+	if status := content.Status; status != nil && status.Error != nil && ptr.Deref(status.Error.Message, "") == message {
+		return why
+	}
+	d.recorder.Event(content, corev1.EventTypeWarning, reason, message)
+	told := map[string]any{"time": metav1.Now(), "message": message}
+	err := d.patch(ctx, content, map[string]any{"status": map[string]any{"readyToUse": false, "error": told}}, "status")
+	return errors.Join(why, err, d.created(ctx, content))
+}
+
+// patch changes what fields say. A content that is gone needs no change.
+func (d *Driver) patch(
+	ctx context.Context, content *snapshotv1.VolumeSnapshotContent, fields map[string]any, subresources ...string,
+) error {
+	patch, err := json.Marshal(fields)
+	if err != nil {
+		return fmt.Errorf("write patch of content %s: %w", content.Name, err)
+	}
+	_, err = d.snapshots.SnapshotV1().VolumeSnapshotContents().
+		Patch(ctx, content.Name, types.MergePatchType, patch, metav1.PatchOptions{}, subresources...)
+	if err != nil && !apierrors.IsNotFound(err) {
+		return fmt.Errorf("patch content %s: %w", content.Name, err)
+	}
+	return nil
+}
+
+// annotation is the patch that sets one, or with nil for a value removes it.
+func annotation(name string, value any) map[string]any {
+	return map[string]any{"metadata": map[string]any{"annotations": map[string]any{name: value}}}
+}

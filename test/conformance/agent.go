@@ -38,8 +38,9 @@ type Agent struct {
 // agentNamed finds an agent, whose binary must have been built.
 func agentNamed(name string) (*Agent, error) {
 	agents := map[string]*Agent{
+		// An agent that was killed holds the coordinator's Lease for half a minute; another one cleans up after it.
 		"lateen": {
-			Name: name, Title: "Lateen", Account: deploy.ServiceAccountName, Patience: 40 * time.Second, Settle: 10 * time.Second,
+			Name: name, Title: "Lateen", Account: deploy.ServiceAccountName, Patience: 40 * time.Second, Settle: 40 * time.Second,
 			Args: []string{"node-agent", "--cancel-grace=1s"},
 		},
 		// Nobody waits longer than Velero's five minutes of grace and what comes before and after them.

@@ -52,6 +52,8 @@ type Case struct {
 	// Happens is done one after the other, beginning when the resource has been created.
 	Happens []Step `json:"happens"`
 
+	// Within is how long the transfer may take to its end from the last of what happens; 0: as long as agents may take.
+	Within Duration `json:"within"`
 	// Ends is what the resource is like in the end, and Phases are all that it went through.
 	Ends   Object        `json:"ends"`
 	Phases []world.Phase `json:"phases"`

@@ -39,6 +39,9 @@ func TestTheAgentConforms(t *testing.T) {
 	history, err := Record(t.Context(), client)
 	require.NoError(t, err)
 	on := &Plane{Cluster: plane, History: history, Client: client}
+	end, err := on.StartStorage(t.Context(), t.TempDir())
+	t.Cleanup(end)
+	require.NoError(t, err)
 	var lock sync.Mutex
 	var results []Result
 	t.Run("cases", func(t *testing.T) {

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"time"
 
 	velerov1 "github.com/vmware-tanzu/velero/pkg/apis/velero/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
@@ -16,12 +17,21 @@ import (
 // expect waits for what the case wants: first for the end of the transfer, within what is left of the agent's patience,
 // then for everything else, within its time to settle.
 func (s *scene) expect(ctx context.Context) error {
-	if err := s.plane.History.Until(ctx, s.ended); err != nil {
+	if err := s.awaitEnd(ctx); err != nil {
 		return err
 	}
 	ctx, cancel := context.WithTimeout(ctx, s.agent.Settle)
 	defer cancel()
 	return s.plane.History.Until(ctx, s.check)
+}
+
+func (s *scene) awaitEnd(ctx context.Context) error {
+	if within := time.Duration(s.story.Within); within != 0 {
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeout(ctx, within)
+		defer cancel()
+	}
+	return s.plane.History.Until(ctx, s.ended)
 }
 
 // ended says what is missing for the transfer to have come to an end, the wanted one or another.
@@ -36,7 +46,7 @@ func (s *scene) ended() error {
 		err = errors.New("it is not gone")
 	}
 	if err != nil {
-		return fmt.Errorf("phase stays %q: %w", transfer.Status.Phase, err)
+		return fmt.Errorf("it stays %q: %w", transfer.Status.Phase, err)
 	}
 	return nil
 }
@@ -175,7 +185,7 @@ func (s *scene) leftovers() error {
 			return fmt.Errorf("%s %s is left", kind, object.GetName())
 		}
 	}
-	return nil
+	return s.snapshotsLeft()
 }
 
 func (s *scene) wantsLeft(life *biography) bool {

@@ -31,6 +31,7 @@ func resources() map[string]schema.GroupVersionResource {
 		"PriorityClass":         {Group: "scheduling.k8s.io", Version: "v1", Resource: "priorityclasses"},
 		"StorageClass":          storage.WithResource("storageclasses"),
 		"VolumeAttachment":      storage.WithResource("volumeattachments"),
+		"VolumeSnapshotClass":   snapshots.WithResource("volumesnapshotclasses"),
 		"VolumeSnapshot":        snapshots.WithResource("volumesnapshots"),
 		"VolumeSnapshotContent": snapshots.WithResource("volumesnapshotcontents"),
 	}

@@ -20,6 +20,7 @@ import (
 
 	"github.com/lateen-project/lateen/deploy"
 	"github.com/lateen-project/lateen/test/cluster"
+	"github.com/lateen-project/lateen/test/csi"
 	"github.com/lateen-project/lateen/test/node"
 	"github.com/lateen-project/lateen/test/world"
 )
@@ -29,6 +30,7 @@ type Plane struct {
 	Cluster *cluster.Cluster
 	History *History
 	Client  dynamic.Interface
+	Drivers []*csi.Driver // StartStorage starts them
 }
 
 const (
@@ -48,6 +50,7 @@ type scene struct {
 	agent  *Agent
 	story  *Case
 	dir    string
+	config Object // of the node-agent
 	node   *node.Node
 	movers *node.StandIn
 	place  place
@@ -123,6 +126,9 @@ func (s *scene) build(ctx context.Context) (err error) {
 	if err := world.Apply(ctx, admin, deploy.Access(s.Namespace)...); err != nil {
 		return err
 	}
+	if err := s.classes(ctx); err != nil {
+		return err
+	}
 	for _, object := range s.story.Given {
 		if err := apply(ctx, s.plane.Client, s.expand(object)); err != nil {
 			return err
@@ -137,9 +143,18 @@ func (s *scene) build(ctx context.Context) (err error) {
 	return s.prepare(ctx)
 }
 
-// configure writes the ConfigMaps and changes the DaemonSet.
+// configure writes the ConfigMaps and changes the DaemonSet. The nodes of other scenes are no places for the movers of
+// this one.
 func (s *scene) configure(ctx context.Context) error {
-	for name, content := range map[string]Object{configMap: s.story.Config, repositoryMap: s.story.Repository} {
+	s.config = maps.Clone(s.story.Config)
+	if s.config == nil {
+		s.config = Object{}
+	}
+	if s.config["loadAffinity"] == nil {
+		here := map[string]any{"matchLabels": map[string]any{corev1.LabelHostname: s.words["NODE"]}}
+		s.config["loadAffinity"] = []any{map[string]any{"nodeSelector": here}}
+	}
+	for name, content := range map[string]Object{configMap: s.config, repositoryMap: s.story.Repository} {
 		if content == nil {
 			continue
 		}
@@ -238,10 +253,7 @@ func (s *scene) startAgent(ctx context.Context) (err error) {
 
 // arguments are the flags that both agents have.
 func (s *scene) arguments() []string {
-	var args []string
-	if s.story.Config != nil {
-		args = append(args, "--node-agent-configmap="+configMap)
-	}
+	args := []string{"--node-agent-configmap=" + configMap}
 	if s.story.Repository != nil {
 		args = append(args, "--backup-repository-configmap="+repositoryMap)
 	}

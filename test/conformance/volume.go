@@ -20,8 +20,10 @@ func (s *scene) prepare(ctx context.Context) error {
 		return s.preparePodVolumeBackup(ctx)
 	case world.PodVolumeRestore:
 		return s.preparePodVolumeRestore(ctx)
+	case world.DataUpload:
+		return s.prepareDataUpload(ctx)
 	default:
-		return fmt.Errorf("cases of %s cannot be played", s.story.Kind)
+		return s.prepareDataDownload(ctx)
 	}
 }
 

@@ -1,0 +1,224 @@
+package conformance
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"time"
+
+	velerov2alpha1 "github.com/vmware-tanzu/velero/pkg/apis/velero/v2alpha1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+
+	"github.com/lateen-project/lateen/test/cluster"
+	"github.com/lateen-project/lateen/test/csi"
+	"github.com/lateen-project/lateen/test/world"
+)
+
+// StartStorage starts the snapshot-controller and what plays CSI drivers, which keep their files in dir. The caller ends
+// them by what is returned, even with an error.
+func (p *Plane) StartStorage(ctx context.Context, dir string) (end func(), err error) {
+	kubeconfig := filepath.Join(dir, "kubeconfig")
+	if err := p.Cluster.WriteKubeconfig(p.Cluster.Admin(), kubeconfig, metav1.NamespaceDefault); err != nil {
+		return func() {}, err
+	}
+	binary, err := cluster.FindBinary("snapshot-controller")
+	if err != nil {
+		return func() {}, err
+	}
+	controller, err := csi.StartSnapshotController(csi.ControllerOptions{Binary: binary, Kubeconfig: kubeconfig, Dir: dir})
+	if err != nil {
+		return func() {}, err
+	}
+	end = func() { _ = controller.Stop() } // it dies with this process in any case
+	for _, options := range []csi.Options{{Driver: csi.DefaultDriver}, {Driver: slowDriver, ReadyDelay: time.Hour}} {
+		options.Dir = filepath.Join(dir, options.Driver)
+		if err := os.Mkdir(options.Dir, 0o755); err != nil {
+			return end, fmt.Errorf("make directory of volumes: %w", err)
+		}
+		driver, err := csi.Start(ctx, p.Cluster.Admin(), options)
+		if err != nil {
+			return end, err
+		}
+		p.Drivers = append(p.Drivers, driver)
+		end = func(first func()) func() {
+			return func() {
+				driver.Stop()
+				first()
+			}
+		}(end)
+	}
+	return end, nil
+}
+
+// slowDriver is the CSI driver whose snapshots do not get ready.
+const slowDriver = "slow.example.com"
+
+// driver is the name of the CSI driver that the case has.
+func (c *Case) driver() string {
+	if c.Volume.Unready {
+		return slowDriver
+	}
+	return csi.DefaultDriver
+}
+
+// classes makes the storage class and the snapshot class of the scene.
+func (s *scene) classes(ctx context.Context) error {
+	mode := "Immediate"
+	if s.story.Volume.Late {
+		mode = "WaitForFirstConsumer"
+	}
+	named := map[string]any{"name": s.words["CLASS"]}
+	return errors.Join(
+		apply(ctx, s.plane.Client, Object{
+			"kind": "StorageClass", "metadata": named, "provisioner": s.story.driver(), "volumeBindingMode": mode, "reclaimPolicy": "Delete",
+		}),
+		apply(ctx, s.plane.Client, Object{
+			"kind": "VolumeSnapshotClass", "metadata": named, "driver": s.story.driver(), "deletionPolicy": "Delete",
+		}))
+}
+
+func (s *scene) prepareDataUpload(ctx context.Context) error {
+	claim, err := s.claim(ctx)
+	if err != nil {
+		return err
+	}
+	snapshot := Object{
+		"kind": "VolumeSnapshot",
+		"metadata": map[string]any{
+			"namespace": s.Apps, "name": "snapshot", "labels": map[string]any{"velero.io/backup-name": "nightly"},
+			"annotations": map[string]any{"example.com/from": "the-driver"},
+		},
+		"spec": map[string]any{
+			"volumeSnapshotClassName": s.words["CLASS"], "source": map[string]any{"persistentVolumeClaimName": claim.Name},
+		},
+	}
+	if err := apply(ctx, s.plane.Client, snapshot); err != nil {
+		return err
+	}
+	if !s.story.Volume.Unready {
+		ready := Object{
+			"kind": "VolumeSnapshot", "metadata": map[string]any{"namespace": s.Apps, "name": "snapshot"},
+			"status": map[string]any{"readyToUse": true},
+		}
+		if err := s.plane.History.Until(ctx, func() error { return s.plane.History.now(ready, s.Apps) }); err != nil {
+			return err
+		}
+		s.words["HANDLE"] = s.handles()[0]
+	}
+	backup, err := s.Backup(ctx, "nightly")
+	if err != nil {
+		return err
+	}
+	spec := velerov2alpha1.CSISnapshotSpec{
+		VolumeSnapshot: "snapshot", SnapshotClass: s.words["CLASS"], Driver: s.story.driver(),
+	}
+	s.create = func(ctx context.Context, alter func(metav1.Object) error) (metav1.Object, error) {
+		var unread error
+		made, err := s.DataUpload(ctx, backup, claim, spec, func(wanted *velerov2alpha1.DataUpload) { unread = alter(wanted) })
+		return made, firstError(unread, err)
+	}
+	return nil
+}
+
+// claim makes the claim that is backed up, and returns it once it is bound; one that waits for a consumer gets one.
+func (s *scene) claim(ctx context.Context) (*corev1.PersistentVolumeClaim, error) {
+	mode := "Filesystem"
+	if s.story.Volume.Block {
+		mode = "Block"
+	}
+	err := apply(ctx, s.plane.Client, Object{
+		"kind": "PersistentVolumeClaim", "metadata": map[string]any{"namespace": s.Apps, "name": "data"},
+		"spec": map[string]any{
+			"storageClassName": s.words["CLASS"], "volumeMode": mode, "accessModes": []any{"ReadWriteOnce"},
+			"resources": map[string]any{"requests": map[string]any{"storage": "1Gi"}},
+		},
+	})
+	if err != nil {
+		return nil, err
+	}
+	if s.story.Volume.Late {
+		if _, err := s.SourcePod(ctx, "app", "", world.ClaimVolume("data", "data")); err != nil {
+			return nil, err
+		}
+	}
+	bound := Object{
+		"kind": "PersistentVolumeClaim", "metadata": map[string]any{"namespace": s.Apps, "name": "data"},
+		"status": map[string]any{"phase": "Bound"},
+	}
+	if err := s.plane.History.Until(ctx, func() error { return s.plane.History.now(bound, s.Apps) }); err != nil {
+		return nil, err
+	}
+	claim, err := s.Kube.CoreV1().PersistentVolumeClaims(s.Apps).Get(ctx, "data", metav1.GetOptions{})
+	if err != nil {
+		return nil, fmt.Errorf("get claim: %w", err)
+	}
+	s.words["VOLUME"] = claim.Spec.VolumeName
+	return claim, nil
+}
+
+func (s *scene) prepareDataDownload(ctx context.Context) error {
+	block := func(claim *corev1.PersistentVolumeClaim) {
+		if s.story.Volume.Block {
+			claim.Spec.VolumeMode = new(corev1.PersistentVolumeBlock)
+		}
+	}
+	claim, err := s.TargetClaim(ctx, "data", s.words["CLASS"], block)
+	if err != nil {
+		return err
+	}
+	restore, err := s.Restore(ctx, "nightly")
+	if err != nil {
+		return err
+	}
+	s.create = func(ctx context.Context, alter func(metav1.Object) error) (metav1.Object, error) {
+		var unread error
+		made, err := s.DataDownload(ctx, restore, claim, "a-snapshot", func(wanted *velerov2alpha1.DataDownload) { unread = alter(wanted) })
+		return made, firstError(unread, err)
+	}
+	return nil
+}
+
+// handles are the driver's names of all snapshots that there ever were in the namespaces of the scene.
+func (s *scene) handles() (all []string) {
+	s.plane.History.lock.Lock()
+	defer s.plane.History.lock.Unlock()
+	return s.handlesLocked()
+}
+
+// handlesLocked is handles for a check.
+func (s *scene) handlesLocked() (all []string) {
+	for _, life := range s.plane.History.in("VolumeSnapshotContent") {
+		object := life.last()
+		namespace, _, _ := unstructured.NestedString(object, "spec", "volumeSnapshotRef", "namespace")
+		handle, _, _ := unstructured.NestedString(object, "status", "snapshotHandle")
+		if handle != "" && (namespace == s.Namespace || namespace == s.Apps) && !slices.Contains(all, handle) {
+			all = append(all, handle)
+		}
+	}
+	return all
+}
+
+// snapshotsLeft names a snapshot that the driver still has, or was asked to delete more than once.
+func (s *scene) snapshotsLeft() error {
+	for _, driver := range s.plane.Drivers {
+		for _, handle := range s.handlesLocked() {
+			if slices.Contains(driver.Handles(), handle) && !s.keepsSnapshot() {
+				return errors.New("the driver still has the snapshot")
+			}
+			if times := driver.Deletions(handle); times > 1 {
+				return fmt.Errorf("the driver deleted the snapshot %d times", times)
+			}
+		}
+	}
+	return nil
+}
+
+// keepsSnapshot says that the case wants a snapshot to be left.
+func (s *scene) keepsSnapshot() bool {
+	return slices.ContainsFunc(s.story.Left, func(want Object) bool { return want["kind"] == "VolumeSnapshot" })
+}

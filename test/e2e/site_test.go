@@ -6,6 +6,7 @@ import (
 	"context"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 	"time"
 
@@ -31,6 +32,7 @@ const (
 	configMap = "node-agent-config"
 	lowClass  = "e2e-low"
 	lowValue  = 10
+	lastLines = 10 // of the server's log, where a test has failed
 )
 
 // site is a cluster with Velero, its server, a node with real movers, and an agent.
@@ -99,7 +101,8 @@ func startVelero(ctx context.Context, t *testing.T, plane *cluster.Cluster, name
 	t.Cleanup(func() {
 		server.Stop()
 		if log, err := os.ReadFile(server.Log()); err == nil && t.Failed() {
-			t.Logf("log of Velero's server:\n%s", log)
+			lines := strings.Split(string(log), "\n")
+			t.Logf("the log of Velero's server ends with:\n%s", strings.Join(lines[max(len(lines)-lastLines, 0):], "\n"))
 		}
 	})
 }

@@ -35,8 +35,10 @@ func (s *site) startStorage(t *testing.T) *csi.Driver {
 	return driver
 }
 
-func TestASnapshotIsUploadedAndDownloaded(t *testing.T) {
-	s := newSite(t)
+func TestASnapshotIsUploadedAndDownloaded(t *testing.T) { ofEveryVersion(t, uploadAndDownload) }
+
+func uploadAndDownload(t *testing.T, s *site) {
+	t.Helper()
 	driver := s.startStorage(t)
 	claim, err := s.CSIClaim(s.ctx, "data", storageClass)
 	require.NoError(t, err)

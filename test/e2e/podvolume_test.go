@@ -9,8 +9,10 @@ import (
 	"github.com/lateen-project/lateen/test/world"
 )
 
-func TestAPodVolumeIsBackedUpAndRestored(t *testing.T) {
-	s := newSite(t)
+func TestAPodVolumeIsBackedUpAndRestored(t *testing.T) { ofEveryVersion(t, backUpAndRestore) }
+
+func backUpAndRestore(t *testing.T, s *site) {
+	t.Helper()
 	source := s.source(t, "app")
 	before := s.tree(t, source)
 	bytes := before.grow(t)

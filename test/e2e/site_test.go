@@ -43,23 +43,38 @@ type site struct {
 	kubelet *node.Node
 }
 
-// newSite builds one whose movers have a priority class of their own.
-func newSite(t *testing.T) *site {
+// ofEveryVersion runs a test with the movers and the resource definitions of each Velero that is built into bin/.
+func ofEveryVersion(t *testing.T, test func(t *testing.T, s *site)) {
 	t.Helper()
+	for _, name := range []string{"velero", "velero-1.17"} {
+		t.Run(name, func(t *testing.T) { test(t, newSite(t, name)) })
+	}
+}
+
+// newSite builds one whose movers are that binary, and have a priority class of their own. The server is always the newest:
+// it only initialises the repository.
+func newSite(t *testing.T, velero string) *site {
+	t.Helper()
+	movers, err := cluster.FindBinary(velero)
+	require.NoError(t, err)
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	t.Cleanup(cancel)
 	dir := t.TempDir()
 	repository := filepath.Join(dir, "repository")
 	require.NoError(t, os.Mkdir(repository, 0o755))
 	s := &site{ctx: ctx, plane: startCluster(ctx, t)}
-	require.NoError(t, world.InstallCRDs(ctx, s.plane.Admin()))
-	var err error
+	require.NoError(t, world.InstallCRDsOf(ctx, s.plane.Admin(), movers))
 	s.World, err = world.New(ctx, s.plane.Admin(), world.Options{Node: nodeName, KubeletRoot: filepath.Join(dir, "kubelet"), RepositoryDir: repository})
 	require.NoError(t, err)
 	require.NoError(t, s.PriorityClass(ctx, lowClass, lowValue))
 	require.NoError(t, s.ConfigMap(ctx, configMap, map[string]string{"config.json": `{"priorityClassName":"` + lowClass + `"}`}))
 	startVelero(ctx, t, s.plane, s.Namespace, dir)
-	s.kubelet = startNode(ctx, t, s.plane, node.Options{Name: nodeName, Root: filepath.Join(dir, "kubelet")}, repository)
+	runner := node.Real{Config: s.plane.Admin(), Velero: movers, Binds: []string{repository}}
+	s.kubelet, err = node.Start(ctx, s.plane.Admin(), node.Options{
+		Name: nodeName, Root: filepath.Join(dir, "kubelet"), Runner: node.Movers{Runner: runner},
+	})
+	require.NoError(t, err)
+	t.Cleanup(s.kubelet.Stop)
 	require.NoError(t, world.Apply(ctx, s.plane.Admin(), deploy.Access(s.Namespace)...))
 	startAgent(ctx, t, s.plane, s.Namespace, nodeName, configMap)
 	_, err = s.Repository(ctx, s.Apps) // a server that starts cancels what it finds in progress, so it must be up
@@ -105,17 +120,6 @@ func startVelero(ctx context.Context, t *testing.T, plane *cluster.Cluster, name
 			t.Logf("the log of Velero's server ends with:\n%s", strings.Join(lines[max(len(lines)-lastLines, 0):], "\n"))
 		}
 	})
-}
-
-func startNode(ctx context.Context, t *testing.T, plane *cluster.Cluster, options node.Options, binds ...string) *node.Node {
-	t.Helper()
-	binary, err := cluster.FindBinary("velero")
-	require.NoError(t, err)
-	options.Runner = node.Movers{Runner: node.Real{Config: plane.Admin(), Velero: binary, Binds: binds}}
-	kubelet, err := node.Start(ctx, plane.Admin(), options)
-	require.NoError(t, err)
-	t.Cleanup(kubelet.Stop)
-	return kubelet
 }
 
 // startAgent runs the agent with the rights that package deploy gives it and no others.

@@ -108,7 +108,7 @@ func (told story) tell(s *site, around *scene, name string) string {
 type scene struct {
 	*site
 	kind   world.Kind
-	create func() string                // the resource
+	create func() string               // the resource
 	after  func(ended *world.Transfer) // has to hold besides, once it is over
 }
 

@@ -3,6 +3,7 @@ package exposer
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 
 	snapshotv1 "github.com/kubernetes-csi/external-snapshotter/client/v8/apis/volumesnapshot/v1"
@@ -76,6 +77,8 @@ func (c *climb) step(ctx context.Context, rung build.Rung) (err error) {
 		backup.Snapshot, err = deleted(ctx, c.snapshots(c.Namespace), backup.Snapshot)
 	case build.DeleteBackupContent:
 		backup.Content, err = deleted(ctx, c.contents(), backup.Content)
+	default:
+		err = errors.New("there is nothing to take")
 	}
 	if err != nil {
 		return fmt.Errorf("%s: %w", c.what(rung), err)

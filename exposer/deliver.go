@@ -37,9 +37,10 @@ func (e *Exposer) Deliver(ctx context.Context, move build.Movement, found Found)
 			return false, words, nil
 		case build.DeliverNever:
 			return false, "", &HopelessError{errors.New(words)}
-		}
-		if err := d.take(ctx, hand); err != nil {
-			return false, "", fmt.Errorf("take step %s of delivery %s/%s: %w", hand, move.Namespace, move.Name, err)
+		default:
+			if err := d.take(ctx, hand); err != nil {
+				return false, "", fmt.Errorf("take step %s of delivery %s/%s: %w", hand, move.Namespace, move.Name, err)
+			}
 		}
 	}
 	return false, "", fmt.Errorf("deliver %s/%s: it does not come to an end", move.Namespace, move.Name)
@@ -56,7 +57,7 @@ func (e *Exposer) Keep(ctx context.Context, move build.Movement, found Found) (m
 	case d.Volume == nil:
 		return "there is no restored volume to keep", nil
 	case d.Volume.Labels[build.LabelKept] == "":
-		if err := d.patch(ctx, d.Delivery.Keep()); err != nil {
+		if err := d.patch(ctx, d.Keep()); err != nil {
 			return "", fmt.Errorf("keep PersistentVolume %s: %w", d.Volume.Name, err)
 		}
 	}
@@ -150,6 +151,8 @@ func (d *delivery) take(ctx context.Context, hand build.Hand) (err error) {
 		return d.patch(ctx, d.Release())
 	case build.ChooseVolume:
 		return d.choose(ctx)
+	default:
+		return errors.New("there is nothing to take")
 	}
 	return err
 }

@@ -54,6 +54,7 @@ func (e *Exposer) handOver(ctx context.Context, move build.Movement, rehearse fu
 			if err := rehearse(ctx); err != nil {
 				return "", size, err
 			}
+		default: // nothing is at stake yet, or any more
 		}
 		if err := climb.step(ctx, rung); err != nil {
 			return "", size, err
@@ -77,9 +78,10 @@ func (e *Exposer) cleanSnapshots(ctx context.Context, move build.Movement) (gone
 			return true, nil
 		case build.AwaitSnapshot:
 			return false, nil
-		}
-		if err := climb.step(ctx, rung); err != nil {
-			return false, err
+		default:
+			if err := climb.step(ctx, rung); err != nil {
+				return false, err
+			}
 		}
 	}
 	return false, fmt.Errorf("remove snapshot %s: it does not come to an end", climb.Source)

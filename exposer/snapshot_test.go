@@ -26,7 +26,7 @@ type storage struct {
 }
 
 func newStorage(objects ...runtime.Object) *storage {
-	return &storage{client: fake.NewSimpleClientset(objects...)}
+	return &storage{client: fake.NewSimpleClientset(objects...)} //nolint:staticcheck // there is no other in this module
 }
 
 // refresh makes the cache as the API server is.

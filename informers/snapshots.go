@@ -76,7 +76,7 @@ func (s *Snapshots) Served(ctx context.Context) (bool, error) {
 	}
 	ctx, cancel := context.WithTimeout(ctx, firstList)
 	defer cancel()
-	defer context.AfterFunc(term.ctx, cancel)()
+	defer context.AfterFunc(term.ctx, cancel)() //nolint:contextcheck // who waits gives up with the term, too
 	if !cache.WaitFor(ctx, "", term.handled...) {
 		return false, errors.New("list snapshots for the first time: not done yet")
 	}

@@ -85,9 +85,9 @@ func (h Handover) begin() (Rung, string) {
 	return h.secondOwner(MakeSnapshot)
 }
 
-// secondOwner says what to do for a handle that has only one owner yet: one of the two that make another, or
+// secondOwner says what to do for a handle that has only one owner yet: the first of what makes another, or
 // why not.
-func (h Handover) secondOwner(make Rung) (Rung, string) {
+func (h Handover) secondOwner(first Rung) (Rung, string) {
 	content, name := h.Original.Content, h.SourceContent()
 	switch {
 	case h.Backup.Snapshot != nil && ending(h.Backup.Snapshot):
@@ -103,7 +103,7 @@ func (h Handover) secondOwner(make Rung) (Rung, string) {
 	case h.Backup.Snapshot != nil && h.Backup.Snapshot.Labels[LabelOwnerUID] == "":
 		return AdoptSnapshot, ""
 	}
-	return make, ""
+	return first, ""
 }
 
 // dropOriginals retires the originals of a handle that has its second owner.

@@ -178,9 +178,8 @@ func parse(text []byte) (*Case, error) {
 
 // fields is how many fields of a step are set.
 func fields(step Step) (set int) {
-	value := reflect.ValueOf(step)
-	for i := range value.NumField() {
-		if !value.Field(i).IsZero() {
+	for _, value := range reflect.ValueOf(step).Fields() {
+		if !value.IsZero() {
 			set++
 		}
 	}

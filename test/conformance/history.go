@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -156,11 +157,8 @@ func (h *History) in(kind string, namespaces ...string) (found []*biography) {
 			continue
 		}
 		namespace := meta(life.last()).GetNamespace()
-		for _, wanted := range append(namespaces, "") {
-			if namespace == wanted {
-				found = append(found, life)
-				break
-			}
+		if namespace == "" || slices.Contains(namespaces, namespace) {
+			found = append(found, life)
 		}
 	}
 	return found

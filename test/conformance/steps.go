@@ -61,8 +61,9 @@ func (s *scene) until(ctx context.Context, name string, phase world.Phase) error
 	last := &world.Transfer{}
 	var unread error
 	err := s.plane.History.Until(ctx, func() error {
-		if last, unread = s.transfer(name); unread != nil || last.Status.Phase == phase || world.Ended(last) {
-			return nil
+		last, unread = s.transfer(name)
+		if unread != nil || last.Status.Phase == phase || world.Ended(last) {
+			return nil //nolint:nilerr // it is no use waiting for what cannot be read
 		}
 		return fmt.Errorf("phase stays %q, want %s", last.Status.Phase, phase)
 	})

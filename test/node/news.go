@@ -43,7 +43,7 @@ func (n *news) run(ctx context.Context, watcher *fsnotify.Watcher) {
 	for {
 		select {
 		case <-watcher.Events:
-		case <-watcher.Errors: // events that were too many: who waits looks again
+		case <-watcher.Errors: //nolint:errcheck // events that were too many: who waits looks again
 		case <-ctx.Done():
 			return
 		}

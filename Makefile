@@ -62,7 +62,7 @@ $(PROGRAMS): bin/%: $$(wildcard $$(addprefix test/$$(firstword $$($$*))/,go.mod 
 	@cd test/$(firstword $($*)) && $(or $(besides-$*),:)
 	@touch $@
 
-demo: ## Act out three pod volume backups (BREAK=agent|class|kill sabotages one)
+demo: ## Act out three pod volume backups and a restore (BREAK=agent|class|kill|restore sabotages one)
 	$(call need,bwrap=bubblewrap)
 	@$(MAKE) --no-print-directory --silent $(BINARIES)
 	@cd test && $(STATIC) -o $(BIN)/demo ./demo

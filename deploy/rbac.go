@@ -41,9 +41,10 @@ func ClusterRules() []rbacv1.PolicyRule {
 	return []rbacv1.PolicyRule{
 		// Pods whose volumes are moved.
 		rule("", "pods", "get", "list", "watch"),
-		// Claims that are the source, and those into which is restored: these are watched one by one, and a
-		// patch binds them to the restored volume.
-		rule("", "persistentvolumeclaims", "get", "watch", "patch"),
+		// Claims that are the source, and those into which is restored: these are watched one by one, or
+		// listed where an API server does not begin a watch with what there is, and a patch binds them to
+		// the restored volume.
+		rule("", "persistentvolumeclaims", "get", "list", "watch", "patch"),
 		// Where a volume can be reached. A patch changes the reclaim policy, and in a restore the claim.
 		rule("", "persistentvolumes", "get", "list", "patch"),
 		// The original snapshot is deleted once another content has its handle, and never before.

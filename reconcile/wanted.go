@@ -10,6 +10,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/ptr"
 
+	"github.com/lateen-project/lateen/exposer/build"
 	"github.com/lateen-project/lateen/reconcile/transfer"
 )
 
@@ -87,10 +88,13 @@ func (t *Transfers[T]) due(s *subject[T]) bool {
 		!s.seen.Now.Before(s.state.CreatedAt.Add(t.Limits.PrepareTimeout))
 }
 
-// source looks for the pod whose volume is moved. The caches of pods and of custom resources do not keep
-// step, and its absence is final, so a pod that is not cached is asked for.
+// source looks for the pod whose volume is moved, where another mover may be made for it. The caches of pods and
+// of custom resources do not keep step, and its absence is final, so a pod that is not cached is asked for; while
+// a mover works that would be once for everything that it says.
 func (t *Transfers[T]) source(ctx context.Context, s *subject[T]) error {
-	if s.move.Source.PodVolume == nil || !s.state.Phase.NeedsSource() || t.podHere(s) != nil {
+	lost := s.seen.Exposure.Condition == build.Absent || s.seen.Exposure.Condition == build.Lost
+	works := s.state.Phase == transfer.InProgress && !lost
+	if s.move.Source.PodVolume == nil || !s.state.Phase.NeedsSource() || works || t.podHere(s) != nil {
 		return nil
 	}
 	reference := s.move.Source.PodVolume.Pod

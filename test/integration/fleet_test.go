@@ -1,0 +1,115 @@
+package integration
+
+import (
+	"context"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	velerov1 "github.com/vmware-tanzu/velero/pkg/apis/velero/v1"
+	coordinationv1 "k8s.io/api/coordination/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/rand"
+	"k8s.io/utils/ptr"
+
+	"github.com/lateen-project/lateen/cmd/lateen/agent"
+	"github.com/lateen-project/lateen/deploy"
+	"github.com/lateen-project/lateen/test/node"
+	"github.com/lateen-project/lateen/test/world"
+)
+
+// fleet is a site of several nodes, of which site.node is the first.
+type fleet struct {
+	*site
+	nodes []*node.Node
+}
+
+// newFleet builds one for a test that runs beside others. A source pod is on the first node.
+func newFleet(t *testing.T, takes time.Duration, count int, changes ...func(*node.Options)) *fleet {
+	t.Helper()
+	t.Parallel()
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second) // several tests build theirs at the same time
+	defer cancel()
+	name := "node-" + rand.String(nodeSuffix)
+	kubelet := filepath.Join(t.TempDir(), "kubelet")
+	labels := map[string]string{"fleet": name}
+	w, err := world.New(ctx, plane.Admin(), world.Options{NodeLabels: labels, KubeletRoot: kubelet})
+	require.NoError(t, err)
+	require.NoError(t, world.Apply(ctx, plane.Admin(), deploy.Access(w.Namespace)...))
+	f := &fleet{site: &site{T: t, World: w}}
+	f.mover, err = node.NewStandIn(plane.Admin(), takes)
+	require.NoError(t, err)
+	for i := range count {
+		options := node.Options{Name: name + "-" + string(rune('a'+i)), Root: kubelet, Runner: node.Movers{Runner: f.mover}, Labels: labels}
+		for _, change := range changes {
+			change(&options)
+		}
+		started, err := node.Start(ctx, plane.Admin(), options)
+		require.NoError(t, err)
+		t.Cleanup(started.Stop)
+		f.nodes = append(f.nodes, started)
+	}
+	f.node = f.nodes[0]
+	t.Cleanup(f.checkRequests)
+	for _, n := range f.nodes {
+		_, err = w.NodeAgentPod(ctx, n.Name(), world.Ready)
+		require.NoError(t, err)
+	}
+	f.source = f.sourceOn(f.node)
+	f.backup, err = w.Backup(ctx, "nightly")
+	require.NoError(t, err)
+	return f
+}
+
+// sourceOn is a pod on a node whose volume can be backed up.
+func (f *fleet) sourceOn(n *node.Node) *corev1.Pod {
+	f.Helper()
+	pod, err := f.SourcePod(f.soon(), "app-on-"+n.Name(), n.Name(), world.EmptyDir("data"))
+	require.NoError(f, err)
+	pod, err = f.WaitPod(f.soon(), f.Apps, pod.Name, world.Ready)
+	require.NoError(f, err)
+	return pod
+}
+
+// transferOf creates a PodVolumeBackup of a pod's volume.
+func (f *fleet) transferOf(source *corev1.Pod) string {
+	f.Helper()
+	made, err := f.PodVolumeBackup(f.soon(), f.backup, source, "data")
+	require.NoError(f, err)
+	return made.Name
+}
+
+// on has an agent run on a node.
+func on(n *node.Node) func(*agent.Options) {
+	return func(options *agent.Options) { options.Config.NodeName = n.Name() }
+}
+
+// leads waits until the agent of a node is the coordinator.
+func (s *site) leads(n *node.Node) {
+	s.Helper()
+	leases, err := s.Kube.CoordinationV1().Leases(s.Namespace).Watch(s.soon(), metav1.ListOptions{})
+	require.NoError(s, err)
+	defer leases.Stop()
+	for change := range leases.ResultChan() {
+		lease, ok := change.Object.(*coordinationv1.Lease)
+		if ok && strings.HasPrefix(ptr.Deref(lease.Spec.HolderIdentity, ""), n.Name()+"_") {
+			return
+		}
+	}
+	require.Failf(s, "another agent coordinates", "not that of %s", n.Name())
+}
+
+// loseAgents takes the DaemonSet's pods away, and with them whoever stood in the way of a stand-in.
+func (s *site) loseAgents() {
+	s.Helper()
+	require.NoError(s, s.Kube.AppsV1().DaemonSets(s.Namespace).Delete(s.soon(), "node-agent", metav1.DeleteOptions{}))
+}
+
+// elsewhere makes a PodVolumeBackup one of a node that has no agent.
+func elsewhere(backup *velerov1.PodVolumeBackup) { backup.Spec.Node = "node-without-agent" }
+
+// shortAbsence has the coordinator stand in for an agent after a second.
+func shortAbsence(options *agent.Options) { options.Absence = time.Second }

@@ -1,0 +1,99 @@
+package integration
+
+import (
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/lateen-project/lateen/test/cluster"
+	"github.com/lateen-project/lateen/test/world"
+)
+
+func TestATransferOfANodeWithoutAnAgentFailsInTimeAndNamesTheNode(t *testing.T) {
+	tests := map[string]struct {
+		kind   world.Kind
+		create func(s *site) string
+	}{
+		"a backup": {kind: world.PodVolumeBackup, create: func(s *site) string { return s.transfer(elsewhere) }},
+		"a restore": {kind: world.PodVolumeRestore, create: func(s *site) string {
+			return s.restoreOf(s.restores("node-without-agent"))
+		}},
+	}
+	for name, test := range tests {
+		t.Run(name, func(t *testing.T) {
+			s := newSite(t, 50*time.Millisecond)
+			s.configure(`{}`)
+			s.start(shortAbsence, shortPrepare)
+			made := test.create(s)
+			ended, err := s.Transfers(test.kind).Wait(s.soon(), made, world.Settled)
+			require.NoError(t, err)
+			require.Equal(t, world.Failed, ended.Status.Phase, ended.Status.Message)
+			require.Contains(t, ended.Status.Message, "no ready node-agent on node node-without-agent")
+			require.Zero(t, s.moversMade(made))
+			s.says("Failed", "no ready node-agent on node node-without-agent")
+		})
+	}
+}
+
+func TestABackupOfANodeWithoutAnAgentIsCanceledByTheCoordinator(t *testing.T) {
+	s := newSite(t, 50*time.Millisecond)
+	s.configure(`{}`)
+	s.start(shortAbsence)
+	name := s.transfer(elsewhere)
+	require.NoError(t, s.Transfers(world.PodVolumeBackup).Cancel(s.soon(), name))
+	s.clean(name, world.Canceled)
+	require.Zero(t, s.moversMade(name))
+}
+
+func TestABackupWhoseAgentIsGoneIsFollowedByTheCoordinator(t *testing.T) {
+	tests := map[string]struct {
+		takes time.Duration
+		act   func(f *fleet, name string)
+		phase world.Phase
+	}{
+		"to its end": {takes: 3 * time.Second, phase: world.Completed, act: func(*fleet, string) {}},
+		"and canceled for it": {takes: time.Minute, phase: world.Canceled, act: func(f *fleet, name string) {
+			require.NoError(f, f.Transfers(world.PodVolumeBackup).Cancel(f.soon(), name))
+		}},
+	}
+	for name, test := range tests {
+		t.Run(name, func(t *testing.T) {
+			f := newFleet(t, test.takes, 2)
+			f.configure(`{}`)
+			f.start(on(f.nodes[1]), shortAbsence)
+			f.leads(f.nodes[1])
+			here := f.start()
+			made := f.transfer()
+			f.in(made, world.InProgress)
+			f.says("Data-Path-Started", made)
+			here.stop()
+			f.loseAgents()
+			test.act(f, made)
+			ended := f.ends(made, test.phase)
+			require.Empty(t, ended.Annotations["lateen.dev/mover-restarts"])
+			require.Equal(t, 1, f.moversMade(made))
+		})
+	}
+}
+
+func TestACoordinatorThatIsKilledHasASuccessor(t *testing.T) {
+	f := newFleet(t, 50*time.Millisecond, 2)
+	f.configure(`{}`)
+	k := newKiller(1, false) // it is about to write the end
+	first := f.start(shortAbsence, shortPrepare, through(k.wrap))
+	f.leads(f.nodes[0])
+	f.start(on(f.nodes[1]), shortAbsence, shortPrepare)
+	name := f.transfer(elsewhere)
+	select {
+	case <-k.struck:
+	case <-f.soon().Done():
+		require.Fail(t, "the coordinator has not come to write anything")
+	}
+	first.cancel() // a process that was killed asks for nothing any more
+	f.leads(f.nodes[1])
+	ended := f.clean(name, world.Failed)
+	require.Contains(t, ended.Status.Message, "no ready node-agent")
+	written := f.requests(cluster.Query{Verbs: []string{"patch"}, Resources: []string{"podvolumebackups"}, Name: name})
+	require.Len(t, written.Where(func(r cluster.Record) bool { return containsAll(string(r.Body), `"Failed"`) }), 1)
+}

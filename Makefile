@@ -84,7 +84,7 @@ sweep: ## Run the long tests, before an issue is closed: kill points, faults, 30
 	cd test && go test -race -timeout 2h -parallel 4 -v -run 'TestRandom$(if $(SEED),,|TestAnAgentThatIsKilled|TestFault)' \
 		./integration -kinds all -plays $(if $(SEED),1,300) -seed $(or $(SEED),0)
 
-bench: $(BINARIES) ## Print the figures: throughput, API calls, memory (ONLY=pace|turnover|watches|memory)
+bench: $(BINARIES) ## Print the figures: throughput, API calls, memory (ONLY=pace|turnover|uploads|herd|snapshots|watches|memory)
 	@cd test && $(STATIC) -o $(BIN)/bench ./bench
 	@bin/bench --only=$(ONLY)
 

@@ -14,7 +14,7 @@ import (
 	"github.com/lateen-project/lateen/test/world"
 )
 
-// Every scene of transfers is a hundred backups, created at once, on a node with four slots.
+// The scenes of backups are a hundred of them, created at once, on a node with four slots.
 const (
 	backups = 100
 	slots   = 4
@@ -31,7 +31,7 @@ type hundred struct {
 
 // runHundred has the agent do them all; movers take that long.
 func (s *stage) runHundred(ctx context.Context, name string, movers time.Duration, flags ...string) (*hundred, error) {
-	site, err := s.site(ctx, name, slots, movers)
+	site, err := s.site(ctx, layout{name: name, slots: slots, movers: movers})
 	if err != nil {
 		return nil, err
 	}
@@ -39,7 +39,7 @@ func (s *stage) runHundred(ctx context.Context, name string, movers time.Duratio
 	if err != nil {
 		return nil, err
 	}
-	agent, err := site.agent(ctx, flags...)
+	agent, err := site.agent(ctx, site.nodes[0], flags...)
 	if err != nil {
 		return nil, err
 	}
@@ -56,11 +56,11 @@ func (s *site) transfer(ctx context.Context, agent *agent, pod *corev1.Pod) (*hu
 	seen := &hundred{}
 	watching, stop := agent.while(ctx)
 	defer stop()
-	phases, err := s.phases(watching, &seen.transitions)
+	phases, err := s.phases(watching, world.PodVolumeBackup, backups, &seen.transitions)
 	if err != nil {
 		return nil, err
 	}
-	ends, err := s.ends(watching, &seen.ends)
+	ends, err := s.ends(watching, world.PodVolumeBackup, backups, &seen.ends)
 	if err != nil {
 		return nil, err
 	}

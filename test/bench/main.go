@@ -16,12 +16,12 @@ import (
 	"time"
 )
 
-// deadline is what all scenes may take together; they take about two minutes on two cores.
+// deadline is what all scenes may take together; they take about six minutes on two cores.
 const deadline = 20 * time.Minute
 
 func main() {
 	asJSON := flag.Bool("json", false, "print the figures as JSON")
-	only := flag.String("only", "", "play one scene: pace, turnover, watches or memory")
+	only := flag.String("only", "", "play one scene: "+names())
 	logs := flag.String("logs", "", "directory for the logs of the agents and of the simulated nodes (default: they are not kept)")
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
@@ -47,9 +47,21 @@ func scenes() []scene {
 	return []scene{
 		{"pace", (*stage).pace},
 		{"turnover", (*stage).turnover},
+		{"uploads", (*stage).uploads},
+		{"herd", (*stage).herd},
+		{"snapshots", (*stage).snapshots},
 		{"watches", (*stage).watches},
 		{"memory", (*stage).memory},
 	}
+}
+
+// names lists them, for messages.
+func names() string {
+	var all []string
+	for _, scene := range scenes() {
+		all = append(all, scene.name)
+	}
+	return strings.Join(all, ", ")
 }
 
 // run plays the scenes. There are figures of a run that fails too.
@@ -69,7 +81,7 @@ func (s *stage) run(ctx context.Context, only string) (err error) {
 			continue
 		}
 		played = true
-		if err := scene.play(s, ctx); err != nil {
+		if err := s.play(ctx, scene); err != nil {
 			return fmt.Errorf("play scene %s: %w", scene.name, err)
 		}
 		if err := s.tell(scene.name + " is over"); err != nil {
@@ -77,9 +89,16 @@ func (s *stage) run(ctx context.Context, only string) (err error) {
 		}
 	}
 	if !played {
-		return fmt.Errorf("find scene %q: use pace, turnover, watches or memory", only)
+		return fmt.Errorf("find scene %q: use one of %s", only, names())
 	}
 	return nil
+}
+
+// play plays one scene, with which all ends that began in it.
+func (s *stage) play(ctx context.Context, scene scene) error {
+	before := len(s.closing)
+	err := scene.play(s, ctx)
+	return errors.Join(err, s.closeDownTo(before))
 }
 
 // tell reports what has happened, and how busy the machine is: other work on it spoils the figures.

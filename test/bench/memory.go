@@ -17,7 +17,7 @@ const finished = 10_000
 // memory is what the agent needs to be ready, in a namespace without backups and in one where thousands are
 // over and not yet expired.
 func (s *stage) memory(ctx context.Context) error {
-	site, err := s.site(ctx, "memory", slots, time.Second)
+	site, err := s.site(ctx, layout{name: "memory", slots: slots, movers: time.Second})
 	if err != nil {
 		return err
 	}
@@ -33,7 +33,7 @@ func (s *stage) memory(ctx context.Context) error {
 
 // weigh starts an agent, and adds what it needs.
 func (s *site) weigh(ctx context.Context, show panel, with string) error {
-	agent, err := s.agent(ctx)
+	agent, err := s.agent(ctx, s.nodes[0])
 	if err != nil {
 		return err
 	}

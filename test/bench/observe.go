@@ -6,10 +6,12 @@ import (
 	"time"
 
 	velerov1 "github.com/vmware-tanzu/velero/pkg/apis/velero/v1"
+	velerov2alpha1 "github.com/vmware-tanzu/velero/pkg/apis/velero/v2alpha1"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/rest"
 
@@ -83,32 +85,58 @@ func (s stream) get(options metav1.ListOptions) *rest.Request {
 	return s.client.Get().Namespace(s.namespace).Resource(s.resource).VersionedParams(&options, metav1.ParameterCodec)
 }
 
-// phases collects every change of a backup's phase, until all backups are over and the agent has let go of
-// them, which is the last thing that it does.
-func (s *site) phases(ctx context.Context, into *[]world.Transition) (<-chan error, error) {
+// phases collects every change of phase of so many resources of a kind, until all are over and the agents have let
+// go of them, which is the last thing that they do.
+func (s *site) phases(ctx context.Context, kind world.Kind, many int, into *[]world.Transition) (<-chan error, error) {
 	phases := map[string]world.Phase{}
 	free := map[string]bool{}
-	return stream{client: s.Velero, namespace: s.Namespace, resource: "podvolumebackups"}.start(ctx, func(event watch.Event) bool {
-		backup, ok := event.Object.(*velerov1.PodVolumeBackup)
+	all := stream{client: s.Velero, namespace: s.Namespace, resource: kind.Resource().Resource}
+	if kind.Resource().GroupVersion() == velerov2alpha1.SchemeGroupVersion {
+		all.client = s.VeleroAlpha
+	}
+	return all.start(ctx, func(event watch.Event) bool {
+		now, ok := transition(event.Object)
 		if !ok {
 			return false
 		}
-		from, known := phases[backup.Name]
-		if to := world.Phase(backup.Status.Phase); !known || from != to {
-			phases[backup.Name] = to
-			*into = append(*into, world.Transition{Name: backup.Name, Node: backup.Spec.Node, From: from, To: to, At: time.Now()})
+		before, known := phases[now.Name]
+		if !known || before != now.To {
+			phases[now.Name] = now.To
+			now.From = before
+			*into = append(*into, now.Transition)
 		}
-		if phases[backup.Name].Ended() && len(backup.Finalizers) == 0 {
-			free[backup.Name] = true
+		if now.To.Ended() && !now.held {
+			free[now.Name] = true
 		}
-		return len(free) == backups
+		return len(free) == many
 	})
 }
 
-// ends collects when movers ended, until all have.
-func (s *site) ends(ctx context.Context, into *[]time.Time) (<-chan error, error) {
+// moment is what a watch tells of a resource.
+type moment struct {
+	world.Transition
+	held bool // by a finalizer
+}
+
+func transition(object runtime.Object) (moment, bool) {
+	switch found := object.(type) {
+	case *velerov1.PodVolumeBackup:
+		return moment{world.Transition{
+			Name: found.Name, Node: found.Spec.Node, To: world.Phase(found.Status.Phase), At: time.Now(),
+		}, len(found.Finalizers) > 0}, true
+	case *velerov2alpha1.DataUpload:
+		return moment{world.Transition{
+			Name: found.Name, Node: found.Status.Node, To: world.Phase(found.Status.Phase), At: time.Now(),
+		}, len(found.Finalizers) > 0}, true
+	default:
+		return moment{}, false
+	}
+}
+
+// ends collects when the movers of a kind ended, until so many have.
+func (s *site) ends(ctx context.Context, kind world.Kind, many int, into *[]time.Time) (<-chan error, error) {
 	ended := map[string]bool{}
-	pods := stream{client: s.Kube.CoreV1().RESTClient(), namespace: s.Namespace, resource: "pods", labels: world.PodVolumeBackup.Label()}
+	pods := stream{client: s.Kube.CoreV1().RESTClient(), namespace: s.Namespace, resource: "pods", labels: kind.Label()}
 	return pods.start(ctx, func(event watch.Event) bool {
 		pod, ok := event.Object.(*corev1.Pod)
 		over := ok && (pod.Status.Phase == corev1.PodSucceeded || pod.Status.Phase == corev1.PodFailed)
@@ -116,6 +144,6 @@ func (s *site) ends(ctx context.Context, into *[]time.Time) (<-chan error, error
 			ended[pod.Name] = true
 			*into = append(*into, time.Now())
 		}
-		return len(ended) == backups
+		return len(ended) == many
 	})
 }

@@ -15,9 +15,9 @@ type Figure struct {
 	Name  string  `json:"name"`
 	Value float64 `json:"value"`
 	Unit  string  `json:"unit,omitempty"`
-	// Bound is what issue 2 asks for; empty if it asks for nothing.
+	// Bound is what is asked of it; empty if nothing is.
 	Bound string `json:"bound,omitempty"`
-	// Velero is what Velero's own agent took for the same work, quoted from issue 2 and not measured here.
+	// Velero is what Velero's own agent took for the same work, quoted and not measured here.
 	Velero string `json:"velero,omitempty"`
 }
 

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/lateen-project/lateen/test/bench/figures"
+	"github.com/lateen-project/lateen/test/world"
 )
 
 // pace is a hundred backups of 1 s, by an agent with its default flags: how near it comes to the ideal, and
@@ -26,7 +27,7 @@ func (s *stage) pace(ctx context.Context) error {
 	show.against("most InProgress at once", float64(measured.MostAtOnce), "", "<= 4", "")
 	show.show("first InProgress after", seconds(measured.First), "s")
 	show.show("InProgress, median", milliseconds(measured.Median), "ms")
-	show.turnovers("", seen)
+	show.turnovers("", seen.transitions, seen.ends, slots)
 	show.calls(seen.calls)
 	show.show("agent's processor time per backup", milliseconds(seen.cpu/backups), "ms")
 	show.against("agent's resident memory, after", mebibytes(seen.memory.resident), "MiB", "", "89")
@@ -61,13 +62,13 @@ func (s *stage) turnover(ctx context.Context) error {
 	show.show("makespan", seconds(measured.Makespan), "s")
 	show.against("most InProgress at once", float64(measured.MostAtOnce), "", "<= 4", "")
 	show.show("InProgress, median", milliseconds(measured.Median), "ms")
-	show.turnovers("< 50", seen)
+	show.turnovers("< 50", seen.transitions, seen.ends, slots)
 	return nil
 }
 
 // turnovers adds how soon slots were taken again.
-func (p panel) turnovers(bound string, seen *hundred) {
-	turnovers := figures.Turnovers(seen.transitions, seen.ends, slots)
+func (p panel) turnovers(bound string, transitions []world.Transition, ends []time.Time, slots int) {
+	turnovers := figures.Turnovers(transitions, ends, slots)
 	p.against("mover's end to next InProgress, median", milliseconds(figures.Percentile(turnovers, .5)), "ms", bound, "")
 	p.show("mover's end to next InProgress, 99 %", milliseconds(figures.Percentile(turnovers, .99)), "ms")
 	p.show("of so many, where one was waiting", float64(len(turnovers)), "")

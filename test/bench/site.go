@@ -37,6 +37,8 @@ type stage struct {
 	dir     string
 	lateen  string // the binary
 	closing []func() error
+
+	snapshotting bool // the snapshot-controller runs
 }
 
 // open starts the control plane. What was begun is ended by close, also after an error.
@@ -77,51 +79,67 @@ func (s *stage) openLogs() error {
 // later has an end run by close, before those that were there already.
 func (s *stage) later(end func() error) { s.closing = append(s.closing, end) }
 
-func (s *stage) close() error {
+func (s *stage) close() error { return s.closeDownTo(0) }
+
+// closeDownTo runs the newest ends, so that so many are left.
+func (s *stage) closeDownTo(left int) error {
 	var errs []error
-	for _, end := range slices.Backward(s.closing) {
+	for _, end := range slices.Backward(s.closing[left:]) {
 		errs = append(errs, end())
 	}
+	s.closing = s.closing[:left]
 	return errors.Join(errs...)
 }
 
-// site is one installation of Velero with one node, and how to run Lateen's agent there.
-type site struct {
-	*world.World
-	stage *stage
-	node  *node.Node
-	flags []string // of the agent
+// layout is what a site is like.
+type layout struct {
+	name   string        // of the namespace
+	nodes  int           // 0: 1
+	slots  int           // of each node
+	movers time.Duration // what each takes
 }
 
-// site makes one; movers take that long, and slots of them run at once.
-func (s *stage) site(ctx context.Context, name string, slots int, movers time.Duration) (*site, error) {
-	root := filepath.Join(s.dir, name)
-	installed, err := world.New(ctx, s.plane.Admin(), world.Options{Namespace: name, Node: name, KubeletRoot: root})
+// site is one installation of Velero with its nodes, and how to run Lateen's agents there.
+type site struct {
+	*world.World
+	layout
+	stage *stage
+	nodes []*node.Node
+	flags []string // of the agents
+}
+
+// site makes one.
+func (s *stage) site(ctx context.Context, as layout) (*site, error) {
+	root, labels := filepath.Join(s.dir, as.name), map[string]string{"bench": as.name}
+	installed, err := world.New(ctx, s.plane.Admin(), world.Options{Namespace: as.name, NodeLabels: labels, KubeletRoot: root})
 	if err != nil {
 		return nil, err
 	}
-	data := map[string]string{"node-agent-config.json": fmt.Sprintf(`{"loadConcurrency": {"globalConfig": %d}}`, slots)}
+	data := map[string]string{"node-agent-config.json": fmt.Sprintf(`{"loadConcurrency": {"globalConfig": %d}}`, as.slots)}
 	if err := installed.ConfigMap(ctx, configMap, data); err != nil {
 		return nil, err
 	}
-	runner, err := node.NewStandIn(s.plane.Admin(), movers)
+	runner, err := node.NewStandIn(s.plane.Admin(), as.movers)
 	if err != nil {
 		return nil, err
 	}
-	played, err := node.Start(ctx, s.plane.Admin(), node.Options{
-		Name: name, Root: root, StartDelay: startDelay, Runner: node.Movers{Runner: runner},
-	})
-	if err != nil {
+	made := &site{World: installed, layout: as, stage: s}
+	for i := range max(as.nodes, 1) {
+		played, err := node.Start(ctx, s.plane.Admin(), node.Options{
+			Name: fmt.Sprintf("%s-%d", as.name, i), Labels: labels, Root: root, StartDelay: startDelay, Runner: node.Movers{Runner: runner},
+		})
+		if err != nil {
+			return nil, err
+		}
+		s.later(func() error { played.Stop(); return nil })
+		made.nodes = append(made.nodes, played)
+	}
+	kubeconfig := filepath.Join(s.dir, as.name+".kubeconfig")
+	if err := s.identity(ctx, as.name, kubeconfig); err != nil {
 		return nil, err
 	}
-	s.later(func() error { played.Stop(); return nil })
-	kubeconfig := filepath.Join(s.dir, name+".kubeconfig")
-	if err := s.identity(ctx, name, kubeconfig); err != nil {
-		return nil, err
-	}
-	return &site{World: installed, stage: s, node: played, flags: []string{
-		"--kubeconfig=" + kubeconfig, "--namespace=" + name, "--node-agent-configmap=" + configMap,
-	}}, nil
+	made.flags = []string{"--kubeconfig=" + kubeconfig, "--namespace=" + as.name, "--node-agent-configmap=" + configMap}
+	return made, nil
 }
 
 // identity writes the kubeconfig of the agent's own ServiceAccount, which has the rights of an installation.
@@ -136,10 +154,10 @@ func (s *stage) identity(ctx context.Context, namespace, path string) error {
 	return s.plane.WriteKubeconfig(config, path, namespace)
 }
 
-// agent runs Lateen's agent until it is killed, at the latest when the stage is closed.
-func (s *site) agent(ctx context.Context, flags ...string) (*agent, error) {
-	env := []string{"NODE_NAME=" + s.node.Name(), "HOME=" + s.stage.dir}
-	log := filepath.Join(s.stage.logs, s.Namespace+".log")
+// agent runs Lateen's agent of a node until it is killed, at the latest at the end of the scene.
+func (s *site) agent(ctx context.Context, on *node.Node, flags ...string) (*agent, error) {
+	env := []string{"NODE_NAME=" + on.Name(), "HOME=" + s.stage.dir}
+	log := filepath.Join(s.stage.logs, on.Name()+".log")
 	started, err := startAgent(ctx, s.stage.lateen, log, env, slices.Concat(s.flags, flags, s.stage.flags))
 	if err != nil {
 		return nil, err
@@ -148,14 +166,14 @@ func (s *site) agent(ctx context.Context, flags ...string) (*agent, error) {
 	return started, nil
 }
 
-// user is who the agent is in the audit log.
+// user is who the agents are in the audit log.
 func (s *site) user() string {
 	return "system:serviceaccount:" + s.Namespace + ":" + deploy.ServiceAccountName
 }
 
-// running is a pod of the site's node that has volumes, once it runs.
+// running is a pod of the site's first node that has volumes, once it runs.
 func (s *site) running(ctx context.Context, volumes ...corev1.Volume) (*corev1.Pod, error) {
-	made, err := s.SourcePod(ctx, "source", s.node.Name(), volumes...)
+	made, err := s.SourcePod(ctx, "source", s.nodes[0].Name(), volumes...)
 	if err != nil {
 		return nil, err
 	}

@@ -3,7 +3,9 @@ package figures
 import (
 	"cmp"
 	"encoding/json"
+	"fmt"
 	"maps"
+	"net/http"
 	"slices"
 
 	"github.com/lateen-project/lateen/test/cluster"
@@ -11,12 +13,17 @@ import (
 
 // Calls are what one user asked of the API server.
 type Calls struct {
-	Writes   int // without those of the next two fields
-	Progress int // patches of a backup's progress and of nothing else
+	Writes   int // without those of the next three fields
+	Progress int // patches of a transfer's progress and of nothing else
 	Events   int // creates and patches of Kubernetes Events
+	Leases   int // writes that come with time and not with work
 	Reads    int // get and list
 	Watches  int // begun
 	Failed   int // of all these, answered with 400 or more
+	Conflict int // of those, answered with 409: somebody else was faster
+
+	// Refused counts those that failed by verb, resource and reason.
+	Refused []Count
 
 	// By counts all of them by verb and resource, such as "create pods".
 	By []Count
@@ -33,17 +40,23 @@ type Count struct {
 // CountCalls sorts the requests of one user.
 func CountCalls(records cluster.Records) Calls {
 	var calls Calls
-	by, reads := map[string]int{}, map[string]int{}
+	by, reads, refused := map[string]int{}, map[string]int{}, map[string]int{}
 	for _, record := range records {
 		by[named(record)]++
 		if record.Code >= 400 {
 			calls.Failed++
+			refused[fmt.Sprintf("%s: %d %s", named(record), record.Code, record.Reason)]++
+		}
+		if record.Code == http.StatusConflict {
+			calls.Conflict++
 		}
 		switch {
 		case record.Verb == "watch":
 			calls.Watches++
 		case record.Write() && record.Resource == "events":
 			calls.Events++
+		case record.Write() && record.Resource == "leases":
+			calls.Leases++
 		case record.Write() && onlyProgress(record):
 			calls.Progress++
 		case record.Write():
@@ -53,7 +66,7 @@ func CountCalls(records cluster.Records) Calls {
 			reads[record.RequestURI]++
 		}
 	}
-	calls.By = ranked(by)
+	calls.By, calls.Refused = ranked(by), ranked(refused)
 	if alike := ranked(reads); len(alike) > 0 {
 		calls.MostAlike = alike[0]
 	}

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/lateen-project/lateen/test/bench/figures"
 	"github.com/lateen-project/lateen/test/cluster"
@@ -86,16 +87,21 @@ func TestCallsAreSortedByWhatTheyAre(t *testing.T) {
 		patch(`{"status":{"phase":"Completed","progress":{"bytesDone":2}}}`),
 		{Verb: "create", Resource: "pods", Code: 201},
 		{Verb: "create", Resource: "events", Code: 201},
+		{Verb: "update", Resource: "leases", Code: 200},
+		{Verb: "create", Resource: "pods", Code: 409, Reason: metav1.StatusReasonAlreadyExists},
 		{Verb: "watch", Resource: "events", Code: 200},
 		{Verb: "get", Resource: "pods", Subresource: "log", RequestURI: "/log", Code: 404},
 		get, get,
 	})
-	require.Equal(t, 3, calls.Writes)
+	require.Equal(t, 4, calls.Writes)
+	require.Equal(t, 1, calls.Leases)
+	require.Equal(t, 1, calls.Conflict)
 	require.Equal(t, 1, calls.Progress)
 	require.Equal(t, 1, calls.Events)
 	require.Equal(t, 1, calls.Watches)
 	require.Equal(t, 3, calls.Reads)
-	require.Equal(t, 1, calls.Failed)
+	require.Equal(t, 2, calls.Failed)
+	require.Contains(t, calls.Refused, figures.Count{What: "create pods: 409 AlreadyExists", Times: 1})
 	require.Equal(t, figures.Count{What: "/v", Times: 2}, calls.MostAlike)
 	require.Contains(t, calls.By, figures.Count{What: "get pods/log", Times: 1})
 	require.Contains(t, calls.By, figures.Count{What: "patch podvolumebackups (progress)", Times: 1})

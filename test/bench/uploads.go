@@ -1,0 +1,246 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"time"
+
+	snapshotv1 "github.com/kubernetes-csi/external-snapshotter/client/v8/apis/volumesnapshot/v1"
+	velerov1 "github.com/vmware-tanzu/velero/pkg/apis/velero/v1"
+	velerov2alpha1 "github.com/vmware-tanzu/velero/pkg/apis/velero/v2alpha1"
+	coordinationv1 "k8s.io/api/coordination/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/watch"
+	"k8s.io/utils/ptr"
+
+	"github.com/lateen-project/lateen/test/bench/figures"
+	"github.com/lateen-project/lateen/test/cluster"
+	"github.com/lateen-project/lateen/test/csi"
+	"github.com/lateen-project/lateen/test/world"
+)
+
+// load is a number of data uploads at once, on a site of their own.
+type load struct {
+	layout
+	uploads int
+	// ready is the time from a snapshot's being cut to its being ready. If there is any, each data upload is created
+	// as soon as its snapshot is cut, as Velero's server does; if not, all of them when all snapshots are ready.
+	ready time.Duration
+}
+
+// carried is what was seen of them.
+type carried struct {
+	load
+	transitions []world.Transition
+	ends        []time.Time   // of movers, as a watch saw them
+	calls       figures.Calls // of all agents together
+	cpu         time.Duration // of all agents together
+}
+
+// fleet is a site with storage, and an agent on each node.
+type fleet struct {
+	*site
+	load   load
+	driver *csi.Driver
+	class  string // of storage, and of snapshots
+	agents []*agent
+}
+
+// carry has agents do a load.
+func (s *stage) carry(ctx context.Context, load load) (*carried, error) {
+	site, err := s.site(ctx, load.layout)
+	if err != nil {
+		return nil, err
+	}
+	f := &fleet{site: site, load: load, class: "bench-" + load.name}
+	if err := f.storage(ctx); err != nil {
+		return nil, err
+	}
+	if err := f.launch(ctx); err != nil {
+		return nil, err
+	}
+	seen := &carried{load: load}
+	if err := f.carry(ctx, seen); err != nil {
+		return nil, fmt.Errorf("%w; the log of agent %s ends with:\n%s", err, f.site.nodes[0].Name(), f.agents[0].tail())
+	}
+	for _, agent := range f.agents {
+		agent.kill() // or it would disturb what comes next
+	}
+	return seen, nil
+}
+
+// storage starts a driver of the fleet's own, with the real snapshot-controller.
+func (f *fleet) storage(ctx context.Context) error {
+	s := f.stage
+	if !s.snapshotting {
+		controller, err := world.ServeSnapshots(ctx, s.plane)
+		if err != nil {
+			return err
+		}
+		s.snapshotting = true
+		s.later(func() error { s.snapshotting = false; return controller.Stop() })
+	}
+	dir := filepath.Join(s.dir, f.class)
+	if err := os.Mkdir(dir, 0o755); err != nil {
+		return err
+	}
+	var err error
+	f.driver, err = csi.Start(ctx, s.plane.Admin(), csi.Options{
+		Driver: f.class + ".example.com", Dir: dir, DataLess: true, ReadyDelay: f.load.ready,
+	})
+	if err != nil {
+		return err
+	}
+	s.later(func() error { f.driver.Stop(); return nil })
+	if err := f.StorageClass(ctx, f.class, f.driver.Name()); err != nil {
+		return err
+	}
+	return f.SnapshotClass(ctx, f.class, f.driver.Name())
+}
+
+// launch starts the agents, and returns when one of them coordinates and the pods that stand for them are Ready.
+func (f *fleet) launch(ctx context.Context) error {
+	f.agents = make([]*agent, len(f.site.nodes))
+	const atOnce = 4 // of processes that start
+	err := inParallel(len(f.agents), atOnce, func(i int) error {
+		on := f.site.nodes[i]
+		if _, err := f.NodeAgentPod(ctx, on.Name(), world.Ready); err != nil {
+			return err
+		}
+		var err error
+		f.agents[i], err = f.agent(ctx, on)
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	watcher, err := f.Kube.CoordinationV1().Leases(f.Namespace).Watch(ctx, metav1.ListOptions{})
+	if err != nil {
+		return fmt.Errorf("watch Lease of the coordinator: %w", err)
+	}
+	_, held, err := drain(watcher, "", func(event watch.Event) bool {
+		lease, ok := event.Object.(*coordinationv1.Lease)
+		return ok && ptr.Deref(lease.Spec.HolderIdentity, "") != ""
+	})
+	if err == nil && !held {
+		err = errors.New("the watch ended before anybody had it")
+	}
+	if err != nil {
+		return fmt.Errorf("wait for the Lease of the coordinator: %w", err)
+	}
+	return nil
+}
+
+// carry creates what there is to do, and adds to seen what was seen until the agents had nothing left to do.
+func (f *fleet) carry(ctx context.Context, seen *carried) error {
+	claims, err := f.claims(ctx)
+	if err != nil {
+		return err
+	}
+	backup, err := f.Backup(ctx, "backup")
+	if err != nil {
+		return err
+	}
+	taken := make([]*snapshotv1.VolumeSnapshot, len(claims))
+	take := func(i int, until func(*snapshotv1.VolumeSnapshot) bool) (err error) {
+		taken[i], err = f.snapshot(ctx, backup, claims[i], until)
+		return err
+	}
+	before := func(int) error { return nil }
+	if f.load.ready > 0 {
+		before = func(i int) error { return take(i, cut) }
+	} else if err := inParallel(len(claims), len(claims), func(i int) error { return take(i, world.ReadyToUse) }); err != nil {
+		return err
+	}
+	return f.observe(ctx, seen, func() error {
+		return inParallel(len(claims), len(claims), func(i int) error {
+			if err := before(i); err != nil {
+				return err
+			}
+			_, err := f.DataUpload(ctx, backup, claims[i], velerov2alpha1.CSISnapshotSpec{
+				VolumeSnapshot: taken[i].Name, SnapshotClass: f.class, Driver: f.driver.Name(),
+			})
+			return err
+		})
+	})
+}
+
+// observe adds what is seen of the uploads that create makes.
+func (f *fleet) observe(ctx context.Context, seen *carried, create func() error) error {
+	for _, agent := range f.agents {
+		watching, stop := agent.while(ctx)
+		defer stop()
+		ctx = watching
+	}
+	phases, err := f.phases(ctx, world.DataUpload, f.load.uploads, &seen.transitions)
+	if err != nil {
+		return err
+	}
+	ends, err := f.ends(ctx, world.DataUpload, f.load.uploads, &seen.ends)
+	if err != nil {
+		return err
+	}
+	before, err := f.cpu()
+	if err != nil {
+		return err
+	}
+	begun := time.Now()
+	if err := errors.Join(create(), <-phases, <-ends); err != nil {
+		return err
+	}
+	after, err := f.cpu()
+	if err != nil {
+		return err
+	}
+	seen.cpu = after - before
+	records, err := f.stage.plane.Audit(ctx, cluster.Query{User: f.user(), Since: begun})
+	seen.calls = figures.CountCalls(records)
+	return err
+}
+
+// cpu is what all agents have used.
+func (f *fleet) cpu() (time.Duration, error) {
+	var sum time.Duration
+	for _, agent := range f.agents {
+		used, err := cpuOf(agent.pid)
+		if err != nil {
+			return 0, err
+		}
+		sum += used
+	}
+	return sum, nil
+}
+
+// claims are those that get uploaded, all bound.
+func (f *fleet) claims(ctx context.Context) ([]*corev1.PersistentVolumeClaim, error) {
+	claims := make([]*corev1.PersistentVolumeClaim, f.load.uploads)
+	return claims, inParallel(len(claims), len(claims), func(i int) error {
+		made, err := f.CSIClaim(ctx, fmt.Sprintf("claim-%d", i), f.class)
+		if err != nil {
+			return err
+		}
+		claims[i], err = f.WaitClaim(ctx, made.Namespace, made.Name, world.Bound)
+		return err
+	})
+}
+
+// snapshot takes one of a claim, and returns it once until says so of it.
+func (f *fleet) snapshot(
+	ctx context.Context, backup *velerov1.Backup, claim *corev1.PersistentVolumeClaim, until func(*snapshotv1.VolumeSnapshot) bool,
+) (*snapshotv1.VolumeSnapshot, error) {
+	made, err := f.Snapshot(ctx, backup, claim, f.class)
+	if err != nil {
+		return nil, err
+	}
+	return f.WaitSnapshot(ctx, made.Namespace, made.Name, until)
+}
+
+// cut says that a snapshot exists, ready or not.
+func cut(snapshot *snapshotv1.VolumeSnapshot) bool {
+	status := snapshot.Status
+	return status != nil && status.BoundVolumeSnapshotContentName != nil && status.CreationTime != nil
+}

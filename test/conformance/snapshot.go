@@ -105,10 +105,13 @@ func (s *scene) prepareDataUpload(ctx context.Context) error {
 			"kind": "VolumeSnapshot", "metadata": map[string]any{"namespace": s.Apps, "name": "snapshot"},
 			"status": map[string]any{"readyToUse": true},
 		}
-		if err := s.plane.History.Until(ctx, func() error { return s.plane.History.now(ready, s.Apps) }); err != nil {
+		err := s.plane.History.Until(ctx, func() error { return s.plane.History.now(ready, s.Apps) })
+		if err != nil {
 			return err
 		}
-		s.words["HANDLE"] = s.handles()[0]
+		if s.words["HANDLE"], err = s.handle(ctx); err != nil {
+			return err
+		}
 	}
 	backup, err := s.Backup(ctx, "nightly")
 	if err != nil {
@@ -183,15 +186,21 @@ func (s *scene) prepareDataDownload(ctx context.Context) error {
 	return nil
 }
 
-// handles are the driver's names of all snapshots that there ever were in the namespaces of the scene.
-func (s *scene) handles() (all []string) {
-	s.plane.History.lock.Lock()
-	defer s.plane.History.lock.Unlock()
-	return s.handlesLocked()
+// handle waits until the content of the only snapshot tells the driver's name of it: it may do so after the snapshot.
+func (s *scene) handle(ctx context.Context) (handle string, err error) {
+	err = s.plane.History.Until(ctx, func() error {
+		all := s.handles()
+		if len(all) == 0 {
+			return errors.New("the snapshot has no handle")
+		}
+		handle = all[0]
+		return nil
+	})
+	return handle, err
 }
 
-// handlesLocked is handles for a check.
-func (s *scene) handlesLocked() (all []string) {
+// handles are the driver's names of all snapshots that there ever were in the namespaces of the scene, for a check.
+func (s *scene) handles() (all []string) {
 	for _, life := range s.plane.History.in("VolumeSnapshotContent") {
 		object := life.last()
 		namespace, _, _ := unstructured.NestedString(object, "spec", "volumeSnapshotRef", "namespace")
@@ -206,7 +215,7 @@ func (s *scene) handlesLocked() (all []string) {
 // snapshotsLeft names a snapshot that the driver still has, or was asked to delete more than once.
 func (s *scene) snapshotsLeft() error {
 	for _, driver := range s.plane.Drivers {
-		for _, handle := range s.handlesLocked() {
+		for _, handle := range s.handles() {
 			if slices.Contains(driver.Handles(), handle) && !s.keepsSnapshot() {
 				return errors.New("the driver still has the snapshot")
 			}

@@ -43,6 +43,9 @@ type Options struct {
 
 	Election reconcile.CoordinatorOptions // its durations; those that are 0 have their defaults
 	Absence  time.Duration                // how long a node's agent may be gone before another one stands in; 0: 1 min
+
+	OrphanAge   time.Duration // below which nothing is an orphan; 0: 10 min
+	OrphanSweep time.Duration // between two sweeps of a coordinator; 0: 10 min
 }
 
 // Run starts the agent and returns when the context has ended and the steps in hand are done. Movers go

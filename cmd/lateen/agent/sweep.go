@@ -28,6 +28,7 @@ func (p *parts) sweeper(ctx context.Context, kinds []kind) *reconcile.Orphans {
 			"persistentvolumeclaims": p.removeClaim, "volumesnapshots": snapshots, "volumesnapshotcontents": snapshots,
 		},
 		Client: p.clients.metadata, Namespace: p.Config.Namespace, Clock: p.Clock, Metrics: p.coordination,
+		Age: p.OrphanAge, Every: p.OrphanSweep,
 		Owner: func(uid types.UID) (exists, done bool) {
 			for _, k := range kinds {
 				if exists, done := k.owner(uid); exists {

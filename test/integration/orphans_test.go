@@ -1,0 +1,165 @@
+package integration
+
+import (
+	"net/http"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	velerov1 "github.com/vmware-tanzu/velero/pkg/apis/velero/v1"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/lateen-project/lateen/cmd/lateen/agent"
+	"github.com/lateen-project/lateen/test/cluster"
+	"github.com/lateen-project/lateen/test/world"
+)
+
+// vanished is the UID of no resource.
+const vanished = types.UID("5f0f3f4e-0000-4000-8000-000000000000")
+
+// sweeps has the coordinator look for orphans again and again; what is older than a second can be one.
+func sweeps(options *agent.Options) {
+	options.OrphanAge, options.OrphanSweep = time.Second, 200*time.Millisecond
+}
+
+// ofMover is the metadata of something that was made for a transfer.
+func ofMover(name string, owner types.UID, labels ...string) metav1.ObjectMeta {
+	meta := metav1.ObjectMeta{Name: name, Labels: map[string]string{"lateen.dev/mover": "true", "lateen.dev/owner-uid": string(owner)}}
+	for _, label := range labels {
+		meta.Labels[label] = "something"
+	}
+	return meta
+}
+
+// podOfMover makes a pod on the node of the site.
+func (s *site) podOfMover(meta metav1.ObjectMeta) {
+	s.Helper()
+	_, err := s.Kube.CoreV1().Pods(s.Namespace).Create(s.soon(), &corev1.Pod{
+		ObjectMeta: meta,
+		Spec: corev1.PodSpec{
+			NodeName: s.node.Name(), Containers: []corev1.Container{{Name: "c", Image: "i"}}, TerminationGracePeriodSeconds: new(int64(1)),
+		},
+	}, metav1.CreateOptions{})
+	require.NoError(s, err)
+}
+
+// claimOfMover makes a claim that nobody will ever bind.
+func (s *site) claimOfMover(meta metav1.ObjectMeta) {
+	s.Helper()
+	_, err := s.Kube.CoreV1().PersistentVolumeClaims(s.Namespace).Create(s.soon(), &corev1.PersistentVolumeClaim{
+		ObjectMeta: meta,
+		Spec: corev1.PersistentVolumeClaimSpec{
+			AccessModes: []corev1.PersistentVolumeAccessMode{corev1.ReadWriteOnce}, StorageClassName: new(""),
+			Resources: corev1.VolumeResourceRequirements{Requests: corev1.ResourceList{corev1.ResourceStorage: resource.MustParse("1Gi")}},
+		},
+	}, metav1.CreateOptions{})
+	require.NoError(s, err)
+}
+
+// claimsLeft are the names of the claims in Velero's namespace.
+func (s *site) claimsLeft() []string {
+	s.Helper()
+	list, err := s.Kube.CoreV1().PersistentVolumeClaims(s.Namespace).List(s.soon(), metav1.ListOptions{})
+	require.NoError(s, err)
+	var names []string
+	for _, claim := range list.Items {
+		names = append(names, claim.Name)
+	}
+	return names
+}
+
+func TestWhatHasOutlivedItsTransferIsSweptAway(t *testing.T) {
+	s := newSite(t, 50*time.Millisecond)
+	s.retries = true // each sweep asks the same
+	s.configure(`{}`)
+	over := s.transferIn("")
+	require.NoError(t, s.Transfers(world.PodVolumeBackup).Patch(s.soon(), over.Name, `{"status":{"phase":"Completed"}}`))
+	waiting := s.transferIn("node-without-agent")
+	s.podOfMover(ofMover("of-nobody", vanished))
+	s.claimOfMover(ofMover("of-nobody", vanished))
+	s.claimOfMover(ofMover("of-one-that-is-over", over.UID))
+	s.claimOfMover(ofMover("kept", vanished, "lateen.dev/kept"))
+	s.claimOfMover(ofMover("of-one-that-waits", waiting.UID))
+	s.claimOfMover(metav1.ObjectMeta{Name: "of-somebody-else"})
+	sweep := make(lookouts)
+	r := s.start(sweeps, through(sweep.wrap))
+	require.NoError(t, s.WaitPodGone(s.soon(), s.Namespace, "of-nobody"))
+	require.NoError(t, s.WaitClaimGone(s.soon(), s.Namespace, "of-nobody"))
+	require.NoError(t, s.WaitClaimGone(s.soon(), s.Namespace, "of-one-that-is-over"))
+	s.swept(sweep)
+	require.ElementsMatch(t, []string{"kept", "of-one-that-waits", "of-somebody-else"}, s.claimsLeft())
+	require.Equal(t, 1, r.metric("lateen_orphans_removed_total", "resource", "pods"))
+	require.Equal(t, 2, r.metric("lateen_orphans_removed_total", "resource", "persistentvolumeclaims"))
+}
+
+func TestWhatIsYoungIsNoOrphan(t *testing.T) {
+	s := newSite(t, 50*time.Millisecond)
+	s.retries = true
+	s.configure(`{}`)
+	s.claimOfMover(ofMover("young", vanished))
+	sweep := make(lookouts)
+	r := s.start(sweeps, through(sweep.wrap), func(options *agent.Options) { options.OrphanAge = time.Hour })
+	s.swept(sweep)
+	require.Equal(t, []string{"young"}, s.claimsLeft())
+	require.Zero(t, r.metric("lateen_orphans_removed_total"))
+}
+
+func TestAnAgentThatDoesNotCoordinateSweepsNothing(t *testing.T) {
+	f := newFleet(t, 50*time.Millisecond, 2)
+	f.retries = true
+	f.configure(`{}`)
+	first := f.start()
+	f.leads(f.nodes[0])
+	second := f.start(on(f.nodes[1]), sweeps)
+	f.podOfMover(ofMover("of-nobody", vanished))
+	f.ends(f.transferOf(f.sourceOn(f.nodes[1])), world.Completed)
+	swept := f.requests(cluster.Query{Verbs: []string{"list"}}).Where(func(r cluster.Record) bool { return isSweep(r.RequestURI) })
+	require.Len(t, swept, 1, "that of the coordinator when it became one")
+	first.stop()
+	require.NoError(t, f.WaitPodGone(f.soon(), f.Namespace, "of-nobody"))
+	require.Equal(t, 1, second.metric("lateen_orphans_removed_total", "resource", "pods"))
+}
+
+// transferIn creates a PodVolumeBackup for a node.
+func (s *site) transferIn(node string) *velerov1.PodVolumeBackup {
+	s.Helper()
+	made, err := s.PodVolumeBackup(s.soon(), s.backup, s.source, "data", func(b *velerov1.PodVolumeBackup) { b.Spec.Node = node })
+	require.NoError(s, err)
+	return made
+}
+
+// lookouts notice when an agent begins to look for orphans among claims.
+type lookouts chan struct{}
+
+func (l lookouts) wrap(next http.RoundTripper) http.RoundTripper {
+	return roundTripper(func(request *http.Request) (*http.Response, error) {
+		if isSweep(request.URL.RequestURI()) {
+			select {
+			case l <- struct{}{}:
+			default: // nobody waits
+			}
+		}
+		return next.RoundTrip(request)
+	})
+}
+
+// isSweep tells whether a request is the list of claims by which a coordinator looks for orphans.
+func isSweep(uri string) bool {
+	return strings.Contains(uri, "/persistentvolumeclaims?") && strings.Contains(uri, "lateen.dev%2Fkept")
+}
+
+// swept returns when orphans were looked for from beginning to end at least once.
+func (s *site) swept(l lookouts) {
+	s.Helper()
+	for range 2 { // the second one begins when the first has ended
+		select {
+		case <-l:
+		case <-s.soon().Done():
+			require.Fail(s, "nobody looks for orphans")
+		}
+	}
+}

@@ -3,6 +3,7 @@
 package agent
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"io"
@@ -44,6 +45,7 @@ type Options struct {
 	Election reconcile.CoordinatorOptions // its durations; those that are 0 have their defaults
 	Absence  time.Duration                // how long a node's agent may be gone before another one stands in; 0: 1 min
 
+	Patience    time.Duration // with a transfer that could be accepted and is not, and keeps others from it; 0: 1 min
 	OrphanAge   time.Duration // below which nothing is an orphan; 0: 10 min
 	OrphanSweep time.Duration // between two sweeps of a coordinator; 0: 10 min
 }
@@ -202,7 +204,7 @@ func (p *parts) shared(movers *informers.MoverEvents, targets *informers.Targets
 		},
 		Exposer:   p.exposing,
 		Places:    reconcile.NewPlaces(p.Config.NodeName, effective.Concurrency, effective.GlobalConcurrency),
-		Admission: reconcile.NewAdmission(effective.PrepareQueueLength, effective.MaxConcurrency, patience, p.Clock),
+		Admission: reconcile.NewAdmission(effective.PrepareQueueLength, effective.MaxConcurrency, cmp.Or(p.Patience, patience), p.Clock),
 		Movers:    movers,
 		Recorder:  p.recorder,
 		Metrics:   p.Metrics,

@@ -1,0 +1,123 @@
+package integration
+
+import (
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/lateen-project/lateen/cmd/lateen/agent"
+	"github.com/lateen-project/lateen/test/world"
+)
+
+// completed waits for the end of all of them.
+func (s *site) completed(history *world.Recorder, names ...string) []world.Transition {
+	s.Helper()
+	for _, name := range names {
+		require.Equal(s, world.Completed, last(s.path(history, name, world.Completed)))
+	}
+	return history.Transitions()
+}
+
+func last(phases []world.Phase) world.Phase { return phases[len(phases)-1] }
+
+// mostPrepared is how many transfers were Accepted or Prepared at the same time, at most, wherever they belong.
+func mostPrepared(transitions []world.Transition) int {
+	inside, most := map[string]bool{}, 0
+	for _, transition := range transitions {
+		if transition.To == world.Accepted || transition.To == world.Prepared {
+			inside[transition.Name] = true
+		} else {
+			delete(inside, transition.Name)
+		}
+		most = max(most, len(inside))
+	}
+	return most
+}
+
+// ahead is how many of others came to a phase while the one of that name was there and had not.
+func ahead(transitions []world.Transition, name string, phase world.Phase, others []string) int {
+	there, count := false, 0
+	for _, transition := range transitions {
+		switch {
+		case transition.Name == name && transition.To == phase:
+			return count
+		case transition.Name == name:
+			there = true
+		case there && transition.To == phase && slices.Contains(others, transition.Name):
+			count++
+		}
+	}
+	return count
+}
+
+func TestNeverMoreIsPreparedThanThePrepareQueueHolds(t *testing.T) {
+	f := newFleet(t, 100*time.Millisecond, 2)
+	f.configure(`{"loadConcurrency":{"globalConfig":2,"prepareQueueLength":3}}`)
+	history, err := f.Record(t.Context())
+	require.NoError(t, err)
+	there := f.sourceOn(f.nodes[1])
+	var names []string
+	for range 6 {
+		names = append(names, f.transfer(), f.transferOf(there))
+	}
+	for _, n := range f.nodes {
+		f.start(on(n))
+	}
+	transitions := f.completed(history, names...)
+	require.LessOrEqual(t, mostPrepared(transitions), 3)
+	for _, n := range f.nodes {
+		require.LessOrEqual(t, history.MostAtOnce(n.Name(), world.Accepted, world.Prepared), 2, "a node prepares no more than it has slots")
+	}
+}
+
+func TestTheBackupsOfOneNodeDoNotKeepAnotherOneIdle(t *testing.T) {
+	f := newFleet(t, 200*time.Millisecond, 2)
+	f.configure(`{"loadConcurrency":{"prepareQueueLength":2}}`)
+	history, err := f.Record(t.Context())
+	require.NoError(t, err)
+	there := f.sourceOn(f.nodes[1])
+	var busy []string
+	for range 10 {
+		busy = append(busy, f.transfer())
+	}
+	idle := f.transferOf(there)
+	for _, n := range f.nodes {
+		f.start(on(n))
+	}
+	transitions := f.completed(history, append(busy, idle)...)
+	require.LessOrEqual(t, mostPrepared(transitions), 2)
+	require.LessOrEqual(t, ahead(transitions, idle, world.InProgress, busy), 4, "all ten of them are older")
+}
+
+func TestARestoreIsNotStarvedByBackupsThatCameBefore(t *testing.T) {
+	s := newSite(t, 100*time.Millisecond)
+	s.configure(`{"loadConcurrency":{"prepareQueueLength":2}}`)
+	history, err := s.Record(t.Context())
+	require.NoError(t, err)
+	waiting := s.restores(s.node.Name())
+	var backups []string
+	for range 20 {
+		backups = append(backups, s.transfer())
+	}
+	s.start()
+	_, err = history.Until(s.soon(), func(all []world.Transition) bool {
+		return slices.ContainsFunc(all, func(seen world.Transition) bool { return seen.To == world.InProgress })
+	})
+	require.NoError(t, err)
+	restore := s.restoreOf(waiting)
+	transitions := s.completed(history, append([]string{restore}, backups...)...)
+	require.LessOrEqual(t, ahead(transitions, restore, world.Accepted, backups), 4, "nineteen of them are older and wait")
+	require.LessOrEqual(t, ahead(transitions, restore, world.InProgress, backups), 6)
+}
+
+func TestABackupThatNobodyAcceptsHoldsNoPlaceForLong(t *testing.T) {
+	s := newSite(t, 50*time.Millisecond)
+	s.configure(`{"loadConcurrency":{"prepareQueueLength":1}}`)
+	for range 3 {
+		s.transfer(elsewhere)
+	}
+	s.start(func(options *agent.Options) { options.Patience = 500 * time.Millisecond })
+	s.ends(s.transfer(), world.Completed)
+}

@@ -21,10 +21,7 @@ const LabelPodGroup = "velero.io/exposer-pod-group"
 func place(spec *corev1.PodSpec, move Movement, facts Facts, template Template, settings Settings) {
 	system := []corev1.NodeSelectorTerm{{MatchExpressions: []corev1.NodeSelectorRequirement{onSystem(facts.OS)}}}
 	if move.Source.PodVolume != nil {
-		here := []corev1.NodeSelectorTerm{{MatchFields: []corev1.NodeSelectorRequirement{
-			{Key: metav1.ObjectNameField, Operator: corev1.NodeSelectorOpIn, Values: []string{facts.Node}},
-		}}}
-		spec.Affinity = required(both(here, system))
+		spec.Affinity = required(both(named(corev1.NodeSelectorOpIn, facts.Node), system))
 		spec.Tolerations = tolerations(facts, template.Tolerations, []corev1.Toleration{{
 			Key: corev1.TaintNodeUnschedulable, Operator: corev1.TolerationOpExists, Effect: corev1.TaintEffectNoSchedule,
 		}}, facts.Tolerations)
@@ -33,11 +30,11 @@ func place(spec *corev1.PodSpec, move Movement, facts Facts, template Template, 
 	spec.NodeSelector = maps.Clone(template.AgentNodeSelector)
 	terms := both(termsOf(template.AgentAffinity), termsOf(facts.Topology))
 	if facts.SelectedNode != "" {
-		spec.NodeSelector = merged(spec.NodeSelector, map[string]string{corev1.LabelHostname: facts.SelectedNode})
+		terms = both(terms, named(corev1.NodeSelectorOpIn, facts.SelectedNode))
 	} else {
 		terms = both(terms, affinity(settings, volumeClass(facts, settings, move)))
 	}
-	spec.Affinity = required(both(both(terms, without(facts.Excluded)), system))
+	spec.Affinity = required(both(both(terms, named(corev1.NodeSelectorOpNotIn, facts.Excluded...)), system))
 	spec.Tolerations = tolerations(facts, template.Tolerations, template.AgentTolerations)
 	spec.TopologySpreadConstraints = []corev1.TopologySpreadConstraint{{
 		MaxSkew: 1, TopologyKey: corev1.LabelHostname, WhenUnsatisfiable: corev1.ScheduleAnyway,
@@ -56,7 +53,7 @@ func volumeClass(facts Facts, settings Settings, move Movement) string {
 // affinity is every element of the configuration that is for the class, as alternatives; those that name no
 // class are for the classes that none names.
 func affinity(settings Settings, class string) []corev1.NodeSelectorTerm {
-	named := func(class string) (terms []corev1.NodeSelectorTerm) {
+	naming := func(class string) (terms []corev1.NodeSelectorTerm) {
 		for _, element := range settings.LoadAffinity {
 			if element.StorageClass == class {
 				terms = append(terms, termOf(element.Nodes))
@@ -64,10 +61,10 @@ func affinity(settings Settings, class string) []corev1.NodeSelectorTerm {
 		}
 		return terms
 	}
-	if terms := named(class); len(terms) > 0 || class == "" {
+	if terms := naming(class); len(terms) > 0 || class == "" {
 		return terms
 	}
-	return named("")
+	return naming("")
 }
 
 // termOf is a label selector as the scheduler wants it; the operators have the same names.
@@ -97,13 +94,16 @@ func termsOf(selector *corev1.NodeSelector) []corev1.NodeSelectorTerm {
 	})
 }
 
-func without(nodes []string) []corev1.NodeSelectorTerm {
-	if len(nodes) == 0 {
-		return nil
+// named is about each of the nodes by its name: the label kubernetes.io/hostname may be another word. A field
+// takes one value.
+func named(operator corev1.NodeSelectorOperator, nodes ...string) []corev1.NodeSelectorTerm {
+	var term corev1.NodeSelectorTerm
+	for _, node := range nodes {
+		term.MatchFields = append(term.MatchFields, corev1.NodeSelectorRequirement{
+			Key: metav1.ObjectNameField, Operator: operator, Values: []string{node},
+		})
 	}
-	return []corev1.NodeSelectorTerm{{MatchExpressions: []corev1.NodeSelectorRequirement{
-		{Key: corev1.LabelHostname, Operator: corev1.NodeSelectorOpNotIn, Values: slices.Clone(nodes)},
-	}}}
+	return []corev1.NodeSelectorTerm{term}
 }
 
 // onSystem keeps a mover on nodes with its operating system; nodes that do not say are Linux.

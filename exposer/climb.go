@@ -22,12 +22,13 @@ const rungs = 16
 // were answered, so that it does not have to wait for its own events.
 type climb struct {
 	build.Handover
-	client snapshotclient.SnapshotV1Interface
+	client  snapshotclient.SnapshotV1Interface
+	deleted func(metav1.Object) // told of what it has deleted
 }
 
 func (e *Exposer) climb(move build.Movement) *climb {
 	source := move.Source.Snapshot
-	c := &climb{client: e.Snapshots.Client(), Handover: build.Handover{
+	c := &climb{client: e.Snapshots.Client(), deleted: e.Snapshots.Deleted, Handover: build.Handover{
 		Namespace: move.Namespace, Name: move.Name, UID: move.UID, Acceptor: move.Acceptor,
 		Source: types.NamespacedName{Namespace: source.Namespace, Name: source.Snapshot},
 	}}
@@ -70,13 +71,13 @@ func (c *climb) step(ctx context.Context, rung build.Rung) (err error) {
 	case build.FreeBackupContent:
 		backup.Content, err = changed(ctx, c.contents(), backup.Content, change{Annotations: build.Freed()})
 	case build.DeleteOriginal:
-		original.Snapshot, err = deleted(ctx, c.snapshots(c.Source.Namespace), original.Snapshot)
+		original.Snapshot, err = dropped(ctx, c, c.snapshots(c.Source.Namespace), original.Snapshot)
 	case build.DeleteOriginalContent:
-		original.Content, err = deleted(ctx, c.contents(), original.Content)
+		original.Content, err = dropped(ctx, c, c.contents(), original.Content)
 	case build.DeleteBackup:
-		backup.Snapshot, err = deleted(ctx, c.snapshots(c.Namespace), backup.Snapshot)
+		backup.Snapshot, err = dropped(ctx, c, c.snapshots(c.Namespace), backup.Snapshot)
 	case build.DeleteBackupContent:
-		backup.Content, err = deleted(ctx, c.contents(), backup.Content)
+		backup.Content, err = dropped(ctx, c, c.contents(), backup.Content)
 	default:
 		err = errors.New("there is nothing to take")
 	}
@@ -206,6 +207,15 @@ func deleted[S any, T object[S]](ctx context.Context, from client[T], was T) (T,
 	var now T = was.DeepCopy()
 	now.SetDeletionTimestamp(&metav1.Time{}) // when does not matter
 	return now, nil
+}
+
+// dropped is deleted, and remembered until the caches know.
+func dropped[S any, T object[S]](ctx context.Context, c *climb, from client[T], was T) (T, error) {
+	now, err := deleted(ctx, from, was)
+	if err == nil {
+		c.deleted(was)
+	}
+	return now, err
 }
 
 func ifFound[S any, T object[S]](was T, err error) T {

@@ -23,6 +23,8 @@ type Snapshots interface {
 	Snapshot(namespace, name string) *snapshotv1.VolumeSnapshot
 	// Content is a cached VolumeSnapshotContent, or nil.
 	Content(name string) *snapshotv1.VolumeSnapshotContent
+	// Deleted notes that one of either was deleted: the caches show it so from now on.
+	Deleted(object metav1.Object)
 	// Client changes them, and reads what must not be stale.
 	Client() snapshotclient.SnapshotV1Interface
 }

@@ -23,6 +23,7 @@ type storage struct {
 	unserved  bool
 	snapshots map[string]*snapshotv1.VolumeSnapshot
 	contents  map[string]*snapshotv1.VolumeSnapshotContent
+	deleted   []string // names of what it was told
 }
 
 func newStorage(objects ...runtime.Object) *storage {
@@ -53,6 +54,7 @@ func (s *storage) Snapshot(namespace, name string) *snapshotv1.VolumeSnapshot {
 	return s.snapshots[namespace+"/"+name]
 }
 func (s *storage) Content(name string) *snapshotv1.VolumeSnapshotContent { return s.contents[name] }
+func (s *storage) Deleted(object metav1.Object)                          { s.deleted = append(s.deleted, object.GetName()) }
 func (s *storage) Client() snapshotclient.SnapshotV1Interface            { return s.client.SnapshotV1() }
 
 // requests are the verbs and resources that were asked of the API server.
@@ -107,4 +109,5 @@ func TestAHandOverWritesFiveTimesAndReadsNothing(t *testing.T) {
 		"create volumesnapshots du-1", "create volumesnapshotcontents du-1", "patch volumesnapshotcontents snapcontent-snap-uid",
 		"delete volumesnapshots snap", "delete volumesnapshotcontents snapcontent-snap-uid",
 	}, s.requests())
+	require.Equal(t, []string{"snap", "snapcontent-snap-uid"}, s.deleted, "or a cache that lags would have them deleted again")
 }

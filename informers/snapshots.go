@@ -40,8 +40,8 @@ type snapshotTerm struct {
 	running  sync.WaitGroup
 	started  bool
 	handled  []cache.DoneChecker
-	pairs    *Informer[*snapshotv1.VolumeSnapshot]
-	contents *Informer[*snapshotv1.VolumeSnapshotContent]
+	pairs    *deletions[snapshotv1.VolumeSnapshot, *snapshotv1.VolumeSnapshot]
+	contents *deletions[snapshotv1.VolumeSnapshotContent, *snapshotv1.VolumeSnapshotContent]
 }
 
 // NewSnapshots prepares the caches. Wake is called with the VolumeSnapshot that is added, changed or deleted,
@@ -114,14 +114,19 @@ func (t *snapshotTerm) watch(client snapshotclient.SnapshotV1Interface, wake fun
 	if b.err != nil {
 		return b.err
 	}
-	heard1, err1 := pairs.Handle(func(snapshot *snapshotv1.VolumeSnapshot) { wake(snapshot.Namespace, snapshot.Name) })
+	t.pairs, t.contents = newDeletions(pairs), newDeletions(contents)
+	heard1, err1 := pairs.Handle(func(snapshot *snapshotv1.VolumeSnapshot) {
+		t.pairs.heard(Key(snapshot), snapshot.UID)
+		wake(snapshot.Namespace, snapshot.Name)
+	})
 	heard2, err2 := contents.Handle(func(content *snapshotv1.VolumeSnapshotContent) {
+		t.contents.heard(Key(content), content.UID)
 		wake(content.Spec.VolumeSnapshotRef.Namespace, content.Spec.VolumeSnapshotRef.Name)
 	})
 	if err := errors.Join(err1, err2); err != nil {
 		return err
 	}
-	t.pairs, t.contents, t.handled, t.started = pairs, contents, []cache.DoneChecker{heard1, heard2}, true
+	t.handled, t.started = []cache.DoneChecker{heard1, heard2}, true
 	t.running.Go(func() { run(t.ctx, b.made) })
 	return nil
 }
@@ -135,8 +140,7 @@ func trimSnapshot(snapshot *snapshotv1.VolumeSnapshot) {
 // Snapshot is a cached VolumeSnapshot, nil if there is none.
 func (s *Snapshots) Snapshot(namespace, name string) *snapshotv1.VolumeSnapshot {
 	if term := s.running(); term != nil {
-		snapshot, _ := term.pairs.Get(cache.NewObjectName(namespace, name).String())
-		return snapshot
+		return term.pairs.get(cache.NewObjectName(namespace, name).String())
 	}
 	return nil
 }
@@ -144,10 +148,22 @@ func (s *Snapshots) Snapshot(namespace, name string) *snapshotv1.VolumeSnapshot 
 // Content is a cached VolumeSnapshotContent, nil if there is none.
 func (s *Snapshots) Content(name string) *snapshotv1.VolumeSnapshotContent {
 	if term := s.running(); term != nil {
-		content, _ := term.contents.Get(name)
-		return content
+		return term.contents.get(name)
 	}
 	return nil
+}
+
+// Deleted notes that this agent has deleted a VolumeSnapshot, or a VolumeSnapshotContent, which has no
+// namespace. From now on it is shown as being deleted, whenever the caches hear of that.
+func (s *Snapshots) Deleted(object metav1.Object) {
+	term := s.running()
+	switch {
+	case term == nil:
+	case object.GetNamespace() == "":
+		term.contents.note(Key(object), object.GetUID())
+	default:
+		term.pairs.note(Key(object), object.GetUID())
+	}
 }
 
 // Client changes snapshots, and reads what must not be stale.

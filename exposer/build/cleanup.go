@@ -77,10 +77,13 @@ func (h Handover) undoOriginal() (Rung, string) {
 	if h.allEnding() {
 		return AwaitSnapshot, fmt.Sprintf("VolumeSnapshot %s is being deleted", h.Source)
 	}
+	snapshot, content := h.Original.Snapshot, h.Original.Content
+	if backup := h.Backup.Snapshot; !h.Known && backup != nil && ending(backup) && snapshot == nil && content == nil {
+		return AwaitSnapshot, fmt.Sprintf("VolumeSnapshot %s/%s is being deleted", h.Namespace, h.Name) // looking is for when it is gone
+	}
 	if !h.Known {
 		return LookAgain, ""
 	}
-	snapshot, content := h.Original.Snapshot, h.Original.Content
 	switch {
 	case content != nil && retained(content):
 		return SpendOriginal, ""

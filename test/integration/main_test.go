@@ -16,6 +16,10 @@ var plane *cluster.Cluster
 
 func TestMain(m *testing.M) {
 	os.Exit(cluster.Main(m, os.Stderr, &plane, func(ctx context.Context, c *cluster.Cluster) error {
-		return world.InstallCRDs(ctx, c.Admin())
+		if err := world.InstallCRDs(ctx, c.Admin()); err != nil {
+			return err
+		}
+		_, err := world.ServeSnapshots(ctx, c)
+		return err // the snapshot-controller ends with this process
 	}))
 }

@@ -58,7 +58,8 @@ func TestTwoAgentsOfOneNode(t *testing.T) {
 	}
 	require.Equal(t, len(names), one.finished("Completed", "completed")+other.finished("Completed", "completed"), "each has one end")
 	for _, record := range s.requests(cluster.Query{}) {
-		if record.Code >= 400 && record.Subresource != "log" { // whose mover's log is gone, or not there yet, goes on without
+		// Whose mover's log is gone, or not there yet, goes on without; who sees another coordinator drops its own request.
+		if record.Code >= 400 && record.Subresource != "log" && record.Resource != "leases" {
 			require.Contains(t, []int{404, 409, 429}, record.Code, "%s", record)
 		}
 	}

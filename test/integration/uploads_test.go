@@ -1,10 +1,15 @@
 package integration
 
 import (
+	"io"
+	"net/http"
+	"strings"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
+	velerov2alpha1 "github.com/vmware-tanzu/velero/pkg/apis/velero/v2alpha1"
+	"k8s.io/client-go/transport"
 
 	"github.com/lateen-project/lateen/test/cluster"
 	"github.com/lateen-project/lateen/test/csi"
@@ -48,4 +53,134 @@ func TestAnUploadTakesSixteenWritesAndSixReadsAtMost(t *testing.T) {
 	require.LessOrEqual(t, len(writes), 16, "%v", writes)
 	require.LessOrEqual(t, len(reads), 6, "%v", reads)
 	v.noConflicts()
+}
+
+func TestAnUploadOfAnotherDataMoverIsLeftAlone(t *testing.T) {
+	v := newSite(t, 50*time.Millisecond).volumes(csi.Options{})
+	v.configure(`{}`)
+	v.start()
+	source := v.claim("data")
+	snapshot, handle := v.snapshot(source)
+	foreign := v.upload(source, snapshot.Name, func(du *velerov2alpha1.DataUpload) { du.Spec.DataMover = "somebody-elses" })
+	require.NoError(t, v.Transfers(world.DataUpload).Cancel(v.soon(), foreign))
+	name, ours := v.uploads("more")
+	v.uploaded(name, ours, world.Completed)
+	require.Empty(t, v.requests(cluster.Query{Name: foreign}))
+	require.Contains(t, v.driver.Handles(), handle)
+}
+
+func TestAnUploadThatCanNeverBeginFailsAtOnceAndSaysWhy(t *testing.T) {
+	tests := map[string]struct {
+		change  func(*velerov2alpha1.DataUpload)
+		reason  string
+		message string
+	}{
+		"of a snapshot of another type": {reason: "unsupported", message: `snapshot type "Restic" is not supported by Lateen`,
+			change: func(du *velerov2alpha1.DataUpload) { du.Spec.SnapshotType = "Restic" }},
+		"whose snapshot is gone": {reason: "cannot_run", message: "never-taken does not exist",
+			change: func(du *velerov2alpha1.DataUpload) { du.Spec.CSISnapshot.VolumeSnapshot = "never-taken" }},
+		"whose claim is gone": {reason: "cannot_run", message: `persistentvolumeclaims "never-made" not found`,
+			change: func(du *velerov2alpha1.DataUpload) { du.Spec.SourcePVC = "never-made" }},
+		"whose storage class is gone": {reason: "cannot_run", message: `storageclasses.storage.k8s.io "never-made" not found`,
+			change: func(du *velerov2alpha1.DataUpload) { du.Spec.CSISnapshot.StorageClass = "never-made" }},
+	}
+	for name, test := range tests {
+		t.Run(name, func(t *testing.T) {
+			v := newSite(t, 50*time.Millisecond).volumes(csi.Options{})
+			v.configure(`{}`)
+			r := v.start()
+			source := v.claim("data")
+			snapshot, handle := v.snapshot(source)
+			upload := v.upload(source, snapshot.Name, test.change)
+			ended := v.settles(world.DataUpload, upload, world.Failed)
+			require.Contains(t, ended.Status.Message, test.message)
+			require.Zero(t, v.moversMade(upload))
+			require.Equal(t, 1, r.metric("lateen_transfers_finished_total", "kind", "dataupload", "phase", "Failed", "reason", test.reason))
+			v.says("Failed", test.message)
+			require.LessOrEqual(t, v.driver.Deletions(handle), 1)
+		})
+	}
+}
+
+func TestAnUploadWaitsForItsSnapshotToBeReady(t *testing.T) {
+	v := newSite(t, 50*time.Millisecond).volumes(csi.Options{ReadyDelay: 1500 * time.Millisecond})
+	v.configure(`{}`)
+	v.start()
+	name, handle := v.uploads("data")
+	v.reaches(world.DataUpload, name, world.Accepted)
+	require.Zero(t, v.moversMade(name))
+	v.uploaded(name, handle, world.Completed)
+	v.noConflicts()
+}
+
+func TestAnUploadWithoutSnapshotsInTheClusterFailsAndSaysSo(t *testing.T) {
+	v := newSite(t, 50*time.Millisecond).volumes(csi.Options{})
+	v.configure(`{}`)
+	v.start(through(unserved("/apis/snapshot.storage.k8s.io/v1")))
+	name, handle := v.uploads("data")
+	ended := v.settles(world.DataUpload, name, world.Failed)
+	require.Contains(t, ended.Status.Message, "snapshot.storage.k8s.io is not installed")
+	require.Contains(t, v.driver.Handles(), handle)
+}
+
+// unserved is an API server that does not know a path.
+func unserved(path string) transport.WrapperFunc {
+	return func(next http.RoundTripper) http.RoundTripper {
+		return roundTripper(func(request *http.Request) (*http.Response, error) {
+			if request.URL.Path != path {
+				return next.RoundTrip(request)
+			}
+			return &http.Response{
+				StatusCode: http.StatusNotFound, Header: http.Header{}, Request: request, Body: io.NopCloser(strings.NewReader("404 page not found")),
+			}, nil
+		})
+	}
+}
+
+func TestAnUploadIsCanceledInWhicheverPhaseItIs(t *testing.T) {
+	tests := map[string]struct {
+		ready time.Duration // of the snapshot
+		phase world.Phase
+		begun func(v *volumes) // before it is created
+	}{
+		"waiting for its snapshot": {ready: time.Hour, phase: world.Accepted},
+		"waiting for a slot": {phase: world.Prepared, begun: func(v *volumes) {
+			v.reaches(world.PodVolumeBackup, v.transfer(), world.InProgress)
+		}},
+		"being moved": {phase: world.InProgress},
+	}
+	for name, test := range tests {
+		t.Run(name, func(t *testing.T) {
+			v := newSite(t, time.Minute).volumes(csi.Options{ReadyDelay: test.ready})
+			v.configure(`{}`)
+			v.start()
+			if test.begun != nil {
+				test.begun(v)
+			}
+			upload, handle := v.uploads("data")
+			v.reaches(world.DataUpload, upload, test.phase)
+			if test.phase == world.InProgress {
+				v.says("Data-Path-Started", upload)
+			}
+			require.NoError(t, v.Transfers(world.DataUpload).Cancel(v.soon(), upload))
+			v.uploaded(upload, handle, world.Canceled)
+		})
+	}
+}
+
+func TestAnUploadThatIsDeletedWhileItIsMovedLeavesNothing(t *testing.T) {
+	v := newSite(t, time.Minute).volumes(csi.Options{})
+	v.configure(`{}`)
+	v.start()
+	history, err := v.Record(t.Context())
+	require.NoError(t, err)
+	name, handle := v.uploads("data")
+	v.path(history, name, world.InProgress)
+	v.says("Data-Path-Started", name)
+	require.NoError(t, v.Transfers(world.DataUpload).Delete(v.soon(), name))
+	require.Contains(t, v.path(history, name, world.Gone), world.Canceled)
+	require.NoError(t, v.WaitContentGone(v.soon(), name))
+	require.Equal(t, 1, v.driver.Deletions(handle))
+	v.noSnapshots()
+	v.nothingLeft()
 }

@@ -52,6 +52,43 @@ func cpuOf(pid int) (time.Duration, error) {
 	return ticks * clockTick, nil
 }
 
+// ticks are what the processors of the machine have spent since it was started, in units of clockTick.
+type ticks struct{ idle, all int64 }
+
+// busy is the share of the time since earlier in which they were not idle, 0 to 1.
+func (t ticks) busy(earlier ticks) float64 {
+	if t.all <= earlier.all {
+		return 0
+	}
+	return 1 - float64(t.idle-earlier.idle)/float64(t.all-earlier.all)
+}
+
+// machineTicks reads the first line of /proc/stat, whose times are user, nice, system, idle, iowait, irq, softirq, steal.
+func machineTicks() (ticks, error) {
+	text, err := os.ReadFile("/proc/stat")
+	if err != nil {
+		return ticks{}, fmt.Errorf("read times of processors: %w", err)
+	}
+	line, _, _ := strings.Cut(string(text), "\n")
+	const times, idle, wait = 8, 3, 4
+	fields := strings.Fields(line)
+	if len(fields) <= times {
+		return ticks{}, fmt.Errorf("read times of processors: /proc/stat begins with %q", line)
+	}
+	var sum ticks
+	for i, field := range fields[1 : times+1] {
+		n, err := strconv.ParseInt(field, 10, 64)
+		if err != nil {
+			return ticks{}, fmt.Errorf("read times of processors: %w", err)
+		}
+		sum.all += n
+		if i == idle || i == wait {
+			sum.idle += n
+		}
+	}
+	return sum, nil
+}
+
 // statOf are the fields of /proc/PID/stat behind the name, which may have spaces in it.
 func statOf(pid int) ([]string, error) {
 	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))

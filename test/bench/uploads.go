@@ -39,6 +39,7 @@ type carried struct {
 	ends        []time.Time   // of movers, as a watch saw them
 	calls       figures.Calls // of all agents together
 	cpu         time.Duration // of all agents together
+	busy        float64       // share of the machine's processor time that anybody used, 0 to 1
 }
 
 // fleet is a site with storage, and an agent on each node.
@@ -184,7 +185,7 @@ func (f *fleet) observe(ctx context.Context, seen *carried, create func() error)
 	if err != nil {
 		return err
 	}
-	before, err := f.cpu()
+	before, err := f.usage()
 	if err != nil {
 		return err
 	}
@@ -192,27 +193,32 @@ func (f *fleet) observe(ctx context.Context, seen *carried, create func() error)
 	if err := errors.Join(create(), <-phases, <-ends); err != nil {
 		return err
 	}
-	after, err := f.cpu()
+	after, err := f.usage()
 	if err != nil {
 		return err
 	}
-	seen.cpu = after - before
+	seen.cpu, seen.busy = after.agents-before.agents, after.machine.busy(before.machine)
 	records, err := f.stage.plane.Audit(ctx, cluster.Query{User: f.user(), Since: begun})
 	seen.calls = figures.CountCalls(records)
 	return err
 }
 
-// cpu is what all agents have used.
-func (f *fleet) cpu() (time.Duration, error) {
-	var sum time.Duration
+// usage is how much processor time was used so far.
+type usage struct {
+	agents  time.Duration // all of them together
+	machine ticks
+}
+
+func (f *fleet) usage() (sum usage, err error) {
 	for _, agent := range f.agents {
 		used, err := cpuOf(agent.pid)
 		if err != nil {
-			return 0, err
+			return sum, err
 		}
-		sum += used
+		sum.agents += used
 	}
-	return sum, nil
+	sum.machine, err = machineTicks()
+	return sum, err
 }
 
 // claims are those that get uploaded, all bound.

@@ -6,22 +6,38 @@ import (
 
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
+	networkingv1 "k8s.io/api/networking/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/intstr"
 )
 
 const (
-	// HostPodsVolume names the kubelet's pods directory in the DaemonSet. Velero uses this name, and
-	// the agent reads the directory from here, whether it mounts the volume or not.
+	// HostPodsVolume names the kubelet's pods directory in the DaemonSet. Velero uses this name, and the agent
+	// reads from here where that directory is, whether it mounts the volume or not. Without the volume it is
+	// below DefaultKubeletRoot.
 	HostPodsVolume = "host-pods"
 	// HostPodsMount is where the agent sees that directory when it looks for volumes itself.
 	HostPodsMount = "/host_pods"
 	// MetricsPort serves /metrics, /healthz and /readyz; Velero's node-agent has its metrics there too.
 	MetricsPort = 8085
+	// DefaultKubeletRoot is the kubelet's own default of --root-dir.
+	DefaultKubeletRoot = "/var/lib/kubelet"
 )
 
 // nonroot is the uid and gid of the distroless image's own user.
 const nonroot int64 = 65532
+
+// DefaultResources are what an agent asks for and the most memory that it gets. What it holds grows with the
+// movers of its node, and in the coordinator with the transfers that are under way.
+func DefaultResources() corev1.ResourceRequirements {
+	return corev1.ResourceRequirements{
+		Requests: corev1.ResourceList{
+			corev1.ResourceCPU: resource.MustParse("20m"), corev1.ResourceMemory: resource.MustParse("64Mi"),
+		},
+		Limits: corev1.ResourceList{corev1.ResourceMemory: resource.MustParse("512Mi")},
+	}
+}
 
 func daemonSet(o Options) *appsv1.DaemonSet {
 	labels := map[string]string{"component": "velero", "name": DaemonSetName, RoleLabel: DaemonSetName}
@@ -33,7 +49,7 @@ func daemonSet(o Options) *appsv1.DaemonSet {
 			// takes that DaemonSet's place.
 			Selector: &metav1.LabelSelector{MatchLabels: map[string]string{"name": DaemonSetName}},
 			Template: corev1.PodTemplateSpec{
-				ObjectMeta: metav1.ObjectMeta{Labels: labels},
+				ObjectMeta: metav1.ObjectMeta{Labels: with(o.Labels, labels), Annotations: with(scraped(), o.Annotations)},
 				Spec:       podSpec(o),
 			},
 		},
@@ -43,16 +59,27 @@ func daemonSet(o Options) *appsv1.DaemonSet {
 func podSpec(o Options) corev1.PodSpec {
 	return corev1.PodSpec{
 		ServiceAccountName: ServiceAccountName,
+		PriorityClassName:  o.PriorityClass,
 		NodeSelector:       map[string]string{corev1.LabelOSStable: string(corev1.Linux)},
 		SecurityContext:    podSecurity(o.HostPath),
 		Containers:         []corev1.Container{container(o)},
-		Volumes: []corev1.Volume{{
-			Name: HostPodsVolume,
-			VolumeSource: corev1.VolumeSource{HostPath: &corev1.HostPathVolumeSource{
-				Path: path.Join(cmp.Or(o.KubeletRoot, "/var/lib/kubelet"), "pods"),
-			}},
-		}},
+		Volumes:            volumes(o),
 	}
+}
+
+// volumes are none where the agent derives every path from the default root: Pod Security "restricted", and
+// "baseline" too, forbid a pod to name a path of the host, even one that it does not mount.
+func volumes(o Options) []corev1.Volume {
+	root := cmp.Or(o.KubeletRoot, DefaultKubeletRoot)
+	if root == DefaultKubeletRoot && !o.HostPath {
+		return nil
+	}
+	return []corev1.Volume{{
+		Name: HostPodsVolume,
+		VolumeSource: corev1.VolumeSource{
+			HostPath: &corev1.HostPathVolumeSource{Path: path.Join(root, "pods")},
+		},
+	}}
 }
 
 func container(o Options) corev1.Container {
@@ -67,6 +94,7 @@ func container(o Options) corev1.Container {
 		Ports:           []corev1.ContainerPort{{Name: "metrics", ContainerPort: MetricsPort}},
 		LivenessProbe:   probe("/healthz"),
 		ReadinessProbe:  probe("/readyz"),
+		Resources:       resources(o),
 		VolumeMounts:    mounts(o.HostPath),
 		SecurityContext: containerSecurity(),
 	}
@@ -85,7 +113,17 @@ func args(o Options) []string {
 	if o.HostPath {
 		list = append(list, "--host-path")
 	}
+	if o.Features != "" {
+		list = append(list, "--features="+o.Features)
+	}
 	return list
+}
+
+func resources(o Options) corev1.ResourceRequirements {
+	if len(o.Resources.Requests)+len(o.Resources.Limits) == 0 {
+		return DefaultResources()
+	}
+	return o.Resources
 }
 
 func fromField(name, field string) corev1.EnvVar {
@@ -134,5 +172,22 @@ func containerSecurity() *corev1.SecurityContext {
 		AllowPrivilegeEscalation: new(false),
 		ReadOnlyRootFilesystem:   new(true),
 		Capabilities:             &corev1.Capabilities{Drop: []corev1.Capability{"ALL"}},
+	}
+}
+
+// networkPolicy lets nobody reach the agents but at the port of their metrics and probes. Where they may connect to
+// is left open: no selector names the API server.
+func networkPolicy(namespace string) *networkingv1.NetworkPolicy {
+	port, protocol := intstr.FromInt32(MetricsPort), corev1.ProtocolTCP
+	return &networkingv1.NetworkPolicy{
+		TypeMeta:   metav1.TypeMeta{APIVersion: networkingv1.SchemeGroupVersion.String(), Kind: "NetworkPolicy"},
+		ObjectMeta: meta(namespace, DaemonSetName),
+		Spec: networkingv1.NetworkPolicySpec{
+			PodSelector: metav1.LabelSelector{MatchLabels: map[string]string{"name": DaemonSetName}},
+			PolicyTypes: []networkingv1.PolicyType{networkingv1.PolicyTypeIngress},
+			Ingress: []networkingv1.NetworkPolicyIngressRule{{
+				Ports: []networkingv1.NetworkPolicyPort{{Protocol: &protocol, Port: &port}},
+			}},
+		},
 	}
 }

@@ -1,8 +1,10 @@
-// Package deploy makes the typed objects of a Lateen installation. It is pure: it talks to no API
-// server, reads no flags, and imports nothing else of Lateen.
+// Package deploy makes the typed objects of an installation. It is pure: it talks to no API server, reads no
+// flags, and imports nothing else of Lateen.
 package deploy
 
 import (
+	"maps"
+
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -26,19 +28,23 @@ const (
 	CoordinatorLease = "lateen-coordinator"
 )
 
-// Options is what differs between installations.
+// Options is what differs between installations of Lateen's agent.
 type Options struct {
-	Namespace                 string // Velero's namespace; Lateen lives in it
-	Image                     string // the image of this repository's Dockerfile
-	NodeAgentConfigMap        string // name of Velero's node-agent ConfigMap; empty: Velero's defaults
-	BackupRepositoryConfigMap string // name of the ConfigMap that Velero's server has too; empty: Velero's defaults
-	KubeletRoot               string // the kubelet's --root-dir; empty: /var/lib/kubelet
-	HostPath                  bool   // find volumes by looking under the kubelet's pods directory, as uid 0
+	Namespace                 string                      // Velero's namespace; Lateen lives in it
+	Image                     string                      // the image of this repository's Dockerfile
+	NodeAgentConfigMap        string                      // name of Velero's node-agent ConfigMap; empty: Velero's defaults
+	BackupRepositoryConfigMap string                      // name of the ConfigMap that Velero's server has too; empty: Velero's defaults
+	KubeletRoot               string                      // the kubelet's --root-dir; empty: /var/lib/kubelet
+	HostPath                  bool                        // find volumes by looking under the kubelet's pods directory, as uid 0
+	PriorityClass             string                      // of the agent's pods; empty: the cluster's default
+	Features                  string                      // Velero's feature flags, separated by commas
+	Labels, Annotations       map[string]string           // of the agent's pods, besides those that they must have
+	Resources                 corev1.ResourceRequirements // of the agent's container; empty: DefaultResources
 }
 
-// Objects are all objects of an installation, in the order in which to create them.
+// Objects are all objects of Lateen's agent, in the order in which to create them.
 func Objects(o Options) []runtime.Object {
-	return append(Access(o.Namespace), daemonSet(o))
+	return append(Access(o.Namespace), networkPolicy(o.Namespace), daemonSet(o))
 }
 
 // Access are the objects that let an agent in Velero's namespace do its work, and no more: its
@@ -66,5 +72,23 @@ func meta(namespace, name string) metav1.ObjectMeta {
 		Namespace: namespace,
 		Name:      name,
 		Labels:    map[string]string{"component": "velero", "app.kubernetes.io/part-of": "lateen"},
+	}
+}
+
+// with is what a user wants and what must be; where both name something, what must be wins.
+func with(wanted, must map[string]string) map[string]string {
+	all := maps.Clone(wanted)
+	if all == nil {
+		all = map[string]string{}
+	}
+	maps.Copy(all, must)
+	return all
+}
+
+// scraped are the annotations by which a Prometheus that is configured so finds pods, as `velero install` has
+// them on the server's.
+func scraped() map[string]string {
+	return map[string]string{
+		"prometheus.io/scrape": "true", "prometheus.io/port": "8085", "prometheus.io/path": "/metrics",
 	}
 }

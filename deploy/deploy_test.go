@@ -10,7 +10,9 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+	corev1 "k8s.io/api/core/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
 	"k8s.io/apimachinery/pkg/runtime"
 	"sigs.k8s.io/yaml"
 
@@ -28,7 +30,7 @@ func TestInstallation(t *testing.T) {
 			options: deploy.Options{Namespace: "velero", Image: "example.test/lateen:v1"},
 			golden:  "default.yaml",
 		},
-		"with the host path, ConfigMaps and another kubelet root, each shows where it belongs": {
+		"with the host path, ConfigMaps, another kubelet root and all that a user may add, each shows where it belongs": {
 			options: deploy.Options{
 				Namespace:                 "backups",
 				Image:                     "example.test/lateen:v1",
@@ -36,6 +38,13 @@ func TestInstallation(t *testing.T) {
 				BackupRepositoryConfigMap: "repository-config",
 				KubeletRoot:               "/data/kubelet",
 				HostPath:                  true,
+				PriorityClass:             "backup-agent",
+				Features:                  "EnableCSI",
+				Labels:                    map[string]string{"team": "storage", "role": "may-not-be-changed"},
+				Annotations:               map[string]string{"prometheus.io/scrape": "false", "team": "storage"},
+				Resources: corev1.ResourceRequirements{
+					Limits: corev1.ResourceList{corev1.ResourceMemory: resource.MustParse("1Gi")},
+				},
 			},
 			golden: "hostpath.yaml",
 		},
@@ -107,7 +116,9 @@ func render(t *testing.T, objects []runtime.Object) []byte {
 	t.Helper()
 	documents := make([][]byte, 0, len(objects))
 	for _, object := range objects {
-		document, err := yaml.Marshal(object)
+		manifest, err := deploy.Manifest(object)
+		require.NoError(t, err)
+		document, err := yaml.Marshal(manifest)
 		require.NoError(t, err)
 		documents = append(documents, document)
 	}

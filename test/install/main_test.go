@@ -1,0 +1,26 @@
+// Package install tries on a real control plane what operators install Lateen with.
+package install
+
+import (
+	"context"
+	"os"
+	"testing"
+	"time"
+
+	"github.com/lateen-project/lateen/test/cluster"
+)
+
+// plane is the one control plane of this test binary; TestMain sets it.
+var plane *cluster.Cluster
+
+func TestMain(m *testing.M) {
+	os.Exit(cluster.Main(m, os.Stderr, &plane))
+}
+
+// soon bounds one wait.
+func soon(t *testing.T) context.Context {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
+	t.Cleanup(cancel)
+	return ctx
+}

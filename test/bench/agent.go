@@ -89,16 +89,18 @@ func (a *agent) untilReady(ctx context.Context) error {
 	}
 }
 
-// while is a context that ends when the agent does.
-func (a *agent) while(ctx context.Context) (context.Context, func()) {
+// while is a context that ends when one of the agents does.
+func while(ctx context.Context, agents ...*agent) (context.Context, func()) {
 	ctx, cancel := context.WithCancelCause(ctx)
-	go func() {
-		select {
-		case <-ctx.Done():
-		case <-a.ended:
-			cancel(fmt.Errorf("the agent ended by itself: %w", a.err))
-		}
-	}()
+	for _, a := range agents {
+		go func() {
+			select {
+			case <-ctx.Done():
+			case <-a.ended:
+				cancel(fmt.Errorf("the agent ended by itself: %w; its log ends with:\n%s", a.err, a.tail()))
+			}
+		}()
+	}
 	return ctx, func() { cancel(nil) }
 }
 

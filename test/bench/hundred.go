@@ -54,7 +54,7 @@ func (s *stage) runHundred(ctx context.Context, name string, movers time.Duratio
 // transfer creates the backups, and returns what was seen until the agent had nothing left to do.
 func (s *site) transfer(ctx context.Context, agent *agent, pod *corev1.Pod) (*hundred, error) {
 	seen := &hundred{}
-	watching, stop := agent.while(ctx)
+	watching, stop := while(ctx, agent)
 	defer stop()
 	phases, err := s.phases(watching, world.PodVolumeBackup, backups, &seen.transitions)
 	if err != nil {

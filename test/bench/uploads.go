@@ -66,7 +66,7 @@ func (s *stage) carry(ctx context.Context, load load) (*carried, error) {
 	}
 	seen := &carried{load: load}
 	if err := f.carry(ctx, seen); err != nil {
-		return nil, fmt.Errorf("%w; the log of agent %s ends with:\n%s", err, f.site.nodes[0].Name(), f.agents[0].tail())
+		return nil, fmt.Errorf("%w; the log of agent %s ends with:\n%s", err, f.nodes[0].Name(), f.agents[0].tail())
 	}
 	for _, agent := range f.agents {
 		agent.kill() // or it would disturb what comes next
@@ -105,10 +105,10 @@ func (f *fleet) storage(ctx context.Context) error {
 
 // launch starts the agents, and returns when one of them coordinates and the pods that stand for them are Ready.
 func (f *fleet) launch(ctx context.Context) error {
-	f.agents = make([]*agent, len(f.site.nodes))
+	f.agents = make([]*agent, len(f.nodes))
 	const atOnce = 4 // of processes that start
 	err := inParallel(len(f.agents), atOnce, func(i int) error {
-		on := f.site.nodes[i]
+		on := f.nodes[i]
 		if _, err := f.NodeAgentPod(ctx, on.Name(), world.Ready); err != nil {
 			return err
 		}
@@ -172,11 +172,8 @@ func (f *fleet) carry(ctx context.Context, seen *carried) error {
 
 // observe adds what is seen of the uploads that create makes.
 func (f *fleet) observe(ctx context.Context, seen *carried, create func() error) error {
-	for _, agent := range f.agents {
-		watching, stop := agent.while(ctx)
-		defer stop()
-		ctx = watching
-	}
+	ctx, stop := while(ctx, f.agents...)
+	defer stop()
 	phases, err := f.phases(ctx, world.DataUpload, f.load.uploads, &seen.transitions)
 	if err != nil {
 		return err

@@ -208,11 +208,14 @@ func TestARehearsalOfAPodWhoseClassIsGoneIsNotPaidForTwice(t *testing.T) {
 		require.Equal(t, "low", class)
 		require.Empty(t, pod.Spec.PriorityClassName)
 	}
+	made := 0
+	e.Made = func(*corev1.Pod) { made++ }
 	p := planner{exposer: e, move: movement()}
 	require.NoError(t, p.rehearse(t.Context()))
-	require.Zero(t, rejected, "no pod has been made yet")
+	require.Zero(t, rejected+made, "no pod has been made yet")
 	require.NoError(t, e.ensurePod(t.Context(), p.plan.Pod))
 	require.Equal(t, 1, rejected)
+	require.Equal(t, 1, made)
 	require.Equal(t, "rehearse create pods, get priorityclasses, rehearse create pods, create pods", strings.Join(requests(client), ", "))
 }
 

@@ -31,6 +31,8 @@ type Exposer struct {
 	// Rejected is told of each mover that had to be made without the class, because the class was
 	// deleted after it had been resolved.
 	Rejected func(ctx context.Context, mover *corev1.Pod, class string)
+	// Made is told of each mover that was made; it may be nil.
+	Made func(mover *corev1.Pod)
 }
 
 // Found is what the caches have of an exposure.
@@ -71,33 +73,37 @@ func (e *Exposer) Ensure(ctx context.Context, move build.Movement) (waits string
 
 // ensurePod makes the mover pod, or takes the one that exists.
 func (e *Exposer) ensurePod(ctx context.Context, pod *corev1.Pod) error {
-	made, err := e.create(ctx, pod, metav1.CreateOptions{})
-	switch class := e.Settings.PriorityClass; {
+	wanted, made, err := e.create(ctx, pod, metav1.CreateOptions{})
+	switch {
 	case apierrors.IsAlreadyExists(err):
 		return e.adopt(ctx, pod)
 	case err != nil:
 		return err
-	case made.Spec.PriorityClassName != class:
-		e.Rejected(ctx, made, class)
+	case wanted.Spec.PriorityClassName != e.Settings.PriorityClass:
+		e.Rejected(ctx, wanted, e.Settings.PriorityClass)
+	}
+	if e.Made != nil {
+		e.Made(made)
 	}
 	return nil
 }
 
 // create makes a pod as wanted, or without its priority class if that is the reason for a refusal. Admission
-// says 403 for a missing class as for a quota, so the class is looked up to tell them apart.
-func (e *Exposer) create(ctx context.Context, pod *corev1.Pod, options metav1.CreateOptions) (*corev1.Pod, error) {
+// says 403 for a missing class as for a quota, so the class is looked up to tell them apart. It returns what
+// was wanted in the end, and what the API server made of it.
+func (e *Exposer) create(ctx context.Context, pod *corev1.Pod, options metav1.CreateOptions) (wanted, made *corev1.Pod, err error) {
 	pods := e.Client.CoreV1().Pods(pod.Namespace)
-	_, err := pods.Create(ctx, pod, options)
+	made, err = pods.Create(ctx, pod, options)
 	if class := pod.Spec.PriorityClassName; apierrors.IsForbidden(err) && class != "" {
 		missing, unknown := priority.MissingNow(ctx, class, func(ctx context.Context, name string) (*schedulingv1.PriorityClass, error) {
 			return e.Client.SchedulingV1().PriorityClasses().Get(ctx, name, metav1.GetOptions{})
 		})
 		if unknown == nil && missing {
 			pod = build.WithoutPriorityClass(pod)
-			_, err = pods.Create(ctx, pod, options)
+			made, err = pods.Create(ctx, pod, options)
 		}
 	}
-	return pod, failed("create mover pod "+pod.Name, err)
+	return pod, made, failed("create mover pod "+pod.Name, err)
 }
 
 // failed says what failed; an object that the API server calls invalid will never be made.

@@ -58,7 +58,7 @@ func (p *planner) rehearse(ctx context.Context) error {
 	if err := p.make(ctx); err != nil {
 		return err
 	}
-	pod, err := p.exposer.create(ctx, p.plan.Pod, metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}})
+	pod, _, err := p.exposer.create(ctx, p.plan.Pod, metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}})
 	if apierrors.IsAlreadyExists(err) {
 		return p.exposer.adopt(ctx, p.plan.Pod)
 	}

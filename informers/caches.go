@@ -46,6 +46,7 @@ type Caches struct {
 	Claims            *Informer[*corev1.PersistentVolumeClaim]
 
 	all  []informer
+	made madePods
 	lock sync.RWMutex
 	term *Term // nil while this agent does not coordinate
 }
@@ -78,7 +79,8 @@ func NewCaches(kube kubernetes.Interface, velero *Velero, want Selection) (*Cach
 	if b.err != nil {
 		return nil, b.err
 	}
-	return c, c.index()
+	_, err := c.Movers.Handle(c.made.heard)
+	return c, errors.Join(err, c.index())
 }
 
 // Indexes.
@@ -147,7 +149,11 @@ func (c *Caches) Run(ctx context.Context) { run(ctx, c.all) }
 // Synced are done when the caches hold what the API server had at the start.
 func (c *Caches) Synced() []cache.DoneChecker { return synced(c.all) }
 
-// Mover is the pod of that key, from whichever cache has the newest one; nil if none has it.
+// Made notes a mover that this agent has made, as the API server has answered it.
+func (c *Caches) Made(mover *corev1.Pod) { c.made.add(mover) }
+
+// Mover is the pod of that key, from whichever cache has the newest one, or as it was made if none can know of
+// it yet; nil if there is none.
 func (c *Caches) Mover(key string) *corev1.Pod {
 	caches := []*Informer[*corev1.Pod]{c.Here, c.Movers}
 	if term := c.Term(); term != nil {
@@ -158,6 +164,9 @@ func (c *Caches) Mover(key string) *corev1.Pod {
 		if pod, ok := pods.Get(key); ok && (newest == nil || Newer(pod, newest)) {
 			newest = pod
 		}
+	}
+	if newest == nil {
+		return c.made.get(key, c.Movers.version())
 	}
 	return newest
 }

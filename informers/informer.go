@@ -158,3 +158,6 @@ func sameVersion[T Object](before, after any) bool {
 
 func (i *Informer[T]) run(ctx context.Context)   { i.shared.RunWithContext(ctx) }
 func (i *Informer[T]) synced() cache.DoneChecker { return i.shared.HasSyncedChecker() }
+
+// version is how far the watch has come.
+func (i *Informer[T]) version() string { return i.shared.LastSyncResourceVersion() }

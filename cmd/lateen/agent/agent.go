@@ -222,6 +222,7 @@ func (p *parts) exposer() *exposer.Exposer {
 		Snapshots: p.snapshots,
 		Source:    p.caches.Pod,
 		Rejected:  p.rejected,
+		Made:      p.caches.Made,
 	}
 }
 

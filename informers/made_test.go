@@ -1,0 +1,47 @@
+package informers
+
+import (
+	"testing"
+	"testing/synctest"
+
+	"github.com/stretchr/testify/require"
+	corev1 "k8s.io/api/core/v1"
+)
+
+func TestAMoverThatWasMadeIsThereUntilTheCacheKnowsBetter(t *testing.T) {
+	tests := map[string]struct {
+		then func(f *feed) // at version 5; the pod was made at version 7
+		is   string
+	}{
+		"while it hears nothing":            {then: func(*feed) {}, is: "made"},
+		"while it hears of what was before": {then: func(f *feed) { f.set(pod("b")) }, is: "made"},
+		"until it has the pod":              {then: func(f *feed) { f.version = 6; f.set(pod("a", ofUID("1"), labelled("running"))) }, is: "running"},
+		"until the pod is gone again": {is: "absent", then: func(f *feed) {
+			f.version = 6
+			f.set(pod("a", ofUID("1")))
+			f.remove(pod("a"))
+		}},
+		"until it has heard of what was later": {then: func(f *feed) { f.version = 9; f.set(pod("b")) }, is: "absent"},
+	}
+	for name, test := range tests {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				f := newFeed(pod("b"))
+				f.version = 5
+				caches := &Caches{Movers: podInformer(t, f, Scope{}), Here: podInformer(t, newFeed(), Scope{})}
+				_, err := caches.Movers.Handle(caches.made.heard)
+				require.NoError(t, err)
+				running(t, caches.Movers, caches.Here)
+				require.Nil(t, caches.Mover("velero/a"))
+				caches.Made(pod("a", ofUID("1"), labelled("made"), func(pod *corev1.Pod) { pod.ResourceVersion = "7" }))
+				test.then(f)
+				synctest.Wait()
+				is := "absent"
+				if found := caches.Mover("velero/a"); found != nil {
+					is = found.Labels["is"]
+				}
+				require.Equal(t, test.is, is)
+			})
+		})
+	}
+}

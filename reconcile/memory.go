@@ -31,6 +31,7 @@ type recollection[T any] struct {
 	removed   []types.UID
 	logged    types.UID // the mover whose log was kept last
 	delivered bool
+	reserved  bool      // all that delivery waits for is that its target is bound
 	clean     bool      // nothing is left of its snapshots
 	since     time.Time // when the phase began, to better than the second of the API's timestamps
 }
@@ -172,6 +173,26 @@ func (m *memory[T]) toLog(key string, mover types.UID) bool {
 	first := kept.logged != mover
 	kept.logged = mover
 	return first
+}
+
+// isGoing tells whether some of what was found has been deleted, and is only not gone yet.
+func (m *memory[T]) isGoing(key string, found exposer.Found) bool {
+	left := m.toRemove(key, found)
+	return left.Pod != found.Pod || len(left.Claims) < len(found.Claims)
+}
+
+// delivers notes how far a delivery has come that is not done: what was found has been deleted.
+func (m *memory[T]) delivers(key string, found exposer.Found) {
+	m.wasRemoved(key, found)
+	m.lock.Lock()
+	defer m.lock.Unlock()
+	m.of(key).reserved = found.Pod == nil && len(found.Claims) == 0
+}
+
+func (m *memory[T]) isReserved(key string) bool {
+	m.lock.Lock()
+	defer m.lock.Unlock()
+	return m.of(key).reserved
 }
 
 // wasDelivered notes that what was restored is where it belongs.

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 
+	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -88,12 +89,19 @@ func (t *Transfers[T]) expose(ctx context.Context, s *subject[T]) error {
 func (t *Transfers[T]) deliver(ctx context.Context, s *subject[T]) error {
 	target := types.NamespacedName{Namespace: s.move.Source.Target.Namespace, Name: s.move.Source.Target.Claim}
 	t.Targets.Follow(s.object.GetUID(), target, func() { t.Wake(s.key) })
+	found := t.found(s)
+	if t.memory.isGoing(s.key, found) || t.memory.isReserved(s.key) && t.binds(s) {
+		return nil // an event tells of the end of that; until then there is nothing to ask for
+	}
 	t.keepLog(ctx, s)
-	done, waits, err := t.Exposer.Deliver(ctx, s.move, t.found(s))
+	done, waits, err := t.Exposer.Deliver(ctx, s.move, found)
 	if hopeless := (*exposer.HopelessError)(nil); errors.As(err, &hopeless) {
 		return t.keep(ctx, s, hopeless.Error())
 	}
 	t.memory.met(s.key, waits, err)
+	if err == nil && !done {
+		t.memory.delivers(s.key, found)
+	}
 	if err != nil || !done {
 		klog.FromContext(ctx).V(4).Info("Not delivered yet", "waitsFor", waits)
 		return err
@@ -101,6 +109,12 @@ func (t *Transfers[T]) deliver(ctx context.Context, s *subject[T]) error {
 	t.memory.wasDelivered(s.key)
 	t.Wake(s.key)
 	return nil
+}
+
+// binds tells whether Kubernetes has yet to bind a target claim that names its volume.
+func (t *Transfers[T]) binds(s *subject[T]) bool {
+	claim, _ := t.Targets.Claim(s.object.GetUID())
+	return claim != nil && claim.DeletionTimestamp == nil && claim.Spec.VolumeName != "" && claim.Status.Phase != corev1.ClaimBound
 }
 
 // keep gives a delivery up without losing what was restored.

@@ -203,8 +203,9 @@ func (s *site) moversMade(name string) int {
 }
 
 // mostReads is how often an agent may read the same thing, be it the same pod in three steps that follow
-// each other, or what is left of a snapshot each time when another part of it is gone. Who polls reads more often.
-const mostReads = 4
+// each other, a claim before each step that cannot be taken back, or what is left of a snapshot when another part
+// of it is gone. Who polls reads more often.
+const mostReads = 5
 
 // checkRequests fails the test for every request that RBAC has denied, and for polling.
 func (s *site) checkRequests() {

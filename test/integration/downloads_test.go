@@ -1,0 +1,220 @@
+package integration
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	velerov2alpha1 "github.com/vmware-tanzu/velero/pkg/apis/velero/v2alpha1"
+	corev1 "k8s.io/api/core/v1"
+	storagev1 "k8s.io/api/storage/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/lateen-project/lateen/cmd/lateen/agent"
+	"github.com/lateen-project/lateen/test/cluster"
+	"github.com/lateen-project/lateen/test/csi"
+	"github.com/lateen-project/lateen/test/world"
+)
+
+// target makes a claim as Velero's server restores one.
+func (v *volumes) target(change ...func(*corev1.PersistentVolumeClaim)) *corev1.PersistentVolumeClaim {
+	v.Helper()
+	claim, err := v.TargetClaim(v.soon(), "restored", v.class, change...)
+	require.NoError(v, err)
+	return claim
+}
+
+// download creates a DataDownload into a claim, which need not exist.
+func (v *volumes) download(target *corev1.PersistentVolumeClaim, change ...func(*velerov2alpha1.DataDownload)) string {
+	v.Helper()
+	restore, err := v.Restore(v.soon(), "nightly")
+	require.NoError(v, err)
+	made, err := v.DataDownload(v.soon(), restore, target, "snapshot", change...)
+	require.NoError(v, err)
+	return made.Name
+}
+
+// delivered waits for a DataDownload to complete and for its target to have what was restored, as a volume like any other.
+func (v *volumes) delivered(name string) {
+	v.Helper()
+	ended := v.settles(world.DataDownload, name, world.Completed)
+	require.EqualValues(v, 1000, ended.Status.Progress.BytesDone)
+	require.Empty(v, ended.Status.Message)
+	target, err := v.WaitClaim(v.soon(), v.Apps, "restored", world.Bound)
+	require.NoError(v, err)
+	volume, err := v.WaitVolume(v.soon(), target.Spec.VolumeName, func(volume *corev1.PersistentVolume) bool {
+		return volume.Spec.PersistentVolumeReclaimPolicy == corev1.PersistentVolumeReclaimDelete
+	})
+	require.NoError(v, err)
+	require.Equal(v, target.UID, volume.Spec.ClaimRef.UID)
+	require.NotContains(v, volume.Annotations, "lateen.dev/reclaim-policy")
+	require.Subset(v, volume.Labels, target.Spec.Selector.MatchLabels)
+	v.nothingLeft()
+	v.noConflicts()
+}
+
+func TestARestoredVolumeIsDelivered(t *testing.T) {
+	v := newSite(t, 50*time.Millisecond, heard).volumes(csi.Options{})
+	v.configure(`{}`)
+	history, err := v.Record(t.Context())
+	require.NoError(t, err)
+	r := v.start()
+	name := v.download(v.target())
+	v.delivered(name)
+	require.Equal(t, []world.Phase{"", "Accepted", "Prepared", "InProgress", "Completed"}, v.path(history, name, "Completed"))
+	require.Equal(t, 1, r.metric("lateen_transfers_finished_total", "kind", "datadownload", "phase", "Completed", "reason", "completed"))
+	require.Len(t, v.driver.Volumes(), 1)
+	require.NoError(t, v.Kube.CoreV1().PersistentVolumeClaims(v.Apps).Delete(v.soon(), "restored", metav1.DeleteOptions{}))
+	volume := "pvc-" + strings.TrimPrefix(v.driver.Volumes()[0], "vol-")
+	require.NoError(t, v.WaitVolumeGone(v.soon(), volume), "it goes with its claim")
+	require.Empty(t, v.driver.Volumes())
+}
+
+func TestADownloadWaitsForTheConsumerOfItsClaim(t *testing.T) {
+	v := newSite(t, 50*time.Millisecond).volumes(csi.Options{}, world.WhenUsed)
+	v.configure(`{}`)
+	v.start()
+	name := v.download(v.target())
+	v.ends(v.transfer(), world.Completed) // the agent had the time to do something wrong
+	seen, err := v.Transfers(world.DataDownload).Get(v.soon(), name)
+	require.NoError(t, err)
+	require.Empty(t, seen.Status.Phase)
+	require.Empty(t, v.driver.Volumes())
+	user, err := v.SourcePod(v.soon(), "user", "", world.ClaimVolume("data", "restored"))
+	require.NoError(t, err)
+	v.delivered(name)
+	_, err = v.WaitPod(v.soon(), v.Apps, user.Name, world.Ready)
+	require.NoError(t, err, "it gets what it waited for")
+}
+
+func TestADownloadDoesNotWaitForAConsumerWhereTheConfigurationSaysSo(t *testing.T) {
+	v := newSite(t, 50*time.Millisecond).volumes(csi.Options{}, world.WhenUsed)
+	v.configure(`{"restorePVC":{"ignoreDelayBinding":true}}`)
+	v.start()
+	v.delivered(v.download(v.target()))
+}
+
+func TestADownloadWaitsForItsClaim(t *testing.T) {
+	v := newSite(t, 50*time.Millisecond).volumes(csi.Options{})
+	v.configure(`{}`)
+	v.start()
+	name := v.download(&corev1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{Name: "restored", Namespace: v.Apps, UID: "later"}})
+	v.ends(v.transfer(), world.Completed)
+	require.Zero(t, v.moversMade(name))
+	v.target()
+	v.delivered(name)
+}
+
+func TestADownloadThatCannotBeginFailsAndSaysWhy(t *testing.T) {
+	tests := map[string]struct {
+		class   func(*storagev1.StorageClass)
+		target  func(v *volumes) *corev1.PersistentVolumeClaim
+		message string
+	}{
+		"for want of a consumer": {class: world.WhenUsed, target: func(v *volumes) *corev1.PersistentVolumeClaim { return v.target() },
+			message: "restored has no consumer"},
+		"for want of its claim": {target: func(v *volumes) *corev1.PersistentVolumeClaim {
+			return &corev1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{Name: "never-made", Namespace: v.Apps, UID: "none"}}
+		}, message: "never-made does not exist"},
+		"because its claim has a volume": {target: func(v *volumes) *corev1.PersistentVolumeClaim { return v.claim("restored") },
+			message: "is bound to volume pvc-"},
+	}
+	for name, test := range tests {
+		t.Run(name, func(t *testing.T) {
+			v := newSite(t, 50*time.Millisecond).volumes(csi.Options{}, func(class *storagev1.StorageClass) {
+				if test.class != nil {
+					test.class(class)
+				}
+			})
+			v.configure(`{}`)
+			v.start(shortPrepare)
+			download := v.download(test.target(v))
+			ended := v.settles(world.DataDownload, download, world.Failed)
+			require.Contains(t, ended.Status.Message, test.message)
+			require.Zero(t, v.moversMade(download))
+			v.says("Failed", test.message)
+		})
+	}
+}
+
+func TestADownloadIsCanceledInWhicheverPhaseItIs(t *testing.T) {
+	tests := map[string]struct {
+		class func(*storagev1.StorageClass)
+		wait  func(v *volumes, name string)
+	}{
+		"waiting for a consumer": {class: world.WhenUsed, wait: func(*volumes, string) {}},
+		"waiting for its volume": {class: func(class *storagev1.StorageClass) { class.Provisioner = "of-nobody.example.com" },
+			wait: func(v *volumes, name string) { v.moverIs(name, func(*corev1.Pod) bool { return true }) }},
+		"being moved": {wait: func(v *volumes, name string) { v.says("Data-Path-Started", name) }},
+	}
+	for name, test := range tests {
+		t.Run(name, func(t *testing.T) {
+			v := newSite(t, time.Minute).volumes(csi.Options{}, func(class *storagev1.StorageClass) {
+				if test.class != nil {
+					test.class(class)
+				}
+			})
+			v.configure(`{}`)
+			v.start()
+			download := v.download(v.target())
+			test.wait(v, download)
+			require.NoError(t, v.Transfers(world.DataDownload).Cancel(v.soon(), download))
+			v.settles(world.DataDownload, download, world.Canceled)
+			v.nothingLeft()
+			require.Empty(t, v.driver.Volumes())
+		})
+	}
+}
+
+func TestAVolumeThatCannotBeDeliveredIsKeptAndNamed(t *testing.T) {
+	v := newSite(t, time.Second).volumes(csi.Options{})
+	v.retries = true // orphans are looked for again and again
+	v.configure(`{}`)
+	sweep := make(lookouts)
+	v.start(sweeps, through(sweep.wrap))
+	name := v.download(v.target())
+	v.reaches(world.DataDownload, name, world.InProgress)
+	require.NoError(t, v.Kube.CoreV1().PersistentVolumeClaims(v.Apps).Delete(v.soon(), "restored", metav1.DeleteOptions{}))
+	ended := v.settles(world.DataDownload, name, world.Failed)
+	handle := v.driver.Volumes()[0]
+	volume := "pvc-" + strings.TrimPrefix(handle, "vol-")
+	require.Contains(t, ended.Status.Message, "restored does not exist")
+	require.Contains(t, ended.Status.Message, "kept as PersistentVolume "+volume)
+	v.says("Failed", volume)
+	require.NoError(t, v.Transfers(world.DataDownload).Delete(v.soon(), name))
+	v.swept(sweep)
+	kept, err := v.WaitVolume(v.soon(), volume, func(volume *corev1.PersistentVolume) bool { return volume.Status.Phase == corev1.VolumeReleased })
+	require.NoError(t, err)
+	require.Equal(t, corev1.PersistentVolumeReclaimRetain, kept.Spec.PersistentVolumeReclaimPolicy)
+	require.Equal(t, name, kept.Labels["lateen.dev/kept"])
+	require.Empty(t, kept.OwnerReferences)
+	require.NotContains(t, kept.Labels, "lateen.dev/mover")
+	require.Equal(t, []string{handle}, v.driver.Volumes())
+}
+
+func TestADownloadGoesOnWhereACoordinatorStopped(t *testing.T) {
+	v := newSite(t, 50*time.Millisecond).volumes(csi.Options{})
+	v.configure(`{}`)
+	first := v.start(func(options *agent.Options) { options.Limits.PrepareTimeout = time.Minute })
+	name := v.download(v.target())
+	v.reaches(world.DataDownload, name, world.Accepted)
+	first.stop()
+	v.start()
+	v.delivered(name)
+	require.Equal(t, 1, v.moversMade(name))
+}
+
+func TestADownloadTakesFourteenWritesAndElevenReadsAtMost(t *testing.T) {
+	v := newSite(t, 50*time.Millisecond).volumes(csi.Options{})
+	v.mover.Silent = true // what it says costs a write each time
+	v.configure(`{}`)
+	v.start()
+	name, handle := v.uploads("first")
+	v.uploaded(name, handle, world.Completed) // the agent has started, and looked for orphans
+	before := len(v.requests(cluster.Query{}))
+	v.delivered(v.download(v.target()))
+	writes, reads := counted(v.requests(cluster.Query{})[before:])
+	require.LessOrEqual(t, len(writes), 14, "%v", writes)
+	require.LessOrEqual(t, len(reads), 11, "%v", reads)
+}

@@ -11,6 +11,7 @@ import (
 	velerov1 "github.com/vmware-tanzu/velero/pkg/apis/velero/v1"
 	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/rand"
 	"k8s.io/utils/ptr"
@@ -24,7 +25,8 @@ import (
 // fleet is a site of several nodes, of which site.node is the first.
 type fleet struct {
 	*site
-	nodes []*node.Node
+	nodes  []*node.Node
+	labels map[string]string // of all of them and of no other
 }
 
 // newFleet builds one for a test that runs beside others. A source pod is on the first node.
@@ -39,7 +41,7 @@ func newFleet(t *testing.T, takes time.Duration, count int, changes ...func(*nod
 	w, err := world.New(ctx, plane.Admin(), world.Options{NodeLabels: labels, KubeletRoot: kubelet})
 	require.NoError(t, err)
 	require.NoError(t, world.Apply(ctx, plane.Admin(), deploy.Access(w.Namespace)...))
-	f := &fleet{site: &site{T: t, World: w}}
+	f := &fleet{site: &site{T: t, World: w}, labels: labels}
 	f.mover, err = node.NewStandIn(plane.Admin(), takes)
 	require.NoError(t, err)
 	for i := range count {
@@ -113,3 +115,21 @@ func elsewhere(backup *velerov1.PodVolumeBackup) { backup.Spec.Node = "node-with
 
 // shortAbsence has the coordinator stand in for an agent after a second.
 func shortAbsence(options *agent.Options) { options.Absence = time.Second }
+
+func quantity(text string) resource.Quantity { return resource.MustParse(text) }
+
+// pushes creates a pod of a priority class on whichever node of the fleet, and returns its name.
+func (f *fleet) pushes(name, class, cpu string) string {
+	f.Helper()
+	_, err := f.Kube.CoreV1().Pods(f.Apps).Create(f.soon(), &corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{Name: name},
+		Spec: corev1.PodSpec{
+			NodeSelector: f.labels, PriorityClassName: class, TerminationGracePeriodSeconds: new(int64(1)),
+			Containers: []corev1.Container{{Name: "c", Image: "i", Resources: corev1.ResourceRequirements{
+				Requests: corev1.ResourceList{corev1.ResourceCPU: quantity(cpu)},
+			}}},
+		},
+	}, metav1.CreateOptions{})
+	require.NoError(f, err)
+	return name
+}

@@ -15,6 +15,7 @@ import (
 
 	"github.com/lateen-project/lateen/cmd/lateen/agent"
 	"github.com/lateen-project/lateen/test/cluster"
+	"github.com/lateen-project/lateen/test/csi"
 	"github.com/lateen-project/lateen/test/world"
 )
 
@@ -162,4 +163,24 @@ func (s *site) swept(l lookouts) {
 			require.Fail(s, "nobody looks for orphans")
 		}
 	}
+}
+
+func TestTheSnapshotsOfAnUploadThatVanishedAreSweptAway(t *testing.T) {
+	v := newSite(t, time.Minute).volumes(csi.Options{})
+	v.retries = true
+	v.configure(noRoom) // so that it stays Accepted
+	first := v.start()
+	name, handle := v.uploads("data")
+	v.moverIs(name, func(*corev1.Pod) bool { return true })
+	first.stop()
+	require.NoError(t, v.Transfers(world.DataUpload).Patch(v.soon(), name, `{"metadata":{"finalizers":null}}`))
+	require.NoError(t, v.Transfers(world.DataUpload).Delete(v.soon(), name))
+	require.Contains(t, v.driver.Handles(), handle)
+	r := v.start(sweeps)
+	require.NoError(t, v.WaitContentGone(v.soon(), name))
+	require.NoError(t, v.WaitSnapshotGone(v.soon(), v.Namespace, name))
+	require.Equal(t, 1, v.driver.Deletions(handle))
+	v.noSnapshots()
+	v.nothingLeft()
+	require.Equal(t, 1, r.metric("lateen_orphans_removed_total", "resource", "volumesnapshots"))
 }

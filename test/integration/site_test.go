@@ -196,10 +196,12 @@ func (s *site) requests(query cluster.Query) cluster.Records {
 	return records
 }
 
-// moversMade is how many mover pods agents have created for a PodVolumeBackup.
+// moversMade is how many mover pods agents have created for a transfer; a rehearsal is none.
 func (s *site) moversMade(name string) int {
 	s.Helper()
-	return len(s.requests(cluster.Query{Verbs: []string{"create"}, Resources: []string{"pods"}, Name: name}).Where(func(r cluster.Record) bool { return r.Code == 201 }))
+	return len(s.requests(cluster.Query{Verbs: []string{"create"}, Resources: []string{"pods"}, Name: name}).Where(func(r cluster.Record) bool {
+		return r.Code == 201 && !strings.Contains(r.RequestURI, "dryRun")
+	}))
 }
 
 // mostReads is how often an agent may read the same thing, be it the same pod in three steps that follow

@@ -1,0 +1,113 @@
+package integration
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/lateen-project/lateen/test/csi"
+	"github.com/lateen-project/lateen/test/node"
+	"github.com/lateen-project/lateen/test/world"
+)
+
+// only puts the movers of data on one node.
+func only(n *node.Node) string {
+	return fmt.Sprintf(`{"loadAffinity":[{"nodeSelector":{"matchLabels":{"kubernetes.io/hostname":%q}}}]}`, n.Name())
+}
+
+func TestAnUploadWhoseAgentIsGoneIsFollowedByTheCoordinatorToItsEnd(t *testing.T) {
+	f := newFleet(t, 3*time.Second, 2)
+	v := f.volumes(csi.Options{})
+	f.configure(only(f.nodes[0]))
+	f.start(on(f.nodes[1]), shortAbsence)
+	f.leads(f.nodes[1])
+	there := f.start()
+	name, handle := v.uploads("data")
+	require.Equal(t, f.nodes[0].Name(), v.reaches(world.DataUpload, name, world.InProgress).Status.Node)
+	there.stop()
+	f.loseAgents()
+	v.uploaded(name, handle, world.Completed)
+	require.Equal(t, 1, f.moversMade(name))
+}
+
+func TestAnUploadBelongsToTheCoordinatorAndToTheAgentOfItsMover(t *testing.T) {
+	f := newFleet(t, 50*time.Millisecond, 2)
+	v := f.volumes(csi.Options{})
+	f.configure(only(f.nodes[0]))
+	coordinator := f.start(on(f.nodes[1]))
+	f.leads(f.nodes[1])
+	mover := f.start()
+	name, handle := v.uploads("data")
+	ended := v.uploaded(name, handle, world.Completed)
+	require.Equal(t, f.nodes[1].Name(), ended.Status.AcceptedByNode)
+	require.Equal(t, f.nodes[0].Name(), ended.Status.Node)
+	f.noConflicts()
+	require.Equal(t, 1, mover.metric("lateen_transfers_finished_total", "kind", "dataupload", "phase", "Completed"))
+	require.Zero(t, coordinator.metric("lateen_slots_in_use"))
+}
+
+func TestAnUploadGoesOnWhereAKilledCoordinatorStopped(t *testing.T) {
+	// Of its writes: Accepted, the backup pair, the original content retained, the rehearsal, the original
+	// VolumeSnapshot and its content deleted, the claim and the mover.
+	for at, what := range map[int]string{2: "the backup snapshot", 3: "its content", 6: "the deletion of the original", 8: "the claim"} {
+		t.Run("after "+what, func(t *testing.T) {
+			f := newFleet(t, 50*time.Millisecond, 2)
+			v := f.volumes(csi.Options{})
+			f.configure(only(f.nodes[1])) // whose agent lives
+			k := newKiller(at, true)
+			first := f.start(through(k.wrap))
+			f.leads(f.nodes[0])
+			f.start(on(f.nodes[1]), shortAbsence)
+			name, handle := v.uploads("data")
+			select {
+			case <-k.struck:
+			case <-f.soon().Done():
+				require.Fail(t, "the coordinator has not come to write so much")
+			}
+			first.cancel() // a process that was killed asks for nothing any more
+			f.leads(f.nodes[1])
+			v.uploaded(name, handle, world.Completed)
+			v.noSnapshots()
+			require.Len(t, v.driver.Volumes(), 1, "the source")
+		})
+	}
+}
+
+func TestAnUploadWhoseMoverIsPreemptedCompletesWhenThereIsRoomAgain(t *testing.T) {
+	small := func(options *node.Options) {
+		options.Allocatable = corev1.ResourceList{corev1.ResourceCPU: quantity("2"), corev1.ResourceMemory: quantity("4Gi"), corev1.ResourcePods: quantity("20")}
+	}
+	f := newFleet(t, 500*time.Millisecond, 1, small)
+	v := f.volumes(csi.Options{})
+	low, high := "low-"+f.Namespace, "high-"+f.Namespace
+	require.NoError(t, f.PriorityClass(f.soon(), low, 10))
+	require.NoError(t, f.PriorityClass(f.soon(), high, 1000))
+	f.configure(`{"priorityClassName":"` + low + `","podResources":{"cpuRequest":"500m"}}`)
+	r := f.start()
+	name, handle := v.uploads("data")
+	v.reaches(world.DataUpload, name, world.InProgress)
+	var rivals []string
+	for i := range 3 { // with 600m each there is no room beside them
+		rivals = append(rivals, f.pushes(fmt.Sprintf("rival-%d", i), high, "600m"))
+	}
+	for _, rival := range rivals {
+		_, err := f.WaitPod(f.soon(), f.Apps, rival, func(pod *corev1.Pod) bool { return pod.Status.Phase == corev1.PodRunning })
+		require.NoError(t, err)
+	}
+	f.says("MoverRestarted", "restart 1 of 3")
+	again := v.reaches(world.DataUpload, name, world.Accepted)
+	require.Empty(t, again.Status.Node, "the next mover may be anywhere")
+	require.Contains(t, v.driver.Handles(), handle)
+	for _, rival := range rivals {
+		require.NoError(t, f.Kube.CoreV1().Pods(f.Apps).Delete(f.soon(), rival, metav1.DeleteOptions{}))
+	}
+	ended := v.uploaded(name, handle, world.Completed)
+	require.Equal(t, "1", ended.Annotations["lateen.dev/mover-restarts"])
+	require.Empty(t, ended.Status.Message)
+	require.Equal(t, 2, f.moversMade(name))
+	require.Equal(t, 1, r.restarts(deletedOr("preempted")))
+}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -85,11 +86,13 @@ func (t *Transfers[T]) expose(ctx context.Context, s *subject[T]) error {
 	return err
 }
 
-// deliver puts what was restored where it belongs. The log of the mover is kept before its pod goes.
+// deliver puts what was restored where it belongs. The log of the mover is kept before its pod goes. The claim of
+// its cache stays until the end.
 func (t *Transfers[T]) deliver(ctx context.Context, s *subject[T]) error {
 	target := types.NamespacedName{Namespace: s.move.Source.Target.Namespace, Name: s.move.Source.Target.Claim}
 	t.Targets.Follow(s.object.GetUID(), target, func() { t.Wake(s.key) })
 	found := t.found(s)
+	found.Claims = slices.DeleteFunc(found.Claims, func(claim *corev1.PersistentVolumeClaim) bool { return claim.Name != s.move.Name })
 	if t.memory.isGoing(s.key, found) || t.memory.isReserved(s.key) && t.binds(s) {
 		return nil // an event tells of the end of that; until then there is nothing to ask for
 	}

@@ -1,0 +1,166 @@
+package integration
+
+import (
+	"fmt"
+	"maps"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/lateen-project/lateen/test/csi"
+	"github.com/lateen-project/lateen/test/node"
+	"github.com/lateen-project/lateen/test/world"
+)
+
+// zoned puts each node into a zone of its own.
+func zoned(options *node.Options) {
+	options.Labels = maps.Clone(options.Labels)
+	options.Labels[corev1.LabelTopologyZone] = "zone-of-" + options.Name
+}
+
+// claimOn makes a claim of a class that waits for its consumer, which is a pod on a node.
+func (v *volumes) claimOn(name string, n *node.Node) *corev1.PersistentVolumeClaim {
+	v.Helper()
+	_, err := v.CSIClaim(v.soon(), name, v.class)
+	require.NoError(v, err)
+	_, err = v.Kube.CoreV1().Pods(v.Apps).Create(v.soon(), &corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{Name: "user-of-" + name},
+		Spec: corev1.PodSpec{
+			NodeSelector: map[string]string{corev1.LabelHostname: n.Name()}, Volumes: []corev1.Volume{world.ClaimVolume("data", name)},
+			Containers: []corev1.Container{{Name: "c", Image: "i", VolumeMounts: []corev1.VolumeMount{{Name: "data", MountPath: "/data"}}}},
+		},
+	}, metav1.CreateOptions{})
+	require.NoError(v, err)
+	claim, err := v.WaitClaim(v.soon(), v.Apps, name, world.Bound)
+	require.NoError(v, err)
+	return claim
+}
+
+func TestAnUploadRunsWhereItsVolumeCanBeReached(t *testing.T) {
+	f := newFleet(t, 50*time.Millisecond, 3, zoned)
+	v := f.volumes(csi.Options{Topology: corev1.LabelTopologyZone}, world.WhenUsed)
+	f.configure(`{}`)
+	for _, n := range f.nodes {
+		f.start(on(n))
+	}
+	for _, n := range f.nodes[1:] {
+		source := v.claimOn("data-of-"+n.Name(), n)
+		snapshot, handle := v.snapshot(source)
+		ended := v.uploaded(v.upload(source, snapshot.Name), handle, world.Completed)
+		require.Equal(t, n.Name(), ended.Status.Node)
+	}
+}
+
+func TestADownloadRunsWhereItsConsumerWill(t *testing.T) {
+	f := newFleet(t, 50*time.Millisecond, 3, zoned)
+	v := f.volumes(csi.Options{Topology: corev1.LabelTopologyZone}, world.WhenUsed)
+	f.configure(only(f.nodes[0])) // of which the consumer knows nothing
+	for _, n := range f.nodes {
+		f.start(on(n))
+	}
+	name := v.download(v.target())
+	_, err := f.Kube.CoreV1().Pods(f.Apps).Create(f.soon(), &corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{Name: "user"},
+		Spec: corev1.PodSpec{
+			NodeSelector: map[string]string{corev1.LabelHostname: f.nodes[2].Name()}, Volumes: []corev1.Volume{world.ClaimVolume("data", "restored")},
+			Containers: []corev1.Container{{Name: "c", Image: "i"}},
+		},
+	}, metav1.CreateOptions{})
+	require.NoError(t, err)
+	v.delivered(name)
+	_, err = f.WaitPod(f.soon(), f.Apps, "user", world.Ready)
+	require.NoError(t, err)
+}
+
+func TestAnUploadRunsWhereTheConfigurationWantsIt(t *testing.T) {
+	f := newFleet(t, 50*time.Millisecond, 3)
+	v := f.volumes(csi.Options{})
+	element := func(class string, n *node.Node) string {
+		return fmt.Sprintf(`{"storageClass":%q,"nodeSelector":{"matchExpressions":[{"key":"kubernetes.io/hostname","operator":"In","values":[%q]}]}}`, class, n.Name())
+	}
+	tests := []struct {
+		config string
+		nodes  []string
+	}{
+		{config: element("", f.nodes[0]) + "," + element(v.class, f.nodes[2]), nodes: []string{f.nodes[2].Name()}},
+		{config: element("", f.nodes[0]) + "," + element("another", f.nodes[2]), nodes: []string{f.nodes[0].Name()}},
+		{config: element(v.class, f.nodes[0]) + "," + element(v.class, f.nodes[1]), nodes: []string{f.nodes[0].Name(), f.nodes[1].Name()}},
+	}
+	for i, test := range tests {
+		f.configure(`{"loadAffinity":[` + test.config + `]}`)
+		var agents []*agentRun
+		for _, n := range f.nodes {
+			agents = append(agents, f.start(on(n)))
+		}
+		name, handle := v.uploads(fmt.Sprintf("data-%d", i))
+		require.Contains(t, test.nodes, v.uploaded(name, handle, world.Completed).Status.Node, test.config)
+		for _, agent := range agents {
+			agent.stop()
+		}
+	}
+}
+
+func TestMoversOfDataTolerateWhatAgentsTolerate(t *testing.T) {
+	f := newFleet(t, 50*time.Millisecond, 1)
+	v := f.volumes(csi.Options{})
+	source := v.claim("data")
+	snapshot, handle := v.snapshot(source)
+	taint := `{"spec":{"taints":[{"key":"backup-only","effect":"NoSchedule"}]}}`
+	_, err := f.Kube.CoreV1().Nodes().Patch(f.soon(), f.node.Name(), types.StrategicMergePatchType, []byte(taint), metav1.PatchOptions{})
+	require.NoError(t, err)
+	tolerates := `{"spec":{"template":{"spec":{"tolerations":[{"key":"backup-only","operator":"Exists","effect":"NoSchedule"}]}}}}`
+	_, err = f.Kube.AppsV1().DaemonSets(f.Namespace).Patch(f.soon(), "node-agent", types.StrategicMergePatchType, []byte(tolerates), metav1.PatchOptions{})
+	require.NoError(t, err)
+	f.configure(`{}`)
+	f.start()
+	v.uploaded(v.upload(source, snapshot.Name), handle, world.Completed)
+}
+
+func TestMoversOfDataLookAsTheConfigurationSays(t *testing.T) {
+	v := newSite(t, time.Minute).volumes(csi.Options{})
+	other := v.class + "-other"
+	require.NoError(t, v.StorageClass(v.soon(), other, v.driver.Name()))
+	v.configure(`{
+		"podLabels":{"team":"storage","lateen.dev/mover":"no"},"podAnnotations":{"note":"hello"},
+		"podResources":{"cpuRequest":"100m","memoryLimit":"1Gi"},
+		"backupPVC":{"` + v.class + `":{"storageClass":"` + other + `","readOnly":true,"spcNoRelabeling":true,"annotations":{"fast":"yes"}}}
+	}`)
+	v.start()
+	name, handle := v.uploads("data")
+	v.reaches(world.DataUpload, name, world.InProgress)
+	pod := v.moverIs(name, func(*corev1.Pod) bool { return true })
+	require.Equal(t, "storage", pod.Labels["team"])
+	require.Equal(t, "true", pod.Labels["lateen.dev/mover"])
+	require.Equal(t, name, pod.Labels["velero.io/data-upload"])
+	require.Equal(t, "hello", pod.Annotations["note"])
+	require.Equal(t, "false", pod.Annotations["cluster-autoscaler.kubernetes.io/safe-to-evict"])
+	require.Len(t, pod.Spec.TopologySpreadConstraints, 1)
+	require.Equal(t, "100m", pod.Spec.Containers[0].Resources.Requests.Cpu().String())
+	require.Equal(t, "1Gi", pod.Spec.Containers[0].Resources.Limits.Memory().String())
+	require.Equal(t, "spc_t", pod.Spec.SecurityContext.SELinuxOptions.Type)
+	claim, err := v.WaitClaim(v.soon(), v.Namespace, name, world.Bound)
+	require.NoError(t, err)
+	require.Equal(t, other, *claim.Spec.StorageClassName)
+	require.Equal(t, []corev1.PersistentVolumeAccessMode{corev1.ReadOnlyMany}, claim.Spec.AccessModes)
+	require.Equal(t, "yes", claim.Annotations["fast"])
+	require.NoError(t, v.Transfers(world.DataUpload).Cancel(v.soon(), name))
+	v.uploaded(name, handle, world.Canceled)
+}
+
+func TestARestoreHasItsCacheOnAVolume(t *testing.T) {
+	v := newSite(t, time.Second).volumes(csi.Options{})
+	v.configure(`{"cachePVC":{"storageClass":"` + v.class + `","residentThresholdInMB":1}}`)
+	v.start()
+	name := v.download(v.target())
+	_, err := v.WaitClaim(v.soon(), v.Namespace, name+"-cache", world.Bound)
+	require.NoError(t, err)
+	pod := v.moverIs(name, func(*corev1.Pod) bool { return true })
+	require.Contains(t, pod.Spec.Containers[0].Args, "--cache-volume-path=/cachedir")
+	v.delivered(name)
+	require.NoError(t, v.WaitClaimGone(v.soon(), v.Namespace, name+"-cache"))
+	require.Len(t, v.driver.Volumes(), 1)
+}

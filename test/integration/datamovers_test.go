@@ -1,0 +1,147 @@
+package integration
+
+import (
+	"testing"
+	"time"
+
+	snapshotv1 "github.com/kubernetes-csi/external-snapshotter/client/v8/apis/volumesnapshot/v1"
+	"github.com/stretchr/testify/require"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/lateen-project/lateen/test/csi"
+	"github.com/lateen-project/lateen/test/node"
+	"github.com/lateen-project/lateen/test/world"
+)
+
+// dataKinds are those whose volumes are made for them.
+func dataKinds() map[world.Kind]func(v *volumes) (name string, over func(phase world.Phase) *world.Transfer) {
+	return map[world.Kind]func(v *volumes) (string, func(world.Phase) *world.Transfer){
+		world.DataUpload: func(v *volumes) (string, func(world.Phase) *world.Transfer) {
+			name, handle := v.uploads("data")
+			return name, func(phase world.Phase) *world.Transfer { return v.uploaded(name, handle, phase) }
+		},
+		world.DataDownload: func(v *volumes) (string, func(world.Phase) *world.Transfer) {
+			name := v.download(v.target())
+			return name, func(phase world.Phase) *world.Transfer { return v.settles(world.DataDownload, name, phase) }
+		},
+	}
+}
+
+func TestAMoverOfDataThatFailsLeavesNothing(t *testing.T) {
+	for kind, begin := range dataKinds() {
+		t.Run(string(kind), func(t *testing.T) {
+			v := newSite(t, 50*time.Millisecond).volumes(csi.Options{})
+			v.mover.Result = &node.Result{ExitCode: 1, Message: "disk on fire"}
+			v.configure(`{}`)
+			v.start()
+			name, over := begin(v)
+			require.Equal(t, "disk on fire (exit code 1)", over(world.Failed).Status.Message)
+			require.Equal(t, 1, v.moversMade(name))
+			v.nothingLeft()
+			v.noSnapshots()
+			v.says("Failed", "disk on fire")
+		})
+	}
+}
+
+func TestAMoverOfDataThatIsLostStartsAgainWithTheSameVolume(t *testing.T) {
+	for kind, begin := range dataKinds() {
+		for how, lose := range map[string]func(v *volumes, name string) error{
+			"evicted": func(v *volumes, name string) error {
+				return v.node.Evict(v.Namespace, name, "the node is low on memory")
+			},
+			"vanished": func(v *volumes, name string) error { return v.node.Vanish(v.soon(), v.Namespace, name) },
+		} {
+			t.Run(string(kind)+" "+how, func(t *testing.T) {
+				v := newSite(t, 500*time.Millisecond).volumes(csi.Options{})
+				v.configure(`{}`)
+				v.start()
+				name, over := begin(v)
+				v.reaches(kind, name, world.InProgress)
+				before, err := v.WaitClaim(v.soon(), v.Namespace, name, world.Bound)
+				require.NoError(t, err)
+				require.NoError(t, lose(v, name))
+				_, err = v.Transfers(kind).Wait(v.soon(), name, func(seen *world.Transfer) bool {
+					return seen.Status.Phase == world.InProgress && seen.Annotations["lateen.dev/mover-restarts"] == "1"
+				})
+				require.NoError(t, err)
+				after, err := v.WaitClaim(v.soon(), v.Namespace, name, world.Bound)
+				require.NoError(t, err)
+				require.Equal(t, before.UID, after.UID)
+				ended := over(world.Completed)
+				require.Equal(t, "1", ended.Annotations["lateen.dev/mover-restarts"])
+				require.Equal(t, 2, v.moversMade(name))
+			})
+		}
+	}
+}
+
+func TestAnUploadOfABlockVolumeGetsADevice(t *testing.T) {
+	v := newSite(t, 50*time.Millisecond).volumes(csi.Options{})
+	v.configure(`{}`)
+	v.start()
+	_, err := v.CSIClaim(v.soon(), "disk", v.class, func(claim *corev1.PersistentVolumeClaim) {
+		claim.Spec.VolumeMode = new(corev1.PersistentVolumeBlock)
+	})
+	require.NoError(t, err)
+	source, err := v.WaitClaim(v.soon(), v.Apps, "disk", world.Bound)
+	require.NoError(t, err)
+	snapshot, handle := v.snapshot(source)
+	name := v.upload(source, snapshot.Name)
+	mover := v.moverIs(name, func(*corev1.Pod) bool { return true })
+	require.Len(t, mover.Spec.Containers[0].VolumeDevices, 1)
+	require.Contains(t, mover.Spec.Containers[0].Args, "--volume-mode=Block")
+	v.uploaded(name, handle, world.Completed)
+}
+
+func TestASnapshotThatBelongsToTheSidecarOfANodeStaysThere(t *testing.T) {
+	const managedBy = "snapshot.storage.kubernetes.io/managed-by"
+	v := newSite(t, 50*time.Millisecond).volumes(csi.Options{ManagedBy: "far-node"})
+	v.configure(`{}`)
+	v.start()
+	source := v.claim("data")
+	taken, err := v.Snapshot(v.soon(), v.backup, source, v.snapshots)
+	require.NoError(t, err)
+	content := "snapcontent-" + string(taken.UID)
+	_, err = v.WaitContent(v.soon(), content, func(*snapshotv1.VolumeSnapshotContent) bool { return true })
+	require.NoError(t, err)
+	label := `{"metadata":{"labels":{"` + managedBy + `":"far-node"}}}` // as a snapshot-controller with distributed snapshotting does
+	_, err = v.Snapshots.SnapshotV1().VolumeSnapshotContents().Patch(v.soon(), content, types.MergePatchType, []byte(label), metav1.PatchOptions{})
+	require.NoError(t, err)
+	cut, err := v.WaitContent(v.soon(), content, func(c *snapshotv1.VolumeSnapshotContent) bool {
+		return c.Status != nil && c.Status.SnapshotHandle != nil
+	})
+	require.NoError(t, err)
+	name := v.upload(source, taken.Name)
+	v.uploaded(name, *cut.Status.SnapshotHandle, world.Completed)
+}
+
+func TestAVolumeWhoseTargetGotAnotherOneIsKept(t *testing.T) {
+	v := newSite(t, 1500*time.Millisecond).volumes(csi.Options{})
+	v.configure(`{}`)
+	v.start()
+	target := v.target()
+	name := v.download(target)
+	v.reaches(world.DataDownload, name, world.InProgress)
+	_, err := v.Kube.CoreV1().PersistentVolumes().Create(v.soon(), &corev1.PersistentVolume{
+		ObjectMeta: metav1.ObjectMeta{Name: "rival-of-" + v.Apps, Labels: target.Spec.Selector.MatchLabels},
+		Spec: corev1.PersistentVolumeSpec{
+			Capacity: corev1.ResourceList{corev1.ResourceStorage: quantity("1Gi")}, AccessModes: target.Spec.AccessModes, StorageClassName: v.class,
+			PersistentVolumeSource:        corev1.PersistentVolumeSource{HostPath: &corev1.HostPathVolumeSource{Path: "/rival"}},
+			ClaimRef:                      &corev1.ObjectReference{Kind: "PersistentVolumeClaim", Namespace: v.Apps, Name: target.Name},
+			PersistentVolumeReclaimPolicy: corev1.PersistentVolumeReclaimRetain,
+		},
+	}, metav1.CreateOptions{})
+	require.NoError(t, err)
+	_, err = v.Kube.CoreV1().PersistentVolumeClaims(v.Apps).Patch(v.soon(), target.Name, types.MergePatchType,
+		[]byte(`{"metadata":{"annotations":{"looks":"again"}}}`), metav1.PatchOptions{}) // the volume controller does at a change of the claim
+	require.NoError(t, err)
+	_, err = v.WaitClaim(v.soon(), v.Apps, target.Name, world.Bound)
+	require.NoError(t, err)
+	ended := v.settles(world.DataDownload, name, world.Failed)
+	require.Contains(t, ended.Status.Message, "is already bound to PersistentVolume rival-of-"+v.Apps)
+	require.Contains(t, ended.Status.Message, "kept as PersistentVolume pvc-")
+	require.Len(t, v.driver.Volumes(), 1)
+}

@@ -51,9 +51,24 @@ func notJSON(whole Section, text string, err error) Problem {
 	problem := Problem{Section: whole, Reason: InvalidJSON, Message: "it cannot be read: " + err.Error()}
 	if syntax := (*json.SyntaxError)(nil); errors.As(err, &syntax) {
 		problem.Line, problem.Column = place(text, int(syntax.Offset)-1)
-		problem.Message = "it is not JSON: " + err.Error()
+		problem.Message = "it is not JSON: " + err.Error() + remedy(text)
 	}
 	return problem
+}
+
+// byteOrderMark is what some editors begin a text with; JSON has none (RFC 8259, 8.1).
+const byteOrderMark = "\uFEFF"
+
+// remedy goes on after what JSON's decoder says of a text, if there is a word more to say.
+func remedy(text string) string {
+	switch {
+	case strings.HasPrefix(text, byteOrderMark):
+		return "; it begins with a byte order mark, save it as UTF-8 without one"
+	case !strings.HasPrefix(strings.TrimSpace(text), "{"):
+		return "; write an object that begins with {, YAML is not understood here"
+	default:
+		return ""
+	}
 }
 
 // sections is the schema's first level (velero-protocol 5.3).

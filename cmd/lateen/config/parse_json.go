@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+	"unicode/utf8"
 )
 
 // value is one JSON value and where it stands. Decoding into structs would lose the place, the fields
@@ -29,10 +30,17 @@ type document struct {
 // maxDepth is far more than the schema has; it bounds the recursion on hostile input.
 const maxDepth = 16
 
-var errTooDeep = errors.New("it is nested deeper than any configuration of a node-agent")
+var (
+	errTooDeep = errors.New("it is nested deeper than any configuration of a node-agent")
+	errNotUTF8 = errors.New("it is not UTF-8; save it as such")
+)
 
-// readJSON parses one JSON document, which stands at path. Its error is a *json.SyntaxError or errTooDeep.
+// readJSON parses one JSON document, which stands at path. Its error is a *json.SyntaxError, errTooDeep or
+// errNotUTF8: Go's decoder would put other letters in the place of those that it cannot read.
 func readJSON(path, text string) (value, error) {
+	if !utf8.ValidString(text) {
+		return value{}, errNotUTF8
+	}
 	var whole json.RawMessage // tokens would not tell of what follows the document
 	if err := json.Unmarshal([]byte(text), &whole); err != nil {
 		return value{}, err

@@ -1,0 +1,90 @@
+package config_test
+
+import (
+	"flag"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	corev1 "k8s.io/api/core/v1"
+	"sigs.k8s.io/yaml"
+
+	"github.com/lateen-project/lateen/cmd/lateen/config"
+)
+
+// The corpus is ConfigMaps as people write them. A .yaml file is a whole one, anything else is the value of its
+// only key. What is wrong with each stands beside it, in a file of the same name that ends in .problems.
+const corpus = "testdata/corpus"
+
+var update = flag.Bool("update", false, "write the expected Problems anew")
+
+func TestCorpus(t *testing.T) {
+	files := corpusFiles(t)
+	require.GreaterOrEqual(t, len(files), 60)
+	for _, file := range files {
+		t.Run(filepath.Base(file), func(t *testing.T) {
+			got := listed(judge(file, corpusData(t, file)))
+			golden := file + ".problems"
+			if *update {
+				require.NoError(t, os.WriteFile(golden, []byte(got), 0o644))
+			}
+			want, err := os.ReadFile(golden)
+			require.NoError(t, err, "go test ./cmd/lateen/config -run Corpus -update writes it")
+			require.Equal(t, string(want), got)
+		})
+	}
+}
+
+// TestCorpusNamesTellWhatIsGood keeps -update from making a problem of a good ConfigMap expected, or of a bad one none.
+func TestCorpusNamesTellWhatIsGood(t *testing.T) {
+	for _, file := range corpusFiles(t) {
+		problems := judge(file, corpusData(t, file))
+		require.Equal(t, !strings.Contains(filepath.Base(file), "good"), len(problems) > 0, file)
+	}
+}
+
+func corpusFiles(tb testing.TB) []string {
+	tb.Helper()
+	all, err := filepath.Glob(filepath.Join(corpus, "*"))
+	require.NoError(tb, err)
+	var files []string
+	for _, file := range all {
+		if filepath.Ext(file) != ".problems" {
+			files = append(files, file)
+		}
+	}
+	return files
+}
+
+func corpusData(tb testing.TB, file string) map[string]string {
+	tb.Helper()
+	text, err := os.ReadFile(file)
+	require.NoError(tb, err)
+	if filepath.Ext(file) != ".yaml" {
+		return map[string]string{"config": string(text)}
+	}
+	var found corev1.ConfigMap
+	require.NoError(tb, yaml.UnmarshalStrict(text, &found))
+	return found.Data
+}
+
+// judge parses as which of the ConfigMaps a file is named.
+func judge(file string, data map[string]string) []config.Problem {
+	if strings.HasPrefix(filepath.Base(file), "repository-") {
+		_, problems := config.ParseRepository(data)
+		return problems
+	}
+	_, problems := config.Parse(data, nil)
+	return problems
+}
+
+func listed(problems []config.Problem) string {
+	var text strings.Builder
+	for _, problem := range problems {
+		fmt.Fprintf(&text, "%s %s\n", problem.Reason, problem)
+	}
+	return text.String()
+}

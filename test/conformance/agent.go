@@ -43,9 +43,9 @@ func agentNamed(name string) (*Agent, error) {
 			Name: name, Title: "Lateen", Account: deploy.ServiceAccountName, Patience: 40 * time.Second, Settle: 40 * time.Second,
 			Args: []string{"node-agent", "--cancel-grace=1s"},
 		},
-		// Nobody waits longer than Velero's five minutes of grace and what comes before and after them.
+		// Velero waits at most ten minutes for anything that a case does not shorten (velero-protocol 2.6).
 		"velero": {
-			Name: name, Title: "Velero", Account: "velero", Patience: 7*time.Minute + 30*time.Second, Settle: 3 * time.Minute, MayFail: true,
+			Name: name, Title: "Velero", Account: "velero", Patience: 11 * time.Minute, Settle: 2 * time.Minute, MayFail: true,
 			Args: []string{"node-agent", "server"},
 		},
 	}

@@ -40,15 +40,29 @@ func (s *scene) ended() error {
 	if err != nil || world.Ended(transfer) || s.gone() {
 		return err
 	}
-	if len(s.story.Ends) > 0 {
-		err = s.plane.History.now(s.resource(), s.Namespace)
-	} else {
-		err = errors.New("it is not gone")
+	if len(s.story.Ends) == 0 {
+		return fmt.Errorf("is not gone but still %s", inWords(transfer.Status.Phase))
 	}
-	if err != nil {
-		return fmt.Errorf("it stays %q: %w", transfer.Status.Phase, err)
+	if wanted, ok := s.wantedPhase(); ok && wanted != string(transfer.Status.Phase) {
+		return fmt.Errorf("is still %s, want %s", inWords(transfer.Status.Phase), wanted)
 	}
-	return nil
+	return s.plane.History.now(s.resource(), s.Namespace)
+}
+
+// inWords is a phase as a reader may expect it.
+func inWords(phase world.Phase) string {
+	if phase == "" {
+		return "new"
+	}
+	return string(phase)
+}
+
+// reason is what a transfer says about its end, to be appended to what is said about it.
+func reason(transfer *world.Transfer) string {
+	if transfer.Status.Message == "" {
+		return " and no message"
+	}
+	return ": " + transfer.Status.Message
 }
 
 // resource is what the resource is to be like in the end.
@@ -83,17 +97,17 @@ func (s *scene) check() error {
 	}
 	for _, want := range s.story.Made {
 		if err := history.once(s.expand(want), s.Namespace, s.Apps); err != nil {
-			return fmt.Errorf("was not made: %w", err)
+			return fmt.Errorf("never made: %w", err)
 		}
 	}
 	for _, want := range s.story.Left {
 		if err := history.now(s.expand(want), s.Namespace, s.Apps); err != nil {
-			return fmt.Errorf("is not left: %w", err)
+			return fmt.Errorf("not left: %w", err)
 		}
 	}
 	for _, want := range s.story.Gone {
 		if wanted := s.expand(want); history.now(wanted, s.Namespace, s.Apps) == nil {
-			return fmt.Errorf("is not gone: %s", brief(wanted))
+			return fmt.Errorf("not gone: %s", brief(wanted))
 		}
 	}
 	if phases := s.phases(); len(s.story.Phases) > 0 && !slices.Equal(phases, s.story.Phases) {
@@ -113,7 +127,7 @@ func (s *scene) clean() error {
 		return err
 	}
 	if wanted, ok := s.wantedPhase(); ok && wanted != string(transfer.Status.Phase) {
-		return hopelessError{fmt.Errorf("ended %s (%s), want %s", transfer.Status.Phase, transfer.Status.Message, wanted)}
+		return hopelessError{fmt.Errorf("ended %s, want %s%s", transfer.Status.Phase, wanted, reason(transfer))}
 	}
 	if len(transfer.Finalizers) > 0 {
 		return fmt.Errorf("finalizers are left: %v", transfer.Finalizers)

@@ -28,10 +28,8 @@ func resources() map[string]schema.GroupVersionResource {
 	all := map[string]schema.GroupVersionResource{
 		"Pod": core.WithResource("pods"), "PersistentVolumeClaim": core.WithResource("persistentvolumeclaims"),
 		"PersistentVolume": core.WithResource("persistentvolumes"), "Event": core.WithResource("events"),
-		"ResourceQuota":         core.WithResource("resourcequotas"),
 		"PriorityClass":         {Group: "scheduling.k8s.io", Version: "v1", Resource: "priorityclasses"},
 		"StorageClass":          storage.WithResource("storageclasses"),
-		"VolumeAttachment":      storage.WithResource("volumeattachments"),
 		"VolumeSnapshotClass":   snapshots.WithResource("volumesnapshotclasses"),
 		"VolumeSnapshot":        snapshots.WithResource("volumesnapshots"),
 		"VolumeSnapshotContent": snapshots.WithResource("volumesnapshotcontents"),

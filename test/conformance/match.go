@@ -27,7 +27,7 @@ func match(want, have any, at string) []string {
 		text, isText := have.(string)
 		if pattern, ok := strings.CutPrefix(want, "~"); ok {
 			if found, err := regexp.MatchString(pattern, asText(have)); err != nil || !found {
-				return []string{fmt.Sprintf("%s is %s, want %s", at, brief(have), want)}
+				return []string{fmt.Sprintf("%s is %s, want something like %q", at, brief(have), pattern)}
 			}
 		} else if !isText || text != want {
 			return []string{fmt.Sprintf("%s is %s, want %q", at, brief(have), want)}

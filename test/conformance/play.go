@@ -62,29 +62,32 @@ type scene struct {
 	ends   []func()
 }
 
+// sceneError is one of the scene, and not of the agent that is played in it.
+type sceneError struct{ error }
+
 // Play plays a case against an agent; dir takes what belongs to the node. The error says in what the agent did not do
-// as the case wants.
+// as the case wants, or is a sceneError.
 func (p *Plane) Play(ctx context.Context, agent *Agent, story *Case, dir string) error {
 	ctx, fail := context.WithCancelCause(ctx)
 	defer fail(nil)
 	s := &scene{plane: p, agent: agent, story: story, dir: dir, fail: fail}
 	defer s.end()
 	if err := s.build(ctx); err != nil {
-		return fmt.Errorf("build the scene: %w", err)
+		return sceneError{fmt.Errorf("build the scene: %w", err)}
 	}
 	if err := s.startAgent(ctx); err != nil {
-		return err
+		return sceneError{err}
 	}
 	ctx, cancel := context.WithTimeout(ctx, agent.Patience)
 	defer cancel()
 	made, err := s.create(ctx, s.alter)
 	if err != nil {
-		return err
+		return sceneError{err}
 	}
 	s.words["NAME"], s.words["UID"] = made.GetName(), string(made.GetUID())
 	for i, step := range story.Happens {
 		if err := s.take(ctx, step); err != nil {
-			return s.why(ctx, fmt.Errorf("happens[%d]: %w", i, err))
+			return s.why(ctx, fmt.Errorf("step %d of %d: %w", i+1, len(story.Happens), err))
 		}
 	}
 	return s.why(ctx, s.expect(ctx))

@@ -38,13 +38,16 @@ const (
 )
 
 // mostWhy is how many bytes of an error the table tells.
-const mostWhy = 160
+const mostWhy = 250
 
 // newResult tells of a case that was played just now.
 func newResult(story *Case, took time.Duration, err error) Result {
 	result := Result{Kind: story.Kind, Title: story.Title, Seconds: took.Round(time.Second / 10).Seconds(), Date: time.Now().Format(time.DateOnly)}
 	if err != nil {
-		result.Why = strings.ToValidUTF8(err.Error()[:min(len(err.Error()), mostWhy)], "")
+		result.Why = err.Error()
+		if len(result.Why) > mostWhy {
+			result.Why = strings.ToValidUTF8(result.Why[:mostWhy], "") + " …"
+		}
 	}
 	return result
 }
@@ -56,9 +59,16 @@ func keep(agent *Agent, results []Result) error {
 		return err
 	}
 	report.Agent = agent.Title
+	all, err := Cases()
+	if err != nil {
+		return err
+	}
 	for _, result := range results {
 		report.Results = append(slices.DeleteFunc(report.Results, result.same), result)
 	}
+	report.Results = slices.DeleteFunc(report.Results, func(result Result) bool {
+		return !slices.ContainsFunc(all, func(story *Case) bool { return result.same(Result{Kind: story.Kind, Title: story.Title}) })
+	})
 	slices.SortFunc(report.Results, func(a, b Result) int {
 		return strings.Compare(string(a.Kind)+a.Title, string(b.Kind)+b.Title)
 	})
@@ -69,7 +79,7 @@ func keep(agent *Agent, results []Result) error {
 	if err := os.WriteFile(filepath.Join(resultsDir, agent.Name+".json"), append(text, '\n'), 0o644); err != nil {
 		return fmt.Errorf("write results: %w", err)
 	}
-	return writeTable()
+	return writeTable(all)
 }
 
 // same says whether another result is of the same case.
@@ -92,11 +102,7 @@ func reportOf(agent string) (*Report, error) {
 }
 
 // writeTable puts the reports of both agents between two marks of the README.
-func writeTable() error {
-	all, err := Cases()
-	if err != nil {
-		return err
-	}
+func writeTable(all []*Case) error {
 	lateen, err := reportOf("lateen")
 	if err != nil {
 		return err
@@ -121,22 +127,17 @@ func writeTable() error {
 	return nil
 }
 
-// table tells what came of all cases, in Markdown.
+// table tells what came of all cases, in Markdown: in a few lines, and case by case behind them.
 func table(all []*Case, reports ...*Report) string {
 	var text strings.Builder
 	for _, report := range reports {
-		passed, dates := 0, []string{}
-		for _, result := range report.Results {
-			if result.Why == "" {
-				passed++
-			}
-			dates = append(dates, result.Date)
-		}
-		if len(dates) > 0 {
-			fmt.Fprintf(&text, "%s passes %d of %d cases (played %s).\n", report.Agent, passed, len(dates), slices.Max(dates))
-		}
+		fmt.Fprint(&text, report.summary())
 	}
-	fmt.Fprint(&text, "\n| case | of velero-protocol.md |")
+	if both, slower := compare(all, reports[0], reports[1]); both > 0 {
+		fmt.Fprintf(&text, "- Both pass %d; in %d of these %s took over a second longer than %s.\n",
+			both, slower, reports[0].Agent, reports[1].Agent)
+	}
+	fmt.Fprint(&text, "\n<details>\n<summary>All cases</summary>\n\n| case | shows |")
 	for _, report := range reports {
 		fmt.Fprintf(&text, " %s |", report.Agent)
 	}
@@ -148,19 +149,69 @@ func table(all []*Case, reports ...*Report) string {
 		}
 		fmt.Fprintln(&text)
 	}
+	fmt.Fprint(&text, "\n</details>\n")
 	return text.String()
+}
+
+// summary is how many cases the agent passes, of all and of each kind; nothing if none was played.
+func (r *Report) summary() string {
+	if len(r.Results) == 0 {
+		return ""
+	}
+	passed, played, dates := map[world.Kind]int{}, map[world.Kind]int{}, []string{}
+	total := 0
+	for _, result := range r.Results {
+		played[result.Kind]++
+		if result.Why == "" {
+			passed[result.Kind]++
+			total++
+		}
+		dates = append(dates, result.Date)
+	}
+	var kinds []string
+	for _, kind := range world.Kinds() {
+		kinds = append(kinds, fmt.Sprintf("%s %d of %d", kind, passed[kind], played[kind]))
+	}
+	when := slices.Min(dates)
+	if last := slices.Max(dates); last != when {
+		when += " to " + last
+	}
+	return fmt.Sprintf("- %s passes %d of %d (%s), played %s.\n", r.Agent, total, len(r.Results), strings.Join(kinds, ", "), when)
+}
+
+// compare counts the cases that both reports tell to be passed, and those of them that took the first one longer.
+func compare(all []*Case, first, second *Report) (both, slower int) {
+	for _, story := range all {
+		one, two := first.of(story), second.of(story)
+		if one == nil || two == nil || one.Why != "" || two.Why != "" {
+			continue
+		}
+		both++
+		if one.Seconds > two.Seconds+1 {
+			slower++
+		}
+	}
+	return both, slower
+}
+
+// of is the result of one case, or nil.
+func (r *Report) of(story *Case) *Result {
+	same := Result{Kind: story.Kind, Title: story.Title}.same
+	if index := slices.IndexFunc(r.Results, same); index >= 0 {
+		return &r.Results[index]
+	}
+	return nil
 }
 
 // cell is what a report says of one case.
 func (r *Report) cell(story *Case) string {
-	of := Result{Kind: story.Kind, Title: story.Title}
-	index := slices.IndexFunc(r.Results, of.same)
-	if index < 0 {
+	found := r.of(story)
+	if found == nil {
 		return "not played"
 	}
-	found := r.Results[index]
 	if found.Why == "" {
 		return fmt.Sprintf("pass (%.0f s)", found.Seconds)
 	}
-	return fmt.Sprintf("**fail** (%.0f s): %s", found.Seconds, strings.NewReplacer("|", `\|`, "\n", " ").Replace(found.Why))
+	why := strings.NewReplacer("|", `\|`, "\n", " ", "<", "&lt;", "*", `\*`).Replace(found.Why)
+	return fmt.Sprintf("**fail** (%.0f s): %s", found.Seconds, why)
 }

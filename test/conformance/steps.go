@@ -26,7 +26,10 @@ func (s *scene) take(ctx context.Context, step Step) error {
 			return err
 		}
 		s.words["SECOND"], s.words["SECOND_UID"] = made.GetName(), string(made.GetUID())
-		return s.until(ctx, made.GetName(), step.Second)
+		if err := s.until(ctx, made.GetName(), step.Second); err != nil {
+			return fmt.Errorf("the second one %w", err)
+		}
+		return nil
 	case step.Cancel:
 		return transfers.Cancel(ctx, name)
 	case step.Delete:
@@ -65,13 +68,13 @@ func (s *scene) until(ctx context.Context, name string, phase world.Phase) error
 		if unread != nil || last.Status.Phase == phase || world.Ended(last) {
 			return nil //nolint:nilerr // it is no use waiting for what cannot be read
 		}
-		return fmt.Errorf("phase stays %q, want %s", last.Status.Phase, phase)
+		return fmt.Errorf("is still %s, want %s", inWords(last.Status.Phase), phase)
 	})
 	if err = errors.Join(err, unread); err != nil {
 		return err
 	}
 	if last.Status.Phase != phase {
-		return fmt.Errorf("phase is %s (%s), want %s", last.Status.Phase, last.Status.Message, phase)
+		return fmt.Errorf("ended %s, want %s%s", last.Status.Phase, phase, reason(last))
 	}
 	return nil
 }

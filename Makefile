@@ -2,7 +2,7 @@ SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
 .DELETE_ON_ERROR:
 .DEFAULT_GOAL := help
-.PHONY: help build demo test test-unit sweep bench lint clean
+.PHONY: help build demo test test-unit sweep conformance bench lint clean
 
 BIN := $(CURDIR)/bin
 PROGRAMS := bin/controlplane bin/velero bin/velero-1.17 bin/snapshot-controller
@@ -83,6 +83,14 @@ sweep: ## Run the long tests, before an issue is closed: kill points, faults, 30
 	@$(MAKE) --no-print-directory --silent $(BINARIES)
 	cd test && go test -race -timeout 2h -parallel 4 -v -run 'TestRandom$(if $(SEED),,|TestAnAgentThatIsKilled|TestFault)' \
 		./integration -kinds all -plays $(if $(SEED),1,300) -seed $(or $(SEED),0)
+
+# Velero's agent mostly waits: twelve of its cases at a time, which take less than 15 minutes each, keep within the 90.
+AGENT := velero
+conformance: ## Play all conformance cases against AGENT=velero or lateen, and write what came of them into README
+	$(call need,bwrap=bubblewrap)
+	@$(MAKE) --no-print-directory --silent $(BINARIES)
+	cd test && go test -timeout 90m -parallel $(if $(filter velero,$(AGENT)),12,4) -v -run 'TestTheAgentConforms/cases/$(CASES)' \
+		./conformance -agent $(AGENT) -record | grep -v '^==='
 
 bench: $(BINARIES) ## Print the figures: throughput, API calls, memory (ONLY=pace|turnover|uploads|herd|snapshots|watches|memory)
 	@cd test && $(STATIC) -o $(BIN)/bench ./bench

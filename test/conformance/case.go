@@ -57,10 +57,11 @@ type Case struct {
 	// Ends is what the resource is like in the end, and Phases are all that it went through.
 	Ends   Object        `json:"ends"`
 	Phases []world.Phase `json:"phases"`
-	// Made is what was there at some time, Left what is there in the end, and Gone what is not there in the end.
-	Made []Object `json:"made"`
-	Left []Object `json:"left"`
-	Gone []Object `json:"gone"`
+	// Made is what was there at some time, Never what never was, Left what is there in the end, and Gone what is not.
+	Made  []Object `json:"made"`
+	Never []Object `json:"never"`
+	Left  []Object `json:"left"`
+	Gone  []Object `json:"gone"`
 	// Movers is how many pods moved, or were to move, this resource; nil: 1.
 	Movers *int `json:"movers"`
 }
@@ -160,15 +161,16 @@ func parse(text []byte) (*Case, error) {
 	if len(c.Shows) == 0 {
 		return nil, errors.New("shows: name the sections or W-numbers of velero-protocol.md that this shows")
 	}
-	if len(c.Made)+len(c.Left)+len(c.Gone) == 0 {
-		return nil, errors.New("made, left, gone: say what becomes of at least one object besides the resource")
+	wanted := slices.Concat(c.Made, c.Never, c.Left, c.Gone)
+	if len(wanted) == 0 {
+		return nil, errors.New("made, never, left, gone: say what becomes of at least one object besides the resource")
 	}
 	for i, step := range c.Happens {
 		if set := fields(step); set != 1 {
 			return nil, fmt.Errorf("happens[%d]: want exactly one thing, have %d", i, set)
 		}
 	}
-	for _, object := range append(append(append([]Object{}, c.Made...), c.Left...), c.Gone...) {
+	for _, object := range wanted {
 		if _, err := kindOf(object); err != nil {
 			return nil, err
 		}

@@ -100,6 +100,11 @@ func (s *scene) check() error {
 			return fmt.Errorf("never made: %w", err)
 		}
 	}
+	for _, want := range s.story.Never {
+		if wanted := s.expand(want); history.once(wanted, s.Namespace, s.Apps) == nil {
+			return hopelessError{fmt.Errorf("was made: %s", brief(wanted))}
+		}
+	}
 	for _, want := range s.story.Left {
 		if err := history.now(s.expand(want), s.Namespace, s.Apps); err != nil {
 			return fmt.Errorf("not left: %w", err)

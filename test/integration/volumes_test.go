@@ -1,6 +1,8 @@
 package integration
 
 import (
+	"slices"
+
 	snapshotv1 "github.com/kubernetes-csi/external-snapshotter/client/v8/apis/volumesnapshot/v1"
 	"github.com/stretchr/testify/require"
 	velerov2alpha1 "github.com/vmware-tanzu/velero/pkg/apis/velero/v2alpha1"
@@ -86,11 +88,29 @@ func (v *volumes) reaches(kind world.Kind, name string, phase world.Phase) *worl
 	return seen
 }
 
+// progresses waits for one step after the other, each of which may take its time, until nobody has anything left to do.
+func (v *volumes) progresses(kind world.Kind, name string) (settled *world.Transfer) {
+	v.Helper()
+	after := func(phases ...world.Phase) func(*world.Transfer) bool {
+		return func(seen *world.Transfer) bool { return !slices.Contains(phases, seen.Status.Phase) }
+	}
+	moved := func(seen *world.Transfer) bool {
+		return world.Ended(seen) || seen.Annotations["lateen.dev/moved"] != ""
+	}
+	for _, come := range []func(*world.Transfer) bool{
+		after(""), after("", world.Accepted), after("", world.Accepted, world.Prepared), moved, world.Ended, world.Settled,
+	} {
+		var err error
+		settled, err = v.Transfers(kind).Wait(v.soon(), name, come)
+		require.NoError(v, err)
+	}
+	return settled
+}
+
 // settles waits for the end of a transfer of data, and until nothing is left of what was made for it.
 func (v *volumes) settles(kind world.Kind, name string, phase world.Phase) *world.Transfer {
 	v.Helper()
-	ended, err := v.Transfers(kind).Wait(v.soon(), name, world.Settled)
-	require.NoError(v, err)
+	ended := v.progresses(kind, name)
 	require.Equal(v, phase, ended.Status.Phase, ended.Status.Message)
 	require.NotNil(v, ended.Status.CompletionTimestamp)
 	require.NotContains(v, ended.Labels, "velero.io/expose-on-going")

@@ -1,6 +1,8 @@
 package integration
 
 import (
+	"encoding/json"
+	"fmt"
 	"slices"
 	"testing"
 	"time"
@@ -8,6 +10,8 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/lateen-project/lateen/cmd/lateen/agent"
+	"github.com/lateen-project/lateen/test/cluster"
+	"github.com/lateen-project/lateen/test/csi"
 	"github.com/lateen-project/lateen/test/world"
 )
 
@@ -120,4 +124,45 @@ func TestABackupThatNobodyAcceptsHoldsNoPlaceForLong(t *testing.T) {
 	}
 	s.start(func(options *agent.Options) { options.Patience = 500 * time.Millisecond })
 	s.ends(s.transfer(), world.Completed)
+}
+
+func TestThePrepareQueueIsOneForAllKinds(t *testing.T) {
+	v := newSite(t, 100*time.Millisecond).volumes(csi.Options{})
+	v.configure(`{"loadConcurrency":{"globalConfig":8,"prepareQueueLength":2}}`)
+	restored := v.restores(v.node.Name())
+	var uploads []string
+	for i := range 3 {
+		name, _ := v.uploads(fmt.Sprintf("data-%d", i))
+		uploads = append(uploads, name)
+		v.transfer()
+	}
+	restore := v.restoreOf(restored)
+	download, err := v.DataDownload(v.soon(), restored.restore, v.target(), "snapshot")
+	require.NoError(t, err)
+	v.start()
+	for _, name := range uploads {
+		v.settles(world.DataUpload, name, world.Completed)
+	}
+	v.settles(world.DataDownload, download.Name, world.Completed)
+	v.restored(restore, world.Completed)
+	require.LessOrEqual(t, v.mostPreparedByWrites(), 2)
+}
+
+// mostPreparedByWrites is mostPrepared of all kinds together, by what agents have written one after the other.
+func (s *site) mostPreparedByWrites() int {
+	s.Helper()
+	inside, most := map[string]bool{}, 0
+	for _, record := range s.requests(cluster.Query{Verbs: []string{"patch"}}).Where(func(r cluster.Record) bool { return r.APIGroup == "velero.io" }) {
+		var written world.Transfer
+		require.NoError(s, json.Unmarshal(record.Body, &written))
+		switch written.Status.Phase {
+		case "": // something else was written
+		case world.Accepted, world.Prepared:
+			inside[record.Resource+"/"+record.Name] = true
+		default:
+			delete(inside, record.Resource+"/"+record.Name)
+		}
+		most = max(most, len(inside))
+	}
+	return most
 }

@@ -6,7 +6,6 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
-	velerov2alpha1 "github.com/vmware-tanzu/velero/pkg/apis/velero/v2alpha1"
 	corev1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -18,19 +17,19 @@ import (
 )
 
 // target makes a claim as Velero's server restores one.
-func (v *volumes) target(change ...func(*corev1.PersistentVolumeClaim)) *corev1.PersistentVolumeClaim {
+func (v *volumes) target() *corev1.PersistentVolumeClaim {
 	v.Helper()
-	claim, err := v.TargetClaim(v.soon(), "restored", v.class, change...)
+	claim, err := v.TargetClaim(v.soon(), "restored", v.class)
 	require.NoError(v, err)
 	return claim
 }
 
 // download creates a DataDownload into a claim, which need not exist.
-func (v *volumes) download(target *corev1.PersistentVolumeClaim, change ...func(*velerov2alpha1.DataDownload)) string {
+func (v *volumes) download(target *corev1.PersistentVolumeClaim) string {
 	v.Helper()
 	restore, err := v.Restore(v.soon(), "nightly")
 	require.NoError(v, err)
-	made, err := v.DataDownload(v.soon(), restore, target, "snapshot", change...)
+	made, err := v.DataDownload(v.soon(), restore, target, "snapshot")
 	require.NoError(v, err)
 	return made.Name
 }

@@ -73,11 +73,11 @@ func (v *volumes) upload(claim *corev1.PersistentVolumeClaim, snapshot string, c
 }
 
 // uploads makes a claim, its snapshot and its DataUpload.
-func (v *volumes) uploads(claim string, change ...func(*velerov2alpha1.DataUpload)) (name, handle string) {
+func (v *volumes) uploads(claim string) (name, handle string) {
 	v.Helper()
 	source := v.claim(claim)
 	snapshot, handle := v.snapshot(source)
-	return v.upload(source, snapshot.Name, change...), handle
+	return v.upload(source, snapshot.Name), handle
 }
 
 // reaches waits until a transfer of data is in a phase.

@@ -120,10 +120,10 @@ func args(o Options) []string {
 }
 
 func resources(o Options) corev1.ResourceRequirements {
-	if len(o.Resources.Requests)+len(o.Resources.Limits) == 0 {
+	if o.Resources == nil {
 		return DefaultResources()
 	}
-	return o.Resources
+	return *o.Resources
 }
 
 func fromField(name, field string) corev1.EnvVar {

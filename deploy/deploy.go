@@ -30,16 +30,16 @@ const (
 
 // Options is what differs between installations of Lateen's agent.
 type Options struct {
-	Namespace                 string                      // Velero's namespace; Lateen lives in it
-	Image                     string                      // the image of this repository's Dockerfile
-	NodeAgentConfigMap        string                      // name of Velero's node-agent ConfigMap; empty: Velero's defaults
-	BackupRepositoryConfigMap string                      // name of the ConfigMap that Velero's server has too; empty: Velero's defaults
-	KubeletRoot               string                      // the kubelet's --root-dir; empty: /var/lib/kubelet
-	HostPath                  bool                        // find volumes by looking under the kubelet's pods directory, as uid 0
-	PriorityClass             string                      // of the agent's pods; empty: the cluster's default
-	Features                  string                      // Velero's feature flags, separated by commas
-	Labels, Annotations       map[string]string           // of the agent's pods, besides those that they must have
-	Resources                 corev1.ResourceRequirements // of the agent's container; empty: DefaultResources
+	Namespace                 string                       // Velero's namespace; Lateen lives in it
+	Image                     string                       // the image of this repository's Dockerfile
+	NodeAgentConfigMap        string                       // name of Velero's node-agent ConfigMap; empty: Velero's defaults
+	BackupRepositoryConfigMap string                       // name of the ConfigMap that Velero's server has too; empty: Velero's defaults
+	KubeletRoot               string                       // the kubelet's --root-dir; empty: /var/lib/kubelet
+	HostPath                  bool                         // find volumes by looking under the kubelet's pods directory, as uid 0
+	PriorityClass             string                       // of the agent's pods; empty: the cluster's default
+	Features                  string                       // Velero's feature flags, separated by commas
+	Labels, Annotations       map[string]string            // of the agent's pods, besides those that they must have
+	Resources                 *corev1.ResourceRequirements // of the agent's container; nil: DefaultResources
 }
 
 // Objects are all objects of Lateen's agent, in the order in which to create them.

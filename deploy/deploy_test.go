@@ -42,7 +42,7 @@ func TestInstallation(t *testing.T) {
 				Features:                  "EnableCSI",
 				Labels:                    map[string]string{"team": "storage", "role": "may-not-be-changed"},
 				Annotations:               map[string]string{"prometheus.io/scrape": "false", "team": "storage"},
-				Resources: corev1.ResourceRequirements{
+				Resources: &corev1.ResourceRequirements{
 					Limits: corev1.ResourceList{corev1.ResourceMemory: resource.MustParse("1Gi")},
 				},
 			},

@@ -83,6 +83,18 @@ func New(ctx context.Context, config *rest.Config, options Options) (*World, err
 	return w, nil
 }
 
+// Open is the world of an installation of Velero that somebody else has made in namespace. It makes the namespace
+// of the pods that get backed up.
+func Open(ctx context.Context, config *rest.Config, namespace string) (*World, error) {
+	w, err := connect(config)
+	if err != nil {
+		return nil, fmt.Errorf("make clients: %w", err)
+	}
+	w.Namespace = namespace
+	w.Apps, err = w.namespace(ctx, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: namespace + "-apps"}})
+	return w, err
+}
+
 // connect makes clients. Velero's types come in JSON, which is all that custom resources speak.
 func connect(config *rest.Config) (w *World, err error) {
 	w = &World{}

@@ -1,0 +1,199 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	apiequality "k8s.io/apimachinery/pkg/api/equality"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	apimeta "k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/util/wait"
+	"k8s.io/apimachinery/pkg/watch"
+	"k8s.io/client-go/dynamic"
+	"k8s.io/client-go/util/retry"
+)
+
+// fieldManager owns what `lateen install --apply` has set.
+const fieldManager = "lateen"
+
+// resource is where objects of a manifest's kind are. All kinds of an installation have regular plurals.
+func (i *installer) resource(manifest *unstructured.Unstructured) dynamic.ResourceInterface {
+	plural, _ := apimeta.UnsafeGuessKindToResource(manifest.GroupVersionKind())
+	if manifest.GetNamespace() == "" {
+		return i.dynamic.Resource(plural)
+	}
+	return i.dynamic.Resource(plural).Namespace(manifest.GetNamespace())
+}
+
+// install makes one object exist: as the manifest says if it applies, and else as it is if it is there.
+func (i *installer) install(ctx context.Context, manifest *unstructured.Unstructured) error {
+	var did string
+	// An API server that has just been given a definition may not know the resource for a moment.
+	moment := wait.Backoff{Duration: 100 * time.Millisecond, Factor: 2, Steps: 6}
+	err := retry.OnError(moment, func(err error) bool { return isUnknownResource(err) && ctx.Err() == nil }, func() (err error) {
+		did, err = i.write(ctx, manifest)
+		return err
+	})
+	if err != nil {
+		return fmt.Errorf("install %s %s: %w", manifest.GetKind(), manifest.GetName(), err)
+	}
+	_, err = fmt.Fprintf(i.out, "%s %s %s\n", manifest.GetKind(), manifest.GetName(), did)
+	return err
+}
+
+// isUnknownResource tells a 404 for the resource from one for the namespace or the object.
+func isUnknownResource(err error) bool {
+	var status apierrors.APIStatus
+	if !apierrors.IsNotFound(err) || !errors.As(err, &status) {
+		return false
+	}
+	details := status.Status().Details
+	return details == nil || details.Name == ""
+}
+
+func (i *installer) write(ctx context.Context, manifest *unstructured.Unstructured) (did string, err error) {
+	resource := i.resource(manifest)
+	if !i.apply {
+		_, err := resource.Create(ctx, manifest, metav1.CreateOptions{FieldManager: fieldManager})
+		if apierrors.IsAlreadyExists(err) {
+			return "is there already and stays as it is", nil
+		}
+		return "created", err
+	}
+	before, err := resource.Get(ctx, manifest.GetName(), metav1.GetOptions{})
+	switch {
+	case isUnknownResource(err), err != nil && !apierrors.IsNotFound(err):
+		return "", err
+	case err == nil:
+		if err := foreignAgents(before); err != nil {
+			return "", err
+		}
+		manifest = withLabel(manifest, before.GetLabels()[installedLabel])
+	}
+	after, err := resource.Apply(ctx, manifest.GetName(), manifest, metav1.ApplyOptions{FieldManager: fieldManager, Force: true})
+	switch {
+	case err != nil:
+		return "", err
+	case before == nil || before.GetUID() == "":
+		return "created", nil
+	case apiequality.Semantic.DeepEqual(substance(before), substance(after)):
+		return "unchanged", nil
+	}
+	return "changed", nil
+}
+
+// substance is an object without what others write to it at any time.
+func substance(object *unstructured.Unstructured) map[string]any {
+	own := object.DeepCopy()
+	own.SetManagedFields(nil)
+	own.SetResourceVersion("")
+	delete(own.Object, "status")
+	return own.Object
+}
+
+// withLabel has whoever made the object first be the one who installed it, which may be nobody.
+func withLabel(manifest *unstructured.Unstructured, installed string) *unstructured.Unstructured {
+	manifest = manifest.DeepCopy()
+	labels := manifest.GetLabels()
+	if labels[installedLabel] = installed; installed == "" {
+		delete(labels, installedLabel)
+	}
+	manifest.SetLabels(labels)
+	return manifest
+}
+
+// foreignAgents keeps Lateen from being laid over the DaemonSet of Velero's own agents: applying merges, and
+// Lateen's image has no /velero to run.
+func foreignAgents(found *unstructured.Unstructured) error {
+	if found.GetKind() != "DaemonSet" || found.GetLabels()["app.kubernetes.io/part-of"] == "lateen" {
+		return nil
+	}
+	return fmt.Errorf("it is not Lateen's; delete it first (kubectl -n %s delete daemonset %s): transfers that are under way go on, their movers are no part of it",
+		found.GetNamespace(), found.GetName())
+}
+
+// definitionsResource is where CustomResourceDefinitions are.
+func definitionsResource() schema.GroupVersionResource {
+	return schema.GroupVersionResource{Group: "apiextensions.k8s.io", Version: "v1", Resource: "customresourcedefinitions"}
+}
+
+// installDefinitions returns when all of them are served.
+func (i *installer) installDefinitions(ctx context.Context, definitions []*unstructured.Unstructured) error {
+	missing := map[string]bool{}
+	for _, definition := range definitions {
+		if err := i.install(ctx, definition); err != nil {
+			return err
+		}
+		missing[definition.GetName()] = true
+	}
+	err := follow(ctx, i.dynamic.Resource(definitionsResource()), metav1.ListOptions{}, func(event watch.EventType, definition *unstructured.Unstructured) bool {
+		if established(definition) && event != watch.Deleted {
+			delete(missing, definition.GetName())
+		}
+		return len(missing) == 0
+	})
+	if err != nil {
+		return fmt.Errorf("wait for %d definitions to be served: %w", len(missing), err)
+	}
+	return nil
+}
+
+func established(definition *unstructured.Unstructured) bool {
+	return condition(definition, "Established") == "True"
+}
+
+// condition is the status of a condition, "" where the object has none of that type.
+func condition(object *unstructured.Unstructured, kind string) string {
+	conditions, _, _ := unstructured.NestedSlice(object.Object, "status", "conditions")
+	for _, each := range conditions {
+		if fields, ok := each.(map[string]any); ok && fields["type"] == kind {
+			status, _ := fields["status"].(string)
+			return status
+		}
+	}
+	return ""
+}
+
+// follow shows the objects that there are, and then every change, until enough says so or ctx ends.
+func follow(
+	ctx context.Context, resource dynamic.ResourceInterface, options metav1.ListOptions,
+	enough func(watch.EventType, *unstructured.Unstructured) bool,
+) error {
+	list, err := resource.List(ctx, options)
+	if err != nil {
+		return err
+	}
+	for index := range list.Items {
+		if enough(watch.Added, &list.Items[index]) {
+			return nil
+		}
+	}
+	options.ResourceVersion = list.GetResourceVersion()
+	changes, err := resource.Watch(ctx, options)
+	if err != nil {
+		return err
+	}
+	defer changes.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case change, open := <-changes.ResultChan():
+			if !open {
+				return errors.New("the API server has ended the watch: try again")
+			}
+			object, ok := change.Object.(*unstructured.Unstructured)
+			if !ok || change.Type == watch.Error {
+				return apierrors.FromObject(change.Object)
+			}
+			if enough(change.Type, object) {
+				return nil
+			}
+		}
+	}
+}

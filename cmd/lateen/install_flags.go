@@ -1,0 +1,250 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"strings"
+	"time"
+
+	"github.com/spf13/pflag"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+
+	"github.com/lateen-project/lateen/cmd/lateen/config"
+	"github.com/lateen-project/lateen/deploy"
+)
+
+// installOptions are the flags of `lateen install`. Those that `velero install` of Velero 1.18 has too are named
+// and meant as there, but for the defaults of --use-node-agent and of the agent's resources.
+type installOptions struct {
+	cluster config.Options // where the cluster is: its Namespace, Kubeconfig and Kubecontext alone
+	server  deploy.Velero
+	agent   deploy.Options
+
+	secretFile, caCertFile   string
+	noSecret, snapshots      bool
+	useNodeAgent             bool
+	privileged, noHostPath   bool
+	serverPod, agentPod      quantities
+	features, uploader       string
+	fsBackup, moveSnapshots  bool
+	noInformerCache, skip    bool
+	restoreOnly              bool
+	maintain, collect, limit time.Duration
+	itemBlocks, backups      int
+	maintenanceConfigMap     string
+
+	output                        string
+	apply, dryRun, crdsOnly, wait bool
+	timeout                       time.Duration
+}
+
+// quantities are requests and limits of a pod as flags give them.
+type quantities struct{ cpuRequest, cpuLimit, memRequest, memLimit string }
+
+func (o *installOptions) addFlags(flags *pflag.FlagSet) {
+	addClusterFlags(flags, &o.cluster)
+	o.addStorageFlags(flags)
+	o.addPodFlags(flags)
+	o.addServerFlags(flags)
+	flags.BoolVar(&o.apply, "apply", false, "apply the objects on the server's side instead of creating them; for an installation that exists")
+	flags.BoolVar(&o.dryRun, "dry-run", false, "send nothing to the cluster; use with -o")
+	flags.BoolVar(&o.crdsOnly, "crds-only", false, "only Velero's CustomResourceDefinitions")
+	flags.BoolVar(&o.wait, "wait", false, "wait until server and agents are ready")
+	flags.DurationVar(&o.timeout, "timeout", 5*time.Minute, "how long all of it may take")
+	flags.StringVarP(&o.output, "output", "o", "", "print the objects: yaml or json")
+}
+
+// addClusterFlags declares what every command that talks to a cluster has.
+func addClusterFlags(flags *pflag.FlagSet, cluster *config.Options) {
+	flags.StringVarP(&cluster.Namespace, "namespace", "n", deploy.DefaultNamespace, "namespace of Velero")
+	flags.StringVar(&cluster.Kubeconfig, "kubeconfig", "", "kubeconfig file (default: KUBECONFIG, else ~/.kube/config)")
+	flags.StringVar(&cluster.Kubecontext, "kubecontext", "", "context of the kubeconfig (default: its current one)")
+}
+
+func (o *installOptions) addStorageFlags(flags *pflag.FlagSet) {
+	flags.StringVar(&o.server.Provider, "provider", "", "provider of backup and volume storage")
+	flags.StringVar(&o.server.Bucket, "bucket", "", "bucket where backups are stored")
+	flags.StringVar(&o.server.Prefix, "prefix", "", "prefix in the bucket below which backups are stored")
+	flags.StringVar(&o.secretFile, "secret-file", "", "file with the credentials of the provider; without it, --no-secret must be given")
+	flags.BoolVar(&o.noSecret, "no-secret", false, "make no Secret")
+	flags.StringVar(&o.caCertFile, "cacert", "", "file with the certificates by which the object store is verified")
+	flags.BoolVar(&o.server.NoLocation, "no-default-backup-location", false, "make no default backup storage location")
+	flags.StringToStringVar(&o.server.LocationConfig, "backup-location-config", nil, "configuration of the backup storage location: key1=value1,key2=value2")
+	flags.StringToStringVar(&o.server.SnapshotConfig, "snapshot-location-config", nil, "configuration of the volume snapshot location: key1=value1,key2=value2")
+	flags.BoolVar(&o.snapshots, "use-volume-snapshots", true, "make a default volume snapshot location")
+}
+
+func (o *installOptions) addPodFlags(flags *pflag.FlagSet) {
+	flags.StringVar(&o.server.Image, "image", deploy.VeleroImage, "image of Velero, for the server and for movers")
+	flags.StringVar(&o.agent.Image, "lateen-image", "", "image of Lateen, for the agents")
+	flags.StringToStringVar(&o.server.Annotations, "pod-annotations", nil, "annotations of the pods of server and agents: key1=value1,key2=value2")
+	flags.StringToStringVar(&o.server.Labels, "pod-labels", nil, "labels of the pods of server and agents: key1=value1,key2=value2")
+	flags.StringToStringVar(&o.server.AccountMetadata, "sa-annotations", nil, "annotations of Velero's ServiceAccount: key1=value1,key2=value2")
+	flags.StringVar(&o.server.Account, "service-account-name", "", "ServiceAccount of the server and of movers, which exists and has its rights; agents have their own")
+	o.serverPod.addFlags(flags, "velero-pod", "the server's pod", quantities{cpuRequest: "500m", cpuLimit: "1000m", memRequest: "128Mi", memLimit: "512Mi"})
+	o.agentPod.addFlags(flags, "node-agent-pod", "an agent's pod", quantities{cpuRequest: "20m", cpuLimit: "0", memRequest: "64Mi", memLimit: "512Mi"})
+	flags.StringVar(&o.server.PriorityClass, "server-priority-class-name", "", "priority class of the server's Deployment")
+	flags.StringVar(&o.agent.PriorityClass, "node-agent-priority-class-name", "", "priority class of the agents' DaemonSet")
+	flags.StringVar(&o.agent.KubeletRoot, "kubelet-root-dir", deploy.DefaultKubeletRoot, "root directory of the kubelets")
+	flags.BoolVar(&o.useNodeAgent, "use-node-agent", true, "make the DaemonSet of Lateen's agents")
+	flags.BoolVar(&o.agent.HostPath, "node-agent-host-path", false, "have agents look for volumes in the kubelet's directory, as root; without it they derive the paths")
+	flags.BoolVar(&o.noHostPath, "node-agent-disable-host-path", false, "the default of Lateen")
+	flags.BoolVar(&o.privileged, "privileged-node-agent", false, "changes nothing: agents open no device, and privilegedFsBackup in the node-agent ConfigMap makes movers privileged")
+}
+
+func (q *quantities) addFlags(flags *pflag.FlagSet, prefix, of string, usual quantities) {
+	flags.StringVar(&q.cpuRequest, prefix+"-cpu-request", usual.cpuRequest, "CPU that "+of+` requests; "0" for none`)
+	flags.StringVar(&q.memRequest, prefix+"-mem-request", usual.memRequest, "memory that "+of+` requests; "0" for none`)
+	flags.StringVar(&q.cpuLimit, prefix+"-cpu-limit", usual.cpuLimit, "most CPU that "+of+` gets; "0" for no limit`)
+	flags.StringVar(&q.memLimit, prefix+"-mem-limit", usual.memLimit, "most memory that "+of+` gets; "0" for no limit`)
+}
+
+func (o *installOptions) addServerFlags(flags *pflag.FlagSet) {
+	flags.BoolVar(&o.restoreOnly, "restore-only", false, "run the server in restore-only mode")
+	flags.DurationVar(&o.maintain, "default-repo-maintain-frequency", 0, "how often repositories are maintained by default")
+	flags.DurationVar(&o.collect, "garbage-collection-frequency", 0, "how often expired backups are looked for (default of the server: 1h)")
+	flags.DurationVar(&o.limit, "pod-volume-operation-timeout", 0, "how long pod volume operations may take (default of the server: 4h)")
+	flags.StringSliceVar(&o.server.Plugins, "plugins", nil, "images of the server's plugins")
+	flags.StringVar(&o.features, "features", "", "Velero's feature flags for server and agents, separated by commas")
+	flags.BoolVar(&o.fsBackup, "default-volumes-to-fs-backup", false, "back up volumes of pods by file system unless a backup says otherwise")
+	flags.StringVar(&o.uploader, "uploader-type", "kopia", "what moves the data: kopia")
+	flags.BoolVar(&o.moveSnapshots, "default-snapshot-move-data", false, "move the data of snapshots unless a backup says otherwise")
+	flags.BoolVar(&o.server.EarlyPolling, "csi-snapshot-early-frequent-polling", false, "have the server poll CSI snapshots often at first")
+	flags.BoolVar(&o.noInformerCache, "disable-informer-cache", false, "have the server restore without an informer cache")
+	flags.BoolVar(&o.skip, "schedule-skip-immediately", false, "skip the backup that is due when a schedule is created")
+	flags.IntVar(&o.itemBlocks, "item-block-worker-count", 0, "workers of the server for item blocks (default of the server: 1)")
+	flags.IntVar(&o.backups, "concurrent-backups", 0, "backups at the same time (default of the server: 1)")
+	flags.StringVar(&o.agent.NodeAgentConfigMap, "node-agent-configmap", "", "ConfigMap with the configuration of the agents")
+	flags.StringVar(&o.agent.BackupRepositoryConfigMap, "backup-repository-configmap", "", "ConfigMap with the configuration of backup repositories")
+	flags.StringVar(&o.maintenanceConfigMap, "repo-maintenance-job-configmap", "", "ConfigMap with the configuration of repository maintenance jobs")
+}
+
+// validate finds what contradicts itself, as `velero install` does.
+func (o *installOptions) validate() error {
+	switch {
+	case o.output != "" && o.output != "yaml" && o.output != "json":
+		return fmt.Errorf("--output=%s is unknown: use yaml or json", o.output)
+	case o.dryRun && (o.apply || o.wait):
+		return errors.New("--dry-run sends nothing: leave --apply and --wait out")
+	case o.crdsOnly:
+		return nil
+	case o.useNodeAgent && o.agent.Image == "":
+		return errors.New("--lateen-image is missing: no image of Lateen is published, so build one with the Dockerfile and push it where the nodes find it (or leave agents out by --use-node-agent=false)")
+	case o.agent.HostPath && o.noHostPath:
+		return errors.New("--node-agent-host-path and --node-agent-disable-host-path contradict each other: leave one out")
+	case o.uploader != "kopia":
+		return fmt.Errorf("--uploader-type=%s is unknown: Velero 1.18 has kopia alone", o.uploader)
+	case o.fsBackup && !o.useNodeAgent:
+		return errors.New("--default-volumes-to-fs-backup needs agents: leave --use-node-agent=false out")
+	case o.secretFile == "" && !o.noSecret:
+		return errors.New("--secret-file or --no-secret is missing: name the file with the credentials of the provider, or confirm that there is none")
+	case o.secretFile != "" && o.noSecret:
+		return errors.New("--secret-file and --no-secret contradict each other: leave one out")
+	case o.maintain < 0 || o.collect < 0 || o.limit < 0:
+		return errors.New("--default-repo-maintain-frequency, --garbage-collection-frequency and --pod-volume-operation-timeout cannot be negative")
+	}
+	return o.validateStorage()
+}
+
+func (o *installOptions) validateStorage() error {
+	v := o.server
+	switch {
+	case strings.HasPrefix(v.Bucket, "-"):
+		return fmt.Errorf("--bucket=%s begins with a dash, which no bucket does: is its value missing?", v.Bucket)
+	case v.NoLocation && (v.Bucket != "" || v.Prefix != "" || len(v.LocationConfig) > 0):
+		return errors.New("--bucket, --prefix and --backup-location-config are of the location that --no-default-backup-location leaves out")
+	case !v.NoLocation && v.Provider == "":
+		return errors.New("--provider is missing, or --no-default-backup-location")
+	case !v.NoLocation && v.Bucket == "":
+		return errors.New("--bucket is missing, or --no-default-backup-location")
+	case o.snapshots && v.Provider == "":
+		return errors.New("--provider is missing, or --use-volume-snapshots=false")
+	case !o.snapshots && len(v.SnapshotConfig) > 0:
+		return errors.New("--snapshot-location-config is of the location that --use-volume-snapshots=false leaves out")
+	case v.NoLocation && !o.snapshots && v.Provider != "":
+		return errors.New("--provider is of locations, and there are none")
+	case (!v.NoLocation || o.snapshots) && len(v.Plugins) == 0:
+		return errors.New("--plugins is missing: name the image of the provider's plugin")
+	}
+	return nil
+}
+
+// complete reads the files and turns flags into what package deploy takes.
+func (o *installOptions) complete() (err error) {
+	o.server.Namespace, o.agent.Namespace = o.cluster.Namespace, o.cluster.Namespace
+	o.server.NoSnapshots = !o.snapshots
+	o.agent.Labels, o.agent.Annotations, o.agent.Features = o.server.Labels, o.server.Annotations, o.features
+	o.server.Args = o.serverArgs()
+	if o.secretFile != "" {
+		if o.server.Credentials, err = os.ReadFile(o.secretFile); err != nil {
+			return fmt.Errorf("read --secret-file: %w", err)
+		}
+	}
+	if o.caCertFile != "" {
+		if o.server.CACert, err = os.ReadFile(o.caCertFile); err != nil {
+			return fmt.Errorf("read --cacert: %w", err)
+		}
+	}
+	if o.server.Resources, err = o.serverPod.parse("velero-pod"); err != nil {
+		return err
+	}
+	agent, err := o.agentPod.parse("node-agent-pod")
+	o.agent.Resources = &agent
+	return err
+}
+
+// serverArgs are those of `velero server`; what is at its default is left to the server.
+func (o *installOptions) serverArgs() []string {
+	var args []string
+	add := func(given bool, flag, value string) {
+		if given {
+			args = append(args, "--"+flag+"="+value)
+		}
+	}
+	add(o.features != "", "features", o.features)
+	add(o.fsBackup, "default-volumes-to-fs-backup", "true")
+	add(o.moveSnapshots, "default-snapshot-move-data", "true")
+	add(o.noInformerCache, "disable-informer-cache", "true")
+	add(o.skip, "schedule-skip-immediately", "true")
+	add(true, "uploader-type", o.uploader)
+	add(o.restoreOnly, "restore-only", "true")
+	add(o.maintain > 0, "default-repo-maintain-frequency", o.maintain.String())
+	add(o.collect > 0, "garbage-collection-frequency", o.collect.String())
+	add(o.limit > 0, "fs-backup-timeout", o.limit.String())
+	add(o.agent.BackupRepositoryConfigMap != "", "backup-repository-configmap", o.agent.BackupRepositoryConfigMap)
+	add(o.maintenanceConfigMap != "", "repo-maintenance-job-configmap", o.maintenanceConfigMap)
+	add(o.itemBlocks > 0, "item-block-worker-count", fmt.Sprint(o.itemBlocks))
+	add(o.backups > 0, "concurrent-backups", fmt.Sprint(o.backups))
+	return args
+}
+
+// parse reads the quantities, whose flags begin with prefix.
+func (q quantities) parse(prefix string) (corev1.ResourceRequirements, error) {
+	parsed := corev1.ResourceRequirements{Requests: corev1.ResourceList{}, Limits: corev1.ResourceList{}}
+	for _, flag := range []struct {
+		suffix, text string
+		list         corev1.ResourceList
+		name         corev1.ResourceName
+	}{
+		{"cpu-request", q.cpuRequest, parsed.Requests, corev1.ResourceCPU},
+		{"mem-request", q.memRequest, parsed.Requests, corev1.ResourceMemory},
+		{"cpu-limit", q.cpuLimit, parsed.Limits, corev1.ResourceCPU},
+		{"mem-limit", q.memLimit, parsed.Limits, corev1.ResourceMemory},
+	} {
+		amount, err := resource.ParseQuantity(flag.text)
+		if err != nil {
+			return parsed, fmt.Errorf("--%s-%s=%s is no quantity: use one such as 500m or 128Mi, or 0", prefix, flag.suffix, flag.text)
+		}
+		if !amount.IsZero() {
+			flag.list[flag.name] = amount
+		}
+	}
+	for name, request := range parsed.Requests {
+		if most, limited := parsed.Limits[name]; limited && request.Cmp(most) > 0 {
+			return parsed, fmt.Errorf("the %s that --%s-… request is %s, more than the limit of %s", name, prefix, &request, &most)
+		}
+	}
+	return parsed, nil
+}

@@ -1,0 +1,63 @@
+package main
+
+import (
+	"context"
+	"fmt"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/watch"
+
+	"github.com/lateen-project/lateen/deploy"
+)
+
+// untilReady waits for the server and the agents, and tells how far they are.
+func (i *installer) untilReady(ctx context.Context, agents bool) error {
+	if err := i.rollout(ctx, "deployments", deploy.VeleroDeployment, deploymentPods); err != nil {
+		return err
+	}
+	if !agents {
+		return nil
+	}
+	return i.rollout(ctx, "daemonsets", deploy.DaemonSetName, daemonSetPods)
+}
+
+// pods are how many of a workload are ready, and how many there are to be.
+type pods struct{ ready, wanted int64 }
+
+func (i *installer) rollout(ctx context.Context, resource, name string, count func(*unstructured.Unstructured) pods) error {
+	var last pods
+	told := false
+	workloads := i.dynamic.Resource(schema.GroupVersionResource{Group: "apps", Version: "v1", Resource: resource}).Namespace(i.namespace)
+	err := follow(ctx, workloads, metav1.ListOptions{FieldSelector: "metadata.name=" + name}, func(event watch.EventType, workload *unstructured.Unstructured) bool {
+		observed, _, _ := unstructured.NestedInt64(workload.Object, "status", "observedGeneration")
+		if event == watch.Deleted || observed < workload.GetGeneration() {
+			return false
+		}
+		now := count(workload)
+		if now != last || !told {
+			fmt.Fprintf(i.out, "%s %s: %d of %d pods ready\n", workload.GetKind(), name, now.ready, now.wanted)
+		}
+		last, told = now, true
+		return now.ready >= now.wanted
+	})
+	if err != nil {
+		return fmt.Errorf("wait for %s %s, %d of %d pods ready: %w; kubectl -n %s describe pods says what is in the way", resource, name, last.ready, last.wanted, err, i.namespace)
+	}
+	return nil
+}
+
+func deploymentPods(workload *unstructured.Unstructured) pods {
+	wanted, _, _ := unstructured.NestedInt64(workload.Object, "spec", "replicas")
+	updated, _, _ := unstructured.NestedInt64(workload.Object, "status", "updatedReplicas")
+	available, _, _ := unstructured.NestedInt64(workload.Object, "status", "availableReplicas")
+	return pods{ready: min(updated, available), wanted: wanted}
+}
+
+func daemonSetPods(workload *unstructured.Unstructured) pods {
+	wanted, _, _ := unstructured.NestedInt64(workload.Object, "status", "desiredNumberScheduled")
+	updated, _, _ := unstructured.NestedInt64(workload.Object, "status", "updatedNumberScheduled")
+	available, _, _ := unstructured.NestedInt64(workload.Object, "status", "numberAvailable")
+	return pods{ready: min(updated, available), wanted: wanted}
+}

@@ -1,0 +1,112 @@
+package install
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	apimeta "k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/util/rand"
+	"k8s.io/client-go/dynamic"
+	"k8s.io/client-go/kubernetes"
+
+	"github.com/lateen-project/lateen/test/cluster"
+)
+
+// site is the namespace of a test's own installation, and how to reach it.
+type site struct {
+	*testing.T
+	namespace  string
+	kubeconfig string
+	kube       kubernetes.Interface
+	dynamic    dynamic.Interface
+}
+
+func newSite(t *testing.T) *site {
+	t.Helper()
+	t.Parallel()
+	kube, err := kubernetes.NewForConfig(plane.Admin())
+	require.NoError(t, err)
+	generic, err := dynamic.NewForConfig(plane.Admin())
+	require.NoError(t, err)
+	s := &site{T: t, namespace: "velero-" + rand.String(10), kube: kube, dynamic: generic}
+	s.kubeconfig = filepath.Join(t.TempDir(), "kubeconfig")
+	require.NoError(t, plane.WriteKubeconfig(plane.Admin(), s.kubeconfig, s.namespace))
+	return s
+}
+
+// run runs lateen against the cluster of the tests.
+func (s *site) run(input string, args ...string) (out, complaints string, err error) {
+	s.Helper()
+	ctx, cancel := context.WithTimeout(s.Context(), 30*time.Second) // a process with two dozen requests
+	defer cancel()
+	command := program(ctx, s.T, "lateen", append(args, "--namespace="+s.namespace, "--kubeconfig="+s.kubeconfig)...)
+	command.Stdin = bytes.NewBufferString(input)
+	var said, warned bytes.Buffer
+	command.Stdout, command.Stderr = &said, &warned
+	err = command.Run()
+	return said.String(), warned.String(), err
+}
+
+// install runs `lateen install` with what it must have.
+func (s *site) install(args ...string) (out, warnings string) {
+	s.Helper()
+	out, warnings, err := s.run("", append([]string{"install"}, usual(s.T, args...)...)...)
+	require.NoError(s, err, warnings)
+	return out, warnings
+}
+
+// usual are the flags that both `velero install` and `lateen install` must have, and the image of the latter.
+func usual(t *testing.T, more ...string) []string {
+	t.Helper()
+	return append(append([]string{"--lateen-image=example.test/lateen:v1"}, velero(t)...), more...)
+}
+
+// velero are the flags that `velero install` must have.
+func velero(t *testing.T) []string {
+	t.Helper()
+	secret := filepath.Join(t.TempDir(), "credentials")
+	require.NoError(t, os.WriteFile(secret, []byte("[default]\n"), 0o600))
+	return []string{
+		"--provider=aws", "--bucket=backups", "--plugins=velero/velero-plugin-for-aws:v1.14.0", "--secret-file=" + secret,
+	}
+}
+
+// program is one of this repository's, with no environment but a home of its own.
+func program(ctx context.Context, t *testing.T, name string, args ...string) *exec.Cmd {
+	t.Helper()
+	binary, err := cluster.FindBinary(name)
+	require.NoError(t, err)
+	command := exec.CommandContext(ctx, binary, args...)
+	command.Env = []string{"HOME=" + t.TempDir()}
+	command.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
+	return command
+}
+
+// printed are the objects that an install command has printed as JSON.
+func printed(t *testing.T, text string) []unstructured.Unstructured {
+	t.Helper()
+	var list unstructured.UnstructuredList
+	require.NoError(t, json.Unmarshal([]byte(text), &list))
+	require.NotEmpty(t, list.Items)
+	return list.Items
+}
+
+// found is an object as the cluster has it.
+func (s *site) found(object unstructured.Unstructured) (*unstructured.Unstructured, error) {
+	s.Helper()
+	resource, _ := apimeta.UnsafeGuessKindToResource(object.GroupVersionKind())
+	return s.dynamic.Resource(resource).Namespace(object.GetNamespace()).Get(soon(s.T), object.GetName(), metav1.GetOptions{})
+}
+
+// first is what a command has printed, without its warnings.
+func first(out, _ string) string { return out }

@@ -1,0 +1,204 @@
+package install
+
+import (
+	"context"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+
+	"github.com/lateen-project/lateen/test/node"
+	"github.com/lateen-project/lateen/test/world"
+)
+
+func TestWhatIsInstalledBacksUp(t *testing.T) {
+	s := newSite(t)
+	name, root := "node-"+s.namespace, filepath.Join(t.TempDir(), "kubelet")
+	mover, err := node.NewStandIn(plane.Admin(), 50*time.Millisecond)
+	require.NoError(t, err)
+	kubelet, err := node.Start(soon(t), plane.Admin(), node.Options{Name: name, Root: root, Runner: node.Movers{Runner: mover}})
+	require.NoError(t, err)
+	t.Cleanup(func() { // a node that nobody plays any more would keep every DaemonSet from being ready
+		kubelet.Stop()
+		require.NoError(t, s.kube.CoreV1().Nodes().Delete(context.WithoutCancel(t.Context()), name, metav1.DeleteOptions{}))
+	})
+
+	out, warnings := s.install("--kubelet-root-dir="+root, "--wait")
+	require.Empty(t, warnings)
+	require.Contains(t, out, "Deployment velero: 1 of 1 pods ready\n")
+	require.Regexp(t, `DaemonSet node-agent: (\d+) of \d+ pods ready\n$`, out)
+
+	w, err := world.Open(soon(t), plane.Admin(), s.namespace)
+	require.NoError(t, err)
+	pod, err := w.NodeAgentPod(soon(t), name, world.Ready)
+	require.NoError(t, err)
+	s.startAgent(pod)
+	app, err := w.SourcePod(soon(t), "app", name, world.EmptyDir("data"))
+	require.NoError(t, err)
+	app, err = w.WaitPod(soon(t), w.Apps, app.Name, world.Ready)
+	require.NoError(t, err)
+	backup, err := w.Backup(soon(t), "nightly")
+	require.NoError(t, err)
+	made, err := w.PodVolumeBackup(soon(t), backup, app, "data")
+	require.NoError(t, err)
+	moving, err := w.WaitPod(soon(t), s.namespace, made.Name, world.Ready)
+	require.NoError(t, err)
+	require.Equal(t, "velero/velero:v1.18.3", moving.Spec.Containers[0].Image)
+	require.Equal(t, "velero", moving.Spec.ServiceAccountName)
+	require.Contains(t, moving.Spec.Containers[0].Env, corev1.EnvVar{Name: "AWS_SHARED_CREDENTIALS_FILE", Value: "/credentials/cloud"})
+	ended, err := w.Transfers(world.PodVolumeBackup).Wait(soon(t), made.Name, world.Settled)
+	require.NoError(t, err)
+	require.Equal(t, world.Completed, ended.Status.Phase, ended.Status.Message)
+}
+
+// startAgent is what the kubelet would do with the agent's pod: it runs the program with the arguments and the
+// environment of the pod, as its ServiceAccount.
+func (s *site) startAgent(pod *corev1.Pod) {
+	s.Helper()
+	own, err := plane.ServiceAccount(soon(s.T), s.namespace, pod.Spec.ServiceAccountName)
+	require.NoError(s, err)
+	kubeconfig := filepath.Join(s.TempDir(), "kubeconfig")
+	require.NoError(s, plane.WriteKubeconfig(own, kubeconfig, s.namespace))
+	args := append(pod.Spec.Containers[0].Args, "--kubeconfig="+kubeconfig, "--metrics-address=127.0.0.1:0")
+	agent := program(s.Context(), s.T, "lateen", args...)
+	for _, variable := range pod.Spec.Containers[0].Env {
+		value := map[string]string{"spec.nodeName": pod.Spec.NodeName, "metadata.namespace": pod.Namespace}[variable.ValueFrom.FieldRef.FieldPath]
+		require.NotEmpty(s, value, variable.Name)
+		agent.Env = append(agent.Env, variable.Name+"="+value)
+	}
+	said := &strings.Builder{}
+	agent.Stderr = said
+	require.NoError(s, agent.Start())
+	s.Cleanup(func() {
+		_ = agent.Wait() // the end of the test has ended it
+		if s.Failed() {
+			s.Log(said.String())
+		}
+	})
+}
+
+func TestInstallingAgainChangesNothing(t *testing.T) {
+	s := newSite(t)
+	s.install()
+	objects := printed(t, first(s.install("--dry-run", "-o=json")))
+	versions := func() map[string]string {
+		all := map[string]string{}
+		for _, object := range objects {
+			if object.GetKind() == "CustomResourceDefinition" {
+				continue // shared with the other tests, which may change them
+			}
+			found, err := s.found(object)
+			require.NoError(t, err)
+			all[object.GetKind()+" "+object.GetName()] = version(t, found)
+		}
+		return all
+	}
+	created := versions()
+	out, _ := s.install()
+	require.Equal(t, len(objects), strings.Count(out, "is there already and stays as it is\n"))
+	require.Equal(t, created, versions())
+
+	s.install("--apply") // whose fields these are is written down once
+	applied := versions()
+	out, _ = s.install("--apply")
+	require.Equal(t, applied, versions())
+	require.Equal(t, len(objects), strings.Count(out, " unchanged\n"), out)
+
+	out, _ = s.install("--apply", "--image=velero/velero:v1.18.2")
+	require.Contains(t, out, "Deployment velero changed\n")
+	require.Equal(t, len(objects)-1, strings.Count(out, " unchanged\n"), out)
+}
+
+// version changes with whatever is written to an object. Controllers write to workloads while the test runs, so of
+// these it is all but their status, with what is known of the fields that Lateen has written, and when.
+func version(t *testing.T, object *unstructured.Unstructured) string {
+	t.Helper()
+	if kind := object.GetKind(); kind != "Deployment" && kind != "DaemonSet" {
+		return object.GetResourceVersion()
+	}
+	own := object.DeepCopy()
+	delete(own.Object, "status")
+	own.SetResourceVersion("")
+	own.SetManagedFields(slices.DeleteFunc(own.GetManagedFields(), func(entry metav1.ManagedFieldsEntry) bool { return entry.Manager != "lateen" }))
+	text, err := own.MarshalJSON()
+	require.NoError(t, err)
+	return string(text)
+}
+
+func TestAClassThatIsNotThereIsAWarning(t *testing.T) {
+	s := newSite(t)
+	_, warnings := s.install("--server-priority-class-name=no-such-server", "--node-agent-priority-class-name=no-such-agent")
+	require.Contains(t, warnings, "--server-priority-class-name: the cluster has no PriorityClass no-such-server")
+	require.Contains(t, warnings, "--node-agent-priority-class-name: the cluster has no PriorityClass no-such-agent")
+	server, err := s.kube.AppsV1().Deployments(s.namespace).Get(soon(t), "velero", metav1.GetOptions{})
+	require.NoError(t, err)
+	require.Equal(t, "no-such-server", server.Spec.Template.Spec.PriorityClassName)
+	agents, err := s.kube.AppsV1().DaemonSets(s.namespace).Get(soon(t), "node-agent", metav1.GetOptions{})
+	require.NoError(t, err)
+	require.Equal(t, "no-such-agent", agents.Spec.Template.Spec.PriorityClassName)
+}
+
+func TestConfigMapsThatAreNamed(t *testing.T) {
+	tests := map[string]struct {
+		data  map[string]string // of the ConfigMap; nil: there is none
+		flag  string
+		warns string
+		fails []string // words of the error; empty: the installation goes on
+	}{
+		"are taken if they are good": {flag: "node-agent-configmap", data: map[string]string{"a": `{"priorityClassName": ""}`}},
+		"have to be there":           {flag: "repo-maintenance-job-configmap", fails: []string{"--repo-maintenance-job-configmap", "not found"}},
+		"may have fields that nobody knows": {
+			flag: "node-agent-configmap", data: map[string]string{"a": `{"loadConcurency": {}}`}, warns: "loadConcurency",
+		},
+		"have to be of use": {
+			flag: "node-agent-configmap", data: map[string]string{"a": "{\n\"loadConcurrency\": {\"globalConfig\": \"3\"}}"},
+			fails: []string{"loadConcurrency.globalConfig (line 2"},
+		},
+		"of repositories have to be of use too": {
+			flag: "backup-repository-configmap", data: map[string]string{"kopia": `{"cacheLimitMB": "x"}`}, fails: []string{"cacheLimitMB"},
+		},
+	}
+	for name, test := range tests {
+		t.Run(name, func(t *testing.T) {
+			s := newSite(t)
+			_, err := s.kube.CoreV1().Namespaces().Create(soon(t), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: s.namespace}}, metav1.CreateOptions{})
+			require.NoError(t, err)
+			if test.data != nil {
+				_, err := s.kube.CoreV1().ConfigMaps(s.namespace).Create(soon(t), &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "named"}, Data: test.data}, metav1.CreateOptions{})
+				require.NoError(t, err)
+			}
+			_, said, err := s.run("", append([]string{"install", "--" + test.flag + "=named"}, usual(t)...)...)
+			require.Contains(t, said, test.warns)
+			if len(test.fails) == 0 {
+				require.NoError(t, err, said)
+				return
+			}
+			require.Error(t, err)
+			for _, words := range test.fails {
+				require.Contains(t, said, words)
+			}
+			accounts, err := s.kube.CoreV1().ServiceAccounts(s.namespace).List(soon(t), metav1.ListOptions{LabelSelector: "component=velero"})
+			require.NoError(t, err)
+			require.Empty(t, accounts.Items, "nothing may be installed")
+		})
+	}
+}
+
+func TestTheDaemonSetOfVelerosOwnAgentsIsNotOverwritten(t *testing.T) {
+	s := newSite(t)
+	_, err := world.New(soon(t), plane.Admin(), world.Options{Namespace: s.namespace})
+	require.NoError(t, err)
+	_, said, err := s.run("", append([]string{"install", "--apply"}, usual(t)...)...)
+	require.Error(t, err)
+	require.Contains(t, said, "DaemonSet node-agent: it is not Lateen's; delete it first")
+	agents, err := s.kube.AppsV1().DaemonSets(s.namespace).Get(soon(t), "node-agent", metav1.GetOptions{})
+	require.NoError(t, err)
+	require.Equal(t, []string{"/velero"}, agents.Spec.Template.Spec.Containers[0].Command)
+	require.Equal(t, "velero/velero:v1.18.3", agents.Spec.Template.Spec.Containers[0].Image)
+}

@@ -15,16 +15,23 @@ import (
 	"github.com/lateen-project/lateen/test/world"
 )
 
-// completed waits for the end of all of them.
+// completed waits for one after the other, in whichever order, until all of them are.
 func (s *site) completed(history *world.Recorder, names ...string) []world.Transition {
 	s.Helper()
-	for _, name := range names {
-		require.Equal(s, world.Completed, last(s.path(history, name, world.Completed)))
+	for number := range names {
+		_, err := history.Until(s.soon(), func(all []world.Transition) bool {
+			over := 0
+			for _, seen := range all {
+				if seen.To == world.Completed && slices.Contains(names, seen.Name) {
+					over++
+				}
+			}
+			return over > number
+		})
+		require.NoError(s, err)
 	}
 	return history.Transitions()
 }
-
-func last(phases []world.Phase) world.Phase { return phases[len(phases)-1] }
 
 // mostPrepared is how many transfers were Accepted or Prepared at the same time, at most, wherever they belong.
 func mostPrepared(transitions []world.Transition) int {

@@ -20,6 +20,9 @@ import (
 // fieldManager names Lateen as the author of a change.
 const fieldManager = "lateen"
 
+// errFaster says that a resource was changed by somebody since it was read.
+var errFaster = errors.New("somebody else was faster")
+
 // write changes the custom resource as the step says, if nobody has changed it since it was read.
 func (t *Transfers[T]) write(ctx context.Context, s *subject[T], step transfer.Step) error {
 	starts := step.State.Phase == transfer.InProgress && s.state.Phase != transfer.InProgress
@@ -35,12 +38,14 @@ func (t *Transfers[T]) write(ctx context.Context, s *subject[T], step transfer.S
 	}
 	written, err := t.Client.Patch(ctx, s.object.GetName(), types.MergePatchType, patch, metav1.PatchOptions{FieldManager: fieldManager})
 	if err != nil {
+		if apierrors.IsConflict(err) {
+			return errFaster // this agent perhaps, by a write whose answer was lost: what it reserved stays so
+		}
 		if definite(err) {
 			t.notWritten(s, starts)
 		}
-		if apierrors.IsConflict(err) || apierrors.IsNotFound(err) {
-			klog.FromContext(ctx).V(4).Info("Somebody else was faster; their event is on its way", "step", step.Reason)
-			return nil
+		if apierrors.IsNotFound(err) {
+			return nil // the event that says so is on its way
 		}
 		return fmt.Errorf("write %s to %s: %w", step.Reason, s.key, err)
 	}

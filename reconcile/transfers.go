@@ -2,6 +2,7 @@ package reconcile
 
 import (
 	"context"
+	"errors"
 	"slices"
 	"time"
 
@@ -11,6 +12,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/client-go/tools/record"
+	"k8s.io/klog/v2"
 	"k8s.io/utils/clock"
 
 	"github.com/lateen-project/lateen/exposer"
@@ -95,6 +97,10 @@ type subject[T transfer.Object] struct {
 	seen   transfer.Seen
 }
 
+// lookAgain is when a resource is looked at whose write was refused, in case that nothing of it is heard: a 409
+// need not mean that somebody has written.
+const lookAgain = time.Second
+
 // Reconcile takes one step for the resource of that key.
 func (t *Transfers[T]) Reconcile(ctx context.Context, key string) (time.Duration, error) {
 	cached, exists := t.Cached(key)
@@ -109,7 +115,16 @@ func (t *Transfers[T]) Reconcile(ctx context.Context, key string) (time.Duration
 	if err := t.look(ctx, s); err != nil {
 		return 0, err
 	}
-	step := transfer.Next(s.state, s.seen, t.Limits)
+	again, err := t.take(ctx, s, transfer.Next(s.state, s.seen, t.Limits))
+	if errors.Is(err, errFaster) {
+		klog.FromContext(ctx).V(4).Info("Somebody else was faster; their event is on its way")
+		return lookAgain, nil
+	}
+	return again, err
+}
+
+// take does what a step asks for.
+func (t *Transfers[T]) take(ctx context.Context, s *subject[T], step transfer.Step) (time.Duration, error) {
 	switch step.Action {
 	case transfer.Write:
 		return 0, t.write(ctx, s, step)

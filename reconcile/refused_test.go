@@ -1,0 +1,41 @@
+package reconcile
+
+import (
+	"errors"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	velerov1 "github.com/vmware-tanzu/velero/pkg/apis/velero/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+)
+
+func TestAConflictOfWhichNothingIsHeardIsNoDeadEnd(t *testing.T) {
+	conflict := apierrors.NewConflict(schema.GroupResource{Resource: "things"}, "b1", errors.New("a webhook says so"))
+	s := newStage(t, fault{call: "patch podvolumebackups", ordinal: 1, err: conflict})
+	again, err := s.Reconcile(t.Context(), testKey)
+	require.NoError(t, err)
+	require.Positive(t, again, "no event will come: nobody has written anything")
+}
+
+func TestAStartWhoseAnswerIsLostKeepsItsSlotUntilTheCacheShowsIt(t *testing.T) {
+	s := newStage(t, fault{call: "patch podvolumebackups", ordinal: 3, err: errors.New("timeout"), committed: true})
+	for range 3 { // accepted, the mover, prepared
+		_, err := s.Reconcile(t.Context(), testKey)
+		require.NoError(t, err)
+		s.kubelet(t)
+	}
+	require.Equal(t, velerov1.PodVolumeBackupPhasePrepared, s.backup.Status.Phase)
+	late := s.backup.DeepCopy()
+	s.Cached = func(string) (*velerov1.PodVolumeBackup, bool) { return late.DeepCopy(), true }
+	_, err := s.Reconcile(t.Context(), testKey)
+	require.Error(t, err, "nobody knows whether it was written")
+	require.Equal(t, velerov1.PodVolumeBackupPhaseInProgress, s.backup.Status.Phase)
+	_, err = s.Reconcile(t.Context(), testKey)
+	require.NoError(t, err, "it is a conflict with itself")
+	require.Equal(t, 4, s.calls["patch podvolumebackups"])
+	require.Equal(t, 1, s.Places.Own().InUse(), "another one could start beside it")
+	s.Cached = func(string) (*velerov1.PodVolumeBackup, bool) { return s.backup.DeepCopy(), true }
+	s.run(t)
+	require.Zero(t, s.Places.Own().InUse())
+}

@@ -2,7 +2,7 @@ SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
 .DELETE_ON_ERROR:
 .DEFAULT_GOAL := help
-.PHONY: help build demo test test-unit sweep conformance bench lint clean
+.PHONY: help build demo test test-unit sweep soak conformance bench lint clean
 
 BIN := $(CURDIR)/bin
 PROGRAMS := bin/controlplane bin/velero bin/velero-1.17 bin/snapshot-controller
@@ -86,6 +86,11 @@ sweep: ## Run the long tests, before an issue is closed: kill points, faults, 30
 
 # Velero's agent mostly waits: twelve of its cases at a time, which take less than 15 minutes each, keep within the 90.
 AGENT := velero
+soak: ## Have agents killed, faults, cancels, deletions and preemptions at random for MINUTES=10 (SEED= repeats one)
+	@$(MAKE) --no-print-directory --silent $(BINARIES)
+	@cd test && $(STATIC) -o $(BIN)/soak ./soak
+	@bin/soak --seed=$(or $(SEED),0) --minutes=$(or $(MINUTES),10)
+
 conformance: ## Play all conformance cases against AGENT=velero or lateen, and write what came of them into README
 	$(call need,bwrap=bubblewrap)
 	@$(MAKE) --no-print-directory --silent $(BINARIES)

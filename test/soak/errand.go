@@ -1,0 +1,228 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	snapshotv1 "github.com/kubernetes-csi/external-snapshotter/client/v8/apis/volumesnapshot/v1"
+	velerov2alpha1 "github.com/vmware-tanzu/velero/pkg/apis/velero/v2alpha1"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/lateen-project/lateen/test/world"
+)
+
+// errand is a transfer and what belongs to it.
+type errand struct {
+	kind world.Kind
+	name string
+	uid  types.UID
+	// loseTarget deletes what is restored into; nil if nothing is.
+	loseTarget func(ctx context.Context) error
+	// check looks for what a transfer that has ended like this promises; lost says that its target was deleted.
+	check func(ctx context.Context, ended life, lost bool) error
+	// clean removes what the transfer had around it.
+	clean func(ctx context.Context) error
+}
+
+// begin makes a transfer of a kind with all that it needs.
+func (s *stage) begin(ctx context.Context, kind world.Kind, number int) (*errand, error) {
+	switch kind {
+	case world.PodVolumeBackup:
+		return s.beginBackup(ctx, number)
+	case world.PodVolumeRestore:
+		return s.beginRestore(ctx, number)
+	case world.DataUpload:
+		return s.beginUpload(ctx, number)
+	default:
+		return s.beginDownload(ctx)
+	}
+}
+
+func (s *stage) beginBackup(ctx context.Context, number int) (*errand, error) {
+	made, err := s.PodVolumeBackup(ctx, s.backup, s.sources[number%len(s.sources)], "data")
+	if err != nil {
+		return nil, err
+	}
+	return &errand{
+		kind: world.PodVolumeBackup, name: made.Name, uid: made.UID,
+		check: func(context.Context, life, bool) error { return nil },
+		clean: func(context.Context) error { return nil },
+	}, nil
+}
+
+func (s *stage) beginRestore(ctx context.Context, number int) (*errand, error) {
+	pod, err := s.RestorePod(ctx, s.restore, s.name("restored"), s.nodes[number%len(s.nodes)].Name(), world.EmptyDir("data"))
+	if err != nil {
+		return nil, err
+	}
+	made, err := s.PodVolumeRestore(ctx, s.restore, pod, "data", "a-snapshot", s.Apps)
+	if err != nil {
+		return nil, err
+	}
+	remove := func(ctx context.Context) error {
+		return ignoreGone(s.Kube.CoreV1().Pods(s.Apps).Delete(ctx, pod.Name, metav1.DeleteOptions{}))
+	}
+	return &errand{
+		kind: world.PodVolumeRestore, name: made.Name, uid: made.UID, loseTarget: remove,
+		check: func(ctx context.Context, ended life, lost bool) error {
+			if ended.last.Status.Phase != world.Completed || lost {
+				return nil
+			}
+			_, err := s.WaitPod(ctx, s.Apps, pod.Name, world.Ready)
+			return err
+		},
+		clean: func(ctx context.Context) error {
+			return errors.Join(remove(ctx), s.WaitPodGone(ctx, s.Apps, pod.Name))
+		},
+	}, nil
+}
+
+func (s *stage) beginUpload(ctx context.Context, number int) (*errand, error) {
+	claim := s.claims[number%len(s.claims)]
+	snapshot, err := s.Snapshot(ctx, s.backup, claim, snapshotClass)
+	if err != nil {
+		return nil, err
+	}
+	if snapshot, err = s.WaitSnapshot(ctx, s.Apps, snapshot.Name, world.ReadyToUse); err != nil {
+		return nil, err
+	}
+	content := *snapshot.Status.BoundVolumeSnapshotContentName
+	cut, err := s.WaitContent(ctx, content, func(c *snapshotv1.VolumeSnapshotContent) bool {
+		return c.Status != nil && c.Status.SnapshotHandle != nil
+	})
+	if err != nil {
+		return nil, err
+	}
+	made, err := s.DataUpload(ctx, s.backup, claim, velerov2alpha1.CSISnapshotSpec{
+		VolumeSnapshot: snapshot.Name, SnapshotClass: snapshotClass, Driver: s.driver.Name(),
+	})
+	if err != nil {
+		return nil, err
+	}
+	handle := *cut.Status.SnapshotHandle
+	s.handles.Store(handle, made.Name)
+	return &errand{
+		kind: world.DataUpload, name: made.Name, uid: made.UID,
+		check: func(_ context.Context, ended life, _ bool) error {
+			if count := s.driver.Deletions(handle); ended.owned && count != 1 {
+				return fmt.Errorf("its snapshot %s was deleted %d times", handle, count)
+			}
+			return nil
+		},
+		clean: func(ctx context.Context) error { // an upload that nobody has accepted leaves its snapshot alone
+			return errors.Join(
+				ignoreGone(s.Snapshots.SnapshotV1().VolumeSnapshots(s.Apps).Delete(ctx, snapshot.Name, metav1.DeleteOptions{})),
+				s.WaitContentGone(ctx, content))
+		},
+	}, nil
+}
+
+func (s *stage) beginDownload(ctx context.Context) (*errand, error) {
+	claim, err := s.TargetClaim(ctx, s.name("target"), storageClass)
+	if err != nil {
+		return nil, err
+	}
+	made, err := s.DataDownload(ctx, s.restore, claim, "a-snapshot")
+	if err != nil {
+		return nil, err
+	}
+	return &errand{
+		kind: world.DataDownload, name: made.Name, uid: made.UID,
+		loseTarget: func(ctx context.Context) error {
+			return ignoreGone(s.Kube.CoreV1().PersistentVolumeClaims(s.Apps).Delete(ctx, claim.Name, metav1.DeleteOptions{}))
+		},
+		check: func(ctx context.Context, ended life, lost bool) error {
+			if ended.last.Status.Phase == world.Completed && !lost {
+				return s.delivered(ctx, claim.Name)
+			}
+			return s.nameKept(ctx, ended)
+		},
+		clean: func(ctx context.Context) error { return s.dropTarget(ctx, claim.Name, made.Name) },
+	}, nil
+}
+
+// delivered wants a claim to be bound to a volume that exists, is its own and is what its class says.
+func (s *stage) delivered(ctx context.Context, name string) error {
+	claim, err := s.WaitClaim(ctx, s.Apps, name, world.Bound)
+	if err != nil {
+		return fmt.Errorf("it is not delivered: %w", err)
+	}
+	volume, err := s.Kube.CoreV1().PersistentVolumes().Get(ctx, claim.Spec.VolumeName, metav1.GetOptions{})
+	if err != nil {
+		return fmt.Errorf("it is not delivered: %w", err)
+	}
+	switch owner := volume.Spec.ClaimRef; {
+	case owner == nil || owner.UID != claim.UID:
+		return fmt.Errorf("volume %s is not that of claim %s", volume.Name, name)
+	case volume.Spec.PersistentVolumeReclaimPolicy != corev1.PersistentVolumeReclaimDelete:
+		return fmt.Errorf("volume %s of claim %s is to be %s", volume.Name, name, volume.Spec.PersistentVolumeReclaimPolicy)
+	case !s.hasVolume(volume):
+		return fmt.Errorf("the driver has no volume %s of claim %s", volume.Name, name)
+	}
+	return nil
+}
+
+// nameKept wants the message of a download that was not delivered to name the volume that was kept of it.
+func (s *stage) nameKept(ctx context.Context, ended life) error {
+	kept, err := s.kept(ctx, ended.last.Name)
+	if err != nil {
+		return err
+	}
+	for i := range kept {
+		message := ended.last.Status.Message
+		if !ended.gone && !containsWord(message, kept[i].Name) {
+			return fmt.Errorf("volume %s is kept, and the message says only %q", kept[i].Name, message)
+		}
+		if !s.hasVolume(&kept[i]) {
+			return fmt.Errorf("volume %s is kept, and the driver does not have it", kept[i].Name)
+		}
+	}
+	return nil
+}
+
+// kept are the volumes that are kept of a download.
+func (s *stage) kept(ctx context.Context, name string) ([]corev1.PersistentVolume, error) {
+	list, err := s.Kube.CoreV1().PersistentVolumes().List(ctx, metav1.ListOptions{LabelSelector: labelKept + "=" + name})
+	if err != nil {
+		return nil, fmt.Errorf("list volumes that are kept: %w", err)
+	}
+	return list.Items, nil
+}
+
+// dropTarget removes the target of a download with its volume, and what was kept of it.
+func (s *stage) dropTarget(ctx context.Context, target, name string) error {
+	claims := s.Kube.CoreV1().PersistentVolumeClaims(s.Apps)
+	claim, err := claims.Get(ctx, target, metav1.GetOptions{})
+	if err == nil {
+		err = claims.Delete(ctx, target, metav1.DeleteOptions{})
+	}
+	if err == nil && claim.Spec.VolumeName != "" {
+		err = s.WaitVolumeGone(ctx, claim.Spec.VolumeName)
+	}
+	if ignoreGone(err) != nil {
+		return fmt.Errorf("remove target %s: %w", target, err)
+	}
+	kept, err := s.kept(ctx, name)
+	if err != nil {
+		return err
+	}
+	for _, volume := range kept {
+		patch := []byte(`{"spec":{"persistentVolumeReclaimPolicy":"Delete"}}`)
+		_, err := s.Kube.CoreV1().PersistentVolumes().Patch(ctx, volume.Name, types.MergePatchType, patch, metav1.PatchOptions{})
+		if err := errors.Join(ignoreGone(err), s.WaitVolumeGone(ctx, volume.Name)); err != nil {
+			return fmt.Errorf("remove the volume that is kept of %s: %w", name, err)
+		}
+	}
+	return nil
+}
+
+func ignoreGone(err error) error {
+	if apierrors.IsNotFound(err) {
+		return nil
+	}
+	return err
+}

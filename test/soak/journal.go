@@ -1,0 +1,280 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/watch"
+	"k8s.io/client-go/dynamic"
+	"k8s.io/client-go/rest"
+	watchtools "k8s.io/client-go/tools/watch"
+
+	"github.com/lateen-project/lateen/test/world"
+)
+
+// Labels of what agents make, and the annotation of a restore whose mover has succeeded, so that it needs no slot.
+const (
+	labelOwner    = "lateen.dev/owner-uid"
+	labelAcceptor = "lateen.dev/acceptor"
+	labelKept     = "lateen.dev/kept"
+
+	annotationMoved = "lateen.dev/moved"
+)
+
+// mostWrongs is how many broken promises are told.
+const mostWrongs = 20
+
+// journal keeps what becomes of transfers and movers, event by event, and which promises were broken.
+type journal struct {
+	tally *tally
+
+	lock    sync.Mutex
+	changed chan struct{} // closed and replaced at every event
+	lives   map[types.UID]*life
+	movers  map[types.UID]*mover
+	sights  []sight
+	wrongs  []string
+}
+
+// life is that of a transfer.
+type life struct {
+	kind  world.Kind
+	last  *world.Transfer
+	owned bool // an agent had its finalizer there
+	gone  bool
+}
+
+// mover is a pod of an agent.
+type mover struct {
+	name, owner, node, acceptor, class string
+	phase                              corev1.PodPhase
+	preempted, succeeded, gone         bool
+}
+
+// sight is a transfer that needs a slot of a node, or does not, from a point in the history of the cluster on.
+type sight struct {
+	version uint64
+	uid     types.UID
+	node    string // "" if it needs none
+}
+
+// openJournal begins one, which ends with the context.
+func openJournal(ctx context.Context, w *world.World, config *rest.Config, t *tally) (*journal, error) {
+	j := &journal{tally: t, changed: make(chan struct{})}
+	j.turn()
+	client, err := dynamic.NewForConfig(config)
+	if err != nil {
+		return nil, err
+	}
+	for _, kind := range world.Kinds() {
+		err = errors.Join(err, j.follow(ctx, client, w.Namespace, kind.Resource(), func(event watch.Event) error { return j.seeTransfer(kind, event) }))
+	}
+	return j, errors.Join(err, j.follow(ctx, client, w.Namespace, corev1.SchemeGroupVersion.WithResource("pods"), j.seePod))
+}
+
+// follow reads a resource from now on; a watch that breaks off goes on where it ended.
+func (j *journal) follow(
+	ctx context.Context, client dynamic.Interface, namespace string, resource schema.GroupVersionResource, see func(watch.Event) error,
+) error {
+	objects := client.Resource(resource).Namespace(namespace)
+	list, err := objects.List(ctx, metav1.ListOptions{})
+	if err != nil {
+		return fmt.Errorf("list %s: %w", resource.Resource, err)
+	}
+	watcher, err := watchtools.NewRetryWatcherWithContext(ctx, list.GetResourceVersion(), lister{objects})
+	if err != nil {
+		return fmt.Errorf("watch %s: %w", resource.Resource, err)
+	}
+	go func() {
+		for event := range watcher.ResultChan() {
+			if err := see(event); err != nil {
+				j.wrong("the journal cannot read %s: %v", resource.Resource, err)
+				return
+			}
+		}
+		if ctx.Err() == nil {
+			j.wrong("the journal of %s ended", resource.Resource)
+		}
+	}()
+	return nil
+}
+
+// lister is a dynamic client as watches want it.
+type lister struct{ dynamic.ResourceInterface }
+
+// WatchWithContext implements cache.WatcherWithContext.
+func (l lister) WatchWithContext(ctx context.Context, options metav1.ListOptions) (watch.Interface, error) {
+	return l.Watch(ctx, options)
+}
+
+func (j *journal) seeTransfer(kind world.Kind, event watch.Event) error {
+	object, ok := event.Object.(*unstructured.Unstructured)
+	if !ok {
+		return fmt.Errorf("it says %s: %v", event.Type, event.Object)
+	}
+	transfer, err := world.View(object)
+	if err != nil {
+		return err
+	}
+	version, err := strconv.ParseUint(object.GetResourceVersion(), 10, 64)
+	if err != nil {
+		return err
+	}
+	j.lock.Lock()
+	defer j.lock.Unlock()
+	defer j.tell()
+	seen, ok := j.lives[transfer.UID]
+	if !ok {
+		seen = &life{kind: kind, last: transfer}
+		j.lives[transfer.UID] = seen
+	}
+	before, after := seen.last.Status.Phase, transfer.Status.Phase
+	if before.Ended() && after != before {
+		j.complain("%s %s was %s and became %s", kind, transfer.Name, before, after)
+	}
+	seen.last, seen.owned, seen.gone = transfer, seen.owned || len(transfer.Finalizers) > 0, event.Type == watch.Deleted
+	at := sight{version: version, uid: transfer.UID}
+	if !seen.gone && (after == world.InProgress || after == world.Canceling) && transfer.Annotations[annotationMoved] == "" {
+		at.node = transfer.Node()
+	}
+	j.sights = append(j.sights, at)
+	return nil
+}
+
+func (j *journal) seePod(event watch.Event) error {
+	object, ok := event.Object.(*unstructured.Unstructured)
+	if !ok {
+		return fmt.Errorf("it says %s: %v", event.Type, event.Object)
+	}
+	owner := object.GetLabels()[labelOwner]
+	if owner == "" {
+		return nil
+	}
+	pod := &corev1.Pod{}
+	if err := runtime.DefaultUnstructuredConverter.FromUnstructured(object.Object, pod); err != nil {
+		return err
+	}
+	j.lock.Lock()
+	defer j.lock.Unlock()
+	defer j.tell()
+	was := j.movers[pod.UID]
+	is := &mover{
+		name: pod.Name, owner: owner, node: pod.Spec.NodeName, acceptor: pod.Labels[labelAcceptor], class: pod.Spec.PriorityClassName,
+		phase: pod.Status.Phase, succeeded: pod.Status.Phase == corev1.PodSucceeded, gone: event.Type == watch.Deleted,
+		preempted: slices.ContainsFunc(pod.Status.Conditions, func(c corev1.PodCondition) bool {
+			return c.Type == corev1.DisruptionTarget && c.Reason == corev1.PodReasonPreemptionByScheduler
+		}),
+	}
+	if is.preempted && (was == nil || !was.preempted) {
+		j.tally.hit(preempted)
+	}
+	j.movers[pod.UID] = is
+	if was == nil {
+		j.onlyOne(owner)
+	}
+	return nil
+}
+
+// alive tells whether a mover can do something.
+func (m *mover) alive() bool {
+	return !m.gone && m.phase != corev1.PodSucceeded && m.phase != corev1.PodFailed
+}
+
+// onlyOne wants a transfer to have one live mover at most.
+func (j *journal) onlyOne(owner string) {
+	var names []string
+	for _, m := range j.movers {
+		if m.owner == owner && m.alive() {
+			names = append(names, m.name)
+		}
+	}
+	if len(names) > 1 {
+		j.complain("transfer %s has %d live movers: %s", owner, len(names), strings.Join(names, ", "))
+	}
+}
+
+// tell wakes who waits for an event.
+func (j *journal) tell() {
+	close(j.changed)
+	j.changed = make(chan struct{})
+}
+
+// complain keeps a broken promise.
+func (j *journal) complain(format string, words ...any) {
+	j.wrongs = append(j.wrongs, fmt.Sprintf(format, words...))
+}
+
+func (j *journal) wrong(format string, words ...any) {
+	j.lock.Lock()
+	defer j.lock.Unlock()
+	j.complain(format, words...)
+}
+
+func (j *journal) broken() bool {
+	j.lock.Lock()
+	defer j.lock.Unlock()
+	return len(j.wrongs) > 0
+}
+
+// verdict has the broken promises.
+func (j *journal) verdict() error {
+	j.lock.Lock()
+	defer j.lock.Unlock()
+	if len(j.wrongs) == 0 {
+		return nil
+	}
+	told := j.wrongs[:min(len(j.wrongs), mostWrongs)]
+	return fmt.Errorf("%d promises are broken:\n  %s", len(j.wrongs), strings.Join(told, "\n  "))
+}
+
+// until returns the life of a transfer once done says so of it. The error has what was seen last.
+func (j *journal) until(ctx context.Context, uid types.UID, done func(life) bool) (life, error) {
+	for {
+		j.lock.Lock()
+		seen, changed := life{}, j.changed
+		if known := j.lives[uid]; known != nil {
+			seen = *known
+		}
+		j.lock.Unlock()
+		if seen.last != nil && done(seen) {
+			return seen, nil
+		}
+		select {
+		case <-changed:
+		case <-ctx.Done():
+			return seen, context.Cause(ctx)
+		}
+	}
+}
+
+// liveMovers are those that have a node.
+func (j *journal) liveMovers() []mover {
+	j.lock.Lock()
+	defer j.lock.Unlock()
+	var all []mover
+	for _, m := range j.movers {
+		if m.alive() && m.node != "" {
+			all = append(all, *m)
+		}
+	}
+	slices.SortFunc(all, func(a, b mover) int { return strings.Compare(a.name, b.name) })
+	return all
+}
+
+// turn begins a new page: everything that was there is over.
+func (j *journal) turn() {
+	j.lock.Lock()
+	defer j.lock.Unlock()
+	j.lives, j.movers, j.sights = map[types.UID]*life{}, map[types.UID]*mover{}, nil
+}

@@ -1,0 +1,185 @@
+package main
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/lateen-project/lateen/test/world"
+)
+
+// left are the objects of agents whose owner is as a label selector says, as the API server has them now.
+func (s *stage) left(ctx context.Context, owner string) ([]string, error) {
+	options := metav1.ListOptions{LabelSelector: labelOwner + owner + ",!" + labelKept}
+	var all []string
+	pods, err := s.Kube.CoreV1().Pods(s.Namespace).List(ctx, options)
+	if err != nil {
+		return nil, fmt.Errorf("list pods: %w", err)
+	}
+	for _, pod := range pods.Items {
+		all = append(all, told("pod", &pod))
+	}
+	claims, err := s.Kube.CoreV1().PersistentVolumeClaims(s.Namespace).List(ctx, options)
+	if err != nil {
+		return nil, fmt.Errorf("list claims: %w", err)
+	}
+	for _, claim := range claims.Items {
+		all = append(all, told("claim", &claim))
+	}
+	snapshots, err := s.Snapshots.SnapshotV1().VolumeSnapshots(s.Namespace).List(ctx, options)
+	if err != nil {
+		return nil, fmt.Errorf("list snapshots: %w", err)
+	}
+	for _, snapshot := range snapshots.Items {
+		all = append(all, told("VolumeSnapshot", &snapshot))
+	}
+	contents, err := s.Snapshots.SnapshotV1().VolumeSnapshotContents().List(ctx, options)
+	if err != nil {
+		return nil, fmt.Errorf("list contents of snapshots: %w", err)
+	}
+	for _, content := range contents.Items {
+		all = append(all, told("VolumeSnapshotContent", &content))
+	}
+	return all, nil
+}
+
+func told(kind string, object metav1.Object) string {
+	ending := ""
+	if object.GetDeletionTimestamp() != nil {
+		ending = " (being deleted)"
+	}
+	return kind + " " + object.GetName() + ending
+}
+
+// judge looks at what can only be seen when all transfers are over.
+func (r *round) judge(ctx context.Context) error {
+	looking, cancel := context.WithTimeout(ctx, cleaning)
+	defer cancel()
+	left, err := r.left(looking, "")
+	if err != nil {
+		return err
+	}
+	if len(left) > 0 {
+		r.journal.wrong("when all is over, there are %s", strings.Join(left, ", "))
+	}
+	if err := r.judgeVolumes(looking); err != nil {
+		return err
+	}
+	if handles := r.driver.Handles(); len(handles) > 0 {
+		r.journal.wrong("when all is over, the driver has snapshots %v", handles)
+	}
+	for _, k := range r.keepers {
+		if err := r.judgeClasses(k); err != nil {
+			return err
+		}
+	}
+	r.journal.judgeSlots()
+	r.journal.judgeSuccess()
+	return nil
+}
+
+// judgeVolumes wants no volumes but those of the sources to be left.
+func (r *round) judgeVolumes(ctx context.Context) error {
+	sources := map[string]bool{}
+	for _, claim := range r.claims {
+		sources[claim.Spec.VolumeName] = true
+	}
+	volumes, err := r.Kube.CoreV1().PersistentVolumes().List(ctx, metav1.ListOptions{})
+	if err != nil {
+		return fmt.Errorf("list volumes: %w", err)
+	}
+	for _, volume := range volumes.Items {
+		if sources[volume.Name] {
+			continue
+		}
+		if err := r.WaitVolumeGone(ctx, volume.Name); err != nil {
+			owner := "nothing"
+			if claim := volume.Spec.ClaimRef; claim != nil {
+				owner = claim.Namespace + "/" + claim.Name
+			}
+			r.journal.wrong("when all is over, there is volume %s of %s (%s, %s), labels %v", volume.Name, owner,
+				volume.Status.Phase, volume.Spec.PersistentVolumeReclaimPolicy, volume.Labels)
+			return nil
+		}
+	}
+	if handles := r.driver.Volumes(); len(handles) != len(sources) {
+		r.journal.wrong("when all is over, the driver has volumes %v", handles)
+	}
+	return nil
+}
+
+// judgeClasses wants each mover without the class to have been counted by its agent.
+func (r *round) judgeClasses(k *keeper) error {
+	fallbacks, lost, err := k.fallbacks()
+	if err != nil {
+		return err
+	}
+	r.journal.lock.Lock()
+	defer r.journal.lock.Unlock()
+	for _, m := range r.journal.movers {
+		switch {
+		case m.acceptor != k.node || m.class == lowClass:
+		case m.class != "":
+			r.journal.complain("mover %s has the class %s", m.name, m.class)
+		case fallbacks == 0 && !lost:
+			r.journal.complain("mover %s of the agent of %s has no class, and no fallback is counted", m.name, k.node)
+		}
+	}
+	return nil
+}
+
+// judgeSlots wants no node to have had more transfers at work at any time than it has slots.
+func (j *journal) judgeSlots() {
+	j.lock.Lock()
+	defer j.lock.Unlock()
+	slices.SortFunc(j.sights, func(a, b sight) int { return cmp.Compare(a.version, b.version) })
+	where := map[types.UID]string{}
+	used := map[string]int{}
+	for _, at := range j.sights {
+		if before := where[at.uid]; before != "" {
+			used[before]--
+		}
+		where[at.uid] = at.node
+		if at.node == "" {
+			continue
+		}
+		used[at.node]++
+		if used[at.node] > slots {
+			j.complain("%d transfers were at work on %s at revision %d: %s", used[at.node], at.node, at.version, j.atWork(where, at.node))
+		}
+	}
+}
+
+// atWork names the transfers that are somewhere.
+func (j *journal) atWork(where map[types.UID]string, node string) string {
+	var names []string
+	for uid, there := range where {
+		if there == node {
+			names = append(names, j.lives[uid].last.Name)
+		}
+	}
+	slices.Sort(names)
+	return strings.Join(names, ", ")
+}
+
+// judgeSuccess wants each transfer that is Completed to have had a mover that succeeded.
+func (j *journal) judgeSuccess() {
+	j.lock.Lock()
+	defer j.lock.Unlock()
+	succeeded := map[types.UID]bool{}
+	for _, m := range j.movers {
+		if m.succeeded {
+			succeeded[types.UID(m.owner)] = true
+		}
+	}
+	for uid, seen := range j.lives {
+		if seen.last.Status.Phase == world.Completed && !succeeded[uid] {
+			j.complain("%s %s is Completed, and no mover of it has succeeded", seen.kind, seen.last.Name)
+		}
+	}
+}

@@ -1,0 +1,254 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/lateen-project/lateen/test/node"
+	"github.com/lateen-project/lateen/test/world"
+)
+
+const (
+	rivalTime = 2 * time.Second        // that a pod of high priority takes the place of movers
+	partTime  = 4 * time.Second        // that an agent is cut off: longer than the Lease of the coordinator
+	classTime = 2 * time.Second        // that there is no priority class
+	killTime  = 2 * time.Second        // in which an agent writes something, or lives on
+	hitTime   = 800 * time.Millisecond // in which a node gets a mover to spoil
+	rivalCPU  = "6"                    // of 8
+)
+
+// act is one deed; those that take their time are undone in the background.
+type act func(ctx context.Context, r *round, undo *sync.WaitGroup) error
+
+// acts are all that can be done. In every second round the priority class stays, so that its absence is an exception.
+func (r *round) acts() []act {
+	all := []act{
+		kill(killedBefore), kill(killedAfter), terminate, part, vanish, evict, rival, rival,
+		spoil(refused, node.Fault{Refused: &node.Waiting{Reason: "OutOfcpu", Message: "no room"}}),
+		spoil(broken, node.Fault{Ends: &node.Result{ExitCode: 1, Message: "disk on fire"}}),
+		spoil(stuck, node.Fault{NeverStarts: true}),
+		cancel, remove, loseTarget, loseTarget,
+	}
+	if r.number%2 == 1 {
+		all = append(all, loseClass)
+	}
+	return all
+}
+
+// meddle does one thing after the other, all of them before one comes again, until the context ends. Then it undoes
+// what is still to be undone.
+func (r *round) meddle(ctx context.Context) error {
+	var undo sync.WaitGroup
+	defer undo.Wait()
+	var deck []act
+	for {
+		pause := time.NewTimer(time.Duration(r.random.Int64N(int64(mostIdle))))
+		select {
+		case <-pause.C:
+		case <-ctx.Done():
+			pause.Stop()
+			return nil
+		}
+		if len(deck) == 0 {
+			deck = r.acts()
+			r.random.Shuffle(len(deck), func(i, j int) { deck[i], deck[j] = deck[j], deck[i] })
+		}
+		bounded, stop := context.WithTimeout(context.WithoutCancel(ctx), cleaning)
+		err := deck[0](bounded, r, &undo)
+		stop()
+		if err != nil {
+			return fmt.Errorf("meddle: %w", err)
+		}
+		deck = deck[1:]
+	}
+}
+
+// later undoes something after a while.
+func later(undo *sync.WaitGroup, after time.Duration, what func(context.Context)) {
+	undo.Go(func() {
+		timer := time.NewTimer(after)
+		<-timer.C
+		ctx, cancel := context.WithTimeout(context.Background(), cleaning)
+		defer cancel()
+		what(ctx)
+	})
+}
+
+// kill has the next write of an agent be its last; if it writes nothing for a while, it lives on.
+func kill(how fault) act {
+	return func(_ context.Context, r *round, undo *sync.WaitGroup) error {
+		victim := r.keepers[r.random.IntN(len(r.keepers))].current()
+		victim.line.arm(how)
+		later(undo, killTime, func(context.Context) { victim.line.arm("") })
+		return nil
+	}
+}
+
+// terminate ends an agent as SIGTERM does.
+func terminate(_ context.Context, r *round, _ *sync.WaitGroup) error {
+	r.keepers[r.random.IntN(len(r.keepers))].current().cancel()
+	r.tally.hit(terminated)
+	return nil
+}
+
+// part cuts an agent off from the API server for longer than its Lease.
+func part(_ context.Context, r *round, undo *sync.WaitGroup) error {
+	victim := r.keepers[r.random.IntN(len(r.keepers))].current()
+	victim.line.part(true)
+	r.tally.hit(parted)
+	later(undo, partTime, func(context.Context) { victim.line.part(false) })
+	return nil
+}
+
+// someMover is one that has a node; ok is false if there is none.
+func (r *round) someMover() (found mover, ok bool) {
+	all := r.journal.liveMovers()
+	if len(all) == 0 {
+		return mover{}, false
+	}
+	return all[r.random.IntN(len(all))], true
+}
+
+func (r *round) nodeOf(m mover) *node.Node {
+	for _, played := range r.nodes {
+		if played.Name() == m.node {
+			return played
+		}
+	}
+	return nil
+}
+
+// vanish takes a mover away without a trace.
+func vanish(ctx context.Context, r *round, _ *sync.WaitGroup) error {
+	victim, ok := r.someMover()
+	if !ok {
+		return nil
+	}
+	err := r.nodes[0].Vanish(ctx, r.Namespace, victim.name)
+	if err == nil {
+		r.tally.hit(vanished)
+	}
+	return ignoreGone(err)
+}
+
+// evict ends a mover as a kubelet under pressure does. That it may have ended by itself is a part of it.
+func evict(_ context.Context, r *round, _ *sync.WaitGroup) error {
+	victim, ok := r.someMover()
+	if !ok {
+		return nil
+	}
+	if played := r.nodeOf(victim); played != nil && played.Evict(r.Namespace, victim.name, "the node is low on memory") == nil {
+		r.tally.hit(evicted)
+	}
+	return nil
+}
+
+// rival is a pod of high priority, for which the scheduler makes room on the node of a mover.
+func rival(ctx context.Context, r *round, undo *sync.WaitGroup) error {
+	victim, ok := r.someMover()
+	if !ok {
+		return nil
+	}
+	name := r.name("rival")
+	_, err := r.Kube.CoreV1().Pods(r.Apps).Create(ctx, &corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{Name: name},
+		Spec: corev1.PodSpec{
+			NodeSelector: map[string]string{corev1.LabelHostname: victim.node}, PriorityClassName: highClass,
+			TerminationGracePeriodSeconds: new(int64(0)),
+			Containers: []corev1.Container{{Name: "c", Image: "i", Resources: corev1.ResourceRequirements{
+				Requests: corev1.ResourceList{corev1.ResourceCPU: resource.MustParse(rivalCPU)},
+			}}},
+		},
+	}, metav1.CreateOptions{})
+	if err != nil {
+		return fmt.Errorf("create rival: %w", err)
+	}
+	later(undo, rivalTime, func(ctx context.Context) {
+		err := ignoreGone(r.Kube.CoreV1().Pods(r.Apps).Delete(ctx, name, metav1.DeleteOptions{}))
+		if err := errors.Join(err, r.WaitPodGone(ctx, r.Apps, name)); err != nil {
+			r.journal.wrong("the rival stays: %v", err)
+		}
+	})
+	return nil
+}
+
+// spoil has a node do something to the next mover that it gets soon.
+func spoil(what fault, how node.Fault) act {
+	return func(_ context.Context, r *round, undo *sync.WaitGroup) error {
+		var over atomic.Bool
+		how := how
+		how.Times, how.Match = 1, func(pod *corev1.Pod) bool {
+			if !node.IsMover(pod) || over.Swap(true) {
+				return false
+			}
+			r.tally.hit(what)
+			return true
+		}
+		r.nodes[r.random.IntN(len(r.nodes))].Faults.Add(how)
+		later(undo, hitTime, func(context.Context) { over.Store(true) })
+		return nil
+	}
+}
+
+// cancel asks for the end of a transfer as Velero's server does.
+func cancel(ctx context.Context, r *round, _ *sync.WaitGroup) error {
+	chosen := r.one(func(*errand) bool { return true })
+	if chosen == nil {
+		return nil
+	}
+	err := r.Transfers(chosen.kind).Cancel(ctx, chosen.name)
+	if err == nil {
+		r.tally.hit(canceled)
+	}
+	return ignoreGone(err)
+}
+
+// remove deletes a transfer.
+func remove(ctx context.Context, r *round, _ *sync.WaitGroup) error {
+	chosen := r.one(func(*errand) bool { return true })
+	if chosen == nil {
+		return nil
+	}
+	err := r.Transfers(chosen.kind).Delete(ctx, chosen.name)
+	if err == nil {
+		r.tally.hit(deleted)
+	}
+	return ignoreGone(err)
+}
+
+// loseTarget deletes what is restored into.
+func loseTarget(ctx context.Context, r *round, _ *sync.WaitGroup) error {
+	kind := []world.Kind{world.PodVolumeRestore, world.DataDownload}[r.random.IntN(2)]
+	chosen := r.one(func(made *errand) bool { return made.kind == kind })
+	if chosen == nil {
+		return nil
+	}
+	r.lock.Lock()
+	r.lost[chosen.name] = true
+	r.lock.Unlock()
+	r.tally.hit(targetGone)
+	return chosen.loseTarget(ctx)
+}
+
+// loseClass deletes the priority class of movers for a while.
+func loseClass(ctx context.Context, r *round, undo *sync.WaitGroup) error {
+	err := r.Kube.SchedulingV1().PriorityClasses().Delete(ctx, lowClass, metav1.DeleteOptions{})
+	if err != nil {
+		return ignoreGone(err) // it is lost already
+	}
+	r.tally.hit(classGone)
+	later(undo, classTime, func(ctx context.Context) {
+		if err := r.PriorityClass(ctx, lowClass, lowValue); err != nil {
+			r.journal.wrong("the priority class stays lost: %v", err)
+		}
+	})
+	return nil
+}

@@ -1,0 +1,185 @@
+package maintenance
+
+import (
+	"fmt"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	velerov1 "github.com/vmware-tanzu/velero/pkg/apis/velero/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/lateen-project/lateen/exposer/build"
+)
+
+// now is when everything is looked at.
+func now() time.Time { return time.Unix(1764000000, 0) }
+
+func ago(d time.Duration) time.Time { return now().Add(-d) }
+
+// policy is the default, but for the spread, which would hide the exact times.
+func policy() Policy {
+	p := DefaultPolicy()
+	p.Spread = 0
+	return p
+}
+
+func ready() Repository {
+	return Repository{UID: "6f1c", Kopia: true, Ready: true, Created: ago(100 * time.Hour), Last: ago(2 * time.Hour), Frequency: time.Hour}
+}
+
+func there() Location { return Location{Exists: true} }
+
+func job(created time.Time, outcome build.JobOutcome) build.JobSeen {
+	seen := build.JobSeen{Name: fmt.Sprint("job-", created.Unix()), Created: created, Outcome: outcome, Factor: 1, HasPod: true}
+	if outcome != build.JobUnfinished {
+		seen.Ended = created.Add(time.Minute)
+	}
+	return seen
+}
+
+func failed(started time.Time, message string) Run {
+	return Run{Started: started, Failed: true, Message: message}
+}
+
+func TestNext(t *testing.T) {
+	podless := func(age time.Duration) build.JobSeen {
+		seen := job(ago(age), build.JobUnfinished)
+		seen.HasPod = false
+		return seen
+	}
+	suspended := podless(time.Hour)
+	suspended.Suspended = true
+	for name, test := range map[string]struct {
+		change   func(*Repository)
+		jobs     []build.JobSeen
+		location Location
+		want     Step
+	}{
+		"it is due since its frequency after the last success": {func(*Repository) {}, nil, there(), Step{Action: Start, Due: ago(time.Hour), Factor: 1}},
+		"it is due in half an hour, and looked at then":        {func(r *Repository) { r.Last = ago(30 * time.Minute) }, nil, there(), Step{After: 30 * time.Minute}},
+		"it was never maintained":                              {func(r *Repository) { r.Last = time.Time{} }, nil, there(), Step{Action: Start, Due: ago(100 * time.Hour), Factor: 1}},
+		"it has no frequency yet":                              {func(r *Repository) { r.Frequency = 0 }, nil, there(), Step{Action: Start, Due: ago(time.Hour), Factor: 1}},
+		"its location is read-only":                            {func(*Repository) {}, nil, Location{Exists: true, ReadOnly: true}, Step{Why: ReadOnly}},
+		"its location is missing":                              {func(*Repository) {}, nil, Location{}, Step{Why: NoLocation}},
+		"it is not ready":                                      {func(r *Repository) { r.Ready = false }, nil, there(), Step{Why: NotReady}},
+		"it is of another type, and its jobs are none of ours": {func(r *Repository) { r.Kopia = false }, []build.JobSeen{podless(time.Hour)}, there(), Step{Why: NotKopia}},
+		"it is being deleted":                                  {func(r *Repository) { r.Deleting = true }, nil, there(), Step{Why: Deleting}},
+		"a job runs":                                           {func(*Repository) {}, []build.JobSeen{job(ago(time.Hour), build.JobUnfinished)}, there(), Step{Why: AlreadyRunning}},
+		"a job has no pod yet":                                 {func(*Repository) {}, []build.JobSeen{podless(time.Minute)}, there(), Step{Why: AlreadyRunning, After: time.Minute}},
+		"a job will never have a pod":                          {func(*Repository) {}, []build.JobSeen{podless(2 * time.Minute)}, there(), Step{Action: Abandon, Jobs: []build.JobSeen{podless(2 * time.Minute)}}},
+		"a job that was given up is removed":                   {func(r *Repository) { r.History = []Run{failed(ago(3*time.Minute), "no pod")} }, []build.JobSeen{podless(3 * time.Minute)}, there(), Step{Action: Delete, Jobs: []build.JobSeen{podless(3 * time.Minute)}}},
+		"a job that somebody holds back is left to them":       {func(*Repository) {}, []build.JobSeen{suspended}, there(), Step{Why: AlreadyRunning}},
+		"a run that ended while nobody looked is written down": {func(*Repository) {}, []build.JobSeen{job(ago(time.Hour), build.JobSucceeded)}, Location{}, Step{Action: Record, Jobs: []build.JobSeen{job(ago(time.Hour), build.JobSucceeded)}}},
+		"a run that failed is tried again five minutes later":  {func(r *Repository) { r.History = []Run{failed(ago(4*time.Minute), "x")} }, []build.JobSeen{job(ago(4*time.Minute), build.JobFailed)}, there(), Step{After: 2 * time.Minute}},
+		"the third failure in a row waits 20 minutes": {func(r *Repository) {
+			r.History = []Run{failed(ago(30*time.Minute), ""), failed(ago(25*time.Minute), ""), failed(ago(15*time.Minute), "")}
+		}, nil, there(), Step{After: 5 * time.Minute}},
+		"failures before a success do not count": {func(r *Repository) {
+			r.History = []Run{failed(ago(5*time.Hour), ""), {Started: ago(2 * time.Hour), Completed: ago(2 * time.Hour)}}
+		}, nil, there(), Step{Action: Start, Due: ago(time.Hour), Factor: 1}},
+		"a class that is gone is tried without, at once": {func(r *Repository) { r.History = []Run{failed(ago(2*time.Minute), ClassGone+"x")} }, nil, there(), Step{Action: Start, Due: now(), Factor: 1}},
+		"a class that is gone once more waits as any failure": {func(r *Repository) {
+			r.History = []Run{failed(ago(4*time.Minute), ClassGone+"x"), failed(ago(2*time.Minute), ClassGone+"x")}
+		}, nil, there(), Step{After: 8 * time.Minute}},
+		"a run that took too much memory gets more": {func(r *Repository) { r.History = []Run{failed(ago(time.Hour), OutOfMemory)} }, []build.JobSeen{job(ago(time.Hour), build.JobFailed)}, there(), Step{Action: Start, Due: ago(54 * time.Minute), Factor: 1.5}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			r := ready()
+			test.change(&r)
+			require.Equal(t, test.want, Next(r, test.jobs, test.location, policy(), now()))
+		})
+	}
+}
+
+func TestOnlyTheNewestJobsAreKept(t *testing.T) {
+	r := ready()
+	var jobs []build.JobSeen
+	for i := range 5 {
+		one := job(ago(time.Duration(10-i)*time.Hour), build.JobSucceeded)
+		jobs, r = append(jobs, one), r.With(RunOf(one, ""))
+	}
+	r.Last = now()
+	require.Equal(t, Step{Action: Delete, Jobs: jobs[:2]}, Next(r, jobs, there(), policy(), now()))
+	jobs[4].Keep = new(1)
+	require.Equal(t, Step{Action: Delete, Jobs: jobs[:4]}, Next(r, jobs, there(), policy(), now()))
+	jobs[4].Keep = new(-7)
+	require.Equal(t, Step{Action: Delete, Jobs: jobs}, Next(r, jobs, there(), policy(), now()))
+	running := job(now(), build.JobUnfinished)
+	require.Equal(t, Step{Why: AlreadyRunning}, Next(r, append(slices.Clone(jobs), running), there(), policy(), now()))
+}
+
+func TestMemoryGrowsFourfoldAtMost(t *testing.T) {
+	r, jobs := ready(), []build.JobSeen(nil)
+	var factors []float64
+	for i := range 6 {
+		one := job(ago(time.Duration(20-i)*time.Hour), build.JobFailed)
+		one.Factor = factor(r, jobs)
+		jobs, r = append(jobs, one), r.With(failed(one.Created, OutOfMemory))
+		factors = append(factors, one.Factor)
+	}
+	require.Equal(t, []float64{1, 1.5, 2.25, 3.375, 4, 4}, factors)
+	one := job(ago(time.Hour), build.JobSucceeded)
+	one.Factor = 2.25
+	require.InDelta(t, 2.25, factor(r.With(RunOf(one, "")), append(jobs, one)), 0, "what was enough stays")
+}
+
+func TestHistory(t *testing.T) {
+	r := Repository{}
+	for i := range 30 {
+		r = r.With(failed(now().Add(time.Duration(29-i)*time.Hour), ""))
+	}
+	require.Len(t, r.History, HistoryLength)
+	require.True(t, slices.IsSortedFunc(r.History, func(a, b Run) int { return a.Started.Compare(b.Started) }))
+	require.Equal(t, now().Add(29*time.Hour), r.History[HistoryLength-1].Started)
+	require.Equal(t, r, r.With(failed(r.History[3].Started.Add(time.Millisecond), "again")), "a run is written down once")
+	require.Equal(t, r, r.With(failed(now(), "too old")))
+	require.True(t, r.remembers(job(now(), build.JobFailed)), "or it would be written down for ever")
+
+	success := job(now().Add(time.Hour*40), build.JobSucceeded)
+	after := r.With(RunOf(success, "unused"))
+	require.Equal(t, success.Ended, after.Last)
+	require.Equal(t, Run{Started: success.Created, Completed: success.Ended}, after.History[HistoryLength-1])
+	require.Equal(t, after.Last, after.With(Run{Started: now().Add(30 * time.Hour), Completed: now()}).Last, "time does not go back")
+}
+
+func TestARepositoryIsReadAsItIsWritten(t *testing.T) {
+	r := ready().With(failed(ago(time.Hour), "why"), Run{Started: ago(time.Minute), Completed: now()})
+	object := &velerov1.BackupRepository{ObjectMeta: metav1.ObjectMeta{UID: r.UID, CreationTimestamp: metav1.NewTime(r.Created)}}
+	object.Spec.RepositoryType, object.Spec.MaintenanceFrequency.Duration = "kopia", r.Frequency
+	object.Status.Phase = velerov1.BackupRepositoryPhaseReady
+	r.Set(object)
+	require.Equal(t, r, Of(object))
+	require.Nil(t, object.Status.RecentMaintenance[0].CompleteTimestamp, "Velero's server takes it for a success")
+}
+
+func TestRepositoriesAreSpreadAndNeverLate(t *testing.T) {
+	seen := map[time.Duration]bool{}
+	for i := range 100 {
+		r := ready()
+		r.UID = types.UID(fmt.Sprint(i))
+		early := r.Last.Add(r.Frequency).Sub(due(r, nil, DefaultPolicy()))
+		require.GreaterOrEqual(t, early, time.Duration(0))
+		require.Less(t, early, r.Frequency/spreadShare)
+		seen[early.Truncate(time.Second)] = true
+	}
+	require.Greater(t, len(seen), 50)
+}
+
+func TestBackoffIsBounded(t *testing.T) {
+	require.Equal(t, 5*time.Minute, backoff(1, DefaultPolicy()))
+	require.Equal(t, 160*time.Minute, backoff(6, DefaultPolicy()))
+	require.Equal(t, 320*time.Minute, backoff(7, DefaultPolicy()))
+	require.Equal(t, 6*time.Hour, backoff(8, DefaultPolicy()))
+	require.Equal(t, 6*time.Hour, backoff(HistoryLength, DefaultPolicy()))
+}
+
+func TestTheOldestDueIsFirst(t *testing.T) {
+	others := []Waiting{{"a", ago(3 * time.Hour)}, {"c", ago(time.Hour)}, {"d", now()}}
+	require.True(t, Turn(Waiting{"b", ago(2 * time.Hour)}, others, 1, 3))
+	require.False(t, Turn(Waiting{"b", ago(2 * time.Hour)}, others, 2, 3))
+	require.True(t, Turn(Waiting{"b", ago(time.Hour)}, others, 1, 3), "a name decides")
+	require.False(t, Turn(Waiting{"d2", now()}, others, 0, 3))
+}

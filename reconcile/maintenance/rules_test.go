@@ -1,0 +1,153 @@
+package maintenance
+
+import (
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/lateen-project/lateen/exposer/build"
+)
+
+// TestRules holds every combination of repository, location, jobs and history to what must always be true.
+func TestRules(t *testing.T) {
+	count := 0
+	for _, r := range repositories() {
+		for _, location := range []Location{{}, {Exists: true}, {Exists: true, ReadOnly: true}} {
+			for _, first := range someJobs() {
+				for _, second := range someJobs() {
+					jobs := slices.Concat(first, second)
+					count++
+					step := Next(r, jobs, location, policy(), now())
+					rules(t, situation{step, r, location, jobs})
+				}
+			}
+		}
+	}
+	require.Greater(t, count, 5000)
+}
+
+// situation is one combination, and what is done about it.
+type situation struct {
+	step       Step
+	repository Repository
+	location   Location
+	jobs       []build.JobSeen
+}
+
+func rules(t *testing.T, what situation) {
+	t.Helper()
+	step, r, location, jobs := what.step, what.repository, what.location, what.jobs
+	unfinished := withOutcome(jobs, build.JobUnfinished)
+	foreign := !r.Kopia || r.Deleting
+	if foreign {
+		require.Equal(t, Wait, step.Action, "%+v", what)
+		require.Zero(t, step.After, "%+v", what)
+	}
+	switch step.Action {
+	case Start:
+		require.True(t, r.Ready && location.Exists && !location.ReadOnly, "%+v", what)
+		require.Empty(t, unfinished, "there is never a second job: %+v", what)
+		require.False(t, step.Due.After(now()), "%+v", what)
+		require.True(t, step.Factor >= 1 && step.Factor <= memoryMost, "%+v", what)
+	case Record:
+		for _, one := range step.Jobs {
+			require.NotEqual(t, build.JobUnfinished, one.Outcome, "%+v", what)
+			require.False(t, r.remembers(one), "nothing is written down twice: %+v", what)
+			require.True(t, r.With(RunOf(one, "x")).remembers(one), "it is written down once and for all: %+v", what)
+		}
+	case Abandon, Delete:
+		require.NotEmpty(t, step.Jobs, "%+v", what)
+		for _, one := range step.Jobs {
+			require.Equal(t, step.Action == Delete, r.remembers(one), "what is removed is written down first: %+v", what)
+			require.False(t, one.Outcome == build.JobUnfinished && one.HasPod, "no job that runs is removed: %+v", what)
+			require.False(t, one.Outcome == build.JobUnfinished && one.Created.After(ago(policy().PodWait)), "%+v", what)
+			require.False(t, one.Deleting, "%+v", what)
+		}
+	case Wait:
+		idle := foreign || !r.Ready || !location.Exists || location.ReadOnly
+		if !idle && len(unfinished) == 0 {
+			require.Positive(t, step.After, "who is not hindered has a next time: %+v", what)
+		}
+		if idle && !foreign && step.Why != AlreadyRunning {
+			require.NotEmpty(t, step.Why, "who is hindered says by what: %+v", what)
+		}
+	}
+}
+
+func repositories() []Repository {
+	var all []Repository
+	for _, kopia := range []bool{true, false} {
+		for _, ready := range []bool{true, false} {
+			for _, deleting := range []bool{false, true} {
+				for _, last := range []time.Time{{}, ago(2 * time.Hour), ago(time.Minute)} {
+					for _, history := range [][]Run{
+						nil,
+						{{Started: ago(2 * time.Hour), Completed: ago(2 * time.Hour)}},
+						{failed(ago(3*time.Minute), ClassGone)},
+						{failed(ago(3*time.Hour), ""), failed(ago(2*time.Hour), OutOfMemory)},
+					} {
+						all = append(all, Repository{
+							UID: "u", Kopia: kopia, Ready: ready, Deleting: deleting, Created: ago(9 * time.Hour),
+							Last: last, Frequency: time.Hour, History: history,
+						})
+					}
+				}
+			}
+		}
+	}
+	return all
+}
+
+// someJobs are none, and one of each sort.
+func someJobs() [][]build.JobSeen {
+	all := [][]build.JobSeen{nil}
+	for _, created := range []time.Time{ago(time.Minute), ago(3 * time.Minute), ago(2 * time.Hour)} {
+		for _, outcome := range []build.JobOutcome{build.JobUnfinished, build.JobSucceeded, build.JobFailed} {
+			for _, deleting := range []bool{false, true} {
+				one := job(created, outcome)
+				one.Deleting, one.HasPod = deleting, outcome != build.JobUnfinished
+				all = append(all, []build.JobSeen{one})
+				if outcome == build.JobUnfinished {
+					one.HasPod = true
+					all = append(all, []build.JobSeen{one})
+				}
+			}
+		}
+	}
+	return all
+}
+
+// TestARepositoryIsMaintainedWhateverHappens plays a year of one repository whose jobs fare differently each time.
+func TestARepositoryIsMaintainedWhateverHappens(t *testing.T) {
+	r, at := ready(), now()
+	var jobs []build.JobSeen
+	fates := []build.JobOutcome{build.JobSucceeded, build.JobFailed, build.JobUnfinished, build.JobFailed, build.JobSucceeded}
+	started := 0
+	for range 3000 {
+		step := Next(r, jobs, there(), policy(), at)
+		switch step.Action {
+		case Start:
+			one := job(at, build.JobUnfinished)
+			one.HasPod = fates[started%len(fates)] != build.JobUnfinished
+			jobs, started = append(jobs, one), started+1
+		case Record, Abandon:
+			for _, one := range step.Jobs {
+				r = r.With(RunOf(one, "it failed"))
+			}
+		case Delete:
+			jobs = slices.DeleteFunc(jobs, func(one build.JobSeen) bool {
+				return slices.ContainsFunc(step.Jobs, func(gone build.JobSeen) bool { return gone.Name == one.Name })
+			})
+		case Wait:
+			at = at.Add(max(step.After, time.Second))
+			if last := len(jobs) - 1; last >= 0 && jobs[last].Outcome == build.JobUnfinished && jobs[last].HasPod {
+				jobs[last].Outcome, jobs[last].Ended = fates[(started-1)%len(fates)], at
+			}
+		}
+	}
+	require.Greater(t, started, 300)
+	require.LessOrEqual(t, len(jobs), DefaultKeep+1)
+	require.Less(t, at.Sub(r.Last), 2*time.Hour)
+}

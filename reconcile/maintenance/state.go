@@ -1,0 +1,149 @@
+// Package maintenance decides when a backup repository is maintained, and what its jobs have come to. It is
+// pure: it calls no API, reads no clock and logs nothing.
+package maintenance
+
+import (
+	"slices"
+	"time"
+
+	velerov1 "github.com/vmware-tanzu/velero/pkg/apis/velero/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/lateen-project/lateen/exposer/build"
+)
+
+// HistoryLength is how many runs a repository remembers (Velero's defaultMaintenanceStatusQueueLength).
+const HistoryLength = 25
+
+// Repository is what maintenance depends on, copied out of a BackupRepository.
+type Repository struct {
+	UID       types.UID
+	Kopia     bool // no other type is maintained
+	Ready     bool
+	Deleting  bool
+	Created   time.Time
+	Last      time.Time     // status.lastMaintenanceTime; zero if there was none
+	Frequency time.Duration // spec.maintenanceFrequency
+	History   []Run         // oldest first
+}
+
+// Run is an entry of status.recentMaintenance.
+type Run struct {
+	Started   time.Time
+	Completed time.Time // zero for a run that failed: Velero's server takes that of any entry for a success
+	Failed    bool
+	Message   string
+}
+
+// Location is what is known of a repository's BackupStorageLocation. Its phase does not matter: it may be
+// Unavailable for reasons that a job does not share.
+type Location struct {
+	Exists, ReadOnly bool
+}
+
+// Policy are the bounds of maintenance.
+type Policy struct {
+	Frequency  time.Duration // overrides that of every repository; 0: each has its own
+	Spread     time.Duration // over which repositories with the same due time are spread, at most; before it, never after
+	FirstRetry time.Duration // after a run that failed; doubles with each further one
+	LastRetry  time.Duration // the longest of these
+	PodWait    time.Duration // after which a job without a pod will never have one
+}
+
+// DefaultPolicy is the one table of the bounds' defaults.
+func DefaultPolicy() Policy {
+	return Policy{Spread: 5 * time.Minute, FirstRetry: 5 * time.Minute, LastRetry: 6 * time.Hour, PodWait: 2 * time.Minute}
+}
+
+// defaultFrequency is for a repository that Velero's server has not given one yet: its default for kopia.
+const defaultFrequency = time.Hour
+
+// DefaultKeep is how many ended jobs are kept where no configuration says otherwise (Velero's
+// keepLatestMaintenanceJobs).
+const DefaultKeep = 3
+
+// Of copies what matters out of a BackupRepository.
+func Of(from *velerov1.BackupRepository) Repository {
+	repository := Repository{
+		UID:       from.UID,
+		Kopia:     from.Spec.RepositoryType == velerov1.BackupRepositoryTypeKopia,
+		Ready:     from.Status.Phase == velerov1.BackupRepositoryPhaseReady,
+		Deleting:  from.DeletionTimestamp != nil,
+		Created:   from.CreationTimestamp.Time,
+		Last:      timeOf(from.Status.LastMaintenanceTime),
+		Frequency: from.Spec.MaintenanceFrequency.Duration,
+	}
+	for _, entry := range from.Status.RecentMaintenance {
+		repository.History = append(repository.History, Run{
+			Started: timeOf(entry.StartTimestamp), Completed: timeOf(entry.CompleteTimestamp),
+			Failed: entry.Result == velerov1.BackupRepositoryMaintenanceFailed, Message: entry.Message,
+		})
+	}
+	slices.SortStableFunc(repository.History, func(a, b Run) int { return a.Started.Compare(b.Started) })
+	return repository
+}
+
+// Set writes into a BackupRepository what maintenance has changed.
+func (r Repository) Set(into *velerov1.BackupRepository) {
+	into.Status.LastMaintenanceTime = stamp(r.Last)
+	into.Status.RecentMaintenance = nil
+	for _, run := range r.History {
+		result := velerov1.BackupRepositoryMaintenanceSucceeded
+		if run.Failed {
+			result = velerov1.BackupRepositoryMaintenanceFailed
+		}
+		into.Status.RecentMaintenance = append(into.Status.RecentMaintenance, velerov1.BackupRepositoryMaintenanceStatus{
+			Result: result, StartTimestamp: stamp(run.Started), CompleteTimestamp: stamp(run.Completed), Message: run.Message,
+		})
+	}
+}
+
+func timeOf(at *metav1.Time) time.Time {
+	if at == nil {
+		return time.Time{}
+	}
+	return at.Time
+}
+
+func stamp(at time.Time) *metav1.Time {
+	if at.IsZero() {
+		return nil
+	}
+	return new(metav1.NewTime(at))
+}
+
+// Action is the one effect that a step asks for.
+type Action int
+
+// The effects that a step can ask for.
+const (
+	Wait    Action = iota // nothing now; an event or the timer wakes it
+	Record                // write down what became of Jobs, which have ended
+	Abandon               // write down that Jobs cannot create pods, and why
+	Delete                // remove Jobs, of which everything is written down
+	Start                 // make the job that is due, if there is room in the cluster
+)
+
+// Step is what is to be done next.
+type Step struct {
+	Action Action
+	Jobs   []build.JobSeen // for Record, Abandon and Delete
+	Due    time.Time       // for Start: since when; the job is named after it
+	Factor float64         // for Start: how much more memory than configured, from 1
+	After  time.Duration   // for Wait: when to look again at the latest; 0 is never
+	Why    Reason          // for Wait: what keeps a repository from being maintained; empty for nothing
+}
+
+// Reason is a stable word for why a repository is not maintained.
+type Reason string
+
+// The reasons.
+const (
+	NotKopia       Reason = "not_kopia"
+	NotReady       Reason = "not_ready"
+	NoLocation     Reason = "location_missing"
+	ReadOnly       Reason = "location_read_only"
+	Deleting       Reason = "deleting"
+	AlreadyRunning Reason = "running"
+)

@@ -2,6 +2,9 @@ package integration
 
 import (
 	"fmt"
+	"net/http"
+	"slices"
+	"sync"
 	"testing"
 	"time"
 
@@ -110,4 +113,46 @@ func TestAnUploadWhoseMoverIsPreemptedCompletesWhenThereIsRoomAgain(t *testing.T
 	require.Empty(t, ended.Status.Message)
 	require.Equal(t, 2, f.moversMade(name))
 	require.Equal(t, 1, r.restarts(deletedOr("preempted")))
+}
+
+// asking keeps the requests of one agent that are no watches.
+type asking struct {
+	lock sync.Mutex
+	all  []string
+}
+
+func (a *asking) wrap(next http.RoundTripper) http.RoundTripper {
+	return roundTripper(func(request *http.Request) (*http.Response, error) {
+		if !request.URL.Query().Has("watch") {
+			a.lock.Lock()
+			a.all = append(a.all, request.Method+" "+request.URL.RequestURI())
+			a.lock.Unlock()
+		}
+		return next.RoundTrip(request)
+	})
+}
+
+// since are those from a number on.
+func (a *asking) since(number int) []string {
+	a.lock.Lock()
+	defer a.lock.Unlock()
+	return slices.Clone(a.all[number:])
+}
+
+func TestAnAgentWithNothingToDoAsksForNothing(t *testing.T) {
+	f := newFleet(t, 50*time.Millisecond, 2)
+	v := f.volumes(csi.Options{})
+	f.configure(only(f.nodes[0]))
+	f.start()
+	f.leads(f.nodes[0])
+	idle := &asking{}
+	f.start(on(f.nodes[1]), through(idle.wrap))
+	f.ends(f.transferOf(f.sourceOn(f.nodes[1])), world.Completed) // it has started
+	f.says("Completed", "1000 bytes")                             // which it writes down last
+	before := len(idle.since(0))
+	name, handle := v.uploads("data")
+	v.uploaded(name, handle, world.Completed)
+	v.delivered(v.download(v.target()))
+	f.ends(f.transfer(), world.Completed)
+	require.Empty(t, idle.since(before))
 }

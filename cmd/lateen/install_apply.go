@@ -131,12 +131,11 @@ func (i *installer) installDefinitions(ctx context.Context, definitions []*unstr
 		}
 		missing[definition.GetName()] = true
 	}
-	err := follow(ctx, i.dynamic.Resource(definitionsResource()), metav1.ListOptions{}, func(event watch.EventType, definition *unstructured.Unstructured) bool {
+	err := follow(ctx, i.dynamic.Resource(definitionsResource()), metav1.ListOptions{}, func(event watch.EventType, definition *unstructured.Unstructured) {
 		if established(definition) && event != watch.Deleted {
 			delete(missing, definition.GetName())
 		}
-		return len(missing) == 0
-	})
+	}, func() bool { return len(missing) == 0 })
 	if err != nil {
 		return fmt.Errorf("wait for %d definitions to be served: %w", len(missing), err)
 	}
@@ -159,19 +158,17 @@ func condition(object *unstructured.Unstructured, kind string) string {
 	return ""
 }
 
-// follow shows the objects that there are, and then every change, until enough says so or ctx ends.
+// follow shows the objects that there are, and then every change, until it is done or ctx ends.
 func follow(
 	ctx context.Context, resource dynamic.ResourceInterface, options metav1.ListOptions,
-	enough func(watch.EventType, *unstructured.Unstructured) bool,
+	see func(watch.EventType, *unstructured.Unstructured), done func() bool,
 ) error {
 	list, err := resource.List(ctx, options)
 	if err != nil {
 		return err
 	}
 	for index := range list.Items {
-		if enough(watch.Added, &list.Items[index]) {
-			return nil
-		}
+		see(watch.Added, &list.Items[index])
 	}
 	options.ResourceVersion = list.GetResourceVersion()
 	changes, err := resource.Watch(ctx, options)
@@ -179,7 +176,7 @@ func follow(
 		return err
 	}
 	defer changes.Stop()
-	for {
+	for !done() {
 		select {
 		case <-ctx.Done():
 			return ctx.Err()
@@ -191,9 +188,8 @@ func follow(
 			if !ok || change.Type == watch.Error {
 				return apierrors.FromObject(change.Object)
 			}
-			if enough(change.Type, object) {
-				return nil
-			}
+			see(change.Type, object)
 		}
 	}
+	return nil
 }

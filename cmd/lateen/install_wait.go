@@ -27,23 +27,20 @@ func (i *installer) untilReady(ctx context.Context, agents bool) error {
 type pods struct{ ready, wanted int64 }
 
 func (i *installer) rollout(ctx context.Context, resource, name string, count func(*unstructured.Unstructured) pods) error {
-	var last pods
-	told := false
+	last := pods{wanted: -1} // not known yet
 	workloads := i.dynamic.Resource(schema.GroupVersionResource{Group: "apps", Version: "v1", Resource: resource}).Namespace(i.namespace)
-	err := follow(ctx, workloads, metav1.ListOptions{FieldSelector: "metadata.name=" + name}, func(event watch.EventType, workload *unstructured.Unstructured) bool {
+	err := follow(ctx, workloads, metav1.ListOptions{FieldSelector: "metadata.name=" + name}, func(event watch.EventType, workload *unstructured.Unstructured) {
 		observed, _, _ := unstructured.NestedInt64(workload.Object, "status", "observedGeneration")
 		if event == watch.Deleted || observed < workload.GetGeneration() {
-			return false
+			return
 		}
-		now := count(workload)
-		if now != last || !told {
+		if now := count(workload); now != last {
 			fmt.Fprintf(i.out, "%s %s: %d of %d pods ready\n", workload.GetKind(), name, now.ready, now.wanted)
+			last = now
 		}
-		last, told = now, true
-		return now.ready >= now.wanted
-	})
+	}, func() bool { return last.wanted >= 0 && last.ready >= last.wanted })
 	if err != nil {
-		return fmt.Errorf("wait for %s %s, %d of %d pods ready: %w; kubectl -n %s describe pods says what is in the way", resource, name, last.ready, last.wanted, err, i.namespace)
+		return fmt.Errorf("wait for %s %s: %w; kubectl -n %s describe pods says what is in the way", resource, name, err, i.namespace)
 	}
 	return nil
 }

@@ -34,6 +34,12 @@ type site struct {
 func newSite(t *testing.T) *site {
 	t.Helper()
 	t.Parallel()
+	return siteOf(t, plane)
+}
+
+// siteOf is a site of any control plane.
+func siteOf(t *testing.T, plane *cluster.Cluster) *site {
+	t.Helper()
 	kube, err := kubernetes.NewForConfig(plane.Admin())
 	require.NoError(t, err)
 	generic, err := dynamic.NewForConfig(plane.Admin())
@@ -47,7 +53,7 @@ func newSite(t *testing.T) *site {
 // run runs lateen against the cluster of the tests.
 func (s *site) run(input string, args ...string) (out, complaints string, err error) {
 	s.Helper()
-	ctx, cancel := context.WithTimeout(s.Context(), 30*time.Second) // a process with two dozen requests
+	ctx, cancel := context.WithTimeout(s.Context(), time.Minute) // dozens of requests, and controllers that they wait for
 	defer cancel()
 	command := program(ctx, s.T, "lateen", append(args, "--namespace="+s.namespace, "--kubeconfig="+s.kubeconfig)...)
 	command.Stdin = bytes.NewBufferString(input)

@@ -1,0 +1,223 @@
+package main
+
+import (
+	"bufio"
+	"context"
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/watch"
+	"k8s.io/client-go/dynamic"
+
+	"github.com/lateen-project/lateen/cmd/lateen/config"
+)
+
+func newUninstall() *cobra.Command {
+	var cluster config.Options
+	var force bool
+	var timeout time.Duration
+	command := &cobra.Command{
+		Use:   "uninstall",
+		Short: "Remove what lateen install has made",
+		Args:  cobra.NoArgs,
+		RunE: func(command *cobra.Command, _ []string) error {
+			i, err := connect(cluster, command.OutOrStdout())
+			if err != nil {
+				return err
+			}
+			answers := command.InOrStdin()
+			if force {
+				answers = strings.NewReader("y\n")
+			}
+			return i.uninstall(command.Context(), answers, timeout)
+		},
+	}
+	addClusterFlags(command.Flags(), &cluster)
+	command.Flags().BoolVar(&force, "force", false, "do not ask")
+	command.Flags().DurationVar(&timeout, "timeout", 5*time.Minute, "how long it may take once it was confirmed")
+	return command
+}
+
+// installedResources are where `lateen install` makes something, in the order in which to remove it: what runs
+// first, and before that its custom resources, whose finalizers only what runs can take away.
+func installedResources() []schema.GroupVersionResource {
+	const rbac = "rbac.authorization.k8s.io"
+	return []schema.GroupVersionResource{
+		{Group: "apps", Version: "v1", Resource: "daemonsets"},
+		{Group: "apps", Version: "v1", Resource: "deployments"},
+		{Group: "networking.k8s.io", Version: "v1", Resource: "networkpolicies"},
+		{Group: "velero.io", Version: "v1", Resource: "volumesnapshotlocations"},
+		{Group: "velero.io", Version: "v1", Resource: "backupstoragelocations"},
+		{Version: "v1", Resource: "secrets"},
+		{Group: rbac, Version: "v1", Resource: "rolebindings"},
+		{Group: rbac, Version: "v1", Resource: "roles"},
+		{Group: rbac, Version: "v1", Resource: "clusterrolebindings"},
+		{Group: rbac, Version: "v1", Resource: "clusterroles"},
+		{Version: "v1", Resource: "serviceaccounts"},
+		{Version: "v1", Resource: "namespaces"},
+	}
+}
+
+// finalized are Velero's custom resources that have finalizers, by whom they are taken away: the server and the agents.
+func finalized() []schema.GroupVersionResource {
+	return []schema.GroupVersionResource{
+		{Group: "velero.io", Version: "v1", Resource: "restores"},
+		{Group: "velero.io", Version: "v2alpha1", Resource: "datauploads"},
+		{Group: "velero.io", Version: "v2alpha1", Resource: "datadownloads"},
+		{Group: "velero.io", Version: "v1", Resource: "podvolumebackups"},
+		{Group: "velero.io", Version: "v1", Resource: "podvolumerestores"},
+	}
+}
+
+// installed is one object that is to be removed.
+type installed struct {
+	resource schema.GroupVersionResource
+	object   *unstructured.Unstructured
+}
+
+// uninstall shows what there is, asks, and removes it.
+func (i *installer) uninstall(ctx context.Context, answers io.Reader, timeout time.Duration) error {
+	var found []installed
+	for _, resource := range append(installedResources(), definitionsResource()) {
+		objects, err := i.installedOf(ctx, resource)
+		if err != nil {
+			return err
+		}
+		found = append(found, objects...)
+	}
+	if len(found) == 0 {
+		return fmt.Errorf("find what lateen install has made for namespace %s: nothing has the label %s=%s", i.namespace, installedLabel, i.namespace)
+	}
+	for _, each := range found {
+		fmt.Fprintf(i.out, "%s %s\n", each.object.GetKind(), each.object.GetName())
+	}
+	fmt.Fprintf(i.out, "These %d objects were made by lateen install. The namespace goes with all that is in it; what is in the backup storage stays.\nRemove them? [y/N] ", len(found))
+	answer, _ := bufio.NewReader(answers).ReadString('\n')
+	if answer = strings.ToLower(strings.TrimSpace(answer)); answer != "y" && answer != "yes" {
+		return fmt.Errorf("uninstall %s: not confirmed, so nothing was removed", i.namespace)
+	}
+	fmt.Fprintln(i.out)
+	ctx, cancel := context.WithTimeout(ctx, timeout)
+	defer cancel()
+	return i.removeAll(ctx, found)
+}
+
+func (i *installer) installedOf(ctx context.Context, resource schema.GroupVersionResource) ([]installed, error) {
+	list, err := i.dynamic.Resource(resource).List(ctx, metav1.ListOptions{LabelSelector: installedLabel + "=" + i.namespace})
+	if apierrors.IsNotFound(err) {
+		return nil, nil // the definition is not there
+	}
+	if err != nil {
+		return nil, fmt.Errorf("list %s: %w", resource.Resource, err)
+	}
+	var all []installed
+	for index := range list.Items {
+		all = append(all, installed{resource: resource, object: &list.Items[index]})
+	}
+	return all, nil
+}
+
+func (i *installer) removeAll(ctx context.Context, found []installed) error {
+	ours := func(each installed) bool { return each.resource.Resource == "namespaces" }
+	if slices.ContainsFunc(found, ours) {
+		if err := i.removeFinalized(ctx); err != nil {
+			return err
+		}
+	}
+	for _, each := range found {
+		if each.resource == definitionsResource() {
+			used, err := i.used(ctx, each.object)
+			if err != nil {
+				return err
+			}
+			if used != "" {
+				fmt.Fprintf(i.out, "CustomResourceDefinition %s stays: %s\n", each.object.GetName(), used)
+				continue
+			}
+		}
+		if err := i.remove(ctx, each); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// removeFinalized deletes the custom resources of the namespace that would keep it from being deleted.
+func (i *installer) removeFinalized(ctx context.Context) error {
+	for _, resource := range finalized() {
+		client := i.dynamic.Resource(resource).Namespace(i.namespace)
+		err := client.DeleteCollection(ctx, metav1.DeleteOptions{}, metav1.ListOptions{})
+		if apierrors.IsNotFound(err) {
+			continue // the definition is not there
+		}
+		if err != nil {
+			return fmt.Errorf("delete %s: %w", resource.Resource, err)
+		}
+		if err := untilGone(ctx, client, metav1.ListOptions{}); err != nil {
+			return fmt.Errorf("wait for %s to be gone: %w; server and agents take their finalizers away: do they run? (kubectl -n %s get pods)", resource.Resource, err, i.namespace)
+		}
+	}
+	return nil
+}
+
+// used says what needs a definition: the custom resources that are left anywhere.
+func (i *installer) used(ctx context.Context, definition *unstructured.Unstructured) (string, error) {
+	group, _, _ := unstructured.NestedString(definition.Object, "spec", "group")
+	plural, _, _ := unstructured.NestedString(definition.Object, "spec", "names", "plural")
+	versions, _, _ := unstructured.NestedSlice(definition.Object, "spec", "versions")
+	for _, version := range versions {
+		fields, _ := version.(map[string]any)
+		name, _ := fields["name"].(string)
+		list, err := i.dynamic.Resource(schema.GroupVersionResource{Group: group, Version: name, Resource: plural}).List(ctx, metav1.ListOptions{Limit: 1})
+		if err != nil {
+			return "", fmt.Errorf("list %s: %w", plural, err)
+		}
+		if len(list.Items) > 0 {
+			return fmt.Sprintf("%s %s/%s is left", plural, list.Items[0].GetNamespace(), list.Items[0].GetName()), nil
+		}
+	}
+	return "", nil
+}
+
+// remove deletes the very object that was shown, and returns when it is gone.
+func (i *installer) remove(ctx context.Context, each installed) error {
+	client := dynamic.ResourceInterface(i.dynamic.Resource(each.resource))
+	if namespace := each.object.GetNamespace(); namespace != "" {
+		client = i.dynamic.Resource(each.resource).Namespace(namespace)
+	}
+	kind, name := each.object.GetKind(), each.object.GetName()
+	propagation := metav1.DeletePropagationBackground
+	if each.resource.Group == "apps" {
+		propagation = metav1.DeletePropagationForeground // their pods are gone when they are
+	}
+	err := client.Delete(ctx, name, metav1.DeleteOptions{
+		PropagationPolicy: &propagation,
+		Preconditions:     &metav1.Preconditions{UID: new(each.object.GetUID())},
+	})
+	if err == nil {
+		err = untilGone(ctx, client, metav1.ListOptions{FieldSelector: "metadata.name=" + name})
+	}
+	if err != nil && !apierrors.IsNotFound(err) {
+		return fmt.Errorf("remove %s %s: %w", kind, name, err)
+	}
+	_, err = fmt.Fprintf(i.out, "%s %s removed\n", kind, name)
+	return err
+}
+
+// untilGone waits until no object is left.
+func untilGone(ctx context.Context, client dynamic.ResourceInterface, options metav1.ListOptions) error {
+	left := map[string]bool{}
+	return follow(ctx, client, options, func(event watch.EventType, object *unstructured.Unstructured) {
+		if left[object.GetName()] = true; event == watch.Deleted {
+			delete(left, object.GetName())
+		}
+	}, func() bool { return len(left) == 0 })
+}

@@ -1,0 +1,72 @@
+package install
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/lateen-project/lateen/test/cluster"
+	"github.com/lateen-project/lateen/test/world"
+)
+
+func TestUninstallingRemovesAllThatWasInstalled(t *testing.T) {
+	t.Parallel()
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute) // a control plane of its own: definitions are everybody's
+	defer cancel()
+	own, err := cluster.Start(ctx, cluster.Options{})
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, own.Stop()) })
+	s := siteOf(t, own)
+	s.install()
+	objects := printed(t, first(s.install("--dry-run", "-o=json")))
+	w, err := world.Open(soon(t), own.Admin(), s.namespace)
+	require.NoError(t, err)
+	_, err = w.Backup(soon(t), "nightly")
+	require.NoError(t, err)
+
+	out, said, err := s.run("no\n", "uninstall")
+	require.Error(t, err)
+	require.Contains(t, said, "nothing was removed")
+	require.Contains(t, out, "Deployment velero\n")
+	for _, object := range objects {
+		_, err := s.found(object)
+		require.NoError(t, err)
+	}
+
+	out, said, err = s.run("y\n", "uninstall")
+	require.NoError(t, err, out+said)
+	for _, object := range objects {
+		_, err := s.found(object)
+		require.True(t, apierrors.IsNotFound(err), "%s %s is left: %v", object.GetKind(), object.GetName(), err)
+	}
+	_, said, err = s.run("y\n", "uninstall")
+	require.Error(t, err)
+	require.Contains(t, said, "nothing has the label")
+}
+
+func TestUninstallingLeavesWhatWasThereBefore(t *testing.T) {
+	s := newSite(t)
+	_, err := s.kube.CoreV1().Namespaces().Create(soon(t), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: s.namespace}}, metav1.CreateOptions{})
+	require.NoError(t, err)
+	_, err = s.kube.CoreV1().ServiceAccounts(s.namespace).Create(soon(t), &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Name: "velero"}}, metav1.CreateOptions{})
+	require.NoError(t, err)
+	s.install("--apply")
+	s.install("--apply")
+	out, said, err := s.run("", "uninstall", "--force")
+	require.NoError(t, err, out+said)
+	for _, object := range printed(t, first(s.install("--dry-run", "-o=json"))) {
+		_, err := s.found(object)
+		switch kind, name := object.GetKind(), object.GetName(); {
+		case kind == "CustomResourceDefinition": // whoever installed first has made them
+		case kind == "Namespace", kind == "ServiceAccount" && name == "velero":
+			require.NoError(t, err, "%s %s was there before", kind, name)
+		default:
+			require.True(t, apierrors.IsNotFound(err), "%s %s is left: %v", kind, name, err)
+		}
+	}
+}

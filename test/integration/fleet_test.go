@@ -38,17 +38,22 @@ func newFleet(t *testing.T, takes time.Duration, count int, changes ...func(*nod
 	name := "node-" + rand.String(nodeSuffix)
 	kubelet := filepath.Join(t.TempDir(), "kubelet")
 	labels := map[string]string{"fleet": name}
-	w, err := world.New(ctx, plane.Admin(), world.Options{NodeLabels: labels, KubeletRoot: kubelet})
+	all, windows := make([]node.Options, count), false
+	for i := range all {
+		all[i] = node.Options{Name: name + "-" + string(rune('a'+i)), Root: kubelet, Labels: labels}
+		for _, change := range changes {
+			change(&all[i])
+		}
+		windows = windows || all[i].Labels[corev1.LabelOSStable] == string(corev1.Windows)
+	}
+	w, err := world.New(ctx, plane.Admin(), world.Options{NodeLabels: labels, KubeletRoot: kubelet, Windows: windows})
 	require.NoError(t, err)
 	require.NoError(t, world.Apply(ctx, plane.Admin(), deploy.Access(w.Namespace)...))
 	f := &fleet{site: &site{T: t, World: w}, labels: labels}
 	f.mover, err = node.NewStandIn(plane.Admin(), takes)
 	require.NoError(t, err)
-	for i := range count {
-		options := node.Options{Name: name + "-" + string(rune('a'+i)), Root: kubelet, Runner: node.Movers{Runner: f.mover}, Labels: labels}
-		for _, change := range changes {
-			change(&options)
-		}
+	for _, options := range all {
+		options.Runner = node.Movers{Runner: f.mover}
 		started, err := node.Start(ctx, plane.Admin(), options)
 		require.NoError(t, err)
 		t.Cleanup(started.Stop)

@@ -3,11 +3,13 @@ package integration
 import (
 	"fmt"
 	"maps"
+	"strings"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
 	corev1 "k8s.io/api/core/v1"
+	storagev1 "k8s.io/api/storage/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
@@ -163,4 +165,28 @@ func TestARestoreHasItsCacheOnAVolume(t *testing.T) {
 	v.delivered(name)
 	require.NoError(t, v.WaitClaimGone(v.soon(), v.Namespace, name+"-cache"))
 	require.Len(t, v.driver.Volumes(), 1)
+}
+
+// windows has the second node of a fleet run it.
+func windows(options *node.Options) {
+	if strings.HasSuffix(options.Name, "-b") {
+		options.Labels = maps.Clone(options.Labels)
+		options.Labels[corev1.LabelOSStable] = string(corev1.Windows)
+	}
+}
+
+func TestAVolumeOfWindowsIsMovedThere(t *testing.T) {
+	f := newFleet(t, 50*time.Millisecond, 2, windows)
+	v := f.volumes(csi.Options{}, func(class *storagev1.StorageClass) {
+		class.Parameters = map[string]string{"csi.storage.k8s.io/fstype": "ntfs"}
+	})
+	f.configure(`{}`)
+	for _, n := range f.nodes {
+		f.start(on(n))
+	}
+	name, handle := v.uploads("data")
+	mover := f.moverIs(name, func(pod *corev1.Pod) bool { return pod.Spec.NodeName != "" })
+	require.Equal(t, f.nodes[1].Name(), mover.Spec.NodeName)
+	require.Equal(t, corev1.Windows, mover.Spec.OS.Name)
+	require.Equal(t, "windows", v.uploaded(name, handle, world.Completed).Status.NodeOS)
 }

@@ -113,8 +113,7 @@ func foreignAgents(found *unstructured.Unstructured) error {
 	if found.GetKind() != "DaemonSet" || found.GetLabels()["app.kubernetes.io/part-of"] == "lateen" {
 		return nil
 	}
-	return fmt.Errorf("it is not Lateen's; delete it first (kubectl -n %s delete daemonset %s): transfers that are under way go on, their movers are no part of it",
-		found.GetNamespace(), found.GetName())
+	return fmt.Errorf("it is not Lateen's; lateen adopt -n %s puts Lateen in its place", found.GetNamespace())
 }
 
 // definitionsResource is where CustomResourceDefinitions are.

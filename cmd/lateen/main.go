@@ -31,6 +31,6 @@ func newRoot() *cobra.Command {
 		SilenceUsage:  true, // an error is one line
 		SilenceErrors: true,
 	}
-	root.AddCommand(newNodeAgent(), newInstall(), newUninstall())
+	root.AddCommand(newNodeAgent(), newInstall(), newUninstall(), newAdopt())
 	return root
 }

@@ -71,6 +71,13 @@ func (s *site) install(args ...string) (out, warnings string) {
 	return out, warnings
 }
 
+// define installs Velero's definitions alone.
+func (s *site) define() {
+	s.Helper()
+	_, said, err := s.run("", "install", "--crds-only")
+	require.NoError(s, err, said)
+}
+
 // usual are the flags that both `velero install` and `lateen install` must have, and the image of the latter.
 func usual(t *testing.T, more ...string) []string {
 	t.Helper()

@@ -192,11 +192,12 @@ func TestConfigMapsThatAreNamed(t *testing.T) {
 
 func TestTheDaemonSetOfVelerosOwnAgentsIsNotOverwritten(t *testing.T) {
 	s := newSite(t)
+	s.define()
 	_, err := world.New(soon(t), plane.Admin(), world.Options{Namespace: s.namespace})
 	require.NoError(t, err)
 	_, said, err := s.run("", append([]string{"install", "--apply"}, usual(t)...)...)
 	require.Error(t, err)
-	require.Contains(t, said, "DaemonSet node-agent: it is not Lateen's; delete it first")
+	require.Contains(t, said, "DaemonSet node-agent: it is not Lateen's; lateen adopt")
 	agents, err := s.kube.AppsV1().DaemonSets(s.namespace).Get(soon(t), "node-agent", metav1.GetOptions{})
 	require.NoError(t, err)
 	require.Equal(t, []string{"/velero"}, agents.Spec.Template.Spec.Containers[0].Command)

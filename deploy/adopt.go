@@ -1,0 +1,51 @@
+package deploy
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+
+	corev1 "k8s.io/api/core/v1"
+)
+
+// Adoption is what differs between adoptions.
+type Adoption struct {
+	Image string   // of Lateen
+	Args  []string // after those that the agent has already
+}
+
+// Adopt makes Lateen's pod template of the one of Velero's node-agent, or of one that was adopted before. Image, program,
+// ServiceAccount and probes are Lateen's, everything else stays. The error says why the template is not understood.
+func Adopt(velero corev1.PodTemplateSpec, adoption Adoption) (corev1.PodTemplateSpec, error) {
+	template := *velero.DeepCopy()
+	if n := len(template.Spec.Containers); n != 1 {
+		return template, fmt.Errorf("its pods have %d containers where Velero's node-agent has one: take what was added out first, or install Lateen by other means", n)
+	}
+	container := &template.Spec.Containers[0]
+	args, err := AgentArgs(*container)
+	if err != nil {
+		return template, err
+	}
+	container.Image, container.Command = adoption.Image, nil
+	container.Args = slices.Concat([]string{"node-agent"}, args, adoption.Args)
+	if slices.ContainsFunc(container.Ports, func(p corev1.ContainerPort) bool { return p.Name == "metrics" }) {
+		if container.LivenessProbe == nil {
+			container.LivenessProbe = probe("/healthz")
+		}
+		if container.ReadinessProbe == nil {
+			container.ReadinessProbe = probe("/readyz")
+		}
+	}
+	template.Spec.ServiceAccountName, template.Spec.DeprecatedServiceAccount = ServiceAccountName, ""
+	return template, nil
+}
+
+// AgentArgs are the arguments of Velero's node-agent after `velero node-agent server`; they mean the same to Lateen.
+func AgentArgs(container corev1.Container) ([]string, error) {
+	words := slices.Concat(container.Command, container.Args)
+	server := slices.Index(words, "server")
+	if server < 1 || words[server-1] != "node-agent" {
+		return nil, errors.New("its container does not run velero node-agent server: is it Velero's?")
+	}
+	return words[server+1:], nil
+}

@@ -1,0 +1,164 @@
+package install
+
+import (
+	"context"
+	"encoding/json"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+
+	"github.com/lateen-project/lateen/deploy"
+	"github.com/lateen-project/lateen/test/world"
+)
+
+// installVelero is what `velero install` does with more flags than it must have.
+func (s *site) installVelero(args ...string) {
+	s.Helper()
+	s.define()
+	ctx, cancel := context.WithTimeout(s.Context(), 30*time.Second) // a process, and what it prints made
+	defer cancel()
+	all := append(velero(s.T), "--image=velero/velero:v1.18.3", "--use-node-agent", "--dry-run", "--output=json",
+		"--namespace="+s.namespace, "--kubeconfig="+s.kubeconfig)
+	text, err := program(ctx, s.T, "velero", append(append([]string{"install"}, all...), args...)...).Output()
+	require.NoError(s, err)
+	for _, object := range printed(s.T, string(text)) {
+		if object.GetKind() != "CustomResourceDefinition" {
+			require.NoError(s, world.Apply(ctx, plane.Admin(), &object))
+		}
+	}
+}
+
+func (s *site) agents() *appsv1.DaemonSet {
+	s.Helper()
+	agents, err := s.kube.AppsV1().DaemonSets(s.namespace).Get(soon(s.T), deploy.DaemonSetName, metav1.GetOptions{})
+	require.NoError(s, err)
+	return agents
+}
+
+// asJSON is what an undo has to put back. The API server counts the templates of a DaemonSet in an annotation.
+func asJSON(t *testing.T, agents *appsv1.DaemonSet) string {
+	t.Helper()
+	own := agents.DeepCopy()
+	delete(own.Annotations, appsv1.DeprecatedTemplateGeneration)
+	text, err := json.Marshal([]any{own.Spec, own.Labels, own.Annotations})
+	require.NoError(t, err)
+	return string(text)
+}
+
+func TestAdoptedAgentsKeepAllButTheirProgram(t *testing.T) {
+	s := newSite(t)
+	s.installVelero("--features=EnableCSI", "--pod-labels=team=storage", "--node-agent-priority-class-name=agents", "--kubelet-root-dir=/data/kubelet")
+	patch := `{"metadata":{"annotations":{"team":"storage"}},"spec":{"template":{"spec":{"nodeSelector":{"disk":"ssd"},"tolerations":[{"operator":"Exists"}]}}}}`
+	_, err := s.kube.AppsV1().DaemonSets(s.namespace).Patch(soon(t), deploy.DaemonSetName, "application/merge-patch+json", []byte(patch), metav1.PatchOptions{})
+	require.NoError(t, err)
+	before := s.agents()
+
+	out, said, err := s.run("n\n", "adopt", "--lateen-image=example.test/lateen:v1")
+	require.Error(t, err)
+	require.Contains(t, said, "nothing was changed")
+	require.Contains(t, out, "\n-     image: velero/velero:v1.18.3\n")
+	require.Contains(t, out, "\n+     image: example.test/lateen:v1\n")
+	require.Equal(t, asJSON(t, before), asJSON(t, s.agents()))
+
+	s.adopt("--lateen-image=example.test/lateen:v1")
+	adopted := s.agents()
+	want := before.Spec.Template.DeepCopy()
+	container := &want.Spec.Containers[0]
+	container.Image, container.Command, container.Args = "example.test/lateen:v1", nil, []string{"node-agent", "--features=EnableCSI"}
+	container.LivenessProbe = adopted.Spec.Template.Spec.Containers[0].LivenessProbe
+	container.ReadinessProbe = adopted.Spec.Template.Spec.Containers[0].ReadinessProbe
+	want.Spec.ServiceAccountName, want.Spec.DeprecatedServiceAccount = "lateen", "lateen"
+	require.Equal(t, *want, adopted.Spec.Template)
+	require.Equal(t, "/healthz", container.LivenessProbe.HTTPGet.Path)
+	require.Equal(t, "/readyz", container.ReadinessProbe.HTTPGet.Path)
+	require.Equal(t, before.Spec.Selector, adopted.Spec.Selector)
+
+	s.adopt("--lateen-image=example.test/lateen:v2")
+	require.Equal(t, "example.test/lateen:v2", s.agents().Spec.Template.Spec.Containers[0].Image)
+
+	s.adopt("--undo")
+	require.Equal(t, asJSON(t, before), asJSON(t, s.agents()))
+	for _, object := range deploy.Access(s.namespace) {
+		manifest, err := deploy.Manifest(object)
+		require.NoError(t, err)
+		_, err = s.found(*manifest)
+		require.True(t, apierrors.IsNotFound(err), "%s is left: %v", manifest.GetKind(), err)
+	}
+	_, said, err = s.run("", "adopt", "--undo", "--force")
+	require.Error(t, err)
+	require.Contains(t, said, "lateen adopt has not changed it")
+}
+
+func TestRepositoriesOfResticAreWarnedOf(t *testing.T) {
+	s := newSite(t)
+	s.installVelero()
+	old := &unstructured.Unstructured{Object: map[string]any{
+		"apiVersion": "velero.io/v1", "kind": "BackupRepository",
+		"metadata": map[string]any{"name": "app-default-restic", "namespace": s.namespace},
+		"spec": map[string]any{
+			"backupStorageLocation": "default", "maintenanceFrequency": "1h", "repositoryType": "restic",
+			"resticIdentifier": "s3:example.test/app", "volumeNamespace": "app",
+		},
+	}}
+	require.NoError(t, world.Apply(soon(t), plane.Admin(), old))
+	out, said, err := s.run("", "adopt", "--dry-run", "--lateen-image=example.test/lateen:v1")
+	require.NoError(t, err)
+	require.Contains(t, said, "Warning: BackupRepository app-default-restic is restic's")
+	require.Contains(t, out, "+     image: example.test/lateen:v1")
+	require.Equal(t, "velero/velero:v1.18.3", s.agents().Spec.Template.Spec.Containers[0].Image)
+}
+
+func (s *site) adopt(args ...string) {
+	s.Helper()
+	out, said, err := s.run("", append([]string{"adopt", "--force"}, args...)...)
+	require.NoError(s, err, out+said)
+	require.Empty(s, said)
+}
+
+func TestAgentsThatCannotBeAdopted(t *testing.T) {
+	tests := map[string]struct {
+		change func(*corev1.PodSpec)
+		says   string
+	}{
+		"because they have an argument that Lateen does not know": {
+			change: func(pod *corev1.PodSpec) { pod.Containers[0].Args = append(pod.Containers[0].Args, "--no-such-flag=1") },
+			says:   "unknown flag: --no-such-flag",
+		},
+		"because they run something else": {
+			change: func(pod *corev1.PodSpec) { pod.Containers[0].Args = []string{"server"} },
+			says:   "does not run velero node-agent server",
+		},
+		"because there is another container": {
+			change: func(pod *corev1.PodSpec) {
+				pod.Containers = append(pod.Containers, corev1.Container{Name: "beside", Image: "example.test/beside:v1"})
+			},
+			says: "its pods have 2 containers",
+		},
+	}
+	for name, test := range tests {
+		t.Run(name, func(t *testing.T) {
+			s := newSite(t)
+			s.define()
+			_, err := world.New(soon(t), plane.Admin(), world.Options{Namespace: s.namespace, Node: "no-such-node"})
+			require.NoError(t, err)
+			agents := s.agents()
+			test.change(&agents.Spec.Template.Spec)
+			agents.ResourceVersion = "" // controllers write to it, too
+			_, err = s.kube.AppsV1().DaemonSets(s.namespace).Update(soon(t), agents, metav1.UpdateOptions{})
+			require.NoError(t, err)
+			before := s.agents()
+			_, said, err := s.run("", "adopt", "--force", "--lateen-image=example.test/lateen:v1")
+			require.Error(t, err)
+			require.Contains(t, said, test.says)
+			require.Len(t, strings.Split(strings.TrimSpace(said), "\n"), 1)
+			require.Equal(t, asJSON(t, before), asJSON(t, s.agents()))
+		})
+	}
+}

@@ -2,9 +2,11 @@ package integration
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"io"
+	"maps"
 	"net/http"
 	"strings"
 
@@ -58,11 +60,17 @@ func eventOf(request *http.Request) (*corev1.Event, error) {
 func remains(backup *world.Transfer) string {
 	left := *backup
 	left.Status.AcceptedTimestamp, left.Status.StartTimestamp, left.Status.CompletionTimestamp = nil, nil, nil
+	left.Annotations = maps.Clone(backup.Annotations)
+	if _, moved := left.Annotations["lateen.dev/moved"]; moved {
+		left.Annotations["lateen.dev/moved"] = "TIME"
+	}
 	text, err := json.MarshalIndent(map[string]any{
 		"labels": len(left.Labels), "annotations": left.Annotations, "finalizers": left.Finalizers, "cancel": left.Spec.Cancel, "status": left.Status,
 	}, "", " ")
 	if err != nil {
 		return err.Error()
 	}
-	return strings.NewReplacer(backup.Name, "NAME", string(backup.UID), "UID", firstOf(backup.Node(), "NODE"), "NODE").Replace(string(text))
+	return strings.NewReplacer(
+		backup.Name, "NAME", string(backup.UID), "UID", cmp.Or(backup.Node(), backup.Status.AcceptedByNode, "NODE"), "NODE",
+	).Replace(string(text))
 }

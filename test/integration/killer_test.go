@@ -68,15 +68,16 @@ func (k *killer) counted() int {
 func isWrite(request *http.Request) bool {
 	switch request.Method {
 	case http.MethodPost, http.MethodPatch, http.MethodPut, http.MethodDelete:
-		resource := resourceOf(request.URL.Path)
+		resource, _ := resourceOf(request.URL.Path)
 		return resource != "events" && resource != "leases"
 	default:
 		return false
 	}
 }
 
-// resourceOf is what the API server calls the objects at a path.
-func resourceOf(path string) string {
+// resourceOf is what the API server calls the objects at a path, with the subresource if it is one, and whether
+// the path is that of a single one.
+func resourceOf(path string) (resource string, named bool) {
 	parts := strings.Split(strings.Trim(path, "/"), "/")
 	if parts[0] == "api" { // the core group: api/v1, all others: apis/GROUP/VERSION
 		parts = parts[1:]
@@ -87,10 +88,14 @@ func resourceOf(path string) string {
 	if len(parts) > 1+scope && parts[1] == "namespaces" {
 		parts = parts[scope:]
 	}
-	if len(parts) < 2 {
-		return ""
+	switch len(parts) {
+	case 0, 1:
+		return "", false
+	case 2, 3:
+		return parts[1], len(parts) > 2
+	default:
+		return parts[1] + "/" + parts[3], true
 	}
-	return parts[1]
 }
 
 type roundTripper func(*http.Request) (*http.Response, error)

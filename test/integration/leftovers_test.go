@@ -4,6 +4,7 @@ import (
 	"maps"
 	"slices"
 
+	snapshotv1 "github.com/kubernetes-csi/external-snapshotter/client/v8/apis/volumesnapshot/v1"
 	"github.com/stretchr/testify/require"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -27,15 +28,19 @@ func (s *site) leftovers() []leftover {
 	return []leftover{
 		{resource: corev1.SchemeGroupVersion.WithResource("pods"), namespace: s.Namespace, labels: ours},
 		{resource: corev1.SchemeGroupVersion.WithResource("persistentvolumeclaims"), namespace: s.Namespace},
-		{resource: corev1.SchemeGroupVersion.WithResource("persistentvolumes"), belongs: s.isOfMover},
+		{resource: corev1.SchemeGroupVersion.WithResource("persistentvolumes"), belongs: s.isOf("claimRef", s.Namespace)},
+		{resource: snapshotv1.SchemeGroupVersion.WithResource("volumesnapshots"), namespace: s.Namespace},
+		{resource: snapshotv1.SchemeGroupVersion.WithResource("volumesnapshotcontents"), belongs: s.isOf("volumeSnapshotRef", s.Namespace)},
 	}
 }
 
-// isOfMover tells whether a volume was made for a claim of a mover of this site.
-func (s *site) isOfMover(volume *unstructured.Unstructured) bool {
-	namespace, _, err := unstructured.NestedString(volume.Object, "spec", "claimRef", "namespace")
-	require.NoError(s, err)
-	return namespace == s.Namespace
+// isOf tells whether an object of the whole cluster is bound to one in a namespace.
+func (s *site) isOf(reference, namespace string) func(*unstructured.Unstructured) bool {
+	return func(bound *unstructured.Unstructured) bool {
+		to, _, err := unstructured.NestedString(bound.Object, "spec", reference, "namespace")
+		require.NoError(s, err)
+		return to == namespace
+	}
 }
 
 // nothingLeft waits until nothing is left of what agents have made.

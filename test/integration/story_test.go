@@ -3,13 +3,17 @@ package integration
 import (
 	"flag"
 	"fmt"
+	"net/http"
+	"slices"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
+	"k8s.io/client-go/transport"
 
 	"github.com/lateen-project/lateen/cmd/lateen/agent"
+	"github.com/lateen-project/lateen/test/csi"
 	"github.com/lateen-project/lateen/test/node"
 	"github.com/lateen-project/lateen/test/world"
 )
@@ -93,6 +97,7 @@ func (told story) stage(t *testing.T) (*site, *scene) {
 func (told story) tell(s *site, around *scene, name string) string {
 	s.Helper()
 	if told.outcome == canceled {
+		around.moves(name)
 		s.says("Data-Path-Started", name)
 		require.NoError(s, s.Transfers(told.kind).Cancel(s.soon(), name))
 	}
@@ -110,12 +115,15 @@ type scene struct {
 	kind   world.Kind
 	create func() string               // the resource
 	after  func(ended *world.Transfer) // has to hold besides, once it is over
+	watch  transport.WrapperFunc       // of the agents' requests: what has to hold after each
 }
 
 // scene prepares all but the resource.
 func (s *site) scene(kind world.Kind) *scene {
 	s.Helper()
-	around := &scene{site: s, kind: kind, after: func(*world.Transfer) {}}
+	around := &scene{
+		site: s, kind: kind, after: func(*world.Transfer) {}, watch: func(next http.RoundTripper) http.RoundTripper { return next },
+	}
 	switch kind {
 	case world.PodVolumeBackup:
 		around.create = func() string { return s.transfer() }
@@ -128,21 +136,45 @@ func (s *site) scene(kind world.Kind) *scene {
 				require.NoError(s, err)
 			}
 		}
+	case world.DataUpload:
+		v := s.volumes(csi.Options{})
+		v.uploading(around, "data")
+		v.alone(around)
+	case world.DataDownload:
+		v := s.volumes(csi.Options{})
+		v.downloading(around, "restored")
+		v.alone(around)
 	default:
 		require.Fail(s, "no such scene", kind)
 	}
 	return around
 }
 
+// moves waits until the transfer is past its preparation, a step at a time.
+func (around *scene) moves(name string) {
+	around.Helper()
+	before := []world.Phase{""}
+	for _, phase := range []world.Phase{world.Accepted, world.Prepared, world.InProgress} {
+		_, err := around.Transfers(around.kind).Wait(around.soon(), name, func(seen *world.Transfer) bool {
+			return !slices.Contains(before, seen.Status.Phase)
+		})
+		require.NoError(around, err, "not %s", phase)
+		before = append(before, phase)
+	}
+}
+
 // ends waits for the end of the transfer and for what has to be true of any: nothing is left.
 func (around *scene) ends(name string, phase world.Phase) *world.Transfer {
 	around.Helper()
+	around.moves(name)
+	_, err := around.Transfers(around.kind).Wait(around.soon(), name, world.Ended)
+	require.NoError(around, err)
 	ended, err := around.Transfers(around.kind).Wait(around.soon(), name, world.Settled)
 	require.NoError(around, err)
 	require.Equal(around, phase, ended.Status.Phase, ended.Status.Message)
 	require.NotNil(around, ended.Status.CompletionTimestamp)
 	require.NotContains(around, ended.Labels, "velero.io/expose-on-going")
-	around.after(ended)
 	around.nothingLeft()
+	around.after(ended)
 	return ended
 }

@@ -81,8 +81,8 @@ test-unit: ## Run the quick tests alone
 sweep: ## Run the long tests, before an issue is closed: kill points, faults, 300 random plays (SEED= repeats one)
 	$(call need,gcc=gcc$(comma)libc6-dev bwrap=bubblewrap)
 	@$(MAKE) --no-print-directory --silent $(BINARIES)
-	cd test && go test -race -timeout 2h -parallel 4 -v -run 'TestRandom$(if $(SEED),,|TestAnAgentThatIsKilled|TestFault)' \
-		./integration -kinds all -plays $(if $(SEED),1,300) -seed $(or $(SEED),0)
+	cd test && go test -race -timeout 2h -parallel 4 -v -run 'TestRandom$(if $(SEED),,|TestAnAgentThatIsKilled|TestFault|TestEvents|TestTwoCoord)' \
+		./integration -kinds all -faults -plays $(if $(SEED),1,300) -seed $(or $(SEED),0)
 
 # Velero's agent mostly waits: twelve of its cases at a time, which take less than 15 minutes each, keep within the 90.
 AGENT := velero

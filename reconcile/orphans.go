@@ -31,6 +31,9 @@ type Orphans struct {
 	Owner func(uid types.UID) (exists, done bool)
 	// Served tells whether there are snapshots in this cluster; nil is no.
 	Served func() bool
+	// Elsewhere tells whether a VolumeSnapshotContent, which has no namespace, is not known to belong to this one:
+	// another Velero of the cluster has transfers of its own. Nil is no.
+	Elsewhere func(content string) bool
 	// Remove removes an orphan of a resource. A resource without one is deleted. It is called again at the
 	// next sweep if the orphan is still there.
 	Remove map[string]func(ctx context.Context, orphan *metav1.PartialObjectMetadata) error
@@ -136,6 +139,9 @@ func (o *Orphans) suspects(ctx context.Context, resource string) ([]suspect, err
 		owner := types.UID(object.Labels[build.LabelOwnerUID])
 		if controller := metav1.GetControllerOfNoCopy(object); controller != nil && controller.UID != owner {
 			return // made by somebody who copied our labels
+		}
+		if resource == orphanContents && o.Elsewhere != nil && o.Elsewhere(object.Name) {
+			return
 		}
 		exists, done := o.Owner(owner)
 		if old := o.Clock.Since(object.CreationTimestamp.Time) > o.age(); old && (!exists || done) {

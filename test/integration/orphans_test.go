@@ -184,3 +184,21 @@ func TestTheSnapshotsOfAnUploadThatVanishedAreSweptAway(t *testing.T) {
 	v.nothingLeft()
 	require.Equal(t, 1, r.metric("lateen_orphans_removed_total", "resource", "volumesnapshots"))
 }
+
+func TestTheSnapshotsOfAnotherVeleroAreNoOrphans(t *testing.T) {
+	s, v := newSite(t, 50*time.Millisecond), buildSite(t, time.Minute).volumes(csi.Options{})
+	s.retries = true
+	s.configure(`{}`)
+	v.configure(noRoom) // so that it stays Accepted
+	v.start()
+	name, handle := v.uploads("data")
+	v.moverIs(name, func(*corev1.Pod) bool { return true })
+	sweep := make(lookouts)
+	r := s.start(sweeps, func(options *agent.Options) { options.OrphanAge = time.Nanosecond }, through(sweep.wrap))
+	s.swept(sweep)
+	content, err := v.Snapshots.SnapshotV1().VolumeSnapshotContents().Get(v.soon(), name, metav1.GetOptions{})
+	require.NoError(t, err)
+	require.Nil(t, content.DeletionTimestamp)
+	require.Contains(t, v.driver.Handles(), handle)
+	require.Zero(t, r.metric("lateen_orphans_removed_total"))
+}

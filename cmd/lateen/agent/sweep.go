@@ -24,6 +24,10 @@ func (p *parts) sweeper(ctx context.Context, kinds []kind) *reconcile.Orphans {
 			served, err := p.snapshots.Served(ctx)
 			return served && err == nil
 		},
+		Elsewhere: func(name string) bool {
+			content := p.snapshots.Content(name)
+			return content == nil || content.Spec.VolumeSnapshotRef.Namespace != p.Config.Namespace
+		},
 		Remove: map[string]func(context.Context, *metav1.PartialObjectMetadata) error{
 			"persistentvolumeclaims": p.removeClaim, "volumesnapshots": snapshots, "volumesnapshotcontents": snapshots,
 		},

@@ -35,7 +35,7 @@ type Plane struct {
 
 const (
 	// buildTimeout bounds what is done before the agent starts; several cases do it at the same time.
-	buildTimeout = 30 * time.Second
+	buildTimeout = time.Minute
 	// takes is how long movers take if a case does not say so.
 	takes = 200 * time.Millisecond
 

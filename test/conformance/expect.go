@@ -57,10 +57,10 @@ func inWords(phase world.Phase) string {
 	return string(phase)
 }
 
-// reason is what a transfer says about its end, to be appended to what is said about it.
+// reason is what a transfer says about its end, if anything, to be appended to what is said about it.
 func reason(transfer *world.Transfer) string {
 	if transfer.Status.Message == "" {
-		return " and no message"
+		return ""
 	}
 	return ": " + transfer.Status.Message
 }

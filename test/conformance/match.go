@@ -26,10 +26,9 @@ func match(want, have any, at string) []string {
 	case string:
 		text, isText := have.(string)
 		if pattern, ok := strings.CutPrefix(want, "~"); ok {
-			if found, err := regexp.MatchString(pattern, asText(have)); err != nil || !found {
-				return []string{fmt.Sprintf("%s is %s, want something like %q", at, brief(have), pattern)}
-			}
-		} else if !isText || text != want {
+			return matchPattern(pattern, have, at)
+		}
+		if !isText || text != want {
 			return []string{fmt.Sprintf("%s is %s, want %q", at, brief(have), want)}
 		}
 	default:
@@ -38,6 +37,18 @@ func match(want, have any, at string) []string {
 		}
 	}
 	return nil
+}
+
+func matchPattern(pattern string, have any, at string) []string {
+	found, err := regexp.MatchString(pattern, asText(have))
+	switch {
+	case err == nil && found:
+		return nil
+	case absent(have):
+		return []string{fmt.Sprintf("%s is %s", at, brief(have))}
+	default:
+		return []string{fmt.Sprintf("%s is %s, want something like %q", at, brief(have), pattern)}
+	}
 }
 
 func matchMap(want map[string]any, have any, at string) (unlike []string) {

@@ -67,6 +67,8 @@ func TestInstallation(t *testing.T) {
 func TestTheAgentMayWriteOnlyThis(t *testing.T) {
 	require.Equal(t, map[string][]string{
 		"podvolumebackups":       {"patch"},
+		"backuprepositories":     {"patch"},
+		"jobs":                   {"create", "delete"},
 		"podvolumerestores":      {"patch"},
 		"datauploads":            {"patch"},
 		"datadownloads":          {"patch"},

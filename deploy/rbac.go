@@ -21,6 +21,10 @@ func NamespaceRules() []rbacv1.PolicyRule {
 		rule("", "pods/log", "get"),
 		// Volumes that are read or restored into, and caches.
 		rule("", "persistentvolumeclaims", "get", "list", "watch", "create", "delete", "patch"),
+		// Maintenance: its jobs, and what became of them in the history of their repository.
+		rule("velero.io", "backuprepositories", "get", "list", "watch", "patch"),
+		rule("velero.io", "backupstoragelocations", "get", "list", "watch"),
+		rule("batch", "jobs", "get", "list", "watch", "create", "delete"),
 		// Snapshots that are handed over, under a name in this namespace.
 		rule("snapshot.storage.k8s.io", "volumesnapshots", "get", "list", "watch", "create", "delete", "patch"),
 		// What movers tell, what is wrong with a claim, and what users are told.

@@ -25,6 +25,10 @@ type (
 	DataUploads = gentype.ClientWithList[*velerov2alpha1.DataUpload, *velerov2alpha1.DataUploadList]
 	// DataDownloads is one of them.
 	DataDownloads = gentype.ClientWithList[*velerov2alpha1.DataDownload, *velerov2alpha1.DataDownloadList]
+	// BackupRepositories is one of them.
+	BackupRepositories = gentype.ClientWithList[*velerov1.BackupRepository, *velerov1.BackupRepositoryList]
+	// BackupStorageLocations is one of them.
+	BackupStorageLocations = gentype.ClientWithList[*velerov1.BackupStorageLocation, *velerov1.BackupStorageLocationList]
 )
 
 // Velero makes typed clients for Velero's kinds without a generated clientset.
@@ -93,5 +97,23 @@ func (v *Velero) DataDownloads(namespace string) *DataDownloads {
 		"datadownloads", v.v2, v.codecs, namespace,
 		func() *velerov2alpha1.DataDownload { return &velerov2alpha1.DataDownload{} },
 		func() *velerov2alpha1.DataDownloadList { return &velerov2alpha1.DataDownloadList{} },
+	)
+}
+
+// BackupRepositories is the client for one namespace.
+func (v *Velero) BackupRepositories(namespace string) *BackupRepositories {
+	return gentype.NewClientWithList(
+		"backuprepositories", v.v1, v.codecs, namespace,
+		func() *velerov1.BackupRepository { return &velerov1.BackupRepository{} },
+		func() *velerov1.BackupRepositoryList { return &velerov1.BackupRepositoryList{} },
+	)
+}
+
+// BackupStorageLocations is the client for one namespace.
+func (v *Velero) BackupStorageLocations(namespace string) *BackupStorageLocations {
+	return gentype.NewClientWithList(
+		"backupstoragelocations", v.v1, v.codecs, namespace,
+		func() *velerov1.BackupStorageLocation { return &velerov1.BackupStorageLocation{} },
+		func() *velerov1.BackupStorageLocationList { return &velerov1.BackupStorageLocationList{} },
 	)
 }

@@ -20,15 +20,16 @@ func dependencies(t *testing.T, of string) []string {
 
 func TestLayers(t *testing.T) {
 	layers := map[string][]string{ // what of ours each package may be built from, directly or not
-		"metrics":            {},
-		"informers":          {},
-		"exposer/build":      {},
-		"exposer/priority":   {},
-		"deploy":             {},
-		"exposer":            {"exposer/build", "exposer/priority"},
-		"reconcile/transfer": {"exposer/build"},
-		"reconcile":          {"exposer", "exposer/build", "exposer/priority", "reconcile/transfer", "metrics"},
-		"cmd/lateen/config":  {"exposer/build", "exposer/priority"},
+		"metrics":               {},
+		"informers":             {},
+		"exposer/build":         {},
+		"exposer/priority":      {},
+		"deploy":                {},
+		"exposer":               {"exposer/build", "exposer/priority"},
+		"reconcile/transfer":    {"exposer/build"},
+		"reconcile/maintenance": {"exposer/build"},
+		"reconcile":             {"exposer", "exposer/build", "exposer/priority", "reconcile/transfer", "reconcile/maintenance", "metrics"},
+		"cmd/lateen/config":     {"exposer/build", "exposer/priority"},
 	}
 	for of, allowed := range layers {
 		t.Run(of, func(t *testing.T) {
@@ -42,7 +43,7 @@ func TestLayers(t *testing.T) {
 }
 
 func TestDecisionsArePure(t *testing.T) {
-	for _, of := range []string{"exposer/build", "reconcile/transfer"} {
+	for _, of := range []string{"exposer/build", "reconcile/transfer", "reconcile/maintenance"} {
 		t.Run(of, func(t *testing.T) {
 			for _, dependency := range dependencies(t, of) {
 				require.NotRegexp(t, `^k8s\.io/client-go(/|$)|^github\.com/prometheus/|^k8s\.io/utils/clock`, dependency)

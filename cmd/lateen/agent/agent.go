@@ -23,6 +23,7 @@ import (
 	"github.com/lateen-project/lateen/informers"
 	"github.com/lateen-project/lateen/metrics"
 	"github.com/lateen-project/lateen/reconcile"
+	"github.com/lateen-project/lateen/reconcile/maintenance"
 	"github.com/lateen-project/lateen/reconcile/transfer"
 )
 
@@ -41,6 +42,8 @@ type Options struct {
 	Clock   clock.WithTickerAndDelayedExecution
 	Log     io.Writer // where the logs of movers go
 	Server  *Server
+
+	Maintenance maintenance.Policy // its bounds; those of Config win, and zero is the defaults
 
 	Election reconcile.CoordinatorOptions // its durations; those that are 0 have their defaults
 	Absence  time.Duration                // how long a node's agent may be gone before another one stands in; 0: 1 min
@@ -74,7 +77,7 @@ func Run(ctx context.Context, options Options) error {
 	recorder, flush := newRecorder(watching, clients.events, options.Config)
 	defer flush()
 	parts := parts{Options: options, clients: clients, startup: startup, caches: caches, recorder: recorder, lead: &lead{},
-		coordination: options.Metrics.Coordination(reconcile.OrphanResources()...)}
+		coordination: options.Metrics.Coordination(reconcile.OrphanResources()...), maintenance: newMaintenanceMetrics(options)}
 	return parts.run(watching)
 }
 
@@ -90,6 +93,7 @@ type parts struct {
 	exposing  *exposer.Exposer
 
 	coordination *metrics.Coordination
+	maintenance  *metrics.Maintenance
 }
 
 func selection(options config.Options) informers.Selection {

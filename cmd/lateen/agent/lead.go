@@ -98,8 +98,10 @@ func (p *parts) serve(ctx context.Context, kinds []kind) error {
 	p.lead.set(agents)
 	defer func() { p.lead.set(nil); p.caches.SetTerm(nil); agents.End() }()
 	wakeAll(kinds)
+	maintained := make(chan error, 1)
+	go func() { maintained <- p.maintain(ctx) }()
 	p.sweeper(ctx, kinds).Run(ctx)
-	return nil
+	return <-maintained
 }
 
 func wakeAll(kinds []kind) {

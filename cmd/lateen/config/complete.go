@@ -40,6 +40,7 @@ func (o *Options) checkNames() []string {
 	}
 	wrong.name("--node-agent-configmap", o.NodeAgentConfigMap)
 	wrong.name("--backup-repository-configmap", o.BackupRepositoryConfigMap)
+	wrong.name("--repo-maintenance-job-configmap", o.MaintenanceConfigMap)
 	wrong.name("--mover-service-account", o.MoverServiceAccount)
 	if strings.ContainsAny(o.MoverImage, " \t\r\n") {
 		wrong.add("--mover-image %q has blanks: use repository:tag or repository@digest", o.MoverImage)
@@ -61,6 +62,13 @@ func (o *Options) checkNumbers() []string {
 	wrong.positive("--resource-timeout", o.ResourceTimeout)
 	wrong.positive("--data-mover-prepare-timeout", o.DataMoverPrepareTimeout)
 	wrong.positive("--startup-timeout", o.StartupTimeout)
+	wrong.atLeast("--repo-maintenance-concurrency", o.MaintenanceConcurrency, 0)
+	if o.MaintenanceTimeout < time.Second {
+		wrong.add("--repo-maintenance-timeout is %s: use 1s or more, such as 12h", o.MaintenanceTimeout)
+	}
+	if o.MaintenanceFrequency < 0 {
+		wrong.add("--repo-maintenance-frequency is %s: use 0 or more, such as 24h", o.MaintenanceFrequency)
+	}
 	if o.CancelGrace < 0 {
 		wrong.add("--cancel-grace is %s: use 0 or more, such as 5m", o.CancelGrace)
 	}

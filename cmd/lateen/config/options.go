@@ -56,6 +56,11 @@ type Options struct {
 	Profiling           bool          // serve /debug/pprof
 	StartupTimeout      time.Duration // what all reads before the start may take together
 
+	MaintenanceConfigMap   string        // a name in Namespace; empty: all defaults
+	MaintenanceFrequency   time.Duration // of every repository; 0: each has its own
+	MaintenanceConcurrency int           // unfinished maintenance jobs in the cluster; 0: repositories are left to Velero's server
+	MaintenanceTimeout     time.Duration // of a maintenance job
+
 	NodeName string // from NODE_NAME
 }
 
@@ -73,6 +78,10 @@ func (o *Options) AddFlags(flags *pflag.FlagSet) {
 	flags.StringVar(&o.HostPath, "host-path", "", "directory where the kubelet's pods directory is mounted in this container; "+
 		"without it the paths of volumes are derived from pods, claims and volumes")
 	flags.Lookup("host-path").NoOptDefVal = DefaultHostPath
+	flags.StringVar(&o.MaintenanceConfigMap, "repo-maintenance-job-configmap", "", "ConfigMap with the configuration of maintenance jobs, read anew for each of them")
+	flags.DurationVar(&o.MaintenanceFrequency, "repo-maintenance-frequency", 0, "how often repositories are maintained, whatever they say themselves (default: what they say)")
+	flags.IntVar(&o.MaintenanceConcurrency, "repo-maintenance-concurrency", 3, "maintenance jobs in the cluster at once; 0 leaves repositories to Velero's server")
+	flags.DurationVar(&o.MaintenanceTimeout, "repo-maintenance-timeout", 12*time.Hour, "how long a maintenance job may take")
 	flags.BoolVar(&o.StrictConfig, "strict-config", false, "refuse to start if anything in the configuration cannot be used")
 	flags.BoolVar(&o.Profiling, "profiling", false, "serve /debug/pprof on the metrics address")
 	flags.DurationVar(&o.StartupTimeout, "startup-timeout", 30*time.Second, "how long to wait for the API server before giving up")

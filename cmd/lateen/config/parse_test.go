@@ -239,7 +239,7 @@ func TestParseDoesNotHideWhyASectionIsNotUsed(t *testing.T) {
 }
 
 func TestSectionsAndReasonsAreBounded(t *testing.T) {
-	require.Len(t, config.Sections(), 13)
+	require.Len(t, config.Sections(), 14)
 	require.Len(t, config.Reasons(), 10)
 	require.Equal(t, "configMap: it has no data", config.Problem{Section: config.SectionConfigMap, Message: "it has no data"}.String())
 }

@@ -12,6 +12,7 @@ type Section string
 const (
 	SectionConfigMap          Section = "configMap"        // the node-agent ConfigMap itself
 	SectionBackupRepository   Section = "backupRepository" // the backup repository ConfigMap
+	SectionMaintenance        Section = "repoMaintenance"  // the maintenance ConfigMap
 	SectionMoverTemplate      Section = "moverTemplate"    // the workload that movers take after
 	SectionLoadConcurrency    Section = "loadConcurrency"
 	SectionLoadAffinity       Section = "loadAffinity"
@@ -28,7 +29,7 @@ const (
 // Sections lists all of them, so that a metric can start at 0 for each.
 func Sections() []Section {
 	return []Section{
-		SectionConfigMap, SectionBackupRepository, SectionMoverTemplate, SectionLoadConcurrency, SectionLoadAffinity,
+		SectionConfigMap, SectionBackupRepository, SectionMaintenance, SectionMoverTemplate, SectionLoadConcurrency, SectionLoadAffinity,
 		SectionBackupPVC, SectionRestorePVC, SectionCachePVC, SectionPodResources, SectionPriorityClassName,
 		SectionPrivilegedFsBackup, SectionPodLabels, SectionPodAnnotations,
 	}

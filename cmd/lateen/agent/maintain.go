@@ -1,0 +1,154 @@
+package agent
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"sync"
+
+	velerov1 "github.com/vmware-tanzu/velero/pkg/apis/velero/v1"
+	batchv1 "k8s.io/api/batch/v1"
+	corev1 "k8s.io/api/core/v1"
+	schedulingv1 "k8s.io/api/scheduling/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/tools/cache"
+	"k8s.io/klog/v2"
+
+	"github.com/lateen-project/lateen/cmd/lateen/config"
+	"github.com/lateen-project/lateen/exposer"
+	"github.com/lateen-project/lateen/exposer/build"
+	"github.com/lateen-project/lateen/exposer/priority"
+	"github.com/lateen-project/lateen/informers"
+	"github.com/lateen-project/lateen/metrics"
+	"github.com/lateen-project/lateen/reconcile"
+	"github.com/lateen-project/lateen/reconcile/maintenance"
+)
+
+// EventJobConfig is the reason of a Kubernetes Event on a backup repository whose job is not made as configured.
+const EventJobConfig = "MaintenanceConfigProblem"
+
+// maintain maintains repositories for one term of a coordinator. It is beside all else that a term does, and
+// holds none of that up.
+func (p *parts) maintain(ctx context.Context) error {
+	if p.Config.MaintenanceConcurrency == 0 {
+		return nil
+	}
+	caches, err := informers.NewMaintained(p.clients.kube, p.clients.velero, p.Config.Namespace, build.LabelRepository)
+	if err != nil {
+		return fmt.Errorf("prepare caches of maintenance: %w", err)
+	}
+	maintainer := p.maintainer(caches)
+	controller := reconcile.NewController(reconcile.Options{
+		Name: "backuprepository", Workers: 1, Grace: stepGrace, Clock: p.Clock, Metrics: p.Metrics.Workqueues(),
+	}, maintainer.Reconcile)
+	maintainer.Wake = controller.Wake
+	handled, err := wireMaintained(caches, maintainer)
+	if err != nil {
+		return err
+	}
+	var running sync.WaitGroup
+	running.Go(func() { caches.Run(ctx) })
+	defer running.Wait()
+	if cache.WaitFor(ctx, "caches of maintenance", handled...) {
+		controller.Run(ctx, nil)
+	}
+	p.maintenance.Over()
+	return nil
+}
+
+func (p *parts) maintainer(caches *informers.Maintained) *reconcile.Maintainer {
+	policy := cmp.Or(p.Maintenance, maintenance.DefaultPolicy())
+	policy.Frequency = p.Config.MaintenanceFrequency
+	planner := jobPlanner{parts: p, told: map[string]bool{}}
+	return &reconcile.Maintainer{
+		Repositories: caches.Repositories, Locations: caches.Locations, Jobs: caches.Jobs,
+		Client: p.clients.velero.BackupRepositories(p.Config.Namespace),
+		Exec:   exposer.Jobs{Client: p.clients.kube},
+		Plan:   planner.plan,
+		Policy: policy, Limit: p.Config.MaintenanceConcurrency, Timeout: p.Config.MaintenanceTimeout,
+		Recorder: p.recorder, Metrics: p.maintenance, Clock: p.Clock,
+	}
+}
+
+func wireMaintained(caches *informers.Maintained, maintainer *reconcile.Maintainer) ([]cache.DoneChecker, error) {
+	repositories, err := caches.Repositories.Handle(func(repository *velerov1.BackupRepository) { maintainer.Wake(informers.Key(repository)) })
+	if err != nil {
+		return nil, err
+	}
+	locations, err := caches.Locations.Handle(maintainer.Location)
+	if err != nil {
+		return nil, err
+	}
+	jobs, err := caches.Jobs.Handle(func(job *batchv1.Job) { maintainer.Job(job) })
+	return []cache.DoneChecker{repositories, locations, jobs}, err
+}
+
+// jobPlanner says what the next job of a repository is made of. It is for one worker.
+type jobPlanner struct {
+	*parts
+	told map[string]bool // Problems that were told
+}
+
+func (p jobPlanner) plan(ctx context.Context, repository *velerov1.BackupRepository) (reconcile.JobPlan, error) {
+	wanted, problems, err := config.ReadMaintenance(ctx, p.clients.kube, p.Config, repository)
+	if err != nil {
+		return reconcile.JobPlan{}, err
+	}
+	template, found, err := config.ReadJobTemplate(ctx, p.clients.kube, p.Config)
+	if err != nil {
+		return reconcile.JobPlan{}, err
+	}
+	if !found {
+		template = build.JobTemplate{Template: p.startup.Templates[corev1.Linux]}
+	}
+	for _, problem := range problems {
+		p.tell(ctx, repository, problem)
+	}
+	class := priority.Unresolved("", wanted.Unreadable, "")
+	if wanted.Unreadable == "" {
+		class = priority.Resolve(ctx, wanted.PriorityClassName, func(ctx context.Context, name string) (*schedulingv1.PriorityClass, error) {
+			return p.clients.kube.SchedulingV1().PriorityClasses().Get(ctx, name, metav1.GetOptions{})
+		})
+	}
+	p.tellClass(ctx, repository, class)
+	wanted.Jobs.PriorityClass = class.Effective
+	return reconcile.JobPlan{Template: template, Settings: wanted.Jobs}, nil
+}
+
+// tell says a Problem once, however many jobs it concerns.
+func (p jobPlanner) tell(ctx context.Context, repository *velerov1.BackupRepository, problem config.Problem) {
+	if p.told[problem.String()] {
+		return
+	}
+	p.told[problem.String()] = true
+	klog.FromContext(ctx).Info("Configuration problem", "section", problem.Section, "path", problem.Path, "reason", problem.Reason, "message", problem.Message)
+	p.Metrics.ConfigFallback(string(problem.Section), string(problem.Reason))
+	p.recorder.Event(about(repository), corev1.EventTypeWarning, EventJobConfig, problem.String())
+}
+
+// tellClass says of each job whether it has the class that is configured.
+func (p jobPlanner) tellClass(ctx context.Context, repository *velerov1.BackupRepository, class priority.Resolution) {
+	p.Metrics.PriorityClass(priority.MaintenanceJob, class.Configured, class.Effective)
+	if !class.Fallback() {
+		return
+	}
+	p.Metrics.PriorityClassFallback(priority.MaintenanceJob, string(class.Reason))
+	klog.FromContext(ctx).Error(nil, "Priority class is not in force: maintenance job made without one", "configured", class.Configured, "reason", class.Reason)
+	p.recorder.Eventf(about(repository), corev1.EventTypeWarning, EventPriorityClass,
+		"the next maintenance job runs without priority class %q (%s); the one after it is made anew from the configuration", class.Configured, class.Reason)
+}
+
+func about(repository *velerov1.BackupRepository) *corev1.ObjectReference {
+	return &corev1.ObjectReference{
+		APIVersion: velerov1.SchemeGroupVersion.String(), Kind: "BackupRepository",
+		Namespace: repository.Namespace, Name: repository.Name, UID: repository.UID,
+	}
+}
+
+// newMaintenanceMetrics registers them where repositories are maintained.
+func newMaintenanceMetrics(options Options) *metrics.Maintenance {
+	if options.Config.MaintenanceConcurrency == 0 {
+		return nil
+	}
+	return options.Metrics.Maintenance()
+}

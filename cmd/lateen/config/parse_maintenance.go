@@ -1,0 +1,96 @@
+package config
+
+import (
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/lateen-project/lateen/exposer/build"
+	"github.com/lateen-project/lateen/exposer/priority"
+)
+
+// globalKey is what holds for all repositories in the maintenance ConfigMap, and alone says the priority class,
+// labels and annotations of jobs (velero-protocol 4.5).
+const globalKey = "global"
+
+// Maintenance is what the maintenance ConfigMap means for the next job of one repository.
+type Maintenance struct {
+	PriorityClassName string            // as configured; whether it is in force is for priority to say
+	Unreadable        priority.Reason   // why nobody can know which class is configured; empty if that can be known
+	Jobs              build.JobSettings // all but PriorityClass
+}
+
+// DefaultMaintenance is for a ConfigMap that says nothing: Velero keeps three jobs.
+func DefaultMaintenance() Maintenance {
+	return Maintenance{Jobs: build.JobSettings{Keep: 3}}
+}
+
+// ParseMaintenance says what the data of a maintenance ConfigMap means for the repository with that key. It is
+// pure, and takes each field as it is written, or leaves it alone and says so in a Problem. What the key of the
+// repository says comes before what global says, field by field.
+func ParseMaintenance(data map[string]string, repositoryKey string) (Maintenance, []Problem) {
+	result := DefaultMaintenance()
+	if len(data) == 0 {
+		result.Unreadable = priority.ConfigEmpty
+		return result, []Problem{{Section: SectionMaintenance, Reason: Empty, Message: "it has no data; add the key global with the configuration as JSON"}}
+	}
+	var problems []Problem
+	for _, key := range []string{globalKey, repositoryKey} {
+		text, found := data[key]
+		if !found {
+			continue
+		}
+		document, err := readJSON(key, text)
+		if err != nil {
+			problem := notJSON(SectionMaintenance, text, err)
+			problem.Path = key
+			problems = append(problems, problem)
+			if key == globalKey {
+				result.Unreadable = priority.ConfigInvalid
+			}
+			continue
+		}
+		r := newReader(SectionMaintenance, text)
+		r.object(document, r.maintenance(&result, key == globalKey))
+		problems = append(problems, r.problems...)
+	}
+	return result, problems
+}
+
+// maintenance is the schema of one key.
+func (r *reader) maintenance(into *Maintenance, global bool) fields {
+	jobs := &into.Jobs
+	known := fields{
+		"loadAffinity":              section(r, r.jobAffinity, &jobs.LoadAffinity),
+		"podResources":              section(r, r.podResources, &jobs.Resources),
+		"keepLatestMaintenanceJobs": section(r, func(v value) int { return r.number(v, 0) }, &jobs.Keep),
+	}
+	all := fields{
+		"priorityClassName": func(v value) {
+			before := r.spoiled
+			if name := r.name(v); r.spoiled == before {
+				into.PriorityClassName = name
+			} else {
+				into.Unreadable = priority.ConfigInvalid
+			}
+		},
+		"podLabels":      section(r, r.labels, &jobs.Labels),
+		"podAnnotations": section(r, r.podAnnotations, &jobs.Annotations),
+	}
+	for name, read := range all {
+		known[name] = read
+		if !global {
+			known[name] = func(v value) {
+				r.problem(v, Ignored, "it counts under %s only; move it there, or drop it", globalKey)
+			}
+		}
+	}
+	return known
+}
+
+// jobAffinity are the alternatives for the nodes of a job. A job has no volume, so no storage class is looked at.
+func (r *reader) jobAffinity(v value) []metav1.LabelSelector {
+	var all []metav1.LabelSelector
+	for _, element := range r.loadAffinity(v) {
+		all = append(all, element.Nodes)
+	}
+	return all
+}

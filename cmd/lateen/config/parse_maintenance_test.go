@@ -1,0 +1,59 @@
+package config_test
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+
+	"github.com/lateen-project/lateen/cmd/lateen/config"
+	"github.com/lateen-project/lateen/exposer/priority"
+)
+
+const repositoryKey = "app-default-kopia"
+
+func TestMaintenanceOfARepositoryComesBeforeThatOfAll(t *testing.T) {
+	got, problems := config.ParseMaintenance(map[string]string{
+		"global": `{"priorityClassName":"low","podLabels":{"a":"b"},"podAnnotations":{"c":"d"},"keepLatestMaintenanceJobs":5,
+			"podResources":{"memoryLimit":"1Gi"},"loadAffinity":[{"nodeSelector":{"matchLabels":{"x":"y"}}}]}`,
+		repositoryKey: `{"podResources":{"cpuRequest":"100m"},"keepLatestMaintenanceJobs":0}`,
+		"others":      `not read`,
+	}, repositoryKey)
+	require.Empty(t, problems)
+	require.Equal(t, "low", got.PriorityClassName)
+	require.Equal(t, map[string]string{"a": "b"}, got.Jobs.Labels)
+	require.Equal(t, map[string]string{"c": "d"}, got.Jobs.Annotations)
+	require.Zero(t, got.Jobs.Keep)
+	require.Len(t, got.Jobs.LoadAffinity, 1)
+	require.Equal(t, corev1.ResourceRequirements{Requests: corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("100m")}}, got.Jobs.Resources,
+		"a section is used as a whole")
+}
+
+func TestMaintenanceThatCannotBeUsed(t *testing.T) {
+	for name, test := range map[string]struct {
+		data       map[string]string
+		reason     config.Reason
+		unreadable priority.Reason
+	}{
+		"nothing at all":              {nil, config.Empty, priority.ConfigEmpty},
+		"no JSON for all":             {map[string]string{"global": "x: y"}, config.InvalidJSON, priority.ConfigInvalid},
+		"no JSON for this repository": {map[string]string{repositoryKey: "{"}, config.InvalidJSON, ""},
+		"a class that is no name":     {map[string]string{"global": `{"priorityClassName":"Not A Name"}`}, config.InvalidValue, priority.ConfigInvalid},
+		"a class for one repository":  {map[string]string{repositoryKey: `{"priorityClassName":"low"}`}, config.Ignored, ""},
+		"labels for one repository":   {map[string]string{repositoryKey: `{"podLabels":{"a":"b"}}`}, config.Ignored, ""},
+		"a number below zero":         {map[string]string{"global": `{"keepLatestMaintenanceJobs":-1}`}, config.InvalidValue, ""},
+		"a field that nobody knows":   {map[string]string{"global": `{"keepLatest":1}`}, config.UnknownField, ""},
+		"resources that are none":     {map[string]string{"global": `{"podResources":{"cpuLimit":"lots"}}`}, config.InvalidValue, ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			got, problems := config.ParseMaintenance(test.data, repositoryKey)
+			require.Len(t, problems, 1)
+			require.Equal(t, test.reason, problems[0].Reason)
+			require.Equal(t, config.SectionMaintenance, problems[0].Section)
+			want := config.DefaultMaintenance()
+			want.Unreadable = test.unreadable
+			require.Equal(t, want, got)
+		})
+	}
+}

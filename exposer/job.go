@@ -1,0 +1,120 @@
+package exposer
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	batchv1 "k8s.io/api/batch/v1"
+	corev1 "k8s.io/api/core/v1"
+	schedulingv1 "k8s.io/api/scheduling/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/client-go/kubernetes"
+
+	"github.com/lateen-project/lateen/exposer/build"
+	"github.com/lateen-project/lateen/exposer/priority"
+)
+
+// Jobs makes and removes maintenance jobs, and asks what became of them.
+type Jobs struct {
+	Client kubernetes.Interface
+}
+
+// ErrAlreadyMaintained tells that a repository has a job that has not ended, whoever made it.
+var ErrAlreadyMaintained = errors.New("the repository has an unfinished maintenance job")
+
+// Start makes a job, or takes the one that another coordinator has made in its place. It is a HopelessError if
+// the API server calls the job invalid (422), and ErrAlreadyMaintained if there is an unfinished one that the
+// caches do not know yet.
+func (j Jobs) Start(ctx context.Context, job *batchv1.Job) (*batchv1.Job, error) {
+	jobs := j.Client.BatchV1().Jobs(job.Namespace)
+	same := metav1.ListOptions{LabelSelector: build.LabelRepository + "=" + job.Labels[build.LabelRepository]}
+	found, err := jobs.List(ctx, same)
+	if err != nil {
+		return nil, fmt.Errorf("list maintenance jobs: %w", err)
+	}
+	for i := range found.Items {
+		if build.ReadJob(&found.Items[i]).Outcome == build.JobUnfinished {
+			return nil, ErrAlreadyMaintained
+		}
+	}
+	made, err := jobs.Create(ctx, job, metav1.CreateOptions{})
+	if !apierrors.IsAlreadyExists(err) {
+		return made, failed("create maintenance job "+job.Name, err)
+	}
+	have, err := jobs.Get(ctx, job.Name, metav1.GetOptions{})
+	if err != nil {
+		return nil, fmt.Errorf("get maintenance job %s: %w", job.Name, err)
+	}
+	if owner := metav1.GetControllerOfNoCopy(job); owner == nil || !build.OwnedBy(have, owner.UID) {
+		return nil, fmt.Errorf("job %s/%s exists and belongs to something else; delete it to let the repository be maintained", have.Namespace, have.Name)
+	}
+	return have, nil
+}
+
+// Remove deletes this very job and then its pods. A job that is gone is no error.
+func (j Jobs) Remove(ctx context.Context, namespace string, job build.JobSeen) error {
+	options := metav1.DeleteOptions{
+		Preconditions:     &metav1.Preconditions{UID: &job.UID},
+		PropagationPolicy: new(metav1.DeletePropagationBackground),
+	}
+	err := j.Client.BatchV1().Jobs(namespace).Delete(ctx, job.Name, options)
+	if err != nil && !apierrors.IsNotFound(err) && !apierrors.IsConflict(err) {
+		return fmt.Errorf("delete maintenance job %s: %w", job.Name, err)
+	}
+	return nil
+}
+
+// Failure is why a job failed, in words.
+func (j Jobs) Failure(ctx context.Context, namespace string, job build.JobSeen) (string, error) {
+	pods, err := j.pods(ctx, namespace, job)
+	if err != nil {
+		return "", err
+	}
+	return build.JobFailure(job, pods), nil
+}
+
+// NoPod is what keeps Kubernetes from creating the pod of a job, in the words of its newest Warning; lacks is
+// false if there is a pod after all.
+func (j Jobs) NoPod(ctx context.Context, namespace string, job build.JobSeen) (why string, lacks bool, err error) {
+	pods, err := j.pods(ctx, namespace, job)
+	if err != nil || len(pods) > 0 {
+		return "", false, err
+	}
+	events, err := j.Client.CoreV1().Events(namespace).List(ctx, metav1.ListOptions{
+		FieldSelector: fields.OneTermEqualSelector("involvedObject.uid", string(job.UID)).String(),
+	})
+	if err != nil {
+		return "", false, fmt.Errorf("list events of maintenance job %s: %w", job.Name, err)
+	}
+	var newest *corev1.Event
+	for i, event := range events.Items {
+		if event.Type == corev1.EventTypeWarning && (newest == nil || newest.LastTimestamp.Before(&event.LastTimestamp)) {
+			newest = &events.Items[i]
+		}
+	}
+	if newest == nil {
+		return "its job had no pod, and no Event says why", true, nil
+	}
+	return "its job had no pod: " + newest.Message, true, nil
+}
+
+// pods are those of one job: a name may be used again, a UID is not.
+func (j Jobs) pods(ctx context.Context, namespace string, job build.JobSeen) ([]corev1.Pod, error) {
+	pods, err := j.Client.CoreV1().Pods(namespace).List(ctx, metav1.ListOptions{
+		LabelSelector: batchv1.ControllerUidLabel + "=" + string(job.UID),
+	})
+	if err != nil {
+		return nil, fmt.Errorf("list pods of maintenance job %s: %w", job.Name, err)
+	}
+	return pods.Items, nil
+}
+
+// ClassGone tells whether the priority class of a job does not exist at this moment.
+func (j Jobs) ClassGone(ctx context.Context, job build.JobSeen) (bool, error) {
+	return priority.MissingNow(ctx, job.Class, func(ctx context.Context, name string) (*schedulingv1.PriorityClass, error) {
+		return j.Client.SchedulingV1().PriorityClasses().Get(ctx, name, metav1.GetOptions{})
+	})
+}

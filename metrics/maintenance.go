@@ -1,0 +1,89 @@
+package metrics
+
+import (
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+)
+
+// Maintenance counts what becomes of backup repositories. A nil *Maintenance counts nothing.
+type Maintenance struct {
+	succeeded, failed *prometheus.CounterVec // Velero's, as its server has them
+	duration          *prometheus.HistogramVec
+	lastSuccess       *prometheus.GaugeVec
+	running, due      prometheus.Gauge
+}
+
+// Maintenance registers its metrics. It may be called once.
+func (m *Metrics) Maintenance() *Maintenance {
+	if m == nil {
+		return nil
+	}
+	hour := time.Hour.Seconds()
+	all := &Maintenance{
+		succeeded: counter("velero_repo_maintenance_success_total", "Maintenance jobs that succeeded.", "repository_name"),
+		failed:    counter("velero_repo_maintenance_failure_total", "Maintenance jobs that failed.", "repository_name"),
+		duration: prometheus.NewHistogramVec(prometheus.HistogramOpts{
+			Name: "velero_repo_maintenance_duration_seconds", Help: "Time that maintenance jobs took, those that failed too.",
+			Buckets: []float64{60, 300, 600, 900, 1800, hour, 2 * hour, 3 * hour, 4 * hour},
+		}, []string{"repository_name"}),
+		lastSuccess: gauge("lateen_maintenance_last_success_timestamp_seconds", "When a repository was last maintained; only the coordinator says so.", "repository"),
+		running:     prometheus.NewGauge(prometheus.GaugeOpts{Name: "lateen_maintenance_running", Help: "Maintenance jobs that have not ended; only the coordinator says so."}),
+		due:         prometheus.NewGauge(prometheus.GaugeOpts{Name: "lateen_maintenance_due", Help: "Repositories that are due and wait for others; only the coordinator says so."}),
+	}
+	m.registry.MustRegister(all.succeeded, all.failed, all.duration, all.lastSuccess, all.running, all.due)
+	return all
+}
+
+// Ended counts a run of a repository.
+func (m *Maintenance) Ended(repository string, succeeded bool, took time.Duration) {
+	if m == nil {
+		return
+	}
+	if succeeded {
+		m.succeeded.WithLabelValues(repository).Inc()
+	} else {
+		m.failed.WithLabelValues(repository).Inc()
+	}
+	m.duration.WithLabelValues(repository).Observe(took.Seconds())
+}
+
+// Known shows a repository: its counters exist from now on, and when it was last maintained, if it ever was.
+func (m *Maintenance) Known(repository string, last time.Time) {
+	if m == nil {
+		return
+	}
+	m.succeeded.WithLabelValues(repository)
+	m.failed.WithLabelValues(repository)
+	if !last.IsZero() {
+		m.lastSuccess.WithLabelValues(repository).Set(float64(last.Unix()))
+	}
+}
+
+// Forgotten drops the series of a repository that is gone.
+func (m *Maintenance) Forgotten(repository string) {
+	if m == nil {
+		return
+	}
+	for _, series := range []*prometheus.CounterVec{m.succeeded, m.failed} {
+		series.DeleteLabelValues(repository)
+	}
+	m.duration.DeleteLabelValues(repository)
+	m.lastSuccess.DeleteLabelValues(repository)
+}
+
+// Load says how many jobs run, and how many repositories wait for one of them to end.
+func (m *Maintenance) Load(running, due int) {
+	if m != nil {
+		m.running.Set(float64(running))
+		m.due.Set(float64(due))
+	}
+}
+
+// Over is the end of a coordinator's term: what only it says is said by the next one.
+func (m *Maintenance) Over() {
+	if m != nil {
+		m.lastSuccess.Reset()
+		m.Load(0, 0)
+	}
+}

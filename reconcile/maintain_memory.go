@@ -1,0 +1,132 @@
+package reconcile
+
+import (
+	"context"
+
+	velerov1 "github.com/vmware-tanzu/velero/pkg/apis/velero/v1"
+	batchv1 "k8s.io/api/batch/v1"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/klog/v2"
+
+	"github.com/lateen-project/lateen/reconcile/maintenance"
+)
+
+// What a Maintainer remembers can all be lost: the next coordinator reads it from the API server.
+
+// note shows where a repository stands, and tells of what hinders it when that changes.
+func (m *Maintainer) note(ctx context.Context, key string, object *velerov1.BackupRepository, step maintenance.Step) {
+	m.Metrics.Known(object.Name, maintenance.Of(object).Last)
+	m.lock.Lock()
+	if m.states == nil {
+		m.states = map[string]maintenance.Reason{}
+	}
+	changed := m.states[key] != step.Why
+	m.states[key] = step.Why
+	m.lock.Unlock()
+	if step.Action != maintenance.Start {
+		m.release(key)
+		m.setStuck(key, false)
+	}
+	m.load()
+	if !changed {
+		return
+	}
+	klog.FromContext(ctx).V(2).Info("Maintenance waits", "repository", key, "reason", step.Why)
+	switch step.Why {
+	case maintenance.ReadOnly:
+		m.Recorder.Eventf(referenceTo(object), corev1.EventTypeNormal, EventHindered, "no maintenance: BackupStorageLocation %s is read-only", object.Spec.BackupStorageLocation)
+	case maintenance.NoLocation:
+		m.Recorder.Eventf(referenceTo(object), corev1.EventTypeWarning, EventHindered, "no maintenance: there is no BackupStorageLocation %s", object.Spec.BackupStorageLocation)
+	case maintenance.NotKopia, maintenance.NotReady, maintenance.Deleting, maintenance.AlreadyRunning:
+	}
+}
+
+// load shows how many jobs run and how many repositories wait.
+func (m *Maintainer) load() {
+	running := m.running()
+	m.lock.Lock()
+	defer m.lock.Unlock()
+	m.Metrics.Load(running, len(m.held))
+}
+
+func (m *Maintainer) forget(key string) {
+	if object, known := m.memory.forget(key); known && object != nil {
+		m.Metrics.Forgotten(object.Name)
+	}
+	m.lock.Lock()
+	delete(m.states, key)
+	m.lock.Unlock()
+	m.setStuck(key, false)
+	m.release(key)
+}
+
+func (m *Maintainer) add(job *batchv1.Job) {
+	m.lock.Lock()
+	defer m.lock.Unlock()
+	if m.made == nil {
+		m.made = map[types.UID]*batchv1.Job{}
+	}
+	m.made[job.UID] = job
+}
+
+// drop leaves a job to the cache.
+func (m *Maintainer) drop(uid types.UID) {
+	m.lock.Lock()
+	defer m.lock.Unlock()
+	delete(m.made, uid)
+}
+
+// hold remembers a repository that waits for room.
+func (m *Maintainer) hold(key string) {
+	m.lock.Lock()
+	defer m.lock.Unlock()
+	if m.held == nil {
+		m.held = map[string]bool{}
+	}
+	m.held[key] = true
+	m.Metrics.Load(m.Limit, len(m.held))
+}
+
+// release forgets it; who does not wait any more may be in nobody's way.
+func (m *Maintainer) release(key string) {
+	m.lock.Lock()
+	was := m.held[key]
+	delete(m.held, key)
+	m.lock.Unlock()
+	if was {
+		m.wakeHeld()
+	}
+}
+
+func (m *Maintainer) wakeHeld() {
+	m.lock.Lock()
+	defer m.lock.Unlock()
+	for key := range m.held {
+		m.Wake(key)
+	}
+}
+
+// setStuck remembers whether the job of a repository could not be made: then it is the turn of others.
+func (m *Maintainer) setStuck(key string, stuck bool) {
+	m.lock.Lock()
+	changed := m.stuck[key] != stuck
+	if m.stuck == nil {
+		m.stuck = map[string]bool{}
+	}
+	if stuck {
+		m.stuck[key] = true
+	} else {
+		delete(m.stuck, key)
+	}
+	m.lock.Unlock()
+	if changed {
+		m.wakeHeld()
+	}
+}
+
+func (m *Maintainer) isStuck(key string) bool {
+	m.lock.Lock()
+	defer m.lock.Unlock()
+	return m.stuck[key]
+}

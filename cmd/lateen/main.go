@@ -3,9 +3,11 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"os/signal"
+	"strings"
 	"syscall"
 
 	"github.com/spf13/cobra"
@@ -18,10 +20,36 @@ func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
 	if err := newRoot().ExecuteContext(ctx); err != nil {
-		fmt.Fprintln(os.Stderr, "lateen:", err)
-		os.Exit(1) //nolint:gocritic // nothing is left to stop
+		fmt.Fprintln(os.Stderr, "lateen:", oneLine(err))
+		os.Exit(exitCode(err)) //nolint:gocritic // nothing is left to stop
 	}
 }
+
+// exitError ends the process with a code of its own.
+type exitError struct {
+	error
+	code int
+}
+
+func (e exitError) Unwrap() error { return e.error }
+
+// exitWith gives an error its exit code; nil stays nil.
+func exitWith(code int, err error) error {
+	if err == nil {
+		return nil
+	}
+	return exitError{err, code}
+}
+
+func exitCode(err error) int {
+	if exit := (exitError{}); errors.As(err, &exit) {
+		return exit.code
+	}
+	return 1
+}
+
+// oneLine is an error as one line, even if several were joined.
+func oneLine(err error) string { return strings.ReplaceAll(err.Error(), "\n", "; ") }
 
 func newRoot() *cobra.Command {
 	root := &cobra.Command{
@@ -31,6 +59,6 @@ func newRoot() *cobra.Command {
 		SilenceUsage:  true, // an error is one line
 		SilenceErrors: true,
 	}
-	root.AddCommand(newNodeAgent(), newInstall(), newUninstall(), newAdopt())
+	root.AddCommand(newNodeAgent(), newInstall(), newUninstall(), newAdopt(), newCheck())
 	return root
 }

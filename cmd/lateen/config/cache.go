@@ -6,10 +6,9 @@ import (
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
+	storagev1 "k8s.io/api/storage/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/util/version"
-
-	"github.com/lateen-project/lateen/exposer/build"
 )
 
 // readRepository finds out how much movers may cache.
@@ -22,10 +21,7 @@ func (l loader) readRepository(ctx context.Context, startup *Startup) error {
 		return err
 	}
 	if found == nil {
-		startup.Problems = append(startup.Problems, Problem{
-			Section: SectionBackupRepository, Path: what.String(), Reason: Missing,
-			Message: "it does not exist, so caches have their default size; create it, or drop --backup-repository-configmap",
-		})
+		startup.Problems = append(startup.Problems, NoRepositoryConfigMap(what.namespace, what.name))
 		return nil
 	}
 	limit, problems := ParseRepository(found.Data)
@@ -43,7 +39,7 @@ func (l loader) checkCache(ctx context.Context, startup *Startup) error {
 	if cache == nil {
 		return nil
 	}
-	problem := cacheOfOldMovers(startup.Templates)
+	problem := CacheOfOldMovers(startup.Templates[corev1.Linux].Image)
 	if problem == nil {
 		var err error
 		if problem, err = l.checkCacheClass(ctx, cache.StorageClass); err != nil {
@@ -51,23 +47,33 @@ func (l loader) checkCache(ctx context.Context, startup *Startup) error {
 		}
 	}
 	if problem != nil {
-		problem.Section = SectionCachePVC
 		startup.Problems = append(startup.Problems, *problem)
 		startup.Config.Movers.Cache = nil
 	}
 	return nil
 }
 
-// checkCacheClass says why volumes of a class are none for caches (velero-protocol 5.3).
+// checkCacheClass reads a class, and says why its volumes are none for caches.
 func (l loader) checkCacheClass(ctx context.Context, name string) (*Problem, error) {
-	problem := Problem{Path: string(SectionCachePVC) + ".storageClass"}
 	what := object{group: "storage.k8s.io", resource: "storageclasses", name: name}
 	class, err := get(ctx, l, what, l.client.StorageV1().StorageClasses().Get)
 	switch {
 	case apierrors.IsForbidden(err):
-		problem.Reason, problem.Message = Forbidden, err.Error()
+		return &Problem{Section: SectionCachePVC, Path: cacheClassPath, Reason: Forbidden, Message: err.Error()}, nil
 	case err != nil:
 		return nil, err
+	default:
+		return UnusableCacheClass(name, class), nil
+	}
+}
+
+const cacheClassPath = string(SectionCachePVC) + ".storageClass"
+
+// UnusableCacheClass says why volumes of a storage class, which is nil if there is none of that name, are none for
+// caches (velero-protocol 5.3); nil if they are.
+func UnusableCacheClass(name string, class *storagev1.StorageClass) *Problem {
+	problem := Problem{Section: SectionCachePVC, Path: cacheClassPath}
+	switch {
 	case class == nil:
 		problem.Reason = Missing
 		problem.Message = fmt.Sprintf("there is no storage class %s; create it, or name another", name)
@@ -75,20 +81,19 @@ func (l loader) checkCacheClass(ctx context.Context, name string) (*Problem, err
 		problem.Reason = InvalidValue
 		problem.Message = fmt.Sprintf("storage class %s has reclaimPolicy %s, and its volumes would be left behind; name one with Delete", name, *class.ReclaimPolicy)
 	default:
-		return nil, nil
+		return nil
 	}
-	return &problem, nil
+	return &problem
 }
 
-// cacheOfOldMovers is a Problem if the restore movers do not know --cache-volume-path, which came with
+// CacheOfOldMovers is a Problem if the restore movers do not know --cache-volume-path, which came with
 // Velero 1.18. An image whose tag is no version of Velero is taken to know it.
-func cacheOfOldMovers(templates map[corev1.OSName]build.Template) *Problem {
-	image := templates[corev1.Linux].Image
+func CacheOfOldMovers(image string) *Problem {
 	release, err := version.ParseGeneric(tag(image))
 	if err != nil || release.Major() != 1 || release.Minor() >= 18 {
 		return nil
 	}
-	return &Problem{Path: string(SectionCachePVC), Reason: InvalidValue, Message: fmt.Sprintf(
+	return &Problem{Section: SectionCachePVC, Path: string(SectionCachePVC), Reason: InvalidValue, Message: fmt.Sprintf(
 		"restore movers of image %s know no cache volume, Velero 1.18 was the first; drop cachePVC, or use a newer image", image)}
 }
 

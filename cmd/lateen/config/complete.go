@@ -18,7 +18,7 @@ import (
 // names each flag or variable and says what to do.
 func (o *Options) Complete(getenv func(string) string) error {
 	o.NodeName = getenv("NODE_NAME")
-	o.Namespace = cmp.Or(o.Namespace, getenv("VELERO_NAMESPACE"), defaultNamespace)
+	o.Namespace = cmp.Or(o.Namespace, getenv("VELERO_NAMESPACE"), DefaultNamespace)
 	o.MoverTemplate = cmp.Or(o.MoverTemplate, templateDaemonSet)
 	wrong := slices.Concat(o.checkNames(), o.checkNumbers(), o.checkChoices())
 	if len(wrong) > 0 {

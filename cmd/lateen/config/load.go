@@ -152,10 +152,7 @@ func (l loader) readConfigMap(ctx context.Context, startup *Startup) error {
 		return err
 	}
 	if found == nil {
-		startup.Problems = []Problem{{
-			Section: SectionConfigMap, Path: what.String(), Reason: Missing,
-			Message: "it does not exist, so everything has its default; create it, or drop --node-agent-configmap",
-		}}
+		startup.Problems = []Problem{NoNodeAgentConfigMap(what.namespace, what.name)}
 		return nil
 	}
 	startup.Config, startup.Problems = Parse(found.Data, startup.Node.Labels)
@@ -215,7 +212,7 @@ func (l loader) class(ctx context.Context, name string) (found *schedulingv1.Pri
 func unreadableClass(problems []Problem) (priority.Reason, string) {
 	for _, problem := range problems {
 		switch {
-		case !problem.Reason.spoils():
+		case !problem.Reason.Spoils():
 		case problem.Section == SectionPriorityClassName:
 			return priority.ConfigInvalid, problem.String()
 		case problem.Section != SectionConfigMap:

@@ -19,7 +19,8 @@ const (
 	// DefaultHostPath is where Velero's manifests mount the kubelet's pods directory in a node-agent.
 	DefaultHostPath = "/host_pods"
 
-	defaultNamespace = "velero"
+	// DefaultNamespace is where `velero install` puts everything.
+	DefaultNamespace = "velero"
 )
 
 // Values of --mover-template: a DaemonSet by its well-known name, or a Deployment by any name.

@@ -73,10 +73,9 @@ func remedy(text string) string {
 
 // sections is the schema's first level (velero-protocol 5.3).
 func (r *reader) sections(config *Config, nodeLabels map[string]string) fields {
-	limits := func(v value) Limits { return r.limits(v, nodeLabels) }
 	movers := &config.Movers
 	return fields{
-		string(SectionLoadConcurrency):    section(r, limits, &config.Limits),
+		string(SectionLoadConcurrency):    func(v value) { r.loadConcurrency(v, nodeLabels, config) },
 		string(SectionLoadAffinity):       section(r, r.loadAffinity, &movers.LoadAffinity),
 		string(SectionBackupPVC):          section(r, r.backupPVC, &movers.BackupClaims),
 		string(SectionRestorePVC):         section(r, r.restorePVC, &movers.IgnoreDelayBinding),

@@ -42,12 +42,12 @@ type fields map[string]func(value)
 const maxProblems = 10
 
 func (r *reader) problem(v value, reason Reason, format string, args ...any) {
-	if reason.spoils() {
+	if reason.Spoils() {
 		r.spoiled++
 	} else {
 		r.unknown++
 	}
-	under := heading{r.section(v.path), reason.spoils()}
+	under := heading{r.section(v.path), reason.Spoils()}
 	r.counts[under]++
 	if r.counts[under] > maxProblems {
 		return // before anything is done that takes as long as the text is
@@ -167,8 +167,14 @@ func (r *reader) checkName(v value, name string) {
 		return
 	}
 	if wrong := validation.IsDNS1123Subdomain(name); len(wrong) > 0 {
-		r.problem(v, InvalidValue, "%q is no name of an object: %s", brief(name), wrong[0])
+		r.problem(v, InvalidValue, "%q is no name of an object: %s", brief(name), withoutPattern(wrong[0]))
 	}
+}
+
+// withoutPattern cuts the examples and the regular expression that end a message of the API machinery.
+func withoutPattern(message string) string {
+	words, _, _ := strings.Cut(message, " (e.g. ")
+	return words
 }
 
 // strings are free names with strings as their values.
@@ -177,7 +183,7 @@ func (r *reader) strings(v value, check func(name, text string) []string) map[st
 	r.entries(v, func(name string, v value) {
 		text := r.string(v)
 		for _, wrong := range check(name, text) {
-			r.problem(v, InvalidValue, "%q: %q cannot be used: %s", brief(name), brief(text), wrong)
+			r.problem(v, InvalidValue, "%q: %q cannot be used: %s", brief(name), brief(text), withoutPattern(wrong))
 		}
 		all[name] = text
 	})

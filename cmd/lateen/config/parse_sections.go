@@ -7,53 +7,51 @@ import (
 	velerov1 "github.com/vmware-tanzu/velero/pkg/apis/velero/v1"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/util/validation"
 
 	"github.com/lateen-project/lateen/exposer/build"
 )
 
-// limits is loadConcurrency. As in Velero, the smallest number of all rules that match a node counts.
-func (r *reader) limits(v value, nodeLabels map[string]string) Limits {
+// loadConcurrency is the one section that fills two fields.
+func (r *reader) loadConcurrency(v value, nodeLabels map[string]string, config *Config) {
+	before := r.spoiled
+	limits, rules := r.limits(v, nodeLabels)
+	if r.spoiled == before {
+		config.Limits, config.NodeRules = limits, rules
+	}
+}
+
+// limits are for one node.
+func (r *reader) limits(v value, nodeLabels map[string]string) (Limits, []NodeRule) {
 	limits := Defaults().Limits
-	here := 0
-	rule := func(v value) {
-		number, selector := r.nodeRule(v)
-		limits.MaxConcurrency = max(limits.MaxConcurrency, number)
-		if selector.Matches(labels.Set(nodeLabels)) && (here == 0 || number < here) {
-			here = number
-		}
+	var rules []NodeRule
+	add := func(v value) {
+		rule := r.nodeRule(v)
+		rules = append(rules, rule)
+		limits.MaxConcurrency = max(limits.MaxConcurrency, rule.Number)
 	}
 	r.object(v, fields{
 		"globalConfig":       func(v value) { limits.GlobalConcurrency = r.number(v, 1) },
-		"perNodeConfig":      func(v value) { r.list(v, rule) },
+		"perNodeConfig":      func(v value) { r.list(v, add) },
 		"prepareQueueLength": func(v value) { limits.PrepareQueueLength = r.number(v, 0) },
 	})
 	limits.MaxConcurrency = max(limits.MaxConcurrency, limits.GlobalConcurrency)
-	limits.Concurrency = here
-	if here == 0 {
-		limits.Concurrency = limits.GlobalConcurrency
-	}
-	return limits
+	limits.Concurrency = limits.on(nodeLabels, rules)
+	return limits, rules
 }
 
 // nodeRule is one element of perNodeConfig; without a selector it is for all nodes.
-func (r *reader) nodeRule(v value) (int, labels.Selector) {
-	number, given := 0, false
-	var nodes metav1.LabelSelector
+func (r *reader) nodeRule(v value) NodeRule {
+	var rule NodeRule
+	given := false
 	r.object(v, fields{
-		"nodeSelector": func(v value) { nodes = r.selector(v) },
-		"number":       func(v value) { number, given = r.number(v, 1), true },
+		"nodeSelector": func(v value) { rule.Nodes = r.selector(v) },
+		"number":       func(v value) { rule.Number, given = r.number(v, 1), true },
 	})
 	if !given {
 		r.problem(v, Missing, "number is missing; say how many movers may run on the nodes of this rule")
 	}
-	selector, err := metav1.LabelSelectorAsSelector(&nodes)
-	if err != nil {
-		return number, labels.Nothing() // r.selector has said why
-	}
-	return number, selector
+	return rule
 }
 
 func (r *reader) loadAffinity(v value) []build.LoadAffinity {

@@ -51,7 +51,13 @@ func TestParseOfEverything(t *testing.T) {
 	got, problems := parse(fullConfig, map[string]string{"size": "big", "zone": "b"})
 	require.Empty(t, problems)
 	require.Equal(t, config.Config{
-		Limits:            config.Limits{Concurrency: 5, GlobalConcurrency: 2, MaxConcurrency: 8, PrepareQueueLength: 10},
+		Limits: config.Limits{Concurrency: 5, GlobalConcurrency: 2, MaxConcurrency: 8, PrepareQueueLength: 10},
+		NodeRules: []config.NodeRule{
+			{Nodes: metav1.LabelSelector{MatchLabels: map[string]string{"size": "big"}}, Number: 8},
+			{Nodes: metav1.LabelSelector{MatchExpressions: []metav1.LabelSelectorRequirement{
+				{Key: "zone", Operator: metav1.LabelSelectorOpIn, Values: []string{"a", "b"}},
+			}}, Number: 5},
+		},
 		PriorityClassName: "velero-low",
 		Movers: build.Settings{
 			LoadAffinity: []build.LoadAffinity{

@@ -81,6 +81,22 @@ func (p Problem) String() string {
 	return place + ": " + p.Message
 }
 
+// NoNodeAgentConfigMap is the Problem of an agent whose --node-agent-configmap does not exist.
+func NoNodeAgentConfigMap(namespace, name string) Problem {
+	return Problem{
+		Section: SectionConfigMap, Path: object{resource: "configmaps", namespace: namespace, name: name}.String(), Reason: Missing,
+		Message: "it does not exist, so everything has its default; create it, or drop --node-agent-configmap",
+	}
+}
+
+// NoRepositoryConfigMap is the same for --backup-repository-configmap.
+func NoRepositoryConfigMap(namespace, name string) Problem {
+	return Problem{
+		Section: SectionBackupRepository, Path: object{resource: "configmaps", namespace: namespace, name: name}.String(), Reason: Missing,
+		Message: "it does not exist, so caches have their default size; create it, or drop --backup-repository-configmap",
+	}
+}
+
 // placeAll gives the problems that are those of a whole object its name.
 func (o object) placeAll(problems []Problem) {
 	for i, problem := range problems {
@@ -88,5 +104,5 @@ func (o object) placeAll(problems []Problem) {
 	}
 }
 
-// spoils tells whether the section falls back to its default because of this.
-func (r Reason) spoils() bool { return r != UnknownField && r != Ignored }
+// Spoils tells whether the section falls back to its default because of this.
+func (r Reason) Spoils() bool { return r != UnknownField && r != Ignored }

@@ -146,7 +146,7 @@ func (l loader) takeIdentity(ctx context.Context, startup *Startup) error {
 		if server == nil {
 			return l.withoutServer(startup)
 		}
-		image, account = cmp.Or(image, serverImage(server.Spec)), cmp.Or(account, server.Spec.ServiceAccountName)
+		image, account = cmp.Or(image, ServerImage(server.Spec)), cmp.Or(account, server.Spec.ServiceAccountName)
 	}
 	for os, template := range startup.Templates {
 		template.Image, template.ServiceAccount = image, account
@@ -176,8 +176,8 @@ func (l loader) withoutServer(startup *Startup) error {
 	return nil
 }
 
-// serverImage is that of the container velero, or of the first if none has that name.
-func serverImage(pod corev1.PodSpec) string {
+// ServerImage is that of the container velero, or of the first if none has that name.
+func ServerImage(pod corev1.PodSpec) string {
 	if len(pod.Containers) == 0 {
 		return ""
 	}

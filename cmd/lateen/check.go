@@ -1,0 +1,183 @@
+package main
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes"
+
+	"github.com/lateen-project/lateen/cmd/lateen/check"
+	"github.com/lateen-project/lateen/cmd/lateen/config"
+)
+
+// Exit codes of `lateen check`.
+const (
+	exitProblems    = 1
+	exitCannotCheck = 2
+)
+
+// checkTimeout is what the API server gets for all answers together.
+const checkTimeout = 30 * time.Second
+
+type checkOptions struct {
+	file       string // "-" is stdin; empty: the cluster
+	kind       string // of what the file holds; empty: told by its keys
+	node       string
+	namespace  string
+	nodeAgent  string // a ConfigMap; empty: as the agents have it
+	repository string // the same
+	cluster    config.Options
+}
+
+func newCheck() *cobra.Command {
+	var options checkOptions
+	command := &cobra.Command{
+		Use:   "check",
+		Short: "Say what is wrong with the configuration of the agents, and what is in effect",
+		Long: "Say what is wrong with the ConfigMaps of the agents, and what is in effect: those that the agents in a cluster\n" +
+			"are told to read, or those in a file. What they name is looked up in the cluster; for a file this is only done\n" +
+			"with --node, --namespace, --kubeconfig or --kubecontext.\n\n" +
+			"Ends with 0 if there is no problem, with 1 if there is one, and with 2 if it could not look.",
+		Args: func(command *cobra.Command, args []string) error {
+			return exitWith(exitCannotCheck, cobra.NoArgs(command, args))
+		},
+		RunE: func(command *cobra.Command, _ []string) error {
+			count, err := options.run(command)
+			switch {
+			case err != nil:
+				return exitWith(exitCannotCheck, err)
+			case count > 0:
+				return exitWith(exitProblems, fmt.Errorf("%s", counted(count)))
+			}
+			return nil
+		},
+	}
+	command.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return exitWith(exitCannotCheck, err) })
+	flags := command.Flags()
+	flags.StringVarP(&options.file, "file", "f", "", "a manifest of ConfigMaps, or the configuration alone as JSON; - is standard input")
+	flags.StringVar(&options.kind, "as", "", "what the file configures: "+kinds()+" (default: told by its keys)")
+	flags.StringVar(&options.node, "node", "", "say how many movers may run on this node")
+	flags.StringVar(&options.nodeAgent, "node-agent-configmap", "", "ConfigMap to check (default: that of the agents' flag)")
+	flags.StringVar(&options.repository, "backup-repository-configmap", "", "ConfigMap to check (default: that of the agents' flag)")
+	flags.StringVarP(&options.namespace, "namespace", "n", "", "namespace of Velero (default: VELERO_NAMESPACE, else velero)")
+	flags.StringVar(&options.cluster.Kubeconfig, "kubeconfig", "", "kubeconfig file (default: KUBECONFIG, else ~/.kube/config)")
+	flags.StringVar(&options.cluster.Kubecontext, "kubecontext", "", "context of the kubeconfig (default: its current one)")
+	return command
+}
+
+// run prints the reports and counts the Problems. Its error says what it could not look at.
+func (o *checkOptions) run(command *cobra.Command) (int, error) {
+	documents, err := o.fromFile(command.InOrStdin())
+	if err != nil {
+		return 0, err
+	}
+	if o.file != "" && !o.online() {
+		return report(command.OutOrStdout(), documents, nil, nil)
+	}
+	ctx, cancel := context.WithTimeout(command.Context(), checkTimeout)
+	defer cancel()
+	rest, err := restConfig(o.cluster)
+	if err != nil {
+		return 0, err
+	}
+	client, err := kubernetes.NewForConfig(rest)
+	if err != nil {
+		return 0, fmt.Errorf("make client: %w", err)
+	}
+	installation, err := check.Find(ctx, client, cmp.Or(o.namespace, os.Getenv("VELERO_NAMESPACE"), config.DefaultNamespace))
+	if err != nil {
+		return 0, err
+	}
+	if o.file == "" {
+		if documents, err = installation.Documents(ctx, client, o.nodeAgent, o.repository); err != nil {
+			return 0, err
+		}
+	}
+	node, err := o.readNode(ctx, client)
+	if err != nil {
+		return 0, err
+	}
+	cluster, unseen := installation.Look(ctx, client)
+	count, err := report(command.OutOrStdout(), documents, cluster, node)
+	return count, errors.Join(unseen, err)
+}
+
+// online tells whether what a file names is to be looked up.
+func (o *checkOptions) online() bool {
+	return cmp.Or(o.node, o.namespace, o.cluster.Kubeconfig, o.cluster.Kubecontext) != ""
+}
+
+func (o *checkOptions) fromFile(stdin io.Reader) ([]check.Document, error) {
+	switch {
+	case o.file == "" && o.kind != "":
+		return nil, errors.New("--as is for what a file holds; name one with -f")
+	case o.file == "":
+		return nil, nil
+	case o.nodeAgent != "" || o.repository != "":
+		return nil, errors.New("-f reads a file and not the cluster's ConfigMaps; drop -f, or the names of ConfigMaps")
+	case o.kind != "" && !slices.Contains(check.Kinds(), check.Kind(o.kind)):
+		return nil, fmt.Errorf("--as %q is unknown: use %s", o.kind, kinds())
+	case o.file == "-":
+		text, err := io.ReadAll(stdin)
+		if err != nil {
+			return nil, fmt.Errorf("read standard input: %w", err)
+		}
+		return check.ReadFile("standard input", text, check.Kind(o.kind))
+	}
+	text, err := os.ReadFile(o.file)
+	if err != nil {
+		return nil, fmt.Errorf("read the file: %w", err)
+	}
+	return check.ReadFile(o.file, text, check.Kind(o.kind))
+}
+
+func (o *checkOptions) readNode(ctx context.Context, client kubernetes.Interface) (*corev1.Node, error) {
+	if o.node == "" {
+		return nil, nil
+	}
+	node, err := client.CoreV1().Nodes().Get(ctx, o.node, metav1.GetOptions{})
+	if err != nil {
+		return nil, fmt.Errorf("get node %s: %w", o.node, err)
+	}
+	return node, nil
+}
+
+func report(to io.Writer, documents []check.Document, cluster *check.Cluster, node *corev1.Node) (int, error) {
+	count := 0
+	for i, document := range documents {
+		verdict := check.Judge(document, cluster)
+		count += len(verdict.Problems)
+		if i > 0 {
+			fmt.Fprintln(to)
+		}
+		if err := check.Report(to, &verdict, cluster, node); err != nil {
+			return 0, fmt.Errorf("write the report: %w", err)
+		}
+	}
+	return count, nil
+}
+
+func counted(problems int) string {
+	if problems == 1 {
+		return "1 problem"
+	}
+	return fmt.Sprintf("%d problems", problems)
+}
+
+func kinds() string {
+	var names []string
+	for _, kind := range check.Kinds() {
+		names = append(names, string(kind))
+	}
+	return strings.Join(names, " or ")
+}

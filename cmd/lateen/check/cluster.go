@@ -1,0 +1,105 @@
+package check
+
+import (
+	"fmt"
+
+	corev1 "k8s.io/api/core/v1"
+	schedulingv1 "k8s.io/api/scheduling/v1"
+	storagev1 "k8s.io/api/storage/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/lateen-project/lateen/cmd/lateen/config"
+	"github.com/lateen-project/lateen/exposer/priority"
+)
+
+// Cluster is what a configuration may name. What is nil could not be read, and nothing is said of it.
+type Cluster struct {
+	Nodes           []corev1.Node
+	StorageClasses  map[string]*storagev1.StorageClass
+	PriorityClasses map[string]*schedulingv1.PriorityClass
+	MoverImage      string // empty if nothing names it
+}
+
+// refused is what the agent would not use, besides what its parser says: it is taken out of the configuration.
+func (c *Cluster) refused(of *config.Config) []config.Problem {
+	var problems []config.Problem
+	if name := of.PriorityClassName; name != "" && c.PriorityClasses != nil && c.PriorityClasses[name] == nil {
+		class := priority.Classify(name, apierrors.NewNotFound(schedulingv1.Resource("priorityclasses"), name))
+		problems = append(problems, config.Problem{
+			Section: config.SectionPriorityClassName, Path: string(config.SectionPriorityClassName), Reason: config.Missing, Message: class.Message,
+		})
+		of.PriorityClassName = class.Effective
+	}
+	if cache := of.Movers.Cache; cache != nil {
+		if problem := c.refusedCache(cache.StorageClass); problem != nil {
+			problems = append(problems, *problem)
+			of.Movers.Cache = nil
+		}
+	}
+	return problems
+}
+
+func (c *Cluster) refusedCache(class string) *config.Problem {
+	if problem := config.CacheOfOldMovers(c.MoverImage); problem != nil || c.StorageClasses == nil {
+		return problem
+	}
+	return config.UnusableCacheClass(class, c.StorageClasses[class])
+}
+
+// unmatched is what the agent uses as it is written although nothing in the cluster is meant by it now.
+func (c *Cluster) unmatched(of config.Config) []config.Problem {
+	var problems []config.Problem
+	add := func(section config.Section, path, message string) {
+		problems = append(problems, config.Problem{Section: section, Path: path, Reason: config.Missing, Message: message})
+	}
+	for i, rule := range of.NodeRules {
+		if !c.anyNode(rule.Nodes) {
+			add(config.SectionLoadConcurrency, fmt.Sprintf("loadConcurrency.perNodeConfig[%d].nodeSelector", i),
+				fmt.Sprintf("no node matches %s; label the nodes that are meant, or correct the selector", selectorWords(rule.Nodes)))
+		}
+	}
+	for i, one := range of.Movers.LoadAffinity {
+		path := fmt.Sprintf("loadAffinity[%d]", i)
+		if !c.anyNode(one.Nodes) {
+			add(config.SectionLoadAffinity, path+".nodeSelector",
+				fmt.Sprintf("no node matches %s, and movers that have no other choice wait for one; label the nodes that are meant, or correct the selector", selectorWords(one.Nodes)))
+		}
+		if c.lacks(one.StorageClass) {
+			add(config.SectionLoadAffinity, path+".storageClass", noClass(one.StorageClass, "so it is for no volume"))
+		}
+	}
+	for _, source := range sortedNames(of.Movers.BackupClaims) {
+		claim, path := of.Movers.BackupClaims[source], "backupPVC."+source
+		if c.lacks(source) {
+			add(config.SectionBackupPVC, path, noClass(source, "so it is for no volume"))
+		}
+		if c.lacks(claim.StorageClass) {
+			add(config.SectionBackupPVC, path+".storageClass", noClass(claim.StorageClass, fmt.Sprintf("so no volume of class %s can be backed up from a snapshot", source)))
+		}
+	}
+	return problems
+}
+
+// lacks tells whether the cluster is known not to have a storage class that is named.
+func (c *Cluster) lacks(storageClass string) bool {
+	return storageClass != "" && c.StorageClasses != nil && c.StorageClasses[storageClass] == nil
+}
+
+func noClass(name, therefore string) string {
+	return fmt.Sprintf("there is no storage class %s, %s; create it, or name another", name, therefore)
+}
+
+// anyNode tells whether a node may match, for all that is known.
+func (c *Cluster) anyNode(wanted metav1.LabelSelector) bool {
+	if c.Nodes == nil {
+		return true
+	}
+	rule := config.NodeRule{Nodes: wanted}
+	for _, node := range c.Nodes {
+		if rule.Matches(node.Labels) {
+			return true
+		}
+	}
+	return false
+}

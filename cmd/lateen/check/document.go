@@ -1,0 +1,78 @@
+// Package check says what is wrong with the configuration of an agent, and what the rest of it means. It judges by
+// the agent's own parser, and it never changes an object.
+package check
+
+import (
+	"github.com/lateen-project/lateen/cmd/lateen/config"
+)
+
+// Kind is which of the ConfigMaps something is.
+type Kind string
+
+// The kinds, as the flags name them that Velero has for each.
+const (
+	NodeAgent        Kind = "node-agent"
+	BackupRepository Kind = "backup-repository"
+)
+
+// Kinds lists all of them.
+func Kinds() []Kind { return []Kind{NodeAgent, BackupRepository} }
+
+// Document is one ConfigMap.
+type Document struct {
+	Kind  Kind
+	Title string            // what the report calls it
+	Data  map[string]string // as in the ConfigMap
+	Gone  *config.Problem   // why there is no ConfigMap although one is named
+	Unset bool              // none is named, so that everything has its default
+	First int               // the line of the manifest at which its value begins; 0 where the value has its own lines
+}
+
+// Verdict is what is to be said of a document.
+type Verdict struct {
+	Document   Document
+	Problems   []config.Problem       // what the agent would say, and what matches nothing in the cluster
+	Config     config.Config          // what is in effect; of a node-agent ConfigMap
+	CacheLimit int64                  // bytes that a mover keeps in its cache; of a backup repository ConfigMap
+	Defaults   map[config.Section]int // which Problem, from 1, gave a section its default
+}
+
+// Judge says what a document means. What it names is looked up if there is a cluster.
+func Judge(document Document, cluster *Cluster) Verdict {
+	verdict := Verdict{
+		Document: document, Config: config.Defaults(), CacheLimit: config.DefaultCacheLimit, Defaults: map[config.Section]int{},
+	}
+	switch {
+	case document.Unset:
+	case document.Gone != nil:
+		verdict.fallBack(*document.Gone)
+	case document.Kind == BackupRepository:
+		limit, problems := config.ParseRepository(document.Data)
+		verdict.CacheLimit = limit
+		verdict.fallBack(problems...)
+	default:
+		parsed, problems := config.Parse(document.Data, nil)
+		verdict.Config = parsed
+		verdict.fallBack(problems...)
+	}
+	if cluster != nil && document.Kind == NodeAgent {
+		verdict.fallBack(cluster.refused(&verdict.Config)...)
+		verdict.Problems = append(verdict.Problems, cluster.unmatched(verdict.Config)...)
+	}
+	return verdict
+}
+
+// fallBack keeps Problems, and which of them gave a section its default.
+func (v *Verdict) fallBack(problems ...config.Problem) {
+	for _, problem := range problems {
+		v.Problems = append(v.Problems, problem)
+		if _, known := v.Defaults[problem.Section]; !known && problem.Reason.Spoils() {
+			v.Defaults[problem.Section] = len(v.Problems)
+		}
+	}
+}
+
+// wholeDefault is the Problem, from 1, because of which everything has its default; 0 if there is none.
+func (v *Verdict) wholeDefault() int {
+	return max(v.Defaults[config.SectionConfigMap], v.Defaults[config.SectionBackupRepository])
+}

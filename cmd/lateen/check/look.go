@@ -1,0 +1,145 @@
+package check
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	schedulingv1 "k8s.io/api/scheduling/v1"
+	storagev1 "k8s.io/api/storage/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes"
+
+	"github.com/lateen-project/lateen/cmd/lateen/config"
+)
+
+// Installation is what is known of the agents in a namespace before their ConfigMaps are read.
+type Installation struct {
+	Namespace string
+	Agents    *corev1.PodTemplateSpec // of the DaemonSet node-agent; nil if there is none
+	Server    *corev1.PodTemplateSpec // of the Deployment velero; nil if there is none
+}
+
+// Find reads how agents were installed. Neither DaemonSet nor Deployment must exist.
+func Find(ctx context.Context, client kubernetes.Interface, namespace string) (*Installation, error) {
+	found := &Installation{Namespace: namespace}
+	agents, err := client.AppsV1().DaemonSets(namespace).Get(ctx, config.DaemonSetName, metav1.GetOptions{})
+	if err != nil && !apierrors.IsNotFound(err) {
+		return nil, fmt.Errorf("get daemonset %s/%s: %w", namespace, config.DaemonSetName, err)
+	}
+	if err == nil {
+		found.Agents = &agents.Spec.Template
+	}
+	server, err := client.AppsV1().Deployments(namespace).Get(ctx, config.VeleroDeployment, metav1.GetOptions{})
+	if err != nil && !apierrors.IsNotFound(err) {
+		return nil, fmt.Errorf("get deployment %s/%s: %w", namespace, config.VeleroDeployment, err)
+	}
+	if err == nil {
+		found.Server = &server.Spec.Template
+	}
+	return found, nil
+}
+
+// flag is the value that the agents' command line has for a flag, in one token or in two; the last one counts. It is
+// empty if there is none.
+func (i *Installation) flag(name string) (value string) {
+	if i.Agents == nil {
+		return ""
+	}
+	for _, container := range i.Agents.Spec.Containers {
+		arguments := slices.Concat(container.Command, container.Args)
+		for at, argument := range arguments {
+			if joined, ok := strings.CutPrefix(argument, name+"="); ok {
+				value = joined
+			}
+			if argument == name && at+1 < len(arguments) {
+				value = arguments[at+1]
+			}
+		}
+	}
+	return value
+}
+
+// moverImage is what movers run.
+func (i *Installation) moverImage() string {
+	image := i.flag("--mover-image")
+	if i.Server != nil {
+		image = cmp.Or(image, config.ServerImage(i.Server.Spec))
+	}
+	if i.Agents != nil {
+		image = cmp.Or(image, config.ServerImage(i.Agents.Spec))
+	}
+	return image
+}
+
+// Documents reads the ConfigMaps of these names; an empty one is that of the agents' flags.
+func (i *Installation) Documents(ctx context.Context, client kubernetes.Interface, nodeAgent, repository string) ([]Document, error) {
+	if i.Agents == nil && nodeAgent == "" && repository == "" {
+		return nil, fmt.Errorf("find the ConfigMaps: there is no DaemonSet %s/%s that names them; name them with --node-agent-configmap and --backup-repository-configmap, a namespace with -n, or a file with -f",
+			i.Namespace, config.DaemonSetName)
+	}
+	var documents []Document
+	for _, want := range []struct {
+		kind Kind
+		name string
+		gone func(namespace, name string) config.Problem
+	}{
+		{NodeAgent, cmp.Or(nodeAgent, i.flag("--node-agent-configmap")), config.NoNodeAgentConfigMap},
+		{BackupRepository, cmp.Or(repository, i.flag("--backup-repository-configmap")), config.NoRepositoryConfigMap},
+	} {
+		if want.name == "" {
+			documents = append(documents, Document{Kind: want.kind, Unset: true})
+			continue
+		}
+		document := Document{Kind: want.kind, Title: titleOf(i.Namespace, want.name)}
+		found, err := client.CoreV1().ConfigMaps(i.Namespace).Get(ctx, want.name, metav1.GetOptions{})
+		switch {
+		case apierrors.IsNotFound(err):
+			problem := want.gone(i.Namespace, want.name)
+			document.Gone = &problem
+		case err != nil:
+			return nil, fmt.Errorf("get configmap %s/%s: %w", i.Namespace, want.name, err)
+		default:
+			document.Data = found.Data
+		}
+		documents = append(documents, document)
+	}
+	return documents, nil
+}
+
+// Look reads what a configuration may name. What cannot be read is left out, and is in the error.
+func (i *Installation) Look(ctx context.Context, client kubernetes.Interface) (*Cluster, error) {
+	cluster := &Cluster{MoverImage: i.moverImage()}
+	nodes, err := client.CoreV1().Nodes().List(ctx, metav1.ListOptions{})
+	if err != nil {
+		err = fmt.Errorf("list nodes: %w", err)
+	} else {
+		cluster.Nodes = append([]corev1.Node{}, nodes.Items...)
+	}
+	failed := []error{err}
+	storage, err := client.StorageV1().StorageClasses().List(ctx, metav1.ListOptions{})
+	if err != nil {
+		err = fmt.Errorf("list storage classes: %w", err)
+	} else {
+		cluster.StorageClasses = map[string]*storagev1.StorageClass{}
+		for _, class := range storage.Items {
+			cluster.StorageClasses[class.Name] = &class
+		}
+	}
+	failed = append(failed, err)
+	classes, err := client.SchedulingV1().PriorityClasses().List(ctx, metav1.ListOptions{})
+	if err != nil {
+		err = fmt.Errorf("list priority classes: %w", err)
+	} else {
+		cluster.PriorityClasses = map[string]*schedulingv1.PriorityClass{}
+		for _, class := range classes.Items {
+			cluster.PriorityClasses[class.Name] = &class
+		}
+	}
+	return cluster, errors.Join(append(failed, err)...)
+}

@@ -1,0 +1,109 @@
+package check_test
+
+import (
+	"errors"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	schedulingv1 "k8s.io/api/scheduling/v1"
+	storagev1 "k8s.io/api/storage/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/client-go/kubernetes/fake"
+	clienttesting "k8s.io/client-go/testing"
+
+	"github.com/lateen-project/lateen/cmd/lateen/check"
+)
+
+// installed is a cluster whose agents have these arguments.
+func installed(arguments ...string) *fake.Clientset {
+	in := func(name string) metav1.ObjectMeta { return metav1.ObjectMeta{Namespace: "backup", Name: name} }
+	pod := func(container corev1.Container) corev1.PodTemplateSpec {
+		return corev1.PodTemplateSpec{Spec: corev1.PodSpec{Containers: []corev1.Container{container}}}
+	}
+	return fake.NewClientset(
+		&appsv1.DaemonSet{ObjectMeta: in("node-agent"), Spec: appsv1.DaemonSetSpec{
+			Template: pod(corev1.Container{Image: "lateen", Command: []string{"lateen", "node-agent"}, Args: arguments}),
+		}},
+		&appsv1.Deployment{ObjectMeta: in("velero"), Spec: appsv1.DeploymentSpec{Template: pod(corev1.Container{Image: "velero:v1.17.0"})}},
+		&corev1.ConfigMap{ObjectMeta: in("agents"), Data: map[string]string{"config": "{}"}},
+		&corev1.ConfigMap{ObjectMeta: in("repositories"), Data: map[string]string{"kopia": "{}"}},
+		&corev1.Node{ObjectMeta: named("node-1")},
+		&storagev1.StorageClass{ObjectMeta: named("gold")},
+		&schedulingv1.PriorityClass{ObjectMeta: named("low")},
+	)
+}
+
+func TestDocumentsAreThoseOfTheAgents(t *testing.T) {
+	for name, test := range map[string]struct {
+		arguments             []string
+		nodeAgent, repository string
+		titles                []string // empty: none is named
+	}{
+		"flags in one token each": {
+			arguments: []string{"--node-agent-configmap=agents", "--unknown=x", "--backup-repository-configmap=repositories"},
+			titles:    []string{"ConfigMap backup/agents", "ConfigMap backup/repositories"},
+		},
+		"flags in two tokens, after some that nobody knows": {
+			arguments: []string{"server", "--unknown", "x", "-v", "4", "--node-agent-configmap", "agents", "--metrics-address", ":1"},
+			titles:    []string{"ConfigMap backup/agents", ""},
+		},
+		"flags whose values are bad":     {arguments: []string{"--workers=many", "--node-agent-configmap=agents"}, titles: []string{"ConfigMap backup/agents", ""}},
+		"no flags":                       {titles: []string{"", ""}},
+		"names that are given":           {arguments: []string{"--node-agent-configmap=old"}, nodeAgent: "agents", repository: "repositories", titles: []string{"ConfigMap backup/agents", "ConfigMap backup/repositories"}},
+		"a name that is given and wrong": {nodeAgent: "gone", titles: []string{"ConfigMap backup/gone", ""}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			client := installed(test.arguments...)
+			found, err := check.Find(t.Context(), client, "backup")
+			require.NoError(t, err)
+			documents, err := found.Documents(t.Context(), client, test.nodeAgent, test.repository)
+			require.NoError(t, err)
+			require.Len(t, documents, 2)
+			for i, document := range documents {
+				require.Equal(t, test.titles[i] == "", document.Unset)
+				require.Equal(t, test.titles[i], document.Title)
+				require.Equal(t, test.titles[i] == "ConfigMap backup/gone", document.Gone != nil)
+				require.Equal(t, !document.Unset && document.Gone == nil, document.Data != nil)
+			}
+		})
+	}
+}
+
+func TestDocumentsWithoutAgents(t *testing.T) {
+	client := installed()
+	require.NoError(t, client.AppsV1().DaemonSets("backup").Delete(t.Context(), "node-agent", metav1.DeleteOptions{}))
+	found, err := check.Find(t.Context(), client, "backup")
+	require.NoError(t, err)
+	_, err = found.Documents(t.Context(), client, "", "")
+	require.ErrorContains(t, err, "there is no DaemonSet backup/node-agent")
+	documents, err := found.Documents(t.Context(), client, "agents", "")
+	require.NoError(t, err)
+	require.Equal(t, map[string]string{"config": "{}"}, documents[0].Data)
+}
+
+func TestLook(t *testing.T) {
+	client := installed()
+	found, err := check.Find(t.Context(), client, "backup")
+	require.NoError(t, err)
+	cluster, err := found.Look(t.Context(), client)
+	require.NoError(t, err)
+	require.Len(t, cluster.Nodes, 1)
+	require.Contains(t, cluster.StorageClasses, "gold")
+	require.Contains(t, cluster.PriorityClasses, "low")
+	require.Equal(t, "velero:v1.17.0", cluster.MoverImage)
+}
+
+func TestLookWhereSomethingMayNotBeRead(t *testing.T) {
+	client := installed("--mover-image=ours:1")
+	client.PrependReactor("list", "nodes", func(clienttesting.Action) (bool, runtime.Object, error) { return true, nil, errors.New("not you") })
+	found, err := check.Find(t.Context(), client, "backup")
+	require.NoError(t, err)
+	cluster, err := found.Look(t.Context(), client)
+	require.ErrorContains(t, err, "list nodes: not you")
+	require.Nil(t, cluster.Nodes)
+	require.Contains(t, cluster.StorageClasses, "gold")
+	require.Equal(t, "ours:1", cluster.MoverImage)
+}

@@ -1,0 +1,105 @@
+package check
+
+import (
+	"fmt"
+	"io"
+	"strings"
+	"unicode/utf8"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/lateen-project/lateen/cmd/lateen/config"
+)
+
+const (
+	width     = 80
+	nameWidth = 18
+)
+
+// Report writes a verdict for people, in lines of 80 columns where words are short enough. A node is the one that
+// was asked about, if any was.
+func Report(to io.Writer, verdict *Verdict, cluster *Cluster, node *corev1.Node) error {
+	var text strings.Builder
+	document := &verdict.Document
+	text.WriteString(wrap("", document.heading()))
+	for i, problem := range verdict.Problems {
+		mark := fmt.Sprintf("%4d. ", i+1)
+		text.WriteString(wrap(mark, document.place(problem)))
+		text.WriteString(wrap(strings.Repeat(" ", len(mark)), problem.Message))
+	}
+	if len(verdict.Problems) == 0 {
+		text.WriteString("  No problem.\n")
+	}
+	whole := verdict.wholeDefault()
+	if whole > 0 {
+		text.WriteString(wrap("  ", fmt.Sprintf("In effect, which are the defaults because of %d:", whole)))
+	} else {
+		text.WriteString("  In effect:\n")
+	}
+	var nodes []corev1.Node
+	if cluster != nil {
+		nodes = cluster.Nodes
+	}
+	for _, row := range verdict.rows(nodes, node) {
+		if number := verdict.Defaults[row.section]; number > 0 && whole == 0 {
+			last := len(row.words) - 1
+			row.words[last] += fmt.Sprintf(" (default, because of %d)", number)
+		}
+		for i, words := range row.words {
+			name := row.name
+			if i > 0 {
+				name = ""
+			}
+			text.WriteString(wrap(fmt.Sprintf("    %-*s", nameWidth, name), words))
+		}
+	}
+	_, err := io.WriteString(to, text.String())
+	return err
+}
+
+func (d *Document) heading() string {
+	if d.Unset {
+		return fmt.Sprintf("%s: no ConfigMap is named with --%s-configmap", d.Kind, d.Kind)
+	}
+	return fmt.Sprintf("%s: %s", d.Kind, d.Title)
+}
+
+// place is where a Problem is, for somebody who looks at the document.
+func (d *Document) place(problem config.Problem) string {
+	place := problem.Path
+	switch {
+	case problem.Line == 0:
+	case d.First > 0:
+		place += fmt.Sprintf(", line %d", d.First+problem.Line-1)
+	default:
+		place += fmt.Sprintf(", line %d, column %d", problem.Line, problem.Column)
+	}
+	if problem.Path == "" {
+		place = strings.TrimPrefix(place, ", ")
+	}
+	if place == "" {
+		place = "the ConfigMap"
+	}
+	return place
+}
+
+// wrap breaks words into lines that begin with a mark, or with blanks of its width after the first. A word that is
+// wider than the rest of the line stands alone.
+func wrap(mark, words string) string {
+	var text strings.Builder
+	indent := strings.Repeat(" ", utf8.RuneCountInString(mark))
+	line, empty := mark, true
+	for _, word := range strings.Fields(words) {
+		if !empty && utf8.RuneCountInString(line)+1+utf8.RuneCountInString(word) > width {
+			text.WriteString(line + "\n")
+			line, empty = indent, true
+		}
+		if !empty {
+			line += " "
+		}
+		line += word
+		empty = false
+	}
+	text.WriteString(line + "\n")
+	return text.String()
+}

@@ -1,0 +1,86 @@
+package main
+
+import (
+	"bytes"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+// checked runs `lateen check` where there is no cluster, and gives what it prints, its error, and its exit code.
+func checked(t *testing.T, stdin string, arguments ...string) (said string, code int, err error) {
+	t.Helper()
+	t.Setenv("KUBECONFIG", filepath.Join(t.TempDir(), "none"))
+	t.Setenv("KUBERNETES_SERVICE_HOST", "")
+	root := newRoot()
+	var out bytes.Buffer
+	root.SetIn(strings.NewReader(stdin))
+	root.SetOut(&out)
+	root.SetArgs(append([]string{"check"}, arguments...))
+	err = root.ExecuteContext(t.Context())
+	if err != nil {
+		code = exitCode(err)
+		require.NotContains(t, oneLine(err), "\n")
+	}
+	return out.String(), code, err
+}
+
+func TestCheckOfFiles(t *testing.T) {
+	corpus := func(name string) string { return filepath.Join("config", "testdata", "corpus", name) }
+	mebibyte := `{"podLabels": {"team": "storage"}` + strings.Repeat(`, "unknown field": {"a": [1, 2, 3]}`, 1<<15) + "}"
+	for name, test := range map[string]struct {
+		stdin     string
+		arguments []string
+		code      int
+		says      string // on standard output
+		fails     string // the error
+	}{
+		"a good file":                          {arguments: []string{"-f", corpus("good-every-field.yaml")}, says: "No problem."},
+		"one problem":                          {arguments: []string{"-f", corpus("type-flag-as-number.json")}, code: 1, says: "a number where true or false belongs", fails: "1 problem"},
+		"several problems":                     {arguments: []string{"-f", corpus("type-number-as-string.json")}, code: 1, says: "2. loadConcurrency.prepareQueueLength, line 4", fails: "2 problems"},
+		"standard input":                       {stdin: "{}", arguments: []string{"-f", "-"}, says: "node-agent: standard input"},
+		"a mebibyte":                           {stdin: mebibyte, arguments: []string{"-f", "-"}, code: 1, says: "team=storage", fails: "10 problems"},
+		"settings of repositories":             {stdin: `{"cacheLimitMB": 1}`, arguments: []string{"-f", "-", "--as=backup-repository"}, says: "1Mi in the cache"},
+		"what is there no cluster for":         {code: 2, fails: "find the cluster"},
+		"a file, of which names are looked up": {stdin: "{}", arguments: []string{"-f", "-", "--node=n"}, code: 2, fails: "find the cluster"},
+		"no such file":                         {arguments: []string{"-f", "/nonexistent"}, code: 2, fails: "/nonexistent"},
+		"a file of something else":             {stdin: "kind: Secret", arguments: []string{"-f", "-"}, code: 2, fails: "no ConfigMap, only Secret"},
+		"a kind that is unknown":               {stdin: "{}", arguments: []string{"-f", "-", "--as=x"}, code: 2, fails: `--as "x" is unknown: use node-agent or backup-repository`},
+		"a kind without a file":                {arguments: []string{"--as=node-agent"}, code: 2, fails: "name one with -f"},
+		"a file and a name":                    {arguments: []string{"-f", "-", "--node-agent-configmap=x"}, code: 2, fails: "drop -f"},
+		"a flag that is unknown":               {arguments: []string{"--nodes=x"}, code: 2, fails: "unknown flag"},
+		"an argument":                          {arguments: []string{"config.json"}, code: 2, fails: "config.json"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			said, code, err := checked(t, test.stdin, test.arguments...)
+			require.Equal(t, test.code, code, err)
+			require.Contains(t, said, test.says)
+			if test.code == 0 {
+				require.NoError(t, err)
+				return
+			}
+			require.ErrorContains(t, err, test.fails)
+		})
+	}
+}
+
+// TestCheckOfTheCorpus holds that the exit code of each file says whether it has Problems.
+func TestCheckOfTheCorpus(t *testing.T) {
+	expected, err := filepath.Glob(filepath.Join("config", "testdata", "corpus", "*.problems"))
+	require.NoError(t, err)
+	require.NotEmpty(t, expected)
+	for _, file := range expected {
+		problems, err := os.ReadFile(file)
+		require.NoError(t, err)
+		kind := "node-agent"
+		if strings.HasPrefix(filepath.Base(file), "repository-") {
+			kind = "backup-repository"
+		}
+		_, code, err := checked(t, "", "-f", strings.TrimSuffix(file, ".problems"), "--as", kind)
+		require.Equal(t, len(problems) > 0, code == 1, "%s: %v", file, err)
+		require.Equal(t, len(problems) == 0, code == 0, "%s: %v", file, err)
+	}
+}

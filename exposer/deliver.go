@@ -28,6 +28,11 @@ func (e *Exposer) Deliver(ctx context.Context, move build.Movement, found Found)
 	if err := d.look(ctx); err != nil {
 		return false, "", err
 	}
+	if d.stray != nil {
+		if err := e.removeClaim(ctx, d.stray); err != nil {
+			return false, "", err
+		}
+	}
 	for range hands {
 		hand, words := d.Next()
 		switch hand {
@@ -78,6 +83,7 @@ func restored(move build.Movement, found Found) *corev1.PersistentVolumeClaim {
 type delivery struct {
 	build.Delivery
 	client *Exposer
+	stray  *corev1.PersistentVolumeClaim // has the name of the claim into which was restored, and is another
 }
 
 // look reads the volume and the target. A claim that a cache does not have may be there all the same, and
@@ -106,33 +112,51 @@ func (d *delivery) look(ctx context.Context) (err error) {
 	return nil
 }
 
-// volume is that of the claim into which was restored; once the claim is gone, the one that remembers for
-// whom it is, or was kept. It is nil if there is none.
+// volume is the one that remembers for whom it is, or that of the claim into which was restored as long as none does;
+// once the claim is gone, it may be one that was kept. It is nil if there is none.
 func (d *delivery) volume(ctx context.Context) (*corev1.PersistentVolume, error) {
-	volumes := d.client.Client.CoreV1().PersistentVolumes()
-	if d.Claim != nil {
-		if d.Claim.Spec.VolumeName == "" {
-			return nil, nil
-		}
-		volume, err := found(ctx, volumes, d.Claim.Spec.VolumeName)
+	var claimed *corev1.PersistentVolume
+	if d.Claim != nil && d.Claim.Spec.VolumeName != "" {
+		volume, err := found(ctx, d.client.Client.CoreV1().PersistentVolumes(), d.Claim.Spec.VolumeName)
 		if err != nil {
 			return nil, fmt.Errorf("get PersistentVolume %s: %w", d.Claim.Spec.VolumeName, err)
 		}
-		return volume, nil
-	}
-	for _, selector := range []string{
-		build.LabelRebind + "=" + string(d.Move.UID),
-		build.LabelKept + "=" + build.LabelValue(d.Move.Name),
-	} {
-		list, err := volumes.List(ctx, metav1.ListOptions{LabelSelector: selector})
-		if err != nil {
-			return nil, fmt.Errorf("list PersistentVolumes with %s: %w", selector, err)
-		}
-		if len(list.Items) > 0 {
-			return &list.Items[0], nil
+		if claimed = volume; claimed != nil && claimed.Labels[build.LabelRebind] == string(d.Move.UID) {
+			return claimed, nil
 		}
 	}
-	return nil, nil
+	remembers, err := d.labelled(ctx, build.LabelRebind, string(d.Move.UID))
+	switch {
+	case err != nil || remembers != nil:
+		d.setAside(remembers)
+		return remembers, err
+	case d.Claim != nil:
+		return claimed, nil
+	}
+	return d.labelled(ctx, build.LabelKept, build.LabelValue(d.Move.Name))
+}
+
+// labelled is a volume with that label, or nil.
+func (d *delivery) labelled(ctx context.Context, label, value string) (*corev1.PersistentVolume, error) {
+	list, err := d.client.Client.CoreV1().PersistentVolumes().List(ctx, metav1.ListOptions{LabelSelector: label + "=" + value})
+	if err != nil {
+		return nil, fmt.Errorf("list PersistentVolumes with %s=%s: %w", label, value, err)
+	}
+	if len(list.Items) == 0 {
+		return nil, nil
+	}
+	return &list.Items[0], nil
+}
+
+// setAside takes the claim for a stray if it is not that of the volume that was restored: another agent, which did not
+// know yet how far the delivery is, has made it anew, and what it is bound to is empty.
+func (d *delivery) setAside(volume *corev1.PersistentVolume) {
+	if volume == nil || d.Claim == nil {
+		return
+	}
+	if ref := volume.Spec.ClaimRef; ref == nil || ref.UID != d.Claim.UID {
+		d.stray, d.Claim = d.Claim, nil
+	}
 }
 
 // take takes one step.

@@ -70,3 +70,33 @@ func (e *Exposer) releaseVolume(ctx context.Context, claim *corev1.PersistentVol
 	}
 	return nil
 }
+
+// Left is what the API server has now of what was made for a movement, snapshots aside: of the pod, and of those
+// claims that are asked for. It is for when caches have nothing of them, which may be because they lag behind.
+func (e *Exposer) Left(ctx context.Context, move build.Movement, pod bool, claims []string) (left Found, err error) {
+	if pod {
+		left.Pod, err = found(ctx, e.Client.CoreV1().Pods(move.Namespace), move.Name)
+		if err != nil {
+			return Found{}, fmt.Errorf("get mover pod %s: %w", move.Name, err)
+		}
+		if left.Pod != nil && !build.OwnedBy(left.Pod, move.UID) {
+			left.Pod = nil
+		}
+	}
+	for _, name := range claims {
+		claim, err := found(ctx, e.Client.CoreV1().PersistentVolumeClaims(move.Namespace), name)
+		if err != nil {
+			return Found{}, fmt.Errorf("get claim %s: %w", name, err)
+		}
+		if claim != nil && build.OwnedBy(claim, move.UID) {
+			left.Claims = append(left.Claims, claim)
+		}
+	}
+	return left, nil
+}
+
+// Claims are the names of the claims that are made for a movement as things are configured.
+func (e *Exposer) Claims(move build.Movement) []string {
+	move.Restores = move.Restores && e.Settings.Cache != nil // or there is none for a cache
+	return build.ClaimNames(move)
+}

@@ -34,6 +34,9 @@ func (t *Transfers[T]) look(ctx context.Context, s *subject[T]) error {
 		return err
 	}
 	t.exposure(s)
+	if err := t.nothingLeft(ctx, s); err != nil {
+		return err
+	}
 	if s.state.Cancel || s.state.Deleting {
 		s.seen.CanceledAt = t.memory.canceled(s.key, s.seen.Now)
 	}
@@ -94,7 +97,28 @@ func (t *Transfers[T]) found(s *subject[T]) exposer.Found {
 			found.Claims = append(found.Claims, claim)
 		}
 	}
+	if len(found.Claims) == 0 {
+		found.Claims = s.claims
+	}
 	return found
+}
+
+// nothingLeft makes sure, before the finalizer goes, of what the caches do not have and this agent has not deleted:
+// they may not have heard of it yet.
+func (t *Transfers[T]) nothingLeft(ctx context.Context, s *subject[T]) error {
+	if !s.state.Phase.Terminal() || !s.state.Finalizer || s.seen.Remains || s.seen.Exposure.Condition != build.Absent {
+		return nil
+	}
+	pod, claims := t.memory.unseen(s.key, t.Exposer.Claims(s.move))
+	left, err := t.Exposer.Left(ctx, s.move, pod, claims)
+	if err != nil {
+		return err
+	}
+	if left.Pod != nil || len(left.Claims) > 0 {
+		s.pod, s.claims, s.late = left.Pod, left.Claims, true
+		t.exposure(s)
+	}
+	return nil
 }
 
 // mover is the pod that belongs to this very resource: names are used again, UIDs are not.

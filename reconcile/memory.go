@@ -29,6 +29,8 @@ type recollection[T any] struct {
 	obstacle  string    // what the last attempt to expose or to deliver met
 	made      int       // movers, counted up to the one that was made last
 	removed   []types.UID
+	podGone   bool      // the mover was deleted, and none was made since
+	gone      []string  // names of the claims that were deleted
 	logged    types.UID // the mover whose log was kept last
 	delivered bool
 	reserved  bool      // all that delivery waits for is that its target is bound
@@ -91,7 +93,8 @@ func (m *memory[T]) exposed(key string, restarts int, waits string, err error) {
 	}
 	m.lock.Lock()
 	defer m.lock.Unlock()
-	m.of(key).made = restarts + 1
+	kept := m.of(key)
+	kept.made, kept.podGone = restarts+1, false
 }
 
 // met remembers what is waited for, or in the way.
@@ -152,17 +155,29 @@ func (m *memory[T]) toRemove(key string, found exposer.Found) exposer.Found {
 	return found
 }
 
-// wasRemoved notes what was deleted.
-func (m *memory[T]) wasRemoved(key string, found exposer.Found) {
+// wasRemoved notes what was deleted. Of what no cache had nobody hears that it is gone, so it is looked for again.
+func (m *memory[T]) wasRemoved(key string, found exposer.Found, cached bool) {
 	m.lock.Lock()
 	defer m.lock.Unlock()
 	kept := m.of(key)
+	kept.podGone = kept.podGone || cached && found.Pod != nil
 	if found.Pod != nil {
 		kept.removed = append(kept.removed, found.Pod.UID)
 	}
 	for _, claim := range found.Claims {
 		kept.removed = append(kept.removed, claim.UID)
+		if cached {
+			kept.gone = append(kept.gone, claim.Name)
+		}
 	}
+}
+
+// unseen is what was not deleted by this agent: whether the mover is, and which of the claims.
+func (m *memory[T]) unseen(key string, claims []string) (pod bool, unseen []string) {
+	m.lock.Lock()
+	defer m.lock.Unlock()
+	kept := m.of(key)
+	return !kept.podGone, slices.DeleteFunc(slices.Clone(claims), func(name string) bool { return slices.Contains(kept.gone, name) })
 }
 
 // toLog tells whether the log of a mover is still to be kept, and notes that it is.
@@ -183,7 +198,7 @@ func (m *memory[T]) isGoing(key string, found exposer.Found) bool {
 
 // delivers notes how far a delivery has come that is not done: what was found has been deleted.
 func (m *memory[T]) delivers(key string, found exposer.Found) {
-	m.wasRemoved(key, found)
+	m.wasRemoved(key, found, true)
 	m.lock.Lock()
 	defer m.lock.Unlock()
 	m.of(key).reserved = found.Pod == nil && len(found.Claims) == 0

@@ -152,7 +152,7 @@ func (t *Transfers[T]) remove(ctx context.Context, s *subject[T], reason transfe
 	if err != nil {
 		return err
 	}
-	t.memory.wasRemoved(s.key, found)
+	t.memory.wasRemoved(s.key, found, !s.late)
 	if snapshots && gone {
 		t.memory.wasCleaned(s.key)
 		t.Wake(s.key)

@@ -93,7 +93,9 @@ type subject[T transfer.Object] struct {
 	object T
 	state  transfer.State
 	move   build.Movement
-	pod    *corev1.Pod // its mover, if there is one
+	pod    *corev1.Pod                     // its mover, if there is one
+	claims []*corev1.PersistentVolumeClaim // what was made for it, if only the API server has it
+	late   bool                            // only the API server has what was made for it: no event will tell of its end
 	seen   transfer.Seen
 }
 
@@ -119,6 +121,9 @@ func (t *Transfers[T]) Reconcile(ctx context.Context, key string) (time.Duration
 	if errors.Is(err, errFaster) {
 		klog.FromContext(ctx).V(4).Info("Somebody else was faster; their event is on its way")
 		return lookAgain, nil
+	}
+	if s.late {
+		return lookAgain, err
 	}
 	return again, err
 }

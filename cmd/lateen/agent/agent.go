@@ -131,7 +131,8 @@ func (p *parts) run(ctx context.Context) error {
 	return p.runAll(ctx, kinds)
 }
 
-// runAll fills the slots before any worker can take one, then works until the context ends.
+// runAll fills the slots before any worker can take one, then works until the context ends. The Lease is given up
+// after the steps in hand, or the next coordinator would work beside them.
 func (p *parts) runAll(ctx context.Context, kinds []kind) error {
 	first := make([][]string, len(kinds))
 	for i, k := range kinds {
@@ -142,10 +143,13 @@ func (p *parts) runAll(ctx context.Context, kinds []kind) error {
 	for i, k := range kinds {
 		working.Go(func() { k.run(ctx, first[i]) })
 	}
-	var err error
-	working.Go(func() { err = p.coordinate(ctx, kinds) })
+	standing, resign := context.WithCancel(context.WithoutCancel(ctx))
+	defer resign()
+	ended := make(chan error, 1)
+	go func() { ended <- p.coordinate(standing, kinds) }()
 	working.Wait()
-	return err
+	resign()
+	return <-ended
 }
 
 // allReady is closed when every kind has tried its first keys.

@@ -1,0 +1,34 @@
+package reconcile
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	velerov1 "github.com/vmware-tanzu/velero/pkg/apis/velero/v1"
+	corev1 "k8s.io/api/core/v1"
+)
+
+// blind is a cache that has heard of nothing yet.
+type blind struct{}
+
+func (blind) Mover(string) *corev1.Pod { return nil }
+func (blind) Pod(string) *corev1.Pod   { return nil }
+
+func TestAMoverThatNoCacheHasYetGoesBeforeTheFinalizer(t *testing.T) {
+	s := newStage(t, fault{})
+	for range 2 { // accepted, the mover
+		_, err := s.Reconcile(t.Context(), testKey)
+		require.NoError(t, err)
+	}
+	require.NotNil(t, s.Mover(testKey))
+	s.backup.Status.Phase = velerov1.PodVolumeBackupPhaseCanceled
+	s.Pods = blind{}
+	again, err := s.Reconcile(t.Context(), testKey)
+	require.NoError(t, err)
+	require.Nil(t, s.Mover(testKey))
+	require.NotEmpty(t, s.backup.Finalizers)
+	require.Positive(t, again, "no event of a pod that no cache has will come")
+	_, err = s.Reconcile(t.Context(), testKey)
+	require.NoError(t, err)
+	require.Empty(t, s.backup.Finalizers)
+}

@@ -8,6 +8,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -53,6 +54,7 @@ type life struct {
 	last  *world.Transfer
 	owned bool // an agent had its finalizer there
 	gone  bool
+	at    time.Time // when it was seen last
 }
 
 // mover is a pod of an agent.
@@ -144,6 +146,7 @@ func (j *journal) seeTransfer(kind world.Kind, event watch.Event) error {
 		j.complain("%s %s was %s and became %s", kind, transfer.Name, before, after)
 	}
 	seen.last, seen.owned, seen.gone = transfer, seen.owned || len(transfer.Finalizers) > 0, event.Type == watch.Deleted
+	seen.at = time.Now()
 	at := sight{version: version, uid: transfer.UID}
 	if !seen.gone && (after == world.InProgress || after == world.Canceling) && transfer.Annotations[annotationMoved] == "" {
 		at.node = transfer.Node()

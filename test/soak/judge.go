@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -13,37 +14,43 @@ import (
 	"github.com/lateen-project/lateen/test/world"
 )
 
-// left are the objects of agents whose owner is as a label selector says, as the API server has them now.
-func (s *stage) left(ctx context.Context, owner string) ([]string, error) {
+// left are the objects of agents whose owner is as a label selector says, as the API server has them now, if they were
+// made before a time.
+func (s *stage) left(ctx context.Context, owner string, before time.Time) ([]string, error) {
 	options := metav1.ListOptions{LabelSelector: labelOwner + owner + ",!" + labelKept}
 	var all []string
+	add := func(kind string, object metav1.Object) {
+		if object.GetCreationTimestamp().Time.Before(before) {
+			all = append(all, told(kind, object))
+		}
+	}
 	pods, err := s.Kube.CoreV1().Pods(s.Namespace).List(ctx, options)
 	if err != nil {
 		return nil, fmt.Errorf("list pods: %w", err)
 	}
 	for _, pod := range pods.Items {
-		all = append(all, told("pod", &pod))
+		add("pod", &pod)
 	}
 	claims, err := s.Kube.CoreV1().PersistentVolumeClaims(s.Namespace).List(ctx, options)
 	if err != nil {
 		return nil, fmt.Errorf("list claims: %w", err)
 	}
 	for _, claim := range claims.Items {
-		all = append(all, told("claim", &claim))
+		add("claim", &claim)
 	}
 	snapshots, err := s.Snapshots.SnapshotV1().VolumeSnapshots(s.Namespace).List(ctx, options)
 	if err != nil {
 		return nil, fmt.Errorf("list snapshots: %w", err)
 	}
 	for _, snapshot := range snapshots.Items {
-		all = append(all, told("VolumeSnapshot", &snapshot))
+		add("VolumeSnapshot", &snapshot)
 	}
 	contents, err := s.Snapshots.SnapshotV1().VolumeSnapshotContents().List(ctx, options)
 	if err != nil {
 		return nil, fmt.Errorf("list contents of snapshots: %w", err)
 	}
 	for _, content := range contents.Items {
-		all = append(all, told("VolumeSnapshotContent", &content))
+		add("VolumeSnapshotContent", &content)
 	}
 	return all, nil
 }
@@ -60,7 +67,7 @@ func told(kind string, object metav1.Object) string {
 func (r *round) judge(ctx context.Context) error {
 	looking, cancel := context.WithTimeout(ctx, cleaning)
 	defer cancel()
-	left, err := r.left(looking, "")
+	left, err := r.left(looking, "", time.Now())
 	if err != nil {
 		return err
 	}

@@ -17,7 +17,7 @@ import (
 )
 
 const (
-	rivalTime = 2 * time.Second        // that a pod of high priority takes the place of movers
+	rivalTime = 2 * time.Second        // that a pod of higher priority takes the place of movers
 	partTime  = 4 * time.Second        // that an agent is cut off: longer than the Lease of the coordinator
 	classTime = 2 * time.Second        // that there is no priority class
 	killTime  = 2 * time.Second        // in which an agent writes something, or lives on
@@ -151,7 +151,7 @@ func evict(_ context.Context, r *round, _ *sync.WaitGroup) error {
 	return nil
 }
 
-// rival is a pod of high priority, for which the scheduler makes room on the node of a mover.
+// rival is a pod without a class, which is above that of movers and for which the scheduler makes room on the node of a mover.
 func rival(ctx context.Context, r *round, undo *sync.WaitGroup) error {
 	victim, ok := r.someMover()
 	if !ok {
@@ -161,7 +161,7 @@ func rival(ctx context.Context, r *round, undo *sync.WaitGroup) error {
 	_, err := r.Kube.CoreV1().Pods(r.Apps).Create(ctx, &corev1.Pod{
 		ObjectMeta: metav1.ObjectMeta{Name: name},
 		Spec: corev1.PodSpec{
-			NodeSelector: map[string]string{corev1.LabelHostname: victim.node}, PriorityClassName: highClass,
+			NodeSelector:                  map[string]string{corev1.LabelHostname: victim.node},
 			TerminationGracePeriodSeconds: new(int64(0)),
 			Containers: []corev1.Container{{Name: "c", Image: "i", Resources: corev1.ResourceRequirements{
 				Requests: corev1.ResourceList{corev1.ResourceCPU: resource.MustParse(rivalCPU)},
@@ -231,11 +231,19 @@ func loseTarget(ctx context.Context, r *round, _ *sync.WaitGroup) error {
 	if chosen == nil {
 		return nil
 	}
-	r.lock.Lock()
-	r.lost[chosen.name] = true
-	r.lock.Unlock()
+	if !r.loses(chosen) {
+		return nil // it is over, and what it has restored is looked at
+	}
 	r.tally.hit(targetGone)
 	return chosen.loseTarget(ctx)
+}
+
+// loses notes that the target of a transfer goes, if that still runs.
+func (r *round) loses(chosen *errand) bool {
+	r.lock.Lock()
+	defer r.lock.Unlock()
+	r.lost[chosen.name] = r.running[chosen.name] != nil
+	return r.lost[chosen.name]
 }
 
 // loseClass deletes the priority class of movers for a while.

@@ -31,9 +31,7 @@ const (
 	storageClass  = "soak-disk"
 	snapshotClass = "soak-snap"
 	lowClass      = "soak-low"
-	highClass     = "soak-high"
-	lowValue      = 10
-	highValue     = 1000
+	lowValue      = -10 // below everything else, so that only movers are preempted
 )
 
 const (
@@ -152,7 +150,7 @@ func (s *stage) openWorld(ctx context.Context) (err error) {
 	config := fmt.Sprintf(`{"loadConcurrency":{"globalConfig":%d,"prepareQueueLength":6},"priorityClassName":%q,`+
 		`"podResources":{"cpuRequest":"1"}}`, slots, lowClass)
 	return errors.Join(
-		s.PriorityClass(ctx, lowClass, lowValue), s.PriorityClass(ctx, highClass, highValue),
+		s.PriorityClass(ctx, lowClass, lowValue),
 		s.ConfigMap(ctx, configMap, map[string]string{"config.json": config}))
 }
 

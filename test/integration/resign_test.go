@@ -1,0 +1,60 @@
+package integration
+
+import (
+	"net/http"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	coordinationv1 "k8s.io/api/coordination/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
+
+	"github.com/lateen-project/lateen/test/world"
+)
+
+func TestACoordinatorThatEndsKeepsTheLeaseUntilItsStepsAreDone(t *testing.T) {
+	s := newSite(t, 50*time.Millisecond)
+	s.configure(`{}`)
+	begun, goOn := make(chan struct{}), make(chan struct{})
+	var once sync.Once
+	hold := func(next http.RoundTripper) http.RoundTripper {
+		return roundTripper(func(request *http.Request) (*http.Response, error) {
+			if request.Method == http.MethodPatch && resourceOf(request.URL.Path) == world.PodVolumeBackup.Resource().Resource {
+				once.Do(func() {
+					close(begun)
+					<-goOn
+				})
+			}
+			return next.RoundTrip(request)
+		})
+	}
+	r := s.start(through(hold))
+	release := sync.OnceFunc(func() { close(goOn) })
+	t.Cleanup(release)
+	s.leads(s.node)
+	name := s.transfer()
+	select {
+	case <-begun:
+	case <-s.soon().Done():
+		require.Fail(t, "the agent writes nothing")
+	}
+	leases, err := s.Kube.CoordinationV1().Leases(s.Namespace).Watch(s.soon(), metav1.ListOptions{})
+	require.NoError(t, err)
+	defer leases.Stop()
+	holder := func() string {
+		lease, ok := (<-leases.ResultChan()).Object.(*coordinationv1.Lease)
+		require.True(t, ok, "the Lease does not change any more")
+		return ptr.Deref(lease.Spec.HolderIdentity, "")
+	}
+	r.cancel()
+	for range 4 { // as it is, and renewals, the first of which may have been on its way
+		require.NotEmpty(t, holder(), "another one could begin beside the step in hand")
+	}
+	release()
+	for holder() != "" { // until it is given up
+	}
+	r.wait()
+	s.in(name, world.Accepted)
+}

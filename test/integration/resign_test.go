@@ -2,6 +2,7 @@ package integration
 
 import (
 	"net/http"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -21,7 +22,7 @@ func TestACoordinatorThatEndsKeepsTheLeaseUntilItsStepsAreDone(t *testing.T) {
 	var once sync.Once
 	hold := func(next http.RoundTripper) http.RoundTripper {
 		return roundTripper(func(request *http.Request) (*http.Response, error) {
-			if request.Method == http.MethodPatch && resourceOf(request.URL.Path) == world.PodVolumeBackup.Resource().Resource {
+			if strings.Contains(request.URL.Path, "/podvolumebackups/") && request.Method == http.MethodPatch {
 				once.Do(func() {
 					close(begun)
 					<-goOn

@@ -19,6 +19,15 @@ type apiFault struct {
 	answer func(asked *http.Request, next http.RoundTripper) (*http.Response, error)
 }
 
+// meets tells whether a request can meet the fault: a read has nothing to be in conflict with.
+func (f apiFault) meets(what request) bool {
+	reads := what.verb == "get" || what.verb == "list" || what.verb == "watch"
+	return !reads || f.name != conflict
+}
+
+// conflict is the name of that fault.
+const conflict = "a 409"
+
 // apiFaults are those of the table: what an API server, or what is between it and the agent, does at times.
 func apiFaults() []apiFault {
 	return []apiFault{

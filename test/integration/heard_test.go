@@ -18,13 +18,12 @@ import (
 )
 
 // heard stands between movers and the API server: who says something that an agent writes down waits
-// until that has happened. How many writes an agent makes then does not depend on who is faster.
+// until that has happened, or until the transfer is over without it. How many writes an agent makes then does not
+// depend on who is faster.
 func heard(s *site) transport.WrapperFunc {
 	writtenDown := map[string]func(*world.Transfer) bool{
-		"Data-Path-Progress": func(b *world.Transfer) bool { return b.Status.Progress.BytesDone > 0 },
-		"Data-Path-Canceling": func(b *world.Transfer) bool {
-			return b.Status.Phase == world.Canceling
-		},
+		"Data-Path-Progress":  func(b *world.Transfer) bool { return b.Status.Progress.BytesDone > 0 || world.Ended(b) },
+		"Data-Path-Canceling": func(b *world.Transfer) bool { return b.Status.Phase == world.Canceling || world.Ended(b) },
 	}
 	return func(next http.RoundTripper) http.RoundTripper {
 		return roundTripper(func(request *http.Request) (*http.Response, error) {

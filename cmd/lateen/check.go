@@ -36,6 +36,7 @@ type checkOptions struct {
 	namespace  string
 	nodeAgent  string // a ConfigMap; empty: as the agents have it
 	repository string // the same
+	jobs       string // the same
 	cluster    config.Options
 }
 
@@ -69,6 +70,7 @@ func newCheck() *cobra.Command {
 	flags.StringVar(&options.node, "node", "", "say how many movers may run on this node")
 	flags.StringVar(&options.nodeAgent, "node-agent-configmap", "", "ConfigMap to check (default: that of the agents' flag)")
 	flags.StringVar(&options.repository, "backup-repository-configmap", "", "ConfigMap to check (default: that of the agents' flag)")
+	flags.StringVar(&options.jobs, "repo-maintenance-job-configmap", "", "ConfigMap to check (default: that of the agents' flag)")
 	flags.StringVarP(&options.namespace, "namespace", "n", "", "namespace of Velero (default: VELERO_NAMESPACE, else velero)")
 	flags.StringVar(&options.cluster.Kubeconfig, "kubeconfig", "", "kubeconfig file (default: KUBECONFIG, else ~/.kube/config)")
 	flags.StringVar(&options.cluster.Kubecontext, "kubecontext", "", "context of the kubeconfig (default: its current one)")
@@ -99,7 +101,7 @@ func (o *checkOptions) run(command *cobra.Command) (int, error) {
 		return 0, err
 	}
 	if o.file == "" {
-		if documents, err = installation.Documents(ctx, client, o.nodeAgent, o.repository); err != nil {
+		if documents, err = installation.Documents(ctx, client, o.nodeAgent, o.repository, o.jobs); err != nil {
 			return 0, err
 		}
 	}
@@ -123,7 +125,7 @@ func (o *checkOptions) fromFile(stdin io.Reader) ([]check.Document, error) {
 		return nil, errors.New("--as is for what a file holds; name one with -f")
 	case o.file == "":
 		return nil, nil
-	case o.nodeAgent != "" || o.repository != "":
+	case cmp.Or(o.nodeAgent, o.repository, o.jobs) != "":
 		return nil, errors.New("-f reads a file and not the cluster's ConfigMaps; drop -f, or the names of ConfigMaps")
 	case o.kind != "" && !slices.Contains(check.Kinds(), check.Kind(o.kind)):
 		return nil, fmt.Errorf("--as %q is unknown: use %s", o.kind, kinds())

@@ -136,6 +136,30 @@ func TestReports(t *testing.T) {
 	}
 }
 
+func TestReportOfMaintenance(t *testing.T) {
+	documents, err := check.ReadFile("jobs.yaml", []byte(`kind: ConfigMap
+metadata: {name: jobs}
+data:
+  global: |
+    {"keepLatestMaintenanceJobs": 5, "priorityClassName": "velero-low", "podResources": {"cpuLimit": 2}}
+  ns1-default-kopia: |
+    {"priorityClassName": "high", "loadAffinity": {}}
+`), "")
+	require.NoError(t, err)
+	require.Len(t, documents, 1)
+	require.Equal(t, check.Maintenance, documents[0].Kind)
+	verdict := check.Judge(documents[0], bare())
+	var said bytes.Buffer
+	require.NoError(t, check.Report(&said, &verdict, bare(), nil))
+	require.Len(t, verdict.Problems, 4)
+	for _, words := range []string{
+		"global.podResources.cpuLimit, line 1", "ns1-default-kopia.priorityClassName", "it counts under global only",
+		"ns1-default-kopia.loadAffinity", `no PriorityClass "velero-low"`, "5 of each repository", "own settings      ns1-default-kopia",
+	} {
+		require.Contains(t, said.String(), words)
+	}
+}
+
 // old is full with movers of Velero 1.17.
 func old() *check.Cluster {
 	cluster := full()

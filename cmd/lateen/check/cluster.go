@@ -23,14 +23,7 @@ type Cluster struct {
 
 // refused is what the agent would not use, besides what its parser says: it is taken out of the configuration.
 func (c *Cluster) refused(of *config.Config) []config.Problem {
-	var problems []config.Problem
-	if name := of.PriorityClassName; name != "" && c.PriorityClasses != nil && c.PriorityClasses[name] == nil {
-		class := priority.Classify(name, apierrors.NewNotFound(schedulingv1.Resource("priorityclasses"), name))
-		problems = append(problems, config.Problem{
-			Section: config.SectionPriorityClassName, Path: string(config.SectionPriorityClassName), Reason: config.Missing, Message: class.Message,
-		})
-		of.PriorityClassName = class.Effective
-	}
+	problems := c.refusedClass(&of.PriorityClassName, config.SectionPriorityClassName, string(config.SectionPriorityClassName))
 	if cache := of.Movers.Cache; cache != nil {
 		if problem := c.refusedCache(cache.StorageClass); problem != nil {
 			problems = append(problems, *problem)
@@ -38,6 +31,16 @@ func (c *Cluster) refused(of *config.Config) []config.Problem {
 		}
 	}
 	return problems
+}
+
+// refusedClass takes a priority class that is not in the cluster out of its place.
+func (c *Cluster) refusedClass(name *string, section config.Section, path string) []config.Problem {
+	if *name == "" || c.PriorityClasses == nil || c.PriorityClasses[*name] != nil {
+		return nil
+	}
+	class := priority.Classify(*name, apierrors.NewNotFound(schedulingv1.Resource("priorityclasses"), *name))
+	*name = class.Effective
+	return []config.Problem{{Section: section, Path: path, Reason: config.Missing, Message: class.Message}}
 }
 
 func (c *Cluster) refusedCache(class string) *config.Problem {

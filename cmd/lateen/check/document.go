@@ -3,6 +3,8 @@
 package check
 
 import (
+	"slices"
+
 	"github.com/lateen-project/lateen/cmd/lateen/config"
 )
 
@@ -13,10 +15,11 @@ type Kind string
 const (
 	NodeAgent        Kind = "node-agent"
 	BackupRepository Kind = "backup-repository"
+	Maintenance      Kind = "repo-maintenance-job"
 )
 
 // Kinds lists all of them.
-func Kinds() []Kind { return []Kind{NodeAgent, BackupRepository} }
+func Kinds() []Kind { return []Kind{NodeAgent, BackupRepository, Maintenance} }
 
 // Document is one ConfigMap.
 type Document struct {
@@ -34,13 +37,15 @@ type Verdict struct {
 	Problems   []config.Problem       // what the agent would say, and what matches nothing in the cluster
 	Config     config.Config          // what is in effect; of a node-agent ConfigMap
 	CacheLimit int64                  // bytes that a mover keeps in its cache; of a backup repository ConfigMap
+	Jobs       config.Maintenance     // what holds for all repositories; of a maintenance ConfigMap
 	Defaults   map[config.Section]int // which Problem, from 1, gave a section its default
 }
 
 // Judge says what a document means. What it names is looked up if there is a cluster.
 func Judge(document Document, cluster *Cluster) Verdict {
 	verdict := Verdict{
-		Document: document, Config: config.Defaults(), CacheLimit: config.DefaultCacheLimit, Defaults: map[config.Section]int{},
+		Document: document, Config: config.Defaults(), CacheLimit: config.DefaultCacheLimit,
+		Jobs: config.DefaultMaintenance(), Defaults: map[config.Section]int{},
 	}
 	switch {
 	case document.Unset:
@@ -50,6 +55,14 @@ func Judge(document Document, cluster *Cluster) Verdict {
 		limit, problems := config.ParseRepository(document.Data)
 		verdict.CacheLimit = limit
 		verdict.fallBack(problems...)
+	case document.Kind == Maintenance:
+		jobs, problems := config.ParseMaintenance(document.Data, "")
+		verdict.Jobs = jobs
+		verdict.fallBack(problems...)
+		for _, key := range document.repositories() {
+			_, problems := config.ParseMaintenance(map[string]string{key: document.Data[key]}, key)
+			verdict.fallBack(problems...)
+		}
 	default:
 		parsed, problems := config.Parse(document.Data, nil)
 		verdict.Config = parsed
@@ -59,7 +72,16 @@ func Judge(document Document, cluster *Cluster) Verdict {
 		verdict.fallBack(cluster.refused(&verdict.Config)...)
 		verdict.Problems = append(verdict.Problems, cluster.unmatched(verdict.Config)...)
 	}
+	if cluster != nil && document.Kind == Maintenance {
+		problems := cluster.refusedClass(&verdict.Jobs.PriorityClassName, config.SectionMaintenance, globalKey+".priorityClassName")
+		verdict.Problems = append(verdict.Problems, problems...)
+	}
 	return verdict
+}
+
+// repositories are the keys that are for one repository each.
+func (d *Document) repositories() []string {
+	return slices.DeleteFunc(sortedNames(d.Data), func(key string) bool { return key == globalKey })
 }
 
 // fallBack keeps Problems, and which of them gave a section its default.

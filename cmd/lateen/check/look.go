@@ -78,8 +78,8 @@ func (i *Installation) moverImage() string {
 }
 
 // Documents reads the ConfigMaps of these names; an empty one is that of the agents' flags.
-func (i *Installation) Documents(ctx context.Context, client kubernetes.Interface, nodeAgent, repository string) ([]Document, error) {
-	if i.Agents == nil && nodeAgent == "" && repository == "" {
+func (i *Installation) Documents(ctx context.Context, client kubernetes.Interface, nodeAgent, repository, maintenance string) ([]Document, error) {
+	if i.Agents == nil && cmp.Or(nodeAgent, repository, maintenance) == "" {
 		return nil, fmt.Errorf("find the ConfigMaps: there is no DaemonSet %s/%s that names them; name them with --node-agent-configmap and --backup-repository-configmap, a namespace with -n, or a file with -f",
 			i.Namespace, config.DaemonSetName)
 	}
@@ -91,6 +91,7 @@ func (i *Installation) Documents(ctx context.Context, client kubernetes.Interfac
 	}{
 		{NodeAgent, cmp.Or(nodeAgent, i.flag("--node-agent-configmap")), config.NoNodeAgentConfigMap},
 		{BackupRepository, cmp.Or(repository, i.flag("--backup-repository-configmap")), config.NoRepositoryConfigMap},
+		{Maintenance, cmp.Or(maintenance, i.flag("--repo-maintenance-job-configmap")), config.NoMaintenanceConfigMap},
 	} {
 		if want.name == "" {
 			documents = append(documents, Document{Kind: want.kind, Unset: true})

@@ -59,10 +59,11 @@ func TestDocumentsAreThoseOfTheAgents(t *testing.T) {
 			client := installed(test.arguments...)
 			found, err := check.Find(t.Context(), client, "backup")
 			require.NoError(t, err)
-			documents, err := found.Documents(t.Context(), client, test.nodeAgent, test.repository)
+			documents, err := found.Documents(t.Context(), client, test.nodeAgent, test.repository, "")
 			require.NoError(t, err)
-			require.Len(t, documents, 2)
-			for i, document := range documents {
+			require.Len(t, documents, 3)
+			require.True(t, documents[2].Unset)
+			for i, document := range documents[:2] {
 				require.Equal(t, test.titles[i] == "", document.Unset)
 				require.Equal(t, test.titles[i], document.Title)
 				require.Equal(t, test.titles[i] == "ConfigMap backup/gone", document.Gone != nil)
@@ -77,9 +78,9 @@ func TestDocumentsWithoutAgents(t *testing.T) {
 	require.NoError(t, client.AppsV1().DaemonSets("backup").Delete(t.Context(), "node-agent", metav1.DeleteOptions{}))
 	found, err := check.Find(t.Context(), client, "backup")
 	require.NoError(t, err)
-	_, err = found.Documents(t.Context(), client, "", "")
+	_, err = found.Documents(t.Context(), client, "", "", "")
 	require.ErrorContains(t, err, "there is no DaemonSet backup/node-agent")
-	documents, err := found.Documents(t.Context(), client, "agents", "")
+	documents, err := found.Documents(t.Context(), client, "agents", "", "")
 	require.NoError(t, err)
 	require.Equal(t, map[string]string{"config": "{}"}, documents[0].Data)
 }

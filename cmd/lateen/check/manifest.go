@@ -50,14 +50,34 @@ func ReadFile(name string, text []byte, kind Kind) ([]Document, error) {
 
 // keyOf is the key that a value would have in a ConfigMap.
 func keyOf(kind Kind, name string) string {
-	if kind == BackupRepository {
+	switch kind {
+	case BackupRepository:
 		return repositoryKey
+	case Maintenance:
+		return globalKey
+	default:
+		return name
 	}
-	return name
 }
 
 // repositoryKey is what settings of backup repositories stand under (velero-protocol 4.2).
 const repositoryKey = "kopia"
+
+// globalKey is what holds for the maintenance of all repositories (velero-protocol 4.5); the key of one ends in its type.
+const globalKey = "global"
+
+// kindOf tells by its keys what a ConfigMap is for.
+func kindOf(keys []string) Kind {
+	for _, key := range keys {
+		switch {
+		case key == repositoryKey:
+			return BackupRepository
+		case key == globalKey, strings.HasSuffix(key, "-"+repositoryKey):
+			return Maintenance
+		}
+	}
+	return NodeAgent
+}
 
 // isManifest tells a manifest from bare configuration, which has no field kind: by lines if it is no YAML at all.
 func isManifest(text []byte) bool {
@@ -156,10 +176,7 @@ func readConfigMap(data *yaml.Node, title string, kind Kind) (Document, error) {
 		return Document{}, err
 	}
 	if document.Kind == "" {
-		document.Kind = NodeAgent
-		if values[repositoryKey] != nil {
-			document.Kind = BackupRepository
-		}
+		document.Kind = kindOf(sortedNames(values))
 	}
 	for key, value := range values {
 		if value.Kind != yaml.ScalarNode || value.ShortTag() != "!!str" {

@@ -27,6 +27,9 @@ func (v *Verdict) rows(nodes []corev1.Node, node *corev1.Node) []row {
 	if v.Document.Kind == BackupRepository {
 		return []row{{"cache limit", config.SectionBackupRepository, []string{bytesWords(v.CacheLimit) + " in the cache of each mover"}}}
 	}
+	if v.Document.Kind == Maintenance {
+		return v.jobRows()
+	}
 	movers := v.Config.Movers
 	return []row{
 		{"priority class", config.SectionPriorityClassName, []string{cmp.Or(v.Config.PriorityClassName, "none")}},
@@ -40,6 +43,26 @@ func (v *Verdict) rows(nodes []corev1.Node, node *corev1.Node) []row {
 		{"backup volumes", config.SectionBackupPVC, claimWords(movers.BackupClaims)},
 		{"restores", config.SectionRestorePVC, []string{bindingWords(movers.IgnoreDelayBinding)}},
 		{"cache volumes", config.SectionCachePVC, []string{cacheWords(movers.Cache)}},
+	}
+}
+
+// jobRows are about what holds for all repositories, and name those that have settings of their own.
+func (v *Verdict) jobRows() []row {
+	var nodes []string
+	for _, selector := range v.Jobs.Jobs.LoadAffinity {
+		nodes = append(nodes, selectorWords(selector))
+	}
+	if nodes == nil {
+		nodes = []string{"any node"}
+	}
+	return []row{
+		{"priority class", "", []string{cmp.Or(v.Jobs.PriorityClassName, "none")}},
+		{"jobs kept", "", []string{fmt.Sprintf("%d of each repository", v.Jobs.Jobs.Keep)}},
+		{"resources", "", resourceWords(v.Jobs.Jobs.Resources)},
+		{"labels", "", pairWords(v.Jobs.Jobs.Labels)},
+		{"annotations", "", pairWords(v.Jobs.Jobs.Annotations)},
+		{"nodes of jobs", "", nodes},
+		{"own settings", "", orNone(v.Document.repositories())},
 	}
 }
 

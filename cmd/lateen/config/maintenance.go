@@ -29,10 +29,7 @@ func ReadMaintenance(ctx context.Context, client kubernetes.Interface, options O
 	switch {
 	case apierrors.IsNotFound(err):
 		result.Unreadable = priority.ConfigMissing
-		return result, []Problem{{
-			Section: SectionMaintenance, Path: what.String(), Reason: Missing,
-			Message: "it does not exist, so maintenance jobs have defaults; create it, or drop --repo-maintenance-job-configmap",
-		}}, nil
+		return result, []Problem{NoMaintenanceConfigMap(what.namespace, what.name)}, nil
 	case apierrors.IsForbidden(err):
 		result.Unreadable = priority.Forbidden
 		return result, []Problem{{

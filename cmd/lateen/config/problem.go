@@ -97,6 +97,14 @@ func NoRepositoryConfigMap(namespace, name string) Problem {
 	}
 }
 
+// NoMaintenanceConfigMap is the same for --repo-maintenance-job-configmap.
+func NoMaintenanceConfigMap(namespace, name string) Problem {
+	return Problem{
+		Section: SectionMaintenance, Path: object{resource: "configmaps", namespace: namespace, name: name}.String(), Reason: Missing,
+		Message: "it does not exist, so maintenance jobs have defaults; create it, or drop --repo-maintenance-job-configmap",
+	}
+}
+
 // placeAll gives the problems that are those of a whole object its name.
 func (o object) placeAll(problems []Problem) {
 	for i, problem := range problems {

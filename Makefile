@@ -2,7 +2,7 @@ SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
 .DELETE_ON_ERROR:
 .DEFAULT_GOAL := help
-.PHONY: help build demo test test-unit sweep soak conformance bench lint clean
+.PHONY: help build demo test test-unit sweep soak conformance bench image lint clean
 
 BIN := $(CURDIR)/bin
 PROGRAMS := bin/controlplane bin/velero bin/velero-1.17 bin/snapshot-controller
@@ -100,6 +100,19 @@ conformance: ## Play all conformance cases against AGENT=velero or lateen, and w
 bench: $(BINARIES) ## Print the figures: throughput, API calls, memory (ONLY=pace|turnover|uploads|herd|snapshots|watches|memory)
 	@cd test && $(STATIC) -o $(BIN)/bench ./bench
 	@bin/bench --only=$(ONLY)
+
+# The engine is the first of the two that is there. It builds the image for the platform it runs on; the Dockerfile
+# builds it for others too, where buildx is set up for them.
+ENGINE := $(shell command -v docker || command -v podman)
+IMAGE = lateen:$(VERSION)
+
+image: ## Build the static binaries for all platforms, and the image with docker or podman (IMAGE=lateen:VERSION)
+	@for platform in linux/amd64 linux/arm64 windows/amd64; do \
+		out=bin/lateen-$${platform/\//-}; [ $${platform%/*} != windows ] || out+=.exe; \
+		GOOS=$${platform%/*} GOARCH=$${platform#*/} $(STATIC) -ldflags "-s -w -X main.version=$(VERSION)" -o $$out ./cmd/lateen; \
+		printf '  %-32s %4d MiB\n' $$out $$(($$(stat -c %s $$out) >> 20)); done
+	@if [ -z "$(ENGINE)" ]; then echo "no docker and no podman here, so no image"; \
+		else $(ENGINE) build --build-arg VERSION=$(VERSION) -t $(IMAGE) .; fi
 
 lint: ## Check style, layers and forbidden calls, in every module
 	@[ "$$(bin/golangci-lint version --short 2>/dev/null)" = $(GOLANGCI_LINT_VERSION) ] || { \

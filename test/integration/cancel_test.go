@@ -1,6 +1,7 @@
 package integration
 
 import (
+	"cmp"
 	"testing"
 	"time"
 
@@ -57,7 +58,7 @@ func TestACancelIsHonouredAtOnce(t *testing.T) {
 	for title, at := range situations() {
 		t.Run(title, func(t *testing.T) {
 			s := newSite(t, 30*time.Second, heard)
-			s.configure(firstOf(at.config, `{}`))
+			s.configure(cmp.Or(at.config, `{}`))
 			history, err := s.Record(t.Context())
 			require.NoError(t, err)
 			r := s.start()
@@ -125,7 +126,7 @@ func TestADeletionIsACancelAndLeavesNothing(t *testing.T) {
 	for title, at := range situations() {
 		t.Run(title, func(t *testing.T) {
 			s := newSite(t, 30*time.Second)
-			s.configure(firstOf(at.config, `{}`))
+			s.configure(cmp.Or(at.config, `{}`))
 			history, err := s.Record(t.Context())
 			require.NoError(t, err)
 			r := s.start()

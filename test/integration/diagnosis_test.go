@@ -1,6 +1,7 @@
 package integration
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"strings"
@@ -59,7 +60,7 @@ func TestAnUploadThatIsNotPreparedInTimeSaysWhatWasInTheWay(t *testing.T) {
 				}
 			}
 			v := s.volumes(options)
-			v.configure(firstOf(test.config, `{}`))
+			v.configure(cmp.Or(test.config, `{}`))
 			if test.node != nil {
 				v.node.Faults.Add(*test.node)
 			}

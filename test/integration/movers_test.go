@@ -1,6 +1,7 @@
 package integration
 
 import (
+	"cmp"
 	"testing"
 	"time"
 
@@ -125,7 +126,7 @@ func TestAMoverThatDoesNotComeToRun(t *testing.T) {
 	for name, test := range tests {
 		t.Run(name, func(t *testing.T) {
 			s := newSite(t, 50*time.Millisecond)
-			s.configure(firstOf(test.config, `{}`))
+			s.configure(cmp.Or(test.config, `{}`))
 			if test.fault != nil {
 				s.node.Faults.Add(*test.fault)
 			}
@@ -135,13 +136,6 @@ func TestAMoverThatDoesNotComeToRun(t *testing.T) {
 			require.Equal(t, 1, r.finished("Failed", test.reason))
 		})
 	}
-}
-
-func firstOf(text, otherwise string) string {
-	if text != "" {
-		return text
-	}
-	return otherwise
 }
 
 func TestAnUploaderThatIsNotKopiaFailsAtOnce(t *testing.T) {

@@ -90,7 +90,7 @@ func Job(what Maintenance, template JobTemplate, settings JobSettings) *batchv1.
 		},
 		Spec: batchv1.JobSpec{
 			BackoffLimit:          ptr.To[int32](0),
-			ActiveDeadlineSeconds: ptr.To(int64(what.Timeout.Seconds())),
+			ActiveDeadlineSeconds: new(int64(what.Timeout.Seconds())),
 			Template: corev1.PodTemplateSpec{
 				ObjectMeta: metav1.ObjectMeta{
 					Name: maintenancePod, Labels: merged(labels, name), Annotations: merged(undisturbed(), annotations),

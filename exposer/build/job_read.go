@@ -64,6 +64,7 @@ func ReadJob(job *batchv1.Job) JobSeen {
 		case batchv1.JobFailed:
 			seen.Outcome, seen.Ended = JobFailed, condition.LastTransitionTime.Time
 			seen.Why = strings.TrimSpace(condition.Reason + ": " + condition.Message)
+		case batchv1.JobSuspended, batchv1.JobFailureTarget, batchv1.JobSuccessCriteriaMet: // on the way, or not at all
 		}
 	}
 	if seen.Outcome == JobSucceeded && status.CompletionTime != nil {

@@ -47,10 +47,12 @@ func (s *site) configureJobs(global string, own ...string) {
 
 // jobsEnd has the pods of maintenance jobs end like this, so many times; 0 is always.
 func (s *site) jobsEnd(result node.Result, times int) {
-	ours := func(pod *corev1.Pod) bool {
-		return pod.Namespace == s.Namespace && pod.Labels[build.LabelRepository] != ""
-	}
-	s.node.Faults.Add(node.Fault{Match: ours, Times: times, Ends: &result})
+	s.node.Faults.Add(node.Fault{Match: s.ofMaintenance, Times: times, Ends: &result})
+}
+
+// ofMaintenance tells whether a pod is that of a maintenance job of this site.
+func (s *site) ofMaintenance(pod *corev1.Pod) bool {
+	return pod.Namespace == s.Namespace && pod.Labels[build.LabelRepository] != ""
 }
 
 func (s *site) repositories() *informers.BackupRepositories {
@@ -174,7 +176,7 @@ func TestAJobWithoutAPodIsMadeAgainWithoutItsClass(t *testing.T) {
 	s := newSite(t, time.Millisecond)
 	s.retries = true
 	name := s.repository("app-default-kopia-x7k2p")
-	s.stuckJob(name, "gone-"+s.Namespace)
+	s.serverJob(name, "gone-"+s.Namespace, s.node.Name())
 	s.configureJobs("")
 	s.jobsEnd(node.Result{}, 0)
 	s.configure(`{}`)
@@ -190,8 +192,8 @@ func TestAJobWithoutAPodIsMadeAgainWithoutItsClass(t *testing.T) {
 	require.Equal(t, 1, r.metric("velero_repo_maintenance_failure_total", "repository_name", name))
 }
 
-// stuckJob is one that a server of Velero has made for a class that does not exist.
-func (s *site) stuckJob(repository, class string) {
+// serverJob is one that a server of Velero has made, for a node.
+func (s *site) serverJob(repository, class, node string) {
 	s.Helper()
 	label := map[string]string{build.LabelRepository: repository}
 	_, err := s.Kube.BatchV1().Jobs(s.Namespace).Create(s.soon(), &batchv1.Job{
@@ -199,6 +201,7 @@ func (s *site) stuckJob(repository, class string) {
 		Spec: batchv1.JobSpec{BackoffLimit: new(int32(0)), Template: corev1.PodTemplateSpec{
 			ObjectMeta: metav1.ObjectMeta{Labels: label},
 			Spec: corev1.PodSpec{
+				NodeSelector:      map[string]string{corev1.LabelHostname: node},
 				PriorityClassName: class, RestartPolicy: corev1.RestartPolicyNever,
 				Containers: []corev1.Container{{Name: "velero", Image: "velero"}},
 			},

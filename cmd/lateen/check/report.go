@@ -89,7 +89,7 @@ func wrap(mark, words string) string {
 	var text strings.Builder
 	indent := strings.Repeat(" ", utf8.RuneCountInString(mark))
 	line, empty := mark, true
-	for _, word := range strings.Fields(words) {
+	for word := range strings.FieldsSeq(words) {
 		if !empty && utf8.RuneCountInString(line)+1+utf8.RuneCountInString(word) > width {
 			text.WriteString(line + "\n")
 			line, empty = indent, true

@@ -126,8 +126,12 @@ func (r *round) see(ctx context.Context, made *errand) error {
 			return fmt.Errorf("watch %s %s: %w", made.kind, made.name, err)
 		}
 		status := ended.last.Status
-		r.journal.wrong("%s %s did not end: it is %q on %q, %q, finalizers %v", made.kind, made.name, status.Phase, status.Node, status.Message, ended.last.Finalizers)
-		return nil
+		looking, cancel := context.WithTimeout(context.WithoutCancel(ctx), cleaning)
+		defer cancel()
+		left, err := r.left(looking, "="+string(made.uid), time.Now())
+		r.journal.wrong("%s %s did not end: it is %q on %q, %q, finalizers %v; there are %v; the driver has snapshots %v",
+			made.kind, made.name, status.Phase, status.Node, status.Message, ended.last.Finalizers, left, r.driver.Handles())
+		return err
 	}
 	r.tally.ended(made.kind, ended.last.Status.Phase)
 	return r.leave(context.WithoutCancel(ctx), made, ended, lost)

@@ -169,6 +169,7 @@ func (around *scene) ends(name string, phase world.Phase) *world.Transfer {
 	around.moves(name)
 	_, err := around.Transfers(around.kind).Wait(around.soon(), name, world.Ended)
 	require.NoError(around, err)
+	around.nothingLeft() // a step at a time; below it has to be so
 	ended, err := around.Transfers(around.kind).Wait(around.soon(), name, world.Settled)
 	require.NoError(around, err)
 	require.Equal(around, phase, ended.Status.Phase, ended.Status.Message)

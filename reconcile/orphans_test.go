@@ -68,7 +68,7 @@ func TestWhatIsAnOrphan(t *testing.T) {
 
 func TestOrphansOfEveryResourceAreRemovedAndCounted(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		a := newAttic(t, snapshots("gone")...)
+		a := newAttic(t, everyResource()...)
 		require.NoError(t, a.Sweep(t.Context()))
 		require.Equal(t, []string{
 			"pods Pod-a", "persistentvolumeclaims PersistentVolumeClaim-a",
@@ -87,7 +87,7 @@ func TestOrphansOfEveryResourceAreRemovedAndCounted(t *testing.T) {
 
 func TestContentsOfAnotherNamespaceAreNoOrphans(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		a := newAttic(t, snapshots("gone")...)
+		a := newAttic(t, everyResource()...)
 		a.Elsewhere = func(content string) bool { return content == "a" }
 		require.NoError(t, a.Sweep(t.Context()))
 		require.Equal(t, []string{"pods Pod-a", "persistentvolumeclaims PersistentVolumeClaim-a", "volumesnapshots VolumeSnapshot-a"}, a.deleted())
@@ -113,7 +113,7 @@ func TestOnlyMetadataOfOursIsListed(t *testing.T) {
 
 func TestWithoutTheSnapshotAPINoSnapshotIsAskedFor(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		a := newAttic(t, snapshots("gone")...)
+		a := newAttic(t, everyResource()...)
 		a.Served = nil
 		require.NoError(t, a.Sweep(t.Context()))
 		require.Equal(t, []string{"pods Pod-a", "persistentvolumeclaims PersistentVolumeClaim-a"}, a.deleted())
@@ -157,7 +157,7 @@ func TestWhatFailsDoesNotKeepTheSweepFromTheRest(t *testing.T) {
 	} {
 		t.Run(sentence, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				a := newAttic(t, snapshots("gone")...)
+				a := newAttic(t, everyResource()...)
 				a.faults(is.faults)
 				err := a.Sweep(t.Context())
 				if is.err == "" {

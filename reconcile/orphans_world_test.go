@@ -109,8 +109,9 @@ func (a *attic) faults(answers map[string]error) {
 	})
 }
 
-// snapshots are one object of each resource, and all are of that owner.
-func snapshots(owner types.UID) []runtime.Object {
+// everyResource are one object of each, and all are of an owner that is gone.
+func everyResource() []runtime.Object {
+	const owner types.UID = "gone"
 	return []runtime.Object{
 		podOf("a", owner),
 		thing("v1", "PersistentVolumeClaim", "a", owner),

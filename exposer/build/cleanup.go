@@ -36,11 +36,18 @@ func (h Handover) Undo() (Rung, string) {
 }
 
 // undoBackup deletes a backup pair that alone has the handle. The sidecar deletes no handle that it has not
-// yet written into the status of the content.
+// yet written into the status of the content, nor that of a content which goes at once for want of a finalizer.
 func (h Handover) undoBackup() (Rung, string) {
 	content := h.Backup.Content
-	if handle(content) == "" && !ending(content) {
+	switch {
+	case ending(content):
+	case handle(content) == "":
 		return AwaitSnapshot, h.unread()
+	case !slices.Contains(content.Finalizers, finalizerContent):
+		return AwaitSnapshot, fmt.Sprintf("VolumeSnapshotContent %s waits for the finalizer of the snapshot-controller", h.Name)
+	}
+	if h.Backup.Snapshot == nil && !freed(content) && !h.Known {
+		return LookAgain, "" // it may be there, and remember an original that has the handle, too
 	}
 	if content.Spec.DeletionPolicy != "Delete" {
 		return SpendBackup, ""

@@ -136,9 +136,7 @@ func toyMeta(namespace, name string, ending bool) metav1.ObjectMeta {
 	return meta
 }
 
-// controllers are what the snapshot-controller and the driver's sidecar may do next, each on its own. The
-// sidecar is taken to look for the handle only after the snapshot-controller has put its finalizer on: the
-// other order, in which a content could go without its handle, is not played.
+// controllers are what the snapshot-controller and the driver's sidecar may do next, each on its own.
 func (s toyStorage) controllers() []toyStorage {
 	var next []toyStorage
 	may := func(can bool, do func(*toyStorage)) {
@@ -156,7 +154,7 @@ func (s toyStorage) controllers() []toyStorage {
 		may(going && content.there && !content.freed, func(s *toyStorage) { _, c := at(s); c.freed = true })
 		may(going && content.there && content.freed && !content.retained && !content.ending, func(s *toyStorage) { _, c := at(s); c.delete() })
 		may(going && (!content.there || content.freed && content.retained), func(s *toyStorage) { v, _ := at(s); *v = toySnapshot{} })
-		may(content.guarded && !content.ending && !content.handle && s.deleted == 0, func(s *toyStorage) { _, c := at(s); c.handle = true })
+		may(content.there && !content.ending && !content.handle && s.deleted == 0, func(s *toyStorage) { _, c := at(s); c.handle = true })
 		may(content.there && content.ending && content.freed, func(s *toyStorage) {
 			_, c := at(s)
 			if c.handle && !c.retained {

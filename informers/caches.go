@@ -79,8 +79,7 @@ func NewCaches(kube kubernetes.Interface, velero *Velero, want Selection) (*Cach
 	if b.err != nil {
 		return nil, b.err
 	}
-	_, err := c.Movers.Handle(c.made.heard)
-	return c, errors.Join(err, c.index())
+	return c, c.index()
 }
 
 // Indexes.
@@ -152,6 +151,15 @@ func (c *Caches) Synced() []cache.DoneChecker { return synced(c.all) }
 // Made notes a mover that this agent has made, as the API server has answered it.
 func (c *Caches) Made(mover *corev1.Pod) { c.made.add(mover) }
 
+// Heard has a mover forgotten as it was made before a handler is told of an event of it: whoever is woken by the
+// first of the caches that hears of its end must not find it in the others' stead.
+func (c *Caches) Heard(handle func(*corev1.Pod)) func(*corev1.Pod) {
+	return func(pod *corev1.Pod) {
+		c.made.heard(pod)
+		handle(pod)
+	}
+}
+
 // Mover is the pod of that key, from whichever cache has the newest one, or as it was made if none can know of
 // it yet; nil if there is none.
 func (c *Caches) Mover(key string) *corev1.Pod {
@@ -168,6 +176,7 @@ func (c *Caches) Mover(key string) *corev1.Pod {
 	if newest == nil {
 		return c.made.get(key, c.Movers.version())
 	}
+	c.made.heard(newest)
 	return newest
 }
 

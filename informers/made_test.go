@@ -29,7 +29,7 @@ func TestAMoverThatWasMadeIsThereUntilTheCacheKnowsBetter(t *testing.T) {
 				f := newFeed(pod("b"))
 				f.version = 5
 				caches := &Caches{Movers: podInformer(t, f, Scope{}), Here: podInformer(t, newFeed(), Scope{})}
-				_, err := caches.Movers.Handle(caches.made.heard)
+				_, err := caches.Movers.Handle(caches.Heard(func(*corev1.Pod) {}))
 				require.NoError(t, err)
 				running(t, caches.Movers, caches.Here)
 				require.Nil(t, caches.Mover("velero/a"))
@@ -44,4 +44,23 @@ func TestAMoverThatWasMadeIsThereUntilTheCacheKnowsBetter(t *testing.T) {
 			})
 		})
 	}
+}
+
+func TestAMoverOfWhoseEndOneCacheHasHeardIsNotThereWhateverAnotherHasMissed(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		deaf, here := newFeed(), newFeed()
+		deaf.version, here.version = 5, 6
+		caches := &Caches{Movers: podInformer(t, deaf, Scope{}), Here: podInformer(t, here, Scope{})}
+		var seen []*corev1.Pod
+		_, err := caches.Here.Handle(caches.Heard(func(*corev1.Pod) { seen = append(seen, caches.Mover("velero/a")) }))
+		require.NoError(t, err)
+		running(t, caches.Movers, caches.Here)
+		caches.Made(pod("a", ofUID("1"), func(pod *corev1.Pod) { pod.ResourceVersion = "7" }))
+		require.NotNil(t, caches.Mover("velero/a"))
+		here.set(pod("a", ofUID("1")))
+		here.remove(pod("a", ofUID("1")))
+		synctest.Wait()
+		require.NotEmpty(t, seen)
+		require.Nil(t, seen[len(seen)-1], "whoever is woken by its end finds it")
+	})
 }

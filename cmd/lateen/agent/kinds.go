@@ -22,7 +22,7 @@ type kind interface {
 	wake(key string)
 	wakeAll()
 	wire(caches *informers.Caches) ([]cache.DoneChecker, error)
-	wireTerm(term *informers.Term) ([]cache.DoneChecker, error)
+	wireTerm(caches *informers.Caches, term *informers.Term) ([]cache.DoneChecker, error)
 	resume() (first []string)
 	run(ctx context.Context, first []string)
 	ready() <-chan struct{}
@@ -86,15 +86,15 @@ func (l *line[T]) wire(caches *informers.Caches) ([]cache.DoneChecker, error) {
 		l.note(object)
 		l.wake(informers.Key(object))
 	})
-	here, err2 := caches.Here.Handle(informers.Controller[*corev1.Pod](name, l.wake))
-	movers, err3 := caches.Movers.Handle(informers.Controller[*corev1.Pod](name, l.wake))
+	here, err2 := caches.Here.Handle(caches.Heard(informers.Controller[*corev1.Pod](name, l.wake)))
+	movers, err3 := caches.Movers.Handle(caches.Heard(informers.Controller[*corev1.Pod](name, l.wake)))
 	claims, err4 := caches.Claims.Handle(informers.Controller[*corev1.PersistentVolumeClaim](name, l.wake))
 	return []cache.DoneChecker{own, here, movers, claims}, errors.Join(err1, err2, err3, err4)
 }
 
 // wireTerm adds the movers that only a coordinator watches.
-func (l *line[T]) wireTerm(term *informers.Term) ([]cache.DoneChecker, error) {
-	movers, err := term.Movers.Handle(informers.Controller[*corev1.Pod](l.transfers.Kind.GVK.Kind, l.wake))
+func (l *line[T]) wireTerm(caches *informers.Caches, term *informers.Term) ([]cache.DoneChecker, error) {
+	movers, err := term.Movers.Handle(caches.Heard(informers.Controller[*corev1.Pod](l.transfers.Kind.GVK.Kind, l.wake)))
 	return []cache.DoneChecker{movers}, err
 }
 

@@ -123,7 +123,7 @@ func (p *parts) wireTerm(term *informers.Term, kinds []kind, agents *reconcile.A
 	}
 	all := []cache.DoneChecker{handled}
 	for _, k := range kinds {
-		done, err := k.wireTerm(term)
+		done, err := k.wireTerm(p.caches, term)
 		if err != nil {
 			return nil, err
 		}

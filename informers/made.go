@@ -24,7 +24,8 @@ func (m *madePods) add(pod *corev1.Pod) {
 	m.pods[Key(pod)] = pod
 }
 
-// get is the pod of that key, if a cache that is at the version cannot know of it; nil if not. Versions that
+// get is the pod of that key, if a cache whose watch is at the version cannot have it yet; nil if not. A watch
+// that is at the version of the pod itself has received it, and the cache will have it in a moment. Versions that
 // cannot be compared are those of a cache that was never listed.
 func (m *madePods) get(key, version string) *corev1.Pod {
 	m.lock.Lock()
@@ -34,7 +35,7 @@ func (m *madePods) get(key, version string) *corev1.Pod {
 		return nil
 	}
 	order, err := resourceversion.CompareResourceVersion(version, pod.ResourceVersion)
-	if err != nil || order >= 0 {
+	if err != nil || order > 0 {
 		delete(m.pods, key)
 		return nil
 	}

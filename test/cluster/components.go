@@ -167,6 +167,8 @@ func (c *Cluster) controllerArgs() []string {
 		"--kube-api-qps=1000", "--kube-api-burst=2000",
 		// The volume binder leaves what it could not do to its next round; 15 s is longer than a test waits.
 		"--pvclaimbinder-sync-period=1s",
+		// So does the node lifecycle controller with the NoExecute taint of a node that is Ready again, for 5 s.
+		"--node-monitor-period=500ms",
 	}
 }
 

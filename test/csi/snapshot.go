@@ -134,7 +134,7 @@ func (d *Driver) create(ctx context.Context, content *snapshotv1.VolumeSnapshotC
 	return d.store.createSnapshot(ctx, handle, volume)
 }
 
-// created takes the mark of create off. The cache may not have it yet, so that is no reason not to.
+// created takes the mark of create off. Where the cache does not have it yet, the event that brings it asks again.
 func (d *Driver) created(ctx context.Context, content *snapshotv1.VolumeSnapshotContent) error {
 	if _, marked := content.Annotations[beingCreatedAnnotation]; !marked {
 		return nil
@@ -169,7 +169,7 @@ func (d *Driver) complain(ctx context.Context, content *snapshotv1.VolumeSnapsho
 		reason, message = "SnapshotCreationFailed", fmt.Sprintf("Failed to create snapshot: %v", why)
 	}
 	if status := content.Status; status != nil && status.Error != nil && ptr.Deref(status.Error.Message, "") == message {
-		return why
+		return errors.Join(why, d.created(ctx, content))
 	}
 	d.recorder.Event(content, corev1.EventTypeWarning, reason, message)
 	told := map[string]any{"time": metav1.Now(), "message": message}

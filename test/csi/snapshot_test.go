@@ -134,3 +134,23 @@ func TestSnapshotThatFailsIsToldAndTriedAgain(t *testing.T) {
 	_, err = s.WaitSnapshot(ctx, s.Apps, made.Name, world.ReadyToUse)
 	require.NoError(t, err)
 }
+
+func TestSnapshotThatNeverSucceedsCanBeDeleted(t *testing.T) {
+	ctx := deadline(t)
+	s := newSite(ctx, t, csi.Options{Fault: func(_ context.Context, call csi.Call) error {
+		if call.Verb == csi.CreateSnapshot {
+			return errors.New("no room")
+		}
+		return nil
+	}})
+	claim, _ := s.claim(ctx, t, "data")
+	backup, err := s.Backup(ctx, "nightly")
+	require.NoError(t, err)
+	made, err := s.Snapshot(ctx, backup, claim, s.name)
+	require.NoError(t, err)
+	_, err = s.WaitSnapshot(ctx, s.Apps, made.Name, func(snapshot *snapshotv1.VolumeSnapshot) bool {
+		return snapshot.Status != nil && snapshot.Status.Error != nil
+	})
+	require.NoError(t, err)
+	s.deleteSnapshot(ctx, t, s.Apps, made.Name)
+}

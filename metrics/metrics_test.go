@@ -121,27 +121,46 @@ func TestGaugesFollowTheCaches(t *testing.T) {
 	m, registry := newMetrics()
 	inUse, waiting := 3, 2
 	m.Slots(4, func() int { return inUse })
+	m.Queue(7)
 	m.Transfers(func() []metrics.Count {
 		return []metrics.Count{
-			{Kind: "podvolumebackup", Phase: "New", Transfers: waiting, OldestAge: 12.5},
+			{Kind: "podvolumebackup", Phase: "New", Transfers: waiting, OldestAge: 12.5, LongestStay: 3, Agentless: map[string]int{"node-2": waiting}},
+			{Kind: "datadownload", Phase: "New", Agentless: map[string]int{"node-2": 1}},
 			{Kind: "podvolumebackup", Phase: "Completed", Transfers: 100, Terminal: true},
 		}
 	})
-	names := []string{"lateen_slots_in_use", "lateen_slots_limit", "lateen_transfers", "lateen_transfer_oldest_age_seconds"}
+	names := []string{
+		"lateen_slots_in_use", "lateen_slots_limit", "lateen_prepare_queue_limit", "lateen_agentless_transfers",
+		"lateen_transfers", "lateen_transfer_oldest_age_seconds", "lateen_transfer_longest_stay_seconds",
+	}
 	requireSeries(t, registry, `
 		lateen_slots_in_use 3
 		lateen_slots_limit 4
+		lateen_prepare_queue_limit 7
+		lateen_agentless_transfers{node="node-1"} 0
+		lateen_agentless_transfers{node="node-2"} 3
 		lateen_transfers{kind="podvolumebackup",phase="New"} 2
 		lateen_transfers{kind="podvolumebackup",phase="Completed"} 100
+		lateen_transfers{kind="datadownload",phase="New"} 0
 		lateen_transfer_oldest_age_seconds{kind="podvolumebackup",phase="New"} 12.5
+		lateen_transfer_oldest_age_seconds{kind="datadownload",phase="New"} 0
+		lateen_transfer_longest_stay_seconds{kind="podvolumebackup",phase="New"} 3
+		lateen_transfer_longest_stay_seconds{kind="datadownload",phase="New"} 0
 	`, names...)
 	inUse, waiting = 0, 7
 	requireSeries(t, registry, `
 		lateen_slots_in_use 0
 		lateen_slots_limit 4
+		lateen_prepare_queue_limit 7
+		lateen_agentless_transfers{node="node-1"} 0
+		lateen_agentless_transfers{node="node-2"} 8
 		lateen_transfers{kind="podvolumebackup",phase="New"} 7
 		lateen_transfers{kind="podvolumebackup",phase="Completed"} 100
+		lateen_transfers{kind="datadownload",phase="New"} 0
 		lateen_transfer_oldest_age_seconds{kind="podvolumebackup",phase="New"} 12.5
+		lateen_transfer_oldest_age_seconds{kind="datadownload",phase="New"} 0
+		lateen_transfer_longest_stay_seconds{kind="podvolumebackup",phase="New"} 3
+		lateen_transfer_longest_stay_seconds{kind="datadownload",phase="New"} 0
 	`, names...)
 }
 
@@ -196,6 +215,7 @@ func TestLint(t *testing.T) {
 	m.PriorityClass("data-mover", "velero-low", "velero-low")
 	m.PhaseLasted("podvolumebackup", "New", time.Second)
 	m.Slots(1, func() int { return 0 })
+	m.Queue(0)
 	m.Transfers(func() []metrics.Count { return []metrics.Count{{Kind: "podvolumebackup", Phase: "New"}} })
 	m.BackupCompleted("operation", "velero/nightly", "pvb-1", time.Second)
 	m.Workqueues().NewDepthMetric("podvolumebackup")
@@ -235,6 +255,7 @@ func TestNoMetricsCountNothing(t *testing.T) {
 	m.PhaseLasted("podvolumebackup", "New", time.Second)
 	m.MoverRestarted("podvolumebackup", "evicted")
 	m.Slots(1, func() int { return 0 })
+	m.Queue(0)
 	m.Transfers(func() []metrics.Count { return nil })
 	m.BackupStarted()
 	m.BackupCompleted("operation", "backup", "name", time.Second)

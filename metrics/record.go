@@ -106,3 +106,15 @@ func (m *Metrics) Slots(limit int, inUse func() int) {
 		prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: "lateen_slots_in_use", Help: "Movers that run on this node."}, func() float64 { return float64(inUse()) }),
 	)
 }
+
+// Queue shows how many transfers may be prepared at once in the whole cluster; 0 is no limit.
+func (m *Metrics) Queue(limit int) {
+	if m == nil {
+		return
+	}
+	queue := prometheus.NewGauge(prometheus.GaugeOpts{
+		Name: "lateen_prepare_queue_limit", Help: "Transfers of the whole cluster that may be Accepted or Prepared at once, 0 for no limit.",
+	})
+	queue.Set(float64(limit))
+	m.registry.MustRegister(queue)
+}

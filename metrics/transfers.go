@@ -8,16 +8,21 @@ import (
 type Count struct {
 	Kind, Phase string
 	Transfers   int
-	OldestAge   float64 // seconds; only of phases that do not last for ever
+	OldestAge   float64        // seconds since it was created; only of phases that do not last for ever
+	LongestStay float64        // seconds that one has been in this phase; likewise
+	Agentless   map[string]int // of those that are not over, how many are of a node whose agent is away, by node
 	Terminal    bool
 }
 
 // transfers shows what the caches hold at the time of the scrape: a gauge that is never incremented
 // cannot drift.
 type transfers struct {
-	look      func() []Count
-	count     *prometheus.Desc
-	oldestAge *prometheus.Desc
+	look        func() []Count
+	node        string
+	count       *prometheus.Desc
+	oldestAge   *prometheus.Desc
+	longestStay *prometheus.Desc
+	agentless   *prometheus.Desc
 }
 
 // Transfers shows what look returns; it is called at each scrape.
@@ -27,9 +32,12 @@ func (m *Metrics) Transfers(look func() []Count) {
 	}
 	labels := []string{"kind", "phase"}
 	m.registry.MustRegister(&transfers{
-		look:      look,
-		count:     prometheus.NewDesc("lateen_transfers", "Transfers that this agent owns, by kind and phase.", labels, nil),
-		oldestAge: prometheus.NewDesc("lateen_transfer_oldest_age_seconds", "Age of the oldest transfer in a phase that is not terminal, 0 if there is none.", labels, nil),
+		look:        look,
+		node:        m.node,
+		count:       prometheus.NewDesc("lateen_transfers", "Transfers that this agent owns, by kind and phase.", labels, nil),
+		oldestAge:   prometheus.NewDesc("lateen_transfer_oldest_age_seconds", "Age of the oldest transfer in a phase that is not terminal, 0 if there is none.", labels, nil),
+		longestStay: prometheus.NewDesc("lateen_transfer_longest_stay_seconds", "How long a transfer has been in a phase that is not terminal, at most; Prepared counts from Accepted, Canceling from InProgress.", labels, nil),
+		agentless:   prometheus.NewDesc("lateen_agentless_transfers", "Transfers that are not over, of nodes whose agent is away; only the coordinator says so, and of its own node everybody says 0.", []string{"node"}, nil),
 	})
 }
 
@@ -37,14 +45,24 @@ func (m *Metrics) Transfers(look func() []Count) {
 func (t *transfers) Describe(out chan<- *prometheus.Desc) {
 	out <- t.count
 	out <- t.oldestAge
+	out <- t.longestStay
+	out <- t.agentless
 }
 
 // Collect implements prometheus.Collector.
 func (t *transfers) Collect(out chan<- prometheus.Metric) {
+	agentless := map[string]int{t.node: 0} // so that there is always a series
 	for _, seen := range t.look() {
 		out <- prometheus.MustNewConstMetric(t.count, prometheus.GaugeValue, float64(seen.Transfers), seen.Kind, seen.Phase) //nolint:promlinter // it cannot read a Desc; a test lints what is gathered
 		if !seen.Terminal {
-			out <- prometheus.MustNewConstMetric(t.oldestAge, prometheus.GaugeValue, seen.OldestAge, seen.Kind, seen.Phase) //nolint:promlinter // likewise
+			out <- prometheus.MustNewConstMetric(t.oldestAge, prometheus.GaugeValue, seen.OldestAge, seen.Kind, seen.Phase)     //nolint:promlinter // likewise
+			out <- prometheus.MustNewConstMetric(t.longestStay, prometheus.GaugeValue, seen.LongestStay, seen.Kind, seen.Phase) //nolint:promlinter // likewise
 		}
+		for node, transfers := range seen.Agentless {
+			agentless[node] += transfers
+		}
+	}
+	for node, transfers := range agentless {
+		out <- prometheus.MustNewConstMetric(t.agentless, prometheus.GaugeValue, float64(transfers), node) //nolint:promlinter // likewise
 	}
 }

@@ -1,8 +1,6 @@
 package reconcile
 
 import (
-	"time"
-
 	"github.com/lateen-project/lateen/metrics"
 	"github.com/lateen-project/lateen/reconcile/transfer"
 )
@@ -10,23 +8,32 @@ import (
 // Count is how many of these resources this agent owns in each phase; every phase is there.
 func (t *Transfers[T]) Count(objects []T) []metrics.Count {
 	now := t.Clock.Now()
-	found := map[transfer.Phase]int{}
-	oldest := map[transfer.Phase]time.Duration{}
+	counts := make([]metrics.Count, 0, len(transfer.Phases()))
+	place := map[transfer.Phase]int{}
+	for _, phase := range transfer.Phases() {
+		place[phase] = len(counts)
+		counts = append(counts, metrics.Count{Kind: t.Kind.Name, Phase: string(phase), Terminal: phase.Terminal(), Agentless: map[string]int{}})
+	}
 	for _, object := range objects {
 		state := t.Kind.Get(object)
 		if state.Foreign || !t.counts(state) {
 			continue
 		}
-		phase := phaseName(state.Phase)
-		found[phase]++
-		oldest[phase] = max(oldest[phase], now.Sub(state.CreatedAt))
-	}
-	counts := make([]metrics.Count, 0, len(transfer.Phases()))
-	for _, phase := range transfer.Phases() {
-		counts = append(counts, metrics.Count{
-			Kind: t.Kind.Name, Phase: string(phase), Terminal: phase.Terminal(),
-			Transfers: found[phase], OldestAge: oldest[phase].Seconds(),
-		})
+		at, known := place[phaseName(state.Phase)]
+		if !known {
+			continue
+		}
+		count := &counts[at]
+		count.Transfers++
+		count.OldestAge = max(count.OldestAge, now.Sub(state.CreatedAt).Seconds())
+		since := phaseSince(state)
+		if since.IsZero() {
+			since = state.CreatedAt // whoever wrote the phase wrote no time
+		}
+		count.LongestStay = max(count.LongestStay, now.Sub(since).Seconds())
+		if state.Node != "" && state.Node != t.Agent.Node && !count.Terminal {
+			count.Agentless[state.Node]++
+		}
 	}
 	return counts
 }

@@ -14,6 +14,7 @@ import (
 // observe registers what is computed at each scrape.
 func (p *parts) observe(slots *reconcile.Slots, kinds []kind) {
 	p.Metrics.Slots(slots.Limit(), slots.InUse)
+	p.Metrics.Queue(p.startup.Config.PrepareQueueLength)
 	p.Metrics.Transfers(func() []metrics.Count {
 		var all []metrics.Count
 		for _, k := range kinds {

@@ -1,0 +1,50 @@
+package reconcile
+
+import (
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	velerov1 "github.com/vmware-tanzu/velero/pkg/apis/velero/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/lateen-project/lateen/metrics"
+	"github.com/lateen-project/lateen/reconcile/transfer"
+)
+
+func TestTransfersAreCountedByPhaseAndAge(t *testing.T) {
+	s := newStage(t, fault{})
+	s.clock.Step(time.Hour)
+	s.Agent.Leads = func() bool { return true }
+	s.Agent.Absent = func(node string) bool { return node == "n2" }
+	backup := func(node string, phase velerov1.PodVolumeBackupPhase, accepted time.Duration) *velerov1.PodVolumeBackup {
+		made := s.backup.DeepCopy()
+		made.Spec.Node, made.Status.Phase = node, phase
+		if accepted > 0 {
+			made.Status.AcceptedTimestamp = new(metav1.NewTime(s.backup.CreationTimestamp.Add(accepted)))
+		}
+		return made
+	}
+	found := map[string]metrics.Count{}
+	for _, count := range s.Count([]*velerov1.PodVolumeBackup{
+		backup(testNode, "", 0),
+		backup(testNode, velerov1.PodVolumeBackupPhaseAccepted, 0),
+		backup(testNode, velerov1.PodVolumeBackupPhasePrepared, 20*time.Minute),
+		backup("n2", velerov1.PodVolumeBackupPhasePrepared, 50*time.Minute),
+		backup("n2", velerov1.PodVolumeBackupPhaseCompleted, time.Minute),
+		backup("n3", velerov1.PodVolumeBackupPhasePrepared, time.Minute), // its own agent counts it
+	}) {
+		found[count.Phase] = count
+	}
+	require.Len(t, found, len(transfer.Phases()))
+	require.Equal(t, metrics.Count{
+		Kind: "podvolumebackup", Phase: "New", Transfers: 1, OldestAge: 3600, LongestStay: 3600, Agentless: map[string]int{},
+	}, found["New"], "what has no phase yet is New")
+	require.InDelta(t, 3600, found["Accepted"].LongestStay, 0, "without a time of its own it counts from the beginning")
+	require.Equal(t, metrics.Count{
+		Kind: "podvolumebackup", Phase: "Prepared", Transfers: 2, OldestAge: 3600, LongestStay: 2400, Agentless: map[string]int{"n2": 1},
+	}, found["Prepared"])
+	require.Equal(t, 1, found["Completed"].Transfers)
+	require.Empty(t, found["Completed"].Agentless, "what is over needs no agent")
+	require.Zero(t, found["InProgress"].Transfers)
+}

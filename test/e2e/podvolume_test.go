@@ -13,6 +13,13 @@ func TestAPodVolumeIsBackedUpAndRestored(t *testing.T) { ofEveryVersion(t, backU
 
 func backUpAndRestore(t *testing.T, s *site) {
 	t.Helper()
+	saved, before := s.backUp(t)
+	s.restore(t, saved, before)
+}
+
+// backUp backs a tree up that it has planted.
+func (s *site) backUp(t *testing.T) (*world.Transfer, tree) {
+	t.Helper()
 	source := s.source(t, "app")
 	before := s.tree(t, source)
 	bytes := before.grow(t)
@@ -28,15 +35,20 @@ func backUpAndRestore(t *testing.T, s *site) {
 	ended := s.completed(t, world.PodVolumeBackup, saved.Name)
 	require.NotEmpty(t, ended.Status.SnapshotID)
 	require.Equal(t, bytes, ended.Status.Progress.TotalBytes)
+	return ended, before
+}
 
+// restore restores what was backed up into another pod, and compares.
+func (s *site) restore(t *testing.T, saved *world.Transfer, before tree) {
+	t.Helper()
 	restore, err := s.Restore(s.ctx, "nightly")
 	require.NoError(t, err)
 	target, err := s.RestorePod(s.ctx, restore, "restored", nodeName, world.EmptyDir("data"))
 	require.NoError(t, err)
-	back, err := s.PodVolumeRestore(s.ctx, restore, target, "data", ended.Status.SnapshotID, s.Apps)
+	back, err := s.PodVolumeRestore(s.ctx, restore, target, "data", saved.Status.SnapshotID, s.Apps)
 	require.NoError(t, err)
 	restored := s.completed(t, world.PodVolumeRestore, back.Name)
-	require.Equal(t, bytes, restored.Status.Progress.TotalBytes)
+	require.Equal(t, saved.Status.Progress.TotalBytes, restored.Status.Progress.TotalBytes)
 	target, err = s.WaitPod(s.ctx, s.Apps, target.Name, world.Ready) // its init container has seen the mark of the restore
 	require.NoError(t, err)
 	require.Equal(t, before.read(t), s.tree(t, target).read(t))

@@ -12,6 +12,8 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/stretchr/testify/require"
+	velerov1 "github.com/vmware-tanzu/velero/pkg/apis/velero/v1"
+	corev1 "k8s.io/api/core/v1"
 	"k8s.io/utils/clock"
 
 	"github.com/lateen-project/lateen/cmd/lateen/agent"
@@ -33,6 +35,8 @@ const (
 	lowClass  = "e2e-low"
 	lowValue  = 10
 	lastLines = 10 // of the server's log, where a test has failed
+
+	repositoryLabel = "velero.io/repo-name" // of the pods of maintenance jobs (velero-protocol 4.4)
 )
 
 // site is a cluster with Velero, its server, a node with real movers, and an agent.
@@ -41,6 +45,8 @@ type site struct {
 	ctx     context.Context
 	plane   *cluster.Cluster
 	kubelet *node.Node
+
+	repository *velerov1.BackupRepository
 }
 
 // ofEveryVersion runs a test with the movers and the resource definitions of each Velero that is built into bin/.
@@ -51,9 +57,20 @@ func ofEveryVersion(t *testing.T, test func(t *testing.T, s *site)) {
 	}
 }
 
+// pods runs movers and maintenance jobs with the real binary, and leaves everything else idle.
+type pods struct{ node.Real }
+
+// Run implements node.Runner.
+func (p pods) Run(ctx context.Context, pod *corev1.Pod, host node.Host) node.Result {
+	if pod.Labels[repositoryLabel] != "" {
+		return p.Real.Run(ctx, pod, host)
+	}
+	return node.Movers{Runner: p.Real}.Run(ctx, pod, host)
+}
+
 // newSite builds one whose movers are that binary, and have a priority class of their own. The server is always the newest:
 // it only initialises the repository.
-func newSite(t *testing.T, velero string) *site {
+func newSite(t *testing.T, velero string, change ...func(*config.Options)) *site {
 	t.Helper()
 	movers, err := cluster.FindBinary(velero)
 	require.NoError(t, err)
@@ -71,13 +88,13 @@ func newSite(t *testing.T, velero string) *site {
 	startVelero(ctx, t, s.plane, s.Namespace, dir)
 	runner := node.Real{Config: s.plane.Admin(), Velero: movers, Binds: []string{repository}}
 	s.kubelet, err = node.Start(ctx, s.plane.Admin(), node.Options{
-		Name: nodeName, Root: filepath.Join(dir, "kubelet"), Runner: node.Movers{Runner: runner},
+		Name: nodeName, Root: filepath.Join(dir, "kubelet"), Runner: pods{Real: runner},
 	})
 	require.NoError(t, err)
 	t.Cleanup(s.kubelet.Stop)
 	require.NoError(t, world.Apply(ctx, s.plane.Admin(), deploy.Access(s.Namespace)...))
-	startAgent(ctx, t, s.plane, s.Namespace, nodeName, configMap)
-	_, err = s.Repository(ctx, s.Apps) // a server that starts cancels what it finds in progress, so it must be up
+	startAgent(ctx, t, s.plane, s.Namespace, nodeName, configMap, change...)
+	s.repository, err = s.Repository(ctx, s.Apps) // a server that starts cancels what it finds in progress, so it must be up
 	require.NoError(t, err)
 	return s
 }
@@ -123,7 +140,9 @@ func startVelero(ctx context.Context, t *testing.T, plane *cluster.Cluster, name
 }
 
 // startAgent runs the agent with the rights that package deploy gives it and no others.
-func startAgent(ctx context.Context, t *testing.T, plane *cluster.Cluster, namespace, nodeName, configMap string) {
+func startAgent(
+	ctx context.Context, t *testing.T, plane *cluster.Cluster, namespace, nodeName, configMap string, change ...func(*config.Options),
+) {
 	t.Helper()
 	own, err := plane.ServiceAccount(ctx, namespace, deploy.ServiceAccountName)
 	require.NoError(t, err)
@@ -133,6 +152,9 @@ func startAgent(ctx context.Context, t *testing.T, plane *cluster.Cluster, names
 	options := config.Options{
 		Namespace: namespace, NodeName: nodeName, NodeAgentConfigMap: configMap, MoverTemplate: "daemonset",
 		ResourceTimeout: time.Minute, Workers: 4, KubeAPIQPS: 100, KubeAPIBurst: 200, StartupTimeout: 10 * time.Second,
+	}
+	for _, alter := range change {
+		alter(&options)
 	}
 	running, stop := context.WithCancel(ctx)
 	ended := make(chan error, 1)

@@ -81,7 +81,7 @@ func (o *Options) AddFlags(flags *pflag.FlagSet) {
 	flags.Lookup("host-path").NoOptDefVal = DefaultHostPath
 	flags.StringVar(&o.MaintenanceConfigMap, "repo-maintenance-job-configmap", "", "ConfigMap with the configuration of maintenance jobs, read anew for each of them")
 	flags.DurationVar(&o.MaintenanceFrequency, "repo-maintenance-frequency", 0, "how often repositories are maintained, whatever they say themselves (default: what they say)")
-	flags.IntVar(&o.MaintenanceConcurrency, "repo-maintenance-concurrency", 0, "maintenance jobs in the cluster at once, such as 3; 0 leaves repositories to Velero's server")
+	flags.IntVar(&o.MaintenanceConcurrency, "repo-maintenance-concurrency", 3, "maintenance jobs in the cluster at once; 0 leaves repositories to Velero's server")
 	flags.DurationVar(&o.MaintenanceTimeout, "repo-maintenance-timeout", 12*time.Hour, "how long a maintenance job may take")
 	flags.BoolVar(&o.StrictConfig, "strict-config", false, "refuse to start if anything in the configuration cannot be used")
 	flags.BoolVar(&o.Profiling, "profiling", false, "serve /debug/pprof on the metrics address")

@@ -55,7 +55,7 @@ func ClusterRules() []rbacv1.PolicyRule {
 		rule("snapshot.storage.k8s.io", "volumesnapshots", "get", "list", "watch", "delete"),
 		rule("snapshot.storage.k8s.io", "volumesnapshotcontents", "get", "list", "watch", "create", "delete", "patch"),
 		// How volumes are bound, and whether those of a class can be caches.
-		rule("storage.k8s.io", "storageclasses", "get"),
+		rule("storage.k8s.io", "storageclasses", "get", "list", "watch"),
 		// Which nodes a vSphere volume is attached to.
 		rule("storage.k8s.io", "volumeattachments", "list"),
 		// Labels and operating system.

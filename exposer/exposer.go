@@ -10,6 +10,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	schedulingv1 "k8s.io/api/scheduling/v1"
+	storagev1 "k8s.io/api/storage/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -28,6 +29,8 @@ type Exposer struct {
 	Paths     HostPaths
 	// Source is the pod of that key if it runs on this node, or nil: a pod that is cached is not asked for.
 	Source func(key string) *corev1.Pod
+	// StorageClass is the cached class of that name, or nil: one that is cached is not asked for. It may be nil.
+	StorageClass func(name string) *storagev1.StorageClass
 	// Rejected is told of each mover that had to be made without the class, because the class was
 	// deleted after it had been resolved.
 	Rejected func(ctx context.Context, mover *corev1.Pod, class string)

@@ -72,7 +72,8 @@ func (e *Exposer) sourcePod(ctx context.Context, reference corev1.ObjectReferenc
 	return pod, nil
 }
 
-// snapshot reads two objects, and a third if the source volume cannot be reached from every node.
+// snapshot reads two objects, one of which is mostly cached, and a third if the source volume cannot be reached
+// from every node.
 func (e *Exposer) snapshot(ctx context.Context, source *build.SnapshotSource) (build.Facts, error) {
 	class, err := e.storageClass(ctx, source.StorageClass)
 	if err != nil {
@@ -133,6 +134,11 @@ func (e *Exposer) target(ctx context.Context, move build.Movement) (build.Facts,
 }
 
 func (e *Exposer) storageClass(ctx context.Context, name string) (*storagev1.StorageClass, error) {
+	if e.StorageClass != nil {
+		if class := e.StorageClass(name); class != nil {
+			return class, nil
+		}
+	}
 	class, err := e.Client.StorageV1().StorageClasses().Get(ctx, name, metav1.GetOptions{})
 	if err != nil {
 		return nil, hopelessIfGone(fmt.Errorf("get storage class %s: %w", name, err))

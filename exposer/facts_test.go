@@ -110,6 +110,16 @@ func TestFactsOfASnapshot(t *testing.T) {
 	}
 }
 
+func TestAStorageClassThatIsCachedIsNotAskedFor(t *testing.T) {
+	client := fake.NewClientset(sourceClaim())
+	e := exposed(client, build.Settings{})
+	e.StorageClass = func(string) *storagev1.StorageClass { return storageClass(storagev1.VolumeBindingImmediate, nil) }
+	source := build.Source{Snapshot: &build.SnapshotSource{Namespace: "app", Snapshot: "snap", Claim: "claim", StorageClass: "fast"}}
+	_, err := e.facts(t.Context(), build.Movement{Source: source})
+	require.NoError(t, err)
+	require.Equal(t, map[string]int{"persistentvolumeclaims": 1}, reads(client))
+}
+
 func TestFactsOfATarget(t *testing.T) {
 	move := build.Movement{OS: corev1.Linux, Source: build.Source{Target: &build.TargetSource{Namespace: "app", Claim: "claim"}}}
 	free := sourceClaim(func(c *corev1.PersistentVolumeClaim) {

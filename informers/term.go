@@ -4,17 +4,20 @@ import (
 	"context"
 
 	corev1 "k8s.io/api/core/v1"
+	storagev1 "k8s.io/api/storage/v1"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/tools/cache"
 )
 
 // Term are the informers that an agent has while it coordinates:
 //
-//	Movers   Velero's namespace: the movers of all transfers, wherever they run
-//	Agents   Velero's namespace, by label: the pods of node-agents
+//	Movers    Velero's namespace: the movers of all transfers, wherever they run
+//	Agents    Velero's namespace, by label: the pods of node-agents
+//	Classes   StorageClasses; they have no namespace, are few, and each snapshot that is moved needs one
 type Term struct {
-	Movers *Informer[*corev1.Pod]
-	Agents *Informer[*corev1.Pod]
+	Movers  *Informer[*corev1.Pod]
+	Agents  *Informer[*corev1.Pod]
+	Classes *Informer[*storagev1.StorageClass]
 
 	all []informer
 }
@@ -24,8 +27,9 @@ func NewTerm(kube kubernetes.Interface, want Selection) (*Term, error) {
 	b := builder{}
 	pods := kube.CoreV1().Pods(want.Namespace)
 	term := &Term{
-		Movers: add(&b, "all mover pods", pods, &corev1.Pod{}, Scope{Labels: want.Ours}, trimPod),
-		Agents: add(&b, "pods of node-agents", pods, &corev1.Pod{}, Scope{Labels: want.AgentLabels}, trimPod),
+		Movers:  add(&b, "all mover pods", pods, &corev1.Pod{}, Scope{Labels: want.Ours}, trimPod),
+		Agents:  add(&b, "pods of node-agents", pods, &corev1.Pod{}, Scope{Labels: want.AgentLabels}, trimPod),
+		Classes: add(&b, "storageclasses", kube.StorageV1().StorageClasses(), &storagev1.StorageClass{}, Scope{}, whole[*storagev1.StorageClass]),
 	}
 	term.all = b.made
 	return term, b.err
@@ -49,4 +53,14 @@ func (c *Caches) Term() *Term {
 	c.lock.RLock()
 	defer c.lock.RUnlock()
 	return c.term
+}
+
+// StorageClass is the cached class of that name; nil if there is none, or if this agent does not coordinate.
+func (c *Caches) StorageClass(name string) *storagev1.StorageClass {
+	term := c.Term()
+	if term == nil {
+		return nil
+	}
+	class, _ := term.Classes.Get(name)
+	return class
 }

@@ -223,14 +223,15 @@ func (p *parts) shared(movers *informers.MoverEvents, targets *informers.Targets
 
 func (p *parts) exposer() *exposer.Exposer {
 	return &exposer.Exposer{
-		Client:    p.clients.kube,
-		Templates: p.startup.Templates,
-		Settings:  p.startup.Settings(),
-		Paths:     exposer.HostPaths{Client: p.clients.kube, PodsDir: p.podsDir(), Mounted: p.Config.HostPath, OS: p.startup.Node.OS},
-		Snapshots: p.snapshots,
-		Source:    p.caches.Pod,
-		Rejected:  p.rejected,
-		Made:      p.caches.Made,
+		Client:       p.clients.kube,
+		Templates:    p.startup.Templates,
+		Settings:     p.startup.Settings(),
+		Paths:        exposer.HostPaths{Client: p.clients.kube, PodsDir: p.podsDir(), Mounted: p.Config.HostPath, OS: p.startup.Node.OS},
+		Snapshots:    p.snapshots,
+		Source:       p.caches.Pod,
+		StorageClass: p.caches.StorageClass,
+		Rejected:     p.rejected,
+		Made:         p.caches.Made,
 	}
 }
 

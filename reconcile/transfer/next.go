@@ -178,6 +178,9 @@ func inProgress(s State, seen Seen, lim Limits) Step {
 		s.Cancel = true
 		return Step{Action: Write, State: s, Reason: ReasonDeleting}
 	case latest(s, seen) != s.Progress:
+		if left := until(s.StartedAt.Add(lim.FirstProgress), seen); left > 0 {
+			return Step{After: left}
+		}
 		s.Progress = latest(s, seen)
 		return Step{Action: Write, State: s, Reason: ReasonProgress}
 	}

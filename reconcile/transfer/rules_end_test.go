@@ -97,14 +97,18 @@ func outcomeRules() []rule {
 			}
 		}),
 	}, {
-		"progress is written when it is new, and ignored when it is of the mover before",
+		"progress is written when it is new and the mover works for a while, and ignored when it is of the mover before",
 		func(m *moment) bool {
 			idle := m.in(InProgress) && m.works() && m.acts() && !m.asked() && (m.alive() || m.is(build.Ending))
 			if !idle {
 				return m.Step.Reason != ReasonProgress
 			}
-			if m.known() == m.State.Progress {
+			early := m.State.StartedAt.Add(m.Limits.FirstProgress).Sub(m.Seen.Now)
+			switch {
+			case m.known() == m.State.Progress:
 				return m.waits(0)
+			case early > 0:
+				return m.waits(early)
 			}
 			return m.changes(func(s *State) { s.Progress = m.known() })
 		},

@@ -85,9 +85,7 @@ func spaces() []space {
 
 // only are the dimensions beyond those of every phase, and the times that a phase has behind it.
 func only(phase Phase) []dimension {
-	begun := oneOf(func(m *moment, ago time.Duration) {
-		m.State.AcceptedAt, m.State.StartedAt, m.State.Node = now().Add(-2*ago), now().Add(-ago), here
-	}, time.Hour)
+	begun := started(time.Hour)
 	switch phase {
 	case "", New:
 		return []dimension{eligible(), room(), refusal(), local(), consumes(), foreigners(), ages(func(m *moment, at time.Time) { m.State.CreatedAt = at })}
@@ -96,11 +94,19 @@ func only(phase Phase) []dimension {
 	case Prepared:
 		return []dimension{onNode(), progress(), noSource(), slot(), local(), ages(func(m *moment, at time.Time) { m.State.AcceptedAt = at })}
 	case InProgress, Canceling:
-		return []dimension{begun, progress(), started(), noSource(), local(), delivery()}
+		early := DefaultLimits().FirstProgress
+		return []dimension{started(time.Hour, early, early-tick), progress(), heard(), noSource(), local(), delivery()}
 	case Completed, Failed, Canceled:
 		return []dimension{begun, progress(), noSource(), remains(), consumes()}
 	}
 	return []dimension{begun}
+}
+
+// started is how long ago the mover was told to start.
+func started(times ...time.Duration) dimension {
+	return oneOf(func(m *moment, ago time.Duration) {
+		m.State.AcceptedAt, m.State.StartedAt, m.State.Node = now().Add(-2*ago), now().Add(-ago), here
+	}, times...)
 }
 
 func onNode() dimension { return dimension{func(m *moment) { m.State.Node = here }} }
@@ -212,7 +218,7 @@ func finalizer() dimension { return either(func(m *moment, is bool) { m.State.Fi
 func eligible() dimension  { return either(func(m *moment, is bool) { m.Seen.Eligible = is }) }
 func room() dimension      { return either(func(m *moment, is bool) { m.Seen.Room = is }) }
 func slot() dimension      { return either(func(m *moment, is bool) { m.Seen.Slot = is }) }
-func started() dimension   { return either(func(m *moment, is bool) { m.Seen.Started = is }) }
+func heard() dimension     { return either(func(m *moment, is bool) { m.Seen.Started = is }) }
 func noSource() dimension {
 	return either(func(m *moment, is bool) { m.Seen.SourceGone = is })
 }

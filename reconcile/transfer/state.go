@@ -113,6 +113,7 @@ type Limits struct {
 	CancelGrace    time.Duration // from a cancel to the deletion of the mover
 	RestartDelay   time.Duration // before the second mover; doubles with each further one
 	DeliverTimeout time.Duration // from a mover's success to the delivery of what it restored, where the resource does not say
+	FirstProgress  time.Duration // from the start to the first write of progress: what ends sooner has it in its last write
 	Retries        int           // movers that may be lost before the transfer fails
 }
 
@@ -123,6 +124,7 @@ func DefaultLimits() Limits {
 		CancelGrace:    5 * time.Minute,
 		RestartDelay:   10 * time.Second,
 		DeliverTimeout: 10 * time.Minute,
+		FirstProgress:  3 * time.Second,
 		Retries:        3,
 	}
 }

@@ -62,6 +62,7 @@ func (s *site) assemble(changes ...func(*agent.Options)) *agentRun {
 		Clock: clock.RealClock{}, Log: r.movers, Server: server,
 	}
 	r.options.Limits.RestartDelay = 50 * time.Millisecond
+	r.options.Limits.FirstProgress = 0 // movers are quick, and what writes of progress do is to be seen
 	r.options.Election = reconcile.CoordinatorOptions{
 		Lease: 2 * time.Second, Renew: 1500 * time.Millisecond, Retry: 200 * time.Millisecond, Spread: time.Millisecond,
 	}

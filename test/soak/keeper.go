@@ -149,6 +149,7 @@ func limits() transfer.Limits {
 	l.RestartDelay = 50 * time.Millisecond
 	l.PrepareTimeout = 20 * time.Second
 	l.CancelGrace = 5 * time.Second
+	l.FirstProgress = 500 * time.Millisecond
 	return l
 }
 

@@ -106,6 +106,30 @@ func TestAnUploadRunsWhereTheConfigurationWantsIt(t *testing.T) {
 	}
 }
 
+// vSphere cannot provision fast from a snapshot for a node to which the volume is attached.
+func TestAnUploadStaysOffTheNodeOfAVolumeThatIsProvisionedFast(t *testing.T) {
+	f := newFleet(t, 50*time.Millisecond, 2)
+	v := f.volumes(csi.Options{})
+	f.configure(`{"backupPVC":{"` + v.class + `":{"annotations":{"csi.vsphere.volume/fast-provisioning":"true"}}}}`)
+	for _, n := range f.nodes {
+		f.start(on(n))
+	}
+	for i, n := range f.nodes {
+		source := v.claim(fmt.Sprintf("data-%d", i))
+		_, err := f.Kube.StorageV1().VolumeAttachments().Create(f.soon(), &storagev1.VolumeAttachment{
+			ObjectMeta: metav1.ObjectMeta{Name: source.Spec.VolumeName},
+			Spec: storagev1.VolumeAttachmentSpec{
+				Attacher: v.driver.Name(), NodeName: n.Name(),
+				Source: storagev1.VolumeAttachmentSource{PersistentVolumeName: &source.Spec.VolumeName},
+			},
+		}, metav1.CreateOptions{})
+		require.NoError(t, err)
+		snapshot, handle := v.snapshot(source)
+		ended := v.uploaded(v.upload(source, snapshot.Name), handle, world.Completed)
+		require.Equal(t, f.nodes[1-i].Name(), ended.Status.Node)
+	}
+}
+
 func TestMoversOfDataTolerateWhatAgentsTolerate(t *testing.T) {
 	f := newFleet(t, 50*time.Millisecond, 1)
 	v := f.volumes(csi.Options{})

@@ -1,0 +1,85 @@
+package integration
+
+import (
+	"encoding/json"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/dynamic"
+
+	"github.com/lateen-project/lateen/test/csi"
+	"github.com/lateen-project/lateen/test/world"
+)
+
+// What Velero's agent has made for an upload is what Lateen makes, but for Lateen's marks: the pod waits for a node, as
+// no agent of either kind can see it to be running.
+func TestAnUploadThatVelerosAgentHasPreparedIsTakenOver(t *testing.T) {
+	v := newSite(t, 50*time.Millisecond).volumes(csi.Options{})
+	v.configure(`{}`)
+	first := v.start()
+	source := v.claim("data")
+	snapshot, handle := v.snapshot(source)
+	v.cordon(true)
+	name := v.upload(source, snapshot.Name)
+	mover := v.moverIs(name, func(*corev1.Pod) bool { return true })
+	first.stop()
+	v.unmark(name)
+
+	v.start()
+	ours := v.moverIs(name, func(pod *corev1.Pod) bool { return pod.Labels["lateen.dev/mover"] == "true" })
+	require.Equal(t, mover.UID, ours.UID)
+	v.cordon(false)
+	v.uploaded(name, handle, world.Completed)
+	v.noSnapshots()
+	v.nothingLeft()
+	require.Equal(t, 1, v.moversMade(name))
+}
+
+// cordon has the scheduler leave the site's node out, or take it again.
+func (s *site) cordon(out bool) {
+	s.Helper()
+	patch, err := json.Marshal(map[string]any{"spec": map[string]any{"unschedulable": out}})
+	require.NoError(s, err)
+	_, err = s.Kube.CoreV1().Nodes().Patch(s.soon(), s.node.Name(), types.MergePatchType, patch, metav1.PatchOptions{})
+	require.NoError(s, err)
+}
+
+// unmark takes Lateen's labels and annotations from all that was made for an upload.
+func (v *volumes) unmark(name string) {
+	v.Helper()
+	client, err := dynamic.NewForConfig(plane.Admin())
+	require.NoError(v, err)
+	snapshots := schema.GroupVersionResource{Group: "snapshot.storage.k8s.io", Version: "v1", Resource: "volumesnapshots"}
+	for _, made := range []dynamic.ResourceInterface{
+		client.Resource(snapshots).Namespace(v.Namespace),
+		client.Resource(snapshots.GroupVersion().WithResource("volumesnapshotcontents")),
+		client.Resource(corev1.SchemeGroupVersion.WithResource("persistentvolumeclaims")).Namespace(v.Namespace),
+		client.Resource(corev1.SchemeGroupVersion.WithResource("pods")).Namespace(v.Namespace),
+	} {
+		object, err := made.Get(v.soon(), name, metav1.GetOptions{})
+		require.NoError(v, err)
+		labels, annotations := marks(object.GetLabels()), marks(object.GetAnnotations())
+		require.NotEmpty(v, labels, "of %s", object.GetKind())
+		patch, err := json.Marshal(map[string]any{"metadata": map[string]any{"labels": labels, "annotations": annotations}})
+		require.NoError(v, err)
+		_, err = made.Patch(v.soon(), name, types.MergePatchType, patch, metav1.PatchOptions{})
+		require.NoError(v, err)
+	}
+}
+
+// marks are the keys that are Lateen's, each with nothing as its value.
+func marks(all map[string]string) map[string]any {
+	own := map[string]any{}
+	for key := range all {
+		if strings.HasPrefix(key, "lateen.dev/") {
+			own[key] = nil
+		}
+	}
+	return own
+}

@@ -11,10 +11,10 @@ import (
 func NamespaceRules() []rbacv1.PolicyRule {
 	return []rbacv1.PolicyRule{
 		// Transfers: phase, progress and finalizer go in patches. The server makes and deletes them.
-		rule("velero.io", "podvolumebackups", "get", "list", "watch", "patch"),
-		rule("velero.io", "podvolumerestores", "get", "list", "watch", "patch"),
-		rule("velero.io", "datauploads", "get", "list", "watch", "patch"),
-		rule("velero.io", "datadownloads", "get", "list", "watch", "patch"),
+		rule("velero.io", "podvolumebackups", "list", "watch", "patch"),
+		rule("velero.io", "podvolumerestores", "list", "watch", "patch"),
+		rule("velero.io", "datauploads", "list", "watch", "patch"),
+		rule("velero.io", "datadownloads", "list", "watch", "patch"),
 		// Movers. A dry run is a create; a patch makes a mover of Velero's own agent ours.
 		rule("", "pods", "get", "list", "watch", "create", "delete", "patch"),
 		// What a mover that failed had to say.
@@ -22,11 +22,11 @@ func NamespaceRules() []rbacv1.PolicyRule {
 		// Volumes that are read or restored into, and caches.
 		rule("", "persistentvolumeclaims", "get", "list", "watch", "create", "delete", "patch"),
 		// Maintenance: its jobs, and what became of them in the history of their repository.
-		rule("velero.io", "backuprepositories", "get", "list", "watch", "patch"),
-		rule("velero.io", "backupstoragelocations", "get", "list", "watch"),
+		rule("velero.io", "backuprepositories", "list", "watch", "patch"),
+		rule("velero.io", "backupstoragelocations", "list", "watch"),
 		rule("batch", "jobs", "get", "list", "watch", "create", "delete"),
-		// Snapshots that are handed over, under a name in this namespace.
-		rule("snapshot.storage.k8s.io", "volumesnapshots", "get", "list", "watch", "create", "delete", "patch"),
+		// Snapshots that are handed over, under a name in this namespace. Those of all namespaces are watched.
+		rule("snapshot.storage.k8s.io", "volumesnapshots", "get", "list", "create", "delete", "patch"),
 		// What movers tell, what is wrong with a claim, and what users are told.
 		rule("", "events", "list", "watch", "create", "patch"),
 		// The configuration. Of workloads, only those that movers take after.

@@ -15,7 +15,7 @@ import (
 var plane *cluster.Cluster
 
 func TestMain(m *testing.M) {
-	os.Exit(cluster.Main(m, os.Stderr, &plane, func(ctx context.Context, c *cluster.Cluster) error {
+	os.Exit(cluster.Main(judged{tests: m}, os.Stderr, &plane, func(ctx context.Context, c *cluster.Cluster) error {
 		if err := world.InstallCRDs(ctx, c.Admin()); err != nil {
 			return err
 		}

@@ -1,0 +1,124 @@
+// Package rights compares what the agents' ServiceAccount may do with what it did. It never talks to a cluster: it
+// reads rules and the records of an audit log.
+package rights
+
+import (
+	"slices"
+	"strings"
+
+	rbacv1 "k8s.io/api/rbac/v1"
+
+	"github.com/lateen-project/lateen/test/cluster"
+)
+
+// Grant is one thing that a rule allows.
+type Grant struct {
+	Elsewhere bool   // outside the agents' own namespace: in another one, in all of them, or where there is none
+	Verb      string // such as get
+	Group     string // empty: the core group
+	Resource  string // with its subresource, such as pods/log
+	Name      string // the only object that is meant; empty: any
+}
+
+// String is the grant as a message has it.
+func (g Grant) String() string {
+	where := "in the agents' namespace"
+	if g.Elsewhere {
+		where = "elsewhere"
+	}
+	words := []string{g.Verb, g.Resource}
+	if g.Group != "" {
+		words[1] += "." + g.Group
+	}
+	if g.Name != "" {
+		words = append(words, g.Name)
+	}
+	return strings.Join(append(words, where), " ")
+}
+
+// Grants are all that the rules allow: those of the Role in the agents' namespace, those of the ClusterRole elsewhere.
+// What the ClusterRole allows in the agents' namespace too has to be in the Role as well, so that each of the two lists
+// is complete for its place.
+func Grants(role, clusterRole []rbacv1.PolicyRule) []Grant {
+	return append(grants(role, false), grants(clusterRole, true)...)
+}
+
+func grants(rules []rbacv1.PolicyRule, elsewhere bool) []Grant {
+	var all []Grant
+	for _, rule := range rules {
+		names := rule.ResourceNames
+		if len(names) == 0 {
+			names = []string{""}
+		}
+		for _, group := range rule.APIGroups {
+			for _, resource := range rule.Resources {
+				for _, verb := range rule.Verbs {
+					for _, name := range names {
+						all = append(all, Grant{Elsewhere: elsewhere, Verb: verb, Group: group, Resource: resource, Name: name})
+					}
+				}
+			}
+		}
+	}
+	return all
+}
+
+// Unused are the grants that no request of a ServiceAccount called account has used, in whichever namespace it lives.
+// What became of a request that was allowed does not matter.
+func Unused(grants []Grant, account string, requests cluster.Records) []Grant {
+	used := map[Grant]bool{}
+	for _, request := range requests {
+		home, ours := namespaceOf(request.User, account)
+		if !ours || request.Forbidden() {
+			continue
+		}
+		grant := Grant{
+			Elsewhere: request.Namespace != home, Verb: request.Verb, Group: request.APIGroup, Resource: request.Resource,
+		}
+		if request.Subresource != "" {
+			grant.Resource += "/" + request.Subresource
+		}
+		used[grant] = true
+		grant.Name = request.Name
+		used[grant] = true
+	}
+	return slices.DeleteFunc(slices.Clone(grants), func(grant Grant) bool { return used[grant] })
+}
+
+// Refused are the requests of a ServiceAccount called account that the authorizer has denied, but for those in a
+// namespace whose agents' rights somebody had taken away before, as tests do whose subject is the refusal. Rights are
+// given by a patch; an update or a deletion takes away.
+func Refused(account string, requests cluster.Records) cluster.Records {
+	taken := map[string]bool{} // by namespace
+	var refused cluster.Records
+	for _, request := range requests {
+		if home, of := takenFrom(request, account); of {
+			taken[home] = true
+		}
+		if home, ours := namespaceOf(request.User, account); ours && request.Forbidden() && !taken[home] {
+			refused = append(refused, request)
+		}
+	}
+	return refused
+}
+
+// takenFrom says whose rights a request takes away. Cluster-wide objects carry the namespace in their name.
+func takenFrom(request cluster.Record, account string) (namespace string, taken bool) {
+	if request.APIGroup != rbacv1.GroupName || !request.Write() || request.Verb == "patch" || request.Verb == "create" {
+		return "", false
+	}
+	if request.Namespace != "" {
+		return request.Namespace, true
+	}
+	return strings.CutPrefix(request.Name, account+"-")
+}
+
+// namespaceOf is where the ServiceAccount of a user lives, if it is called account.
+func namespaceOf(user, account string) (namespace string, ours bool) {
+	rest, ok := strings.CutPrefix(user, "system:serviceaccount:")
+	if !ok {
+		return "", false
+	}
+	namespace, name, _ := strings.Cut(rest, ":")
+	return namespace, name == account
+}

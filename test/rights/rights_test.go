@@ -1,0 +1,99 @@
+package rights_test
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	rbacv1 "k8s.io/api/rbac/v1"
+
+	"github.com/lateen-project/lateen/test/cluster"
+	"github.com/lateen-project/lateen/test/rights"
+)
+
+const agent = "system:serviceaccount:velero:lateen"
+
+func allowed(verb, resource, namespace, name string) cluster.Record {
+	return cluster.Record{User: agent, Verb: verb, Resource: resource, Namespace: namespace, Name: name, Code: 200}
+}
+
+func refused(r cluster.Record) cluster.Record {
+	r.Code, r.Annotations = 403, map[string]string{"authorization.k8s.io/decision": "forbid"}
+	return r
+}
+
+func rule(resource string, verbs ...string) rbacv1.PolicyRule {
+	return rbacv1.PolicyRule{APIGroups: []string{""}, Resources: []string{resource}, Verbs: verbs}
+}
+
+func TestARightIsUsedWhereItIsGiven(t *testing.T) {
+	named := rule("configmaps", "get")
+	named.ResourceNames = []string{"one", "two"}
+	tests := map[string]struct {
+		role, clusterRole []rbacv1.PolicyRule
+		requests          cluster.Records
+		unused            []string
+	}{
+		"every verb counts on its own": {
+			role: []rbacv1.PolicyRule{rule("pods", "get", "delete")}, requests: cluster.Records{allowed("get", "pods", "velero", "a")},
+			unused: []string{"delete pods in the agents' namespace"},
+		},
+		"a request in the namespace is no use of a right elsewhere": {
+			clusterRole: []rbacv1.PolicyRule{rule("pods", "list")}, requests: cluster.Records{allowed("list", "pods", "velero", "")},
+			unused: []string{"list pods elsewhere"},
+		},
+		"a request in all namespaces is one elsewhere": {
+			role: []rbacv1.PolicyRule{rule("pods", "list")}, clusterRole: []rbacv1.PolicyRule{rule("pods", "list")},
+			requests: cluster.Records{allowed("list", "pods", "", "")}, unused: []string{"list pods in the agents' namespace"},
+		},
+		"each of the names has to be asked for": {
+			role: []rbacv1.PolicyRule{named}, requests: cluster.Records{allowed("get", "configmaps", "velero", "one")},
+			unused: []string{"get configmaps two in the agents' namespace"},
+		},
+		"a subresource is another right than its resource": {
+			role: []rbacv1.PolicyRule{rule("pods/log", "get")}, requests: cluster.Records{allowed("get", "pods", "velero", "a")},
+			unused: []string{"get pods/log in the agents' namespace"},
+		},
+		"what was refused was not used": {
+			role: []rbacv1.PolicyRule{rule("pods", "get")}, requests: cluster.Records{refused(allowed("get", "pods", "velero", "a"))},
+			unused: []string{"get pods in the agents' namespace"},
+		},
+		"a request of anybody else does not count": {
+			role:     []rbacv1.PolicyRule{rule("pods", "get")},
+			requests: cluster.Records{{User: "system:serviceaccount:velero:velero", Verb: "get", Resource: "pods", Namespace: "velero", Code: 200}},
+			unused:   []string{"get pods in the agents' namespace"},
+		},
+	}
+	for name, test := range tests {
+		t.Run(name, func(t *testing.T) {
+			var unused []string
+			for _, grant := range rights.Unused(rights.Grants(test.role, test.clusterRole), "lateen", test.requests) {
+				unused = append(unused, grant.String())
+			}
+			require.Equal(t, test.unused, unused)
+		})
+	}
+}
+
+func TestARefusalCountsUnlessTheRightWasTakenAway(t *testing.T) {
+	denied := refused(allowed("get", "pods", "velero", "a"))
+	take := func(verb, resource, namespace, name string) cluster.Record {
+		return cluster.Record{User: "admin", Verb: verb, APIGroup: rbacv1.GroupName, Resource: resource, Namespace: namespace, Name: name, Code: 200}
+	}
+	tests := map[string]struct {
+		requests cluster.Records
+		count    int
+	}{
+		"of the agents":                              {requests: cluster.Records{allowed("get", "pods", "velero", "a"), denied}, count: 1},
+		"though their rights were given before":      {requests: cluster.Records{take("patch", "roles", "velero", "lateen"), denied}, count: 1},
+		"though another's rights were taken":         {requests: cluster.Records{take("update", "clusterroles", "", "lateen-other"), denied}, count: 1},
+		"but not after a ClusterRole was changed":    {requests: cluster.Records{take("update", "clusterroles", "", "lateen-velero"), denied}},
+		"but not after a Role was deleted":           {requests: cluster.Records{take("delete", "roles", "velero", "lateen"), denied}},
+		"and before it was taken, too":               {requests: cluster.Records{denied, take("delete", "roles", "velero", "lateen")}, count: 1},
+		"and is no refusal if admission has said it": {requests: cluster.Records{{User: agent, Verb: "create", Resource: "pods", Code: 403}}},
+	}
+	for name, test := range tests {
+		t.Run(name, func(t *testing.T) {
+			require.Len(t, rights.Refused("lateen", test.requests), test.count)
+		})
+	}
+}

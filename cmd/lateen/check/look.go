@@ -45,9 +45,9 @@ func Find(ctx context.Context, client kubernetes.Interface, namespace string) (*
 	return found, nil
 }
 
-// flag is the value that the agents' command line has for a flag, in one token or in two; the last one counts. It is
+// Flag is the value that the agents' command line has for a flag, in one token or in two; the last one counts. It is
 // empty if there is none.
-func (i *Installation) flag(name string) (value string) {
+func (i *Installation) Flag(name string) (value string) {
 	if i.Agents == nil {
 		return ""
 	}
@@ -67,7 +67,7 @@ func (i *Installation) flag(name string) (value string) {
 
 // moverImage is what movers run.
 func (i *Installation) moverImage() string {
-	image := i.flag("--mover-image")
+	image := i.Flag("--mover-image")
 	if i.Server != nil {
 		image = cmp.Or(image, config.ServerImage(i.Server.Spec))
 	}
@@ -89,9 +89,9 @@ func (i *Installation) Documents(ctx context.Context, client kubernetes.Interfac
 		name string
 		gone func(namespace, name string) config.Problem
 	}{
-		{NodeAgent, cmp.Or(nodeAgent, i.flag("--node-agent-configmap")), config.NoNodeAgentConfigMap},
-		{BackupRepository, cmp.Or(repository, i.flag("--backup-repository-configmap")), config.NoRepositoryConfigMap},
-		{Maintenance, cmp.Or(maintenance, i.flag("--repo-maintenance-job-configmap")), config.NoMaintenanceConfigMap},
+		{NodeAgent, cmp.Or(nodeAgent, i.Flag("--node-agent-configmap")), config.NoNodeAgentConfigMap},
+		{BackupRepository, cmp.Or(repository, i.Flag("--backup-repository-configmap")), config.NoRepositoryConfigMap},
+		{Maintenance, cmp.Or(maintenance, i.Flag("--repo-maintenance-job-configmap")), config.NoMaintenanceConfigMap},
 	} {
 		if want.name == "" {
 			documents = append(documents, Document{Kind: want.kind, Unset: true})

@@ -1,0 +1,102 @@
+package main
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"time"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+
+	"github.com/lateen-project/lateen/cmd/lateen/config"
+	"github.com/lateen-project/lateen/cmd/lateen/status"
+)
+
+// statusTimeout is what the API server gets for all answers together.
+const statusTimeout = 30 * time.Second
+
+// Requests of a look, which asks for everything at once.
+const (
+	statusQPS   = 50
+	statusBurst = 100
+)
+
+// sight is where to look, and for whom: what `lateen status` and `lateen explain` have in common.
+type sight struct {
+	namespace string
+	output    string // json, or empty for people
+	cluster   config.Options
+}
+
+func (s *sight) addFlags(flags *pflag.FlagSet) {
+	flags.StringVarP(&s.namespace, "namespace", "n", "", "namespace of Velero (default: VELERO_NAMESPACE, else velero)")
+	flags.StringVarP(&s.output, "output", "o", "", "json: for programs (default: for people)")
+	flags.StringVar(&s.cluster.Kubeconfig, "kubeconfig", "", "kubeconfig file (default: KUBECONFIG, else ~/.kube/config)")
+	flags.StringVar(&s.cluster.Kubecontext, "kubecontext", "", "context of the kubeconfig (default: its current one)")
+}
+
+// clients are those of the cluster that the flags name.
+func (s *sight) clients() (*status.Clients, error) {
+	if s.output != "" && s.output != "json" {
+		return nil, fmt.Errorf("-o %q is unknown: use json, or leave it out", s.output)
+	}
+	s.namespace = cmp.Or(s.namespace, os.Getenv("VELERO_NAMESPACE"), config.DefaultNamespace)
+	cluster, err := restConfig(s.cluster)
+	if err != nil {
+		return nil, err
+	}
+	cluster.QPS, cluster.Burst = statusQPS, statusBurst
+	return status.NewClients(cluster)
+}
+
+func newStatus() *cobra.Command {
+	var at sight
+	command := &cobra.Command{
+		Use:   "status",
+		Short: "Say what is moving, what waits, and for what",
+		Long: "Say what is moving, what waits, and for what; which priority classes are in force, which agents are ready, and\n" +
+			"when repositories were maintained. It reads what the API server has and changes nothing; what may not be read is\n" +
+			"named at the end.",
+		Args: cobra.NoArgs,
+		RunE: func(command *cobra.Command, _ []string) error {
+			clients, err := at.clients()
+			if err != nil {
+				return err
+			}
+			ctx, cancel := context.WithTimeout(command.Context(), statusTimeout)
+			defer cancel()
+			seen, err := clients.Look(ctx, at.namespace, time.Now())
+			if err != nil {
+				return err
+			}
+			report := seen.Report()
+			return at.print(command.OutOrStdout(), report, report.Write)
+		},
+	}
+	at.addFlags(command.Flags())
+	return command
+}
+
+// print writes a value as JSON, or as it writes itself for people.
+func (s *sight) print(to io.Writer, value any, forPeople func(io.Writer) error) error {
+	var text bytes.Buffer
+	var err error
+	if s.output == "json" {
+		encoder := json.NewEncoder(&text)
+		encoder.SetIndent("", "  ")
+		err = encoder.Encode(value)
+	} else {
+		err = forPeople(&text)
+	}
+	_, failed := to.Write(text.Bytes())
+	if err = errors.Join(err, failed); err != nil {
+		return fmt.Errorf("write the answer: %w", err)
+	}
+	return nil
+}

@@ -1,0 +1,221 @@
+package status
+
+import (
+	"cmp"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	schedulingv1 "k8s.io/api/scheduling/v1"
+	"k8s.io/utils/ptr"
+
+	"github.com/lateen-project/lateen/cmd/lateen/check"
+	"github.com/lateen-project/lateen/cmd/lateen/config"
+	"github.com/lateen-project/lateen/exposer/build"
+	"github.com/lateen-project/lateen/exposer/priority"
+	"github.com/lateen-project/lateen/reconcile/maintenance"
+)
+
+// settings are what the ConfigMaps say now. Agents read them once, when they start.
+type settings struct {
+	known    bool // whether the ConfigMaps could be read
+	movers   config.Config
+	problems int
+	classes  [2]class // of movers, and of maintenance jobs
+}
+
+// class is a priority class as it is configured, and as it is in force.
+type class struct{ configured, effective, message string }
+
+// slots are how many movers may run at once on a node; 0 if that is not known.
+func (s settings) slots(node *corev1.Node) int {
+	switch {
+	case !s.known:
+		return 0
+	case node == nil && len(s.movers.NodeRules) > 0:
+		return 0
+	case node == nil:
+		return s.movers.GlobalConcurrency
+	}
+	return s.movers.ConcurrencyOn(node.Labels)
+}
+
+// readSettings judges the ConfigMaps that the agents are told to read as `lateen check` does.
+func (s *Seen) readSettings() settings {
+	found := settings{known: s.sees(configsName, s.namespace) && s.sees(agentsName, s.namespace), movers: config.Defaults()}
+	if !found.known {
+		return found
+	}
+	installation := check.Installation{Namespace: s.namespace}
+	if s.agents != nil {
+		installation.Agents = &s.agents.Spec.Template
+	}
+	if s.server != nil {
+		installation.Server = &s.server.Spec.Template
+	}
+	cluster := &check.Cluster{}
+	if s.sees(priorityName, "") {
+		cluster.PriorityClasses = map[string]*schedulingv1.PriorityClass{}
+		maps.Copy(cluster.PriorityClasses, s.priorities)
+	}
+	movers := s.document(check.NodeAgent, installation.Flag("--node-agent-configmap"), config.NoNodeAgentConfigMap)
+	jobs := s.document(check.Maintenance, installation.Flag("--repo-maintenance-job-configmap"), config.NoMaintenanceConfigMap)
+	written, judged := check.Judge(movers, nil), check.Judge(movers, cluster)
+	found.movers, found.problems = judged.Config, len(judged.Problems)
+	found.classes[0] = classOf(written.Config.PriorityClassName, judged.Config.PriorityClassName, judged.Problems)
+	written, judged = check.Judge(jobs, nil), check.Judge(jobs, cluster)
+	found.problems += len(judged.Problems)
+	found.classes[1] = classOf(written.Jobs.PriorityClassName, judged.Jobs.PriorityClassName, judged.Problems)
+	return found
+}
+
+func (s *Seen) document(kind check.Kind, name string, gone func(namespace, name string) config.Problem) check.Document {
+	switch found := s.configMaps[name]; {
+	case name == "":
+		return check.Document{Kind: kind, Unset: true}
+	case found == nil:
+		problem := gone(s.namespace, name)
+		return check.Document{Kind: kind, Gone: &problem}
+	default:
+		return check.Document{Kind: kind, Data: found.Data}
+	}
+}
+
+// classOf takes the words of the Problem because of which a class is not in force, or is not even known: one about the
+// class, or about all of the ConfigMap or of the key in which it would be.
+func classOf(configured, effective string, problems []config.Problem) class {
+	found := class{configured: configured, effective: effective}
+	for _, problem := range problems {
+		whole := problem.Section == config.SectionConfigMap || problem.Section == config.SectionMaintenance && (problem.Path == "" || problem.Path == "global")
+		if about := strings.HasSuffix(problem.Path, "priorityClassName"); effective == "" && (about || whole) {
+			found.message = problem.Message
+			break
+		}
+	}
+	return found
+}
+
+// priorityClasses say what movers and jobs run with, and what those that there are do run with.
+func (j *judge) priorityClasses() []PriorityClass {
+	if !j.settings.known {
+		return []PriorityClass{}
+	}
+	var jobPods []*corev1.Pod
+	for _, pod := range j.pods {
+		if pod.Namespace == j.namespace && pod.Labels[build.LabelRepository] != "" && pod.Status.Phase != corev1.PodSucceeded && pod.Status.Phase != corev1.PodFailed {
+			jobPods = append(jobPods, pod)
+		}
+	}
+	all := make([]PriorityClass, 0, len(j.settings.classes))
+	for i, pods := range [][]*corev1.Pod{j.movers(), jobPods} {
+		class := j.settings.classes[i]
+		one := PriorityClass{Consumer: priority.Consumers()[i], Configured: class.configured, Effective: class.effective, Message: class.message}
+		if found := j.priorities[class.effective]; found != nil {
+			one.Priority = &found.Value
+		}
+		for _, pod := range pods {
+			if pod.Spec.PriorityClassName == class.configured {
+				one.With++
+			} else {
+				one.Without++
+			}
+		}
+		all = append(all, one)
+	}
+	return all
+}
+
+// coordinator is who holds the Lease. Its name is that of its node and of its process, with "_" between them.
+func (s *Seen) coordinator() Coordinator {
+	if s.lease == nil {
+		return Coordinator{}
+	}
+	spec := s.lease.Spec
+	node, _, _ := strings.Cut(ptr.Deref(spec.HolderIdentity, ""), "_")
+	found := Coordinator{Node: node}
+	if spec.RenewTime != nil && node != "" {
+		found.Renewed = spec.RenewTime.UTC().Truncate(time.Second)
+		found.Expired = s.now.Sub(spec.RenewTime.Time) > time.Duration(ptr.Deref(spec.LeaseDurationSeconds, 0))*time.Second
+	}
+	return found
+}
+
+// roleLabel marks the pods of a node-agent, Velero's too.
+const roleLabel, roleNodeAgent = "role", "node-agent"
+
+// readAgents says of each node with an agent's pod whether that is ready; of several pods one has to be.
+func (s *Seen) readAgents() map[string]Node {
+	found := map[string]Node{}
+	for _, pod := range s.pods {
+		name := pod.Spec.NodeName
+		if pod.Namespace != s.namespace || pod.Labels[roleLabel] != roleNodeAgent || name == "" || found[name].Agent == AgentReady {
+			continue
+		}
+		found[name] = s.agentIn(pod)
+	}
+	return found
+}
+
+func (s *Seen) agentIn(pod *corev1.Pod) Node {
+	node := Node{Name: pod.Spec.NodeName, Agent: AgentNotReady, Message: "pod " + pod.Name + " is not ready"}
+	if pod.DeletionTimestamp != nil {
+		node.Message = "pod " + pod.Name + " is being deleted"
+		return node
+	}
+	for _, condition := range pod.Status.Conditions {
+		if condition.Type == corev1.PodReady && condition.Status == corev1.ConditionTrue {
+			return Node{Name: node.Name, Agent: AgentReady}
+		}
+	}
+	for _, container := range pod.Status.ContainerStatuses {
+		if waiting := container.State.Waiting; waiting != nil {
+			node.Message = strings.TrimSuffix("pod "+pod.Name+": "+waiting.Reason+": "+oneLine(waiting.Message), ": ")
+			return node
+		}
+	}
+	if warning := s.warning(pod.UID); warning != "" {
+		node.Message = "pod " + pod.Name + ": " + warning
+	}
+	return node
+}
+
+// nodesOf are those that have an agent or one of these transfers.
+func (j *judge) nodesOf(transfers []Transfer) []Node {
+	all := maps.Clone(j.agents)
+	for _, one := range transfers {
+		if _, known := all[one.Node]; !known && one.Node != "" && j.sees(podsName, j.namespace) {
+			all[one.Node] = Node{Name: one.Node, Agent: AgentNone, Message: "it has no pod of a node-agent"}
+		}
+	}
+	nodes := slices.SortedFunc(maps.Values(all), func(a, b Node) int { return cmp.Compare(a.Name, b.Name) })
+	for i := range nodes {
+		nodes[i].InUse, nodes[i].Limit = j.inUse[nodes[i].Name], j.settings.slots(j.nodes[nodes[i].Name])
+	}
+	return append([]Node{}, nodes...)
+}
+
+// maintenance is what became of the maintenance of each repository.
+func (s *Seen) maintenance() []Repository {
+	all := make([]Repository, 0, len(s.repositories))
+	for _, repository := range s.repositories {
+		read := maintenance.Of(repository)
+		one := Repository{Name: repository.Name, Phase: string(repository.Status.Phase), LastSuccess: read.Last.UTC()}
+		for _, run := range slices.Backward(read.History) {
+			if !run.Failed {
+				break
+			}
+			if one.Failures++; one.Failures == 1 {
+				one.LastFailure = oneLine(run.Message)
+			}
+		}
+		for _, job := range s.jobs {
+			if seen := build.ReadJob(job); job.Labels[build.LabelRepository] == build.RepositoryLabel(repository.Name) && seen.Outcome == build.JobUnfinished {
+				one.Running = job.Name
+			}
+		}
+		all = append(all, one)
+	}
+	return all
+}

@@ -1,0 +1,143 @@
+package status
+
+import (
+	"slices"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/lateen-project/lateen/exposer/build"
+	"github.com/lateen-project/lateen/reconcile/transfer"
+)
+
+// judge is what has to be known of a whole cluster before anything can be said of one transfer.
+type judge struct {
+	*Seen
+	settings settings
+	agents   map[string]Node // by name of the node
+	inUse    map[string]int  // slots, by node
+	prepared map[string]int  // transfers that are accepted and do not move, by node; "" is all of them
+	restores bool            // one waits in line
+}
+
+func (s *Seen) judge() *judge {
+	j := &judge{Seen: s, settings: s.readSettings(), agents: s.readAgents(), inUse: map[string]int{}, prepared: map[string]int{}}
+	for _, one := range s.transfers {
+		switch phase := one.phase(); {
+		case one.state.TakesSlot():
+			j.inUse[one.state.Node]++
+		case phase == transfer.Accepted || phase == transfer.Prepared:
+			j.prepared[""]++
+			if one.state.Node != "" {
+				j.prepared[one.state.Node]++
+			}
+		}
+	}
+	for _, one := range s.transfers {
+		j.restores = j.restores || one.move.Restores && one.phase() == transfer.New && j.eligible(one) == nil
+	}
+	return j
+}
+
+// Report says what is to be said of all that was seen.
+func (s *Seen) Report() Report {
+	j := s.judge()
+	report := Report{
+		Namespace: s.namespace, Time: s.now.UTC().Truncate(time.Second), Transfers: []Transfer{}, Ended: map[string]int{},
+		Queue: Queue{Prepared: j.prepared[""], Limit: j.settings.movers.PrepareQueueLength}, Coordinator: s.coordinator(),
+		PriorityClasses: j.priorityClasses(), Repositories: s.maintenance(), ConfigProblems: j.settings.problems, Unseen: append([]Unseen{}, s.unseen...),
+	}
+	for _, one := range s.transfers {
+		if one.state.Foreign {
+			continue
+		}
+		if one.phase().Terminal() {
+			report.Ended[string(one.phase())]++
+			if !one.state.Finalizer {
+				continue
+			}
+		}
+		row := j.transfer(one)
+		if row.WaitsFor != nil && row.WaitsFor.Reason == WaitQueue {
+			report.Queue.Waiting++
+		}
+		report.Transfers = append(report.Transfers, row)
+	}
+	report.Nodes = j.nodesOf(report.Transfers)
+	return report
+}
+
+func (j *judge) transfer(of *subject) Transfer {
+	state, mover := of.state, j.mover(of)
+	row := Transfer{
+		Kind: of.kind, Name: of.meta.GetName(), Volume: of.volume(), Node: state.Node, Phase: string(of.phase()), Since: since(of, mover).UTC(),
+		BytesDone: state.Progress.Done, BytesTotal: state.Progress.Total, Restarts: state.Restarts, WaitsFor: j.waits(of),
+	}
+	if took := j.now.Sub(state.StartedAt); state.Phase.HasStarted() && took >= time.Second {
+		row.BytesPerSecond = int64(float64(state.Progress.Done) / took.Seconds())
+	}
+	if mover != nil {
+		row.PriorityClass, row.Priority = mover.Spec.PriorityClassName, mover.Spec.Priority
+	}
+	return row
+}
+
+// volume names what is moved for people.
+func (s *subject) volume() string {
+	switch source := s.move.Source; {
+	case source.PodVolume != nil:
+		return source.PodVolume.Pod.Namespace + "/" + source.PodVolume.Pod.Name + "/" + source.PodVolume.Volume
+	case source.Snapshot != nil:
+		return source.Snapshot.Namespace + "/" + source.Snapshot.Claim
+	case source.Target != nil:
+		return source.Target.Namespace + "/" + source.Target.Claim
+	}
+	return ""
+}
+
+// since is when the phase began, as far as the resource and its mover tell.
+func since(of *subject, mover *corev1.Pod) time.Time {
+	state, at := of.state, of.state.CreatedAt
+	switch of.phase() {
+	case transfer.Accepted:
+		at = state.AcceptedAt
+	case transfer.Prepared:
+		at = state.AcceptedAt
+		if started := runningSince(mover); started.After(at) {
+			at = started
+		}
+	case transfer.InProgress, transfer.Canceling:
+		at = state.StartedAt
+	case transfer.Completed, transfer.Failed, transfer.Canceled:
+		at = state.CompletedAt
+	default:
+	}
+	if at.IsZero() {
+		return state.CreatedAt
+	}
+	return at
+}
+
+// runningSince is when the container of a mover started; zero if it does not run.
+func runningSince(mover *corev1.Pod) time.Time {
+	if mover == nil {
+		return time.Time{}
+	}
+	for _, container := range mover.Status.ContainerStatuses {
+		if container.State.Running != nil {
+			return container.State.Running.StartedAt.Time
+		}
+	}
+	return time.Time{}
+}
+
+// movers are the pods of this installation's movers that have not ended.
+func (s *Seen) movers() []*corev1.Pod {
+	var found []*corev1.Pod
+	for _, one := range s.transfers {
+		if mover := s.mover(one); mover != nil && !slices.Contains([]build.Condition{build.Succeeded, build.Failed, build.Lost}, build.ReadPod(mover).Condition) {
+			found = append(found, mover)
+		}
+	}
+	return found
+}

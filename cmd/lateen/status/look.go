@@ -1,0 +1,82 @@
+package status
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+)
+
+// Look reads a cluster once. A resource that cannot be read is left out; the error is that none could.
+func (c *Clients) Look(ctx context.Context, namespace string, now time.Time) (*Seen, error) {
+	objects, unseen, err := list(ctx, c.sources(namespace))
+	if err != nil {
+		return nil, err
+	}
+	first := Gather(namespace, now, objects, slices.Clone(unseen))
+	var further []source
+	for _, w := range first.wants() {
+		further = append(further, c.further(w))
+	}
+	more, also, _ := list(ctx, further) //nolint:errcheck // what is only waited for may all be out of sight
+	return Gather(namespace, now, append(objects, more...), append(unseen, also...)), nil
+}
+
+// list reads all sources at once. The error is that none could be read.
+func list(ctx context.Context, sources []source) (objects []runtime.Object, unseen []Unseen, err error) {
+	type answer struct {
+		objects []runtime.Object
+		err     error
+	}
+	answers := make([]answer, len(sources))
+	var asked sync.WaitGroup
+	for i, one := range sources {
+		asked.Go(func() { answers[i].objects, answers[i].err = one.list(ctx) })
+	}
+	asked.Wait()
+	var failed []error
+	for i, one := range answers {
+		objects = append(objects, one.objects...)
+		if one.err != nil {
+			failed = append(failed, fmt.Errorf("list %s: %w", sources[i].resource, one.err))
+			unseen = append(unseen, sources[i].unseen(one.err))
+		}
+	}
+	if len(failed) == len(sources) && len(failed) > 0 {
+		return nil, nil, failed[0]
+	}
+	return objects, unseen, nil
+}
+
+func (s source) list(ctx context.Context) ([]runtime.Object, error) {
+	found, err := s.lists.ListWithContext(ctx, metav1.ListOptions{})
+	if err != nil {
+		return nil, err
+	}
+	objects, err := meta.ExtractList(found)
+	if err != nil {
+		return nil, fmt.Errorf("read the list: %w", err)
+	}
+	return objects, nil
+}
+
+// unseen says why a source could not be read, and what to do.
+func (s source) unseen(err error) Unseen {
+	u := Unseen{Resource: s.resource, Namespace: s.namespace, Message: oneLine(err.Error())}
+	switch {
+	case apierrors.IsForbidden(err):
+		u.Message = "you may not read them; ask for the rights that README lists"
+	case apierrors.IsNotFound(err):
+		u.Message = "the cluster does not have them"
+	case errors.Is(err, context.DeadlineExceeded):
+		u.Message = "the API server did not answer in time"
+	}
+	return u
+}

@@ -1,0 +1,98 @@
+package status_test
+
+import (
+	"bytes"
+	"encoding/json"
+	"flag"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+	"unicode/utf8"
+
+	"github.com/stretchr/testify/require"
+	velerov1 "github.com/vmware-tanzu/velero/pkg/apis/velero/v1"
+
+	"github.com/lateen-project/lateen/cmd/lateen/status"
+)
+
+var update = flag.Bool("update", false, "write the golden files anew")
+
+const gib, mib = 1 << 30, 1 << 20
+
+// busy is a cluster in which there is something of everything that README shows.
+func busy() *scene {
+	s := cluster(3, `{"priorityClassName": "backup-low", "loadConcurrency": {"globalConfig": 1, "prepareQueueLength": 4}}`)
+	s.mover(s.backup("nightly-x7k2p", "node-1", 5*time.Minute, moves(2*time.Minute+10*time.Second, 12*gib/10, 4*gib)), "node-1")
+	s.mover(s.backup("nightly-9dq4c", "node-2", 5*time.Minute, moves(40*time.Second, 812*mib, 0)), "node-2")
+	s.mover(s.backup("nightly-f2wtz", "node-2", 4*time.Minute, is(velerov1.PodVolumeBackupPhasePrepared, time.Minute)), "node-2")
+	s.mover(s.backup("nightly-hb6rk", "node-3", 3*time.Minute, is(velerov1.PodVolumeBackupPhaseAccepted, time.Minute)), "",
+		unschedulable("0/3 nodes are available: 1 Insufficient cpu, 2 node(s) didn't match Pod's node affinity/selector. preemption: not eligible"))
+	s.upload("nightly-pgdata-tc5vn", "pgdata", 2*time.Minute, false)
+	s.mover(s.upload("nightly-images-m8sgl", "images", 2*time.Minute, true), "node-1", stuck("ImagePullBackOff", `Back-off pulling image "velero/velero:v1.18.3"`))
+	s.backup("nightly-qj7xd", "node-3", time.Minute)
+	s.backup("hourly-2v5bn", "node-3", time.Hour, is(velerov1.PodVolumeBackupPhaseCompleted, time.Hour))
+	s.backup("hourly-c9wzr", "node-3", time.Hour, is(velerov1.PodVolumeBackupPhaseFailed, time.Hour))
+	s.repository("app-default-kopia", 42*time.Minute)
+	s.repository("shop-default-kopia", 26*time.Hour, "OOMKilled: its pod took more than its memory limit of 1Gi", "cannot reach the bucket")
+	return s
+}
+
+func TestReportsAreAsExpected(t *testing.T) {
+	for name, test := range map[string]struct {
+		there  *scene
+		unseen []status.Unseen
+	}{
+		"a busy cluster":               {there: busy()},
+		"nothing to do":                {there: cluster(2, `{}`)},
+		"no agents":                    {there: &scene{}},
+		"movers that do not start":     {there: starting()},
+		"restores that cannot begin":   {there: restores()},
+		"nobody acts":                  {there: abandoned()},
+		"ends of transfers":            {there: endings()},
+		"a class that is not in force": {there: classless()},
+		"restores go before backups":   {there: queued()},
+		"few rights": {there: &scene{}, unseen: []status.Unseen{
+			{Resource: "pods", Namespace: "velero", Message: "you may not read them; ask for the rights that README lists"},
+			{Resource: "leases.coordination.k8s.io", Namespace: "velero", Message: "you may not read them; ask for the rights that README lists"},
+			{Resource: "configmaps", Namespace: "velero", Message: "you may not read them; ask for the rights that README lists"},
+			{Resource: "nodes", Message: "you may not read them; ask for the rights that README lists"},
+		}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			report := status.Gather("velero", now, *test.there, test.unseen).Report()
+			var said, plain bytes.Buffer
+			require.NoError(t, report.Write(&said))
+			fits(t, said.String())
+			golden(t, name+".txt", said.Bytes())
+			encoder := json.NewEncoder(&plain)
+			encoder.SetIndent("", "  ")
+			require.NoError(t, encoder.Encode(report))
+			require.NotContains(t, plain.String(), "null", "programs would have to tell it from an empty list")
+			if name == "a busy cluster" {
+				golden(t, name+".json", plain.Bytes())
+			}
+		})
+	}
+}
+
+// fits holds that text is as wide as a terminal at most.
+func fits(t *testing.T, text string) {
+	t.Helper()
+	for line := range strings.Lines(text) {
+		require.LessOrEqual(t, utf8.RuneCountInString(strings.TrimSuffix(line, "\n")), 80, line)
+	}
+}
+
+// golden compares with a file in testdata.
+func golden(t *testing.T, name string, got []byte) {
+	t.Helper()
+	path := filepath.Join("testdata", strings.ReplaceAll(name, " ", "-"))
+	if *update {
+		require.NoError(t, os.WriteFile(path, got, 0o644))
+	}
+	want, err := os.ReadFile(path)
+	require.NoError(t, err)
+	require.Equal(t, string(want), string(got))
+}

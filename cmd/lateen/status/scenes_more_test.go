@@ -1,0 +1,130 @@
+package status_test
+
+import (
+	"time"
+
+	velerov1 "github.com/vmware-tanzu/velero/pkg/apis/velero/v1"
+	velerov2alpha1 "github.com/vmware-tanzu/velero/pkg/apis/velero/v2alpha1"
+	corev1 "k8s.io/api/core/v1"
+	storagev1 "k8s.io/api/storage/v1"
+)
+
+// starting has movers that are kept from running by each of those who can.
+func starting() *scene {
+	s := cluster(1, `{}`)
+	accepted := is(velerov1.PodVolumeBackupPhaseAccepted, time.Minute)
+	s.backup("no-pod-yet", "node-1", 9*time.Minute, accepted)
+	s.mover(s.backup("no-node-yet", "node-1", 8*time.Minute, accepted), "")
+	creating := s.mover(s.backup("no-mount", "node-1", 7*time.Minute, accepted), "node-1", stuck("ContainerCreating", ""))
+	s.event("Pod", creating, corev1.EventTypeWarning, "FailedMount", `MountVolume.SetUp failed for volume "cloud-credentials": secret "cloud-credentials" not found`, time.Minute)
+	s.mover(s.backup("creating", "node-1", 6*time.Minute, accepted), "node-1", stuck("ContainerCreating", ""))
+	s.mover(s.backup("runs", "node-1", 5*time.Minute, accepted), "node-1")
+	claimed := s.upload("no-volume", "data", 4*time.Minute, true)
+	s.mover(claimed, "")
+	s.event("PersistentVolumeClaim", s.claim(claimed), corev1.EventTypeWarning, "ProvisioningFailed", "the array is full", time.Minute)
+	restarted := s.backup("evicted", "node-1", 3*time.Minute, accepted)
+	restarted.Annotations = map[string]string{"lateen.dev/mover-restarts": "2"}
+	restarted.Status.Message = "mover was evicted: The node was low on resource: memory."
+	s.mover(s.backup("a-name-that-is-much-longer-than-what-a-table-has-room-for", "node-1", 2*time.Minute, moves(time.Minute, 1, 2)), "node-1")
+	gone := s.upload("no-snapshot", "gone", time.Minute, true)
+	gone.Spec.CSISnapshot.VolumeSnapshot = "never-taken"
+	return s
+}
+
+func (s *scene) restore(name string, pod *corev1.Pod) {
+	made := &velerov1.PodVolumeRestore{ObjectMeta: meta("velero", name, time.Minute), Spec: velerov1.PodVolumeRestoreSpec{
+		UploaderType: "kopia", Volume: "data", Pod: corev1.ObjectReference{Namespace: "app", Name: "gone"},
+	}}
+	if pod != nil {
+		made.Spec.Pod.Name = pod.Name
+		s.add(pod)
+	}
+	s.add(made)
+}
+
+func (s *scene) download(name, claim string, change ...func(*velerov2alpha1.DataDownload)) {
+	made := &velerov2alpha1.DataDownload{ObjectMeta: meta("velero", name, time.Minute), Spec: velerov2alpha1.DataDownloadSpec{
+		TargetVolume: velerov2alpha1.TargetVolumeSpec{Namespace: "app", PVC: claim},
+	}}
+	for _, one := range change {
+		one(made)
+	}
+	s.add(made)
+}
+
+// restores has restores that wait for what they restore to.
+func restores() *scene {
+	s := cluster(1, `{}`)
+	pod := func(name, node string) *corev1.Pod {
+		return &corev1.Pod{ObjectMeta: meta("app", name, time.Minute), Spec: corev1.PodSpec{NodeName: node}}
+	}
+	ready := pod("waiting", "node-1")
+	ready.Status.InitContainerStatuses = []corev1.ContainerStatus{{Name: "restore-wait", State: corev1.ContainerState{Running: &corev1.ContainerStateRunning{}}}}
+	s.restore("to-a-pod-that-is-gone", nil)
+	s.restore("to-a-pod-without-a-node", pod("pending", ""))
+	s.restore("to-a-pod-that-starts", pod("starting", "node-1"))
+	s.restore("to-a-pod-elsewhere", pod("elsewhere", "node-9"))
+	s.restore("to-a-pod-that-waits", ready)
+	class := &storagev1.StorageClass{ObjectMeta: meta("", "late", time.Hour), VolumeBindingMode: new(storagev1.VolumeBindingWaitForFirstConsumer)}
+	claim := &corev1.PersistentVolumeClaim{ObjectMeta: meta("app", "unused", time.Hour), Spec: corev1.PersistentVolumeClaimSpec{StorageClassName: &class.Name}}
+	s.add(class, claim)
+	s.download("to-no-claim", "never-made")
+	s.download("to-a-claim-without-a-pod", "unused")
+	return s
+}
+
+// abandoned has agents that do not work, and no coordinator.
+func abandoned() *scene {
+	s := &scene{}
+	s.agent("node-1", true)
+	s.agent("node-2", false)
+	s.lease("node-2_gone", 10*time.Minute)
+	s.add(&corev1.Pod{})
+	s.backup("of-a-node-without-a-ready-agent", "node-2", time.Minute)
+	s.backup("of-a-node-without-an-agent", "node-3", time.Minute, moves(time.Minute, 0, 0))
+	s.download("of-no-node", "data")
+	return s
+}
+
+// endings has transfers on their way out, in the order of what is left to do.
+func endings() *scene {
+	s := cluster(1, `{}`)
+	s.mover(s.backup("to-cancel", "node-1", 6*time.Minute, moves(time.Minute, mib, 2*mib), func(b *velerov1.PodVolumeBackup) {
+		b.Spec.Cancel, b.Status.Phase = true, velerov1.PodVolumeBackupPhaseCanceling
+	}), "node-1")
+	s.backup("lost", "node-1", 5*time.Minute, moves(time.Minute, mib, 2*mib))
+	s.backup("to-clean-up", "node-1", 4*time.Minute, is(velerov1.PodVolumeBackupPhaseCompleted, time.Minute), func(b *velerov1.PodVolumeBackup) {
+		b.Finalizers = []string{"velero.io/pod-volume-finalizer"}
+	})
+	s.download("to-deliver", "data", func(d *velerov2alpha1.DataDownload) {
+		d.Annotations = map[string]string{"lateen.dev/moved": now.Add(-time.Minute).Format(time.RFC3339)}
+		d.Status.Phase, d.Status.Node, d.Status.StartTimestamp = velerov2alpha1.DataDownloadPhaseInProgress, "node-1", past(2*time.Minute)
+	})
+	s.download("of-another-data-mover", "data", func(d *velerov2alpha1.DataDownload) { d.Spec.DataMover = "somebody-elses" })
+	return s
+}
+
+// classless configures a class that the cluster does not have, and one that nobody can read.
+func classless() *scene {
+	s := cluster(1, `{"priorityClassName": "backup-high", "loadConcurrency": {"globalConfig": 2}}`)
+	s.add(&corev1.ConfigMap{ObjectMeta: meta("velero", "jobs", time.Hour), Data: map[string]string{"global": `{"priorityClassName": `}})
+	s.mover(s.backup("nightly", "node-1", time.Minute, moves(time.Minute, 512, 1024)), "node-1", func(pod *corev1.Pod) { pod.Spec.PriorityClassName, pod.Spec.Priority = "", new(int32(0)) })
+	never := s.repository("new-default-kopia", 0)
+	never.Status.Phase = velerov1.BackupRepositoryPhaseNotReady
+	s.repository("app-default-kopia", time.Hour)
+	s.job("app-default-kopia", "app-default-kopia-maintain-job-1")
+	return s
+}
+
+// queued has a queue of which a part is kept for restores.
+func queued() *scene {
+	s := cluster(1, `{"loadConcurrency": {"globalConfig": 8, "prepareQueueLength": 4}}`)
+	for _, name := range []string{"first", "second", "third"} {
+		s.backup(name, "node-1", 10*time.Minute, is(velerov1.PodVolumeBackupPhaseAccepted, time.Minute))
+	}
+	s.backup("fourth", "node-1", 5*time.Minute)
+	waits := &corev1.Pod{ObjectMeta: meta("app", "waiting", time.Minute), Spec: corev1.PodSpec{NodeName: "node-1"}}
+	waits.Status.InitContainerStatuses = []corev1.ContainerStatus{{Name: "restore-wait", State: corev1.ContainerState{Running: &corev1.ContainerStateRunning{}}}}
+	s.restore("fifth", waits)
+	return s
+}

@@ -1,0 +1,205 @@
+package status_test
+
+import (
+	"fmt"
+	"time"
+
+	snapshotv1 "github.com/kubernetes-csi/external-snapshotter/client/v8/apis/volumesnapshot/v1"
+	velerov1 "github.com/vmware-tanzu/velero/pkg/apis/velero/v1"
+	velerov2alpha1 "github.com/vmware-tanzu/velero/pkg/apis/velero/v2alpha1"
+	appsv1 "k8s.io/api/apps/v1"
+	batchv1 "k8s.io/api/batch/v1"
+	coordinationv1 "k8s.io/api/coordination/v1"
+	corev1 "k8s.io/api/core/v1"
+	schedulingv1 "k8s.io/api/scheduling/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/lateen-project/lateen/exposer/build"
+)
+
+// now is when every scene is looked at.
+var now = time.Date(2026, time.November, 21, 14, 30, 0, 0, time.UTC)
+
+// scene is what there is in a cluster.
+type scene []runtime.Object
+
+func (s *scene) add(objects ...runtime.Object) { *s = append(*s, objects...) }
+
+// ago is a time before now.
+func ago(d time.Duration) metav1.Time   { return metav1.NewTime(now.Add(-d)) }
+func past(d time.Duration) *metav1.Time { return new(ago(d)) }
+
+func meta(namespace, name string, age time.Duration) metav1.ObjectMeta {
+	return metav1.ObjectMeta{Namespace: namespace, Name: name, UID: types.UID("uid-of-" + name), CreationTimestamp: ago(age)}
+}
+
+// cluster is one with agents on so many nodes, of which the first coordinates, with this node-agent ConfigMap.
+func cluster(nodes int, config string) *scene {
+	s := &scene{}
+	for i := range nodes {
+		s.agent(fmt.Sprintf("node-%d", i+1), true)
+	}
+	s.lease("node-1_x7k2p9qd", 3*time.Second)
+	s.add(
+		&appsv1.DaemonSet{ObjectMeta: meta("velero", "node-agent", time.Hour), Spec: appsv1.DaemonSetSpec{Template: corev1.PodTemplateSpec{Spec: corev1.PodSpec{
+			Containers: []corev1.Container{{Args: []string{"node-agent", "--node-agent-configmap=node-agent-config", "--repo-maintenance-job-configmap=jobs"}}},
+		}}}},
+		&corev1.ConfigMap{ObjectMeta: meta("velero", "node-agent-config", time.Hour), Data: map[string]string{"config.json": config}},
+		&corev1.ConfigMap{ObjectMeta: meta("velero", "jobs", time.Hour), Data: map[string]string{"global": `{"priorityClassName": "backup-low"}`}},
+		&schedulingv1.PriorityClass{ObjectMeta: meta("", "backup-low", time.Hour), Value: 10},
+	)
+	return s
+}
+
+func (s *scene) agent(node string, ready bool) {
+	status := corev1.ConditionFalse
+	if ready {
+		status = corev1.ConditionTrue
+	}
+	pod := &corev1.Pod{ObjectMeta: meta("velero", "node-agent-"+node, time.Hour), Spec: corev1.PodSpec{NodeName: node}}
+	pod.Labels = map[string]string{"role": "node-agent"}
+	pod.Status.Conditions = []corev1.PodCondition{{Type: corev1.PodReady, Status: status}}
+	s.add(pod, &corev1.Node{ObjectMeta: meta("", node, time.Hour)})
+}
+
+func (s *scene) lease(holder string, age time.Duration) {
+	s.add(&coordinationv1.Lease{ObjectMeta: meta("velero", "lateen-coordinator", time.Hour), Spec: coordinationv1.LeaseSpec{
+		HolderIdentity: &holder, LeaseDurationSeconds: new(int32(30)), RenewTime: new(metav1.NewMicroTime(now.Add(-age))),
+	}})
+}
+
+// backup is a PodVolumeBackup on a node, which was created as long ago as given.
+func (s *scene) backup(name, node string, age time.Duration, change ...func(*velerov1.PodVolumeBackup)) *velerov1.PodVolumeBackup {
+	made := &velerov1.PodVolumeBackup{ObjectMeta: meta("velero", name, age), Spec: velerov1.PodVolumeBackupSpec{
+		Node: node, UploaderType: "kopia", Volume: "data", Pod: corev1.ObjectReference{Namespace: "app", Name: "postgres-0"},
+	}}
+	for _, one := range change {
+		one(made)
+	}
+	s.add(made)
+	return made
+}
+
+// moves has a backup in progress for so long, with so much done.
+func moves(since time.Duration, done, total int64) func(*velerov1.PodVolumeBackup) {
+	return func(b *velerov1.PodVolumeBackup) {
+		b.Finalizers = []string{"velero.io/pod-volume-finalizer"}
+		b.Status.Phase, b.Status.AcceptedTimestamp, b.Status.StartTimestamp = velerov1.PodVolumeBackupPhaseInProgress, past(since+2*time.Second), past(since)
+		b.Status.Progress.BytesDone, b.Status.Progress.TotalBytes = done, total
+	}
+}
+
+// is has a backup in a phase in which nothing moves; it was accepted so long ago.
+func is(phase velerov1.PodVolumeBackupPhase, accepted time.Duration) func(*velerov1.PodVolumeBackup) {
+	return func(b *velerov1.PodVolumeBackup) {
+		b.Status.Phase, b.Status.AcceptedTimestamp = phase, past(accepted)
+		b.Finalizers = []string{"velero.io/pod-volume-finalizer"}
+		if phase == velerov1.PodVolumeBackupPhaseCompleted || phase == velerov1.PodVolumeBackupPhaseFailed {
+			b.Finalizers, b.Status.CompletionTimestamp = nil, past(accepted-time.Second)
+		}
+	}
+}
+
+// upload is a DataUpload of a claim that was accepted a minute ago, and its snapshot, which is ready or not.
+func (s *scene) upload(name, claim string, age time.Duration, ready bool) *velerov2alpha1.DataUpload {
+	made := &velerov2alpha1.DataUpload{
+		ObjectMeta: meta("velero", name, age),
+		Spec: velerov2alpha1.DataUploadSpec{
+			SnapshotType: velerov2alpha1.SnapshotTypeCSI, SourceNamespace: "shop", SourcePVC: claim,
+			CSISnapshot: &velerov2alpha1.CSISnapshotSpec{VolumeSnapshot: "snapshot-of-" + claim},
+		},
+		Status: velerov2alpha1.DataUploadStatus{Phase: velerov2alpha1.DataUploadPhaseAccepted, AcceptedTimestamp: past(time.Minute), AcceptedByNode: "node-1"},
+	}
+	content := "content-of-" + claim
+	snapshot := &snapshotv1.VolumeSnapshot{ObjectMeta: meta("shop", "snapshot-of-"+claim, age), Status: &snapshotv1.VolumeSnapshotStatus{
+		ReadyToUse: &ready, BoundVolumeSnapshotContentName: &content,
+	}}
+	if !ready {
+		snapshot.Status.Error = &snapshotv1.VolumeSnapshotError{Message: new("rpc error: code = ResourceExhausted desc = the array has no room for another snapshot")}
+	}
+	s.add(made, snapshot)
+	if ready {
+		s.add(&snapshotv1.VolumeSnapshotContent{ObjectMeta: meta("", content, age), Spec: snapshotv1.VolumeSnapshotContentSpec{
+			VolumeSnapshotRef: corev1.ObjectReference{Namespace: "shop", Name: snapshot.Name},
+		}, Status: &snapshotv1.VolumeSnapshotContentStatus{SnapshotHandle: new("handle-of-" + claim)}})
+	}
+	return made
+}
+
+// mover is the pod of a transfer; it runs on the node, or has none.
+func (s *scene) mover(of metav1.Object, node string, change ...func(*corev1.Pod)) *corev1.Pod {
+	pod := &corev1.Pod{ObjectMeta: meta(of.GetNamespace(), of.GetName(), time.Minute), Spec: corev1.PodSpec{NodeName: node, PriorityClassName: "backup-low", Priority: new(int32(10))}}
+	pod.UID = "uid-of-the-mover-of-" + of.GetUID()
+	pod.OwnerReferences = []metav1.OwnerReference{{Name: of.GetName(), UID: of.GetUID(), Controller: new(true)}}
+	pod.Status.Phase = corev1.PodPending
+	if node != "" {
+		pod.Status.Phase = corev1.PodRunning
+		pod.Status.ContainerStatuses = []corev1.ContainerStatus{{State: corev1.ContainerState{Running: &corev1.ContainerStateRunning{StartedAt: ago(50 * time.Second)}}}}
+	}
+	for _, one := range change {
+		one(pod)
+	}
+	s.add(pod)
+	return pod
+}
+
+// unschedulable is a pod for which the scheduler finds no node.
+func unschedulable(message string) func(*corev1.Pod) {
+	return func(pod *corev1.Pod) {
+		pod.Status.Conditions = []corev1.PodCondition{{Type: corev1.PodScheduled, Status: corev1.ConditionFalse, Reason: corev1.PodReasonUnschedulable, Message: message}}
+	}
+}
+
+// stuck is a pod whose container waits for a reason.
+func stuck(reason, message string) func(*corev1.Pod) {
+	return func(pod *corev1.Pod) {
+		pod.Status.Phase = corev1.PodPending
+		pod.Status.ContainerStatuses = []corev1.ContainerStatus{{State: corev1.ContainerState{Waiting: &corev1.ContainerStateWaiting{Reason: reason, Message: message}}}}
+	}
+}
+
+// claim is one that was made for a transfer and has no volume.
+func (s *scene) claim(of metav1.Object) *corev1.PersistentVolumeClaim {
+	made := &corev1.PersistentVolumeClaim{ObjectMeta: meta(of.GetNamespace(), of.GetName(), time.Minute)}
+	made.UID = "uid-of-the-claim-of-" + of.GetUID()
+	made.OwnerReferences = []metav1.OwnerReference{{UID: of.GetUID(), Controller: new(true)}}
+	made.Status.Phase = corev1.ClaimPending
+	s.add(made)
+	return made
+}
+
+// event is about an object.
+func (s *scene) event(kind string, about metav1.Object, class, reason, message string, age time.Duration) {
+	s.add(&corev1.Event{
+		ObjectMeta:     meta(about.GetNamespace(), fmt.Sprintf("event-%d", len(*s)), age),
+		InvolvedObject: corev1.ObjectReference{Kind: kind, Namespace: about.GetNamespace(), Name: about.GetName(), UID: about.GetUID()},
+		Type:           class, Reason: reason, Message: message, LastTimestamp: ago(age), FirstTimestamp: ago(age), Count: 1,
+	})
+}
+
+// repository was last maintained so long ago, unless that is 0.
+func (s *scene) repository(name string, success time.Duration, failures ...string) *velerov1.BackupRepository {
+	made := &velerov1.BackupRepository{ObjectMeta: meta("velero", name, 48*time.Hour), Status: velerov1.BackupRepositoryStatus{Phase: velerov1.BackupRepositoryPhaseReady}}
+	made.Spec.RepositoryType = velerov1.BackupRepositoryTypeKopia
+	if success > 0 {
+		made.Status.LastMaintenanceTime = past(success)
+		made.Status.RecentMaintenance = append(made.Status.RecentMaintenance, velerov1.BackupRepositoryMaintenanceStatus{
+			Result: velerov1.BackupRepositoryMaintenanceSucceeded, StartTimestamp: past(success + time.Minute), CompleteTimestamp: past(success),
+		})
+	}
+	for i, message := range failures {
+		made.Status.RecentMaintenance = append(made.Status.RecentMaintenance, velerov1.BackupRepositoryMaintenanceStatus{
+			Result: velerov1.BackupRepositoryMaintenanceFailed, StartTimestamp: past(time.Minute * time.Duration(len(failures)-i)), Message: message,
+		})
+	}
+	s.add(made)
+	return made
+}
+
+func (s *scene) job(of, name string) {
+	made := &batchv1.Job{ObjectMeta: meta("velero", name, time.Minute)}
+	made.Labels = map[string]string{build.LabelRepository: of}
+	s.add(made)
+}

@@ -1,0 +1,211 @@
+package status
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	snapshotv1 "github.com/kubernetes-csi/external-snapshotter/client/v8/apis/volumesnapshot/v1"
+	velerov1 "github.com/vmware-tanzu/velero/pkg/apis/velero/v1"
+	velerov2alpha1 "github.com/vmware-tanzu/velero/pkg/apis/velero/v2alpha1"
+	appsv1 "k8s.io/api/apps/v1"
+	batchv1 "k8s.io/api/batch/v1"
+	coordinationv1 "k8s.io/api/coordination/v1"
+	corev1 "k8s.io/api/core/v1"
+	schedulingv1 "k8s.io/api/scheduling/v1"
+	storagev1 "k8s.io/api/storage/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/tools/cache"
+
+	"github.com/lateen-project/lateen/exposer/build"
+	"github.com/lateen-project/lateen/reconcile/transfer"
+)
+
+// Seen is what could be read of a cluster at one time, and what could not.
+type Seen struct {
+	now       time.Time
+	namespace string // Velero's
+	unseen    []Unseen
+
+	transfers    []*subject
+	repositories []*velerov1.BackupRepository
+	jobs         []*batchv1.Job
+	events       []*corev1.Event
+	lease        *coordinationv1.Lease
+	agents       *appsv1.DaemonSet
+	server       *appsv1.Deployment
+	pods         map[string]*corev1.Pod // these and the next by namespace/name
+	claims       map[string]*corev1.PersistentVolumeClaim
+	configMaps   map[string]*corev1.ConfigMap
+	snapshots    map[string]*snapshotv1.VolumeSnapshot
+	contents     map[string]*snapshotv1.VolumeSnapshotContent
+	nodes        map[string]*corev1.Node
+	classes      map[string]*storagev1.StorageClass
+	priorities   map[string]*schedulingv1.PriorityClass
+}
+
+// Unseen is a resource that could not be read, so that nothing is said of it.
+type Unseen struct {
+	Resource  string `json:"resource"`            // as RBAC names it, with its group after a dot
+	Namespace string `json:"namespace,omitempty"` // empty: in the whole cluster
+	Message   string `json:"message"`
+}
+
+// subject is a custom resource of any of the four kinds.
+type subject struct {
+	kind  string // as in the API
+	meta  metav1.Object
+	state transfer.State
+	move  build.Movement
+}
+
+func (s *subject) key() string { return s.meta.GetNamespace() + "/" + s.meta.GetName() }
+
+// phase is the phase as the API enumerates it: resources are created without one.
+func (s *subject) phase() transfer.Phase {
+	if s.state.Phase == "" {
+		return transfer.New
+	}
+	return s.state.Phase
+}
+
+func subjectOf[T transfer.Object](kind transfer.Kind[T], object T) *subject {
+	return &subject{kind: kind.GVK.Kind, meta: object, state: kind.Get(object), move: kind.Movement(object, 0)}
+}
+
+// Gather sorts what was read. Objects of types that nobody asks for are left out.
+func Gather(namespace string, now time.Time, objects []runtime.Object, unseen []Unseen) *Seen {
+	s := &Seen{
+		now: now, namespace: namespace, unseen: unseen,
+		pods: map[string]*corev1.Pod{}, claims: map[string]*corev1.PersistentVolumeClaim{}, configMaps: map[string]*corev1.ConfigMap{},
+		snapshots: map[string]*snapshotv1.VolumeSnapshot{}, contents: map[string]*snapshotv1.VolumeSnapshotContent{},
+		nodes: map[string]*corev1.Node{}, classes: map[string]*storagev1.StorageClass{}, priorities: map[string]*schedulingv1.PriorityClass{},
+	}
+	for _, object := range objects {
+		s.take(object)
+	}
+	slices.SortFunc(s.transfers, func(a, b *subject) int {
+		if older := a.state.CreatedAt.Compare(b.state.CreatedAt); older != 0 {
+			return older
+		}
+		return strings.Compare(a.meta.GetName()+string(a.meta.GetUID()), b.meta.GetName()+string(b.meta.GetUID()))
+	})
+	slices.SortFunc(s.repositories, func(a, b *velerov1.BackupRepository) int { return strings.Compare(a.Name, b.Name) })
+	slices.SortStableFunc(s.events, func(a, b *corev1.Event) int { return lastSeen(a).Compare(lastSeen(b)) })
+	slices.SortFunc(s.unseen, func(a, b Unseen) int { return strings.Compare(a.Resource+a.Namespace, b.Resource+b.Namespace) })
+	return s
+}
+
+func (s *Seen) take(object runtime.Object) {
+	switch o := object.(type) {
+	case *velerov1.PodVolumeBackup:
+		s.transfers = append(s.transfers, subjectOf(transfer.PodVolumeBackup(), o))
+	case *velerov1.PodVolumeRestore:
+		s.transfers = append(s.transfers, subjectOf(transfer.PodVolumeRestore(), o))
+	case *velerov2alpha1.DataUpload:
+		s.transfers = append(s.transfers, subjectOf(transfer.DataUpload(), o))
+	case *velerov2alpha1.DataDownload:
+		s.transfers = append(s.transfers, subjectOf(transfer.DataDownload(), o))
+	case *velerov1.BackupRepository:
+		s.repositories = append(s.repositories, o)
+	case *batchv1.Job:
+		s.jobs = append(s.jobs, o)
+	case *corev1.Event:
+		s.events = append(s.events, o)
+	case *coordinationv1.Lease:
+		s.lease = o
+	case *appsv1.DaemonSet:
+		s.agents = o
+	case *appsv1.Deployment:
+		s.server = o
+	case *corev1.Pod:
+		s.pods[keyOf(o)] = o
+	case *corev1.PersistentVolumeClaim:
+		s.claims[keyOf(o)] = o
+	case *corev1.ConfigMap:
+		s.configMaps[o.Name] = o
+	case *snapshotv1.VolumeSnapshot:
+		s.snapshots[keyOf(o)] = o
+	case *snapshotv1.VolumeSnapshotContent:
+		s.contents[o.Name] = o
+	case *corev1.Node:
+		s.nodes[o.Name] = o
+	case *storagev1.StorageClass:
+		s.classes[o.Name] = o
+	case *schedulingv1.PriorityClass:
+		s.priorities[o.Name] = o
+	}
+}
+
+func keyOf(object metav1.Object) string { return cache.MetaObjectToName(object).String() }
+
+// sees tells whether a resource could be read in a namespace.
+func (s *Seen) sees(resource, namespace string) bool {
+	return !slices.ContainsFunc(s.unseen, func(u Unseen) bool { return u.Resource == resource && (u.Namespace == "" || u.Namespace == namespace) })
+}
+
+// mover is the pod that belongs to this very resource; nil if there is none.
+func (s *Seen) mover(of *subject) *corev1.Pod {
+	if pod := s.pods[of.key()]; pod != nil && build.OwnedBy(pod, of.meta.GetUID()) {
+		return pod
+	}
+	return nil
+}
+
+// claimsOf are the claims that were made for a transfer.
+func (s *Seen) claimsOf(of *subject) []*corev1.PersistentVolumeClaim {
+	var found []*corev1.PersistentVolumeClaim
+	for _, name := range build.ClaimNames(of.move) {
+		if claim := s.claims[of.meta.GetNamespace()+"/"+name]; claim != nil && build.OwnedBy(claim, of.meta.GetUID()) {
+			found = append(found, claim)
+		}
+	}
+	return found
+}
+
+// handover is how far the snapshot of a DataUpload is on its way to Velero's namespace; nil for other kinds, and
+// where snapshots could not be read.
+func (s *Seen) handover(of *subject) *build.Handover {
+	source := of.move.Source.Snapshot
+	if source == nil || !s.sees(snapshotsName, source.Namespace) || !s.sees(snapshotsName, s.namespace) || !s.sees(contentsName, "") {
+		return nil
+	}
+	h := &build.Handover{
+		Namespace: of.meta.GetNamespace(), Name: of.meta.GetName(), UID: of.meta.GetUID(),
+		Source: types.NamespacedName{Namespace: source.Namespace, Name: source.Snapshot}, Known: true,
+	}
+	h.Backup = build.SnapshotPair{Snapshot: s.snapshots[of.key()], Content: s.contents[h.Name]}
+	h.Original.Snapshot = s.snapshots[h.Source.String()]
+	h.Original.Content = s.contents[h.SourceContent()]
+	return h
+}
+
+// warning is the newest Warning about an object, from whoever has to do with it; empty if there is none.
+func (s *Seen) warning(about types.UID) string {
+	for _, event := range slices.Backward(s.events) {
+		if event.InvolvedObject.UID == about && event.Type == corev1.EventTypeWarning {
+			return strings.TrimSuffix(fmt.Sprintf("%s: %s", event.Reason, oneLine(event.Message)), ": ")
+		}
+	}
+	return ""
+}
+
+// lastSeen is when an Event was seen last. Recorders of events.k8s.io write a series, or one time only.
+func lastSeen(event *corev1.Event) time.Time {
+	seen := event.LastTimestamp.Time
+	if event.EventTime.After(seen) {
+		seen = event.EventTime.Time
+	}
+	if event.Series != nil && event.Series.LastObservedTime.After(seen) {
+		seen = event.Series.LastObservedTime.Time
+	}
+	if seen.IsZero() {
+		return event.CreationTimestamp.Time
+	}
+	return seen
+}
+
+func oneLine(text string) string { return strings.Join(strings.Fields(text), " ") }

@@ -1,0 +1,239 @@
+package status
+
+import (
+	"cmp"
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+	"time"
+	"unicode/utf8"
+
+	"k8s.io/apimachinery/pkg/util/duration"
+
+	"github.com/lateen-project/lateen/exposer/priority"
+)
+
+// Columns of a terminal, and of the table in it.
+const (
+	width      = 80
+	kindWidth  = 4
+	nameWidth  = 26
+	phaseWidth = 10
+	sinceWidth = 6
+	nodeWidth  = 16
+	indent     = "      "
+)
+
+// Write prints a report for people, in lines of 80 columns where words are short enough.
+func (r *Report) Write(to io.Writer) error {
+	var text strings.Builder
+	text.WriteString(wrap("", r.headline()))
+	moving, waiting := r.split()
+	r.table(&text, "MOVING", moving)
+	r.table(&text, "WAITING", waiting)
+	if len(r.Transfers) == 0 {
+		text.WriteString("\nNothing moves, and nothing waits." + r.over() + "\n")
+	} else if over := r.over(); over != "" {
+		text.WriteString("\n" + strings.TrimSpace(over) + "\n")
+	}
+	r.agents(&text)
+	r.classes(&text)
+	r.maintained(&text)
+	if len(r.Unseen) > 0 {
+		text.WriteString("\nNOT SEEN\n")
+		for _, one := range r.Unseen {
+			where := one.Resource
+			if one.Namespace != "" {
+				where += " in " + one.Namespace
+			}
+			text.WriteString(wrap("  ", where+": "+one.Message))
+		}
+	}
+	_, err := io.WriteString(to, text.String())
+	return err
+}
+
+func (r *Report) headline() string {
+	ready := 0
+	for _, node := range r.Nodes {
+		if node.Agent == AgentReady {
+			ready++
+		}
+	}
+	words := []string{"Velero in namespace " + r.Namespace}
+	if r.sees(podsName) {
+		words = append(words, fmt.Sprintf("agents %d/%d ready", ready, len(r.Nodes)))
+	}
+	switch holder := r.Coordinator; {
+	case !r.sees(leasesName):
+	case holder.Node == "":
+		words = append(words, "no coordinator")
+	case holder.Expired:
+		words = append(words, fmt.Sprintf("coordinator %s, silent for %s", holder.Node, r.ago(holder.Renewed)))
+	default:
+		words = append(words, "coordinator "+holder.Node)
+	}
+	if r.Queue.Limit > 0 {
+		words = append(words, fmt.Sprintf("queue %d/%d", r.Queue.Prepared, r.Queue.Limit))
+	}
+	return strings.Join(words, "; ")
+}
+
+func (r *Report) sees(resource string) bool {
+	return !slices.ContainsFunc(r.Unseen, func(u Unseen) bool {
+		return u.Resource == resource && (u.Namespace == "" || u.Namespace == r.Namespace)
+	})
+}
+
+// split tells what moves from what waits.
+func (r *Report) split() (moving, waiting []Transfer) {
+	for _, one := range r.Transfers {
+		if one.WaitsFor == nil {
+			moving = append(moving, one)
+		} else {
+			waiting = append(waiting, one)
+		}
+	}
+	return moving, waiting
+}
+
+// over says how many transfers are over.
+func (r *Report) over() string {
+	var words []string
+	for _, phase := range []string{"Completed", "Failed", "Canceled"} {
+		if count := r.Ended[phase]; count > 0 {
+			words = append(words, fmt.Sprintf("%d %s", count, phase))
+		}
+	}
+	if words == nil {
+		return ""
+	}
+	return " Over: " + strings.Join(words, ", ") + "."
+}
+
+// table has two lines or more for each transfer: who and where, and what. A name is never shortened, since it is
+// what one goes on with.
+func (r *Report) table(text *strings.Builder, title string, transfers []Transfer) {
+	if len(transfers) == 0 {
+		return
+	}
+	line := func(kind, name, phase, since, node, restarts string) {
+		row := fmt.Sprintf("%-*s  %-*s", kindWidth, kind, nameWidth, name)
+		if utf8.RuneCountInString(name) > nameWidth {
+			text.WriteString(row + "\n")
+			row = strings.Repeat(" ", kindWidth+2+nameWidth)
+		}
+		row += fmt.Sprintf("  %-*s  %*s  %-*s  %s", phaseWidth, phase, sinceWidth, since, nodeWidth, shortened(node, nodeWidth), restarts)
+		text.WriteString(strings.TrimRight(row, " ") + "\n")
+	}
+	fmt.Fprintf(text, "\n%s %d\n", title, len(transfers))
+	line("KIND", "NAME", "PHASE", "SINCE", "NODE", "RESTARTS")
+	for _, one := range transfers {
+		line(shortKind(one.Kind), one.Name, one.Phase, r.ago(one.Since), cmp.Or(one.Node, "-"), fmt.Sprint(one.Restarts))
+		what := progress(one)
+		if one.WaitsFor != nil {
+			what = one.WaitsFor.Message
+		}
+		text.WriteString(wrap(indent, one.Volume+": "+what))
+	}
+}
+
+// progress is such as "1.2Gi of 4.0Gi (30%), 12Mi/s".
+func progress(of Transfer) string {
+	words := bytesWords(of.BytesDone)
+	if of.BytesTotal > 0 {
+		words += fmt.Sprintf(" of %s (%d%%)", bytesWords(of.BytesTotal), of.BytesDone*100/of.BytesTotal)
+	}
+	return words + fmt.Sprintf(", %s/s", bytesWords(of.BytesPerSecond))
+}
+
+func (r *Report) agents(text *strings.Builder) {
+	if !r.sees(podsName) {
+		return
+	}
+	text.WriteString("\nAGENTS\n")
+	if len(r.Nodes) == 0 {
+		text.WriteString(wrap("  ", fmt.Sprintf("none: no pod in namespace %s has the label %s=%s; name Velero's namespace with -n", r.Namespace, roleLabel, roleNodeAgent)))
+	}
+	idle := 0
+	for _, node := range r.Nodes {
+		if node.Agent == AgentReady && node.InUse == 0 {
+			idle++
+			continue
+		}
+		words := node.Name + ": " + node.Agent
+		if node.Message != "" {
+			words += ", " + node.Message
+		}
+		words += fmt.Sprintf("; %d", node.InUse)
+		if node.Limit > 0 {
+			words += fmt.Sprintf(" of %d", node.Limit)
+		}
+		text.WriteString(wrap("  ", words+" slots in use"))
+	}
+	if idle > 0 {
+		fmt.Fprintf(text, "  %d ready and without a mover that works\n", idle)
+	}
+}
+
+func (r *Report) classes(text *strings.Builder) {
+	text.WriteString("\nPRIORITY CLASSES\n")
+	for _, class := range r.PriorityClasses {
+		consumer := "movers"
+		if class.Consumer == priority.MaintenanceJob {
+			consumer = "jobs"
+		}
+		text.WriteString(wrap(fmt.Sprintf("  %-7s", consumer), classWords(class)))
+	}
+	if len(r.PriorityClasses) == 0 {
+		text.WriteString("  not known\n")
+	}
+	if r.ConfigProblems > 0 {
+		text.WriteString(wrap("  ", fmt.Sprintf("%s in the ConfigMaps: see lateen check -n %s", counted(r.ConfigProblems, "problem"), r.Namespace)))
+	}
+}
+
+func classWords(class PriorityClass) string {
+	words := "none configured"
+	switch {
+	case class.Effective != "":
+		words = class.Effective
+		if class.Priority != nil {
+			words += fmt.Sprintf(" (%d)", *class.Priority)
+		}
+	case class.Configured != "":
+		words = fmt.Sprintf("none: %s is not in force: %s", class.Configured, class.Message)
+	case class.Message != "":
+		words = "none: " + class.Message
+	}
+	if class.With+class.Without > 0 && class.Configured != "" {
+		words += fmt.Sprintf("; %s it, %d without", counted(class.With, "pod")+" with", class.Without)
+	}
+	return words
+}
+
+func (r *Report) maintained(text *strings.Builder) {
+	if len(r.Repositories) == 0 {
+		return
+	}
+	text.WriteString("\nREPOSITORIES, and their last successful maintenance\n")
+	for _, one := range r.Repositories {
+		words := one.Name + ": never"
+		if !one.LastSuccess.IsZero() {
+			words = one.Name + ": " + r.ago(one.LastSuccess) + " ago"
+		}
+		if one.Phase != "Ready" {
+			words += "; " + cmp.Or(one.Phase, "New")
+		}
+		if one.Running != "" {
+			words += "; runs now, as job " + one.Running
+		}
+		if one.Failures > 0 {
+			words += fmt.Sprintf("; %s since: %s", counted(one.Failures, "failure"), one.LastFailure)
+		}
+		text.WriteString(wrap("  ", words))
+	}
+}
+
+func (r *Report) ago(at time.Time) string { return duration.HumanDuration(max(r.Time.Sub(at), 0)) }

@@ -1,0 +1,290 @@
+package status
+
+import (
+	"cmp"
+	"fmt"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/utils/ptr"
+
+	"github.com/lateen-project/lateen/exposer/build"
+	"github.com/lateen-project/lateen/reconcile/transfer"
+)
+
+func waitFor(reason, format string, words ...any) *Wait {
+	return &Wait{Reason: reason, Message: oneLine(fmt.Sprintf(format, words...))}
+}
+
+// waits is what keeps a transfer from its next step; nil if its mover moves. It follows from what is there, in the
+// order in which an agent looks at it.
+func (j *judge) waits(of *subject) *Wait {
+	state := of.state
+	switch phase := of.phase(); {
+	case state.Foreign:
+		return nil
+	case phase.Terminal():
+		return j.cleanUp(of)
+	case phase == transfer.Canceling, phase == transfer.InProgress && (state.Cancel || state.Deleting):
+		return cmp.Or(j.actor(of), waitFor(WaitCancel, "its mover to stop, as it was told to"))
+	case state.Cancel || state.Deleting:
+		return cmp.Or(j.actor(of), waitFor(WaitAgent, "its agent to cancel it"))
+	case phase == transfer.New:
+		return j.fresh(of)
+	case phase == transfer.Accepted:
+		return j.accepted(of)
+	case phase == transfer.Prepared:
+		return j.slot(of)
+	case phase == transfer.InProgress:
+		return j.moving(of)
+	default:
+		return waitFor(WaitAgent, "somebody who knows the phase %s", phase)
+	}
+}
+
+func (j *judge) cleanUp(of *subject) *Wait {
+	if !of.state.Finalizer {
+		return nil
+	}
+	return cmp.Or(j.actor(of), waitFor(WaitCleanUp, "what was made for it to be removed"))
+}
+
+// fresh is what a transfer waits for that was not accepted.
+func (j *judge) fresh(of *subject) *Wait {
+	if of.state.Refusal != "" {
+		return waitFor(WaitAgent, "an agent to refuse it: %s", of.state.Refusal)
+	}
+	if wait := cmp.Or(j.actor(of), j.eligible(of), j.place(of)); wait != nil {
+		return wait
+	}
+	return waitFor(WaitAgent, "%s to accept it", j.actorName(of))
+}
+
+// eligible is what has to be there before a restore may be accepted; nil if it is, or cannot be seen.
+func (j *judge) eligible(of *subject) *Wait {
+	source := of.move.Source
+	switch {
+	case !of.move.Restores:
+		return nil
+	case source.PodVolume != nil:
+		reference := source.PodVolume.Pod
+		name := reference.Namespace + "/" + reference.Name
+		pod := j.pods[name]
+		switch {
+		case !j.sees(podsName, reference.Namespace):
+			return nil
+		case pod == nil || reference.UID != "" && pod.UID != reference.UID:
+			return waitFor(WaitPod, "pod %s, which does not exist", name)
+		case pod.Spec.NodeName == "":
+			return waitFor(WaitPod, "pod %s, which has no node yet", name)
+		case !j.ready(pod.Spec.NodeName):
+			return j.noAgent(pod.Spec.NodeName)
+		}
+		if awaits := transfer.AwaitsInit(pod); awaits != "" {
+			return waitFor(WaitPod, "%s", awaits)
+		}
+		return nil
+	default:
+		return j.consumer(source.Target)
+	}
+}
+
+func (j *judge) consumer(target *build.TargetSource) *Wait {
+	name := target.Namespace + "/" + target.Claim
+	claim := j.claims[name]
+	switch {
+	case !j.sees(claimsName, target.Namespace) || !j.sees(classesName, ""):
+		return nil
+	case claim == nil:
+		return waitFor(WaitConsumer, "claim %s, which does not exist", name)
+	case j.settings.movers.Movers.IgnoreDelayBinding:
+		return nil
+	}
+	if class := j.classes[ptr.Deref(claim.Spec.StorageClassName, "")]; class != nil {
+		if awaits := transfer.AwaitsConsumer(claim, class); awaits != "" {
+			return waitFor(WaitConsumer, "%s", awaits)
+		}
+	}
+	return nil
+}
+
+// place is that there is none among those that may be prepared.
+func (j *judge) place(of *subject) *Wait {
+	limits := j.settings.movers.Limits
+	if limits.PrepareQueueLength == 0 {
+		return nil
+	}
+	forIt, kept := limits.PrepareQueueLength, ""
+	if j.restores && !of.move.Restores {
+		forIt -= max(forIt/4, 1) // as reconcile.Admission shares them out
+		kept = fmt.Sprintf(", %d kept for restores", limits.PrepareQueueLength-forIt)
+	}
+	node := of.state.Node
+	switch {
+	case j.prepared[""] >= forIt:
+		return waitFor(WaitQueue, "queue %d/%d%s", j.prepared[""], limits.PrepareQueueLength, kept)
+	case node != "" && j.prepared[node] >= limits.MaxConcurrency:
+		return waitFor(WaitQueue, "queue of %s %d/%d", node, j.prepared[node], limits.MaxConcurrency)
+	}
+	return nil
+}
+
+// slot is what a transfer waits for whose mover waits to be told to start.
+func (j *judge) slot(of *subject) *Wait {
+	node := of.state.Node
+	if wait := cmp.Or(j.actor(of), j.lost(of)); wait != nil {
+		return wait
+	}
+	if limit := j.settings.slots(j.nodes[node]); limit > 0 && j.inUse[node] >= limit {
+		return waitFor(WaitSlot, "slot on %s: %d of %d in use", node, j.inUse[node], limit)
+	}
+	return waitFor(WaitAgent, "the agent of %s to start its mover", node)
+}
+
+func (j *judge) moving(of *subject) *Wait {
+	if !of.state.MovedAt.IsZero() {
+		return waitFor(WaitDelivery, "its volume to be bound to claim %s", of.volume())
+	}
+	return cmp.Or(j.actor(of), j.lost(of))
+}
+
+// lost is that there should be a mover and is none.
+func (j *judge) lost(of *subject) *Wait {
+	seen := build.ReadPod(j.mover(of))
+	switch {
+	case !j.sees(podsName, j.namespace):
+		return nil
+	case seen.Condition == build.Absent:
+		return waitFor(WaitMover, "another mover: its pod is gone")
+	case seen.Condition == build.Lost:
+		return waitFor(WaitMover, "another mover: %s", seen.Message)
+	case seen.Condition == build.Ending:
+		return waitFor(WaitMover, "its mover pod to be gone, which is being deleted")
+	}
+	return nil
+}
+
+// actor is that nobody is there who would take the next step; nil if somebody is, or that cannot be seen.
+func (j *judge) actor(of *subject) *Wait {
+	if node := of.state.Node; node != "" {
+		if j.ready(node) {
+			return nil
+		}
+		return j.noAgent(node)
+	}
+	if holder := j.coordinator(); !of.state.Local && j.sees(leasesName, j.namespace) && (holder.Node == "" || holder.Expired) {
+		return waitFor(WaitCoordinator, "a coordinator: no agent holds the Lease")
+	}
+	return nil
+}
+
+func (j *judge) actorName(of *subject) string {
+	switch holder := j.coordinator().Node; {
+	case of.state.Node != "":
+		return "the agent of " + of.state.Node
+	case of.state.Local || holder == "":
+		return "its agent"
+	default:
+		return "the coordinator, the agent of " + holder
+	}
+}
+
+func (j *judge) ready(node string) bool {
+	return !j.sees(podsName, j.namespace) || j.agents[node].Agent == AgentReady
+}
+
+func (j *judge) noAgent(node string) *Wait {
+	words := "no ready node-agent on " + node
+	if why := j.agents[node].Message; why != "" {
+		words += ": " + why
+	}
+	return waitFor(WaitAgent, "%s", words)
+}
+
+// accepted is what a transfer waits for whose mover does not run yet.
+func (j *judge) accepted(of *subject) *Wait {
+	if wait := j.actor(of); wait != nil {
+		return wait
+	}
+	mover := j.mover(of)
+	if mover == nil {
+		if wait := cmp.Or(j.snapshot(of), j.claim(of)); wait != nil {
+			return wait
+		}
+		if of.state.Restarts > 0 {
+			return waitFor(WaitMover, "the mover of restart %d, after %s", of.state.Restarts, cmp.Or(of.state.Message, "it was lost"))
+		}
+		return waitFor(WaitMover, "%s to make its mover pod", j.actorName(of))
+	}
+	switch seen := build.ReadPod(mover); seen.Condition {
+	case build.Pending:
+		return cmp.Or(j.claim(of), j.snapshot(of), j.pending(mover, seen))
+	case build.Running:
+		return cmp.Or(agentUnless(j.ready(mover.Spec.NodeName), j.noAgent(mover.Spec.NodeName)),
+			waitFor(WaitAgent, "the agent of %s to see that its mover runs", mover.Spec.NodeName))
+	case build.Ending:
+		return waitFor(WaitMover, "its mover pod to be gone, which is being deleted")
+	default:
+		return waitFor(WaitAgent, "%s to take in: %s", j.actorName(of), cmp.Or(seen.Message, "its mover has ended"))
+	}
+}
+
+func agentUnless(ready bool, wait *Wait) *Wait {
+	if ready {
+		return nil
+	}
+	return wait
+}
+
+// snapshot is what keeps a snapshot from being handed over to Velero's namespace, and from being read there.
+func (j *judge) snapshot(of *subject) *Wait {
+	h := j.handover(of)
+	if h == nil {
+		return nil
+	}
+	rung, words := h.Next()
+	switch {
+	case rung == build.AwaitSnapshot:
+		return waitFor(WaitSnapshot, "snapshot not ready: %s", words)
+	case words != "":
+		return waitFor(WaitSnapshot, "snapshot: %s", words)
+	}
+	if backup := h.Backup.Snapshot; backup != nil && backup.Status != nil && backup.Status.Error != nil && backup.Status.Error.Message != nil {
+		return waitFor(WaitSnapshot, "snapshot not ready: %s", *backup.Status.Error.Message)
+	}
+	return nil
+}
+
+// claim is that a volume of the mover cannot be made, in the words of whoever should.
+func (j *judge) claim(of *subject) *Wait {
+	for _, claim := range j.claimsOf(of) {
+		if claim.Status.Phase == corev1.ClaimBound {
+			continue
+		}
+		if warning := j.warning(claim.UID); warning != "" {
+			return waitFor(WaitVolume, "volume not made: claim %s is %s: %s", claim.Name, claim.Status.Phase, warning)
+		}
+	}
+	return nil
+}
+
+// pending is what keeps a mover pod from running.
+func (j *judge) pending(mover *corev1.Pod, seen build.Exposure) *Wait {
+	for _, condition := range mover.Status.Conditions {
+		if condition.Type != corev1.PodScheduled || condition.Status != corev1.ConditionFalse {
+			continue
+		}
+		if condition.Reason == corev1.PodReasonUnschedulable {
+			return waitFor(WaitScheduler, "pod unschedulable: %s", condition.Message)
+		}
+		return waitFor(WaitScheduler, "pod not scheduled: %s: %s", condition.Reason, condition.Message)
+	}
+	switch warning := j.warning(mover.UID); {
+	case mover.Spec.NodeName == "":
+		return waitFor(WaitScheduler, "a node for its mover pod")
+	case build.Starting(mover) && warning != "":
+		return waitFor(WaitVolume, "pod not started on %s: %s", mover.Spec.NodeName, warning)
+	case build.Starting(mover) || seen.Message == "":
+		return waitFor(WaitMover, "its mover pod to start on %s", mover.Spec.NodeName)
+	}
+	return waitFor(WaitContainer, "%s", seen.Message)
+}

@@ -1,0 +1,133 @@
+package docs
+
+import (
+	"fmt"
+	"go/ast"
+	"regexp"
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/lateen-project/lateen/cmd/lateen/config"
+)
+
+// fieldsRead are the names of all fields that the parser knows, at any depth and of any ConfigMap: the keys of its
+// literals of type fields.
+func fieldsRead(t *testing.T) []string {
+	t.Helper()
+	sections := map[string]string{}
+	for _, section := range config.Sections() {
+		sections[strings.ToLower("Section"+string(section))] = string(section)
+	}
+	var all []string
+	for _, file := range sources(t, "cmd/lateen/config") {
+		for node := range ast.Preorder(file) {
+			literal, is := node.(*ast.CompositeLit)
+			if !is {
+				continue
+			}
+			if kind, is := literal.Type.(*ast.Ident); !is || kind.Name != "fields" {
+				continue
+			}
+			for _, element := range literal.Elts {
+				pair, is := element.(*ast.KeyValueExpr)
+				require.True(t, is)
+				all = append(all, fieldName(t, pair.Key, sections))
+			}
+		}
+	}
+	require.NotEmpty(t, all)
+	return sorted(all)
+}
+
+// fieldName is a string, or a section's constant made one.
+func fieldName(t *testing.T, key ast.Expr, sections map[string]string) string {
+	t.Helper()
+	if value, is := text(key); is {
+		return value
+	}
+	conversion, is := key.(*ast.CallExpr)
+	require.True(t, is, "a field's name is a string or a section")
+	constant, is := conversion.Args[0].(*ast.Ident)
+	require.True(t, is, "a field's name is a string or a section")
+	name := sections[strings.ToLower(constant.Name)]
+	require.NotEmpty(t, name, constant.Name)
+	return name
+}
+
+// parsers say what is wrong with the configuration in a field's example, by the section of README.md.
+func parsers() map[string]func(example string) []config.Problem {
+	return map[string]func(string) []config.Problem{
+		"The ConfigMap of --node-agent-configmap": func(example string) []config.Problem {
+			_, problems := config.Parse(map[string]string{"config": example}, nil)
+			return problems
+		},
+		"The ConfigMap of --backup-repository-configmap": func(example string) []config.Problem {
+			_, problems := config.ParseRepository(map[string]string{"kopia": example})
+			return problems
+		},
+		"The ConfigMap of --repo-maintenance-job-configmap": func(example string) []config.Problem {
+			_, problems := config.ParseMaintenance(map[string]string{"global": example}, "")
+			return problems
+		},
+	}
+}
+
+// Each field has a row: its name, its default, an example that the agent takes, and what it is for.
+func TestEveryFieldOfAConfigMapIsDescribed(t *testing.T) {
+	var described []string
+	index := regexp.MustCompile(`\[\]|<[^>]*>`)
+	for title, parse := range parsers() {
+		table := rows(readme(t).section(t, title))
+		require.NotEmpty(t, table, title)
+		for _, row := range table {
+			require.Len(t, row, 4, "%s: %s", title, row[0])
+			require.NotEmpty(t, row[1], "%s: the default of %s", title, row[0])
+			examples := codes(row[2])
+			require.Len(t, examples, 1, "%s: the example of %s", title, row[0])
+			require.Empty(t, parse("{"+examples[0]+"}"), "%s: the example of %s", title, row[0])
+			for _, path := range codes(row[0]) {
+				names := strings.FieldsFunc(index.ReplaceAllString(path, ""), func(r rune) bool { return r == '.' })
+				require.NotEmpty(t, names, row[0])
+				described = append(described, names...)
+				require.Contains(t, examples[0], strconv.Quote(names[len(names)-1]), "%s: the example of %s", title, path)
+			}
+		}
+	}
+	require.Equal(t, fieldsRead(t), sorted(described))
+}
+
+// Defaults that can be had from the parser are those that the tables say.
+func TestDefaultsOfFieldsAreThose(t *testing.T) {
+	defaults := map[string]string{}
+	for title := range parsers() {
+		for _, row := range rows(readme(t).section(t, title)) {
+			for _, path := range codes(row[0]) {
+				defaults[path] = row[1]
+			}
+		}
+	}
+	usual := config.Defaults()
+	require.Equal(t, strconv.Itoa(usual.Limits.GlobalConcurrency), defaults["loadConcurrency.globalConfig"])
+	require.Zero(t, usual.Limits.PrepareQueueLength)
+	require.Equal(t, "no limit", defaults["loadConcurrency.prepareQueueLength"])
+	require.Equal(t, strconv.FormatBool(usual.Movers.Privileged), defaults["privilegedFsBackup"])
+	require.Equal(t, strconv.FormatBool(usual.Movers.IgnoreDelayBinding), defaults["restorePVC.ignoreDelayBinding"])
+	require.Equal(t, fmt.Sprint(config.DefaultCacheLimit>>20), defaults["cacheLimitMB"])
+	require.Equal(t, strconv.Itoa(config.DefaultMaintenance().Jobs.Keep), defaults["keepLatestMaintenanceJobs"])
+}
+
+// Labels of metrics have these values, and an operator who sees one finds it.
+func TestEveryReasonOfAProblemIsDescribed(t *testing.T) {
+	section := readme(t).section(t, "Problems")
+	var known, described []string
+	for _, reason := range config.Reasons() {
+		known = append(known, string(reason))
+	}
+	for _, row := range rows(section) {
+		described = append(described, codes(row[0])...)
+	}
+	require.Equal(t, sorted(known), sorted(described))
+}

@@ -1,0 +1,171 @@
+package docs
+
+import (
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/lateen-project/lateen/test/cluster"
+)
+
+// flagOf is a flag as the program explains it.
+type flagOf struct{ name, fallback, usage string }
+
+// lateen is what the program prints.
+func lateen(t *testing.T, args ...string) string {
+	t.Helper()
+	binary, err := cluster.FindBinary("lateen")
+	require.NoError(t, err)
+	out, err := exec.CommandContext(within(t, 5*time.Second), binary, args...).Output()
+	require.NoError(t, err)
+	return string(out)
+}
+
+// commands are the program's, by their names; those that every program made with its library has are left out.
+func commands(t *testing.T) []string {
+	t.Helper()
+	_, after, found := strings.Cut(lateen(t, "--help"), "Available Commands:\n")
+	require.True(t, found)
+	list, _, _ := strings.Cut(after, "\n\n")
+	var all []string
+	for each := range strings.Lines(list) {
+		if name := strings.Fields(each)[0]; name != "help" && name != "completion" {
+			all = append(all, name)
+		}
+	}
+	require.NotEmpty(t, all)
+	return all
+}
+
+// flagsOf are the flags of a command but for --help.
+func flagsOf(t *testing.T, command string) []flagOf {
+	t.Helper()
+	line := regexp.MustCompile(`(?m)^ +(?:-\w, )?--([a-z0-9-]+)(?:[ \[]\S+)? {2,}(.*?)(?: \(default ("[^"]*"|[^ :)]+)\))?$`)
+	var all []flagOf
+	for _, found := range line.FindAllStringSubmatch(lateen(t, command, "--help"), -1) {
+		if found[1] != "help" {
+			all = append(all, flagOf{found[1], strings.Trim(found[3], `"`), found[2]})
+		}
+	}
+	require.NotEmpty(t, all)
+	return all
+}
+
+// What a flag of the agent is for is told in words of our own; that it is there, and its default, is the program's.
+func TestEveryFlagOfTheAgentIsDescribed(t *testing.T) {
+	section := readme(t).section(t, "Flags")
+	described, defaults := map[string]bool{}, map[string]string{}
+	for _, each := range section {
+		if strings.HasPrefix(each.text, "<details>") {
+			break // the flags of other commands
+		}
+		for _, code := range codes(each.text) {
+			if name, is := strings.CutPrefix(code, "--"); is {
+				described[name] = true
+			}
+		}
+	}
+	for _, row := range rows(section) {
+		if names := codes(row[0]); len(row) == 3 {
+			for i, fallback := range strings.Split(row[1], ", ") {
+				if i < len(names) {
+					defaults[strings.TrimPrefix(names[i], "--")] = strings.Trim(fallback, "`")
+				}
+			}
+		}
+	}
+	for _, each := range flagsOf(t, "node-agent") {
+		require.True(t, described[each.name], "README.md says nothing of --%s below \"Flags\": %s", each.name, each.usage)
+		delete(described, each.name)
+		said, tabled := defaults[each.name]
+		if length, err := time.ParseDuration(each.fallback); tabled && err == nil {
+			stated, err := time.ParseDuration(said)
+			require.NoError(t, err, "README.md: the default of --%s", each.name)
+			require.Equal(t, length, stated, "README.md: the default of --%s", each.name)
+		} else if tabled && each.fallback != "" {
+			require.Equal(t, each.fallback, said, "README.md: the default of --%s", each.name)
+		}
+	}
+	require.Empty(t, described, "README.md describes flags that lateen node-agent does not have")
+}
+
+const (
+	flagsBegin = "<!-- flags: written by go test ./docs -update, in test -->\n"
+	flagsEnd   = "<!-- end of flags -->\n"
+)
+
+// The flags of all other commands are listed as the program explains them.
+func TestTheFlagsOfAllCommandsAreListed(t *testing.T) {
+	path := filepath.Join(root, "README.md")
+	text := readme(t).text
+	before, rest, found := strings.Cut(text, flagsBegin)
+	require.True(t, found, "README.md has no place for the flags")
+	listed, after, found := strings.Cut(rest, flagsEnd)
+	require.True(t, found, "the place for the flags in README.md has no end")
+	want := flagTables(t)
+	if *update && listed != want {
+		require.NoError(t, os.WriteFile(path, []byte(before+flagsBegin+want+flagsEnd+after), 0o644))
+		return
+	}
+	require.Equal(t, want, listed, "run: cd test && go test ./docs -run Flags -update")
+}
+
+func flagTables(t *testing.T) string {
+	t.Helper()
+	var text strings.Builder
+	text.WriteString("<details>\n<summary>Flags of the other commands</summary>\n")
+	bar := strings.NewReplacer("|", `\|`, "<", "&lt;")
+	for _, command := range commands(t) {
+		if command == "node-agent" {
+			continue
+		}
+		fmt.Fprintf(&text, "\n| `lateen %s` | default | |\n|---|---|---|\n", command)
+		for _, each := range flagsOf(t, command) {
+			fallback := each.fallback
+			if fallback == "[]" || fallback == "" {
+				fallback = " "
+			} else {
+				fallback = " `" + fallback + "` "
+			}
+			fmt.Fprintf(&text, "| `--%s` |%s| %s |\n", each.name, fallback, bar.Replace(each.usage))
+		}
+	}
+	text.WriteString("\n</details>\n")
+	return text.String()
+}
+
+// elsewhere are flags that documents name and that are not Lateen's, and whose they are.
+func elsewhere() map[string]string {
+	return map[string]string{
+		"keep-latest-maintenance-jobs": "Velero's server up to 1.17",
+	}
+}
+
+// A flag that is named anywhere is one.
+func TestFlagsThatAreNamedExist(t *testing.T) {
+	known := elsewhere()
+	for _, command := range commands(t) {
+		for _, each := range flagsOf(t, command) {
+			known[each.name] = command
+		}
+	}
+	name := regexp.MustCompile(`^--([a-z][a-z0-9-]*)`)
+	for _, d := range documents(t) {
+		for _, each := range d.prose {
+			for _, code := range codes(each.text) {
+				found := name.FindStringSubmatch(code)
+				if found == nil || strings.Contains(code, "…") {
+					continue
+				}
+				require.Contains(t, known, found[1], "%s:%d names a flag that no command has", d.name, each.number)
+			}
+		}
+	}
+}

@@ -1,0 +1,130 @@
+package docs
+
+import (
+	"go/ast"
+	"go/parser"
+	"go/token"
+	"path/filepath"
+	"regexp"
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/stretchr/testify/require"
+
+	"github.com/lateen-project/lateen/metrics"
+)
+
+// everyMetric is what an agent registers, by name, with its labels.
+func everyMetric(t *testing.T) map[string][]string {
+	t.Helper()
+	registry := prometheus.NewRegistry()
+	all := metrics.New(registry, "v1", "node-1")
+	all.Slots(1, func() int { return 0 })
+	all.Queue(0)
+	all.Transfers(func() []metrics.Count { return nil })
+	all.Coordination("pods")
+	all.Maintenance()
+	descriptions := make(chan *prometheus.Desc)
+	go func() {
+		registry.Describe(descriptions)
+		close(descriptions)
+	}()
+	form := regexp.MustCompile(`fqName: "([^"]+)".* variableLabels: \{([^}]*)\}`)
+	found := map[string][]string{}
+	for each := range descriptions {
+		parts := form.FindStringSubmatch(each.String())
+		require.NotNil(t, parts, each.String())
+		found[parts[1]] = strings.FieldsFunc(parts[2], func(r rune) bool { return r == ',' })
+	}
+	return found
+}
+
+// sources are the files of a package of the product, without its tests.
+func sources(t *testing.T, folder string) []*ast.File {
+	t.Helper()
+	paths, err := filepath.Glob(filepath.Join(root, folder, "*.go"))
+	require.NoError(t, err)
+	var all []*ast.File
+	for _, path := range paths {
+		if strings.HasSuffix(path, "_test.go") {
+			continue
+		}
+		file, err := parser.ParseFile(token.NewFileSet(), path, nil, 0)
+		require.NoError(t, err)
+		all = append(all, file)
+	}
+	require.NotEmpty(t, all, folder)
+	return all
+}
+
+// text is the value of a string in the source.
+func text(node ast.Node) (string, bool) {
+	literal, is := node.(*ast.BasicLit)
+	if !is || literal.Kind != token.STRING {
+		return "", false
+	}
+	value, err := strconv.Unquote(literal.Value)
+	return value, err == nil
+}
+
+// What is registered by a method that the test does not know of is found by its name in the source.
+func TestEveryMetricIsLookedAt(t *testing.T) {
+	known := everyMetric(t)
+	name := regexp.MustCompile(`^(lateen|velero|podVolume|rest_client|workqueue)_[a-z_]*[a-z]$`)
+	for _, file := range sources(t, "metrics") {
+		for node := range ast.Preorder(file) {
+			if value, is := text(node); is && name.MatchString(value) {
+				require.Contains(t, known, value, "everyMetric does not register it")
+			}
+		}
+	}
+}
+
+func TestEveryMetricIsDescribed(t *testing.T) {
+	known := everyMetric(t)
+	described := map[string]bool{}
+	for _, row := range rows(readme(t).section(t, "Metrics")) {
+		words := strings.Join(row[1:], " ")
+		for _, name := range codes(row[0]) {
+			described[name] = true
+			if prefix, is := strings.CutSuffix(name, "*"); is {
+				require.Contains(t, []string{"go_", "process_"}, prefix, "only what client_golang collects by itself is described by a prefix")
+				for each := range known {
+					if strings.HasPrefix(each, prefix) {
+						delete(known, each)
+					}
+				}
+				continue
+			}
+			labels, exists := known[name]
+			require.True(t, exists, "README.md describes the metric %s, which no agent has", name)
+			for _, label := range labels {
+				require.Contains(t, codes(words), label, "README.md: the labels of %s", name)
+			}
+		}
+	}
+	for name, labels := range known {
+		require.True(t, described[name], "README.md says nothing of the metric %s %v below \"Metrics\"", name, labels)
+	}
+}
+
+// A metric that is named anywhere is one.
+func TestMetricsThatAreNamedExist(t *testing.T) {
+	known := everyMetric(t)
+	name := regexp.MustCompile(`\b(lateen|podVolume|rest_client|workqueue)_[a-z_]*[a-z]\b`)
+	for _, d := range documents(t) {
+		for _, each := range d.prose {
+			for _, code := range codes(each.text) {
+				if strings.HasSuffix(code, "*") {
+					continue
+				}
+				for _, found := range name.FindAllString(code, -1) {
+					found = regexp.MustCompile(`_(bucket|sum)$`).ReplaceAllString(found, "")
+					require.Contains(t, known, found, "%s:%d names a metric that no agent has", d.name, each.number)
+				}
+			}
+		}
+	}
+}

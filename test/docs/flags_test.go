@@ -6,6 +6,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -114,7 +115,11 @@ func TestTheFlagsOfAllCommandsAreListed(t *testing.T) {
 		require.NoError(t, os.WriteFile(path, []byte(before+flagsBegin+want+flagsEnd+after), 0o644))
 		return
 	}
-	require.Equal(t, want, listed, "run: cd test && go test ./docs -run Flags -update")
+	known := strings.Split(listed, "\n")
+	for _, each := range strings.Split(want, "\n") {
+		require.True(t, slices.Contains(known, each), "README.md does not have %q; run: cd test && go test ./docs -run Flags -update", each)
+	}
+	require.True(t, want == listed, "README.md lists flags that no command has; run: cd test && go test ./docs -run Flags -update")
 }
 
 func flagTables(t *testing.T) string {

@@ -62,6 +62,18 @@ $(PROGRAMS): bin/%: $$(wildcard $$(addprefix test/$$(firstword $$($$*))/,go.mod 
 	@cd test/$(firstword $($*)) && $(or $(besides-$*),:)
 	@touch $@
 
+# Debian's package, unpacked and not installed: nothing of it may start as a service.
+MONITORING := bin/prometheus bin/promtool
+$(MONITORING) &:
+	@command -v apt-get >/dev/null || { \
+		echo "make test needs $(MONITORING) of Prometheus 2.42 or later, and without apt-get it cannot fetch them: put them there" >&2; exit 1; }
+	@echo "unpack: $(MONITORING) (apt)"
+	@mkdir -p bin; dir=$$(mktemp -d); trap 'rm -rf "$$dir"' EXIT; cd "$$dir"; \
+	get() { apt-get download -qq -o APT::Sandbox::User=root prometheus; }; \
+	get 2>/dev/null || { [ "$$(id -u)" = 0 ] && apt-get update -qq && get; } || { \
+		echo "apt-get could not download the package prometheus; if it does not know it, run: sudo apt-get update" >&2; exit 1; }; \
+	dpkg-deb -x prometheus_*.deb .; cp usr/bin/prometheus usr/bin/promtool $(BIN)/
+
 demo: ## Act out three pod volume backups and a restore (BREAK=agent|class|kill|restore sabotages one)
 	$(call need,bwrap=bubblewrap)
 	@$(MAKE) --no-print-directory --silent $(BINARIES)
@@ -70,7 +82,7 @@ demo: ## Act out three pod volume backups and a restore (BREAK=agent|class|kill|
 
 test: ## Run all tests: unit, integration, end to end
 	$(call need,gcc=gcc$(comma)libc6-dev bwrap=bubblewrap)
-	@$(MAKE) --no-print-directory --silent test-unit $(BINARIES)
+	@$(MAKE) --no-print-directory --silent test-unit $(BINARIES) $(MONITORING)
 	cd test/cluster && go test ./...
 	cd test && go test -race -timeout 25m -p 1 -parallel 4 ./...
 

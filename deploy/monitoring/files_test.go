@@ -1,0 +1,192 @@
+// Package monitoring shows that what Prometheus, its operator and Grafana are given here is about metrics and pods
+// that Lateen has.
+package monitoring
+
+import (
+	"encoding/json"
+	"os"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	appsv1 "k8s.io/api/apps/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/runtime"
+	"sigs.k8s.io/yaml"
+
+	"github.com/lateen-project/lateen/deploy"
+)
+
+// object is what the resources of the Prometheus operator have in common with all others.
+type object struct {
+	APIVersion string `json:"apiVersion"`
+	Kind       string `json:"kind"`
+	Metadata   struct {
+		Name      string            `json:"name"`
+		Namespace string            `json:"namespace"`
+		Labels    map[string]string `json:"labels"`
+	} `json:"metadata"`
+}
+
+type prometheusRule struct {
+	object
+	Spec struct {
+		Groups []struct {
+			Name  string `json:"name"`
+			Rules []rule `json:"rules"`
+		} `json:"groups"`
+	} `json:"spec"`
+}
+
+type rule struct {
+	Alert       string            `json:"alert"`
+	Expr        string            `json:"expr"`
+	For         string            `json:"for"`
+	Labels      map[string]string `json:"labels"`
+	Annotations map[string]string `json:"annotations"`
+}
+
+type podMonitor struct {
+	object
+	Spec struct {
+		Selector  metav1.LabelSelector `json:"selector"`
+		Endpoints []struct {
+			Port     string `json:"port"`
+			Path     string `json:"path"`
+			Interval string `json:"interval"`
+		} `json:"podMetricsEndpoints"`
+	} `json:"spec"`
+}
+
+// read decodes a file and refuses fields that are not those of T.
+func read[T any](t *testing.T, name string) T {
+	t.Helper()
+	text, err := os.ReadFile(name)
+	require.NoError(t, err)
+	var decoded T
+	require.NoError(t, yaml.UnmarshalStrict(text, &decoded))
+	return decoded
+}
+
+// group are the rules of one group of the PrometheusRule.
+func group(t *testing.T, name string) []rule {
+	t.Helper()
+	for _, group := range read[prometheusRule](t, "prometheusrule.yaml").Spec.Groups {
+		if group.Name == name {
+			return group.Rules
+		}
+	}
+	require.Fail(t, "no such group", name)
+	return nil
+}
+
+func TestThePodMonitorFindsTheAgents(t *testing.T) {
+	monitor := read[podMonitor](t, "podmonitor.yaml")
+	selector, err := metav1.LabelSelectorAsSelector(&monitor.Spec.Selector)
+	require.NoError(t, err)
+	require.False(t, selector.Empty())
+	objects := deploy.Objects(deploy.Options{Namespace: deploy.DefaultNamespace, Image: "lateen"})
+	at := slices.IndexFunc(objects, func(o runtime.Object) bool { return o.GetObjectKind().GroupVersionKind().Kind == "DaemonSet" })
+	agents, ok := objects[at].(*appsv1.DaemonSet)
+	require.True(t, ok)
+	require.Equal(t, agents.Namespace, monitor.Metadata.Namespace)
+	template := agents.Spec.Template
+	require.True(t, selector.Matches(labels.Set(template.Labels)))
+	require.Len(t, monitor.Spec.Endpoints, 1)
+	endpoint := monitor.Spec.Endpoints[0]
+	require.Equal(t, "/metrics", endpoint.Path)
+	require.Equal(t, template.Spec.Containers[0].Ports[0].Name, endpoint.Port)
+	// The operator names a job after its PodMonitor, and rules and dashboard look for that name.
+	job := regexp.MustCompile(`job=~"([^"]+)"`)
+	for _, expression := range slices.Concat(expressions(t), queries(t)) {
+		for _, match := range job.FindAllStringSubmatch(expression, -1) {
+			require.Regexp(t, "^"+match[1]+"$", monitor.Metadata.Namespace+"/"+monitor.Metadata.Name)
+		}
+	}
+}
+
+// dashboard is the part of Grafana's model that the test is about.
+type dashboard struct {
+	Panels []panel `json:"panels"`
+}
+
+type panel struct {
+	ID         int    `json:"id"`
+	Title      string `json:"title"`
+	Type       string `json:"type"`
+	Datasource struct {
+		UID string `json:"uid"`
+	} `json:"datasource"`
+	At struct {
+		X, Y, W, H int
+	} `json:"gridPos"`
+	Targets []struct {
+		Expr string `json:"expr"`
+	} `json:"targets"`
+}
+
+func panels(t *testing.T) []panel {
+	t.Helper()
+	text, err := os.ReadFile("lateen.json")
+	require.NoError(t, err)
+	var shown dashboard
+	require.NoError(t, json.Unmarshal(text, &shown))
+	require.NotEmpty(t, shown.Panels)
+	return shown.Panels
+}
+
+func TestTheDashboardCanBeLaidOut(t *testing.T) {
+	const columns = 24 // of Grafana
+	taken := map[[2]int]string{}
+	ids := map[int]bool{}
+	for _, panel := range panels(t) {
+		require.NotEmpty(t, panel.Title)
+		require.False(t, ids[panel.ID], "two panels have the id of %s", panel.Title)
+		ids[panel.ID] = true
+		require.Equal(t, "${datasource}", panel.Datasource.UID, panel.Title)
+		require.NotEmpty(t, panel.Targets, panel.Title)
+		require.LessOrEqual(t, panel.At.X+panel.At.W, columns, panel.Title)
+		for x := range panel.At.W {
+			for y := range panel.At.H {
+				place := [2]int{panel.At.X + x, panel.At.Y + y}
+				require.Empty(t, taken[place], "%s is over another panel", panel.Title)
+				taken[place] = panel.Title
+			}
+		}
+	}
+}
+
+// Kustomize takes the files that are named, and no others.
+func TestTheKustomizationNamesEveryFile(t *testing.T) {
+	kustomization := read[struct {
+		APIVersion string   `json:"apiVersion"`
+		Kind       string   `json:"kind"`
+		Resources  []string `json:"resources"`
+		ConfigMaps []struct {
+			Name      string   `json:"name"`
+			Namespace string   `json:"namespace"`
+			Files     []string `json:"files"`
+			Options   struct {
+				DisableNameSuffixHash bool              `json:"disableNameSuffixHash"`
+				Labels                map[string]string `json:"labels"`
+			} `json:"options"`
+		} `json:"configMapGenerator"`
+	}](t, "kustomization.yaml")
+	named := append([]string{"kustomization.yaml"}, kustomization.Resources...)
+	for _, generated := range kustomization.ConfigMaps {
+		require.Equal(t, "1", generated.Options.Labels["grafana_dashboard"])
+		named = append(named, generated.Files...)
+	}
+	var there []string
+	entries, err := os.ReadDir(".")
+	require.NoError(t, err)
+	for _, entry := range entries {
+		if !entry.IsDir() && !strings.HasSuffix(entry.Name(), "_test.go") {
+			there = append(there, entry.Name())
+		}
+	}
+	require.ElementsMatch(t, there, named)
+}

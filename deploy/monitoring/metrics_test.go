@@ -1,0 +1,182 @@
+package monitoring
+
+import (
+	"os"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/stretchr/testify/require"
+
+	"github.com/lateen-project/lateen/metrics"
+)
+
+// expressions are what the rules ask Prometheus.
+func expressions(t *testing.T) []string {
+	t.Helper()
+	var all []string
+	for _, group := range read[prometheusRule](t, "prometheusrule.yaml").Spec.Groups {
+		for _, rule := range group.Rules {
+			all = append(all, rule.Expr)
+		}
+	}
+	return all
+}
+
+// queries are what the dashboard asks Prometheus.
+func queries(t *testing.T) []string {
+	t.Helper()
+	var all []string
+	for _, panel := range panels(t) {
+		for _, target := range panel.Targets {
+			all = append(all, target.Expr)
+		}
+	}
+	return all
+}
+
+// selector is a metric in an expression, and the labels by which it is selected.
+type selector struct {
+	metric string
+	labels []string
+}
+
+// selectors finds every metric of an expression: what is left when functions, operators, numbers and lists of labels are
+// taken away.
+func selectors(expression string) []selector {
+	text := regexp.MustCompile(`"[^"]*"`).ReplaceAllString(expression, `""`)
+	text = regexp.MustCompile(`\[[^\]]*\]`).ReplaceAllString(text, "")
+	text = regexp.MustCompile(`\b(by|without|on|ignoring|group_left|group_right)\s*\([^)]*\)`).ReplaceAllString(text, "")
+	var found []selector
+	for _, word := range regexp.MustCompile(`([\d.]*[a-zA-Z_]\w*)\s*(\{[^}]*\}|\()?`).FindAllStringSubmatch(text, -1) {
+		if word[2] == "(" || slices.Contains([]string{"and", "or", "unless", "by"}, word[1]) || strings.Contains("0123456789.", word[1][:1]) {
+			continue
+		}
+		used := selector{metric: word[1]}
+		for _, label := range regexp.MustCompile(`(\w+)\s*[=!]`).FindAllStringSubmatch(word[2], -1) {
+			used.labels = append(used.labels, label[1])
+		}
+		found = append(found, used)
+	}
+	return found
+}
+
+func TestSelectorsAreFound(t *testing.T) {
+	require.Equal(t, []selector{
+		{metric: "a_total", labels: []string{"phase", "kind"}}, {metric: "b"}, {metric: "c_bucket"}, {metric: "d", labels: []string{"node"}},
+	}, selectors(`sum by (kind) (rate(a_total{phase!~"or|b",kind="x"}[5m])) > 4 * 3600 unless on (instance) b
+		or histogram_quantile(0.95, sum by (le) (c_bucket)) + on (instance) group_left (node) 0 * d{node="n"}`))
+}
+
+// catalogue is a registerer that keeps what is described, with its labels.
+type catalogue map[string][]string
+
+func (c catalogue) MustRegister(all ...prometheus.Collector) {
+	for _, collector := range all {
+		_ = c.Register(collector) // cannot fail
+	}
+}
+
+func (c catalogue) Register(collector prometheus.Collector) error {
+	described := make(chan *prometheus.Desc)
+	go func() {
+		defer close(described)
+		collector.Describe(described)
+	}()
+	words := regexp.MustCompile(`fqName: "([^"]+)".*variableLabels: \{([^}]*)\}`)
+	for description := range described {
+		match := words.FindStringSubmatch(description.String())
+		c[match[1]] = strings.Split(match[2], ",")
+	}
+	return nil
+}
+
+func (c catalogue) Unregister(prometheus.Collector) bool { return false }
+
+// agents is all that an agent registers, and what Prometheus itself tells of one.
+func agents() catalogue {
+	known := catalogue{"up": nil}
+	meter := metrics.New(known, "v1", "node-1")
+	meter.Slots(1, func() int { return 0 })
+	meter.Queue(0)
+	meter.Transfers(func() []metrics.Count { return nil })
+	meter.Coordination()
+	meter.Maintenance()
+	return known
+}
+
+func TestEveryMetricThatIsAskedForExists(t *testing.T) {
+	known := agents()
+	require.Greater(t, len(known), 50)
+	target := []string{"job", "namespace", "pod", "instance"} // labels that Prometheus adds
+	for _, expression := range slices.Concat(expressions(t), queries(t)) {
+		asked := selectors(expression)
+		require.NotEmpty(t, asked, expression)
+		for _, used := range asked {
+			labels, exists := known[used.metric]
+			for _, suffix := range []string{"_bucket", "_count", "_sum"} {
+				if base, cut := strings.CutSuffix(used.metric, suffix); cut && !exists {
+					labels, exists = known[base]
+				}
+			}
+			require.True(t, exists, "no agent has %s, in %s", used.metric, expression)
+			for _, label := range used.labels {
+				require.Contains(t, slices.Concat(labels, target), label, "label of %s, in %s", used.metric, expression)
+			}
+		}
+	}
+}
+
+// A rule that compares a series says nothing where there is none, so another one has to.
+func TestWhatIsNotThereIsToldOf(t *testing.T) {
+	watched := map[string][]string{} // by alert, metrics of which the absence is told
+	for _, rule := range group(t, "lateen-unseen") {
+		if rule.Alert != "LateenSeriesMissing" {
+			continue
+		}
+		for part := range strings.SplitSeq(rule.Expr, " or ") {
+			require.Regexp(t, `^absent\(.*\)$`, part)
+			watched[rule.Labels["hides"]] = append(watched[rule.Labels["hides"]], selectors(part)[0].metric)
+		}
+	}
+	// The series of a repository come with its first maintenance: another alert is for what never had one.
+	watched["LateenRepositoryNotMaintained"] = []string{"lateen_maintenance_last_success_timestamp_seconds"}
+	hidden := map[string][]string{}
+	for _, rule := range group(t, "lateen") {
+		for _, used := range selectors(rule.Expr) {
+			if !slices.Contains(hidden[rule.Alert], used.metric) {
+				hidden[rule.Alert] = append(hidden[rule.Alert], used.metric)
+			}
+		}
+	}
+	require.Equal(t, hidden, watched)
+}
+
+const runbooks = "https://github.com/lateen-project/lateen/blob/main/README.md#"
+
+func TestEveryAlertHasARunbook(t *testing.T) {
+	text, err := os.ReadFile("../../README.md")
+	require.NoError(t, err)
+	_, section, found := strings.Cut(string(text), "\n### Alerts\n")
+	require.True(t, found)
+	var headings, rows, alerts []string
+	for _, match := range regexp.MustCompile(`(?m)^#### (Lateen\w+)$`).FindAllStringSubmatch(string(text), -1) {
+		headings = append(headings, match[1])
+	}
+	for _, match := range regexp.MustCompile("(?m)^\\| \\[(Lateen\\w+)\\]\\(#(\\w+)\\) \\|").FindAllStringSubmatch(section, -1) {
+		rows = append(rows, match[1])
+		require.Equal(t, strings.ToLower(match[1]), match[2])
+	}
+	for _, rule := range slices.Concat(group(t, "lateen"), group(t, "lateen-unseen")) {
+		require.Equal(t, runbooks+strings.ToLower(rule.Alert), rule.Annotations["runbook_url"])
+		require.NotEmpty(t, rule.Annotations["summary"], rule.Alert)
+		require.Contains(t, []string{"warning", "critical"}, rule.Labels["severity"], rule.Alert)
+		if !slices.Contains(alerts, rule.Alert) {
+			alerts = append(alerts, rule.Alert)
+		}
+	}
+	require.ElementsMatch(t, alerts, headings, "headings of README")
+	require.ElementsMatch(t, alerts, rows, "rows of README's table of alerts")
+}

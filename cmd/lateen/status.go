@@ -9,10 +9,14 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"strings"
 	"time"
 
+	"github.com/go-logr/logr"
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
+	"k8s.io/klog/v2"
+	"k8s.io/utils/clock"
 
 	"github.com/lateen-project/lateen/cmd/lateen/config"
 	"github.com/lateen-project/lateen/cmd/lateen/status"
@@ -20,6 +24,12 @@ import (
 
 // statusTimeout is what the API server gets for all answers together.
 const statusTimeout = 30 * time.Second
+
+// How often a status that is watched is drawn: at most, and at least.
+const (
+	statusPace = time.Second
+	statusIdle = 10 * time.Second
+)
 
 // Requests of a look, which asks for everything at once.
 const (
@@ -57,17 +67,21 @@ func (s *sight) clients() (*status.Clients, error) {
 
 func newStatus() *cobra.Command {
 	var at sight
+	var watch bool
 	command := &cobra.Command{
 		Use:   "status",
 		Short: "Say what is moving, what waits, and for what",
 		Long: "Say what is moving, what waits, and for what; which priority classes are in force, which agents are ready, and\n" +
 			"when repositories were maintained. It reads what the API server has and changes nothing; what may not be read is\n" +
-			"named at the end.",
+			"named at the end. With --watch it goes on until it is interrupted.",
 		Args: cobra.NoArgs,
 		RunE: func(command *cobra.Command, _ []string) error {
 			clients, err := at.clients()
 			if err != nil {
 				return err
+			}
+			if watch {
+				return at.follow(command.Context(), clients, command.OutOrStdout())
 			}
 			ctx, cancel := context.WithTimeout(command.Context(), statusTimeout)
 			defer cancel()
@@ -80,7 +94,45 @@ func newStatus() *cobra.Command {
 		},
 	}
 	at.addFlags(command.Flags())
+	command.Flags().BoolVarP(&watch, "watch", "w", false, "go on: say it anew whenever something changes, at most once a second")
 	return command
+}
+
+// follow draws a status over the one before in a terminal, and below it elsewhere. JSON is one line each.
+func (s *sight) follow(ctx context.Context, clients *status.Clients, to io.Writer) error {
+	klog.SetLogger(logr.Discard()) // whoever watches is told of failures in what is drawn
+	screen := isTerminal(to)
+	how := status.Watching{Namespace: s.namespace, Clock: clock.RealClock{}, Pace: statusPace, Idle: statusIdle, Patience: statusTimeout}
+	return clients.Follow(ctx, how, func(seen *status.Seen) error {
+		report := seen.Report()
+		var text bytes.Buffer
+		if s.output == "json" {
+			if err := json.NewEncoder(&text).Encode(report); err != nil {
+				return fmt.Errorf("write as JSON: %w", err)
+			}
+		} else if err := report.Write(&text); err != nil {
+			return err
+		}
+		said := text.String()
+		switch {
+		case screen: // from the top; each line up to its end, and all that is below
+			said = "\x1b[H" + strings.ReplaceAll(said, "\n", "\x1b[K\n") + "\x1b[J"
+		case s.output == "":
+			said += "\n"
+		}
+		_, err := io.WriteString(to, said)
+		return err
+	})
+}
+
+// isTerminal tells whether somebody looks at what is written.
+func isTerminal(to io.Writer) bool {
+	file, ok := to.(*os.File)
+	if !ok {
+		return false
+	}
+	about, err := file.Stat()
+	return err == nil && about.Mode()&os.ModeCharDevice != 0
 }
 
 // print writes a value as JSON, or as it writes itself for people.

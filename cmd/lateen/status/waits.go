@@ -7,6 +7,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/utils/ptr"
 
+	"github.com/lateen-project/lateen/deploy"
 	"github.com/lateen-project/lateen/exposer/build"
 	"github.com/lateen-project/lateen/reconcile/transfer"
 )
@@ -172,7 +173,7 @@ func (j *judge) actor(of *subject) *Wait {
 		return j.noAgent(node)
 	}
 	if holder := j.coordinator(); !of.state.Local && j.sees(leasesName, j.namespace) && (holder.Node == "" || holder.Expired) {
-		return waitFor(WaitCoordinator, "a coordinator: no agent holds the Lease")
+		return waitFor(WaitCoordinator, "a coordinator: no agent holds the Lease %s", deploy.CoordinatorLease)
 	}
 	return nil
 }

@@ -1,0 +1,113 @@
+package status
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"time"
+
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/utils/clock"
+)
+
+// Watching is how a cluster is followed.
+type Watching struct {
+	Namespace string // Velero's
+	Clock     clock.Clock
+	Pace      time.Duration // between two drawings, at least
+	Idle      time.Duration // between two drawings, at most: what is shown grows older although nothing changes
+	Patience  time.Duration // until everything was read once, at most
+}
+
+// Follow draws what there is in a cluster: once it has read everything, and then whenever something has changed,
+// until the context ends, which is no error. It watches, and lists nothing twice that a watch can tell. The error is
+// that nothing could be read at first, or that of draw.
+func (c *Clients) Follow(ctx context.Context, how Watching, draw func(*Seen) error) error {
+	return c.follow(ctx, how, c.sources(how.Namespace), draw)
+}
+
+func (c *Clients) follow(ctx context.Context, how Watching, first []source, draw func(*Seen) error) error {
+	ctx, stop := context.WithCancel(ctx)
+	all := &watches{kube: c.kube, changed: make(chan struct{}, 1), further: map[want]*watched{}}
+	defer all.running.Wait()
+	defer stop()
+	for _, one := range first {
+		all.first = append(all.first, all.start(ctx, one))
+	}
+	if err := all.answered(ctx, how); err != nil {
+		return err
+	}
+	for ctx.Err() == nil {
+		all.settled()
+		seen := all.seen(how, all.first)
+		wanted := slices.Clone(all.first)
+		for _, w := range seen.wants() {
+			if all.further[w] == nil {
+				all.further[w] = all.start(ctx, c.further(w))
+			}
+			wanted = append(wanted, all.further[w])
+		}
+		for _, one := range wanted {
+			one.wait(ctx)
+		}
+		if ctx.Err() != nil {
+			return nil
+		}
+		if err := draw(all.seen(how, wanted)); err != nil {
+			return fmt.Errorf("draw: %w", err)
+		}
+		all.pause(ctx, how)
+	}
+	return nil
+}
+
+// answered waits until each of the first sources was read, or could not be. The error is that none could.
+func (w *watches) answered(ctx context.Context, how Watching) error {
+	bounded, cancel := context.WithTimeout(ctx, how.Patience)
+	defer cancel()
+	for _, one := range w.first {
+		one.wait(bounded)
+	}
+	if ctx.Err() == nil && bounded.Err() != nil {
+		return fmt.Errorf("read the cluster: the API server did not answer within %s", how.Patience)
+	}
+	for _, one := range w.first {
+		if one.failure() == nil {
+			return nil
+		}
+	}
+	if ctx.Err() != nil {
+		return nil
+	}
+	return fmt.Errorf("list %s: %w", w.first[0].resource, w.first[0].failure())
+}
+
+// seen is what these sources have now.
+func (w *watches) seen(how Watching, of []*watched) *Seen {
+	var objects []runtime.Object
+	var unseen []Unseen
+	for _, one := range of {
+		objects = append(objects, one.objects()...)
+		if err := one.failure(); err != nil {
+			unseen = append(unseen, one.unseen(err))
+		}
+	}
+	return Gather(how.Namespace, how.Clock.Now(), objects, unseen)
+}
+
+// pause waits for the next drawing.
+func (w *watches) pause(ctx context.Context, how Watching) {
+	idle := how.Clock.NewTimer(how.Idle)
+	defer idle.Stop()
+	pace := how.Clock.NewTimer(how.Pace)
+	defer pace.Stop()
+	select {
+	case <-ctx.Done():
+	case <-pace.C():
+	}
+	select {
+	case <-ctx.Done():
+	case <-w.changed:
+	case <-idle.C():
+	}
+}

@@ -110,6 +110,9 @@ func args(o Options) []string {
 	if o.BackupRepositoryConfigMap != "" {
 		list = append(list, "--backup-repository-configmap="+o.BackupRepositoryConfigMap)
 	}
+	if o.MaintenanceConfigMap != "" {
+		list = append(list, "--repo-maintenance-job-configmap="+o.MaintenanceConfigMap)
+	}
 	if o.HostPath {
 		list = append(list, "--host-path")
 	}
@@ -183,7 +186,7 @@ func networkPolicy(namespace string) *networkingv1.NetworkPolicy {
 		TypeMeta:   metav1.TypeMeta{APIVersion: networkingv1.SchemeGroupVersion.String(), Kind: "NetworkPolicy"},
 		ObjectMeta: meta(namespace, DaemonSetName),
 		Spec: networkingv1.NetworkPolicySpec{
-			PodSelector: metav1.LabelSelector{MatchLabels: map[string]string{"name": DaemonSetName}},
+			PodSelector: metav1.LabelSelector{MatchLabels: map[string]string{RoleLabel: DaemonSetName}},
 			PolicyTypes: []networkingv1.PolicyType{networkingv1.PolicyTypeIngress},
 			Ingress: []networkingv1.NetworkPolicyIngressRule{{
 				Ports: []networkingv1.NetworkPolicyPort{{Protocol: &protocol, Port: &port}},

@@ -17,8 +17,7 @@ const (
 	// before it makes pod volume backups (Velero's pkg/nodeagent looks the DaemonSet up by this name
 	// and its pods by this label).
 	DaemonSetName = "node-agent"
-	// WindowsDaemonSetName is the same on Windows nodes. Lateen has no agent for them; it reads where Velero's
-	// own runs.
+	// WindowsDaemonSetName is the same on Windows nodes.
 	WindowsDaemonSetName = "node-agent-windows"
 	// RoleLabel is set on the agent's pods, with DaemonSetName as its value.
 	RoleLabel = "role"
@@ -34,8 +33,10 @@ type Options struct {
 	Image                     string                       // the image of this repository's Dockerfile
 	NodeAgentConfigMap        string                       // name of Velero's node-agent ConfigMap; empty: Velero's defaults
 	BackupRepositoryConfigMap string                       // name of the ConfigMap that Velero's server has too; empty: Velero's defaults
+	MaintenanceConfigMap      string                       // name of the ConfigMap of maintenance jobs; empty: defaults
 	KubeletRoot               string                       // the kubelet's --root-dir; empty: /var/lib/kubelet
 	HostPath                  bool                         // find volumes by looking under the kubelet's pods directory, as uid 0
+	Windows                   bool                         // agents on Windows nodes too; the image has to be for both
 	PriorityClass             string                       // of the agent's pods; empty: the cluster's default
 	Features                  string                       // Velero's feature flags, separated by commas
 	Labels, Annotations       map[string]string            // of the agent's pods, besides those that they must have
@@ -44,7 +45,11 @@ type Options struct {
 
 // Objects are all objects of Lateen's agent, in the order in which to create them.
 func Objects(o Options) []runtime.Object {
-	return append(Access(o.Namespace), networkPolicy(o.Namespace), daemonSet(o))
+	all := append(Access(o.Namespace), networkPolicy(o.Namespace), daemonSet(o))
+	if o.Windows {
+		all = append(all, windowsDaemonSet(o))
+	}
+	return all
 }
 
 // Access are the objects that let an agent in Velero's namespace do its work, and no more: its

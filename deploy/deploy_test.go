@@ -36,6 +36,7 @@ func TestInstallation(t *testing.T) {
 				Image:                     "example.test/lateen:v1",
 				NodeAgentConfigMap:        "node-agent-config",
 				BackupRepositoryConfigMap: "repository-config",
+				MaintenanceConfigMap:      "maintenance-config",
 				KubeletRoot:               "/data/kubelet",
 				HostPath:                  true,
 				PriorityClass:             "backup-agent",
@@ -47,6 +48,10 @@ func TestInstallation(t *testing.T) {
 				},
 			},
 			golden: "hostpath.yaml",
+		},
+		"with agents on Windows nodes, these have a DaemonSet of their own, without what only Linux has": {
+			options: deploy.Options{Namespace: "velero", Image: "example.test/lateen:v1", Windows: true},
+			golden:  "windows.yaml",
 		},
 	}
 	for name, test := range cases {

@@ -17,6 +17,8 @@ const (
 	VeleroImage = "velero/velero:v1.18.3"
 	// DefaultNamespace is where Velero is unless a user says otherwise.
 	DefaultNamespace = "velero"
+	// MaintenanceConfigMap is what `lateen install` calls the ConfigMap that it makes of the flags for maintenance jobs.
+	MaintenanceConfigMap = "repo-maintenance-job"
 	// credentials names the Secret with the credentials of the object store, and the volume of it.
 	credentials = "cloud-credentials"
 	// veleroAccount is the ServiceAccount of Velero's server and of all movers.
@@ -45,6 +47,7 @@ type Velero struct {
 	Plugins         []string                    // images
 	Args            []string                    // after `velero server`
 	EarlyPolling    bool                        // poll CSI snapshots often at first
+	Maintenance     string                      // of all repositories, as JSON; empty: make no MaintenanceConfigMap
 }
 
 // Definitions are Velero's CustomResourceDefinitions, from its own module.
@@ -66,6 +69,9 @@ func Server(v Velero) []runtime.Object {
 	}
 	if v.Credentials != nil {
 		all = append(all, secret(v))
+	}
+	if v.Maintenance != "" {
+		all = append(all, maintenanceConfig(v))
 	}
 	if !v.NoLocation {
 		all = append(all, storageLocation(v))
@@ -124,6 +130,15 @@ func secret(v Velero) *corev1.Secret {
 		ObjectMeta: veleroMeta(v.Namespace, credentials),
 		Type:       corev1.SecretTypeOpaque,
 		Data:       map[string][]byte{"cloud": v.Credentials},
+	}
+}
+
+// maintenanceConfig has under "global" what holds for all repositories (velero-protocol 4.5).
+func maintenanceConfig(v Velero) *corev1.ConfigMap {
+	return &corev1.ConfigMap{
+		TypeMeta:   metav1.TypeMeta{APIVersion: "v1", Kind: "ConfigMap"},
+		ObjectMeta: veleroMeta(v.Namespace, MaintenanceConfigMap),
+		Data:       map[string]string{"global": v.Maintenance},
 	}
 }
 

@@ -72,9 +72,20 @@ func runInstall(ctx context.Context, o *installOptions, out, warnings io.Writer)
 		}
 	}
 	if o.wait && !o.crdsOnly {
-		return i.untilReady(ctx, o.useNodeAgent)
+		return i.untilReady(ctx, o.daemonSets()...)
 	}
 	return nil
+}
+
+// daemonSets are the names of those of the agents that are made.
+func (o *installOptions) daemonSets() []string {
+	switch {
+	case !o.useNodeAgent:
+		return nil
+	case o.agent.Windows:
+		return []string{deploy.DaemonSetName, deploy.WindowsDaemonSetName}
+	}
+	return []string{deploy.DaemonSetName}
 }
 
 // manifests are the definitions, and what comes after them.

@@ -10,6 +10,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes"
 
+	"github.com/lateen-project/lateen/cmd/lateen/check"
 	"github.com/lateen-project/lateen/cmd/lateen/config"
 )
 
@@ -38,40 +39,54 @@ func (o *installOptions) checkClasses(ctx context.Context, kube kubernetes.Inter
 	}
 }
 
+// checkConfigMaps has those that are named judged as `lateen check` does.
 func (o *installOptions) checkConfigMaps(ctx context.Context, kube kubernetes.Interface, warnings io.Writer) error {
+	maintenance := o.agent.MaintenanceConfigMap
+	if o.server.Maintenance != "" {
+		maintenance = "" // it is made of flags, which were judged
+	}
+	if o.agent.NodeAgentConfigMap == "" && o.agent.BackupRepositoryConfigMap == "" && maintenance == "" {
+		return nil
+	}
+	installation := check.Installation{Namespace: o.cluster.Namespace}
+	documents, err := installation.Documents(ctx, kube, o.agent.NodeAgentConfigMap, o.agent.BackupRepositoryConfigMap, maintenance)
+	if err != nil {
+		return err
+	}
+	cluster, unseen := installation.Look(ctx, kube)
+	if unseen != nil {
+		fmt.Fprintf(warnings, "Warning: cannot tell whether all that the ConfigMaps name is there: %v\n", unseen)
+	}
+	cluster.MoverImage = o.server.Image
 	var wrong []error
-	for _, named := range []struct {
-		flag, name string
-		parse      func(map[string]string) []config.Problem
-	}{
-		{"--node-agent-configmap", o.agent.NodeAgentConfigMap, func(data map[string]string) []config.Problem {
-			_, problems := config.Parse(data, nil)
-			return problems
-		}},
-		{"--backup-repository-configmap", o.agent.BackupRepositoryConfigMap, func(data map[string]string) []config.Problem {
-			_, problems := config.ParseRepository(data)
-			return problems
-		}},
-		{"--repo-maintenance-job-configmap", o.maintenanceConfigMap, nil},
-	} {
-		if named.name == "" {
+	for _, document := range documents {
+		if document.Gone != nil {
+			wrong = append(wrong, errors.New(document.Gone.String()))
 			continue
 		}
-		found, err := kube.CoreV1().ConfigMaps(o.cluster.Namespace).Get(ctx, named.name, metav1.GetOptions{})
-		if err != nil {
-			wrong = append(wrong, fmt.Errorf("read the ConfigMap of %s: %w", named.flag, err))
-			continue
+		fatal, harmless := judge(document, cluster)
+		for _, problem := range harmless {
+			fmt.Fprintf(warnings, "Warning: %s: %s\n", document.Title, problem)
 		}
-		if named.parse == nil {
-			continue
-		}
-		for _, problem := range named.parse(found.Data) {
-			if problem.Reason == config.UnknownField || problem.Reason == config.Ignored {
-				fmt.Fprintf(warnings, "Warning: ConfigMap %s: %s\n", named.name, problem)
-				continue
-			}
-			wrong = append(wrong, fmt.Errorf("ConfigMap %s: %s", named.name, problem))
+		for _, problem := range fatal {
+			wrong = append(wrong, fmt.Errorf("%s: %s", document.Title, problem))
 		}
 	}
 	return errors.Join(wrong...)
+}
+
+// judge parts what no agent could ever use from what one would ignore, and from what the cluster does not have yet.
+func judge(document check.Document, cluster *check.Cluster) (fatal, harmless []config.Problem) {
+	written := map[string]bool{}
+	for _, problem := range check.Judge(document, nil).Problems {
+		written[problem.String()] = true
+	}
+	for _, problem := range check.Judge(document, cluster).Problems {
+		if problem.Reason.Spoils() && written[problem.String()] {
+			fatal = append(fatal, problem)
+		} else {
+			harmless = append(harmless, problem)
+		}
+	}
+	return fatal, harmless
 }

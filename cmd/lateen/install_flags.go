@@ -25,6 +25,8 @@ type installOptions struct {
 	secretFile, caCertFile   string
 	noSecret, snapshots      bool
 	useNodeAgent             bool
+	keepJobs                 int
+	jobPod                   quantities
 	privileged, noHostPath   bool
 	serverPod, agentPod      quantities
 	features, uploader       string
@@ -33,7 +35,6 @@ type installOptions struct {
 	restoreOnly              bool
 	maintain, collect, limit time.Duration
 	itemBlocks, backups      int
-	maintenanceConfigMap     string
 
 	output                        string
 	apply, dryRun, crdsOnly, wait bool
@@ -89,6 +90,7 @@ func (o *installOptions) addPodFlags(flags *pflag.FlagSet) {
 	flags.StringVar(&o.agent.PriorityClass, "node-agent-priority-class-name", "", "priority class of the agents' DaemonSet")
 	flags.StringVar(&o.agent.KubeletRoot, "kubelet-root-dir", deploy.DefaultKubeletRoot, "root directory of the kubelets")
 	flags.BoolVar(&o.useNodeAgent, "use-node-agent", true, "make the DaemonSet of Lateen's agents")
+	flags.BoolVar(&o.agent.Windows, "use-node-agent-windows", false, "make the DaemonSet of Lateen's agents on Windows nodes too; --lateen-image has to be for both systems")
 	flags.BoolVar(&o.agent.HostPath, "node-agent-host-path", false, "have agents look for volumes in the kubelet's directory, as root; without it they derive the paths")
 	flags.BoolVar(&o.noHostPath, "node-agent-disable-host-path", false, "the default of Lateen")
 	flags.BoolVar(&o.privileged, "privileged-node-agent", false, "changes nothing: agents open no device, and privilegedFsBackup in the node-agent ConfigMap makes movers privileged")
@@ -118,7 +120,9 @@ func (o *installOptions) addServerFlags(flags *pflag.FlagSet) {
 	flags.IntVar(&o.backups, "concurrent-backups", 0, "backups at the same time (default of the server: 1)")
 	flags.StringVar(&o.agent.NodeAgentConfigMap, "node-agent-configmap", "", "ConfigMap with the configuration of the agents")
 	flags.StringVar(&o.agent.BackupRepositoryConfigMap, "backup-repository-configmap", "", "ConfigMap with the configuration of backup repositories")
-	flags.StringVar(&o.maintenanceConfigMap, "repo-maintenance-job-configmap", "", "ConfigMap with the configuration of repository maintenance jobs")
+	flags.StringVar(&o.agent.MaintenanceConfigMap, "repo-maintenance-job-configmap", "", "ConfigMap with the configuration of repository maintenance jobs")
+	flags.IntVar(&o.keepJobs, "keep-latest-maintenance-jobs", 0, "maintenance jobs of each repository that are kept when they have ended (default: 3)")
+	o.jobPod.addFlags(flags, "maintenance-job", "a maintenance job", quantities{cpuRequest: "0", cpuLimit: "0", memRequest: "0", memLimit: "0"})
 }
 
 // validate finds what contradicts itself, as `velero install` does.
@@ -136,6 +140,10 @@ func (o *installOptions) validate() error {
 		return errors.New("--node-agent-host-path and --node-agent-disable-host-path contradict each other: leave one out")
 	case o.uploader != "kopia":
 		return fmt.Errorf("--uploader-type=%s is unknown: Velero 1.18 has kopia alone", o.uploader)
+	case o.agent.Windows && !o.useNodeAgent:
+		return errors.New("--use-node-agent-windows is for agents on Windows nodes besides those on Linux nodes: leave --use-node-agent=false out")
+	case o.keepJobs < 0:
+		return errors.New("--keep-latest-maintenance-jobs cannot be negative: leave it out to keep 3")
 	case o.fsBackup && !o.useNodeAgent:
 		return errors.New("--default-volumes-to-fs-backup needs agents: leave --use-node-agent=false out")
 	case o.secretFile == "" && !o.noSecret:
@@ -176,6 +184,9 @@ func (o *installOptions) complete() (err error) {
 	o.server.Namespace, o.agent.Namespace = o.cluster.Namespace, o.cluster.Namespace
 	o.server.NoSnapshots = !o.snapshots
 	o.agent.Labels, o.agent.Annotations, o.agent.Features = o.server.Labels, o.server.Annotations, o.features
+	if err := o.completeMaintenance(); err != nil {
+		return err
+	}
 	o.server.Args = o.serverArgs()
 	if o.secretFile != "" {
 		if o.server.Credentials, err = os.ReadFile(o.secretFile); err != nil {
@@ -214,7 +225,7 @@ func (o *installOptions) serverArgs() []string {
 	add(o.collect > 0, "garbage-collection-frequency", o.collect.String())
 	add(o.limit > 0, "fs-backup-timeout", o.limit.String())
 	add(o.agent.BackupRepositoryConfigMap != "", "backup-repository-configmap", o.agent.BackupRepositoryConfigMap)
-	add(o.maintenanceConfigMap != "", "repo-maintenance-job-configmap", o.maintenanceConfigMap)
+	add(o.agent.MaintenanceConfigMap != "", "repo-maintenance-job-configmap", o.agent.MaintenanceConfigMap)
 	add(o.itemBlocks > 0, "item-block-worker-count", fmt.Sprint(o.itemBlocks))
 	add(o.backups > 0, "concurrent-backups", fmt.Sprint(o.backups))
 	return args

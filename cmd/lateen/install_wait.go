@@ -12,15 +12,17 @@ import (
 	"github.com/lateen-project/lateen/deploy"
 )
 
-// untilReady waits for the server and the agents, and tells how far they are.
-func (i *installer) untilReady(ctx context.Context, agents bool) error {
+// untilReady waits for the server and the DaemonSets of agents, and tells how far they are.
+func (i *installer) untilReady(ctx context.Context, agents ...string) error {
 	if err := i.rollout(ctx, "deployments", deploy.VeleroDeployment, deploymentPods); err != nil {
 		return err
 	}
-	if !agents {
-		return nil
+	for _, name := range agents {
+		if err := i.rollout(ctx, "daemonsets", name, daemonSetPods); err != nil {
+			return err
+		}
 	}
-	return i.rollout(ctx, "daemonsets", deploy.DaemonSetName, daemonSetPods)
+	return nil
 }
 
 // pods are how many of a workload are ready, and how many there are to be.

@@ -56,6 +56,7 @@ func installedResources() []schema.GroupVersionResource {
 		{Group: "networking.k8s.io", Version: "v1", Resource: "networkpolicies"},
 		{Group: "velero.io", Version: "v1", Resource: "volumesnapshotlocations"},
 		{Group: "velero.io", Version: "v1", Resource: "backupstoragelocations"},
+		{Version: "v1", Resource: "configmaps"},
 		{Version: "v1", Resource: "secrets"},
 		{Group: rbac, Version: "v1", Resource: "rolebindings"},
 		{Group: rbac, Version: "v1", Resource: "roles"},

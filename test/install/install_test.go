@@ -152,13 +152,22 @@ func TestConfigMapsThatAreNamed(t *testing.T) {
 		fails []string // words of the error; empty: the installation goes on
 	}{
 		"are taken if they are good": {flag: "node-agent-configmap", data: map[string]string{"a": `{"priorityClassName": ""}`}},
-		"have to be there":           {flag: "repo-maintenance-job-configmap", fails: []string{"--repo-maintenance-job-configmap", "not found"}},
+		"have to be there":           {flag: "repo-maintenance-job-configmap", fails: []string{"--repo-maintenance-job-configmap", "does not exist"}},
 		"may have fields that nobody knows": {
 			flag: "node-agent-configmap", data: map[string]string{"a": `{"loadConcurency": {}}`}, warns: "loadConcurency",
 		},
 		"have to be of use": {
 			flag: "node-agent-configmap", data: map[string]string{"a": "{\n\"loadConcurrency\": {\"globalConfig\": \"3\"}}"},
 			fails: []string{"loadConcurrency.globalConfig (line 2"},
+		},
+		"may name what the cluster has not got yet": {
+			flag: "node-agent-configmap", data: map[string]string{"a": `{"priorityClassName": "no-such-class"}`}, warns: "no-such-class",
+		},
+		"of maintenance jobs have to be of use too": {
+			flag: "repo-maintenance-job-configmap", data: map[string]string{"global": `{"keepLatestMaintenanceJobs": "x"}`}, fails: []string{"keepLatestMaintenanceJobs"},
+		},
+		"of the maintenance of one repository are looked at as well": {
+			flag: "repo-maintenance-job-configmap", data: map[string]string{"app-default-kopia": `{"podResources": {"cpuLimit": "x"}}`}, fails: []string{"podResources.cpuLimit"},
 		},
 		"of repositories have to be of use too": {
 			flag: "backup-repository-configmap", data: map[string]string{"kopia": `{"cacheLimitMB": "x"}`}, fails: []string{"cacheLimitMB"},
@@ -188,6 +197,29 @@ func TestConfigMapsThatAreNamed(t *testing.T) {
 			require.Empty(t, accounts.Items, "nothing may be installed")
 		})
 	}
+}
+
+func TestFlagsForMaintenanceJobsBecomeAConfigMapOfServerAndAgents(t *testing.T) {
+	s := newSite(t)
+	s.install("--keep-latest-maintenance-jobs=2", "--maintenance-job-cpu-request=100m", "--maintenance-job-mem-limit=1Gi")
+	made, err := s.kube.CoreV1().ConfigMaps(s.namespace).Get(soon(t), "repo-maintenance-job", metav1.GetOptions{})
+	require.NoError(t, err)
+	require.JSONEq(t, `{"keepLatestMaintenanceJobs":2,"podResources":{"cpuRequest":"100m","memoryLimit":"1Gi"}}`, made.Data["global"])
+	server, err := s.kube.AppsV1().Deployments(s.namespace).Get(soon(t), "velero", metav1.GetOptions{})
+	require.NoError(t, err)
+	require.Contains(t, server.Spec.Template.Spec.Containers[0].Args, "--repo-maintenance-job-configmap=repo-maintenance-job")
+	agents, err := s.kube.AppsV1().DaemonSets(s.namespace).Get(soon(t), "node-agent", metav1.GetOptions{})
+	require.NoError(t, err)
+	require.Contains(t, agents.Spec.Template.Spec.Containers[0].Args, "--repo-maintenance-job-configmap=repo-maintenance-job")
+	out, said, err := s.run("", "check")
+	require.NoError(t, err, out+said)
+
+	_, said, err = s.run("", append([]string{"install", "--keep-latest-maintenance-jobs=2", "--repo-maintenance-job-configmap=named"}, usual(t)...)...)
+	require.Error(t, err)
+	require.Contains(t, said, "leave that flag out")
+	out, said, err = s.run("", "uninstall", "--force")
+	require.NoError(t, err, out+said)
+	require.Contains(t, out, "ConfigMap repo-maintenance-job removed\n")
 }
 
 func TestTheDaemonSetOfVelerosOwnAgentsIsNotOverwritten(t *testing.T) {

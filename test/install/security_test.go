@@ -22,6 +22,7 @@ func TestPodSecurityOfTheAgent(t *testing.T) {
 		refused []string // what admission says against the pod; empty: it is let in
 	}{
 		"the default is let in where only restricted pods are": {level: "restricted"},
+		"agents on Windows nodes are let in there, too":        {level: "restricted", options: deploy.Options{Windows: true}},
 		"the paths of another kubelet root are the host's": {
 			level: "baseline", options: deploy.Options{KubeletRoot: "/data/kubelet"}, refused: []string{"hostPath"},
 		},

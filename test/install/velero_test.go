@@ -38,7 +38,8 @@ func TestDifferencesFromVelerosOwnInstallation(t *testing.T) {
 		"--snapshot-location-config=region=eu-central-1", "--pod-labels=team=storage", "--pod-annotations=team=storage",
 		"--sa-annotations=role=backup", "--features=EnableCSI", "--default-volumes-to-fs-backup", "--concurrent-backups=2",
 		"--garbage-collection-frequency=2h", "--server-priority-class-name=server", "--node-agent-priority-class-name=agent",
-		"--use-node-agent", "--kubeconfig="+kubeconfig, "--dry-run", "--output=json")
+		"--keep-latest-maintenance-jobs=2", "--maintenance-job-cpu-request=100m", "--maintenance-job-mem-limit=1Gi",
+		"--use-node-agent", "--use-node-agent-windows", "--kubeconfig="+kubeconfig, "--dry-run", "--output=json")
 	theirs, err := program(ctx, t, "velero", append([]string{"install"}, same...)...).Output()
 	require.NoError(t, err)
 	ours, err := program(ctx, t, "lateen", append([]string{"install", "--lateen-image=example.test/lateen:v1"}, same...)...).Output()

@@ -9,6 +9,7 @@ import (
 	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/utils/ptr"
 )
 
 // JobOutcome is how a maintenance job has ended, or that it has not.
@@ -27,6 +28,7 @@ type JobSeen struct {
 	UID       types.UID
 	Created   time.Time
 	Ended     time.Time // zero while it is unfinished
+	Ending    time.Time // since when Kubernetes has called it failed, but for its pod, which has yet to end; else zero
 	Outcome   JobOutcome
 	HasPod    bool // it has, or had, a pod
 	Suspended bool // somebody holds it back, such as a queue for jobs
@@ -42,7 +44,7 @@ func ReadJob(job *batchv1.Job) JobSeen {
 	status := job.Status
 	seen := JobSeen{
 		Name: job.Name, UID: job.UID, Created: job.CreationTimestamp.Time,
-		HasPod:    status.Active+status.Succeeded+status.Failed > 0 || hasUncounted(status.UncountedTerminatedPods),
+		HasPod:    status.Active+status.Succeeded+status.Failed+ptr.Deref(status.Terminating, 0) > 0 || hasUncounted(status.UncountedTerminatedPods),
 		Suspended: job.Spec.Suspend != nil && *job.Spec.Suspend,
 		Deleting:  job.DeletionTimestamp != nil,
 		Class:     job.Spec.Template.Spec.PriorityClassName,
@@ -64,8 +66,14 @@ func ReadJob(job *batchv1.Job) JobSeen {
 		case batchv1.JobFailed:
 			seen.Outcome, seen.Ended = JobFailed, condition.LastTransitionTime.Time
 			seen.Why = strings.TrimSpace(condition.Reason + ": " + condition.Message)
-		case batchv1.JobSuspended, batchv1.JobFailureTarget, batchv1.JobSuccessCriteriaMet: // on the way, or not at all
+		case batchv1.JobFailureTarget:
+			seen.Ending = condition.LastTransitionTime.Time
+			seen.Why = strings.TrimSpace(condition.Reason + ": " + condition.Message)
+		case batchv1.JobSuspended, batchv1.JobSuccessCriteriaMet: // on the way, or not at all
 		}
+	}
+	if seen.Outcome != JobUnfinished {
+		seen.Ending = time.Time{}
 	}
 	if seen.Outcome == JobSucceeded && status.CompletionTime != nil {
 		seen.Ended = status.CompletionTime.Time
@@ -84,8 +92,14 @@ const failureMark = "Repo maintenance error: "
 const lengthOfFailure = 1024
 
 // JobFailure is why a maintenance job failed, as its pods tell it; what Kubernetes says of the job if they do
-// not.
+// not. A pod that was ended because its time was up does not know that.
 func JobFailure(job JobSeen, pods []corev1.Pod) string {
+	if strings.HasPrefix(job.Why, batchv1.JobReasonDeadlineExceeded) {
+		return job.Why + "; raise --repo-maintenance-timeout if it needs longer"
+	}
+	if len(pods) == 0 {
+		return "its pod is gone, and with it what it said: " + cmp.Or(job.Why, "its job failed")
+	}
 	for _, pod := range pods {
 		if said := podFailure(pod); said != "" {
 			return said

@@ -123,7 +123,9 @@ func TestReadJob(t *testing.T) {
 		"a job that was just made":       {batchv1.JobStatus{}, JobSeen{}},
 		"a job whose pod runs":           {batchv1.JobStatus{Active: 1}, JobSeen{HasPod: true}},
 		"a pod that has just ended":      {batchv1.JobStatus{UncountedTerminatedPods: &batchv1.UncountedTerminatedPods{Failed: []types.UID{"x"}}}, JobSeen{HasPod: true}},
-		"a failure that is not yet told": {batchv1.JobStatus{Failed: 1, Conditions: condition(batchv1.JobFailureTarget)}, JobSeen{HasPod: true}},
+		"a failure that is not yet told": {batchv1.JobStatus{Failed: 1, Conditions: condition(batchv1.JobFailureTarget)}, JobSeen{HasPod: true, Ending: ended.Time, Why: "BackoffLimitExceeded: it failed"}},
+		"a pod that does not end":        {batchv1.JobStatus{Terminating: new(int32(1))}, JobSeen{HasPod: true}},
+		"a failure that was told twice":  {batchv1.JobStatus{Failed: 1, Conditions: append(condition(batchv1.JobFailed), condition(batchv1.JobFailureTarget)...)}, JobSeen{HasPod: true, Outcome: JobFailed, Ended: ended.Time, Why: "BackoffLimitExceeded: it failed"}},
 		"a success":                      {batchv1.JobStatus{Succeeded: 1, CompletionTime: &began, Conditions: condition(batchv1.JobComplete)}, JobSeen{HasPod: true, Outcome: JobSucceeded, Ended: began.Time}},
 		"a success without its time":     {batchv1.JobStatus{Succeeded: 1, Conditions: condition(batchv1.JobComplete)}, JobSeen{HasPod: true, Outcome: JobSucceeded, Ended: ended.Time}},
 		"a failure":                      {batchv1.JobStatus{Failed: 1, Conditions: condition(batchv1.JobFailed)}, JobSeen{HasPod: true, Outcome: JobFailed, Ended: ended.Time, Why: "BackoffLimitExceeded: it failed"}},
@@ -145,7 +147,7 @@ func TestJobFailure(t *testing.T) {
 			Terminated: &corev1.ContainerStateTerminated{Reason: reason, Message: message},
 		}}}}}}
 	}
-	job := JobSeen{Why: "DeadlineExceeded: it was active longer than the deadline"}
+	job := JobSeen{Why: "BackoffLimitExceeded: it has reached its limit"}
 	for name, test := range map[string]struct {
 		pods []corev1.Pod
 		want string
@@ -153,13 +155,15 @@ func TestJobFailure(t *testing.T) {
 		"what follows the mark counts":             {said("Error", "level=info msg=x\nRepo maintenance error: repository is locked\n"), "repository is locked"},
 		"without the mark the log counts":          {said("Error", "  panic: out of cheese "), "panic: out of cheese"},
 		"a pod without words leaves it to the job": {said("Error", ""), job.Why},
-		"no pod leaves it to the job":              {nil, job.Why},
+		"no pod leaves it to the job":              {nil, "its pod is gone, and with it what it said: " + job.Why},
 		"an evicted pod":                           {[]corev1.Pod{{Status: corev1.PodStatus{Reason: "Evicted", Message: "the node was low on memory"}}}, "Evicted the node was low on memory"},
 		"a pod whose node is gone":                 {[]corev1.Pod{{Status: corev1.PodStatus{Conditions: []corev1.PodCondition{{Type: corev1.DisruptionTarget, Status: corev1.ConditionTrue, Reason: "DeletionByPodGC", Message: "PodGC: node not found"}}}}}, "DeletionByPodGC PodGC: node not found"},
 		"a pod that took too much memory":          {said("OOMKilled", ""), "OOMKilled: its pod took more memory than it may; set or raise memoryLimit in podResources of the maintenance ConfigMap"},
 	} {
 		t.Run(name, func(t *testing.T) { require.Equal(t, test.want, JobFailure(job, test.pods)) })
 	}
+	late := JobSeen{Why: "DeadlineExceeded: it was active longer than the deadline"}
+	require.Equal(t, late.Why+"; raise --repo-maintenance-timeout if it needs longer", JobFailure(late, said("Error", "level=info msg=working")))
 	long := JobFailure(job, said("Error", failureMark+strings.Repeat("ä", 4000)))
 	require.LessOrEqual(t, len(long), lengthOfFailure)
 }

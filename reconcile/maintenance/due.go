@@ -22,6 +22,9 @@ func due(r Repository, jobs []build.JobSeen, policy Policy) time.Time {
 	if !r.Last.IsZero() {
 		at = r.Last.Add(frequency - jitter(r, frequency, policy))
 	}
+	if n := len(jobs); n > 0 && !at.After(jobs[n-1].Ended) {
+		at = jobs[n-1].Ended.Add(time.Second) // somebody has set the time of the last success back; the name that follows from it may be taken
+	}
 	failures := r.failures()
 	if len(failures) == 0 {
 		return at

@@ -15,12 +15,13 @@ const ClassGone = "the PriorityClass of its job does not exist: "
 // OutOfMemory is in the message of a run whose pod was ended for the memory it took (the kubelet's word).
 const OutOfMemory = "OOMKilled"
 
-// RunOf is the entry of a job that has ended, or was given up. Message is why it failed.
-func RunOf(job build.JobSeen, message string) Run {
+// RunOf is the entry of a job that has ended, or was given up, when job.Ended says. Why is why it failed; how long it
+// took is in the message of a run that failed too, for want of a field.
+func RunOf(job build.JobSeen, why string) Run {
 	if job.Outcome == build.JobSucceeded {
 		return Run{Started: job.Created, Completed: job.Ended}
 	}
-	return Run{Started: job.Created, Failed: true, Message: message}
+	return Run{Started: job.Created, Failed: true, Message: why + " (after " + job.Ended.Sub(job.Created).Round(time.Second).String() + ")"}
 }
 
 // With is the repository with further runs in its history. A run that it has is the one that began in the same

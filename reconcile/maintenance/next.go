@@ -25,7 +25,7 @@ func Next(r Repository, jobs []build.JobSeen, location Location, policy Policy, 
 	if unfinished := withOutcome(jobs, build.JobUnfinished); len(unfinished) > 0 {
 		return running(r, unfinished, policy, now)
 	}
-	if surplus := surplus(over); len(surplus) > 0 {
+	if surplus := surplus(r, over); len(surplus) > 0 {
 		return Step{Action: Delete, Jobs: surplus}
 	}
 	switch {
@@ -44,14 +44,22 @@ func Next(r Repository, jobs []build.JobSeen, location Location, policy Policy, 
 }
 
 // running is what follows from jobs that have not ended. One that has had no pod for so long will never have
-// one: Kubernetes tries to create it for ever, and never calls the job failed (velero-protocol W39).
+// one: Kubernetes tries to create it for ever, and never calls the job failed (velero-protocol W39). One whose time
+// is up, and whose pod still does not end, has it on a node that does not answer: that may take for ever too.
 func running(r Repository, jobs []build.JobSeen, policy Policy, now time.Time) Step {
 	wait := Step{Why: AlreadyRunning}
 	for _, job := range jobs {
-		if job.HasPod || job.Suspended || job.Deleting {
+		since, action := job.Created, Abandon
+		switch {
+		case job.Deleting:
+			continue
+		case !job.Ending.IsZero():
+			since, action = job.Ending, Record
+			job.Outcome, job.Ended = build.JobFailed, job.Ending
+		case job.HasPod || job.Suspended:
 			continue
 		}
-		left := job.Created.Add(policy.PodWait).Sub(now)
+		left := since.Add(policy.PodWait).Sub(now)
 		switch {
 		case left > 0 && (wait.After == 0 || left < wait.After):
 			wait.After = left
@@ -59,20 +67,24 @@ func running(r Repository, jobs []build.JobSeen, policy Policy, now time.Time) S
 		case r.remembers(job):
 			return Step{Action: Delete, Jobs: []build.JobSeen{job}}
 		default:
-			return Step{Action: Abandon, Jobs: []build.JobSeen{job}}
+			return Step{Action: action, Jobs: []build.JobSeen{job}}
 		}
 	}
 	return wait
 }
 
-// surplus are the ended jobs that are not kept: all but the newest.
-func surplus(over []build.JobSeen) []build.JobSeen {
+// surplus are the ended jobs that are not kept: all but the newest. One that says how much memory the next may take
+// is kept in any case.
+func surplus(r Repository, over []build.JobSeen) []build.JobSeen {
 	if len(over) == 0 {
 		return nil
 	}
 	keep := DefaultKeep
 	if wanted := over[len(over)-1].Keep; wanted != nil {
 		keep = max(*wanted, 0)
+	}
+	if factor(r, over) > 1 {
+		keep = max(keep, 1)
 	}
 	old := over[:max(0, len(over)-keep)]
 	return slices.DeleteFunc(slices.Clone(old), func(job build.JobSeen) bool { return job.Deleting })

@@ -50,6 +50,13 @@ func TestNext(t *testing.T) {
 		seen.HasPod = false
 		return seen
 	}
+	ending := func(since time.Duration) build.JobSeen {
+		seen := job(ago(13*time.Hour), build.JobUnfinished)
+		seen.Ending = ago(since)
+		return seen
+	}
+	ended := ending(2 * time.Minute)
+	ended.Outcome, ended.Ended = build.JobFailed, ended.Ending
 	suspended := podless(time.Hour)
 	suspended.Suspended = true
 	for name, test := range map[string]struct {
@@ -71,6 +78,9 @@ func TestNext(t *testing.T) {
 		"a job has no pod yet":                                 {func(*Repository) {}, []build.JobSeen{podless(time.Minute)}, there(), Step{Why: AlreadyRunning, After: time.Minute}},
 		"a job will never have a pod":                          {func(*Repository) {}, []build.JobSeen{podless(2 * time.Minute)}, there(), Step{Action: Abandon, Jobs: []build.JobSeen{podless(2 * time.Minute)}}},
 		"a job that was given up is removed":                   {func(r *Repository) { r.History = []Run{failed(ago(3*time.Minute), "no pod")} }, []build.JobSeen{podless(3 * time.Minute)}, there(), Step{Action: Delete, Jobs: []build.JobSeen{podless(3 * time.Minute)}}},
+		"a job whose pod is being ended":                       {func(*Repository) {}, []build.JobSeen{ending(time.Minute)}, there(), Step{Why: AlreadyRunning, After: time.Minute}},
+		"a job whose pod does not end on a lost node":          {func(*Repository) {}, []build.JobSeen{ending(2 * time.Minute)}, there(), Step{Action: Record, Jobs: []build.JobSeen{ended}}},
+		"and which is then removed":                            {func(r *Repository) { r.History = []Run{failed(ago(13*time.Hour), "late")} }, []build.JobSeen{ending(2 * time.Minute)}, there(), Step{Action: Delete, Jobs: []build.JobSeen{ended}}},
 		"a job that somebody holds back is left to them":       {func(*Repository) {}, []build.JobSeen{suspended}, there(), Step{Why: AlreadyRunning}},
 		"a run that ended while nobody looked is written down": {func(*Repository) {}, []build.JobSeen{job(ago(time.Hour), build.JobSucceeded)}, Location{}, Step{Action: Record, Jobs: []build.JobSeen{job(ago(time.Hour), build.JobSucceeded)}}},
 		"a run that failed is tried again five minutes later":  {func(r *Repository) { r.History = []Run{failed(ago(4*time.Minute), "x")} }, []build.JobSeen{job(ago(4*time.Minute), build.JobFailed)}, there(), Step{After: 2 * time.Minute}},
@@ -80,6 +90,9 @@ func TestNext(t *testing.T) {
 		"failures before a success do not count": {func(r *Repository) {
 			r.History = []Run{failed(ago(5*time.Hour), ""), {Started: ago(2 * time.Hour), Completed: ago(2 * time.Hour)}}
 		}, nil, there(), Step{Action: Start, Due: ago(time.Hour), Factor: 1}},
+		"whoever sets the last success back gets a new job, with a name of its own": {func(r *Repository) {
+			r.History = []Run{{Started: ago(time.Hour), Completed: ago(59 * time.Minute)}}
+		}, []build.JobSeen{job(ago(time.Hour), build.JobSucceeded)}, there(), Step{Action: Start, Due: ago(59*time.Minute - time.Second), Factor: 1}},
 		"a class that is gone is tried without, at once": {func(r *Repository) { r.History = []Run{failed(ago(2*time.Minute), ClassGone+"x")} }, nil, there(), Step{Action: Start, Due: now(), Factor: 1}},
 		"a class that is gone once more waits as any failure": {func(r *Repository) {
 			r.History = []Run{failed(ago(4*time.Minute), ClassGone+"x"), failed(ago(2*time.Minute), ClassGone+"x")}
@@ -107,6 +120,8 @@ func TestOnlyTheNewestJobsAreKept(t *testing.T) {
 	require.Equal(t, Step{Action: Delete, Jobs: jobs[:4]}, Next(r, jobs, there(), policy(), now()))
 	jobs[4].Keep = new(-7)
 	require.Equal(t, Step{Action: Delete, Jobs: jobs}, Next(r, jobs, there(), policy(), now()))
+	jobs[4].Factor = 1.5
+	require.Equal(t, Step{Action: Delete, Jobs: jobs[:4]}, Next(r, jobs, there(), policy(), now()), "the newest knows how much memory is enough")
 	running := job(now(), build.JobUnfinished)
 	require.Equal(t, Step{Why: AlreadyRunning}, Next(r, append(slices.Clone(jobs), running), there(), policy(), now()))
 }
@@ -139,6 +154,7 @@ func TestHistory(t *testing.T) {
 	require.True(t, r.remembers(job(now(), build.JobFailed)), "or it would be written down for ever")
 
 	success := job(now().Add(time.Hour*40), build.JobSucceeded)
+	require.Equal(t, failed(success.Created, "locked (after 1m0s)"), RunOf(job(success.Created, build.JobFailed), "locked"))
 	after := r.With(RunOf(success, "unused"))
 	require.Equal(t, success.Ended, after.Last)
 	require.Equal(t, Run{Started: success.Created, Completed: success.Ended}, after.History[HistoryLength-1])

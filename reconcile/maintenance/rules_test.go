@@ -112,6 +112,8 @@ func someJobs() [][]build.JobSeen {
 				if outcome == build.JobUnfinished {
 					one.HasPod = true
 					all = append(all, []build.JobSeen{one})
+					one.Ending = created
+					all = append(all, []build.JobSeen{one})
 				}
 			}
 		}

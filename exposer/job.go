@@ -112,9 +112,14 @@ func (j Jobs) pods(ctx context.Context, namespace string, job build.JobSeen) ([]
 	return pods.Items, nil
 }
 
-// ClassGone tells whether the priority class of a job does not exist at this moment.
+// ClassGone tells whether the priority class of a job does not exist at this moment. Where nobody may ask, it is not
+// known to be gone; the job of somebody else may have a class all the same.
 func (j Jobs) ClassGone(ctx context.Context, job build.JobSeen) (bool, error) {
-	return priority.MissingNow(ctx, job.Class, func(ctx context.Context, name string) (*schedulingv1.PriorityClass, error) {
+	gone, err := priority.MissingNow(ctx, job.Class, func(ctx context.Context, name string) (*schedulingv1.PriorityClass, error) {
 		return j.Client.SchedulingV1().PriorityClasses().Get(ctx, name, metav1.GetOptions{})
 	})
+	if apierrors.IsForbidden(err) {
+		return false, nil
+	}
+	return gone, err
 }

@@ -29,7 +29,7 @@ func (m *Metrics) Maintenance() *Maintenance {
 		}, []string{"repository_name"}),
 		lastSuccess: gauge("lateen_maintenance_last_success_timestamp_seconds", "When a repository was last maintained; only the coordinator says so.", "repository"),
 		running:     prometheus.NewGauge(prometheus.GaugeOpts{Name: "lateen_maintenance_running", Help: "Maintenance jobs that have not ended; only the coordinator says so."}),
-		due:         prometheus.NewGauge(prometheus.GaugeOpts{Name: "lateen_maintenance_due", Help: "Repositories that are due and wait for others; only the coordinator says so."}),
+		due:         prometheus.NewGauge(prometheus.GaugeOpts{Name: "lateen_maintenance_due", Help: "Repositories that are due and have no job yet; only the coordinator says so."}),
 	}
 	m.registry.MustRegister(all.succeeded, all.failed, all.duration, all.lastSuccess, all.running, all.due)
 	return all
@@ -72,7 +72,7 @@ func (m *Maintenance) Forgotten(repository string) {
 	m.lastSuccess.DeleteLabelValues(repository)
 }
 
-// Load says how many jobs run, and how many repositories wait for one of them to end.
+// Load says how many jobs run, and how many repositories are due and have none.
 func (m *Maintenance) Load(running, due int) {
 	if m != nil {
 		m.running.Set(float64(running))

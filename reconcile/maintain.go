@@ -49,7 +49,7 @@ type Maintainer struct {
 	lock   sync.Mutex
 	made   map[types.UID]*batchv1.Job    // ours, until the cache has them
 	states map[string]maintenance.Reason // by key: what was last said to hinder it
-	held   map[string]bool               // keys that are due and wait for room
+	held   map[string]time.Time          // keys that wait for room, and since when they are due
 	stuck  map[string]bool               // keys whose job could not be made; they keep no other from its turn
 }
 
@@ -63,6 +63,7 @@ type MaintainedCache interface {
 type JobPlan struct {
 	Template build.JobTemplate
 	Settings build.JobSettings
+	Made     func() // to be called once there is a job like this
 }
 
 // Reconcile brings one repository a step further.
@@ -73,7 +74,8 @@ func (m *Maintainer) Reconcile(ctx context.Context, key string) (time.Duration, 
 		return 0, nil
 	}
 	object = m.memory.newest(key, object)
-	step := m.next(object)
+	jobs := m.jobs()
+	step := m.next(object, jobs)
 	m.note(ctx, key, object, step)
 	switch step.Action {
 	case maintenance.Wait:
@@ -85,47 +87,40 @@ func (m *Maintainer) Reconcile(ctx context.Context, key string) (time.Duration, 
 	case maintenance.Delete:
 		return 0, m.remove(ctx, key, object, step.Jobs)
 	case maintenance.Start:
-		return 0, m.start(ctx, key, object, step)
+		defer m.load()
+		return 0, m.start(ctx, key, object, step, jobs)
 	}
 	return 0, nil
 }
 
-func (m *Maintainer) next(object *velerov1.BackupRepository) maintenance.Step {
+func (m *Maintainer) next(object *velerov1.BackupRepository, jobs jobsByLabel) maintenance.Step {
 	location, exists := m.Locations.Get(object.Namespace + "/" + object.Spec.BackupStorageLocation)
 	where := maintenance.Location{Exists: exists}
 	if exists {
 		where.ReadOnly = location.Spec.AccessMode == velerov1.BackupStorageLocationAccessModeReadOnly
 	}
-	return maintenance.Next(maintenance.Of(object), m.jobsOf(object), where, m.Policy, m.Clock.Now())
+	return maintenance.Next(maintenance.Of(object), jobs[build.RepositoryLabel(object.Name)], where, m.Policy, m.Clock.Now())
 }
 
 // record writes down what became of jobs that have ended.
 func (m *Maintainer) record(ctx context.Context, key string, object *velerov1.BackupRepository, jobs []build.JobSeen) error {
-	var runs []maintenance.Run
-	for _, job := range jobs {
-		why := ""
-		if job.Outcome == build.JobFailed {
-			var err error
-			if why, err = m.Exec.Failure(ctx, object.Namespace, job); err != nil {
-				return err
-			}
-		}
-		runs = append(runs, maintenance.RunOf(job, why))
-	}
-	written, err := m.write(ctx, key, object, runs)
-	if err != nil || !written {
-		return err
-	}
+	reasons := make([]string, len(jobs))
 	for i, job := range jobs {
-		m.ended(ctx, object, runs[i], job.Ended.Sub(job.Created))
+		if job.Outcome != build.JobFailed {
+			continue
+		}
+		var err error
+		if reasons[i], err = m.Exec.Failure(ctx, object.Namespace, job); err != nil {
+			return err
+		}
 	}
-	return nil
+	return m.conclude(ctx, key, object, jobs, reasons)
 }
 
 // abandon writes down that a job has no pod, and why; it is removed when that is done.
 func (m *Maintainer) abandon(ctx context.Context, key string, object *velerov1.BackupRepository, jobs []build.JobSeen) (time.Duration, error) {
-	var runs []maintenance.Run
-	for _, job := range jobs {
+	reasons := make([]string, len(jobs))
+	for i, job := range jobs {
 		why, lacks, err := m.Exec.NoPod(ctx, object.Namespace, job)
 		if err != nil {
 			return 0, err
@@ -140,16 +135,25 @@ func (m *Maintainer) abandon(ctx context.Context, key string, object *velerov1.B
 		if gone {
 			why = maintenance.ClassGone + job.Class
 		}
-		runs = append(runs, maintenance.RunOf(job, why))
+		reasons[i], jobs[i].Ended = why, m.Clock.Now()
+	}
+	return 0, m.conclude(ctx, key, object, jobs, reasons)
+}
+
+// conclude writes down the runs of jobs, and counts and tells of them once that is done.
+func (m *Maintainer) conclude(ctx context.Context, key string, object *velerov1.BackupRepository, jobs []build.JobSeen, reasons []string) error {
+	var runs []maintenance.Run
+	for i, job := range jobs {
+		runs = append(runs, maintenance.RunOf(job, reasons[i]))
 	}
 	written, err := m.write(ctx, key, object, runs)
 	if err != nil || !written {
-		return 0, err
+		return err
 	}
 	for i, job := range jobs {
-		m.ended(ctx, object, runs[i], m.Clock.Since(job.Created))
+		m.ended(ctx, object, reasons[i], job.Outcome == build.JobSucceeded, job.Ended.Sub(job.Created))
 	}
-	return 0, nil
+	return nil
 }
 
 func (m *Maintainer) remove(ctx context.Context, key string, object *velerov1.BackupRepository, jobs []build.JobSeen) error {
@@ -180,6 +184,7 @@ func (m *Maintainer) write(ctx context.Context, key string, object *velerov1.Bac
 		return false, fmt.Errorf("write history of backup repository %s: %w", key, err)
 	}
 	m.memory.wrote(key, written)
+	m.Metrics.Known(object.Name, maintenance.Of(written).Last)
 	m.Wake(key) // what comes next does not wait for the event
 	return true, nil
 }

@@ -1,7 +1,11 @@
 package reconcile
 
 import (
+	"cmp"
 	"context"
+	"maps"
+	"slices"
+	"time"
 
 	velerov1 "github.com/vmware-tanzu/velero/pkg/apis/velero/v1"
 	batchv1 "k8s.io/api/batch/v1"
@@ -42,12 +46,18 @@ func (m *Maintainer) note(ctx context.Context, key string, object *velerov1.Back
 	}
 }
 
-// load shows how many jobs run and how many repositories wait.
+// load shows how many jobs run, and how many repositories are due and have none.
 func (m *Maintainer) load() {
-	running := m.running()
+	running := m.running(m.jobs())
 	m.lock.Lock()
 	defer m.lock.Unlock()
-	m.Metrics.Load(running, len(m.held))
+	due := len(m.held)
+	for key := range m.stuck {
+		if _, held := m.held[key]; !held {
+			due++
+		}
+	}
+	m.Metrics.Load(running, due)
 }
 
 func (m *Maintainer) forget(key string) {
@@ -78,20 +88,23 @@ func (m *Maintainer) drop(uid types.UID) {
 }
 
 // hold remembers a repository that waits for room.
-func (m *Maintainer) hold(key string) {
+func (m *Maintainer) hold(key string, due time.Time) {
 	m.lock.Lock()
-	defer m.lock.Unlock()
+	before, was := m.held[key]
 	if m.held == nil {
-		m.held = map[string]bool{}
+		m.held = map[string]time.Time{}
 	}
-	m.held[key] = true
-	m.Metrics.Load(m.Limit, len(m.held))
+	m.held[key] = due
+	m.lock.Unlock()
+	if !was || !before.Equal(due) { // it may have been woken in the place of another
+		m.wakeHeld()
+	}
 }
 
 // release forgets it; who does not wait any more may be in nobody's way.
 func (m *Maintainer) release(key string) {
 	m.lock.Lock()
-	was := m.held[key]
+	_, was := m.held[key]
 	delete(m.held, key)
 	m.lock.Unlock()
 	if was {
@@ -99,18 +112,22 @@ func (m *Maintainer) release(key string) {
 	}
 }
 
+// wakeHeld wakes those whose turn it may be: a thousand that wait do not all look again at each end of a job.
 func (m *Maintainer) wakeHeld() {
 	m.lock.Lock()
 	defer m.lock.Unlock()
-	for key := range m.held {
+	keys := slices.SortedFunc(maps.Keys(m.held), func(a, b string) int {
+		return cmp.Or(m.held[a].Compare(m.held[b]), cmp.Compare(a, b))
+	})
+	for _, key := range keys[:min(m.Limit, len(keys))] {
 		m.Wake(key)
 	}
 }
 
 // setStuck remembers whether the job of a repository could not be made: then it is the turn of others.
-func (m *Maintainer) setStuck(key string, stuck bool) {
+func (m *Maintainer) setStuck(key string, stuck bool) (changed bool) {
 	m.lock.Lock()
-	changed := m.stuck[key] != stuck
+	changed = m.stuck[key] != stuck
 	if m.stuck == nil {
 		m.stuck = map[string]bool{}
 	}
@@ -123,6 +140,7 @@ func (m *Maintainer) setStuck(key string, stuck bool) {
 	if changed {
 		m.wakeHeld()
 	}
+	return changed
 }
 
 func (m *Maintainer) isStuck(key string) bool {

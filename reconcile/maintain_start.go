@@ -24,10 +24,10 @@ const (
 )
 
 // start makes the job that is due, if it is the turn of its repository.
-func (m *Maintainer) start(ctx context.Context, key string, object *velerov1.BackupRepository, step maintenance.Step) error {
+func (m *Maintainer) start(ctx context.Context, key string, object *velerov1.BackupRepository, step maintenance.Step, jobs jobsByLabel) error {
 	mine := maintenance.Waiting{Name: key, Due: step.Due}
-	if !maintenance.Turn(mine, m.waiting(key), m.running(), m.Limit) {
-		m.hold(key)
+	if !maintenance.Turn(mine, m.waiting(key, jobs), m.running(jobs), m.Limit) {
+		m.hold(key, step.Due)
 		return nil
 	}
 	m.release(key)
@@ -38,14 +38,12 @@ func (m *Maintainer) start(ctx context.Context, key string, object *velerov1.Bac
 		m.setStuck(key, false)
 		return nil // its event is on its way
 	case errors.As(err, &hopeless):
-		run := maintenance.Run{Started: m.Clock.Now(), Failed: true, Message: hopeless.Error()}
-		written, err := m.write(ctx, key, object, []maintenance.Run{run})
-		if written {
-			m.ended(ctx, object, run, 0)
-		}
-		return err
+		never := build.JobSeen{Outcome: build.JobFailed, Created: m.Clock.Now(), Ended: m.Clock.Now()}
+		return m.conclude(ctx, key, object, []build.JobSeen{never}, []string{hopeless.Error()})
 	case err != nil:
-		m.setStuck(key, true)
+		if m.setStuck(key, true) {
+			m.Recorder.Eventf(referenceTo(object), corev1.EventTypeWarning, EventHindered, "no maintenance until its job can be made: %v", err)
+		}
 		return err
 	}
 	m.setStuck(key, false)
@@ -60,58 +58,68 @@ func (m *Maintainer) make(ctx context.Context, object *velerov1.BackupRepository
 	if err != nil {
 		return nil, err
 	}
-	return m.Exec.Start(ctx, build.Job(build.Maintenance{
+	made, err := m.Exec.Start(ctx, build.Job(build.Maintenance{
 		Name: object.Name, Namespace: object.Namespace, UID: object.UID,
 		VolumeNamespace: object.Spec.VolumeNamespace, Location: object.Spec.BackupStorageLocation, Type: object.Spec.RepositoryType,
 		Due: step.Due, Factor: step.Factor, Timeout: m.Timeout,
 	}, plan.Template, plan.Settings))
+	if err == nil {
+		plan.Made()
+	}
+	return made, err
 }
 
 // waiting are the other repositories that are due and can be served.
-func (m *Maintainer) waiting(but string) []maintenance.Waiting {
+func (m *Maintainer) waiting(but string, jobs jobsByLabel) []maintenance.Waiting {
 	var all []maintenance.Waiting
 	for _, object := range m.Repositories.List() {
 		key := object.Namespace + "/" + object.Name
 		if key == but || m.isStuck(key) {
 			continue
 		}
-		if step := m.next(m.memory.newest(key, object)); step.Action == maintenance.Start {
+		if step := m.next(m.memory.newest(key, object), jobs); step.Action == maintenance.Start {
 			all = append(all, maintenance.Waiting{Name: key, Due: step.Due})
 		}
 	}
 	return all
 }
 
-// all are the jobs in the cache, and those that we made and that it does not have yet.
-func (m *Maintainer) all() []*batchv1.Job {
-	jobs := slices.Clone(m.Jobs.List())
+// jobsByLabel are maintenance jobs by the value of build.LabelRepository.
+type jobsByLabel map[string][]build.JobSeen
+
+// jobs are those in the cache, and those that we made and that it does not have yet.
+func (m *Maintainer) jobs() jobsByLabel {
+	all := slices.Clone(m.Jobs.List())
 	m.lock.Lock()
 	defer m.lock.Unlock()
-	for _, job := range jobs {
+	for _, job := range all {
 		delete(m.made, job.UID)
 	}
 	for _, job := range m.made {
-		jobs = append(jobs, job)
+		all = append(all, job)
+	}
+	jobs := jobsByLabel{}
+	for _, job := range all {
+		label := job.Labels[build.LabelRepository]
+		jobs[label] = append(jobs[label], build.ReadJob(job))
 	}
 	return jobs
 }
 
-func (m *Maintainer) jobsOf(object *velerov1.BackupRepository) []build.JobSeen {
-	label := build.RepositoryLabel(object.Name)
-	var jobs []build.JobSeen
-	for _, job := range m.all() {
-		if job.Namespace == object.Namespace && job.Labels[build.LabelRepository] == label {
-			jobs = append(jobs, build.ReadJob(job))
-		}
+// running is how many jobs have not ended. One without a pod is removed in time if it has a repository; if it has
+// none, it stays for ever and is in nobody's way.
+func (m *Maintainer) running(jobs jobsByLabel) int {
+	maintained := map[string]bool{}
+	for _, object := range m.Repositories.List() {
+		seen := maintenance.Of(object)
+		maintained[build.RepositoryLabel(object.Name)] = seen.Kopia && !seen.Deleting
 	}
-	return jobs
-}
-
-func (m *Maintainer) running() int {
 	n := 0
-	for _, job := range m.all() {
-		if build.ReadJob(job).Outcome == build.JobUnfinished {
-			n++
+	for label, own := range jobs {
+		for _, job := range own {
+			if job.Outcome == build.JobUnfinished && (job.HasPod || maintained[label]) {
+				n++
+			}
 		}
 	}
 	return n
@@ -139,12 +147,12 @@ func (m *Maintainer) Location(location *velerov1.BackupStorageLocation) {
 }
 
 // ended counts a run and tells of it.
-func (m *Maintainer) ended(ctx context.Context, object *velerov1.BackupRepository, run maintenance.Run, took time.Duration) {
-	m.Metrics.Ended(object.Name, !run.Failed, took)
+func (m *Maintainer) ended(ctx context.Context, object *velerov1.BackupRepository, why string, succeeded bool, took time.Duration) {
+	m.Metrics.Ended(object.Name, succeeded, took)
 	logger := klog.FromContext(ctx)
-	if run.Failed {
-		logger.Error(nil, "Maintenance failed", "repository", klog.KObj(object), "took", took, "message", run.Message)
-		m.Recorder.Eventf(referenceTo(object), corev1.EventTypeWarning, EventNotMaintained, "maintenance failed after %s: %s", took.Round(time.Second), run.Message)
+	if !succeeded {
+		logger.Error(nil, "Maintenance failed", "repository", klog.KObj(object), "took", took, "message", why)
+		m.Recorder.Eventf(referenceTo(object), corev1.EventTypeWarning, EventNotMaintained, "maintenance failed after %s: %s", took.Round(time.Second), why)
 		return
 	}
 	logger.Info("Maintenance succeeded", "repository", klog.KObj(object), "took", took)

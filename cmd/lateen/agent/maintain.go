@@ -110,9 +110,8 @@ func (p jobPlanner) plan(ctx context.Context, repository *velerov1.BackupReposit
 			return p.clients.kube.SchedulingV1().PriorityClasses().Get(ctx, name, metav1.GetOptions{})
 		})
 	}
-	p.tellClass(ctx, repository, class)
 	wanted.Jobs.PriorityClass = class.Effective
-	return reconcile.JobPlan{Template: template, Settings: wanted.Jobs}, nil
+	return reconcile.JobPlan{Template: template, Settings: wanted.Jobs, Made: func() { p.tellClass(ctx, repository, class) }}, nil
 }
 
 // tell says a Problem once, however many jobs it concerns.
@@ -135,7 +134,7 @@ func (p jobPlanner) tellClass(ctx context.Context, repository *velerov1.BackupRe
 	p.Metrics.PriorityClassFallback(priority.MaintenanceJob, string(class.Reason))
 	klog.FromContext(ctx).Error(nil, "Priority class is not in force: maintenance job made without one", "configured", class.Configured, "reason", class.Reason)
 	p.recorder.Eventf(about(repository), corev1.EventTypeWarning, EventPriorityClass,
-		"the next maintenance job runs without priority class %q (%s); the one after it is made anew from the configuration", class.Configured, class.Reason)
+		"a maintenance job runs without priority class %q (%s); the next one is made anew from the configuration", class.Configured, class.Reason)
 }
 
 func about(repository *velerov1.BackupRepository) *corev1.ObjectReference {

@@ -91,23 +91,6 @@ func TestManyRepositoriesTakeTurns(t *testing.T) {
 	require.Zero(t, second.metric("lateen_maintenance_due"))
 }
 
-func TestAJobThatIsDeletedByHandIsMadeAgain(t *testing.T) {
-	s := newSite(t, time.Millisecond)
-	s.configureJobs("")
-	s.node.Faults.Add(node.Fault{Match: s.ofMaintenance, NeverStarts: true, Times: 1})
-	s.jobsEnd(node.Result{}, 0)
-	s.configure(`{}`)
-	name := s.repository("app-default-kopia-x7k2p")
-	s.start(maintains)
-	first := s.job(func(job *batchv1.Job) bool { return job.Status.Active > 0 })
-	options := metav1.DeleteOptions{PropagationPolicy: new(metav1.DeletePropagationBackground)}
-	require.NoError(t, s.Kube.BatchV1().Jobs(s.Namespace).Delete(s.soon(), first.Name, options))
-	s.job(func(job *batchv1.Job) bool { return job.UID != first.UID })
-	after := s.maintained(name, ran(1))
-	require.Len(t, after.Status.RecentMaintenance, 1)
-	require.Equal(t, velerov1.BackupRepositoryMaintenanceSucceeded, after.Status.RecentMaintenance[0].Result)
-}
-
 // TestARunThatEndedWithoutACoordinatorIsWrittenDown adopts the job of a Velero server.
 func TestARunThatEndedWithoutACoordinatorIsWrittenDown(t *testing.T) {
 	s := newSite(t, time.Millisecond)

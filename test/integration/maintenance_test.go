@@ -34,15 +34,20 @@ func maintains(options *agent.Options) {
 // what is given for that of the namespace app.
 func (s *site) configureJobs(global string, own ...string) {
 	s.Helper()
-	here := `{"loadAffinity":[{"nodeSelector":{"matchLabels":{"kubernetes.io/hostname":"` + s.node.Name() + `"}}}]`
-	if global != "" {
-		here += "," + global
-	}
-	data := map[string]string{"global": here + "}"}
+	data := map[string]string{"global": s.pinned(global)}
 	if len(own) > 0 {
 		data["app-default-kopia"] = own[0]
 	}
 	require.NoError(s, s.ConfigMap(s.soon(), maintenanceConfigMap, data))
+}
+
+// pinned is a configuration of maintenance jobs by which they run on the node of this site.
+func (s *site) pinned(more string) string {
+	here := `{"loadAffinity":[{"nodeSelector":{"matchLabels":{"kubernetes.io/hostname":"` + s.node.Name() + `"}}}]`
+	if more != "" {
+		here += "," + more
+	}
+	return here + "}"
 }
 
 // jobsEnd has the pods of maintenance jobs end like this, so many times; 0 is always.
@@ -156,21 +161,6 @@ func TestARepositoryThatIsDueIsMaintained(t *testing.T) {
 	require.Equal(t, 1, r.metric("lateen_priority_class_info", "consumer", "maintenance-job", "configured", class, "effective", class))
 }
 
-func TestAClassThatIsMissingKeepsNoRepositoryFromMaintenance(t *testing.T) {
-	s := newSite(t, time.Millisecond)
-	s.configureJobs(`"priorityClassName":"nowhere"`)
-	s.jobsEnd(node.Result{}, 0)
-	name := s.repository("app-default-kopia-x7k2p")
-	s.configure(`{}`)
-	r := s.start(maintains)
-	s.maintained(name, func(r *velerov1.BackupRepository) bool {
-		return ran(1)(r) && r.Status.RecentMaintenance[0].Result == velerov1.BackupRepositoryMaintenanceSucceeded
-	})
-	require.Empty(t, s.jobs()[0].Spec.Template.Spec.PriorityClassName)
-	s.says("PriorityClassNotInForce", "nowhere")
-	require.Equal(t, 1, r.metric("lateen_priority_class_fallbacks_total", "consumer", "maintenance-job", "reason", "not_found"))
-}
-
 // TestAJobWithoutAPodIsMadeAgainWithoutItsClass is W39: Velero's server would wait for such a job for ever.
 func TestAJobWithoutAPodIsMadeAgainWithoutItsClass(t *testing.T) {
 	s := newSite(t, time.Millisecond)
@@ -185,7 +175,7 @@ func TestAJobWithoutAPodIsMadeAgainWithoutItsClass(t *testing.T) {
 	after := s.maintained(name, ran(2))
 	runs := after.Status.RecentMaintenance
 	require.Equal(t, velerov1.BackupRepositoryMaintenanceFailed, runs[0].Result)
-	require.Equal(t, maintenance.ClassGone+"gone-"+s.Namespace, runs[0].Message)
+	require.Contains(t, runs[0].Message, maintenance.ClassGone+"gone-"+s.Namespace)
 	require.Nil(t, runs[0].CompleteTimestamp)
 	require.Equal(t, velerov1.BackupRepositoryMaintenanceSucceeded, runs[1].Result)
 	require.Len(t, s.jobs(), 1, "the job without a pod is gone")

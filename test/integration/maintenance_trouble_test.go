@@ -1,0 +1,282 @@
+package integration
+
+import (
+	"net/http"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	velerov1 "github.com/vmware-tanzu/velero/pkg/apis/velero/v1"
+	batchv1 "k8s.io/api/batch/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/transport"
+
+	"github.com/lateen-project/lateen/cmd/lateen/agent"
+	"github.com/lateen-project/lateen/exposer/build"
+	"github.com/lateen-project/lateen/reconcile/maintenance"
+	"github.com/lateen-project/lateen/test/node"
+	"github.com/lateen-project/lateen/test/world"
+)
+
+// trouble is what may happen to the maintenance of a repository that is due, and what is to be seen of it.
+type trouble struct {
+	config  func(*site) map[string]string // of the maintenance ConfigMap; nil: it only says where jobs run
+	before  func(*site)                   // the agent starts; nil: all pods of jobs end well
+	wrap    func(*site) transport.WrapperFunc
+	happens func(*site)
+	after   func(*site) // the first run is in the history
+
+	runs      []string          // what is in the message of each, in their order; empty for a success
+	jobs      int               // that are left
+	says      map[string]string // reasons of Events, and what is in their messages
+	fallbacks string            // for which reason a job has no class; empty if no job lacks one
+	problems  string            // with the configuration: the reason; empty for none
+}
+
+func TestWhateverHappensToAJobIsWrittenDownAndTheNextOneIsMade(t *testing.T) {
+	for name, test := range troubles() {
+		t.Run(name, func(t *testing.T) {
+			s := newSite(t, time.Millisecond)
+			s.retries = true // a run that failed is tried again, and all is read anew for it
+			s.configure(`{}`)
+			wrap := func(next http.RoundTripper) http.RoundTripper { return next }
+			if test.wrap != nil {
+				wrap = test.wrap(s)
+			}
+			if test.config == nil {
+				s.configureJobs("")
+			} else if data := test.config(s); data != nil {
+				require.NoError(t, s.ConfigMap(s.soon(), maintenanceConfigMap, data))
+			}
+			if test.before == nil {
+				s.jobsEnd(node.Result{}, 0)
+			} else {
+				test.before(s)
+			}
+			name := s.repository("app-default-kopia-x7k2p")
+			r := s.start(maintains, through(wrap), func(options *agent.Options) {
+				if len(test.runs) > 1 {
+					options.Maintenance.FirstRetry = time.Second
+				}
+			})
+			if test.happens != nil {
+				test.happens(s)
+			}
+			s.maintained(name, ran(1))
+			if test.after != nil {
+				test.after(s)
+			}
+			test.check(s, r, s.maintained(name, ran(len(test.runs))))
+		})
+	}
+}
+
+// check looks at all that is left of the trouble.
+func (test trouble) check(s *site, r *agentRun, after *velerov1.BackupRepository) {
+	s.Helper()
+	failures := 0
+	require.Len(s, after.Status.RecentMaintenance, len(test.runs))
+	for i, run := range after.Status.RecentMaintenance {
+		if words := test.runs[i]; words != "" {
+			failures++
+			require.Equal(s, velerov1.BackupRepositoryMaintenanceFailed, run.Result)
+			require.Contains(s, run.Message, words)
+			require.Regexp(s, ` \(after \d+s\)$`, run.Message)
+			require.Nil(s, run.CompleteTimestamp)
+			s.says("MaintenanceFailed", words)
+			continue
+		}
+		require.Equal(s, velerov1.BackupRepositoryMaintenanceSucceeded, run.Result, run.Message)
+		require.Equal(s, after.Status.LastMaintenanceTime, run.CompleteTimestamp)
+		s.says("MaintenanceSucceeded", "succeeded")
+	}
+	require.Equal(s, velerov1.BackupRepositoryPhaseReady, after.Status.Phase)
+	require.Empty(s, after.Status.Message)
+	s.haveLeft(test.jobs)
+	for reason, words := range test.says {
+		s.says(reason, words)
+	}
+	require.Equal(s, len(test.runs)-failures, r.metric("velero_repo_maintenance_success_total", "repository_name", after.Name))
+	require.Equal(s, failures, r.metric("velero_repo_maintenance_failure_total", "repository_name", after.Name))
+	require.Equal(s, len(test.runs), r.metric("velero_repo_maintenance_duration_seconds", "repository_name", after.Name))
+	require.EqualValues(s, after.Status.LastMaintenanceTime.Unix(), r.metric("lateen_maintenance_last_success_timestamp_seconds", "repository", after.Name))
+	fallbacks, problems := 0, 0
+	if test.fallbacks != "" {
+		fallbacks = 1
+		require.Equal(s, 1, r.metric("lateen_priority_class_fallbacks_total", "consumer", "maintenance-job", "reason", test.fallbacks))
+	}
+	require.Equal(s, fallbacks, r.metric("lateen_priority_class_fallbacks_total", "consumer", "maintenance-job"))
+	if test.problems != "" {
+		problems = 1
+		require.Equal(s, 1, r.metric("lateen_config_fallbacks_total", "section", "repoMaintenance", "reason", test.problems))
+	}
+	require.Equal(s, problems, r.metric("lateen_config_fallbacks_total", "section", "repoMaintenance"))
+}
+
+func troubles() map[string]trouble {
+	none := func(*site) {}
+	ends := func(result node.Result) func(*site) {
+		return func(s *site) {
+			s.jobsEnd(result, 1)
+			s.jobsEnd(node.Result{}, 0)
+		}
+	}
+	return map[string]trouble{
+		"its class is missing": {
+			config: func(s *site) map[string]string {
+				return map[string]string{"global": s.pinned(`"priorityClassName":"nowhere"`)}
+			},
+			runs: []string{""}, jobs: 1, fallbacks: "not_found", says: map[string]string{"PriorityClassNotInForce": `"nowhere" (not_found)`},
+		},
+		"its class is deleted after it was looked up": {
+			config: func(s *site) map[string]string {
+				return map[string]string{"global": s.pinned(`"priorityClassName":"` + s.class() + `"`)}
+			},
+			wrap: deletingTheClass,
+			runs: []string{maintenance.ClassGone, ""}, jobs: 1, fallbacks: "not_found",
+			says: map[string]string{"PriorityClassNotInForce": "(not_found)"},
+		},
+		"a quota lets no pod in, until it is lifted": {
+			before: func(s *site) { s.quota("none"); s.jobsEnd(node.Result{}, 0) },
+			after:  (*site).lift,
+			runs:   []string{"exceeded quota: none", ""}, jobs: 1,
+		},
+		"its pod is killed for its memory": {
+			before: ends(node.Result{ExitCode: 137, Reason: "OOMKilled"}),
+			runs:   []string{maintenance.OutOfMemory, ""}, jobs: 2,
+		},
+		"its pod is evicted": {
+			before: none,
+			happens: func(s *site) {
+				pod := s.podOfJob()
+				s.jobsEnd(node.Result{}, 0)
+				require.NoError(s, s.node.Evict(s.Namespace, pod, "the node is low on memory"))
+			},
+			runs: []string{"the node is low on memory", ""}, jobs: 2,
+		},
+		"its pod goes with its node": {
+			before: none,
+			happens: func(s *site) {
+				pod := s.podOfJob()
+				s.jobsEnd(node.Result{}, 0)
+				require.NoError(s, s.node.Vanish(s.soon(), s.Namespace, pod))
+			},
+			runs: []string{"its pod is gone", ""}, jobs: 2,
+		},
+		"its time is up on a node that does not answer": {
+			before: none, happens: (*site).loseTheJob,
+			runs: []string{"DeadlineExceeded"},
+		},
+		"it is deleted by hand": {
+			before: func(s *site) {
+				s.node.Faults.Add(node.Fault{Match: s.ofMaintenance, NeverStarts: true, Times: 1})
+				s.jobsEnd(node.Result{}, 0)
+			},
+			happens: (*site).deleteTheJob,
+			runs:    []string{""}, jobs: 1,
+		},
+		"there is no ConfigMap, until there is one": {
+			config: func(*site) map[string]string { return nil },
+			before: func(s *site) { s.quota("none"); s.jobsEnd(node.Result{}, 0) }, // the job has no node either
+			after:  func(s *site) { s.configureJobs(""); s.lift() },
+			runs:   []string{"exceeded quota: none", ""}, jobs: 1, fallbacks: "config_missing", problems: "missing",
+			says: map[string]string{"PriorityClassNotInForce": "(config_missing)", "MaintenanceConfigProblem": maintenanceConfigMap},
+		},
+		"the ConfigMap is no JSON": {
+			config: func(s *site) map[string]string {
+				return map[string]string{"global": `{"priorityClassName":`, "app-default-kopia": s.pinned("")}
+			},
+			runs: []string{""}, jobs: 1, fallbacks: "config_invalid", problems: "invalid_json",
+			says: map[string]string{"PriorityClassNotInForce": "(config_invalid)", "MaintenanceConfigProblem": "global"},
+		},
+		"the class is given for one repository": {
+			config: func(s *site) map[string]string {
+				return map[string]string{"global": s.pinned(""), "app-default-kopia": `{"priorityClassName":"system-node-critical"}`}
+			},
+			runs: []string{""}, jobs: 1, problems: "ignored",
+			says: map[string]string{"MaintenanceConfigProblem": "it counts under global only"},
+		},
+	}
+}
+
+// class makes a PriorityClass of this site alone, and returns its name.
+func (s *site) class() string {
+	s.Helper()
+	name := "class-" + s.Namespace
+	require.NoError(s, s.PriorityClass(s.soon(), name, 10))
+	return name
+}
+
+// deletingTheClass has the class deleted in the last moment before the first job is made.
+func deletingTheClass(s *site) transport.WrapperFunc {
+	var once sync.Once
+	return func(next http.RoundTripper) http.RoundTripper {
+		return roundTripper(func(request *http.Request) (*http.Response, error) {
+			if request.Method == http.MethodPost && strings.HasSuffix(request.URL.Path, "/jobs") {
+				once.Do(func() {
+					if err := s.Kube.SchedulingV1().PriorityClasses().Delete(request.Context(), "class-"+s.Namespace, metav1.DeleteOptions{}); err != nil {
+						s.Errorf("delete the class: %v", err)
+					}
+				})
+			}
+			return next.RoundTrip(request)
+		})
+	}
+}
+
+// lift takes the quota away.
+func (s *site) lift() {
+	s.Helper()
+	require.NoError(s, s.Kube.CoreV1().ResourceQuotas(s.Namespace).Delete(s.soon(), "none", metav1.DeleteOptions{}))
+}
+
+// podOfJob waits until the pod of a job runs.
+func (s *site) podOfJob() string {
+	s.Helper()
+	pods, err := s.Kube.CoreV1().Pods(s.Namespace).Watch(s.soon(), metav1.ListOptions{LabelSelector: build.LabelRepository})
+	require.NoError(s, err)
+	defer pods.Stop()
+	for change := range pods.ResultChan() {
+		if pod, ok := change.Object.(*corev1.Pod); ok && world.Ready(pod) {
+			return pod.Name
+		}
+	}
+	require.Fail(s, "no pod of a job runs")
+	return ""
+}
+
+// deleteTheJob deletes the first job once it has a pod, and waits for the one that takes its place.
+func (s *site) deleteTheJob() {
+	s.Helper()
+	first := s.job(func(job *batchv1.Job) bool { return job.Status.Active > 0 })
+	options := metav1.DeleteOptions{PropagationPolicy: new(metav1.DeletePropagationBackground)}
+	require.NoError(s, s.Kube.BatchV1().Jobs(s.Namespace).Delete(s.soon(), first.Name, options))
+	s.job(func(job *batchv1.Job) bool { return job.UID != first.UID })
+}
+
+// loseTheJob has the time of a job run out, whose node does not answer any more. The pod stays as it is.
+func (s *site) loseTheJob() {
+	s.Helper()
+	s.podOfJob()
+	require.NoError(s, s.node.Silence(s.soon()))
+	job := s.jobs()[0]
+	_, err := s.Kube.BatchV1().Jobs(s.Namespace).Patch(s.soon(), job.Name, types.MergePatchType, []byte(`{"spec":{"activeDeadlineSeconds":1}}`), metav1.PatchOptions{})
+	require.NoError(s, err)
+	s.job(func(job *batchv1.Job) bool { return !build.ReadJob(job).Ending.IsZero() })
+}
+
+// haveLeft waits until there are so many jobs: one that was given up is written down first, and then deleted.
+func (s *site) haveLeft(jobs int) {
+	s.Helper()
+	watcher, err := s.Kube.BatchV1().Jobs(s.Namespace).Watch(s.soon(), metav1.ListOptions{LabelSelector: build.LabelRepository})
+	require.NoError(s, err)
+	defer watcher.Stop()
+	for len(s.jobs()) != jobs {
+		_, open := <-watcher.ResultChan()
+		require.True(s, open, "there are not %d jobs", jobs)
+	}
+}

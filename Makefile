@@ -5,7 +5,7 @@ SHELL := bash
 .PHONY: help build demo test test-unit sweep soak conformance bench image lint clean
 
 BIN := $(CURDIR)/bin
-PROGRAMS := bin/controlplane bin/velero bin/velero-1.17 bin/snapshot-controller
+PROGRAMS := bin/controlplane bin/velero bin/velero-1.17 bin/snapshot-controller bin/kubectl
 BINARIES := build $(PROGRAMS)
 comma := ,
 GOLANGCI_LINT_VERSION := 2.15.0
@@ -48,11 +48,13 @@ build: ## Build bin/lateen, static
 # The programs that the world is made of: in which module in test/ each one's version is pinned, the package there,
 # and what is made besides.
 controlplane := cluster ./controlplane
+kubectl := kubectl .
 velero := velero .
 velero-1.17 := velero117 .
 SNAPSHOTS := github.com/kubernetes-csi/external-snapshotter
 snapshot-controller := snapshotter $(SNAPSHOTS)/v8/cmd/snapshot-controller
 ldflags-controlplane := $(KUBERNETES_LDFLAGS)
+ldflags-kubectl := $(KUBERNETES_LDFLAGS)
 besides-snapshot-controller := cat "$$(go list -m -f '{{.Dir}}' $(SNAPSHOTS)/client/v8)"/config/crd/snapshot.*.yaml >$(BIN)/snapshot-controller.crds.yaml
 
 .SECONDEXPANSION:
@@ -130,7 +132,7 @@ lint: ## Check style, layers and forbidden calls, in every module
 	@[ "$$(bin/golangci-lint version --short 2>/dev/null)" = $(GOLANGCI_LINT_VERSION) ] || { \
 		echo "build: bin/golangci-lint $(GOLANGCI_LINT_VERSION) (about 2 minutes on 2 cores, once)"; \
 		GOBIN=$(BIN) go install -v github.com/golangci/golangci-lint/v2/cmd/golangci-lint@v$(GOLANGCI_LINT_VERSION) 2>&1 | $(progress); }
-	@failed=0; for module in . test test/cluster test/velero test/velero117; do echo "lint: $$module"; \
+	@failed=0; for module in . test test/cluster test/kubectl test/velero test/velero117; do echo "lint: $$module"; \
 		(cd $$module && $(BIN)/golangci-lint run --allow-serial-runners --config $(CURDIR)/.golangci.yml ./...) || failed=1; done; exit $$failed
 
 clean: ## Remove bin/

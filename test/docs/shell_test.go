@@ -1,0 +1,106 @@
+package docs
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/lateen-project/lateen/test/cluster"
+	"github.com/lateen-project/lateen/test/node"
+)
+
+// What a block finds when it is run: what those before it in the document have left on an empty cluster, unless the
+// line above it names one of these.
+func places() map[string]string {
+	return map[string]string{
+		"<!-- on a cluster with Velero's own agents -->": `
+			printf '[default]\n' >credentials
+			lateen install --crds-only
+			velero install --provider aws --bucket backups --plugins velero/velero-plugin-for-aws:v1.14.0 \
+				--secret-file credentials --use-node-agent --dry-run --output yaml | kubectl apply -f -
+			kubectl -n velero rollout status daemonset node-agent`,
+	}
+}
+
+// shell is where blocks are run, one after the other: a directory, and a control plane with one node, on which
+// agents are processes of their own.
+type shell struct {
+	*testing.T
+	dir, bin, kubeconfig string
+}
+
+func newShell(t *testing.T) *shell {
+	t.Helper()
+	s := &shell{T: t, dir: t.TempDir()}
+	s.kubeconfig = filepath.Join(s.dir, "kubeconfig")
+	plane, err := cluster.Start(t.Context(), cluster.Options{})
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, plane.Stop()) })
+	require.NoError(t, plane.WriteKubeconfig(plane.Admin(), s.kubeconfig, "default"))
+	for _, name := range []string{"lateen", "velero", "kubectl"} {
+		binary, err := cluster.FindBinary(name)
+		require.NoError(t, err)
+		s.bin, err = filepath.Abs(filepath.Dir(binary))
+		require.NoError(t, err)
+	}
+	kubelet, err := node.Start(within(t, 5*time.Second), plane.Admin(), node.Options{
+		Name: "node-1", Root: filepath.Join(s.dir, "kubelet"), Runner: agents{plane: plane, lateen: filepath.Join(s.bin, "lateen")},
+	})
+	require.NoError(t, err)
+	t.Cleanup(kubelet.Stop)
+	require.NoError(t, os.CopyFS(filepath.Join(s.dir, "deploy"), os.DirFS(filepath.Join(root, "deploy"))))
+	return s
+}
+
+// consent answers y for as long as somebody asks.
+type consent struct{}
+
+// Read implements io.Reader.
+func (consent) Read(into []byte) (int, error) { return copy(into, "y\n"), nil }
+
+// run runs a script as a reader's shell would, but for that it stops at the first error. Whatever is asked is
+// answered with y.
+func (s *shell) run(where, script string) {
+	s.Helper()
+	ctx, cancel := context.WithTimeout(s.Context(), time.Minute) // several programs, some of which wait for pods
+	defer cancel()
+	command := exec.CommandContext(ctx, "bash", "-euo", "pipefail", "-c", script)
+	command.Dir = s.dir
+	command.Env = []string{"PATH=" + s.bin + ":/usr/bin:/bin", "HOME=" + s.dir, "KUBECONFIG=" + s.kubeconfig}
+	command.Stdin = consent{}
+	command.WaitDelay = time.Second
+	out, err := command.CombinedOutput()
+	s.Logf("%s:\n%s%s", where, script, out)
+	require.NoError(s, err, "%s cannot be typed as it stands:\n%s", where, out)
+}
+
+// What readers are told to type works, from the first line of a document to the last.
+func TestWhatReadersAreToldToTypeWorks(t *testing.T) {
+	place := regexp.MustCompile(`^<!-- on .+ -->$`)
+	for _, d := range documents(t) {
+		t.Run(d.name, func(t *testing.T) {
+			shells := map[string]*shell{}
+			for _, each := range d.blocks {
+				if each.language != "sh" {
+					continue
+				}
+				where := place.FindString(each.above)
+				if shells[where] == nil {
+					shells[where] = newShell(t)
+					if where != "" {
+						require.Contains(t, places(), where, "%s:%d", d.name, each.line)
+						shells[where].run(where, places()[where])
+					}
+				}
+				shells[where].run(fmt.Sprintf("%s:%d", d.name, each.line), each.text)
+			}
+		})
+	}
+}

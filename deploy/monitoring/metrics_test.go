@@ -70,40 +70,26 @@ func TestSelectorsAreFound(t *testing.T) {
 		or histogram_quantile(0.95, sum by (le) (c_bucket)) + on (instance) group_left (node) 0 * d{node="n"}`))
 }
 
-// catalogue is a registerer that keeps what is described, with its labels.
-type catalogue map[string][]string
-
-func (c catalogue) MustRegister(all ...prometheus.Collector) {
-	for _, collector := range all {
-		_ = c.Register(collector) // cannot fail
-	}
-}
-
-func (c catalogue) Register(collector prometheus.Collector) error {
-	described := make(chan *prometheus.Desc)
-	go func() {
-		defer close(described)
-		collector.Describe(described)
-	}()
-	words := regexp.MustCompile(`fqName: "([^"]+)".*variableLabels: \{([^}]*)\}`)
-	for description := range described {
-		match := words.FindStringSubmatch(description.String())
-		c[match[1]] = strings.Split(match[2], ",")
-	}
-	return nil
-}
-
-func (c catalogue) Unregister(prometheus.Collector) bool { return false }
-
-// agents is all that an agent registers, and what Prometheus itself tells of one.
-func agents() catalogue {
-	known := catalogue{"up": nil}
-	meter := metrics.New(known, "v1", "node-1")
+// agents is all that an agent registers, by name, with its labels; and what Prometheus itself tells of one.
+func agents() map[string][]string {
+	registry := prometheus.NewRegistry()
+	meter := metrics.New(registry, "v1", "node-1")
 	meter.Slots(1, func() int { return 0 })
 	meter.Queue(0)
 	meter.Transfers(func() []metrics.Count { return nil })
 	meter.Coordination()
 	meter.Maintenance()
+	described := make(chan *prometheus.Desc)
+	go func() {
+		defer close(described)
+		registry.Describe(described)
+	}()
+	known := map[string][]string{"up": nil}
+	words := regexp.MustCompile(`fqName: "([^"]+)".*variableLabels: \{([^}]*)\}`)
+	for description := range described {
+		match := words.FindStringSubmatch(description.String())
+		known[match[1]] = strings.Split(match[2], ",")
+	}
 	return known
 }
 
@@ -165,7 +151,7 @@ func TestEveryAlertHasARunbook(t *testing.T) {
 	for _, match := range regexp.MustCompile(`(?m)^#### (Lateen\w+)$`).FindAllStringSubmatch(string(text), -1) {
 		headings = append(headings, match[1])
 	}
-	for _, match := range regexp.MustCompile("(?m)^\\| \\[(Lateen\\w+)\\]\\(#(\\w+)\\) \\|").FindAllStringSubmatch(section, -1) {
+	for _, match := range regexp.MustCompile(`(?m)^\| \[(Lateen\w+)\]\(#(\w+)\) \|`).FindAllStringSubmatch(section, -1) {
 		rows = append(rows, match[1])
 		require.Equal(t, strings.ToLower(match[1]), match[2])
 	}

@@ -1,0 +1,220 @@
+package monitoring
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"io"
+	"maps"
+	"net/http"
+	"net/http/httptest"
+	"net/http/httputil"
+	"net/url"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"runtime"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"sigs.k8s.io/yaml"
+
+	"github.com/lateen-project/lateen/test/cluster"
+)
+
+const (
+	startTime = 30 * time.Second // of Prometheus; it also takes 5 s to find what it scrapes and whom it tells
+	patience  = 5 * time.Second  // with everything else
+)
+
+// alert is what Prometheus tells an Alertmanager (its API v2).
+type alert struct {
+	Labels      map[string]string `json:"labels"`
+	Annotations map[string]string `json:"annotations"`
+	EndsAt      time.Time         `json:"endsAt"` // unless it is told again; in the past if it is over
+}
+
+// alertmanager takes in what Prometheus tells, so that a test need not ask for it.
+type alertmanager struct {
+	lock  sync.Mutex
+	known []alert
+	news  chan struct{} // closed and made anew when something is told
+}
+
+func (a *alertmanager) ServeHTTP(w http.ResponseWriter, request *http.Request) {
+	var told []alert
+	if err := json.NewDecoder(request.Body).Decode(&told); err != nil {
+		http.Error(w, err.Error(), http.StatusBadRequest)
+		return
+	}
+	a.lock.Lock()
+	defer a.lock.Unlock()
+	for _, each := range told {
+		a.keep(each)
+	}
+	close(a.news)
+	a.news = make(chan struct{})
+}
+
+func (a *alertmanager) keep(told alert) {
+	for i, known := range a.known {
+		if maps.Equal(known.Labels, told.Labels) {
+			a.known[i] = told
+			return
+		}
+	}
+	a.known = append(a.known, told)
+}
+
+// with finds an alert that has these labels, whether it fires or is over, and says when to look again.
+func (a *alertmanager) with(labels map[string]string) (found *alert, news <-chan struct{}) {
+	a.lock.Lock()
+	defer a.lock.Unlock()
+	for _, known := range a.known {
+		has := true
+		for name, value := range labels {
+			has = has && known.Labels[name] == value
+		}
+		if has {
+			return &known, a.news
+		}
+	}
+	return nil, a.news
+}
+
+// await waits until the alert with these labels fires, or is over.
+func (a *alertmanager) await(t *testing.T, within time.Duration, firing bool, labels map[string]string) alert {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), within)
+	defer cancel()
+	for {
+		found, news := a.with(labels)
+		if found != nil && found.EndsAt.After(time.Now()) == firing {
+			return *found
+		}
+		select {
+		case <-news:
+		case <-ctx.Done():
+			require.Failf(t, "Prometheus does not tell it", "firing %v, of %v; it told %v", firing, labels, a.known)
+		}
+	}
+}
+
+// prometheus is one that scrapes an agent, whichever runs at the time, and tells what the rules make of it. Alerts fire
+// at once: the rules are those of the PrometheusRule without what they wait (for).
+type prometheus struct {
+	alertmanager
+	url   string
+	agent atomic.Pointer[url.URL] // nil: there is none
+}
+
+func startPrometheus(t *testing.T) *prometheus {
+	t.Helper()
+	p := &prometheus{alertmanager: alertmanager{news: make(chan struct{})}}
+	told := httptest.NewServer(&p.alertmanager)
+	t.Cleanup(told.Close)
+	scraped := httptest.NewServer(p.target())
+	t.Cleanup(scraped.Close)
+	dir := t.TempDir()
+	eager := readRules(t)
+	for _, group := range eager.Groups {
+		for _, rule := range group.Rules {
+			delete(rule, "for")
+		}
+	}
+	text, err := yaml.Marshal(map[string]any{
+		"global":     map[string]string{"scrape_interval": "500ms", "scrape_timeout": "500ms", "evaluation_interval": "100ms"},
+		"rule_files": []string{eager.write(t, dir)},
+		"alerting":   map[string]any{"alertmanagers": []any{map[string]any{"static_configs": targets(told)}}},
+		"scrape_configs": []any{map[string]any{
+			"job_name": "velero/lateen", "static_configs": targets(scraped), // what the operator makes of the PodMonitor
+		}},
+	})
+	require.NoError(t, err)
+	config := filepath.Join(dir, "prometheus.yaml")
+	require.NoError(t, os.WriteFile(config, text, 0o600))
+	// An alert that fires before Prometheus has found the Alertmanager reaches it when it is told again.
+	p.url = "http://" + launch(t, "--config.file="+config, "--storage.tsdb.path="+filepath.Join(dir, "data"),
+		"--web.listen-address=127.0.0.1:0", "--rules.alert.resend-delay=1s")
+	return p
+}
+
+func targets(server *httptest.Server) []any {
+	return []any{map[string]any{"targets": []string{server.Listener.Addr().String()}}}
+}
+
+// target is where Prometheus looks for the agent: agents come and go, each with an address of its own.
+func (p *prometheus) target() http.Handler {
+	return &httputil.ReverseProxy{
+		Rewrite: func(request *httputil.ProxyRequest) {
+			if agent := p.agent.Load(); agent != nil {
+				request.SetURL(agent)
+			}
+		},
+		ErrorHandler: func(w http.ResponseWriter, _ *http.Request, err error) {
+			http.Error(w, err.Error(), http.StatusBadGateway)
+		},
+	}
+}
+
+// launch runs Prometheus until the end of the test and returns its address, which it says itself. The process dies with
+// the tests, however they end: the kernel watches the thread that forked, which is therefore kept.
+func launch(t *testing.T, args ...string) (address string) {
+	t.Helper()
+	binary, err := cluster.FindBinary("prometheus")
+	require.NoError(t, err)
+	command := exec.CommandContext(t.Context(), binary, args...) // the context ends before what t.Cleanup does
+	command.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
+	log, err := command.StderrPipe()
+	require.NoError(t, err)
+	addresses, ended := make(chan string, 1), make(chan struct{})
+	t.Cleanup(func() { <-ended })
+	go func() {
+		runtime.LockOSThread()
+		defer runtime.UnlockOSThread()
+		defer close(ended)
+		defer close(addresses)
+		if err := command.Start(); err != nil {
+			t.Log(err)
+			return
+		}
+		listens := regexp.MustCompile(`msg="Listening on" address=(\S+)`)
+		for lines := bufio.NewScanner(log); lines.Scan(); {
+			if found := listens.FindStringSubmatch(lines.Text()); found != nil {
+				addresses <- found[1]
+			}
+			if strings.Contains(lines.Text(), "level=error") {
+				t.Log(lines.Text())
+			}
+		}
+		_ = command.Wait() // it was killed
+	}()
+	select {
+	case address = <-addresses:
+	case <-time.After(startTime):
+	}
+	require.NotEmpty(t, address, "Prometheus does not listen")
+	return address
+}
+
+// get asks Prometheus's HTTP API.
+func (p *prometheus) get(t *testing.T, path string, answer any) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, p.url+path, nil)
+	require.NoError(t, err)
+	response, err := http.DefaultClient.Do(request)
+	require.NoError(t, err)
+	defer response.Body.Close()
+	text, err := io.ReadAll(response.Body)
+	require.NoError(t, err)
+	require.Equal(t, http.StatusOK, response.StatusCode, "%s: %s", path, text)
+	require.NoError(t, json.Unmarshal(text, answer))
+}

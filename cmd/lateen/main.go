@@ -59,6 +59,6 @@ func newRoot() *cobra.Command {
 		SilenceUsage:  true, // an error is one line
 		SilenceErrors: true,
 	}
-	root.AddCommand(newNodeAgent(), newInstall(), newUninstall(), newAdopt(), newCheck(), newStatus())
+	root.AddCommand(newNodeAgent(), newInstall(), newUninstall(), newAdopt(), newCheck(), newStatus(), newExplain())
 	return root
 }

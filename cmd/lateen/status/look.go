@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 	"sync"
 	"time"
 
@@ -16,17 +15,7 @@ import (
 
 // Look reads a cluster once. A resource that cannot be read is left out; the error is that none could.
 func (c *Clients) Look(ctx context.Context, namespace string, now time.Time) (*Seen, error) {
-	objects, unseen, err := list(ctx, c.sources(namespace))
-	if err != nil {
-		return nil, err
-	}
-	first := Gather(namespace, now, objects, slices.Clone(unseen))
-	var further []source
-	for _, w := range first.wants() {
-		further = append(further, c.further(w))
-	}
-	more, also, _ := list(ctx, further) //nolint:errcheck // what is only waited for may all be out of sight
-	return Gather(namespace, now, append(objects, more...), append(unseen, also...)), nil
+	return c.LookAt(ctx, namespace, Reference{}, now)
 }
 
 // list reads all sources at once. The error is that none could be read.

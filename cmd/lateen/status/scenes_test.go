@@ -182,7 +182,7 @@ func (s *scene) event(kind string, about metav1.Object, class, reason, message s
 // repository was last maintained so long ago, unless that is 0.
 func (s *scene) repository(name string, success time.Duration, failures ...string) *velerov1.BackupRepository {
 	made := &velerov1.BackupRepository{ObjectMeta: meta("velero", name, 48*time.Hour), Status: velerov1.BackupRepositoryStatus{Phase: velerov1.BackupRepositoryPhaseReady}}
-	made.Spec.RepositoryType = velerov1.BackupRepositoryTypeKopia
+	made.Spec.RepositoryType, made.Spec.VolumeNamespace, made.Spec.BackupStorageLocation = velerov1.BackupRepositoryTypeKopia, "app", "default"
 	if success > 0 {
 		made.Status.LastMaintenanceTime = past(success)
 		made.Status.RecentMaintenance = append(made.Status.RecentMaintenance, velerov1.BackupRepositoryMaintenanceStatus{

@@ -32,6 +32,7 @@ type Seen struct {
 
 	transfers    []*subject
 	repositories []*velerov1.BackupRepository
+	locations    []*velerov1.BackupStorageLocation
 	jobs         []*batchv1.Job
 	events       []*corev1.Event
 	lease        *coordinationv1.Lease
@@ -52,6 +53,13 @@ type Unseen struct {
 	Resource  string `json:"resource"`            // as RBAC names it, with its group after a dot
 	Namespace string `json:"namespace,omitempty"` // empty: in the whole cluster
 	Message   string `json:"message"`
+}
+
+func (u Unseen) String() string {
+	if u.Namespace == "" {
+		return u.Resource + ": " + u.Message
+	}
+	return u.Resource + " in " + u.Namespace + ": " + u.Message
 }
 
 // subject is a custom resource of any of the four kinds.
@@ -111,6 +119,8 @@ func (s *Seen) take(object runtime.Object) {
 		s.transfers = append(s.transfers, subjectOf(transfer.DataDownload(), o))
 	case *velerov1.BackupRepository:
 		s.repositories = append(s.repositories, o)
+	case *velerov1.BackupStorageLocation:
+		s.locations = append(s.locations, o)
 	case *batchv1.Job:
 		s.jobs = append(s.jobs, o)
 	case *corev1.Event:

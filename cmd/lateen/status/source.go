@@ -30,19 +30,21 @@ import (
 	"github.com/lateen-project/lateen/reconcile/transfer"
 )
 
-// Resources that are looked at only where something waits for them.
+// Resources whose absence from sight matters.
 const (
-	podsName      = "pods"
-	claimsName    = "persistentvolumeclaims"
-	snapshotsName = "volumesnapshots.snapshot.storage.k8s.io"
-	contentsName  = "volumesnapshotcontents.snapshot.storage.k8s.io"
-	classesName   = "storageclasses.storage.k8s.io"
-	eventsName    = "events"
-	leasesName    = "leases.coordination.k8s.io"
-	nodesName     = "nodes"
-	priorityName  = "priorityclasses.scheduling.k8s.io"
-	configsName   = "configmaps"
-	agentsName    = "daemonsets.apps"
+	locationsName    = "backupstoragelocations.velero.io"
+	repositoriesName = "backuprepositories.velero.io"
+	podsName         = "pods"
+	claimsName       = "persistentvolumeclaims"
+	snapshotsName    = "volumesnapshots.snapshot.storage.k8s.io"
+	contentsName     = "volumesnapshotcontents.snapshot.storage.k8s.io"
+	classesName      = "storageclasses.storage.k8s.io"
+	eventsName       = "events"
+	leasesName       = "leases.coordination.k8s.io"
+	nodesName        = "nodes"
+	priorityName     = "priorityclasses.scheduling.k8s.io"
+	configsName      = "configmaps"
+	agentsName       = "daemonsets.apps"
 )
 
 // Clients read what Seen is made of.
@@ -101,7 +103,7 @@ func named(name string) metav1.ListOptions {
 func (c *Clients) sources(namespace string) []source {
 	all, core := metav1.ListOptions{}, c.kube.CoreV1()
 	return append(c.transfers(namespace),
-		from("backuprepositories.velero.io", namespace, &velerov1.BackupRepository{}, c.velero.BackupRepositories(namespace), all),
+		from(repositoriesName, namespace, &velerov1.BackupRepository{}, c.velero.BackupRepositories(namespace), all),
 		from(podsName, namespace, &corev1.Pod{}, core.Pods(namespace), all),
 		from(claimsName, namespace, &corev1.PersistentVolumeClaim{}, core.PersistentVolumeClaims(namespace), metav1.ListOptions{LabelSelector: build.LabelMover + "=true"}),
 		from(configsName, namespace, &corev1.ConfigMap{}, core.ConfigMaps(namespace), all),

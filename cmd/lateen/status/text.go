@@ -43,11 +43,7 @@ func (r *Report) Write(to io.Writer) error {
 	if len(r.Unseen) > 0 {
 		text.WriteString("\nNOT SEEN\n")
 		for _, one := range r.Unseen {
-			where := one.Resource
-			if one.Namespace != "" {
-				where += " in " + one.Namespace
-			}
-			text.WriteString(wrap("  ", where+": "+one.Message))
+			text.WriteString(wrap("  ", one.String()))
 		}
 	}
 	_, err := io.WriteString(to, text.String())
@@ -184,7 +180,7 @@ func (r *Report) classes(text *strings.Builder) {
 		if class.Consumer == priority.MaintenanceJob {
 			consumer = "jobs"
 		}
-		text.WriteString(wrap(fmt.Sprintf("  %-7s", consumer), classWords(class)))
+		text.WriteString(hanging(fmt.Sprintf("  %-7s", consumer), classWords(class)))
 	}
 	if len(r.PriorityClasses) == 0 {
 		text.WriteString("  not known\n")

@@ -59,31 +59,40 @@ func shortened(word string, columns int) string {
 	return string(letters[:columns-1-tail]) + "…" + string(letters[len(letters)-tail:])
 }
 
-// wrap breaks words into lines that begin with a mark, or with blanks of its width and two more after the first. A
-// word that is wider than the rest of the line is broken.
-func wrap(mark, words string) string {
-	var text strings.Builder
-	blanks := strings.Repeat(" ", utf8.RuneCountInString(mark)+2)
-	if strings.TrimSpace(mark) == "" && mark != "" {
-		blanks = mark + "  "
+// wrap breaks words into lines that begin with an indent, and with two blanks more after the first if there is one.
+func wrap(indent, words string) string {
+	if indent == "" {
+		return broken("", "", words)
 	}
-	line, empty := mark, true
-	flush := func() { text.WriteString(line + "\n"); line, empty = blanks, true }
+	return broken(indent, indent+"  ", words)
+}
+
+// hanging breaks words into lines of which the first begins with a mark, and the others below what follows it.
+func hanging(mark, words string) string {
+	return broken(mark, strings.Repeat(" ", utf8.RuneCountInString(mark)), words)
+}
+
+// broken breaks words into lines with these beginnings. A word that is wider than a line is broken.
+func broken(first, others, words string) string {
+	var text strings.Builder
+	line, room, empty := first, width-utf8.RuneCountInString(first), true
+	next := func() {
+		text.WriteString(line + "\n")
+		line, room, empty = others, width-utf8.RuneCountInString(others), true
+	}
 	for word := range strings.FieldsSeq(words) {
-		if !empty && utf8.RuneCountInString(line)+1+utf8.RuneCountInString(word) > width {
-			flush()
+		letters := []rune(word)
+		if !empty && len(letters)+1 > room {
+			next()
 		}
-		for room := width - utf8.RuneCountInString(line); empty && utf8.RuneCountInString(word) > room; room = width - len(blanks) {
-			letters := []rune(word)
-			line += string(letters[:room])
-			word = string(letters[room:])
-			flush()
+		for empty && len(letters) > room {
+			line, letters = line+string(letters[:room]), letters[room:]
+			next()
 		}
 		if !empty {
-			line += " "
+			line, room = line+" ", room-1
 		}
-		line += word
-		empty = false
+		line, room, empty = line+string(letters), room-len(letters), false
 	}
 	text.WriteString(line + "\n")
 	return text.String()

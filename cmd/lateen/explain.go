@@ -1,0 +1,46 @@
+package main
+
+import (
+	"context"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/lateen-project/lateen/cmd/lateen/status"
+)
+
+func newExplain() *cobra.Command {
+	var at sight
+	command := &cobra.Command{
+		Use:   "explain KIND/NAME",
+		Short: "Tell the story of one transfer, and what it waits for or why it failed",
+		Long: "Tell the story of one transfer in the order of time, from its status, its mover, its volumes and snapshots, and\n" +
+			"Events: what it waits for now or why it failed, and what to do. Kinds are podvolumebackup (pvb),\n" +
+			"podvolumerestore (pvr), dataupload (du), datadownload (dd), and backuprepository (br).",
+		Example: "  lateen explain pvb/nightly-x7k2p",
+		Args:    cobra.ExactArgs(1),
+		RunE: func(command *cobra.Command, args []string) error {
+			of, err := status.ParseReference(args[0])
+			if err != nil {
+				return err
+			}
+			clients, err := at.clients()
+			if err != nil {
+				return err
+			}
+			ctx, cancel := context.WithTimeout(command.Context(), statusTimeout)
+			defer cancel()
+			seen, err := clients.LookAt(ctx, at.namespace, of, time.Now())
+			if err != nil {
+				return err
+			}
+			story, err := seen.Story(of)
+			if err != nil {
+				return err
+			}
+			return at.print(command.OutOrStdout(), story, story.Write)
+		},
+	}
+	at.addFlags(command.Flags())
+	return command
+}

@@ -1,0 +1,63 @@
+package status
+
+import (
+	"context"
+	"slices"
+	"time"
+
+	velerov1 "github.com/vmware-tanzu/velero/pkg/apis/velero/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+// LookAt reads a cluster once, and what else there is to know of one thing in it.
+func (c *Clients) LookAt(ctx context.Context, namespace string, of Reference, now time.Time) (*Seen, error) {
+	objects, unseen, err := list(ctx, c.sources(namespace))
+	if err != nil {
+		return nil, err
+	}
+	first := Gather(namespace, now, objects, slices.Clone(unseen))
+	var further []source
+	for _, w := range first.wants() {
+		further = append(further, c.further(w))
+	}
+	if of != (Reference{}) {
+		further = append(further, c.about(first, of)...)
+	}
+	more, also, _ := list(ctx, further) //nolint:errcheck // what is only waited for may all be out of sight
+	return Gather(namespace, now, append(objects, more...), append(unseen, also...)), nil
+}
+
+// about is what tells of one thing: its Events, and those of what was made for it, which has the same name.
+func (c *Clients) about(s *Seen, of Reference) []source {
+	sources := []source{c.eventsOf(s.namespace, of.Name)}
+	if of.Kind == repositoryKind {
+		return append(sources, from(locationsName, s.namespace, &velerov1.BackupStorageLocation{}, c.velero.BackupStorageLocations(s.namespace), metav1.ListOptions{}))
+	}
+	one, err := s.find(of)
+	if err != nil {
+		return nil // it is said later
+	}
+	for _, claim := range s.claimsOf(one) {
+		if claim.Name != of.Name {
+			sources = append(sources, c.eventsOf(s.namespace, claim.Name))
+		}
+	}
+	switch source := one.move.Source; {
+	case source.Snapshot != nil:
+		if !slices.Contains(s.wants(), want{snapshotsName, source.Snapshot.Namespace}) {
+			sources = append(sources, c.further(want{snapshotsName, source.Snapshot.Namespace}), c.further(want{snapshotsName, s.namespace}))
+		}
+		sources = append(sources, c.eventsOf(source.Snapshot.Namespace, source.Snapshot.Snapshot))
+	case source.Target != nil:
+		if !slices.Contains(s.wants(), want{claimsName, source.Target.Namespace}) {
+			sources = append(sources, c.further(want{claimsName, source.Target.Namespace}))
+		}
+		sources = append(sources, c.eventsOf(source.Target.Namespace, source.Target.Claim))
+	}
+	return sources
+}
+
+func (c *Clients) eventsOf(namespace, name string) source {
+	return from(eventsName, namespace, &corev1.Event{}, c.kube.CoreV1().Events(namespace), metav1.ListOptions{FieldSelector: "involvedObject.name=" + name})
+}

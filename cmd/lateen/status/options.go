@@ -1,0 +1,29 @@
+package status
+
+import (
+	"github.com/spf13/pflag"
+
+	"github.com/lateen-project/lateen/cmd/lateen/check"
+	"github.com/lateen-project/lateen/cmd/lateen/config"
+)
+
+// options are the flags of the agents, as their DaemonSet has them, or else their defaults.
+func (s *Seen) options() config.Options {
+	var options config.Options
+	flags := pflag.NewFlagSet("node-agent", pflag.ContinueOnError)
+	options.AddFlags(flags)
+	if s.agents == nil {
+		return options
+	}
+	installation := check.Installation{Namespace: s.namespace, Agents: &s.agents.Spec.Template}
+	flags.VisitAll(func(flag *pflag.Flag) {
+		value, before := installation.Flag("--"+flag.Name), flag.Value.String()
+		if value == "" {
+			return
+		}
+		if err := flag.Value.Set(value); err != nil {
+			_ = flag.Value.Set(before) //nolint:errcheck // an agent with such a flag does not start; its own default can be set
+		}
+	})
+	return options
+}

@@ -1,0 +1,113 @@
+package status
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+)
+
+// Reference names what is to be explained.
+type Reference struct{ Kind, Name string } // the kind as in the API
+
+// repositoryKind is what can be explained besides transfers.
+const repositoryKind = "BackupRepository"
+
+// ParseReference reads KIND/NAME. The kind may be short, plural, and followed by its group, as kubectl takes it.
+func ParseReference(text string) (Reference, error) {
+	word, name, found := strings.Cut(text, "/")
+	if !found || name == "" || strings.Contains(name, "/") {
+		return Reference{}, fmt.Errorf("%q names nothing: write KIND/NAME, such as pvb/nightly-x7k2p", text)
+	}
+	word, _, _ = strings.Cut(strings.ToLower(word), ".")
+	all := append(kinds(), kind{repositoryKind, "br"})
+	for _, one := range all {
+		singular := strings.ToLower(one.name)
+		plurals := []string{singular + "s", strings.TrimSuffix(singular, "y") + "ies"}
+		if word == one.short || word == singular || slices.Contains(plurals, word) {
+			return Reference{one.name, name}, nil
+		}
+	}
+	var known []string
+	for _, one := range all {
+		known = append(known, fmt.Sprintf("%s (%s)", strings.ToLower(one.name), one.short))
+	}
+	return Reference{}, fmt.Errorf("kind %q is unknown: use %s", word, strings.Join(known, ", "))
+}
+
+// find is the transfer that is meant. The error names what is there that may have been meant.
+func (s *Seen) find(of Reference) (*subject, error) {
+	var names []Reference
+	for _, one := range s.transfers {
+		if one.kind == of.Kind && one.meta.GetName() == of.Name {
+			return one, nil
+		}
+		names = append(names, Reference{one.kind, one.meta.GetName()})
+	}
+	return nil, s.unknown(of, names)
+}
+
+// unknown says that there is no such thing, what there is, and why it may only be out of sight.
+func (s *Seen) unknown(of Reference, there []Reference) error {
+	resource := strings.ToLower(of.Kind) + "s.velero.io"
+	if of.Kind == repositoryKind {
+		resource = repositoriesName
+	}
+	for _, one := range s.unseen {
+		if one.Resource == resource {
+			return fmt.Errorf("look for %s %s/%s: %s", of.Kind, s.namespace, of.Name, one.Message)
+		}
+	}
+	words := fmt.Sprintf("there is no %s %s in namespace %s", of.Kind, of.Name, s.namespace)
+	if near := similar(of, there); len(near) > 0 {
+		return errors.New(words + "; there is " + strings.Join(near, ", "))
+	}
+	same := 0
+	for _, one := range there {
+		if one.Kind == of.Kind {
+			same++
+		}
+	}
+	return fmt.Errorf("%s, nor one with a name like it; there are %s of that kind, and -n names another namespace", words, counted(same, "object"))
+}
+
+// maxSimilar bounds how many names an error suggests.
+const maxSimilar = 5
+
+// similar are those whose names begin and end alike, the likest first.
+func similar(to Reference, there []Reference) []string {
+	type candidate struct {
+		words string
+		score int
+	}
+	var found []candidate
+	for _, one := range there {
+		score := alike(one.Name, to.Name)
+		if one.Kind == to.Kind {
+			score++
+		}
+		if 2*score >= len(to.Name) {
+			found = append(found, candidate{strings.ToLower(one.Kind) + "/" + one.Name, score})
+		}
+	}
+	slices.SortStableFunc(found, func(a, b candidate) int { return cmp.Compare(b.score, a.score) })
+	var words []string
+	for _, one := range found[:min(len(found), maxSimilar)] {
+		words = append(words, one.words)
+	}
+	return words
+}
+
+// alike is how many letters two names have in common from the beginning on, and before the end.
+func alike(a, b string) int {
+	prefix := 0
+	for prefix < min(len(a), len(b)) && a[prefix] == b[prefix] {
+		prefix++
+	}
+	suffix := 0
+	for suffix < min(len(a), len(b))-prefix && a[len(a)-1-suffix] == b[len(b)-1-suffix] {
+		suffix++
+	}
+	return prefix + suffix
+}

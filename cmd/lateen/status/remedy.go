@@ -1,0 +1,108 @@
+package status
+
+import (
+	"cmp"
+	"fmt"
+	"strings"
+)
+
+// Remedies that are for several situations.
+const (
+	remedyRoom = "Make room for it, let movers ask for less (podResources) or go elsewhere (loadAffinity) in the node-agent ConfigMap, " +
+		"or give them a priority class (priorityClassName), so that they may take the place of others. Agents read the ConfigMap when they start."
+	remedyImage  = "See that nodes can pull the image of movers: it is that of Deployment velero unless agents have --mover-image, and pull secrets are those of DaemonSet node-agent."
+	remedyMemory = "Give movers more memory: memoryLimit in podResources of the node-agent ConfigMap; then restart the agents."
+	remedyAgain  = "A transfer that is over never goes on: make the backup or the restore again."
+)
+
+// remedyOfWait is what can be done about a wait.
+func (j *judge) remedyOfWait(of *subject, wait Wait) string {
+	source := of.move.Source
+	switch wait.Reason {
+	case WaitAgent:
+		return j.remedyOfAgent(of)
+	case WaitCoordinator:
+		return j.kubectl("logs -l role=node-agent --prefix --tail=20") + " says why no agent takes the Lease."
+	case WaitQueue:
+		return "It is accepted as soon as one of those that are prepared moves. loadConcurrency in the node-agent ConfigMap lets more move at once (globalConfig, perNodeConfig), or be prepared (prepareQueueLength)."
+	case WaitSlot:
+		return fmt.Sprintf("It starts when another one ends on %s, the oldest first. loadConcurrency in the node-agent ConfigMap lets more move at once.", of.state.Node)
+	case WaitPod:
+		pod := source.PodVolume.Pod
+		return fmt.Sprintf("kubectl -n %s describe pod %s says what keeps the restored pod from its init container restore-wait.", pod.Namespace, pod.Name)
+	case WaitConsumer:
+		return "Start a pod that uses the claim, or have agents not wait for one: restorePVC.ignoreDelayBinding in the node-agent ConfigMap."
+	case WaitSnapshot:
+		return fmt.Sprintf("kubectl -n %s describe volumesnapshot %s, and the log of the CSI driver's snapshotter, say more.", source.Snapshot.Namespace, source.Snapshot.Snapshot)
+	case WaitVolume:
+		names := "pod/" + of.meta.GetName()
+		for _, claim := range j.claimsOf(of) {
+			names += " pvc/" + claim.Name
+		}
+		return j.kubectl("describe "+names) + " says more."
+	case WaitScheduler:
+		return remedyRoom
+	case WaitContainer:
+		return j.remedyOfContainer(of, wait)
+	case WaitMover:
+		return j.remedyOfAgent(of)
+	case WaitDelivery:
+		return fmt.Sprintf("kubectl -n %s describe pvc %s says what keeps the claim from its volume.", source.Target.Namespace, source.Target.Claim)
+	case WaitCancel:
+		return fmt.Sprintf("Nothing: a mover that does not answer is deleted %s after the cancel (--cancel-grace).", shortDuration(j.options().CancelGrace))
+	}
+	return ""
+}
+
+func (j *judge) remedyOfContainer(of *subject, wait Wait) string {
+	if strings.Contains(wait.Message, "Image") {
+		return remedyImage
+	}
+	return j.kubectl("describe pod "+of.meta.GetName()) + " says more."
+}
+
+// remedyOfAgent is whose log or state says why the next step is not taken.
+func (j *judge) remedyOfAgent(of *subject) string {
+	node := cmp.Or(of.state.Node, j.coordinator().Node)
+	if source := of.move.Source.PodVolume; of.state.Node == "" && source != nil {
+		node = ""
+		if pod := j.pods[source.Pod.Namespace+"/"+source.Pod.Name]; pod != nil {
+			node = pod.Spec.NodeName
+		}
+	}
+	pod := j.agentPod(node)
+	switch {
+	case pod == "" && node == "":
+		return "If this lasts, the log of its agent says why."
+	case pod == "":
+		return fmt.Sprintf("DaemonSet node-agent has no pod on %s: look at its node selector and tolerations, and at the node.", node)
+	case j.agents[node].Agent != AgentReady:
+		return j.kubectl("describe pod "+pod) + " says what is wrong with the agent."
+	}
+	return "If this lasts, " + j.kubectl("logs "+pod) + " says why."
+}
+
+// remedyOfFailure is what can be done so that the next one does not fail, by the words of agents, and of those whose
+// words agents pass on.
+func (j *judge) remedyOfFailure(of *subject) string {
+	for _, known := range []struct{ words, remedy string }{
+		{"is not supported by Lateen", "Lateen moves data with kopia, and CSI snapshots: nothing else will help here."},
+		{"OOMKilled", remedyMemory},
+		{"ErrImage", remedyImage},
+		{"ImagePull", remedyImage},
+		{"InvalidImageName", remedyImage},
+		{"given up after", "Its movers were taken away again and again. A priority class (priorityClassName in the node-agent ConfigMap) protects them from preemption, and podResources from eviction; --mover-retries allows more."},
+		{"exceeded quota", "Raise the quota of namespace " + of.meta.GetNamespace() + ", or let movers ask for less (podResources)."},
+		{"Unschedulable", remedyRoom},
+		{"no ready node-agent", "See that DaemonSet node-agent runs on that node, and is ready there."},
+		{"has no consumer", "Start a pod that uses the claim, or set restorePVC.ignoreDelayBinding in the node-agent ConfigMap."},
+		{"VolumeSnapshot", "See in the log of the CSI driver's snapshotter what became of the snapshot."},
+		{"is kept", "What was restored is not lost: bind the PersistentVolume that is named to a claim by hand, or delete it."},
+		{"does not exist any more", "The pod was deleted while its volume was to be moved: that volume cannot be read or written any more."},
+	} {
+		if strings.Contains(of.state.Message, known.words) {
+			return known.remedy + " " + remedyAgain
+		}
+	}
+	return remedyAgain
+}

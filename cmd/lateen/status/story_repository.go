@@ -1,0 +1,134 @@
+package status
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"time"
+
+	velerov1 "github.com/vmware-tanzu/velero/pkg/apis/velero/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/lateen-project/lateen/exposer/build"
+	"github.com/lateen-project/lateen/reconcile/maintenance"
+)
+
+// repositoryStory tells how a repository was maintained, and when it will be.
+func (s *Seen) repositoryStory(of Reference) (Story, error) {
+	var there []Reference
+	var found *velerov1.BackupRepository
+	for _, one := range s.repositories {
+		there = append(there, Reference{repositoryKind, one.Name})
+		if one.Name == of.Name {
+			found = one
+		}
+	}
+	if found == nil {
+		return Story{}, s.unknown(of, there)
+	}
+	story := Story{
+		Kind: of.Kind, Namespace: found.Namespace, Name: found.Name, Time: s.now.UTC().Truncate(time.Second),
+		Phase: cmp.Or(string(found.Status.Phase), "New"), Unseen: append([]Unseen{}, s.unseen...),
+		Facts: []string{"volumes of " + found.Spec.VolumeNamespace, "location " + found.Spec.BackupStorageLocation, "type " + found.Spec.RepositoryType},
+	}
+	story.Steps = ordered(append(s.runs(found), s.eventsOf(found.UID)...))
+	story.Now, story.Remedy = s.nextMaintenance(found)
+	return story, nil
+}
+
+// runs are the maintenance that the repository remembers.
+func (s *Seen) runs(of *velerov1.BackupRepository) []Step {
+	steps := []Step{{Time: of.CreationTimestamp.UTC(), What: "created"}}
+	for _, run := range maintenance.Of(of).History {
+		if run.Failed {
+			steps = append(steps, Step{Time: run.Started.UTC(), What: oneLine("maintenance failed: " + run.Message), Warning: true})
+			continue
+		}
+		steps = append(steps, Step{Time: run.Started.UTC(), What: "maintenance succeeded in " + run.Completed.Sub(run.Started).String()})
+	}
+	return steps
+}
+
+func (s *Seen) eventsOf(uid types.UID) []Step {
+	var steps []Step
+	told := map[types.UID]bool{}
+	for _, event := range s.events {
+		if event.InvolvedObject.UID != uid || told[event.UID] || event.Reason == "MaintenanceFailed" || event.Reason == "MaintenanceSucceeded" {
+			continue // the history has these
+		}
+		told[event.UID] = event.UID != ""
+		steps = append(steps, stepOf(event, ""))
+	}
+	return steps
+}
+
+// nextMaintenance is what the coordinator decides, and what it means for people.
+func (s *Seen) nextMaintenance(of *velerov1.BackupRepository) (now, remedy string) {
+	options := s.options()
+	policy := maintenance.DefaultPolicy()
+	policy.Frequency = options.MaintenanceFrequency
+	var jobs []build.JobSeen
+	running := 0
+	for _, job := range s.jobs {
+		seen := build.ReadJob(job)
+		if seen.Outcome == build.JobUnfinished {
+			running++
+		}
+		if job.Labels[build.LabelRepository] == build.RepositoryLabel(of.Name) {
+			jobs = append(jobs, seen)
+		}
+	}
+	step := maintenance.Next(maintenance.Of(of), jobs, s.locationOf(of), policy, s.now)
+	switch {
+	case step.Why == maintenance.AlreadyRunning:
+		return "It is maintained now, by job " + unfinished(jobs) + ".", s.kubectl("describe job "+unfinished(jobs)) + " and its pod's log say more."
+	case options.MaintenanceConcurrency == 0:
+		return "Lateen does not maintain it: Velero's server does.", "Agents maintain repositories with --repo-maintenance-concurrency of 1 or more."
+	case step.Why == maintenance.NotKopia:
+		return "It is not maintained: its type is not kopia.", ""
+	case step.Why == maintenance.Deleting:
+		return "It is not maintained: it is being deleted.", ""
+	case step.Why == maintenance.NotReady:
+		return oneLine(fmt.Sprintf("It is not maintained: it is not Ready. %s", of.Status.Message)), "Velero's server prepares repositories: its log says why this one is not Ready."
+	case step.Why == maintenance.NoLocation:
+		return "It is not maintained: there is no BackupStorageLocation " + of.Spec.BackupStorageLocation + ".", "Make the location again, or delete the repository."
+	case step.Why == maintenance.ReadOnly:
+		return "It is not maintained: BackupStorageLocation " + of.Spec.BackupStorageLocation + " is read-only.", ""
+	case step.Action == maintenance.Start:
+		return fmt.Sprintf("It is due since %s; %d of %d maintenance jobs run.", stamp(step.Due, s.now), running, options.MaintenanceConcurrency),
+			"The repository that has been due for longest comes first. --repo-maintenance-concurrency of the agents lets more jobs run at once."
+	case step.After > 0:
+		return fmt.Sprintf("It will be maintained at %s.", stamp(s.now.Add(step.After), s.now)), ""
+	}
+	return "The coordinator has to write down what became of its last job.", ""
+}
+
+// locationOf is what is known of where a repository is; one that cannot be seen is taken to be there.
+func (s *Seen) locationOf(of *velerov1.BackupRepository) maintenance.Location {
+	at := slices.IndexFunc(s.locations, func(l *velerov1.BackupStorageLocation) bool { return l.Name == of.Spec.BackupStorageLocation })
+	if at < 0 {
+		return maintenance.Location{Exists: !s.sees(locationsName, s.namespace)}
+	}
+	return maintenance.Location{Exists: true, ReadOnly: s.locations[at].Spec.AccessMode == velerov1.BackupStorageLocationAccessModeReadOnly}
+}
+
+func unfinished(jobs []build.JobSeen) string {
+	for _, job := range jobs {
+		if job.Outcome == build.JobUnfinished {
+			return job.Name
+		}
+	}
+	return ""
+}
+
+// kubectl is a command that says more.
+func (s *Seen) kubectl(words string) string { return "kubectl -n " + s.namespace + " " + words }
+
+// stamp is a time of a day, with the day where it is not that of now.
+func stamp(at, now time.Time) string {
+	at, now = at.UTC(), now.UTC()
+	if at.Format(time.DateOnly) == now.Format(time.DateOnly) {
+		return at.Format(time.TimeOnly)
+	}
+	return at.Format(time.DateTime)
+}

@@ -1,0 +1,40 @@
+package status
+
+import (
+	"fmt"
+	"io"
+	"strings"
+	"time"
+)
+
+// Write prints a story for people, in lines of 80 columns.
+func (s *Story) Write(to io.Writer) error {
+	var text strings.Builder
+	text.WriteString(wrap("", fmt.Sprintf("%s %s/%s: %s", s.Kind, s.Namespace, s.Name, s.Phase)))
+	text.WriteString(wrap("  ", strings.Join(s.Facts, "; ")))
+	text.WriteString("\n")
+	day := ""
+	for _, step := range s.Steps {
+		if today := step.Time.Format(time.DateOnly); today != day {
+			day = today
+			text.WriteString(day + ", UTC\n")
+		}
+		mark := "  "
+		if step.Warning {
+			mark = "! "
+		}
+		text.WriteString(hanging(mark+step.Time.Format(time.TimeOnly)+"  ", step.What))
+	}
+	text.WriteString("\n" + hanging("Now:     ", s.Now))
+	if s.Remedy != "" {
+		text.WriteString(hanging("Remedy:  ", s.Remedy))
+	}
+	if len(s.Unseen) > 0 {
+		text.WriteString("\nNOT SEEN\n")
+		for _, one := range s.Unseen {
+			text.WriteString(wrap("  ", one.String()))
+		}
+	}
+	_, err := io.WriteString(to, text.String())
+	return err
+}

@@ -28,16 +28,27 @@ func Adopt(velero corev1.PodTemplateSpec, adoption Adoption) (corev1.PodTemplate
 	}
 	container.Image, container.Command = adoption.Image, nil
 	container.Args = slices.Concat([]string{"node-agent"}, args, adoption.Args)
-	if slices.ContainsFunc(container.Ports, func(p corev1.ContainerPort) bool { return p.Name == "metrics" }) {
+	if port := metricsPort(*container); port != "" {
 		if container.LivenessProbe == nil {
-			container.LivenessProbe = probe("/healthz")
+			container.LivenessProbe = probe("/healthz", port)
 		}
 		if container.ReadinessProbe == nil {
-			container.ReadinessProbe = probe("/readyz")
+			container.ReadinessProbe = probe("/readyz", port)
 		}
 	}
 	template.Spec.ServiceAccountName, template.Spec.DeprecatedServiceAccount = ServiceAccountName, ""
 	return template, nil
+}
+
+// metricsPort is the name of the port at which agents serve their metrics, which `velero install` and Helm's chart call
+// differently; empty if the container has none that has a name.
+func metricsPort(container corev1.Container) string {
+	for _, port := range container.Ports {
+		if port.ContainerPort == MetricsPort {
+			return port.Name
+		}
+	}
+	return ""
 }
 
 // AgentArgs are the arguments of Velero's node-agent after `velero node-agent server`; they mean the same to Lateen.

@@ -92,8 +92,8 @@ func container(o Options) corev1.Container {
 			fromField("VELERO_NAMESPACE", "metadata.namespace"),
 		},
 		Ports:           []corev1.ContainerPort{{Name: "metrics", ContainerPort: MetricsPort}},
-		LivenessProbe:   probe("/healthz"),
-		ReadinessProbe:  probe("/readyz"),
+		LivenessProbe:   probe("/healthz", "metrics"),
+		ReadinessProbe:  probe("/readyz", "metrics"),
 		Resources:       resources(o),
 		VolumeMounts:    mounts(o.HostPath),
 		SecurityContext: containerSecurity(),
@@ -136,9 +136,9 @@ func fromField(name, field string) corev1.EnvVar {
 	}
 }
 
-func probe(url string) *corev1.Probe {
+func probe(url, port string) *corev1.Probe {
 	return &corev1.Probe{ProbeHandler: corev1.ProbeHandler{
-		HTTPGet: &corev1.HTTPGetAction{Path: url, Port: intstr.FromString("metrics")},
+		HTTPGet: &corev1.HTTPGetAction{Path: url, Port: intstr.FromString(port)},
 	}}
 }
 

@@ -110,9 +110,10 @@ func (a *adoption) run(ctx context.Context, answers io.Reader) error {
 	return a.advance(ctx, changed)
 }
 
-// takeOver makes Lateen's agents of Velero's. Those that were adopted before are made anew of what they were.
+// takeOver makes Lateen's agents of Velero's. Those that were adopted before are made anew of what they were, unless
+// somebody has put Velero's back, as Helm does.
 func (a *adoption) takeOver(ctx context.Context, agents *unstructured.Unstructured) error {
-	if _, adopted := agents.GetAnnotations()[adoptedAnnotation]; adopted {
+	if _, adopted := agents.GetAnnotations()[adoptedAnnotation]; adopted && runAs(agents) == deploy.ServiceAccountName {
 		if err := putBack(agents); err != nil {
 			return err
 		}
@@ -151,6 +152,9 @@ func (a *adoption) takeOver(ctx context.Context, agents *unstructured.Unstructur
 	annotations[adoptedAnnotation] = string(kept)
 	agents.SetAnnotations(annotations)
 	a.warnOfRestic(ctx)
+	if agents.GetLabels()["app.kubernetes.io/managed-by"] == "Helm" {
+		fmt.Fprintln(a.warnings, "Warning: the DaemonSet is Helm's: helm upgrade puts Velero's agents back in its next run, and lateen adopt is to be run again after that")
+	}
 	return unstructured.SetNestedMap(agents.Object, fields, "spec", "template")
 }
 

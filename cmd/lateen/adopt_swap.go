@@ -21,8 +21,7 @@ func putBack(agents *unstructured.Unstructured) error {
 	if !adopted {
 		return fmt.Errorf("it has no annotation %s, so lateen adopt has not changed it", adoptedAnnotation)
 	}
-	account, _, _ := unstructured.NestedString(agents.Object, "spec", "template", "spec", "serviceAccountName")
-	if account != deploy.ServiceAccountName {
+	if account := runAs(agents); account != deploy.ServiceAccountName {
 		return fmt.Errorf("somebody has changed it since it was adopted: its agents run as ServiceAccount %q; if they are Velero's, take the annotation %s away", account, adoptedAnnotation)
 	}
 	var template map[string]any
@@ -34,6 +33,12 @@ func putBack(agents *unstructured.Unstructured) error {
 	agents.SetAnnotations(annotations)
 	agents.Object["spec"].(map[string]any)["template"] = template //nolint:forcetypeassert // its template was read above
 	return nil
+}
+
+// runAs is the ServiceAccount of agents.
+func runAs(agents *unstructured.Unstructured) string {
+	account, _, _ := unstructured.NestedString(agents.Object, "spec", "template", "spec", "serviceAccountName")
+	return account
 }
 
 // advance gives Lateen its rights, and then the agents' place.

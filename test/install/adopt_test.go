@@ -3,6 +3,7 @@ package install
 import (
 	"context"
 	"encoding/json"
+	"os"
 	"strings"
 	"testing"
 	"time"
@@ -13,6 +14,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"sigs.k8s.io/yaml"
 
 	"github.com/lateen-project/lateen/deploy"
 	"github.com/lateen-project/lateen/test/world"
@@ -94,6 +96,53 @@ func TestAdoptedAgentsKeepAllButTheirProgram(t *testing.T) {
 	_, said, err = s.run("", "adopt", "--undo", "--force")
 	require.Error(t, err)
 	require.Contains(t, said, "lateen adopt has not changed it")
+}
+
+// helms is the DaemonSet of Helm's chart in the namespace of the site.
+func (s *site) helms() *appsv1.DaemonSet {
+	s.Helper()
+	text, err := os.ReadFile("testdata/helm-node-agent.yaml")
+	require.NoError(s, err)
+	var agents appsv1.DaemonSet
+	require.NoError(s, yaml.UnmarshalStrict(text, &agents))
+	agents.Namespace = s.namespace
+	return &agents
+}
+
+func TestAgentsOfHelmAreAdopted(t *testing.T) {
+	s := newSite(t)
+	s.installVelero()
+	workloads := s.kube.AppsV1().DaemonSets(s.namespace)
+	require.NoError(t, workloads.Delete(soon(t), deploy.DaemonSetName, metav1.DeleteOptions{}))
+	before, err := workloads.Create(soon(t), s.helms(), metav1.CreateOptions{})
+	require.NoError(t, err)
+
+	adopt := func(image string) corev1.PodTemplateSpec {
+		out, said, err := s.run("", "adopt", "--force", "--lateen-image="+image)
+		require.NoError(t, err, out+said)
+		require.Contains(t, said, "Warning: the DaemonSet is Helm's")
+		return s.agents().Spec.Template
+	}
+	adopted := adopt("example.test/lateen:v1")
+	want := before.Spec.Template.DeepCopy()
+	container := &want.Spec.Containers[0]
+	container.Image, container.Command = "example.test/lateen:v1", nil
+	container.Args = append([]string{"node-agent"}, container.Args[2:]...)
+	container.LivenessProbe, container.ReadinessProbe = adopted.Spec.Containers[0].LivenessProbe, adopted.Spec.Containers[0].ReadinessProbe
+	want.Spec.ServiceAccountName, want.Spec.DeprecatedServiceAccount = "lateen", "lateen"
+	require.Equal(t, *want, adopted)
+	require.Equal(t, "http-monitoring", container.LivenessProbe.HTTPGet.Port.StrVal)
+	require.Equal(t, "http-monitoring", container.ReadinessProbe.HTTPGet.Port.StrVal)
+
+	again := s.agents() // helm upgrade writes its own template and lets alone what it does not know
+	again.Spec.Template, again.ResourceVersion = s.helms().Spec.Template, ""
+	again.Spec.Template.Spec.Containers[0].Image = "velero/velero:v1.18.3"
+	upgraded, err := workloads.Update(soon(t), again, metav1.UpdateOptions{})
+	require.NoError(t, err)
+	require.Equal(t, "example.test/lateen:v2", adopt("example.test/lateen:v2").Spec.Containers[0].Image)
+	s.adopt("--undo")
+	delete(upgraded.Annotations, "lateen.dev/adopted-from")
+	require.Equal(t, asJSON(t, upgraded), asJSON(t, s.agents()))
 }
 
 func TestRepositoriesOfResticAreWarnedOf(t *testing.T) {

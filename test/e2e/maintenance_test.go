@@ -7,55 +7,70 @@ import (
 	"github.com/stretchr/testify/require"
 	velerov1 "github.com/vmware-tanzu/velero/pkg/apis/velero/v1"
 	batchv1 "k8s.io/api/batch/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"github.com/lateen-project/lateen/cmd/lateen/config"
-	"github.com/lateen-project/lateen/informers"
+	"github.com/lateen-project/lateen/cmd/lateen/agent"
 )
 
-// frequent has repositories maintained far more often than they ask for, so that Velero's server, which goes by what
-// they ask for, never is the first.
-func frequent(options *config.Options) {
-	options.MaintenanceConcurrency, options.MaintenanceFrequency, options.MaintenanceTimeout = 1, 5*time.Second, time.Minute
+// patient maintains repositories as the flags have it by default.
+func patient(options *agent.Options) {
+	options.Config.MaintenanceConcurrency, options.Config.MaintenanceTimeout = 3, 12*time.Hour
 }
 
-func TestARepositoryIsMaintainedBesideTheServerAndRestoresAllTheSame(t *testing.T) {
-	s := newSite(t, "velero", frequent)
+// hourly maintains them every hour, whatever they say themselves.
+func hourly(options *agent.Options) {
+	patient(options)
+	options.Config.MaintenanceFrequency = time.Hour
+}
+
+// The first way to live beside Velero's server: it is told to wait for a year, and leaves alone what has not been
+// maintained for two days.
+func TestAServerThatIsToWaitForAYearLeavesMaintenanceToLateen(t *testing.T) {
+	s := newSite(t, "velero", hourly)
 	saved, before := s.backUp(t)
-	maintained := s.maintainedSince(t, saved.Status.CompletionTimestamp.Time)
-	for _, run := range maintained.Status.RecentMaintenance {
-		require.Equal(t, velerov1.BackupRepositoryMaintenanceSucceeded, run.Result, run.Message)
-	}
-	jobs, err := s.Kube.BatchV1().Jobs(s.Namespace).List(s.ctx, metav1.ListOptions{})
-	require.NoError(t, err)
-	require.NotEmpty(t, jobs.Items)
-	for _, job := range jobs.Items {
-		require.True(t, ofRepository(&job, maintained), "job %s is not of Lateen", job.Name)
-	}
+	s.agent.end(t)
+	s.overdue(t, s.repository)
+	s.asks(t, s.repository, "8760h")
+	s.looked(t, "another")
+	jobs := s.followJobs(t)
+	s.startAgent(t, hourly)
+	only := jobs.until(t, func(*batchv1.Job) bool { return true })
+	require.True(t, ofLateen(only), "the server has made %s", only.Name)
+	require.True(t, maintains(only, s.repository))
+	maintained := s.until(t, s.repository, func(r *velerov1.BackupRepository) bool { return has(r, only) })
+	require.Len(t, maintained.Status.RecentMaintenance, 1)
 	s.restore(t, saved, before)
 }
 
-// maintainedSince waits for a run that began after a time and has ended.
-func (s *site) maintainedSince(t *testing.T, since time.Time) *velerov1.BackupRepository {
-	t.Helper()
-	velero, err := informers.NewVelero(s.plane.Admin())
-	require.NoError(t, err)
-	watcher, err := velero.BackupRepositories(s.Namespace).Watch(s.ctx, metav1.ListOptions{FieldSelector: "metadata.name=" + s.repository.Name})
-	require.NoError(t, err)
-	defer watcher.Stop()
-	for event := range watcher.ResultChan() {
-		repository, ok := event.Object.(*velerov1.BackupRepository)
-		require.True(t, ok, "%v", event)
-		if runs := repository.Status.RecentMaintenance; len(runs) > 0 && runs[len(runs)-1].StartTimestamp.After(since) {
-			return repository
-		}
-	}
-	require.Fail(t, "the repository was not maintained")
-	return nil
-}
+// The second way: the server stays as it is, and Lateen comes first because its deadlines are exact.
+func TestLateenComesFirstAndAdoptsWhatTheServerHasBegun(t *testing.T) {
+	s := newSite(t, "velero", patient)
+	jobs := s.followJobs(t)
+	s.jobs.shut()
+	const frequency = 8 * time.Second
+	s.asks(t, s.repository, frequency.String())
+	first := jobs.until(t, func(*batchv1.Job) bool { return true })
+	require.True(t, ofLateen(first))
+	s.asks(t, s.repository, "1h")
+	s.serverSays(t, "Waiting for maintenance job "+first.Name)
+	s.jobs.open()
+	s.until(t, s.repository, func(r *velerov1.BackupRepository) bool { return has(r, first) })
+	other := s.looked(t, "another")
 
-// ofRepository tells whether a repository owns a job: those of Velero's server have no owner.
-func ofRepository(job *batchv1.Job, repository *velerov1.BackupRepository) bool {
-	owner := metav1.GetControllerOf(job)
-	return owner != nil && owner.UID == repository.UID
+	s.agent.end(t)
+	s.jobs.shut()
+	s.asks(t, s.repository, "1ms")
+	second := jobs.until(t, func(job *batchv1.Job) bool { return !ofLateen(job) })
+	require.True(t, maintains(second, s.repository))
+	s.asks(t, s.repository, frequency.String())
+	s.overdue(t, other)
+	s.startAgent(t, patient)
+	jobs.until(t, func(job *batchv1.Job) bool { return maintains(job, other) }) // the agent is at work, and leaves the first one alone
+	s.jobs.open()
+	s.until(t, s.repository, func(r *velerov1.BackupRepository) bool { return has(r, second) })
+	s.looked(t, "third")
+	third := jobs.until(t, func(job *batchv1.Job) bool {
+		return maintains(job, s.repository) && job.Name != first.Name && job.Name != second.Name
+	})
+	require.True(t, ofLateen(third))
+	s.until(t, s.repository, func(r *velerov1.BackupRepository) bool { return has(r, third) })
 }

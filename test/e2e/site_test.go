@@ -10,24 +10,18 @@ import (
 	"testing"
 	"time"
 
-	"github.com/prometheus/client_golang/prometheus"
 	"github.com/stretchr/testify/require"
 	velerov1 "github.com/vmware-tanzu/velero/pkg/apis/velero/v1"
-	corev1 "k8s.io/api/core/v1"
-	"k8s.io/utils/clock"
 
 	"github.com/lateen-project/lateen/cmd/lateen/agent"
-	"github.com/lateen-project/lateen/cmd/lateen/config"
 	"github.com/lateen-project/lateen/deploy"
-	"github.com/lateen-project/lateen/metrics"
-	"github.com/lateen-project/lateen/reconcile/transfer"
 	"github.com/lateen-project/lateen/test/cluster"
 	"github.com/lateen-project/lateen/test/node"
 	"github.com/lateen-project/lateen/test/world"
 )
 
 // patience bounds a whole test: the real server takes up to 20 s to initialise a repository.
-const patience = 90 * time.Second
+const patience = 2 * time.Minute
 
 const (
 	nodeName  = "e2e-node"
@@ -35,8 +29,6 @@ const (
 	lowClass  = "e2e-low"
 	lowValue  = 10
 	lastLines = 10 // of the server's log, where a test has failed
-
-	repositoryLabel = "velero.io/repo-name" // of the pods of maintenance jobs (velero-protocol 4.4)
 )
 
 // site is a cluster with Velero, its server, a node with real movers, and an agent.
@@ -45,8 +37,11 @@ type site struct {
 	ctx     context.Context
 	plane   *cluster.Cluster
 	kubelet *node.Node
+	server  *node.VeleroServer
+	agent   *agentRun
 
 	repository *velerov1.BackupRepository
+	jobs       gate
 }
 
 // ofEveryVersion runs a test with the movers and the resource definitions of each Velero that is built into bin/.
@@ -57,20 +52,9 @@ func ofEveryVersion(t *testing.T, test func(t *testing.T, s *site)) {
 	}
 }
 
-// pods runs movers and maintenance jobs with the real binary, and leaves everything else idle.
-type pods struct{ node.Real }
-
-// Run implements node.Runner.
-func (p pods) Run(ctx context.Context, pod *corev1.Pod, host node.Host) node.Result {
-	if pod.Labels[repositoryLabel] != "" {
-		return p.Real.Run(ctx, pod, host)
-	}
-	return node.Movers{Runner: p.Real}.Run(ctx, pod, host)
-}
-
 // newSite builds one whose movers are that binary, and have a priority class of their own. The server is always the newest:
 // it only initialises the repository.
-func newSite(t *testing.T, velero string, change ...func(*config.Options)) *site {
+func newSite(t *testing.T, velero string, change ...func(*agent.Options)) *site {
 	t.Helper()
 	movers, err := cluster.FindBinary(velero)
 	require.NoError(t, err)
@@ -85,15 +69,15 @@ func newSite(t *testing.T, velero string, change ...func(*config.Options)) *site
 	require.NoError(t, err)
 	require.NoError(t, s.PriorityClass(ctx, lowClass, lowValue))
 	require.NoError(t, s.ConfigMap(ctx, configMap, map[string]string{"config.json": `{"priorityClassName":"` + lowClass + `"}`}))
-	startVelero(ctx, t, s.plane, s.Namespace, dir)
+	s.server = startVelero(ctx, t, s.plane, s.Namespace, dir)
 	runner := node.Real{Config: s.plane.Admin(), Velero: movers, Binds: []string{repository}}
 	s.kubelet, err = node.Start(ctx, s.plane.Admin(), node.Options{
-		Name: nodeName, Root: filepath.Join(dir, "kubelet"), Runner: pods{Real: runner},
+		Name: nodeName, Root: filepath.Join(dir, "kubelet"), Runner: node.Movers{Runner: runner, Jobs: gated{runner, &s.jobs}},
 	})
 	require.NoError(t, err)
 	t.Cleanup(s.kubelet.Stop)
 	require.NoError(t, world.Apply(ctx, s.plane.Admin(), deploy.Access(s.Namespace)...))
-	startAgent(ctx, t, s.plane, s.Namespace, nodeName, configMap, change...)
+	s.startAgent(t, change...)
 	s.repository, err = s.Repository(ctx, s.Apps) // a server that starts cancels what it finds in progress, so it must be up
 	require.NoError(t, err)
 	return s
@@ -120,7 +104,7 @@ func startCluster(ctx context.Context, t *testing.T) *cluster.Cluster {
 	return plane
 }
 
-func startVelero(ctx context.Context, t *testing.T, plane *cluster.Cluster, namespace, dir string) {
+func startVelero(ctx context.Context, t *testing.T, plane *cluster.Cluster, namespace, dir string) *node.VeleroServer {
 	t.Helper()
 	binary, err := cluster.FindBinary("velero")
 	require.NoError(t, err)
@@ -137,36 +121,5 @@ func startVelero(ctx context.Context, t *testing.T, plane *cluster.Cluster, name
 			t.Logf("the log of Velero's server ends with:\n%s", strings.Join(lines[max(len(lines)-lastLines, 0):], "\n"))
 		}
 	})
-}
-
-// startAgent runs the agent with the rights that package deploy gives it and no others.
-func startAgent(
-	ctx context.Context, t *testing.T, plane *cluster.Cluster, namespace, nodeName, configMap string, change ...func(*config.Options),
-) {
-	t.Helper()
-	own, err := plane.ServiceAccount(ctx, namespace, deploy.ServiceAccountName)
-	require.NoError(t, err)
-	registry := prometheus.NewRegistry()
-	server, err := agent.Listen("127.0.0.1:0", registry, false)
-	require.NoError(t, err)
-	options := config.Options{
-		Namespace: namespace, NodeName: nodeName, NodeAgentConfigMap: configMap, MoverTemplate: "daemonset",
-		ResourceTimeout: time.Minute, Workers: 4, KubeAPIQPS: 100, KubeAPIBurst: 200, StartupTimeout: 10 * time.Second,
-	}
-	for _, alter := range change {
-		alter(&options)
-	}
-	running, stop := context.WithCancel(ctx)
-	ended := make(chan error, 1)
-	go func() {
-		ended <- agent.Run(running, agent.Options{
-			Config: options, Rest: own, Metrics: metrics.New(registry, "test", nodeName),
-			Limits: transfer.DefaultLimits(), Clock: clock.RealClock{}, Log: t.Output(), Server: server,
-		})
-	}()
-	t.Cleanup(func() {
-		stop()
-		require.NoError(t, <-ended)
-		require.NoError(t, server.Close())
-	})
+	return server
 }

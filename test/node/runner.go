@@ -57,13 +57,22 @@ func IsMover(pod *corev1.Pod) bool {
 	return slices.ContainsFunc(world.Kinds(), func(kind world.Kind) bool { return pod.Labels[kind.Label()] != "" })
 }
 
+// repositoryLabel is on the pods of maintenance jobs (velero-protocol 4.4).
+const repositoryLabel = "velero.io/repo-name"
+
 // Movers runs data movers by one runner and leaves everything else idle.
-type Movers struct{ Runner Runner }
+type Movers struct {
+	Runner Runner
+	Jobs   Runner // runs the pods of maintenance jobs; nil: they are idle too
+}
 
 // Run implements Runner.
 func (m Movers) Run(ctx context.Context, pod *corev1.Pod, host Host) Result {
 	if IsMover(pod) {
 		return m.Runner.Run(ctx, pod, host)
+	}
+	if m.Jobs != nil && pod.Labels[repositoryLabel] != "" {
+		return m.Jobs.Run(ctx, pod, host)
 	}
 	return Idle{}.Run(ctx, pod, host)
 }

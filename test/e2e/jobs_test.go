@@ -1,0 +1,153 @@
+package e2e
+
+import (
+	"encoding/json"
+	"os"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	velerov1 "github.com/vmware-tanzu/velero/pkg/apis/velero/v1"
+	batchv1 "k8s.io/api/batch/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/watch"
+
+	"github.com/lateen-project/lateen/exposer/build"
+	"github.com/lateen-project/lateen/informers"
+)
+
+// logInterval is how often the log of Velero's server is read: only there it says that it waits.
+const logInterval = 50 * time.Millisecond
+
+// asks has a repository ask for maintenance so often, by the patch that README tells. Velero's server looks at what is
+// changed in this way at once.
+func (s *site) asks(t *testing.T, repository *velerov1.BackupRepository, frequency string) {
+	t.Helper()
+	s.patch(t, repository, map[string]any{"spec": map[string]any{"maintenanceFrequency": frequency}})
+}
+
+// overdue has a repository's last maintenance be long ago. Velero's server does not look at what is changed in this way.
+func (s *site) overdue(t *testing.T, repository *velerov1.BackupRepository) {
+	t.Helper()
+	s.patch(t, repository, map[string]any{"status": map[string]any{"lastMaintenanceTime": metav1.NewTime(time.Now().Add(-48 * time.Hour))}})
+}
+
+func (s *site) patch(t *testing.T, repository *velerov1.BackupRepository, change map[string]any) {
+	t.Helper()
+	patch, err := json.Marshal(change)
+	require.NoError(t, err)
+	_, err = s.repositories(t).Patch(s.ctx, repository.Name, types.MergePatchType, patch, metav1.PatchOptions{})
+	require.NoError(t, err)
+}
+
+func (s *site) repositories(t *testing.T) *informers.BackupRepositories {
+	t.Helper()
+	velero, err := informers.NewVelero(s.plane.Admin())
+	require.NoError(t, err)
+	return velero.BackupRepositories(s.Namespace)
+}
+
+// until waits for a repository to be as wanted.
+func (s *site) until(t *testing.T, repository *velerov1.BackupRepository, wanted func(*velerov1.BackupRepository) bool) *velerov1.BackupRepository {
+	t.Helper()
+	watcher, err := s.repositories(t).Watch(s.ctx, metav1.ListOptions{FieldSelector: "metadata.name=" + repository.Name})
+	require.NoError(t, err)
+	defer watcher.Stop()
+	var last *velerov1.BackupRepository
+	for event := range watcher.ResultChan() {
+		now, ok := event.Object.(*velerov1.BackupRepository)
+		require.True(t, ok, "%v", event)
+		if last = now; wanted(now) {
+			return now
+		}
+	}
+	require.Failf(t, "the repository is not as wanted", "%+v", last)
+	return nil
+}
+
+// looked returns when Velero's server is done with whatever it was told before: it has one worker for all repositories,
+// which has made this new one Ready.
+func (s *site) looked(t *testing.T, volumeNamespace string) *velerov1.BackupRepository {
+	t.Helper()
+	repository, err := s.Repository(s.ctx, volumeNamespace)
+	require.NoError(t, err)
+	return repository
+}
+
+// serverSays waits for a line in the log of Velero's server.
+func (s *site) serverSays(t *testing.T, text string) {
+	t.Helper()
+	tick := time.NewTicker(logInterval)
+	defer tick.Stop()
+	for {
+		log, err := os.ReadFile(s.server.Log())
+		require.NoError(t, err)
+		if strings.Contains(string(log), text) {
+			return
+		}
+		select {
+		case <-s.ctx.Done():
+			require.Failf(t, "Velero's server did not say", "%q", text)
+		case <-tick.C:
+		}
+	}
+}
+
+// jobs are the maintenance jobs of a cluster, from now on.
+type jobs struct {
+	watch.Interface
+	unfinished map[string]string // by repository: the job that has not ended
+	seen       map[string]*batchv1.Job
+}
+
+func (s *site) followJobs(t *testing.T) *jobs {
+	t.Helper()
+	watcher, err := s.Kube.BatchV1().Jobs(s.Namespace).Watch(s.ctx, metav1.ListOptions{LabelSelector: build.LabelRepository})
+	require.NoError(t, err)
+	t.Cleanup(watcher.Stop)
+	return &jobs{Interface: watcher, unfinished: map[string]string{}, seen: map[string]*batchv1.Job{}}
+}
+
+// until waits for a job to be as wanted. No repository has two that have not ended at any time before.
+func (j *jobs) until(t *testing.T, wanted func(*batchv1.Job) bool) *batchv1.Job {
+	t.Helper()
+	for event := range j.ResultChan() {
+		job, ok := event.Object.(*batchv1.Job)
+		require.True(t, ok, "%v", event)
+		repository := job.Labels[build.LabelRepository]
+		over := event.Type == watch.Deleted || build.ReadJob(job).Outcome != build.JobUnfinished
+		switch other := j.unfinished[repository]; {
+		case over && other == job.Name:
+			delete(j.unfinished, repository)
+		case !over:
+			require.Contains(t, []string{"", job.Name}, other, "repository %s has a second job", repository)
+			j.unfinished[repository] = job.Name
+		}
+		j.seen[job.Name] = job
+		if wanted(job) {
+			return job
+		}
+	}
+	require.Fail(t, "no such job")
+	return nil
+}
+
+// ofLateen tells whether Lateen has made a job: those of Velero's server have no owner.
+func ofLateen(job *batchv1.Job) bool { return metav1.GetControllerOf(job) != nil }
+
+// maintains tells whether a job is one of a repository.
+func maintains(job *batchv1.Job, repository *velerov1.BackupRepository) bool {
+	return job.Labels[build.LabelRepository] == build.RepositoryLabel(repository.Name)
+}
+
+// has tells whether a repository remembers a job as a success.
+func has(repository *velerov1.BackupRepository, job *batchv1.Job) bool {
+	for _, run := range repository.Status.RecentMaintenance {
+		if run.StartTimestamp.Equal(&job.CreationTimestamp) && run.Result == velerov1.BackupRepositoryMaintenanceSucceeded {
+			return true
+		}
+	}
+	return false
+}

@@ -76,7 +76,7 @@ $(MONITORING) &:
 		echo "apt-get could not download the package prometheus; if it does not know it, run: sudo apt-get update" >&2; exit 1; }; \
 	dpkg-deb -x prometheus_*.deb .; cp usr/bin/prometheus usr/bin/promtool $(BIN)/
 
-demo: ## Act out three pod volume backups and a restore (BREAK=agent|class|kill|restore sabotages one)
+demo: ## Act out three pod volume backups, maintenance and a restore (BREAK=agent|class|maintenance|kill|restore sabotages one)
 	$(call need,bwrap=bubblewrap)
 	@$(MAKE) --no-print-directory --silent $(BINARIES)
 	@cd test && $(STATIC) -o $(BIN)/demo ./demo

@@ -22,6 +22,7 @@ const (
 	missingClass = "velero-none" // does not
 	lowValue     = 10
 	volume       = "data"
+	moverKey     = "node-agent-config.json"
 
 	// dataPathStarted is the reason of a mover's first Event (Velero's pkg/datapath, EventReasonStarted).
 	dataPathStarted = "Data-Path-Started"
@@ -43,6 +44,7 @@ func (s *stage) acts() []act {
 	return []act{
 		{"the ConfigMap names a priority class: the mover of 3000 files gets it", "agent", s.inClass},
 		{"the ConfigMap names a class that does not exist: the backup completes without", "class", s.classMissing},
+		{"the repository is due: a job of the class that its own ConfigMap names now maintains it", "maintenance", s.maintained},
 		{"the agent is killed while a mover runs: the same mover completes the backup", "kill", s.agentKilled},
 		{"what act 1 backed up is restored to another pod's volume: byte by byte the same", "restore", s.restored},
 	}
@@ -53,7 +55,7 @@ func (s *stage) inClass(ctx context.Context) (story, error) {
 	if err := s.priorityClass(ctx, lowClass, lowValue); err != nil {
 		return story{}, err
 	}
-	if err := s.configure(ctx, lowClass); err != nil {
+	if err := s.configure(ctx, configMap, moverKey, lowClass); err != nil {
 		return story{}, err
 	}
 	if err := s.startAgent(ctx); err != nil {
@@ -87,7 +89,7 @@ func (s *stage) classMissing(ctx context.Context) (story, error) {
 			return story{}, err
 		}
 	}
-	if err := s.configure(ctx, missingClass); err != nil {
+	if err := s.configure(ctx, configMap, moverKey, missingClass); err != nil {
 		return story{}, err
 	}
 	if err := s.restartAgent(ctx); err != nil {
@@ -112,7 +114,7 @@ func (s *stage) classMissing(ctx context.Context) (story, error) {
 // agentKilled is sabotaged by a mover that vanishes with the agent, so that a second one has to run.
 func (s *stage) agentKilled(ctx context.Context) (story, error) {
 	data := dataset{files: 3000, largest: 128 << 20, seed: 3}
-	return s.backUp(ctx, "act-3", data, func(ctx context.Context, f *follower) error {
+	return s.backUp(ctx, "act-4", data, func(ctx context.Context, f *follower) error {
 		if err := s.dataMoves(ctx, f); err != nil {
 			return err
 		}
@@ -182,7 +184,7 @@ func (s *stage) backUp(
 
 // restored is sabotaged by a volume that is changed after it was restored.
 func (s *stage) restored(ctx context.Context) (story, error) {
-	restore, err := s.world.Restore(ctx, "act-4")
+	restore, err := s.world.Restore(ctx, "act-5")
 	if err != nil {
 		return story{}, err
 	}
@@ -212,7 +214,7 @@ func (s *stage) restored(ctx context.Context) (story, error) {
 
 // restorePod makes the pod whose volume is restored; it does not start before that is done.
 func (s *stage) restorePod(ctx context.Context, restore *velerov1.Restore) (*corev1.Pod, error) {
-	pod, err := s.world.RestorePod(ctx, restore, "act-4", s.node.Name(), world.EmptyDir(volume))
+	pod, err := s.world.RestorePod(ctx, restore, "act-5", s.node.Name(), world.EmptyDir(volume))
 	if err != nil {
 		return nil, err
 	}

@@ -34,11 +34,14 @@ func (e exposition) series(name string) []string {
 
 // shown are the lines that say how a backup went, without those that are still 0.
 func (e exposition) shown() []string {
+	return e.notZero("lateen_priority_class_info", "lateen_priority_class_fallbacks_total",
+		"lateen_transfers_finished_total", "lateen_bytes_moved_total", "lateen_transfer_phase_duration_seconds_sum")
+}
+
+// notZero are the lines of the metrics with these names, without those that are still 0.
+func (e exposition) notZero(names ...string) []string {
 	var lines []string
-	for _, name := range []string{
-		"lateen_priority_class_info", "lateen_priority_class_fallbacks_total",
-		"lateen_transfers_finished_total", "lateen_bytes_moved_total", "lateen_transfer_phase_duration_seconds_sum",
-	} {
+	for _, name := range names {
 		for _, line := range e.series(name) {
 			if !strings.HasSuffix(line, " 0") {
 				lines = append(lines, line)

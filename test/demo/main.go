@@ -1,5 +1,5 @@
-// Command demo acts out three pod volume backups and a restore on a real control plane, with Velero's real server and
-// movers, and checks what it sees. What it prints it has read from the API or from the agent's metrics; an act
+// Command demo acts out three pod volume backups, the maintenance of their repository and a restore on a real control
+// plane, with Velero's real server and movers, and checks what it sees. What it prints it has read from the API or from the agent's metrics; an act
 // that fails shows the end of the agent's log too. It leaves nothing running and nothing on disk.
 package main
 
@@ -17,7 +17,7 @@ import (
 )
 
 func main() {
-	sabotage := flag.String("break", "", "spoil one act, which must then fail: agent, class, kill or restore")
+	sabotage := flag.String("break", "", "spoil one act, which must then fail: agent, class, maintenance, kill or restore")
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
@@ -32,7 +32,7 @@ func run(ctx context.Context, out io.Writer, sabotage string) error {
 	s := &stage{report: report{out: out, begun: time.Now()}, sabotage: sabotage}
 	acts := s.acts()
 	if !slices.ContainsFunc(acts, func(a act) bool { return sabotage == "" || sabotage == a.sabotage }) {
-		return fmt.Errorf("--break=%s: no such act; use agent, class, kill or restore", sabotage)
+		return fmt.Errorf("--break=%s: no such act; use agent, class, maintenance, kill or restore", sabotage)
 	}
 	return errors.Join(s.run(ctx, acts), s.close())
 }
@@ -54,7 +54,9 @@ func (s *stage) run(ctx context.Context, acts []act) error {
 			s.quote(s.program.tail()...)
 			return fmt.Errorf("act %d failed: %w", i+1, err)
 		}
-		stories = append(stories, told)
+		if told.act = i + 1; told.kind != "" {
+			stories = append(stories, told)
+		}
 	}
 	return s.table(stories)
 }

@@ -59,12 +59,12 @@ func rows() []row {
 	}
 }
 
-// table prints the acts side by side.
+// table prints the acts in which something was moved side by side.
 func (r report) table(stories []story) error {
 	table := tabwriter.NewWriter(r.out, 0, 0, 3, ' ', 0)
 	fmt.Fprint(table, "\n")
-	for i := range stories {
-		fmt.Fprintf(table, "\tact %d", i+1)
+	for _, s := range stories {
+		fmt.Fprintf(table, "\tact %d", s.act)
 	}
 	fmt.Fprintln(table)
 	for _, row := range rows() {

@@ -93,11 +93,12 @@ func (s *stage) initRepository(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	s.repository = made
 	s.step("BackupRepository %s is %s", made.Name, made.Status.Phase)
 	return nil
 }
 
-// startNode starts the node, on which data movers are Velero's own and everything else is idle.
+// startNode starts the node, on which data movers and maintenance jobs are Velero's own and everything else is idle.
 func (s *stage) startNode(ctx context.Context, plane *cluster.Cluster, dir string) error {
 	binary, err := cluster.FindBinary("velero")
 	if err != nil {
@@ -105,7 +106,7 @@ func (s *stage) startNode(ctx context.Context, plane *cluster.Cluster, dir strin
 	}
 	movers := node.Real{Config: plane.Admin(), Velero: binary, Binds: []string{repositoryDir(dir)}}
 	s.node, err = node.Start(ctx, plane.Admin(), node.Options{
-		Name: nodeName, Root: kubeletRoot(dir), Runner: node.Movers{Runner: movers},
+		Name: nodeName, Root: kubeletRoot(dir), Runner: node.Movers{Runner: movers, Jobs: movers},
 	})
 	if err != nil {
 		return err
@@ -136,6 +137,7 @@ func (s *stage) prepareAgent(ctx context.Context, plane *cluster.Cluster, dir st
 		binary: binary,
 		args: []string{
 			"node-agent", "--kubeconfig=" + kubeconfig, "--namespace=" + namespace, "--node-agent-configmap=" + configMap,
+			"--repo-maintenance-job-configmap=" + jobConfigMap,
 		},
 		env: []string{"NODE_NAME=" + nodeName, "VELERO_NAMESPACE=" + namespace, "HOME=" + dir},
 		log: filepath.Join(dir, "lateen.log"),

@@ -9,6 +9,7 @@ import (
 	"syscall"
 	"time"
 
+	velerov1 "github.com/vmware-tanzu/velero/pkg/apis/velero/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -20,6 +21,8 @@ import (
 const (
 	// configMap is the node-agent ConfigMap's name.
 	configMap = "node-agent-config"
+	// jobConfigMap is that of maintenance jobs.
+	jobConfigMap = "repo-maintenance-job-config"
 	// eventGrace is how long an Event may take: senders send them in the background, and a mover sends its
 	// first one when it has opened the repository.
 	eventGrace = 20 * time.Second
@@ -35,6 +38,8 @@ type stage struct {
 	agent    *agent // nil while none runs
 	first    original
 	closing  []func() error
+
+	repository *velerov1.BackupRepository
 }
 
 // original is what the first act backed up, for the last one to restore.
@@ -76,18 +81,18 @@ func (s *stage) priorityClass(ctx context.Context, name string, value int32) err
 	return nil
 }
 
-// configure has the ConfigMap name a class.
-func (s *stage) configure(ctx context.Context, class string) error {
-	data := map[string]string{"node-agent-config.json": fmt.Sprintf(`{"priorityClassName": %q}`, class)}
-	if err := s.world.ConfigMap(ctx, configMap, data); err != nil {
+// configure has a key of a ConfigMap name a class.
+func (s *stage) configure(ctx context.Context, name, key, class string) error {
+	data := map[string]string{key: fmt.Sprintf(`{"priorityClassName": %q}`, class)}
+	if err := s.world.ConfigMap(ctx, name, data); err != nil {
 		return err
 	}
-	found, err := s.world.Kube.CoreV1().ConfigMaps(s.world.Namespace).Get(ctx, configMap, metav1.GetOptions{})
+	found, err := s.world.Kube.CoreV1().ConfigMaps(s.world.Namespace).Get(ctx, name, metav1.GetOptions{})
 	if err != nil {
 		return fmt.Errorf("get ConfigMap: %w", err)
 	}
-	for _, text := range found.Data {
-		s.step("ConfigMap %s: %s", found.Name, text)
+	for key, text := range found.Data {
+		s.step("ConfigMap %s, %s: %s", found.Name, key, text)
 	}
 	return nil
 }
@@ -187,7 +192,7 @@ func (s *stage) event(ctx context.Context, uid types.UID, wanted func(*corev1.Ev
 	}
 }
 
-// metrics scrapes the agent, shows what an operator would look at, and holds it to the lines wanted.
+// metrics scrapes the agent, shows what an operator would look at of transfers, and holds it to the lines wanted.
 func (s *stage) metrics(ctx context.Context, wanted ...string) error {
 	scraped, err := scrape(ctx, s.agent.url+"/metrics")
 	if err != nil {

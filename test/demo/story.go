@@ -15,6 +15,7 @@ import (
 
 // story is what was seen of one transfer and of the pods that it owns.
 type story struct {
+	act      int // in which it was seen
 	kind     world.Kind
 	transfer world.Transfer // as last seen
 	phases   []moment       // in the order in which they were seen

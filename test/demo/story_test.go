@@ -80,9 +80,11 @@ func TestAStoryIsOverWhenNothingIsLeft(t *testing.T) {
 
 func TestTheTableShowsEachActInAColumn(t *testing.T) {
 	var out bytes.Buffer
-	require.NoError(t, report{out: &out}.table([]story{told(), {}}))
+	first := told()
+	first.act = 1
+	require.NoError(t, report{out: &out}.table([]story{first, {act: 3}}))
 	require.Equal(t, `
-                    act 1       act 2
+                    act 1       act 3
 phase               Completed   -
 time New            1.00 s      -
 time Accepted       1.00 s      -
@@ -106,6 +108,6 @@ func TestAWatchThatEndsIsAnError(t *testing.T) {
 func TestASabotageThatNobodyKnowsIsRefused(t *testing.T) {
 	var out bytes.Buffer
 	err := run(context.Background(), &out, "everything")
-	require.ErrorContains(t, err, "use agent, class, kill or restore")
+	require.ErrorContains(t, err, "use agent, class, maintenance, kill or restore")
 	require.Empty(t, out.String())
 }

@@ -7,6 +7,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"strings"
 	"testing"
 	"time"
 
@@ -24,7 +25,7 @@ func places() map[string]string {
 			printf '[default]\n' >credentials
 			lateen install --crds-only
 			velero install --provider aws --bucket backups --plugins velero/velero-plugin-for-aws:v1.14.0 \
-				--secret-file credentials --use-node-agent --dry-run --output yaml | kubectl apply -f -
+				--secret-file credentials --image velero/velero:v1.18.3 --use-node-agent --dry-run --output yaml | kubectl apply -f -
 			kubectl -n velero rollout status daemonset node-agent`,
 	}
 }
@@ -65,9 +66,9 @@ type consent struct{}
 // Read implements io.Reader.
 func (consent) Read(into []byte) (int, error) { return copy(into, "y\n"), nil }
 
-// run runs a script as a reader's shell would, but for that it stops at the first error. Whatever is asked is
-// answered with y.
-func (s *shell) run(where, script string) {
+// run runs a script as a reader's shell would, but for that it stops at the first error, and says what was printed.
+// Whatever is asked is answered with y.
+func (s *shell) run(where, script string) string {
 	s.Helper()
 	ctx, cancel := context.WithTimeout(s.Context(), time.Minute) // several programs, some of which wait for pods
 	defer cancel()
@@ -79,15 +80,37 @@ func (s *shell) run(where, script string) {
 	out, err := command.CombinedOutput()
 	s.Logf("%s:\n%s%s", where, script, out)
 	require.NoError(s, err, "%s cannot be typed as it stands:\n%s", where, out)
+	return string(out)
 }
+
+// printed is what the line above a block says that shows the end of what the block before it prints.
+const printed = "<!-- printed -->"
+
+// requirePrinted compares the end of an output with what a document shows, in which … is anything. The width of columns
+// does not count.
+func requirePrinted(t *testing.T, where, shown, out string) {
+	t.Helper()
+	want, got := strings.Split(strings.TrimSpace(shown), "\n"), strings.Split(strings.TrimSpace(out), "\n")
+	require.GreaterOrEqual(t, len(got), len(want), "%s shows more than is printed:\n%s", where, out)
+	for i, line := range got[len(got)-len(want):] {
+		pattern := strings.ReplaceAll(regexp.QuoteMeta(oneSpaced(want[i])), "…", ".*")
+		require.Regexp(t, "^"+pattern+"$", oneSpaced(line), "%s shows what is not printed:\n%s", where, out)
+	}
+}
+
+func oneSpaced(line string) string { return strings.Join(strings.Fields(line), " ") }
 
 // What readers are told to type works, from the first line of a document to the last.
 func TestWhatReadersAreToldToTypeWorks(t *testing.T) {
 	place := regexp.MustCompile(`^<!-- on .+ -->$`)
 	for _, d := range documents(t) {
 		t.Run(d.name, func(t *testing.T) {
-			shells := map[string]*shell{}
+			shells, out := map[string]*shell{}, ""
 			for _, each := range d.blocks {
+				position := fmt.Sprintf("%s:%d", d.name, each.line)
+				if each.above == printed {
+					requirePrinted(t, position, each.text, out)
+				}
 				if each.language != "sh" {
 					continue
 				}
@@ -95,11 +118,11 @@ func TestWhatReadersAreToldToTypeWorks(t *testing.T) {
 				if shells[where] == nil {
 					shells[where] = newShell(t)
 					if where != "" {
-						require.Contains(t, places(), where, "%s:%d", d.name, each.line)
+						require.Contains(t, places(), where, position)
 						shells[where].run(where, places()[where])
 					}
 				}
-				shells[where].run(fmt.Sprintf("%s:%d", d.name, each.line), each.text)
+				out = shells[where].run(position, each.text)
 			}
 		})
 	}

@@ -1,0 +1,99 @@
+package conformance
+
+import (
+	"context"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"k8s.io/client-go/dynamic"
+
+	"github.com/lateen-project/lateen/test/cluster"
+	"github.com/lateen-project/lateen/test/world"
+)
+
+// working is how long the movers of this file work: until the other agent has come, which Velero's needs, for it gives a
+// backup up whose mover has ended without it (W7).
+const working = 20 * time.Second
+
+// A transfer in progress goes on with the same mover when one agent takes the other's place, in both directions.
+func TestATransferGoesOnWhenAnotherAgentTakesOver(t *testing.T) {
+	client, err := dynamic.NewForConfig(plane.Admin())
+	require.NoError(t, err)
+	history, err := Record(t.Context(), client)
+	require.NoError(t, err)
+	on := &Plane{Cluster: plane, History: history, Client: client}
+	end, err := on.StartStorage(t.Context(), t.TempDir())
+	t.Cleanup(end)
+	require.NoError(t, err)
+	for _, test := range []struct {
+		from, to string
+		command  []string
+	}{
+		{from: "velero", to: "lateen", command: []string{"adopt", "--force", "--lateen-image=example.test/lateen:v1"}},
+		{from: "lateen", to: "velero", command: []string{"adopt", "--force", "--undo"}},
+	} {
+		for _, kind := range []world.Kind{world.PodVolumeBackup, world.DataUpload} {
+			t.Run(test.from+" to "+test.to+"/"+string(kind), func(t *testing.T) {
+				t.Parallel()
+				exchange(t, on, kind, test.from, test.to, test.command)
+			})
+		}
+	}
+}
+
+func exchange(t *testing.T, on *Plane, kind world.Kind, from, to string, command []string) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute) // two agents, the slower of which takes seconds to start
+	defer cancel()
+	first, err := agentNamed(from)
+	require.NoError(t, err)
+	second, err := agentNamed(to)
+	require.NoError(t, err)
+	ctx, fail := context.WithCancelCause(ctx)
+	defer fail(nil)
+	story := &Case{Kind: kind, Title: t.Name(), Mover: Mover{Takes: Duration(working)}}
+	s := &scene{plane: on, agent: first, story: story, dir: t.TempDir(), fail: fail}
+	defer s.end()
+	require.NoError(t, s.build(ctx))
+	admin := filepath.Join(t.TempDir(), "kubeconfig")
+	require.NoError(t, plane.WriteKubeconfig(plane.Admin(), admin, s.Namespace))
+	if from == "lateen" {
+		s.lateen(ctx, t, admin, "adopt", "--force", "--lateen-image=example.test/lateen:v1")
+	}
+	require.NoError(t, s.startAgent(ctx))
+	made, err := s.create(ctx, s.alter)
+	require.NoError(t, err)
+	name := made.GetName()
+	_, err = s.Transfers(kind).Wait(ctx, name, world.In(world.InProgress))
+	require.NoError(t, err)
+
+	s.lateen(ctx, t, admin, command...)
+	s.run.expected()
+	s.run.end()
+	s.agent, s.place = second, place{}
+	require.NoError(t, s.startAgent(ctx))
+	ended, err := s.Transfers(kind).Wait(ctx, name, world.Settled)
+	require.NoError(t, err, context.Cause(ctx))
+	require.Equal(t, world.Completed, ended.Status.Phase, ended.Status.Message)
+	require.EqualValues(t, 1000, ended.Status.Progress.BytesDone)
+	require.NoError(t, s.WaitPodGone(ctx, s.Namespace, name))
+	require.NoError(t, s.WaitClaimGone(ctx, s.Namespace, name))
+	movers, err := plane.Audit(ctx, cluster.Query{Verbs: []string{"create"}, Resources: []string{"pods"}, Namespace: s.Namespace, Name: name})
+	require.NoError(t, err)
+	require.Len(t, movers.Where(func(r cluster.Record) bool { return r.Code == 201 && !strings.Contains(r.RequestURI, "dryRun") }), 1)
+}
+
+// lateen runs the command-line program as an administrator.
+func (s *scene) lateen(ctx context.Context, t *testing.T, kubeconfig string, args ...string) {
+	t.Helper()
+	binary, err := cluster.FindBinary("lateen")
+	require.NoError(t, err)
+	command := exec.CommandContext(ctx, binary, append(args, "--namespace="+s.Namespace, "--kubeconfig="+kubeconfig)...)
+	command.Env = []string{"HOME=" + t.TempDir()}
+	out, err := command.CombinedOutput()
+	require.NoError(t, err, string(out))
+}

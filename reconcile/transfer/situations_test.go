@@ -85,7 +85,9 @@ func spaces() []space {
 
 // only are the dimensions beyond those of every phase, and the times that a phase has behind it.
 func only(phase Phase) []dimension {
-	begun := started(time.Hour)
+	begun := oneOf(func(m *moment, ago time.Duration) {
+		m.State.AcceptedAt, m.State.StartedAt, m.State.Node = now().Add(-2*ago), now().Add(-ago), here
+	}, time.Hour)
 	switch phase {
 	case "", New:
 		return []dimension{eligible(), room(), refusal(), local(), consumes(), foreigners(), ages(func(m *moment, at time.Time) { m.State.CreatedAt = at })}
@@ -93,20 +95,14 @@ func only(phase Phase) []dimension {
 		return []dimension{sinceAccepted(), noSource(), diagnosis(), near(), local(), slot()}
 	case Prepared:
 		return []dimension{onNode(), progress(), noSource(), slot(), local(), ages(func(m *moment, at time.Time) { m.State.AcceptedAt = at })}
-	case InProgress, Canceling:
-		early := DefaultLimits().FirstProgress
-		return []dimension{started(time.Hour, early, early-tick), progress(), heard(), noSource(), local(), delivery()}
+	case InProgress:
+		return []dimension{begun, append(progress(), firstProgress()...), heard(), noSource(), local(), delivery()}
+	case Canceling:
+		return []dimension{begun, progress(), heard(), noSource(), local(), delivery()}
 	case Completed, Failed, Canceled:
 		return []dimension{begun, progress(), noSource(), remains(), consumes()}
 	}
 	return []dimension{begun}
-}
-
-// started is how long ago the mover was told to start.
-func started(times ...time.Duration) dimension {
-	return oneOf(func(m *moment, ago time.Duration) {
-		m.State.AcceptedAt, m.State.StartedAt, m.State.Node = now().Add(-2*ago), now().Add(-ago), here
-	}, times...)
 }
 
 func onNode() dimension { return dimension{func(m *moment) { m.State.Node = here }} }
@@ -212,6 +208,14 @@ func progress() dimension {
 		func(m *moment) { said(m, Progress{Total: 100, Done: 90}, m.State.StartedAt.Add(-tick)) },
 		func(m *moment) { said(m, m.State.Progress, m.State.StartedAt.Add(time.Minute)) },
 	}
+}
+
+// firstProgress is what a mover says that was just started: too soon to be written on its own, and late enough.
+func firstProgress() dimension {
+	return oneOf(func(m *moment, ago time.Duration) {
+		m.State.StartedAt = now().Add(-ago)
+		m.Seen.Progress, m.Seen.ProgressAt = Progress{Total: 100, Done: 60}, now()
+	}, DefaultLimits().FirstProgress-tick, DefaultLimits().FirstProgress)
 }
 
 func finalizer() dimension { return either(func(m *moment, is bool) { m.State.Finalizer = is }) }

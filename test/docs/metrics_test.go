@@ -13,7 +13,10 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/stretchr/testify/require"
 
+	"github.com/lateen-project/lateen/exposer/build"
+	"github.com/lateen-project/lateen/exposer/priority"
 	"github.com/lateen-project/lateen/metrics"
+	"github.com/lateen-project/lateen/reconcile/transfer"
 )
 
 // everyMetric is what an agent registers, by name, with its labels.
@@ -86,7 +89,10 @@ func TestEveryMetricIsDescribed(t *testing.T) {
 	known := everyMetric(t)
 	described := map[string]bool{}
 	for _, row := range rows(readme(t).section(t, "Metrics")) {
-		words := strings.Join(row[1:], " ")
+		if len(row) == 2 {
+			continue // the values of labels
+		}
+		require.NotEmpty(t, row[2], "README.md: what %s says", row[0])
 		for _, name := range codes(row[0]) {
 			described[name] = true
 			if prefix, is := strings.CutSuffix(name, "*"); is {
@@ -100,14 +106,35 @@ func TestEveryMetricIsDescribed(t *testing.T) {
 			}
 			labels, exists := known[name]
 			require.True(t, exists, "README.md describes the metric %s, which no agent has", name)
-			for _, label := range labels {
-				require.Contains(t, codes(words), label, "README.md: the labels of %s", name)
-			}
+			require.ElementsMatch(t, labels, codes(row[1]), "README.md: the labels of %s", name)
 		}
 	}
 	for name, labels := range known {
 		require.True(t, described[name], "README.md says nothing of the metric %s %v below \"Metrics\"", name, labels)
 	}
+}
+
+// Who sees a reason in a label finds it.
+func TestEveryReasonInALabelIsNamed(t *testing.T) {
+	known := map[string][]string{"lateen_mover_restarts_total": build.LostReasons()}
+	for _, reason := range priority.Reasons() {
+		known["lateen_priority_class_fallbacks_total"] = append(known["lateen_priority_class_fallbacks_total"], string(reason))
+	}
+	for _, reasons := range transfer.Ends() {
+		for _, reason := range reasons {
+			known["lateen_transfers_finished_total"] = append(known["lateen_transfers_finished_total"], string(reason))
+		}
+	}
+	described := map[string][]string{}
+	for _, row := range rows(readme(t).section(t, "Metrics")) {
+		if len(row) == 2 {
+			described[strings.Trim(row[0], "`")] = sorted(codes(row[1]))
+		}
+	}
+	for name := range known {
+		known[name] = sorted(known[name])
+	}
+	require.Equal(t, known, described)
 }
 
 // A metric that is named anywhere is one.

@@ -1,0 +1,81 @@
+package docs
+
+import (
+	"os"
+	"path"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+// anchors are what headings are linked to by: in lower case, blanks as hyphens, and nothing but letters, digits and
+// these.
+func anchors(d document) map[string]bool {
+	dropped := regexp.MustCompile(`[^a-z0-9_ -]`)
+	all := map[string]bool{}
+	for _, each := range d.prose {
+		if level := headingLevel(each.text); level > 0 {
+			title := dropped.ReplaceAllString(strings.ToLower(each.text[level+1:]), "")
+			all[strings.ReplaceAll(title, " ", "-")] = true
+		}
+	}
+	return all
+}
+
+// A link within the repository leads somewhere.
+func TestLinksLeadSomewhere(t *testing.T) {
+	link := regexp.MustCompile(`\]\(([^)#:]*)(#[^)]*)?\)`)
+	for _, d := range documents(t) {
+		for _, each := range d.prose {
+			for _, found := range link.FindAllStringSubmatch(each.text, -1) {
+				target := d
+				if found[1] != "" {
+					place := filepath.Join(root, path.Dir(d.name), found[1])
+					require.FileExists(t, place, "%s:%d links to it", d.name, each.number)
+					target = read(t, place)
+				}
+				if found[2] != "" {
+					require.True(t, anchors(target)[found[2][1:]], "%s:%d links to %s, and no heading of %s is called that", d.name, each.number, found[2], target.name)
+				}
+			}
+		}
+	}
+}
+
+// A path in the repository that is named is there, but for what is built or written by those who read it.
+func TestPathsThatAreNamedExist(t *testing.T) {
+	ours := regexp.MustCompile(`^(cmd|deploy|exposer|informers|metrics|reconcile|test|\.ci)/[A-Za-z0-9_./-]*$`)
+	for _, d := range documents(t) {
+		for _, each := range d.prose {
+			for _, code := range codes(each.text) {
+				if ours.MatchString(code) {
+					_, err := os.Stat(filepath.Join(root, code))
+					require.NoError(t, err, "%s:%d names it", d.name, each.number)
+				}
+			}
+		}
+	}
+}
+
+// What is made by make is one of its targets.
+func TestTargetsThatAreNamedExist(t *testing.T) {
+	text, err := os.ReadFile(filepath.Join(root, "Makefile"))
+	require.NoError(t, err)
+	named := regexp.MustCompile(`\bmake ([a-z][a-z-]*)`)
+	for _, d := range documents(t) {
+		lines := append([]line(nil), d.prose...)
+		for _, each := range d.blocks {
+			lines = append(lines, line{each.line, "`" + strings.ReplaceAll(each.text, "\n", "`\n`") + "`"})
+		}
+		for _, each := range lines {
+			for _, code := range codes(each.text) {
+				for _, found := range named.FindAllStringSubmatch(code, -1) {
+					require.Regexp(t, `(?m)^([a-z /-]+ )?`+found[1]+`( [a-z /-]+)?:`, string(text), "%s:%d names make %s", d.name, each.number, found[1])
+				}
+			}
+		}
+	}
+}

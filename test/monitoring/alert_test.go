@@ -12,6 +12,7 @@ import (
 
 	registries "github.com/prometheus/client_golang/prometheus"
 	"github.com/stretchr/testify/require"
+	velerov1 "github.com/vmware-tanzu/velero/pkg/apis/velero/v1"
 	"k8s.io/apimachinery/pkg/util/rand"
 	"k8s.io/utils/clock"
 
@@ -80,6 +81,7 @@ func (p *prometheus) startAgent(t *testing.T, s *site) (stop func()) {
 		Election: reconcile.CoordinatorOptions{
 			Lease: 2 * time.Second, Renew: 1500 * time.Millisecond, Retry: 200 * time.Millisecond, Spread: time.Millisecond,
 		},
+		Absence: time.Second,
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	ended, served := make(chan error, 1), make(chan error, 1)
@@ -103,6 +105,7 @@ func (p *prometheus) startAgent(t *testing.T, s *site) (stop func()) {
 }
 
 func TestAClassThatIsNotThereIsToldOfUntilItIs(t *testing.T) {
+	t.Parallel()
 	p, s := startPrometheus(t), newSite(t)
 	unseen := map[string]string{"alertname": "LateenSeriesMissing", "hides": "LateenPriorityClassNotInForce"}
 	class := map[string]string{"alertname": "LateenPriorityClassNotInForce", "consumer": "data-mover", "reason": "not_found", "severity": "warning"}
@@ -139,6 +142,28 @@ func TestAClassThatIsNotThereIsToldOfUntilItIs(t *testing.T) {
 	require.Equal(t, s.class, answer.Data.Result[0].Metric["effective"])
 	p.requireRules(t)
 	p.requireDashboard(t)
+}
+
+func TestAnAgentThatIsAwayIsToldOfWhileTransfersWaitForIt(t *testing.T) {
+	t.Parallel()
+	p, s := startPrometheus(t), newSite(t)
+	source, err := s.SourcePod(soon(t), "app", s.node, world.EmptyDir("data"))
+	require.NoError(t, err)
+	source, err = s.WaitPod(soon(t), s.Apps, source.Name, world.Ready)
+	require.NoError(t, err)
+	backup, err := s.Backup(soon(t), "nightly")
+	require.NoError(t, err)
+	p.startAgent(t, s)
+	made, err := s.PodVolumeBackup(soon(t), backup, source, "data", func(made *velerov1.PodVolumeBackup) { made.Spec.Node = "node-without-agent" })
+	require.NoError(t, err)
+
+	down := map[string]string{"alertname": "LateenAgentDown", "node": "node-without-agent", "severity": "critical"}
+	told := p.await(t, startTime, true, down)
+	require.Equal(t, "The agent of node node-without-agent is away while transfers wait for it (1).", told.Annotations["summary"])
+	require.NoError(t, s.Transfers(world.PodVolumeBackup).Cancel(soon(t), made.Name))
+	p.await(t, patience, false, down)
+	found, _ := p.with(map[string]string{"alertname": "LateenAgentDown", "node": s.node})
+	require.Nil(t, found, "that agent is there")
 }
 
 // requireRules shows that Prometheus can evaluate every rule with what a real agent has.

@@ -14,7 +14,6 @@ import (
 	appsv1 "k8s.io/api/apps/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
-	"k8s.io/apimachinery/pkg/runtime"
 	"sigs.k8s.io/yaml"
 
 	"github.com/lateen-project/lateen/deploy"
@@ -88,17 +87,25 @@ func TestThePodMonitorFindsTheAgents(t *testing.T) {
 	selector, err := metav1.LabelSelectorAsSelector(&monitor.Spec.Selector)
 	require.NoError(t, err)
 	require.False(t, selector.Empty())
-	objects := deploy.Objects(deploy.Options{Namespace: deploy.DefaultNamespace, Image: "lateen"})
-	at := slices.IndexFunc(objects, func(o runtime.Object) bool { return o.GetObjectKind().GroupVersionKind().Kind == "DaemonSet" })
-	agents, ok := objects[at].(*appsv1.DaemonSet)
-	require.True(t, ok)
-	require.Equal(t, agents.Namespace, monitor.Metadata.Namespace)
-	template := agents.Spec.Template
-	require.True(t, selector.Matches(labels.Set(template.Labels)))
-	require.Len(t, monitor.Spec.Endpoints, 1)
-	endpoint := monitor.Spec.Endpoints[0]
-	require.Equal(t, "/metrics", endpoint.Path)
-	require.Equal(t, template.Spec.Containers[0].Ports[0].Name, endpoint.Port)
+	require.Equal(t, deploy.DefaultNamespace, monitor.Metadata.Namespace)
+	agents := map[string]appsv1.DaemonSet{}
+	agents["lateen install"] = read[appsv1.DaemonSet](t, "../base/daemonset.yaml")
+	agents["Helm's chart, to be adopted"] = read[appsv1.DaemonSet](t, "../../test/install/testdata/helm-node-agent.yaml")
+	for whose, daemonSet := range agents {
+		template := daemonSet.Spec.Template
+		require.True(t, selector.Matches(labels.Set(template.Labels)), whose)
+		var ports, scraped []string
+		for _, port := range template.Spec.Containers[0].Ports {
+			ports = append(ports, port.Name)
+		}
+		for _, endpoint := range monitor.Spec.Endpoints {
+			require.Equal(t, "/metrics", endpoint.Path)
+			if slices.Contains(ports, endpoint.Port) {
+				scraped = append(scraped, endpoint.Port)
+			}
+		}
+		require.Len(t, scraped, 1, "%s: each agent is scraped once", whose)
+	}
 	// The operator names a job after its PodMonitor, and rules and dashboard look for that name.
 	job := regexp.MustCompile(`job=~"([^"]+)"`)
 	for _, expression := range slices.Concat(expressions(t), queries(t)) {

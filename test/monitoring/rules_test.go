@@ -6,6 +6,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strings"
 	"testing"
 	"time"
 
@@ -81,4 +82,29 @@ func TestAlertsFireForTheirFaultsAlone(t *testing.T) {
 			promtool(t, "test", "rules", own)
 		})
 	}
+}
+
+func TestKubectlBuildsTheKustomization(t *testing.T) {
+	t.Parallel()
+	binary, err := cluster.FindBinary("kubectl")
+	require.NoError(t, err)
+	built, err := exec.CommandContext(soon(t), binary, "kustomize", manifests).Output()
+	require.NoError(t, err)
+	kinds := map[string]int{}
+	for part := range strings.SplitSeq(string(built), "\n---\n") {
+		var object struct {
+			Kind     string                     `json:"kind"`
+			Metadata struct{ Namespace string } `json:"metadata"`
+			Data     map[string]string          `json:"data"`
+		}
+		require.NoError(t, yaml.Unmarshal([]byte(part), &object))
+		require.Equal(t, "velero", object.Metadata.Namespace)
+		kinds[object.Kind]++
+		if object.Kind == "ConfigMap" {
+			dashboard, err := os.ReadFile(filepath.Join(manifests, "lateen.json"))
+			require.NoError(t, err)
+			require.Equal(t, map[string]string{"lateen.json": string(dashboard)}, object.Data)
+		}
+	}
+	require.Equal(t, map[string]int{"ConfigMap": 1, "PodMonitor": 1, "PrometheusRule": 1}, kinds)
 }

@@ -54,10 +54,10 @@ func TestReportsAreAsExpected(t *testing.T) {
 		"a class that is not in force": {there: classless()},
 		"restores go before backups":   {there: queued()},
 		"few rights": {there: &scene{}, unseen: []status.Unseen{
-			{Resource: "pods", Namespace: "velero", Message: "you may not read them; ask for the rights that README lists"},
-			{Resource: "leases.coordination.k8s.io", Namespace: "velero", Message: "you may not read them; ask for the rights that README lists"},
-			{Resource: "configmaps", Namespace: "velero", Message: "you may not read them; ask for the rights that README lists"},
-			{Resource: "nodes", Message: "you may not read them; ask for the rights that README lists"},
+			{Resource: "pods", Namespace: "velero", Message: "you may not list or watch them; README has the rights that are needed"},
+			{Resource: "leases.coordination.k8s.io", Namespace: "velero", Message: "you may not list or watch them; README has the rights that are needed"},
+			{Resource: "configmaps", Namespace: "velero", Message: "you may not list or watch them; README has the rights that are needed"},
+			{Resource: "nodes", Message: "you may not list or watch them; README has the rights that are needed"},
 		}},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -1,0 +1,51 @@
+package status_test
+
+import (
+	"os"
+	"path/filepath"
+	"reflect"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/lateen-project/lateen/cmd/lateen/status"
+)
+
+// section is what README says of these commands.
+func section(t *testing.T) string {
+	t.Helper()
+	text, err := os.ReadFile("../../../README.md")
+	require.NoError(t, err)
+	_, after, found := strings.Cut(string(text), "\n### lateen status and explain\n")
+	require.True(t, found)
+	said, _, found := strings.Cut(after, "\n### ")
+	require.True(t, found)
+	return said
+}
+
+// TestREADMEShowsWhatIsPrinted holds README against the golden files, which hold the code.
+func TestREADMEShowsWhatIsPrinted(t *testing.T) {
+	for _, name := range []string{"a-busy-cluster.txt", "a-story-of-a-wait-for-a-slot.txt"} {
+		want, err := os.ReadFile(filepath.Join("testdata", name))
+		require.NoError(t, err)
+		require.Contains(t, section(t), "```text\n"+string(want)+"```\n", "of testdata/%s", name)
+	}
+}
+
+// TestREADMENamesTheFieldsAndTheReasons holds that programs can be written by README.
+func TestREADMENamesTheFieldsAndTheReasons(t *testing.T) {
+	words := []string{
+		status.WaitAgent, status.WaitCoordinator, status.WaitQueue, status.WaitSlot, status.WaitPod, status.WaitConsumer, status.WaitSnapshot,
+		status.WaitVolume, status.WaitScheduler, status.WaitContainer, status.WaitMover, status.WaitDelivery, status.WaitCancel, status.WaitCleanUp,
+	}
+	for _, of := range []reflect.Type{reflect.TypeFor[status.Report](), reflect.TypeFor[status.Transfer]()} {
+		for field := range of.Fields() {
+			name, _, _ := strings.Cut(field.Tag.Get("json"), ",")
+			words = append(words, name)
+		}
+	}
+	for _, word := range words {
+		require.Contains(t, section(t), "`"+word+"`")
+	}
+}

@@ -1,0 +1,239 @@
+package integration
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"encoding/json"
+	"os"
+	"os/exec"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+	"unicode/utf8"
+
+	"github.com/stretchr/testify/require"
+	velerov1 "github.com/vmware-tanzu/velero/pkg/apis/velero/v1"
+	corev1 "k8s.io/api/core/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/yaml"
+
+	"github.com/lateen-project/lateen/cmd/lateen/status"
+	"github.com/lateen-project/lateen/test/cluster"
+	"github.com/lateen-project/lateen/test/csi"
+	"github.com/lateen-project/lateen/test/world"
+)
+
+// viewer is the kubeconfig of somebody with the rights that README gives to who looks, in the whole cluster or in
+// Velero's namespace alone.
+func (s *site) viewer(everywhere bool) string {
+	s.Helper()
+	readme, err := os.ReadFile("../../README.md")
+	require.NoError(s, err)
+	_, after, found := strings.Cut(string(readme), "```yaml\napiVersion: rbac.authorization.k8s.io/v1\nkind: ClusterRole\nmetadata:\n  name: lateen-viewer\n")
+	require.True(s, found, "README.md does not say which rights are needed")
+	text, _, _ := strings.Cut(after, "```")
+	role := &rbacv1.ClusterRole{ObjectMeta: metav1.ObjectMeta{Name: "viewer-" + s.Namespace}}
+	require.NoError(s, yaml.UnmarshalStrict([]byte(text), role))
+	binding := metav1.ObjectMeta{Name: role.Name, Namespace: s.Namespace}
+	who := []rbacv1.Subject{{Kind: rbacv1.ServiceAccountKind, Namespace: s.Namespace, Name: role.Name}}
+	what := rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: role.Name}
+	_, err = s.Kube.CoreV1().ServiceAccounts(s.Namespace).Create(s.soon(), &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Name: role.Name}}, metav1.CreateOptions{})
+	require.NoError(s, err)
+	_, err = s.Kube.RbacV1().ClusterRoles().Create(s.soon(), role, metav1.CreateOptions{})
+	require.NoError(s, err)
+	if everywhere {
+		binding.Namespace = ""
+		_, err = s.Kube.RbacV1().ClusterRoleBindings().Create(s.soon(), &rbacv1.ClusterRoleBinding{ObjectMeta: binding, Subjects: who, RoleRef: what}, metav1.CreateOptions{})
+	} else {
+		_, err = s.Kube.RbacV1().RoleBindings(s.Namespace).Create(s.soon(), &rbacv1.RoleBinding{ObjectMeta: binding, Subjects: who, RoleRef: what}, metav1.CreateOptions{})
+	}
+	require.NoError(s, err)
+	own, err := plane.ServiceAccount(s.soon(), s.Namespace, role.Name)
+	require.NoError(s, err)
+	return kubeconfig(s.T, own, s.Namespace)
+}
+
+// look is a command of lateen that looks at the site.
+func (s *site) look(ctx context.Context, viewer string, args ...string) *exec.Cmd {
+	s.Helper()
+	binary, err := cluster.FindBinary("lateen")
+	require.NoError(s, err)
+	command := exec.CommandContext(ctx, binary, append(args, "--namespace="+s.Namespace, "--kubeconfig="+viewer)...)
+	command.Env = []string{"HOME=" + s.TempDir()}
+	command.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
+	return command
+}
+
+// prints is what such a command says, in 80 columns.
+func (s *site) prints(viewer string, args ...string) string {
+	s.Helper()
+	said, err := s.look(s.soon(), viewer, args...).Output()
+	require.NoError(s, err)
+	for line := range strings.Lines(string(said)) {
+		require.LessOrEqual(s, utf8.RuneCountInString(strings.TrimSuffix(line, "\n")), 80, line)
+	}
+	return strings.Join(strings.Fields(string(said)), " ")
+}
+
+// screen is `lateen status --watch`.
+type screen struct {
+	*site
+	command  *exec.Cmd
+	complain *bytes.Buffer
+	drawn    chan status.Report
+}
+
+func (s *site) watch(viewer string) *screen {
+	s.Helper()
+	command := s.look(s.Context(), viewer, "status", "--watch", "--output=json")
+	out, err := command.StdoutPipe()
+	require.NoError(s, err)
+	w := &screen{site: s, command: command, complain: &bytes.Buffer{}, drawn: make(chan status.Report)}
+	command.Stderr = w.complain
+	require.NoError(s, command.Start())
+	go func() {
+		defer close(w.drawn)
+		for lines := bufio.NewReader(out); ; {
+			line, err := lines.ReadBytes('\n')
+			var report status.Report
+			if err != nil || json.Unmarshal(line, &report) != nil {
+				return
+			}
+			select {
+			case w.drawn <- report:
+			case <-s.Context().Done():
+				return
+			}
+		}
+	}()
+	return w
+}
+
+// until waits for a drawing that shows something.
+func (w *screen) until(shows func(status.Report) bool) status.Report {
+	w.Helper()
+	ctx := w.soon()
+	var last status.Report
+	for {
+		select {
+		case report, more := <-w.drawn:
+			require.True(w, more, "it ended: %s", w.complain)
+			if last = report; shows(report) {
+				return report
+			}
+		case <-ctx.Done():
+			require.Failf(w, "not drawn", "the last drawing is %+v", last)
+		}
+	}
+}
+
+// waits looks for a transfer that waits, in these words.
+func waits(name, reason, words string) func(status.Report) bool {
+	return func(report status.Report) bool {
+		return slices.ContainsFunc(report.Transfers, func(one status.Transfer) bool {
+			return one.Name == name && one.WaitsFor != nil && one.WaitsFor.Reason == reason && strings.Contains(one.WaitsFor.Message, words)
+		})
+	}
+}
+
+// interrupt ends it as ^C does.
+func (w *screen) interrupt() {
+	w.Helper()
+	require.NoError(w, w.command.Process.Signal(os.Interrupt))
+	for {
+		select {
+		case _, more := <-w.drawn:
+			if more {
+				continue
+			}
+		case <-w.soon().Done():
+			require.Fail(w, "it goes on")
+		}
+		break
+	}
+	require.NoError(w, w.command.Wait(), "%s", w.complain)
+	require.Empty(w, w.complain.String())
+}
+
+// argue adds an argument to those of the agents' DaemonSet.
+func (s *site) argue(argument string) {
+	s.Helper()
+	patch, err := json.Marshal([]map[string]string{{"op": "add", "path": "/spec/template/spec/containers/0/args/-", "value": argument}})
+	require.NoError(s, err)
+	_, err = s.Kube.AppsV1().DaemonSets(s.Namespace).Patch(s.soon(), "node-agent", types.JSONPatchType, patch, metav1.PatchOptions{})
+	require.NoError(s, err)
+}
+
+func TestStatusSaysWhatEachTransferWaitsFor(t *testing.T) {
+	v := newSite(t, time.Minute).volumes(csi.Options{Fault: full(csi.CreateSnapshot, "")})
+	class := "class-" + v.Namespace
+	require.NoError(t, v.PriorityClass(v.soon(), class, 10))
+	v.configure(`{"priorityClassName": "` + class + `", "loadConcurrency": {"globalConfig": 1, "prepareQueueLength": 2}}`)
+	v.argue("--node-agent-configmap=" + configMap)
+	v.start()
+	viewer := v.viewer(true)
+	moves := v.transfer()
+	v.in(moves, world.InProgress)
+	watched := v.watch(viewer)
+	watched.until(func(report status.Report) bool {
+		return slices.ContainsFunc(report.Transfers, func(one status.Transfer) bool {
+			return one.Name == moves && one.WaitsFor == nil && one.Node == v.node.Name() && one.PriorityClass == class && *one.Priority == 10
+		})
+	})
+	prepared := v.transfer()
+	watched.until(waits(prepared, status.WaitSlot, "slot on "+v.node.Name()+": 1 of 1 in use"))
+	upload := v.uploadOf(true)
+	watched.until(waits(upload, status.WaitSnapshot, "snapshot not ready: VolumeSnapshot "+v.Apps))
+	queued := v.transfer()
+	report := watched.until(waits(queued, status.WaitQueue, "queue 2/2"))
+	require.Equal(t, status.Queue{Prepared: 2, Limit: 2, Waiting: 1}, report.Queue)
+	require.Equal(t, v.node.Name(), report.Coordinator.Node)
+	require.Equal(t, class, report.PriorityClasses[0].Effective)
+	require.Zero(t, report.PriorityClasses[0].Without)
+	require.Empty(t, report.Unseen)
+	require.Len(t, report.Nodes, 1)
+	require.Equal(t, 1, report.Nodes[0].InUse)
+
+	said := v.prints(viewer, "status")
+	for _, words := range []string{"MOVING 1", "WAITING 3", prepared, "queue 2/2", class + " (10)"} {
+		require.Contains(t, said, words)
+	}
+	require.Contains(t, v.prints(viewer, "explain", "du/"+upload), "the array is full")
+	story := v.prints(viewer, "explain", "pvb/"+prepared)
+	for _, words := range []string{"accepted by the agent of " + v.node.Name(), "mover pod scheduled to", "Waiting: slot on", "loadConcurrency"} {
+		require.Contains(t, story, words)
+	}
+	unknown := v.look(v.soon(), viewer, "explain", "dd/"+prepared)
+	complain, err := unknown.CombinedOutput()
+	require.Error(t, err)
+	require.Contains(t, string(complain), "; there is podvolumebackup/"+prepared)
+	watched.interrupt()
+}
+
+func TestStatusShowsWhatItMaySee(t *testing.T) {
+	s := newSite(t, time.Minute)
+	s.configure(noRoom)
+	s.start()
+	viewer := s.viewer(false)
+	watched := s.watch(viewer)
+	refused := s.transfer(func(backup *velerov1.PodVolumeBackup) { backup.Spec.UploaderType = "restic" })
+	watched.until(func(report status.Report) bool { return report.Ended["Failed"] == 1 })
+	large := s.transfer()
+	report := watched.until(waits(large, status.WaitScheduler, "pod unschedulable: 0/"))
+	var unseen []string
+	for _, one := range report.Unseen {
+		unseen = append(unseen, one.Resource)
+	}
+	require.Equal(t, []string{"nodes", "priorityclasses.scheduling.k8s.io"}, unseen)
+	watched.interrupt()
+	require.Contains(t, s.prints(viewer, "explain", "pvb/"+refused), "Now: It has failed: uploader restic is not supported by Lateen")
+	story := s.prints(viewer, "explain", "podvolumebackups/"+large)
+	for _, words := range []string{"FailedScheduling", "Waiting: pod unschedulable", "it fails at", "podResources"} {
+		require.Contains(t, story, words)
+	}
+}

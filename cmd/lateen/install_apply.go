@@ -180,6 +180,9 @@ func follow(
 		case <-ctx.Done():
 			return ctx.Err()
 		case change, open := <-changes.ResultChan():
+			if !open && ctx.Err() != nil {
+				return ctx.Err()
+			}
 			if !open {
 				return errors.New("the API server has ended the watch: try again")
 			}

@@ -3,6 +3,7 @@ package main
 import (
 	"bufio"
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"slices"
@@ -67,17 +68,6 @@ func installedResources() []schema.GroupVersionResource {
 	}
 }
 
-// finalized are Velero's custom resources that have finalizers, by whom they are taken away: the server and the agents.
-func finalized() []schema.GroupVersionResource {
-	return []schema.GroupVersionResource{
-		{Group: "velero.io", Version: "v1", Resource: "restores"},
-		{Group: "velero.io", Version: "v2alpha1", Resource: "datauploads"},
-		{Group: "velero.io", Version: "v2alpha1", Resource: "datadownloads"},
-		{Group: "velero.io", Version: "v1", Resource: "podvolumebackups"},
-		{Group: "velero.io", Version: "v1", Resource: "podvolumerestores"},
-	}
-}
-
 // installed is one object that is to be removed.
 type installed struct {
 	resource schema.GroupVersionResource
@@ -132,6 +122,8 @@ func (i *installer) removeAll(ctx context.Context, found []installed) error {
 		if err := i.removeFinalized(ctx); err != nil {
 			return err
 		}
+	} else if err := i.tellHeld(ctx); err != nil {
+		return err
 	}
 	for _, each := range found {
 		if each.resource == definitionsResource() {
@@ -146,24 +138,6 @@ func (i *installer) removeAll(ctx context.Context, found []installed) error {
 		}
 		if err := i.remove(ctx, each); err != nil {
 			return err
-		}
-	}
-	return nil
-}
-
-// removeFinalized deletes the custom resources of the namespace that would keep it from being deleted.
-func (i *installer) removeFinalized(ctx context.Context) error {
-	for _, resource := range finalized() {
-		client := i.dynamic.Resource(resource).Namespace(i.namespace)
-		err := client.DeleteCollection(ctx, metav1.DeleteOptions{}, metav1.ListOptions{})
-		if apierrors.IsNotFound(err) {
-			continue // the definition is not there
-		}
-		if err != nil {
-			return fmt.Errorf("delete %s: %w", resource.Resource, err)
-		}
-		if err := untilGone(ctx, client, metav1.ListOptions{}); err != nil {
-			return fmt.Errorf("wait for %s to be gone: %w; server and agents take their finalizers away: do they run? (kubectl -n %s get pods)", resource.Resource, err, i.namespace)
 		}
 	}
 	return nil
@@ -188,6 +162,9 @@ func (i *installer) used(ctx context.Context, definition *unstructured.Unstructu
 	return "", nil
 }
 
+// lastWords bounds the question why something is not gone, when the time for all of it is over.
+const lastWords = 5 * time.Second
+
 // remove deletes the very object that was shown, and returns when it is gone.
 func (i *installer) remove(ctx context.Context, each installed) error {
 	client := dynamic.ResourceInterface(i.dynamic.Resource(each.resource))
@@ -205,6 +182,11 @@ func (i *installer) remove(ctx context.Context, each installed) error {
 	})
 	if err == nil {
 		err = untilGone(ctx, client, metav1.ListOptions{FieldSelector: "metadata.name=" + name})
+	}
+	if errors.Is(err, context.DeadlineExceeded) {
+		asking, cancel := context.WithTimeout(context.WithoutCancel(ctx), lastWords)
+		defer cancel()
+		return fmt.Errorf("remove %s %s: %w: %s", kind, name, err, remains(asking, client, name))
 	}
 	if err != nil && !apierrors.IsNotFound(err) {
 		return fmt.Errorf("remove %s %s: %w", kind, name, err)

@@ -55,6 +55,7 @@ func TestWhatIsInstalledBacksUp(t *testing.T) {
 	ended, err := w.Transfers(world.PodVolumeBackup).Wait(soon(t), made.Name, world.Settled)
 	require.NoError(t, err)
 	require.Equal(t, world.Completed, ended.Status.Phase, ended.Status.Message)
+	s.uninstallsInTime()
 }
 
 // startAgent is what the kubelet would do with the agent's pod: it runs the program with the arguments and the

@@ -8,13 +8,17 @@ import (
 	"time"
 
 	"github.com/lateen-project/lateen/test/cluster"
+	"github.com/lateen-project/lateen/test/world"
 )
 
 // plane is the one control plane of this test binary; TestMain sets it.
 var plane *cluster.Cluster
 
 func TestMain(m *testing.M) {
-	os.Exit(cluster.Main(m, os.Stderr, &plane))
+	// Definitions are everybody's: those that were there before are nobody's to remove.
+	os.Exit(cluster.Main(m, os.Stderr, &plane, func(ctx context.Context, c *cluster.Cluster) error {
+		return world.InstallCRDs(ctx, c.Admin())
+	}))
 }
 
 // soon bounds one wait.

@@ -1,0 +1,150 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/client-go/dynamic"
+
+	"github.com/lateen-project/lateen/deploy"
+)
+
+// finalized are custom resources of Velero that have finalizers, and who takes these away.
+type finalized struct {
+	schema.GroupVersionResource
+	server bool // Velero's server; else the agents
+}
+
+// allFinalized have finalizers of Velero, which Lateen's transfers have too: restores.velero.io/external-resources-finalizer,
+// velero.io/data-upload-download-finalizer and velero.io/pod-volume-finalizer.
+func allFinalized() []finalized {
+	const group = "velero.io"
+	return []finalized{
+		{schema.GroupVersionResource{Group: group, Version: "v1", Resource: "restores"}, true},
+		{schema.GroupVersionResource{Group: group, Version: "v2alpha1", Resource: "datauploads"}, false},
+		{schema.GroupVersionResource{Group: group, Version: "v2alpha1", Resource: "datadownloads"}, false},
+		{schema.GroupVersionResource{Group: group, Version: "v1", Resource: "podvolumebackups"}, false},
+		{schema.GroupVersionResource{Group: group, Version: "v1", Resource: "podvolumerestores"}, false},
+	}
+}
+
+// workload runs who takes the finalizers away.
+func (f finalized) workload() (resource, name string) {
+	if f.server {
+		return "deployments", deploy.VeleroDeployment
+	}
+	return "daemonsets", deploy.DaemonSetName
+}
+
+// held are the objects that have finalizers.
+func (i *installer) held(ctx context.Context, f finalized) ([]unstructured.Unstructured, error) {
+	list, err := i.dynamic.Resource(f.GroupVersionResource).Namespace(i.namespace).List(ctx, metav1.ListOptions{})
+	if apierrors.IsNotFound(err) {
+		return nil, nil // the definition is not there
+	}
+	if err != nil {
+		return nil, fmt.Errorf("list %s: %w", f.Resource, err)
+	}
+	return slices.DeleteFunc(list.Items, func(object unstructured.Unstructured) bool { return len(object.GetFinalizers()) == 0 }), nil
+}
+
+// removeFinalized deletes the custom resources of the namespace that would keep it from being deleted, while those run
+// who have to let them go. Where nobody runs it says so instead of waiting.
+func (i *installer) removeFinalized(ctx context.Context) error {
+	for _, each := range allFinalized() {
+		client := i.dynamic.Resource(each.GroupVersionResource).Namespace(i.namespace)
+		err := client.DeleteCollection(ctx, metav1.DeleteOptions{}, metav1.ListOptions{})
+		if err != nil && !apierrors.IsNotFound(err) {
+			return fmt.Errorf("delete %s: %w", each.Resource, err)
+		}
+		held, err := i.held(ctx, each)
+		if err != nil {
+			return err
+		}
+		if len(held) == 0 {
+			continue
+		}
+		resource, name := each.workload()
+		if ready, err := i.ready(ctx, resource, name); err != nil || ready == 0 {
+			return i.stuck(each, held, fmt.Sprintf("no pod of %s %s runs that would take their finalizers away", resource, name), err)
+		}
+		fmt.Fprintf(i.out, "%d %s wait for %s %s to let them go\n", len(held), each.Resource, resource, name)
+		if err := untilGone(ctx, client, metav1.ListOptions{}); err != nil {
+			return i.stuck(each, held, "their finalizers have not been taken away", err)
+		}
+	}
+	return nil
+}
+
+// ready is how many pods of a workload are; none if there is no such workload.
+func (i *installer) ready(ctx context.Context, resource, name string) (int64, error) {
+	workloads := i.dynamic.Resource(schema.GroupVersionResource{Group: "apps", Version: "v1", Resource: resource}).Namespace(i.namespace)
+	found, err := workloads.Get(ctx, name, metav1.GetOptions{})
+	if apierrors.IsNotFound(err) {
+		return 0, nil
+	}
+	if err != nil {
+		return 0, fmt.Errorf("read %s %s: %w", resource, name, err)
+	}
+	field := map[string]string{"deployments": "availableReplicas", "daemonsets": "numberAvailable"}[resource]
+	ready, _, _ := unstructured.NestedInt64(found.Object, "status", field)
+	return ready, nil
+}
+
+// stuck says what holds what, and the two ways out.
+func (i *installer) stuck(each finalized, held []unstructured.Unstructured, why string, cause error) error {
+	const most = 5
+	var names []string
+	for index := range held[:min(len(held), most)] {
+		names = append(names, fmt.Sprintf("%s (%s)", held[index].GetName(), strings.Join(held[index].GetFinalizers(), ", ")))
+	}
+	if more := len(held) - most; more > 0 {
+		names = append(names, fmt.Sprintf("and %d more", more))
+	}
+	resource, name := each.workload()
+	err := fmt.Errorf("remove %d %s of namespace %s: %s: %s; have %s %s run and uninstall again, or give up what they were to clean up: kubectl -n %s patch %s NAME --type=merge -p '{\"metadata\":{\"finalizers\":null}}'",
+		len(held), each.Resource, i.namespace, why, strings.Join(names, ", "), resource, name, i.namespace, each.Resource)
+	if cause != nil {
+		return fmt.Errorf("%w (%w)", err, cause)
+	}
+	return err
+}
+
+// tellHeld says of custom resources that stay which of them nobody will let go any more.
+func (i *installer) tellHeld(ctx context.Context) error {
+	for _, each := range allFinalized() {
+		held, err := i.held(ctx, each)
+		if err != nil {
+			return err
+		}
+		if len(held) > 0 {
+			resource, name := each.workload()
+			fmt.Fprintf(i.out, "%d %s stay, as the namespace does, with finalizers that only %s %s takes away\n", len(held), each.Resource, resource, name)
+		}
+	}
+	return nil
+}
+
+// remains is what keeps an object that is being deleted: its finalizers, or what is left in a namespace, by its conditions.
+func remains(ctx context.Context, client dynamic.ResourceInterface, name string) string {
+	object, err := client.Get(ctx, name, metav1.GetOptions{})
+	if err != nil {
+		return fmt.Sprintf("what keeps it cannot be told: %v", err)
+	}
+	words := object.GetFinalizers()
+	conditions, _, _ := unstructured.NestedSlice(object.Object, "status", "conditions")
+	for _, each := range conditions {
+		condition, _ := each.(map[string]any)
+		message, _ := condition["message"].(string)
+		if condition["status"] == "True" && message != "" {
+			words = append(words, message)
+		}
+	}
+	return "it is kept by: " + strings.Join(words, "; ") + "; let go of that and uninstall again"
+}

@@ -1,0 +1,130 @@
+package install
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/lateen-project/lateen/test/world"
+)
+
+// letGo is the remedy that the program names.
+const letGo = `{"metadata":{"finalizers":null}}`
+
+// holds makes a custom resource of Velero that has a finalizer.
+func (s *site) holds(resource schema.GroupVersionResource, kind, finalizer string) (release func()) {
+	s.Helper()
+	object := &unstructured.Unstructured{Object: map[string]any{
+		"apiVersion": resource.GroupVersion().String(), "kind": kind,
+		"metadata": map[string]any{"name": "held", "namespace": s.namespace, "finalizers": []any{finalizer}},
+		"spec":     required(kind),
+	}}
+	require.NoError(s, world.Apply(soon(s.T), plane.Admin(), object))
+	return func() {
+		s.Helper()
+		_, err := s.dynamic.Resource(resource).Namespace(s.namespace).Patch(soon(s.T), "held", types.MergePatchType, []byte(letGo), metav1.PatchOptions{})
+		require.NoError(s, err)
+	}
+}
+
+// required is what a definition asks of the specification.
+func required(kind string) map[string]any {
+	switch kind {
+	case "Restore":
+		return map[string]any{}
+	case "DataUpload":
+		return map[string]any{"backupStorageLocation": "default", "operationTimeout": "1h", "snapshotType": "CSI", "sourceNamespace": "app", "sourcePVC": "data"}
+	}
+	return map[string]any{
+		"backupStorageLocation": "default", "node": "nowhere", "pod": map[string]any{}, "repoIdentifier": "", "volume": "data",
+	}
+}
+
+func TestUninstallingSaysWhatIsHeldByWhomAndWhatToDo(t *testing.T) {
+	tests := map[string]struct {
+		resource                  schema.GroupVersionResource
+		kind, finalizer, workload string
+	}{
+		"by Velero's server": {
+			resource: schema.GroupVersionResource{Group: "velero.io", Version: "v1", Resource: "restores"}, kind: "Restore",
+			finalizer: "restores.velero.io/external-resources-finalizer", workload: "deployments velero",
+		},
+		"by the agents": {
+			resource: schema.GroupVersionResource{Group: "velero.io", Version: "v1", Resource: "podvolumebackups"}, kind: "PodVolumeBackup",
+			finalizer: "velero.io/pod-volume-finalizer", workload: "daemonsets node-agent",
+		},
+	}
+	for name, test := range tests {
+		t.Run(name, func(t *testing.T) {
+			s := newSite(t)
+			s.install("--server-priority-class-name=no-such", "--node-agent-priority-class-name=no-such") // so that none has a pod
+			release := s.holds(test.resource, test.kind, test.finalizer)
+			out, said, err := s.run("", "uninstall", "--force")
+			require.Error(t, err, out)
+			require.Contains(t, said, fmt.Sprintf("remove 1 %s of namespace %s: no pod of %s runs that would take their finalizers away: held (%s)",
+				test.resource.Resource, s.namespace, test.workload, test.finalizer))
+			require.Contains(t, said, fmt.Sprintf("kubectl -n %s patch %s NAME --type=merge -p '%s'", s.namespace, test.resource.Resource, letGo))
+			_, err = s.kube.AppsV1().Deployments(s.namespace).Get(soon(t), "velero", metav1.GetOptions{})
+			require.NoError(t, err, "what might let it go stays until it has")
+
+			release()
+			out, said, err = s.run("", "uninstall", "--force")
+			require.NoError(t, err, out+said)
+			_, err = s.kube.CoreV1().Namespaces().Get(soon(t), s.namespace, metav1.GetOptions{})
+			require.True(t, apierrors.IsNotFound(err))
+		})
+	}
+}
+
+// uninstallsInTime is for a site whose server has a pod that is ready and lets nothing go: it is waited for, but not for
+// ever.
+func (s *site) uninstallsInTime() {
+	s.Helper()
+	restores := schema.GroupVersionResource{Group: "velero.io", Version: "v1", Resource: "restores"}
+	release := s.holds(restores, "Restore", "restores.velero.io/external-resources-finalizer")
+	out, said, err := s.run("", "uninstall", "--force", "--timeout=2s")
+	require.Error(s, err)
+	require.Contains(s, out, "1 restores wait for deployments velero to let them go\n")
+	require.Contains(s, said, "their finalizers have not been taken away: held (restores.velero.io/external-resources-finalizer)")
+	release()
+}
+
+func TestANamespaceThatSomethingElseKeepsIsNotWaitedForForEver(t *testing.T) {
+	s := newSite(t)
+	s.install()
+	maps := s.kube.CoreV1().ConfigMaps(s.namespace)
+	_, err := maps.Create(soon(t), &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "held", Finalizers: []string{"example.com/kept"}}}, metav1.CreateOptions{})
+	require.NoError(t, err)
+	var said string
+	for range 5 { // what comes before the namespace may take all the time of one run
+		if _, said, err = s.run("", "uninstall", "--force", "--timeout=4s"); strings.Contains(said, "example.com/kept") {
+			break
+		}
+		require.Error(t, err)
+	}
+	require.Contains(t, said, "remove Namespace "+s.namespace)
+	require.Contains(t, said, "example.com/kept in 1 resource instances")
+	_, err = maps.Patch(soon(t), "held", types.MergePatchType, []byte(letGo), metav1.PatchOptions{})
+	require.NoError(t, err)
+}
+
+func TestWhatStaysWithItsNamespaceIsToldOf(t *testing.T) {
+	s := newSite(t)
+	_, err := s.kube.CoreV1().Namespaces().Create(soon(t), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: s.namespace}}, metav1.CreateOptions{})
+	require.NoError(t, err)
+	s.install()
+	restores := schema.GroupVersionResource{Group: "velero.io", Version: "v1", Resource: "restores"}
+	release := s.holds(restores, "Restore", "restores.velero.io/external-resources-finalizer")
+	out, said, err := s.run("", "uninstall", "--force")
+	require.NoError(t, err, out+said)
+	require.Contains(t, out, "1 restores stay, as the namespace does, with finalizers that only deployments velero takes away\n")
+	release()
+}

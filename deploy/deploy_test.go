@@ -71,9 +71,9 @@ func TestInstallation(t *testing.T) {
 // What the agent may write is what this test lists; a wider right has to be argued for here too.
 func TestTheAgentMayWriteOnlyThis(t *testing.T) {
 	require.Equal(t, map[string][]string{
-		"podvolumebackups":       {"patch"},
-		"backuprepositories":     {"patch"},
-		"jobs":                   {"create", "delete"},
+		"podvolumebackups":   {"patch"},
+		"backuprepositories": {"patch"},
+		"jobs":               {"create", "delete"}, "jobs/status": {"patch"},
 		"podvolumerestores":      {"patch"},
 		"datauploads":            {"patch"},
 		"datadownloads":          {"patch"},

@@ -25,6 +25,8 @@ func NamespaceRules() []rbacv1.PolicyRule {
 		rule("velero.io", "backuprepositories", "list", "watch", "patch"),
 		rule("velero.io", "backupstoragelocations", "list", "watch"),
 		rule("batch", "jobs", "get", "list", "watch", "create", "delete"),
+		// A job that will not end has to count as failed before it is deleted: Velero's server may wait for it.
+		rule("batch", "jobs/status", "patch"),
 		// Snapshots that are handed over, under a name in this namespace. Those of all namespaces are watched.
 		rule("snapshot.storage.k8s.io", "volumesnapshots", "get", "list", "create", "delete", "patch"),
 		// What movers tell, what is wrong with a claim, and what users are told.

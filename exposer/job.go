@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"time"
 
 	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
@@ -11,6 +12,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes"
 
 	"github.com/lateen-project/lateen/exposer/build"
@@ -63,6 +65,22 @@ func (j Jobs) Remove(ctx context.Context, namespace string, job build.JobSeen) e
 	err := j.Client.BatchV1().Jobs(namespace).Delete(ctx, job.Name, options)
 	if err != nil && !apierrors.IsNotFound(err) && !apierrors.IsConflict(err) {
 		return fmt.Errorf("delete maintenance job %s: %w", job.Name, err)
+	}
+	return nil
+}
+
+// Release has a job that will not end count as failed. Velero's server, which waits for any job of a repository in its
+// only worker, would wait for ever for one that is gone. It needs the right to patch jobs/status; where there is none, an
+// error would keep the repository from maintenance, so that the job is removed at once.
+func (j Jobs) Release(ctx context.Context, namespace string, job build.JobSeen, now time.Time) error {
+	patch := fmt.Sprintf(`{"metadata":{"uid":%q,"annotations":{%q:%q}},"status":{"failed":1}}`,
+		job.UID, build.AnnotationReleased, now.UTC().Format(time.RFC3339))
+	_, err := j.Client.BatchV1().Jobs(namespace).Patch(ctx, job.Name, types.MergePatchType, []byte(patch), metav1.PatchOptions{}, "status")
+	switch {
+	case apierrors.IsForbidden(err):
+		return j.Remove(ctx, namespace, job)
+	case err != nil && !apierrors.IsNotFound(err) && !apierrors.IsConflict(err):
+		return fmt.Errorf("release maintenance job %s: %w", job.Name, err)
 	}
 	return nil
 }

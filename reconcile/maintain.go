@@ -84,6 +84,8 @@ func (m *Maintainer) Reconcile(ctx context.Context, key string) (time.Duration, 
 		return 0, m.record(ctx, key, object, step.Jobs)
 	case maintenance.Abandon:
 		return m.abandon(ctx, key, object, step.Jobs)
+	case maintenance.Release:
+		return 0, m.letGo(ctx, key, object, step.Jobs)
 	case maintenance.Delete:
 		return 0, m.remove(ctx, key, object, step.Jobs)
 	case maintenance.Start:
@@ -152,6 +154,18 @@ func (m *Maintainer) conclude(ctx context.Context, key string, object *velerov1.
 	}
 	for i, job := range jobs {
 		m.ended(ctx, object, reasons[i], job.Outcome == build.JobSucceeded, job.Ended.Sub(job.Created))
+	}
+	return nil
+}
+
+// letGo has jobs that will not end count as failed; Kubernetes then ends those that have no pod.
+func (m *Maintainer) letGo(ctx context.Context, key string, object *velerov1.BackupRepository, jobs []build.JobSeen) error {
+	for _, job := range jobs {
+		if err := m.Exec.Release(ctx, object.Namespace, job, m.Clock.Now()); err != nil {
+			return err
+		}
+		m.drop(job.UID)
+		klog.FromContext(ctx).V(2).Info("Had a maintenance job count as failed", "repository", key, "job", job.Name)
 	}
 	return nil
 }

@@ -27,6 +27,8 @@ const LabelRepository = "velero.io/repo-name"
 const (
 	AnnotationKeep   = "lateen.dev/keep-latest"   // how many ended jobs of the repository are kept
 	AnnotationFactor = "lateen.dev/memory-factor" // how much more memory than configured the job may take
+	// AnnotationReleased is when a job that will not end was made to count as failed (RFC 3339).
+	AnnotationReleased = "lateen.dev/released"
 )
 
 // Names in the pods of Velero's own jobs (velero-protocol 4.4).

@@ -30,8 +30,10 @@ type JobSeen struct {
 	Ended     time.Time // zero while it is unfinished
 	Ending    time.Time // since when Kubernetes has called it failed, but for its pod, which has yet to end; else zero
 	Outcome   JobOutcome
-	HasPod    bool // it has, or had, a pod
-	Suspended bool // somebody holds it back, such as a queue for jobs
+	HasPod    bool      // it has, or had, a pod
+	Told      bool      // of a pod that has ended, in numbers: Velero's server looks at nothing else (velero-protocol 4.3)
+	Released  time.Time // when it was made to count as failed; else zero
+	Suspended bool      // somebody holds it back, such as a queue for jobs
 	Deleting  bool
 	Class     string  // priority class of its pod
 	Keep      *int    // how many ended jobs are kept, as the job says; nil if it does not
@@ -45,6 +47,7 @@ func ReadJob(job *batchv1.Job) JobSeen {
 	seen := JobSeen{
 		Name: job.Name, UID: job.UID, Created: job.CreationTimestamp.Time,
 		HasPod:    status.Active+status.Succeeded+status.Failed+ptr.Deref(status.Terminating, 0) > 0 || hasUncounted(status.UncountedTerminatedPods),
+		Told:      status.Succeeded+status.Failed > 0,
 		Suspended: job.Spec.Suspend != nil && *job.Spec.Suspend,
 		Deleting:  job.DeletionTimestamp != nil,
 		Class:     job.Spec.Template.Spec.PriorityClassName,
@@ -55,6 +58,9 @@ func ReadJob(job *batchv1.Job) JobSeen {
 	}
 	if factor, err := strconv.ParseFloat(job.Annotations[AnnotationFactor], 64); err == nil && factor > 1 {
 		seen.Factor = factor
+	}
+	if released, err := time.Parse(time.RFC3339, job.Annotations[AnnotationReleased]); err == nil {
+		seen.Released = released
 	}
 	for _, condition := range status.Conditions {
 		if condition.Status != corev1.ConditionTrue {

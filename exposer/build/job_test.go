@@ -123,12 +123,12 @@ func TestReadJob(t *testing.T) {
 		"a job that was just made":       {batchv1.JobStatus{}, JobSeen{}},
 		"a job whose pod runs":           {batchv1.JobStatus{Active: 1}, JobSeen{HasPod: true}},
 		"a pod that has just ended":      {batchv1.JobStatus{UncountedTerminatedPods: &batchv1.UncountedTerminatedPods{Failed: []types.UID{"x"}}}, JobSeen{HasPod: true}},
-		"a failure that is not yet told": {batchv1.JobStatus{Failed: 1, Conditions: condition(batchv1.JobFailureTarget)}, JobSeen{HasPod: true, Ending: ended.Time, Why: "BackoffLimitExceeded: it failed"}},
+		"a failure that is not yet told": {batchv1.JobStatus{Failed: 1, Conditions: condition(batchv1.JobFailureTarget)}, JobSeen{HasPod: true, Told: true, Ending: ended.Time, Why: "BackoffLimitExceeded: it failed"}},
 		"a pod that does not end":        {batchv1.JobStatus{Terminating: new(int32(1))}, JobSeen{HasPod: true}},
-		"a failure that was told twice":  {batchv1.JobStatus{Failed: 1, Conditions: append(condition(batchv1.JobFailed), condition(batchv1.JobFailureTarget)...)}, JobSeen{HasPod: true, Outcome: JobFailed, Ended: ended.Time, Why: "BackoffLimitExceeded: it failed"}},
-		"a success":                      {batchv1.JobStatus{Succeeded: 1, CompletionTime: &began, Conditions: condition(batchv1.JobComplete)}, JobSeen{HasPod: true, Outcome: JobSucceeded, Ended: began.Time}},
-		"a success without its time":     {batchv1.JobStatus{Succeeded: 1, Conditions: condition(batchv1.JobComplete)}, JobSeen{HasPod: true, Outcome: JobSucceeded, Ended: ended.Time}},
-		"a failure":                      {batchv1.JobStatus{Failed: 1, Conditions: condition(batchv1.JobFailed)}, JobSeen{HasPod: true, Outcome: JobFailed, Ended: ended.Time, Why: "BackoffLimitExceeded: it failed"}},
+		"a failure that was told twice":  {batchv1.JobStatus{Failed: 1, Conditions: append(condition(batchv1.JobFailed), condition(batchv1.JobFailureTarget)...)}, JobSeen{HasPod: true, Told: true, Outcome: JobFailed, Ended: ended.Time, Why: "BackoffLimitExceeded: it failed"}},
+		"a success":                      {batchv1.JobStatus{Succeeded: 1, CompletionTime: &began, Conditions: condition(batchv1.JobComplete)}, JobSeen{HasPod: true, Told: true, Outcome: JobSucceeded, Ended: began.Time}},
+		"a success without its time":     {batchv1.JobStatus{Succeeded: 1, Conditions: condition(batchv1.JobComplete)}, JobSeen{HasPod: true, Told: true, Outcome: JobSucceeded, Ended: ended.Time}},
+		"a failure":                      {batchv1.JobStatus{Failed: 1, Conditions: condition(batchv1.JobFailed)}, JobSeen{HasPod: true, Told: true, Outcome: JobFailed, Ended: ended.Time, Why: "BackoffLimitExceeded: it failed"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			job := Job(maintenance(), jobTemplate(), jobSettings())
@@ -137,6 +137,8 @@ func TestReadJob(t *testing.T) {
 			require.Equal(t, test.want, ReadJob(job))
 		})
 	}
+	released := &batchv1.Job{ObjectMeta: metav1.ObjectMeta{Annotations: map[string]string{AnnotationReleased: "2026-01-02T03:04:05Z"}}}
+	require.Equal(t, time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC), ReadJob(released).Released)
 	require.Nil(t, ReadJob(&batchv1.Job{}).Keep, "a job of Velero's server says nothing of it")
 	require.InDelta(t, 1, ReadJob(&batchv1.Job{}).Factor, 0)
 }

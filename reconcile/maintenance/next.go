@@ -25,20 +25,21 @@ func Next(r Repository, jobs []build.JobSeen, location Location, policy Policy, 
 	if unfinished := withOutcome(jobs, build.JobUnfinished); len(unfinished) > 0 {
 		return running(r, unfinished, policy, now)
 	}
-	if surplus := surplus(r, over); len(surplus) > 0 {
+	surplus, later := removable(surplus(r, over), policy, now)
+	if len(surplus) > 0 {
 		return Step{Action: Delete, Jobs: surplus}
 	}
 	switch {
 	case !r.Ready:
-		return Step{Why: NotReady}
+		return Step{Why: NotReady, After: later}
 	case !location.Exists:
-		return Step{Why: NoLocation}
+		return Step{Why: NoLocation, After: later}
 	case location.ReadOnly:
-		return Step{Why: ReadOnly}
+		return Step{Why: ReadOnly, After: later}
 	}
 	at := due(r, over, policy)
 	if left := at.Sub(now); left > 0 {
-		return Step{After: left}
+		return Step{After: sooner(left, later)}
 	}
 	return Step{Action: Start, Due: at, Factor: factor(r, over)}
 }
@@ -60,12 +61,14 @@ func running(r Repository, jobs []build.JobSeen, policy Policy, now time.Time) S
 			continue
 		}
 		left := since.Add(policy.PodWait).Sub(now)
+		if job.Told {
+			left = max(left, lastWord(job).Add(policy.LetGo).Sub(now))
+		}
 		switch {
-		case left > 0 && (wait.After == 0 || left < wait.After):
-			wait.After = left
 		case left > 0:
+			wait.After = sooner(wait.After, left)
 		case r.remembers(job):
-			return Step{Action: Delete, Jobs: []build.JobSeen{job}}
+			return Step{Action: parting(job), Jobs: []build.JobSeen{job}}
 		default:
 			return Step{Action: action, Jobs: []build.JobSeen{job}}
 		}
@@ -73,8 +76,44 @@ func running(r Repository, jobs []build.JobSeen, policy Policy, now time.Time) S
 	return wait
 }
 
-// surplus are the ended jobs that are not kept: all but the newest. One that says how much memory the next may take
-// is kept in any case.
+// parting is how one gets rid of a job that has not ended: Velero's server must not wait for one that is gone.
+func parting(job build.JobSeen) Action {
+	if job.Told {
+		return Delete
+	}
+	return Release
+}
+
+// lastWord is since when whoever waits for a job can see that it has ended.
+func lastWord(job build.JobSeen) time.Time {
+	if job.Released.After(job.Ended) {
+		return job.Released
+	}
+	return job.Ended
+}
+
+// removable are the jobs of which everybody has heard that they ended, and when to look at the others again.
+func removable(jobs []build.JobSeen, policy Policy, now time.Time) (old []build.JobSeen, later time.Duration) {
+	for _, job := range jobs {
+		if left := lastWord(job).Add(policy.LetGo).Sub(now); left > 0 {
+			later = sooner(later, left)
+		} else {
+			old = append(old, job)
+		}
+	}
+	return old, later
+}
+
+// sooner is the shorter of two waits, of which 0 is none.
+func sooner(one, other time.Duration) time.Duration {
+	if one == 0 || other != 0 && other < one {
+		return other
+	}
+	return one
+}
+
+// surplus are the ended jobs that are not kept: all but the newest, and those that never did anything. One that says
+// how much memory the next may take is kept in any case.
 func surplus(r Repository, over []build.JobSeen) []build.JobSeen {
 	if len(over) == 0 {
 		return nil
@@ -86,8 +125,16 @@ func surplus(r Repository, over []build.JobSeen) []build.JobSeen {
 	if factor(r, over) > 1 {
 		keep = max(keep, 1)
 	}
-	old := over[:max(0, len(over)-keep)]
-	return slices.DeleteFunc(slices.Clone(old), func(job build.JobSeen) bool { return job.Deleting })
+	var old, lasting []build.JobSeen
+	for _, job := range over {
+		if job.Released.IsZero() {
+			lasting = append(lasting, job)
+		} else {
+			old = append(old, job)
+		}
+	}
+	old = append(old, lasting[:max(0, len(lasting)-keep)]...)
+	return slices.DeleteFunc(old, func(job build.JobSeen) bool { return job.Deleting })
 }
 
 func withOutcome(jobs []build.JobSeen, wanted ...build.JobOutcome) []build.JobSeen {

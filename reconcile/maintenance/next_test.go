@@ -35,7 +35,7 @@ func there() Location { return Location{Exists: true} }
 func job(created time.Time, outcome build.JobOutcome) build.JobSeen {
 	seen := build.JobSeen{Name: fmt.Sprint("job-", created.Unix()), Created: created, Outcome: outcome, Factor: 1, HasPod: true}
 	if outcome != build.JobUnfinished {
-		seen.Ended = created.Add(time.Minute)
+		seen.Told, seen.Ended = true, created.Add(time.Minute)
 	}
 	return seen
 }
@@ -57,6 +57,12 @@ func TestNext(t *testing.T) {
 	}
 	ended := ending(2 * time.Minute)
 	ended.Outcome, ended.Ended = build.JobFailed, ended.Ending
+	released := func(job build.JobSeen, since time.Duration) build.JobSeen {
+		job.Told, job.HasPod, job.Released = true, true, ago(since)
+		return job
+	}
+	endedBy := job(ago(3*time.Minute), build.JobFailed)
+	endedBy.Ended = ago(8 * time.Second)
 	suspended := podless(time.Hour)
 	suspended.Suspended = true
 	for name, test := range map[string]struct {
@@ -77,10 +83,15 @@ func TestNext(t *testing.T) {
 		"a job runs":                                           {func(*Repository) {}, []build.JobSeen{job(ago(time.Hour), build.JobUnfinished)}, there(), Step{Why: AlreadyRunning}},
 		"a job has no pod yet":                                 {func(*Repository) {}, []build.JobSeen{podless(time.Minute)}, there(), Step{Why: AlreadyRunning, After: time.Minute}},
 		"a job will never have a pod":                          {func(*Repository) {}, []build.JobSeen{podless(2 * time.Minute)}, there(), Step{Action: Abandon, Jobs: []build.JobSeen{podless(2 * time.Minute)}}},
-		"a job that was given up is removed":                   {func(r *Repository) { r.History = []Run{failed(ago(3*time.Minute), "no pod")} }, []build.JobSeen{podless(3 * time.Minute)}, there(), Step{Action: Delete, Jobs: []build.JobSeen{podless(3 * time.Minute)}}},
+		"a job that was given up counts as failed, in numbers": {func(r *Repository) { r.History = []Run{failed(ago(3*time.Minute), "no pod")} }, []build.JobSeen{podless(3 * time.Minute)}, there(), Step{Action: Release, Jobs: []build.JobSeen{podless(3 * time.Minute)}}},
+		"Kubernetes then calls it failed, which is waited for": {func(r *Repository) { r.History = []Run{failed(ago(3*time.Minute), "no pod")} }, []build.JobSeen{released(podless(3*time.Minute), 0)}, there(), Step{Why: AlreadyRunning}},
+		"and after it was there to be seen it is removed":      {func(r *Repository) { r.History = []Run{failed(ago(3*time.Minute), "no pod")} }, []build.JobSeen{released(endedBy, 10*time.Second)}, there(), Step{After: 2 * time.Second}},
+		"whatever is kept of others":                           {func(r *Repository) { r.History = []Run{failed(ago(3*time.Minute), "no pod")} }, []build.JobSeen{released(job(ago(3*time.Minute), build.JobFailed), 3*time.Minute)}, there(), Step{Action: Delete, Jobs: []build.JobSeen{released(job(ago(3*time.Minute), build.JobFailed), 3*time.Minute)}}},
 		"a job whose pod is being ended":                       {func(*Repository) {}, []build.JobSeen{ending(time.Minute)}, there(), Step{Why: AlreadyRunning, After: time.Minute}},
 		"a job whose pod does not end on a lost node":          {func(*Repository) {}, []build.JobSeen{ending(2 * time.Minute)}, there(), Step{Action: Record, Jobs: []build.JobSeen{ended}}},
-		"and which is then removed":                            {func(r *Repository) { r.History = []Run{failed(ago(13*time.Hour), "late")} }, []build.JobSeen{ending(2 * time.Minute)}, there(), Step{Action: Delete, Jobs: []build.JobSeen{ended}}},
+		"and which then counts as failed":                      {func(r *Repository) { r.History = []Run{failed(ago(13*time.Hour), "late")} }, []build.JobSeen{ending(2 * time.Minute)}, there(), Step{Action: Release, Jobs: []build.JobSeen{ended}}},
+		"and stays while it has to be seen":                    {func(r *Repository) { r.History = []Run{failed(ago(13*time.Hour), "late")} }, []build.JobSeen{released(ending(2*time.Minute), time.Second)}, there(), Step{Why: AlreadyRunning, After: 9 * time.Second}},
+		"and is removed though its pod is still there":         {func(r *Repository) { r.History = []Run{failed(ago(13*time.Hour), "late")} }, []build.JobSeen{released(ending(2*time.Minute), 10*time.Second)}, there(), Step{Action: Delete, Jobs: []build.JobSeen{released(ended, 10*time.Second)}}},
 		"a job that somebody holds back is left to them":       {func(*Repository) {}, []build.JobSeen{suspended}, there(), Step{Why: AlreadyRunning}},
 		"a run that ended while nobody looked is written down": {func(*Repository) {}, []build.JobSeen{job(ago(time.Hour), build.JobSucceeded)}, Location{}, Step{Action: Record, Jobs: []build.JobSeen{job(ago(time.Hour), build.JobSucceeded)}}},
 		"a run that failed is tried again five minutes later":  {func(r *Repository) { r.History = []Run{failed(ago(4*time.Minute), "x")} }, []build.JobSeen{job(ago(4*time.Minute), build.JobFailed)}, there(), Step{After: 2 * time.Minute}},
@@ -120,6 +131,11 @@ func TestOnlyTheNewestJobsAreKept(t *testing.T) {
 	require.Equal(t, Step{Action: Delete, Jobs: jobs[:4]}, Next(r, jobs, there(), policy(), now()))
 	jobs[4].Keep = new(-7)
 	require.Equal(t, Step{Action: Delete, Jobs: jobs}, Next(r, jobs, there(), policy(), now()))
+	last := jobs[4]
+	jobs[4].Ended = ago(3 * time.Second)
+	require.Equal(t, Step{Action: Delete, Jobs: jobs[:4]}, Next(r, jobs, there(), policy(), now()))
+	require.Equal(t, Step{After: 7 * time.Second}, Next(r, jobs[4:], there(), policy(), now()), "a server that waits for it must see how it ended")
+	jobs[4] = last
 	jobs[4].Factor = 1.5
 	require.Equal(t, Step{Action: Delete, Jobs: jobs[:4]}, Next(r, jobs, there(), policy(), now()), "the newest knows how much memory is enough")
 	running := job(now(), build.JobUnfinished)

@@ -57,10 +57,12 @@ func rules(t *testing.T, what situation) {
 			require.False(t, r.remembers(one), "nothing is written down twice: %+v", what)
 			require.True(t, r.With(RunOf(one, "x")).remembers(one), "it is written down once and for all: %+v", what)
 		}
-	case Abandon, Delete:
+	case Abandon, Release, Delete:
 		require.NotEmpty(t, step.Jobs, "%+v", what)
 		for _, one := range step.Jobs {
-			require.Equal(t, step.Action == Delete, r.remembers(one), "what is removed is written down first: %+v", what)
+			require.Equal(t, step.Action != Abandon, r.remembers(one), "what is removed is written down first: %+v", what)
+			require.False(t, step.Action == Delete && !one.Told, "a server may wait for it, and then for ever: %+v", what)
+			require.False(t, step.Action == Release && one.Told, "%+v", what)
 			require.False(t, one.Outcome == build.JobUnfinished && one.HasPod, "no job that runs is removed: %+v", what)
 			require.False(t, one.Outcome == build.JobUnfinished && one.Created.After(ago(policy().PodWait)), "%+v", what)
 			require.False(t, one.Deleting, "%+v", what)
@@ -114,6 +116,8 @@ func someJobs() [][]build.JobSeen {
 					all = append(all, []build.JobSeen{one})
 					one.Ending = created
 					all = append(all, []build.JobSeen{one})
+					one.Told, one.Released = true, created
+					all = append(all, []build.JobSeen{one})
 				}
 			}
 		}
@@ -138,6 +142,12 @@ func TestARepositoryIsMaintainedWhateverHappens(t *testing.T) {
 			for _, one := range step.Jobs {
 				r = r.With(RunOf(one, "it failed"))
 			}
+		case Release:
+			for i := range jobs {
+				if jobs[i].Name == step.Jobs[0].Name { // there is one at a time
+					jobs[i].Told, jobs[i].Released, jobs[i].Outcome, jobs[i].Ended = true, at, build.JobFailed, at
+				}
+			}
 		case Delete:
 			jobs = slices.DeleteFunc(jobs, func(one build.JobSeen) bool {
 				return slices.ContainsFunc(step.Jobs, func(gone build.JobSeen) bool { return gone.Name == one.Name })
@@ -145,7 +155,7 @@ func TestARepositoryIsMaintainedWhateverHappens(t *testing.T) {
 		case Wait:
 			at = at.Add(max(step.After, time.Second))
 			if last := len(jobs) - 1; last >= 0 && jobs[last].Outcome == build.JobUnfinished && jobs[last].HasPod {
-				jobs[last].Outcome, jobs[last].Ended = fates[(started-1)%len(fates)], at
+				jobs[last].Told, jobs[last].Outcome, jobs[last].Ended = true, fates[(started-1)%len(fates)], at
 			}
 		}
 	}

@@ -49,11 +49,12 @@ type Policy struct {
 	FirstRetry time.Duration // after a run that failed; doubles with each further one
 	LastRetry  time.Duration // the longest of these
 	PodWait    time.Duration // after which a job without a pod will never have one
+	LetGo      time.Duration // that Velero's server, which looks every second, has to see that a job has ended before it is deleted
 }
 
 // DefaultPolicy is the one table of the bounds' defaults.
 func DefaultPolicy() Policy {
-	return Policy{Spread: 5 * time.Minute, FirstRetry: 5 * time.Minute, LastRetry: 6 * time.Hour, PodWait: 2 * time.Minute}
+	return Policy{Spread: 5 * time.Minute, FirstRetry: 5 * time.Minute, LastRetry: 6 * time.Hour, PodWait: 2 * time.Minute, LetGo: 10 * time.Second}
 }
 
 // defaultFrequency is for a repository that Velero's server has not given one yet: its default for kopia.
@@ -121,6 +122,7 @@ const (
 	Wait    Action = iota // nothing now; an event or the timer wakes it
 	Record                // write down what became of Jobs, which have ended
 	Abandon               // write down that Jobs cannot create pods, and why
+	Release               // have Jobs, which will not end, count as failed, for whoever waits for them
 	Delete                // remove Jobs, of which everything is written down
 	Start                 // make the job that is due, if there is room in the cluster
 )
@@ -128,7 +130,7 @@ const (
 // Step is what is to be done next.
 type Step struct {
 	Action Action
-	Jobs   []build.JobSeen // for Record, Abandon and Delete
+	Jobs   []build.JobSeen // for Record, Abandon, Release and Delete
 	Due    time.Time       // for Start: since when; the job is named after it
 	Factor float64         // for Start: how much more memory than configured, from 1
 	After  time.Duration   // for Wait: when to look again at the latest; 0 is never

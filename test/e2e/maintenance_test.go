@@ -9,6 +9,7 @@ import (
 	batchv1 "k8s.io/api/batch/v1"
 
 	"github.com/lateen-project/lateen/cmd/lateen/agent"
+	"github.com/lateen-project/lateen/reconcile/maintenance"
 )
 
 // patient maintains repositories as the flags have it by default.
@@ -73,4 +74,23 @@ func TestLateenComesFirstAndAdoptsWhatTheServerHasBegun(t *testing.T) {
 	})
 	require.True(t, ofLateen(third))
 	s.until(t, s.repository, func(r *velerov1.BackupRepository) bool { return has(r, third) })
+}
+
+// TestAJobThatCannotHaveAPodDoesNotBlockTheServer is W39: the server waits for it, and would do so for ever if it were
+// just deleted.
+func TestAJobThatCannotHaveAPodDoesNotBlockTheServer(t *testing.T) {
+	s := newSite(t, "velero", patient, func(options *agent.Options) {
+		options.Config.MoverServiceAccount = "missing"
+		options.Maintenance = maintenance.DefaultPolicy()
+		options.Maintenance.PodWait = 5 * time.Second
+	})
+	jobs := s.followJobs(t)
+	s.overdue(t, s.repository)
+	hopeless := jobs.until(t, func(*batchv1.Job) bool { return true })
+	require.True(t, ofLateen(hopeless))
+	s.asks(t, s.repository, "72h")
+	s.serverSays(t, "Waiting for maintenance job "+hopeless.Name)
+	s.looked(t, "another")
+	maintained := s.until(t, s.repository, func(r *velerov1.BackupRepository) bool { return len(r.Status.RecentMaintenance) > 0 })
+	require.Equal(t, velerov1.BackupRepositoryMaintenanceFailed, maintained.Status.RecentMaintenance[0].Result)
 }

@@ -27,7 +27,7 @@ func maintains(options *agent.Options) {
 	options.Config.MaintenanceConcurrency, options.Config.MaintenanceTimeout = 3, time.Hour
 	options.Config.MaintenanceConfigMap = maintenanceConfigMap
 	options.Maintenance = maintenance.DefaultPolicy()
-	options.Maintenance.PodWait = 2 * time.Second
+	options.Maintenance.PodWait, options.Maintenance.LetGo = 2*time.Second, time.Second
 }
 
 // configureJobs writes the maintenance ConfigMap: what is given for all repositories, on the node of this site, and

@@ -27,8 +27,8 @@ func TestEveryBlockIsRunOrSaysWhyNot(t *testing.T) {
 					require.Regexp(t, notRun, each.above, "%s:%d has commands: mark it sh, or say in the line above why it is not run", d.name, each.line)
 				}
 			case "yaml":
-				var any any
-				require.NoError(t, yaml.UnmarshalStrict([]byte(each.text), &any), "%s:%d", d.name, each.line)
+				var content any
+				require.NoError(t, yaml.UnmarshalStrict([]byte(each.text), &content), "%s:%d", d.name, each.line)
 			case "json":
 				require.True(t, json.Valid([]byte(each.text)), "%s:%d is not JSON", d.name, each.line)
 			default:

@@ -110,8 +110,8 @@ func TestDefaultsOfFieldsAreThose(t *testing.T) {
 		}
 	}
 	usual := config.Defaults()
-	require.Equal(t, strconv.Itoa(usual.Limits.GlobalConcurrency), defaults["loadConcurrency.globalConfig"])
-	require.Zero(t, usual.Limits.PrepareQueueLength)
+	require.Equal(t, strconv.Itoa(usual.GlobalConcurrency), defaults["loadConcurrency.globalConfig"])
+	require.Zero(t, usual.PrepareQueueLength)
 	require.Equal(t, "no limit", defaults["loadConcurrency.prepareQueueLength"])
 	require.Equal(t, strconv.FormatBool(usual.Movers.Privileged), defaults["privilegedFsBackup"])
 	require.Equal(t, strconv.FormatBool(usual.Movers.IgnoreDelayBinding), defaults["restorePVC.ignoreDelayBinding"])

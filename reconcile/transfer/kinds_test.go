@@ -247,3 +247,11 @@ func TestReadRestore(t *testing.T) {
 		require.ErrorContains(t, err, says)
 	}
 }
+
+func TestOnlyVelerosOwnDataMoverTakesASlot(t *testing.T) {
+	for mover, takes := range map[string]bool{"": true, "velero": true, "other": false} {
+		upload := &velerov2alpha1.DataUpload{Spec: velerov2alpha1.DataUploadSpec{DataMover: mover}}
+		upload.Status.Phase, upload.Status.Node = velerov2alpha1.DataUploadPhaseInProgress, "node"
+		require.Equal(t, takes, DataUpload().Get(upload).TakesSlot(), mover)
+	}
+}

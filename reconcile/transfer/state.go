@@ -79,8 +79,8 @@ type State struct {
 	Outcome     Outcome
 }
 
-// TakesSlot tells whether a mover works, or may work.
-func (s State) TakesSlot() bool { return s.Phase.HasStarted() && s.MovedAt.IsZero() }
+// TakesSlot tells whether a mover of ours works, or may work.
+func (s State) TakesSlot() bool { return s.Phase.HasStarted() && s.MovedAt.IsZero() && !s.Foreign }
 
 // Seen is what there is to know besides the custom resource. Everything in it is a value.
 type Seen struct {

@@ -115,14 +115,20 @@ func (s *sight) follow(ctx context.Context, clients *status.Clients, to io.Write
 		}
 		said := text.String()
 		switch {
-		case screen: // from the top; each line up to its end, and all that is below
-			said = "\x1b[H" + strings.ReplaceAll(said, "\n", "\x1b[K\n") + "\x1b[J"
+		case screen:
+			said = overdrawn(said)
 		case s.output == "":
 			said += "\n"
 		}
 		_, err := io.WriteString(to, said)
 		return err
 	})
+}
+
+// overdrawn is text over what a terminal shows: from its top, each line up to its end, and all that is below. Nothing
+// flickers, since nothing is cleared first (ECMA-48: CUP, EL, ED).
+func overdrawn(text string) string {
+	return "\x1b[H" + strings.ReplaceAll(text, "\n", "\x1b[K\n") + "\x1b[J"
 }
 
 // isTerminal tells whether somebody looks at what is written.

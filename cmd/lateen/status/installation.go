@@ -1,15 +1,12 @@
 package status
 
 import (
-	"cmp"
 	"maps"
 	"slices"
 	"strings"
-	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	schedulingv1 "k8s.io/api/scheduling/v1"
-	"k8s.io/utils/ptr"
 
 	"github.com/lateen-project/lateen/cmd/lateen/check"
 	"github.com/lateen-project/lateen/cmd/lateen/config"
@@ -111,7 +108,10 @@ func (j *judge) priorityClasses() []PriorityClass {
 	all := make([]PriorityClass, 0, len(j.settings.classes))
 	for i, pods := range [][]*corev1.Pod{j.movers(), jobPods} {
 		class := j.settings.classes[i]
-		one := PriorityClass{Consumer: priority.Consumers()[i], Configured: class.configured, Effective: class.effective, Message: class.message}
+		one := PriorityClass{Consumer: priority.Consumers()[i], Configured: class.configured, Effective: class.effective, Message: class.message, Denied: []string{}}
+		if one.Consumer == priority.DataMover {
+			one.Denied = j.deniedBy()
+		}
 		if found := j.priorities[class.effective]; found != nil {
 			one.Priority = &found.Value
 		}
@@ -125,75 +125,6 @@ func (j *judge) priorityClasses() []PriorityClass {
 		all = append(all, one)
 	}
 	return all
-}
-
-// coordinator is who holds the Lease. Its name is that of its node and of its process, with "_" between them.
-func (s *Seen) coordinator() Coordinator {
-	if s.lease == nil {
-		return Coordinator{}
-	}
-	spec := s.lease.Spec
-	node, _, _ := strings.Cut(ptr.Deref(spec.HolderIdentity, ""), "_")
-	found := Coordinator{Node: node}
-	if spec.RenewTime != nil && node != "" {
-		found.Renewed = spec.RenewTime.UTC().Truncate(time.Second)
-		found.Expired = s.now.Sub(spec.RenewTime.Time) > time.Duration(ptr.Deref(spec.LeaseDurationSeconds, 0))*time.Second
-	}
-	return found
-}
-
-// roleLabel marks the pods of a node-agent, Velero's too.
-const roleLabel, roleNodeAgent = "role", "node-agent"
-
-// readAgents says of each node with an agent's pod whether that is ready; of several pods one has to be.
-func (s *Seen) readAgents() map[string]Node {
-	found := map[string]Node{}
-	for _, pod := range s.pods {
-		name := pod.Spec.NodeName
-		if pod.Namespace != s.namespace || pod.Labels[roleLabel] != roleNodeAgent || name == "" || found[name].Agent == AgentReady {
-			continue
-		}
-		found[name] = s.agentIn(pod)
-	}
-	return found
-}
-
-func (s *Seen) agentIn(pod *corev1.Pod) Node {
-	node := Node{Name: pod.Spec.NodeName, Agent: AgentNotReady, Message: "pod " + pod.Name + " is not ready"}
-	if pod.DeletionTimestamp != nil {
-		node.Message = "pod " + pod.Name + " is being deleted"
-		return node
-	}
-	for _, condition := range pod.Status.Conditions {
-		if condition.Type == corev1.PodReady && condition.Status == corev1.ConditionTrue {
-			return Node{Name: node.Name, Agent: AgentReady}
-		}
-	}
-	for _, container := range pod.Status.ContainerStatuses {
-		if waiting := container.State.Waiting; waiting != nil {
-			node.Message = strings.TrimSuffix("pod "+pod.Name+": "+waiting.Reason+": "+oneLine(waiting.Message), ": ")
-			return node
-		}
-	}
-	if warning := s.warning(pod.UID); warning != "" {
-		node.Message = "pod " + pod.Name + ": " + warning
-	}
-	return node
-}
-
-// nodesOf are those that have an agent or one of these transfers.
-func (j *judge) nodesOf(transfers []Transfer) []Node {
-	all := maps.Clone(j.agents)
-	for _, one := range transfers {
-		if _, known := all[one.Node]; !known && one.Node != "" && j.sees(podsName, j.namespace) {
-			all[one.Node] = Node{Name: one.Node, Agent: AgentNone, Message: "it has no pod of a node-agent"}
-		}
-	}
-	nodes := slices.SortedFunc(maps.Values(all), func(a, b Node) int { return cmp.Compare(a.Name, b.Name) })
-	for i := range nodes {
-		nodes[i].InUse, nodes[i].Limit = j.inUse[nodes[i].Name], j.settings.slots(j.nodes[nodes[i].Name])
-	}
-	return append([]Node{}, nodes...)
 }
 
 // maintenance is what became of the maintenance of each repository.

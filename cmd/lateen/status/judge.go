@@ -26,9 +26,10 @@ func (s *Seen) judge() *judge {
 		switch phase := one.phase(); {
 		case one.state.TakesSlot():
 			j.inUse[one.state.Node]++
+		case one.state.Foreign:
 		case phase == transfer.Accepted || phase == transfer.Prepared:
 			j.prepared[""]++
-			if one.state.Node != "" {
+			if one.state.Local && one.state.Node != "" {
 				j.prepared[one.state.Node]++
 			}
 		}
@@ -45,7 +46,8 @@ func (s *Seen) Report() Report {
 	report := Report{
 		Namespace: s.namespace, Time: s.now.UTC().Truncate(time.Second), Transfers: []Transfer{}, Ended: map[string]int{},
 		Queue: Queue{Prepared: j.prepared[""], Limit: j.settings.movers.PrepareQueueLength}, Coordinator: s.coordinator(),
-		PriorityClasses: j.priorityClasses(), Repositories: s.maintenance(), ConfigProblems: j.settings.problems, Unseen: append([]Unseen{}, s.unseen...),
+		PriorityClasses: j.priorityClasses(), Repositories: s.maintenance(), ConfigProblems: j.settings.problems,
+		AgentsWithOlderConfig: j.agentsWithOlderConfig(), Unseen: append([]Unseen{}, s.unseen...),
 	}
 	for _, one := range s.transfers {
 		if one.state.Foreign {

@@ -6,17 +6,18 @@ import "time"
 
 // Report is what `lateen status -o json` prints. Fields may be added, and none changes its meaning. Times are UTC.
 type Report struct {
-	Namespace       string          `json:"namespace"` // Velero's
-	Time            time.Time       `json:"time"`      // when the cluster was read
-	Transfers       []Transfer      `json:"transfers"` // those that are not over, and those that are not cleaned up; oldest first
-	Ended           map[string]int  `json:"ended"`     // how many are over, by phase
-	Queue           Queue           `json:"queue"`
-	Coordinator     Coordinator     `json:"coordinator"`
-	Nodes           []Node          `json:"nodes"` // that have an agent or a transfer, by name
-	PriorityClasses []PriorityClass `json:"priorityClasses"`
-	Repositories    []Repository    `json:"repositories"`
-	ConfigProblems  int             `json:"configProblems"` // that `lateen check` tells of
-	Unseen          []Unseen        `json:"unseen"`         // what could not be read, and so is missing above
+	Namespace             string          `json:"namespace"` // Velero's
+	Time                  time.Time       `json:"time"`      // when the cluster was read
+	Transfers             []Transfer      `json:"transfers"` // those that are not over, and those that are not cleaned up; oldest first
+	Ended                 map[string]int  `json:"ended"`     // how many are over, by phase
+	Queue                 Queue           `json:"queue"`
+	Coordinator           Coordinator     `json:"coordinator"`
+	Nodes                 []Node          `json:"nodes"` // that have an agent or a transfer, by name
+	PriorityClasses       []PriorityClass `json:"priorityClasses"`
+	Repositories          []Repository    `json:"repositories"`
+	ConfigProblems        int             `json:"configProblems"`        // that `lateen check` tells of
+	AgentsWithOlderConfig []string        `json:"agentsWithOlderConfig"` // nodes whose agents started before their ConfigMap was changed
+	Unseen                []Unseen        `json:"unseen"`                // what could not be read, and so is missing above
 }
 
 // Transfer is one PodVolumeBackup, PodVolumeRestore, DataUpload or DataDownload.
@@ -92,13 +93,14 @@ const (
 
 // PriorityClass is what movers or maintenance jobs run with.
 type PriorityClass struct {
-	Consumer   string `json:"consumer"` // data-mover or maintenance-job
-	Configured string `json:"configured,omitempty"`
-	Effective  string `json:"effective,omitempty"`
-	Priority   *int32 `json:"priority,omitempty"` // of the effective one
-	Message    string `json:"message,omitempty"`  // why it is not in force
-	With       int    `json:"podsWith"`           // that run now, or wait for a node, with the configured class
-	Without    int    `json:"podsWithout"`        // the same without it
+	Consumer   string   `json:"consumer"` // data-mover or maintenance-job
+	Configured string   `json:"configured,omitempty"`
+	Effective  string   `json:"effective,omitempty"`
+	Priority   *int32   `json:"priority,omitempty"` // of the effective one
+	Message    string   `json:"message,omitempty"`  // why it is not in force
+	With       int      `json:"podsWith"`           // that run now, or wait for a node, with the configured class
+	Without    int      `json:"podsWithout"`        // the same without it
+	Denied     []string `json:"deniedBy"`           // nodes whose agents say that it is not in force: they looked for it when they started
 }
 
 // Repository is a BackupRepository.

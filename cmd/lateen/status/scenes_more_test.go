@@ -7,6 +7,7 @@ import (
 	velerov2alpha1 "github.com/vmware-tanzu/velero/pkg/apis/velero/v2alpha1"
 	corev1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
 // starting has movers that are kept from running by each of those who can.
@@ -109,6 +110,20 @@ func classless() *scene {
 	s := cluster(1, `{"priorityClassName": "backup-high", "loadConcurrency": {"globalConfig": 2}}`)
 	s.add(&corev1.ConfigMap{ObjectMeta: meta("velero", "jobs", time.Hour), Data: map[string]string{"global": `{"priorityClassName": `}})
 	s.mover(s.backup("nightly", "node-1", time.Minute, moves(time.Minute, 512, 1024)), "node-1", func(pod *corev1.Pod) { pod.Spec.PriorityClassName, pod.Spec.Priority = "", new(int32(0)) })
+	s.agent("node-2", true)
+	for _, object := range *s {
+		switch o := object.(type) {
+		case *corev1.Pod:
+			if o.Name == "node-agent-node-2" {
+				o.Status.ContainerStatuses = []corev1.ContainerStatus{{State: corev1.ContainerState{Running: &corev1.ContainerStateRunning{StartedAt: ago(time.Hour)}}}}
+				s.event("Pod", o, corev1.EventTypeWarning, "PriorityClassNotInForce", "data movers run without priority class", 59*time.Minute)
+			}
+		case *corev1.ConfigMap:
+			if o.Name == "node-agent-config" {
+				o.ManagedFields = []metav1.ManagedFieldsEntry{{Time: past(time.Minute), FieldsV1: &metav1.FieldsV1{Raw: []byte(`{"f:data":{".":{}}}`)}}}
+			}
+		}
+	}
 	never := s.repository("new-default-kopia", 0)
 	never.Status.Phase = velerov1.BackupRepositoryPhaseNotReady
 	s.repository("app-default-kopia", time.Hour)

@@ -261,12 +261,10 @@ func shortDuration(d time.Duration) string {
 
 // agentPod is the pod of the agent of a node; empty if there is none.
 func (s *Seen) agentPod(node string) string {
-	var names []string
-	for _, pod := range s.pods {
-		if pod.Namespace == s.namespace && pod.Labels[roleLabel] == roleNodeAgent && pod.Spec.NodeName == node && node != "" {
-			names = append(names, pod.Name)
+	for _, pod := range s.agentPods() {
+		if pod.Spec.NodeName == node {
+			return pod.Name
 		}
 	}
-	slices.Sort(names)
-	return strings.Join(names, " ")
+	return ""
 }

@@ -185,6 +185,9 @@ func (r *Report) classes(text *strings.Builder) {
 	if len(r.PriorityClasses) == 0 {
 		text.WriteString("  not known\n")
 	}
+	if len(r.AgentsWithOlderConfig) > 0 {
+		text.WriteString(wrap("  ", fmt.Sprintf("the ConfigMap was changed after the agents of %s had read it: restart them for it to count", someNames(r.AgentsWithOlderConfig))))
+	}
 	if r.ConfigProblems > 0 {
 		text.WriteString(wrap("  ", fmt.Sprintf("%s in the ConfigMaps: see lateen check -n %s", counted(r.ConfigProblems, "problem"), r.Namespace)))
 	}
@@ -205,6 +208,9 @@ func classWords(class PriorityClass) string {
 	}
 	if class.With+class.Without > 0 && class.Configured != "" {
 		words += fmt.Sprintf("; %s it, %d without", counted(class.With, "pod")+" with", class.Without)
+	}
+	if len(class.Denied) > 0 {
+		words += fmt.Sprintf("; not in force for the agents of %s since they started: restart them once it exists", someNames(class.Denied))
 	}
 	return words
 }

@@ -123,7 +123,7 @@ func (j *judge) place(of *subject) *Wait {
 	switch {
 	case j.prepared[""] >= forIt:
 		return waitFor(WaitQueue, "queue %d/%d%s", j.prepared[""], limits.PrepareQueueLength, kept)
-	case node != "" && j.prepared[node] >= limits.MaxConcurrency:
+	case of.state.Local && node != "" && j.prepared[node] >= limits.MaxConcurrency:
 		return waitFor(WaitQueue, "queue of %s %d/%d", node, j.prepared[node], limits.MaxConcurrency)
 	}
 	return nil

@@ -4,6 +4,7 @@ import (
 	"context"
 	"sync"
 
+	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -87,8 +88,11 @@ func (w *watches) start(ctx context.Context, of source) *watched {
 	return one
 }
 
-// trim leaves out what nobody reads and what is often the larger part.
+// trim leaves out what nobody reads and what is often the larger part. When a ConfigMap was changed is read there.
 func trim(object any) (any, error) {
+	if _, is := object.(*corev1.ConfigMap); is {
+		return object, nil
+	}
 	if known, err := meta.Accessor(object); err == nil {
 		known.SetManagedFields(nil)
 	}

@@ -42,6 +42,16 @@ func bytesWords(bytes int64) string {
 	return fmt.Sprintf("%.0f%s", value, units[unit])
 }
 
+// maxNames bounds how many nodes are listed by name.
+const maxNames = 5
+
+func someNames(names []string) string {
+	if len(names) > maxNames {
+		return fmt.Sprintf("%s and %d more", strings.Join(names[:maxNames], ", "), len(names)-maxNames)
+	}
+	return strings.Join(names, ", ")
+}
+
 func counted(count int, what string) string {
 	if count == 1 {
 		return "1 " + what

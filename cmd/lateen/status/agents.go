@@ -1,0 +1,140 @@
+package status
+
+import (
+	"cmp"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/utils/ptr"
+
+	"github.com/lateen-project/lateen/cmd/lateen/agent"
+	"github.com/lateen-project/lateen/cmd/lateen/check"
+)
+
+// coordinator is who holds the Lease. Its name is that of its node and of its process, with "_" between them.
+func (s *Seen) coordinator() Coordinator {
+	if s.lease == nil {
+		return Coordinator{}
+	}
+	spec := s.lease.Spec
+	node, _, _ := strings.Cut(ptr.Deref(spec.HolderIdentity, ""), "_")
+	found := Coordinator{Node: node}
+	if spec.RenewTime != nil && node != "" {
+		found.Renewed = spec.RenewTime.UTC().Truncate(time.Second)
+		found.Expired = s.now.Sub(spec.RenewTime.Time) > time.Duration(ptr.Deref(spec.LeaseDurationSeconds, 0))*time.Second
+	}
+	return found
+}
+
+// roleLabel marks the pods of a node-agent, Velero's too.
+const roleLabel, roleNodeAgent = "role", "node-agent"
+
+// readAgents says of each node with an agent's pod whether that is ready; of several pods one has to be.
+func (s *Seen) readAgents() map[string]Node {
+	found := map[string]Node{}
+	for _, pod := range s.agentPods() {
+		if name := pod.Spec.NodeName; found[name].Agent != AgentReady {
+			found[name] = s.agentIn(pod)
+		}
+	}
+	return found
+}
+
+func (s *Seen) agentIn(pod *corev1.Pod) Node {
+	node := Node{Name: pod.Spec.NodeName, Agent: AgentNotReady, Message: "pod " + pod.Name + " is not ready"}
+	if pod.DeletionTimestamp != nil {
+		node.Message = "pod " + pod.Name + " is being deleted"
+		return node
+	}
+	for _, condition := range pod.Status.Conditions {
+		if condition.Type == corev1.PodReady && condition.Status == corev1.ConditionTrue {
+			return Node{Name: node.Name, Agent: AgentReady}
+		}
+	}
+	for _, container := range pod.Status.ContainerStatuses {
+		if waiting := container.State.Waiting; waiting != nil {
+			node.Message = strings.TrimSuffix("pod "+pod.Name+": "+waiting.Reason+": "+oneLine(waiting.Message), ": ")
+			return node
+		}
+	}
+	if warning := s.warning(pod.UID); warning != "" {
+		node.Message = "pod " + pod.Name + ": " + warning
+	}
+	return node
+}
+
+// nodesOf are those that have an agent or one of these transfers.
+func (j *judge) nodesOf(transfers []Transfer) []Node {
+	all := maps.Clone(j.agents)
+	for _, one := range transfers {
+		if _, known := all[one.Node]; !known && one.Node != "" && j.sees(podsName, j.namespace) {
+			all[one.Node] = Node{Name: one.Node, Agent: AgentNone, Message: "it has no pod of a node-agent"}
+		}
+	}
+	nodes := slices.SortedFunc(maps.Values(all), func(a, b Node) int { return cmp.Compare(a.Name, b.Name) })
+	for i := range nodes {
+		nodes[i].InUse, nodes[i].Limit = j.inUse[nodes[i].Name], j.settings.slots(j.nodes[nodes[i].Name])
+	}
+	return append([]Node{}, nodes...)
+}
+
+// agentPods are those of the node-agents, by node and name.
+func (s *Seen) agentPods() []*corev1.Pod {
+	var found []*corev1.Pod
+	for _, pod := range s.pods {
+		if pod.Namespace == s.namespace && pod.Labels[roleLabel] == roleNodeAgent && pod.Spec.NodeName != "" {
+			found = append(found, pod)
+		}
+	}
+	slices.SortFunc(found, func(a, b *corev1.Pod) int {
+		return cmp.Or(cmp.Compare(a.Spec.NodeName, b.Spec.NodeName), cmp.Compare(a.Name, b.Name))
+	})
+	return found
+}
+
+// deniedBy are the nodes whose agents have said since they started that the priority class of movers is not in force.
+func (s *Seen) deniedBy() []string {
+	nodes := []string{}
+	for _, pod := range s.agentPods() {
+		said := slices.ContainsFunc(s.events, func(event *corev1.Event) bool {
+			return event.InvolvedObject.UID == pod.UID && event.Reason == agent.EventPriorityClass && !lastSeen(event).Before(runningSince(pod).Truncate(time.Second))
+		})
+		if said {
+			nodes = append(nodes, pod.Spec.NodeName)
+		}
+	}
+	return slices.Compact(nodes)
+}
+
+// agentsWithOlderConfig are the nodes whose agents do not know what their ConfigMap says now.
+func (s *Seen) agentsWithOlderConfig() []string {
+	nodes := []string{}
+	if s.agents == nil {
+		return nodes
+	}
+	installation := check.Installation{Namespace: s.namespace, Agents: &s.agents.Spec.Template}
+	changed := dataChanged(s.configMaps[installation.Flag("--node-agent-configmap")])
+	for _, pod := range s.agentPods() {
+		if started := runningSince(pod); !started.IsZero() && started.Before(changed) {
+			nodes = append(nodes, pod.Spec.NodeName)
+		}
+	}
+	return slices.Compact(nodes)
+}
+
+// dataChanged is when the data of a ConfigMap was written last, as the API server has noted it; zero if it has not.
+func dataChanged(of *corev1.ConfigMap) time.Time {
+	var last time.Time
+	if of == nil {
+		return last
+	}
+	for _, entry := range of.ManagedFields {
+		if entry.Time != nil && entry.FieldsV1 != nil && strings.Contains(string(entry.FieldsV1.Raw), `"f:data"`) && entry.Time.After(last) {
+			last = entry.Time.Time
+		}
+	}
+	return last
+}

@@ -1,0 +1,40 @@
+package main
+
+import (
+	"bytes"
+	"path/filepath"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+func TestStatusAndExplainSayWhatTheyCannotDo(t *testing.T) {
+	for name, test := range map[string]struct {
+		arguments []string
+		says      string
+	}{
+		"a status without a cluster":       {[]string{"status"}, "find the cluster"},
+		"a status that is to be YAML":      {[]string{"status", "-o", "yaml"}, `-o "yaml" is unknown: use json, or leave it out`},
+		"a status of something":            {[]string{"status", "pvb/nightly"}, "unknown command"},
+		"an explanation without a cluster": {[]string{"explain", "pvb/nightly"}, "find the cluster"},
+		"an explanation of nothing":        {[]string{"explain"}, "accepts 1 arg(s), received 0"},
+		"an explanation without a kind":    {[]string{"explain", "nightly"}, "write KIND/NAME, such as pvb/nightly-x7k2p"},
+		"an explanation of a pod":          {[]string{"explain", "pod/nightly"}, `kind "pod" is unknown`},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Setenv("KUBECONFIG", filepath.Join(t.TempDir(), "none"))
+			t.Setenv("KUBERNETES_SERVICE_HOST", "")
+			root := newRoot()
+			root.SetOut(&bytes.Buffer{})
+			root.SetArgs(test.arguments)
+			err := root.ExecuteContext(t.Context())
+			require.ErrorContains(t, err, test.says)
+			require.Equal(t, 1, exitCode(err))
+		})
+	}
+}
+
+func TestATerminalIsDrawnOver(t *testing.T) {
+	require.Equal(t, "\x1b[Hone\x1b[K\ntwo\x1b[K\n\x1b[J", overdrawn("one\ntwo\n"))
+	require.False(t, isTerminal(&bytes.Buffer{}))
+}

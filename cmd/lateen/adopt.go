@@ -89,6 +89,7 @@ func (a *adoption) run(ctx context.Context, answers io.Reader) error {
 	changed := agents.DeepCopy()
 	if a.undo {
 		err = putBack(changed)
+		a.warnOfAccepted(ctx)
 	} else {
 		err = a.takeOver(ctx, changed)
 	}
@@ -202,6 +203,30 @@ func (a *adoption) warnOfRestic(ctx context.Context) {
 		if kind, _, _ := unstructured.NestedString(repository.Object, "spec", "repositoryType"); kind == "restic" {
 			fmt.Fprintf(a.warnings, "Warning: BackupRepository %s is restic's: only Velero's agents restore from it (lateen adopt --undo puts them back)\n", repository.GetName())
 		}
+	}
+}
+
+// warnOfAccepted tells of transfers whose movers may come to run while no agent watches. Velero's do not look for that
+// when they start, and such a transfer ends with its timeout (velero-protocol 1.6).
+func (a *adoption) warnOfAccepted(ctx context.Context) {
+	count := 0
+	for _, each := range allFinalized() {
+		if each.server {
+			continue
+		}
+		list, err := a.dynamic.Resource(each.GroupVersionResource).Namespace(a.namespace).List(ctx, metav1.ListOptions{})
+		if err != nil {
+			fmt.Fprintf(a.warnings, "Warning: cannot tell whether %s are being prepared: %v\n", each.Resource, err)
+			return
+		}
+		for _, transfer := range list.Items {
+			if phase, _, _ := unstructured.NestedString(transfer.Object, "status", "phase"); phase == "Accepted" {
+				count++
+			}
+		}
+	}
+	if count > 0 {
+		fmt.Fprintf(a.warnings, "Warning: %d transfers are Accepted, and Velero's agents do not see that a mover came to run before they did: such a transfer waits until its preparation times out (lateen status says when there is none)\n", count)
 	}
 }
 

@@ -77,7 +77,7 @@ func exchange(t *testing.T, on *Plane, kind world.Kind, from, to string, command
 	s.agent, s.place = second, place{}
 	require.NoError(t, s.startAgent(ctx))
 	ended, err := s.Transfers(kind).Wait(ctx, name, world.Settled)
-	require.NoError(t, err, context.Cause(ctx))
+	require.NoError(t, err, "the agent: %v", context.Cause(ctx))
 	require.Equal(t, world.Completed, ended.Status.Phase, ended.Status.Message)
 	require.EqualValues(t, 1000, ended.Status.Progress.BytesDone)
 	require.NoError(t, s.WaitPodGone(ctx, s.Namespace, name))

@@ -14,6 +14,8 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/yaml"
 
 	"github.com/lateen-project/lateen/deploy"
@@ -162,6 +164,23 @@ func TestRepositoriesOfResticAreWarnedOf(t *testing.T) {
 	require.Contains(t, said, "Warning: BackupRepository app-default-restic is restic's")
 	require.Contains(t, out, "+     image: example.test/lateen:v1")
 	require.Equal(t, "velero/velero:v1.18.3", s.agents().Spec.Template.Spec.Containers[0].Image)
+}
+
+func TestAnUndoWarnsOfTransfersThatVelerosAgentsWouldNotSeeStart(t *testing.T) {
+	s := newSite(t)
+	s.installVelero()
+	s.adopt("--lateen-image=example.test/lateen:v1")
+	backups := schema.GroupVersionResource{Group: "velero.io", Version: "v1", Resource: "podvolumebackups"}
+	release := s.holds(backups, "PodVolumeBackup", "velero.io/pod-volume-finalizer")
+	_, said, err := s.run("", "adopt", "--undo", "--dry-run")
+	require.NoError(t, err)
+	require.Empty(t, said)
+	_, err = s.dynamic.Resource(backups).Namespace(s.namespace).Patch(soon(t), "held", types.MergePatchType, []byte(`{"status":{"phase":"Accepted"}}`), metav1.PatchOptions{})
+	require.NoError(t, err)
+	_, said, err = s.run("", "adopt", "--undo", "--dry-run")
+	require.NoError(t, err)
+	require.Contains(t, said, "Warning: 1 transfers are Accepted")
+	release()
 }
 
 func (s *site) adopt(args ...string) {

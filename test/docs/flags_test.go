@@ -148,16 +148,9 @@ func flagTables(t *testing.T) string {
 	return text.String()
 }
 
-// elsewhere are flags that documents name and that are not Lateen's, and whose they are.
-func elsewhere() map[string]string {
-	return map[string]string{
-		"keep-latest-maintenance-jobs": "Velero's server up to 1.17",
-	}
-}
-
 // A flag that is named anywhere is one.
 func TestFlagsThatAreNamedExist(t *testing.T) {
-	known := elsewhere()
+	known := map[string]string{}
 	for _, command := range commands(t) {
 		for _, each := range flagsOf(t, command) {
 			known[each.name] = command

@@ -220,17 +220,20 @@ func TestStatusShowsWhatItMaySee(t *testing.T) {
 	s.configure(noRoom)
 	s.start()
 	viewer := s.viewer(false)
+	restore := s.restoreOf(s.restores(s.node.Name()), func(restore *velerov1.PodVolumeRestore) { restore.Spec.Pod.Name = "never-made" })
 	watched := s.watch(viewer)
 	refused := s.transfer(func(backup *velerov1.PodVolumeBackup) { backup.Spec.UploaderType = "restic" })
 	watched.until(func(report status.Report) bool { return report.Ended["Failed"] == 1 })
 	large := s.transfer()
+	watched.until(waits(restore, status.WaitAgent, "its agent to accept it"))
 	report := watched.until(waits(large, status.WaitScheduler, "pod unschedulable: 0/"))
 	var unseen []string
 	for _, one := range report.Unseen {
 		unseen = append(unseen, one.Resource)
 	}
-	require.Equal(t, []string{"nodes", "priorityclasses.scheduling.k8s.io"}, unseen)
+	require.Equal(t, []string{"nodes", "pods", "priorityclasses.scheduling.k8s.io"}, unseen)
 	watched.interrupt()
+	require.Contains(t, s.prints(viewer, "status"), "pods in "+s.Apps+": you may not list or watch them")
 	require.Contains(t, s.prints(viewer, "explain", "pvb/"+refused), "Now: It has failed: uploader restic is not supported by Lateen")
 	story := s.prints(viewer, "explain", "podvolumebackups/"+large)
 	for _, words := range []string{"FailedScheduling", "Waiting: pod unschedulable", "it fails at", "podResources"} {

@@ -132,7 +132,7 @@ func dataChanged(of *corev1.ConfigMap) time.Time {
 		return last
 	}
 	for _, entry := range of.ManagedFields {
-		if entry.Time != nil && entry.FieldsV1 != nil && strings.Contains(string(entry.FieldsV1.Raw), `"f:data"`) && entry.Time.After(last) {
+		if entry.Time != nil && entry.FieldsV1 != nil && strings.Contains(entry.FieldsV1.GetRawString(), `"f:data"`) && entry.Time.After(last) {
 			last = entry.Time.Time
 		}
 	}

@@ -24,7 +24,7 @@ func (c *Clients) LookAt(ctx context.Context, namespace string, of Reference, no
 	if of != (Reference{}) {
 		further = append(further, c.about(first, of)...)
 	}
-	more, also, _ := list(ctx, further) //nolint:errcheck // what is only waited for may all be out of sight
+	more, also, _ := list(ctx, further) // all of it may be out of sight
 	return Gather(namespace, now, append(objects, more...), append(unseen, also...)), nil
 }
 

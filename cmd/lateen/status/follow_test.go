@@ -126,6 +126,19 @@ func TestWhoMayReadNothingIsToldSo(t *testing.T) {
 	require.ErrorContains(t, err, "list pods: ")
 }
 
+func TestAListNamesWhatMayNotBeReadEvenIfThatIsAll(t *testing.T) {
+	client := fake.NewClientset(pod("one"))
+	forbid(client, "configmaps")
+	objects, unseen, err := list(t.Context(), podsOf(client))
+	require.NoError(t, err)
+	require.Len(t, objects, 1)
+	require.Equal(t, []Unseen{{configsName, "velero", "you may not list or watch them; README has the rights that are needed"}}, unseen)
+	forbid(client, "pods")
+	_, unseen, err = list(t.Context(), podsOf(client))
+	require.ErrorContains(t, err, "list pods: ")
+	require.Len(t, unseen, 2)
+}
+
 func TestADrawingThatFailsEndsIt(t *testing.T) {
 	how := Watching{Namespace: "velero", Clock: clock.RealClock{}, Pace: time.Second, Idle: time.Minute, Patience: 5 * time.Second}
 	broken := errors.New("broken pipe")

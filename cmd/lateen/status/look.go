@@ -39,9 +39,9 @@ func list(ctx context.Context, sources []source) (objects []runtime.Object, unse
 		}
 	}
 	if len(failed) == len(sources) && len(failed) > 0 {
-		return nil, nil, failed[0]
+		err = failed[0]
 	}
-	return objects, unseen, nil
+	return objects, unseen, err
 }
 
 func (s source) list(ctx context.Context) ([]runtime.Object, error) {

@@ -22,7 +22,7 @@ func (s *Seen) options() config.Options {
 			return
 		}
 		if err := flag.Value.Set(value); err != nil {
-			_ = flag.Value.Set(before) //nolint:errcheck // an agent with such a flag does not start; its own default can be set
+			_ = flag.Value.Set(before) // an agent with such a flag does not start; its default can be set
 		}
 	})
 	return options

@@ -35,11 +35,11 @@ func (j *judge) remedyOfWait(of *subject, wait Wait) string {
 	case WaitSnapshot:
 		return fmt.Sprintf("kubectl -n %s describe volumesnapshot %s, and the log of the CSI driver's snapshotter, say more.", source.Snapshot.Namespace, source.Snapshot.Snapshot)
 	case WaitVolume:
-		names := "pod/" + of.meta.GetName()
+		names := []string{"pod/" + of.meta.GetName()}
 		for _, claim := range j.claimsOf(of) {
-			names += " pvc/" + claim.Name
+			names = append(names, "pvc/"+claim.Name)
 		}
-		return j.kubectl("describe "+names) + " says more."
+		return j.kubectl("describe "+strings.Join(names, " ")) + " says more."
 	case WaitScheduler:
 		return remedyRoom
 	case WaitContainer:

@@ -120,7 +120,7 @@ func classless() *scene {
 			}
 		case *corev1.ConfigMap:
 			if o.Name == "node-agent-config" {
-				o.ManagedFields = []metav1.ManagedFieldsEntry{{Time: past(time.Minute), FieldsV1: &metav1.FieldsV1{Raw: []byte(`{"f:data":{".":{}}}`)}}}
+				o.ManagedFields = []metav1.ManagedFieldsEntry{{Time: past(time.Minute), FieldsV1: metav1.NewFieldsV1(`{"f:data":{".":{}}}`)}}
 			}
 		}
 	}

@@ -135,7 +135,7 @@ func (s *Seen) wants() []want {
 	all := map[want]bool{}
 	for _, one := range s.transfers {
 		for _, w := range one.wants() {
-			all[w] = w.namespace != s.namespace || w.resource == snapshotsName
+			all[w] = w.namespace != s.namespace || w.resource != podsName // all pods there are seen anyway
 		}
 	}
 	var wanted []want

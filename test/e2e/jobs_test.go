@@ -134,6 +134,17 @@ func (j *jobs) until(t *testing.T, wanted func(*batchv1.Job) bool) *batchv1.Job 
 	return nil
 }
 
+// untilGone waits for a job to be deleted.
+func (j *jobs) untilGone(t *testing.T, gone *batchv1.Job) {
+	t.Helper()
+	for event := range j.ResultChan() {
+		if job, ok := event.Object.(*batchv1.Job); ok && job.UID == gone.UID && event.Type == watch.Deleted {
+			return
+		}
+	}
+	require.Failf(t, "the job is still there", "%s", gone.Name)
+}
+
 // ofLateen tells whether Lateen has made a job: those of Velero's server have no owner.
 func ofLateen(job *batchv1.Job) bool { return metav1.GetControllerOf(job) != nil }
 

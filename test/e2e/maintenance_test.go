@@ -79,18 +79,21 @@ func TestLateenComesFirstAndAdoptsWhatTheServerHasBegun(t *testing.T) {
 // TestAJobThatCannotHaveAPodDoesNotBlockTheServer is W39: the server waits for it, and would do so for ever if it were
 // just deleted.
 func TestAJobThatCannotHaveAPodDoesNotBlockTheServer(t *testing.T) {
-	s := newSite(t, "velero", patient, func(options *agent.Options) {
-		options.Config.MoverServiceAccount = "missing"
-		options.Maintenance = maintenance.DefaultPolicy()
-		options.Maintenance.PodWait = 5 * time.Second
-	})
+	podless := func(options *agent.Options) { options.Config.MoverServiceAccount = "missing" }
+	s := newSite(t, "velero", patient, podless)
 	jobs := s.followJobs(t)
 	s.overdue(t, s.repository)
 	hopeless := jobs.until(t, func(*batchv1.Job) bool { return true })
 	require.True(t, ofLateen(hopeless))
 	s.asks(t, s.repository, "72h")
 	s.serverSays(t, "Waiting for maintenance job "+hopeless.Name)
+	s.agent.end(t)
+	s.startAgent(t, patient, podless, func(options *agent.Options) {
+		options.Maintenance = maintenance.DefaultPolicy()
+		options.Maintenance.PodWait, options.Maintenance.LetGo = time.Millisecond, 5*time.Second
+	})
 	s.looked(t, "another")
 	maintained := s.until(t, s.repository, func(r *velerov1.BackupRepository) bool { return len(r.Status.RecentMaintenance) > 0 })
 	require.Equal(t, velerov1.BackupRepositoryMaintenanceFailed, maintained.Status.RecentMaintenance[0].Result)
+	jobs.untilGone(t, hopeless)
 }

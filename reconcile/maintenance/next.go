@@ -22,6 +22,10 @@ func Next(r Repository, jobs []build.JobSeen, location Location, policy Policy, 
 	if unknown := slices.DeleteFunc(slices.Clone(over), r.remembers); len(unknown) > 0 {
 		return Step{Action: Record, Jobs: unknown}
 	}
+	// A job whose time was up before it had a pod has failed by its condition only.
+	if unheard := slices.DeleteFunc(slices.Clone(over), func(job build.JobSeen) bool { return job.Told || job.Deleting }); len(unheard) > 0 {
+		return Step{Action: Release, Jobs: unheard}
+	}
 	if unfinished := withOutcome(jobs, build.JobUnfinished); len(unfinished) > 0 {
 		return running(r, unfinished, policy, now)
 	}

@@ -61,6 +61,8 @@ func TestNext(t *testing.T) {
 		job.Told, job.HasPod, job.Released = true, true, ago(since)
 		return job
 	}
+	unheard := job(ago(3*time.Minute), build.JobFailed)
+	unheard.Told = false
 	endedBy := job(ago(3*time.Minute), build.JobFailed)
 	endedBy.Ended = ago(8 * time.Second)
 	suspended := podless(time.Hour)
@@ -87,6 +89,7 @@ func TestNext(t *testing.T) {
 		"Kubernetes then calls it failed, which is waited for": {func(r *Repository) { r.History = []Run{failed(ago(3*time.Minute), "no pod")} }, []build.JobSeen{released(podless(3*time.Minute), 0)}, there(), Step{Why: AlreadyRunning}},
 		"and after it was there to be seen it is removed":      {func(r *Repository) { r.History = []Run{failed(ago(3*time.Minute), "no pod")} }, []build.JobSeen{released(endedBy, 10*time.Second)}, there(), Step{After: 2 * time.Second}},
 		"whatever is kept of others":                           {func(r *Repository) { r.History = []Run{failed(ago(3*time.Minute), "no pod")} }, []build.JobSeen{released(job(ago(3*time.Minute), build.JobFailed), 3*time.Minute)}, there(), Step{Action: Delete, Jobs: []build.JobSeen{released(job(ago(3*time.Minute), build.JobFailed), 3*time.Minute)}}},
+		"a job whose time was up before it had a pod":          {func(r *Repository) { r.History = []Run{failed(ago(3*time.Minute), "late")} }, []build.JobSeen{unheard}, there(), Step{Action: Release, Jobs: []build.JobSeen{unheard}}},
 		"a job whose pod is being ended":                       {func(*Repository) {}, []build.JobSeen{ending(time.Minute)}, there(), Step{Why: AlreadyRunning, After: time.Minute}},
 		"a job whose pod does not end on a lost node":          {func(*Repository) {}, []build.JobSeen{ending(2 * time.Minute)}, there(), Step{Action: Record, Jobs: []build.JobSeen{ended}}},
 		"and which then counts as failed":                      {func(r *Repository) { r.History = []Run{failed(ago(13*time.Hour), "late")} }, []build.JobSeen{ending(2 * time.Minute)}, there(), Step{Action: Release, Jobs: []build.JobSeen{ended}}},

@@ -111,6 +111,10 @@ func someJobs() [][]build.JobSeen {
 				one := job(created, outcome)
 				one.Deleting, one.HasPod = deleting, outcome != build.JobUnfinished
 				all = append(all, []build.JobSeen{one})
+				if outcome == build.JobFailed {
+					one.Told, one.HasPod = false, false
+					all = append(all, []build.JobSeen{one})
+				}
 				if outcome == build.JobUnfinished {
 					one.HasPod = true
 					all = append(all, []build.JobSeen{one})

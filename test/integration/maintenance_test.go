@@ -261,3 +261,20 @@ func (s *site) accessMode(mode velerov1.BackupStorageLocationAccessMode) {
 	_, err = velero.BackupStorageLocations(s.Namespace).Patch(s.soon(), "default", types.MergePatchType, []byte(patch), metav1.PatchOptions{})
 	require.NoError(s, err)
 }
+
+// TestAJobWhoseTimeIsUpBeforeItHasAPodCountsAsFailed looks at the number by which Velero's server goes: Kubernetes says
+// so in a condition alone.
+func TestAJobWhoseTimeIsUpBeforeItHasAPodCountsAsFailed(t *testing.T) {
+	s := newSite(t, time.Millisecond)
+	s.configureJobs("")
+	name := s.repository("app-default-kopia-x7k2p")
+	s.configure(`{}`)
+	s.start(maintains, func(options *agent.Options) {
+		options.Config.MoverServiceAccount, options.Config.MaintenanceTimeout = "missing", time.Second
+		options.Maintenance.PodWait, options.Maintenance.LetGo = time.Hour, time.Hour
+	})
+	after := s.maintained(name, ran(1))
+	require.Contains(t, after.Status.RecentMaintenance[0].Message, "DeadlineExceeded")
+	job := s.job(func(job *batchv1.Job) bool { return job.Status.Failed > 0 })
+	require.False(t, build.ReadJob(job).Released.IsZero())
+}

@@ -123,7 +123,7 @@ func (p *parts) run(ctx context.Context) error {
 	running := make(chan struct{})
 	go func() { p.caches.Run(ctx); close(running) }()
 	defer func() { <-running }()
-	if !cache.WaitFor(ctx, "caches", handled...) {
+	if !synced(ctx, "caches", handled...) {
 		return nil
 	}
 	p.announce(ctx)

@@ -90,7 +90,7 @@ func (p *parts) serve(ctx context.Context, kinds []kind) error {
 		both.Wait()
 	}()
 	defer func() { <-running }()
-	if !cache.WaitFor(ctx, "caches of the coordinator", handled...) {
+	if !synced(ctx, "caches of the coordinator", handled...) {
 		return nil
 	}
 	agents.Begin()

@@ -49,7 +49,7 @@ func (p *parts) maintain(ctx context.Context) error {
 	var running sync.WaitGroup
 	running.Go(func() { caches.Run(ctx) })
 	defer running.Wait()
-	if cache.WaitFor(ctx, "caches of maintenance", handled...) {
+	if synced(ctx, "caches of maintenance", handled...) {
 		controller.Run(ctx, nil)
 	}
 	p.maintenance.Over()

@@ -1,0 +1,43 @@
+package agent
+
+import (
+	"bytes"
+	"log/slog"
+	"testing"
+
+	"github.com/go-logr/logr"
+	"github.com/stretchr/testify/require"
+	"k8s.io/klog/v2"
+)
+
+// cached is a cache that has all it is to have.
+type cached struct{}
+
+func (cached) Name() string { return "pods" }
+
+func (cached) Done() <-chan struct{} {
+	done := make(chan struct{})
+	close(done)
+	return done
+}
+
+func TestCachesAreWaitedForInSilence(t *testing.T) {
+	for name, test := range map[string]struct {
+		level slog.Level
+		said  string
+	}{
+		"nothing is said at the usual level":           {level: slog.LevelInfo},
+		"each cache is named to who looks for trouble": {level: -2, said: "pods"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			var log bytes.Buffer
+			logger := logr.FromSlogHandler(slog.NewTextHandler(&log, &slog.HandlerOptions{Level: test.level}))
+			require.True(t, synced(klog.NewContext(t.Context(), logger), "caches", cached{}))
+			if test.said == "" {
+				require.Empty(t, log.String())
+			} else {
+				require.Contains(t, log.String(), test.said)
+			}
+		})
+	}
+}

@@ -13,33 +13,39 @@ import (
 	"github.com/lateen-project/lateen/cmd/lateen/config"
 )
 
-// fieldsRead are the names of all fields that the parser knows, at any depth and of any ConfigMap: the keys of its
-// literals of type fields.
-func fieldsRead(t *testing.T) []string {
+// fieldsRead are the names of all fields that the parser knows, at any depth and of any ConfigMap, by the function that
+// reads them: the keys of its literals of type fields.
+func fieldsRead(t *testing.T) map[string][]string {
 	t.Helper()
 	sections := map[string]string{}
 	for _, section := range config.Sections() {
 		sections[strings.ToLower("Section"+string(section))] = string(section)
 	}
-	var all []string
+	all := map[string][]string{}
 	for _, file := range sources(t, "cmd/lateen/config") {
-		for node := range ast.Preorder(file) {
-			literal, is := node.(*ast.CompositeLit)
+		for _, declared := range file.Decls {
+			function, is := declared.(*ast.FuncDecl)
 			if !is {
 				continue
 			}
-			if kind, is := literal.Type.(*ast.Ident); !is || kind.Name != "fields" {
-				continue
-			}
-			for _, element := range literal.Elts {
-				pair, is := element.(*ast.KeyValueExpr)
-				require.True(t, is)
-				all = append(all, fieldName(t, pair.Key, sections))
+			for node := range ast.Preorder(function) {
+				literal, is := node.(*ast.CompositeLit)
+				if !is {
+					continue
+				}
+				if kind, is := literal.Type.(*ast.Ident); !is || kind.Name != "fields" {
+					continue
+				}
+				for _, element := range literal.Elts {
+					pair, is := element.(*ast.KeyValueExpr)
+					require.True(t, is)
+					all[function.Name.Name] = append(all[function.Name.Name], fieldName(t, pair.Key, sections))
+				}
 			}
 		}
 	}
 	require.NotEmpty(t, all)
-	return sorted(all)
+	return all
 }
 
 // fieldName is a string, or a section's constant made one.
@@ -57,52 +63,66 @@ func fieldName(t *testing.T, key ast.Expr, sections map[string]string) string {
 	return name
 }
 
-// parsers say what is wrong with the configuration in a field's example, by the section of README.md.
-func parsers() map[string]func(example string) []config.Problem {
-	return map[string]func(string) []config.Problem{
-		"The ConfigMap of --node-agent-configmap": func(example string) []config.Problem {
+// schema is how one ConfigMap is read.
+type schema struct {
+	function string                                // that reads its first level
+	parse    func(example string) []config.Problem // says what is wrong with a configuration
+}
+
+// schemas are those of all ConfigMaps, by the section of README.md.
+func schemas() map[string]schema {
+	return map[string]schema{
+		"The ConfigMap of --node-agent-configmap": {"sections", func(example string) []config.Problem {
 			_, problems := config.Parse(map[string]string{"config": example}, nil)
 			return problems
-		},
-		"The ConfigMap of --backup-repository-configmap": func(example string) []config.Problem {
+		}},
+		"The ConfigMap of --backup-repository-configmap": {"ParseRepository", func(example string) []config.Problem {
 			_, problems := config.ParseRepository(map[string]string{"kopia": example})
 			return problems
-		},
-		"The ConfigMap of --repo-maintenance-job-configmap": func(example string) []config.Problem {
+		}},
+		"The ConfigMap of --repo-maintenance-job-configmap": {"maintenance", func(example string) []config.Problem {
 			_, problems := config.ParseMaintenance(map[string]string{"global": example}, "")
 			return problems
-		},
+		}},
 	}
 }
 
 // Each field has a row: its name, its default, an example that the agent takes, and what it is for.
 func TestEveryFieldOfAConfigMapIsDescribed(t *testing.T) {
-	var described []string
+	read := fieldsRead(t)
+	var known, described []string
+	for _, names := range read {
+		known = append(known, names...)
+	}
 	index := regexp.MustCompile(`\[\]|<[^>]*>`)
-	for title, parse := range parsers() {
-		table := rows(readme(t).section(t, title))
-		require.NotEmpty(t, table, title)
-		for _, row := range table {
+	for title, schema := range schemas() {
+		var sections []string
+		for _, row := range rows(readme(t).section(t, title)) {
 			require.Len(t, row, 4, "%s: %s", title, row[0])
 			require.NotEmpty(t, row[1], "%s: the default of %s", title, row[0])
+			require.NotEmpty(t, row[3], "%s: what %s is for", title, row[0])
 			examples := codes(row[2])
 			require.Len(t, examples, 1, "%s: the example of %s", title, row[0])
-			require.Empty(t, parse("{"+examples[0]+"}"), "%s: the example of %s", title, row[0])
+			require.Empty(t, schema.parse("{"+examples[0]+"}"), "%s: the example of %s", title, row[0])
 			for _, path := range codes(row[0]) {
 				names := strings.FieldsFunc(index.ReplaceAllString(path, ""), func(r rune) bool { return r == '.' })
 				require.NotEmpty(t, names, row[0])
 				described = append(described, names...)
+				if !strings.HasPrefix(path, ".") {
+					sections = append(sections, names[0])
+				}
 				require.Contains(t, examples[0], strconv.Quote(names[len(names)-1]), "%s: the example of %s", title, path)
 			}
 		}
+		require.Equal(t, sorted(read[schema.function]), sorted(sections), title)
 	}
-	require.Equal(t, fieldsRead(t), sorted(described))
+	require.Equal(t, sorted(known), sorted(described))
 }
 
 // Defaults that can be had from the parser are those that the tables say.
 func TestDefaultsOfFieldsAreThose(t *testing.T) {
 	defaults := map[string]string{}
-	for title := range parsers() {
+	for title := range schemas() {
 		for _, row := range rows(readme(t).section(t, title)) {
 			for _, path := range codes(row[0]) {
 				defaults[path] = row[1]

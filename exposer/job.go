@@ -71,18 +71,21 @@ func (j Jobs) Remove(ctx context.Context, namespace string, job build.JobSeen) e
 
 // Release has a job that will not end count as failed. Velero's server, which waits for any job of a repository in its
 // only worker, would wait for ever for one that is gone. It needs the right to patch jobs/status; where there is none, an
-// error would keep the repository from maintenance, so that the job is removed at once.
-func (j Jobs) Release(ctx context.Context, namespace string, job build.JobSeen, now time.Time) error {
+// error would keep the repository from maintenance, so that the job is removed at once. It returns the job as it is then;
+// nil if it is gone.
+func (j Jobs) Release(ctx context.Context, namespace string, job build.JobSeen, now time.Time) (*batchv1.Job, error) {
 	patch := fmt.Sprintf(`{"metadata":{"uid":%q,"annotations":{%q:%q}},"status":{"failed":1}}`,
 		job.UID, build.AnnotationReleased, now.UTC().Format(time.RFC3339))
-	_, err := j.Client.BatchV1().Jobs(namespace).Patch(ctx, job.Name, types.MergePatchType, []byte(patch), metav1.PatchOptions{}, "status")
+	released, err := j.Client.BatchV1().Jobs(namespace).Patch(ctx, job.Name, types.MergePatchType, []byte(patch), metav1.PatchOptions{}, "status")
 	switch {
 	case apierrors.IsForbidden(err):
-		return j.Remove(ctx, namespace, job)
-	case err != nil && !apierrors.IsNotFound(err) && !apierrors.IsConflict(err):
-		return fmt.Errorf("release maintenance job %s: %w", job.Name, err)
+		return nil, j.Remove(ctx, namespace, job)
+	case apierrors.IsNotFound(err) || apierrors.IsConflict(err):
+		return nil, nil
+	case err != nil:
+		return nil, fmt.Errorf("release maintenance job %s: %w", job.Name, err)
 	}
-	return nil
+	return released, nil
 }
 
 // Failure is why a job failed, in words.

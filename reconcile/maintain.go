@@ -11,6 +11,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/client-go/tools/record"
 	"k8s.io/klog/v2"
 	"k8s.io/utils/clock"
@@ -47,7 +48,8 @@ type Maintainer struct {
 
 	memory memory[*velerov1.BackupRepository]
 	lock   sync.Mutex
-	made   map[types.UID]*batchv1.Job    // ours, until the cache has them
+	wrote  map[types.UID]*batchv1.Job    // jobs that we made or changed, until the cache has them like that
+	gone   sets.Set[types.UID]           // jobs that were removed, until the cache has them no more
 	states map[string]maintenance.Reason // by key: what was last said to hinder it
 	held   map[string]time.Time          // keys that wait for room, and since when they are due
 	stuck  map[string]bool               // keys whose job could not be made; they keep no other from its turn
@@ -161,10 +163,15 @@ func (m *Maintainer) conclude(ctx context.Context, key string, object *velerov1.
 // letGo has jobs that will not end count as failed; Kubernetes then ends those that have no pod.
 func (m *Maintainer) letGo(ctx context.Context, key string, object *velerov1.BackupRepository, jobs []build.JobSeen) error {
 	for _, job := range jobs {
-		if err := m.Exec.Release(ctx, object.Namespace, job, m.Clock.Now()); err != nil {
+		released, err := m.Exec.Release(ctx, object.Namespace, job, m.Clock.Now())
+		if err != nil {
 			return err
 		}
-		m.drop(job.UID)
+		if released == nil {
+			m.removed(job.UID)
+			continue
+		}
+		m.add(released)
 		klog.FromContext(ctx).V(2).Info("Had a maintenance job count as failed", "repository", key, "job", job.Name)
 	}
 	return nil
@@ -175,7 +182,7 @@ func (m *Maintainer) remove(ctx context.Context, key string, object *velerov1.Ba
 		if err := m.Exec.Remove(ctx, object.Namespace, job); err != nil {
 			return err
 		}
-		m.drop(job.UID)
+		m.removed(job.UID)
 		klog.FromContext(ctx).V(2).Info("Removed a maintenance job", "repository", key, "job", job.Name)
 	}
 	return nil

@@ -11,6 +11,7 @@ import (
 	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/klog/v2"
 
 	"github.com/lateen-project/lateen/reconcile/maintenance"
@@ -71,20 +72,36 @@ func (m *Maintainer) forget(key string) {
 	m.release(key)
 }
 
+// add remembers a job as it was written.
 func (m *Maintainer) add(job *batchv1.Job) {
 	m.lock.Lock()
 	defer m.lock.Unlock()
-	if m.made == nil {
-		m.made = map[types.UID]*batchv1.Job{}
+	if m.wrote == nil {
+		m.wrote = map[types.UID]*batchv1.Job{}
 	}
-	m.made[job.UID] = job
+	m.wrote[job.UID] = job
 }
 
-// drop leaves a job to the cache.
-func (m *Maintainer) drop(uid types.UID) {
+// drop leaves a job to the cache, which is as new or does not have it any more.
+func (m *Maintainer) drop(job *batchv1.Job) {
+	cached := slices.ContainsFunc(m.Jobs.List(), func(one *batchv1.Job) bool { return one.UID == job.UID })
 	m.lock.Lock()
 	defer m.lock.Unlock()
-	delete(m.made, uid)
+	if wrote := m.wrote[job.UID]; wrote != nil && cached && newer(wrote, job) {
+		return
+	}
+	delete(m.wrote, job.UID)
+}
+
+// removed remembers a job that is removed.
+func (m *Maintainer) removed(uid types.UID) {
+	m.lock.Lock()
+	defer m.lock.Unlock()
+	delete(m.wrote, uid)
+	if m.gone == nil {
+		m.gone = sets.New[types.UID]()
+	}
+	m.gone.Insert(uid)
 }
 
 // hold remembers a repository that waits for room.

@@ -9,6 +9,8 @@ import (
 	velerov1 "github.com/vmware-tanzu/velero/pkg/apis/velero/v1"
 	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/klog/v2"
 
 	"github.com/lateen-project/lateen/exposer"
@@ -87,21 +89,37 @@ func (m *Maintainer) waiting(but string, jobs jobsByLabel) []maintenance.Waiting
 // jobsByLabel are maintenance jobs by the value of build.LabelRepository.
 type jobsByLabel map[string][]build.JobSeen
 
-// jobs are those in the cache, and those that we made and that it does not have yet.
+// jobs are those in the cache, or as we wrote them where it does not have that yet. One that we have removed, and that it
+// still has, is as good as deleted.
 func (m *Maintainer) jobs() jobsByLabel {
 	all := slices.Clone(m.Jobs.List())
 	m.lock.Lock()
 	defer m.lock.Unlock()
-	for _, job := range all {
-		delete(m.made, job.UID)
+	still := sets.New[types.UID]()
+	cached := sets.New[types.UID]()
+	for i, job := range all {
+		cached.Insert(job.UID)
+		if wrote := m.wrote[job.UID]; wrote != nil && newer(wrote, job) {
+			all[i] = wrote
+		} else {
+			delete(m.wrote, job.UID)
+		}
+		if m.gone.Has(job.UID) {
+			still.Insert(job.UID)
+		}
 	}
-	for _, job := range m.made {
-		all = append(all, job)
+	m.gone = still
+	for uid, job := range m.wrote {
+		if !cached.Has(uid) {
+			all = append(all, job)
+		}
 	}
 	jobs := jobsByLabel{}
 	for _, job := range all {
+		seen := build.ReadJob(job)
+		seen.Deleting = seen.Deleting || still.Has(seen.UID)
 		label := job.Labels[build.LabelRepository]
-		jobs[label] = append(jobs[label], build.ReadJob(job))
+		jobs[label] = append(jobs[label], seen)
 	}
 	return jobs
 }
@@ -128,7 +146,7 @@ func (m *Maintainer) running(jobs jobsByLabel) int {
 // Job is to be told of every job that is added, changed or deleted: it wakes its repository, and those that wait
 // for room.
 func (m *Maintainer) Job(job *batchv1.Job) {
-	m.drop(job.UID)
+	m.drop(job)
 	for _, object := range m.Repositories.List() {
 		if build.RepositoryLabel(object.Name) == job.Labels[build.LabelRepository] {
 			m.Wake(object.Namespace + "/" + object.Name)

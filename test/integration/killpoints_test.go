@@ -57,20 +57,7 @@ func killedAt(t *testing.T, told story, at int, after bool) (end string) {
 	require.NoError(t, err)
 	k := newKiller(at, after)
 	first, second := s.start(told.options, through(around.watch), through(k.wrap)), s.assemble(told.options, through(around.watch))
-	successor := make(chan struct{})
-	go func() {
-		defer close(successor)
-		select {
-		case <-k.struck:
-			first.cancel() // nothing of it gets through any more
-			<-first.ended
-			if err := s.endTerm(); err != nil {
-				t.Errorf("end the term of the dead agent: %v", err)
-			}
-			second.run()
-		case <-s.Context().Done():
-		}
-	}()
+	successor := s.follows(k, first, second)
 	name := around.create()
 	end = told.tell(s, around, name)
 	select {
@@ -82,6 +69,25 @@ func killedAt(t *testing.T, told story, at int, after bool) (end string) {
 	requireMovers(t, told, s.moversMade(name))
 	requireOneEnd(t, history, name)
 	return end
+}
+
+// follows has a second agent run as soon as the first one has been killed. The channel is closed once it does.
+func (s *site) follows(k *killer, first, second *agentRun) <-chan struct{} {
+	successor := make(chan struct{})
+	go func() {
+		defer close(successor)
+		select {
+		case <-k.struck:
+			first.cancel() // nothing of it gets through any more
+			<-first.ended
+			if err := s.endTerm(); err != nil {
+				s.Errorf("end the term of the dead agent: %v", err)
+			}
+			second.run()
+		case <-s.Context().Done():
+		}
+	}()
+	return successor
 }
 
 // endTerm lets the next agent coordinate without waiting until the term of one that was killed runs out.

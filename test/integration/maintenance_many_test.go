@@ -1,8 +1,8 @@
 package integration
 
 import (
-	"context"
 	"fmt"
+	"slices"
 	"testing"
 	"time"
 
@@ -10,85 +10,128 @@ import (
 	velerov1 "github.com/vmware-tanzu/velero/pkg/apis/velero/v1"
 	batchv1 "k8s.io/api/batch/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/watch"
 
+	"github.com/lateen-project/lateen/cmd/lateen/agent"
 	"github.com/lateen-project/lateen/exposer/build"
 	"github.com/lateen-project/lateen/test/node"
 )
 
-// jobsAtOnce follows the maintenance jobs of a site until the context ends. It returns the most that were
-// unfinished at once, in all and of one repository.
-func (s *site) jobsAtOnce(ctx context.Context, jobs watch.Interface) (most, mostOfOne int) {
-	unfinished := map[string]map[string]bool{} // names by repository
-	for {
-		select {
-		case <-ctx.Done():
-			return most, mostOfOne
-		case change, open := <-jobs.ResultChan():
-			job, ok := change.Object.(*batchv1.Job)
-			if !open || !ok {
-				return most, mostOfOne
-			}
-			repository := job.Labels[build.LabelRepository]
-			if unfinished[repository] == nil {
-				unfinished[repository] = map[string]bool{}
-			}
-			if change.Type == watch.Deleted || build.ReadJob(job).Outcome != build.JobUnfinished {
-				delete(unfinished[repository], job.Name)
-			} else {
-				unfinished[repository][job.Name] = true
-			}
-			all := 0
-			for _, own := range unfinished {
-				all += len(own)
-				mostOfOne = max(mostOfOne, len(own))
-			}
-			most = max(most, all)
-		}
+// leaving is how a coordinator leaves its work in the middle. Each returns how the agent is made, what has it go, and
+// what happens once another one coordinates.
+func leaving() map[string]func(*site) (change func(*agent.Options), leave func(*agentRun), after func()) {
+	return map[string]func(*site) (func(*agent.Options), func(*agentRun), func()){
+		"ends": func(*site) (func(*agent.Options), func(*agentRun), func()) {
+			return func(*agent.Options) {}, func(first *agentRun) { first.stop() }, func() {}
+		},
+		"is killed, and its term runs out": func(s *site) (func(*agent.Options), func(*agentRun), func()) {
+			k := newKiller(8, true) // about the third run that is written down
+			return through(k.wrap), func(first *agentRun) {
+				select {
+				case <-k.struck:
+				case <-s.soon().Done():
+					require.Fail(s, "the agent did not come to write so much")
+				}
+				first.cancel() // nothing of it gets through any more
+				first.wait()
+			}, func() {}
+		},
+		"is cut off, and comes back": func(s *site) (func(*agent.Options), func(*agentRun), func()) {
+			gate, err := plane.Gate(s.Context())
+			require.NoError(s, err)
+			s.Cleanup(func() { require.NoError(s, gate.Stop()) })
+			return func(options *agent.Options) { options.Rest = gate.Config(options.Rest) },
+				func(*agentRun) { require.NoError(s, gate.Close()) },
+				func() { require.NoError(s, gate.Open(s.Context())) }
+		},
 	}
 }
 
-// TestManyRepositoriesTakeTurns has the coordinator end in the middle, with jobs that run on without one.
+// TestManyRepositoriesTakeTurns has the coordinator leave in the middle, with jobs that run on without one.
 func TestManyRepositoriesTakeTurns(t *testing.T) {
-	const repositories = 16
-	s := newSite(t, time.Millisecond)
-	s.retries = true // the same configuration is read for each job
-	s.configureJobs("")
-	s.jobsEnd(node.Result{}, 0)
-	s.configure(`{}`)
-	watching, stop := context.WithCancel(t.Context())
-	jobs, err := s.Kube.BatchV1().Jobs(s.Namespace).Watch(watching, metav1.ListOptions{LabelSelector: build.LabelRepository})
-	require.NoError(t, err)
-	counted := make(chan struct{})
-	var most, mostOfOne int
-	go func() {
-		defer close(counted)
-		most, mostOfOne = s.jobsAtOnce(watching, jobs)
-	}()
-	var names []string
-	for i := range repositories {
+	for name, prepare := range leaving() {
+		t.Run("a coordinator "+name, func(t *testing.T) {
+			s := newSite(t, time.Millisecond)
+			s.retries = true // the same configuration is read for each job
+			s.configureJobs("")
+			s.jobsEnd(node.Result{}, 0)
+			s.configure(`{}`)
+			seen := s.watchJobs()
+			names := s.manyRepositories(12)
+			change, leave, after := prepare(s)
+			first := s.start(maintains, change)
+			term := s.coordinator("")
+			s.maintained(names[0], ran(1))
+			leave(first)
+			second := s.start(maintains)
+			s.coordinator(term)
+			after()
+			s.eachMaintainedOnce(names)
+			most, mostOfOne := seen()
+			require.LessOrEqual(t, most, 3)
+			require.Equal(t, 1, mostOfOne)
+			require.Zero(t, second.metric("lateen_maintenance_due"))
+		})
+	}
+}
+
+// manyRepositories makes repositories that are due, and returns their names, the one that has been due for longest first.
+func (s *site) manyRepositories(count int) (names []string) {
+	s.Helper()
+	for i := range count {
 		names = append(names, s.repository(fmt.Sprintf("app-default-kopia-%05d", i), func(r *velerov1.BackupRepository) {
 			r.Status.LastMaintenanceTime = new(metav1.NewTime(time.Now().Add(-time.Duration(100-i) * time.Hour)))
 		}))
 	}
-	first := s.start(maintains)
-	s.maintained(names[0], ran(1))
-	first.stop()
-	second := s.start(maintains)
-	for _, name := range names {
-		s.maintained(name, ran(1))
-	}
+	return names
+}
+
+// eachMaintainedOnce waits until all are, and looks whether that was in their order, but for those that began together.
+func (s *site) eachMaintainedOnce(names []string) {
+	s.Helper()
+	var began []time.Time
 	for _, name := range names {
 		repository := s.maintained(name, ran(1))
-		require.Len(t, repository.Status.RecentMaintenance, 1, name)
-		require.Equal(t, velerov1.BackupRepositoryMaintenanceSucceeded, repository.Status.RecentMaintenance[0].Result)
+		require.Len(s, repository.Status.RecentMaintenance, 1, name)
+		run := repository.Status.RecentMaintenance[0]
+		require.Equal(s, velerov1.BackupRepositoryMaintenanceSucceeded, run.Result)
+		require.Equal(s, run.CompleteTimestamp, repository.Status.LastMaintenanceTime)
+		overtaken := slices.DeleteFunc(slices.Clone(began), func(at time.Time) bool { return !run.StartTimestamp.Time.Before(at) })
+		require.Less(s, len(overtaken), 3, "who has been due for longer comes first")
+		began = append(began, run.StartTimestamp.Time)
 	}
-	stop()
-	<-counted
-	require.LessOrEqual(t, most, 3)
-	require.Equal(t, 1, mostOfOne)
-	require.Len(t, s.jobs(), repositories, "no repository was maintained twice")
-	require.Zero(t, second.metric("lateen_maintenance_due"))
+	require.Len(s, s.jobs(), len(names), "no repository was maintained twice")
+}
+
+// TestJobsWithoutARepositoryTakeNoPlace has jobs that will never have a pod, and nobody who would give them up.
+func TestJobsWithoutARepositoryTakeNoPlace(t *testing.T) {
+	s := newSite(t, time.Millisecond)
+	s.configureJobs("")
+	s.jobsEnd(node.Result{}, 0)
+	s.configure(`{}`)
+	for _, gone := range []string{"a", "b", "c"} {
+		s.serverJob(gone, "gone-"+s.Namespace, s.node.Name())
+	}
+	name := s.repository("app-default-kopia-x7k2p")
+	s.start(maintains)
+	s.maintained(name, ran(1))
+	require.Len(t, s.jobs(), 4)
+}
+
+func TestWhatKeepsAJobFromBeingMadeIsTold(t *testing.T) {
+	s := newSite(t, time.Millisecond)
+	s.refusal, s.retries = true, true
+	s.configureJobs(`"priorityClassName":"nowhere"`)
+	s.jobsEnd(node.Result{}, 0)
+	s.configure(`{}`)
+	s.limit("none", "count/jobs.batch")
+	name := s.repository("app-default-kopia-x7k2p")
+	r := s.start(maintains)
+	s.says("MaintenanceSkipped", "exceeded quota: none")
+	require.Zero(t, r.metric("lateen_priority_class_fallbacks_total", "consumer", "maintenance-job"), "no job is without its class")
+	s.lift()
+	s.maintained(name, ran(1))
+	s.says("MaintenanceSucceeded", "succeeded")
+	require.Equal(t, 1, r.metric("lateen_priority_class_fallbacks_total", "consumer", "maintenance-job"))
 }
 
 // TestARunThatEndedWithoutACoordinatorIsWrittenDown adopts the job of a Velero server.

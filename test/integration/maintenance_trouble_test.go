@@ -4,6 +4,7 @@ import (
 	"net/http"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -63,6 +64,8 @@ func TestWhateverHappensToAJobIsWrittenDownAndTheNextOneIsMade(t *testing.T) {
 					options.Maintenance.FirstRetry = time.Second
 				}
 			})
+			s.coordinator("")
+			s.job(func(*batchv1.Job) bool { return true })
 			if test.happens != nil {
 				test.happens(s)
 			}
@@ -118,7 +121,7 @@ func (test trouble) check(s *site, r *agentRun, after *velerov1.BackupRepository
 }
 
 func troubles() map[string]trouble {
-	none := func(*site) {}
+	none, made := func(*site) {}, make(chan struct{})
 	ends := func(result node.Result) func(*site) {
 		return func(s *site) {
 			s.jobsEnd(result, 1)
@@ -182,7 +185,8 @@ func troubles() map[string]trouble {
 		"there is no ConfigMap, until there is one": {
 			config: func(*site) map[string]string { return nil },
 			before: func(s *site) { s.quota("none"); s.jobsEnd(node.Result{}, 0) }, // the job has no node either
-			after:  func(s *site) { s.configureJobs(""); s.lift() },
+			wrap:   func(*site) transport.WrapperFunc { return readingAgain(made) },
+			after:  func(s *site) { s.configureJobs(""); s.lift(); close(made) },
 			runs:   []string{"exceeded quota: none", ""}, jobs: 1, fallbacks: "config_missing", problems: "missing",
 			says: map[string]string{"PriorityClassNotInForce": "(config_missing)", "MaintenanceConfigProblem": maintenanceConfigMap},
 		},
@@ -228,6 +232,22 @@ func deletingTheClass(s *site) transport.WrapperFunc {
 	}
 }
 
+// readingAgain lets the maintenance ConfigMap be read a second time only once it is made.
+func readingAgain(made <-chan struct{}) transport.WrapperFunc {
+	var reads atomic.Int32
+	return func(next http.RoundTripper) http.RoundTripper {
+		return roundTripper(func(request *http.Request) (*http.Response, error) {
+			if strings.HasSuffix(request.URL.Path, "/"+maintenanceConfigMap) && reads.Add(1) == 2 {
+				select {
+				case <-made:
+				case <-request.Context().Done():
+				}
+			}
+			return next.RoundTrip(request)
+		})
+	}
+}
+
 // lift takes the quota away.
 func (s *site) lift() {
 	s.Helper()
@@ -267,16 +287,4 @@ func (s *site) loseTheJob() {
 	_, err := s.Kube.BatchV1().Jobs(s.Namespace).Patch(s.soon(), job.Name, types.MergePatchType, []byte(`{"spec":{"activeDeadlineSeconds":1}}`), metav1.PatchOptions{})
 	require.NoError(s, err)
 	s.job(func(job *batchv1.Job) bool { return !build.ReadJob(job).Ending.IsZero() })
-}
-
-// haveLeft waits until there are so many jobs: one that was given up is written down first, and then deleted.
-func (s *site) haveLeft(jobs int) {
-	s.Helper()
-	watcher, err := s.Kube.BatchV1().Jobs(s.Namespace).Watch(s.soon(), metav1.ListOptions{LabelSelector: build.LabelRepository})
-	require.NoError(s, err)
-	defer watcher.Stop()
-	for len(s.jobs()) != jobs {
-		_, open := <-watcher.ResultChan()
-		require.True(s, open, "there are not %d jobs", jobs)
-	}
 }

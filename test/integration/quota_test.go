@@ -56,9 +56,15 @@ func TestAQuotaIsNoReasonToLeaveTheClassOut(t *testing.T) {
 // quota lets no pod into Velero's namespace.
 func (s *site) quota(name string) {
 	s.Helper()
+	s.limit(name, corev1.ResourcePods)
+}
+
+// limit lets none of a resource into Velero's namespace.
+func (s *site) limit(name string, what corev1.ResourceName) {
+	s.Helper()
 	quota := &corev1.ResourceQuota{
 		ObjectMeta: metav1.ObjectMeta{Name: name},
-		Spec:       corev1.ResourceQuotaSpec{Hard: corev1.ResourceList{corev1.ResourcePods: resource.MustParse("0")}},
+		Spec:       corev1.ResourceQuotaSpec{Hard: corev1.ResourceList{what: resource.MustParse("0")}},
 	}
 	_, err := s.Kube.CoreV1().ResourceQuotas(s.Namespace).Create(s.soon(), quota, metav1.CreateOptions{})
 	require.NoError(s, err)

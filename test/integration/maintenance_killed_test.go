@@ -1,0 +1,109 @@
+package integration
+
+import (
+	"fmt"
+	"net/http"
+	"regexp"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"k8s.io/client-go/transport"
+
+	"github.com/lateen-project/lateen/cmd/lateen/agent"
+	"github.com/lateen-project/lateen/test/cluster"
+	"github.com/lateen-project/lateen/test/node"
+)
+
+// cycle is the maintenance of a repository up to its success, which always makes the same writes. No job is kept.
+type cycle struct {
+	runs  int // in its history at the end
+	stage func(*site) transport.WrapperFunc
+}
+
+// cycles are those that kill points are tried with; `make sweep` tries all.
+func cycles() map[string]cycle {
+	plain := func(next http.RoundTripper) http.RoundTripper { return next }
+	all := map[string]cycle{
+		"succeeds": {runs: 1, stage: func(s *site) transport.WrapperFunc {
+			s.configureJobs(`"keepLatestMaintenanceJobs":0`)
+			return plain
+		}},
+	}
+	if *sweptKinds != "all" {
+		return all
+	}
+	all["fails first"] = cycle{runs: 2, stage: func(s *site) transport.WrapperFunc {
+		s.configureJobs(`"keepLatestMaintenanceJobs":0`)
+		s.jobsEnd(node.Result{ExitCode: 1, Message: "repository is locked"}, 1)
+		return plain
+	}}
+	all["has no pod first, for want of its class"] = cycle{runs: 2, stage: func(s *site) transport.WrapperFunc {
+		s.configureJobs(`"keepLatestMaintenanceJobs":0,"priorityClassName":"` + s.class() + `"`)
+		return deletingTheClass(s)
+	}}
+	return all
+}
+
+func TestAnAgentThatIsKilledAtAnyWriteOfMaintenanceLosesNoRun(t *testing.T) {
+	for name, told := range cycles() {
+		t.Run("a repository whose maintenance "+name, func(t *testing.T) {
+			var writes int
+			var end []string
+			require.True(t, t.Run("without a fault", func(t *testing.T) { writes, end = told.tell(t, newKiller(0, false)) }))
+			t.Logf("%d writes, each with a kill before and one after it; it ends with %q", writes, end)
+			for at := 1; at <= writes; at++ {
+				for when, after := range map[string]bool{"before": false, "after": true} {
+					t.Run(fmt.Sprintf("%s write %d", when, at), func(t *testing.T) {
+						t.Parallel()
+						_, same := told.tell(t, newKiller(at, after))
+						require.Equal(t, end, same)
+					})
+				}
+			}
+		})
+	}
+}
+
+// tell returns how many writes the first agent made, Events and the Lease left out, and what the history says in the end.
+func (told cycle) tell(t *testing.T, k *killer) (writes int, end []string) {
+	t.Helper()
+	s := buildSite(t, time.Millisecond)
+	s.retries = true // all is read anew for each job
+	s.configure(`{}`)
+	wrap := told.stage(s)
+	s.jobsEnd(node.Result{}, 0)
+	name, seen := s.repository("app-default-kopia-x7k2p"), s.watchJobs()
+	soon := func(options *agent.Options) { options.Maintenance.FirstRetry = time.Second }
+	first, second := s.start(maintains, soon, through(wrap), through(k.wrap)), s.assemble(maintains, soon, through(wrap))
+	successor := s.follows(k, first, second)
+	for run := range told.runs {
+		s.maintained(name, ran(run+1))
+	}
+	if k.at > 0 {
+		select {
+		case <-successor:
+		case <-s.soon().Done():
+			require.Fail(t, "it ended without the write at which the agent is killed")
+		}
+		s.coordinator("")
+	}
+	s.haveLeft(0)
+	_, mostOfOne := seen()
+	require.Equal(t, 1, mostOfOne)
+	made := s.requests(cluster.Query{Verbs: []string{"create"}, Resources: []string{"jobs"}}).Where(func(r cluster.Record) bool { return r.Code == http.StatusCreated })
+	require.Len(t, made, told.runs, "one job for each run")
+	return k.counted(), s.history(name)
+}
+
+// history is what is written down of the runs of a repository, without how long they took.
+func (s *site) history(name string) (said []string) {
+	s.Helper()
+	took := regexp.MustCompile(` \(after .*\)$`)
+	for _, run := range s.maintained(name, ran(0)).Status.RecentMaintenance {
+		message := strings.ReplaceAll(took.ReplaceAllString(run.Message, ""), s.Namespace, "here")
+		said = append(said, string(run.Result)+" "+message)
+	}
+	return said
+}

@@ -1,0 +1,98 @@
+package integration
+
+import (
+	"context"
+
+	"github.com/stretchr/testify/require"
+	batchv1 "k8s.io/api/batch/v1"
+	coordinationv1 "k8s.io/api/coordination/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/watch"
+	"k8s.io/utils/ptr"
+
+	"github.com/lateen-project/lateen/exposer/build"
+)
+
+// jobsAtOnce follows the maintenance jobs of a site until the context ends. It returns the most that were
+// unfinished at once, in all and of one repository.
+func (s *site) jobsAtOnce(ctx context.Context, jobs watch.Interface) (most, mostOfOne int) {
+	unfinished := map[string]map[string]bool{} // names by repository
+	for {
+		select {
+		case <-ctx.Done():
+			return most, mostOfOne
+		case change, open := <-jobs.ResultChan():
+			job, ok := change.Object.(*batchv1.Job)
+			if !open || !ok {
+				return most, mostOfOne
+			}
+			repository := job.Labels[build.LabelRepository]
+			if unfinished[repository] == nil {
+				unfinished[repository] = map[string]bool{}
+			}
+			if change.Type == watch.Deleted || build.ReadJob(job).Outcome != build.JobUnfinished {
+				delete(unfinished[repository], job.Name)
+			} else {
+				unfinished[repository][job.Name] = true
+			}
+			all := 0
+			for _, own := range unfinished {
+				all += len(own)
+				mostOfOne = max(mostOfOne, len(own))
+			}
+			most = max(most, all)
+		}
+	}
+}
+
+// watchJobs follows the maintenance jobs of a site. What it returns is called in the end, and tells the most that were
+// unfinished at once, in all and of one repository.
+func (s *site) watchJobs() (seen func() (most, mostOfOne int)) {
+	s.Helper()
+	ctx, stop := context.WithCancel(s.Context())
+	s.Cleanup(stop)
+	jobs, err := s.Kube.BatchV1().Jobs(s.Namespace).Watch(ctx, metav1.ListOptions{LabelSelector: build.LabelRepository})
+	require.NoError(s, err)
+	var most, mostOfOne int
+	counted := make(chan struct{})
+	go func() {
+		defer close(counted)
+		most, mostOfOne = s.jobsAtOnce(ctx, jobs)
+	}()
+	return func() (int, int) {
+		stop()
+		<-counted
+		return most, mostOfOne
+	}
+}
+
+// coordinator waits until an agent coordinates that is not the one given, and returns its name.
+func (s *site) coordinator(before string) string {
+	s.Helper()
+	leases, err := s.Kube.CoordinationV1().Leases(s.Namespace).Watch(s.soon(), metav1.ListOptions{FieldSelector: "metadata.name=lateen-coordinator"})
+	require.NoError(s, err)
+	defer leases.Stop()
+	for change := range leases.ResultChan() {
+		lease, ok := change.Object.(*coordinationv1.Lease)
+		if !ok {
+			continue
+		}
+		if holder := ptr.Deref(lease.Spec.HolderIdentity, ""); holder != "" && holder != before {
+			return holder
+		}
+	}
+	require.Failf(s, "no other agent coordinates", "than %q", before)
+	return ""
+}
+
+// haveLeft waits until there are so many jobs: one that was given up is written down first, and then deleted.
+func (s *site) haveLeft(jobs int) {
+	s.Helper()
+	watcher, err := s.Kube.BatchV1().Jobs(s.Namespace).Watch(s.soon(), metav1.ListOptions{LabelSelector: build.LabelRepository})
+	require.NoError(s, err)
+	defer watcher.Stop()
+	for len(s.jobs()) != jobs {
+		_, open := <-watcher.ResultChan()
+		require.True(s, open, "there are not %d jobs", jobs)
+	}
+}

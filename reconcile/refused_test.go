@@ -39,3 +39,29 @@ func TestAStartWhoseAnswerIsLostKeepsItsSlotUntilTheCacheShowsIt(t *testing.T) {
 	s.run(t)
 	require.Zero(t, s.Places.Own().InUse())
 }
+
+func TestWhatIsRefusedIsToldOnceForAsLongAsTheReasonIsTheSame(t *testing.T) {
+	refusal := func(why string) error {
+		return apierrors.NewForbidden(schema.GroupResource{Resource: "pods"}, "b1", errors.New(why))
+	}
+	s := newStage(t, fault{})
+	_, err := s.Reconcile(t.Context(), testKey)
+	require.NoError(t, err)
+	require.Contains(t, <-s.events.Events, "Accepted")
+	for i, err := range []error{
+		refusal("exceeded quota: a"), refusal("exceeded quota: a"), errors.New("connection refused"), refusal("exceeded quota: b"),
+		apierrors.NewTooManyRequestsError("busy"), apierrors.NewConflict(schema.GroupResource{Resource: "resourcequotas"}, "a", errors.New("in use")),
+	} {
+		s.fault = fault{call: "create pods", ordinal: i + 1, err: err}
+		_, err := s.Reconcile(t.Context(), testKey)
+		require.Error(t, err)
+	}
+	close(s.events.Events)
+	var told []string
+	for event := range s.events.Events {
+		told = append(told, event)
+	}
+	require.Len(t, told, 2, "%q", told)
+	require.Regexp(t, "^Warning MoverNotMade .*exceeded quota: a", told[0])
+	require.Regexp(t, "^Warning MoverNotMade .*exceeded quota: b", told[1])
+}

@@ -4,9 +4,11 @@ import (
 	"bytes"
 	"context"
 	"fmt"
+	"strings"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/klog/v2"
 
 	"github.com/lateen-project/lateen/exposer/build"
@@ -21,6 +23,7 @@ const (
 	EventCanceled  = "Canceled"
 	EventRestarted = "MoverRestarted"
 	EventMoverLog  = "MoverLog"
+	EventNotMade   = "MoverNotMade"
 )
 
 // report says what a write has changed, after it has happened: to the log, as an Event and in metrics.
@@ -44,6 +47,15 @@ func (t *Transfers[T]) report(ctx context.Context, key string, object T, before,
 	case after.Phase == transfer.Canceled:
 		t.event(move, corev1.EventTypeNormal, EventCanceled, "Canceled. "+after.Message)
 	}
+}
+
+// hindered tells of what the API server refuses to make, such as for a quota, when it is not what it was before:
+// nothing is wrong with any object then, and the prepare timeout may be far.
+func (t *Transfers[T]) hindered(about build.Movement, before string, err error) {
+	if err == nil || !definite(err) || apierrors.IsConflict(err) || apierrors.IsTooManyRequests(err) || strings.TrimSpace(err.Error()) == before {
+		return
+	}
+	t.event(about, corev1.EventTypeWarning, EventNotMade, err.Error())
 }
 
 // phaseName is the phase as the API enumerates it: resources are created without one.

@@ -84,6 +84,7 @@ func (t *Transfers[T]) expose(ctx context.Context, s *subject[T]) error {
 	if hopeless := (*exposer.HopelessError)(nil); errors.As(err, &hopeless) {
 		return t.write(ctx, s, transfer.CannotExpose(s.state, s.seen, hopeless.Error()))
 	}
+	t.hindered(s.move, t.memory.obstacle(s.key), err)
 	t.memory.exposed(s.key, s.state.Restarts, waits, err)
 	if err == nil {
 		klog.FromContext(ctx).V(2).Info("Exposed", "waitsFor", waits)

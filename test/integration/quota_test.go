@@ -41,6 +41,7 @@ func TestAQuotaIsNoReasonToLeaveTheClassOut(t *testing.T) {
 				require.Fail(t, "the quota refuses nothing")
 			}
 			s.in(name, world.Accepted)
+			s.says("MoverNotMade", "exceeded quota: none")
 			if test.lifted {
 				require.NoError(t, s.Kube.CoreV1().ResourceQuotas(s.Namespace).Delete(s.soon(), "none", metav1.DeleteOptions{}))
 				require.Equal(t, class, s.moverIs(name, func(*corev1.Pod) bool { return true }).Spec.PriorityClassName)

@@ -36,7 +36,7 @@ func TestREADMEShowsWhatIsPrinted(t *testing.T) {
 // TestREADMENamesTheFieldsAndTheReasons holds that programs can be written by README.
 func TestREADMENamesTheFieldsAndTheReasons(t *testing.T) {
 	words := []string{
-		status.WaitAgent, status.WaitCoordinator, status.WaitQueue, status.WaitSlot, status.WaitPod, status.WaitConsumer, status.WaitSnapshot,
+		status.WaitAgent, status.WaitCoordinator, status.WaitQueue, status.WaitSlot, status.WaitPod, status.WaitConsumer, status.WaitRefused, status.WaitSnapshot,
 		status.WaitVolume, status.WaitScheduler, status.WaitContainer, status.WaitMover, status.WaitDelivery, status.WaitCancel, status.WaitCleanUp,
 	}
 	for _, of := range []reflect.Type{reflect.TypeFor[status.Report](), reflect.TypeFor[status.Transfer]()} {

@@ -32,6 +32,8 @@ func (j *judge) remedyOfWait(of *subject, wait Wait) string {
 		return fmt.Sprintf("kubectl -n %s describe pod %s says what keeps the restored pod from its init container restore-wait.", pod.Namespace, pod.Name)
 	case WaitConsumer:
 		return "Start a pod that uses the claim, or have agents not wait for one: restorePVC.ignoreDelayBinding in the node-agent ConfigMap."
+	case WaitRefused:
+		return "Let it be made: raise the quota of namespace " + of.meta.GetNamespace() + ", or change what else refuses it. The agent tries again by itself."
 	case WaitSnapshot:
 		return fmt.Sprintf("kubectl -n %s describe volumesnapshot %s, and the log of the CSI driver's snapshotter, say more.", source.Snapshot.Namespace, source.Snapshot.Snapshot)
 	case WaitVolume:

@@ -51,6 +51,7 @@ const (
 	WaitSlot        = "slot"        // a place among those that move on a node (loadConcurrency)
 	WaitPod         = "pod"         // whose volume is restored
 	WaitConsumer    = "consumer"    // of the claim that is restored
+	WaitRefused     = "refused"     // the API server does not let the mover be made, such as for a quota
 	WaitSnapshot    = "snapshot"    // to be ready, or to be handed over
 	WaitVolume      = "volume"      // of the mover: to be made, attached or mounted
 	WaitScheduler   = "scheduler"   // to find a node for the mover

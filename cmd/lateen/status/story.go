@@ -244,7 +244,7 @@ func (j *judge) deadline(of *subject) string {
 	if !ends.After(j.now) || begun.IsZero() {
 		return ""
 	}
-	return fmt.Sprintf("; it fails at %s unless that comes first (--data-mover-prepare-timeout=%s)", ends.UTC().Format(time.TimeOnly), shortDuration(limit))
+	return fmt.Sprintf("; it fails at %s if this lasts (--data-mover-prepare-timeout=%s)", ends.UTC().Format(time.TimeOnly), shortDuration(limit))
 }
 
 // shortDuration leaves out units that are 0: 30m rather than 30m0s.

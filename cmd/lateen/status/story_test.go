@@ -58,6 +58,7 @@ func TestStoriesAreAsExpected(t *testing.T) {
 		"a story of an image":                   {busy(), "datauploads.velero.io/nightly-images-m8sgl"},
 		"a story of a queue":                    {busy(), "pvb/nightly-qj7xd"},
 		"a story of a mount":                    {image, "pvb/no-mount"},
+		"a story of a refusal":                  {image, "pvb/no-quota"},
 		"a story of a volume":                   {image, "du/no-volume"},
 		"a story of a missing pod":              {restores(), "podvolumerestores/to-a-pod-that-is-gone"},
 		"a story of a missing consumer":         {restores(), "dd/to-a-claim-without-a-pod"},

@@ -3,12 +3,13 @@ package status
 import (
 	"cmp"
 	"fmt"
+	"slices"
 
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/utils/ptr"
 
 	"github.com/lateen-project/lateen/deploy"
 	"github.com/lateen-project/lateen/exposer/build"
+	"github.com/lateen-project/lateen/reconcile"
 	"github.com/lateen-project/lateen/reconcile/transfer"
 )
 
@@ -58,54 +59,6 @@ func (j *judge) fresh(of *subject) *Wait {
 		return wait
 	}
 	return waitFor(WaitAgent, "%s to accept it", j.actorName(of))
-}
-
-// eligible is what has to be there before a restore may be accepted; nil if it is, or cannot be seen.
-func (j *judge) eligible(of *subject) *Wait {
-	source := of.move.Source
-	switch {
-	case !of.move.Restores:
-		return nil
-	case source.PodVolume != nil:
-		reference := source.PodVolume.Pod
-		name := reference.Namespace + "/" + reference.Name
-		pod := j.pods[name]
-		switch {
-		case !j.sees(podsName, reference.Namespace):
-			return nil
-		case pod == nil || reference.UID != "" && pod.UID != reference.UID:
-			return waitFor(WaitPod, "pod %s, which does not exist", name)
-		case pod.Spec.NodeName == "":
-			return waitFor(WaitPod, "pod %s, which has no node yet", name)
-		case !j.ready(pod.Spec.NodeName):
-			return j.noAgent(pod.Spec.NodeName)
-		}
-		if awaits := transfer.AwaitsInit(pod); awaits != "" {
-			return waitFor(WaitPod, "%s", awaits)
-		}
-		return nil
-	default:
-		return j.consumer(source.Target)
-	}
-}
-
-func (j *judge) consumer(target *build.TargetSource) *Wait {
-	name := target.Namespace + "/" + target.Claim
-	claim := j.claims[name]
-	switch {
-	case !j.sees(claimsName, target.Namespace) || !j.sees(classesName, ""):
-		return nil
-	case claim == nil:
-		return waitFor(WaitConsumer, "claim %s, which does not exist", name)
-	case j.settings.movers.Movers.IgnoreDelayBinding:
-		return nil
-	}
-	if class := j.classes[ptr.Deref(claim.Spec.StorageClassName, "")]; class != nil {
-		if awaits := transfer.AwaitsConsumer(claim, class); awaits != "" {
-			return waitFor(WaitConsumer, "%s", awaits)
-		}
-	}
-	return nil
 }
 
 // place is that there is none among those that may be prepared.
@@ -208,7 +161,7 @@ func (j *judge) accepted(of *subject) *Wait {
 	}
 	mover := j.mover(of)
 	if mover == nil {
-		if wait := cmp.Or(j.snapshot(of), j.claim(of)); wait != nil {
+		if wait := cmp.Or(j.refused(of), j.snapshot(of), j.claim(of)); wait != nil {
 			return wait
 		}
 		if of.state.Restarts > 0 {
@@ -234,6 +187,16 @@ func agentUnless(ready bool, wait *Wait) *Wait {
 		return nil
 	}
 	return wait
+}
+
+// refused is what the API server did not let be made, as the agent told of it last.
+func (j *judge) refused(of *subject) *Wait {
+	for _, event := range slices.Backward(j.events) {
+		if event.InvolvedObject.UID == of.meta.GetUID() && event.Reason == reconcile.EventNotMade && !lastSeen(event).Before(of.state.AcceptedAt) {
+			return waitFor(WaitRefused, "mover not made: %s", event.Message)
+		}
+	}
+	return nil
 }
 
 // snapshot is what keeps a snapshot from being handed over to Velero's namespace, and from being read there.

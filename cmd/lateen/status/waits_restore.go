@@ -1,0 +1,56 @@
+package status
+
+import (
+	"k8s.io/utils/ptr"
+
+	"github.com/lateen-project/lateen/exposer/build"
+	"github.com/lateen-project/lateen/reconcile/transfer"
+)
+
+// eligible is what has to be there before a restore may be accepted; nil if it is, or cannot be seen.
+func (j *judge) eligible(of *subject) *Wait {
+	source := of.move.Source
+	switch {
+	case !of.move.Restores:
+		return nil
+	case source.PodVolume != nil:
+		reference := source.PodVolume.Pod
+		name := reference.Namespace + "/" + reference.Name
+		pod := j.pods[name]
+		switch {
+		case !j.sees(podsName, reference.Namespace):
+			return nil
+		case pod == nil || reference.UID != "" && pod.UID != reference.UID:
+			return waitFor(WaitPod, "pod %s, which does not exist", name)
+		case pod.Spec.NodeName == "":
+			return waitFor(WaitPod, "pod %s, which has no node yet", name)
+		case !j.ready(pod.Spec.NodeName):
+			return j.noAgent(pod.Spec.NodeName)
+		}
+		if awaits := transfer.AwaitsInit(pod); awaits != "" {
+			return waitFor(WaitPod, "%s", awaits)
+		}
+		return nil
+	default:
+		return j.consumer(source.Target)
+	}
+}
+
+func (j *judge) consumer(target *build.TargetSource) *Wait {
+	name := target.Namespace + "/" + target.Claim
+	claim := j.claims[name]
+	switch {
+	case !j.sees(claimsName, target.Namespace) || !j.sees(classesName, ""):
+		return nil
+	case claim == nil:
+		return waitFor(WaitConsumer, "claim %s, which does not exist", name)
+	case j.settings.movers.Movers.IgnoreDelayBinding:
+		return nil
+	}
+	if class := j.classes[ptr.Deref(claim.Spec.StorageClassName, "")]; class != nil {
+		if awaits := transfer.AwaitsConsumer(claim, class); awaits != "" {
+			return waitFor(WaitConsumer, "%s", awaits)
+		}
+	}
+	return nil
+}

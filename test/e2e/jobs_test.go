@@ -2,6 +2,7 @@ package e2e
 
 import (
 	"encoding/json"
+	"fmt"
 	"os"
 	"strings"
 	"testing"
@@ -18,8 +19,8 @@ import (
 	"github.com/lateen-project/lateen/informers"
 )
 
-// logInterval is how often the log of Velero's server is read: only there it says that it waits.
-const logInterval = 50 * time.Millisecond
+// lookInterval is how often the log of Velero's server is read: only there it says that it waits.
+const lookInterval = 500 * time.Millisecond
 
 // asks has a repository ask for maintenance so often, by the patch that README tells. Velero's server looks at what is
 // changed in this way at once.
@@ -76,21 +77,23 @@ func (s *site) looked(t *testing.T, volumeNamespace string) *velerov1.BackupRepo
 	return repository
 }
 
-// serverSays waits for a line in the log of Velero's server.
-func (s *site) serverSays(t *testing.T, text string) {
+// serverWaits returns when Velero's server waits for a job of the repository. It is made to look again and again: its
+// cache may hear of the job later than we do.
+func (s *site) serverWaits(t *testing.T, job *batchv1.Job) {
 	t.Helper()
-	tick := time.NewTicker(logInterval)
+	tick := time.NewTicker(lookInterval)
 	defer tick.Stop()
-	for {
-		log, err := os.ReadFile(s.server.Log())
-		require.NoError(t, err)
-		if strings.Contains(string(log), text) {
-			return
-		}
+	for hours := 73; ; hours++ {
+		s.asks(t, s.repository, fmt.Sprintf("%dh", hours))
 		select {
 		case <-s.ctx.Done():
-			require.Failf(t, "Velero's server did not say", "%q", text)
+			require.Failf(t, "Velero's server does not wait for a job", "%s", job.Name)
 		case <-tick.C:
+		}
+		log, err := os.ReadFile(s.server.Log())
+		require.NoError(t, err)
+		if strings.Contains(string(log), "Waiting for maintenance job "+job.Name) {
+			return
 		}
 	}
 }

@@ -26,11 +26,16 @@ func hourly(options *agent.Options) {
 // The first way to live beside Velero's server: it is told to wait for a year, and leaves alone what has not been
 // maintained for two days.
 func TestAServerThatIsToWaitForAYearLeavesMaintenanceToLateen(t *testing.T) {
-	s := newSite(t, "velero", hourly)
+	ofEveryVersion(t, maintainInstead, hourly)
+}
+
+func maintainInstead(t *testing.T, s *site) {
+	t.Helper()
 	saved, before := s.backUp(t)
 	s.agent.end(t)
-	s.overdue(t, s.repository)
 	s.asks(t, s.repository, "8760h")
+	s.overdue(t, s.repository)
+	s.asks(t, s.repository, "8761h") // has the server look
 	s.looked(t, "another")
 	jobs := s.followJobs(t)
 	s.startAgent(t, hourly)
@@ -51,8 +56,7 @@ func TestLateenComesFirstAndAdoptsWhatTheServerHasBegun(t *testing.T) {
 	s.asks(t, s.repository, frequency.String())
 	first := jobs.until(t, func(*batchv1.Job) bool { return true })
 	require.True(t, ofLateen(first))
-	s.asks(t, s.repository, "1h")
-	s.serverSays(t, "Waiting for maintenance job "+first.Name)
+	s.serverWaits(t, first)
 	s.jobs.open()
 	s.until(t, s.repository, func(r *velerov1.BackupRepository) bool { return has(r, first) })
 	other := s.looked(t, "another")
@@ -80,15 +84,15 @@ func TestLateenComesFirstAndAdoptsWhatTheServerHasBegun(t *testing.T) {
 // just deleted.
 func TestAJobThatCannotHaveAPodDoesNotBlockTheServer(t *testing.T) {
 	podless := func(options *agent.Options) { options.Config.MoverServiceAccount = "missing" }
-	s := newSite(t, "velero", patient, podless)
+	s := newSite(t, "velero", hourly, podless)
 	jobs := s.followJobs(t)
+	s.asks(t, s.repository, "72h") // the server is not to make a job too
 	s.overdue(t, s.repository)
 	hopeless := jobs.until(t, func(*batchv1.Job) bool { return true })
 	require.True(t, ofLateen(hopeless))
-	s.asks(t, s.repository, "72h")
-	s.serverSays(t, "Waiting for maintenance job "+hopeless.Name)
+	s.serverWaits(t, hopeless)
 	s.agent.end(t)
-	s.startAgent(t, patient, podless, func(options *agent.Options) {
+	s.startAgent(t, hourly, podless, func(options *agent.Options) {
 		options.Maintenance = maintenance.DefaultPolicy()
 		options.Maintenance.PodWait, options.Maintenance.LetGo = time.Millisecond, 5*time.Second
 	})

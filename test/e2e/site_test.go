@@ -45,15 +45,15 @@ type site struct {
 }
 
 // ofEveryVersion runs a test with the movers and the resource definitions of each Velero that is built into bin/.
-func ofEveryVersion(t *testing.T, test func(t *testing.T, s *site)) {
+func ofEveryVersion(t *testing.T, test func(t *testing.T, s *site), change ...func(*agent.Options)) {
 	t.Helper()
 	for _, name := range []string{"velero", "velero-1.17"} {
-		t.Run(name, func(t *testing.T) { test(t, newSite(t, name)) })
+		t.Run(name, func(t *testing.T) { test(t, newSite(t, name, change...)) })
 	}
 }
 
 // newSite builds one whose movers are that binary, and have a priority class of their own. The server is always the newest:
-// it only initialises the repository.
+// it only initialises and maintains repositories.
 func newSite(t *testing.T, velero string, change ...func(*agent.Options)) *site {
 	t.Helper()
 	movers, err := cluster.FindBinary(velero)

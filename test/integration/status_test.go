@@ -74,6 +74,7 @@ func (s *site) prints(viewer string, args ...string) string {
 	s.Helper()
 	said, err := s.look(s.soon(), viewer, args...).Output()
 	require.NoError(s, err)
+	s.Logf("lateen %s:\n%s", strings.Join(args, " "), said)
 	for line := range strings.Lines(string(said)) {
 		require.LessOrEqual(s, utf8.RuneCountInString(strings.TrimSuffix(line, "\n")), 80, line)
 	}

@@ -88,7 +88,7 @@ func (j *judge) remedyOfAgent(of *subject) string {
 // words agents pass on.
 func (j *judge) remedyOfFailure(of *subject) string {
 	for _, known := range []struct{ words, remedy string }{
-		{"is not supported by Lateen", "Lateen moves data with kopia, and CSI snapshots: nothing else will help here."},
+		{"is not supported by Lateen", "Velero's own agents can do it: put them back with lateen adopt --undo for as long as it takes."},
 		{"OOMKilled", remedyMemory},
 		{"ErrImage", remedyImage},
 		{"ImagePull", remedyImage},

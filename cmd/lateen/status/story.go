@@ -140,9 +140,9 @@ func (s *Seen) moverSteps(of *subject, add func(at time.Time, warning bool, form
 	}
 }
 
-// Events that repeat what the resource itself remembers, and what movers tell agents again and again.
+// repeated tells of Events that repeat what objects remember, and of what movers tell agents again and again.
 func repeated(reason string) bool {
-	return slices.Contains([]string{"Data-Path-Progress", "Data-Path-Started", "Data-Path-Completed"}, reason)
+	return slices.Contains([]string{"Data-Path-Progress", "Data-Path-Started", "Data-Path-Completed", "Scheduled"}, reason)
 }
 
 // told is what Events tell about a transfer and about what was made for it.
@@ -222,7 +222,7 @@ func (j *judge) ending(of *subject, row Transfer) (now, remedy string) {
 	case phase == transfer.Failed:
 		return "It has failed: " + oneLine(state.Message), j.remedyOfFailure(of)
 	case row.WaitsFor != nil:
-		return "Waiting: " + row.WaitsFor.Message + j.deadline(of), j.remedyOfWait(of, *row.WaitsFor)
+		return "Waiting: " + strings.TrimSuffix(row.WaitsFor.Message, ".") + j.deadline(of), j.remedyOfWait(of, *row.WaitsFor)
 	case phase.Terminal():
 		return "It is over: " + strings.TrimSpace(string(phase)+". "+oneLine(state.Message)), ""
 	}

@@ -27,6 +27,7 @@ func told() *scene {
 	mover.Status.Conditions = []corev1.PodCondition{{Type: corev1.PodScheduled, Status: corev1.ConditionTrue, LastTransitionTime: ago(55 * time.Second)}}
 	s.event("PodVolumeBackup", backup, corev1.EventTypeNormal, "Accepted", "Accepted by the agent of node node-2", 4*time.Minute-time.Second)
 	s.event("PodVolumeBackup", backup, corev1.EventTypeWarning, "MoverRestarted", "mover was evicted: The node was low on resource: memory.; restart 1 of 3", time.Minute)
+	s.event("Pod", mover, corev1.EventTypeNormal, "Scheduled", "Successfully assigned velero/nightly-f2wtz to node-2", 55*time.Second)
 	s.event("Pod", mover, corev1.EventTypeNormal, "Data-Path-Progress", `{"totalBytes":1000,"doneBytes":500}`, 3*time.Minute)
 	return s
 }
@@ -69,6 +70,8 @@ func TestStoriesAreAsExpected(t *testing.T) {
 		"a story of somebody elses":             {delivering, "dd/of-another-data-mover"},
 		"a story of a failure":                  {failing("not prepared within 30m0s: mover pod is not scheduled: Unschedulable: 0/1 nodes are available: 1 Insufficient cpu."), "pvb/failed"},
 		"a story of a failure for want of room": {failing("data path backup failed: mover left no message (exit code 137, out of memory (OOMKilled))"), "pvb/failed"},
+		"a story of a refused uploader":         {failing("uploader restic is not supported by Lateen; run it with Velero's node-agent"), "pvb/failed"},
+		"a story of a mover that was given up":  {failing("mover was preempted: by pod app/web; given up after 3 restarts"), "pvb/failed"},
 		"a story of a repository":               {repaired, "br/shop-default-kopia"},
 		"a story of a job":                      {classless(), "backuprepositories/app-default-kopia"},
 	} {

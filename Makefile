@@ -111,7 +111,7 @@ conformance: ## Play all conformance cases against AGENT=velero or lateen, and w
 	cd test && go test -timeout 90m -parallel $(if $(filter velero,$(AGENT)),12,4) -v -run 'TestTheAgentConforms/cases/$(CASES)' \
 		./conformance -agent $(AGENT) -record | grep --line-buffered -v '^==='
 
-bench: $(BINARIES) ## Print the figures: throughput, API calls, memory (ONLY=pace|turnover|uploads|herd|snapshots|watches|memory)
+bench: $(BINARIES) ## Print the figures: throughput, API calls, memory (ONLY=pace|turnover|uploads|herd|snapshots|maintenance|watches|memory)
 	@cd test && $(STATIC) -o $(BIN)/bench ./bench
 	@bin/bench --only=$(ONLY)
 

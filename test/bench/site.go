@@ -97,6 +97,7 @@ type layout struct {
 	nodes  int           // 0: 1
 	slots  int           // of each node
 	movers time.Duration // what each takes
+	jobs   time.Duration // what the pod of each maintenance job takes
 }
 
 // site is one installation of Velero with its nodes, and how to run Lateen's agents there.
@@ -126,7 +127,7 @@ func (s *stage) site(ctx context.Context, as layout) (*site, error) {
 	made := &site{World: installed, layout: as, stage: s}
 	for i := range max(as.nodes, 1) {
 		played, err := node.Start(ctx, s.plane.Admin(), node.Options{
-			Name: fmt.Sprintf("%s-%d", as.name, i), Labels: labels, Root: root, StartDelay: startDelay, Runner: node.Movers{Runner: runner},
+			Name: fmt.Sprintf("%s-%d", as.name, i), Labels: labels, Root: root, StartDelay: startDelay, Runner: jobs{as.jobs, node.Movers{Runner: runner}},
 		})
 		if err != nil {
 			return nil, err

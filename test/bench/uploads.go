@@ -119,7 +119,12 @@ func (f *fleet) launch(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	watcher, err := f.Kube.CoordinationV1().Leases(f.Namespace).Watch(ctx, metav1.ListOptions{})
+	return f.coordinated(ctx)
+}
+
+// coordinated returns when an agent coordinates.
+func (s *site) coordinated(ctx context.Context) error {
+	watcher, err := s.Kube.CoordinationV1().Leases(s.Namespace).Watch(ctx, metav1.ListOptions{})
 	if err != nil {
 		return fmt.Errorf("watch Lease of the coordinator: %w", err)
 	}

@@ -1,0 +1,218 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	velerov1 "github.com/vmware-tanzu/velero/pkg/apis/velero/v1"
+	batchv1 "k8s.io/api/batch/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/watch"
+
+	"github.com/lateen-project/lateen/test/bench/figures"
+	"github.com/lateen-project/lateen/test/cluster"
+	"github.com/lateen-project/lateen/test/node"
+)
+
+const (
+	repositories         = 50
+	jobsAtOnce           = 3 // what --repo-maintenance-concurrency is given
+	maintenanceConfigMap = "repo-maintenance-config"
+	repositoryLabel      = "velero.io/repo-name" // of Velero's maintenance jobs and their pods
+)
+
+// jobs plays the pods of maintenance jobs, and leaves all others to the movers.
+type jobs struct {
+	take   time.Duration
+	movers node.Movers
+}
+
+// Run implements node.Runner.
+func (j jobs) Run(ctx context.Context, pod *corev1.Pod, host node.Host) node.Result {
+	if pod.Labels[repositoryLabel] == "" {
+		return j.movers.Run(ctx, pod, host)
+	}
+	timer := time.NewTimer(j.take)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return node.Result{}
+	case <-ctx.Done():
+		return node.Result{ExitCode: 143}
+	}
+}
+
+// maintained is what was seen of the maintenance of all repositories.
+type maintained struct {
+	due   time.Time
+	runs  map[string]*figures.Run // by job
+	calls figures.Calls
+}
+
+// maintenance is fifty repositories that are due at the same time, with jobs of 2 s.
+func (s *stage) maintenance(ctx context.Context) error {
+	const job = 2 * time.Second
+	site, err := s.site(ctx, layout{name: "maintenance", slots: slots, jobs: job})
+	if err != nil {
+		return err
+	}
+	here := fmt.Sprintf(`{"loadAffinity":[{"nodeSelector":{"matchLabels":{"kubernetes.io/hostname":%q}}}]}`, site.nodes[0].Name())
+	if err := site.ConfigMap(ctx, maintenanceConfigMap, map[string]string{"global": here}); err != nil {
+		return err
+	}
+	agent, err := site.agent(ctx, site.nodes[0], fmt.Sprintf("--repo-maintenance-concurrency=%d", jobsAtOnce),
+		"--repo-maintenance-job-configmap="+maintenanceConfigMap)
+	if err != nil {
+		return err
+	}
+	defer agent.kill()
+	if err := site.coordinated(ctx); err != nil {
+		return err
+	}
+	seen, err := site.maintain(ctx, agent)
+	if err != nil {
+		return fmt.Errorf("%w; the agent's log ends with:\n%s", err, agent.tail())
+	}
+	var runs []figures.Run
+	for _, run := range seen.runs {
+		runs = append(runs, *run)
+	}
+	show := s.panel("50 repositories due at once, 3 maintenance jobs at a time of 2 s each, pods start in 0.5 s")
+	show.maintenance(figures.MeasureRuns(seen.due, runs, jobsAtOnce), len(runs), seen.calls, job)
+	return nil
+}
+
+// maintenance adds how the repositories were maintained. The ideal of 2 s a round leaves out what a Job costs besides: the
+// start of its pod, and the second for which Kubernetes gathers news of pods before it says that a job is over. Both are
+// shown, so that it can be seen what the agent adds, which is the time from the end of a job to the next one.
+func (p panel) maintenance(measured figures.Runs, made int, calls figures.Calls, job time.Duration) {
+	const rounds = (repositories + jobsAtOnce - 1) / jobsAtOnce
+	ideal := rounds * job
+	each := measured.Pod + measured.Work + measured.Close
+	p.against("succeeded", float64(measured.Succeeded), "", fmt.Sprint(repositories), "")
+	p.against("jobs made", float64(made), "", fmt.Sprint(repositories), "")
+	p.against("most jobs at once", float64(measured.MostAtOnce), "", fmt.Sprintf("<= %d", jobsAtOnce), "")
+	p.against("makespan", seconds(measured.Makespan), "s", fmt.Sprintf("<= %g (1.3 x %g: %d rounds of 2 s)", rounded(1.3*ideal.Seconds(), 10), ideal.Seconds(), rounds), "")
+	p.show("what as many rounds of a Job cost that nobody waits for", seconds(rounds*each), "s")
+	p.against("makespan, in parts of that", rounded(measured.Makespan.Seconds()/(rounds*each).Seconds(), 100), "", "<= 1.3", "")
+	p.show("job made to its pod at work, median", milliseconds(measured.Pod), "ms")
+	p.show("pod at work, median", milliseconds(measured.Work), "ms")
+	p.show("end of a pod to end of its job, median", milliseconds(measured.Close), "ms")
+	p.show("end of a job to the next one, median", milliseconds(measured.Turnover), "ms")
+	per := func(n int) float64 { return rounded(float64(n)/repositories, 100) }
+	p.show("API writes per repository", per(calls.Writes), "")
+	p.show("API reads per repository", per(calls.Reads), "")
+	p.show("Kubernetes Events per repository", per(calls.Events), "")
+	for _, call := range calls.By {
+		p.show("calls per repository: "+call.What, per(call.Times), "")
+	}
+}
+
+// maintain makes the repositories, and returns once each has a run in its history.
+func (s *site) maintain(ctx context.Context, agent *agent) (*maintained, error) {
+	ctx, stop := while(ctx, agent)
+	defer stop()
+	seen := &maintained{runs: map[string]*figures.Run{}}
+	jobsOver, err := s.followJobs(ctx, seen.runs)
+	if err != nil {
+		return nil, err
+	}
+	begun, ended := map[string]time.Time{}, map[string]time.Time{}
+	podsOver, err := s.followPods(ctx, begun, ended)
+	if err != nil {
+		return nil, err
+	}
+	noted := map[string]time.Time{}
+	allNoted, err := s.followRepositories(ctx, noted)
+	if err != nil {
+		return nil, err
+	}
+	seen.due = time.Now()
+	err = inParallel(repositories, repositories, func(i int) error { return s.repository(ctx, fmt.Sprintf("app-default-kopia-%05d", i)) })
+	if err := errors.Join(err, <-jobsOver, <-podsOver, <-allNoted); err != nil {
+		return nil, err
+	}
+	for name, run := range seen.runs {
+		run.Begun, run.Ended, run.Noted = begun[name], ended[name], noted[run.Repository]
+	}
+	records, err := s.stage.plane.Audit(ctx, cluster.Query{User: s.user(), Since: seen.due})
+	seen.calls = figures.CountCalls(records)
+	return seen, err
+}
+
+// repository makes one that has been due for an hour.
+func (s *site) repository(ctx context.Context, name string) error {
+	repository := &velerov1.BackupRepository{
+		TypeMeta:   metav1.TypeMeta{APIVersion: velerov1.SchemeGroupVersion.String(), Kind: "BackupRepository"},
+		ObjectMeta: metav1.ObjectMeta{Name: name},
+		Spec: velerov1.BackupRepositorySpec{
+			VolumeNamespace: "app", BackupStorageLocation: "default", RepositoryType: velerov1.BackupRepositoryTypeKopia,
+			MaintenanceFrequency: metav1.Duration{Duration: time.Hour},
+		},
+		Status: velerov1.BackupRepositoryStatus{
+			Phase: velerov1.BackupRepositoryPhaseReady, LastMaintenanceTime: new(metav1.NewTime(time.Now().Add(-2 * time.Hour))),
+		},
+	}
+	if err := s.Velero.Post().Namespace(s.Namespace).Resource("backuprepositories").Body(repository).Do(ctx).Error(); err != nil {
+		return fmt.Errorf("create backup repository %s: %w", name, err)
+	}
+	return nil
+}
+
+// followJobs collects when jobs were made and over, until so many are.
+func (s *site) followJobs(ctx context.Context, into map[string]*figures.Run) (<-chan error, error) {
+	over := 0
+	all := stream{client: s.Kube.BatchV1().RESTClient(), namespace: s.Namespace, resource: "jobs", labels: repositoryLabel}
+	return all.start(ctx, func(event watch.Event) bool {
+		job, ok := event.Object.(*batchv1.Job)
+		if !ok {
+			return false
+		}
+		if into[job.Name] == nil {
+			into[job.Name] = &figures.Run{Repository: job.Labels[repositoryLabel], Made: time.Now()}
+		}
+		run := into[job.Name]
+		for _, condition := range job.Status.Conditions {
+			if run.Over.IsZero() && (condition.Type == batchv1.JobComplete || condition.Type == batchv1.JobFailed) {
+				run.Over, run.Failed = time.Now(), condition.Type == batchv1.JobFailed
+				over++
+			}
+		}
+		return over == repositories
+	})
+}
+
+// followPods collects when the pods of jobs began and ended to work, by job.
+func (s *site) followPods(ctx context.Context, begun, ended map[string]time.Time) (<-chan error, error) {
+	all := stream{client: s.Kube.CoreV1().RESTClient(), namespace: s.Namespace, resource: "pods", labels: repositoryLabel}
+	return all.start(ctx, func(event watch.Event) bool {
+		pod, ok := event.Object.(*corev1.Pod)
+		if !ok {
+			return false
+		}
+		of := begun
+		if pod.Status.Phase == corev1.PodSucceeded || pod.Status.Phase == corev1.PodFailed {
+			of = ended
+		}
+		job := pod.Labels[batchv1.JobNameLabel]
+		if pod.Status.Phase != corev1.PodPending && of[job].IsZero() {
+			of[job] = time.Now()
+		}
+		return len(ended) == repositories
+	})
+}
+
+// followRepositories collects when the first run of each was in its history.
+func (s *site) followRepositories(ctx context.Context, noted map[string]time.Time) (<-chan error, error) {
+	all := stream{client: s.Velero, namespace: s.Namespace, resource: "backuprepositories"}
+	return all.start(ctx, func(event watch.Event) bool {
+		repository, ok := event.Object.(*velerov1.BackupRepository)
+		if ok && len(repository.Status.RecentMaintenance) > 0 && noted[repository.Name].IsZero() {
+			noted[repository.Name] = time.Now()
+		}
+		return len(noted) == repositories
+	})
+}

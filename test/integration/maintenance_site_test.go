@@ -90,9 +90,6 @@ func (s *site) repository(name string, change ...func(*velerov1.BackupRepository
 	return name
 }
 
-// patience is how long the next of many steps may take.
-const patience = 5 * time.Second
-
 // maintained waits until a repository is as wanted, for as long as something happens.
 func (s *site) maintained(name string, wanted func(*velerov1.BackupRepository) bool) *velerov1.BackupRepository {
 	s.Helper()

@@ -77,7 +77,7 @@ func spaces() []space {
 	phases := append(Phases(), "", newer())
 	all := make([]space, 0, len(phases))
 	for _, phase := range phases {
-		dimensions := []dimension{movers(), asked(), finalizer(), owner()}
+		dimensions := []dimension{movers(phase), asked(phase), finalizer(), owner()}
 		all = append(all, newSpace(phase, append(dimensions, only(phase)...)))
 	}
 	return all
@@ -87,7 +87,7 @@ func spaces() []space {
 func only(phase Phase) []dimension {
 	begun := oneOf(func(m *moment, ago time.Duration) {
 		m.State.AcceptedAt, m.State.StartedAt, m.State.Node = now().Add(-2*ago), now().Add(-ago), here
-	}, time.Hour)
+	}, DefaultLimits().FirstProgress)
 	switch phase {
 	case "", New:
 		return []dimension{eligible(), room(), refusal(), local(), consumes(), foreigners(), ages(func(m *moment, at time.Time) { m.State.CreatedAt = at })}
@@ -96,22 +96,31 @@ func only(phase Phase) []dimension {
 	case Prepared:
 		return []dimension{onNode(), progress(), noSource(), slot(), local(), ages(func(m *moment, at time.Time) { m.State.AcceptedAt = at })}
 	case InProgress:
-		return []dimension{begun, append(progress(), firstProgress()...), heard(), noSource(), local(), delivery()}
+		return []dimension{begun, append(progress(), tooSoon), heard(), noSource(), local(), delivery()}
 	case Canceling:
-		return []dimension{begun, progress(), heard(), noSource(), local(), delivery()}
+		return []dimension{begun, progress(), heard(), noSource(), delivery()}
 	case Completed, Failed, Canceled:
-		return []dimension{begun, progress(), noSource(), remains(), consumes()}
+		return []dimension{begun, progress(), remains(), consumes()}
 	}
 	return []dimension{begun}
 }
 
 func onNode() dimension { return dimension{func(m *moment) { m.State.Node = here }} }
 
-// movers are the restarts together with the exposures that can be seen after so many.
-func movers() dimension {
+// movers are the restarts together with the exposures that can be seen after so many. None was restarted before
+// anything was accepted, and the node counts until it is noted.
+func movers(phase Phase) dimension {
 	var all dimension
-	for _, restarts := range []int{0, 1, DefaultLimits().Retries} {
-		for _, exposure := range exposures(restarts) {
+	restarted, nodes := []int{0, 1, DefaultLimits().Retries}, []string{here, elsewhere}
+	switch phase {
+	case "", New:
+		restarted = restarted[:1]
+	case Prepared, InProgress, Canceling, Completed, Failed, Canceled:
+		nodes = nodes[:1]
+	case Accepted:
+	}
+	for _, restarts := range restarted {
+		for _, exposure := range exposures(restarts, nodes) {
 			for _, result := range results(exposure) {
 				all = append(all, func(m *moment) {
 					m.State.Restarts, m.Seen.Exposure, m.Seen.Result = restarts, exposure, result
@@ -125,10 +134,10 @@ func movers() dimension {
 	return all
 }
 
-func exposures(restarts int) []build.Exposure {
+func exposures(restarts int, nodes []string) []build.Exposure {
 	all := []build.Exposure{{Condition: build.Absent}}
 	for condition := build.Pending; condition <= build.Failed; condition++ {
-		for _, node := range []string{here, elsewhere} {
+		for _, node := range nodes {
 			for attempt := max(restarts-1, 0); attempt <= restarts; attempt++ {
 				seen := build.Exposure{Condition: condition, Node: node, Attempt: attempt, Message: toldWhy}
 				if condition == build.Lost {
@@ -154,11 +163,16 @@ func results(exposure build.Exposure) []*Outcome {
 	return []*Outcome{nil, snapshot, {Path: "/uid", Note: "volume was empty"}}
 }
 
-// asked are the ways to be told to stop: not, by a cancel, by a deletion, by both, and how long ago.
-func asked() dimension {
+// asked are the ways to be told to stop: not, by a cancel, by a deletion, by both, and how long ago where a mover is
+// given time to hear of it.
+func asked(phase Phase) dimension {
 	all := dimension{func(*moment) {}}
+	grace := []time.Duration{DefaultLimits().CancelGrace - tick}
+	if phase.HasStarted() {
+		grace = append(grace, DefaultLimits().CancelGrace)
+	}
 	for _, how := range [][2]bool{{true, false}, {false, true}, {true, true}} {
-		for _, ago := range []time.Duration{DefaultLimits().CancelGrace - tick, DefaultLimits().CancelGrace} {
+		for _, ago := range grace {
 			all = append(all, func(m *moment) {
 				m.State.Cancel, m.State.Deleting = how[0], how[1]
 				m.Seen.CanceledAt = now().Add(-ago)
@@ -210,12 +224,10 @@ func progress() dimension {
 	}
 }
 
-// firstProgress is what a mover says that was just started: too soon to be written on its own, and late enough.
-func firstProgress() dimension {
-	return oneOf(func(m *moment, ago time.Duration) {
-		m.State.StartedAt = now().Add(-ago)
-		m.Seen.Progress, m.Seen.ProgressAt = Progress{Total: 100, Done: 60}, now()
-	}, DefaultLimits().FirstProgress-tick, DefaultLimits().FirstProgress)
+// tooSoon is something new that a mover says that was just started: it is not written on its own yet.
+func tooSoon(m *moment) {
+	m.State.StartedAt = now().Add(tick - DefaultLimits().FirstProgress)
+	m.Seen.Progress, m.Seen.ProgressAt = Progress{Total: 100, Done: 60}, now()
 }
 
 func finalizer() dimension { return either(func(m *moment, is bool) { m.State.Finalizer = is }) }
@@ -223,9 +235,7 @@ func eligible() dimension  { return either(func(m *moment, is bool) { m.Seen.Eli
 func room() dimension      { return either(func(m *moment, is bool) { m.Seen.Room = is }) }
 func slot() dimension      { return either(func(m *moment, is bool) { m.Seen.Slot = is }) }
 func heard() dimension     { return either(func(m *moment, is bool) { m.Seen.Started = is }) }
-func noSource() dimension {
-	return either(func(m *moment, is bool) { m.Seen.SourceGone = is })
-}
+func noSource() dimension  { return either(func(m *moment, is bool) { m.Seen.SourceGone = is }) }
 
 func refusal() dimension {
 	return oneOf(func(m *moment, why string) { m.State.Refusal = why }, "", "uploader is not supported")
@@ -256,38 +266,4 @@ func delivery() dimension {
 		func(m *moment) { m.Seen.Delivers = true },
 		moved(timeout-tick, false), moved(timeout, false), moved(timeout, true),
 	}
-}
-
-// stride is a prime larger than the number of situations: steps of it visit each of them once, and
-// soon one of every kind, so that a mistake shows early.
-const stride = 15_485_863
-
-// walk looks at every situation until look says no, and tells how many it looked at.
-func walk(next decide, look func(*moment) bool) int {
-	all := spaces()
-	total := 0
-	for _, s := range all {
-		total += s.size
-	}
-	var m moment
-	for count, number := 0, 0; count < total; count++ {
-		number = (number + stride) % total
-		s, within := locate(all, number)
-		s.at(within, &m)
-		m.Step = next(m.State, m.Seen, m.Limits)
-		if !look(&m) {
-			return count + 1
-		}
-	}
-	return total
-}
-
-func locate(all []space, number int) (found space, within int) {
-	for _, s := range all {
-		if number < s.size {
-			return s, number
-		}
-		number -= s.size
-	}
-	return space{}, 0
 }

@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 	"regexp"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -76,6 +77,8 @@ func (s *shell) run(where, script string) string {
 	command.Dir = s.dir
 	command.Env = []string{"PATH=" + s.bin + ":/usr/bin:/bin", "HOME=" + s.dir, "KUBECONFIG=" + s.kubeconfig}
 	command.Stdin = consent{}
+	command.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	command.Cancel = func() error { return syscall.Kill(-command.Process.Pid, syscall.SIGKILL) } // and what it started
 	command.WaitDelay = time.Second
 	out, err := command.CombinedOutput()
 	s.Logf("%s:\n%s%s", where, script, out)

@@ -9,15 +9,19 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/dynamic"
 
 	"github.com/lateen-project/lateen/test/cluster"
 	"github.com/lateen-project/lateen/test/world"
 )
 
-// working is how long the movers of this file work: until the other agent has come, which Velero's needs, for it gives a
-// backup up whose mover has ended without it (W7).
-const working = 20 * time.Second
+// working is how long the movers of this file work: until the other agent has come, which takes a second or two. Velero's
+// gives a backup up whose mover has ended without it (W7).
+const working = 10 * time.Second
 
 // A transfer in progress goes on with the same mover when one agent takes the other's place, in both directions.
 func TestATransferGoesOnWhenAnotherAgentTakesOver(t *testing.T) {
@@ -64,6 +68,7 @@ func exchange(t *testing.T, on *Plane, kind world.Kind, from, to string, command
 	if from == "lateen" {
 		s.lateen(ctx, t, admin, "adopt", "--force", "--lateen-image=example.test/lateen:v1")
 	}
+	s.settled(ctx, t)
 	require.NoError(t, s.startAgent(ctx))
 	made, err := s.create(ctx, s.alter)
 	require.NoError(t, err)
@@ -75,6 +80,7 @@ func exchange(t *testing.T, on *Plane, kind world.Kind, from, to string, command
 	s.run.expected()
 	s.run.end()
 	s.agent, s.place = second, place{}
+	s.settled(ctx, t)
 	require.NoError(t, s.startAgent(ctx))
 	ended, err := s.Transfers(kind).Wait(ctx, name, world.Settled)
 	require.NoError(t, err, "the agent: %v", context.Cause(ctx))
@@ -85,6 +91,44 @@ func exchange(t *testing.T, on *Plane, kind world.Kind, from, to string, command
 	movers, err := plane.Audit(ctx, cluster.Query{Verbs: []string{"create"}, Resources: []string{"pods"}, Namespace: s.Namespace, Name: name})
 	require.NoError(t, err)
 	require.Len(t, movers.Where(func(r cluster.Record) bool { return r.Code == 201 && !strings.Contains(r.RequestURI, "dryRun") }), 1)
+}
+
+// settled waits until server and agent have their pods, and every pod of the node has its directory. Where one has not yet,
+// or no more, Velero's agent ends as it starts, and the kubelet, which nobody plays for it here, would start it again.
+func (s *scene) settled(ctx context.Context, t *testing.T) {
+	t.Helper()
+	here := metav1.ListOptions{FieldSelector: "spec.nodeName=" + s.words["NODE"]}
+	list, err := s.Kube.CoreV1().Pods(metav1.NamespaceAll).List(ctx, here)
+	require.NoError(t, err)
+	pods := map[types.UID]*corev1.Pod{}
+	for i := range list.Items {
+		pods[list.Items[i].UID] = &list.Items[i]
+	}
+	here.ResourceVersion = list.ResourceVersion
+	changes, err := s.Kube.CoreV1().Pods(metav1.NamespaceAll).Watch(ctx, here)
+	require.NoError(t, err)
+	defer changes.Stop()
+	for !allRun(pods) {
+		change, open := <-changes.ResultChan()
+		require.True(t, open, "the pods of the node do not settle")
+		pod, ok := change.Object.(*corev1.Pod)
+		require.True(t, ok)
+		if pods[pod.UID] = pod; change.Type == watch.Deleted {
+			delete(pods, pod.UID)
+		}
+	}
+}
+
+// allRun says that server and agent have pods, and that every pod runs and is to stay.
+func allRun(pods map[types.UID]*corev1.Pod) bool {
+	roles := map[string]bool{}
+	for _, pod := range pods {
+		if pod.Status.Phase != corev1.PodRunning || pod.DeletionTimestamp != nil {
+			return false
+		}
+		roles[pod.Labels["deploy"]+pod.Labels["role"]] = true
+	}
+	return roles["velero"] && roles["node-agent"]
 }
 
 // lateen runs the command-line program as an administrator.

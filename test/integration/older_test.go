@@ -113,6 +113,7 @@ func TestWhatIsSaidAgainIsCounted(t *testing.T) {
 	name := s.repository("app-default-kopia-x7k2p")
 	s.start(maintains, func(options *agent.Options) { options.Maintenance.FirstRetry = time.Second })
 	s.job(func(job *batchv1.Job) bool { return job.Status.Failed > 0 })
+	s.maintained(name, ran(1))
 	s.maintained(name, ran(2))
 	events, err := s.Kube.CoreV1().Events(s.Namespace).Watch(s.soon(), metav1.ListOptions{})
 	require.NoError(t, err)

@@ -169,3 +169,17 @@ func TestFlagsThatAreNamedExist(t *testing.T) {
 		}
 	}
 }
+
+// A command that is named anywhere is one.
+func TestCommandsThatAreNamedExist(t *testing.T) {
+	known := commands(t)
+	for _, d := range documents(t) {
+		for _, each := range d.prose {
+			for _, code := range codes(each.text) {
+				if words := strings.Fields(code); len(words) > 1 && words[0] == "lateen" && words[1] != "…" {
+					require.Contains(t, known, words[1], "%s:%d names a command that is none", d.name, each.number)
+				}
+			}
+		}
+	}
+}

@@ -112,6 +112,7 @@ func (s *site) watch(viewer string) *screen {
 			}
 		}
 	}()
+	w.until(func(status.Report) bool { return true }) // it has begun
 	return w
 }
 

@@ -185,6 +185,7 @@ func (m *Maintainer) remove(ctx context.Context, key string, object *velerov1.Ba
 		m.removed(job.UID)
 		klog.FromContext(ctx).V(2).Info("Removed a maintenance job", "repository", key, "job", job.Name)
 	}
+	m.Wake(key) // what comes next does not wait for the event
 	return nil
 }
 

@@ -2,7 +2,7 @@ SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
 .DELETE_ON_ERROR:
 .DEFAULT_GOAL := help
-.PHONY: help build demo test test-unit sweep soak conformance bench image lint clean
+.PHONY: help build demo test test-unit sweep soak conformance bench image manifests lint
 
 BIN := $(CURDIR)/bin
 PROGRAMS := bin/controlplane bin/velero bin/velero-1.17 bin/snapshot-controller bin/kubectl
@@ -128,12 +128,12 @@ image: ## Build the static binaries for all platforms, and the image with docker
 	@if [ -z "$(ENGINE)" ]; then echo "no docker and no podman here, so no image"; \
 		else $(ENGINE) build --build-arg VERSION=$(VERSION) -t $(IMAGE) .; fi
 
+manifests: ## Write deploy/base, and the golden files of deploy, as package deploy makes them now
+	go test ./deploy -update
+
 lint: ## Check style, layers and forbidden calls, in every module
 	@[ "$$(bin/golangci-lint version --short 2>/dev/null)" = $(GOLANGCI_LINT_VERSION) ] || { \
 		echo "build: bin/golangci-lint $(GOLANGCI_LINT_VERSION) (about 2 minutes on 2 cores, once)"; \
 		GOBIN=$(BIN) go install -v github.com/golangci/golangci-lint/v2/cmd/golangci-lint@v$(GOLANGCI_LINT_VERSION) 2>&1 | $(progress); }
 	@failed=0; for module in . test test/cluster test/kubectl test/velero test/velero117; do echo "lint: $$module"; \
 		(cd $$module && $(BIN)/golangci-lint run --allow-serial-runners --config $(CURDIR)/.golangci.yml ./...) || failed=1; done; exit $$failed
-
-clean: ## Remove bin/
-	rm -rf bin

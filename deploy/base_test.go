@@ -33,7 +33,7 @@ func TestTheBaseIsWhatThePackageMakes(t *testing.T) {
 		require.NoError(t, err)
 		have[file.Name()] = string(text)
 	}
-	require.Equal(t, want, have, "deploy/base is stale: go test ./deploy -update writes it anew")
+	require.Equal(t, want, have, "deploy/base is stale: make manifests writes it anew")
 }
 
 // base are the files of the kustomize base by name.
@@ -52,6 +52,6 @@ func base(t *testing.T) map[string]string {
 		"apiVersion": "kustomize.config.k8s.io/v1beta1", "kind": "Kustomization", "resources": names,
 	})
 	require.NoError(t, err)
-	files["kustomization.yaml"] = fmt.Sprintf("# Written by: go test ./deploy -update\n%s", list)
+	files["kustomization.yaml"] = fmt.Sprintf("# Written by: make manifests\n%s", list)
 	return files
 }

@@ -25,7 +25,7 @@ func FuzzParse(f *testing.F) {
 		again, same := parse(text, map[string]string{label: value})
 		require.Equal(t, got, again)
 		require.Equal(t, problems, same)
-		checkPlaces(t, text, problems)
+		checkPlaces(t, text, "", problems)
 		broken := checkProblems(t, problems)
 		if !json.Valid([]byte(text)) || !utf8.ValidString(text) {
 			require.Equal(t, config.Defaults(), got)
@@ -34,18 +34,23 @@ func FuzzParse(f *testing.F) {
 		checkRanges(t, got)
 
 		limit, problems := config.ParseRepository(map[string]string{"kopia": text})
-		checkPlaces(t, text, problems)
+		checkPlaces(t, text, "", problems)
 		checkProblems(t, problems)
 		require.True(t, 1<<20 <= limit && limit <= math.MaxInt32<<20, limit)
+
+		jobs, problems := config.ParseMaintenance(map[string]string{"global": text}, repositoryKey)
+		checkPlaces(t, text, "global", problems)
+		checkProblems(t, problems)
+		require.GreaterOrEqual(t, jobs.Jobs.Keep, 0)
 	})
 }
 
 // checkPlaces holds that a Problem is where an editor can find it, or is one of the text as a whole.
-func checkPlaces(t *testing.T, text string, problems []config.Problem) {
+func checkPlaces(t *testing.T, text, whole string, problems []config.Problem) {
 	t.Helper()
 	for _, problem := range problems {
 		if problem.Line == 0 {
-			require.Empty(t, problem.Path)
+			require.Equal(t, whole, problem.Path)
 			require.Zero(t, problem.Column)
 			continue
 		}

@@ -1,4 +1,5 @@
-# Built for the platform it will run on from the platform it is built on:
+# For linux/amd64 and linux/arm64, and with --target windows for windows/amd64. No stage but the first runs anything,
+# and that one runs on the platform it is built on, so each can be built on any of them:
 #   docker buildx build --platform linux/amd64,linux/arm64 --build-arg VERSION=v0.1.0 .
 FROM --platform=$BUILDPLATFORM golang:1.26 AS build
 WORKDIR /src
@@ -7,9 +8,14 @@ RUN go mod download
 COPY . .
 ARG TARGETOS TARGETARCH VERSION=unknown
 RUN CGO_ENABLED=0 GOOS=$TARGETOS GOARCH=$TARGETARCH go build -trimpath -buildvcs=false \
-    -ldflags "-s -w -X main.version=$VERSION" -o /lateen ./cmd/lateen
+    -ldflags "-s -w -X main.version=$VERSION" -o /out/ ./cmd/lateen
+
+FROM mcr.microsoft.com/windows/nanoserver:ltsc2022 AS windows
+COPY --from=build /out/lateen.exe /lateen.exe
+USER ContainerUser
+ENTRYPOINT ["/lateen.exe"]
 
 FROM gcr.io/distroless/static-debian12:nonroot
-COPY --from=build /lateen /lateen
+COPY --from=build /out/lateen /lateen
 USER 65532:65532
 ENTRYPOINT ["/lateen"]

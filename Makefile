@@ -115,18 +115,21 @@ bench: $(BINARIES) ## Print the figures: throughput, API calls, memory (ONLY=pac
 	@cd test && $(STATIC) -o $(BIN)/bench ./bench
 	@bin/bench --only=$(ONLY)
 
-# The engine is the first of the two that is there. It builds the image for the platform it runs on; the Dockerfile
-# builds it for others too, where buildx is set up for them.
-ENGINE := $(shell command -v docker || command -v podman)
+# The engine is the first of the two that answers. IMAGE is for the platform it runs on; those for each platform have
+# the platform at the end of their names, for a manifest list.
+ENGINE = $(shell for engine in docker podman; do if $$engine info >/dev/null 2>&1; then echo $$engine; break; fi; done)
 IMAGE = lateen:$(VERSION)
+PLATFORMS := linux/amd64 linux/arm64 windows/amd64
 
-image: ## Build the static binaries for all platforms, and the image with docker or podman (IMAGE=lateen:VERSION)
-	@for platform in linux/amd64 linux/arm64 windows/amd64; do \
+image: ## Build the static binaries for all platforms, and the images with docker or podman (IMAGE=lateen:VERSION)
+	@for platform in $(PLATFORMS); do \
 		out=bin/lateen-$${platform/\//-}; [ $${platform%/*} != windows ] || out+=.exe; \
 		GOOS=$${platform%/*} GOARCH=$${platform#*/} $(STATIC) -ldflags "-s -w -X main.version=$(VERSION)" -o $$out ./cmd/lateen; \
 		printf '  %-32s %4d MiB\n' $$out $$(($$(stat -c %s $$out) >> 20)); done
-	@if [ -z "$(ENGINE)" ]; then echo "no docker and no podman here, so no image"; \
-		else $(ENGINE) build --build-arg VERSION=$(VERSION) -t $(IMAGE) .; fi
+	@engine="$(ENGINE)"; if [ -z "$$engine" ]; then echo "neither docker nor podman answers here, so no image"; exit; fi; \
+	$$engine build --build-arg VERSION=$(VERSION) -t $(IMAGE) .; \
+	for platform in $(PLATFORMS); do target=; [ $${platform%/*} != windows ] || target=--target=windows; \
+		$$engine build --platform=$$platform $$target --build-arg VERSION=$(VERSION) -t $(IMAGE)-$${platform/\//-} .; done
 
 manifests: ## Write deploy/base, and the golden files of deploy, as package deploy makes them now
 	go test ./deploy -update

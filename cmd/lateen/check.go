@@ -71,9 +71,7 @@ func newCheck() *cobra.Command {
 	flags.StringVar(&options.nodeAgent, "node-agent-configmap", "", "ConfigMap to check (default: that of the agents' flag)")
 	flags.StringVar(&options.repository, "backup-repository-configmap", "", "ConfigMap to check (default: that of the agents' flag)")
 	flags.StringVar(&options.jobs, "repo-maintenance-job-configmap", "", "ConfigMap to check (default: that of the agents' flag)")
-	flags.StringVarP(&options.namespace, "namespace", "n", "", "namespace of Velero (default: VELERO_NAMESPACE, else velero)")
-	flags.StringVar(&options.cluster.Kubeconfig, "kubeconfig", "", "kubeconfig file (default: KUBECONFIG, else ~/.kube/config)")
-	flags.StringVar(&options.cluster.Kubecontext, "kubecontext", "", "context of the kubeconfig (default: its current one)")
+	addViewFlags(flags, &options.namespace, &options.cluster)
 	return command
 }
 

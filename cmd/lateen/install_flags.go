@@ -57,9 +57,19 @@ func (o *installOptions) addFlags(flags *pflag.FlagSet) {
 	flags.StringVarP(&o.output, "output", "o", "", "print the objects: yaml or json")
 }
 
-// addClusterFlags declares what every command that talks to a cluster has.
+// addClusterFlags declares where a command that changes a cluster does so.
 func addClusterFlags(flags *pflag.FlagSet, cluster *config.Options) {
 	flags.StringVarP(&cluster.Namespace, "namespace", "n", deploy.DefaultNamespace, "namespace of Velero")
+	addKubeFlags(flags, cluster)
+}
+
+// addViewFlags declares where a command that only looks does so: in the namespace that the agents would take.
+func addViewFlags(flags *pflag.FlagSet, namespace *string, cluster *config.Options) {
+	flags.StringVarP(namespace, "namespace", "n", "", "namespace of Velero (default: VELERO_NAMESPACE, else velero)")
+	addKubeFlags(flags, cluster)
+}
+
+func addKubeFlags(flags *pflag.FlagSet, cluster *config.Options) {
 	flags.StringVar(&cluster.Kubeconfig, "kubeconfig", "", "kubeconfig file (default: KUBECONFIG, else ~/.kube/config)")
 	flags.StringVar(&cluster.Kubecontext, "kubecontext", "", "context of the kubeconfig (default: its current one)")
 }

@@ -45,10 +45,8 @@ type sight struct {
 }
 
 func (s *sight) addFlags(flags *pflag.FlagSet) {
-	flags.StringVarP(&s.namespace, "namespace", "n", "", "namespace of Velero (default: VELERO_NAMESPACE, else velero)")
+	addViewFlags(flags, &s.namespace, &s.cluster)
 	flags.StringVarP(&s.output, "output", "o", "", "json: for programs (default: for people)")
-	flags.StringVar(&s.cluster.Kubeconfig, "kubeconfig", "", "kubeconfig file (default: KUBECONFIG, else ~/.kube/config)")
-	flags.StringVar(&s.cluster.Kubecontext, "kubecontext", "", "context of the kubeconfig (default: its current one)")
 }
 
 // clients are those of the cluster that the flags name.

@@ -29,11 +29,9 @@ func TestMain(m *testing.M) {
 	}))
 }
 
-func TestTheAgentConforms(t *testing.T) {
-	all, err := Cases()
-	require.NoError(t, err)
-	played, err := agentNamed(*agent)
-	require.NoError(t, err)
+// staged is the control plane of this test binary, with storage and a history of all that happens on it.
+func staged(t *testing.T) *Plane {
+	t.Helper()
 	client, err := dynamic.NewForConfig(plane.Admin())
 	require.NoError(t, err)
 	history, err := Record(t.Context(), client)
@@ -42,6 +40,15 @@ func TestTheAgentConforms(t *testing.T) {
 	end, err := on.StartStorage(t.Context(), t.TempDir())
 	t.Cleanup(end)
 	require.NoError(t, err)
+	return on
+}
+
+func TestTheAgentConforms(t *testing.T) {
+	all, err := Cases()
+	require.NoError(t, err)
+	played, err := agentNamed(*agent)
+	require.NoError(t, err)
+	on := staged(t)
 	var lock sync.Mutex
 	var results []Result
 	t.Run("cases", func(t *testing.T) {

@@ -13,7 +13,6 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/watch"
-	"k8s.io/client-go/dynamic"
 
 	"github.com/lateen-project/lateen/test/cluster"
 	"github.com/lateen-project/lateen/test/world"
@@ -25,14 +24,7 @@ const working = 10 * time.Second
 
 // A transfer in progress goes on with the same mover when one agent takes the other's place, in both directions.
 func TestATransferGoesOnWhenAnotherAgentTakesOver(t *testing.T) {
-	client, err := dynamic.NewForConfig(plane.Admin())
-	require.NoError(t, err)
-	history, err := Record(t.Context(), client)
-	require.NoError(t, err)
-	on := &Plane{Cluster: plane, History: history, Client: client}
-	end, err := on.StartStorage(t.Context(), t.TempDir())
-	t.Cleanup(end)
-	require.NoError(t, err)
+	on := staged(t)
 	for _, test := range []struct {
 		from, to string
 		command  []string

@@ -12,12 +12,10 @@ import (
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/klog/v2"
 
+	"github.com/lateen-project/lateen/deploy"
 	"github.com/lateen-project/lateen/informers"
 	"github.com/lateen-project/lateen/reconcile"
 )
-
-// leaseName is the Lease that the coordinator holds.
-const leaseName = "lateen-coordinator"
 
 // identityLength is how many random characters tell the processes of one node apart.
 const identityLength = 8
@@ -55,7 +53,7 @@ func (l *lead) absent(node string) bool {
 // process, or one that is started again would take the term of the one before for its own.
 func (p *parts) coordinate(ctx context.Context, kinds []kind) error {
 	options := p.Election
-	options.Client, options.Namespace, options.Name = p.clients.lease, p.Config.Namespace, leaseName
+	options.Client, options.Namespace, options.Name = p.clients.lease, p.Config.Namespace, deploy.CoordinatorLease
 	options.Identity = p.Config.NodeName + "_" + rand.String(identityLength)
 	options.Clock, options.Metrics = p.Clock, p.coordination
 	candidate, err := reconcile.NewCoordinator(options)

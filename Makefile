@@ -6,6 +6,8 @@ SHELL := bash
 
 BIN := $(CURDIR)/bin
 PROGRAMS := bin/controlplane bin/velero bin/velero-1.17 bin/snapshot-controller bin/kubectl
+# Only make test needs these: an S3 server, Velero's plugin for it, and the init container of pods that Velero restores.
+S3_PROGRAMS := bin/versitygw bin/velero-plugin-for-aws bin/velero-restore-helper
 BINARIES := build $(PROGRAMS)
 comma := ,
 GOLANGCI_LINT_VERSION := 2.15.0
@@ -53,12 +55,15 @@ velero := velero .
 velero-1.17 := velero117 .
 SNAPSHOTS := github.com/kubernetes-csi/external-snapshotter
 snapshot-controller := snapshotter $(SNAPSHOTS)/v8/cmd/snapshot-controller
+versitygw := versitygw github.com/versity/versitygw/cmd/versitygw
+velero-plugin-for-aws := awsplugin github.com/vmware-tanzu/velero-plugin-for-aws/velero-plugin-for-aws
+velero-restore-helper := velero github.com/vmware-tanzu/velero/cmd/velero-restore-helper
 ldflags-controlplane := $(KUBERNETES_LDFLAGS)
 ldflags-kubectl := $(KUBERNETES_LDFLAGS)
 besides-snapshot-controller := cat "$$(go list -m -f '{{.Dir}}' $(SNAPSHOTS)/client/v8)"/config/crd/snapshot.*.yaml >$(BIN)/snapshot-controller.crds.yaml
 
 .SECONDEXPANSION:
-$(PROGRAMS): bin/%: $$(wildcard $$(addprefix test/$$(firstword $$($$*))/,go.mod go.sum $$(lastword $$($$*))/*.go))
+$(PROGRAMS) $(S3_PROGRAMS): bin/%: $$(wildcard $$(addprefix test/$$(firstword $$($$*))/,go.mod go.sum $$(lastword $$($$*))/*.go))
 	@echo "build: $@ (of the module test/$(firstword $($*)); 1 to 5 minutes on 2 cores, once)"
 	@cd test/$(firstword $($*)) && $(STATIC) -v -ldflags "-s -w $(ldflags-$*)" -o $(CURDIR)/$@ $(lastword $($*)) 2>&1 | $(progress)
 	@cd test/$(firstword $($*)) && $(or $(besides-$*),:)
@@ -84,7 +89,7 @@ demo: ## Act out three pod volume backups, maintenance and a restore (BREAK=agen
 
 test: ## Run all tests: unit, integration, end to end
 	$(call need,gcc=gcc$(comma)libc6-dev bwrap=bubblewrap)
-	@$(MAKE) --no-print-directory --silent test-unit $(BINARIES) $(MONITORING)
+	@$(MAKE) --no-print-directory --silent test-unit $(BINARIES) $(S3_PROGRAMS) $(MONITORING)
 	cd test/cluster && go test ./...
 	cd test && go test -race -timeout 25m -p 1 -parallel 4 ./...
 

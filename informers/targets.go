@@ -5,12 +5,12 @@ import (
 	"sync"
 
 	corev1 "k8s.io/api/core/v1"
-	storagev1 "k8s.io/api/storage/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/klog/v2"
+	"k8s.io/utils/ptr"
 )
 
 // Targets follows the claims to which volumes are restored: one watch on one claim for each restore that
@@ -28,7 +28,7 @@ type target struct {
 	stop   context.CancelFunc
 	key    string
 	claims *Informer[*corev1.PersistentVolumeClaim]
-	class  *storagev1.StorageClass // of the claim; how it binds never changes
+	wake   func()
 }
 
 // NewTargets follows claims until the context ends.
@@ -55,7 +55,7 @@ func (t *Targets) Follow(uid types.UID, claim types.NamespacedName, wake func())
 		return
 	}
 	ctx, stop := context.WithCancel(t.ctx)
-	t.followed[uid] = &target{stop: stop, key: claim.String(), claims: claims}
+	t.followed[uid] = &target{stop: stop, key: claim.String(), claims: claims, wake: wake}
 	t.watches.Go(func() { claims.run(ctx) })
 	t.watches.Go(func() { // a claim that does not exist makes no event
 		select {
@@ -86,22 +86,15 @@ func (t *Targets) Claim(uid types.UID) (claim *corev1.PersistentVolumeClaim, kno
 	return claim, true
 }
 
-// Class is the storage class of that name, asked for once while the resource is followed.
-func (t *Targets) Class(ctx context.Context, uid types.UID, name string) (*storagev1.StorageClass, error) {
-	followed := t.of(uid)
-	if followed != nil && followed.class != nil && followed.class.Name == name {
-		return followed.class, nil
-	}
-	class, err := t.client.StorageV1().StorageClasses().Get(ctx, name, metav1.GetOptions{})
-	if err != nil {
-		return nil, err
-	}
+// ClassChanged enqueues the resources whose target claim has that storage class.
+func (t *Targets) ClassChanged(name string) {
 	t.lock.Lock()
 	defer t.lock.Unlock()
-	if followed != nil {
-		followed.class = class
+	for _, followed := range t.followed {
+		if claim, ok := followed.claims.Get(followed.key); ok && ptr.Deref(claim.Spec.StorageClassName, "") == name {
+			followed.wake()
+		}
 	}
-	return class, nil
 }
 
 func (t *Targets) of(uid types.UID) *target {

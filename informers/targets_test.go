@@ -11,11 +11,9 @@ import (
 
 	"github.com/stretchr/testify/require"
 	corev1 "k8s.io/api/core/v1"
-	storagev1 "k8s.io/api/storage/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes"
-	"k8s.io/client-go/kubernetes/fake"
 	"k8s.io/client-go/rest"
 )
 
@@ -38,6 +36,7 @@ func claimOf(version string, annotations map[string]string) *corev1.PersistentVo
 	return &corev1.PersistentVolumeClaim{
 		TypeMeta:   metav1.TypeMeta{APIVersion: "v1", Kind: "PersistentVolumeClaim"},
 		ObjectMeta: metav1.ObjectMeta{Namespace: "app", Name: "data", ResourceVersion: version, Annotations: annotations},
+		Spec:       corev1.PersistentVolumeClaimSpec{StorageClassName: new("fast")},
 	}
 }
 
@@ -94,6 +93,10 @@ func TestAClaimIsFollowedByAWatchOfItsOwn(t *testing.T) {
 	placed := map[string]string{"volume.kubernetes.io/selected-node": "n1"}
 	api.changes <- claimOf("2", placed)
 	next()
+	targets.ClassChanged("slow")
+	require.Empty(t, woken, "it has another class")
+	targets.ClassChanged("fast")
+	next()
 	found, _ = targets.Claim("uid")
 	require.Equal(t, placed, found.Annotations)
 
@@ -108,27 +111,4 @@ func TestAClaimIsFollowedByAWatchOfItsOwn(t *testing.T) {
 	stop()
 	targets.Wait()
 	require.Len(t, api.asked, 2, "one watch each")
-}
-
-func TestAStorageClassIsAskedForOnce(t *testing.T) {
-	client := fake.NewClientset(&storagev1.StorageClass{ObjectMeta: metav1.ObjectMeta{Name: "fast"}})
-	ctx, stop := context.WithCancel(t.Context())
-	targets := NewTargets(ctx, client)
-	targets.Follow("uid", types.NamespacedName{Namespace: "app", Name: "data"}, func() {})
-	for range 3 {
-		class, err := targets.Class(ctx, "uid", "fast")
-		require.NoError(t, err)
-		require.Equal(t, "fast", class.Name)
-	}
-	asked := 0
-	for _, action := range client.Actions() {
-		if action.GetResource().Resource == "storageclasses" {
-			asked++
-		}
-	}
-	require.Equal(t, 1, asked)
-	_, err := targets.Class(ctx, "uid", "slow")
-	require.Error(t, err)
-	stop()
-	targets.Wait()
 }

@@ -27,10 +27,14 @@ func (t *Transfers[T]) look(ctx context.Context, s *subject[T]) error {
 	s.seen.Mine, s.seen.Follow, s.seen.Near = role.Mine, role.Follow, role.Near
 	t.account(s)
 	if !role.Acts() || s.state.Foreign {
+		t.memory.waitsNoMore(s.key)
 		t.Targets.Forget(s.object.GetUID())
 		return nil
 	}
-	if err := t.surely(ctx, s); err != nil {
+	if s.state.Phase != "" && s.state.Phase != transfer.New && t.decided(s) {
+		return nil
+	}
+	if err := t.surely(ctx, s); err != nil && !t.unprepared(s, err) {
 		return err
 	}
 	t.exposure(s)
@@ -40,7 +44,7 @@ func (t *Transfers[T]) look(ctx context.Context, s *subject[T]) error {
 	if s.state.Cancel || s.state.Deleting {
 		s.seen.CanceledAt = t.memory.canceled(s.key, s.seen.Now)
 	}
-	if err := t.source(ctx, s); err != nil {
+	if err := t.source(ctx, s); err != nil && !t.unprepared(s, err) {
 		return err
 	}
 	switch s.state.Phase {
@@ -177,6 +181,16 @@ func (t *Transfers[T]) readResult(s *subject[T]) {
 		return
 	}
 	s.seen.Result = &result
+}
+
+// unprepared tells whether the time to prepare is over, so that not even an error of an observation changes what
+// happens next. The error is kept for the message.
+func (t *Transfers[T]) unprepared(s *subject[T], err error) bool {
+	over := s.state.Phase == transfer.Accepted && !s.seen.Now.Before(s.state.AcceptedAt.Add(t.Limits.PrepareTimeout))
+	if over {
+		t.memory.met(s.key, "", err)
+	}
+	return over
 }
 
 // diagnose finds out, when the time to prepare is over, what was in the way.

@@ -26,6 +26,7 @@ type recollection[T any] struct {
 	written   T         // our last write, until the cache has it
 	ahead     bool      // the cache has not
 	canceled  time.Time // when a cancel was first seen
+	waits     time.Time // since when it has been seen not to be eligible; zero if it was when last looked at
 	obstacle  string    // what the last attempt to expose or to deliver met
 	made      int       // movers, counted up to the one that was made last
 	removed   []types.UID
@@ -83,6 +84,26 @@ func (m *memory[T]) canceled(key string, now time.Time) time.Time {
 		kept.canceled = now
 	}
 	return kept.canceled
+}
+
+// waitsSince is since when a new resource has not been eligible, as far as this agent has seen.
+func (m *memory[T]) waitsSince(key string, now time.Time) time.Time {
+	m.lock.Lock()
+	defer m.lock.Unlock()
+	kept := m.of(key)
+	if kept.waits.IsZero() {
+		kept.waits = now
+	}
+	return kept.waits
+}
+
+// waitsNoMore notes that a resource is eligible, or is not looked at by this agent.
+func (m *memory[T]) waitsNoMore(key string) {
+	m.lock.Lock()
+	defer m.lock.Unlock()
+	if kept := m.kept[key]; kept != nil {
+		kept.waits = time.Time{}
+	}
 }
 
 // exposed remembers how the last attempt to expose ended; the prepare timeout says it.

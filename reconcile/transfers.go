@@ -39,8 +39,9 @@ type Transfers[T transfer.Object] struct {
 type Shared struct {
 	Agent           transfer.Agent
 	Limits          transfer.Limits
-	ResourceTimeout time.Duration // what movers may take to open their repository
-	NoConsumer      bool          // a restore does not wait for the first consumer of its target claim
+	ResourceTimeout time.Duration                             // what movers may take to open their repository
+	NoConsumer      bool                                      // a restore does not wait for the first consumer of its target claim
+	StorageClass    func(name string) *storagev1.StorageClass // cached by a coordinator; nil if there is none
 
 	Pods      Pods
 	Claims    Claims
@@ -77,7 +78,6 @@ type Targets interface {
 	Follow(uid types.UID, claim types.NamespacedName, wake func())
 	Forget(uid types.UID)
 	Claim(uid types.UID) (claim *corev1.PersistentVolumeClaim, known bool)
-	Class(ctx context.Context, uid types.UID, name string) (*storagev1.StorageClass, error)
 }
 
 // Movers are what movers say while they work.

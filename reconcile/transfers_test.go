@@ -14,7 +14,6 @@ import (
 	velerov1 "github.com/vmware-tanzu/velero/pkg/apis/velero/v1"
 	jsonpatch "gopkg.in/evanphx/json-patch.v4"
 	corev1 "k8s.io/api/core/v1"
-	storagev1 "k8s.io/api/storage/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -237,10 +236,6 @@ func (nobody) Follow(types.UID, types.NamespacedName, func()) {}
 func (nobody) Forget(types.UID)                               {}
 
 func (nobody) Claim(types.UID) (claim *corev1.PersistentVolumeClaim, known bool) { return nil, false }
-
-func (nobody) Class(context.Context, types.UID, string) (*storagev1.StorageClass, error) {
-	return nil, errors.New("nobody asks for it")
-}
 
 func TestTransferConvergesOnceAFaultIsGone(t *testing.T) {
 	resource := schema.GroupResource{Resource: "things"}

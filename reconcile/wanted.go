@@ -7,6 +7,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/validation/path"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/ptr"
 
@@ -14,46 +15,66 @@ import (
 	"github.com/lateen-project/lateen/reconcile/transfer"
 )
 
-// eligible finds out whether a new resource can be accepted, and what it waits for if it cannot.
+// eligible finds out whether a new resource can be accepted, and what it waits for if it cannot. How long it has
+// waited counts from when this agent first saw that it had to: a resource that was queued, or that belonged to
+// another agent until now, is not late because it is old.
 func (t *Transfers[T]) eligible(ctx context.Context, s *subject[T]) (err error) {
+	s.seen.WaitsSince = t.memory.waitsSince(s.key, s.seen.Now)
 	switch source := s.move.Source; {
 	case !s.seen.Mine:
 		s.seen.Awaits, err = t.unserved(ctx, s)
+	case t.decided(s): // and nothing has to be looked at for that
+		return nil
 	case source.Target != nil:
-		s.seen.Awaits, err = t.consumer(ctx, s)
+		s.seen.Awaits = t.consumer(s)
 	case source.PodVolume != nil && s.move.Restores:
 		s.seen.Awaits = transfer.AwaitsInit(t.podHere(s))
 	}
 	s.seen.Eligible = err == nil && s.seen.Awaits == ""
 	if s.seen.Eligible {
+		t.memory.waitsNoMore(s.key)
 		t.Targets.Forget(s.object.GetUID())
 		s.seen.Room = t.Admission.Room(s.object.GetUID(), func() { t.Wake(s.key) })
 	}
 	return err
 }
 
-// consumer waits for the target claim of a restore, and for who will use it.
-func (t *Transfers[T]) consumer(ctx context.Context, s *subject[T]) (awaits string, err error) {
+// decided tells whether the next step is the same whatever else is observed. Then no observation may fail it: a
+// cancel is honoured though the pod or the claim that a resource names cannot be read.
+func (t *Transfers[T]) decided(s *subject[T]) bool {
+	asked := s.state.Cancel || s.state.Deleting
+	switch s.state.Phase {
+	case "", transfer.New:
+		return asked || s.state.Refusal != ""
+	case transfer.Accepted, transfer.Prepared:
+		return asked
+	case transfer.InProgress, transfer.Canceling, transfer.Completed, transfer.Failed, transfer.Canceled:
+	}
+	return false
+}
+
+// consumer returns what a restore to a claim waits for: the claim, its storage class, or the pod that will use it.
+func (t *Transfers[T]) consumer(s *subject[T]) (awaits string) {
 	target := types.NamespacedName{Namespace: s.move.Source.Target.Namespace, Name: s.move.Source.Target.Claim}
 	t.Targets.Follow(s.object.GetUID(), target, func() { t.Wake(s.key) })
 	claim, known := t.Targets.Claim(s.object.GetUID())
 	switch {
 	case !known:
-		return fmt.Sprintf("claim %s was not looked at yet", target), nil
+		return fmt.Sprintf("claim %s was not looked at yet", target)
 	case claim == nil:
-		return fmt.Sprintf("claim %s does not exist", target), nil
+		return fmt.Sprintf("claim %s does not exist", target)
 	case t.NoConsumer:
-		return "", nil
+		return ""
 	}
 	name := ptr.Deref(claim.Spec.StorageClassName, "")
 	if name == "" {
-		return "", nil
+		return ""
 	}
-	class, err := t.Targets.Class(ctx, s.object.GetUID(), name)
-	if err != nil {
-		return "", fmt.Errorf("get storage class of claim %s: %w", target, err)
+	class := t.StorageClass(name)
+	if class == nil {
+		return fmt.Sprintf("storage class %s of claim %s does not exist", name, target)
 	}
-	return transfer.AwaitsConsumer(claim, class), nil
+	return transfer.AwaitsConsumer(claim, class)
 }
 
 // unserved stands in for the agent of a node, where it is absent or nobody can know it. The pod that is
@@ -67,12 +88,14 @@ func (t *Transfers[T]) unserved(ctx context.Context, s *subject[T]) (awaits stri
 	}
 	reference := s.move.Source.PodVolume.Pod
 	name := reference.Namespace + "/" + reference.Name
-	pod, err := t.LivePod(ctx, reference.Namespace, reference.Name)
+	pod, err := t.livePod(ctx, reference)
 	switch {
-	case apierrors.IsNotFound(err) || err == nil && !isSource(pod, reference):
-		return fmt.Sprintf("pod %s does not exist", name), nil
+	case err != nil && t.decided(s):
+		return err.Error(), nil
 	case err != nil:
-		return "", fmt.Errorf("get pod %s: %w", name, err)
+		return "", err
+	case pod == nil:
+		return fmt.Sprintf("pod %s does not exist", name), nil
 	case pod.Spec.NodeName == "":
 		return fmt.Sprintf("pod %s is not scheduled", name), nil
 	case t.Agent.Absent(pod.Spec.NodeName):
@@ -84,8 +107,7 @@ func (t *Transfers[T]) unserved(ctx context.Context, s *subject[T]) (awaits stri
 
 // due tells whether a new resource is to end now if nobody serves it.
 func (t *Transfers[T]) due(s *subject[T]) bool {
-	return s.state.Cancel || s.state.Deleting || s.state.Refusal != "" ||
-		!s.seen.Now.Before(s.state.CreatedAt.Add(t.Limits.PrepareTimeout))
+	return t.decided(s) || !s.seen.Now.Before(s.seen.WaitsSince.Add(t.Limits.PrepareTimeout))
 }
 
 // source looks for the pod whose volume is moved, where another mover may be made for it. The caches of pods and
@@ -97,17 +119,27 @@ func (t *Transfers[T]) source(ctx context.Context, s *subject[T]) error {
 	if s.move.Source.PodVolume == nil || !s.state.Phase.NeedsSource() || works || t.podHere(s) != nil {
 		return nil
 	}
-	reference := s.move.Source.PodVolume.Pod
+	pod, err := t.livePod(ctx, s.move.Source.PodVolume.Pod)
+	s.seen.SourceGone = err == nil && pod == nil
+	return err
+}
+
+// livePod is the pod that a resource names, as the API server has it; nil if there is none. No pod has a name that
+// cannot be one, and a request for it would fail again and again.
+func (t *Transfers[T]) livePod(ctx context.Context, reference corev1.ObjectReference) (*corev1.Pod, error) {
+	for _, name := range []string{reference.Namespace, reference.Name} {
+		if name == "" || len(path.IsValidPathSegmentName(name)) > 0 {
+			return nil, nil //nolint:nilnil // there is none
+		}
+	}
 	pod, err := t.LivePod(ctx, reference.Namespace, reference.Name)
 	switch {
-	case apierrors.IsNotFound(err):
-		s.seen.SourceGone = true
+	case apierrors.IsNotFound(err) || err == nil && !isSource(pod, reference):
+		return nil, nil //nolint:nilnil // there is none
 	case err != nil:
-		return fmt.Errorf("get source pod %s/%s: %w", reference.Namespace, reference.Name, err)
-	default:
-		s.seen.SourceGone = !isSource(pod, reference)
+		return nil, fmt.Errorf("get pod %s/%s: %w", reference.Namespace, reference.Name, err)
 	}
-	return nil
+	return pod, nil
 }
 
 func isSource(pod *corev1.Pod, reference corev1.ObjectReference) bool {

@@ -49,7 +49,7 @@ func fresh(s State, seen Seen, lim Limits) Step {
 	case s.Refusal != "":
 		return failed(s, seen, ReasonUnsupported, s.Refusal)
 	case !seen.Eligible:
-		if left := until(s.CreatedAt.Add(lim.PrepareTimeout), seen); left > 0 {
+		if left := until(seen.WaitsSince.Add(lim.PrepareTimeout), seen); left > 0 {
 			return Step{After: left}
 		}
 		return failed(s, seen, ReasonNotEligible, fmt.Sprintf("not ready to be prepared after %s: %s", lim.PrepareTimeout, seen.Awaits))

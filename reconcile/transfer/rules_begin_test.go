@@ -101,12 +101,12 @@ func beginningRules() []rule {
 			if !m.fresh() || !m.acts() || m.asked() || m.State.Refusal != "" || m.Seen.Eligible {
 				return true
 			}
-			if left := m.left(m.State.CreatedAt, m.Limits.PrepareTimeout); left > 0 {
+			if left := m.left(m.Seen.WaitsSince, m.Limits.PrepareTimeout); left > 0 {
 				return m.waits(left)
 			}
 			return m.fails(ReasonNotEligible, m.Limits.PrepareTimeout.String()) && contains(m.Step.State.Message, m.Seen.Awaits)
 		},
-		input(func(s *State, seen *Seen, _ *Limits) { s.CreatedAt = seen.Now }),
+		input(func(s *State, seen *Seen, _ *Limits) { seen.WaitsSince = s.CreatedAt }), // old is not late
 	}, {
 		"what queues for room waits without an end",
 		func(m *moment) bool {

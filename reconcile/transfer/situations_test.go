@@ -90,7 +90,7 @@ func only(phase Phase) []dimension {
 	}, DefaultLimits().FirstProgress)
 	switch phase {
 	case "", New:
-		return []dimension{eligible(), room(), refusal(), local(), consumes(), foreigners(), ages(func(m *moment, at time.Time) { m.State.CreatedAt = at })}
+		return []dimension{eligible(), room(), refusal(), local(), consumes(), foreigners(), ages(func(m *moment, at time.Time) { m.Seen.WaitsSince = at })}
 	case Accepted:
 		return []dimension{sinceAccepted(), noSource(), diagnosis(), near(), local(), slot()}
 	case Prepared:

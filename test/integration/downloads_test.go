@@ -19,7 +19,13 @@ import (
 // target makes a claim as Velero's server restores one.
 func (v *volumes) target() *corev1.PersistentVolumeClaim {
 	v.Helper()
-	claim, err := v.TargetClaim(v.soon(), "restored", v.class)
+	return v.targetOf(v.class)
+}
+
+// targetOf is a target of a class that need not exist.
+func (v *volumes) targetOf(class string) *corev1.PersistentVolumeClaim {
+	v.Helper()
+	claim, err := v.TargetClaim(v.soon(), "restored", class)
 	require.NoError(v, err)
 	return claim
 }
@@ -105,6 +111,18 @@ func TestADownloadWaitsForItsClaim(t *testing.T) {
 	v.delivered(name)
 }
 
+func TestADownloadWaitsForItsStorageClass(t *testing.T) {
+	v := newSite(t, 50*time.Millisecond).volumes(csi.Options{})
+	v.configure(`{}`)
+	v.start()
+	late := "late-" + v.Namespace
+	name := v.download(v.targetOf(late))
+	v.ends(v.transfer(), world.Completed)
+	require.Zero(t, v.moversMade(name))
+	require.NoError(t, v.StorageClass(v.soon(), late, v.driver.Name()))
+	v.delivered(name)
+}
+
 func TestADownloadThatCannotBeginFailsAndSaysWhy(t *testing.T) {
 	tests := map[string]struct {
 		class   func(*storagev1.StorageClass)
@@ -116,6 +134,8 @@ func TestADownloadThatCannotBeginFailsAndSaysWhy(t *testing.T) {
 		"for want of its claim": {target: func(v *volumes) *corev1.PersistentVolumeClaim {
 			return &corev1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{Name: "never-made", Namespace: v.Apps, UID: "none"}}
 		}, message: "never-made does not exist"},
+		"for want of its storage class": {target: func(v *volumes) *corev1.PersistentVolumeClaim { return v.targetOf("never-made-" + v.Namespace) },
+			message: "storage class never-made-"},
 		"because its claim has a volume": {target: func(v *volumes) *corev1.PersistentVolumeClaim { return v.claim("restored") },
 			message: "is bound to volume pvc-"},
 	}
@@ -140,9 +160,11 @@ func TestADownloadThatCannotBeginFailsAndSaysWhy(t *testing.T) {
 func TestADownloadIsCanceledInWhicheverPhaseItIs(t *testing.T) {
 	tests := map[string]struct {
 		class func(*storagev1.StorageClass)
+		gone  bool
 		wait  func(v *volumes, name string)
 	}{
-		"waiting for a consumer": {class: world.WhenUsed, wait: func(*volumes, string) {}},
+		"waiting for a consumer":        {class: world.WhenUsed, wait: func(*volumes, string) {}},
+		"waiting for its storage class": {gone: true, wait: func(*volumes, string) {}},
 		"waiting for its volume": {class: func(class *storagev1.StorageClass) { class.Provisioner = "of-nobody.example.com" },
 			wait: func(v *volumes, name string) { v.moverIs(name, func(*corev1.Pod) bool { return true }) }},
 		"being moved": {wait: func(v *volumes, name string) { v.says("Data-Path-Started", name) }},
@@ -156,7 +178,11 @@ func TestADownloadIsCanceledInWhicheverPhaseItIs(t *testing.T) {
 			})
 			v.configure(`{}`)
 			v.start()
-			download := v.download(v.target())
+			class := v.class
+			if test.gone {
+				class = "never-made-" + v.Namespace
+			}
+			download := v.download(v.targetOf(class))
 			test.wait(v, download)
 			require.NoError(t, v.Transfers(world.DataDownload).Cancel(v.soon(), download))
 			v.settles(world.DataDownload, download, world.Canceled)

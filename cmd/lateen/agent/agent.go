@@ -90,6 +90,7 @@ type parts struct {
 	recorder  recorder
 	lead      *lead
 	snapshots *informers.Snapshots // watched by a coordinator only
+	targets   *informers.Targets
 	exposing  *exposer.Exposer
 
 	coordination *metrics.Coordination
@@ -109,12 +110,12 @@ func selection(options config.Options) informers.Selection {
 // run is the agent, from top to bottom: what it shares, its kinds, what wakes them, and the loops.
 func (p *parts) run(ctx context.Context) error {
 	movers := informers.NewMoverEvents(ctx, p.clients.kube, p.Config.Namespace, p.Clock)
-	targets := informers.NewTargets(ctx, p.clients.kube)
-	defer func() { movers.Wait(); targets.Wait() }()
+	p.targets = informers.NewTargets(ctx, p.clients.kube)
+	defer func() { movers.Wait(); p.targets.Wait() }()
 	var kinds []kind
 	p.snapshots = informers.NewSnapshots(p.clients.snapshots, p.clients.kube.Discovery(), func(namespace, name string) { p.wakeUploads(kinds, namespace+"/"+name) })
 	p.exposing = p.exposer()
-	shared := p.shared(movers, targets)
+	shared := p.shared(movers)
 	kinds = p.kinds(shared)
 	handled, err := p.wire(kinds)
 	if err != nil {
@@ -197,7 +198,7 @@ func (p *parts) wakeUploads(kinds []kind, snapshot string) {
 }
 
 // shared is what all kinds have in common.
-func (p *parts) shared(movers *informers.MoverEvents, targets *informers.Targets) reconcile.Shared {
+func (p *parts) shared(movers *informers.MoverEvents) reconcile.Shared {
 	live, effective := p.clients.kube.CoreV1(), p.startup.Config
 	return reconcile.Shared{
 		Agent:           transfer.Agent{Node: p.Config.NodeName, Leads: p.lead.leads, Absent: p.lead.absent},
@@ -206,7 +207,8 @@ func (p *parts) shared(movers *informers.MoverEvents, targets *informers.Targets
 		NoConsumer:      effective.Movers.IgnoreDelayBinding,
 		Pods:            p.caches,
 		Claims:          p.caches,
-		Targets:         targets,
+		Targets:         p.targets,
+		StorageClass:    p.caches.StorageClass,
 		LivePod: func(ctx context.Context, namespace, name string) (*corev1.Pod, error) {
 			return live.Pods(namespace).Get(ctx, name, metav1.GetOptions{})
 		},

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	storagev1 "k8s.io/api/storage/v1"
 	"k8s.io/apimachinery/pkg/util/rand"
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/klog/v2"
@@ -119,7 +120,11 @@ func (p *parts) wireTerm(term *informers.Term, kinds []kind, agents *reconcile.A
 	if err != nil {
 		return nil, err
 	}
-	all := []cache.DoneChecker{handled}
+	classes, err := term.Classes.Handle(func(class *storagev1.StorageClass) { p.targets.ClassChanged(class.Name) })
+	if err != nil {
+		return nil, err
+	}
+	all := []cache.DoneChecker{handled, classes}
 	for _, k := range kinds {
 		done, err := k.wireTerm(p.caches, term)
 		if err != nil {

@@ -1,0 +1,164 @@
+package reconcile
+
+import (
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	velerov1 "github.com/vmware-tanzu/velero/pkg/apis/velero/v1"
+	velerov2alpha1 "github.com/vmware-tanzu/velero/pkg/apis/velero/v2alpha1"
+	corev1 "k8s.io/api/core/v1"
+	storagev1 "k8s.io/api/storage/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/lateen-project/lateen/reconcile/transfer"
+)
+
+// newDownload is a DataDownload to the claim app/data of that class, which was observed.
+func newDownload(class string) *single[*velerov2alpha1.DataDownload] {
+	download := &velerov2alpha1.DataDownload{Spec: velerov2alpha1.DataDownloadSpec{
+		TargetVolume: velerov2alpha1.TargetVolumeSpec{Namespace: "app", PVC: "data"},
+	}}
+	s := newSingle(transfer.DataDownload(), download, func() *velerov2alpha1.DataDownload { return &velerov2alpha1.DataDownload{} })
+	s.listed = true
+	s.target = &corev1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{Namespace: "app", Name: "data"}, Spec: corev1.PersistentVolumeClaimSpec{StorageClassName: &class}}
+	return s
+}
+
+func TestADownloadWhoseStorageClassIsMissingWaitsForItAndFailsInTime(t *testing.T) {
+	s := newDownload("never-made")
+	require.Equal(t, s.Limits.PrepareTimeout, s.step(t))
+	require.Empty(t, s.state().Phase)
+	s.clock.Step(s.Limits.PrepareTimeout)
+	s.step(t)
+	require.Equal(t, transfer.Failed, s.state().Phase)
+	require.Contains(t, s.state().Message, "storage class never-made of claim app/data does not exist")
+}
+
+func TestADownloadGoesOnOnceItsStorageClassIsThere(t *testing.T) {
+	s := newDownload("late")
+	s.step(t)
+	s.classes["late"] = &storagev1.StorageClass{ObjectMeta: metav1.ObjectMeta{Name: "late"}}
+	s.step(t)
+	require.Equal(t, transfer.Accepted, s.state().Phase)
+}
+
+// TestACancelIsHonoredWhateverCannotBeRead holds for the phases in which a mover was not told to start.
+func TestACancelIsHonoredWhateverCannotBeRead(t *testing.T) {
+	for _, phase := range []transfer.Phase{"", transfer.New, transfer.Accepted, transfer.Prepared} {
+		t.Run("download "+string(phase), func(t *testing.T) {
+			s := newDownload("never-made")
+			s.failing = errors.New("no answer")
+			s.object.Status.Phase, s.object.Spec.Cancel = velerov2alpha1.DataDownloadPhase(phase), true
+			s.step(t)
+			require.Equal(t, transfer.Canceled, s.state().Phase)
+		})
+		t.Run("backup "+string(phase), func(t *testing.T) {
+			s := newBackup(corev1.ObjectReference{Namespace: "app", Name: "db"})
+			s.failing = errors.New("no answer")
+			s.object.Status.Phase, s.object.Spec.Cancel = velerov1.PodVolumeBackupPhase(phase), true
+			s.step(t)
+			require.Equal(t, transfer.Canceled, s.state().Phase)
+		})
+		t.Run("restore without a node "+string(phase), func(t *testing.T) {
+			s := newRestore()
+			s.failing = errors.New("no answer")
+			s.object.Status.Phase, s.object.Spec.Cancel = velerov1.PodVolumeRestorePhase(phase), true
+			s.step(t)
+			require.Equal(t, transfer.Canceled, s.state().Phase)
+		})
+	}
+}
+
+func newBackup(pod corev1.ObjectReference) *single[*velerov1.PodVolumeBackup] {
+	backup := &velerov1.PodVolumeBackup{Spec: velerov1.PodVolumeBackupSpec{Node: testNode, Volume: "data", UploaderType: "kopia", Pod: pod}}
+	return newSingle(transfer.PodVolumeBackup(), backup, func() *velerov1.PodVolumeBackup { return &velerov1.PodVolumeBackup{} })
+}
+
+// newRestore is a PodVolumeRestore to a volume of pod app/db, which nobody has seen.
+func newRestore() *single[*velerov1.PodVolumeRestore] {
+	restore := &velerov1.PodVolumeRestore{Spec: velerov1.PodVolumeRestoreSpec{
+		Volume: "data", UploaderType: "kopia", Pod: corev1.ObjectReference{Namespace: "app", Name: "db", UID: "pod-uid"},
+	}}
+	return newSingle(transfer.PodVolumeRestore(), restore, func() *velerov1.PodVolumeRestore { return &velerov1.PodVolumeRestore{} })
+}
+
+func TestABackupOfAPodThatCannotExistFails(t *testing.T) {
+	for _, reference := range []corev1.ObjectReference{{Namespace: "app"}, {Name: "db"}, {Namespace: "app", Name: "d/b"}, {Namespace: "..", Name: "db"}} {
+		s := newBackup(reference)
+		s.failing = errors.New("resource name may not be empty") // as client-go says of such names
+		s.step(t)
+		require.Equal(t, transfer.Accepted, s.state().Phase)
+		s.step(t)
+		require.Equal(t, transfer.Failed, s.state().Phase, "%+v", reference)
+		require.Contains(t, s.state().Message, "does not exist")
+	}
+}
+
+func TestARestoreToAPodThatCannotExistFails(t *testing.T) {
+	s := newRestore()
+	s.object.Spec.Pod = corev1.ObjectReference{Namespace: "app"}
+	s.failing = errors.New("resource name may not be empty")
+	after := s.step(t)
+	s.clock.Step(after)
+	s.step(t)
+	require.Equal(t, transfer.Failed, s.state().Phase)
+	require.Contains(t, s.state().Message, "pod app/ does not exist")
+}
+
+func TestPreparingEndsInTimeThoughTheSourcePodCannotBeRead(t *testing.T) {
+	s := newBackup(corev1.ObjectReference{Namespace: "app", Name: "db"})
+	s.step(t)
+	require.Equal(t, transfer.Accepted, s.state().Phase)
+	s.failing = apierrors.NewForbidden(corev1.Resource("pods"), "db", errors.New("no rights"))
+	_, err := s.Reconcile(t.Context(), testKey)
+	require.ErrorContains(t, err, "no rights")
+	s.clock.Step(s.Limits.PrepareTimeout)
+	s.step(t)
+	require.Equal(t, transfer.Failed, s.state().Phase)
+	require.Contains(t, s.state().Message, "no rights")
+}
+
+func TestADownloadThatQueuedForLongIsObservedAgainBeforeItIsLate(t *testing.T) {
+	s := newDownload("")
+	s.Admission = NewAdmission(1, 1, time.Hour, s.clock)
+	s.Admission.Note(Entry{UID: "first", Key: "datadownload/velero/first", Version: "1", Created: s.clock.Now().Add(-time.Hour), Restore: true, Phase: Preparing})
+	s.Note(s.object)
+	require.Zero(t, s.step(t))
+	require.Empty(t, s.state().Phase, "it queues")
+	s.clock.Step(2 * s.Limits.PrepareTimeout)
+	s.Admission.Forget("first")
+	require.False(t, s.listed, "its claim is not followed while it queues")
+	require.Equal(t, s.Limits.PrepareTimeout, s.step(t))
+	require.Empty(t, s.state().Phase, "its claim was not listed yet: %s", s.state().Message)
+	s.listed = true
+	s.step(t)
+	require.Equal(t, transfer.Accepted, s.state().Phase)
+}
+
+func TestANewCoordinatorFailsNothingThatItHasNotObserved(t *testing.T) {
+	s := newDownload("")
+	s.listed = false
+	s.clock.Step(2 * s.Limits.PrepareTimeout)
+	require.Equal(t, s.Limits.PrepareTimeout, s.step(t))
+	require.Empty(t, s.state().Phase, s.state().Message)
+	s.listed = true
+	s.step(t)
+	require.Equal(t, transfer.Accepted, s.state().Phase)
+}
+
+func TestAnAgentThatComesBackIsNotBlamedForTheTimeBefore(t *testing.T) {
+	s := newBackup(corev1.ObjectReference{Namespace: "app", Name: "db"})
+	absent := true
+	s.Agent.Absent = func(string) bool { return absent }
+	s.object.Spec.Node = "n2"
+	require.Equal(t, s.Limits.PrepareTimeout, s.step(t))
+	absent = false
+	s.clock.Step(s.Limits.PrepareTimeout)
+	require.Zero(t, s.step(t))
+	absent = true
+	require.Equal(t, s.Limits.PrepareTimeout, s.step(t))
+	require.Empty(t, s.state().Phase)
+}

@@ -1,0 +1,150 @@
+package reconcile
+
+import (
+	"context"
+	"encoding/json"
+	"strconv"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	jsonpatch "gopkg.in/evanphx/json-patch.v4"
+	corev1 "k8s.io/api/core/v1"
+	storagev1 "k8s.io/api/storage/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/kubernetes/fake"
+	"k8s.io/client-go/tools/record"
+	testingclock "k8s.io/utils/clock/testing"
+
+	"github.com/lateen-project/lateen/exposer"
+	"github.com/lateen-project/lateen/exposer/build"
+	"github.com/lateen-project/lateen/reconcile/transfer"
+)
+
+// single is one resource of any kind, reconciled by the coordinator on testNode. Caches have what the test puts there.
+type single[T transfer.Object] struct {
+	*Transfers[T]
+	object  T
+	kube    *fake.Clientset
+	clock   *testingclock.FakeClock
+	events  *record.FakeRecorder
+	pods    map[string]*corev1.Pod // cached, by key: movers and pods of this node
+	live    map[string]*corev1.Pod // of the API server
+	failing error                  // of each GET of a pod, instead of an answer
+	target  *corev1.PersistentVolumeClaim
+	listed  bool // the target was
+	classes map[string]*storagev1.StorageClass
+	said    map[string]said // by a mover, by reason
+	empty   func() T
+}
+
+type said struct {
+	message string
+	at      time.Time
+}
+
+func newSingle[T transfer.Object](kind transfer.Kind[T], object T, empty func() T) *single[T] {
+	s := &single[T]{
+		object: object, empty: empty, kube: fake.NewClientset(), events: record.NewFakeRecorder(100), clock: testingclock.NewFakeClock(time.Unix(1_800_000_000, 0)),
+		pods: map[string]*corev1.Pod{}, live: map[string]*corev1.Pod{}, classes: map[string]*storagev1.StorageClass{}, said: map[string]said{},
+	}
+	object.SetNamespace("velero")
+	object.SetName("b1")
+	object.SetUID("b1-uid")
+	object.SetResourceVersion("1")
+	object.SetCreationTimestamp(metav1.NewTime(s.clock.Now()))
+	s.Transfers = &Transfers[T]{
+		Kind: kind,
+		Shared: Shared{
+			Agent:  transfer.Agent{Node: testNode, Leads: func() bool { return true }, Absent: func(string) bool { return false }},
+			Limits: transfer.DefaultLimits(), ResourceTimeout: time.Minute,
+			Pods: s, Claims: s, Targets: singleTarget[T]{s}, Movers: singleMover[T]{s}, LivePod: s.livePod,
+			StorageClass: func(name string) *storagev1.StorageClass { return s.classes[name] },
+			Exposer: &exposer.Exposer{
+				Client: s.kube, Templates: map[corev1.OSName]build.Template{corev1.Linux: {}},
+				Paths: exposer.HostPaths{Client: s.kube, PodsDir: "/pods"}, Source: s.Pod,
+			},
+			Places: NewPlaces(testNode, 1, 1), Admission: NewAdmission(0, 1, time.Minute, s.clock), Recorder: s.events, Clock: s.clock,
+			MoverLog: func(context.Context, string, []byte) {},
+		},
+		Cached:  func(string) (T, bool) { return kind.Copy(s.object), true },
+		Client:  s,
+		Wake:    func(string) {},
+		Changed: func(T, transfer.State, transfer.State) {},
+		Gone:    func(T) {},
+	}
+	return s
+}
+
+func (s *single[T]) livePod(_ context.Context, namespace, name string) (*corev1.Pod, error) {
+	pod := s.live[namespace+"/"+name]
+	switch {
+	case s.failing != nil:
+		return nil, s.failing
+	case pod == nil:
+		return nil, apierrors.NewNotFound(schema.GroupResource{Resource: "pods"}, name)
+	}
+	return pod.DeepCopy(), nil
+}
+
+func (s *single[T]) Mover(key string) *corev1.Pod             { return s.pods[key] }
+func (s *single[T]) Pod(key string) *corev1.Pod               { return s.pods[key] }
+func (*single[T]) Claim(string) *corev1.PersistentVolumeClaim { return nil }
+
+// singleTarget is the claim to which a single resource is restored. It is unknown again once it is not followed.
+type singleTarget[T transfer.Object] struct{ of *single[T] }
+
+func (singleTarget[T]) Follow(types.UID, types.NamespacedName, func()) {}
+func (s singleTarget[T]) Forget(types.UID)                             { s.of.listed = false }
+
+func (s singleTarget[T]) Claim(types.UID) (claim *corev1.PersistentVolumeClaim, known bool) {
+	return s.of.target, s.of.listed
+}
+
+// singleMover is what the mover of a single resource said.
+type singleMover[T transfer.Object] struct{ of *single[T] }
+
+func (singleMover[T]) Follow(types.UID, func()) {}
+func (singleMover[T]) Forget(types.UID)         {}
+
+func (s singleMover[T]) Last(_ types.UID, reason string) (message string, at time.Time, ok bool) {
+	last, ok := s.of.said[reason]
+	return last.message, last.at, ok
+}
+
+// Patch is the API server's: a JSON merge patch.
+func (s *single[T]) Patch(_ context.Context, _ string, _ types.PatchType, patch []byte, _ metav1.PatchOptions, _ ...string) (T, error) {
+	var none T
+	original, err := json.Marshal(s.object)
+	if err != nil {
+		return none, err
+	}
+	merged, err := jsonpatch.MergePatch(original, patch)
+	if err != nil {
+		return none, err
+	}
+	written := s.empty()
+	if err := json.Unmarshal(merged, written); err != nil {
+		return none, err
+	}
+	version, err := strconv.Atoi(s.object.GetResourceVersion())
+	if err != nil {
+		return none, err
+	}
+	written.SetResourceVersion(strconv.Itoa(version + 1))
+	s.object = written
+	return s.Kind.Copy(written), nil
+}
+
+// step takes one, and returns when the next one is due.
+func (s *single[T]) step(t *testing.T) time.Duration {
+	t.Helper()
+	after, err := s.Reconcile(t.Context(), testKey)
+	require.NoError(t, err)
+	return after
+}
+
+func (s *single[T]) state() transfer.State { return s.Kind.Get(s.object) }

@@ -260,3 +260,10 @@ func TestAnEmptyAlternativeOpensNoNodes(t *testing.T) {
 	require.Len(t, terms, 1)
 	require.Contains(t, terms[0].MatchExpressions, zone)
 }
+
+// An element for a class that selects no nodes keeps the elements without a class from applying to it (D32).
+func TestAClassMayRunOnAnyNode(t *testing.T) {
+	settings := choosy()
+	settings.LoadAffinity = []LoadAffinity{{StorageClass: "fast"}, settings.LoadAffinity[0]}
+	require.Equal(t, PlanOf(upload(), ofSnapshot(), plain(), Settings{}), PlanOf(upload(), ofSnapshot(), plain(), settings))
+}

@@ -22,7 +22,7 @@ func TestCheckLooksUpWhatIsNamedInTheCluster(t *testing.T) {
 	require.Equal(t, 1, command.ProcessState.ExitCode(), "%s", said)
 	for _, words := range []string{
 		"node-agent: ConfigMap " + s.Namespace + "/" + configMap, `no PriorityClass "class-that-is-not-there"`,
-		"none (default, because of 1)", "3 on node " + s.node.Name(),
+		"none (see problem 1)", "3 on node " + s.node.Name(),
 		"repo-maintenance-job: no ConfigMap is named",
 	} {
 		require.Contains(t, string(said), words)

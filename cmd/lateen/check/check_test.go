@@ -114,7 +114,7 @@ func TestReports(t *testing.T) {
 		"a cluster that has nothing":             {file: "good-every-field.yaml", cluster: bare(), count: 10},
 		"a cluster that could not be read":       {file: "good-every-field.yaml", cluster: &check.Cluster{}},
 		"movers that know no cache":              {file: "good-every-field.yaml", cluster: old(), count: 1},
-		"types that are wrong":                   {file: "type-wrong-everywhere.json", count: 11},
+		"types that are wrong":                   {file: "type-wrong-everywhere.json", count: 10},
 		"two keys":                               {file: "map-with-two-keys.yaml", count: 1},
 		"an unknown field":                       {file: "field-unknown-at-top.json", count: 2},
 		"no priority class and nothing to miss":  {file: "good-empty-object.json", cluster: bare()},

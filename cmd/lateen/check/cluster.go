@@ -56,20 +56,19 @@ func (c *Cluster) unmatched(of config.Config) []config.Problem {
 	add := func(section config.Section, path, message string) {
 		problems = append(problems, config.Problem{Section: section, Path: path, Reason: config.Missing, Message: message})
 	}
-	for i, rule := range of.NodeRules {
+	for _, rule := range of.NodeRules {
 		if !c.anyNode(rule.Nodes) {
-			add(config.SectionLoadConcurrency, fmt.Sprintf("loadConcurrency.perNodeConfig[%d].nodeSelector", i),
+			add(config.SectionLoadConcurrency, "loadConcurrency.perNodeConfig",
 				fmt.Sprintf("no node matches %s; label the nodes that are meant, or correct the selector", selectorWords(rule.Nodes)))
 		}
 	}
-	for i, one := range of.Movers.LoadAffinity {
-		path := fmt.Sprintf("loadAffinity[%d]", i)
+	for _, one := range of.Movers.LoadAffinity { // those that cannot be used are not among them, so an index would mislead
 		if !c.anyNode(one.Nodes) {
-			add(config.SectionLoadAffinity, path+".nodeSelector",
+			add(config.SectionLoadAffinity, "loadAffinity",
 				fmt.Sprintf("no node matches %s, and movers that have no other choice wait for one; label the nodes that are meant, or correct the selector", selectorWords(one.Nodes)))
 		}
 		if c.lacks(one.StorageClass) {
-			add(config.SectionLoadAffinity, path+".storageClass", noClass(one.StorageClass, "so it is for no volume"))
+			add(config.SectionLoadAffinity, "loadAffinity", noClass(one.StorageClass, "so it is for no volume"))
 		}
 	}
 	for _, source := range sortedNames(of.Movers.BackupClaims) {

@@ -38,7 +38,7 @@ type Verdict struct {
 	Config     config.Config          // what is in effect; of a node-agent ConfigMap
 	CacheLimit int64                  // bytes that a mover keeps in its cache; of a backup repository ConfigMap
 	Jobs       config.Maintenance     // what holds for all repositories; of a maintenance ConfigMap
-	Defaults   map[config.Section]int // which Problem, from 1, gave a section its default
+	Defaults   map[config.Section]int // the first Problem, from 1, for which something in a section has its default
 }
 
 // Judge says what a document means. What it names is looked up if there is a cluster.
@@ -84,7 +84,7 @@ func (d *Document) repositories() []string {
 	return slices.DeleteFunc(sortedNames(d.Data), func(key string) bool { return key == globalKey })
 }
 
-// fallBack keeps Problems, and which of them gave a section its default.
+// fallBack keeps Problems, and which of them were the first to give something in a section its default.
 func (v *Verdict) fallBack(problems ...config.Problem) {
 	for _, problem := range problems {
 		v.Problems = append(v.Problems, problem)

@@ -43,7 +43,7 @@ func Report(to io.Writer, verdict *Verdict, cluster *Cluster, node *corev1.Node)
 	for _, row := range verdict.rows(nodes, node) {
 		if number := verdict.Defaults[row.section]; number > 0 && whole == 0 {
 			last := len(row.words) - 1
-			row.words[last] += fmt.Sprintf(" (default, because of %d)", number)
+			row.words[last] += fmt.Sprintf(" (see problem %d)", number)
 		}
 		for i, words := range row.words {
 			name := row.name

@@ -92,7 +92,7 @@ func checkRanges(t *testing.T, got config.Config) {
 	}
 	for _, one := range movers.LoadAffinity {
 		names = append(names, one.StorageClass)
-		require.NotZero(t, len(one.Nodes.MatchLabels)+len(one.Nodes.MatchExpressions))
+		require.NotZero(t, len(one.StorageClass)+len(one.Nodes.MatchLabels)+len(one.Nodes.MatchExpressions))
 	}
 	if movers.Cache != nil {
 		names = append(names, movers.Cache.StorageClass)

@@ -9,9 +9,9 @@ import (
 	"strings"
 )
 
-// Parse says what the data of a node-agent ConfigMap means for a node with these labels. It is pure, and
-// it never half-applies: a section is used as it is written, or has its default and a Problem that says
-// so. Only a field that nobody knows leaves its section in use.
+// Parse says what the data of a node-agent ConfigMap means for a node with these labels. It is pure. A value
+// that cannot be used has a Problem and its default; what stands beside it counts. An element of a list is used
+// as a whole or not at all: half a selector would select more nodes than are meant.
 func Parse(data, nodeLabels map[string]string) (Config, []Problem) {
 	config := Defaults()
 	text, problem := onlyValue(data)
@@ -76,24 +76,29 @@ func (r *reader) sections(config *Config, nodeLabels map[string]string) fields {
 	movers := &config.Movers
 	return fields{
 		string(SectionLoadConcurrency):    func(v value) { r.loadConcurrency(v, nodeLabels, config) },
-		string(SectionLoadAffinity):       section(r, r.loadAffinity, &movers.LoadAffinity),
-		string(SectionBackupPVC):          section(r, r.backupPVC, &movers.BackupClaims),
-		string(SectionRestorePVC):         section(r, r.restorePVC, &movers.IgnoreDelayBinding),
-		string(SectionCachePVC):           section(r, r.cachePVC, &movers.Cache),
-		string(SectionPodResources):       section(r, r.podResources, &movers.Resources),
-		string(SectionPriorityClassName):  section(r, r.name, &config.PriorityClassName),
-		string(SectionPrivilegedFsBackup): section(r, r.bool, &movers.Privileged),
-		string(SectionPodLabels):          section(r, r.labels, &movers.Labels),
-		string(SectionPodAnnotations):     section(r, r.podAnnotations, &movers.Annotations),
+		string(SectionLoadAffinity):       func(v value) { movers.LoadAffinity = r.loadAffinity(v) },
+		string(SectionBackupPVC):          func(v value) { movers.BackupClaims = r.backupPVC(v) },
+		string(SectionRestorePVC):         func(v value) { r.restorePVC(v, movers) },
+		string(SectionCachePVC):           func(v value) { movers.Cache = r.cachePVC(v) },
+		string(SectionPodResources):       func(v value) { movers.Resources = r.podResources(v) },
+		string(SectionPriorityClassName):  set(r, r.name, &config.PriorityClassName),
+		string(SectionPrivilegedFsBackup): set(r, r.bool, &movers.Privileged),
+		string(SectionPodLabels):          func(v value) { movers.Labels = r.labels(v) },
+		string(SectionPodAnnotations):     func(v value) { movers.Annotations = r.podAnnotations(v) },
 	}
 }
 
-// section keeps what was read only if all of it can be used.
-func section[T any](r *reader, read func(value) T, into *T) func(value) {
+// set keeps what was read if all of it can be used; else the variable keeps its default.
+func set[T any](r *reader, read func(value) T, into *T) func(value) {
+	return whole(r, read, func(got T) { *into = got })
+}
+
+// whole hands on what was read if all of it can be used.
+func whole[T any](r *reader, read func(value) T, use func(T)) func(value) {
 	return func(v value) {
 		before := r.spoiled
 		if got := read(v); r.spoiled == before {
-			*into = got
+			use(got)
 		}
 	}
 }

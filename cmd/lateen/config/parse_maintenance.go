@@ -59,9 +59,9 @@ func ParseMaintenance(data map[string]string, repositoryKey string) (Maintenance
 func (r *reader) maintenance(into *Maintenance, global bool) fields {
 	jobs := &into.Jobs
 	known := fields{
-		"loadAffinity":              section(r, r.jobAffinity, &jobs.LoadAffinity),
-		"podResources":              section(r, r.podResources, &jobs.Resources),
-		"keepLatestMaintenanceJobs": section(r, func(v value) int { return r.number(v, 0) }, &jobs.Keep),
+		"loadAffinity":              func(v value) { jobs.LoadAffinity = r.jobAffinity(v) },
+		"podResources":              func(v value) { jobs.Resources = r.podResources(v) },
+		"keepLatestMaintenanceJobs": set(r, r.atLeast(0), &jobs.Keep),
 	}
 	all := fields{
 		"priorityClassName": func(v value) {
@@ -72,8 +72,8 @@ func (r *reader) maintenance(into *Maintenance, global bool) fields {
 				into.Unreadable = priority.ConfigInvalid
 			}
 		},
-		"podLabels":      section(r, r.labels, &jobs.Labels),
-		"podAnnotations": section(r, r.podAnnotations, &jobs.Annotations),
+		"podLabels":      func(v value) { jobs.Labels = r.labels(v) },
+		"podAnnotations": func(v value) { jobs.Annotations = r.podAnnotations(v) },
 	}
 	for name, read := range all {
 		known[name] = read

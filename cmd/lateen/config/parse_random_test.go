@@ -223,48 +223,6 @@ func TestParseOfRandomChanges(t *testing.T) {
 			require.Contains(t, reasons(problems), config.UnknownField, "%s", text)
 		}
 		checkSections(t, string(text), got, broken, nodeLabels)
-	}
-}
-
-// checkProblems finds the sections that cannot be used.
-func checkProblems(t *testing.T, problems []config.Problem) map[config.Section]bool {
-	t.Helper()
-	broken := map[config.Section]bool{}
-	for _, problem := range problems {
-		require.Contains(t, config.Sections(), problem.Section)
-		require.Contains(t, config.Reasons(), problem.Reason)
-		require.NotEmpty(t, problem.Message)
-		require.Less(t, len(problem.String()), 1000)
-		if problem.Reason != config.UnknownField && problem.Reason != config.Ignored {
-			broken[problem.Section] = true
-		}
-	}
-	return broken
-}
-
-func reasons(problems []config.Problem) []config.Reason {
-	all := make([]config.Reason, 0, len(problems))
-	for _, problem := range problems {
-		all = append(all, problem.Reason)
-	}
-	return all
-}
-
-// checkSections holds that a section is as it is written, or has its default and a Problem.
-func checkSections(t *testing.T, text string, got config.Config, broken map[config.Section]bool, nodeLabels map[string]string) {
-	t.Helper()
-	defaults := wire{}
-	var parts map[string]json.RawMessage
-	require.NoError(t, json.Unmarshal([]byte(text), &parts))
-	for section := range defaults.same(t, got, nodeLabels) {
-		if broken[section] {
-			require.True(t, defaults.same(t, got, nodeLabels)[section], "%s is applied in part: %s", section, text)
-			continue
-		}
-		written := wire{}
-		if part, ok := parts[string(section)]; ok {
-			require.NoError(t, json.Unmarshal([]byte(`{"`+string(section)+`": `+string(part)+`}`), &written), "nothing was said of %s", section)
-		}
-		require.True(t, written.same(t, got, nodeLabels)[section], "%s is not as it is written: %s", section, text)
+		checkWithout(t, string(text), got, problems, nodeLabels)
 	}
 }

@@ -19,7 +19,7 @@ type reader struct {
 	whole    Section // of what belongs to no other section
 	text     string
 	problems []Problem
-	spoiled  int // Problems so far after which a section cannot be used
+	spoiled  int // Problems so far that name what cannot be used
 	unknown  int // the other Problems so far
 	counts   map[heading]int
 }
@@ -79,10 +79,7 @@ func (r *reader) object(v value, known fields) {
 		r.wrongType(v, "an object")
 		return
 	}
-	seen := map[string]int{}
-	for _, m := range members {
-		seen[m.name]++
-	}
+	seen := count(members)
 	for _, m := range members {
 		read, ok := known[m.name]
 		switch {
@@ -107,21 +104,31 @@ func (r *reader) list(v value, each func(value)) {
 	}
 }
 
-// entries visits the members of an object whose names are free, such as labels.
+// entries visits the members of an object whose names are free, such as labels. Of a name that is given twice
+// nobody knows which is meant.
 func (r *reader) entries(v value, each func(name string, v value)) {
 	members, ok := v.data.([]member)
 	if !ok {
 		r.wrongType(v, "an object")
 		return
 	}
-	seen := map[string]bool{}
+	seen := count(members)
 	for _, m := range members {
-		if seen[m.name] {
-			r.problem(m.value, DuplicateField, "the name is given twice; keep one")
+		if seen[m.name] > 1 {
+			r.problem(m.value, DuplicateField, "the name is given %d times; keep one", seen[m.name])
+			continue
 		}
-		seen[m.name] = true
 		each(m.name, m.value)
 	}
+}
+
+// count tells how often each name is given.
+func count(members []member) map[string]int {
+	seen := map[string]int{}
+	for _, m := range members {
+		seen[m.name]++
+	}
+	return seen
 }
 
 func (r *reader) string(v value) string {
@@ -155,17 +162,36 @@ func (r *reader) number(v value, least int) int {
 	return n
 }
 
+// atLeast reads a number of least or more.
+func (r *reader) atLeast(least int) func(value) int {
+	return func(v value) int { return r.number(v, least) }
+}
+
 // name is a name of an object in the cluster, or empty.
 func (r *reader) name(v value) string {
 	name := r.string(v)
-	r.checkName(v, name)
+	if name != "" {
+		r.checkName(v, name)
+	}
+	return name
+}
+
+// names are names of objects; one that is none is left out.
+func (r *reader) names(v value) []string {
+	var all []string
+	r.list(v, whole(r, r.required, func(name string) { all = append(all, name) }))
+	return all
+}
+
+func (r *reader) required(v value) string {
+	name := r.string(v)
+	if _, text := v.data.(string); text {
+		r.checkName(v, name)
+	}
 	return name
 }
 
 func (r *reader) checkName(v value, name string) {
-	if name == "" {
-		return
-	}
 	if wrong := validation.IsDNS1123Subdomain(name); len(wrong) > 0 {
 		r.problem(v, InvalidValue, "%q is no name of an object: %s", brief(name), withoutPattern(wrong[0]))
 	}
@@ -177,20 +203,31 @@ func withoutPattern(message string) string {
 	return words
 }
 
-// strings are free names with strings as their values.
+// strings are free names with strings as their values, without those that cannot be used; nil if there are none.
 func (r *reader) strings(v value, check func(name, text string) []string) map[string]string {
-	all := map[string]string{}
+	var all map[string]string
 	r.entries(v, func(name string, v value) {
-		text := r.string(v)
-		for _, wrong := range check(name, text) {
-			r.problem(v, InvalidValue, "%q: %q cannot be used: %s", brief(name), brief(text), withoutPattern(wrong))
+		read := func(v value) string {
+			text := r.string(v)
+			for _, wrong := range check(name, text) {
+				r.problem(v, InvalidValue, "%q: %q cannot be used: %s", brief(name), brief(text), withoutPattern(wrong))
+			}
+			return text
 		}
-		all[name] = text
+		whole(r, read, func(text string) { add(&all, name, text) })(v)
 	})
 	return all
 }
 
-// selector is a label selector; the API machinery knows what is valid. A field that is ignored must not
+// add makes the map with its first entry.
+func add[T any](all *map[string]T, name string, one T) {
+	if *all == nil {
+		*all = map[string]T{}
+	}
+	(*all)[name] = one
+}
+
+// selector is a label selector, which counts as a whole; the API machinery knows what is valid. A field that is ignored must not
 // turn it into one that selects everything.
 func (r *reader) selector(v value) metav1.LabelSelector {
 	var selector metav1.LabelSelector

@@ -12,43 +12,33 @@ import (
 	"github.com/lateen-project/lateen/exposer/build"
 )
 
-// loadConcurrency is the one section that fills two fields.
+// loadConcurrency is for a node with these labels.
 func (r *reader) loadConcurrency(v value, nodeLabels map[string]string, config *Config) {
-	before := r.spoiled
-	limits, rules := r.limits(v, nodeLabels)
-	if r.spoiled == before {
-		config.Limits, config.NodeRules = limits, rules
-	}
-}
-
-// limits are for one node.
-func (r *reader) limits(v value, nodeLabels map[string]string) (Limits, []NodeRule) {
-	limits := Defaults().Limits
-	var rules []NodeRule
-	add := func(v value) {
-		rule := r.nodeRule(v)
-		rules = append(rules, rule)
+	limits := &config.Limits
+	r.object(v, fields{
+		"globalConfig": set(r, r.atLeast(1), &limits.GlobalConcurrency),
+		"perNodeConfig": func(v value) {
+			r.list(v, whole(r, r.nodeRule, func(rule NodeRule) { config.NodeRules = append(config.NodeRules, rule) }))
+		},
+		"prepareQueueLength": set(r, r.atLeast(0), &limits.PrepareQueueLength),
+	})
+	limits.MaxConcurrency = limits.GlobalConcurrency
+	for _, rule := range config.NodeRules {
 		limits.MaxConcurrency = max(limits.MaxConcurrency, rule.Number)
 	}
-	r.object(v, fields{
-		"globalConfig":       func(v value) { limits.GlobalConcurrency = r.number(v, 1) },
-		"perNodeConfig":      func(v value) { r.list(v, add) },
-		"prepareQueueLength": func(v value) { limits.PrepareQueueLength = r.number(v, 0) },
-	})
-	limits.MaxConcurrency = max(limits.MaxConcurrency, limits.GlobalConcurrency)
-	limits.Concurrency = limits.on(nodeLabels, rules)
-	return limits, rules
+	limits.Concurrency = config.ConcurrencyOn(nodeLabels)
 }
 
 // nodeRule is one element of perNodeConfig; without a selector it is for all nodes.
 func (r *reader) nodeRule(v value) NodeRule {
 	var rule NodeRule
 	given := false
+	before := r.spoiled
 	r.object(v, fields{
 		"nodeSelector": func(v value) { rule.Nodes = r.selector(v) },
 		"number":       func(v value) { rule.Number, given = r.number(v, 1), true },
 	})
-	if !given {
+	if !given && r.spoiled == before {
 		r.problem(v, Missing, "number is missing; say how many movers may run on the nodes of this rule")
 	}
 	return rule
@@ -56,79 +46,109 @@ func (r *reader) nodeRule(v value) NodeRule {
 
 func (r *reader) loadAffinity(v value) []build.LoadAffinity {
 	var all []build.LoadAffinity
-	r.list(v, func(v value) {
-		var one build.LoadAffinity
-		r.object(v, fields{
-			"nodeSelector": func(v value) { one.Nodes = r.selector(v) },
-			"storageClass": func(v value) { one.StorageClass = r.name(v) },
-		})
-		if len(one.Nodes.MatchLabels)+len(one.Nodes.MatchExpressions) == 0 {
-			r.problem(v, Missing, "nodeSelector is missing or empty; name the nodes by matchLabels or matchExpressions, or drop this element")
-		}
-		all = append(all, one)
-	})
+	r.list(v, whole(r, r.affinity, func(one build.LoadAffinity) { all = append(all, one) }))
 	return all
+}
+
+// affinity is one element of loadAffinity. With a storage class it need not select: movers of that class may run on
+// any node then, as in Velero.
+func (r *reader) affinity(v value) build.LoadAffinity {
+	var one build.LoadAffinity
+	before, unknown := r.spoiled, r.unknown
+	r.object(v, fields{
+		"nodeSelector": func(v value) { one.Nodes = r.selector(v) },
+		"storageClass": func(v value) { one.StorageClass = r.name(v) },
+	})
+	selects := len(one.Nodes.MatchLabels)+len(one.Nodes.MatchExpressions) > 0
+	if !selects && (one.StorageClass == "" || r.unknown > unknown) && r.spoiled == before {
+		r.problem(v, Missing, "nodeSelector is missing or empty; name the nodes by matchLabels or matchExpressions, or drop this element")
+	}
+	return one
 }
 
 // backupPVC has the storage class of the source volume as its key.
 func (r *reader) backupPVC(v value) map[string]build.BackupClaim {
-	all := map[string]build.BackupClaim{}
+	var all map[string]build.BackupClaim
 	r.entries(v, func(source string, v value) {
+		before := r.spoiled
 		r.checkName(v, source)
-		var one build.BackupClaim
-		r.object(v, fields{
-			"storageClass":    func(v value) { one.StorageClass = r.name(v) },
-			"readOnly":        func(v value) { one.ReadOnly = r.bool(v) },
-			"spcNoRelabeling": func(v value) { one.SPCNoRelabeling = r.bool(v) },
-			"annotations":     func(v value) { one.Annotations = r.annotations(v) },
-		})
-		if one.SPCNoRelabeling && !one.ReadOnly {
-			r.problem(v, Ignored, "spcNoRelabeling has no effect without readOnly; set both, or neither")
+		named := r.spoiled == before
+		one := r.backupClaim(v)
+		if _, object := v.data.([]member); named && object {
+			add(&all, source, one)
 		}
-		all[source] = one
 	})
 	return all
 }
 
-func (r *reader) restorePVC(v value) (ignoreDelayBinding bool) {
-	r.object(v, fields{"ignoreDelayBinding": func(v value) { ignoreDelayBinding = r.bool(v) }})
-	return ignoreDelayBinding
+func (r *reader) backupClaim(v value) build.BackupClaim {
+	var one build.BackupClaim
+	r.object(v, fields{
+		"storageClass":    set(r, r.name, &one.StorageClass),
+		"readOnly":        set(r, r.bool, &one.ReadOnly),
+		"spcNoRelabeling": set(r, r.bool, &one.SPCNoRelabeling),
+		"annotations":     func(v value) { one.Annotations = r.annotations(v) },
+	})
+	if one.SPCNoRelabeling && !one.ReadOnly {
+		r.problem(v, Ignored, "spcNoRelabeling has no effect without readOnly; set both, or neither")
+	}
+	return one
 }
 
+func (r *reader) restorePVC(v value, movers *build.Settings) {
+	r.object(v, fields{"ignoreDelayBinding": set(r, r.bool, &movers.IgnoreDelayBinding)})
+}
+
+// cachePVC is nil without a class of which a volume could be.
 func (r *reader) cachePVC(v value) *build.Cache {
 	cache := build.Cache{Limit: DefaultCacheLimit}
+	before := r.spoiled
+	threshold := 0
 	r.object(v, fields{
-		"storageClass":          func(v value) { cache.StorageClass = r.name(v) },
-		"residentThresholdInMB": func(v value) { cache.Threshold = int64(r.number(v, 0)) << mebi },
+		"storageClass":          set(r, r.name, &cache.StorageClass),
+		"residentThresholdInMB": set(r, r.atLeast(0), &threshold),
 	})
-	if cache.StorageClass == "" {
+	cache.Threshold = int64(threshold) << mebi
+	if cache.StorageClass != "" {
+		return &cache
+	}
+	if r.spoiled == before {
 		r.problem(v, Missing, "storageClass is missing; name one, or drop cachePVC")
 	}
-	return &cache
+	return nil
 }
 
-// podResources takes each field on its own. Velero drops all of them if one is left out (W48).
+// podResources takes each field on its own. Velero drops all of them if one is left out (W48). Of a request over
+// its limit the limit counts, which Kubernetes takes for the request too.
 func (r *reader) podResources(v value) corev1.ResourceRequirements {
 	requests, limits := corev1.ResourceList{}, corev1.ResourceList{}
+	requested := map[corev1.ResourceName]value{}
 	into := func(list corev1.ResourceList, name corev1.ResourceName) func(value) {
-		return func(v value) {
-			if amount := r.quantity(v); !amount.IsZero() {
+		return whole(r, r.quantity, func(amount resource.Quantity) {
+			if !amount.IsZero() {
 				list[name] = amount
 			}
+		})
+	}
+	request := func(name corev1.ResourceName) func(value) {
+		return func(v value) {
+			requested[name] = v
+			into(requests, name)(v)
 		}
 	}
 	r.object(v, fields{
-		"cpuRequest":              into(requests, corev1.ResourceCPU),
+		"cpuRequest":              request(corev1.ResourceCPU),
 		"cpuLimit":                into(limits, corev1.ResourceCPU),
-		"memoryRequest":           into(requests, corev1.ResourceMemory),
+		"memoryRequest":           request(corev1.ResourceMemory),
 		"memoryLimit":             into(limits, corev1.ResourceMemory),
-		"ephemeralStorageRequest": into(requests, corev1.ResourceEphemeralStorage),
+		"ephemeralStorageRequest": request(corev1.ResourceEphemeralStorage),
 		"ephemeralStorageLimit":   into(limits, corev1.ResourceEphemeralStorage),
 	})
 	for _, name := range []corev1.ResourceName{corev1.ResourceCPU, corev1.ResourceMemory, corev1.ResourceEphemeralStorage} {
-		request, limit := requests[name], limits[name]
-		if !limit.IsZero() && request.Cmp(limit) > 0 {
-			r.problem(v, InvalidValue, "the %s request %s is more than the limit %s; lower the request or raise the limit", name, request.String(), limit.String())
+		amount, limit := requests[name], limits[name]
+		if !limit.IsZero() && amount.Cmp(limit) > 0 {
+			r.problem(requested[name], InvalidValue, "the %s request %s is more than the limit %s; lower the request or raise the limit", name, amount.String(), limit.String())
+			delete(requests, name)
 		}
 	}
 	return corev1.ResourceRequirements{Requests: orNil(requests), Limits: orNil(limits)}
@@ -203,6 +223,7 @@ func (r *reader) annotations(v value) map[string]string {
 	})
 	if size > maxAnnotationBytes {
 		r.problem(v, InvalidValue, "the annotations have %d bytes; an object takes %d", size, maxAnnotationBytes)
+		return nil
 	}
 	return all
 }

@@ -124,7 +124,7 @@ func TestParseOfWholeConfigMapsThatCannotBeUsed(t *testing.T) {
 	}
 }
 
-func TestParseOfSectionsThatCannotBeUsed(t *testing.T) {
+func TestParseOfValuesThatCannotBeUsed(t *testing.T) {
 	for name, test := range map[string]struct {
 		text    string
 		section config.Section
@@ -143,21 +143,21 @@ func TestParseOfSectionsThatCannotBeUsed(t *testing.T) {
 		"an operator of no selector": {`{"loadConcurrency": {"perNodeConfig": [{"number": 2, "nodeSelector": {"matchExpressions": [{"key": "a", "operator": "Gt", "values": ["1"]}]}}]}}`, config.SectionLoadConcurrency, "loadConcurrency.perNodeConfig[0].nodeSelector", config.InvalidValue, "Gt"},
 		"rules that are no list":     {`{"loadConcurrency": {"perNodeConfig": {"number": 2}}}`, config.SectionLoadConcurrency, "loadConcurrency.perNodeConfig", config.WrongType, "an object where a list belongs"},
 		"affinity that is no list":   {`{"loadAffinity": {"nodeSelector": {}}}`, config.SectionLoadAffinity, "loadAffinity", config.WrongType, "a list"},
-		"affinity without nodes":     {`{"loadAffinity": [{"storageClass": "gold"}]}`, config.SectionLoadAffinity, "loadAffinity[0]", config.Missing, "nodeSelector"},
+		"affinity without nodes":     {`{"loadAffinity": [{}, {"storageClass": "gold"}]}`, config.SectionLoadAffinity, "loadAffinity[0]", config.Missing, "nodeSelector"},
 		"affinity In without values": {`{"loadAffinity": [{"nodeSelector": {"matchExpressions": [{"key": "a", "operator": "In"}]}}]}`, config.SectionLoadAffinity, "loadAffinity[0].nodeSelector", config.InvalidValue, "values"},
 		"affinity of a bad label":    {`{"loadAffinity": [{"nodeSelector": {"matchLabels": {"a b": "c"}}}]}`, config.SectionLoadAffinity, "loadAffinity[0].nodeSelector", config.InvalidValue, "cannot be used"},
 		"affinity of a bad class":    {`{"loadAffinity": [{"storageClass": "Gold", "nodeSelector": {"matchLabels": {"a": "c"}}}]}`, config.SectionLoadAffinity, "loadAffinity[0].storageClass", config.InvalidValue, "Gold"},
 		"backup of a bad class":      {`{"backupPVC": {"gold": {"readOnly": true}, "Bad Class": {}}}`, config.SectionBackupPVC, "backupPVC.Bad Class", config.InvalidValue, "Bad Class"},
 		"backup that is a string":    {`{"backupPVC": {"gold": {"readOnly": "true"}}}`, config.SectionBackupPVC, "backupPVC.gold.readOnly", config.WrongType, "true or false"},
 		"backup of a bad annotation": {`{"backupPVC": {"gold": {"annotations": {"a b": "c"}}}}`, config.SectionBackupPVC, "backupPVC.gold.annotations.a b", config.InvalidValue, "a b"},
-		"the same class twice":       {`{"backupPVC": {"gold": {}, "gold": {"readOnly": true}}}`, config.SectionBackupPVC, "backupPVC.gold", config.DuplicateField, "twice"},
+		"the same class twice":       {`{"backupPVC": {"gold": {}, "gold": {"readOnly": true}}}`, config.SectionBackupPVC, "backupPVC.gold", config.DuplicateField, "2 times"},
 		"restore of a number":        {`{"restorePVC": {"ignoreDelayBinding": 1}}`, config.SectionRestorePVC, "restorePVC.ignoreDelayBinding", config.WrongType, "a number where"},
 		"cache without class":        {`{"cachePVC": {"residentThresholdInMB": 5}}`, config.SectionCachePVC, "cachePVC", config.Missing, "storageClass is missing"},
 		"cache of a negative size":   {`{"cachePVC": {"storageClass": "a", "residentThresholdInMB": -5}}`, config.SectionCachePVC, "cachePVC.residentThresholdInMB", config.InvalidValue, "-5"},
 		"resources without unit":     {`{"podResources": {"cpuRequest": "1", "memoryLimit": "lots"}}`, config.SectionPodResources, "podResources.memoryLimit", config.InvalidValue, "lots"},
 		"resources without quotes":   {`{"podResources": {"cpuRequest": 1}}`, config.SectionPodResources, "podResources.cpuRequest", config.WrongType, "in quotes"},
 		"negative resources":         {`{"podResources": {"cpuRequest": "-1"}}`, config.SectionPodResources, "podResources.cpuRequest", config.InvalidValue, "-1"},
-		"a request over its limit":   {`{"podResources": {"cpuRequest": "2", "cpuLimit": "1500m"}}`, config.SectionPodResources, "podResources", config.InvalidValue, "request 2 is more than the limit 1500m"},
+		"a request over its limit":   {`{"podResources": {"cpuRequest": "2", "cpuLimit": "1500m"}}`, config.SectionPodResources, "podResources.cpuRequest", config.InvalidValue, "request 2 is more than the limit 1500m"},
 		"a class in upper case":      {`{"priorityClassName": "Velero"}`, config.SectionPriorityClassName, "priorityClassName", config.InvalidValue, "lower case"},
 		"a class that is a list":     {`{"priorityClassName": ["low"]}`, config.SectionPriorityClassName, "priorityClassName", config.WrongType, "a string in quotes"},
 		"the class twice":            {`{"priorityClassName": "a", "priorityClassName": "b"}`, config.SectionPriorityClassName, "priorityClassName", config.DuplicateField, "2 times"},
@@ -170,8 +170,8 @@ func TestParseOfSectionsThatCannotBeUsed(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			got, problems := parse(test.text, nil)
-			require.Equal(t, config.Defaults(), got, "no half of a section is used")
 			require.NotEmpty(t, problems)
+			checkWithout(t, test.text, got, problems, nil)
 			problem := problems[len(problems)-1]
 			require.Equal(t, test.section, problem.Section)
 			require.Equal(t, test.path, problem.Path)
@@ -191,8 +191,36 @@ func TestParseKeepsSectionsApart(t *testing.T) {
 }`, nil)
 	require.Len(t, problems, 1)
 	require.Equal(t, "velero-low", got.PriorityClassName)
-	require.Empty(t, got.Movers.Resources)
-	require.Equal(t, "podResources (line 2, column 19): the cpu request 2 is more than the limit 1; lower the request or raise the limit", problems[0].String())
+	require.Equal(t, corev1.ResourceRequirements{Limits: corev1.ResourceList{"cpu": resource.MustParse("1")}}, got.Movers.Resources)
+	require.Equal(t, "podResources.cpuRequest (line 2, column 34): the cpu request 2 is more than the limit 1; lower the request or raise the limit", problems[0].String())
+}
+
+// Defect D32: one bad value took the rest of its section along.
+func TestParseKeepsWhatStandsBesideABadValue(t *testing.T) {
+	got, problems := parse(`{
+  "loadConcurrency": {"globalConfig": 4, "prepareQueueLength": -1, "perNodeConfig": [
+    {"number": 0}, {"nodeSelector": {"matchLabels": {"size": "big"}}, "number": 8}]},
+  "loadAffinity": [
+    {"storageClass": "local"},
+    {"nodeSelector": {"matchLabels": {"a b": "c"}}},
+    {"nodeSelector": {"matchLabels": {"disk": "fast"}}}],
+  "backupPVC": {"Bad Class": {}, "gold": {"readOnly": "yes", "storageClass": "silver"}},
+  "cachePVC": {"storageClass": "local", "residentThresholdInMB": "5"},
+  "podLabels": {"my team": "x", "team": "storage"},
+  "podAnnotations": {"a/b/c": "x", "owner": "storage"}
+}`, map[string]string{"size": "big"})
+	require.Len(t, problems, 8)
+	require.Equal(t, config.Limits{Concurrency: 8, GlobalConcurrency: 4, MaxConcurrency: 8}, got.Limits)
+	require.Equal(t, build.Settings{
+		LoadAffinity: []build.LoadAffinity{
+			{StorageClass: "local"},
+			{Nodes: metav1.LabelSelector{MatchLabels: map[string]string{"disk": "fast"}}},
+		},
+		BackupClaims: map[string]build.BackupClaim{"gold": {StorageClass: "silver"}},
+		Cache:        &build.Cache{StorageClass: "local", Limit: config.DefaultCacheLimit},
+		Labels:       map[string]string{"team": "storage"},
+		Annotations:  map[string]string{"owner": "storage"},
+	}, got.Movers)
 }
 
 func TestParseOfUnknownFields(t *testing.T) {
@@ -234,14 +262,17 @@ func TestParseListsNoMoreThanOneCanRead(t *testing.T) {
 	require.Len(t, problems, 11)
 	require.Contains(t, problems[9].Message, "only the first 10")
 	require.Equal(t, config.SectionPriorityClassName, problems[10].Section, "other sections have their say")
-	require.Equal(t, config.Defaults(), got)
+	want := config.Defaults()
+	want.Movers.Labels = map[string]string{"c": "d"}
+	require.Equal(t, want, got)
 }
 
-func TestParseDoesNotHideWhyASectionIsNotUsed(t *testing.T) {
+func TestParseDoesNotHideWhyAValueIsNotUsed(t *testing.T) {
 	got, problems := parse(`{"podResources": {`+strings.Repeat(`"x": 1, `, 20)+`"cpuRequest": "1", "cpuLimit": "lots"}}`, nil)
 	require.Len(t, problems, 11)
 	require.Equal(t, config.InvalidValue, problems[10].Reason)
-	require.Equal(t, config.Defaults(), got)
+	require.Empty(t, got.Movers.Resources.Limits)
+	require.Equal(t, corev1.ResourceList{"cpu": resource.MustParse("1")}, got.Movers.Resources.Requests)
 }
 
 func TestSectionsAndReasonsAreBounded(t *testing.T) {

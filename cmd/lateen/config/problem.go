@@ -5,7 +5,7 @@ import (
 	"fmt"
 )
 
-// Section is a part of the configuration that is used as a whole or not at all.
+// Section is a part of the configuration.
 type Section string
 
 // The sections; those in lower camel case are top-level fields of the node-agent ConfigMap.
@@ -38,15 +38,16 @@ func Sections() []Section {
 // Reason is a stable word for what is wrong.
 type Reason string
 
-// The reasons. After all but UnknownField and Ignored the section has its default.
+// The reasons. After all but UnknownField and Ignored the value at the Problem's path has its default, or the element
+// of a list in which it stands is left out.
 const (
 	Missing        Reason = "missing"         // an object or a field that is needed is not there
 	Empty          Reason = "empty"           // the ConfigMap has no data
 	TooManyKeys    Reason = "too_many_keys"   // the ConfigMap has more than one key
 	InvalidJSON    Reason = "invalid_json"    // it does not parse
 	Forbidden      Reason = "forbidden"       // the agent may not read what is named
-	UnknownField   Reason = "unknown_field"   // the field is ignored, the rest of its section is used
-	Ignored        Reason = "ignored"         // a value that is known has no effect, the rest of its section is used
+	UnknownField   Reason = "unknown_field"   // nobody knows the field
+	Ignored        Reason = "ignored"         // a value that is known has no effect
 	DuplicateField Reason = "duplicate_field" // which of the two is meant cannot be known
 	WrongType      Reason = "wrong_type"      // such as a string for a number
 	InvalidValue   Reason = "invalid_value"   // of the right type, and unusable
@@ -112,5 +113,5 @@ func (o object) placeAll(problems []Problem) {
 	}
 }
 
-// Spoils tells whether the section falls back to its default because of this.
+// Spoils tells whether a value has its default because of this.
 func (r Reason) Spoils() bool { return r != UnknownField && r != Ignored }

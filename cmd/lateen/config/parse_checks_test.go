@@ -1,0 +1,111 @@
+package config_test
+
+import (
+	"encoding/json"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/lateen-project/lateen/cmd/lateen/config"
+)
+
+// checkProblems finds the sections with a value that cannot be used.
+func checkProblems(t *testing.T, problems []config.Problem) map[config.Section]bool {
+	t.Helper()
+	broken := map[config.Section]bool{}
+	for _, problem := range problems {
+		require.Contains(t, config.Sections(), problem.Section)
+		require.Contains(t, config.Reasons(), problem.Reason)
+		require.NotEmpty(t, problem.Message)
+		require.Less(t, len(problem.String()), 1000)
+		if problem.Reason != config.UnknownField && problem.Reason != config.Ignored {
+			broken[problem.Section] = true
+		}
+	}
+	return broken
+}
+
+func reasons(problems []config.Problem) []config.Reason {
+	all := make([]config.Reason, 0, len(problems))
+	for _, problem := range problems {
+		all = append(all, problem.Reason)
+	}
+	return all
+}
+
+// checkSections holds that a section without a Problem is as it is written.
+func checkSections(t *testing.T, text string, got config.Config, broken map[config.Section]bool, nodeLabels map[string]string) {
+	t.Helper()
+	var parts map[string]json.RawMessage
+	require.NoError(t, json.Unmarshal([]byte(text), &parts))
+	for section := range (wire{}).same(t, got, nodeLabels) {
+		if broken[section] {
+			continue
+		}
+		written := wire{}
+		if part, ok := parts[string(section)]; ok {
+			require.NoError(t, json.Unmarshal([]byte(`{"`+string(section)+`": `+string(part)+`}`), &written), "nothing was said of %s", section)
+		}
+		require.True(t, written.same(t, got, nodeLabels)[section], "%s is not as it is written: %s", section, text)
+	}
+}
+
+// checkWithout holds that a value of which a Problem says that it cannot be used is as good as not written, and that
+// nothing else is lost with it.
+func checkWithout(t *testing.T, text string, got config.Config, problems []config.Problem, nodeLabels map[string]string) {
+	t.Helper()
+	var document any
+	require.NoError(t, json.Unmarshal([]byte(text), &document))
+	for _, problem := range problems {
+		if problem.Reason.Spoils() {
+			document = without(document, problem.Path)
+		}
+	}
+	rest, err := json.Marshal(compact(document))
+	require.NoError(t, err)
+	want, _ := parse(string(rest), nodeLabels)
+	require.Equal(t, want, got, "%s means another than %s", text, rest)
+}
+
+// dropped stands for an element of a list until all are dropped that have to be.
+type dropped struct{}
+
+// without is a document without the value at a path, or without the whole element of a list in which it is.
+func without(at any, path string) any {
+	switch at := at.(type) {
+	case map[string]any:
+		for name, value := range at {
+			rest, below := strings.CutPrefix(path, name)
+			switch {
+			case !below:
+			case rest == "":
+				delete(at, name)
+			case rest[0] == '.':
+				at[name] = without(value, rest[1:])
+			case rest[0] == '[':
+				at[name] = without(value, rest)
+			}
+		}
+	case []any:
+		index, _, _ := strings.Cut(strings.TrimPrefix(path, "["), "]")
+		if i, err := strconv.Atoi(index); err == nil && i < len(at) {
+			at[i] = dropped{}
+		}
+	}
+	return at
+}
+
+func compact(at any) any {
+	switch at := at.(type) {
+	case map[string]any:
+		for name, value := range at {
+			at[name] = compact(value)
+		}
+	case []any:
+		return slices.DeleteFunc(at, func(value any) bool { return value == any(dropped{}) })
+	}
+	return at
+}

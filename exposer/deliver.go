@@ -21,9 +21,6 @@ const hands = 12
 // words what it waits for: an event of that brings it on. It is a HopelessError if it can never be delivered;
 // then Keep must follow, or the volume goes with the claim.
 func (e *Exposer) Deliver(ctx context.Context, move build.Movement, found Found) (done bool, waits string, err error) {
-	if found.Pod != nil && found.Pod.DeletionTimestamp != nil && restored(move, found) == nil {
-		return false, fmt.Sprintf("mover pod %s is being deleted", found.Pod.Name), nil
-	}
 	d := delivery{client: e, Delivery: build.Delivery{Move: move, Pod: found.Pod, Claim: restored(move, found)}}
 	if err := d.look(ctx); err != nil {
 		return false, "", err

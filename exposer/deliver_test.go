@@ -11,6 +11,164 @@ import (
 	"github.com/lateen-project/lateen/exposer/build"
 )
 
+// restoredVolume is the volume of a delivery whose restore claim has been deleted.
+func restoredVolume() *corev1.PersistentVolume {
+	return &corev1.PersistentVolume{
+		ObjectMeta: metav1.ObjectMeta{
+			Name: "restored", UID: "restored-uid", Labels: map[string]string{build.LabelRebind: string(download().UID)},
+			Annotations: map[string]string{build.AnnotationReclaimPolicy: "Delete"},
+		},
+		Spec: corev1.PersistentVolumeSpec{
+			PersistentVolumeReclaimPolicy: corev1.PersistentVolumeReclaimRetain,
+			ClaimRef:                      &corev1.ObjectReference{Namespace: "velero", Name: "b1", UID: "gone-uid"},
+		},
+	}
+}
+
+// reservedVolume is restoredVolume once its claimRef names the target.
+func reservedVolume() *corev1.PersistentVolume {
+	volume := restoredVolume()
+	volume.Spec.ClaimRef = &corev1.ObjectReference{Namespace: "app", Name: "claim"}
+	return volume
+}
+
+// boundVolume is restoredVolume once Kubernetes has bound it to the target.
+func boundVolume() *corev1.PersistentVolume {
+	volume := reservedVolume()
+	volume.Spec.ClaimRef.UID, volume.Status.Phase = freeTarget().UID, corev1.VolumeBound
+	return volume
+}
+
+// freeTarget is the target before it is bound.
+func freeTarget() *corev1.PersistentVolumeClaim {
+	claim := freeClaim()
+	claim.UID = "target-uid"
+	return claim
+}
+
+// boundTarget is the target once Kubernetes has bound it to the restored volume.
+func boundTarget() *corev1.PersistentVolumeClaim {
+	claim := freeTarget()
+	claim.Spec.VolumeName, claim.Status.Phase = "restored", corev1.ClaimBound
+	return claim
+}
+
+// staleFound is what a cache shows that has not seen the restore claim and the mover go.
+func staleFound() Found {
+	move := download()
+	pod := mover()
+	pod.OwnerReferences[0].UID = move.UID
+	return Found{Pod: pod, Claims: []*corev1.PersistentVolumeClaim{{
+		ObjectMeta: metav1.ObjectMeta{
+			Namespace: "velero", Name: "b1", UID: "gone-uid", Labels: build.Ours(move.UID, "n1"),
+			OwnerReferences: []metav1.OwnerReference{{UID: move.UID, Controller: new(true)}},
+		},
+		Spec: corev1.PersistentVolumeClaimSpec{VolumeName: "restored"},
+	}}}
+}
+
+// volumeNow is restoredVolume as the API server has it.
+func volumeNow(t *testing.T, client *fake.Clientset) *corev1.PersistentVolume {
+	t.Helper()
+	volume, err := client.CoreV1().PersistentVolumes().Get(t.Context(), "restored", metav1.GetOptions{})
+	require.NoError(t, err)
+	return volume
+}
+
+func TestAStaleClaimDoesNotStopADeliveryThatAnotherAgentTookFurther(t *testing.T) {
+	deleting := staleFound()
+	deleting.Pod.DeletionTimestamp, deleting.Claims = new(metav1.Now()), nil
+	named := freeTarget()
+	named.Spec.VolumeName = "restored"
+	for name, test := range map[string]struct {
+		target *corev1.PersistentVolumeClaim
+		volume *corev1.PersistentVolume
+		found  Found
+		waits  string
+	}{
+		"the volume is reserved":             {freeTarget(), reservedVolume(), staleFound(), "target claim app/claim is not yet bound to PersistentVolume restored"},
+		"the target names the volume":        {named, reservedVolume(), staleFound(), "target claim app/claim is not yet bound to PersistentVolume restored"},
+		"the volume is half bound":           {named, boundVolume(), staleFound(), "target claim app/claim is not yet bound to PersistentVolume restored"},
+		"the target is bound":                {boundTarget(), boundVolume(), staleFound(), ""},
+		"the target is bound, a pod lingers": {boundTarget(), boundVolume(), deleting, ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			client := fake.NewClientset(test.target, test.volume)
+			done, waits, err := exposed(client, build.Settings{}).Deliver(t.Context(), download(), test.found)
+			require.NoError(t, err)
+			require.Equal(t, test.waits, waits)
+			require.Equal(t, test.waits == "", done)
+			policy := corev1.PersistentVolumeReclaimRetain
+			if done {
+				policy = corev1.PersistentVolumeReclaimDelete
+			}
+			require.Equal(t, policy, volumeNow(t, client).Spec.PersistentVolumeReclaimPolicy)
+		})
+	}
+}
+
+func TestWhatWasDeliveredStaysDelivered(t *testing.T) {
+	released := func() *corev1.PersistentVolume {
+		volume := boundVolume()
+		volume.Annotations, volume.Spec.PersistentVolumeReclaimPolicy = nil, corev1.PersistentVolumeReclaimDelete
+		return volume
+	}
+	again := freeTarget()
+	again.UID = "made-again-uid"
+	for name, target := range map[string]*corev1.PersistentVolumeClaim{
+		"and its target is still there": boundTarget(), "and its target was made again": again, "and its target is gone": nil,
+	} {
+		t.Run(name, func(t *testing.T) {
+			client := fake.NewClientset(released())
+			if target != nil {
+				require.NoError(t, client.Tracker().Add(target))
+			}
+			done, waits, err := exposed(client, build.Settings{}).Deliver(t.Context(), download(), Found{})
+			require.NoError(t, err)
+			require.Empty(t, waits)
+			require.True(t, done)
+			require.Equal(t, released(), volumeNow(t, client))
+		})
+	}
+}
+
+func TestADeliveryThatIsGivenUpKeepsTheVolume(t *testing.T) {
+	mine := restoredVolume()
+	mine.Spec.PersistentVolumeReclaimPolicy, mine.Status.Phase = corev1.PersistentVolumeReclaimDelete, corev1.VolumeBound
+	elsewhere := restoredVolume()
+	elsewhere.Spec.PersistentVolumeReclaimPolicy, elsewhere.Status.Phase = corev1.PersistentVolumeReclaimDelete, corev1.VolumeBound
+	elsewhere.Spec.ClaimRef = &corev1.ObjectReference{Namespace: "app", Name: "rescued", UID: "rescued-uid"}
+	for name, test := range map[string]struct {
+		volume *corev1.PersistentVolume
+		policy corev1.PersistentVolumeReclaimPolicy
+	}{
+		"that its restore claim still has":   {mine, corev1.PersistentVolumeReclaimRetain},
+		"that no claim has":                  {restoredVolume(), corev1.PersistentVolumeReclaimRetain},
+		"as it is, if another claim uses it": {elsewhere, corev1.PersistentVolumeReclaimDelete},
+	} {
+		t.Run(name, func(t *testing.T) {
+			client := fake.NewClientset(test.volume)
+			message, err := exposed(client, build.Settings{}).Keep(t.Context(), download(), Found{})
+			require.NoError(t, err)
+			require.Equal(t, "restored volume kept as PersistentVolume restored", message)
+			volume := volumeNow(t, client)
+			require.Equal(t, test.policy, volume.Spec.PersistentVolumeReclaimPolicy)
+			require.Equal(t, "b1", volume.Labels[build.LabelKept])
+		})
+	}
+}
+
+func TestAVolumeThatAnotherClaimUsesIsNotDelivered(t *testing.T) {
+	elsewhere := restoredVolume()
+	elsewhere.Spec.ClaimRef, elsewhere.Status.Phase = &corev1.ObjectReference{Namespace: "app", Name: "rescued", UID: "rescued-uid"}, corev1.VolumeBound
+	client := fake.NewClientset(freeClaim(), elsewhere)
+	_, _, err := exposed(client, build.Settings{}).Deliver(t.Context(), download(), Found{})
+	terminal := (*HopelessError)(nil)
+	require.ErrorAs(t, err, &terminal)
+	require.ErrorContains(t, err, "PersistentVolume restored is bound to claim app/rescued")
+	require.Equal(t, elsewhere, volumeNow(t, client))
+}
+
 func TestAClaimThatIsMadeAnewDuringADeliveryIsNotDelivered(t *testing.T) {
 	for name, bound := range map[string]bool{"before it is bound": false, "when it is bound to an empty volume": true} {
 		t.Run(name, func(t *testing.T) {
@@ -24,17 +182,7 @@ func TestAClaimThatIsMadeAnewDuringADeliveryIsNotDelivered(t *testing.T) {
 				stray.Spec.VolumeName = "empty"
 				empty.Spec.ClaimRef = &corev1.ObjectReference{Namespace: "velero", Name: "b1", UID: "stray-uid"}
 			}
-			restored := &corev1.PersistentVolume{
-				ObjectMeta: metav1.ObjectMeta{
-					Name: "restored", UID: "restored-uid", Labels: map[string]string{build.LabelRebind: string(move.UID)},
-					Annotations: map[string]string{build.AnnotationReclaimPolicy: "Delete"},
-				},
-				Spec: corev1.PersistentVolumeSpec{
-					PersistentVolumeReclaimPolicy: corev1.PersistentVolumeReclaimRetain,
-					ClaimRef:                      &corev1.ObjectReference{Namespace: "velero", Name: "b1", UID: "gone-uid"},
-				},
-			}
-			client := fake.NewClientset(freeClaim(), stray, empty, restored)
+			client := fake.NewClientset(freeClaim(), stray, empty, restoredVolume())
 			found := Found{Claims: []*corev1.PersistentVolumeClaim{stray}}
 			done, waits, err := exposed(client, build.Settings{}).Deliver(t.Context(), move, found)
 			require.NoError(t, err)

@@ -53,7 +53,17 @@ func (h Hand) String() string {
 // Next is the next step of a delivery, with words where there is something to say. The volume is reserved
 // before the target names it: Kubernetes looks at a claim when the claim changes, and binds it at once if the
 // volume is reserved for it then. The other way round it would look again only with its next resync.
+//
+// A mover or a restore claim that is shown although the volume names the target already comes from a stale cache:
+// both were deleted before. A volume that has its reclaim policy back was delivered, whatever became of the
+// target since.
 func (d Delivery) Next() (Hand, string) {
+	if d.wasDelivered() {
+		return Delivered, ""
+	}
+	if d.namesTarget() {
+		d.Pod, d.Claim = nil, nil
+	}
 	if words := d.never(); words != "" {
 		return DeliverNever, words
 	}
@@ -94,14 +104,45 @@ func (d Delivery) never() string {
 		return fmt.Sprintf("target claim %s is being deleted", d.target())
 	case d.Target.Spec.VolumeName != "" && d.Target.Spec.VolumeName != d.Volume.Name:
 		return fmt.Sprintf("target claim %s is already bound to PersistentVolume %s", d.target(), d.Target.Spec.VolumeName)
-	case d.Claim == nil && d.Volume.Labels[LabelRebind] != string(d.Move.UID):
+	case d.Claim == nil && !d.labelled():
 		return fmt.Sprintf("PersistentVolume %s is not the one that was restored", d.Volume.Name)
 	case d.Claim != nil && !d.holds(d.Claim):
 		return fmt.Sprintf("PersistentVolume %s does not belong to claim %s/%s", d.Volume.Name, d.Claim.Namespace, d.Claim.Name)
 	case ending(d.Volume):
 		return fmt.Sprintf("PersistentVolume %s is being deleted", d.Volume.Name)
+	case d.inUse() && !d.namesTarget():
+		ref := d.Volume.Spec.ClaimRef
+		return fmt.Sprintf("PersistentVolume %s is bound to claim %s/%s", d.Volume.Name, ref.Namespace, ref.Name)
 	}
 	return ""
+}
+
+// labelled tells whether the volume remembers that it is for this DataDownload.
+func (d Delivery) labelled() bool { return d.Volume.Labels[LabelRebind] == string(d.Move.UID) }
+
+// wasDelivered tells whether the volume has been bound to the target and got its reclaim policy back: LabelRebind and
+// AnnotationReclaimPolicy are set together, and the label stays.
+func (d Delivery) wasDelivered() bool {
+	return d.Volume != nil && d.labelled() && !d.marked() && d.Volume.Labels[LabelKept] == ""
+}
+
+// namesTarget tells whether the claimRef of a volume on its way is that of a claim with the target's name.
+func (d Delivery) namesTarget() bool {
+	return d.Volume != nil && d.labelled() && claimOf(d.Volume) == d.target()
+}
+
+// inUse tells whether a claim other than the restore claim is bound to the volume.
+func (d Delivery) inUse() bool {
+	restore := types.NamespacedName{Namespace: d.Move.Namespace, Name: d.Move.Name}
+	return d.Volume.Status.Phase == corev1.VolumeBound && claimOf(d.Volume) != restore
+}
+
+// claimOf is the claim that the claimRef of a volume names.
+func claimOf(volume *corev1.PersistentVolume) (claim types.NamespacedName) {
+	if ref := volume.Spec.ClaimRef; ref != nil {
+		claim = types.NamespacedName{Namespace: ref.Namespace, Name: ref.Name}
+	}
+	return claim
 }
 
 // marked tells whether the volume has yet to get its reclaim policy back.
@@ -109,7 +150,7 @@ func (d Delivery) marked() bool { return d.Volume.Annotations[AnnotationReclaimP
 
 // retained tells whether the volume outlives its claim, or need not any more.
 func (d Delivery) retained() bool {
-	return d.Volume.Labels[LabelRebind] == string(d.Move.UID) &&
+	return d.labelled() &&
 		(d.Volume.Spec.PersistentVolumeReclaimPolicy == corev1.PersistentVolumeReclaimRetain || d.bound())
 }
 
@@ -201,17 +242,18 @@ func (d Delivery) Release() VolumePatch {
 	}
 }
 
-// Keep makes a volume that cannot be delivered one that nobody deletes: neither Kubernetes with its claim,
-// nor the sweep.
+// Keep makes a volume that cannot be delivered one that nobody deletes: neither Kubernetes with the restore claim,
+// nor the sweep. The reclaim policy of a volume that another claim uses is that claim's owner's to choose.
 func (d Delivery) Keep() VolumePatch {
 	labels := map[string]*string{LabelKept: new(LabelValue(d.Move.Name)), LabelRebind: nil}
 	for name := range Ours(d.Move.UID, d.Move.Acceptor) {
 		labels[name] = nil
 	}
-	return VolumePatch{
-		VolumeMetadata{UID: d.Volume.UID, Labels: labels, Annotations: map[string]*string{AnnotationReclaimPolicy: nil}},
-		VolumeSpec{Policy: corev1.PersistentVolumeReclaimRetain},
+	patch := VolumePatch{Metadata: VolumeMetadata{UID: d.Volume.UID, Labels: labels, Annotations: map[string]*string{AnnotationReclaimPolicy: nil}}}
+	if !d.inUse() {
+		patch.Spec.Policy = corev1.PersistentVolumeReclaimRetain
 	}
+	return patch
 }
 
 // ClaimPatch is a merge patch of a target claim.

@@ -87,7 +87,7 @@ func (t *Transfers[T]) exposure(s *subject[T]) {
 	if s.pod == nil && t.exposed(s) {
 		s.seen.Exposure = build.Vanished(s.state.Restarts)
 	}
-	s.seen.Delivered = t.memory.isDelivered(s.key)
+	s.seen.Delivered, s.seen.DeliveringSince = t.memory.isDelivered(s.key), t.memory.deliveringSince(s.key)
 	s.seen.Remains = len(t.found(s).Claims) > 0 ||
 		s.state.Finalizer && s.move.Source.Snapshot != nil && !t.memory.isClean(s.key)
 }

@@ -1,6 +1,7 @@
 package reconcile
 
 import (
+	"cmp"
 	"slices"
 	"strings"
 	"sync"
@@ -35,6 +36,7 @@ type recollection[T any] struct {
 	logged    types.UID // the mover whose log was kept last
 	delivered bool
 	reserved  bool      // all that delivery waits for is that its target is bound
+	delivers  time.Time // when this agent first tried to deliver
 	clean     bool      // nothing is left of its snapshots
 	since     time.Time // when the phase began, to better than the second of the API's timestamps
 }
@@ -229,6 +231,21 @@ func (m *memory[T]) isReserved(key string) bool {
 	m.lock.Lock()
 	defer m.lock.Unlock()
 	return m.of(key).reserved
+}
+
+// delivering notes that a delivery is tried.
+func (m *memory[T]) delivering(key string, now time.Time) {
+	m.lock.Lock()
+	defer m.lock.Unlock()
+	kept := m.of(key)
+	kept.delivers = cmp.Or(kept.delivers, now)
+}
+
+// deliveringSince is when this agent first tried to deliver; zero if it has not.
+func (m *memory[T]) deliveringSince(key string) time.Time {
+	m.lock.Lock()
+	defer m.lock.Unlock()
+	return m.of(key).delivers
 }
 
 // wasDelivered notes that what was restored is where it belongs.

@@ -93,13 +93,15 @@ func (t *Transfers[T]) expose(ctx context.Context, s *subject[T]) error {
 }
 
 // deliver puts what was restored where it belongs. The log of the mover is kept before its pod goes. The claim of
-// its cache stays until the end.
-func (t *Transfers[T]) deliver(ctx context.Context, s *subject[T]) error {
+// its cache stays until the end. The last try asks the API server whatever the caches say, and gives the delivery up
+// if it is not done then.
+func (t *Transfers[T]) deliver(ctx context.Context, s *subject[T], last bool) error {
+	t.memory.delivering(s.key, s.seen.Now)
 	target := types.NamespacedName{Namespace: s.move.Source.Target.Namespace, Name: s.move.Source.Target.Claim}
 	t.Targets.Follow(s.object.GetUID(), target, func() { t.Wake(s.key) })
 	found := t.found(s)
 	found.Claims = slices.DeleteFunc(found.Claims, func(claim *corev1.PersistentVolumeClaim) bool { return claim.Name != s.move.Name })
-	if t.memory.isGoing(s.key, found) || t.memory.isReserved(s.key) && t.binds(s) {
+	if !last && (t.memory.isGoing(s.key, found) || deleting(found) || t.memory.isReserved(s.key) && t.binds(s)) {
 		return nil // an event tells of the end of that; until then there is nothing to ask for
 	}
 	t.keepLog(ctx, s)
@@ -108,16 +110,24 @@ func (t *Transfers[T]) deliver(ctx context.Context, s *subject[T]) error {
 		return t.keep(ctx, s, hopeless.Error())
 	}
 	t.memory.met(s.key, waits, err)
-	if err == nil && !done {
-		t.memory.delivers(s.key, found)
-	}
-	if err != nil || !done {
-		klog.FromContext(ctx).V(4).Info("Not delivered yet", "waitsFor", waits)
+	switch {
+	case err != nil:
 		return err
+	case done:
+		t.memory.wasDelivered(s.key)
+		t.Wake(s.key)
+		return nil
+	case last:
+		return t.keep(ctx, s, "not delivered in time")
 	}
-	t.memory.wasDelivered(s.key)
-	t.Wake(s.key)
+	t.memory.delivers(s.key, found)
+	klog.FromContext(ctx).V(4).Info("Not delivered yet", "waitsFor", waits)
 	return nil
+}
+
+// deleting tells whether all that is left of the restore is a mover pod on its way out.
+func deleting(found exposer.Found) bool {
+	return found.Pod != nil && found.Pod.DeletionTimestamp != nil && len(found.Claims) == 0
 }
 
 // binds tells whether Kubernetes has yet to bind a target claim that names its volume.

@@ -136,9 +136,9 @@ func (t *Transfers[T]) take(ctx context.Context, s *subject[T], step transfer.St
 	case transfer.Expose:
 		return step.After, t.expose(ctx, s)
 	case transfer.Deliver:
-		return step.After, t.deliver(ctx, s)
+		return step.After, t.deliver(ctx, s, false)
 	case transfer.Keep:
-		return 0, t.keep(ctx, s, "not delivered in time")
+		return 0, t.deliver(ctx, s, true)
 	case transfer.Remove:
 		return 0, t.remove(ctx, s, step.Reason)
 	case transfer.Wait:

@@ -215,12 +215,14 @@ func canceling(s State, seen Seen, lim Limits) Step {
 	return Step{After: left}
 }
 
-// moved is what is left when the mover has succeeded: neither its end nor a cancel changes anything now.
+// moved is what is left when the mover has succeeded: neither its end nor a cancel changes anything now. However late it
+// is, each agent has a grace for its own first try: it may be the first one that is alive since the mover's success.
 func moved(s State, seen Seen, lim Limits) Step {
 	if seen.Delivered {
 		return end(s, seen, Completed, ReasonCompleted)
 	}
-	left := until(s.MovedAt.Add(cmp.Or(s.DeliverIn, lim.DeliverTimeout)), seen)
+	first := cmp.Or(seen.DeliveringSince, seen.Now)
+	left := max(until(s.MovedAt.Add(cmp.Or(s.DeliverIn, lim.DeliverTimeout)), seen), until(first.Add(lim.DeliverGrace), seen))
 	if left <= 0 {
 		return Step{Action: Keep, Reason: ReasonNotDelivered}
 	}

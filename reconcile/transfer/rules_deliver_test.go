@@ -1,6 +1,19 @@
 package transfer
 
-import "github.com/lateen-project/lateen/exposer/build"
+import (
+	"time"
+
+	"github.com/lateen-project/lateen/exposer/build"
+)
+
+// deliverLeft is what remains of the time for a delivery: an agent that has not tried yet has its grace before it.
+func (m *moment) deliverLeft() time.Duration {
+	grace := m.Limits.DeliverGrace
+	if since := m.Seen.DeliveringSince; !since.IsZero() {
+		grace = m.left(since, m.Limits.DeliverGrace)
+	}
+	return max(m.left(m.State.MovedAt, m.Limits.DeliverTimeout), grace)
+}
 
 func deliveryRules() []rule {
 	return []rule{{
@@ -20,23 +33,23 @@ func deliveryRules() []rule {
 	}, {
 		"what was moved is delivered until its time is over, whatever becomes of the mover and whoever cancels",
 		func(m *moment) bool {
-			left := m.left(m.State.MovedAt, m.Limits.DeliverTimeout)
+			left := m.deliverLeft()
 			delivers := m.moved() && m.acts() && !m.Seen.Delivered && left > 0
 			return (m.Step.Action == Deliver) == delivers && implies(delivers, m.Step.After == left)
 		},
 		func(s State, seen Seen, lim Limits) Step {
 			if seen.Exposure.Condition == build.Lost {
-				s.MovedAt = s.MovedAt.Add(-lim.DeliverTimeout)
+				s.MovedAt, seen.DeliveringSince = s.MovedAt.Add(-lim.DeliverTimeout), s.MovedAt.Add(-lim.DeliverGrace)
 			}
 			return Next(s, seen, lim)
 		},
 	}, {
 		"what is not delivered in time is kept, and nothing that was delivered is",
 		func(m *moment) bool {
-			late := m.moved() && m.acts() && !m.Seen.Delivered && m.left(m.State.MovedAt, m.Limits.DeliverTimeout) <= 0
+			late := m.moved() && m.acts() && !m.Seen.Delivered && m.deliverLeft() <= 0
 			return (m.Step.Action == Keep) == late
 		},
-		input(func(_ *State, _ *Seen, lim *Limits) { lim.DeliverTimeout++ }),
+		input(func(_ *State, _ *Seen, lim *Limits) { lim.DeliverGrace++ }),
 	}, {
 		"what is delivered is Completed, and nothing else of it changes",
 		func(m *moment) bool {

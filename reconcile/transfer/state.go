@@ -106,6 +106,8 @@ type Seen struct {
 	Unreadable string    // then: why
 	Delivers   bool      // what the mover restored is still to be delivered once it has succeeded
 	Delivered  bool      // it has been
+	// DeliveringSince is when this agent first tried to deliver it; zero if it has not.
+	DeliveringSince time.Time
 }
 
 // Limits are the bounds of the protocol.
@@ -114,6 +116,7 @@ type Limits struct {
 	CancelGrace    time.Duration // from a cancel to the deletion of the mover
 	RestartDelay   time.Duration // before the second mover; doubles with each further one
 	DeliverTimeout time.Duration // from a mover's success to the delivery of what it restored, where the resource does not say
+	DeliverGrace   time.Duration // that each agent has at least, from its first try to deliver
 	FirstProgress  time.Duration // from the start to the first write of progress: what ends sooner has it in its last write
 	Retries        int           // movers that may be lost before the transfer fails
 }
@@ -125,6 +128,7 @@ func DefaultLimits() Limits {
 		CancelGrace:    5 * time.Minute,
 		RestartDelay:   10 * time.Second,
 		DeliverTimeout: 10 * time.Minute,
+		DeliverGrace:   time.Minute,
 		FirstProgress:  3 * time.Second,
 		Retries:        3,
 	}
@@ -139,7 +143,7 @@ const (
 	Write                 // write State to the custom resource
 	Expose                // make the mover, or what it still lacks
 	Deliver               // put what was restored where it belongs
-	Keep                  // give the delivery up: keep what was restored, and fail
+	Keep                  // try the delivery a last time; unless it is done then, keep what was restored, and fail
 	Remove                // remove what was exposed
 )
 

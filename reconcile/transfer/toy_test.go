@@ -1,6 +1,7 @@
 package transfer
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"time"
@@ -41,7 +42,7 @@ type toy struct {
 	delivers  bool
 	delivered int // steps of the delivery
 
-	canceledAt time.Time // all that the agent remembers
+	canceledAt, deliveringSince time.Time // all that the agent remembers
 }
 
 type mover struct {
@@ -65,7 +66,7 @@ func (c *toy) look() Seen {
 	seen := Seen{
 		Now: c.clock, CanceledAt: c.canceledAt, Here: here, Mine: true, Follow: true, Near: true,
 		Eligible: true, Room: true, Slot: true, SourceGone: c.sourceGone,
-		Delivers: c.delivers, Delivered: c.delivered == deliverySteps,
+		Delivers: c.delivers, Delivered: c.delivered == deliverySteps, DeliveringSince: c.deliveringSince,
 	}
 	if c.mover == nil {
 		return seen
@@ -145,6 +146,7 @@ func (c *toy) deliver() error {
 		return errors.New("it is delivered already")
 	}
 	c.mover = nil
+	c.deliveringSince = cmp.Or(c.deliveringSince, c.clock)
 	if c.mood != cannotDeliver {
 		c.delivered++
 	} else {
@@ -242,7 +244,7 @@ func faults() map[string]func(*toy) {
 	return map[string]func(*toy){
 		"cancel":              func(c *toy) { c.state.Cancel = true },
 		"delete":              (*toy).deleteResource,
-		"crash of the agent":  func(c *toy) { c.canceledAt = time.Time{} },
+		"crash of the agent":  func(c *toy) { c.canceledAt, c.deliveringSince = time.Time{}, time.Time{} },
 		"mover vanishes":      (*toy).vanish,
 		"mover is evicted":    (*toy).evict,
 		"source pod vanishes": func(c *toy) { c.sourceGone = true },

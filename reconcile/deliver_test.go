@@ -1,0 +1,140 @@
+package reconcile
+
+import (
+	"context"
+	"encoding/json"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	velerov2alpha1 "github.com/vmware-tanzu/velero/pkg/apis/velero/v2alpha1"
+	jsonpatch "gopkg.in/evanphx/json-patch.v4"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/kubernetes/fake"
+	"k8s.io/client-go/tools/record"
+	testingclock "k8s.io/utils/clock/testing"
+
+	"github.com/lateen-project/lateen/exposer"
+	"github.com/lateen-project/lateen/exposer/build"
+	"github.com/lateen-project/lateen/reconcile/transfer"
+)
+
+// lateDelivery is a DataDownload whose mover succeeded longer ago than a delivery may take, and an agent that has just
+// started: it remembers nothing.
+type lateDelivery struct {
+	*Transfers[*velerov2alpha1.DataDownload]
+	download *velerov2alpha1.DataDownload
+	kube     *fake.Clientset
+	clock    *testingclock.FakePassiveClock
+}
+
+func newLateDelivery(objects ...runtime.Object) *lateDelivery {
+	now := time.Unix(1_800_000_000, 0)
+	moved := now.Add(-transfer.DefaultLimits().DeliverTimeout - time.Minute)
+	l := &lateDelivery{clock: testingclock.NewFakePassiveClock(now), kube: fake.NewClientset(objects...), download: &velerov2alpha1.DataDownload{
+		ObjectMeta: metav1.ObjectMeta{
+			Namespace: "velero", Name: "d1", UID: "d1-uid", Annotations: map[string]string{"lateen.dev/moved": moved.UTC().Format(time.RFC3339)},
+			Finalizers: []string{"velero.io/data-upload-download-finalizer"},
+		},
+		Spec:   velerov2alpha1.DataDownloadSpec{TargetVolume: velerov2alpha1.TargetVolumeSpec{Namespace: "app", PVC: "restored"}},
+		Status: velerov2alpha1.DataDownloadStatus{Phase: velerov2alpha1.DataDownloadPhaseInProgress, Node: testNode},
+	}}
+	l.Transfers = &Transfers[*velerov2alpha1.DataDownload]{
+		Kind: transfer.DataDownload(),
+		Shared: Shared{
+			Agent:  transfer.Agent{Node: testNode, Leads: func() bool { return true }, Absent: func(string) bool { return false }},
+			Limits: transfer.DefaultLimits(), Pods: nothing{}, Claims: nothing{}, Targets: nobody{}, Movers: silent{},
+			Exposer:   &exposer.Exposer{Client: l.kube, Paths: exposer.HostPaths{Client: l.kube}},
+			Places:    NewPlaces(testNode, 1, 1),
+			Admission: NewAdmission(0, 1, time.Minute, testingclock.NewFakeClock(now)), Recorder: record.NewFakeRecorder(10), Clock: l.clock,
+			MoverLog: func(context.Context, string, []byte) {},
+		},
+		Cached: func(string) (*velerov2alpha1.DataDownload, bool) { return l.download.DeepCopy(), true },
+		Client: l, Wake: func(string) {},
+		Changed: func(*velerov2alpha1.DataDownload, transfer.State, transfer.State) {},
+		Gone:    func(*velerov2alpha1.DataDownload) {},
+	}
+	return l
+}
+
+// Patch is the API server's, for one agent that writes.
+func (l *lateDelivery) Patch(_ context.Context, _ string, _ types.PatchType, patch []byte, _ metav1.PatchOptions, _ ...string) (*velerov2alpha1.DataDownload, error) {
+	original, err := json.Marshal(l.download)
+	if err != nil {
+		return nil, err
+	}
+	merged, err := jsonpatch.MergePatch(original, patch)
+	if err != nil {
+		return nil, err
+	}
+	written := &velerov2alpha1.DataDownload{}
+	if err := json.Unmarshal(merged, written); err != nil {
+		return nil, err
+	}
+	l.download = written
+	return written.DeepCopy(), nil
+}
+
+// nothing is what caches have of movers and claims that are gone.
+type nothing struct{}
+
+func (nothing) Mover(string) *corev1.Pod                   { return nil }
+func (nothing) Pod(string) *corev1.Pod                     { return nil }
+func (nothing) Claim(string) *corev1.PersistentVolumeClaim { return nil }
+
+func TestADeliveryPastItsDeadlineIsTriedBeforeItIsGivenUp(t *testing.T) {
+	target := &corev1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{Namespace: "app", Name: "restored", UID: "target-uid"}}
+	bound := target.DeepCopy()
+	bound.Spec.VolumeName, bound.Status.Phase = "pv", corev1.ClaimBound
+	volume := &corev1.PersistentVolume{
+		ObjectMeta: metav1.ObjectMeta{
+			Name: "pv", UID: "pv-uid", Labels: map[string]string{build.LabelRebind: "d1-uid"}, Annotations: map[string]string{build.AnnotationReclaimPolicy: "Delete"},
+		},
+		Spec: corev1.PersistentVolumeSpec{
+			PersistentVolumeReclaimPolicy: corev1.PersistentVolumeReclaimRetain, ClaimRef: &corev1.ObjectReference{Namespace: "app", Name: "restored"},
+		},
+	}
+	held := volume.DeepCopy()
+	held.Spec.ClaimRef.UID, held.Status.Phase = "target-uid", corev1.VolumeBound
+	done := held.DeepCopy()
+	done.Annotations, done.Spec.PersistentVolumeReclaimPolicy = nil, corev1.PersistentVolumeReclaimDelete
+	for name, test := range map[string]struct {
+		target  *corev1.PersistentVolumeClaim
+		volume  *corev1.PersistentVolume
+		bind    bool // Kubernetes binds them before the agent's grace is over, and no event tells it
+		phase   velerov2alpha1.DataDownloadPhase
+		policy  corev1.PersistentVolumeReclaimPolicy
+		message string
+	}{
+		"the target is bound":                   {target: bound, volume: held, phase: "Completed", policy: "Delete"},
+		"the target is bound, all else is done": {target: bound, volume: done, phase: "Completed", policy: "Delete"},
+		"the target is bound unheard":           {target: target, volume: volume, bind: true, phase: "Completed", policy: "Delete"},
+		"the target is not bound": {target: target, volume: volume, phase: "Failed", policy: "Retain",
+			message: "not delivered in time; target claim app/restored is not yet bound to PersistentVolume pv; restored volume kept as PersistentVolume pv"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			l := newLateDelivery(test.target.DeepCopy(), test.volume.DeepCopy())
+			again, err := l.Reconcile(t.Context(), "velero/d1")
+			require.NoError(t, err)
+			require.Equal(t, l.Limits.DeliverGrace, again)
+			require.Equal(t, velerov2alpha1.DataDownloadPhaseInProgress, l.download.Status.Phase)
+			if test.bind {
+				require.NoError(t, l.kube.Tracker().Update(corev1.SchemeGroupVersion.WithResource("persistentvolumeclaims"), bound, "app"))
+				require.NoError(t, l.kube.Tracker().Update(corev1.SchemeGroupVersion.WithResource("persistentvolumes"), held, ""))
+			}
+			l.clock.SetTime(l.clock.Now().Add(again))
+			for range 2 {
+				_, err := l.Reconcile(t.Context(), "velero/d1")
+				require.NoError(t, err)
+			}
+			require.Equal(t, test.phase, l.download.Status.Phase)
+			require.Equal(t, test.message, l.download.Status.Message)
+			volume, err := l.kube.CoreV1().PersistentVolumes().Get(t.Context(), "pv", metav1.GetOptions{})
+			require.NoError(t, err)
+			require.Equal(t, test.policy, volume.Spec.PersistentVolumeReclaimPolicy)
+		})
+	}
+}

@@ -50,7 +50,7 @@ func (j Jobs) Start(ctx context.Context, job *batchv1.Job) (*batchv1.Job, error)
 	if err != nil {
 		return nil, fmt.Errorf("get maintenance job %s: %w", job.Name, err)
 	}
-	if owner := metav1.GetControllerOfNoCopy(job); owner == nil || !build.OwnedBy(have, owner.UID) {
+	if have.Annotations[build.AnnotationRepositoryUID] != job.Annotations[build.AnnotationRepositoryUID] {
 		return nil, fmt.Errorf("job %s/%s exists and belongs to something else; delete it to let the repository be maintained", have.Namespace, have.Name)
 	}
 	return have, nil

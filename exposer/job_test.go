@@ -6,6 +6,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 	batchv1 "k8s.io/api/batch/v1"
+	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -31,6 +32,40 @@ func TestAJobThatWillNotEndIsMadeToCountAsFailed(t *testing.T) {
 	patched, err = Jobs{Client: client}.Release(t.Context(), "velero", build.JobSeen{Name: "gone"}, now)
 	require.NoError(t, err)
 	require.Nil(t, patched)
+}
+
+// TestNoJobIsStartedBesideOneThatTheCachesDoNotKnow has a job of another coordinator, or of Velero's server, that was
+// created a moment ago: only a LIST from the API server has it.
+func TestNoJobIsStartedBesideOneThatTheCachesDoNotKnow(t *testing.T) {
+	label := map[string]string{build.LabelRepository: "app-default-kopia-x7k2p"}
+	theirs := &batchv1.Job{ObjectMeta: metav1.ObjectMeta{Namespace: "velero", Name: "theirs", Labels: label}}
+	client := fake.NewClientset(theirs)
+	mine := &batchv1.Job{ObjectMeta: metav1.ObjectMeta{Namespace: "velero", Name: "mine", Labels: label}}
+	_, err := Jobs{Client: client}.Start(t.Context(), mine)
+	require.ErrorIs(t, err, ErrAlreadyMaintained)
+	theirs.Status = batchv1.JobStatus{Failed: 1, Conditions: []batchv1.JobCondition{{Type: batchv1.JobFailed, Status: corev1.ConditionTrue}}}
+	_, err = client.BatchV1().Jobs("velero").UpdateStatus(t.Context(), theirs, metav1.UpdateOptions{})
+	require.NoError(t, err)
+	started, err := Jobs{Client: client}.Start(t.Context(), mine)
+	require.NoError(t, err)
+	require.Equal(t, "mine", started.Name)
+}
+
+// TestAJobOfTheSameNameIsTakenOverIfItIsOfTheRepository has two coordinators create the job of one second.
+func TestAJobOfTheSameNameIsTakenOverIfItIsOfTheRepository(t *testing.T) {
+	job := func(uid string) *batchv1.Job {
+		return &batchv1.Job{ObjectMeta: metav1.ObjectMeta{
+			Namespace: "velero", Name: "j1", Labels: map[string]string{build.LabelRepository: "r1"}, Annotations: map[string]string{build.AnnotationRepositoryUID: uid},
+		}}
+	}
+	ended := job("uid-1")
+	ended.Status.Conditions = []batchv1.JobCondition{{Type: batchv1.JobComplete, Status: corev1.ConditionTrue}}
+	jobs := Jobs{Client: fake.NewClientset(ended)}
+	same, err := jobs.Start(t.Context(), job("uid-1"))
+	require.NoError(t, err)
+	require.Equal(t, ended, same)
+	_, err = jobs.Start(t.Context(), job("uid-2"))
+	require.ErrorContains(t, err, "belongs to something else")
 }
 
 func TestWhoMayNotDoThatDeletesTheJob(t *testing.T) {

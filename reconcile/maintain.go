@@ -73,7 +73,7 @@ func (m *Maintainer) Reconcile(ctx context.Context, key string) (time.Duration, 
 	object, exists := m.Repositories.Get(key)
 	if !exists {
 		m.forget(key)
-		return 0, nil
+		return m.reconcileOrphans(ctx, key)
 	}
 	object = m.memory.newest(key, object)
 	jobs := m.jobs()
@@ -87,14 +87,29 @@ func (m *Maintainer) Reconcile(ctx context.Context, key string) (time.Duration, 
 	case maintenance.Abandon:
 		return m.abandon(ctx, key, object, step.Jobs)
 	case maintenance.Release:
-		return 0, m.letGo(ctx, key, object, step.Jobs)
+		return 0, m.letGo(ctx, key, step.Jobs)
 	case maintenance.Delete:
-		return 0, m.remove(ctx, key, object, step.Jobs)
+		return 0, m.remove(ctx, key, step.Jobs)
 	case maintenance.Start:
 		defer m.load()
 		return 0, m.start(ctx, key, object, step, jobs)
 	}
 	return 0, nil
+}
+
+// reconcileOrphans brings the jobs of a repository that does not exist a step further. The key has the repository's name,
+// or the value of the label that its jobs have.
+func (m *Maintainer) reconcileOrphans(ctx context.Context, key string) (time.Duration, error) {
+	_, name := splitKey(key)
+	step := maintenance.WithoutRepository(m.jobs()[build.RepositoryLabel(name)], m.Policy, m.Clock.Now())
+	switch step.Action {
+	case maintenance.Release:
+		return 0, m.letGo(ctx, key, step.Jobs)
+	case maintenance.Delete:
+		return 0, m.remove(ctx, key, step.Jobs)
+	case maintenance.Wait, maintenance.Record, maintenance.Abandon, maintenance.Start:
+	}
+	return step.After, nil
 }
 
 func (m *Maintainer) next(object *velerov1.BackupRepository, jobs jobsByLabel) maintenance.Step {
@@ -161,9 +176,10 @@ func (m *Maintainer) conclude(ctx context.Context, key string, object *velerov1.
 }
 
 // letGo has jobs that will not end count as failed; Kubernetes then ends those that have no pod.
-func (m *Maintainer) letGo(ctx context.Context, key string, object *velerov1.BackupRepository, jobs []build.JobSeen) error {
+func (m *Maintainer) letGo(ctx context.Context, key string, jobs []build.JobSeen) error {
+	namespace, _ := splitKey(key)
 	for _, job := range jobs {
-		released, err := m.Exec.Release(ctx, object.Namespace, job, m.Clock.Now())
+		released, err := m.Exec.Release(ctx, namespace, job, m.Clock.Now())
 		if err != nil {
 			return err
 		}
@@ -177,9 +193,10 @@ func (m *Maintainer) letGo(ctx context.Context, key string, object *velerov1.Bac
 	return nil
 }
 
-func (m *Maintainer) remove(ctx context.Context, key string, object *velerov1.BackupRepository, jobs []build.JobSeen) error {
+func (m *Maintainer) remove(ctx context.Context, key string, jobs []build.JobSeen) error {
+	namespace, _ := splitKey(key)
 	for _, job := range jobs {
-		if err := m.Exec.Remove(ctx, object.Namespace, job); err != nil {
+		if err := m.Exec.Remove(ctx, namespace, job); err != nil {
 			return err
 		}
 		m.removed(job.UID)

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"slices"
+	"strings"
 	"time"
 
 	velerov1 "github.com/vmware-tanzu/velero/pkg/apis/velero/v1"
@@ -124,8 +125,8 @@ func (m *Maintainer) jobs() jobsByLabel {
 	return jobs
 }
 
-// running is how many jobs have not ended. One without a pod is removed in time if it has a repository; if it has
-// none, it stays for ever and is in nobody's way.
+// running is how many jobs have not ended. One without a pod counts only if it has a repository, whose next job waits for
+// its end.
 func (m *Maintainer) running(jobs jobsByLabel) int {
 	maintained := map[string]bool{}
 	for _, object := range m.Repositories.List() {
@@ -144,15 +145,23 @@ func (m *Maintainer) running(jobs jobsByLabel) int {
 }
 
 // Job is to be told of every job that is added, changed or deleted: it wakes its repository, and those that wait
-// for room.
+// for room. If the repository does not exist, the job itself is what has to be reconciled.
 func (m *Maintainer) Job(job *batchv1.Job) {
 	m.drop(job)
+	key := job.Namespace + "/" + job.Labels[build.LabelRepository]
 	for _, object := range m.Repositories.List() {
 		if build.RepositoryLabel(object.Name) == job.Labels[build.LabelRepository] {
-			m.Wake(object.Namespace + "/" + object.Name)
+			key = object.Namespace + "/" + object.Name
 		}
 	}
+	m.Wake(key)
 	m.wakeHeld()
+}
+
+// splitKey takes the key of an object apart, as client-go joins it.
+func splitKey(key string) (namespace, name string) {
+	namespace, name, _ = strings.Cut(key, "/")
+	return namespace, name
 }
 
 // Location is to be told of every BackupStorageLocation that is added, changed or deleted.

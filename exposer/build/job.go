@@ -25,8 +25,11 @@ const LabelRepository = "velero.io/repo-name"
 
 // What Lateen writes on its jobs, for whoever coordinates when they end.
 const (
-	AnnotationKeep   = "lateen.dev/keep-latest"   // how many ended jobs of the repository are kept
-	AnnotationFactor = "lateen.dev/memory-factor" // how much more memory than configured the job may take
+	// AnnotationRepositoryUID is the UID of the BackupRepository that a job was created for. No owner reference says so: the
+	// garbage collector would delete the job with its repository, and Velero's server polls a job that is gone for ever (W42).
+	AnnotationRepositoryUID = "lateen.dev/repository-uid"
+	AnnotationKeep          = "lateen.dev/keep-latest"   // how many ended jobs of the repository are kept
+	AnnotationFactor        = "lateen.dev/memory-factor" // how much more memory than configured the job may take
 	// AnnotationReleased is when a job that will not end was made to count as failed (RFC 3339).
 	AnnotationReleased = "lateen.dev/released"
 )
@@ -83,12 +86,10 @@ func Job(what Maintenance, template JobTemplate, settings JobSettings) *batchv1.
 			Namespace: what.Namespace,
 			Labels:    merged(name),
 			Annotations: map[string]string{
-				AnnotationKeep:   strconv.Itoa(settings.Keep),
-				AnnotationFactor: strconv.FormatFloat(what.Factor, 'f', -1, 64),
+				AnnotationRepositoryUID: string(what.UID),
+				AnnotationKeep:          strconv.Itoa(settings.Keep),
+				AnnotationFactor:        strconv.FormatFloat(what.Factor, 'f', -1, 64),
 			},
-			OwnerReferences: []metav1.OwnerReference{{
-				APIVersion: "velero.io/v1", Kind: "BackupRepository", Name: what.Name, UID: what.UID, Controller: new(true),
-			}},
 		},
 		Spec: batchv1.JobSpec{
 			BackoffLimit:          ptr.To[int32](0),

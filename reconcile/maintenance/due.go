@@ -30,7 +30,7 @@ func due(r Repository, jobs []build.JobSeen, policy Policy) time.Time {
 		return at
 	}
 	last := failures[len(failures)-1]
-	retry := ended(last, jobs).Add(backoff(len(failures), policy))
+	retry := endOf(last, jobs).Add(backoff(len(failures), policy))
 	if classGone(failures) {
 		retry = last.Started.Add(policy.PodWait)
 	}
@@ -63,8 +63,8 @@ func backoff(failures int, policy Policy) time.Duration {
 	return min(pause, policy.LastRetry)
 }
 
-// ended is when a run that failed was over, as far as its job can still tell.
-func ended(run Run, jobs []build.JobSeen) time.Time {
+// endOf is when a run that failed was over, as far as its job can still tell.
+func endOf(run Run, jobs []build.JobSeen) time.Time {
 	for _, job := range jobs {
 		if job.Created.Unix() == run.Started.Unix() && !job.Ended.IsZero() {
 			return job.Ended

@@ -18,16 +18,15 @@ func Next(r Repository, jobs []build.JobSeen, location Location, policy Policy, 
 	}
 	jobs = slices.Clone(jobs)
 	slices.SortStableFunc(jobs, func(a, b build.JobSeen) int { return a.Created.Compare(b.Created) })
-	over := withOutcome(jobs, build.JobSucceeded, build.JobFailed)
+	over := ended(jobs)
 	if unknown := slices.DeleteFunc(slices.Clone(over), r.remembers); len(unknown) > 0 {
 		return Step{Action: Record, Jobs: unknown}
 	}
-	// A job whose time was up before it had a pod has failed by its condition only.
-	if unheard := slices.DeleteFunc(slices.Clone(over), func(job build.JobSeen) bool { return job.Told || job.Deleting }); len(unheard) > 0 {
+	if unheard := unheard(over); len(unheard) > 0 {
 		return Step{Action: Release, Jobs: unheard}
 	}
 	if unfinished := withOutcome(jobs, build.JobUnfinished); len(unfinished) > 0 {
-		return running(r, unfinished, policy, now)
+		return running(unfinished, r.remembers, policy, now)
 	}
 	surplus, later := removable(surplus(r, over), policy, now)
 	if len(surplus) > 0 {
@@ -48,10 +47,26 @@ func Next(r Repository, jobs []build.JobSeen, location Location, policy Policy, 
 	return Step{Action: Start, Due: at, Factor: factor(r, over)}
 }
 
+// WithoutRepository decides what to do about the jobs of a repository that does not exist. Nothing is written down of
+// them: they are deleted once Velero's server, which may wait for them, can have seen that they ended.
+func WithoutRepository(jobs []build.JobSeen, policy Policy, now time.Time) Step {
+	over := ended(jobs)
+	if unheard := unheard(over); len(unheard) > 0 {
+		return Step{Action: Release, Jobs: unheard}
+	}
+	old, later := removable(undeleted(over), policy, now)
+	if len(old) > 0 {
+		return Step{Action: Delete, Jobs: old}
+	}
+	step := running(withOutcome(jobs, build.JobUnfinished), func(build.JobSeen) bool { return true }, policy, now)
+	step.After = sooner(step.After, later)
+	return step
+}
+
 // running is what follows from jobs that have not ended. One that has had no pod for so long will never have
 // one: Kubernetes tries to create it for ever, and never calls the job failed (velero-protocol W39). One whose time
 // is up, and whose pod still does not end, has it on a node that does not answer: that may take for ever too.
-func running(r Repository, jobs []build.JobSeen, policy Policy, now time.Time) Step {
+func running(jobs []build.JobSeen, recorded func(build.JobSeen) bool, policy Policy, now time.Time) Step {
 	wait := Step{Why: AlreadyRunning}
 	for _, job := range jobs {
 		since, action := job.Created, Abandon
@@ -71,7 +86,7 @@ func running(r Repository, jobs []build.JobSeen, policy Policy, now time.Time) S
 		switch {
 		case left > 0:
 			wait.After = sooner(wait.After, left)
-		case r.remembers(job):
+		case recorded(job):
 			return Step{Action: parting(job), Jobs: []build.JobSeen{job}}
 		default:
 			return Step{Action: action, Jobs: []build.JobSeen{job}}
@@ -138,7 +153,22 @@ func surplus(r Repository, over []build.JobSeen) []build.JobSeen {
 		}
 	}
 	old = append(old, lasting[:max(0, len(lasting)-keep)]...)
-	return slices.DeleteFunc(old, func(job build.JobSeen) bool { return job.Deleting })
+	return undeleted(old)
+}
+
+// ended are the jobs that Kubernetes calls complete or failed.
+func ended(jobs []build.JobSeen) []build.JobSeen {
+	return withOutcome(jobs, build.JobSucceeded, build.JobFailed)
+}
+
+// unheard are the jobs whose end Velero's server cannot see: one whose time was up before it had a pod has failed by its
+// condition only.
+func unheard(over []build.JobSeen) []build.JobSeen {
+	return slices.DeleteFunc(undeleted(over), func(job build.JobSeen) bool { return job.Told })
+}
+
+func undeleted(jobs []build.JobSeen) []build.JobSeen {
+	return slices.DeleteFunc(slices.Clone(jobs), func(job build.JobSeen) bool { return job.Deleting })
 }
 
 func withOutcome(jobs []build.JobSeen, wanted ...build.JobOutcome) []build.JobSeen {

@@ -28,6 +28,24 @@ func TestRules(t *testing.T) {
 	require.Greater(t, count, 5000)
 }
 
+// TestNoJobWithoutARepositoryIsDeletedBeforeItsEndCouldBeSeen holds every pair of jobs to what Velero's server needs.
+func TestNoJobWithoutARepositoryIsDeletedBeforeItsEndCouldBeSeen(t *testing.T) {
+	for _, first := range someJobs() {
+		for _, second := range someJobs() {
+			jobs := slices.Concat(first, second)
+			step := WithoutRepository(jobs, policy(), now())
+			require.Contains(t, []Action{Wait, Release, Delete}, step.Action)
+			for _, one := range step.Jobs {
+				require.False(t, one.Deleting, "%+v", jobs)
+				require.Equal(t, step.Action == Release, !one.Told, "%+v", jobs)
+				require.False(t, one.Outcome == build.JobUnfinished && one.HasPod && one.Ending.IsZero(), "it runs: %+v", jobs)
+			}
+			ended := len(undeleted(withOutcome(jobs, build.JobSucceeded, build.JobFailed))) > 0
+			require.False(t, ended && step.Action == Wait && step.After == 0, "it would stay for ever: %+v", jobs)
+		}
+	}
+}
+
 // situation is one combination, and what is done about it.
 type situation struct {
 	step       Step

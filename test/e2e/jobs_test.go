@@ -11,6 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 	velerov1 "github.com/vmware-tanzu/velero/pkg/apis/velero/v1"
 	batchv1 "k8s.io/api/batch/v1"
+	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/watch"
@@ -98,6 +99,29 @@ func (s *site) serverWaits(t *testing.T, job *batchv1.Job) {
 	}
 }
 
+// dependent makes an object that a repository owns. What is returned waits until the garbage collector has deleted it,
+// and with it all else that the repository owned.
+func (s *site) dependent(t *testing.T, repository *velerov1.BackupRepository) (collected func()) {
+	t.Helper()
+	configMaps := s.Kube.CoreV1().ConfigMaps(s.Namespace)
+	owned := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "owned", OwnerReferences: []metav1.OwnerReference{{
+		APIVersion: velerov1.SchemeGroupVersion.String(), Kind: "BackupRepository", Name: repository.Name, UID: repository.UID,
+	}}}}
+	_, err := configMaps.Create(s.ctx, owned, metav1.CreateOptions{})
+	require.NoError(t, err)
+	watcher, err := configMaps.Watch(s.ctx, metav1.ListOptions{FieldSelector: "metadata.name=owned"})
+	require.NoError(t, err)
+	return func() {
+		defer watcher.Stop()
+		for event := range watcher.ResultChan() {
+			if event.Type == watch.Deleted {
+				return
+			}
+		}
+		require.Fail(t, "the garbage collector does not work")
+	}
+}
+
 // jobs are the maintenance jobs of a cluster, from now on.
 type jobs struct {
 	watch.Interface
@@ -148,8 +172,8 @@ func (j *jobs) untilGone(t *testing.T, gone *batchv1.Job) {
 	require.Failf(t, "the job is still there", "%s", gone.Name)
 }
 
-// ofLateen tells whether Lateen has made a job: those of Velero's server have no owner.
-func ofLateen(job *batchv1.Job) bool { return metav1.GetControllerOf(job) != nil }
+// ofLateen tells whether Lateen has created a job.
+func ofLateen(job *batchv1.Job) bool { return job.Annotations[build.AnnotationRepositoryUID] != "" }
 
 // maintains tells whether a job is one of a repository.
 func maintains(job *batchv1.Job, repository *velerov1.BackupRepository) bool {

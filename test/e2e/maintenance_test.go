@@ -7,6 +7,7 @@ import (
 	"github.com/stretchr/testify/require"
 	velerov1 "github.com/vmware-tanzu/velero/pkg/apis/velero/v1"
 	batchv1 "k8s.io/api/batch/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/lateen-project/lateen/cmd/lateen/agent"
 	"github.com/lateen-project/lateen/reconcile/maintenance"
@@ -100,4 +101,23 @@ func TestAJobThatCannotHaveAPodDoesNotBlockTheServer(t *testing.T) {
 	maintained := s.until(t, s.repository, func(r *velerov1.BackupRepository) bool { return len(r.Status.RecentMaintenance) > 0 })
 	require.Equal(t, velerov1.BackupRepositoryMaintenanceFailed, maintained.Status.RecentMaintenance[0].Result)
 	jobs.untilGone(t, hopeless)
+}
+
+// TestARepositoryThatIsDeletedDoesNotBlockTheServer is W42: the server polls the job by which it waits, and does so for
+// ever once that is deleted. `velero backup-location delete` deletes BackupRepositories in the same way.
+func TestARepositoryThatIsDeletedDoesNotBlockTheServer(t *testing.T) {
+	s := newSite(t, "velero", hourly)
+	jobs := s.followJobs(t)
+	s.jobs.shut()
+	s.asks(t, s.repository, "72h") // the server is not to make a job too
+	s.overdue(t, s.repository)
+	orphan := jobs.until(t, func(*batchv1.Job) bool { return true })
+	require.True(t, ofLateen(orphan))
+	s.serverWaits(t, orphan)
+	collected := s.dependent(t, s.repository)
+	require.NoError(t, s.repositories(t).Delete(s.ctx, s.repository.Name, metav1.DeleteOptions{}))
+	collected()
+	s.jobs.open()
+	s.looked(t, "another")
+	jobs.untilGone(t, orphan)
 }

@@ -70,7 +70,7 @@ func newCheck() *cobra.Command {
 	flags.StringVar(&options.node, "node", "", "say how many movers may run on this node")
 	flags.StringVar(&options.nodeAgent, "node-agent-configmap", "", "ConfigMap to check (default: that of the agents' flag)")
 	flags.StringVar(&options.repository, "backup-repository-configmap", "", "ConfigMap to check (default: that of the agents' flag)")
-	flags.StringVar(&options.jobs, "repo-maintenance-job-configmap", "", "ConfigMap to check (default: that of the agents' flag)")
+	flags.StringVar(&options.jobs, "repo-maintenance-job-configmap", "", "ConfigMap to check (default: that of the agents' flag, or else of the server's)")
 	addViewFlags(flags, &options.namespace, &options.cluster)
 	return command
 }

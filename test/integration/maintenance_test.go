@@ -7,6 +7,8 @@ import (
 	"github.com/stretchr/testify/require"
 	velerov1 "github.com/vmware-tanzu/velero/pkg/apis/velero/v1"
 	batchv1 "k8s.io/api/batch/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/lateen-project/lateen/cmd/lateen/agent"
 	"github.com/lateen-project/lateen/exposer/build"
@@ -43,6 +45,25 @@ func TestARepositoryThatIsDueIsMaintained(t *testing.T) {
 	require.Zero(t, r.metric("velero_repo_maintenance_failure_total", "repository_name", name))
 	require.Equal(t, 1, r.metric("velero_repo_maintenance_duration_seconds", "repository_name", name))
 	require.Equal(t, 1, r.metric("lateen_priority_class_info", "consumer", "maintenance-job", "configured", class, "effective", class))
+}
+
+// TestAgentsThatAreToldNothingConfigureJobsAsTheServerDoes is how it is after `lateen adopt`: the flag is one of Velero's
+// server, and never was one of its agents.
+func TestAgentsThatAreToldNothingConfigureJobsAsTheServerDoes(t *testing.T) {
+	s := newSite(t, time.Millisecond)
+	s.configureJobs(`"keepLatestMaintenanceJobs":7,"podLabels":{"team":"storage"}`)
+	patch := `[{"op":"add","path":"/spec/template/spec/containers/0/args/-","value":"--repo-maintenance-job-configmap=` + maintenanceConfigMap + `"}]`
+	_, err := s.Kube.AppsV1().Deployments(s.Namespace).Patch(s.soon(), "velero", types.JSONPatchType, []byte(patch), metav1.PatchOptions{})
+	require.NoError(t, err)
+	s.jobsEnd(node.Result{}, 0)
+	name := s.repository("app-default-kopia-x7k2p")
+	s.configure(`{}`)
+	s.start(maintains, func(options *agent.Options) { options.Config.MaintenanceConfigMap = "" })
+	s.maintained(name, ran(1))
+	jobs := s.jobs()
+	require.Len(t, jobs, 1)
+	require.Equal(t, "storage", jobs[0].Spec.Template.Labels["team"])
+	require.Equal(t, "7", jobs[0].Annotations[build.AnnotationKeep])
 }
 
 // TestAJobWithoutAPodIsMadeAgainWithoutItsClass is W39: Velero's server would wait for such a job for ever.

@@ -47,6 +47,9 @@ func (p *parts) announce(ctx context.Context) {
 		p.Metrics.ConfigFallback(string(problem.Section), string(problem.Reason))
 		p.recorder.Event(self, corev1.EventTypeWarning, EventConfig, problem.String())
 	}
+	if p.Config.MaintenanceConcurrency > 0 {
+		logger.Info("Found the ConfigMap of maintenance jobs", "configMap", p.startup.MaintenanceConfigMap, "namedBy", p.startup.MaintenanceNamedBy)
+	}
 	class := p.startup.Priority
 	p.Metrics.PriorityClass(priority.DataMover, class.Configured, class.Effective)
 	if !class.Fallback() {

@@ -90,16 +90,19 @@ type jobPlanner struct {
 }
 
 func (p jobPlanner) plan(ctx context.Context, repository *velerov1.BackupRepository) (reconcile.JobPlan, error) {
-	wanted, problems, err := config.ReadMaintenance(ctx, p.clients.kube, p.Config, repository)
+	server, err := config.ReadServer(ctx, p.clients.kube, p.Config.Namespace)
 	if err != nil {
 		return reconcile.JobPlan{}, err
 	}
-	template, found, err := config.ReadJobTemplate(ctx, p.clients.kube, p.Config)
+	wanted, problems, err := config.ReadMaintenance(ctx, p.clients.kube, p.Config, server, repository)
 	if err != nil {
 		return reconcile.JobPlan{}, err
 	}
-	if !found {
-		template = build.JobTemplate{Template: p.startup.Templates[corev1.Linux]}
+	template := build.JobTemplate{Template: p.startup.Templates[corev1.Linux]}
+	if server != nil {
+		if template, err = config.JobTemplate(*server, p.Config); err != nil {
+			return reconcile.JobPlan{}, err
+		}
 	}
 	for _, problem := range problems {
 		p.tell(ctx, repository, problem)

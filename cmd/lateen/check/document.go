@@ -28,7 +28,9 @@ type Document struct {
 	Data  map[string]string // as in the ConfigMap
 	Gone  *config.Problem   // why there is no ConfigMap although one is named
 	Unset bool              // none is named, so that everything has its default
-	First int               // the line of the manifest at which its value begins; 0 where the value has its own lines
+	// NamedBy is the workload whose flag names the ConfigMap of maintenance jobs; empty where it makes no difference.
+	NamedBy config.NamedBy
+	First   int // the line of the manifest at which its value begins; 0 where the value has its own lines
 }
 
 // Verdict is what is to be said of a document.

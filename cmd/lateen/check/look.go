@@ -5,8 +5,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
-	"strings"
 
 	corev1 "k8s.io/api/core/v1"
 	schedulingv1 "k8s.io/api/scheduling/v1"
@@ -45,24 +43,17 @@ func Find(ctx context.Context, client kubernetes.Interface, namespace string) (*
 	return found, nil
 }
 
-// Flag is the value that the agents' command line has for a flag, in one token or in two; the last one counts. It is
-// empty if there is none.
-func (i *Installation) Flag(name string) (value string) {
+// Flag is the value that the agents' command line has for a flag; empty if there is none.
+func (i *Installation) Flag(name string) string {
 	if i.Agents == nil {
 		return ""
 	}
-	for _, container := range i.Agents.Spec.Containers {
-		arguments := slices.Concat(container.Command, container.Args)
-		for at, argument := range arguments {
-			if joined, ok := strings.CutPrefix(argument, name+"="); ok {
-				value = joined
-			}
-			if argument == name && at+1 < len(arguments) {
-				value = arguments[at+1]
-			}
-		}
-	}
-	return value
+	return config.FlagOf(i.Agents.Spec.Containers, name)
+}
+
+// Maintenance is the name of the ConfigMap of maintenance jobs, and what names it.
+func (i *Installation) Maintenance() (name string, by config.NamedBy) {
+	return config.MaintenanceConfigMap(i.Flag("--repo-maintenance-job-configmap"), i.Server)
 }
 
 // moverImage is what movers run.
@@ -77,13 +68,18 @@ func (i *Installation) moverImage() string {
 	return image
 }
 
-// Documents reads the ConfigMaps of these names; an empty one is that of the agents' flags.
+// Documents reads the ConfigMaps of these names; an empty one is that of the agents' flags, or of the server's for
+// maintenance jobs.
 func (i *Installation) Documents(ctx context.Context, client kubernetes.Interface, nodeAgent, repository, maintenance string) ([]Document, error) {
 	if i.Agents == nil && cmp.Or(nodeAgent, repository, maintenance) == "" {
 		return nil, fmt.Errorf("find the ConfigMaps: there is no DaemonSet %s/%s that names them; name them with --node-agent-configmap and --backup-repository-configmap, a namespace with -n, or a file with -f",
 			i.Namespace, config.DaemonSetName)
 	}
 	var documents []Document
+	jobs, by := i.Maintenance()
+	if maintenance != "" {
+		jobs, by = maintenance, ""
+	}
 	for _, want := range []struct {
 		kind Kind
 		name string
@@ -91,13 +87,16 @@ func (i *Installation) Documents(ctx context.Context, client kubernetes.Interfac
 	}{
 		{NodeAgent, cmp.Or(nodeAgent, i.Flag("--node-agent-configmap")), config.NoNodeAgentConfigMap},
 		{BackupRepository, cmp.Or(repository, i.Flag("--backup-repository-configmap")), config.NoRepositoryConfigMap},
-		{Maintenance, cmp.Or(maintenance, i.Flag("--repo-maintenance-job-configmap")), config.NoMaintenanceConfigMap},
+		{Maintenance, jobs, config.NoMaintenanceConfigMap},
 	} {
 		if want.name == "" {
 			documents = append(documents, Document{Kind: want.kind, Unset: true})
 			continue
 		}
 		document := Document{Kind: want.kind, Title: titleOf(i.Namespace, want.name)}
+		if want.kind == Maintenance {
+			document.NamedBy = by
+		}
 		found, err := client.CoreV1().ConfigMaps(i.Namespace).Get(ctx, want.name, metav1.GetOptions{})
 		switch {
 		case apierrors.IsNotFound(err):

@@ -2,6 +2,7 @@ package check_test
 
 import (
 	"errors"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -83,6 +84,32 @@ func TestDocumentsWithoutAgents(t *testing.T) {
 	documents, err := found.Documents(t.Context(), client, "agents", "", "")
 	require.NoError(t, err)
 	require.Equal(t, map[string]string{"config": "{}"}, documents[0].Data)
+}
+
+// TestTheServerNamesTheConfigMapOfMaintenanceJobs is how it is after `lateen adopt`: in Velero the flag is the server's.
+func TestTheServerNamesTheConfigMapOfMaintenanceJobs(t *testing.T) {
+	client := installed("--node-agent-configmap=agents")
+	server, err := client.AppsV1().Deployments("backup").Get(t.Context(), "velero", metav1.GetOptions{})
+	require.NoError(t, err)
+	server.Spec.Template.Spec.Containers[0].Args = []string{"server", "--repo-maintenance-job-configmap", "jobs"}
+	_, err = client.AppsV1().Deployments("backup").Update(t.Context(), server, metav1.UpdateOptions{})
+	require.NoError(t, err)
+	jobs := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: "backup", Name: "jobs"}, Data: map[string]string{"global": `{"keepLatestMaintenanceJobs":1}`}}
+	_, err = client.CoreV1().ConfigMaps("backup").Create(t.Context(), jobs, metav1.CreateOptions{})
+	require.NoError(t, err)
+	found, err := check.Find(t.Context(), client, "backup")
+	require.NoError(t, err)
+	said := func(maintenance string) string {
+		documents, err := found.Documents(t.Context(), client, "", "", maintenance)
+		require.NoError(t, err)
+		verdict := check.Judge(documents[2], nil)
+		var text strings.Builder
+		require.NoError(t, check.Report(&text, &verdict, nil, nil))
+		return text.String()
+	}
+	require.Contains(t, said(""), "repo-maintenance-job: ConfigMap backup/jobs, named by Deployment velero\n")
+	require.Contains(t, said(""), "1 of each repository")
+	require.Contains(t, said("jobs"), "repo-maintenance-job: ConfigMap backup/jobs\n", "it was named on the command line")
 }
 
 func TestLook(t *testing.T) {

@@ -58,8 +58,14 @@ func Report(to io.Writer, verdict *Verdict, cluster *Cluster, node *corev1.Node)
 }
 
 func (d *Document) heading() string {
+	if d.Unset && d.Kind == Maintenance {
+		return fmt.Sprintf("%s: neither the agents nor Velero's server name a ConfigMap with --%s-configmap", d.Kind, d.Kind)
+	}
 	if d.Unset {
 		return fmt.Sprintf("%s: no ConfigMap is named with --%s-configmap", d.Kind, d.Kind)
+	}
+	if d.NamedBy != "" {
+		return fmt.Sprintf("%s: %s, named by %s", d.Kind, d.Title, d.NamedBy)
 	}
 	return fmt.Sprintf("%s: %s", d.Kind, d.Title)
 }

@@ -27,6 +27,9 @@ type Startup struct {
 	HostPods  string                           // the kubelet's pods directory on the host; empty if no manifest names it
 	Node      Node                             // where the agent runs
 	Priority  priority.Resolution              // of the movers' priority class
+
+	MaintenanceConfigMap string  // of maintenance jobs; it is looked up again for each of them
+	MaintenanceNamedBy   NamedBy // the workload whose flag names it; empty if none does
 }
 
 // Settings are what is in force for movers and their volumes.
@@ -52,7 +55,7 @@ func Load(ctx context.Context, client kubernetes.Interface, options Options, clo
 	}
 	startup := &Startup{}
 	for _, step := range []func(context.Context, *Startup) error{
-		l.readNode, l.checkResources, l.readConfigMap, l.readTemplates, l.readRepository, l.checkCache, l.beStrict, l.resolvePriority,
+		l.readNode, l.checkResources, l.readConfigMap, l.readTemplates, l.findMaintenance, l.readRepository, l.checkCache, l.beStrict, l.resolvePriority,
 	} {
 		if err := step(ctx, startup); err != nil {
 			return nil, err

@@ -5,6 +5,7 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"strings"
 
 	velerov1 "github.com/vmware-tanzu/velero/pkg/apis/velero/v1"
 	corev1 "k8s.io/api/core/v1"
@@ -16,14 +17,80 @@ import (
 	"github.com/lateen-project/lateen/exposer/priority"
 )
 
+// maintenanceFlag names the ConfigMap of maintenance jobs. In Velero only the server has it; here the agents have it too.
+const maintenanceFlag = "--repo-maintenance-job-configmap"
+
+// NamedBy is the workload whose flag names the ConfigMap of maintenance jobs.
+type NamedBy string
+
+// The workloads that can name it.
+const (
+	NamedByAgents NamedBy = "DaemonSet " + DaemonSetName
+	NamedByServer NamedBy = "Deployment " + VeleroDeployment
+)
+
+// MaintenanceConfigMap is the name of the ConfigMap of maintenance jobs, and what names it: the agents' own flag, or else
+// that of Velero's server, of which server is the pod template; nil if there is none. Both are empty if neither does.
+func MaintenanceConfigMap(own string, server *corev1.PodTemplateSpec) (name string, by NamedBy) {
+	if own != "" {
+		return own, NamedByAgents
+	}
+	if server == nil {
+		return "", ""
+	}
+	if name = FlagOf(serverContainer(server.Spec), maintenanceFlag); name == "" {
+		return "", ""
+	}
+	return name, NamedByServer
+}
+
+// findMaintenance says which ConfigMap configures maintenance jobs, as far as that is known without another request: the
+// Deployment has been read if movers take anything from it.
+func (l loader) findMaintenance(_ context.Context, startup *Startup) error {
+	server := l.workloads[workload{deployments, VeleroDeployment}]
+	startup.MaintenanceConfigMap, startup.MaintenanceNamedBy = MaintenanceConfigMap(l.options.MaintenanceConfigMap, server)
+	return nil
+}
+
+// FlagOf is the value that the command line of containers has for a flag, in one token or in two; the last one counts. It
+// is empty if there is none.
+func FlagOf(containers []corev1.Container, flag string) (value string) {
+	for _, container := range containers {
+		arguments := slices.Concat(container.Command, container.Args)
+		for at, argument := range arguments {
+			if joined, ok := strings.CutPrefix(argument, flag+"="); ok {
+				value = joined
+			}
+			if argument == flag && at+1 < len(arguments) {
+				value = arguments[at+1]
+			}
+		}
+	}
+	return value
+}
+
+// ReadServer reads the pod template of Velero's Deployment now; nil if there is none.
+func ReadServer(ctx context.Context, client kubernetes.Interface, namespace string) (*corev1.PodTemplateSpec, error) {
+	server, err := client.AppsV1().Deployments(namespace).Get(ctx, VeleroDeployment, metav1.GetOptions{})
+	if apierrors.IsNotFound(err) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, fmt.Errorf("get deployment %s: %w", VeleroDeployment, err)
+	}
+	return &server.Spec.Template, nil
+}
+
 // ReadMaintenance reads what the maintenance ConfigMap says of a repository now; unlike all other configuration
-// it counts without a restart, as in Velero. What cannot be used has its default and a Problem. An error is that
-// the API server has no answer: then there is nothing to be decided.
-func ReadMaintenance(ctx context.Context, client kubernetes.Interface, options Options, repository *velerov1.BackupRepository) (Maintenance, []Problem, error) {
-	if options.MaintenanceConfigMap == "" {
+// it counts without a restart, as in Velero. The server is the pod template of Velero's Deployment; nil if there is none.
+// What cannot be used has its default and a Problem. An error is that the API server has no answer: then there is nothing
+// to be decided.
+func ReadMaintenance(ctx context.Context, client kubernetes.Interface, options Options, server *corev1.PodTemplateSpec, repository *velerov1.BackupRepository) (Maintenance, []Problem, error) {
+	name, _ := MaintenanceConfigMap(options.MaintenanceConfigMap, server)
+	if name == "" {
 		return DefaultMaintenance(), nil, nil
 	}
-	what := object{resource: "configmaps", namespace: options.Namespace, name: options.MaintenanceConfigMap}
+	what := object{resource: "configmaps", namespace: options.Namespace, name: name}
 	found, err := client.CoreV1().ConfigMaps(what.namespace).Get(ctx, what.name, metav1.GetOptions{})
 	result := DefaultMaintenance()
 	switch {
@@ -45,32 +112,21 @@ func ReadMaintenance(ctx context.Context, client kubernetes.Interface, options O
 	return result, problems, nil
 }
 
-// ReadJobTemplate reads what maintenance jobs take over from Velero's Deployment now; ok is false if there is
-// none.
-func ReadJobTemplate(ctx context.Context, client kubernetes.Interface, options Options) (template build.JobTemplate, ok bool, err error) {
-	server, err := client.AppsV1().Deployments(options.Namespace).Get(ctx, VeleroDeployment, metav1.GetOptions{})
-	if apierrors.IsNotFound(err) {
-		return build.JobTemplate{}, false, nil
-	}
+// JobTemplate is what maintenance jobs take over from the pod template of Velero's Deployment.
+func JobTemplate(server corev1.PodTemplateSpec, options Options) (build.JobTemplate, error) {
+	template, err := inheritServer(server)
 	if err != nil {
-		return build.JobTemplate{}, false, fmt.Errorf("get deployment %s: %w", VeleroDeployment, err)
-	}
-	template, err = inheritServer(server.Spec.Template)
-	if err != nil {
-		return build.JobTemplate{}, false, fmt.Errorf("inherit from deployment %s: %w", VeleroDeployment, err)
+		return build.JobTemplate{}, fmt.Errorf("inherit from deployment %s: %w", VeleroDeployment, err)
 	}
 	template.Image = cmp.Or(options.MoverImage, template.Image)
 	template.ServiceAccount = cmp.Or(options.MoverServiceAccount, template.ServiceAccount)
-	return template, true, nil
+	return template, nil
 }
 
 // inheritServer takes over from the server's container, whatever runs beside it.
 func inheritServer(template corev1.PodTemplateSpec) (build.JobTemplate, error) {
 	own := template.DeepCopy()
-	if len(own.Spec.Containers) > 1 {
-		server := max(0, slices.IndexFunc(own.Spec.Containers, func(c corev1.Container) bool { return c.Name == VeleroDeployment }))
-		own.Spec.Containers = own.Spec.Containers[server : server+1]
-	}
+	own.Spec.Containers = serverContainer(own.Spec)
 	inherited, err := Inherit(*own)
 	if err != nil {
 		return build.JobTemplate{}, err

@@ -79,7 +79,7 @@ func (o *Options) AddFlags(flags *pflag.FlagSet) {
 	flags.StringVar(&o.HostPath, "host-path", "", "directory where the kubelet's pods directory is mounted in this container; "+
 		"without it the paths of volumes are derived from pods, claims and volumes")
 	flags.Lookup("host-path").NoOptDefVal = DefaultHostPath
-	flags.StringVar(&o.MaintenanceConfigMap, "repo-maintenance-job-configmap", "", "ConfigMap with the configuration of maintenance jobs, read anew for each of them")
+	flags.StringVar(&o.MaintenanceConfigMap, "repo-maintenance-job-configmap", "", "ConfigMap with the configuration of maintenance jobs, read anew for each of them (default: that of Deployment velero)")
 	flags.DurationVar(&o.MaintenanceFrequency, "repo-maintenance-frequency", 0, "how often repositories are maintained, whatever they say themselves (default: what they say)")
 	flags.IntVar(&o.MaintenanceConcurrency, "repo-maintenance-concurrency", 3, "maintenance jobs in the cluster at once; 0 leaves repositories to Velero's server")
 	flags.DurationVar(&o.MaintenanceTimeout, "repo-maintenance-timeout", 12*time.Hour, "how long a maintenance job may take")

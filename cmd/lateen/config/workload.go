@@ -178,9 +178,17 @@ func (l loader) withoutServer(startup *Startup) error {
 
 // ServerImage is that of the container velero, or of the first if none has that name.
 func ServerImage(pod corev1.PodSpec) string {
-	if len(pod.Containers) == 0 {
-		return ""
+	for _, container := range serverContainer(pod) {
+		return container.Image
 	}
-	named := slices.IndexFunc(pod.Containers, func(c corev1.Container) bool { return c.Name == VeleroDeployment })
-	return pod.Containers[max(named, 0)].Image
+	return ""
+}
+
+// serverContainer is the container velero, or the first if none has that name; none of a pod without containers.
+func serverContainer(pod corev1.PodSpec) []corev1.Container {
+	if len(pod.Containers) == 0 {
+		return nil
+	}
+	at := max(0, slices.IndexFunc(pod.Containers, func(c corev1.Container) bool { return c.Name == VeleroDeployment }))
+	return pod.Containers[at : at+1]
 }

@@ -21,6 +21,7 @@ type settings struct {
 	movers   config.Config
 	problems int
 	classes  [2]class // of movers, and of maintenance jobs
+	jobs     JobConfig
 }
 
 // class is a priority class as it is configured, and as it is in force.
@@ -58,7 +59,8 @@ func (s *Seen) readSettings() settings {
 		maps.Copy(cluster.PriorityClasses, s.priorities)
 	}
 	movers := s.document(check.NodeAgent, installation.Flag("--node-agent-configmap"), config.NoNodeAgentConfigMap)
-	jobs := s.document(check.Maintenance, installation.Flag("--repo-maintenance-job-configmap"), config.NoMaintenanceConfigMap)
+	found.jobs.Name, found.jobs.NamedBy = installation.Maintenance()
+	jobs := s.document(check.Maintenance, found.jobs.Name, config.NoMaintenanceConfigMap)
 	written, judged := check.Judge(movers, nil), check.Judge(movers, cluster)
 	found.movers, found.problems = judged.Config, len(judged.Problems)
 	found.classes[0] = classOf(written.Config.PriorityClassName, judged.Config.PriorityClassName, judged.Problems)

@@ -46,7 +46,7 @@ func (s *Seen) Report() Report {
 	report := Report{
 		Namespace: s.namespace, Time: s.now.UTC().Truncate(time.Second), Transfers: []Transfer{}, Ended: map[string]int{},
 		Queue: Queue{Prepared: j.prepared[""], Limit: j.settings.movers.PrepareQueueLength}, Coordinator: s.coordinator(),
-		PriorityClasses: j.priorityClasses(), Repositories: s.maintenance(), ConfigProblems: j.settings.problems,
+		PriorityClasses: j.priorityClasses(), Repositories: s.maintenance(), MaintenanceJobs: j.settings.jobs, ConfigProblems: j.settings.problems,
 		AgentsWithOlderConfig: j.agentsWithOlderConfig(), Unseen: append([]Unseen{}, s.unseen...),
 	}
 	for _, one := range s.transfers {

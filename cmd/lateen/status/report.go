@@ -2,7 +2,11 @@
 // never changes an object, and never asks an agent.
 package status
 
-import "time"
+import (
+	"time"
+
+	"github.com/lateen-project/lateen/cmd/lateen/config"
+)
 
 // Report is what `lateen status -o json` prints. Fields may be added, and none changes its meaning. Times are UTC.
 type Report struct {
@@ -15,6 +19,7 @@ type Report struct {
 	Nodes                 []Node          `json:"nodes"` // that have an agent or a transfer, by name
 	PriorityClasses       []PriorityClass `json:"priorityClasses"`
 	Repositories          []Repository    `json:"repositories"`
+	MaintenanceJobs       JobConfig       `json:"maintenanceJobs"`
 	ConfigProblems        int             `json:"configProblems"`        // that `lateen check` tells of
 	AgentsWithOlderConfig []string        `json:"agentsWithOlderConfig"` // nodes whose agents started before their ConfigMap was changed
 	Unseen                []Unseen        `json:"unseen"`                // what could not be read, and so is missing above
@@ -102,6 +107,12 @@ type PriorityClass struct {
 	With       int      `json:"podsWith"`           // that run now, or wait for a node, with the configured class
 	Without    int      `json:"podsWithout"`        // the same without it
 	Denied     []string `json:"deniedBy"`           // nodes whose agents say that it is not in force: they looked for it when they started
+}
+
+// JobConfig is the ConfigMap of maintenance jobs.
+type JobConfig struct {
+	Name    string         `json:"configMap,omitempty"` // empty: none is named, and jobs have defaults
+	NamedBy config.NamedBy `json:"namedBy,omitempty"`   // the workload whose --repo-maintenance-job-configmap counts
 }
 
 // Repository is a BackupRepository.

@@ -13,6 +13,8 @@ import (
 
 	"github.com/stretchr/testify/require"
 	velerov1 "github.com/vmware-tanzu/velero/pkg/apis/velero/v1"
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
 
 	"github.com/lateen-project/lateen/cmd/lateen/status"
 )
@@ -39,20 +41,36 @@ func busy() *scene {
 	return s
 }
 
+// servers is a cluster in which only Velero's server is told which ConfigMap is that of maintenance jobs.
+func servers() *scene {
+	s := cluster(1, `{}`)
+	for _, object := range *s {
+		if agents, ok := object.(*appsv1.DaemonSet); ok {
+			agents.Spec.Template.Spec.Containers[0].Args = []string{"node-agent", "--node-agent-configmap=node-agent-config"}
+		}
+	}
+	s.add(&appsv1.Deployment{ObjectMeta: meta("velero", "velero", time.Hour), Spec: appsv1.DeploymentSpec{Template: corev1.PodTemplateSpec{Spec: corev1.PodSpec{
+		Containers: []corev1.Container{{Name: "velero", Args: []string{"server", "--repo-maintenance-job-configmap=jobs"}}},
+	}}}})
+	s.repository("app-default-kopia", 42*time.Minute)
+	return s
+}
+
 func TestReportsAreAsExpected(t *testing.T) {
 	for name, test := range map[string]struct {
 		there  *scene
 		unseen []status.Unseen
 	}{
-		"a busy cluster":               {there: busy()},
-		"nothing to do":                {there: cluster(2, `{}`)},
-		"no agents":                    {there: &scene{}},
-		"movers that do not start":     {there: starting()},
-		"restores that cannot begin":   {there: restores()},
-		"nobody acts":                  {there: abandoned()},
-		"ends of transfers":            {there: endings()},
-		"a class that is not in force": {there: classless()},
-		"restores go before backups":   {there: queued()},
+		"a busy cluster":                  {there: busy()},
+		"nothing to do":                   {there: cluster(2, `{}`)},
+		"no agents":                       {there: &scene{}},
+		"movers that do not start":        {there: starting()},
+		"restores that cannot begin":      {there: restores()},
+		"nobody acts":                     {there: abandoned()},
+		"ends of transfers":               {there: endings()},
+		"a class that is not in force":    {there: classless()},
+		"restores go before backups":      {there: queued()},
+		"jobs that the server configures": {there: servers()},
 		"few rights": {there: &scene{}, unseen: []status.Unseen{
 			{Resource: "pods", Namespace: "velero", Message: "you may not list or watch them; README has the rights that are needed"},
 			{Resource: "leases.coordination.k8s.io", Namespace: "velero", Message: "you may not list or watch them; README has the rights that are needed"},

@@ -236,6 +236,9 @@ func (r *Report) maintained(text *strings.Builder) {
 		}
 		text.WriteString(wrap("  ", words))
 	}
+	if jobs := r.MaintenanceJobs; jobs.Name != "" {
+		text.WriteString(wrap("  ", fmt.Sprintf("jobs are configured by ConfigMap %s, which %s names", jobs.Name, jobs.NamedBy)))
+	}
 }
 
 func (r *Report) ago(at time.Time) string { return duration.HumanDuration(max(r.Time.Sub(at), 0)) }

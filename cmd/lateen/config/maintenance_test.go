@@ -1,0 +1,91 @@
+package config_test
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	velerov1 "github.com/vmware-tanzu/velero/pkg/apis/velero/v1"
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes/fake"
+
+	"github.com/lateen-project/lateen/cmd/lateen/config"
+)
+
+// server is the pod template of Velero's Deployment, with these arguments of its container.
+func server(arguments ...string) *corev1.PodTemplateSpec {
+	return &corev1.PodTemplateSpec{Spec: corev1.PodSpec{Containers: []corev1.Container{
+		{Name: "proxy", Args: []string{"--repo-maintenance-job-configmap=of-a-sidecar"}},
+		{Name: "velero", Command: []string{"/velero"}, Args: arguments},
+	}}}
+}
+
+func TestTheServersFlagCountsWhereTheAgentsHaveNone(t *testing.T) {
+	joined := []string{"server", "--repo-maintenance-job-configmap=jobs"}
+	for name, test := range map[string]struct {
+		own    string
+		server *corev1.PodTemplateSpec
+		want   string
+		by     config.NamedBy
+	}{
+		"the agents' own flag comes first": {"own", server(joined...), "own", config.NamedByAgents},
+		"in one token":                     {"", server(joined...), "jobs", config.NamedByServer},
+		"in two tokens":                    {"", server("server", "--repo-maintenance-job-configmap", "jobs"), "jobs", config.NamedByServer},
+		"the last one counts":              {"", server("server", "--repo-maintenance-job-configmap=old", "--repo-maintenance-job-configmap=jobs"), "jobs", config.NamedByServer},
+		"a flag without a value":           {"", server("server", "--repo-maintenance-job-configmap"), "", ""},
+		"no such flag":                     {"", server("server"), "", ""},
+		"no server":                        {"", nil, "", ""},
+		"no container":                     {"", &corev1.PodTemplateSpec{}, "", ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			got, by := config.MaintenanceConfigMap(test.own, test.server)
+			require.Equal(t, test.want, got)
+			require.Equal(t, test.by, by)
+		})
+	}
+}
+
+func TestJobsAreConfiguredAsTheServerIsTold(t *testing.T) {
+	template := server("server", "--repo-maintenance-job-configmap=jobs")
+	client := fake.NewClientset(
+		&appsv1.Deployment{ObjectMeta: meta("velero"), Spec: appsv1.DeploymentSpec{Template: *template}},
+		&corev1.ConfigMap{ObjectMeta: meta("jobs"), Data: map[string]string{"global": `{"keepLatestMaintenanceJobs":1,"priorityClassName":"low"}`}},
+	)
+	found, err := config.ReadServer(t.Context(), client, "velero")
+	require.NoError(t, err)
+	require.Equal(t, template, found)
+	got, problems, err := config.ReadMaintenance(t.Context(), client, config.Options{Namespace: "velero"}, found, &velerov1.BackupRepository{})
+	require.NoError(t, err)
+	require.Empty(t, problems)
+	require.Equal(t, 1, got.Jobs.Keep)
+	require.Equal(t, "low", got.PriorityClassName)
+	none, err := config.ReadServer(t.Context(), client, "elsewhere")
+	require.NoError(t, err)
+	require.Nil(t, none)
+}
+
+func TestLoadFindsTheConfigMapOfMaintenanceJobsWithoutAnotherRequest(t *testing.T) {
+	client := installation(fullConfig)
+	found, err := client.AppsV1().Deployments("velero").Get(t.Context(), "velero", metav1.GetOptions{})
+	require.NoError(t, err)
+	found.Spec.Template.Spec.Containers[0].Args = []string{"server", "--repo-maintenance-job-configmap=jobs"}
+	_, err = client.AppsV1().Deployments("velero").Update(t.Context(), found, metav1.UpdateOptions{})
+	require.NoError(t, err)
+	client.ClearActions()
+	got, err := config.Load(t.Context(), client, options(t), newHasty())
+	require.NoError(t, err)
+	require.Equal(t, "jobs", got.MaintenanceConfigMap)
+	require.Equal(t, config.NamedByServer, got.MaintenanceNamedBy)
+	reads := 0
+	for _, action := range client.Actions() {
+		if action.Matches("get", "deployments") {
+			reads++
+		}
+	}
+	require.Equal(t, 1, reads)
+	got, err = config.Load(t.Context(), client, options(t, "--repo-maintenance-job-configmap=own"), newHasty())
+	require.NoError(t, err)
+	require.Equal(t, "own", got.MaintenanceConfigMap)
+	require.Equal(t, config.NamedByAgents, got.MaintenanceNamedBy)
+}

@@ -47,6 +47,19 @@ func TestRequestsAreCountedPerAgent(t *testing.T) {
 		rest_client_requests_total{code="409",method="PATCH"} 1
 		rest_client_requests_total{code="error",method="GET"} 1
 	`, "rest_client_requests_total")
+	families, err := registry.Gather()
+	require.NoError(t, err)
+	verbs := map[string]uint64{}
+	for _, family := range families {
+		if family.GetName() != "rest_client_request_duration_seconds" {
+			continue
+		}
+		for _, metric := range family.GetMetric() {
+			require.Equal(t, "verb", metric.GetLabel()[0].GetName(), "as in Kubernetes")
+			verbs[metric.GetLabel()[0].GetValue()] = metric.GetHistogram().GetSampleCount()
+		}
+	}
+	require.Equal(t, map[string]uint64{"GET": 3, "PATCH": 1}, verbs)
 	n, err := testutil.GatherAndCount(other, "rest_client_requests_total")
 	require.NoError(t, err)
 	require.Zero(t, n)

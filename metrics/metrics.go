@@ -51,8 +51,8 @@ func New(registry prometheus.Registerer, version, node string) *Metrics {
 		velero:   newVeleroMetrics(node),
 		requests: counter("rest_client_requests_total", "Requests to the API server, by method and status code.", "method", "code"),
 		latency: prometheus.NewHistogramVec(prometheus.HistogramOpts{
-			Name: "rest_client_request_duration_seconds", Help: "Time until the API server answered, by method.", Buckets: prometheus.ExponentialBuckets(.001, 4, 8),
-		}, []string{"method"}),
+			Name: "rest_client_request_duration_seconds", Help: "Time until the API server answered, by verb.", Buckets: prometheus.ExponentialBuckets(.001, 4, 8),
+		}, []string{"verb"}), // as in Kubernetes, where the counter has "method"
 		queues: newQueues(),
 	}
 	build := gauge("lateen_build_info", "What the agent was built from; always 1.", "version", "goversion")

@@ -91,6 +91,12 @@ func TestThePodMonitorFindsTheAgents(t *testing.T) {
 	agents := map[string]appsv1.DaemonSet{}
 	agents["lateen install"] = read[appsv1.DaemonSet](t, "../base/daemonset.yaml")
 	agents["Helm's chart, to be adopted"] = read[appsv1.DaemonSet](t, "../../test/install/testdata/helm-node-agent.yaml")
+	for _, object := range deploy.Objects(deploy.Options{Windows: true}) {
+		if daemonSet, ok := object.(*appsv1.DaemonSet); ok {
+			agents["lateen install, "+daemonSet.Name] = *daemonSet
+		}
+	}
+	require.Contains(t, agents, "lateen install, node-agent-windows")
 	for whose, daemonSet := range agents {
 		template := daemonSet.Spec.Template
 		require.True(t, selector.Matches(labels.Set(template.Labels)), whose)

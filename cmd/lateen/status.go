@@ -15,6 +15,7 @@ import (
 	"github.com/go-logr/logr"
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
+	"golang.org/x/term"
 	"k8s.io/klog/v2"
 	"k8s.io/utils/clock"
 
@@ -99,7 +100,6 @@ func newStatus() *cobra.Command {
 // follow draws a status over the one before in a terminal, and below it elsewhere. JSON is one line each.
 func (s *sight) follow(ctx context.Context, clients *status.Clients, to io.Writer) error {
 	klog.SetLogger(logr.Discard()) // whoever watches is told of failures in what is drawn
-	screen := isTerminal(to)
 	how := status.Watching{Namespace: s.namespace, Clock: clock.RealClock{}, Pace: statusPace, Idle: statusIdle, Patience: statusTimeout}
 	return clients.Follow(ctx, how, func(seen *status.Seen) error {
 		report := seen.Report()
@@ -112,9 +112,9 @@ func (s *sight) follow(ctx context.Context, clients *status.Clients, to io.Write
 			return err
 		}
 		said := text.String()
-		switch {
-		case screen:
-			said = overdrawn(said)
+		switch rows := terminalRows(to); { // asked anew: a window changes its size
+		case rows > 0:
+			said = redraw(said, rows)
 		case s.output == "":
 			said += "\n"
 		}
@@ -123,20 +123,31 @@ func (s *sight) follow(ctx context.Context, clients *status.Clients, to io.Write
 	})
 }
 
-// overdrawn is text over what a terminal shows: from its top, each line up to its end, and all that is below. Nothing
-// flickers, since nothing is cleared first (ECMA-48: CUP, EL, ED).
-func overdrawn(text string) string {
-	return "\x1b[H" + strings.ReplaceAll(text, "\n", "\x1b[K\n") + "\x1b[J"
+// redraw is text over what a terminal of that many rows shows: from its top, each line up to its end, and all that is
+// below. Nothing flickers, since nothing is cleared first, and nothing scrolls: a line that is too long is cut by the
+// terminal, and lines that do not fit are counted in the last one (ECMA-48: CUP, EL, ED; DEC: DECAWM).
+func redraw(text string, rows int) string {
+	const home, clearLine, clearBelow, wrapOff, wrapOn = "\x1b[H", "\x1b[K", "\x1b[J", "\x1b[?7l", "\x1b[?7h"
+	lines := strings.SplitAfter(strings.TrimSuffix(text, "\n"), "\n")
+	lines[len(lines)-1] += "\n"
+	if most := max(rows-1, 1); len(lines) > most { // the cursor is on the last row
+		more := len(lines) - most + 1
+		lines = append(lines[:most-1:most-1], fmt.Sprintf("… %d more lines: make the terminal higher, or leave --watch out\n", more))
+	}
+	return home + wrapOff + strings.ReplaceAll(strings.Join(lines, ""), "\n", clearLine+"\n") + clearBelow + wrapOn
 }
 
-// isTerminal tells whether somebody looks at what is written.
-func isTerminal(to io.Writer) bool {
+// terminalRows is how many rows a terminal has; 0 if it is none.
+func terminalRows(to io.Writer) int {
 	file, ok := to.(*os.File)
-	if !ok {
-		return false
+	if !ok || !term.IsTerminal(int(file.Fd())) {
+		return 0
 	}
-	about, err := file.Stat()
-	return err == nil && about.Mode()&os.ModeCharDevice != 0
+	const usual = 24 // where the terminal does not say
+	if _, rows, err := term.GetSize(int(file.Fd())); err == nil && rows > 0 {
+		return rows
+	}
+	return usual
 }
 
 // print writes a value as JSON, or as it writes itself for people.

@@ -3,6 +3,7 @@ package main
 import (
 	"bytes"
 	"path/filepath"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -35,6 +36,20 @@ func TestStatusAndExplainSayWhatTheyCannotDo(t *testing.T) {
 }
 
 func TestATerminalIsDrawnOver(t *testing.T) {
-	require.Equal(t, "\x1b[Hone\x1b[K\ntwo\x1b[K\n\x1b[J", overdrawn("one\ntwo\n"))
-	require.False(t, isTerminal(&bytes.Buffer{}))
+	const before, after = "\x1b[H\x1b[?7l", "\x1b[J\x1b[?7h"
+	for name, test := range map[string]struct {
+		rows  int
+		drawn string
+	}{
+		"all of it where there is room":               {rows: 4, drawn: "one\x1b[K\ntwo\x1b[K\nthree\x1b[K\n"},
+		"and what does not fit is counted":            {rows: 3, drawn: "one\x1b[K\n… 2 more lines: make the terminal higher, or leave --watch out\x1b[K\n"},
+		"in one line where there is room for no more": {rows: 1, drawn: "… 3 more lines: make the terminal higher, or leave --watch out\x1b[K\n"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			drawn := redraw("one\ntwo\nthree\n", test.rows)
+			require.Equal(t, before+test.drawn+after, drawn)
+			require.Less(t, strings.Count(drawn, "\n"), max(test.rows, 2), "the terminal would scroll")
+		})
+	}
+	require.Zero(t, terminalRows(&bytes.Buffer{}))
 }

@@ -29,6 +29,9 @@ func Adopt(velero corev1.PodTemplateSpec, adoption Adoption) (corev1.PodTemplate
 	container.Image, container.Command = adoption.Image, nil
 	container.Args = slices.Concat([]string{"node-agent"}, args, adoption.Args)
 	if port := metricsPort(*container); port != "" {
+		if container.StartupProbe == nil {
+			container.StartupProbe = startupProbe(port)
+		}
 		if container.LivenessProbe == nil {
 			container.LivenessProbe = probe("/healthz", port)
 		}

@@ -92,6 +92,7 @@ func container(o Options) corev1.Container {
 			fromField("VELERO_NAMESPACE", "metadata.namespace"),
 		},
 		Ports:           []corev1.ContainerPort{{Name: "metrics", ContainerPort: MetricsPort}},
+		StartupProbe:    startupProbe("metrics"),
 		LivenessProbe:   probe("/healthz", "metrics"),
 		ReadinessProbe:  probe("/readyz", "metrics"),
 		Resources:       resources(o),
@@ -140,6 +141,14 @@ func probe(url, port string) *corev1.Probe {
 	return &corev1.Probe{ProbeHandler: corev1.ProbeHandler{
 		HTTPGet: &corev1.HTTPGetAction{Path: url, Port: intstr.FromString(port)},
 	}}
+}
+
+// startupProbe keeps the other probes off until the agent listens: the first of them would be refused, which is a Warning
+// Event at every start. An agent that does not listen within half a minute is restarted.
+func startupProbe(port string) *corev1.Probe {
+	listens := probe("/healthz", port)
+	listens.InitialDelaySeconds, listens.PeriodSeconds, listens.FailureThreshold = 1, 1, 30
+	return listens
 }
 
 // mounts is read-only and follows what the kubelet mounts after the agent has started.

@@ -76,10 +76,12 @@ func TestAdoptedAgentsKeepAllButTheirProgram(t *testing.T) {
 	want := before.Spec.Template.DeepCopy()
 	container := &want.Spec.Containers[0]
 	container.Image, container.Command, container.Args = "example.test/lateen:v1", nil, []string{"node-agent", "--features=EnableCSI"}
+	container.StartupProbe = adopted.Spec.Template.Spec.Containers[0].StartupProbe
 	container.LivenessProbe = adopted.Spec.Template.Spec.Containers[0].LivenessProbe
 	container.ReadinessProbe = adopted.Spec.Template.Spec.Containers[0].ReadinessProbe
 	want.Spec.ServiceAccountName, want.Spec.DeprecatedServiceAccount = "lateen", "lateen"
 	require.Equal(t, *want, adopted.Spec.Template)
+	require.Equal(t, "/healthz", container.StartupProbe.HTTPGet.Path)
 	require.Equal(t, "/healthz", container.LivenessProbe.HTTPGet.Path)
 	require.Equal(t, "/readyz", container.ReadinessProbe.HTTPGet.Path)
 	require.Equal(t, before.Spec.Selector, adopted.Spec.Selector)
@@ -130,6 +132,7 @@ func TestAgentsOfHelmAreAdopted(t *testing.T) {
 	container := &want.Spec.Containers[0]
 	container.Image, container.Command = "example.test/lateen:v1", nil
 	container.Args = append([]string{"node-agent"}, container.Args[2:]...)
+	container.StartupProbe = adopted.Spec.Containers[0].StartupProbe
 	container.LivenessProbe, container.ReadinessProbe = adopted.Spec.Containers[0].LivenessProbe, adopted.Spec.Containers[0].ReadinessProbe
 	want.Spec.ServiceAccountName, want.Spec.DeprecatedServiceAccount = "lateen", "lateen"
 	require.Equal(t, *want, adopted)

@@ -2,49 +2,102 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 
+	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/watch"
 
 	"github.com/lateen-project/lateen/deploy"
 )
 
-// untilReady waits for the server and the DaemonSets of agents, and tells how far they are.
+// untilReady waits for the server and the DaemonSets of agents, and prints how many of their pods are ready.
 func (i *installer) untilReady(ctx context.Context, agents ...string) error {
 	if err := i.rollout(ctx, "deployments", deploy.VeleroDeployment, deploymentPods); err != nil {
 		return err
 	}
 	for _, name := range agents {
-		if err := i.rollout(ctx, "daemonsets", name, daemonSetPods); err != nil {
+		if err := i.agentsReady(ctx, name); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
+// agentsReady waits until a node is wanted and every agent is ready. Only a cluster without a Windows node needs no agent
+// on Windows.
+func (i *installer) agentsReady(ctx context.Context, name string) error {
+	if name == deploy.WindowsDaemonSetName {
+		windows, err := i.kube.CoreV1().Nodes().List(ctx, metav1.ListOptions{LabelSelector: corev1.LabelOSStable + "=" + string(corev1.Windows), Limit: 1})
+		if err != nil {
+			return fmt.Errorf("wait for DaemonSet %s: list nodes: %w", name, err)
+		}
+		if len(windows.Items) == 0 {
+			_, err := fmt.Fprintf(i.out, "DaemonSet %s: the cluster has no Windows node, so it has no pod to wait for\n", name)
+			return err
+		}
+	}
+	return i.rollout(ctx, "daemonsets", name, agentPods)
+}
+
 // pods are how many of a workload are ready, and how many there are to be.
-type pods struct{ ready, wanted int64 }
+type pods struct {
+	ready, wanted int64
+	needed        bool // none is not enough
+}
+
+func (p pods) complete() bool { return p.ready >= p.wanted && (p.wanted > 0 || !p.needed) }
 
 func (i *installer) rollout(ctx context.Context, resource, name string, count func(*unstructured.Unstructured) pods) error {
 	last := pods{wanted: -1} // not known yet
+	var agents *unstructured.Unstructured
 	workloads := i.dynamic.Resource(schema.GroupVersionResource{Group: "apps", Version: "v1", Resource: resource}).Namespace(i.namespace)
 	err := follow(ctx, workloads, metav1.ListOptions{FieldSelector: "metadata.name=" + name}, func(event watch.EventType, workload *unstructured.Unstructured) {
 		observed, _, _ := unstructured.NestedInt64(workload.Object, "status", "observedGeneration")
 		if event == watch.Deleted || observed < workload.GetGeneration() {
 			return
 		}
-		if now := count(workload); now != last {
-			fmt.Fprintf(i.out, "%s %s: %d of %d pods ready\n", workload.GetKind(), name, now.ready, now.wanted)
-			last = now
+		agents = workload
+		now := count(workload)
+		if now == last {
+			return
 		}
-	}, func() bool { return last.wanted >= 0 && last.ready >= last.wanted })
-	if err != nil {
-		return fmt.Errorf("wait for %s %s: %w; kubectl -n %s describe pods says what is in the way", resource, name, err, i.namespace)
+		last = now
+		if now.wanted == 0 && now.needed {
+			fmt.Fprintf(i.out, "%s %s: %s\n", workload.GetKind(), name, i.whyNoNode(ctx, workload))
+			return
+		}
+		fmt.Fprintf(i.out, "%s %s: %d of %d pods ready\n", workload.GetKind(), name, now.ready, now.wanted)
+	}, func() bool { return last.wanted >= 0 && last.complete() })
+	if err == nil {
+		return nil
 	}
-	return nil
+	remedy := fmt.Sprintf("kubectl -n %s describe pods says what is in the way", i.namespace)
+	if last.wanted == 0 && last.needed && !errors.Is(err, context.Canceled) {
+		asking, cancel := context.WithTimeout(context.WithoutCancel(ctx), lastWords)
+		defer cancel()
+		remedy = i.whyNoNode(asking, agents)
+	}
+	return fmt.Errorf("wait for %s %s: %w; %s", resource, name, err, remedy)
+}
+
+// whyNoNode says what keeps the pods of a DaemonSet off each node.
+func (i *installer) whyNoNode(ctx context.Context, agents *unstructured.Unstructured) string {
+	const none = "no node takes its pods: "
+	fields, _, _ := unstructured.NestedMap(agents.Object, "spec", "template", "spec")
+	var pod corev1.PodSpec
+	if err := runtime.DefaultUnstructuredConverter.FromUnstructured(fields, &pod); err != nil {
+		return none + err.Error()
+	}
+	nodes, err := i.kube.CoreV1().Nodes().List(ctx, metav1.ListOptions{})
+	if err != nil {
+		return none + "cannot tell why: " + err.Error()
+	}
+	return none + formatObstacles(pod, nodes.Items)
 }
 
 func deploymentPods(workload *unstructured.Unstructured) pods {
@@ -59,4 +112,11 @@ func daemonSetPods(workload *unstructured.Unstructured) pods {
 	updated, _, _ := unstructured.NestedInt64(workload.Object, "status", "updatedNumberScheduled")
 	available, _, _ := unstructured.NestedInt64(workload.Object, "status", "numberAvailable")
 	return pods{ready: min(updated, available), wanted: wanted}
+}
+
+// agentPods are those of a DaemonSet that has to have one.
+func agentPods(workload *unstructured.Unstructured) pods {
+	counted := daemonSetPods(workload)
+	counted.needed = true
+	return counted
 }

@@ -1,0 +1,99 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"sync"
+
+	"github.com/go-logr/logr"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/watch"
+	"k8s.io/client-go/dynamic"
+	"k8s.io/client-go/tools/cache"
+	watchtools "k8s.io/client-go/tools/watch"
+	"k8s.io/klog/v2"
+)
+
+// follow calls see for the objects that there are and for every change, until done returns true or ctx ends. It resumes
+// a watch that the API server closes and waits for a server that does not answer; its error then names the last failure.
+// A request that is refused ends it at once.
+func follow(
+	ctx context.Context, resource dynamic.ResourceInterface, options metav1.ListOptions,
+	see func(watch.EventType, *unstructured.Unstructured), done func() bool,
+) error {
+	ctx, stop := context.WithCancelCause(klog.NewContext(ctx, logr.Discard())) // the error has all that would be logged
+	defer stop(nil)
+	requests := requests{resource: resource, options: options, stop: stop}
+	_, err := watchtools.UntilWithSync(ctx, requests.source(), &unstructured.Unstructured{},
+		func(store cache.Store) (bool, error) { return len(store.List()) == 0 && done(), nil },
+		func(event watch.Event) (bool, error) {
+			if object, ok := event.Object.(*unstructured.Unstructured); ok {
+				see(event.Type, object)
+			}
+			return done(), nil
+		})
+	cause := context.Cause(ctx)
+	switch last := requests.lastError(); {
+	case err == nil:
+		return nil
+	case cause == nil:
+		return err
+	case last != nil && ctx.Err() != nil && last != cause: //nolint:errorlint // the very same error is said once
+		return fmt.Errorf("%w (%w)", cause, last)
+	}
+	return cause
+}
+
+// requests are those of one watch, and what became of the last of them.
+type requests struct {
+	resource dynamic.ResourceInterface
+	options  metav1.ListOptions // which objects
+	stop     func(error)
+
+	mutex sync.Mutex
+	last  error
+}
+
+// listFirst keeps client-go from asking for a list by a watch: few objects are followed, and the error of a LIST says
+// what is wrong.
+type listFirst struct{ *cache.ListWatch }
+
+// IsWatchListSemanticsUnSupported is how client-go asks for that.
+func (listFirst) IsWatchListSemanticsUnSupported() bool { return true }
+
+func (r *requests) source() listFirst {
+	narrowed := func(options metav1.ListOptions) metav1.ListOptions {
+		options.FieldSelector, options.LabelSelector = r.options.FieldSelector, r.options.LabelSelector
+		return options
+	}
+	return listFirst{&cache.ListWatch{
+		ListWithContextFunc: func(ctx context.Context, options metav1.ListOptions) (runtime.Object, error) {
+			list, err := r.resource.List(ctx, narrowed(options))
+			return list, r.ended(err)
+		},
+		WatchFuncWithContext: func(ctx context.Context, options metav1.ListOptions) (watch.Interface, error) {
+			changes, err := r.resource.Watch(ctx, narrowed(options))
+			return changes, r.ended(err)
+		},
+	}}
+}
+
+// ended keeps the error of a request, and stops if the next one would have the same.
+func (r *requests) ended(err error) error {
+	r.mutex.Lock()
+	defer r.mutex.Unlock()
+	r.last = err
+	if apierrors.IsForbidden(err) || apierrors.IsUnauthorized(err) || apierrors.IsNotFound(err) || apierrors.IsMethodNotSupported(err) {
+		r.stop(err)
+	}
+	return err
+}
+
+func (r *requests) lastError() error {
+	r.mutex.Lock()
+	defer r.mutex.Unlock()
+	return r.last
+}

@@ -1,0 +1,113 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/watch"
+	dynamicfake "k8s.io/client-go/dynamic/fake"
+	kubefake "k8s.io/client-go/kubernetes/fake"
+	clienttesting "k8s.io/client-go/testing"
+)
+
+func agents(ready int64) *unstructured.Unstructured {
+	return &unstructured.Unstructured{Object: map[string]any{
+		"apiVersion": "apps/v1", "kind": "DaemonSet", "metadata": map[string]any{"name": "node-agent", "namespace": "velero"},
+		"status": map[string]any{"numberAvailable": ready},
+	}}
+}
+
+func fakeCluster() *dynamicfake.FakeDynamicClient {
+	kinds := map[schema.GroupVersionResource]string{daemonSets(): "DaemonSetList"}
+	return dynamicfake.NewSimpleDynamicClientWithCustomListKinds(runtime.NewScheme(), kinds, agents(0))
+}
+
+// readyAgents is what becomes of an `install --wait` that waits for one ready agent.
+func readyAgents(ctx context.Context, client *dynamicfake.FakeDynamicClient) error {
+	ready := int64(0)
+	return follow(ctx, client.Resource(daemonSets()).Namespace("velero"), metav1.ListOptions{}, func(_ watch.EventType, found *unstructured.Unstructured) {
+		ready, _, _ = unstructured.NestedInt64(found.Object, "status", "numberAvailable")
+	}, func() bool { return ready == 1 })
+}
+
+func TestWaitingSurvivesAClosedWatch(t *testing.T) {
+	client := fakeCluster()
+	watches := 0
+	client.PrependWatchReactor("daemonsets", func(clienttesting.Action) (bool, watch.Interface, error) {
+		watches++
+		changes := watch.NewFakeWithChanSize(1, false)
+		if watches == 1 {
+			changes.Stop() // as the API server does after some minutes
+		} else {
+			changes.Modify(agents(1))
+		}
+		return true, changes, nil
+	})
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	require.NoError(t, readyAgents(ctx, client))
+	require.Equal(t, 2, watches)
+}
+
+func TestWaitingSurvivesAServerThatDoesNotAnswer(t *testing.T) {
+	client := fakeCluster()
+	lists := 0
+	client.PrependReactor("list", "daemonsets", func(clienttesting.Action) (bool, runtime.Object, error) {
+		if lists++; lists == 1 {
+			return true, nil, apierrors.NewServiceUnavailable("the API server starts")
+		}
+		return true, &unstructured.UnstructuredList{Object: map[string]any{"kind": "DaemonSetList", "apiVersion": "apps/v1"}, Items: []unstructured.Unstructured{*agents(1)}}, nil
+	})
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	require.NoError(t, readyAgents(ctx, client))
+}
+
+func TestWaitingEndsWithWhatWasInTheWay(t *testing.T) {
+	refused := apierrors.NewForbidden(daemonSets().GroupResource(), "", errors.New("no rights"))
+	for name, test := range map[string]struct {
+		answer error
+		says   string
+	}{
+		"a request that is refused ends it at once": {refused, refused.Error()},
+		"a server that does not answer is named":    {errors.New("connection refused"), "context deadline exceeded (connection refused)"},
+		"as long as there is an answer, time is up": {nil, "context deadline exceeded"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			client := fakeCluster()
+			if test.answer != nil {
+				client.PrependReactor("list", "daemonsets", func(clienttesting.Action) (bool, runtime.Object, error) { return true, nil, test.answer })
+			}
+			limit := time.Minute
+			if test.answer != refused { //nolint:errorlint // the very value of the table
+				limit = 200 * time.Millisecond
+			}
+			ctx, cancel := context.WithTimeout(t.Context(), limit)
+			defer cancel()
+			require.EqualError(t, readyAgents(ctx, client), test.says)
+		})
+	}
+}
+
+func TestWaitingForAgentsThatNoNodeTakesEndsWithTheReason(t *testing.T) {
+	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "a"}, Spec: corev1.NodeSpec{Taints: []corev1.Taint{{Key: "dedicated", Effect: corev1.TaintEffectNoSchedule}}}}
+	var out bytes.Buffer
+	i := &installer{kube: kubefake.NewClientset(node), dynamic: fakeCluster(), namespace: "velero", out: &out}
+	ctx, cancel := context.WithTimeout(t.Context(), 200*time.Millisecond)
+	defer cancel()
+	err := i.rollout(ctx, "daemonsets", "node-agent", agentPods)
+	require.EqualError(t, err, "wait for daemonsets node-agent: context deadline exceeded; no node takes its pods: taint dedicated:NoSchedule is not tolerated (node a)")
+	require.Equal(t, "DaemonSet node-agent: no node takes its pods: taint dedicated:NoSchedule is not tolerated (node a)\n", out.String())
+	require.NoError(t, i.rollout(t.Context(), "daemonsets", "node-agent", daemonSetPods), "Velero's agents may have no node")
+}

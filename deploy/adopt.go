@@ -3,7 +3,9 @@ package deploy
 import (
 	"errors"
 	"fmt"
+	"path"
 	"slices"
+	"strings"
 
 	corev1 "k8s.io/api/core/v1"
 )
@@ -62,4 +64,26 @@ func AgentArgs(container corev1.Container) ([]string, error) {
 		return nil, errors.New("its container does not run velero node-agent server: is it Velero's?")
 	}
 	return words[server+1:], nil
+}
+
+// Flag is the value that a container's command line has for a flag, in one token or in two; the last one counts. It is
+// empty if there is none.
+func Flag(container corev1.Container, name string) (value string) {
+	words := slices.Concat(container.Command, container.Args)
+	for at, word := range words {
+		if joined, ok := strings.CutPrefix(word, name+"="); ok {
+			value = joined
+		}
+		if word == name && at+1 < len(words) {
+			value = words[at+1]
+		}
+	}
+	return value
+}
+
+// RunsServer tells whether a container is Velero's server.
+func RunsServer(container corev1.Container) bool {
+	words := slices.Concat(container.Command, container.Args)
+	at := slices.Index(words, "server")
+	return at > 0 && path.Base(words[at-1]) == "velero"
 }

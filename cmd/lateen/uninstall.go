@@ -1,13 +1,10 @@
 package main
 
 import (
-	"bufio"
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -19,6 +16,7 @@ import (
 	"k8s.io/client-go/dynamic"
 
 	"github.com/lateen-project/lateen/cmd/lateen/config"
+	"github.com/lateen-project/lateen/deploy"
 )
 
 func newUninstall() *cobra.Command {
@@ -34,11 +32,7 @@ func newUninstall() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			answers := command.InOrStdin()
-			if force {
-				answers = strings.NewReader("y\n")
-			}
-			return i.uninstall(command.Context(), answers, timeout)
+			return i.uninstall(command.Context(), prompt{in: command.InOrStdin(), out: command.OutOrStdout(), force: force}, timeout)
 		},
 	}
 	addClusterFlags(command.Flags(), &cluster)
@@ -74,8 +68,43 @@ type installed struct {
 	object   *unstructured.Unstructured
 }
 
+func (i installed) isNamespace() bool { return i.resource.Resource == "namespaces" }
+
+// namespaceGoes is what goes with the namespace. Velero's server removes what a Restore has in the bucket before it lets
+// the Restore go, which is waited for; a Backup it lets go as it is.
+const namespaceGoes = `Deleting the namespace deletes everything in it:
+- Backups stay in the backup storage, but the logs and results of Restores do not: while it runs, Velero's server deletes those
+  of each Restore that is deleted.
+- Secret velero-repo-credentials has the password of the repositories. If it is not Velero's default, nothing that is in
+  them can be read without it: keep a copy (kubectl get secret velero-repo-credentials -o yaml).
+`
+
+// refuseAdopted fails while a DaemonSet is adopted: its agents would go on without their rights.
+func (i *installer) refuseAdopted(ctx context.Context) error {
+	list, err := i.dynamic.Resource(daemonSets()).Namespace(i.namespace).List(ctx, metav1.ListOptions{})
+	if err != nil {
+		return fmt.Errorf("list DaemonSets of %s: %w", i.namespace, err)
+	}
+	for index := range list.Items {
+		agents := &list.Items[index]
+		if !isAdopted(agents) {
+			continue
+		}
+		if runAs(agents) == deploy.ServiceAccountName {
+			return fmt.Errorf("uninstall %s: DaemonSet %s was adopted, and its agents would lose their rights: put Velero's agents back first: lateen adopt --undo -n %s",
+				i.namespace, agents.GetName(), i.namespace)
+		}
+		return fmt.Errorf("uninstall %s: DaemonSet %s has annotation %s, but its agents are not Lateen's: if they are Velero's, take the annotation away: kubectl -n %s annotate daemonset %s %s- %s-",
+			i.namespace, agents.GetName(), adoptedAnnotation, i.namespace, agents.GetName(), adoptedAnnotation, adoptedAsAnnotation)
+	}
+	return nil
+}
+
 // uninstall shows what there is, asks, and removes it.
-func (i *installer) uninstall(ctx context.Context, answers io.Reader, timeout time.Duration) error {
+func (i *installer) uninstall(ctx context.Context, prompt prompt, timeout time.Duration) error {
+	if err := i.refuseAdopted(ctx); err != nil {
+		return err
+	}
 	var found []installed
 	for _, resource := range append(installedResources(), definitionsResource()) {
 		objects, err := i.installedOf(ctx, resource)
@@ -90,12 +119,13 @@ func (i *installer) uninstall(ctx context.Context, answers io.Reader, timeout ti
 	for _, each := range found {
 		fmt.Fprintf(i.out, "%s %s\n", each.object.GetKind(), each.object.GetName())
 	}
-	fmt.Fprintf(i.out, "These %d objects were made by lateen install. The namespace goes with all that is in it; what is in the backup storage stays.\nRemove them? [y/N] ", len(found))
-	answer, _ := bufio.NewReader(answers).ReadString('\n')
-	if answer = strings.ToLower(strings.TrimSpace(answer)); answer != "y" && answer != "yes" {
-		return fmt.Errorf("uninstall %s: not confirmed, so nothing was removed", i.namespace)
+	fmt.Fprintf(i.out, "These %d objects were made by lateen install.\n", len(found))
+	if slices.ContainsFunc(found, installed.isNamespace) {
+		fmt.Fprint(i.out, namespaceGoes)
 	}
-	fmt.Fprintln(i.out)
+	if err := prompt.confirm(ctx, "Remove them?"); err != nil {
+		return fmt.Errorf("uninstall %s: %w, so nothing was removed", i.namespace, err)
+	}
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
 	return i.removeAll(ctx, found)
@@ -117,8 +147,7 @@ func (i *installer) installedOf(ctx context.Context, resource schema.GroupVersio
 }
 
 func (i *installer) removeAll(ctx context.Context, found []installed) error {
-	ours := func(each installed) bool { return each.resource.Resource == "namespaces" }
-	if slices.ContainsFunc(found, ours) {
+	if slices.ContainsFunc(found, installed.isNamespace) {
 		if err := i.removeFinalized(ctx); err != nil {
 			return err
 		}

@@ -13,9 +13,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
-	"k8s.io/apimachinery/pkg/runtime/schema"
-	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/yaml"
 
 	"github.com/lateen-project/lateen/deploy"
@@ -124,7 +121,7 @@ func TestAgentsOfHelmAreAdopted(t *testing.T) {
 	adopt := func(image string) corev1.PodTemplateSpec {
 		out, said, err := s.run("", "adopt", "--force", "--lateen-image="+image)
 		require.NoError(t, err, out+said)
-		require.Contains(t, said, "Warning: the DaemonSet is Helm's")
+		require.Contains(t, said, "Warning: DaemonSet node-agent is Helm's")
 		return s.agents().Spec.Template
 	}
 	adopted := adopt("example.test/lateen:v1")
@@ -147,43 +144,19 @@ func TestAgentsOfHelmAreAdopted(t *testing.T) {
 	require.Equal(t, "example.test/lateen:v2", adopt("example.test/lateen:v2").Spec.Containers[0].Image)
 	s.adopt("--undo")
 	delete(upgraded.Annotations, "lateen.dev/adopted-from")
+	delete(upgraded.Annotations, "lateen.dev/adopted-as")
 	require.Equal(t, asJSON(t, upgraded), asJSON(t, s.agents()))
 }
 
 func TestRepositoriesOfResticAreWarnedOf(t *testing.T) {
 	s := newSite(t)
 	s.installVelero()
-	old := &unstructured.Unstructured{Object: map[string]any{
-		"apiVersion": "velero.io/v1", "kind": "BackupRepository",
-		"metadata": map[string]any{"name": "app-default-restic", "namespace": s.namespace},
-		"spec": map[string]any{
-			"backupStorageLocation": "default", "maintenanceFrequency": "1h", "repositoryType": "restic",
-			"resticIdentifier": "s3:example.test/app", "volumeNamespace": "app",
-		},
-	}}
-	require.NoError(t, world.Apply(soon(t), plane.Admin(), old))
+	s.repository("app-default-restic", "restic")
 	out, said, err := s.run("", "adopt", "--dry-run", "--lateen-image=example.test/lateen:v1")
 	require.NoError(t, err)
 	require.Contains(t, said, "Warning: BackupRepository app-default-restic is restic's")
 	require.Contains(t, out, "+     image: example.test/lateen:v1")
 	require.Equal(t, "velero/velero:v1.18.3", s.agents().Spec.Template.Spec.Containers[0].Image)
-}
-
-func TestAnUndoWarnsOfTransfersThatVelerosAgentsWouldNotSeeStart(t *testing.T) {
-	s := newSite(t)
-	s.installVelero()
-	s.adopt("--lateen-image=example.test/lateen:v1")
-	backups := schema.GroupVersionResource{Group: "velero.io", Version: "v1", Resource: "podvolumebackups"}
-	release := s.holds(backups, "PodVolumeBackup", "velero.io/pod-volume-finalizer")
-	_, said, err := s.run("", "adopt", "--undo", "--dry-run")
-	require.NoError(t, err)
-	require.Empty(t, said)
-	_, err = s.dynamic.Resource(backups).Namespace(s.namespace).Patch(soon(t), "held", types.MergePatchType, []byte(`{"status":{"phase":"Accepted"}}`), metav1.PatchOptions{})
-	require.NoError(t, err)
-	_, said, err = s.run("", "adopt", "--undo", "--dry-run")
-	require.NoError(t, err)
-	require.Contains(t, said, "Warning: 1 transfers are Accepted")
-	release()
 }
 
 func (s *site) adopt(args ...string) {

@@ -3,6 +3,7 @@
 package config
 
 import (
+	"strings"
 	"time"
 
 	"github.com/spf13/pflag"
@@ -101,6 +102,28 @@ func (o *Options) addVeleroFlags(flags *pflag.FlagSet) {
 	flags.StringVar(&o.Kubeconfig, "kubeconfig", "", "kubeconfig file (default: KUBECONFIG, else the pod's ServiceAccount)")
 	flags.StringVar(&o.Kubecontext, "kubecontext", "", "context of the kubeconfig (default: its current one)")
 	flags.StringVar(&o.Features, "features", "", "accepted because Velero's manifests pass it; no feature changes anything")
+}
+
+// VeleroArgs parts the arguments of an agent into those that `velero node-agent server` has too, and the others. A word
+// that is no flag is the value of the one before it.
+func VeleroArgs(args []string) (velero, lateen []string) {
+	var options Options
+	known := pflag.NewFlagSet("", pflag.ContinueOnError)
+	options.addVeleroFlags(known)
+	taken := true
+	for _, arg := range args {
+		if name, _, _ := strings.Cut(strings.TrimLeft(arg, "-"), "="); strings.HasPrefix(arg, "--") {
+			taken = known.Lookup(name) != nil
+		} else if strings.HasPrefix(arg, "-") {
+			taken = name != "" && known.ShorthandLookup(name[:1]) != nil
+		}
+		if taken {
+			velero = append(velero, arg)
+		} else {
+			lateen = append(lateen, arg)
+		}
+	}
+	return velero, lateen
 }
 
 // logLevels are the names that Velero takes; they go to movers as they are.

@@ -157,3 +157,11 @@ func TestCompleteNamesFlagAndRemedy(t *testing.T) {
 		})
 	}
 }
+
+func TestArgumentsOfVelerosAgents(t *testing.T) {
+	velero, lateen := config.VeleroArgs([]string{
+		"node-agent", "server", "--log-level=debug", "--repo-maintenance-frequency=1h", "--cancel-grace", "1m", "--features", "EnableCSI", "-n", "velero",
+	})
+	require.Equal(t, []string{"node-agent", "server", "--log-level=debug", "--features", "EnableCSI", "-n", "velero"}, velero)
+	require.Equal(t, []string{"--repo-maintenance-frequency=1h", "--cancel-grace", "1m"}, lateen)
+}

@@ -1,0 +1,74 @@
+package main
+
+import (
+	"context"
+	"fmt"
+
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/lateen-project/lateen/deploy"
+)
+
+// maintenanceFlag names the ConfigMap of maintenance jobs: a flag of Velero's server, and of Lateen's agents.
+const maintenanceFlag = "--repo-maintenance-job-configmap"
+
+// server is Velero's Deployment: that of the usual name, else the only one that runs Velero's server; nil if there is none.
+func (a *adoption) server(ctx context.Context) (*appsv1.Deployment, error) {
+	deployments := a.kube.AppsV1().Deployments(a.namespace)
+	usual, err := deployments.Get(ctx, deploy.VeleroDeployment, metav1.GetOptions{})
+	if err == nil || !apierrors.IsNotFound(err) {
+		return usual, err
+	}
+	list, err := deployments.List(ctx, metav1.ListOptions{})
+	if err != nil {
+		return nil, fmt.Errorf("find Velero's server: %w", err)
+	}
+	var found []*appsv1.Deployment
+	for index := range list.Items {
+		if serverContainer(list.Items[index].Spec.Template.Spec) != nil {
+			found = append(found, &list.Items[index])
+		}
+	}
+	if len(found) != 1 {
+		return nil, nil
+	}
+	return found[0], nil
+}
+
+func serverContainer(pod corev1.PodSpec) *corev1.Container {
+	for index := range pod.Containers {
+		if deploy.RunsServer(pod.Containers[index]) {
+			return &pod.Containers[index]
+		}
+	}
+	return nil
+}
+
+// serverArgs are what agents cannot find out of Velero's Deployment where it does not have the usual name: image and
+// ServiceAccount of movers, which are those of Velero's agents, and the ConfigMap of maintenance jobs.
+func (a *adoption) serverArgs(ctx context.Context, velero corev1.PodTemplateSpec) ([]string, error) {
+	server, err := a.server(ctx)
+	if err != nil {
+		return nil, err
+	}
+	maintenance := ""
+	if server != nil {
+		if container := serverContainer(server.Spec.Template.Spec); container != nil {
+			maintenance = deploy.Flag(*container, maintenanceFlag)
+		}
+	}
+	if maintenance != "" {
+		a.maintenance = fmt.Sprintf("Maintenance jobs are configured by ConfigMap %s, which Deployment %s names.", maintenance, server.Name)
+	}
+	if server != nil && server.Name == deploy.VeleroDeployment || len(velero.Spec.Containers) == 0 {
+		return nil, nil
+	}
+	args := []string{"--mover-image=" + velero.Spec.Containers[0].Image, "--mover-service-account=" + velero.Spec.ServiceAccountName}
+	if maintenance != "" {
+		args = append(args, maintenanceFlag+"="+maintenance)
+	}
+	return args, nil
+}

@@ -1,0 +1,38 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"io"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+func TestConfirm(t *testing.T) {
+	for answer, says := range map[string]string{"y\n": "", " Yes \n": "", "y": "", "n\n": "not confirmed", "\n": "not confirmed", "": "not confirmed"} {
+		var out bytes.Buffer
+		err := prompt{in: strings.NewReader(answer), out: &out}.confirm(t.Context(), "Do it?")
+		require.Equal(t, "Do it? [y/N] \n", out.String())
+		if says == "" {
+			require.NoError(t, err, "%q", answer)
+		} else {
+			require.EqualError(t, err, says, "%q", answer)
+		}
+	}
+}
+
+func TestForceAsksNothing(t *testing.T) {
+	var out bytes.Buffer
+	require.NoError(t, prompt{in: strings.NewReader("n\n"), out: &out, force: true}.confirm(t.Context(), "Do it?"))
+	require.Empty(t, out.String())
+}
+
+func TestAnInterruptEndsThePrompt(t *testing.T) {
+	never, hold := io.Pipe() // a terminal at which nobody types
+	defer hold.Close()
+	ctx, interrupt := context.WithCancel(t.Context())
+	interrupt()
+	require.EqualError(t, prompt{in: never, out: io.Discard}.confirm(ctx, "Do it?"), "interrupted")
+}

@@ -1,0 +1,149 @@
+package install
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/lateen-project/lateen/deploy"
+)
+
+func (s *site) windowsAgents() *appsv1.DaemonSet {
+	s.Helper()
+	agents, err := s.kube.AppsV1().DaemonSets(s.namespace).Get(soon(s.T), deploy.WindowsDaemonSetName, metav1.GetOptions{})
+	require.NoError(s, err)
+	return agents
+}
+
+func TestAgentsOnWindowsAreAdoptedWithTheOthers(t *testing.T) {
+	s := newSite(t)
+	s.installVelero("--use-node-agent-windows")
+	linux, windows := s.agents(), s.windowsAgents()
+	out, said, err := s.run("y\n", "adopt", "--lateen-image=example.test/lateen:v1")
+	require.NoError(t, err, said)
+	require.Contains(t, said, "Warning: DaemonSet node-agent-windows is adopted too: --lateen-image has to be for Windows nodes as well")
+	require.Contains(t, out, "/node-agent, spec.template:\n")
+	require.Contains(t, out, "/node-agent-windows, spec.template:\n")
+	adopted := s.windowsAgents()
+	want := windows.Spec.Template.DeepCopy()
+	container, now := &want.Spec.Containers[0], adopted.Spec.Template.Spec.Containers[0]
+	container.Image, container.Command, container.Args = "example.test/lateen:v1", nil, append([]string{"node-agent"}, container.Args[2:]...)
+	container.StartupProbe, container.LivenessProbe, container.ReadinessProbe = now.StartupProbe, now.LivenessProbe, now.ReadinessProbe
+	want.Spec.ServiceAccountName, want.Spec.DeprecatedServiceAccount = "lateen", "lateen"
+	require.Equal(t, *want, adopted.Spec.Template)
+	require.Equal(t, "/readyz", now.ReadinessProbe.HTTPGet.Path)
+	require.Equal(t, "example.test/lateen:v1", s.agents().Spec.Template.Spec.Containers[0].Image)
+
+	s.adopt("--undo")
+	require.Equal(t, asJSON(t, linux), asJSON(t, s.agents()))
+	require.Equal(t, asJSON(t, windows), asJSON(t, s.windowsAgents()))
+	_, err = s.kube.CoreV1().ServiceAccounts(s.namespace).Get(soon(t), "lateen", metav1.GetOptions{})
+	require.True(t, apierrors.IsNotFound(err), "%v", err)
+}
+
+// The recipe by which Velero's server is told to wait for a year is a patch of the adopted agents.
+func TestWhatWasChangedSinceTheAdoptionSurvives(t *testing.T) {
+	s := newSite(t)
+	s.installVelero()
+	before := s.agents()
+	s.adopt("--lateen-image=example.test/lateen:v1")
+	edit := `[{"op":"add","path":"/spec/template/spec/containers/0/args/-","value":"--repo-maintenance-frequency=1h"},
+		{"op":"add","path":"/spec/template/spec/containers/0/args/-","value":"--log-level=debug"},
+		{"op":"add","path":"/spec/template/spec/containers/0/resources/limits","value":{"memory":"1Gi"}},
+		{"op":"add","path":"/spec/template/spec/tolerations","value":[{"operator":"Exists"}]}]`
+	_, err := s.kube.AppsV1().DaemonSets(s.namespace).Patch(soon(t), deploy.DaemonSetName, types.JSONPatchType, []byte(edit), metav1.PatchOptions{})
+	require.NoError(t, err)
+
+	for _, image := range []string{"example.test/lateen:v2", "example.test/lateen:v3"} {
+		s.adopt("--lateen-image=" + image)
+		pod := s.agents().Spec.Template.Spec
+		require.Equal(t, image, pod.Containers[0].Image)
+		require.Equal(t, []string{"node-agent", "--features=", "--repo-maintenance-frequency=1h", "--log-level=debug"}, pod.Containers[0].Args)
+		require.Equal(t, "1Gi", pod.Containers[0].Resources.Limits.Memory().String())
+		require.Equal(t, []corev1.Toleration{{Operator: corev1.TolerationOpExists}}, pod.Tolerations)
+	}
+
+	out, said, err := s.run("", "adopt", "--undo", "--force")
+	require.NoError(t, err, out)
+	require.Contains(t, said, "Warning: DaemonSet node-agent loses arguments that Velero's agents do not have: --repo-maintenance-frequency=1h\n")
+	want := before.DeepCopy()
+	container := &want.Spec.Template.Spec.Containers[0]
+	container.Args = append(container.Args, "--log-level=debug")
+	pod := s.agents().Spec.Template.Spec
+	container.Resources = pod.Containers[0].Resources
+	want.Spec.Template.Spec.Tolerations = []corev1.Toleration{{Operator: corev1.TolerationOpExists}}
+	require.Equal(t, "1Gi", pod.Containers[0].Resources.Limits.Memory().String())
+	require.Equal(t, asJSON(t, want), asJSON(t, s.agents()))
+}
+
+func TestTransfersWithoutAMoverAreWarnedOf(t *testing.T) {
+	s := newSite(t)
+	s.installVelero()
+	backups := schema.GroupVersionResource{Group: "velero.io", Version: "v1", Resource: "podvolumebackups"}
+	uploads := schema.GroupVersionResource{Group: "velero.io", Version: "v2alpha1", Resource: "datauploads"}
+	phase := func(resource schema.GroupVersionResource, phase string) {
+		_, err := s.dynamic.Resource(resource).Namespace(s.namespace).Patch(soon(t), "held", types.MergePatchType, []byte(`{"status":{"phase":"`+phase+`"}}`), metav1.PatchOptions{})
+		require.NoError(t, err)
+	}
+	warned := func(args ...string) string {
+		out, said, err := s.run("", append([]string{"adopt", "--dry-run"}, args...)...)
+		require.NoError(t, err, out+said)
+		return said
+	}
+	require.Empty(t, warned("--lateen-image=example.test/lateen:v1"))
+	defer s.holds(backups, "PodVolumeBackup", "velero.io/pod-volume-finalizer")()
+	defer s.holds(uploads, "DataUpload", "velero.io/data-upload-download-finalizer")()
+	phase(uploads, "Accepted")
+	said := warned("--lateen-image=example.test/lateen:v1")
+	require.Contains(t, said, "Warning: transfers without a mover: 1 datauploads Accepted, 1 podvolumebackups New: ")
+	require.Contains(t, said, "an Accepted one stays with Velero's agent until that agent is gone")
+
+	phase(uploads, "InProgress")
+	out, _, err := s.run("", "adopt", "--force", "--lateen-image=example.test/lateen:v1")
+	require.NoError(t, err, out)
+	said = warned("--undo")
+	require.Contains(t, said, "Warning: transfers without a mover: 1 podvolumebackups New: ")
+	require.NotContains(t, said, "Accepted one")
+	phase(backups, "Accepted")
+	require.Contains(t, warned("--undo"), "1 podvolumebackups Accepted: a New transfer is accepted by either side while both have agents; "+
+		"an Accepted one, whose mover comes to run before Velero's agent does, fails when its preparation times out")
+	phase(backups, "Completed")
+	require.Empty(t, warned("--undo"))
+}
+
+func TestUninstallingIsRefusedWhileAgentsAreAdopted(t *testing.T) {
+	s := newSite(t)
+	s.install("--use-node-agent=false")
+	workloads := s.kube.AppsV1().DaemonSets(s.namespace)
+	_, err := workloads.Create(soon(t), s.helms(), metav1.CreateOptions{})
+	require.NoError(t, err)
+	out, said, err := s.run("", "adopt", "--force", "--lateen-image=example.test/lateen:v1")
+	require.NoError(t, err, out+said)
+	_, said, err = s.run("", "uninstall", "--force")
+	require.Error(t, err)
+	require.Contains(t, said, "DaemonSet node-agent was adopted, and its agents would lose their rights: put Velero's agents back first: lateen adopt --undo -n "+s.namespace)
+	_, err = s.kube.CoreV1().ServiceAccounts(s.namespace).Get(soon(t), "lateen", metav1.GetOptions{})
+	require.NoError(t, err)
+
+	_, err = workloads.Patch(soon(t), deploy.DaemonSetName, types.StrategicMergePatchType, []byte(`{"spec":{"template":{"spec":{"serviceAccountName":"velero","serviceAccount":"velero"}}}}`), metav1.PatchOptions{})
+	require.NoError(t, err)
+	_, said, err = s.run("", "uninstall", "--force")
+	require.Error(t, err)
+	require.Contains(t, said, "annotate daemonset node-agent lateen.dev/adopted-from- lateen.dev/adopted-as-")
+	_, err = workloads.Patch(soon(t), deploy.DaemonSetName, types.MergePatchType, []byte(`{"metadata":{"annotations":{"lateen.dev/adopted-from":null}}}`), metav1.PatchOptions{})
+	require.NoError(t, err)
+	out, said, err = s.run("n\n", "uninstall")
+	require.Error(t, err)
+	require.Contains(t, said, "nothing was removed")
+	require.Contains(t, out, "Secret velero-repo-credentials has the password of the repositories.")
+	require.Contains(t, out, "Velero's server deletes those\n  of each Restore that is deleted.")
+	require.NotContains(t, out, "what is in the backup storage stays")
+	out, said, err = s.run("", "uninstall", "--force")
+	require.NoError(t, err, out+said)
+}

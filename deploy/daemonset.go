@@ -21,6 +21,8 @@ const (
 	HostPodsMount = "/host_pods"
 	// MetricsPort serves /metrics, /healthz and /readyz; Velero's node-agent has its metrics there too.
 	MetricsPort = 8085
+	// MaintenanceFrequencyFlag says how often agents maintain every repository.
+	MaintenanceFrequencyFlag = "--repo-maintenance-frequency"
 	// DefaultKubeletRoot is the kubelet's own default of --root-dir.
 	DefaultKubeletRoot = "/var/lib/kubelet"
 )
@@ -113,6 +115,9 @@ func args(o Options) []string {
 	}
 	if o.MaintenanceConfigMap != "" {
 		list = append(list, "--repo-maintenance-job-configmap="+o.MaintenanceConfigMap)
+	}
+	if o.MaintenanceFrequency > 0 {
+		list = append(list, MaintenanceFrequencyFlag+"="+o.MaintenanceFrequency.String())
 	}
 	if o.HostPath {
 		list = append(list, "--host-path")

@@ -4,6 +4,7 @@ package deploy
 
 import (
 	"maps"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -34,6 +35,7 @@ type Options struct {
 	NodeAgentConfigMap        string                       // name of Velero's node-agent ConfigMap; empty: Velero's defaults
 	BackupRepositoryConfigMap string                       // name of the ConfigMap that Velero's server has too; empty: Velero's defaults
 	MaintenanceConfigMap      string                       // name of the ConfigMap of maintenance jobs; empty: defaults
+	MaintenanceFrequency      time.Duration                // of every repository; 0: each has its own
 	KubeletRoot               string                       // the kubelet's --root-dir; empty: /var/lib/kubelet
 	HostPath                  bool                         // find volumes by looking under the kubelet's pods directory, as uid 0
 	Windows                   bool                         // agents on Windows nodes too; the image has to be for both

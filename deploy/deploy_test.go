@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 	"slices"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 	corev1 "k8s.io/api/core/v1"
@@ -37,6 +38,7 @@ func TestInstallation(t *testing.T) {
 				NodeAgentConfigMap:        "node-agent-config",
 				BackupRepositoryConfigMap: "repository-config",
 				MaintenanceConfigMap:      "maintenance-config",
+				MaintenanceFrequency:      time.Hour,
 				KubeletRoot:               "/data/kubelet",
 				HostPath:                  true,
 				PriorityClass:             "backup-agent",

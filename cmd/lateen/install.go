@@ -30,6 +30,7 @@ func newInstall() *cobra.Command {
 			if err := options.validate(); err != nil {
 				return err
 			}
+			options.frequencyGiven = command.Flags().Changed("repo-maintenance-frequency")
 			if err := options.complete(); err != nil {
 				return err
 			}
@@ -46,6 +47,10 @@ func runInstall(ctx context.Context, o *installOptions, out, warnings io.Writer)
 	if o.privileged {
 		fmt.Fprintln(warnings, "Warning: --privileged-node-agent changes nothing: agents open no device; privilegedFsBackup in the node-agent ConfigMap makes movers privileged")
 	}
+	i, err := o.target(ctx, out, warnings)
+	if err != nil {
+		return err
+	}
 	definitions, rest, err := o.manifests()
 	if err != nil {
 		return err
@@ -53,11 +58,27 @@ func runInstall(ctx context.Context, o *installOptions, out, warnings io.Writer)
 	if err := printManifests(out, o.output, slices.Concat(definitions, rest)); err != nil || o.dryRun {
 		return err
 	}
+	return o.send(ctx, i, definitions, rest, warnings)
+}
+
+// target is the cluster to install in, from which is taken over what is to stay; nil for a dry run.
+func (o *installOptions) target(ctx context.Context, out, warnings io.Writer) (*installer, error) {
+	if o.dryRun {
+		return nil, nil
+	}
+	if o.output != "" {
+		out = warnings // standard output is for the objects alone
+	}
 	i, err := connect(o.cluster, out)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	i.apply = o.apply
+	return i, o.keepFrequency(ctx, i)
+}
+
+// send installs the objects, and waits for what runs if that is asked for.
+func (o *installOptions) send(ctx context.Context, i *installer, definitions, rest []*unstructured.Unstructured, warnings io.Writer) error {
 	if !o.crdsOnly {
 		if err := o.checkCluster(ctx, i.kube, warnings); err != nil {
 			return err
@@ -70,6 +91,9 @@ func runInstall(ctx context.Context, o *installOptions, out, warnings io.Writer)
 		if err := i.install(ctx, manifest); err != nil {
 			return err
 		}
+	}
+	if err := o.setFrequencies(ctx, i); err != nil {
+		return err
 	}
 	if o.wait && !o.crdsOnly {
 		return i.untilReady(ctx, o.daemonSets()...)

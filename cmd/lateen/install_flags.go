@@ -35,6 +35,7 @@ type installOptions struct {
 	restoreOnly              bool
 	maintain, collect, limit time.Duration
 	itemBlocks, backups      int
+	frequencyGiven           bool // agent.MaintenanceFrequency, which may be 0
 
 	output                        string
 	apply, dryRun, crdsOnly, wait bool
@@ -116,6 +117,7 @@ func (q *quantities) addFlags(flags *pflag.FlagSet, prefix, of string, usual qua
 func (o *installOptions) addServerFlags(flags *pflag.FlagSet) {
 	flags.BoolVar(&o.restoreOnly, "restore-only", false, "run the server in restore-only mode")
 	flags.DurationVar(&o.maintain, "default-repo-maintain-frequency", 0, "how often repositories are maintained by default")
+	flags.DurationVar(&o.agent.MaintenanceFrequency, "repo-maintenance-frequency", 0, "how often the agents maintain every repository, while the server is told to wait for a year (default: that of each repository)")
 	flags.DurationVar(&o.collect, "garbage-collection-frequency", 0, "how often expired backups are looked for (default of the server: 1h)")
 	flags.DurationVar(&o.limit, "pod-volume-operation-timeout", 0, "how long pod volume operations may take (default of the server: 4h)")
 	flags.StringSliceVar(&o.server.Plugins, "plugins", nil, "images of the server's plugins")
@@ -160,8 +162,12 @@ func (o *installOptions) validate() error {
 		return errors.New("--secret-file or --no-secret is missing: name the file with the credentials of the provider, or confirm that there is none")
 	case o.secretFile != "" && o.noSecret:
 		return errors.New("--secret-file and --no-secret contradict each other: leave one out")
-	case o.maintain < 0 || o.collect < 0 || o.limit < 0:
-		return errors.New("--default-repo-maintain-frequency, --garbage-collection-frequency and --pod-volume-operation-timeout cannot be negative")
+	case o.maintain < 0 || o.agent.MaintenanceFrequency < 0 || o.collect < 0 || o.limit < 0:
+		return errors.New("--default-repo-maintain-frequency, --repo-maintenance-frequency, --garbage-collection-frequency and --pod-volume-operation-timeout cannot be negative")
+	case o.maintain > 0 && o.agent.MaintenanceFrequency > 0:
+		return errors.New("--repo-maintenance-frequency has the server wait for a year, so it goes without --default-repo-maintain-frequency: leave one out")
+	case o.agent.MaintenanceFrequency > 0 && !o.useNodeAgent:
+		return errors.New("--repo-maintenance-frequency is of the agents: leave --use-node-agent=false out")
 	}
 	return o.validateStorage()
 }
@@ -232,6 +238,7 @@ func (o *installOptions) serverArgs() []string {
 	add(true, "uploader-type", o.uploader)
 	add(o.restoreOnly, "restore-only", "true")
 	add(o.maintain > 0, "default-repo-maintain-frequency", o.maintain.String())
+	add(o.agent.MaintenanceFrequency > 0, "default-repo-maintain-frequency", serverWaits.String())
 	add(o.collect > 0, "garbage-collection-frequency", o.collect.String())
 	add(o.limit > 0, "fs-backup-timeout", o.limit.String())
 	add(o.agent.BackupRepositoryConfigMap != "", "backup-repository-configmap", o.agent.BackupRepositoryConfigMap)

@@ -1,8 +1,17 @@
 package main
 
 import (
+	"cmp"
+	"context"
 	"encoding/json"
 	"fmt"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/lateen-project/lateen/deploy"
 )
@@ -42,6 +51,67 @@ func (o *installOptions) completeMaintenance() error {
 		return fmt.Errorf("write the ConfigMap of maintenance jobs: %w", err)
 	}
 	o.server.Maintenance, o.agent.MaintenanceConfigMap = string(text), deploy.MaintenanceConfigMap
+	return nil
+}
+
+// How long Velero's server is told to leave a repository alone that the agents maintain, and how long it does by itself.
+const (
+	serverWaits   = 8760 * time.Hour
+	serverDefault = time.Hour
+)
+
+// keepFrequency takes over how often the agents that are there maintain repositories, unless a flag says it: to apply without
+// it would leave repositories to a server that waits for a year.
+func (o *installOptions) keepFrequency(ctx context.Context, i *installer) error {
+	if !o.apply || o.crdsOnly || !o.useNodeAgent || o.frequencyGiven || o.maintain > 0 {
+		return nil
+	}
+	agents, err := i.kube.AppsV1().DaemonSets(i.namespace).Get(ctx, deploy.DaemonSetName, metav1.GetOptions{})
+	if apierrors.IsNotFound(err) {
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("read DaemonSet %s: %w", deploy.DaemonSetName, err)
+	}
+	for _, container := range agents.Spec.Template.Spec.Containers {
+		frequency, err := time.ParseDuration(deploy.Flag(container, deploy.MaintenanceFrequencyFlag))
+		if err != nil || frequency <= 0 {
+			continue
+		}
+		o.agent.MaintenanceFrequency = frequency
+		fmt.Fprintf(i.out, "DaemonSet %s keeps %s=%s\n", deploy.DaemonSetName, deploy.MaintenanceFrequencyFlag, frequency)
+	}
+	o.server.Args = o.serverArgs()
+	return nil
+}
+
+// setFrequencies tells Velero's server to wait for a year with each repository that there is, as the agents maintain it; or
+// no more, if the agents are told so.
+func (o *installOptions) setFrequencies(ctx context.Context, i *installer) error {
+	if o.crdsOnly || o.agent.MaintenanceFrequency == 0 && !o.frequencyGiven {
+		return nil
+	}
+	client := i.dynamic.Resource(schema.GroupVersionResource{Group: "velero.io", Version: "v1", Resource: "backuprepositories"}).Namespace(i.namespace)
+	list, err := client.List(ctx, metav1.ListOptions{})
+	if err != nil {
+		return fmt.Errorf("list BackupRepositories: %w", err)
+	}
+	for _, repository := range list.Items {
+		text, _, _ := unstructured.NestedString(repository.Object, "spec", "maintenanceFrequency")
+		is, _ := time.ParseDuration(text)
+		wanted := serverWaits
+		if o.agent.MaintenanceFrequency == 0 {
+			wanted = cmp.Or(o.maintain, serverDefault)
+		}
+		if is == wanted || wanted != serverWaits && is != serverWaits {
+			continue
+		}
+		patch := fmt.Sprintf(`{"spec":{"maintenanceFrequency":%q}}`, wanted)
+		if _, err := client.Patch(ctx, repository.GetName(), types.MergePatchType, []byte(patch), metav1.PatchOptions{FieldManager: fieldManager}); err != nil {
+			return fmt.Errorf("patch BackupRepository %s: %w", repository.GetName(), err)
+		}
+		fmt.Fprintf(i.out, "BackupRepository %s: maintenanceFrequency %s\n", repository.GetName(), wanted)
+	}
 	return nil
 }
 

@@ -110,18 +110,27 @@ func (t *Transfers[T]) due(s *subject[T]) bool {
 	return t.decided(s) || !s.seen.Now.Before(s.seen.WaitsSince.Add(t.Limits.PrepareTimeout))
 }
 
-// source looks for the pod whose volume is moved, where another mover may be made for it. The caches of pods and
-// of custom resources do not keep step, and its absence is final, so a pod that is not cached is asked for; while
-// a mover works that would be once for everything that it says.
+// source observes the pod whose volume is moved, where another mover may be made for it or told to start. The caches
+// of pods and of custom resources do not keep step, and its absence is final, so a pod that is not cached is fetched;
+// while a mover works that would be once for everything that it says.
 func (t *Transfers[T]) source(ctx context.Context, s *subject[T]) error {
 	lost := s.seen.Exposure.Condition == build.Absent || s.seen.Exposure.Condition == build.Lost
 	works := s.state.Phase == transfer.InProgress && !lost
-	if s.move.Source.PodVolume == nil || !s.state.Phase.NeedsSource() || works || t.podHere(s) != nil {
+	if s.move.Source.PodVolume == nil || !s.state.Phase.NeedsSource() || works {
 		return nil
 	}
-	pod, err := t.livePod(ctx, s.move.Source.PodVolume.Pod)
-	s.seen.SourceGone = err == nil && pod == nil
-	return err
+	pod := t.podHere(s)
+	if pod == nil {
+		var err error
+		if pod, err = t.livePod(ctx, s.move.Source.PodVolume.Pod); err != nil {
+			return err
+		}
+	}
+	s.seen.SourceGone = pod == nil
+	if s.move.Restores {
+		s.seen.WentOn = transfer.PodWentOn(pod, s.move.Source.PodVolume.Volume)
+	}
+	return nil
 }
 
 // livePod is the pod that a resource names, as the API server has it; nil if there is none. No pod has a name that

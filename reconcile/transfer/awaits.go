@@ -27,6 +27,31 @@ func AwaitsInit(pod *corev1.Pod) string {
 	return fmt.Sprintf("init container %s of pod %s/%s does not run", restoreWait, pod.Namespace, pod.Name)
 }
 
+// PodWentOn says why a volume of the pod must not be restored any more; empty if it may be. Once restore-wait has
+// succeeded the containers of the pod start, and write to the volume. What ended before counts too: a kubelet that
+// restarts runs it again.
+func PodWentOn(pod *corev1.Pod, volume string) string {
+	if pod == nil {
+		return ""
+	}
+	ended := pod.Status.Phase == corev1.PodRunning || pod.Status.Phase == corev1.PodSucceeded || pod.Status.Phase == corev1.PodFailed
+	for _, status := range pod.Status.InitContainerStatuses {
+		if status.Name == restoreWait {
+			ended = ended || succeededIn(status.State) || succeededIn(status.LastTerminationState)
+		}
+	}
+	if !ended {
+		return ""
+	}
+	return fmt.Sprintf("init container %s of pod %s/%s has ended, so containers of the pod may have written to volume %s, and no mover may overwrite it; "+
+		"the volume may have been restored completely: check its data, and if some is missing delete the pod and run the restore again",
+		restoreWait, pod.Namespace, pod.Name, volume)
+}
+
+func succeededIn(state corev1.ContainerState) bool {
+	return state.Terminated != nil && state.Terminated.ExitCode == 0
+}
+
 // AwaitsConsumer says what a restore to the claim waits for; empty if it can begin.
 func AwaitsConsumer(claim *corev1.PersistentVolumeClaim, class *storagev1.StorageClass) string {
 	mode := ptr.Deref(class.VolumeBindingMode, storagev1.VolumeBindingImmediate)

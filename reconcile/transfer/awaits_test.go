@@ -32,6 +32,39 @@ func TestARestoreWaitsForTheInitContainer(t *testing.T) {
 	}
 }
 
+func TestAPodWentOnOnceItsInitContainerHasSucceeded(t *testing.T) {
+	succeeded := corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{}}
+	failed := corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{ExitCode: 137}}
+	running := corev1.ContainerState{Running: &corev1.ContainerStateRunning{}}
+	wait := func(now, before corev1.ContainerState) corev1.PodStatus {
+		return corev1.PodStatus{Phase: corev1.PodPending, InitContainerStatuses: []corev1.ContainerStatus{
+			{Name: "setup", State: succeeded}, {Name: "restore-wait", State: now, LastTerminationState: before},
+		}}
+	}
+	for name, test := range map[string]struct {
+		status corev1.PodStatus
+		wentOn bool
+	}{
+		"it waits":                             {wait(running, corev1.ContainerState{}), false},
+		"it was killed and will run again":     {wait(failed, corev1.ContainerState{}), false},
+		"it runs again after it was killed":    {wait(running, failed), false},
+		"it succeeded":                         {wait(succeeded, corev1.ContainerState{}), true},
+		"it runs again after it had succeeded": {wait(running, succeeded), true},
+		"its node was just assigned":           {corev1.PodStatus{Phase: corev1.PodPending}, false},
+		"its containers run":                   {corev1.PodStatus{Phase: corev1.PodRunning}, true},
+		"its containers have ended":            {corev1.PodStatus{Phase: corev1.PodSucceeded}, true},
+	} {
+		pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "app", Name: "db"}, Status: test.status}
+		why := PodWentOn(pod, "data")
+		require.Equal(t, test.wentOn, why != "", name)
+		if test.wentOn {
+			require.Contains(t, why, "pod app/db has ended")
+			require.Contains(t, why, "volume data")
+		}
+	}
+	require.Empty(t, PodWentOn(nil, "data"), "it is gone, which is said elsewhere")
+}
+
 func TestARestoreWaitsForTheFirstConsumer(t *testing.T) {
 	waits, binds := storagev1.VolumeBindingWaitForFirstConsumer, storagev1.VolumeBindingImmediate
 	class := func(mode *storagev1.VolumeBindingMode) *storagev1.StorageClass {

@@ -1,7 +1,9 @@
 package transfer
 
 import (
+	"cmp"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -65,6 +67,8 @@ func restart(s State, seen Seen, lim Limits) Step {
 	switch {
 	case seen.SourceGone:
 		return failed(s, seen, ReasonSourceGone, sourceGone)
+	case seen.WentOn != "":
+		return failed(s, seen, ReasonUnconfirmed, joined(why, seen.WentOn))
 	case s.Restarts >= lim.Retries:
 		return failed(s, seen, ReasonMoverLost, fmt.Sprintf("%s; given up after %d restarts", why, s.Restarts))
 	}
@@ -86,16 +90,14 @@ func restartDelay(restarts int, lim Limits) time.Duration {
 }
 
 func prepareTimeout(seen Seen, lim Limits) string {
-	var why []string
-	for _, word := range []string{seen.Exposure.Message, seen.Diagnosis} {
-		if word != "" {
-			why = append(why, word)
-		}
-	}
-	if len(why) == 0 {
-		why = []string{"the mover pod did not come to run"}
-	}
-	return fmt.Sprintf("not prepared within %s: %s", lim.PrepareTimeout, strings.Join(why, "; "))
+	why := cmp.Or(joined(seen.Exposure.Message, seen.Diagnosis), "the mover pod did not come to run")
+	return fmt.Sprintf("not prepared within %s: %s", lim.PrepareTimeout, why)
+}
+
+// joined are those messages that are not empty.
+func joined(messages ...string) string {
+	messages = slices.DeleteFunc(messages, func(message string) bool { return message == "" })
+	return strings.Join(messages, "; ")
 }
 
 // until is the time left before a deadline.

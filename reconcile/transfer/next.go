@@ -69,7 +69,7 @@ func accepted(s State, seen Seen, lim Limits) Step {
 	mover := seen.Exposure
 	left := until(s.AcceptedAt.Add(lim.PrepareTimeout), seen)
 	ready := mover.Condition == build.Running && mover.Attempt >= s.Restarts && seen.Near
-	ended := s.Cancel || s.Deleting || seen.SourceGone || left <= 0
+	ended := s.Cancel || s.Deleting || seen.SourceGone || seen.WentOn != "" || left <= 0
 	switch {
 	case !seen.Mine && !seen.Follow && (ended || !ready):
 		return Step{}
@@ -77,6 +77,8 @@ func accepted(s State, seen Seen, lim Limits) Step {
 		return canceled(s, seen)
 	case seen.SourceGone:
 		return failed(s, seen, ReasonSourceGone, sourceGone)
+	case seen.WentOn != "":
+		return failed(s, seen, ReasonUnconfirmed, joined(s.Message, seen.WentOn))
 	case left <= 0:
 		return failed(s, seen, ReasonPrepareTimeout, prepareTimeout(seen, lim))
 	case mover.Condition != build.Absent && mover.Attempt < s.Restarts:
@@ -127,6 +129,8 @@ func prepared(s State, seen Seen, lim Limits) Step {
 		return canceled(s, seen)
 	case seen.SourceGone:
 		return failed(s, seen, ReasonSourceGone, sourceGone)
+	case seen.WentOn != "":
+		return failed(s, seen, ReasonUnconfirmed, joined(s.Message, seen.WentOn))
 	}
 	switch seen.Exposure.Condition {
 	case build.Running:

@@ -27,6 +27,7 @@ const (
 	ReasonHopeless       Reason = "cannot_run"
 	ReasonMoverFailed    Reason = "mover_failed"
 	ReasonMoverLost      Reason = "mover_lost"
+	ReasonUnconfirmed    Reason = "restore_unconfirmed"
 	ReasonUnreadable     Reason = "result_unreadable"
 	ReasonNotDelivered   Reason = "not_delivered"
 )
@@ -38,7 +39,7 @@ func Ends() map[Phase][]Reason {
 		Canceled:  {ReasonCanceled},
 		Failed: {
 			ReasonUnsupported, ReasonNotEligible, ReasonSourceGone, ReasonPrepareTimeout, ReasonHopeless,
-			ReasonMoverFailed, ReasonMoverLost, ReasonUnreadable, ReasonNotDelivered,
+			ReasonMoverFailed, ReasonMoverLost, ReasonUnconfirmed, ReasonUnreadable, ReasonNotDelivered,
 		},
 	}
 }

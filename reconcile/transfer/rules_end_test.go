@@ -12,7 +12,7 @@ func endRules() []rule {
 	return []rule{{
 		"what is not prepared in time fails, at the timeout and not before, and says what was in the way",
 		func(m *moment) bool {
-			over := m.in(Accepted) && m.acts() && !m.asked() && !m.Seen.SourceGone && m.left(m.State.AcceptedAt, m.Limits.PrepareTimeout) <= 0
+			over := m.in(Accepted) && m.acts() && !m.asked() && m.sourceWaits() && m.left(m.State.AcceptedAt, m.Limits.PrepareTimeout) <= 0
 			return (m.Step.Reason == ReasonPrepareTimeout) == over && implies(over,
 				m.fails(ReasonPrepareTimeout, m.Seen.Exposure.Message) && contains(m.Step.State.Message, m.Seen.Diagnosis))
 		},

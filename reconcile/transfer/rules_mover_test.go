@@ -97,7 +97,7 @@ func restartRules() []rule {
 		func(m *moment) bool {
 			lost := m.preparing() && m.mine() && !m.stale() && m.is(build.Lost) ||
 				m.ready() && m.acts() && m.gone() ||
-				m.in(InProgress) && m.works() && m.acts() && m.gone() && !m.asked() && !m.Seen.SourceGone
+				m.in(InProgress) && m.works() && m.acts() && m.gone() && !m.asked() && m.sourceWaits()
 			return m.restarts() == (lost && m.State.Restarts < m.Limits.Retries)
 		},
 		output(func(step *Step, s State, seen Seen) {
@@ -131,7 +131,7 @@ func restartRules() []rule {
 		func(m *moment) bool {
 			lost := m.preparing() && m.mine() && !m.stale() && m.is(build.Lost) ||
 				m.ready() && m.acts() && m.gone() ||
-				m.in(InProgress) && m.works() && m.acts() && m.gone() && !m.asked() && !m.Seen.SourceGone
+				m.in(InProgress) && m.works() && m.acts() && m.gone() && !m.asked() && m.sourceWaits()
 			why := m.Seen.Exposure.Message
 			if m.is(build.Absent) {
 				why = "vanished"
@@ -157,6 +157,18 @@ func restartRules() []rule {
 			return implies(m.Seen.SourceGone && lacks && m.acts() && !m.asked(), m.fails(ReasonSourceGone, "does not exist"))
 		},
 		input(func(s *State, seen *Seen, _ *Limits) { seen.SourceGone = seen.SourceGone && s.Phase != InProgress }),
+	}, {
+		"a volume whose pod went on gets no mover and no mover is told to start: the transfer fails and says what is known",
+		func(m *moment) bool {
+			lacks := m.in(Accepted) || m.in(Prepared) || m.in(InProgress) && m.works() && m.gone()
+			return implies(m.Seen.WentOn != "" && lacks && m.acts() && !m.asked(),
+				m.fails(ReasonUnconfirmed, m.Seen.WentOn) && implies(m.in(Accepted), contains(m.Step.State.Message, m.State.Message)))
+		},
+		input(func(s *State, seen *Seen, _ *Limits) {
+			if s.Restarts == 0 {
+				seen.WentOn = ""
+			}
+		}),
 	}, {
 		"a mover that works goes on though the pod of its volume is gone: it says itself how that ends",
 		func(m *moment) bool {

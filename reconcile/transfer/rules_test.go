@@ -107,11 +107,14 @@ func (m *moment) alive() bool { return m.is(build.Pending, build.Running, build.
 // preparing tells whether nothing ends the preparation but the mover: neither a cancel, nor the loss of
 // the source, nor the prepare timeout.
 func (m *moment) preparing() bool {
-	return m.in(Accepted) && !m.asked() && !m.Seen.SourceGone && m.left(m.State.AcceptedAt, m.Limits.PrepareTimeout) > 0
+	return m.in(Accepted) && !m.asked() && m.sourceWaits() && m.left(m.State.AcceptedAt, m.Limits.PrepareTimeout) > 0
 }
 
 // ready tells the same of a transfer that waits for its slot.
-func (m *moment) ready() bool { return m.in(Prepared) && !m.asked() && !m.Seen.SourceGone }
+func (m *moment) ready() bool { return m.in(Prepared) && !m.asked() && m.sourceWaits() }
+
+// sourceWaits tells whether the pod whose volume it is exists, and a mover may have the volume.
+func (m *moment) sourceWaits() bool { return !m.Seen.SourceGone && m.Seen.WentOn == "" }
 
 // ends tells whether the step writes a terminal phase.
 func (m *moment) ends() bool {

@@ -235,7 +235,13 @@ func eligible() dimension  { return either(func(m *moment, is bool) { m.Seen.Eli
 func room() dimension      { return either(func(m *moment, is bool) { m.Seen.Room = is }) }
 func slot() dimension      { return either(func(m *moment, is bool) { m.Seen.Slot = is }) }
 func heard() dimension     { return either(func(m *moment, is bool) { m.Seen.Started = is }) }
-func noSource() dimension  { return either(func(m *moment, is bool) { m.Seen.SourceGone = is }) }
+func noSource() dimension {
+	return dimension{
+		func(*moment) {},
+		func(m *moment) { m.Seen.SourceGone = true },
+		func(m *moment) { m.Seen.WentOn = "its pod went on" },
+	}
+}
 
 func refusal() dimension {
 	return oneOf(func(m *moment, why string) { m.State.Refusal = why }, "", "uploader is not supported")

@@ -96,6 +96,7 @@ type Seen struct {
 	Room       bool      // one more may be prepared in the cluster
 	Slot       bool      // one more mover may run on its node, and this one is next
 	SourceGone bool      // the pod whose volume it is does not exist any more
+	WentOn     string    // why no mover may write to the volume of that pod any more; empty if one may
 	Exposure   build.Exposure
 	Remains    bool      // something of the exposure exists besides the mover
 	Diagnosis  string    // what keeps the mover from running, besides what the exposure says

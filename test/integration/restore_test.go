@@ -127,3 +127,20 @@ func TestARestoreOfAnotherUploaderIsRefused(t *testing.T) {
 	ended := s.restored(name, world.Failed)
 	require.Contains(t, ended.Status.Message, "uploader restic is not supported by Lateen; restore it with Velero's node-agent")
 }
+
+func TestAVolumeWhosePodHasStartedIsNotRestoredAgain(t *testing.T) {
+	s := newSite(t, 50*time.Millisecond)
+	s.mover.Lingers = time.Hour // after its mark lets the pod start
+	s.configure(`{}`)
+	r := s.start()
+	waiting := s.restores(s.node.Name())
+	name := s.restoreOf(waiting)
+	_, err := s.WaitPod(s.soon(), s.Apps, waiting.target.Name, world.Ready)
+	require.NoError(t, err)
+	require.NoError(t, s.node.Preempt(s.Namespace, name, "by a pod of class high"))
+	ended := s.restored(name, world.Failed)
+	require.Contains(t, ended.Status.Message, "restore-wait of pod "+s.Apps+"/"+waiting.target.Name+" has ended")
+	require.Contains(t, ended.Status.Message, "may have been restored completely: check its data")
+	require.Equal(t, 1, s.moversMade(name))
+	require.Equal(t, 1, r.metric("lateen_transfers_finished_total", "kind", "podvolumerestore", "phase", "Failed", "reason", "restore_unconfirmed"))
+}

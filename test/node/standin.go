@@ -23,6 +23,7 @@ type StandIn struct {
 	Reports int           // of progress, spread evenly over that time; 0: 1
 	Silent  bool          // says neither that the data path started nor how far it is, and never hears a cancel
 	Deaf    bool          // says that the data path started, and does not hear a cancel
+	Lingers time.Duration // from having written everything to the end, in which it says nothing
 	Bytes   int64         // moved; 0: 1000
 	Result  *Result       // instead of success
 
@@ -110,7 +111,22 @@ func (s *StandIn) work(ctx context.Context, canceled <-chan struct{}, voice *voi
 	if err := voice.role.leave(voice.transfer, voice.host); err != nil {
 		fmt.Fprintln(voice.host.Log, "stand-in mover:", err) // and no more, as with Velero's
 	}
+	if !pause(ctx, s.Lingers) {
+		return killed
+	}
 	message := voice.role.success(voice.transfer, bytes)
 	voice.say(ctx, "Data-Path-Completed", message)
 	return Result{Message: message}
+}
+
+// pause lets time pass, and tells whether the context outlasted it.
+func pause(ctx context.Context, takes time.Duration) bool {
+	timer := time.NewTimer(takes)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return true
+	case <-ctx.Done():
+		return false
+	}
 }

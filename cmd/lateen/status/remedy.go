@@ -94,6 +94,7 @@ func (j *judge) remedyOfFailure(of *subject) string {
 		{"ImagePull", remedyImage},
 		{"InvalidImageName", remedyImage},
 		{"given up after", "Its movers were taken away again and again. A priority class (priorityClassName in the node-agent ConfigMap) protects them from preemption, and podResources from eviction; --mover-retries allows more."},
+		{"no mover may overwrite it", "Look into the volume that is named: if its data is complete, nothing is left to do; if not, delete the pod first."},
 		{"exceeded quota", "Raise the quota of namespace " + of.meta.GetNamespace() + ", or let movers ask for less (podResources)."},
 		{"Unschedulable", remedyRoom},
 		{"no ready node-agent", "See that DaemonSet node-agent runs on that node, and is ready there."},

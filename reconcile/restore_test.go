@@ -1,0 +1,68 @@
+package reconcile
+
+import (
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	velerov1 "github.com/vmware-tanzu/velero/pkg/apis/velero/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/lateen-project/lateen/reconcile/transfer"
+)
+
+// waitingPod is app/db on this node, whose init container is in that state.
+func waitingPod(wait corev1.ContainerState) *corev1.Pod {
+	return &corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "app", Name: "db", UID: "pod-uid"},
+		Spec:       corev1.PodSpec{NodeName: testNode},
+		Status:     corev1.PodStatus{Phase: corev1.PodPending, InitContainerStatuses: []corev1.ContainerStatus{{Name: "restore-wait", State: wait}}},
+	}
+}
+
+// TestNoMoverWritesToAVolumeWhosePodWentOn is a restore whose mover was lost after it had let the pod start.
+func TestNoMoverWritesToAVolumeWhosePodWentOn(t *testing.T) {
+	running := corev1.ContainerState{Running: &corev1.ContainerStateRunning{}}
+	succeeded := corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{}}
+	tests := map[string]struct {
+		phase    velerov1.PodVolumeRestorePhase
+		restarts string
+		here     bool // the pod is on the node of this agent, which else stands in for another one
+	}{
+		"as its mover is lost":                   {phase: velerov1.PodVolumeRestorePhaseInProgress, here: true},
+		"as its mover is lost, its agent too":    {phase: velerov1.PodVolumeRestorePhaseInProgress},
+		"in the pause before the next mover":     {phase: velerov1.PodVolumeRestorePhaseAccepted, restarts: "1", here: true},
+		"before the next mover is told to start": {phase: velerov1.PodVolumeRestorePhasePrepared, restarts: "1", here: true},
+	}
+	for name, test := range tests {
+		t.Run(name, func(t *testing.T) {
+			s := newRestore()
+			s.Agent.Absent = func(string) bool { return !test.here }
+			node := testNode
+			if !test.here {
+				node = "n2"
+			}
+			s.object.Status = velerov1.PodVolumeRestoreStatus{Phase: test.phase, Node: node, AcceptedTimestamp: &metav1.Time{Time: s.clock.Now()}}
+			s.object.Annotations = map[string]string{"lateen.dev/mover-restarts": test.restarts}
+			set := func(pod *corev1.Pod) {
+				s.live["app/db"] = pod
+				if test.here {
+					s.pods["app/db"] = pod
+				}
+			}
+			if test.restarts != "" {
+				set(waitingPod(running))
+				s.step(t)
+				require.NotEqual(t, transfer.Failed, s.state().Phase, s.state().Message)
+				s.object.Status.Phase = test.phase
+				s.clock.Step(time.Minute)
+			}
+			set(waitingPod(succeeded))
+			s.step(t)
+			require.Equal(t, transfer.Failed, s.state().Phase)
+			require.Contains(t, s.state().Message, "no mover may overwrite it")
+			require.Empty(t, s.kube.Actions(), "no mover is made")
+		})
+	}
+}

@@ -6,9 +6,8 @@ SHELL := bash
 
 BIN := $(CURDIR)/bin
 PROGRAMS := bin/controlplane bin/velero bin/velero-1.17 bin/snapshot-controller bin/kubectl
-# Only make test needs these: an S3 server, Velero's plugin for it, and the init container of pods that Velero restores.
-S3_PROGRAMS := bin/versitygw bin/velero-plugin-for-aws bin/velero-restore-helper
-BINARIES := build $(PROGRAMS)
+# An S3 server, Velero's plugin for it, and the init container of pods that Velero restores.
+PROGRAMS += bin/versitygw bin/velero-plugin-for-aws bin/velero-restore-helper
 comma := ,
 GOLANGCI_LINT_VERSION := 2.15.0
 VERSION := $(shell git describe --tags --always --dirty 2>/dev/null || echo unknown)
@@ -27,8 +26,9 @@ KUBERNETES_LDFLAGS := -X $(VERSION_PACKAGE).gitVersion=v$(KUBERNETES) \
 export LATEEN_BIN := $(BIN)
 
 # Builds thousands of packages with a line now and then; errors and warnings pass through.
-progress = awk '/^go: downloading/ { if (++d % 100 == 0) printf "  %d modules downloaded\n", d; next } \
-	/[ :]/ { print; next } { if (++n % 200 == 0) printf "  %d packages compiled\n", n } { fflush() }'
+progress = awk 'BEGIN { began = systime() } function line(count, what) { printf "  %3d s: %d %s\n", systime() - began, count, what; fflush() } \
+	/^go: downloading/ { if (++d % 100 == 0) line(d, "modules downloaded"); next } \
+	/[ :]/ { print; fflush(); next } { if (++n % 200 == 0) line(n, "packages compiled") }'
 
 # $(call need,PROGRAM=PACKAGE[,PACKAGE] …) installs what is missing with apt, or says what to install.
 define need
@@ -62,9 +62,27 @@ ldflags-controlplane := $(KUBERNETES_LDFLAGS)
 ldflags-kubectl := $(KUBERNETES_LDFLAGS)
 besides-snapshot-controller := cat "$$(go list -m -f '{{.Dir}}' $(SNAPSHOTS)/client/v8)"/config/crd/snapshot.*.yaml >$(BIN)/snapshot-controller.crds.yaml
 
+# Minutes that each takes on 2 cores with an empty Go cache, in the order of PROGRAMS: the modules' downloads included.
+minutes-controlplane := 6
+minutes-velero := 4
+minutes-velero-1.17 := 4
+minutes-snapshot-controller := 1
+minutes-kubectl := 2
+minutes-versitygw := 2
+minutes-velero-plugin-for-aws := 2
+minutes-velero-restore-helper := 1
+
+# $(call with,PROGRAM …) makes lateen, if it is named, and the programs in bin/, and says before how long that takes.
+define with
+@missing=0; for each in $(foreach p,$(filter-out lateen,$(1)),$(p):$(minutes-$(p))); do \
+	[ -e "bin/$${each%%:*}" ] || missing=$$((missing + $${each#*:})); done; \
+[ "$$missing" = 0 ] || echo "make $@: builds what it needs into bin/ first, once: about $$missing min on 2 cores"
+@$(MAKE) --no-print-directory --silent $(if $(filter lateen,$(1)),build) $(patsubst %,bin/%,$(filter-out lateen,$(1)))
+endef
+
 .SECONDEXPANSION:
-$(PROGRAMS) $(S3_PROGRAMS): bin/%: $$(wildcard $$(addprefix test/$$(firstword $$($$*))/,go.mod go.sum $$(lastword $$($$*))/*.go))
-	@echo "build: $@ (of the module test/$(firstword $($*)); 1 to 5 minutes on 2 cores, once)"
+$(PROGRAMS): bin/%: $$(wildcard $$(addprefix test/$$(firstword $$($$*))/,go.mod go.sum $$(lastword $$($$*))/*.go))
+	@echo "build: $@ (of the module test/$(firstword $($*)); about $(minutes-$*) min on 2 cores, once)"
 	@cd test/$(firstword $($*)) && $(STATIC) -v -ldflags "-s -w $(ldflags-$*)" -o $(CURDIR)/$@ $(lastword $($*)) 2>&1 | $(progress)
 	@cd test/$(firstword $($*)) && $(or $(besides-$*),:)
 	@touch $@
@@ -83,40 +101,45 @@ $(MONITORING) &:
 
 demo: ## Act out three pod volume backups, maintenance and a restore (BREAK=agent|class|maintenance|kill|restore sabotages one)
 	$(call need,bwrap=bubblewrap)
-	@$(MAKE) --no-print-directory --silent $(BINARIES)
+	$(call with,lateen controlplane velero)
 	@cd test && $(STATIC) -o $(BIN)/demo ./demo
 	@bin/demo --break=$(BREAK)
 
 test: ## Run all tests: unit, integration, end to end
 	$(call need,gcc=gcc$(comma)libc6-dev bwrap=bubblewrap)
-	@$(MAKE) --no-print-directory --silent test-unit $(BINARIES) $(S3_PROGRAMS) $(MONITORING)
-	cd test/cluster && go test ./...
-	cd test && go test -race -timeout 25m -p 1 -parallel 4 ./...
+	@$(MAKE) --no-print-directory --silent test-unit $(MONITORING)
+	$(call with,lateen $(notdir $(PROGRAMS)))
+	cd test/cluster && $(TEST) ./...
+	cd test && $(TEST) -race -timeout 25m -p 1 -parallel 4 ./...
+
+# Go's cache of results does not see that a program in bin/ has changed: what runs one is always run anew.
+TEST := go test -count=1
 
 test-unit: ## Run the quick tests alone
 	$(call need,gcc=gcc$(comma)libc6-dev)
 	go test -race ./...
 
 sweep: ## Run the long tests, before an issue is closed: kill points, faults, 300 random plays (SEED= repeats one)
-	$(call need,gcc=gcc$(comma)libc6-dev bwrap=bubblewrap)
-	@$(MAKE) --no-print-directory --silent $(BINARIES)
-	cd test && go test -race -timeout 2h -parallel 4 -v -run 'TestRandom$(if $(SEED),,|TestAnAgentThatIsKilled|TestFault|TestEvents|TestTwoCoord)' \
+	$(call need,gcc=gcc$(comma)libc6-dev)
+	$(call with,controlplane snapshot-controller)
+	cd test && $(TEST) -race -timeout 2h -parallel 4 -v -run 'TestRandom$(if $(SEED),,|TestAnAgentThatIsKilled|TestFault|TestEvents|TestTwoCoord)' \
 		./integration -kinds all -faults -plays $(if $(SEED),1,300) -seed $(or $(SEED),0)
 
 # Velero's agent mostly waits: twelve of its cases at a time, which take less than 15 minutes each, keep within the 90.
 AGENT := velero
 soak: ## Have agents killed, faults, cancels, deletions and preemptions at random for MINUTES=10 (SEED= repeats one)
-	@$(MAKE) --no-print-directory --silent $(BINARIES)
+	$(call with,controlplane snapshot-controller)
 	@cd test && $(STATIC) -o $(BIN)/soak ./soak
 	@bin/soak --seed=$(or $(SEED),0) --minutes=$(or $(MINUTES),10)
 
 conformance: ## Play all conformance cases against AGENT=velero or lateen, and write what came of them into README
 	$(call need,bwrap=bubblewrap)
-	@$(MAKE) --no-print-directory --silent $(BINARIES)
-	cd test && go test -timeout 90m -parallel $(if $(filter velero,$(AGENT)),12,4) -v -run 'TestTheAgentConforms/cases/$(CASES)' \
+	$(call with,$(AGENT) controlplane snapshot-controller)
+	cd test && $(TEST) -timeout 90m -parallel $(if $(filter velero,$(AGENT)),12,4) -v -run 'TestTheAgentConforms/cases/$(CASES)' \
 		./conformance -agent $(AGENT) -record | grep --line-buffered -v '^==='
 
-bench: $(BINARIES) ## Print the figures: throughput, API calls, memory (ONLY=pace|turnover|uploads|herd|snapshots|maintenance|watches|memory)
+bench: ## Print the figures: throughput, API calls, memory (ONLY=pace|turnover|uploads|herd|snapshots|maintenance|watches|memory)
+	$(call with,lateen controlplane snapshot-controller)
 	@cd test && $(STATIC) -o $(BIN)/bench ./bench
 	@bin/bench --only=$(ONLY)
 

@@ -20,7 +20,7 @@ type Options struct {
 	Binary string
 	// Dir takes state and logs; "" means a new temporary directory that Stop removes.
 	Dir string
-	// StartTimeout bounds Start; 0 means 60 s.
+	// StartTimeout bounds Start; 0 means 2 minutes.
 	StartTimeout time.Duration
 	// APIServerArgs, ControllerArgs and SchedulerArgs come after the defaults, so a flag given here wins.
 	APIServerArgs  []string
@@ -47,7 +47,7 @@ func Start(ctx context.Context, options Options) (*Cluster, error) {
 	begin := time.Now()
 	timeout := options.StartTimeout
 	if timeout == 0 {
-		timeout = 60 * time.Second
+		timeout = 2 * time.Minute
 	}
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()

@@ -9,7 +9,7 @@ import (
 )
 
 // startTimeout bounds the start of the control plane of a test binary, and what is prepared in it.
-const startTimeout = time.Minute
+const startTimeout = 3 * time.Minute
 
 // Main is what TestMain does in a test binary with one control plane for all of its tests: it starts one,
 // shows it to the tests through plane, prepares it, runs the tests and stops it. It returns the exit code.

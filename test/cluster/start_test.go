@@ -30,7 +30,7 @@ func TestStartSaysWhatIsWrong(t *testing.T) {
 			[]string{"/nowhere/controlplane", "make bin/controlplane"},
 		},
 		"a program that never gets ready is given up, and its log is told": {
-			Options{Binary: idle, StartTimeout: 200 * time.Millisecond},
+			Options{Binary: idle, StartTimeout: 3 * time.Second},
 			[]string{"wait for /readyz", "deadline exceeded", "kube-apiserver says:\nidling"},
 		},
 	}

@@ -35,7 +35,7 @@ type Plane struct {
 
 const (
 	// buildTimeout bounds what is done before the agent starts; several cases do it at the same time.
-	buildTimeout = time.Minute
+	buildTimeout = world.Patience
 	// takes is how long movers take if a case does not say so.
 	takes = 200 * time.Millisecond
 

@@ -34,7 +34,7 @@ func TestMain(m *testing.M) {
 }
 
 // patience is how long a test waits for one thing.
-const patience = 5 * time.Second
+const patience = world.Patience
 
 // deadline is the context that bounds everything a test waits for.
 func deadline(t *testing.T) context.Context {

@@ -6,7 +6,6 @@ import (
 	"os"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/stretchr/testify/require"
 	appsv1 "k8s.io/api/apps/v1"
@@ -23,7 +22,7 @@ import (
 func (s *site) installVelero(args ...string) {
 	s.Helper()
 	s.define()
-	ctx, cancel := context.WithTimeout(s.Context(), 30*time.Second) // a process, and what it prints made
+	ctx, cancel := context.WithTimeout(s.Context(), world.Patience) // a process, and what it prints made
 	defer cancel()
 	all := append(velero(s.T), "--image=velero/velero:v1.18.3", "--use-node-agent", "--dry-run", "--output=json",
 		"--namespace="+s.namespace, "--kubeconfig="+s.kubeconfig)

@@ -9,7 +9,6 @@ import (
 	"path/filepath"
 	"syscall"
 	"testing"
-	"time"
 
 	"github.com/stretchr/testify/require"
 	apimeta "k8s.io/apimachinery/pkg/api/meta"
@@ -20,6 +19,8 @@ import (
 	"k8s.io/client-go/kubernetes"
 
 	"github.com/lateen-project/lateen/test/cluster"
+
+	"github.com/lateen-project/lateen/test/world"
 )
 
 // site is the namespace of a test's own installation, and how to reach it.
@@ -53,7 +54,7 @@ func siteOf(t *testing.T, plane *cluster.Cluster) *site {
 // run runs lateen against the cluster of the tests.
 func (s *site) run(input string, args ...string) (out, complaints string, err error) {
 	s.Helper()
-	ctx, cancel := context.WithTimeout(s.Context(), time.Minute) // dozens of requests, and controllers that they wait for
+	ctx, cancel := context.WithTimeout(s.Context(), world.Patience) // dozens of requests, and controllers that they wait for
 	defer cancel()
 	command := program(ctx, s.T, "lateen", append(args, "--namespace="+s.namespace, "--kubeconfig="+s.kubeconfig)...)
 	command.Stdin = bytes.NewBufferString(input)

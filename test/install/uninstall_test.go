@@ -3,7 +3,6 @@ package install
 import (
 	"context"
 	"testing"
-	"time"
 
 	"github.com/stretchr/testify/require"
 	corev1 "k8s.io/api/core/v1"
@@ -16,7 +15,7 @@ import (
 
 func TestUninstallingRemovesAllThatWasInstalled(t *testing.T) {
 	t.Parallel()
-	ctx, cancel := context.WithTimeout(t.Context(), time.Minute) // a control plane of its own: definitions are everybody's
+	ctx, cancel := context.WithTimeout(t.Context(), world.Patience) // a control plane of its own: definitions are everybody's
 	defer cancel()
 	own, err := cluster.Start(ctx, cluster.Options{})
 	require.NoError(t, err)

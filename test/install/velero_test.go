@@ -11,11 +11,12 @@ import (
 	"strconv"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/stretchr/testify/require"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"sigs.k8s.io/yaml"
+
+	"github.com/lateen-project/lateen/test/world"
 )
 
 var update = flag.Bool("update", false, "rewrite the golden file from what both commands print, keeping the reasons")
@@ -29,7 +30,7 @@ type difference struct {
 
 // Every difference from what Velero's own command makes of the same flags has a reason.
 func TestDifferencesFromVelerosOwnInstallation(t *testing.T) {
-	ctx, cancel := context.WithTimeout(t.Context(), time.Minute) // two processes
+	ctx, cancel := context.WithTimeout(t.Context(), world.Patience) // two processes
 	defer cancel()
 	kubeconfig := filepath.Join(t.TempDir(), "kubeconfig")
 	require.NoError(t, plane.WriteKubeconfig(plane.Admin(), kubeconfig, "velero"))

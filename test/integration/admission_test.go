@@ -22,13 +22,16 @@ func (s *site) completed(history *world.Recorder, names ...string) []world.Trans
 		_, err := history.Until(s.soon(), func(all []world.Transition) bool {
 			over := 0
 			for _, seen := range all {
-				if seen.To == world.Completed && slices.Contains(names, seen.Name) {
+				if seen.To.Ended() && slices.Contains(names, seen.Name) {
 					over++
 				}
 			}
 			return over > number
 		})
 		require.NoError(s, err)
+	}
+	for _, name := range names {
+		require.Contains(s, history.Phases(name), world.Completed, name)
 	}
 	return history.Transitions()
 }

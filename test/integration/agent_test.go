@@ -56,7 +56,7 @@ func (s *site) assemble(changes ...func(*agent.Options)) *agentRun {
 	r.options = agent.Options{
 		Config: config.Options{
 			Namespace: s.Namespace, NodeName: s.node.Name(), NodeAgentConfigMap: configMap, MoverTemplate: "daemonset",
-			ResourceTimeout: time.Minute, Workers: 4, KubeAPIQPS: 500, KubeAPIBurst: 1000, StartupTimeout: 4 * time.Second,
+			ResourceTimeout: time.Minute, Workers: 4, KubeAPIQPS: 500, KubeAPIBurst: 1000, StartupTimeout: time.Minute,
 		},
 		Rest: own, Metrics: metrics.New(registry, "test", s.node.Name()), Limits: transfer.DefaultLimits(),
 		Clock: clock.RealClock{}, Log: r.movers, Server: server,
@@ -64,7 +64,7 @@ func (s *site) assemble(changes ...func(*agent.Options)) *agentRun {
 	r.options.Limits.RestartDelay = 50 * time.Millisecond
 	r.options.Limits.FirstProgress = 0 // movers are quick, and what writes of progress do is to be seen
 	r.options.Election = reconcile.CoordinatorOptions{
-		Lease: 2 * time.Second, Renew: 1500 * time.Millisecond, Retry: 200 * time.Millisecond, Spread: time.Millisecond,
+		Lease: 15 * time.Second, Renew: 10 * time.Second, Retry: 200 * time.Millisecond, Spread: time.Millisecond,
 	}
 	for _, change := range changes {
 		change(&r.options)

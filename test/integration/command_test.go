@@ -71,7 +71,7 @@ func TestACommandThatCannotStartSaysWhyInOneLine(t *testing.T) {
 	}
 	for name, test := range tests {
 		t.Run(name, func(t *testing.T) {
-			ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
+			ctx, cancel := context.WithTimeout(t.Context(), world.Patience)
 			defer cancel()
 			command, said := lateen(ctx, t, test.environment, test.args...)
 			err := command.Run()
@@ -99,7 +99,7 @@ func requireOneLine(t *testing.T, said string, words []string) {
 
 func TestACommandInAClusterWithoutVelerosResourcesSaysSo(t *testing.T) {
 	t.Parallel()
-	ctx, cancel := context.WithTimeout(t.Context(), time.Minute) // a control plane of its own
+	ctx, cancel := context.WithTimeout(t.Context(), world.Patience)
 	defer cancel()
 	bare, err := cluster.Start(ctx, cluster.Options{})
 	require.NoError(t, err)

@@ -163,10 +163,11 @@ func TestAClassThatIsDeletedLaterIsLeftOutAndCounted(t *testing.T) {
 func TestAnAPIServerThatIsAwayAtTheStart(t *testing.T) {
 	tests := map[string]struct {
 		away   time.Duration
+		budget time.Duration
 		starts bool
 	}{
-		"for less than the budget delays it": {away: 1500 * time.Millisecond, starts: true},
-		"for longer ends it":                 {away: time.Hour},
+		"for less than the budget delays it": {away: 1500 * time.Millisecond, budget: time.Minute, starts: true},
+		"for longer ends it":                 {away: time.Hour, budget: 4 * time.Second},
 	}
 	for name, test := range tests {
 		t.Run(name, func(t *testing.T) {
@@ -176,7 +177,9 @@ func TestAnAPIServerThatIsAwayAtTheStart(t *testing.T) {
 			require.NoError(t, err)
 			t.Cleanup(func() { require.NoError(t, gate.Stop()) })
 			require.NoError(t, gate.Close())
-			r := s.start(func(options *agent.Options) { options.Rest = gate.Config(options.Rest) })
+			r := s.start(func(options *agent.Options) {
+				options.Rest, options.Config.StartupTimeout = gate.Config(options.Rest), test.budget
+			})
 			if test.starts {
 				timer := time.AfterFunc(test.away, func() { _ = gate.Open(t.Context()) })
 				t.Cleanup(func() { timer.Stop() })

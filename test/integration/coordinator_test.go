@@ -62,9 +62,9 @@ func TestAnUploadGoesOnWhereAKilledCoordinatorStopped(t *testing.T) {
 			v := f.volumes(csi.Options{})
 			f.configure(only(f.nodes[1])) // whose agent lives
 			k := newKiller(at, true)
-			first := f.start(through(k.wrap))
+			first := f.start(shortTerm, through(k.wrap))
 			f.leads(f.nodes[0])
-			f.start(on(f.nodes[1]), shortAbsence)
+			f.start(on(f.nodes[1]), shortAbsence, shortTerm)
 			name, handle := v.uploads("data")
 			select {
 			case <-k.struck:

@@ -9,11 +9,8 @@ import (
 	"strings"
 	"sync"
 	"testing"
-	"time"
 
 	"github.com/stretchr/testify/require"
-
-	"github.com/lateen-project/lateen/cmd/lateen/agent"
 )
 
 // wholeTable has every request meet every fault; without it each meets one of them.
@@ -107,7 +104,7 @@ func spoiled(t *testing.T, told story, what request, fault apiFault) (end string
 	history, err := s.Record(t.Context())
 	require.NoError(t, err)
 	spoiler := &spoiler{what: what, fault: fault, struck: make(chan struct{})}
-	s.start(told.options, patient, through(around.watch), through(spoiler.wrap))
+	s.start(told.options, through(around.watch), through(spoiler.wrap))
 	name := around.create()
 	end = told.tell(s, around, name)
 	select {
@@ -119,9 +116,6 @@ func spoiled(t *testing.T, told story, what request, fault apiFault) (end string
 	requireOneEnd(t, history, name)
 	return end
 }
-
-// patient lets an agent wait for an API server that makes it wait, too.
-func patient(options *agent.Options) { options.Config.StartupTimeout = 20 * time.Second }
 
 // spoiler lets the first of the requests of one kind go wrong.
 type spoiler struct {

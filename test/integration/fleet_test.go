@@ -33,7 +33,7 @@ type fleet struct {
 func newFleet(t *testing.T, takes time.Duration, count int, changes ...func(*node.Options)) *fleet {
 	t.Helper()
 	t.Parallel()
-	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second) // several tests build theirs at the same time
+	ctx, cancel := context.WithTimeout(t.Context(), world.Patience)
 	defer cancel()
 	name := "node-" + rand.String(nodeSuffix)
 	kubelet := filepath.Join(t.TempDir(), "kubelet")
@@ -117,6 +117,11 @@ func (s *site) loseAgents() {
 
 // elsewhere makes a PodVolumeBackup one of a node that has no agent.
 func elsewhere(backup *velerov1.PodVolumeBackup) { backup.Spec.Node = "node-without-agent" }
+
+// shortTerm is for agents of which one dies without giving its Lease back.
+func shortTerm(options *agent.Options) {
+	options.Election.Lease, options.Election.Renew = 5*time.Second, 4*time.Second
+}
 
 // shortAbsence has the coordinator stand in for an agent after a second.
 func shortAbsence(options *agent.Options) { options.Absence = time.Second }

@@ -21,6 +21,8 @@ import (
 	"github.com/lateen-project/lateen/informers"
 	"github.com/lateen-project/lateen/reconcile/maintenance"
 	"github.com/lateen-project/lateen/test/node"
+
+	"github.com/lateen-project/lateen/test/world"
 )
 
 // maintenanceConfigMap is the name of the maintenance ConfigMap of every site.
@@ -125,9 +127,9 @@ func (s *site) news(ctx context.Context, repository string) *news {
 	return &all
 }
 
-// next waits up to 5 s for the next of many steps. That a term goes on is none.
+// next waits for the next of many steps. That a term goes on is none.
 func (n *news) next() (change watch.Event, open bool) {
-	timer := time.NewTimer(5 * time.Second)
+	timer := time.NewTimer(world.Patience)
 	defer timer.Stop()
 	for {
 		select {

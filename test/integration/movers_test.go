@@ -19,6 +19,14 @@ import (
 // shortPrepare ends preparing within two seconds; the API keeps whole seconds.
 func shortPrepare(options *agent.Options) { options.Limits.PrepareTimeout = 2 * time.Second }
 
+// unless leaves a change out of what is to go well, for which there is all the time that it takes.
+func unless(well bool, change func(*agent.Options)) func(*agent.Options) {
+	if well {
+		return func(*agent.Options) {}
+	}
+	return change
+}
+
 func TestAMoverThatEndsBadly(t *testing.T) {
 	tests := map[string]struct {
 		end     node.Result

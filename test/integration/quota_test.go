@@ -33,7 +33,7 @@ func TestAQuotaIsNoReasonToLeaveTheClassOut(t *testing.T) {
 			s.configure(`{"priorityClassName":"` + class + `"}`)
 			s.quota("none")
 			refused := make(chan struct{}, 1)
-			r := s.start(shortPrepare, through(noticing(refused)))
+			r := s.start(unless(test.lifted, shortPrepare), through(noticing(refused)))
 			name := s.transfer()
 			select {
 			case <-refused:

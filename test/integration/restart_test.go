@@ -81,7 +81,7 @@ func TestAPodOfAnotherOwnerIsLeftAlone(t *testing.T) {
 			s.retries = true // to make the mover
 			s.configure(`{}`)
 			s.foreign("taken")
-			r := s.start(shortPrepare)
+			r := s.start(unless(test.goes, shortPrepare))
 			name := s.transfer(func(b *velerov1.PodVolumeBackup) { b.Name, b.GenerateName = "taken", "" })
 			s.in(name, world.Accepted)
 			if test.goes {

@@ -6,11 +6,12 @@ import (
 	"fmt"
 	"os"
 	"slices"
-	"time"
 
 	"github.com/lateen-project/lateen/deploy"
 	"github.com/lateen-project/lateen/test/cluster"
 	"github.com/lateen-project/lateen/test/rights"
+
+	"github.com/lateen-project/lateen/test/world"
 )
 
 // judged are the tests of this package, whose requests are looked at as a whole when they are over: the agents of none
@@ -39,7 +40,7 @@ func all() bool {
 }
 
 func complain(all bool) (complaints []string, err error) {
-	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), world.Patience)
 	defer cancel()
 	requests, err := plane.Audit(ctx, cluster.Query{})
 	if err != nil {

@@ -52,7 +52,7 @@ func newSite(t *testing.T, takes time.Duration, movers ...func(*site) transport.
 // through something first.
 func buildSite(t *testing.T, takes time.Duration, movers ...func(*site) transport.WrapperFunc) *site {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second) // several tests build theirs at the same time
+	ctx, cancel := context.WithTimeout(t.Context(), world.Patience)
 	defer cancel()
 	name := "node-" + rand.String(nodeSuffix)
 	kubelet := filepath.Join(t.TempDir(), "kubelet")
@@ -81,10 +81,10 @@ func buildSite(t *testing.T, takes time.Duration, movers ...func(*site) transpor
 	return s
 }
 
-// soon bounds one wait.
+// soon bounds one wait, which only guards against hanging.
 func (s *site) soon() context.Context {
 	s.Helper()
-	ctx, cancel := context.WithTimeout(s.Context(), 5*time.Second)
+	ctx, cancel := context.WithTimeout(s.Context(), world.Patience)
 	s.Cleanup(cancel)
 	return ctx
 }
@@ -170,14 +170,18 @@ func (s *site) eventsOf(name string) []string {
 	return reasons
 }
 
-// path is the phases that a PodVolumeBackup went through up to the one given.
+// path is the phases that a transfer went through up to the one given.
 func (s *site) path(history *world.Recorder, name string, last world.Phase) []world.Phase {
 	s.Helper()
 	_, err := history.Until(s.soon(), func(all []world.Transition) bool {
-		return slices.ContainsFunc(all, func(seen world.Transition) bool { return seen.Name == name && seen.To == last })
+		return slices.ContainsFunc(all, func(seen world.Transition) bool {
+			return seen.Name == name && (seen.To == last || seen.To == world.Gone || seen.To.Ended() && last != world.Gone)
+		})
 	})
 	require.NoError(s, err)
-	return history.Phases(name)
+	phases := history.Phases(name)
+	require.Contains(s, phases, last)
+	return phases
 }
 
 // user is the agent's name to the API server.
@@ -189,7 +193,7 @@ func (s *site) user() string {
 func (s *site) requests(query cluster.Query) cluster.Records {
 	s.Helper()
 	query.User = s.user()
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(s.Context()), 5*time.Second) // also asked when the test is over
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(s.Context()), world.Patience) // also asked when the test is over
 	defer cancel()
 	records, err := plane.Audit(ctx, query)
 	require.NoError(s, err)

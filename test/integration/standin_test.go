@@ -81,9 +81,9 @@ func TestACoordinatorThatIsKilledHasASuccessor(t *testing.T) {
 	f := newFleet(t, 50*time.Millisecond, 2)
 	f.configure(`{}`)
 	k := newKiller(1, false) // it is about to write the end
-	first := f.start(shortAbsence, shortPrepare, through(k.wrap))
+	first := f.start(shortAbsence, shortPrepare, shortTerm, through(k.wrap))
 	f.leads(f.nodes[0])
-	f.start(on(f.nodes[1]), shortAbsence, shortPrepare)
+	f.start(on(f.nodes[1]), shortAbsence, shortPrepare, shortTerm)
 	name := f.transfer(elsewhere)
 	select {
 	case <-k.struck:

@@ -37,7 +37,7 @@ type site struct {
 // soon bounds one wait.
 func soon(t *testing.T) context.Context {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	ctx, cancel := context.WithTimeout(t.Context(), world.Patience)
 	t.Cleanup(cancel)
 	return ctx
 }
@@ -45,7 +45,7 @@ func soon(t *testing.T) context.Context {
 // newSite has rights for an agent. Its movers are to have a class that is not there.
 func newSite(t *testing.T) *site {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second) // dozens of requests
+	ctx, cancel := context.WithTimeout(t.Context(), world.Patience)
 	defer cancel()
 	s := &site{node: "node-" + rand.String(10), class: "class-" + rand.String(10)}
 	kubelet := filepath.Join(t.TempDir(), "kubelet")
@@ -73,13 +73,13 @@ func (p *prometheus) startAgent(t *testing.T, s *site) (stop func()) {
 	options := agent.Options{
 		Config: config.Options{
 			Namespace: s.Namespace, NodeName: s.node, NodeAgentConfigMap: configMap, MoverTemplate: "daemonset",
-			ResourceTimeout: time.Minute, Workers: 4, KubeAPIQPS: 100, KubeAPIBurst: 200, StartupTimeout: patience,
+			ResourceTimeout: time.Minute, Workers: 4, KubeAPIQPS: 100, KubeAPIBurst: 200, StartupTimeout: time.Minute,
 			MaintenanceConcurrency: 1,
 		},
 		Rest: own, Metrics: metrics.New(registry, "test", s.node), Limits: transfer.DefaultLimits(),
 		Clock: clock.RealClock{}, Log: t.Output(), Server: server,
 		Election: reconcile.CoordinatorOptions{
-			Lease: 2 * time.Second, Renew: 1500 * time.Millisecond, Retry: 200 * time.Millisecond, Spread: time.Millisecond,
+			Lease: 15 * time.Second, Renew: 10 * time.Second, Retry: 200 * time.Millisecond, Spread: time.Millisecond,
 		},
 		Absence: time.Second,
 	}
@@ -112,24 +112,24 @@ func TestAClassThatIsNotThereIsToldOfUntilItIs(t *testing.T) {
 	begun := map[string]string{"alertname": "LateenSeriesMissing", "hides": "LateenTransferStuck"} // an agent has that series once it has looked for the class
 
 	// No agent runs: nothing can be told of the class but that.
-	p.await(t, startTime, true, unseen)
+	p.await(t, true, unseen)
 	found, _ := p.with(class)
 	require.Nil(t, found)
 
 	stop := p.startAgent(t, s)
-	p.await(t, patience, false, unseen)
-	told := p.await(t, patience, true, class)
+	p.await(t, false, unseen)
+	told := p.await(t, true, class)
 	require.Equal(t, "Pods of data-mover run without the priority class that is configured (not_found).", told.Annotations["summary"])
 	require.Contains(t, told.Annotations["runbook_url"], "README.md#lateenpriorityclassnotinforce")
 	require.Empty(t, told.Labels["pod"], "agents that say the same make one alert")
 
 	// What the runbook says: create the class, restart the agent.
 	stop()
-	p.await(t, patience, true, begun)
+	p.await(t, true, begun)
 	require.NoError(t, s.PriorityClass(soon(t), s.class, 10))
 	p.startAgent(t, s)
-	p.await(t, patience, false, begun)
-	p.await(t, patience, false, class)
+	p.await(t, false, begun)
+	p.await(t, false, class)
 	var answer struct {
 		Data struct {
 			Result []struct {
@@ -158,10 +158,10 @@ func TestAnAgentThatIsAwayIsToldOfWhileTransfersWaitForIt(t *testing.T) {
 	require.NoError(t, err)
 
 	down := map[string]string{"alertname": "LateenAgentDown", "node": "node-without-agent", "severity": "critical"}
-	told := p.await(t, startTime, true, down)
+	told := p.await(t, true, down)
 	require.Equal(t, "The agent of node node-without-agent is away while transfers wait for it (1).", told.Annotations["summary"])
 	require.NoError(t, s.Transfers(world.PodVolumeBackup).Cancel(soon(t), made.Name))
-	p.await(t, patience, false, down)
+	p.await(t, false, down)
 	found, _ := p.with(map[string]string{"alertname": "LateenAgentDown", "node": s.node})
 	require.Nil(t, found, "that agent is there")
 }

@@ -26,11 +26,8 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"github.com/lateen-project/lateen/test/cluster"
-)
 
-const (
-	startTime = 30 * time.Second // of Prometheus; it also takes 5 s to find what it scrapes and whom it tells
-	patience  = 5 * time.Second  // with everything else
+	"github.com/lateen-project/lateen/test/world"
 )
 
 // alert is what Prometheus tells an Alertmanager (its API v2).
@@ -89,9 +86,9 @@ func (a *alertmanager) with(labels map[string]string) (found *alert, news <-chan
 }
 
 // await waits until the alert with these labels fires, or is over.
-func (a *alertmanager) await(t *testing.T, within time.Duration, firing bool, labels map[string]string) alert {
+func (a *alertmanager) await(t *testing.T, firing bool, labels map[string]string) alert {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), within)
+	ctx, cancel := context.WithTimeout(t.Context(), world.Patience)
 	defer cancel()
 	for {
 		found, news := a.with(labels)
@@ -197,7 +194,7 @@ func launch(t *testing.T, args ...string) (address string) {
 	}()
 	select {
 	case address = <-addresses:
-	case <-time.After(startTime):
+	case <-time.After(world.Patience):
 	}
 	require.NotEmpty(t, address, "Prometheus does not listen")
 	return address
@@ -206,7 +203,7 @@ func launch(t *testing.T, args ...string) (address string) {
 // get asks Prometheus's HTTP API.
 func (p *prometheus) get(t *testing.T, path string, answer any) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	ctx, cancel := context.WithTimeout(t.Context(), world.Patience)
 	defer cancel()
 	request, err := http.NewRequestWithContext(ctx, http.MethodGet, p.url+path, nil)
 	require.NoError(t, err)

@@ -8,12 +8,13 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/stretchr/testify/require"
 	"sigs.k8s.io/yaml"
 
 	"github.com/lateen-project/lateen/test/cluster"
+
+	"github.com/lateen-project/lateen/test/world"
 )
 
 // manifests are what the tests are about, and the data with which promtool tries it.
@@ -53,7 +54,7 @@ func promtool(t *testing.T, args ...string) {
 	t.Helper()
 	binary, err := cluster.FindBinary("promtool")
 	require.NoError(t, err)
-	ctx, cancel := context.WithTimeout(t.Context(), time.Minute) // it computes, for as many seconds as the machine is slow
+	ctx, cancel := context.WithTimeout(t.Context(), world.Patience) // it computes, for as many seconds as the machine is slow
 	defer cancel()
 	said, err := exec.CommandContext(ctx, binary, args...).CombinedOutput()
 	require.NoError(t, err, string(said))

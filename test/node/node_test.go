@@ -35,7 +35,7 @@ func installCRDs(ctx context.Context, c *cluster.Cluster) error {
 }
 
 // patience is how long a test waits for one thing.
-const patience = 5 * time.Second
+const patience = world.Patience
 
 // deadline is the context that bounds everything a test waits for.
 func deadline(t *testing.T) context.Context {

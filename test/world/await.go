@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -13,9 +14,16 @@ import (
 // seenBytes is how much of the last seen object an error tells.
 const seenBytes = 4000
 
+// Patience bounds what tests wait for. It only guards against hanging: what has to be quick is measured, and what cannot
+// come any more is not waited for.
+const Patience = 2 * time.Minute
+
 // await reads watcher until done says so of an object, and returns that object. It stops the watcher. The
-// error has the last object that was seen; a deleted object is an error too.
-func await[T runtime.Object](ctx context.Context, watcher watch.Interface, done func(T) bool) (T, error) {
+// error has the last object that was seen. An object that is deleted is an error, and so is one that never will be as
+// wanted: each of hopeless says why, or is nil.
+func await[T runtime.Object](
+	ctx context.Context, watcher watch.Interface, done func(T) bool, hopeless ...func(T) error,
+) (T, error) {
 	defer watcher.Stop()
 	var last, none T
 	seen := "nothing was seen"
@@ -37,6 +45,11 @@ func await[T runtime.Object](ctx context.Context, watcher watch.Interface, done 
 			}
 			if done(object) {
 				return object, nil
+			}
+			for _, why := range hopeless {
+				if err := why(object); err != nil {
+					return none, fmt.Errorf("%w; %s", err, seen)
+				}
 			}
 		}
 	}

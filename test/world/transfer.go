@@ -193,7 +193,8 @@ func (t Transfers) Delete(ctx context.Context, name string) error {
 	return t.client.Delete(ctx, name, metav1.DeleteOptions{})
 }
 
-// Wait returns the one of that name once done says so of it. The error has what was seen last.
+// Wait returns the one of that name once done says so of it. The error has what was seen last; a transfer that is settled
+// otherwise is one at once.
 func (t Transfers) Wait(ctx context.Context, name string, done func(*Transfer) bool) (*Transfer, error) {
 	watcher, err := t.client.Watch(ctx, named(name))
 	if err != nil {
@@ -204,6 +205,11 @@ func (t Transfers) Wait(ctx context.Context, name string, done func(*Transfer) b
 	_, err = await(ctx, watcher, func(resource *unstructured.Unstructured) bool {
 		found, unread = View(resource)
 		return unread != nil || done(found)
+	}, func(*unstructured.Unstructured) error {
+		if Settled(found) {
+			return fmt.Errorf("it has ended as %s", found.Status.Phase)
+		}
+		return nil
 	})
 	if err == nil {
 		err = unread

@@ -8,7 +8,6 @@ import (
 	"path/filepath"
 	"slices"
 	"testing"
-	"time"
 
 	"github.com/stretchr/testify/require"
 	velerov1 "github.com/vmware-tanzu/velero/pkg/apis/velero/v1"
@@ -21,7 +20,7 @@ import (
 
 // The real `velero install` and the world must come to the same pods, rights and location.
 func TestWorldIsWhatVeleroInstalls(t *testing.T) {
-	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), world.Patience)
 	defer cancel()
 	options := world.Options{
 		KubeletRoot: "/some/kubelet", RepositoryDir: "/some/repository", Credentials: []byte("secret"), Windows: true,

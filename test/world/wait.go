@@ -9,17 +9,26 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// WaitPod returns the pod once done says so of it. The error has what was seen last.
+// WaitPod returns the pod once done says so of it. The error has what was seen last; a pod that has ended otherwise is one
+// at once.
 func (w *World) WaitPod(ctx context.Context, namespace, name string, done func(*corev1.Pod) bool) (*corev1.Pod, error) {
 	watcher, err := w.Kube.CoreV1().Pods(namespace).Watch(ctx, named(name))
 	if err != nil {
 		return nil, fmt.Errorf("watch pod %s: %w", name, err)
 	}
-	found, err := await(ctx, watcher, done)
+	found, err := await(ctx, watcher, done, podEnded)
 	if err != nil {
 		return nil, fmt.Errorf("wait for pod %s: %w", name, err)
 	}
 	return found, nil
+}
+
+// podEnded is an error of a pod that changes no more.
+func podEnded(pod *corev1.Pod) error {
+	if pod.Status.Phase == corev1.PodSucceeded || pod.Status.Phase == corev1.PodFailed {
+		return fmt.Errorf("it has ended as %s", pod.Status.Phase)
+	}
+	return nil
 }
 
 // WaitPodGone returns once the pod does not exist.

@@ -29,7 +29,7 @@ func TestMain(m *testing.M) {
 // deadline is the context that bounds everything a test waits for.
 func deadline(t *testing.T) context.Context {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), world.Patience)
 	t.Cleanup(cancel)
 	return ctx
 }

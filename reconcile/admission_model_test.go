@@ -12,6 +12,8 @@ import (
 
 	"github.com/stretchr/testify/require"
 	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/lateen-project/lateen/internal/seeds"
 )
 
 // naive is Admission said as plainly as possible: whatever happens, everything is sorted and counted anew.
@@ -182,34 +184,34 @@ func share(places int, restore, restores bool) int {
 }
 
 func TestAdmissionIsAsItsModel(t *testing.T) {
-	seed := uint64(time.Now().UnixNano())
-	t.Logf("seed %d", seed)
-	random := rand.New(rand.NewPCG(seed, 0))
-	rooms := map[bool]int{}
-	wakes := 0
-	for range 60 {
-		limit, perNode := 1+random.IntN(9), random.IntN(4)
-		synctest.Test(t, func(t *testing.T) {
-			inLine, model := newQueue(limit, perNode), &naive{limit: limit, perNode: perNode, now: time.Now(), all: map[types.UID]*naively{}}
-			for step := range 400 {
-				what := randomStep(t, random, inLine, model, rooms)
-				going, size := inLine.may()
-				require.Len(t, model.all, size)
-				for uid, known := range model.all {
-					require.Equal(t, known.may, slices.Contains(going, uid), "step %d, %s: whether %s may go", step, what, uid)
+	seeds.Each(t, 1, func(t *testing.T, random *rand.Rand) {
+		t.Helper()
+		rooms := map[bool]int{}
+		wakes := 0
+		for range 60 {
+			limit, perNode := 1+random.IntN(9), random.IntN(4)
+			synctest.Test(t, func(t *testing.T) {
+				inLine, model := newQueue(limit, perNode), &naive{limit: limit, perNode: perNode, now: time.Now(), all: map[types.UID]*naively{}}
+				for step := range 400 {
+					what := randomStep(t, random, inLine, model, rooms)
+					going, size := inLine.may()
+					require.Len(t, model.all, size)
+					for uid, known := range model.all {
+						require.Equal(t, known.may, slices.Contains(going, uid), "step %d, %s: whether %s may go", step, what, uid)
+					}
+					woken := inLine.heard()
+					slices.Sort(woken)
+					slices.Sort(model.woken)
+					require.Equal(t, model.woken, woken, "step %d, %s: who is woken", step, what)
+					wakes += len(woken)
+					model.woken = nil
 				}
-				woken := inLine.heard()
-				slices.Sort(woken)
-				slices.Sort(model.woken)
-				require.Equal(t, model.woken, woken, "step %d, %s: who is woken", step, what)
-				wakes += len(woken)
-				model.woken = nil
-			}
-		})
-	}
-	require.Greater(t, rooms[true], 1000)
-	require.Greater(t, rooms[false], 1000)
-	require.Greater(t, wakes, 100)
+			})
+		}
+		require.Greater(t, rooms[true], 1000)
+		require.Greater(t, rooms[false], 1000)
+		require.Greater(t, wakes, 100)
+	})
 }
 
 // randomStep does the same to both, and says what.

@@ -13,6 +13,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/clock"
+
+	"github.com/lateen-project/lateen/internal/seeds"
 )
 
 // roll are Agents whose changes are recorded, in a bubble of its own time.
@@ -217,57 +219,57 @@ func TestAfterTheTermNothingChanges(t *testing.T) {
 
 // Whatever happens, changes are told exactly when the answer changes.
 func TestEveryChangeOfTheAnswerIsTold(t *testing.T) {
-	seed := uint64(time.Now().UnixNano())
-	t.Logf("seed %d", seed)
-	random := rand.New(rand.NewPCG(seed, 0))
-	synctest.Test(t, func(t *testing.T) {
-		r := newRoll()
-		r.Begin()
-		readyAt := map[string]time.Time{} // when the node last had a Ready pod
-		began, flips := time.Now(), 0
-		pods, answer := map[string]*corev1.Pod{}, map[string]bool{}
-		for step := range 3000 {
-			name := fmt.Sprint("p", random.IntN(6))
-			pod := agentPod(name, fmt.Sprint("n", name[1]%3), []corev1.ConditionStatus{isReady, notReady}[random.IntN(2)], 0)
-			switch random.IntN(4) {
-			case 0:
-				if known := pods[name]; known != nil {
-					r.Gone(known)
-					delete(pods, name)
+	seeds.Each(t, 1, func(t *testing.T, random *rand.Rand) {
+		t.Helper()
+		synctest.Test(t, func(t *testing.T) {
+			r := newRoll()
+			r.Begin()
+			readyAt := map[string]time.Time{} // when the node last had a Ready pod
+			began, flips := time.Now(), 0
+			pods, answer := map[string]*corev1.Pod{}, map[string]bool{}
+			for step := range 3000 {
+				name := fmt.Sprint("p", random.IntN(6))
+				pod := agentPod(name, fmt.Sprint("n", name[1]%3), []corev1.ConditionStatus{isReady, notReady}[random.IntN(2)], 0)
+				switch random.IntN(4) {
+				case 0:
+					if known := pods[name]; known != nil {
+						r.Gone(known)
+						delete(pods, name)
+					}
+				case 1:
+					pods[name] = pod
+					r.Saw(pod)
+				default:
+					d := time.Duration(random.IntN(50)) * time.Second
+					for _, known := range pods {
+						if look(known).ready {
+							readyAt[known.Spec.NodeName] = time.Now().Add(d)
+						}
+					}
+					letPass(d)
 				}
-			case 1:
-				pods[name] = pod
-				r.Saw(pod)
-			default:
-				d := time.Duration(random.IntN(50)) * time.Second
 				for _, known := range pods {
 					if look(known).ready {
-						readyAt[known.Spec.NodeName] = time.Now().Add(d)
+						readyAt[known.Spec.NodeName] = time.Now()
 					}
 				}
-				letPass(d)
-			}
-			for _, known := range pods {
-				if look(known).ready {
-					readyAt[known.Spec.NodeName] = time.Now()
+				told := r.heard()
+				for _, node := range []string{"n0", "n1", "n2"} {
+					since := readyAt[node]
+					if since.IsZero() {
+						since = began
+					}
+					absent := time.Since(since) >= time.Minute
+					require.Equal(t, absent, r.Absent(node), "step %d, %s", step, node)
+					if absent != answer[node] {
+						require.Contains(t, told, fmt.Sprint(node, " ", absent))
+						answer[node] = absent
+						flips++
+					}
 				}
+				require.LessOrEqual(t, len(told), 3)
 			}
-			told := r.heard()
-			for _, node := range []string{"n0", "n1", "n2"} {
-				since := readyAt[node]
-				if since.IsZero() {
-					since = began
-				}
-				absent := time.Since(since) >= time.Minute
-				require.Equal(t, absent, r.Absent(node), "step %d, %s", step, node)
-				if absent != answer[node] {
-					require.Contains(t, told, fmt.Sprint(node, " ", absent))
-					answer[node] = absent
-					flips++
-				}
-			}
-			require.LessOrEqual(t, len(told), 3)
-		}
-		require.Greater(t, flips, 50)
+			require.Greater(t, flips, 50)
+		})
 	})
 }

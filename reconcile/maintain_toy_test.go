@@ -27,6 +27,7 @@ import (
 
 	"github.com/lateen-project/lateen/exposer"
 	"github.com/lateen-project/lateen/exposer/build"
+	"github.com/lateen-project/lateen/internal/seeds"
 	"github.com/lateen-project/lateen/reconcile/maintenance"
 )
 
@@ -262,28 +263,28 @@ func (y *yard) behind(since time.Time) (names []string) {
 
 // TestNoRepositoryWaitsForATurnThatNeverComes plays many orders in which things happen and are heard of.
 func TestNoRepositoryWaitsForATurnThatNeverComes(t *testing.T) {
-	seed := uint64(time.Now().UnixNano())
-	t.Logf("seed %d", seed)
-	random := rand.New(rand.NewPCG(seed, 0))
-	for range 10 {
-		y := newYard(t, random, 20)
-		began := y.clock.Now()
-		toggles := 4
-		for range 20000 {
-			if len(y.behind(began)) == 0 {
-				break
+	seeds.Each(t, 1, func(t *testing.T, random *rand.Rand) {
+		t.Helper()
+		for range 10 {
+			y := newYard(t, random, 20)
+			began := y.clock.Now()
+			toggles := 4
+			for range 20000 {
+				if len(y.behind(began)) == 0 {
+					break
+				}
+				if toggles > 0 && random.IntN(50) == 0 {
+					toggles--
+					y.readOnly = !y.readOnly
+					y.m.Location(&velerov1.BackupStorageLocation{})
+				}
+				if !y.step() && toggles == 0 {
+					require.Truef(t, y.pass(), "nothing will ever wake %v", y.behind(began))
+				}
 			}
-			if toggles > 0 && random.IntN(50) == 0 {
-				toggles--
-				y.readOnly = !y.readOnly
-				y.m.Location(&velerov1.BackupStorageLocation{})
-			}
-			if !y.step() && toggles == 0 {
-				require.Truef(t, y.pass(), "nothing will ever wake %v", y.behind(began))
-			}
+			require.Empty(t, y.behind(began))
+			require.LessOrEqual(t, y.most, yardLimit)
+			require.Less(t, y.clock.Since(began), 16*time.Minute, "each waits for no more than its own two failures")
 		}
-		require.Empty(t, y.behind(began))
-		require.LessOrEqual(t, y.most, yardLimit)
-		require.Less(t, y.clock.Since(began), 16*time.Minute, "each waits for no more than its own two failures")
-	}
+	})
 }

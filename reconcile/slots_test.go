@@ -12,6 +12,8 @@ import (
 
 	"github.com/stretchr/testify/require"
 	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/lateen-project/lateen/internal/seeds"
 )
 
 // line are slots whose wake-ups are recorded.
@@ -79,22 +81,22 @@ func TestSlotsAreNeverMoreThanTheLimit(t *testing.T) {
 }
 
 func TestSlotsGoToTheOldestInLine(t *testing.T) {
-	const waiting = 50
-	seed := uint64(time.Now().UnixNano())
-	t.Logf("seed %d", seed)
-	random := rand.New(rand.NewPCG(seed, 0))
-	slots := newLine(1)
-	require.True(t, slots.take("first", -1))
-	for _, age := range random.Perm(waiting) {
-		require.False(t, slots.queue(types.UID(fmt.Sprintf("%02d", age)), age/2), "no slot is free; two of each age")
-	}
-	holder := types.UID("first")
-	for next := range waiting {
-		slots.Release(holder)
-		holder = types.UID(fmt.Sprintf("%02d", next))
-		require.Equal(t, []types.UID{holder}, slots.heard(), "the oldest is woken, and no other")
-		require.True(t, slots.take(holder, next/2))
-	}
+	seeds.Each(t, 1, func(t *testing.T, random *rand.Rand) {
+		t.Helper()
+		const waiting = 50
+		slots := newLine(1)
+		require.True(t, slots.take("first", -1))
+		for _, age := range random.Perm(waiting) {
+			require.False(t, slots.queue(types.UID(fmt.Sprintf("%02d", age)), age/2), "no slot is free; two of each age")
+		}
+		holder := types.UID("first")
+		for next := range waiting {
+			slots.Release(holder)
+			holder = types.UID(fmt.Sprintf("%02d", next))
+			require.Equal(t, []types.UID{holder}, slots.heard(), "the oldest is woken, and no other")
+			require.True(t, slots.take(holder, next/2))
+		}
+	})
 }
 
 func TestASlotThatIsFreeWaitsForTheOldest(t *testing.T) {

@@ -11,31 +11,20 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 
 	"github.com/lateen-project/lateen/cmd/lateen/agent"
+	"github.com/lateen-project/lateen/internal/seeds"
 	"github.com/lateen-project/lateen/test/world"
 )
 
-// How many random plays there are, and the seed of the first; `make sweep` has more of them.
-var (
-	plays     = flag.Int("plays", 3, "random plays")
-	firstSeed = flag.Uint64("seed", 0, "seed of the first play; 0: the clock")
-)
+// How many random plays there are; `make sweep` has more of them.
+var plays = flag.Int("plays", 3, "random plays")
 
-func TestRandomFaultsLeaveEveryTransferEndedAndClean(t *testing.T) {
-	seed := *firstSeed
-	if seed == 0 {
-		seed = uint64(time.Now().UnixNano())
-	}
-	for i := range *plays {
-		t.Run(fmt.Sprintf("seed %d", seed+uint64(i)), func(t *testing.T) { play(t, seed+uint64(i)) })
-	}
-}
+func TestRandomFaultsLeaveEveryTransferEndedAndClean(t *testing.T) { seeds.Each(t, *plays, play) }
 
 // play runs some transfers while agents are killed at random writes and movers and resources meet
-// random ends. Whatever happens, the promises hold.
-func play(t *testing.T, seed uint64) {
+// random ends. Whatever happens, the promises hold, and a transfer that nobody has canceled or deleted completes.
+func play(t *testing.T, random *rand.Rand) {
 	t.Helper()
 	const transfers, slots = 4, 2
-	random := rand.New(rand.NewPCG(seed, seed))
 	s := newSite(t, time.Duration(random.IntN(300))*time.Millisecond)
 	s.configure(fmt.Sprintf(`{"loadConcurrency":{"globalConfig":%d}}`, slots))
 	history, err := s.Record(t.Context())
@@ -43,54 +32,79 @@ func play(t *testing.T, seed uint64) {
 	enough := func(options *agent.Options) { options.Limits.Retries = 20 }
 	k := newKiller(1+random.IntN(30), random.IntN(2) == 0)
 	first := s.start(through(k.wrap), enough)
-	names := make([]string, transfers)
+	names, intents := make([]string, transfers), map[string]intent{}
 	for i := range names {
 		names[i] = s.transfer()
 	}
 	for range 1 + random.IntN(4) {
-		meddle(s, random, names)
+		meddle(s, random, names, intents)
 	}
 	first.cancel() // as SIGTERM, if it was not killed before
 	<-first.ended
 	s.start(enough)
 	for _, name := range names {
-		settle(s, name)
+		require.Contains(t, intents[name].ends(), settle(s, name), "what was asked for: %+v", intents[name])
 		requireOneEnd(t, history, name)
 	}
 	require.LessOrEqual(t, history.MostAtOnce(s.node.Name(), "InProgress", "Canceling"), slots)
 }
 
+// intent is what somebody has asked for about a transfer. What happens to its mover is no reason to end otherwise.
+type intent struct{ cancel, deletion bool }
+
+// ends are the phases that a transfer may end in. A deletion, too, may come when it has ended already.
+func (i intent) ends() []world.Phase {
+	switch {
+	case i.deletion:
+		return []world.Phase{world.Gone}
+	case i.cancel:
+		return []world.Phase{world.Canceled, world.Completed}
+	default:
+		return []world.Phase{world.Completed}
+	}
+}
+
 // meddle does one thing that can happen to a transfer; that it may come too late is a part of it.
-func meddle(s *site, random *rand.Rand, names []string) {
+func meddle(s *site, random *rand.Rand, names []string, all map[string]intent) {
 	s.Helper()
 	name := names[random.IntN(len(names))]
-	act := []func() error{
-		func() error { return s.Transfers(world.PodVolumeBackup).Cancel(s.soon(), name) },
-		func() error { return s.Transfers(world.PodVolumeBackup).Delete(s.soon(), name) },
-		func() error { return s.node.Vanish(s.soon(), s.Namespace, name) },
-		func() error { _ = s.node.Evict(s.Namespace, name, "pressure"); return nil },
-	}[random.IntN(4)]
-	if err := act(); err != nil && !apierrors.IsNotFound(err) {
+	about := all[name]
+	var err error
+	switch random.IntN(4) {
+	case 0:
+		about.cancel = true
+		err = s.Transfers(world.PodVolumeBackup).Cancel(s.soon(), name)
+	case 1:
+		about.deletion = true
+		err = s.Transfers(world.PodVolumeBackup).Delete(s.soon(), name)
+	case 2:
+		err = s.node.Vanish(s.soon(), s.Namespace, name)
+	default:
+		_ = s.node.Evict(s.Namespace, name, "pressure") // or there is no mover
+	}
+	all[name] = about
+	if err != nil && !apierrors.IsNotFound(err) {
 		require.NoError(s, err)
 	}
 }
 
-// settle waits for a transfer to be over and clean, or to be gone if somebody has deleted it.
-func settle(s *site, name string) {
+// settle waits for a transfer to be over and clean, and returns its phase, which is Gone if somebody has deleted it.
+func settle(s *site, name string) world.Phase {
 	s.Helper()
+	phase := world.Gone
 	backup, err := s.Transfers(world.PodVolumeBackup).Get(s.soon(), name)
-	if apierrors.IsNotFound(err) {
-		require.NoError(s, s.WaitPodGone(s.soon(), s.Namespace, name))
-		return
-	}
-	require.NoError(s, err)
-	if backup.DeletionTimestamp != nil {
+	switch {
+	case apierrors.IsNotFound(err):
+	case err == nil && backup.DeletionTimestamp != nil:
 		require.NoError(s, s.Transfers(world.PodVolumeBackup).WaitGone(s.soon(), name))
-	} else {
-		_, err := s.Transfers(world.PodVolumeBackup).Wait(s.soon(), name, world.Settled)
+	default:
 		require.NoError(s, err)
+		backup, err = s.Transfers(world.PodVolumeBackup).Wait(s.soon(), name, world.Settled)
+		require.NoError(s, err)
+		phase = backup.Status.Phase
 	}
 	require.NoError(s, s.WaitPodGone(s.soon(), s.Namespace, name))
+	return phase
 }
 
 // requireOneEnd wants nothing to follow a terminal phase but the deletion.

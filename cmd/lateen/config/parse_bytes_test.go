@@ -5,42 +5,42 @@ import (
 	"math/rand/v2"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/stretchr/testify/require"
 
 	"github.com/lateen-project/lateen/cmd/lateen/config"
+	"github.com/lateen-project/lateen/internal/seeds"
 )
 
 // TestParseOfRandomBytes cuts, doubles and overwrites text: whatever comes of it, there is an answer.
 func TestParseOfRandomBytes(t *testing.T) {
-	seed := uint64(time.Now().UnixNano())
-	t.Logf("seed %d", seed)
-	random := rand.New(rand.NewPCG(seed, 0))
-	for range 1000 {
-		text := []byte(fullConfig)
-		for range 1 + random.IntN(3) {
-			from := random.IntN(len(text))
-			to := from + random.IntN(len(text)-from)
-			switch random.IntN(3) {
-			case 0:
-				text = append(text[:from:from], text[to:]...)
-			case 1:
-				text = append(text[:to:to], text[from:]...)
-			case 2:
-				text[from] = "{}[]\",:0a\x00\xff\n"[random.IntN(12)]
+	seeds.Each(t, 1, func(t *testing.T, random *rand.Rand) {
+		t.Helper()
+		for range 1000 {
+			text := []byte(fullConfig)
+			for range 1 + random.IntN(3) {
+				from := random.IntN(len(text))
+				to := from + random.IntN(len(text)-from)
+				switch random.IntN(3) {
+				case 0:
+					text = append(text[:from:from], text[to:]...)
+				case 1:
+					text = append(text[:to:to], text[from:]...)
+				case 2:
+					text[from] = "{}[]\",:0a\x00\xff\n"[random.IntN(12)]
+				}
+				if len(text) == 0 {
+					break
+				}
 			}
-			if len(text) == 0 {
-				break
+			got, problems := parse(string(text), nil)
+			broken := checkProblems(t, problems)
+			if !json.Valid(text) {
+				require.Equal(t, config.Defaults(), got, "%s", text)
+				require.True(t, broken[config.SectionConfigMap], "%s", text)
 			}
 		}
-		got, problems := parse(string(text), nil)
-		broken := checkProblems(t, problems)
-		if !json.Valid(text) {
-			require.Equal(t, config.Defaults(), got, "%s", text)
-			require.True(t, broken[config.SectionConfigMap], "%s", text)
-		}
-	}
+	})
 }
 
 func TestParseOfAMebibyte(t *testing.T) {

@@ -1,0 +1,82 @@
+// Package seeds runs random tests, with the seeds that once made them fail and with a fresh one. It is for tests alone.
+package seeds
+
+import (
+	"errors"
+	"flag"
+	"fmt"
+	"io/fs"
+	"math/rand/v2"
+	"os"
+	"strconv"
+	"strings"
+	"testing"
+)
+
+// File has the seeds that once made a test of the package fail, one a line: the test's name, the seed, and in words what
+// was wrong. Lines that begin with # and empty lines do not count.
+const File = "testdata/seeds.txt"
+
+var given = flag.Uint64("seed", 0, "run random tests with this seed alone; 0: with those of "+File+" and with fresh ones") //nolint:gochecknoglobals // as flags of tests are
+
+// Each runs a test once for each seed that is kept of it, and then with fresh ones; the flag -seed has it run with that
+// one alone. A failure names its seed.
+func Each(t *testing.T, fresh int, test func(t *testing.T, random *rand.Rand)) {
+	t.Helper()
+	kept, err := Kept(os.DirFS("."), t.Name())
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, seed := range choose(*given, kept, fresh) {
+		t.Run(fmt.Sprintf("seed %d", seed), func(t *testing.T) {
+			t.Cleanup(func() {
+				if t.Failed() {
+					t.Logf("-seed %d repeats it; keep it: add it to %s", seed, File)
+				}
+			})
+			test(t, rand.New(rand.NewPCG(seed, seed)))
+		})
+	}
+}
+
+// choose returns the given seed if there is one, else those that are kept and as many fresh ones as wanted.
+func choose(given uint64, kept []uint64, fresh int) []uint64 {
+	if given != 0 {
+		return []uint64{given}
+	}
+	for range fresh {
+		kept = append(kept, 1+rand.Uint64N(1<<63))
+	}
+	return kept
+}
+
+// Kept returns the seeds of a test that File has in the directory of a package. Without the file there are none.
+func Kept(dir fs.FS, test string) (seeds []uint64, err error) {
+	text, err := fs.ReadFile(dir, File)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	} else if err != nil {
+		return nil, fmt.Errorf("read seeds: %w", err)
+	}
+	number := 0
+	for line := range strings.Lines(string(text)) {
+		number++
+		line = strings.TrimSpace(line)
+		if line == "" || strings.HasPrefix(line, "#") {
+			continue
+		}
+		fields := strings.Fields(line)
+		const least = 3
+		if len(fields) < least {
+			return nil, fmt.Errorf("read %s, line %d: want a test, a seed and what was wrong", File, number)
+		}
+		seed, err := strconv.ParseUint(fields[1], 10, 64)
+		if err != nil {
+			return nil, fmt.Errorf("read %s, line %d: %w", File, number, err)
+		}
+		if fields[0] == test {
+			seeds = append(seeds, seed)
+		}
+	}
+	return seeds, nil
+}

@@ -88,6 +88,7 @@ func TestAnUploadOfABlockVolumeGetsADevice(t *testing.T) {
 	require.NoError(t, err)
 	source, err := v.WaitClaim(v.soon(), v.Apps, "disk", world.Bound)
 	require.NoError(t, err)
+	v.fill(source)
 	snapshot, handle := v.snapshot(source)
 	name := v.upload(source, snapshot.Name)
 	mover := v.moverIs(name, func(*corev1.Pod) bool { return true })

@@ -53,6 +53,7 @@ func (v *volumes) delivered(name string) {
 	})
 	require.NoError(v, err)
 	require.Equal(v, target.UID, volume.Spec.ClaimRef.UID)
+	v.restoredTo(ended, v.driver.VolumeDir(volume.Spec.CSI.VolumeHandle))
 	require.NotContains(v, volume.Annotations, "lateen.dev/reclaim-policy")
 	require.Subset(v, volume.Labels, target.Spec.Selector.MatchLabels)
 	v.nothingLeft()

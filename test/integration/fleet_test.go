@@ -78,6 +78,7 @@ func (f *fleet) sourceOn(n *node.Node) *corev1.Pod {
 	require.NoError(f, err)
 	pod, err = f.WaitPod(f.soon(), f.Apps, pod.Name, world.Ready)
 	require.NoError(f, err)
+	f.fill(f.soon(), n, pod)
 	return pod
 }
 

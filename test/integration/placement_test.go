@@ -39,6 +39,7 @@ func (v *volumes) claimOn(name string, n *node.Node) *corev1.PersistentVolumeCla
 	require.NoError(v, err)
 	claim, err := v.WaitClaim(v.soon(), v.Apps, name, world.Bound)
 	require.NoError(v, err)
+	v.fill(claim)
 	return claim
 }
 

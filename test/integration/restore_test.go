@@ -40,6 +40,9 @@ func (s *site) restored(name string, phase world.Phase) *world.Transfer {
 	ended, err := s.Transfers(world.PodVolumeRestore).Wait(s.soon(), name, world.Settled)
 	require.NoError(s, err)
 	require.Equal(s, phase, ended.Status.Phase, ended.Status.Message)
+	if phase == world.Completed {
+		s.movedAll(ended)
+	}
 	require.NotNil(s, ended.Status.CompletionTimestamp)
 	require.NoError(s, s.WaitPodGone(s.soon(), s.Namespace, name))
 	return ended

@@ -74,6 +74,7 @@ func buildSite(t *testing.T, takes time.Duration, movers ...func(*site) transpor
 	require.NoError(t, err)
 	s.source, err = w.WaitPod(ctx, w.Apps, pod.Name, world.Ready)
 	require.NoError(t, err)
+	s.fill(ctx, s.node, s.source)
 	_, err = w.NodeAgentPod(ctx, name, world.Ready)
 	require.NoError(t, err)
 	s.backup, err = w.Backup(ctx, "nightly")
@@ -129,6 +130,9 @@ func (s *site) clean(name string, phase world.Phase) *world.Transfer {
 	require.NotNil(s, backup.Status.CompletionTimestamp)
 	require.NotContains(s, backup.Labels, "velero.io/expose-on-going")
 	require.Equal(s, string(s.backup.UID), backup.Labels[velerov1.BackupUIDLabel], "labels of Velero's server are lost")
+	if phase == world.Completed {
+		s.movedAll(backup)
+	}
 	return backup
 }
 

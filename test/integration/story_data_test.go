@@ -54,6 +54,7 @@ func (v *volumes) downloading(around *scene, claim string) {
 		})
 		require.NoError(v, err)
 		require.Equal(v, target.UID, volume.Spec.ClaimRef.UID)
+		v.restoredTo(ended, v.driver.VolumeDir(volume.Spec.CSI.VolumeHandle))
 		require.NotContains(v, volume.Annotations, "lateen.dev/reclaim-policy")
 		require.NotContains(v, volume.Labels, "lateen.dev/mover")
 		require.Contains(v, v.driver.Volumes(), volume.Spec.CSI.VolumeHandle)

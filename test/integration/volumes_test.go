@@ -43,6 +43,7 @@ func (v *volumes) claim(name string) *corev1.PersistentVolumeClaim {
 	require.NoError(v, err)
 	claim, err := v.WaitClaim(v.soon(), v.Apps, name, world.Bound)
 	require.NoError(v, err)
+	v.fill(claim)
 	return claim
 }
 
@@ -112,6 +113,9 @@ func (v *volumes) settles(kind world.Kind, name string, phase world.Phase) *worl
 	v.Helper()
 	ended := v.progresses(kind, name)
 	require.Equal(v, phase, ended.Status.Phase, ended.Status.Message)
+	if phase == world.Completed {
+		v.movedAll(ended)
+	}
 	require.NotNil(v, ended.Status.CompletionTimestamp)
 	require.NotContains(v, ended.Labels, "velero.io/expose-on-going")
 	require.NoError(v, v.WaitPodGone(v.soon(), v.Namespace, name))

@@ -82,6 +82,9 @@ func TestStandInPlaysMoversOfEveryKind(t *testing.T) {
 			made := s.transferOf(ctx, t, kind)
 			pod := s.pod(ctx, t, made.Name, world.Ready)
 			require.True(t, node.IsMover(pod))
+			volume, err := s.node.VolumeDir(ctx, pod, string(made.UID))
+			require.NoError(t, err)
+			require.NoError(t, node.WriteData(volume, "what is there\n"))
 			require.NoError(t, s.Transfers(kind).Patch(ctx, made.Name, `{"status":{"phase":"InProgress"}}`))
 			code, message := s.end(ctx, t, made.Name)
 			require.Zero(t, code)
@@ -90,8 +93,7 @@ func TestStandInPlaysMoversOfEveryKind(t *testing.T) {
 			require.Equal(t, message, completed.Message)
 			require.Equal(t, string(kind), completed.InvolvedObject.Kind)
 			require.Equal(t, made.APIVersion, completed.InvolvedObject.APIVersion)
-			volume, err := s.node.VolumeDir(ctx, pod, string(made.UID))
-			require.NoError(t, err)
+			s.moved(t, made, volume)
 			mark := filepath.Join(volume, ".velero", string(made.OwnerReferences[0].UID))
 			if kind == world.PodVolumeRestore {
 				require.FileExists(t, mark)
@@ -114,6 +116,31 @@ func TestStandInPlaysMoversOfEveryKind(t *testing.T) {
 			require.Equal(t, fmt.Sprintf("Data path for %s %s canceled", test.inEvents, made.Name), events["Data-Path-Canceled"].Message)
 		})
 	}
+}
+
+// moved requires a backup to have read what was in the volume, and a restore to have written its own.
+func (s *transfers) moved(t *testing.T, made *world.Transfer, volume string) {
+	t.Helper()
+	there, err := node.ReadData(volume)
+	require.NoError(t, err)
+	read, ok := s.movers.Uploaded(made.UID)
+	switch world.Kind(made.Kind) {
+	case world.PodVolumeBackup, world.DataUpload:
+		require.True(t, ok)
+		require.Equal(t, "what is there\n", read)
+		require.Equal(t, "what is there\n", there)
+	case world.PodVolumeRestore, world.DataDownload:
+		require.False(t, ok)
+		require.Equal(t, node.Data(made.UID, "k1"), there)
+		require.NotEqual(t, node.Data(made.UID, "k2"), there)
+	}
+}
+
+func TestAnEmptyVolumeHasNoData(t *testing.T) {
+	data, err := node.ReadData(t.TempDir())
+	require.NoError(t, err)
+	require.Empty(t, data)
+	require.ErrorContains(t, node.WriteData("/no/such/volume", "data"), "/no/such/volume")
 }
 
 func TestStandInWithoutAResourceFails(t *testing.T) {

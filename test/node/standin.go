@@ -7,6 +7,7 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
@@ -15,9 +16,9 @@ import (
 	"github.com/lateen-project/lateen/test/world"
 )
 
-// StandIn plays the mover of a resource of any of the four kinds without moving anything: it waits for its resource
-// to turn InProgress, says and leaves what Velero's mover does, and hears a cancel (velero-protocol 3). Its fields
-// are set before a mover runs.
+// StandIn plays the mover of a resource of any of the four kinds: it waits for its resource to turn InProgress, says and
+// leaves what Velero's mover does, and hears a cancel (velero-protocol 3). Of a volume it reads the Data, or writes it. Its
+// fields are set before a mover runs.
 type StandIn struct {
 	Takes   time.Duration // from InProgress to the end
 	Reports int           // of progress, spread evenly over that time; 0: 1
@@ -31,6 +32,7 @@ type StandIn struct {
 	transfers dynamic.Interface
 	lock      sync.Mutex
 	caches    map[place]cache.SharedIndexInformer // one watch for all movers of a kind and namespace on a node
+	uploaded  map[types.UID]string                // data by transfer
 }
 
 // NewStandIn makes the runner; the rights are those of the config, not of the pods.
@@ -43,7 +45,9 @@ func NewStandIn(config *rest.Config, takes time.Duration) (*StandIn, error) {
 	if err != nil {
 		return nil, fmt.Errorf("make client for Velero's resources: %w", err)
 	}
-	return &StandIn{Takes: takes, kube: kube, transfers: transfers, caches: map[place]cache.SharedIndexInformer{}}, nil
+	return &StandIn{
+		Takes: takes, kube: kube, transfers: transfers, caches: map[place]cache.SharedIndexInformer{}, uploaded: map[types.UID]string{},
+	}, nil
 }
 
 // Run implements Runner.
@@ -67,6 +71,9 @@ func (s *StandIn) Run(ctx context.Context, pod *corev1.Pod, host Host) Result {
 		return killed
 	}
 	voice := &voice{client: s.kube, role: role, transfer: transfer, host: host, said: map[string]*corev1.Event{}}
+	if err := role.begin(transfer, host); err != nil {
+		return voice.fails(err)
+	}
 	if !s.Silent {
 		voice.say(ctx, "Data-Path-Started", fmt.Sprintf("Data path for %s started", role.name))
 	}
@@ -107,6 +114,9 @@ func (s *StandIn) work(ctx context.Context, canceled <-chan struct{}, voice *voi
 	}
 	if s.Result != nil {
 		return *s.Result
+	}
+	if err := s.move(voice.role, voice.transfer, voice.host); err != nil {
+		return voice.fails(err)
 	}
 	if err := voice.role.leave(voice.transfer, voice.host); err != nil {
 		fmt.Fprintln(voice.host.Log, "stand-in mover:", err) // and no more, as with Velero's

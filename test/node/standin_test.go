@@ -20,6 +20,7 @@ import (
 // transfers is a site whose movers are stand-ins, and what they need to have something to do.
 type transfers struct {
 	*site
+	movers *node.StandIn
 	backup *velerov1.Backup
 	source *corev1.Pod
 }
@@ -32,7 +33,7 @@ func newTransfers(ctx context.Context, t *testing.T, takes time.Duration, change
 	runner, err := node.NewStandIn(own, takes)
 	require.NoError(t, err)
 	change(runner)
-	s := &transfers{site: newSite(ctx, t, node.Options{Runner: node.Movers{Runner: runner}})}
+	s := &transfers{movers: runner, site: newSite(ctx, t, node.Options{Runner: node.Movers{Runner: runner}})}
 	s.backup, err = s.Backup(ctx, "nightly")
 	require.NoError(t, err)
 	s.source, err = s.SourcePod(ctx, "app", s.node.Name(), world.EmptyDir("data"))

@@ -32,6 +32,12 @@ func (v *voice) say(ctx context.Context, reason, message string) {
 	v.said[reason] = said
 }
 
+// fails is the end of a mover whose data path fails.
+func (v *voice) fails(why error) Result {
+	fmt.Fprintln(v.host.Log, "stand-in mover:", why)
+	return Result{ExitCode: 1, Message: fmt.Sprintf("Failed to run data path service for %s: %v", v.role.inResults(), why)}
+}
+
 func (v *voice) send(ctx context.Context, reason, message string) (*corev1.Event, error) {
 	now := metav1.Now()
 	events := v.client.CoreV1().Events(v.transfer.Namespace)

@@ -8,6 +8,7 @@ import (
 	"github.com/vmware-tanzu/velero/pkg/apis/velero/shared"
 	velerov1 "github.com/vmware-tanzu/velero/pkg/apis/velero/v1"
 	velerov2alpha1 "github.com/vmware-tanzu/velero/pkg/apis/velero/v2alpha1"
+	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -84,9 +85,11 @@ type Transfer struct {
 
 // TransferSpec is what Velero's server asks for.
 type TransferSpec struct {
-	Cancel     bool   `json:"cancel"`
-	Node       string `json:"node"`       // of a PodVolumeBackup
-	SnapshotID string `json:"snapshotID"` // of a restore
+	Cancel     bool                   `json:"cancel"`
+	Node       string                 `json:"node"`       // of a PodVolumeBackup
+	Pod        corev1.ObjectReference `json:"pod"`        // of a PodVolumeBackup or PodVolumeRestore
+	Volume     string                 `json:"volume"`     // of that pod
+	SnapshotID string                 `json:"snapshotID"` // of a restore
 }
 
 // TransferStatus is what the agent says of it.

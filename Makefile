@@ -123,7 +123,7 @@ sweep: ## Run the long tests, before an issue is closed: kill points, faults, 30
 	$(call need,gcc=gcc$(comma)libc6-dev)
 	$(call with,controlplane snapshot-controller)
 	cd test && $(TEST) -race -timeout 2h -parallel 4 -v -run 'TestRandom$(if $(SEED),,|TestAnAgentThatIsKilled|TestFault|TestEvents|TestTwoCoord)' \
-		./integration -kinds all -faults -plays $(if $(SEED),1,300) -seed $(or $(SEED),0)
+		./integration -whole -plays $(if $(SEED),1,300) -seed $(or $(SEED),0)
 
 # Velero's agent mostly waits: twelve of its cases at a time, which take less than 15 minutes each, keep within the 90.
 AGENT := velero

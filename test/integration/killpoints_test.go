@@ -2,32 +2,50 @@ package integration
 
 import (
 	"fmt"
+	"math/rand/v2"
 	"testing"
 
 	"github.com/stretchr/testify/require"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/lateen-project/lateen/internal/seeds"
 	"github.com/lateen-project/lateen/test/cluster"
 )
 
+// killPoint is a moment at which an agent is killed.
+type killPoint struct {
+	write int // from 1 on
+	after bool
+}
+
+func (k killPoint) String() string {
+	if k.after {
+		return fmt.Sprintf("after write %d", k.write)
+	}
+	return fmt.Sprintf("before write %d", k.write)
+}
+
+// killPoints are those before and after each of so many writes.
+func killPoints(writes int) (all []killPoint) {
+	for write := 1; write <= writes; write++ {
+		all = append(all, killPoint{write: write}, killPoint{write: write, after: true})
+	}
+	return all
+}
+
 func TestAnAgentThatIsKilledAtAnyWriteLosesNothing(t *testing.T) {
-	for _, kind := range swept(t) {
-		for _, outcome := range outcomes() {
-			told := story{kind: kind, outcome: outcome}
+	const tales, ofEach = 4, 6 // in a sample
+	seeds.Each(t, 1, func(t *testing.T, random *rand.Rand) {
+		t.Helper()
+		for _, told := range sample(random, stories(t, outcomes()...), tales) {
 			t.Run(told.String(), func(t *testing.T) {
 				writes, end := withoutFault(t, told)
 				t.Logf("%s: %d writes in the audit log, each with a kill before and one after it", told, writes)
-				for at := 1; at <= writes; at++ {
-					for when, after := range map[string]bool{"before": false, "after": true} {
-						t.Run(fmt.Sprintf("%s write %d", when, at), func(t *testing.T) {
-							require.Equal(t, end, killedAt(t, told, at, after))
-						})
-					}
+				for _, at := range sample(random, killPoints(writes), ofEach) {
+					t.Run(at.String(), func(t *testing.T) { require.Equal(t, end, killedAt(t, told, at)) })
 				}
 			})
 		}
-	}
+	})
 }
 
 // withoutFault tells a story without a fault: how many writes the agent makes, Events and the Lease left out,
@@ -49,14 +67,15 @@ func withoutFault(t *testing.T, told story) (writes int, end string) {
 }
 
 // killedAt tells a story in which the first agent is killed at a write and a second one takes over.
-func killedAt(t *testing.T, told story, at int, after bool) (end string) {
+func killedAt(t *testing.T, told story, at killPoint) (end string) {
 	t.Helper()
 	t.Parallel()
 	s, around := told.stage(t)
 	history, err := s.Record(t.Context())
 	require.NoError(t, err)
-	k := newKiller(at, after)
-	first, second := s.start(told.options, through(around.watch), through(k.wrap)), s.assemble(told.options, through(around.watch))
+	k := newKiller(at.write, at.after)
+	first := s.start(told.options, shortTerm, through(around.watch), through(k.wrap))
+	second := s.assemble(told.options, shortTerm, through(around.watch))
 	successor := s.follows(k, first, second)
 	name := around.create()
 	end = told.tell(s, around, name)
@@ -80,23 +99,11 @@ func (s *site) follows(k *killer, first, second *agentRun) <-chan struct{} {
 		case <-k.struck:
 			first.cancel() // nothing of it gets through any more
 			<-first.ended
-			if err := s.endTerm(); err != nil {
-				s.Errorf("end the term of the dead agent: %v", err)
-			}
 			second.run()
 		case <-s.Context().Done():
 		}
 	}()
 	return successor
-}
-
-// endTerm lets the next agent coordinate without waiting until the term of one that was killed runs out.
-func (s *site) endTerm() error {
-	err := s.Kube.CoordinationV1().Leases(s.Namespace).Delete(s.Context(), "lateen-coordinator", metav1.DeleteOptions{})
-	if apierrors.IsNotFound(err) {
-		return nil
-	}
-	return err
 }
 
 // requireMovers wants exactly one mover, or, where the time may have run out before it was made, no more.

@@ -1,7 +1,7 @@
 package integration
 
 import (
-	"fmt"
+	"math/rand/v2"
 	"net/http"
 	"regexp"
 	"strings"
@@ -12,62 +12,83 @@ import (
 	"k8s.io/client-go/transport"
 
 	"github.com/lateen-project/lateen/cmd/lateen/agent"
+	"github.com/lateen-project/lateen/internal/seeds"
 	"github.com/lateen-project/lateen/test/cluster"
 	"github.com/lateen-project/lateen/test/node"
 )
 
 // cycle is the maintenance of a repository up to its success, which always makes the same writes. No job is kept.
 type cycle struct {
+	name  string
 	runs  int // in its history at the end
 	stage func(*site) transport.WrapperFunc
 }
 
-// cycles are those that kill points are tried with; `make sweep` tries all.
-func cycles() map[string]cycle {
+// cycles are those that kill points and faults are tried with.
+func cycles() []cycle {
 	plain := func(next http.RoundTripper) http.RoundTripper { return next }
-	all := map[string]cycle{
-		"succeeds": {runs: 1, stage: func(s *site) transport.WrapperFunc {
+	return []cycle{
+		{name: "succeeds", runs: 1, stage: func(s *site) transport.WrapperFunc {
 			s.configureJobs(`"keepLatestMaintenanceJobs":0`)
 			return plain
 		}},
+		{name: "fails first", runs: 2, stage: func(s *site) transport.WrapperFunc {
+			s.configureJobs(`"keepLatestMaintenanceJobs":0`)
+			s.jobsEnd(node.Result{ExitCode: 1, Message: "repository is locked"}, 1)
+			return plain
+		}},
+		{name: "has no pod first, for want of its class", runs: 2, stage: func(s *site) transport.WrapperFunc {
+			s.configureJobs(`"keepLatestMaintenanceJobs":0,"priorityClassName":"` + s.class() + `"`)
+			return deletingTheClass(s)
+		}},
 	}
-	if *sweptKinds != "all" {
-		return all
-	}
-	all["fails first"] = cycle{runs: 2, stage: func(s *site) transport.WrapperFunc {
-		s.configureJobs(`"keepLatestMaintenanceJobs":0`)
-		s.jobsEnd(node.Result{ExitCode: 1, Message: "repository is locked"}, 1)
-		return plain
-	}}
-	all["has no pod first, for want of its class"] = cycle{runs: 2, stage: func(s *site) transport.WrapperFunc {
-		s.configureJobs(`"keepLatestMaintenanceJobs":0,"priorityClassName":"` + s.class() + `"`)
-		return deletingTheClass(s)
-	}}
-	return all
 }
 
 func TestAnAgentThatIsKilledAtAnyWriteOfMaintenanceLosesNoRun(t *testing.T) {
-	for name, told := range cycles() {
-		t.Run("a repository whose maintenance "+name, func(t *testing.T) {
-			var writes int
-			var end []string
-			require.True(t, t.Run("without a fault", func(t *testing.T) { writes, end = told.tell(t, newKiller(0, false)) }))
-			t.Logf("%d writes, each with a kill before and one after it; it ends with %q", writes, end)
-			for at := 1; at <= writes; at++ {
-				for when, after := range map[string]bool{"before": false, "after": true} {
-					t.Run(fmt.Sprintf("%s write %d", when, at), func(t *testing.T) {
+	const ofEach = 6 // in a sample
+	seeds.Each(t, 1, func(t *testing.T, random *rand.Rand) {
+		t.Helper()
+		for _, told := range sample(random, cycles(), 1) {
+			t.Run("a repository whose maintenance "+told.name, func(t *testing.T) {
+				var writes int
+				var end []string
+				require.True(t, t.Run("without a fault", func(t *testing.T) { writes, end = told.tell(t, newKiller(0, false)) }))
+				t.Logf("%d writes, each with a kill before and one after it; it ends with %q", writes, end)
+				for _, at := range sample(random, killPoints(writes), ofEach) {
+					t.Run(at.String(), func(t *testing.T) {
 						t.Parallel()
-						_, same := told.tell(t, newKiller(at, after))
+						_, same := told.tell(t, newKiller(at.write, at.after))
 						require.Equal(t, end, same)
 					})
 				}
-			}
-		})
-	}
+			})
+		}
+	})
+}
+
+func TestFaultsOfTheAPIServerLoseNoRunOfMaintenance(t *testing.T) {
+	const ofEach = 8 // in a sample
+	seeds.Each(t, 1, func(t *testing.T, random *rand.Rand) {
+		t.Helper()
+		told := cycles()[0]
+		notes := &secretary{asked: map[request]int{}}
+		var end []string
+		require.True(t, t.Run("without a fault", func(t *testing.T) { _, end = told.tell(t, newKiller(0, false), notes.wrap) }))
+		all := mishaps(notes.calls())
+		t.Logf("%d things can happen to %v", len(all), notes.calls())
+		for _, one := range sample(random, all, ofEach) {
+			t.Run(one.String(), func(t *testing.T) {
+				t.Parallel()
+				_, same := told.tell(t, newKiller(0, false), newSpoiler(one).wrap)
+				require.Equal(t, end, same)
+			})
+		}
+	})
 }
 
 // tell returns how many writes the first agent made, Events and the Lease left out, and what the history says in the end.
-func (told cycle) tell(t *testing.T, k *killer) (writes int, end []string) {
+// More may stand between it and the API server.
+func (told cycle) tell(t *testing.T, k *killer, more ...transport.WrapperFunc) (writes int, end []string) {
 	t.Helper()
 	s := buildSite(t, time.Millisecond)
 	s.retries = true // all is read anew for each job
@@ -76,7 +97,11 @@ func (told cycle) tell(t *testing.T, k *killer) (writes int, end []string) {
 	s.jobsEnd(node.Result{}, 0)
 	name, seen := s.repository("app-default-kopia-x7k2p"), s.watchJobs()
 	soon := func(options *agent.Options) { options.Maintenance.FirstRetry = time.Second }
-	first, second := s.start(maintains, soon, through(wrap), through(k.wrap)), s.assemble(maintains, soon, through(wrap))
+	options := []func(*agent.Options){maintains, soon, shortTerm, through(wrap), through(k.wrap)}
+	for _, each := range more {
+		options = append(options, through(each))
+	}
+	first, second := s.start(options...), s.assemble(maintains, soon, shortTerm, through(wrap))
 	successor := s.follows(k, first, second)
 	for run := range told.runs {
 		s.maintained(name, ran(run+1))

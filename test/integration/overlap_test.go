@@ -10,6 +10,8 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/lateen-project/lateen/cmd/lateen/agent"
 	"github.com/lateen-project/lateen/test/csi"
@@ -64,6 +66,15 @@ func (b deafBody) Read(p []byte) (int, error) {
 // longTerm lets an agent coordinate for long without hearing of the Lease.
 func longTerm(options *agent.Options) {
 	options.Election.Lease, options.Election.Renew = time.Minute, 50*time.Second
+}
+
+// endTerm lets the next agent coordinate although the term of one that still lives goes on.
+func (s *site) endTerm() error {
+	err := s.Kube.CoordinationV1().Leases(s.Namespace).Delete(s.Context(), "lateen-coordinator", metav1.DeleteOptions{})
+	if apierrors.IsNotFound(err) {
+		return nil
+	}
+	return err
 }
 
 func TestTwoCoordinatorsAtTheSameTimeDoNoHarm(t *testing.T) {

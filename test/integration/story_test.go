@@ -3,6 +3,7 @@ package integration
 import (
 	"flag"
 	"fmt"
+	"math/rand/v2"
 	"net/http"
 	"slices"
 	"strings"
@@ -18,8 +19,22 @@ import (
 	"github.com/lateen-project/lateen/test/world"
 )
 
-// sweptKinds are those that kill points and single faults are tried with; `make sweep` tries all.
-var sweptKinds = flag.String("kinds", string(world.PodVolumeBackup), "kinds to sweep, with commas between them, or all")
+// Which kinds kill points and single faults are tried with, and whether all of them are: `make sweep` does so, and
+// otherwise chance picks a few.
+var (
+	sweptKinds = flag.String("kinds", "all", "kinds to sweep, with commas between them, or all")
+	whole      = flag.Bool("whole", false, "sweep everything, instead of a sample")
+)
+
+// sample picks some of what there is to try; for a whole sweep that is all.
+func sample[T any](random *rand.Rand, all []T, count int) []T {
+	if *whole {
+		return all
+	}
+	picked := slices.Clone(all)
+	random.Shuffle(len(picked), func(i, j int) { picked[i], picked[j] = picked[j], picked[i] })
+	return picked[:min(count, len(picked))]
+}
 
 // outcome is how a story ends.
 type outcome string
@@ -53,6 +68,17 @@ func swept(t *testing.T) []world.Kind {
 		kinds = append(kinds, world.Kind(name))
 	}
 	return kinds
+}
+
+// stories are those of the swept kinds with one of the outcomes.
+func stories(t *testing.T, outcomes ...outcome) (all []story) {
+	t.Helper()
+	for _, kind := range swept(t) {
+		for _, outcome := range outcomes {
+			all = append(all, story{kind: kind, outcome: outcome})
+		}
+	}
+	return all
 }
 
 // phase is the one at the end.
@@ -173,6 +199,9 @@ func (around *scene) ends(name string, phase world.Phase) *world.Transfer {
 	ended, err := around.Transfers(around.kind).Wait(around.soon(), name, world.Settled)
 	require.NoError(around, err)
 	require.Equal(around, phase, ended.Status.Phase, ended.Status.Message)
+	if phase == world.Completed {
+		around.movedAll(ended)
+	}
 	require.NotNil(around, ended.Status.CompletionTimestamp)
 	require.NotContains(around, ended.Labels, "velero.io/expose-on-going")
 	around.nothingLeft()

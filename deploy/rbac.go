@@ -60,8 +60,9 @@ func ClusterRules() []rbacv1.PolicyRule {
 		rule("storage.k8s.io", "storageclasses", "get", "list", "watch"),
 		// Which nodes a vSphere volume is attached to.
 		rule("storage.k8s.io", "volumeattachments", "list"),
-		// Labels and operating system.
-		rule("", "nodes", "get"),
+		// Labels and operating system. A coordinator watches single Nodes on which no agent is Ready, to know whether
+		// what runs there is lost; RBAC cannot narrow that to names that nobody knows before.
+		rule("", "nodes", "get", "list", "watch"),
 		// Whether the class of movers is in force.
 		rule("scheduling.k8s.io", "priorityclasses", "get"),
 	}

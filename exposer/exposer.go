@@ -15,6 +15,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes"
+	"k8s.io/utils/ptr"
 
 	"github.com/lateen-project/lateen/exposer/build"
 	"github.com/lateen-project/lateen/exposer/priority"
@@ -41,6 +42,7 @@ type Exposer struct {
 // Found is what the caches have of an exposure.
 type Found struct {
 	Pod    *corev1.Pod // the mover; nil if there is none
+	Lost   bool        // with its node: no kubelet confirms the end of that pod, so it is deleted by force
 	Claims []*corev1.PersistentVolumeClaim
 }
 
@@ -158,7 +160,11 @@ func adoption(what string, have, want metav1.Object) ([]byte, error) {
 // both pairs of VolumeSnapshot and content; gone tells that nothing of them is left.
 func (e *Exposer) Remove(ctx context.Context, move build.Movement, found Found) (gone bool, err error) {
 	if found.Pod != nil {
-		err := e.Client.CoreV1().Pods(found.Pod.Namespace).Delete(ctx, found.Pod.Name, exactly(found.Pod))
+		options := exactly(found.Pod)
+		if found.Lost {
+			options.GracePeriodSeconds = ptr.To[int64](0)
+		}
+		err := e.Client.CoreV1().Pods(found.Pod.Namespace).Delete(ctx, found.Pod.Name, options)
 		if err != nil && !apierrors.IsNotFound(err) {
 			return false, fmt.Errorf("delete mover pod %s: %w", found.Pod.Name, err)
 		}

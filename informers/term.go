@@ -28,7 +28,7 @@ func NewTerm(kube kubernetes.Interface, want Selection) (*Term, error) {
 	pods := kube.CoreV1().Pods(want.Namespace)
 	term := &Term{
 		Movers:  add(&b, "all mover pods", pods, &corev1.Pod{}, Scope{Labels: want.Ours}, trimPod),
-		Agents:  add(&b, "pods of node-agents", pods, &corev1.Pod{}, Scope{Labels: want.AgentLabels}, trimPod),
+		Agents:  add(&b, "pods of node-agents", pods, &corev1.Pod{}, Scope{Labels: want.AgentLabels}, trimAgent),
 		Classes: add(&b, "storageclasses", kube.StorageV1().StorageClasses(), &storagev1.StorageClass{}, Scope{}, whole[*storagev1.StorageClass]),
 	}
 	term.all = b.made

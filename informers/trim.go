@@ -93,3 +93,19 @@ func trimPod(pod *corev1.Pod) {
 		InitContainerStatuses: status.InitContainerStatuses,
 	}
 }
+
+// trimAgent leaves of an agent's pod besides what its containers run, which tells whose agent it is.
+func trimAgent(pod *corev1.Pod) {
+	var containers []corev1.Container
+	for _, container := range pod.Spec.Containers {
+		containers = append(containers, corev1.Container{Name: container.Name, Command: container.Command, Args: container.Args})
+	}
+	trimPod(pod)
+	pod.Spec.Containers = containers
+}
+
+// trimNode leaves of a Node whether it is Ready.
+func trimNode(node *corev1.Node) {
+	conditions := slices.DeleteFunc(node.Status.Conditions, func(condition corev1.NodeCondition) bool { return condition.Type != corev1.NodeReady })
+	*node = corev1.Node{ObjectMeta: bare(node.ObjectMeta), Status: corev1.NodeStatus{Conditions: conditions}}
+}

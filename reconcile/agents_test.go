@@ -20,13 +20,14 @@ import (
 // roll are Agents whose changes are recorded, in a bubble of its own time.
 type roll struct {
 	*Agents
-	lock sync.Mutex
-	seen []string
+	lock  sync.Mutex
+	seen  []string
+	nodes map[string]*nodeOfRoll
 }
 
 func newRoll() *roll {
-	r := &roll{}
-	r.Agents = NewAgents(time.Minute, clock.RealClock{}, func(node string) {
+	r := &roll{nodes: map[string]*nodeOfRoll{}}
+	r.Agents = NewAgents(time.Minute, clock.RealClock{}, r, func(node string) {
 		absent := r.Absent(node) // it may ask
 		r.lock.Lock()
 		defer r.lock.Unlock()

@@ -15,8 +15,7 @@ import (
 func TestTransfersAreCountedByPhaseAndAge(t *testing.T) {
 	s := newStage(t, fault{})
 	s.clock.Step(time.Hour)
-	s.Agent.Leads = func() bool { return true }
-	s.Agent.Absent = func(node string) bool { return node == "n2" }
+	s.Agent.Fleet = led{absent: "n2"}
 	backup := func(node string, phase velerov1.PodVolumeBackupPhase, accepted time.Duration) *velerov1.PodVolumeBackup {
 		made := s.backup.DeepCopy()
 		made.Spec.Node, made.Status.Phase = node, phase

@@ -45,7 +45,7 @@ func newLateDelivery(objects ...runtime.Object) *lateDelivery {
 	l.Transfers = &Transfers[*velerov2alpha1.DataDownload]{
 		Kind: transfer.DataDownload(),
 		Shared: Shared{
-			Agent:  transfer.Agent{Node: testNode, Leads: func() bool { return true }, Absent: func(string) bool { return false }},
+			Agent:  transfer.Agent{Node: testNode, Fleet: led{}},
 			Limits: transfer.DefaultLimits(), Pods: nothing{}, Claims: nothing{}, Targets: nobody{}, Movers: silent{},
 			Exposer:   &exposer.Exposer{Client: l.kube, Paths: exposer.HostPaths{Client: l.kube}},
 			Places:    NewPlaces(testNode, 1, 1),

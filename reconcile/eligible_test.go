@@ -151,14 +151,13 @@ func TestANewCoordinatorFailsNothingThatItHasNotObserved(t *testing.T) {
 
 func TestAnAgentThatComesBackIsNotBlamedForTheTimeBefore(t *testing.T) {
 	s := newBackup(corev1.ObjectReference{Namespace: "app", Name: "db"})
-	absent := true
-	s.Agent.Absent = func(string) bool { return absent }
+	s.Agent.Fleet = led{absent: "n2"}
 	s.object.Spec.Node = "n2"
 	require.Equal(t, s.Limits.PrepareTimeout, s.step(t))
-	absent = false
+	s.Agent.Fleet = led{}
 	s.clock.Step(s.Limits.PrepareTimeout)
 	require.Zero(t, s.step(t))
-	absent = true
+	s.Agent.Fleet = led{absent: "n2"}
 	require.Equal(t, s.Limits.PrepareTimeout, s.step(t))
 	require.Empty(t, s.state().Phase)
 }

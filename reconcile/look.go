@@ -24,7 +24,7 @@ func (t *Transfers[T]) look(ctx context.Context, s *subject[T]) error {
 	s.seen = transfer.Seen{Now: t.Clock.Now(), Here: t.Agent.Node, Room: true, Delivers: t.Kind.Delivers}
 	s.pod = t.mover(s)
 	role := t.Agent.In(s.state, t.home(s), build.ReadPod(s.pod).Node)
-	s.seen.Mine, s.seen.Follow, s.seen.Near = role.Mine, role.Follow, role.Near
+	s.seen.Mine, s.seen.Follow, s.seen.Near, s.seen.NodeLost = role.Mine, role.Follow, role.Near, role.Lost
 	t.account(s)
 	if !role.Acts() || s.state.Foreign {
 		t.memory.waitsNoMore(s.key)
@@ -86,6 +86,9 @@ func (t *Transfers[T]) exposure(s *subject[T]) {
 	s.seen.Exposure = build.ReadPod(s.pod)
 	if s.pod == nil && t.exposed(s) {
 		s.seen.Exposure = build.Vanished(s.state.Restarts)
+	}
+	if s.seen.Exposure.Condition == build.Ending {
+		s.seen.EndingAt = t.memory.endingSince(s.key, s.pod.UID, s.seen.Now)
 	}
 	s.seen.Delivered, s.seen.DeliveringSince = t.memory.isDelivered(s.key), t.memory.deliveringSince(s.key)
 	s.seen.Remains = len(t.found(s).Claims) > 0 ||

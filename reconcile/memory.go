@@ -31,6 +31,9 @@ type recollection[T any] struct {
 	obstacle  string    // what the last attempt to expose or to deliver met
 	made      int       // movers, counted up to the one that was made last
 	removed   []types.UID
+	forced    types.UID // the mover that was deleted by force
+	ending    types.UID // the mover whose pod was seen to be deleting
+	endingAt  time.Time // and when that was first
 	podGone   bool      // the mover was deleted, and none was made since
 	gone      []string  // names of the claims that were deleted
 	logged    types.UID // the mover whose log was kept last
@@ -75,37 +78,6 @@ func (m *memory[T]) newest(key string, cached T) T {
 func newer(a, b metav1.Object) bool {
 	order, err := resourceversion.CompareResourceVersion(a.GetResourceVersion(), b.GetResourceVersion())
 	return err == nil && order > 0
-}
-
-// canceled is when a cancel was first seen.
-func (m *memory[T]) canceled(key string, now time.Time) time.Time {
-	m.lock.Lock()
-	defer m.lock.Unlock()
-	kept := m.of(key)
-	if kept.canceled.IsZero() {
-		kept.canceled = now
-	}
-	return kept.canceled
-}
-
-// waitsSince is since when a new resource has not been eligible, as far as this agent has seen.
-func (m *memory[T]) waitsSince(key string, now time.Time) time.Time {
-	m.lock.Lock()
-	defer m.lock.Unlock()
-	kept := m.of(key)
-	if kept.waits.IsZero() {
-		kept.waits = now
-	}
-	return kept.waits
-}
-
-// waitsNoMore notes that a resource is eligible, or is not looked at by this agent.
-func (m *memory[T]) waitsNoMore(key string) {
-	m.lock.Lock()
-	defer m.lock.Unlock()
-	if kept := m.kept[key]; kept != nil {
-		kept.waits = time.Time{}
-	}
 }
 
 // exposed remembers how the last attempt to expose ended; the prepare timeout says it.
@@ -169,7 +141,7 @@ func (m *memory[T]) toRemove(key string, found exposer.Found) exposer.Found {
 	m.lock.Lock()
 	defer m.lock.Unlock()
 	removed := m.of(key).removed
-	if found.Pod != nil && slices.Contains(removed, found.Pod.UID) {
+	if found.Pod != nil && slices.Contains(removed, found.Pod.UID) && (!found.Lost || m.of(key).forced == found.Pod.UID) {
 		found.Pod = nil
 	}
 	found.Claims = slices.DeleteFunc(slices.Clone(found.Claims), func(claim *corev1.PersistentVolumeClaim) bool {
@@ -186,6 +158,9 @@ func (m *memory[T]) wasRemoved(key string, found exposer.Found, cached bool) {
 	kept.podGone = kept.podGone || cached && found.Pod != nil
 	if found.Pod != nil {
 		kept.removed = append(kept.removed, found.Pod.UID)
+	}
+	if found.Pod != nil && found.Lost {
+		kept.forced = found.Pod.UID
 	}
 	for _, claim := range found.Claims {
 		kept.removed = append(kept.removed, claim.UID)
@@ -272,15 +247,4 @@ func (m *memory[T]) isClean(key string) bool {
 	m.lock.Lock()
 	defer m.lock.Unlock()
 	return m.of(key).clean
-}
-
-// entered notes that a phase began now, and returns when the one before it did; zero if this agent
-// did not see it begin.
-func (m *memory[T]) entered(key string, now time.Time) time.Time {
-	m.lock.Lock()
-	defer m.lock.Unlock()
-	kept := m.of(key)
-	since := kept.since
-	kept.since = now
-	return since
 }

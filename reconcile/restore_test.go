@@ -38,7 +38,7 @@ func TestNoMoverWritesToAVolumeWhosePodWentOn(t *testing.T) {
 	for name, test := range tests {
 		t.Run(name, func(t *testing.T) {
 			s := newRestore()
-			s.Agent.Absent = func(string) bool { return !test.here }
+			s.Agent.Fleet = led{absent: "n2"}
 			node := testNode
 			if !test.here {
 				node = "n2"

@@ -59,7 +59,7 @@ func newSingle[T transfer.Object](kind transfer.Kind[T], object T, empty func() 
 	s.Transfers = &Transfers[T]{
 		Kind: kind,
 		Shared: Shared{
-			Agent:  transfer.Agent{Node: testNode, Leads: func() bool { return true }, Absent: func(string) bool { return false }},
+			Agent:  transfer.Agent{Node: testNode, Fleet: led{}},
 			Limits: transfer.DefaultLimits(), ResourceTimeout: time.Minute,
 			Pods: s, Claims: s, Targets: singleTarget[T]{s}, Movers: singleMover[T]{s}, LivePod: s.livePod,
 			StorageClass: func(name string) *storagev1.StorageClass { return s.classes[name] },

@@ -147,8 +147,9 @@ func (t *Transfers[T]) keep(ctx context.Context, s *subject[T], why string) erro
 
 // remove deletes what was exposed, or only a mover that is in the way. The log of one that has ended is
 // kept first.
-func (t *Transfers[T]) remove(ctx context.Context, s *subject[T], reason transfer.Reason) error {
+func (t *Transfers[T]) remove(ctx context.Context, s *subject[T], reason transfer.Reason, force bool) error {
 	move, found := s.move, t.found(s)
+	found.Lost = force
 	if reason != transfer.ReasonCleaned {
 		move.Source, found.Claims = build.Source{}, nil
 	}
@@ -158,7 +159,7 @@ func (t *Transfers[T]) remove(ctx context.Context, s *subject[T], reason transfe
 		return nil // it is on its way out
 	}
 	t.keepLog(ctx, s)
-	klog.FromContext(ctx).V(2).Info("Removing what was exposed", "reason", reason, "mover", found.Pod != nil, "claims", len(found.Claims), "snapshots", snapshots)
+	klog.FromContext(ctx).V(2).Info("Removing what was exposed", "reason", reason, "force", force, "mover", found.Pod != nil, "claims", len(found.Claims), "snapshots", snapshots)
 	gone, err := t.Exposer.Remove(ctx, move, found)
 	if err != nil {
 		return err

@@ -77,7 +77,7 @@ func newStage(t *testing.T, f fault) *stage {
 	s.Transfers = &Transfers[*velerov1.PodVolumeBackup]{
 		Kind: transfer.PodVolumeBackup(),
 		Shared: Shared{
-			Agent:  transfer.Agent{Node: testNode, Leads: func() bool { return false }, Absent: func(string) bool { return false }},
+			Agent:  transfer.Agent{Node: testNode, Fleet: unled{}},
 			Limits: transfer.DefaultLimits(), ResourceTimeout: time.Minute,
 			Pods: s, Claims: s, Targets: nobody{}, Movers: silent{},
 			LivePod: func(ctx context.Context, namespace, name string) (*corev1.Pod, error) {
@@ -221,6 +221,22 @@ func (s *stage) run(t *testing.T) {
 	}
 	require.Failf(t, "did not converge", "after %d steps: %+v, mover left: %v", most, s.backup.Status, s.Mover(testKey) != nil)
 }
+
+// unled is a fleet of which this agent is not the coordinator.
+type unled struct{}
+
+func (unled) Leads() bool         { return false }
+func (unled) Absent(string) bool  { return false }
+func (unled) Veleros(string) bool { return false }
+func (unled) Lost(string) bool    { return false }
+
+// led is one of which it is: single nodes have no agent, Velero's, or are lost.
+type led struct{ absent, veleros, lost string }
+
+func (led) Leads() bool                { return true }
+func (l led) Absent(node string) bool  { return node == l.absent || node == l.lost }
+func (l led) Veleros(node string) bool { return node == l.veleros }
+func (l led) Lost(node string) bool    { return node == l.lost }
 
 // silent is a mover that says nothing.
 type silent struct{}

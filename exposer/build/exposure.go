@@ -37,11 +37,12 @@ const (
 	LostEvicted   = "evicted"   // by the kubelet or the eviction API
 	LostPreempted = "preempted" // by the scheduler, for a pod of higher priority
 	LostRefused   = "refused"   // by the kubelet: the mover never ran
+	LostNode      = "node_lost" // with its node, which is not Ready or does not exist
 )
 
 // LostReasons are all reasons for which a mover can be lost.
 func LostReasons() []string {
-	return []string{LostVanished, LostDeleted, LostEvicted, LostPreempted, LostRefused}
+	return []string{LostVanished, LostDeleted, LostEvicted, LostPreempted, LostRefused, LostNode}
 }
 
 // Exposure is what can be read from the objects of a transfer.

@@ -6,6 +6,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
 )
 
 // LabelPodGroup is how the scheduler finds the movers over which it spreads new ones (Velero's
@@ -143,6 +144,10 @@ func required(terms []corev1.NodeSelectorTerm) *corev1.Affinity {
 	}}
 }
 
+// failureSeconds is how long a mover tolerates that its node stops working: what Kubernetes gives every pod that does not
+// say (admission plugin DefaultTolerationSeconds).
+const failureSeconds = 300
+
 // tolerations are all of the lists, each once, and those that Windows nodes ask for.
 func tolerations(facts Facts, lists ...[]corev1.Toleration) []corev1.Toleration {
 	if facts.OS == corev1.Windows {
@@ -158,5 +163,31 @@ func tolerations(facts Facts, lists ...[]corev1.Toleration) []corev1.Toleration 
 			all = append(all, toleration)
 		}
 	}
-	return all
+	return leaveFailedNodes(all)
+}
+
+// leaveFailedNodes bounds how long a node that is not Ready, or does not answer, is tolerated. Agents, and pods of a
+// DaemonSet, tolerate that for ever: they have nowhere else to be. A mover with the same toleration would never be evicted
+// and look Running for ever. The first toleration that matches a taint is the one that counts, so the bounded ones come first;
+// all others stay as they are, since a node that is tainted on purpose, also NoExecute, is where a mover may have to be.
+func leaveFailedNodes(all []corev1.Toleration) []corev1.Toleration {
+	var bounds []corev1.Toleration
+	for _, taint := range []string{corev1.TaintNodeNotReady, corev1.TaintNodeUnreachable} {
+		first := slices.IndexFunc(all, func(t corev1.Toleration) bool { return toleratesFailure(t, taint) })
+		if first < 0 || all[first].TolerationSeconds != nil {
+			continue
+		}
+		all = slices.DeleteFunc(all, func(t corev1.Toleration) bool { return t.Key == taint && t.Effect == corev1.TaintEffectNoExecute })
+		bounds = append(bounds, corev1.Toleration{
+			Key: taint, Operator: corev1.TolerationOpExists, Effect: corev1.TaintEffectNoExecute, TolerationSeconds: ptr.To[int64](failureSeconds),
+		})
+	}
+	return append(bounds, all...)
+}
+
+// toleratesFailure tells whether a pod may stay on a node for the taint that the node controller gives it, which has no value.
+func toleratesFailure(t corev1.Toleration, taint string) bool {
+	return (t.Key == taint || t.Key == "" && t.Operator == corev1.TolerationOpExists) &&
+		(t.Effect == corev1.TaintEffectNoExecute || t.Effect == "") &&
+		(t.Operator == corev1.TolerationOpExists || t.Value == "")
 }

@@ -85,6 +85,30 @@ func TestMoversOfPodVolumesTolerate(t *testing.T) {
 	}
 }
 
+func TestMoversLeaveANodeThatFailsWhateverTheyInherit(t *testing.T) {
+	noExecute := func(key string, seconds *int64) corev1.Toleration {
+		return corev1.Toleration{Key: key, Operator: corev1.TolerationOpExists, Effect: corev1.TaintEffectNoExecute, TolerationSeconds: seconds}
+	}
+	all := corev1.Toleration{Operator: corev1.TolerationOpExists}
+	notReady, unreachable := noExecute(corev1.TaintNodeNotReady, ptr.To[int64](300)), noExecute(corev1.TaintNodeUnreachable, ptr.To[int64](300))
+	dedicated := noExecute("dedicated", nil)
+	noSchedule := corev1.Toleration{Key: corev1.TaintNodeUnreachable, Operator: corev1.TolerationOpExists, Effect: corev1.TaintEffectNoSchedule}
+	for name, test := range map[string]struct{ agents, want []corev1.Toleration }{
+		"agents that tolerate everything":                   {[]corev1.Toleration{all}, []corev1.Toleration{notReady, unreachable, all}},
+		"agents that tolerate everything that evicts":       {[]corev1.Toleration{noExecute("", nil)}, []corev1.Toleration{notReady, unreachable, noExecute("", nil)}},
+		"what the DaemonSet controller adds":                {[]corev1.Toleration{noExecute(corev1.TaintNodeNotReady, nil), noExecute(corev1.TaintNodeUnreachable, nil), noSchedule}, []corev1.Toleration{notReady, unreachable, noSchedule}},
+		"one of both":                                       {[]corev1.Toleration{noExecute(corev1.TaintNodeNotReady, nil)}, []corev1.Toleration{notReady}},
+		"by an empty value":                                 {[]corev1.Toleration{{Key: corev1.TaintNodeNotReady}}, []corev1.Toleration{notReady, {Key: corev1.TaintNodeNotReady}}},
+		"another bound stays":                               {[]corev1.Toleration{noExecute(corev1.TaintNodeNotReady, ptr.To[int64](30))}, []corev1.Toleration{noExecute(corev1.TaintNodeNotReady, ptr.To[int64](30))}},
+		"nodes that are tainted on purpose are where it is": {[]corev1.Toleration{dedicated}, []corev1.Toleration{dedicated}},
+		"being scheduled there is something else":           {[]corev1.Toleration{noSchedule}, []corev1.Toleration{noSchedule}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			require.Equal(t, test.want, PlanOf(upload(), ofSnapshot(), Template{AgentTolerations: test.agents}, Settings{}).Pod.Spec.Tolerations)
+		})
+	}
+}
+
 func TestACacheIsAFifthLargerInWholeGiB(t *testing.T) {
 	for limit, want := range map[int64]string{5000 << 20: "6Gi", 1 << 20: "1Gi", 1000 << 20: "2Gi", 5 << 30: "6Gi"} {
 		size := cacheSize(limit)

@@ -69,10 +69,13 @@ func restart(s State, seen Seen, lim Limits) Step {
 		return failed(s, seen, ReasonSourceGone, sourceGone)
 	case seen.WentOn != "":
 		return failed(s, seen, ReasonUnconfirmed, joined(why, seen.WentOn))
+	case lost == build.LostNode && s.Local: // no other node has its volume
+		return failed(s, seen, ReasonMoverLost, why)
 	case s.Restarts >= lim.Retries:
 		return failed(s, seen, ReasonMoverLost, fmt.Sprintf("%s; given up after %d restarts", why, s.Restarts))
 	}
 	s.Restarts++
+	s.Exposer = cmp.Or(s.Exposer, seen.Here)
 	s.Phase, s.AcceptedAt, s.StartedAt = Accepted, seen.Now, time.Time{}
 	s.Progress, s.Message = Progress{}, why
 	if !s.Local {

@@ -123,7 +123,7 @@ func (k sample[T]) filled(phase Phase) T {
 	}
 	object.SetLabels(labels)
 	object.SetAnnotations(map[string]string{
-		"velero.io/pvc-name": "claim", annotationRestarts: "2", annotationMoved: now().UTC().Format(time.RFC3339),
+		"velero.io/pvc-name": "claim", annotationRestarts: "2", annotationMoved: now().UTC().Format(time.RFC3339), annotationAcceptor: "n7",
 	})
 	object.SetFinalizers([]string{"somebody/else", k.finalizer})
 	return object

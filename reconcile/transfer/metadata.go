@@ -15,7 +15,8 @@ import (
 const (
 	labelExposing      = "velero.io/expose-on-going"
 	annotationRestarts = "lateen.dev/mover-restarts"
-	annotationMoved    = "lateen.dev/moved" // when the mover of a restore succeeded (RFC 3339)
+	annotationMoved    = "lateen.dev/moved"    // when the mover of a restore succeeded (RFC 3339)
+	annotationAcceptor = "lateen.dev/acceptor" // the node whose agent of Lateen accepted it, as the label on what was made for it
 )
 
 // commonState is what the metadata of every kind says in the same way.
@@ -29,6 +30,7 @@ func commonState(object metav1.Object, finalizer string) State {
 		moved = time.Time{}
 	}
 	return State{
+		Exposer:   object.GetAnnotations()[annotationAcceptor],
 		MovedAt:   moved,
 		Deleting:  object.GetDeletionTimestamp() != nil,
 		Finalizer: slices.Contains(object.GetFinalizers(), finalizer),
@@ -45,6 +47,9 @@ func setCommon(object metav1.Object, state State, finalizer string) {
 		object.SetFinalizers(slices.DeleteFunc(object.GetFinalizers(), func(f string) bool { return f == finalizer }))
 	case !has && state.Finalizer && !state.Deleting: // the API server refuses new ones while it deletes
 		object.SetFinalizers(append(object.GetFinalizers(), finalizer))
+	}
+	if state.Exposer != "" {
+		object.SetAnnotations(with(object.GetAnnotations(), annotationAcceptor, state.Exposer))
 	}
 	if state.Restarts > 0 {
 		object.SetAnnotations(with(object.GetAnnotations(), annotationRestarts, strconv.Itoa(state.Restarts)))

@@ -23,6 +23,7 @@ func Next(s State, seen Seen, lim Limits) Step {
 	if s.Foreign || !seen.Mine && !seen.Follow && !near {
 		return Step{}
 	}
+	seen.Exposure = counted(s, seen, lim)
 	switch s.Phase {
 	case "", New:
 		return fresh(s, seen, lim)
@@ -56,7 +57,7 @@ func fresh(s State, seen Seen, lim Limits) Step {
 	case !seen.Mine || !seen.Room:
 		return Step{}
 	}
-	s.Phase, s.AcceptedAt, s.Acceptor, s.Finalizer = Accepted, seen.Now, seen.Here, true
+	s.Phase, s.AcceptedAt, s.Acceptor, s.Exposer, s.Finalizer = Accepted, seen.Now, seen.Here, seen.Here, true
 	if s.Local {
 		s.Node = seen.Here
 	}
@@ -81,6 +82,10 @@ func accepted(s State, seen Seen, lim Limits) Step {
 		return failed(s, seen, ReasonUnconfirmed, joined(s.Message, seen.WentOn))
 	case left <= 0:
 		return failed(s, seen, ReasonPrepareTimeout, prepareTimeout(seen, lim))
+	case mover.Reason == build.LostNode && s.Local:
+		return restart(s, seen, lim)
+	case seen.Mine && !s.Local && s.Exposer == "":
+		return takenOver(s, seen)
 	case mover.Condition != build.Absent && mover.Attempt < s.Restarts:
 		return stale(seen, left)
 	case ready:
@@ -118,7 +123,7 @@ func stale(seen Seen, left time.Duration) Step {
 	if !seen.Mine || seen.Exposure.Condition == build.Ending {
 		return Step{After: left}
 	}
-	return Step{Action: Remove, Reason: ReasonStale}
+	return remove(seen, ReasonStale)
 }
 
 func prepared(s State, seen Seen, lim Limits) Step {
@@ -147,7 +152,9 @@ func prepared(s State, seen Seen, lim Limits) Step {
 		return failed(s, seen, ReasonHopeless, seen.Exposure.Message)
 	case build.Succeeded:
 		return failed(s, seen, ReasonMoverFailed, "mover ended before it was told to start")
-	case build.Pending, build.Ending:
+	case build.Ending:
+		return Step{After: untilLost(seen, lim)}
+	case build.Pending:
 	}
 	return Step{}
 }
@@ -181,6 +188,8 @@ func inProgress(s State, seen Seen, lim Limits) Step {
 	case s.Deleting: // nothing else in this write: the mover reacts to exactly this update
 		s.Cancel = true
 		return Step{Action: Write, State: s, Reason: ReasonDeleting}
+	case seen.Exposure.Condition == build.Ending: // its progress is not of the next mover
+		return Step{After: untilLost(seen, lim)}
 	case latest(s, seen) != s.Progress:
 		if left := until(s.StartedAt.Add(lim.FirstProgress), seen); left > 0 {
 			return Step{After: left}
@@ -209,12 +218,12 @@ func canceling(s State, seen Seen, lim Limits) Step {
 	case build.Absent, build.Lost:
 		return canceled(s, seen)
 	case build.Ending:
-		return Step{}
+		return Step{After: untilLost(seen, lim)}
 	case build.Pending, build.Running, build.Stuck:
 	}
 	left := until(seen.CanceledAt.Add(lim.CancelGrace), seen)
 	if !seen.Started || left <= 0 { // a mover that has not started may never see the cancel
-		return Step{Action: Remove, Reason: ReasonNoAnswer}
+		return remove(seen, ReasonNoAnswer)
 	}
 	return Step{After: left}
 }
@@ -239,7 +248,7 @@ func ended(s State, seen Seen) Step {
 	case seen.Exposure.Condition == build.Ending && !seen.Remains:
 		return Step{}
 	default:
-		return Step{Action: Remove, Reason: ReasonCleaned}
+		return remove(seen, ReasonCleaned)
 	}
 	if !s.Finalizer {
 		return Step{}

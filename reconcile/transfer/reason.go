@@ -7,6 +7,7 @@ type Reason string
 // lateen_transfers_finished_total.
 const (
 	ReasonAccepted  Reason = "accepted"
+	ReasonTakenOver Reason = "taken_over"
 	ReasonPrepared  Reason = "prepared"
 	ReasonStarted   Reason = "started"
 	ReasonProgress  Reason = "progress"

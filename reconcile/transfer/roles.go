@@ -1,10 +1,19 @@
 package transfer
 
-// Agent is what an agent knows of itself and of the others.
+import "cmp"
+
+// Agent is one agent of Lateen.
 type Agent struct {
-	Node   string
-	Leads  func() bool            // it is the coordinator now
-	Absent func(node string) bool // no agent has been ready there for a while; asked of the coordinator only
+	Node string
+	Fleet
+}
+
+// Fleet is what an agent knows of the nodes. Only the coordinator knows anything; to all others every answer is no.
+type Fleet interface {
+	Leads() bool              // this agent is the coordinator now
+	Absent(node string) bool  // no agent, Lateen's or Velero's, has been Ready there for a while
+	Veleros(node string) bool // the agent there is Velero's
+	Lost(node string) bool    // Absent, and the Node has not been Ready for a while, or does not exist
 }
 
 // Role is what an agent has to do with a transfer.
@@ -12,17 +21,35 @@ type Role struct {
 	Mine   bool // it accepts and exposes it
 	Follow bool // it follows its mover, or stands in for the agent that should
 	Near   bool // it follows what runs where the mover runs
+	Lost   bool // the mover is lost with its node
 }
 
 // Acts tells whether there is anything for it to do.
 func (r Role) Acts() bool { return r.Mine || r.Follow || r.Near }
 
-// In tells an agent's role in a transfer. At any time one agent acts on it:
+// In is the rule of ownership: it tells an agent's role in a transfer. At any time one agent acts on a transfer, and
+// which one follows from what everybody can see, not from who began. "Ready" includes an agent that has not been Ready for
+// less than the grace, by either maker; Velero's agents follow the same rule by their own code.
 //
-//	a local one          the agent of the node where its pod is
-//	any other            the coordinator until its mover runs, then the agent of that node, and the
-//	                     coordinator again once it is terminal: only the coordinator watches snapshots
-//	of an absent agent   the coordinator, which makes no movers for it
+//	transfer        phase               given                                       who acts
+//	pod volume      any                 its node's agent is Ready                   that agent
+//	                any                 that agent is absent, or no node is known   the coordinator: it ends and follows, and
+//	                                                                                makes no mover
+//	data            New                 -                                           who accepts first: the coordinator, or any
+//	                                                                                agent of Velero
+//	                Accepted            by Lateen (lateen.dev/acceptor)             the coordinator, whatever runs on that node
+//	                                    by Velero, whose agent is Ready there       that agent
+//	                                    by Velero, whose agent is absent or is not  the coordinator, which marks it as its own
+//	                                    there any more
+//	                Accepted, and its   the agent of the mover's node is Ready      that agent says so, and nothing else
+//	                mover runs          that agent is absent                        the coordinator
+//	                Prepared up to      the agent of status.node is Ready           that agent
+//	                Canceling           that agent is absent                        the coordinator
+//	                terminal            -                                           the coordinator: only it watches snapshots
+//
+// An agent that is absent while its Node is Ready may have left a mover that works: it is followed to its end. If the Node
+// is not Ready either, or does not exist, for longer than the grace, the mover counts as lost, whatever its pod says, and
+// its pod may be deleted by force. A Node whose agent is Ready answers, so it is never lost.
 //
 // Home is the node that it belongs to, as far as this agent knows; mover is the node of its mover. Both may
 // be empty.
@@ -32,12 +59,20 @@ func (a Agent) In(s State, home, mover string) Role {
 	case home != "" && home == a.Node && (s.Local || !s.Phase.Terminal()):
 		role.Mine, role.Follow = s.Local, true
 	case !a.Leads():
+	case a.isVeleros(s):
 	case !s.Local && (home == "" || s.Phase.Terminal()):
 		role.Mine, role.Follow = true, true
 	case home == "" || a.Absent(home):
 		role.Follow = true
 	}
+	where := cmp.Or(mover, home)
+	role.Lost = role.Acts() && where != "" && where != a.Node && a.Leads() && a.Lost(where)
 	return role
+}
+
+// isVeleros tells whether an agent of Velero prepares the transfer. Two agents that expose the same snapshot destroy it.
+func (a Agent) isVeleros(s State) bool {
+	return !s.Local && s.Phase == Accepted && s.Exposer == "" && s.Acceptor != "" && a.Veleros(s.Acceptor)
 }
 
 func (a Agent) serves(node string) bool {

@@ -32,6 +32,13 @@ func ownershipRules() []rule {
 		func(m *moment) bool { return m.Seen.Follow || !m.in(Prepared, InProgress, Canceling) || m.waits(0) },
 		input(func(_ *State, seen *Seen, _ *Limits) { seen.Follow = seen.Mine || seen.Follow }),
 	}, {
+		"what an agent of Velero accepted is marked before anything is made for it, and nothing else ever is",
+		func(m *moment) bool {
+			takes := m.unmarked() && !m.asked() && m.sourceWaits() && m.left(m.State.AcceptedAt, m.Limits.PrepareTimeout) > 0
+			return (m.Step.Reason == ReasonTakenOver) == takes && implies(takes, m.changes(func(s *State) { s.Exposer = here }))
+		},
+		input(func(s *State, _ *Seen, _ *Limits) { s.Exposer = "n0" }),
+	}, {
 		"a phase of a newer Velero is left alone",
 		func(m *moment) bool { return implies(m.in(newer()), m.waits(0)) },
 		func(s State, seen Seen, lim Limits) Step {
@@ -80,7 +87,7 @@ func beginningRules() []rule {
 		"accepting is one write: phase, time, by whom and finalizer; a local transfer has its node from then",
 		func(m *moment) bool {
 			return implies(m.fresh() && m.writes(Accepted), m.changes(func(s *State) {
-				s.Phase, s.AcceptedAt, s.Acceptor, s.Finalizer = Accepted, m.Seen.Now, here, true
+				s.Phase, s.AcceptedAt, s.Acceptor, s.Exposer, s.Finalizer = Accepted, m.Seen.Now, here, here, true
 				if s.Local {
 					s.Node = here
 				}

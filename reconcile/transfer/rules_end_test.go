@@ -13,8 +13,12 @@ func endRules() []rule {
 		"what is not prepared in time fails, at the timeout and not before, and says what was in the way",
 		func(m *moment) bool {
 			over := m.in(Accepted) && m.acts() && !m.asked() && m.sourceWaits() && m.left(m.State.AcceptedAt, m.Limits.PrepareTimeout) <= 0
+			why := m.Seen.Exposure.Message
+			if m.nodeLost() {
+				why = m.lostBy()
+			}
 			return (m.Step.Reason == ReasonPrepareTimeout) == over && implies(over,
-				m.fails(ReasonPrepareTimeout, m.Seen.Exposure.Message) && contains(m.Step.State.Message, m.Seen.Diagnosis))
+				m.fails(ReasonPrepareTimeout, why) && contains(m.Step.State.Message, m.Seen.Diagnosis))
 		},
 		input(func(s *State, seen *Seen, _ *Limits) { s.AcceptedAt = seen.Now }),
 	}, {
@@ -99,7 +103,7 @@ func outcomeRules() []rule {
 	}, {
 		"progress is written when it is new and the mover works for a while, and ignored when it is of the mover before",
 		func(m *moment) bool {
-			idle := m.in(InProgress) && m.works() && m.acts() && !m.asked() && (m.alive() || m.is(build.Ending))
+			idle := m.in(InProgress) && m.works() && m.acts() && !m.asked() && m.alive()
 			if !idle {
 				return m.Step.Reason != ReasonProgress
 			}
@@ -138,13 +142,20 @@ func stepRules() []rule {
 			}
 		}),
 	}, {
+		"a mover whose pod is deleting is waited for until the grace is over, in every phase in which it may work",
+		func(m *moment) bool {
+			waits := m.in(Prepared) && m.sourceWaits() && !m.asked() || m.in(InProgress) && m.works() && !m.asked() || m.in(Canceling) && m.works()
+			return implies(waits && m.acts() && m.is(build.Ending), m.waits(m.left(m.Seen.EndingAt, m.Limits.EndGrace)))
+		},
+		input(func(_ *State, seen *Seen, _ *Limits) { seen.EndingAt = seen.Now }),
+	}, {
 		"a step has one effect",
 		func(m *moment) bool {
 			switch m.Step.Action {
 			case Wait, Expose, Deliver:
 				return m.Step == Step{Action: m.Step.Action, After: m.Step.After}
 			case Remove, Keep:
-				return m.Step == Step{Action: m.Step.Action, Reason: m.Step.Reason} && m.Step.Reason != ""
+				return m.Step == Step{Action: m.Step.Action, Reason: m.Step.Reason, Force: m.Step.Force} && m.Step.Reason != ""
 			case Write:
 				return m.Step.After == 0 && m.Step.Reason != ""
 			}
@@ -185,7 +196,7 @@ func keepsTheRest(m *moment) bool {
 	return w.Deleting == s.Deleting && w.Refusal == s.Refusal && w.CreatedAt.Equal(s.CreatedAt) &&
 		(w.Finalizer == s.Finalizer || begins || m.in(Completed, Failed, Canceled) || ends && s.Consumes) &&
 		(w.MovedAt.Equal(s.MovedAt) || m.Step.Reason == ReasonMoved) &&
-		(w.Acceptor == s.Acceptor || begins) && w.Local == s.Local && w.Consumes == s.Consumes &&
+		(w.Acceptor == s.Acceptor || begins) && (w.Exposer == s.Exposer || begins || restarts || m.Step.Reason == ReasonTakenOver) && w.Local == s.Local && w.Consumes == s.Consumes &&
 		(w.AcceptedAt.Equal(s.AcceptedAt) || begins || restarts) &&
 		(w.StartedAt.Equal(s.StartedAt) || starts || restarts) &&
 		(w.Node == s.Node || begins || restarts || m.writes(Prepared)) &&

@@ -91,14 +91,19 @@ func moverRules() []rule {
 	}}
 }
 
+// loses tells whether a mover was lost for which there may be another.
+func (m *moment) loses() bool {
+	lost := m.preparing() && m.mine() && !m.stale() && m.is(build.Lost) ||
+		m.ready() && m.acts() && m.gone() ||
+		m.in(InProgress) && m.works() && m.acts() && m.gone() && !m.asked() && m.sourceWaits()
+	return lost && !m.stranded()
+}
+
 func restartRules() []rule {
 	return []rule{{
 		"a mover that was lost is replaced as long as there are tries left",
 		func(m *moment) bool {
-			lost := m.preparing() && m.mine() && !m.stale() && m.is(build.Lost) ||
-				m.ready() && m.acts() && m.gone() ||
-				m.in(InProgress) && m.works() && m.acts() && m.gone() && !m.asked() && m.sourceWaits()
-			return m.restarts() == (lost && m.State.Restarts < m.Limits.Retries)
+			return m.restarts() == (m.loses() && m.State.Restarts < m.Limits.Retries)
 		},
 		output(func(step *Step, s State, seen Seen) {
 			if step.Reason == ReasonRestarted && seen.Exposure.Condition == build.Lost {
@@ -108,14 +113,13 @@ func restartRules() []rule {
 	}, {
 		"replacing a mover is one write that begins as if nothing had been moved",
 		func(m *moment) bool {
-			why := m.Seen.Exposure.Message
-			if m.is(build.Absent) {
-				why = "mover pod vanished"
-			}
 			return implies(m.restarts(), m.changes(func(s *State) {
 				s.Phase, s.AcceptedAt, s.StartedAt = Accepted, m.Seen.Now, time.Time{}
-				s.Progress, s.Message = Progress{}, why
+				s.Progress, s.Message = Progress{}, m.lostBy()
 				s.Restarts++
+				if s.Exposer == "" {
+					s.Exposer = here
+				}
 				if !s.Local {
 					s.Node = ""
 				}
@@ -129,15 +133,8 @@ func restartRules() []rule {
 	}, {
 		"after so many restarts a lost mover fails the transfer and says why",
 		func(m *moment) bool {
-			lost := m.preparing() && m.mine() && !m.stale() && m.is(build.Lost) ||
-				m.ready() && m.acts() && m.gone() ||
-				m.in(InProgress) && m.works() && m.acts() && m.gone() && !m.asked() && m.sourceWaits()
-			why := m.Seen.Exposure.Message
-			if m.is(build.Absent) {
-				why = "vanished"
-			}
 			return m.Step.State.Restarts <= m.Limits.Retries &&
-				implies(lost && m.State.Restarts >= m.Limits.Retries, m.fails(ReasonMoverLost, why))
+				implies(m.loses() && m.State.Restarts >= m.Limits.Retries, m.fails(ReasonMoverLost, m.lostBy()))
 		},
 		input(func(_ *State, _ *Seen, lim *Limits) { lim.Retries++ }),
 	}, {
@@ -147,9 +144,20 @@ func restartRules() []rule {
 				return m.Step.Lost == ""
 			}
 			return m.Step.Reason == ReasonRestarted && slices.Contains(build.LostReasons(), m.Step.Lost) &&
-				implies(m.is(build.Absent), m.Step.Lost == build.LostVanished)
+				implies(m.is(build.Absent), m.Step.Lost == build.LostVanished) && implies(m.nodeLost(), m.Step.Lost == build.LostNode)
 		},
 		output(func(step *Step, _ State, seen Seen) { step.Lost = seen.Exposure.Reason }),
+	}, {
+		"the volume of a pod is on one node: if that is lost with the mover the transfer fails at once and names it",
+		func(m *moment) bool {
+			waits := m.in(Accepted) && m.acts() && m.left(m.State.AcceptedAt, m.Limits.PrepareTimeout) > 0 || m.in(Prepared) && m.acts() || m.works() && m.acts() && m.in(InProgress)
+			return implies(waits && m.stranded() && !m.asked() && m.sourceWaits(), m.fails(ReasonMoverLost, "node "+m.Seen.Exposure.Node+" "))
+		},
+		input(func(s *State, _ *Seen, _ *Limits) { s.Local = false }),
+	}, {
+		"a mover's pod is deleted by force where its node is lost, and nowhere else",
+		func(m *moment) bool { return m.Step.Force == (m.Step.Action == Remove && m.Seen.NodeLost) },
+		output(func(step *Step, s State, _ Seen) { step.Force = step.Action == Remove && s.Phase.Terminal() }),
 	}, {
 		"a transfer whose source pod is gone fails instead of getting a mover",
 		func(m *moment) bool {

@@ -40,8 +40,45 @@ func implies(a, b bool) bool { return !a || b }
 
 func (m *moment) in(phases ...Phase) bool { return slices.Contains(phases, m.State.Phase) }
 
+// is tells in which condition the mover counts to be: it may be lost, whatever its pod says.
 func (m *moment) is(conditions ...build.Condition) bool {
-	return slices.Contains(conditions, m.Seen.Exposure.Condition)
+	condition := m.Seen.Exposure.Condition
+	if m.nodeLost() || m.unconfirmed() {
+		condition = build.Lost
+	}
+	return slices.Contains(conditions, condition)
+}
+
+// nodeLost tells whether the mover has reported no end, and never will.
+func (m *moment) nodeLost() bool {
+	working := []build.Condition{build.Pending, build.Running, build.Stuck, build.Ending}
+	return m.Seen.NodeLost && slices.Contains(working, m.Seen.Exposure.Condition)
+}
+
+// unconfirmed tells whether the node of a mover that was at work takes too long to say that it has ended.
+func (m *moment) unconfirmed() bool {
+	return m.in(Prepared, InProgress, Canceling) && m.Seen.Exposure.Condition == build.Ending && m.left(m.Seen.EndingAt, m.Limits.EndGrace) <= 0
+}
+
+// stranded tells whether the volume of a pod is on a node that is lost with its mover.
+func (m *moment) stranded() bool { return m.State.Local && m.nodeLost() }
+
+// unmarked tells whether an agent of Velero has accepted what is this agent's now.
+func (m *moment) unmarked() bool {
+	return m.in(Accepted) && m.mine() && !m.State.Local && m.State.Exposer == ""
+}
+
+// lostBy is what is said of a mover that was lost.
+func (m *moment) lostBy() string {
+	switch {
+	case m.nodeLost():
+		return "node " + m.Seen.Exposure.Node + " is not Ready or does not exist, so its mover counts as lost"
+	case m.unconfirmed():
+		return "mover pod is being deleted and node " + m.Seen.Exposure.Node + " has not confirmed its end within 1m0s"
+	case m.is(build.Absent):
+		return "mover pod vanished"
+	}
+	return m.Seen.Exposure.Message
 }
 
 // writes tells whether the step writes one of these phases.
@@ -107,7 +144,8 @@ func (m *moment) alive() bool { return m.is(build.Pending, build.Running, build.
 // preparing tells whether nothing ends the preparation but the mover: neither a cancel, nor the loss of
 // the source, nor the prepare timeout.
 func (m *moment) preparing() bool {
-	return m.in(Accepted) && !m.asked() && m.sourceWaits() && m.left(m.State.AcceptedAt, m.Limits.PrepareTimeout) > 0
+	return m.in(Accepted) && !m.asked() && m.sourceWaits() && m.left(m.State.AcceptedAt, m.Limits.PrepareTimeout) > 0 &&
+		!m.stranded() && !m.unmarked()
 }
 
 // ready tells the same of a transfer that waits for its slot.
@@ -122,7 +160,9 @@ func (m *moment) ends() bool {
 }
 
 // restarts tells whether the step gives a mover up for another one.
-func (m *moment) restarts() bool { return m.in(Accepted, Prepared, InProgress) && m.writes(Accepted) }
+func (m *moment) restarts() bool {
+	return m.in(Accepted, Prepared, InProgress) && m.writes(Accepted) && m.Step.Reason != ReasonTakenOver
+}
 
 // left is what remains of a bound.
 func (m *moment) left(since time.Time, bound time.Duration) time.Duration {

@@ -122,12 +122,15 @@ func movers(phase Phase) dimension {
 	for _, restarts := range restarted {
 		for _, exposure := range exposures(restarts, nodes) {
 			for _, result := range results(exposure) {
-				all = append(all, func(m *moment) {
-					m.State.Restarts, m.Seen.Exposure, m.Seen.Result = restarts, exposure, result
-					if restarts > 0 {
-						m.State.Message = "why the mover before was lost"
-					}
-				})
+				for _, fate := range fates(phase, restarts, exposure) {
+					all = append(all, func(m *moment) {
+						m.State.Restarts, m.Seen.Exposure, m.Seen.Result = restarts, exposure, result
+						if restarts > 0 {
+							m.State.Message, m.State.Exposer = "why the mover before was lost", elsewhere
+						}
+						fate(m)
+					})
+				}
 			}
 		}
 	}
@@ -152,6 +155,32 @@ func exposures(restarts int, nodes []string) []build.Exposure {
 		}
 	}
 	return all
+}
+
+// fates are what becomes of a mover with its node: nothing, or the node is lost, or its end is not confirmed in time. What
+// has no restart behind it may have been accepted by an agent of Velero.
+func fates(phase Phase, restarts int, exposure build.Exposure) []choice {
+	all := withNode(exposure)
+	if phase == Accepted && restarts == 0 {
+		for _, fate := range all {
+			all = append(all, func(m *moment) { fate(m); m.State.Exposer = elsewhere })
+		}
+	}
+	return all
+}
+
+func withNode(exposure build.Exposure) []choice {
+	ending := func(ago time.Duration) choice { return func(m *moment) { m.Seen.EndingAt = now().Add(-ago) } }
+	nodeLost := func(m *moment) { m.Seen.NodeLost = true }
+	grace := DefaultLimits().EndGrace
+	switch exposure.Condition {
+	case build.Running, build.Succeeded:
+		return []choice{func(*moment) {}, nodeLost}
+	case build.Ending:
+		return []choice{ending(grace - tick), ending(grace), nodeLost}
+	case build.Absent, build.Pending, build.Stuck, build.Lost, build.Failed:
+	}
+	return []choice{func(*moment) {}}
 }
 
 // results are what a mover may have left; only one that succeeded has one.

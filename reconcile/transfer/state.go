@@ -64,7 +64,8 @@ type State struct {
 	Deleting    bool   // deletionTimestamp is set; not the same as Cancel
 	Finalizer   bool   // ours is there
 	Refusal     string // why it can never be served; empty if it can
-	Acceptor    string // whose agent exposes it; kinds whose movers belong to a pod have Node instead
+	Acceptor    string // whose agent accepted it; kinds whose movers belong to a pod have Node instead
+	Exposer     string // whose agent of Lateen accepted it, took it over or started it again; empty: Velero's accepted it
 	Node        string // where the mover is followed
 	NodeOS      string // of that node: only kinds that report it
 	Message     string
@@ -98,6 +99,8 @@ type Seen struct {
 	SourceGone bool      // the pod whose volume it is does not exist any more
 	WentOn     string    // why no mover may write to the volume of that pod any more; empty if one may
 	Exposure   build.Exposure
+	NodeLost   bool      // no agent is Ready where its mover is, and that Node is not Ready or does not exist
+	EndingAt   time.Time // when its mover's pod was first seen to be deleting; zero if it is not
 	Remains    bool      // something of the exposure exists besides the mover
 	Diagnosis  string    // what keeps the mover from running, besides what the exposure says
 	Started    bool      // its mover has said that the data path started
@@ -116,6 +119,7 @@ type Limits struct {
 	PrepareTimeout time.Duration // from accepting to a running mover (Velero's --data-mover-prepare-timeout)
 	CancelGrace    time.Duration // from a cancel to the deletion of the mover
 	RestartDelay   time.Duration // before the second mover; doubles with each further one
+	EndGrace       time.Duration // from the deletion of a mover's pod until the mover counts as lost though its node has not confirmed its end
 	DeliverTimeout time.Duration // from a mover's success to the delivery of what it restored, where the resource does not say
 	DeliverGrace   time.Duration // that each agent has at least, from its first try to deliver
 	FirstProgress  time.Duration // from the start to the first write of progress: what ends sooner has it in its last write
@@ -127,6 +131,7 @@ func DefaultLimits() Limits {
 	return Limits{
 		PrepareTimeout: 30 * time.Minute,
 		CancelGrace:    5 * time.Minute,
+		EndGrace:       time.Minute,
 		RestartDelay:   10 * time.Second,
 		DeliverTimeout: 10 * time.Minute,
 		DeliverGrace:   time.Minute,
@@ -154,5 +159,6 @@ type Step struct {
 	State  State         // for Write
 	After  time.Duration // for Wait: when to look again at the latest; 0 is never
 	Reason Reason        // for Write and Remove
+	Force  bool          // for Remove: the mover's node cannot confirm its end
 	Lost   string        // for a restart: why the mover was lost, one of build.LostReasons
 }

@@ -46,8 +46,10 @@ type toy struct {
 }
 
 type mover struct {
-	seen    build.Exposure
-	started bool
+	seen     build.Exposure
+	started  bool
+	endingAt time.Time // as the agent saw it first
+	silent   bool      // its node does not answer any more
 }
 
 func newToy(m mood) *toy {
@@ -71,7 +73,11 @@ func (c *toy) look() Seen {
 	if c.mover == nil {
 		return seen
 	}
+	if c.mover.seen.Condition == build.Ending && c.mover.endingAt.IsZero() {
+		c.mover.endingAt = c.clock
+	}
 	seen.Exposure, seen.Started = c.mover.seen, c.mover.started
+	seen.EndingAt, seen.NodeLost = c.mover.endingAt, c.mover.silent
 	if c.mover.seen.Condition == build.Succeeded && c.mood != leavesJunk {
 		seen.Result = &Outcome{SnapshotID: "snap", TotalBytes: 10}
 	}
@@ -90,7 +96,7 @@ func (c *toy) move() error {
 	case Write:
 		return c.write(step.State)
 	case Remove:
-		return c.remove()
+		return c.remove(step.Force)
 	case Expose:
 		return c.expose()
 	case Deliver:
@@ -124,10 +130,14 @@ func (c *toy) write(state State) error {
 	return nil
 }
 
-func (c *toy) remove() error {
+func (c *toy) remove(force bool) error {
 	switch {
 	case c.mover == nil:
 		return errors.New("there is no mover to remove")
+	case force != c.mover.silent:
+		return fmt.Errorf("removed by force: %t, its node does not answer: %t", force, c.mover.silent)
+	case force:
+		c.mover = nil
 	case c.mover.seen.Condition == build.Ending:
 		return errors.New("the mover is being removed already")
 	case c.mover.works():
@@ -170,7 +180,7 @@ func (c *toy) expose() error {
 
 // kubelet does one thing, if there is one to do.
 func (c *toy) kubelet() bool {
-	if c.mover == nil {
+	if c.mover == nil || c.mover.silent {
 		return false
 	}
 	before := *c.mover
@@ -248,5 +258,15 @@ func faults() map[string]func(*toy) {
 		"mover vanishes":      (*toy).vanish,
 		"mover is evicted":    (*toy).evict,
 		"source pod vanishes": func(c *toy) { c.sourceGone = true },
+		"node stops answering": func(c *toy) {
+			if c.mover != nil {
+				c.mover.silent = true
+			}
+		},
+		"node stops answering and its mover is evicted": func(c *toy) {
+			if c.mover != nil && (c.mover.works() || c.mover.seen.Condition == build.Pending) {
+				c.mover.silent, c.mover.seen.Condition = true, build.Ending
+			}
+		},
 	}
 }

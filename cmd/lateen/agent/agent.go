@@ -201,7 +201,7 @@ func (p *parts) wakeUploads(kinds []kind, snapshot string) {
 func (p *parts) shared(movers *informers.MoverEvents) reconcile.Shared {
 	live, effective := p.clients.kube.CoreV1(), p.startup.Config
 	return reconcile.Shared{
-		Agent:           transfer.Agent{Node: p.Config.NodeName, Leads: p.lead.leads, Absent: p.lead.absent},
+		Agent:           transfer.Agent{Node: p.Config.NodeName, Fleet: p.lead},
 		Limits:          p.Limits,
 		ResourceTimeout: p.Config.ResourceTimeout,
 		NoConsumer:      effective.Movers.IgnoreDelayBinding,

@@ -24,7 +24,7 @@ const identityLength = 8
 // absence is how long a node's agent may be gone before the coordinator stands in for it.
 const absence = time.Minute
 
-// lead is what an agent knows while it coordinates, and that it does. It is empty otherwise.
+// lead is what an agent knows of the fleet while it coordinates, and that it does. It is empty otherwise.
 type lead struct {
 	lock   sync.RWMutex
 	agents *reconcile.Agents // nil while this agent does not coordinate
@@ -42,12 +42,25 @@ func (l *lead) current() *reconcile.Agents {
 	return l.agents
 }
 
-func (l *lead) leads() bool { return l.current() != nil }
+// Leads implements transfer.Fleet.
+func (l *lead) Leads() bool { return l.current() != nil }
 
-// absent tells whether a node has had no ready agent for a while; nobody else than the coordinator knows.
-func (l *lead) absent(node string) bool {
+// Absent implements transfer.Fleet.
+func (l *lead) Absent(node string) bool {
 	agents := l.current()
 	return agents != nil && agents.Absent(node)
+}
+
+// Veleros implements transfer.Fleet.
+func (l *lead) Veleros(node string) bool {
+	agents := l.current()
+	return agents != nil && agents.Veleros(node)
+}
+
+// Lost implements transfer.Fleet.
+func (l *lead) Lost(node string) bool {
+	agents := l.current()
+	return agents != nil && agents.Lost(node)
 }
 
 // coordinate is a candidate for the Lease, and the coordinator while it has it. Its name is that of this
@@ -75,7 +88,9 @@ func (p *parts) serve(ctx context.Context, kinds []kind) error {
 	if err != nil {
 		return fmt.Errorf("prepare caches of the coordinator: %w", err)
 	}
-	agents := reconcile.NewAgents(cmp.Or(p.Absence, absence), p.Clock, func(string) { wakeAll(kinds) })
+	nodes := informers.NewNodes(ctx, p.clients.kube)
+	defer nodes.Wait()
+	agents := reconcile.NewAgents(cmp.Or(p.Absence, absence), p.Clock, nodes, func(string) { wakeAll(kinds) })
 	handled, err := p.wireTerm(term, kinds, agents)
 	if err != nil {
 		return err

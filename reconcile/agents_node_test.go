@@ -1,0 +1,172 @@
+package reconcile
+
+import (
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	corev1 "k8s.io/api/core/v1"
+)
+
+// nodeOfRoll is a Node as the API server has it.
+type nodeOfRoll struct {
+	wake  func() // nil while it is not watched
+	known bool   // the watch has shown it
+	node  *corev1.Node
+}
+
+func (r *roll) Follow(name string, wake func()) {
+	r.lock.Lock()
+	defer r.lock.Unlock()
+	r.of(name).wake = wake
+}
+
+func (r *roll) Forget(name string) {
+	r.lock.Lock()
+	defer r.lock.Unlock()
+	r.nodes[name] = nil
+}
+
+func (r *roll) Node(name string) (node *corev1.Node, known bool) {
+	r.lock.Lock()
+	defer r.lock.Unlock()
+	return r.of(name).node, r.of(name).known
+}
+
+func (r *roll) of(name string) *nodeOfRoll {
+	if r.nodes[name] == nil {
+		r.nodes[name] = &nodeOfRoll{}
+	}
+	return r.nodes[name]
+}
+
+func (r *roll) isWatched(name string) bool {
+	r.lock.Lock()
+	defer r.lock.Unlock()
+	return r.of(name).wake != nil
+}
+
+// shows has the watch of a Node show it; an empty status is a Node that does not exist.
+func (r *roll) shows(t *testing.T, name string, ready corev1.ConditionStatus) {
+	t.Helper()
+	r.lock.Lock()
+	of := r.of(name)
+	of.known, of.node = true, nil
+	if ready != "" {
+		of.node = &corev1.Node{Status: corev1.NodeStatus{Conditions: []corev1.NodeCondition{
+			{Type: corev1.NodeMemoryPressure, Status: corev1.ConditionTrue}, {Type: corev1.NodeReady, Status: ready},
+		}}}
+	}
+	wake := of.wake
+	r.lock.Unlock()
+	require.NotNil(t, wake, "nobody watches the node")
+	wake()
+}
+
+func TestANodeThatIsNotReadyForTheGraceIsLost(t *testing.T) {
+	for name, state := range map[string]corev1.ConditionStatus{"it does not answer": corev1.ConditionUnknown, "it says so": notReady, "it was deleted": ""} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				r := newRoll()
+				r.Begin()
+				r.Saw(agentPod("a", "n1", isReady, 0))
+				require.False(t, r.Lost("n1"))
+				require.False(t, r.isWatched("n1"), "a Node whose agent is Ready answers")
+				r.Saw(agentPod("a", "n1", notReady, 1))
+				require.True(t, r.isWatched("n1"), "somebody has asked for it")
+				r.shows(t, "n1", state)
+				letPass(time.Minute - 1)
+				require.False(t, r.Lost("n1"))
+				letPass(1)
+				require.True(t, r.Lost("n1"))
+				require.Equal(t, []string{"n1 true"}, r.heard()[:1])
+				r.Saw(agentPod("a", "n1", isReady, 200))
+				require.False(t, r.Lost("n1"))
+				require.False(t, r.isWatched("n1"))
+				require.Equal(t, []string{"n1 false"}, r.heard()[:1])
+			})
+		})
+	}
+}
+
+func TestANodeIsNotLostWhileItIsReadyOrNobodyKnows(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRoll()
+		r.Begin()
+		require.False(t, r.Lost("n1"))
+		require.True(t, r.isWatched("n1"), "it has no agent")
+		letPass(time.Hour)
+		require.True(t, r.Absent("n1"))
+		require.False(t, r.Lost("n1"), "the watch has shown nothing")
+		r.shows(t, "n1", isReady)
+		letPass(time.Hour)
+		require.False(t, r.Lost("n1"), "only its agent is away")
+		r.heard()
+		r.shows(t, "n1", notReady)
+		letPass(time.Minute - 1)
+		r.shows(t, "n1", isReady) // a blip
+		letPass(time.Hour)
+		require.False(t, r.Lost("n1"))
+		require.Empty(t, r.heard())
+		r.shows(t, "n1", notReady)
+		letPass(time.Minute)
+		require.Equal(t, []string{"n1 true"}, r.heard(), "a change that has to be told")
+		require.True(t, r.Lost("n1"))
+		r.End()
+		require.False(t, r.Lost("n1"))
+		require.False(t, r.isWatched("n1"))
+	})
+}
+
+func TestANodeThatNobodyAsksForIsNotWatched(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRoll()
+		r.Saw(agentPod("a", "n1", notReady, 0))
+		r.Begin()
+		letPass(time.Hour)
+		require.True(t, r.Absent("n1"))
+		require.False(t, r.isWatched("n1"))
+	})
+}
+
+func velerosPod(name, node string, ready corev1.ConditionStatus, transition int) *corev1.Pod {
+	pod := agentPod(name, node, ready, transition)
+	pod.Spec.Containers = []corev1.Container{{Command: []string{"/velero"}, Args: []string{"node-agent", "server"}}}
+	return pod
+}
+
+func TestTheAgentOfANodeIsVelerosUntilItIsGoneOrReplaced(t *testing.T) {
+	after := map[string]struct {
+		happens func(r *roll)
+		veleros bool
+	}{
+		"while it is Ready":                 {func(*roll) { letPass(time.Hour) }, true},
+		"while it is away for a short time": {func(r *roll) { r.Saw(velerosPod("v", "n1", notReady, 1)); letPass(time.Minute - 1) }, true},
+		"while it terminates":               {func(r *roll) { r.Saw(terminating(velerosPod("v", "n1", isReady, 0))) }, true},
+		"not when it is away for longer":    {func(r *roll) { r.Saw(velerosPod("v", "n1", notReady, 1)); letPass(time.Minute) }, false},
+		"not once its pod is gone":          {func(r *roll) { r.Gone(velerosPod("v", "n1", isReady, 0)) }, false},
+		"not once Lateen's is Ready there": {func(r *roll) {
+			r.Saw(velerosPod("v", "n1", notReady, 1))
+			r.Saw(agentPod("l", "n1", isReady, 2))
+		}, false},
+	}
+	for name, test := range after {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				r := newRoll()
+				r.Begin()
+				r.Saw(velerosPod("v", "n1", isReady, 0))
+				require.True(t, r.Veleros("n1"))
+				require.Len(t, r.heard(), 1)
+				test.happens(r)
+				require.Equal(t, test.veleros, r.Veleros("n1"))
+				if !test.veleros {
+					require.NotEmpty(t, r.heard(), "a change that has to be told")
+				}
+				require.False(t, r.Veleros("n2"))
+				require.False(t, r.Veleros(""))
+			})
+		})
+	}
+}

@@ -1,0 +1,121 @@
+package reconcile
+
+import (
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	velerov1 "github.com/vmware-tanzu/velero/pkg/apis/velero/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	clienttesting "k8s.io/client-go/testing"
+)
+
+// stands makes the stage's agent a coordinator on another node, before which a mover of n1 runs whose pod only a kubelet,
+// or a deletion by force, takes away. It returns the grace periods of all deletions; -1 is that of the pod.
+func (s *stage) stands(t *testing.T, phase velerov1.PodVolumeBackupPhase) *[]int64 {
+	t.Helper()
+	for range 2 {
+		_, err := s.Reconcile(t.Context(), testKey)
+		require.NoError(t, err)
+	}
+	s.kubelet(t)
+	s.backup.Status.Phase = phase
+	s.Agent.Node, s.Places = "n2", NewPlaces("n2", 1, 1)
+	var graces []int64
+	s.kube.PrependReactor("delete", "pods", func(action clienttesting.Action) (bool, runtime.Object, error) {
+		options := action.(clienttesting.DeleteActionImpl).DeleteOptions
+		require.EqualValues(t, "mover-uid", *options.Preconditions.UID)
+		if options.GracePeriodSeconds != nil {
+			graces = append(graces, *options.GracePeriodSeconds)
+			return false, nil, nil
+		}
+		graces = append(graces, -1)
+		s.terminate(t)
+		return true, nil, nil
+	})
+	return &graces
+}
+
+// terminate has the mover's pod be deleted, which its kubelet does not confirm.
+func (s *stage) terminate(t *testing.T) {
+	t.Helper()
+	pod := s.Mover(testKey)
+	pod.DeletionTimestamp, pod.Finalizers = new(metav1.NewTime(s.clock.Now())), []string{"kubelet"}
+	require.NoError(t, s.kube.Tracker().Update(corev1.SchemeGroupVersion.WithResource("pods"), pod, "velero"))
+}
+
+func (s *stage) steps(t *testing.T, count int) {
+	t.Helper()
+	for range count {
+		_, err := s.Reconcile(t.Context(), testKey)
+		require.NoError(t, err)
+	}
+}
+
+func TestABackupIsEndedWithItsNodeAndNothingIsLeftOfIt(t *testing.T) {
+	for name, test := range map[string]struct {
+		phase  velerov1.PodVolumeBackupPhase
+		cancel bool
+		ends   velerov1.PodVolumeBackupPhase
+	}{
+		"accepted":             {phase: velerov1.PodVolumeBackupPhaseAccepted, ends: velerov1.PodVolumeBackupPhaseFailed},
+		"prepared":             {phase: velerov1.PodVolumeBackupPhasePrepared, ends: velerov1.PodVolumeBackupPhaseFailed},
+		"in progress":          {phase: velerov1.PodVolumeBackupPhaseInProgress, ends: velerov1.PodVolumeBackupPhaseFailed},
+		"prepared, canceled":   {phase: velerov1.PodVolumeBackupPhasePrepared, cancel: true, ends: velerov1.PodVolumeBackupPhaseCanceled},
+		"in progress,canceled": {phase: velerov1.PodVolumeBackupPhaseInProgress, cancel: true, ends: velerov1.PodVolumeBackupPhaseCanceled},
+		"canceling":            {phase: velerov1.PodVolumeBackupPhaseCanceling, cancel: true, ends: velerov1.PodVolumeBackupPhaseCanceled},
+	} {
+		for mover, deleting := range map[string]bool{"its mover looks Running": false, "its mover is being deleted": true} {
+			t.Run(name+", "+mover, func(t *testing.T) {
+				s := newStage(t, fault{})
+				graces := s.stands(t, test.phase)
+				s.backup.Spec.Cancel = test.cancel
+				if deleting {
+					s.terminate(t)
+				}
+				s.Agent.Fleet = led{lost: testNode}
+				s.steps(t, 6)
+				require.Equal(t, test.ends, s.backup.Status.Phase)
+				if !test.cancel {
+					require.Equal(t, "node n1 is not Ready or does not exist, so its mover counts as lost", s.backup.Status.Message)
+				}
+				require.Equal(t, []int64{0}, *graces, "deleted once, by force")
+				require.Nil(t, s.Mover(testKey))
+				require.Empty(t, s.backup.Finalizers)
+				require.Zero(t, s.Places.on(testNode).InUse())
+			})
+		}
+	}
+}
+
+func TestAMoverIsDeletedByForceOnceItsNodeIsLostAndNotBefore(t *testing.T) {
+	s := newStage(t, fault{})
+	graces := s.stands(t, velerov1.PodVolumeBackupPhaseFailed)
+	s.Agent.Fleet = led{absent: testNode}
+	s.steps(t, 3)
+	require.Equal(t, []int64{-1}, *graces)
+	require.NotEmpty(t, s.backup.Finalizers, "the mover may still work")
+	s.Agent.Fleet = led{lost: testNode}
+	s.steps(t, 3)
+	require.Equal(t, []int64{-1, 0}, *graces)
+	require.Empty(t, s.backup.Finalizers)
+}
+
+func TestAMoverWhoseEndNobodyConfirmsCountsAsLostAfterTheGrace(t *testing.T) {
+	s := newStage(t, fault{})
+	s.stands(t, velerov1.PodVolumeBackupPhaseInProgress)
+	s.Agent.Node, s.Places = testNode, NewPlaces(testNode, 1, 1)
+	s.terminate(t)
+	s.clock.Step(time.Hour) // whatever the API server's clock says
+	after, err := s.Reconcile(t.Context(), testKey)
+	require.NoError(t, err)
+	require.Equal(t, s.Limits.EndGrace, after)
+	s.clock.Step(s.Limits.EndGrace)
+	s.steps(t, 1)
+	require.Equal(t, velerov1.PodVolumeBackupPhaseAccepted, s.backup.Status.Phase)
+	require.Contains(t, s.backup.Status.Message, "has not confirmed its end within 1m0s")
+	s.steps(t, 3)
+	require.Equal(t, 1, s.calls["create pods"], "another mover before the pod is gone")
+}

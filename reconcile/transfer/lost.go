@@ -1,0 +1,46 @@
+package transfer
+
+import (
+	"fmt"
+	"time"
+
+	"github.com/lateen-project/lateen/exposer/build"
+)
+
+// counted is the exposure as the protocol counts it. A mover whose node is lost is lost with it, whatever its pod
+// says: nobody updates that pod any more. A mover whose pod is deleting, and stays so on a node that answers, is given
+// up after a grace; the next one is still not made before that pod is gone. What a mover has reported counts for ever.
+func counted(s State, seen Seen, lim Limits) build.Exposure {
+	mover := seen.Exposure
+	switch mover.Condition {
+	case build.Absent, build.Lost, build.Succeeded, build.Failed:
+		return mover
+	case build.Pending, build.Running, build.Stuck, build.Ending:
+	}
+	switch {
+	case seen.NodeLost:
+		mover.Condition, mover.Reason = build.Lost, build.LostNode
+		mover.Message = fmt.Sprintf("node %s is not Ready or does not exist, so its mover counts as lost", mover.Node)
+	case mover.Condition == build.Ending && s.Phase.HasMover() && untilLost(seen, lim) <= 0:
+		mover.Condition, mover.Reason = build.Lost, build.LostDeleted
+		mover.Message = fmt.Sprintf("mover pod is being deleted and node %s has not confirmed its end within %s", mover.Node, lim.EndGrace)
+	}
+	return mover
+}
+
+// untilLost is how long a mover whose pod is deleting is still waited for.
+func untilLost(seen Seen, lim Limits) time.Duration {
+	return until(seen.EndingAt.Add(lim.EndGrace), seen)
+}
+
+// remove deletes what is there. Only where no kubelet answers is a pod deleted by force: its containers may still run.
+func remove(seen Seen, reason Reason) Step {
+	return Step{Action: Remove, Reason: reason, Force: seen.NodeLost}
+}
+
+// takenOver marks a transfer whose acceptor, an agent of Velero, went away: it stays Lateen's should that agent return,
+// which would not go on where it stopped (velero-protocol 1.6).
+func takenOver(s State, seen Seen) Step {
+	s.Exposer = seen.Here
+	return Step{Action: Write, State: s, Reason: ReasonTakenOver}
+}

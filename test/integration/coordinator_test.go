@@ -93,6 +93,7 @@ func TestAnUploadWhoseMoverIsPreemptedCompletesWhenThereIsRoomAgain(t *testing.T
 	r := f.start()
 	name, handle := v.uploads("data")
 	v.reaches(world.DataUpload, name, world.InProgress)
+	letGo := f.holds(name)
 	var rivals []string
 	for i := range 3 { // with 600m each there is no room beside them
 		rivals = append(rivals, f.pushes(fmt.Sprintf("rival-%d", i), high, "600m"))
@@ -102,6 +103,7 @@ func TestAnUploadWhoseMoverIsPreemptedCompletesWhenThereIsRoomAgain(t *testing.T
 		require.NoError(t, err)
 	}
 	f.says("MoverRestarted", "restart 1 of 3")
+	letGo()
 	again := v.reaches(world.DataUpload, name, world.Accepted)
 	require.Empty(t, again.Status.Node, "the next mover may be anywhere")
 	require.Contains(t, v.driver.Handles(), handle)
@@ -112,7 +114,8 @@ func TestAnUploadWhoseMoverIsPreemptedCompletesWhenThereIsRoomAgain(t *testing.T
 	require.Equal(t, "1", ended.Annotations["lateen.dev/mover-restarts"])
 	require.Empty(t, ended.Status.Message)
 	require.Equal(t, 2, f.moversMade(name))
-	require.Equal(t, 1, r.restarts(deletedOr("preempted")))
+	require.Equal(t, 1, r.metric("lateen_mover_restarts_total", "reason", "preempted"))
+	require.Equal(t, 1, r.metric("lateen_mover_restarts_total"))
 }
 
 // asking keeps the requests of one agent that are no watches.

@@ -8,6 +8,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/lateen-project/lateen/cmd/lateen/agent"
 	"github.com/lateen-project/lateen/test/node"
@@ -16,13 +17,13 @@ import (
 
 func TestAMoverThatIsLostStartsAgain(t *testing.T) {
 	tests := map[string]struct {
-		lose    func(s *site, name string) error
-		reasons []string // one of them
+		lose func(s *site, name string) error
+		ends bool // by itself, and its pod goes right after it
 	}{
-		"vanished":  {lose: func(s *site, name string) error { return s.node.Vanish(s.soon(), s.Namespace, name) }, reasons: []string{"vanished"}},
-		"evicted":   {lose: func(s *site, name string) error { return s.node.Evict(s.Namespace, name, "the node is low on memory") }, reasons: []string{"evicted"}},
-		"preempted": {lose: func(s *site, name string) error { return s.node.Preempt(s.Namespace, name, "by a pod of class high") }, reasons: []string{"preempted"}},
-		"deleted": {reasons: deletedOr("deleted"), lose: func(s *site, name string) error {
+		"vanished":  {lose: func(s *site, name string) error { return s.node.Vanish(s.soon(), s.Namespace, name) }},
+		"evicted":   {lose: func(s *site, name string) error { return s.node.Evict(s.Namespace, name, "the node is low on memory") }},
+		"preempted": {lose: func(s *site, name string) error { return s.node.Preempt(s.Namespace, name, "by a pod of class high") }},
+		"deleted": {ends: true, lose: func(s *site, name string) error {
 			return s.Kube.CoreV1().Pods(s.Namespace).Delete(s.soon(), name, metav1.DeleteOptions{})
 		}},
 	}
@@ -33,14 +34,20 @@ func TestAMoverThatIsLostStartsAgain(t *testing.T) {
 			r := s.start()
 			backup := s.transfer()
 			s.in(backup, world.InProgress)
+			letGo := func() {}
+			if test.ends {
+				letGo = s.holds(backup)
+			}
 			require.NoError(t, test.lose(s, backup))
+			s.says("MoverRestarted", "restart 1 of 3")
+			letGo()
 			ended := s.ends(backup, world.Completed)
 			require.Equal(t, "1", ended.Annotations["lateen.dev/mover-restarts"])
 			require.Empty(t, ended.Status.Message)
 			require.Equal(t, 2, s.moversMade(backup))
-			require.Equal(t, 1, r.restarts(test.reasons))
+			require.Equal(t, 1, r.metric("lateen_mover_restarts_total", "reason", name))
+			require.Equal(t, 1, r.metric("lateen_mover_restarts_total"))
 			require.Zero(t, r.metric("lateen_slots_in_use"))
-			s.says("MoverRestarted", "restart 1 of 3")
 		})
 	}
 }
@@ -91,30 +98,34 @@ func TestAMoverThatTheSchedulerPreemptsWaitsForRoomAndStartsAgain(t *testing.T) 
 	r := s.start()
 	name := s.transfer()
 	s.in(name, world.InProgress)
+	letGo := s.holds(name)
 	rival := s.rival(high)
 	_, err := s.WaitPod(s.soon(), s.Apps, rival.Name, func(pod *corev1.Pod) bool { return pod.Status.Phase == corev1.PodRunning })
 	require.NoError(t, err)
 	s.says("MoverRestarted", "restart 1 of 3")
 	s.in(name, world.Accepted)
+	letGo()
 	require.NoError(t, s.Kube.CoreV1().Pods(s.Apps).Delete(s.soon(), rival.Name, metav1.DeleteOptions{}))
 	ended := s.ends(name, world.Completed)
 	require.Equal(t, "1", ended.Annotations["lateen.dev/mover-restarts"])
 	require.Equal(t, 2, s.moversMade(name))
-	require.Equal(t, 1, r.restarts(deletedOr("preempted")))
+	require.Equal(t, 1, r.metric("lateen_mover_restarts_total", "reason", "preempted"))
+	require.Equal(t, 1, r.metric("lateen_mover_restarts_total"))
 }
 
-// deletedOr are the reasons for which a mover is replaced whose pod goes right after it has ended: who looks
-// late sees that it is gone and not why.
-func deletedOr(reason string) []string { return []string{reason, "vanished"} }
-
-// restarts are those for one of the reasons.
-func (r *agentRun) restarts(reasons []string) int {
-	r.site.Helper()
-	sum := 0
-	for _, reason := range reasons {
-		sum += r.metric("lateen_mover_restarts_total", "reason", reason)
+// holds keeps the pod of a mover when it has ended, so that whoever looks late sees how, until what it returns is called.
+func (s *site) holds(name string) (letGo func()) {
+	s.Helper()
+	finalizers := func(value string) error {
+		patch := []byte(`{"metadata":{"finalizers":` + value + `}}`)
+		_, err := s.Kube.CoreV1().Pods(s.Namespace).Patch(s.soon(), name, types.MergePatchType, patch, metav1.PatchOptions{})
+		return err
 	}
-	return sum
+	require.NoError(s, finalizers(`["example.com/held"]`))
+	return func() {
+		s.Helper()
+		require.NoError(s, finalizers("null"))
+	}
 }
 
 // rival is a pod that leaves no room for a mover beside it.

@@ -127,10 +127,10 @@ sweep: ## Run the long tests, before an issue is closed: kill points, faults, 30
 
 # Velero's agent mostly waits: twelve of its cases at a time, which take less than 15 minutes each, keep within the 90.
 AGENT := velero
-soak: ## Have agents killed, faults, cancels, deletions and preemptions at random for MINUTES=10 (SEED= repeats one)
+soak: ## Have agents killed, faults, cancels, deletions and preemptions at random for MINUTES=10, with AGENTS=1 of each node (SEED= repeats one)
 	$(call with,controlplane snapshot-controller)
 	@cd test && $(STATIC) -o $(BIN)/soak ./soak
-	@bin/soak --seed=$(or $(SEED),0) --minutes=$(or $(MINUTES),10)
+	@bin/soak --seed=$(or $(SEED),0) --minutes=$(or $(MINUTES),10) --agents=$(or $(AGENTS),1)
 
 conformance: ## Play all conformance cases against AGENT=velero or lateen, and write what came of them into README
 	$(call need,bwrap=bubblewrap)

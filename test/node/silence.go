@@ -5,6 +5,7 @@ import (
 	"fmt"
 
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
@@ -17,10 +18,8 @@ func (n *Node) Silence(ctx context.Context) error {
 	if n.silence == nil {
 		n.silence = make(chan struct{})
 	}
-	for _, pod := range n.runningPods() {
-		if err := n.write(ctx, pod, corev1.PodStatus{Conditions: readiness(corev1.ConditionFalse, "NodeNotReady")}); err != nil {
-			return err
-		}
+	if err := n.postReadiness(ctx, corev1.ConditionFalse, "NodeNotReady"); err != nil {
+		return err
 	}
 	return n.postStatus(ctx, corev1.ConditionUnknown, "NodeStatusUnknown", "Kubelet stopped posting node status.")
 }
@@ -32,10 +31,8 @@ func (n *Node) Resume(ctx context.Context) error {
 	if err := n.ready(ctx); err != nil {
 		return err
 	}
-	for _, pod := range n.runningPods() {
-		if err := n.write(ctx, pod, corev1.PodStatus{Conditions: readiness(corev1.ConditionTrue, "")}); err != nil {
-			return err
-		}
+	if err := n.postReadiness(ctx, corev1.ConditionTrue, ""); err != nil {
+		return err
 	}
 	if n.silence != nil {
 		close(n.silence)
@@ -97,6 +94,17 @@ func (n *Node) runs(run *podRun, now bool) {
 	n.lock.Lock()
 	defer n.lock.Unlock()
 	run.runs = now
+}
+
+// postReadiness posts a condition of all pods that run. Those that are gone by now have none.
+func (n *Node) postReadiness(ctx context.Context, ready corev1.ConditionStatus, reason string) error {
+	for _, pod := range n.runningPods() {
+		err := n.write(ctx, pod, corev1.PodStatus{Conditions: readiness(ready, reason)})
+		if err != nil && !apierrors.IsNotFound(err) && !isAnothers(err) {
+			return err
+		}
+	}
+	return nil
 }
 
 func readiness(ready corev1.ConditionStatus, reason string) []corev1.PodCondition {

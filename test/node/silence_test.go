@@ -45,9 +45,12 @@ func TestSilentNodeIsUnreachableUntilItSpeaksAgain(t *testing.T) {
 	s := newSite(ctx, t, node.Options{Runner: node.Movers{Runner: told{end}}})
 	s.mover(ctx, t, "m1")
 	s.pod(ctx, t, "m1", world.Ready)
+	s.mover(ctx, t, "m0")
+	s.pod(ctx, t, "m0", world.Ready)
 	require.NoError(t, s.node.Silence(ctx))
 	s.untilNode(ctx, t, tainted)
 	s.pod(ctx, t, "m1", unready)
+	require.NoError(t, s.Kube.CoreV1().Pods(s.Namespace).Delete(ctx, "m0", metav1.DeleteOptions{GracePeriodSeconds: new(int64(0))}), "of which a node may not have heard")
 	end <- node.Result{Message: "done"} // the container goes on, and nobody hears of it
 	s.mover(ctx, t, "m2")
 	require.Equal(t, corev1.PodPending, s.pod(ctx, t, "m2", func(*corev1.Pod) bool { return true }).Status.Phase)

@@ -12,6 +12,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/lateen-project/lateen/test/node"
 	"github.com/lateen-project/lateen/test/world"
 )
 
@@ -43,13 +44,14 @@ func (s *stage) begin(ctx context.Context, kind world.Kind, number int) (*errand
 }
 
 func (s *stage) beginBackup(ctx context.Context, number int) (*errand, error) {
-	made, err := s.PodVolumeBackup(ctx, s.backup, s.sources[number%len(s.sources)], "data")
+	source := s.sources[number%len(s.sources)]
+	made, err := s.PodVolumeBackup(ctx, s.backup, source, "data")
 	if err != nil {
 		return nil, err
 	}
 	return &errand{
 		kind: world.PodVolumeBackup, name: made.Name, uid: made.UID,
-		check: func(context.Context, life, bool) error { return nil },
+		check: func(_ context.Context, ended life, _ bool) error { return s.uploaded(ended, source.UID) },
 		clean: func(context.Context) error { return nil },
 	}, nil
 }
@@ -72,8 +74,14 @@ func (s *stage) beginRestore(ctx context.Context, number int) (*errand, error) {
 			if ended.last.Status.Phase != world.Completed || lost {
 				return nil
 			}
-			_, err := s.WaitPod(ctx, s.Apps, pod.Name, world.Ready)
-			return err
+			if _, err := s.WaitPod(ctx, s.Apps, pod.Name, world.Ready); err != nil {
+				return err
+			}
+			dir, err := s.nodes[0].VolumeDir(ctx, pod, "data") // all have one root
+			if err != nil {
+				return err
+			}
+			return restoredTo(dir, ended)
 		},
 		clean: func(ctx context.Context) error {
 			return errors.Join(remove(ctx), s.WaitPodGone(ctx, s.Apps, pod.Name))
@@ -111,7 +119,7 @@ func (s *stage) beginUpload(ctx context.Context, number int) (*errand, error) {
 			if count := s.driver.Deletions(handle); ended.owned && count != 1 {
 				return fmt.Errorf("its snapshot %s was deleted %d times", handle, count)
 			}
-			return nil
+			return s.uploaded(ended, claim.UID)
 		},
 		clean: func(ctx context.Context) error { // an upload that nobody has accepted leaves its snapshot alone
 			return errors.Join(
@@ -137,7 +145,7 @@ func (s *stage) beginDownload(ctx context.Context) (*errand, error) {
 		},
 		check: func(ctx context.Context, ended life, lost bool) error {
 			if ended.last.Status.Phase == world.Completed && !lost {
-				return s.delivered(ctx, claim.Name)
+				return s.delivered(ctx, claim.Name, ended)
 			}
 			return s.nameKept(ctx, ended)
 		},
@@ -145,8 +153,29 @@ func (s *stage) beginDownload(ctx context.Context) (*errand, error) {
 	}, nil
 }
 
-// delivered wants a claim to be bound to a volume that exists, is its own and is what its class says.
-func (s *stage) delivered(ctx context.Context, name string) error {
+// uploaded wants a backup that is completed to have read its own source.
+func (s *stage) uploaded(ended life, source types.UID) error {
+	if ended.last.Status.Phase != world.Completed {
+		return nil
+	}
+	data, ok := s.movers.Uploaded(ended.last.UID)
+	if want := node.Data(source, ""); !ok || data != want {
+		return fmt.Errorf("its mover has read %q, want %q", data, want)
+	}
+	return nil
+}
+
+// restoredTo wants a volume to have what a restore has written.
+func restoredTo(dir string, ended life) error {
+	data, err := node.ReadData(dir)
+	if want := node.Data(ended.last.UID, ended.last.Spec.SnapshotID); err == nil && data != want {
+		err = fmt.Errorf("its volume has %q, want %q", data, want)
+	}
+	return err
+}
+
+// delivered wants a claim to be bound to a volume that exists, is its own, is what its class says and has what was restored.
+func (s *stage) delivered(ctx context.Context, name string, ended life) error {
 	claim, err := s.WaitClaim(ctx, s.Apps, name, world.Bound)
 	if err != nil {
 		return fmt.Errorf("it is not delivered: %w", err)
@@ -163,7 +192,7 @@ func (s *stage) delivered(ctx context.Context, name string) error {
 	case !s.hasVolume(volume):
 		return fmt.Errorf("the driver has no volume %s of claim %s", volume.Name, name)
 	}
-	return nil
+	return restoredTo(s.driver.VolumeDir(volume.Spec.CSI.VolumeHandle), ended)
 }
 
 // nameKept wants the message of a download that was not delivered to name the volume that was kept of it.
@@ -179,6 +208,9 @@ func (s *stage) nameKept(ctx context.Context, ended life) error {
 		}
 		if !s.hasVolume(&kept[i]) {
 			return fmt.Errorf("volume %s is kept, and the driver does not have it", kept[i].Name)
+		}
+		if err := restoredTo(s.driver.VolumeDir(kept[i].Spec.CSI.VolumeHandle), ended); err != nil {
+			return err
 		}
 	}
 	return nil

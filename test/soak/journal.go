@@ -39,6 +39,7 @@ const mostWrongs = 20
 // journal keeps what becomes of transfers and movers, event by event, and which promises were broken.
 type journal struct {
 	tally *tally
+	harms *harms
 
 	lock    sync.Mutex
 	changed chan struct{} // closed and replaced at every event
@@ -72,8 +73,8 @@ type sight struct {
 }
 
 // openJournal begins one, which ends with the context.
-func openJournal(ctx context.Context, w *world.World, config *rest.Config, t *tally) (*journal, error) {
-	j := &journal{tally: t, changed: make(chan struct{})}
+func openJournal(ctx context.Context, w *world.World, config *rest.Config, t *tally, h *harms) (*journal, error) {
+	j := &journal{tally: t, harms: h, changed: make(chan struct{})}
 	j.turn()
 	client, err := dynamic.NewForConfig(config)
 	if err != nil {
@@ -181,6 +182,7 @@ func (j *journal) seePod(event watch.Event) error {
 	}
 	if is.preempted && (was == nil || !was.preempted) {
 		j.tally.hit(preempted)
+		j.harms.add(pod.Name, preempted)
 	}
 	j.movers[pod.UID] = is
 	if was == nil {

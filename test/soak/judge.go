@@ -80,12 +80,12 @@ func (r *round) judge(ctx context.Context) error {
 	if handles := r.driver.Handles(); len(handles) > 0 {
 		r.journal.wrong("when all is over, the driver has snapshots %v", handles)
 	}
-	for _, k := range r.keepers {
-		if err := r.judgeClasses(k); err != nil {
+	for _, played := range r.nodes {
+		if err := r.judgeClasses(played.Name()); err != nil {
 			return err
 		}
 	}
-	r.journal.judgeSlots()
+	r.journal.judgeSlots(slots * r.agents)
 	r.journal.judgeSuccess()
 	return nil
 }
@@ -120,28 +120,35 @@ func (r *round) judgeVolumes(ctx context.Context) error {
 	return nil
 }
 
-// judgeClasses wants each mover without the class to have been counted by its agent.
-func (r *round) judgeClasses(k *keeper) error {
-	fallbacks, lost, err := k.fallbacks()
-	if err != nil {
-		return err
+// judgeClasses wants each mover without the class to have been counted by an agent of its node.
+func (r *round) judgeClasses(on string) error {
+	fallbacks, lost := 0, false
+	for _, k := range r.keepers {
+		if k.node != on {
+			continue
+		}
+		count, killed, err := k.fallbacks()
+		if err != nil {
+			return err
+		}
+		fallbacks, lost = fallbacks+count, lost || killed
 	}
 	r.journal.lock.Lock()
 	defer r.journal.lock.Unlock()
 	for _, m := range r.journal.movers {
 		switch {
-		case m.acceptor != k.node || m.class == lowClass:
+		case m.acceptor != on || m.class == lowClass:
 		case m.class != "":
 			r.journal.complain("mover %s has the class %s", m.name, m.class)
 		case fallbacks == 0 && !lost:
-			r.journal.complain("mover %s of the agent of %s has no class, and no fallback is counted", m.name, k.node)
+			r.journal.complain("mover %s of the agent of %s has no class, and no fallback is counted", m.name, on)
 		}
 	}
 	return nil
 }
 
-// judgeSlots wants no node to have had more transfers at work at any time than it has slots.
-func (j *journal) judgeSlots() {
+// judgeSlots wants no node to have had more transfers at work at any time than its agents have slots.
+func (j *journal) judgeSlots(slots int) {
 	j.lock.Lock()
 	defer j.lock.Unlock()
 	slices.SortFunc(j.sights, func(a, b sight) int { return cmp.Compare(a.version, b.version) })

@@ -34,6 +34,7 @@ const (
 type keeper struct {
 	stage  *stage
 	node   string
+	number int // of those of the node
 	random *rand.Rand
 	log    io.WriteCloser
 	stop   context.CancelFunc
@@ -53,7 +54,7 @@ type run struct {
 }
 
 func (k *keeper) open(ctx context.Context) (err error) {
-	if k.log, err = os.Create(filepath.Join(k.stage.logs, k.node+".log")); err != nil {
+	if k.log, err = os.Create(filepath.Join(k.stage.logs, fmt.Sprintf("%s-%d.log", k.node, k.number))); err != nil {
 		return err
 	}
 	ctx, k.stop = context.WithCancel(ctx)
@@ -122,7 +123,7 @@ func (k *keeper) start(ctx context.Context) (*run, error) {
 	options := agent.Options{
 		Config: config.Options{
 			Namespace: k.stage.Namespace, NodeName: k.node, NodeAgentConfigMap: configMap, MoverTemplate: "daemonset",
-			ResourceTimeout: time.Minute, Workers: 4, KubeAPIQPS: 500, KubeAPIBurst: 1000, StartupTimeout: 4 * time.Second,
+			ResourceTimeout: time.Minute, Workers: 4, KubeAPIQPS: 500, KubeAPIBurst: 1000, StartupTimeout: 20 * time.Second,
 		},
 		Rest: own, Metrics: metrics.New(registry, "soak", k.node), Limits: limits(), Clock: clock.RealClock{}, Log: k.log, Server: server,
 		Election: reconcile.CoordinatorOptions{
@@ -147,7 +148,7 @@ func (k *keeper) start(ctx context.Context) (*run, error) {
 func limits() transfer.Limits {
 	l := transfer.DefaultLimits()
 	l.RestartDelay = 50 * time.Millisecond
-	l.PrepareTimeout = 20 * time.Second
+	l.PrepareTimeout = 30 * time.Second
 	l.CancelGrace = 5 * time.Second
 	l.FirstProgress = 500 * time.Millisecond
 	return l

@@ -23,6 +23,9 @@ const (
 	killTime  = 2 * time.Second        // in which an agent writes something, or lives on
 	hitTime   = 800 * time.Millisecond // in which a node gets a mover to spoil
 	rivalCPU  = "6"                    // of 8
+	quietTime = 3 * time.Second        // that a node is not heard of: less than anybody gives it up for
+
+	brokenMessage = "disk on fire"
 )
 
 // act is one deed; those that take their time are undone in the background.
@@ -31,9 +34,9 @@ type act func(ctx context.Context, r *round, undo *sync.WaitGroup) error
 // acts are all that can be done. In every second round the priority class stays, so that its absence is an exception.
 func (r *round) acts() []act {
 	all := []act{
-		kill(killedBefore), kill(killedAfter), terminate, part, vanish, evict, rival, rival,
+		kill(killedBefore), kill(killedAfter), terminate, part, silence, vanish, evict, rival, rival,
 		spoil(refused, node.Fault{Refused: &node.Waiting{Reason: "OutOfcpu", Message: "no room"}}),
-		spoil(broken, node.Fault{Ends: &node.Result{ExitCode: 1, Message: "disk on fire"}}),
+		spoil(broken, node.Fault{Ends: &node.Result{ExitCode: 1, Message: brokenMessage}}),
 		spoil(stuck, node.Fault{NeverStarts: true}),
 		cancel, remove, loseTarget, loseTarget,
 	}
@@ -108,6 +111,21 @@ func part(_ context.Context, r *round, undo *sync.WaitGroup) error {
 	return nil
 }
 
+// silence has the API server hear nothing of a node for a while, on which everything goes on.
+func silence(ctx context.Context, r *round, undo *sync.WaitGroup) error {
+	quiet := r.nodes[r.random.IntN(len(r.nodes))]
+	if err := quiet.Silence(ctx); err != nil {
+		return err
+	}
+	r.tally.hit(silent)
+	later(undo, quietTime, func(ctx context.Context) {
+		if err := quiet.Resume(ctx); err != nil {
+			r.journal.wrong("the node %s stays silent: %v", quiet.Name(), err)
+		}
+	})
+	return nil
+}
+
 // someMover is one that has a node; ok is false if there is none.
 func (r *round) someMover() (found mover, ok bool) {
 	all := r.journal.liveMovers()
@@ -132,6 +150,7 @@ func vanish(ctx context.Context, r *round, _ *sync.WaitGroup) error {
 	if !ok {
 		return nil
 	}
+	r.harms.add(victim.name, vanished)
 	err := r.nodes[0].Vanish(ctx, r.Namespace, victim.name)
 	if err == nil {
 		r.tally.hit(vanished)
@@ -145,6 +164,7 @@ func evict(_ context.Context, r *round, _ *sync.WaitGroup) error {
 	if !ok {
 		return nil
 	}
+	r.harms.add(victim.name, evicted)
 	if played := r.nodeOf(victim); played != nil && played.Evict(r.Namespace, victim.name, "the node is low on memory") == nil {
 		r.tally.hit(evicted)
 	}
@@ -190,6 +210,7 @@ func spoil(what fault, how node.Fault) act {
 				return false
 			}
 			r.tally.hit(what)
+			r.harms.add(pod.Name, what)
 			return true
 		}
 		r.nodes[r.random.IntN(len(r.nodes))].Faults.Add(how)
@@ -204,6 +225,7 @@ func cancel(ctx context.Context, r *round, _ *sync.WaitGroup) error {
 	if chosen == nil {
 		return nil
 	}
+	r.harms.add(chosen.name, canceled)
 	err := r.Transfers(chosen.kind).Cancel(ctx, chosen.name)
 	if err == nil {
 		r.tally.hit(canceled)
@@ -217,6 +239,7 @@ func remove(ctx context.Context, r *round, _ *sync.WaitGroup) error {
 	if chosen == nil {
 		return nil
 	}
+	r.harms.add(chosen.name, deleted)
 	err := r.Transfers(chosen.kind).Delete(ctx, chosen.name)
 	if err == nil {
 		r.tally.hit(deleted)
@@ -235,6 +258,7 @@ func loseTarget(ctx context.Context, r *round, _ *sync.WaitGroup) error {
 		return nil // it is over, and what it has restored is looked at
 	}
 	r.tally.hit(targetGone)
+	r.harms.add(chosen.name, targetGone)
 	return chosen.loseTarget(ctx)
 }
 

@@ -156,6 +156,9 @@ func (r *round) leave(ctx context.Context, made *errand, ended life, lost bool) 
 	if err != nil {
 		return err
 	}
+	if wrong := unjustified(ended, r.harms.of(made.name), limits().Retries); wrong != "" {
+		r.journal.wrong("%s %s is %q, but %s", made.kind, made.name, phase, wrong)
+	}
 	if err := bounded(func(ctx context.Context) error { return made.check(ctx, ended, lost) }); err != nil {
 		r.journal.wrong("%s %s is %q, but: %v", made.kind, made.name, phase, err)
 	}

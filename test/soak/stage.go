@@ -16,6 +16,7 @@ import (
 	velerov1 "github.com/vmware-tanzu/velero/pkg/apis/velero/v1"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/rest"
 	"k8s.io/klog/v2"
 
@@ -51,11 +52,14 @@ type stage struct {
 	logs    string
 	weather *weather
 	journal *journal
+	harms   *harms
 
 	plane   *cluster.Cluster
 	own     *rest.Config // the rights of agents
 	driver  *csi.Driver
+	movers  *node.StandIn
 	nodes   []*node.Node
+	agents  int // of each node
 	keepers []*keeper
 	backup  *velerov1.Backup
 	restore *velerov1.Restore
@@ -82,11 +86,11 @@ func (s *stage) open(ctx context.Context) error {
 	watching, stop := context.WithCancel(ctx)
 	s.later(func() error { stop(); return nil })
 	var err error
-	if s.journal, err = openJournal(watching, s.World, s.plane.Admin(), s.tally); err != nil {
+	if s.journal, err = openJournal(watching, s.World, s.plane.Admin(), s.tally, s.harms); err != nil {
 		return err
 	}
-	for i, played := range s.nodes {
-		k := &keeper{stage: s, node: played.Name(), random: s.chance(uint64(i))}
+	for i := range len(s.nodes) * s.agents {
+		k := &keeper{stage: s, node: s.nodes[i%len(s.nodes)].Name(), number: i / len(s.nodes), random: s.chance(uint64(i))}
 		if err := k.open(watching); err != nil {
 			return err
 		}
@@ -166,7 +170,7 @@ func (s *stage) openStorage(ctx context.Context) error {
 	}
 	random := newDice(s.chance(1 << 32)) //nolint:mnd // a part that nothing else has
 	fail := func(ctx context.Context, call csi.Call) error { return s.storageFails(ctx, random, call) }
-	if s.driver, err = csi.Start(ctx, s.plane.Admin(), csi.Options{Dir: dir, DataLess: true, Fault: fail}); err != nil {
+	if s.driver, err = csi.Start(ctx, s.plane.Admin(), csi.Options{Dir: dir, Fault: fail}); err != nil {
 		return err
 	}
 	s.later(func() error { s.driver.Stop(); return nil })
@@ -174,8 +178,8 @@ func (s *stage) openStorage(ctx context.Context) error {
 }
 
 func (s *stage) openNodes(ctx context.Context) error {
-	mover, err := node.NewStandIn(s.plane.Admin(), takes)
-	if err != nil {
+	var err error
+	if s.movers, err = node.NewStandIn(s.plane.Admin(), takes); err != nil {
 		return err
 	}
 	room := corev1.ResourceList{
@@ -185,7 +189,7 @@ func (s *stage) openNodes(ctx context.Context) error {
 	for i := range nodeCount {
 		played, err := node.Start(ctx, s.plane.Admin(), node.Options{
 			Name: fmt.Sprintf("node-%d", i), Root: filepath.Join(s.plane.Dir(), "kubelet"), Allocatable: room,
-			StartDelay: startDelay, Runner: node.Movers{Runner: mover},
+			StartDelay: startDelay, Runner: node.Movers{Runner: s.movers},
 		})
 		if err != nil {
 			return err
@@ -211,6 +215,13 @@ func (s *stage) openScenery(ctx context.Context) (err error) {
 		if pod, err = s.WaitPod(ctx, s.Apps, pod.Name, world.Ready); err != nil {
 			return err
 		}
+		dir, err := played.VolumeDir(ctx, pod, "data")
+		if err == nil {
+			err = node.WriteData(dir, node.Data(pod.UID, ""))
+		}
+		if err != nil {
+			return err
+		}
 		s.sources = append(s.sources, pod)
 	}
 	for i := range sourceCount {
@@ -220,6 +231,13 @@ func (s *stage) openScenery(ctx context.Context) (err error) {
 		}
 		if claim, err = s.WaitClaim(ctx, s.Apps, claim.Name, world.Bound); err != nil {
 			return err
+		}
+		volume, err := s.Kube.CoreV1().PersistentVolumes().Get(ctx, claim.Spec.VolumeName, metav1.GetOptions{})
+		if err == nil {
+			err = node.WriteData(s.driver.VolumeDir(volume.Spec.CSI.VolumeHandle), node.Data(claim.UID, ""))
+		}
+		if err != nil {
+			return fmt.Errorf("fill volume of claim %s: %w", claim.Name, err)
 		}
 		s.claims = append(s.claims, claim)
 	}

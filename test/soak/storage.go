@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"path"
 	"slices"
 	"strings"
 	"sync"
@@ -39,6 +40,7 @@ func (s *stage) storageFails(ctx context.Context, random *dice, call csi.Call) e
 	}
 	if s.weather.isBad() && random.oneIn(storageOneIn) {
 		s.tally.hit(driverFails)
+		s.harms.add(path.Base(call.Object), driverFails)
 		return errors.New("the array is busy")
 	}
 	return nil

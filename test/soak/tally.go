@@ -31,6 +31,7 @@ const (
 	killedAfter  fault = "agent: killed after a write"
 	terminated   fault = "agent: terminated"
 	parted       fault = "agent: cut off from the API server"
+	silent       fault = "node: not heard of"
 )
 
 // What happens to movers.
@@ -59,7 +60,7 @@ func spoilers() []fault {
 
 // faults are all of them.
 func faults() []fault {
-	return append(spoilers(), killedBefore, killedAfter, terminated, parted, vanished, evicted, preempted, refused, broken, stuck,
+	return append(spoilers(), killedBefore, killedAfter, terminated, parted, silent, vanished, evicted, preempted, refused, broken, stuck,
 		canceled, deleted, targetGone, classGone, driverFails)
 }
 

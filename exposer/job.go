@@ -2,6 +2,7 @@ package exposer
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"time"
@@ -88,13 +89,28 @@ func (j Jobs) Release(ctx context.Context, namespace string, job build.JobSeen, 
 	return released, nil
 }
 
-// Failure is why a job failed, in words.
-func (j Jobs) Failure(ctx context.Context, namespace string, job build.JobSeen) (string, error) {
+// Record writes on a job what became of it. It needs the right to patch jobs/status, and is a Forbidden error without it. A
+// job that is gone is no error.
+func (j Jobs) Record(ctx context.Context, namespace string, job build.JobSeen, record build.JobRecord) error {
+	patch, err := json.Marshal(map[string]any{"metadata": map[string]any{"uid": job.UID, "annotations": record.Annotations()}})
+	if err != nil {
+		return fmt.Errorf("encode record of maintenance job %s: %w", job.Name, err)
+	}
+	_, err = j.Client.BatchV1().Jobs(namespace).Patch(ctx, job.Name, types.MergePatchType, patch, metav1.PatchOptions{}, "status")
+	if err != nil && !apierrors.IsNotFound(err) && !apierrors.IsConflict(err) {
+		return fmt.Errorf("record maintenance job %s: %w", job.Name, err)
+	}
+	return nil
+}
+
+// Failure is why a job failed, as a code and in words.
+func (j Jobs) Failure(ctx context.Context, namespace string, job build.JobSeen) (build.Verdict, string, error) {
 	pods, err := j.pods(ctx, namespace, job)
 	if err != nil {
-		return "", err
+		return "", "", err
 	}
-	return build.JobFailure(job, pods), nil
+	verdict, message := build.JobFailure(job, pods)
+	return verdict, message, nil
 }
 
 // NoPod is what keeps Kubernetes from creating the pod of a job, in the words of its newest Warning; lacks is

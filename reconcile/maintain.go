@@ -3,6 +3,7 @@ package reconcile
 import (
 	"context"
 	"fmt"
+	"reflect"
 	"sync"
 	"time"
 
@@ -53,6 +54,9 @@ type Maintainer struct {
 	states map[string]maintenance.Reason // by key: what was last said to hinder it
 	held   map[string]time.Time          // keys that wait for room, and since when they are due
 	stuck  map[string]bool               // keys whose job could not be made; they keep no other from its turn
+
+	records  map[types.UID]build.JobRecord // of jobs that are recorded, until they are gone
+	failures map[string]int                // by key: runs that failed in a row, of jobs that could not be created too
 }
 
 // MaintainedCache are all BackupRepositories.
@@ -83,9 +87,9 @@ func (m *Maintainer) Reconcile(ctx context.Context, key string) (time.Duration, 
 	case maintenance.Wait:
 		return step.After, nil
 	case maintenance.Record:
-		return 0, m.record(ctx, key, object, step.Jobs)
+		return 0, m.record(ctx, key, object, step)
 	case maintenance.Abandon:
-		return m.abandon(ctx, key, object, step.Jobs)
+		return m.abandon(ctx, key, object, step)
 	case maintenance.Release:
 		return 0, m.letGo(ctx, key, step.Jobs)
 	case maintenance.Delete:
@@ -118,60 +122,65 @@ func (m *Maintainer) next(object *velerov1.BackupRepository, jobs jobsByLabel) m
 	if exists {
 		where.ReadOnly = location.Spec.AccessMode == velerov1.BackupStorageLocationAccessModeReadOnly
 	}
-	return maintenance.Next(maintenance.Of(object), jobs[build.RepositoryLabel(object.Name)], where, m.Policy, m.Clock.Now())
+	repository := maintenance.Of(object)
+	repository.Failures = m.failuresOf(object.Namespace + "/" + object.Name)
+	return maintenance.Next(repository, jobs[build.RepositoryLabel(object.Name)], where, m.Policy, m.Clock.Now())
 }
 
-// record writes down what became of jobs that have ended.
-func (m *Maintainer) record(ctx context.Context, key string, object *velerov1.BackupRepository, jobs []build.JobSeen) error {
-	reasons := make([]string, len(jobs))
-	for i, job := range jobs {
-		if job.Outcome != build.JobFailed {
-			continue
-		}
+// record writes down what became of a job that has ended.
+func (m *Maintainer) record(ctx context.Context, key string, object *velerov1.BackupRepository, step maintenance.Step) error {
+	job, verdict, why := step.Jobs[0], build.VerdictSucceeded, ""
+	if job.Outcome == build.JobFailed {
 		var err error
-		if reasons[i], err = m.Exec.Failure(ctx, object.Namespace, job); err != nil {
+		if verdict, why, err = m.Exec.Failure(ctx, object.Namespace, job); err != nil {
 			return err
 		}
 	}
-	return m.conclude(ctx, key, object, jobs, reasons)
+	return m.conclude(ctx, key, object, job, build.JobRecord{Verdict: verdict, Failures: step.Failures, Factor: step.Factor}, why)
 }
 
-// abandon writes down that a job has no pod, and why; it is removed when that is done.
-func (m *Maintainer) abandon(ctx context.Context, key string, object *velerov1.BackupRepository, jobs []build.JobSeen) (time.Duration, error) {
-	reasons := make([]string, len(jobs))
-	for i, job := range jobs {
-		why, lacks, err := m.Exec.NoPod(ctx, object.Namespace, job)
-		if err != nil {
-			return 0, err
-		}
-		if !lacks {
-			return m.Policy.PodWait, nil // the job controller has yet to write that it made the pod
-		}
-		gone, err := m.Exec.ClassGone(ctx, job)
-		if err != nil {
-			return 0, err
-		}
-		if gone {
-			why = maintenance.ClassGone + job.Class
-		}
-		reasons[i], jobs[i].Ended = why, m.Clock.Now()
+// classGone begins the message of a run that had no pod because its PriorityClass does not exist.
+const classGone = "the PriorityClass of its job does not exist: "
+
+// abandon writes down that a job has no pod, and why; it is released when that is done.
+func (m *Maintainer) abandon(ctx context.Context, key string, object *velerov1.BackupRepository, step maintenance.Step) (time.Duration, error) {
+	job, record := step.Jobs[0], build.JobRecord{Verdict: build.VerdictFailed, Failures: step.Failures, Factor: step.Factor}
+	why, lacks, err := m.Exec.NoPod(ctx, object.Namespace, job)
+	if err != nil {
+		return 0, err
 	}
-	return 0, m.conclude(ctx, key, object, jobs, reasons)
+	if !lacks {
+		return m.Policy.PodWait, nil // the job controller has yet to write that it made the pod
+	}
+	gone, err := m.Exec.ClassGone(ctx, job)
+	if err != nil {
+		return 0, err
+	}
+	if gone {
+		record.Verdict, why = build.VerdictClassMissing, classGone+job.Class
+	}
+	job.Ended = m.Clock.Now()
+	return 0, m.conclude(ctx, key, object, job, record, why)
 }
 
-// conclude writes down the runs of jobs, and counts and tells of them once that is done.
-func (m *Maintainer) conclude(ctx context.Context, key string, object *velerov1.BackupRepository, jobs []build.JobSeen, reasons []string) error {
-	var runs []maintenance.Run
-	for i, job := range jobs {
-		runs = append(runs, maintenance.RunOf(job, reasons[i]))
-	}
-	written, err := m.write(ctx, key, object, runs)
+// conclude writes the run of a job into the history, then on the job that this was done, and then counts it: a job that
+// says so is never counted again, whatever becomes of the history. One that could not be created has no UID.
+func (m *Maintainer) conclude(ctx context.Context, key string, object *velerov1.BackupRepository, job build.JobSeen, record build.JobRecord, why string) error {
+	written, err := m.write(ctx, key, object, maintenance.RunOf(job, why))
 	if err != nil || !written {
 		return err
 	}
-	for i, job := range jobs {
-		m.ended(ctx, object, reasons[i], job.Outcome == build.JobSucceeded, job.Ended.Sub(job.Created))
+	if job.UID != "" {
+		err := m.Exec.Record(ctx, object.Namespace, job, record)
+		if apierrors.IsForbidden(err) { // as long as this process lives, it knows
+			klog.FromContext(ctx).Error(err, "Failed to record what became of a maintenance job", "repository", key, "job", job.Name)
+		} else if err != nil {
+			return err
+		}
 	}
+	m.recorded(key, job.UID, record)
+	m.ended(ctx, object, why, job.Outcome == build.JobSucceeded, job.Ended.Sub(job.Created))
+	m.Wake(key) // what comes next does not wait for the event
 	return nil
 }
 
@@ -206,11 +215,16 @@ func (m *Maintainer) remove(ctx context.Context, key string, jobs []build.JobSee
 	return nil
 }
 
-// write puts runs into the history of a repository, if nobody has changed it since it was read; else the change
-// wakes us.
-func (m *Maintainer) write(ctx context.Context, key string, object *velerov1.BackupRepository, runs []maintenance.Run) (bool, error) {
+// write puts a run into the history of a repository, if nobody has changed it since it was read; else the change
+// wakes us. Velero's server may have written it, or cut the history in which it was.
+func (m *Maintainer) write(ctx context.Context, key string, object *velerov1.BackupRepository, run maintenance.Run) (bool, error) {
+	before := maintenance.Of(object)
+	after := before.With(run)
+	if reflect.DeepEqual(before, after) {
+		return true, nil
+	}
 	changed := object.DeepCopy()
-	maintenance.Of(object).With(runs...).Set(changed)
+	after.Set(changed)
 	patch, err := mergePatch(object, changed)
 	if err != nil {
 		return false, fmt.Errorf("make patch of backup repository %s: %w", key, err)
@@ -224,6 +238,5 @@ func (m *Maintainer) write(ctx context.Context, key string, object *velerov1.Bac
 	}
 	m.memory.wrote(key, written)
 	m.Metrics.Known(object.Name, maintenance.Of(written).Last)
-	m.Wake(key) // what comes next does not wait for the event
 	return true, nil
 }

@@ -14,6 +14,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/klog/v2"
 
+	"github.com/lateen-project/lateen/exposer/build"
 	"github.com/lateen-project/lateen/reconcile/maintenance"
 )
 
@@ -67,6 +68,7 @@ func (m *Maintainer) forget(key string) {
 	}
 	m.lock.Lock()
 	delete(m.states, key)
+	delete(m.failures, key)
 	m.lock.Unlock()
 	m.setStuck(key, false)
 	m.release(key)
@@ -91,6 +93,28 @@ func (m *Maintainer) drop(job *batchv1.Job) {
 		return
 	}
 	delete(m.wrote, job.UID)
+}
+
+// recorded remembers what was written on a job; uid is empty if it could not be created.
+func (m *Maintainer) recorded(key string, uid types.UID, record build.JobRecord) {
+	m.lock.Lock()
+	defer m.lock.Unlock()
+	if m.failures == nil {
+		m.records, m.failures = map[types.UID]build.JobRecord{}, map[string]int{}
+	}
+	m.failures[key] = 0
+	if record.Verdict.Failed() {
+		m.failures[key] = record.Failures + 1
+	}
+	if uid != "" {
+		m.records[uid] = record
+	}
+}
+
+func (m *Maintainer) failuresOf(key string) int {
+	m.lock.Lock()
+	defer m.lock.Unlock()
+	return m.failures[key]
 }
 
 // removed remembers a job that is removed.

@@ -3,6 +3,7 @@ package reconcile
 import (
 	"context"
 	"errors"
+	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -42,7 +43,8 @@ func (m *Maintainer) start(ctx context.Context, key string, object *velerov1.Bac
 		return nil // its event is on its way
 	case errors.As(err, &hopeless):
 		never := build.JobSeen{Outcome: build.JobFailed, Created: m.Clock.Now(), Ended: m.Clock.Now()}
-		return m.conclude(ctx, key, object, []build.JobSeen{never}, []string{hopeless.Error()})
+		record := build.JobRecord{Verdict: build.VerdictFailed, Failures: step.Failures, Factor: step.Factor}
+		return m.conclude(ctx, key, object, never, record, hopeless.Error())
 	case err != nil:
 		if m.setStuck(key, true) {
 			m.Recorder.Eventf(referenceTo(object), corev1.EventTypeWarning, EventHindered, "no maintenance until its job can be made: %v", err)
@@ -64,7 +66,7 @@ func (m *Maintainer) make(ctx context.Context, object *velerov1.BackupRepository
 	made, err := m.Exec.Start(ctx, build.Job(build.Maintenance{
 		Name: object.Name, Namespace: object.Namespace, UID: object.UID,
 		VolumeNamespace: object.Spec.VolumeNamespace, Location: object.Spec.BackupStorageLocation, Type: object.Spec.RepositoryType,
-		Due: step.Due, Factor: step.Factor, Timeout: m.Timeout,
+		Due: step.Due, Failures: step.Failures, Factor: step.Factor, Timeout: m.Timeout,
 	}, plan.Template, plan.Settings))
 	if err == nil {
 		plan.Made()
@@ -110,6 +112,7 @@ func (m *Maintainer) jobs() jobsByLabel {
 		}
 	}
 	m.gone = still
+	maps.DeleteFunc(m.records, func(uid types.UID, _ build.JobRecord) bool { return !cached.Has(uid) && m.wrote[uid] == nil })
 	for uid, job := range m.wrote {
 		if !cached.Has(uid) {
 			all = append(all, job)
@@ -119,6 +122,9 @@ func (m *Maintainer) jobs() jobsByLabel {
 	for _, job := range all {
 		seen := build.ReadJob(job)
 		seen.Deleting = seen.Deleting || still.Has(seen.UID)
+		if record, ok := m.records[seen.UID]; ok {
+			seen.JobRecord = record
+		}
 		label := job.Labels[build.LabelRepository]
 		jobs[label] = append(jobs[label], seen)
 	}

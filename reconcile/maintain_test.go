@@ -3,21 +3,28 @@ package reconcile
 import (
 	"context"
 	"encoding/json"
+	"fmt"
 	"testing"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
 	"github.com/stretchr/testify/require"
 	velerov1 "github.com/vmware-tanzu/velero/pkg/apis/velero/v1"
 	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes/fake"
+	clienttesting "k8s.io/client-go/testing"
 	"k8s.io/client-go/tools/record"
 	testclock "k8s.io/utils/clock/testing"
 
 	"github.com/lateen-project/lateen/exposer"
 	"github.com/lateen-project/lateen/exposer/build"
+	"github.com/lateen-project/lateen/metrics"
 	"github.com/lateen-project/lateen/reconcile/maintenance"
 )
 
@@ -91,9 +98,46 @@ func newMaintained(t *testing.T) *maintained {
 		Plan: func(context.Context, *velerov1.BackupRepository) (JobPlan, error) {
 			return JobPlan{Settings: build.JobSettings{Keep: maintenance.DefaultKeep}, Made: func() {}}, nil
 		},
-		Policy: maintenance.DefaultPolicy(), Limit: 3, Timeout: time.Hour, Recorder: record.NewFakeRecorder(100), Clock: m.clock,
+		Policy: maintenance.DefaultPolicy(), Limit: 3, Timeout: time.Hour, Recorder: &record.FakeRecorder{}, Clock: m.clock,
 	}
+	m.client.PrependReactor("create", "jobs", func(action clienttesting.Action) (bool, runtime.Object, error) {
+		job := action.(clienttesting.CreateAction).GetObject().(*batchv1.Job)
+		job.UID, job.CreationTimestamp = types.UID(job.Name), metav1.NewTime(m.clock.Now())
+		return false, nil, nil
+	})
 	return m
+}
+
+// successor is the next coordinator, which knows nothing but what is written down.
+func (m *maintained) successor() *maintained {
+	next := newMaintained(m.T)
+	next.client, next.clock, next.repositories = m.client, m.clock, m.repositories
+	next.Exec.Client, next.Clock, next.Plan, next.Metrics = m.client, m.clock, m.Plan, m.Metrics
+	return next
+}
+
+// repository writes one that is due every hour, and was maintained just now.
+func (m *maintained) repository(name string) string {
+	key := "velero/" + name
+	m.repositories[key] = &velerov1.BackupRepository{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "velero", Name: name, UID: types.UID(name)},
+		Spec:       velerov1.BackupRepositorySpec{RepositoryType: "kopia", MaintenanceFrequency: metav1.Duration{Duration: time.Hour}},
+		Status: velerov1.BackupRepositoryStatus{
+			Phase: velerov1.BackupRepositoryPhaseReady, LastMaintenanceTime: new(metav1.NewTime(m.clock.Now())),
+		},
+	}
+	return key
+}
+
+// resync is what Velero's server does every 5 minutes: it keeps so many entries, and knows no message of pods without words.
+func (m *maintained) resync(key string, entries int) {
+	repository := m.repositories[key].DeepCopy()
+	history := repository.Status.RecentMaintenance
+	repository.Status.RecentMaintenance = history[max(0, len(history)-entries):]
+	for i := range repository.Status.RecentMaintenance {
+		repository.Status.RecentMaintenance[i].Message = ""
+	}
+	m.repositories[key] = repository
 }
 
 // job writes a job of a repository, as the API server has it a moment later.
@@ -109,6 +153,35 @@ func (m *maintained) job(name, repository string, change ...func(*batchv1.Job)) 
 	_, err := m.client.BatchV1().Jobs("velero").Create(m.Context(), job, metav1.CreateOptions{})
 	require.NoError(m, err)
 	return job
+}
+
+// run waits for the next job of a repository, and has it end like this.
+func (m *maintained) run(key string, end func(*batchv1.Job)) (job string) {
+	m.Helper()
+	for range 5 {
+		next := m.settle(key)
+		for _, job := range m.Jobs.List() {
+			if build.ReadJob(job).Outcome == build.JobUnfinished {
+				m.clock.SetTime(m.clock.Now().Add(time.Minute))
+				m.change(job.Name, end)
+				m.settle(key)
+				return job.Name
+			}
+		}
+		require.Positive(m, next, "it never has a job again")
+		m.clock.SetTime(m.clock.Now().Add(next))
+	}
+	require.Fail(m, "it has no job")
+	return ""
+}
+
+// outOfMemory has a job fail because its pod was ended for the memory that it took.
+func (m *maintained) outOfMemory(job *batchv1.Job) {
+	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "velero", Name: job.Name, Labels: map[string]string{batchv1.ControllerUidLabel: string(job.UID)}}}
+	pod.Status.ContainerStatuses = []corev1.ContainerStatus{{State: corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{Reason: "OOMKilled"}}}}
+	_, err := m.client.CoreV1().Pods("velero").Create(m.Context(), pod, metav1.CreateOptions{})
+	require.NoError(m, err)
+	m.end(batchv1.JobFailed)(job)
 }
 
 // end has a job end, with a condition and in numbers.
@@ -184,4 +257,84 @@ func TestAJobWithoutARepositoryThatNeverGetsAPodIsReleasedFirst(t *testing.T) {
 	m.clock.SetTime(m.clock.Now().Add(m.Policy.LetGo))
 	m.settle("velero/gone")
 	require.Empty(t, m.names())
+}
+
+// counted is the sum of a counter over its labels.
+func counted(t *testing.T, registry *prometheus.Registry, name string) (sum float64) {
+	t.Helper()
+	families, err := registry.Gather()
+	require.NoError(t, err)
+	for _, family := range families {
+		if family.GetName() != name {
+			continue
+		}
+		for _, metric := range family.GetMetric() {
+			sum += metric.GetCounter().GetValue()
+		}
+	}
+	return sum
+}
+
+// TestAnEndedJobIsCountedOnceHoweverShortTheHistoryIs is beside the server of a release, which keeps 3 entries and replaces
+// messages, and beside that of Velero's development branch.
+func TestAnEndedJobIsCountedOnceHoweverShortTheHistoryIs(t *testing.T) {
+	for _, entries := range []int{3, 25} {
+		t.Run(fmt.Sprint(entries, " entries"), func(t *testing.T) {
+			m, registry := newMaintained(t), prometheus.NewRegistry()
+			m.Metrics = metrics.New(registry, "test", "node-1").Maintenance()
+			m.Plan = func(context.Context, *velerov1.BackupRepository) (JobPlan, error) {
+				return JobPlan{Settings: build.JobSettings{Keep: 5}, Made: func() {}}, nil
+			}
+			key := m.repository("r1")
+			for i := range 5 {
+				job := m.run(key, m.outOfMemory)
+				read, err := m.client.BatchV1().Jobs("velero").Get(t.Context(), job, metav1.GetOptions{})
+				require.NoError(t, err)
+				require.Equal(t, build.JobRecord{Verdict: build.VerdictOutOfMemory, Failures: i, Factor: []float64{1, 1.5, 2.25, 3.375, 4}[i]}, build.ReadJob(read).JobRecord)
+				m.resync(key, entries)
+			}
+			require.Len(t, m.names(), 5)
+			patches := m.patches
+			next := m.successor()
+			for range 2 {
+				m.resync(key, entries)
+				require.Equal(t, m.settle(key), next.settle(key))
+			}
+			require.Equal(t, patches, m.patches+next.patches, "nothing is written down again")
+			require.InDelta(t, 5, counted(t, registry, "velero_repo_maintenance_failure_total"), 0)
+			require.Equal(t, 80*time.Minute, next.settle(key), "the back-off goes on")
+		})
+	}
+}
+
+// TestWithoutTheRightToRecordAJobItIsCountedOnceByAProcess takes patch on jobs/status away.
+func TestWithoutTheRightToRecordAJobItIsCountedOnceByAProcess(t *testing.T) {
+	m, registry := newMaintained(t), prometheus.NewRegistry()
+	m.Metrics = metrics.New(registry, "test", "node-1").Maintenance()
+	m.client.PrependReactor("patch", "jobs", func(clienttesting.Action) (bool, runtime.Object, error) {
+		return true, nil, apierrors.NewForbidden(schema.GroupResource{Group: "batch", Resource: "jobs"}, "j1", nil)
+	})
+	key := m.repository("r1")
+	for range 2 {
+		m.run(key, m.end(batchv1.JobComplete))
+	}
+	m.settle(key)
+	require.InDelta(t, 2, counted(t, registry, "velero_repo_maintenance_success_total"), 0)
+	require.Len(t, m.names(), 2)
+}
+
+// TestStartsThatAreRefusedBackOffBesideAServerThatKeepsThree has no job that could say how often.
+func TestStartsThatAreRefusedBackOffBesideAServerThatKeepsThree(t *testing.T) {
+	m := newMaintained(t)
+	m.client.PrependReactor("create", "jobs", func(clienttesting.Action) (bool, runtime.Object, error) {
+		return true, nil, apierrors.NewInvalid(schema.GroupKind{Group: "batch", Kind: "Job"}, "j1", nil)
+	})
+	key := m.repository("r1")
+	m.clock.SetTime(m.clock.Now().Add(2 * time.Hour))
+	for i := range 6 {
+		next := m.settle(key)
+		require.Equal(t, 5*time.Minute<<i, next)
+		m.resync(key, 3)
+		m.clock.SetTime(m.clock.Now().Add(next))
+	}
 }

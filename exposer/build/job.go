@@ -30,6 +30,12 @@ const (
 	AnnotationRepositoryUID = "lateen.dev/repository-uid"
 	AnnotationKeep          = "lateen.dev/keep-latest"   // how many ended jobs of the repository are kept
 	AnnotationFactor        = "lateen.dev/memory-factor" // how much more memory than configured the job may take
+	// AnnotationFailures is how often maintenance of the repository had failed in a row before the job. The history in the
+	// repository cannot tell: the releases of Velero's server cut it to 3 entries.
+	AnnotationFailures = "lateen.dev/failures"
+	// AnnotationVerdict is a Verdict: what became of the job, once that is written into the history of its repository and
+	// counted. Jobs of Velero's server get it, too.
+	AnnotationVerdict = "lateen.dev/verdict"
 	// AnnotationReleased is when a job that will not end was made to count as failed (RFC 3339).
 	AnnotationReleased = "lateen.dev/released"
 )
@@ -48,6 +54,7 @@ type Maintenance struct {
 	Location        string // BackupStorageLocation
 	Type            string // kopia
 	Due             time.Time
+	Failures        int           // in a row before this job
 	Factor          float64       // of the memory limit, from 1
 	Timeout         time.Duration // after which Kubernetes ends the job
 }
@@ -88,7 +95,8 @@ func Job(what Maintenance, template JobTemplate, settings JobSettings) *batchv1.
 			Annotations: map[string]string{
 				AnnotationRepositoryUID: string(what.UID),
 				AnnotationKeep:          strconv.Itoa(settings.Keep),
-				AnnotationFactor:        strconv.FormatFloat(what.Factor, 'f', -1, 64),
+				AnnotationFactor:        formatFactor(what.Factor),
+				AnnotationFailures:      strconv.Itoa(what.Failures),
 			},
 		},
 		Spec: batchv1.JobSpec{
@@ -139,6 +147,8 @@ func jobPod(what Maintenance, template JobTemplate, settings JobSettings) corev1
 		Tolerations:        tolerations(Facts{OS: corev1.Linux}, []corev1.Toleration{windows}, template.Tolerations),
 	}
 }
+
+func formatFactor(factor float64) string { return strconv.FormatFloat(factor, 'f', -1, 64) }
 
 // enlarged are resources with so much more memory, where a limit is set.
 func enlarged(resources corev1.ResourceRequirements, factor float64) corev1.ResourceRequirements {

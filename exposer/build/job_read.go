@@ -22,8 +22,38 @@ const (
 	JobFailed
 )
 
+// Verdict is what became of a job, as a code.
+type Verdict string
+
+// The verdicts.
+const (
+	VerdictSucceeded    Verdict = "succeeded"
+	VerdictFailed       Verdict = "failed"
+	VerdictOutOfMemory  Verdict = "out_of_memory" // the kubelet ended its pod for the memory that it took
+	VerdictClassMissing Verdict = "class_missing" // it got no pod, for its PriorityClass did not exist
+)
+
+// Failed tells whether a job failed, in whatever way.
+func (v Verdict) Failed() bool { return v != "" && v != VerdictSucceeded }
+
+// JobRecord is what is written on a job when its run is written into the history of its repository.
+type JobRecord struct {
+	Verdict  Verdict // empty: it is not recorded yet
+	Failures int     // of the repository in a row, before this job
+	Factor   float64 // of memory, which the job may take; on a job of Velero's server: which the next of ours was to get
+}
+
+// Annotations are those of a job that is recorded.
+func (r JobRecord) Annotations() map[string]string {
+	return map[string]string{
+		AnnotationVerdict: string(r.Verdict), AnnotationFailures: strconv.Itoa(r.Failures), AnnotationFactor: formatFactor(r.Factor),
+	}
+}
+
 // JobSeen is what can be told of a maintenance job by its object alone.
 type JobSeen struct {
+	JobRecord
+
 	Name      string
 	UID       types.UID
 	Created   time.Time
@@ -35,10 +65,10 @@ type JobSeen struct {
 	Released  time.Time // when it was made to count as failed; else zero
 	Suspended bool      // somebody holds it back, such as a queue for jobs
 	Deleting  bool
-	Class     string  // priority class of its pod
-	Keep      *int    // how many ended jobs are kept, as the job says; nil if it does not
-	Factor    float64 // how much more memory than configured it may take
-	Why       string  // why Kubernetes calls it failed; empty if it does not
+	Ours      bool   // Lateen has created it; else Velero's server
+	Class     string // priority class of its pod
+	Keep      *int   // how many ended jobs are kept, as the job says; nil if it does not
+	Why       string // why Kubernetes calls it failed; empty if it does not
 }
 
 // ReadJob says what a maintenance job has come to. Jobs of Velero's server are read like ours.
@@ -50,14 +80,12 @@ func ReadJob(job *batchv1.Job) JobSeen {
 		Told:      status.Succeeded+status.Failed > 0,
 		Suspended: job.Spec.Suspend != nil && *job.Spec.Suspend,
 		Deleting:  job.DeletionTimestamp != nil,
+		Ours:      job.Annotations[AnnotationRepositoryUID] != "",
 		Class:     job.Spec.Template.Spec.PriorityClassName,
-		Factor:    1,
+		JobRecord: readRecord(job.Annotations),
 	}
 	if keep, err := strconv.Atoi(job.Annotations[AnnotationKeep]); err == nil {
 		seen.Keep = &keep
-	}
-	if factor, err := strconv.ParseFloat(job.Annotations[AnnotationFactor], 64); err == nil && factor > 1 {
-		seen.Factor = factor
 	}
 	if released, err := time.Parse(time.RFC3339, job.Annotations[AnnotationReleased]); err == nil {
 		seen.Released = released
@@ -87,6 +115,17 @@ func ReadJob(job *batchv1.Job) JobSeen {
 	return seen
 }
 
+func readRecord(annotations map[string]string) JobRecord {
+	record := JobRecord{Verdict: Verdict(annotations[AnnotationVerdict]), Factor: 1}
+	if factor, err := strconv.ParseFloat(annotations[AnnotationFactor], 64); err == nil && factor > 1 {
+		record.Factor = factor
+	}
+	if failures, err := strconv.Atoi(annotations[AnnotationFailures]); err == nil && failures > 0 {
+		record.Failures = failures
+	}
+	return record
+}
+
 func hasUncounted(pods *batchv1.UncountedTerminatedPods) bool {
 	return pods != nil && len(pods.Succeeded)+len(pods.Failed) > 0
 }
@@ -99,22 +138,22 @@ const lengthOfFailure = 1024
 
 // JobFailure is why a maintenance job failed, as its pods tell it; what Kubernetes says of the job if they do
 // not. A pod that was ended because its time was up does not know that.
-func JobFailure(job JobSeen, pods []corev1.Pod) string {
+func JobFailure(job JobSeen, pods []corev1.Pod) (Verdict, string) {
 	if strings.HasPrefix(job.Why, batchv1.JobReasonDeadlineExceeded) {
-		return job.Why + "; raise --repo-maintenance-timeout if it needs longer"
+		return VerdictFailed, job.Why + "; raise --repo-maintenance-timeout if it needs longer"
 	}
 	if len(pods) == 0 {
-		return "its pod is gone, and with it what it said: " + cmp.Or(job.Why, "its job failed")
+		return VerdictFailed, "its pod is gone, and with it what it said: " + cmp.Or(job.Why, "its job failed")
 	}
 	for _, pod := range pods {
-		if said := podFailure(pod); said != "" {
-			return said
+		if verdict, said := podFailure(pod); said != "" {
+			return verdict, said
 		}
 	}
-	return cmp.Or(job.Why, "its job failed and left no reason")
+	return VerdictFailed, cmp.Or(job.Why, "its job failed and left no reason")
 }
 
-func podFailure(pod corev1.Pod) string {
+func podFailure(pod corev1.Pod) (Verdict, string) {
 	for _, status := range pod.Status.ContainerStatuses {
 		ended := status.State.Terminated
 		if ended == nil {
@@ -128,10 +167,10 @@ func podFailure(pod corev1.Pod) string {
 			text = strings.ToValidUTF8(text[len(text)-lengthOfFailure:], "")
 		}
 		if ended.Reason == "OOMKilled" {
-			return outOfMemory(pod, text)
+			return VerdictOutOfMemory, outOfMemory(pod, text)
 		}
 		if text != "" {
-			return text
+			return VerdictFailed, text
 		}
 	}
 	said := strings.TrimSpace(pod.Status.Reason + " " + pod.Status.Message)
@@ -140,7 +179,7 @@ func podFailure(pod corev1.Pod) string {
 			said = strings.TrimSpace(condition.Reason + " " + condition.Message)
 		}
 	}
-	return said
+	return VerdictFailed, said
 }
 
 func outOfMemory(pod corev1.Pod, text string) string {

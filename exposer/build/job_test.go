@@ -134,6 +134,7 @@ func TestReadJob(t *testing.T) {
 			job := Job(maintenance(), jobTemplate(), jobSettings())
 			job.CreationTimestamp, job.Status = began, test.status
 			test.want.Name, test.want.Created, test.want.Class, test.want.Keep, test.want.Factor = job.Name, began.Time, "maintenance", new(2), 1
+			test.want.Ours = true
 			require.Equal(t, test.want, ReadJob(job))
 		})
 	}
@@ -141,6 +142,18 @@ func TestReadJob(t *testing.T) {
 	require.Equal(t, time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC), ReadJob(released).Released)
 	require.Nil(t, ReadJob(&batchv1.Job{}).Keep, "a job of Velero's server says nothing of it")
 	require.InDelta(t, 1, ReadJob(&batchv1.Job{}).Factor, 0)
+}
+
+func TestARecordIsReadAsItIsWritten(t *testing.T) {
+	theirs := &batchv1.Job{}
+	require.Equal(t, JobRecord{Factor: 1}, ReadJob(theirs).JobRecord)
+	require.False(t, ReadJob(theirs).Ours)
+	record := JobRecord{Verdict: VerdictOutOfMemory, Failures: 12, Factor: 2.25}
+	theirs.Annotations = record.Annotations()
+	require.Equal(t, record, ReadJob(theirs).JobRecord)
+	what := maintenance()
+	what.Failures, what.Factor = 3, 1.5
+	require.Equal(t, JobRecord{Failures: 3, Factor: 1.5}, ReadJob(Job(what, jobTemplate(), jobSettings())).JobRecord)
 }
 
 func TestJobFailure(t *testing.T) {
@@ -162,10 +175,16 @@ func TestJobFailure(t *testing.T) {
 		"a pod whose node is gone":                 {[]corev1.Pod{{Status: corev1.PodStatus{Conditions: []corev1.PodCondition{{Type: corev1.DisruptionTarget, Status: corev1.ConditionTrue, Reason: "DeletionByPodGC", Message: "PodGC: node not found"}}}}}, "DeletionByPodGC PodGC: node not found"},
 		"a pod that took too much memory":          {said("OOMKilled", ""), "OOMKilled: its pod took more memory than it may; set or raise memoryLimit in podResources of the maintenance ConfigMap"},
 	} {
-		t.Run(name, func(t *testing.T) { require.Equal(t, test.want, JobFailure(job, test.pods)) })
+		t.Run(name, func(t *testing.T) {
+			verdict, message := JobFailure(job, test.pods)
+			require.Equal(t, test.want, message)
+			require.Equal(t, strings.HasPrefix(message, "OOMKilled"), verdict == VerdictOutOfMemory)
+			require.True(t, verdict.Failed())
+		})
 	}
 	late := JobSeen{Why: "DeadlineExceeded: it was active longer than the deadline"}
-	require.Equal(t, late.Why+"; raise --repo-maintenance-timeout if it needs longer", JobFailure(late, said("Error", "level=info msg=working")))
-	long := JobFailure(job, said("Error", failureMark+strings.Repeat("ä", 4000)))
+	_, message := JobFailure(late, said("Error", "level=info msg=working"))
+	require.Equal(t, late.Why+"; raise --repo-maintenance-timeout if it needs longer", message)
+	_, long := JobFailure(job, said("Error", failureMark+strings.Repeat("ä", 4000)))
 	require.LessOrEqual(t, len(long), lengthOfFailure)
 }

@@ -4,8 +4,6 @@ import (
 	"cmp"
 	"crypto/sha256"
 	"encoding/binary"
-	"slices"
-	"strings"
 	"time"
 
 	"github.com/lateen-project/lateen/exposer/build"
@@ -25,14 +23,13 @@ func due(r Repository, jobs []build.JobSeen, policy Policy) time.Time {
 	if n := len(jobs); n > 0 && !at.After(jobs[n-1].Ended) {
 		at = jobs[n-1].Ended.Add(time.Second) // somebody has set the time of the last success back; the name that follows from it may be taken
 	}
-	failures := r.failures()
-	if len(failures) == 0 {
+	t := r.tallyAfter(jobs)
+	if t.failures == 0 {
 		return at
 	}
-	last := failures[len(failures)-1]
-	retry := endOf(last, jobs).Add(backoff(len(failures), policy))
-	if classGone(failures) {
-		retry = last.Started.Add(policy.PodWait)
+	retry := r.lastFailure(jobs).Add(backoff(t.failures, policy))
+	if n := len(jobs); n > 0 && t.failures == 1 && jobs[n-1].Verdict == build.VerdictClassMissing {
+		retry = jobs[n-1].Ended // the next one is created without the class; once in a row, as a class may come and go
 	}
 	if retry.After(at) {
 		return retry
@@ -63,6 +60,20 @@ func backoff(failures int, policy Policy) time.Duration {
 	return min(pause, policy.LastRetry)
 }
 
+// lastFailure is when the last run that failed was over, as far as that can still be told.
+func (r Repository) lastFailure(jobs []build.JobSeen) time.Time {
+	var last time.Time
+	if n := len(jobs); n > 0 && jobs[n-1].Verdict.Failed() {
+		last = jobs[n-1].Ended
+	}
+	if runs := r.failures(); len(runs) > 0 {
+		if end := endOf(runs[len(runs)-1], jobs); end.After(last) {
+			last = end
+		}
+	}
+	return last
+}
+
 // endOf is when a run that failed was over, as far as its job can still tell.
 func endOf(run Run, jobs []build.JobSeen) time.Time {
 	for _, job := range jobs {
@@ -78,19 +89,3 @@ const (
 	memoryStep = 1.5
 	memoryMost = 4.
 )
-
-// factor is how much more memory than configured the next job may take: what the last one had, and more if that
-// was not enough.
-func factor(r Repository, jobs []build.JobSeen) float64 {
-	if len(jobs) == 0 {
-		return 1
-	}
-	last := jobs[len(jobs)-1]
-	killed := slices.ContainsFunc(r.History, func(run Run) bool {
-		return run.Failed && run.Started.Unix() == last.Created.Unix() && strings.Contains(run.Message, OutOfMemory)
-	})
-	if !killed {
-		return last.Factor
-	}
-	return min(last.Factor*memoryStep, memoryMost)
-}

@@ -2,18 +2,10 @@ package maintenance
 
 import (
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/lateen-project/lateen/exposer/build"
 )
-
-// ClassGone begins the message of a run that had no pod because its PriorityClass does not exist: the next one
-// is made without it, and at once.
-const ClassGone = "the PriorityClass of its job does not exist: "
-
-// OutOfMemory is in the message of a run whose pod was ended for the memory it took (the kubelet's word).
-const OutOfMemory = "OOMKilled"
 
 // RunOf is the entry of a job that has ended, or was given up, when job.Ended says. Why is why it failed; how long it
 // took is in the message of a run that failed too, for want of a field.
@@ -45,13 +37,6 @@ func (r Repository) has(started time.Time) bool {
 	return slices.ContainsFunc(r.History, func(run Run) bool { return run.Started.Unix() == started.Unix() })
 }
 
-// remembers tells whether nothing is left to write down of a job: its run is in the history, or would not be
-// kept there.
-func (r Repository) remembers(job build.JobSeen) bool {
-	full := len(r.History) >= HistoryLength
-	return r.has(job.Created) || full && job.Created.Before(r.History[0].Started)
-}
-
 // failures are the runs that failed since the last success, oldest first.
 func (r Repository) failures() []Run {
 	last := len(r.History)
@@ -61,10 +46,50 @@ func (r Repository) failures() []Run {
 	return r.History[last:]
 }
 
-// classGone tells whether the last run had no pod for want of its class, and the one before had another fate:
-// a class that comes and goes must not make jobs without end.
-func classGone(failures []Run) bool {
-	n := len(failures)
-	gone := func(run Run) bool { return strings.HasPrefix(run.Message, ClassGone) }
-	return n > 0 && gone(failures[n-1]) && (n == 1 || !gone(failures[n-2]))
+// tally is what the runs of a repository so far mean for its next job.
+type tally struct {
+	failures int     // in a row
+	factor   float64 // of memory
+}
+
+// after is the tally after a job that is recorded.
+func after(job build.JobSeen) tally {
+	t := tally{failures: job.Failures, factor: job.Factor}
+	if !job.Verdict.Failed() {
+		t.failures = 0
+		return t
+	}
+	t.failures++
+	switch {
+	case job.Verdict != build.VerdictOutOfMemory:
+	case job.Ours:
+		t.factor = min(t.factor*memoryStep, memoryMost)
+	default: // it had no more than what is configured
+		t.factor = max(t.factor, memoryStep)
+	}
+	return t
+}
+
+// tallyBefore is the tally before a job, of all that there are, oldest first. Ours say it themselves, as older ones may have
+// been deleted.
+func (r Repository) tallyBefore(job build.JobSeen, jobs []build.JobSeen) tally {
+	if job.Ours {
+		return tally{failures: job.Failures, factor: job.Factor}
+	}
+	older := slices.DeleteFunc(slices.Clone(jobs), func(one build.JobSeen) bool { return !one.Created.Before(job.Created) })
+	return r.tallyAfter(older)
+}
+
+// tallyAfter is the tally after all jobs, oldest first. The history and what this process counted matter where there was no
+// job, or where it is gone: Velero's server keeps 3 entries, and replaces messages.
+func (r Repository) tallyAfter(jobs []build.JobSeen) tally {
+	t := tally{factor: 1}
+	for _, job := range slices.Backward(jobs) {
+		if job.Verdict != "" {
+			t = after(job)
+			break
+		}
+	}
+	t.failures = max(t.failures, len(r.failures()), r.Failures)
+	return t
 }

@@ -19,16 +19,18 @@ func Next(r Repository, jobs []build.JobSeen, location Location, policy Policy, 
 	jobs = slices.Clone(jobs)
 	slices.SortStableFunc(jobs, func(a, b build.JobSeen) int { return a.Created.Compare(b.Created) })
 	over := ended(jobs)
-	if unknown := slices.DeleteFunc(slices.Clone(over), r.remembers); len(unknown) > 0 {
-		return Step{Action: Record, Jobs: unknown}
+	for _, job := range over {
+		if job.Verdict == "" {
+			return r.about(Record, job, jobs)
+		}
 	}
 	if unheard := unheard(over); len(unheard) > 0 {
 		return Step{Action: Release, Jobs: unheard}
 	}
 	if unfinished := withOutcome(jobs, build.JobUnfinished); len(unfinished) > 0 {
-		return running(unfinished, r.remembers, policy, now)
+		return running(unfinished, policy, now, func(action Action, job build.JobSeen) Step { return r.about(action, job, jobs) })
 	}
-	surplus, later := removable(surplus(r, over), policy, now)
+	surplus, later := removable(surplus(over), policy, now)
 	if len(surplus) > 0 {
 		return Step{Action: Delete, Jobs: surplus}
 	}
@@ -44,7 +46,14 @@ func Next(r Repository, jobs []build.JobSeen, location Location, policy Policy, 
 	if left := at.Sub(now); left > 0 {
 		return Step{After: sooner(left, later)}
 	}
-	return Step{Action: Start, Due: at, Factor: factor(r, over)}
+	t := r.tallyAfter(over)
+	return Step{Action: Start, Due: at, Failures: t.failures, Factor: t.factor}
+}
+
+// about is a step that writes down what became of one job.
+func (r Repository) about(action Action, job build.JobSeen, jobs []build.JobSeen) Step {
+	t := r.tallyBefore(job, jobs)
+	return Step{Action: action, Jobs: []build.JobSeen{job}, Failures: t.failures, Factor: t.factor}
 }
 
 // WithoutRepository decides what to do about the jobs of a repository that does not exist. Nothing is written down of
@@ -58,7 +67,7 @@ func WithoutRepository(jobs []build.JobSeen, policy Policy, now time.Time) Step 
 	if len(old) > 0 {
 		return Step{Action: Delete, Jobs: old}
 	}
-	step := running(withOutcome(jobs, build.JobUnfinished), func(build.JobSeen) bool { return true }, policy, now)
+	step := running(withOutcome(jobs, build.JobUnfinished), policy, now, func(_ Action, job build.JobSeen) Step { return part(job) })
 	step.After = sooner(step.After, later)
 	return step
 }
@@ -66,7 +75,7 @@ func WithoutRepository(jobs []build.JobSeen, policy Policy, now time.Time) Step 
 // running is what follows from jobs that have not ended. One that has had no pod for so long will never have
 // one: Kubernetes tries to create it for ever, and never calls the job failed (velero-protocol W39). One whose time
 // is up, and whose pod still does not end, has it on a node that does not answer: that may take for ever too.
-func running(jobs []build.JobSeen, recorded func(build.JobSeen) bool, policy Policy, now time.Time) Step {
+func running(jobs []build.JobSeen, policy Policy, now time.Time, record func(Action, build.JobSeen) Step) Step {
 	wait := Step{Why: AlreadyRunning}
 	for _, job := range jobs {
 		since, action := job.Created, Abandon
@@ -86,21 +95,21 @@ func running(jobs []build.JobSeen, recorded func(build.JobSeen) bool, policy Pol
 		switch {
 		case left > 0:
 			wait.After = sooner(wait.After, left)
-		case recorded(job):
-			return Step{Action: parting(job), Jobs: []build.JobSeen{job}}
+		case job.Verdict != "":
+			return part(job)
 		default:
-			return Step{Action: action, Jobs: []build.JobSeen{job}}
+			return record(action, job)
 		}
 	}
 	return wait
 }
 
-// parting is how one gets rid of a job that has not ended: Velero's server must not wait for one that is gone.
-func parting(job build.JobSeen) Action {
+// part is how one gets rid of a job that has not ended: Velero's server must not wait for one that is gone.
+func part(job build.JobSeen) Step {
 	if job.Told {
-		return Delete
+		return Step{Action: Delete, Jobs: []build.JobSeen{job}}
 	}
-	return Release
+	return Step{Action: Release, Jobs: []build.JobSeen{job}}
 }
 
 // lastWord is since when whoever waits for a job can see that it has ended.
@@ -131,18 +140,19 @@ func sooner(one, other time.Duration) time.Duration {
 	return one
 }
 
-// surplus are the ended jobs that are not kept: all but the newest, and those that never did anything. One that says
-// how much memory the next may take is kept in any case.
-func surplus(r Repository, over []build.JobSeen) []build.JobSeen {
+// surplus are the ended jobs that are not kept: all but the newest, and those that never did anything. The newest one is
+// kept in any case if the next depends on it: on how often maintenance failed, or how much memory was not enough.
+func surplus(over []build.JobSeen) []build.JobSeen {
 	if len(over) == 0 {
 		return nil
 	}
+	newest := over[len(over)-1]
 	keep := DefaultKeep
-	if wanted := over[len(over)-1].Keep; wanted != nil {
-		keep = max(*wanted, 0)
+	if newest.Keep != nil {
+		keep = max(*newest.Keep, 0)
 	}
-	if factor(r, over) > 1 {
-		keep = max(keep, 1)
+	if after(newest) != (tally{factor: 1}) {
+		over, keep = over[:len(over)-1], max(keep-1, 0)
 	}
 	var old, lasting []build.JobSeen
 	for _, job := range over {

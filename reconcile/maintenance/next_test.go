@@ -32,12 +32,35 @@ func ready() Repository {
 
 func there() Location { return Location{Exists: true} }
 
+// job is one of ours, which is recorded if it has ended.
 func job(created time.Time, outcome build.JobOutcome) build.JobSeen {
-	seen := build.JobSeen{Name: fmt.Sprint("job-", created.Unix()), Created: created, Outcome: outcome, Factor: 1, HasPod: true}
+	seen := build.JobSeen{Name: fmt.Sprint("job-", created.Unix()), Created: created, Outcome: outcome, HasPod: true, Ours: true}
+	seen.Factor = 1
 	if outcome != build.JobUnfinished {
-		seen.Told, seen.Ended = true, created.Add(time.Minute)
+		seen.Told, seen.Ended, seen.Verdict = true, created.Add(time.Minute), build.VerdictSucceeded
+	}
+	if outcome == build.JobFailed {
+		seen.Verdict = build.VerdictFailed
 	}
 	return seen
+}
+
+// unrecorded is a job that nobody has looked at since it ended.
+func unrecorded(job build.JobSeen) build.JobSeen {
+	job.Verdict = ""
+	return job
+}
+
+// recorded is one that has not ended, and was given up.
+func recorded(job build.JobSeen) build.JobSeen {
+	job.Verdict = build.VerdictFailed
+	return job
+}
+
+// of is a job about which something else is recorded.
+func of(verdict build.Verdict, failures int, factor float64, job build.JobSeen) build.JobSeen {
+	job.JobRecord = build.JobRecord{Verdict: verdict, Failures: failures, Factor: factor}
+	return job
 }
 
 func failed(started time.Time, message string) Run {
@@ -56,6 +79,8 @@ func TestNext(t *testing.T) {
 		return seen
 	}
 	ended := ending(2 * time.Minute)
+	theirs := unrecorded(job(ago(time.Hour), build.JobFailed))
+	theirs.Ours = false
 	ended.Outcome, ended.Ended = build.JobFailed, ended.Ending
 	released := func(job build.JobSeen, since time.Duration) build.JobSeen {
 		job.Told, job.HasPod, job.Released = true, true, ago(since)
@@ -84,34 +109,43 @@ func TestNext(t *testing.T) {
 		"it is being deleted":                                  {func(r *Repository) { r.Deleting = true }, nil, there(), Step{Why: Deleting}},
 		"a job runs":                                           {func(*Repository) {}, []build.JobSeen{job(ago(time.Hour), build.JobUnfinished)}, there(), Step{Why: AlreadyRunning}},
 		"a job has no pod yet":                                 {func(*Repository) {}, []build.JobSeen{podless(time.Minute)}, there(), Step{Why: AlreadyRunning, After: time.Minute}},
-		"a job will never have a pod":                          {func(*Repository) {}, []build.JobSeen{podless(2 * time.Minute)}, there(), Step{Action: Abandon, Jobs: []build.JobSeen{podless(2 * time.Minute)}}},
-		"a job that was given up counts as failed, in numbers": {func(r *Repository) { r.History = []Run{failed(ago(3*time.Minute), "no pod")} }, []build.JobSeen{podless(3 * time.Minute)}, there(), Step{Action: Release, Jobs: []build.JobSeen{podless(3 * time.Minute)}}},
-		"Kubernetes then calls it failed, which is waited for": {func(r *Repository) { r.History = []Run{failed(ago(3*time.Minute), "no pod")} }, []build.JobSeen{released(podless(3*time.Minute), 0)}, there(), Step{Why: AlreadyRunning}},
-		"and after it was there to be seen it is removed":      {func(r *Repository) { r.History = []Run{failed(ago(3*time.Minute), "no pod")} }, []build.JobSeen{released(endedBy, 10*time.Second)}, there(), Step{After: 2 * time.Second}},
-		"whatever is kept of others":                           {func(r *Repository) { r.History = []Run{failed(ago(3*time.Minute), "no pod")} }, []build.JobSeen{released(job(ago(3*time.Minute), build.JobFailed), 3*time.Minute)}, there(), Step{Action: Delete, Jobs: []build.JobSeen{released(job(ago(3*time.Minute), build.JobFailed), 3*time.Minute)}}},
-		"a job whose time was up before it had a pod":          {func(r *Repository) { r.History = []Run{failed(ago(3*time.Minute), "late")} }, []build.JobSeen{unheard}, there(), Step{Action: Release, Jobs: []build.JobSeen{unheard}}},
+		"a job will never have a pod":                          {func(*Repository) {}, []build.JobSeen{podless(2 * time.Minute)}, there(), Step{Action: Abandon, Jobs: []build.JobSeen{podless(2 * time.Minute)}, Factor: 1}},
+		"a job that was given up counts as failed, in numbers": {func(*Repository) {}, []build.JobSeen{recorded(podless(3 * time.Minute))}, there(), Step{Action: Release, Jobs: []build.JobSeen{recorded(podless(3 * time.Minute))}}},
+		"Kubernetes then calls it failed, which is waited for": {func(*Repository) {}, []build.JobSeen{recorded(released(podless(3*time.Minute), 0))}, there(), Step{Why: AlreadyRunning}},
+		"it says how often maintenance failed, and is kept":    {func(*Repository) {}, []build.JobSeen{released(endedBy, 10*time.Second)}, there(), Step{After: 5*time.Minute - 8*time.Second}},
+		"once there is a newer one it is removed":              {func(r *Repository) { r.Last = now() }, []build.JobSeen{released(job(ago(3*time.Minute), build.JobFailed), 3*time.Minute), job(ago(2*time.Minute), build.JobSucceeded)}, there(), Step{Action: Delete, Jobs: []build.JobSeen{released(job(ago(3*time.Minute), build.JobFailed), 3*time.Minute)}}},
+		"after it was there to be seen":                        {func(r *Repository) { r.Last = now() }, []build.JobSeen{released(endedBy, 10*time.Second), job(ago(2*time.Minute), build.JobSucceeded)}, there(), Step{After: 2 * time.Second}},
+		"a job whose time was up before it had a pod":          {func(*Repository) {}, []build.JobSeen{unheard}, there(), Step{Action: Release, Jobs: []build.JobSeen{unheard}}},
 		"a job whose pod is being ended":                       {func(*Repository) {}, []build.JobSeen{ending(time.Minute)}, there(), Step{Why: AlreadyRunning, After: time.Minute}},
-		"a job whose pod does not end on a lost node":          {func(*Repository) {}, []build.JobSeen{ending(2 * time.Minute)}, there(), Step{Action: Record, Jobs: []build.JobSeen{ended}}},
-		"and which then counts as failed":                      {func(r *Repository) { r.History = []Run{failed(ago(13*time.Hour), "late")} }, []build.JobSeen{ending(2 * time.Minute)}, there(), Step{Action: Release, Jobs: []build.JobSeen{ended}}},
-		"and stays while it has to be seen":                    {func(r *Repository) { r.History = []Run{failed(ago(13*time.Hour), "late")} }, []build.JobSeen{released(ending(2*time.Minute), time.Second)}, there(), Step{Why: AlreadyRunning, After: 9 * time.Second}},
-		"and is removed though its pod is still there":         {func(r *Repository) { r.History = []Run{failed(ago(13*time.Hour), "late")} }, []build.JobSeen{released(ending(2*time.Minute), 10*time.Second)}, there(), Step{Action: Delete, Jobs: []build.JobSeen{released(ended, 10*time.Second)}}},
+		"a job whose pod does not end on a lost node":          {func(*Repository) {}, []build.JobSeen{ending(2 * time.Minute)}, there(), Step{Action: Record, Jobs: []build.JobSeen{unrecorded(ended)}, Factor: 1}},
+		"and which then counts as failed":                      {func(*Repository) {}, []build.JobSeen{recorded(ending(2 * time.Minute))}, there(), Step{Action: Release, Jobs: []build.JobSeen{recorded(ended)}}},
+		"and stays while it has to be seen":                    {func(*Repository) {}, []build.JobSeen{recorded(released(ending(2*time.Minute), time.Second))}, there(), Step{Why: AlreadyRunning, After: 9 * time.Second}},
+		"and is removed though its pod is still there":         {func(*Repository) {}, []build.JobSeen{recorded(released(ending(2*time.Minute), 10*time.Second))}, there(), Step{Action: Delete, Jobs: []build.JobSeen{recorded(released(ended, 10*time.Second))}}},
 		"a job that somebody holds back is left to them":       {func(*Repository) {}, []build.JobSeen{suspended}, there(), Step{Why: AlreadyRunning}},
-		"a run that ended while nobody looked is written down": {func(*Repository) {}, []build.JobSeen{job(ago(time.Hour), build.JobSucceeded)}, Location{}, Step{Action: Record, Jobs: []build.JobSeen{job(ago(time.Hour), build.JobSucceeded)}}},
-		"a run that failed is tried again five minutes later":  {func(r *Repository) { r.History = []Run{failed(ago(4*time.Minute), "x")} }, []build.JobSeen{job(ago(4*time.Minute), build.JobFailed)}, there(), Step{After: 2 * time.Minute}},
-		"the third failure in a row waits 20 minutes": {func(r *Repository) {
+		"a run that ended while nobody looked is written down": {func(*Repository) {}, []build.JobSeen{unrecorded(job(ago(time.Hour), build.JobSucceeded))}, Location{}, Step{Action: Record, Jobs: []build.JobSeen{unrecorded(job(ago(time.Hour), build.JobSucceeded))}, Factor: 1}},
+		"a run that is in the history is still to be counted":  {func(r *Repository) { r.History = []Run{failed(ago(time.Hour), "x")} }, []build.JobSeen{theirs}, there(), Step{Action: Record, Jobs: []build.JobSeen{theirs}, Failures: 1, Factor: 1}},
+		"of many, one after the other, the oldest first":       {func(*Repository) {}, []build.JobSeen{theirs, unrecorded(job(ago(2*time.Hour), build.JobFailed))}, there(), Step{Action: Record, Jobs: []build.JobSeen{unrecorded(job(ago(2*time.Hour), build.JobFailed))}, Factor: 1}},
+		"one of the server's follows on those before it":       {func(*Repository) {}, []build.JobSeen{theirs, of(build.VerdictOutOfMemory, 6, 1.5, job(ago(2*time.Hour), build.JobFailed))}, there(), Step{Action: Record, Jobs: []build.JobSeen{theirs}, Failures: 7, Factor: 2.25}},
+		"a run that failed is tried again five minutes later":  {func(*Repository) {}, []build.JobSeen{job(ago(4*time.Minute), build.JobFailed)}, there(), Step{After: 2 * time.Minute}},
+		"the third failure in a row waits 20 minutes": {func(*Repository) {}, []build.JobSeen{of(build.VerdictFailed, 2, 1, job(ago(16*time.Minute), build.JobFailed))}, there(),
+			Step{After: 5 * time.Minute}},
+		"failures without a job are in the history": {func(r *Repository) {
 			r.History = []Run{failed(ago(30*time.Minute), ""), failed(ago(25*time.Minute), ""), failed(ago(15*time.Minute), "")}
 		}, nil, there(), Step{After: 5 * time.Minute}},
+		"of which the server keeps three": {func(r *Repository) {
+			r.Failures, r.History = 8, []Run{failed(ago(3*time.Hour), ""), failed(ago(2*time.Hour), ""), failed(ago(time.Hour), "")}
+		}, nil, there(), Step{After: 5 * time.Hour}},
 		"failures before a success do not count": {func(r *Repository) {
 			r.History = []Run{failed(ago(5*time.Hour), ""), {Started: ago(2 * time.Hour), Completed: ago(2 * time.Hour)}}
 		}, nil, there(), Step{Action: Start, Due: ago(time.Hour), Factor: 1}},
-		"whoever sets the last success back gets a new job, with a name of its own": {func(r *Repository) {
-			r.History = []Run{{Started: ago(time.Hour), Completed: ago(59 * time.Minute)}}
-		}, []build.JobSeen{job(ago(time.Hour), build.JobSucceeded)}, there(), Step{Action: Start, Due: ago(59*time.Minute - time.Second), Factor: 1}},
-		"a class that is gone is tried without, at once": {func(r *Repository) { r.History = []Run{failed(ago(2*time.Minute), ClassGone+"x")} }, nil, there(), Step{Action: Start, Due: now(), Factor: 1}},
-		"a class that is gone once more waits as any failure": {func(r *Repository) {
-			r.History = []Run{failed(ago(4*time.Minute), ClassGone+"x"), failed(ago(2*time.Minute), ClassGone+"x")}
-		}, nil, there(), Step{After: 8 * time.Minute}},
-		"a run that took too much memory gets more": {func(r *Repository) { r.History = []Run{failed(ago(time.Hour), OutOfMemory)} }, []build.JobSeen{job(ago(time.Hour), build.JobFailed)}, there(), Step{Action: Start, Due: ago(54 * time.Minute), Factor: 1.5}},
+		"whoever sets the last success back gets a new job, with a name of its own": {func(*Repository) {}, []build.JobSeen{job(ago(time.Hour), build.JobSucceeded)}, there(),
+			Step{Action: Start, Due: ago(59*time.Minute - time.Second), Factor: 1}},
+		"a class that is gone is tried without, at once": {func(*Repository) {}, []build.JobSeen{of(build.VerdictClassMissing, 0, 1, job(ago(2*time.Minute), build.JobFailed))}, there(),
+			Step{Action: Start, Due: ago(time.Minute - time.Second), Failures: 1, Factor: 1}},
+		"a class that is gone once more waits as any failure": {func(*Repository) {}, []build.JobSeen{of(build.VerdictClassMissing, 1, 1, job(ago(3*time.Minute), build.JobFailed))}, there(),
+			Step{After: 8 * time.Minute}},
+		"a run that took too much memory gets more": {func(*Repository) {}, []build.JobSeen{of(build.VerdictOutOfMemory, 0, 1, job(ago(time.Hour), build.JobFailed))}, there(),
+			Step{Action: Start, Due: ago(54 * time.Minute), Failures: 1, Factor: 1.5}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			r := ready()
@@ -126,7 +160,7 @@ func TestOnlyTheNewestJobsAreKept(t *testing.T) {
 	var jobs []build.JobSeen
 	for i := range 5 {
 		one := job(ago(time.Duration(10-i)*time.Hour), build.JobSucceeded)
-		jobs, r = append(jobs, one), r.With(RunOf(one, ""))
+		jobs = append(jobs, one)
 	}
 	r.Last = now()
 	require.Equal(t, Step{Action: Delete, Jobs: jobs[:2]}, Next(r, jobs, there(), policy(), now()))
@@ -146,18 +180,18 @@ func TestOnlyTheNewestJobsAreKept(t *testing.T) {
 }
 
 func TestMemoryGrowsFourfoldAtMost(t *testing.T) {
-	r, jobs := ready(), []build.JobSeen(nil)
+	factor := 1.
 	var factors []float64
 	for i := range 6 {
-		one := job(ago(time.Duration(20-i)*time.Hour), build.JobFailed)
-		one.Factor = factor(r, jobs)
-		jobs, r = append(jobs, one), r.With(failed(one.Created, OutOfMemory))
-		factors = append(factors, one.Factor)
+		factor = after(of(build.VerdictOutOfMemory, i, factor, job(now(), build.JobFailed))).factor
+		factors = append(factors, factor)
 	}
-	require.Equal(t, []float64{1, 1.5, 2.25, 3.375, 4, 4}, factors)
-	one := job(ago(time.Hour), build.JobSucceeded)
-	one.Factor = 2.25
-	require.InDelta(t, 2.25, factor(r.With(RunOf(one, "")), append(jobs, one)), 0, "what was enough stays")
+	require.Equal(t, []float64{1.5, 2.25, 3.375, 4, 4, 4}, factors)
+	require.Equal(t, tally{factor: 2.25}, after(of(build.VerdictSucceeded, 3, 2.25, job(now(), build.JobSucceeded))), "what was enough stays")
+	theirs := job(now(), build.JobFailed)
+	theirs.Ours = false
+	require.Equal(t, tally{4, 1.5}, after(of(build.VerdictOutOfMemory, 3, 1, theirs)), "it had what is configured")
+	require.Equal(t, tally{4, 2.25}, after(of(build.VerdictOutOfMemory, 3, 2.25, theirs)), "it says nothing of how much is enough")
 }
 
 func TestHistory(t *testing.T) {
@@ -170,7 +204,6 @@ func TestHistory(t *testing.T) {
 	require.Equal(t, now().Add(29*time.Hour), r.History[HistoryLength-1].Started)
 	require.Equal(t, r, r.With(failed(r.History[3].Started.Add(time.Millisecond), "again")), "a run is written down once")
 	require.Equal(t, r, r.With(failed(now(), "too old")))
-	require.True(t, r.remembers(job(now(), build.JobFailed)), "or it would be written down for ever")
 
 	success := job(now().Add(time.Hour*40), build.JobSucceeded)
 	require.Equal(t, failed(success.Created, "locked (after 1m0s)"), RunOf(job(success.Created, build.JobFailed), "locked"))

@@ -72,13 +72,13 @@ func rules(t *testing.T, what situation) {
 	case Record:
 		for _, one := range step.Jobs {
 			require.NotEqual(t, build.JobUnfinished, one.Outcome, "%+v", what)
-			require.False(t, r.remembers(one), "nothing is written down twice: %+v", what)
-			require.True(t, r.With(RunOf(one, "x")).remembers(one), "it is written down once and for all: %+v", what)
+			require.Empty(t, one.Verdict, "nothing is written down twice: %+v", what)
 		}
+		require.Len(t, step.Jobs, 1, "%+v", what)
 	case Abandon, Release, Delete:
 		require.NotEmpty(t, step.Jobs, "%+v", what)
 		for _, one := range step.Jobs {
-			require.Equal(t, step.Action != Abandon, r.remembers(one), "what is removed is written down first: %+v", what)
+			require.Equal(t, step.Action != Abandon, one.Verdict != "", "what is removed is written down first: %+v", what)
 			require.False(t, step.Action == Delete && !one.Told, "a server may wait for it, and then for ever: %+v", what)
 			require.False(t, step.Action == Release && one.Told, "%+v", what)
 			require.False(t, one.Outcome == build.JobUnfinished && one.HasPod, "no job that runs is removed: %+v", what)
@@ -105,8 +105,8 @@ func repositories() []Repository {
 					for _, history := range [][]Run{
 						nil,
 						{{Started: ago(2 * time.Hour), Completed: ago(2 * time.Hour)}},
-						{failed(ago(3*time.Minute), ClassGone)},
-						{failed(ago(3*time.Hour), ""), failed(ago(2*time.Hour), OutOfMemory)},
+						{failed(ago(3*time.Minute), "")},
+						{failed(ago(3*time.Hour), ""), failed(ago(2*time.Hour), "")},
 					} {
 						all = append(all, Repository{
 							UID: "u", Kopia: kopia, Ready: ready, Deleting: deleting, Created: ago(9 * time.Hour),
@@ -128,18 +128,19 @@ func someJobs() [][]build.JobSeen {
 			for _, deleting := range []bool{false, true} {
 				one := job(created, outcome)
 				one.Deleting, one.HasPod = deleting, outcome != build.JobUnfinished
-				all = append(all, []build.JobSeen{one})
+				all = append(all, []build.JobSeen{one}, []build.JobSeen{unrecorded(one)})
 				if outcome == build.JobFailed {
 					one.Told, one.HasPod = false, false
-					all = append(all, []build.JobSeen{one})
+					all = append(all, []build.JobSeen{of(build.VerdictOutOfMemory, 2, 2.25, one)})
 				}
 				if outcome == build.JobUnfinished {
 					one.HasPod = true
 					all = append(all, []build.JobSeen{one})
 					one.Ending = created
 					all = append(all, []build.JobSeen{one})
+					all = append(all, []build.JobSeen{recorded(one)})
 					one.Told, one.Released = true, created
-					all = append(all, []build.JobSeen{one})
+					all = append(all, []build.JobSeen{recorded(one)})
 				}
 			}
 		}
@@ -158,11 +159,18 @@ func TestARepositoryIsMaintainedWhateverHappens(t *testing.T) {
 		switch step.Action {
 		case Start:
 			one := job(at, build.JobUnfinished)
+			one.Failures, one.Factor = step.Failures, step.Factor
 			one.HasPod = fates[started%len(fates)] != build.JobUnfinished
 			jobs, started = append(jobs, one), started+1
 		case Record, Abandon:
-			for _, one := range step.Jobs {
-				r = r.With(RunOf(one, "it failed"))
+			run := RunOf(step.Jobs[0], "it failed")
+			r = r.With(run)
+			for i := range jobs {
+				if jobs[i].Name == step.Jobs[0].Name && run.Failed {
+					jobs[i].Verdict = build.VerdictFailed
+				} else if jobs[i].Name == step.Jobs[0].Name {
+					jobs[i].Verdict = build.VerdictSucceeded
+				}
 			}
 		case Release:
 			for i := range jobs {

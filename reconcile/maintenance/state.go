@@ -13,7 +13,9 @@ import (
 	"github.com/lateen-project/lateen/exposer/build"
 )
 
-// HistoryLength is how many runs a repository remembers (Velero's defaultMaintenanceStatusQueueLength).
+// HistoryLength is how many runs are kept in the history of a repository, for people: as many as the development branch of
+// Velero keeps (defaultMaintenanceStatusQueueLength). The server of every release up to 1.18.3 cuts it to 3 and replaces
+// messages, so nothing is decided by what is no longer there.
 const HistoryLength = 25
 
 // Repository is what maintenance depends on, copied out of a BackupRepository.
@@ -26,6 +28,7 @@ type Repository struct {
 	Last      time.Time     // status.lastMaintenanceTime; zero if there was none
 	Frequency time.Duration // spec.maintenanceFrequency
 	History   []Run         // oldest first
+	Failures  int           // in a row, as this process counted them; no part of the object
 }
 
 // Run is an entry of status.recentMaintenance.
@@ -120,8 +123,8 @@ type Action int
 // The effects that a step can ask for.
 const (
 	Wait    Action = iota // nothing now; an event or the timer wakes it
-	Record                // write down what became of Jobs, which have ended
-	Abandon               // write down that Jobs cannot create pods, and why
+	Record                // write down what became of a job that has ended
+	Abandon               // write down that a job cannot create its pod, and why
 	Release               // have Jobs, which will not end, count as failed, for whoever waits for them
 	Delete                // remove Jobs, of which everything is written down
 	Start                 // make the job that is due, if there is room in the cluster
@@ -129,12 +132,13 @@ const (
 
 // Step is what is to be done next.
 type Step struct {
-	Action Action
-	Jobs   []build.JobSeen // for Record, Abandon, Release and Delete
-	Due    time.Time       // for Start: since when; the job is named after it
-	Factor float64         // for Start: how much more memory than configured, from 1
-	After  time.Duration   // for Wait: when to look again at the latest; 0 is never
-	Why    Reason          // for Wait: what keeps a repository from being maintained; empty for nothing
+	Action   Action
+	Jobs     []build.JobSeen // for Record, Abandon, Release and Delete; one for the first two
+	Due      time.Time       // for Start: since when; the job is named after it
+	Failures int             // in a row before the job of Start, Record or Abandon
+	Factor   float64         // how much more memory than configured that job may take, from 1
+	After    time.Duration   // for Wait: when to look again at the latest; 0 is never
+	Why      Reason          // for Wait: what keeps a repository from being maintained; empty for nothing
 }
 
 // Reason is a stable word for why a repository is not maintained.

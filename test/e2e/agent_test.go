@@ -21,6 +21,8 @@ type agentRun struct {
 	stop  context.CancelFunc
 	ended chan struct{}
 	err   error // once it has ended
+
+	registry *prometheus.Registry
 }
 
 // startAgent runs the agent with the rights that package deploy gives it and no others.
@@ -44,12 +46,28 @@ func (s *site) startAgent(t *testing.T, change ...func(*agent.Options)) {
 		alter(&options)
 	}
 	running, stop := context.WithCancel(s.ctx)
-	s.agent = &agentRun{stop: stop, ended: make(chan struct{})}
+	s.agent = &agentRun{stop: stop, ended: make(chan struct{}), registry: registry}
 	go func(run *agentRun) {
 		defer close(run.ended)
 		run.err = agent.Run(running, options)
 	}(s.agent)
 	t.Cleanup(func() { s.agent.end(t) })
+}
+
+// sum is that of all series of a counter.
+func (r *agentRun) sum(t *testing.T, counter string) (sum int) {
+	t.Helper()
+	families, err := r.registry.Gather()
+	require.NoError(t, err)
+	for _, family := range families {
+		if family.GetName() != counter {
+			continue
+		}
+		for _, series := range family.GetMetric() {
+			sum += int(series.GetCounter().GetValue())
+		}
+	}
+	return sum
 }
 
 // end stops the agent, if it still runs, and waits for it.

@@ -161,6 +161,25 @@ func (j *jobs) until(t *testing.T, wanted func(*batchv1.Job) bool) *batchv1.Job 
 	return nil
 }
 
+// recorded is of how many jobs the agent has written down what became of them.
+func (j *jobs) recorded() (n int) {
+	for _, job := range j.seen {
+		if build.ReadJob(job).Verdict != "" {
+			n++
+		}
+	}
+	return n
+}
+
+// jobsOf are the jobs that a repository has now.
+func (s *site) jobsOf(t *testing.T, repository *velerov1.BackupRepository) []batchv1.Job {
+	t.Helper()
+	same := metav1.ListOptions{LabelSelector: build.LabelRepository + "=" + build.RepositoryLabel(repository.Name)}
+	list, err := s.Kube.BatchV1().Jobs(s.Namespace).List(s.ctx, same)
+	require.NoError(t, err)
+	return list.Items
+}
+
 // untilGone waits for a job to be deleted.
 func (j *jobs) untilGone(t *testing.T, gone *batchv1.Job) {
 	t.Helper()

@@ -1,6 +1,7 @@
 package e2e
 
 import (
+	"fmt"
 	"testing"
 	"time"
 
@@ -10,6 +11,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/lateen-project/lateen/cmd/lateen/agent"
+	"github.com/lateen-project/lateen/exposer/build"
 	"github.com/lateen-project/lateen/reconcile/maintenance"
 )
 
@@ -100,7 +102,32 @@ func TestAJobThatCannotHaveAPodDoesNotBlockTheServer(t *testing.T) {
 	s.looked(t, "another")
 	maintained := s.until(t, s.repository, func(r *velerov1.BackupRepository) bool { return len(r.Status.RecentMaintenance) > 0 })
 	require.Equal(t, velerov1.BackupRepositoryMaintenanceFailed, maintained.Status.RecentMaintenance[0].Result)
-	jobs.untilGone(t, hopeless)
+	jobs.until(t, func(job *batchv1.Job) bool {
+		seen := build.ReadJob(job)
+		return job.UID == hopeless.UID && seen.Outcome == build.JobFailed && seen.Told && seen.Verdict == build.VerdictFailed
+	})
+}
+
+// TestEndedJobsAreCountedOnceBesideTheServer has more jobs than the server of a release keeps entries: it cuts the history
+// to 3 at each look, and jobs that are no longer in there have been counted all the same.
+func TestEndedJobsAreCountedOnceBesideTheServer(t *testing.T) {
+	const entries = 3
+	s := newSite(t, "velero", patient, func(options *agent.Options) { options.Config.MaintenanceConfigMap = jobConfig })
+	jobs := s.followJobs(t)
+	s.asks(t, s.repository, "1ms")
+	jobs.until(t, func(*batchv1.Job) bool { return jobs.recorded() > entries })
+	s.asks(t, s.repository, "72h")
+	s.looked(t, "another")
+	if jobs.recorded() < len(jobs.seen) {
+		jobs.until(t, func(*batchv1.Job) bool { return jobs.recorded() == len(jobs.seen) })
+	}
+	for hours := range 2 {
+		s.asks(t, s.repository, fmt.Sprintf("%dh", 73+hours)) // has the server look again
+		s.looked(t, fmt.Sprint("another-", hours))
+	}
+	s.until(t, s.repository, func(r *velerov1.BackupRepository) bool { return len(r.Status.RecentMaintenance) == entries })
+	require.Greater(t, len(s.jobsOf(t, s.repository)), entries)
+	require.Equal(t, len(jobs.seen), s.agent.sum(t, "velero_repo_maintenance_success_total"), "each job once")
 }
 
 // TestARepositoryThatIsDeletedDoesNotBlockTheServer is W42: the server polls the job by which it waits, and does so for

@@ -4,6 +4,7 @@ package e2e
 
 import (
 	"context"
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
@@ -26,6 +27,8 @@ const patience = 2 * time.Minute
 const (
 	nodeName  = "e2e-node"
 	configMap = "node-agent-config"
+	jobConfig = "repo-maintenance-job" // a ConfigMap that Velero's server reads, and agents that are told to
+	keptJobs  = 5
 	lowClass  = "e2e-low"
 	lowValue  = 10
 	lastLines = 10 // of the server's log, where a test has failed
@@ -69,6 +72,7 @@ func newSite(t *testing.T, velero string, change ...func(*agent.Options)) *site 
 	require.NoError(t, err)
 	require.NoError(t, s.PriorityClass(ctx, lowClass, lowValue))
 	require.NoError(t, s.ConfigMap(ctx, configMap, map[string]string{"config.json": `{"priorityClassName":"` + lowClass + `"}`}))
+	require.NoError(t, s.ConfigMap(ctx, jobConfig, map[string]string{"global": fmt.Sprintf(`{"keepLatestMaintenanceJobs":%d}`, keptJobs)}))
 	s.server = startVelero(ctx, t, s.plane, s.Namespace, dir)
 	runner := node.Real{Config: s.plane.Admin(), Velero: movers, Binds: []string{repository}}
 	s.kubelet, err = node.Start(ctx, s.plane.Admin(), node.Options{
@@ -112,7 +116,7 @@ func startVelero(ctx context.Context, t *testing.T, plane *cluster.Cluster, name
 	require.NoError(t, err)
 	kubeconfig := filepath.Join(dir, "velero.kubeconfig")
 	require.NoError(t, plane.WriteKubeconfig(own, kubeconfig, namespace))
-	server, err := node.StartVeleroServer(ctx, node.ServerOptions{Velero: binary, Kubeconfig: kubeconfig, Namespace: namespace, Dir: filepath.Join(dir, "velero")})
+	server, err := node.StartVeleroServer(ctx, node.ServerOptions{Velero: binary, Kubeconfig: kubeconfig, Namespace: namespace, Dir: filepath.Join(dir, "velero"), Args: []string{"--repo-maintenance-job-configmap", jobConfig}})
 	require.NoError(t, err)
 	t.Cleanup(func() {
 		server.Stop()

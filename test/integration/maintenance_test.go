@@ -12,7 +12,6 @@ import (
 
 	"github.com/lateen-project/lateen/cmd/lateen/agent"
 	"github.com/lateen-project/lateen/exposer/build"
-	"github.com/lateen-project/lateen/reconcile/maintenance"
 	"github.com/lateen-project/lateen/test/node"
 )
 
@@ -80,7 +79,7 @@ func TestAJobWithoutAPodIsMadeAgainWithoutItsClass(t *testing.T) {
 	after := s.maintained(name, ran(2))
 	runs := after.Status.RecentMaintenance
 	require.Equal(t, velerov1.BackupRepositoryMaintenanceFailed, runs[0].Result)
-	require.Contains(t, runs[0].Message, maintenance.ClassGone+"gone-"+s.Namespace)
+	require.Contains(t, runs[0].Message, "the PriorityClass of its job does not exist: gone-"+s.Namespace)
 	require.Nil(t, runs[0].CompleteTimestamp)
 	require.Equal(t, velerov1.BackupRepositoryMaintenanceSucceeded, runs[1].Result)
 	require.Len(t, s.jobs(), 1, "the job without a pod is gone")
@@ -93,7 +92,7 @@ func TestHowAJobFailedIsWrittenDown(t *testing.T) {
 		want   string
 	}{
 		"with what Velero's program says": {node.Result{ExitCode: 1, Message: "level=error\nRepo maintenance error: repository is locked"}, "repository is locked"},
-		"with the memory that it took":    {node.Result{ExitCode: 137, Reason: "OOMKilled"}, maintenance.OutOfMemory},
+		"with the memory that it took":    {node.Result{ExitCode: 137, Reason: "OOMKilled"}, "OOMKilled"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := newSite(t, time.Millisecond)

@@ -18,7 +18,6 @@ import (
 
 	"github.com/lateen-project/lateen/cmd/lateen/agent"
 	"github.com/lateen-project/lateen/exposer/build"
-	"github.com/lateen-project/lateen/reconcile/maintenance"
 	"github.com/lateen-project/lateen/test/node"
 	"github.com/lateen-project/lateen/test/world"
 )
@@ -140,7 +139,7 @@ func troubles() map[string]trouble {
 				return map[string]string{"global": s.pinned(`"priorityClassName":"` + s.class() + `"`)}
 			},
 			wrap: deletingTheClass,
-			runs: []string{maintenance.ClassGone, ""}, jobs: 1, fallbacks: "not_found",
+			runs: []string{"the PriorityClass of its job does not exist: ", ""}, jobs: 1, fallbacks: "not_found",
 			says: map[string]string{"PriorityClassNotInForce": "(not_found)"},
 		},
 		"a quota lets no pod in, until it is lifted": {
@@ -150,7 +149,7 @@ func troubles() map[string]trouble {
 		},
 		"its pod is killed for its memory": {
 			before: ends(node.Result{ExitCode: 137, Reason: "OOMKilled"}),
-			runs:   []string{maintenance.OutOfMemory, ""}, jobs: 2,
+			runs:   []string{"OOMKilled", ""}, jobs: 2,
 		},
 		"its pod is evicted": {
 			before: none,

@@ -23,7 +23,8 @@ type ServerOptions struct {
 	Velero     string // the binary
 	Kubeconfig string // with Velero's own rights
 	Namespace  string
-	Dir        string // for its scratch files and log
+	Dir        string   // for its scratch files and log
+	Args       []string // further ones
 }
 
 // StartVeleroServer starts it; repositories become Ready within some 20 s of their creation. It ends with the
@@ -42,9 +43,10 @@ func StartVeleroServer(ctx context.Context, options ServerOptions) (*VeleroServe
 	}
 	defer log.Close()
 	ctx, s.stop = context.WithCancel(ctx)
-	command := exec.CommandContext(ctx, options.Velero, "server",
-		"--kubeconfig", options.Kubeconfig, "--namespace", options.Namespace, "--plugin-dir", plugins,
-		"--metrics-address", "127.0.0.1:0", "--profiler-address", "127.0.0.1:0", "--disable-controllers", strings.Join(idle(), ","))
+	command := exec.CommandContext(ctx, options.Velero, append([]string{
+		"server", "--kubeconfig", options.Kubeconfig, "--namespace", options.Namespace, "--plugin-dir", plugins,
+		"--metrics-address", "127.0.0.1:0", "--profiler-address", "127.0.0.1:0", "--disable-controllers", strings.Join(idle(), ","),
+	}, options.Args...)...)
 	command.Env = append(os.Environ(), "VELERO_NAMESPACE="+options.Namespace, "VELERO_SCRATCH_DIR="+scratch, "HOME="+scratch)
 	command.Stdout, command.Stderr = log, log
 	command.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}

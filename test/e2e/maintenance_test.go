@@ -114,7 +114,7 @@ func TestEndedJobsAreCountedOnceBesideTheServer(t *testing.T) {
 	const entries = 3
 	s := newSite(t, "velero", patient, func(options *agent.Options) { options.Config.MaintenanceConfigMap = jobConfig })
 	jobs := s.followJobs(t)
-	s.asks(t, s.repository, "1ms")
+	s.asks(t, s.repository, "8s")
 	jobs.until(t, func(*batchv1.Job) bool { return jobs.recorded() > entries })
 	s.asks(t, s.repository, "72h")
 	s.looked(t, "another")

@@ -196,12 +196,18 @@ func troubles() map[string]trouble {
 			runs: []string{""}, jobs: 1, fallbacks: "config_invalid", problems: "invalid_json",
 			says: map[string]string{"PriorityClassNotInForce": "(config_invalid)", "MaintenanceConfigProblem": "global"},
 		},
-		"the class is given for one repository": {
+		"the class is given for one repository, and is missing": {
 			config: func(s *site) map[string]string {
-				return map[string]string{"global": s.pinned(""), "app-default-kopia": `{"priorityClassName":"system-node-critical"}`}
+				return map[string]string{"global": s.pinned(""), "app-default-kopia": `{"priorityClassName":"nowhere"}`}
+			},
+			runs: []string{""}, jobs: 1, fallbacks: "not_found", says: map[string]string{"PriorityClassNotInForce": `"nowhere" (not_found)`},
+		},
+		"the class is given for one repository and for all": {
+			config: func(s *site) map[string]string {
+				return map[string]string{"global": s.pinned(`"priorityClassName":"` + s.class() + `"`), "app-default-kopia": `{"priorityClassName":"nowhere"}`}
 			},
 			runs: []string{""}, jobs: 1, problems: "ignored",
-			says: map[string]string{"MaintenanceConfigProblem": "it counts under global only"},
+			says: map[string]string{"MaintenanceConfigProblem": "the one under global counts"},
 		},
 	}
 }

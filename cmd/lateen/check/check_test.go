@@ -153,7 +153,7 @@ data:
 	require.NoError(t, check.Report(&said, &verdict, bare(), nil))
 	require.Len(t, verdict.Problems, 4)
 	for _, words := range []string{
-		"global.podResources.cpuLimit, line 1", "ns1-default-kopia.priorityClassName", "it counts under global only",
+		"global.podResources.cpuLimit, line 1", "ns1-default-kopia.priorityClassName", "the one under global counts",
 		"ns1-default-kopia.loadAffinity", `no PriorityClass "velero-low"`, "5 of each repository", "own settings      ns1-default-kopia",
 	} {
 		require.Contains(t, said.String(), words)

@@ -62,8 +62,8 @@ func Judge(document Document, cluster *Cluster) Verdict {
 		verdict.Jobs = jobs
 		verdict.fallBack(problems...)
 		for _, key := range document.repositories() {
-			_, problems := config.ParseMaintenance(map[string]string{key: document.Data[key]}, key)
-			verdict.fallBack(problems...)
+			_, own := config.ParseMaintenance(document.Data, key)
+			verdict.fallBack(slices.DeleteFunc(own, func(p config.Problem) bool { return slices.Contains(problems, p) })...)
 		}
 	default:
 		parsed, problems := config.Parse(document.Data, nil)

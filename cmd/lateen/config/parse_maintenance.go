@@ -7,8 +7,8 @@ import (
 	"github.com/lateen-project/lateen/exposer/priority"
 )
 
-// globalKey is what holds for all repositories in the maintenance ConfigMap, and alone says the priority class,
-// labels and annotations of jobs (velero-protocol 4.5).
+// globalKey is what holds for all repositories in the maintenance ConfigMap. Its priority class, labels and annotations of
+// jobs come before those of one repository; for all else it is the other way round (velero-protocol 4.5).
 const globalKey = "global"
 
 // Maintenance is what the maintenance ConfigMap means for the next job of one repository.
@@ -24,8 +24,8 @@ func DefaultMaintenance() Maintenance {
 }
 
 // ParseMaintenance says what the data of a maintenance ConfigMap means for the repository with that key. It is
-// pure, and takes each field as it is written, or leaves it alone and says so in a Problem. What the key of the
-// repository says comes before what global says, field by field.
+// pure, and takes each field as it is written, or leaves it alone and says so in a Problem. Field by field, what the key of
+// the repository says comes before what global says, but for the priority class, labels and annotations, as in Velero.
 func ParseMaintenance(data map[string]string, repositoryKey string) (Maintenance, []Problem) {
 	result := DefaultMaintenance()
 	if len(data) == 0 {
@@ -49,41 +49,39 @@ func ParseMaintenance(data map[string]string, repositoryKey string) (Maintenance
 			continue
 		}
 		r := newReader(SectionMaintenance, text)
-		r.object(document, r.maintenance(&result, key == globalKey))
+		r.object(document, r.maintenance(&result))
 		problems = append(problems, r.problems...)
 	}
 	return result, problems
 }
 
-// maintenance is the schema of one key.
-func (r *reader) maintenance(into *Maintenance, global bool) fields {
+// maintenance is the schema of one key; global is read first.
+func (r *reader) maintenance(into *Maintenance) fields {
 	jobs := &into.Jobs
-	known := fields{
+	// unless keeps what global says, if it says anything.
+	unless := func(said bool, read func(value)) func(value) {
+		if !said {
+			return read
+		}
+		return func(v value) {
+			r.problem(v, Ignored, "the one under %s counts for all repositories; drop either", globalKey)
+		}
+	}
+	return fields{
 		"loadAffinity":              func(v value) { jobs.LoadAffinity = r.jobAffinity(v) },
 		"podResources":              func(v value) { jobs.Resources = r.podResources(v) },
 		"keepLatestMaintenanceJobs": set(r, r.atLeast(0), &jobs.Keep),
-	}
-	all := fields{
-		"priorityClassName": func(v value) {
+		"priorityClassName": unless(into.PriorityClassName != "", func(v value) {
 			before := r.spoiled
 			if name := r.name(v); r.spoiled == before {
 				into.PriorityClassName = name
 			} else {
 				into.Unreadable = priority.ConfigInvalid
 			}
-		},
-		"podLabels":      func(v value) { jobs.Labels = r.labels(v) },
-		"podAnnotations": func(v value) { jobs.Annotations = r.podAnnotations(v) },
+		}),
+		"podLabels":      unless(len(jobs.Labels) > 0, func(v value) { jobs.Labels = r.labels(v) }),
+		"podAnnotations": unless(len(jobs.Annotations) > 0, func(v value) { jobs.Annotations = r.podAnnotations(v) }),
 	}
-	for name, read := range all {
-		known[name] = read
-		if !global {
-			known[name] = func(v value) {
-				r.problem(v, Ignored, "it counts under %s only; move it there, or drop it", globalKey)
-			}
-		}
-	}
-	return known
 }
 
 // jobAffinity are the alternatives for the nodes of a job. A job has no volume, so no storage class is looked at.

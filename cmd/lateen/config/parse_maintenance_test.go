@@ -30,21 +30,53 @@ func TestMaintenanceOfARepositoryComesBeforeThatOfAll(t *testing.T) {
 		"a section is used as a whole")
 }
 
+// TestWhatGlobalDoesNotSayIsTakenFromTheRepository is what Velero's code does, and its e2e case RepoMaintenance wants; its
+// text says that these three are read from global only.
+func TestWhatGlobalDoesNotSayIsTakenFromTheRepository(t *testing.T) {
+	own := `{"priorityClassName":"own","podLabels":{"own":"a"},"podAnnotations":{"own":"b"}}`
+	for name, global := range map[string]string{"no global": "", "a global that says nothing of it": `{"keepLatestMaintenanceJobs":1}`, "a global that says nothing at all": `{"priorityClassName":"","podLabels":{},"podAnnotations":{}}`} {
+		t.Run(name, func(t *testing.T) {
+			data := map[string]string{repositoryKey: own}
+			if global != "" {
+				data["global"] = global
+			}
+			got, problems := config.ParseMaintenance(data, repositoryKey)
+			require.Empty(t, problems)
+			require.Equal(t, "own", got.PriorityClassName)
+			require.Equal(t, map[string]string{"own": "a"}, got.Jobs.Labels)
+			require.Equal(t, map[string]string{"own": "b"}, got.Jobs.Annotations)
+		})
+	}
+	got, problems := config.ParseMaintenance(map[string]string{
+		"global": `{"priorityClassName":"all","podLabels":{"all":"a"},"podAnnotations":{"all":"b"}}`, repositoryKey: own,
+	}, repositoryKey)
+	require.Len(t, problems, 3)
+	for _, problem := range problems {
+		require.Equal(t, config.Ignored, problem.Reason)
+		require.Contains(t, problem.Message, "the one under global counts")
+	}
+	require.Equal(t, "all", got.PriorityClassName)
+	require.Equal(t, map[string]string{"all": "a"}, got.Jobs.Labels)
+	require.Equal(t, map[string]string{"all": "b"}, got.Jobs.Annotations)
+	got, _ = config.ParseMaintenance(map[string]string{"global": `{"priorityClassName":7}`, repositoryKey: own}, repositoryKey)
+	require.Equal(t, priority.ConfigInvalid, got.Unreadable, "which class global means cannot be known")
+}
+
 func TestMaintenanceThatCannotBeUsed(t *testing.T) {
 	for name, test := range map[string]struct {
 		data       map[string]string
 		reason     config.Reason
 		unreadable priority.Reason
 	}{
-		"nothing at all":              {nil, config.Empty, priority.ConfigEmpty},
-		"no JSON for all":             {map[string]string{"global": "x: y"}, config.InvalidJSON, priority.ConfigInvalid},
-		"no JSON for this repository": {map[string]string{repositoryKey: "{"}, config.InvalidJSON, ""},
-		"a class that is no name":     {map[string]string{"global": `{"priorityClassName":"Not A Name"}`}, config.InvalidValue, priority.ConfigInvalid},
-		"a class for one repository":  {map[string]string{repositoryKey: `{"priorityClassName":"low"}`}, config.Ignored, ""},
-		"labels for one repository":   {map[string]string{repositoryKey: `{"podLabels":{"a":"b"}}`}, config.Ignored, ""},
-		"a number below zero":         {map[string]string{"global": `{"keepLatestMaintenanceJobs":-1}`}, config.InvalidValue, ""},
-		"a field that nobody knows":   {map[string]string{"global": `{"keepLatest":1}`}, config.UnknownField, ""},
-		"resources that are none":     {map[string]string{"global": `{"podResources":{"cpuLimit":"lots"}}`}, config.InvalidValue, ""},
+		"nothing at all":                              {nil, config.Empty, priority.ConfigEmpty},
+		"no JSON for all":                             {map[string]string{"global": "x: y"}, config.InvalidJSON, priority.ConfigInvalid},
+		"no JSON for this repository":                 {map[string]string{repositoryKey: "{"}, config.InvalidJSON, ""},
+		"a class that is no name":                     {map[string]string{"global": `{"priorityClassName":"Not A Name"}`}, config.InvalidValue, priority.ConfigInvalid},
+		"a class that is no name, for one repository": {map[string]string{repositoryKey: `{"priorityClassName":"Not A Name"}`}, config.InvalidValue, priority.ConfigInvalid},
+		"labels that are none, for one repository":    {map[string]string{repositoryKey: `{"podLabels":{"a":1}}`}, config.WrongType, ""},
+		"a number below zero":                         {map[string]string{"global": `{"keepLatestMaintenanceJobs":-1}`}, config.InvalidValue, ""},
+		"a field that nobody knows":                   {map[string]string{"global": `{"keepLatest":1}`}, config.UnknownField, ""},
+		"resources that are none":                     {map[string]string{"global": `{"podResources":{"cpuLimit":"lots"}}`}, config.InvalidValue, ""},
 	} {
 		t.Run(name, func(t *testing.T) {
 			got, problems := config.ParseMaintenance(test.data, repositoryKey)

@@ -189,6 +189,13 @@ func troubles() map[string]trouble {
 			runs:   []string{"exceeded quota: none", ""}, jobs: 1, fallbacks: "config_missing", problems: "missing",
 			says: map[string]string{"PriorityClassNotInForce": "(config_missing)", "MaintenanceConfigProblem": maintenanceConfigMap},
 		},
+		"the ConfigMap has the file under its own name": {
+			config: func(s *site) map[string]string {
+				return map[string]string{"config.json": `{"global":{"priorityClassName":"nowhere"}}`, "app-default-kopia": s.pinned("")}
+			},
+			runs: []string{""}, jobs: 1, fallbacks: "config_invalid", problems: "invalid_value",
+			says: map[string]string{"PriorityClassNotInForce": "(config_invalid)", "MaintenanceConfigProblem": "nothing reads its key config.json"},
+		},
 		"the ConfigMap is no JSON": {
 			config: func(s *site) map[string]string {
 				return map[string]string{"global": `{"priorityClassName":`, "app-default-kopia": s.pinned("")}

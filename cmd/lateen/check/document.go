@@ -83,7 +83,7 @@ func Judge(document Document, cluster *Cluster) Verdict {
 
 // repositories are the keys that are for one repository each.
 func (d *Document) repositories() []string {
-	return slices.DeleteFunc(sortedNames(d.Data), func(key string) bool { return key == globalKey })
+	return slices.DeleteFunc(sortedNames(d.Data), func(key string) bool { return !config.IsRepositoryKey(key) })
 }
 
 // fallBack keeps Problems, and which of them were the first to give something in a section its default.

@@ -1,6 +1,11 @@
 package config
 
 import (
+	"maps"
+	"slices"
+	"strings"
+
+	velerov1 "github.com/vmware-tanzu/velero/pkg/apis/velero/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/lateen-project/lateen/exposer/build"
@@ -32,7 +37,10 @@ func ParseMaintenance(data map[string]string, repositoryKey string) (Maintenance
 		result.Unreadable = priority.ConfigEmpty
 		return result, []Problem{{Section: SectionMaintenance, Reason: Empty, Message: "it has no data; add the key global with the configuration as JSON"}}
 	}
-	var problems []Problem
+	problems := unreadKeys(data)
+	if _, found := data[globalKey]; !found && len(problems) > 0 {
+		result.Unreadable = priority.ConfigInvalid
+	}
 	for _, key := range []string{globalKey, repositoryKey} {
 		text, found := data[key]
 		if !found {
@@ -53,6 +61,30 @@ func ParseMaintenance(data map[string]string, repositoryKey string) (Maintenance
 		problems = append(problems, r.problems...)
 	}
 	return result, problems
+}
+
+// IsRepositoryKey tells whether a key of the maintenance ConfigMap can be that of one repository:
+// <namespace>-<location>-<type>.
+func IsRepositoryKey(key string) bool {
+	return strings.HasSuffix(key, "-"+velerov1.BackupRepositoryTypeKopia) || strings.HasSuffix(key, "-"+velerov1.BackupRepositoryTypeRestic)
+}
+
+// unreadKeys are Problems about keys that neither Velero nor Lateen looks for, such as that of a file with all the
+// configuration (--from-file=config.json).
+func unreadKeys(data map[string]string) (problems []Problem) {
+	reason := Ignored
+	if _, found := data[globalKey]; !found {
+		reason = InvalidValue // what holds for all repositories may be in there
+	}
+	for _, key := range slices.Sorted(maps.Keys(data)) {
+		if key == globalKey || IsRepositoryKey(key) {
+			continue
+		}
+		problems = append(problems, Problem{Section: SectionMaintenance, Reason: reason, Message: "nothing reads its key " + brief(key) + ": " +
+			"a key global has the JSON for all repositories, one <namespace>-<location>-kopia that for one of them; " +
+			"create the ConfigMap with --from-file=global=FILE, where FILE begins with the fields of a job"})
+	}
+	return problems[:min(len(problems), maxProblems)]
 }
 
 // maintenance is the schema of one key; global is read first.

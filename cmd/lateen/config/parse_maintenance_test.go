@@ -17,8 +17,9 @@ func TestMaintenanceOfARepositoryComesBeforeThatOfAll(t *testing.T) {
 	got, problems := config.ParseMaintenance(map[string]string{
 		"global": `{"priorityClassName":"low","podLabels":{"a":"b"},"podAnnotations":{"c":"d"},"keepLatestMaintenanceJobs":5,
 			"podResources":{"memoryLimit":"1Gi"},"loadAffinity":[{"nodeSelector":{"matchLabels":{"x":"y"}}}]}`,
-		repositoryKey: `{"podResources":{"cpuRequest":"100m"},"keepLatestMaintenanceJobs":0}`,
-		"others":      `not read`,
+		repositoryKey:          `{"podResources":{"cpuRequest":"100m"},"keepLatestMaintenanceJobs":0}`,
+		"other-default-kopia":  `not read`,
+		"other-default-restic": `not read`,
 	}, repositoryKey)
 	require.Empty(t, problems)
 	require.Equal(t, "low", got.PriorityClassName)
@@ -72,6 +73,10 @@ func TestMaintenanceThatCannotBeUsed(t *testing.T) {
 		"no JSON for all":                             {map[string]string{"global": "x: y"}, config.InvalidJSON, priority.ConfigInvalid},
 		"no JSON for this repository":                 {map[string]string{repositoryKey: "{"}, config.InvalidJSON, ""},
 		"a class that is no name":                     {map[string]string{"global": `{"priorityClassName":"Not A Name"}`}, config.InvalidValue, priority.ConfigInvalid},
+		"a file under its own name":                   {map[string]string{"config.json": `{"global":{"priorityClassName":"low"}}`}, config.InvalidValue, priority.ConfigInvalid},
+		"a file of fields":                            {map[string]string{"config.json": `{"priorityClassName":"low"}`}, config.InvalidValue, priority.ConfigInvalid},
+		"a key beside global":                         {map[string]string{"global": `{}`, "notes": "by hand"}, config.Ignored, ""},
+		"global in global":                            {map[string]string{"global": `{"global":{"keepLatestMaintenanceJobs":1}}`}, config.UnknownField, ""},
 		"a class that is no name, for one repository": {map[string]string{repositoryKey: `{"priorityClassName":"Not A Name"}`}, config.InvalidValue, priority.ConfigInvalid},
 		"labels that are none, for one repository":    {map[string]string{repositoryKey: `{"podLabels":{"a":1}}`}, config.WrongType, ""},
 		"a number below zero":                         {map[string]string{"global": `{"keepLatestMaintenanceJobs":-1}`}, config.InvalidValue, ""},

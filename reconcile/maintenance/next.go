@@ -27,12 +27,17 @@ func Next(r Repository, jobs []build.JobSeen, location Location, policy Policy, 
 	if unheard := unheard(over); len(unheard) > 0 {
 		return Step{Action: Release, Jobs: unheard}
 	}
-	if unfinished := withOutcome(jobs, build.JobUnfinished); len(unfinished) > 0 {
-		return running(unfinished, policy, now, func(action Action, job build.JobSeen) Step { return r.about(action, job, jobs) })
-	}
-	surplus, later := removable(surplus(over), policy, now)
+	unfinished := withOutcome(jobs, build.JobUnfinished)
+	surplus, later := removable(surplus(over, unfinished), policy, now)
 	if len(surplus) > 0 {
 		return Step{Action: Delete, Jobs: surplus}
+	}
+	if len(unfinished) > 0 {
+		step := running(unfinished, policy, now, func(action Action, job build.JobSeen) Step { return r.about(action, job, jobs) })
+		if step.Action == Wait {
+			step.After = sooner(step.After, later)
+		}
+		return step
 	}
 	switch {
 	case !r.Ready:
@@ -140,19 +145,23 @@ func sooner(one, other time.Duration) time.Duration {
 	return one
 }
 
-// surplus are the ended jobs that are not kept: all but the newest, and those that never did anything. The newest one is
-// kept in any case if the next depends on it: on how often maintenance failed, or how much memory was not enough.
-func surplus(over []build.JobSeen) []build.JobSeen {
+// surplus are the ended jobs that are not kept: all but the newest, and those that never did anything. One that has not
+// ended counts as kept. The newest that has ended is kept in any case while no job carries on what the next one depends on:
+// how often maintenance failed, and how much memory was not enough.
+func surplus(over, unfinished []build.JobSeen) []build.JobSeen {
 	if len(over) == 0 {
 		return nil
 	}
-	newest := over[len(over)-1]
 	keep := DefaultKeep
-	if newest.Keep != nil {
-		keep = max(*newest.Keep, 0)
+	for _, job := range slices.Concat(over[len(over)-1:], unfinished) {
+		if job.Keep != nil {
+			keep = *job.Keep
+		}
 	}
-	if after(newest) != (tally{factor: 1}) {
-		over, keep = over[:len(over)-1], max(keep-1, 0)
+	keep -= len(unfinished)
+	carried := slices.ContainsFunc(unfinished, func(job build.JobSeen) bool { return job.Ours })
+	if newest := over[len(over)-1]; !carried && after(newest) != (tally{factor: 1}) {
+		over, keep = over[:len(over)-1], keep-1
 	}
 	var old, lasting []build.JobSeen
 	for _, job := range over {
@@ -162,7 +171,7 @@ func surplus(over []build.JobSeen) []build.JobSeen {
 			old = append(old, job)
 		}
 	}
-	old = append(old, lasting[:max(0, len(lasting)-keep)]...)
+	old = append(old, lasting[:max(0, len(lasting)-max(keep, 0))]...)
 	return undeleted(old)
 }
 

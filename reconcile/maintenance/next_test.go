@@ -175,8 +175,24 @@ func TestOnlyTheNewestJobsAreKept(t *testing.T) {
 	jobs[4] = last
 	jobs[4].Factor = 1.5
 	require.Equal(t, Step{Action: Delete, Jobs: jobs[:4]}, Next(r, jobs, there(), policy(), now()), "the newest knows how much memory is enough")
+}
+
+func TestAJobThatRunsCountsAsKept(t *testing.T) {
+	r := ready()
+	jobs := []build.JobSeen{job(ago(3*time.Hour), build.JobSucceeded), job(ago(2*time.Hour), build.JobSucceeded), job(ago(time.Hour), build.JobSucceeded)}
 	running := job(now(), build.JobUnfinished)
-	require.Equal(t, Step{Why: AlreadyRunning}, Next(r, append(slices.Clone(jobs), running), there(), policy(), now()))
+	next := func(jobs ...build.JobSeen) Step { return Next(r, jobs, there(), policy(), now()) }
+	require.Equal(t, Step{Action: Delete, Jobs: jobs[:1]}, next(append(slices.Clone(jobs), running)...), "three are kept where nothing is said")
+	require.Equal(t, Step{Why: AlreadyRunning}, next(append(slices.Clone(jobs[1:]), running)...))
+	running.Keep = new(1)
+	require.Equal(t, Step{Action: Delete, Jobs: jobs}, next(append(slices.Clone(jobs), running)...))
+	jobs[2].Ended = ago(3 * time.Second)
+	require.Equal(t, Step{Why: AlreadyRunning, After: 7 * time.Second}, next(jobs[2], running), "a server that waits for it must see how it ended")
+
+	jobs[2] = of(build.VerdictOutOfMemory, 0, 1, job(ago(time.Hour), build.JobFailed))
+	require.Equal(t, Step{Action: Delete, Jobs: jobs[2:]}, next(jobs[2], running), "the one that runs says how much memory the next may take")
+	running.Ours = false
+	require.Equal(t, Step{Why: AlreadyRunning}, next(jobs[2], running), "one of the server's does not")
 }
 
 func TestMemoryGrowsFourfoldAtMost(t *testing.T) {

@@ -38,11 +38,12 @@ const (
 	LostPreempted = "preempted" // by the scheduler, for a pod of higher priority
 	LostRefused   = "refused"   // by the kubelet: the mover never ran
 	LostNode      = "node_lost" // with its node, which is not Ready or does not exist
+	LostKilled    = "killed"    // by a signal, not for its memory: its node or container runtime restarted
 )
 
 // LostReasons are all reasons for which a mover can be lost.
 func LostReasons() []string {
-	return []string{LostVanished, LostDeleted, LostEvicted, LostPreempted, LostRefused, LostNode}
+	return []string{LostVanished, LostDeleted, LostEvicted, LostPreempted, LostRefused, LostNode, LostKilled}
 }
 
 // Exposure is what can be read from the objects of a transfer.
@@ -99,14 +100,51 @@ func readFailed(pod *corev1.Pod, seen *Exposure) {
 		seen.Reason, seen.Message = LostEvicted, "mover was evicted: "+pod.Status.Message
 	case pod.DeletionTimestamp != nil:
 		seen.Reason, seen.Message = LostDeleted, "mover pod was deleted while it ran"
-	case terminated(pod) != nil && terminated(pod).Reason == "ContainerStatusUnknown":
+	case terminated(pod) != nil && lostWithNode(terminated(pod)):
 		seen.Reason, seen.Message = LostVanished, "node "+pod.Spec.NodeName+" lost the mover, as in a reboot"
 	case terminated(pod) == nil:
 		seen.Reason, seen.Message = LostRefused, fmt.Sprintf("node %s refused the mover: %s: %s", pod.Spec.NodeName, pod.Status.Reason, pod.Status.Message)
+	case killed(pod, terminated(pod)):
+		seen.Reason = LostKilled
+		seen.Message = fmt.Sprintf("mover was killed on node %s (exit code %d), as when the node or its container runtime restarts", pod.Spec.NodeName, terminated(pod).ExitCode)
 	default:
 		seen.Condition, seen.Message = Failed, failure(pod)
 		seen.Canceled = strings.HasSuffix(strings.TrimSpace(terminated(pod).Message), canceledSuffix)
 	}
+}
+
+// lostWithNode tells whether nobody saw the container end. The kubelet reports ContainerStatusUnknown for one that its
+// runtime does not know (pkg/kubelet/kubelet_pods.go); containerd reports Unknown and 255 for one that it finds dead
+// when it starts (internal/cri/server/restart.go).
+func lostWithNode(end *corev1.ContainerStateTerminated) bool {
+	return end.Reason == "ContainerStatusUnknown" || end.Reason == "Unknown"
+}
+
+// Exit codes of a process that was ended by a signal: 128 and its number.
+const (
+	exitSIGKILL = 137
+	exitSIGTERM = 143
+)
+
+// killed tells whether a signal ended the mover and nothing says why. A mover that runs out of memory is OOMKilled, one
+// past a deadline has the reason in its pod, and one that fails by itself exits with 1 and leaves a message.
+func killed(pod *corev1.Pod, end *corev1.ContainerStateTerminated) bool {
+	signaled := end.ExitCode == exitSIGKILL || end.ExitCode == exitSIGTERM
+	return signaled && end.Reason != reasonOOM && pod.Status.Reason == "" && strings.TrimSpace(end.Message) == ""
+}
+
+// reasonOOM is a container whose memory limit, or whose node, had no memory left (CRI runtimes).
+const reasonOOM = "OOMKilled"
+
+// memoryLimit says what a mover that ran out of memory was allowed. Another one would need as much, so that it is not
+// made by itself.
+func memoryLimit(pod *corev1.Pod) string {
+	for _, container := range pod.Spec.Containers {
+		if limit, limited := container.Resources.Limits[corev1.ResourceMemory]; limited {
+			return "its memory limit is " + limit.String()
+		}
+	}
+	return "it has no memory limit: its node had no more"
 }
 
 // canceledSuffix ends the termination message of a mover that was canceled; nothing else tells it
@@ -154,8 +192,8 @@ func Starting(pod *corev1.Pod) bool {
 func failure(pod *corev1.Pod) string {
 	end := terminated(pod)
 	how := fmt.Sprintf("exit code %d", end.ExitCode)
-	if end.Reason == "OOMKilled" {
-		how += ", out of memory (OOMKilled)"
+	if end.Reason == reasonOOM {
+		how += ", out of memory (OOMKilled), " + memoryLimit(pod)
 	} else if end.Reason != "" && end.Reason != "Error" {
 		how += ", " + end.Reason
 	}

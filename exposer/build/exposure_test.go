@@ -5,6 +5,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
@@ -53,6 +54,15 @@ func ended(code int32, reason, message string) func(*corev1.Pod) {
 // running is a container that the kubelet has not seen end yet.
 func running() func(*corev1.Pod) {
 	return container(corev1.ContainerState{Running: &corev1.ContainerStateRunning{}})
+}
+
+// limited is a mover with a memory limit.
+func limited(memory string) func(*corev1.Pod) {
+	return func(pod *corev1.Pod) {
+		pod.Spec.Containers = []corev1.Container{{Resources: corev1.ResourceRequirements{
+			Limits: corev1.ResourceList{corev1.ResourceMemory: resource.MustParse(memory)},
+		}}}
+	}
 }
 
 func on(exposure Exposure) Exposure {
@@ -104,6 +114,22 @@ func TestReadPodThatWasTakenAway(t *testing.T) {
 			pod:  pod(corev1.PodFailed, says("UnexpectedAdmissionError", "Pod was rejected: Allocate failed"), waiting("ContainerCreating", "")),
 			want: Exposure{Condition: Lost, Reason: LostRefused, Message: "node n1 refused the mover: UnexpectedAdmissionError: Pod was rejected: Allocate failed"},
 		},
+		"killed by a signal of nobody's, as by a container runtime that restarts": {
+			pod:  pod(corev1.PodFailed, ended(137, "Error", "")),
+			want: Exposure{Condition: Lost, Reason: LostKilled, Message: "mover was killed on node n1 (exit code 137), as when the node or its container runtime restarts"},
+		},
+		"told to end by a node that goes down and does not say so": {
+			pod:  pod(corev1.PodFailed, ended(143, "Error", " \n")),
+			want: Exposure{Condition: Lost, Reason: LostKilled, Message: "mover was killed on node n1 (exit code 143), as when the node or its container runtime restarts"},
+		},
+		"not known to the container runtime any more": {
+			pod:  pod(corev1.PodFailed, ended(137, "ContainerStatusUnknown", "The container could not be located when the pod was terminated")),
+			want: Exposure{Condition: Lost, Reason: LostVanished, Message: "node n1 lost the mover, as in a reboot"},
+		},
+		"found dead by containerd after a reboot": {
+			pod:  pod(corev1.PodFailed, ended(255, "Unknown", "")),
+			want: Exposure{Condition: Lost, Reason: LostVanished, Message: "node n1 lost the mover, as in a reboot"},
+		},
 		"deleted while it ran": {
 			pod:  pod(corev1.PodFailed, deleting, ended(137, "Error", "")),
 			want: Exposure{Condition: Lost, Reason: LostDeleted, Message: "mover pod was deleted while it ran"},
@@ -151,8 +177,20 @@ func TestReadPodThatEnded(t *testing.T) {
 			want: Exposure{Condition: Failed, Message: "mover left no message (exit code 1)"},
 		},
 		"out of memory": {
+			pod:  pod(corev1.PodFailed, limited("512Mi"), ended(137, "OOMKilled", "")),
+			want: Exposure{Condition: Failed, Message: "mover left no message (exit code 137, out of memory (OOMKilled), its memory limit is 512Mi)"},
+		},
+		"out of memory of the node": {
 			pod:  pod(corev1.PodFailed, ended(137, "OOMKilled", "")),
-			want: Exposure{Condition: Failed, Message: "mover left no message (exit code 137, out of memory (OOMKilled))"},
+			want: Exposure{Condition: Failed, Message: "mover left no message (exit code 137, out of memory (OOMKilled), it has no memory limit: its node had no more)"},
+		},
+		"killed by a signal after it said why it fails": {
+			pod:  pod(corev1.PodFailed, ended(137, "Error", "no such bucket")),
+			want: Exposure{Condition: Failed, Message: "no such bucket (exit code 137)"},
+		},
+		"exit 255 of its own": {
+			pod:  pod(corev1.PodFailed, ended(255, "Error", "")),
+			want: Exposure{Condition: Failed, Message: "mover left no message (exit code 255)"},
 		},
 		"its command is not in the image": {
 			pod:  pod(corev1.PodFailed, ended(128, "StartError", `exec: "/velero": no such file or directory`)),

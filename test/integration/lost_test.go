@@ -52,6 +52,30 @@ func TestAMoverThatIsLostStartsAgain(t *testing.T) {
 	}
 }
 
+func TestAMoverThatIsKilledStartsAgain(t *testing.T) {
+	for name, test := range map[string]struct {
+		end    node.Result
+		reason string
+	}{
+		"by a signal":                     {node.Result{ExitCode: 137}, "killed"},
+		"with its node, says the kubelet": {node.Result{ExitCode: 137, Reason: "ContainerStatusUnknown"}, "vanished"},
+		"with its node, says the runtime": {node.Result{ExitCode: 255, Reason: "Unknown"}, "vanished"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := newSite(t, 50*time.Millisecond)
+			s.configure(`{}`)
+			s.node.Faults.Add(node.Fault{Ends: &test.end, Times: 1})
+			r := s.start()
+			backup := s.transfer()
+			ended := s.ends(backup, world.Completed)
+			require.Equal(t, "1", ended.Annotations["lateen.dev/mover-restarts"])
+			require.Equal(t, 2, s.moversMade(backup))
+			require.Equal(t, 1, r.metric("lateen_mover_restarts_total", "reason", test.reason))
+			s.says("MoverRestarted", "restart 1 of 3")
+		})
+	}
+}
+
 func TestAMoverThatTheKubeletRefusesStartsAgain(t *testing.T) {
 	s := newSite(t, 50*time.Millisecond)
 	s.configure(`{}`)

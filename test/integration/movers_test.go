@@ -39,13 +39,13 @@ func TestAMoverThatEndsBadly(t *testing.T) {
 		},
 		"for lack of memory says so": {
 			end: node.Result{ExitCode: 137, Reason: "OOMKilled"}, reason: "mover_failed",
-			message: "mover left no message (exit code 137, out of memory (OOMKilled))",
+			message: "mover left no message (exit code 137, out of memory (OOMKilled), its memory limit is 512Mi)",
 		},
 	}
 	for name, test := range tests {
 		t.Run(name, func(t *testing.T) {
 			s := newSite(t, 50*time.Millisecond)
-			s.configure(`{}`)
+			s.configure(`{"podResources":{"memoryLimit":"512Mi"}}`)
 			s.node.Faults.Add(node.Fault{Ends: &test.end})
 			r := s.start()
 			backup := s.transfer()

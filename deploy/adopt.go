@@ -29,7 +29,7 @@ func Adopt(velero corev1.PodTemplateSpec, adoption Adoption) (corev1.PodTemplate
 		return template, err
 	}
 	container.Image, container.Command = adoption.Image, nil
-	container.Args = slices.Concat([]string{"node-agent"}, args, adoption.Args)
+	container.Args = slices.Concat([]string{"node-agent"}, args, hostPathArgs(*container), adoption.Args)
 	if port := metricsPort(*container); port != "" {
 		if container.StartupProbe == nil {
 			container.StartupProbe = startupProbe(port)
@@ -43,6 +43,17 @@ func Adopt(velero corev1.PodTemplateSpec, adoption Adoption) (corev1.PodTemplate
 	}
 	template.Spec.ServiceAccountName, template.Spec.DeprecatedServiceAccount = ServiceAccountName, ""
 	return template, nil
+}
+
+// hostPathArgs have agents look for volumes under the kubelet's directory where Velero's have it mounted: that finds all
+// that Velero's found.
+func hostPathArgs(container corev1.Container) []string {
+	for _, mount := range container.VolumeMounts {
+		if mount.Name == HostPodsVolume {
+			return []string{"--host-path=" + mount.MountPath}
+		}
+	}
+	return nil
 }
 
 // metricsPort is the name of the port at which agents serve their metrics, which `velero install` and Helm's chart call

@@ -5,7 +5,6 @@ import (
 	"context"
 	"fmt"
 	"path/filepath"
-	"strings"
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -65,7 +64,11 @@ func (h HostPaths) path(volume build.PodVolume) (string, error) {
 
 // glob looks for the one directory that can be the volume, and names it as the host does.
 func (h HostPaths) glob(volume build.PodVolume) (string, error) {
-	pattern := filepath.Join(h.Mounted, volume.Glob())
+	glob, err := volume.Glob()
+	if err != nil {
+		return "", &HopelessError{err}
+	}
+	pattern := filepath.Join(h.Mounted, glob)
 	matches, err := filepath.Glob(pattern)
 	if err != nil {
 		return "", &HopelessError{fmt.Errorf("look for %s: %w", pattern, err)}
@@ -74,7 +77,11 @@ func (h HostPaths) glob(volume build.PodVolume) (string, error) {
 		return "", fmt.Errorf("look for %s: want one match, got %d %v; is the kubelet's pods directory mounted at %s with mountPropagation HostToContainer?",
 			pattern, len(matches), matches, h.Mounted)
 	}
-	return filepath.Join(h.PodsDir, strings.TrimPrefix(matches[0], h.Mounted)), nil
+	below, err := filepath.Rel(h.Mounted, matches[0]) // on Windows matches have other separators than the flag
+	if err != nil {
+		return "", &HopelessError{fmt.Errorf("find %s below %s: %w", matches[0], h.Mounted, err)}
+	}
+	return filepath.Join(h.PodsDir, below), nil
 }
 
 // behind reads the claim and the persistent volume: two requests, once per transfer.

@@ -1,8 +1,11 @@
 package build
 
 import (
+	"crypto/md5" //nolint:gosec // the length of a hash that kubelets make
+	"encoding/hex"
 	"fmt"
 	"path"
+	"strings"
 
 	corev1 "k8s.io/api/core/v1"
 )
@@ -57,10 +60,14 @@ func (v PodVolume) HostDir() (string, error) {
 	if err != nil {
 		return "", err
 	}
-	if v.Block() {
-		return path.Join(v.podDir(), "volumeDevices", plugin, name), nil
+	pod, err := v.podDir()
+	if err != nil {
+		return "", err
 	}
-	dir := path.Join(v.podDir(), "volumes", plugin, name)
+	if v.Block() {
+		return path.Join(pod, "volumeDevices", plugin, name), nil
+	}
+	dir := path.Join(pod, "volumes", plugin, name)
 	if plugin == pluginCSI {
 		dir = path.Join(dir, "mount")
 	}
@@ -68,7 +75,11 @@ func (v PodVolume) HostDir() (string, error) {
 }
 
 // Glob matches the same path without knowing the volume plugin, as Velero looks for it.
-func (v PodVolume) Glob() string {
+func (v PodVolume) Glob() (string, error) {
+	pod, err := v.podDir()
+	if err != nil {
+		return "", err
+	}
 	kind, name := "volumes", v.Volume.Name
 	if v.Bound != nil {
 		name = v.Bound.Name
@@ -76,21 +87,47 @@ func (v PodVolume) Glob() string {
 	if v.Block() {
 		kind = "volumeDevices"
 	}
-	pattern := path.Join(v.podDir(), kind, "*", name)
+	pattern := path.Join(pod, kind, "*", name)
 	if plugin, _, err := v.plugin(); err == nil && plugin == pluginCSI && !v.Block() {
 		pattern = path.Join(pattern, "mount")
 	}
-	return pattern
+	return pattern, nil
 }
 
-func (v PodVolume) podDir() string {
-	if mirrored := v.Pod.Annotations[annotationMirrored]; mirrored != "" {
-		return mirrored
+// podDir is the directory of the pod. Anybody who may create a pod may annotate it: what is no hash could lead to
+// another pod's volumes, or out of the directory.
+func (v PodVolume) podDir() (string, error) {
+	mirrored := v.Pod.Annotations[annotationMirrored]
+	switch {
+	case mirrored == "":
+		return string(v.Pod.UID), nil
+	case !isHash(mirrored):
+		return "", fmt.Errorf("pod %s/%s has annotation %s with %q, which is no hash that a kubelet writes", v.Pod.Namespace, v.Pod.Name, annotationMirrored, mirrored)
 	}
-	return string(v.Pod.UID)
+	return mirrored, nil
 }
 
-const pluginCSI = "kubernetes.io~csi"
+// isHash tells whether a text is an MD5 in hexadecimal digits, by which kubelets know static pods (pkg/kubelet/config).
+func isHash(text string) bool {
+	return len(text) == hex.EncodedLen(md5.Size) && strings.Trim(text, "0123456789abcdef") == ""
+}
+
+// Directories of volume plugins (their names in Kubernetes, escaped by k8s.io/utils/strings).
+const (
+	pluginCSI       = "kubernetes.io~csi"
+	pluginNFS       = "kubernetes.io~nfs"
+	pluginISCSI     = "kubernetes.io~iscsi"
+	pluginFC        = "kubernetes.io~fc"
+	pluginCephFS    = "kubernetes.io~cephfs"
+	pluginRBD       = "kubernetes.io~rbd"
+	pluginEBS       = "kubernetes.io~aws-ebs"
+	pluginGCE       = "kubernetes.io~gce-pd"
+	pluginAzureDisk = "kubernetes.io~azure-disk"
+	pluginAzureFile = "kubernetes.io~azure-file"
+	pluginCinder    = "kubernetes.io~cinder"
+	pluginVSphere   = "kubernetes.io~vsphere-volume"
+	pluginPortworx  = "kubernetes.io~portworx-volume"
+)
 
 // plugin is the directory of the volume's plugin and the volume's name in it.
 func (v PodVolume) plugin() (plugin, name string, err error) {
@@ -108,67 +145,69 @@ func (v PodVolume) plugin() (plugin, name string, err error) {
 	return plugin, v.Bound.Name, nil
 }
 
-func inlinePlugin(source corev1.VolumeSource) string {
-	switch {
-	case source.EmptyDir != nil:
-		return "kubernetes.io~empty-dir"
-	case source.CSI != nil:
-		return pluginCSI
-	case source.NFS != nil:
-		return "kubernetes.io~nfs"
-	case source.ISCSI != nil:
-		return "kubernetes.io~iscsi"
-	case source.FC != nil:
-		return "kubernetes.io~fc"
-	case source.CephFS != nil:
-		return "kubernetes.io~cephfs"
-	case source.RBD != nil:
-		return "kubernetes.io~rbd"
-	case source.ConfigMap != nil:
-		return "kubernetes.io~configmap"
-	case source.Secret != nil:
-		return "kubernetes.io~secret"
-	case source.Projected != nil:
-		return "kubernetes.io~projected"
-	case source.DownwardAPI != nil:
-		return "kubernetes.io~downward-api"
-	default:
-		return ""
+// volumePlugin is a type of volume that is set or not, and the directory of its plugin.
+type volumePlugin struct {
+	set bool
+	dir string
+}
+
+func firstSet(plugins []volumePlugin) string {
+	for _, plugin := range plugins {
+		if plugin.set {
+			return plugin.dir
+		}
 	}
+	return ""
+}
+
+// flexPlugin is the directory of a FlexVolume driver, which is called vendor/driver (pkg/volume/flexvolume).
+func flexPlugin(driver string) string { return strings.ReplaceAll(driver, "/", "~") }
+
+func inlinePlugin(source corev1.VolumeSource) string {
+	if source.FlexVolume != nil {
+		return flexPlugin(source.FlexVolume.Driver)
+	}
+	return firstSet([]volumePlugin{
+		{source.EmptyDir != nil, "kubernetes.io~empty-dir"},
+		{source.CSI != nil, pluginCSI},
+		{source.NFS != nil, pluginNFS},
+		{source.ISCSI != nil, pluginISCSI},
+		{source.FC != nil, pluginFC},
+		{source.CephFS != nil, pluginCephFS},
+		{source.RBD != nil, pluginRBD},
+		{source.AWSElasticBlockStore != nil, pluginEBS},
+		{source.GCEPersistentDisk != nil, pluginGCE},
+		{source.AzureDisk != nil, pluginAzureDisk},
+		{source.AzureFile != nil, pluginAzureFile},
+		{source.Cinder != nil, pluginCinder},
+		{source.VsphereVolume != nil, pluginVSphere},
+		{source.PortworxVolume != nil, pluginPortworx},
+		{source.ConfigMap != nil, "kubernetes.io~configmap"},
+		{source.Secret != nil, "kubernetes.io~secret"},
+		{source.Projected != nil, "kubernetes.io~projected"},
+		{source.DownwardAPI != nil, "kubernetes.io~downward-api"},
+	})
 }
 
 func boundPlugin(volume *corev1.PersistentVolume) string {
 	source := volume.Spec.PersistentVolumeSource
-	switch {
-	case source.CSI != nil || volume.Annotations[annotationMigrated] != "":
-		return pluginCSI
-	case source.Local != nil:
-		return "kubernetes.io~local-volume"
-	case source.NFS != nil:
-		return "kubernetes.io~nfs"
-	case source.ISCSI != nil:
-		return "kubernetes.io~iscsi"
-	case source.FC != nil:
-		return "kubernetes.io~fc"
-	case source.CephFS != nil:
-		return "kubernetes.io~cephfs"
-	case source.RBD != nil:
-		return "kubernetes.io~rbd"
-	case source.AWSElasticBlockStore != nil:
-		return "kubernetes.io~aws-ebs"
-	case source.GCEPersistentDisk != nil:
-		return "kubernetes.io~gce-pd"
-	case source.AzureDisk != nil:
-		return "kubernetes.io~azure-disk"
-	case source.AzureFile != nil:
-		return "kubernetes.io~azure-file"
-	case source.Cinder != nil:
-		return "kubernetes.io~cinder"
-	case source.VsphereVolume != nil:
-		return "kubernetes.io~vsphere-volume"
-	case source.PortworxVolume != nil:
-		return "kubernetes.io~portworx-volume"
-	default:
-		return ""
+	if source.FlexVolume != nil {
+		return flexPlugin(source.FlexVolume.Driver)
 	}
+	return firstSet([]volumePlugin{
+		{source.CSI != nil || volume.Annotations[annotationMigrated] != "", pluginCSI},
+		{source.Local != nil, "kubernetes.io~local-volume"},
+		{source.NFS != nil, pluginNFS},
+		{source.ISCSI != nil, pluginISCSI},
+		{source.FC != nil, pluginFC},
+		{source.CephFS != nil, pluginCephFS},
+		{source.RBD != nil, pluginRBD},
+		{source.AWSElasticBlockStore != nil, pluginEBS},
+		{source.GCEPersistentDisk != nil, pluginGCE},
+		{source.AzureDisk != nil, pluginAzureDisk},
+		{source.AzureFile != nil, pluginAzureFile},
+		{source.Cinder != nil, pluginCinder},
+		{source.VsphereVolume != nil, pluginVSphere},
+		{source.PortworxVolume != nil, pluginPortworx},
+	})
 }

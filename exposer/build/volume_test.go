@@ -10,6 +10,9 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
+// mirrorHash is what a kubelet annotates the API's copy of a static pod with.
+const mirrorHash = "0123456789abcdef0123456789abcdef"
+
 // volumeCase is a volume and where the kubelet keeps it, below its directory of all pods.
 type volumeCase struct {
 	inline    corev1.VolumeSource            // of the pod
@@ -23,7 +26,7 @@ type volumeCase struct {
 func (c volumeCase) volume() PodVolume {
 	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "app", Name: "db", UID: "pod-uid"}}
 	if c.mirrored {
-		pod.Annotations = map[string]string{annotationMirrored: "mirror"}
+		pod.Annotations = map[string]string{annotationMirrored: mirrorHash}
 	}
 	volume := PodVolume{Pod: pod, Volume: corev1.Volume{Name: "data", VolumeSource: c.inline}}
 	if c.bound == nil {
@@ -49,19 +52,27 @@ func volumeCases() map[string]volumeCase {
 	local := &bound{Local: &corev1.LocalVolumeSource{}}
 	return map[string]volumeCase{
 		"emptyDir":             {inline: source{EmptyDir: &corev1.EmptyDirVolumeSource{}}, directory: "pod-uid/volumes/kubernetes.io~empty-dir/data"},
-		"emptyDir, static pod": {inline: source{EmptyDir: &corev1.EmptyDirVolumeSource{}}, mirrored: true, directory: "mirror/volumes/kubernetes.io~empty-dir/data"},
+		"emptyDir, static pod": {inline: source{EmptyDir: &corev1.EmptyDirVolumeSource{}}, mirrored: true, directory: mirrorHash + "/volumes/kubernetes.io~empty-dir/data"},
 		"inline CSI":           {inline: source{CSI: &corev1.CSIVolumeSource{}}, directory: "pod-uid/volumes/kubernetes.io~csi/data/mount"},
 		"inline NFS":           {inline: source{NFS: &corev1.NFSVolumeSource{}}, directory: "pod-uid/volumes/kubernetes.io~nfs/data"},
 		"inline iSCSI":         {inline: source{ISCSI: &corev1.ISCSIVolumeSource{}}, directory: "pod-uid/volumes/kubernetes.io~iscsi/data"},
 		"inline FC":            {inline: source{FC: &corev1.FCVolumeSource{}}, directory: "pod-uid/volumes/kubernetes.io~fc/data"},
 		"inline CephFS":        {inline: source{CephFS: &corev1.CephFSVolumeSource{}}, directory: "pod-uid/volumes/kubernetes.io~cephfs/data"},
+		"inline FlexVolume":    {inline: source{FlexVolume: &corev1.FlexVolumeSource{Driver: "vendor/driver"}}, directory: "pod-uid/volumes/vendor~driver/data"},
+		"inline EBS":           {inline: source{AWSElasticBlockStore: ebs.AWSElasticBlockStore}, directory: "pod-uid/volumes/kubernetes.io~aws-ebs/data"},
+		"inline GCE disk":      {inline: source{GCEPersistentDisk: &corev1.GCEPersistentDiskVolumeSource{}}, directory: "pod-uid/volumes/kubernetes.io~gce-pd/data"},
+		"inline Azure disk":    {inline: source{AzureDisk: &corev1.AzureDiskVolumeSource{}}, directory: "pod-uid/volumes/kubernetes.io~azure-disk/data"},
+		"inline Azure file":    {inline: source{AzureFile: &corev1.AzureFileVolumeSource{}}, directory: "pod-uid/volumes/kubernetes.io~azure-file/data"},
+		"inline Cinder":        {inline: source{Cinder: &corev1.CinderVolumeSource{}}, directory: "pod-uid/volumes/kubernetes.io~cinder/data"},
+		"inline vSphere":       {inline: source{VsphereVolume: &corev1.VsphereVirtualDiskVolumeSource{}}, directory: "pod-uid/volumes/kubernetes.io~vsphere-volume/data"},
+		"inline Portworx":      {inline: source{PortworxVolume: &corev1.PortworxVolumeSource{}}, directory: "pod-uid/volumes/kubernetes.io~portworx-volume/data"},
 		"inline RBD":           {inline: source{RBD: &corev1.RBDVolumeSource{}}, directory: "pod-uid/volumes/kubernetes.io~rbd/data"},
 		"configMap":            {inline: source{ConfigMap: &corev1.ConfigMapVolumeSource{}}, directory: "pod-uid/volumes/kubernetes.io~configmap/data"},
 		"secret":               {inline: source{Secret: &corev1.SecretVolumeSource{}}, directory: "pod-uid/volumes/kubernetes.io~secret/data"},
 		"projected":            {inline: source{Projected: &corev1.ProjectedVolumeSource{}}, directory: "pod-uid/volumes/kubernetes.io~projected/data"},
 		"downwardAPI":          {inline: source{DownwardAPI: &corev1.DownwardAPIVolumeSource{}}, directory: "pod-uid/volumes/kubernetes.io~downward-api/data"},
 		"CSI":                  {bound: csi, directory: "pod-uid/volumes/kubernetes.io~csi/pvc-1/mount"},
-		"CSI, static pod":      {bound: csi, mirrored: true, directory: "mirror/volumes/kubernetes.io~csi/pvc-1/mount"},
+		"CSI, static pod":      {bound: csi, mirrored: true, directory: mirrorHash + "/volumes/kubernetes.io~csi/pvc-1/mount"},
 		"CSI block":            {bound: csi, block: true, directory: "pod-uid/volumeDevices/kubernetes.io~csi/pvc-1"},
 		"local":                {bound: local, directory: "pod-uid/volumes/kubernetes.io~local-volume/pvc-1"},
 		"local block":          {bound: local, block: true, directory: "pod-uid/volumeDevices/kubernetes.io~local-volume/pvc-1"},
@@ -70,6 +81,7 @@ func volumeCases() map[string]volumeCase {
 		"FC":                   {bound: &bound{FC: &corev1.FCVolumeSource{}}, directory: "pod-uid/volumes/kubernetes.io~fc/pvc-1"},
 		"CephFS":               {bound: &bound{CephFS: &corev1.CephFSPersistentVolumeSource{}}, directory: "pod-uid/volumes/kubernetes.io~cephfs/pvc-1"},
 		"RBD":                  {bound: &bound{RBD: &corev1.RBDPersistentVolumeSource{}}, directory: "pod-uid/volumes/kubernetes.io~rbd/pvc-1"},
+		"FlexVolume":           {bound: &bound{FlexVolume: &corev1.FlexPersistentVolumeSource{Driver: "vendor/driver"}}, directory: "pod-uid/volumes/vendor~driver/pvc-1"},
 		"EBS":                  {bound: ebs, directory: "pod-uid/volumes/kubernetes.io~aws-ebs/pvc-1"},
 		"EBS, migrated":        {bound: ebs, migrated: true, directory: "pod-uid/volumes/kubernetes.io~csi/pvc-1/mount"},
 		"EBS block, migrated":  {bound: ebs, migrated: true, block: true, directory: "pod-uid/volumeDevices/kubernetes.io~csi/pvc-1"},
@@ -101,7 +113,9 @@ func TestHostDirIsWhatTheGlobFinds(t *testing.T) {
 			} {
 				require.NoError(t, os.MkdirAll(filepath.Join(pods, dir), 0o755))
 			}
-			found, err := filepath.Glob(filepath.Join(pods, volume.Glob()))
+			glob, err := volume.Glob()
+			require.NoError(t, err)
+			found, err := filepath.Glob(filepath.Join(pods, glob))
 			require.NoError(t, err)
 			require.Equal(t, []string{filepath.Join(pods, derived)}, found, "exactly one match, and the same")
 		})
@@ -113,15 +127,28 @@ func TestVolumesThatTheKubeletDoesNotKeepAreRefused(t *testing.T) {
 		volume volumeCase
 		says   string
 	}{
-		"a path of the host":       {volume: volumeCase{inline: corev1.VolumeSource{HostPath: &corev1.HostPathVolumeSource{}}}, says: `volume "data" of pod app/db`},
-		"a Flexvolume":             {volume: volumeCase{inline: corev1.VolumeSource{FlexVolume: &corev1.FlexVolumeSource{}}}, says: `volume "data" of pod app/db`},
-		"a volume of an image":     {volume: volumeCase{inline: corev1.VolumeSource{Image: &corev1.ImageVolumeSource{}}}, says: `volume "data" of pod app/db`},
-		"a path behind a claim":    {volume: volumeCase{bound: &corev1.PersistentVolumeSource{HostPath: &corev1.HostPathVolumeSource{}}}, says: "persistent volume pvc-1"},
-		"a Flexvolume and a claim": {volume: volumeCase{bound: &corev1.PersistentVolumeSource{FlexVolume: &corev1.FlexPersistentVolumeSource{}}}, says: "persistent volume pvc-1"},
+		"a path of the host":    {volume: volumeCase{inline: corev1.VolumeSource{HostPath: &corev1.HostPathVolumeSource{}}}, says: `volume "data" of pod app/db`},
+		"a volume of an image":  {volume: volumeCase{inline: corev1.VolumeSource{Image: &corev1.ImageVolumeSource{}}}, says: `volume "data" of pod app/db`},
+		"a path behind a claim": {volume: volumeCase{bound: &corev1.PersistentVolumeSource{HostPath: &corev1.HostPathVolumeSource{}}}, says: "persistent volume pvc-1"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			_, err := test.volume.volume().HostDir()
 			require.ErrorContains(t, err, test.says)
+		})
+	}
+}
+
+func TestAnAnnotationThatIsNoHashLeadsNowhere(t *testing.T) {
+	for _, says := range []string{
+		"../etc", "..", ".", "/", "*", "a/b", "5a8b1c9e-3f0d-4b57-9c1d-0e6f2a7b8c9d", "0123456789ABCDEF0123456789ABCDEF", mirrorHash + "0", mirrorHash[1:],
+	} {
+		t.Run(says, func(t *testing.T) {
+			volume := volumeCase{inline: corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{}}}.volume()
+			volume.Pod.Annotations = map[string]string{annotationMirrored: says}
+			_, err := volume.HostDir()
+			require.ErrorContains(t, err, "no hash")
+			_, err = volume.Glob()
+			require.ErrorContains(t, err, "no hash")
 		})
 	}
 }

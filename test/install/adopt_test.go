@@ -71,7 +71,7 @@ func TestAdoptedAgentsKeepAllButTheirProgram(t *testing.T) {
 	adopted := s.agents()
 	want := before.Spec.Template.DeepCopy()
 	container := &want.Spec.Containers[0]
-	container.Image, container.Command, container.Args = "example.test/lateen:v1", nil, []string{"node-agent", "--features=EnableCSI"}
+	container.Image, container.Command, container.Args = "example.test/lateen:v1", nil, []string{"node-agent", "--features=EnableCSI", "--host-path=/host_pods"}
 	container.StartupProbe = adopted.Spec.Template.Spec.Containers[0].StartupProbe
 	container.LivenessProbe = adopted.Spec.Template.Spec.Containers[0].LivenessProbe
 	container.ReadinessProbe = adopted.Spec.Template.Spec.Containers[0].ReadinessProbe
@@ -127,7 +127,7 @@ func TestAgentsOfHelmAreAdopted(t *testing.T) {
 	want := before.Spec.Template.DeepCopy()
 	container := &want.Spec.Containers[0]
 	container.Image, container.Command = "example.test/lateen:v1", nil
-	container.Args = append([]string{"node-agent"}, container.Args[2:]...)
+	container.Args = append(append([]string{"node-agent"}, container.Args[2:]...), "--host-path=/host_pods")
 	container.StartupProbe = adopted.Spec.Containers[0].StartupProbe
 	container.LivenessProbe, container.ReadinessProbe = adopted.Spec.Containers[0].LivenessProbe, adopted.Spec.Containers[0].ReadinessProbe
 	want.Spec.ServiceAccountName, want.Spec.DeprecatedServiceAccount = "lateen", "lateen"

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"path"
 	"path/filepath"
 	"slices"
 	"strconv"
@@ -82,7 +83,7 @@ func (o *Options) checkChoices() []string {
 	if err := checkAddress(o.MetricsAddress); err != nil {
 		wrong.add("--metrics-address %q cannot be listened on (%v): use host:port or :port", o.MetricsAddress, err)
 	}
-	if o.HostPath != "" && !filepath.IsAbs(o.HostPath) {
+	if o.HostPath != "" && !filepath.IsAbs(o.HostPath) && !path.IsAbs(o.HostPath) { // on Windows mount paths may lack a drive
 		wrong.add("--host-path %q is not absolute: use the mount path of the kubelet's pods directory, such as %s", o.HostPath, DefaultHostPath)
 	}
 	return wrong

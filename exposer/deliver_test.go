@@ -107,6 +107,21 @@ func TestAStaleClaimDoesNotStopADeliveryThatAnotherAgentTookFurther(t *testing.T
 	}
 }
 
+func TestADeliveredVolumeGetsTheReclaimPolicyBackThatItHad(t *testing.T) {
+	for _, policy := range []corev1.PersistentVolumeReclaimPolicy{corev1.PersistentVolumeReclaimDelete, corev1.PersistentVolumeReclaimRetain} {
+		t.Run(string(policy), func(t *testing.T) {
+			volume := boundVolume()
+			volume.Annotations[build.AnnotationReclaimPolicy] = string(policy)
+			client := fake.NewClientset(boundTarget(), volume)
+			done, _, err := exposed(client, build.Settings{}).Deliver(t.Context(), download(), Found{})
+			require.NoError(t, err)
+			require.True(t, done)
+			require.Equal(t, policy, volumeNow(t, client).Spec.PersistentVolumeReclaimPolicy)
+			require.NotContains(t, volumeNow(t, client).Annotations, build.AnnotationReclaimPolicy)
+		})
+	}
+}
+
 func TestWhatWasDeliveredStaysDelivered(t *testing.T) {
 	released := func() *corev1.PersistentVolume {
 		volume := boundVolume()

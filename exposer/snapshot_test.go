@@ -12,6 +12,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+	clientset "k8s.io/client-go/kubernetes/fake"
 	clienttesting "k8s.io/client-go/testing"
 
 	"github.com/lateen-project/lateen/exposer/build"
@@ -110,4 +111,51 @@ func TestAHandOverWritesFiveTimesAndReadsNothing(t *testing.T) {
 		"delete volumesnapshots snap", "delete volumesnapshotcontents snapcontent-snap-uid",
 	}, s.requests())
 	require.Equal(t, []string{"snap", "snapcontent-snap-uid"}, s.deleted, "or a cache that lags would have them deleted again")
+}
+
+func TestWhateverIsDeletedIsThatVeryObject(t *testing.T) {
+	snapshot, content := original()
+	s := newStorage(snapshot, content)
+	s.refresh(t)
+	e := &Exposer{Snapshots: s}
+	_, _, err := e.handOver(t.Context(), upload(), func(context.Context) error { return nil })
+	require.NoError(t, err)
+	uids := map[string]string{"snap": "snap-uid", "snapcontent-snap-uid": "content-uid"}
+	require.Equal(t, uids, deletedUIDs(t, s.client.Actions()))
+
+	half := &snapshotv1.VolumeSnapshot{ObjectMeta: metav1.ObjectMeta{Namespace: "velero", Name: "du-1", UID: "backup-uid", Labels: build.Ours("du-1-uid", "n1")}}
+	s = newStorage(snapshot, content, half)
+	s.refresh(t)
+	e = &Exposer{Snapshots: s}
+	_, err = e.cleanSnapshots(t.Context(), upload())
+	require.NoError(t, err)
+	uids["du-1"] = "backup-uid"
+	require.Subset(t, uids, deletedUIDs(t, s.client.Actions()))
+
+	found := staleFound()
+	found.Pod.UID = "mover-uid"
+	client := clientset.NewClientset(found.Pod, found.Claims[0])
+	_, err = exposed(client, build.Settings{}).Remove(t.Context(), download(), found)
+	require.NoError(t, err)
+	require.Len(t, deletedUIDs(t, client.Actions()), 1, "pod and claim have one name")
+	client = clientset.NewClientset(found.Pod, found.Claims[0], freeTarget(), restoredVolume())
+	_, _, err = exposed(client, build.Settings{}).Deliver(t.Context(), download(), found)
+	require.NoError(t, err)
+	require.Len(t, deletedUIDs(t, client.Actions()), 1)
+}
+
+// deletedUIDs are the UIDs without which deletes would not have happened, by name.
+func deletedUIDs(t *testing.T, actions []clienttesting.Action) map[string]string {
+	t.Helper()
+	uids := map[string]string{}
+	for _, action := range actions {
+		deletes, ok := action.(clienttesting.DeleteActionImpl)
+		if !ok {
+			continue
+		}
+		require.NotNil(t, deletes.DeleteOptions.Preconditions, "delete of %s", deletes.Name)
+		require.NotNil(t, deletes.DeleteOptions.Preconditions.UID, "delete of %s", deletes.Name)
+		uids[deletes.Name] = string(*deletes.DeleteOptions.Preconditions.UID)
+	}
+	return uids
 }

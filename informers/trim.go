@@ -80,6 +80,7 @@ func trimPod(pod *corev1.Pod) {
 	spec := pod.Spec
 	pod.Spec = corev1.PodSpec{
 		NodeName:          spec.NodeName,
+		Containers:        memoryLimits(pod),
 		Volumes:           spec.Volumes,
 		Tolerations:       spec.Tolerations,
 		PriorityClassName: spec.PriorityClassName,
@@ -108,4 +109,24 @@ func trimAgent(pod *corev1.Pod) {
 func trimNode(node *corev1.Node) {
 	conditions := slices.DeleteFunc(node.Status.Conditions, func(condition corev1.NodeCondition) bool { return condition.Type != corev1.NodeReady })
 	*node = corev1.Node{ObjectMeta: bare(node.ObjectMeta), Status: corev1.NodeStatus{Conditions: conditions}}
+}
+
+// labelMover is on every mover (build.LabelMover).
+const labelMover = "lateen.dev/mover"
+
+// memoryLimits are the containers of a mover that have a memory limit, with nothing else: the message of a mover that
+// ran out of memory names it.
+func memoryLimits(pod *corev1.Pod) []corev1.Container {
+	if !metav1.HasLabel(pod.ObjectMeta, labelMover) {
+		return nil
+	}
+	var limited []corev1.Container
+	for _, container := range pod.Spec.Containers {
+		if limit, ok := container.Resources.Limits[corev1.ResourceMemory]; ok {
+			limited = append(limited, corev1.Container{Name: container.Name, Resources: corev1.ResourceRequirements{
+				Limits: corev1.ResourceList{corev1.ResourceMemory: limit},
+			}})
+		}
+	}
+	return limited
 }

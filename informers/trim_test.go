@@ -7,6 +7,7 @@ import (
 	"github.com/stretchr/testify/require"
 	velerov1 "github.com/vmware-tanzu/velero/pkg/apis/velero/v1"
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/ptr"
 
@@ -99,5 +100,23 @@ func TestTrimmedPodsAreReadAsWholeOnes(t *testing.T) {
 	trimmed = whole.DeepCopy()
 	trimPod(trimmed)
 	require.Equal(t, build.Failed, build.ReadPod(trimmed).Condition)
+	require.Equal(t, build.ReadPod(whole), build.ReadPod(trimmed))
+}
+
+func TestAMoverKeepsTheMemoryLimitThatItsMessageNames(t *testing.T) {
+	whole := &corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{Labels: map[string]string{build.LabelMover: "true"}},
+		Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: "uid", Image: "velero", Resources: corev1.ResourceRequirements{
+			Limits: corev1.ResourceList{corev1.ResourceMemory: resource.MustParse("512Mi"), corev1.ResourceCPU: resource.MustParse("1")},
+		}}}},
+		Status: corev1.PodStatus{Phase: corev1.PodFailed, ContainerStatuses: []corev1.ContainerStatus{
+			{State: corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{ExitCode: 137, Reason: "OOMKilled"}}},
+		}},
+	}
+	trimmed := whole.DeepCopy()
+	trimPod(trimmed)
+	require.Empty(t, trimmed.Spec.Containers[0].Image)
+	require.Len(t, trimmed.Spec.Containers[0].Resources.Limits, 1)
+	require.Contains(t, build.ReadPod(trimmed).Message, "its memory limit is 512Mi")
 	require.Equal(t, build.ReadPod(whole), build.ReadPod(trimmed))
 }

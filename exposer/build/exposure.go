@@ -5,6 +5,7 @@ import (
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
 // Condition is what became of an exposure.
@@ -139,8 +140,10 @@ const reasonOOM = "OOMKilled"
 // memoryLimit says what a mover that ran out of memory was allowed. Another one would need as much, so that it is not
 // made by itself.
 func memoryLimit(pod *corev1.Pod) string {
+	owner := metav1.GetControllerOfNoCopy(pod)
 	for _, container := range pod.Spec.Containers {
-		if limit, limited := container.Resources.Limits[corev1.ResourceMemory]; limited {
+		limit, limited := container.Resources.Limits[corev1.ResourceMemory]
+		if mover := owner == nil || container.Name == string(owner.UID); limited && mover {
 			return "its memory limit is " + limit.String()
 		}
 	}

@@ -1,0 +1,21 @@
+package agent
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	"k8s.io/apimachinery/pkg/labels"
+
+	"github.com/lateen-project/lateen/cmd/lateen/config"
+	"github.com/lateen-project/lateen/exposer/build"
+)
+
+// The name of a node may be longer (253 characters) than the value of a label (63).
+func TestAnAgentSelectsTheMoversThatItHasMarked(t *testing.T) {
+	for _, node := range []string{"node-1", strings.Repeat("n", 70) + ".example.com"} {
+		selected, err := labels.Parse(selection(config.Options{NodeName: node}).MoverLabels)
+		require.NoError(t, err, node)
+		require.True(t, selected.Matches(labels.Set(build.Ours("uid", node))), "%s", selected)
+	}
+}

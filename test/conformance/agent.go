@@ -18,7 +18,6 @@ import (
 
 	"github.com/lateen-project/lateen/deploy"
 	"github.com/lateen-project/lateen/test/cluster"
-
 	"github.com/lateen-project/lateen/test/world"
 )
 

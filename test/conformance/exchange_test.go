@@ -18,9 +18,12 @@ import (
 	"github.com/lateen-project/lateen/test/world"
 )
 
-// working is how long the movers of this file work: until the other agent has come, which takes a second or two. Velero's
+// The movers of this file work until they are told to finish: when the other agent writes down how far they are. Velero's
 // gives a backup up whose mover has ended without it (W7).
-const working = 10 * time.Second
+const (
+	working = 10 * time.Minute // at most
+	reports = 1200             // in that time: two a second
+)
 
 // A transfer in progress goes on with the same mover when one agent takes the other's place, in both directions.
 func TestATransferGoesOnWhenAnotherAgentTakesOver(t *testing.T) {
@@ -43,7 +46,7 @@ func TestATransferGoesOnWhenAnotherAgentTakesOver(t *testing.T) {
 
 func exchange(t *testing.T, on *Plane, kind world.Kind, from, to string, command []string) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute) // two agents, the slower of which takes seconds to start
+	ctx, cancel := context.WithTimeout(t.Context(), 2*world.Patience) // two agents, the slower of which takes seconds to start
 	defer cancel()
 	first, err := agentNamed(from)
 	require.NoError(t, err)
@@ -55,6 +58,8 @@ func exchange(t *testing.T, on *Plane, kind world.Kind, from, to string, command
 	s := &scene{plane: on, agent: first, story: story, dir: t.TempDir(), fail: fail}
 	defer s.end()
 	require.NoError(t, s.build(ctx))
+	finish := make(chan struct{})
+	s.movers.Finish, s.movers.Reports = finish, reports
 	admin := filepath.Join(t.TempDir(), "kubeconfig")
 	require.NoError(t, plane.WriteKubeconfig(plane.Admin(), admin, s.Namespace))
 	if from == "lateen" {
@@ -65,15 +70,23 @@ func exchange(t *testing.T, on *Plane, kind world.Kind, from, to string, command
 	made, err := s.create(ctx, s.alter)
 	require.NoError(t, err)
 	name := made.GetName()
-	_, err = s.Transfers(kind).Wait(ctx, name, world.In(world.InProgress))
+	far := func(bytes int64) func(*world.Transfer) bool {
+		return func(seen *world.Transfer) bool { return seen.Status.Progress.BytesDone > bytes }
+	}
+	_, err = s.Transfers(kind).Wait(ctx, name, far(0))
 	require.NoError(t, err)
 
 	s.lateen(ctx, t, admin, command...)
 	s.run.expected()
 	s.run.end()
+	before, err := s.Transfers(kind).Get(ctx, name)
+	require.NoError(t, err)
 	s.agent, s.place = second, place{}
 	s.settled(ctx, t)
 	require.NoError(t, s.startAgent(ctx))
+	_, err = s.Transfers(kind).Wait(ctx, name, far(before.Status.Progress.BytesDone))
+	require.NoError(t, err, "the agent: %v", context.Cause(ctx))
+	close(finish)
 	ended, err := s.Transfers(kind).Wait(ctx, name, world.Settled)
 	require.NoError(t, err, "the agent: %v", context.Cause(ctx))
 	require.Equal(t, world.Completed, ended.Status.Phase, ended.Status.Message)

@@ -14,7 +14,6 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/lateen-project/lateen/test/cluster"
-
 	"github.com/lateen-project/lateen/test/world"
 )
 

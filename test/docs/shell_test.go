@@ -16,7 +16,6 @@ import (
 
 	"github.com/lateen-project/lateen/test/cluster"
 	"github.com/lateen-project/lateen/test/node"
-
 	"github.com/lateen-project/lateen/test/world"
 )
 

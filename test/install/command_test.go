@@ -19,7 +19,6 @@ import (
 	"k8s.io/client-go/kubernetes"
 
 	"github.com/lateen-project/lateen/test/cluster"
-
 	"github.com/lateen-project/lateen/test/world"
 )
 

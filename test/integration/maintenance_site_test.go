@@ -21,7 +21,6 @@ import (
 	"github.com/lateen-project/lateen/informers"
 	"github.com/lateen-project/lateen/reconcile/maintenance"
 	"github.com/lateen-project/lateen/test/node"
-
 	"github.com/lateen-project/lateen/test/world"
 )
 

@@ -10,7 +10,6 @@ import (
 	"github.com/lateen-project/lateen/deploy"
 	"github.com/lateen-project/lateen/test/cluster"
 	"github.com/lateen-project/lateen/test/rights"
-
 	"github.com/lateen-project/lateen/test/world"
 )
 

@@ -26,7 +26,6 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"github.com/lateen-project/lateen/test/cluster"
-
 	"github.com/lateen-project/lateen/test/world"
 )
 

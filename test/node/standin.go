@@ -28,6 +28,8 @@ type StandIn struct {
 	Bytes   int64         // moved; 0: 1000
 	Result  *Result       // instead of success
 
+	Finish <-chan struct{} // has it end before its time, once closed; may be nil
+
 	kube      kubernetes.Interface
 	transfers dynamic.Interface
 	lock      sync.Mutex
@@ -95,10 +97,13 @@ func (s *StandIn) work(ctx context.Context, canceled <-chan struct{}, voice *voi
 	if bytes == 0 {
 		bytes = 1000
 	}
-	for part := int64(1); part <= reports+1; part++ {
+	for part, finished := int64(1), false; part <= reports+1 && !finished; part++ {
 		timer := time.NewTimer(s.Takes / time.Duration(reports+1))
 		select {
 		case <-timer.C:
+		case <-s.Finish:
+			timer.Stop()
+			finished = true
 		case <-ctx.Done():
 			timer.Stop()
 			return killed

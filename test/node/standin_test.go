@@ -123,6 +123,19 @@ func TestStandInCompletesAsVelerosMoverDoes(t *testing.T) {
 	require.Equal(t, "Data path for "+made.Name+" stopped", events["Data-Path-Stopped"].Message)
 }
 
+func TestStandInCanBeToldToFinish(t *testing.T) {
+	ctx := deadline(t)
+	finish := make(chan struct{})
+	s := newTransfers(ctx, t, time.Hour, func(m *node.StandIn) { m.Finish = finish })
+	made := s.transfer(ctx, t)
+	s.begin(ctx, t, made.Name)
+	s.moves(ctx, t, made)
+	close(finish)
+	code, message := s.end(ctx, t, made.Name)
+	require.Zero(t, code)
+	require.Contains(t, message, `"totalBytes":1000`)
+}
+
 func TestStandInHearsACancel(t *testing.T) {
 	ctx := deadline(t)
 	s := newTransfers(ctx, t, time.Hour, func(*node.StandIn) {})

@@ -56,7 +56,7 @@ func unjustified(ended life, harms map[fault]int, retries int) string {
 		default:
 			justified = len(harms) > 0
 		}
-	case "", world.Accepted, world.Prepared, world.InProgress, world.Canceling: // it was gone before it came to an end
+	case "", world.Accepted, world.Prepared, world.InProgress, world.Canceling, world.Gone: // it was gone before it came to an end
 		justified = harms[deleted] > 0
 	}
 	if justified {

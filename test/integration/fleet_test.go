@@ -53,7 +53,9 @@ func newFleet(t *testing.T, takes time.Duration, count int, changes ...func(*nod
 	f.mover, err = node.NewStandIn(plane.Admin(), takes)
 	require.NoError(t, err)
 	for _, options := range all {
-		options.Runner = node.Movers{Runner: f.mover}
+		if options.Runner == nil {
+			options.Runner = node.Movers{Runner: f.mover}
+		}
 		started, err := node.Start(ctx, plane.Admin(), options)
 		require.NoError(t, err)
 		t.Cleanup(started.Stop)

@@ -41,6 +41,18 @@ func (n *Node) Resume(ctx context.Context) error {
 	return nil
 }
 
+// Delete is Silence, after which the Node is deleted, as a cloud does with a machine that is gone for good. The real pod
+// garbage collector deletes its pods, after a while.
+func (n *Node) Delete(ctx context.Context) error {
+	if err := n.Silence(ctx); err != nil {
+		return err
+	}
+	if err := n.client.CoreV1().Nodes().Delete(ctx, n.options.Name, metav1.DeleteOptions{}); err != nil {
+		return fmt.Errorf("delete node %s: %w", n.options.Name, err)
+	}
+	return nil
+}
+
 // LoseAgent takes the node-agent's pod in Velero's namespace away, and lets none that follows it become Ready until the
 // faults are cleared.
 func (n *Node) LoseAgent(ctx context.Context, namespace string) error {

@@ -1,0 +1,191 @@
+package integration
+
+import (
+	"encoding/json"
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/utils/clock"
+
+	"github.com/lateen-project/lateen/cmd/lateen/agent"
+	"github.com/lateen-project/lateen/test/cluster"
+	"github.com/lateen-project/lateen/test/node"
+	"github.com/lateen-project/lateen/test/world"
+)
+
+// doomed is a fleet whose first node is going to die, with its agent, and whose movers there end only with their pods. The
+// agent of the other one coordinates.
+type doomed struct {
+	*fleet
+	kind   world.Kind
+	phase  world.Phase // in which the node dies
+	around *scene
+	agent  *agentRun // of the node that dies
+}
+
+// skew has an agent run with a clock that is wrong.
+func skew(by time.Duration) func(*agent.Options) {
+	return func(options *agent.Options) { options.Clock = skewed{RealClock: clock.RealClock{}, by: by} }
+}
+
+type skewed struct {
+	clock.RealClock
+	by time.Duration
+}
+
+func (s skewed) Now() time.Time                  { return s.RealClock.Now().Add(s.by) }
+func (s skewed) Since(t time.Time) time.Duration { return s.Now().Sub(t) }
+
+func newDoomed(t *testing.T, kind world.Kind, phase world.Phase) *doomed {
+	t.Helper()
+	movers, err := node.NewStandIn(plane.Admin(), time.Hour)
+	require.NoError(t, err)
+	movers.Deaf = true
+	first := true
+	f := newFleet(t, 50*time.Millisecond, 2, func(options *node.Options) {
+		if first {
+			options.Runner = node.Movers{Runner: movers}
+		}
+		first = false
+	})
+	d := &doomed{fleet: f, kind: kind, phase: phase}
+	if phase == world.Prepared {
+		f.configure(`{"loadConcurrency":{"globalConfig":1}}`)
+	} else {
+		f.configure(`{}`)
+	}
+	d.around = f.scene(kind)
+	f.start(on(f.nodes[1]), shortAbsence, skew(5*time.Minute), through(d.around.watch))
+	f.leads(f.nodes[1])
+	d.agent = f.start(shortAbsence, skew(-5*time.Minute), through(d.around.watch))
+	return d
+}
+
+// begin makes a transfer, and brings it to the phase with its mover on the node that is going to die.
+func (d *doomed) begin() (name string) {
+	d.Helper()
+	switch d.phase {
+	case world.Accepted:
+		d.node.Faults.Add(node.Fault{NeverStarts: true})
+	case world.Prepared: // the only slot is taken
+		d.in(d.transfer(), world.InProgress)
+	default:
+	}
+	d.schedulable(d.nodes[1], false)
+	name = d.around.create()
+	d.moverIs(name, func(pod *corev1.Pod) bool { return pod.Spec.NodeName == d.node.Name() })
+	seen := d.phase
+	if d.phase == world.Canceling {
+		seen = world.InProgress
+	}
+	_, err := d.Transfers(d.kind).Wait(d.soon(), name, world.In(seen))
+	require.NoError(d, err)
+	if d.phase == world.Canceling {
+		d.says("Data-Path-Started", name)
+		require.NoError(d, d.Transfers(d.kind).Cancel(d.soon(), name))
+		_, err := d.Transfers(d.kind).Wait(d.soon(), name, world.In(world.Canceling))
+		require.NoError(d, err)
+	}
+	d.schedulable(d.nodes[1], true)
+	return name
+}
+
+func (d *doomed) schedulable(n *node.Node, is bool) {
+	d.Helper()
+	patch, err := json.Marshal(map[string]any{"spec": map[string]any{"unschedulable": !is}})
+	require.NoError(d, err)
+	_, err = d.Kube.CoreV1().Nodes().Patch(d.soon(), n.Name(), types.MergePatchType, patch, metav1.PatchOptions{})
+	require.NoError(d, err)
+}
+
+// isLocal tells whether the volume is a pod's, which no other node has.
+func (d *doomed) isLocal() bool {
+	return d.kind == world.PodVolumeBackup || d.kind == world.PodVolumeRestore
+}
+
+// ends has what has to be true of the transfer, whatever became of its node.
+func (d *doomed) ends(name string) {
+	d.Helper()
+	ended, err := d.Transfers(d.kind).Wait(d.soon(), name, world.Settled)
+	require.NoError(d, err)
+	switch {
+	case d.phase == world.Canceling:
+		require.Equal(d, world.Canceled, ended.Status.Phase, ended.Status.Message)
+	case d.isLocal():
+		require.Equal(d, world.Failed, ended.Status.Phase)
+		require.Equal(d, fmt.Sprintf("node %s is not Ready or does not exist, so its mover counts as lost", d.node.Name()), ended.Status.Message)
+	default:
+		require.Equal(d, world.Completed, ended.Status.Phase, ended.Status.Message)
+		require.Equal(d, "1", ended.Annotations["lateen.dev/mover-restarts"])
+		require.Equal(d, d.nodes[1].Name(), ended.Status.Node)
+	}
+	d.nothingLeft()
+	d.around.after(ended)
+	deletions := 1 // nothing is left, so that was by force
+	if ended.Status.Phase == world.Completed {
+		deletions = 2 // that of the next mover too
+	}
+	require.Len(d, d.requests(cluster.Query{Verbs: []string{"delete"}, Resources: []string{"pods"}, Name: name}), deletions)
+}
+
+// A node loses its power, or its network, in every phase. Nobody confirms the end of what runs there.
+func TestATransferOutlivesItsNode(t *testing.T) {
+	for _, kind := range world.Kinds() {
+		for _, phase := range []world.Phase{world.Accepted, world.Prepared, world.InProgress, world.Canceling} {
+			t.Run(fmt.Sprintf("%s %s", kind, phase), func(t *testing.T) {
+				d := newDoomed(t, kind, phase)
+				name := d.begin()
+				d.agent.stop()
+				require.NoError(t, d.node.Silence(d.soon()))
+				// as the taint manager does after five minutes
+				require.NoError(t, d.Kube.CoreV1().Pods(d.Namespace).Delete(d.soon(), name, metav1.DeleteOptions{}))
+				d.ends(name)
+				d.returns()
+			})
+		}
+	}
+}
+
+// returns brings the node back, on which movers of before still run: they end, and their slots are free.
+func (d *doomed) returns() {
+	d.Helper()
+	d.node.Faults.Clear()
+	require.NoError(d, d.node.Resume(d.soon()))
+	again := d.start(shortAbsence)
+	d.in(d.transfer(), world.InProgress)
+	require.Equal(d, 1, again.metric("lateen_slots_in_use"))
+}
+
+// A mover that tolerates every taint is never evicted: its pod looks Running for ever.
+func TestAMoverThatLooksRunningOnADeadNodeCountsAsLost(t *testing.T) {
+	for name, dies := range map[string]func(d *doomed) error{
+		"that does not answer": func(d *doomed) error { return d.node.Silence(d.soon()) },
+		"that was deleted":     func(d *doomed) error { return d.node.Delete(d.soon()) },
+	} {
+		for _, kind := range world.Kinds() {
+			t.Run(fmt.Sprintf("%s on a node %s", kind, name), func(t *testing.T) {
+				d := newDoomed(t, kind, world.InProgress)
+				name := d.begin()
+				d.agent.stop()
+				require.NoError(t, dies(d))
+				d.ends(name)
+			})
+		}
+	}
+}
+
+func TestAMoverOnANodeWhoseAgentIsAwayGoesOnWhileTheNodeIsReady(t *testing.T) {
+	d := newDoomed(t, world.DataUpload, world.InProgress)
+	name := d.begin()
+	d.agent.stop()
+	require.NoError(t, d.node.LoseAgent(d.soon(), d.Namespace))
+	require.NoError(t, d.Transfers(d.kind).Cancel(d.soon(), name))
+	_, err := d.Transfers(d.kind).Wait(d.soon(), name, world.In(world.Canceling))
+	require.NoError(t, err, "the coordinator stands in")
+	require.Empty(t, d.requests(cluster.Query{Verbs: []string{"delete"}, Resources: []string{"pods"}, Name: name}), "it may be at work")
+}

@@ -86,6 +86,7 @@ func NewCaches(kube kubernetes.Interface, velero *Velero, want Selection) (*Cach
 const (
 	ByUID      = "uid"      // every informer
 	BySnapshot = "snapshot" // DataUploads, by namespace/name of the VolumeSnapshot that they read
+	ByNode     = "node"     // transfers, by the nodes on whose agents it depends who acts
 	ByPod      = "pod"      // PodVolumeRestores, by namespace/name of the pod that they restore to
 )
 

@@ -119,3 +119,31 @@ func TestAMoverWhoseEndNobodyConfirmsCountsAsLostAfterTheGrace(t *testing.T) {
 	s.steps(t, 3)
 	require.Equal(t, 1, s.calls["create pods"], "another mover before the pod is gone")
 }
+
+func TestACoordinatorCountsTheMoversOfANodeBeforeItStandsInThere(t *testing.T) {
+	s := newStage(t, fault{})
+	s.stands(t, velerov1.PodVolumeBackupPhasePrepared) // a mover that waits for its slot
+	s.Note(s.backup.DeepCopy())
+	works := s.backup.DeepCopy()
+	works.Name, works.UID, works.Status.Phase = "works", "works-uid", velerov1.PodVolumeBackupPhaseInProgress
+	s.Note(works)
+	require.Zero(t, s.Places.Own().InUse())
+	s.Agent.Fleet = led{absent: testNode}
+	s.steps(t, 3)
+	require.Equal(t, velerov1.PodVolumeBackupPhasePrepared, s.backup.Status.Phase, "two movers where one may work")
+	works.Status.Phase = velerov1.PodVolumeBackupPhaseCompleted
+	s.Note(works)
+	s.steps(t, 1)
+	require.Equal(t, velerov1.PodVolumeBackupPhaseInProgress, s.backup.Status.Phase)
+}
+
+func TestAMoverOfAnotherNodeHoldsItsSlotWhoeverFollowsIt(t *testing.T) {
+	s := newStage(t, fault{})
+	s.stands(t, velerov1.PodVolumeBackupPhaseInProgress)
+	s.Note(s.backup.DeepCopy())
+	s.steps(t, 1) // nobody's business here
+	require.Equal(t, 1, s.Places.on(testNode).InUse())
+	s.backup.Status.Phase = velerov1.PodVolumeBackupPhaseFailed
+	s.steps(t, 1)
+	require.Zero(t, s.Places.on(testNode).InUse())
+}

@@ -28,3 +28,18 @@ func TestAResourceIsReleasedWhereverItHeldAPlace(t *testing.T) {
 	require.True(t, woken)
 	require.Zero(t, places.Own().InUse())
 }
+
+func TestAResourceThatMovesToAnotherNodeLeavesItsSlot(t *testing.T) {
+	places := NewPlaces("n1", 1, 1)
+	places.Hold("n2", "a")
+	woken := 0
+	require.False(t, places.Queue("n2", "b", created(2), func() { woken++ }))
+	places.Hold("n3", "a")
+	require.Equal(t, 1, woken)
+	require.True(t, places.Take("n2", "b", created(2), func() {}))
+	require.Equal(t, 1, places.on("n3").InUse())
+	places.Release("a")
+	places.Release("a")
+	require.Zero(t, places.on("n3").InUse())
+	require.Len(t, places.where, 1)
+}

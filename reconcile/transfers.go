@@ -173,9 +173,17 @@ func (t *Transfers[T]) Resume(owned []T) {
 	}
 }
 
-// Note tells admission of a resource, wherever it belongs.
+// Note tells admission of a resource, wherever it belongs, and counts the slots of other nodes: whoever comes to stand in for
+// an agent there knows from the beginning how many movers work.
 func (t *Transfers[T]) Note(object T) {
 	state := t.Kind.Get(object)
+	switch uid := object.GetUID(); {
+	case state.Node == t.Agent.Node || state.Phase == transfer.Prepared:
+	case state.TakesSlot():
+		t.Places.Hold(state.Node, uid)
+	default:
+		t.Places.Release(uid)
+	}
 	entry := Entry{
 		UID: object.GetUID(), Key: t.Kind.Name + "/" + cache.MetaObjectToName(object).String(), Version: object.GetResourceVersion(),
 		Created: state.CreatedAt, Restore: t.Kind.Restores, Phase: Other,
@@ -197,8 +205,11 @@ func (t *Transfers[T]) Note(object T) {
 // leak them.
 func (t *Transfers[T]) account(s *subject[T]) {
 	uid := s.object.GetUID()
-	if s.seen.Follow && s.state.TakesSlot() {
+	takes := s.state.TakesSlot()
+	if takes {
 		t.Places.Hold(s.state.Node, uid)
+	}
+	if takes && s.seen.Follow {
 		t.Movers.Follow(uid, func() { t.Wake(s.key) })
 		return
 	}
@@ -206,7 +217,7 @@ func (t *Transfers[T]) account(s *subject[T]) {
 	if s.state.Phase.Terminal() {
 		t.Targets.Forget(uid)
 	}
-	if !s.seen.Follow || s.state.Phase != transfer.Prepared {
+	if !takes && (!s.seen.Follow || s.state.Phase != transfer.Prepared) {
 		t.Places.Release(uid)
 	}
 }

@@ -66,13 +66,28 @@ func (a Agent) In(s State, home, mover string) Role {
 		role.Follow = true
 	}
 	where := cmp.Or(mover, home)
-	role.Lost = role.Acts() && where != "" && where != a.Node && a.Leads() && a.Lost(where)
+	lost := where != "" && where != a.Node && a.Leads() && a.Lost(where) // asked for early: from then on the Node is watched
+	role.Lost = lost && role.Acts()
 	return role
 }
 
 // isVeleros tells whether an agent of Velero prepares the transfer. Two agents that expose the same snapshot destroy it.
 func (a Agent) isVeleros(s State) bool {
 	return !s.Local && s.Phase == Accepted && s.Exposer == "" && s.Acceptor != "" && a.Veleros(s.Acceptor)
+}
+
+// Nodes are those on whose agents it depends who acts on a transfer: that of its mover, or every node ("") as long as
+// nobody knows which it will be, or who prepares it. What is over, or new to all agents alike, depends on none.
+func (s State) Nodes() []string {
+	switch {
+	case s.Foreign || s.Settled():
+		return nil
+	case s.Node != "":
+		return []string{s.Node}
+	case s.Local || s.Phase == Accepted:
+		return []string{""}
+	}
+	return nil
 }
 
 func (a Agent) serves(node string) bool {

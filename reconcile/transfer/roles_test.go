@@ -72,3 +72,40 @@ func TestANodeWhoseAgentActsIsNeverLostToItself(t *testing.T) {
 		require.False(t, role.Lost)
 	}
 }
+
+func TestWhatIsOverOrNewDependsOnNoNode(t *testing.T) {
+	for name, test := range map[string]struct {
+		state State
+		nodes []string
+	}{
+		"what works":                          {State{Phase: InProgress, Node: "n1"}, []string{"n1"}},
+		"a pod volume of a known node":        {State{Local: true, Node: "n1"}, []string{"n1"}},
+		"a pod volume of any node":            {State{Local: true}, []string{""}},
+		"data that is being prepared":         {State{Phase: Accepted, Acceptor: "n1"}, []string{""}},
+		"what is still to be cleaned up":      {State{Phase: Failed, Node: "n1", Finalizer: true}, []string{"n1"}},
+		"what is over":                        {State{Phase: Completed, Node: "n1"}, nil},
+		"new data":                            {State{}, nil},
+		"what is moved by somebody else's":    {State{Phase: InProgress, Node: "n1", Foreign: true}, nil},
+		"data of an agent that is not told":   {State{Phase: Accepted}, []string{""}},
+		"a pod volume that is over, unplaced": {State{Local: true, Phase: Canceled}, nil},
+	} {
+		t.Run(name, func(t *testing.T) { require.Equal(t, test.nodes, test.state.Nodes()) })
+	}
+}
+
+// watchful is a fleet that notes for which nodes it was asked whether they are lost.
+type watchful struct {
+	nodes
+	asked []string
+}
+
+func (w *watchful) Lost(node string) bool {
+	w.asked = append(w.asked, node)
+	return false
+}
+
+func TestANodeIsAskedForWhileItsAgentIsStillThere(t *testing.T) {
+	fleet := &watchful{nodes: nodes{leads: true}}
+	require.False(t, Agent{Node: "n0", Fleet: fleet}.In(State{Phase: InProgress}, here, here).Acts())
+	require.Equal(t, []string{here}, fleet.asked, "the grace of its Node begins with that of its agent")
+}

@@ -80,6 +80,9 @@ type State struct {
 	Outcome     Outcome
 }
 
+// Settled tells whether it has ended and nobody has anything left to do.
+func (s State) Settled() bool { return s.Phase.Terminal() && !s.Finalizer }
+
 // TakesSlot tells whether a mover of ours works, or may work.
 func (s State) TakesSlot() bool { return s.Phase.HasStarted() && s.MovedAt.IsZero() && !s.Foreign }
 

@@ -20,7 +20,8 @@ import (
 // kind is one kind of custom resource: what has its queue, without the type of its resources.
 type kind interface {
 	wake(key string)
-	wakeAll()
+	enqueueUnsettled()
+	enqueueNode(node string)
 	wire(caches *informers.Caches) ([]cache.DoneChecker, error)
 	wireTerm(caches *informers.Caches, term *informers.Term) ([]cache.DoneChecker, error)
 	resume() (first []string)
@@ -34,12 +35,21 @@ type kind interface {
 type line[T transfer.Object] struct {
 	transfers  *reconcile.Transfers[T]
 	controller *reconcile.Controller
-	resources  *informers.Informer[T]
+	resources  resources[T]
+}
+
+// resources are those of one kind, as the API server has them; an informer is one.
+type resources[T transfer.Object] interface {
+	Get(key string) (T, bool)
+	List() []T
+	By(index, word string) []T
+	Index(name string, of func(T) []string) error
+	Handle(wake func(T)) (cache.DoneChecker, error)
 }
 
 // newLine puts together what one kind needs besides what all kinds share.
 func newLine[T transfer.Object](
-	p *parts, what transfer.Kind[T], shared reconcile.Shared, resources *informers.Informer[T], client reconcile.Patcher[T],
+	p *parts, what transfer.Kind[T], shared reconcile.Shared, resources resources[T], client reconcile.Patcher[T],
 ) *line[T] {
 	transfers := &reconcile.Transfers[T]{
 		Kind: what, Shared: shared, Cached: resources.Get, Client: client,
@@ -72,16 +82,28 @@ func (p *parts) kinds(shared reconcile.Shared) []kind {
 
 func (l *line[T]) wake(key string) { l.controller.Wake(key) }
 
-// wakeAll looks at everything that is not over again: who acts has changed.
-func (l *line[T]) wakeAll() {
+// enqueueUnsettled enqueues all that somebody still has to do something about: who acts has changed.
+func (l *line[T]) enqueueUnsettled() {
 	for _, object := range l.resources.List() {
-		l.controller.Wake(informers.Key(object))
+		if !l.transfers.Kind.Get(object).Settled() {
+			l.wake(informers.Key(object))
+		}
+	}
+}
+
+// enqueueNode enqueues what depends on the agent of a node, and what may.
+func (l *line[T]) enqueueNode(node string) {
+	for _, name := range []string{node, ""} {
+		for _, object := range l.resources.By(informers.ByNode, name) {
+			l.wake(informers.Key(object))
+		}
 	}
 }
 
 // wire says which keys an object of an agent's caches wakes: a resource itself, and what was made for it.
 func (l *line[T]) wire(caches *informers.Caches) ([]cache.DoneChecker, error) {
 	name := l.transfers.Kind.GVK.Kind
+	err0 := l.index()
 	own, err1 := l.resources.Handle(func(object T) {
 		l.note(object)
 		l.wake(informers.Key(object))
@@ -89,7 +111,11 @@ func (l *line[T]) wire(caches *informers.Caches) ([]cache.DoneChecker, error) {
 	here, err2 := caches.Here.Handle(caches.Heard(informers.Controller[*corev1.Pod](name, l.wake)))
 	movers, err3 := caches.Movers.Handle(caches.Heard(informers.Controller[*corev1.Pod](name, l.wake)))
 	claims, err4 := caches.Claims.Handle(informers.Controller[*corev1.PersistentVolumeClaim](name, l.wake))
-	return []cache.DoneChecker{own, here, movers, claims}, errors.Join(err1, err2, err3, err4)
+	return []cache.DoneChecker{own, here, movers, claims}, errors.Join(err0, err1, err2, err3, err4)
+}
+
+func (l *line[T]) index() error {
+	return l.resources.Index(informers.ByNode, func(object T) []string { return l.transfers.Kind.Get(object).Nodes() })
 }
 
 // wireTerm adds the movers that only a coordinator watches.
@@ -105,6 +131,7 @@ func (l *line[T]) note(object T) {
 		return
 	}
 	l.transfers.Admission.Forget(object.GetUID())
+	l.transfers.Places.Release(object.GetUID())
 }
 
 func (l *line[T]) resume() []string {

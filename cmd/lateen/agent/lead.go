@@ -90,7 +90,11 @@ func (p *parts) serve(ctx context.Context, kinds []kind) error {
 	}
 	nodes := informers.NewNodes(ctx, p.clients.kube)
 	defer nodes.Wait()
-	agents := reconcile.NewAgents(cmp.Or(p.Absence, absence), p.Clock, nodes, func(string) { wakeAll(kinds) })
+	agents := reconcile.NewAgents(cmp.Or(p.Absence, absence), p.Clock, nodes, func(node string) {
+		for _, k := range kinds {
+			k.enqueueNode(node)
+		}
+	})
 	handled, err := p.wireTerm(term, kinds, agents)
 	if err != nil {
 		return err
@@ -111,17 +115,13 @@ func (p *parts) serve(ctx context.Context, kinds []kind) error {
 	p.caches.SetTerm(term)
 	p.lead.set(agents)
 	defer func() { p.lead.set(nil); p.caches.SetTerm(nil); agents.End() }()
-	wakeAll(kinds)
+	for _, k := range kinds {
+		k.enqueueUnsettled()
+	}
 	maintained := make(chan error, 1)
 	go func() { maintained <- p.maintain(ctx) }()
 	p.sweeper(ctx, kinds).Run(ctx)
 	return <-maintained
-}
-
-func wakeAll(kinds []kind) {
-	for _, k := range kinds {
-		k.wakeAll()
-	}
 }
 
 func (p *parts) wireTerm(term *informers.Term, kinds []kind, agents *reconcile.Agents) ([]cache.DoneChecker, error) {

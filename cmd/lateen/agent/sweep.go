@@ -57,8 +57,7 @@ func (p *parts) removeClaim(ctx context.Context, orphan *metav1.PartialObjectMet
 // owner tells whether a resource of this kind has the UID, and whether it is over for good.
 func (l *line[T]) owner(uid types.UID) (exists, done bool) {
 	for _, object := range l.resources.By(informers.ByUID, string(uid)) {
-		state := l.transfers.Kind.Get(object)
-		return true, state.Phase.Terminal() && !state.Finalizer
+		return true, l.transfers.Kind.Get(object).Settled()
 	}
 	return false, false
 }

@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"path"
 	"slices"
-	"strings"
 
 	corev1 "k8s.io/api/core/v1"
 )
@@ -75,21 +74,6 @@ func AgentArgs(container corev1.Container) ([]string, error) {
 		return nil, errors.New("its container does not run velero node-agent server: is it Velero's?")
 	}
 	return words[server+1:], nil
-}
-
-// Flag is the value that a container's command line has for a flag, in one token or in two; the last one counts. It is
-// empty if there is none.
-func Flag(container corev1.Container, name string) (value string) {
-	words := slices.Concat(container.Command, container.Args)
-	for at, word := range words {
-		if joined, ok := strings.CutPrefix(word, name+"="); ok {
-			value = joined
-		}
-		if word == name && at+1 < len(words) {
-			value = words[at+1]
-		}
-	}
-	return value
 }
 
 // RunsServer tells whether a container is Velero's server.

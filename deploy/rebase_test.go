@@ -97,11 +97,9 @@ func TestAContainerThatWasRenamedIsNotGuessed(t *testing.T) {
 	require.ErrorContains(t, err, "container node-agent is not there any more")
 }
 
-func TestFlagsOfAContainer(t *testing.T) {
-	container := corev1.Container{Command: []string{"/velero"}, Args: []string{"server", "--a=1", "--b", "2", "--a=3", "--c"}}
-	require.Equal(t, "3", deploy.Flag(container, "--a"))
-	require.Equal(t, "2", deploy.Flag(container, "--b"))
-	require.Empty(t, deploy.Flag(container, "--c"))
-	require.True(t, deploy.RunsServer(container))
+func TestWhatRunsVelerosServer(t *testing.T) {
+	require.True(t, deploy.RunsServer(corev1.Container{Command: []string{"/velero"}, Args: []string{"server", "--features="}}))
+	require.True(t, deploy.RunsServer(corev1.Container{Args: []string{"velero", "server"}}))
 	require.False(t, deploy.RunsServer(agents().Spec.Containers[0]))
+	require.False(t, deploy.RunsServer(corev1.Container{Args: []string{"server"}}))
 }

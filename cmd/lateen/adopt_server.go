@@ -3,17 +3,16 @@ package main
 import (
 	"context"
 	"fmt"
+	"slices"
 
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/lateen-project/lateen/cmd/lateen/config"
 	"github.com/lateen-project/lateen/deploy"
 )
-
-// maintenanceFlag names the ConfigMap of maintenance jobs: a flag of Velero's server, and of Lateen's agents.
-const maintenanceFlag = "--repo-maintenance-job-configmap"
 
 // server is Velero's Deployment: that of the usual name, else the only one that runs Velero's server; nil if there is none.
 func (a *adoption) server(ctx context.Context) (*appsv1.Deployment, error) {
@@ -28,7 +27,7 @@ func (a *adoption) server(ctx context.Context) (*appsv1.Deployment, error) {
 	}
 	var found []*appsv1.Deployment
 	for index := range list.Items {
-		if serverContainer(list.Items[index].Spec.Template.Spec) != nil {
+		if slices.ContainsFunc(list.Items[index].Spec.Template.Spec.Containers, deploy.RunsServer) {
 			found = append(found, &list.Items[index])
 		}
 	}
@@ -36,15 +35,6 @@ func (a *adoption) server(ctx context.Context) (*appsv1.Deployment, error) {
 		return nil, nil
 	}
 	return found[0], nil
-}
-
-func serverContainer(pod corev1.PodSpec) *corev1.Container {
-	for index := range pod.Containers {
-		if deploy.RunsServer(pod.Containers[index]) {
-			return &pod.Containers[index]
-		}
-	}
-	return nil
 }
 
 // serverArgs are what agents cannot find out of Velero's Deployment where it does not have the usual name: image and
@@ -56,9 +46,7 @@ func (a *adoption) serverArgs(ctx context.Context, velero corev1.PodTemplateSpec
 	}
 	maintenance := ""
 	if server != nil {
-		if container := serverContainer(server.Spec.Template.Spec); container != nil {
-			maintenance = deploy.Flag(*container, maintenanceFlag)
-		}
+		maintenance, _ = config.MaintenanceConfigMap("", &server.Spec.Template)
 	}
 	if maintenance != "" {
 		a.maintenance = fmt.Sprintf("Maintenance jobs are configured by ConfigMap %s, which Deployment %s names.", maintenance, server.Name)
@@ -68,7 +56,7 @@ func (a *adoption) serverArgs(ctx context.Context, velero corev1.PodTemplateSpec
 	}
 	args := []string{"--mover-image=" + velero.Spec.Containers[0].Image, "--mover-service-account=" + velero.Spec.ServiceAccountName}
 	if maintenance != "" {
-		args = append(args, maintenanceFlag+"="+maintenance)
+		args = append(args, "--repo-maintenance-job-configmap="+maintenance)
 	}
 	return args, nil
 }

@@ -13,6 +13,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/lateen-project/lateen/cmd/lateen/config"
 	"github.com/lateen-project/lateen/deploy"
 )
 
@@ -73,14 +74,12 @@ func (o *installOptions) keepFrequency(ctx context.Context, i *installer) error 
 	if err != nil {
 		return fmt.Errorf("read DaemonSet %s: %w", deploy.DaemonSetName, err)
 	}
-	for _, container := range agents.Spec.Template.Spec.Containers {
-		frequency, err := time.ParseDuration(deploy.Flag(container, deploy.MaintenanceFrequencyFlag))
-		if err != nil || frequency <= 0 {
-			continue
-		}
-		o.agent.MaintenanceFrequency = frequency
-		fmt.Fprintf(i.out, "DaemonSet %s keeps %s=%s\n", deploy.DaemonSetName, deploy.MaintenanceFrequencyFlag, frequency)
+	frequency, err := time.ParseDuration(config.FlagOf(agents.Spec.Template.Spec.Containers, deploy.MaintenanceFrequencyFlag))
+	if err != nil || frequency <= 0 {
+		return nil //nolint:nilerr // they have none
 	}
+	o.agent.MaintenanceFrequency = frequency
+	fmt.Fprintf(i.out, "DaemonSet %s keeps %s=%s\n", deploy.DaemonSetName, deploy.MaintenanceFrequencyFlag, frequency)
 	o.server.Args = o.serverArgs()
 	return nil
 }

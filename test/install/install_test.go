@@ -69,7 +69,10 @@ func (s *site) startAgent(pod *corev1.Pod) {
 	args := append(pod.Spec.Containers[0].Args, "--kubeconfig="+kubeconfig, "--metrics-address=127.0.0.1:0")
 	agent := program(s.Context(), s.T, "lateen", args...)
 	for _, variable := range pod.Spec.Containers[0].Env {
-		value := map[string]string{"spec.nodeName": pod.Spec.NodeName, "metadata.namespace": pod.Namespace}[variable.ValueFrom.FieldRef.FieldPath]
+		value := variable.Value
+		if variable.ValueFrom != nil {
+			value = map[string]string{"spec.nodeName": pod.Spec.NodeName, "metadata.namespace": pod.Namespace}[variable.ValueFrom.FieldRef.FieldPath]
+		}
 		require.NotEmpty(s, value, variable.Name)
 		agent.Env = append(agent.Env, variable.Name+"="+value)
 	}

@@ -56,8 +56,8 @@ func (i *Installation) Maintenance() (name string, by config.NamedBy) {
 	return config.MaintenanceConfigMap(i.Flag("--repo-maintenance-job-configmap"), i.Server)
 }
 
-// moverImage is what movers run.
-func (i *Installation) moverImage() string {
+// MoverImage is what movers run: the image of Velero's server, unless a flag of the agents names another.
+func (i *Installation) MoverImage() string {
 	image := i.Flag("--mover-image")
 	if i.Server != nil {
 		image = cmp.Or(image, config.ServerImage(i.Server.Spec))
@@ -114,7 +114,7 @@ func (i *Installation) Documents(ctx context.Context, client kubernetes.Interfac
 
 // Look reads what a configuration may name. What cannot be read is left out, and is in the error.
 func (i *Installation) Look(ctx context.Context, client kubernetes.Interface) (*Cluster, error) {
-	cluster := &Cluster{MoverImage: i.moverImage()}
+	cluster := &Cluster{MoverImage: i.MoverImage()}
 	nodes, err := client.CoreV1().Nodes().List(ctx, metav1.ListOptions{})
 	if err != nil {
 		err = fmt.Errorf("list nodes: %w", err)

@@ -1,0 +1,152 @@
+package install
+
+import (
+	"context"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	batchv1 "k8s.io/api/batch/v1"
+	corev1 "k8s.io/api/core/v1"
+	schedulingv1 "k8s.io/api/scheduling/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/lateen-project/lateen/deploy"
+	"github.com/lateen-project/lateen/test/node"
+	"github.com/lateen-project/lateen/test/world"
+)
+
+// namesMaintenance gives Velero's Deployment the flag that only the server has in Velero.
+const namesMaintenance = `[{"op":"add","path":"/spec/template/spec/containers/0/args/-","value":"--repo-maintenance-job-configmap=jobs"}]`
+
+// After an adoption, maintenance jobs are as the server was told.
+func TestAdoptedAgentsMaintainAsTheServerIsConfigured(t *testing.T) {
+	s := newSite(t)
+	s.installVelero()
+	s.maintainedBy("backup-jobs-" + s.namespace)
+	out, said, err := s.run("", "adopt", "--force", "--lateen-image=example.test/lateen:v1")
+	require.NoError(t, err, said)
+	require.Contains(t, out, "Maintenance jobs are configured by ConfigMap jobs, which Deployment velero names.\n")
+	out, said, err = s.run("", "check")
+	require.NoError(t, err, out+said)
+	require.Contains(t, strings.Join(strings.Fields(out), " "), "repo-maintenance-job: ConfigMap "+s.namespace+"/jobs, named by Deployment velero No problem.")
+
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute) // only guards against hanging
+	defer cancel()
+	s.startAdopted(ctx)
+	s.repository("app-default-kopia-x", "kopia")
+	repositories := schema.GroupVersionResource{Group: "velero.io", Version: "v1", Resource: "backuprepositories"}
+	_, err = s.dynamic.Resource(repositories).Namespace(s.namespace).Patch(ctx, "app-default-kopia-x", types.MergePatchType, []byte(`{"status":{"phase":"Ready"}}`), metav1.PatchOptions{})
+	require.NoError(t, err)
+
+	pod := s.firstJob(ctx).Spec.Template
+	require.Equal(t, "backup-jobs-"+s.namespace, pod.Spec.PriorityClassName)
+	require.Equal(t, "1Gi", pod.Spec.Containers[0].Resources.Limits.Memory().String())
+	require.Equal(t, "storage", pod.Labels["team"])
+}
+
+func TestAVeleroThatWasNotTriedIsWarnedOf(t *testing.T) {
+	const newer = "Velero v1.99.0 is newer than 1.18, the newest version that Lateen was tried with; look for a newer Lateen, or try a backup and a restore first"
+	s := newSite(t)
+	s.installVelero()
+	out, said, err := s.run("", "check")
+	require.NoError(t, err, out+said)
+	require.Contains(t, out, "velero: velero/velero:v1.18.3 (Lateen was tried with Velero 1.17 and 1.18)\n")
+	require.Empty(t, said)
+
+	patch := `[{"op":"replace","path":"/spec/template/spec/containers/0/image","value":"velero/velero:v1.99.0"}]`
+	_, err = s.kube.AppsV1().Deployments(s.namespace).Patch(soon(t), deploy.VeleroDeployment, types.JSONPatchType, []byte(patch), metav1.PatchOptions{})
+	require.NoError(t, err)
+	_, said, err = s.run("", "check")
+	require.NoError(t, err, "it is no Problem")
+	require.Equal(t, "Warning: "+newer+"\n", said)
+
+	s.adopt("--lateen-image=example.test/lateen:v1")
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute) // only guards against hanging
+	defer cancel()
+	changes, err := s.kube.CoreV1().Events(s.namespace).Watch(ctx, metav1.ListOptions{FieldSelector: "reason=VeleroNotTried"})
+	require.NoError(t, err)
+	defer changes.Stop()
+	agent := s.startAdopted(ctx)
+	change, open := <-changes.ResultChan()
+	require.True(t, open, "the agent has no Event: %v", ctx.Err())
+	event, ok := change.Object.(*corev1.Event)
+	require.True(t, ok)
+	require.Equal(t, newer, event.Message)
+	require.Equal(t, corev1.EventTypeWarning, event.Type)
+	require.Equal(t, agent.Name, event.InvolvedObject.Name)
+}
+
+// startAdopted starts a node, and the agent that its pod of the adopted DaemonSet stands for.
+func (s *site) startAdopted(ctx context.Context) *corev1.Pod {
+	s.Helper()
+	name := "node-" + s.namespace
+	kubelet, err := node.Start(ctx, plane.Admin(), node.Options{Name: name, Root: filepath.Join(s.TempDir(), "kubelet")})
+	require.NoError(s, err)
+	s.Cleanup(func() { // a node that nobody plays any more would keep every DaemonSet from being ready
+		kubelet.Stop()
+		require.NoError(s, s.kube.CoreV1().Nodes().Delete(context.WithoutCancel(s.Context()), name, metav1.DeleteOptions{}))
+	})
+	w, err := world.Open(ctx, plane.Admin(), s.namespace)
+	require.NoError(s, err)
+	agent, err := w.NodeAgentPod(ctx, name, func(pod *corev1.Pod) bool {
+		return world.Ready(pod) && pod.Spec.ServiceAccountName == deploy.ServiceAccountName
+	})
+	require.NoError(s, err)
+	s.startAgent(agent)
+	return agent
+}
+
+// Agents read Deployment velero alone; where the server has another name, as Helm gives it, they are told.
+func TestAdoptedAgentsAreToldWhatAServerOfAnotherNameIsConfiguredBy(t *testing.T) {
+	s := newSite(t)
+	s.installVelero()
+	s.maintainedBy("")
+	deployments := s.kube.AppsV1().Deployments(s.namespace)
+	server, err := deployments.Get(soon(t), deploy.VeleroDeployment, metav1.GetOptions{})
+	require.NoError(t, err)
+	require.NoError(t, deployments.Delete(soon(t), server.Name, metav1.DeleteOptions{}))
+	server.ObjectMeta = metav1.ObjectMeta{Name: "backups-velero"}
+	_, err = deployments.Create(soon(t), server, metav1.CreateOptions{})
+	require.NoError(t, err)
+	s.adopt("--lateen-image=example.test/lateen:v1")
+	require.Equal(t, []string{
+		"node-agent", "--features=", "--mover-image=velero/velero:v1.18.3", "--mover-service-account=velero", "--repo-maintenance-job-configmap=jobs",
+	}, s.agents().Spec.Template.Spec.Containers[0].Args)
+}
+
+// maintainedBy configures maintenance jobs as users of Velero do: in a ConfigMap that the server's Deployment names.
+func (s *site) maintainedBy(class string) {
+	s.Helper()
+	if class != "" {
+		_, err := s.kube.SchedulingV1().PriorityClasses().Create(soon(s.T), &schedulingv1.PriorityClass{ObjectMeta: metav1.ObjectMeta{Name: class}, Value: 10}, metav1.CreateOptions{})
+		require.NoError(s, err)
+		s.Cleanup(func() {
+			require.NoError(s, s.kube.SchedulingV1().PriorityClasses().Delete(context.WithoutCancel(s.Context()), class, metav1.DeleteOptions{}))
+		})
+	}
+	_, err := s.kube.CoreV1().ConfigMaps(s.namespace).Create(soon(s.T), &corev1.ConfigMap{
+		ObjectMeta: metav1.ObjectMeta{Name: "jobs"},
+		Data:       map[string]string{"global": `{"priorityClassName":"` + class + `","podLabels":{"team":"storage"},"podResources":{"memoryLimit":"1Gi"}}`},
+	}, metav1.CreateOptions{})
+	require.NoError(s, err)
+	_, err = s.kube.AppsV1().Deployments(s.namespace).Patch(soon(s.T), deploy.VeleroDeployment, types.JSONPatchType, []byte(namesMaintenance), metav1.PatchOptions{})
+	require.NoError(s, err)
+}
+
+// firstJob is the first of the namespace.
+func (s *site) firstJob(ctx context.Context) *batchv1.Job {
+	s.Helper()
+	changes, err := s.kube.BatchV1().Jobs(s.namespace).Watch(ctx, metav1.ListOptions{})
+	require.NoError(s, err)
+	defer changes.Stop()
+	change, open := <-changes.ResultChan()
+	require.True(s, open, "there is no job: %v", ctx.Err())
+	job, ok := change.Object.(*batchv1.Job)
+	require.True(s, ok)
+	return job
+}

@@ -103,6 +103,9 @@ func (o *checkOptions) run(command *cobra.Command) (int, error) {
 			return 0, err
 		}
 	}
+	if err := reportVersion(ctx, command, rest, installation); err != nil {
+		return 0, err
+	}
 	node, err := o.readNode(ctx, client)
 	if err != nil {
 		return 0, err

@@ -23,6 +23,7 @@ const component = "lateen"
 const (
 	EventPriorityClass = "PriorityClassNotInForce"
 	EventConfig        = "ConfigProblem"
+	EventVersion       = "VeleroNotTried"
 )
 
 // roleLabel marks the pods of a node-agent; Velero's server looks for it too.
@@ -47,6 +48,7 @@ func (p *parts) announce(ctx context.Context) {
 		p.Metrics.ConfigFallback(string(problem.Section), string(problem.Reason))
 		p.recorder.Event(self, corev1.EventTypeWarning, EventConfig, problem.String())
 	}
+	p.announceVersion(ctx, self)
 	if p.Config.MaintenanceConcurrency > 0 {
 		logger.Info("Found the ConfigMap of maintenance jobs", "configMap", p.startup.MaintenanceConfigMap, "namedBy", p.startup.MaintenanceNamedBy)
 	}
@@ -60,6 +62,19 @@ func (p *parts) announce(ctx context.Context) {
 	logger.Error(nil, "Priority class is not in force: data movers run without one", "configured", class.Configured, "reason", class.Reason, "message", class.Message)
 	p.recorder.Event(self, corev1.EventTypeWarning, EventPriorityClass,
 		fmt.Sprintf("data movers run without priority class %q (%s): %s", class.Configured, class.Reason, class.Message))
+}
+
+// announceVersion warns of a Velero that Lateen was not tried with.
+func (p *parts) announceVersion(ctx context.Context, self *corev1.ObjectReference) {
+	image := p.startup.Templates[corev1.Linux].Image
+	logger := klog.FromContext(ctx)
+	logger.Info("Found Velero", "image", image, "tried", config.TriedVersions())
+	untried := config.UntriedVelero(image)
+	if untried == "" {
+		return
+	}
+	logger.Error(nil, "Velero was not tried with this Lateen", "image", image, "tried", config.TriedVersions())
+	p.recorder.Event(self, corev1.EventTypeWarning, EventVersion, untried+"; look for a newer Lateen, or try a backup and a restore first")
 }
 
 // rejected says that a mover was made without the class that had been in force at the start.

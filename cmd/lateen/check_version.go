@@ -1,0 +1,103 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	"github.com/spf13/cobra"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/client-go/dynamic"
+	"k8s.io/client-go/rest"
+
+	"github.com/lateen-project/lateen/cmd/lateen/check"
+	"github.com/lateen-project/lateen/cmd/lateen/config"
+	"github.com/lateen-project/lateen/deploy"
+)
+
+// reportVersion prints which Velero there is, and warns of one that Lateen was not tried with. That is no Problem.
+func reportVersion(ctx context.Context, command *cobra.Command, cluster *rest.Config, installation *check.Installation) error {
+	image := installation.MoverImage()
+	if image == "" {
+		return nil
+	}
+	fmt.Fprintf(command.OutOrStdout(), "velero: %s (Lateen was tried with Velero %s)\n\n", image, strings.Join(config.TriedVersions(), " and "))
+	if untried := config.UntriedVelero(image); untried != "" {
+		fmt.Fprintf(command.ErrOrStderr(), "Warning: %s; look for a newer Lateen, or try a backup and a restore first\n", untried)
+	}
+	cluster = rest.CopyConfig(cluster)
+	cluster.QPS = -1 // one request after the other
+	client, err := dynamic.NewForConfig(cluster)
+	if err != nil {
+		return fmt.Errorf("make client: %w", err)
+	}
+	fields, err := unknownFields(ctx, client)
+	if err != nil {
+		return err
+	}
+	if len(fields) > 0 {
+		fmt.Fprintf(command.ErrOrStderr(), "Warning: Velero's definitions have fields that Lateen does not know and leaves alone: %s\n", strings.Join(fields, ", "))
+	}
+	return nil
+}
+
+// unknownFields are those that Velero's definitions have in the cluster and not in the version that Lateen is built with.
+// What may not be read, or is not there, has none.
+func unknownFields(ctx context.Context, client dynamic.Interface) ([]string, error) {
+	var all []string
+	for _, object := range deploy.Definitions() {
+		ours, err := deploy.Manifest(object)
+		if err != nil {
+			return nil, err
+		}
+		theirs, err := client.Resource(definitionsResource()).Get(ctx, ours.GetName(), metav1.GetOptions{})
+		if apierrors.IsNotFound(err) || apierrors.IsForbidden(err) {
+			continue
+		}
+		if err != nil {
+			return nil, fmt.Errorf("get definition %s: %w", ours.GetName(), err)
+		}
+		kind, _, _ := unstructured.NestedString(ours.Object, "spec", "names", "kind")
+		known, found := schemas(ours), schemas(theirs)
+		for _, version := range slices.Sorted(maps.Keys(known)) {
+			all = append(all, added(kind, known[version], found[version])...)
+		}
+	}
+	return all, nil
+}
+
+// schemas are those of a definition, by version.
+func schemas(definition *unstructured.Unstructured) map[string]map[string]any {
+	all := map[string]map[string]any{}
+	versions, _, _ := unstructured.NestedSlice(definition.Object, "spec", "versions")
+	for _, each := range versions {
+		version, _ := each.(map[string]any)
+		name, _ := version["name"].(string)
+		all[name], _, _ = unstructured.NestedMap(version, "schema", "openAPIV3Schema")
+	}
+	return all
+}
+
+// added are the paths of the properties that only theirs has, below path.
+func added(path string, ours, theirs map[string]any) []string {
+	if item, ok := theirs["items"].(map[string]any); ok {
+		known, _ := ours["items"].(map[string]any)
+		return added(path, known, item)
+	}
+	known, _ := ours["properties"].(map[string]any)
+	found, _ := theirs["properties"].(map[string]any)
+	var paths []string
+	for _, name := range slices.Sorted(maps.Keys(found)) {
+		schema, _ := found[name].(map[string]any)
+		if own, ok := known[name].(map[string]any); ok {
+			paths = append(paths, added(path+"."+name, own, schema)...)
+		} else {
+			paths = append(paths, path+"."+name)
+		}
+	}
+	return paths
+}

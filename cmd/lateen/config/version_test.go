@@ -1,0 +1,27 @@
+package config_test
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/lateen-project/lateen/cmd/lateen/config"
+)
+
+func TestVersionsOfVeleroThatWereNotTried(t *testing.T) {
+	for image, says := range map[string]string{
+		"velero/velero:v1.18.3":                    "",
+		"registry.example:5000/velero:v1.17.0":     "",
+		"velero/velero:v1.18.4-rc.1@sha256:0123":   "",
+		"velero/velero":                            "",
+		"registry.example:5000/velero":             "",
+		"registry.example/velero:2026-08-01":       "",
+		"registry.example/velero:patched":          "",
+		"velero/velero:v1.19.0-rc.1":               "Velero v1.19.0-rc.1 is newer than 1.18, the newest version that Lateen was tried with",
+		"velero/velero:v2.0.0@sha256:0123":         "Velero v2.0.0 is newer than 1.18, the newest version that Lateen was tried with",
+		"velero/velero:v1.16.2":                    "Velero v1.16.2 is older than 1.17, the oldest version that Lateen was tried with",
+		"registry.example:5000/mirror/velero:main": "Velero's development branch (registry.example:5000/mirror/velero:main) is newer than 1.18, the newest version that Lateen was tried with",
+	} {
+		require.Equal(t, says, config.UntriedVelero(image), image)
+	}
+}

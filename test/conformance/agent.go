@@ -5,19 +5,15 @@ import (
 	"debug/buildinfo"
 	"errors"
 	"fmt"
-	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
-	"runtime"
 	"strings"
-	"syscall"
 	"time"
-
-	"golang.org/x/sys/unix"
 
 	"github.com/lateen-project/lateen/deploy"
 	"github.com/lateen-project/lateen/test/cluster"
+	"github.com/lateen-project/lateen/test/process"
 	"github.com/lateen-project/lateen/test/world"
 )
 
@@ -72,10 +68,9 @@ func agentNamed(name string) (*Agent, error) {
 
 // run is one process of an agent.
 type run struct {
-	pid      int
+	process  *process.Process
 	log      string
 	expected func() // has its end be no fault
-	ended    chan struct{}
 }
 
 // place is what a process of an agent finds.
@@ -92,7 +87,7 @@ type place struct {
 // start starts the agent in a mount namespace with what its container would have, and a network namespace of its own:
 // Velero's serves metrics on fixed ports.
 func (a *Agent) start(at place) (*run, error) {
-	r := &run{log: filepath.Join(at.Dir, "agent.log"), ended: make(chan struct{})}
+	r := &run{log: filepath.Join(at.Dir, "agent.log")}
 	log, err := os.OpenFile(r.log, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
 	if err != nil {
 		return nil, fmt.Errorf("make log: %w", err)
@@ -100,27 +95,9 @@ func (a *Agent) start(at place) (*run, error) {
 	defer log.Close()
 	command := exec.Command("bwrap", a.sandbox(at)...)
 	command.Stdout, command.Stderr, command.Env = log, log, []string{}
-	command.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL, Setpgid: true}
-	started := make(chan error)
-	go func() {
-		// The thread is in another network namespace now, and is not unlocked, so that it ends with this function. The
-		// kernel would end the process with it.
-		runtime.LockOSThread()
-		defer close(r.ended)
-		door, err := openDoor(at.APIServer)
-		if err == nil {
-			defer door.Close()
-			err = command.Start()
-		}
-		started <- err
-		if err == nil {
-			_ = command.Wait() // how it ended is in its log
-		}
-	}()
-	if err := <-started; err != nil {
-		return nil, fmt.Errorf("start %s: %w", a.Name, err)
+	if r.process, err = process.StartApart(command, at.APIServer); err != nil {
+		return nil, err
 	}
-	r.pid = command.Process.Pid
 	return r, nil
 }
 
@@ -136,78 +113,15 @@ func (a *Agent) sandbox(at place) []string {
 	return append(append(args, "--kubeconfig=/kubeconfig", "--namespace="+at.Namespace), at.Args...)
 }
 
-// openDoor moves the calling thread to a new network namespace in which only address answers: what connects to it there
-// is connected to it here.
-func openDoor(address string) (net.Listener, error) {
-	if err := unix.Unshare(unix.CLONE_NEWNET); err != nil {
-		return nil, fmt.Errorf("make network namespace: %w", err)
-	}
-	if err := loopbackUp(); err != nil {
-		return nil, err
-	}
-	listener, err := net.Listen("tcp4", address) // a socket belongs to the namespace of the thread that makes it
-	if err != nil {
-		return nil, fmt.Errorf("listen in network namespace: %w", err)
-	}
-	go func() {
-		for {
-			inside, err := listener.Accept()
-			if err != nil {
-				return
-			}
-			go connect(inside, address)
-		}
-	}()
-	return listener, nil
-}
-
-func loopbackUp() error {
-	socket, err := unix.Socket(unix.AF_INET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
-	if err != nil {
-		return fmt.Errorf("make socket: %w", err)
-	}
-	defer unix.Close(socket)
-	request, err := unix.NewIfreq("lo")
-	if err != nil {
-		return fmt.Errorf("name loopback: %w", err)
-	}
-	request.SetUint16(unix.IFF_UP | unix.IFF_RUNNING)
-	if err := unix.IoctlIfreq(socket, unix.SIOCSIFFLAGS, request); err != nil {
-		return fmt.Errorf("bring loopback up: %w", err)
-	}
-	return nil
-}
-
-// connect passes on what both sides send, until one of them ends.
-func connect(inside net.Conn, address string) {
-	defer inside.Close()
-	outside, err := net.Dial("tcp4", address)
-	if err != nil {
-		return // as inside learns from the end of its connection
-	}
-	defer outside.Close()
-	done := make(chan struct{}, 2)
-	pass := func(to, from net.Conn) {
-		_, _ = to.(*net.TCPConn).ReadFrom(from) //nolint:forcetypeassert // both are TCP
-		done <- struct{}{}
-	}
-	go pass(inside, outside)
-	go pass(outside, inside)
-	<-done
-}
-
 // end kills the agent as the machine would: bubblewrap passes no other signal on.
-func (r *run) end() {
-	_ = syscall.Kill(-r.pid, syscall.SIGKILL)
-	<-r.ended
-}
+func (r *run) end() { _ = r.process.Kill() } // one that cannot be killed is gone
 
 // watch returns an error if the agent ends by itself before ctx is done.
 func (r *run) watch(ctx context.Context) error {
 	select {
 	case <-ctx.Done():
 		return nil
-	case <-r.ended:
+	case <-r.process.Ended():
 		return errors.New("the agent ended by itself: " + r.tail())
 	}
 }

@@ -8,6 +8,7 @@ import (
 	"github.com/stretchr/testify/require"
 	velerov2alpha1 "github.com/vmware-tanzu/velero/pkg/apis/velero/v2alpha1"
 	corev1 "k8s.io/api/core/v1"
+	storagev1 "k8s.io/api/storage/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/lateen-project/lateen/test/csi"
@@ -20,7 +21,7 @@ const (
 )
 
 // startStorage adds a CSI driver, whose volumes are directories, and the real snapshot-controller.
-func (s *site) startStorage(t *testing.T) *csi.Driver {
+func (s *site) startStorage(t *testing.T, change ...func(*storagev1.StorageClass)) *csi.Driver {
 	t.Helper()
 	controller, err := world.ServeSnapshots(s.ctx, s.plane)
 	require.NoError(t, err)
@@ -30,7 +31,7 @@ func (s *site) startStorage(t *testing.T) *csi.Driver {
 	driver, err := csi.Start(s.ctx, s.plane.Admin(), csi.Options{Dir: dir})
 	require.NoError(t, err)
 	t.Cleanup(driver.Stop)
-	require.NoError(t, s.StorageClass(s.ctx, storageClass, driver.Name()))
+	require.NoError(t, s.StorageClass(s.ctx, storageClass, driver.Name(), change...))
 	require.NoError(t, s.SnapshotClass(s.ctx, snapshotClass, driver.Name()))
 	return driver
 }
@@ -44,7 +45,7 @@ func uploadAndDownload(t *testing.T, s *site) {
 	require.NoError(t, err)
 	user := s.user(t, "app", claim)
 	before := s.tree(t, user)
-	bytes := before.grow(t)
+	bytes := before.grow(t, 7)
 
 	backup, err := s.Backup(s.ctx, "nightly")
 	require.NoError(t, err)

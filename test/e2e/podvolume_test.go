@@ -22,7 +22,7 @@ func (s *site) backUp(t *testing.T) (*world.Transfer, tree) {
 	t.Helper()
 	source := s.source(t, "app")
 	before := s.tree(t, source)
-	bytes := before.grow(t)
+	bytes := before.grow(t, 7)
 
 	backup, err := s.Backup(s.ctx, "nightly")
 	require.NoError(t, err)
@@ -64,10 +64,15 @@ func (s *site) source(t *testing.T, name string) *corev1.Pod {
 	return pod
 }
 
-// tree is the volume of a pod.
+// tree is the volume "data" of a pod.
 func (s *site) tree(t *testing.T, pod *corev1.Pod) tree {
 	t.Helper()
-	dir, err := s.kubelet.VolumeDir(s.ctx, pod, "data")
+	return s.volume(t, pod, "data")
+}
+
+func (s *site) volume(t *testing.T, pod *corev1.Pod, name string) tree {
+	t.Helper()
+	dir, err := s.kubelet.VolumeDir(s.ctx, pod, name)
 	require.NoError(t, err)
 	return tree(dir)
 }

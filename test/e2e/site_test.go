@@ -31,7 +31,7 @@ const (
 	keptJobs  = 5
 	lowClass  = "e2e-low"
 	lowValue  = 10
-	lastLines = 10 // of the server's log, where a test has failed
+	lastLines = 10 // of a log that is shown where a test has failed
 )
 
 // site is a cluster with Velero, its server, a node with real movers, and an agent.
@@ -108,7 +108,9 @@ func startCluster(ctx context.Context, t *testing.T) *cluster.Cluster {
 	return plane
 }
 
-func startVelero(ctx context.Context, t *testing.T, plane *cluster.Cluster, namespace, dir string) *node.VeleroServer {
+func startVelero(
+	ctx context.Context, t *testing.T, plane *cluster.Cluster, namespace, dir string, change ...func(*node.ServerOptions),
+) *node.VeleroServer {
 	t.Helper()
 	binary, err := cluster.FindBinary("velero")
 	require.NoError(t, err)
@@ -116,14 +118,24 @@ func startVelero(ctx context.Context, t *testing.T, plane *cluster.Cluster, name
 	require.NoError(t, err)
 	kubeconfig := filepath.Join(dir, "velero.kubeconfig")
 	require.NoError(t, plane.WriteKubeconfig(own, kubeconfig, namespace))
-	server, err := node.StartVeleroServer(ctx, node.ServerOptions{Velero: binary, Kubeconfig: kubeconfig, Namespace: namespace, Dir: filepath.Join(dir, "velero"), Args: []string{"--repo-maintenance-job-configmap", jobConfig}})
+	options := node.ServerOptions{Velero: binary, Kubeconfig: kubeconfig, Namespace: namespace, Dir: filepath.Join(dir, "velero")}
+	options.Args = []string{"--repo-maintenance-job-configmap", jobConfig}
+	options.Addresses = []string{strings.TrimPrefix(own.Host, "https://")}
+	for _, alter := range change {
+		alter(&options)
+	}
+	server, err := node.StartVeleroServer(ctx, options)
 	require.NoError(t, err)
-	t.Cleanup(func() {
-		server.Stop()
-		if log, err := os.ReadFile(server.Log()); err == nil && t.Failed() {
-			lines := strings.Split(string(log), "\n")
-			t.Logf("the log of Velero's server ends with:\n%s", strings.Join(lines[max(len(lines)-lastLines, 0):], "\n"))
-		}
-	})
+	t.Cleanup(func() { server.Stop(); logTail(t, "Velero's server", server.Log()) })
 	return server
+}
+
+// logTail shows the end of a log of a test that has failed.
+func logTail(t *testing.T, whose, path string) {
+	t.Helper()
+	log, err := os.ReadFile(path)
+	if err == nil && t.Failed() {
+		lines := strings.Split(string(log), "\n")
+		t.Logf("the log of %s ends with:\n%s", whose, strings.Join(lines[max(len(lines)-lastLines, 0):], "\n"))
+	}
 }

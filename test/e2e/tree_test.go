@@ -8,20 +8,23 @@ import (
 	"math/rand/v2"
 	"os"
 	"path/filepath"
+	"slices"
 	"syscall"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
 )
 
 // tree is a directory whose contents are compared.
 type tree string
 
-// grow fills it with what volumes have: files of all sizes, empty and sparse ones, modes, owners and links. It
+// grow fills it with what volumes have: files of all sizes, empty and sparse ones, modes, owners, links and times. It
 // returns how many bytes the files have together.
-func (d tree) grow(t *testing.T) int64 {
+func (d tree) grow(t *testing.T, seed uint64) int64 {
 	t.Helper()
-	const seed, files = 7, 200
+	const files = 200
 	t.Log("seed", seed)
 	random := rand.New(rand.NewPCG(seed, seed))
 	var total int64
@@ -40,7 +43,24 @@ func (d tree) grow(t *testing.T) int64 {
 	require.NoError(t, os.Chmod(d.path("d1/f1"), 0o444))
 	require.NoError(t, os.Symlink("d1/f1", d.path("link")))
 	require.NoError(t, os.Symlink("/nowhere", d.path("dangling")))
-	return total + d.sparse(t)
+	total += d.sparse(t)
+	d.age(t)
+	return total
+}
+
+// age gives everything a time of its own in the past, directories after what they contain.
+func (d tree) age(t *testing.T) {
+	t.Helper()
+	var paths []string
+	require.NoError(t, filepath.WalkDir(string(d), func(path string, _ fs.DirEntry, err error) error {
+		paths = append(paths, path)
+		return err
+	}))
+	start := time.Date(2001, 2, 3, 4, 5, 6, 0, time.UTC)
+	for i, path := range slices.Backward(paths) {
+		at := unix.NsecToTimespec(start.Add(time.Duration(i) * (time.Hour + time.Microsecond)).UnixNano())
+		require.NoError(t, unix.UtimesNanoAt(unix.AT_FDCWD, path, []unix.Timespec{at, at}, unix.AT_SYMLINK_NOFOLLOW))
+	}
 }
 
 // sparse makes a file that is mostly a hole.
@@ -64,7 +84,7 @@ func (d tree) write(t *testing.T, name string, content []byte, mode fs.FileMode)
 	require.NoError(t, os.Chmod(d.path(name), mode))
 }
 
-// read is what the tree has, by name: type, mode, owner, and bytes or where a link leads.
+// read is what the tree has, by name: type, mode, owner, time, and bytes or where a link leads.
 func (d tree) read(t *testing.T) map[string]string {
 	t.Helper()
 	found := map[string]string{}
@@ -78,7 +98,8 @@ func (d tree) read(t *testing.T) map[string]string {
 		require.NoError(t, err)
 		owner, ok := info.Sys().(*syscall.Stat_t)
 		require.True(t, ok)
-		found[name] = fmt.Sprintf("%s %d:%d %s", info.Mode(), owner.Uid, owner.Gid, contents(t, path, info))
+		found[name] = fmt.Sprintf("%s %d:%d %s %s", info.Mode(), owner.Uid, owner.Gid,
+			info.ModTime().UTC().Format(time.RFC3339Nano), contents(t, path, info))
 		return nil
 	}))
 	return found

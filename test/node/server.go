@@ -6,16 +6,15 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"runtime"
 	"strings"
-	"syscall"
+
+	"github.com/lateen-project/lateen/test/process"
 )
 
-// VeleroServer is the real Velero server, running for one thing: only it can initialise a repository.
+// VeleroServer is the real Velero server, running.
 type VeleroServer struct {
-	stop  context.CancelFunc
-	ended chan struct{}
-	log   string
+	process *process.Process
+	log     string
 }
 
 // ServerOptions say what a Velero server needs.
@@ -23,8 +22,15 @@ type ServerOptions struct {
 	Velero     string // the binary
 	Kubeconfig string // with Velero's own rights
 	Namespace  string
-	Dir        string   // for its scratch files and log
-	Args       []string // further ones
+	Dir        string // for its scratch files and log
+
+	AllControllers bool     // else only those of repositories, which only the server can initialise
+	Plugins        []string // binaries that it loads, such as that of an object store
+	Credentials    string   // a file of them for AWS; "": none
+	Args           []string // come after the defaults
+	// Addresses, if set, are all that it reaches (host:port, on loopback): it has a network of its own then. One that has
+	// not listens on port 8080 of this machine, whatever its flags say.
+	Addresses []string
 }
 
 // StartVeleroServer starts it; repositories become Ready within some 20 s of their creation. It ends with the
@@ -36,43 +42,41 @@ func StartVeleroServer(ctx context.Context, options ServerOptions) (*VeleroServe
 			return nil, fmt.Errorf("make directory of Velero's server: %w", err)
 		}
 	}
-	s := &VeleroServer{ended: make(chan struct{}), log: filepath.Join(options.Dir, "velero-server.log")}
+	for _, plugin := range options.Plugins {
+		if err := os.Symlink(plugin, filepath.Join(plugins, filepath.Base(plugin))); err != nil {
+			return nil, fmt.Errorf("install plugin of Velero's server: %w", err)
+		}
+	}
+	s := &VeleroServer{log: filepath.Join(options.Dir, "velero-server.log")}
 	log, err := os.Create(s.log)
 	if err != nil {
 		return nil, fmt.Errorf("make log of Velero's server: %w", err)
 	}
 	defer log.Close()
-	ctx, s.stop = context.WithCancel(ctx)
-	command := exec.CommandContext(ctx, options.Velero, append([]string{
+	args := []string{
 		"server", "--kubeconfig", options.Kubeconfig, "--namespace", options.Namespace, "--plugin-dir", plugins,
-		"--metrics-address", "127.0.0.1:0", "--profiler-address", "127.0.0.1:0", "--disable-controllers", strings.Join(idle(), ","),
-	}, options.Args...)...)
-	command.Env = append(os.Environ(), "VELERO_NAMESPACE="+options.Namespace, "VELERO_SCRATCH_DIR="+scratch, "HOME="+scratch)
-	command.Stdout, command.Stderr = log, log
-	command.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
-	// The group is the server and the plugins that it runs.
-	command.Cancel = func() error { return syscall.Kill(-command.Process.Pid, syscall.SIGKILL) }
-	if err := s.run(command); err != nil {
-		s.stop()
-		return nil, fmt.Errorf("start Velero's server: %w", err)
+		"--metrics-address", "127.0.0.1:0", "--profiler-address", "127.0.0.1:0",
 	}
-	return s, nil
-}
-
-// run starts the server and waits for its end on one thread, with which the kernel would end it.
-func (s *VeleroServer) run(command *exec.Cmd) error {
-	started := make(chan error)
-	go func() {
-		runtime.LockOSThread()
-		defer runtime.UnlockOSThread()
-		defer close(s.ended)
-		err := command.Start()
-		started <- err
-		if err == nil {
-			_ = command.Wait() // how it ended is in its log
+	if !options.AllControllers {
+		args = append(args, "--disable-controllers", strings.Join(idle(), ","))
+	}
+	command := exec.Command(options.Velero, append(args, options.Args...)...)
+	command.Env = append(os.Environ(), "VELERO_NAMESPACE="+options.Namespace, "VELERO_SCRATCH_DIR="+scratch, "HOME="+scratch)
+	if options.Credentials != "" {
+		command.Env = append(command.Env, "AWS_SHARED_CREDENTIALS_FILE="+options.Credentials)
+	}
+	command.Stdout, command.Stderr = log, log
+	run := process.Start
+	if options.Addresses != nil {
+		run = func(command *exec.Cmd) (*process.Process, error) {
+			return process.StartApart(command, options.Addresses...)
 		}
-	}()
-	return <-started
+	}
+	if s.process, err = run(command); err != nil {
+		return nil, err
+	}
+	context.AfterFunc(ctx, s.Stop)
+	return s, nil
 }
 
 // idle are the controllers that have nothing to do with repositories.
@@ -87,10 +91,7 @@ func idle() []string {
 func (s *VeleroServer) Log() string { return s.log }
 
 // Ended is closed when the process is gone.
-func (s *VeleroServer) Ended() <-chan struct{} { return s.ended }
+func (s *VeleroServer) Ended() <-chan struct{} { return s.process.Ended() }
 
-// Stop ends the process, with those that it has started, and returns when it is gone.
-func (s *VeleroServer) Stop() {
-	s.stop()
-	<-s.ended
-}
+// Stop ends the process, with the plugins that it has started, and returns when it is gone.
+func (s *VeleroServer) Stop() { _ = s.process.Kill() } // one that cannot be killed is gone

@@ -1,0 +1,90 @@
+package process
+
+import (
+	"fmt"
+	"net"
+	"os/exec"
+	"runtime"
+
+	"golang.org/x/sys/unix"
+)
+
+// StartApart is Start in a network namespace of its own, so that a program may listen on ports that others have. Of this
+// machine's servers, only those at the addresses (host:port, on loopback) are there.
+func StartApart(command *exec.Cmd, addresses ...string) (*Process, error) {
+	return start(command, func() (func(), error) {
+		// The thread stays in the other namespace. It is not unlocked, so that it ends with its goroutine.
+		runtime.LockOSThread()
+		if err := unix.Unshare(unix.CLONE_NEWNET); err != nil {
+			return nil, fmt.Errorf("create network namespace: %w", err)
+		}
+		if err := loopbackUp(); err != nil {
+			return nil, err
+		}
+		return openDoors(addresses)
+	})
+}
+
+func loopbackUp() error {
+	socket, err := unix.Socket(unix.AF_INET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return fmt.Errorf("create socket: %w", err)
+	}
+	defer unix.Close(socket)
+	request, err := unix.NewIfreq("lo")
+	if err != nil {
+		return fmt.Errorf("name loopback: %w", err)
+	}
+	request.SetUint16(unix.IFF_UP | unix.IFF_RUNNING)
+	if err := unix.IoctlIfreq(socket, unix.SIOCSIFFLAGS, request); err != nil {
+		return fmt.Errorf("bring loopback up: %w", err)
+	}
+	return nil
+}
+
+// openDoors listens on the addresses in the namespace of the calling thread. What connects there is connected to the
+// same address here. The returned function closes the doors.
+func openDoors(addresses []string) (func(), error) {
+	var doors []net.Listener
+	shut := func() {
+		for _, door := range doors {
+			_ = door.Close()
+		}
+	}
+	for _, address := range addresses {
+		door, err := net.Listen("tcp4", address)
+		if err != nil {
+			shut()
+			return nil, fmt.Errorf("listen in network namespace: %w", err)
+		}
+		doors = append(doors, door)
+		go func() {
+			for {
+				inside, err := door.Accept()
+				if err != nil {
+					return
+				}
+				go forward(inside, address)
+			}
+		}()
+	}
+	return shut, nil
+}
+
+// forward passes on what both sides send, until one of them ends.
+func forward(inside net.Conn, address string) {
+	defer inside.Close()
+	outside, err := net.Dial("tcp4", address)
+	if err != nil {
+		return // as inside learns from the end of its connection
+	}
+	defer outside.Close()
+	done := make(chan struct{}, 2)
+	pass := func(to, from net.Conn) {
+		_, _ = to.(*net.TCPConn).ReadFrom(from) //nolint:forcetypeassert // both are TCP
+		done <- struct{}{}
+	}
+	go pass(inside, outside)
+	go pass(outside, inside)
+	<-done
+}

@@ -1,6 +1,7 @@
 package e2e
 
 import (
+	"path/filepath"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -73,6 +74,8 @@ func (s *site) tree(t *testing.T, pod *corev1.Pod) tree {
 func (s *site) volume(t *testing.T, pod *corev1.Pod, name string) tree {
 	t.Helper()
 	dir, err := s.kubelet.VolumeDir(s.ctx, pod, name)
+	require.NoError(t, err)
+	dir, err = filepath.EvalSymlinks(dir) // a walk does not follow one that it begins with
 	require.NoError(t, err)
 	return tree(dir)
 }

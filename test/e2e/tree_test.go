@@ -48,7 +48,8 @@ func (d tree) grow(t *testing.T, seed uint64) int64 {
 	return total
 }
 
-// age gives everything a time of its own in the past, directories after what they contain.
+// age gives everything a time of its own in the past, but a directory that of the newest file in it: kopia restores no
+// other (MaxModTime of its directory summary).
 func (d tree) age(t *testing.T) {
 	t.Helper()
 	var paths []string
@@ -57,9 +58,17 @@ func (d tree) age(t *testing.T) {
 		return err
 	}))
 	start := time.Date(2001, 2, 3, 4, 5, 6, 0, time.UTC)
+	newest := map[string]time.Time{} // by directory
 	for i, path := range slices.Backward(paths) {
-		at := unix.NsecToTimespec(start.Add(time.Duration(i) * (time.Hour + time.Microsecond)).UnixNano())
-		require.NoError(t, unix.UtimesNanoAt(unix.AT_FDCWD, path, []unix.Timespec{at, at}, unix.AT_SYMLINK_NOFOLLOW))
+		at, ok := newest[path]
+		if !ok {
+			at = start.Add(time.Duration(i) * (time.Hour + time.Microsecond))
+		}
+		if dir := filepath.Dir(path); at.After(newest[dir]) {
+			newest[dir] = at
+		}
+		stamp := unix.NsecToTimespec(at.UnixNano())
+		require.NoError(t, unix.UtimesNanoAt(unix.AT_FDCWD, path, []unix.Timespec{stamp, stamp}, unix.AT_SYMLINK_NOFOLLOW))
 	}
 }
 
@@ -102,6 +111,7 @@ func (d tree) read(t *testing.T) map[string]string {
 			info.ModTime().UTC().Format(time.RFC3339Nano), contents(t, path, info))
 		return nil
 	}))
+	require.NotEmpty(t, found)
 	return found
 }
 

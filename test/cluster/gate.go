@@ -11,11 +11,11 @@ import (
 	"k8s.io/client-go/rest"
 )
 
-// Gate is a way to the API server that can be shut: who goes through it sees an API server that is down,
+// Gate is a way to a server, such as the API server, that can be shut: who goes through it sees a server that is down,
 // while everyone else goes on. It forwards bytes and looks at none.
 type Gate struct {
-	target string
-	port   *heldPort
+	network, target string // what the server listens on
+	port            *heldPort
 
 	mu          sync.Mutex
 	listener    net.Listener // nil while shut
@@ -23,18 +23,24 @@ type Gate struct {
 	forwarding  sync.WaitGroup
 }
 
-// Gate opens a new gate. Stop it when done.
-func (c *Cluster) Gate(ctx context.Context) (*Gate, error) {
+// Gate opens a new gate to the API server. Stop it when done.
+func (c *Cluster) Gate(ctx context.Context) (*Gate, error) { return NewGate(ctx, "tcp4", c.address) }
+
+// NewGate opens a gate on loopback to a server that listens on that network and address. Stop it when done.
+func NewGate(ctx context.Context, network, target string) (*Gate, error) {
 	port, err := holdPort()
 	if err != nil {
 		return nil, fmt.Errorf("hold a port: %w", err)
 	}
-	g := &Gate{target: c.address, port: port, connections: map[net.Conn]struct{}{}}
+	g := &Gate{network: network, target: target, port: port, connections: map[net.Conn]struct{}{}}
 	if err := g.Open(ctx); err != nil {
 		return nil, errors.Join(err, port.release())
 	}
 	return g, nil
 }
+
+// Address is the host and port that the gate listens on.
+func (g *Gate) Address() string { return g.port.address }
 
 // Config is config, but through this gate.
 func (g *Gate) Config(config *rest.Config) *rest.Config {
@@ -89,7 +95,7 @@ func (g *Gate) accept(listener net.Listener) {
 		if err != nil {
 			return
 		}
-		outside, err := net.Dial("tcp4", g.target)
+		outside, err := net.Dial(g.network, g.target)
 		if err != nil {
 			_ = inside.Close()
 			continue

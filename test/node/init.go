@@ -1,6 +1,7 @@
 package node
 
 import (
+	"bytes"
 	"context"
 	"fmt"
 	"os"
@@ -22,9 +23,23 @@ func (n *Node) initialize(ctx context.Context, pod *corev1.Pod, volumes map[stri
 		if err := n.post(ctx, pod, initializing(pod, i)); err != nil {
 			return err
 		}
-		if err := n.awaitRestores(ctx, container, volumes); err != nil {
+		wait := n.awaitRestores
+		if n.options.Inits != nil {
+			wait = n.runInit
+		}
+		if err := wait(ctx, pod, container, volumes); err != nil {
 			return fmt.Errorf("run init container %s: %w", container.Name, err)
 		}
+	}
+	return nil
+}
+
+// runInit runs an init container to its end, which must be a success.
+func (n *Node) runInit(ctx context.Context, pod *corev1.Pod, container corev1.Container, volumes map[string]string) error {
+	log := &bytes.Buffer{}
+	host := Host{Node: n.options.Name, PodDir: n.podDir(pod), Log: log, Volumes: volumes, Beside: n.beside}
+	if end := n.options.Inits.RunInit(ctx, pod, container, host); end.ExitCode != 0 {
+		return fmt.Errorf("exit code %d: %s%s", end.ExitCode, end.Message, log)
 	}
 	return nil
 }
@@ -34,7 +49,7 @@ const restoresDir = "/restores/"
 
 // awaitRestores does what `velero-restore-helper UID` does: it returns once every volume has the mark of that restore,
 // and takes the marks away. It hears of a mark where Velero's looks each second.
-func (n *Node) awaitRestores(ctx context.Context, container corev1.Container, volumes map[string]string) error {
+func (n *Node) awaitRestores(ctx context.Context, _ *corev1.Pod, container corev1.Container, volumes map[string]string) error {
 	if len(container.Args) != 1 {
 		return fmt.Errorf("want one argument, the restore's UID; got %q", container.Args)
 	}

@@ -32,6 +32,7 @@ type Options struct {
 	StartDelay  time.Duration       // from being bound to running
 	Heartbeat   time.Duration       // between two renewals of the node's lease; 0: 10 s, as a kubelet
 	Runner      Runner              // what containers do; nil: Idle
+	Inits       InitRunner          // runs the init container that waits for restored volumes; nil: it is played
 	OnRunning   func(*corev1.Pod)   // told of each pod that has come to run; may be nil
 }
 

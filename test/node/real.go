@@ -27,6 +27,8 @@ type Real struct {
 	Velero string            // the binary that plays /velero in the image
 	Images map[string]string // binaries that do so in images of other versions, by image
 	Binds  []string          // host directories that a container reaches as it would a network: the repository
+	// RestoreHelper is the binary that plays /velero-restore-helper in the image; only RunInit needs it.
+	RestoreHelper string
 }
 
 const (
@@ -37,7 +39,16 @@ const (
 
 // Run implements Runner.
 func (r Real) Run(ctx context.Context, pod *corev1.Pod, host Host) Result {
-	box, err := r.prepare(ctx, pod, host)
+	return r.run(ctx, pod, pod.Spec.Containers[0], host)
+}
+
+// RunInit implements InitRunner.
+func (r Real) RunInit(ctx context.Context, pod *corev1.Pod, container corev1.Container, host Host) Result {
+	return r.run(ctx, pod, container, host)
+}
+
+func (r Real) run(ctx context.Context, pod *corev1.Pod, container corev1.Container, host Host) Result {
+	box, err := r.prepare(ctx, pod, container, host)
 	if err != nil {
 		fmt.Fprintln(host.Log, "node:", err)
 		return Result{ExitCode: 128, Reason: "StartError", Message: err.Error()}
@@ -77,8 +88,7 @@ type box struct {
 	termination string
 }
 
-func (r Real) prepare(ctx context.Context, pod *corev1.Pod, host Host) (*box, error) {
-	container := pod.Spec.Containers[0]
+func (r Real) prepare(ctx context.Context, pod *corev1.Pod, container corev1.Container, host Host) (*box, error) {
 	secrets, err := r.secrets(ctx, pod, host)
 	if err != nil {
 		return nil, err
@@ -92,6 +102,9 @@ func (r Real) prepare(ctx context.Context, pod *corev1.Pod, host Host) (*box, er
 		"--die-with-parent", "--unshare-pid", "--proc", "/proc", "--tmpfs", "/tmp",
 		"--dev-bind", "/dev/null", "/dev/null", "--dev-bind", "/dev/urandom", "/dev/urandom",
 		"--bind", termination, container.TerminationMessagePath, "--ro-bind", secrets, secretsDir, "--ro-bind", velero, "/velero",
+	}
+	if r.RestoreHelper != "" {
+		args = append(args, "--ro-bind", r.RestoreHelper, "/velero-restore-helper")
 	}
 	for _, dir := range r.Binds {
 		args = append(args, "--bind", dir, dir)

@@ -17,6 +17,12 @@ type Runner interface {
 	Run(ctx context.Context, pod *corev1.Pod, host Host) Result
 }
 
+// InitRunner plays init containers.
+type InitRunner interface {
+	// RunInit returns when the container has ended, or soon after the context has.
+	RunInit(ctx context.Context, pod *corev1.Pod, container corev1.Container, host Host) Result
+}
+
 // Host is what a pod finds on its node.
 type Host struct {
 	Node    string

@@ -47,7 +47,7 @@ func (w *World) Backup(ctx context.Context, name string) (*velerov1.Backup, erro
 		},
 	}
 	made := &velerov1.Backup{}
-	return made, w.create(ctx, w.Velero, "backups", backup, made)
+	return made, w.create(ctx, w.Velero, backups, backup, made)
 }
 
 // PodVolumeBackup creates the resource as Velero's server does for one volume of a pod that runs: named after

@@ -60,6 +60,11 @@ func waitGone[L metav1.ListInterface](ctx context.Context, client watched[L], ki
 	return awaitDeletion(ctx, watcher, kind+" "+name)
 }
 
+// WaitNamespaceGone returns once the namespace does not exist, nor anything in it.
+func (w *World) WaitNamespaceGone(ctx context.Context, name string) error {
+	return waitGone(ctx, w.Kube.CoreV1().Namespaces(), "namespace", name, func(l *corev1.NamespaceList) int { return len(l.Items) })
+}
+
 // WaitClaim returns the claim once done says so of it, for example Bound.
 func (w *World) WaitClaim(
 	ctx context.Context, namespace, name string, done func(*corev1.PersistentVolumeClaim) bool,

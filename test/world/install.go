@@ -1,6 +1,7 @@
 package world
 
 import (
+	"cmp"
 	"maps"
 	"path"
 
@@ -37,17 +38,17 @@ func veleroNamespace(name string) *corev1.Namespace {
 
 // location is the default backup storage location.
 func location(options Options) *velerov1.BackupStorageLocation {
-	dir := options.RepositoryDir
-	if dir == "" {
-		dir = "/nonexistent"
-	}
-	return &velerov1.BackupStorageLocation{
-		ObjectMeta: meta(defaultLocation),
-		Spec: velerov1.BackupStorageLocationSpec{
-			Provider: "velero.io/fs", Default: true, Config: map[string]string{"fspath": dir},
+	made := &velerov1.BackupStorageLocation{ObjectMeta: meta(defaultLocation)}
+	if options.Location != nil {
+		made.Spec = *options.Location
+	} else {
+		made.Spec = velerov1.BackupStorageLocationSpec{
+			Provider: "velero.io/fs", Config: map[string]string{"fspath": cmp.Or(options.RepositoryDir, "/nonexistent")},
 			StorageType: velerov1.StorageType{ObjectStorage: &velerov1.ObjectStorageLocation{Bucket: "bucket"}},
-		},
+		}
 	}
+	made.Spec.Default = true
+	return made
 }
 
 // daemonSet is the node-agent's for the nodes of one operating system.

@@ -29,17 +29,7 @@ func (w *World) Repository(ctx context.Context, volumeNamespace string) (*velero
 	if err := w.create(ctx, w.Velero, repositories, repository, made); err != nil {
 		return nil, err
 	}
-	options := named(made.Name)
-	options.Watch = true
-	watcher, err := w.Velero.Get().Namespace(w.Namespace).Resource(repositories).VersionedParams(&options, metav1.ParameterCodec).Watch(ctx)
-	if err != nil {
-		return nil, fmt.Errorf("watch backup repository %s: %w", made.Name, err)
-	}
-	ready, err := await(ctx, watcher, func(r *velerov1.BackupRepository) bool {
+	return waitVelero(ctx, w, repositories, made.Name, func(r *velerov1.BackupRepository) bool {
 		return r.Status.Phase == velerov1.BackupRepositoryPhaseReady
 	})
-	if err != nil {
-		return nil, fmt.Errorf("wait for backup repository %s: %w", made.Name, err)
-	}
-	return ready, nil
 }

@@ -29,7 +29,7 @@ func (w *World) Restore(ctx context.Context, name string, change ...func(*velero
 		alter(wanted)
 	}
 	made := &velerov1.Restore{}
-	return made, w.create(ctx, w.Velero, "restores", wanted, made)
+	return made, w.create(ctx, w.Velero, restores, wanted, made)
 }
 
 // RestorePod creates a pod in Apps as Velero's server restores one: a SourcePod that does not start before its

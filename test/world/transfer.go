@@ -203,9 +203,13 @@ func (t Transfers) Wait(ctx context.Context, name string, done func(*Transfer) b
 	if err != nil {
 		return nil, fmt.Errorf("watch %ss: %w", t.kind, err)
 	}
+	return t.await(ctx, watcher, name, done)
+}
+
+func (t Transfers) await(ctx context.Context, watcher watch.Interface, name string, done func(*Transfer) bool) (*Transfer, error) {
 	found := &Transfer{}
 	var unread error
-	_, err = await(ctx, watcher, func(resource *unstructured.Unstructured) bool {
+	_, err := await(ctx, watcher, func(resource *unstructured.Unstructured) bool {
 		found, unread = View(resource)
 		return unread != nil || done(found)
 	}, func(*unstructured.Unstructured) error {
@@ -221,6 +225,15 @@ func (t Transfers) Wait(ctx context.Context, name string, done func(*Transfer) b
 		return nil, fmt.Errorf("wait for %s %s: %w", t.kind, name, err)
 	}
 	return found, nil
+}
+
+// WaitAny returns the first one of which done says so.
+func (t Transfers) WaitAny(ctx context.Context, done func(*Transfer) bool) (*Transfer, error) {
+	watcher, err := t.Watch(ctx)
+	if err != nil {
+		return nil, err
+	}
+	return t.await(ctx, watcher, "any", done)
 }
 
 // WaitGone returns once there is none of that name.

@@ -33,6 +33,8 @@ type Options struct {
 	// RepositoryDir is where the default backup storage location keeps kopia repositories (provider
 	// velero.io/fs, config fspath); "" means a location that no test writes to.
 	RepositoryDir string
+	// Location, if set, is the default backup storage location instead of RepositoryDir.
+	Location *velerov1.BackupStorageLocationSpec
 	// Node, if set, is the only node that gets the pods of the installation. Worlds that share a control
 	// plane need it or NodeLabels, or each would put its node-agent on the nodes of the others.
 	Node string
@@ -161,7 +163,7 @@ func (w *World) install(ctx context.Context, options Options) error {
 			return err
 		}
 	}
-	if err := w.create(ctx, w.Velero, "backupstoragelocations", location(options), &velerov1.BackupStorageLocation{}); err != nil {
+	if err := w.create(ctx, w.Velero, locations, location(options), &velerov1.BackupStorageLocation{}); err != nil {
 		return err
 	}
 	if _, err := w.Kube.AppsV1().Deployments(w.Namespace).Create(ctx, deployment(options), create); err != nil {

@@ -1,0 +1,169 @@
+package e2e
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/lateen-project/lateen/test/world"
+)
+
+// fsBackup has the files of all volumes copied, and moveData those of snapshots.
+const (
+	fsBackup = "--default-volumes-to-fs-backup"
+	moveData = "--snapshot-move-data"
+)
+
+func TestTheServerBacksUpFilesAndRestoresThem(t *testing.T) {
+	t.Parallel()
+	s := newServed(t)
+	claim, err := s.CSIClaim(s.ctx, "data", storageClass)
+	require.NoError(t, err)
+	app := s.plant(t, "app", world.EmptyDir("cache"), world.ClaimVolume("data", claim.Name))
+
+	s.startBackup(t, "nightly", fsBackup)
+	s.backedUp(t, "nightly")
+	s.deleteNamespace(t, s.Apps)
+	s.nothingLeft(t)
+	require.Empty(t, s.driver.Volumes())
+
+	s.startRestore(t, "back", "nightly")
+	s.restored(t, "back")
+	s.same(t, s.Apps, app)
+	s.nothingLeft(t)
+
+	copied := s.Apps + "-copy"
+	s.startRestore(t, "copy", "nightly", "--namespace-mappings="+s.Apps+":"+copied)
+	s.restored(t, "copy")
+	s.same(t, copied, app)
+	s.nothingLeft(t)
+	s.deleteNamespace(t, copied)
+
+	saved, err := s.Transfers(world.PodVolumeBackup).List(s.ctx)
+	require.NoError(t, err)
+	require.Len(t, saved, 2)
+	s.deleteBackup(t, "nightly")
+	s.transfersGone(t)
+	s.bucketHasNothingOf(t, "nightly", "back", "copy")
+	s.forgotten(t, saved...)
+	s.deleteNamespace(t, s.Apps)
+	s.nothingLeft(t)
+	require.Empty(t, s.driver.Volumes())
+}
+
+func TestTheServerMovesSnapshotsAndRestoresThem(t *testing.T) {
+	t.Parallel()
+	s := newServed(t)
+	claim, err := s.CSIClaim(s.ctx, "data", storageClass)
+	require.NoError(t, err)
+	app := s.plant(t, "app", world.ClaimVolume("data", claim.Name))
+
+	s.startBackup(t, "nightly", moveData)
+	s.backedUp(t, "nightly")
+	s.deleteNamespace(t, s.Apps)
+	s.nothingLeft(t)
+	require.Empty(t, s.driver.Volumes())
+
+	s.startRestore(t, "back", "nightly")
+	s.restored(t, "back")
+	s.same(t, s.Apps, app)
+	require.Equal(t, storageClass, s.classOf(t, s.Apps, claim.Name))
+	s.nothingLeft(t)
+
+	s.restoreIntoClass(t, storageClass, otherClass)
+	copied := s.Apps + "-copy"
+	s.startRestore(t, "copy", "nightly", "--namespace-mappings="+s.Apps+":"+copied)
+	s.restored(t, "copy")
+	s.same(t, copied, app)
+	require.Equal(t, otherClass, s.classOf(t, copied, claim.Name))
+	s.nothingLeft(t)
+	s.deleteNamespace(t, copied)
+
+	saved, err := s.Transfers(world.DataUpload).List(s.ctx)
+	require.NoError(t, err)
+	require.Len(t, saved, 1)
+	s.deleteBackup(t, "nightly")
+	s.transfersGone(t)
+	s.bucketHasNothingOf(t, "nightly", "back", "copy")
+	s.forgotten(t, saved...)
+	s.deleteNamespace(t, s.Apps)
+	s.nothingLeft(t)
+	require.Empty(t, s.driver.Volumes())
+}
+
+// Of the two pods, the files of one are copied and a snapshot of the other is moved, by one backup. The agent is killed
+// while both movers work, and is away when they end; so with the restore.
+func TestAnAgentThatIsKilledLosesNothingOfTheServers(t *testing.T) {
+	t.Parallel()
+	s := newServed(t)
+	claim, err := s.CSIClaim(s.ctx, "data", storageClass)
+	require.NoError(t, err)
+	web := s.plant(t, "web", world.EmptyDir("cache"))
+	database := s.plant(t, "database", world.ClaimVolume("data", claim.Name))
+	s.annotate(t, "web", "backup.velero.io/backup-volumes", "cache")
+
+	s.movers.shut()
+	s.startBackup(t, "nightly", moveData)
+	s.surviveKill(t, world.PodVolumeBackup, world.DataUpload)
+	s.backedUp(t, "nightly")
+	s.deleteNamespace(t, s.Apps)
+	s.nothingLeft(t)
+
+	s.movers.shut()
+	s.startRestore(t, "back", "nightly")
+	s.surviveKill(t, world.PodVolumeRestore, world.DataDownload)
+	s.restored(t, "back")
+	s.same(t, s.Apps, web)
+	s.same(t, s.Apps, database)
+	s.nothingLeft(t)
+	require.Len(t, s.driver.Volumes(), 1)
+}
+
+// surviveKill waits until the one transfer of each kind is InProgress, kills the agent, lets the movers do their work to
+// the end, and starts the agent again.
+func (s *served) surviveKill(t *testing.T, kinds ...world.Kind) {
+	t.Helper()
+	var movers []string
+	for _, kind := range kinds {
+		working, err := s.Transfers(kind).WaitAny(s.ctx, world.In(world.InProgress))
+		require.NoError(t, err)
+		movers = append(movers, working.Name)
+	}
+	s.killLateen(t)
+	s.movers.open()
+	for _, name := range movers {
+		_, err := s.WaitPod(s.ctx, s.Namespace, name, func(pod *corev1.Pod) bool { return pod.Status.Phase == corev1.PodSucceeded })
+		require.NoError(t, err)
+	}
+	s.startLateen(t)
+}
+
+func (s *served) annotate(t *testing.T, pod, name, value string) {
+	t.Helper()
+	found, err := s.Kube.CoreV1().Pods(s.Apps).Get(s.ctx, pod, metav1.GetOptions{})
+	require.NoError(t, err)
+	metav1.SetMetaDataAnnotation(&found.ObjectMeta, name, value)
+	_, err = s.Kube.CoreV1().Pods(s.Apps).Update(s.ctx, found, metav1.UpdateOptions{})
+	require.NoError(t, err)
+}
+
+// restoreIntoClass has Velero restore claims of one class with another, by the configuration of its plugin for that.
+func (s *served) restoreIntoClass(t *testing.T, from, to string) {
+	t.Helper()
+	_, err := s.Kube.CoreV1().ConfigMaps(s.Namespace).Create(s.ctx, &corev1.ConfigMap{
+		ObjectMeta: metav1.ObjectMeta{Name: "change-storage-class", Labels: map[string]string{
+			"velero.io/plugin-config": "", "velero.io/change-storage-class": "RestoreItemAction",
+		}},
+		Data: map[string]string{from: to},
+	}, metav1.CreateOptions{})
+	require.NoError(t, err)
+}
+
+func (s *served) classOf(t *testing.T, namespace, claim string) string {
+	t.Helper()
+	found, err := s.WaitClaim(s.ctx, namespace, claim, world.Bound)
+	require.NoError(t, err)
+	return *found.Spec.StorageClassName
+}

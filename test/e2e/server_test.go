@@ -22,35 +22,9 @@ func TestTheServerBacksUpFilesAndRestoresThem(t *testing.T) {
 	claim, err := s.CSIClaim(s.ctx, "data", storageClass)
 	require.NoError(t, err)
 	app := s.plant(t, "app", world.EmptyDir("cache"), world.ClaimVolume("data", claim.Name))
-
-	s.startBackup(t, "nightly", fsBackup)
-	s.backedUp(t, "nightly")
-	s.deleteNamespace(t, s.Apps)
-	s.nothingLeft(t)
-	require.Empty(t, s.driver.Volumes())
-
-	s.startRestore(t, "back", "nightly")
-	s.restored(t, "back")
-	s.same(t, s.Apps, app)
-	s.nothingLeft(t)
-
-	copied := s.Apps + "-copy"
-	s.startRestore(t, "copy", "nightly", "--namespace-mappings="+s.Apps+":"+copied)
-	s.restored(t, "copy")
-	s.same(t, copied, app)
-	s.nothingLeft(t)
-	s.deleteNamespace(t, copied)
-
-	saved, err := s.Transfers(world.PodVolumeBackup).List(s.ctx)
-	require.NoError(t, err)
-	require.Len(t, saved, 2)
-	s.deleteBackup(t, "nightly")
-	s.transfersGone(t)
-	s.bucketHasNothingOf(t, "nightly", "back", "copy")
-	s.forgotten(t, saved...)
-	s.deleteNamespace(t, s.Apps)
-	s.nothingLeft(t)
-	require.Empty(t, s.driver.Volumes())
+	s.comesBack(t, app, fsBackup)
+	s.deleteNamespace(t, s.copied(t, app))
+	s.isForgotten(t, world.PodVolumeBackup, len(app.volumes))
 }
 
 func TestTheServerMovesSnapshotsAndRestoresThem(t *testing.T) {
@@ -59,34 +33,50 @@ func TestTheServerMovesSnapshotsAndRestoresThem(t *testing.T) {
 	claim, err := s.CSIClaim(s.ctx, "data", storageClass)
 	require.NoError(t, err)
 	app := s.plant(t, "app", world.ClaimVolume("data", claim.Name))
+	s.comesBack(t, app, moveData)
+	require.Equal(t, storageClass, s.classOf(t, s.Apps, claim.Name))
+	s.restoreIntoClass(t, storageClass, otherClass)
+	namespace := s.copied(t, app)
+	require.Equal(t, otherClass, s.classOf(t, namespace, claim.Name))
+	s.deleteNamespace(t, namespace)
+	s.isForgotten(t, world.DataUpload, len(app.volumes))
+}
 
-	s.startBackup(t, "nightly", moveData)
-	s.backedUp(t, "nightly")
+// comesBack backs Apps up, deletes it, restores it and compares.
+func (s *served) comesBack(t *testing.T, app planted, how string) {
+	t.Helper()
+	s.startBackup(t, how)
+	s.backedUp(t)
 	s.deleteNamespace(t, s.Apps)
 	s.nothingLeft(t)
 	require.Empty(t, s.driver.Volumes())
-
-	s.startRestore(t, "back", "nightly")
+	s.startRestore(t, "back")
 	s.restored(t, "back")
 	s.same(t, s.Apps, app)
-	require.Equal(t, storageClass, s.classOf(t, s.Apps, claim.Name))
 	s.nothingLeft(t)
+}
 
-	s.restoreIntoClass(t, storageClass, otherClass)
-	copied := s.Apps + "-copy"
-	s.startRestore(t, "copy", "nightly", "--namespace-mappings="+s.Apps+":"+copied)
+// copied restores the backup of Apps into another namespace, which it returns, and compares.
+func (s *served) copied(t *testing.T, app planted) string {
+	t.Helper()
+	namespace := s.Apps + "-copy"
+	s.startRestore(t, "copy", "--namespace-mappings="+s.Apps+":"+namespace)
 	s.restored(t, "copy")
-	s.same(t, copied, app)
-	require.Equal(t, otherClass, s.classOf(t, copied, claim.Name))
+	s.same(t, namespace, app)
 	s.nothingLeft(t)
-	s.deleteNamespace(t, copied)
+	return namespace
+}
 
-	saved, err := s.Transfers(world.DataUpload).List(s.ctx)
+// isForgotten deletes the backup, with its transfers of that kind, and the namespace Apps: nothing of them is left in the
+// cluster, in the bucket and in the repository.
+func (s *served) isForgotten(t *testing.T, kind world.Kind, transfers int) {
+	t.Helper()
+	saved, err := s.Transfers(kind).List(s.ctx)
 	require.NoError(t, err)
-	require.Len(t, saved, 1)
-	s.deleteBackup(t, "nightly")
+	require.Len(t, saved, transfers)
+	s.deleteBackup(t)
 	s.transfersGone(t)
-	s.bucketHasNothingOf(t, "nightly", "back", "copy")
+	s.bucketHasNothingOf(t, backupName, "back", "copy")
 	s.forgotten(t, saved...)
 	s.deleteNamespace(t, s.Apps)
 	s.nothingLeft(t)
@@ -105,14 +95,14 @@ func TestAnAgentThatIsKilledLosesNothingOfTheServers(t *testing.T) {
 	s.annotate(t, "web", "backup.velero.io/backup-volumes", "cache")
 
 	s.movers.shut()
-	s.startBackup(t, "nightly", moveData)
+	s.startBackup(t, moveData)
 	s.surviveKill(t, world.PodVolumeBackup, world.DataUpload)
-	s.backedUp(t, "nightly")
+	s.backedUp(t)
 	s.deleteNamespace(t, s.Apps)
 	s.nothingLeft(t)
 
 	s.movers.shut()
-	s.startRestore(t, "back", "nightly")
+	s.startRestore(t, "back")
 	s.surviveKill(t, world.PodVolumeRestore, world.DataDownload)
 	s.restored(t, "back")
 	s.same(t, s.Apps, web)

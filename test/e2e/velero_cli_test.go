@@ -20,30 +20,33 @@ func (s *served) velero(t *testing.T, args ...string) string {
 	return string(said)
 }
 
-// startBackup asks for a backup of Apps.
-func (s *served) startBackup(t *testing.T, name string, flags ...string) {
+// backupName is that of the one backup of a test.
+const backupName = "nightly"
+
+// startBackup asks for the backup of Apps.
+func (s *served) startBackup(t *testing.T, how string) {
 	t.Helper()
-	s.velero(t, append([]string{"backup", "create", name, "--include-namespaces=" + s.Apps}, flags...)...)
+	s.velero(t, "backup", "create", backupName, "--include-namespaces="+s.Apps, how)
 }
 
-// backedUp waits for the end of a backup, which must be a success.
-func (s *served) backedUp(t *testing.T, name string) {
+// backedUp waits for the end of the backup, which must be a success.
+func (s *served) backedUp(t *testing.T) {
 	t.Helper()
-	ended, err := s.WaitBackup(s.ctx, name, func(backup *velerov1.Backup) bool {
+	ended, err := s.WaitBackup(s.ctx, backupName, func(backup *velerov1.Backup) bool {
 		return slices.Contains([]velerov1.BackupPhase{
 			velerov1.BackupPhaseCompleted, velerov1.BackupPhasePartiallyFailed, velerov1.BackupPhaseFailed, velerov1.BackupPhaseFailedValidation,
 		}, backup.Status.Phase)
 	})
 	require.NoError(t, err)
 	if ended.Status.Phase != velerov1.BackupPhaseCompleted {
-		require.Failf(t, "the backup has not succeeded", "%s\n%s", s.velero(t, "backup", "describe", name, "--details"), s.velero(t, "backup", "logs", name))
+		require.Failf(t, "the backup has not succeeded", "%s\n%s", s.velero(t, "backup", "describe", backupName, "--details"), s.velero(t, "backup", "logs", backupName))
 	}
 }
 
-// startRestore asks for a restore of a backup.
-func (s *served) startRestore(t *testing.T, name, backup string, flags ...string) {
+// startRestore asks for a restore of the backup.
+func (s *served) startRestore(t *testing.T, name string, flags ...string) {
 	t.Helper()
-	s.velero(t, append([]string{"restore", "create", name, "--from-backup=" + backup}, flags...)...)
+	s.velero(t, append([]string{"restore", "create", name, "--from-backup=" + backupName}, flags...)...)
 }
 
 // restored waits for the end of a restore, which must be a success.
@@ -60,11 +63,11 @@ func (s *served) restored(t *testing.T, name string) {
 	}
 }
 
-// deleteBackup deletes a backup as users do, and returns when it is gone.
-func (s *served) deleteBackup(t *testing.T, name string) {
+// deleteBackup deletes the backup as users do, and returns when it is gone.
+func (s *served) deleteBackup(t *testing.T) {
 	t.Helper()
-	s.velero(t, "backup", "delete", name, "--confirm")
-	require.NoError(t, s.WaitBackupGone(s.ctx, name))
+	s.velero(t, "backup", "delete", backupName, "--confirm")
+	require.NoError(t, s.WaitBackupGone(s.ctx, backupName))
 }
 
 // deleteNamespace returns when a namespace is gone with all that it had.

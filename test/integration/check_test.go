@@ -23,7 +23,7 @@ func TestCheckLooksUpWhatIsNamedInTheCluster(t *testing.T) {
 	for _, words := range []string{
 		"node-agent: ConfigMap " + s.Namespace + "/" + configMap, `no PriorityClass "class-that-is-not-there"`,
 		"none (see problem 1)", "3 on node " + s.node.Name(),
-		"repo-maintenance-job: no ConfigMap is named",
+		"repo-maintenance-job: neither the agents nor Velero's server name a ConfigMap",
 	} {
 		require.Contains(t, string(said), words)
 	}

@@ -116,6 +116,8 @@ func TestABackupThatVelerosAgentLeftInProgressIsContinued(t *testing.T) {
 	name := s.transfer()
 	backup, err := s.Transfers(world.PodVolumeBackup).Get(s.soon(), name)
 	require.NoError(t, err)
+	volume, err := s.node.VolumeDir(s.soon(), s.source, "data")
+	require.NoError(t, err)
 	mover := &corev1.Pod{ // as Velero's agent makes them (velero-protocol 2.4): none of our labels
 		ObjectMeta: metav1.ObjectMeta{
 			Name: name, Namespace: s.Namespace, Labels: map[string]string{velerov1.PVBLabel: name},
@@ -126,6 +128,9 @@ func TestABackupThatVelerosAgentLeftInProgressIsContinued(t *testing.T) {
 		Spec: corev1.PodSpec{
 			NodeName: s.node.Name(), ServiceAccountName: "velero", RestartPolicy: corev1.RestartPolicyNever,
 			Containers: []corev1.Container{{Name: string(backup.UID), Image: "i", Args: []string{"--pod-volume-backup=" + name}}},
+			Volumes: []corev1.Volume{{
+				Name: string(backup.UID), VolumeSource: corev1.VolumeSource{HostPath: &corev1.HostPathVolumeSource{Path: volume}},
+			}},
 		},
 	}
 	_, err = s.Kube.CoreV1().Pods(s.Namespace).Create(s.soon(), mover, metav1.CreateOptions{})

@@ -1,6 +1,7 @@
 package exposer
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -113,29 +114,44 @@ func (j Jobs) Failure(ctx context.Context, namespace string, job build.JobSeen) 
 	return verdict, message, nil
 }
 
-// NoPod is what keeps Kubernetes from creating the pod of a job, in the words of its newest Warning; lacks is
-// false if there is a pod after all.
-func (j Jobs) NoPod(ctx context.Context, namespace string, job build.JobSeen) (why string, lacks bool, err error) {
+// Stuck is why a job that has been in its stage for too long cannot get on; stuck is false if it did after all.
+func (j Jobs) Stuck(ctx context.Context, namespace string, job build.JobSeen) (why string, stuck bool, err error) {
+	if job.Stage() == build.StageRunning {
+		return "it took longer than --repo-maintenance-timeout; raise that if it needs longer", true, nil
+	}
 	pods, err := j.pods(ctx, namespace, job)
-	if err != nil || len(pods) > 0 {
+	if err != nil {
 		return "", false, err
 	}
+	if job.Stage() == build.StagePending {
+		why, stuck = build.JobPending(pods)
+		if stuck && why == "" {
+			why, err = j.warning(ctx, namespace, pods[0].UID)
+		}
+		return "its pod did not start: " + cmp.Or(why, "no Event says why"), stuck, err
+	}
+	if len(pods) > 0 {
+		return "", false, nil
+	}
+	why, err = j.warning(ctx, namespace, job.UID)
+	return "its job had no pod: " + cmp.Or(why, "no Event says why"), true, err
+}
+
+// warning is the newest Warning about an object; empty if there is none.
+func (j Jobs) warning(ctx context.Context, namespace string, about types.UID) (string, error) {
 	events, err := j.Client.CoreV1().Events(namespace).List(ctx, metav1.ListOptions{
-		FieldSelector: fields.OneTermEqualSelector("involvedObject.uid", string(job.UID)).String(),
+		FieldSelector: fields.OneTermEqualSelector("involvedObject.uid", string(about)).String(),
 	})
 	if err != nil {
-		return "", false, fmt.Errorf("list events of maintenance job %s: %w", job.Name, err)
+		return "", fmt.Errorf("list events of a maintenance job: %w", err)
 	}
-	var newest *corev1.Event
-	for i, event := range events.Items {
-		if event.Type == corev1.EventTypeWarning && (newest == nil || newest.LastTimestamp.Before(&event.LastTimestamp)) {
-			newest = &events.Items[i]
+	var newest corev1.Event
+	for _, event := range events.Items {
+		if event.Type == corev1.EventTypeWarning && !last(&event).Before(last(&newest)) {
+			newest = event
 		}
 	}
-	if newest == nil {
-		return "its job had no pod, and no Event says why", true, nil
-	}
-	return "its job had no pod: " + newest.Message, true, nil
+	return newest.Message, nil
 }
 
 // pods are those of one job: a name may be used again, a UID is not.

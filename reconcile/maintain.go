@@ -39,9 +39,8 @@ type Maintainer struct {
 	Plan func(ctx context.Context, repository *velerov1.BackupRepository) (JobPlan, error)
 	Wake func(key string)
 
-	Policy  maintenance.Policy
-	Limit   int           // unfinished jobs in the cluster
-	Timeout time.Duration // of a job
+	Policy maintenance.Policy
+	Limit  int // unfinished jobs in the cluster
 
 	Recorder record.EventRecorder
 	Metrics  *metrics.Maintenance
@@ -55,6 +54,7 @@ type Maintainer struct {
 	held   map[string]time.Time          // keys that wait for room, and since when they are due
 	stuck  map[string]bool               // keys whose job could not be made; they keep no other from its turn
 
+	stages   map[types.UID]stageSeen       // of jobs, until they are gone
 	records  map[types.UID]build.JobRecord // of jobs that are recorded, until they are gone
 	failures map[string]int                // by key: runs that failed in a row, of jobs that could not be created too
 }
@@ -142,24 +142,25 @@ func (m *Maintainer) record(ctx context.Context, key string, object *velerov1.Ba
 // classGone begins the message of a run that had no pod because its PriorityClass does not exist.
 const classGone = "the PriorityClass of its job does not exist: "
 
-// abandon writes down that a job has no pod, and why; it is released when that is done.
+// abandon writes down that a job cannot get on, and why; it is released when that is done.
 func (m *Maintainer) abandon(ctx context.Context, key string, object *velerov1.BackupRepository, step maintenance.Step) (time.Duration, error) {
 	job, record := step.Jobs[0], build.JobRecord{Verdict: build.VerdictFailed, Failures: step.Failures, Factor: step.Factor}
-	why, lacks, err := m.Exec.NoPod(ctx, object.Namespace, job)
+	why, stuck, err := m.Exec.Stuck(ctx, object.Namespace, job)
 	if err != nil {
 		return 0, err
 	}
-	if !lacks {
-		return m.Policy.PodWait, nil // the job controller has yet to write that it made the pod
+	if !stuck {
+		return m.Policy.PodWait, nil // the job controller has yet to write it, or a container beside the job's is not ready
 	}
-	gone, err := m.Exec.ClassGone(ctx, job)
-	if err != nil {
-		return 0, err
+	if job.Stage() == build.StageNoPod {
+		gone, err := m.Exec.ClassGone(ctx, job)
+		if err != nil {
+			return 0, err
+		}
+		if gone {
+			record.Verdict, why = build.VerdictClassMissing, classGone+job.Class
+		}
 	}
-	if gone {
-		record.Verdict, why = build.VerdictClassMissing, classGone+job.Class
-	}
-	job.Ended = m.Clock.Now()
 	return 0, m.conclude(ctx, key, object, job, record, why)
 }
 

@@ -66,7 +66,7 @@ func (m *Maintainer) make(ctx context.Context, object *velerov1.BackupRepository
 	made, err := m.Exec.Start(ctx, build.Job(build.Maintenance{
 		Name: object.Name, Namespace: object.Namespace, UID: object.UID,
 		VolumeNamespace: object.Spec.VolumeNamespace, Location: object.Spec.BackupStorageLocation, Type: object.Spec.RepositoryType,
-		Due: step.Due, Failures: step.Failures, Factor: step.Factor, Timeout: m.Timeout,
+		Due: step.Due, Failures: step.Failures, Factor: step.Factor, Timeout: m.Policy.Timeout,
 	}, plan.Template, plan.Settings))
 	if err == nil {
 		plan.Made()
@@ -92,6 +92,13 @@ func (m *Maintainer) waiting(but string, jobs jobsByLabel) []maintenance.Waiting
 // jobsByLabel are maintenance jobs by the value of build.LabelRepository.
 type jobsByLabel map[string][]build.JobSeen
 
+// stageSeen is when a job was first seen in its stage. The clock is that of this process: those of the API server and of
+// Kubernetes' controllers, which write timestamps, may be ahead of it or behind.
+type stageSeen struct {
+	stage build.JobStage
+	since time.Time
+}
+
 // jobs are those in the cache, or as we wrote them where it does not have that yet. One that we have removed, and that it
 // still has, is as good as deleted.
 func (m *Maintainer) jobs() jobsByLabel {
@@ -113,6 +120,10 @@ func (m *Maintainer) jobs() jobsByLabel {
 	}
 	m.gone = still
 	maps.DeleteFunc(m.records, func(uid types.UID, _ build.JobRecord) bool { return !cached.Has(uid) && m.wrote[uid] == nil })
+	maps.DeleteFunc(m.stages, func(uid types.UID, _ stageSeen) bool { return !cached.Has(uid) && m.wrote[uid] == nil })
+	if m.stages == nil {
+		m.stages = map[types.UID]stageSeen{}
+	}
 	for uid, job := range m.wrote {
 		if !cached.Has(uid) {
 			all = append(all, job)
@@ -125,6 +136,10 @@ func (m *Maintainer) jobs() jobsByLabel {
 		if record, ok := m.records[seen.UID]; ok {
 			seen.JobRecord = record
 		}
+		if m.stages[seen.UID].stage != seen.Stage() || m.stages[seen.UID].since.IsZero() {
+			m.stages[seen.UID] = stageSeen{seen.Stage(), m.Clock.Now()}
+		}
+		seen.Since = m.stages[seen.UID].since
 		label := job.Labels[build.LabelRepository]
 		jobs[label] = append(jobs[label], seen)
 	}

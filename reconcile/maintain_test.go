@@ -98,7 +98,7 @@ func newMaintained(t *testing.T) *maintained {
 		Plan: func(context.Context, *velerov1.BackupRepository) (JobPlan, error) {
 			return JobPlan{Settings: build.JobSettings{Keep: maintenance.DefaultKeep}, Made: func() {}}, nil
 		},
-		Policy: maintenance.DefaultPolicy(), Limit: 3, Timeout: time.Hour, Recorder: &record.FakeRecorder{}, Clock: m.clock,
+		Policy: maintenance.DefaultPolicy(), Limit: 3, Recorder: &record.FakeRecorder{}, Clock: m.clock,
 	}
 	m.client.PrependReactor("create", "jobs", func(action clienttesting.Action) (bool, runtime.Object, error) {
 		job := action.(clienttesting.CreateAction).GetObject().(*batchv1.Job)
@@ -234,7 +234,7 @@ func TestJobsWithoutARepositoryAreDeletedOnceTheirEndCouldBeSeen(t *testing.T) {
 	job := m.job("j1", "gone", func(job *batchv1.Job) { job.Status.Active = 1 })
 	m.Maintainer.Job(job)
 	require.Equal(t, map[string]bool{"velero/gone": true}, m.enqueued, "no repository would be enqueued for it")
-	require.Zero(t, m.settle("velero/gone"), "it runs: its end is an event")
+	require.Equal(t, m.Policy.Timeout, m.settle("velero/gone"), "it runs: its end is an event")
 	m.change("j1", m.end(batchv1.JobComplete))
 	require.Equal(t, m.Policy.LetGo, m.settle("velero/gone"))
 	require.Equal(t, []string{"j1"}, m.names(), "Velero's server, which polls it, has not seen its end")
@@ -254,6 +254,7 @@ func TestAJobWithoutARepositoryThatNeverGetsAPodIsReleasedFirst(t *testing.T) {
 	require.NoError(t, err)
 	require.EqualValues(t, 1, released.Status.Failed, "Velero's server waits for this number")
 	m.change("j1", m.end(batchv1.JobFailed))
+	require.Equal(t, m.Policy.LetGo, m.settle("velero/gone"))
 	m.clock.SetTime(m.clock.Now().Add(m.Policy.LetGo))
 	m.settle("velero/gone")
 	require.Empty(t, m.names())
@@ -337,4 +338,80 @@ func TestStartsThatAreRefusedBackOffBesideAServerThatKeepsThree(t *testing.T) {
 		m.resync(key, 3)
 		m.clock.SetTime(m.clock.Now().Add(next))
 	}
+}
+
+// TestAClockThatIsAheadGivesNoJobUp has the API server's clock be 3 minutes behind that of the coordinator.
+func TestAClockThatIsAheadGivesNoJobUp(t *testing.T) {
+	m := newMaintained(t)
+	key := m.repository("r1")
+	m.job("j1", "r1")
+	m.clock.SetTime(m.clock.Now().Add(3 * time.Minute))
+	require.Equal(t, m.Policy.PodWait, m.settle(key), "it has been without a pod for a moment")
+	m.change("j1", m.end(batchv1.JobComplete))
+	m.clock.SetTime(m.clock.Now().Add(3 * time.Minute))
+	require.NoError(t, m.client.BatchV1().Jobs("velero").Delete(t.Context(), "j1", metav1.DeleteOptions{}))
+	m.job("j2", "gone", m.end(batchv1.JobComplete), func(job *batchv1.Job) {
+		job.Status.Conditions[0].LastTransitionTime = metav1.NewTime(m.clock.Now().Add(-3 * time.Minute))
+	})
+	require.Equal(t, m.Policy.LetGo, m.settle("velero/gone"), "Velero's server has had no time to see it")
+}
+
+// TestJobsWhosePodsNeverRunHoldNoPlaceForEver has as many of them as there are places, of Lateen and of Velero's server.
+func TestJobsWhosePodsNeverRunHoldNoPlaceForEver(t *testing.T) {
+	m := newMaintained(t)
+	for _, name := range []string{"r1", "r2", "r3"} {
+		m.repository(name)
+		job := m.job("of-"+name, name, func(job *batchv1.Job) { job.Status.Active, job.Status.Ready = 1, new(int32(0)) })
+		pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "velero", Name: job.Name, Labels: map[string]string{batchv1.ControllerUidLabel: string(job.UID)}}}
+		pod.Status = corev1.PodStatus{Phase: corev1.PodPending, Conditions: []corev1.PodCondition{
+			{Type: corev1.PodScheduled, Status: corev1.ConditionFalse, Reason: "Unschedulable", Message: "0/3 nodes are available"},
+		}}
+		_, err := m.client.CoreV1().Pods("velero").Create(t.Context(), pod, metav1.CreateOptions{})
+		require.NoError(t, err)
+	}
+	healthy := m.repository("r4")
+	m.repositories[healthy].Status.LastMaintenanceTime = new(metav1.NewTime(m.clock.Now().Add(-2 * time.Hour)))
+	require.Zero(t, m.settle(healthy), "there is no place: the end of a job is an event")
+	require.Len(t, m.names(), 3)
+	require.Equal(t, m.Policy.PendingWait, m.settle("velero/r1"))
+	m.clock.SetTime(m.clock.Now().Add(m.Policy.PendingWait))
+	m.settle("velero/r1")
+	run := m.repositories["velero/r1"].Status.RecentMaintenance[0]
+	require.Equal(t, "its pod did not start: pod is not scheduled: Unschedulable: 0/3 nodes are available (after 30m0s)", run.Message)
+	released, err := m.client.BatchV1().Jobs("velero").Get(t.Context(), "of-r1", metav1.GetOptions{})
+	require.NoError(t, err)
+	require.EqualValues(t, 1, released.Status.Failed, "Kubernetes ends it, and Velero's server sees it")
+	m.change("of-r1", m.end(batchv1.JobFailed))
+	m.settle(healthy)
+	require.Len(t, m.names(), 4)
+}
+
+// TestAJobOfTheServerHasADeadlineToo has one run for ever; Velero's server sets none.
+func TestAJobOfTheServerHasADeadlineToo(t *testing.T) {
+	m := newMaintained(t)
+	m.Policy.Timeout = time.Hour
+	key := m.repository("r1")
+	m.job("j1", "r1", func(job *batchv1.Job) { job.Status.Active, job.Status.Ready = 1, new(int32(1)) })
+	require.Equal(t, time.Hour, m.settle(key))
+	m.clock.SetTime(m.clock.Now().Add(time.Hour))
+	m.settle(key)
+	require.Contains(t, m.repositories[key].Status.RecentMaintenance[0].Message, "longer than --repo-maintenance-timeout")
+	released, err := m.client.BatchV1().Jobs("velero").Get(t.Context(), "j1", metav1.GetOptions{})
+	require.NoError(t, err)
+	require.EqualValues(t, 1, released.Status.Failed)
+}
+
+// TestAJobWhosePodRunsBesideASlowContainerIsNotGivenUp is one with an injected container that is not ready.
+func TestAJobWhosePodRunsBesideASlowContainerIsNotGivenUp(t *testing.T) {
+	m := newMaintained(t)
+	key := m.repository("r1")
+	m.job("j1", "r1", func(job *batchv1.Job) { job.Status.Active, job.Status.Ready = 1, new(int32(0)) })
+	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "velero", Name: "j1", Labels: map[string]string{batchv1.ControllerUidLabel: "j1"}}}
+	pod.Status.Phase = corev1.PodRunning
+	_, err := m.client.CoreV1().Pods("velero").Create(t.Context(), pod, metav1.CreateOptions{})
+	require.NoError(t, err)
+	m.settle(key)
+	m.clock.SetTime(m.clock.Now().Add(m.Policy.PendingWait))
+	require.Equal(t, m.Policy.PodWait, m.settle(key))
+	require.Empty(t, m.repositories[key].Status.RecentMaintenance)
 }

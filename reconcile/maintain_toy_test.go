@@ -164,7 +164,7 @@ func newYard(t *testing.T, random *rand.Rand, count int) *yard {
 			}
 			return JobPlan{Made: func() {}}, nil
 		},
-		Policy: policy, Limit: yardLimit, Timeout: time.Hour, Recorder: &record.FakeRecorder{}, Clock: y.clock,
+		Policy: policy, Limit: yardLimit, Recorder: &record.FakeRecorder{}, Clock: y.clock,
 	}
 	for i := range count {
 		repository := &velerov1.BackupRepository{ObjectMeta: metav1.ObjectMeta{Namespace: "velero", Name: fmt.Sprint("r", i), UID: types.UID(fmt.Sprint(i))}}

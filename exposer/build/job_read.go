@@ -61,6 +61,8 @@ type JobSeen struct {
 	Ending    time.Time // since when Kubernetes has called it failed, but for its pod, which has yet to end; else zero
 	Outcome   JobOutcome
 	HasPod    bool      // it has, or had, a pod
+	Pending   bool      // it has a pod, of which no container is ready yet
+	Limited   bool      // Kubernetes ends it when its time is up; Velero's server sets no deadline
 	Told      bool      // of a pod that has ended, in numbers: Velero's server looks at nothing else (velero-protocol 4.3)
 	Released  time.Time // when it was made to count as failed; else zero
 	Suspended bool      // somebody holds it back, such as a queue for jobs
@@ -69,6 +71,50 @@ type JobSeen struct {
 	Class     string // priority class of its pod
 	Keep      *int   // how many ended jobs are kept, as the job says; nil if it does not
 	Why       string // why Kubernetes calls it failed; empty if it does not
+
+	// Since is when the reader first saw the job in its Stage, on its own clock, which may be ahead of that of the API server
+	// or behind it. ReadJob does not set it.
+	Since time.Time
+}
+
+// JobStage is how far a job has come.
+type JobStage int
+
+// The stages.
+const (
+	StageNoPod    JobStage = iota // Kubernetes has created no pod
+	StagePending                  // its pod does not run yet
+	StageRunning                  // its pod runs, or has just ended
+	StageHeld                     // somebody has suspended it, or it is being deleted
+	StageReleased                 // it was made to count as failed, and Kubernetes has not called it failed yet
+	StageEnding                   // Kubernetes calls it failed, but for its pod, which has yet to end
+	StageLeft                     // the same, and it was made to count as failed
+	StageUntold                   // it has ended, and Velero's server cannot see it
+	StageEnded                    // it has ended
+)
+
+// Stage is how far a job has come.
+func (j JobSeen) Stage() JobStage {
+	switch {
+	case j.Outcome != JobUnfinished && j.Told:
+		return StageEnded
+	case j.Outcome != JobUnfinished:
+		return StageUntold
+	case j.Deleting || j.Suspended:
+		return StageHeld
+	case !j.Ending.IsZero() && !j.Released.IsZero():
+		return StageLeft
+	case !j.Ending.IsZero():
+		return StageEnding
+	case !j.Released.IsZero():
+		return StageReleased
+	case !j.HasPod:
+		return StageNoPod
+	case j.Pending:
+		return StagePending
+	default:
+		return StageRunning
+	}
 }
 
 // ReadJob says what a maintenance job has come to. Jobs of Velero's server are read like ours.
@@ -78,6 +124,8 @@ func ReadJob(job *batchv1.Job) JobSeen {
 		Name: job.Name, UID: job.UID, Created: job.CreationTimestamp.Time,
 		HasPod:    status.Active+status.Succeeded+status.Failed+ptr.Deref(status.Terminating, 0) > 0 || hasUncounted(status.UncountedTerminatedPods),
 		Told:      status.Succeeded+status.Failed > 0,
+		Pending:   status.Active > 0 && status.Ready != nil && *status.Ready == 0,
+		Limited:   job.Spec.ActiveDeadlineSeconds != nil,
 		Suspended: job.Spec.Suspend != nil && *job.Spec.Suspend,
 		Deleting:  job.DeletionTimestamp != nil,
 		Ours:      job.Annotations[AnnotationRepositoryUID] != "",
@@ -128,6 +176,18 @@ func readRecord(annotations map[string]string) JobRecord {
 
 func hasUncounted(pods *batchv1.UncountedTerminatedPods) bool {
 	return pods != nil && len(pods.Succeeded)+len(pods.Failed) > 0
+}
+
+// JobPending is what keeps the pods of a job from running, in words that may be empty; pending is false if one runs, has
+// ended, or is gone.
+func JobPending(pods []corev1.Pod) (why string, pending bool) {
+	for i := range pods {
+		if pods[i].Status.Phase != corev1.PodPending {
+			return "", false
+		}
+		why = strings.TrimPrefix(ReadPod(&pods[i]).Message, "mover ")
+	}
+	return why, len(pods) > 0
 }
 
 // failureMark is what Velero's program prints before the error that it ends with (velero-protocol 4.3).

@@ -121,7 +121,9 @@ func TestReadJob(t *testing.T) {
 		want   JobSeen
 	}{
 		"a job that was just made":       {batchv1.JobStatus{}, JobSeen{}},
-		"a job whose pod runs":           {batchv1.JobStatus{Active: 1}, JobSeen{HasPod: true}},
+		"a job whose pod runs":           {batchv1.JobStatus{Active: 1, Ready: new(int32(1))}, JobSeen{HasPod: true}},
+		"a job whose pod does not":       {batchv1.JobStatus{Active: 1, Ready: new(int32(0))}, JobSeen{HasPod: true, Pending: true}},
+		"a job of an old API server":     {batchv1.JobStatus{Active: 1}, JobSeen{HasPod: true}},
 		"a pod that has just ended":      {batchv1.JobStatus{UncountedTerminatedPods: &batchv1.UncountedTerminatedPods{Failed: []types.UID{"x"}}}, JobSeen{HasPod: true}},
 		"a failure that is not yet told": {batchv1.JobStatus{Failed: 1, Conditions: condition(batchv1.JobFailureTarget)}, JobSeen{HasPod: true, Told: true, Ending: ended.Time, Why: "BackoffLimitExceeded: it failed"}},
 		"a pod that does not end":        {batchv1.JobStatus{Terminating: new(int32(1))}, JobSeen{HasPod: true}},
@@ -134,7 +136,7 @@ func TestReadJob(t *testing.T) {
 			job := Job(maintenance(), jobTemplate(), jobSettings())
 			job.CreationTimestamp, job.Status = began, test.status
 			test.want.Name, test.want.Created, test.want.Class, test.want.Keep, test.want.Factor = job.Name, began.Time, "maintenance", new(2), 1
-			test.want.Ours = true
+			test.want.Ours, test.want.Limited = true, true
 			require.Equal(t, test.want, ReadJob(job))
 		})
 	}
@@ -142,6 +144,40 @@ func TestReadJob(t *testing.T) {
 	require.Equal(t, time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC), ReadJob(released).Released)
 	require.Nil(t, ReadJob(&batchv1.Job{}).Keep, "a job of Velero's server says nothing of it")
 	require.InDelta(t, 1, ReadJob(&batchv1.Job{}).Factor, 0)
+}
+
+func TestStagesOfJobs(t *testing.T) {
+	at := time.Unix(1764000000, 0)
+	for stage, job := range map[JobStage]JobSeen{
+		StageNoPod: {}, StagePending: {HasPod: true, Pending: true}, StageRunning: {HasPod: true}, StageHeld: {Suspended: true},
+		StageReleased: {HasPod: true, Told: true, Released: at}, StageEnding: {HasPod: true, Told: true, Ending: at},
+		StageLeft: {HasPod: true, Told: true, Ending: at, Released: at}, StageUntold: {Outcome: JobFailed}, StageEnded: {Outcome: JobFailed, Told: true},
+	} {
+		require.Equal(t, stage, job.Stage())
+		job.Deleting = true
+		require.Equal(t, stage < StageUntold, job.Stage() == StageHeld)
+	}
+}
+
+func TestWhatKeepsAJobPending(t *testing.T) {
+	pod := func(status corev1.PodStatus) []corev1.Pod { return []corev1.Pod{{Status: status}} }
+	for name, test := range map[string]struct {
+		pods    []corev1.Pod
+		why     string
+		pending bool
+	}{
+		"its pod is gone":        {nil, "", false},
+		"it runs":                {pod(corev1.PodStatus{Phase: corev1.PodRunning}), "", false},
+		"nobody says why":        {pod(corev1.PodStatus{Phase: corev1.PodPending}), "", true},
+		"no node has room":       {pod(corev1.PodStatus{Phase: corev1.PodPending, Conditions: []corev1.PodCondition{{Type: corev1.PodScheduled, Status: corev1.ConditionFalse, Reason: "Unschedulable", Message: "0/3 nodes"}}}), "pod is not scheduled: Unschedulable: 0/3 nodes", true},
+		"there is no such image": {pod(corev1.PodStatus{Phase: corev1.PodPending, ContainerStatuses: []corev1.ContainerStatus{{State: corev1.ContainerState{Waiting: &corev1.ContainerStateWaiting{Reason: "ImagePullBackOff", Message: "no such tag"}}}}}), "container is waiting: ImagePullBackOff: no such tag", true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			why, pending := JobPending(test.pods)
+			require.Equal(t, test.why, why)
+			require.Equal(t, test.pending, pending)
+		})
+	}
 }
 
 func TestARecordIsReadAsItIsWritten(t *testing.T) {

@@ -77,36 +77,46 @@ func WithoutRepository(jobs []build.JobSeen, policy Policy, now time.Time) Step 
 	return step
 }
 
-// running is what follows from jobs that have not ended. One that has had no pod for so long will never have
-// one: Kubernetes tries to create it for ever, and never calls the job failed (velero-protocol W39). One whose time
-// is up, and whose pod still does not end, has it on a node that does not answer: that may take for ever too.
+// running is what follows from jobs that have not ended: those that have been in their stage for too long are written down as
+// failed, and then made to count as failed.
 func running(jobs []build.JobSeen, policy Policy, now time.Time, record func(Action, build.JobSeen) Step) Step {
 	wait := Step{Why: AlreadyRunning}
 	for _, job := range jobs {
-		since, action := job.Created, Abandon
+		limit, stage := policy.limit(job), job.Stage()
+		left := job.Since.Add(limit).Sub(now)
 		switch {
-		case job.Deleting:
-			continue
-		case !job.Ending.IsZero():
-			since, action = job.Ending, Record
-			job.Outcome, job.Ended = build.JobFailed, job.Ending
-		case job.HasPod || job.Suspended:
-			continue
-		}
-		left := since.Add(policy.PodWait).Sub(now)
-		if job.Told {
-			left = max(left, lastWord(job).Add(policy.LetGo).Sub(now))
-		}
-		switch {
+		case limit == 0:
 		case left > 0:
 			wait.After = sooner(wait.After, left)
 		case job.Verdict != "":
 			return part(job)
+		case stage == build.StageEnding || stage == build.StageLeft:
+			job.Outcome, job.Ended = build.JobFailed, job.Ending
+			return record(Record, job)
 		default:
-			return record(action, job)
+			job.Ended = job.Created.Add(now.Sub(job.Since)) // by the clock of the API server, as far as anybody can tell
+			return record(Abandon, job)
 		}
 	}
 	return wait
+}
+
+// limit is how long a job may be in its stage; 0 is for ever.
+func (p Policy) limit(job build.JobSeen) time.Duration {
+	switch job.Stage() {
+	case build.StageNoPod: // Kubernetes tries to create it for ever, and never calls the job failed (velero-protocol W39)
+		return p.PodWait
+	case build.StagePending:
+		return p.PendingWait
+	case build.StageRunning:
+		if !job.Limited {
+			return p.Timeout
+		}
+	case build.StageEnding, build.StageLeft: // on a node that does not answer, a pod may take for ever to end
+		return p.PodWait
+	case build.StageReleased, build.StageHeld, build.StageUntold, build.StageEnded: // for others to bring on, or not unfinished
+	}
+	return 0
 }
 
 // part is how one gets rid of a job that has not ended: Velero's server must not wait for one that is gone.
@@ -117,18 +127,11 @@ func part(job build.JobSeen) Step {
 	return Step{Action: Release, Jobs: []build.JobSeen{job}}
 }
 
-// lastWord is since when whoever waits for a job can see that it has ended.
-func lastWord(job build.JobSeen) time.Time {
-	if job.Released.After(job.Ended) {
-		return job.Released
-	}
-	return job.Ended
-}
-
-// removable are the jobs of which everybody has heard that they ended, and when to look at the others again.
+// removable are the ended jobs that Velero's server, which looks every second, has had the time to see, and when to look at
+// the others again.
 func removable(jobs []build.JobSeen, policy Policy, now time.Time) (old []build.JobSeen, later time.Duration) {
 	for _, job := range jobs {
-		if left := lastWord(job).Add(policy.LetGo).Sub(now); left > 0 {
+		if left := job.Since.Add(policy.LetGo).Sub(now); left > 0 {
 			later = sooner(later, left)
 		} else {
 			old = append(old, job)

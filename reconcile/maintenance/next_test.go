@@ -34,10 +34,14 @@ func there() Location { return Location{Exists: true} }
 
 // job is one of ours, which is recorded if it has ended.
 func job(created time.Time, outcome build.JobOutcome) build.JobSeen {
-	seen := build.JobSeen{Name: fmt.Sprint("job-", created.Unix()), Created: created, Outcome: outcome, HasPod: true, Ours: true}
+	seen := build.JobSeen{Name: fmt.Sprint("job-", created.Unix()), Created: created, Outcome: outcome, HasPod: true, Ours: true, Limited: true}
 	seen.Factor = 1
 	if outcome != build.JobUnfinished {
 		seen.Told, seen.Ended, seen.Verdict = true, created.Add(time.Minute), build.VerdictSucceeded
+	}
+	seen.Since = created
+	if outcome != build.JobUnfinished {
+		seen.Since = seen.Ended
 	}
 	if outcome == build.JobFailed {
 		seen.Verdict = build.VerdictFailed
@@ -54,6 +58,32 @@ func unrecorded(job build.JobSeen) build.JobSeen {
 // recorded is one that has not ended, and was given up.
 func recorded(job build.JobSeen) build.JobSeen {
 	job.Verdict = build.VerdictFailed
+	return job
+}
+
+// endedNow is one that was given up now, by the clock by which it was created.
+func endedNow(job build.JobSeen) build.JobSeen {
+	job.Ended = job.Created.Add(now().Sub(job.Since))
+	return job
+}
+
+// skewed is one whose timestamps are of a clock that is so much ahead.
+func skewed(ahead time.Duration, job build.JobSeen) build.JobSeen {
+	job.Created = job.Created.Add(ahead)
+	return job
+}
+
+// pending is one whose pod has not run for so long.
+func pending(since time.Duration) build.JobSeen {
+	job := job(ago(since), build.JobUnfinished)
+	job.Pending = true
+	return job
+}
+
+// unlimited is one of Velero's server, which has run for so long.
+func unlimited(since time.Duration) build.JobSeen {
+	job := job(ago(since), build.JobUnfinished)
+	job.Ours, job.Limited = false, false
 	return job
 }
 
@@ -75,7 +105,7 @@ func TestNext(t *testing.T) {
 	}
 	ending := func(since time.Duration) build.JobSeen {
 		seen := job(ago(13*time.Hour), build.JobUnfinished)
-		seen.Ending = ago(since)
+		seen.Ending, seen.Since = ago(since), ago(since)
 		return seen
 	}
 	ended := ending(2 * time.Minute)
@@ -84,12 +114,15 @@ func TestNext(t *testing.T) {
 	ended.Outcome, ended.Ended = build.JobFailed, ended.Ending
 	released := func(job build.JobSeen, since time.Duration) build.JobSeen {
 		job.Told, job.HasPod, job.Released = true, true, ago(since)
+		if job.Outcome == build.JobUnfinished {
+			job.Since = ago(since)
+		}
 		return job
 	}
 	unheard := job(ago(3*time.Minute), build.JobFailed)
 	unheard.Told = false
 	endedBy := job(ago(3*time.Minute), build.JobFailed)
-	endedBy.Ended = ago(8 * time.Second)
+	endedBy.Ended, endedBy.Since = ago(8*time.Second), ago(8*time.Second)
 	suspended := podless(time.Hour)
 	suspended.Suspended = true
 	for name, test := range map[string]struct {
@@ -109,7 +142,14 @@ func TestNext(t *testing.T) {
 		"it is being deleted":                                  {func(r *Repository) { r.Deleting = true }, nil, there(), Step{Why: Deleting}},
 		"a job runs":                                           {func(*Repository) {}, []build.JobSeen{job(ago(time.Hour), build.JobUnfinished)}, there(), Step{Why: AlreadyRunning}},
 		"a job has no pod yet":                                 {func(*Repository) {}, []build.JobSeen{podless(time.Minute)}, there(), Step{Why: AlreadyRunning, After: time.Minute}},
-		"a job will never have a pod":                          {func(*Repository) {}, []build.JobSeen{podless(2 * time.Minute)}, there(), Step{Action: Abandon, Jobs: []build.JobSeen{podless(2 * time.Minute)}, Factor: 1}},
+		"a job will never have a pod":                          {func(*Repository) {}, []build.JobSeen{podless(2 * time.Minute)}, there(), Step{Action: Abandon, Jobs: []build.JobSeen{endedNow(podless(2 * time.Minute))}, Factor: 1}},
+		"the clock of the API server is hours behind":          {func(*Repository) {}, []build.JobSeen{skewed(-3*time.Hour, podless(time.Minute))}, there(), Step{Why: AlreadyRunning, After: time.Minute}},
+		"the clock of the API server is hours ahead":           {func(*Repository) {}, []build.JobSeen{skewed(3*time.Hour, podless(2*time.Minute))}, there(), Step{Action: Abandon, Jobs: []build.JobSeen{endedNow(skewed(3*time.Hour, podless(2*time.Minute)))}, Factor: 1}},
+		"a job has a pod that does not run yet":                {func(*Repository) {}, []build.JobSeen{pending(29 * time.Minute)}, there(), Step{Why: AlreadyRunning, After: time.Minute}},
+		"a job has a pod that never runs":                      {func(*Repository) {}, []build.JobSeen{pending(30 * time.Minute)}, there(), Step{Action: Abandon, Jobs: []build.JobSeen{endedNow(pending(30 * time.Minute))}, Factor: 1}},
+		"Kubernetes ends ours when their time is up":           {func(*Repository) {}, []build.JobSeen{job(ago(13*time.Hour), build.JobUnfinished)}, there(), Step{Why: AlreadyRunning}},
+		"one of the server's has no deadline":                  {func(*Repository) {}, []build.JobSeen{unlimited(11 * time.Hour)}, there(), Step{Why: AlreadyRunning, After: time.Hour}},
+		"and its time is up, too":                              {func(*Repository) {}, []build.JobSeen{unlimited(12 * time.Hour)}, there(), Step{Action: Abandon, Jobs: []build.JobSeen{endedNow(unlimited(12 * time.Hour))}, Factor: 1}},
 		"a job that was given up counts as failed, in numbers": {func(*Repository) {}, []build.JobSeen{recorded(podless(3 * time.Minute))}, there(), Step{Action: Release, Jobs: []build.JobSeen{recorded(podless(3 * time.Minute))}}},
 		"Kubernetes then calls it failed, which is waited for": {func(*Repository) {}, []build.JobSeen{recorded(released(podless(3*time.Minute), 0))}, there(), Step{Why: AlreadyRunning}},
 		"it says how often maintenance failed, and is kept":    {func(*Repository) {}, []build.JobSeen{released(endedBy, 10*time.Second)}, there(), Step{After: 5*time.Minute - 8*time.Second}},
@@ -118,9 +158,9 @@ func TestNext(t *testing.T) {
 		"a job whose time was up before it had a pod":          {func(*Repository) {}, []build.JobSeen{unheard}, there(), Step{Action: Release, Jobs: []build.JobSeen{unheard}}},
 		"a job whose pod is being ended":                       {func(*Repository) {}, []build.JobSeen{ending(time.Minute)}, there(), Step{Why: AlreadyRunning, After: time.Minute}},
 		"a job whose pod does not end on a lost node":          {func(*Repository) {}, []build.JobSeen{ending(2 * time.Minute)}, there(), Step{Action: Record, Jobs: []build.JobSeen{unrecorded(ended)}, Factor: 1}},
-		"and which then counts as failed":                      {func(*Repository) {}, []build.JobSeen{recorded(ending(2 * time.Minute))}, there(), Step{Action: Release, Jobs: []build.JobSeen{recorded(ended)}}},
-		"and stays while it has to be seen":                    {func(*Repository) {}, []build.JobSeen{recorded(released(ending(2*time.Minute), time.Second))}, there(), Step{Why: AlreadyRunning, After: 9 * time.Second}},
-		"and is removed though its pod is still there":         {func(*Repository) {}, []build.JobSeen{recorded(released(ending(2*time.Minute), 10*time.Second))}, there(), Step{Action: Delete, Jobs: []build.JobSeen{recorded(released(ended, 10*time.Second))}}},
+		"and which then counts as failed":                      {func(*Repository) {}, []build.JobSeen{recorded(ending(2 * time.Minute))}, there(), Step{Action: Release, Jobs: []build.JobSeen{recorded(ending(2 * time.Minute))}}},
+		"and stays while it has to be seen":                    {func(*Repository) {}, []build.JobSeen{recorded(released(ending(4*time.Minute), time.Minute))}, there(), Step{Why: AlreadyRunning, After: time.Minute}},
+		"and is removed though its pod is still there":         {func(*Repository) {}, []build.JobSeen{recorded(released(ending(4*time.Minute), 2*time.Minute))}, there(), Step{Action: Delete, Jobs: []build.JobSeen{recorded(released(ending(4*time.Minute), 2*time.Minute))}}},
 		"a job that somebody holds back is left to them":       {func(*Repository) {}, []build.JobSeen{suspended}, there(), Step{Why: AlreadyRunning}},
 		"a run that ended while nobody looked is written down": {func(*Repository) {}, []build.JobSeen{unrecorded(job(ago(time.Hour), build.JobSucceeded))}, Location{}, Step{Action: Record, Jobs: []build.JobSeen{unrecorded(job(ago(time.Hour), build.JobSucceeded))}, Factor: 1}},
 		"a run that is in the history is still to be counted":  {func(r *Repository) { r.History = []Run{failed(ago(time.Hour), "x")} }, []build.JobSeen{theirs}, there(), Step{Action: Record, Jobs: []build.JobSeen{theirs}, Failures: 1, Factor: 1}},
@@ -169,7 +209,7 @@ func TestOnlyTheNewestJobsAreKept(t *testing.T) {
 	jobs[4].Keep = new(-7)
 	require.Equal(t, Step{Action: Delete, Jobs: jobs}, Next(r, jobs, there(), policy(), now()))
 	last := jobs[4]
-	jobs[4].Ended = ago(3 * time.Second)
+	jobs[4].Ended, jobs[4].Since = ago(3*time.Second), ago(3*time.Second)
 	require.Equal(t, Step{Action: Delete, Jobs: jobs[:4]}, Next(r, jobs, there(), policy(), now()))
 	require.Equal(t, Step{After: 7 * time.Second}, Next(r, jobs[4:], there(), policy(), now()), "a server that waits for it must see how it ended")
 	jobs[4] = last
@@ -186,7 +226,7 @@ func TestAJobThatRunsCountsAsKept(t *testing.T) {
 	require.Equal(t, Step{Why: AlreadyRunning}, next(append(slices.Clone(jobs[1:]), running)...))
 	running.Keep = new(1)
 	require.Equal(t, Step{Action: Delete, Jobs: jobs}, next(append(slices.Clone(jobs), running)...))
-	jobs[2].Ended = ago(3 * time.Second)
+	jobs[2].Ended, jobs[2].Since = ago(3*time.Second), ago(3*time.Second)
 	require.Equal(t, Step{Why: AlreadyRunning, After: 7 * time.Second}, next(jobs[2], running), "a server that waits for it must see how it ended")
 
 	jobs[2] = of(build.VerdictOutOfMemory, 0, 1, job(ago(time.Hour), build.JobFailed))

@@ -51,13 +51,20 @@ type Policy struct {
 	Spread     time.Duration // over which repositories with the same due time are spread, at most; before it, never after
 	FirstRetry time.Duration // after a run that failed; doubles with each further one
 	LastRetry  time.Duration // the longest of these
-	PodWait    time.Duration // after which a job without a pod will never have one
 	LetGo      time.Duration // that Velero's server, which looks every second, has to see that a job has ended before it is deleted
+
+	// How long a job may be in a stage, counted from when this process first saw it there.
+	PodWait     time.Duration // without a pod, or failed with a pod that does not end
+	PendingWait time.Duration // with a pod that does not run
+	Timeout     time.Duration // with a pod that runs; of our jobs it is their deadline, for Kubernetes to enforce
 }
 
 // DefaultPolicy is the one table of the bounds' defaults.
 func DefaultPolicy() Policy {
-	return Policy{Spread: 5 * time.Minute, FirstRetry: 5 * time.Minute, LastRetry: 6 * time.Hour, PodWait: 2 * time.Minute, LetGo: 10 * time.Second}
+	return Policy{
+		Spread: 5 * time.Minute, FirstRetry: 5 * time.Minute, LastRetry: 6 * time.Hour, LetGo: 10 * time.Second,
+		PodWait: 2 * time.Minute, PendingWait: 30 * time.Minute, Timeout: 12 * time.Hour,
+	}
 }
 
 // defaultFrequency is for a repository that Velero's server has not given one yet: its default for kopia.
@@ -124,7 +131,7 @@ type Action int
 const (
 	Wait    Action = iota // nothing now; an event or the timer wakes it
 	Record                // write down what became of a job that has ended
-	Abandon               // write down that a job cannot create its pod, and why
+	Abandon               // write down that a job cannot get on, and why
 	Release               // have Jobs, which will not end, count as failed, for whoever waits for them
 	Delete                // remove Jobs, of which everything is written down
 	Start                 // make the job that is due, if there is room in the cluster

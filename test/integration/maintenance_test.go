@@ -122,6 +122,40 @@ func TestHowAJobFailedIsWrittenDown(t *testing.T) {
 	}
 }
 
+// TestAJobWhosePodNeverStartsIsGivenUp holds a place until then.
+func TestAJobWhosePodNeverStartsIsGivenUp(t *testing.T) {
+	s := newSite(t, time.Millisecond)
+	s.retries = true
+	s.configureJobs("")
+	s.node.Faults.Add(node.Fault{Match: s.ofMaintenance, NeverStarts: true, Times: 1})
+	s.jobsEnd(node.Result{}, 0)
+	name := s.repository("app-default-kopia-x7k2p")
+	s.configure(`{}`)
+	s.start(maintains, func(options *agent.Options) {
+		options.Maintenance.PendingWait, options.Maintenance.FirstRetry = 2*time.Second, time.Second
+	})
+	after := s.maintained(name, func(r *velerov1.BackupRepository) bool {
+		runs := r.Status.RecentMaintenance
+		return len(runs) > 1 && runs[len(runs)-1].Result == velerov1.BackupRepositoryMaintenanceSucceeded
+	})
+	require.Contains(t, after.Status.RecentMaintenance[0].Message, "its pod did not start")
+	s.says("MaintenanceFailed", "its pod did not start")
+}
+
+// TestAJobOfTheServerThatNeverEndsIsEnded has one that no deadline ends.
+func TestAJobOfTheServerThatNeverEndsIsEnded(t *testing.T) {
+	s := newSite(t, time.Millisecond)
+	s.configureJobs("")
+	name := s.repository("app-default-kopia-x7k2p")
+	s.serverJob(name, "", s.node.Name())
+	s.podOfJob()
+	s.configure(`{}`)
+	s.start(maintains, func(options *agent.Options) { options.Config.MaintenanceTimeout = 2 * time.Second })
+	after := s.maintained(name, ran(1))
+	require.Contains(t, after.Status.RecentMaintenance[0].Message, "longer than --repo-maintenance-timeout")
+	s.job(func(job *batchv1.Job) bool { return build.ReadJob(job).Outcome == build.JobFailed })
+}
+
 func TestAReadOnlyLocationHasNoMaintenance(t *testing.T) {
 	s := newSite(t, time.Millisecond)
 	s.configureJobs("")

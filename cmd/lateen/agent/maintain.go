@@ -58,14 +58,14 @@ func (p *parts) maintain(ctx context.Context) error {
 
 func (p *parts) maintainer(caches *informers.Maintained) *reconcile.Maintainer {
 	policy := cmp.Or(p.Maintenance, maintenance.DefaultPolicy())
-	policy.Frequency = p.Config.MaintenanceFrequency
+	policy.Frequency, policy.Timeout = p.Config.MaintenanceFrequency, p.Config.MaintenanceTimeout
 	planner := jobPlanner{parts: p, told: map[string]bool{}}
 	return &reconcile.Maintainer{
 		Repositories: caches.Repositories, Locations: caches.Locations, Jobs: caches.Jobs,
 		Client: p.clients.velero.BackupRepositories(p.Config.Namespace),
 		Exec:   exposer.Jobs{Client: p.clients.kube},
 		Plan:   planner.plan,
-		Policy: policy, Limit: p.Config.MaintenanceConcurrency, Timeout: p.Config.MaintenanceTimeout,
+		Policy: policy, Limit: p.Config.MaintenanceConcurrency,
 		Recorder: p.recorder, Metrics: p.maintenance, Clock: p.Clock,
 	}
 }

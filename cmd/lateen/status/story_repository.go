@@ -66,11 +66,12 @@ func (s *Seen) eventsOf(uid types.UID) []Step {
 func (s *Seen) nextMaintenance(of *velerov1.BackupRepository) (now, remedy string) {
 	options := s.options()
 	policy := maintenance.DefaultPolicy()
-	policy.Frequency = options.MaintenanceFrequency
+	policy.Frequency, policy.Timeout = options.MaintenanceFrequency, options.MaintenanceTimeout
 	var jobs []build.JobSeen
 	running := 0
 	for _, job := range s.jobs {
 		seen := build.ReadJob(job)
+		seen.Since = slices.MaxFunc([]time.Time{seen.Created, seen.Ending, seen.Ended, seen.Released}, time.Time.Compare) // as far as can be told
 		if seen.Outcome == build.JobUnfinished {
 			running++
 		}

@@ -11,6 +11,7 @@ type Maintenance struct {
 	succeeded, failed *prometheus.CounterVec // Velero's, as its server has them
 	duration          *prometheus.HistogramVec
 	lastSuccess       *prometheus.GaugeVec
+	frequency         *prometheus.GaugeVec
 	running, due      prometheus.Gauge
 }
 
@@ -27,11 +28,12 @@ func (m *Metrics) Maintenance() *Maintenance {
 			Name: "velero_repo_maintenance_duration_seconds", Help: "Time that maintenance jobs took, those that failed too.",
 			Buckets: []float64{60, 300, 600, 900, 1800, hour, 2 * hour, 3 * hour, 4 * hour},
 		}, []string{"repository_name"}),
-		lastSuccess: gauge("lateen_maintenance_last_success_timestamp_seconds", "When a repository was last maintained; only the coordinator says so.", "repository"),
+		lastSuccess: gauge("lateen_maintenance_last_success_timestamp_seconds", "When a repository was last maintained, 0 if it never was; reported by the coordinator, for repositories that can be maintained.", "repository"),
+		frequency:   gauge("lateen_maintenance_frequency_seconds", "How often a repository is to be maintained; reported by the coordinator, for repositories that can be maintained.", "repository"),
 		running:     prometheus.NewGauge(prometheus.GaugeOpts{Name: "lateen_maintenance_running", Help: "Maintenance jobs that have not ended; only the coordinator says so."}),
 		due:         prometheus.NewGauge(prometheus.GaugeOpts{Name: "lateen_maintenance_due", Help: "Repositories that are due and have no job yet; only the coordinator says so."}),
 	}
-	m.registry.MustRegister(all.succeeded, all.failed, all.duration, all.lastSuccess, all.running, all.due)
+	m.registry.MustRegister(all.succeeded, all.failed, all.duration, all.lastSuccess, all.frequency, all.running, all.due)
 	return all
 }
 
@@ -48,15 +50,23 @@ func (m *Maintenance) Ended(repository string, succeeded bool, took time.Duratio
 	m.duration.WithLabelValues(repository).Observe(took.Seconds())
 }
 
-// Known shows a repository: its counters exist from now on, and when it was last maintained, if it ever was.
-func (m *Maintenance) Known(repository string, last time.Time) {
+// Known shows a repository that can be maintained: its counters exist from now on, when it was last maintained, or that it
+// never was, and how often that is to be.
+func (m *Maintenance) Known(repository string, last time.Time, frequency time.Duration) {
 	if m == nil {
 		return
 	}
 	m.succeeded.WithLabelValues(repository)
 	m.failed.WithLabelValues(repository)
-	if !last.IsZero() {
-		m.lastSuccess.WithLabelValues(repository).Set(float64(last.Unix()))
+	m.lastSuccess.WithLabelValues(repository).Set(float64(max(last.Unix(), 0)))
+	m.frequency.WithLabelValues(repository).Set(frequency.Seconds())
+}
+
+// Excluded drops what would call a repository overdue that cannot be maintained. Its counters stay.
+func (m *Maintenance) Excluded(repository string) {
+	if m != nil {
+		m.lastSuccess.DeleteLabelValues(repository)
+		m.frequency.DeleteLabelValues(repository)
 	}
 }
 
@@ -69,7 +79,7 @@ func (m *Maintenance) Forgotten(repository string) {
 		series.DeleteLabelValues(repository)
 	}
 	m.duration.DeleteLabelValues(repository)
-	m.lastSuccess.DeleteLabelValues(repository)
+	m.Excluded(repository)
 }
 
 // Load says how many jobs run, and how many repositories are due and have none.
@@ -84,6 +94,7 @@ func (m *Maintenance) Load(running, due int) {
 func (m *Maintenance) Over() {
 	if m != nil {
 		m.lastSuccess.Reset()
+		m.frequency.Reset()
 		m.Load(0, 0)
 	}
 }

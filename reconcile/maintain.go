@@ -238,6 +238,6 @@ func (m *Maintainer) write(ctx context.Context, key string, object *velerov1.Bac
 		return false, fmt.Errorf("write history of backup repository %s: %w", key, err)
 	}
 	m.memory.wrote(key, written)
-	m.Metrics.Known(object.Name, maintenance.Of(written).Last)
+	m.show(written)
 	return true, nil
 }

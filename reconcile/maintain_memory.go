@@ -22,7 +22,12 @@ import (
 
 // note shows where a repository stands, and tells of what hinders it when that changes.
 func (m *Maintainer) note(ctx context.Context, key string, object *velerov1.BackupRepository, step maintenance.Step) {
-	m.Metrics.Known(object.Name, maintenance.Of(object).Last)
+	switch step.Why {
+	case maintenance.NotKopia, maintenance.ReadOnly, maintenance.Deleting:
+		m.Metrics.Excluded(object.Name)
+	case maintenance.NotReady, maintenance.NoLocation, maintenance.AlreadyRunning, "":
+		m.show(object)
+	}
 	m.lock.Lock()
 	if m.states == nil {
 		m.states = map[string]maintenance.Reason{}
@@ -46,6 +51,12 @@ func (m *Maintainer) note(ctx context.Context, key string, object *velerov1.Back
 		m.Recorder.Eventf(referenceTo(object), corev1.EventTypeWarning, EventHindered, "no maintenance: there is no BackupStorageLocation %s", object.Spec.BackupStorageLocation)
 	case maintenance.NotKopia, maintenance.NotReady, maintenance.Deleting, maintenance.AlreadyRunning:
 	}
+}
+
+// show has metrics say when a repository was last maintained, and how often that is to be.
+func (m *Maintainer) show(object *velerov1.BackupRepository) {
+	repository := maintenance.Of(object)
+	m.Metrics.Known(object.Name, repository.Last, m.Policy.FrequencyOf(repository))
 }
 
 // load shows how many jobs run, and how many repositories are due and have none.

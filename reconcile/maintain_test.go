@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"maps"
 	"testing"
 	"time"
 
@@ -414,4 +415,56 @@ func TestAJobWhosePodRunsBesideASlowContainerIsNotGivenUp(t *testing.T) {
 	m.clock.SetTime(m.clock.Now().Add(m.Policy.PendingWait))
 	require.Equal(t, m.Policy.PodWait, m.settle(key))
 	require.Empty(t, m.repositories[key].Status.RecentMaintenance)
+}
+
+// TestOnlyRepositoriesThatCanBeMaintainedAreShownAsOverdue has one become read-only, and one of restic.
+func TestOnlyRepositoriesThatCanBeMaintainedAreShownAsOverdue(t *testing.T) {
+	m, registry := newMaintained(t), prometheus.NewRegistry()
+	m.Metrics = metrics.New(registry, "test", "node-1").Maintenance()
+	location := &velerov1.BackupStorageLocation{}
+	m.Locations = oneLocation{location}
+	key, restic, fresh := m.repository("r1"), m.repository("r2"), m.repository("r3")
+	m.repositories[restic].Spec.RepositoryType = "restic"
+	m.repositories[fresh].Status = velerov1.BackupRepositoryStatus{Phase: velerov1.BackupRepositoryPhaseNotReady}
+	shown := func() map[string]float64 {
+		all := map[string]float64{}
+		families, err := registry.Gather()
+		require.NoError(t, err)
+		for _, family := range families {
+			for _, series := range family.GetMetric() {
+				if name := family.GetName(); name == "lateen_maintenance_last_success_timestamp_seconds" || name == "lateen_maintenance_frequency_seconds" {
+					all[name+" "+series.GetLabel()[0].GetValue()] = series.GetGauge().GetValue()
+				}
+			}
+		}
+		return all
+	}
+	settle := func() {
+		for _, one := range []string{key, restic, fresh} {
+			m.settle(one)
+		}
+	}
+	settle()
+	never := map[string]float64{"lateen_maintenance_last_success_timestamp_seconds r3": 0, "lateen_maintenance_frequency_seconds r3": 3600}
+	both := map[string]float64{"lateen_maintenance_last_success_timestamp_seconds r1": 1764000000, "lateen_maintenance_frequency_seconds r1": 3600}
+	maps.Copy(both, never)
+	require.Equal(t, both, shown(), "restic has none")
+	location.Spec.AccessMode = velerov1.BackupStorageLocationAccessModeReadOnly
+	m.repositories[fresh].Status.Phase = velerov1.BackupRepositoryPhaseReady
+	settle()
+	require.Empty(t, shown())
+	location.Spec.AccessMode = velerov1.BackupStorageLocationAccessModeReadWrite
+	m.repositories[fresh].Status.Phase = velerov1.BackupRepositoryPhaseNotReady
+	m.Policy.Frequency = 30 * time.Minute
+	settle()
+	both["lateen_maintenance_frequency_seconds r1"], both["lateen_maintenance_frequency_seconds r3"] = 1800, 1800
+	require.Equal(t, both, shown(), "--repo-maintenance-frequency counts")
+}
+
+type oneLocation struct {
+	*velerov1.BackupStorageLocation
+}
+
+func (l oneLocation) Get(string) (*velerov1.BackupStorageLocation, bool) {
+	return l.BackupStorageLocation, true
 }

@@ -127,8 +127,6 @@ func TestWhatIsNotThereIsToldOf(t *testing.T) {
 			watched[rule.Labels["hides"]] = append(watched[rule.Labels["hides"]], selectors(part)[0].metric)
 		}
 	}
-	// The series of a repository come with its first maintenance: another alert is for what never had one.
-	watched["LateenRepositoryNotMaintained"] = []string{"lateen_maintenance_last_success_timestamp_seconds"}
 	hidden := map[string][]string{}
 	for _, rule := range group(t, "lateen") {
 		for _, used := range selectors(rule.Expr) {
@@ -155,7 +153,7 @@ func TestEveryAlertHasARunbook(t *testing.T) {
 		rows = append(rows, match[1])
 		require.Equal(t, strings.ToLower(match[1]), match[2])
 	}
-	for _, rule := range slices.Concat(group(t, "lateen"), group(t, "lateen-unseen")) {
+	for _, rule := range slices.Concat(group(t, "lateen"), group(t, "lateen-repositories"), group(t, "lateen-unseen")) {
 		require.Equal(t, runbooks+strings.ToLower(rule.Alert), rule.Annotations["runbook_url"])
 		require.NotEmpty(t, rule.Annotations["summary"], rule.Alert)
 		require.Contains(t, []string{"warning", "critical"}, rule.Labels["severity"], rule.Alert)

@@ -15,7 +15,7 @@ const spreadShare = 20
 // due is when a repository is to be maintained next. It follows from what is written down, so that every
 // coordinator computes the same.
 func due(r Repository, jobs []build.JobSeen, policy Policy) time.Time {
-	frequency := cmp.Or(max(policy.Frequency, 0), max(r.Frequency, 0), defaultFrequency)
+	frequency := policy.FrequencyOf(r)
 	at := r.Created
 	if !r.Last.IsZero() {
 		at = r.Last.Add(frequency - jitter(r, frequency, policy))
@@ -35,6 +35,11 @@ func due(r Repository, jobs []build.JobSeen, policy Policy) time.Time {
 		return retry
 	}
 	return at
+}
+
+// FrequencyOf is how often a repository is to be maintained.
+func (p Policy) FrequencyOf(r Repository) time.Duration {
+	return cmp.Or(max(p.Frequency, 0), max(r.Frequency, 0), defaultFrequency)
 }
 
 // jitter is by how much a repository is early: never late, because where Velero's server is at work too,

@@ -24,7 +24,7 @@ func leaving() map[string]func(*site) (change func(*agent.Options), leave func(*
 			return func(*agent.Options) {}, func(first *agentRun) { first.stop() }, func() {}
 		},
 		"is killed, and its term runs out": func(s *site) (func(*agent.Options), func(*agentRun), func()) {
-			k := newKiller(8, true) // about the third run that is written down
+			k := newKiller(12, true) // about the third run that is written down: into the history, and on its job
 			return through(k.wrap), func(first *agentRun) {
 				select {
 				case <-k.struck:

@@ -113,6 +113,30 @@ func writes(rules []rbacv1.PolicyRule) map[string][]string {
 	return all
 }
 
+// No role of an installation lets an agent read a Secret, unless somebody names it.
+func TestNoDefaultRoleReadsSecrets(t *testing.T) {
+	for _, rule := range append(deploy.NamespaceRules(), deploy.ClusterRules()...) {
+		require.NotContains(t, rule.Resources, "secrets")
+	}
+	require.Empty(t, deploy.CopyAccess("velero", deploy.Copies{}))
+}
+
+func TestRightsToCopy(t *testing.T) {
+	for golden, copies := range map[string]deploy.Copies{
+		"copies.yaml":            {Secrets: []string{"kms-key"}, ConfigMaps: []string{"kms-config"}, From: []string{"shop", "bank"}},
+		"copies-everywhere.yaml": {Secrets: []string{"kms-key", "kms-ca"}, From: []string{deploy.AllNamespaces}},
+	} {
+		got := render(t, deploy.CopyAccess("velero", copies))
+		file := filepath.Join("testdata", golden)
+		if *update {
+			require.NoError(t, os.WriteFile(file, got, 0o644))
+		}
+		want, err := os.ReadFile(file)
+		require.NoError(t, err)
+		require.Equal(t, string(want), string(got))
+	}
+}
+
 func TestTheAgentHasNoRightByWildcard(t *testing.T) {
 	for _, rule := range append(deploy.NamespaceRules(), deploy.ClusterRules()...) {
 		for _, word := range slices.Concat(rule.APIGroups, rule.Resources, rule.Verbs) {

@@ -13,29 +13,29 @@ import (
 )
 
 // ensureClaim makes a claim, or takes the one that exists if it belongs to the same custom resource.
-func (e *Exposer) ensureClaim(ctx context.Context, want *corev1.PersistentVolumeClaim) error {
+func (e *Exposer) ensureClaim(ctx context.Context, want *corev1.PersistentVolumeClaim) (*corev1.PersistentVolumeClaim, error) {
 	claims := e.Client.CoreV1().PersistentVolumeClaims(want.Namespace)
-	_, err := claims.Create(ctx, want, metav1.CreateOptions{})
+	claim, err := claims.Create(ctx, want, metav1.CreateOptions{})
 	if !apierrors.IsAlreadyExists(err) {
-		return failed("create claim "+want.Name, err)
+		return claim, failed("create claim "+want.Name, err)
 	}
-	claim, err := claims.Get(ctx, want.Name, metav1.GetOptions{})
+	claim, err = claims.Get(ctx, want.Name, metav1.GetOptions{})
 	if err != nil {
-		return fmt.Errorf("get claim %s: %w", want.Name, err)
+		return nil, fmt.Errorf("get claim %s: %w", want.Name, err)
 	}
 	patch, err := adoption("claim", claim, want)
 	switch {
 	case err != nil:
-		return err
+		return nil, err
 	case claim.DeletionTimestamp != nil:
-		return fmt.Errorf("claim %s/%s is being deleted", claim.Namespace, claim.Name)
+		return nil, fmt.Errorf("claim %s/%s is being deleted", claim.Namespace, claim.Name)
 	case patch == nil:
-		return nil
+		return claim, nil
 	}
 	if _, err := claims.Patch(ctx, want.Name, types.MergePatchType, patch, metav1.PatchOptions{}); err != nil {
-		return fmt.Errorf("label claim %s: %w", want.Name, err)
+		return nil, fmt.Errorf("label claim %s: %w", want.Name, err)
 	}
-	return nil
+	return claim, nil
 }
 
 // removeClaim deletes a claim that was made for a mover, and its volume with it: a class may retain volumes,

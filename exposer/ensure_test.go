@@ -56,7 +56,7 @@ func requests(client *fake.Clientset) []string {
 	return all
 }
 
-// left are the pods and claims of Velero's namespace, and the policies of volumes.
+// left are the pods, claims and Secrets of Velero's namespace, and the policies of volumes.
 func left(t *testing.T, client *fake.Clientset) []string {
 	t.Helper()
 	var all []string
@@ -69,6 +69,11 @@ func left(t *testing.T, client *fake.Clientset) []string {
 	require.NoError(t, err)
 	for _, claim := range claims.Items {
 		all = append(all, "claim "+claim.Name)
+	}
+	secrets, err := client.CoreV1().Secrets("velero").List(t.Context(), metav1.ListOptions{})
+	require.NoError(t, err)
+	for _, secret := range secrets.Items {
+		all = append(all, "secret "+secret.Name)
 	}
 	volumes, err := client.CoreV1().PersistentVolumes().List(t.Context(), metav1.ListOptions{})
 	require.NoError(t, err)
@@ -115,29 +120,38 @@ func breakAt(client *fake.Clientset, number int, fault func(*fake.Clientset, cli
 
 func TestWhateverBecomesOfARequestAllIsMadeOnce(t *testing.T) {
 	for name, test := range map[string]struct {
-		move  build.Movement
-		clean []string
-		made  []string
+		move     build.Movement
+		settings build.Settings
+		clean    []string
+		made     []string
 	}{
 		"for a pod's volume": {
-			move: restore(), clean: []string{"create persistentvolumeclaims", "create pods"}, made: []string{"pod b1", "claim b1-cache"},
+			settings: cached(), move: restore(), clean: []string{"create persistentvolumeclaims", "create pods"}, made: []string{"pod b1", "claim b1-cache"},
 		},
 		"for a claim": {
-			move: download(), made: []string{"pod b1", "claim b1", "claim b1-cache"},
+			settings: cached(), move: download(), made: []string{"pod b1", "claim b1", "claim b1-cache"},
 			clean: []string{"get persistentvolumeclaims", "create persistentvolumeclaims", "create persistentvolumeclaims", "create pods"},
 		},
+		"for a claim, with copies": {
+			settings: copied(), move: download(), made: []string{"pod b1", "claim b1", "secret key"},
+			clean: []string{
+				"get persistentvolumeclaims", "get secrets", "get configmaps",
+				"create persistentvolumeclaims", "create secrets", "create configmaps", "create pods",
+			},
+		},
 	} {
-		client := fake.NewClientset(freeClaim())
-		_, err := exposed(client, cached()).Ensure(t.Context(), test.move)
+		originals := []runtime.Object{freeClaim(), secret("app", "s3cret"), configMap()}
+		client := fake.NewClientset(originals...)
+		_, err := exposed(client, test.settings).Ensure(t.Context(), test.move)
 		require.NoError(t, err)
 		require.Equal(t, test.clean, requests(client), "a request too many costs every transfer")
 		require.Equal(t, test.made, left(t, client))
 		for fault, happens := range faults() {
 			for number, request := range test.clean {
 				t.Run(fmt.Sprintf("%s, when request %d (%s) %s", name, number+1, request, fault), func(t *testing.T) {
-					client := fake.NewClientset(freeClaim())
+					client := fake.NewClientset(originals...)
 					breakAt(client, number+1, happens)
-					e := exposed(client, cached())
+					e := exposed(client, test.settings)
 					_, err := e.Ensure(t.Context(), test.move)
 					require.Error(t, err)
 					hopeless := (*HopelessError)(nil)
@@ -257,7 +271,7 @@ func TestAClaimThatExists(t *testing.T) {
 			claim := plan.Claims[0].DeepCopy()
 			test.change(claim)
 			client := fake.NewClientset(claim)
-			err := exposed(client, build.Settings{}).ensureClaim(t.Context(), plan.Claims[0])
+			_, err := exposed(client, build.Settings{}).ensureClaim(t.Context(), plan.Claims[0])
 			if test.says == "" {
 				require.NoError(t, err)
 			} else {

@@ -68,9 +68,19 @@ func (e *Exposer) Ensure(ctx context.Context, move build.Movement) (waits string
 	if err := plan.make(ctx); err != nil {
 		return "", err
 	}
-	for _, claim := range plan.plan.Claims {
-		if err := e.ensureClaim(ctx, claim); err != nil {
+	for _, want := range plan.plan.Claims {
+		claim, err := e.ensureClaim(ctx, want)
+		if err != nil {
 			return "", err
+		}
+		if claim.Name != move.Name {
+			continue // a cache
+		}
+		// They go with the claim, so they come after it; a driver that was quicker tries again.
+		for _, ensure := range plan.copies {
+			if err := ensure(ctx, claim); err != nil {
+				return "", err
+			}
 		}
 	}
 	return "", e.ensurePod(ctx, plan.plan.Pod)

@@ -20,6 +20,7 @@ type planner struct {
 	made    bool
 	plan    build.Plan
 	facts   build.Facts
+	copies  []copier // that a driver reads beside the claim of the volume
 }
 
 // make fills the plan.
@@ -41,6 +42,9 @@ func (p *planner) make(ctx context.Context) error {
 	if !ok {
 		return &HopelessError{fmt.Errorf("find template of movers for nodes with %s: there is no DaemonSet of node-agents for them", facts.OS)}
 	}
+	if p.copies, err = p.exposer.copies(ctx, p.move, facts); err != nil {
+		return err
+	}
 	p.plan, p.facts, p.made = build.PlanOf(p.move, facts, template, p.exposer.Settings), facts, true
 	return nil
 }
@@ -52,11 +56,16 @@ func (p *planner) resize(claim *corev1.PersistentVolumeClaim) {
 	}
 }
 
-// rehearse asks the API server whether it would take the mover pod, before anything is given up for it
-// (velero-protocol W31). If it takes the pod only without a class that is gone, that is the pod that will be made.
+// rehearse asks the API server whether it would take the mover pod and what is copied, before anything is given up for
+// it (velero-protocol W31). If it takes the pod only without a class that is gone, that is the pod that will be made.
 func (p *planner) rehearse(ctx context.Context) error {
 	if err := p.make(ctx); err != nil {
 		return err
+	}
+	for _, rehearse := range p.copies {
+		if err := rehearse(ctx, nil); err != nil {
+			return err
+		}
 	}
 	pod, _, err := p.exposer.create(ctx, p.plan.Pod, metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}})
 	if apierrors.IsAlreadyExists(err) {

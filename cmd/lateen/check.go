@@ -111,8 +111,10 @@ func (o *checkOptions) run(command *cobra.Command) (int, error) {
 		return 0, err
 	}
 	cluster, unseen := installation.Look(ctx, client)
+	var unreviewed error
+	cluster.CopyProblems, unreviewed = installation.CopyProblems(ctx, client, documents)
 	count, err := report(command.OutOrStdout(), documents, cluster, node)
-	return count, errors.Join(unseen, err)
+	return count, errors.Join(unseen, unreviewed, err)
 }
 
 // online tells whether what a file names is to be looked up.

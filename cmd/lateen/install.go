@@ -120,6 +120,7 @@ func (o *installOptions) manifests() (definitions, rest []*unstructured.Unstruct
 	objects := deploy.Server(o.server)
 	if o.useNodeAgent {
 		objects = append(objects, deploy.Objects(o.agent)...)
+		objects = append(objects, deploy.CopyAccess(o.cluster.Namespace, o.copies)...)
 	}
 	rest, err = toManifests(o.cluster.Namespace, objects)
 	return definitions, rest, err

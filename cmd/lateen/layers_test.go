@@ -24,12 +24,13 @@ func TestLayers(t *testing.T) {
 		"informers":             {},
 		"exposer/build":         {},
 		"exposer/priority":      {},
+		"exposer/access":        {},
 		"deploy":                {},
-		"exposer":               {"exposer/build", "exposer/priority"},
+		"exposer":               {"exposer/access", "exposer/build", "exposer/priority"},
 		"reconcile/transfer":    {"exposer/build"},
 		"reconcile/maintenance": {"exposer/build"},
-		"reconcile":             {"exposer", "exposer/build", "exposer/priority", "reconcile/transfer", "reconcile/maintenance", "metrics"},
-		"cmd/lateen/config":     {"exposer/build", "exposer/priority"},
+		"reconcile":             {"exposer", "exposer/access", "exposer/build", "exposer/priority", "reconcile/transfer", "reconcile/maintenance", "metrics"},
+		"cmd/lateen/config":     {"exposer/access", "exposer/build", "exposer/priority"},
 	}
 	for of, allowed := range layers {
 		t.Run(of, func(t *testing.T) {

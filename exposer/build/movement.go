@@ -61,11 +61,13 @@ type Settings struct {
 	Resources     corev1.ResourceRequirements
 	Labels        map[string]string
 	Annotations   map[string]string
+	Tolerations   []corev1.Toleration // besides those that movers take over
 
 	Privileged         bool // movers of pod volumes: needed where security modules keep root from other pods' files
 	LoadAffinity       []LoadAffinity
 	BackupClaims       map[string]BackupClaim // by the storage class of the source volume
 	IgnoreDelayBinding bool                   // restore without waiting for the target claim's first consumer
+	RestoreCopies      Copies                 // beside the claim into which is restored
 	Cache              *Cache                 // nil: caches live in the mover's own file system
 }
 
@@ -82,6 +84,7 @@ type BackupClaim struct {
 	ReadOnly        bool   // the claim asks for ReadOnlyMany, and nothing else
 	SPCNoRelabeling bool   // SELinux type spc_t; honoured with ReadOnly only, as in Velero
 	Annotations     map[string]string
+	Copies
 }
 
 // Cache is the volume in which a restore caches (cachePVC of the node-agent ConfigMap, and cacheLimitMB of the

@@ -23,7 +23,7 @@ func place(spec *corev1.PodSpec, move Movement, facts Facts, template Template, 
 	system := []corev1.NodeSelectorTerm{{MatchExpressions: []corev1.NodeSelectorRequirement{onSystem(facts.OS)}}}
 	if move.Source.PodVolume != nil {
 		spec.Affinity = required(both(named(corev1.NodeSelectorOpIn, facts.Node), system))
-		spec.Tolerations = tolerations(facts, template.Tolerations, []corev1.Toleration{{
+		spec.Tolerations = tolerations(facts, template.Tolerations, settings.Tolerations, []corev1.Toleration{{
 			Key: corev1.TaintNodeUnschedulable, Operator: corev1.TolerationOpExists, Effect: corev1.TaintEffectNoSchedule,
 		}}, facts.Tolerations)
 		return
@@ -36,7 +36,7 @@ func place(spec *corev1.PodSpec, move Movement, facts Facts, template Template, 
 		terms = both(terms, affinity(settings, volumeClass(facts, settings, move)))
 	}
 	spec.Affinity = required(both(both(terms, named(corev1.NodeSelectorOpNotIn, facts.Excluded...)), system))
-	spec.Tolerations = tolerations(facts, template.Tolerations, template.AgentTolerations)
+	spec.Tolerations = tolerations(facts, template.Tolerations, settings.Tolerations, template.AgentTolerations)
 	spec.TopologySpreadConstraints = []corev1.TopologySpreadConstraint{{
 		MaxSkew: 1, TopologyKey: corev1.LabelHostname, WhenUnsatisfiable: corev1.ScheduleAnyway,
 		LabelSelector: &metav1.LabelSelector{MatchLabels: map[string]string{LabelPodGroup: move.Group}},

@@ -164,6 +164,14 @@ func choosy() Settings {
 	}}
 }
 
+// configured are tolerations that a user asks for, without a bound on one of them.
+func configured() []corev1.Toleration {
+	return []corev1.Toleration{
+		{Key: "maintenance", Operator: corev1.TolerationOpExists, Effect: corev1.TaintEffectNoExecute},
+		{Key: "storage", Operator: corev1.TolerationOpExists},
+	}
+}
+
 func TestPlans(t *testing.T) {
 	type given struct {
 		move     Movement
@@ -182,6 +190,7 @@ func TestPlans(t *testing.T) {
 				{Key: "dedicated", Operator: corev1.TolerationOpEqual, Value: "db", Effect: corev1.TaintEffectNoSchedule},
 				{Key: "CriticalAddonsOnly", Operator: corev1.TolerationOpExists},
 			}
+			g.settings.Tolerations = configured()
 		}},
 		"long names": {given: given{movement(), onHost(), plain(), Settings{}}, change: func(g *given) {
 			g.move.Name, g.move.Acceptor = strings.Repeat("n", 253), strings.Repeat("node.", 20)+"x"
@@ -200,6 +209,7 @@ func TestPlans(t *testing.T) {
 		"upload block": {given: given{upload(), ofSnapshot(), plain(), Settings{}}, change: func(g *given) { g.facts.Block = true }},
 		"upload everything set": {given: given{upload(), ofSnapshot(), placed(), choosy()}, change: func(g *given) {
 			g.settings.BackupClaims = map[string]BackupClaim{"fast": {ReadOnly: true, SPCNoRelabeling: true, Annotations: map[string]string{"csi.vsphere.volume/fast-provisioning": "true"}}}
+			g.settings.Tolerations = configured()
 			g.facts.Excluded = []string{"n7"}
 			g.facts.Topology = &corev1.NodeSelector{NodeSelectorTerms: []corev1.NodeSelectorTerm{
 				{MatchExpressions: []corev1.NodeSelectorRequirement{{Key: "zone", Operator: corev1.NodeSelectorOpIn, Values: []string{"z1"}}}},

@@ -18,7 +18,8 @@ type Cluster struct {
 	Nodes           []corev1.Node
 	StorageClasses  map[string]*storagev1.StorageClass
 	PriorityClasses map[string]*schedulingv1.PriorityClass
-	MoverImage      string // empty if nothing names it
+	MoverImage      string           // empty if nothing names it
+	CopyProblems    []config.Problem // rights that the agents lack
 }
 
 // refused is what the agent would not use, besides what its parser says: it is taken out of the configuration.

@@ -72,7 +72,7 @@ func Judge(document Document, cluster *Cluster) Verdict {
 	}
 	if cluster != nil && document.Kind == NodeAgent {
 		verdict.fallBack(cluster.refused(&verdict.Config)...)
-		verdict.Problems = append(verdict.Problems, cluster.unmatched(verdict.Config)...)
+		verdict.Problems = slices.Concat(verdict.Problems, cluster.unmatched(verdict.Config), cluster.CopyProblems)
 	}
 	if cluster != nil && document.Kind == Maintenance {
 		problems := cluster.refusedClass(&verdict.Jobs.PriorityClassName, config.SectionMaintenance, globalKey+".priorityClassName")

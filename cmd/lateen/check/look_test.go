@@ -7,6 +7,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 	appsv1 "k8s.io/api/apps/v1"
+	authorizationv1 "k8s.io/api/authorization/v1"
 	corev1 "k8s.io/api/core/v1"
 	schedulingv1 "k8s.io/api/scheduling/v1"
 	storagev1 "k8s.io/api/storage/v1"
@@ -16,6 +17,7 @@ import (
 	clienttesting "k8s.io/client-go/testing"
 
 	"github.com/lateen-project/lateen/cmd/lateen/check"
+	"github.com/lateen-project/lateen/cmd/lateen/config"
 )
 
 // installed is a cluster whose agents have these arguments.
@@ -134,4 +136,48 @@ func TestLookWhereSomethingMayNotBeRead(t *testing.T) {
 	require.Nil(t, cluster.Nodes)
 	require.Contains(t, cluster.StorageClasses, "gold")
 	require.Equal(t, "ours:1", cluster.MoverImage)
+}
+
+// What agents may copy is asked for their ServiceAccount: in Velero's namespace, and where there is something to copy.
+func TestRightsThatAgentsLackToCopy(t *testing.T) {
+	client := installed()
+	for _, namespace := range []string{"backup", "bank", "shop"} {
+		_, err := client.CoreV1().Secrets(namespace).Create(t.Context(), &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "key"}}, metav1.CreateOptions{})
+		require.NoError(t, err)
+	}
+	_, err := client.CoreV1().ConfigMaps("shop").Create(t.Context(), &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "kms"}}, metav1.CreateOptions{})
+	require.NoError(t, err)
+	client.PrependReactor("create", "subjectaccessreviews", func(action clienttesting.Action) (bool, runtime.Object, error) {
+		create, _ := action.(clienttesting.CreateAction)
+		review, _ := create.GetObject().(*authorizationv1.SubjectAccessReview)
+		require.Equal(t, "system:serviceaccount:backup:lateen", review.Spec.User)
+		answer, what := review.DeepCopy(), review.Spec.ResourceAttributes
+		answer.Status.Allowed = what.Namespace == "bank" || what.Namespace == "backup" && what.Verb != "patch"
+		return true, answer, nil
+	})
+	found, err := check.Find(t.Context(), client, "backup")
+	require.NoError(t, err)
+	found.Agents.Spec.ServiceAccountName = "lateen"
+	document := check.Document{Kind: check.NodeAgent, Data: map[string]string{"a": `{"restorePVC": {"secretNames": ["key"], "configMapNames": ["kms"]}}`}}
+	problems, err := found.CopyProblems(t.Context(), client, []check.Document{document})
+	require.NoError(t, err)
+	var said []string
+	for _, problem := range problems {
+		require.Equal(t, config.Forbidden, problem.Reason)
+		what, _, _ := strings.Cut(problem.String(), ", so")
+		said = append(said, what)
+	}
+	require.Equal(t, []string{
+		"restorePVC.secretNames: agents may not patch secrets key in namespace backup",
+		"restorePVC.secretNames: agents may not get secrets key in namespace shop",
+		"restorePVC.configMapNames: agents may not patch configmaps kms in namespace backup",
+		"restorePVC.configMapNames: agents may not get configmaps kms in namespace shop",
+	}, said)
+	verdict := check.Judge(document, &check.Cluster{CopyProblems: problems})
+	require.Len(t, verdict.Problems, 4)
+
+	found.Agents = nil
+	problems, err = found.CopyProblems(t.Context(), client, []check.Document{document})
+	require.NoError(t, err)
+	require.Empty(t, problems, "nobody knows as whom agents would run")
 }

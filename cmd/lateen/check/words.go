@@ -40,8 +40,9 @@ func (v *Verdict) rows(nodes []corev1.Node, node *corev1.Node) []row {
 		{"annotations", config.SectionPodAnnotations, pairWords(movers.Annotations)},
 		{"pod volumes", config.SectionPrivilegedFsBackup, []string{privilegeWords(movers.Privileged)}},
 		{"nodes of movers", config.SectionLoadAffinity, affinityWords(movers.LoadAffinity)},
+		{"tolerations", config.SectionTolerations, tolerationWords(movers.Tolerations)},
 		{"backup volumes", config.SectionBackupPVC, claimWords(movers.BackupClaims)},
-		{"restores", config.SectionRestorePVC, []string{bindingWords(movers.IgnoreDelayBinding)}},
+		{"restores", config.SectionRestorePVC, append([]string{bindingWords(movers.IgnoreDelayBinding)}, copyWords(movers.RestoreCopies)...)},
 		{"cache volumes", config.SectionCachePVC, []string{cacheWords(movers.Cache)}},
 	}
 }
@@ -191,10 +192,47 @@ func claimWords(claims map[string]build.BackupClaim) []string {
 		if len(claim.Annotations) > 0 {
 			said += ", annotations " + strings.Join(pairWords(claim.Annotations), " ")
 		}
+		for _, copies := range copyWords(claim.Copies) {
+			said += ", " + copies
+		}
 		words = append(words, fmt.Sprintf("of %s: %s", source, said))
 	}
 	if words == nil {
 		return []string{"of the storage class of what is backed up"}
+	}
+	return words
+}
+
+// copyWords name what is copied beside a claim, a line for Secrets and one for ConfigMaps.
+func copyWords(copies build.Copies) []string {
+	var words []string
+	if len(copies.SecretNames) > 0 {
+		words = append(words, "copies Secrets "+strings.Join(copies.SecretNames, " "))
+	}
+	if len(copies.ConfigMapNames) > 0 {
+		words = append(words, "copies ConfigMaps "+strings.Join(copies.ConfigMapNames, " "))
+	}
+	return words
+}
+
+// tolerationWords are such as "dedicated=backup:NoExecute for 60 s".
+func tolerationWords(all []corev1.Toleration) []string {
+	var words []string
+	for _, one := range all {
+		said := cmp.Or(one.Key, "any taint")
+		if one.Operator != corev1.TolerationOpExists {
+			said += "=" + one.Value
+		}
+		if one.Effect != "" {
+			said += ":" + string(one.Effect)
+		}
+		if one.TolerationSeconds != nil {
+			said += fmt.Sprintf(" for %d s", *one.TolerationSeconds)
+		}
+		words = append(words, said)
+	}
+	if words == nil {
+		return []string{"those that movers inherit"}
 	}
 	return words
 }

@@ -55,7 +55,8 @@ func Load(ctx context.Context, client kubernetes.Interface, options Options, clo
 	}
 	startup := &Startup{}
 	for _, step := range []func(context.Context, *Startup) error{
-		l.readNode, l.checkResources, l.readConfigMap, l.readTemplates, l.findMaintenance, l.readRepository, l.checkCache, l.beStrict, l.resolvePriority,
+		l.readNode, l.checkResources, l.readConfigMap, l.readTemplates, l.findMaintenance, l.readRepository, l.checkCache, l.checkCopies,
+		l.beStrict, l.resolvePriority,
 	} {
 		if err := step(ctx, startup); err != nil {
 			return nil, err
@@ -171,12 +172,15 @@ func (l loader) configMap(ctx context.Context, name string) (object, *corev1.Con
 }
 
 func (l loader) beStrict(_ context.Context, startup *Startup) error {
-	if !l.options.StrictConfig || len(startup.Problems) == 0 {
+	if !l.options.StrictConfig {
 		return nil
 	}
-	lines := make([]string, 0, len(startup.Problems))
+	var lines []string
 	for _, problem := range startup.Problems {
 		lines = append(lines, problem.String())
+	}
+	if len(lines) == 0 {
+		return nil
 	}
 	return errors.New("--strict-config refuses to start: " + strings.Join(lines, "; "))
 }

@@ -75,16 +75,18 @@ func remedy(text string) string {
 func (r *reader) sections(config *Config, nodeLabels map[string]string) fields {
 	movers := &config.Movers
 	return fields{
-		string(SectionLoadConcurrency):    func(v value) { r.loadConcurrency(v, nodeLabels, config) },
-		string(SectionLoadAffinity):       func(v value) { movers.LoadAffinity = r.loadAffinity(v) },
-		string(SectionBackupPVC):          func(v value) { movers.BackupClaims = r.backupPVC(v) },
-		string(SectionRestorePVC):         func(v value) { r.restorePVC(v, movers) },
-		string(SectionCachePVC):           func(v value) { movers.Cache = r.cachePVC(v) },
-		string(SectionPodResources):       func(v value) { movers.Resources = r.podResources(v) },
-		string(SectionPriorityClassName):  set(r, r.name, &config.PriorityClassName),
-		string(SectionPrivilegedFsBackup): set(r, r.bool, &movers.Privileged),
-		string(SectionPodLabels):          func(v value) { movers.Labels = r.labels(v) },
-		string(SectionPodAnnotations):     func(v value) { movers.Annotations = r.podAnnotations(v) },
+		string(SectionLoadConcurrency):                   func(v value) { r.loadConcurrency(v, nodeLabels, config) },
+		string(SectionLoadAffinity):                      func(v value) { movers.LoadAffinity = r.loadAffinity(v) },
+		string(SectionBackupPVC):                         func(v value) { movers.BackupClaims = r.backupPVC(v) },
+		string(SectionRestorePVC):                        func(v value) { r.restorePVC(v, movers) },
+		string(SectionCachePVC):                          func(v value) { movers.Cache = r.cachePVC(v) },
+		string(SectionPodResources):                      func(v value) { movers.Resources = r.podResources(v) },
+		string(SectionPriorityClassName):                 set(r, r.name, &config.PriorityClassName),
+		string(SectionPrivilegedFsBackup):                set(r, r.bool, &movers.Privileged),
+		string(SectionPodLabels):                         func(v value) { movers.Labels = r.labels(v) },
+		string(SectionPodAnnotations):                    func(v value) { movers.Annotations = r.podAnnotations(v) },
+		string(SectionTolerations):                       func(v value) { movers.Tolerations = r.tolerations(v) },
+		string(SectionCSISnapshotMetadataServiceConfigs): r.snapshotMetadata,
 	}
 }
 

@@ -36,13 +36,19 @@ type wire struct {
 		StorageClass string
 	}
 	BackupPVC          map[string]build.BackupClaim
-	RestorePVC         struct{ IgnoreDelayBinding bool }
+	RestorePVC         wireRestore
 	CachePVC           *wireCache
 	PodResources       map[string]string
 	PriorityClassName  string
 	PrivilegedFsBackup bool
 	PodLabels          map[string]string
 	PodAnnotations     map[string]string
+	Tolerations        []corev1.Toleration
+}
+
+type wireRestore struct {
+	IgnoreDelayBinding bool
+	build.Copies
 }
 
 type wireCache struct {
@@ -116,13 +122,14 @@ func (w wire) same(t *testing.T, got config.Config, nodeLabels map[string]string
 		config.SectionLoadConcurrency:    got.Limits == w.limits(t, nodeLabels),
 		config.SectionLoadAffinity:       equal(movers.LoadAffinity, w.loadAffinity()),
 		config.SectionBackupPVC:          equal(movers.BackupClaims, w.BackupPVC),
-		config.SectionRestorePVC:         movers.IgnoreDelayBinding == w.RestorePVC.IgnoreDelayBinding,
+		config.SectionRestorePVC:         reflect.DeepEqual(wireRestore{movers.IgnoreDelayBinding, movers.RestoreCopies}, w.RestorePVC),
 		config.SectionCachePVC:           ptr.Deref(movers.Cache, build.Cache{}) == w.cache(),
 		config.SectionPodResources:       resources(),
 		config.SectionPriorityClassName:  got.PriorityClassName == w.PriorityClassName,
 		config.SectionPrivilegedFsBackup: movers.Privileged == w.PrivilegedFsBackup,
 		config.SectionPodLabels:          equal(movers.Labels, w.PodLabels),
 		config.SectionPodAnnotations:     equal(movers.Annotations, w.PodAnnotations),
+		config.SectionTolerations:        equal(movers.Tolerations, w.Tolerations),
 	}
 }
 

@@ -88,6 +88,8 @@ func (r *reader) backupClaim(v value) build.BackupClaim {
 		"readOnly":        set(r, r.bool, &one.ReadOnly),
 		"spcNoRelabeling": set(r, r.bool, &one.SPCNoRelabeling),
 		"annotations":     func(v value) { one.Annotations = r.annotations(v) },
+		"secretNames":     func(v value) { one.SecretNames = r.names(v) },
+		"configMapNames":  func(v value) { one.ConfigMapNames = r.names(v) },
 	})
 	if one.SPCNoRelabeling && !one.ReadOnly {
 		r.problem(v, Ignored, "spcNoRelabeling has no effect without readOnly; set both, or neither")
@@ -96,7 +98,11 @@ func (r *reader) backupClaim(v value) build.BackupClaim {
 }
 
 func (r *reader) restorePVC(v value, movers *build.Settings) {
-	r.object(v, fields{"ignoreDelayBinding": set(r, r.bool, &movers.IgnoreDelayBinding)})
+	r.object(v, fields{
+		"ignoreDelayBinding": set(r, r.bool, &movers.IgnoreDelayBinding),
+		"secretNames":        func(v value) { movers.RestoreCopies.SecretNames = r.names(v) },
+		"configMapNames":     func(v value) { movers.RestoreCopies.ConfigMapNames = r.names(v) },
+	})
 }
 
 // cachePVC is nil without a class of which a volume could be.

@@ -29,9 +29,9 @@ const fullConfig = `{
   ],
   "backupPVC": {
     "gold": {"storageClass": "silver", "readOnly": true, "spcNoRelabeling": true, "annotations": {"example.com/Fast": "yes"}},
-    "bronze": {}
+    "bronze": {"secretNames": ["key", "ca"], "configMapNames": ["kms"]}
   },
-  "restorePVC": {"ignoreDelayBinding": true},
+  "restorePVC": {"ignoreDelayBinding": true, "secretNames": ["key"], "configMapNames": ["kms"]},
   "podResources": {
     "cpuRequest": "500m", "cpuLimit": "2", "memoryRequest": "128Mi", "memoryLimit": "1Gi",
     "ephemeralStorageRequest": "0", "ephemeralStorageLimit": "10Gi"
@@ -40,7 +40,9 @@ const fullConfig = `{
   "privilegedFsBackup": true,
   "cachePVC": {"storageClass": "local", "residentThresholdInMB": 1024},
   "podAnnotations": {"example.com/owner": "storage team"},
-  "podLabels": {"team": "storage"}
+  "podLabels": {"team": "storage"},
+  "tolerations": [{"key": "dedicated", "value": "backup", "effect": "NoExecute", "tolerationSeconds": 60}, {"operator": "Exists"}],
+  "csiSnapshotMetadataServiceConfigs": {"saName": "cbt"}
 }`
 
 func parse(text string, nodeLabels map[string]string) (config.Config, []config.Problem) {
@@ -68,10 +70,15 @@ func TestParseOfEverything(t *testing.T) {
 			},
 			BackupClaims: map[string]build.BackupClaim{
 				"gold":   {StorageClass: "silver", ReadOnly: true, SPCNoRelabeling: true, Annotations: map[string]string{"example.com/Fast": "yes"}},
-				"bronze": {},
+				"bronze": {Copies: build.Copies{SecretNames: []string{"key", "ca"}, ConfigMapNames: []string{"kms"}}},
 			},
 			IgnoreDelayBinding: true,
-			Cache:              &build.Cache{StorageClass: "local", Threshold: 1 << 30, Limit: 5000 << 20},
+			RestoreCopies:      build.Copies{SecretNames: []string{"key"}, ConfigMapNames: []string{"kms"}},
+			Tolerations: []corev1.Toleration{
+				{Key: "dedicated", Value: "backup", Effect: corev1.TaintEffectNoExecute, TolerationSeconds: new(int64(60))},
+				{Operator: corev1.TolerationOpExists},
+			},
+			Cache: &build.Cache{StorageClass: "local", Threshold: 1 << 30, Limit: 5000 << 20},
 			Resources: corev1.ResourceRequirements{
 				Requests: corev1.ResourceList{"cpu": resource.MustParse("500m"), "memory": resource.MustParse("128Mi")},
 				Limits:   corev1.ResourceList{"cpu": resource.MustParse("2"), "memory": resource.MustParse("1Gi"), "ephemeral-storage": resource.MustParse("10Gi")},
@@ -151,6 +158,16 @@ func TestParseOfValuesThatCannotBeUsed(t *testing.T) {
 		"backup that is a string":    {`{"backupPVC": {"gold": {"readOnly": "true"}}}`, config.SectionBackupPVC, "backupPVC.gold.readOnly", config.WrongType, "true or false"},
 		"backup of a bad annotation": {`{"backupPVC": {"gold": {"annotations": {"a b": "c"}}}}`, config.SectionBackupPVC, "backupPVC.gold.annotations.a b", config.InvalidValue, "a b"},
 		"the same class twice":       {`{"backupPVC": {"gold": {}, "gold": {"readOnly": true}}}`, config.SectionBackupPVC, "backupPVC.gold", config.DuplicateField, "2 times"},
+		"a Secret without name":      {`{"backupPVC": {"gold": {"secretNames": ["key", ""]}}}`, config.SectionBackupPVC, "backupPVC.gold.secretNames[1]", config.InvalidValue, `"" is no name`},
+		"a Secret in upper case":     {`{"restorePVC": {"secretNames": ["Key", "key"]}}`, config.SectionRestorePVC, "restorePVC.secretNames[0]", config.InvalidValue, "Key"},
+		"ConfigMaps as a string":     {`{"restorePVC": {"configMapNames": "kms"}}`, config.SectionRestorePVC, "restorePVC.configMapNames", config.WrongType, "a list belongs"},
+		"an operator of no taint":    {`{"tolerations": [{"key": "a", "operator": "In"}, {"key": "b"}]}`, config.SectionTolerations, "tolerations[0].operator", config.InvalidValue, `"In"`},
+		"an effect of no taint":      {`{"tolerations": [{"key": "a", "effect": "Never"}]}`, config.SectionTolerations, "tolerations[0].effect", config.InvalidValue, `"Never"`},
+		"a toleration of a bad key":  {`{"tolerations": [{"key": "a b"}]}`, config.SectionTolerations, "tolerations[0].key", config.InvalidValue, "a b"},
+		"a toleration of no key":     {`{"tolerations": [{"value": "a"}]}`, config.SectionTolerations, "tolerations[0]", config.InvalidValue, "without key"},
+		"a toleration of any value":  {`{"tolerations": [{"key": "a", "operator": "Exists", "value": "b"}]}`, config.SectionTolerations, "tolerations[0]", config.InvalidValue, "Exists takes no value"},
+		"a toleration for a time":    {`{"tolerations": [{"key": "a", "effect": "NoSchedule", "tolerationSeconds": 5}]}`, config.SectionTolerations, "tolerations[0]", config.InvalidValue, "NoExecute"},
+		"a bad account":              {`{"csiSnapshotMetadataServiceConfigs": {"saName": "A b"}}`, config.SectionCSISnapshotMetadataServiceConfigs, "csiSnapshotMetadataServiceConfigs.saName", config.InvalidValue, "A b"},
 		"restore of a number":        {`{"restorePVC": {"ignoreDelayBinding": 1}}`, config.SectionRestorePVC, "restorePVC.ignoreDelayBinding", config.WrongType, "a number where"},
 		"cache without class":        {`{"cachePVC": {"residentThresholdInMB": 5}}`, config.SectionCachePVC, "cachePVC", config.Missing, "storageClass is missing"},
 		"cache of a negative size":   {`{"cachePVC": {"storageClass": "a", "residentThresholdInMB": -5}}`, config.SectionCachePVC, "cachePVC.residentThresholdInMB", config.InvalidValue, "-5"},
@@ -233,7 +250,7 @@ func TestParseOfUnknownFields(t *testing.T) {
 		"another case":                    {`{"PriorityClassname": "x"}`, "PriorityClassname", config.SectionConfigMap, "do you mean priorityClassName?"},
 		"a typing error further down":     {`{"podResources": {"cpuRequests": "1"}}`, "podResources.cpuRequests", config.SectionPodResources, "do you mean cpuRequest?"},
 		"in an element of a list":         {`{"loadConcurrency": {"perNodeConfig": [{"number": 1, "nodeSelectors": {}}]}}`, "loadConcurrency.perNodeConfig[0].nodeSelectors", config.SectionLoadConcurrency, "do you mean nodeSelector?"},
-		"nothing that it could be":        {`{"restorePVC": {"x": 1}}`, "restorePVC.x", config.SectionRestorePVC, "known here: ignoreDelayBinding"},
+		"nothing that it could be":        {`{"restorePVC": {"x": 1}}`, "restorePVC.x", config.SectionRestorePVC, "known here: configMapNames, ignoreDelayBinding or secretNames"},
 		"nothing at the top that it is":   {`{"": 1}`, "", config.SectionConfigMap, "known here: backupPVC, cachePVC"},
 		"a value that could not be read":  {`{"zzzzzz": [[[{"a": null}]]]}`, "zzzzzz", config.SectionConfigMap, "known here"},
 		"a name as long as a short novel": {`{"` + strings.Repeat("y", 1000) + `": 1}`, strings.Repeat("y", 64) + "…", config.SectionConfigMap, "known here"},
@@ -276,7 +293,7 @@ func TestParseDoesNotHideWhyAValueIsNotUsed(t *testing.T) {
 }
 
 func TestSectionsAndReasonsAreBounded(t *testing.T) {
-	require.Len(t, config.Sections(), 14)
+	require.Len(t, config.Sections(), 16)
 	require.Len(t, config.Reasons(), 10)
 	require.Equal(t, "configMap: it has no data", config.Problem{Section: config.SectionConfigMap, Message: "it has no data"}.String())
 }

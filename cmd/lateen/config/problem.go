@@ -10,20 +10,22 @@ type Section string
 
 // The sections; those in lower camel case are top-level fields of the node-agent ConfigMap.
 const (
-	SectionConfigMap          Section = "configMap"        // the node-agent ConfigMap itself
-	SectionBackupRepository   Section = "backupRepository" // the backup repository ConfigMap
-	SectionMaintenance        Section = "repoMaintenance"  // the maintenance ConfigMap
-	SectionMoverTemplate      Section = "moverTemplate"    // the workload that movers take after
-	SectionLoadConcurrency    Section = "loadConcurrency"
-	SectionLoadAffinity       Section = "loadAffinity"
-	SectionBackupPVC          Section = "backupPVC"
-	SectionRestorePVC         Section = "restorePVC"
-	SectionCachePVC           Section = "cachePVC"
-	SectionPodResources       Section = "podResources"
-	SectionPriorityClassName  Section = "priorityClassName"
-	SectionPrivilegedFsBackup Section = "privilegedFsBackup"
-	SectionPodLabels          Section = "podLabels"
-	SectionPodAnnotations     Section = "podAnnotations"
+	SectionConfigMap                         Section = "configMap"        // the node-agent ConfigMap itself
+	SectionBackupRepository                  Section = "backupRepository" // the backup repository ConfigMap
+	SectionMaintenance                       Section = "repoMaintenance"  // the maintenance ConfigMap
+	SectionMoverTemplate                     Section = "moverTemplate"    // the workload that movers take after
+	SectionLoadConcurrency                   Section = "loadConcurrency"
+	SectionLoadAffinity                      Section = "loadAffinity"
+	SectionBackupPVC                         Section = "backupPVC"
+	SectionRestorePVC                        Section = "restorePVC"
+	SectionCachePVC                          Section = "cachePVC"
+	SectionPodResources                      Section = "podResources"
+	SectionPriorityClassName                 Section = "priorityClassName"
+	SectionPrivilegedFsBackup                Section = "privilegedFsBackup"
+	SectionPodLabels                         Section = "podLabels"
+	SectionPodAnnotations                    Section = "podAnnotations"
+	SectionTolerations                       Section = "tolerations"                       // since Velero 1.19
+	SectionCSISnapshotMetadataServiceConfigs Section = "csiSnapshotMetadataServiceConfigs" // since Velero 1.19
 )
 
 // Sections lists all of them, so that a metric can start at 0 for each.
@@ -31,7 +33,7 @@ func Sections() []Section {
 	return []Section{
 		SectionConfigMap, SectionBackupRepository, SectionMaintenance, SectionMoverTemplate, SectionLoadConcurrency, SectionLoadAffinity,
 		SectionBackupPVC, SectionRestorePVC, SectionCachePVC, SectionPodResources, SectionPriorityClassName,
-		SectionPrivilegedFsBackup, SectionPodLabels, SectionPodAnnotations,
+		SectionPrivilegedFsBackup, SectionPodLabels, SectionPodAnnotations, SectionTolerations, SectionCSISnapshotMetadataServiceConfigs,
 	}
 }
 

@@ -1,0 +1,95 @@
+package config
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"slices"
+
+	authorizationv1 "k8s.io/api/authorization/v1"
+
+	"github.com/lateen-project/lateen/exposer/access"
+	"github.com/lateen-project/lateen/exposer/build"
+)
+
+// CopyRight is something that agents must be allowed to do to copy what a configuration names. No default role has it.
+type CopyRight struct {
+	Section  Section
+	Path     string // of the names that need it
+	Verb     string
+	Original bool   // it is about the original, in the namespace of a volume, and not about the copy
+	Resource string // secrets or configmaps
+	Name     string // empty for create: RBAC cannot narrow it to a name
+}
+
+// CopyRights are all that a configuration needs.
+func CopyRights(movers build.Settings) []CopyRight {
+	all := copyRights(SectionRestorePVC, string(SectionRestorePVC), movers.RestoreCopies)
+	for _, class := range slices.Sorted(maps.Keys(movers.BackupClaims)) {
+		all = append(all, copyRights(SectionBackupPVC, string(SectionBackupPVC)+"."+brief(class), movers.BackupClaims[class].Copies)...)
+	}
+	return all
+}
+
+func copyRights(section Section, path string, copies build.Copies) []CopyRight {
+	var all []CopyRight
+	for _, of := range []struct {
+		field, resource string
+		names           []string
+	}{{"secretNames", "secrets", copies.SecretNames}, {"configMapNames", "configmaps", copies.ConfigMapNames}} {
+		if len(of.names) == 0 {
+			continue
+		}
+		right := CopyRight{Section: section, Path: path + "." + of.field, Resource: of.resource, Verb: "create"}
+		all = append(all, right)
+		for _, name := range of.names {
+			right.Name = name
+			for _, right.Verb = range []string{"get", "patch"} {
+				all = append(all, right)
+			}
+			original := right
+			original.Verb, original.Original = "get", true
+			all = append(all, original)
+		}
+	}
+	return all
+}
+
+// Missing is the Problem of agents that lack the right in a namespace.
+func (r CopyRight) Missing(namespace string) Problem {
+	what := r.Resource
+	if r.Name != "" {
+		what += " " + r.Name
+	}
+	return Problem{
+		Section: r.Section, Path: r.Path, Reason: Forbidden,
+		Message: fmt.Sprintf("agents may not %s %s in namespace %s, so transfers that need the copy fail; see %q in the README of Lateen",
+			r.Verb, what, namespace, access.CopyRightsTitle),
+	}
+}
+
+// Attributes are what an API server is asked about the right.
+func (r CopyRight) Attributes(namespace string) *authorizationv1.ResourceAttributes {
+	return &authorizationv1.ResourceAttributes{Namespace: namespace, Verb: r.Verb, Resource: r.Resource, Name: r.Name}
+}
+
+// checkCopies looks for the rights in Velero's namespace. In which other namespaces there is something to copy shows with
+// the transfers only. Where access cannot be reviewed nothing is said: transfers will say it.
+func (l loader) checkCopies(ctx context.Context, startup *Startup) error {
+	told := map[string]bool{}
+	for _, right := range CopyRights(startup.Config.Movers) {
+		if right.Original || told[right.Path] {
+			continue
+		}
+		var allowed bool
+		err := l.budget.spend(ctx, func(ctx context.Context) (err error) {
+			allowed, err = access.Allowed(ctx, l.client, right.Attributes(l.options.Namespace))
+			return err
+		})
+		if err == nil && !allowed {
+			told[right.Path] = true
+			startup.Problems = append(startup.Problems, right.Missing(l.options.Namespace))
+		}
+	}
+	return nil
+}

@@ -1,0 +1,79 @@
+package config
+
+import (
+	"slices"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/util/validation"
+)
+
+// tolerations are those of movers, besides what they inherit (Velero PR #9575). An element counts as a whole: half of one
+// would tolerate other taints.
+func (r *reader) tolerations(v value) []corev1.Toleration {
+	var all []corev1.Toleration
+	r.list(v, whole(r, r.toleration, func(one corev1.Toleration) { all = append(all, one) }))
+	return all
+}
+
+// toleration is checked as the API server does, which would refuse the whole mover.
+func (r *reader) toleration(v value) corev1.Toleration {
+	var one corev1.Toleration
+	before := r.spoiled
+	r.object(v, fields{
+		"key": func(v value) { one.Key = r.taintKey(v) },
+		"operator": func(v value) {
+			one.Operator = oneOfThese(r, v, "", corev1.TolerationOpExists, corev1.TolerationOpEqual)
+		},
+		"value": func(v value) { one.Value = r.string(v) },
+		"effect": func(v value) {
+			one.Effect = oneOfThese(r, v, "", corev1.TaintEffectNoSchedule, corev1.TaintEffectPreferNoSchedule, corev1.TaintEffectNoExecute)
+		},
+		"tolerationSeconds": func(v value) { one.TolerationSeconds = new(int64(r.number(v, 0))) },
+	})
+	if r.spoiled > before {
+		return one
+	}
+	exists := one.Operator == corev1.TolerationOpExists
+	wrong := validation.IsValidLabelValue(one.Value)
+	switch {
+	case one.Key == "" && !exists:
+		r.problem(v, InvalidValue, "without key it has to have the operator Exists, which tolerates all taints; name a key, or set the operator")
+	case exists && one.Value != "":
+		r.problem(v, InvalidValue, "the operator Exists takes no value; drop the value, or use Equal")
+	case one.TolerationSeconds != nil && one.Effect != corev1.TaintEffectNoExecute:
+		r.problem(v, InvalidValue, "tolerationSeconds is for the effect NoExecute only; set that effect, or drop tolerationSeconds")
+	case len(wrong) > 0:
+		r.problem(v, InvalidValue, "%q is no value of a taint: %s", brief(one.Value), withoutPattern(wrong[0]))
+	}
+	return one
+}
+
+func (r *reader) taintKey(v value) string {
+	key := r.string(v)
+	if key == "" {
+		return ""
+	}
+	if wrong := validation.IsQualifiedName(key); len(wrong) > 0 {
+		r.problem(v, InvalidValue, "%q is no key of a taint: %s", brief(key), withoutPattern(wrong[0]))
+	}
+	return key
+}
+
+// oneOfThese reads a string of which only some values are known; the first of them is the empty one.
+func oneOfThese[T ~string](r *reader, v value, known ...T) T {
+	before := r.spoiled
+	text := T(r.string(v))
+	if r.spoiled == before && !slices.Contains(known, text) {
+		var names []string
+		for _, name := range known[1:] {
+			names = append(names, string(name))
+		}
+		r.problem(v, InvalidValue, "%q is unknown; use %s, or leave it out", brief(string(text)), oneOf(names))
+	}
+	return text
+}
+
+// snapshotMetadata is for movers of Velero's block data mover. Lateen has none, so there is nothing to keep.
+func (r *reader) snapshotMetadata(v value) {
+	r.object(v, fields{"saName": func(v value) { r.name(v) }})
+}

@@ -1,0 +1,71 @@
+package deploy
+
+import (
+	"slices"
+
+	rbacv1 "k8s.io/api/rbac/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+)
+
+// AllNamespaces in Copies.From stands for every namespace.
+const AllNamespaces = "*"
+
+// Copies are the Secrets and ConfigMaps that agents may copy into Velero's namespace for CSI drivers, by name, and the
+// namespaces from which. No default role lets an agent read a Secret.
+type Copies struct {
+	Secrets, ConfigMaps []string
+	From                []string
+}
+
+// CopyAccess are the objects that let the agents in Velero's namespace copy these, and nothing else.
+func CopyAccess(namespace string, copies Copies) []runtime.Object {
+	if len(copies.Secrets)+len(copies.ConfigMaps) == 0 {
+		return nil
+	}
+	all := copyRole(namespace, namespace, ServiceAccountName+"-copies", copies.targetRules())
+	if slices.Contains(copies.From, AllNamespaces) {
+		name := clusterName(namespace) + "-copies"
+		everywhere, binding := clusterRole(namespace), clusterRoleBinding(namespace)
+		everywhere.Name, everywhere.Rules = name, copies.sourceRules()
+		binding.Name, binding.RoleRef.Name = name, name
+		return append(all, everywhere, binding)
+	}
+	for _, from := range copies.From {
+		all = append(all, copyRole(namespace, from, clusterName(namespace)+"-copies", copies.sourceRules())...)
+	}
+	return all
+}
+
+// targetRules are for Velero's namespace. A patch lets transfers share a copy; where only those who may delete an object
+// may change its owners (OwnerReferencesPermissionEnforcement), that takes the right to delete it. RBAC cannot narrow a
+// create to a name. Whoever may create pods there, as agents do, can read every Secret there anyway.
+func (c Copies) targetRules() []rbacv1.PolicyRule {
+	var rules []rbacv1.PolicyRule
+	if len(c.Secrets) > 0 {
+		rules = append(rules, rule("", "secrets", "create"), only(rule("", "secrets", "get", "patch", "delete"), c.Secrets...))
+	}
+	if len(c.ConfigMaps) > 0 {
+		rules = append(rules, rule("", "configmaps", "create"), only(rule("", "configmaps", "get", "patch", "delete"), c.ConfigMaps...))
+	}
+	return rules
+}
+
+// sourceRules are for the namespaces of volumes.
+func (c Copies) sourceRules() []rbacv1.PolicyRule {
+	var rules []rbacv1.PolicyRule
+	if len(c.Secrets) > 0 {
+		rules = append(rules, only(rule("", "secrets", "get"), c.Secrets...))
+	}
+	if len(c.ConfigMaps) > 0 {
+		rules = append(rules, only(rule("", "configmaps", "get"), c.ConfigMaps...))
+	}
+	return rules
+}
+
+// copyRole is a Role of the agents in Velero's namespace, and its binding.
+func copyRole(velero, namespace, name string, rules []rbacv1.PolicyRule) []runtime.Object {
+	granted, binding := role(namespace), roleBinding(namespace)
+	granted.Name, granted.Rules = name, rules
+	binding.Name, binding.RoleRef.Name, binding.Subjects = name, name, subjects(velero)
+	return []runtime.Object{granted, binding}
+}

@@ -1,0 +1,117 @@
+package exposer
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+
+	authorizationv1 "k8s.io/api/authorization/v1"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/lateen-project/lateen/exposer/access"
+	"github.com/lateen-project/lateen/exposer/build"
+)
+
+// copier makes one copy exist for a claim. Without a claim it only asks the API server whether it would take the copy.
+type copier func(ctx context.Context, claim *corev1.PersistentVolumeClaim) error
+
+// copies reads what has to be copied for a movement. That it cannot be read is known before anything is given up.
+func (e *Exposer) copies(ctx context.Context, move build.Movement, facts build.Facts) ([]copier, error) {
+	from, names := build.CopiesOf(move, facts, e.Settings)
+	core := e.Client.CoreV1()
+	var all []copier
+	for _, name := range names.SecretNames {
+		secrets := copying[*corev1.Secret]{e, "secrets", core.Secrets(move.Namespace), build.SameSecret}
+		source, err := secrets.read(ctx, core.Secrets(from), from, name)
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, func(ctx context.Context, claim *corev1.PersistentVolumeClaim) error {
+			return ensureCopy(ctx, secrets, build.CopySecret(source, move.Namespace), claim)
+		})
+	}
+	for _, name := range names.ConfigMapNames {
+		configMaps := copying[*corev1.ConfigMap]{e, "configmaps", core.ConfigMaps(move.Namespace), build.SameConfigMap}
+		source, err := configMaps.read(ctx, core.ConfigMaps(from), from, name)
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, func(ctx context.Context, claim *corev1.PersistentVolumeClaim) error {
+			return ensureCopy(ctx, configMaps, build.CopyConfigMap(source, move.Namespace), claim)
+		})
+	}
+	return all, nil
+}
+
+// copying is how objects of one resource are copied.
+type copying[T metav1.Object] struct {
+	exposer  *Exposer
+	resource string // its plural
+	to       client[T]
+	same     func(a, b T) bool
+}
+
+// read reads the original. A read is refused for want of a right alone, and no further attempt cures that.
+func (c copying[T]) read(ctx context.Context, at client[T], namespace, name string) (T, error) {
+	source, err := at.Get(ctx, name, metav1.GetOptions{})
+	switch {
+	case apierrors.IsForbidden(err):
+		return source, c.mayNot("get", namespace, name, err)
+	case err != nil:
+		return source, hopelessIfGone(fmt.Errorf("get %s %s/%s to copy it: %w", c.resource, namespace, name, err))
+	}
+	return source, nil
+}
+
+// mayNot says how to give the agent the right that it lacks.
+func (c copying[T]) mayNot(verb, namespace, name string, err error) error {
+	return &HopelessError{fmt.Errorf("%s %s %s/%s: the agent has no right to; see %q in the README of Lateen, or drop the name from the node-agent ConfigMap: %w",
+		verb, c.resource, namespace, name, access.CopyRightsTitle, err)}
+}
+
+// refused tells a want of rights from what admission refuses with the same code, such as for a quota, which may pass.
+func (c copying[T]) refused(ctx context.Context, verb string, want T, err error) error {
+	if apierrors.IsForbidden(err) {
+		allowed, unknown := access.Allowed(ctx, c.exposer.Client, &authorizationv1.ResourceAttributes{
+			Verb: verb, Resource: c.resource, Namespace: want.GetNamespace(), Name: want.GetName(),
+		})
+		if unknown == nil && !allowed {
+			return c.mayNot(verb, want.GetNamespace(), want.GetName(), err)
+		}
+	}
+	return failed(fmt.Sprintf("%s %s %s/%s", verb, c.resource, want.GetNamespace(), want.GetName()), err)
+}
+
+// ensureCopy makes the copy, or has the claim share the one that exists.
+func ensureCopy[S any, T object[S]](ctx context.Context, c copying[T], want T, claim *corev1.PersistentVolumeClaim) error {
+	if claim == nil {
+		_, err := c.to.Create(ctx, want, metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}})
+		if apierrors.IsAlreadyExists(err) {
+			return nil
+		}
+		return c.refused(ctx, "create", want, err)
+	}
+	want.SetOwnerReferences([]metav1.OwnerReference{build.OwnedByClaim(claim)})
+	verb := "create"
+	have, err := c.to.Create(ctx, want, metav1.CreateOptions{})
+	if apierrors.IsAlreadyExists(err) {
+		verb = "get"
+		have, err = c.to.Get(ctx, want.GetName(), metav1.GetOptions{})
+	}
+	if err != nil {
+		return c.refused(ctx, verb, want, err)
+	}
+	patch, err := build.ShareCopy(c.resource, have, c.same(have, want), want)
+	if err != nil || patch == nil {
+		return err
+	}
+	data, err := json.Marshal(patch)
+	if err != nil {
+		return fmt.Errorf("encode patch: %w", err)
+	}
+	_, err = c.to.Patch(ctx, want.GetName(), types.MergePatchType, data, metav1.PatchOptions{})
+	return c.refused(ctx, "patch", want, err)
+}

@@ -1,0 +1,165 @@
+package exposer
+
+import (
+	"errors"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	authorizationv1 "k8s.io/api/authorization/v1"
+	corev1 "k8s.io/api/core/v1"
+	storagev1 "k8s.io/api/storage/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/kubernetes/fake"
+	clienttesting "k8s.io/client-go/testing"
+
+	"github.com/lateen-project/lateen/exposer/build"
+)
+
+// copied has a Secret and a ConfigMap copied for every restore.
+func copied() build.Settings {
+	return build.Settings{RestoreCopies: build.Copies{SecretNames: []string{"key"}, ConfigMapNames: []string{"kms"}}}
+}
+
+func secret(namespace, token string, change ...func(*corev1.Secret)) *corev1.Secret {
+	made := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "key"}, Data: map[string][]byte{"token": []byte(token)}}
+	for _, alter := range change {
+		alter(made)
+	}
+	return made
+}
+
+func configMap() *corev1.ConfigMap {
+	return &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: "app", Name: "kms"}, Data: map[string]string{"url": "vault"}}
+}
+
+// withUIDs gives claims a UID, as an API server does.
+func withUIDs(client *fake.Clientset) *fake.Clientset {
+	client.PrependReactor("create", "persistentvolumeclaims", func(action clienttesting.Action) (bool, runtime.Object, error) {
+		create, _ := action.(clienttesting.CreateAction)
+		claim, _ := create.GetObject().(*corev1.PersistentVolumeClaim)
+		claim.UID = types.UID("uid-of-" + claim.Name)
+		return false, nil, nil
+	})
+	return client
+}
+
+// refuseAccess answers a verb on Secrets of a namespace with 403, and says whether that is for want of a right.
+func refuseAccess(client *fake.Clientset, verb, namespace string, allowed bool) {
+	client.PrependReactor(verb, "secrets", func(action clienttesting.Action) (bool, runtime.Object, error) {
+		return action.GetNamespace() == namespace, nil, apierrors.NewForbidden(corev1.Resource("secrets"), "key", errors.New("refused"))
+	})
+	client.PrependReactor("create", "selfsubjectaccessreviews", func(clienttesting.Action) (bool, runtime.Object, error) {
+		return true, &authorizationv1.SelfSubjectAccessReview{Status: authorizationv1.SubjectAccessReviewStatus{Allowed: allowed}}, nil
+	})
+}
+
+func TestCopiesGoWithTheClaim(t *testing.T) {
+	client := withUIDs(fake.NewClientset(freeClaim(), secret("app", "s3cret"), configMap()))
+	_, err := exposed(client, copied()).Ensure(t.Context(), download())
+	require.NoError(t, err)
+	require.Equal(t, []string{
+		"get persistentvolumeclaims", "get secrets", "get configmaps",
+		"create persistentvolumeclaims", "create secrets", "create configmaps", "create pods",
+	}, requests(client))
+	owner := []metav1.OwnerReference{{APIVersion: "v1", Kind: "PersistentVolumeClaim", Name: "b1", UID: "uid-of-b1"}}
+	key, err := client.CoreV1().Secrets("velero").Get(t.Context(), "key", metav1.GetOptions{})
+	require.NoError(t, err)
+	require.Equal(t, owner, key.OwnerReferences)
+	require.Equal(t, map[string][]byte{"token": []byte("s3cret")}, key.Data)
+	kms, err := client.CoreV1().ConfigMaps("velero").Get(t.Context(), "kms", metav1.GetOptions{})
+	require.NoError(t, err)
+	require.Equal(t, owner, kms.OwnerReferences)
+	require.Equal(t, map[string]string{"url": "vault"}, kms.Data)
+}
+
+func TestTransfersShareACopyAndWaitForThatOfAnother(t *testing.T) {
+	theirs := func(s *corev1.Secret) {
+		s.Labels = map[string]string{build.LabelCopy: "true"}
+		s.OwnerReferences = []metav1.OwnerReference{{Name: "other", UID: "other-uid"}}
+	}
+	for name, test := range map[string]struct {
+		there  *corev1.Secret
+		owners int
+		says   string
+	}{
+		"the same":              {there: secret("velero", "s3cret", theirs), owners: 2},
+		"another":               {there: secret("velero", "other", theirs), owners: 1, says: "waits until it is gone"},
+		"the same, by a person": {there: secret("velero", "s3cret")},
+		"another, by a person":  {there: secret("velero", "other"), says: "secrets velero/key exists and differs from app/key"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			client := withUIDs(fake.NewClientset(freeClaim(), secret("app", "s3cret"), configMap(), test.there))
+			_, err := exposed(client, copied()).Ensure(t.Context(), download())
+			if test.says == "" {
+				require.NoError(t, err)
+			} else {
+				require.ErrorContains(t, err, test.says)
+				hopeless := (*HopelessError)(nil)
+				require.NotErrorAs(t, err, &hopeless, "it passes, or a person can change it")
+			}
+			key, err := client.CoreV1().Secrets("velero").Get(t.Context(), "key", metav1.GetOptions{})
+			require.NoError(t, err)
+			require.Len(t, key.OwnerReferences, test.owners)
+			require.Equal(t, test.there.Data, key.Data, "nothing is overwritten")
+		})
+	}
+}
+
+// A want of rights ends the transfer with a message that says what to do; it does not wait for the timeout.
+func TestACopyThatMayNotBeMadeEndsTheTransfer(t *testing.T) {
+	for name, test := range map[string]struct {
+		verb, namespace string
+		there           []runtime.Object
+		allowed, passes bool
+		says            string
+	}{
+		"the original may not be read":       {verb: "get", namespace: "app", says: "get secrets app/key: the agent has no right to"},
+		"the copy may not be made":           {verb: "create", namespace: "velero", says: "create secrets velero/key: the agent has no right to"},
+		"a quota refuses it":                 {verb: "create", namespace: "velero", allowed: true, passes: true, says: "refused"},
+		"the copy that exists may not be":    {verb: "get", namespace: "velero", there: []runtime.Object{secret("velero", "s3cret")}, says: "get secrets velero/key: the agent has no right to"},
+		"the copy that exists may not share": {verb: "patch", namespace: "velero", there: []runtime.Object{secret("velero", "s3cret", func(s *corev1.Secret) { s.Labels = map[string]string{build.LabelCopy: "true"} })}, says: "patch secrets velero/key: the agent has no right to"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			client := withUIDs(fake.NewClientset(append(test.there, freeClaim(), secret("app", "s3cret"), configMap())...))
+			refuseAccess(client, test.verb, test.namespace, test.allowed)
+			_, err := exposed(client, copied()).Ensure(t.Context(), download())
+			require.ErrorContains(t, err, test.says)
+			hopeless := (*HopelessError)(nil)
+			require.Equal(t, !test.passes, errors.As(err, &hopeless), "%v", err)
+			require.NotContains(t, requests(client), "create pods")
+		})
+	}
+}
+
+func TestAnOriginalThatDoesNotExistEndsTheTransfer(t *testing.T) {
+	client := fake.NewClientset(freeClaim(), secret("app", "s3cret"))
+	_, err := exposed(client, copied()).Ensure(t.Context(), download())
+	hopeless := (*HopelessError)(nil)
+	require.ErrorAs(t, err, &hopeless)
+	require.ErrorContains(t, err, "get configmaps app/kms to copy it")
+	require.NotContains(t, requests(client), "create persistentvolumeclaims")
+}
+
+// As with the mover pod, nothing of a snapshot is given up before it is known that the copies can be made.
+func TestCopiesAreRehearsedBeforeASnapshotIsGivenUp(t *testing.T) {
+	source := secret("apps", "s3cret")
+	settings := build.Settings{BackupClaims: map[string]build.BackupClaim{"fast": {Copies: build.Copies{SecretNames: []string{"key"}}}}}
+	for name, namespace := range map[string]string{"the original may not be read": "apps", "the copy may not be made": "velero"} {
+		t.Run(name, func(t *testing.T) {
+			claim := sourceClaim(func(claim *corev1.PersistentVolumeClaim) { claim.Namespace, claim.Name = "apps", "data" })
+			client := fake.NewClientset(source, claim, &storagev1.StorageClass{ObjectMeta: metav1.ObjectMeta{Name: "fast"}})
+			refuseAccess(client, "*", namespace, false)
+			snapshot, content := original()
+			s := newStorage(snapshot, content)
+			s.refresh(t)
+			e := exposed(client, settings)
+			e.Snapshots = s
+			_, err := e.Ensure(t.Context(), upload())
+			require.ErrorContains(t, err, "secrets "+namespace+"/key: the agent has no right to")
+			require.NotContains(t, s.requests(), "delete volumesnapshots snap")
+		})
+	}
+}

@@ -1,0 +1,141 @@
+package integration
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/watch"
+
+	"github.com/lateen-project/lateen/deploy"
+	"github.com/lateen-project/lateen/test/csi"
+	"github.com/lateen-project/lateen/test/world"
+)
+
+// encrypted has a driver that provisions only beside the Secret key and the ConfigMap kms with the contents of theirs in
+// the namespace of the applications, as drivers of encrypted volumes do.
+func (s *site) encrypted() *volumes {
+	s.Helper()
+	meta := metav1.ObjectMeta{Namespace: s.Apps, Name: "key"}
+	_, err := s.Kube.CoreV1().Secrets(s.Apps).Create(s.soon(), &corev1.Secret{ObjectMeta: meta, Data: map[string][]byte{"token": []byte("s3cret")}}, metav1.CreateOptions{})
+	require.NoError(s, err)
+	meta.Name = "kms"
+	_, err = s.Kube.CoreV1().ConfigMaps(s.Apps).Create(s.soon(), &corev1.ConfigMap{ObjectMeta: meta, Data: map[string]string{"url": "vault"}}, metav1.CreateOptions{})
+	require.NoError(s, err)
+	v := s.volumes(csi.Options{Fault: func(ctx context.Context, call csi.Call) error {
+		if call.Verb != csi.CreateVolume {
+			return nil
+		}
+		namespace, _, _ := strings.Cut(call.Object, "/")
+		secret, err := s.Kube.CoreV1().Secrets(namespace).Get(ctx, "key", metav1.GetOptions{})
+		if err != nil {
+			return fmt.Errorf("find the key: %w", err)
+		}
+		kms, err := s.Kube.CoreV1().ConfigMaps(namespace).Get(ctx, "kms", metav1.GetOptions{})
+		if err != nil {
+			return fmt.Errorf("find the key server: %w", err)
+		}
+		if string(secret.Data["token"]) != "s3cret" || kms.Data["url"] != "vault" {
+			return errors.New("another key")
+		}
+		return nil
+	}})
+	v.configure(fmt.Sprintf(`{"backupPVC": {%q: {"secretNames": ["key"], "configMapNames": ["kms"]}},
+		"restorePVC": {"secretNames": ["key"], "configMapNames": ["kms"]}}`, v.class))
+	return v
+}
+
+// mayCopy gives the agents the rights that package deploy has for it.
+func (v *volumes) mayCopy() {
+	v.Helper()
+	copies := deploy.Copies{Secrets: []string{"key"}, ConfigMaps: []string{"kms"}, From: []string{v.Apps}}
+	require.NoError(v, world.Apply(v.soon(), plane.Admin(), deploy.CopyAccess(v.Namespace, copies)...))
+}
+
+// copiesGone waits until garbage collection has removed all copies.
+func (v *volumes) copiesGone() {
+	v.Helper()
+	ctx, cancel := context.WithTimeout(v.Context(), time.Minute)
+	defer cancel()
+	secrets, err := v.Kube.CoreV1().Secrets(v.Namespace).Watch(ctx, metav1.ListOptions{FieldSelector: "metadata.name=key"})
+	require.NoError(v, err)
+	configMaps, err := v.Kube.CoreV1().ConfigMaps(v.Namespace).Watch(ctx, metav1.ListOptions{FieldSelector: "metadata.name=kms"})
+	require.NoError(v, err)
+	for _, watcher := range []watch.Interface{secrets, configMaps} {
+		defer watcher.Stop()
+	}
+	gone := func(changes watch.Interface, get func() error) {
+		for get() == nil {
+			_, open := <-changes.ResultChan()
+			require.True(v, open, "a copy is left")
+		}
+	}
+	gone(secrets, func() error {
+		_, err := v.Kube.CoreV1().Secrets(v.Namespace).Get(ctx, "key", metav1.GetOptions{})
+		return err
+	})
+	gone(configMaps, func() error {
+		_, err := v.Kube.CoreV1().ConfigMaps(v.Namespace).Get(ctx, "kms", metav1.GetOptions{})
+		return err
+	})
+	require.NoError(v, ctx.Err())
+}
+
+// Defect D31: encrypted volumes could be neither backed up nor restored.
+func TestEncryptedVolumesAreMovedByTheKeysOfTheirNamespace(t *testing.T) {
+	v := newSite(t, 50*time.Millisecond).encrypted()
+	v.mayCopy()
+	r := v.start()
+	name := v.download(v.target())
+	v.delivered(name)
+	v.copiesGone()
+	first, second := v.claim("first"), v.claim("second")
+	snapshot, handle := v.snapshot(first)
+	other, otherHandle := v.snapshot(second)
+	for name, handle := range map[string]string{v.upload(first, snapshot.Name): handle, v.upload(second, other.Name): otherHandle} {
+		v.uploaded(name, handle, world.Completed)
+	}
+	v.copiesGone()
+	require.Zero(t, r.metric("lateen_config_fallbacks_total", "section", "backupPVC", "reason", "forbidden"))
+}
+
+// No default role reads Secrets: the agent says so at its start, and a transfer that needs one ends with what to do.
+func TestWithoutTheRightToCopyATransferFailsAndSaysWhatIsMissing(t *testing.T) {
+	for name, test := range map[string]struct {
+		from bool // it may read the original
+		says string
+	}{
+		"the original":      {says: "get secrets %[1]s/key: the agent has no right to"},
+		"to write the copy": {from: true, says: "create secrets %[2]s/key: the agent has no right to"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			v := newSite(t, 50*time.Millisecond).encrypted()
+			v.mayCopy()
+			v.refusal = true
+			bindings := map[string]string{v.Namespace: "lateen-copies"}
+			if !test.from {
+				bindings[v.Apps] = "lateen-" + v.Namespace + "-copies"
+			}
+			for namespace, name := range bindings {
+				require.NoError(t, v.Kube.RbacV1().RoleBindings(namespace).Delete(v.soon(), name, metav1.DeleteOptions{}))
+			}
+			r := v.start()
+			event := v.says("ConfigProblem", "agents may not create secrets in namespace "+v.Namespace)
+			require.Equal(t, corev1.EventTypeWarning, event.Type)
+			require.Equal(t, 2, r.metric("lateen_config_fallbacks_total", "section", "backupPVC", "reason", "forbidden"), "of Secrets and of ConfigMaps")
+			upload, _ := v.uploads("data")
+			ended := v.settles(world.DataUpload, upload, world.Failed)
+			says := fmt.Sprintf(test.says, v.Apps, v.Namespace)
+			require.Contains(t, ended.Status.Message, says)
+			require.Contains(t, ended.Status.Message, "Secrets and ConfigMaps of CSI drivers")
+			require.Zero(t, v.moversMade(upload))
+			v.says("Failed", says)
+		})
+	}
+}

@@ -13,6 +13,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/watch"
 
+	"github.com/lateen-project/lateen/cmd/lateen/agent"
 	"github.com/lateen-project/lateen/deploy"
 	"github.com/lateen-project/lateen/test/csi"
 	"github.com/lateen-project/lateen/test/world"
@@ -138,4 +139,14 @@ func TestWithoutTheRightToCopyATransferFailsAndSaysWhatIsMissing(t *testing.T) {
 			v.says("Failed", says)
 		})
 	}
+}
+
+// --strict-config covers the class that movers would not get (D33).
+func TestStrictConfigRefusesAPriorityClassThatIsNotThere(t *testing.T) {
+	s := newSite(t, 0)
+	s.configure(`{"priorityClassName":"class-` + s.Namespace + `"}`)
+	r := s.start(func(options *agent.Options) { options.Config.StrictConfig = true })
+	r.wait()
+	require.ErrorContains(t, r.err, "--strict-config refuses to start: priorityClassName")
+	require.ErrorContains(t, r.err, "class-"+s.Namespace)
 }

@@ -56,7 +56,7 @@ func Load(ctx context.Context, client kubernetes.Interface, options Options, clo
 	startup := &Startup{}
 	for _, step := range []func(context.Context, *Startup) error{
 		l.readNode, l.checkResources, l.readConfigMap, l.readTemplates, l.findMaintenance, l.readRepository, l.checkCache, l.checkCopies,
-		l.beStrict, l.resolvePriority,
+		l.resolvePriority, l.beStrict,
 	} {
 		if err := step(ctx, startup); err != nil {
 			return nil, err
@@ -171,6 +171,7 @@ func (l loader) configMap(ctx context.Context, name string) (object, *corev1.Con
 	return what, found, err
 }
 
+// beStrict comes last, so that nothing is left that could still fall back.
 func (l loader) beStrict(_ context.Context, startup *Startup) error {
 	if !l.options.StrictConfig {
 		return nil
@@ -178,6 +179,9 @@ func (l loader) beStrict(_ context.Context, startup *Startup) error {
 	var lines []string
 	for _, problem := range startup.Problems {
 		lines = append(lines, problem.String())
+	}
+	if class := startup.Priority; class.Fallback() && class.Configured != "" { // else a Problem says why
+		lines = append(lines, string(SectionPriorityClassName)+": "+class.Message)
 	}
 	if len(lines) == 0 {
 		return nil

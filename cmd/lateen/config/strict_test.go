@@ -25,6 +25,33 @@ func TestLoadOfAStrictConfiguration(t *testing.T) {
 	require.NoError(t, err)
 }
 
+// Defect D33: the class was looked up after the strictness.
+func TestAStrictConfigurationIsAboutThePriorityClassToo(t *testing.T) {
+	for name, test := range map[string]struct {
+		text  string
+		fault error
+		says  []string
+	}{
+		"that does not exist":    {text: `{"priorityClassName": "velero-lo"}`, says: []string{`no PriorityClass "velero-lo"`}},
+		"that cannot be read":    {text: `{"priorityClassName": "velero-low"}`, fault: errors.New("connection refused"), says: []string{"velero-low", "connection refused"}},
+		"that is no name at all": {text: `{"priorityClassName": "Velero"}`, says: []string{"no name of an object"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			client := installation(test.text)
+			if test.fault != nil {
+				fault(client, "priorityclasses", 0, test.fault)
+			}
+			_, err := config.Load(t.Context(), client, options(t), newHasty())
+			require.NoError(t, err)
+			_, err = config.Load(t.Context(), client, options(t, "--strict-config"), newHasty())
+			for _, part := range append(test.says, "--strict-config refuses to start: priorityClassName") {
+				require.ErrorContains(t, err, part)
+			}
+			require.NotContains(t, err.Error(), "; priorityClassName", "it is said once")
+		})
+	}
+}
+
 // reviews has the API server say what the agent may do.
 func reviews(client *fake.Clientset, allowed func(*authorizationv1.ResourceAttributes) bool) {
 	client.PrependReactor("create", "selfsubjectaccessreviews", func(action ktesting.Action) (bool, runtime.Object, error) {

@@ -24,6 +24,8 @@ type climb struct {
 	build.Handover
 	client  snapshotclient.SnapshotV1Interface
 	deleted func(metav1.Object) // told of what it has deleted
+
+	handedOver bool // this process deleted the original VolumeSnapshot
 }
 
 func (e *Exposer) climb(move build.Movement) *climb {
@@ -101,7 +103,7 @@ func (c *climb) look(ctx context.Context) (err error) {
 		}
 	}
 	c.Remember()
-	if c.Original.Snapshot == nil && c.Source.Name != "" {
+	if c.Original.Snapshot == nil && c.Source.Name != "" && !c.handedOver {
 		if c.Original.Snapshot, err = found(ctx, c.snapshots(c.Source.Namespace), c.Source.Name); err != nil {
 			return fmt.Errorf("get VolumeSnapshot %s: %w", c.Source, err)
 		}

@@ -44,6 +44,8 @@ type Found struct {
 	Pod    *corev1.Pod // the mover; nil if there is none
 	Lost   bool        // with its node: no kubelet confirms the end of that pod, so it is deleted by force
 	Claims []*corev1.PersistentVolumeClaim
+	// HandedOver tells that this process deleted the original VolumeSnapshot: one that no cache has needs no read.
+	HandedOver bool
 }
 
 // HopelessError is an error that no further attempt can cure.
@@ -187,7 +189,7 @@ func (e *Exposer) Remove(ctx context.Context, move build.Movement, found Found) 
 	if move.Source.Snapshot == nil {
 		return true, nil
 	}
-	return e.cleanSnapshots(ctx, move)
+	return e.cleanSnapshots(ctx, move, found.HandedOver)
 }
 
 // exactly deletes this very object.

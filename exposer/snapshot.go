@@ -67,12 +67,13 @@ func (e *Exposer) handOver(ctx context.Context, move build.Movement, rehearse fu
 
 // cleanSnapshots walks the ladder that undoes a hand-over wherever it stopped, until it has to wait for what
 // it deleted to be gone. Gone tells that neither pair is left.
-func (e *Exposer) cleanSnapshots(ctx context.Context, move build.Movement) (gone bool, err error) {
+func (e *Exposer) cleanSnapshots(ctx context.Context, move build.Movement, handedOver bool) (gone bool, err error) {
 	served, err := e.served(ctx)
 	if err != nil || !served {
 		return err == nil, err
 	}
 	climb := e.climb(move)
+	climb.handedOver = handedOver
 	for range rungs {
 		rung, _ := climb.Undo()
 		switch rung {
@@ -96,7 +97,7 @@ func (e *Exposer) RemoveOrphan(ctx context.Context, namespace string, orphan met
 	_, err := e.cleanSnapshots(ctx, build.Movement{
 		Namespace: namespace, Name: orphan.GetName(), UID: types.UID(orphan.GetLabels()[build.LabelOwnerUID]),
 		Source: build.Source{Snapshot: &build.SnapshotSource{}}, // the backup VolumeSnapshot remembers it
-	})
+	}, false)
 	return err
 }
 

@@ -113,6 +113,25 @@ func TestAHandOverWritesFiveTimesAndReadsNothing(t *testing.T) {
 	require.Equal(t, []string{"snap", "snapcontent-snap-uid"}, s.deleted, "or a cache that lags would have them deleted again")
 }
 
+func TestACleanUpIsConfirmedByOneReadAfterAHandOverOfItsOwn(t *testing.T) {
+	for name, test := range map[string]struct {
+		handedOver bool
+		want       []string
+	}{
+		"by this process":    {true, []string{"get volumesnapshots du-1"}},
+		"by another process": {false, []string{"get volumesnapshots du-1", "get volumesnapshots snap"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := newStorage()
+			s.refresh(t)
+			gone, err := (&Exposer{Snapshots: s}).Remove(t.Context(), upload(), Found{HandedOver: test.handedOver})
+			require.NoError(t, err)
+			require.True(t, gone)
+			require.Equal(t, test.want, s.requests())
+		})
+	}
+}
+
 func TestWhateverIsDeletedIsThatVeryObject(t *testing.T) {
 	snapshot, content := original()
 	s := newStorage(snapshot, content)
@@ -127,7 +146,7 @@ func TestWhateverIsDeletedIsThatVeryObject(t *testing.T) {
 	s = newStorage(snapshot, content, half)
 	s.refresh(t)
 	e = &Exposer{Snapshots: s}
-	_, err = e.cleanSnapshots(t.Context(), upload())
+	_, err = e.cleanSnapshots(t.Context(), upload(), false)
 	require.NoError(t, err)
 	uids["du-1"] = "backup-uid"
 	require.Subset(t, uids, deletedUIDs(t, s.client.Actions()))

@@ -110,6 +110,13 @@ func (m *memory[T]) exposedIn(key string, restarts int) bool {
 	return m.of(key).made == restarts+1
 }
 
+// hasExposed tells whether this agent has made a mover, for which a snapshot has to be handed over first.
+func (m *memory[T]) hasExposed(key string) bool {
+	m.lock.Lock()
+	defer m.lock.Unlock()
+	return m.of(key).made > 0
+}
+
 func (m *memory[T]) obstacle(key string) string {
 	m.lock.Lock()
 	defer m.lock.Unlock()

@@ -155,6 +155,7 @@ func (t *Transfers[T]) remove(ctx context.Context, s *subject[T], reason transfe
 	}
 	found = t.memory.toRemove(s.key, found)
 	snapshots := move.Source.Snapshot != nil && !t.memory.isClean(s.key)
+	found.HandedOver = t.memory.hasExposed(s.key)
 	if found.Pod == nil && len(found.Claims) == 0 && !snapshots {
 		return nil // it is on its way out
 	}

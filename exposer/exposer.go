@@ -169,8 +169,9 @@ func adoption(what string, have, want metav1.Object) ([]byte, error) {
 }
 
 // Remove deletes what was found, and no other object that has got its name since. Of a snapshot it removes
-// both pairs of VolumeSnapshot and content; gone tells that nothing of them is left.
-func (e *Exposer) Remove(ctx context.Context, move build.Movement, found Found) (gone bool, err error) {
+// both pairs of VolumeSnapshot and content, as far as it can, and says what it waits for; nothing of them is left if waits
+// is empty.
+func (e *Exposer) Remove(ctx context.Context, move build.Movement, found Found) (waits string, err error) {
 	if found.Pod != nil {
 		options := exactly(found.Pod)
 		if found.Lost {
@@ -178,16 +179,16 @@ func (e *Exposer) Remove(ctx context.Context, move build.Movement, found Found) 
 		}
 		err := e.Client.CoreV1().Pods(found.Pod.Namespace).Delete(ctx, found.Pod.Name, options)
 		if err != nil && !apierrors.IsNotFound(err) {
-			return false, fmt.Errorf("delete mover pod %s: %w", found.Pod.Name, err)
+			return "", fmt.Errorf("delete mover pod %s: %w", found.Pod.Name, err)
 		}
 	}
 	for _, claim := range found.Claims {
 		if err := e.removeClaim(ctx, claim); err != nil {
-			return false, err
+			return "", err
 		}
 	}
 	if move.Source.Snapshot == nil {
-		return true, nil
+		return "", nil
 	}
 	return e.cleanSnapshots(ctx, move, found.HandedOver)
 }

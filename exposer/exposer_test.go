@@ -140,9 +140,9 @@ func TestRemoveNamesTheUIDAndDoesNotMindWhatIsGone(t *testing.T) {
 	pod := mover()
 	pod.UID = "mover-uid"
 	claim := &corev1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{Namespace: "velero", Name: "b1", UID: "claim-uid"}}
-	gone, err := exposed(client, build.Settings{}).Remove(t.Context(), movement(), Found{Pod: pod, Claims: []*corev1.PersistentVolumeClaim{claim}})
+	waits, err := exposed(client, build.Settings{}).Remove(t.Context(), movement(), Found{Pod: pod, Claims: []*corev1.PersistentVolumeClaim{claim}})
 	require.NoError(t, err)
-	require.True(t, gone)
+	require.Empty(t, waits)
 	var deleted []string
 	for _, action := range client.Actions() {
 		call, ok := action.(clienttesting.DeleteActionImpl)

@@ -65,29 +65,29 @@ func (e *Exposer) handOver(ctx context.Context, move build.Movement, rehearse fu
 	return "", size, fmt.Errorf("hand snapshot %s over: it does not come to an end", climb.Source)
 }
 
-// cleanSnapshots walks the ladder that undoes a hand-over wherever it stopped, until it has to wait for what
-// it deleted to be gone. Gone tells that neither pair is left.
-func (e *Exposer) cleanSnapshots(ctx context.Context, move build.Movement, handedOver bool) (gone bool, err error) {
+// cleanSnapshots walks the ladder that undoes a hand-over wherever it stopped, until it has to wait, and says for what.
+// Neither pair is left if waits is empty.
+func (e *Exposer) cleanSnapshots(ctx context.Context, move build.Movement, handedOver bool) (waits string, err error) {
 	served, err := e.served(ctx)
 	if err != nil || !served {
-		return err == nil, err
+		return "", err
 	}
 	climb := e.climb(move)
 	climb.handedOver = handedOver
 	for range rungs {
-		rung, _ := climb.Undo()
+		rung, words := climb.Undo()
 		switch rung {
 		case build.Finished:
-			return true, nil
+			return "", nil
 		case build.AwaitSnapshot:
-			return false, nil
+			return words, nil
 		default:
 			if err := climb.step(ctx, rung); err != nil {
-				return false, err
+				return "", err
 			}
 		}
 	}
-	return false, fmt.Errorf("remove snapshot %s: it does not come to an end", climb.Source)
+	return "", fmt.Errorf("remove snapshot %s: it does not come to an end", climb.Source)
 }
 
 // RemoveOrphan removes what is left of a hand-over whose custom resource is gone or over: the orphan is a

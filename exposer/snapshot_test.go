@@ -124,9 +124,9 @@ func TestACleanUpIsConfirmedByOneReadAfterAHandOverOfItsOwn(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			s := newStorage()
 			s.refresh(t)
-			gone, err := (&Exposer{Snapshots: s}).Remove(t.Context(), upload(), Found{HandedOver: test.handedOver})
+			waits, err := (&Exposer{Snapshots: s}).Remove(t.Context(), upload(), Found{HandedOver: test.handedOver})
 			require.NoError(t, err)
-			require.True(t, gone)
+			require.Empty(t, waits)
 			require.Equal(t, test.want, s.requests())
 		})
 	}

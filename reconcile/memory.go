@@ -41,6 +41,7 @@ type recollection[T any] struct {
 	reserved  bool      // all that delivery waits for is that its target is bound
 	delivers  time.Time // when this agent first tried to deliver
 	clean     bool      // nothing is left of its snapshots
+	reported  bool      // an Event says what its clean-up waits for
 	since     time.Time // when the phase began, to better than the second of the API's timestamps
 }
 
@@ -254,4 +255,14 @@ func (m *memory[T]) isClean(key string) bool {
 	m.lock.Lock()
 	defer m.lock.Unlock()
 	return m.of(key).clean
+}
+
+// toReport tells whether it has still to be reported that a clean-up waits, and notes that it is.
+func (m *memory[T]) toReport(key string) bool {
+	m.lock.Lock()
+	defer m.lock.Unlock()
+	kept := m.of(key)
+	first := !kept.reported
+	kept.reported = true
+	return first
 }

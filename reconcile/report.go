@@ -24,6 +24,8 @@ const (
 	EventRestarted = "MoverRestarted"
 	EventMoverLog  = "MoverLog"
 	EventNotMade   = "MoverNotMade"
+	// EventCleanUpWaits is for a transfer that has ended and whose snapshot cannot be deleted.
+	EventCleanUpWaits = "CleanUpWaits"
 )
 
 // report says what a write has changed, after it has happened: to the log, as an Event and in metrics.

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -146,8 +147,8 @@ func (t *Transfers[T]) keep(ctx context.Context, s *subject[T], why string) erro
 }
 
 // remove deletes what was exposed, or only a mover that is in the way. The log of one that has ended is
-// kept first.
-func (t *Transfers[T]) remove(ctx context.Context, s *subject[T], reason transfer.Reason, force bool) error {
+// kept first. It returns when to look again at what is still there then.
+func (t *Transfers[T]) remove(ctx context.Context, s *subject[T], reason transfer.Reason, force bool) (time.Duration, error) {
 	move, found := s.move, t.found(s)
 	found.Lost = force
 	if reason != transfer.ReasonCleaned {
@@ -157,18 +158,35 @@ func (t *Transfers[T]) remove(ctx context.Context, s *subject[T], reason transfe
 	snapshots := move.Source.Snapshot != nil && !t.memory.isClean(s.key)
 	found.HandedOver = t.memory.hasExposed(s.key)
 	if found.Pod == nil && len(found.Claims) == 0 && !snapshots {
-		return nil // it is on its way out
+		return 0, nil // it is on its way out
 	}
 	t.keepLog(ctx, s)
 	klog.FromContext(ctx).V(2).Info("Removing what was exposed", "reason", reason, "force", force, "mover", found.Pod != nil, "claims", len(found.Claims), "snapshots", snapshots)
-	gone, err := t.Exposer.Remove(ctx, move, found)
+	waits, err := t.Exposer.Remove(ctx, move, found)
 	if err != nil {
-		return err
+		return 0, err
 	}
 	t.memory.wasRemoved(s.key, found, !s.late)
-	if snapshots && gone {
+	switch {
+	case !snapshots:
+	case waits != "":
+		return t.cleanUpWaits(ctx, s, waits), nil
+	default:
 		t.memory.wasCleaned(s.key)
 		t.Wake(s.key)
 	}
-	return nil
+	return 0, nil
+}
+
+// cleanUpWaits reports once, as an Event, what a clean-up has waited for longer than it should: only a person can do
+// something about a CSI driver that does not delete a snapshot. It returns when that will be so.
+func (t *Transfers[T]) cleanUpWaits(ctx context.Context, s *subject[T], waits string) time.Duration {
+	if left := s.state.CompletedAt.Add(t.Limits.CleanUpWarning).Sub(s.seen.Now); left > 0 {
+		return left
+	}
+	if t.memory.toReport(s.key) {
+		klog.FromContext(ctx).Info("Clean-up waits", "waitsFor", waits)
+		t.event(s.move, corev1.EventTypeWarning, EventCleanUpWaits, "Its snapshot is not deleted yet: "+waits)
+	}
+	return 0
 }

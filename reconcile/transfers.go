@@ -140,7 +140,7 @@ func (t *Transfers[T]) take(ctx context.Context, s *subject[T], step transfer.St
 	case transfer.Keep:
 		return 0, t.deliver(ctx, s, true)
 	case transfer.Remove:
-		return 0, t.remove(ctx, s, step.Reason, step.Force)
+		return t.remove(ctx, s, step.Reason, step.Force)
 	case transfer.Wait:
 	}
 	return step.After, nil

@@ -58,12 +58,14 @@ func (h Handover) undoBackup() (Rung, string) {
 	return h.away(DeleteBackupContent, FreeBackupContent, h.Backup)
 }
 
+// unread says that a content has no handle in its status yet. Its driver may have lost the snapshot, and then nothing but
+// a person gives it up.
 func (h Handover) unread() string {
-	words := fmt.Sprintf("VolumeSnapshotContent %s waits for its CSI driver to find the snapshot", h.Name)
+	words := fmt.Sprintf("VolumeSnapshotContent %s waits for CSI driver %s to find the snapshot", h.Name, h.Backup.Content.Spec.Driver)
 	if status := h.Backup.Content.Status; status != nil && status.Error != nil && status.Error.Message != nil {
-		words += ": " + *status.Error.Message + "; delete it to give the snapshot up"
+		words += ": " + *status.Error.Message
 	}
-	return words
+	return words + "; if the driver has lost it, give it up: kubectl delete volumesnapshotcontent " + h.Name
 }
 
 // away gets rid of a content whose VolumeSnapshot is gone or going. With the VolumeSnapshot gone nobody else
@@ -75,7 +77,8 @@ func (h Handover) away(remove, free Rung, pair SnapshotPair) (Rung, string) {
 	case !ending(pair.Content) && (pair.Snapshot == nil || pair.Content == h.Original.Content):
 		return remove, ""
 	}
-	return AwaitSnapshot, fmt.Sprintf("VolumeSnapshotContent %s is being deleted", pair.Content.Name)
+	return AwaitSnapshot, fmt.Sprintf("VolumeSnapshotContent %s is being deleted by CSI driver %s; see kubectl describe volumesnapshotcontent %s",
+		pair.Content.Name, pair.Content.Spec.Driver, pair.Content.Name)
 }
 
 // undoOriginal deletes an original pair that alone has the handle. That it is alone has to be known, or the

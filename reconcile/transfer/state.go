@@ -125,6 +125,7 @@ type Limits struct {
 	EndGrace       time.Duration // from the deletion of a mover's pod until the mover counts as lost though its node has not confirmed its end
 	DeliverTimeout time.Duration // from a mover's success to the delivery of what it restored, where the resource does not say
 	DeliverGrace   time.Duration // that each agent has at least, from its first try to deliver
+	CleanUpWarning time.Duration // from the end of a transfer to the Event that says what its clean-up still waits for
 	FirstProgress  time.Duration // from the start to the first write of progress: what ends sooner has it in its last write
 	Retries        int           // movers that may be lost before the transfer fails
 }
@@ -138,6 +139,7 @@ func DefaultLimits() Limits {
 		RestartDelay:   10 * time.Second,
 		DeliverTimeout: 10 * time.Minute,
 		DeliverGrace:   time.Minute,
+		CleanUpWarning: time.Minute,
 		FirstProgress:  3 * time.Second,
 		Retries:        3,
 	}

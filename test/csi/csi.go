@@ -49,6 +49,8 @@ type Options struct {
 	ManagedBy string
 	// DataLess makes snapshots, and volumes made of them, empty: for load.
 	DataLess bool
+	// ClonesHold makes the driver one that clones by copy-on-write: it deletes no snapshot of which a volume exists.
+	ClonesHold bool
 	// Fault, if set, is asked before everything that the driver does. What it returns becomes the driver's error, and
 	// it may take its time, until ctx is done. It is called from many goroutines.
 	Fault func(ctx context.Context, call Call) error

@@ -85,6 +85,9 @@ func (d *Driver) deleteSnapshot(ctx context.Context, handle string, content *sna
 	if err := d.ask(ctx, DeleteSnapshot, handle, content.Name); err != nil {
 		return err
 	}
+	if clone := d.store.clone(handle); d.options.ClonesHold && clone != "" {
+		return fmt.Errorf("snapshot %s has a clone: volume %s", handle, clone)
+	}
 	if err := d.store.deleteSnapshot(handle); err != nil {
 		return err
 	}

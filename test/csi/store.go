@@ -19,7 +19,8 @@ type store struct {
 	dataLess bool
 
 	mu        sync.Mutex
-	volumes   map[string]int64 // size in bytes, by handle
+	volumes   map[string]int64  // size in bytes, by handle
+	origins   map[string]string // of volumes that were made of a snapshot: its handle
 	snapshots map[string]cut
 	deletions map[string]int
 }
@@ -35,7 +36,7 @@ func newStore(dir string, dataLess bool) (*store, error) {
 		return nil, errors.New("no directory is given: set Options.Dir")
 	}
 	s := &store{
-		dir: dir, dataLess: dataLess, volumes: map[string]int64{}, snapshots: map[string]cut{}, deletions: map[string]int{},
+		dir: dir, dataLess: dataLess, volumes: map[string]int64{}, origins: map[string]string{}, snapshots: map[string]cut{}, deletions: map[string]int{},
 	}
 	return s, errors.Join(os.MkdirAll(s.volumeDir(""), 0o755), os.MkdirAll(s.snapshotDir(""), 0o755))
 }
@@ -61,6 +62,9 @@ func (s *store) createVolume(ctx context.Context, handle string, size int64, fro
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.volumes[handle] = size
+	if from != "" {
+		s.origins[handle] = from
+	}
 	return nil
 }
 
@@ -102,6 +106,18 @@ func (s *store) fill(ctx context.Context, dir, source string) error {
 	return os.Rename(part, dir)
 }
 
+// clone is the handle of a volume that was made of a snapshot, and that exists; "" if there is none.
+func (s *store) clone(snapshot string) string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for volume, origin := range s.origins {
+		if origin == snapshot {
+			return volume
+		}
+	}
+	return ""
+}
+
 // deleteVolume removes a volume, if it is there.
 func (s *store) deleteVolume(handle string) error {
 	if err := os.RemoveAll(s.volumeDir(handle)); err != nil {
@@ -110,6 +126,7 @@ func (s *store) deleteVolume(handle string) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	delete(s.volumes, handle)
+	delete(s.origins, handle)
 	return nil
 }
 

@@ -50,10 +50,21 @@ func (j *judge) remedyOfWait(of *subject, wait Wait) string {
 		return j.remedyOfAgent(of)
 	case WaitDelivery:
 		return fmt.Sprintf("kubectl -n %s describe pvc %s says what keeps the claim from its volume.", source.Target.Namespace, source.Target.Claim)
+	case WaitCleanUp:
+		return j.remedyOfCleanUp(of)
 	case WaitCancel:
 		return fmt.Sprintf("Nothing: a mover that does not answer is deleted %s after the cancel (--cancel-grace).", shortDuration(j.options().CancelGrace))
 	}
 	return ""
+}
+
+// remedyOfCleanUp is what can be done about a CSI driver that does not delete a snapshot.
+func (j *judge) remedyOfCleanUp(of *subject) string {
+	h := j.handover(of)
+	if h == nil || h.Backup.Content == nil {
+		return j.remedyOfAgent(of)
+	}
+	return fmt.Sprintf("kubectl describe volumesnapshotcontent %s, and the log of the CSI driver's snapshotter, say more.", h.Name)
 }
 
 func (j *judge) remedyOfContainer(of *subject, wait Wait) string {

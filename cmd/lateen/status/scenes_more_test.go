@@ -3,11 +3,14 @@ package status_test
 import (
 	"time"
 
+	snapshotv1 "github.com/kubernetes-csi/external-snapshotter/client/v8/apis/volumesnapshot/v1"
 	velerov1 "github.com/vmware-tanzu/velero/pkg/apis/velero/v1"
 	velerov2alpha1 "github.com/vmware-tanzu/velero/pkg/apis/velero/v2alpha1"
 	corev1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/lateen-project/lateen/exposer/build"
 )
 
 // starting has movers that are kept from running by each of those who can.
@@ -102,6 +105,15 @@ func endings() *scene {
 	s.download("to-deliver", "data", func(d *velerov2alpha1.DataDownload) {
 		d.Annotations = map[string]string{"lateen.dev/moved": now.Add(-time.Minute).Format(time.RFC3339)}
 		d.Status.Phase, d.Status.Node, d.Status.StartTimestamp = velerov2alpha1.DataDownloadPhaseInProgress, "node-1", past(2*time.Minute)
+	})
+	upload := s.upload("of-a-lost-snapshot", "pgdata", 3*time.Minute, true)
+	*s = (*s)[:len(*s)-2] // the original pair is gone: the snapshot was handed over
+	upload.Finalizers = []string{"velero.io/data-upload-download-finalizer"}
+	upload.Status.Phase, upload.Status.CompletionTimestamp = velerov2alpha1.DataUploadPhaseCanceled, past(30*time.Second)
+	s.add(&snapshotv1.VolumeSnapshotContent{
+		ObjectMeta: metav1.ObjectMeta{Name: upload.Name, Labels: build.Ours(upload.UID, "node-1"), CreationTimestamp: ago(2 * time.Minute)},
+		Spec:       snapshotv1.VolumeSnapshotContentSpec{Driver: "ebs.csi.aws.com", VolumeSnapshotRef: corev1.ObjectReference{Namespace: "velero", Name: upload.Name}},
+		Status:     &snapshotv1.VolumeSnapshotContentStatus{Error: &snapshotv1.VolumeSnapshotError{Message: new("rpc error: code = NotFound desc = snap-0a1b2c")}},
 	})
 	s.download("of-another-data-mover", "data", func(d *velerov2alpha1.DataDownload) { d.Spec.DataMover = "somebody-elses" })
 	return s

@@ -158,7 +158,7 @@ func (s *subject) wants() []want {
 		return []want{{podsName, source.PodVolume.Pod.Namespace}}
 	case s.phase() == transfer.New && source.Target != nil:
 		return []want{{claimsName, source.Target.Namespace}, {classesName, ""}}
-	case s.phase() == transfer.Accepted && source.Snapshot != nil:
+	case source.Snapshot != nil && (s.phase() == transfer.Accepted || s.phase().Terminal() && s.state.Finalizer):
 		return []want{{snapshotsName, source.Snapshot.Namespace}, {snapshotsName, s.meta.GetNamespace()}, {contentsName, ""}}
 	}
 	return nil

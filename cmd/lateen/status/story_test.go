@@ -66,6 +66,7 @@ func TestStoriesAreAsExpected(t *testing.T) {
 		"a story of an absent agent":            {abandoned(), "pvb/of-a-node-without-an-agent"},
 		"a story of an absent coordinator":      {abandoned(), "dd/of-no-node"},
 		"a story of a delivery":                 {delivering, "dd/to-deliver"},
+		"a story of a clean-up":                 {delivering, "du/of-a-lost-snapshot"},
 		"a story of a cancel":                   {delivering, "pvb/to-cancel"},
 		"a story of somebody elses":             {delivering, "dd/of-another-data-mover"},
 		"a story of a failure":                  {failing("not prepared within 30m0s: mover pod is not scheduled: Unschedulable: 0/1 nodes are available: 1 Insufficient cpu."), "pvb/failed"},

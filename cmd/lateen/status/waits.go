@@ -47,6 +47,11 @@ func (j *judge) cleanUp(of *subject) *Wait {
 	if !of.state.Finalizer {
 		return nil
 	}
+	if h := j.handover(of); h != nil {
+		if rung, words := h.Undo(); rung == build.AwaitSnapshot {
+			return cmp.Or(j.actor(of), waitFor(WaitCleanUp, "its snapshot to be deleted: %s", words))
+		}
+	}
 	return cmp.Or(j.actor(of), waitFor(WaitCleanUp, "what was made for it to be removed"))
 }
 

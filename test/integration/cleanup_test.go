@@ -1,0 +1,153 @@
+package integration
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"testing"
+	"time"
+
+	snapshotv1 "github.com/kubernetes-csi/external-snapshotter/client/v8/apis/volumesnapshot/v1"
+	"github.com/stretchr/testify/require"
+	corev1 "k8s.io/api/core/v1"
+	storagev1 "k8s.io/api/storage/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/lateen-project/lateen/cmd/lateen/agent"
+	"github.com/lateen-project/lateen/test/csi"
+	"github.com/lateen-project/lateen/test/world"
+)
+
+// impatient has agents report at once what a clean-up waits for.
+func impatient(options *agent.Options) { options.Limits.CleanUpWarning = 0 }
+
+// TestACleanUpThatWaitsForItsDriverSaysWhatToDo has drivers that lost the handle of a snapshot once it was handed over.
+func TestACleanUpThatWaitsForItsDriverSaysWhatToDo(t *testing.T) {
+	for name, silent := range map[string]bool{"and says so": false, "and is silent": true} {
+		t.Run(name, func(t *testing.T) {
+			givenUp := make(chan struct{})
+			v := newSite(t, time.Minute).volumes(csi.Options{Fault: func(ctx context.Context, call csi.Call) error {
+				if call.Verb != csi.GetSnapshot {
+					return nil
+				}
+				if silent {
+					select {
+					case <-givenUp:
+					case <-ctx.Done():
+					}
+				}
+				return errors.New("the array was replaced")
+			}})
+			v.configure(`{}`)
+			v.start(impatient)
+			upload, handle := v.uploads("data")
+			_, err := v.WaitContent(v.soon(), upload, func(c *snapshotv1.VolumeSnapshotContent) bool {
+				return silent || c.Status != nil && c.Status.Error != nil
+			})
+			require.NoError(t, err)
+			require.NoError(t, v.Transfers(world.DataUpload).Cancel(v.soon(), upload))
+			v.says("CleanUpWaits", "kubectl delete volumesnapshotcontent "+upload)
+			viewer := v.viewer(true)
+			told := v.prints(viewer, "explain", "du/"+upload)
+			require.Contains(t, told, "kubectl describe volumesnapshotcontent "+upload)
+			require.Equal(t, !silent, strings.Contains(told, "the array was replaced"))
+			require.Contains(t, v.prints(viewer, "status"), "its snapshot to be deleted")
+
+			contents := v.Snapshots.SnapshotV1().VolumeSnapshotContents()
+			require.NoError(t, contents.Delete(v.soon(), upload, metav1.DeleteOptions{}), "as the Event says")
+			close(givenUp)
+			v.settles(world.DataUpload, upload, world.Canceled)
+			v.noSnapshots()
+			v.nothingLeft()
+			require.Contains(t, v.driver.Handles(), handle, "it was given up")
+			require.Len(t, v.eventsNamed(upload, "CleanUpWaits"), 1)
+		})
+	}
+}
+
+// eventsNamed are the Events with a reason about a transfer.
+func (s *site) eventsNamed(name, reason string) (found []string) {
+	s.Helper()
+	for _, each := range s.eventsOf(name) {
+		if each == reason {
+			found = append(found, each)
+		}
+	}
+	return found
+}
+
+func retains(class *storagev1.StorageClass) {
+	class.ReclaimPolicy = new(corev1.PersistentVolumeReclaimRetain)
+}
+
+// TestVolumesOfAClassThatRetainsThemAreDeletedWithTheirTransfer has a class whose volumes nobody would ever delete.
+func TestVolumesOfAClassThatRetainsThemAreDeletedWithTheirTransfer(t *testing.T) {
+	for name, test := range map[string]struct {
+		end func(v *volumes, upload string) world.Phase
+	}{
+		"that completes": {func(*volumes, string) world.Phase { return world.Completed }},
+		"that is canceled": {func(v *volumes, upload string) world.Phase {
+			v.reaches(world.DataUpload, upload, world.InProgress)
+			v.says("Data-Path-Started", upload)
+			require.NoError(v, v.Transfers(world.DataUpload).Cancel(v.soon(), upload))
+			return world.Canceled
+		}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			works := 50 * time.Millisecond
+			if name == "that is canceled" {
+				works = time.Minute
+			}
+			v := newSite(t, works).volumes(csi.Options{}, retains)
+			v.configure(`{}`)
+			v.start()
+			upload, handle := v.uploads("data")
+			v.uploaded(upload, handle, test.end(v, upload))
+			v.noSnapshots()
+			v.nothingLeft()
+			v.onlyTheSource()
+		})
+	}
+}
+
+func TestADeliveredVolumeOfAClassThatRetainsThemIsRetained(t *testing.T) {
+	v := newSite(t, 50*time.Millisecond).volumes(csi.Options{}, retains)
+	v.configure(`{}`)
+	v.start()
+	name := v.download(v.target())
+	v.settles(world.DataDownload, name, world.Completed)
+	target, err := v.WaitClaim(v.soon(), v.Apps, "restored", world.Bound)
+	require.NoError(t, err)
+	volume, err := v.Kube.CoreV1().PersistentVolumes().Get(v.soon(), target.Spec.VolumeName, metav1.GetOptions{})
+	require.NoError(t, err)
+	require.Equal(t, corev1.PersistentVolumeReclaimRetain, volume.Spec.PersistentVolumeReclaimPolicy)
+	require.NotContains(t, volume.Annotations, "lateen.dev/reclaim-policy")
+	require.Equal(t, target.UID, volume.Spec.ClaimRef.UID)
+	v.nothingLeft()
+}
+
+// TestASnapshotThatIsHeldByItsCloneIsDeletedAfterIt has a driver that clones by copy-on-write: it does not delete a
+// snapshot while a volume made of it exists.
+func TestASnapshotThatIsHeldByItsCloneIsDeletedAfterIt(t *testing.T) {
+	v := newSite(t, 50*time.Millisecond).volumes(csi.Options{ClonesHold: true})
+	v.configure(`{}`)
+	v.start()
+	upload, handle := v.uploads("data")
+	v.uploaded(upload, handle, world.Completed)
+	v.noSnapshots()
+	v.nothingLeft()
+	v.onlyTheSource()
+}
+
+// onlyTheSource waits until the volumes that were made for movers are gone, and wants the driver to have no other.
+func (v *volumes) onlyTheSource() {
+	v.Helper()
+	list, err := v.Kube.CoreV1().PersistentVolumes().List(v.soon(), metav1.ListOptions{})
+	require.NoError(v, err)
+	for _, volume := range list.Items {
+		if ref := volume.Spec.ClaimRef; ref != nil && ref.Namespace == v.Namespace {
+			require.NoError(v, v.WaitVolumeGone(v.soon(), volume.Name))
+		}
+	}
+	require.Len(v, v.driver.Volumes(), 1)
+}

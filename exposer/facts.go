@@ -166,14 +166,17 @@ func (e *Exposer) topology(ctx context.Context, claim *corev1.PersistentVolumeCl
 	return volume.Spec.NodeAffinity.Required, nil
 }
 
-// systemOf finds out for which operating system a volume was formatted (velero-protocol 5.7). Where no agent
-// runs on Windows the node of its consumer is not asked for.
+// systemOf finds out for which operating system a volume was formatted (velero-protocol 5.7): that of the node to which it
+// is attached, else of the node of its consumer. Where no agent runs on Windows neither is asked for.
 func (e *Exposer) systemOf(ctx context.Context, claim *corev1.PersistentVolumeClaim, class *storagev1.StorageClass) (corev1.OSName, error) {
 	if isBlock(claim) {
 		return corev1.Linux, nil
 	}
-	_, windows := e.Templates[corev1.Windows]
-	if name := claim.Annotations[annotationSelectedNode]; windows && name != "" {
+	name, err := e.consumer(ctx, claim)
+	if err != nil {
+		return "", err
+	}
+	if name != "" {
 		node, err := e.Client.CoreV1().Nodes().Get(ctx, name, metav1.GetOptions{})
 		if err == nil {
 			return corev1.OSName(cmp.Or(node.Labels[corev1.LabelOSStable], string(corev1.Linux))), nil
@@ -186,6 +189,23 @@ func (e *Exposer) systemOf(ctx context.Context, claim *corev1.PersistentVolumeCl
 		return corev1.Windows, nil
 	}
 	return corev1.Linux, nil
+}
+
+// consumer is the node that uses the volume of a claim, or used it last; empty if there is none, or no agent on Windows.
+func (e *Exposer) consumer(ctx context.Context, claim *corev1.PersistentVolumeClaim) (string, error) {
+	if _, windows := e.Templates[corev1.Windows]; !windows {
+		return "", nil
+	}
+	if claim.Spec.VolumeName != "" {
+		nodes, err := e.attached(ctx, claim.Spec.VolumeName)
+		if err != nil {
+			return "", err
+		}
+		if len(nodes) > 0 {
+			return nodes[0], nil
+		}
+	}
+	return claim.Annotations[annotationSelectedNode], nil
 }
 
 // attached are the nodes to which a volume is attached: vSphere cannot provision fast for those.

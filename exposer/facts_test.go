@@ -72,7 +72,7 @@ func TestFactsOfASnapshot(t *testing.T) {
 		"of NTFS is for Windows": {
 			objects: []runtime.Object{storageClass(immediate, map[string]string{parameterFSType: "ntfs"}), sourceClaim()}, windows: true,
 			want:  build.Facts{OS: corev1.Windows, StorageClass: "fast", Size: size},
-			reads: map[string]int{"storageclasses": 1, "persistentvolumeclaims": 1},
+			reads: map[string]int{"storageclasses": 1, "persistentvolumeclaims": 1, "volumeattachments": 1},
 		},
 		"of NTFS is for Windows even where no agent runs there, so that it is said": {
 			objects: []runtime.Object{storageClass(immediate, map[string]string{parameterFSType: "ntfs"}), sourceClaim()},
@@ -85,7 +85,19 @@ func TestFactsOfASnapshot(t *testing.T) {
 				&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "w1", Labels: map[string]string{corev1.LabelOSStable: "windows"}}},
 			}, windows: true,
 			want:  build.Facts{OS: corev1.Windows, StorageClass: "fast", Size: size},
-			reads: map[string]int{"storageclasses": 1, "persistentvolumeclaims": 1, "nodes": 1},
+			reads: map[string]int{"storageclasses": 1, "persistentvolumeclaims": 1, "volumeattachments": 1, "nodes": 1},
+		},
+		"of a volume that is attached to a Windows node is for Windows, whatever node was selected once": {
+			objects: []runtime.Object{
+				storageClass(immediate, nil), sourceClaim(func(c *corev1.PersistentVolumeClaim) { c.Annotations = map[string]string{annotationSelectedNode: "l1"} }),
+				&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "w1", Labels: map[string]string{corev1.LabelOSStable: "windows"}}},
+				&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "l1", Labels: map[string]string{corev1.LabelOSStable: "linux"}}},
+				&storagev1.VolumeAttachment{ObjectMeta: metav1.ObjectMeta{Name: "a"}, Spec: storagev1.VolumeAttachmentSpec{
+					NodeName: "w1", Source: storagev1.VolumeAttachmentSource{PersistentVolumeName: new("pv1")},
+				}},
+			}, windows: true,
+			want:  build.Facts{OS: corev1.Windows, StorageClass: "fast", Size: size},
+			reads: map[string]int{"storageclasses": 1, "persistentvolumeclaims": 1, "volumeattachments": 1, "nodes": 1},
 		},
 		"of a device is for Linux": {
 			objects: []runtime.Object{

@@ -112,7 +112,7 @@ func cacheSize(limit int64) resource.Quantity {
 func newClaim(move Movement, name string) *corev1.PersistentVolumeClaim {
 	return &corev1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{
 		Name: name, Namespace: move.Namespace,
-		Labels:          Ours(move.UID, move.Acceptor),
+		Labels:          merged(Ours(move.UID, move.Acceptor), map[string]string{LabelExclude: "true"}),
 		OwnerReferences: []metav1.OwnerReference{ownerReference(move)},
 	}}
 }

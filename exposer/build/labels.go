@@ -18,6 +18,10 @@ const (
 	LabelAcceptor = "lateen.dev/acceptor"  // the node whose agent exposes it
 )
 
+// LabelExclude keeps Velero's server from backing an object up (Velero's ExcludeFromBackupLabel): what is made for a transfer is
+// gone when a backup of Velero's namespace would be restored.
+const LabelExclude = "velero.io/exclude-from-backup"
+
 // AnnotationAttempt is how often the mover had been restarted when this one was made. It tells a
 // mover that was already given up from the one that replaces it; both have the same name.
 const AnnotationAttempt = "lateen.dev/attempt"

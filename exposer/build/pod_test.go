@@ -60,8 +60,8 @@ func TestPodLabelsOfTheConfigMapNeverHideAMover(t *testing.T) {
 	pod := PlanOf(move, ofSnapshot(), full(), hostile).Pod
 	require.Equal(t, map[string]string{
 		move.PodLabel: move.Name, LabelMover: "true", LabelOwnerUID: "7a2d", LabelAcceptor: "n1", LabelPodGroup: "snapshot-exposer",
-		"azure.workload.identity/use": "true",
-	}, pod.Labels)
+		LabelExclude: "true", "azure.workload.identity/use": "false",
+	}, pod.Labels, "of what the DaemonSet says podLabels win")
 	require.Equal(t, 0, ReadPod(pod).Attempt)
 	require.Equal(t, "true", pod.Annotations["cluster-autoscaler.kubernetes.io/safe-to-evict"], "who wants movers to be evicted may say so")
 }

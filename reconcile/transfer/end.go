@@ -50,8 +50,9 @@ func latest(s State, seen Seen) Progress {
 	return seen.Progress
 }
 
+// end writes a terminal phase. What ends before it started has started then, as with Velero: clients read how long it took.
 func end(s State, seen Seen, phase Phase, reason Reason) Step {
-	s.Phase, s.CompletedAt = phase, seen.Now
+	s.Phase, s.CompletedAt, s.StartedAt = phase, seen.Now, cmp.Or(s.StartedAt, seen.Now)
 	if s.Consumes && !s.Deleting {
 		s.Finalizer = true // there is something to clean up
 	}

@@ -1,6 +1,7 @@
 package transfer
 
 import (
+	"cmp"
 	"slices"
 	"time"
 
@@ -176,6 +177,16 @@ func stepRules() []rule {
 			return Step{Action: Write, State: s, Reason: ReasonProgress}
 		},
 	}, {
+		"what ends has started: when it did, or as it ends",
+		func(m *moment) bool {
+			return implies(m.ends(), m.Step.State.StartedAt.Equal(cmp.Or(m.State.StartedAt, m.Seen.Now)))
+		},
+		output(func(step *Step, s State, _ Seen) {
+			if step.State.Phase == Failed {
+				step.State.StartedAt = s.StartedAt
+			}
+		}),
+	}, {
 		"a write keeps what it does not mean to change",
 		keepsTheRest,
 		output(func(step *Step, _ State, seen Seen) {
@@ -198,7 +209,7 @@ func keepsTheRest(m *moment) bool {
 		(w.MovedAt.Equal(s.MovedAt) || m.Step.Reason == ReasonMoved) &&
 		(w.Acceptor == s.Acceptor || begins) && (w.Exposer == s.Exposer || begins || restarts || m.Step.Reason == ReasonTakenOver) && w.Local == s.Local && w.Consumes == s.Consumes &&
 		(w.AcceptedAt.Equal(s.AcceptedAt) || begins || restarts) &&
-		(w.StartedAt.Equal(s.StartedAt) || starts || restarts) &&
+		(w.StartedAt.Equal(s.StartedAt) || starts || restarts || ends && s.StartedAt.IsZero()) &&
 		(w.Node == s.Node || begins || restarts || m.writes(Prepared)) &&
 		(w.Restarts == s.Restarts || restarts) &&
 		(w.Message == s.Message || restarts || ends || m.Step.Reason == ReasonMoved) &&

@@ -100,7 +100,9 @@ func (s *Seen) steps(of *subject) []Step {
 		add(backup.CreationTimestamp.Time, false, "snapshot handed over to namespace %s", backup.Namespace)
 	}
 	s.moverSteps(of, add)
-	add(state.StartedAt, false, "mover told to start")
+	if !state.StartedAt.Equal(state.CompletedAt) || of.phase() == transfer.Completed { // else it ended before it started
+		add(state.StartedAt, false, "mover told to start")
+	}
 	add(state.MovedAt, false, "mover has succeeded: what it restored is to be delivered")
 	switch of.phase() {
 	case transfer.Completed:

@@ -64,3 +64,27 @@ func deliveryRules() []rule {
 		}),
 	}}
 }
+
+// delivery is what becomes of what was restored: nothing is to be done with it, it is not moved yet, it is
+// moved and there is time left to deliver it or not, this agent has tried or not, it is delivered.
+func delivery() dimension {
+	moved := func(ago time.Duration, delivered bool) choice {
+		return func(m *moment) {
+			m.Seen.Delivers, m.Seen.Delivered = true, delivered
+			m.State.MovedAt = now().Add(-ago)
+		}
+	}
+	tried := func(ago time.Duration, moved choice) choice {
+		return func(m *moment) {
+			moved(m)
+			m.Seen.DeliveringSince = now().Add(-ago)
+		}
+	}
+	timeout, grace := DefaultLimits().DeliverTimeout, DefaultLimits().DeliverGrace
+	return dimension{
+		func(*moment) {},
+		func(m *moment) { m.Seen.Delivers = true },
+		moved(timeout-tick, false), moved(timeout, false), moved(timeout, true),
+		tried(grace-tick, moved(timeout, false)), tried(grace, moved(timeout, false)), tried(grace, moved(timeout-tick, false)),
+	}
+}

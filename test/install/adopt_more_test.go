@@ -33,7 +33,8 @@ func TestAgentsOnWindowsAreAdoptedWithTheOthers(t *testing.T) {
 	adopted := s.windowsAgents()
 	want := windows.Spec.Template.DeepCopy()
 	container, now := &want.Spec.Containers[0], adopted.Spec.Template.Spec.Containers[0]
-	container.Image, container.Command, container.Args = "example.test/lateen:v1", nil, append([]string{"node-agent"}, container.Args[2:]...)
+	container.Image, container.Command = "example.test/lateen:v1", nil
+	container.Args = append(append([]string{"node-agent"}, container.Args[2:]...), "--host-path=/host_pods")
 	container.StartupProbe, container.LivenessProbe, container.ReadinessProbe = now.StartupProbe, now.LivenessProbe, now.ReadinessProbe
 	want.Spec.ServiceAccountName, want.Spec.DeprecatedServiceAccount = "lateen", "lateen"
 	require.Equal(t, *want, adopted.Spec.Template)
@@ -64,7 +65,7 @@ func TestWhatWasChangedSinceTheAdoptionSurvives(t *testing.T) {
 		s.adopt("--lateen-image=" + image)
 		pod := s.agents().Spec.Template.Spec
 		require.Equal(t, image, pod.Containers[0].Image)
-		require.Equal(t, []string{"node-agent", "--features=", "--repo-maintenance-frequency=1h", "--log-level=debug"}, pod.Containers[0].Args)
+		require.Equal(t, []string{"node-agent", "--features=", "--host-path=/host_pods", "--repo-maintenance-frequency=1h", "--log-level=debug"}, pod.Containers[0].Args)
 		require.Equal(t, "1Gi", pod.Containers[0].Resources.Limits.Memory().String())
 		require.Equal(t, []corev1.Toleration{{Operator: corev1.TolerationOpExists}}, pod.Tolerations)
 	}

@@ -115,7 +115,7 @@ func TestAdoptedAgentsAreToldWhatAServerOfAnotherNameIsConfiguredBy(t *testing.T
 	require.NoError(t, err)
 	s.adopt("--lateen-image=example.test/lateen:v1")
 	require.Equal(t, []string{
-		"node-agent", "--features=", "--mover-image=velero/velero:v1.18.3", "--mover-service-account=velero", "--repo-maintenance-job-configmap=jobs",
+		"node-agent", "--features=", "--host-path=/host_pods", "--mover-image=velero/velero:v1.18.3", "--mover-service-account=velero", "--repo-maintenance-job-configmap=jobs",
 	}, s.agents().Spec.Template.Spec.Containers[0].Args)
 }
 

@@ -13,7 +13,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"k8s.io/apimachinery/pkg/types"
 
-	"github.com/lateen-project/lateen/internal/seeds"
+	"github.com/lateen-project/lateen/reconcile/seeds"
 )
 
 // naive is Admission said as plainly as possible: whatever happens, everything is sorted and counted anew.

@@ -14,7 +14,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/clock"
 
-	"github.com/lateen-project/lateen/internal/seeds"
+	"github.com/lateen-project/lateen/reconcile/seeds"
 )
 
 // roll are Agents whose changes are recorded, in a bubble of its own time.

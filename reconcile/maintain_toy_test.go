@@ -27,8 +27,8 @@ import (
 
 	"github.com/lateen-project/lateen/exposer"
 	"github.com/lateen-project/lateen/exposer/build"
-	"github.com/lateen-project/lateen/internal/seeds"
 	"github.com/lateen-project/lateen/reconcile/maintenance"
+	"github.com/lateen-project/lateen/reconcile/seeds"
 )
 
 // yard is a toy cluster with repositories that are due, whose jobs end at any time, and whose caches lag behind.

@@ -13,7 +13,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/lateen-project/lateen/internal/seeds"
+	"github.com/lateen-project/lateen/reconcile/seeds"
 )
 
 // request is what an agent asks of the API server, without the object.

@@ -7,7 +7,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/lateen-project/lateen/internal/seeds"
+	"github.com/lateen-project/lateen/reconcile/seeds"
 	"github.com/lateen-project/lateen/test/cluster"
 )
 

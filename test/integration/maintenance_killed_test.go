@@ -12,7 +12,7 @@ import (
 	"k8s.io/client-go/transport"
 
 	"github.com/lateen-project/lateen/cmd/lateen/agent"
-	"github.com/lateen-project/lateen/internal/seeds"
+	"github.com/lateen-project/lateen/reconcile/seeds"
 	"github.com/lateen-project/lateen/test/cluster"
 	"github.com/lateen-project/lateen/test/node"
 )

@@ -9,7 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/lateen-project/lateen/cmd/lateen/config"
-	"github.com/lateen-project/lateen/internal/seeds"
+	"github.com/lateen-project/lateen/reconcile/seeds"
 )
 
 // TestParseOfRandomBytes cuts, doubles and overwrites text: whatever comes of it, there is an answer.

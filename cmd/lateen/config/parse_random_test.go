@@ -18,7 +18,7 @@ import (
 
 	"github.com/lateen-project/lateen/cmd/lateen/config"
 	"github.com/lateen-project/lateen/exposer/build"
-	"github.com/lateen-project/lateen/internal/seeds"
+	"github.com/lateen-project/lateen/reconcile/seeds"
 )
 
 // wire is the ConfigMap as encoding/json reads it: the oracle for sections without a Problem.

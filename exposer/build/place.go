@@ -23,7 +23,7 @@ func place(spec *corev1.PodSpec, move Movement, facts Facts, template Template, 
 	system := []corev1.NodeSelectorTerm{{MatchExpressions: []corev1.NodeSelectorRequirement{onSystem(facts.OS)}}}
 	if move.Source.PodVolume != nil {
 		spec.Affinity = required(both(named(corev1.NodeSelectorOpIn, facts.Node), system))
-		spec.Tolerations = tolerations(facts, template.Tolerations, settings.Tolerations, []corev1.Toleration{{
+		spec.Tolerations = tolerations(facts, settings.Tolerations, template.Tolerations, []corev1.Toleration{{
 			Key: corev1.TaintNodeUnschedulable, Operator: corev1.TolerationOpExists, Effect: corev1.TaintEffectNoSchedule,
 		}}, facts.Tolerations)
 		return
@@ -36,7 +36,7 @@ func place(spec *corev1.PodSpec, move Movement, facts Facts, template Template, 
 		terms = both(terms, affinity(settings, volumeClass(facts, settings, move)))
 	}
 	spec.Affinity = required(both(both(terms, named(corev1.NodeSelectorOpNotIn, facts.Excluded...)), system))
-	spec.Tolerations = tolerations(facts, template.Tolerations, settings.Tolerations, template.AgentTolerations)
+	spec.Tolerations = tolerations(facts, settings.Tolerations, template.Tolerations, template.AgentTolerations)
 	spec.TopologySpreadConstraints = []corev1.TopologySpreadConstraint{{
 		MaxSkew: 1, TopologyKey: corev1.LabelHostname, WhenUnsatisfiable: corev1.ScheduleAnyway,
 		LabelSelector: &metav1.LabelSelector{MatchLabels: map[string]string{LabelPodGroup: move.Group}},
@@ -148,8 +148,9 @@ func required(terms []corev1.NodeSelectorTerm) *corev1.Affinity {
 // say (admission plugin DefaultTolerationSeconds).
 const failureSeconds = 300
 
-// tolerations are all of the lists, each once, and those that Windows nodes ask for.
-func tolerations(facts Facts, lists ...[]corev1.Toleration) []corev1.Toleration {
+// tolerations are those that are configured, then all that are inherited, each once, and those that Windows nodes ask for.
+func tolerations(facts Facts, configured []corev1.Toleration, inherited ...[]corev1.Toleration) []corev1.Toleration {
+	lists := append([][]corev1.Toleration{configured}, inherited...)
 	if facts.OS == corev1.Windows {
 		windows := corev1.Toleration{Key: "os", Operator: corev1.TolerationOpEqual, Value: string(corev1.Windows)}
 		for _, effect := range []corev1.TaintEffect{corev1.TaintEffectNoSchedule, corev1.TaintEffectNoExecute} {
@@ -163,16 +164,20 @@ func tolerations(facts Facts, lists ...[]corev1.Toleration) []corev1.Toleration 
 			all = append(all, toleration)
 		}
 	}
-	return leaveFailedNodes(all)
+	return leaveFailedNodes(all, configured)
 }
 
 // leaveFailedNodes bounds how long a node that is not Ready, or does not answer, is tolerated. Agents, and pods of a
 // DaemonSet, tolerate that for ever: they have nowhere else to be. A mover with the same toleration would never be evicted
 // and look Running for ever. The first toleration that matches a taint is the one that counts, so the bounded ones come first;
 // all others stay as they are, since a node that is tainted on purpose, also NoExecute, is where a mover may have to be.
-func leaveFailedNodes(all []corev1.Toleration) []corev1.Toleration {
+// Whoever configures a toleration of just that taint wants it as it is.
+func leaveFailedNodes(all, configured []corev1.Toleration) []corev1.Toleration {
 	var bounds []corev1.Toleration
 	for _, taint := range []string{corev1.TaintNodeNotReady, corev1.TaintNodeUnreachable} {
+		if slices.ContainsFunc(configured, func(t corev1.Toleration) bool { return t.Key == taint }) {
+			continue
+		}
 		first := slices.IndexFunc(all, func(t corev1.Toleration) bool { return toleratesFailure(t, taint) })
 		if first < 0 || all[first].TolerationSeconds != nil {
 			continue

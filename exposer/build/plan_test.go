@@ -277,3 +277,14 @@ func TestAClassMayRunOnAnyNode(t *testing.T) {
 	settings.LoadAffinity = []LoadAffinity{{StorageClass: "fast"}, settings.LoadAffinity[0]}
 	require.Equal(t, PlanOf(upload(), ofSnapshot(), plain(), Settings{}), PlanOf(upload(), ofSnapshot(), plain(), settings))
 }
+
+// What is inherited never keeps a mover on a node that fails (D1); what is configured for just that taint does.
+func TestConfiguredTolerationsOfFailedNodesCount(t *testing.T) {
+	stays := corev1.Toleration{Key: corev1.TaintNodeUnreachable, Operator: corev1.TolerationOpExists, Effect: corev1.TaintEffectNoExecute}
+	leaves := corev1.Toleration{Key: corev1.TaintNodeNotReady, Operator: corev1.TolerationOpExists, Effect: corev1.TaintEffectNoExecute, TolerationSeconds: new(int64(300))}
+	all := corev1.Toleration{Operator: corev1.TolerationOpExists}
+	template := plain()
+	template.AgentTolerations = []corev1.Toleration{all}
+	pod := PlanOf(upload(), ofSnapshot(), template, Settings{Tolerations: []corev1.Toleration{stays}}).Pod
+	require.Equal(t, []corev1.Toleration{leaves, stays, all}, pod.Spec.Tolerations)
+}

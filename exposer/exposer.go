@@ -15,6 +15,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes"
+	"k8s.io/klog/v2"
 	"k8s.io/utils/ptr"
 
 	"github.com/lateen-project/lateen/exposer/build"
@@ -99,6 +100,7 @@ func (e *Exposer) ensurePod(ctx context.Context, pod *corev1.Pod) error {
 	case wanted.Spec.PriorityClassName != e.Settings.PriorityClass:
 		e.Rejected(ctx, wanted, e.Settings.PriorityClass)
 	}
+	klog.FromContext(ctx).V(2).Info("Created mover", "pod", klog.KObj(made), "priorityClass", made.Spec.PriorityClassName, "priority", ptr.Deref(made.Spec.Priority, 0))
 	if e.Made != nil {
 		e.Made(made)
 	}

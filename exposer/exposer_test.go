@@ -5,6 +5,7 @@ import (
 	"errors"
 	"testing"
 
+	"github.com/go-logr/logr/funcr"
 	"github.com/stretchr/testify/require"
 	corev1 "k8s.io/api/core/v1"
 	schedulingv1 "k8s.io/api/scheduling/v1"
@@ -14,6 +15,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/client-go/kubernetes/fake"
 	clienttesting "k8s.io/client-go/testing"
+	"k8s.io/klog/v2"
 
 	"github.com/lateen-project/lateen/exposer/build"
 )
@@ -150,4 +152,21 @@ func TestRemoveNamesTheUIDAndDoesNotMindWhatIsGone(t *testing.T) {
 		deleted = append(deleted, string(*call.DeleteOptions.Preconditions.UID))
 	}
 	require.Equal(t, []string{"mover-uid", "claim-uid"}, deleted)
+}
+
+// Defect D36: which class a mover gets was nowhere in the log. It is the one that the API server gave it.
+func TestTheLogSaysWhichPriorityClassAMoverGets(t *testing.T) {
+	client := fake.NewClientset()
+	client.PrependReactor("create", "pods", func(action clienttesting.Action) (bool, runtime.Object, error) {
+		create, _ := action.(clienttesting.CreateAction)
+		made, _ := create.GetObject().DeepCopyObject().(*corev1.Pod)
+		made.Spec.PriorityClassName, made.Spec.Priority = "the-default", new(int32(7))
+		return true, made, nil
+	})
+	var lines []string
+	logger := funcr.New(func(_, line string) { lines = append(lines, line) }, funcr.Options{Verbosity: 2})
+	_, err := exposed(client, build.Settings{}).Ensure(klog.NewContext(t.Context(), logger), movement())
+	require.NoError(t, err)
+	require.Len(t, lines, 1)
+	require.Contains(t, lines[0], `"msg"="Created mover" "pod"={"name"="b1" "namespace"="velero"} "priorityClass"="the-default" "priority"=7`)
 }

@@ -24,7 +24,7 @@ func newLogger(out io.Writer, level, format string) (logr.Logger, error) {
 	if !known {
 		return logr.Logger{}, fmt.Errorf("unknown --log-level %q: use trace, debug, info, warning, error, fatal or panic", level)
 	}
-	options := &slog.HandlerOptions{Level: threshold}
+	options := &slog.HandlerOptions{Level: threshold, ReplaceAttr: namedAsVelero}
 	switch format {
 	case "text":
 		return logr.FromSlogHandler(slog.NewTextHandler(out, options)), nil
@@ -32,5 +32,25 @@ func newLogger(out io.Writer, level, format string) (logr.Logger, error) {
 		return logr.FromSlogHandler(slog.NewJSONHandler(out, options)), nil
 	default:
 		return logr.Logger{}, fmt.Errorf("unknown --log-format %q: use text or json", format)
+	}
+}
+
+// namedAsVelero gives the level of a line the name that Velero's logs have for it, in lower case.
+func namedAsVelero(groups []string, attribute slog.Attr) slog.Attr {
+	level, is := attribute.Value.Any().(slog.Level)
+	if !is || attribute.Key != slog.LevelKey || len(groups) > 0 {
+		return attribute
+	}
+	switch {
+	case level >= slog.LevelError:
+		return slog.String(slog.LevelKey, "error")
+	case level >= slog.LevelWarn:
+		return slog.String(slog.LevelKey, "warning")
+	case level >= slog.LevelInfo:
+		return slog.String(slog.LevelKey, "info")
+	case level >= levels()["debug"]:
+		return slog.String(slog.LevelKey, "debug")
+	default:
+		return slog.String(slog.LevelKey, "trace")
 	}
 }

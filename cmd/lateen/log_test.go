@@ -3,8 +3,11 @@ package main
 import (
 	"bytes"
 	"encoding/json"
+	"fmt"
+	"log/slog"
 	"testing"
 
+	"github.com/go-logr/logr"
 	"github.com/stretchr/testify/require"
 )
 
@@ -32,6 +35,28 @@ func TestLogLevelsOfVeleroAreVerbosities(t *testing.T) {
 			require.Equal(t, want.waits, bytes.Contains(out.Bytes(), []byte("waiting")))
 			require.Contains(t, out.String(), "it broke")
 		})
+	}
+}
+
+// Defect D36: programs that read Velero's logs look for level=error and the like.
+func TestLevelsAreNamedAsVeleroNamesThem(t *testing.T) {
+	for format, line := range map[string]string{"text": `level=%s msg="it happened"`, "json": `"level":"%s","msg":"it happened"`} {
+		for level, log := range map[string]func(logr.Logger, string){
+			"trace":   func(l logr.Logger, message string) { l.V(4).Info(message) },
+			"debug":   func(l logr.Logger, message string) { l.V(2).Info(message) },
+			"info":    func(l logr.Logger, message string) { l.Info(message) },
+			"warning": func(l logr.Logger, message string) { slog.New(logr.ToSlogHandler(l)).Warn(message) },
+			"error":   func(l logr.Logger, message string) { l.Error(nil, message) },
+		} {
+			var out bytes.Buffer
+			logger, err := newLogger(&out, "trace", format)
+			require.NoError(t, err)
+			log(logger, "it happened")
+			require.Contains(t, out.String(), fmt.Sprintf(line, level))
+			out.Reset()
+			log(logger.WithValues("level", "of its own"), "it happened")
+			require.Contains(t, out.String(), fmt.Sprintf(line, level))
+		}
 	}
 }
 

@@ -3,7 +3,9 @@ package agent
 import (
 	"context"
 	"fmt"
+	"log/slog"
 
+	"github.com/go-logr/logr"
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/client-go/kubernetes"
@@ -44,7 +46,7 @@ func (p *parts) announce(ctx context.Context) {
 	logger := klog.FromContext(ctx)
 	self := p.self()
 	for _, problem := range p.startup.Problems {
-		logger.Info("Configuration problem", "section", problem.Section, "path", problem.Path, "reason", problem.Reason, "message", problem.Message)
+		warn(ctx, problem)
 		p.Metrics.ConfigFallback(string(problem.Section), string(problem.Reason))
 		p.recorder.Event(self, corev1.EventTypeWarning, EventConfig, problem.String())
 	}
@@ -75,6 +77,12 @@ func (p *parts) announceVersion(ctx context.Context, self *corev1.ObjectReferenc
 	}
 	logger.Error(nil, "Velero was not tried with this Lateen", "image", image, "tried", config.TriedVersions())
 	p.recorder.Event(self, corev1.EventTypeWarning, EventVersion, untried+"; look for a newer Lateen, or try a backup and a restore first")
+}
+
+// warn logs a Problem. logr knows no warnings; slog does, and what is only informative is lost at --log-level=warning.
+func warn(ctx context.Context, problem config.Problem) {
+	slog.New(logr.ToSlogHandler(klog.FromContext(ctx))).WarnContext(ctx, "Configuration problem",
+		"section", problem.Section, "path", problem.Path, "reason", problem.Reason, "message", problem.Message)
 }
 
 // rejected says that a mover was made without the class that had been in force at the start.

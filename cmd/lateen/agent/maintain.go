@@ -123,7 +123,7 @@ func (p jobPlanner) tell(ctx context.Context, repository *velerov1.BackupReposit
 		return
 	}
 	p.told[problem.String()] = true
-	klog.FromContext(ctx).Info("Configuration problem", "section", problem.Section, "path", problem.Path, "reason", problem.Reason, "message", problem.Message)
+	warn(ctx, problem)
 	p.Metrics.ConfigFallback(string(problem.Section), string(problem.Reason))
 	p.recorder.Event(about(repository), corev1.EventTypeWarning, EventJobConfig, problem.String())
 }

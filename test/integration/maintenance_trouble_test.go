@@ -147,10 +147,7 @@ func troubles() map[string]trouble {
 			after:  (*site).lift,
 			runs:   []string{"exceeded quota: none", ""}, jobs: 1,
 		},
-		"its pod is killed for its memory": {
-			before: ends(node.Result{ExitCode: 137, Reason: "OOMKilled"}),
-			runs:   []string{"OOMKilled", ""}, jobs: 2,
-		},
+		"its pod is killed for its memory": {before: ends(node.Result{ExitCode: 137, Reason: "OOMKilled"}), runs: []string{"OOMKilled", ""}, jobs: 2},
 		"its pod is evicted": {
 			before: none,
 			happens: func(s *site) {

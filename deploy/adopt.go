@@ -29,6 +29,9 @@ func Adopt(velero corev1.PodTemplateSpec, adoption Adoption) (corev1.PodTemplate
 	}
 	container.Image, container.Command = adoption.Image, nil
 	container.Args = slices.Concat([]string{"node-agent"}, args, hostPathArgs(*container), adoption.Args)
+	if !slices.ContainsFunc(container.Env, func(have corev1.EnvVar) bool { return have.Name == podUID }) {
+		container.Env = append(container.Env, fromField(podUID, "metadata.uid"))
+	}
 	if port := metricsPort(*container); port != "" {
 		if container.StartupProbe == nil {
 			container.StartupProbe = startupProbe(port)

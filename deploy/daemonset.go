@@ -27,6 +27,10 @@ const (
 	DefaultKubeletRoot = "/var/lib/kubelet"
 )
 
+// podUID is the variable by which an agent knows its pod: the coordinator's Lease that a former container of the pod held
+// is free at once.
+const podUID = "POD_UID"
+
 // nonroot is the uid and gid of the distroless image's own user.
 const nonroot int64 = 65532
 
@@ -92,6 +96,7 @@ func container(o Options) corev1.Container {
 		Env: []corev1.EnvVar{
 			fromField("NODE_NAME", "spec.nodeName"),
 			fromField("VELERO_NAMESPACE", "metadata.namespace"),
+			fromField(podUID, "metadata.uid"),
 		},
 		Ports:           []corev1.ContainerPort{{Name: "metrics", ContainerPort: MetricsPort}},
 		StartupProbe:    startupProbe("metrics"),

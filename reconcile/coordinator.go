@@ -23,6 +23,7 @@ type CoordinatorOptions struct {
 	Namespace string               // Velero's
 	Name      string               // of the Lease
 	Identity  string               // of this process: its predecessor in the same place is somebody else
+	Former    string               // begins the identities of this process and of those in whose place it is: they have ended; may be empty
 
 	Lease  time.Duration // how long others wait for a holder that is silent; 30 s, in whole seconds
 	Renew  time.Duration // how long a holder that cannot renew goes on; 20 s
@@ -55,8 +56,8 @@ func NewCoordinator(options CoordinatorOptions) (*Coordinator, error) {
 			*duration.value = duration.standard
 		}
 	}
-	c := &Coordinator{CoordinatorOptions: options, view: newLeaseView(options.Identity, options.Clock)}
-	if _, err := c.elector(func(context.Context) {}); err != nil {
+	c := &Coordinator{CoordinatorOptions: options, view: newLeaseView(options.Identity, options.Former, options.Clock)}
+	if _, err := c.elector(resourcelock.LeaderElectionRecord{}, func(context.Context) {}); err != nil {
 		return nil, err
 	}
 	return c, nil
@@ -72,23 +73,26 @@ func (c *Coordinator) Run(ctx context.Context, term func(ctx context.Context)) e
 		stop()
 		<-done
 	}()
-	for c.awaitFree(ctx) {
-		if err := c.stand(ctx, term); err != nil {
+	for {
+		free, ok := c.awaitFree(ctx)
+		if !ok {
+			return nil
+		}
+		if err := c.stand(ctx, free, term); err != nil {
 			return err
 		}
 	}
-	return nil
 }
 
-// awaitFree waits until nobody holds the Lease; false when the context ends first. All candidates see that
+// awaitFree waits until nobody holds the Lease, and returns it as it is then; false when the context ends first. All candidates see that
 // at the same moment, so each looks again after a pause of its own before it makes a request.
-func (c *Coordinator) awaitFree(ctx context.Context) bool {
+func (c *Coordinator) awaitFree(ctx context.Context) (lease resourcelock.LeaderElectionRecord, ok bool) {
 	paused := false
 	for ctx.Err() == nil {
-		free, until := c.view.free()
+		free, lease, until := c.view.free()
 		switch {
 		case free && paused:
-			return true
+			return lease, true
 		case free:
 			paused = true
 			c.pause(ctx, c.share())
@@ -97,7 +101,7 @@ func (c *Coordinator) awaitFree(ctx context.Context) bool {
 			c.view.await(ctx, until)
 		}
 	}
-	return false
+	return lease, false
 }
 
 // share is the part of the spread that this candidate waits.
@@ -116,9 +120,9 @@ func (c *Coordinator) pause(ctx context.Context, d time.Duration) {
 }
 
 // stand takes part in one election, until another candidate has won it or this one's term is over.
-func (c *Coordinator) stand(ctx context.Context, term func(context.Context)) error {
+func (c *Coordinator) stand(ctx context.Context, free resourcelock.LeaderElectionRecord, term func(context.Context)) error {
 	won := make(chan context.Context, 1)
-	elector, err := c.elector(func(leading context.Context) { won <- leading })
+	elector, err := c.elector(free, func(leading context.Context) { won <- leading })
 	if err != nil {
 		return err
 	}
@@ -191,10 +195,10 @@ func (c *Coordinator) lock() *resourcelock.LeaseLock {
 	}
 }
 
-func (c *Coordinator) elector(won func(context.Context)) (*leaderelection.LeaderElector, error) {
+func (c *Coordinator) elector(free resourcelock.LeaderElectionRecord, won func(context.Context)) (*leaderelection.LeaderElector, error) {
 	elector, err := leaderelection.NewLeaderElector(leaderelection.LeaderElectionConfig{
 		Name: c.Name,
-		Lock: expiredLock{c.lock(), c.view.record()},
+		Lock: expiredLock{c.lock(), free},
 		// What this process gives back it gives back itself, when the term has ended.
 		ReleaseOnCancel: false,
 		LeaseDuration:   c.Lease, RenewDeadline: c.Renew, RetryPeriod: c.Retry,
@@ -206,7 +210,7 @@ func (c *Coordinator) elector(won func(context.Context)) (*leaderelection.Leader
 	return elector, nil
 }
 
-// expiredLock is a Lease whose holder was seen to be silent for too long. An elector that sees it for the
+// expiredLock is a Lease whose holder was seen to be silent for too long, or has ended. An elector that sees it for the
 // first time would wait as long once more, and ask every few seconds meanwhile.
 type expiredLock struct {
 	*resourcelock.LeaseLock

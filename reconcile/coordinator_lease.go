@@ -2,6 +2,7 @@ package reconcile
 
 import (
 	"context"
+	"strings"
 	"sync"
 	"time"
 
@@ -19,6 +20,7 @@ import (
 // not seen to change, because the clock of its holder may be wrong.
 type leaseView struct {
 	identity string
+	former   string // begins the identities of processes that have ended; may be empty
 	clock    clock.Clock
 
 	lock    sync.Mutex
@@ -28,8 +30,8 @@ type leaseView struct {
 	changed chan struct{} // closed and replaced at each change
 }
 
-func newLeaseView(identity string, clk clock.Clock) *leaseView {
-	return &leaseView{identity: identity, clock: clk, changed: make(chan struct{})}
+func newLeaseView(identity, former string, clk clock.Clock) *leaseView {
+	return &leaseView{identity: identity, former: former, clock: clk, changed: make(chan struct{})}
 }
 
 // saw takes in the Lease as it is now; nil is that there is none.
@@ -59,26 +61,25 @@ func (v *leaseView) synced() {
 	}
 }
 
-// record is the Lease as it was seen last.
-func (v *leaseView) record() resourcelock.LeaderElectionRecord {
-	v.lock.Lock()
-	defer v.lock.Unlock()
-	return v.seen
-}
-
-// free tells whether the Lease can be taken, or when it can if nothing changes; zero is never.
-func (v *leaseView) free() (free bool, until time.Time) {
+// free tells whether the Lease can be taken, or when it can if nothing changes; zero is never. It is the Lease of that
+// very moment: one that is written later may be held.
+func (v *leaseView) free() (free bool, lease resourcelock.LeaderElectionRecord, until time.Time) {
 	v.lock.Lock()
 	defer v.lock.Unlock()
 	if !v.known {
-		return false, time.Time{}
+		return false, lease, time.Time{}
 	}
-	return !v.otherHolds(), v.until
+	return !v.otherHolds(), v.seen, v.until
 }
 
 func (v *leaseView) otherHolds() bool {
 	holder := v.seen.HolderIdentity
-	return v.known && holder != "" && holder != v.identity && v.clock.Now().Before(v.until)
+	return v.known && holder != "" && holder != v.identity && !v.hasEnded(holder) && v.clock.Now().Before(v.until)
+}
+
+// hasEnded tells whether the holder was a process in whose place this one is.
+func (v *leaseView) hasEnded(holder string) bool {
+	return v.former != "" && strings.HasPrefix(holder, v.former)
 }
 
 // await waits for a change, until that time at the latest if it is not zero.

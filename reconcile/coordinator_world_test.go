@@ -1,6 +1,7 @@
 package reconcile
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -39,6 +40,8 @@ type parliament struct {
 	all     []*member
 	spread  time.Duration // of those who join
 	answers time.Duration // that a GET takes of those who join
+
+	identity, former string // of who joins, if it is set
 }
 
 // remote is a client that waits for its answers.
@@ -111,7 +114,7 @@ func (p *parliament) join(lingers time.Duration) *member {
 	})
 	var err error
 	m.Coordinator, err = NewCoordinator(CoordinatorOptions{
-		Client: remote{m.client, p.answers}, Namespace: "velero", Name: testLease, Identity: fmt.Sprintf("agent-%d", len(p.all)), Clock: clock.RealClock{}, Spread: p.spread,
+		Client: remote{m.client, p.answers}, Namespace: "velero", Name: testLease, Identity: cmp.Or(p.identity, fmt.Sprintf("agent-%d", len(p.all))), Former: p.former, Clock: clock.RealClock{}, Spread: p.spread,
 		Metrics: (*metrics.Metrics)(nil).Coordination(),
 	})
 	require.NoError(p.t, err)

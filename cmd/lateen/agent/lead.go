@@ -64,11 +64,17 @@ func (l *lead) Lost(node string) bool {
 }
 
 // coordinate is a candidate for the Lease, and the coordinator while it has it. Its name is that of this
-// process, or one that is started again would take the term of the one before for its own.
+// process, or one that is started again would take the term of the one before for its own. A container is started again in
+// its pod only once the one before has ended, whose Lease then is free at once.
 func (p *parts) coordinate(ctx context.Context, kinds []kind) error {
 	options := p.Election
 	options.Client, options.Namespace, options.Name = p.clients.lease, p.Config.Namespace, deploy.CoordinatorLease
-	options.Identity = p.Config.NodeName + "_" + rand.String(identityLength)
+	options.Identity = p.Config.NodeName + "_"
+	if p.Config.PodUID != "" {
+		options.Identity += p.Config.PodUID + "_"
+		options.Former = options.Identity
+	}
+	options.Identity += rand.String(identityLength)
 	options.Clock, options.Metrics = p.Clock, p.coordination
 	candidate, err := reconcile.NewCoordinator(options)
 	if err != nil {

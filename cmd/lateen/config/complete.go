@@ -18,7 +18,7 @@ import (
 // Complete fills what comes from the environment and checks every value. Its error is one line that
 // names each flag or variable and says what to do.
 func (o *Options) Complete(getenv func(string) string) error {
-	o.NodeName = getenv("NODE_NAME")
+	o.NodeName, o.PodUID = getenv("NODE_NAME"), getenv("POD_UID")
 	o.Namespace = cmp.Or(o.Namespace, getenv("VELERO_NAMESPACE"), DefaultNamespace)
 	o.MoverTemplate = cmp.Or(o.MoverTemplate, templateDaemonSet)
 	wrong := slices.Concat(o.checkNames(), o.checkNumbers(), o.checkChoices())

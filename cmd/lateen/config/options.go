@@ -64,6 +64,7 @@ type Options struct {
 	MaintenanceTimeout     time.Duration // of a maintenance job
 
 	NodeName string // from NODE_NAME
+	PodUID   string // from POD_UID; empty if the DaemonSet does not set it
 }
 
 // AddFlags declares all flags with their defaults, which Options has from then on.

@@ -1,0 +1,68 @@
+package reconcile
+
+import (
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	coordinationv1 "k8s.io/api/coordination/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes/fake"
+	"k8s.io/utils/clock"
+)
+
+func TestALeaseThatIsTakenWhileACandidateLooksIsNotTakenForTheExpiredOne(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c, err := NewCoordinator(CoordinatorOptions{Client: fake.NewClientset(), Namespace: "velero", Name: testLease, Identity: "me", Clock: clock.RealClock{}})
+		require.NoError(t, err)
+		lease := func(holder string) *coordinationv1.Lease {
+			return &coordinationv1.Lease{
+				ObjectMeta: metav1.ObjectMeta{Namespace: "velero", Name: testLease},
+				Spec:       coordinationv1.LeaseSpec{HolderIdentity: &holder, LeaseDurationSeconds: new(int32(30)), RenewTime: new(metav1.NowMicro())},
+			}
+		}
+		c.view.saw(lease("old"))
+		letPass(time.Hour)
+		free, ok := c.awaitFree(t.Context())
+		require.True(t, ok)
+		require.Equal(t, "old", free.HolderIdentity)
+		held := lease("new")
+		_, err = c.Client.CoordinationV1().Leases("velero").Create(t.Context(), held, metav1.CreateOptions{})
+		require.NoError(t, err)
+		c.view.saw(held) // before the election begins
+		record, _, err := expiredLock{c.lock(), free}.Get(t.Context())
+		require.NoError(t, err)
+		require.Equal(t, "new", record.HolderIdentity)
+	})
+}
+
+func TestAContainerThatIsStartedAgainInItsPodTakesItsLeaseBackAtOnce(t *testing.T) {
+	for sentence, test := range map[string]struct {
+		former string
+		within time.Duration
+		leads  bool
+	}{
+		"in the same pod":                 {former: "n1_pod-uid_", within: 2 * time.Second, leads: true},
+		"in another pod":                  {former: "n1_another_", within: 25 * time.Second},
+		"in a pod that it does not know":  {within: 25 * time.Second},
+		"in another pod, after the lease": {former: "n1_another_", within: 40 * time.Second, leads: true},
+	} {
+		t.Run(sentence, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				p := newParliament(t)
+				p.identity, p.former = "n1_pod-uid_killed", "n1_pod-uid_"
+				killed := p.join(0)
+				p.pass(2 * time.Second)
+				killed.sever(true)
+				killed.stop()
+				<-killed.done
+				require.Equal(t, "n1_pod-uid_killed", *p.lease().Spec.HolderIdentity)
+				p.identity, p.former = test.former+"started", test.former
+				again := p.join(0)
+				p.pass(test.within)
+				require.Equal(t, test.leads, again.leads())
+			})
+		})
+	}
+}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"sync"
 
 	velerov1 "github.com/vmware-tanzu/velero/pkg/apis/velero/v1"
@@ -55,6 +56,7 @@ type Caches struct {
 type informer interface {
 	run(ctx context.Context)
 	synced() cache.DoneChecker
+	lacks() string
 }
 
 // NewCaches prepares the informers; Run starts them.
@@ -141,6 +143,17 @@ func synced(all []informer) []cache.DoneChecker {
 		checkers = append(checkers, one.synced())
 	}
 	return checkers
+}
+
+// lacking is what keeps informers from having what the API server had at the start, with the errors of their requests.
+func lacking(all []informer) string {
+	var lacks []string
+	for _, one := range all {
+		if lack := one.lacks(); lack != "" {
+			lacks = append(lacks, lack)
+		}
+	}
+	return strings.Join(lacks, "; ")
 }
 
 // Run watches until the context ends, and returns when every informer has stopped.

@@ -3,6 +3,7 @@ package informers
 import (
 	"context"
 	"fmt"
+	"sync/atomic"
 
 	apimeta "k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -25,8 +26,9 @@ type Source[L runtime.Object] interface {
 
 // Informer is a shared informer that knows the type of its objects.
 type Informer[T Object] struct {
-	name   string
-	shared cache.SharedIndexInformer
+	name    string
+	shared  cache.SharedIndexInformer
+	failure atomic.Pointer[error] // of the last request that failed
 }
 
 // Scope is which objects of a resource an informer holds; empty selectors hold all of them.
@@ -59,7 +61,15 @@ func New[T Object, L runtime.Object](name string, source Source[L], example T, s
 	if err != nil {
 		return nil, fmt.Errorf("set transform of %s: %w", name, err)
 	}
-	return &Informer[T]{name: name, shared: shared}, nil
+	made := &Informer[T]{name: name, shared: shared}
+	err = shared.SetWatchErrorHandlerWithContext(func(ctx context.Context, reflector *cache.Reflector, err error) {
+		made.failure.Store(&err)
+		cache.DefaultWatchErrorHandler(ctx, reflector, err)
+	})
+	if err != nil {
+		return nil, fmt.Errorf("set error handler of %s: %w", name, err)
+	}
+	return made, nil
 }
 
 func byUID(object any) ([]string, error) {
@@ -158,6 +168,18 @@ func sameVersion[T Object](before, after any) bool {
 
 func (i *Informer[T]) run(ctx context.Context)   { i.shared.RunWithContext(ctx) }
 func (i *Informer[T]) synced() cache.DoneChecker { return i.shared.HasSyncedChecker() }
+
+// lacks is what keeps the informer from having what the API server had at the start; empty if nothing does.
+func (i *Informer[T]) lacks() string {
+	switch failure := i.failure.Load(); {
+	case i.shared.HasSynced():
+		return ""
+	case failure == nil:
+		return i.name + ": no answer"
+	default:
+		return i.name + ": " + (*failure).Error()
+	}
+}
 
 // version is how far the watch has come.
 func (i *Informer[T]) version() string { return i.shared.LastSyncResourceVersion() }

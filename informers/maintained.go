@@ -36,3 +36,6 @@ func NewMaintained(kube kubernetes.Interface, velero *Velero, namespace, jobLabe
 
 // Run watches until the context ends, and returns when every informer has stopped.
 func (m *Maintained) Run(ctx context.Context) { run(ctx, m.all) }
+
+// Lacking says which of the caches are not complete, and why; empty if all are.
+func (m *Maintained) Lacking() string { return lacking(m.all) }

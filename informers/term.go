@@ -41,6 +41,9 @@ func (t *Term) Run(ctx context.Context) { run(ctx, t.all) }
 // Synced are done when the caches hold what the API server had at the start.
 func (t *Term) Synced() []cache.DoneChecker { return synced(t.all) }
 
+// Lacking says which of the caches are not complete, and why; empty if all are.
+func (t *Term) Lacking() string { return lacking(t.all) }
+
 // SetTerm makes the caches of a term count, or none of them.
 func (c *Caches) SetTerm(term *Term) {
 	c.lock.Lock()

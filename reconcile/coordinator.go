@@ -13,8 +13,6 @@ import (
 	"k8s.io/client-go/tools/leaderelection/resourcelock"
 	"k8s.io/klog/v2"
 	"k8s.io/utils/clock"
-
-	"github.com/lateen-project/lateen/metrics"
 )
 
 // CoordinatorOptions are how one agent stands for coordinator. Durations that are 0 become their default.
@@ -30,8 +28,7 @@ type CoordinatorOptions struct {
 	Retry  time.Duration // between two renewals; 5 s
 	Spread time.Duration // over which candidates that see the same are spread; 1 s
 
-	Clock   clock.Clock
-	Metrics *metrics.Coordination
+	Clock clock.Clock
 }
 
 // Coordinator is one candidate for what only one agent does in the whole cluster. While another one holds
@@ -164,9 +161,7 @@ func (c *Coordinator) lead(ctx, leading context.Context, term func(context.Conte
 	}()
 	logger := klog.FromContext(ctx)
 	logger.Info("Became coordinator", "identity", c.Identity)
-	c.Metrics.Leads(true)
 	term(leading)
-	c.Metrics.Leads(false)
 	logger.Info("Is no longer coordinator", "identity", c.Identity)
 }
 

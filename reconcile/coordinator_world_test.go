@@ -23,8 +23,6 @@ import (
 	clienttesting "k8s.io/client-go/testing"
 	"k8s.io/klog/v2"
 	"k8s.io/utils/clock"
-
-	"github.com/lateen-project/lateen/metrics"
 )
 
 const testLease = "lateen-coordinator"
@@ -115,7 +113,6 @@ func (p *parliament) join(lingers time.Duration) *member {
 	var err error
 	m.Coordinator, err = NewCoordinator(CoordinatorOptions{
 		Client: remote{m.client, p.answers}, Namespace: "velero", Name: testLease, Identity: cmp.Or(p.identity, fmt.Sprintf("agent-%d", len(p.all))), Former: p.former, Clock: clock.RealClock{}, Spread: p.spread,
-		Metrics: (*metrics.Metrics)(nil).Coordination(),
 	})
 	require.NoError(p.t, err)
 	ctx, stop := context.WithCancel(klog.NewContext(p.t.Context(), klog.Logger{}))

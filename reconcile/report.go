@@ -74,10 +74,15 @@ const noteBytes = 1024
 func (t *Transfers[T]) event(about build.Movement, kind, reason, note string) {
 	version, name := about.GVK.ToAPIVersionAndKind()
 	regarding := &corev1.ObjectReference{APIVersion: version, Kind: name, Namespace: about.Namespace, Name: about.Name, UID: about.UID}
-	if len(note) > noteBytes {
-		note = note[:noteBytes-len("…")] + "…"
+	t.Recorder.Event(regarding, kind, reason, EventMessage(note))
+}
+
+// EventMessage is a text, cut to what the API server takes as the message of an Event.
+func EventMessage(text string) string {
+	if len(text) <= noteBytes {
+		return text
 	}
-	t.Recorder.Event(regarding, kind, reason, note)
+	return strings.ToValidUTF8(text[:noteBytes-len("…")], "") + "…"
 }
 
 // logLines is how much of a failed mover's log an Event shows.

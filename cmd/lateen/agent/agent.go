@@ -48,6 +48,8 @@ type Options struct {
 	Election reconcile.CoordinatorOptions // its durations; those that are 0 have their defaults
 	Absence  time.Duration                // how long a node's agent may be gone before another one stands in; 0: 1 min
 
+	SyncTimeout time.Duration // for what a coordinator watches to be listed, before it gives its Lease up; 0: 2 min
+
 	Patience    time.Duration // with a transfer that could be accepted and is not, and keeps others from it; 0: 1 min
 	OrphanAge   time.Duration // below which nothing is an orphan; 0: 10 min
 	OrphanSweep time.Duration // between two sweeps of a coordinator; 0: 10 min

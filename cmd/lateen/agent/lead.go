@@ -75,7 +75,7 @@ func (p *parts) coordinate(ctx context.Context, kinds []kind) error {
 		options.Former = options.Identity
 	}
 	options.Identity += rand.String(identityLength)
-	options.Clock, options.Metrics = p.Clock, p.coordination
+	options.Clock = p.Clock
 	candidate, err := reconcile.NewCoordinator(options)
 	if err != nil {
 		return fmt.Errorf("stand for coordinator: %w", err)
@@ -88,8 +88,11 @@ func (p *parts) coordinate(ctx context.Context, kinds []kind) error {
 }
 
 // serve is one term: what only a coordinator watches is watched first, then it takes over what belongs to
-// no node, and gives it back when the term ends.
+// no node, and gives it back when the term ends. A term whose caches are not complete in time is given up: another
+// agent may be able to list what this one is not.
 func (p *parts) serve(ctx context.Context, kinds []kind) error {
+	ctx, end := context.WithCancel(ctx)
+	defer end()
 	term, err := informers.NewTerm(p.clients.kube, selection(p.Config))
 	if err != nil {
 		return fmt.Errorf("prepare caches of the coordinator: %w", err)
@@ -113,14 +116,20 @@ func (p *parts) serve(ctx context.Context, kinds []kind) error {
 		both.Go(func() { p.snapshots.Run(ctx) })
 		both.Wait()
 	}()
-	defer func() { <-running }()
-	if !synced(ctx, "caches of the coordinator", handled...) {
+	defer func() { end(); <-running }()
+	inTime, stop := context.WithTimeout(ctx, cmp.Or(p.SyncTimeout, syncTimeout))
+	defer stop()
+	if !synced(inTime, "caches of the coordinator", handled...) {
+		if ctx.Err() == nil {
+			p.reportLacking(ctx, "the coordinator", term.Lacking())
+		}
 		return nil
 	}
 	agents.Begin()
 	p.caches.SetTerm(term)
 	p.lead.set(agents)
-	defer func() { p.lead.set(nil); p.caches.SetTerm(nil); agents.End() }()
+	p.coordination.Leads(true)
+	defer func() { p.coordination.Leads(false); p.lead.set(nil); p.caches.SetTerm(nil); agents.End() }()
 	for _, k := range kinds {
 		k.enqueueUnsettled()
 	}

@@ -1,0 +1,74 @@
+package integration
+
+import (
+	"errors"
+	"net/http"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	coordinationv1 "k8s.io/api/coordination/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/transport"
+	"k8s.io/utils/ptr"
+
+	"github.com/lateen-project/lateen/cmd/lateen/agent"
+	"github.com/lateen-project/lateen/test/world"
+)
+
+// unlisted lets nobody list, or watch, the objects of a resource.
+func unlisted(resource string) transport.WrapperFunc {
+	return func(next http.RoundTripper) http.RoundTripper {
+		return roundTrip(func(request *http.Request) (*http.Response, error) {
+			if request.Method == http.MethodGet && strings.HasSuffix(request.URL.Path, "/"+resource) {
+				return nil, errors.New("no way to list " + resource)
+			}
+			return next.RoundTrip(request)
+		})
+	}
+}
+
+type roundTrip func(*http.Request) (*http.Response, error)
+
+// RoundTrip implements http.RoundTripper.
+func (f roundTrip) RoundTrip(request *http.Request) (*http.Response, error) { return f(request) }
+
+// A coordinator that cannot list what it needs is none: it says what it cannot list, and lets another one try.
+func TestACoordinatorThatCannotListGivesItsLeaseUpAndSaysWhy(t *testing.T) {
+	s := newSite(t, 50*time.Millisecond)
+	s.configure(`{}`)
+	leases, err := s.Kube.CoordinationV1().Leases(s.Namespace).Watch(s.soon(), metav1.ListOptions{})
+	require.NoError(t, err)
+	defer leases.Stop()
+	blind := s.start(through(unlisted("storageclasses")), func(options *agent.Options) { options.SyncTimeout = time.Second })
+	s.says("CachesNotSynced", "no way to list storageclasses")
+	require.Zero(t, blind.metric("lateen_coordinator"))
+	held := false
+	for given := false; !given; {
+		change, open := <-leases.ResultChan()
+		require.True(t, open, "the Lease is not given back")
+		lease, ok := change.Object.(*coordinationv1.Lease)
+		require.True(t, ok)
+		holder := ptr.Deref(lease.Spec.HolderIdentity, "")
+		held, given = held || holder != "", held && holder == ""
+	}
+	blind.stop()
+
+	seeing := s.start()
+	_, err = s.Transfers(world.PodVolumeBackup).Wait(s.soon(), s.transfer(), world.Settled)
+	require.NoError(t, err)
+	s.leads(s.node)
+	require.Eventually(t, func() bool { return seeing.metric("lateen_coordinator") == 1 }, world.Patience, 10*time.Millisecond)
+}
+
+// Repositories are not maintained where they cannot be listed; transfers go on.
+func TestMaintenanceThatCannotListSaysSoAndHoldsUpNothingElse(t *testing.T) {
+	s := newSite(t, 50*time.Millisecond)
+	s.configure(`{}`)
+	blind := s.start(through(unlisted("backuprepositories")), func(options *agent.Options) {
+		options.SyncTimeout, options.Config.MaintenanceConcurrency = time.Second, 1
+	})
+	s.says("CachesNotSynced", "no way to list backuprepositories")
+	require.Equal(t, 1, blind.metric("lateen_coordinator"))
+}

@@ -37,7 +37,11 @@ func (e *Exposer) Diagnose(ctx context.Context, move build.Movement, found Found
 	return strings.Join(said, "; ")
 }
 
-// warning is the newest Warning about an object; empty if there is none or it cannot be had.
+// reasonUnscheduled is of a pod that has no node; one that has a node is past that.
+const reasonUnscheduled = "FailedScheduling"
+
+// warning is the newest Warning about an object; empty if there is none or it cannot be had. It is asked about claims, and
+// about pods that have a node: what the scheduler said before counts no more, although it has finer timestamps.
 func (e *Exposer) warning(ctx context.Context, about metav1.Object) string {
 	list, err := e.Client.CoreV1().Events(about.GetNamespace()).List(ctx, metav1.ListOptions{
 		FieldSelector: fields.OneTermEqualSelector("involvedObject.uid", string(about.GetUID())).String(),
@@ -47,7 +51,7 @@ func (e *Exposer) warning(ctx context.Context, about metav1.Object) string {
 	}
 	var newest corev1.Event
 	for _, event := range list.Items {
-		if event.Type == corev1.EventTypeWarning && !last(&event).Before(last(&newest)) {
+		if event.Type == corev1.EventTypeWarning && event.Reason != reasonUnscheduled && !last(&event).Before(last(&newest)) {
 			newest = event
 		}
 	}

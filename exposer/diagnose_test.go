@@ -36,6 +36,9 @@ func TestADiagnosisSaysWhatIsInTheWay(t *testing.T) {
 	single.LastTimestamp, single.EventTime = metav1.Time{}, metav1.MicroTime{Time: metav1.Unix(4, 0).Time}
 	series := event("series", "claim-uid", "Warning", "once more", 0)
 	series.LastTimestamp, series.Series = metav1.Time{}, &corev1.EventSeries{LastObservedTime: metav1.MicroTime{Time: metav1.Unix(5, 0).Time}}
+	unscheduled := event("unscheduled", "mover-uid", "Warning", "unbound claims", 0)
+	unscheduled.Reason, unscheduled.LastTimestamp = "FailedScheduling", metav1.Time{}
+	unscheduled.EventTime = metav1.NewMicroTime(metav1.Unix(7, 500_000_000).Time)
 	claims := func(claims ...*corev1.PersistentVolumeClaim) Found { return Found{Claims: claims} }
 	for name, test := range map[string]struct {
 		found  Found
@@ -55,6 +58,10 @@ func TestADiagnosisSaysWhatIsInTheWay(t *testing.T) {
 		"a volume that cannot be mounted": {
 			found: Found{Pod: starting, Claims: []*corev1.PersistentVolumeClaim{bound}}, events: []*corev1.Event{event("mount", "mover-uid", "Warning", "no such device", 1)},
 			want: "mover pod b1 on node n1: Because: no such device",
+		},
+		"a volume that cannot be attached, and not that the pod had no node in the same second": {
+			found: Found{Pod: starting}, events: []*corev1.Event{unscheduled, event("attach", "mover-uid", "Warning", "no free slot", 7)},
+			want: "mover pod b1 on node n1: Because: no free slot",
 		},
 		"no pod without a node: its status says why": {found: Found{Pod: unplaced}, events: []*corev1.Event{event("place", "mover-uid", "Warning", "no room", 1)}},
 	} {

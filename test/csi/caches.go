@@ -9,6 +9,7 @@ import (
 	snapshotinformers "github.com/kubernetes-csi/external-snapshotter/client/v8/informers/externalversions"
 	snapshotlisters "github.com/kubernetes-csi/external-snapshotter/client/v8/listers/volumesnapshot/v1"
 	corev1 "k8s.io/api/core/v1"
+	storagev1 "k8s.io/api/storage/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/informers"
 	"k8s.io/client-go/kubernetes"
@@ -27,6 +28,7 @@ type caches struct {
 	claims          corelisters.PersistentVolumeClaimLister
 	volumes         corelisters.PersistentVolumeLister
 	classes         storagelisters.StorageClassLister
+	attachments     storagelisters.VolumeAttachmentLister
 	snapshots       snapshotlisters.VolumeSnapshotLister
 	contents        snapshotlisters.VolumeSnapshotContentLister
 	snapshotClasses snapshotlisters.VolumeSnapshotClassLister
@@ -39,14 +41,16 @@ type caches struct {
 // newCaches makes them, and puts into the driver's queue what has changed.
 func newCaches(core informers.SharedInformerFactory, snapshots snapshotinformers.SharedInformerFactory, d *Driver) (*caches, error) {
 	claims, volumes := core.Core().V1().PersistentVolumeClaims(), core.Core().V1().PersistentVolumes()
+	attachments := core.Storage().V1().VolumeAttachments()
 	group := snapshots.Snapshot().V1()
 	c := &caches{
 		claims: claims.Lister(), volumes: volumes.Lister(), classes: core.Storage().V1().StorageClasses().Lister(),
-		snapshots: group.VolumeSnapshots().Lister(), contents: group.VolumeSnapshotContents().Lister(),
+		attachments: attachments.Lister(),
+		snapshots:   group.VolumeSnapshots().Lister(), contents: group.VolumeSnapshotContents().Lister(),
 		snapshotClasses: group.VolumeSnapshotClasses().Lister(),
 		claimsBySource:  claims.Informer().GetIndexer(),
 		informers: []cache.SharedIndexInformer{
-			claims.Informer(), volumes.Informer(), core.Storage().V1().StorageClasses().Informer(),
+			claims.Informer(), volumes.Informer(), attachments.Informer(), core.Storage().V1().StorageClasses().Informer(),
 			group.VolumeSnapshots().Informer(), group.VolumeSnapshotContents().Informer(), group.VolumeSnapshotClasses().Informer(),
 		},
 	}
@@ -56,6 +60,7 @@ func newCaches(core informers.SharedInformerFactory, snapshots snapshotinformers
 	return c, errors.Join(
 		c.handle(claims.Informer(), func(object any) { enqueueClaim(d, object) }),
 		c.handle(volumes.Informer(), func(object any) { enqueueVolume(d, object) }),
+		c.handle(attachments.Informer(), func(object any) { enqueueAttachment(d, object) }),
 		c.handle(group.VolumeSnapshots().Informer(), func(object any) { c.enqueueMadeOf(d, object) }),
 		c.handle(group.VolumeSnapshotContents().Informer(), func(object any) { c.enqueueContent(d, object) }),
 	)
@@ -94,6 +99,12 @@ func enqueueClaim(d *Driver, object any) {
 func enqueueVolume(d *Driver, object any) {
 	if volume, ok := object.(*corev1.PersistentVolume); ok && d.owns(volume) {
 		d.queue.Add(key{kind: volumeKind, name: volume.Name})
+	}
+}
+
+func enqueueAttachment(d *Driver, object any) {
+	if attachment, ok := object.(*storagev1.VolumeAttachment); ok && attachment.Spec.Attacher == d.options.Driver {
+		d.queue.Add(key{kind: attachmentKind, name: attachment.Name})
 	}
 }
 

@@ -49,6 +49,8 @@ type Options struct {
 	ManagedBy string
 	// DataLess makes snapshots, and volumes made of them, empty: for load.
 	DataLess bool
+	// Attach has volumes attached to nodes before they are mounted (CSIDriver's attachRequired), by VolumeAttachments.
+	Attach bool
 	// ClonesHold makes the driver one that clones by copy-on-write: it deletes no snapshot of which a volume exists.
 	ClonesHold bool
 	// Fault, if set, is asked before everything that the driver does. What it returns becomes the driver's error, and
@@ -66,12 +68,14 @@ const (
 	CreateSnapshot Verb = "CreateSnapshot"
 	DeleteSnapshot Verb = "DeleteSnapshot"
 	GetSnapshot    Verb = "GetSnapshot"
+	Attach         Verb = "ControllerPublishVolume"
+	Detach         Verb = "ControllerUnpublishVolume"
 )
 
 // Call is something that the driver is asked to do.
 type Call struct {
 	Verb Verb
-	// Handle is the driver's name of the volume or snapshot.
+	// Handle is the driver's name of the volume or snapshot, or the name of a VolumeAttachment.
 	Handle string
 	// Object is why: NAMESPACE/NAME of a claim, or the name of a PersistentVolume or VolumeSnapshotContent.
 	Object string
@@ -95,9 +99,10 @@ type key struct{ kind, namespace, name string }
 
 // The kinds of keys.
 const (
-	claimKind   = "claim"
-	volumeKind  = "volume"
-	contentKind = "content"
+	claimKind      = "claim"
+	volumeKind     = "volume"
+	contentKind    = "content"
+	attachmentKind = "attachment"
 )
 
 // Start registers the driver and returns when it sees what there is to do. It ends by Stop, not with the context.
@@ -122,10 +127,10 @@ func Start(ctx context.Context, config *rest.Config, options Options) (*Driver, 
 	return d, d.run(ctx)
 }
 
-// register says that volumes need not be attached, so that nothing waits for an attacher.
+// register says whether volumes need to be attached; if not, nothing waits for an attacher.
 func (d *Driver) register(ctx context.Context) error {
 	driver := &storagev1.CSIDriver{
-		ObjectMeta: metav1.ObjectMeta{Name: d.options.Driver}, Spec: storagev1.CSIDriverSpec{AttachRequired: new(false)},
+		ObjectMeta: metav1.ObjectMeta{Name: d.options.Driver}, Spec: storagev1.CSIDriverSpec{AttachRequired: new(d.options.Attach)},
 	}
 	_, err := d.kube.StorageV1().CSIDrivers().Create(ctx, driver, metav1.CreateOptions{})
 	if err != nil && !apierrors.IsAlreadyExists(err) {
@@ -202,6 +207,8 @@ func (d *Driver) sync(ctx context.Context, item key) (time.Duration, error) {
 		return 0, d.syncClaim(ctx, item.namespace, item.name)
 	case volumeKind:
 		return 0, d.syncVolume(ctx, item.name)
+	case attachmentKind:
+		return 0, d.syncAttachment(ctx, item.name)
 	case contentKind:
 		return d.syncContent(ctx, item.name)
 	default:

@@ -1,6 +1,7 @@
 package csi
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"slices"
@@ -79,6 +80,9 @@ func (d *Driver) protect(ctx context.Context, volume *corev1.PersistentVolume) e
 // reclaim deletes the bytes, then the object, then lets go of it.
 func (d *Driver) reclaim(ctx context.Context, volume *corev1.PersistentVolume) error {
 	handle := volume.Spec.CSI.VolumeHandle
+	if node, err := d.attachedTo(ctx, volume); err != nil || node != "" {
+		return cmp.Or(err, fmt.Errorf("persistentvolume %s is still attached to node %s", volume.Name, node))
+	}
 	if err := d.ask(ctx, DeleteVolume, handle, volume.Name); err != nil {
 		return err
 	}

@@ -88,6 +88,7 @@ func (n *Node) run(ctx context.Context, run *podRun) {
 	if end := n.live(ctx, logger, run); end != nil {
 		report(ctx, logger, "Post end of pod", n.post(ctx, run.pod, *end))
 	}
+	report(ctx, logger, "Detach volumes of pod", n.detach(context.WithoutCancel(ctx), run))
 	n.close(run)
 	select {
 	case <-ctx.Done():
@@ -181,15 +182,15 @@ func (n *Node) begin(ctx context.Context, logger klog.Logger, run *podRun, runne
 func (n *Node) prepare(ctx context.Context, pod *corev1.Pod) (volumes map[string]string, err error) {
 	if volumes, err = n.makeVolumes(ctx, pod); err != nil {
 		if ctx.Err() == nil {
-			n.complain(ctx, pod, err)
+			n.complain(ctx, pod, "FailedMount", err.Error())
 		}
 		return nil, err
 	}
 	return volumes, n.initialize(ctx, pod, volumes)
 }
 
-// complain says as a kubelet does that the volumes of a pod are not to be had.
-func (n *Node) complain(ctx context.Context, pod *corev1.Pod, why error) {
+// complain says as a kubelet does, or the attach-detach controller, that the volumes of a pod are not to be had.
+func (n *Node) complain(ctx context.Context, pod *corev1.Pod, reason, message string) {
 	now := metav1.Now()
 	_, err := n.client.CoreV1().Events(pod.Namespace).Create(ctx, &corev1.Event{
 		ObjectMeta: metav1.ObjectMeta{GenerateName: pod.Name + ".", Namespace: pod.Namespace},
@@ -197,7 +198,7 @@ func (n *Node) complain(ctx context.Context, pod *corev1.Pod, why error) {
 			APIVersion: "v1", Kind: "Pod", Namespace: pod.Namespace, Name: pod.Name, UID: pod.UID,
 		},
 		Source: corev1.EventSource{Component: "kubelet", Host: n.options.Name}, Type: corev1.EventTypeWarning,
-		Reason: "FailedMount", Message: why.Error(), FirstTimestamp: now, LastTimestamp: now, Count: 1,
+		Reason: reason, Message: message, FirstTimestamp: now, LastTimestamp: now, Count: 1,
 	}, metav1.CreateOptions{})
 	report(ctx, klog.FromContext(ctx), "Send Event about pod", err)
 }

@@ -16,12 +16,13 @@ type podRun struct {
 	began metav1.Time             // of its containers
 	gone  context.CancelCauseFunc // by errGone
 
-	deleted    chan struct{} // closed when the API says that the pod is to end
-	grace      time.Duration // of the deletion; read it once deleted is closed
-	disrupted  chan struct{} // closed when the node or the scheduler ends the pod
-	disruption disruption    // read it once disrupted is closed
-	runs       bool          // its containers have started and not ended; the node's lock guards it, and the next
-	closed     bool          // it cannot be disrupted any more
+	deleted     chan struct{} // closed when the API says that the pod is to end
+	grace       time.Duration // of the deletion; read it once deleted is closed
+	disrupted   chan struct{} // closed when the node or the scheduler ends the pod
+	disruption  disruption    // read it once disrupted is closed
+	attachments []string      // names of VolumeAttachments that were made for it; the node's lock guards them
+	runs        bool          // its containers have started and not ended; the node's lock guards it, and the next
+	closed      bool          // it cannot be disrupted any more
 }
 
 // disruption is an end that comes from outside the pod and is no deletion.

@@ -18,7 +18,10 @@ import (
 const dirAttribute = "dir"
 
 // location is where a pod finds a volume, and what that is a link to; "" if it is a directory of its own.
-type location struct{ dir, target string }
+type location struct {
+	dir, target string
+	bound       *corev1.PersistentVolume // behind a claim; else nil
+}
 
 // makeVolumes makes the directories of a pod's volumes where a kubelet keeps them, and returns them by
 // volume name. Claims are waited for until they are bound; what else is not there is an error.
@@ -26,6 +29,9 @@ func (n *Node) makeVolumes(ctx context.Context, pod *corev1.Pod) (map[string]str
 	dirs := map[string]string{}
 	for _, volume := range pod.Spec.Volumes {
 		where, err := n.locate(ctx, pod, volume)
+		if err == nil && where.bound != nil {
+			err = n.attach(ctx, pod, where.bound)
+		}
 		if err != nil {
 			return nil, err
 		}
@@ -119,7 +125,7 @@ func (n *Node) locateClaim(ctx context.Context, dir, namespace, name string) (lo
 	if err != nil {
 		return location{}, fmt.Errorf("get volume of claim %s: %w", name, err)
 	}
-	where := location{}
+	where := location{bound: volume}
 	if where.dir, err = volumeDirOf(dir, volume); err != nil {
 		return location{}, err
 	}

@@ -1,0 +1,80 @@
+package csi
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"slices"
+
+	corev1 "k8s.io/api/core/v1"
+	storagev1 "k8s.io/api/storage/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/utils/ptr"
+)
+
+// attachFinalizer keeps a VolumeAttachment until the driver has detached the volume (external-attacher).
+func (d *Driver) attachFinalizer() string { return "external-attacher/" + d.options.Driver }
+
+// syncAttachment does for one VolumeAttachment what external-attacher does.
+func (d *Driver) syncAttachment(ctx context.Context, name string) error {
+	attachment, err := d.caches.attachments.Get(name)
+	if apierrors.IsNotFound(err) {
+		return nil
+	} else if err != nil {
+		return err
+	}
+	volume := ptr.Deref(attachment.Spec.Source.PersistentVolumeName, "")
+	switch held := slices.Contains(attachment.Finalizers, d.attachFinalizer()); {
+	case attachment.DeletionTimestamp != nil && !held:
+		return nil
+	case attachment.DeletionTimestamp != nil:
+		if err := d.ask(ctx, Detach, attachment.Name, volume); err != nil {
+			return err
+		}
+		return d.patchAttachment(ctx, attachment, map[string]any{"metadata": map[string]any{"finalizers": nil}})
+	case attachment.Status.Attached:
+		return nil
+	case !held:
+		return d.patchAttachment(ctx, attachment, map[string]any{"metadata": map[string]any{"finalizers": []string{d.attachFinalizer()}}})
+	}
+	if err := d.ask(ctx, Attach, attachment.Name, volume); err != nil {
+		told := map[string]any{"attachError": map[string]any{"time": metav1.Now(), "message": err.Error()}}
+		if patched := d.patchAttachment(ctx, attachment, map[string]any{"status": told}, "status"); patched != nil {
+			return patched
+		}
+		return err
+	}
+	return d.patchAttachment(ctx, attachment, map[string]any{"status": map[string]any{"attached": true, "attachError": nil}}, "status")
+}
+
+func (d *Driver) patchAttachment(ctx context.Context, attachment *storagev1.VolumeAttachment, fields map[string]any, subresources ...string) error {
+	patch, err := json.Marshal(fields)
+	if err != nil {
+		return fmt.Errorf("write patch of VolumeAttachment %s: %w", attachment.Name, err)
+	}
+	_, err = d.kube.StorageV1().VolumeAttachments().Patch(ctx, attachment.Name, types.MergePatchType, patch, metav1.PatchOptions{}, subresources...)
+	if err != nil && !apierrors.IsNotFound(err) {
+		return fmt.Errorf("patch VolumeAttachment %s: %w", attachment.Name, err)
+	}
+	return nil
+}
+
+// attachedTo is the node to which a volume is attached, or is being attached or detached; "" if there is none.
+// external-provisioner deletes no such volume.
+func (d *Driver) attachedTo(ctx context.Context, volume *corev1.PersistentVolume) (string, error) {
+	if !d.options.Attach {
+		return "", nil
+	}
+	list, err := d.kube.StorageV1().VolumeAttachments().List(ctx, metav1.ListOptions{})
+	if err != nil {
+		return "", fmt.Errorf("list VolumeAttachments: %w", err)
+	}
+	for _, attachment := range list.Items {
+		if ptr.Deref(attachment.Spec.Source.PersistentVolumeName, "") == volume.Name {
+			return attachment.Spec.NodeName, nil
+		}
+	}
+	return "", nil
+}

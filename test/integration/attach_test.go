@@ -1,0 +1,145 @@
+package integration
+
+import (
+	"context"
+	"errors"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	storagev1 "k8s.io/api/storage/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/lateen-project/lateen/test/csi"
+	"github.com/lateen-project/lateen/test/world"
+)
+
+// attaching is a site with a driver that attaches volumes, and whose attacher or detacher is as the test says.
+func attaching(t *testing.T, verb csi.Verb, fault func(ctx context.Context) error) *volumes {
+	t.Helper()
+	v := newSite(t, 50*time.Millisecond).volumes(csi.Options{Attach: true, Fault: func(ctx context.Context, call csi.Call) error {
+		if call.Verb != verb {
+			return nil
+		}
+		return fault(ctx)
+	}})
+	v.configure(`{}`)
+	return v
+}
+
+// slowly takes half a second.
+func slowly(ctx context.Context) error {
+	timer := time.NewTimer(500 * time.Millisecond)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+// atFirst fails three times.
+func atFirst() func(context.Context) error {
+	var calls atomic.Int32
+	return func(context.Context) error {
+		if calls.Add(1) <= 3 {
+			return errors.New("the node has no free slot")
+		}
+		return nil
+	}
+}
+
+// nothingAttached waits until the driver has detached all volumes, and deleted those that were made for movers.
+func (v *volumes) nothingAttached() {
+	v.Helper()
+	ctx := v.soon()
+	attachments := v.Kube.StorageV1().VolumeAttachments()
+	list, err := attachments.List(ctx, metav1.ListOptions{})
+	require.NoError(v, err)
+	left := map[string]bool{}
+	for _, attachment := range list.Items {
+		if attachment.Spec.Attacher == v.driver.Name() {
+			left[attachment.Name] = true
+		}
+	}
+	changes, err := attachments.Watch(ctx, metav1.ListOptions{ResourceVersion: list.ResourceVersion})
+	require.NoError(v, err)
+	defer changes.Stop()
+	for len(left) > 0 {
+		change, open := <-changes.ResultChan()
+		require.True(v, open, "VolumeAttachments %v are left", left)
+		if attachment, ok := change.Object.(*storagev1.VolumeAttachment); ok && change.Type == "DELETED" {
+			delete(left, attachment.Name)
+		}
+	}
+	v.onlyTheSource()
+}
+
+func TestAnUploadWhoseVolumeIsHardToAttachCompletes(t *testing.T) {
+	for name, test := range map[string]struct {
+		verb  csi.Verb
+		fault func(context.Context) error
+	}{
+		"attached late":    {csi.Attach, slowly},
+		"attached at last": {csi.Attach, atFirst()},
+		"detached late":    {csi.Detach, slowly},
+		"detached at last": {csi.Detach, atFirst()},
+	} {
+		t.Run(name, func(t *testing.T) {
+			v := attaching(t, test.verb, test.fault)
+			v.start()
+			upload, handle := v.uploads("data")
+			v.uploaded(upload, handle, world.Completed)
+			v.noSnapshots()
+			v.nothingLeft()
+			v.nothingAttached()
+		})
+	}
+}
+
+func TestAnUploadWhoseVolumeIsNeverAttachedFailsAndSaysWhy(t *testing.T) {
+	v := attaching(t, csi.Attach, func(context.Context) error { return errors.New("the node has no free slot") })
+	v.start(shortPrepare)
+	upload, handle := v.uploads("data")
+	ended := v.uploaded(upload, handle, world.Failed)
+	require.Contains(t, ended.Status.Message, "FailedAttachVolume: AttachVolume.Attach failed for volume")
+	require.Contains(t, ended.Status.Message, "the node has no free slot")
+	v.noSnapshots()
+	v.nothingLeft()
+	v.nothingAttached()
+}
+
+func TestAnUploadIsCanceledWhileItsVolumeIsBeingAttached(t *testing.T) {
+	asked := make(chan struct{}, 100)
+	v := attaching(t, csi.Attach, func(context.Context) error {
+		asked <- struct{}{}
+		return errors.New("not yet")
+	})
+	v.start()
+	upload, handle := v.uploads("data")
+	<-asked
+	require.NoError(t, v.Transfers(world.DataUpload).Cancel(v.soon(), upload))
+	v.uploaded(upload, handle, world.Canceled)
+	v.noSnapshots()
+	v.nothingLeft()
+	v.nothingAttached()
+}
+
+func TestADownloadWhoseVolumeIsHardToAttachIsDelivered(t *testing.T) {
+	for name, test := range map[string]struct {
+		verb  csi.Verb
+		fault func(context.Context) error
+	}{
+		"attached late": {csi.Attach, slowly},
+		"detached late": {csi.Detach, slowly},
+	} {
+		t.Run(name, func(t *testing.T) {
+			v := attaching(t, test.verb, test.fault)
+			v.start()
+			v.delivered(v.download(v.target()))
+			require.Len(t, v.driver.Volumes(), 1)
+		})
+	}
+}

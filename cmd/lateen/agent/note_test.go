@@ -1,0 +1,43 @@
+package agent
+
+import (
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	velerov1 "github.com/vmware-tanzu/velero/pkg/apis/velero/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	testingclock "k8s.io/utils/clock/testing"
+
+	"github.com/lateen-project/lateen/reconcile"
+	"github.com/lateen-project/lateen/reconcile/transfer"
+)
+
+// nothing is a cache of resources that have been deleted.
+type nothing struct {
+	resources[*velerov1.PodVolumeBackup]
+}
+
+func (nothing) Get(string) (*velerov1.PodVolumeBackup, bool) { return nil, false }
+
+// A resource that is deleted leaves the line, whether or not this agent ever had anything to do with it: those behind it
+// would wait for its turn (T6).
+func TestWhatIsDeletedLeavesTheLine(t *testing.T) {
+	admission := reconcile.NewAdmission(1, 1, time.Minute, testingclock.NewFakeClock(time.Unix(10, 0)))
+	places := reconcile.NewPlaces("n1", 1, 1)
+	for i, uid := range []types.UID{"first", "second"} {
+		admission.Note(reconcile.Entry{UID: uid, Key: string(uid), Version: "1", Created: time.Unix(int64(i), 0), Phase: reconcile.Waiting})
+	}
+	woken := false
+	require.False(t, admission.Room("second", func() { woken = true }))
+	l := &line[*velerov1.PodVolumeBackup]{
+		resources: nothing{},
+		transfers: &reconcile.Transfers[*velerov1.PodVolumeBackup]{
+			Kind: transfer.PodVolumeBackup(), Shared: reconcile.Shared{Admission: admission, Places: places},
+		},
+	}
+	l.note(&velerov1.PodVolumeBackup{ObjectMeta: metav1.ObjectMeta{Namespace: "velero", Name: "b1", UID: "first"}})
+	require.True(t, woken, "the second in line is not enqueued")
+	require.True(t, admission.Room("second", nil))
+}

@@ -1,0 +1,131 @@
+package reconcile
+
+import (
+	"context"
+	"errors"
+	"io"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	velerov1 "github.com/vmware-tanzu/velero/pkg/apis/velero/v1"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/lateen-project/lateen/reconcile/transfer"
+)
+
+// Unless an answer says that nothing was written, what was reserved for a write stays reserved: another transfer would take
+// the slot of one that runs. That of a write which did not happen is free at once (T6).
+func TestASlotIsGivenBackOnlyIfNothingWasWritten(t *testing.T) {
+	resource := velerov1.Resource("podvolumebackups")
+	for name, test := range map[string]struct {
+		answer error
+		kept   int
+	}{
+		"500":              {apierrors.NewInternalError(errors.New("etcd")), 1},
+		"503":              {apierrors.NewServiceUnavailable("starting"), 1},
+		"504":              {apierrors.NewTimeoutError("etcd", 1), 1},
+		"timeout":          {context.DeadlineExceeded, 1},
+		"connection reset": {io.ErrUnexpectedEOF, 1},
+		"403":              {apierrors.NewForbidden(resource, "b1", errors.New("no rights")), 0},
+		"422":              {apierrors.NewInvalid(velerov1.SchemeGroupVersion.WithKind("PodVolumeBackup").GroupKind(), "b1", nil), 0},
+		"429":              {apierrors.NewTooManyRequests("slow down", 1), 0},
+	} {
+		for outcome, committed := range map[string]bool{"it was written": true, "it was not written": false} {
+			if committed && test.kept == 0 {
+				continue
+			}
+			t.Run(name+", "+outcome, func(t *testing.T) {
+				const starts = 3 // after Accepted and Prepared
+				s := newStage(t, fault{call: "patch podvolumebackups", ordinal: starts, err: test.answer, committed: committed})
+				for s.calls["patch podvolumebackups"] < starts {
+					_, err := s.Reconcile(t.Context(), testKey)
+					require.Equal(t, s.calls["patch podvolumebackups"] == starts, err != nil, "%v", err)
+					s.kubelet(t)
+				}
+				require.Equal(t, test.kept, s.Places.Own().InUse())
+			})
+		}
+	}
+}
+
+// running is a backup whose mover runs on another node than the caches of this one show.
+func running(t *testing.T) *single[*velerov1.PodVolumeBackup] {
+	t.Helper()
+	s := newSingle(transfer.PodVolumeBackup(), &velerov1.PodVolumeBackup{
+		Spec: velerov1.PodVolumeBackupSpec{
+			Node: testNode, Volume: "data", UploaderType: "kopia",
+			Pod: corev1.ObjectReference{Namespace: "app", Name: "db", UID: "pod-uid"},
+		},
+	}, func() *velerov1.PodVolumeBackup { return &velerov1.PodVolumeBackup{} })
+	started := metav1.NewTime(s.clock.Now())
+	s.object.Status.Phase, s.object.Status.StartTimestamp, s.object.Status.AcceptedTimestamp = velerov1.PodVolumeBackupPhaseInProgress, &started, &started
+	return s
+}
+
+// An answer that says nothing of a pod says nothing of its end: neither a mover nor a source is taken for gone (T6).
+func TestAnErrorIsNotTheEndOfAPod(t *testing.T) {
+	for name, phase := range map[string]velerov1.PodVolumeBackupPhase{
+		"of the mover":  velerov1.PodVolumeBackupPhaseInProgress,
+		"of the source": velerov1.PodVolumeBackupPhaseAccepted,
+	} {
+		for answer, failing := range map[string]error{
+			"500": apierrors.NewInternalError(errors.New("etcd")), "403": apierrors.NewForbidden(corev1.Resource("pods"), "db", errors.New("no rights")),
+			"timeout": context.DeadlineExceeded,
+		} {
+			t.Run(name+", "+answer, func(t *testing.T) {
+				s := running(t)
+				s.object.Status.Phase = phase
+				if phase == velerov1.PodVolumeBackupPhaseInProgress { // the source is known to be there
+					s.pods["app/db"] = &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "app", Name: "db", UID: "pod-uid"}, Spec: corev1.PodSpec{NodeName: testNode}}
+				}
+				s.failing = failing
+				_, err := s.Reconcile(t.Context(), testKey)
+				require.ErrorIs(t, err, failing)
+				require.Equal(t, "1", s.object.ResourceVersion, "nothing is written")
+				require.Equal(t, phase, s.object.Status.Phase)
+				require.Empty(t, s.kube.Actions(), "nothing is made and nothing is deleted")
+			})
+		}
+	}
+}
+
+// speaker is a mover that said once that it has started.
+type speaker struct {
+	silent
+	started time.Time
+}
+
+func (s speaker) Last(_ types.UID, reason string) (message string, at time.Time, ok bool) {
+	return "", s.started, reason == saidStarted
+}
+
+// What a mover before this one said is not what this one said: one that has not started may never see a cancel, and is
+// deleted at once (T6).
+func TestOnlyAMoverThatHasStartedGetsTheGraceOfACancel(t *testing.T) {
+	for name, test := range map[string]struct {
+		after   time.Duration // when it said so, after the start that is on record
+		deleted int
+	}{
+		"said by this mover":          {after: 0},
+		"said by the one before this": {after: -time.Second, deleted: 1},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := newStage(t, fault{})
+			for s.backup.Status.Phase != velerov1.PodVolumeBackupPhaseInProgress {
+				_, err := s.Reconcile(t.Context(), testKey)
+				require.NoError(t, err)
+				if s.backup.Status.Phase != velerov1.PodVolumeBackupPhaseInProgress {
+					s.kubelet(t)
+				}
+			}
+			s.Movers = speaker{started: s.backup.Status.StartTimestamp.Add(test.after)}
+			s.backup.Spec.Cancel = true
+			s.steps(t, 3)
+			require.Equal(t, test.deleted, s.calls["delete pods"])
+		})
+	}
+}

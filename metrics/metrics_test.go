@@ -164,6 +164,24 @@ func TestGaugesFollowTheCaches(t *testing.T) {
 	`, names...)
 }
 
+func TestForeignTransfersAreThoseThatAreNotOver(t *testing.T) {
+	m, registry := newMetrics()
+	m.Transfers(func() []metrics.Count {
+		return []metrics.Count{
+			{Kind: "dataupload", Phase: "New", Foreign: 2, ForeignAge: 90},
+			{Kind: "dataupload", Phase: "InProgress", Foreign: 1, ForeignAge: 900},
+			{Kind: "dataupload", Phase: "Completed", Foreign: 100, ForeignAge: 9000, Terminal: true},
+			{Kind: "datadownload", Phase: "New"},
+		}
+	})
+	requireSeries(t, registry, `
+		lateen_foreign_transfers{kind="dataupload"} 3
+		lateen_foreign_transfers{kind="datadownload"} 0
+		lateen_foreign_transfer_oldest_new_age_seconds{kind="dataupload"} 90
+		lateen_foreign_transfer_oldest_new_age_seconds{kind="datadownload"} 0
+	`, "lateen_foreign_transfers", "lateen_foreign_transfer_oldest_new_age_seconds")
+}
+
 func TestPhaseDurationReachesFromATenthToFourHours(t *testing.T) {
 	m, registry := newMetrics()
 	m.PhaseLasted("podvolumebackup", "Accepted", 50*time.Millisecond)

@@ -16,14 +16,18 @@ func (t *Transfers[T]) Count(objects []T) []metrics.Count {
 	}
 	for _, object := range objects {
 		state := t.Kind.Get(object)
-		if state.Foreign || !t.counts(state) {
-			continue
-		}
 		at, known := place[phaseName(state.Phase)]
-		if !known {
+		if !known || !state.Foreign && !t.counts(state) {
 			continue
 		}
 		count := &counts[at]
+		if state.Foreign {
+			if t.Agent.Leads() {
+				count.Foreign++
+				count.ForeignAge = max(count.ForeignAge, now.Sub(state.CreatedAt).Seconds())
+			}
+			continue
+		}
 		count.Transfers++
 		count.OldestAge = max(count.OldestAge, now.Sub(state.CreatedAt).Seconds())
 		since := phaseSince(state)

@@ -26,6 +26,9 @@ func (t *Transfers[T]) look(ctx context.Context, s *subject[T]) error {
 	role := t.Agent.In(s.state, t.home(s), build.ReadPod(s.pod).Node)
 	s.seen.Mine, s.seen.Follow, s.seen.Near, s.seen.NodeLost = role.Mine, role.Follow, role.Near, role.Lost
 	t.account(s)
+	if role.Acts() && s.state.Foreign {
+		t.reportForeign(s)
+	}
 	if !role.Acts() || s.state.Foreign {
 		t.memory.waitsNoMore(s.key)
 		t.Targets.Forget(s.object.GetUID())

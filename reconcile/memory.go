@@ -41,7 +41,7 @@ type recollection[T any] struct {
 	reserved  bool      // all that delivery waits for is that its target is bound
 	delivers  time.Time // when this agent first tried to deliver
 	clean     bool      // nothing is left of its snapshots
-	reported  bool      // an Event says what its clean-up waits for
+	reported  bool      // an Event says for which other data mover it is, or what its clean-up waits for
 	since     time.Time // when the phase began, to better than the second of the API's timestamps
 }
 
@@ -257,7 +257,8 @@ func (m *memory[T]) isClean(key string) bool {
 	return m.of(key).clean
 }
 
-// toReport tells whether it has still to be reported that a clean-up waits, and notes that it is.
+// toReport tells whether the Event that a resource gets only once is still to be sent, and notes that it is. What is
+// for another data mover is never cleaned up, so there are no two.
 func (m *memory[T]) toReport(key string) bool {
 	m.lock.Lock()
 	defer m.lock.Unlock()

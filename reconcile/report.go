@@ -24,6 +24,7 @@ const (
 	EventRestarted = "MoverRestarted"
 	EventMoverLog  = "MoverLog"
 	EventNotMade   = "MoverNotMade"
+	EventForeign   = "ForeignDataMover"
 	// EventCleanUpWaits is for a transfer that has ended and whose snapshot cannot be deleted.
 	EventCleanUpWaits = "CleanUpWaits"
 )
@@ -58,6 +59,15 @@ func (t *Transfers[T]) hindered(about build.Movement, before string, err error) 
 		return
 	}
 	t.event(about, corev1.EventTypeWarning, EventNotMade, err.Error())
+}
+
+// reportForeign tells once of a resource that another data mover has to take.
+func (t *Transfers[T]) reportForeign(s *subject[T]) {
+	if phaseName(s.state.Phase) != transfer.New || !t.memory.toReport(s.key) {
+		return
+	}
+	t.event(s.move, corev1.EventTypeNormal, EventForeign,
+		fmt.Sprintf("It is for data mover %q, which is not Velero's own: Lateen leaves it to that one", s.state.DataMover))
 }
 
 // phaseName is the phase as the API enumerates it: resources are created without one.

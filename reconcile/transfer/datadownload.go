@@ -30,7 +30,9 @@ func DataDownload() Kind[*velerov2alpha1.DataDownload] {
 func getDataDownload(dd *velerov2alpha1.DataDownload) State {
 	state := commonState(dd, finalizerData)
 	status := dd.Status
-	state.Phase, state.Cancel, state.Foreign = Phase(status.Phase), dd.Spec.Cancel, foreign(dd.Spec.DataMover)
+	state.Phase, state.Cancel = Phase(status.Phase), dd.Spec.Cancel
+	state.Foreign, state.DataMover = foreign(dd.Spec.DataMover), dd.Spec.DataMover
+	state.Refusal = refuseMover(dd.Spec.DataMover, "restore it with Velero's node-agent")
 	state.Acceptor, state.Node = status.AcceptedByNode, status.Node
 	state.DeliverIn = dd.Spec.OperationTimeout.Duration
 	state.Message = status.Message

@@ -33,7 +33,7 @@ func getDataUpload(du *velerov2alpha1.DataUpload) State {
 	state := commonState(du, finalizerData)
 	status := du.Status
 	state.Phase, state.Cancel = Phase(status.Phase), du.Spec.Cancel
-	state.Consumes, state.Foreign = true, foreign(du.Spec.DataMover)
+	state.Consumes, state.Foreign, state.DataMover = true, foreign(du.Spec.DataMover), du.Spec.DataMover
 	state.Acceptor, state.Node, state.NodeOS = status.AcceptedByNode, status.Node, string(status.NodeOS)
 	state.Message = status.Message
 	state.AcceptedAt, state.StartedAt, state.CompletedAt = timeOf(status.AcceptedTimestamp), timeOf(status.StartTimestamp), timeOf(status.CompletionTimestamp)
@@ -42,6 +42,7 @@ func getDataUpload(du *velerov2alpha1.DataUpload) State {
 	if du.Spec.SnapshotType != velerov2alpha1.SnapshotTypeCSI || du.Spec.CSISnapshot == nil {
 		state.Refusal = fmt.Sprintf("snapshot type %q is not supported by Lateen; run it with the data mover that knows it", du.Spec.SnapshotType)
 	}
+	state.Refusal = cmp.Or(refuseMover(du.Spec.DataMover, "run the backup with data mover "+fileMover), state.Refusal)
 	return state
 }
 

@@ -1,6 +1,8 @@
 package transfer
 
 import (
+	"fmt"
+	"slices"
 	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -37,7 +39,22 @@ const (
 	groupRestores  = "generic-restore-exposer"
 )
 
-// veleroMover is the data mover that is meant by its name or by none (velero-protocol 1.2).
-const veleroMover = "velero"
+// The data movers that are Velero's own. The first is meant by its name or by none (velero-protocol 1.2); Velero 1.19
+// writes the second where 1.18 writes none, and has the third for changed blocks (pkg/util/datamover).
+const (
+	veleroMover = "velero"
+	fileMover   = "velero-fs"
+	blockMover  = "velero-block"
+)
 
-func foreign(dataMover string) bool { return dataMover != "" && dataMover != veleroMover }
+func foreign(dataMover string) bool {
+	return !slices.Contains([]string{"", veleroMover, fileMover, blockMover}, dataMover)
+}
+
+// refuseMover says why a transfer of that data mover cannot be served; empty if it can.
+func refuseMover(dataMover, remedy string) string {
+	if dataMover != blockMover {
+		return ""
+	}
+	return fmt.Sprintf("data mover %s is not supported by Lateen; %s", dataMover, remedy)
+}

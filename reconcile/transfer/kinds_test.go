@@ -68,7 +68,7 @@ func podVolumeBackups() sample[*velerov1.PodVolumeBackup] {
 		empty:    func() *velerov1.PodVolumeBackup { return &velerov1.PodVolumeBackup{} },
 		setPhase: func(o *velerov1.PodVolumeBackup, phase Phase) { o.Status.Phase = velerov1.PodVolumeBackupPhase(phase) },
 		clear:    func(o *velerov1.PodVolumeBackup) { o.Spec.Cancel, o.Status = false, velerov1.PodVolumeBackupStatus{} },
-		unread:   []string{"Consumes", "Foreign", "Acceptor", "NodeOS", "DeliverIn"},
+		unread:   []string{"Consumes", "Foreign", "DataMover", "Acceptor", "NodeOS", "DeliverIn"},
 	}
 }
 
@@ -80,7 +80,7 @@ func podVolumeRestores() sample[*velerov1.PodVolumeRestore] {
 			o.Status.Phase = velerov1.PodVolumeRestorePhase(phase)
 		},
 		clear:  func(o *velerov1.PodVolumeRestore) { o.Spec.Cancel, o.Status = false, velerov1.PodVolumeRestoreStatus{} },
-		unread: []string{"Consumes", "Foreign", "Acceptor", "NodeOS", "Outcome", "DeliverIn"},
+		unread: []string{"Consumes", "Foreign", "DataMover", "Acceptor", "NodeOS", "Outcome", "DeliverIn"},
 	}
 }
 
@@ -223,9 +223,22 @@ func TestKindsNameTheirMoversAsVeleroDoes(t *testing.T) {
 }
 
 func TestOnlyVelerosOwnDataMoverIsServed(t *testing.T) {
-	for mover, foreign := range map[string]bool{"": false, "velero": false, "other": true} {
+	for mover, foreign := range map[string]bool{"": false, "velero": false, "velero-fs": false, "velero-block": false, "other": true, "Velero": true} {
 		require.Equal(t, foreign, DataUpload().Get(&velerov2alpha1.DataUpload{Spec: velerov2alpha1.DataUploadSpec{DataMover: mover}}).Foreign, mover)
 		require.Equal(t, foreign, DataDownload().Get(&velerov2alpha1.DataDownload{Spec: velerov2alpha1.DataDownloadSpec{DataMover: mover}}).Foreign, mover)
+	}
+}
+
+func TestTheBlockMoverIsRefusedWithARemedy(t *testing.T) {
+	for mover, refused := range map[string]bool{"": false, "velero": false, "velero-fs": false, "velero-block": true, "other": false} {
+		upload := &velerov2alpha1.DataUpload{Spec: velerov2alpha1.DataUploadSpec{DataMover: mover, SnapshotType: "CSI", CSISnapshot: &velerov2alpha1.CSISnapshotSpec{}}}
+		download := &velerov2alpha1.DataDownload{Spec: velerov2alpha1.DataDownloadSpec{DataMover: mover}}
+		require.Equal(t, refused, DataUpload().Get(upload).Refusal != "", mover)
+		require.Equal(t, refused, DataDownload().Get(download).Refusal != "", mover)
+		if refused {
+			require.Equal(t, "data mover velero-block is not supported by Lateen; run the backup with data mover velero-fs", DataUpload().Get(upload).Refusal)
+			require.Equal(t, "data mover velero-block is not supported by Lateen; restore it with Velero's node-agent", DataDownload().Get(download).Refusal)
+		}
 	}
 }
 
@@ -249,7 +262,7 @@ func TestReadRestore(t *testing.T) {
 }
 
 func TestOnlyVelerosOwnDataMoverTakesASlot(t *testing.T) {
-	for mover, takes := range map[string]bool{"": true, "velero": true, "other": false} {
+	for mover, takes := range map[string]bool{"": true, "velero": true, "velero-fs": true, "other": false} {
 		upload := &velerov2alpha1.DataUpload{Spec: velerov2alpha1.DataUploadSpec{DataMover: mover}}
 		upload.Status.Phase, upload.Status.Node = velerov2alpha1.DataUploadPhaseInProgress, "node"
 		require.Equal(t, takes, DataUpload().Get(upload).TakesSlot(), mover)

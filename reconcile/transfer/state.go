@@ -60,6 +60,7 @@ type State struct {
 	Local       bool   // its mover belongs where a pod is: everything is done by the agent of that node
 	Consumes    bool   // the snapshot that it names goes with it, even if it was never accepted
 	Foreign     bool   // it is for another data mover than Velero's own
+	DataMover   string // that it is for, as it says; empty is Velero's default
 	Cancel      bool   // spec.cancel
 	Deleting    bool   // deletionTimestamp is set; not the same as Cancel
 	Finalizer   bool   // ours is there

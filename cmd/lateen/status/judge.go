@@ -50,7 +50,7 @@ func (s *Seen) Report() Report {
 		AgentsWithOlderConfig: j.agentsWithOlderConfig(), Unseen: append([]Unseen{}, s.unseen...),
 	}
 	for _, one := range s.transfers {
-		if one.state.Foreign {
+		if one.state.Foreign && one.phase().Terminal() {
 			continue
 		}
 		if one.phase().Terminal() {

@@ -37,7 +37,7 @@ func TestREADMEShowsWhatIsPrinted(t *testing.T) {
 func TestREADMENamesTheFieldsAndTheReasons(t *testing.T) {
 	words := []string{
 		status.WaitAgent, status.WaitCoordinator, status.WaitQueue, status.WaitSlot, status.WaitPod, status.WaitConsumer, status.WaitRefused, status.WaitSnapshot,
-		status.WaitVolume, status.WaitScheduler, status.WaitContainer, status.WaitMover, status.WaitDelivery, status.WaitCancel, status.WaitCleanUp,
+		status.WaitVolume, status.WaitScheduler, status.WaitContainer, status.WaitMover, status.WaitDelivery, status.WaitCancel, status.WaitDataMover, status.WaitCleanUp,
 	}
 	for _, of := range []reflect.Type{reflect.TypeFor[status.Report](), reflect.TypeFor[status.Transfer]()} {
 		for field := range of.Fields() {

@@ -64,6 +64,7 @@ const (
 	WaitMover       = "mover"       // pod to be made, to start, or to be gone
 	WaitDelivery    = "delivery"    // of what was restored to its claim
 	WaitCancel      = "cancel"      // to be heard by the mover
+	WaitDataMover   = "data-mover"  // another one than Velero's own, to accept what is for it
 	WaitCleanUp     = "clean-up"    // of what was made for a transfer that is over
 )
 

@@ -116,6 +116,13 @@ func endings() *scene {
 		Status:     &snapshotv1.VolumeSnapshotContentStatus{Error: &snapshotv1.VolumeSnapshotError{Message: new("rpc error: code = NotFound desc = snap-0a1b2c")}},
 	})
 	s.download("of-another-data-mover", "data", func(d *velerov2alpha1.DataDownload) { d.Spec.DataMover = "somebody-elses" })
+	s.download("taken-by-another-data-mover", "data", func(d *velerov2alpha1.DataDownload) {
+		d.Spec.DataMover = "somebody-elses"
+		d.Status.Phase, d.Status.StartTimestamp = velerov2alpha1.DataDownloadPhaseInProgress, past(time.Minute)
+	})
+	s.download("over-by-another-data-mover", "data", func(d *velerov2alpha1.DataDownload) {
+		d.Spec.DataMover, d.Status.Phase = "somebody-elses", velerov2alpha1.DataDownloadPhaseCompleted
+	})
 	return s
 }
 

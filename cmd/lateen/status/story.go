@@ -220,7 +220,7 @@ func (j *judge) ending(of *subject, row Transfer) (now, remedy string) {
 	state := of.state
 	switch phase := of.phase(); {
 	case state.Foreign:
-		return "It is for another data mover: Lateen leaves it alone.", ""
+		return fmt.Sprintf("It is for data mover %q, which is not Velero's own: Lateen leaves it alone.", state.DataMover), ""
 	case phase == transfer.Failed:
 		return "It has failed: " + oneLine(state.Message), j.remedyOfFailure(of)
 	case row.WaitsFor != nil:

@@ -22,6 +22,8 @@ func waitFor(reason, format string, words ...any) *Wait {
 func (j *judge) waits(of *subject) *Wait {
 	state := of.state
 	switch phase := of.phase(); {
+	case state.Foreign && phase == transfer.New:
+		return waitFor(WaitDataMover, "data mover %q, which is not Velero's own, to accept it", state.DataMover)
 	case state.Foreign:
 		return nil
 	case phase.Terminal():

@@ -1,0 +1,68 @@
+package reconcile
+
+import (
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	velerov2alpha1 "github.com/vmware-tanzu/velero/pkg/apis/velero/v2alpha1"
+
+	"github.com/lateen-project/lateen/reconcile/transfer"
+)
+
+// newForeign is a DataDownload for another data mover, in that phase.
+func newForeign(phase velerov2alpha1.DataDownloadPhase) *single[*velerov2alpha1.DataDownload] {
+	s := newDownload("")
+	s.object.Spec.DataMover, s.object.Status.Phase = "acme", phase
+	return s
+}
+
+func TestAForeignTransferIsReportedOnceAndLeftAlone(t *testing.T) {
+	s := newForeign("")
+	before := s.object.DeepCopy()
+	for range 3 {
+		require.Zero(t, s.step(t))
+	}
+	require.Equal(t, before, s.object)
+	require.Len(t, s.events.Events, 1)
+	require.Equal(t, `Normal ForeignDataMover It is for data mover "acme", which is not Velero's own: Lateen leaves it to that one`, <-s.events.Events)
+}
+
+func TestAForeignTransferThatItsDataMoverHasIsNotReported(t *testing.T) {
+	for _, phase := range []velerov2alpha1.DataDownloadPhase{"Accepted", "InProgress", "Completed", "Failed"} {
+		s := newForeign(phase)
+		require.Zero(t, s.step(t))
+		require.Empty(t, s.events.Events, phase)
+	}
+}
+
+func TestOnlyTheCoordinatorReportsAndCountsForeignTransfers(t *testing.T) {
+	s := newForeign("")
+	taken := s.object.DeepCopy()
+	taken.Status.Phase = velerov2alpha1.DataDownloadPhaseInProgress
+	over := s.object.DeepCopy()
+	over.Status.Phase = velerov2alpha1.DataDownloadPhaseCompleted
+	s.clock.Step(90 * time.Second)
+	count := func() (foreign map[string]int, age float64) {
+		foreign = map[string]int{}
+		for _, one := range s.Count([]*velerov2alpha1.DataDownload{s.object, taken, over}) {
+			require.Zero(t, one.Transfers, "they are not this agent's")
+			if one.Foreign > 0 {
+				foreign[one.Phase] = one.Foreign
+			}
+			if one.Phase == string(transfer.New) {
+				age = one.ForeignAge
+			}
+		}
+		return foreign, age
+	}
+	foreign, age := count()
+	require.Equal(t, map[string]int{"New": 1, "InProgress": 1, "Completed": 1}, foreign)
+	require.InDelta(t, 90, age, 0.001)
+	s.Agent.Fleet = unled{}
+	foreign, age = count()
+	require.Empty(t, foreign)
+	require.Zero(t, age)
+	s.step(t)
+	require.Empty(t, s.events.Events)
+}

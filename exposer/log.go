@@ -1,12 +1,15 @@
 package exposer
 
 import (
+	"bytes"
 	"context"
 	"fmt"
+	"io"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/utils/ptr"
+
+	"github.com/lateen-project/lateen/exposer/build"
 )
 
 // What a mover's log may cost: the movers' log level is for their authors, not for a log store.
@@ -15,14 +18,69 @@ const (
 	logTimeout = 30 * time.Second
 )
 
-// Log is the end of a terminated mover's log, at most 1 MiB of it.
+// Log is the end of a terminated mover's log, at most 1 MiB of it, in whole lines if it has any.
 func (e *Exposer) Log(ctx context.Context, pod *corev1.Pod) ([]byte, error) {
+	end := tail{limit: logBytes}
+	if err := e.readLog(ctx, pod, &corev1.PodLogOptions{}, &end); err != nil {
+		return nil, err
+	}
+	return end.bytes(), nil
+}
+
+// LastLines are the last lines of a terminated mover's log, as many as given.
+func (e *Exposer) LastLines(ctx context.Context, pod *corev1.Pod, count int64) ([]byte, error) {
+	end := tail{limit: logBytes}
+	if err := e.readLog(ctx, pod, &corev1.PodLogOptions{TailLines: &count}, &end); err != nil {
+		return nil, err
+	}
+	return bytes.TrimRight(end.bytes(), "\n"), nil
+}
+
+// readLog streams the log of a mover's own container: others may have been injected.
+func (e *Exposer) readLog(ctx context.Context, pod *corev1.Pod, options *corev1.PodLogOptions, to io.Writer) error {
 	ctx, cancel := context.WithTimeout(ctx, logTimeout)
 	defer cancel()
-	options := &corev1.PodLogOptions{LimitBytes: ptr.To[int64](logBytes)}
-	text, err := e.Client.CoreV1().Pods(pod.Namespace).GetLogs(pod.Name, options).DoRaw(ctx)
+	options.Container = build.MoverContainer(pod)
+	stream, err := e.Client.CoreV1().Pods(pod.Namespace).GetLogs(pod.Name, options).Stream(ctx)
 	if err != nil {
-		return nil, fmt.Errorf("get log of mover pod %s: %w", pod.Name, err)
+		return fmt.Errorf("get log of mover pod %s: %w", pod.Name, err)
 	}
-	return text, nil
+	defer stream.Close()
+	if _, err := io.Copy(to, stream); err != nil {
+		return fmt.Errorf("read log of mover pod %s: %w", pod.Name, err)
+	}
+	return nil
+}
+
+// tail keeps the last bytes that are written to it: at least limit of them, and at most twice as many, so that
+// bytes are moved seldom.
+type tail struct {
+	limit int
+	kept  []byte
+	cut   bool // something before kept was dropped
+}
+
+// Write implements io.Writer.
+func (t *tail) Write(p []byte) (int, error) {
+	t.kept = append(t.kept, p...)
+	if len(t.kept) > 2*t.limit {
+		t.trim()
+	}
+	return len(p), nil
+}
+
+func (t *tail) trim() {
+	if over := len(t.kept) - t.limit; over > 0 {
+		t.kept = t.kept[:copy(t.kept, t.kept[over:])]
+		t.cut = true
+	}
+}
+
+// bytes is the end, without the rest of a line that was cut.
+func (t *tail) bytes() []byte {
+	t.trim()
+	if _, lines, found := bytes.Cut(t.kept, []byte("\n")); t.cut && found {
+		return lines
+	}
+	return t.kept
 }

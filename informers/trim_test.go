@@ -79,7 +79,7 @@ func TestTrimmedPodsAreReadAsWholeOnes(t *testing.T) {
 		Status: corev1.PodStatus{
 			Phase: corev1.PodFailed, Reason: "Evicted", Message: "low on memory", PodIP: "10.0.0.1",
 			Conditions:        []corev1.PodCondition{{Type: corev1.DisruptionTarget, Status: corev1.ConditionTrue, Reason: "TerminationByKubelet"}},
-			ContainerStatuses: []corev1.ContainerStatus{{State: ended}},
+			ContainerStatuses: []corev1.ContainerStatus{{Name: "owner", State: ended}},
 		},
 	}
 	trimmed := whole.DeepCopy()
@@ -105,12 +105,12 @@ func TestTrimmedPodsAreReadAsWholeOnes(t *testing.T) {
 
 func TestAMoverKeepsTheMemoryLimitThatItsMessageNames(t *testing.T) {
 	whole := &corev1.Pod{
-		ObjectMeta: metav1.ObjectMeta{Labels: map[string]string{build.LabelMover: "true"}},
+		ObjectMeta: metav1.ObjectMeta{Labels: map[string]string{build.LabelMover: "true"}, OwnerReferences: []metav1.OwnerReference{{UID: "uid", Controller: new(true)}}},
 		Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: "uid", Image: "velero", Resources: corev1.ResourceRequirements{
 			Limits: corev1.ResourceList{corev1.ResourceMemory: resource.MustParse("512Mi"), corev1.ResourceCPU: resource.MustParse("1")},
 		}}}},
 		Status: corev1.PodStatus{Phase: corev1.PodFailed, ContainerStatuses: []corev1.ContainerStatus{
-			{State: corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{ExitCode: 137, Reason: "OOMKilled"}}},
+			{Name: "uid", State: corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{ExitCode: 137, Reason: "OOMKilled"}}},
 		}},
 	}
 	trimmed := whole.DeepCopy()

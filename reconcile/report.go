@@ -1,7 +1,6 @@
 package reconcile
 
 import (
-	"bytes"
 	"context"
 	"fmt"
 	"strings"
@@ -105,20 +104,25 @@ func (t *Transfers[T]) keepLog(ctx context.Context, s *subject[T]) {
 	if ended != build.Succeeded && ended != build.Failed || !t.memory.toLog(s.key, s.pod.UID) {
 		return
 	}
+	if s.state.Phase == transfer.Failed {
+		t.reportLog(ctx, s)
+	}
 	text, err := t.Exposer.Log(ctx, s.pod)
 	if err != nil {
-		klog.FromContext(ctx).V(2).Info("Mover log is not to be had", "err", err)
+		klog.FromContext(ctx).V(2).Info("Failed to read mover log", "err", err)
 		return
 	}
 	t.MoverLog(ctx, klog.KObj(s.pod).String(), text)
-	if s.state.Phase == transfer.Failed {
-		t.event(s.move, corev1.EventTypeWarning, EventMoverLog, "Last lines of the mover: "+string(lastLines(text, logLines)))
-	}
 }
 
-func lastLines(text []byte, count int) []byte {
-	lines := bytes.Split(bytes.TrimRight(text, "\n"), []byte("\n"))
-	return bytes.Join(lines[max(len(lines)-count, 0):], []byte("\n"))
+// reportLog shows the last lines of a failed mover's log.
+func (t *Transfers[T]) reportLog(ctx context.Context, s *subject[T]) {
+	lines, err := t.Exposer.LastLines(ctx, s.pod, logLines)
+	if err != nil {
+		klog.FromContext(ctx).V(2).Info("Failed to read the last lines of the mover log", "err", err)
+		return
+	}
+	t.event(s.move, corev1.EventTypeWarning, EventMoverLog, "Last lines of the mover: "+string(lines))
 }
 
 // measure counts what a change of phase means.

@@ -67,13 +67,18 @@ func ReadPod(pod *corev1.Pod) Exposure {
 	if pod.Spec.OS != nil {
 		seen.OS = string(pod.Spec.OS.Name)
 	}
+	end := terminated(pod)
 	switch {
 	case pod.Status.Phase == corev1.PodSucceeded:
 		seen.Condition, seen.Message = Succeeded, terminationMessage(pod)
+	case end != nil && end.ExitCode == 0 && end.Message != "": // whatever a container that was injected does or did
+		seen.Condition, seen.Message = Succeeded, end.Message
 	case pod.Status.Phase == corev1.PodFailed:
 		readFailed(pod, &seen)
 	case pod.DeletionTimestamp != nil:
 		seen.Condition, seen.Message = Ending, "mover pod is being deleted"
+	case end != nil:
+		readFailed(pod, &seen)
 	case pod.Status.Phase == corev1.PodRunning:
 		seen.Condition = Running
 	default:
@@ -140,10 +145,9 @@ const reasonOOM = "OOMKilled"
 // memoryLimit says what a mover that ran out of memory was allowed. Another one would need as much, so that it is not
 // made by itself.
 func memoryLimit(pod *corev1.Pod) string {
-	owner := metav1.GetControllerOfNoCopy(pod)
+	mover := MoverContainer(pod)
 	for _, container := range pod.Spec.Containers {
-		limit, limited := container.Resources.Limits[corev1.ResourceMemory]
-		if mover := owner == nil || container.Name == string(owner.UID); limited && mover {
+		if limit, limited := container.Resources.Limits[corev1.ResourceMemory]; limited && container.Name == mover {
 			return "its memory limit is " + limit.String()
 		}
 	}
@@ -206,10 +210,21 @@ func failure(pod *corev1.Pod) string {
 	return firstOf(strings.TrimSpace(end.Message), "mover left no message") + " (" + how + ")"
 }
 
+// MoverContainer is the name of the container in which the mover runs, which is the UID of its custom resource
+// (velero-protocol 0). Others may have been injected.
+func MoverContainer(pod *corev1.Pod) string {
+	if owner := metav1.GetControllerOfNoCopy(pod); owner != nil {
+		return string(owner.UID)
+	}
+	return ""
+}
+
+// terminated is how the mover's container ended; nil if it has not, or never started.
 func terminated(pod *corev1.Pod) *corev1.ContainerStateTerminated {
+	name := MoverContainer(pod)
 	for i := range pod.Status.ContainerStatuses {
-		if end := pod.Status.ContainerStatuses[i].State.Terminated; end != nil {
-			return end
+		if status := &pod.Status.ContainerStatuses[i]; status.Name == name {
+			return status.State.Terminated
 		}
 	}
 	return nil

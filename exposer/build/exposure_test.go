@@ -13,6 +13,7 @@ import (
 
 func pod(phase corev1.PodPhase, more ...func(*corev1.Pod)) *corev1.Pod {
 	made := &corev1.Pod{Spec: corev1.PodSpec{NodeName: "n1"}, Status: corev1.PodStatus{Phase: phase}}
+	made.OwnerReferences = []metav1.OwnerReference{{UID: "uid", Controller: new(true)}}
 	for _, change := range more {
 		change(made)
 	}
@@ -39,7 +40,15 @@ func with(found corev1.PodCondition) func(*corev1.Pod) {
 
 func container(state corev1.ContainerState) func(*corev1.Pod) {
 	return func(pod *corev1.Pod) {
-		pod.Status.ContainerStatuses = append(pod.Status.ContainerStatuses, corev1.ContainerStatus{State: state})
+		pod.Status.ContainerStatuses = append(pod.Status.ContainerStatuses, corev1.ContainerStatus{Name: "uid", State: state})
+	}
+}
+
+// injected is the state of a container that a webhook has added.
+func injected(state func(*corev1.Pod)) func(*corev1.Pod) {
+	return func(pod *corev1.Pod) {
+		state(pod)
+		pod.Status.ContainerStatuses[len(pod.Status.ContainerStatuses)-1].Name = "proxy"
 	}
 }
 
@@ -59,7 +68,7 @@ func running() func(*corev1.Pod) {
 // limited is a mover with a memory limit.
 func limited(memory string) func(*corev1.Pod) {
 	return func(pod *corev1.Pod) {
-		pod.Spec.Containers = []corev1.Container{{Resources: corev1.ResourceRequirements{
+		pod.Spec.Containers = []corev1.Container{{Name: "uid", Resources: corev1.ResourceRequirements{
 			Limits: corev1.ResourceList{corev1.ResourceMemory: resource.MustParse(memory)},
 		}}}
 	}
@@ -161,8 +170,40 @@ func TestReadPodThatEnded(t *testing.T) {
 			want: Exposure{Condition: Succeeded, Message: result},
 		},
 		"completed beside a sidecar of the cluster's own": {
-			pod:  pod(corev1.PodSucceeded, running(), ended(0, "Completed", result)),
+			pod:  pod(corev1.PodSucceeded, injected(running()), ended(0, "Completed", result)),
 			want: Exposure{Condition: Succeeded, Message: result},
+		},
+		"completed while a sidecar goes on": {
+			pod:  pod(corev1.PodRunning, injected(running()), ended(0, "Completed", result)),
+			want: Exposure{Condition: Succeeded, Message: result},
+		},
+		"completed after a sidecar that failed": {
+			pod:  pod(corev1.PodFailed, injected(ended(1, "Error", "proxy: address in use")), ended(0, "Completed", result)),
+			want: Exposure{Condition: Succeeded, Message: result},
+		},
+		"completed after a sidecar that left a message": {
+			pod:  pod(corev1.PodSucceeded, injected(ended(0, "Completed", "bye")), ended(0, "Completed", result)),
+			want: Exposure{Condition: Succeeded, Message: result},
+		},
+		"exit 1 after a sidecar that completed": {
+			pod:  pod(corev1.PodFailed, injected(ended(0, "Completed", result)), ended(1, "Error", "no such bucket")),
+			want: Exposure{Condition: Failed, Message: "no such bucket (exit code 1)"},
+		},
+		"exit 1 while a sidecar goes on": {
+			pod:  pod(corev1.PodRunning, injected(running()), ended(1, "Error", "no such bucket")),
+			want: Exposure{Condition: Failed, Message: "no such bucket (exit code 1)"},
+		},
+		"evicted when it had just completed": {
+			pod:  pod(corev1.PodFailed, says("Evicted", "The node was low on resource: memory. "), ended(0, "Completed", result)),
+			want: Exposure{Condition: Succeeded, Message: result},
+		},
+		"evicted, and ended with exit code 0 before it was done": {
+			pod:  pod(corev1.PodFailed, says("Evicted", "The node was low on resource: memory. "), ended(0, "Completed", "")),
+			want: Exposure{Condition: Lost, Reason: LostEvicted, Message: "mover was evicted: The node was low on resource: memory. "},
+		},
+		"a sidecar that ended before the mover": {
+			pod:  pod(corev1.PodRunning, injected(ended(0, "Completed", result)), running()),
+			want: Exposure{Condition: Running},
 		},
 		"completed without a container status": {
 			pod:  pod(corev1.PodSucceeded),

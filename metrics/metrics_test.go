@@ -164,6 +164,19 @@ func TestGaugesFollowTheCaches(t *testing.T) {
 	`, names...)
 }
 
+func TestTheLongestSilenceIsOfEachKind(t *testing.T) {
+	m, registry := newMetrics()
+	m.Transfers(func() []metrics.Count {
+		return []metrics.Count{
+			{Kind: "dataupload", Phase: "InProgress", Silence: 20}, {Kind: "dataupload", Phase: "Canceling", Silence: 90}, {Kind: "datadownload", Phase: "InProgress"},
+		}
+	})
+	requireSeries(t, registry, `
+		lateen_mover_longest_silence_seconds{kind="dataupload"} 90
+		lateen_mover_longest_silence_seconds{kind="datadownload"} 0
+	`, "lateen_mover_longest_silence_seconds")
+}
+
 func TestForeignTransfersAreThoseThatAreNotOver(t *testing.T) {
 	m, registry := newMetrics()
 	m.Transfers(func() []metrics.Count {

@@ -10,6 +10,7 @@ type Count struct {
 	Transfers   int
 	OldestAge   float64        // seconds since it was created; only of phases that do not last for ever
 	LongestStay float64        // seconds that one has been in this phase; likewise
+	Silence     float64        // seconds that a mover that works has reported nothing new, at most
 	Foreign     int            // for another data mover, and not among Transfers
 	ForeignAge  float64        // seconds since the oldest of those was created
 	Agentless   map[string]int // of those that are not over, how many are of a node whose agent is away, by node
@@ -28,6 +29,7 @@ type transfers struct {
 	oldestAge   *prometheus.Desc
 	longestStay *prometheus.Desc
 	agentless   *prometheus.Desc
+	silence     *prometheus.Desc
 	foreign     *prometheus.Desc
 	untaken     *prometheus.Desc
 }
@@ -45,6 +47,7 @@ func (m *Metrics) Transfers(look func() []Count) {
 		oldestAge:   prometheus.NewDesc("lateen_transfer_oldest_age_seconds", "Age of the oldest transfer in a phase that is not terminal, 0 if there is none.", labels, nil),
 		longestStay: prometheus.NewDesc("lateen_transfer_longest_stay_seconds", "How long a transfer has been in a phase that is not terminal, at most; Prepared counts from Accepted, Canceling from InProgress.", labels, nil),
 		agentless:   prometheus.NewDesc("lateen_agentless_transfers", "Transfers that are not over, of nodes whose agent is away; only the coordinator says so, and of its own node everybody says 0.", []string{"node"}, nil),
+		silence:     prometheus.NewDesc("lateen_mover_longest_silence_seconds", "How long a mover that works has neither moved a byte nor sent an Event, at most, by kind; 0 if none works.", labels[:1], nil),
 		foreign:     prometheus.NewDesc("lateen_foreign_transfers", "Transfers for another data mover than Velero's own that are not terminal, by kind; reported by the coordinator, other agents report 0.", labels[:1], nil),
 		untaken:     prometheus.NewDesc("lateen_foreign_transfer_oldest_new_age_seconds", "Age of the oldest transfer for another data mover that is still New, 0 if there is none; reported by the coordinator.", labels[:1], nil),
 	})
@@ -56,6 +59,7 @@ func (t *transfers) Describe(out chan<- *prometheus.Desc) {
 	out <- t.oldestAge
 	out <- t.longestStay
 	out <- t.agentless
+	out <- t.silence
 	out <- t.foreign
 	out <- t.untaken
 }
@@ -63,7 +67,7 @@ func (t *transfers) Describe(out chan<- *prometheus.Desc) {
 // Collect implements prometheus.Collector.
 func (t *transfers) Collect(out chan<- prometheus.Metric) {
 	agentless := map[string]int{t.node: 0} // so that there is always a series
-	foreign, untaken := map[string]int{}, map[string]float64{}
+	foreign, untaken, silence := map[string]int{}, map[string]float64{}, map[string]float64{}
 	for _, seen := range t.look() {
 		out <- prometheus.MustNewConstMetric(t.count, prometheus.GaugeValue, float64(seen.Transfers), seen.Kind, seen.Phase) //nolint:promlinter // it cannot read a Desc; a test lints what is gathered
 		if !seen.Terminal {
@@ -72,6 +76,7 @@ func (t *transfers) Collect(out chan<- prometheus.Metric) {
 		}
 		if !seen.Terminal {
 			foreign[seen.Kind] += seen.Foreign
+			silence[seen.Kind] = max(silence[seen.Kind], seen.Silence)
 		}
 		if seen.Phase == phaseNew {
 			untaken[seen.Kind] = seen.ForeignAge
@@ -85,6 +90,7 @@ func (t *transfers) Collect(out chan<- prometheus.Metric) {
 	}
 	for kind, transfers := range foreign {
 		out <- prometheus.MustNewConstMetric(t.foreign, prometheus.GaugeValue, float64(transfers), kind) //nolint:promlinter // likewise
+		out <- prometheus.MustNewConstMetric(t.silence, prometheus.GaugeValue, silence[kind], kind)      //nolint:promlinter // likewise
 		out <- prometheus.MustNewConstMetric(t.untaken, prometheus.GaugeValue, untaken[kind], kind)      //nolint:promlinter // likewise
 	}
 }

@@ -1,6 +1,8 @@
 package reconcile
 
 import (
+	"k8s.io/client-go/tools/cache"
+
 	"github.com/lateen-project/lateen/metrics"
 	"github.com/lateen-project/lateen/reconcile/transfer"
 )
@@ -35,6 +37,9 @@ func (t *Transfers[T]) Count(objects []T) []metrics.Count {
 			since = state.CreatedAt // whoever wrote the phase wrote no time
 		}
 		count.LongestStay = max(count.LongestStay, now.Sub(since).Seconds())
+		if state.TakesSlot() {
+			count.Silence = max(count.Silence, t.memory.silent(cache.MetaObjectToName(object).String(), now).Seconds())
+		}
 		if state.Node != "" && state.Node != t.Agent.Node && !count.Terminal {
 			count.Agentless[state.Node]++
 		}

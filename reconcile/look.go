@@ -175,6 +175,7 @@ func (t *Transfers[T]) listen(s *subject[T]) {
 			s.seen.Progress, s.seen.ProgressAt = progress, at
 		}
 	}
+	s.seen.ActiveAt = t.memory.active(s.key, activity{s.state.StartedAt, s.seen.Started, s.seen.Progress, s.seen.ProgressAt}, s.seen.Now)
 }
 
 func (t *Transfers[T]) readResult(s *subject[T]) {

@@ -28,6 +28,8 @@ type recollection[T any] struct {
 	ahead     bool      // the cache has not
 	canceled  time.Time // when a cancel was first seen
 	waits     time.Time // since when it has been seen not to be eligible; zero if it was when last looked at
+	activity  activity  // of its mover, as it was last seen to change
+	activeAt  time.Time // when that was, by the clock of this agent
 	obstacle  string    // what the last attempt to expose or to deliver met
 	made      int       // movers, counted up to the one that was made last
 	removed   []types.UID

@@ -4,6 +4,8 @@ import (
 	"time"
 
 	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/lateen-project/lateen/reconcile/transfer"
 )
 
 // canceled is when a cancel was first seen.
@@ -57,4 +59,34 @@ func (m *memory[T]) entered(key string, now time.Time) time.Time {
 	since := kept.since
 	kept.since = now
 	return since
+}
+
+// activity is what a mover that works has reported. Times are those of its node's clock: they are compared, and
+// nothing is counted from them.
+type activity struct {
+	startedAt  time.Time
+	started    bool
+	progress   transfer.Progress
+	progressAt time.Time
+}
+
+// active is when the activity of a mover was first seen to be what it is.
+func (m *memory[T]) active(key string, seen activity, now time.Time) time.Time {
+	m.lock.Lock()
+	defer m.lock.Unlock()
+	kept := m.of(key)
+	if kept.activeAt.IsZero() || kept.activity != seen {
+		kept.activity, kept.activeAt = seen, now
+	}
+	return kept.activeAt
+}
+
+// silent is how long the mover of a resource has reported nothing new; 0 if this agent does not follow it.
+func (m *memory[T]) silent(key string, now time.Time) time.Duration {
+	m.lock.Lock()
+	defer m.lock.Unlock()
+	if kept := m.kept[key]; kept != nil && !kept.activeAt.IsZero() {
+		return now.Sub(kept.activeAt)
+	}
+	return 0
 }

@@ -38,13 +38,14 @@ const (
 	LostEvicted   = "evicted"   // by the kubelet or the eviction API
 	LostPreempted = "preempted" // by the scheduler, for a pod of higher priority
 	LostRefused   = "refused"   // by the kubelet: the mover never ran
+	LostStalled   = "stalled"   // it neither moved nor said anything for too long
 	LostNode      = "node_lost" // with its node, which is not Ready or does not exist
 	LostKilled    = "killed"    // by a signal, not for its memory: its node or container runtime restarted
 )
 
 // LostReasons are all reasons for which a mover can be lost.
 func LostReasons() []string {
-	return []string{LostVanished, LostDeleted, LostEvicted, LostPreempted, LostRefused, LostNode, LostKilled}
+	return []string{LostVanished, LostDeleted, LostEvicted, LostPreempted, LostRefused, LostStalled, LostNode, LostKilled}
 }
 
 // Exposure is what can be read from the objects of a transfer.

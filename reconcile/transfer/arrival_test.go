@@ -11,7 +11,7 @@ import (
 
 const (
 	mostMoves = 80
-	longest   = 4 * time.Hour // four tries of 30 minutes each, a grace and what is done between
+	longest   = 8 * time.Hour // three movers that hang, or four tries of 30 minutes each, a grace and what is done between
 )
 
 // blow is a fault that hits after so many moves.
@@ -67,7 +67,7 @@ func (c *toy) check() error {
 // arrives are the terminal phases that each mood may come to when nobody interferes.
 func arrives() map[mood]Phase {
 	return map[mood]Phase{
-		works: Completed, fails: Failed, leavesJunk: Failed, cannotRun: Failed, neverRuns: Failed, keepsDying: Failed,
+		works: Completed, fails: Failed, leavesJunk: Failed, cannotRun: Failed, neverRuns: Failed, keepsDying: Failed, hangs: Failed,
 		restores: Completed, cannotDeliver: Failed,
 	}
 }
@@ -91,7 +91,7 @@ func TestTransferArrivesWhateverHappens(t *testing.T) {
 	}
 	hit := func(fault string, phase Phase) { hits[fault][phase]++ }
 	runs := 0
-	for _, m := range []mood{works, fails, leavesJunk, deaf, slow, mute, cannotRun, neverRuns, keepsDying, restores, cannotDeliver} {
+	for _, m := range []mood{works, fails, leavesJunk, deaf, slow, mute, hangs, cannotRun, neverRuns, keepsDying, restores, cannotDeliver} {
 		for _, blows := range pairs(!slices.Contains([]mood{deaf, slow, mute}, m)) {
 			c := newToy(m)
 			require.NoError(t, run(c, blows, hit), "mover %s, %+v: %+v, mover %+v", m, blows, c.state, c.mover)

@@ -85,6 +85,17 @@ func restart(s State, seen Seen, lim Limits) Step {
 	return Step{Action: Write, State: s, Reason: ReasonRestarted, Lost: lost}
 }
 
+// stalled gives a mover that reports nothing any more another try if it is the first one: what is stuck twice is not
+// stuck by chance.
+func stalled(s State, seen Seen, lim Limits) Step {
+	why := fmt.Sprintf("mover stalled: no byte moved and no Event sent for %s", lim.StallTimeout)
+	if s.Restarts > 0 {
+		return failed(s, seen, ReasonMoverStalled, fmt.Sprintf("%s; given up after %d restarts", why, s.Restarts))
+	}
+	seen.Exposure.Message, seen.Exposure.Reason = why, build.LostStalled
+	return restart(s, seen, lim)
+}
+
 // maxDoublings keeps the delay between two movers below three hours by default.
 const maxDoublings = 10
 

@@ -190,14 +190,26 @@ func inProgress(s State, seen Seen, lim Limits) Step {
 		return Step{Action: Write, State: s, Reason: ReasonDeleting}
 	case seen.Exposure.Condition == build.Ending: // its progress is not of the next mover
 		return Step{After: untilLost(seen, lim)}
-	case latest(s, seen) != s.Progress:
-		if left := until(s.StartedAt.Add(lim.FirstProgress), seen); left > 0 {
-			return Step{After: left}
-		}
-		s.Progress = latest(s, seen)
-		return Step{Action: Write, State: s, Reason: ReasonProgress}
 	}
-	return Step{}
+	return running(s, seen, lim)
+}
+
+// running is what follows from what a mover that works reports, or does not.
+func running(s State, seen Seen, lim Limits) Step {
+	var left time.Duration // until it counts as stalled
+	if lim.StallTimeout > 0 && seen.Exposure.Condition == build.Running {
+		if left = until(seen.ActiveAt.Add(lim.StallTimeout), seen); left <= 0 {
+			return stalled(s, seen, lim)
+		}
+	}
+	if latest(s, seen) == s.Progress {
+		return Step{After: left}
+	}
+	if early := until(s.StartedAt.Add(lim.FirstProgress), seen); early > 0 {
+		return Step{After: early}
+	}
+	s.Progress = latest(s, seen)
+	return Step{Action: Write, State: s, Reason: ReasonProgress}
 }
 
 func canceling(s State, seen Seen, lim Limits) Step {

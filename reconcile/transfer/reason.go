@@ -28,6 +28,7 @@ const (
 	ReasonHopeless       Reason = "cannot_run"
 	ReasonMoverFailed    Reason = "mover_failed"
 	ReasonMoverLost      Reason = "mover_lost"
+	ReasonMoverStalled   Reason = "mover_stalled"
 	ReasonUnconfirmed    Reason = "restore_unconfirmed"
 	ReasonUnreadable     Reason = "result_unreadable"
 	ReasonNotDelivered   Reason = "not_delivered"
@@ -40,7 +41,7 @@ func Ends() map[Phase][]Reason {
 		Canceled:  {ReasonCanceled},
 		Failed: {
 			ReasonUnsupported, ReasonNotEligible, ReasonSourceGone, ReasonPrepareTimeout, ReasonHopeless,
-			ReasonMoverFailed, ReasonMoverLost, ReasonUnconfirmed, ReasonUnreadable, ReasonNotDelivered,
+			ReasonMoverFailed, ReasonMoverLost, ReasonMoverStalled, ReasonUnconfirmed, ReasonUnreadable, ReasonNotDelivered,
 		},
 	}
 }

@@ -104,14 +104,15 @@ func outcomeRules() []rule {
 	}, {
 		"progress is written when it is new and the mover works for a while, and ignored when it is of the mover before",
 		func(m *moment) bool {
-			idle := m.in(InProgress) && m.works() && m.acts() && !m.asked() && m.alive()
+			idle := m.in(InProgress) && m.works() && m.acts() && !m.asked() && m.alive() && !m.stalled()
 			if !idle {
 				return m.Step.Reason != ReasonProgress
 			}
 			early := m.State.StartedAt.Add(m.Limits.FirstProgress).Sub(m.Seen.Now)
 			switch {
 			case m.known() == m.State.Progress:
-				return m.waits(0)
+				left, _ := m.stallsIn()
+				return m.waits(left)
 			case early > 0:
 				return m.waits(early)
 			}
@@ -134,7 +135,8 @@ func stepRules() []rule {
 		"no wait that could be for ever is without a deadline",
 		func(m *moment) bool {
 			waits := m.Step.Action == Wait || m.Step.Action == Expose || m.Step.Action == Deliver
-			bounded := m.fresh() && m.mine() && !m.Seen.Eligible || m.in(Accepted) && m.mine() || m.in(Canceling) && m.works() && m.acts() && m.alive() || m.moved() && m.acts()
+			_, stalls := m.stallsIn()
+			bounded := m.fresh() && m.mine() && !m.Seen.Eligible || m.in(Accepted) && m.mine() || m.in(Canceling) && m.works() && m.acts() && m.alive() || m.moved() && m.acts() || stalls && m.acts() && !m.asked()
 			return implies(waits && bounded, m.Step.After > 0)
 		},
 		output(func(step *Step, _ State, _ Seen) {

@@ -103,7 +103,8 @@ func restartRules() []rule {
 	return []rule{{
 		"a mover that was lost is replaced as long as there are tries left",
 		func(m *moment) bool {
-			return m.restarts() == (m.loses() && m.State.Restarts < m.Limits.Retries)
+			stalls := m.stalled() && m.sourceWaits() && m.State.Restarts == 0
+			return m.restarts() == (stalls || m.loses() && m.State.Restarts < m.Limits.Retries)
 		},
 		output(func(step *Step, s State, seen Seen) {
 			if step.Reason == ReasonRestarted && seen.Exposure.Condition == build.Lost {
@@ -137,6 +138,18 @@ func restartRules() []rule {
 				implies(m.loses() && m.State.Restarts >= m.Limits.Retries, m.fails(ReasonMoverLost, m.lostBy()))
 		},
 		input(func(_ *State, _ *Seen, lim *Limits) { lim.Retries++ }),
+	}, {
+		"a mover that stalls is replaced if it is the first one, and fails the transfer if not",
+		func(m *moment) bool {
+			if !m.stalled() {
+				return m.Step.Reason != ReasonMoverStalled && m.Step.Lost != build.LostStalled
+			}
+			if m.State.Restarts > 0 {
+				return m.fails(ReasonMoverStalled, "no byte moved and no Event sent for 2h0m0s")
+			}
+			return implies(m.sourceWaits(), m.restarts() && m.Step.Lost == build.LostStalled)
+		},
+		input(func(_ *State, seen *Seen, _ *Limits) { seen.ActiveAt = seen.ActiveAt.Add(tick) }),
 	}, {
 		"a restart, and nothing else, counts why the mover was lost",
 		func(m *moment) bool {
@@ -180,7 +193,7 @@ func restartRules() []rule {
 	}, {
 		"a mover that works goes on though the pod of its volume is gone: it says itself how that ends",
 		func(m *moment) bool {
-			works := m.in(InProgress, Canceling) && (m.alive() || m.is(build.Succeeded, build.Ending))
+			works := m.in(InProgress, Canceling) && !m.stalled() && (m.alive() || m.is(build.Succeeded, build.Ending))
 			return implies(works, m.Step.Reason != ReasonSourceGone)
 		},
 		func(s State, seen Seen, lim Limits) Step {

@@ -77,6 +77,8 @@ func (m *moment) lostBy() string {
 		return "mover pod is being deleted and node " + m.Seen.Exposure.Node + " has not confirmed its end within 1m0s"
 	case m.is(build.Absent):
 		return "mover pod vanished"
+	case m.stalled():
+		return "mover stalled: no byte moved and no Event sent for 2h0m0s"
 	}
 	return m.Seen.Exposure.Message
 }
@@ -140,6 +142,20 @@ func (m *moment) gone() bool { return m.is(build.Absent, build.Lost) }
 
 // alive tells whether a mover is there that may work and is not being deleted.
 func (m *moment) alive() bool { return m.is(build.Pending, build.Running, build.Stuck) }
+
+// stallsIn is what is left until a mover that works counts as stalled; it may be over. None is that it never does.
+func (m *moment) stallsIn() (left time.Duration, ever bool) {
+	if !m.in(InProgress) || !m.works() || !m.is(build.Running) || m.nodeLost() || m.Limits.StallTimeout == 0 {
+		return 0, false
+	}
+	return m.left(m.Seen.ActiveAt, m.Limits.StallTimeout), true
+}
+
+// stalled tells whether a mover that nobody has told to stop has reported nothing for too long.
+func (m *moment) stalled() bool {
+	left, ever := m.stallsIn()
+	return ever && left <= 0 && m.acts() && !m.asked()
+}
 
 // preparing tells whether nothing ends the preparation but the mover: neither a cancel, nor the loss of
 // the source, nor the prepare timeout.

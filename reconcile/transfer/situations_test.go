@@ -96,7 +96,7 @@ func only(phase Phase) []dimension {
 	case Prepared:
 		return []dimension{onNode(), progress(), noSource(), slot(), local(), ages(func(m *moment, at time.Time) { m.State.AcceptedAt = at })}
 	case InProgress:
-		return []dimension{begun, append(progress(), tooSoon), heard(), noSource(), local(), delivery()}
+		return []dimension{begun, append(progress(), tooSoon), activity(), noSource(), local(), delivery()}
 	case Canceling:
 		return []dimension{begun, progress(), heard(), noSource(), delivery()}
 	case Completed, Failed, Canceled:
@@ -257,6 +257,15 @@ func progress() dimension {
 func tooSoon(m *moment) {
 	m.State.StartedAt = now().Add(tick - DefaultLimits().FirstProgress)
 	m.Seen.Progress, m.Seen.ProgressAt = Progress{Total: 100, Done: 60}, now()
+}
+
+// activity is whether a mover has reported anything for long, and whether that has consequences.
+func activity() dimension {
+	at := func(ago, timeout time.Duration) choice {
+		return func(m *moment) { m.Seen.ActiveAt, m.Limits.StallTimeout = now().Add(-ago), timeout }
+	}
+	timeout := DefaultLimits().StallTimeout
+	return dimension{at(timeout-tick, timeout), at(timeout, timeout), at(timeout, 0)}
 }
 
 func finalizer() dimension { return either(func(m *moment, is bool) { m.State.Finalizer = is }) }

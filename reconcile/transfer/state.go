@@ -110,6 +110,7 @@ type Seen struct {
 	Started    bool      // its mover has said that the data path started
 	Progress   Progress  // what its mover said last
 	ProgressAt time.Time // and when
+	ActiveAt   time.Time // when this agent last saw its mover report something new, be it bytes or an Event
 	Result     *Outcome  // of a mover that succeeded; nil if what it left cannot be read
 	Unreadable string    // then: why
 	Delivers   bool      // what the mover restored is still to be delivered once it has succeeded
@@ -128,6 +129,7 @@ type Limits struct {
 	DeliverGrace   time.Duration // that each agent has at least, from its first try to deliver
 	CleanUpWarning time.Duration // from the end of a transfer to the Event that says what its clean-up still waits for
 	FirstProgress  time.Duration // from the start to the first write of progress: what ends sooner has it in its last write
+	StallTimeout   time.Duration // that a mover may report nothing new before it is replaced, or given up; zero is for ever
 	Retries        int           // movers that may be lost before the transfer fails
 }
 
@@ -142,6 +144,7 @@ func DefaultLimits() Limits {
 		DeliverGrace:   time.Minute,
 		CleanUpWarning: time.Minute,
 		FirstProgress:  3 * time.Second,
+		StallTimeout:   2 * time.Hour,
 		Retries:        3,
 	}
 }

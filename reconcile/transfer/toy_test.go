@@ -19,6 +19,7 @@ const (
 	deaf       mood = "does not react to a cancel"
 	slow       mood = "works until it is told to stop"
 	mute       mood = "never says that it started, and works for ever"
+	hangs      mood = "starts and does nothing more for ever"
 	cannotRun  mood = "cannot run"
 	neverRuns  mood = "never runs"
 	keepsDying mood = "is evicted again and again"
@@ -70,6 +71,9 @@ func (c *toy) look() Seen {
 		Eligible: true, Room: true, Slot: true, SourceGone: c.sourceGone,
 		Delivers: c.delivers, Delivered: c.delivered == deliverySteps, DeliveringSince: c.deliveringSince,
 	}
+	if seen.ActiveAt = c.clock; c.mood == hangs {
+		seen.ActiveAt = c.state.StartedAt
+	}
 	if c.mover == nil {
 		return seen
 	}
@@ -107,9 +111,9 @@ func (c *toy) move() error {
 	}
 	switch {
 	case c.kubelet():
+	case c.busy(): // it says something each second
 	case step.After > 0:
 		c.clock = c.clock.Add(step.After)
-	case c.busy():
 	default:
 		return errors.New("nothing will ever happen again")
 	}
@@ -219,7 +223,7 @@ func (c *toy) work() {
 		c.evict()
 	case !c.mover.started:
 		c.mover.started = c.state.Phase == InProgress // one that starts later never sees the cancel
-	case c.mood == deaf && told:
+	case c.mood == deaf && told, c.mood == hangs:
 	case told:
 		seen.Condition, seen.Canceled, seen.Message = build.Failed, true, "data path is canceled"
 	case c.mood == fails:

@@ -24,6 +24,7 @@ type StandIn struct {
 	Reports int           // of progress, spread evenly over that time; 0: 1
 	Silent  bool          // says neither that the data path started nor how far it is, and never hears a cancel
 	Deaf    bool          // says that the data path started, and does not hear a cancel
+	Stalls  int           // movers that stop for ever once they have said how far they are, and hear no cancel
 	Lingers time.Duration // from having written everything to the end, in which it says nothing
 	Bytes   int64         // moved; 0: 1000
 	Result  *Result       // instead of success
@@ -33,6 +34,7 @@ type StandIn struct {
 	kube      kubernetes.Interface
 	transfers dynamic.Interface
 	lock      sync.Mutex
+	stalled   int                                 // movers so far
 	caches    map[place]cache.SharedIndexInformer // one watch for all movers of a kind and namespace on a node
 	uploaded  map[types.UID]string                // data by transfer
 }
@@ -116,6 +118,10 @@ func (s *StandIn) work(ctx context.Context, canceled <-chan struct{}, voice *voi
 		if part <= reports && !s.Silent {
 			voice.say(ctx, "Data-Path-Progress", fmt.Sprintf(`{"totalBytes":%d,"doneBytes":%d}`, bytes, bytes*part/(reports+1)))
 		}
+		if s.stalls() {
+			<-ctx.Done()
+			return killed
+		}
 	}
 	if s.Result != nil {
 		return *s.Result
@@ -132,6 +138,17 @@ func (s *StandIn) work(ctx context.Context, canceled <-chan struct{}, voice *voi
 	message := voice.role.success(voice.transfer, bytes)
 	voice.say(ctx, "Data-Path-Completed", message)
 	return Result{Message: message}
+}
+
+// stalls tells whether one more mover is to stop.
+func (s *StandIn) stalls() bool {
+	s.lock.Lock()
+	defer s.lock.Unlock()
+	if s.stalled >= s.Stalls {
+		return false
+	}
+	s.stalled++
+	return true
 }
 
 // pause lets time pass, and tells whether the context outlasted it.

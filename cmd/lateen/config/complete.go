@@ -73,6 +73,9 @@ func (o *Options) checkNumbers() []string {
 	if o.CancelGrace < 0 {
 		wrong.add("--cancel-grace is %s: use 0 or more, such as 5m", o.CancelGrace)
 	}
+	if o.StallTimeout != 0 && o.StallTimeout < time.Second {
+		wrong.add("--stall-timeout is %s: use 0 for ever, or 1s or more, such as 2h", o.StallTimeout)
+	}
 	return wrong
 }
 

@@ -50,6 +50,7 @@ type Options struct {
 	MoverServiceAccount string        // empty: that of the Deployment velero
 	MoverRetries        int           // how often a mover that was lost is replaced
 	CancelGrace         time.Duration // what a mover gets to answer a cancel before its pod is deleted
+	StallTimeout        time.Duration // that a mover may report nothing new before it is replaced or given up; 0: for ever
 	Workers             int           // reconcilers per kind
 	KubeAPIQPS          float32       // requests per second to the API server, Events apart
 	KubeAPIBurst        int           // requests at once
@@ -75,6 +76,7 @@ func (o *Options) AddFlags(flags *pflag.FlagSet) {
 	flags.StringVar(&o.MoverServiceAccount, "mover-service-account", "", "ServiceAccount of the movers (default: that of Deployment velero)")
 	flags.IntVar(&o.MoverRetries, "mover-retries", 3, "how often a mover that was evicted, preempted or deleted is replaced")
 	flags.DurationVar(&o.CancelGrace, "cancel-grace", 5*time.Minute, "how long a mover may take to answer a cancel before its pod is deleted")
+	flags.DurationVar(&o.StallTimeout, "stall-timeout", 2*time.Hour, "how long a mover that works may neither move a byte nor send an Event before it is replaced, and if it is not the first one given up; 0 is for ever")
 	flags.IntVar(&o.Workers, "workers", 8, "resources of one kind that are handled at the same time")
 	flags.Float32Var(&o.KubeAPIQPS, "kube-api-qps", 100, "requests per second to the API server")
 	flags.IntVar(&o.KubeAPIBurst, "kube-api-burst", 200, "requests to the API server at once")

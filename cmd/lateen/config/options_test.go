@@ -36,7 +36,7 @@ func TestOptionsHaveVelerosDefaults(t *testing.T) {
 	require.Equal(t, config.Options{
 		LogLevel: "info", LogFormat: "text", ResourceTimeout: 10 * time.Minute, DataMoverPrepareTimeout: 30 * time.Minute,
 		MetricsAddress: ":8085", Namespace: "velero",
-		MoverTemplate: "daemonset", MoverRetries: 3, CancelGrace: 5 * time.Minute, Workers: 8,
+		MoverTemplate: "daemonset", MoverRetries: 3, CancelGrace: 5 * time.Minute, StallTimeout: 2 * time.Hour, Workers: 8,
 		MaintenanceConcurrency: 3, MaintenanceTimeout: 12 * time.Hour,
 		KubeAPIQPS: 100, KubeAPIBurst: 200, StartupTimeout: 30 * time.Second,
 		NodeName: "node-1",

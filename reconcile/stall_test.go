@@ -1,0 +1,93 @@
+package reconcile
+
+import (
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	velerov1 "github.com/vmware-tanzu/velero/pkg/apis/velero/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/lateen-project/lateen/exposer/build"
+	"github.com/lateen-project/lateen/reconcile/transfer"
+)
+
+// newWorking is a PodVolumeBackup whose mover works.
+func newWorking() *single[*velerov1.PodVolumeBackup] {
+	s := newBackup(corev1.ObjectReference{Namespace: "app", Name: "db"})
+	s.object.Status = velerov1.PodVolumeBackupStatus{
+		Phase: velerov1.PodVolumeBackupPhaseInProgress, AcceptedTimestamp: &metav1.Time{Time: s.clock.Now()}, StartTimestamp: &metav1.Time{Time: s.clock.Now()},
+	}
+	s.pods["app/db"] = &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "app", Name: "db"}, Spec: corev1.PodSpec{NodeName: testNode}}
+	s.pods[testKey] = &corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "velero", Name: "b1", UID: "mover-uid", OwnerReferences: []metav1.OwnerReference{{UID: "b1-uid", Controller: new(true)}}},
+		Spec:       corev1.PodSpec{NodeName: testNode}, Status: corev1.PodStatus{Phase: corev1.PodRunning},
+	}
+	return s
+}
+
+// silence is what the metric says.
+func (s *single[T]) silence() time.Duration {
+	var longest float64
+	for _, one := range s.Count([]T{s.object}) {
+		longest = max(longest, one.Silence)
+	}
+	return time.Duration(longest * float64(time.Second))
+}
+
+func TestAMoverThatReportsNothingForTooLongIsReplaced(t *testing.T) {
+	s := newWorking()
+	timeout := s.Limits.StallTimeout
+	require.Equal(t, timeout, s.step(t))
+	s.clock.Step(timeout - time.Second)
+	require.Equal(t, timeout-time.Second, s.silence())
+	require.Equal(t, time.Second, s.step(t))
+	s.clock.Step(time.Second)
+	s.step(t)
+	require.Equal(t, transfer.Accepted, s.state().Phase)
+	require.Equal(t, 1, s.state().Restarts)
+	require.Equal(t, "mover stalled: no byte moved and no Event sent for 2h0m0s", s.state().Message)
+	require.Zero(t, s.silence())
+	s.object.Status.Phase = velerov1.PodVolumeBackupPhaseInProgress // with the next mover
+	s.object.Status.StartTimestamp = &metav1.Time{Time: s.clock.Now()}
+	s.pods[testKey].Annotations = map[string]string{build.AnnotationAttempt: "1"}
+	require.Equal(t, timeout, s.step(t), "the time of the first one does not count")
+	s.clock.Step(timeout)
+	s.step(t)
+	require.Equal(t, transfer.Failed, s.state().Phase)
+	require.Contains(t, s.state().Message, "mover stalled: no byte moved and no Event sent for 2h0m0s; given up after 1 restarts")
+}
+
+func TestAMoverThatReportsAnythingIsNotStalled(t *testing.T) {
+	s := newWorking()
+	timeout := s.Limits.StallTimeout
+	s.step(t)
+	long := s.clock.Now().Add(-24 * time.Hour) // by the clock of its node, which is wrong
+	for i, report := range []struct{ reason, message string }{
+		{saidStarted, "Data path for b1 started"},
+		{saidProgress, `{"totalBytes":10,"doneBytes":1}`},
+		{saidProgress, `{"totalBytes":10,"doneBytes":2}`},
+		{saidProgress, `{"totalBytes":10,"doneBytes":2}`}, // an Event of its own: the mover is alive
+	} {
+		s.clock.Step(timeout - time.Second)
+		if report.reason == saidStarted {
+			s.said[report.reason] = said{report.message, s.clock.Now()}
+		} else {
+			s.said[report.reason] = said{report.message, long.Add(time.Duration(i) * time.Second)}
+		}
+		require.Equal(t, timeout, s.step(t))
+		require.Equal(t, transfer.InProgress, s.state().Phase)
+		require.Zero(t, s.silence())
+	}
+}
+
+func TestNoMoverStallsWithoutATimeout(t *testing.T) {
+	s := newWorking()
+	s.Limits.StallTimeout = 0
+	require.Zero(t, s.step(t))
+	s.clock.Step(1000 * time.Hour)
+	require.Zero(t, s.step(t))
+	require.Equal(t, transfer.InProgress, s.state().Phase)
+	require.Equal(t, 1000*time.Hour, s.silence(), "it is seen all the same")
+}

@@ -69,10 +69,13 @@ func (t *Transfers[T]) look(ctx context.Context, s *subject[T]) error {
 
 // home is the node to which a resource belongs: where its pod is, if it is here, until it says so itself.
 func (t *Transfers[T]) home(s *subject[T]) string {
-	if s.state.Node == "" && s.state.Local && s.move.Source.PodVolume != nil && t.podHere(s) != nil {
+	if s.state.Node != "" || !s.state.Local || s.move.Source.PodVolume == nil {
+		return s.state.Node
+	}
+	if t.memory.podWasHere(s.key, t.podHere(s) != nil) { // and if it is gone, this agent is the first to know
 		return t.Agent.Node
 	}
-	return s.state.Node
+	return ""
 }
 
 // podHere is the pod whose volume is moved, if it runs on this node.

@@ -39,6 +39,7 @@ type recollection[T any] struct {
 	podGone   bool      // the mover was deleted, and none was made since
 	gone      []string  // names of the claims that were deleted
 	logged    types.UID // the mover whose log was kept last
+	podHere   bool      // the pod whose volume is moved was seen on this node
 	delivered bool
 	reserved  bool      // all that delivery waits for is that its target is bound
 	delivers  time.Time // when this agent first tried to deliver
@@ -268,4 +269,15 @@ func (m *memory[T]) toReport(key string) bool {
 	first := !kept.reported
 	kept.reported = true
 	return first
+}
+
+// podWasHere tells whether the pod of a resource is on this node, or was as long as this agent has run.
+func (m *memory[T]) podWasHere(key string, here bool) bool {
+	m.lock.Lock()
+	defer m.lock.Unlock()
+	if kept := m.kept[key]; !here {
+		return kept != nil && kept.podHere
+	}
+	m.of(key).podHere = true
+	return true
 }

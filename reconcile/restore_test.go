@@ -66,3 +66,57 @@ func TestNoMoverWritesToAVolumeWhosePodWentOn(t *testing.T) {
 		})
 	}
 }
+
+func TestARestoreWaitsForItsPodForAsLongAsThatExists(t *testing.T) {
+	waiting := corev1.ContainerState{Waiting: &corev1.ContainerStateWaiting{Reason: "PodInitializing"}}
+	unscheduled := waitingPod(waiting)
+	unscheduled.Spec.NodeName = ""
+	for name, test := range map[string]struct {
+		pod  *corev1.Pod
+		here bool
+	}{
+		"on this node, for its init container": {waitingPod(waiting), true},
+		"that is not scheduled":                {unscheduled, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := newRestore()
+			s.live["app/db"] = test.pod
+			if test.here {
+				s.pods["app/db"] = test.pod
+			}
+			for range 5 {
+				require.Positive(t, s.step(t))
+				require.Empty(t, s.state().Phase, s.state().Message)
+				s.clock.Step(s.Limits.PrepareTimeout)
+			}
+			s.live["app/db"], s.pods["app/db"] = waitingPod(corev1.ContainerState{Running: &corev1.ContainerStateRunning{}}), waitingPod(corev1.ContainerState{Running: &corev1.ContainerStateRunning{}})
+			s.step(t)
+			require.Equal(t, transfer.Accepted, s.state().Phase)
+		})
+	}
+}
+
+func TestARestoreFailsAtOnceWhenItsPodIsDeleted(t *testing.T) {
+	pod := waitingPod(corev1.ContainerState{Waiting: &corev1.ContainerStateWaiting{}})
+	s := newRestore()
+	s.live["app/db"], s.pods["app/db"] = pod, pod
+	s.step(t)
+	delete(s.pods, "app/db")
+	s.step(t)
+	require.Empty(t, s.state().Phase, "only the cache has lost it")
+	delete(s.live, "app/db")
+	s.step(t)
+	require.Equal(t, transfer.Failed, s.state().Phase)
+	require.Contains(t, s.state().Message, "does not exist any more")
+}
+
+func TestARestoreToAPodThatHasEndedFailsInTime(t *testing.T) {
+	pod := waitingPod(corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{ExitCode: 1}})
+	pod.Status.Phase = corev1.PodFailed
+	s := newRestore()
+	s.live["app/db"], s.pods["app/db"] = pod, pod
+	s.clock.Step(s.step(t))
+	s.step(t)
+	require.Equal(t, transfer.Failed, s.state().Phase)
+	require.Contains(t, s.state().Message, "restore-wait of pod app/db does not run")
+}

@@ -28,7 +28,7 @@ func (t *Transfers[T]) eligible(ctx context.Context, s *subject[T]) (err error) 
 	case source.Target != nil:
 		s.seen.Awaits = t.consumer(s)
 	case source.PodVolume != nil && s.move.Restores:
-		s.seen.Awaits = transfer.AwaitsInit(t.podHere(s))
+		s.seen.Awaits, err = t.init(ctx, s)
 	}
 	s.seen.Eligible = err == nil && s.seen.Awaits == ""
 	if s.seen.Eligible {
@@ -51,6 +51,20 @@ func (t *Transfers[T]) decided(s *subject[T]) bool {
 	case transfer.InProgress, transfer.Canceling, transfer.Completed, transfer.Failed, transfer.Canceled:
 	}
 	return false
+}
+
+// init returns what a restore to a volume of a pod on this node waits for: its init container. That may take long, as
+// when the pod waits for its other volumes, and Velero's server bounds it. A pod that is deleted never gets there.
+func (t *Transfers[T]) init(ctx context.Context, s *subject[T]) (awaits string, err error) {
+	pod := t.podHere(s)
+	if pod == nil {
+		if pod, err = t.livePod(ctx, s.move.Source.PodVolume.Pod); err != nil {
+			return "", err
+		}
+	}
+	s.seen.SourceGone = pod == nil
+	s.seen.Unbounded = pod != nil && !transfer.PodEnded(pod)
+	return transfer.AwaitsInit(pod), nil
 }
 
 // consumer returns what a restore to a claim waits for: the claim, its storage class, or the pod that will use it.
@@ -97,6 +111,7 @@ func (t *Transfers[T]) unserved(ctx context.Context, s *subject[T]) (awaits stri
 	case pod == nil:
 		return fmt.Sprintf("pod %s does not exist", name), nil
 	case pod.Spec.NodeName == "":
+		s.seen.Unbounded = !transfer.PodEnded(pod)
 		return fmt.Sprintf("pod %s is not scheduled", name), nil
 	case t.Agent.Absent(pod.Spec.NodeName):
 		return "no ready node-agent on node " + pod.Spec.NodeName, nil

@@ -27,6 +27,11 @@ func AwaitsInit(pod *corev1.Pod) string {
 	return fmt.Sprintf("init container %s of pod %s/%s does not run", restoreWait, pod.Namespace, pod.Name)
 }
 
+// PodEnded tells whether nothing of the pod will run any more.
+func PodEnded(pod *corev1.Pod) bool {
+	return pod.Status.Phase == corev1.PodSucceeded || pod.Status.Phase == corev1.PodFailed
+}
+
 // PodWentOn says why a volume of the pod must not be restored any more; empty if it may be. Once restore-wait has
 // succeeded the containers of the pod start, and write to the volume. What ended before counts too: a kubelet that
 // restarts runs it again.
@@ -34,7 +39,7 @@ func PodWentOn(pod *corev1.Pod, volume string) string {
 	if pod == nil {
 		return ""
 	}
-	ended := pod.Status.Phase == corev1.PodRunning || pod.Status.Phase == corev1.PodSucceeded || pod.Status.Phase == corev1.PodFailed
+	ended := pod.Status.Phase == corev1.PodRunning || PodEnded(pod)
 	for _, status := range pod.Status.InitContainerStatuses {
 		if status.Name == restoreWait {
 			ended = ended || succeededIn(status.State) || succeededIn(status.LastTerminationState)

@@ -49,6 +49,10 @@ func fresh(s State, seen Seen, lim Limits) Step {
 		return canceled(s, seen)
 	case s.Refusal != "":
 		return failed(s, seen, ReasonUnsupported, s.Refusal)
+	case !seen.Eligible && seen.SourceGone:
+		return failed(s, seen, ReasonSourceGone, sourceGone)
+	case !seen.Eligible && seen.Unbounded:
+		return Step{After: lim.PrepareTimeout}
 	case !seen.Eligible:
 		if left := until(seen.WaitsSince.Add(lim.PrepareTimeout), seen); left > 0 {
 			return Step{After: left}

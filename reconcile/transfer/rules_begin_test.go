@@ -103,10 +103,16 @@ func beginningRules() []rule {
 			}
 		}),
 	}, {
-		"what waits for something else than room fails once the prepare timeout is over, and says so",
+		"what waits for something else than room and its pod fails once the prepare timeout is over, and says so",
 		func(m *moment) bool {
 			if !m.fresh() || !m.acts() || m.asked() || m.State.Refusal != "" || m.Seen.Eligible {
 				return true
+			}
+			if m.Seen.SourceGone {
+				return m.fails(ReasonSourceGone, "does not exist")
+			}
+			if m.Seen.Unbounded {
+				return m.waits(m.Limits.PrepareTimeout)
 			}
 			if left := m.left(m.Seen.WaitsSince, m.Limits.PrepareTimeout); left > 0 {
 				return m.waits(left)

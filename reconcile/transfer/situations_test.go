@@ -269,10 +269,18 @@ func activity() dimension {
 }
 
 func finalizer() dimension { return either(func(m *moment, is bool) { m.State.Finalizer = is }) }
-func eligible() dimension  { return either(func(m *moment, is bool) { m.Seen.Eligible = is }) }
-func room() dimension      { return either(func(m *moment, is bool) { m.Seen.Room = is }) }
-func slot() dimension      { return either(func(m *moment, is bool) { m.Seen.Slot = is }) }
-func heard() dimension     { return either(func(m *moment, is bool) { m.Seen.Started = is }) }
+func eligible() dimension {
+	return dimension{
+		func(*moment) {},
+		func(m *moment) { m.Seen.Eligible = true },
+		func(m *moment) { m.Seen.Unbounded = true },
+		func(m *moment) { m.Seen.SourceGone = true },
+	}
+}
+
+func room() dimension  { return either(func(m *moment, is bool) { m.Seen.Room = is }) }
+func slot() dimension  { return either(func(m *moment, is bool) { m.Seen.Slot = is }) }
+func heard() dimension { return either(func(m *moment, is bool) { m.Seen.Started = is }) }
 func noSource() dimension {
 	return dimension{
 		func(*moment) {},

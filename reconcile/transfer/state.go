@@ -97,6 +97,7 @@ type Seen struct {
 	Near       bool      // this agent follows what runs where the mover runs
 	Eligible   bool      // what it waits for before it may be accepted is there
 	Awaits     string    // then: nothing; else what it waits for
+	Unbounded  bool      // then: it may last, as long as what it waits for exists
 	WaitsSince time.Time // since when that has been so, as far as this agent has seen
 	Room       bool      // one more may be prepared in the cluster
 	Slot       bool      // one more mover may run on its node, and this one is next

@@ -237,6 +237,8 @@ func (j *judge) deadline(of *subject) string {
 	switch phase := of.phase(); {
 	case j.actor(of) != nil:
 		return "" // nobody is there to end it
+	case phase == transfer.New && j.podMayStart(of):
+		return ""
 	case phase == transfer.New && j.eligible(of) != nil:
 		begun = of.state.CreatedAt
 	case phase != transfer.Accepted || of.state.Cancel || of.state.Deleting:
@@ -247,6 +249,16 @@ func (j *judge) deadline(of *subject) string {
 		return ""
 	}
 	return fmt.Sprintf("; it fails at %s if this lasts (--data-mover-prepare-timeout=%s)", ends.UTC().Format(time.TimeOnly), shortDuration(limit))
+}
+
+// podMayStart tells whether a restore waits for a pod that is there and has not ended: it may wait for as long as that.
+func (j *judge) podMayStart(of *subject) bool {
+	source := of.move.Source.PodVolume
+	if source == nil {
+		return false
+	}
+	pod := j.pods[source.Pod.Namespace+"/"+source.Pod.Name]
+	return pod != nil && (source.Pod.UID == "" || pod.UID == source.Pod.UID) && !transfer.PodEnded(pod)
 }
 
 // shortDuration leaves out units that are 0: 30m rather than 30m0s.

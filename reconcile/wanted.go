@@ -7,7 +7,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	"k8s.io/apimachinery/pkg/api/validation/path"
+	"k8s.io/apimachinery/pkg/api/validate/content"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/ptr"
 
@@ -152,7 +152,7 @@ func (t *Transfers[T]) source(ctx context.Context, s *subject[T]) error {
 // cannot be one, and a request for it would fail again and again.
 func (t *Transfers[T]) livePod(ctx context.Context, reference corev1.ObjectReference) (*corev1.Pod, error) {
 	for _, name := range []string{reference.Namespace, reference.Name} {
-		if name == "" || len(path.IsValidPathSegmentName(name)) > 0 {
+		if name == "" || len(content.IsPathSegmentName(name)) > 0 {
 			return nil, nil //nolint:nilnil // there is none
 		}
 	}

@@ -1,0 +1,47 @@
+package transfer
+
+import "time"
+
+// activity is whether a mover has reported anything for long, and whether that has consequences.
+func activity() dimension {
+	at := func(ago, timeout time.Duration) choice {
+		return func(m *moment) { m.Seen.ActiveAt, m.Limits.StallTimeout = now().Add(-ago), timeout }
+	}
+	timeout := DefaultLimits().StallTimeout
+	return dimension{at(timeout-tick, timeout), at(timeout, timeout), at(timeout, 0)}
+}
+
+func finalizer() dimension { return either(func(m *moment, is bool) { m.State.Finalizer = is }) }
+func eligible() dimension {
+	return dimension{
+		func(*moment) {},
+		func(m *moment) { m.Seen.Eligible = true },
+		func(m *moment) { m.Seen.Unbounded = true },
+		func(m *moment) { m.Seen.SourceGone = true },
+	}
+}
+
+func room() dimension  { return either(func(m *moment, is bool) { m.Seen.Room = is }) }
+func slot() dimension  { return either(func(m *moment, is bool) { m.Seen.Slot = is }) }
+func heard() dimension { return either(func(m *moment, is bool) { m.Seen.Started = is }) }
+func noSource() dimension {
+	return dimension{
+		func(*moment) {},
+		func(m *moment) { m.Seen.SourceGone = true },
+		func(m *moment) { m.Seen.WentOn = "its pod went on" },
+	}
+}
+
+func refusal() dimension {
+	return oneOf(func(m *moment, why string) { m.State.Refusal = why }, "", "uploader is not supported")
+}
+
+func diagnosis() dimension {
+	return oneOf(func(m *moment, why string) { m.Seen.Diagnosis = why }, "", "quota exceeded")
+}
+
+func near() dimension       { return either(func(m *moment, is bool) { m.Seen.Near = is }) }
+func local() dimension      { return either(func(m *moment, is bool) { m.State.Local = is }) }
+func consumes() dimension   { return either(func(m *moment, is bool) { m.State.Consumes = is }) }
+func foreigners() dimension { return either(func(m *moment, is bool) { m.State.Foreign = is }) }
+func remains() dimension    { return either(func(m *moment, is bool) { m.Seen.Remains = is }) }

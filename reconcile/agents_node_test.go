@@ -41,17 +41,18 @@ func (r *roll) of(name string) *nodeOfRoll {
 	return r.nodes[name]
 }
 
-func (r *roll) isWatched(name string) bool {
+// isWatched tells whether the Node n1 is watched.
+func (r *roll) isWatched() bool {
 	r.lock.Lock()
 	defer r.lock.Unlock()
-	return r.of(name).wake != nil
+	return r.of("n1").wake != nil
 }
 
-// shows has the watch of a Node show it; an empty status is a Node that does not exist.
-func (r *roll) shows(t *testing.T, name string, ready corev1.ConditionStatus) {
+// shows has the watch of the Node n1 show it; an empty status is a Node that does not exist.
+func (r *roll) shows(t *testing.T, ready corev1.ConditionStatus) {
 	t.Helper()
 	r.lock.Lock()
-	of := r.of(name)
+	of := r.of("n1")
 	of.known, of.node = true, nil
 	if ready != "" {
 		of.node = &corev1.Node{Status: corev1.NodeStatus{Conditions: []corev1.NodeCondition{
@@ -72,10 +73,10 @@ func TestANodeThatIsNotReadyForTheGraceIsLost(t *testing.T) {
 				r.Begin()
 				r.Saw(agentPod("a", "n1", isReady, 0))
 				require.False(t, r.Lost("n1"))
-				require.False(t, r.isWatched("n1"), "a Node whose agent is Ready answers")
+				require.False(t, r.isWatched(), "a Node whose agent is Ready answers")
 				r.Saw(agentPod("a", "n1", notReady, 1))
-				require.True(t, r.isWatched("n1"), "somebody has asked for it")
-				r.shows(t, "n1", state)
+				require.True(t, r.isWatched(), "somebody has asked for it")
+				r.shows(t, state)
 				letPass(time.Minute - 1)
 				require.False(t, r.Lost("n1"))
 				letPass(1)
@@ -83,7 +84,7 @@ func TestANodeThatIsNotReadyForTheGraceIsLost(t *testing.T) {
 				require.Equal(t, []string{"n1 true"}, r.heard()[:1])
 				r.Saw(agentPod("a", "n1", isReady, 200))
 				require.False(t, r.Lost("n1"))
-				require.False(t, r.isWatched("n1"))
+				require.False(t, r.isWatched())
 				require.Equal(t, []string{"n1 false"}, r.heard()[:1])
 			})
 		})
@@ -95,27 +96,27 @@ func TestANodeIsNotLostWhileItIsReadyOrNobodyKnows(t *testing.T) {
 		r := newRoll()
 		r.Begin()
 		require.False(t, r.Lost("n1"))
-		require.True(t, r.isWatched("n1"), "it has no agent")
+		require.True(t, r.isWatched(), "it has no agent")
 		letPass(time.Hour)
 		require.True(t, r.Absent("n1"))
 		require.False(t, r.Lost("n1"), "the watch has shown nothing")
-		r.shows(t, "n1", isReady)
+		r.shows(t, isReady)
 		letPass(time.Hour)
 		require.False(t, r.Lost("n1"), "only its agent is away")
 		r.heard()
-		r.shows(t, "n1", notReady)
+		r.shows(t, notReady)
 		letPass(time.Minute - 1)
-		r.shows(t, "n1", isReady) // a blip
+		r.shows(t, isReady) // a blip
 		letPass(time.Hour)
 		require.False(t, r.Lost("n1"))
 		require.Empty(t, r.heard())
-		r.shows(t, "n1", notReady)
+		r.shows(t, notReady)
 		letPass(time.Minute)
 		require.Equal(t, []string{"n1 true"}, r.heard(), "a change that has to be told")
 		require.True(t, r.Lost("n1"))
 		r.End()
 		require.False(t, r.Lost("n1"))
-		require.False(t, r.isWatched("n1"))
+		require.False(t, r.isWatched())
 	})
 }
 
@@ -126,12 +127,13 @@ func TestANodeThatNobodyAsksForIsNotWatched(t *testing.T) {
 		r.Begin()
 		letPass(time.Hour)
 		require.True(t, r.Absent("n1"))
-		require.False(t, r.isWatched("n1"))
+		require.False(t, r.isWatched())
 	})
 }
 
-func velerosPod(name, node string, ready corev1.ConditionStatus, transition int) *corev1.Pod {
-	pod := agentPod(name, node, ready, transition)
+// velerosPod is the pod of Velero's agent on n1.
+func velerosPod(ready corev1.ConditionStatus, transition int) *corev1.Pod {
+	pod := agentPod("v", "n1", ready, transition)
 	pod.Spec.Containers = []corev1.Container{{Command: []string{"/velero"}, Args: []string{"node-agent", "server"}}}
 	return pod
 }
@@ -142,12 +144,12 @@ func TestTheAgentOfANodeIsVelerosUntilItIsGoneOrReplaced(t *testing.T) {
 		veleros bool
 	}{
 		"while it is Ready":                 {func(*roll) { letPass(time.Hour) }, true},
-		"while it is away for a short time": {func(r *roll) { r.Saw(velerosPod("v", "n1", notReady, 1)); letPass(time.Minute - 1) }, true},
-		"while it terminates":               {func(r *roll) { r.Saw(terminating(velerosPod("v", "n1", isReady, 0))) }, true},
-		"not when it is away for longer":    {func(r *roll) { r.Saw(velerosPod("v", "n1", notReady, 1)); letPass(time.Minute) }, false},
-		"not once its pod is gone":          {func(r *roll) { r.Gone(velerosPod("v", "n1", isReady, 0)) }, false},
+		"while it is away for a short time": {func(r *roll) { r.Saw(velerosPod(notReady, 1)); letPass(time.Minute - 1) }, true},
+		"while it terminates":               {func(r *roll) { r.Saw(terminating(velerosPod(isReady, 0))) }, true},
+		"not when it is away for longer":    {func(r *roll) { r.Saw(velerosPod(notReady, 1)); letPass(time.Minute) }, false},
+		"not once its pod is gone":          {func(r *roll) { r.Gone(velerosPod(isReady, 0)) }, false},
 		"not once Lateen's is Ready there": {func(r *roll) {
-			r.Saw(velerosPod("v", "n1", notReady, 1))
+			r.Saw(velerosPod(notReady, 1))
 			r.Saw(agentPod("l", "n1", isReady, 2))
 		}, false},
 	}
@@ -156,7 +158,7 @@ func TestTheAgentOfANodeIsVelerosUntilItIsGoneOrReplaced(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				r := newRoll()
 				r.Begin()
-				r.Saw(velerosPod("v", "n1", isReady, 0))
+				r.Saw(velerosPod(isReady, 0))
 				require.True(t, r.Veleros("n1"))
 				require.Len(t, r.heard(), 1)
 				test.happens(r)

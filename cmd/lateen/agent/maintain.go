@@ -5,7 +5,6 @@ import (
 	"context"
 	"fmt"
 	"sync"
-	"time"
 
 	velerov1 "github.com/vmware-tanzu/velero/pkg/apis/velero/v1"
 	batchv1 "k8s.io/api/batch/v1"
@@ -50,7 +49,7 @@ func (p *parts) maintain(ctx context.Context) error {
 	var running sync.WaitGroup
 	running.Go(func() { caches.Run(ctx) })
 	defer running.Wait()
-	late := time.AfterFunc(cmp.Or(p.SyncTimeout, syncTimeout), func() {
+	late := p.Clock.AfterFunc(cmp.Or(p.SyncTimeout, syncTimeout), func() {
 		if lacking := caches.Lacking(); lacking != "" && ctx.Err() == nil {
 			p.reportLacking(ctx, "the maintenance of repositories", lacking)
 		}

@@ -182,20 +182,18 @@ func claimWords(claims map[string]build.BackupClaim) []string {
 	var words []string
 	for _, source := range sortedNames(claims) {
 		claim := claims[source]
-		said := "class " + cmp.Or(claim.StorageClass, source)
+		parts := []string{"class " + cmp.Or(claim.StorageClass, source)}
 		if claim.ReadOnly {
-			said += ", read-only"
+			parts = append(parts, "read-only")
 		}
 		if claim.ReadOnly && claim.SPCNoRelabeling {
-			said += ", not relabeled by SELinux"
+			parts = append(parts, "not relabeled by SELinux")
 		}
 		if len(claim.Annotations) > 0 {
-			said += ", annotations " + strings.Join(pairWords(claim.Annotations), " ")
+			parts = append(parts, "annotations "+strings.Join(pairWords(claim.Annotations), " "))
 		}
-		for _, copies := range copyWords(claim.Copies) {
-			said += ", " + copies
-		}
-		words = append(words, fmt.Sprintf("of %s: %s", source, said))
+		parts = append(parts, copyWords(claim.Copies)...)
+		words = append(words, fmt.Sprintf("of %s: %s", source, strings.Join(parts, ", ")))
 	}
 	if words == nil {
 		return []string{"of the storage class of what is backed up"}

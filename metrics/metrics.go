@@ -17,6 +17,7 @@ type Metrics struct {
 	classFallbacks  *prometheus.CounterVec
 	classInfo       *prometheus.GaugeVec
 	configFallbacks *prometheus.CounterVec
+	configProblems  *prometheus.GaugeVec
 	finished        *prometheus.CounterVec
 	phaseDuration   *prometheus.HistogramVec
 	bytesMoved      *prometheus.CounterVec
@@ -42,6 +43,7 @@ func New(registry prometheus.Registerer, version, node string) *Metrics {
 		classFallbacks:  counter("lateen_priority_class_fallbacks_total", "Times that a configured priority class was not used, by consumer and reason.", "consumer", "reason"),
 		classInfo:       gauge("lateen_priority_class_info", "The priority class that is configured and the one that is in force; always 1.", "consumer", "configured", "effective"),
 		configFallbacks: counter("lateen_config_fallbacks_total", "Problems in the node-agent ConfigMap, by section and reason.", "section", "reason"),
+		configProblems:  gauge("lateen_config_problems", "Problems of the configuration as it was read last, by section and reason.", "section", "reason"),
 		finished:        counter("lateen_transfers_finished_total", "Transfers that reached a terminal phase, by kind, phase and reason.", "kind", "phase", "reason"),
 		bytesMoved:      counter("lateen_bytes_moved_total", "Bytes of completed transfers, by kind.", "kind"),
 		moverRestarts:   counter("lateen_mover_restarts_total", "Movers that were lost and replaced, by kind and reason.", "kind", "reason"),
@@ -57,7 +59,7 @@ func New(registry prometheus.Registerer, version, node string) *Metrics {
 	}
 	build := gauge("lateen_build_info", "What the agent was built from; always 1.", "version", "goversion")
 	build.WithLabelValues(version, runtime.Version()).Set(1)
-	registry.MustRegister(build, m.classFallbacks, m.classInfo, m.configFallbacks, m.finished, m.bytesMoved, m.moverRestarts, m.phaseDuration, m.requests, m.latency,
+	registry.MustRegister(build, m.classFallbacks, m.classInfo, m.configFallbacks, m.configProblems, m.finished, m.bytesMoved, m.moverRestarts, m.phaseDuration, m.requests, m.latency,
 		collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	registry.MustRegister(m.velero.collectors()...)
 	registry.MustRegister(m.queues.collectors()...)

@@ -70,15 +70,27 @@ func TestEverySeriesStartsAtZero(t *testing.T) {
 		lateen_priority_class_fallbacks_total{consumer="maintenance-job",reason="rejected"} 0
 		lateen_config_fallbacks_total{reason="invalid_value",section="podLabels"} 0
 		lateen_config_fallbacks_total{reason="unknown_field",section="podLabels"} 0
+		lateen_config_problems{reason="invalid_value",section="podLabels"} 0
+		lateen_config_problems{reason="unknown_field",section="podLabels"} 0
 		lateen_transfers_finished_total{kind="podvolumebackup",phase="Completed",reason="completed"} 0
 		lateen_transfers_finished_total{kind="podvolumebackup",phase="Failed",reason="mover_failed"} 0
 		lateen_bytes_moved_total{kind="podvolumebackup"} 0
 		lateen_mover_restarts_total{kind="podvolumebackup",reason="evicted"} 0
 		podVolume_pod_volume_backup_enqueue_count{node="node-1"} 0
 		podVolume_pod_volume_backup_dequeue_count{node="node-1"} 0
-	`, "lateen_priority_class_fallbacks_total", "lateen_config_fallbacks_total", "lateen_transfers_finished_total",
+	`, "lateen_priority_class_fallbacks_total", "lateen_config_fallbacks_total", "lateen_config_problems", "lateen_transfers_finished_total",
 		"lateen_bytes_moved_total", "lateen_mover_restarts_total",
 		"podVolume_pod_volume_backup_enqueue_count", "podVolume_pod_volume_backup_dequeue_count")
+}
+
+func TestProblemsOfTheConfigurationAreThoseThatWereReadLast(t *testing.T) {
+	m, registry := newMetrics()
+	m.ConfigProblems("podLabels", map[string]int{"invalid_value": 2, "unknown_field": 1})
+	m.ConfigProblems("podLabels", map[string]int{"invalid_value": 0, "unknown_field": 1})
+	requireSeries(t, registry, `
+		lateen_config_problems{reason="invalid_value",section="podLabels"} 0
+		lateen_config_problems{reason="unknown_field",section="podLabels"} 1
+	`, "lateen_config_problems")
 }
 
 func TestCounters(t *testing.T) {

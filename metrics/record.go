@@ -31,6 +31,7 @@ func (m *Metrics) Init(start Start) {
 	for _, section := range start.Sections {
 		for _, reason := range start.ConfigReasons {
 			m.configFallbacks.WithLabelValues(section, reason)
+			m.configProblems.WithLabelValues(section, reason)
 		}
 	}
 	for _, kind := range start.Kinds {
@@ -64,6 +65,16 @@ func (m *Metrics) PriorityClassFallback(consumer, reason string) {
 func (m *Metrics) ConfigFallback(section, reason string) {
 	if m != nil {
 		m.configFallbacks.WithLabelValues(section, reason).Inc()
+	}
+}
+
+// ConfigProblems shows how many problems a section of the configuration has, by reason, as it was read last.
+func (m *Metrics) ConfigProblems(section string, counts map[string]int) {
+	if m == nil {
+		return
+	}
+	for reason, count := range counts {
+		m.configProblems.WithLabelValues(section, reason).Set(float64(count))
 	}
 }
 

@@ -50,6 +50,9 @@ func (p *parts) announce(ctx context.Context) {
 		p.Metrics.ConfigFallback(string(problem.Section), string(problem.Reason))
 		p.recorder.Event(self, corev1.EventTypeWarning, EventConfig, problem.String())
 	}
+	for _, section := range config.Sections() {
+		p.showProblems(section, p.startup.Problems)
+	}
 	p.announceVersion(ctx, self)
 	if p.Config.MaintenanceConcurrency > 0 {
 		logger.Info("Found the ConfigMap of maintenance jobs", "configMap", p.startup.MaintenanceConfigMap, "namedBy", p.startup.MaintenanceNamedBy)

@@ -59,13 +59,17 @@ func (p *parts) maintain(ctx context.Context) error {
 		controller.Run(ctx, nil)
 	}
 	p.maintenance.Over()
+	p.showProblems(config.SectionMaintenance, nil)
 	return nil
 }
 
 func (p *parts) maintainer(caches *informers.Maintained) *reconcile.Maintainer {
 	policy := cmp.Or(p.Maintenance, maintenance.DefaultPolicy())
 	policy.Frequency, policy.Timeout = p.Config.MaintenanceFrequency, p.Config.MaintenanceTimeout
-	planner := jobPlanner{parts: p, told: map[string]bool{}}
+	planner := jobPlanner{parts: p, problems: jobProblems{}, exists: func(key string) bool {
+		_, exists := caches.Repositories.Get(key)
+		return exists
+	}}
 	return &reconcile.Maintainer{
 		Repositories: caches.Repositories, Locations: caches.Locations, Jobs: caches.Jobs,
 		Client: p.clients.velero.BackupRepositories(p.Config.Namespace),
@@ -92,7 +96,8 @@ func wireMaintained(caches *informers.Maintained, maintainer *reconcile.Maintain
 // jobPlanner says what the next job of a repository is made of. It is for one worker.
 type jobPlanner struct {
 	*parts
-	told map[string]bool // Problems that were told
+	problems jobProblems
+	exists   func(key string) bool // a BackupRepository of that key
 }
 
 func (p jobPlanner) plan(ctx context.Context, repository *velerov1.BackupRepository) (reconcile.JobPlan, error) {
@@ -110,9 +115,7 @@ func (p jobPlanner) plan(ctx context.Context, repository *velerov1.BackupReposit
 			return reconcile.JobPlan{}, err
 		}
 	}
-	for _, problem := range problems {
-		p.tell(ctx, repository, problem)
-	}
+	p.reportProblems(ctx, repository, problems)
 	class := priority.Unresolved("", wanted.Unreadable, "")
 	if wanted.Unreadable == "" {
 		class = priority.Resolve(ctx, wanted.PriorityClassName, func(ctx context.Context, name string) (*schedulingv1.PriorityClass, error) {
@@ -123,15 +126,14 @@ func (p jobPlanner) plan(ctx context.Context, repository *velerov1.BackupReposit
 	return reconcile.JobPlan{Template: template, Settings: wanted.Jobs, Made: func() { p.tellClass(ctx, repository, class) }}, nil
 }
 
-// tell says a Problem once, however many jobs it concerns.
-func (p jobPlanner) tell(ctx context.Context, repository *velerov1.BackupRepository, problem config.Problem) {
-	if p.told[problem.String()] {
-		return
+// reportProblems reports the Problems that are new, however many jobs each concerns, and shows all that are there.
+func (p jobPlanner) reportProblems(ctx context.Context, repository *velerov1.BackupRepository, problems []config.Problem) {
+	for _, problem := range p.problems.replace(informers.Key(repository), problems, p.exists) {
+		warn(ctx, problem)
+		p.Metrics.ConfigFallback(string(problem.Section), string(problem.Reason))
+		p.recorder.Event(about(repository), corev1.EventTypeWarning, EventJobConfig, problem.String())
 	}
-	p.told[problem.String()] = true
-	warn(ctx, problem)
-	p.Metrics.ConfigFallback(string(problem.Section), string(problem.Reason))
-	p.recorder.Event(about(repository), corev1.EventTypeWarning, EventJobConfig, problem.String())
+	p.showProblems(config.SectionMaintenance, p.problems.all())
 }
 
 // tellClass says of each job whether it has the class that is configured.

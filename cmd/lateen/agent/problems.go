@@ -1,0 +1,48 @@
+package agent
+
+import (
+	"maps"
+	"slices"
+
+	"github.com/lateen-project/lateen/cmd/lateen/config"
+)
+
+// jobProblems are the Problems that concern the maintenance jobs of each repository, by its key, as they were read last. The
+// maintenance ConfigMap counts without a restart, so they come and go while an agent coordinates.
+type jobProblems map[string][]config.Problem
+
+// replace takes in what was read for a repository, drops the repositories that do not exist, and returns the Problems that no
+// repository had before.
+func (j jobProblems) replace(key string, read []config.Problem, exists func(key string) bool) (added []config.Problem) {
+	maps.DeleteFunc(j, func(key string, _ []config.Problem) bool { return !exists(key) })
+	before := j.all()
+	j[key] = read
+	return slices.DeleteFunc(slices.Clone(read), func(problem config.Problem) bool { return slices.Contains(before, problem) })
+}
+
+// all are the Problems of every repository, each once.
+func (j jobProblems) all() []config.Problem {
+	var all []config.Problem
+	for _, problems := range j {
+		for _, problem := range problems {
+			if !slices.Contains(all, problem) {
+				all = append(all, problem)
+			}
+		}
+	}
+	return all
+}
+
+// showProblems sets the gauge of the Problems of a section to those that are in it.
+func (p *parts) showProblems(section config.Section, problems []config.Problem) {
+	counts := map[string]int{}
+	for _, reason := range config.Reasons() {
+		counts[string(reason)] = 0
+	}
+	for _, problem := range problems {
+		if problem.Section == section {
+			counts[string(problem.Reason)]++
+		}
+	}
+	p.Metrics.ConfigProblems(string(section), counts)
+}

@@ -15,6 +15,9 @@ const (
 	finalizerData      = "velero.io/data-upload-download-finalizer"
 )
 
+// annotationAcceptor is on what an agent of Lateen has to clean up after, even if one of Velero's took the finalizer away.
+const annotationAcceptor = "lateen.dev/acceptor"
+
 // The trims leave of a resource that is over, and that nobody has to clean up after, what counting needs.
 // Thousands of them stay in a cluster until their backup expires.
 
@@ -61,7 +64,7 @@ func trimDownload(download *velerov2alpha1.DataDownload) {
 func over(object metav1.Object, phase, finalizer string) bool {
 	switch phase {
 	case "Completed", "Failed", "Canceled":
-		return !slices.Contains(object.GetFinalizers(), finalizer)
+		return !slices.Contains(object.GetFinalizers(), finalizer) && object.GetAnnotations()[annotationAcceptor] == ""
 	default:
 		return false
 	}

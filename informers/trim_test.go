@@ -27,6 +27,11 @@ func backup(phase velerov1.PodVolumeBackupPhase, finalizers ...string) *velerov1
 	}
 }
 
+func marked(backup *velerov1.PodVolumeBackup) *velerov1.PodVolumeBackup {
+	backup.Annotations["lateen.dev/acceptor"] = "n1"
+	return backup
+}
+
 func TestBackupsThatMayBeWrittenAreNotTrimmed(t *testing.T) {
 	for name, kept := range map[string]*velerov1.PodVolumeBackup{
 		"one that is new":                     backup(""),
@@ -34,6 +39,7 @@ func TestBackupsThatMayBeWrittenAreNotTrimmed(t *testing.T) {
 		"one that is moving":                  backup(velerov1.PodVolumeBackupPhaseInProgress, "velero.io/pod-volume-finalizer"),
 		"one that is being canceled":          backup(velerov1.PodVolumeBackupPhaseCanceling, "velero.io/pod-volume-finalizer"),
 		"one that is over but not cleaned up": backup(velerov1.PodVolumeBackupPhaseFailed, "a/b", "velero.io/pod-volume-finalizer"),
+		"one whose finalizer Velero's took":   marked(backup(velerov1.PodVolumeBackupPhaseCompleted)),
 	} {
 		t.Run(name, func(t *testing.T) {
 			trimmed := kept.DeepCopy()

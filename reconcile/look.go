@@ -98,7 +98,7 @@ func (t *Transfers[T]) exposure(s *subject[T]) {
 	}
 	s.seen.Delivered, s.seen.DeliveringSince = t.memory.isDelivered(s.key), t.memory.deliveringSince(s.key)
 	s.seen.Remains = len(t.found(s).Claims) > 0 ||
-		s.state.Finalizer && s.move.Source.Snapshot != nil && !t.memory.isClean(s.key)
+		s.state.HasLeftovers() && s.move.Source.Snapshot != nil && !t.memory.isClean(s.key)
 }
 
 // found is what the caches have of what was made for a resource.
@@ -119,7 +119,7 @@ func (t *Transfers[T]) found(s *subject[T]) exposer.Found {
 // nothingLeft makes sure, before the finalizer goes, of what the caches do not have and this agent has not deleted:
 // they may not have heard of it yet.
 func (t *Transfers[T]) nothingLeft(ctx context.Context, s *subject[T]) error {
-	if !s.state.Phase.Terminal() || !s.state.Finalizer || s.seen.Remains || s.seen.Exposure.Condition != build.Absent {
+	if !s.state.Phase.Terminal() || !s.state.HasLeftovers() || s.seen.Remains || s.seen.Exposure.Condition != build.Absent {
 		return nil
 	}
 	pod, claims := t.memory.unseen(s.key, t.Exposer.Claims(s.move))

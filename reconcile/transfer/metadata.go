@@ -16,7 +16,7 @@ const (
 	labelExposing      = "velero.io/expose-on-going"
 	annotationRestarts = "lateen.dev/mover-restarts"
 	annotationMoved    = "lateen.dev/moved"    // when the mover of a restore succeeded (RFC 3339)
-	annotationAcceptor = "lateen.dev/acceptor" // the node whose agent of Lateen accepted it, as the label on what was made for it
+	annotationAcceptor = "lateen.dev/acceptor" // whose agent of Lateen first took part in it; gone once it is cleaned up
 )
 
 // commonState is what the metadata of every kind says in the same way.
@@ -50,6 +50,8 @@ func setCommon(object metav1.Object, state State, finalizer string) {
 	}
 	if state.Exposer != "" {
 		object.SetAnnotations(with(object.GetAnnotations(), annotationAcceptor, state.Exposer))
+	} else {
+		delete(object.GetAnnotations(), annotationAcceptor)
 	}
 	if state.Restarts > 0 {
 		object.SetAnnotations(with(object.GetAnnotations(), annotationRestarts, strconv.Itoa(state.Restarts)))

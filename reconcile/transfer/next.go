@@ -93,7 +93,7 @@ func accepted(s State, seen Seen, lim Limits) Step {
 	case mover.Condition != build.Absent && mover.Attempt < s.Restarts:
 		return stale(seen, left)
 	case ready:
-		s.Phase, s.Node = Prepared, mover.Node
+		s.Phase, s.Node, s.Exposer = Prepared, mover.Node, cmp.Or(s.Exposer, seen.Here)
 		return Step{Action: Write, State: s, Reason: ReasonPrepared}
 	case !seen.Mine:
 		return Step{After: left}
@@ -266,9 +266,9 @@ func ended(s State, seen Seen) Step {
 	default:
 		return remove(seen, ReasonCleaned)
 	}
-	if !s.Finalizer {
+	if !s.HasLeftovers() {
 		return Step{}
 	}
-	s.Finalizer = false
+	s.Finalizer, s.Exposer = false, ""
 	return Step{Action: Write, State: s, Reason: ReasonCleaned}
 }

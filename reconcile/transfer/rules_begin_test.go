@@ -143,7 +143,12 @@ func beginningRules() []rule {
 		func(m *moment) bool {
 			runs := m.preparing() && (m.acts() || m.adopts()) && !m.stale() && m.is(build.Running) && m.Seen.Near
 			return m.writes(Prepared) == runs &&
-				implies(runs, m.changes(func(s *State) { s.Phase, s.Node = Prepared, m.Seen.Exposure.Node }))
+				implies(runs, m.changes(func(s *State) {
+					s.Phase, s.Node = Prepared, m.Seen.Exposure.Node
+					if s.Exposer == "" {
+						s.Exposer = here
+					}
+				}))
 		},
 		output(func(step *Step, _ State, seen Seen) {
 			if step.State.Phase == Prepared && seen.Slot {
@@ -196,11 +201,11 @@ func cleaningRules() []rule {
 			}
 		}),
 	}, {
-		"the finalizer goes last, alone, once nothing is exposed",
+		"the finalizer goes last, alone but for the mark of who took part, once nothing is exposed",
 		func(m *moment) bool {
-			goes := m.in(Completed, Failed, Canceled) && m.acts() && m.is(build.Absent) && !m.Seen.Remains && m.State.Finalizer
-			drops := m.Step.Action == Write && m.State.Finalizer && !m.Step.State.Finalizer
-			return goes == drops && implies(goes, m.changes(func(s *State) { s.Finalizer = false }))
+			goes := m.in(Completed, Failed, Canceled) && m.acts() && m.is(build.Absent) && !m.Seen.Remains && m.State.HasLeftovers()
+			drops := m.Step.Action == Write && m.State.HasLeftovers() && !m.Step.State.HasLeftovers()
+			return goes == drops && implies(goes, m.changes(func(s *State) { s.Finalizer, s.Exposer = false, "" }))
 		},
 		output(func(step *Step, s State, _ Seen) {
 			if step.State.Phase.Terminal() && !s.Phase.Terminal() {
@@ -210,7 +215,7 @@ func cleaningRules() []rule {
 	}, {
 		"what is clean is left alone",
 		func(m *moment) bool {
-			clean := m.in(Completed, Failed, Canceled) && m.is(build.Absent) && !m.Seen.Remains && !m.State.Finalizer
+			clean := m.in(Completed, Failed, Canceled) && m.is(build.Absent) && !m.Seen.Remains && m.State.Settled()
 			return implies(clean, m.waits(0))
 		},
 		output(func(step *Step, s State, seen Seen) {

@@ -209,7 +209,7 @@ func keepsTheRest(m *moment) bool {
 	return w.Deleting == s.Deleting && w.Refusal == s.Refusal && w.CreatedAt.Equal(s.CreatedAt) &&
 		(w.Finalizer == s.Finalizer || begins || m.in(Completed, Failed, Canceled) || ends && s.Consumes) &&
 		(w.MovedAt.Equal(s.MovedAt) || m.Step.Reason == ReasonMoved) &&
-		(w.Acceptor == s.Acceptor || begins) && (w.Exposer == s.Exposer || begins || restarts || m.Step.Reason == ReasonTakenOver) && w.Local == s.Local && w.Consumes == s.Consumes &&
+		(w.Acceptor == s.Acceptor || begins) && (w.Exposer == s.Exposer || begins || restarts || m.Step.Reason == ReasonTakenOver || m.writes(Prepared) || m.in(Completed, Failed, Canceled)) && w.Local == s.Local && w.Consumes == s.Consumes &&
 		(w.AcceptedAt.Equal(s.AcceptedAt) || begins || restarts) &&
 		(w.StartedAt.Equal(s.StartedAt) || starts || restarts || ends && s.StartedAt.IsZero()) &&
 		(w.Node == s.Node || begins || restarts || m.writes(Prepared)) &&

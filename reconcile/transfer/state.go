@@ -66,7 +66,7 @@ type State struct {
 	Finalizer   bool   // ours is there
 	Refusal     string // why it can never be served; empty if it can
 	Acceptor    string // whose agent accepted it; kinds whose movers belong to a pod have Node instead
-	Exposer     string // whose agent of Lateen accepted it, took it over or started it again; empty: Velero's accepted it
+	Exposer     string // whose agent of Lateen first took part in it; empty: none has, or it is over and cleaned up
 	Node        string // where the mover is followed
 	NodeOS      string // of that node: only kinds that report it
 	Message     string
@@ -82,7 +82,11 @@ type State struct {
 }
 
 // Settled tells whether it has ended and nobody has anything left to do.
-func (s State) Settled() bool { return s.Phase.Terminal() && !s.Finalizer }
+func (s State) Settled() bool { return s.Phase.Terminal() && !s.HasLeftovers() }
+
+// HasLeftovers tells whether something may be left of what was exposed. The finalizer alone does not say so: agents of Velero
+// take it away from whatever has ended, whoever is to clean up.
+func (s State) HasLeftovers() bool { return s.Finalizer || s.Exposer != "" }
 
 // TakesSlot tells whether a mover of ours works, or may work.
 func (s State) TakesSlot() bool { return s.Phase.HasStarted() && s.MovedAt.IsZero() && !s.Foreign }

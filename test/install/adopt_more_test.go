@@ -21,6 +21,11 @@ func (s *site) windowsAgents() *appsv1.DaemonSet {
 	return agents
 }
 
+// podUID is what agents of Lateen know their pod by.
+func podUID() corev1.EnvVar {
+	return corev1.EnvVar{Name: "POD_UID", ValueFrom: &corev1.EnvVarSource{FieldRef: &corev1.ObjectFieldSelector{APIVersion: "v1", FieldPath: "metadata.uid"}}}
+}
+
 func TestAgentsOnWindowsAreAdoptedWithTheOthers(t *testing.T) {
 	s := newSite(t)
 	s.installVelero("--use-node-agent-windows")
@@ -36,6 +41,7 @@ func TestAgentsOnWindowsAreAdoptedWithTheOthers(t *testing.T) {
 	container.Image, container.Command = "example.test/lateen:v1", nil
 	container.Args = append(append([]string{"node-agent"}, container.Args[2:]...), "--host-path=/host_pods")
 	container.StartupProbe, container.LivenessProbe, container.ReadinessProbe = now.StartupProbe, now.LivenessProbe, now.ReadinessProbe
+	container.Env = append(container.Env, podUID())
 	want.Spec.ServiceAccountName, want.Spec.DeprecatedServiceAccount = "lateen", "lateen"
 	require.Equal(t, *want, adopted.Spec.Template)
 	require.Equal(t, "/readyz", now.ReadinessProbe.HTTPGet.Path)

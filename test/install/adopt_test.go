@@ -75,6 +75,7 @@ func TestAdoptedAgentsKeepAllButTheirProgram(t *testing.T) {
 	container.StartupProbe = adopted.Spec.Template.Spec.Containers[0].StartupProbe
 	container.LivenessProbe = adopted.Spec.Template.Spec.Containers[0].LivenessProbe
 	container.ReadinessProbe = adopted.Spec.Template.Spec.Containers[0].ReadinessProbe
+	container.Env = append(container.Env, podUID())
 	want.Spec.ServiceAccountName, want.Spec.DeprecatedServiceAccount = "lateen", "lateen"
 	require.Equal(t, *want, adopted.Spec.Template)
 	require.Equal(t, "/healthz", container.StartupProbe.HTTPGet.Path)
@@ -130,6 +131,7 @@ func TestAgentsOfHelmAreAdopted(t *testing.T) {
 	container.Args = append(append([]string{"node-agent"}, container.Args[2:]...), "--host-path=/host_pods")
 	container.StartupProbe = adopted.Spec.Containers[0].StartupProbe
 	container.LivenessProbe, container.ReadinessProbe = adopted.Spec.Containers[0].LivenessProbe, adopted.Spec.Containers[0].ReadinessProbe
+	container.Env = append(container.Env, podUID())
 	want.Spec.ServiceAccountName, want.Spec.DeprecatedServiceAccount = "lateen", "lateen"
 	require.Equal(t, *want, adopted)
 	require.Equal(t, "http-monitoring", container.LivenessProbe.HTTPGet.Port.StrVal)

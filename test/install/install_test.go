@@ -71,7 +71,9 @@ func (s *site) startAgent(pod *corev1.Pod) {
 	for _, variable := range pod.Spec.Containers[0].Env {
 		value := variable.Value
 		if variable.ValueFrom != nil {
-			value = map[string]string{"spec.nodeName": pod.Spec.NodeName, "metadata.namespace": pod.Namespace}[variable.ValueFrom.FieldRef.FieldPath]
+			value = map[string]string{
+				"spec.nodeName": pod.Spec.NodeName, "metadata.namespace": pod.Namespace, "metadata.uid": string(pod.UID),
+			}[variable.ValueFrom.FieldRef.FieldPath]
 		}
 		require.NotEmpty(s, value, variable.Name)
 		agent.Env = append(agent.Env, variable.Name+"="+value)

@@ -54,15 +54,23 @@ func (p *Process) Ended() <-chan struct{} { return p.ended }
 // Err says how the process ended, by which signal or exit status. It may be called once Ended is closed.
 func (p *Process) Err() error { return p.err }
 
-// Kill kills the process with its group, and returns when it is gone.
-func (p *Process) Kill() error {
+// Signal sends a signal to the process and its group, such as SIGSTOP. One that has ended gets none.
+func (p *Process) Signal(signal syscall.Signal) error {
 	select {
 	case <-p.ended:
 		return nil // its number may be another's by now
 	default:
 	}
-	if err := syscall.Kill(-p.command.Process.Pid, syscall.SIGKILL); err != nil && !errors.Is(err, syscall.ESRCH) {
-		return fmt.Errorf("kill %s: %w", p.command.Path, err)
+	if err := syscall.Kill(-p.command.Process.Pid, signal); err != nil && !errors.Is(err, syscall.ESRCH) {
+		return fmt.Errorf("send %s to %s: %w", signal, p.command.Path, err)
+	}
+	return nil
+}
+
+// Kill kills the process with its group, and returns when it is gone.
+func (p *Process) Kill() error {
+	if err := p.Signal(syscall.SIGKILL); err != nil {
+		return err
 	}
 	<-p.ended
 	return nil

@@ -1,0 +1,207 @@
+package conformance
+
+import (
+	"context"
+	"encoding/json"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	velerov1 "github.com/vmware-tanzu/velero/pkg/apis/velero/v1"
+	velerov2alpha1 "github.com/vmware-tanzu/velero/pkg/apis/velero/v2alpha1"
+	coordinationv1 "k8s.io/api/coordination/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/rand"
+	"k8s.io/utils/ptr"
+
+	"github.com/lateen-project/lateen/deploy"
+	"github.com/lateen-project/lateen/test/cluster"
+	"github.com/lateen-project/lateen/test/csi"
+	"github.com/lateen-project/lateen/test/node"
+	"github.com/lateen-project/lateen/test/world"
+)
+
+// mixed is an installation with two nodes, on one of which Velero's agent runs and on the other one Lateen's. Both live as
+// long as the test; which of them accepts a transfer is decided by having the other one stand still.
+type mixed struct {
+	*testing.T
+	*world.World
+	driver *csi.Driver
+	backup *velerov1.Backup
+	class  string
+	nodes  map[string]string // by agent
+	agents map[string]*run
+}
+
+// unready is for how long snapshots are not: long enough for both agents to have seen what they are to expose.
+const unready = 10 * time.Second
+
+func newMixed(ctx context.Context, t *testing.T, moversOn string) *mixed {
+	t.Helper()
+	base, dir := "node-"+rand.String(8), t.TempDir()
+	labels, kubelet := map[string]string{"fleet": base}, filepath.Join(dir, "kubelet")
+	w, err := world.New(ctx, plane.Admin(), world.Options{NodeLabels: labels, KubeletRoot: kubelet})
+	require.NoError(t, err)
+	require.NoError(t, world.Apply(ctx, plane.Admin(), deploy.Access(w.Namespace)...))
+	m := &mixed{T: t, World: w, class: "class-" + w.Namespace, nodes: map[string]string{}, agents: map[string]*run{}}
+	movers, err := node.NewStandIn(plane.Admin(), takes)
+	require.NoError(t, err)
+	for _, name := range []string{"velero", "lateen"} {
+		m.nodes[name] = base + "-" + name
+		started, err := node.Start(ctx, plane.Admin(), node.Options{Name: m.nodes[name], Labels: labels, Root: kubelet, Runner: node.Movers{Runner: movers}})
+		require.NoError(t, err)
+		t.Cleanup(started.Stop)
+	}
+	m.driver, err = csi.Start(ctx, plane.Admin(), csi.Options{Driver: w.Namespace + ".example.com", Dir: t.TempDir(), ReadyDelay: unready})
+	require.NoError(t, err)
+	t.Cleanup(m.driver.Stop)
+	require.NoError(t, w.StorageClass(ctx, m.class, m.driver.Name()))
+	require.NoError(t, w.SnapshotClass(ctx, m.class, m.driver.Name()))
+	config, err := json.Marshal(map[string]any{"loadAffinity": []any{map[string]any{
+		"nodeSelector": map[string]any{"matchLabels": map[string]any{corev1.LabelHostname: m.nodes[moversOn]}},
+	}}})
+	require.NoError(t, err)
+	require.NoError(t, w.ConfigMap(ctx, configMap, map[string]string{"config.json": string(config)}))
+	m.backup, err = w.Backup(ctx, "nightly")
+	require.NoError(t, err)
+	m.exchange(ctx)
+	m.start(ctx, "velero", filepath.Join(kubelet, "pods"))
+	m.start(ctx, "lateen", filepath.Join(kubelet, "pods"))
+	m.leads(ctx)
+	return m
+}
+
+// exchange makes the pod of Lateen's node one of Lateen's agent, as an adoption does with one node after the other.
+func (m *mixed) exchange(ctx context.Context) {
+	m.Helper()
+	for _, name := range m.nodes {
+		_, err := m.NodeAgentPod(ctx, name, world.Ready)
+		require.NoError(m, err)
+	}
+	patch := `[{"op":"replace","path":"/spec/updateStrategy","value":{"type":"OnDelete"}},
+		{"op":"remove","path":"/spec/template/spec/containers/0/command"},
+		{"op":"replace","path":"/spec/template/spec/containers/0/args","value":["node-agent"]}]`
+	_, err := m.Kube.AppsV1().DaemonSets(m.Namespace).Patch(ctx, "node-agent", types.JSONPatchType, []byte(patch), metav1.PatchOptions{})
+	require.NoError(m, err)
+	was, err := m.NodeAgentPod(ctx, m.nodes["lateen"], world.Ready)
+	require.NoError(m, err)
+	require.NoError(m, m.Kube.CoreV1().Pods(m.Namespace).Delete(ctx, was.Name, metav1.DeleteOptions{}))
+	require.NoError(m, m.WaitPodGone(ctx, m.Namespace, was.Name))
+	_, err = m.NodeAgentPod(ctx, m.nodes["lateen"], func(pod *corev1.Pod) bool {
+		return world.Ready(pod) && len(pod.Spec.Containers[0].Args) == 1
+	})
+	require.NoError(m, err)
+	here, err := m.Kube.CoreV1().Pods(m.Namespace).List(ctx, metav1.ListOptions{})
+	require.NoError(m, err)
+	for i := range here.Items { // Velero's agent ends at its start if a pod of its node has no directory yet
+		_, err := m.WaitPod(ctx, m.Namespace, here.Items[i].Name, world.Ready)
+		require.NoError(m, err)
+	}
+}
+
+// start starts an agent on its node.
+func (m *mixed) start(ctx context.Context, name, pods string) {
+	m.Helper()
+	played, err := agentNamed(name)
+	require.NoError(m, err)
+	config, err := plane.ServiceAccount(ctx, m.Namespace, played.Account)
+	require.NoError(m, err)
+	dir := m.TempDir()
+	at := place{
+		Dir: dir, Kubeconfig: filepath.Join(dir, "kubeconfig"), APIServer: strings.TrimPrefix(config.Host, "https://"),
+		Namespace: m.Namespace, Node: m.nodes[name], PodsDir: pods, Args: []string{"--node-agent-configmap=" + configMap},
+	}
+	require.NoError(m, plane.WriteKubeconfig(config, at.Kubeconfig, m.Namespace))
+	m.agents[name], err = played.start(at)
+	require.NoError(m, err)
+	m.Cleanup(m.agents[name].end)
+}
+
+// leads waits until Lateen's agent coordinates.
+func (m *mixed) leads(ctx context.Context) {
+	m.Helper()
+	leases, err := m.Kube.CoordinationV1().Leases(m.Namespace).Watch(ctx, metav1.ListOptions{})
+	require.NoError(m, err)
+	defer leases.Stop()
+	for change := range leases.ResultChan() {
+		lease, ok := change.Object.(*coordinationv1.Lease)
+		if ok && lease.Name == deploy.CoordinatorLease && strings.HasPrefix(ptr.Deref(lease.Spec.HolderIdentity, ""), m.nodes["lateen"]) {
+			return
+		}
+	}
+	require.Fail(m, "Lateen's agent does not coordinate")
+}
+
+// acceptedBy makes a DataUpload while only one of the agents moves, which accepts it.
+func (m *mixed) acceptedBy(ctx context.Context, agent, claim string) (upload string) {
+	m.Helper()
+	other := map[string]string{"velero": "lateen", "lateen": "velero"}[agent]
+	_, err := m.CSIClaim(ctx, claim, m.class)
+	require.NoError(m, err)
+	source, err := m.WaitClaim(ctx, m.Apps, claim, world.Bound)
+	require.NoError(m, err)
+	require.NoError(m, m.agents[other].process.Signal(syscall.SIGSTOP))
+	snapshot, err := m.Snapshot(ctx, m.backup, source, m.class)
+	require.NoError(m, err)
+	made, err := m.DataUpload(ctx, m.backup, source, velerov2alpha1.CSISnapshotSpec{
+		VolumeSnapshot: snapshot.Name, SnapshotClass: m.class, Driver: m.driver.Name(),
+	})
+	require.NoError(m, err)
+	accepted, err := m.Transfers(world.DataUpload).Wait(ctx, made.Name, world.In(world.Accepted))
+	require.NoError(m, err)
+	require.Equal(m, m.nodes[agent], accepted.Status.AcceptedByNode)
+	require.NoError(m, m.agents[other].process.Signal(syscall.SIGCONT))
+	return made.Name
+}
+
+// Two agents that expose the same snapshot destroy it. Both live from New on, and the snapshots are not ready for a while.
+func TestAnUploadIsExposedByTheAgentThatAcceptedItAndByNoOther(t *testing.T) {
+	staged(t)
+	for _, moversOn := range []string{"velero", "lateen"} {
+		t.Run("movers on the node of "+moversOn, func(t *testing.T) {
+			t.Parallel()
+			ctx, cancel := context.WithTimeout(t.Context(), 4*time.Minute) // only guards against hanging
+			defer cancel()
+			m := newMixed(ctx, t, moversOn)
+			uploads := map[string]string{}
+			for _, agent := range []string{"velero", "lateen"} {
+				uploads[agent] = m.acceptedBy(ctx, agent, "of-"+agent)
+			}
+			for agent, name := range uploads {
+				ended, err := m.Transfers(world.DataUpload).Wait(ctx, name, world.Settled)
+				require.NoError(t, err, "%s; velero: %s; lateen: %s", agent, m.agents["velero"].tail(), m.agents["lateen"].tail())
+				require.Equal(t, world.Completed, ended.Status.Phase, ended.Status.Message)
+				require.Equal(t, m.nodes[moversOn], ended.Status.Node)
+				require.NoError(t, m.WaitPodGone(ctx, m.Namespace, name))
+				require.NoError(t, m.WaitClaimGone(ctx, m.Namespace, name))
+				m.exposedBy(ctx, agent, name)
+			}
+			require.Empty(t, m.driver.Handles(), "snapshots are left")
+		})
+	}
+}
+
+// exposedBy wants nobody else to have made anything for an upload.
+func (m *mixed) exposedBy(ctx context.Context, agent, name string) {
+	m.Helper()
+	played, err := agentNamed(agent)
+	require.NoError(m, err)
+	made, err := plane.Audit(ctx, cluster.Query{Verbs: []string{"create"}, Name: name})
+	require.NoError(m, err)
+	made = made.Where(func(r cluster.Record) bool {
+		return r.Resource != "events" && strings.HasPrefix(r.User, "system:serviceaccount:"+m.Namespace)
+	})
+	require.NotEmpty(m, made)
+	for _, record := range made {
+		require.Equal(m, "system:serviceaccount:"+m.Namespace+":"+played.Account, record.User, record.String())
+	}
+	movers := made.Where(func(r cluster.Record) bool {
+		return r.Resource == "pods" && r.Code == 201 && !strings.Contains(r.RequestURI, "dryRun")
+	})
+	require.Len(m, movers, 1)
+}

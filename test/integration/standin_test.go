@@ -7,6 +7,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/lateen-project/lateen/test/cluster"
+	"github.com/lateen-project/lateen/test/node"
 	"github.com/lateen-project/lateen/test/world"
 )
 
@@ -96,4 +97,25 @@ func TestACoordinatorThatIsKilledHasASuccessor(t *testing.T) {
 	require.Contains(t, ended.Status.Message, "no ready node-agent")
 	written := f.requests(cluster.Query{Verbs: []string{"patch"}, Resources: []string{"podvolumebackups"}, Name: name})
 	require.Len(t, written.Where(func(r cluster.Record) bool { return containsAll(string(r.Body), `"Failed"`) }), 1)
+}
+
+// Who queued for longer than the prepare timeout is not late because its agent is away for a minute: a node that is rebooted,
+// or a DaemonSet that is rolled out. To the coordinator's clock everything is two hours old.
+func TestABackupThatQueuedForLongOutlivesItsAgentsAbsence(t *testing.T) {
+	f := newFleet(t, 50*time.Millisecond, 2)
+	f.configure(`{"loadConcurrency":{"prepareQueueLength":1}}`)
+	lead := f.start(on(f.nodes[1]), shortAbsence, skew(2*time.Hour))
+	f.leads(f.nodes[1])
+	here := f.start()
+	f.node.Faults.Add(node.Fault{NeverStarts: true})
+	f.in(f.transfer(), world.Accepted) // the only place is taken
+	queued, canceled := f.transfer(), f.transfer()
+	here.stop()
+	require.NoError(t, f.node.LoseAgent(f.soon(), f.Namespace))
+	require.NoError(t, f.Transfers(world.PodVolumeBackup).Cancel(f.soon(), canceled))
+	f.clean(canceled, world.Canceled) // by the coordinator, which has looked at both
+	lead.stop()                       // by its clock, what is accepted is late too
+	f.node.Faults.Clear()
+	f.start()
+	f.ends(queued, world.Completed)
 }

@@ -40,6 +40,25 @@ func diagnosis() dimension {
 	return oneOf(func(m *moment, why string) { m.Seen.Diagnosis = why }, "", "quota exceeded")
 }
 
+// alternatives are the choices of dimensions of which one alone decides: each of them while the others are at their first.
+func alternatives(dimensions ...dimension) dimension {
+	var all dimension
+	for i, d := range dimensions {
+		for j, choose := range d {
+			if i > 0 && j == 0 {
+				continue
+			}
+			all = append(all, func(m *moment) {
+				for _, other := range dimensions {
+					other[0](m)
+				}
+				choose(m)
+			})
+		}
+	}
+	return all
+}
+
 func near() dimension       { return either(func(m *moment, is bool) { m.Seen.Near = is }) }
 func local() dimension      { return either(func(m *moment, is bool) { m.State.Local = is }) }
 func consumes() dimension   { return either(func(m *moment, is bool) { m.State.Consumes = is }) }

@@ -92,13 +92,13 @@ func only(phase Phase) []dimension {
 	case "", New:
 		return []dimension{eligible(), room(), refusal(), local(), consumes(), foreigners(), ages(func(m *moment, at time.Time) { m.Seen.WaitsSince = at })}
 	case Accepted:
-		return []dimension{sinceAccepted(), noSource(), diagnosis(), near(), local(), slot()}
+		return []dimension{sinceAccepted(), alternatives(noSource(), diagnosis(), slot()), near(), local()}
 	case Prepared:
 		return []dimension{onNode(), progress(), noSource(), slot(), local(), ages(func(m *moment, at time.Time) { m.State.AcceptedAt = at })}
 	case InProgress:
-		return []dimension{begun, append(progress(), tooSoon), activity(), noSource(), local(), delivery()}
+		return []dimension{begun, alternatives(append(progress(), tooSoon), delivery()), alternatives(activity(), noSource()), local()}
 	case Canceling:
-		return []dimension{begun, progress(), heard(), noSource(), delivery()}
+		return []dimension{begun, alternatives(progress(), delivery()), heard(), noSource()}
 	case Completed, Failed, Canceled:
 		return []dimension{begun, progress(), remains(), consumes()}
 	}

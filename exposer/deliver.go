@@ -52,7 +52,7 @@ func (e *Exposer) Deliver(ctx context.Context, move build.Movement, found Found)
 // go with the claim into which was restored, if that is still there.
 func (e *Exposer) Keep(ctx context.Context, move build.Movement, found Found) (message string, err error) {
 	d := delivery{client: e, Delivery: build.Delivery{Move: move, Claim: restored(move, found)}}
-	d.Volume, err = d.volume(ctx)
+	err = d.findVolume(ctx)
 	switch {
 	case err != nil:
 		return "", err
@@ -83,23 +83,10 @@ type delivery struct {
 	stray  *corev1.PersistentVolumeClaim // has the name of the claim into which was restored, and is another
 }
 
-// look reads the volume and the target. A claim that a cache does not have may be there all the same, and
-// then the volume is not lost.
+// look reads the volume and the target.
 func (d *delivery) look(ctx context.Context) (err error) {
-	if d.Volume, err = d.volume(ctx); err != nil {
+	if err = d.findVolume(ctx); err != nil {
 		return err
-	}
-	if d.Volume == nil && d.Claim == nil {
-		claim, err := found(ctx, d.client.Client.CoreV1().PersistentVolumeClaims(d.Move.Namespace), d.Move.Name)
-		switch {
-		case err != nil:
-			return fmt.Errorf("get claim %s/%s: %w", d.Move.Namespace, d.Move.Name, err)
-		case claim != nil && build.OwnedBy(claim, d.Move.UID):
-			d.Claim = claim
-			if d.Volume, err = d.volume(ctx); err != nil {
-				return err
-			}
-		}
 	}
 	target := d.Move.Source.Target
 	d.Target, err = found(ctx, d.client.Client.CoreV1().PersistentVolumeClaims(target.Namespace), target.Claim)
@@ -107,6 +94,24 @@ func (d *delivery) look(ctx context.Context) (err error) {
 		return fmt.Errorf("get target claim %s/%s: %w", target.Namespace, target.Claim, err)
 	}
 	return nil
+}
+
+// findVolume reads the restored volume. A cache may lack the restore claim, or have it as it was before it was bound, so the
+// claim is fetched before the volume counts as gone.
+func (d *delivery) findVolume(ctx context.Context) (err error) {
+	if d.Volume, err = d.volume(ctx); err != nil || d.Volume != nil {
+		return err
+	}
+	claim, err := found(ctx, d.client.Client.CoreV1().PersistentVolumeClaims(d.Move.Namespace), d.Move.Name)
+	if err != nil {
+		return fmt.Errorf("get claim %s/%s: %w", d.Move.Namespace, d.Move.Name, err)
+	}
+	if d.Claim = nil; claim == nil || !build.OwnedBy(claim, d.Move.UID) {
+		return nil
+	}
+	d.Claim = claim
+	d.Volume, err = d.volume(ctx)
+	return err
 }
 
 // volume is the one that remembers for whom it is, or that of the claim into which was restored as long as none does;

@@ -107,6 +107,24 @@ func TestAStaleClaimDoesNotStopADeliveryThatAnotherAgentTookFurther(t *testing.T
 	}
 }
 
+// Lost events: the cache has the restore claim as it was before it was bound. Its volume was taken for gone, and went with
+// the claim.
+func TestAClaimThatTheCacheHasNotSeenBoundIsFetchedBeforeItsVolumeCountsAsGone(t *testing.T) {
+	volume := restoredVolume()
+	volume.Labels, volume.Annotations, volume.Spec.PersistentVolumeReclaimPolicy = nil, nil, corev1.PersistentVolumeReclaimDelete
+	volume.Status.Phase = corev1.VolumeBound
+	stale := staleFound()
+	bound := stale.Claims[0].DeepCopy()
+	stale.Claims[0].Spec.VolumeName = ""
+	client := fake.NewClientset(freeTarget(), volume, bound)
+
+	_, _, err := exposed(client, build.Settings{}).Deliver(t.Context(), download(), stale)
+
+	require.NoError(t, err)
+	require.Equal(t, string(download().UID), volumeNow(t, client).Labels[build.LabelRebind])
+	require.Equal(t, corev1.PersistentVolumeReclaimRetain, volumeNow(t, client).Spec.PersistentVolumeReclaimPolicy)
+}
+
 func TestADeliveredVolumeGetsTheReclaimPolicyBackThatItHad(t *testing.T) {
 	for _, policy := range []corev1.PersistentVolumeReclaimPolicy{corev1.PersistentVolumeReclaimDelete, corev1.PersistentVolumeReclaimRetain} {
 		t.Run(string(policy), func(t *testing.T) {

@@ -127,10 +127,10 @@ func (d *doomed) ends(name string) {
 	d.nothingLeft()
 	d.around.after(ended)
 	deletions := []int{1} // nothing is left, so that was by force
-	switch ended.Status.Phase {
-	case world.Completed:
+	if ended.Status.Phase == world.Completed {
 		deletions = []int{2} // that of the next mover too
-	case world.Canceled:
+	}
+	if ended.Status.Phase == world.Canceled {
 		deletions = []int{1, 2} // by force alone, or after the grace of the cancel, whichever time is over first
 	}
 	require.Contains(d, deletions, len(d.requests(cluster.Query{Verbs: []string{"delete"}, Resources: []string{"pods"}, Name: name})))

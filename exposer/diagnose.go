@@ -30,7 +30,7 @@ func (e *Exposer) Diagnose(ctx context.Context, move build.Movement, found Found
 		said = append(said, strings.TrimSuffix(fmt.Sprintf("claim %s is %s: %s", claim.Name, claim.Status.Phase, e.warning(ctx, claim)), ": "))
 	}
 	if move.Source.Snapshot != nil {
-		if trouble := e.diagnoseSnapshots(move); trouble != "" {
+		if trouble := e.diagnoseSnapshots(ctx, move); trouble != "" {
 			said = append(said, trouble)
 		}
 	}

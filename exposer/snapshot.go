@@ -101,9 +101,9 @@ func (e *Exposer) RemoveOrphan(ctx context.Context, namespace string, orphan met
 	return err
 }
 
-// diagnoseSnapshots says what keeps the hand-over from going on, as far as the caches know.
-func (e *Exposer) diagnoseSnapshots(move build.Movement) string {
-	if e.Snapshots == nil {
+// diagnoseSnapshots says what keeps the hand-over from going on. A new coordinator may have no caches of snapshots yet.
+func (e *Exposer) diagnoseSnapshots(ctx context.Context, move build.Movement) string {
+	if served, err := e.served(ctx); err != nil || !served {
 		return ""
 	}
 	climb := e.climb(move)

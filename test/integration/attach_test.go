@@ -101,8 +101,10 @@ func TestAnUploadWhoseVolumeIsHardToAttachCompletes(t *testing.T) {
 
 func TestAnUploadWhoseVolumeIsNeverAttachedFailsAndSaysWhy(t *testing.T) {
 	v := attaching(t, csi.Attach, func(context.Context) error { return errors.New("the node has no free slot") })
-	v.start(shortPrepare)
+	r := v.start()
 	upload, handle := v.uploads("data")
+	v.says("FailedAttachVolume", "the node has no free slot")
+	r.expire(world.DataUpload, upload)
 	ended := v.uploaded(upload, handle, world.Failed)
 	require.Contains(t, ended.Status.Message, "FailedAttachVolume: AttachVolume.Attach failed for volume")
 	require.Contains(t, ended.Status.Message, "the node has no free slot")

@@ -9,7 +9,10 @@ import (
 	"testing"
 	"time"
 
+	snapshotv1 "github.com/kubernetes-csi/external-snapshotter/client/v8/apis/volumesnapshot/v1"
 	"github.com/stretchr/testify/require"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
 
 	"github.com/lateen-project/lateen/test/csi"
 	"github.com/lateen-project/lateen/test/node"
@@ -31,19 +34,20 @@ func TestAnUploadThatIsNotPreparedInTimeSaysWhatWasInTheWay(t *testing.T) {
 		config  string
 		fault   func(context.Context, csi.Call) error
 		node    *node.Fault
+		sees    func(v *volumes, upload string) // waits until what is in the way has been reported
 		says    []string
 		pending bool // the snapshot has no handle when the upload begins
 	}{
-		"the scheduler's words when there is no room": {config: noRoom, says: []string{"mover pod is not scheduled", "Insufficient cpu"}},
+		"the scheduler's words when there is no room": {config: noRoom, sees: podSays("Insufficient cpu"), says: []string{"mover pod is not scheduled", "Insufficient cpu"}},
 		"the kubelet's words when there is no image": {
 			node: &node.Fault{Waiting: &node.Waiting{Reason: "ImagePullBackOff", Message: "Back-off pulling image velero/velero"}},
-			says: []string{"ImagePullBackOff: Back-off pulling image"},
+			sees: podSays("ImagePullBackOff"), says: []string{"ImagePullBackOff: Back-off pulling image"},
 		},
 		"the provisioner's words when there is no volume": {
-			fault: full(csi.CreateVolume, "velero-"), says: []string{"is Pending", "failed to provision volume", "the array is full"},
+			fault: full(csi.CreateVolume, "velero-"), sees: provisionerSays, says: []string{"is Pending", "failed to provision volume", "the array is full"},
 		},
 		"the driver's words when there is no snapshot": {
-			fault: full(csi.CreateSnapshot, ""), pending: true, says: []string{"is not ready", "the array is full"},
+			fault: full(csi.CreateSnapshot, ""), pending: true, sees: snapshotterSays, says: []string{"is not ready", "the array is full"},
 		},
 	}
 	for name, test := range tests {
@@ -64,10 +68,13 @@ func TestAnUploadThatIsNotPreparedInTimeSaysWhatWasInTheWay(t *testing.T) {
 			if test.node != nil {
 				v.node.Faults.Add(*test.node)
 			}
-			r := v.start(shortPrepare)
+			r := v.start()
 			upload := v.uploadOf(test.pending)
+			v.reaches(world.DataUpload, upload, world.Accepted)
+			test.sees(v, upload)
+			r = r.expire(world.DataUpload, upload)
 			ended := v.reaches(world.DataUpload, upload, world.Failed)
-			require.Contains(t, ended.Status.Message, "not prepared within 2s")
+			require.Contains(t, ended.Status.Message, "not prepared within 30m0s")
 			for _, words := range test.says {
 				require.Contains(t, ended.Status.Message, words)
 				v.says("Failed", words)
@@ -78,6 +85,29 @@ func TestAnUploadThatIsNotPreparedInTimeSaysWhatWasInTheWay(t *testing.T) {
 			require.Equal(t, 1, r.metric("lateen_transfers_finished_total", "kind", "dataupload", "phase", "Failed", "reason", "prepare_timeout"))
 		})
 	}
+}
+
+// podSays waits for the status of the mover pod.
+func podSays(words string) func(v *volumes, upload string) {
+	return func(v *volumes, upload string) { v.pending(upload, words) }
+}
+
+// provisionerSays waits for the Event about a claim that has no volume.
+func provisionerSays(v *volumes, _ string) {
+	v.Helper()
+	v.says("ProvisioningFailed", "the array is full")
+}
+
+// snapshotterSays waits for the status of the snapshot that an upload consumes.
+func snapshotterSays(v *volumes, _ string) {
+	v.Helper()
+	all, err := v.Snapshots.SnapshotV1().VolumeSnapshots(v.Apps).List(v.soon(), metav1.ListOptions{})
+	require.NoError(v, err)
+	require.Len(v, all.Items, 1)
+	_, err = v.WaitSnapshot(v.soon(), v.Apps, all.Items[0].Name, func(s *snapshotv1.VolumeSnapshot) bool {
+		return s.Status != nil && s.Status.Error != nil && strings.Contains(ptr.Deref(s.Status.Error.Message, ""), "the array is full")
+	})
+	require.NoError(v, err)
 }
 
 // uploadOf makes a DataUpload of a new claim, whose snapshot may be one that never gets a handle.
@@ -96,8 +126,11 @@ func (v *volumes) uploadOf(pending bool) string {
 func TestADownloadThatIsNotPreparedInTimeSaysWhatTheProvisionerSays(t *testing.T) {
 	v := newSite(t, 50*time.Millisecond).volumes(csi.Options{Fault: full(csi.CreateVolume, "")})
 	v.configure(`{}`)
-	v.start(shortPrepare)
-	ended := v.settles(world.DataDownload, v.download(v.target()), world.Failed)
+	r := v.start()
+	download := v.download(v.target())
+	provisionerSays(v, download)
+	r.expire(world.DataDownload, download)
+	ended := v.settles(world.DataDownload, download, world.Failed)
 	require.Contains(t, ended.Status.Message, "the array is full")
 	v.says("Failed", "the array is full")
 	v.nothingLeft()

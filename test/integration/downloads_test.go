@@ -148,7 +148,7 @@ func TestADownloadThatCannotBeginFailsAndSaysWhy(t *testing.T) {
 				}
 			})
 			v.configure(`{}`)
-			v.start(shortPrepare)
+			v.start(shortWait)
 			download := v.download(test.target(v))
 			ended := v.settles(world.DataDownload, download, world.Failed)
 			require.Contains(t, ended.Status.Message, test.message)

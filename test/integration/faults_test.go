@@ -134,7 +134,7 @@ func everyCall(t *testing.T, told story) (calls []call, end string) {
 	require.True(t, t.Run("without a fault", func(t *testing.T) {
 		s, around := told.stage(t)
 		notes := &secretary{asked: map[request]int{}}
-		s.start(told.options, through(around.watch), through(notes.wrap))
+		s.start(through(around.watch), through(notes.wrap))
 		end = told.tell(s, around, around.create())
 		calls = notes.calls()
 	}))
@@ -150,7 +150,7 @@ func spoiled(t *testing.T, told story, what mishap) (end string) {
 	history, err := s.Record(t.Context())
 	require.NoError(t, err)
 	spoiler := newSpoiler(what)
-	s.start(told.options, through(around.watch), through(spoiler.wrap))
+	s.start(through(around.watch), through(spoiler.wrap))
 	name := around.create()
 	end = told.tell(s, around, name)
 	spoiler.requireStruck(s)

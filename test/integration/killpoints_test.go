@@ -55,7 +55,7 @@ func withoutFault(t *testing.T, told story) (writes int, end string) {
 	require.True(t, t.Run("without a fault", func(t *testing.T) {
 		s, around := told.stage(t)
 		counter := newKiller(0, false)
-		s.start(told.options, through(around.watch), through(counter.wrap))
+		s.start(through(around.watch), through(counter.wrap))
 		end = told.tell(s, around, around.create())
 		seen := s.requests(cluster.Query{}).Where(func(r cluster.Record) bool {
 			return r.Write() && r.Resource != "events" && r.Resource != "leases"
@@ -74,8 +74,8 @@ func killedAt(t *testing.T, told story, at killPoint) (end string) {
 	history, err := s.Record(t.Context())
 	require.NoError(t, err)
 	k := newKiller(at.write, at.after)
-	first := s.start(told.options, shortTerm, through(around.watch), through(k.wrap))
-	second := s.assemble(told.options, shortTerm, through(around.watch))
+	first := s.start(shortTerm, through(around.watch), through(k.wrap))
+	second := s.assemble(shortTerm, through(around.watch))
 	successor := s.follows(k, first, second)
 	name := around.create()
 	end = told.tell(s, around, name)
@@ -85,7 +85,7 @@ func killedAt(t *testing.T, told story, at killPoint) (end string) {
 		require.Fail(t, "the story ended without the write at which the agent is killed")
 	}
 	<-successor
-	requireMovers(t, told, s.moversMade(name))
+	require.Equal(t, 1, s.moversMade(name))
 	requireOneEnd(t, history, name)
 	return end
 }
@@ -104,14 +104,4 @@ func (s *site) follows(k *killer, first, second *agentRun) <-chan struct{} {
 		}
 	}()
 	return successor
-}
-
-// requireMovers wants exactly one mover, or, where the time may have run out before it was made, no more.
-func requireMovers(t *testing.T, told story, made int) {
-	t.Helper()
-	if told.outcome == late {
-		require.LessOrEqual(t, made, 1)
-		return
-	}
-	require.Equal(t, 1, made)
 }

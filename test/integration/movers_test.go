@@ -11,21 +11,9 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"github.com/lateen-project/lateen/cmd/lateen/agent"
 	"github.com/lateen-project/lateen/test/node"
 	"github.com/lateen-project/lateen/test/world"
 )
-
-// shortPrepare ends preparing within two seconds; the API keeps whole seconds.
-func shortPrepare(options *agent.Options) { options.Limits.PrepareTimeout = 2 * time.Second }
-
-// unless leaves a change out of what is to go well, for which there is all the time that it takes.
-func unless(well bool, change func(*agent.Options)) func(*agent.Options) {
-	if well {
-		return func(*agent.Options) {}
-	}
-	return change
-}
 
 func TestAMoverThatEndsBadly(t *testing.T) {
 	tests := map[string]struct {
@@ -113,22 +101,21 @@ func TestAMoverThatDoesNotComeToRun(t *testing.T) {
 	tests := map[string]struct {
 		fault   *node.Fault
 		config  string
-		changes []func(*agent.Options)
 		reason  string
 		message string
 	}{
 		"for want of its image fails in time, saying so": {
-			fault:   &node.Fault{Waiting: &node.Waiting{Reason: "ImagePullBackOff", Message: "Back-off pulling image velero/velero"}},
-			changes: []func(*agent.Options){shortPrepare}, reason: "prepare_timeout", message: "ImagePullBackOff: Back-off pulling image",
+			fault:  &node.Fault{Waiting: &node.Waiting{Reason: "ImagePullBackOff", Message: "Back-off pulling image velero/velero"}},
+			reason: "prepare_timeout", message: "ImagePullBackOff: Back-off pulling image",
 		},
 		"because of an image name that is none fails at once": {
 			fault: &node.Fault{Waiting: &node.Waiting{Reason: "InvalidImageName", Message: "couldn't parse image name"}}, reason: "cannot_run", message: "InvalidImageName",
 		},
 		"for want of room fails in time with the scheduler's words": {
-			config: noRoom, changes: []func(*agent.Options){shortPrepare}, reason: "prepare_timeout", message: "Insufficient cpu",
+			config: noRoom, reason: "prepare_timeout", message: "Insufficient cpu",
 		},
 		"because a container is being created for ever fails in time": {
-			fault: &node.Fault{NeverStarts: true}, changes: []func(*agent.Options){shortPrepare}, reason: "prepare_timeout", message: "ContainerCreating",
+			fault: &node.Fault{NeverStarts: true}, reason: "prepare_timeout", message: "ContainerCreating",
 		},
 	}
 	for name, test := range tests {
@@ -138,8 +125,13 @@ func TestAMoverThatDoesNotComeToRun(t *testing.T) {
 			if test.fault != nil {
 				s.node.Faults.Add(*test.fault)
 			}
-			r := s.start(test.changes...)
-			ended := s.ends(s.transfer(), world.Failed)
+			r := s.start()
+			name := s.transfer()
+			if test.reason == "prepare_timeout" {
+				s.pending(name, test.message)
+				r = r.expire(world.PodVolumeBackup, name)
+			}
+			ended := s.ends(name, world.Failed)
 			require.Contains(t, ended.Status.Message, test.message)
 			require.Equal(t, 1, r.finished("Failed", test.reason))
 		})

@@ -33,18 +33,16 @@ func TestAQuotaIsNoReasonToLeaveTheClassOut(t *testing.T) {
 			s.configure(`{"priorityClassName":"` + class + `"}`)
 			s.quota("none")
 			refused := make(chan struct{}, 1)
-			r := s.start(unless(test.lifted, shortPrepare), through(noticing(refused)))
+			r := s.start(through(noticing(http.StatusForbidden, refused)))
 			name := s.transfer()
-			select {
-			case <-refused:
-			case <-s.soon().Done():
-				require.Fail(t, "the quota refuses nothing")
-			}
+			s.isRefused(refused)
 			s.in(name, world.Accepted)
 			s.says("MoverNotMade", "exceeded quota: none")
 			if test.lifted {
 				require.NoError(t, s.Kube.CoreV1().ResourceQuotas(s.Namespace).Delete(s.soon(), "none", metav1.DeleteOptions{}))
 				require.Equal(t, class, s.moverIs(name, func(*corev1.Pod) bool { return true }).Spec.PriorityClassName)
+			} else {
+				s.expire(world.PodVolumeBackup, name) // observed in the next step of the agent that met the quota
 			}
 			ended := s.ends(name, test.phase)
 			require.Contains(t, ended.Status.Message, test.says)
@@ -71,12 +69,22 @@ func (s *site) limit(name string, what corev1.ResourceName) {
 	require.NoError(s, err)
 }
 
-// noticing tells when the API server has refused a pod with 403.
-func noticing(refused chan<- struct{}) func(http.RoundTripper) http.RoundTripper {
+// isRefused waits until the API server has refused a pod.
+func (s *site) isRefused(refused <-chan struct{}) {
+	s.Helper()
+	select {
+	case <-refused:
+	case <-s.soon().Done():
+		require.Fail(s, "no pod was refused")
+	}
+}
+
+// noticing sends once the API server has refused a pod with that code.
+func noticing(code int, refused chan<- struct{}) func(http.RoundTripper) http.RoundTripper {
 	return func(next http.RoundTripper) http.RoundTripper {
 		return roundTripper(func(request *http.Request) (*http.Response, error) {
 			response, err := next.RoundTrip(request)
-			if err == nil && request.Method == http.MethodPost && strings.HasSuffix(request.URL.Path, "/pods") && response.StatusCode == http.StatusForbidden {
+			if err == nil && request.Method == http.MethodPost && strings.HasSuffix(request.URL.Path, "/pods") && response.StatusCode == code {
 				select {
 				case refused <- struct{}{}:
 				default: // once is enough

@@ -1,6 +1,7 @@
 package integration
 
 import (
+	"net/http"
 	"testing"
 	"time"
 
@@ -81,13 +82,16 @@ func TestAPodOfAnotherOwnerIsLeftAlone(t *testing.T) {
 			s.retries = true // to make the mover
 			s.configure(`{}`)
 			s.foreign("taken")
-			r := s.start(unless(test.goes, shortPrepare))
+			refused := make(chan struct{}, 1)
+			r := s.start(through(noticing(http.StatusConflict, refused)))
 			name := s.transfer(func(b *velerov1.PodVolumeBackup) { b.Name, b.GenerateName = "taken", "" })
 			s.in(name, world.Accepted)
 			if test.goes {
 				require.NoError(t, s.node.Vanish(s.soon(), s.Namespace, "taken"))
 				s.ends(name, test.phase)
 			} else {
+				s.isRefused(refused)
+				s.expire(world.PodVolumeBackup, name) // observed in the next step of the agent that met the pod
 				ended := s.clean(name, test.phase)
 				require.Contains(t, ended.Status.Message, test.says)
 				s.moverIs("taken", func(pod *corev1.Pod) bool { return pod.Status.Phase == corev1.PodRunning })

@@ -82,7 +82,7 @@ func TestARestoreWaitsForTheInitContainerOfItsPod(t *testing.T) {
 func TestARestoreWhosePodNeverStartsFailsInTime(t *testing.T) {
 	s := newSite(t, 50*time.Millisecond)
 	s.configure(`{}`)
-	r := s.start(shortPrepare)
+	r := s.start(shortWait)
 	waiting := s.restores("no-such-node")
 	name := s.restoreOf(waiting, func(pvr *velerov1.PodVolumeRestore) { pvr.Spec.Pod.Name, pvr.Spec.Pod.UID = "never-made", "" })
 	ended := s.restored(name, world.Failed)

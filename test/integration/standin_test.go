@@ -25,7 +25,7 @@ func TestATransferOfANodeWithoutAnAgentFailsInTimeAndNamesTheNode(t *testing.T) 
 		t.Run(name, func(t *testing.T) {
 			s := newSite(t, 50*time.Millisecond)
 			s.configure(`{}`)
-			s.start(shortAbsence, shortPrepare)
+			s.start(shortAbsence, shortWait)
 			made := test.create(s)
 			ended, err := s.Transfers(test.kind).Wait(s.soon(), made, world.Settled)
 			require.NoError(t, err)
@@ -82,9 +82,9 @@ func TestACoordinatorThatIsKilledHasASuccessor(t *testing.T) {
 	f := newFleet(t, 50*time.Millisecond, 2)
 	f.configure(`{}`)
 	k := newKiller(1, false) // it is about to write the end
-	first := f.start(shortAbsence, shortPrepare, shortTerm, through(k.wrap))
+	first := f.start(shortAbsence, shortWait, shortTerm, through(k.wrap))
 	f.leads(f.nodes[0])
-	f.start(on(f.nodes[1]), shortAbsence, shortPrepare, shortTerm)
+	f.start(on(f.nodes[1]), shortAbsence, shortWait, shortTerm)
 	name := f.transfer(elsewhere)
 	select {
 	case <-k.struck:

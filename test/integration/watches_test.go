@@ -121,7 +121,7 @@ func blindly(t *testing.T, told story, lets int) (end string) {
 	history, err := s.Record(t.Context())
 	require.NoError(t, err)
 	b := &blinder{lets: lets, blind: 300 * time.Millisecond, seen: map[string]bool{}, lost: map[string]bool{}}
-	s.start(told.options, through(around.watch), through(b.wrap))
+	s.start(through(around.watch), through(b.wrap))
 	name := around.create()
 	end = told.tell(s, around, name)
 	require.True(t, b.blinded(told.kind.Resource().Resource), "nothing was lost of %s", told.kind)

@@ -133,7 +133,7 @@ soak: ## Have agents killed, faults, cancels, deletions and preemptions at rando
 	@cd test && $(STATIC) -o $(BIN)/soak ./soak
 	@bin/soak --seed=$(or $(SEED),0) --minutes=$(or $(MINUTES),10) --agents=$(or $(AGENTS),1)
 
-conformance: ## Play all conformance cases against AGENT=velero or lateen, and write what came of them into README
+conformance: ## Play all conformance cases against AGENT=velero or lateen, and write the results into README and docs
 	$(call need,bwrap=bubblewrap)
 	$(call with,$(AGENT) controlplane snapshot-controller)
 	cd test && $(TEST) -timeout 90m -parallel $(if $(filter velero,$(AGENT)),12,4) -v -run 'TestTheAgentConforms/cases/$(CASES)' \

@@ -68,7 +68,7 @@ func (c copying[T]) read(ctx context.Context, at client[T], namespace, name stri
 
 // mayNot says how to give the agent the right that it lacks.
 func (c copying[T]) mayNot(verb, namespace, name string, err error) error {
-	return &HopelessError{fmt.Errorf("%s %s %s/%s: the agent has no right to; see %q in the README of Lateen, or drop the name from the node-agent ConfigMap: %w",
+	return &HopelessError{fmt.Errorf("%s %s %s/%s: the agent has no right to; see %q in docs/configuration.md of Lateen, or drop the name from the node-agent ConfigMap: %w",
 		verb, c.resource, namespace, name, access.CopyRightsTitle, err)}
 }
 

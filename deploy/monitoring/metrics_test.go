@@ -138,18 +138,18 @@ func TestWhatIsNotThereIsToldOf(t *testing.T) {
 	require.Equal(t, hidden, watched)
 }
 
-const runbooks = "https://github.com/lateen-project/lateen/blob/main/README.md#"
+const runbooks = "https://github.com/lateen-project/lateen/blob/main/docs/runbooks.md#"
 
 func TestEveryAlertHasARunbook(t *testing.T) {
-	text, err := os.ReadFile("../../README.md")
+	text, err := os.ReadFile("../../docs/runbooks.md")
 	require.NoError(t, err)
-	_, section, found := strings.Cut(string(text), "\n### Alerts\n")
-	require.True(t, found)
+	table, err := os.ReadFile("../../docs/metrics.md")
+	require.NoError(t, err)
 	var headings, rows, alerts []string
-	for _, match := range regexp.MustCompile(`(?m)^#### (Lateen\w+)$`).FindAllStringSubmatch(string(text), -1) {
+	for _, match := range regexp.MustCompile(`(?m)^## (Lateen\w+)$`).FindAllStringSubmatch(string(text), -1) {
 		headings = append(headings, match[1])
 	}
-	for _, match := range regexp.MustCompile(`(?m)^\| \[(Lateen\w+)\]\(#(\w+)\) \|`).FindAllStringSubmatch(section, -1) {
+	for _, match := range regexp.MustCompile(`(?m)^\| \[(Lateen\w+)\]\(runbooks\.md#(\w+)\) \|`).FindAllStringSubmatch(string(table), -1) {
 		rows = append(rows, match[1])
 		require.Equal(t, strings.ToLower(match[1]), match[2])
 	}
@@ -161,6 +161,6 @@ func TestEveryAlertHasARunbook(t *testing.T) {
 			alerts = append(alerts, rule.Alert)
 		}
 	}
-	require.ElementsMatch(t, alerts, headings, "headings of README")
-	require.ElementsMatch(t, alerts, rows, "rows of README's table of alerts")
+	require.ElementsMatch(t, alerts, headings, "headings of docs/runbooks.md")
+	require.ElementsMatch(t, alerts, rows, "rows of the table of alerts in docs/metrics.md")
 }

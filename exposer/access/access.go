@@ -11,7 +11,7 @@ import (
 	"k8s.io/client-go/kubernetes"
 )
 
-// CopyRightsTitle is the section of README.md that says how agents get the right to copy Secrets and ConfigMaps.
+// CopyRightsTitle is the section of docs/configuration.md that says how agents get the right to copy Secrets and ConfigMaps.
 const CopyRightsTitle = "Secrets and ConfigMaps of CSI drivers"
 
 // Allowed asks the API server whether the client itself may do something. Every user may ask that.

@@ -24,7 +24,7 @@ import (
 var cases embed.FS
 
 // Case is one file of cases/KIND/, whose name is its title. In the objects of a case, $WORDS stand for names that are
-// made when it is played (README.md of this directory lists them).
+// made when it is played (docs/conformance.md lists them).
 type Case struct {
 	// Title and Kind follow from the path of the file.
 	Title string     `json:"-"`

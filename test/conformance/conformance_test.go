@@ -19,7 +19,7 @@ import (
 var (
 	// plane is the one control plane of this test binary; TestMain sets it.
 	plane  *cluster.Cluster
-	record = flag.Bool("record", false, "keep the results, and write them into the README")
+	record = flag.Bool("record", false, "keep the results, and write them into the documentation")
 	agent  = flag.String("agent", "lateen", "which agent the cases are played against: lateen or velero")
 )
 

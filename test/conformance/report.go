@@ -29,12 +29,14 @@ type Report struct {
 	Results []Result `json:"results"`
 }
 
-// resultsDir is where reports are kept, by the names of agents; readme is where the table of them is.
+// resultsDir is where reports are kept, by the names of agents. The summary and the table of all cases stand between two
+// marks of these pages.
 const (
-	resultsDir = "results"
-	readme     = "../../README.md"
-	tableBegin = "<!-- conformance: written by make conformance -->"
-	tableEnd   = "<!-- end of conformance -->"
+	resultsDir  = "results"
+	summaryPage = "../../README.md"
+	tablePage   = "../../docs/compatibility.md"
+	tableBegin  = "<!-- conformance: written by make conformance -->\n"
+	tableEnd    = "<!-- end of conformance -->"
 )
 
 // mostWhy is how many bytes of an error the table tells.
@@ -52,7 +54,7 @@ func newResult(story *Case, took time.Duration, err error) Result {
 	return result
 }
 
-// keep adds results to the report of an agent, and writes the table anew.
+// keep adds results to the report of an agent, and writes the generated parts of the documentation.
 func keep(agent *Agent, results []Result) error {
 	report, err := reportOf(agent.Name)
 	if err != nil {
@@ -79,7 +81,7 @@ func keep(agent *Agent, results []Result) error {
 	if err := os.WriteFile(filepath.Join(resultsDir, agent.Name+".json"), append(text, '\n'), 0o644); err != nil {
 		return fmt.Errorf("write results: %w", err)
 	}
-	return writeTable(all)
+	return writePages(all)
 }
 
 // same says whether another result is of the same case.
@@ -101,34 +103,54 @@ func reportOf(agent string) (*Report, error) {
 	return report, nil
 }
 
-// writeTable puts the reports of both agents between two marks of the README.
-func writeTable(all []*Case) error {
+// pages are the generated parts of the documentation, by the page that has them.
+func pages(all []*Case) (map[string]string, error) {
 	lateen, err := reportOf("lateen")
 	if err != nil {
-		return err
+		return nil, err
 	}
 	velero, err := reportOf("velero")
 	if err != nil {
+		return nil, err
+	}
+	head := summary(all, lateen, velero)
+	return map[string]string{summaryPage: head, tablePage: head + table(all, lateen, velero)}, nil
+}
+
+// writePages replaces the generated parts of the documentation.
+func writePages(all []*Case) error {
+	generated, err := pages(all)
+	if err != nil {
 		return err
 	}
-	text, err := os.ReadFile(readme)
-	if err != nil {
-		return fmt.Errorf("read README: %w", err)
-	}
-	before, rest, begins := strings.Cut(string(text), tableBegin)
-	_, after, ends := strings.Cut(rest, tableEnd)
-	if !begins || !ends {
-		return fmt.Errorf("README has no %s … %s", tableBegin, tableEnd)
-	}
-	written := before + tableBegin + "\n" + table(all, lateen, velero) + tableEnd + after
-	if err := os.WriteFile(readme, []byte(written), 0o644); err != nil {
-		return fmt.Errorf("write README: %w", err)
+	for path, part := range generated {
+		before, _, after, err := cutPage(path)
+		if err != nil {
+			return err
+		}
+		if err := os.WriteFile(path, []byte(before+tableBegin+part+tableEnd+after), 0o644); err != nil {
+			return fmt.Errorf("write page: %w", err)
+		}
 	}
 	return nil
 }
 
-// table tells what came of all cases, in Markdown: in a few lines, and case by case behind them.
-func table(all []*Case, reports ...*Report) string {
+// cutPage reads a page, and cuts it before and after its generated part.
+func cutPage(path string) (before, part, after string, err error) {
+	text, err := os.ReadFile(path)
+	if err != nil {
+		return "", "", "", fmt.Errorf("read page: %w", err)
+	}
+	before, rest, begins := strings.Cut(string(text), tableBegin)
+	part, after, ends := strings.Cut(rest, tableEnd)
+	if !begins || !ends {
+		return "", "", "", fmt.Errorf("%s has no %s … %s", path, strings.TrimSpace(tableBegin), tableEnd)
+	}
+	return before, part, after, nil
+}
+
+// summary tells in a few lines of Markdown how many cases each agent passes.
+func summary(all []*Case, reports ...*Report) string {
 	var text strings.Builder
 	for _, report := range reports {
 		fmt.Fprint(&text, report.summary())
@@ -137,6 +159,12 @@ func table(all []*Case, reports ...*Report) string {
 		fmt.Fprintf(&text, "- Both pass %d; in %d of these %s took over a second longer than %s.\n",
 			both, slower, reports[0].Agent, reports[1].Agent)
 	}
+	return text.String()
+}
+
+// table tells what came of each case, in Markdown.
+func table(all []*Case, reports ...*Report) string {
+	var text strings.Builder
 	fmt.Fprint(&text, "\n<details>\n<summary>All cases</summary>\n\n| case | shows |")
 	for _, report := range reports {
 		fmt.Fprintf(&text, " %s |", report.Agent)

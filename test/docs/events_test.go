@@ -82,9 +82,9 @@ func TestEveryReasonOfAnEventIsDescribed(t *testing.T) {
 		known = append(known, reason)
 	}
 	reason := regexp.MustCompile(`^[A-Z][A-Za-z]+$`)
-	for _, row := range rows(readme(t).section(t, "Events")) {
+	for _, row := range rows(page(t, "metrics").section(t, "Events")) {
 		for _, code := range codes(row[1]) {
-			require.Regexp(t, reason, code, "README.md: the second column of Events has their reasons")
+			require.Regexp(t, reason, code, "docs/metrics.md: the second column of Events has their reasons")
 			described = append(described, code)
 		}
 	}

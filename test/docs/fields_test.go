@@ -69,7 +69,7 @@ type schema struct {
 	parse    func(example string) []config.Problem // says what is wrong with a configuration
 }
 
-// schemas are those of all ConfigMaps, by the section of README.md.
+// schemas are those of all ConfigMaps, by the section of docs/configuration.md.
 func schemas() map[string]schema {
 	return map[string]schema{
 		"The ConfigMap of --node-agent-configmap": {"sections", func(example string) []config.Problem {
@@ -97,7 +97,7 @@ func TestEveryFieldOfAConfigMapIsDescribed(t *testing.T) {
 	index := regexp.MustCompile(`\[\]|<[^>]*>`)
 	for title, schema := range schemas() {
 		var sections []string
-		for _, row := range rows(readme(t).section(t, title)) {
+		for _, row := range rows(page(t, "configuration").section(t, title)) {
 			require.Len(t, row, 4, "%s: %s", title, row[0])
 			require.NotEmpty(t, row[1], "%s: the default of %s", title, row[0])
 			require.NotEmpty(t, row[3], "%s: what %s is for", title, row[0])
@@ -123,7 +123,7 @@ func TestEveryFieldOfAConfigMapIsDescribed(t *testing.T) {
 func TestDefaultsOfFieldsAreThose(t *testing.T) {
 	defaults := map[string]string{}
 	for title := range schemas() {
-		for _, row := range rows(readme(t).section(t, title)) {
+		for _, row := range rows(page(t, "configuration").section(t, title)) {
 			for _, path := range codes(row[0]) {
 				defaults[path] = row[1]
 			}
@@ -141,7 +141,7 @@ func TestDefaultsOfFieldsAreThose(t *testing.T) {
 
 // Labels of metrics have these values, and an operator who sees one finds it.
 func TestEveryReasonOfAProblemIsDescribed(t *testing.T) {
-	section := readme(t).section(t, "Problems")
+	section := page(t, "configuration").section(t, "Problems")
 	var known, described []string
 	for _, reason := range config.Reasons() {
 		known = append(known, string(reason))

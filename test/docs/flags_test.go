@@ -62,7 +62,7 @@ func flagsOf(t *testing.T, command string) []flagOf {
 
 // What a flag of the agent is for is told in words of our own; that it is there, and its default, is the program's.
 func TestEveryFlagOfTheAgentIsDescribed(t *testing.T) {
-	section := readme(t).section(t, "Flags")
+	section := page(t, "command-line").section(t, "Flags")
 	described, defaults := map[string]bool{}, map[string]string{}
 	for _, each := range section {
 		if strings.HasPrefix(each.text, "<details>") {
@@ -84,18 +84,18 @@ func TestEveryFlagOfTheAgentIsDescribed(t *testing.T) {
 		}
 	}
 	for _, each := range flagsOf(t, "node-agent") {
-		require.True(t, described[each.name], "README.md says nothing of --%s below \"Flags\": %s", each.name, each.usage)
+		require.True(t, described[each.name], "docs/command-line.md does not describe --%s below \"Flags\": %s", each.name, each.usage)
 		delete(described, each.name)
 		said, tabled := defaults[each.name]
 		if length, err := time.ParseDuration(each.fallback); tabled && err == nil {
 			stated, err := time.ParseDuration(said)
-			require.NoError(t, err, "README.md: the default of --%s", each.name)
-			require.Equal(t, length, stated, "README.md: the default of --%s", each.name)
+			require.NoError(t, err, "docs/command-line.md: the default of --%s", each.name)
+			require.Equal(t, length, stated, "docs/command-line.md: the default of --%s", each.name)
 		} else if tabled && each.fallback != "" {
-			require.Equal(t, each.fallback, said, "README.md: the default of --%s", each.name)
+			require.Equal(t, each.fallback, said, "docs/command-line.md: the default of --%s", each.name)
 		}
 	}
-	require.Empty(t, described, "README.md describes flags that lateen node-agent does not have")
+	require.Empty(t, described, "docs/command-line.md describes flags that lateen node-agent does not have")
 }
 
 const (
@@ -105,23 +105,23 @@ const (
 
 // The flags of all other commands are listed as the program explains them.
 func TestTheFlagsOfAllCommandsAreListed(t *testing.T) {
-	path := filepath.Join(root, "README.md")
-	text := readme(t).text
+	list := page(t, "command-line")
+	text := list.text
 	before, rest, found := strings.Cut(text, flagsBegin)
-	require.True(t, found, "README.md has no place for the flags")
+	require.True(t, found, "docs/command-line.md has no place for the flags")
 	listed, after, found := strings.Cut(rest, flagsEnd)
-	require.True(t, found, "the place for the flags in README.md has no end")
+	require.True(t, found, "the place for the flags in docs/command-line.md has no end")
 	want := flagTables(t)
 	if *update && listed != want {
-		require.NoError(t, os.WriteFile(path, []byte(before+flagsBegin+want+flagsEnd+after), 0o644))
+		require.NoError(t, os.WriteFile(filepath.Join(root, list.name), []byte(before+flagsBegin+want+flagsEnd+after), 0o644))
 		return
 	}
 	known := strings.Split(listed, "\n")
 	for each := range strings.SplitSeq(want, "\n") {
-		require.True(t, slices.Contains(known, each), "README.md does not have %q; run: cd test && go test ./docs -run Flags -update", each)
+		require.True(t, slices.Contains(known, each), "docs/command-line.md does not have %q; run: cd test && go test ./docs -run Flags -update", each)
 	}
 	if want != listed {
-		require.Fail(t, "README.md lists flags that no command has; run: cd test && go test ./docs -run Flags -update")
+		require.Fail(t, "docs/command-line.md lists flags that no command has; run: cd test && go test ./docs -run Flags -update")
 	}
 }
 

@@ -13,8 +13,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// update is the flag by which what is generated is written anew.
-var update = flag.Bool("update", false, "write the generated part of README.md anew")
+// update is the flag that writes the generated parts of the pages.
+var update = flag.Bool("update", false, "write the generated parts of the pages")
 
 // root is the repository's, seen from here.
 const root = "../.."
@@ -27,11 +27,11 @@ func within(t *testing.T, limit time.Duration) context.Context {
 	return ctx
 }
 
-// documents are those that the tests hold against the product: README.md and those of operators.
+// documents are README.md and every page of docs.
 func documents(t *testing.T) []document {
 	t.Helper()
 	var all []document
-	for _, pattern := range []string{"README.md", "deploy/*.md", "deploy/*/*.md"} {
+	for _, pattern := range []string{"README.md", "docs/*.md"} {
 		paths, err := filepath.Glob(filepath.Join(root, pattern))
 		require.NoError(t, err)
 		for _, path := range paths {
@@ -42,10 +42,10 @@ func documents(t *testing.T) []document {
 	return all
 }
 
-// readme is README.md.
-func readme(t *testing.T) document {
+// page is the page of docs with that name.
+func page(t *testing.T, name string) document {
 	t.Helper()
-	return read(t, filepath.Join(root, "README.md"))
+	return read(t, filepath.Join(root, "docs", name+".md"))
 }
 
 func read(t *testing.T, path string) document {

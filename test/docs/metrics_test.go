@@ -88,11 +88,11 @@ func TestEveryMetricIsLookedAt(t *testing.T) {
 func TestEveryMetricIsDescribed(t *testing.T) {
 	known := everyMetric(t)
 	described := map[string]bool{}
-	for _, row := range rows(readme(t).section(t, "Metrics")) {
+	for _, row := range rows(page(t, "metrics").section(t, "Metrics")) {
 		if len(row) == 2 {
 			continue // the values of labels
 		}
-		require.NotEmpty(t, row[2], "README.md: what %s says", row[0])
+		require.NotEmpty(t, row[2], "docs/metrics.md: what %s says", row[0])
 		for _, name := range codes(row[0]) {
 			described[name] = true
 			if prefix, is := strings.CutSuffix(name, "*"); is {
@@ -105,12 +105,12 @@ func TestEveryMetricIsDescribed(t *testing.T) {
 				continue
 			}
 			labels, exists := known[name]
-			require.True(t, exists, "README.md describes the metric %s, which no agent has", name)
-			require.ElementsMatch(t, labels, codes(row[1]), "README.md: the labels of %s", name)
+			require.True(t, exists, "docs/metrics.md describes the metric %s, which no agent has", name)
+			require.ElementsMatch(t, labels, codes(row[1]), "docs/metrics.md: the labels of %s", name)
 		}
 	}
 	for name, labels := range known {
-		require.True(t, described[name], "README.md says nothing of the metric %s %v below \"Metrics\"", name, labels)
+		require.True(t, described[name], "docs/metrics.md does not describe the metric %s %v below \"Metrics\"", name, labels)
 	}
 }
 
@@ -126,7 +126,7 @@ func TestEveryReasonInALabelIsNamed(t *testing.T) {
 		}
 	}
 	described := map[string][]string{}
-	for _, row := range rows(readme(t).section(t, "Metrics")) {
+	for _, row := range rows(page(t, "metrics").section(t, "Metrics")) {
 		if len(row) == 2 {
 			described[strings.Trim(row[0], "`")] = sorted(codes(row[1]))
 		}

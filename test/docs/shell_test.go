@@ -29,6 +29,14 @@ func places() map[string]string {
 			velero install --provider aws --bucket backups --plugins velero/velero-plugin-for-aws:v1.14.0 \
 				--secret-file credentials --image velero/velero:v1.18.3 --use-node-agent --dry-run --output yaml | kubectl apply -f -
 			kubectl -n velero rollout status daemonset node-agent`,
+		"<!-- on a cluster with Lateen -->": `
+			printf '[default]\n' >credentials
+			printf '{"loadConcurrency": {"globalConfig": 2}}' >config.json
+			lateen install --lateen-image registry.example/lateen:v1 --provider aws --bucket backups \
+				--plugins velero/velero-plugin-for-aws:v1.14.0 --secret-file credentials \
+				--backup-location-config region=eu-central-1 --wait
+			kubectl -n velero create configmap node-agent --from-file config.json --dry-run=client -o yaml >config.yaml
+			kubectl apply -f config.yaml`,
 	}
 }
 

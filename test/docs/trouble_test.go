@@ -8,7 +8,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// What README.md says that a message says, the program says.
+// Every message that docs/troubleshooting.md quotes is one of the program.
 func TestMessagesInTroubleshootingExist(t *testing.T) {
 	var said strings.Builder
 	for _, folder := range folders(t) {
@@ -21,10 +21,10 @@ func TestMessagesInTroubleshootingExist(t *testing.T) {
 		}
 	}
 	quoted := 0
-	for _, row := range rows(readme(t).section(t, "Troubleshooting")) {
+	for _, row := range rows(page(t, "troubleshooting").section(t, "Troubleshooting")) {
 		require.Len(t, row, 3, row[0])
 		for _, part := range codes(row[0]) {
-			require.Contains(t, said.String(), part, "README.md: no message of the program has %q", part)
+			require.Contains(t, said.String(), part, "docs/troubleshooting.md: no message of the program has %q", part)
 			quoted++
 		}
 	}

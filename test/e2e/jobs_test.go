@@ -23,7 +23,7 @@ import (
 // lookInterval is how often the log of Velero's server is read: only there it says that it waits.
 const lookInterval = 500 * time.Millisecond
 
-// asks has a repository ask for maintenance so often, by the patch that README tells. Velero's server looks at what is
+// asks has a repository ask for maintenance so often, by the patch of docs/maintenance.md. Velero's server looks at what is
 // changed in this way at once.
 func (s *site) asks(t *testing.T, repository *velerov1.BackupRepository, frequency string) {
 	t.Helper()

@@ -28,17 +28,17 @@ import (
 	"github.com/lateen-project/lateen/test/world"
 )
 
-// viewer is the kubeconfig of somebody with the rights that README gives to who looks, in the whole cluster or in
+// viewer is the kubeconfig of somebody with the rights that docs/command-line.md lists, in the whole cluster or in
 // Velero's namespace alone.
 func (s *site) viewer(everywhere bool) string {
 	s.Helper()
-	readme, err := os.ReadFile("../../README.md")
+	text, err := os.ReadFile("../../docs/command-line.md")
 	require.NoError(s, err)
-	_, after, found := strings.Cut(string(readme), "```yaml\napiVersion: rbac.authorization.k8s.io/v1\nkind: ClusterRole\nmetadata:\n  name: lateen-viewer\n")
-	require.True(s, found, "README.md does not say which rights are needed")
-	text, _, _ := strings.Cut(after, "```")
+	_, after, found := strings.Cut(string(text), "```yaml\napiVersion: rbac.authorization.k8s.io/v1\nkind: ClusterRole\nmetadata:\n  name: lateen-viewer\n")
+	require.True(s, found, "docs/command-line.md does not list the rights that are needed")
+	manifest, _, _ := strings.Cut(after, "```")
 	role := &rbacv1.ClusterRole{ObjectMeta: metav1.ObjectMeta{Name: "viewer-" + s.Namespace}}
-	require.NoError(s, yaml.UnmarshalStrict([]byte(text), role))
+	require.NoError(s, yaml.UnmarshalStrict([]byte(manifest), role))
 	binding := metav1.ObjectMeta{Name: role.Name, Namespace: s.Namespace}
 	who := []rbacv1.Subject{{Kind: rbacv1.ServiceAccountKind, Namespace: s.Namespace, Name: role.Name}}
 	what := rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: role.Name}

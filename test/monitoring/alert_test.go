@@ -120,7 +120,7 @@ func TestAClassThatIsNotThereIsToldOfUntilItIs(t *testing.T) {
 	p.await(t, false, unseen)
 	told := p.await(t, true, class)
 	require.Equal(t, "Pods of data-mover run without the priority class that is configured (not_found).", told.Annotations["summary"])
-	require.Contains(t, told.Annotations["runbook_url"], "README.md#lateenpriorityclassnotinforce")
+	require.Contains(t, told.Annotations["runbook_url"], "docs/runbooks.md#lateenpriorityclassnotinforce")
 	require.Empty(t, told.Labels["pod"], "agents that say the same make one alert")
 
 	// What the runbook says: create the class, restart the agent.

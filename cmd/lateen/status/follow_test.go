@@ -132,7 +132,7 @@ func TestAListNamesWhatMayNotBeReadEvenIfThatIsAll(t *testing.T) {
 	objects, unseen, err := list(t.Context(), podsOf(client))
 	require.NoError(t, err)
 	require.Len(t, objects, 1)
-	require.Equal(t, []Unseen{{configsName, "velero", "you may not list or watch them; README has the rights that are needed"}}, unseen)
+	require.Equal(t, []Unseen{{configsName, "velero", "you may not list or watch them; docs/command-line.md lists the rights that are needed"}}, unseen)
 	forbid(client, "pods")
 	_, unseen, err = list(t.Context(), podsOf(client))
 	require.ErrorContains(t, err, "list pods: ")

@@ -61,7 +61,7 @@ func (s source) unseen(err error) Unseen {
 	u := Unseen{Resource: s.resource, Namespace: s.namespace, Message: oneLine(err.Error())}
 	switch {
 	case apierrors.IsForbidden(err):
-		u.Message = "you may not list or watch them; README has the rights that are needed"
+		u.Message = "you may not list or watch them; docs/command-line.md lists the rights that are needed"
 	case apierrors.IsNotFound(err):
 		u.Message = "the cluster does not have them"
 	case errors.Is(err, context.DeadlineExceeded):

@@ -23,7 +23,7 @@ var update = flag.Bool("update", false, "write the golden files anew")
 
 const gib, mib = 1 << 30, 1 << 20
 
-// busy is a cluster in which there is something of everything that README shows.
+// busy is a cluster in which there is something of everything that docs/command-line.md shows.
 func busy() *scene {
 	s := cluster(3, `{"priorityClassName": "backup-low", "loadConcurrency": {"globalConfig": 1, "prepareQueueLength": 4}}`)
 	s.mover(s.backup("nightly-x7k2p", "node-1", 5*time.Minute, moves(2*time.Minute+10*time.Second, 12*gib/10, 4*gib)), "node-1")
@@ -72,10 +72,10 @@ func TestReportsAreAsExpected(t *testing.T) {
 		"restores go before backups":      {there: queued()},
 		"jobs that the server configures": {there: servers()},
 		"few rights": {there: &scene{}, unseen: []status.Unseen{
-			{Resource: "pods", Namespace: "velero", Message: "you may not list or watch them; README has the rights that are needed"},
-			{Resource: "leases.coordination.k8s.io", Namespace: "velero", Message: "you may not list or watch them; README has the rights that are needed"},
-			{Resource: "configmaps", Namespace: "velero", Message: "you may not list or watch them; README has the rights that are needed"},
-			{Resource: "nodes", Message: "you may not list or watch them; README has the rights that are needed"},
+			{Resource: "pods", Namespace: "velero", Message: "you may not list or watch them; docs/command-line.md lists the rights that are needed"},
+			{Resource: "leases.coordination.k8s.io", Namespace: "velero", Message: "you may not list or watch them; docs/command-line.md lists the rights that are needed"},
+			{Resource: "configmaps", Namespace: "velero", Message: "you may not list or watch them; docs/command-line.md lists the rights that are needed"},
+			{Resource: "nodes", Message: "you may not list or watch them; docs/command-line.md lists the rights that are needed"},
 		}},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -14,7 +14,7 @@ import (
 	"github.com/lateen-project/lateen/cmd/lateen/status"
 )
 
-// told is the cluster of a story that README shows: a mover was evicted, and the next one has no slot.
+// told is the cluster of a story that docs/command-line.md shows: a mover was evicted, and the next one has no slot.
 func told() *scene {
 	s := cluster(2, `{"loadConcurrency": {"globalConfig": 1}}`)
 	s.mover(s.backup("nightly-9dq4c", "node-2", 5*time.Minute, moves(40*time.Second, 812*mib, 0)), "node-2")

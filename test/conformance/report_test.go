@@ -1,20 +1,28 @@
 package conformance
 
 import (
+	"flag"
 	"testing"
 
 	"github.com/stretchr/testify/require"
 )
 
-// The documentation shows the recorded results. make conformance writes them.
+// update is the flag that writes the generated parts of the documentation.
+var update = flag.Bool("update", false, "write the recorded results into the documentation")
+
+// The documentation shows the recorded results, and every case. make conformance writes them; so does -update, which plays
+// nothing.
 func TestTheDocumentationShowsTheResults(t *testing.T) {
 	all, err := Cases()
 	require.NoError(t, err)
+	if *update {
+		require.NoError(t, writePages(all))
+	}
 	generated, err := pages(all)
 	require.NoError(t, err)
 	for path, want := range generated {
 		_, part, _, err := cutPage(path)
 		require.NoError(t, err)
-		require.Equal(t, want, part, "%s: call writePages, as make conformance does", path)
+		require.Equal(t, want, part, "%s is not up to date; run: cd test && go test ./conformance -run Documentation -update", path)
 	}
 }

@@ -1,7 +1,6 @@
 package integration
 
 import (
-	"encoding/json"
 	"fmt"
 	"testing"
 	"time"
@@ -9,7 +8,6 @@ import (
 	"github.com/stretchr/testify/require"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/clock"
 
 	"github.com/lateen-project/lateen/cmd/lateen/agent"
@@ -76,7 +74,7 @@ func (d *doomed) begin() (name string) {
 		d.in(d.transfer(), world.InProgress)
 	default:
 	}
-	d.schedulable(d.nodes[1], false)
+	d.cordon(d.nodes[1], true)
 	name = d.around.create()
 	d.moverIs(name, func(pod *corev1.Pod) bool { return pod.Spec.NodeName == d.node.Name() })
 	seen := d.phase
@@ -91,16 +89,8 @@ func (d *doomed) begin() (name string) {
 		_, err := d.Transfers(d.kind).Wait(d.soon(), name, world.In(world.Canceling))
 		require.NoError(d, err)
 	}
-	d.schedulable(d.nodes[1], true)
+	d.cordon(d.nodes[1], false)
 	return name
-}
-
-func (d *doomed) schedulable(n *node.Node, is bool) {
-	d.Helper()
-	patch, err := json.Marshal(map[string]any{"spec": map[string]any{"unschedulable": !is}})
-	require.NoError(d, err)
-	_, err = d.Kube.CoreV1().Nodes().Patch(d.soon(), n.Name(), types.MergePatchType, patch, metav1.PatchOptions{})
-	require.NoError(d, err)
 }
 
 // isLocal tells whether the volume is a pod's, which no other node has.

@@ -38,7 +38,13 @@ type trouble struct {
 }
 
 func TestWhateverHappensToAJobIsWrittenDownAndTheNextOneIsMade(t *testing.T) {
-	for name, test := range troubles() {
+	happening(t, troubles())
+}
+
+// happening plays each of the troubles.
+func happening(t *testing.T, all map[string]trouble) {
+	t.Helper()
+	for name, test := range all {
 		t.Run(name, func(t *testing.T) {
 			s := newSite(t, time.Millisecond)
 			s.retries = true // a run that failed is tried again, and all is read anew for it

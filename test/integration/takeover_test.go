@@ -25,7 +25,7 @@ func TestAnUploadThatVelerosAgentHasPreparedIsTakenOver(t *testing.T) {
 	first := v.start()
 	source := v.claim("data")
 	snapshot, handle := v.snapshot(source)
-	v.cordon(true)
+	v.cordon(v.node, true)
 	name := v.upload(source, snapshot.Name)
 	mover := v.moverIs(name, func(*corev1.Pod) bool { return true })
 	first.stop()
@@ -34,20 +34,11 @@ func TestAnUploadThatVelerosAgentHasPreparedIsTakenOver(t *testing.T) {
 	v.start()
 	ours := v.moverIs(name, func(pod *corev1.Pod) bool { return pod.Labels["lateen.dev/mover"] == "true" })
 	require.Equal(t, mover.UID, ours.UID)
-	v.cordon(false)
+	v.cordon(v.node, false)
 	v.uploaded(name, handle, world.Completed)
 	v.noSnapshots()
 	v.nothingLeft()
 	require.Equal(t, 1, v.moversMade(name))
-}
-
-// cordon has the scheduler leave the site's node out, or take it again.
-func (s *site) cordon(out bool) {
-	s.Helper()
-	patch, err := json.Marshal(map[string]any{"spec": map[string]any{"unschedulable": out}})
-	require.NoError(s, err)
-	_, err = s.Kube.CoreV1().Nodes().Patch(s.soon(), s.node.Name(), types.MergePatchType, patch, metav1.PatchOptions{})
-	require.NoError(s, err)
 }
 
 // unmark takes Lateen's labels and annotations from all that was made for an upload.

@@ -81,7 +81,7 @@ func (n *Node) attached(ctx context.Context, pod *corev1.Pod, name string) (bool
 		}
 		if failed := attachment.Status.AttachError; failed != nil && failed.Message != told {
 			told = failed.Message
-			n.complain(ctx, pod, "FailedAttachVolume", fmt.Sprintf("AttachVolume.Attach failed for volume %q : %s",
+			n.event(ctx, pod, corev1.EventTypeWarning, "FailedAttachVolume", fmt.Sprintf("AttachVolume.Attach failed for volume %q : %s",
 				ptr.Deref(attachment.Spec.Source.PersistentVolumeName, ""), told))
 		}
 	}

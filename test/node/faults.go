@@ -15,6 +15,7 @@ type Fault struct {
 	NeverStarts bool     // stays in ContainerCreating
 	Waiting     *Waiting // its container never starts, for a reason
 	Refused     *Waiting // the kubelet does not admit it: OutOfcpu, UnexpectedAdmissionError, …
+	Pulls       *Pull    // its image is pulled first
 	Ends        *Result  // it runs, and ends like this at once
 }
 

@@ -3,9 +3,11 @@ package node_test
 import (
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/lateen-project/lateen/test/node"
 	"github.com/lateen-project/lateen/test/world"
@@ -167,5 +169,29 @@ func TestNodeOrSchedulerEndsAPod(t *testing.T) {
 			require.False(t, world.Ready(pod))
 			require.ErrorContains(t, test.end(s.node, s.Namespace, "m1"), "does not run on node")
 		})
+	}
+}
+
+func TestImageIsPulledBeforeAContainerRuns(t *testing.T) {
+	ctx := deadline(t)
+	s := newSite(ctx, t, node.Options{})
+	s.node.Faults.Add(node.Fault{Pulls: &node.Pull{Takes: 300 * time.Millisecond, Fails: 1}})
+	seen := make(chan string, 10)
+	watcher, err := s.Kube.CoreV1().Events(s.Namespace).Watch(ctx, metav1.ListOptions{FieldSelector: "involvedObject.name=m1,source=kubelet"})
+	require.NoError(t, err)
+	defer watcher.Stop()
+	go func() {
+		for change := range watcher.ResultChan() {
+			if event, ok := change.Object.(*corev1.Event); ok {
+				seen <- event.Reason
+			}
+		}
+	}()
+	s.mover(ctx, t, "m1")
+	s.pod(ctx, t, "m1", waits("ContainerCreating"))
+	s.pod(ctx, t, "m1", waits("ImagePullBackOff"))
+	s.pod(ctx, t, "m1", world.Ready)
+	for _, reason := range []string{"Pulling", "Failed", "BackOff", "Pulling", "Pulled"} {
+		require.Equal(t, reason, <-seen)
 	}
 }

@@ -51,6 +51,7 @@ type Node struct {
 	news    news          // of directories
 	speech  sync.RWMutex  // held by who writes to the API; exclusively by who begins or ends a silence
 	silence chan struct{} // nil, or closed at the end of the silence
+	stopped chan struct{} // nil, or the silence of a kubelet that hears nothing either
 }
 
 // linux is the operating system of a node whose labels name no other.

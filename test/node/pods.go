@@ -24,9 +24,9 @@ func (n *Node) watchPods(ctx context.Context) error {
 	}))
 	informer := factory.Core().V1().Pods().Informer()
 	_, err := informer.AddEventHandler(cache.ResourceEventHandlerFuncs{
-		AddFunc:    func(object any) { n.seen(ctx, object) },
-		UpdateFunc: func(old, object any) { n.changed(ctx, old, object) },
-		DeleteFunc: func(object any) { n.lost(object) },
+		AddFunc:    func(object any) { n.hear(ctx); n.seen(ctx, object) },
+		UpdateFunc: func(old, object any) { n.hear(ctx); n.changed(ctx, old, object) },
+		DeleteFunc: func(object any) { n.hear(ctx); n.lost(object) },
 	})
 	if err != nil {
 		return fmt.Errorf("watch pods of node %s: %w", n.options.Name, err)
@@ -136,7 +136,7 @@ func (n *Node) live(ctx context.Context, logger klog.Logger, run *podRun) *corev
 		return &corev1.PodStatus{Phase: corev1.PodFailed, Reason: fault.Refused.Reason, Message: "Pod was rejected: " + fault.Refused.Message}
 	}
 	if fault.NeverStarts {
-		return n.neverRuns(ctx, logger, run, Waiting{Reason: "ContainerCreating"})
+		return n.neverRuns(ctx, logger, run, creating)
 	}
 	if fault.Waiting != nil {
 		return n.neverRuns(ctx, logger, run, *fault.Waiting)
@@ -154,7 +154,12 @@ func (n *Node) live(ctx context.Context, logger klog.Logger, run *podRun) *corev
 	}
 	if err != nil {
 		report(ctx, logger, "Prepare pod", err)
-		return n.neverRuns(ctx, logger, run, Waiting{Reason: "ContainerCreating"})
+		return n.neverRuns(ctx, logger, run, creating)
+	}
+	if fault.Pulls != nil {
+		if err := n.pull(ctx, run, *fault.Pulls); err != nil {
+			return run.verdict(neverStarted, err)
+		}
 	}
 	runner := n.options.Runner
 	if fault.Ends != nil {
@@ -182,22 +187,22 @@ func (n *Node) begin(ctx context.Context, logger klog.Logger, run *podRun, runne
 func (n *Node) prepare(ctx context.Context, pod *corev1.Pod) (volumes map[string]string, err error) {
 	if volumes, err = n.makeVolumes(ctx, pod); err != nil {
 		if ctx.Err() == nil {
-			n.complain(ctx, pod, "FailedMount", err.Error())
+			n.event(ctx, pod, corev1.EventTypeWarning, "FailedMount", err.Error())
 		}
 		return nil, err
 	}
 	return volumes, n.initialize(ctx, pod, volumes)
 }
 
-// complain says as a kubelet does, or the attach-detach controller, that the volumes of a pod are not to be had.
-func (n *Node) complain(ctx context.Context, pod *corev1.Pod, reason, message string) {
+// event sends an Event about a pod as a kubelet does, or the attach-detach controller.
+func (n *Node) event(ctx context.Context, pod *corev1.Pod, kind, reason, message string) {
 	now := metav1.Now()
 	_, err := n.client.CoreV1().Events(pod.Namespace).Create(ctx, &corev1.Event{
 		ObjectMeta: metav1.ObjectMeta{GenerateName: pod.Name + ".", Namespace: pod.Namespace},
 		InvolvedObject: corev1.ObjectReference{
 			APIVersion: "v1", Kind: "Pod", Namespace: pod.Namespace, Name: pod.Name, UID: pod.UID,
 		},
-		Source: corev1.EventSource{Component: "kubelet", Host: n.options.Name}, Type: corev1.EventTypeWarning,
+		Source: corev1.EventSource{Component: "kubelet", Host: n.options.Name}, Type: kind,
 		Reason: reason, Message: message, FirstTimestamp: now, LastTimestamp: now, Count: 1,
 	}, metav1.CreateOptions{})
 	report(ctx, klog.FromContext(ctx), "Send Event about pod", err)
@@ -226,9 +231,8 @@ func (n *Node) contain(ctx context.Context, run *podRun, runner Runner, volumes 
 // an image that cannot be pulled.
 func (n *Node) neverRuns(ctx context.Context, logger klog.Logger, run *podRun, why Waiting) *corev1.PodStatus {
 	reasons := []Waiting{why}
-	if why.Reason == "ErrImagePull" {
-		reasons = append(reasons, Waiting{Reason: "ImagePullBackOff", Message: fmt.Sprintf(
-			"Back-off pulling image %q: ErrImagePull: %s", run.pod.Spec.Containers[0].Image, why.Message)})
+	if why.Reason == errImagePull {
+		reasons = append(reasons, backOff(run.pod, why))
 	}
 	for _, reason := range reasons {
 		report(ctx, logger, "Post that pod waits", n.post(ctx, run.pod, waiting(run.pod, reason)))

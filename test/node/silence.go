@@ -24,6 +24,31 @@ func (n *Node) Silence(ctx context.Context) error {
 	return n.postStatus(ctx, corev1.ConditionUnknown, "NodeStatusUnknown", "Kubelet stopped posting node status.")
 }
 
+// StopKubelet ends the kubelet's process alone: containers go on, nothing of the node reaches the API server or the other way
+// round, and the node stays Ready, as it does for the 40 s of its lease. Resume starts the kubelet again.
+func (n *Node) StopKubelet() {
+	n.speech.Lock()
+	defer n.speech.Unlock()
+	if n.silence == nil {
+		n.silence = make(chan struct{})
+	}
+	n.stopped = n.silence
+}
+
+// hear waits until the kubelet runs.
+func (n *Node) hear(ctx context.Context) {
+	n.speech.RLock()
+	stopped := n.stopped
+	n.speech.RUnlock()
+	if stopped == nil {
+		return
+	}
+	select {
+	case <-stopped:
+	case <-ctx.Done():
+	}
+}
+
 // Resume ends the silence: the kubelet says that it is there, and what has become of its pods meanwhile.
 func (n *Node) Resume(ctx context.Context) error {
 	n.speech.Lock()
@@ -36,7 +61,7 @@ func (n *Node) Resume(ctx context.Context) error {
 	}
 	if n.silence != nil {
 		close(n.silence)
-		n.silence = nil
+		n.silence, n.stopped = nil, nil
 	}
 	return nil
 }

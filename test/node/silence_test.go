@@ -109,3 +109,20 @@ func TestNodeIsOfTheOperatingSystemAndZoneOfItsLabels(t *testing.T) {
 	})
 	require.Equal(t, s.node.Name(), s.pod(ctx, t, "m1", world.Ready).Spec.NodeName)
 }
+
+func TestStoppedKubeletHearsNothingAndItsContainersGoOn(t *testing.T) {
+	ctx := deadline(t)
+	end := make(chan node.Result, 1)
+	s := newSite(ctx, t, node.Options{Runner: node.Movers{Runner: told{end}}})
+	s.mover(ctx, t, "m1")
+	s.pod(ctx, t, "m1", world.Ready)
+	s.node.StopKubelet()
+	s.delete(ctx, t, "m1", nil)
+	s.mover(ctx, t, "m2")
+	end <- node.Result{Message: "done"} // m1 alone runs
+	require.Empty(t, s.pod(ctx, t, "m2", func(*corev1.Pod) bool { return true }).Status.ContainerStatuses)
+	require.Equal(t, corev1.PodRunning, s.pod(ctx, t, "m1", world.Ready).Status.Phase)
+	require.NoError(t, s.node.Resume(ctx))
+	require.NoError(t, s.WaitPodGone(ctx, s.Namespace, "m1"))
+	s.pod(ctx, t, "m2", world.Ready)
+}

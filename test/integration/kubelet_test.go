@@ -1,0 +1,62 @@
+package integration
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/lateen-project/lateen/test/world"
+)
+
+// A kubelet is updated or crashes, and comes back; containers do not need it. What it has not told yet is not lost.
+func TestATransferOutlivesARestartOfTheKubelet(t *testing.T) {
+	for name, test := range map[string]struct {
+		ends  bool // the mover, while there is no kubelet
+		early bool // the kubelet stops before the mover is started
+		phase world.Phase
+	}{
+		"while its mover waits for a node":       {early: true, phase: world.Completed},
+		"while its mover works":                  {phase: world.Completed},
+		"while its mover ends":                   {ends: true, phase: world.Completed},
+		"while its mover works, and is canceled": {phase: world.Canceled},
+	} {
+		for _, kind := range world.Kinds() {
+			t.Run(fmt.Sprintf("%s %s", kind, name), func(t *testing.T) {
+				s := newSite(t, time.Hour)
+				finish := make(chan struct{})
+				s.mover.Finish = finish
+				s.configure(`{}`)
+				around := s.scene(kind)
+				s.start(through(around.watch))
+				if test.early {
+					s.node.StopKubelet()
+				}
+				made := around.create()
+				if test.early {
+					s.moverIs(made, func(pod *corev1.Pod) bool { return pod.Spec.NodeName != "" })
+				} else {
+					s.says("Data-Path-Started", made)
+					s.node.StopKubelet()
+				}
+				if test.ends {
+					close(finish)
+					s.says("Data-Path-Completed", "")
+				}
+				if test.phase == world.Canceled {
+					require.NoError(t, s.Transfers(kind).Cancel(s.soon(), made))
+					s.says("Data-Path-Canceled", made)
+				}
+				require.NoError(t, s.node.Resume(s.soon()))
+				if !test.ends && test.phase == world.Completed {
+					close(finish)
+				}
+				ended := around.ends(made, test.phase)
+				require.Empty(t, ended.Annotations["lateen.dev/mover-restarts"])
+				require.Equal(t, 1, s.moversMade(made))
+			})
+		}
+	}
+}

@@ -1,0 +1,61 @@
+package integration
+
+import (
+	"fmt"
+	"net/http"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/lateen-project/lateen/test/world"
+)
+
+// overloaded is an API server that takes its time for each request but a watch, and has none for each fifth one.
+type overloaded struct {
+	takes time.Duration
+	asked atomic.Int32
+}
+
+func (o *overloaded) wrap(next http.RoundTripper) http.RoundTripper {
+	refuses := refusing(http.StatusTooManyRequests, metav1.StatusReasonTooManyRequests)
+	return roundTripper(func(asked *http.Request) (*http.Response, error) {
+		if requestOf(asked).verb == "watch" {
+			return next.RoundTrip(asked)
+		}
+		if o.asked.Add(1)%5 == 0 {
+			return refuses.answer(asked, next)
+		}
+		timer := time.NewTimer(o.takes)
+		defer timer.Stop()
+		select {
+		case <-timer.C:
+			return next.RoundTrip(asked)
+		case <-asked.Context().Done():
+			return nil, asked.Context().Err()
+		}
+	})
+}
+
+// mostAsked bounds what an agent asks for one transfer and its own start, Events and renewals of the Lease included, when each
+// fifth request has to be repeated.
+const mostAsked = 120
+
+func TestAnOverloadedAPIServerOnlyDelaysTransfers(t *testing.T) {
+	for _, kind := range world.Kinds() {
+		t.Run(fmt.Sprint(kind), func(t *testing.T) {
+			s := newSite(t, 50*time.Millisecond)
+			s.configure(`{}`)
+			around := s.scene(kind)
+			server := &overloaded{takes: 500 * time.Millisecond}
+			s.start(through(around.watch), through(server.wrap))
+			made := around.create()
+			ended := around.ends(made, world.Completed)
+			require.Empty(t, ended.Annotations["lateen.dev/mover-restarts"])
+			require.Equal(t, 1, s.moversMade(made))
+			require.Less(t, int(server.asked.Load()), mostAsked)
+		})
+	}
+}

@@ -1,0 +1,54 @@
+package integration
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/lateen-project/lateen/test/node"
+	"github.com/lateen-project/lateen/test/world"
+)
+
+// waitsFor asks for a pod whose container waits for a reason.
+func waitsFor(reason string) func(*corev1.Pod) bool {
+	return func(pod *corev1.Pod) bool {
+		for _, status := range pod.Status.ContainerStatuses {
+			if status.State.Waiting != nil && status.State.Waiting.Reason == reason {
+				return true
+			}
+		}
+		return false
+	}
+}
+
+func TestATransferWhoseImageIsPulledFirst(t *testing.T) {
+	for name, test := range map[string]struct {
+		pull  node.Pull
+		shows string // what the container of the mover waits for
+		phase world.Phase
+	}{
+		"completes after failures":              {pull: node.Pull{Takes: 400 * time.Millisecond, Fails: 2}, shows: "ImagePullBackOff", phase: world.Completed},
+		"is canceled while the image is pulled": {pull: node.Pull{Takes: time.Hour}, shows: "ContainerCreating", phase: world.Canceled},
+	} {
+		for _, kind := range world.Kinds() {
+			t.Run(fmt.Sprintf("%s %s", kind, name), func(t *testing.T) {
+				s := newSite(t, 50*time.Millisecond)
+				s.configure(`{}`)
+				around := s.scene(kind)
+				s.node.Faults.Add(node.Fault{Pulls: &test.pull})
+				s.start(through(around.watch))
+				made := around.create()
+				s.moverIs(made, waitsFor(test.shows))
+				if test.phase == world.Canceled {
+					require.NoError(t, s.Transfers(kind).Cancel(s.soon(), made))
+				}
+				ended := around.ends(made, test.phase)
+				require.Empty(t, ended.Annotations["lateen.dev/mover-restarts"])
+				require.Equal(t, 1, s.moversMade(made))
+			})
+		}
+	}
+}

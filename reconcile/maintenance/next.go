@@ -112,8 +112,10 @@ func (p Policy) limit(job build.JobSeen) time.Duration {
 		if !job.Limited {
 			return p.Timeout
 		}
-	case build.StageEnding, build.StageLeft: // on a node that does not answer, a pod may take for ever to end
+	case build.StageEnding: // on a node that does not answer, a pod may take for ever to end
 		return p.PodWait
+	case build.StageLeft: // it is deleted next
+		return max(p.PodWait, p.LetGo)
 	case build.StageReleased, build.StageHeld, build.StageUntold, build.StageEnded: // for others to bring on, or not unfinished
 	}
 	return 0

@@ -195,3 +195,15 @@ func TestARepositoryIsMaintainedWhateverHappens(t *testing.T) {
 	require.LessOrEqual(t, len(jobs), DefaultKeep+1)
 	require.Less(t, at.Sub(r.Last), 2*time.Hour)
 }
+
+// The bounds may be short: a job whose pod has yet to end is released and kept for as long as Velero's server needs to see it.
+func TestAJobIsNotDeletedBeforeTheServerCanSeeThatItFailed(t *testing.T) {
+	bounds := policy()
+	bounds.PodWait = time.Millisecond
+	left := recorded(job(ago(time.Minute), build.JobUnfinished))
+	left.Told, left.Released, left.Ending, left.Since = true, ago(9*time.Second), ago(9*time.Second), ago(9*time.Second)
+	require.Equal(t, build.StageLeft, left.Stage())
+	require.Equal(t, Step{Why: AlreadyRunning, After: time.Second}, Next(ready(), []build.JobSeen{left}, there(), bounds, now()))
+	left.Since = ago(bounds.LetGo)
+	require.Equal(t, Step{Action: Delete, Jobs: []build.JobSeen{left}}, Next(ready(), []build.JobSeen{left}, there(), bounds, now()))
+}

@@ -137,13 +137,16 @@ func (s *site) followJobs(t *testing.T) *jobs {
 	return &jobs{Interface: watcher, unfinished: map[string]string{}, seen: map[string]*batchv1.Job{}}
 }
 
-// until waits for a job to be as wanted. No repository has two that have not ended at any time before.
+// until waits for a job to be as wanted; one that was deleted has a deletionTimestamp. No repository has two that have not ended at any time before.
 func (j *jobs) until(t *testing.T, wanted func(*batchv1.Job) bool) *batchv1.Job {
 	t.Helper()
 	for event := range j.ResultChan() {
 		job, ok := event.Object.(*batchv1.Job)
 		require.True(t, ok, "%v", event)
 		repository := job.Labels[build.LabelRepository]
+		if event.Type == watch.Deleted && job.DeletionTimestamp == nil {
+			job.DeletionTimestamp = new(metav1.Now())
+		}
 		over := event.Type == watch.Deleted || build.ReadJob(job).Outcome != build.JobUnfinished
 		switch other := j.unfinished[repository]; {
 		case over && other == job.Name:

@@ -86,8 +86,14 @@ func TestLateenComesFirstAndAdoptsWhatTheServerHasBegun(t *testing.T) {
 // TestAJobThatCannotHaveAPodDoesNotBlockTheServer is W39: the server waits for it, and would do so for ever if it were
 // just deleted.
 func TestAJobThatCannotHaveAPodDoesNotBlockTheServer(t *testing.T) {
-	podless := func(options *agent.Options) { options.Config.MoverServiceAccount = "missing" }
-	s := newSite(t, "velero", hourly, podless)
+	podless := func(podWait time.Duration) func(*agent.Options) {
+		return func(options *agent.Options) {
+			options.Config.MoverServiceAccount = "missing"
+			options.Maintenance = maintenance.DefaultPolicy()
+			options.Maintenance.PodWait, options.Maintenance.LetGo = podWait, time.Hour // the server sees the end of the job, however slow it is
+		}
+	}
+	s := newSite(t, "velero", hourly, podless(time.Hour))
 	jobs := s.followJobs(t)
 	s.asks(t, s.repository, "72h") // the server is not to make a job too
 	s.overdue(t, s.repository)
@@ -95,17 +101,19 @@ func TestAJobThatCannotHaveAPodDoesNotBlockTheServer(t *testing.T) {
 	require.True(t, ofLateen(hopeless))
 	s.serverWaits(t, hopeless)
 	s.agent.end(t)
-	s.startAgent(t, hourly, podless, func(options *agent.Options) {
-		options.Maintenance = maintenance.DefaultPolicy()
-		options.Maintenance.PodWait, options.Maintenance.LetGo = time.Millisecond, 5*time.Second
-	})
+	s.startAgent(t, hourly, podless(time.Millisecond))
 	s.looked(t, "another")
-	maintained := s.until(t, s.repository, func(r *velerov1.BackupRepository) bool { return len(r.Status.RecentMaintenance) > 0 })
-	require.Equal(t, velerov1.BackupRepositoryMaintenanceFailed, maintained.Status.RecentMaintenance[0].Result)
-	jobs.until(t, func(job *batchv1.Job) bool {
+	jobs.until(t, func(job *batchv1.Job) bool { // nobody deletes it before
+		require.Equal(t, hopeless.UID, job.UID, "no other job is created")
+		require.Nil(t, job.DeletionTimestamp)
 		seen := build.ReadJob(job)
-		return job.UID == hopeless.UID && seen.Told && seen.Verdict == build.VerdictFailed
+		return seen.Outcome == build.JobFailed && seen.Told && seen.Verdict == build.VerdictFailed
 	})
+	maintained := s.until(t, s.repository, func(r *velerov1.BackupRepository) bool { return len(r.Status.RecentMaintenance) > 0 })
+	require.Len(t, maintained.Status.RecentMaintenance, 1, "by the server and the agent together")
+	only := maintained.Status.RecentMaintenance[0]
+	require.Equal(t, velerov1.BackupRepositoryMaintenanceFailed, only.Result)
+	require.True(t, only.StartTimestamp.Equal(&hopeless.CreationTimestamp))
 }
 
 // TestEndedJobsAreCountedOnceBesideTheServer has more jobs than the server of a release keeps entries: it cuts the history

@@ -109,7 +109,7 @@ func TestAClassThatIsNotThereIsToldOfUntilItIs(t *testing.T) {
 	p, s := startPrometheus(t), newSite(t)
 	unseen := map[string]string{"alertname": "LateenSeriesMissing", "hides": "LateenPriorityClassNotInForce"}
 	class := map[string]string{"alertname": "LateenPriorityClassNotInForce", "consumer": "data-mover", "reason": "not_found", "severity": "warning"}
-	begun := map[string]string{"alertname": "LateenSeriesMissing", "hides": "LateenTransferStuck"} // an agent has that series once it has looked for the class
+	inForce := map[string]string{"alertname": scrapedClass, "effective": s.class}
 
 	// No agent runs: nothing can be told of the class but that.
 	p.await(t, true, unseen)
@@ -125,21 +125,12 @@ func TestAClassThatIsNotThereIsToldOfUntilItIs(t *testing.T) {
 
 	// What the runbook says: create the class, restart the agent.
 	stop()
-	p.await(t, true, begun)
+	p.await(t, false, class) // nobody says so any more
 	require.NoError(t, s.PriorityClass(soon(t), s.class, 10))
 	p.startAgent(t, s)
-	p.await(t, false, begun)
-	p.await(t, false, class)
-	var answer struct {
-		Data struct {
-			Result []struct {
-				Metric map[string]string `json:"metric"`
-			} `json:"result"`
-		} `json:"data"`
-	}
-	p.get(t, "/api/v1/query?query="+url.QueryEscape(`lateen_priority_class_info{consumer="data-mover"}`), &answer)
-	require.Len(t, answer.Data.Result, 1)
-	require.Equal(t, s.class, answer.Data.Result[0].Metric["effective"])
+	p.await(t, true, inForce)
+	found, _ = p.with(class)
+	require.False(t, found.firing, "what is evaluated before %s in each round", scrapedClass)
 	p.requireRules(t)
 	p.requireDashboard(t)
 }

@@ -34,6 +34,8 @@ type alert struct {
 	Labels      map[string]string `json:"labels"`
 	Annotations map[string]string `json:"annotations"`
 	EndsAt      time.Time         `json:"endsAt"` // unless it is told again; in the past if it is over
+
+	firing bool // when it was told
 }
 
 // alertmanager takes in what Prometheus tells, so that a test need not ask for it.
@@ -52,6 +54,7 @@ func (a *alertmanager) ServeHTTP(w http.ResponseWriter, request *http.Request) {
 	a.lock.Lock()
 	defer a.lock.Unlock()
 	for _, each := range told {
+		each.firing = each.EndsAt.After(time.Now())
 		a.keep(each)
 	}
 	close(a.news)
@@ -91,7 +94,7 @@ func (a *alertmanager) await(t *testing.T, firing bool, labels map[string]string
 	defer cancel()
 	for {
 		found, news := a.with(labels)
-		if found != nil && found.EndsAt.After(time.Now()) == firing {
+		if found != nil && found.firing == firing {
 			return *found
 		}
 		select {
@@ -101,6 +104,10 @@ func (a *alertmanager) await(t *testing.T, firing bool, labels map[string]string
 		}
 	}
 }
+
+// scrapedClass is an alert of the tests: an agent with such a class was scraped. It is the last one of the first group, so
+// that all others of the group have been evaluated with the same series when it fires.
+const scrapedClass = "ScrapedClass"
 
 // prometheus is one that scrapes an agent, whichever runs at the time, and tells what the rules make of it. Alerts fire
 // at once: the rules are those of the PrometheusRule without what they wait (for).
@@ -124,6 +131,8 @@ func startPrometheus(t *testing.T) *prometheus {
 			delete(rule, "for")
 		}
 	}
+	first := &eager.Groups[0]
+	first.Rules = append(first.Rules, map[string]any{"alert": scrapedClass, "expr": `lateen_priority_class_info{consumer="data-mover"}`})
 	text, err := yaml.Marshal(map[string]any{
 		"global":     map[string]string{"scrape_interval": "500ms", "scrape_timeout": "500ms", "evaluation_interval": "100ms"},
 		"rule_files": []string{eager.write(t, dir)},

@@ -145,7 +145,7 @@ func (t *Transfers[T]) mover(s *subject[T]) *corev1.Pod {
 // surely is mover, made sure of where its absence would replace it: caches do not keep step, and another
 // agent, on its way out, may have made it.
 func (t *Transfers[T]) surely(ctx context.Context, s *subject[T]) error {
-	current := s.pod != nil && build.ReadPod(s.pod).Attempt == s.state.Restarts
+	current := s.pod != nil && (s.state.Restarting || build.ReadPod(s.pod).Attempt == s.state.Restarts)
 	if current || !s.state.MovedAt.IsZero() || !s.state.Phase.HasMover() && !t.exposed(s) {
 		return nil
 	}

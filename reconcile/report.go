@@ -30,7 +30,10 @@ const (
 
 // report says what a write has changed, after it has happened: to the log, as an Event and in metrics.
 func (t *Transfers[T]) report(ctx context.Context, key string, object T, before, after transfer.State, step transfer.Step) {
-	if before.Phase == after.Phase && step.Lost == "" {
+	if step.Lost != "" {
+		t.reportLost(ctx, object, after, step.Lost)
+	}
+	if before.Phase == after.Phase && (step.Lost == "" || after.Restarting) {
 		klog.FromContext(ctx).V(2).Info("Written", "step", step.Reason)
 		return
 	}
@@ -38,9 +41,7 @@ func (t *Transfers[T]) report(ctx context.Context, key string, object T, before,
 	t.measure(key, object, before, after, step)
 	move := t.movement(object)
 	switch {
-	case step.Reason == transfer.ReasonRestarted:
-		t.event(move, corev1.EventTypeWarning, EventRestarted, fmt.Sprintf("%s; restart %d of %d", after.Message, after.Restarts, t.Limits.Retries))
-	case after.Phase == transfer.Accepted:
+	case after.Phase == transfer.Accepted && step.Reason == transfer.ReasonAccepted:
 		t.event(move, corev1.EventTypeNormal, EventAccepted, "Accepted by the agent of node "+t.Agent.Node)
 	case after.Phase == transfer.Completed:
 		t.event(move, corev1.EventTypeNormal, EventCompleted, fmt.Sprintf("Moved %d bytes in %s", after.Progress.Done, after.CompletedAt.Sub(after.StartedAt)))
@@ -49,6 +50,13 @@ func (t *Transfers[T]) report(ctx context.Context, key string, object T, before,
 	case after.Phase == transfer.Canceled:
 		t.event(move, corev1.EventTypeNormal, EventCanceled, "Canceled. "+after.Message)
 	}
+}
+
+// reportLost says why a mover was given up for another one.
+func (t *Transfers[T]) reportLost(ctx context.Context, object T, after transfer.State, lost string) {
+	klog.FromContext(ctx).Info("Restarting a mover", "reason", lost, "message", after.Message, "restart", after.Restarts)
+	t.Metrics.MoverRestarted(t.Kind.Name, lost)
+	t.event(t.movement(object), corev1.EventTypeWarning, EventRestarted, fmt.Sprintf("%s; restart %d of %d", after.Message, after.Restarts, t.Limits.Retries))
 }
 
 // hindered tells of what the API server refuses to make, such as for a quota, when it is not what it was before:
@@ -133,9 +141,6 @@ func (t *Transfers[T]) measure(key string, object T, before, after transfer.Stat
 		since = phaseSince(before)
 	}
 	t.Metrics.PhaseLasted(t.Kind.Name, string(phaseName(before.Phase)), now.Sub(since))
-	if step.Lost != "" {
-		t.Metrics.MoverRestarted(t.Kind.Name, step.Lost)
-	}
 	if after.Phase.Terminal() {
 		t.Metrics.Finished(t.Kind.Name, string(after.Phase), string(step.Reason))
 	}

@@ -38,20 +38,24 @@ func (s *single[T]) silence() time.Duration {
 
 func TestAMoverThatReportsNothingForTooLongIsReplaced(t *testing.T) {
 	s := newWorking()
-	timeout := s.Limits.StallTimeout
+	timeout, mover := s.Limits.StallTimeout, s.pods[testKey]
 	require.Equal(t, timeout, s.step(t))
 	s.clock.Step(timeout - time.Second)
 	require.Equal(t, timeout-time.Second, s.silence())
 	require.Equal(t, time.Second, s.step(t))
 	s.clock.Step(time.Second)
 	s.step(t)
-	require.Equal(t, transfer.Accepted, s.state().Phase)
 	require.Equal(t, 1, s.state().Restarts)
+	require.Equal(t, transfer.InProgress, s.state().Phase, "its mover works")
+	delete(s.pods, testKey)
+	s.step(t)
+	require.Equal(t, transfer.Accepted, s.state().Phase)
 	require.Equal(t, "mover stalled: no byte moved and no Event sent for 2h0m0s", s.state().Message)
 	require.Zero(t, s.silence())
 	s.object.Status.Phase = velerov1.PodVolumeBackupPhaseInProgress // with the next mover
 	s.object.Status.StartTimestamp = &metav1.Time{Time: s.clock.Now()}
-	s.pods[testKey].Annotations = map[string]string{build.AnnotationAttempt: "1"}
+	s.pods[testKey] = mover
+	mover.Annotations = map[string]string{build.AnnotationAttempt: "1"}
 	require.Equal(t, timeout, s.step(t), "the time of the first one does not count")
 	s.clock.Step(timeout)
 	s.step(t)

@@ -1,6 +1,7 @@
 package reconcile
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"slices"
@@ -140,7 +141,8 @@ func (t *Transfers[T]) take(ctx context.Context, s *subject[T], step transfer.St
 	case transfer.Keep:
 		return 0, t.deliver(ctx, s, true)
 	case transfer.Remove:
-		return t.remove(ctx, s, step.Reason, step.Force)
+		again, err := t.remove(ctx, s, step.Reason, step.Force)
+		return cmp.Or(again, step.After), err
 	case transfer.Wait:
 	}
 	return step.After, nil

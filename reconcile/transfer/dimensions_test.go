@@ -32,6 +32,24 @@ func noSource() dimension {
 	}
 }
 
+// replaced is how long ago the mover was given up, if it was, and what became of the source since.
+func replaced(sources ...choice) dimension {
+	ago := func(since time.Duration, then choice) choice {
+		return func(m *moment) {
+			if m.State.MovedAt.IsZero() { // one that has succeeded is not given up
+				m.State.Restarting, m.State.AcceptedAt = true, now().Add(-since)
+				then(m)
+			}
+		}
+	}
+	grace, nothing := DefaultLimits().EndGrace, func(*moment) {}
+	all := dimension{nothing, ago(grace-tick, nothing), ago(grace, nothing)}
+	for _, gone := range sources {
+		all = append(all, ago(grace-tick, gone))
+	}
+	return all
+}
+
 func refusal() dimension {
 	return oneOf(func(m *moment, why string) { m.State.Refusal = why }, "", "uploader is not supported")
 }

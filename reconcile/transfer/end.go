@@ -52,14 +52,15 @@ func latest(s State, seen Seen) Progress {
 
 // end writes a terminal phase. What ends before it started has started then, as with Velero: clients read how long it took.
 func end(s State, seen Seen, phase Phase, reason Reason) Step {
-	s.Phase, s.CompletedAt, s.StartedAt = phase, seen.Now, cmp.Or(s.StartedAt, seen.Now)
+	s.Phase, s.CompletedAt, s.StartedAt, s.Restarting = phase, seen.Now, cmp.Or(s.StartedAt, seen.Now), false
 	if s.Consumes && !s.Deleting {
 		s.Finalizer = true // there is something to clean up
 	}
 	return Step{Action: Write, State: s, Reason: reason}
 }
 
-// restart gives a lost mover another try: back to Accepted, as if nothing had been moved.
+// restart gives a lost mover another try. That is counted first, with the reason; where its pod is still there, that
+// goes next, and the phase goes back after that.
 func restart(s State, seen Seen, lim Limits) Step {
 	why, lost := seen.Exposure.Message, seen.Exposure.Reason
 	if seen.Exposure.Condition == build.Absent {
@@ -76,13 +77,41 @@ func restart(s State, seen Seen, lim Limits) Step {
 		return failed(s, seen, ReasonMoverLost, fmt.Sprintf("%s; given up after %d restarts", why, s.Restarts))
 	}
 	s.Restarts++
-	s.Exposer = cmp.Or(s.Exposer, seen.Here)
-	s.Phase, s.AcceptedAt, s.StartedAt = Accepted, seen.Now, time.Time{}
-	s.Progress, s.Message = Progress{}, why
+	s.Exposer, s.AcceptedAt, s.Message = cmp.Or(s.Exposer, seen.Here), seen.Now, why
+	s.Restarting = s.Phase.HasMover() && seen.Exposure.Condition != build.Absent && !unconfirmed(seen, lim)
+	if !s.Restarting {
+		s = again(s)
+	}
+	return Step{Action: Write, State: s, Reason: ReasonRestarted, Lost: lost}
+}
+
+// again is back in Accepted, as if nothing had been moved.
+func again(s State) State {
+	s.Phase, s.StartedAt, s.Progress, s.Restarting = Accepted, time.Time{}, Progress{}, false
 	if !s.Local {
 		s.Node = ""
 	}
-	return Step{Action: Write, State: s, Reason: ReasonRestarted, Lost: lost}
+	return s
+}
+
+// replace removes the pod of a mover that was given up, and then goes back to Accepted: an agent of Velero, on whatever node,
+// cancels what is Accepted and has a failed pod (velero-protocol 1.4). A pod that stays is waited for as long as the grace;
+// the next mover is not made before it is gone.
+func replace(s State, seen Seen, lim Limits) Step {
+	left := until(s.AcceptedAt.Add(lim.EndGrace), seen)
+	switch {
+	case seen.SourceGone:
+		return failed(s, seen, ReasonSourceGone, sourceGone)
+	case seen.WentOn != "":
+		return failed(s, seen, ReasonUnconfirmed, joined(s.Message, seen.WentOn))
+	case seen.Exposure.Condition == build.Absent || left <= 0:
+		return Step{Action: Write, State: again(s), Reason: ReasonRequeued}
+	case seen.Exposure.Condition == build.Ending:
+		return Step{After: left}
+	}
+	step := remove(seen, ReasonStale)
+	step.After = left
+	return step
 }
 
 // stalled gives a mover that reports nothing any more another try if it is the first one: what is stuck twice is not

@@ -124,6 +124,7 @@ func (k sample[T]) filled(phase Phase) T {
 	object.SetLabels(labels)
 	object.SetAnnotations(map[string]string{
 		"velero.io/pvc-name": "claim", annotationRestarts: "2", annotationMoved: now().UTC().Format(time.RFC3339), annotationAcceptor: "n7",
+		annotationRestarting: "true",
 	})
 	object.SetFinalizers([]string{"somebody/else", k.finalizer})
 	return object
@@ -152,6 +153,7 @@ func (k sample[T]) test(t *testing.T) {
 		want.SetLabels(map[string]string{velerov1.BackupUIDLabel: "uid"})
 		want.SetFinalizers([]string{"somebody/else"})
 		delete(want.GetAnnotations(), annotationAcceptor)
+		delete(want.GetAnnotations(), annotationRestarting)
 		k.clear(want)
 		k.kind.Set(object, State{})
 		require.Equal(t, want, object)

@@ -21,11 +21,16 @@ func counted(s State, seen Seen, lim Limits) build.Exposure {
 	case seen.NodeLost:
 		mover.Condition, mover.Reason = build.Lost, build.LostNode
 		mover.Message = fmt.Sprintf("node %s is not Ready or does not exist, so its mover counts as lost", mover.Node)
-	case mover.Condition == build.Ending && s.Phase.HasMover() && untilLost(seen, lim) <= 0:
+	case s.Phase.HasMover() && unconfirmed(seen, lim):
 		mover.Condition, mover.Reason = build.Lost, build.LostDeleted
 		mover.Message = fmt.Sprintf("mover pod is being deleted and node %s has not confirmed its end within %s", mover.Node, lim.EndGrace)
 	}
 	return mover
+}
+
+// unconfirmed tells whether the pod of a mover has been deleting for longer than the grace, on a node that is not lost.
+func unconfirmed(seen Seen, lim Limits) bool {
+	return !seen.EndingAt.IsZero() && !seen.NodeLost && untilLost(seen, lim) <= 0
 }
 
 // untilLost is how long a mover whose pod is deleting is still waited for.

@@ -13,10 +13,11 @@ import (
 
 // What Velero's server and other agents look for on the resources, and what Lateen remembers there.
 const (
-	labelExposing      = "velero.io/expose-on-going"
-	annotationRestarts = "lateen.dev/mover-restarts"
-	annotationMoved    = "lateen.dev/moved"    // when the mover of a restore succeeded (RFC 3339)
-	annotationAcceptor = "lateen.dev/acceptor" // whose agent of Lateen first took part in it; gone once it is cleaned up
+	labelExposing        = "velero.io/expose-on-going"
+	annotationRestarts   = "lateen.dev/mover-restarts"
+	annotationRestarting = "lateen.dev/restarting" // "true" while the pod of a mover that was given up is removed
+	annotationMoved      = "lateen.dev/moved"      // when the mover of a restore succeeded (RFC 3339)
+	annotationAcceptor   = "lateen.dev/acceptor"   // whose agent of Lateen first took part in it; gone once it is cleaned up
 )
 
 // commonState is what the metadata of every kind says in the same way.
@@ -30,12 +31,13 @@ func commonState(object metav1.Object, finalizer string) State {
 		moved = time.Time{}
 	}
 	return State{
-		Exposer:   object.GetAnnotations()[annotationAcceptor],
-		MovedAt:   moved,
-		Deleting:  object.GetDeletionTimestamp() != nil,
-		Finalizer: slices.Contains(object.GetFinalizers(), finalizer),
-		CreatedAt: object.GetCreationTimestamp().Time,
-		Restarts:  restarts,
+		Exposer:    object.GetAnnotations()[annotationAcceptor],
+		MovedAt:    moved,
+		Deleting:   object.GetDeletionTimestamp() != nil,
+		Finalizer:  slices.Contains(object.GetFinalizers(), finalizer),
+		CreatedAt:  object.GetCreationTimestamp().Time,
+		Restarts:   restarts,
+		Restarting: object.GetAnnotations()[annotationRestarting] != "",
 	}
 }
 
@@ -55,6 +57,11 @@ func setCommon(object metav1.Object, state State, finalizer string) {
 	}
 	if state.Restarts > 0 {
 		object.SetAnnotations(with(object.GetAnnotations(), annotationRestarts, strconv.Itoa(state.Restarts)))
+	}
+	if state.Restarting {
+		object.SetAnnotations(with(object.GetAnnotations(), annotationRestarting, "true"))
+	} else {
+		delete(object.GetAnnotations(), annotationRestarting)
 	}
 	if !state.MovedAt.IsZero() {
 		object.SetAnnotations(with(object.GetAnnotations(), annotationMoved, state.MovedAt.UTC().Format(time.RFC3339)))

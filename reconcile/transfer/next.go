@@ -15,7 +15,8 @@ import (
 //	            ▲          │            │  │
 //	            └─ restart ┴────────────┘  └▶ Canceling ─▶ Canceled
 //
-// Whatever is not InProgress is Canceled at once. A terminal phase is written first; what was exposed
+// A mover that was given up once it was Prepared is removed before the phase goes back: see replace. Whatever is not
+// InProgress is Canceled at once. A terminal phase is written first; what was exposed
 // is removed next; the finalizer goes last. What a mover has restored is delivered between its success
 // and Completed, and nothing but that can happen then.
 func Next(s State, seen Seen, lim Limits) Step {
@@ -140,6 +141,8 @@ func prepared(s State, seen Seen, lim Limits) Step {
 		return failed(s, seen, ReasonSourceGone, sourceGone)
 	case seen.WentOn != "":
 		return failed(s, seen, ReasonUnconfirmed, joined(s.Message, seen.WentOn))
+	case s.Restarting:
+		return replace(s, seen, lim)
 	}
 	switch seen.Exposure.Condition {
 	case build.Running:
@@ -169,6 +172,10 @@ func inProgress(s State, seen Seen, lim Limits) Step {
 		return Step{}
 	case !s.MovedAt.IsZero():
 		return moved(s, seen, lim)
+	case s.Restarting && (s.Cancel || s.Deleting):
+		return canceled(s, seen)
+	case s.Restarting:
+		return replace(s, seen, lim)
 	}
 	switch seen.Exposure.Condition {
 	case build.Succeeded:

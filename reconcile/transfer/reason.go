@@ -12,6 +12,7 @@ const (
 	ReasonStarted   Reason = "started"
 	ReasonProgress  Reason = "progress"
 	ReasonRestarted Reason = "restarted"
+	ReasonRequeued  Reason = "requeued" // after a restart, once the mover before is gone
 	ReasonMoved     Reason = "moved"
 	ReasonCanceling Reason = "canceling"
 	ReasonDeleting  Reason = "deleting"

@@ -66,7 +66,7 @@ func legal() map[Phase][]Phase {
 		"":         {Accepted, Failed, Canceled},
 		New:        {Accepted, Failed, Canceled},
 		Accepted:   {Accepted, Prepared, Failed, Canceled},
-		Prepared:   {Accepted, InProgress, Failed, Canceled},
+		Prepared:   {Accepted, Prepared, InProgress, Failed, Canceled},
 		InProgress: {Accepted, InProgress, Canceling, Completed, Failed, Canceled},
 		Canceling:  {Canceling, Completed, Failed, Canceled},
 		Completed:  {Completed},
@@ -142,7 +142,7 @@ func beginningRules() []rule {
 		"Prepared is written by who follows the node on which the mover runs, slot or not, and for nothing else",
 		func(m *moment) bool {
 			runs := m.preparing() && (m.acts() || m.adopts()) && !m.stale() && m.is(build.Running) && m.Seen.Near
-			return m.writes(Prepared) == runs &&
+			return (m.writes(Prepared) && !m.restarts()) == runs &&
 				implies(runs, m.changes(func(s *State) {
 					s.Phase, s.Node = Prepared, m.Seen.Exposure.Node
 					if s.Exposer == "" {
@@ -181,7 +181,7 @@ func cleaningRules() []rule {
 	}, {
 		"the terminal phase is written before a mover is removed: only useless ones go earlier",
 		func(m *moment) bool {
-			useless := m.in(Canceling) && m.alive() || m.in(Accepted) && m.stale()
+			useless := m.in(Canceling) && m.alive() || m.in(Accepted) && m.stale() || m.replaces()
 			return implies(m.Step.Action == Remove, m.in(Completed, Failed, Canceled) || useless)
 		},
 		output(func(step *Step, _ State, _ Seen) {

@@ -124,7 +124,7 @@ func outcomeRules() []rule {
 
 // known is how far the mover of this start is: what it said last, or what was written before.
 func (m *moment) known() Progress {
-	if m.works() && !m.Seen.ProgressAt.Before(m.State.StartedAt) {
+	if m.in(InProgress, Canceling) && !m.moved() && !m.Seen.ProgressAt.Before(m.State.StartedAt) {
 		return m.Seen.Progress
 	}
 	return m.State.Progress
@@ -134,7 +134,7 @@ func stepRules() []rule {
 	return []rule{{
 		"no wait that could be for ever is without a deadline",
 		func(m *moment) bool {
-			waits := m.Step.Action == Wait || m.Step.Action == Expose || m.Step.Action == Deliver
+			waits := m.Step.Action == Wait || m.Step.Reason == ReasonStale && m.replaces() || m.Step.Action == Expose || m.Step.Action == Deliver
 			_, stalls := m.stallsIn()
 			bounded := m.fresh() && m.mine() && !m.Seen.Eligible || m.in(Accepted) && m.mine() || m.in(Canceling) && m.works() && m.acts() && m.alive() || m.moved() && m.acts() || stalls && m.acts() && !m.asked()
 			return implies(waits && bounded, m.Step.After > 0)
@@ -147,7 +147,7 @@ func stepRules() []rule {
 	}, {
 		"a mover whose pod is deleting is waited for until the grace is over, in every phase in which it may work",
 		func(m *moment) bool {
-			waits := m.in(Prepared) && m.sourceWaits() && !m.asked() || m.in(InProgress) && m.works() && !m.asked() || m.in(Canceling) && m.works()
+			waits := m.ready() || m.in(InProgress) && m.works() && !m.asked() || m.in(Canceling) && m.works()
 			return implies(waits && m.acts() && m.is(build.Ending), m.waits(m.left(m.Seen.EndingAt, m.Limits.EndGrace)))
 		},
 		input(func(_ *State, seen *Seen, _ *Limits) { seen.EndingAt = seen.Now }),
@@ -158,7 +158,7 @@ func stepRules() []rule {
 			case Wait, Expose, Deliver:
 				return m.Step == Step{Action: m.Step.Action, After: m.Step.After}
 			case Remove, Keep:
-				return m.Step == Step{Action: m.Step.Action, Reason: m.Step.Reason, Force: m.Step.Force} && m.Step.Reason != ""
+				return m.Step == Step{Action: m.Step.Action, Reason: m.Step.Reason, Force: m.Step.Force, After: m.Step.After} && m.Step.Reason != ""
 			case Write:
 				return m.Step.After == 0 && m.Step.Reason != ""
 			}
@@ -204,17 +204,18 @@ func keepsTheRest(m *moment) bool {
 		return true
 	}
 	s, w := m.State, m.Step.State
-	begins, restarts, ends := m.fresh() && m.writes(Accepted), m.restarts(), m.ends()
+	begins, restarts, requeues, ends := m.fresh() && m.writes(Accepted), m.restarts(), m.Step.Reason == ReasonRequeued, m.ends()
 	starts := m.in(Prepared) && m.writes(InProgress)
 	return w.Deleting == s.Deleting && w.Refusal == s.Refusal && w.CreatedAt.Equal(s.CreatedAt) &&
 		(w.Finalizer == s.Finalizer || begins || m.in(Completed, Failed, Canceled) || ends && s.Consumes) &&
 		(w.MovedAt.Equal(s.MovedAt) || m.Step.Reason == ReasonMoved) &&
 		(w.Acceptor == s.Acceptor || begins) && (w.Exposer == s.Exposer || begins || restarts || m.Step.Reason == ReasonTakenOver || m.writes(Prepared) || m.in(Completed, Failed, Canceled)) && w.Local == s.Local && w.Consumes == s.Consumes &&
 		(w.AcceptedAt.Equal(s.AcceptedAt) || begins || restarts) &&
-		(w.StartedAt.Equal(s.StartedAt) || starts || restarts || ends && s.StartedAt.IsZero()) &&
-		(w.Node == s.Node || begins || restarts || m.writes(Prepared)) &&
+		(w.StartedAt.Equal(s.StartedAt) || starts || restarts || requeues || ends && s.StartedAt.IsZero()) &&
+		(w.Node == s.Node || begins || restarts || requeues || m.writes(Prepared)) &&
 		(w.Restarts == s.Restarts || restarts) &&
+		(w.Restarting == s.Restarting || restarts || requeues || ends) &&
 		(w.Message == s.Message || restarts || ends || m.Step.Reason == ReasonMoved) &&
-		(w.Progress == s.Progress || restarts || ends || m.in(InProgress, Canceling) && m.writes(m.State.Phase)) &&
+		(w.Progress == s.Progress || restarts || requeues || ends || m.in(InProgress, Canceling) && m.writes(m.State.Phase)) &&
 		(w.Outcome == s.Outcome || m.writes(Completed) && ends || m.Step.Reason == ReasonMoved)
 }

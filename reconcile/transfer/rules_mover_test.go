@@ -99,6 +99,19 @@ func (m *moment) loses() bool {
 	return lost && !m.stranded()
 }
 
+// lacks tells whether a mover is still to be made, made again or told to start.
+func (m *moment) lacks() bool {
+	return m.in(Accepted, Prepared) || m.replaces() || m.in(InProgress) && m.works() && m.gone()
+}
+
+// beginAgain is what is written once there is nothing left of the mover before.
+func beginAgain(s *State) {
+	s.Phase, s.StartedAt, s.Progress, s.Restarting = Accepted, time.Time{}, Progress{}, false
+	if !s.Local {
+		s.Node = ""
+	}
+}
+
 func restartRules() []rule {
 	return []rule{{
 		"a mover that was lost is replaced as long as there are tries left",
@@ -112,25 +125,51 @@ func restartRules() []rule {
 			}
 		}),
 	}, {
-		"replacing a mover is one write that begins as if nothing had been moved",
+		"giving a mover up is one write that counts it and says why, and where no pod is left it begins as if nothing had been moved",
 		func(m *moment) bool {
 			return implies(m.restarts(), m.changes(func(s *State) {
-				s.Phase, s.AcceptedAt, s.StartedAt = Accepted, m.Seen.Now, time.Time{}
-				s.Progress, s.Message = Progress{}, m.lostBy()
+				s.AcceptedAt, s.Message = m.Seen.Now, m.lostBy()
 				s.Restarts++
 				if s.Exposer == "" {
 					s.Exposer = here
 				}
-				if !s.Local {
-					s.Node = ""
+				if s.Restarting = !m.in(Accepted) && !m.is(build.Absent) && !m.unconfirmed(); !s.Restarting {
+					beginAgain(s)
 				}
 			}))
 		},
 		output(func(step *Step, s State, _ Seen) {
 			if step.Reason == ReasonRestarted {
-				step.State.Progress = s.Progress
+				step.State.Progress = Progress{Done: 1}
 			}
 		}),
+	}, {
+		"a transfer goes back to Accepted only when the mover's pod is gone, or has been waited for: others cancel what is Accepted and has a failed pod",
+		func(m *moment) bool {
+			back := m.in(Prepared, InProgress) && m.writes(Accepted)
+			return implies(back, m.is(build.Absent) || m.unconfirmed() || m.replaces() && m.left(m.State.AcceptedAt, m.Limits.EndGrace) <= 0)
+		},
+		output(func(step *Step, _ State, _ Seen) {
+			if step.State.Restarting {
+				beginAgain(&step.State)
+			}
+		}),
+	}, {
+		"a mover that was given up is removed, and once its pod is gone or was waited for the next one may be made",
+		func(m *moment) bool {
+			if !m.replaces() || !m.acts() || m.asked() || !m.sourceWaits() {
+				return m.Step.Reason != ReasonRequeued
+			}
+			left := m.left(m.State.AcceptedAt, m.Limits.EndGrace)
+			switch {
+			case m.is(build.Absent) || left <= 0:
+				return m.changes(beginAgain)
+			case m.is(build.Ending):
+				return m.waits(left)
+			}
+			return m.Step.Action == Remove && m.Step.After == left
+		},
+		input(func(s *State, _ *Seen, _ *Limits) { s.Restarting = false }),
 	}, {
 		"after so many restarts a lost mover fails the transfer and says why",
 		func(m *moment) bool {
@@ -163,7 +202,7 @@ func restartRules() []rule {
 	}, {
 		"the volume of a pod is on one node: if that is lost with the mover the transfer fails at once and names it",
 		func(m *moment) bool {
-			waits := m.in(Accepted) && m.acts() && m.left(m.State.AcceptedAt, m.Limits.PrepareTimeout) > 0 || m.in(Prepared) && m.acts() || m.works() && m.acts() && m.in(InProgress)
+			waits := m.in(Accepted) && m.acts() && m.left(m.State.AcceptedAt, m.Limits.PrepareTimeout) > 0 || m.in(Prepared) && m.acts() && !m.replaces() || m.works() && m.acts() && m.in(InProgress)
 			return implies(waits && m.stranded() && !m.asked() && m.sourceWaits(), m.fails(ReasonMoverLost, "node "+m.Seen.Exposure.Node+" "))
 		},
 		input(func(s *State, _ *Seen, _ *Limits) { s.Local = false }),
@@ -174,16 +213,16 @@ func restartRules() []rule {
 	}, {
 		"a transfer whose source pod is gone fails instead of getting a mover",
 		func(m *moment) bool {
-			lacks := m.in(Accepted) || m.in(Prepared) || m.in(InProgress) && m.works() && m.gone()
+			lacks := m.lacks()
 			return implies(m.Seen.SourceGone && lacks && m.acts() && !m.asked(), m.fails(ReasonSourceGone, "does not exist"))
 		},
 		input(func(s *State, seen *Seen, _ *Limits) { seen.SourceGone = seen.SourceGone && s.Phase != InProgress }),
 	}, {
 		"a volume whose pod went on gets no mover and no mover is told to start: the transfer fails and says what is known",
 		func(m *moment) bool {
-			lacks := m.in(Accepted) || m.in(Prepared) || m.in(InProgress) && m.works() && m.gone()
+			lacks := m.lacks()
 			return implies(m.Seen.WentOn != "" && lacks && m.acts() && !m.asked(),
-				m.fails(ReasonUnconfirmed, m.Seen.WentOn) && implies(m.in(Accepted), contains(m.Step.State.Message, m.State.Message)))
+				m.fails(ReasonUnconfirmed, m.Seen.WentOn) && implies(m.in(Accepted) || m.replaces(), contains(m.Step.State.Message, m.State.Message)))
 		},
 		input(func(s *State, seen *Seen, _ *Limits) {
 			if s.Restarts == 0 {
@@ -193,7 +232,7 @@ func restartRules() []rule {
 	}, {
 		"a mover that works goes on though the pod of its volume is gone: it says itself how that ends",
 		func(m *moment) bool {
-			works := m.in(InProgress, Canceling) && !m.stalled() && (m.alive() || m.is(build.Succeeded, build.Ending))
+			works := m.in(InProgress, Canceling) && !m.replaces() && !m.stalled() && (m.alive() || m.is(build.Succeeded, build.Ending))
 			return implies(works, m.Step.Reason != ReasonSourceGone)
 		},
 		func(s State, seen Seen, lim Limits) Step {

@@ -57,7 +57,7 @@ func (m *moment) nodeLost() bool {
 
 // unconfirmed tells whether the node of a mover that was at work takes too long to say that it has ended.
 func (m *moment) unconfirmed() bool {
-	return m.in(Prepared, InProgress, Canceling) && m.Seen.Exposure.Condition == build.Ending && m.left(m.Seen.EndingAt, m.Limits.EndGrace) <= 0
+	return m.in(Prepared, InProgress, Canceling) && m.Seen.Exposure.Condition == build.Ending && !m.Seen.NodeLost && m.left(m.Seen.EndingAt, m.Limits.EndGrace) <= 0
 }
 
 // stranded tells whether the volume of a pod is on a node that is lost with its mover.
@@ -130,7 +130,10 @@ func (m *moment) adopts() bool {
 func (m *moment) moved() bool { return m.in(InProgress, Canceling) && !m.State.MovedAt.IsZero() }
 
 // works tells whether a mover may still work, or be told to stop.
-func (m *moment) works() bool { return m.in(InProgress, Canceling) && !m.moved() }
+func (m *moment) works() bool { return m.in(InProgress, Canceling) && !m.moved() && !m.replaces() }
+
+// replaces tells whether a mover was given up, and its pod goes before the phase goes back.
+func (m *moment) replaces() bool { return m.in(Prepared, InProgress) && m.State.Restarting }
 
 // stale tells whether the mover that is seen was given up before.
 func (m *moment) stale() bool {
@@ -165,7 +168,9 @@ func (m *moment) preparing() bool {
 }
 
 // ready tells the same of a transfer that waits for its slot.
-func (m *moment) ready() bool { return m.in(Prepared) && !m.asked() && m.sourceWaits() }
+func (m *moment) ready() bool {
+	return m.in(Prepared) && !m.asked() && m.sourceWaits() && !m.replaces()
+}
 
 // sourceWaits tells whether the pod whose volume it is exists, and a mover may have the volume.
 func (m *moment) sourceWaits() bool { return !m.Seen.SourceGone && m.Seen.WentOn == "" }
@@ -177,7 +182,7 @@ func (m *moment) ends() bool {
 
 // restarts tells whether the step gives a mover up for another one.
 func (m *moment) restarts() bool {
-	return m.in(Accepted, Prepared, InProgress) && m.writes(Accepted) && m.Step.Reason != ReasonTakenOver
+	return m.Step.Action == Write && m.Step.State.Restarts > m.State.Restarts
 }
 
 // left is what remains of a bound.

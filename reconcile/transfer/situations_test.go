@@ -94,9 +94,9 @@ func only(phase Phase) []dimension {
 	case Accepted:
 		return []dimension{sinceAccepted(), alternatives(noSource(), diagnosis(), slot()), near(), local()}
 	case Prepared:
-		return []dimension{onNode(), progress(), noSource(), slot(), local(), ages(func(m *moment, at time.Time) { m.State.AcceptedAt = at })}
+		return []dimension{onNode(), progress(), noSource(), ages(func(m *moment, at time.Time) { m.State.AcceptedAt = at }), alternatives(slot(), replaced()), local()}
 	case InProgress:
-		return []dimension{begun, alternatives(append(progress(), tooSoon), delivery()), alternatives(activity(), noSource()), local()}
+		return []dimension{begun, alternatives(append(progress(), tooSoon), delivery()), alternatives(activity(), noSource(), replaced(noSource()[1:]...)), local()}
 	case Canceling:
 		return []dimension{begun, alternatives(progress(), delivery()), heard(), noSource()}
 	case Completed, Failed, Canceled:

@@ -66,6 +66,7 @@ type State struct {
 	Finalizer   bool   // ours is there
 	Refusal     string // why it can never be served; empty if it can
 	Acceptor    string // whose agent accepted it; kinds whose movers belong to a pod have Node instead
+	Restarting  bool   // its mover was given up and the restart is counted; the pod of that mover goes before the phase goes back
 	Exposer     string // whose agent of Lateen first took part in it; empty: none has, or it is over and cleaned up
 	Node        string // where the mover is followed
 	NodeOS      string // of that node: only kinds that report it
@@ -171,7 +172,7 @@ const (
 type Step struct {
 	Action Action
 	State  State         // for Write
-	After  time.Duration // for Wait: when to look again at the latest; 0 is never
+	After  time.Duration // when to look again at the latest, whatever the action; 0 is never
 	Reason Reason        // for Write and Remove
 	Force  bool          // for Remove: the mover's node cannot confirm its end
 	Lost   string        // for a restart: why the mover was lost, one of build.LostReasons

@@ -52,6 +52,26 @@ func TestAMoverThatIsLostStartsAgain(t *testing.T) {
 	}
 }
 
+func TestATransferGoesBackToAcceptedOnceItsFailedMoverIsGone(t *testing.T) {
+	s := newSite(t, 300*time.Millisecond)
+	s.configure(`{}`)
+	s.start()
+	backup := s.transfer()
+	s.in(backup, world.InProgress)
+	letGo := s.holds(backup)
+	require.NoError(t, s.node.Evict(s.Namespace, backup, "the node is low on memory"))
+	s.says("MoverRestarted", "restart 1 of 3")
+	seen, err := s.Transfers(world.PodVolumeBackup).Get(s.soon(), backup)
+	require.NoError(t, err)
+	require.Equal(t, world.InProgress, seen.Status.Phase, "an agent of Velero would see a failed mover, and cancel")
+	require.Equal(t, "1", seen.Annotations["lateen.dev/mover-restarts"])
+	require.Contains(t, seen.Status.Message, "low on memory")
+	letGo()
+	ended := s.ends(backup, world.Completed)
+	require.Equal(t, "1", ended.Annotations["lateen.dev/mover-restarts"])
+	require.Equal(t, 2, s.moversMade(backup))
+}
+
 func TestAMoverThatIsKilledStartsAgain(t *testing.T) {
 	for name, test := range map[string]struct {
 		end    node.Result
@@ -127,8 +147,8 @@ func TestAMoverThatTheSchedulerPreemptsWaitsForRoomAndStartsAgain(t *testing.T) 
 	_, err := s.WaitPod(s.soon(), s.Apps, rival.Name, func(pod *corev1.Pod) bool { return pod.Status.Phase == corev1.PodRunning })
 	require.NoError(t, err)
 	s.says("MoverRestarted", "restart 1 of 3")
-	s.in(name, world.Accepted)
 	letGo()
+	s.in(name, world.Accepted)
 	require.NoError(t, s.Kube.CoreV1().Pods(s.Apps).Delete(s.soon(), rival.Name, metav1.DeleteOptions{}))
 	ended := s.ends(name, world.Completed)
 	require.Equal(t, "1", ended.Annotations["lateen.dev/mover-restarts"])

@@ -1,0 +1,98 @@
+package reconcile
+
+import (
+	"context"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	velerov1 "github.com/vmware-tanzu/velero/pkg/apis/velero/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
+	clienttesting "k8s.io/client-go/testing"
+
+	"github.com/lateen-project/lateen/reconcile/transfer"
+)
+
+// evicted is a PodVolumeBackup whose mover works no more, though its pod is still there.
+func evicted(t *testing.T, phase velerov1.PodVolumeBackupPhase) *single[*velerov1.PodVolumeBackup] {
+	t.Helper()
+	s := newWorking()
+	s.object.Status.Phase = phase
+	s.pods[testKey].Status = corev1.PodStatus{Phase: corev1.PodFailed, Reason: "Evicted", Message: "low on memory"}
+	s.live[testKey], s.live["app/db"] = s.pods[testKey], s.pods["app/db"]
+	require.NoError(t, s.kube.Tracker().Add(s.pods[testKey]))
+	s.kube.PrependReactor("delete", "pods", func(clienttesting.Action) (bool, runtime.Object, error) {
+		delete(s.live, testKey)
+		delete(s.pods, testKey)
+		return true, nil, nil
+	})
+	return s
+}
+
+// peeking is the API server with an agent of Velero that looks at the mover of whatever becomes Accepted, and cancels what
+// has a failed one.
+type peeking struct {
+	*single[*velerov1.PodVolumeBackup]
+	harmed bool
+}
+
+func (p *peeking) Patch(ctx context.Context, name string, pt types.PatchType, data []byte, opts metav1.PatchOptions, sub ...string) (*velerov1.PodVolumeBackup, error) {
+	written, err := p.single.Patch(ctx, name, pt, data, opts, sub...)
+	pod := p.live[testKey]
+	p.harmed = p.harmed || err == nil && written.Status.Phase == velerov1.PodVolumeBackupPhaseAccepted && pod != nil && pod.Status.Phase == corev1.PodFailed
+	return written, err
+}
+
+func TestAFailedMoverIsGoneBeforeItsTransferGoesBackToAccepted(t *testing.T) {
+	for _, phase := range []velerov1.PodVolumeBackupPhase{velerov1.PodVolumeBackupPhasePrepared, velerov1.PodVolumeBackupPhaseInProgress} {
+		for _, crash := range []bool{false, true} {
+			t.Run(string(phase), func(t *testing.T) {
+				s := evicted(t, phase)
+				velero := &peeking{single: s}
+				s.Client = velero
+				var told []string
+				for range 3 { // it is counted, its pod goes, its phase goes back
+					s.step(t)
+					if crash { // after each of them
+						s.memory = memory[*velerov1.PodVolumeBackup]{}
+					}
+				}
+				require.Equal(t, transfer.Accepted, s.state().Phase)
+				require.False(t, velero.harmed, "an agent of Velero cancels it")
+				require.Equal(t, 1, s.state().Restarts)
+				require.Equal(t, "mover was evicted: low on memory", s.state().Message)
+				require.Zero(t, s.Places.Own().InUse())
+				require.Empty(t, s.live[testKey])
+				for len(s.events.Events) > 0 {
+					told = append(told, <-s.events.Events)
+				}
+				require.Equal(t, []string{"Warning MoverRestarted mover was evicted: low on memory; restart 1 of 3"}, told)
+			})
+		}
+	}
+}
+
+func TestACancelOfATransferWhoseMoverIsBeingReplacedEndsItAtOnce(t *testing.T) {
+	s := evicted(t, velerov1.PodVolumeBackupPhaseInProgress)
+	s.step(t)
+	require.Equal(t, transfer.InProgress, s.state().Phase)
+	require.Equal(t, 1, s.state().Restarts)
+	s.object.Spec.Cancel = true
+	s.step(t)
+	require.Equal(t, transfer.Canceled, s.state().Phase)
+	require.NotContains(t, s.object.Annotations, "lateen.dev/restarting")
+}
+
+func TestAPodThatDoesNotGoHoldsARestartUpForTheGraceOnly(t *testing.T) {
+	s := evicted(t, velerov1.PodVolumeBackupPhaseInProgress)
+	s.kube.PrependReactor("delete", "pods", func(clienttesting.Action) (bool, runtime.Object, error) { return true, nil, nil }) // a finalizer holds it
+	s.step(t)
+	require.Equal(t, s.Limits.EndGrace, s.step(t))
+	require.Equal(t, s.Limits.EndGrace, s.step(t), "it is on its way out, and the grace is still on")
+	require.Equal(t, transfer.InProgress, s.state().Phase)
+	s.clock.Step(s.Limits.EndGrace)
+	s.step(t)
+	require.Equal(t, transfer.Accepted, s.state().Phase)
+}

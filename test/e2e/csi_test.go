@@ -36,7 +36,10 @@ func (s *site) startStorage(t *testing.T, change ...func(*storagev1.StorageClass
 	return driver
 }
 
-func TestASnapshotIsUploadedAndDownloaded(t *testing.T) { ofEveryVersion(t, uploadAndDownload) }
+func TestASnapshotIsUploadedAndDownloaded(t *testing.T) {
+	t.Parallel()
+	ofEveryVersion(t, uploadAndDownload)
+}
 
 func uploadAndDownload(t *testing.T, s *site) {
 	t.Helper()

@@ -29,6 +29,7 @@ func hourly(options *agent.Options) {
 // The first way to live beside Velero's server: it is told to wait for a year, and leaves alone what has not been
 // maintained for two days.
 func TestAServerThatIsToWaitForAYearLeavesMaintenanceToLateen(t *testing.T) {
+	t.Parallel()
 	ofEveryVersion(t, maintainInstead, hourly)
 }
 
@@ -52,6 +53,7 @@ func maintainInstead(t *testing.T, s *site) {
 
 // The second way: the server stays as it is, and Lateen comes first because its deadlines are exact.
 func TestLateenComesFirstAndAdoptsWhatTheServerHasBegun(t *testing.T) {
+	t.Parallel()
 	s := newSite(t, "velero", patient)
 	jobs := s.followJobs(t)
 	s.jobs.shut()
@@ -86,6 +88,7 @@ func TestLateenComesFirstAndAdoptsWhatTheServerHasBegun(t *testing.T) {
 // TestAJobThatCannotHaveAPodDoesNotBlockTheServer is W39: the server waits for it, and would do so for ever if it were
 // just deleted.
 func TestAJobThatCannotHaveAPodDoesNotBlockTheServer(t *testing.T) {
+	t.Parallel()
 	podless := func(podWait time.Duration) func(*agent.Options) {
 		return func(options *agent.Options) {
 			options.Config.MoverServiceAccount = "missing"
@@ -119,6 +122,7 @@ func TestAJobThatCannotHaveAPodDoesNotBlockTheServer(t *testing.T) {
 // TestEndedJobsAreCountedOnceBesideTheServer has more jobs than the server of a release keeps entries: it cuts the history
 // to 3 at each look, and jobs that are no longer in there have been counted all the same.
 func TestEndedJobsAreCountedOnceBesideTheServer(t *testing.T) {
+	t.Parallel()
 	const entries = 3
 	s := newSite(t, "velero", patient, func(options *agent.Options) { options.Config.MaintenanceConfigMap = jobConfig })
 	jobs := s.followJobs(t)
@@ -141,6 +145,7 @@ func TestEndedJobsAreCountedOnceBesideTheServer(t *testing.T) {
 // TestARepositoryThatIsDeletedDoesNotBlockTheServer is W42: the server polls the job by which it waits, and does so for
 // ever once that is deleted. `velero backup-location delete` deletes BackupRepositories in the same way.
 func TestARepositoryThatIsDeletedDoesNotBlockTheServer(t *testing.T) {
+	t.Parallel()
 	s := newSite(t, "velero", hourly)
 	jobs := s.followJobs(t)
 	s.jobs.shut()

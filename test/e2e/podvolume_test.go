@@ -10,7 +10,10 @@ import (
 	"github.com/lateen-project/lateen/test/world"
 )
 
-func TestAPodVolumeIsBackedUpAndRestored(t *testing.T) { ofEveryVersion(t, backUpAndRestore) }
+func TestAPodVolumeIsBackedUpAndRestored(t *testing.T) {
+	t.Parallel()
+	ofEveryVersion(t, backUpAndRestore)
+}
 
 func backUpAndRestore(t *testing.T, s *site) {
 	t.Helper()

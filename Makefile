@@ -2,7 +2,7 @@ SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
 .DELETE_ON_ERROR:
 .DEFAULT_GOAL := help
-.PHONY: help build demo test test-unit sweep soak conformance bench image manifests lint
+.PHONY: help build demo test test-unit sweep soak conformance bench pictures site image manifests lint
 
 BIN := $(CURDIR)/bin
 PROGRAMS := bin/controlplane bin/velero bin/velero-1.17 bin/snapshot-controller bin/kubectl
@@ -143,10 +143,17 @@ conformance: ## Play all conformance cases against AGENT=velero or lateen, and w
 	cd test && $(TEST) -timeout 90m -parallel $(if $(filter velero,$(AGENT)),12,4) -v -run 'TestTheAgentConforms/cases/$(CASES)' \
 		./conformance -agent $(AGENT) -record | grep --line-buffered -v '^==='
 
-bench: ## Print the figures: throughput, API calls, memory (ONLY=pace|turnover|uploads|herd|snapshots|maintenance|watches|memory)
+bench: ## Print the figures: throughput, API calls, memory (ONLY=pace|turnover|uploads|herd|snapshots|maintenance|watches|memory; RECORD=1 keeps them in docs)
 	$(call with,lateen controlplane snapshot-controller)
 	@cd test && $(STATIC) -o $(BIN)/bench ./bench
-	@bin/bench --only=$(ONLY)
+	@bin/bench --only=$(ONLY) $(if $(RECORD),--record=docs/pictures/benchmark.json)
+
+pictures: ## Draw the pictures of the documentation: architecture, state machine, plot of the recorded benchmark
+	@go test ./reconcile/transfer -run TestEdges -update >/dev/null
+	@cd test && go run ./pictures --root ..
+
+site: ## Build the documentation as a static site in bin/site, for reading offline
+	@cd test && go run ./site --root .. --into $(BIN)/site
 
 # The engine is the first of the two that answers. IMAGE is for the platform it runs on; those for each platform have
 # the platform at the end of their names, for a manifest list.

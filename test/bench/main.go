@@ -22,6 +22,7 @@ const deadline = 20 * time.Minute
 func main() {
 	asJSON := flag.Bool("json", false, "print the figures as JSON")
 	only := flag.String("only", "", "play one scene: "+names())
+	into := flag.String("record", "", "keep the figures of a run without an error in this file, which the plot of the documentation is drawn from")
 	logs := flag.String("logs", "", "directory for the logs of the agents and of the simulated nodes (default: they are not kept)")
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
@@ -31,7 +32,11 @@ func main() {
 	if *asJSON {
 		show = s.json
 	}
-	if err := errors.Join(s.run(ctx, *only), show(os.Stdout)); err != nil {
+	err := errors.Join(s.run(ctx, *only), show(os.Stdout))
+	if err == nil && *into != "" {
+		err = record(*into, s.recorded)
+	}
+	if err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		os.Exit(1) //nolint:gocritic // there is nothing left to stop
 	}
@@ -97,18 +102,24 @@ func (s *stage) run(ctx context.Context, only string) (err error) {
 
 // play plays one scene, with which all ends that began in it.
 func (s *stage) play(ctx context.Context, scene scene) error {
-	before := len(s.closing)
-	err := scene.play(s, ctx)
+	before, known := len(s.closing), len(s.figures)
+	load, err := loadAverage()
+	if err != nil {
+		return err
+	}
+	err = scene.play(s, ctx)
+	played := newRecorded(scene.name, load)
+	played.Figures = append(played.Figures, s.figures[known:]...)
+	s.recorded = append(s.recorded, played)
 	return errors.Join(err, s.closeDownTo(before))
 }
 
 // tell reports what has happened, and how busy the machine is: other work on it spoils the figures.
 func (s *stage) tell(what string) error {
-	load, err := os.ReadFile("/proc/loadavg")
+	average, err := loadAverage()
 	if err != nil {
-		return fmt.Errorf("read load: %w", err)
+		return err
 	}
-	average, _, _ := strings.Cut(string(load), " ")
 	fmt.Fprintf(s.progress, "%s  %s; %d processors, load %s\n", time.Now().Format(time.TimeOnly), what, runtime.NumCPU(), average)
 	return nil
 }

@@ -22,7 +22,10 @@ type Figure struct {
 }
 
 // report collects figures.
-type report struct{ figures []Figure }
+type report struct {
+	figures  []Figure
+	recorded []Recorded // the same, by scene
+}
 
 // panel is the part of a report that one scene fills.
 type panel struct {

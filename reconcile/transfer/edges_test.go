@@ -1,0 +1,82 @@
+package transfer
+
+import (
+	"encoding/json"
+	"flag"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+var update = flag.Bool("update", false, "write the golden files")
+
+// edge is one pair of phases that Next leads from and to, with the reasons of the writes that do. The documentation draws
+// the state machine from the golden file.
+type edge struct {
+	From    Phase    `json:"from"`
+	To      Phase    `json:"to"`
+	Reasons []Reason `json:"reasons"`
+}
+
+// edges walks every situation and collects the writes that Next asks for. An exposure or a delivery that cannot succeed
+// ends the transfer in the effect, so its edge is that of CannotExpose or NotDelivered.
+func edges() []edge {
+	found := map[[2]Phase]map[Reason]bool{}
+	walk(Next, func(m *moment) bool {
+		from := m.State.Phase
+		if from == "" {
+			from = New
+		}
+		add := func(step Step) {
+			pair := [2]Phase{from, step.State.Phase}
+			if found[pair] == nil {
+				found[pair] = map[Reason]bool{}
+			}
+			found[pair][step.Reason] = true
+		}
+		switch m.Step.Action {
+		case Write:
+			add(m.Step)
+		case Expose:
+			add(CannotExpose(m.State, m.Seen, ""))
+		case Keep:
+			add(NotDelivered(m.State, m.Seen, ""))
+		case Wait, Deliver, Remove:
+		}
+		return true
+	})
+	var all []edge
+	for pair, reasons := range found {
+		each := edge{From: pair[0], To: pair[1]}
+		for reason := range reasons {
+			each.Reasons = append(each.Reasons, reason)
+		}
+		slices.Sort(each.Reasons)
+		all = append(all, each)
+	}
+	slices.SortFunc(all, func(a, b edge) int {
+		if a.From != b.From {
+			return slices.Index(Phases(), a.From) - slices.Index(Phases(), b.From)
+		}
+		return strings.Compare(string(a.To), string(b.To))
+	})
+	return all
+}
+
+// TestEdgesAreThoseOfThePicture compares the golden file, which the picture is drawn from, with what Next does.
+func TestEdgesAreThoseOfThePicture(t *testing.T) {
+	path := filepath.Join("testdata", "edges.json")
+	have, err := json.MarshalIndent(edges(), "", "  ")
+	require.NoError(t, err)
+	if *update {
+		require.NoError(t, os.MkdirAll("testdata", 0o755))
+		require.NoError(t, os.WriteFile(path, append(have, '\n'), 0o644))
+	}
+	want, err := os.ReadFile(path)
+	require.NoError(t, err)
+	require.Equal(t, strings.TrimSpace(string(want)), string(have), "run: make pictures")
+}

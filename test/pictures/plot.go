@@ -1,0 +1,86 @@
+package main
+
+import (
+	"encoding/json"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strconv"
+)
+
+// recorded is one scene of make bench RECORD=1.
+type recorded struct {
+	Scene      string `json:"scene"`
+	Date       string `json:"date"`
+	Processors int    `json:"processors"`
+	Load       string `json:"load"`
+	Figures    []struct {
+		Name   string  `json:"name"`
+		Value  float64 `json:"value"`
+		Unit   string  `json:"unit"`
+		Velero string  `json:"velero"`
+	} `json:"figures"`
+}
+
+// comparison is one pair of bars.
+type comparison struct {
+	work, scene, figure string
+}
+
+// plot draws makespan and memory beside those of Velero's agent.
+func plot(root string) ([]byte, error) {
+	text, err := os.ReadFile(filepath.Join(root, "docs/pictures/benchmark.json"))
+	if err != nil {
+		return nil, fmt.Errorf("read figures: %w", err)
+	}
+	var scenes []recorded
+	if err := json.Unmarshal(text, &scenes); err != nil {
+		return nil, fmt.Errorf("read figures: %w", err)
+	}
+	c := newCanvas(760, 330)
+	c.text(point{20, 28}, "start", bold, "Makespan")
+	c.text(point{20, 224}, "start", bold, "Resident memory of the agent")
+	for i, each := range []comparison{
+		{"100 PodVolumeBackups of 1 s, 1 node, 4 slots", "pace", "makespan"},
+		{"50 DataUploads of 1 s, 3 nodes, 4 slots each", "uploads", "makespan"},
+		{"after the 100 PodVolumeBackups", "pace", "agent's resident memory, after"},
+	} {
+		top := 42 + 84*i
+		if i == 2 {
+			top = 238
+		}
+		if err := drawPair(c, scenes, each, top); err != nil {
+			return nil, err
+		}
+	}
+	return c.image("Makespan and memory: Lateen and Velero's agent"), nil
+}
+
+// drawPair draws the bar of Lateen above that of Velero's agent, both relative to the longer one.
+func drawPair(c *canvas, scenes []recorded, of comparison, top int) error {
+	const left, widest = 150, 480
+	for _, scene := range scenes {
+		for _, figure := range scene.Figures {
+			if scene.Scene != of.scene || figure.Name != of.figure {
+				continue
+			}
+			velero, err := strconv.ParseFloat(figure.Velero, 64)
+			if err != nil {
+				return fmt.Errorf("read figure %s of Velero: %w", of.figure, err)
+			}
+			most := max(velero, figure.Value)
+			c.text(point{20, top + 10}, "start", small, fmt.Sprintf("%s (Lateen: %s, %d processors, load %s before)", of.work, scene.Date, scene.Processors, scene.Load))
+			for i, bar := range []struct {
+				name, fill string
+				value      float64
+			}{{"Lateen", blue, figure.Value}, {"Velero's agent", grey, velero}} {
+				y := top + 18 + 24*i
+				c.text(point{20, y + 14}, "start", "", bar.name)
+				c.rect(point{left, y}, max(2, int(widest*bar.value/most)), 18, bar.fill)
+				c.text(point{left + int(widest*bar.value/most) + 8, y + 14}, "start", "", strconv.FormatFloat(bar.value, 'f', -1, 64)+" "+figure.Unit)
+			}
+			return nil
+		}
+	}
+	return fmt.Errorf("find figure %s of scene %s: run make bench RECORD=1 ONLY=%s", of.figure, of.scene, of.scene)
+}

@@ -50,7 +50,7 @@ func TestWhatIsRefusedIsToldOnceForAsLongAsTheReasonIsTheSame(t *testing.T) {
 	require.Contains(t, <-s.events.Events, "Accepted")
 	for i, err := range []error{
 		refusal("exceeded quota: a"), refusal("exceeded quota: a"), errors.New("connection refused"), refusal("exceeded quota: b"),
-		apierrors.NewTooManyRequestsError("busy"), apierrors.NewConflict(schema.GroupResource{Resource: "resourcequotas"}, "a", errors.New("in use")),
+		apierrors.NewInternalError(errors.New("failed calling webhook")), apierrors.NewTooManyRequestsError("busy"), apierrors.NewConflict(schema.GroupResource{Resource: "resourcequotas"}, "a", errors.New("in use")),
 	} {
 		s.fault = fault{call: "create pods", ordinal: i + 1, err: err}
 		_, err := s.Reconcile(t.Context(), testKey)
@@ -61,7 +61,8 @@ func TestWhatIsRefusedIsToldOnceForAsLongAsTheReasonIsTheSame(t *testing.T) {
 	for event := range s.events.Events {
 		told = append(told, event)
 	}
-	require.Len(t, told, 2, "%q", told)
+	require.Len(t, told, 3, "%q", told)
 	require.Regexp(t, "^Warning MoverNotMade .*exceeded quota: a", told[0])
 	require.Regexp(t, "^Warning MoverNotMade .*exceeded quota: b", told[1])
+	require.Regexp(t, "^Warning MoverNotMade .*failed calling webhook", told[2])
 }

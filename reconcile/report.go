@@ -62,10 +62,17 @@ func (t *Transfers[T]) reportLost(ctx context.Context, object T, after transfer.
 // hindered tells of what the API server refuses to make, such as for a quota, when it is not what it was before:
 // nothing is wrong with any object then, and the prepare timeout may be far.
 func (t *Transfers[T]) hindered(about build.Movement, before string, err error) {
-	if err == nil || !definite(err) || apierrors.IsConflict(err) || apierrors.IsTooManyRequests(err) || strings.TrimSpace(err.Error()) == before {
+	if err == nil || !isRefusal(err) || strings.TrimSpace(err.Error()) == before {
 		return
 	}
 	t.event(about, corev1.EventTypeWarning, EventNotMade, err.Error())
+}
+
+// isRefusal tells whether the API server has answered that it does not create an object as things are. It answers an internal
+// error if it cannot call a webhook (k8s.io/apiserver/pkg/admission/plugin/webhook).
+func isRefusal(err error) bool {
+	answered := definite(err) || apierrors.IsInternalError(err)
+	return answered && !apierrors.IsConflict(err) && !apierrors.IsTooManyRequests(err)
 }
 
 // reportForeign tells once of a resource that another data mover has to take.

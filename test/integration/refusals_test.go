@@ -1,0 +1,140 @@
+package integration
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/lateen-project/lateen/test/world"
+)
+
+// refusal is a reason for which the API server does not take what agents create.
+type refusal struct {
+	refuse func(s *site) (lift func()) // nil if it stays
+	says   string
+	hits   []world.Kind
+	spares []world.Kind // which complete all the same
+}
+
+func refusals() map[string]refusal {
+	const snapshots = "snapshot.storage.k8s.io"
+	all, ofPods, ofData, upload := world.Kinds(), []world.Kind{world.PodVolumeBackup, world.PodVolumeRestore},
+		[]world.Kind{world.DataUpload, world.DataDownload}, []world.Kind{world.DataUpload}
+	const small = "is 1Ki"
+	return map[string]refusal{
+		"a limit of containers": {refuse: limits(corev1.LimitTypeContainer, corev1.ResourceMemory), hits: all, says: "maximum memory usage per Container " + small},
+		"a limit of claims": {
+			refuse: limits(corev1.LimitTypePersistentVolumeClaim, corev1.ResourceStorage), hits: ofData, says: "maximum storage usage per PersistentVolumeClaim " + small,
+		},
+		"Pod Security baseline":               {refuse: secures("baseline"), hits: ofPods, spares: ofData, says: `violates PodSecurity "baseline:latest": hostPath volumes`},
+		"Pod Security restricted":             {refuse: secures("restricted"), hits: all, says: `violates PodSecurity "restricted:latest"`},
+		"a webhook for pods":                  {refuse: rejects("", "pods"), hits: all, says: "not today"},
+		"a webhook for pods, for a while":     {refuse: forAWhile("", "pods"), hits: all, says: "not today"},
+		"a webhook for claims, for a while":   {refuse: forAWhile("", "persistentvolumeclaims"), hits: ofData, says: "not today"},
+		"a webhook for snapshots":             {refuse: rejects(snapshots, "volumesnapshots"), hits: upload, says: "not today"},
+		"a webhook for contents, for a while": {refuse: forAWhile(snapshots, "volumesnapshotcontents"), hits: upload, says: "not today"},
+		"a webhook that is down, for a while": {refuse: isDown, hits: all, says: "failed calling webhook"},
+	}
+}
+
+// rejects is a webhook that lets no such object in.
+func rejects(group, resource string) func(s *site) func() {
+	return func(s *site) func() {
+		s.webhook(denies).validates(group, resource)
+		return nil
+	}
+}
+
+// forAWhile is one which changes its mind.
+func forAWhile(group, resource string) func(s *site) func() {
+	return func(s *site) func() {
+		w := s.webhook(denies)
+		w.validates(group, resource)
+		return func() { w.answers(allows) }
+	}
+}
+
+// isDown is one without a server, until somebody removes its configuration.
+func isDown(s *site) func() {
+	w := s.webhook(denies)
+	remove := w.validates("", "pods")
+	w.server.Close()
+	return remove
+}
+
+// limits lets next to nothing of a resource into Velero's namespace.
+func limits(kind corev1.LimitType, what corev1.ResourceName) func(s *site) func() {
+	return func(s *site) func() {
+		s.Helper()
+		_, err := s.Kube.CoreV1().LimitRanges(s.Namespace).Create(s.soon(), &corev1.LimitRange{
+			ObjectMeta: metav1.ObjectMeta{Name: "small"},
+			Spec:       corev1.LimitRangeSpec{Limits: []corev1.LimitRangeItem{{Type: kind, Max: corev1.ResourceList{what: resource.MustParse("1Ki")}}}},
+		}, metav1.CreateOptions{})
+		require.NoError(s, err)
+		return nil
+	}
+}
+
+// secures enforces a Pod Security standard in Velero's namespace.
+func secures(level string) func(s *site) func() {
+	return func(s *site) func() {
+		s.Helper()
+		patch := fmt.Sprintf(`{"metadata":{"labels":{"pod-security.kubernetes.io/enforce":%q}}}`, level)
+		_, err := s.Kube.CoreV1().Namespaces().Patch(s.soon(), s.Namespace, types.MergePatchType, []byte(patch), metav1.PatchOptions{})
+		require.NoError(s, err)
+		s.inForce(func() error {
+			_, err := s.Kube.CoreV1().Pods(s.Namespace).Create(s.Context(), &corev1.Pod{
+				ObjectMeta: metav1.ObjectMeta{Name: "probe"},
+				Spec:       corev1.PodSpec{HostNetwork: true, Containers: []corev1.Container{{Name: "c", Image: "i"}}},
+			}, metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}})
+			return err
+		})
+		return nil
+	}
+}
+
+// What is refused is said at once, in an Event, and ends with the time to prepare if it stays so; nothing hangs. What is
+// not refused goes on.
+func TestATransferThatTheClusterRefuses(t *testing.T) {
+	for name, test := range refusals() {
+		for _, kind := range test.hits {
+			t.Run(fmt.Sprintf("%s %s", name, kind), func(t *testing.T) {
+				s := newSite(t, 50*time.Millisecond)
+				s.retries, s.refusal = true, true
+				s.configure(`{"podResources":{"memoryLimit":"1Gi"}}`)
+				around := s.scene(kind)
+				lift := test.refuse(s)
+				r := s.start(through(around.watch))
+				made := around.create()
+				s.says("MoverNotMade", test.says)
+				if lift != nil {
+					lift()
+					around.ends(made, world.Completed)
+					return
+				}
+				s.expire(kind, made)
+				ended := around.ends(made, world.Failed)
+				require.Contains(t, ended.Status.Message, "not prepared within")
+				require.Contains(t, ended.Status.Message, test.says)
+				require.Equal(t, 1, r.metric("lateen_transfers_finished_total", "phase", "Failed", "reason", "prepare_timeout"))
+				s.says("Failed", test.says)
+			})
+		}
+		for _, kind := range test.spares {
+			t.Run(fmt.Sprintf("%s spares a %s", name, kind), func(t *testing.T) {
+				s := newSite(t, 50*time.Millisecond)
+				s.configure(`{}`)
+				around := s.scene(kind)
+				test.refuse(s)
+				s.start(through(around.watch))
+				around.ends(around.create(), world.Completed)
+			})
+		}
+	}
+}

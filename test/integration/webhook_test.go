@@ -1,0 +1,176 @@
+package integration
+
+import (
+	"context"
+	"encoding/json"
+	"encoding/pem"
+	"net/http"
+	"net/http/httptest"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	admissionv1 "k8s.io/api/admission/v1"
+	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/lateen-project/lateen/exposer/build"
+	"github.com/lateen-project/lateen/test/world"
+)
+
+// webhook is an admission webhook for what the agent of a site's node creates.
+type webhook struct {
+	*site
+	server *httptest.Server
+	review atomic.Pointer[func() *admissionv1.AdmissionResponse]
+}
+
+// denies is the answer of a webhook that lets nothing in; it gives no status code, which the API server makes a 400.
+func denies() *admissionv1.AdmissionResponse {
+	return &admissionv1.AdmissionResponse{Result: &metav1.Status{Message: "not today"}}
+}
+
+// allows is that of one which lets all in as it is.
+func allows() *admissionv1.AdmissionResponse {
+	return &admissionv1.AdmissionResponse{Allowed: true}
+}
+
+// patches is that of one which changes every pod.
+func patches(operations ...map[string]any) func() *admissionv1.AdmissionResponse {
+	return func() *admissionv1.AdmissionResponse {
+		patch, err := json.Marshal(operations)
+		if err != nil {
+			return &admissionv1.AdmissionResponse{Result: &metav1.Status{Message: err.Error()}}
+		}
+		return &admissionv1.AdmissionResponse{Allowed: true, Patch: patch, PatchType: new(admissionv1.PatchTypeJSONPatch)}
+	}
+}
+
+// webhook starts a server.
+func (s *site) webhook(review func() *admissionv1.AdmissionResponse) *webhook {
+	s.Helper()
+	w := &webhook{site: s}
+	w.answers(review)
+	w.server = httptest.NewTLSServer(w)
+	s.Cleanup(w.server.Close)
+	return w
+}
+
+// answers changes what it does.
+func (w *webhook) answers(review func() *admissionv1.AdmissionResponse) {
+	w.review.Store(&review)
+}
+
+// ServeHTTP implements http.Handler.
+func (w *webhook) ServeHTTP(to http.ResponseWriter, request *http.Request) {
+	review := &admissionv1.AdmissionReview{}
+	if err := json.NewDecoder(request.Body).Decode(review); err != nil {
+		http.Error(to, err.Error(), http.StatusBadRequest)
+		return
+	}
+	review.Response = (*w.review.Load())()
+	review.Response.UID = review.Request.UID
+	if err := json.NewEncoder(to).Encode(review); err != nil {
+		http.Error(to, err.Error(), http.StatusInternalServerError)
+	}
+}
+
+// client is how the API server gets there.
+func (w *webhook) client() admissionregistrationv1.WebhookClientConfig {
+	return admissionregistrationv1.WebhookClientConfig{
+		URL: &w.server.URL, CABundle: pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: w.server.Certificate().Raw}),
+	}
+}
+
+// ours selects what the agent of the site's node creates.
+func (s *site) ours() *metav1.LabelSelector {
+	return &metav1.LabelSelector{MatchLabels: map[string]string{build.LabelAcceptor: build.LabelValue(s.node.Name())}}
+}
+
+// creating are the rules for new objects of some resources.
+func creating(group string, resources ...string) []admissionregistrationv1.RuleWithOperations {
+	return []admissionregistrationv1.RuleWithOperations{{
+		Operations: []admissionregistrationv1.OperationType{admissionregistrationv1.Create},
+		Rule:       admissionregistrationv1.Rule{APIGroups: []string{group}, APIVersions: []string{"v1"}, Resources: resources},
+	}}
+}
+
+// validates has the webhook asked of some resources, until what it returns is called or the test is over.
+func (w *webhook) validates(group string, resources ...string) (remove func()) {
+	w.Helper()
+	configurations := w.Kube.AdmissionregistrationV1().ValidatingWebhookConfigurations()
+	_, err := configurations.Create(w.soon(), &admissionregistrationv1.ValidatingWebhookConfiguration{
+		ObjectMeta: metav1.ObjectMeta{Name: w.Namespace},
+		Webhooks: []admissionregistrationv1.ValidatingWebhook{{
+			Name: "policy.example.com", ClientConfig: w.client(), ObjectSelector: w.ours(),
+			Rules:       append(creating(group, resources...), creating("", "configmaps")...),
+			SideEffects: new(admissionregistrationv1.SideEffectClassNone), AdmissionReviewVersions: []string{"v1"},
+		}},
+	}, metav1.CreateOptions{})
+	require.NoError(w, err)
+	w.untilRefused()
+	return w.removing(configurations.Delete)
+}
+
+// mutates has the webhook asked of new pods, until the test is over.
+func (w *webhook) mutates() {
+	w.Helper()
+	configurations := w.Kube.AdmissionregistrationV1().MutatingWebhookConfigurations()
+	_, err := configurations.Create(w.soon(), &admissionregistrationv1.MutatingWebhookConfiguration{
+		ObjectMeta: metav1.ObjectMeta{Name: w.Namespace},
+		Webhooks: []admissionregistrationv1.MutatingWebhook{{
+			Name: "injector.example.com", ClientConfig: w.client(), ObjectSelector: w.ours(), Rules: creating("", "pods", "configmaps"),
+			SideEffects: new(admissionregistrationv1.SideEffectClassNone), AdmissionReviewVersions: []string{"v1"},
+		}},
+	}, metav1.CreateOptions{})
+	require.NoError(w, err)
+	review := *w.review.Load()
+	w.answers(denies)
+	w.untilRefused()
+	w.answers(review)
+	w.removing(configurations.Delete)
+}
+
+// removing deletes a configuration when it is called, and at the end of the test.
+func (w *webhook) removing(remove func(context.Context, string, metav1.DeleteOptions) error) func() {
+	once := sync.OnceFunc(func() {
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(w.Context()), world.Patience)
+		defer cancel()
+		require.NoError(w, remove(ctx, w.Namespace, metav1.DeleteOptions{}))
+	})
+	w.Cleanup(once)
+	return once
+}
+
+// untilRefused returns when the API server asks the webhook, which it hears of by a watch.
+func (s *site) untilRefused() {
+	s.Helper()
+	probe := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "probe", Labels: s.ours().MatchLabels}}
+	s.inForce(func() error {
+		_, err := s.Kube.CoreV1().ConfigMaps(s.Namespace).Create(s.Context(), probe, metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}})
+		return err
+	})
+}
+
+// inForce tries something until the API server refuses it: nothing else tells that a rule has got there.
+func (s *site) inForce(try func() error) {
+	s.Helper()
+	ctx := s.soon()
+	ticker := time.NewTicker(20 * time.Millisecond)
+	defer ticker.Stop()
+	for {
+		err := try()
+		if status := apierrors.APIStatus(nil); err != nil {
+			require.ErrorAs(s, err, &status)
+			return
+		}
+		select {
+		case <-ticker.C:
+		case <-ctx.Done():
+			require.Fail(s, "nothing is refused")
+		}
+	}
+}

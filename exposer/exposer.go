@@ -33,8 +33,8 @@ type Exposer struct {
 	Source func(key string) *corev1.Pod
 	// StorageClass is the cached class of that name, or nil: one that is cached is not asked for. It may be nil.
 	StorageClass func(name string) *storagev1.StorageClass
-	// Rejected is told of each mover that had to be made without the class, because the class was
-	// deleted after it had been resolved.
+	// Rejected is called for each mover that was created without the configured class: the class was deleted after it
+	// had been resolved, or an admission webhook or policy changed the pod.
 	Rejected func(ctx context.Context, mover *corev1.Pod, class string)
 	// Made is told of each mover that was made; it may be nil.
 	Made func(mover *corev1.Pod)
@@ -91,14 +91,14 @@ func (e *Exposer) Ensure(ctx context.Context, move build.Movement) (waits string
 
 // ensurePod makes the mover pod, or takes the one that exists.
 func (e *Exposer) ensurePod(ctx context.Context, pod *corev1.Pod) error {
-	wanted, made, err := e.create(ctx, pod, metav1.CreateOptions{})
-	switch {
+	_, made, err := e.create(ctx, pod, metav1.CreateOptions{})
+	switch class := e.Settings.PriorityClass; {
 	case apierrors.IsAlreadyExists(err):
 		return e.adopt(ctx, pod)
 	case err != nil:
 		return err
-	case wanted.Spec.PriorityClassName != e.Settings.PriorityClass:
-		e.Rejected(ctx, wanted, e.Settings.PriorityClass)
+	case class != "" && made.Spec.PriorityClassName != class:
+		e.Rejected(ctx, made, class)
 	}
 	klog.FromContext(ctx).V(2).Info("Created mover", "pod", klog.KObj(made), "priorityClass", made.Spec.PriorityClassName, "priority", ptr.Deref(made.Spec.Priority, 0))
 	if e.Made != nil {

@@ -61,6 +61,37 @@ func forbidden(why string) error {
 	return apierrors.NewForbidden(corev1.Resource("pods"), "b1", errors.New(why))
 }
 
+func TestAPodWhoseClassAdmissionChangesIsReported(t *testing.T) {
+	for name, test := range map[string]struct {
+		class, admitted string
+		rejected        int
+	}{
+		"taken away":              {class: "low", rejected: 1},
+		"replaced":                {class: "low", admitted: "high", rejected: 1},
+		"kept":                    {class: "low", admitted: "low"},
+		"the default, and wanted": {admitted: "default"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			client := fake.NewClientset()
+			client.PrependReactor("create", "pods", func(action clienttesting.Action) (bool, runtime.Object, error) {
+				create, ok := action.(clienttesting.CreateAction)
+				require.True(t, ok)
+				pod, ok := create.GetObject().(*corev1.Pod)
+				require.True(t, ok)
+				pod = pod.DeepCopy()
+				pod.Spec.PriorityClassName = test.admitted
+				return true, pod, nil
+			})
+			rejected := 0
+			e := exposed(client, build.Settings{PriorityClass: test.class})
+			e.Rejected = func(context.Context, *corev1.Pod, string) { rejected++ }
+			_, err := e.Ensure(t.Context(), movement())
+			require.NoError(t, err)
+			require.Equal(t, test.rejected, rejected)
+		})
+	}
+}
+
 func TestAPodThatIsRefused(t *testing.T) {
 	low := &schedulingv1.PriorityClass{ObjectMeta: metav1.ObjectMeta{Name: "low"}, Value: 10}
 	tests := map[string]struct {

@@ -31,7 +31,7 @@ const (
 	ConfigMissing Reason = "config_missing" // the ConfigMap that would name it does not exist
 	ConfigEmpty   Reason = "config_empty"   // that ConfigMap holds nothing
 	ConfigInvalid Reason = "config_invalid" // that ConfigMap cannot be read, or its class is no valid name
-	Rejected      Reason = "rejected"       // it was deleted after it had been resolved
+	Rejected      Reason = "rejected"       // a pod was created without it: it was deleted after it had been resolved, or admission changed the pod
 )
 
 // Reasons lists all of them, so that a metric can start at 0 for each.

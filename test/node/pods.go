@@ -223,6 +223,9 @@ func (n *Node) contain(ctx context.Context, run *podRun, runner Runner, volumes 
 	if err != nil {
 		stop(err)
 		end = await(results, run.graceAfter(err))
+	} else if len(run.pod.Spec.Containers) > 1 {
+		report(ctx, klog.FromContext(ctx), "Post end of container", n.post(ctx, run.pod, outlived(run.pod, end, run.began)))
+		_, err = interruptible[Result](ctx, run, nil)
 	}
 	return run.verdict(withLog(run.pod, end, log), err)
 }

@@ -128,6 +128,20 @@ func ended(pod *corev1.Pod, end Result, began metav1.Time) corev1.PodStatus {
 	return status
 }
 
+// outlived is the status of a pod whose mover has ended, and whose sidecars go on. Velero calls the container of a mover by the
+// UID of what controls its pod.
+func outlived(pod *corev1.Pod, end Result, began metav1.Time) corev1.PodStatus {
+	status := started(pod, began)
+	status.Conditions = conditions(corev1.ConditionFalse, "ContainersNotReady", "")
+	owner := metav1.GetControllerOfNoCopy(pod)
+	for i, container := range ended(pod, end, began).ContainerStatuses {
+		if owner != nil && container.Name == string(owner.UID) {
+			status.ContainerStatuses[i] = container
+		}
+	}
+	return status
+}
+
 // conditions are those of a pod that the kubelet knows, ready or not.
 func conditions(ready corev1.ConditionStatus, reason, message string) []corev1.PodCondition {
 	now := metav1.Now()

@@ -88,12 +88,13 @@ func warn(ctx context.Context, problem config.Problem) {
 		"section", problem.Section, "path", problem.Path, "reason", problem.Reason, "message", problem.Message)
 }
 
-// rejected says that a mover was made without the class that had been in force at the start.
+// rejected reports that a mover was created without the class that was in force at the start.
 func (p *parts) rejected(ctx context.Context, mover *corev1.Pod, class string) {
-	klog.FromContext(ctx).Error(nil, "Priority class is gone: mover made without it", "pod", klog.KObj(mover), "class", class)
+	klog.FromContext(ctx).Error(nil, "Created mover without its priority class", "pod", klog.KObj(mover), "class", class, "actual", mover.Spec.PriorityClassName)
 	p.Metrics.PriorityClassFallback(priority.DataMover, string(priority.Rejected))
 	p.recorder.Event(p.self(), corev1.EventTypeWarning, EventPriorityClass,
-		fmt.Sprintf("priority class %q was deleted after the start; mover pod %s runs without one", class, mover.Name))
+		fmt.Sprintf("mover pod %s has priority class %q instead of %q: the class was deleted after the start, or an admission webhook or policy changed the pod",
+			mover.Name, mover.Spec.PriorityClassName, class))
 }
 
 // self is the agent's own pod, or the DaemonSet where it does not run as one.

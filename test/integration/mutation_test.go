@@ -1,0 +1,85 @@
+package integration
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/lateen-project/lateen/test/world"
+)
+
+// operation is one of a JSON patch.
+func operation(op, path string, value any) map[string]any {
+	return map[string]any{"op": op, "path": path, "value": value}
+}
+
+// The class of a mover is what its owner configured, whatever else the cluster does to the pod; where it is not, that is reported.
+func TestAMoverThatTheClusterChangesDoesItsWork(t *testing.T) {
+	for name, test := range map[string]struct {
+		change func(s *site)
+		is     func(*corev1.Pod) bool
+		class  bool
+	}{
+		"gets resources of a LimitRange": {class: true, change: (*site).defaults, is: func(pod *corev1.Pod) bool {
+			return pod.Spec.Containers[0].Resources.Limits.Memory().String() == "3Gi"
+		}},
+		"gets a sidecar that never ends, and labels": {class: true, change: mutated(
+			operation("add", "/spec/containers/0", corev1.Container{Name: "proxy", Image: "proxy"}),
+			operation("add", "/metadata/labels/team", "storage"),
+			operation("replace", "/metadata/labels/velero.io~1exclude-from-backup", "false"),
+		), is: func(pod *corev1.Pod) bool { return len(pod.Spec.Containers) == 2 && pod.Labels["team"] == "storage" }},
+		"loses its class": {change: mutated(
+			operation("remove", "/spec/priorityClassName", nil), operation("remove", "/spec/priority", nil),
+		), is: func(pod *corev1.Pod) bool { return pod.Spec.PriorityClassName == "" }},
+	} {
+		for _, kind := range world.Kinds() {
+			t.Run(fmt.Sprintf("%s %s", kind, name), func(t *testing.T) {
+				s := newSite(t, 50*time.Millisecond)
+				class := s.class()
+				s.configure(`{"priorityClassName":"` + class + `"}`)
+				around := s.scene(kind)
+				test.change(s)
+				r := s.start(through(around.watch))
+				made := around.create()
+				pod := s.moverIs(made, test.is)
+				ended := around.ends(made, world.Completed)
+				require.Empty(t, ended.Annotations["lateen.dev/mover-restarts"])
+				rejected := 0
+				if test.class {
+					require.Equal(t, class, pod.Spec.PriorityClassName)
+				} else {
+					rejected = 1
+					s.says("PriorityClassNotInForce", "mover pod "+made+` has priority class "" instead of "`+class+`"`)
+				}
+				require.Equal(t, rejected, r.metric("lateen_priority_class_fallbacks_total", "consumer", "data-mover"))
+			})
+		}
+	}
+}
+
+// mutated has a webhook change every mover.
+func mutated(operations ...map[string]any) func(s *site) {
+	return func(s *site) {
+		s.Helper()
+		s.webhook(patches(operations...)).mutates()
+	}
+}
+
+// defaults has a LimitRange give resources to containers without.
+func (s *site) defaults() {
+	s.Helper()
+	_, err := s.Kube.CoreV1().LimitRanges(s.Namespace).Create(s.soon(), &corev1.LimitRange{
+		ObjectMeta: metav1.ObjectMeta{Name: "defaults"},
+		Spec: corev1.LimitRangeSpec{Limits: []corev1.LimitRangeItem{{
+			Type:           corev1.LimitTypeContainer,
+			Default:        corev1.ResourceList{corev1.ResourceMemory: resource.MustParse("3Gi")},
+			DefaultRequest: corev1.ResourceList{corev1.ResourceMemory: resource.MustParse("1Gi")},
+		}}},
+	}, metav1.CreateOptions{})
+	require.NoError(s, err)
+}

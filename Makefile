@@ -8,7 +8,10 @@ BIN := $(CURDIR)/bin
 PROGRAMS := bin/controlplane bin/velero bin/velero-1.17 bin/snapshot-controller bin/kubectl
 # An S3 server, Velero's plugin for it, and the init container of pods that Velero restores.
 PROGRAMS += bin/versitygw bin/velero-plugin-for-aws bin/velero-restore-helper
+# What writes container images.
+CLUSTER_PROGRAMS := bin/image
 comma := ,
+space := $() $()
 GOLANGCI_LINT_VERSION := 2.15.0
 VERSION := $(shell git describe --tags --always --dirty 2>/dev/null || echo unknown)
 KUBERNETES := $(shell sed -n 's|^\tk8s.io/kubernetes v||p' test/cluster/go.mod)
@@ -58,6 +61,7 @@ snapshot-controller := snapshotter $(SNAPSHOTS)/v8/cmd/snapshot-controller
 versitygw := versitygw github.com/versity/versitygw/cmd/versitygw
 velero-plugin-for-aws := awsplugin github.com/vmware-tanzu/velero-plugin-for-aws/velero-plugin-for-aws
 velero-restore-helper := velero github.com/vmware-tanzu/velero/cmd/velero-restore-helper
+image := image .
 ldflags-controlplane := $(KUBERNETES_LDFLAGS)
 ldflags-kubectl := $(KUBERNETES_LDFLAGS)
 besides-snapshot-controller := cat "$$(go list -m -f '{{.Dir}}' $(SNAPSHOTS)/client/v8)"/config/crd/snapshot.*.yaml >$(BIN)/snapshot-controller.crds.yaml
@@ -71,6 +75,7 @@ minutes-kubectl := 2
 minutes-versitygw := 2
 minutes-velero-plugin-for-aws := 2
 minutes-velero-restore-helper := 1
+minutes-image := 1
 
 # $(call with,PROGRAM …) makes lateen, if it is named, and the programs in bin/, and says before how long that takes.
 define with
@@ -81,7 +86,7 @@ define with
 endef
 
 .SECONDEXPANSION:
-$(PROGRAMS): bin/%: $$(wildcard $$(addprefix test/$$(firstword $$($$*))/,go.mod go.sum $$(lastword $$($$*))/*.go))
+$(PROGRAMS) $(CLUSTER_PROGRAMS): bin/%: $$(wildcard $$(addprefix test/$$(firstword $$($$*))/,go.mod go.sum $$(lastword $$($$*))/*.go))
 	@echo "build: $@ (of the module test/$(firstword $($*)); about $(minutes-$*) min on 2 cores, once)"
 	@cd test/$(firstword $($*)) && $(STATIC) -v -ldflags "-s -w $(ldflags-$*)" -o $(CURDIR)/$@ $(lastword $($*)) 2>&1 | $(progress)
 	@cd test/$(firstword $($*)) && $(or $(besides-$*),:)
@@ -155,21 +160,23 @@ pictures: ## Draw the pictures of the documentation: architecture, state machine
 site: ## Build the documentation as a static site in bin/site, for reading offline
 	@cd test && go run ./site --root .. --into $(BIN)/site
 
-# The engine is the first of the two that answers. IMAGE is for the platform it runs on; those for each platform have
-# the platform at the end of their names, for a manifest list.
-ENGINE = $(shell for engine in docker podman; do if $$engine info >/dev/null 2>&1; then echo $$engine; break; fi; done)
+# IMAGE has the registry in its name if it is to be pushed. Windows containers need a base image of Microsoft's, which has to
+# come from a registry: WINDOWS_BASE=mcr.microsoft.com/windows/nanoserver:ltsc2022.
 IMAGE = lateen:$(VERSION)
 PLATFORMS := linux/amd64 linux/arm64 windows/amd64
+WINDOWS_BASE :=
+IMAGE_FILE := lateen-image
 
-image: ## Build the static binaries for all platforms, and the images with docker or podman (IMAGE=lateen:VERSION)
+image: ## Write the image for all platforms, without an engine, as bin/lateen-image.tar (IMAGE=lateen:VERSION; PUSH=yes to its registry)
+	$(call with,image)
 	@for platform in $(PLATFORMS); do \
 		out=bin/lateen-$${platform/\//-}; [ $${platform%/*} != windows ] || out+=.exe; \
 		GOOS=$${platform%/*} GOARCH=$${platform#*/} $(STATIC) -ldflags "-s -w -X main.version=$(VERSION)" -o $$out ./cmd/lateen; \
 		printf '  %-32s %4d MiB\n' $$out $$(($$(stat -c %s $$out) >> 20)); done
-	@engine="$(ENGINE)"; if [ -z "$$engine" ]; then echo "neither docker nor podman answers here, so no image"; exit; fi; \
-	$$engine build --build-arg VERSION=$(VERSION) -t $(IMAGE) .; \
-	for platform in $(PLATFORMS); do target=; [ $${platform%/*} != windows ] || target=--target=windows; \
-		$$engine build --platform=$$platform $$target --build-arg VERSION=$(VERSION) -t $(IMAGE)-$${platform/\//-} .; done
+	@bin/image lateen --name=$(IMAGE) --version=$(VERSION) --platforms=$(subst $(space),$(comma),$(PLATFORMS)) \
+		--windows-base=$(WINDOWS_BASE) --layout=bin/$(IMAGE_FILE) --archive=bin/$(IMAGE_FILE).tar
+	@printf '  %-32s %4d MiB, %s\n' bin/$(IMAGE_FILE).tar $$(($$(stat -c %s bin/$(IMAGE_FILE).tar) >> 20)) $(IMAGE)
+	@[ -z "$(PUSH)" ] || bin/image push --layout=bin/$(IMAGE_FILE) --name=$(IMAGE)
 
 manifests: ## Write deploy/base, and the golden files of deploy, as package deploy makes them now
 	go test ./deploy -update
@@ -181,5 +188,5 @@ lint: ## Check style, layers and forbidden calls, in every module
 	@[ "$$(bin/golangci-lint version --short 2>/dev/null)" = $(GOLANGCI_LINT_VERSION) ] || { \
 		echo "build: bin/golangci-lint $(GOLANGCI_LINT_VERSION) (about 2 minutes on 2 cores, once)"; \
 		GOBIN=$(BIN) go install -v github.com/golangci/golangci-lint/v2/cmd/golangci-lint@v$(GOLANGCI_LINT_VERSION) 2>&1 | $(progress); }
-	@failed=0; for module in . test test/cluster test/kubectl test/velero test/velero117; do echo "lint: $$module"; \
+	@failed=0; for module in . test test/cluster test/image test/kubectl test/velero test/velero117; do echo "lint: $$module"; \
 		(cd $$module && $(BIN)/golangci-lint run --allow-serial-runners --config $(CURDIR)/.golangci.yml ./...) || failed=1; done; exit $$failed

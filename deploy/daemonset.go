@@ -31,7 +31,7 @@ const (
 // is free at once.
 const podUID = "POD_UID"
 
-// nonroot is the uid and gid of the distroless image's own user.
+// nonroot is the uid and gid of the image's own user.
 const nonroot int64 = 65532
 
 // DefaultResources are what an agent asks for and the most memory that it gets. What it holds grows with the

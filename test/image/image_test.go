@@ -1,0 +1,205 @@
+package main
+
+import (
+	"archive/tar"
+	"crypto/x509"
+	"errors"
+	"io"
+	"net/http/httptest"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/google/go-containerregistry/pkg/name"
+	"github.com/google/go-containerregistry/pkg/registry"
+	v1 "github.com/google/go-containerregistry/pkg/v1"
+	"github.com/google/go-containerregistry/pkg/v1/layout"
+	"github.com/google/go-containerregistry/pkg/v1/mutate"
+	"github.com/google/go-containerregistry/pkg/v1/remote"
+	"github.com/google/go-containerregistry/pkg/v1/validate"
+	"github.com/stretchr/testify/require"
+)
+
+func TestTheImageHasTheProgramCertificatesAndTmpForEveryPlatform(t *testing.T) {
+	dir := written(t, binaries(t))
+	images := platforms(t, dir)
+	require.Len(t, images, 3)
+	for _, platform := range []string{"linux/amd64", "linux/arm64"} {
+		image := images[platform]
+		require.NoError(t, validate.Image(image), "against its digests")
+		config, err := image.ConfigFile()
+		require.NoError(t, err)
+		require.Equal(t, []string{"/lateen"}, config.Config.Entrypoint)
+		require.Equal(t, "65532:65532", config.Config.User)
+		require.Equal(t, "v1.2.3", config.Config.Labels["org.opencontainers.image.version"])
+		files := contents(t, image)
+		require.Equal(t, "lateen for "+platform, files["lateen"].content)
+		require.EqualValues(t, 0o755, files["lateen"].Mode)
+		require.EqualValues(t, 0o1777, files["tmp"].Mode)
+		require.True(t, x509.NewCertPool().AppendCertsFromPEM([]byte(files["etc/ssl/certs/ca-certificates.crt"].content)))
+		require.Len(t, files, 6, "three directories lead to the certificates")
+	}
+	windows := contents(t, images["windows/amd64"])
+	require.Equal(t, "lateen for windows/amd64", windows["Files/lateen.exe"].content)
+	archive, err := os.Open(dir + ".tar")
+	require.NoError(t, err)
+	defer archive.Close()
+	var found []string
+	for reader := tar.NewReader(archive); ; {
+		header, err := reader.Next()
+		if errors.Is(err, io.EOF) {
+			break
+		}
+		require.NoError(t, err)
+		found = append(found, header.Name)
+	}
+	require.Subset(t, found, []string{"oci-layout", "index.json"})
+}
+
+// The second build has a checkout of its own, and file times of its own.
+func TestTwoBuildsGiveTheSameDigest(t *testing.T) {
+	source, err := filepath.Abs("../..")
+	require.NoError(t, err)
+	checkout := t.TempDir()
+	list := exec.CommandContext(t.Context(), "git", "-C", source, "ls-files", "-z", "--", "go.mod", "go.sum", "*.go")
+	names, err := list.Output()
+	require.NoError(t, err)
+	for file := range strings.SplitSeq(strings.Trim(string(names), "\x00"), "\x00") {
+		content, err := os.ReadFile(filepath.Join(source, file))
+		require.NoError(t, err)
+		require.NoError(t, os.MkdirAll(filepath.Join(checkout, filepath.Dir(file)), 0o755))
+		require.NoError(t, os.WriteFile(filepath.Join(checkout, file), content, 0o644))
+	}
+	var digests []string
+	for _, from := range []string{source, checkout} {
+		dir := t.TempDir()
+		compile := exec.CommandContext(t.Context(), "go", "build", "-trimpath", "-buildvcs=false",
+			"-ldflags", "-s -w -X main.version=v1.2.3", "-o", filepath.Join(dir, "lateen-linux-amd64"), "./cmd/lateen")
+		compile.Dir = from
+		compile.Env = append(os.Environ(), "GOOS=linux", "GOARCH=amd64", "CGO_ENABLED=0", "GOFLAGS=")
+		output, err := compile.CombinedOutput()
+		require.NoError(t, err, "%s", output)
+		digests = append(digests, digestOf(t, written(t, dir, "--platforms=linux/amd64")))
+	}
+	require.Equal(t, digests[0], digests[1])
+}
+
+func TestTheImageIsPushedAndTheOneForWindowsHasItsBase(t *testing.T) {
+	server := httptest.NewServer(registry.New())
+	defer server.Close()
+	host := strings.TrimPrefix(server.URL, "http://")
+	base, err := build(Spec{Platform: "windows/amd64", Compress: true, Files: []File{{Path: "/Windows/System32/cmd.exe", Content: []byte("cmd"), Mode: 0o755}}})
+	require.NoError(t, err)
+	reference, err := name.ParseReference(host + "/windows/nanoserver:ltsc2022")
+	require.NoError(t, err)
+	require.NoError(t, remote.Write(reference, base))
+
+	dir := written(t, binaries(t), "--windows-base="+reference.Name())
+	require.NoError(t, run([]string{"push", "--layout=" + dir, "--name=" + host + "/lateen:v1"}))
+
+	pushed, err := name.ParseReference(host + "/lateen:v1")
+	require.NoError(t, err)
+	image, err := remote.Image(pushed, remote.WithPlatform(v1.Platform{OS: "windows", Architecture: "amd64"}))
+	require.NoError(t, err)
+	require.NoError(t, validate.Image(image))
+	files := contents(t, image)
+	require.Contains(t, files, "Files/Windows/System32/cmd.exe")
+	require.Contains(t, files, "Files/lateen.exe")
+}
+
+func TestAnImageOfASpecification(t *testing.T) {
+	dir := t.TempDir()
+	spec := filepath.Join(dir, "spec.json")
+	require.NoError(t, os.WriteFile(spec, []byte(`{
+		"name": "registry.example/tools:v1", "platform": "linux/amd64", "entrypoint": ["/bin/sh"], "env": ["PATH=/bin"],
+		"files": [{"path": "/bin/busybox", "source": "`+spec+`", "mode": 493}, {"path": "/bin/sh", "link": "busybox"}]}`), 0o600))
+	require.NoError(t, run([]string{"write", spec, filepath.Join(dir, "tools.tar")}))
+	unpack := exec.CommandContext(t.Context(), "tar", "-xf", filepath.Join(dir, "tools.tar"), "-C", dir)
+	output, err := unpack.CombinedOutput()
+	require.NoError(t, err, "%s", output)
+	files := contents(t, platforms(t, dir)["linux/amd64"])
+	require.Equal(t, "busybox", files["bin/sh"].Linkname)
+	require.EqualValues(t, 0o755, files["bin/busybox"].Mode)
+}
+
+type entry struct {
+	*tar.Header
+	content string
+}
+
+// contents are the files of an image, flattened.
+func contents(t *testing.T, image v1.Image) map[string]entry {
+	t.Helper()
+	flat := mutate.Extract(image)
+	defer flat.Close()
+	all := map[string]entry{}
+	for reader := tar.NewReader(flat); ; {
+		header, err := reader.Next()
+		if errors.Is(err, io.EOF) {
+			return all
+		}
+		require.NoError(t, err)
+		content, err := io.ReadAll(reader)
+		require.NoError(t, err)
+		require.Zero(t, header.Uid)
+		require.Zero(t, header.ModTime.Unix())
+		all[header.Name] = entry{header, string(content)}
+	}
+}
+
+// platforms are the images of a layout.
+func platforms(t *testing.T, dir string) map[string]v1.Image {
+	t.Helper()
+	index := nested(t, dir)
+	manifest, err := index.IndexManifest()
+	require.NoError(t, err)
+	all := map[string]v1.Image{}
+	for _, each := range manifest.Manifests {
+		image, err := index.Image(each.Digest)
+		require.NoError(t, err)
+		all[each.Platform.String()] = image
+	}
+	return all
+}
+
+func nested(t *testing.T, dir string) v1.ImageIndex {
+	t.Helper()
+	top, err := layout.ImageIndexFromPath(dir)
+	require.NoError(t, err)
+	manifest, err := top.IndexManifest()
+	require.NoError(t, err)
+	require.Len(t, manifest.Manifests, 1)
+	index, err := top.ImageIndex(manifest.Manifests[0].Digest)
+	require.NoError(t, err)
+	return index
+}
+
+func digestOf(t *testing.T, dir string) string {
+	t.Helper()
+	digest, err := nested(t, dir).Digest()
+	require.NoError(t, err)
+	return digest.String()
+}
+
+// binaries is a directory with a binary for each platform.
+func binaries(t *testing.T) string {
+	t.Helper()
+	dir := t.TempDir()
+	for file, platform := range map[string]string{
+		"lateen-linux-amd64": "linux/amd64", "lateen-linux-arm64": "linux/arm64", "lateen-windows-amd64.exe": "windows/amd64",
+	} {
+		require.NoError(t, os.WriteFile(filepath.Join(dir, file), []byte("lateen for "+platform), 0o600))
+	}
+	return dir
+}
+
+// written is the layout that `image lateen` writes of binaries.
+func written(t *testing.T, binaries string, flags ...string) string {
+	t.Helper()
+	dir := filepath.Join(t.TempDir(), "image")
+	args := []string{"lateen", "--binaries=" + binaries, "--name=lateen:v1.2.3", "--version=v1.2.3", "--layout=" + dir, "--archive=" + dir + ".tar"}
+	require.NoError(t, run(append(args, flags...)))
+	return dir
+}

@@ -8,8 +8,9 @@ BIN := $(CURDIR)/bin
 PROGRAMS := bin/controlplane bin/velero bin/velero-1.17 bin/snapshot-controller bin/kubectl
 # An S3 server, Velero's plugin for it, and the init container of pods that Velero restores.
 PROGRAMS += bin/versitygw bin/velero-plugin-for-aws bin/velero-restore-helper
-# What writes container images.
-CLUSTER_PROGRAMS := bin/image
+# What a cluster with a real kubelet needs besides.
+CLUSTER_PROGRAMS := bin/kubenode bin/containerd bin/containerd-shim-runc-v2 bin/ctr bin/csi-provisioner bin/csi-snapshotter
+CLUSTER_PROGRAMS += bin/image
 comma := ,
 space := $() $()
 GOLANGCI_LINT_VERSION := 2.15.0
@@ -61,9 +62,17 @@ snapshot-controller := snapshotter $(SNAPSHOTS)/v8/cmd/snapshot-controller
 versitygw := versitygw github.com/versity/versitygw/cmd/versitygw
 velero-plugin-for-aws := awsplugin github.com/vmware-tanzu/velero-plugin-for-aws/velero-plugin-for-aws
 velero-restore-helper := velero github.com/vmware-tanzu/velero/cmd/velero-restore-helper
+kubenode := cluster ./kubenode
+CONTAINERD := containerd github.com/containerd/containerd/v2/cmd
+containerd := $(CONTAINERD)/containerd
+containerd-shim-runc-v2 := $(CONTAINERD)/containerd-shim-runc-v2
+ctr := $(CONTAINERD)/ctr
+csi-provisioner := provisioner github.com/kubernetes-csi/external-provisioner/v6/cmd/csi-provisioner
+csi-snapshotter := snapshotter $(SNAPSHOTS)/v8/cmd/csi-snapshotter
 image := image .
 ldflags-controlplane := $(KUBERNETES_LDFLAGS)
 ldflags-kubectl := $(KUBERNETES_LDFLAGS)
+ldflags-kubenode := $(KUBERNETES_LDFLAGS)
 besides-snapshot-controller := cat "$$(go list -m -f '{{.Dir}}' $(SNAPSHOTS)/client/v8)"/config/crd/snapshot.*.yaml >$(BIN)/snapshot-controller.crds.yaml
 
 # Minutes that each takes on 2 cores with an empty Go cache, in the order of PROGRAMS: the modules' downloads included.
@@ -75,6 +84,12 @@ minutes-kubectl := 2
 minutes-versitygw := 2
 minutes-velero-plugin-for-aws := 2
 minutes-velero-restore-helper := 1
+minutes-kubenode := 3
+minutes-containerd := 2
+minutes-containerd-shim-runc-v2 := 1
+minutes-ctr := 1
+minutes-csi-provisioner := 3
+minutes-csi-snapshotter := 1
 minutes-image := 1
 
 # $(call with,PROGRAM …) makes lateen, if it is named, and the programs in bin/, and says before how long that takes.

@@ -22,18 +22,25 @@ func CopyAccess(namespace string, copies Copies) []runtime.Object {
 	if len(copies.Secrets)+len(copies.ConfigMaps) == 0 {
 		return nil
 	}
-	all := copyRole(namespace, namespace, ServiceAccountName+"-copies", copies.targetRules())
+	names := CopyAccessNames(namespace)
+	target, source := names[0], names[1]
+	all := copyRole(namespace, namespace, target, copies.targetRules())
 	if slices.Contains(copies.From, AllNamespaces) {
-		name := clusterName(namespace) + "-copies"
 		everywhere, binding := clusterRole(namespace), clusterRoleBinding(namespace)
-		everywhere.Name, everywhere.Rules = name, copies.sourceRules()
-		binding.Name, binding.RoleRef.Name = name, name
+		everywhere.Name, everywhere.Rules = source, copies.sourceRules()
+		binding.Name, binding.RoleRef.Name = source, source
 		return append(all, everywhere, binding)
 	}
 	for _, from := range copies.From {
-		all = append(all, copyRole(namespace, from, clusterName(namespace)+"-copies", copies.sourceRules())...)
+		all = append(all, copyRole(namespace, from, source, copies.sourceRules())...)
 	}
 	return all
+}
+
+// CopyAccessNames are the names of the roles of CopyAccess, and of their bindings: first those in Velero's namespace, then those
+// where the copies are made from.
+func CopyAccessNames(namespace string) []string {
+	return []string{ServiceAccountName + "-copies", clusterName(namespace) + "-copies"}
 }
 
 // targetRules are for Velero's namespace. A patch lets transfers share a copy; where only those who may delete an object

@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"strings"
@@ -22,6 +23,7 @@ import (
 type adoptOptions struct {
 	cluster             config.Options // its Namespace, Kubeconfig and Kubecontext alone
 	image               string
+	copies              deploy.Copies
 	undo, force, dryRun bool
 	timeout             time.Duration
 }
@@ -39,6 +41,9 @@ func newAdopt() *cobra.Command {
 			if (options.image == "") != options.undo {
 				return fmt.Errorf("either --lateen-image or --undo is needed: name the image of Lateen, or have Velero's agents put back")
 			}
+			if err := options.validateCopies(); err != nil {
+				return err
+			}
 			i, err := connect(options.cluster, command.OutOrStdout())
 			if err != nil {
 				return err
@@ -54,11 +59,19 @@ func newAdopt() *cobra.Command {
 	flags := command.Flags()
 	addClusterFlags(flags, &options.cluster)
 	flags.StringVar(&options.image, "lateen-image", "", "image of Lateen, for the agents")
+	addCopyFlags(flags, &options.copies)
 	flags.BoolVar(&options.undo, "undo", false, "put Velero's agents back")
 	flags.BoolVar(&options.dryRun, "dry-run", false, "show what would change, and change nothing")
 	flags.BoolVar(&options.force, "force", false, "do not ask")
 	flags.DurationVar(&options.timeout, "timeout", 5*time.Minute, "how long --undo may wait for Velero's agents once it was confirmed")
 	return command
+}
+
+func (o adoptOptions) validateCopies() error {
+	if o.undo && len(o.copies.Secrets)+len(o.copies.ConfigMaps)+len(o.copies.From) > 0 {
+		return errors.New("--undo takes every right to copy away: leave --copy-secrets, --copy-configmaps and --copy-from out")
+	}
+	return validateCopies(o.copies)
 }
 
 // adoption is one run of the command.

@@ -43,7 +43,11 @@ func (a *adoption) revert(ctx context.Context, changes []replacement) error {
 	if err != nil {
 		return err
 	}
-	for _, each := range rights {
+	copies, err := a.copyRights(ctx)
+	if err != nil {
+		return err
+	}
+	for _, each := range append(rights, copies...) {
 		found, err := a.resource(each).Get(ctx, each.GetName(), metav1.GetOptions{})
 		switch {
 		case apierrors.IsNotFound(err), err == nil && found.GetLabels()[installedLabel] != a.namespace:
@@ -60,7 +64,7 @@ func (a *adoption) revert(ctx context.Context, changes []replacement) error {
 }
 
 func (a *adoption) rights() ([]*unstructured.Unstructured, error) {
-	return toManifests(a.namespace, deploy.Access(a.namespace))
+	return toManifests(a.namespace, append(deploy.Access(a.namespace), deploy.CopyAccess(a.namespace, a.copies)...))
 }
 
 func (a *adoption) update(ctx context.Context, changes []replacement) error {

@@ -134,9 +134,7 @@ func (o *installOptions) addServerFlags(flags *pflag.FlagSet) {
 	flags.StringVar(&o.agent.NodeAgentConfigMap, "node-agent-configmap", "", "ConfigMap with the configuration of the agents")
 	flags.StringVar(&o.agent.BackupRepositoryConfigMap, "backup-repository-configmap", "", "ConfigMap with the configuration of backup repositories")
 	flags.StringVar(&o.agent.MaintenanceConfigMap, "repo-maintenance-job-configmap", "", "ConfigMap with the configuration of repository maintenance jobs")
-	flags.StringSliceVar(&o.copies.Secrets, "copy-secrets", nil, "Secrets that agents may copy into Velero's namespace, as secretNames in their ConfigMap: name1,name2")
-	flags.StringSliceVar(&o.copies.ConfigMaps, "copy-configmaps", nil, "ConfigMaps that agents may copy into Velero's namespace, as configMapNames in their ConfigMap: name1,name2")
-	flags.StringSliceVar(&o.copies.From, "copy-from", nil, "namespaces from which agents may copy them, or * for all: namespace1,namespace2")
+	addCopyFlags(flags, &o.copies)
 	flags.IntVar(&o.keepJobs, "keep-latest-maintenance-jobs", 0, "maintenance jobs of each repository that are kept when they have ended (default: 3)")
 	o.jobPod.addFlags(flags, "maintenance-job", "a maintenance job", quantities{cpuRequest: "0", cpuLimit: "0", memRequest: "0", memLimit: "0"})
 }
@@ -158,10 +156,8 @@ func (o *installOptions) validate() error {
 		return fmt.Errorf("--uploader-type=%s is unknown: Velero 1.18 has kopia alone", o.uploader)
 	case o.agent.Windows && !o.useNodeAgent:
 		return errors.New("--use-node-agent-windows is for agents on Windows nodes besides those on Linux nodes: leave --use-node-agent=false out")
-	case len(o.copies.Secrets)+len(o.copies.ConfigMaps) == 0 && len(o.copies.From) > 0:
-		return errors.New("--copy-from is missing what to copy: name it with --copy-secrets or --copy-configmaps")
-	case len(o.copies.Secrets)+len(o.copies.ConfigMaps) > 0 && len(o.copies.From) == 0:
-		return errors.New("--copy-from is missing: name the namespaces whose volumes need the copies, or * for all")
+	case validateCopies(o.copies) != nil:
+		return validateCopies(o.copies)
 	case len(o.copies.From) > 0 && !o.useNodeAgent:
 		return errors.New("--copy-from is for agents: leave --use-node-agent=false out")
 	case o.keepJobs < 0:

@@ -41,10 +41,11 @@ func newUninstall() *cobra.Command {
 	return command
 }
 
+const rbacGroup = "rbac.authorization.k8s.io"
+
 // installedResources are where `lateen install` makes something, in the order in which to remove it: what runs
 // first, and before that its custom resources, whose finalizers only what runs can take away.
 func installedResources() []schema.GroupVersionResource {
-	const rbac = "rbac.authorization.k8s.io"
 	return []schema.GroupVersionResource{
 		{Group: "apps", Version: "v1", Resource: "daemonsets"},
 		{Group: "apps", Version: "v1", Resource: "deployments"},
@@ -53,10 +54,10 @@ func installedResources() []schema.GroupVersionResource {
 		{Group: "velero.io", Version: "v1", Resource: "backupstoragelocations"},
 		{Version: "v1", Resource: "configmaps"},
 		{Version: "v1", Resource: "secrets"},
-		{Group: rbac, Version: "v1", Resource: "rolebindings"},
-		{Group: rbac, Version: "v1", Resource: "roles"},
-		{Group: rbac, Version: "v1", Resource: "clusterrolebindings"},
-		{Group: rbac, Version: "v1", Resource: "clusterroles"},
+		{Group: rbacGroup, Version: "v1", Resource: "rolebindings"},
+		{Group: rbacGroup, Version: "v1", Resource: "roles"},
+		{Group: rbacGroup, Version: "v1", Resource: "clusterrolebindings"},
+		{Group: rbacGroup, Version: "v1", Resource: "clusterroles"},
 		{Version: "v1", Resource: "serviceaccounts"},
 		{Version: "v1", Resource: "namespaces"},
 	}

@@ -154,3 +154,34 @@ func TestUninstallingIsRefusedWhileAgentsAreAdopted(t *testing.T) {
 	out, said, err = s.run("", "uninstall", "--force")
 	require.NoError(t, err, out+said)
 }
+
+func TestAdoptedAgentsMayCopyWhatIsNamedUntilTheUndo(t *testing.T) {
+	s := newSite(t)
+	s.installVelero()
+	volumes := s.namespace + "-volumes"
+	_, err := s.kube.CoreV1().Namespaces().Create(soon(t), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: volumes}}, metav1.CreateOptions{})
+	require.NoError(t, err)
+	_, said, err := s.run("", "adopt", "--force", "--lateen-image=example.test/lateen:v1", "--copy-secrets=key")
+	require.Error(t, err)
+	require.Contains(t, said, "--copy-from is missing")
+	copies := deploy.Copies{Secrets: []string{"key"}, ConfigMaps: []string{"kms"}, From: []string{volumes}}
+	s.adopt("--lateen-image=example.test/lateen:v1", "--copy-secrets=key", "--copy-configmaps=kms", "--copy-from="+volumes)
+	rights := deploy.CopyAccess(s.namespace, copies)
+	require.Len(t, rights, 4)
+	for _, object := range rights {
+		manifest, err := deploy.Manifest(object)
+		require.NoError(t, err)
+		_, err = s.found(*manifest)
+		require.NoError(t, err, manifest.GetKind())
+	}
+	_, said, err = s.run("", "adopt", "--undo", "--force", "--copy-from="+volumes)
+	require.Error(t, err)
+	require.Contains(t, said, "--undo takes every right to copy away")
+	s.adopt("--undo")
+	for _, object := range rights {
+		manifest, err := deploy.Manifest(object)
+		require.NoError(t, err)
+		_, err = s.found(*manifest)
+		require.True(t, apierrors.IsNotFound(err), "%s is left: %v", manifest.GetKind(), err)
+	}
+}

@@ -56,15 +56,26 @@ func (t *Transfers[T]) look(ctx context.Context, s *subject[T]) error {
 	case transfer.Accepted:
 		t.diagnose(ctx, s)
 	case transfer.Prepared:
-		if s.seen.Exposure.Condition == build.Running {
-			s.seen.Slot = t.Places.Queue(s.state.Node, s.object.GetUID(), s.state.CreatedAt, func() { t.Wake(s.key) })
-		}
+		t.askForSlot(s)
 	case transfer.InProgress, transfer.Canceling:
 		t.listen(s)
 		t.readResult(s)
 	default:
 	}
 	return nil
+}
+
+// askForSlot puts a mover that is ready to start in the line for a slot, unless it must not start yet.
+func (t *Transfers[T]) askForSlot(s *subject[T]) {
+	uid := s.object.GetUID()
+	busy, left := t.startDelay(s)
+	if s.seen.SlotIn = left; busy || left > 0 {
+		t.Places.Release(uid)
+		return
+	}
+	if s.seen.Exposure.Condition == build.Running {
+		s.seen.Slot = t.Places.Queue(s.state.Node, uid, s.state.CreatedAt, func() { t.Wake(s.key) })
+	}
 }
 
 // home is the node to which a resource belongs: where its pod is, if it is here, until it says so itself.

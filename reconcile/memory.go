@@ -43,6 +43,7 @@ type recollection[T any] struct {
 	delivered bool
 	reserved  bool      // all that delivery waits for is that its target is bound
 	delivers  time.Time // when this agent first tried to deliver
+	alone     time.Time // since when no other restore to its pod works; zero if one does
 	clean     bool      // nothing is left of its snapshots
 	reported  bool      // an Event says for which other data mover it is, or what its clean-up waits for
 	since     time.Time // when the phase began, to better than the second of the API's timestamps

@@ -27,18 +27,19 @@ import (
 // single is one resource of any kind, reconciled by the coordinator on testNode. Caches have what the test puts there.
 type single[T transfer.Object] struct {
 	*Transfers[T]
-	object  T
-	kube    *fake.Clientset
-	clock   *testingclock.FakeClock
-	events  *record.FakeRecorder
-	pods    map[string]*corev1.Pod // cached, by key: movers and pods of this node
-	live    map[string]*corev1.Pod // of the API server
-	failing error                  // of each GET of a pod, instead of an answer
-	target  *corev1.PersistentVolumeClaim
-	listed  bool // the target was
-	classes map[string]*storagev1.StorageClass
-	said    map[string]said // by a mover, by reason
-	empty   func() T
+	object   T
+	kube     *fake.Clientset
+	clock    *testingclock.FakeClock
+	events   *record.FakeRecorder
+	pods     map[string]*corev1.Pod // cached, by key: movers and pods of this node
+	live     map[string]*corev1.Pod // of the API server
+	failing  error                  // of each GET of a pod, instead of an answer
+	target   *corev1.PersistentVolumeClaim
+	listed   bool // the target was
+	classes  map[string]*storagev1.StorageClass
+	said     map[string]said // by a mover, by reason
+	empty    func() T
+	siblings []T
 }
 
 type said struct {
@@ -70,11 +71,12 @@ func newSingle[T transfer.Object](kind transfer.Kind[T], object T, empty func() 
 			Places: NewPlaces(testNode, 1, 1), Admission: NewAdmission(0, 1, time.Minute, s.clock), Recorder: s.events, Clock: s.clock,
 			MoverLog: func(context.Context, string, []byte) {},
 		},
-		Cached:  func(string) (T, bool) { return kind.Copy(s.object), true },
-		Client:  s,
-		Wake:    func(string) {},
-		Changed: func(T, transfer.State, transfer.State) {},
-		Gone:    func(T) {},
+		Cached:   func(string) (T, bool) { return kind.Copy(s.object), true },
+		Client:   s,
+		Wake:     func(string) {},
+		Siblings: func(T) []T { return s.siblings },
+		Changed:  func(T, transfer.State, transfer.State) {},
+		Gone:     func(T) {},
 	}
 	return s
 }

@@ -28,6 +28,13 @@ var errFaster = errors.New("somebody else was faster")
 func (t *Transfers[T]) write(ctx context.Context, s *subject[T], step transfer.Step) error {
 	starts := step.State.Phase == transfer.InProgress && s.state.Phase != transfer.InProgress
 	uid := s.object.GetUID()
+	if starts && t.sharesPod(s) {
+		t.starting.Lock()
+		defer t.starting.Unlock()
+		if t.isBesideAnother(s) {
+			return nil // its end wakes this one
+		}
+	}
 	if starts && !t.Places.Take(s.state.Node, uid, s.state.CreatedAt, func() { t.Wake(s.key) }) {
 		return nil // another worker was faster; the line wakes this one
 	}

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"slices"
+	"sync"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -32,8 +33,11 @@ type Transfers[T transfer.Object] struct {
 	Wake    func(key string)
 	Changed func(object T, before, after transfer.State) // a phase: for metrics that only this kind has
 	Gone    func(object T)                               // a resource: likewise
+	// Siblings are the unfinished restores to other volumes of the same pod.
+	Siblings func(object T) []T
 
-	memory memory[T]
+	memory   memory[T]
+	starting sync.Mutex // while a restore to a pod is told to start
 }
 
 // Shared is what the kinds of an agent have in common. All fields must be set.

@@ -21,8 +21,14 @@ func eligible() dimension {
 	}
 }
 
-func room() dimension  { return either(func(m *moment, is bool) { m.Seen.Room = is }) }
-func slot() dimension  { return either(func(m *moment, is bool) { m.Seen.Slot = is }) }
+func room() dimension { return either(func(m *moment, is bool) { m.Seen.Room = is }) }
+func slot() dimension {
+	return dimension{
+		func(*moment) {},
+		func(m *moment) { m.Seen.SlotIn = tick },
+		func(m *moment) { m.Seen.Slot = true },
+	}
+}
 func heard() dimension { return either(func(m *moment, is bool) { m.Seen.Started = is }) }
 func noSource() dimension {
 	return dimension{

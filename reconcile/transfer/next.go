@@ -147,7 +147,7 @@ func prepared(s State, seen Seen, lim Limits) Step {
 	switch seen.Exposure.Condition {
 	case build.Running:
 		if !seen.Slot {
-			return Step{}
+			return Step{After: seen.SlotIn}
 		}
 		s.Phase, s.StartedAt, s.NodeOS = InProgress, seen.Now, seen.Exposure.OS
 		return Step{Action: Write, State: s, Reason: ReasonStarted}

@@ -160,7 +160,7 @@ func beginningRules() []rule {
 		func(m *moment) bool {
 			waits := m.ready() && m.acts() && m.is(build.Running)
 			starts := m.writes(InProgress) && !m.in(InProgress)
-			return starts == (waits && m.Seen.Slot) && implies(waits && !m.Seen.Slot, m.waits(0)) &&
+			return starts == (waits && m.Seen.Slot) && implies(waits && !m.Seen.Slot, m.waits(m.Seen.SlotIn)) &&
 				implies(starts, m.changes(func(s *State) { s.Phase, s.StartedAt, s.NodeOS = InProgress, m.Seen.Now, m.Seen.Exposure.OS }))
 		},
 		input(func(_ *State, seen *Seen, _ *Limits) { seen.Slot = true }),

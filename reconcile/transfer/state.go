@@ -95,19 +95,20 @@ func (s State) TakesSlot() bool { return s.Phase.HasStarted() && s.MovedAt.IsZer
 // Seen is what there is to know besides the custom resource. Everything in it is a value.
 type Seen struct {
 	Now        time.Time
-	CanceledAt time.Time // when a cancel was first seen; zero if none was
-	Here       string    // the node of this agent
-	Mine       bool      // this agent accepts and exposes it
-	Follow     bool      // this agent follows its mover
-	Near       bool      // this agent follows what runs where the mover runs
-	Eligible   bool      // what it waits for before it may be accepted is there
-	Awaits     string    // then: nothing; else what it waits for
-	Unbounded  bool      // then: it may last, as long as what it waits for exists
-	WaitsSince time.Time // since when that has been so, as far as this agent has seen
-	Room       bool      // one more may be prepared in the cluster
-	Slot       bool      // one more mover may run on its node, and this one is next
-	SourceGone bool      // the pod whose volume it is does not exist any more
-	WentOn     string    // why no mover may write to the volume of that pod any more; empty if one may
+	CanceledAt time.Time     // when a cancel was first seen; zero if none was
+	Here       string        // the node of this agent
+	Mine       bool          // this agent accepts and exposes it
+	Follow     bool          // this agent follows its mover
+	Near       bool          // this agent follows what runs where the mover runs
+	Eligible   bool          // what it waits for before it may be accepted is there
+	Awaits     string        // then: nothing; else what it waits for
+	Unbounded  bool          // then: it may last, as long as what it waits for exists
+	WaitsSince time.Time     // since when that has been so, as far as this agent has seen
+	Room       bool          // one more may be prepared in the cluster
+	Slot       bool          // one more mover may run on its node, and this one is next
+	SlotIn     time.Duration // when to ask for a slot again, if it must not have one yet
+	SourceGone bool          // the pod whose volume it is does not exist any more
+	WentOn     string        // why no mover may write to the volume of that pod any more; empty if one may
 	Exposure   build.Exposure
 	NodeLost   bool      // no agent is Ready where its mover is, and that Node is not Ready or does not exist
 	EndingAt   time.Time // when its mover's pod was first seen to be deleting; zero if it is not

@@ -147,3 +147,41 @@ func TestAVolumeWhosePodHasStartedIsNotRestoredAgain(t *testing.T) {
 	require.Equal(t, 1, s.moversMade(name))
 	require.Equal(t, 1, r.metric("lateen_transfers_finished_total", "kind", "podvolumerestore", "phase", "Failed", "reason", "restore_unconfirmed"))
 }
+
+// TestASecondMoverOfAPodWorksAlone is a pod with two volumes: the mark of the first mover may still be in one when the
+// other gets its own, with which the pod goes on.
+func TestASecondMoverOfAPodWorksAlone(t *testing.T) {
+	s := newSite(t, 4*time.Second)
+	s.configure(`{"loadConcurrency":{"globalConfig":2}}`)
+	history, err := s.Record(t.Context())
+	require.NoError(t, err)
+	s.start()
+	restore, err := s.Restore(s.soon(), "nightly")
+	require.NoError(t, err)
+	target, err := s.RestorePod(s.soon(), restore, "restored", s.node.Name(), world.EmptyDir("data"), world.EmptyDir("logs"))
+	require.NoError(t, err)
+	var names []string
+	for _, volume := range []string{"data", "logs"} {
+		made, err := s.PodVolumeRestore(s.soon(), restore, target, volume, "snapshot-"+volume, s.Apps)
+		require.NoError(t, err)
+		names = append(names, made.Name)
+	}
+	for _, name := range names {
+		_, err := s.Transfers(world.PodVolumeRestore).Wait(s.soon(), name, world.In(world.InProgress))
+		require.NoError(t, err)
+	}
+	require.NoError(t, s.node.Evict(s.Namespace, names[0], "the node is low on memory"))
+	var restarted, other int
+	for at, seen := range s.completed(history, names...) {
+		switch {
+		case seen.Name == names[0] && seen.To == world.InProgress:
+			restarted = at
+		case seen.Name == names[1] && seen.To == world.Completed:
+			other = at
+		}
+	}
+	require.Greater(t, restarted, other, "its second mover was told to start while the other volume was restored")
+	require.Equal(t, 2, s.moversMade(names[0]))
+	_, err = s.WaitPod(s.soon(), s.Apps, target.Name, world.Ready)
+	require.NoError(t, err)
+}

@@ -59,7 +59,9 @@ func newLine[T transfer.Object](
 		Name: what.Name, Workers: p.Config.Workers, Grace: stepGrace, Clock: p.Clock, Metrics: p.Metrics.Workqueues(),
 	}, transfers.Reconcile)
 	transfers.Wake = controller.Wake
-	return &line[T]{transfers: transfers, controller: controller, resources: resources}
+	l := &line[T]{transfers: transfers, controller: controller, resources: resources}
+	transfers.Siblings = l.siblings
+	return l
 }
 
 // kinds are all four, in the order in which a backup and its restore use them.
@@ -107,6 +109,7 @@ func (l *line[T]) wire(caches *informers.Caches) ([]cache.DoneChecker, error) {
 	own, err1 := l.resources.Handle(func(object T) {
 		l.note(object)
 		l.wake(informers.Key(object))
+		l.enqueueSiblings(object)
 	})
 	here, err2 := caches.Here.Handle(caches.Heard(informers.Controller[*corev1.Pod](name, l.wake)))
 	movers, err3 := caches.Movers.Handle(caches.Heard(informers.Controller[*corev1.Pod](name, l.wake)))

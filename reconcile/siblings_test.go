@@ -1,0 +1,85 @@
+package reconcile
+
+import (
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	velerov1 "github.com/vmware-tanzu/velero/pkg/apis/velero/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/lateen-project/lateen/exposer/build"
+	"github.com/lateen-project/lateen/reconcile/transfer"
+)
+
+// newTwoVolumes is a restore whose mover is ready to start for the second time, and one to another volume of its pod.
+func newTwoVolumes(phase velerov1.PodVolumeRestorePhase, restarts string) (*single[*velerov1.PodVolumeRestore], *velerov1.PodVolumeRestore) {
+	s := newRestore()
+	pod := waitingPod(corev1.ContainerState{Running: &corev1.ContainerStateRunning{}})
+	s.live["app/db"], s.pods["app/db"] = pod, pod
+	s.object.Status = velerov1.PodVolumeRestoreStatus{Phase: velerov1.PodVolumeRestorePhasePrepared, Node: testNode, AcceptedTimestamp: &metav1.Time{Time: s.clock.Now()}}
+	s.object.Annotations = map[string]string{"lateen.dev/mover-restarts": "1"}
+	s.pods[testKey] = &corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{
+			Namespace: "velero", Name: "b1", UID: "mover-uid", OwnerReferences: []metav1.OwnerReference{{UID: "b1-uid", Controller: new(true)}},
+			Annotations: map[string]string{build.AnnotationAttempt: "1"},
+		},
+		Spec: corev1.PodSpec{NodeName: testNode}, Status: corev1.PodStatus{Phase: corev1.PodRunning},
+	}
+	other := s.object.DeepCopy()
+	other.Name, other.UID, other.Spec.Volume = "b2", "b2-uid", "logs"
+	other.Annotations["lateen.dev/mover-restarts"] = restarts
+	other.Status.Phase = phase
+	s.siblings = append(s.siblings, other)
+	return s, other
+}
+
+func TestASecondMoverDoesNotStartWhileAnotherVolumeOfItsPodIsRestored(t *testing.T) {
+	s, other := newTwoVolumes(velerov1.PodVolumeRestorePhaseInProgress, "0")
+	for range 3 {
+		require.Zero(t, s.step(t), "an event of the other one brings it on")
+		require.Equal(t, transfer.Prepared, s.state().Phase)
+	}
+	require.Zero(t, s.Places.Own().InUse())
+	other.Status.Phase = velerov1.PodVolumeRestorePhaseCompleted
+	other.ResourceVersion = "2"
+	require.Equal(t, s.Limits.RestartDelay, s.step(t), "the kubelet may still have to report that restore-wait has ended")
+	require.Equal(t, transfer.Prepared, s.state().Phase)
+	s.clock.Step(s.Limits.RestartDelay)
+	s.step(t)
+	require.Equal(t, transfer.InProgress, s.state().Phase)
+}
+
+func TestASecondMoverDoesNotStartOnceTheLastVolumeLetThePodGoOn(t *testing.T) {
+	s, other := newTwoVolumes(velerov1.PodVolumeRestorePhaseInProgress, "0")
+	s.step(t)
+	other.Status.Phase = velerov1.PodVolumeRestorePhaseCompleted
+	s.step(t)
+	pod := waitingPod(corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{}})
+	s.live["app/db"], s.pods["app/db"] = pod, pod
+	s.clock.Step(time.Second)
+	s.step(t)
+	require.Equal(t, transfer.Failed, s.state().Phase)
+	require.Contains(t, s.state().Message, "no mover may overwrite it")
+}
+
+func TestAFirstMoverDoesNotStartWhileASecondOneOfItsPodWorks(t *testing.T) {
+	s, other := newTwoVolumes(velerov1.PodVolumeRestorePhaseInProgress, "1")
+	delete(s.object.Annotations, "lateen.dev/mover-restarts")
+	delete(s.pods[testKey].Annotations, build.AnnotationAttempt)
+	s.step(t)
+	require.Equal(t, transfer.Prepared, s.state().Phase)
+	other.Annotations["lateen.dev/mover-restarts"] = "0"
+	other.ResourceVersion = "2"
+	s.step(t)
+	require.Equal(t, transfer.InProgress, s.state().Phase, "first movers run side by side")
+}
+
+func TestRestoresShareAPodByItsIdentity(t *testing.T) {
+	s, other := newTwoVolumes("", "0")
+	require.True(t, s.SharePod(s.object, other))
+	require.False(t, s.SharePod(s.object, s.object))
+	other.Spec.Pod.UID = "another"
+	require.False(t, s.SharePod(s.object, other))
+}

@@ -128,13 +128,12 @@ func (p *parts) serve(ctx context.Context, kinds []kind) error {
 	agents.Begin()
 	p.caches.SetTerm(term)
 	p.lead.set(agents)
-	p.coordination.Leads(true)
 	defer func() { p.coordination.Leads(false); p.lead.set(nil); p.caches.SetTerm(nil); agents.End() }()
 	for _, k := range kinds {
 		k.enqueueUnsettled()
 	}
 	maintained := make(chan error, 1)
-	go func() { maintained <- p.maintain(ctx) }()
+	go func() { maintained <- p.maintain(ctx, func() { p.coordination.Leads(true) }, end) }()
 	p.sweeper(ctx, kinds).Run(ctx)
 	return <-maintained
 }

@@ -28,9 +28,11 @@ import (
 const EventJobConfig = "MaintenanceConfigProblem"
 
 // maintain maintains repositories for one term of a coordinator. It is beside all else that a term does, and
-// holds none of that up.
-func (p *parts) maintain(ctx context.Context) error {
+// holds none of that up. It calls complete once its caches are, and giveUp if they are not in time: another agent may be
+// able to list what this one is not.
+func (p *parts) maintain(ctx context.Context, complete, giveUp func()) error {
 	if p.Config.MaintenanceConcurrency == 0 {
+		complete()
 		return nil
 	}
 	caches, err := informers.NewMaintained(p.clients.kube, p.clients.velero, p.Config.Namespace, build.LabelRepository)
@@ -52,10 +54,12 @@ func (p *parts) maintain(ctx context.Context) error {
 	late := p.Clock.AfterFunc(cmp.Or(p.SyncTimeout, syncTimeout), func() {
 		if lacking := caches.Lacking(); lacking != "" && ctx.Err() == nil {
 			p.reportLacking(ctx, "the maintenance of repositories", lacking)
+			giveUp()
 		}
 	})
 	defer late.Stop()
 	if synced(ctx, "caches of maintenance", handled...) {
+		complete()
 		controller.Run(ctx, nil)
 	}
 	p.maintenance.Over()

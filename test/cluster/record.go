@@ -32,7 +32,7 @@ type Record struct {
 	// Reason is the machine-readable reason of an error, such as Conflict.
 	Reason     metav1.StatusReason
 	RequestURI string
-	// Body is what was sent, in JSON; kept for the API group velero.io alone.
+	// Body is what was sent, in JSON; kept for the API group velero.io and for deletions of pods alone.
 	Body json.RawMessage
 	// Annotations hold authorization.k8s.io/decision and authorization.k8s.io/reason among others.
 	Annotations map[string]string

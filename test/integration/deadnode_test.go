@@ -1,6 +1,7 @@
 package integration
 
 import (
+	"encoding/json"
 	"fmt"
 	"testing"
 	"time"
@@ -116,14 +117,27 @@ func (d *doomed) ends(name string) {
 	}
 	d.nothingLeft()
 	d.around.after(ended)
-	deletions := []int{1} // nothing is left, so that was by force
-	if ended.Status.Phase == world.Completed {
-		deletions = []int{2} // that of the next mover too
+	const forced, graceful = true, false
+	expected := [][]bool{{forced}}
+	switch ended.Status.Phase {
+	case world.Completed: // the next mover ends by itself
+		expected = [][]bool{{forced, graceful}}
+	case world.Canceled: // the grace of the cancel may be over before the node is lost
+		expected = append(expected, []bool{graceful, forced})
+	default:
 	}
-	if ended.Status.Phase == world.Canceled {
-		deletions = []int{1, 2} // by force alone, or after the grace of the cancel, whichever time is over first
+	require.Contains(d, expected, d.deletions(name))
+}
+
+// deletions are those of mover pods of a transfer by agents, in order: whether each was by force.
+func (d *doomed) deletions(name string) (forced []bool) {
+	d.Helper()
+	for _, record := range d.requests(cluster.Query{Verbs: []string{"delete"}, Resources: []string{"pods"}, Name: name}) {
+		options := metav1.DeleteOptions{}
+		require.NoError(d, json.Unmarshal(record.Body, &options), "%s: %s", record, record.Body)
+		forced = append(forced, options.GracePeriodSeconds != nil && *options.GracePeriodSeconds == 0)
 	}
-	require.Contains(d, deletions, len(d.requests(cluster.Query{Verbs: []string{"delete"}, Resources: []string{"pods"}, Name: name})))
+	return forced
 }
 
 // A node loses its power, or its network, in every phase. Nobody confirms the end of what runs there.

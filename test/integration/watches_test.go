@@ -102,7 +102,7 @@ func TestEventsThatAreLostOrMergedChangeNothingInTheEnd(t *testing.T) {
 		t.Helper()
 		for _, told := range sample(random, stories(t, completes, canceled), tales) {
 			t.Run(told.String(), func(t *testing.T) {
-				_, end := everyCall(t, told)
+				_, end := everyCall(t, told, 1)
 				for lets := 1; lets <= 4; lets++ {
 					t.Run(fmt.Sprintf("after %d of each resource", lets), func(t *testing.T) {
 						t.Parallel()

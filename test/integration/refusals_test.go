@@ -81,13 +81,19 @@ func limits(kind corev1.LimitType, what corev1.ResourceName) func(s *site) func(
 	}
 }
 
-// secures enforces a Pod Security standard in Velero's namespace.
+// secure sets the Pod Security standard that is enforced in Velero's namespace.
+func (s *site) secure(level string) {
+	s.Helper()
+	patch := fmt.Sprintf(`{"metadata":{"labels":{"pod-security.kubernetes.io/enforce":%q}}}`, level)
+	_, err := s.Kube.CoreV1().Namespaces().Patch(s.soon(), s.Namespace, types.MergePatchType, []byte(patch), metav1.PatchOptions{})
+	require.NoError(s, err)
+}
+
+// secures enforces a standard for good.
 func secures(level string) func(s *site) func() {
 	return func(s *site) func() {
 		s.Helper()
-		patch := fmt.Sprintf(`{"metadata":{"labels":{"pod-security.kubernetes.io/enforce":%q}}}`, level)
-		_, err := s.Kube.CoreV1().Namespaces().Patch(s.soon(), s.Namespace, types.MergePatchType, []byte(patch), metav1.PatchOptions{})
-		require.NoError(s, err)
+		s.secure(level)
 		s.inForce(func() error {
 			_, err := s.Kube.CoreV1().Pods(s.Namespace).Create(s.Context(), &corev1.Pod{
 				ObjectMeta: metav1.ObjectMeta{Name: "probe"},

@@ -1,0 +1,118 @@
+package integration
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/watch"
+
+	"github.com/lateen-project/lateen/test/cluster"
+	"github.com/lateen-project/lateen/test/world"
+)
+
+// deletes deletes a namespace with all that is in it.
+func (s *site) deletes(namespace string) {
+	s.Helper()
+	require.NoError(s, s.Kube.CoreV1().Namespaces().Delete(s.soon(), namespace, metav1.DeleteOptions{}))
+}
+
+// namespaceGone waits until a namespace is deleted.
+func (s *site) namespaceGone(namespace string) {
+	s.Helper()
+	ctx := s.soon()
+	named := metav1.ListOptions{FieldSelector: "metadata.name=" + namespace}
+	list, err := s.Kube.CoreV1().Namespaces().List(ctx, named)
+	require.NoError(s, err)
+	if len(list.Items) == 0 {
+		return
+	}
+	named.ResourceVersion = list.ResourceVersion
+	changes, err := s.Kube.CoreV1().Namespaces().Watch(ctx, named)
+	require.NoError(s, err)
+	defer changes.Stop()
+	var last *corev1.Namespace
+	for change := range changes.ResultChan() {
+		if change.Type == watch.Deleted {
+			return
+		}
+		last, _ = change.Object.(*corev1.Namespace)
+	}
+	require.Fail(s, "the namespace is still there", "%+v", last)
+}
+
+// Whoever deletes the namespace of an application in the middle of a transfer gets an end of it, and nothing is left but what was
+// restored and has no claim to go to.
+func TestATransferEndsWhenTheNamespaceOfItsApplicationIsDeleted(t *testing.T) {
+	for kind, test := range map[world.Kind]struct {
+		phase world.Phase
+		says  string
+	}{
+		world.PodVolumeBackup:  {phase: world.Completed}, // its mover has read everything
+		world.PodVolumeRestore: {phase: world.Failed, says: "no such file or directory"},
+		world.DataUpload:       {phase: world.Completed}, // the snapshot had been handed over
+		world.DataDownload:     {phase: world.Failed, says: "restored does not exist; restored volume kept as PersistentVolume pvc-"},
+	} {
+		t.Run(string(kind), func(t *testing.T) {
+			s := newSite(t, time.Hour)
+			finish := make(chan struct{})
+			s.mover.Finish = finish
+			s.configure(`{}`)
+			around := s.scene(kind)
+			s.start(through(around.watch))
+			made := around.create()
+			s.says("Data-Path-Started", made)
+			s.deletes(s.Apps)
+			s.namespaceGone(s.Apps)
+			close(finish)
+			ended, err := s.Transfers(kind).Wait(s.soon(), made, world.Settled)
+			require.NoError(t, err)
+			require.Equal(t, test.phase, ended.Status.Phase, ended.Status.Message)
+			require.Contains(t, ended.Status.Message, test.says)
+			if _, kept, is := strings.Cut(ended.Status.Message, "kept as PersistentVolume "); is {
+				require.NoError(t, s.Kube.CoreV1().PersistentVolumes().Delete(s.soon(), kept, metav1.DeleteOptions{}))
+			}
+			s.nothingLeft()
+		})
+	}
+}
+
+// An agent loses its rights, its Lease and its Events with its namespace. It does not hurry then, and ends when it is told to. A
+// transfer may keep its finalizer, since nobody may write any more: without that the namespace goes, and all else with it.
+func TestAnAgentWhoseNamespaceIsDeletedIdles(t *testing.T) {
+	const (
+		observed = 5 * time.Second
+		most     = 60 // requests in that time, the Lease aside
+	)
+	for _, kind := range world.Kinds() {
+		t.Run(string(kind), func(t *testing.T) {
+			s := newSite(t, time.Hour)
+			s.retries, s.refusal = true, true
+			s.configure(`{}`)
+			around := s.scene(kind)
+			r := s.start(through(around.watch))
+			made := around.create()
+			s.says("Data-Path-Started", made)
+			before := len(s.requests(cluster.Query{}))
+			s.deletes(s.Namespace)
+			timer := time.NewTimer(observed) // what it asks for in this time is measured
+			defer timer.Stop()
+			select {
+			case <-timer.C:
+			case <-r.ended:
+			}
+			r.stop()
+			records := s.requests(cluster.Query{})[before:].Where(func(r cluster.Record) bool { return r.Resource != "leases" })
+			require.Less(t, len(records), most, "%v", records)
+			if err := s.Transfers(kind).Patch(s.soon(), made, `{"metadata":{"finalizers":null}}`); !apierrors.IsNotFound(err) {
+				require.NoError(t, err)
+			}
+			s.namespaceGone(s.Namespace)
+			s.nothingLeft()
+		})
+	}
+}

@@ -36,7 +36,7 @@ type recorder = record.EventRecorder
 // newRecorder sends Kubernetes Events in the background; flush ends that.
 func newRecorder(ctx context.Context, client kubernetes.Interface, options config.Options) (recorder, func()) {
 	broadcaster := record.NewBroadcaster(record.WithContext(ctx))
-	broadcaster.StartRecordingToSink(&typedcorev1.EventSinkImpl{Interface: client.CoreV1().Events(options.Namespace)})
+	broadcaster.StartRecordingToSink(onceSink{&typedcorev1.EventSinkImpl{Interface: client.CoreV1().Events(options.Namespace)}})
 	source := corev1.EventSource{Component: component, Host: options.NodeName}
 	return broadcaster.NewRecorder(scheme.Scheme, source), broadcaster.Shutdown
 }

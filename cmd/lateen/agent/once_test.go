@@ -1,0 +1,46 @@
+package agent
+
+import (
+	"context"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/kubernetes/fake"
+	clienttesting "k8s.io/client-go/testing"
+
+	"github.com/lateen-project/lateen/cmd/lateen/config"
+	"github.com/lateen-project/lateen/reconcile"
+)
+
+func TestEveryCoordinatorReportsAForeignTransferAndOneEventIsKept(t *testing.T) {
+	client := fake.NewClientset()
+	asked := make(chan struct{}, 10)
+	client.PrependReactor("*", "events", func(action clienttesting.Action) (handled bool, answer runtime.Object, err error) {
+		defer func() { asked <- struct{}{} }()
+		return clienttesting.ObjectReaction(client.Tracker())(action)
+	})
+
+	for _, coordinator := range []string{"n1", "n2"} {
+		events, flush := newRecorder(context.Background(), client, config.Options{Namespace: "velero", NodeName: coordinator})
+		for _, uid := range []types.UID{"u1", "u2"} {
+			about := &corev1.ObjectReference{Kind: "DataDownload", Namespace: "velero", Name: "d-" + string(uid), UID: uid}
+			events.Event(about, corev1.EventTypeNormal, reconcile.EventForeign, "for another one")
+			events.Event(about, corev1.EventTypeNormal, reconcile.EventAccepted, "on "+coordinator)
+		}
+		for range 4 {
+			<-asked
+		}
+		flush()
+	}
+	kept, err := client.CoreV1().Events("velero").List(t.Context(), metav1.ListOptions{})
+	require.NoError(t, err)
+	reasons := map[string]int{}
+	for _, event := range kept.Items {
+		reasons[event.Reason]++
+	}
+	require.Equal(t, map[string]int{reconcile.EventForeign: 2, reconcile.EventAccepted: 4}, reasons)
+}

@@ -80,6 +80,9 @@ func (r Repository) tallyBefore(job build.JobSeen, jobs []build.JobSeen) tally {
 	return r.tallyAfter(older)
 }
 
+// FailuresAfter is how often maintenance has failed in a row, after all jobs that there are, oldest first.
+func (r Repository) FailuresAfter(jobs []build.JobSeen) int { return r.tallyAfter(jobs).failures }
+
 // tallyAfter is the tally after all jobs, oldest first. The history and what this process counted matter where there was no
 // job, or where it is gone: Velero's server keeps 3 entries, and replaces messages.
 func (r Repository) tallyAfter(jobs []build.JobSeen) tally {

@@ -2,7 +2,6 @@ package status
 
 import (
 	"maps"
-	"slices"
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
@@ -135,18 +134,10 @@ func (s *Seen) maintenance() []Repository {
 	for _, repository := range s.repositories {
 		read := maintenance.Of(repository)
 		one := Repository{Name: repository.Name, Phase: string(repository.Status.Phase), LastSuccess: read.Last.UTC()}
-		for _, run := range slices.Backward(read.History) {
-			if !run.Failed {
-				break
-			}
-			if one.Failures++; one.Failures == 1 {
-				one.LastFailure = oneLine(run.Message)
-			}
-		}
-		for _, job := range s.jobs {
-			if seen := build.ReadJob(job); job.Labels[build.LabelRepository] == build.RepositoryLabel(repository.Name) && seen.Outcome == build.JobUnfinished {
-				one.Running = job.Name
-			}
+		jobs := s.jobsOf(repository)
+		one.Failures, one.Running = read.FailuresAfter(jobs), unfinished(jobs)
+		if last := len(read.History) - 1; last >= 0 && read.History[last].Failed {
+			one.LastFailure = oneLine(read.History[last].Message)
 		}
 		all = append(all, one)
 	}

@@ -67,16 +67,10 @@ func (s *Seen) nextMaintenance(of *velerov1.BackupRepository) (now, remedy strin
 	options := s.options()
 	policy := maintenance.DefaultPolicy()
 	policy.Frequency, policy.Timeout = options.MaintenanceFrequency, options.MaintenanceTimeout
-	var jobs []build.JobSeen
-	running := 0
+	jobs, running := s.jobsOf(of), 0
 	for _, job := range s.jobs {
-		seen := build.ReadJob(job)
-		seen.Since = slices.MaxFunc([]time.Time{seen.Created, seen.Ending, seen.Ended, seen.Released}, time.Time.Compare) // as far as can be told
-		if seen.Outcome == build.JobUnfinished {
+		if build.ReadJob(job).Outcome == build.JobUnfinished {
 			running++
-		}
-		if job.Labels[build.LabelRepository] == build.RepositoryLabel(of.Name) {
-			jobs = append(jobs, seen)
 		}
 	}
 	step := maintenance.Next(maintenance.Of(of), jobs, s.locationOf(of), policy, s.now)
@@ -102,6 +96,20 @@ func (s *Seen) nextMaintenance(of *velerov1.BackupRepository) (now, remedy strin
 		return fmt.Sprintf("It will be maintained at %s.", stamp(s.now.Add(step.After), s.now)), ""
 	}
 	return "The coordinator has to write down what became of its last job.", ""
+}
+
+// jobsOf are the maintenance jobs of a repository, oldest first.
+func (s *Seen) jobsOf(repository *velerov1.BackupRepository) (jobs []build.JobSeen) {
+	for _, job := range s.jobs {
+		if job.Labels[build.LabelRepository] != build.RepositoryLabel(repository.Name) {
+			continue
+		}
+		seen := build.ReadJob(job)
+		seen.Since = slices.MaxFunc([]time.Time{seen.Created, seen.Ending, seen.Ended, seen.Released}, time.Time.Compare) // as far as can be told
+		jobs = append(jobs, seen)
+	}
+	slices.SortStableFunc(jobs, func(a, b build.JobSeen) int { return a.Created.Compare(b.Created) })
+	return jobs
 }
 
 // locationOf is what is known of where a repository is; one that cannot be seen is taken to be there.

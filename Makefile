@@ -159,7 +159,7 @@ soak: ## Have agents killed, faults, cancels, deletions and preemptions at rando
 
 conformance: ## Play all conformance cases against AGENT=velero or lateen, and write the results into README and docs
 	$(call need,bwrap=bubblewrap)
-	$(call with,$(AGENT) controlplane snapshot-controller)
+	$(call with,$(AGENT) controlplane snapshot-controller velero-1.17)
 	cd test && $(TEST) -timeout 90m -parallel $(if $(filter velero,$(AGENT)),12,4) -v -run 'TestTheAgentConforms/cases/$(CASES)' \
 		./conformance -agent $(AGENT) -record | grep --line-buffered -v '^==='
 

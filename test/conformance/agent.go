@@ -8,21 +8,25 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"time"
 
 	"github.com/lateen-project/lateen/deploy"
 	"github.com/lateen-project/lateen/test/cluster"
+	"github.com/lateen-project/lateen/test/node"
 	"github.com/lateen-project/lateen/test/process"
 	"github.com/lateen-project/lateen/test/world"
 )
 
 // Agent is a node-agent that cases can be played against.
 type Agent struct {
-	Name    string // of it, and of its binary
-	Title   string // with its version
-	Args    []string
-	Account string // its ServiceAccount
+	Name  string // of it, and of its binary
+	Title string // with its version
+	Args  []string
+	// Maintains is what maintains repositories; nil: the agent.
+	Maintains []string
+	Account   string // its ServiceAccount
 	// Patience is how long it may take for all that a case expects. MayFail says that a case that fails tells something
 	// about it, and is no fault.
 	Patience time.Duration
@@ -44,7 +48,12 @@ func agentNamed(name string) (*Agent, error) {
 		"velero": {
 			Name: name, Title: "Velero", Account: "velero", Patience: 11 * time.Minute, Settle: 2 * time.Minute, MayFail: true,
 			Args: []string{"node-agent", "server"},
+			Maintains: []string{
+				"server", "--plugin-dir=/plugins", "--profiler-address=127.0.0.1:0", "--disable-controllers=" + strings.Join(node.IdleControllers(), ","),
+			},
 		},
+		// The agent of the release before, from which a case may begin.
+		"velero-1.17": {Name: name, Title: "Velero", Account: "velero", Args: []string{"node-agent", "server"}},
 	}
 	agent := agents[name]
 	if agent == nil {
@@ -66,6 +75,24 @@ func agentNamed(name string) (*Agent, error) {
 	return agent, nil
 }
 
+// arguments are those of the agent for a case: its own, and flags that all agents have.
+func (a *Agent) arguments(story *Case) []string {
+	if story.maintains() && a.Maintains != nil {
+		return append(slices.Clone(a.Maintains), "--repo-maintenance-job-configmap="+jobMap)
+	}
+	args := append(slices.Clone(a.Args), "--node-agent-configmap="+configMap)
+	if story.maintains() {
+		args = append(args, "--repo-maintenance-job-configmap="+jobMap)
+	}
+	if story.Repository != nil {
+		args = append(args, "--backup-repository-configmap="+repositoryMap)
+	}
+	if timeout := story.PrepareTimeout; timeout != 0 {
+		args = append(args, "--data-mover-prepare-timeout="+time.Duration(timeout).String())
+	}
+	return args
+}
+
 // run is one process of an agent.
 type run struct {
 	process  *process.Process
@@ -80,6 +107,7 @@ type place struct {
 	APIServer  string // host:port, on loopback
 	Namespace  string
 	Node       string
+	PodUID     string // of the node-agent's pod there
 	PodsDir    string // the kubelet's, which is mounted at /host_pods
 	Args       []string
 }
@@ -103,14 +131,14 @@ func (a *Agent) start(at place) (*run, error) {
 
 func (a *Agent) sandbox(at place) []string {
 	args := []string{
-		"--die-with-parent", "--unshare-pid", "--proc", "/proc", "--tmpfs", "/tmp", "--dir", "/scratch",
+		"--die-with-parent", "--unshare-pid", "--proc", "/proc", "--tmpfs", "/tmp", "--dir", "/scratch", "--dir", "/plugins",
 		"--dev-bind", "/dev/null", "/dev/null", "--dev-bind", "/dev/urandom", "/dev/urandom",
 		"--ro-bind", a.binary, "/agent", "--ro-bind", at.Kubeconfig, "/kubeconfig", "--ro-bind", at.PodsDir, "/host_pods",
-		"--clearenv", "--setenv", "NODE_NAME", at.Node, "--setenv", "VELERO_NAMESPACE", at.Namespace,
+		"--clearenv", "--setenv", "NODE_NAME", at.Node, "--setenv", "POD_UID", at.PodUID, "--setenv", "VELERO_NAMESPACE", at.Namespace,
 		"--setenv", "VELERO_SCRATCH_DIR", "/scratch", "--setenv", "HOME", "/tmp", "--", "/agent",
 	}
-	args = append(args, a.Args...)
-	return append(append(args, "--kubeconfig=/kubeconfig", "--namespace="+at.Namespace), at.Args...)
+	args = append(args, at.Args...)
+	return append(args, "--kubeconfig=/kubeconfig", "--namespace="+at.Namespace)
 }
 
 // end kills the agent as the machine would: bubblewrap passes no other signal on.

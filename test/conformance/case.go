@@ -37,10 +37,19 @@ type Case struct {
 	// Config is the node-agent ConfigMap's content, Repository that of the backup repositories' ConfigMap.
 	Config     Object `json:"config"`
 	Repository Object `json:"repository"`
+	// Maintenance is the content of the ConfigMap of maintenance jobs, by key.
+	Maintenance map[string]Object `json:"maintenance"`
 	// PrepareTimeout is from Accepted to Prepared; 0: 30 min.
 	PrepareTimeout Duration `json:"prepareTimeout"`
 	// DaemonSet is patched onto the DaemonSet of the node-agent.
 	DaemonSet Object `json:"daemonSet"`
+	// Nodes are further nodes, by the words for their names; NODE is the one that there is in any case.
+	Nodes map[string]Machine `json:"nodes"`
+	// Begins is the program of the agent that is there at first, if it is not the one that is played: the step "agent:
+	// starts" always starts that one.
+	Begins string `json:"begins"`
+	// Requests are those of agents to which something happens.
+	Requests []Request `json:"requests"`
 	// Given are objects that are there before the agent is.
 	Given []Object `json:"given"`
 	// Volume is what is moved.
@@ -62,6 +71,8 @@ type Case struct {
 	Never []Object `json:"never"`
 	Left  []Object `json:"left"`
 	Gone  []Object `json:"gone"`
+	// AtOnce is how many objects of a sort there were at most at any time.
+	AtOnce []AtOnce `json:"atOnce"`
 	// Movers is how many pods moved, or were to move, this resource; nil: 1.
 	Movers *int `json:"movers"`
 }
@@ -77,6 +88,18 @@ func (d *Duration) UnmarshalJSON(text []byte) error {
 	parsed, err := time.ParseDuration(strings.Trim(string(text), `"`))
 	*d = Duration(parsed)
 	return err
+}
+
+// AtOnce is a sort of objects.
+type AtOnce struct {
+	Of   Object `json:"of"`
+	Most int    `json:"most"`
+}
+
+// Machine is a node.
+type Machine struct {
+	Agent bool   `json:"agent"` // an agent runs on it, as on NODE
+	Spec  Object `json:"spec"`  // patched onto its own
 }
 
 // Volume says what the volume is that is moved. A backed up pod or a restored pod has an emptyDir unless Claim is set.
@@ -119,18 +142,20 @@ type Step struct {
 	Second world.Phase `json:"second"` // make a second resource for the same volume, and wait until it is in that phase
 	Cancel bool        `json:"cancel"` // ask for the end of the transfer
 	Delete bool        `json:"delete"` // delete the resource
+	Force  bool        `json:"force"`  // delete the resource without heeding its finalizers
 	Vanish bool        `json:"vanish"` // the mover is gone without a trace
 	Evict  string      `json:"evict"`  // the kubelet ends the mover, with that message
 	Agent  string      `json:"agent"`  // "ends" or "starts"
 	Remove Object      `json:"remove"` // delete that object
 	Apply  Object      `json:"apply"`  // make or change that object
 	Set    Object      `json:"set"`    // patch the resource
+	Wait   Duration    `json:"wait"`   // let time pass
 }
 
 // Cases are all cases, in the order of the kinds.
 func Cases() ([]*Case, error) {
 	var all []*Case
-	for _, kind := range world.Kinds() {
+	for _, kind := range kinds() {
 		files, err := fs.Glob(cases, "cases/"+strings.ToLower(string(kind))+"/*.yaml")
 		if err != nil {
 			return nil, fmt.Errorf("list cases of %s: %w", kind, err)
@@ -162,12 +187,19 @@ func parse(text []byte) (*Case, error) {
 		return nil, errors.New("shows: name the sections or W-numbers of velero-protocol.md that this shows")
 	}
 	wanted := slices.Concat(c.Made, c.Never, c.Left, c.Gone)
+	for _, sort := range c.AtOnce {
+		wanted = append(wanted, sort.Of)
+	}
 	if len(wanted) == 0 {
 		return nil, errors.New("made, never, left, gone: say what becomes of at least one object besides the resource")
 	}
-	for i, step := range c.Happens {
+	steps := slices.Clone(c.Happens)
+	for _, request := range c.Requests {
+		steps = append(append(steps, request.Before...), request.After...)
+	}
+	for i, step := range steps {
 		if set := fields(step); set != 1 {
-			return nil, fmt.Errorf("happens[%d]: want exactly one thing, have %d", i, set)
+			return nil, fmt.Errorf("step %d of all: want exactly one thing, have %d", i+1, set)
 		}
 	}
 	for _, object := range wanted {
@@ -189,7 +221,12 @@ func fields(step Step) (set int) {
 }
 
 // movers is how many movers the case wants.
-func (c *Case) movers() int { return ptr.Deref(c.Movers, 1) }
+func (c *Case) movers() int {
+	if c.maintains() {
+		return 0
+	}
+	return ptr.Deref(c.Movers, 1)
+}
 
 // shapeOf is a case without its values: what is left when only its fields and its lists count.
 func shapeOf(value any) string {

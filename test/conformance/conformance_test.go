@@ -79,7 +79,7 @@ func TestTheAgentConforms(t *testing.T) {
 func TestThereAreCasesOfEveryKindAndNoTwoDifferOnlyInValues(t *testing.T) {
 	all, err := Cases()
 	require.NoError(t, err)
-	require.GreaterOrEqual(t, len(all), 85)
+	require.GreaterOrEqual(t, len(all), 110)
 	shapes := map[string]string{}
 	for _, story := range all {
 		shape := string(story.Kind) + shapeOf(story.source)

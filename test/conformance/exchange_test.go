@@ -55,7 +55,7 @@ func exchange(t *testing.T, on *Plane, kind world.Kind, from, to string, command
 	ctx, fail := context.WithCancelCause(ctx)
 	defer fail(nil)
 	story := &Case{Kind: kind, Title: t.Name(), Mover: Mover{Takes: Duration(working)}}
-	s := &scene{plane: on, agent: first, story: story, dir: t.TempDir(), fail: fail}
+	s := on.scene(first, story, t.TempDir(), fail)
 	defer s.end()
 	require.NoError(t, s.build(ctx))
 	finish := make(chan struct{})
@@ -77,11 +77,10 @@ func exchange(t *testing.T, on *Plane, kind world.Kind, from, to string, command
 	require.NoError(t, err)
 
 	s.lateen(ctx, t, admin, command...)
-	s.run.expected()
-	s.run.end()
+	s.hosts[0].endAgent()
 	before, err := s.Transfers(kind).Get(ctx, name)
 	require.NoError(t, err)
-	s.agent, s.place = second, place{}
+	s.agent = second
 	s.settled(ctx, t)
 	require.NoError(t, s.startAgent(ctx))
 	_, err = s.Transfers(kind).Wait(ctx, name, far(before.Status.Progress.BytesDone))
@@ -102,7 +101,7 @@ func exchange(t *testing.T, on *Plane, kind world.Kind, from, to string, command
 // or no more, Velero's agent ends as it starts, and the kubelet, which nobody plays for it here, would start it again.
 func (s *scene) settled(ctx context.Context, t *testing.T) {
 	t.Helper()
-	here := metav1.ListOptions{FieldSelector: "spec.nodeName=" + s.words["NODE"]}
+	here := metav1.ListOptions{FieldSelector: "spec.nodeName=" + s.words.of("NODE")}
 	list, err := s.Kube.CoreV1().Pods(metav1.NamespaceAll).List(ctx, here)
 	require.NoError(t, err)
 	pods := map[types.UID]*corev1.Pod{}

@@ -36,7 +36,7 @@ func (s *scene) awaitEnd(ctx context.Context) error {
 
 // ended says what is missing for the transfer to have come to an end, the wanted one or another.
 func (s *scene) ended() error {
-	transfer, err := s.transfer(s.words["NAME"])
+	transfer, err := s.transfer(s.words.of("NAME"))
 	if err != nil || world.Ended(transfer) || s.gone() {
 		return err
 	}
@@ -73,14 +73,14 @@ func (s *scene) resource() Object {
 	if metadata == nil {
 		metadata = map[string]any{}
 	}
-	metadata["name"] = s.words["NAME"]
+	metadata["name"] = s.words.of("NAME")
 	wanted["metadata"] = metadata
 	return wanted
 }
 
 func (s *scene) gone() bool {
 	return slices.ContainsFunc(s.plane.History.in(string(s.story.Kind), s.Namespace), func(life *biography) bool {
-		return life.gone && meta(life.last()).GetName() == s.words["NAME"]
+		return life.gone && meta(life.last()).GetName() == s.words.of("NAME")
 	})
 }
 
@@ -115,6 +115,11 @@ func (s *scene) check() error {
 			return fmt.Errorf("not gone: %s", brief(wanted))
 		}
 	}
+	for _, sort := range s.story.AtOnce {
+		if most := history.most(s.expand(sort.Of), s.Namespace, s.Apps); most > sort.Most {
+			return hopelessError{fmt.Errorf("at once: %d, want at most %d: %s", most, sort.Most, brief(sort.Of))}
+		}
+	}
 	if phases := s.phases(); len(s.story.Phases) > 0 && !slices.Equal(phases, s.story.Phases) {
 		return fmt.Errorf("phases were %v, want %v", phases, s.story.Phases)
 	}
@@ -127,8 +132,8 @@ func (s *scene) check() error {
 // clean is what holds for every transfer that has ended: nobody has anything left to do about it, and what Velero's
 // server looks it up by is still there.
 func (s *scene) clean() error {
-	transfer, err := s.transfer(s.words["NAME"])
-	if err != nil || !world.Ended(transfer) || s.gone() {
+	transfer, err := s.transfer(s.words.of("NAME"))
+	if err != nil || !world.Ended(transfer) || s.gone() || s.story.maintains() {
 		return err
 	}
 	if wanted, ok := s.wantedPhase(); ok && wanted != string(transfer.Status.Phase) {
@@ -148,7 +153,7 @@ func (s *scene) clean() error {
 
 // orHopeless has nobody wait for a resource to change once it has ended.
 func (s *scene) orHopeless(err error) error {
-	if transfer, unread := s.transfer(s.words["NAME"]); unread == nil && world.Ended(transfer) {
+	if transfer, unread := s.transfer(s.words.of("NAME")); unread == nil && world.Ended(transfer) {
 		return hopelessError{err}
 	}
 	return err
@@ -166,7 +171,7 @@ func (s *scene) phases() (all []world.Phase) {
 	for _, life := range s.plane.History.in(string(s.story.Kind), s.Namespace) {
 		for _, version := range life.versions {
 			transfer, err := world.View(meta(version))
-			if err != nil || transfer.Name != s.words["NAME"] || transfer.Status.Phase == "" {
+			if err != nil || transfer.Name != s.words.of("NAME") || transfer.Status.Phase == "" {
 				continue
 			}
 			if len(all) == 0 || all[len(all)-1] != transfer.Status.Phase {
@@ -180,7 +185,7 @@ func (s *scene) phases() (all []world.Phase) {
 // moversMade is how many pods there were for the transfer.
 func (s *scene) moversMade() (made int) {
 	for _, life := range s.plane.History.in("Pod", s.Namespace) {
-		if meta(life.last()).GetName() == s.words["NAME"] {
+		if meta(life.last()).GetName() == s.words.of("NAME") {
 			made++
 		}
 	}
@@ -189,7 +194,10 @@ func (s *scene) moversMade() (made int) {
 
 // leftovers names something of the transfer that is still there and that the case does not want to be left.
 func (s *scene) leftovers() error {
-	name := s.words["NAME"]
+	if s.story.maintains() { // jobs are kept
+		return nil
+	}
+	name := s.words.of("NAME")
 	for _, kind := range []string{"Pod", "PersistentVolumeClaim", "VolumeSnapshot", "VolumeSnapshotContent", "PersistentVolume"} {
 		for _, life := range s.plane.History.in(kind, s.Namespace) {
 			object := meta(life.last())

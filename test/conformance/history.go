@@ -4,11 +4,14 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"sync"
 	"time"
 
+	velerov1 "github.com/vmware-tanzu/velero/pkg/apis/velero/v1"
+	batchv1 "k8s.io/api/batch/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
@@ -28,6 +31,8 @@ func resources() map[string]schema.GroupVersionResource {
 	all := map[string]schema.GroupVersionResource{
 		"Pod": core.WithResource("pods"), "PersistentVolumeClaim": core.WithResource("persistentvolumeclaims"),
 		"PersistentVolume": core.WithResource("persistentvolumes"), "Event": core.WithResource("events"),
+		"ResourceQuota":         core.WithResource("resourcequotas"),
+		"VolumeAttachment":      storage.WithResource("volumeattachments"),
 		"PriorityClass":         {Group: "scheduling.k8s.io", Version: "v1", Resource: "priorityclasses"},
 		"StorageClass":          storage.WithResource("storageclasses"),
 		"VolumeSnapshotClass":   snapshots.WithResource("volumesnapshotclasses"),
@@ -37,18 +42,20 @@ func resources() map[string]schema.GroupVersionResource {
 	for _, kind := range world.Kinds() {
 		all[string(kind)] = kind.Resource()
 	}
+	all[string(repository)] = velerov1.SchemeGroupVersion.WithResource("backuprepositories")
+	all["Job"] = batchv1.SchemeGroupVersion.WithResource("jobs")
 	return all
 }
 
 // recorded are the kinds whose objects a history keeps.
 func recorded() []string {
-	kinds := []string{
-		"Pod", "PersistentVolumeClaim", "PersistentVolume", "Event", "VolumeSnapshot", "VolumeSnapshotContent",
+	all := []string{
+		"Pod", "PersistentVolumeClaim", "PersistentVolume", "Event", "VolumeSnapshot", "VolumeSnapshotContent", "Job",
 	}
-	for _, kind := range world.Kinds() {
-		kinds = append(kinds, string(kind))
+	for _, kind := range kinds() {
+		all = append(all, string(kind))
 	}
-	return kinds
+	return all
 }
 
 // kindOf is the kind that an object of a case has, which must be one of those known.
@@ -64,6 +71,7 @@ func kindOf(object Object) (string, error) {
 type biography struct {
 	kind     string
 	versions []map[string]any
+	at       []int // when each was seen: the how manieth of all
 	gone     bool
 }
 
@@ -74,6 +82,7 @@ type History struct {
 	lock    sync.Mutex
 	objects map[types.UID]*biography
 	order   []types.UID
+	seen    int           // versions of all objects
 	changed chan struct{} // closed and replaced at every change
 }
 
@@ -121,7 +130,8 @@ func (h *History) see(kind string, object any, gone bool) {
 		h.objects[resource.GetUID()] = life
 		h.order = append(h.order, resource.GetUID())
 	}
-	life.versions = append(life.versions, resource.Object)
+	life.versions, life.at = append(life.versions, resource.Object), append(life.at, h.seen)
+	h.seen++
 	life.gone = gone
 	close(h.changed)
 	h.changed = make(chan struct{})
@@ -179,6 +189,31 @@ func (h *History) now(want Object, namespaces ...string) error {
 		}
 		return []map[string]any{life.last()}
 	})
+}
+
+// most is how many objects as wanted there were at most at the same time. All are of one kind, so that they were seen in
+// the order in which they changed.
+func (h *History) most(want Object, namespaces ...string) (most int) {
+	more := map[int]int{} // by when something was seen
+	for _, life := range h.in(meta(want).GetKind(), namespaces...) {
+		was := false
+		for i, version := range life.versions {
+			there := !life.gone || i < len(life.versions)-1
+			is := there && len(match(map[string]any(want), version, "")) == 0
+			if is && !was {
+				more[life.at[i]]++
+			} else if was && !is {
+				more[life.at[i]]--
+			}
+			was = is
+		}
+	}
+	now := 0
+	for _, at := range slices.Sorted(maps.Keys(more)) {
+		now += more[at]
+		most = max(most, now)
+	}
+	return most
 }
 
 // any returns nil if one of the versions is as wanted, or else what is wrong with the one that is nearest.

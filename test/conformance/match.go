@@ -4,7 +4,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"maps"
-	"os"
 	"regexp"
 	"slices"
 	"strings"
@@ -111,7 +110,7 @@ func asText(value any) string {
 	if value == nil {
 		return ""
 	}
-	return brief(value)
+	return inJSON(value)
 }
 
 // mostShown is how many bytes of a value an error tells.
@@ -119,39 +118,17 @@ const mostShown = 300
 
 // brief is a value as JSON, cut where it gets long.
 func brief(value any) string {
+	if value == nil {
+		return "absent"
+	}
+	text := inJSON(value)
+	return text[:min(len(text), mostShown)]
+}
+
+func inJSON(value any) string {
 	text, err := json.Marshal(value)
 	if err != nil {
 		return err.Error()
 	}
-	if value == nil {
-		return "absent"
-	}
-	return string(text[:min(len(text), mostShown)])
-}
-
-// expand replaces the $WORDS in the texts and keys of an object.
-func expand(value any, words map[string]string) any {
-	switch value := value.(type) {
-	case string:
-		return os.Expand(value, func(word string) string {
-			if known, ok := words[word]; ok {
-				return known
-			}
-			return "$" + word
-		})
-	case []any:
-		expanded := make([]any, len(value))
-		for i, element := range value {
-			expanded[i] = expand(element, words)
-		}
-		return expanded
-	case map[string]any:
-		expanded := make(map[string]any, len(value))
-		for key, element := range value {
-			expanded[expand(key, words).(string)] = expand(element, words) //nolint:forcetypeassert // a text stays one
-		}
-		return expanded
-	default:
-		return value
-	}
+	return string(text)
 }

@@ -114,7 +114,7 @@ func (m *mixed) start(ctx context.Context, name, pods string) {
 	dir := m.TempDir()
 	at := place{
 		Dir: dir, Kubeconfig: filepath.Join(dir, "kubeconfig"), APIServer: strings.TrimPrefix(config.Host, "https://"),
-		Namespace: m.Namespace, Node: m.nodes[name], PodsDir: pods, Args: []string{"--node-agent-configmap=" + configMap},
+		Namespace: m.Namespace, Node: m.nodes[name], PodsDir: pods, Args: played.arguments(&Case{}),
 	}
 	require.NoError(m, plane.WriteKubeconfig(config, at.Kubeconfig, m.Namespace))
 	m.agents[name], err = played.start(at)

@@ -6,9 +6,9 @@ import (
 	"errors"
 	"fmt"
 	"maps"
-	"os"
 	"path/filepath"
 	"strings"
+	"sync"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -41,6 +41,9 @@ const (
 
 	configMap     = "node-agent-config"
 	repositoryMap = "backup-repository-config"
+	jobMap        = "repo-maintenance-job-config"
+	// frequency is how often repositories are maintained.
+	frequency = time.Hour
 )
 
 // scene is one case being played.
@@ -52,30 +55,37 @@ type scene struct {
 	dir    string
 	config Object // of the node-agent
 	node   *node.Node
+	hosts  []*host // the nodes with agents; the first one is node
 	movers *node.StandIn
-	place  place
-	run    *run
-	words  map[string]string
+	words  words
+	named  chan struct{} // closed when the resource has a name
 	// create makes a resource, which alter changes before.
 	create func(ctx context.Context, alter func(metav1.Object) error) (metav1.Object, error)
 	fail   context.CancelCauseFunc
-	ends   []func()
+
+	requests requests
+	lock     sync.Mutex
+	ends     []func()
 }
 
 // sceneError is one of the scene, and not of the agent that is played in it.
 type sceneError struct{ error }
+
+func (p *Plane) scene(agent *Agent, story *Case, dir string, fail context.CancelCauseFunc) *scene {
+	return &scene{plane: p, agent: agent, story: story, dir: dir, fail: fail, named: make(chan struct{})}
+}
 
 // Play plays a case against an agent; dir takes what belongs to the node. The error says in what the agent did not do
 // as the case wants, or is a sceneError.
 func (p *Plane) Play(ctx context.Context, agent *Agent, story *Case, dir string) error {
 	ctx, fail := context.WithCancelCause(ctx)
 	defer fail(nil)
-	s := &scene{plane: p, agent: agent, story: story, dir: dir, fail: fail}
+	s := p.scene(agent, story, dir, fail)
 	defer s.end()
 	if err := s.build(ctx); err != nil {
 		return sceneError{fmt.Errorf("build the scene: %w", err)}
 	}
-	if err := s.startAgent(ctx); err != nil {
+	if err := s.startAgents(ctx); err != nil {
 		return sceneError{err}
 	}
 	ctx, cancel := context.WithTimeout(ctx, agent.Patience)
@@ -84,7 +94,9 @@ func (p *Plane) Play(ctx context.Context, agent *Agent, story *Case, dir string)
 	if err != nil {
 		return sceneError{err}
 	}
-	s.words["NAME"], s.words["UID"] = made.GetName(), string(made.GetUID())
+	s.words.set("NAME", made.GetName())
+	s.words.set("UID", string(made.GetUID()))
+	close(s.named)
 	for i, step := range story.Happens {
 		if err := s.take(ctx, step); err != nil {
 			return s.why(ctx, fmt.Errorf("step %d of %d: %w", i+1, len(story.Happens), err))
@@ -102,16 +114,25 @@ func (s *scene) why(ctx context.Context, err error) error {
 		return cause
 	}
 	var names []string
-	for word, name := range s.words {
+	for word, name := range s.words.all() {
 		names = append(names, name, "$"+word)
 	}
 	return errors.New(strings.NewReplacer(names...).Replace(err.Error()))
 }
 
 func (s *scene) end() {
+	s.lock.Lock()
+	defer s.lock.Unlock()
 	for i := range s.ends {
 		s.ends[len(s.ends)-1-i]()
 	}
+}
+
+// atEnd has something done at the end of the scene, before what was said earlier.
+func (s *scene) atEnd(do func()) {
+	s.lock.Lock()
+	defer s.lock.Unlock()
+	s.ends = append(s.ends, do)
 }
 
 // build makes the world, the node, what is given and what is moved.
@@ -120,11 +141,15 @@ func (s *scene) build(ctx context.Context) (err error) {
 	defer cancel()
 	admin := s.plane.Cluster.Admin()
 	name, kubelet := "node-"+rand.String(8), filepath.Join(s.dir, "kubelet")
-	if s.World, err = world.New(ctx, admin, world.Options{Node: name, KubeletRoot: kubelet}); err != nil {
+	options := world.Options{NodeLabels: map[string]string{fleet: name}, KubeletRoot: kubelet}
+	if s.World, err = world.New(ctx, admin, options); err != nil {
 		return err
 	}
-	s.words = map[string]string{
-		"NAMESPACE": s.Namespace, "APPS": s.Apps, "NODE": name, "KUBELET": kubelet, "CLASS": "class-" + s.Namespace,
+	s.nameNodes(name)
+	for word, stands := range map[string]string{
+		"NAMESPACE": s.Namespace, "APPS": s.Apps, "KUBELET": kubelet, "CLASS": "class-" + s.Namespace,
+	} {
+		s.words.set(word, stands)
 	}
 	if err := world.Apply(ctx, admin, deploy.Access(s.Namespace)...); err != nil {
 		return err
@@ -140,7 +165,10 @@ func (s *scene) build(ctx context.Context) (err error) {
 	if err := s.configure(ctx); err != nil {
 		return err
 	}
-	if err := s.startNode(ctx, admin, name, kubelet); err != nil {
+	if err := s.playMovers(admin); err != nil {
+		return err
+	}
+	if err := s.startNodes(ctx, admin, kubelet); err != nil {
 		return err
 	}
 	return s.prepare(ctx)
@@ -154,8 +182,10 @@ func (s *scene) configure(ctx context.Context) error {
 		s.config = Object{}
 	}
 	if s.config["loadAffinity"] == nil {
-		here := map[string]any{"matchLabels": map[string]any{corev1.LabelHostname: s.words["NODE"]}}
-		s.config["loadAffinity"] = []any{map[string]any{"nodeSelector": here}}
+		s.config["loadAffinity"] = s.here()
+	}
+	if err := s.configureJobs(ctx); err != nil {
+		return err
 	}
 	for name, content := range map[string]Object{configMap: s.config, repositoryMap: s.story.Repository} {
 		if content == nil {
@@ -187,7 +217,13 @@ func (s *scene) configure(ctx context.Context) error {
 	return nil
 }
 
-func (s *scene) startNode(ctx context.Context, admin *rest.Config, name, kubelet string) (err error) {
+// here is a loadAffinity to the first node.
+func (s *scene) here() []any {
+	labels := map[string]any{"matchLabels": map[string]any{corev1.LabelHostname: s.words.of(firstNode)}}
+	return []any{map[string]any{"nodeSelector": labels}}
+}
+
+func (s *scene) playMovers(admin *rest.Config) (err error) {
 	want := s.story.Mover
 	if s.movers, err = node.NewStandIn(admin, takes); err != nil {
 		return err
@@ -199,76 +235,7 @@ func (s *scene) startNode(ctx context.Context, admin *rest.Config, name, kubelet
 	if want.Result != nil {
 		s.movers.Result = &node.Result{ExitCode: want.Result.ExitCode, Message: want.Result.Message, Reason: want.Result.Reason}
 	}
-	options := node.Options{Name: name, Root: kubelet, Runner: node.Movers{Runner: s.movers}, StartDelay: time.Duration(want.Starts)}
-	if s.node, err = node.Start(ctx, admin, options); err != nil {
-		return err
-	}
-	s.ends = append(s.ends, s.node.Stop)
-	if want.Never {
-		s.node.Faults.Add(node.Fault{NeverStarts: true})
-	}
-	if want.Waiting != nil {
-		s.node.Faults.Add(node.Fault{Times: want.Times, Waiting: &node.Waiting{Reason: want.Waiting.Reason, Message: want.Waiting.Message}})
-	}
-	if want.Refused != nil {
-		s.node.Faults.Add(node.Fault{Times: want.Times, Refused: &node.Waiting{Reason: want.Refused.Reason, Message: want.Refused.Message}})
-	}
-	_, err = s.NodeAgentPod(ctx, name, world.Ready)
-	return err
-}
-
-// startAgent starts the agent with its own rights.
-func (s *scene) startAgent(ctx context.Context) (err error) {
-	if s.place.Kubeconfig == "" {
-		config, err := s.plane.Cluster.ServiceAccount(ctx, s.Namespace, s.agent.Account)
-		if err != nil {
-			return err
-		}
-		s.place = place{
-			Dir: s.dir, Kubeconfig: filepath.Join(s.dir, "kubeconfig"), APIServer: strings.TrimPrefix(config.Host, "https://"),
-			Namespace: s.Namespace, Node: s.words["NODE"], PodsDir: s.node.PodsDir(), Args: s.arguments(),
-		}
-		if err := s.plane.Cluster.WriteKubeconfig(config, s.place.Kubeconfig, s.Namespace); err != nil {
-			return err
-		}
-		if err := os.MkdirAll(s.place.PodsDir, 0o755); err != nil {
-			return fmt.Errorf("make pods directory: %w", err)
-		}
-	}
-	run, err := s.agent.start(s.place)
-	if err != nil {
-		return err
-	}
-	s.run = run
-	wanted, stop := context.WithCancel(ctx)
-	s.ends = append(s.ends, func() {
-		stop()
-		run.end()
-	})
-	run.expected = stop
-	go func() {
-		if err := run.watch(wanted); err != nil {
-			s.fail(err)
-		}
-	}()
 	return nil
-}
-
-// arguments are the flags that both agents have.
-func (s *scene) arguments() []string {
-	args := []string{"--node-agent-configmap=" + configMap}
-	if s.story.Repository != nil {
-		args = append(args, "--backup-repository-configmap="+repositoryMap)
-	}
-	if timeout := s.story.PrepareTimeout; timeout != 0 {
-		args = append(args, "--data-mover-prepare-timeout="+time.Duration(timeout).String())
-	}
-	return args
-}
-
-// expand replaces the words of an object of the case.
-func (s *scene) expand(object Object) Object {
-	return expand(map[string]any(object), maps.Clone(s.words)).(map[string]any) //nolint:forcetypeassert // a map stays one
 }
 
 // ready waits for a pod of the applications.
@@ -277,6 +244,6 @@ func (s *scene) ready(ctx context.Context, name string, is func(*corev1.Pod) boo
 	if err != nil {
 		return nil, err
 	}
-	s.words["APP"] = string(pod.UID)
+	s.words.set("APP", string(pod.UID))
 	return pod, nil
 }

@@ -196,15 +196,15 @@ func (r *Report) summary() string {
 		}
 		dates = append(dates, result.Date)
 	}
-	var kinds []string
-	for _, kind := range world.Kinds() {
-		kinds = append(kinds, fmt.Sprintf("%s %d of %d", kind, passed[kind], played[kind]))
+	var each []string
+	for _, kind := range kinds() {
+		each = append(each, fmt.Sprintf("%s %d of %d", kind, passed[kind], played[kind]))
 	}
 	when := slices.Min(dates)
 	if last := slices.Max(dates); last != when {
 		when += " to " + last
 	}
-	return fmt.Sprintf("- %s passes %d of %d (%s), played %s.\n", r.Agent, total, len(r.Results), strings.Join(kinds, ", "), when)
+	return fmt.Sprintf("- %s passes %d of %d (%s), played %s.\n", r.Agent, total, len(r.Results), strings.Join(each, ", "), when)
 }
 
 // compare counts the cases that both reports tell to be passed, and those of them that took the first one longer.

@@ -72,7 +72,7 @@ func (s *scene) classes(ctx context.Context) error {
 	if s.story.Volume.Late {
 		mode = "WaitForFirstConsumer"
 	}
-	named := map[string]any{"name": s.words["CLASS"]}
+	named := map[string]any{"name": s.words.of("CLASS")}
 	return errors.Join(
 		apply(ctx, s.plane.Client, Object{
 			"kind": "StorageClass", "metadata": named, "provisioner": s.story.driver(), "volumeBindingMode": mode, "reclaimPolicy": "Delete",
@@ -94,7 +94,7 @@ func (s *scene) prepareDataUpload(ctx context.Context) error {
 			"annotations": map[string]any{"example.com/from": "the-driver"},
 		},
 		"spec": map[string]any{
-			"volumeSnapshotClassName": s.words["CLASS"], "source": map[string]any{"persistentVolumeClaimName": claim.Name},
+			"volumeSnapshotClassName": s.words.of("CLASS"), "source": map[string]any{"persistentVolumeClaimName": claim.Name},
 		},
 	}
 	if err := apply(ctx, s.plane.Client, snapshot); err != nil {
@@ -109,16 +109,18 @@ func (s *scene) prepareDataUpload(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
-		if s.words["HANDLE"], err = s.handle(ctx); err != nil {
+		handle, err := s.handle(ctx)
+		if err != nil {
 			return err
 		}
+		s.words.set("HANDLE", handle)
 	}
-	backup, err := s.Backup(ctx, "nightly")
+	backup, err := s.backup(ctx)
 	if err != nil {
 		return err
 	}
 	spec := velerov2alpha1.CSISnapshotSpec{
-		VolumeSnapshot: "snapshot", SnapshotClass: s.words["CLASS"], Driver: s.story.driver(),
+		VolumeSnapshot: "snapshot", SnapshotClass: s.words.of("CLASS"), Driver: s.story.driver(),
 	}
 	s.create = func(ctx context.Context, alter func(metav1.Object) error) (metav1.Object, error) {
 		var unread error
@@ -137,7 +139,7 @@ func (s *scene) claim(ctx context.Context) (*corev1.PersistentVolumeClaim, error
 	err := apply(ctx, s.plane.Client, Object{
 		"kind": "PersistentVolumeClaim", "metadata": map[string]any{"namespace": s.Apps, "name": "data"},
 		"spec": map[string]any{
-			"storageClassName": s.words["CLASS"], "volumeMode": mode, "accessModes": []any{"ReadWriteOnce"},
+			"storageClassName": s.words.of("CLASS"), "volumeMode": mode, "accessModes": []any{"ReadWriteOnce"},
 			"resources": map[string]any{"requests": map[string]any{"storage": "1Gi"}},
 		},
 	})
@@ -160,7 +162,7 @@ func (s *scene) claim(ctx context.Context) (*corev1.PersistentVolumeClaim, error
 	if err != nil {
 		return nil, fmt.Errorf("get claim: %w", err)
 	}
-	s.words["VOLUME"] = claim.Spec.VolumeName
+	s.words.set("VOLUME", claim.Spec.VolumeName)
 	return claim, nil
 }
 
@@ -170,11 +172,11 @@ func (s *scene) prepareDataDownload(ctx context.Context) error {
 			claim.Spec.VolumeMode = new(corev1.PersistentVolumeBlock)
 		}
 	}
-	claim, err := s.TargetClaim(ctx, "data", s.words["CLASS"], block)
+	claim, err := s.TargetClaim(ctx, "data", s.words.of("CLASS"), block)
 	if err != nil {
 		return err
 	}
-	restore, err := s.Restore(ctx, "nightly")
+	restore, err := s.restore(ctx)
 	if err != nil {
 		return err
 	}

@@ -5,15 +5,18 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"time"
 
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/lateen-project/lateen/test/world"
 )
 
 // take does one step of what happens.
 func (s *scene) take(ctx context.Context, step Step) error {
-	transfers, name := s.Transfers(s.story.Kind), s.words["NAME"]
+	transfers, name := s.Transfers(s.story.Kind), s.words.of("NAME")
 	switch {
 	case step.Phase != "":
 		return s.until(ctx, name, step.Phase)
@@ -25,7 +28,8 @@ func (s *scene) take(ctx context.Context, step Step) error {
 		if err != nil {
 			return err
 		}
-		s.words["SECOND"], s.words["SECOND_UID"] = made.GetName(), string(made.GetUID())
+		s.words.set("SECOND", made.GetName())
+		s.words.set("SECOND_UID", string(made.GetUID()))
 		if err := s.until(ctx, made.GetName(), step.Second); err != nil {
 			return fmt.Errorf("the second one %w", err)
 		}
@@ -34,6 +38,8 @@ func (s *scene) take(ctx context.Context, step Step) error {
 		return transfers.Cancel(ctx, name)
 	case step.Delete:
 		return transfers.Delete(ctx, name)
+	case step.Force:
+		return s.force(ctx)
 	case step.Vanish:
 		return s.node.Vanish(ctx, s.Namespace, name)
 	case step.Evict != "":
@@ -41,21 +47,54 @@ func (s *scene) take(ctx context.Context, step Step) error {
 	case step.Agent == "starts":
 		return s.startAgent(ctx)
 	case step.Agent == "ends":
-		s.run.expected()
-		s.run.end()
+		s.hosts[0].endAgent()
 		return nil
+	case step.Wait != 0:
+		return pass(ctx, time.Duration(step.Wait))
 	case step.Remove != nil:
 		return remove(ctx, s.plane.Client, s.expand(step.Remove))
 	case step.Apply != nil:
 		return apply(ctx, s.plane.Client, s.expand(step.Apply))
 	case step.Set != nil:
-		patch, err := json.Marshal(s.expand(step.Set))
-		if err != nil {
-			return fmt.Errorf("write patch: %w", err)
-		}
-		return transfers.Patch(ctx, name, string(patch))
+		return s.patch(ctx, name, s.expand(step.Set))
 	default:
 		return errors.New("nothing that is known here")
+	}
+}
+
+// patch changes a resource of the case's kind.
+func (s *scene) patch(ctx context.Context, name string, change Object) error {
+	patch, err := json.Marshal(change)
+	if err != nil {
+		return fmt.Errorf("write patch: %w", err)
+	}
+	all := s.plane.Client.Resource(resources()[string(s.story.Kind)]).Namespace(s.Namespace)
+	_, err = all.Patch(ctx, name, types.MergePatchType, patch, metav1.PatchOptions{})
+	return err
+}
+
+// force deletes the resource and takes its finalizers away.
+func (s *scene) force(ctx context.Context) error {
+	transfers, name := s.Transfers(s.story.Kind), s.words.of("NAME")
+	if err := transfers.Delete(ctx, name); err != nil {
+		return err
+	}
+	err := s.patch(ctx, name, Object{"metadata": map[string]any{"finalizers": nil}})
+	if apierrors.IsNotFound(err) {
+		return nil // it was gone by then
+	}
+	return err
+}
+
+// pass lets time pass.
+func pass(ctx context.Context, takes time.Duration) error {
+	timer := time.NewTimer(takes)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return nil
+	case <-ctx.Done():
+		return context.Cause(ctx)
 	}
 }
 

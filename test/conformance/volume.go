@@ -22,6 +22,8 @@ func (s *scene) prepare(ctx context.Context) error {
 		return s.preparePodVolumeRestore(ctx)
 	case world.DataUpload:
 		return s.prepareDataUpload(ctx)
+	case repository:
+		return s.prepareRepository()
 	default:
 		return s.prepareDataDownload(ctx)
 	}
@@ -32,7 +34,7 @@ func (s *scene) preparePodVolumeBackup(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	made, err := s.SourcePod(ctx, "app", s.words["NODE"], volume)
+	made, err := s.SourcePod(ctx, "app", s.words.of("NODE"), volume)
 	if err != nil {
 		return err
 	}
@@ -40,7 +42,7 @@ func (s *scene) preparePodVolumeBackup(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	backup, err := s.Backup(ctx, "nightly")
+	backup, err := s.backup(ctx)
 	if err != nil {
 		return err
 	}
@@ -57,11 +59,11 @@ func (s *scene) preparePodVolumeRestore(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	restore, err := s.Restore(ctx, "nightly")
+	restore, err := s.restore(ctx)
 	if err != nil {
 		return err
 	}
-	made, err := s.RestorePod(ctx, restore, "app", s.words["NODE"], volume)
+	made, err := s.RestorePod(ctx, restore, "app", s.words.of("NODE"), volume)
 	if err != nil {
 		return err
 	}
@@ -76,6 +78,24 @@ func (s *scene) preparePodVolumeRestore(ctx context.Context) error {
 		return made, firstError(unread, err)
 	}
 	return nil
+}
+
+// backup makes the Backup that owns what is backed up.
+func (s *scene) backup(ctx context.Context) (*velerov1.Backup, error) {
+	made, err := s.Backup(ctx, "nightly")
+	if err == nil {
+		s.words.set("OWNER", string(made.UID))
+	}
+	return made, err
+}
+
+// restore makes the Restore that owns what is restored.
+func (s *scene) restore(ctx context.Context) (*velerov1.Restore, error) {
+	made, err := s.Restore(ctx, "nightly")
+	if err == nil {
+		s.words.set("OWNER", string(made.UID))
+	}
+	return made, err
 }
 
 // waitsForRestore says that the init container of a restored pod runs.
@@ -101,7 +121,7 @@ func (s *scene) podVolume(ctx context.Context) (corev1.Volume, error) {
 	if err != nil {
 		return corev1.Volume{}, err
 	}
-	s.words["VOLUME"] = claim.Spec.VolumeName
+	s.words.set("VOLUME", claim.Spec.VolumeName)
 	return world.ClaimVolume("data", claim.Name), nil
 }
 

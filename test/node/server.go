@@ -58,7 +58,7 @@ func StartVeleroServer(ctx context.Context, options ServerOptions) (*VeleroServe
 		"--metrics-address", "127.0.0.1:0", "--profiler-address", "127.0.0.1:0",
 	}
 	if !options.AllControllers {
-		args = append(args, "--disable-controllers", strings.Join(idle(), ","))
+		args = append(args, "--disable-controllers", strings.Join(IdleControllers(), ","))
 	}
 	command := exec.Command(options.Velero, append(args, options.Args...)...)
 	command.Env = append(os.Environ(), "VELERO_NAMESPACE="+options.Namespace, "VELERO_SCRATCH_DIR="+scratch, "HOME="+scratch)
@@ -79,8 +79,8 @@ func StartVeleroServer(ctx context.Context, options ServerOptions) (*VeleroServe
 	return s, nil
 }
 
-// idle are the controllers that have nothing to do with repositories.
-func idle() []string {
+// IdleControllers are those of Velero's server that have nothing to do with repositories.
+func IdleControllers() []string {
 	return []string{
 		"backup-queue", "backup", "backup-operations", "backup-deletion", "backup-finalizer", "backup-sync", "download-request",
 		"gc", "restore", "restore-operations", "schedule", "server-status-request", "restore-finalizer",

@@ -1,0 +1,211 @@
+package conformance
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/rest"
+
+	"github.com/lateen-project/lateen/test/node"
+	"github.com/lateen-project/lateen/test/world"
+)
+
+// firstNode is the word for the node that every case has, on which an agent runs.
+const firstNode = "NODE"
+
+// fleet is the label of the nodes of a scene on which agents run; its value is the name of the first one.
+const fleet = "conformance.example.com/fleet"
+
+// host is a node of a scene, with the agent that runs on it, if one does.
+type host struct {
+	*node.Node
+	dir    string // for the agent's log and scratch files
+	podUID string // of the node-agent's pod
+
+	lock sync.Mutex
+	last *run
+}
+
+func (h *host) started(r *run) {
+	h.lock.Lock()
+	defer h.lock.Unlock()
+	h.last = r
+}
+
+// run is the agent that was started last.
+func (h *host) run() *run {
+	h.lock.Lock()
+	defer h.lock.Unlock()
+	return h.last
+}
+
+// endAgent kills the agent of a node.
+func (h *host) endAgent() {
+	run := h.run()
+	run.expected()
+	run.end()
+}
+
+// machines are the nodes of the case, by their words.
+func (c *Case) machines() map[string]Machine {
+	all := map[string]Machine{firstNode: {}}
+	maps.Copy(all, c.Nodes)
+	first := all[firstNode]
+	first.Agent = true
+	all[firstNode] = first
+	return all
+}
+
+// nameNodes makes the names of all nodes of the case. The first one's is the beginning of all others.
+func (s *scene) nameNodes(name string) {
+	for word := range s.story.machines() {
+		s.words.set(word, name+"-"+strings.ToLower(word))
+	}
+	s.words.set(firstNode, name)
+}
+
+// startNodes starts the nodes, the first one before the others, and returns when there are pods of the node-agent where
+// agents are to run.
+func (s *scene) startNodes(ctx context.Context, admin *rest.Config, kubelet string) error {
+	machines := s.story.machines()
+	others := slices.DeleteFunc(slices.Sorted(maps.Keys(machines)), func(word string) bool { return word == firstNode })
+	for _, word := range append([]string{firstNode}, others...) {
+		if err := s.startNode(ctx, admin, word, machines[word], kubelet); err != nil {
+			return err
+		}
+	}
+	for _, on := range s.hosts {
+		pod, err := s.NodeAgentPod(ctx, on.Name(), world.Ready)
+		if err != nil {
+			return err
+		}
+		on.podUID = string(pod.UID)
+	}
+	return nil
+}
+
+func (s *scene) startNode(ctx context.Context, admin *rest.Config, word string, machine Machine, kubelet string) error {
+	options := node.Options{
+		Name: s.words.of(word), Root: kubelet, StartDelay: time.Duration(s.story.Mover.Starts),
+		Runner: node.Movers{Runner: s.movers, Jobs: jobs{}},
+	}
+	if machine.Agent {
+		options.Labels = map[string]string{fleet: s.words.of(firstNode)}
+	}
+	started, err := node.Start(ctx, admin, options)
+	if err != nil {
+		return err
+	}
+	s.atEnd(started.Stop)
+	s.story.Mover.trouble(started.Faults)
+	if word == firstNode {
+		s.node = started
+	}
+	if machine.Agent {
+		s.hosts = append(s.hosts, &host{Node: started, dir: filepath.Join(s.dir, word)})
+	}
+	if machine.Spec == nil {
+		return nil
+	}
+	patch, err := json.Marshal(map[string]any{"spec": s.expand(machine.Spec)})
+	if err != nil {
+		return fmt.Errorf("write patch of node: %w", err)
+	}
+	_, err = s.Kube.CoreV1().Nodes().Patch(ctx, options.Name, types.StrategicMergePatchType, patch, metav1.PatchOptions{})
+	if err != nil {
+		return fmt.Errorf("patch node %s: %w", options.Name, err)
+	}
+	return nil
+}
+
+// trouble has the node do to movers what the case says.
+func (m Mover) trouble(faults *node.Faults) {
+	if m.Never {
+		faults.Add(node.Fault{NeverStarts: true})
+	}
+	if m.Waiting != nil {
+		faults.Add(node.Fault{Times: m.Times, Waiting: &node.Waiting{Reason: m.Waiting.Reason, Message: m.Waiting.Message}})
+	}
+	if m.Refused != nil {
+		faults.Add(node.Fault{Times: m.Times, Refused: &node.Waiting{Reason: m.Refused.Reason, Message: m.Refused.Message}})
+	}
+}
+
+// startAgents starts the agents that the case begins with, one on each node that has one.
+func (s *scene) startAgents(ctx context.Context) error {
+	first := s.agent
+	if s.story.Begins != "" {
+		var err error
+		if first, err = agentNamed(s.story.Begins); err != nil {
+			return err
+		}
+	}
+	for _, on := range s.hosts {
+		if err := s.startOn(ctx, first, on); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// startAgent starts the agent that is played on the first node.
+func (s *scene) startAgent(ctx context.Context) error { return s.startOn(ctx, s.agent, s.hosts[0]) }
+
+// startOn starts an agent with its own rights.
+func (s *scene) startOn(ctx context.Context, agent *Agent, on *host) error {
+	if err := os.MkdirAll(on.PodsDir(), 0o755); err != nil {
+		return fmt.Errorf("make pods directory: %w", err)
+	}
+	if err := os.MkdirAll(on.dir, 0o755); err != nil {
+		return fmt.Errorf("make directory of the agent: %w", err)
+	}
+	config, err := s.plane.Cluster.ServiceAccount(ctx, s.Namespace, agent.Account)
+	if err != nil {
+		return err
+	}
+	if len(s.story.Requests) > 0 {
+		if config, err = s.openLine(ctx, config, on); err != nil {
+			return err
+		}
+	}
+	at := place{
+		Dir: on.dir, Kubeconfig: filepath.Join(on.dir, "kubeconfig"), APIServer: hostPort(config),
+		Namespace: s.Namespace, Node: on.Name(), PodUID: on.podUID, PodsDir: on.PodsDir(), Args: agent.arguments(s.story),
+	}
+	if err := s.plane.Cluster.WriteKubeconfig(config, at.Kubeconfig, s.Namespace); err != nil {
+		return err
+	}
+	run, err := agent.start(at)
+	if err != nil {
+		return err
+	}
+	wanted, stop := context.WithCancel(ctx)
+	run.expected = stop
+	on.started(run)
+	s.atEnd(func() {
+		stop()
+		run.end()
+	})
+	go func() {
+		if err := run.watch(wanted); err != nil {
+			s.fail(err)
+		}
+	}()
+	return nil
+}
+
+// hostPort is where the API server of a configuration listens.
+func hostPort(config *rest.Config) string {
+	_, address, _ := strings.Cut(config.Host, "://")
+	return address
+}

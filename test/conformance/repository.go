@@ -1,0 +1,76 @@
+package conformance
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"maps"
+
+	velerov1 "github.com/vmware-tanzu/velero/pkg/apis/velero/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/lateen-project/lateen/test/node"
+	"github.com/lateen-project/lateen/test/world"
+)
+
+// repository is the kind of cases about maintenance, whose resource is no transfer.
+const repository world.Kind = "BackupRepository"
+
+// kinds are those that there are cases of.
+func kinds() []world.Kind { return append(world.Kinds(), repository) }
+
+// jobs plays maintenance, which succeeds at once.
+type jobs struct{}
+
+// Run implements node.Runner.
+func (jobs) Run(context.Context, *corev1.Pod, node.Host) node.Result { return node.Result{} }
+
+// maintains tells whether the case is about maintenance.
+func (c *Case) maintains() bool { return c.Kind == repository }
+
+// configureJobs writes the ConfigMap of maintenance jobs, whose pods are for the first node unless the case says otherwise.
+func (s *scene) configureJobs(ctx context.Context) error {
+	if s.story.Maintenance == nil {
+		return nil
+	}
+	data := map[string]string{}
+	for key, content := range s.story.Maintenance {
+		content = maps.Clone(content)
+		if content["loadAffinity"] == nil {
+			content["loadAffinity"] = s.here()
+		}
+		text, err := json.Marshal(s.expand(content))
+		if err != nil {
+			return fmt.Errorf("write key %s of ConfigMap %s: %w", key, jobMap, err)
+		}
+		words := s.words.all()
+		data[fmt.Sprint(expand(key, words))] = string(text)
+	}
+	return s.ConfigMap(ctx, jobMap, data)
+}
+
+// prepareRepository makes a repository that is Ready and due. Nothing looks into it but its jobs, which are played.
+func (s *scene) prepareRepository() error {
+	s.create = func(ctx context.Context, alter func(metav1.Object) error) (metav1.Object, error) {
+		wanted := &velerov1.BackupRepository{
+			TypeMeta:   metav1.TypeMeta{APIVersion: velerov1.SchemeGroupVersion.String(), Kind: string(repository)},
+			ObjectMeta: metav1.ObjectMeta{Name: s.Apps + "-default-kopia-abcde"},
+			Spec: velerov1.BackupRepositorySpec{
+				VolumeNamespace: s.Apps, BackupStorageLocation: "default", RepositoryType: velerov1.BackupRepositoryTypeKopia,
+				MaintenanceFrequency: metav1.Duration{Duration: frequency},
+			},
+			Status: velerov1.BackupRepositoryStatus{Phase: velerov1.BackupRepositoryPhaseReady},
+		}
+		if err := alter(wanted); err != nil {
+			return nil, err
+		}
+		made := &velerov1.BackupRepository{}
+		err := s.Velero.Post().Namespace(s.Namespace).Resource("backuprepositories").Body(wanted).Do(ctx).Into(made)
+		if err != nil {
+			return nil, fmt.Errorf("create repository: %w", err)
+		}
+		return made, nil
+	}
+	return nil
+}

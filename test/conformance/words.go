@@ -1,0 +1,67 @@
+package conformance
+
+import (
+	"maps"
+	"os"
+	"sync"
+)
+
+// words are the names that are made when a case is played, by the $WORDS that stand for them.
+type words struct {
+	lock  sync.RWMutex
+	names map[string]string
+}
+
+// of is the name that a word stands for; "" if it is not known yet.
+func (w *words) of(word string) string {
+	w.lock.RLock()
+	defer w.lock.RUnlock()
+	return w.names[word]
+}
+
+func (w *words) set(word, name string) {
+	w.lock.Lock()
+	defer w.lock.Unlock()
+	if w.names == nil {
+		w.names = map[string]string{}
+	}
+	w.names[word] = name
+}
+
+func (w *words) all() map[string]string {
+	w.lock.RLock()
+	defer w.lock.RUnlock()
+	return maps.Clone(w.names)
+}
+
+// expand replaces the $WORDS in the texts and keys of an object.
+func expand(value any, words map[string]string) any {
+	switch value := value.(type) {
+	case string:
+		return os.Expand(value, func(word string) string {
+			if known, ok := words[word]; ok {
+				return known
+			}
+			return "$" + word
+		})
+	case []any:
+		expanded := make([]any, len(value))
+		for i, element := range value {
+			expanded[i] = expand(element, words)
+		}
+		return expanded
+	case map[string]any:
+		expanded := make(map[string]any, len(value))
+		for key, element := range value {
+			expanded[expand(key, words).(string)] = expand(element, words) //nolint:forcetypeassert // a text stays one
+		}
+		return expanded
+	default:
+		return value
+	}
+}
+
+// expand replaces the words of an object of the case.
+func (s *scene) expand(object Object) Object {
+	return expand(map[string]any(object), s.words.all()).(map[string]any) //nolint:forcetypeassert // a map stays one
+}

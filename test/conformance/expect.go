@@ -22,7 +22,10 @@ func (s *scene) expect(ctx context.Context) error {
 	}
 	ctx, cancel := context.WithTimeout(ctx, s.agent.Settle)
 	defer cancel()
-	return s.plane.History.Until(ctx, s.check)
+	if err := s.plane.History.Until(ctx, s.check); err != nil {
+		return err
+	}
+	return s.moved(ctx)
 }
 
 func (s *scene) awaitEnd(ctx context.Context) error {

@@ -87,6 +87,9 @@ func (s *scene) prepareDataUpload(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	if err := s.fillClaim(ctx, claim); err != nil {
+		return err
+	}
 	snapshot := Object{
 		"kind": "VolumeSnapshot",
 		"metadata": map[string]any{

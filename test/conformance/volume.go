@@ -42,6 +42,9 @@ func (s *scene) preparePodVolumeBackup(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	if err := s.fillPod(ctx, pod); err != nil {
+		return err
+	}
 	backup, err := s.backup(ctx)
 	if err != nil {
 		return err

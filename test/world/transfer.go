@@ -90,6 +90,8 @@ type TransferSpec struct {
 	Pod        corev1.ObjectReference `json:"pod"`        // of a PodVolumeBackup or PodVolumeRestore
 	Volume     string                 `json:"volume"`     // of that pod
 	SnapshotID string                 `json:"snapshotID"` // of a restore
+	// TargetVolume is what a DataDownload is for.
+	TargetVolume velerov2alpha1.TargetVolumeSpec `json:"targetVolume"`
 }
 
 // TransferStatus is what the agent says of it.

@@ -1,0 +1,135 @@
+package conformance
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	velerov1 "github.com/vmware-tanzu/velero/pkg/apis/velero/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/lateen-project/lateen/test/node"
+	"github.com/lateen-project/lateen/test/world"
+)
+
+// fillPod gives the volume of a pod data of the pod's own.
+func (s *scene) fillPod(ctx context.Context, pod *corev1.Pod) error {
+	dir, err := s.node.VolumeDir(ctx, pod, "data")
+	if err != nil {
+		return err
+	}
+	return node.WriteData(dir, node.Data(pod.UID, ""))
+}
+
+// fillClaim gives the volume of a claim data of the claim's own.
+func (s *scene) fillClaim(ctx context.Context, claim *corev1.PersistentVolumeClaim) error {
+	dir, err := s.dirOf(ctx, claim)
+	if err != nil {
+		return err
+	}
+	return node.WriteData(dir, node.Data(claim.UID, ""))
+}
+
+// dirOf is where the driver has the volume of a claim.
+func (s *scene) dirOf(ctx context.Context, claim *corev1.PersistentVolumeClaim) (string, error) {
+	volume, err := s.Kube.CoreV1().PersistentVolumes().Get(ctx, claim.Spec.VolumeName, metav1.GetOptions{})
+	if err != nil {
+		return "", fmt.Errorf("get volume of claim %s: %w", claim.Name, err)
+	}
+	if volume.Spec.CSI == nil {
+		return "", fmt.Errorf("volume %s is of no CSI driver", volume.Name)
+	}
+	for _, driver := range s.plane.Drivers {
+		if driver.Name() == volume.Spec.CSI.Driver {
+			return driver.VolumeDir(volume.Spec.CSI.VolumeHandle), nil
+		}
+	}
+	return "", fmt.Errorf("volume %s is of driver %s, which nobody plays", volume.Name, volume.Spec.CSI.Driver)
+}
+
+// moved wants every transfer of the case that is Completed to have moved its own data: a backup all of its volume, and a
+// restore to where it was asked to, where nothing has changed it since.
+func (s *scene) moved(ctx context.Context) error {
+	if s.story.maintains() || s.story.Mover.Result != nil { // these movers move nothing
+		return nil
+	}
+	for _, word := range []string{"NAME", "SECOND"} {
+		name := s.words.of(word)
+		if name == "" {
+			continue
+		}
+		transfer, err := s.transferNow(name)
+		if err != nil {
+			return err
+		}
+		if transfer.Status.Phase != world.Completed {
+			continue
+		}
+		if err := s.movedBy(ctx, transfer); err != nil {
+			return fmt.Errorf("data of $%s: %w", word, err)
+		}
+	}
+	return nil
+}
+
+func (s *scene) movedBy(ctx context.Context, transfer *world.Transfer) error {
+	switch s.story.Kind {
+	case world.PodVolumeBackup:
+		return s.uploaded(transfer, transfer.Spec.Pod.UID)
+	case world.DataUpload:
+		return s.uploaded(transfer, types.UID(transfer.Labels[velerov1.PVCUIDLabel]))
+	case world.PodVolumeRestore:
+		pod, err := s.Kube.CoreV1().Pods(transfer.Spec.Pod.Namespace).Get(ctx, transfer.Spec.Pod.Name, metav1.GetOptions{})
+		if err != nil {
+			return fmt.Errorf("get restored pod: %w", err)
+		}
+		dir, err := s.node.VolumeDir(ctx, pod, transfer.Spec.Volume)
+		if err != nil {
+			return err
+		}
+		return restoredTo(dir, transfer)
+	default:
+		claim, err := s.Kube.CoreV1().PersistentVolumeClaims(transfer.Spec.TargetVolume.Namespace).Get(ctx, transfer.Spec.TargetVolume.PVC, metav1.GetOptions{})
+		if err != nil {
+			return fmt.Errorf("get target claim: %w", err)
+		}
+		dir, err := s.dirOf(ctx, claim)
+		if err != nil {
+			return err
+		}
+		return restoredTo(dir, transfer)
+	}
+}
+
+// uploaded wants the mover of a backup to have read the data of something.
+func (s *scene) uploaded(transfer *world.Transfer, of types.UID) error {
+	data, ok := s.movers.Uploaded(transfer.UID)
+	if !ok {
+		return errors.New("no mover has read a volume")
+	}
+	if want := node.Data(of, ""); data != want {
+		return fmt.Errorf("uploaded %q, want %q", data, want)
+	}
+	return nil
+}
+
+// restoredTo wants a directory to have what a restore has written.
+func restoredTo(dir string, transfer *world.Transfer) error {
+	data, err := node.ReadData(dir)
+	if err != nil {
+		return err
+	}
+	if want := node.Data(transfer.UID, transfer.Spec.SnapshotID); data != want {
+		return fmt.Errorf("restored %q, want %q", data, want)
+	}
+	return nil
+}
+
+// transferNow is what was last seen of a transfer.
+func (s *scene) transferNow(name string) (transfer *world.Transfer, err error) {
+	s.plane.History.lock.Lock()
+	defer s.plane.History.lock.Unlock()
+	return s.transfer(name)
+}

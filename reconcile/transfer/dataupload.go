@@ -39,11 +39,22 @@ func getDataUpload(du *velerov2alpha1.DataUpload) State {
 	state.AcceptedAt, state.StartedAt, state.CompletedAt = timeOf(status.AcceptedTimestamp), timeOf(status.StartTimestamp), timeOf(status.CompletionTimestamp)
 	state.Progress = Progress{Total: status.Progress.TotalBytes, Done: status.Progress.BytesDone}
 	state.Outcome = Outcome{SnapshotID: status.SnapshotID, Path: status.Path, IncrementalBytes: status.IncrementalBytes}
-	if du.Spec.SnapshotType != velerov2alpha1.SnapshotTypeCSI || du.Spec.CSISnapshot == nil {
-		state.Refusal = fmt.Sprintf("snapshot type %q is not supported by Lateen; run it with the data mover that knows it", du.Spec.SnapshotType)
-	}
-	state.Refusal = cmp.Or(refuseMover(du.Spec.DataMover, "run the backup with data mover "+fileMover), state.Refusal)
+	state.Refusal = cmp.Or(refuseMover(du.Spec.DataMover, "run the backup with data mover "+fileMover), refuseSnapshot(du.Spec))
 	return state
+}
+
+// refuseSnapshot says why a snapshot cannot be exposed, whatever happens; empty if it can. Velero's server leaves the storage
+// class empty if the claim has none.
+func refuseSnapshot(spec velerov2alpha1.DataUploadSpec) string {
+	switch {
+	case spec.SnapshotType != velerov2alpha1.SnapshotTypeCSI || spec.CSISnapshot == nil:
+		return fmt.Sprintf("snapshot type %q is not supported by Lateen; run it with the data mover that knows it", spec.SnapshotType)
+	case spec.CSISnapshot.StorageClass == "":
+		return fmt.Sprintf("claim %s/%s has no storage class, so no volume can be provisioned from its snapshot; back it up without moving the snapshot",
+			spec.SourceNamespace, spec.SourcePVC)
+	default:
+		return ""
+	}
 }
 
 func setDataUpload(du *velerov2alpha1.DataUpload, state State) {

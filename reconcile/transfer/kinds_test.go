@@ -234,7 +234,7 @@ func TestOnlyVelerosOwnDataMoverIsServed(t *testing.T) {
 
 func TestTheBlockMoverIsRefusedWithARemedy(t *testing.T) {
 	for mover, refused := range map[string]bool{"": false, "velero": false, "velero-fs": false, "velero-block": true, "other": false} {
-		upload := &velerov2alpha1.DataUpload{Spec: velerov2alpha1.DataUploadSpec{DataMover: mover, SnapshotType: "CSI", CSISnapshot: &velerov2alpha1.CSISnapshotSpec{}}}
+		upload := &velerov2alpha1.DataUpload{Spec: velerov2alpha1.DataUploadSpec{DataMover: mover, SnapshotType: "CSI", CSISnapshot: &velerov2alpha1.CSISnapshotSpec{StorageClass: "fast"}}}
 		download := &velerov2alpha1.DataDownload{Spec: velerov2alpha1.DataDownloadSpec{DataMover: mover}}
 		require.Equal(t, refused, DataUpload().Get(upload).Refusal != "", mover)
 		require.Equal(t, refused, DataDownload().Get(download).Refusal != "", mover)
@@ -246,10 +246,17 @@ func TestTheBlockMoverIsRefusedWithARemedy(t *testing.T) {
 }
 
 func TestOnlyCSISnapshotsAreServed(t *testing.T) {
-	du := &velerov2alpha1.DataUpload{Spec: velerov2alpha1.DataUploadSpec{SnapshotType: "CSI", CSISnapshot: &velerov2alpha1.CSISnapshotSpec{}}}
+	du := &velerov2alpha1.DataUpload{Spec: velerov2alpha1.DataUploadSpec{SnapshotType: "CSI", CSISnapshot: &velerov2alpha1.CSISnapshotSpec{StorageClass: "fast"}}}
 	require.Empty(t, DataUpload().Get(du).Refusal)
 	du.Spec.SnapshotType = "EBS"
 	require.Contains(t, DataUpload().Get(du).Refusal, `"EBS"`)
+}
+
+func TestASnapshotOfAClaimWithoutAStorageClassIsRefused(t *testing.T) {
+	du := &velerov2alpha1.DataUpload{Spec: velerov2alpha1.DataUploadSpec{
+		SnapshotType: "CSI", CSISnapshot: &velerov2alpha1.CSISnapshotSpec{VolumeSnapshot: "snap"}, SourceNamespace: "shop", SourcePVC: "data",
+	}}
+	require.Contains(t, DataUpload().Get(du).Refusal, "claim shop/data has no storage class")
 }
 
 func TestReadRestore(t *testing.T) {

@@ -9,7 +9,6 @@ import (
 	"strconv"
 	"strings"
 
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/validation"
 )
 
@@ -17,6 +16,7 @@ import (
 // methods return a zero value for those; who uses it must look at problems first.
 type reader struct {
 	whole    Section // of what belongs to no other section
+	exact    bool    // names count only in their own capitals
 	text     string
 	problems []Problem
 	spoiled  int // Problems so far that name what cannot be used
@@ -66,8 +66,9 @@ func (r *reader) problem(v value, reason Reason, format string, args ...any) {
 func (r *reader) section(path string) Section {
 	first, _, _ := strings.Cut(path, ".")
 	first, _, _ = strings.Cut(first, "[")
-	if section := Section(first); slices.Contains(Sections(), section) {
-		return section
+	named := func(section Section) bool { return strings.EqualFold(string(section), first) }
+	if i := slices.IndexFunc(Sections(), named); i >= 0 {
+		return Sections()[i]
 	}
 	return r.whole
 }
@@ -79,18 +80,35 @@ func (r *reader) object(v value, known fields) {
 		r.wrongType(v, "an object")
 		return
 	}
-	seen := count(members)
-	for _, m := range members {
+	names := slices.Sorted(maps.Keys(known))
+	given := slices.Clone(members)
+	for i := range given {
+		given[i].name = r.field(names, given[i].name)
+	}
+	seen := count(given)
+	for _, m := range given {
 		read, ok := known[m.name]
 		switch {
 		case !ok:
-			r.problem(m.value, UnknownField, "unknown field, ignored; %s", suggestion(m.name, slices.Sorted(maps.Keys(known))))
+			r.problem(m.value, UnknownField, "unknown field, ignored; %s", suggestion(m.name, names))
 		case seen[m.name] > 1:
 			r.problem(m.value, DuplicateField, "the field is given %d times; keep one", seen[m.name])
 		case m.value.data != nil:
 			read(m.value)
 		}
 	}
+}
+
+// field is the known name that a member's name means. Go's decoder, by which Velero reads its ConfigMaps, does not heed
+// capitals.
+func (r *reader) field(known []string, name string) string {
+	if r.exact || slices.Contains(known, name) {
+		return name
+	}
+	if i := slices.IndexFunc(known, func(field string) bool { return strings.EqualFold(field, name) }); i >= 0 {
+		return known[i]
+	}
+	return name
 }
 
 func (r *reader) list(v value, each func(value)) {
@@ -225,41 +243,6 @@ func add[T any](all *map[string]T, name string, one T) {
 		*all = map[string]T{}
 	}
 	(*all)[name] = one
-}
-
-// selector is a label selector, which counts as a whole; the API machinery knows what is valid. A field that is ignored must not
-// turn it into one that selects everything.
-func (r *reader) selector(v value) metav1.LabelSelector {
-	var selector metav1.LabelSelector
-	before, unknown := r.spoiled, r.unknown
-	r.object(v, fields{
-		"matchLabels": func(v value) { selector.MatchLabels = r.strings(v, func(string, string) []string { return nil }) },
-		"matchExpressions": func(v value) {
-			r.list(v, func(v value) { selector.MatchExpressions = append(selector.MatchExpressions, r.requirement(v)) })
-		},
-	})
-	if r.spoiled > before {
-		return selector
-	}
-	if r.unknown > unknown && len(selector.MatchLabels)+len(selector.MatchExpressions) == 0 {
-		r.problem(v, Missing, "without its unknown field the selector would select everything; use matchLabels or matchExpressions")
-	}
-	if _, err := metav1.LabelSelectorAsSelector(&selector); err != nil {
-		r.problem(v, InvalidValue, "the selector cannot be used: %s", oneLine(err.Error()))
-	}
-	return selector
-}
-
-func (r *reader) requirement(v value) metav1.LabelSelectorRequirement {
-	var requirement metav1.LabelSelectorRequirement
-	r.object(v, fields{
-		"key":      func(v value) { requirement.Key = r.string(v) },
-		"operator": func(v value) { requirement.Operator = metav1.LabelSelectorOperator(r.string(v)) },
-		"values": func(v value) {
-			r.list(v, func(v value) { requirement.Values = append(requirement.Values, r.string(v)) })
-		},
-	})
-	return requirement
 }
 
 func (r *reader) wrongType(v value, want string) {

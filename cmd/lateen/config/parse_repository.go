@@ -31,6 +31,7 @@ func ParseRepository(data map[string]string) (cacheLimit int64, problems []Probl
 		return DefaultCacheLimit, []Problem{notJSON(SectionBackupRepository, text, err)}
 	}
 	r := newReader(SectionBackupRepository, text)
+	r.exact = true // Velero reads this one into a map
 	limit := 0
 	r.object(document, fields{
 		"cacheLimitMB":            func(v value) { limit = r.megabytes(v) },

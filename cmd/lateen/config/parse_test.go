@@ -247,7 +247,6 @@ func TestParseOfUnknownFields(t *testing.T) {
 		says       string
 	}{
 		"a typing error at the top":       {`{"loadConcurency": {"globalConfig": 3}}`, "loadConcurency", config.SectionConfigMap, "do you mean loadConcurrency?"},
-		"another case":                    {`{"PriorityClassname": "x"}`, "PriorityClassname", config.SectionConfigMap, "do you mean priorityClassName?"},
 		"a typing error further down":     {`{"podResources": {"cpuRequests": "1"}}`, "podResources.cpuRequests", config.SectionPodResources, "do you mean cpuRequest?"},
 		"in an element of a list":         {`{"loadConcurrency": {"perNodeConfig": [{"number": 1, "nodeSelectors": {}}]}}`, "loadConcurrency.perNodeConfig[0].nodeSelectors", config.SectionLoadConcurrency, "do you mean nodeSelector?"},
 		"nothing that it could be":        {`{"restorePVC": {"x": 1}}`, "restorePVC.x", config.SectionRestorePVC, "known here: configMapNames, ignoreDelayBinding or secretNames"},

@@ -1,0 +1,40 @@
+package config
+
+import (
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+// selector is a label selector, which counts as a whole; the API machinery knows what is valid. A field that is ignored must not
+// turn it into one that selects everything.
+func (r *reader) selector(v value) metav1.LabelSelector {
+	var selector metav1.LabelSelector
+	before, unknown := r.spoiled, r.unknown
+	r.object(v, fields{
+		"matchLabels": func(v value) { selector.MatchLabels = r.strings(v, func(string, string) []string { return nil }) },
+		"matchExpressions": func(v value) {
+			r.list(v, func(v value) { selector.MatchExpressions = append(selector.MatchExpressions, r.requirement(v)) })
+		},
+	})
+	if r.spoiled > before {
+		return selector
+	}
+	if r.unknown > unknown && len(selector.MatchLabels)+len(selector.MatchExpressions) == 0 {
+		r.problem(v, Missing, "without its unknown field the selector would select everything; use matchLabels or matchExpressions")
+	}
+	if _, err := metav1.LabelSelectorAsSelector(&selector); err != nil {
+		r.problem(v, InvalidValue, "the selector cannot be used: %s", oneLine(err.Error()))
+	}
+	return selector
+}
+
+func (r *reader) requirement(v value) metav1.LabelSelectorRequirement {
+	var requirement metav1.LabelSelectorRequirement
+	r.object(v, fields{
+		"key":      func(v value) { requirement.Key = r.string(v) },
+		"operator": func(v value) { requirement.Operator = metav1.LabelSelectorOperator(r.string(v)) },
+		"values": func(v value) {
+			r.list(v, func(v value) { requirement.Values = append(requirement.Values, r.string(v)) })
+		},
+	})
+	return requirement
+}

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -143,4 +144,47 @@ func TestATransferThatTheClusterRefuses(t *testing.T) {
 			})
 		}
 	}
+}
+
+// A policy whose reason is Invalid, which is what it is by default, says that the object can never be created as it is.
+func TestATransferThatAPolicyCallsInvalidFailsAtOnce(t *testing.T) {
+	for _, kind := range world.Kinds() {
+		t.Run(string(kind), func(t *testing.T) {
+			s := newSite(t, 50*time.Millisecond)
+			s.configure(`{}`)
+			around := s.scene(kind)
+			s.policy("movers have to be small")
+			r := s.start(through(around.watch))
+			ended := around.ends(around.create(), world.Failed)
+			require.Contains(t, ended.Status.Message, "movers have to be small")
+			require.Equal(t, 1, r.metric("lateen_transfers_finished_total", "phase", "Failed", "reason", "cannot_run"))
+			s.says("Failed", "movers have to be small")
+		})
+	}
+}
+
+// policy is a ValidatingAdmissionPolicy that lets no mover in.
+func (s *site) policy(message string) {
+	s.Helper()
+	admission := s.Kube.AdmissionregistrationV1()
+	_, err := admission.ValidatingAdmissionPolicies().Create(s.soon(), &admissionregistrationv1.ValidatingAdmissionPolicy{
+		ObjectMeta: metav1.ObjectMeta{Name: s.Namespace},
+		Spec: admissionregistrationv1.ValidatingAdmissionPolicySpec{
+			MatchConstraints: &admissionregistrationv1.MatchResources{ObjectSelector: s.ours(), ResourceRules: []admissionregistrationv1.NamedRuleWithOperations{
+				{RuleWithOperations: creating("", "pods", "configmaps")[0]},
+			}},
+			Validations: []admissionregistrationv1.Validation{{Expression: "false", Message: message}},
+		},
+	}, metav1.CreateOptions{})
+	require.NoError(s, err)
+	s.removing(admission.ValidatingAdmissionPolicies().Delete)
+	_, err = admission.ValidatingAdmissionPolicyBindings().Create(s.soon(), &admissionregistrationv1.ValidatingAdmissionPolicyBinding{
+		ObjectMeta: metav1.ObjectMeta{Name: s.Namespace},
+		Spec: admissionregistrationv1.ValidatingAdmissionPolicyBindingSpec{
+			PolicyName: s.Namespace, ValidationActions: []admissionregistrationv1.ValidationAction{admissionregistrationv1.Deny},
+		},
+	}, metav1.CreateOptions{})
+	require.NoError(s, err)
+	s.removing(admission.ValidatingAdmissionPolicyBindings().Delete)
+	s.untilRefused()
 }

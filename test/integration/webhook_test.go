@@ -134,14 +134,14 @@ func (w *webhook) mutates() {
 	w.removing(configurations.Delete)
 }
 
-// removing deletes a configuration when it is called, and at the end of the test.
-func (w *webhook) removing(remove func(context.Context, string, metav1.DeleteOptions) error) func() {
+// removing deletes a configuration of the site when it is called, and at the end of the test.
+func (s *site) removing(remove func(context.Context, string, metav1.DeleteOptions) error) func() {
 	once := sync.OnceFunc(func() {
-		ctx, cancel := context.WithTimeout(context.WithoutCancel(w.Context()), world.Patience)
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(s.Context()), world.Patience)
 		defer cancel()
-		require.NoError(w, remove(ctx, w.Namespace, metav1.DeleteOptions{}))
+		require.NoError(s, remove(ctx, s.Namespace, metav1.DeleteOptions{}))
 	})
-	w.Cleanup(once)
+	s.Cleanup(once)
 	return once
 }
 

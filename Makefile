@@ -2,7 +2,7 @@ SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
 .DELETE_ON_ERROR:
 .DEFAULT_GOAL := help
-.PHONY: help build demo test test-unit sweep soak conformance bench pictures site image manifests lint
+.PHONY: help build cluster cluster-test demo test test-unit sweep soak conformance bench pictures site image manifests lint
 
 BIN := $(CURDIR)/bin
 PROGRAMS := bin/controlplane bin/velero bin/velero-1.17 bin/snapshot-controller bin/kubectl
@@ -10,7 +10,7 @@ PROGRAMS := bin/controlplane bin/velero bin/velero-1.17 bin/snapshot-controller 
 PROGRAMS += bin/versitygw bin/velero-plugin-for-aws bin/velero-restore-helper
 # What a cluster with a real kubelet needs besides.
 CLUSTER_PROGRAMS := bin/kubenode bin/containerd bin/containerd-shim-runc-v2 bin/ctr bin/csi-provisioner bin/csi-snapshotter
-CLUSTER_PROGRAMS += bin/image
+CLUSTER_PROGRAMS += bin/image bin/csi-driver
 comma := ,
 space := $() $()
 GOLANGCI_LINT_VERSION := 2.15.0
@@ -70,6 +70,7 @@ ctr := $(CONTAINERD)/ctr
 csi-provisioner := provisioner github.com/kubernetes-csi/external-provisioner/v6/cmd/csi-provisioner
 csi-snapshotter := snapshotter $(SNAPSHOTS)/v8/cmd/csi-snapshotter
 image := image .
+csi-driver := csidriver .
 ldflags-controlplane := $(KUBERNETES_LDFLAGS)
 ldflags-kubectl := $(KUBERNETES_LDFLAGS)
 ldflags-kubenode := $(KUBERNETES_LDFLAGS)
@@ -91,6 +92,7 @@ minutes-ctr := 1
 minutes-csi-provisioner := 3
 minutes-csi-snapshotter := 1
 minutes-image := 1
+minutes-csi-driver := 1
 
 # $(call with,PROGRAM …) makes lateen, if it is named, and the programs in bin/, and says before how long that takes.
 define with
@@ -193,6 +195,41 @@ image: ## Write the image for all platforms, without an engine, as bin/lateen-im
 	@printf '  %-32s %4d MiB, %s\n' bin/$(IMAGE_FILE).tar $$(($$(stat -c %s bin/$(IMAGE_FILE).tar) >> 20)) $(IMAGE)
 	@[ -z "$(PUSH)" ] || bin/image push --layout=bin/$(IMAGE_FILE) --name=$(IMAGE)
 
+# Debian's packages, unpacked and not installed, with those that they need and the machine lacks.
+DEBIAN := runc containernetworking-plugins nftables busybox-static iproute2
+bin/debian/unpacked:
+	@command -v apt-get >/dev/null || { echo "make cluster needs apt-get, for $(DEBIAN)" >&2; exit 1; }
+	@echo "unpack: $(DEBIAN) (apt)"
+	@mkdir -p bin/debian; dir=$$(mktemp -d); trap 'rm -rf "$$dir"' EXIT; \
+	get() { apt-get install -qq -y --reinstall --no-install-recommends --download-only -o Debug::NoLocking=true \
+		-o Dir::Cache::archives="$$dir" -o APT::Sandbox::User=root $(DEBIAN) >/dev/null; }; \
+	get 2>/dev/null || { [ "$$(id -u)" = 0 ] && apt-get update -qq && get; } || { \
+		echo "apt-get could not download $(DEBIAN); if it does not know them, run: sudo apt-get update" >&2; exit 1; }; \
+	for package in "$$dir"/*.deb; do dpkg-deb -x "$$package" bin/debian; done
+	@touch $@
+
+# The cluster's directory. Its log is beside it, and stays if it does not start or stop as it should.
+CLUSTER_DIR := /tmp/lateen-cluster
+WITH_CLUSTER := lateen controlplane velero snapshot-controller kubectl versitygw velero-plugin-for-aws velero-restore-helper \
+	$(notdir $(CLUSTER_PROGRAMS))
+define clusterfiles
+$(call with,$(WITH_CLUSTER))
+@$(MAKE) --no-print-directory --silent bin/debian/unpacked
+@$(MAKE) --no-print-directory --silent image PLATFORMS=linux/amd64 IMAGE=lateen:cluster IMAGE_FILE=cluster-image
+@cd test/realcluster && $(STATIC) -o $(BIN)/realcluster .
+endef
+
+cluster: ## Start a cluster with a real kubelet, and leave it running (CLUSTER_DIR=/tmp/lateen-cluster); nothing of the machine is changed
+	$(clusterfiles)
+	@bin/realcluster start --bin=$(BIN) --dir=$(CLUSTER_DIR)
+
+cluster-test: ## Run the tests on a real cluster of their own (RUN=TestName for some)
+	$(clusterfiles)
+	cd test/image && $(TEST) ./...
+	@dir=$$(mktemp -u -d /tmp/lateen-cluster-test-XXXXXX); bin/realcluster start --bin=$(BIN) --dir=$$dir; \
+	result=0; (cd test/realcluster && LATEEN_CLUSTER=$$dir $(TEST) -timeout 20m -v -run '$(RUN)' ./stories) || result=$$?; \
+	bin/realcluster stop --bin=$(BIN) --dir=$$dir; exit $$result
+
 manifests: ## Write deploy/base, and the golden files of deploy, as package deploy makes them now
 	go test ./deploy -update
 
@@ -203,5 +240,5 @@ lint: ## Check style, layers and forbidden calls, in every module
 	@[ "$$(bin/golangci-lint version --short 2>/dev/null)" = $(GOLANGCI_LINT_VERSION) ] || { \
 		echo "build: bin/golangci-lint $(GOLANGCI_LINT_VERSION) (about 2 minutes on 2 cores, once)"; \
 		GOBIN=$(BIN) go install -v github.com/golangci/golangci-lint/v2/cmd/golangci-lint@v$(GOLANGCI_LINT_VERSION) 2>&1 | $(progress); }
-	@failed=0; for module in . test test/cluster test/image test/kubectl test/velero test/velero117; do echo "lint: $$module"; \
+	@failed=0; for module in . test test/cluster test/csidriver test/image test/realcluster test/kubectl test/velero test/velero117; do echo "lint: $$module"; \
 		(cd $$module && $(BIN)/golangci-lint run --allow-serial-runners --config $(CURDIR)/.golangci.yml ./...) || failed=1; done; exit $$failed

@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net"
 	"os"
 	"path/filepath"
 	"slices"
@@ -20,6 +21,8 @@ type Options struct {
 	Binary string
 	// Dir takes state and logs; "" means a new temporary directory that Stop removes.
 	Dir string
+	// Addresses are those of the API server besides 127.0.0.1, for its certificate.
+	Addresses []net.IP
 	// StartTimeout bounds Start; 0 means 2 minutes.
 	StartTimeout time.Duration
 	// APIServerArgs, ControllerArgs and SchedulerArgs come after the defaults, so a flag given here wins.
@@ -89,7 +92,7 @@ func prepare(options Options) (_ *Cluster, err error) {
 		return nil, fmt.Errorf("hold a port: %w", err)
 	}
 	c.address = c.port.address
-	if c.pki, err = newAuthority(c.dir); err != nil {
+	if c.pki, err = newAuthority(c.dir, options.Addresses); err != nil {
 		return nil, fmt.Errorf("make certificates: %w", err)
 	}
 	if c.admin, err = c.User("admin", "system:masters"); err != nil {

@@ -27,8 +27,8 @@ type authority struct {
 	pem         []byte
 }
 
-// newAuthority makes an authority and writes what the API server reads into dir.
-func newAuthority(dir string) (*authority, error) {
+// newAuthority makes an authority and writes what the API server reads into dir. The server has loopback and addresses.
+func newAuthority(dir string, addresses []net.IP) (*authority, error) {
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
 		return nil, err
@@ -48,14 +48,14 @@ func newAuthority(dir string) (*authority, error) {
 	if err := a.write("ca.crt", a.pem); err != nil {
 		return nil, err
 	}
-	return a, a.writePairs()
+	return a, a.writePairs(addresses)
 }
 
 // writePairs writes the API server's serving pair, the pair that it shows to kubelets, and the key that
 // ServiceAccount tokens are signed with.
-func (a *authority) writePairs() error {
+func (a *authority) writePairs(addresses []net.IP) error {
 	server := certificate(pkix.Name{CommonName: "kube-apiserver"})
-	server.IPAddresses = []net.IP{net.IPv4(127, 0, 0, 1)}
+	server.IPAddresses = append([]net.IP{net.IPv4(127, 0, 0, 1)}, addresses...)
 	server.DNSNames = []string{"localhost", "kubernetes", "kubernetes.default", "kubernetes.default.svc"}
 	server.ExtKeyUsage = []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth}
 	pairs := map[string]*x509.Certificate{

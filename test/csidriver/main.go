@@ -1,0 +1,103 @@
+// Command csi-driver is a CSI driver for tests: identity, controller and node in one process, which registers itself with
+// the kubelet. Volumes and snapshots are directories below --data, and block volumes loop devices of files there.
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"net"
+	"os"
+	"os/signal"
+	"path/filepath"
+	"syscall"
+
+	"github.com/container-storage-interface/spec/lib/go/csi"
+	"google.golang.org/grpc"
+	registration "k8s.io/kubelet/pkg/apis/pluginregistration/v1"
+)
+
+// driverName is what StorageClasses and VolumeSnapshotClasses name.
+const driverName = "csi.lateen.test"
+
+func main() {
+	data := flag.String("data", "/csi-data", "directory of volumes and snapshots, which outlives the driver")
+	socket := flag.String("socket", "/csi/csi.sock", "socket of the driver")
+	kubelet := flag.String("kubelet-socket", "", "where the kubelet sees that socket; empty is at the same path")
+	plugins := flag.String("registration", "", "the kubelet's directory of registration sockets; empty registers nowhere")
+	node := flag.String("node", os.Getenv("NODE_NAME"), "name of the node")
+	flag.Parse()
+	if *kubelet == "" {
+		*kubelet = *socket
+	}
+	if err := run(*data, *socket, *kubelet, *plugins, *node); err != nil {
+		fmt.Fprintln(os.Stderr, "csi-driver:", err)
+		os.Exit(1)
+	}
+}
+
+// run serves the driver at socket until a signal comes, and says in the directory plugins, if there is one, that the kubelet
+// finds it at endpoint.
+func run(data, socket, endpoint, plugins, node string) error {
+	stop, release := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer release()
+	store, err := newStore(data)
+	if err != nil {
+		return err
+	}
+	driver := grpc.NewServer()
+	csi.RegisterIdentityServer(driver, identity{})
+	csi.RegisterControllerServer(driver, controller{store: store})
+	csi.RegisterNodeServer(driver, nodeServer{store: store, name: node})
+	servers := map[string]*grpc.Server{socket: driver}
+	if plugins != "" {
+		registrar := grpc.NewServer()
+		registration.RegisterRegistrationServer(registrar, announcement{endpoint: endpoint})
+		servers[filepath.Join(plugins, driverName+"-reg.sock")] = registrar
+	}
+	return serve(stop, servers)
+}
+
+// serve serves each server at its socket until one fails or ctx ends.
+func serve(ctx context.Context, servers map[string]*grpc.Server) error {
+	failed := make(chan error, len(servers))
+	for path, server := range servers {
+		if err := os.Remove(path); err != nil && !errors.Is(err, os.ErrNotExist) {
+			return fmt.Errorf("remove the socket of a former run: %w", err)
+		}
+		listener, err := (&net.ListenConfig{}).Listen(ctx, "unix", path)
+		if err != nil {
+			return fmt.Errorf("listen at %s: %w", path, err)
+		}
+		defer server.GracefulStop()
+		go func() { failed <- server.Serve(listener) }()
+	}
+	select {
+	case err := <-failed:
+		return fmt.Errorf("serve: %w", err)
+	case <-ctx.Done():
+		return nil
+	}
+}
+
+// announcement tells the kubelet which driver there is.
+type announcement struct {
+	registration.UnimplementedRegistrationServer
+	endpoint string
+}
+
+func (a announcement) GetInfo(context.Context, *registration.InfoRequest) (*registration.PluginInfo, error) {
+	return &registration.PluginInfo{
+		Type: registration.CSIPlugin, Name: driverName, Endpoint: a.endpoint, SupportedVersions: []string{"1.0.0"},
+	}, nil
+}
+
+func (a announcement) NotifyRegistrationStatus(
+	_ context.Context, status *registration.RegistrationStatus,
+) (*registration.RegistrationStatusResponse, error) {
+	if !status.PluginRegistered {
+		fmt.Fprintln(os.Stderr, "csi-driver: the kubelet refused the registration:", status.Error)
+	}
+	return &registration.RegistrationStatusResponse{}, nil
+}

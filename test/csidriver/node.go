@@ -1,0 +1,121 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+
+	"github.com/container-storage-interface/spec/lib/go/csi"
+	"golang.org/x/sys/unix"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+)
+
+type nodeServer struct {
+	csi.UnimplementedNodeServer
+	store *store
+	name  string
+}
+
+func (n nodeServer) NodeGetInfo(context.Context, *csi.NodeGetInfoRequest) (*csi.NodeGetInfoResponse, error) {
+	return &csi.NodeGetInfoResponse{NodeId: n.name}, nil
+}
+
+func (n nodeServer) NodeGetCapabilities(
+	context.Context, *csi.NodeGetCapabilitiesRequest,
+) (*csi.NodeGetCapabilitiesResponse, error) {
+	return &csi.NodeGetCapabilitiesResponse{}, nil
+}
+
+func (n nodeServer) NodePublishVolume(
+	_ context.Context, request *csi.NodePublishVolumeRequest,
+) (*csi.NodePublishVolumeResponse, error) {
+	if request.VolumeId == "" || request.TargetPath == "" || request.VolumeCapability == nil {
+		return nil, status.Error(codes.InvalidArgument, "which volume, where, and for what?")
+	}
+	volume, err := n.store.get(volumes, request.VolumeId)
+	if err != nil {
+		return nil, failure(err)
+	}
+	if (request.VolumeCapability.GetBlock() != nil) != volume.Block {
+		return nil, status.Errorf(codes.InvalidArgument, "volume %s has the other volume mode", volume.ID)
+	}
+	n.store.lock.Lock()
+	defer n.store.lock.Unlock()
+	if published, err := isMounted(request.TargetPath); err != nil || published {
+		return &csi.NodePublishVolumeResponse{}, failure(err)
+	}
+	source := n.store.data(volumes, volume.ID)
+	if volume.Block {
+		return &csi.NodePublishVolumeResponse{}, failure(publishBlock(source, request.TargetPath))
+	}
+	if err := os.MkdirAll(request.TargetPath, 0o750); err != nil {
+		return nil, failure(err)
+	}
+	return &csi.NodePublishVolumeResponse{}, failure(bind(source, request.TargetPath, request.Readonly))
+}
+
+func publishBlock(source, target string) error {
+	if err := os.MkdirAll(filepath.Dir(target), 0o750); err != nil {
+		return err
+	}
+	file, err := os.OpenFile(target, os.O_CREATE, 0o600)
+	if err != nil {
+		return err
+	}
+	if err := file.Close(); err != nil {
+		return err
+	}
+	device, err := attach(source)
+	if err != nil {
+		return fmt.Errorf("attach a loop device: %w", err)
+	}
+	if err := bind(device, target, false); err != nil {
+		return errors.Join(err, detach(device))
+	}
+	return nil
+}
+
+func bind(source, target string, readonly bool) error {
+	if err := unix.Mount(source, target, "", unix.MS_BIND, ""); err != nil {
+		return fmt.Errorf("bind %s at %s: %w", source, target, err)
+	}
+	if !readonly {
+		return nil
+	}
+	return unix.Mount("", target, "", unix.MS_BIND|unix.MS_REMOUNT|unix.MS_RDONLY, "")
+}
+
+func (n nodeServer) NodeUnpublishVolume(
+	_ context.Context, request *csi.NodeUnpublishVolumeRequest,
+) (*csi.NodeUnpublishVolumeResponse, error) {
+	if request.VolumeId == "" || request.TargetPath == "" {
+		return nil, status.Error(codes.InvalidArgument, "which volume, and where?")
+	}
+	n.store.lock.Lock()
+	defer n.store.lock.Unlock()
+	published, err := isMounted(request.TargetPath)
+	if err != nil {
+		return nil, failure(err)
+	}
+	if published {
+		device, err := deviceAt(request.TargetPath)
+		if err != nil {
+			return nil, failure(err)
+		}
+		if err := unix.Unmount(request.TargetPath, 0); err != nil {
+			return nil, failure(fmt.Errorf("unmount %s: %w", request.TargetPath, err))
+		}
+		if device != "" {
+			if err := detach(device); err != nil {
+				return nil, failure(fmt.Errorf("detach %s: %w", device, err))
+			}
+		}
+	}
+	if err := os.Remove(request.TargetPath); err != nil && !errors.Is(err, os.ErrNotExist) {
+		return nil, failure(err)
+	}
+	return &csi.NodeUnpublishVolumeResponse{}, nil
+}

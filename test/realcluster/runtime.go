@@ -1,0 +1,148 @@
+package main
+
+import (
+	"context"
+	_ "embed"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"text/template"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// Accounts of the cluster's S3 server, and its address for pods: http://10.10.0.1:9000. Its bucket is "backups".
+const (
+	s3Key    = "lateen"
+	s3Secret = "lateen-secret"
+	s3Region = "minio"
+)
+
+//go:embed files/containerd.toml
+var containerdConfig string
+
+//go:embed files/cni.json
+var cniConfig string
+
+//go:embed files/kubelet.yaml
+var kubeletConfig string
+
+//go:embed files/kube-proxy.yaml
+var proxyConfig string
+
+//go:embed files/storage.yaml
+var storage string
+
+//go:embed files/classes.yaml
+var classes string
+
+// configure writes all configuration files. They are templates of the directories and addresses.
+func (m *machine) configure() error {
+	values := map[string]string{
+		"Dir": m.dir, "Debian": m.debian(""), "Node": nodeName, "Pods": podRange, "Address": nodeAddress, "Pause": pauseImage, "CSI": csiImage,
+	}
+	for path, text := range map[string]string{
+		"containerd.toml": containerdConfig, "cni/10-pods.conflist": cniConfig, "kubelet.yaml": kubeletConfig,
+		"kube-proxy.yaml": proxyConfig, "storage.yaml": storage, "classes.yaml": classes,
+	} {
+		parsed, err := template.New(path).Parse(text)
+		if err != nil {
+			return err
+		}
+		if err := m.write("", path); err != nil {
+			return err
+		}
+		file, err := os.Create(m.path(path))
+		if err != nil {
+			return err
+		}
+		if err := errors.Join(parsed.Execute(file, values), file.Close()); err != nil {
+			return fmt.Errorf("write %s: %w", path, err)
+		}
+	}
+	return m.write("", "resolv.conf")
+}
+
+// startRuntime starts containerd, and brings the images in.
+func (m *machine) startRuntime(ctx context.Context) error {
+	if err := m.configure(); err != nil {
+		return err
+	}
+	archives, err := m.images(ctx)
+	if err != nil {
+		return fmt.Errorf("write the images: %w", err)
+	}
+	if err := m.services.start("containerd", m.program("containerd"), "--config="+m.path("containerd.toml")); err != nil {
+		return err
+	}
+	if err := untilAnswers(ctx, m, "version"); err != nil {
+		return err
+	}
+	m.done("containerd")
+	for _, archive := range archives {
+		if err := m.ctr(ctx, "images", "import", archive); err != nil {
+			return err
+		}
+	}
+	m.done("images")
+	return nil
+}
+
+// answerInterval is how often containerd is asked while it starts.
+const answerInterval = 50 * time.Millisecond
+
+func untilAnswers(ctx context.Context, m *machine, args ...string) error {
+	tick := time.NewTicker(answerInterval)
+	defer tick.Stop()
+	for {
+		err := m.ctr(ctx, args...)
+		if err == nil {
+			return nil
+		}
+		if failed := m.services.failed(); failed != nil {
+			return failed
+		}
+		select {
+		case <-ctx.Done():
+			return err
+		case <-tick.C:
+		}
+	}
+}
+
+func (m *machine) ctr(ctx context.Context, args ...string) error {
+	command := exec.CommandContext(ctx, m.program("ctr"), append([]string{"--namespace=k8s.io"}, args...)...)
+	command.Env = m.environment()
+	if output, err := command.CombinedOutput(); err != nil {
+		return fmt.Errorf("ctr %v: %w: %s", args, err, output)
+	}
+	return nil
+}
+
+// startKubelet starts the kubelet and kube-proxy, each with an identity of its own.
+func (m *machine) startKubelet() error {
+	for name, user := range map[string][]string{"kubelet": {"system:node:" + nodeName, "system:nodes"}, "kube-proxy": {"system:kube-proxy"}} {
+		config, err := m.plane.User(user[0], user[1:]...)
+		if err != nil {
+			return err
+		}
+		if err := m.plane.WriteKubeconfig(config, m.path(name+".kubeconfig"), "default"); err != nil {
+			return err
+		}
+		link := m.path("programs", name)
+		if err := os.MkdirAll(m.path("programs"), 0o755); err != nil {
+			return err
+		}
+		if err := unix.Symlink(m.program("kubenode"), link); err != nil {
+			return fmt.Errorf("link %s: %w", name, err)
+		}
+	}
+	err := m.services.start("kubelet", m.path("programs", "kubelet"), "--config="+m.path("kubelet.yaml"),
+		"--kubeconfig="+m.path("kubelet.kubeconfig"), "--node-ip="+nodeAddress, "--hostname-override="+nodeName, "--cert-dir="+m.path("pki"))
+	if err != nil {
+		return err
+	}
+	return m.services.start("kube-proxy", m.path("programs", "kube-proxy"), "--config="+m.path("kube-proxy.yaml"))
+}

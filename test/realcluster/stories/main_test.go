@@ -1,0 +1,118 @@
+// Package stories shows Lateen's promises on a cluster with a real kubelet, container runtime and CSI driver, with the
+// programs that users have: kubectl, velero and lateen. `make cluster-test` starts the cluster.
+package stories
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+)
+
+// patience bounds each wait; every one of them ends at once when what it waits for is there.
+const patience = 3 * time.Minute
+
+func TestMain(m *testing.M) {
+	if err := install(); err != nil {
+		fmt.Fprintln(os.Stderr, "install:", err)
+		os.Exit(1)
+	}
+	os.Exit(m.Run())
+}
+
+// install installs Velero's server and Lateen's agents as the quick start does, in the cluster that `make cluster-test`
+// has started.
+func install() error {
+	if os.Getenv("LATEEN_CLUSTER") == "" {
+		return fmt.Errorf("LATEEN_CLUSTER names no cluster; make cluster-test starts one and runs these tests")
+	}
+	for _, args := range [][]string{
+		{"create", "namespace", "velero"},
+		{"create", "configmap", "node-agent-config", "--namespace=velero", "--from-literal=config.json={}"},
+	} {
+		if output, err := command(context.Background(), "kubectl", args...).CombinedOutput(); err != nil {
+			return fmt.Errorf("kubectl %v: %w\n%s", args, err, output)
+		}
+	}
+	credentials := filepath.Join(os.TempDir(), "lateen-cluster-credentials")
+	if err := os.WriteFile(credentials, []byte("[default]\naws_access_key_id = lateen\naws_secret_access_key = lateen-secret\n"), 0o600); err != nil {
+		return err
+	}
+	defer os.Remove(credentials)
+	begun := time.Now()
+	output, err := command(context.Background(), "lateen", "install", "--lateen-image=lateen:cluster", "--provider=aws", "--bucket=backups",
+		"--plugins=velero/velero-plugin-for-aws:v1.14.3", "--secret-file="+credentials, "--features=EnableCSI", "--use-volume-snapshots=false",
+		"--node-agent-configmap=node-agent-config", "--velero-pod-cpu-request=100m", "--wait",
+		"--backup-location-config=region=minio,s3ForcePathStyle=true,s3Url=http://10.10.0.1:9000").CombinedOutput()
+	if err != nil {
+		return fmt.Errorf("%w\n%s", err, output)
+	}
+	fmt.Printf("lateen install --wait took %.1f s\n", time.Since(begun).Seconds())
+	return nil
+}
+
+// command is a program of bin/ with the cluster's kubeconfig.
+func command(ctx context.Context, program string, args ...string) *exec.Cmd {
+	made := exec.CommandContext(ctx, filepath.Join(os.Getenv("LATEEN_BIN"), program), args...)
+	made.Env = append(os.Environ(), "KUBECONFIG="+filepath.Join(os.Getenv("LATEEN_CLUSTER"), "kubeconfig"))
+	return made
+}
+
+// run runs a program that must succeed, and returns what it printed.
+func run(t *testing.T, program string, args ...string) string {
+	t.Helper()
+	return feed(t, "", program, args...)
+}
+
+// feed is run with an input.
+func feed(t *testing.T, input, program string, args ...string) string {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(t.Context()), patience) // also for what clears up
+	defer cancel()
+	running := command(ctx, program, args...)
+	var complaints bytes.Buffer
+	running.Stdin, running.Stderr = strings.NewReader(input), &complaints
+	output, err := running.Output()
+	require.NoError(t, err, "%s %s\n%s%s", program, strings.Join(args, " "), output, complaints.String())
+	return strings.TrimSpace(string(output))
+}
+
+func kubectl(t *testing.T, args ...string) string {
+	t.Helper()
+	return run(t, "kubectl", args...)
+}
+
+// get reads one field of an object by its JSONPath.
+func get(t *testing.T, path string, args ...string) string {
+	t.Helper()
+	return kubectl(t, append(append([]string{"get"}, args...), "-o=jsonpath="+path)...)
+}
+
+// wait waits for a condition as `kubectl wait --for` has it.
+func wait(t *testing.T, condition string, args ...string) {
+	t.Helper()
+	kubectl(t, append([]string{"wait", "--timeout=" + patience.String(), "--for=" + condition}, args...)...)
+}
+
+// took logs how long a part of a test took, since the part before.
+type stopwatch struct {
+	t    *testing.T
+	last time.Time
+}
+
+func watch(t *testing.T) *stopwatch {
+	t.Helper()
+	return &stopwatch{t: t, last: time.Now()}
+}
+
+func (s *stopwatch) lap(what string) {
+	s.t.Logf("%-40s %5.1f s", what, time.Since(s.last).Seconds())
+	s.last = time.Now()
+}

@@ -37,7 +37,7 @@ func (s *site) startAgent(t *testing.T, change ...func(*agent.Options)) {
 	options := agent.Options{
 		Config: config.Options{
 			Namespace: s.Namespace, NodeName: nodeName, NodeAgentConfigMap: configMap, MoverTemplate: "daemonset",
-			ResourceTimeout: time.Minute, Workers: 4, KubeAPIQPS: 100, KubeAPIBurst: 200, StartupTimeout: 10 * time.Second,
+			ResourceTimeout: time.Minute, Workers: 4, KubeAPIQPS: 100, KubeAPIBurst: 200, StartupTimeout: time.Minute,
 		},
 		Rest: own, Metrics: metrics.New(registry, "test", nodeName),
 		Limits: transfer.DefaultLimits(), Clock: clock.RealClock{}, Log: t.Output(), Server: server,

@@ -5,7 +5,6 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/stretchr/testify/require"
 	batchv1 "k8s.io/api/batch/v1"
@@ -35,7 +34,7 @@ func TestAdoptedAgentsMaintainAsTheServerIsConfigured(t *testing.T) {
 	require.NoError(t, err, out+said)
 	require.Contains(t, strings.Join(strings.Fields(out), " "), "repo-maintenance-job: ConfigMap "+s.namespace+"/jobs, named by Deployment velero No problem.")
 
-	ctx, cancel := context.WithTimeout(t.Context(), time.Minute) // only guards against hanging
+	ctx, cancel := context.WithTimeout(t.Context(), world.Patience) // only guards against hanging
 	defer cancel()
 	s.startAdopted(ctx)
 	s.repository("app-default-kopia-x", "kopia")
@@ -66,7 +65,7 @@ func TestAVeleroThatWasNotTriedIsWarnedOf(t *testing.T) {
 	require.Equal(t, "Warning: "+newer+"\n", said)
 
 	s.adopt("--lateen-image=example.test/lateen:v1")
-	ctx, cancel := context.WithTimeout(t.Context(), time.Minute) // only guards against hanging
+	ctx, cancel := context.WithTimeout(t.Context(), world.Patience) // only guards against hanging
 	defer cancel()
 	changes, err := s.kube.CoreV1().Events(s.namespace).Watch(ctx, metav1.ListOptions{FieldSelector: "reason=VeleroNotTried"})
 	require.NoError(t, err)

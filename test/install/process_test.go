@@ -7,9 +7,10 @@ import (
 	"sync"
 	"syscall"
 	"testing"
-	"time"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/lateen-project/lateen/test/world"
 )
 
 // transcript collects what a process prints, and lets a test wait for it.
@@ -48,7 +49,7 @@ type process struct {
 // start runs lateen against the cluster of the tests.
 func (s *site) start(args ...string) *process {
 	s.Helper()
-	ctx, cancel := context.WithTimeout(s.Context(), time.Minute) // only guards against hanging
+	ctx, cancel := context.WithTimeout(s.Context(), world.Patience) // only guards against hanging
 	s.Cleanup(cancel)
 	command := program(ctx, s.T, "lateen", append(args, "--namespace="+s.namespace, "--kubeconfig="+s.kubeconfig)...)
 	in, terminal, err := os.Pipe() // a file: nothing has to copy from it until it ends

@@ -3,7 +3,6 @@ package install
 import (
 	"context"
 	"testing"
-	"time"
 
 	"github.com/stretchr/testify/require"
 	corev1 "k8s.io/api/core/v1"
@@ -12,11 +11,12 @@ import (
 
 	"github.com/lateen-project/lateen/test/cluster"
 	"github.com/lateen-project/lateen/test/node"
+	"github.com/lateen-project/lateen/test/world"
 )
 
 func TestInstallWaitsWhileNoNodeTakesAnAgent(t *testing.T) {
 	t.Parallel()
-	ctx, cancel := context.WithTimeout(t.Context(), time.Minute) // a control plane of its own: nodes are everybody's
+	ctx, cancel := context.WithTimeout(t.Context(), world.Patience) // a control plane of its own: nodes are everybody's
 	defer cancel()
 	own, err := cluster.Start(ctx, cluster.Options{})
 	require.NoError(t, err)

@@ -241,6 +241,7 @@ func TestADownloadTakesFourteenWritesAndElevenReadsAtMost(t *testing.T) {
 	before := len(v.requests(cluster.Query{}))
 	v.delivered(v.download(v.target()))
 	writes, reads := counted(v.requests(cluster.Query{})[before:])
-	require.LessOrEqual(t, len(writes), 14, "%v", writes)
+	require.Len(t, writes, 14)
+	// What is read once more depends on which cache is faster.
 	require.LessOrEqual(t, len(reads), 11, "%v", reads)
 }

@@ -79,7 +79,8 @@ func TestABackupTakesSevenWritesAndFourReadsAtMost(t *testing.T) {
 			reads = append(reads, record.String())
 		}
 	}
-	require.LessOrEqual(t, len(writes), 7, "%v", writes)
+	require.Len(t, writes, 7)
+	// What is read once more depends on which cache is faster.
 	require.LessOrEqual(t, len(reads), 4, "%v", reads)
 }
 

@@ -20,7 +20,7 @@ func TestAMoverGoesOnWithoutItsAgentAndTheNextAgentContinues(t *testing.T) {
 	first := s.start()
 	name := s.transfer()
 	s.in(name, world.InProgress)
-	require.Less(t, first.stop(), 5*time.Second)
+	first.stop()
 	s.moverIs(name, func(pod *corev1.Pod) bool { return pod.Status.Phase == corev1.PodSucceeded })
 	second := s.start()
 	s.ends(name, world.Completed)

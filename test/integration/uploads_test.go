@@ -49,7 +49,8 @@ func TestAnUploadTakesSixteenWritesAndFourReadsAtMost(t *testing.T) {
 	before := len(v.requests(cluster.Query{}))
 	v.uploaded(v.upload(source, snapshot.Name), handle, world.Completed)
 	writes, reads := counted(v.requests(cluster.Query{})[before:])
-	require.LessOrEqual(t, len(writes), 16, "%v", writes)
+	require.Len(t, writes, 16)
+	// What is read once more depends on which cache is faster.
 	require.LessOrEqual(t, len(reads), 4, "%v", reads)
 	v.noConflicts()
 }

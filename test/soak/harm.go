@@ -53,8 +53,10 @@ func unjustified(ended life, harms map[fault]int, retries int) string {
 			justified = lost > retries
 		case says("not prepared within"):
 			justified = harms[stuck]+harms[driverFails]+lost > 0
+		case says("has ended, so containers"): // the mover was lost when its pod had its volume
+			justified = harms[targetGone]+lost > 0
 		default:
-			justified = len(harms) > 0
+			justified = harms[targetGone] > 0
 		}
 	case "", world.Accepted, world.Prepared, world.InProgress, world.Canceling, world.Gone: // it was gone before it came to an end
 		justified = harms[deleted] > 0

@@ -26,6 +26,8 @@ func TestEveryEndNeedsAFaultThatExplainsIt(t *testing.T) {
 		"movers were lost too often":                        {phase: world.Failed, message: "given up after 3 restarts", harms: map[fault]int{evicted: 2, vanished: 2}, fine: true},
 		"nothing was in the way":                            {phase: world.Failed, message: "not prepared within 30s", harms: map[fault]int{broken: 1}},
 		"its mover never started":                           {phase: world.Failed, message: "not prepared within 30s", harms: map[fault]int{stuck: 1}, fine: true},
+		"an eviction explains a restart alone":              {phase: world.Failed, message: "anything", harms: map[fault]int{evicted: 1}},
+		"its mover was lost when its pod had its volume":    {phase: world.Failed, message: "restore-wait of pod a/b has ended, so containers", harms: map[fault]int{evicted: 1}, fine: true},
 		"it failed unharmed":                                {phase: world.Failed, message: "anything"},
 		"its target was deleted":                            {phase: world.Failed, message: "anything", harms: map[fault]int{targetGone: 1}, fine: true},
 		"it is gone and nobody has deleted it":              {phase: world.InProgress, harms: map[fault]int{canceled: 1}},

@@ -57,7 +57,7 @@ func (at situation) reach(s *site) string {
 func TestACancelIsHonouredAtOnce(t *testing.T) {
 	for title, at := range situations() {
 		t.Run(title, func(t *testing.T) {
-			s := newSite(t, 30*time.Second, heard)
+			s := newSite(t, time.Hour, heard)
 			s.configure(cmp.Or(at.config, `{}`))
 			history, err := s.Record(t.Context())
 			require.NoError(t, err)
@@ -92,7 +92,7 @@ func TestACancelOfWhatNobodyHasAcceptedYet(t *testing.T) {
 }
 
 func TestACancelThatTheMoverMayNotHaveSeenDeletesIt(t *testing.T) {
-	s := newSite(t, 30*time.Second)
+	s := newSite(t, time.Hour)
 	s.mover.Silent = true
 	s.configure(`{}`)
 	r := s.start()
@@ -106,9 +106,9 @@ func TestACancelThatTheMoverMayNotHaveSeenDeletesIt(t *testing.T) {
 }
 
 func TestACancelThatTheMoverIgnoresDeletesItAfterTheGrace(t *testing.T) {
-	s := newSite(t, 30*time.Second)
+	s := newSite(t, time.Hour)
 	s.mover.Deaf = true
-	s.mover.Reports = 300 // one each tenth of a second
+	s.mover.Reports = 36000 // one each tenth of a second
 	s.configure(`{}`)
 	const grace = 500 * time.Millisecond
 	r := s.start(func(options *agent.Options) { options.Limits.CancelGrace = grace })
@@ -125,7 +125,7 @@ func TestACancelThatTheMoverIgnoresDeletesItAfterTheGrace(t *testing.T) {
 func TestADeletionIsACancelAndLeavesNothing(t *testing.T) {
 	for title, at := range situations() {
 		t.Run(title, func(t *testing.T) {
-			s := newSite(t, 30*time.Second)
+			s := newSite(t, time.Hour)
 			s.configure(cmp.Or(at.config, `{}`))
 			history, err := s.Record(t.Context())
 			require.NoError(t, err)

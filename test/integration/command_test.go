@@ -114,7 +114,8 @@ func TestACommandInAClusterWithoutVelerosResourcesSaysSo(t *testing.T) {
 }
 
 func TestACommandEndsWithinFiveSecondsOfSIGTERMAndItsMoversGoOn(t *testing.T) {
-	s := newSite(t, time.Second)
+	s := newSite(t, 0)
+	finish := s.work()
 	s.configure(`{}`)
 	own, err := plane.ServiceAccount(s.soon(), s.Namespace, deploy.ServiceAccountName)
 	require.NoError(t, err)
@@ -130,6 +131,7 @@ func TestACommandEndsWithinFiveSecondsOfSIGTERMAndItsMoversGoOn(t *testing.T) {
 	require.Less(t, time.Since(began), 5*time.Second)
 	s.in(name, world.InProgress)
 	s.start()
+	finish()
 	s.ends(name, world.Completed)
 	require.Equal(t, 1, s.moversMade(name))
 }

@@ -23,7 +23,8 @@ func only(n *node.Node) string {
 }
 
 func TestAnUploadWhoseAgentIsGoneIsFollowedByTheCoordinatorToItsEnd(t *testing.T) {
-	f := newFleet(t, 3*time.Second, 2)
+	f := newFleet(t, 0, 2)
+	finish := f.work()
 	v := f.volumes(csi.Options{})
 	f.configure(only(f.nodes[0]))
 	f.start(on(f.nodes[1]), shortAbsence)
@@ -33,6 +34,7 @@ func TestAnUploadWhoseAgentIsGoneIsFollowedByTheCoordinatorToItsEnd(t *testing.T
 	require.Equal(t, f.nodes[0].Name(), v.reaches(world.DataUpload, name, world.InProgress).Status.Node)
 	there.stop()
 	f.loseAgents()
+	finish()
 	v.uploaded(name, handle, world.Completed)
 	require.Equal(t, 1, f.moversMade(name))
 }

@@ -55,7 +55,8 @@ func TestAMoverOfDataThatIsLostStartsAgainWithTheSameVolume(t *testing.T) {
 			"vanished": func(v *volumes, name string) error { return v.node.Vanish(v.soon(), v.Namespace, name) },
 		} {
 			t.Run(string(kind)+" "+how, func(t *testing.T) {
-				v := newSite(t, 500*time.Millisecond).volumes(csi.Options{})
+				v := newSite(t, 0).volumes(csi.Options{})
+				finish := v.work()
 				v.configure(`{}`)
 				v.start()
 				name, over := begin(v)
@@ -70,6 +71,7 @@ func TestAMoverOfDataThatIsLostStartsAgainWithTheSameVolume(t *testing.T) {
 				after, err := v.WaitClaim(v.soon(), v.Namespace, name, world.Bound)
 				require.NoError(t, err)
 				require.Equal(t, before.UID, after.UID)
+				finish()
 				ended := over(world.Completed)
 				require.Equal(t, "1", ended.Annotations["lateen.dev/mover-restarts"])
 				require.Equal(t, 2, v.moversMade(name))

@@ -194,7 +194,8 @@ func TestADownloadIsCanceledInWhicheverPhaseItIs(t *testing.T) {
 }
 
 func TestAVolumeThatCannotBeDeliveredIsKeptAndNamed(t *testing.T) {
-	v := newSite(t, time.Second).volumes(csi.Options{})
+	v := newSite(t, 0).volumes(csi.Options{})
+	finish := v.work()
 	v.retries = true // orphans are looked for again and again
 	v.configure(`{}`)
 	sweep := make(lookouts)
@@ -202,6 +203,7 @@ func TestAVolumeThatCannotBeDeliveredIsKeptAndNamed(t *testing.T) {
 	name := v.download(v.target())
 	v.reaches(world.DataDownload, name, world.InProgress)
 	require.NoError(t, v.Kube.CoreV1().PersistentVolumeClaims(v.Apps).Delete(v.soon(), "restored", metav1.DeleteOptions{}))
+	finish()
 	ended := v.settles(world.DataDownload, name, world.Failed)
 	handle := v.driver.Volumes()[0]
 	volume := "pvc-" + strings.TrimPrefix(handle, "vol-")

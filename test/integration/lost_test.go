@@ -29,7 +29,8 @@ func TestAMoverThatIsLostStartsAgain(t *testing.T) {
 	}
 	for name, test := range tests {
 		t.Run(name, func(t *testing.T) {
-			s := newSite(t, 300*time.Millisecond)
+			s := newSite(t, 0)
+			finish := s.work()
 			s.configure(`{}`)
 			r := s.start()
 			backup := s.transfer()
@@ -41,6 +42,7 @@ func TestAMoverThatIsLostStartsAgain(t *testing.T) {
 			require.NoError(t, test.lose(s, backup))
 			s.says("MoverRestarted", "restart 1 of 3")
 			letGo()
+			finish()
 			ended := s.ends(backup, world.Completed)
 			require.Equal(t, "1", ended.Annotations["lateen.dev/mover-restarts"])
 			require.Empty(t, ended.Status.Message)
@@ -53,7 +55,8 @@ func TestAMoverThatIsLostStartsAgain(t *testing.T) {
 }
 
 func TestATransferGoesBackToAcceptedOnceItsFailedMoverIsGone(t *testing.T) {
-	s := newSite(t, 300*time.Millisecond)
+	s := newSite(t, 0)
+	finish := s.work()
 	s.configure(`{}`)
 	s.start()
 	backup := s.transfer()
@@ -67,6 +70,7 @@ func TestATransferGoesBackToAcceptedOnceItsFailedMoverIsGone(t *testing.T) {
 	require.Equal(t, "1", seen.Annotations["lateen.dev/mover-restarts"])
 	require.Contains(t, seen.Status.Message, "low on memory")
 	letGo()
+	finish()
 	ended := s.ends(backup, world.Completed)
 	require.Equal(t, "1", ended.Annotations["lateen.dev/mover-restarts"])
 	require.Equal(t, 2, s.moversMade(backup))
@@ -134,7 +138,8 @@ func TestAMoverThatIsDeletedBeforeItRunsCountsAsLost(t *testing.T) {
 }
 
 func TestAMoverThatTheSchedulerPreemptsWaitsForRoomAndStartsAgain(t *testing.T) {
-	s := newSite(t, 500*time.Millisecond)
+	s := newSite(t, 0)
+	finish := s.work()
 	low, high := "low-"+s.Namespace, "high-"+s.Namespace
 	require.NoError(t, s.PriorityClass(s.soon(), low, 10))
 	require.NoError(t, s.PriorityClass(s.soon(), high, 1000))
@@ -150,6 +155,7 @@ func TestAMoverThatTheSchedulerPreemptsWaitsForRoomAndStartsAgain(t *testing.T) 
 	letGo()
 	s.in(name, world.Accepted)
 	require.NoError(t, s.Kube.CoreV1().Pods(s.Apps).Delete(s.soon(), rival.Name, metav1.DeleteOptions{}))
+	finish()
 	ended := s.ends(name, world.Completed)
 	require.Equal(t, "1", ended.Annotations["lateen.dev/mover-restarts"])
 	require.Equal(t, 2, s.moversMade(name))

@@ -179,7 +179,8 @@ func TestMoversOfDataLookAsTheConfigurationSays(t *testing.T) {
 }
 
 func TestARestoreHasItsCacheOnAVolume(t *testing.T) {
-	v := newSite(t, time.Second).volumes(csi.Options{})
+	v := newSite(t, 0).volumes(csi.Options{})
+	finish := v.work()
 	v.configure(`{"cachePVC":{"storageClass":"` + v.class + `","residentThresholdInMB":1}}`)
 	v.start()
 	name := v.download(v.target())
@@ -187,6 +188,7 @@ func TestARestoreHasItsCacheOnAVolume(t *testing.T) {
 	require.NoError(t, err)
 	pod := v.moverIs(name, func(*corev1.Pod) bool { return true })
 	require.Contains(t, pod.Spec.Containers[0].Args, "--cache-volume-path=/cachedir")
+	finish()
 	v.delivered(name)
 	require.NoError(t, v.WaitClaimGone(v.soon(), v.Namespace, name+"-cache"))
 	require.Len(t, v.driver.Volumes(), 1)

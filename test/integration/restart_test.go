@@ -15,12 +15,14 @@ import (
 )
 
 func TestAMoverGoesOnWithoutItsAgentAndTheNextAgentContinues(t *testing.T) {
-	s := newSite(t, 800*time.Millisecond)
+	s := newSite(t, 0)
+	finish := s.work()
 	s.configure(`{}`)
 	first := s.start()
 	name := s.transfer()
 	s.in(name, world.InProgress)
 	first.stop()
+	finish()
 	s.moverIs(name, func(pod *corev1.Pod) bool { return pod.Status.Phase == corev1.PodSucceeded })
 	second := s.start()
 	s.ends(name, world.Completed)
@@ -114,7 +116,8 @@ func (s *site) foreign(name string) {
 }
 
 func TestABackupThatVelerosAgentLeftInProgressIsContinued(t *testing.T) {
-	s := newSite(t, 600*time.Millisecond)
+	s := newSite(t, 0)
+	finish := s.work()
 	s.configure(`{}`)
 	s.start().stop()
 	name := s.transfer()
@@ -143,6 +146,7 @@ func TestABackupThatVelerosAgentLeftInProgressIsContinued(t *testing.T) {
 		metav1.Now().UTC().Format(time.RFC3339)+`"}}`))
 	s.moverIs(name, func(pod *corev1.Pod) bool { return pod.Status.Phase == corev1.PodRunning })
 	r := s.start()
+	finish()
 	s.ends(name, world.Completed)
 	require.Zero(t, s.moversMade(name))
 	require.Equal(t, 1, r.finished("Completed", "completed"))

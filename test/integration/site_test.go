@@ -5,6 +5,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -80,6 +81,13 @@ func buildSite(t *testing.T, takes time.Duration, movers ...func(*site) transpor
 	s.backup, err = w.Backup(ctx, "nightly")
 	require.NoError(t, err)
 	return s
+}
+
+// work has the movers of the site move data until finish is called. Those that start later end at once.
+func (s *site) work() (finish func()) {
+	finished := make(chan struct{})
+	s.mover.Takes, s.mover.Finish = time.Hour, finished
+	return sync.OnceFunc(func() { close(finished) })
 }
 
 // soon bounds one wait, which only guards against hanging.

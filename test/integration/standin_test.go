@@ -49,18 +49,18 @@ func TestABackupOfANodeWithoutAnAgentIsCanceledByTheCoordinator(t *testing.T) {
 
 func TestABackupWhoseAgentIsGoneIsFollowedByTheCoordinator(t *testing.T) {
 	tests := map[string]struct {
-		takes time.Duration
-		act   func(f *fleet, name string)
+		act   func(f *fleet, name string, finish func())
 		phase world.Phase
 	}{
-		"to its end": {takes: 3 * time.Second, phase: world.Completed, act: func(*fleet, string) {}},
-		"and canceled for it": {takes: time.Minute, phase: world.Canceled, act: func(f *fleet, name string) {
+		"to its end": {phase: world.Completed, act: func(_ *fleet, _ string, finish func()) { finish() }},
+		"and canceled for it": {phase: world.Canceled, act: func(f *fleet, name string, _ func()) {
 			require.NoError(f, f.Transfers(world.PodVolumeBackup).Cancel(f.soon(), name))
 		}},
 	}
 	for name, test := range tests {
 		t.Run(name, func(t *testing.T) {
-			f := newFleet(t, test.takes, 2)
+			f := newFleet(t, 0, 2)
+			finish := f.work()
 			f.configure(`{}`)
 			f.start(on(f.nodes[1]), shortAbsence)
 			f.leads(f.nodes[1])
@@ -70,7 +70,7 @@ func TestABackupWhoseAgentIsGoneIsFollowedByTheCoordinator(t *testing.T) {
 			f.says("Data-Path-Started", made)
 			here.stop()
 			f.loseAgents()
-			test.act(f, made)
+			test.act(f, made, finish)
 			ended := f.ends(made, test.phase)
 			require.Empty(t, ended.Annotations["lateen.dev/mover-restarts"])
 			require.Equal(t, 1, f.moversMade(made))

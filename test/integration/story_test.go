@@ -97,7 +97,7 @@ func (told story) stage(t *testing.T) (*site, *scene) {
 	t.Helper()
 	takes := 50 * time.Millisecond
 	if told.outcome == canceled {
-		takes = 30 * time.Second
+		takes = time.Hour
 	}
 	s := buildSite(t, takes, heard)
 	s.configure(`{}`)

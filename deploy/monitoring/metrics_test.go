@@ -115,6 +115,21 @@ func TestEveryMetricThatIsAskedForExists(t *testing.T) {
 	}
 }
 
+// Whatever only Lateen has is on the dashboard, but for the version, by which namespaces are found.
+func TestEveryMetricOfLateenHasAPanel(t *testing.T) {
+	var shown []string
+	for _, query := range queries(t) {
+		for _, used := range selectors(query) {
+			shown = append(shown, strings.TrimSuffix(used.metric, "_bucket"))
+		}
+	}
+	for metric := range agents() {
+		if strings.HasPrefix(metric, "lateen_") && metric != "lateen_build_info" {
+			require.Contains(t, shown, metric)
+		}
+	}
+}
+
 // A rule that compares a series says nothing where there is none, so another one has to.
 func TestWhatIsNotThereIsToldOf(t *testing.T) {
 	watched := map[string][]string{} // by alert, metrics of which the absence is told

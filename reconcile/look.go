@@ -44,6 +44,7 @@ func (t *Transfers[T]) look(ctx context.Context, s *subject[T]) error {
 	if err := t.nothingLeft(ctx, s); err != nil {
 		return err
 	}
+	t.reportTerminating(ctx, s)
 	if s.state.Cancel || s.state.Deleting {
 		s.seen.CanceledAt = t.memory.canceled(s.key, s.seen.Now)
 	}

@@ -185,6 +185,19 @@ func (t *Transfers[T]) remove(ctx context.Context, s *subject[T], reason transfe
 	return 0, nil
 }
 
+// reportTerminating reports once, as an Event, that the kubelet of a node that answers has not ended a mover that was
+// deleted. Nothing is forced there: the mover may still run.
+func (t *Transfers[T]) reportTerminating(ctx context.Context, s *subject[T]) {
+	waits := s.state.Phase.Terminal() && s.seen.Exposure.Condition == build.Ending && !s.seen.NodeLost
+	if !waits || s.seen.Now.Before(s.seen.EndingAt.Add(t.Limits.CleanUpWarning)) || !t.memory.toReport(s.key) {
+		return
+	}
+	klog.FromContext(ctx).Info("Mover pod does not end", "pod", klog.KObj(s.pod), "node", s.pod.Spec.NodeName)
+	t.event(s.move, corev1.EventTypeWarning, EventCleanUpWaits, fmt.Sprintf(
+		"Its mover pod %s is being deleted, and the kubelet of node %s has not confirmed its end within %s: see kubectl -n %s describe pod %s and the kubelet's log",
+		s.pod.Name, s.pod.Spec.NodeName, t.Limits.CleanUpWarning, s.pod.Namespace, s.pod.Name))
+}
+
 // cleanUpWaits reports once, as an Event, what a clean-up has waited for longer than it should: only a person can do
 // something about a CSI driver that does not delete a snapshot. It returns when that will be so.
 func (t *Transfers[T]) cleanUpWaits(ctx context.Context, s *subject[T], waits string) time.Duration {

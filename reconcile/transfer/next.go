@@ -37,7 +37,7 @@ func Next(s State, seen Seen, lim Limits) Step {
 	case Canceling:
 		return canceling(s, seen, lim)
 	case Completed, Failed, Canceled:
-		return ended(s, seen)
+		return ended(s, seen, lim)
 	}
 	return Step{} // a phase of a newer Velero: not ours to touch
 }
@@ -265,11 +265,11 @@ func moved(s State, seen Seen, lim Limits) Step {
 	return Step{Action: Deliver, After: left}
 }
 
-func ended(s State, seen Seen) Step {
+func ended(s State, seen Seen, lim Limits) Step {
 	switch {
 	case seen.Exposure.Condition == build.Absent && !seen.Remains:
 	case seen.Exposure.Condition == build.Ending && !seen.Remains:
-		return Step{}
+		return Step{After: max(until(seen.EndingAt.Add(lim.CleanUpWarning), seen), 0)}
 	default:
 		return remove(seen, ReasonCleaned)
 	}

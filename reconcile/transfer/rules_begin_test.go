@@ -201,6 +201,13 @@ func cleaningRules() []rule {
 			}
 		}),
 	}, {
+		"a mover whose end nobody confirms is looked at again when it is time to warn of it, and waited for without an end",
+		func(m *moment) bool {
+			waits := m.in(Completed, Failed, Canceled) && m.acts() && m.is(build.Ending) && !m.Seen.Remains
+			return implies(waits, m.waits(max(m.left(m.Seen.EndingAt, m.Limits.CleanUpWarning), 0)))
+		},
+		input(func(_ *State, seen *Seen, _ *Limits) { seen.EndingAt = seen.Now }),
+	}, {
 		"the finalizer goes last, alone but for the mark of who took part, once nothing is exposed",
 		func(m *moment) bool {
 			goes := m.in(Completed, Failed, Canceled) && m.acts() && m.is(build.Absent) && !m.Seen.Remains && m.State.HasLeftovers()

@@ -54,6 +54,9 @@ func (j *judge) cleanUp(of *subject) *Wait {
 			return cmp.Or(j.actor(of), waitFor(WaitCleanUp, "its snapshot to be deleted: %s", words))
 		}
 	}
+	if mover := j.mover(of); mover != nil && build.ReadPod(mover).Condition == build.Ending {
+		return cmp.Or(j.actor(of), waitFor(WaitCleanUp, "the kubelet of %s to end its mover pod", mover.Spec.NodeName))
+	}
 	return cmp.Or(j.actor(of), waitFor(WaitCleanUp, "what was made for it to be removed"))
 }
 

@@ -36,10 +36,16 @@ type host struct {
 	last *run
 }
 
-func (h *host) started(r *run) {
+// start starts an agent there. Until that is done nobody gets to know which one runs, not even at its own requests.
+func (h *host) start(agent *Agent, at place, expected func()) (*run, error) {
 	h.lock.Lock()
 	defer h.lock.Unlock()
-	h.last = r
+	started, err := agent.start(at)
+	if err != nil {
+		return nil, err
+	}
+	started.expected, h.last = expected, started
+	return started, nil
 }
 
 // run is the agent that was started last.
@@ -185,13 +191,12 @@ func (s *scene) startOn(ctx context.Context, agent *Agent, on *host) error {
 	if err := s.plane.Cluster.WriteKubeconfig(config, at.Kubeconfig, s.Namespace); err != nil {
 		return err
 	}
-	run, err := agent.start(at)
+	wanted, stop := context.WithCancel(ctx)
+	run, err := on.start(agent, at, stop)
 	if err != nil {
+		stop()
 		return err
 	}
-	wanted, stop := context.WithCancel(ctx)
-	run.expected = stop
-	on.started(run)
 	s.atEnd(func() {
 		stop()
 		run.end()

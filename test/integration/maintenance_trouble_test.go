@@ -222,14 +222,6 @@ func troubles() map[string]trouble {
 	}
 }
 
-// class makes a PriorityClass of this site alone, and returns its name.
-func (s *site) class() string {
-	s.Helper()
-	name := "class-" + s.Namespace
-	require.NoError(s, s.PriorityClass(s.soon(), name, 10))
-	return name
-}
-
 // deletingTheClass has the class deleted in the last moment before the first job is made.
 func deletingTheClass(s *site) transport.WrapperFunc {
 	var once sync.Once

@@ -83,3 +83,11 @@ func (s *site) defaults() {
 	}, metav1.CreateOptions{})
 	require.NoError(s, err)
 }
+
+// class makes a PriorityClass of this site alone, and returns its name.
+func (s *site) class() string {
+	s.Helper()
+	name := "class-" + s.Namespace
+	require.NoError(s, s.PriorityClass(s.soon(), name, 10))
+	return name
+}

@@ -225,7 +225,7 @@ func snapshotResource(resource string) schema.GroupVersionResource {
 	return schema.GroupVersionResource{Group: "snapshot.storage.k8s.io", Version: "v1", Resource: resource}
 }
 
-// transferResources are the resources of the four kinds (velero-protocol, first section).
+// transferResources are the resources of the four kinds (velero-protocol 0).
 func transferResources() []schema.GroupVersionResource {
 	velero := func(version, resource string) schema.GroupVersionResource {
 		return schema.GroupVersionResource{Group: "velero.io", Version: version, Resource: resource}

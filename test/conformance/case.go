@@ -31,7 +31,7 @@ type Case struct {
 	Kind  world.Kind `json:"-"`
 	// source is the file, read without its meaning.
 	source any
-	// Shows are the sections and weaknesses (W-numbers) of velero-protocol.md that the case is about.
+	// Shows are the sections and weaknesses (W-numbers) of docs/velero-protocol.md that the case is about.
 	Shows []string `json:"shows"`
 
 	// Config is the node-agent ConfigMap's content, Repository that of the backup repositories' ConfigMap.
@@ -184,7 +184,7 @@ func parse(text []byte) (*Case, error) {
 		return nil, err
 	}
 	if len(c.Shows) == 0 {
-		return nil, errors.New("shows: name the sections or W-numbers of velero-protocol.md that this shows")
+		return nil, errors.New("shows: name the sections or W-numbers of docs/velero-protocol.md that this shows")
 	}
 	wanted := slices.Concat(c.Made, c.Never, c.Left, c.Gone)
 	for _, sort := range c.AtOnce {

@@ -23,8 +23,8 @@ const (
 	columnWidth = 190
 	boxWidth    = 150
 	boxTop      = 90
-	boxHeight   = 74
-	exitTop     = 200
+	boxHeight   = 92
+	exitTop     = 218
 	arcBottom   = 30
 )
 
@@ -44,7 +44,7 @@ func machine(root string) ([]byte, error) {
 			live = append(live, phase)
 		}
 	}
-	c := newCanvas(20+columnWidth*len(live), 500)
+	c := newCanvas(20+columnWidth*len(live), 524)
 	for i, phase := range live {
 		lines := append([]string{string(phase)}, stays(edges, phase)...)
 		c.box(point{30 + i*columnWidth, boxTop}, boxWidth, boxHeight, blue, lines...)
@@ -124,9 +124,9 @@ func drawCleaned(c *canvas, edges []edge) {
 	left := 30
 	for _, terminal := range []transfer.Phase{transfer.Completed, transfer.Canceled, transfer.Failed} {
 		lines := append([]string{string(terminal)}, stays(edges, terminal)...)
-		c.box(point{left, 440}, boxWidth, 44, fills()[terminal], lines...)
+		c.box(point{left, 466}, boxWidth, 44, fills()[terminal], lines...)
 		left += columnWidth
 	}
-	c.text(point{left, 458}, "start", small, "A terminal phase never changes. cleaned removes the finalizer")
-	c.text(point{left, 474}, "start", small, "after everything that was created for the transfer is gone.")
+	c.text(point{left, 484}, "start", small, "A terminal phase never changes. cleaned removes the finalizer")
+	c.text(point{left, 500}, "start", small, "after everything that was created for the transfer is gone.")
 }

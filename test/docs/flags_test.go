@@ -159,6 +159,9 @@ func TestFlagsThatAreNamedExist(t *testing.T) {
 	}
 	name := regexp.MustCompile(`^--([a-z][a-z0-9-]*)`)
 	for _, d := range documents(t) {
+		if d.name == "docs/velero-protocol.md" {
+			continue // its flags are Velero's
+		}
 		for _, each := range d.prose {
 			for _, code := range codes(each.text) {
 				found := name.FindStringSubmatch(code)

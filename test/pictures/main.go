@@ -1,5 +1,5 @@
 // Command pictures draws the pictures of the documentation as SVG: the architecture, the state machine of a transfer from
-// what the code does, and a plot of what make bench has recorded. It reads and writes files of the repository only.
+// what the code does, and a plot of what make bench has recorded, with a table of the same figures. It reads and writes files of the repository only.
 package main
 
 import (
@@ -9,22 +9,23 @@ import (
 	"path/filepath"
 )
 
-// pictures are the drawings by file name; each gets the root of the repository.
-func pictures() map[string]func(root string) ([]byte, error) {
+// generated are the files that are drawn or written, by path in the repository; each gets the root of the repository.
+func generated() map[string]func(root string) ([]byte, error) {
 	return map[string]func(string) ([]byte, error){
-		"architecture.svg":  architecture,
-		"state-machine.svg": machine,
-		"benchmark.svg":     plot,
+		"docs/pictures/architecture.svg":  architecture,
+		"docs/pictures/state-machine.svg": machine,
+		"docs/pictures/benchmark.svg":     plot,
+		figuresPage:                       withFigures,
 	}
 }
 
 func main() {
 	root := flag.String("root", ".", "root of the repository")
 	flag.Parse()
-	for name, draw := range pictures() {
-		image, err := draw(*root)
+	for name, draw := range generated() {
+		content, err := draw(*root)
 		if err == nil {
-			err = os.WriteFile(filepath.Join(*root, "docs/pictures", name), image, 0o644)
+			err = os.WriteFile(filepath.Join(*root, name), content, 0o644)
 		}
 		if err != nil {
 			fmt.Fprintln(os.Stderr, fmt.Errorf("draw %s: %w", name, err))

@@ -16,14 +16,16 @@ import (
 // package transfer holds the edges that it is drawn from.
 func TestThePicturesAreUpToDate(t *testing.T) {
 	const root = "../.."
-	for name, draw := range pictures() {
+	for name, draw := range generated() {
 		t.Run(name, func(t *testing.T) {
 			want, err := draw(root)
 			require.NoError(t, err)
-			have, err := os.ReadFile(filepath.Join(root, "docs/pictures", name))
+			have, err := os.ReadFile(filepath.Join(root, name))
 			require.NoError(t, err)
 			require.Equal(t, string(want), string(have), "run: make pictures")
-			require.NoError(t, wellFormed(string(have)))
+			if filepath.Ext(name) == ".svg" {
+				require.NoError(t, wellFormed(string(have)))
+			}
 		})
 	}
 }

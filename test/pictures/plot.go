@@ -1,26 +1,9 @@
 package main
 
 import (
-	"encoding/json"
 	"fmt"
-	"os"
-	"path/filepath"
 	"strconv"
 )
-
-// recorded is one scene of make bench RECORD=1.
-type recorded struct {
-	Scene      string `json:"scene"`
-	Date       string `json:"date"`
-	Processors int    `json:"processors"`
-	Load       string `json:"load"`
-	Figures    []struct {
-		Name   string  `json:"name"`
-		Value  float64 `json:"value"`
-		Unit   string  `json:"unit"`
-		Velero string  `json:"velero"`
-	} `json:"figures"`
-}
 
 // comparison is one pair of bars.
 type comparison struct {
@@ -29,13 +12,9 @@ type comparison struct {
 
 // plot draws makespan and memory beside those of Velero's agent.
 func plot(root string) ([]byte, error) {
-	text, err := os.ReadFile(filepath.Join(root, "docs/pictures/benchmark.json"))
+	scenes, err := readFigures(root)
 	if err != nil {
-		return nil, fmt.Errorf("read figures: %w", err)
-	}
-	var scenes []recorded
-	if err := json.Unmarshal(text, &scenes); err != nil {
-		return nil, fmt.Errorf("read figures: %w", err)
+		return nil, err
 	}
 	c := newCanvas(760, 330)
 	c.text(point{20, 28}, "start", bold, "Makespan")
@@ -60,24 +39,24 @@ func plot(root string) ([]byte, error) {
 func drawPair(c *canvas, scenes []recorded, of comparison, top int) error {
 	const left, widest = 150, 480
 	for _, scene := range scenes {
-		for _, figure := range scene.Figures {
-			if scene.Scene != of.scene || figure.Name != of.figure {
+		for _, each := range scene.Figures {
+			if scene.Scene != of.scene || each.Name != of.figure {
 				continue
 			}
-			velero, err := strconv.ParseFloat(figure.Velero, 64)
+			velero, err := strconv.ParseFloat(each.Velero, 64)
 			if err != nil {
 				return fmt.Errorf("read figure %s of Velero: %w", of.figure, err)
 			}
-			most := max(velero, figure.Value)
+			most := max(velero, each.Value)
 			c.text(point{20, top + 10}, "start", small, fmt.Sprintf("%s (Lateen: %s, %d processors, load %s before)", of.work, scene.Date, scene.Processors, scene.Load))
 			for i, bar := range []struct {
 				name, fill string
 				value      float64
-			}{{"Lateen", blue, figure.Value}, {"Velero's agent", grey, velero}} {
+			}{{"Lateen", blue, each.Value}, {"Velero's agent", grey, velero}} {
 				y := top + 18 + 24*i
 				c.text(point{20, y + 14}, "start", "", bar.name)
 				c.rect(point{left, y}, max(2, int(widest*bar.value/most)), 18, bar.fill)
-				c.text(point{left + int(widest*bar.value/most) + 8, y + 14}, "start", "", strconv.FormatFloat(bar.value, 'f', -1, 64)+" "+figure.Unit)
+				c.text(point{left + int(widest*bar.value/most) + 8, y + 14}, "start", "", strconv.FormatFloat(bar.value, 'f', -1, 64)+" "+each.Unit)
 			}
 			return nil
 		}

@@ -71,17 +71,17 @@ func metricsPort(container corev1.Container) string {
 
 // AgentArgs are the arguments of Velero's node-agent after `velero node-agent server`; they mean the same to Lateen.
 func AgentArgs(container corev1.Container) ([]string, error) {
-	words := slices.Concat(container.Command, container.Args)
-	server := slices.Index(words, "server")
-	if server < 1 || words[server-1] != "node-agent" {
+	description := slices.Concat(container.Command, container.Args)
+	server := slices.Index(description, "server")
+	if server < 1 || description[server-1] != "node-agent" {
 		return nil, errors.New("its container does not run velero node-agent server: is it Velero's?")
 	}
-	return words[server+1:], nil
+	return description[server+1:], nil
 }
 
 // RunsServer tells whether a container is Velero's server.
 func RunsServer(container corev1.Container) bool {
-	words := slices.Concat(container.Command, container.Args)
-	at := slices.Index(words, "server")
-	return at > 0 && path.Base(words[at-1]) == "velero"
+	description := slices.Concat(container.Command, container.Args)
+	at := slices.Index(description, "server")
+	return at > 0 && path.Base(description[at-1]) == "velero"
 }

@@ -47,17 +47,17 @@ type Options struct {
 
 // Objects are all objects of Lateen's agent, in the order in which to create them.
 func Objects(o Options) []runtime.Object {
-	all := append(Access(o.Namespace), networkPolicy(o.Namespace), daemonSet(o))
+	all := append(RBAC(o.Namespace), networkPolicy(o.Namespace), daemonSet(o))
 	if o.Windows {
 		all = append(all, windowsDaemonSet(o))
 	}
 	return all
 }
 
-// Access are the objects that let an agent in Velero's namespace do its work, and no more: its
+// RBAC are the objects that let an agent in Velero's namespace do its work, and no more: its
 // ServiceAccount and the rights of it. Names of cluster-wide objects carry the namespace, so that
 // installations in two namespaces of one cluster do not share rights.
-func Access(namespace string) []runtime.Object {
+func RBAC(namespace string) []runtime.Object {
 	return []runtime.Object{
 		serviceAccount(namespace),
 		role(namespace), roleBinding(namespace),

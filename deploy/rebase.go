@@ -63,8 +63,8 @@ func settle(onto corev1.Container, then, now *corev1.Container) {
 }
 
 // without are the words that others are not, in their order.
-func without(words, others []string) []string {
-	return slices.DeleteFunc(slices.Clone(words), func(word string) bool { return slices.Contains(others, word) })
+func without(description, others []string) []string {
+	return slices.DeleteFunc(slices.Clone(description), func(word string) bool { return slices.Contains(others, word) })
 }
 
 // edits is the strategic merge patch that makes after of before.

@@ -28,26 +28,26 @@ const (
 // Velero is what differs between installations of Velero's server. What is made of it is what `velero install` of
 // Velero 1.18 makes, but for the node-agent.
 type Velero struct {
-	Namespace       string
-	Image           string // of server and movers
-	Provider        string // of backup storage and volume snapshots, such as aws
-	Bucket, Prefix  string // where backups are stored
-	CACert          []byte // PEM, of the object store
-	LocationConfig  map[string]string
-	NoLocation      bool // make no default BackupStorageLocation
-	SnapshotConfig  map[string]string
-	NoSnapshots     bool   // make no default VolumeSnapshotLocation
-	Credentials     []byte // for provider and bucket; nil: make no Secret
-	AccountMetadata map[string]string
-	Account         string // a ServiceAccount that exists and has all rights; empty: make one
-	PriorityClass   string // of the server's pod; empty: the cluster's default
-	Labels          map[string]string
-	Annotations     map[string]string
-	Resources       corev1.ResourceRequirements // of the server
-	Plugins         []string                    // images
-	Args            []string                    // after `velero server`
-	EarlyPolling    bool                        // poll CSI snapshots often at first
-	Maintenance     string                      // of all repositories, as JSON; empty: make no MaintenanceConfigMap
+	Namespace                 string
+	Image                     string // of server and movers
+	Provider                  string // of backup storage and volume snapshots, such as aws
+	Bucket, Prefix            string // where backups are stored
+	CACert                    []byte // PEM, of the object store
+	LocationConfig            map[string]string
+	NoLocation                bool // make no default BackupStorageLocation
+	SnapshotConfig            map[string]string
+	NoSnapshots               bool   // make no default VolumeSnapshotLocation
+	Credentials               []byte // for provider and bucket; nil: make no Secret
+	ServiceAccountAnnotations map[string]string
+	Account                   string // a ServiceAccount that exists and has all rights; empty: make one
+	PriorityClass             string // of the server's pod; empty: the cluster's default
+	Labels                    map[string]string
+	Annotations               map[string]string
+	Resources                 corev1.ResourceRequirements // of the server
+	Plugins                   []string                    // images
+	Args                      []string                    // after `velero server`
+	EarlyPolling              bool                        // poll CSI snapshots often at first
+	Maintenance               string                      // of all repositories, as JSON; empty: make no MaintenanceConfigMap
 }
 
 // Definitions are Velero's CustomResourceDefinitions, from its own module.
@@ -90,15 +90,15 @@ func veleroMeta(namespace, name string) metav1.ObjectMeta {
 // namespace lets every pod in: movers name paths of the host, and run privileged where the node-agent ConfigMap
 // says so.
 func namespace(name string) *corev1.Namespace {
-	made := &corev1.Namespace{
+	created := &corev1.Namespace{
 		TypeMeta:   metav1.TypeMeta{APIVersion: "v1", Kind: "Namespace"},
 		ObjectMeta: veleroMeta("", name),
 	}
 	for _, mode := range []string{"enforce", "audit", "warn"} {
-		made.Labels["pod-security.kubernetes.io/"+mode] = "privileged"
-		made.Labels["pod-security.kubernetes.io/"+mode+"-version"] = "latest"
+		created.Labels["pod-security.kubernetes.io/"+mode] = "privileged"
+		created.Labels["pod-security.kubernetes.io/"+mode+"-version"] = "latest"
 	}
-	return made
+	return created
 }
 
 // adminBinding gives Velero's server all rights: it backs up and restores objects of any kind.
@@ -116,12 +116,12 @@ func adminBinding(namespace string) *rbacv1.ClusterRoleBinding {
 }
 
 func account(v Velero) *corev1.ServiceAccount {
-	made := &corev1.ServiceAccount{
+	created := &corev1.ServiceAccount{
 		TypeMeta:   metav1.TypeMeta{APIVersion: "v1", Kind: "ServiceAccount"},
 		ObjectMeta: veleroMeta(v.Namespace, veleroAccount),
 	}
-	made.Annotations = v.AccountMetadata
-	return made
+	created.Annotations = v.ServiceAccountAnnotations
+	return created
 }
 
 func secret(v Velero) *corev1.Secret {

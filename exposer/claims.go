@@ -17,7 +17,7 @@ func (e *Exposer) ensureClaim(ctx context.Context, want *corev1.PersistentVolume
 	claims := e.Client.CoreV1().PersistentVolumeClaims(want.Namespace)
 	claim, err := claims.Create(ctx, want, metav1.CreateOptions{})
 	if !apierrors.IsAlreadyExists(err) {
-		return claim, failed("create claim "+want.Name, err)
+		return claim, wrapCreate("create claim "+want.Name, err)
 	}
 	claim, err = claims.Get(ctx, want.Name, metav1.GetOptions{})
 	if err != nil {
@@ -46,7 +46,7 @@ func (e *Exposer) removeClaim(ctx context.Context, claim *corev1.PersistentVolum
 			return err
 		}
 	}
-	err := e.Client.CoreV1().PersistentVolumeClaims(claim.Namespace).Delete(ctx, claim.Name, exactly(claim))
+	err := e.Client.CoreV1().PersistentVolumeClaims(claim.Namespace).Delete(ctx, claim.Name, uidPrecondition(claim))
 	if err != nil && !apierrors.IsNotFound(err) {
 		return fmt.Errorf("delete claim %s: %w", claim.Name, err)
 	}
@@ -71,13 +71,13 @@ func (e *Exposer) releaseVolume(ctx context.Context, claim *corev1.PersistentVol
 	return nil
 }
 
-// Left is what the API server has now of what was made for a movement, snapshots aside: of the pod, and of those
+// FindLeftovers is what the API server has now of what was made for a movement, snapshots aside: of the pod, and of those
 // claims that are asked for. It is for when caches have nothing of them, which may be because they lag behind.
-func (e *Exposer) Left(ctx context.Context, move build.Movement, pod bool, claims []string) (left Found, err error) {
+func (e *Exposer) FindLeftovers(ctx context.Context, move build.MoverSpec, pod bool, claims []string) (left Existing, err error) {
 	if pod {
 		left.Pod, err = found(ctx, e.Client.CoreV1().Pods(move.Namespace), move.Name)
 		if err != nil {
-			return Found{}, fmt.Errorf("get mover pod %s: %w", move.Name, err)
+			return Existing{}, fmt.Errorf("get mover pod %s: %w", move.Name, err)
 		}
 		if left.Pod != nil && !build.OwnedBy(left.Pod, move.UID) {
 			left.Pod = nil
@@ -86,7 +86,7 @@ func (e *Exposer) Left(ctx context.Context, move build.Movement, pod bool, claim
 	for _, name := range claims {
 		claim, err := found(ctx, e.Client.CoreV1().PersistentVolumeClaims(move.Namespace), name)
 		if err != nil {
-			return Found{}, fmt.Errorf("get claim %s: %w", name, err)
+			return Existing{}, fmt.Errorf("get claim %s: %w", name, err)
 		}
 		if claim != nil && build.OwnedBy(claim, move.UID) {
 			left.Claims = append(left.Claims, claim)
@@ -96,7 +96,7 @@ func (e *Exposer) Left(ctx context.Context, move build.Movement, pod bool, claim
 }
 
 // Claims are the names of the claims that are made for a movement as things are configured.
-func (e *Exposer) Claims(move build.Movement) []string {
+func (e *Exposer) Claims(move build.MoverSpec) []string {
 	move.Restores = move.Restores && e.Settings.Cache != nil // or there is none for a cache
 	return build.ClaimNames(move)
 }

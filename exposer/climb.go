@@ -15,12 +15,12 @@ import (
 	"github.com/lateen-project/lateen/exposer/build"
 )
 
-// rungs bounds how many rungs one call takes: more than either ladder has.
-const rungs = 16
+// maxHandoverSteps bounds how many rungs one call takes: more than either ladder has.
+const maxHandoverSteps = 16
 
-// climb is one walk on a ladder. It begins with what the caches have, and goes on with what its own requests
+// handoverRun is one walk on a ladder. It begins with what the caches have, and goes on with what its own requests
 // were answered, so that it does not have to wait for its own events.
-type climb struct {
+type handoverRun struct {
 	build.Handover
 	client  snapshotclient.SnapshotV1Interface
 	deleted func(metav1.Object) // told of what it has deleted
@@ -28,15 +28,15 @@ type climb struct {
 	handedOver bool // this process deleted the original VolumeSnapshot
 }
 
-func (e *Exposer) climb(move build.Movement) *climb {
+func (e *Exposer) runHandover(move build.MoverSpec) *handoverRun {
 	source := move.Source.Snapshot
-	c := &climb{client: e.Snapshots.Client(), deleted: e.Snapshots.Deleted, Handover: build.Handover{
-		Namespace: move.Namespace, Name: move.Name, UID: move.UID, Acceptor: move.Acceptor,
+	c := &handoverRun{client: e.Snapshots.Client(), deleted: e.Snapshots.Deleted, Handover: build.Handover{
+		Namespace: move.Namespace, Name: move.Name, UID: move.UID, ExposingNode: move.ExposingNode,
 		Source: types.NamespacedName{Namespace: source.Namespace, Name: source.Snapshot},
 	}}
 	c.Backup.Snapshot = e.Snapshots.Snapshot(c.Namespace, c.Name)
 	c.Backup.Content = e.Snapshots.Content(c.Name)
-	c.Remember()
+	c.LoadSource()
 	if c.Source.Name != "" {
 		c.Original.Snapshot = e.Snapshots.Snapshot(c.Source.Namespace, c.Source.Name)
 	}
@@ -47,62 +47,62 @@ func (e *Exposer) climb(move build.Movement) *climb {
 }
 
 // step takes one rung. What turns out to be gone is taken for removed.
-func (c *climb) step(ctx context.Context, rung build.Rung) (err error) {
+func (c *handoverRun) step(ctx context.Context, rung build.HandoverStep) (err error) {
 	original, backup := &c.Original, &c.Backup
 	switch rung {
-	case build.LookAgain:
-		return c.look(ctx)
-	case build.MakeSnapshot:
-		backup.Snapshot, err = made(ctx, c.snapshots(c.Namespace), c.BackupSnapshot())
-		return failed(c.what(rung), err)
-	case build.MakeContent:
-		backup.Content, err = made(ctx, c.contents(), c.BackupContent())
-		return failed(c.what(rung), err)
+	case build.Reobserve:
+		return c.observe(ctx)
+	case build.CreateSnapshot:
+		backup.Snapshot, err = created(ctx, c.snapshots(c.Namespace), c.BackupSnapshot())
+		return wrapCreate(c.describe(rung), err)
+	case build.CreateContent:
+		backup.Content, err = created(ctx, c.contents(), c.BackupContent())
+		return wrapCreate(c.describe(rung), err)
 	case build.AdoptSnapshot:
-		backup.Snapshot, err = changed(ctx, c.snapshots(c.Namespace), backup.Snapshot, change{Labels: c.Ours(), Annotations: c.Memory()})
+		backup.Snapshot, err = changed(ctx, c.snapshots(c.Namespace), backup.Snapshot, change{Labels: c.OwnerLabels(), Annotations: c.Annotations()})
 	case build.AdoptContent:
-		backup.Content, err = changed(ctx, c.contents(), backup.Content, change{Labels: c.Ours()})
+		backup.Content, err = changed(ctx, c.contents(), backup.Content, change{Labels: c.OwnerLabels()})
 	case build.RetainOriginal:
 		original.Content, err = changed(ctx, c.contents(), original.Content, change{Policy: snapshotv1.VolumeSnapshotContentRetain})
-	case build.SpendOriginal:
+	case build.SetDeletePolicyOfOriginal:
 		original.Content, err = changed(ctx, c.contents(), original.Content, change{Policy: snapshotv1.VolumeSnapshotContentDelete})
-	case build.SpendBackup:
+	case build.SetDeletePolicyOfBackup:
 		backup.Content, err = changed(ctx, c.contents(), backup.Content, change{Policy: snapshotv1.VolumeSnapshotContentDelete})
-	case build.FreeOriginalContent:
-		original.Content, err = changed(ctx, c.contents(), original.Content, change{Annotations: build.Freed()})
-	case build.FreeBackupContent:
-		backup.Content, err = changed(ctx, c.contents(), backup.Content, change{Annotations: build.Freed()})
+	case build.MarkOriginalContentBeingDeleted:
+		original.Content, err = changed(ctx, c.contents(), original.Content, change{Annotations: build.MarkedBeingDeleted()})
+	case build.MarkBackupContentBeingDeleted:
+		backup.Content, err = changed(ctx, c.contents(), backup.Content, change{Annotations: build.MarkedBeingDeleted()})
 	case build.DeleteOriginal:
-		original.Snapshot, err = dropped(ctx, c, c.snapshots(c.Source.Namespace), original.Snapshot)
+		original.Snapshot, err = deleteTracked(ctx, c, c.snapshots(c.Source.Namespace), original.Snapshot)
 	case build.DeleteOriginalContent:
-		original.Content, err = dropped(ctx, c, c.contents(), original.Content)
+		original.Content, err = deleteTracked(ctx, c, c.contents(), original.Content)
 	case build.DeleteBackup:
-		backup.Snapshot, err = dropped(ctx, c, c.snapshots(c.Namespace), backup.Snapshot)
+		backup.Snapshot, err = deleteTracked(ctx, c, c.snapshots(c.Namespace), backup.Snapshot)
 	case build.DeleteBackupContent:
-		backup.Content, err = dropped(ctx, c, c.contents(), backup.Content)
+		backup.Content, err = deleteTracked(ctx, c, c.contents(), backup.Content)
 	default:
 		err = errors.New("there is nothing to take")
 	}
 	if err != nil {
-		return fmt.Errorf("%s: %w", c.what(rung), err)
+		return fmt.Errorf("%s: %w", c.describe(rung), err)
 	}
 	return nil
 }
 
-func (c *climb) what(rung build.Rung) string {
+func (c *handoverRun) describe(rung build.HandoverStep) string {
 	return fmt.Sprintf("take rung %s of snapshot %s for %s/%s", rung, c.Source, c.Namespace, c.Name)
 }
 
-// look asks the API server for what the caches do not have. A backup content is not there if nothing else
+// observe asks the API server for what the caches do not have. A backup content is not there if nothing else
 // is: it is made after the backup VolumeSnapshot, which goes only when its content is known not to stay.
-func (c *climb) look(ctx context.Context) (err error) {
-	c.Known = true
+func (c *handoverRun) observe(ctx context.Context) (err error) {
+	c.Verified = true
 	if c.Backup.Snapshot == nil {
 		if c.Backup.Snapshot, err = found(ctx, c.snapshots(c.Namespace), c.Name); err != nil {
 			return fmt.Errorf("get VolumeSnapshot %s/%s: %w", c.Namespace, c.Name, err)
 		}
 	}
-	c.Remember()
+	c.LoadSource()
 	if c.Original.Snapshot == nil && c.Source.Name != "" && !c.handedOver {
 		if c.Original.Snapshot, err = found(ctx, c.snapshots(c.Source.Namespace), c.Source.Name); err != nil {
 			return fmt.Errorf("get VolumeSnapshot %s: %w", c.Source, err)
@@ -121,11 +121,11 @@ func (c *climb) look(ctx context.Context) (err error) {
 	return nil
 }
 
-func (c *climb) snapshots(namespace string) client[*snapshotv1.VolumeSnapshot] {
+func (c *handoverRun) snapshots(namespace string) client[*snapshotv1.VolumeSnapshot] {
 	return c.client.VolumeSnapshots(namespace)
 }
 
-func (c *climb) contents() client[*snapshotv1.VolumeSnapshotContent] {
+func (c *handoverRun) contents() client[*snapshotv1.VolumeSnapshotContent] {
 	return c.client.VolumeSnapshotContents()
 }
 
@@ -148,13 +148,13 @@ type object[S any] interface {
 func found[S any, T object[S]](ctx context.Context, from client[T], name string) (T, error) {
 	there, err := from.Get(ctx, name, metav1.GetOptions{})
 	if err != nil {
-		return nil, notFoundIsFine(err)
+		return nil, ignoreNotFound(err)
 	}
 	return there, nil
 }
 
-// made is the object that was created, or the one that exists.
-func made[S any, T object[S]](ctx context.Context, to client[T], want T) (T, error) {
+// created is the object that was created, or the one that exists.
+func created[S any, T object[S]](ctx context.Context, to client[T], want T) (T, error) {
 	there, err := to.Create(ctx, want, metav1.CreateOptions{})
 	if apierrors.IsAlreadyExists(err) {
 		there, err = to.Get(ctx, want.GetName(), metav1.GetOptions{})
@@ -196,23 +196,23 @@ func changed[S any, T object[S]](ctx context.Context, at client[T], was T, to ch
 	}
 	now, err := at.Patch(ctx, was.GetName(), types.MergePatchType, data, metav1.PatchOptions{})
 	if err != nil {
-		return ifFound(was, err), notFoundIsFine(err)
+		return ifFound(was, err), ignoreNotFound(err)
 	}
 	return now, nil
 }
 
 // deleted is the object on its way out, or nil if it is gone.
 func deleted[S any, T object[S]](ctx context.Context, from client[T], was T) (T, error) {
-	if err := from.Delete(ctx, was.GetName(), exactly(was)); err != nil {
-		return ifFound(was, err), notFoundIsFine(err)
+	if err := from.Delete(ctx, was.GetName(), uidPrecondition(was)); err != nil {
+		return ifFound(was, err), ignoreNotFound(err)
 	}
 	var now T = was.DeepCopy()
 	now.SetDeletionTimestamp(&metav1.Time{}) // when does not matter
 	return now, nil
 }
 
-// dropped is deleted, and remembered until the caches know.
-func dropped[S any, T object[S]](ctx context.Context, c *climb, from client[T], was T) (T, error) {
+// deleteTracked is deleted, and remembered until the caches know.
+func deleteTracked[S any, T object[S]](ctx context.Context, c *handoverRun, from client[T], was T) (T, error) {
 	now, err := deleted(ctx, from, was)
 	if err == nil {
 		c.deleted(was)
@@ -227,7 +227,7 @@ func ifFound[S any, T object[S]](was T, err error) T {
 	return was
 }
 
-func notFoundIsFine(err error) error {
+func ignoreNotFound(err error) error {
 	if apierrors.IsNotFound(err) {
 		return nil
 	}

@@ -19,7 +19,7 @@ import (
 type copier func(ctx context.Context, claim *corev1.PersistentVolumeClaim) error
 
 // copies reads what has to be copied for a movement. That it cannot be read is known before anything is given up.
-func (e *Exposer) copies(ctx context.Context, move build.Movement, facts build.Facts) ([]copier, error) {
+func (e *Exposer) copies(ctx context.Context, move build.MoverSpec, facts build.VolumeInfo) ([]copier, error) {
 	from, names := build.CopiesOf(move, facts, e.Settings)
 	core := e.Client.CoreV1()
 	var all []copier
@@ -59,16 +59,16 @@ func (c copying[T]) read(ctx context.Context, at client[T], namespace, name stri
 	source, err := at.Get(ctx, name, metav1.GetOptions{})
 	switch {
 	case apierrors.IsForbidden(err):
-		return source, c.mayNot("get", namespace, name, err)
+		return source, c.forbidden("get", namespace, name, err)
 	case err != nil:
-		return source, hopelessIfGone(fmt.Errorf("get %s %s/%s to copy it: %w", c.resource, namespace, name, err))
+		return source, terminalIfGone(fmt.Errorf("get %s %s/%s to copy it: %w", c.resource, namespace, name, err))
 	}
 	return source, nil
 }
 
-// mayNot says how to give the agent the right that it lacks.
-func (c copying[T]) mayNot(verb, namespace, name string, err error) error {
-	return &HopelessError{fmt.Errorf("%s %s %s/%s: the agent has no right to; see %q in docs/configuration.md of Lateen, or drop the name from the node-agent ConfigMap: %w",
+// forbidden says how to give the agent the right that it lacks.
+func (c copying[T]) forbidden(verb, namespace, name string, err error) error {
+	return &TerminalError{fmt.Errorf("%s %s %s/%s: the agent has no right to; see %q in docs/configuration.md of Lateen, or drop the name from the node-agent ConfigMap: %w",
 		verb, c.resource, namespace, name, access.CopyRightsTitle, err)}
 }
 
@@ -79,10 +79,10 @@ func (c copying[T]) refused(ctx context.Context, verb string, want T, err error)
 			Verb: verb, Resource: c.resource, Namespace: want.GetNamespace(), Name: want.GetName(),
 		})
 		if unknown == nil && !allowed {
-			return c.mayNot(verb, want.GetNamespace(), want.GetName(), err)
+			return c.forbidden(verb, want.GetNamespace(), want.GetName(), err)
 		}
 	}
-	return failed(fmt.Sprintf("%s %s %s/%s", verb, c.resource, want.GetNamespace(), want.GetName()), err)
+	return wrapCreate(fmt.Sprintf("%s %s %s/%s", verb, c.resource, want.GetNamespace(), want.GetName()), err)
 }
 
 // ensureCopy makes the copy, or has the claim share the one that exists.

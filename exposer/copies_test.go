@@ -24,11 +24,11 @@ func copied() build.Settings {
 }
 
 func secret(namespace, token string, change ...func(*corev1.Secret)) *corev1.Secret {
-	made := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "key"}, Data: map[string][]byte{"token": []byte(token)}}
+	created := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "key"}, Data: map[string][]byte{"token": []byte(token)}}
 	for _, alter := range change {
-		alter(made)
+		alter(created)
 	}
-	return made
+	return created
 }
 
 func configMap() *corev1.ConfigMap {
@@ -97,8 +97,8 @@ func TestTransfersShareACopyAndWaitForThatOfAnother(t *testing.T) {
 				require.NoError(t, err)
 			} else {
 				require.ErrorContains(t, err, test.says)
-				hopeless := (*HopelessError)(nil)
-				require.NotErrorAs(t, err, &hopeless, "it passes, or a person can change it")
+				terminal := (*TerminalError)(nil)
+				require.NotErrorAs(t, err, &terminal, "it passes, or a person can change it")
 			}
 			key, err := client.CoreV1().Secrets("velero").Get(t.Context(), "key", metav1.GetOptions{})
 			require.NoError(t, err)
@@ -127,8 +127,8 @@ func TestACopyThatMayNotBeMadeEndsTheTransfer(t *testing.T) {
 			refuseAccess(client, test.verb, test.namespace, test.allowed)
 			_, err := exposed(client, copied()).Ensure(t.Context(), download())
 			require.ErrorContains(t, err, test.says)
-			hopeless := (*HopelessError)(nil)
-			require.Equal(t, !test.passes, errors.As(err, &hopeless), "%v", err)
+			terminal := (*TerminalError)(nil)
+			require.Equal(t, !test.passes, errors.As(err, &terminal), "%v", err)
 			require.NotContains(t, requests(client), "create pods")
 		})
 	}
@@ -137,8 +137,8 @@ func TestACopyThatMayNotBeMadeEndsTheTransfer(t *testing.T) {
 func TestAnOriginalThatDoesNotExistEndsTheTransfer(t *testing.T) {
 	client := fake.NewClientset(freeClaim(), secret("app", "s3cret"))
 	_, err := exposed(client, copied()).Ensure(t.Context(), download())
-	hopeless := (*HopelessError)(nil)
-	require.ErrorAs(t, err, &hopeless)
+	terminal := (*TerminalError)(nil)
+	require.ErrorAs(t, err, &terminal)
 	require.ErrorContains(t, err, "get configmaps app/kms to copy it")
 	require.NotContains(t, requests(client), "create persistentvolumeclaims")
 }

@@ -14,15 +14,15 @@ import (
 	"github.com/lateen-project/lateen/exposer/build"
 )
 
-// hands bounds how many steps of a delivery one call takes: more than there are.
-const hands = 12
+// maxRebindSteps bounds how many steps of a delivery one call takes: more than there are.
+const maxRebindSteps = 12
 
-// Deliver binds the restored volume to the claim that it was restored for, as far as it goes now, or says in
+// Rebind binds the restored volume to the claim that it was restored for, as far as it goes now, or says in
 // words what it waits for: an event of that brings it on. It is a HopelessError if it can never be delivered;
 // then Keep must follow, or the volume goes with the claim.
-func (e *Exposer) Deliver(ctx context.Context, move build.Movement, found Found) (done bool, waits string, err error) {
-	d := delivery{client: e, Delivery: build.Delivery{Move: move, Pod: found.Pod, Claim: restored(move, found)}}
-	if err := d.look(ctx); err != nil {
+func (e *Exposer) Rebind(ctx context.Context, move build.MoverSpec, found Existing) (done bool, waits string, err error) {
+	d := rebindRun{client: e, RebindState: build.RebindState{Move: move, Pod: found.Pod, Claim: restored(move, found)}}
+	if err := d.observe(ctx); err != nil {
 		return false, "", err
 	}
 	if d.stray != nil {
@@ -30,17 +30,17 @@ func (e *Exposer) Deliver(ctx context.Context, move build.Movement, found Found)
 			return false, "", err
 		}
 	}
-	for range hands {
-		hand, words := d.Next()
+	for range maxRebindSteps {
+		hand, description := d.Next()
 		switch hand {
-		case build.Delivered:
+		case build.RebindDone:
 			return true, "", nil
-		case build.DeliverWaits:
-			return false, words, nil
-		case build.DeliverNever:
-			return false, "", &HopelessError{errors.New(words)}
+		case build.RebindWait:
+			return false, description, nil
+		case build.RebindFail:
+			return false, "", &TerminalError{errors.New(description)}
 		default:
-			if err := d.take(ctx, hand); err != nil {
+			if err := d.adoptVolume(ctx, hand); err != nil {
 				return false, "", fmt.Errorf("take step %s of delivery %s/%s: %w", hand, move.Namespace, move.Name, err)
 			}
 		}
@@ -48,10 +48,10 @@ func (e *Exposer) Deliver(ctx context.Context, move build.Movement, found Found)
 	return false, "", fmt.Errorf("deliver %s/%s: it does not come to an end", move.Namespace, move.Name)
 }
 
-// Keep gives a delivery up: the restored volume is left to a person, who finds it by the message. It does not
+// AbandonRebind gives a delivery up: the restored volume is left to a person, who finds it by the message. It does not
 // go with the claim into which was restored, if that is still there.
-func (e *Exposer) Keep(ctx context.Context, move build.Movement, found Found) (message string, err error) {
-	d := delivery{client: e, Delivery: build.Delivery{Move: move, Claim: restored(move, found)}}
+func (e *Exposer) AbandonRebind(ctx context.Context, move build.MoverSpec, found Existing) (message string, err error) {
+	d := rebindRun{client: e, RebindState: build.RebindState{Move: move, Claim: restored(move, found)}}
 	err = d.findVolume(ctx)
 	switch {
 	case err != nil:
@@ -67,7 +67,7 @@ func (e *Exposer) Keep(ctx context.Context, move build.Movement, found Found) (m
 }
 
 // restored is the claim into which was restored, if it is there.
-func restored(move build.Movement, found Found) *corev1.PersistentVolumeClaim {
+func restored(move build.MoverSpec, found Existing) *corev1.PersistentVolumeClaim {
 	for _, claim := range found.Claims {
 		if claim.Name == move.Name {
 			return claim
@@ -76,15 +76,15 @@ func restored(move build.Movement, found Found) *corev1.PersistentVolumeClaim {
 	return nil
 }
 
-// delivery is one call's walk: it goes on with what its own requests were answered.
-type delivery struct {
-	build.Delivery
+// rebindRun is one call's walk: it goes on with what its own requests were answered.
+type rebindRun struct {
+	build.RebindState
 	client *Exposer
 	stray  *corev1.PersistentVolumeClaim // has the name of the claim into which was restored, and is another
 }
 
-// look reads the volume and the target.
-func (d *delivery) look(ctx context.Context) (err error) {
+// observe reads the volume and the target.
+func (d *rebindRun) observe(ctx context.Context) (err error) {
 	if err = d.findVolume(ctx); err != nil {
 		return err
 	}
@@ -98,7 +98,7 @@ func (d *delivery) look(ctx context.Context) (err error) {
 
 // findVolume reads the restored volume. A cache may lack the restore claim, or have it as it was before it was bound, so the
 // claim is fetched before the volume counts as gone.
-func (d *delivery) findVolume(ctx context.Context) (err error) {
+func (d *rebindRun) findVolume(ctx context.Context) (err error) {
 	if d.Volume, err = d.volume(ctx); err != nil || d.Volume != nil {
 		return err
 	}
@@ -116,7 +116,7 @@ func (d *delivery) findVolume(ctx context.Context) (err error) {
 
 // volume is the one that remembers for whom it is, or that of the claim into which was restored as long as none does;
 // once the claim is gone, it may be one that was kept. It is nil if there is none.
-func (d *delivery) volume(ctx context.Context) (*corev1.PersistentVolume, error) {
+func (d *rebindRun) volume(ctx context.Context) (*corev1.PersistentVolume, error) {
 	var claimed *corev1.PersistentVolume
 	if d.Claim != nil && d.Claim.Spec.VolumeName != "" {
 		volume, err := found(ctx, d.client.Client.CoreV1().PersistentVolumes(), d.Claim.Spec.VolumeName)
@@ -130,7 +130,7 @@ func (d *delivery) volume(ctx context.Context) (*corev1.PersistentVolume, error)
 	remembers, err := d.labelled(ctx, build.LabelRebind, string(d.Move.UID))
 	switch {
 	case err != nil || remembers != nil:
-		d.setAside(remembers)
+		d.markStray(remembers)
 		return remembers, err
 	case d.Claim != nil:
 		return claimed, nil
@@ -139,7 +139,7 @@ func (d *delivery) volume(ctx context.Context) (*corev1.PersistentVolume, error)
 }
 
 // labelled is a volume with that label, or nil.
-func (d *delivery) labelled(ctx context.Context, label, value string) (*corev1.PersistentVolume, error) {
+func (d *rebindRun) labelled(ctx context.Context, label, value string) (*corev1.PersistentVolume, error) {
 	list, err := d.client.Client.CoreV1().PersistentVolumes().List(ctx, metav1.ListOptions{LabelSelector: label + "=" + value})
 	if err != nil {
 		return nil, fmt.Errorf("list PersistentVolumes with %s=%s: %w", label, value, err)
@@ -150,9 +150,9 @@ func (d *delivery) labelled(ctx context.Context, label, value string) (*corev1.P
 	return &list.Items[0], nil
 }
 
-// setAside takes the claim for a stray if it is not that of the volume that was restored: another agent, which did not
+// markStray takes the claim for a stray if it is not that of the volume that was restored: another agent, which did not
 // know yet how far the delivery is, has made it anew, and what it is bound to is empty.
-func (d *delivery) setAside(volume *corev1.PersistentVolume) {
+func (d *rebindRun) markStray(volume *corev1.PersistentVolume) {
 	if volume == nil || d.Claim == nil {
 		return
 	}
@@ -161,21 +161,21 @@ func (d *delivery) setAside(volume *corev1.PersistentVolume) {
 	}
 }
 
-// take takes one step.
-func (d *delivery) take(ctx context.Context, hand build.Hand) (err error) {
+// adoptVolume takes one step.
+func (d *rebindRun) adoptVolume(ctx context.Context, hand build.RebindStep) (err error) {
 	core := d.client.Client.CoreV1()
 	switch hand {
 	case build.RetainVolume:
 		return d.patch(ctx, d.Retain())
-	case build.DropMover:
+	case build.DeleteMover:
 		d.Pod, err = deleted(ctx, core.Pods(d.Pod.Namespace), d.Pod)
-	case build.DropClaim:
+	case build.DeleteClaim:
 		d.Claim, err = deleted(ctx, core.PersistentVolumeClaims(d.Claim.Namespace), d.Claim)
-	case build.ReserveVolume:
+	case build.SetClaimRef:
 		return d.patch(ctx, d.Reserve())
 	case build.ReleaseVolume:
 		return d.patch(ctx, d.Release())
-	case build.ChooseVolume:
+	case build.SetVolumeName:
 		return d.choose(ctx)
 	default:
 		return errors.New("there is nothing to take")
@@ -184,7 +184,7 @@ func (d *delivery) take(ctx context.Context, hand build.Hand) (err error) {
 }
 
 // patch changes the volume.
-func (d *delivery) patch(ctx context.Context, patch build.VolumePatch) error {
+func (d *rebindRun) patch(ctx context.Context, patch build.VolumePatch) error {
 	data, err := json.Marshal(patch)
 	if err != nil {
 		return fmt.Errorf("encode patch: %w", err)
@@ -199,7 +199,7 @@ func (d *delivery) patch(ctx context.Context, patch build.VolumePatch) error {
 
 // choose names the volume on the target. A target that is gone, or was bound in the meantime (a volume can
 // be named once), shows at the next look.
-func (d *delivery) choose(ctx context.Context) error {
+func (d *rebindRun) choose(ctx context.Context) error {
 	data, err := json.Marshal(d.Choose())
 	if err != nil {
 		return fmt.Errorf("encode patch: %w", err)

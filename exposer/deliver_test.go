@@ -54,13 +54,13 @@ func boundTarget() *corev1.PersistentVolumeClaim {
 }
 
 // staleFound is what a cache shows that has not seen the restore claim and the mover go.
-func staleFound() Found {
+func staleFound() Existing {
 	move := download()
 	pod := mover()
 	pod.OwnerReferences[0].UID = move.UID
-	return Found{Pod: pod, Claims: []*corev1.PersistentVolumeClaim{{
+	return Existing{Pod: pod, Claims: []*corev1.PersistentVolumeClaim{{
 		ObjectMeta: metav1.ObjectMeta{
-			Namespace: "velero", Name: "b1", UID: "gone-uid", Labels: build.Ours(move.UID, "n1"),
+			Namespace: "velero", Name: "b1", UID: "gone-uid", Labels: build.OwnerLabels(move.UID, "n1"),
 			OwnerReferences: []metav1.OwnerReference{{UID: move.UID, Controller: new(true)}},
 		},
 		Spec: corev1.PersistentVolumeClaimSpec{VolumeName: "restored"},
@@ -83,7 +83,7 @@ func TestAStaleClaimDoesNotStopADeliveryThatAnotherAgentTookFurther(t *testing.T
 	for name, test := range map[string]struct {
 		target *corev1.PersistentVolumeClaim
 		volume *corev1.PersistentVolume
-		found  Found
+		found  Existing
 		waits  string
 	}{
 		"the volume is reserved":             {freeTarget(), reservedVolume(), staleFound(), "target claim app/claim is not yet bound to PersistentVolume restored"},
@@ -94,7 +94,7 @@ func TestAStaleClaimDoesNotStopADeliveryThatAnotherAgentTookFurther(t *testing.T
 	} {
 		t.Run(name, func(t *testing.T) {
 			client := fake.NewClientset(test.target, test.volume)
-			done, waits, err := exposed(client, build.Settings{}).Deliver(t.Context(), download(), test.found)
+			done, waits, err := exposed(client, build.Settings{}).Rebind(t.Context(), download(), test.found)
 			require.NoError(t, err)
 			require.Equal(t, test.waits, waits)
 			require.Equal(t, test.waits == "", done)
@@ -118,7 +118,7 @@ func TestAClaimThatTheCacheHasNotSeenBoundIsFetchedBeforeItsVolumeCountsAsGone(t
 	stale.Claims[0].Spec.VolumeName = ""
 	client := fake.NewClientset(freeTarget(), volume, bound)
 
-	_, _, err := exposed(client, build.Settings{}).Deliver(t.Context(), download(), stale)
+	_, _, err := exposed(client, build.Settings{}).Rebind(t.Context(), download(), stale)
 
 	require.NoError(t, err)
 	require.Equal(t, string(download().UID), volumeNow(t, client).Labels[build.LabelRebind])
@@ -131,7 +131,7 @@ func TestADeliveredVolumeGetsTheReclaimPolicyBackThatItHad(t *testing.T) {
 			volume := boundVolume()
 			volume.Annotations[build.AnnotationReclaimPolicy] = string(policy)
 			client := fake.NewClientset(boundTarget(), volume)
-			done, _, err := exposed(client, build.Settings{}).Deliver(t.Context(), download(), Found{})
+			done, _, err := exposed(client, build.Settings{}).Rebind(t.Context(), download(), Existing{})
 			require.NoError(t, err)
 			require.True(t, done)
 			require.Equal(t, policy, volumeNow(t, client).Spec.PersistentVolumeReclaimPolicy)
@@ -146,17 +146,17 @@ func TestWhatWasDeliveredStaysDelivered(t *testing.T) {
 		volume.Annotations, volume.Spec.PersistentVolumeReclaimPolicy = nil, corev1.PersistentVolumeReclaimDelete
 		return volume
 	}
-	again := freeTarget()
-	again.UID = "made-again-uid"
+	requeue := freeTarget()
+	requeue.UID = "made-again-uid"
 	for name, target := range map[string]*corev1.PersistentVolumeClaim{
-		"and its target is still there": boundTarget(), "and its target was made again": again, "and its target is gone": nil,
+		"and its target is still there": boundTarget(), "and its target was made again": requeue, "and its target is gone": nil,
 	} {
 		t.Run(name, func(t *testing.T) {
 			client := fake.NewClientset(released())
 			if target != nil {
 				require.NoError(t, client.Tracker().Add(target))
 			}
-			done, waits, err := exposed(client, build.Settings{}).Deliver(t.Context(), download(), Found{})
+			done, waits, err := exposed(client, build.Settings{}).Rebind(t.Context(), download(), Existing{})
 			require.NoError(t, err)
 			require.Empty(t, waits)
 			require.True(t, done)
@@ -181,7 +181,7 @@ func TestADeliveryThatIsGivenUpKeepsTheVolume(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			client := fake.NewClientset(test.volume)
-			message, err := exposed(client, build.Settings{}).Keep(t.Context(), download(), Found{})
+			message, err := exposed(client, build.Settings{}).AbandonRebind(t.Context(), download(), Existing{})
 			require.NoError(t, err)
 			require.Equal(t, "restored volume kept as PersistentVolume restored", message)
 			volume := volumeNow(t, client)
@@ -195,8 +195,8 @@ func TestAVolumeThatAnotherClaimUsesIsNotDelivered(t *testing.T) {
 	elsewhere := restoredVolume()
 	elsewhere.Spec.ClaimRef, elsewhere.Status.Phase = &corev1.ObjectReference{Namespace: "app", Name: "rescued", UID: "rescued-uid"}, corev1.VolumeBound
 	client := fake.NewClientset(freeClaim(), elsewhere)
-	_, _, err := exposed(client, build.Settings{}).Deliver(t.Context(), download(), Found{})
-	terminal := (*HopelessError)(nil)
+	_, _, err := exposed(client, build.Settings{}).Rebind(t.Context(), download(), Existing{})
+	terminal := (*TerminalError)(nil)
 	require.ErrorAs(t, err, &terminal)
 	require.ErrorContains(t, err, "PersistentVolume restored is bound to claim app/rescued")
 	require.Equal(t, elsewhere, volumeNow(t, client))
@@ -207,7 +207,7 @@ func TestAClaimThatIsMadeAnewDuringADeliveryIsNotDelivered(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			move := download()
 			stray := &corev1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{
-				Namespace: "velero", Name: "b1", UID: "stray-uid", Labels: build.Ours(move.UID, "n2"),
+				Namespace: "velero", Name: "b1", UID: "stray-uid", Labels: build.OwnerLabels(move.UID, "n2"),
 				OwnerReferences: []metav1.OwnerReference{{UID: move.UID, Controller: new(true)}},
 			}}
 			empty := &corev1.PersistentVolume{ObjectMeta: metav1.ObjectMeta{Name: "empty", UID: "empty-uid"}}
@@ -216,8 +216,8 @@ func TestAClaimThatIsMadeAnewDuringADeliveryIsNotDelivered(t *testing.T) {
 				empty.Spec.ClaimRef = &corev1.ObjectReference{Namespace: "velero", Name: "b1", UID: "stray-uid"}
 			}
 			client := fake.NewClientset(freeClaim(), stray, empty, restoredVolume())
-			found := Found{Claims: []*corev1.PersistentVolumeClaim{stray}}
-			done, waits, err := exposed(client, build.Settings{}).Deliver(t.Context(), move, found)
+			found := Existing{Claims: []*corev1.PersistentVolumeClaim{stray}}
+			done, waits, err := exposed(client, build.Settings{}).Rebind(t.Context(), move, found)
 			require.NoError(t, err)
 			require.False(t, done)
 			require.Equal(t, "target claim app/claim is not yet bound to PersistentVolume restored", waits)

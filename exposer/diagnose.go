@@ -16,25 +16,25 @@ import (
 // Diagnose says in words what is in the way of a mover besides what the status of its pod says: what the
 // kubelet meets when it mounts its volumes, claims that have no volume, with the newest Warning about each, and
 // snapshots that are not ready.
-func (e *Exposer) Diagnose(ctx context.Context, move build.Movement, found Found) string {
-	var said []string
+func (e *Exposer) Diagnose(ctx context.Context, move build.MoverSpec, found Existing) string {
+	var reported []string
 	if found.Pod != nil && build.Starting(found.Pod) {
 		if trouble := e.warning(ctx, found.Pod); trouble != "" {
-			said = append(said, fmt.Sprintf("mover pod %s on node %s: %s", found.Pod.Name, found.Pod.Spec.NodeName, trouble))
+			reported = append(reported, fmt.Sprintf("mover pod %s on node %s: %s", found.Pod.Name, found.Pod.Spec.NodeName, trouble))
 		}
 	}
 	for _, claim := range found.Claims {
 		if claim.Status.Phase == corev1.ClaimBound {
 			continue
 		}
-		said = append(said, strings.TrimSuffix(fmt.Sprintf("claim %s is %s: %s", claim.Name, claim.Status.Phase, e.warning(ctx, claim)), ": "))
+		reported = append(reported, strings.TrimSuffix(fmt.Sprintf("claim %s is %s: %s", claim.Name, claim.Status.Phase, e.warning(ctx, claim)), ": "))
 	}
 	if move.Source.Snapshot != nil {
 		if trouble := e.diagnoseSnapshots(ctx, move); trouble != "" {
-			said = append(said, trouble)
+			reported = append(reported, trouble)
 		}
 	}
-	return strings.Join(said, "; ")
+	return strings.Join(reported, "; ")
 }
 
 // reasonUnscheduled is of a pod that has no node; one that has a node is past that.
@@ -60,12 +60,12 @@ func (e *Exposer) warning(ctx context.Context, about metav1.Object) string {
 
 // last is when an event was seen last. Recorders of events.k8s.io write a series, or one time only.
 func last(event *corev1.Event) time.Time {
-	seen := event.LastTimestamp.Time
-	if event.EventTime.After(seen) {
-		seen = event.EventTime.Time
+	observed := event.LastTimestamp.Time
+	if event.EventTime.After(observed) {
+		observed = event.EventTime.Time
 	}
-	if event.Series != nil && event.Series.LastObservedTime.After(seen) {
-		seen = event.Series.LastObservedTime.Time
+	if event.Series != nil && event.Series.LastObservedTime.After(observed) {
+		observed = event.Series.LastObservedTime.Time
 	}
-	return seen
+	return observed
 }

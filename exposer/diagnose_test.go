@@ -39,9 +39,9 @@ func TestADiagnosisSaysWhatIsInTheWay(t *testing.T) {
 	unscheduled := event("unscheduled", "mover-uid", "Warning", "unbound claims", 0)
 	unscheduled.Reason, unscheduled.LastTimestamp = "FailedScheduling", metav1.Time{}
 	unscheduled.EventTime = metav1.NewMicroTime(metav1.Unix(7, 500_000_000).Time)
-	claims := func(claims ...*corev1.PersistentVolumeClaim) Found { return Found{Claims: claims} }
+	claims := func(claims ...*corev1.PersistentVolumeClaim) Existing { return Existing{Claims: claims} }
 	for name, test := range map[string]struct {
-		found  Found
+		found  Existing
 		events []*corev1.Event
 		want   string
 	}{
@@ -56,14 +56,14 @@ func TestADiagnosisSaysWhatIsInTheWay(t *testing.T) {
 		"a claim and a warning that goes on":  {found: claims(pending), events: []*corev1.Event{series, newer, single}, want: "claim b1 is Pending: Because: once more"},
 		"no claim that has its volume":        {found: claims(bound), events: []*corev1.Event{newer}},
 		"a volume that cannot be mounted": {
-			found: Found{Pod: starting, Claims: []*corev1.PersistentVolumeClaim{bound}}, events: []*corev1.Event{event("mount", "mover-uid", "Warning", "no such device", 1)},
+			found: Existing{Pod: starting, Claims: []*corev1.PersistentVolumeClaim{bound}}, events: []*corev1.Event{event("mount", "mover-uid", "Warning", "no such device", 1)},
 			want: "mover pod b1 on node n1: Because: no such device",
 		},
 		"a volume that cannot be attached, and not that the pod had no node in the same second": {
-			found: Found{Pod: starting}, events: []*corev1.Event{unscheduled, event("attach", "mover-uid", "Warning", "no free slot", 7)},
+			found: Existing{Pod: starting}, events: []*corev1.Event{unscheduled, event("attach", "mover-uid", "Warning", "no free slot", 7)},
 			want: "mover pod b1 on node n1: Because: no free slot",
 		},
-		"no pod without a node: its status says why": {found: Found{Pod: unplaced}, events: []*corev1.Event{event("place", "mover-uid", "Warning", "no room", 1)}},
+		"no pod without a node: its status says why": {found: Existing{Pod: unplaced}, events: []*corev1.Event{event("place", "mover-uid", "Warning", "no room", 1)}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			client := fake.NewClientset()

@@ -24,14 +24,14 @@ func cached() build.Settings {
 }
 
 // restore is the movement into a pod's volume.
-func restore() build.Movement {
+func restore() build.MoverSpec {
 	move := movement()
 	move.Restores = true
 	return move
 }
 
 // download is the movement into a claim that has no volume yet.
-func download() build.Movement {
+func download() build.MoverSpec {
 	move := restore()
 	move.OS, move.Source = corev1.Linux, build.Source{Target: &build.TargetSource{Namespace: "app", Claim: "claim"}}
 	return move
@@ -47,11 +47,11 @@ func freeClaim() *corev1.PersistentVolumeClaim {
 func requests(client *fake.Clientset) []string {
 	var all []string
 	for _, action := range client.Actions() {
-		said := action.GetVerb() + " " + action.GetResource().Resource
+		reported := action.GetVerb() + " " + action.GetResource().Resource
 		if create, ok := action.(clienttesting.CreateActionImpl); ok && len(create.CreateOptions.DryRun) > 0 {
-			said = "rehearse " + said
+			reported = "rehearse " + reported
 		}
-		all = append(all, said)
+		all = append(all, reported)
 	}
 	return all
 }
@@ -109,9 +109,9 @@ func faults() map[string]func(client *fake.Clientset, action clienttesting.Actio
 
 // breakAt lets the request of that number, from 1, meet a fault.
 func breakAt(client *fake.Clientset, number int, fault func(*fake.Clientset, clienttesting.Action) error) {
-	seen := 0
+	observed := 0
 	client.PrependReactor("*", "*", func(action clienttesting.Action) (bool, runtime.Object, error) {
-		if seen++; seen != number {
+		if observed++; observed != number {
 			return false, nil, nil
 		}
 		return true, nil, fault(client, action)
@@ -120,7 +120,7 @@ func breakAt(client *fake.Clientset, number int, fault func(*fake.Clientset, cli
 
 func TestWhateverBecomesOfARequestAllIsMadeOnce(t *testing.T) {
 	for name, test := range map[string]struct {
-		move     build.Movement
+		move     build.MoverSpec
 		settings build.Settings
 		clean    []string
 		made     []string
@@ -154,8 +154,8 @@ func TestWhateverBecomesOfARequestAllIsMadeOnce(t *testing.T) {
 					e := exposed(client, test.settings)
 					_, err := e.Ensure(t.Context(), test.move)
 					require.Error(t, err)
-					hopeless := (*HopelessError)(nil)
-					require.NotErrorAs(t, err, &hopeless, "it passes")
+					terminal := (*TerminalError)(nil)
+					require.NotErrorAs(t, err, &terminal, "it passes")
 					_, err = e.Ensure(t.Context(), test.move)
 					require.NoError(t, err)
 					require.Equal(t, test.made, left(t, client))
@@ -167,7 +167,7 @@ func TestWhateverBecomesOfARequestAllIsMadeOnce(t *testing.T) {
 
 func TestWhateverBecomesOfARequestAllIsRemoved(t *testing.T) {
 	move := download()
-	made := func(name string) *corev1.PersistentVolumeClaim {
+	created := func(name string) *corev1.PersistentVolumeClaim {
 		return &corev1.PersistentVolumeClaim{
 			ObjectMeta: metav1.ObjectMeta{Namespace: "velero", Name: name, UID: "claim-uid"}, Spec: corev1.PersistentVolumeClaimSpec{VolumeName: "pv1"},
 		}
@@ -175,9 +175,9 @@ func TestWhateverBecomesOfARequestAllIsRemoved(t *testing.T) {
 	retained := csiVolume(corev1.PersistentVolumeFilesystem)
 	retained.Annotations = map[string]string{"pv.kubernetes.io/provisioned-by": "d"}
 	retained.Spec.PersistentVolumeReclaimPolicy, retained.Spec.ClaimRef = corev1.PersistentVolumeReclaimRetain, &corev1.ObjectReference{UID: "claim-uid"}
-	found := Found{Pod: mover(), Claims: []*corev1.PersistentVolumeClaim{made("b1")}}
+	found := Existing{Pod: mover(), Claims: []*corev1.PersistentVolumeClaim{created("b1")}}
 	start := func() *fake.Clientset {
-		return fake.NewClientset(found.Pod.DeepCopy(), made("b1"), retained.DeepCopy())
+		return fake.NewClientset(found.Pod.DeepCopy(), created("b1"), retained.DeepCopy())
 	}
 
 	client := start()
@@ -222,28 +222,28 @@ func TestARehearsalOfAPodWhoseClassIsGoneIsNotPaidForTwice(t *testing.T) {
 		require.Equal(t, "low", class)
 		require.Empty(t, pod.Spec.PriorityClassName)
 	}
-	made := 0
-	e.Made = func(*corev1.Pod) { made++ }
-	p := planner{exposer: e, move: movement()}
-	require.NoError(t, p.rehearse(t.Context()))
-	require.Zero(t, rejected+made, "no pod has been made yet")
+	created := 0
+	e.Created = func(*corev1.Pod) { created++ }
+	p := planner{exposer: e, spec: movement()}
+	require.NoError(t, p.dryRun(t.Context()))
+	require.Zero(t, rejected+created, "no pod has been made yet")
 	require.NoError(t, e.ensurePod(t.Context(), p.plan.Pod))
 	require.Equal(t, 1, rejected)
-	require.Equal(t, 1, made)
+	require.Equal(t, 1, created)
 	require.Equal(t, "rehearse create pods, get priorityclasses, rehearse create pods, create pods", strings.Join(requests(client), ", "))
 }
 
 func TestARehearsalMeetsAPodThatExists(t *testing.T) {
 	foreign := mover()
 	foreign.OwnerReferences[0].UID = "of-an-older-one"
-	p := planner{exposer: exposed(fake.NewClientset(foreign), build.Settings{}), move: movement()}
-	require.ErrorContains(t, p.rehearse(t.Context()), "belongs to something else")
-	p = planner{exposer: exposed(fake.NewClientset(mover()), build.Settings{}), move: movement()}
-	require.NoError(t, p.rehearse(t.Context()), "it is the one that is wanted")
+	p := planner{exposer: exposed(fake.NewClientset(foreign), build.Settings{}), spec: movement()}
+	require.ErrorContains(t, p.dryRun(t.Context()), "belongs to something else")
+	p = planner{exposer: exposed(fake.NewClientset(mover()), build.Settings{}), spec: movement()}
+	require.NoError(t, p.dryRun(t.Context()), "it is the one that is wanted")
 }
 
 func TestAClaimThatExists(t *testing.T) {
-	plan := build.PlanOf(download(), build.Facts{OS: corev1.Linux, Target: freeClaim()}, build.Template{}, build.Settings{})
+	plan := build.PlanOf(download(), build.VolumeInfo{OS: corev1.Linux, Target: freeClaim()}, build.Template{}, build.Settings{})
 	for name, test := range map[string]struct {
 		change func(*corev1.PersistentVolumeClaim)
 		says   string

@@ -36,12 +36,12 @@ type Exposer struct {
 	// Rejected is called for each mover that was created without the configured class: the class was deleted after it
 	// had been resolved, or an admission webhook or policy changed the pod.
 	Rejected func(ctx context.Context, mover *corev1.Pod, class string)
-	// Made is told of each mover that was made; it may be nil.
-	Made func(mover *corev1.Pod)
+	// Created is told of each mover that was made; it may be nil.
+	Created func(mover *corev1.Pod)
 }
 
-// Found is what the caches have of an exposure.
-type Found struct {
+// Existing is what the caches have of an exposure.
+type Existing struct {
 	Pod    *corev1.Pod // the mover; nil if there is none
 	Lost   bool        // with its node: no kubelet confirms the end of that pod, so it is deleted by force
 	Claims []*corev1.PersistentVolumeClaim
@@ -49,26 +49,26 @@ type Found struct {
 	HandedOver bool
 }
 
-// HopelessError is an error that no further attempt can cure.
-type HopelessError struct{ Err error }
+// TerminalError is an error that no further attempt can cure.
+type TerminalError struct{ Err error }
 
-func (h *HopelessError) Error() string { return h.Err.Error() }
+func (h *TerminalError) Error() string { return h.Err.Error() }
 
 // Unwrap is the cause.
-func (h *HopelessError) Unwrap() error { return h.Err }
+func (h *TerminalError) Unwrap() error { return h.Err }
 
 // Ensure makes all that a movement lacks, up to its mover pod, or says in words what it waits for: an event
 // of that brings it on. What exists is taken if it belongs to the same custom resource. It is a HopelessError
 // if the API server calls an object invalid (422), or if the source does not exist; everything else may pass.
-func (e *Exposer) Ensure(ctx context.Context, move build.Movement) (waits string, err error) {
-	plan := planner{exposer: e, move: move}
+func (e *Exposer) Ensure(ctx context.Context, move build.MoverSpec) (waits string, err error) {
+	plan := planner{exposer: e, spec: move}
 	if move.Source.Snapshot != nil {
-		waits, plan.size, err = e.handOver(ctx, move, plan.rehearse)
+		waits, plan.size, err = e.handOver(ctx, move, plan.dryRun)
 		if err != nil || waits != "" {
 			return waits, err
 		}
 	}
-	if err := plan.make(ctx); err != nil {
+	if err := plan.create(ctx); err != nil {
 		return "", err
 	}
 	for _, want := range plan.plan.Claims {
@@ -91,18 +91,18 @@ func (e *Exposer) Ensure(ctx context.Context, move build.Movement) (waits string
 
 // ensurePod makes the mover pod, or takes the one that exists.
 func (e *Exposer) ensurePod(ctx context.Context, pod *corev1.Pod) error {
-	_, made, err := e.create(ctx, pod, metav1.CreateOptions{})
+	_, created, err := e.create(ctx, pod, metav1.CreateOptions{})
 	switch class := e.Settings.PriorityClass; {
 	case apierrors.IsAlreadyExists(err):
 		return e.adopt(ctx, pod)
 	case err != nil:
 		return err
-	case class != "" && made.Spec.PriorityClassName != class:
-		e.Rejected(ctx, made, class)
+	case class != "" && created.Spec.PriorityClassName != class:
+		e.Rejected(ctx, created, class)
 	}
-	klog.FromContext(ctx).V(2).Info("Created mover", "pod", klog.KObj(made), "priorityClass", made.Spec.PriorityClassName, "priority", ptr.Deref(made.Spec.Priority, 0))
-	if e.Made != nil {
-		e.Made(made)
+	klog.FromContext(ctx).V(2).Info("Created mover", "pod", klog.KObj(created), "priorityClass", created.Spec.PriorityClassName, "priority", ptr.Deref(created.Spec.Priority, 0))
+	if e.Created != nil {
+		e.Created(created)
 	}
 	return nil
 }
@@ -110,28 +110,28 @@ func (e *Exposer) ensurePod(ctx context.Context, pod *corev1.Pod) error {
 // create makes a pod as wanted, or without its priority class if that is the reason for a refusal. Admission
 // says 403 for a missing class as for a quota, so the class is looked up to tell them apart. It returns what
 // was wanted in the end, and what the API server made of it.
-func (e *Exposer) create(ctx context.Context, pod *corev1.Pod, options metav1.CreateOptions) (wanted, made *corev1.Pod, err error) {
+func (e *Exposer) create(ctx context.Context, pod *corev1.Pod, options metav1.CreateOptions) (wanted, created *corev1.Pod, err error) {
 	pods := e.Client.CoreV1().Pods(pod.Namespace)
-	made, err = pods.Create(ctx, pod, options)
+	created, err = pods.Create(ctx, pod, options)
 	if class := pod.Spec.PriorityClassName; apierrors.IsForbidden(err) && class != "" {
 		missing, unknown := priority.MissingNow(ctx, class, func(ctx context.Context, name string) (*schedulingv1.PriorityClass, error) {
 			return e.Client.SchedulingV1().PriorityClasses().Get(ctx, name, metav1.GetOptions{})
 		})
 		if unknown == nil && missing {
 			pod = build.WithoutPriorityClass(pod)
-			made, err = pods.Create(ctx, pod, options)
+			created, err = pods.Create(ctx, pod, options)
 		}
 	}
-	return pod, made, failed("create mover pod "+pod.Name, err)
+	return pod, created, wrapCreate("create mover pod "+pod.Name, err)
 }
 
-// failed says what failed; an object that the API server calls invalid will never be made.
-func failed(what string, err error) error {
+// wrapCreate says what failed; an object that the API server calls invalid will never be made.
+func wrapCreate(what string, err error) error {
 	switch {
 	case err == nil:
 		return nil
 	case apierrors.IsInvalid(err):
-		return &HopelessError{fmt.Errorf("%s: %w", what, err)}
+		return &TerminalError{fmt.Errorf("%s: %w", what, err)}
 	default:
 		return fmt.Errorf("%s: %w", what, err)
 	}
@@ -173,9 +173,9 @@ func adoption(what string, have, want metav1.Object) ([]byte, error) {
 // Remove deletes what was found, and no other object that has got its name since. Of a snapshot it removes
 // both pairs of VolumeSnapshot and content, as far as it can, and says what it waits for; nothing of them is left if waits
 // is empty.
-func (e *Exposer) Remove(ctx context.Context, move build.Movement, found Found) (waits string, err error) {
+func (e *Exposer) Remove(ctx context.Context, move build.MoverSpec, found Existing) (waits string, err error) {
 	if found.Pod != nil {
-		options := exactly(found.Pod)
+		options := uidPrecondition(found.Pod)
 		if found.Lost {
 			options.GracePeriodSeconds = ptr.To[int64](0)
 		}
@@ -195,7 +195,7 @@ func (e *Exposer) Remove(ctx context.Context, move build.Movement, found Found) 
 	return e.cleanSnapshots(ctx, move, found.HandedOver)
 }
 
-// exactly deletes this very object.
-func exactly(object metav1.Object) metav1.DeleteOptions {
+// uidPrecondition deletes this very object.
+func uidPrecondition(object metav1.Object) metav1.DeleteOptions {
 	return metav1.DeleteOptions{Preconditions: metav1.NewUIDPreconditions(string(object.GetUID()))}
 }

@@ -20,10 +20,10 @@ import (
 	"github.com/lateen-project/lateen/exposer/build"
 )
 
-func movement() build.Movement {
-	return build.Movement{
+func movement() build.MoverSpec {
+	return build.MoverSpec{
 		Name: "b1", Namespace: "velero", UID: "b1-uid", GVK: schema.GroupVersionKind{Group: "velero.io", Version: "v1", Kind: "PodVolumeBackup"},
-		PodLabel: "velero.io/pod-volume-backup", Acceptor: "n1",
+		PodLabel: "velero.io/pod-volume-backup", ExposingNode: "n1",
 		Source: build.Source{PodVolume: &build.PodVolumeSource{Pod: corev1.ObjectReference{Namespace: "app", Name: "db"}, Volume: "data"}},
 	}
 }
@@ -41,7 +41,7 @@ func exposed(client *fake.Clientset, settings build.Settings) *Exposer {
 
 // mover is the pod that is made for movement.
 func mover() *corev1.Pod {
-	facts := build.Facts{OS: corev1.Linux, Node: "n1", HostPath: "/pods/x"}
+	facts := build.VolumeInfo{OS: corev1.Linux, Node: "n1", HostPath: "/pods/x"}
 	return build.PlanOf(movement(), facts, build.Template{}, build.Settings{}).Pod
 }
 
@@ -118,8 +118,8 @@ func TestAPodThatIsRefused(t *testing.T) {
 			_, err := e.Ensure(t.Context(), movement())
 			pod, getErr := client.CoreV1().Pods("velero").Get(t.Context(), "b1", metav1.GetOptions{})
 			require.Equal(t, test.rejected, rejected)
-			hopeless := (*HopelessError)(nil)
-			require.Equal(t, test.hopeless, errors.As(err, &hopeless))
+			terminal := (*TerminalError)(nil)
+			require.Equal(t, test.hopeless, errors.As(err, &terminal))
 			if !test.made {
 				require.Error(t, err)
 				require.True(t, apierrors.IsNotFound(getErr))
@@ -173,7 +173,7 @@ func TestRemoveNamesTheUIDAndDoesNotMindWhatIsGone(t *testing.T) {
 	pod := mover()
 	pod.UID = "mover-uid"
 	claim := &corev1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{Namespace: "velero", Name: "b1", UID: "claim-uid"}}
-	waits, err := exposed(client, build.Settings{}).Remove(t.Context(), movement(), Found{Pod: pod, Claims: []*corev1.PersistentVolumeClaim{claim}})
+	waits, err := exposed(client, build.Settings{}).Remove(t.Context(), movement(), Existing{Pod: pod, Claims: []*corev1.PersistentVolumeClaim{claim}})
 	require.NoError(t, err)
 	require.Empty(t, waits)
 	var deleted []string
@@ -190,9 +190,9 @@ func TestTheLogSaysWhichPriorityClassAMoverGets(t *testing.T) {
 	client := fake.NewClientset()
 	client.PrependReactor("create", "pods", func(action clienttesting.Action) (bool, runtime.Object, error) {
 		create, _ := action.(clienttesting.CreateAction)
-		made, _ := create.GetObject().DeepCopyObject().(*corev1.Pod)
-		made.Spec.PriorityClassName, made.Spec.Priority = "the-default", new(int32(7))
-		return true, made, nil
+		created, _ := create.GetObject().DeepCopyObject().(*corev1.Pod)
+		created.Spec.PriorityClassName, created.Spec.Priority = "the-default", new(int32(7))
+		return true, created, nil
 	})
 	var lines []string
 	logger := funcr.New(func(_, line string) { lines = append(lines, line) }, funcr.Options{Verbosity: 2})

@@ -28,8 +28,8 @@ const parameterFSType = "csi.storage.k8s.io/fstype"
 // errSourceGone is a source that was there when the transfer was accepted; the next look ends the transfer.
 var errSourceGone = errors.New("find source pod: it is gone")
 
-// facts reads what the cluster says of a movement's volume, each thing once.
-func (e *Exposer) facts(ctx context.Context, move build.Movement) (build.Facts, error) {
+// volumeInfo reads what the cluster says of a movement's volume, each thing once.
+func (e *Exposer) volumeInfo(ctx context.Context, move build.MoverSpec) (build.VolumeInfo, error) {
 	switch source := move.Source; {
 	case source.PodVolume != nil:
 		return e.podVolume(ctx, source.PodVolume)
@@ -38,19 +38,19 @@ func (e *Exposer) facts(ctx context.Context, move build.Movement) (build.Facts, 
 	case source.Target != nil:
 		return e.target(ctx, move)
 	}
-	return build.Facts{}, &HopelessError{errors.New("find the volume to move: the resource names none")}
+	return build.VolumeInfo{}, &TerminalError{errors.New("find the volume to move: the resource names none")}
 }
 
-func (e *Exposer) podVolume(ctx context.Context, source *build.PodVolumeSource) (build.Facts, error) {
+func (e *Exposer) podVolume(ctx context.Context, source *build.PodVolumeSource) (build.VolumeInfo, error) {
 	pod, err := e.sourcePod(ctx, source.Pod)
 	if err != nil {
-		return build.Facts{}, err
+		return build.VolumeInfo{}, err
 	}
 	located, err := e.Paths.Locate(ctx, pod, source.Volume)
 	if err != nil {
-		return build.Facts{}, err
+		return build.VolumeInfo{}, err
 	}
-	return build.Facts{
+	return build.VolumeInfo{
 		OS: e.Paths.system(), Node: pod.Spec.NodeName, HostPath: located.Path, Block: located.Block, Tolerations: pod.Spec.Tolerations,
 	}, nil
 }
@@ -74,28 +74,28 @@ func (e *Exposer) sourcePod(ctx context.Context, reference corev1.ObjectReferenc
 
 // snapshot reads two objects, one of which is mostly cached, and a third if the source volume cannot be reached
 // from every node.
-func (e *Exposer) snapshot(ctx context.Context, source *build.SnapshotSource) (build.Facts, error) {
+func (e *Exposer) snapshot(ctx context.Context, source *build.SnapshotSource) (build.VolumeInfo, error) {
 	class, err := e.storageClass(ctx, source.StorageClass)
 	if err != nil {
-		return build.Facts{}, err
+		return build.VolumeInfo{}, err
 	}
 	claim, err := e.claim(ctx, source.Namespace, source.Claim)
 	if err != nil {
-		return build.Facts{}, err
+		return build.VolumeInfo{}, err
 	}
-	facts := build.Facts{
+	facts := build.VolumeInfo{
 		StorageClass: source.StorageClass, Block: isBlock(claim),
 		Size: claim.Spec.Resources.Requests[corev1.ResourceStorage],
 	}
-	if facts.OS, err = e.systemOf(ctx, claim, class); err != nil {
-		return build.Facts{}, err
+	if facts.OS, err = e.volumeOS(ctx, claim, class); err != nil {
+		return build.VolumeInfo{}, err
 	}
-	err = e.reach(ctx, &facts, claim, class)
+	err = e.addTopology(ctx, &facts, claim, class)
 	return facts, err
 }
 
-// reach adds to the facts which nodes can reach the volume of a claim.
-func (e *Exposer) reach(ctx context.Context, facts *build.Facts, claim *corev1.PersistentVolumeClaim, class *storagev1.StorageClass) (err error) {
+// addTopology adds to the facts which nodes can reach the volume of a claim.
+func (e *Exposer) addTopology(ctx context.Context, facts *build.VolumeInfo, claim *corev1.PersistentVolumeClaim, class *storagev1.StorageClass) (err error) {
 	_, fast := e.Settings.BackupClaims[facts.StorageClass].Annotations[annotationFastVSphere]
 	if !fast && !waitsForConsumer(class) {
 		return nil
@@ -115,16 +115,16 @@ func (e *Exposer) reach(ctx context.Context, facts *build.Facts, claim *corev1.P
 }
 
 // target reads the claim into which is restored, and its class where that says when it is bound.
-func (e *Exposer) target(ctx context.Context, move build.Movement) (build.Facts, error) {
+func (e *Exposer) target(ctx context.Context, move build.MoverSpec) (build.VolumeInfo, error) {
 	target := move.Source.Target
 	claim, err := e.claim(ctx, target.Namespace, target.Claim)
 	if err != nil {
-		return build.Facts{}, err
+		return build.VolumeInfo{}, err
 	}
 	if claim.Spec.VolumeName != "" {
-		return build.Facts{}, &HopelessError{fmt.Errorf("target claim %s/%s is bound to volume %s already", claim.Namespace, claim.Name, claim.Spec.VolumeName)}
+		return build.VolumeInfo{}, &TerminalError{fmt.Errorf("target claim %s/%s is bound to volume %s already", claim.Namespace, claim.Name, claim.Spec.VolumeName)}
 	}
-	facts := build.Facts{
+	facts := build.VolumeInfo{
 		OS: move.OS, Target: claim, Block: isBlock(claim), StorageClass: ptr.Deref(claim.Spec.StorageClassName, ""),
 	}
 	if !e.Settings.IgnoreDelayBinding {
@@ -141,7 +141,7 @@ func (e *Exposer) storageClass(ctx context.Context, name string) (*storagev1.Sto
 	}
 	class, err := e.Client.StorageV1().StorageClasses().Get(ctx, name, metav1.GetOptions{})
 	if err != nil {
-		return nil, hopelessIfGone(fmt.Errorf("get storage class %s: %w", name, err))
+		return nil, terminalIfGone(fmt.Errorf("get storage class %s: %w", name, err))
 	}
 	return class, nil
 }
@@ -149,7 +149,7 @@ func (e *Exposer) storageClass(ctx context.Context, name string) (*storagev1.Sto
 func (e *Exposer) claim(ctx context.Context, namespace, name string) (*corev1.PersistentVolumeClaim, error) {
 	claim, err := e.Client.CoreV1().PersistentVolumeClaims(namespace).Get(ctx, name, metav1.GetOptions{})
 	if err != nil {
-		return nil, hopelessIfGone(fmt.Errorf("get claim %s/%s: %w", namespace, name, err))
+		return nil, terminalIfGone(fmt.Errorf("get claim %s/%s: %w", namespace, name, err))
 	}
 	return claim, nil
 }
@@ -158,7 +158,7 @@ func (e *Exposer) claim(ctx context.Context, namespace, name string) (*corev1.Pe
 func (e *Exposer) topology(ctx context.Context, claim *corev1.PersistentVolumeClaim) (*corev1.NodeSelector, error) {
 	volume, err := e.Client.CoreV1().PersistentVolumes().Get(ctx, claim.Spec.VolumeName, metav1.GetOptions{})
 	if err != nil {
-		return nil, hopelessIfGone(fmt.Errorf("get volume of claim %s/%s: %w", claim.Namespace, claim.Name, err))
+		return nil, terminalIfGone(fmt.Errorf("get volume of claim %s/%s: %w", claim.Namespace, claim.Name, err))
 	}
 	if volume.Spec.NodeAffinity == nil {
 		return nil, nil //nolint:nilnil // a volume that every node can reach
@@ -166,9 +166,9 @@ func (e *Exposer) topology(ctx context.Context, claim *corev1.PersistentVolumeCl
 	return volume.Spec.NodeAffinity.Required, nil
 }
 
-// systemOf finds out for which operating system a volume was formatted (velero-protocol 5.7): that of the node to which it
+// volumeOS finds out for which operating system a volume was formatted (velero-protocol 5.7): that of the node to which it
 // is attached, else of the node of its consumer. Where no agent runs on Windows neither is asked for.
-func (e *Exposer) systemOf(ctx context.Context, claim *corev1.PersistentVolumeClaim, class *storagev1.StorageClass) (corev1.OSName, error) {
+func (e *Exposer) volumeOS(ctx context.Context, claim *corev1.PersistentVolumeClaim, class *storagev1.StorageClass) (corev1.OSName, error) {
 	if isBlock(claim) {
 		return corev1.Linux, nil
 	}

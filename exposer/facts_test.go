@@ -50,33 +50,33 @@ func TestFactsOfASnapshot(t *testing.T) {
 		objects  []runtime.Object
 		settings build.Settings
 		windows  bool // there are agents on Windows nodes
-		want     build.Facts
+		want     build.VolumeInfo
 		reads    map[string]int
 	}{
 		"of a volume that every node can reach takes two reads": {
 			objects: []runtime.Object{storageClass(immediate, nil), sourceClaim()},
-			want:    build.Facts{OS: corev1.Linux, StorageClass: "fast", Size: size},
+			want:    build.VolumeInfo{OS: corev1.Linux, StorageClass: "fast", Size: size},
 			reads:   map[string]int{"storageclasses": 1, "persistentvolumeclaims": 1},
 		},
 		"of a volume in a zone takes three": {
 			objects: []runtime.Object{storageClass(waits, nil), sourceClaim(), inZone},
-			want:    build.Facts{OS: corev1.Linux, StorageClass: "fast", Size: size, Topology: zone},
+			want:    build.VolumeInfo{OS: corev1.Linux, StorageClass: "fast", Size: size, Topology: zone},
 			reads:   map[string]int{"storageclasses": 1, "persistentvolumeclaims": 1, "persistentvolumes": 1},
 		},
 		"of a vSphere volume that is provisioned fast leaves out where it is attached": {
 			objects:  []runtime.Object{storageClass(immediate, nil), sourceClaim(), attachment},
 			settings: build.Settings{BackupClaims: map[string]build.BackupClaim{"fast": {Annotations: map[string]string{annotationFastVSphere: "true"}}}},
-			want:     build.Facts{OS: corev1.Linux, StorageClass: "fast", Size: size, Excluded: []string{"n7"}},
+			want:     build.VolumeInfo{OS: corev1.Linux, StorageClass: "fast", Size: size, Excluded: []string{"n7"}},
 			reads:    map[string]int{"storageclasses": 1, "persistentvolumeclaims": 1, "volumeattachments": 1},
 		},
 		"of NTFS is for Windows": {
 			objects: []runtime.Object{storageClass(immediate, map[string]string{parameterFSType: "ntfs"}), sourceClaim()}, windows: true,
-			want:  build.Facts{OS: corev1.Windows, StorageClass: "fast", Size: size},
+			want:  build.VolumeInfo{OS: corev1.Windows, StorageClass: "fast", Size: size},
 			reads: map[string]int{"storageclasses": 1, "persistentvolumeclaims": 1, "volumeattachments": 1},
 		},
 		"of NTFS is for Windows even where no agent runs there, so that it is said": {
 			objects: []runtime.Object{storageClass(immediate, map[string]string{parameterFSType: "ntfs"}), sourceClaim()},
-			want:    build.Facts{OS: corev1.Windows, StorageClass: "fast", Size: size},
+			want:    build.VolumeInfo{OS: corev1.Windows, StorageClass: "fast", Size: size},
 			reads:   map[string]int{"storageclasses": 1, "persistentvolumeclaims": 1},
 		},
 		"of a claim that a Windows node uses is for Windows": {
@@ -84,7 +84,7 @@ func TestFactsOfASnapshot(t *testing.T) {
 				storageClass(immediate, nil), sourceClaim(func(c *corev1.PersistentVolumeClaim) { c.Annotations = map[string]string{annotationSelectedNode: "w1"} }),
 				&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "w1", Labels: map[string]string{corev1.LabelOSStable: "windows"}}},
 			}, windows: true,
-			want:  build.Facts{OS: corev1.Windows, StorageClass: "fast", Size: size},
+			want:  build.VolumeInfo{OS: corev1.Windows, StorageClass: "fast", Size: size},
 			reads: map[string]int{"storageclasses": 1, "persistentvolumeclaims": 1, "volumeattachments": 1, "nodes": 1},
 		},
 		"of a volume that is attached to a Windows node is for Windows, whatever node was selected once": {
@@ -96,7 +96,7 @@ func TestFactsOfASnapshot(t *testing.T) {
 					NodeName: "w1", Source: storagev1.VolumeAttachmentSource{PersistentVolumeName: new("pv1")},
 				}},
 			}, windows: true,
-			want:  build.Facts{OS: corev1.Windows, StorageClass: "fast", Size: size},
+			want:  build.VolumeInfo{OS: corev1.Windows, StorageClass: "fast", Size: size},
 			reads: map[string]int{"storageclasses": 1, "persistentvolumeclaims": 1, "volumeattachments": 1, "nodes": 1},
 		},
 		"of a device is for Linux": {
@@ -104,7 +104,7 @@ func TestFactsOfASnapshot(t *testing.T) {
 				storageClass(immediate, map[string]string{parameterFSType: "ntfs"}),
 				sourceClaim(func(c *corev1.PersistentVolumeClaim) { c.Spec.VolumeMode = new(corev1.PersistentVolumeBlock) }),
 			}, windows: true,
-			want:  build.Facts{OS: corev1.Linux, StorageClass: "fast", Size: size, Block: true},
+			want:  build.VolumeInfo{OS: corev1.Linux, StorageClass: "fast", Size: size, Block: true},
 			reads: map[string]int{"storageclasses": 1, "persistentvolumeclaims": 1},
 		},
 	} {
@@ -114,7 +114,7 @@ func TestFactsOfASnapshot(t *testing.T) {
 			if test.windows {
 				e.Templates[corev1.Windows] = build.Template{}
 			}
-			facts, err := e.facts(t.Context(), build.Movement{Source: source})
+			facts, err := e.volumeInfo(t.Context(), build.MoverSpec{Source: source})
 			require.NoError(t, err)
 			require.Equal(t, test.want, facts)
 			require.Equal(t, test.reads, reads(client))
@@ -127,24 +127,24 @@ func TestAStorageClassThatIsCachedIsNotAskedFor(t *testing.T) {
 	e := exposed(client, build.Settings{})
 	e.StorageClass = func(string) *storagev1.StorageClass { return storageClass(storagev1.VolumeBindingImmediate, nil) }
 	source := build.Source{Snapshot: &build.SnapshotSource{Namespace: "app", Snapshot: "snap", Claim: "claim", StorageClass: "fast"}}
-	_, err := e.facts(t.Context(), build.Movement{Source: source})
+	_, err := e.volumeInfo(t.Context(), build.MoverSpec{Source: source})
 	require.NoError(t, err)
 	require.Equal(t, map[string]int{"persistentvolumeclaims": 1}, reads(client))
 }
 
 func TestFactsOfATarget(t *testing.T) {
-	move := build.Movement{OS: corev1.Linux, Source: build.Source{Target: &build.TargetSource{Namespace: "app", Claim: "claim"}}}
+	move := build.MoverSpec{OS: corev1.Linux, Source: build.Source{Target: &build.TargetSource{Namespace: "app", Claim: "claim"}}}
 	free := sourceClaim(func(c *corev1.PersistentVolumeClaim) {
 		c.Spec.VolumeName, c.Spec.StorageClassName = "", new("fast")
 		c.Annotations = map[string]string{annotationSelectedNode: "n3"}
 	})
 	e := exposed(fake.NewClientset(free), build.Settings{})
-	facts, err := e.facts(t.Context(), move)
+	facts, err := e.volumeInfo(t.Context(), move)
 	require.NoError(t, err)
-	require.Equal(t, build.Facts{OS: corev1.Linux, StorageClass: "fast", SelectedNode: "n3", Target: free}, facts)
+	require.Equal(t, build.VolumeInfo{OS: corev1.Linux, StorageClass: "fast", SelectedNode: "n3", Target: free}, facts)
 
 	e = exposed(fake.NewClientset(free), build.Settings{IgnoreDelayBinding: true})
-	facts, err = e.facts(t.Context(), move)
+	facts, err = e.volumeInfo(t.Context(), move)
 	require.NoError(t, err)
 	require.Empty(t, facts.SelectedNode, "it is restored without waiting for its consumer")
 }
@@ -165,10 +165,10 @@ func TestASourceThatCanNeverBeMovedIsHopeless(t *testing.T) {
 		"of nothing":               {build.Source{}, nil, "the resource names none"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			_, err := exposed(fake.NewClientset(test.objects...), build.Settings{}).facts(t.Context(), build.Movement{Source: test.source})
+			_, err := exposed(fake.NewClientset(test.objects...), build.Settings{}).volumeInfo(t.Context(), build.MoverSpec{Source: test.source})
 			require.ErrorContains(t, err, test.says)
-			hopeless := (*HopelessError)(nil)
-			require.ErrorAs(t, err, &hopeless)
+			terminal := (*TerminalError)(nil)
+			require.ErrorAs(t, err, &terminal)
 		})
 	}
 }
@@ -176,7 +176,7 @@ func TestASourceThatCanNeverBeMovedIsHopeless(t *testing.T) {
 func TestASourceClaimWithoutAVolumeIsWaitedFor(t *testing.T) {
 	unbound := sourceClaim(func(c *corev1.PersistentVolumeClaim) { c.Spec.VolumeName = "" })
 	inline := &storagev1.VolumeAttachment{ObjectMeta: metav1.ObjectMeta{Name: "a"}, Spec: storagev1.VolumeAttachmentSpec{NodeName: "n7"}}
-	move := build.Movement{Source: build.Source{Snapshot: &build.SnapshotSource{Namespace: "app", Claim: "claim", StorageClass: "fast"}}}
+	move := build.MoverSpec{Source: build.Source{Snapshot: &build.SnapshotSource{Namespace: "app", Claim: "claim", StorageClass: "fast"}}}
 	fast := map[string]build.BackupClaim{"fast": {Annotations: map[string]string{annotationFastVSphere: "true"}}}
 	for name, test := range map[string]struct {
 		mode     storagev1.VolumeBindingMode
@@ -187,7 +187,7 @@ func TestASourceClaimWithoutAVolumeIsWaitedFor(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			client := fake.NewClientset(storageClass(test.mode, nil), unbound, inline)
-			_, err := exposed(client, test.settings).facts(t.Context(), move)
+			_, err := exposed(client, test.settings).volumeInfo(t.Context(), move)
 			require.EqualError(t, err, "source claim app/claim has no volume")
 		})
 	}
@@ -207,7 +207,7 @@ func TestAVolumeThatItsClassRetainsGoesWithTheClaimOfAMover(t *testing.T) {
 		volume.Annotations = map[string]string{"pv.kubernetes.io/provisioned-by": "d"}
 		volume.Spec.PersistentVolumeReclaimPolicy, volume.Spec.ClaimRef = test.policy, &corev1.ObjectReference{UID: "claim-uid"}
 		client := fake.NewClientset(claim, volume)
-		_, err := exposed(client, build.Settings{}).Remove(t.Context(), movement(), Found{Claims: []*corev1.PersistentVolumeClaim{claim}})
+		_, err := exposed(client, build.Settings{}).Remove(t.Context(), movement(), Existing{Claims: []*corev1.PersistentVolumeClaim{claim}})
 		require.NoError(t, err)
 		patches := 0
 		for _, action := range client.Actions() {

@@ -36,11 +36,11 @@ type Located struct {
 func (h HostPaths) Locate(ctx context.Context, pod *corev1.Pod, name string) (Located, error) {
 	volume, err := build.FindVolume(pod, name)
 	if err != nil {
-		return Located{}, &HopelessError{err}
+		return Located{}, &TerminalError{err}
 	}
 	found := build.PodVolume{Pod: pod, Volume: volume}
 	if claim := build.ClaimName(pod, volume); claim != "" {
-		if found.Bound, err = h.behind(ctx, pod.Namespace, claim); err != nil {
+		if found.Bound, err = h.boundPV(ctx, pod.Namespace, claim); err != nil {
 			return Located{}, err
 		}
 	}
@@ -57,7 +57,7 @@ func (h HostPaths) path(volume build.PodVolume) (string, error) {
 	}
 	dir, err := volume.HostDir()
 	if err != nil {
-		return "", &HopelessError{err}
+		return "", &TerminalError{err}
 	}
 	return filepath.Join(h.PodsDir, dir), nil
 }
@@ -66,12 +66,12 @@ func (h HostPaths) path(volume build.PodVolume) (string, error) {
 func (h HostPaths) glob(volume build.PodVolume) (string, error) {
 	glob, err := volume.Glob()
 	if err != nil {
-		return "", &HopelessError{err}
+		return "", &TerminalError{err}
 	}
 	pattern := filepath.Join(h.Mounted, glob)
 	matches, err := filepath.Glob(pattern)
 	if err != nil {
-		return "", &HopelessError{fmt.Errorf("look for %s: %w", pattern, err)}
+		return "", &TerminalError{fmt.Errorf("look for %s: %w", pattern, err)}
 	}
 	if len(matches) != 1 {
 		return "", fmt.Errorf("look for %s: want one match, got %d %v; is the kubelet's pods directory mounted at %s with mountPropagation HostToContainer?",
@@ -79,30 +79,30 @@ func (h HostPaths) glob(volume build.PodVolume) (string, error) {
 	}
 	below, err := filepath.Rel(h.Mounted, matches[0]) // on Windows matches have other separators than the flag
 	if err != nil {
-		return "", &HopelessError{fmt.Errorf("find %s below %s: %w", matches[0], h.Mounted, err)}
+		return "", &TerminalError{fmt.Errorf("find %s below %s: %w", matches[0], h.Mounted, err)}
 	}
 	return filepath.Join(h.PodsDir, below), nil
 }
 
-// behind reads the claim and the persistent volume: two requests, once per transfer.
-func (h HostPaths) behind(ctx context.Context, namespace, name string) (*corev1.PersistentVolume, error) {
+// boundPV reads the claim and the persistent volume: two requests, once per transfer.
+func (h HostPaths) boundPV(ctx context.Context, namespace, name string) (*corev1.PersistentVolume, error) {
 	claim, err := h.Client.CoreV1().PersistentVolumeClaims(namespace).Get(ctx, name, metav1.GetOptions{})
 	if err != nil {
-		return nil, hopelessIfGone(fmt.Errorf("get claim %s/%s: %w", namespace, name, err))
+		return nil, terminalIfGone(fmt.Errorf("get claim %s/%s: %w", namespace, name, err))
 	}
 	if claim.Spec.VolumeName == "" {
 		return nil, fmt.Errorf("claim %s/%s is not bound", namespace, name)
 	}
 	volume, err := h.Client.CoreV1().PersistentVolumes().Get(ctx, claim.Spec.VolumeName, metav1.GetOptions{})
 	if err != nil {
-		return nil, hopelessIfGone(fmt.Errorf("get persistent volume %s: %w", claim.Spec.VolumeName, err))
+		return nil, terminalIfGone(fmt.Errorf("get persistent volume %s: %w", claim.Spec.VolumeName, err))
 	}
 	return volume, nil
 }
 
-func hopelessIfGone(err error) error {
+func terminalIfGone(err error) error {
 	if apierrors.IsNotFound(err) {
-		return &HopelessError{err}
+		return &TerminalError{err}
 	}
 	return err
 }

@@ -83,8 +83,8 @@ func TestLocateSaysWhatIsMissing(t *testing.T) {
 			test.paths.Client = fake.NewClientset()
 			_, err := test.paths.Locate(t.Context(), test.pod, test.volume)
 			require.ErrorContains(t, err, test.want)
-			hopeless := (*HopelessError)(nil)
-			require.Equal(t, test.hopeless, errors.As(err, &hopeless))
+			terminal := (*TerminalError)(nil)
+			require.Equal(t, test.hopeless, errors.As(err, &terminal))
 		})
 	}
 }

@@ -44,9 +44,9 @@ func (j Jobs) Start(ctx context.Context, job *batchv1.Job) (*batchv1.Job, error)
 			return nil, ErrAlreadyMaintained
 		}
 	}
-	made, err := jobs.Create(ctx, job, metav1.CreateOptions{})
+	created, err := jobs.Create(ctx, job, metav1.CreateOptions{})
 	if !apierrors.IsAlreadyExists(err) {
-		return made, failed("create maintenance job "+job.Name, err)
+		return created, wrapCreate("create maintenance job "+job.Name, err)
 	}
 	have, err := jobs.Get(ctx, job.Name, metav1.GetOptions{})
 	if err != nil {
@@ -59,7 +59,7 @@ func (j Jobs) Start(ctx context.Context, job *batchv1.Job) (*batchv1.Job, error)
 }
 
 // Remove deletes this very job and then its pods. A job that is gone is no error.
-func (j Jobs) Remove(ctx context.Context, namespace string, job build.JobSeen) error {
+func (j Jobs) Remove(ctx context.Context, namespace string, job build.JobStatus) error {
 	options := metav1.DeleteOptions{
 		Preconditions:     &metav1.Preconditions{UID: &job.UID},
 		PropagationPolicy: new(metav1.DeletePropagationBackground),
@@ -75,7 +75,7 @@ func (j Jobs) Remove(ctx context.Context, namespace string, job build.JobSeen) e
 // only worker, would wait for ever for one that is gone. It needs the right to patch jobs/status; where there is none, an
 // error would keep the repository from maintenance, so that the job is removed at once. It returns the job as it is then;
 // nil if it is gone.
-func (j Jobs) Release(ctx context.Context, namespace string, job build.JobSeen, now time.Time) (*batchv1.Job, error) {
+func (j Jobs) Release(ctx context.Context, namespace string, job build.JobStatus, now time.Time) (*batchv1.Job, error) {
 	patch := fmt.Sprintf(`{"metadata":{"uid":%q,"annotations":{%q:%q}},"status":{"failed":1}}`,
 		job.UID, build.AnnotationReleased, now.UTC().Format(time.RFC3339))
 	released, err := j.Client.BatchV1().Jobs(namespace).Patch(ctx, job.Name, types.MergePatchType, []byte(patch), metav1.PatchOptions{}, "status")
@@ -92,7 +92,7 @@ func (j Jobs) Release(ctx context.Context, namespace string, job build.JobSeen, 
 
 // Record writes on a job what became of it. It needs the right to patch jobs/status, and is a Forbidden error without it. A
 // job that is gone is no error.
-func (j Jobs) Record(ctx context.Context, namespace string, job build.JobSeen, record build.JobRecord) error {
+func (j Jobs) Record(ctx context.Context, namespace string, job build.JobStatus, record build.JobRecord) error {
 	patch, err := json.Marshal(map[string]any{"metadata": map[string]any{"uid": job.UID, "annotations": record.Annotations()}})
 	if err != nil {
 		return fmt.Errorf("encode record of maintenance job %s: %w", job.Name, err)
@@ -105,7 +105,7 @@ func (j Jobs) Record(ctx context.Context, namespace string, job build.JobSeen, r
 }
 
 // Failure is why a job failed, as a code and in words.
-func (j Jobs) Failure(ctx context.Context, namespace string, job build.JobSeen) (build.Verdict, string, error) {
+func (j Jobs) Failure(ctx context.Context, namespace string, job build.JobStatus) (build.Verdict, string, error) {
 	pods, err := j.pods(ctx, namespace, job)
 	if err != nil {
 		return "", "", err
@@ -115,7 +115,7 @@ func (j Jobs) Failure(ctx context.Context, namespace string, job build.JobSeen) 
 }
 
 // Stuck is why a job that has been in its stage for too long cannot get on; stuck is false if it did after all.
-func (j Jobs) Stuck(ctx context.Context, namespace string, job build.JobSeen) (why string, stuck bool, err error) {
+func (j Jobs) Stuck(ctx context.Context, namespace string, job build.JobStatus) (why string, stuck bool, err error) {
 	if job.Stage() == build.StageRunning {
 		return "it took longer than --repo-maintenance-timeout; raise that if it needs longer", true, nil
 	}
@@ -155,7 +155,7 @@ func (j Jobs) warning(ctx context.Context, namespace string, about types.UID) (s
 }
 
 // pods are those of one job: a name may be used again, a UID is not.
-func (j Jobs) pods(ctx context.Context, namespace string, job build.JobSeen) ([]corev1.Pod, error) {
+func (j Jobs) pods(ctx context.Context, namespace string, job build.JobStatus) ([]corev1.Pod, error) {
 	pods, err := j.Client.CoreV1().Pods(namespace).List(ctx, metav1.ListOptions{
 		LabelSelector: batchv1.ControllerUidLabel + "=" + string(job.UID),
 	})
@@ -167,12 +167,12 @@ func (j Jobs) pods(ctx context.Context, namespace string, job build.JobSeen) ([]
 
 // ClassGone tells whether the priority class of a job does not exist at this moment. Where nobody may ask, it is not
 // known to be gone; the job of somebody else may have a class all the same.
-func (j Jobs) ClassGone(ctx context.Context, job build.JobSeen) (bool, error) {
-	gone, err := priority.MissingNow(ctx, job.Class, func(ctx context.Context, name string) (*schedulingv1.PriorityClass, error) {
+func (j Jobs) ClassGone(ctx context.Context, job build.JobStatus) (bool, error) {
+	deleted, err := priority.MissingNow(ctx, job.Class, func(ctx context.Context, name string) (*schedulingv1.PriorityClass, error) {
 		return j.Client.SchedulingV1().PriorityClasses().Get(ctx, name, metav1.GetOptions{})
 	})
 	if apierrors.IsForbidden(err) {
 		return false, nil
 	}
-	return gone, err
+	return deleted, err
 }

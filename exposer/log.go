@@ -70,8 +70,8 @@ func (t *tail) Write(p []byte) (int, error) {
 }
 
 func (t *tail) trim() {
-	if over := len(t.kept) - t.limit; over > 0 {
-		t.kept = t.kept[:copy(t.kept, t.kept[over:])]
+	if finished := len(t.kept) - t.limit; finished > 0 {
+		t.kept = t.kept[:copy(t.kept, t.kept[finished:])]
 		t.cut = true
 	}
 }

@@ -14,24 +14,24 @@ import (
 
 // planner finds out once what a movement is to be made of, when that is needed first: it costs reads.
 type planner struct {
-	exposer *Exposer
-	move    build.Movement
-	size    resource.Quantity // of the snapshot; zero if that is not known
-	made    bool
-	plan    build.Plan
-	facts   build.Facts
-	copies  []copier // that a driver reads beside the claim of the volume
+	exposer    *Exposer
+	spec       build.MoverSpec
+	size       resource.Quantity // of the snapshot; zero if that is not known
+	created    bool
+	plan       build.Plan
+	volumeInfo build.VolumeInfo
+	copies     []copier // that a driver reads beside the claim of the volume
 }
 
-// make fills the plan.
-func (p *planner) make(ctx context.Context) error {
-	if p.made {
+// create fills the plan.
+func (p *planner) create(ctx context.Context) error {
+	if p.created {
 		for _, claim := range p.plan.Claims {
 			p.resize(claim)
 		}
 		return nil
 	}
-	facts, err := p.exposer.facts(ctx, p.move)
+	facts, err := p.exposer.volumeInfo(ctx, p.spec)
 	if err != nil {
 		return err
 	}
@@ -40,26 +40,26 @@ func (p *planner) make(ctx context.Context) error {
 	}
 	template, ok := p.exposer.Templates[facts.OS]
 	if !ok {
-		return &HopelessError{fmt.Errorf("find template of movers for nodes with %s: there is no DaemonSet of node-agents for them", facts.OS)}
+		return &TerminalError{fmt.Errorf("find template of movers for nodes with %s: there is no DaemonSet of node-agents for them", facts.OS)}
 	}
-	if p.copies, err = p.exposer.copies(ctx, p.move, facts); err != nil {
+	if p.copies, err = p.exposer.copies(ctx, p.spec, facts); err != nil {
 		return err
 	}
-	p.plan, p.facts, p.made = build.PlanOf(p.move, facts, template, p.exposer.Settings), facts, true
+	p.plan, p.volumeInfo, p.created = build.PlanOf(p.spec, facts, template, p.exposer.Settings), facts, true
 	return nil
 }
 
 // resize gives the claim of a snapshot the size that became known after the rehearsal.
 func (p *planner) resize(claim *corev1.PersistentVolumeClaim) {
-	if !p.size.IsZero() && claim.Name == p.move.Name {
+	if !p.size.IsZero() && claim.Name == p.spec.Name {
 		claim.Spec.Resources.Requests[corev1.ResourceStorage] = p.size
 	}
 }
 
-// rehearse asks the API server whether it would take the mover pod and what is copied, before anything is given up for
+// dryRun asks the API server whether it would take the mover pod and what is copied, before anything is given up for
 // it (velero-protocol W31). If it takes the pod only without a class that is gone, that is the pod that will be made.
-func (p *planner) rehearse(ctx context.Context) error {
-	if err := p.make(ctx); err != nil {
+func (p *planner) dryRun(ctx context.Context) error {
+	if err := p.create(ctx); err != nil {
 		return err
 	}
 	for _, rehearse := range p.copies {

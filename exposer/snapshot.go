@@ -16,9 +16,9 @@ import (
 
 // Snapshots is where an exposer sees and changes the snapshots of volumes.
 type Snapshots interface {
-	// Served tells whether the cluster has VolumeSnapshots. If so, the caches below are complete when it
+	// Available tells whether the cluster has VolumeSnapshots. If so, the caches below are complete when it
 	// returns. An error is that nobody knows.
-	Served(ctx context.Context) (bool, error)
+	Available(ctx context.Context) (bool, error)
 	// Snapshot is a cached VolumeSnapshot, or nil.
 	Snapshot(namespace, name string) *snapshotv1.VolumeSnapshot
 	// Content is a cached VolumeSnapshotContent, or nil.
@@ -32,26 +32,26 @@ type Snapshots interface {
 // handOver walks the ladder by which the snapshot's handle gets an owner in Velero's namespace, until it has
 // to wait (and says for what) or the originals are on their way out. Before the original VolumeSnapshot is
 // deleted, rehearse has to succeed. Size is what a volume made of the snapshot needs, or 0.
-func (e *Exposer) handOver(ctx context.Context, move build.Movement, rehearse func(context.Context) error) (waits string, size resource.Quantity, err error) {
+func (e *Exposer) handOver(ctx context.Context, move build.MoverSpec, rehearse func(context.Context) error) (waits string, size resource.Quantity, err error) {
 	served, err := e.served(ctx)
 	switch {
 	case err != nil:
 		return "", size, err
 	case !served:
-		return "", size, &HopelessError{errors.New("snapshot.storage.k8s.io is not installed")}
+		return "", size, &TerminalError{errors.New("snapshot.storage.k8s.io is not installed")}
 	}
-	climb := e.climb(move)
-	for range rungs {
-		rung, words := climb.Next()
+	climb := e.runHandover(move)
+	for range maxHandoverSteps {
+		rung, description := climb.Next()
 		switch rung {
 		case build.Finished:
 			return "", climb.RestoreSize(), nil
 		case build.AwaitSnapshot:
-			return words, size, nil
-		case build.GiveUp:
-			return "", size, &HopelessError{errors.New(words)}
-		case build.InTheWay:
-			return "", size, errors.New(words)
+			return description, size, nil
+		case build.HandoverFail:
+			return "", size, &TerminalError{errors.New(description)}
+		case build.NameConflict:
+			return "", size, errors.New(description)
 		case build.DeleteOriginal:
 			if err := rehearse(ctx); err != nil {
 				return "", size, err
@@ -67,20 +67,20 @@ func (e *Exposer) handOver(ctx context.Context, move build.Movement, rehearse fu
 
 // cleanSnapshots walks the ladder that undoes a hand-over wherever it stopped, until it has to wait, and says for what.
 // Neither pair is left if waits is empty.
-func (e *Exposer) cleanSnapshots(ctx context.Context, move build.Movement, handedOver bool) (waits string, err error) {
+func (e *Exposer) cleanSnapshots(ctx context.Context, move build.MoverSpec, handedOver bool) (waits string, err error) {
 	served, err := e.served(ctx)
 	if err != nil || !served {
 		return "", err
 	}
-	climb := e.climb(move)
+	climb := e.runHandover(move)
 	climb.handedOver = handedOver
-	for range rungs {
-		rung, words := climb.Undo()
+	for range maxHandoverSteps {
+		rung, description := climb.NextCleanup()
 		switch rung {
 		case build.Finished:
 			return "", nil
 		case build.AwaitSnapshot:
-			return words, nil
+			return description, nil
 		default:
 			if err := climb.step(ctx, rung); err != nil {
 				return "", err
@@ -94,7 +94,7 @@ func (e *Exposer) cleanSnapshots(ctx context.Context, move build.Movement, hande
 // backup VolumeSnapshot or its content, which has no namespace; Velero's is given. It is called again until
 // nothing is left.
 func (e *Exposer) RemoveOrphan(ctx context.Context, namespace string, orphan metav1.Object) error {
-	_, err := e.cleanSnapshots(ctx, build.Movement{
+	_, err := e.cleanSnapshots(ctx, build.MoverSpec{
 		Namespace: namespace, Name: orphan.GetName(), UID: types.UID(orphan.GetLabels()[build.LabelOwnerUID]),
 		Source: build.Source{Snapshot: &build.SnapshotSource{}}, // the backup VolumeSnapshot remembers it
 	}, false)
@@ -102,13 +102,13 @@ func (e *Exposer) RemoveOrphan(ctx context.Context, namespace string, orphan met
 }
 
 // diagnoseSnapshots says what keeps the hand-over from going on. A new coordinator may have no caches of snapshots yet.
-func (e *Exposer) diagnoseSnapshots(ctx context.Context, move build.Movement) string {
+func (e *Exposer) diagnoseSnapshots(ctx context.Context, move build.MoverSpec) string {
 	if served, err := e.served(ctx); err != nil || !served {
 		return ""
 	}
-	climb := e.climb(move)
-	if rung, words := climb.Next(); rung == build.AwaitSnapshot || rung == build.GiveUp || rung == build.InTheWay {
-		return words
+	climb := e.runHandover(move)
+	if rung, description := climb.Next(); rung == build.AwaitSnapshot || rung == build.HandoverFail || rung == build.NameConflict {
+		return description
 	}
 	if backup := climb.Backup.Snapshot; backup != nil && backup.Status != nil && backup.Status.Error != nil && backup.Status.Error.Message != nil {
 		return fmt.Sprintf("VolumeSnapshot %s/%s: %s", backup.Namespace, backup.Name, *backup.Status.Error.Message)
@@ -120,5 +120,5 @@ func (e *Exposer) served(ctx context.Context) (bool, error) {
 	if e.Snapshots == nil {
 		return false, nil
 	}
-	return e.Snapshots.Served(ctx)
+	return e.Snapshots.Available(ctx)
 }

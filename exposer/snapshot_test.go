@@ -49,7 +49,7 @@ func (s *storage) refresh(t *testing.T) {
 	s.client.ClearActions()
 }
 
-func (s *storage) Served(context.Context) (bool, error) { return !s.unserved, nil }
+func (s *storage) Available(context.Context) (bool, error) { return !s.unserved, nil }
 
 func (s *storage) Snapshot(namespace, name string) *snapshotv1.VolumeSnapshot {
 	return s.snapshots[namespace+"/"+name]
@@ -75,9 +75,9 @@ func (s *storage) requests() []string {
 	return all
 }
 
-func upload() build.Movement {
-	return build.Movement{
-		Name: "du-1", Namespace: "velero", UID: "du-1-uid", Acceptor: "n1",
+func upload() build.MoverSpec {
+	return build.MoverSpec{
+		Name: "du-1", Namespace: "velero", UID: "du-1-uid", ExposingNode: "n1",
 		Source: build.Source{Snapshot: &build.SnapshotSource{Namespace: "apps", Snapshot: "snap", Class: "csi", Claim: "data", StorageClass: "fast"}},
 	}
 }
@@ -124,7 +124,7 @@ func TestACleanUpIsConfirmedByOneReadAfterAHandOverOfItsOwn(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			s := newStorage()
 			s.refresh(t)
-			waits, err := (&Exposer{Snapshots: s}).Remove(t.Context(), upload(), Found{HandedOver: test.handedOver})
+			waits, err := (&Exposer{Snapshots: s}).Remove(t.Context(), upload(), Existing{HandedOver: test.handedOver})
 			require.NoError(t, err)
 			require.Empty(t, waits)
 			require.Equal(t, test.want, s.requests())
@@ -142,7 +142,7 @@ func TestWhateverIsDeletedIsThatVeryObject(t *testing.T) {
 	uids := map[string]string{"snap": "snap-uid", "snapcontent-snap-uid": "content-uid"}
 	require.Equal(t, uids, deletedUIDs(t, s.client.Actions()))
 
-	half := &snapshotv1.VolumeSnapshot{ObjectMeta: metav1.ObjectMeta{Namespace: "velero", Name: "du-1", UID: "backup-uid", Labels: build.Ours("du-1-uid", "n1")}}
+	half := &snapshotv1.VolumeSnapshot{ObjectMeta: metav1.ObjectMeta{Namespace: "velero", Name: "du-1", UID: "backup-uid", Labels: build.OwnerLabels("du-1-uid", "n1")}}
 	s = newStorage(snapshot, content, half)
 	s.refresh(t)
 	e = &Exposer{Snapshots: s}
@@ -158,7 +158,7 @@ func TestWhateverIsDeletedIsThatVeryObject(t *testing.T) {
 	require.NoError(t, err)
 	require.Len(t, deletedUIDs(t, client.Actions()), 1, "pod and claim have one name")
 	client = clientset.NewClientset(found.Pod, found.Claims[0], freeTarget(), restoredVolume())
-	_, _, err = exposed(client, build.Settings{}).Deliver(t.Context(), download(), found)
+	_, _, err = exposed(client, build.Settings{}).Rebind(t.Context(), download(), found)
 	require.NoError(t, err)
 	require.Len(t, deletedUIDs(t, client.Actions()), 1)
 }

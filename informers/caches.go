@@ -19,11 +19,11 @@ import (
 	"k8s.io/client-go/tools/cache"
 )
 
-// Selection is what one agent needs to see of the cluster.
-type Selection struct {
+// Selectors is what one agent needs to see of the cluster.
+type Selectors struct {
 	Namespace   string // Velero's
 	Node        string // the agent's
-	Ours        string // selects what was made for transfers
+	OwnedLabels string // selects what was made for transfers
 	MoverLabels string // selects the movers that this agent exposes, scheduled or not
 	AgentLabels string // selects the pods of node-agents
 }
@@ -42,14 +42,14 @@ type Caches struct {
 	PodVolumeRestores *Informer[*velerov1.PodVolumeRestore]
 	DataUploads       *Informer[*velerov2alpha1.DataUpload]
 	DataDownloads     *Informer[*velerov2alpha1.DataDownload]
-	Here              *Informer[*corev1.Pod]
+	LocalPods         *Informer[*corev1.Pod]
 	Movers            *Informer[*corev1.Pod]
 	Claims            *Informer[*corev1.PersistentVolumeClaim]
 
-	all  []informer
-	made madePods
-	lock sync.RWMutex
-	term *Term // nil while this agent does not coordinate
+	all         []informer
+	created     createdPods
+	lock        sync.RWMutex
+	coordinator *CoordinatorCaches // nil while this agent does not coordinate
 }
 
 // informer is an Informer of any type.
@@ -60,8 +60,8 @@ type informer interface {
 }
 
 // NewCaches prepares the informers; Run starts them.
-func NewCaches(kube kubernetes.Interface, velero *Velero, want Selection) (*Caches, error) {
-	for _, selector := range []string{want.Ours, want.MoverLabels, want.AgentLabels} {
+func NewCaches(kube kubernetes.Interface, velero *Clientset, want Selectors) (*Caches, error) {
+	for _, selector := range []string{want.OwnedLabels, want.MoverLabels, want.AgentLabels} {
 		if _, err := labels.Parse(selector); err != nil {
 			return nil, fmt.Errorf("parse selector: %w", err)
 		}
@@ -73,9 +73,9 @@ func NewCaches(kube kubernetes.Interface, velero *Velero, want Selection) (*Cach
 		PodVolumeRestores: add(&b, "podvolumerestores", velero.PodVolumeRestores(namespace), &velerov1.PodVolumeRestore{}, Scope{}, trimRestore),
 		DataUploads:       add(&b, "datauploads", velero.DataUploads(namespace), &velerov2alpha1.DataUpload{}, Scope{}, trimUpload),
 		DataDownloads:     add(&b, "datadownloads", velero.DataDownloads(namespace), &velerov2alpha1.DataDownload{}, Scope{}, trimDownload),
-		Here:              add(&b, "pods of this node", kube.CoreV1().Pods(metav1.NamespaceAll), &corev1.Pod{}, onNode, trimPod),
+		LocalPods:         add(&b, "pods of this node", kube.CoreV1().Pods(metav1.NamespaceAll), &corev1.Pod{}, onNode, trimPod),
 		Movers:            add(&b, "mover pods", kube.CoreV1().Pods(namespace), &corev1.Pod{}, Scope{Labels: want.MoverLabels}, trimPod),
-		Claims:            add(&b, "claims of movers", kube.CoreV1().PersistentVolumeClaims(namespace), &corev1.PersistentVolumeClaim{}, Scope{Labels: want.Ours}, whole[*corev1.PersistentVolumeClaim]),
+		Claims:            add(&b, "claims of movers", kube.CoreV1().PersistentVolumeClaims(namespace), &corev1.PersistentVolumeClaim{}, Scope{Labels: want.OwnedLabels}, noTrim[*corev1.PersistentVolumeClaim]),
 	}
 	c.all = b.made
 	if b.err != nil {
@@ -116,17 +116,17 @@ func add[T Object, L runtime.Object](b *builder, name string, source Source[L], 
 	if b.err != nil {
 		return nil
 	}
-	made, err := New(name, source, example, scope, trim)
+	created, err := New(name, source, example, scope, trim)
 	if err != nil {
 		b.err = err
 		return nil
 	}
-	b.made = append(b.made, made)
-	return made
+	b.made = append(b.made, created)
+	return created
 }
 
-// whole trims nothing.
-func whole[T Object](T) {}
+// noTrim trims nothing.
+func noTrim[T Object](T) {}
 
 // run runs informers until the context ends, and returns when every one has stopped.
 func run(ctx context.Context, all []informer) {
@@ -162,14 +162,14 @@ func (c *Caches) Run(ctx context.Context) { run(ctx, c.all) }
 // Synced are done when the caches hold what the API server had at the start.
 func (c *Caches) Synced() []cache.DoneChecker { return synced(c.all) }
 
-// Made notes a mover that this agent has made, as the API server has answered it.
-func (c *Caches) Made(mover *corev1.Pod) { c.made.add(mover) }
+// Created notes a mover that this agent has made, as the API server has answered it.
+func (c *Caches) Created(mover *corev1.Pod) { c.created.add(mover) }
 
-// Heard has a mover forgotten as it was made before a handler is told of an event of it: whoever is woken by the
+// DropCreated has a mover forgotten as it was made before a handler is told of an event of it: whoever is woken by the
 // first of the caches that hears of its end must not find it in the others' stead.
-func (c *Caches) Heard(handle func(*corev1.Pod)) func(*corev1.Pod) {
+func (c *Caches) DropCreated(handle func(*corev1.Pod)) func(*corev1.Pod) {
 	return func(pod *corev1.Pod) {
-		c.made.heard(pod)
+		c.created.drop(pod)
 		handle(pod)
 	}
 }
@@ -177,8 +177,8 @@ func (c *Caches) Heard(handle func(*corev1.Pod)) func(*corev1.Pod) {
 // Mover is the pod of that key, from whichever cache has the newest one, or as it was made if none can know of
 // it yet; nil if there is none.
 func (c *Caches) Mover(key string) *corev1.Pod {
-	caches := []*Informer[*corev1.Pod]{c.Here, c.Movers}
-	if term := c.Term(); term != nil {
+	caches := []*Informer[*corev1.Pod]{c.LocalPods, c.Movers}
+	if term := c.Coordinator(); term != nil {
 		caches = append(caches, term.Movers)
 	}
 	var newest *corev1.Pod
@@ -188,15 +188,15 @@ func (c *Caches) Mover(key string) *corev1.Pod {
 		}
 	}
 	if newest == nil {
-		return c.made.get(key, c.Movers.version())
+		return c.created.get(key, c.Movers.version())
 	}
-	c.made.heard(newest)
+	c.created.drop(newest)
 	return newest
 }
 
 // Pod is the pod of that key if it runs on this node; nil if not.
 func (c *Caches) Pod(key string) *corev1.Pod {
-	pod, _ := c.Here.Get(key)
+	pod, _ := c.LocalPods.Get(key)
 	return pod
 }
 

@@ -41,8 +41,8 @@ func TestNewer(t *testing.T) {
 func TestMoverIsTheNewerOfTwoCaches(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		movers, here := newFeed(), newFeed()
-		caches := &Caches{Movers: podInformer(t, movers, Scope{}), Here: podInformer(t, here, Scope{})}
-		running(t, caches.Movers, caches.Here)
+		caches := &Caches{Movers: podInformer(t, movers, Scope{}), LocalPods: podInformer(t, here, Scope{})}
+		running(t, caches.Movers, caches.LocalPods)
 		is := func(key string) string {
 			synctest.Wait()
 			if found := caches.Mover(key); found != nil {
@@ -125,9 +125,9 @@ func TestCachesAskForNoMoreThanAnAgentNeeds(t *testing.T) {
 	config := &rest.Config{Host: api.URL}
 	kube, err := kubernetes.NewForConfig(config)
 	require.NoError(t, err)
-	velero, err := NewVelero(config)
+	velero, err := NewClientset(config)
 	require.NoError(t, err)
-	caches, err := NewCaches(kube, velero, Selection{Namespace: "velero", Node: "n1", Ours: "lateen.dev/mover=true", MoverLabels: "lateen.dev/acceptor=n1"})
+	caches, err := NewCaches(kube, velero, Selectors{Namespace: "velero", Node: "n1", OwnedLabels: "lateen.dev/mover=true", MoverLabels: "lateen.dev/acceptor=n1"})
 	require.NoError(t, err)
 	ctx, stop := context.WithTimeout(t.Context(), 5*time.Second)
 	stopped := make(chan struct{})
@@ -154,17 +154,17 @@ func TestCachesAskForNoMoreThanAnAgentNeeds(t *testing.T) {
 }
 
 func TestCachesRefuseASelectorThatIsNone(t *testing.T) {
-	velero, err := NewVelero(&rest.Config{Host: "http://127.0.0.1:1"})
+	velero, err := NewClientset(&rest.Config{Host: "http://127.0.0.1:1"})
 	require.NoError(t, err)
 	kube, err := kubernetes.NewForConfig(&rest.Config{Host: "http://127.0.0.1:1"})
 	require.NoError(t, err)
-	_, err = NewCaches(kube, velero, Selection{Namespace: "velero", Node: "n1", MoverLabels: "a in ("})
+	_, err = NewCaches(kube, velero, Selectors{Namespace: "velero", Node: "n1", MoverLabels: "a in ("})
 	require.ErrorContains(t, err, "parse selector")
 }
 
 func TestVeleroClientsSpeakJSONToTheRightPlace(t *testing.T) {
 	api := newServer(t)
-	velero, err := NewVelero(&rest.Config{Host: api.URL})
+	velero, err := NewClientset(&rest.Config{Host: api.URL})
 	require.NoError(t, err)
 	written, err := velero.PodVolumeBackups("velero").Patch(t.Context(), "b1", types.MergePatchType, []byte(`{}`), metav1.PatchOptions{})
 	require.NoError(t, err)

@@ -31,14 +31,14 @@ type (
 	BackupStorageLocations = gentype.ClientWithList[*velerov1.BackupStorageLocation, *velerov1.BackupStorageLocationList]
 )
 
-// Velero makes typed clients for Velero's kinds without a generated clientset.
-type Velero struct {
+// Clientset makes typed clients for Velero's kinds without a generated clientset.
+type Clientset struct {
 	v1, v2 rest.Interface
 	codecs runtime.ParameterCodec
 }
 
-// NewVelero prepares the clients; it calls nothing.
-func NewVelero(config *rest.Config) (*Velero, error) {
+// NewClientset prepares the clients; it calls nothing.
+func NewClientset(config *rest.Config) (*Clientset, error) {
 	scheme := runtime.NewScheme()
 	metav1.AddToGroupVersion(scheme, metav1.SchemeGroupVersion)
 	if err := velerov1.AddToScheme(scheme); err != nil {
@@ -52,20 +52,20 @@ func NewVelero(config *rest.Config) (*Velero, error) {
 	config.ContentType = runtime.ContentTypeJSON // custom resources have no protobuf
 	config.AcceptContentTypes = runtime.ContentTypeJSON
 	config.NegotiatedSerializer = serializer.NewCodecFactory(scheme).WithoutConversion()
-	velero := &Velero{codecs: runtime.NewParameterCodec(scheme)}
+	velero := &Clientset{codecs: runtime.NewParameterCodec(scheme)}
 	for version, client := range map[schema.GroupVersion]*rest.Interface{velerov1.SchemeGroupVersion: &velero.v1, velerov2alpha1.SchemeGroupVersion: &velero.v2} {
 		config.GroupVersion = &version
-		made, err := rest.RESTClientFor(config)
+		created, err := rest.RESTClientFor(config)
 		if err != nil {
 			return nil, fmt.Errorf("make client for %s: %w", version, err)
 		}
-		*client = made
+		*client = created
 	}
 	return velero, nil
 }
 
 // PodVolumeBackups is the client for one namespace.
-func (v *Velero) PodVolumeBackups(namespace string) *PodVolumeBackups {
+func (v *Clientset) PodVolumeBackups(namespace string) *PodVolumeBackups {
 	return gentype.NewClientWithList(
 		"podvolumebackups", v.v1, v.codecs, namespace,
 		func() *velerov1.PodVolumeBackup { return &velerov1.PodVolumeBackup{} },
@@ -74,7 +74,7 @@ func (v *Velero) PodVolumeBackups(namespace string) *PodVolumeBackups {
 }
 
 // PodVolumeRestores is the client for one namespace.
-func (v *Velero) PodVolumeRestores(namespace string) *PodVolumeRestores {
+func (v *Clientset) PodVolumeRestores(namespace string) *PodVolumeRestores {
 	return gentype.NewClientWithList(
 		"podvolumerestores", v.v1, v.codecs, namespace,
 		func() *velerov1.PodVolumeRestore { return &velerov1.PodVolumeRestore{} },
@@ -83,7 +83,7 @@ func (v *Velero) PodVolumeRestores(namespace string) *PodVolumeRestores {
 }
 
 // DataUploads is the client for one namespace.
-func (v *Velero) DataUploads(namespace string) *DataUploads {
+func (v *Clientset) DataUploads(namespace string) *DataUploads {
 	return gentype.NewClientWithList(
 		"datauploads", v.v2, v.codecs, namespace,
 		func() *velerov2alpha1.DataUpload { return &velerov2alpha1.DataUpload{} },
@@ -92,7 +92,7 @@ func (v *Velero) DataUploads(namespace string) *DataUploads {
 }
 
 // DataDownloads is the client for one namespace.
-func (v *Velero) DataDownloads(namespace string) *DataDownloads {
+func (v *Clientset) DataDownloads(namespace string) *DataDownloads {
 	return gentype.NewClientWithList(
 		"datadownloads", v.v2, v.codecs, namespace,
 		func() *velerov2alpha1.DataDownload { return &velerov2alpha1.DataDownload{} },
@@ -101,7 +101,7 @@ func (v *Velero) DataDownloads(namespace string) *DataDownloads {
 }
 
 // BackupRepositories is the client for one namespace.
-func (v *Velero) BackupRepositories(namespace string) *BackupRepositories {
+func (v *Clientset) BackupRepositories(namespace string) *BackupRepositories {
 	return gentype.NewClientWithList(
 		"backuprepositories", v.v1, v.codecs, namespace,
 		func() *velerov1.BackupRepository { return &velerov1.BackupRepository{} },
@@ -110,7 +110,7 @@ func (v *Velero) BackupRepositories(namespace string) *BackupRepositories {
 }
 
 // BackupStorageLocations is the client for one namespace.
-func (v *Velero) BackupStorageLocations(namespace string) *BackupStorageLocations {
+func (v *Clientset) BackupStorageLocations(namespace string) *BackupStorageLocations {
 	return gentype.NewClientWithList(
 		"backupstoragelocations", v.v1, v.codecs, namespace,
 		func() *velerov1.BackupStorageLocation { return &velerov1.BackupStorageLocation{} },

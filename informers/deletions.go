@@ -50,11 +50,11 @@ func (d *deletions[S, T]) note(key string, uid types.UID) {
 	d.lock.Lock()
 	d.uids[uid] = true
 	d.lock.Unlock()
-	d.heard(key, uid)
+	d.drop(key, uid)
 }
 
-// heard forgets a deletion, if it is one, of which the cache has heard.
-func (d *deletions[S, T]) heard(key string, uid types.UID) {
+// drop forgets a deletion, if it is one, of which the cache has heard.
+func (d *deletions[S, T]) drop(key string, uid types.UID) {
 	current, there := d.cached.Get(key)
 	if there && current.GetUID() == uid && current.GetDeletionTimestamp() == nil {
 		return

@@ -53,10 +53,10 @@ func (f *feed) remove(pod *corev1.Pod) {
 	f.lock.Lock()
 	defer f.lock.Unlock()
 	f.version++
-	gone := f.pods[Key(pod)].DeepCopy()
-	gone.ResourceVersion = strconv.Itoa(f.version)
+	deleted := f.pods[Key(pod)].DeepCopy()
+	deleted.ResourceVersion = strconv.Itoa(f.version)
 	delete(f.pods, Key(pod))
-	f.send(watch.Deleted, gone)
+	f.send(watch.Deleted, deleted)
 }
 
 // lose is remove without an event: the watch is gone before.
@@ -109,11 +109,11 @@ func (f *feed) Watch(ctx context.Context, opts metav1.ListOptions) (watch.Interf
 }
 
 func pod(name string, changes ...func(*corev1.Pod)) *corev1.Pod {
-	made := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "velero", Name: name}}
+	created := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "velero", Name: name}}
 	for _, change := range changes {
-		change(made)
+		change(created)
 	}
-	return made
+	return created
 }
 
 func labelled(value string) func(*corev1.Pod) {

@@ -5,12 +5,12 @@ import (
 	"k8s.io/client-go/tools/cache"
 )
 
-// Controller wakes the key of the custom resource of that kind which controls the object. The label
+// EnqueueOwner wakes the key of the custom resource of that kind which controls the object. The label
 // that names it is not looked at: anybody can set one, and long names are shortened in it.
-func Controller[T Object](kind string, wake func(key string)) func(T) {
+func EnqueueOwner[T Object](kind string, enqueue func(key string)) func(T) {
 	return func(object T) {
 		if owner := metav1.GetControllerOfNoCopy(object); owner != nil && owner.Kind == kind {
-			wake(cache.NewObjectName(object.GetNamespace(), owner.Name).String())
+			enqueue(cache.NewObjectName(object.GetNamespace(), owner.Name).String())
 		}
 	}
 }

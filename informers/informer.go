@@ -61,15 +61,15 @@ func New[T Object, L runtime.Object](name string, source Source[L], example T, s
 	if err != nil {
 		return nil, fmt.Errorf("set transform of %s: %w", name, err)
 	}
-	made := &Informer[T]{name: name, shared: shared}
+	created := &Informer[T]{name: name, shared: shared}
 	err = shared.SetWatchErrorHandlerWithContext(func(ctx context.Context, reflector *cache.Reflector, err error) {
-		made.failure.Store(&err)
+		created.failure.Store(&err)
 		cache.DefaultWatchErrorHandler(ctx, reflector, err)
 	})
 	if err != nil {
 		return nil, fmt.Errorf("set error handler of %s: %w", name, err)
 	}
-	return made, nil
+	return created, nil
 }
 
 func byUID(object any) ([]string, error) {
@@ -120,8 +120,8 @@ func (i *Informer[T]) Index(name string, of func(T) []string) error {
 	return nil
 }
 
-// By is every cached object with that word in the index, shared like those of Get.
-func (i *Informer[T]) By(index, word string) []T {
+// ByIndex is every cached object with that word in the index, shared like those of Get.
+func (i *Informer[T]) ByIndex(index, word string) []T {
 	objects, err := i.shared.GetIndexer().ByIndex(index, word)
 	if err != nil {
 		return nil
@@ -129,17 +129,17 @@ func (i *Informer[T]) By(index, word string) []T {
 	return typed[T](objects)
 }
 
-// Handle calls wake with every object that is added, changed or deleted; an update that changes
+// AddHandler calls wake with every object that is added, changed or deleted; an update that changes
 // nothing is left out. The checker is done when wake has had every object of the first list.
-func (i *Informer[T]) Handle(wake func(T)) (cache.DoneChecker, error) {
+func (i *Informer[T]) AddHandler(enqueue func(T)) (cache.DoneChecker, error) {
 	registration, err := i.shared.AddEventHandler(cache.ResourceEventHandlerFuncs{
-		AddFunc: func(object any) { withObject(object, wake) },
+		AddFunc: func(object any) { withObject(object, enqueue) },
 		UpdateFunc: func(before, after any) {
 			if !sameVersion[T](before, after) {
-				withObject(after, wake)
+				withObject(after, enqueue)
 			}
 		},
-		DeleteFunc: func(object any) { withObject(object, wake) },
+		DeleteFunc: func(object any) { withObject(object, enqueue) },
 	})
 	if err != nil {
 		return nil, fmt.Errorf("add handler to %s: %w", i.name, err)
@@ -148,12 +148,12 @@ func (i *Informer[T]) Handle(wake func(T)) (cache.DoneChecker, error) {
 }
 
 // withObject unwraps the tombstone of an object whose deletion was only noticed by a later list.
-func withObject[T Object](object any, wake func(T)) {
+func withObject[T Object](object any, enqueue func(T)) {
 	if tombstone, ok := object.(cache.DeletedFinalStateUnknown); ok {
 		object = tombstone.Obj
 	}
 	if known, ok := object.(T); ok {
-		wake(known)
+		enqueue(known)
 	}
 }
 

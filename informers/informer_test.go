@@ -29,17 +29,17 @@ func (w *wakes) wake(pod *corev1.Pod) {
 func (w *wakes) heard() []string {
 	w.lock.Lock()
 	defer w.lock.Unlock()
-	heard := w.all
+	observed := w.all
 	w.all = nil
-	slices.Sort(heard)
-	return heard
+	slices.Sort(observed)
+	return observed
 }
 
 func TestHandleWakesForWhatIsAddedChangedAndDeleted(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f, w := newFeed(pod("a", labelled("first"))), &wakes{}
 		informer := podInformer(t, f, Scope{})
-		checker, err := informer.Handle(w.wake)
+		checker, err := informer.AddHandler(w.wake)
 		require.NoError(t, err)
 		running(t, informer)
 		done(t, checker)
@@ -63,15 +63,15 @@ func TestHandleHearsOfADeletionThatTheWatchMissedAndNotOfWhatStayed(t *testing.T
 	synctest.Test(t, func(t *testing.T) {
 		f, w := newFeed(pod("goes"), pod("stays")), &wakes{}
 		informer := podInformer(t, f, Scope{})
-		_, err := informer.Handle(w.wake)
+		_, err := informer.AddHandler(w.wake)
 		require.NoError(t, err)
 		running(t, informer)
 		synctest.Wait()
 		require.Equal(t, []string{"goes@", "stays@"}, w.heard())
 
 		f.lose(pod("goes")) // what is left is listed anew: goes is a tombstone, stays has its old version
-		again := time.NewTimer(time.Minute)
-		<-again.C
+		requeue := time.NewTimer(time.Minute)
+		<-requeue.C
 		synctest.Wait()
 		require.Equal(t, []string{"goes@"}, w.heard())
 		require.Len(t, informer.List(), 1)
@@ -82,7 +82,7 @@ func TestAHandlerThatComesLateHearsOfEverything(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		informer, w := podInformer(t, newFeed(pod("a"), pod("b")), Scope{}), &wakes{}
 		running(t, informer)
-		checker, err := informer.Handle(w.wake)
+		checker, err := informer.AddHandler(w.wake)
 		require.NoError(t, err)
 		done(t, checker)
 		require.Equal(t, []string{"a@", "b@"}, w.heard(), "the checker is done when all of them were handled")
@@ -141,7 +141,7 @@ func TestControllerWakesTheOwnerOfThatKind(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			var keys []string
-			Controller[*corev1.Pod]("PodVolumeBackup", func(key string) { keys = append(keys, key) })(test.pod)
+			EnqueueOwner[*corev1.Pod]("PodVolumeBackup", func(key string) { keys = append(keys, key) })(test.pod)
 			require.Equal(t, test.keys, keys)
 		})
 	}

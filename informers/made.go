@@ -7,15 +7,15 @@ import (
 	"k8s.io/apimachinery/pkg/util/resourceversion"
 )
 
-// madePods are the pods that this agent has made, until its cache is as new as they are: a request is answered
+// createdPods are the pods that this agent has made, until its cache is as new as they are: a request is answered
 // before its event arrives, and who looks in between would have to ask for the pod.
-type madePods struct {
+type createdPods struct {
 	lock sync.Mutex
 	pods map[string]*corev1.Pod // by key
 }
 
 // add takes in a pod as the API server has answered it.
-func (m *madePods) add(pod *corev1.Pod) {
+func (m *createdPods) add(pod *corev1.Pod) {
 	m.lock.Lock()
 	defer m.lock.Unlock()
 	if m.pods == nil {
@@ -27,7 +27,7 @@ func (m *madePods) add(pod *corev1.Pod) {
 // get is the pod of that key, if a cache whose watch is at the version cannot have it yet; nil if not. A watch
 // that is at the version of the pod itself has received it, and the cache will have it in a moment. Versions that
 // cannot be compared are those of a cache that was never listed.
-func (m *madePods) get(key, version string) *corev1.Pod {
+func (m *createdPods) get(key, version string) *corev1.Pod {
 	m.lock.Lock()
 	defer m.lock.Unlock()
 	pod := m.pods[key]
@@ -42,11 +42,11 @@ func (m *madePods) get(key, version string) *corev1.Pod {
 	return pod
 }
 
-// heard drops a pod of which the cache has heard.
-func (m *madePods) heard(pod *corev1.Pod) {
+// drop drops a pod of which the cache has heard.
+func (m *createdPods) drop(pod *corev1.Pod) {
 	m.lock.Lock()
 	defer m.lock.Unlock()
-	if made := m.pods[Key(pod)]; made != nil && made.UID == pod.UID {
+	if created := m.pods[Key(pod)]; created != nil && created.UID == pod.UID {
 		delete(m.pods, Key(pod))
 	}
 }

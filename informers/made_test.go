@@ -28,12 +28,12 @@ func TestAMoverThatWasMadeIsThereUntilTheCacheKnowsBetter(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				f := newFeed(pod("b"))
 				f.version = 5
-				caches := &Caches{Movers: podInformer(t, f, Scope{}), Here: podInformer(t, newFeed(), Scope{})}
-				_, err := caches.Movers.Handle(caches.Heard(func(*corev1.Pod) {}))
+				caches := &Caches{Movers: podInformer(t, f, Scope{}), LocalPods: podInformer(t, newFeed(), Scope{})}
+				_, err := caches.Movers.AddHandler(caches.DropCreated(func(*corev1.Pod) {}))
 				require.NoError(t, err)
-				running(t, caches.Movers, caches.Here)
+				running(t, caches.Movers, caches.LocalPods)
 				require.Nil(t, caches.Mover("velero/a"))
-				caches.Made(pod("a", ofUID("1"), labelled("made"), func(pod *corev1.Pod) { pod.ResourceVersion = "7" }))
+				caches.Created(pod("a", ofUID("1"), labelled("made"), func(pod *corev1.Pod) { pod.ResourceVersion = "7" }))
 				test.then(f)
 				synctest.Wait()
 				is := "absent"
@@ -50,12 +50,12 @@ func TestAMoverOfWhoseEndOneCacheHasHeardIsNotThereWhateverAnotherHasMissed(t *t
 	synctest.Test(t, func(t *testing.T) {
 		deaf, here := newFeed(), newFeed()
 		deaf.version, here.version = 5, 6
-		caches := &Caches{Movers: podInformer(t, deaf, Scope{}), Here: podInformer(t, here, Scope{})}
+		caches := &Caches{Movers: podInformer(t, deaf, Scope{}), LocalPods: podInformer(t, here, Scope{})}
 		var seen []*corev1.Pod
-		_, err := caches.Here.Handle(caches.Heard(func(*corev1.Pod) { seen = append(seen, caches.Mover("velero/a")) }))
+		_, err := caches.LocalPods.AddHandler(caches.DropCreated(func(*corev1.Pod) { seen = append(seen, caches.Mover("velero/a")) }))
 		require.NoError(t, err)
-		running(t, caches.Movers, caches.Here)
-		caches.Made(pod("a", ofUID("1"), func(pod *corev1.Pod) { pod.ResourceVersion = "7" }))
+		running(t, caches.Movers, caches.LocalPods)
+		caches.Created(pod("a", ofUID("1"), func(pod *corev1.Pod) { pod.ResourceVersion = "7" }))
 		require.NotNil(t, caches.Mover("velero/a"))
 		here.set(pod("a", ofUID("1")))
 		here.remove(pod("a", ofUID("1")))

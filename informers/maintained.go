@@ -8,12 +8,12 @@ import (
 	"k8s.io/client-go/kubernetes"
 )
 
-// Maintained are the informers that an agent has while it coordinates, for the maintenance of repositories:
+// RepositoryCaches are the informers that an agent has while it coordinates, for the maintenance of repositories:
 //
 //	Repositories   Velero's namespace
 //	Locations      Velero's namespace
 //	Jobs           Velero's namespace, by label: maintenance jobs, whoever made them
-type Maintained struct {
+type RepositoryCaches struct {
 	Repositories *Informer[*velerov1.BackupRepository]
 	Locations    *Informer[*velerov1.BackupStorageLocation]
 	Jobs         *Informer[*batchv1.Job]
@@ -21,21 +21,21 @@ type Maintained struct {
 	all []informer
 }
 
-// NewMaintained prepares the informers of one term. JobLabel is what maintenance jobs are labelled with, whatever
+// NewRepositoryCaches prepares the informers of one term. JobLabel is what maintenance jobs are labelled with, whatever
 // its value.
-func NewMaintained(kube kubernetes.Interface, velero *Velero, namespace, jobLabel string) (*Maintained, error) {
+func NewRepositoryCaches(kube kubernetes.Interface, velero *Clientset, namespace, jobLabel string) (*RepositoryCaches, error) {
 	b := builder{}
-	made := &Maintained{
-		Repositories: add(&b, "backuprepositories", velero.BackupRepositories(namespace), &velerov1.BackupRepository{}, Scope{}, whole[*velerov1.BackupRepository]),
-		Locations:    add(&b, "backupstoragelocations", velero.BackupStorageLocations(namespace), &velerov1.BackupStorageLocation{}, Scope{}, whole[*velerov1.BackupStorageLocation]),
-		Jobs:         add(&b, "maintenance jobs", kube.BatchV1().Jobs(namespace), &batchv1.Job{}, Scope{Labels: jobLabel}, whole[*batchv1.Job]),
+	created := &RepositoryCaches{
+		Repositories: add(&b, "backuprepositories", velero.BackupRepositories(namespace), &velerov1.BackupRepository{}, Scope{}, noTrim[*velerov1.BackupRepository]),
+		Locations:    add(&b, "backupstoragelocations", velero.BackupStorageLocations(namespace), &velerov1.BackupStorageLocation{}, Scope{}, noTrim[*velerov1.BackupStorageLocation]),
+		Jobs:         add(&b, "maintenance jobs", kube.BatchV1().Jobs(namespace), &batchv1.Job{}, Scope{Labels: jobLabel}, noTrim[*batchv1.Job]),
 	}
-	made.all = b.made
-	return made, b.err
+	created.all = b.made
+	return created, b.err
 }
 
 // Run watches until the context ends, and returns when every informer has stopped.
-func (m *Maintained) Run(ctx context.Context) { run(ctx, m.all) }
+func (m *RepositoryCaches) Run(ctx context.Context) { run(ctx, m.all) }
 
 // Lacking says which of the caches are not complete, and why; empty if all are.
-func (m *Maintained) Lacking() string { return lacking(m.all) }
+func (m *RepositoryCaches) Lacking() string { return lacking(m.all) }

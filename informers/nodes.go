@@ -32,9 +32,9 @@ func NewNodes(ctx context.Context, client kubernetes.Interface) *Nodes {
 	return &Nodes{ctx: ctx, client: client, watched: map[string]nodeWatch{}}
 }
 
-// Follow opens the watch of a Node, once. Wake is called from another goroutine when it is known whether the Node
+// Watch opens the watch of a Node, once. Wake is called from another goroutine when it is known whether the Node
 // exists, and at each of its changes.
-func (n *Nodes) Follow(name string, wake func()) {
+func (n *Nodes) Watch(name string, enqueue func()) {
 	n.lock.Lock()
 	defer n.lock.Unlock()
 	if n.watched[name].stop != nil || n.ctx.Err() != nil {
@@ -43,7 +43,7 @@ func (n *Nodes) Follow(name string, wake func()) {
 	one := Scope{Fields: fields.OneTermEqualSelector(metav1.ObjectNameField, name).String()}
 	nodes, err := New("node", n.client.CoreV1().Nodes(), &corev1.Node{}, one, trimNode)
 	if err == nil {
-		_, err = nodes.Handle(func(*corev1.Node) { wake() })
+		_, err = nodes.AddHandler(func(*corev1.Node) { enqueue() })
 	}
 	if err != nil {
 		klog.FromContext(n.ctx).Error(err, "Failed to watch node", "node", name)
@@ -55,7 +55,7 @@ func (n *Nodes) Follow(name string, wake func()) {
 	n.watches.Go(func() { // a Node that does not exist makes no event
 		select {
 		case <-nodes.synced().Done():
-			wake()
+			enqueue()
 		case <-ctx.Done():
 		}
 	})

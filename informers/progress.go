@@ -16,8 +16,8 @@ import (
 	"k8s.io/utils/clock"
 )
 
-// said is the last Event of one reason that a mover sent.
-type said struct {
+// moverEvent is the last Event of one reason that a mover sent.
+type moverEvent struct {
 	message string
 	at      time.Time
 }
@@ -30,42 +30,42 @@ type MoverEvents struct {
 	client    kubernetes.Interface
 	clock     clock.Clock
 
-	lock     sync.Mutex
-	followed map[types.UID]*conversation
-	watches  sync.WaitGroup
+	lock    sync.Mutex
+	watched map[types.UID]*eventWatch
+	watches sync.WaitGroup
 }
 
-// conversation is what one mover said; its lock is that of MoverEvents.
-type conversation struct {
+// eventWatch is what one mover said; its lock is that of MoverEvents.
+type eventWatch struct {
 	stop context.CancelFunc
-	last map[string]said // by reason
+	last map[string]moverEvent // by reason
 }
 
 // NewMoverEvents follows movers in Velero's namespace until the context ends.
 func NewMoverEvents(ctx context.Context, client kubernetes.Interface, namespace string, clk clock.Clock) *MoverEvents {
-	return &MoverEvents{ctx: ctx, namespace: namespace, client: client, clock: clk, followed: map[types.UID]*conversation{}}
+	return &MoverEvents{ctx: ctx, namespace: namespace, client: client, clock: clk, watched: map[types.UID]*eventWatch{}}
 }
 
-// Follow opens the watch for a resource, once; wake is called when its mover says something.
-func (m *MoverEvents) Follow(uid types.UID, wake func()) {
+// Watch opens the watch for a resource, once; wake is called when its mover says something.
+func (m *MoverEvents) Watch(uid types.UID, enqueue func()) {
 	m.lock.Lock()
 	defer m.lock.Unlock()
-	if m.followed[uid] != nil || m.ctx.Err() != nil {
+	if m.watched[uid] != nil || m.ctx.Err() != nil {
 		return
 	}
 	ctx, stop := context.WithCancel(m.ctx)
-	talk := &conversation{stop: stop, last: map[string]said{}}
-	m.followed[uid] = talk
-	m.watches.Go(func() { m.listen(ctx, uid, talk, wake) })
+	talk := &eventWatch{stop: stop, last: map[string]moverEvent{}}
+	m.watched[uid] = talk
+	m.watches.Go(func() { m.watch(ctx, uid, talk, enqueue) })
 }
 
 // Forget closes the watch of a resource and drops what its mover said.
 func (m *MoverEvents) Forget(uid types.UID) {
 	m.lock.Lock()
 	defer m.lock.Unlock()
-	if talk := m.followed[uid]; talk != nil {
+	if talk := m.watched[uid]; talk != nil {
 		talk.stop()
-		delete(m.followed, uid)
+		delete(m.watched, uid)
 	}
 }
 
@@ -74,7 +74,7 @@ func (m *MoverEvents) Forget(uid types.UID) {
 func (m *MoverEvents) Last(uid types.UID, reason string) (message string, at time.Time, ok bool) {
 	m.lock.Lock()
 	defer m.lock.Unlock()
-	talk := m.followed[uid]
+	talk := m.watched[uid]
 	if talk == nil {
 		return "", time.Time{}, false
 	}
@@ -94,7 +94,7 @@ const (
 	longPause  = 30 * time.Second
 )
 
-func (m *MoverEvents) listen(ctx context.Context, uid types.UID, talk *conversation, wake func()) {
+func (m *MoverEvents) watch(ctx context.Context, uid types.UID, talk *eventWatch, enqueue func()) {
 	logger := klog.FromContext(ctx)
 	pause := firstPause
 	for ctx.Err() == nil {
@@ -103,7 +103,7 @@ func (m *MoverEvents) listen(ctx context.Context, uid types.UID, talk *conversat
 			FieldSelector: fields.OneTermEqualSelector("involvedObject.uid", string(uid)).String(),
 		})
 		if err == nil {
-			if m.hear(events, talk, wake) {
+			if m.observe(events, talk, enqueue) {
 				pause = firstPause
 			}
 		} else if ctx.Err() == nil {
@@ -117,31 +117,31 @@ func (m *MoverEvents) listen(ctx context.Context, uid types.UID, talk *conversat
 	}
 }
 
-// hear takes in Events until the watch ends, and tells whether there was any.
-func (m *MoverEvents) hear(events watch.Interface, talk *conversation, wake func()) bool {
+// observe takes in Events until the watch ends, and tells whether there was any.
+func (m *MoverEvents) observe(events watch.Interface, talk *eventWatch, enqueue func()) bool {
 	defer events.Stop()
-	heard := false
+	observed := false
 	for change := range events.ResultChan() {
 		event, ok := change.Object.(*corev1.Event)
 		if !ok || change.Type == watch.Deleted || !strings.HasPrefix(event.Reason, moverReasons) {
 			continue
 		}
-		heard = true
-		if m.take(talk, event) {
-			wake()
+		observed = true
+		if m.record(talk, event) {
+			enqueue()
 		}
 	}
-	return heard
+	return observed
 }
 
-// take keeps what is new. A mover that says the same again after ten minutes makes a second Event
+// record keeps what is new. A mover that says the same again after ten minutes makes a second Event
 // for it, and a watch may begin with both in any order.
-func (m *MoverEvents) take(talk *conversation, event *corev1.Event) bool {
+func (m *MoverEvents) record(talk *eventWatch, event *corev1.Event) bool {
 	m.lock.Lock()
 	defer m.lock.Unlock()
 	if before, ok := talk.last[event.Reason]; ok && event.LastTimestamp.Time.Before(before.at) {
 		return false
 	}
-	talk.last[event.Reason] = said{message: event.Message, at: event.LastTimestamp.Time}
+	talk.last[event.Reason] = moverEvent{message: event.Message, at: event.LastTimestamp.Time}
 	return true
 }

@@ -86,7 +86,7 @@ func newStand(t *testing.T) *stand {
 }
 
 func (s *stand) follow(uid types.UID) {
-	s.Follow(uid, func() { s.woken++ })
+	s.Watch(uid, func() { s.woken++ })
 	synctest.Wait()
 }
 
@@ -108,9 +108,9 @@ func (s *stand) wakes() int {
 
 func (s *stand) requireLast(t *testing.T, reason, message string, second int64) {
 	t.Helper()
-	said, at, ok := s.Last("uid", reason)
+	reported, at, ok := s.Last("uid", reason)
 	require.True(t, ok, "nothing was heard")
-	require.Equal(t, message, said)
+	require.Equal(t, message, reported)
 	require.True(t, at.Equal(time.Unix(second, 0)), "said at %s", at)
 }
 

@@ -26,9 +26,9 @@ const firstList = 30 * time.Second
 //
 // Only the coordinator needs them, and only once somebody asks for them.
 type Snapshots struct {
-	client snapshotclient.SnapshotV1Interface
-	groups discovery.ServerResourcesInterface
-	wake   func(namespace, name string)
+	client  snapshotclient.SnapshotV1Interface
+	groups  discovery.ServerResourcesInterface
+	enqueue func(namespace, name string)
 
 	lock sync.Mutex
 	term *snapshotTerm // nil while this agent does not coordinate
@@ -36,18 +36,18 @@ type Snapshots struct {
 
 // snapshotTerm is what there is during one term of a coordinator.
 type snapshotTerm struct {
-	ctx      context.Context // ends with the term
-	running  sync.WaitGroup
-	started  bool
-	handled  []cache.DoneChecker
-	pairs    *deletions[snapshotv1.VolumeSnapshot, *snapshotv1.VolumeSnapshot]
-	contents *deletions[snapshotv1.VolumeSnapshotContent, *snapshotv1.VolumeSnapshotContent]
+	ctx       context.Context // ends with the term
+	running   sync.WaitGroup
+	started   bool
+	handled   []cache.DoneChecker
+	snapshots *deletions[snapshotv1.VolumeSnapshot, *snapshotv1.VolumeSnapshot]
+	contents  *deletions[snapshotv1.VolumeSnapshotContent, *snapshotv1.VolumeSnapshotContent]
 }
 
 // NewSnapshots prepares the caches. Wake is called with the VolumeSnapshot that is added, changed or deleted,
 // and with that of a content.
-func NewSnapshots(client snapshotclient.SnapshotV1Interface, groups discovery.ServerResourcesInterface, wake func(namespace, name string)) *Snapshots {
-	return &Snapshots{client: client, groups: groups, wake: wake}
+func NewSnapshots(client snapshotclient.SnapshotV1Interface, groups discovery.ServerResourcesInterface, enqueue func(namespace, name string)) *Snapshots {
+	return &Snapshots{client: client, groups: groups, enqueue: enqueue}
 }
 
 // Run lets the caches be used until the context, which is a coordinator's term, ends; it returns when every
@@ -66,10 +66,10 @@ func (s *Snapshots) set(term *snapshotTerm) {
 	s.term = term
 }
 
-// Served tells whether the API server has snapshot.storage.k8s.io/v1, and if so starts the caches and waits
+// Available tells whether the API server has snapshot.storage.k8s.io/v1, and if so starts the caches and waits
 // for their first list. It asks the API server until the answer is yes, and never again. Outside of a term,
 // and where nobody knows, it is an error.
-func (s *Snapshots) Served(ctx context.Context) (bool, error) {
+func (s *Snapshots) Available(ctx context.Context) (bool, error) {
 	term, err := s.start()
 	if term == nil || err != nil {
 		return false, err
@@ -101,27 +101,27 @@ func (s *Snapshots) start() (*snapshotTerm, error) {
 	case err != nil:
 		return nil, fmt.Errorf("ask for the resources of %s: %w", snapshotv1.SchemeGroupVersion, err)
 	}
-	if err := term.watch(s.client, s.wake); err != nil {
+	if err := term.watch(s.client, s.enqueue); err != nil {
 		return nil, err
 	}
 	return term, nil
 }
 
-func (t *snapshotTerm) watch(client snapshotclient.SnapshotV1Interface, wake func(namespace, name string)) error {
+func (t *snapshotTerm) watch(client snapshotclient.SnapshotV1Interface, enqueue func(namespace, name string)) error {
 	b := builder{}
 	pairs := add(&b, "volumesnapshots", client.VolumeSnapshots(metav1.NamespaceAll), &snapshotv1.VolumeSnapshot{}, Scope{}, trimSnapshot)
-	contents := add(&b, "volumesnapshotcontents", client.VolumeSnapshotContents(), &snapshotv1.VolumeSnapshotContent{}, Scope{}, whole[*snapshotv1.VolumeSnapshotContent])
+	contents := add(&b, "volumesnapshotcontents", client.VolumeSnapshotContents(), &snapshotv1.VolumeSnapshotContent{}, Scope{}, noTrim[*snapshotv1.VolumeSnapshotContent])
 	if b.err != nil {
 		return b.err
 	}
-	t.pairs, t.contents = newDeletions(pairs), newDeletions(contents)
-	heard1, err1 := pairs.Handle(func(snapshot *snapshotv1.VolumeSnapshot) {
-		t.pairs.heard(Key(snapshot), snapshot.UID)
-		wake(snapshot.Namespace, snapshot.Name)
+	t.snapshots, t.contents = newDeletions(pairs), newDeletions(contents)
+	heard1, err1 := pairs.AddHandler(func(snapshot *snapshotv1.VolumeSnapshot) {
+		t.snapshots.drop(Key(snapshot), snapshot.UID)
+		enqueue(snapshot.Namespace, snapshot.Name)
 	})
-	heard2, err2 := contents.Handle(func(content *snapshotv1.VolumeSnapshotContent) {
-		t.contents.heard(Key(content), content.UID)
-		wake(content.Spec.VolumeSnapshotRef.Namespace, content.Spec.VolumeSnapshotRef.Name)
+	heard2, err2 := contents.AddHandler(func(content *snapshotv1.VolumeSnapshotContent) {
+		t.contents.drop(Key(content), content.UID)
+		enqueue(content.Spec.VolumeSnapshotRef.Namespace, content.Spec.VolumeSnapshotRef.Name)
 	})
 	if err := errors.Join(err1, err2); err != nil {
 		return err
@@ -140,7 +140,7 @@ func trimSnapshot(snapshot *snapshotv1.VolumeSnapshot) {
 // Snapshot is a cached VolumeSnapshot, nil if there is none.
 func (s *Snapshots) Snapshot(namespace, name string) *snapshotv1.VolumeSnapshot {
 	if term := s.running(); term != nil {
-		return term.pairs.get(cache.NewObjectName(namespace, name).String())
+		return term.snapshots.get(cache.NewObjectName(namespace, name).String())
 	}
 	return nil
 }
@@ -162,7 +162,7 @@ func (s *Snapshots) Deleted(object metav1.Object) {
 	case object.GetNamespace() == "":
 		term.contents.note(Key(object), object.GetUID())
 	default:
-		term.pairs.note(Key(object), object.GetUID())
+		term.snapshots.note(Key(object), object.GetUID())
 	}
 }
 

@@ -25,10 +25,10 @@ type Targets struct {
 }
 
 type target struct {
-	stop   context.CancelFunc
-	key    string
-	claims *Informer[*corev1.PersistentVolumeClaim]
-	wake   func()
+	stop    context.CancelFunc
+	key     string
+	claims  *Informer[*corev1.PersistentVolumeClaim]
+	enqueue func()
 }
 
 // NewTargets follows claims until the context ends.
@@ -36,9 +36,9 @@ func NewTargets(ctx context.Context, client kubernetes.Interface) *Targets {
 	return &Targets{ctx: ctx, client: client, followed: map[types.UID]*target{}}
 }
 
-// Follow opens the watch for a resource, once; wake is called when it is known whether the claim exists, and
+// Watch opens the watch for a resource, once; wake is called when it is known whether the claim exists, and
 // at each of its changes.
-func (t *Targets) Follow(uid types.UID, claim types.NamespacedName, wake func()) {
+func (t *Targets) Watch(uid types.UID, claim types.NamespacedName, enqueue func()) {
 	t.lock.Lock()
 	defer t.lock.Unlock()
 	if t.followed[uid] != nil || t.ctx.Err() != nil {
@@ -48,19 +48,19 @@ func (t *Targets) Follow(uid types.UID, claim types.NamespacedName, wake func())
 	claims, err := New("target claim", t.client.CoreV1().PersistentVolumeClaims(claim.Namespace), &corev1.PersistentVolumeClaim{}, Scope{Fields: one},
 		func(*corev1.PersistentVolumeClaim) {})
 	if err == nil {
-		_, err = claims.Handle(func(*corev1.PersistentVolumeClaim) { wake() })
+		_, err = claims.AddHandler(func(*corev1.PersistentVolumeClaim) { enqueue() })
 	}
 	if err != nil {
 		klog.FromContext(t.ctx).Error(err, "Follow target claim", "claim", claim)
 		return
 	}
 	ctx, stop := context.WithCancel(t.ctx)
-	t.followed[uid] = &target{stop: stop, key: claim.String(), claims: claims, wake: wake}
+	t.followed[uid] = &target{stop: stop, key: claim.String(), claims: claims, enqueue: enqueue}
 	t.watches.Go(func() { claims.run(ctx) })
 	t.watches.Go(func() { // a claim that does not exist makes no event
 		select {
 		case <-claims.synced().Done():
-			wake()
+			enqueue()
 		case <-ctx.Done():
 		}
 	})
@@ -92,7 +92,7 @@ func (t *Targets) ClassChanged(name string) {
 	defer t.lock.Unlock()
 	for _, followed := range t.followed {
 		if claim, ok := followed.claims.Get(followed.key); ok && ptr.Deref(claim.Spec.StorageClassName, "") == name {
-			followed.wake()
+			followed.enqueue()
 		}
 	}
 }

@@ -78,7 +78,7 @@ func TestAClaimIsFollowedByAWatchOfItsOwn(t *testing.T) {
 		}
 	}
 	follow := func(uid types.UID, name string) {
-		targets.Follow(uid, types.NamespacedName{Namespace: "app", Name: name}, func() { woken <- struct{}{} })
+		targets.Watch(uid, types.NamespacedName{Namespace: "app", Name: name}, func() { woken <- struct{}{} })
 	}
 	_, known := targets.Claim("uid")
 	require.False(t, known, "nobody follows it")

@@ -9,12 +9,12 @@ import (
 	"k8s.io/client-go/tools/cache"
 )
 
-// Term are the informers that an agent has while it coordinates:
+// CoordinatorCaches are the informers that an agent has while it coordinates:
 //
 //	Movers    Velero's namespace: the movers of all transfers, wherever they run
 //	Agents    Velero's namespace, by label: the pods of node-agents
 //	Classes   StorageClasses; they have no namespace, are few, and each snapshot that is moved needs one
-type Term struct {
+type CoordinatorCaches struct {
 	Movers  *Informer[*corev1.Pod]
 	Agents  *Informer[*corev1.Pod]
 	Classes *Informer[*storagev1.StorageClass]
@@ -22,45 +22,45 @@ type Term struct {
 	all []informer
 }
 
-// NewTerm prepares the informers of one term.
-func NewTerm(kube kubernetes.Interface, want Selection) (*Term, error) {
+// NewCoordinatorCaches prepares the informers of one term.
+func NewCoordinatorCaches(kube kubernetes.Interface, want Selectors) (*CoordinatorCaches, error) {
 	b := builder{}
 	pods := kube.CoreV1().Pods(want.Namespace)
-	term := &Term{
-		Movers:  add(&b, "all mover pods", pods, &corev1.Pod{}, Scope{Labels: want.Ours}, trimPod),
+	term := &CoordinatorCaches{
+		Movers:  add(&b, "all mover pods", pods, &corev1.Pod{}, Scope{Labels: want.OwnedLabels}, trimPod),
 		Agents:  add(&b, "pods of node-agents", pods, &corev1.Pod{}, Scope{Labels: want.AgentLabels}, trimAgent),
-		Classes: add(&b, "storageclasses", kube.StorageV1().StorageClasses(), &storagev1.StorageClass{}, Scope{}, whole[*storagev1.StorageClass]),
+		Classes: add(&b, "storageclasses", kube.StorageV1().StorageClasses(), &storagev1.StorageClass{}, Scope{}, noTrim[*storagev1.StorageClass]),
 	}
 	term.all = b.made
 	return term, b.err
 }
 
 // Run watches until the context ends, and returns when every informer has stopped.
-func (t *Term) Run(ctx context.Context) { run(ctx, t.all) }
+func (t *CoordinatorCaches) Run(ctx context.Context) { run(ctx, t.all) }
 
 // Synced are done when the caches hold what the API server had at the start.
-func (t *Term) Synced() []cache.DoneChecker { return synced(t.all) }
+func (t *CoordinatorCaches) Synced() []cache.DoneChecker { return synced(t.all) }
 
 // Lacking says which of the caches are not complete, and why; empty if all are.
-func (t *Term) Lacking() string { return lacking(t.all) }
+func (t *CoordinatorCaches) Lacking() string { return lacking(t.all) }
 
-// SetTerm makes the caches of a term count, or none of them.
-func (c *Caches) SetTerm(term *Term) {
+// SetCoordinator makes the caches of a term count, or none of them.
+func (c *Caches) SetCoordinator(term *CoordinatorCaches) {
 	c.lock.Lock()
 	defer c.lock.Unlock()
-	c.term = term
+	c.coordinator = term
 }
 
-// Term are the informers of the current term; nil if this agent does not coordinate.
-func (c *Caches) Term() *Term {
+// Coordinator are the informers of the current term; nil if this agent does not coordinate.
+func (c *Caches) Coordinator() *CoordinatorCaches {
 	c.lock.RLock()
 	defer c.lock.RUnlock()
-	return c.term
+	return c.coordinator
 }
 
 // StorageClass is the cached class of that name; nil if there is none, or if this agent does not coordinate.
 func (c *Caches) StorageClass(name string) *storagev1.StorageClass {
-	term := c.Term()
+	term := c.Coordinator()
 	if term == nil {
 		return nil
 	}

@@ -22,9 +22,9 @@ const annotationAcceptor = "lateen.dev/acceptor"
 // Thousands of them stay in a cluster until their backup expires.
 
 func trimBackup(backup *velerov1.PodVolumeBackup) {
-	if over(backup, string(backup.Status.Phase), finalizerPodVolume) {
+	if ended(backup, string(backup.Status.Phase), finalizerPodVolume) {
 		*backup = velerov1.PodVolumeBackup{
-			ObjectMeta: bare(backup.ObjectMeta),
+			ObjectMeta: minimalMeta(backup.ObjectMeta),
 			Spec:       velerov1.PodVolumeBackupSpec{Node: backup.Spec.Node},
 			Status:     velerov1.PodVolumeBackupStatus{Phase: backup.Status.Phase},
 		}
@@ -32,18 +32,18 @@ func trimBackup(backup *velerov1.PodVolumeBackup) {
 }
 
 func trimRestore(restore *velerov1.PodVolumeRestore) {
-	if over(restore, string(restore.Status.Phase), finalizerPodVolume) {
+	if ended(restore, string(restore.Status.Phase), finalizerPodVolume) {
 		*restore = velerov1.PodVolumeRestore{
-			ObjectMeta: bare(restore.ObjectMeta),
+			ObjectMeta: minimalMeta(restore.ObjectMeta),
 			Status:     velerov1.PodVolumeRestoreStatus{Phase: restore.Status.Phase, Node: restore.Status.Node},
 		}
 	}
 }
 
 func trimUpload(upload *velerov2alpha1.DataUpload) {
-	if over(upload, string(upload.Status.Phase), finalizerData) {
+	if ended(upload, string(upload.Status.Phase), finalizerData) {
 		*upload = velerov2alpha1.DataUpload{
-			ObjectMeta: bare(upload.ObjectMeta),
+			ObjectMeta: minimalMeta(upload.ObjectMeta),
 			Spec:       velerov2alpha1.DataUploadSpec{DataMover: upload.Spec.DataMover},
 			Status:     velerov2alpha1.DataUploadStatus{Phase: upload.Status.Phase, Node: upload.Status.Node},
 		}
@@ -51,17 +51,17 @@ func trimUpload(upload *velerov2alpha1.DataUpload) {
 }
 
 func trimDownload(download *velerov2alpha1.DataDownload) {
-	if over(download, string(download.Status.Phase), finalizerData) {
+	if ended(download, string(download.Status.Phase), finalizerData) {
 		*download = velerov2alpha1.DataDownload{
-			ObjectMeta: bare(download.ObjectMeta),
+			ObjectMeta: minimalMeta(download.ObjectMeta),
 			Spec:       velerov2alpha1.DataDownloadSpec{DataMover: download.Spec.DataMover},
 			Status:     velerov2alpha1.DataDownloadStatus{Phase: download.Status.Phase, Node: download.Status.Node},
 		}
 	}
 }
 
-// over takes the phase as a word: the kinds have the same ones, each as a type of its own.
-func over(object metav1.Object, phase, finalizer string) bool {
+// ended takes the phase as a word: the kinds have the same ones, each as a type of its own.
+func ended(object metav1.Object, phase, finalizer string) bool {
 	switch phase {
 	case "Completed", "Failed", "Canceled":
 		return !slices.Contains(object.GetFinalizers(), finalizer) && object.GetAnnotations()[annotationAcceptor] == ""
@@ -70,7 +70,7 @@ func over(object metav1.Object, phase, finalizer string) bool {
 	}
 }
 
-func bare(meta metav1.ObjectMeta) metav1.ObjectMeta {
+func minimalMeta(meta metav1.ObjectMeta) metav1.ObjectMeta {
 	return metav1.ObjectMeta{
 		Name: meta.Name, Namespace: meta.Namespace, UID: meta.UID, ResourceVersion: meta.ResourceVersion,
 		CreationTimestamp: meta.CreationTimestamp, DeletionTimestamp: meta.DeletionTimestamp,
@@ -111,7 +111,7 @@ func trimAgent(pod *corev1.Pod) {
 // trimNode leaves of a Node whether it is Ready.
 func trimNode(node *corev1.Node) {
 	conditions := slices.DeleteFunc(node.Status.Conditions, func(condition corev1.NodeCondition) bool { return condition.Type != corev1.NodeReady })
-	*node = corev1.Node{ObjectMeta: bare(node.ObjectMeta), Status: corev1.NodeStatus{Conditions: conditions}}
+	*node = corev1.Node{ObjectMeta: minimalMeta(node.ObjectMeta), Status: corev1.NodeStatus{Conditions: conditions}}
 }
 
 // labelMover is on every mover (build.LabelMover).

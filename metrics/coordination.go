@@ -23,8 +23,8 @@ func (m *Metrics) Coordination(resources ...string) *Coordination {
 	return &Coordination{coordinator: coordinator.WithLabelValues(m.node), orphans: orphans}
 }
 
-// Leads says whether this agent is the coordinator.
-func (c *Coordination) Leads(leads bool) {
+// SetCoordinator says whether this agent is the coordinator.
+func (c *Coordination) SetCoordinator(leads bool) {
 	if c == nil {
 		return
 	}

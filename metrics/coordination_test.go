@@ -16,19 +16,19 @@ func TestWhatIsDoneForTheWholeClusterIsCountedFromTheStart(t *testing.T) {
 		lateen_orphans_removed_total{resource="pods"} 0
 		lateen_orphans_removed_total{resource="volumesnapshots"} 0
 	`, "lateen_coordinator", "lateen_orphans_removed_total")
-	c.Leads(true)
+	c.SetCoordinator(true)
 	c.OrphanRemoved("pods")
 	requireSeries(t, registry, `
 		lateen_coordinator{node="node-1"} 1
 		lateen_orphans_removed_total{resource="pods"} 1
 		lateen_orphans_removed_total{resource="volumesnapshots"} 0
 	`, "lateen_coordinator", "lateen_orphans_removed_total")
-	c.Leads(false)
+	c.SetCoordinator(false)
 	requireSeries(t, registry, `lateen_coordinator{node="node-1"} 0`, "lateen_coordinator")
 
 	var none *metrics.Metrics
 	require.NotPanics(t, func() {
-		none.Coordination("pods").Leads(true)
+		none.Coordination("pods").SetCoordinator(true)
 		none.Coordination("pods").OrphanRemoved("pods")
 	})
 }

@@ -50,9 +50,9 @@ func (m *Maintenance) Ended(repository string, succeeded bool, took time.Duratio
 	m.duration.WithLabelValues(repository).Observe(took.Seconds())
 }
 
-// Known shows a repository that can be maintained: its counters exist from now on, when it was last maintained, or that it
+// Observe shows a repository that can be maintained: its counters exist from now on, when it was last maintained, or that it
 // never was, and how often that is to be.
-func (m *Maintenance) Known(repository string, last time.Time, frequency time.Duration) {
+func (m *Maintenance) Observe(repository string, last time.Time, frequency time.Duration) {
 	if m == nil {
 		return
 	}
@@ -70,8 +70,8 @@ func (m *Maintenance) Excluded(repository string) {
 	}
 }
 
-// Forgotten drops the series of a repository that is gone.
-func (m *Maintenance) Forgotten(repository string) {
+// DeleteRepository drops the series of a repository that is gone.
+func (m *Maintenance) DeleteRepository(repository string) {
 	if m == nil {
 		return
 	}
@@ -90,8 +90,8 @@ func (m *Maintenance) Load(running, due int) {
 	}
 }
 
-// Over is the end of a coordinator's term: what only it says is said by the next one.
-func (m *Maintenance) Over() {
+// Reset is the end of a coordinator's term: what only it says is said by the next one.
+func (m *Maintenance) Reset() {
 	if m != nil {
 		m.lastSuccess.Reset()
 		m.frequency.Reset()

@@ -14,8 +14,8 @@ import (
 	"github.com/lateen-project/lateen/metrics"
 )
 
-func start() metrics.Start {
-	return metrics.Start{
+func start() metrics.InitialLabels {
+	return metrics.InitialLabels{
 		Consumers: []string{"data-mover", "maintenance-job"}, ClassReasons: []string{"not_found", "rejected"},
 		Sections: []string{"podLabels"}, ConfigReasons: []string{"invalid_value", "unknown_field"},
 		Kinds: []string{"podvolumebackup"}, LostReasons: []string{"evicted"},
@@ -131,8 +131,8 @@ func TestPriorityClassInfoIsOneSeriesPerConsumer(t *testing.T) {
 
 func TestPhaseDurationReachesFromATenthToFourHours(t *testing.T) {
 	m, registry := newMetrics()
-	m.PhaseLasted("podvolumebackup", "Accepted", 50*time.Millisecond)
-	m.PhaseLasted("podvolumebackup", "Accepted", 4*time.Hour)
+	m.ObservePhase("podvolumebackup", "Accepted", 50*time.Millisecond)
+	m.ObservePhase("podvolumebackup", "Accepted", 4*time.Hour)
 	families, err := registry.Gather()
 	require.NoError(t, err)
 	for _, family := range families {
@@ -178,7 +178,7 @@ func TestVelerosMetricsGoWithTheirBackup(t *testing.T) {
 func TestLint(t *testing.T) {
 	m, registry := newMetrics()
 	m.PriorityClass("data-mover", "velero-low", "velero-low")
-	m.PhaseLasted("podvolumebackup", "New", time.Second)
+	m.ObservePhase("podvolumebackup", "New", time.Second)
 	m.Slots(1, func() int { return 0 })
 	m.Queue(0)
 	m.Transfers(func() []metrics.Count { return []metrics.Count{{Kind: "podvolumebackup", Phase: "New"}} })
@@ -217,7 +217,7 @@ func TestNoMetricsCountNothing(t *testing.T) {
 	m.ConfigFallback("podLabels", "invalid_value")
 	m.Finished("podvolumebackup", "Completed", "completed")
 	m.BytesMoved("podvolumebackup", 1)
-	m.PhaseLasted("podvolumebackup", "New", time.Second)
+	m.ObservePhase("podvolumebackup", "New", time.Second)
 	m.MoverRestarted("podvolumebackup", "evicted")
 	m.Slots(1, func() int { return 0 })
 	m.Queue(0)

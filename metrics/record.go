@@ -6,9 +6,9 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-// Start makes the series of everything that can be counted exist at 0, because a rate needs a series
+// InitialLabels makes the series of everything that can be counted exist at 0, because a rate needs a series
 // from before the first event. Each argument lists the label values that can be.
-type Start struct {
+type InitialLabels struct {
 	Consumers, ClassReasons []string
 	Sections, ConfigReasons []string
 	Kinds, LostReasons      []string
@@ -19,7 +19,7 @@ type Start struct {
 type End struct{ Phase, Reason string }
 
 // Init makes the series exist.
-func (m *Metrics) Init(start Start) {
+func (m *Metrics) Init(start InitialLabels) {
 	if m == nil {
 		return
 	}
@@ -93,8 +93,8 @@ func (m *Metrics) BytesMoved(kind string, bytes int64) {
 	}
 }
 
-// PhaseLasted observes how long a transfer was in the phase that it left.
-func (m *Metrics) PhaseLasted(kind, phase string, took time.Duration) {
+// ObservePhase observes how long a transfer was in the phase that it left.
+func (m *Metrics) ObservePhase(kind, phase string, took time.Duration) {
 	if m != nil {
 		m.phaseDuration.WithLabelValues(kind, phase).Observe(took.Seconds())
 	}

@@ -9,11 +9,11 @@ type Count struct {
 	Kind, Phase string
 	Transfers   int
 	OldestAge   float64        // seconds since it was created; only of phases that do not last for ever
-	LongestStay float64        // seconds that one has been in this phase; likewise
+	MaxPhaseAge float64        // seconds that one has been in this phase; likewise
 	Silence     float64        // seconds that a mover that works has reported nothing new, at most
 	Foreign     int            // for another data mover, and not among Transfers
 	ForeignAge  float64        // seconds since the oldest of those was created
-	Agentless   map[string]int // of those that are not over, how many are of a node whose agent is away, by node
+	Unattended  map[string]int // of those that are not over, how many are of a node whose agent is away, by node
 	Terminal    bool
 }
 
@@ -23,12 +23,12 @@ const phaseNew = "New"
 // transfers shows what the caches hold at the time of the scrape: a gauge that is never incremented
 // cannot drift.
 type transfers struct {
-	look        func() []Count
+	observe     func() []Count
 	node        string
 	count       *prometheus.Desc
 	oldestAge   *prometheus.Desc
-	longestStay *prometheus.Desc
-	agentless   *prometheus.Desc
+	maxPhaseAge *prometheus.Desc
+	unattended  *prometheus.Desc
 	silence     *prometheus.Desc
 	foreign     *prometheus.Desc
 	untaken     *prometheus.Desc
@@ -41,12 +41,12 @@ func (m *Metrics) Transfers(look func() []Count) {
 	}
 	labels := []string{"kind", "phase"}
 	m.registry.MustRegister(&transfers{
-		look:        look,
+		observe:     look,
 		node:        m.node,
 		count:       prometheus.NewDesc("lateen_transfers", "Transfers that this agent owns, by kind and phase.", labels, nil),
 		oldestAge:   prometheus.NewDesc("lateen_transfer_oldest_age_seconds", "Age of the oldest transfer in a phase that is not terminal, 0 if there is none.", labels, nil),
-		longestStay: prometheus.NewDesc("lateen_transfer_longest_stay_seconds", "How long a transfer has been in a phase that is not terminal, at most; Prepared counts from Accepted, Canceling from InProgress.", labels, nil),
-		agentless:   prometheus.NewDesc("lateen_agentless_transfers", "Transfers that are not over, of nodes whose agent is away; only the coordinator says so, and of its own node everybody says 0.", []string{"node"}, nil),
+		maxPhaseAge: prometheus.NewDesc("lateen_transfer_longest_stay_seconds", "How long a transfer has been in a phase that is not terminal, at most; Prepared counts from Accepted, Canceling from InProgress.", labels, nil),
+		unattended:  prometheus.NewDesc("lateen_agentless_transfers", "Transfers that are not over, of nodes whose agent is away; only the coordinator says so, and of its own node everybody says 0.", []string{"node"}, nil),
 		silence:     prometheus.NewDesc("lateen_mover_longest_silence_seconds", "How long a mover that works has neither moved a byte nor sent an Event, at most, by kind; 0 if none works.", labels[:1], nil),
 		foreign:     prometheus.NewDesc("lateen_foreign_transfers", "Transfers for another data mover than Velero's own that are not terminal, by kind; reported by the coordinator, other agents report 0.", labels[:1], nil),
 		untaken:     prometheus.NewDesc("lateen_foreign_transfer_oldest_new_age_seconds", "Age of the oldest transfer for another data mover that is still New, 0 if there is none; reported by the coordinator.", labels[:1], nil),
@@ -57,8 +57,8 @@ func (m *Metrics) Transfers(look func() []Count) {
 func (t *transfers) Describe(out chan<- *prometheus.Desc) {
 	out <- t.count
 	out <- t.oldestAge
-	out <- t.longestStay
-	out <- t.agentless
+	out <- t.maxPhaseAge
+	out <- t.unattended
 	out <- t.silence
 	out <- t.foreign
 	out <- t.untaken
@@ -68,11 +68,11 @@ func (t *transfers) Describe(out chan<- *prometheus.Desc) {
 func (t *transfers) Collect(out chan<- prometheus.Metric) {
 	agentless := map[string]int{t.node: 0} // so that there is always a series
 	foreign, untaken, silence := map[string]int{}, map[string]float64{}, map[string]float64{}
-	for _, seen := range t.look() {
+	for _, seen := range t.observe() {
 		out <- prometheus.MustNewConstMetric(t.count, prometheus.GaugeValue, float64(seen.Transfers), seen.Kind, seen.Phase) //nolint:promlinter // it cannot read a Desc; a test lints what is gathered
 		if !seen.Terminal {
 			out <- prometheus.MustNewConstMetric(t.oldestAge, prometheus.GaugeValue, seen.OldestAge, seen.Kind, seen.Phase)     //nolint:promlinter // likewise
-			out <- prometheus.MustNewConstMetric(t.longestStay, prometheus.GaugeValue, seen.LongestStay, seen.Kind, seen.Phase) //nolint:promlinter // likewise
+			out <- prometheus.MustNewConstMetric(t.maxPhaseAge, prometheus.GaugeValue, seen.MaxPhaseAge, seen.Kind, seen.Phase) //nolint:promlinter // likewise
 		}
 		if !seen.Terminal {
 			foreign[seen.Kind] += seen.Foreign
@@ -81,12 +81,12 @@ func (t *transfers) Collect(out chan<- prometheus.Metric) {
 		if seen.Phase == phaseNew {
 			untaken[seen.Kind] = seen.ForeignAge
 		}
-		for node, transfers := range seen.Agentless {
+		for node, transfers := range seen.Unattended {
 			agentless[node] += transfers
 		}
 	}
 	for node, transfers := range agentless {
-		out <- prometheus.MustNewConstMetric(t.agentless, prometheus.GaugeValue, float64(transfers), node) //nolint:promlinter // likewise
+		out <- prometheus.MustNewConstMetric(t.unattended, prometheus.GaugeValue, float64(transfers), node) //nolint:promlinter // likewise
 	}
 	for kind, transfers := range foreign {
 		out <- prometheus.MustNewConstMetric(t.foreign, prometheus.GaugeValue, float64(transfers), kind) //nolint:promlinter // likewise

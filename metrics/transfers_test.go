@@ -13,8 +13,8 @@ func TestGaugesFollowTheCaches(t *testing.T) {
 	m.Queue(7)
 	m.Transfers(func() []metrics.Count {
 		return []metrics.Count{
-			{Kind: "podvolumebackup", Phase: "New", Transfers: waiting, OldestAge: 12.5, LongestStay: 3, Agentless: map[string]int{"node-2": waiting}},
-			{Kind: "datadownload", Phase: "New", Agentless: map[string]int{"node-2": 1}},
+			{Kind: "podvolumebackup", Phase: "New", Transfers: waiting, OldestAge: 12.5, MaxPhaseAge: 3, Unattended: map[string]int{"node-2": waiting}},
+			{Kind: "datadownload", Phase: "New", Unattended: map[string]int{"node-2": 1}},
 			{Kind: "podvolumebackup", Phase: "Completed", Transfers: 100, Terminal: true},
 		}
 	})

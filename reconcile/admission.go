@@ -14,9 +14,9 @@ type AdmissionPhase int
 
 // The phases of a transfer as Admission tells them apart.
 const (
-	Other     AdmissionPhase = iota // it moves, or is over: it needs no place
+	Uncounted AdmissionPhase = iota // it moves, or is over: it needs no place
 	Waiting                         // New: it wants a place
-	Preparing                       // Accepted or Prepared: it has one
+	Admitted                        // Accepted or Prepared: it has one
 )
 
 // Entry is what Admission has to know of one transfer of any kind.
@@ -41,121 +41,121 @@ type Entry struct {
 //   - Who was told that there is room has the place from then on, until Note shows what became of it,
 //     Release gives it back, or the patience is over.
 type Admission struct {
-	limit    int
-	perNode  int
-	patience time.Duration
-	clock    clock.WithDelayedExecution
+	limit        int
+	perNode      int
+	admitTimeout time.Duration
+	clock        clock.WithDelayedExecution
 
-	lock    sync.Mutex
-	known   map[types.UID]*candidate
-	uids    map[string]types.UID // by key: a resource may be made anew before its end is heard of
-	early   map[types.UID]func() // who asked before they were noted
-	nodes   map[string]*lane
-	cluster lane
-	going   []*candidate             // who may go now, of those in line
-	given   map[types.UID]*candidate // who was told so
-	due     time.Time                // when the patience with the first of both ends; zero if there is nobody
-	timer   clock.Timer              // for then
+	lock          sync.Mutex
+	known         map[types.UID]*pending
+	uids          map[string]types.UID // by key: a resource may be made anew before its end is heard of
+	preregistered map[types.UID]func() // who asked before they were noted
+	nodes         map[string]*fifo
+	cluster       fifo
+	admissible    []*pending             // who may go now, of those in line
+	reserved      map[types.UID]*pending // who was told so
+	due           time.Time              // when the patience with the first of both ends; zero if there is nobody
+	timer         clock.Timer            // for then
 }
 
-// candidate is what is known of one transfer.
-type candidate struct {
+// pending is what is known of one transfer.
+type pending struct {
 	Entry
-	lined  bool      // it is in the line of the whole cluster
-	going  bool      // it may go
-	since  time.Time // when that began
-	given  time.Time // when it was told so, and got the place; else zero
-	passed bool      // its patience ended, and it has not changed since
-	asks   bool      // it was asked for, and so is in line although it was passed over
-	wake   func()    // who asked and was refused
+	lined      bool      // it is in the line of the whole cluster
+	admissible bool      // it may go
+	since      time.Time // when that began
+	reserved   time.Time // when it was told so, and got the place; else zero
+	skipped    bool      // its patience ended, and it has not changed since
+	requested  bool      // it was asked for, and so is in line although it was passed over
+	enqueue    func()    // who asked and was refused
 }
 
 // holds tells whether it has a place that its cache does not show yet.
-func (c *candidate) holds() bool { return !c.given.IsZero() }
+func (c *pending) holds() bool { return !c.reserved.IsZero() }
 
 // NewAdmission limits what is prepared in the cluster, and of that on one node; perNode is the largest
 // concurrency of any node. With a limit of 0 there is room for everybody; with a perNode of 0 nodes have
 // no limit of their own.
 func NewAdmission(limit, perNode int, patience time.Duration, clk clock.WithDelayedExecution) *Admission {
 	return &Admission{
-		limit: limit, perNode: perNode, patience: patience, clock: clk,
-		known: map[types.UID]*candidate{}, uids: map[string]types.UID{}, early: map[types.UID]func(){},
-		nodes: map[string]*lane{}, given: map[types.UID]*candidate{},
+		limit: limit, perNode: perNode, admitTimeout: patience, clock: clk,
+		known: map[types.UID]*pending{}, uids: map[string]types.UID{}, preregistered: map[types.UID]func(){},
+		nodes: map[string]*fifo{}, reserved: map[types.UID]*pending{},
 	}
 }
 
-// Note takes in what the cache of its kind shows of a transfer, of whichever node, or what this agent wrote
+// Observe takes in what the cache of its kind shows of a transfer, of whichever node, or what this agent wrote
 // itself; the cache may then still show the version before, which is ignored.
-func (a *Admission) Note(entry Entry) {
+func (a *Admission) Observe(entry Entry) {
 	a.change(func() {
 		c := a.known[entry.UID]
 		switch {
 		case c == nil:
-			a.remove(a.known[a.uids[entry.Key]])
-			c = &candidate{wake: a.early[entry.UID]}
-			delete(a.early, entry.UID)
+			a.forget(a.known[a.uids[entry.Key]])
+			c = &pending{enqueue: a.preregistered[entry.UID]}
+			delete(a.preregistered, entry.UID)
 		case same(c.Entry, entry), older(entry, c.Entry):
 			return
 		default:
-			a.withdraw(c)
+			a.remove(c)
 		}
-		c.Entry, c.passed = entry, false
+		c.Entry, c.skipped = entry, false
 		if entry.Phase != Waiting {
-			a.settle(c)
+			a.clearReservation(c)
 			c.since = time.Time{}
 		}
 		a.known[entry.UID], a.uids[entry.Key] = c, entry.UID
-		a.submit(c)
+		a.insert(c)
 	})
 }
 
 // Forget drops a transfer that is gone.
 func (a *Admission) Forget(uid types.UID) {
 	a.change(func() {
-		delete(a.early, uid)
-		a.remove(a.known[uid])
+		delete(a.preregistered, uid)
+		a.forget(a.known[uid])
 	})
 }
 
 // ForgetKey does the same for whatever had that key: resources that are gone leave only their key.
 func (a *Admission) ForgetKey(key string) {
-	a.change(func() { a.remove(a.known[a.uids[key]]) })
+	a.change(func() { a.forget(a.known[a.uids[key]]) })
 }
 
-// Room tells whether a transfer may be accepted now, and gives it the place if so. Otherwise wake is
+// TryAdmit tells whether a transfer may be accepted now, and gives it the place if so. Otherwise wake is
 // called, once, when it is worth asking again. Ask for what could be accepted at once, and Release what
 // was not: whoever is asked for stands in line.
-func (a *Admission) Room(uid types.UID, wake func()) bool {
+func (a *Admission) TryAdmit(uid types.UID, enqueue func()) bool {
 	room := a.limit <= 0
 	a.change(func() {
 		c := a.known[uid]
 		switch {
 		case c == nil:
-			a.early[uid] = wake // its cache has it, and its Note is on the way
+			a.preregistered[uid] = enqueue // its cache has it, and its Note is on the way
 		case c.Phase != Waiting || c.holds() || a.give(c):
 			room = true
 		default:
-			c.wake = wake
+			c.enqueue = enqueue
 		}
 	})
 	return room
 }
 
 // give gives a place to a candidate if it may go.
-func (a *Admission) give(c *candidate) bool {
-	if c.passed && !c.asks {
-		c.asks = true
-		a.submit(c)
-		a.choose()
+func (a *Admission) give(c *pending) bool {
+	if c.skipped && !c.requested {
+		c.requested = true
+		a.insert(c)
+		a.recompute()
 	}
-	c.asks = true
-	if !c.going {
+	c.requested = true
+	if !c.admissible {
 		return false
 	}
-	a.withdraw(c)
-	c.given, c.wake = a.clock.Now(), nil
-	a.given[c.UID] = c
-	a.submit(c)
+	a.remove(c)
+	c.reserved, c.enqueue = a.clock.Now(), nil
+	a.reserved[c.UID] = c
+	a.insert(c)
 	return true
 }
 
@@ -164,21 +164,21 @@ func (a *Admission) give(c *candidate) bool {
 func (a *Admission) Release(uid types.UID) {
 	a.change(func() {
 		if c := a.known[uid]; c != nil && c.Phase == Waiting {
-			a.withdraw(c)
-			a.settle(c)
-			c.passed = c.passed || !c.since.IsZero() && a.clock.Since(c.since) >= a.patience
-			a.submit(c)
-			if a.choose(); !c.going {
+			a.remove(c)
+			a.clearReservation(c)
+			c.skipped = c.skipped || !c.since.IsZero() && a.clock.Since(c.since) >= a.admitTimeout
+			a.insert(c)
+			if a.recompute(); !c.admissible {
 				c.since = time.Time{}
 			}
 		}
 	})
 }
 
-// settle ends what asking for a candidate, which is withdrawn, has led to.
-func (a *Admission) settle(c *candidate) {
-	c.given, c.asks, c.wake = time.Time{}, false, nil
-	delete(a.given, c.UID)
+// clearReservation ends what asking for a candidate, which is withdrawn, has led to.
+func (a *Admission) clearReservation(c *pending) {
+	c.reserved, c.requested, c.enqueue = time.Time{}, false, nil
+	delete(a.reserved, c.UID)
 }
 
 // same tells whether nothing has changed.

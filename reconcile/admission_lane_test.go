@@ -9,15 +9,15 @@ import (
 )
 
 // waiting makes a lane of those that are named, oldest first; r... are restores, others are backups.
-func waiting(taken int, uids ...types.UID) *lane {
-	l := &lane{taken: taken}
+func waiting(taken int, uids ...types.UID) *fifo {
+	l := &fifo{taken: taken}
 	for age, uid := range slices.Backward(uids) { // in whatever order they come
-		l.enter(&candidate{Entry: Entry{UID: uid, Created: created(age), Restore: uid[0] == 'r'}})
+		l.enter(&pending{Entry: Entry{UID: uid, Created: created(age), Restore: uid[0] == 'r'}})
 	}
 	return l
 }
 
-func uidsOf(candidates []*candidate) []types.UID {
+func uidsOf(candidates []*pending) []types.UID {
 	uids := []types.UID{}
 	for _, c := range candidates {
 		uids = append(uids, c.UID)
@@ -27,7 +27,7 @@ func uidsOf(candidates []*candidate) []types.UID {
 
 func TestWhoMayGo(t *testing.T) {
 	for sentence, is := range map[string]struct {
-		lane   *lane
+		lane   *fifo
 		places int
 		first  []types.UID
 	}{
@@ -54,13 +54,13 @@ func TestWhoMayGo(t *testing.T) {
 }
 
 func TestOfOneAgeTheSmallerUIDGoesFirst(t *testing.T) {
-	l := &lane{}
+	l := &fifo{}
 	for _, uid := range []types.UID{"c", "a", "b"} {
-		l.enter(&candidate{Entry: Entry{UID: uid, Created: created(0)}})
+		l.enter(&pending{Entry: Entry{UID: uid, Created: created(0)}})
 	}
 	require.Equal(t, []types.UID{"a", "b"}, uidsOf(l.first(2)))
-	l.leave(&candidate{Entry: Entry{UID: "a", Created: created(0)}})
-	l.leave(&candidate{Entry: Entry{UID: "unknown", Created: created(0)}})
+	l.leave(&pending{Entry: Entry{UID: "a", Created: created(0)}})
+	l.leave(&pending{Entry: Entry{UID: "unknown", Created: created(0)}})
 	require.Equal(t, []types.UID{"b", "c"}, uidsOf(l.first(4)))
 	require.False(t, l.empty())
 }

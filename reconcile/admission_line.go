@@ -12,79 +12,79 @@ func (a *Admission) change(how func()) {
 		return
 	}
 	a.lock.Lock()
-	before := a.going
+	before := a.admissible
 	how()
-	a.choose()
-	a.date(before)
-	a.expectPatience()
-	wakes := a.wakes()
+	a.recompute()
+	a.stamp(before)
+	a.scheduleTimeout()
+	enqueues := a.enqueues()
 	a.lock.Unlock()
-	for _, wake := range wakes {
-		wake()
+	for _, enqueue := range enqueues {
+		enqueue()
 	}
 }
 
-// submit counts a candidate as what it is: the holder of a place, or one more in line.
-func (a *Admission) submit(c *candidate) {
+// insert counts a candidate as what it is: the holder of a place, or one more in line.
+func (a *Admission) insert(c *pending) {
 	switch {
-	case c.Phase == Preparing || c.holds():
+	case c.Phase == Admitted || c.holds():
 		a.take(c, 1)
-	case c.Phase == Waiting && (!c.passed || c.asks):
+	case c.Phase == Waiting && (!c.skipped || c.requested):
 		a.enter(c)
 	}
 }
 
-// withdraw undoes submit, so that the candidate can be changed.
-func (a *Admission) withdraw(c *candidate) {
+// remove undoes submit, so that the candidate can be changed.
+func (a *Admission) remove(c *pending) {
 	switch {
-	case c.Phase == Preparing || c.holds():
+	case c.Phase == Admitted || c.holds():
 		a.take(c, -1)
-	case c.Phase == Waiting && (!c.passed || c.asks):
+	case c.Phase == Waiting && (!c.skipped || c.requested):
 		a.leave(c)
 	}
 }
 
-func (a *Admission) remove(c *candidate) {
+func (a *Admission) forget(c *pending) {
 	if c == nil {
 		return
 	}
-	a.withdraw(c)
-	delete(a.given, c.UID)
+	a.remove(c)
+	delete(a.reserved, c.UID)
 	delete(a.known, c.UID)
 	delete(a.uids, c.Key)
 }
 
-func (a *Admission) take(c *candidate, places int) {
+func (a *Admission) take(c *pending, places int) {
 	a.cluster.taken += places
 	if a.bound(c) {
-		a.atNode(c.Node, func(node *lane) { node.taken += places })
+		a.atNode(c.Node, func(node *fifo) { node.taken += places })
 	}
 }
 
-func (a *Admission) enter(c *candidate) {
+func (a *Admission) enter(c *pending) {
 	if a.bound(c) {
-		a.atNode(c.Node, func(node *lane) { node.enter(c) })
+		a.atNode(c.Node, func(node *fifo) { node.enter(c) })
 		return
 	}
 	a.line(c, true)
 }
 
-func (a *Admission) leave(c *candidate) {
+func (a *Admission) leave(c *pending) {
 	if a.bound(c) {
-		a.atNode(c.Node, func(node *lane) { node.leave(c) })
+		a.atNode(c.Node, func(node *fifo) { node.leave(c) })
 		return
 	}
 	a.line(c, false)
 }
 
 // bound tells whether a candidate takes a place of a node.
-func (a *Admission) bound(c *candidate) bool { return c.Node != "" && a.perNode > 0 }
+func (a *Admission) bound(c *pending) bool { return c.Node != "" && a.perNode > 0 }
 
 // atNode changes what waits for a node, and lets in line whom the node has a place for after it.
-func (a *Admission) atNode(name string, how func(*lane)) {
+func (a *Admission) atNode(name string, how func(*fifo)) {
 	node := a.nodes[name]
 	if node == nil {
-		node = &lane{}
+		node = &fifo{}
 		a.nodes[name] = node
 	}
 	before := node.first(a.perNode)
@@ -104,7 +104,7 @@ func (a *Admission) atNode(name string, how func(*lane)) {
 }
 
 // line lets a candidate in the line of the whole cluster, or out.
-func (a *Admission) line(c *candidate, in bool) {
+func (a *Admission) line(c *pending, in bool) {
 	if c.lined == in {
 		return
 	}
@@ -116,61 +116,61 @@ func (a *Admission) line(c *candidate, in bool) {
 	a.cluster.leave(c)
 }
 
-// choose settles who may go.
-func (a *Admission) choose() {
-	for _, c := range a.going {
-		c.going = false
+// recompute settles who may go.
+func (a *Admission) recompute() {
+	for _, c := range a.admissible {
+		c.admissible = false
 	}
-	a.going = a.cluster.first(a.limit)
-	for _, c := range a.going {
-		c.going = true
+	a.admissible = a.cluster.first(a.limit)
+	for _, c := range a.admissible {
+		c.admissible = true
 	}
 }
 
-// date keeps since when each of them may go; those before are the ones who could until now.
-func (a *Admission) date(before []*candidate) {
+// stamp keeps since when each of them may go; those before are the ones who could until now.
+func (a *Admission) stamp(before []*pending) {
 	for _, c := range before {
-		if !c.going && !c.holds() {
+		if !c.admissible && !c.holds() {
 			c.since = time.Time{}
 		}
 	}
-	for _, c := range a.going {
+	for _, c := range a.admissible {
 		if c.since.IsZero() {
 			c.since = a.clock.Now()
 		}
 	}
 }
 
-// wakes are the calls that are due to those who were refused and may go now; each is due once.
-func (a *Admission) wakes() []func() {
+// enqueues are the calls that are due to those who were refused and may go now; each is due once.
+func (a *Admission) enqueues() []func() {
 	var due []func()
-	for _, c := range a.going {
-		if c.wake != nil {
-			due = append(due, c.wake)
-			c.wake = nil
+	for _, c := range a.admissible {
+		if c.enqueue != nil {
+			due = append(due, c.enqueue)
+			c.enqueue = nil
 		}
 	}
 	return due
 }
 
 // holding are those who keep others from a place: they may go, or were told so.
-func (a *Admission) holding() []*candidate {
-	return slices.AppendSeq(slices.Clone(a.going), maps.Values(a.given))
+func (a *Admission) holding() []*pending {
+	return slices.AppendSeq(slices.Clone(a.admissible), maps.Values(a.reserved))
 }
 
-// patienceEnds is when one of those who hold a place is passed over.
-func (a *Admission) patienceEnds(c *candidate) time.Time {
+// onTimeout is when one of those who hold a place is passed over.
+func (a *Admission) onTimeout(c *pending) time.Time {
 	if c.holds() {
-		return c.given.Add(a.patience)
+		return c.reserved.Add(a.admitTimeout)
 	}
-	return c.since.Add(a.patience)
+	return c.since.Add(a.admitTimeout)
 }
 
-// expectPatience sets the timer for whoever's patience ends first.
-func (a *Admission) expectPatience() {
+// scheduleTimeout sets the timer for whoever's patience ends first.
+func (a *Admission) scheduleTimeout() {
 	var due time.Time
 	for _, c := range a.holding() {
-		if ends := a.patienceEnds(c); due.IsZero() || ends.Before(due) {
+		if ends := a.onTimeout(c); due.IsZero() || ends.Before(due) {
 			due = ends
 		}
 	}
@@ -181,22 +181,22 @@ func (a *Admission) expectPatience() {
 		a.timer.Stop()
 	}
 	if !due.IsZero() {
-		a.timer = a.clock.AfterFunc(due.Sub(a.clock.Now()), a.passOver)
+		a.timer = a.clock.AfterFunc(due.Sub(a.clock.Now()), a.skipExpired)
 	}
 }
 
-// passOver passes over everybody whose patience has ended.
-func (a *Admission) passOver() {
+// skipExpired passes over everybody whose patience has ended.
+func (a *Admission) skipExpired() {
 	a.change(func() {
 		a.due = time.Time{} // the timer is used up
 		for _, c := range a.holding() {
-			if a.clock.Now().Before(a.patienceEnds(c)) {
+			if a.clock.Now().Before(a.onTimeout(c)) {
 				continue
 			}
-			a.withdraw(c)
-			a.settle(c)
-			c.passed, c.since = true, time.Time{}
-			a.submit(c)
+			a.remove(c)
+			a.clearReservation(c)
+			c.skipped, c.since = true, time.Time{}
+			a.insert(c)
 		}
 	})
 }

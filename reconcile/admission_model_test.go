@@ -96,15 +96,15 @@ func (n *naive) pass(d time.Duration) {
 				n.now = ends
 			}
 		}
-		over := false
+		finished := false
 		for _, known := range n.all {
 			if ends := known.ends(); !ends.IsZero() && !ends.After(n.now) {
 				*known = naively{Entry: known.Entry, passed: true}
-				over = true
+				finished = true
 			}
 		}
 		n.count()
-		if !over && n.now.Equal(until) {
+		if !finished && n.now.Equal(until) {
 			return
 		}
 	}
@@ -142,7 +142,7 @@ func (n *naive) decide() {
 	taken, takenAt, restoresAt := 0, map[string]int{}, map[string]bool{}
 	for _, known := range n.all {
 		known.may = false
-		if known.Phase == Preparing || !known.given.IsZero() {
+		if known.Phase == Admitted || !known.given.IsZero() {
 			taken++
 			takenAt[known.Node]++
 		} else if known.Phase == Waiting && (!known.passed || known.asked) {
@@ -187,7 +187,7 @@ func TestAdmissionIsAsItsModel(t *testing.T) {
 	seeds.Each(t, 1, func(t *testing.T, random *rand.Rand) {
 		t.Helper()
 		rooms := map[bool]int{}
-		wakes := 0
+		enqueues := 0
 		for range 60 {
 			limit, perNode := 1+random.IntN(9), random.IntN(4)
 			synctest.Test(t, func(t *testing.T) {
@@ -203,14 +203,14 @@ func TestAdmissionIsAsItsModel(t *testing.T) {
 					slices.Sort(woken)
 					slices.Sort(model.woken)
 					require.Equal(t, model.woken, woken, "step %d, %s: who is woken", step, what)
-					wakes += len(woken)
+					enqueues += len(woken)
 					model.woken = nil
 				}
 			})
 		}
 		require.Greater(t, rooms[true], 1000)
 		require.Greater(t, rooms[false], 1000)
-		require.Greater(t, wakes, 100)
+		require.Greater(t, enqueues, 100)
 	})
 }
 
@@ -219,11 +219,11 @@ func randomStep(t *testing.T, random *rand.Rand, inLine *queue, model *naive, ro
 	t.Helper()
 	uids := slices.Sorted(maps.Keys(model.all))
 	if len(uids) == 0 || random.IntN(5) == 0 {
-		e := entry(types.UID(fmt.Sprintf("%c%06x", "bbr"[random.IntN(3)], random.IntN(1<<24))), random.IntN(20), []string{"", "n1", "n2"}[random.IntN(3)])
+		e := newEntry(types.UID(fmt.Sprintf("%c%06x", "bbr"[random.IntN(3)], random.IntN(1<<24))), random.IntN(20), []string{"", "n1", "n2"}[random.IntN(3)])
 		if len(uids) > 0 && random.IntN(10) == 0 {
 			e.Key = model.all[uids[random.IntN(len(uids))]].Key
 		}
-		inLine.Note(e)
+		inLine.Observe(e)
 		model.note(e)
 		return fmt.Sprintf("new %v", e)
 	}
@@ -248,7 +248,7 @@ func randomStep(t *testing.T, random *rand.Rand, inLine *queue, model *naive, ro
 			e.Version += "+"
 			e.Phase = AdmissionPhase(random.IntN(3))
 		}
-		inLine.Note(e)
+		inLine.Observe(e)
 		model.note(e)
 		return fmt.Sprintf("change %v", e)
 	default:
@@ -263,15 +263,15 @@ func BenchmarkTenThousandWaiting(b *testing.B) {
 	for range b.N {
 		q := newQueue(50, 4)
 		for i, uid := range numbered(10_000) {
-			q.Note(entry(uid, i/7, fmt.Sprint(i%500)))
+			q.Observe(newEntry(uid, i/7, fmt.Sprint(i%500)))
 		}
 		for range 10_000 {
 			going, _ := q.may()
 			if !q.ask(going[0]) {
 				b.Fatal("who may go was refused")
 			}
-			q.becomes(going[0], Preparing)
-			q.becomes(going[0], Other)
+			q.becomes(going[0], Admitted)
+			q.becomes(going[0], Uncounted)
 		}
 	}
 }

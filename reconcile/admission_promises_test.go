@@ -18,14 +18,14 @@ func TestARestoreIsNotStarvedByAHundredBackups(t *testing.T) {
 		for _, uid := range backups {
 			require.Equal(t, uid < "b0004", q.ask(uid))
 		}
-		q.Note(entry("r", 100, ""))
+		q.Observe(newEntry("r", 100, ""))
 		require.False(t, q.ask("r"), "all places are taken")
-		q.becomes("b0000", Preparing)
+		q.becomes("b0000", Admitted)
 		require.Empty(t, q.heard())
-		q.becomes("b0000", Other)
+		q.becomes("b0000", Uncounted)
 		require.Equal(t, []types.UID{"r"}, q.heard(), "the first place is the restore's, though it came last")
 		require.True(t, q.ask("r"))
-		q.becomes("b0001", Other)
+		q.becomes("b0001", Uncounted)
 		require.Equal(t, []types.UID{"b0004"}, q.heard(), "and the next is a backup's again")
 	})
 }
@@ -35,10 +35,10 @@ func TestOneNodesHundredBackupsDoNotIdleTheOthers(t *testing.T) {
 		q := newQueue(6, 2)
 		backups := numbered(100)
 		for age, uid := range backups {
-			q.Note(entry(uid, age, "busy"))
+			q.Observe(newEntry(uid, age, "busy"))
 		}
 		for age, uid := range []types.UID{"x", "y", "z"} {
-			q.Note(entry(uid, 100+age, "idle-"+string(uid)))
+			q.Observe(newEntry(uid, 100+age, "idle-"+string(uid)))
 		}
 		var admitted []types.UID
 		for _, uid := range append(backups, "x", "y", "z") {
@@ -47,9 +47,9 @@ func TestOneNodesHundredBackupsDoNotIdleTheOthers(t *testing.T) {
 			}
 		}
 		require.Equal(t, []types.UID{"b0000", "b0001", "x", "y", "z"}, admitted)
-		q.becomes("x", Other)
+		q.becomes("x", Uncounted)
 		require.Empty(t, q.heard(), "a place elsewhere is none of a node that has its share")
-		q.becomes("b0000", Other)
+		q.becomes("b0000", Uncounted)
 		require.Equal(t, []types.UID{"b0002"}, q.heard())
 	})
 }
@@ -58,13 +58,13 @@ func TestARestoreOfANodeIsNotStarvedByItsBackups(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		q := newQueue(10, 1)
 		for age, uid := range numbered(100) {
-			q.Note(entry(uid, age, "n1"))
+			q.Observe(newEntry(uid, age, "n1"))
 		}
 		require.True(t, q.ask("b0000"))
 		require.False(t, q.ask("b0001"))
-		q.Note(entry("r", 100, "n1"))
+		q.Observe(newEntry("r", 100, "n1"))
 		require.False(t, q.ask("r"))
-		q.becomes("b0000", Other)
+		q.becomes("b0000", Uncounted)
 		require.Equal(t, []types.UID{"r"}, q.heard())
 	})
 }
@@ -79,14 +79,14 @@ func TestATransferThatNobodyTakesHoldsNoPlace(t *testing.T) {
 		letPass(1)
 		require.Equal(t, []types.UID{"b1"}, q.heard())
 		require.True(t, q.ask("b1"))
-		q.becomes("b1", Preparing)
+		q.becomes("b1", Admitted)
 
-		changed := entry("lost", 0, "")
+		changed := newEntry("lost", 0, "")
 		changed.Version = "2"
-		q.Note(changed)
-		q.Note(entry("b2", 2, ""))
+		q.Observe(changed)
+		q.Observe(newEntry("b2", 2, ""))
 		require.False(t, q.ask("b2"))
-		q.becomes("b1", Other)
+		q.becomes("b1", Uncounted)
 		require.Empty(t, q.heard(), "it has changed, so it has a claim again")
 		require.True(t, q.ask("lost"))
 	})
@@ -114,11 +114,11 @@ func TestManyAgentsKeepTheLimit(t *testing.T) {
 		}
 		all := make([]Entry, transfers)
 		for i := range all {
-			all[i] = entry(types.UID(fmt.Sprintf("%c%03d", "bbbr"[i%4], i)), i/3, fmt.Sprint(i*i%nodes))
+			all[i] = newEntry(types.UID(fmt.Sprintf("%c%03d", "bbbr"[i%4], i)), i/3, fmt.Sprint(i*i%nodes))
 		}
 		tell := func(e Entry) {
 			for _, agent := range agents {
-				agent.Note(e)
+				agent.Observe(e)
 			}
 		}
 		for _, e := range all {
@@ -130,7 +130,7 @@ func TestManyAgentsKeepTheLimit(t *testing.T) {
 			var accepted []Entry
 			for i := range all {
 				if all[i].Phase == Waiting && agents[int(all[i].Node[0]-'0')].ask(all[i].UID) {
-					all[i].Phase = Preparing
+					all[i].Phase = Admitted
 					accepted = append(accepted, all[i])
 				}
 			}
@@ -138,12 +138,12 @@ func TestManyAgentsKeepTheLimit(t *testing.T) {
 			for _, e := range accepted {
 				tell(e)
 			}
-			preparing := slices.IndexFunc(all, func(e Entry) bool { return e.Phase == Preparing })
+			preparing := slices.IndexFunc(all, func(e Entry) bool { return e.Phase == Admitted })
 			require.GreaterOrEqual(t, preparing, 0, "somebody goes as long as somebody waits")
 			for _, agent := range agents {
 				require.LessOrEqual(t, agent.cluster.taken, limit)
 			}
-			all[preparing].Phase = Other
+			all[preparing].Phase = Uncounted
 			tell(all[preparing])
 			done++
 		}

@@ -25,15 +25,15 @@ func newQueue(limit, perNode int) *queue {
 	return &queue{Admission: NewAdmission(limit, perNode, testPatience, clock.RealClock{})}
 }
 
-// entry is a transfer that waits; those whose UID begins with r are restores.
-func entry(uid types.UID, age int, node string) Entry {
+// newEntry is a transfer that waits; those whose UID begins with r are restores.
+func newEntry(uid types.UID, age int, node string) Entry {
 	return Entry{UID: uid, Key: "kind/velero/" + string(uid), Version: "1", Created: created(age), Restore: uid[0] == 'r', Node: node, Phase: Waiting}
 }
 
 // noteAll notes transfers without a node that wait, oldest first.
 func (q *queue) noteAll(uids ...types.UID) {
 	for age, uid := range uids {
-		q.Note(entry(uid, age, ""))
+		q.Observe(newEntry(uid, age, ""))
 	}
 }
 
@@ -43,11 +43,11 @@ func (q *queue) becomes(uid types.UID, phase AdmissionPhase) {
 	next := q.known[uid].Entry
 	q.lock.Unlock()
 	next.Phase = phase
-	q.Note(next)
+	q.Observe(next)
 }
 
 func (q *queue) ask(uid types.UID) bool {
-	return q.Room(uid, func() {
+	return q.TryAdmit(uid, func() {
 		q.heardLock.Lock()
 		defer q.heardLock.Unlock()
 		q.woken = append(q.woken, uid)
@@ -67,7 +67,7 @@ func (q *queue) heard() []types.UID {
 func (q *queue) may() (going []types.UID, known int) {
 	q.lock.Lock()
 	defer q.lock.Unlock()
-	return uidsOf(q.going), len(q.known)
+	return uidsOf(q.admissible), len(q.known)
 }
 
 // numbered are the UIDs of so many backups.
@@ -89,15 +89,15 @@ func TestPatienceIsWithThoseWhoCouldGo(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		q := newQueue(1, 0)
 		q.noteAll("working", "lost", "b1")
-		q.becomes("working", Preparing)
+		q.becomes("working", Admitted)
 		require.False(t, q.ask("b1"))
 		letPass(24 * time.Hour)
-		q.becomes("working", Other)
+		q.becomes("working", Uncounted)
 		require.Empty(t, q.heard(), "until now there was no place, which is no fault of the older one")
 		letPass(testPatience / 2)
-		q.becomes("working", Preparing)
+		q.becomes("working", Admitted)
 		letPass(testPatience)
-		q.becomes("working", Other)
+		q.becomes("working", Uncounted)
 		letPass(testPatience - 1)
 		require.Empty(t, q.heard(), "it counts from when there was a place again")
 		letPass(1)
@@ -111,10 +111,10 @@ func TestWhoWasPassedOverGetsAPlaceWhenItIsAskedFor(t *testing.T) {
 		q.noteAll("late", "b1", "b2")
 		letPass(testPatience)
 		require.True(t, q.ask("b1"))
-		q.becomes("b1", Preparing)
+		q.becomes("b1", Admitted)
 		require.False(t, q.ask("late"), "its claim is gone")
 		require.False(t, q.ask("b2"))
-		q.becomes("b1", Other)
+		q.becomes("b1", Uncounted)
 		require.Equal(t, []types.UID{"late"}, q.heard(), "but it keeps its age")
 		require.True(t, q.ask("late"))
 		q.Release("late")
@@ -129,16 +129,16 @@ func TestAPlaceIsTakenFromTheAnswerOn(t *testing.T) {
 		q.noteAll("b1")
 		require.True(t, q.ask("b1"))
 		require.True(t, q.ask("b1"), "it is its own, however often it asks")
-		q.Note(entry("b0", -1, ""))
+		q.Observe(newEntry("b0", -1, ""))
 		require.False(t, q.ask("b0"), "an older one comes before the cache has the write of b1")
-		changed := entry("b1", 0, "")
+		changed := newEntry("b1", 0, "")
 		changed.Version = "2"
-		q.Note(changed)
+		q.Observe(changed)
 		require.Empty(t, q.heard(), "a change by somebody else is not that write")
-		q.becomes("b1", Preparing)
+		q.becomes("b1", Admitted)
 		letPass(10 * testPatience)
 		require.Empty(t, q.heard(), "who prepares may take as long as it needs")
-		q.becomes("b1", Other)
+		q.becomes("b1", Uncounted)
 		require.Equal(t, []types.UID{"b0"}, q.heard())
 	})
 }
@@ -181,8 +181,8 @@ func TestWhoIsRefusedIsWokenOnce(t *testing.T) {
 		require.False(t, q.ask("d"))
 		q.Forget("a")
 		require.Equal(t, []types.UID{"c"}, q.heard())
-		q.Note(entry("e", 9, ""))
-		q.Note(entry("e", 9, ""))
+		q.Observe(newEntry("e", 9, ""))
+		q.Observe(newEntry("e", 9, ""))
 		require.Empty(t, q.heard(), "nothing has changed for anybody")
 		q.ForgetKey("kind/velero/b")
 		require.Equal(t, []types.UID{"d"}, q.heard(), "c was woken and has not come yet; there is a place for both")
@@ -198,15 +198,15 @@ func TestACacheThatLagsBehindAWriteGivesNoPlaceBack(t *testing.T) {
 		q.noteAll("a", "b")
 		require.True(t, q.ask("a"))
 		require.False(t, q.ask("b"))
-		written := entry("a", 0, "")
-		written.Version, written.Phase = "10", Preparing
-		q.Note(written)
-		stale := entry("a", 0, "")
+		written := newEntry("a", 0, "")
+		written.Version, written.Phase = "10", Admitted
+		q.Observe(written)
+		stale := newEntry("a", 0, "")
 		stale.Version = "9"
-		q.Note(stale)
+		q.Observe(stale)
 		require.Empty(t, q.heard())
-		written.Version, written.Phase = "11", Other
-		q.Note(written)
+		written.Version, written.Phase = "11", Uncounted
+		q.Observe(written)
 		require.Equal(t, []types.UID{"b"}, q.heard())
 	})
 }
@@ -216,13 +216,13 @@ func TestMoreMayBePreparingThanTheLimit(t *testing.T) {
 		q := newQueue(2, 0)
 		q.noteAll("a", "b", "c", "d")
 		for _, uid := range []types.UID{"a", "b", "c"} {
-			q.becomes(uid, Preparing) // movers that start again are not held back
+			q.becomes(uid, Admitted) // movers that start again are not held back
 			require.True(t, q.ask(uid))
 		}
 		require.False(t, q.ask("d"))
-		q.becomes("a", Other)
+		q.becomes("a", Uncounted)
 		require.Empty(t, q.heard())
-		q.becomes("b", Other)
+		q.becomes("b", Uncounted)
 		require.Equal(t, []types.UID{"d"}, q.heard())
 	})
 }
@@ -230,13 +230,13 @@ func TestMoreMayBePreparingThanTheLimit(t *testing.T) {
 func TestAResourceThatIsMadeAnewReplacesTheOld(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		q := newQueue(1, 1)
-		old := entry("old", 0, "n1")
-		old.Phase = Preparing
-		q.Note(old)
-		again := entry("new", 1, "n1")
-		again.Key = old.Key
+		old := newEntry("old", 0, "n1")
+		old.Phase = Admitted
+		q.Observe(old)
+		requeue := newEntry("new", 1, "n1")
+		requeue.Key = old.Key
 		require.False(t, q.ask("new"), "it is asked for before it is noted")
-		q.Note(again)
+		q.Observe(requeue)
 		require.Equal(t, []types.UID{"new"}, q.heard())
 		require.True(t, q.ask("new"))
 		q.Forget("old")
@@ -251,7 +251,7 @@ func TestAResourceThatIsMadeAnewReplacesTheOld(t *testing.T) {
 func TestWithoutALimitThereIsRoomForEverybody(t *testing.T) {
 	q := newQueue(0, 1)
 	for _, uid := range numbered(100) {
-		q.Note(entry(uid, 0, "n1"))
+		q.Observe(newEntry(uid, 0, "n1"))
 		require.True(t, q.ask(uid))
 		q.Release(uid)
 		q.Forget(uid)
@@ -263,13 +263,13 @@ func TestWithoutALimitThereIsRoomForEverybody(t *testing.T) {
 func TestATransferWhoseNodeBecomesKnownWaitsForThatNode(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		q := newQueue(4, 1)
-		first := entry("a", 0, "n1")
-		first.Phase = Preparing
-		q.Note(first)
-		q.Note(entry("r", 1, ""))
-		q.Note(entry("r", 1, "n1"))
+		first := newEntry("a", 0, "n1")
+		first.Phase = Admitted
+		q.Observe(first)
+		q.Observe(newEntry("r", 1, ""))
+		q.Observe(newEntry("r", 1, "n1"))
 		require.False(t, q.ask("r"))
-		q.Note(entry("r", 1, "n2"))
+		q.Observe(newEntry("r", 1, "n2"))
 		require.Equal(t, []types.UID{"r"}, q.heard())
 	})
 }

@@ -16,10 +16,10 @@ type nodeOfRoll struct {
 	node  *corev1.Node
 }
 
-func (r *roll) Follow(name string, wake func()) {
+func (r *roll) Watch(name string, enqueue func()) {
 	r.lock.Lock()
 	defer r.lock.Unlock()
-	r.of(name).wake = wake
+	r.of(name).wake = enqueue
 }
 
 func (r *roll) Forget(name string) {
@@ -59,10 +59,10 @@ func (r *roll) shows(t *testing.T, ready corev1.ConditionStatus) {
 			{Type: corev1.NodeMemoryPressure, Status: corev1.ConditionTrue}, {Type: corev1.NodeReady, Status: ready},
 		}}}
 	}
-	wake := of.wake
+	enqueue := of.wake
 	r.lock.Unlock()
-	require.NotNil(t, wake, "nobody watches the node")
-	wake()
+	require.NotNil(t, enqueue, "nobody watches the node")
+	enqueue()
 }
 
 func TestANodeThatIsNotReadyForTheGraceIsLost(t *testing.T) {
@@ -70,11 +70,11 @@ func TestANodeThatIsNotReadyForTheGraceIsLost(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				r := newRoll()
-				r.Begin()
-				r.Saw(agentPod("a", "n1", isReady, 0))
+				r.Start()
+				r.Update(agentPod("a", "n1", isReady, 0))
 				require.False(t, r.Lost("n1"))
 				require.False(t, r.isWatched(), "a Node whose agent is Ready answers")
-				r.Saw(agentPod("a", "n1", notReady, 1))
+				r.Update(agentPod("a", "n1", notReady, 1))
 				require.True(t, r.isWatched(), "somebody has asked for it")
 				r.shows(t, state)
 				letPass(time.Minute - 1)
@@ -82,7 +82,7 @@ func TestANodeThatIsNotReadyForTheGraceIsLost(t *testing.T) {
 				letPass(1)
 				require.True(t, r.Lost("n1"))
 				require.Equal(t, []string{"n1 true"}, r.heard()[:1])
-				r.Saw(agentPod("a", "n1", isReady, 200))
+				r.Update(agentPod("a", "n1", isReady, 200))
 				require.False(t, r.Lost("n1"))
 				require.False(t, r.isWatched())
 				require.Equal(t, []string{"n1 false"}, r.heard()[:1])
@@ -94,11 +94,11 @@ func TestANodeThatIsNotReadyForTheGraceIsLost(t *testing.T) {
 func TestANodeIsNotLostWhileItIsReadyOrNobodyKnows(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRoll()
-		r.Begin()
+		r.Start()
 		require.False(t, r.Lost("n1"))
 		require.True(t, r.isWatched(), "it has no agent")
 		letPass(time.Hour)
-		require.True(t, r.Absent("n1"))
+		require.True(t, r.Unavailable("n1"))
 		require.False(t, r.Lost("n1"), "the watch has shown nothing")
 		r.shows(t, isReady)
 		letPass(time.Hour)
@@ -114,7 +114,7 @@ func TestANodeIsNotLostWhileItIsReadyOrNobodyKnows(t *testing.T) {
 		letPass(time.Minute)
 		require.Equal(t, []string{"n1 true"}, r.heard(), "a change that has to be told")
 		require.True(t, r.Lost("n1"))
-		r.End()
+		r.Stop()
 		require.False(t, r.Lost("n1"))
 		require.False(t, r.isWatched())
 	})
@@ -123,10 +123,10 @@ func TestANodeIsNotLostWhileItIsReadyOrNobodyKnows(t *testing.T) {
 func TestANodeThatNobodyAsksForIsNotWatched(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRoll()
-		r.Saw(agentPod("a", "n1", notReady, 0))
-		r.Begin()
+		r.Update(agentPod("a", "n1", notReady, 0))
+		r.Start()
 		letPass(time.Hour)
-		require.True(t, r.Absent("n1"))
+		require.True(t, r.Unavailable("n1"))
 		require.False(t, r.isWatched())
 	})
 }
@@ -144,30 +144,30 @@ func TestTheAgentOfANodeIsVelerosUntilItIsGoneOrReplaced(t *testing.T) {
 		veleros bool
 	}{
 		"while it is Ready":                 {func(*roll) { letPass(time.Hour) }, true},
-		"while it is away for a short time": {func(r *roll) { r.Saw(velerosPod(notReady, 1)); letPass(time.Minute - 1) }, true},
-		"while it terminates":               {func(r *roll) { r.Saw(terminating(velerosPod(isReady, 0))) }, true},
-		"not when it is away for longer":    {func(r *roll) { r.Saw(velerosPod(notReady, 1)); letPass(time.Minute) }, false},
-		"not once its pod is gone":          {func(r *roll) { r.Gone(velerosPod(isReady, 0)) }, false},
+		"while it is away for a short time": {func(r *roll) { r.Update(velerosPod(notReady, 1)); letPass(time.Minute - 1) }, true},
+		"while it terminates":               {func(r *roll) { r.Update(terminating(velerosPod(isReady, 0))) }, true},
+		"not when it is away for longer":    {func(r *roll) { r.Update(velerosPod(notReady, 1)); letPass(time.Minute) }, false},
+		"not once its pod is gone":          {func(r *roll) { r.Delete(velerosPod(isReady, 0)) }, false},
 		"not once Lateen's is Ready there": {func(r *roll) {
-			r.Saw(velerosPod(notReady, 1))
-			r.Saw(agentPod("l", "n1", isReady, 2))
+			r.Update(velerosPod(notReady, 1))
+			r.Update(agentPod("l", "n1", isReady, 2))
 		}, false},
 	}
 	for name, test := range after {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				r := newRoll()
-				r.Begin()
-				r.Saw(velerosPod(isReady, 0))
-				require.True(t, r.Veleros("n1"))
+				r.Start()
+				r.Update(velerosPod(isReady, 0))
+				require.True(t, r.RunsVelero("n1"))
 				require.Len(t, r.heard(), 1)
 				test.happens(r)
-				require.Equal(t, test.veleros, r.Veleros("n1"))
+				require.Equal(t, test.veleros, r.RunsVelero("n1"))
 				if !test.veleros {
 					require.NotEmpty(t, r.heard(), "a change that has to be told")
 				}
-				require.False(t, r.Veleros("n2"))
-				require.False(t, r.Veleros(""))
+				require.False(t, r.RunsVelero("n2"))
+				require.False(t, r.RunsVelero(""))
 			})
 		})
 	}

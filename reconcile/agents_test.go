@@ -19,7 +19,7 @@ import (
 
 // roll are Agents whose changes are recorded, in a bubble of its own time.
 type roll struct {
-	*Agents
+	*AgentTracker
 	lock  sync.Mutex
 	seen  []string
 	nodes map[string]*nodeOfRoll
@@ -27,8 +27,8 @@ type roll struct {
 
 func newRoll() *roll {
 	r := &roll{nodes: map[string]*nodeOfRoll{}}
-	r.Agents = NewAgents(time.Minute, clock.RealClock{}, r, func(node string) {
-		absent := r.Absent(node) // it may ask
+	r.AgentTracker = NewAgentTracker(time.Minute, clock.RealClock{}, r, func(node string) {
+		absent := r.Unavailable(node) // it may ask
 		r.lock.Lock()
 		defer r.lock.Unlock()
 		r.seen = append(r.seen, fmt.Sprint(node, " ", absent))
@@ -40,9 +40,9 @@ func newRoll() *roll {
 func (r *roll) heard() []string {
 	r.lock.Lock()
 	defer r.lock.Unlock()
-	seen := r.seen
+	observed := r.seen
 	r.seen = nil
-	return seen
+	return observed
 }
 
 // agentPod is the pod of an agent; its Ready condition is as old as it says.
@@ -70,22 +70,22 @@ const (
 func TestAnAgentThatIsNotReadyForTheGraceIsAbsent(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRoll()
-		r.Saw(agentPod("a", "n1", isReady, 0))
-		r.Begin()
+		r.Update(agentPod("a", "n1", isReady, 0))
+		r.Start()
 		letPass(time.Hour)
-		require.False(t, r.Absent("n1"))
-		r.Saw(agentPod("a", "n1", notReady, 1))
+		require.False(t, r.Unavailable("n1"))
+		r.Update(agentPod("a", "n1", notReady, 1))
 		letPass(time.Minute - 1)
-		r.Saw(agentPod("a", "n1", notReady, 1))
-		require.False(t, r.Absent("n1"))
+		r.Update(agentPod("a", "n1", notReady, 1))
+		require.False(t, r.Unavailable("n1"))
 		require.Empty(t, r.heard())
 		letPass(1)
-		require.True(t, r.Absent("n1"))
+		require.True(t, r.Unavailable("n1"))
 		require.Equal(t, []string{"n1 true"}, r.heard())
 		letPass(time.Hour)
-		r.Saw(agentPod("a", "n1", isReady, 2))
+		r.Update(agentPod("a", "n1", isReady, 2))
 		require.Equal(t, []string{"n1 false"}, r.heard())
-		require.False(t, r.Absent("n1"))
+		require.False(t, r.Unavailable("n1"))
 	})
 }
 
@@ -94,12 +94,12 @@ func TestWhatNodesSayOfTheTimeIsNotCompared(t *testing.T) {
 		t.Run(sentence, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				r := newRoll()
-				r.Begin()
-				r.Saw(agentPod("a", "n1", notReady, transition))
+				r.Start()
+				r.Update(agentPod("a", "n1", notReady, transition))
 				letPass(time.Minute - 1)
-				require.False(t, r.Absent("n1"))
+				require.False(t, r.Unavailable("n1"))
 				letPass(1)
-				require.True(t, r.Absent("n1"))
+				require.True(t, r.Unavailable("n1"))
 			})
 		})
 	}
@@ -108,19 +108,19 @@ func TestWhatNodesSayOfTheTimeIsNotCompared(t *testing.T) {
 func TestNobodyIsAbsentBeforeTheTermHasLastedForTheGrace(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRoll()
-		r.Saw(agentPod("a", "n1", notReady, -1000))
+		r.Update(agentPod("a", "n1", notReady, -1000))
 		letPass(time.Hour)
-		require.False(t, r.Absent("n1"), "the cache is not complete: another pod may be Ready there")
-		require.False(t, r.Absent("asked for early"))
-		r.Begin()
-		require.False(t, r.Absent("unknown"))
+		require.False(t, r.Unavailable("n1"), "the cache is not complete: another pod may be Ready there")
+		require.False(t, r.Unavailable("asked for early"))
+		r.Start()
+		require.False(t, r.Unavailable("unknown"))
 		letPass(time.Minute - 1)
 		require.Empty(t, r.heard())
 		letPass(1)
 		require.ElementsMatch(t, []string{"n1 true", "asked for early true", "unknown true"}, r.heard())
-		require.True(t, r.Absent("asked for only now"), "it was never there")
+		require.True(t, r.Unavailable("asked for only now"), "it was never there")
 		require.Empty(t, r.heard(), "who asks has the answer")
-		r.Saw(agentPod("b", "unknown", isReady, 0))
+		r.Update(agentPod("b", "unknown", isReady, 0))
 		require.Equal(t, []string{"unknown false"}, r.heard())
 	})
 }
@@ -128,16 +128,16 @@ func TestNobodyIsAbsentBeforeTheTermHasLastedForTheGrace(t *testing.T) {
 func TestOneReadyPodIsEnough(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRoll()
-		r.Begin()
-		r.Saw(agentPod("old", "n1", isReady, 0))
-		r.Saw(agentPod("new", "n1", notReady, 0))
+		r.Start()
+		r.Update(agentPod("old", "n1", isReady, 0))
+		r.Update(agentPod("new", "n1", notReady, 0))
 		letPass(time.Hour)
-		r.Saw(agentPod("new", "n1", isReady, 1))
-		r.Gone(agentPod("old", "n1", isReady, 0))
+		r.Update(agentPod("new", "n1", isReady, 1))
+		r.Delete(agentPod("old", "n1", isReady, 0))
 		letPass(time.Hour)
-		require.False(t, r.Absent("n1"))
+		require.False(t, r.Unavailable("n1"))
 		require.Empty(t, r.heard())
-		r.Gone(agentPod("new", "n1", isReady, 1))
+		r.Delete(agentPod("new", "n1", isReady, 1))
 		letPass(time.Minute)
 		require.Equal(t, []string{"n1 true"}, r.heard())
 	})
@@ -146,12 +146,12 @@ func TestOneReadyPodIsEnough(t *testing.T) {
 func TestAnAgentThatTerminatesIsNotReady(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRoll()
-		r.Begin()
-		r.Saw(agentPod("a", "n1", isReady, 0))
+		r.Start()
+		r.Update(agentPod("a", "n1", isReady, 0))
 		letPass(time.Hour)
-		r.Saw(terminating(agentPod("a", "n1", isReady, 0)))
+		r.Update(terminating(agentPod("a", "n1", isReady, 0)))
 		letPass(time.Minute / 2)
-		r.Saw(terminating(agentPod("a", "n1", notReady, 30)))
+		r.Update(terminating(agentPod("a", "n1", notReady, 30)))
 		letPass(time.Minute / 2)
 		require.Equal(t, []string{"n1 true"}, r.heard(), "that its condition follows is not a new beginning")
 	})
@@ -160,15 +160,15 @@ func TestAnAgentThatTerminatesIsNotReady(t *testing.T) {
 func TestAnAgentThatWasReadyInBetweenIsMissedAnew(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRoll()
-		r.Begin()
-		r.Saw(agentPod("a", "n1", notReady, 0))
+		r.Start()
+		r.Update(agentPod("a", "n1", notReady, 0))
 		letPass(time.Minute - 1)
-		r.Saw(agentPod("a", "n1", notReady, 59)) // the watch has shown only the last of two changes
+		r.Update(agentPod("a", "n1", notReady, 59)) // the watch has shown only the last of two changes
 		letPass(time.Minute - 1)
 		require.Empty(t, r.heard())
 		letPass(1)
 		require.Equal(t, []string{"n1 true"}, r.heard())
-		r.Saw(agentPod("a", "n1", notReady, 120))
+		r.Update(agentPod("a", "n1", notReady, 120))
 		require.Equal(t, []string{"n1 false"}, r.heard())
 		letPass(time.Minute)
 		require.Equal(t, []string{"n1 true"}, r.heard())
@@ -178,17 +178,17 @@ func TestAnAgentThatWasReadyInBetweenIsMissedAnew(t *testing.T) {
 func TestAPodThatIsMadeAnewUnderItsNameReplacesTheOld(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRoll()
-		r.Begin()
-		r.Saw(agentPod("a", "n1", isReady, 0))
-		again := agentPod("a", "n1", notReady, 9)
-		again.UID = "another"
-		r.Saw(again)
-		r.Gone(agentPod("a", "n1", isReady, 0)) // late news
+		r.Start()
+		r.Update(agentPod("a", "n1", isReady, 0))
+		requeue := agentPod("a", "n1", notReady, 9)
+		requeue.UID = "another"
+		r.Update(requeue)
+		r.Delete(agentPod("a", "n1", isReady, 0)) // late news
 		letPass(time.Minute)
 		require.Equal(t, []string{"n1 true"}, r.heard())
-		again = agentPod("a", "n1", isReady, 10)
-		again.UID = "another"
-		r.Saw(again)
+		requeue = agentPod("a", "n1", isReady, 10)
+		requeue.UID = "another"
+		r.Update(requeue)
 		require.Equal(t, []string{"n1 false"}, r.heard())
 	})
 }
@@ -196,9 +196,9 @@ func TestAPodThatIsMadeAnewUnderItsNameReplacesTheOld(t *testing.T) {
 func TestAPodThatIsNotScheduledIsOnNoNode(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRoll()
-		r.Begin()
-		r.Saw(agentPod("a", "", isReady, 0))
-		r.Gone(agentPod("a", "", isReady, 0))
+		r.Start()
+		r.Update(agentPod("a", "", isReady, 0))
+		r.Delete(agentPod("a", "", isReady, 0))
 		letPass(time.Hour)
 		require.Empty(t, r.heard())
 	})
@@ -207,14 +207,14 @@ func TestAPodThatIsNotScheduledIsOnNoNode(t *testing.T) {
 func TestAfterTheTermNothingChanges(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRoll()
-		r.Begin()
-		r.Saw(agentPod("a", "n1", notReady, 0))
+		r.Start()
+		r.Update(agentPod("a", "n1", notReady, 0))
 		letPass(time.Minute - 1)
-		r.End()
+		r.Stop()
 		letPass(time.Hour)
-		r.Saw(agentPod("a", "n1", isReady, 0))
+		r.Update(agentPod("a", "n1", isReady, 0))
 		require.Empty(t, r.heard())
-		require.False(t, r.Absent("n1"))
+		require.False(t, r.Unavailable("n1"))
 	})
 }
 
@@ -224,7 +224,7 @@ func TestEveryChangeOfTheAnswerIsTold(t *testing.T) {
 		t.Helper()
 		synctest.Test(t, func(t *testing.T) {
 			r := newRoll()
-			r.Begin()
+			r.Start()
 			readyAt := map[string]time.Time{} // when the node last had a Ready pod
 			began, flips := time.Now(), 0
 			pods, answer := map[string]*corev1.Pod{}, map[string]bool{}
@@ -234,12 +234,12 @@ func TestEveryChangeOfTheAnswerIsTold(t *testing.T) {
 				switch random.IntN(4) {
 				case 0:
 					if known := pods[name]; known != nil {
-						r.Gone(known)
+						r.Delete(known)
 						delete(pods, name)
 					}
 				case 1:
 					pods[name] = pod
-					r.Saw(pod)
+					r.Update(pod)
 				default:
 					d := time.Duration(random.IntN(50)) * time.Second
 					for _, known := range pods {
@@ -254,21 +254,21 @@ func TestEveryChangeOfTheAnswerIsTold(t *testing.T) {
 						readyAt[known.Spec.NodeName] = time.Now()
 					}
 				}
-				told := r.heard()
+				reported := r.heard()
 				for _, node := range []string{"n0", "n1", "n2"} {
 					since := readyAt[node]
 					if since.IsZero() {
 						since = began
 					}
 					absent := time.Since(since) >= time.Minute
-					require.Equal(t, absent, r.Absent(node), "step %d, %s", step, node)
+					require.Equal(t, absent, r.Unavailable(node), "step %d, %s", step, node)
 					if absent != answer[node] {
-						require.Contains(t, told, fmt.Sprint(node, " ", absent))
+						require.Contains(t, reported, fmt.Sprint(node, " ", absent))
 						answer[node] = absent
 						flips++
 					}
 				}
-				require.LessOrEqual(t, len(told), 3)
+				require.LessOrEqual(t, len(reported), 3)
 			}
 			require.Greater(t, flips, 50)
 		})

@@ -46,7 +46,7 @@ func TestASlotIsGivenBackOnlyIfNothingWasWritten(t *testing.T) {
 					require.Equal(t, s.calls["patch podvolumebackups"] == starts, err != nil, "%v", err)
 					s.kubelet(t)
 				}
-				require.Equal(t, test.kept, s.Places.Own().InUse())
+				require.Equal(t, test.kept, s.NodeSlots.Own().InUse())
 			})
 		}
 	}
@@ -100,7 +100,7 @@ type speaker struct {
 }
 
 func (s speaker) Last(_ types.UID, reason string) (message string, at time.Time, ok bool) {
-	return "", s.started, reason == saidStarted
+	return "", s.started, reason == eventStarted
 }
 
 // What a mover before this one said is not what this one said: one that has not started may never see a cancel, and is

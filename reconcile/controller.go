@@ -14,7 +14,7 @@ import (
 
 // Func brings the resource of one key one step further. An error means: again, with backoff, for
 // ever. Again is when to look at the latest if no event comes first; 0 is never.
-type Func func(ctx context.Context, key string) (again time.Duration, err error)
+type Func func(ctx context.Context, key string) (requeue time.Duration, err error)
 
 // The pauses before a key that failed is tried again.
 const (
@@ -61,8 +61,8 @@ func NewController(options Options, reconcile Func) *Controller {
 	}
 }
 
-// Wake has the key looked at soon.
-func (c *Controller) Wake(key string) { c.queue.Add(key) }
+// Enqueue has the key looked at soon.
+func (c *Controller) Enqueue(key string) { c.queue.Add(key) }
 
 // Ready is closed once every key that there was at the start has been tried, whatever came of it.
 func (c *Controller) Ready() <-chan struct{} { return c.ready }
@@ -96,15 +96,15 @@ func (c *Controller) work(ctx context.Context) bool {
 	defer c.queue.Done(key)
 	defer c.tried(key)
 	logger := klog.FromContext(ctx).WithValues("controller", c.name, "object", key)
-	again, err := c.reconcile(klog.NewContext(ctx, logger), key)
+	requeue, err := c.reconcile(klog.NewContext(ctx, logger), key)
 	if err != nil {
 		logger.Error(err, "Step failed, trying again", "failures", c.queue.NumRequeues(key))
 		c.queue.AddRateLimited(key)
 		return true
 	}
 	c.queue.Forget(key)
-	if again > 0 {
-		c.queue.AddAfter(key, again)
+	if requeue > 0 {
+		c.queue.AddAfter(key, requeue)
 	}
 	return true
 }

@@ -110,7 +110,7 @@ func TestAStepThatSucceedsForgetsTheFailures(t *testing.T) {
 			return 0, answer
 		})
 		d.pass(time.Minute)
-		d.Wake("a")
+		d.Enqueue("a")
 		d.pass(time.Minute)
 		ms := time.Millisecond
 		require.Equal(t, []time.Duration{0, 20 * ms, 60 * ms, time.Minute, time.Minute + 20*ms}, d.times("a"))
@@ -119,10 +119,10 @@ func TestAStepThatSucceedsForgetsTheFailures(t *testing.T) {
 
 func TestAStepIsTakenAgainWhenItSaysSo(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		again := []time.Duration{time.Minute, 0}
+		requeue := []time.Duration{time.Minute, 0}
 		d := drive(t, 1, []string{"a"}, func(context.Context, string) (time.Duration, error) {
-			next := again[0]
-			again = again[1:]
+			next := requeue[0]
+			requeue = requeue[1:]
 			return next, nil
 		})
 		d.pass(24 * time.Hour)
@@ -134,7 +134,7 @@ func TestAnEventComesBeforeATimer(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d := drive(t, 1, []string{"a"}, func(context.Context, string) (time.Duration, error) { return time.Hour, nil })
 		d.pass(time.Second)
-		d.Wake("a")
+		d.Enqueue("a")
 		d.pass(time.Second)
 		require.Equal(t, []time.Duration{0, time.Second}, d.times("a"))
 	})
@@ -165,7 +165,7 @@ func TestAControllerWithoutFirstKeysIsReady(t *testing.T) {
 		d := drive(t, 1, nil, func(context.Context, string) (time.Duration, error) { return 0, nil })
 		synctest.Wait()
 		require.True(t, d.isReady())
-		d.Wake("a")
+		d.Enqueue("a")
 		synctest.Wait()
 		require.Equal(t, []time.Duration{0}, d.times("a"), "and works")
 	})
@@ -179,8 +179,8 @@ func TestOneKeyIsInOneHandAtATime(t *testing.T) {
 			return 0, nil
 		})
 		synctest.Wait()
-		d.Wake("a")
-		d.Wake("a")
+		d.Enqueue("a")
+		d.Enqueue("a")
 		d.pass(time.Minute)
 		require.Equal(t, []time.Duration{0, time.Second}, d.times("a"))
 	})

@@ -35,7 +35,7 @@ type CoordinatorOptions struct {
 // the Lease it makes no request but one watch.
 type Coordinator struct {
 	CoordinatorOptions
-	view *leaseView
+	view *leaseObserver
 }
 
 // NewCoordinator prepares a candidate. Durations that cannot work are an error.
@@ -53,7 +53,7 @@ func NewCoordinator(options CoordinatorOptions) (*Coordinator, error) {
 			*duration.value = duration.standard
 		}
 	}
-	c := &Coordinator{CoordinatorOptions: options, view: newLeaseView(options.Identity, options.Former, options.Clock)}
+	c := &Coordinator{CoordinatorOptions: options, view: newLeaseObserver(options.Identity, options.Former, options.Clock)}
 	if _, err := c.elector(resourcelock.LeaderElectionRecord{}, func(context.Context) {}); err != nil {
 		return nil, err
 	}
@@ -71,19 +71,19 @@ func (c *Coordinator) Run(ctx context.Context, term func(ctx context.Context)) e
 		<-done
 	}()
 	for {
-		free, ok := c.awaitFree(ctx)
+		free, ok := c.awaitLease(ctx)
 		if !ok {
 			return nil
 		}
-		if err := c.stand(ctx, free, term); err != nil {
+		if err := c.campaign(ctx, free, term); err != nil {
 			return err
 		}
 	}
 }
 
-// awaitFree waits until nobody holds the Lease, and returns it as it is then; false when the context ends first. All candidates see that
+// awaitLease waits until nobody holds the Lease, and returns it as it is then; false when the context ends first. All candidates see that
 // at the same moment, so each looks again after a pause of its own before it makes a request.
-func (c *Coordinator) awaitFree(ctx context.Context) (lease resourcelock.LeaderElectionRecord, ok bool) {
+func (c *Coordinator) awaitLease(ctx context.Context) (lease resourcelock.LeaderElectionRecord, ok bool) {
 	paused := false
 	for ctx.Err() == nil {
 		free, lease, until := c.view.free()
@@ -92,7 +92,7 @@ func (c *Coordinator) awaitFree(ctx context.Context) (lease resourcelock.LeaderE
 			return lease, true
 		case free:
 			paused = true
-			c.pause(ctx, c.share())
+			c.pause(ctx, c.startJitter())
 		default:
 			paused = false
 			c.view.await(ctx, until)
@@ -101,8 +101,8 @@ func (c *Coordinator) awaitFree(ctx context.Context) (lease resourcelock.LeaderE
 	return lease, false
 }
 
-// share is the part of the spread that this candidate waits.
-func (c *Coordinator) share() time.Duration {
+// startJitter is the part of the spread that this candidate waits.
+func (c *Coordinator) startJitter() time.Duration {
 	sum := sha256.Sum256([]byte(c.Identity))
 	return time.Duration(binary.BigEndian.Uint64(sum[:]) % uint64(c.Spread))
 }
@@ -116,8 +116,8 @@ func (c *Coordinator) pause(ctx context.Context, d time.Duration) {
 	}
 }
 
-// stand takes part in one election, until another candidate has won it or this one's term is over.
-func (c *Coordinator) stand(ctx context.Context, free resourcelock.LeaderElectionRecord, term func(context.Context)) error {
+// campaign takes part in one election, until another candidate has won it or this one's term is over.
+func (c *Coordinator) campaign(ctx context.Context, free resourcelock.LeaderElectionRecord, term func(context.Context)) error {
 	won := make(chan context.Context, 1)
 	elector, err := c.elector(free, func(leading context.Context) { won <- leading })
 	if err != nil {
@@ -125,9 +125,9 @@ func (c *Coordinator) stand(ctx context.Context, free resourcelock.LeaderElectio
 	}
 	// The election outlives the context: the Lease is renewed while a term comes to its end.
 	electing, stop := context.WithCancel(context.WithoutCancel(ctx))
-	over := make(chan struct{})
+	finished := make(chan struct{})
 	go func() {
-		defer close(over)
+		defer close(finished)
 		elector.Run(electing)
 	}()
 	select {
@@ -137,7 +137,7 @@ func (c *Coordinator) stand(ctx context.Context, free resourcelock.LeaderElectio
 	case <-ctx.Done():
 	}
 	stop()
-	<-over
+	<-finished
 	if elector.IsLeader() {
 		c.release(ctx)
 		c.pause(ctx, c.Retry) // others first: it may have lost the Lease through its own fault

@@ -16,9 +16,9 @@ import (
 	"k8s.io/utils/clock"
 )
 
-// leaseView is what one candidate has seen of the Lease. Whether it has expired is told by how long it was
+// leaseObserver is what one candidate has seen of the Lease. Whether it has expired is told by how long it was
 // not seen to change, because the clock of its holder may be wrong.
-type leaseView struct {
+type leaseObserver struct {
 	identity string
 	former   string // begins the identities of processes that have ended; may be empty
 	clock    clock.Clock
@@ -30,12 +30,12 @@ type leaseView struct {
 	changed chan struct{} // closed and replaced at each change
 }
 
-func newLeaseView(identity, former string, clk clock.Clock) *leaseView {
-	return &leaseView{identity: identity, former: former, clock: clk, changed: make(chan struct{})}
+func newLeaseObserver(identity, former string, clk clock.Clock) *leaseObserver {
+	return &leaseObserver{identity: identity, former: former, clock: clk, changed: make(chan struct{})}
 }
 
 // saw takes in the Lease as it is now; nil is that there is none.
-func (v *leaseView) saw(lease *coordinationv1.Lease) {
+func (v *leaseObserver) saw(lease *coordinationv1.Lease) {
 	record := resourcelock.LeaderElectionRecord{}
 	if lease != nil {
 		record = *resourcelock.LeaseSpecToLeaderElectionRecord(&lease.Spec)
@@ -52,7 +52,7 @@ func (v *leaseView) saw(lease *coordinationv1.Lease) {
 }
 
 // synced says that everything that there was has been seen.
-func (v *leaseView) synced() {
+func (v *leaseObserver) synced() {
 	v.lock.Lock()
 	known := v.known
 	v.lock.Unlock()
@@ -63,7 +63,7 @@ func (v *leaseView) synced() {
 
 // free tells whether the Lease can be taken, or when it can if nothing changes; zero is never. It is the Lease of that
 // very moment: one that is written later may be held.
-func (v *leaseView) free() (free bool, lease resourcelock.LeaderElectionRecord, until time.Time) {
+func (v *leaseObserver) free() (free bool, lease resourcelock.LeaderElectionRecord, until time.Time) {
 	v.lock.Lock()
 	defer v.lock.Unlock()
 	if !v.known {
@@ -72,18 +72,18 @@ func (v *leaseView) free() (free bool, lease resourcelock.LeaderElectionRecord, 
 	return !v.otherHolds(), v.seen, v.until
 }
 
-func (v *leaseView) otherHolds() bool {
+func (v *leaseObserver) otherHolds() bool {
 	holder := v.seen.HolderIdentity
 	return v.known && holder != "" && holder != v.identity && !v.hasEnded(holder) && v.clock.Now().Before(v.until)
 }
 
 // hasEnded tells whether the holder was a process in whose place this one is.
-func (v *leaseView) hasEnded(holder string) bool {
+func (v *leaseObserver) hasEnded(holder string) bool {
 	return v.former != "" && strings.HasPrefix(holder, v.former)
 }
 
 // await waits for a change, until that time at the latest if it is not zero.
-func (v *leaseView) await(ctx context.Context, until time.Time) {
+func (v *leaseObserver) await(ctx context.Context, until time.Time) {
 	v.lock.Lock()
 	changed := v.changed
 	v.lock.Unlock()
@@ -101,7 +101,7 @@ func (v *leaseView) await(ctx context.Context, until time.Time) {
 }
 
 // held is closed as soon as another candidate is seen to hold the Lease, or when the context ends.
-func (v *leaseView) held(ctx context.Context) <-chan struct{} {
+func (v *leaseObserver) held(ctx context.Context) <-chan struct{} {
 	held := make(chan struct{})
 	go func() {
 		defer close(held)

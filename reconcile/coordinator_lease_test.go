@@ -24,7 +24,7 @@ func TestALeaseThatIsTakenWhileACandidateLooksIsNotTakenForTheExpiredOne(t *test
 		}
 		c.view.saw(lease("old"))
 		letPass(time.Hour)
-		free, ok := c.awaitFree(t.Context())
+		free, ok := c.awaitLease(t.Context())
 		require.True(t, ok)
 		require.Equal(t, "old", free.HolderIdentity)
 		held := lease("new")
@@ -59,9 +59,9 @@ func TestAContainerThatIsStartedAgainInItsPodTakesItsLeaseBackAtOnce(t *testing.
 				<-killed.done
 				require.Equal(t, "n1_pod-uid_killed", *p.lease().Spec.HolderIdentity)
 				p.identity, p.former = test.former+"started", test.former
-				again := p.join(0)
+				requeue := p.join(0)
 				p.pass(test.within)
-				require.Equal(t, test.leads, again.leads())
+				require.Equal(t, test.leads, requeue.leads())
 			})
 		})
 	}

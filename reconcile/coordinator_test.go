@@ -260,8 +260,8 @@ func TestTheSpreadIsBoundedAndEachHasItsOwn(t *testing.T) {
 		shares := map[time.Duration]bool{}
 		for range 100 {
 			m := p.join(0)
-			require.Less(t, m.share(), time.Second)
-			shares[m.share()/(10*time.Millisecond)] = true
+			require.Less(t, m.startJitter(), time.Second)
+			shares[m.startJitter()/(10*time.Millisecond)] = true
 		}
 		require.Greater(t, len(shares), 50)
 	})

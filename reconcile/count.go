@@ -8,13 +8,13 @@ import (
 )
 
 // Count is how many of these resources this agent owns in each phase; every phase is there.
-func (t *Transfers[T]) Count(objects []T) []metrics.Count {
+func (t *TransferReconciler[T]) Count(objects []T) []metrics.Count {
 	now := t.Clock.Now()
 	counts := make([]metrics.Count, 0, len(transfer.Phases()))
 	place := map[transfer.Phase]int{}
 	for _, phase := range transfer.Phases() {
 		place[phase] = len(counts)
-		counts = append(counts, metrics.Count{Kind: t.Kind.Name, Phase: string(phase), Terminal: phase.Terminal(), Agentless: map[string]int{}})
+		counts = append(counts, metrics.Count{Kind: t.Kind.Name, Phase: string(phase), Terminal: phase.Terminal(), Unattended: map[string]int{}})
 	}
 	for _, object := range objects {
 		state := t.Kind.Get(object)
@@ -24,7 +24,7 @@ func (t *Transfers[T]) Count(objects []T) []metrics.Count {
 		}
 		count := &counts[at]
 		if state.Foreign {
-			if t.Agent.Leads() {
+			if t.Agent.IsCoordinator() {
 				count.Foreign++
 				count.ForeignAge = max(count.ForeignAge, now.Sub(state.CreatedAt).Seconds())
 			}
@@ -36,12 +36,12 @@ func (t *Transfers[T]) Count(objects []T) []metrics.Count {
 		if since.IsZero() {
 			since = state.CreatedAt // whoever wrote the phase wrote no time
 		}
-		count.LongestStay = max(count.LongestStay, now.Sub(since).Seconds())
+		count.MaxPhaseAge = max(count.MaxPhaseAge, now.Sub(since).Seconds())
 		if state.TakesSlot() {
-			count.Silence = max(count.Silence, t.memory.silent(cache.MetaObjectToName(object).String(), now).Seconds())
+			count.Silence = max(count.Silence, t.local.silent(cache.MetaObjectToName(object).String(), now).Seconds())
 		}
 		if state.Node != "" && state.Node != t.Agent.Node && !count.Terminal {
-			count.Agentless[state.Node]++
+			count.Unattended[state.Node]++
 		}
 	}
 	return counts
@@ -49,9 +49,9 @@ func (t *Transfers[T]) Count(objects []T) []metrics.Count {
 
 // counts tells whether this agent is the one that counts a resource, so that a sum over all agents is
 // true: those of no node, and those of an absent agent, are the coordinator's.
-func (t *Transfers[T]) counts(state transfer.State) bool {
+func (t *TransferReconciler[T]) counts(state transfer.State) bool {
 	if state.Node == t.Agent.Node {
 		return true
 	}
-	return t.Agent.Leads() && (state.Node == "" || t.Agent.Absent(state.Node))
+	return t.Agent.IsCoordinator() && (state.Node == "" || t.Agent.Unavailable(state.Node))
 }

@@ -17,12 +17,12 @@ func TestTransfersAreCountedByPhaseAndAge(t *testing.T) {
 	s.clock.Step(time.Hour)
 	s.Agent.Fleet = led{absent: "n2"}
 	backup := func(node string, phase velerov1.PodVolumeBackupPhase, accepted time.Duration) *velerov1.PodVolumeBackup {
-		made := s.backup.DeepCopy()
-		made.Spec.Node, made.Status.Phase = node, phase
+		created := s.backup.DeepCopy()
+		created.Spec.Node, created.Status.Phase = node, phase
 		if accepted > 0 {
-			made.Status.AcceptedTimestamp = new(metav1.NewTime(s.backup.CreationTimestamp.Add(accepted)))
+			created.Status.AcceptedTimestamp = new(metav1.NewTime(s.backup.CreationTimestamp.Add(accepted)))
 		}
-		return made
+		return created
 	}
 	found := map[string]metrics.Count{}
 	for _, count := range s.Count([]*velerov1.PodVolumeBackup{
@@ -37,13 +37,13 @@ func TestTransfersAreCountedByPhaseAndAge(t *testing.T) {
 	}
 	require.Len(t, found, len(transfer.Phases()))
 	require.Equal(t, metrics.Count{
-		Kind: "podvolumebackup", Phase: "New", Transfers: 1, OldestAge: 3600, LongestStay: 3600, Agentless: map[string]int{},
+		Kind: "podvolumebackup", Phase: "New", Transfers: 1, OldestAge: 3600, MaxPhaseAge: 3600, Unattended: map[string]int{},
 	}, found["New"], "what has no phase yet is New")
-	require.InDelta(t, 3600, found["Accepted"].LongestStay, 0, "without a time of its own it counts from the beginning")
+	require.InDelta(t, 3600, found["Accepted"].MaxPhaseAge, 0, "without a time of its own it counts from the beginning")
 	require.Equal(t, metrics.Count{
-		Kind: "podvolumebackup", Phase: "Prepared", Transfers: 2, OldestAge: 3600, LongestStay: 2400, Agentless: map[string]int{"n2": 1},
+		Kind: "podvolumebackup", Phase: "Prepared", Transfers: 2, OldestAge: 3600, MaxPhaseAge: 2400, Unattended: map[string]int{"n2": 1},
 	}, found["Prepared"])
 	require.Equal(t, 1, found["Completed"].Transfers)
-	require.Empty(t, found["Completed"].Agentless, "what is over needs no agent")
+	require.Empty(t, found["Completed"].Unattended, "what is over needs no agent")
 	require.Zero(t, found["InProgress"].Transfers)
 }

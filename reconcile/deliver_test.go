@@ -25,7 +25,7 @@ import (
 // lateDelivery is a DataDownload whose mover succeeded longer ago than a delivery may take, and an agent that has just
 // started: it remembers nothing.
 type lateDelivery struct {
-	*Transfers[*velerov2alpha1.DataDownload]
+	*TransferReconciler[*velerov2alpha1.DataDownload]
 	download *velerov2alpha1.DataDownload
 	kube     *fake.Clientset
 	clock    *testingclock.FakePassiveClock
@@ -33,7 +33,7 @@ type lateDelivery struct {
 
 func newLateDelivery(objects ...runtime.Object) *lateDelivery {
 	now := time.Unix(1_800_000_000, 0)
-	moved := now.Add(-transfer.DefaultLimits().DeliverTimeout - time.Minute)
+	moved := now.Add(-transfer.DefaultLimits().RebindTimeout - time.Minute)
 	l := &lateDelivery{clock: testingclock.NewFakePassiveClock(now), kube: fake.NewClientset(objects...), download: &velerov2alpha1.DataDownload{
 		ObjectMeta: metav1.ObjectMeta{
 			Namespace: "velero", Name: "d1", UID: "d1-uid", Annotations: map[string]string{"lateen.dev/moved": moved.UTC().Format(time.RFC3339)},
@@ -42,20 +42,20 @@ func newLateDelivery(objects ...runtime.Object) *lateDelivery {
 		Spec:   velerov2alpha1.DataDownloadSpec{TargetVolume: velerov2alpha1.TargetVolumeSpec{Namespace: "app", PVC: "restored"}},
 		Status: velerov2alpha1.DataDownloadStatus{Phase: velerov2alpha1.DataDownloadPhaseInProgress, Node: testNode},
 	}}
-	l.Transfers = &Transfers[*velerov2alpha1.DataDownload]{
+	l.TransferReconciler = &TransferReconciler[*velerov2alpha1.DataDownload]{
 		Kind: transfer.DataDownload(),
-		Shared: Shared{
+		Dependencies: Dependencies{
 			Agent:  transfer.Agent{Node: testNode, Fleet: led{}},
 			Limits: transfer.DefaultLimits(), Pods: nothing{}, Claims: nothing{}, Targets: nobody{}, Movers: silent{},
 			Exposer:   &exposer.Exposer{Client: l.kube, Paths: exposer.HostPaths{Client: l.kube}},
-			Places:    NewPlaces(testNode, 1, 1),
+			NodeSlots: NewNodeSlots(testNode, 1, 1),
 			Admission: NewAdmission(0, 1, time.Minute, testingclock.NewFakeClock(now)), Recorder: record.NewFakeRecorder(10), Clock: l.clock,
 			MoverLog: func(context.Context, string, []byte) {},
 		},
 		Cached: func(string) (*velerov2alpha1.DataDownload, bool) { return l.download.DeepCopy(), true },
-		Client: l, Wake: func(string) {},
-		Changed: func(*velerov2alpha1.DataDownload, transfer.State, transfer.State) {},
-		Gone:    func(*velerov2alpha1.DataDownload) {},
+		Client: l, Enqueue: func(string) {},
+		OnUpdate: func(*velerov2alpha1.DataDownload, transfer.State, transfer.State) {},
+		OnDelete: func(*velerov2alpha1.DataDownload) {},
 	}
 	return l
 }
@@ -117,15 +117,15 @@ func TestADeliveryPastItsDeadlineIsTriedBeforeItIsGivenUp(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			l := newLateDelivery(test.target.DeepCopy(), test.volume.DeepCopy())
-			again, err := l.Reconcile(t.Context(), "velero/d1")
+			requeue, err := l.Reconcile(t.Context(), "velero/d1")
 			require.NoError(t, err)
-			require.Equal(t, l.Limits.DeliverGrace, again)
+			require.Equal(t, l.Limits.RebindGrace, requeue)
 			require.Equal(t, velerov2alpha1.DataDownloadPhaseInProgress, l.download.Status.Phase)
 			if test.bind {
 				require.NoError(t, l.kube.Tracker().Update(corev1.SchemeGroupVersion.WithResource("persistentvolumeclaims"), bound, "app"))
 				require.NoError(t, l.kube.Tracker().Update(corev1.SchemeGroupVersion.WithResource("persistentvolumes"), held, ""))
 			}
-			l.clock.SetTime(l.clock.Now().Add(again))
+			l.clock.SetTime(l.clock.Now().Add(requeue))
 			for range 2 {
 				_, err := l.Reconcile(t.Context(), "velero/d1")
 				require.NoError(t, err)

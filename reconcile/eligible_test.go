@@ -124,8 +124,8 @@ func TestPreparingEndsInTimeThoughTheSourcePodCannotBeRead(t *testing.T) {
 func TestADownloadThatQueuedForLongIsObservedAgainBeforeItIsLate(t *testing.T) {
 	s := newDownload("")
 	s.Admission = NewAdmission(1, 1, time.Hour, s.clock)
-	s.Admission.Note(Entry{UID: "first", Key: "datadownload/velero/first", Version: "1", Created: s.clock.Now().Add(-time.Hour), Restore: true, Phase: Preparing})
-	s.Note(s.object)
+	s.Admission.Observe(Entry{UID: "first", Key: "datadownload/velero/first", Version: "1", Created: s.clock.Now().Add(-time.Hour), Restore: true, Phase: Admitted})
+	s.Observe(s.object)
 	require.Zero(t, s.step(t))
 	require.Empty(t, s.state().Phase, "it queues")
 	s.clock.Step(2 * s.Limits.PrepareTimeout)

@@ -40,12 +40,12 @@ func TestOnlyTheCoordinatorReportsAndCountsForeignTransfers(t *testing.T) {
 	s := newForeign("")
 	taken := s.object.DeepCopy()
 	taken.Status.Phase = velerov2alpha1.DataDownloadPhaseInProgress
-	over := s.object.DeepCopy()
-	over.Status.Phase = velerov2alpha1.DataDownloadPhaseCompleted
+	finished := s.object.DeepCopy()
+	finished.Status.Phase = velerov2alpha1.DataDownloadPhaseCompleted
 	s.clock.Step(90 * time.Second)
 	count := func() (foreign map[string]int, age float64) {
 		foreign = map[string]int{}
-		for _, one := range s.Count([]*velerov2alpha1.DataDownload{s.object, taken, over}) {
+		for _, one := range s.Count([]*velerov2alpha1.DataDownload{s.object, taken, finished}) {
 			require.Zero(t, one.Transfers, "they are not this agent's")
 			if one.Foreign > 0 {
 				foreign[one.Phase] = one.Foreign

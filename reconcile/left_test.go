@@ -23,11 +23,11 @@ func TestAMoverThatNoCacheHasYetGoesBeforeTheFinalizer(t *testing.T) {
 	require.NotNil(t, s.Mover(testKey))
 	s.backup.Status.Phase = velerov1.PodVolumeBackupPhaseCanceled
 	s.Pods = blind{}
-	again, err := s.Reconcile(t.Context(), testKey)
+	requeue, err := s.Reconcile(t.Context(), testKey)
 	require.NoError(t, err)
 	require.Nil(t, s.Mover(testKey))
 	require.NotEmpty(t, s.backup.Finalizers)
-	require.Positive(t, again, "no event of a pod that no cache has will come")
+	require.Positive(t, requeue, "no event of a pod that no cache has will come")
 	_, err = s.Reconcile(t.Context(), testKey)
 	require.NoError(t, err)
 	require.Empty(t, s.backup.Finalizers)

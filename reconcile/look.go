@@ -14,39 +14,39 @@ import (
 
 // What movers say (velero-protocol 3.3).
 const (
-	saidStarted  = "Data-Path-Started"
-	saidProgress = "Data-Path-Progress"
+	eventStarted  = "Data-Path-Started"
+	eventProgress = "Data-Path-Progress"
 )
 
-// look gathers what there is to know. It reads caches, and asks the API server only where a pod that
+// observe gathers what there is to know. It reads caches, and asks the API server only where a pod that
 // is missing in them would have consequences: see surely, source and unserved.
-func (t *Transfers[T]) look(ctx context.Context, s *subject[T]) error {
-	s.seen = transfer.Seen{Now: t.Clock.Now(), Here: t.Agent.Node, Room: true, Delivers: t.Kind.Delivers}
+func (t *TransferReconciler[T]) observe(ctx context.Context, s *request[T]) error {
+	s.seen = transfer.Observed{Now: t.Clock.Now(), ThisNode: t.Agent.Node, Admitted: true, Rebinds: t.Kind.Rebinds}
 	s.pod = t.mover(s)
-	role := t.Agent.In(s.state, t.home(s), build.ReadPod(s.pod).Node)
-	s.seen.Mine, s.seen.Follow, s.seen.Near, s.seen.NodeLost = role.Mine, role.Follow, role.Near, role.Lost
-	t.account(s)
+	role := t.Agent.OwnershipOf(s.state, t.owningNode(s), build.ReadPod(s.pod).Node)
+	s.seen.Exposes, s.seen.OwnsMover, s.seen.MayMarkPrepared, s.seen.NodeLost = role.Exposes, role.OwnsMover, role.MayMarkPrepared, role.Lost
+	t.syncSlots(s)
 	if role.Acts() && s.state.Foreign {
 		t.reportForeign(s)
 	}
 	if !role.Acts() || s.state.Foreign {
-		t.memory.waitsNoMore(s.key)
+		t.local.clearWait(s.key)
 		t.Targets.Forget(s.object.GetUID())
 		return nil
 	}
 	if s.state.Phase != "" && s.state.Phase != transfer.New && t.decided(s) {
 		return nil
 	}
-	if err := t.surely(ctx, s); err != nil && !t.unprepared(s, err) {
+	if err := t.confirmMover(ctx, s); err != nil && !t.unprepared(s, err) {
 		return err
 	}
 	t.exposure(s)
-	if err := t.nothingLeft(ctx, s); err != nil {
+	if err := t.verifyCleanup(ctx, s); err != nil {
 		return err
 	}
 	t.reportTerminating(ctx, s)
 	if s.state.Cancel || s.state.Deleting {
-		s.seen.CanceledAt = t.memory.canceled(s.key, s.seen.Now)
+		s.seen.CanceledAt = t.local.canceled(s.key, s.seen.Now)
 	}
 	if err := t.source(ctx, s); err != nil && !t.unprepared(s, err) {
 		return err
@@ -59,7 +59,7 @@ func (t *Transfers[T]) look(ctx context.Context, s *subject[T]) error {
 	case transfer.Prepared:
 		t.askForSlot(s)
 	case transfer.InProgress, transfer.Canceling:
-		t.listen(s)
+		t.watchMover(s)
 		t.readResult(s)
 	default:
 	}
@@ -67,31 +67,31 @@ func (t *Transfers[T]) look(ctx context.Context, s *subject[T]) error {
 }
 
 // askForSlot puts a mover that is ready to start in the line for a slot, unless it must not start yet.
-func (t *Transfers[T]) askForSlot(s *subject[T]) {
+func (t *TransferReconciler[T]) askForSlot(s *request[T]) {
 	uid := s.object.GetUID()
 	busy, left := t.startDelay(s)
 	if s.seen.SlotIn = left; busy || left > 0 {
-		t.Places.Release(uid)
+		t.NodeSlots.Release(uid)
 		return
 	}
 	if s.seen.Exposure.Condition == build.Running {
-		s.seen.Slot = t.Places.Queue(s.state.Node, uid, s.state.CreatedAt, func() { t.Wake(s.key) })
+		s.seen.HasSlot = t.NodeSlots.Queue(s.state.Node, uid, s.state.CreatedAt, func() { t.Enqueue(s.key) })
 	}
 }
 
-// home is the node to which a resource belongs: where its pod is, if it is here, until it says so itself.
-func (t *Transfers[T]) home(s *subject[T]) string {
-	if s.state.Node != "" || !s.state.Local || s.move.Source.PodVolume == nil {
+// owningNode is the node to which a resource belongs: where its pod is, if it is here, until it says so itself.
+func (t *TransferReconciler[T]) owningNode(s *request[T]) string {
+	if s.state.Node != "" || !s.state.NodeBound || s.move.Source.PodVolume == nil {
 		return s.state.Node
 	}
-	if t.memory.podWasHere(s.key, t.podHere(s) != nil) { // and if it is gone, this agent is the first to know
+	if t.local.markLocalPod(s.key, t.localPod(s) != nil) { // and if it is gone, this agent is the first to know
 		return t.Agent.Node
 	}
 	return ""
 }
 
-// podHere is the pod whose volume is moved, if it runs on this node.
-func (t *Transfers[T]) podHere(s *subject[T]) *corev1.Pod {
+// localPod is the pod whose volume is moved, if it runs on this node.
+func (t *TransferReconciler[T]) localPod(s *request[T]) *corev1.Pod {
 	reference := s.move.Source.PodVolume.Pod
 	if pod := t.Pods.Pod(reference.Namespace + "/" + reference.Name); isSource(pod, reference) {
 		return pod
@@ -100,22 +100,22 @@ func (t *Transfers[T]) podHere(s *subject[T]) *corev1.Pod {
 }
 
 // exposure reads what became of the mover and of what was made with it.
-func (t *Transfers[T]) exposure(s *subject[T]) {
+func (t *TransferReconciler[T]) exposure(s *request[T]) {
 	s.seen.Exposure = build.ReadPod(s.pod)
 	if s.pod == nil && t.exposed(s) {
 		s.seen.Exposure = build.Vanished(s.state.Restarts)
 	}
-	if s.seen.Exposure.Condition == build.Ending {
-		s.seen.EndingAt = t.memory.endingSince(s.key, s.pod.UID, s.seen.Now)
+	if s.seen.Exposure.Condition == build.Terminating {
+		s.seen.DeletingAt = t.local.deletingSince(s.key, s.pod.UID, s.seen.Now)
 	}
-	s.seen.Delivered, s.seen.DeliveringSince = t.memory.isDelivered(s.key), t.memory.deliveringSince(s.key)
-	s.seen.Remains = len(t.found(s).Claims) > 0 ||
-		s.state.HasLeftovers() && s.move.Source.Snapshot != nil && !t.memory.isClean(s.key)
+	s.seen.Rebound, s.seen.RebindingSince = t.local.isRebound(s.key), t.local.rebindingSince(s.key)
+	s.seen.HasLeftovers = len(t.found(s).Claims) > 0 ||
+		s.state.HasLeftovers() && s.move.Source.Snapshot != nil && !t.local.isClean(s.key)
 }
 
 // found is what the caches have of what was made for a resource.
-func (t *Transfers[T]) found(s *subject[T]) exposer.Found {
-	found := exposer.Found{Pod: s.pod}
+func (t *TransferReconciler[T]) found(s *request[T]) exposer.Existing {
+	found := exposer.Existing{Pod: s.pod}
 	for _, name := range build.ClaimNames(s.move) {
 		claim := t.Claims.Claim(s.object.GetNamespace() + "/" + name)
 		if claim != nil && build.OwnedBy(claim, s.object.GetUID()) {
@@ -128,14 +128,14 @@ func (t *Transfers[T]) found(s *subject[T]) exposer.Found {
 	return found
 }
 
-// nothingLeft makes sure, before the finalizer goes, of what the caches do not have and this agent has not deleted:
+// verifyCleanup makes sure, before the finalizer goes, of what the caches do not have and this agent has not deleted:
 // they may not have heard of it yet.
-func (t *Transfers[T]) nothingLeft(ctx context.Context, s *subject[T]) error {
-	if !s.state.Phase.Terminal() || !s.state.HasLeftovers() || s.seen.Remains || s.seen.Exposure.Condition != build.Absent {
+func (t *TransferReconciler[T]) verifyCleanup(ctx context.Context, s *request[T]) error {
+	if !s.state.Phase.Terminal() || !s.state.HasLeftovers() || s.seen.HasLeftovers || s.seen.Exposure.Condition != build.Absent {
 		return nil
 	}
-	pod, claims := t.memory.unseen(s.key, t.Exposer.Claims(s.move))
-	left, err := t.Exposer.Left(ctx, s.move, pod, claims)
+	pod, claims := t.local.undeleted(s.key, t.Exposer.Claims(s.move))
+	left, err := t.Exposer.FindLeftovers(ctx, s.move, pod, claims)
 	if err != nil {
 		return err
 	}
@@ -147,18 +147,18 @@ func (t *Transfers[T]) nothingLeft(ctx context.Context, s *subject[T]) error {
 }
 
 // mover is the pod that belongs to this very resource: names are used again, UIDs are not.
-func (t *Transfers[T]) mover(s *subject[T]) *corev1.Pod {
+func (t *TransferReconciler[T]) mover(s *request[T]) *corev1.Pod {
 	if pod := t.Pods.Mover(s.key); pod != nil && build.OwnedBy(pod, s.object.GetUID()) {
 		return pod
 	}
 	return nil
 }
 
-// surely is mover, made sure of where its absence would replace it: caches do not keep step, and another
+// confirmMover is mover, made sure of where its absence would replace it: caches do not keep step, and another
 // agent, on its way out, may have made it.
-func (t *Transfers[T]) surely(ctx context.Context, s *subject[T]) error {
+func (t *TransferReconciler[T]) confirmMover(ctx context.Context, s *request[T]) error {
 	current := s.pod != nil && (s.state.Restarting || build.ReadPod(s.pod).Attempt == s.state.Restarts)
-	if current || !s.state.MovedAt.IsZero() || !s.state.Phase.HasMover() && !t.exposed(s) {
+	if current || !s.state.MoverSucceededAt.IsZero() || !s.state.Phase.HasMover() && !t.exposed(s) {
 		return nil
 	}
 	pod, err := t.LivePod(ctx, s.object.GetNamespace(), s.object.GetName())
@@ -177,29 +177,29 @@ func (t *Transfers[T]) surely(ctx context.Context, s *subject[T]) error {
 
 // exposed tells whether a mover that was not seen to run yet has been made, so that one that is deleted
 // again and again is not made again for ever.
-func (t *Transfers[T]) exposed(s *subject[T]) bool {
-	return s.state.Phase == transfer.Accepted && t.memory.exposedIn(s.key, s.state.Restarts)
+func (t *TransferReconciler[T]) exposed(s *request[T]) bool {
+	return s.state.Phase == transfer.Accepted && t.local.exposedIn(s.key, s.state.Restarts)
 }
 
-func (t *Transfers[T]) listen(s *subject[T]) {
-	if _, at, ok := t.Movers.Last(s.object.GetUID(), saidStarted); ok {
+func (t *TransferReconciler[T]) watchMover(s *request[T]) {
+	if _, at, ok := t.Movers.Last(s.object.GetUID(), eventStarted); ok {
 		s.seen.Started = !at.Before(s.state.StartedAt)
 	}
-	if message, at, ok := t.Movers.Last(s.object.GetUID(), saidProgress); ok {
+	if message, at, ok := t.Movers.Last(s.object.GetUID(), eventProgress); ok {
 		if progress, err := transfer.ReadProgress(message); err == nil {
 			s.seen.Progress, s.seen.ProgressAt = progress, at
 		}
 	}
-	s.seen.ActiveAt = t.memory.active(s.key, activity{s.state.StartedAt, s.seen.Started, s.seen.Progress, s.seen.ProgressAt}, s.seen.Now)
+	s.seen.ActiveAt = t.local.active(s.key, activity{s.state.StartedAt, s.seen.Started, s.seen.Progress, s.seen.ProgressAt}, s.seen.Now)
 }
 
-func (t *Transfers[T]) readResult(s *subject[T]) {
+func (t *TransferReconciler[T]) readResult(s *request[T]) {
 	if s.seen.Exposure.Condition != build.Succeeded {
 		return
 	}
 	result, err := t.Kind.Result(s.seen.Exposure.Message)
 	if err != nil {
-		s.seen.Unreadable = err.Error()
+		s.seen.ResultError = err.Error()
 		return
 	}
 	s.seen.Result = &result
@@ -207,18 +207,18 @@ func (t *Transfers[T]) readResult(s *subject[T]) {
 
 // unprepared tells whether the time to prepare is over, so that not even an error of an observation changes what
 // happens next. The error is kept for the message.
-func (t *Transfers[T]) unprepared(s *subject[T], err error) bool {
-	over := s.state.Phase == transfer.Accepted && !s.seen.Now.Before(s.state.AcceptedAt.Add(t.Limits.PrepareTimeout))
-	if over {
-		t.memory.met(s.key, "", err)
+func (t *TransferReconciler[T]) unprepared(s *request[T], err error) bool {
+	finished := s.state.Phase == transfer.Accepted && !s.seen.Now.Before(s.state.AcceptedAt.Add(t.Limits.PrepareTimeout))
+	if finished {
+		t.local.setBlocker(s.key, "", err)
 	}
-	return over
+	return finished
 }
 
 // diagnose finds out, when the time to prepare is over, what was in the way.
-func (t *Transfers[T]) diagnose(ctx context.Context, s *subject[T]) {
-	if !s.seen.Mine && !s.seen.Follow || s.seen.Now.Before(s.state.AcceptedAt.Add(t.Limits.PrepareTimeout)) {
+func (t *TransferReconciler[T]) diagnose(ctx context.Context, s *request[T]) {
+	if !s.seen.Exposes && !s.seen.OwnsMover || s.seen.Now.Before(s.state.AcceptedAt.Add(t.Limits.PrepareTimeout)) {
 		return
 	}
-	s.seen.Diagnosis = sentences(t.memory.obstacle(s.key), t.Exposer.Diagnose(ctx, s.move, t.found(s)))
+	s.seen.Diagnosis = joinNonEmpty(t.local.blocker(s.key), t.Exposer.Diagnose(ctx, s.move, t.found(s)))
 }

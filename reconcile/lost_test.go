@@ -22,7 +22,7 @@ func (s *stage) stands(t *testing.T, phase velerov1.PodVolumeBackupPhase) *[]int
 	}
 	s.kubelet(t)
 	s.backup.Status.Phase = phase
-	s.Agent.Node, s.Places = "n2", NewPlaces("n2", 1, 1)
+	s.Agent.Node, s.NodeSlots = "n2", NewNodeSlots("n2", 1, 1)
 	var graces []int64
 	s.kube.PrependReactor("delete", "pods", func(action clienttesting.Action) (bool, runtime.Object, error) {
 		options := action.(clienttesting.DeleteActionImpl).DeleteOptions
@@ -84,7 +84,7 @@ func TestABackupIsEndedWithItsNodeAndNothingIsLeftOfIt(t *testing.T) {
 				require.Equal(t, []int64{0}, *graces, "deleted once, by force")
 				require.Nil(t, s.Mover(testKey))
 				require.Empty(t, s.backup.Finalizers)
-				require.Zero(t, s.Places.on(testNode).InUse())
+				require.Zero(t, s.NodeSlots.On(testNode).InUse())
 			})
 		}
 	}
@@ -106,13 +106,13 @@ func TestAMoverIsDeletedByForceOnceItsNodeIsLostAndNotBefore(t *testing.T) {
 func TestAMoverWhoseEndNobodyConfirmsCountsAsLostAfterTheGrace(t *testing.T) {
 	s := newStage(t, fault{})
 	s.stands(t, velerov1.PodVolumeBackupPhaseInProgress)
-	s.Agent.Node, s.Places = testNode, NewPlaces(testNode, 1, 1)
+	s.Agent.Node, s.NodeSlots = testNode, NewNodeSlots(testNode, 1, 1)
 	s.terminate(t)
 	s.clock.Step(time.Hour) // whatever the API server's clock says
 	after, err := s.Reconcile(t.Context(), testKey)
 	require.NoError(t, err)
-	require.Equal(t, s.Limits.EndGrace, after)
-	s.clock.Step(s.Limits.EndGrace)
+	require.Equal(t, s.Limits.TerminationGrace, after)
+	s.clock.Step(s.Limits.TerminationGrace)
 	s.steps(t, 1)
 	require.Equal(t, velerov1.PodVolumeBackupPhaseAccepted, s.backup.Status.Phase)
 	require.Contains(t, s.backup.Status.Message, "has not confirmed its end within 1m0s")
@@ -123,16 +123,16 @@ func TestAMoverWhoseEndNobodyConfirmsCountsAsLostAfterTheGrace(t *testing.T) {
 func TestACoordinatorCountsTheMoversOfANodeBeforeItStandsInThere(t *testing.T) {
 	s := newStage(t, fault{})
 	s.stands(t, velerov1.PodVolumeBackupPhasePrepared) // a mover that waits for its slot
-	s.Note(s.backup.DeepCopy())
+	s.Observe(s.backup.DeepCopy())
 	works := s.backup.DeepCopy()
 	works.Name, works.UID, works.Status.Phase = "works", "works-uid", velerov1.PodVolumeBackupPhaseInProgress
-	s.Note(works)
-	require.Zero(t, s.Places.Own().InUse())
+	s.Observe(works)
+	require.Zero(t, s.NodeSlots.Own().InUse())
 	s.Agent.Fleet = led{absent: testNode}
 	s.steps(t, 3)
 	require.Equal(t, velerov1.PodVolumeBackupPhasePrepared, s.backup.Status.Phase, "two movers where one may work")
 	works.Status.Phase = velerov1.PodVolumeBackupPhaseCompleted
-	s.Note(works)
+	s.Observe(works)
 	s.steps(t, 1)
 	require.Equal(t, velerov1.PodVolumeBackupPhaseInProgress, s.backup.Status.Phase)
 }
@@ -140,10 +140,10 @@ func TestACoordinatorCountsTheMoversOfANodeBeforeItStandsInThere(t *testing.T) {
 func TestAMoverOfAnotherNodeHoldsItsSlotWhoeverFollowsIt(t *testing.T) {
 	s := newStage(t, fault{})
 	s.stands(t, velerov1.PodVolumeBackupPhaseInProgress)
-	s.Note(s.backup.DeepCopy())
+	s.Observe(s.backup.DeepCopy())
 	s.steps(t, 1) // nobody's business here
-	require.Equal(t, 1, s.Places.on(testNode).InUse())
+	require.Equal(t, 1, s.NodeSlots.On(testNode).InUse())
 	s.backup.Status.Phase = velerov1.PodVolumeBackupPhaseFailed
 	s.steps(t, 1)
-	require.Zero(t, s.Places.on(testNode).InUse())
+	require.Zero(t, s.NodeSlots.On(testNode).InUse())
 }

@@ -23,9 +23,9 @@ import (
 	"github.com/lateen-project/lateen/reconcile/maintenance"
 )
 
-// Maintainer keeps backup repositories maintained, for one term of a coordinator. It waits for no job: events
+// RepositoryReconciler keeps backup repositories maintained, for one term of a coordinator. It waits for no job: events
 // of jobs bring it on, so that one repository never holds up another. It is for one worker.
-type Maintainer struct {
+type RepositoryReconciler struct {
 	Repositories MaintainedCache
 	Locations    interface {
 		Get(key string) (*velerov1.BackupStorageLocation, bool)
@@ -33,11 +33,11 @@ type Maintainer struct {
 	Jobs interface {
 		List() []*batchv1.Job // maintenance jobs of the namespace, whoever made them
 	}
-	Client Patcher[*velerov1.BackupRepository]
-	Exec   exposer.Jobs
+	Client    Patcher[*velerov1.BackupRepository]
+	JobClient exposer.Jobs
 	// Plan says what the next job of a repository is made of, read afresh. An error is: not now.
-	Plan func(ctx context.Context, repository *velerov1.BackupRepository) (JobPlan, error)
-	Wake func(key string)
+	Plan    func(ctx context.Context, repository *velerov1.BackupRepository) (JobPlan, error)
+	Enqueue func(key string)
 
 	Policy maintenance.Policy
 	Limit  int // unfinished jobs in the cluster
@@ -46,13 +46,13 @@ type Maintainer struct {
 	Metrics  *metrics.Maintenance
 	Clock    clock.PassiveClock
 
-	memory memory[*velerov1.BackupRepository]
-	lock   sync.Mutex
-	wrote  map[types.UID]*batchv1.Job    // jobs that we made or changed, until the cache has them like that
-	gone   sets.Set[types.UID]           // jobs that were removed, until the cache has them no more
-	states map[string]maintenance.Reason // by key: what was last said to hinder it
-	held   map[string]time.Time          // keys that wait for room, and since when they are due
-	stuck  map[string]bool               // keys whose job could not be made; they keep no other from its turn
+	memory       localState[*velerov1.BackupRepository]
+	lock         sync.Mutex
+	wrote        map[types.UID]*batchv1.Job    // jobs that we made or changed, until the cache has them like that
+	deleted      sets.Set[types.UID]           // jobs that were removed, until the cache has them no more
+	states       map[string]maintenance.Reason // by key: what was last said to hinder it
+	queued       map[string]time.Time          // keys that wait for room, and since when they are due
+	createFailed map[string]bool               // keys whose job could not be made; they keep no other from its turn
 
 	stages   map[types.UID]stageSeen       // of jobs, until they are gone
 	records  map[types.UID]build.JobRecord // of jobs that are recorded, until they are gone
@@ -69,11 +69,11 @@ type MaintainedCache interface {
 type JobPlan struct {
 	Template build.JobTemplate
 	Settings build.JobSettings
-	Made     func() // to be called once there is a job like this
+	Created  func() // to be called once there is a job like this
 }
 
 // Reconcile brings one repository a step further.
-func (m *Maintainer) Reconcile(ctx context.Context, key string) (time.Duration, error) {
+func (m *RepositoryReconciler) Reconcile(ctx context.Context, key string) (time.Duration, error) {
 	object, exists := m.Repositories.Get(key)
 	if !exists {
 		m.forget(key)
@@ -90,8 +90,8 @@ func (m *Maintainer) Reconcile(ctx context.Context, key string) (time.Duration, 
 		return 0, m.record(ctx, key, object, step)
 	case maintenance.Abandon:
 		return m.abandon(ctx, key, object, step)
-	case maintenance.Release:
-		return 0, m.letGo(ctx, key, step.Jobs)
+	case maintenance.MarkFailed:
+		return 0, m.markFailed(ctx, key, step.Jobs)
 	case maintenance.Delete:
 		return 0, m.remove(ctx, key, step.Jobs)
 	case maintenance.Start:
@@ -103,12 +103,12 @@ func (m *Maintainer) Reconcile(ctx context.Context, key string) (time.Duration, 
 
 // reconcileOrphans brings the jobs of a repository that does not exist a step further. The key has the repository's name,
 // or the value of the label that its jobs have.
-func (m *Maintainer) reconcileOrphans(ctx context.Context, key string) (time.Duration, error) {
+func (m *RepositoryReconciler) reconcileOrphans(ctx context.Context, key string) (time.Duration, error) {
 	_, name := splitKey(key)
 	step := maintenance.WithoutRepository(m.jobs()[build.RepositoryLabel(name)], m.Policy, m.Clock.Now())
 	switch step.Action {
-	case maintenance.Release:
-		return 0, m.letGo(ctx, key, step.Jobs)
+	case maintenance.MarkFailed:
+		return 0, m.markFailed(ctx, key, step.Jobs)
 	case maintenance.Delete:
 		return 0, m.remove(ctx, key, step.Jobs)
 	case maintenance.Wait, maintenance.Record, maintenance.Abandon, maintenance.Start:
@@ -116,36 +116,36 @@ func (m *Maintainer) reconcileOrphans(ctx context.Context, key string) (time.Dur
 	return step.After, nil
 }
 
-func (m *Maintainer) next(object *velerov1.BackupRepository, jobs jobsByLabel) maintenance.Step {
+func (m *RepositoryReconciler) next(object *velerov1.BackupRepository, jobs jobsByLabel) maintenance.Step {
 	location, exists := m.Locations.Get(object.Namespace + "/" + object.Spec.BackupStorageLocation)
 	where := maintenance.Location{Exists: exists}
 	if exists {
 		where.ReadOnly = location.Spec.AccessMode == velerov1.BackupStorageLocationAccessModeReadOnly
 	}
-	repository := maintenance.Of(object)
+	repository := maintenance.From(object)
 	repository.Failures = m.failuresOf(object.Namespace + "/" + object.Name)
 	return maintenance.Next(repository, jobs[build.RepositoryLabel(object.Name)], where, m.Policy, m.Clock.Now())
 }
 
 // record writes down what became of a job that has ended.
-func (m *Maintainer) record(ctx context.Context, key string, object *velerov1.BackupRepository, step maintenance.Step) error {
+func (m *RepositoryReconciler) record(ctx context.Context, key string, object *velerov1.BackupRepository, step maintenance.Step) error {
 	job, verdict, why := step.Jobs[0], build.VerdictSucceeded, ""
 	if job.Outcome == build.JobFailed {
 		var err error
-		if verdict, why, err = m.Exec.Failure(ctx, object.Namespace, job); err != nil {
+		if verdict, why, err = m.JobClient.Failure(ctx, object.Namespace, job); err != nil {
 			return err
 		}
 	}
-	return m.conclude(ctx, key, object, job, build.JobRecord{Verdict: verdict, Failures: step.Failures, Factor: step.Factor}, why)
+	return m.recordRuns(ctx, key, object, job, build.JobRecord{Verdict: verdict, Failures: step.Failures, Factor: step.Factor}, why)
 }
 
 // classGone begins the message of a run that had no pod because its PriorityClass does not exist.
 const classGone = "the PriorityClass of its job does not exist: "
 
 // abandon writes down that a job cannot get on, and why; it is released when that is done.
-func (m *Maintainer) abandon(ctx context.Context, key string, object *velerov1.BackupRepository, step maintenance.Step) (time.Duration, error) {
+func (m *RepositoryReconciler) abandon(ctx context.Context, key string, object *velerov1.BackupRepository, step maintenance.Step) (time.Duration, error) {
 	job, record := step.Jobs[0], build.JobRecord{Verdict: build.VerdictFailed, Failures: step.Failures, Factor: step.Factor}
-	why, stuck, err := m.Exec.Stuck(ctx, object.Namespace, job)
+	why, stuck, err := m.JobClient.Stuck(ctx, object.Namespace, job)
 	if err != nil {
 		return 0, err
 	}
@@ -153,26 +153,26 @@ func (m *Maintainer) abandon(ctx context.Context, key string, object *velerov1.B
 		return m.Policy.PodWait, nil // the job controller has yet to write it, or a container beside the job's is not ready
 	}
 	if job.Stage() == build.StageNoPod {
-		gone, err := m.Exec.ClassGone(ctx, job)
+		deleted, err := m.JobClient.ClassGone(ctx, job)
 		if err != nil {
 			return 0, err
 		}
-		if gone {
+		if deleted {
 			record.Verdict, why = build.VerdictClassMissing, classGone+job.Class
 		}
 	}
-	return 0, m.conclude(ctx, key, object, job, record, why)
+	return 0, m.recordRuns(ctx, key, object, job, record, why)
 }
 
-// conclude writes the run of a job into the history, then on the job that this was done, and then counts it: a job that
+// recordRuns writes the run of a job into the history, then on the job that this was done, and then counts it: a job that
 // says so is never counted again, whatever becomes of the history. One that could not be created has no UID.
-func (m *Maintainer) conclude(ctx context.Context, key string, object *velerov1.BackupRepository, job build.JobSeen, record build.JobRecord, why string) error {
+func (m *RepositoryReconciler) recordRuns(ctx context.Context, key string, object *velerov1.BackupRepository, job build.JobStatus, record build.JobRecord, why string) error {
 	written, err := m.write(ctx, key, object, maintenance.RunOf(job, why))
 	if err != nil || !written {
 		return err
 	}
 	if job.UID != "" {
-		err := m.Exec.Record(ctx, object.Namespace, job, record)
+		err := m.JobClient.Record(ctx, object.Namespace, job, record)
 		if apierrors.IsForbidden(err) { // as long as this process lives, it knows
 			klog.FromContext(ctx).Error(err, "Failed to record what became of a maintenance job", "repository", key, "job", job.Name)
 		} else if err != nil {
@@ -180,16 +180,16 @@ func (m *Maintainer) conclude(ctx context.Context, key string, object *velerov1.
 		}
 	}
 	m.recorded(key, job.UID, record)
-	m.ended(ctx, object, why, job.Outcome == build.JobSucceeded, job.Ended.Sub(job.Created))
-	m.Wake(key) // what comes next does not wait for the event
+	m.ended(ctx, object, why, job.Outcome == build.JobSucceeded, job.Finished.Sub(job.Created))
+	m.Enqueue(key) // what comes next does not wait for the event
 	return nil
 }
 
-// letGo has jobs that will not end count as failed; Kubernetes then ends those that have no pod.
-func (m *Maintainer) letGo(ctx context.Context, key string, jobs []build.JobSeen) error {
+// markFailed has jobs that will not end count as failed; Kubernetes then ends those that have no pod.
+func (m *RepositoryReconciler) markFailed(ctx context.Context, key string, jobs []build.JobStatus) error {
 	namespace, _ := splitKey(key)
 	for _, job := range jobs {
-		released, err := m.Exec.Release(ctx, namespace, job, m.Clock.Now())
+		released, err := m.JobClient.Release(ctx, namespace, job, m.Clock.Now())
 		if err != nil {
 			return err
 		}
@@ -203,29 +203,29 @@ func (m *Maintainer) letGo(ctx context.Context, key string, jobs []build.JobSeen
 	return nil
 }
 
-func (m *Maintainer) remove(ctx context.Context, key string, jobs []build.JobSeen) error {
+func (m *RepositoryReconciler) remove(ctx context.Context, key string, jobs []build.JobStatus) error {
 	namespace, _ := splitKey(key)
 	for _, job := range jobs {
-		if err := m.Exec.Remove(ctx, namespace, job); err != nil {
+		if err := m.JobClient.Remove(ctx, namespace, job); err != nil {
 			return err
 		}
 		m.removed(job.UID)
 		klog.FromContext(ctx).V(2).Info("Removed a maintenance job", "repository", key, "job", job.Name)
 	}
-	m.Wake(key) // what comes next does not wait for the event
+	m.Enqueue(key) // what comes next does not wait for the event
 	return nil
 }
 
 // write puts a run into the history of a repository, if nobody has changed it since it was read; else the change
 // wakes us. Velero's server may have written it, or cut the history in which it was.
-func (m *Maintainer) write(ctx context.Context, key string, object *velerov1.BackupRepository, run maintenance.Run) (bool, error) {
-	before := maintenance.Of(object)
+func (m *RepositoryReconciler) write(ctx context.Context, key string, object *velerov1.BackupRepository, run maintenance.Run) (bool, error) {
+	before := maintenance.From(object)
 	after := before.With(run)
 	if reflect.DeepEqual(before, after) {
 		return true, nil
 	}
 	changed := object.DeepCopy()
-	after.Set(changed)
+	after.ApplyTo(changed)
 	patch, err := mergePatch(object, changed)
 	if err != nil {
 		return false, fmt.Errorf("make patch of backup repository %s: %w", key, err)
@@ -237,7 +237,7 @@ func (m *Maintainer) write(ctx context.Context, key string, object *velerov1.Bac
 	if err != nil {
 		return false, fmt.Errorf("write history of backup repository %s: %w", key, err)
 	}
-	m.memory.wrote(key, written)
+	m.memory.markWritten(key, written)
 	m.show(written)
 	return true, nil
 }

@@ -21,8 +21,8 @@ import (
 // What a Maintainer remembers can all be lost: the next coordinator reads it from the API server.
 
 // note shows where a repository stands, and tells of what hinders it when that changes.
-func (m *Maintainer) note(ctx context.Context, key string, object *velerov1.BackupRepository, step maintenance.Step) {
-	switch step.Why {
+func (m *RepositoryReconciler) note(ctx context.Context, key string, object *velerov1.BackupRepository, step maintenance.Step) {
+	switch step.Reason {
 	case maintenance.NotKopia, maintenance.ReadOnly, maintenance.Deleting:
 		m.Metrics.Excluded(object.Name)
 	case maintenance.NotReady, maintenance.NoLocation, maintenance.AlreadyRunning, "":
@@ -32,61 +32,61 @@ func (m *Maintainer) note(ctx context.Context, key string, object *velerov1.Back
 	if m.states == nil {
 		m.states = map[string]maintenance.Reason{}
 	}
-	changed := m.states[key] != step.Why
-	m.states[key] = step.Why
+	changed := m.states[key] != step.Reason
+	m.states[key] = step.Reason
 	m.lock.Unlock()
 	if step.Action != maintenance.Start {
 		m.release(key)
-		m.setStuck(key, false)
+		m.setCreateFailed(key, false)
 	}
 	m.load()
 	if !changed {
 		return
 	}
-	klog.FromContext(ctx).V(2).Info("Maintenance waits", "repository", key, "reason", step.Why)
-	switch step.Why {
+	klog.FromContext(ctx).V(2).Info("Maintenance waits", "repository", key, "reason", step.Reason)
+	switch step.Reason {
 	case maintenance.ReadOnly:
-		m.Recorder.Eventf(referenceTo(object), corev1.EventTypeNormal, EventHindered, "no maintenance: BackupStorageLocation %s is read-only", object.Spec.BackupStorageLocation)
+		m.Recorder.Eventf(referenceTo(object), corev1.EventTypeNormal, EventSkipped, "no maintenance: BackupStorageLocation %s is read-only", object.Spec.BackupStorageLocation)
 	case maintenance.NoLocation:
-		m.Recorder.Eventf(referenceTo(object), corev1.EventTypeWarning, EventHindered, "no maintenance: there is no BackupStorageLocation %s", object.Spec.BackupStorageLocation)
+		m.Recorder.Eventf(referenceTo(object), corev1.EventTypeWarning, EventSkipped, "no maintenance: there is no BackupStorageLocation %s", object.Spec.BackupStorageLocation)
 	case maintenance.NotKopia, maintenance.NotReady, maintenance.Deleting, maintenance.AlreadyRunning:
 	}
 }
 
 // show has metrics say when a repository was last maintained, and how often that is to be.
-func (m *Maintainer) show(object *velerov1.BackupRepository) {
-	repository := maintenance.Of(object)
-	m.Metrics.Known(object.Name, repository.Last, m.Policy.FrequencyOf(repository))
+func (m *RepositoryReconciler) show(object *velerov1.BackupRepository) {
+	repository := maintenance.From(object)
+	m.Metrics.Observe(object.Name, repository.Last, m.Policy.FrequencyOf(repository))
 }
 
 // load shows how many jobs run, and how many repositories are due and have none.
-func (m *Maintainer) load() {
+func (m *RepositoryReconciler) load() {
 	running := m.running(m.jobs())
 	m.lock.Lock()
 	defer m.lock.Unlock()
-	due := len(m.held)
-	for key := range m.stuck {
-		if _, held := m.held[key]; !held {
+	due := len(m.queued)
+	for key := range m.createFailed {
+		if _, held := m.queued[key]; !held {
 			due++
 		}
 	}
 	m.Metrics.Load(running, due)
 }
 
-func (m *Maintainer) forget(key string) {
+func (m *RepositoryReconciler) forget(key string) {
 	if object, known := m.memory.forget(key); known && object != nil {
-		m.Metrics.Forgotten(object.Name)
+		m.Metrics.DeleteRepository(object.Name)
 	}
 	m.lock.Lock()
 	delete(m.states, key)
 	delete(m.failures, key)
 	m.lock.Unlock()
-	m.setStuck(key, false)
+	m.setCreateFailed(key, false)
 	m.release(key)
 }
 
 // add remembers a job as it was written.
-func (m *Maintainer) add(job *batchv1.Job) {
+func (m *RepositoryReconciler) add(job *batchv1.Job) {
 	m.lock.Lock()
 	defer m.lock.Unlock()
 	if m.wrote == nil {
@@ -96,7 +96,7 @@ func (m *Maintainer) add(job *batchv1.Job) {
 }
 
 // drop leaves a job to the cache, which is as new or does not have it any more.
-func (m *Maintainer) drop(job *batchv1.Job) {
+func (m *RepositoryReconciler) drop(job *batchv1.Job) {
 	cached := slices.ContainsFunc(m.Jobs.List(), func(one *batchv1.Job) bool { return one.UID == job.UID })
 	m.lock.Lock()
 	defer m.lock.Unlock()
@@ -107,7 +107,7 @@ func (m *Maintainer) drop(job *batchv1.Job) {
 }
 
 // recorded remembers what was written on a job; uid is empty if it could not be created.
-func (m *Maintainer) recorded(key string, uid types.UID, record build.JobRecord) {
+func (m *RepositoryReconciler) recorded(key string, uid types.UID, record build.JobRecord) {
 	m.lock.Lock()
 	defer m.lock.Unlock()
 	if m.failures == nil {
@@ -122,81 +122,81 @@ func (m *Maintainer) recorded(key string, uid types.UID, record build.JobRecord)
 	}
 }
 
-func (m *Maintainer) failuresOf(key string) int {
+func (m *RepositoryReconciler) failuresOf(key string) int {
 	m.lock.Lock()
 	defer m.lock.Unlock()
 	return m.failures[key]
 }
 
 // removed remembers a job that is removed.
-func (m *Maintainer) removed(uid types.UID) {
+func (m *RepositoryReconciler) removed(uid types.UID) {
 	m.lock.Lock()
 	defer m.lock.Unlock()
 	delete(m.wrote, uid)
-	if m.gone == nil {
-		m.gone = sets.New[types.UID]()
+	if m.deleted == nil {
+		m.deleted = sets.New[types.UID]()
 	}
-	m.gone.Insert(uid)
+	m.deleted.Insert(uid)
 }
 
-// hold remembers a repository that waits for room.
-func (m *Maintainer) hold(key string, due time.Time) {
+// queue remembers a repository that waits for room.
+func (m *RepositoryReconciler) queue(key string, due time.Time) {
 	m.lock.Lock()
-	before, was := m.held[key]
-	if m.held == nil {
-		m.held = map[string]time.Time{}
+	before, was := m.queued[key]
+	if m.queued == nil {
+		m.queued = map[string]time.Time{}
 	}
-	m.held[key] = due
+	m.queued[key] = due
 	m.lock.Unlock()
 	if !was || !before.Equal(due) { // it may have been woken in the place of another
-		m.wakeHeld()
+		m.enqueueQueued()
 	}
 }
 
 // release forgets it; who does not wait any more may be in nobody's way.
-func (m *Maintainer) release(key string) {
+func (m *RepositoryReconciler) release(key string) {
 	m.lock.Lock()
-	_, was := m.held[key]
-	delete(m.held, key)
+	_, was := m.queued[key]
+	delete(m.queued, key)
 	m.lock.Unlock()
 	if was {
-		m.wakeHeld()
+		m.enqueueQueued()
 	}
 }
 
-// wakeHeld wakes those whose turn it may be: a thousand that wait do not all look again at each end of a job.
-func (m *Maintainer) wakeHeld() {
+// enqueueQueued wakes those whose turn it may be: a thousand that wait do not all look again at each end of a job.
+func (m *RepositoryReconciler) enqueueQueued() {
 	m.lock.Lock()
 	defer m.lock.Unlock()
-	keys := slices.SortedFunc(maps.Keys(m.held), func(a, b string) int {
-		return cmp.Or(m.held[a].Compare(m.held[b]), cmp.Compare(a, b))
+	keys := slices.SortedFunc(maps.Keys(m.queued), func(a, b string) int {
+		return cmp.Or(m.queued[a].Compare(m.queued[b]), cmp.Compare(a, b))
 	})
 	for _, key := range keys[:min(m.Limit, len(keys))] {
-		m.Wake(key)
+		m.Enqueue(key)
 	}
 }
 
-// setStuck remembers whether the job of a repository could not be made: then it is the turn of others.
-func (m *Maintainer) setStuck(key string, stuck bool) (changed bool) {
+// setCreateFailed remembers whether the job of a repository could not be made: then it is the turn of others.
+func (m *RepositoryReconciler) setCreateFailed(key string, stuck bool) (changed bool) {
 	m.lock.Lock()
-	changed = m.stuck[key] != stuck
-	if m.stuck == nil {
-		m.stuck = map[string]bool{}
+	changed = m.createFailed[key] != stuck
+	if m.createFailed == nil {
+		m.createFailed = map[string]bool{}
 	}
 	if stuck {
-		m.stuck[key] = true
+		m.createFailed[key] = true
 	} else {
-		delete(m.stuck, key)
+		delete(m.createFailed, key)
 	}
 	m.lock.Unlock()
 	if changed {
-		m.wakeHeld()
+		m.enqueueQueued()
 	}
 	return changed
 }
 
-func (m *Maintainer) isStuck(key string) bool {
+func (m *RepositoryReconciler) isCreateFailed(key string) bool {
 	m.lock.Lock()
 	defer m.lock.Unlock()
-	return m.stuck[key]
+	return m.createFailed[key]
 }

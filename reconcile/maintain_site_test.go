@@ -26,7 +26,7 @@ import (
 // maintained is a Maintainer whose caches are as new as the API server, which has no controllers: the test ends jobs.
 type maintained struct {
 	*testing.T
-	*Maintainer
+	*RepositoryReconciler
 	client       *fake.Clientset
 	clock        *testclock.FakePassiveClock
 	repositories map[string]*velerov1.BackupRepository // by key
@@ -87,11 +87,11 @@ func newMaintained(t *testing.T) *maintained {
 		T: t, client: fake.NewClientset(), clock: testclock.NewFakePassiveClock(time.Unix(1764000000, 0)),
 		repositories: map[string]*velerov1.BackupRepository{}, enqueued: map[string]bool{},
 	}
-	m.Maintainer = &Maintainer{
+	m.RepositoryReconciler = &RepositoryReconciler{
 		Repositories: maintainedRepositories{m}, Locations: maintainedLocations{}, Jobs: maintainedJobs{m}, Client: maintainedRepositories{m},
-		Exec: exposer.Jobs{Client: m.client}, Wake: func(key string) { m.enqueued[key] = true },
+		JobClient: exposer.Jobs{Client: m.client}, Enqueue: func(key string) { m.enqueued[key] = true },
 		Plan: func(context.Context, *velerov1.BackupRepository) (JobPlan, error) {
-			return JobPlan{Settings: build.JobSettings{Keep: maintenance.DefaultKeep}, Made: func() {}}, nil
+			return JobPlan{Settings: build.JobSettings{Keep: maintenance.DefaultKeep}, Created: func() {}}, nil
 		},
 		Policy: maintenance.DefaultPolicy(), Limit: 3, Recorder: &record.FakeRecorder{}, Clock: m.clock,
 	}
@@ -107,7 +107,7 @@ func newMaintained(t *testing.T) *maintained {
 func (m *maintained) successor() *maintained {
 	next := newMaintained(m.T)
 	next.client, next.clock, next.repositories = m.client, m.clock, m.repositories
-	next.Exec.Client, next.Clock, next.Plan, next.Metrics = m.client, m.clock, m.Plan, m.Metrics
+	next.JobClient.Client, next.Clock, next.Plan, next.Metrics = m.client, m.clock, m.Plan, m.Metrics
 	return next
 }
 

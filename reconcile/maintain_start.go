@@ -24,62 +24,62 @@ import (
 const (
 	EventMaintained    = "MaintenanceSucceeded"
 	EventNotMaintained = "MaintenanceFailed"
-	EventHindered      = "MaintenanceSkipped"
+	EventSkipped       = "MaintenanceSkipped"
 )
 
 // start makes the job that is due, if it is the turn of its repository.
-func (m *Maintainer) start(ctx context.Context, key string, object *velerov1.BackupRepository, step maintenance.Step, jobs jobsByLabel) error {
+func (m *RepositoryReconciler) start(ctx context.Context, key string, object *velerov1.BackupRepository, step maintenance.Step, jobs jobsByLabel) error {
 	mine := maintenance.Waiting{Name: key, Due: step.Due}
-	if !maintenance.Turn(mine, m.waiting(key, jobs), m.running(jobs), m.Limit) {
-		m.hold(key, step.Due)
+	if !maintenance.MayStart(mine, m.waiting(key, jobs), m.running(jobs), m.Limit) {
+		m.queue(key, step.Due)
 		return nil
 	}
 	m.release(key)
-	made, err := m.make(ctx, object, step)
-	hopeless := (*exposer.HopelessError)(nil)
+	created, err := m.createJob(ctx, object, step)
+	terminal := (*exposer.TerminalError)(nil)
 	switch {
 	case errors.Is(err, exposer.ErrAlreadyMaintained):
-		m.setStuck(key, false)
+		m.setCreateFailed(key, false)
 		return nil // its event is on its way
-	case errors.As(err, &hopeless):
-		never := build.JobSeen{Outcome: build.JobFailed, Created: m.Clock.Now(), Ended: m.Clock.Now()}
+	case errors.As(err, &terminal):
+		never := build.JobStatus{Outcome: build.JobFailed, Created: m.Clock.Now(), Finished: m.Clock.Now()}
 		record := build.JobRecord{Verdict: build.VerdictFailed, Failures: step.Failures, Factor: step.Factor}
-		return m.conclude(ctx, key, object, never, record, hopeless.Error())
+		return m.recordRuns(ctx, key, object, never, record, terminal.Error())
 	case err != nil:
-		if m.setStuck(key, true) {
-			m.Recorder.Eventf(referenceTo(object), corev1.EventTypeWarning, EventHindered, "no maintenance until its job can be made: %v", err)
+		if m.setCreateFailed(key, true) {
+			m.Recorder.Eventf(referenceTo(object), corev1.EventTypeWarning, EventSkipped, "no maintenance until its job can be made: %v", err)
 		}
 		return err
 	}
-	m.setStuck(key, false)
-	m.add(made)
-	klog.FromContext(ctx).Info("Started maintenance", "repository", key, "job", made.Name, "due", step.Due,
-		"priorityClass", made.Spec.Template.Spec.PriorityClassName, "memoryFactor", step.Factor)
+	m.setCreateFailed(key, false)
+	m.add(created)
+	klog.FromContext(ctx).Info("Started maintenance", "repository", key, "job", created.Name, "due", step.Due,
+		"priorityClass", created.Spec.Template.Spec.PriorityClassName, "memoryFactor", step.Factor)
 	return nil
 }
 
-func (m *Maintainer) make(ctx context.Context, object *velerov1.BackupRepository, step maintenance.Step) (*batchv1.Job, error) {
+func (m *RepositoryReconciler) createJob(ctx context.Context, object *velerov1.BackupRepository, step maintenance.Step) (*batchv1.Job, error) {
 	plan, err := m.Plan(ctx, object)
 	if err != nil {
 		return nil, err
 	}
-	made, err := m.Exec.Start(ctx, build.Job(build.Maintenance{
+	created, err := m.JobClient.Start(ctx, build.Job(build.Maintenance{
 		Name: object.Name, Namespace: object.Namespace, UID: object.UID,
 		VolumeNamespace: object.Spec.VolumeNamespace, Location: object.Spec.BackupStorageLocation, Type: object.Spec.RepositoryType,
 		Due: step.Due, Failures: step.Failures, Factor: step.Factor, Timeout: m.Policy.Timeout,
 	}, plan.Template, plan.Settings))
 	if err == nil {
-		plan.Made()
+		plan.Created()
 	}
-	return made, err
+	return created, err
 }
 
 // waiting are the other repositories that are due and can be served.
-func (m *Maintainer) waiting(but string, jobs jobsByLabel) []maintenance.Waiting {
+func (m *RepositoryReconciler) waiting(but string, jobs jobsByLabel) []maintenance.Waiting {
 	var all []maintenance.Waiting
 	for _, object := range m.Repositories.List() {
 		key := object.Namespace + "/" + object.Name
-		if key == but || m.isStuck(key) {
+		if key == but || m.isCreateFailed(key) {
 			continue
 		}
 		if step := m.next(m.memory.newest(key, object), jobs); step.Action == maintenance.Start {
@@ -90,7 +90,7 @@ func (m *Maintainer) waiting(but string, jobs jobsByLabel) []maintenance.Waiting
 }
 
 // jobsByLabel are maintenance jobs by the value of build.LabelRepository.
-type jobsByLabel map[string][]build.JobSeen
+type jobsByLabel map[string][]build.JobStatus
 
 // stageSeen is when a job was first seen in its stage. The clock is that of this process: those of the API server and of
 // Kubernetes' controllers, which write timestamps, may be ahead of it or behind.
@@ -101,7 +101,7 @@ type stageSeen struct {
 
 // jobs are those in the cache, or as we wrote them where it does not have that yet. One that we have removed, and that it
 // still has, is as good as deleted.
-func (m *Maintainer) jobs() jobsByLabel {
+func (m *RepositoryReconciler) jobs() jobsByLabel {
 	all := slices.Clone(m.Jobs.List())
 	m.lock.Lock()
 	defer m.lock.Unlock()
@@ -114,11 +114,11 @@ func (m *Maintainer) jobs() jobsByLabel {
 		} else {
 			delete(m.wrote, job.UID)
 		}
-		if m.gone.Has(job.UID) {
+		if m.deleted.Has(job.UID) {
 			still.Insert(job.UID)
 		}
 	}
-	m.gone = still
+	m.deleted = still
 	maps.DeleteFunc(m.records, func(uid types.UID, _ build.JobRecord) bool { return !cached.Has(uid) && m.wrote[uid] == nil })
 	maps.DeleteFunc(m.stages, func(uid types.UID, _ stageSeen) bool { return !cached.Has(uid) && m.wrote[uid] == nil })
 	if m.stages == nil {
@@ -131,28 +131,28 @@ func (m *Maintainer) jobs() jobsByLabel {
 	}
 	jobs := jobsByLabel{}
 	for _, job := range all {
-		seen := build.ReadJob(job)
-		seen.Deleting = seen.Deleting || still.Has(seen.UID)
-		if record, ok := m.records[seen.UID]; ok {
-			seen.JobRecord = record
+		observed := build.ReadJob(job)
+		observed.Deleting = observed.Deleting || still.Has(observed.UID)
+		if record, ok := m.records[observed.UID]; ok {
+			observed.JobRecord = record
 		}
-		if m.stages[seen.UID].stage != seen.Stage() || m.stages[seen.UID].since.IsZero() {
-			m.stages[seen.UID] = stageSeen{seen.Stage(), m.Clock.Now()}
+		if m.stages[observed.UID].stage != observed.Stage() || m.stages[observed.UID].since.IsZero() {
+			m.stages[observed.UID] = stageSeen{observed.Stage(), m.Clock.Now()}
 		}
-		seen.Since = m.stages[seen.UID].since
+		observed.Since = m.stages[observed.UID].since
 		label := job.Labels[build.LabelRepository]
-		jobs[label] = append(jobs[label], seen)
+		jobs[label] = append(jobs[label], observed)
 	}
 	return jobs
 }
 
 // running is how many jobs have not ended. One without a pod counts only if it has a repository, whose next job waits for
 // its end.
-func (m *Maintainer) running(jobs jobsByLabel) int {
+func (m *RepositoryReconciler) running(jobs jobsByLabel) int {
 	maintained := map[string]bool{}
 	for _, object := range m.Repositories.List() {
-		seen := maintenance.Of(object)
-		maintained[build.RepositoryLabel(object.Name)] = seen.Kopia && !seen.Deleting
+		observed := maintenance.From(object)
+		maintained[build.RepositoryLabel(object.Name)] = observed.Kopia && !observed.Deleting
 	}
 	n := 0
 	for label, own := range jobs {
@@ -167,7 +167,7 @@ func (m *Maintainer) running(jobs jobsByLabel) int {
 
 // Job is to be told of every job that is added, changed or deleted: it wakes its repository, and those that wait
 // for room. If the repository does not exist, the job itself is what has to be reconciled.
-func (m *Maintainer) Job(job *batchv1.Job) {
+func (m *RepositoryReconciler) Job(job *batchv1.Job) {
 	m.drop(job)
 	key := job.Namespace + "/" + job.Labels[build.LabelRepository]
 	for _, object := range m.Repositories.List() {
@@ -175,8 +175,8 @@ func (m *Maintainer) Job(job *batchv1.Job) {
 			key = object.Namespace + "/" + object.Name
 		}
 	}
-	m.Wake(key)
-	m.wakeHeld()
+	m.Enqueue(key)
+	m.enqueueQueued()
 }
 
 // splitKey takes the key of an object apart, as client-go joins it.
@@ -186,16 +186,16 @@ func splitKey(key string) (namespace, name string) {
 }
 
 // Location is to be told of every BackupStorageLocation that is added, changed or deleted.
-func (m *Maintainer) Location(location *velerov1.BackupStorageLocation) {
+func (m *RepositoryReconciler) Location(location *velerov1.BackupStorageLocation) {
 	for _, object := range m.Repositories.List() {
 		if object.Spec.BackupStorageLocation == location.Name {
-			m.Wake(object.Namespace + "/" + object.Name)
+			m.Enqueue(object.Namespace + "/" + object.Name)
 		}
 	}
 }
 
 // ended counts a run and tells of it.
-func (m *Maintainer) ended(ctx context.Context, object *velerov1.BackupRepository, why string, succeeded bool, took time.Duration) {
+func (m *RepositoryReconciler) ended(ctx context.Context, object *velerov1.BackupRepository, why string, succeeded bool, took time.Duration) {
 	m.Metrics.Ended(object.Name, succeeded, took)
 	logger := klog.FromContext(ctx)
 	if !succeeded {

@@ -29,9 +29,9 @@ func TestJobsWithoutARepositoryAreDeletedOnceTheirEndCouldBeSeen(t *testing.T) {
 	require.Equal(t, map[string]bool{"velero/gone": true}, m.enqueued, "no repository would be enqueued for it")
 	require.Equal(t, m.Policy.Timeout, m.settle("velero/gone"), "it runs: its end is an event")
 	m.change("j1", m.end(batchv1.JobComplete))
-	require.Equal(t, m.Policy.LetGo, m.settle("velero/gone"))
+	require.Equal(t, m.Policy.DeleteDelay, m.settle("velero/gone"))
 	require.Equal(t, []string{"j1"}, m.names(), "Velero's server, which polls it, has not seen its end")
-	m.clock.SetTime(m.clock.Now().Add(m.Policy.LetGo))
+	m.clock.SetTime(m.clock.Now().Add(m.Policy.DeleteDelay))
 	m.settle("velero/gone")
 	require.Empty(t, m.names())
 	require.Zero(t, m.patches)
@@ -47,8 +47,8 @@ func TestAJobWithoutARepositoryThatNeverGetsAPodIsReleasedFirst(t *testing.T) {
 	require.NoError(t, err)
 	require.EqualValues(t, 1, released.Status.Failed, "Velero's server waits for this number")
 	m.change("j1", m.end(batchv1.JobFailed))
-	require.Equal(t, m.Policy.LetGo, m.settle("velero/gone"))
-	m.clock.SetTime(m.clock.Now().Add(m.Policy.LetGo))
+	require.Equal(t, m.Policy.DeleteDelay, m.settle("velero/gone"))
+	m.clock.SetTime(m.clock.Now().Add(m.Policy.DeleteDelay))
 	m.settle("velero/gone")
 	require.Empty(t, m.names())
 }
@@ -77,7 +77,7 @@ func TestAnEndedJobIsCountedOnceHoweverShortTheHistoryIs(t *testing.T) {
 			m, registry := newMaintained(t), prometheus.NewRegistry()
 			m.Metrics = metrics.New(registry, "test", "node-1").Maintenance()
 			m.Plan = func(context.Context, *velerov1.BackupRepository) (JobPlan, error) {
-				return JobPlan{Settings: build.JobSettings{Keep: 5}, Made: func() {}}, nil
+				return JobPlan{Settings: build.JobSettings{Keep: 5}, Created: func() {}}, nil
 			}
 			key := m.repository("r1")
 			for i := range 5 {
@@ -146,7 +146,7 @@ func TestAClockThatIsAheadGivesNoJobUp(t *testing.T) {
 	m.job("j2", "gone", m.end(batchv1.JobComplete), func(job *batchv1.Job) {
 		job.Status.Conditions[0].LastTransitionTime = metav1.NewTime(m.clock.Now().Add(-3 * time.Minute))
 	})
-	require.Equal(t, m.Policy.LetGo, m.settle("velero/gone"), "Velero's server has had no time to see it")
+	require.Equal(t, m.Policy.DeleteDelay, m.settle("velero/gone"), "Velero's server has had no time to see it")
 }
 
 // TestJobsWhosePodsNeverRunHoldNoPlaceForEver has as many of them as there are places, of Lateen and of Velero's server.

@@ -38,7 +38,7 @@ type yard struct {
 	random *rand.Rand
 	clock  *testclock.FakePassiveClock
 	client *fake.Clientset
-	m      *Maintainer
+	m      *RepositoryReconciler
 
 	version      int
 	repositories map[string]*velerov1.BackupRepository // as written
@@ -101,7 +101,7 @@ func (y *yard) write(repository *velerov1.BackupRepository) {
 	y.repositories[key] = repository
 	y.late = append(y.late, func() {
 		y.seen[key] = repository
-		y.m.Wake(key)
+		y.m.Enqueue(key)
 	})
 }
 
@@ -144,25 +144,25 @@ func newYard(t *testing.T, random *rand.Rand, count int) *yard {
 	})
 	y.client.PrependReactor("delete", "jobs", func(action clienttesting.Action) (bool, runtime.Object, error) {
 		name := action.(clienttesting.DeleteAction).GetName()
-		gone := y.jobs[name]
-		require.NotNil(t, gone, "a job is deleted again")
+		deleted := y.jobs[name]
+		require.NotNil(t, deleted, "a job is deleted again")
 		delete(y.jobs, name)
 		y.late = append(y.late, func() {
 			delete(y.seenJobs, name)
-			y.m.Job(gone)
+			y.m.Job(deleted)
 		})
 		return true, nil, nil
 	})
 	policy := maintenance.DefaultPolicy()
 	policy.PodWait = 24 * time.Hour // pods come late here, too
-	y.m = &Maintainer{
+	y.m = &RepositoryReconciler{
 		Repositories: yardRepositories{y}, Locations: yardLocations{y}, Jobs: yardJobs{y}, Client: yardRepositories{y},
-		Exec: exposer.Jobs{Client: y.client}, Wake: func(key string) { y.woken[key] = true },
+		JobClient: exposer.Jobs{Client: y.client}, Enqueue: func(key string) { y.woken[key] = true },
 		Plan: func(_ context.Context, repository *velerov1.BackupRepository) (JobPlan, error) {
 			if repository.Spec.VolumeNamespace == hopeless || random.IntN(4) == 0 {
 				return JobPlan{}, errors.New("the API server has no answer")
 			}
-			return JobPlan{Made: func() {}}, nil
+			return JobPlan{Created: func() {}}, nil
 		},
 		Policy: policy, Limit: yardLimit, Recorder: &record.FakeRecorder{}, Clock: y.clock,
 	}
@@ -208,11 +208,11 @@ func (y *yard) step() bool {
 
 func (y *yard) reconcile(key string) {
 	delete(y.woken, key)
-	again, err := y.m.Reconcile(y.quiet, key)
+	requeue, err := y.m.Reconcile(y.quiet, key)
 	if err != nil {
-		again = time.Second // as the queue does, sooner or later
+		requeue = time.Second // as the queue does, sooner or later
 	}
-	if at := y.clock.Now().Add(again); again > 0 && (y.timers[key].IsZero() || at.Before(y.timers[key])) {
+	if at := y.clock.Now().Add(requeue); requeue > 0 && (y.timers[key].IsZero() || at.Before(y.timers[key])) {
 		y.timers[key] = at // as in the queue, where none is taken back
 	}
 }

@@ -31,17 +31,17 @@ type Orphans struct {
 	Owner func(uid types.UID) (exists, done bool)
 	// Served tells whether there are snapshots in this cluster; nil is no.
 	Served func() bool
-	// Elsewhere tells whether a VolumeSnapshotContent, which has no namespace, is not known to belong to this one:
+	// ForeignContent tells whether a VolumeSnapshotContent, which has no namespace, is not known to belong to this one:
 	// another Velero of the cluster has transfers of its own. Nil is no.
-	Elsewhere func(content string) bool
+	ForeignContent func(content string) bool
 	// Remove removes an orphan of a resource. A resource without one is deleted. It is called again at the
 	// next sweep if the orphan is still there.
 	Remove map[string]func(ctx context.Context, orphan *metav1.PartialObjectMetadata) error
 
-	Age     time.Duration // below which nothing is an orphan; 10 min
-	Every   time.Duration // between two sweeps; 10 min
-	Clock   clock.Clock
-	Metrics *metrics.Coordination
+	MinAge   time.Duration // below which nothing is an orphan; 10 min
+	Interval time.Duration // between two sweeps; 10 min
+	Clock    clock.Clock
+	Metrics  *metrics.Coordination
 
 	counted map[types.UID]bool // orphans that were removed, as long as they are still there
 }
@@ -64,9 +64,9 @@ func OrphanResources() []string {
 func (o *Orphans) Run(ctx context.Context) {
 	for ctx.Err() == nil {
 		if err := o.Sweep(ctx); err != nil && ctx.Err() == nil {
-			klog.FromContext(ctx).Error(err, "Sweep orphans; trying again", "after", o.every())
+			klog.FromContext(ctx).Error(err, "Sweep orphans; trying again", "after", o.interval())
 		}
-		timer := o.Clock.NewTimer(o.every())
+		timer := o.Clock.NewTimer(o.interval())
 		select {
 		case <-ctx.Done():
 		case <-timer.C():
@@ -75,16 +75,16 @@ func (o *Orphans) Run(ctx context.Context) {
 	}
 }
 
-func (o *Orphans) every() time.Duration {
-	if o.Every > 0 {
-		return o.Every
+func (o *Orphans) interval() time.Duration {
+	if o.Interval > 0 {
+		return o.Interval
 	}
 	return 10 * time.Minute
 }
 
-func (o *Orphans) age() time.Duration {
-	if o.Age > 0 {
-		return o.Age
+func (o *Orphans) minAge() time.Duration {
+	if o.MinAge > 0 {
+		return o.MinAge
 	}
 	return 10 * time.Minute
 }
@@ -140,11 +140,11 @@ func (o *Orphans) suspects(ctx context.Context, resource string) ([]suspect, err
 		if controller := metav1.GetControllerOfNoCopy(object); controller != nil && controller.UID != owner {
 			return // made by somebody who copied our labels
 		}
-		if resource == orphanContents && o.Elsewhere != nil && o.Elsewhere(object.Name) {
+		if resource == orphanContents && o.ForeignContent != nil && o.ForeignContent(object.Name) {
 			return
 		}
 		exists, done := o.Owner(owner)
-		if old := o.Clock.Since(object.CreationTimestamp.Time) > o.age(); old && (!exists || done) {
+		if old := o.Clock.Since(object.CreationTimestamp.Time) > o.minAge(); old && (!exists || done) {
 			found = append(found, suspect{object, resource, owner, exists && done})
 		}
 	})

@@ -88,7 +88,7 @@ func TestOrphansOfEveryResourceAreRemovedAndCounted(t *testing.T) {
 func TestContentsOfAnotherNamespaceAreNoOrphans(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a := newAttic(t, everyResource()...)
-		a.Elsewhere = func(content string) bool { return content == "a" }
+		a.ForeignContent = func(content string) bool { return content == "a" }
 		require.NoError(t, a.Sweep(t.Context()))
 		require.Equal(t, []string{"pods Pod-a", "persistentvolumeclaims PersistentVolumeClaim-a", "volumesnapshots VolumeSnapshot-a"}, a.deleted())
 	})

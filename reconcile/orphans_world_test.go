@@ -31,7 +31,7 @@ func thing(apiVersion, kind, name string, owner types.UID, change ...func(*metav
 		TypeMeta: metav1.TypeMeta{APIVersion: apiVersion, Kind: kind},
 		ObjectMeta: metav1.ObjectMeta{
 			Namespace: "velero", Name: name, UID: types.UID(kind + "-" + name),
-			CreationTimestamp: metav1.NewTime(time.Now().Add(-time.Hour)), Labels: build.Ours(owner, "n1"),
+			CreationTimestamp: metav1.NewTime(time.Now().Add(-time.Hour)), Labels: build.OwnerLabels(owner, "n1"),
 		},
 	}
 	if kind == "VolumeSnapshotContent" {

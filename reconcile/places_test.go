@@ -8,8 +8,10 @@ import (
 )
 
 func TestPlacesOfNodesAreApart(t *testing.T) {
-	places := NewPlaces("n1", 2, 1)
-	take := func(node string, uid types.UID, age int) bool { return places.Take(node, uid, created(age), func() {}) }
+	places := NewNodeSlots("n1", 2, 1)
+	take := func(node string, uid types.UID, age int) bool {
+		return places.TryAcquire(node, uid, created(age), func() {})
+	}
 	require.True(t, take("n1", "a", 1))
 	require.True(t, take("n1", "b", 2))
 	require.False(t, take("n1", "c", 3), "this node has two")
@@ -20,8 +22,8 @@ func TestPlacesOfNodesAreApart(t *testing.T) {
 }
 
 func TestAResourceIsReleasedWhereverItHeldAPlace(t *testing.T) {
-	places := NewPlaces("n1", 1, 1)
-	places.Hold("n2", "a")
+	places := NewNodeSlots("n1", 1, 1)
+	places.ForceAcquire("n2", "a")
 	woken := false
 	require.False(t, places.Queue("n2", "b", created(2), func() { woken = true }))
 	places.Release("a")
@@ -30,16 +32,16 @@ func TestAResourceIsReleasedWhereverItHeldAPlace(t *testing.T) {
 }
 
 func TestAResourceThatMovesToAnotherNodeLeavesItsSlot(t *testing.T) {
-	places := NewPlaces("n1", 1, 1)
-	places.Hold("n2", "a")
+	places := NewNodeSlots("n1", 1, 1)
+	places.ForceAcquire("n2", "a")
 	woken := 0
 	require.False(t, places.Queue("n2", "b", created(2), func() { woken++ }))
-	places.Hold("n3", "a")
+	places.ForceAcquire("n3", "a")
 	require.Equal(t, 1, woken)
-	require.True(t, places.Take("n2", "b", created(2), func() {}))
-	require.Equal(t, 1, places.on("n3").InUse())
+	require.True(t, places.TryAcquire("n2", "b", created(2), func() {}))
+	require.Equal(t, 1, places.On("n3").InUse())
 	places.Release("a")
 	places.Release("a")
-	require.Zero(t, places.on("n3").InUse())
+	require.Zero(t, places.On("n3").InUse())
 	require.Len(t, places.where, 1)
 }

@@ -13,9 +13,9 @@ import (
 func TestAConflictOfWhichNothingIsHeardIsNoDeadEnd(t *testing.T) {
 	conflict := apierrors.NewConflict(schema.GroupResource{Resource: "things"}, "b1", errors.New("a webhook says so"))
 	s := newStage(t, fault{call: "patch podvolumebackups", ordinal: 1, err: conflict})
-	again, err := s.Reconcile(t.Context(), testKey)
+	requeue, err := s.Reconcile(t.Context(), testKey)
 	require.NoError(t, err)
-	require.Positive(t, again, "no event will come: nobody has written anything")
+	require.Positive(t, requeue, "no event will come: nobody has written anything")
 }
 
 func TestAStartWhoseAnswerIsLostKeepsItsSlotUntilTheCacheShowsIt(t *testing.T) {
@@ -34,10 +34,10 @@ func TestAStartWhoseAnswerIsLostKeepsItsSlotUntilTheCacheShowsIt(t *testing.T) {
 	_, err = s.Reconcile(t.Context(), testKey)
 	require.NoError(t, err, "it is a conflict with itself")
 	require.Equal(t, 4, s.calls["patch podvolumebackups"])
-	require.Equal(t, 1, s.Places.Own().InUse(), "another one could start beside it")
+	require.Equal(t, 1, s.NodeSlots.Own().InUse(), "another one could start beside it")
 	s.Cached = func(string) (*velerov1.PodVolumeBackup, bool) { return s.backup.DeepCopy(), true }
 	s.run(t)
-	require.Zero(t, s.Places.Own().InUse())
+	require.Zero(t, s.NodeSlots.Own().InUse())
 }
 
 func TestWhatIsRefusedIsToldOnceForAsLongAsTheReasonIsTheSame(t *testing.T) {
@@ -57,12 +57,12 @@ func TestWhatIsRefusedIsToldOnceForAsLongAsTheReasonIsTheSame(t *testing.T) {
 		require.Error(t, err)
 	}
 	close(s.events.Events)
-	var told []string
+	var reported []string
 	for event := range s.events.Events {
-		told = append(told, event)
+		reported = append(reported, event)
 	}
-	require.Len(t, told, 3, "%q", told)
-	require.Regexp(t, "^Warning MoverNotMade .*exceeded quota: a", told[0])
-	require.Regexp(t, "^Warning MoverNotMade .*exceeded quota: b", told[1])
-	require.Regexp(t, "^Warning MoverNotMade .*failed calling webhook", told[2])
+	require.Len(t, reported, 3, "%q", reported)
+	require.Regexp(t, "^Warning MoverNotMade .*exceeded quota: a", reported[0])
+	require.Regexp(t, "^Warning MoverNotMade .*exceeded quota: b", reported[1])
+	require.Regexp(t, "^Warning MoverNotMade .*failed calling webhook", reported[2])
 }

@@ -52,23 +52,23 @@ func TestAFailedMoverIsGoneBeforeItsTransferGoesBackToAccepted(t *testing.T) {
 				s := evicted(t, phase)
 				velero := &peeking{single: s}
 				s.Client = velero
-				var told []string
+				var reported []string
 				for range 3 { // it is counted, its pod goes, its phase goes back
 					s.step(t)
 					if crash { // after each of them
-						s.memory = memory[*velerov1.PodVolumeBackup]{}
+						s.local = localState[*velerov1.PodVolumeBackup]{}
 					}
 				}
 				require.Equal(t, transfer.Accepted, s.state().Phase)
 				require.False(t, velero.harmed, "an agent of Velero cancels it")
 				require.Equal(t, 1, s.state().Restarts)
 				require.Equal(t, "mover was evicted: low on memory", s.state().Message)
-				require.Zero(t, s.Places.Own().InUse())
+				require.Zero(t, s.NodeSlots.Own().InUse())
 				require.Empty(t, s.live[testKey])
 				for len(s.events.Events) > 0 {
-					told = append(told, <-s.events.Events)
+					reported = append(reported, <-s.events.Events)
 				}
-				require.Equal(t, []string{"Warning MoverRestarted mover was evicted: low on memory; restart 1 of 3"}, told)
+				require.Equal(t, []string{"Warning MoverRestarted mover was evicted: low on memory; restart 1 of 3"}, reported)
 			})
 		}
 	}
@@ -89,10 +89,10 @@ func TestAPodThatDoesNotGoHoldsARestartUpForTheGraceOnly(t *testing.T) {
 	s := evicted(t, velerov1.PodVolumeBackupPhaseInProgress)
 	s.kube.PrependReactor("delete", "pods", func(clienttesting.Action) (bool, runtime.Object, error) { return true, nil, nil }) // a finalizer holds it
 	s.step(t)
-	require.Equal(t, s.Limits.EndGrace, s.step(t))
-	require.Equal(t, s.Limits.EndGrace, s.step(t), "it is on its way out, and the grace is still on")
+	require.Equal(t, s.Limits.TerminationGrace, s.step(t))
+	require.Equal(t, s.Limits.TerminationGrace, s.step(t), "it is on its way out, and the grace is still on")
 	require.Equal(t, transfer.InProgress, s.state().Phase)
-	s.clock.Step(s.Limits.EndGrace)
+	s.clock.Step(s.Limits.TerminationGrace)
 	s.step(t)
 	require.Equal(t, transfer.Accepted, s.state().Phase)
 }

@@ -16,20 +16,20 @@ import (
 
 // Reasons of the Kubernetes Events on the resources.
 const (
-	EventAccepted  = "Accepted"
-	EventCompleted = "Completed"
-	EventFailed    = "Failed"
-	EventCanceled  = "Canceled"
-	EventRestarted = "MoverRestarted"
-	EventMoverLog  = "MoverLog"
-	EventNotMade   = "MoverNotMade"
-	EventForeign   = "ForeignDataMover"
+	EventAccepted     = "Accepted"
+	EventCompleted    = "Completed"
+	EventFailed       = "Failed"
+	EventCanceled     = "Canceled"
+	EventRestarted    = "MoverRestarted"
+	EventMoverLog     = "MoverLog"
+	EventCreateFailed = "MoverNotMade"
+	EventForeign      = "ForeignDataMover"
 	// EventCleanUpWaits is for a transfer that has ended and whose snapshot cannot be deleted.
 	EventCleanUpWaits = "CleanUpWaits"
 )
 
 // report says what a write has changed, after it has happened: to the log, as an Event and in metrics.
-func (t *Transfers[T]) report(ctx context.Context, key string, object T, before, after transfer.State, step transfer.Step) {
+func (t *TransferReconciler[T]) report(ctx context.Context, key string, object T, before, after transfer.State, step transfer.Step) {
 	if step.Lost != "" {
 		t.reportLost(ctx, object, after, step.Lost)
 	}
@@ -38,7 +38,7 @@ func (t *Transfers[T]) report(ctx context.Context, key string, object T, before,
 		return
 	}
 	klog.FromContext(ctx).Info("Phase changed", "from", phaseName(before.Phase), "to", after.Phase, "reason", step.Reason, "message", after.Message)
-	t.measure(key, object, before, after, step)
+	t.recordMetrics(key, object, before, after, step)
 	move := t.movement(object)
 	switch {
 	case after.Phase == transfer.Accepted && step.Reason == transfer.ReasonAccepted:
@@ -53,31 +53,31 @@ func (t *Transfers[T]) report(ctx context.Context, key string, object T, before,
 }
 
 // reportLost says why a mover was given up for another one.
-func (t *Transfers[T]) reportLost(ctx context.Context, object T, after transfer.State, lost string) {
+func (t *TransferReconciler[T]) reportLost(ctx context.Context, object T, after transfer.State, lost string) {
 	klog.FromContext(ctx).Info("Restarting a mover", "reason", lost, "message", after.Message, "restart", after.Restarts)
 	t.Metrics.MoverRestarted(t.Kind.Name, lost)
 	t.event(t.movement(object), corev1.EventTypeWarning, EventRestarted, fmt.Sprintf("%s; restart %d of %d", after.Message, after.Restarts, t.Limits.Retries))
 }
 
-// hindered tells of what the API server refuses to make, such as for a quota, when it is not what it was before:
+// reportCreateError tells of what the API server refuses to make, such as for a quota, when it is not what it was before:
 // nothing is wrong with any object then, and the prepare timeout may be far.
-func (t *Transfers[T]) hindered(about build.Movement, before string, err error) {
+func (t *TransferReconciler[T]) reportCreateError(about build.MoverSpec, before string, err error) {
 	if err == nil || !isRefusal(err) || strings.TrimSpace(err.Error()) == before {
 		return
 	}
-	t.event(about, corev1.EventTypeWarning, EventNotMade, err.Error())
+	t.event(about, corev1.EventTypeWarning, EventCreateFailed, err.Error())
 }
 
 // isRefusal tells whether the API server has answered that it does not create an object as things are. It answers an internal
 // error if it cannot call a webhook (k8s.io/apiserver/pkg/admission/plugin/webhook).
 func isRefusal(err error) bool {
-	answered := definite(err) || apierrors.IsInternalError(err)
+	answered := isRejected(err) || apierrors.IsInternalError(err)
 	return answered && !apierrors.IsConflict(err) && !apierrors.IsTooManyRequests(err)
 }
 
 // reportForeign tells once of a resource that another data mover has to take.
-func (t *Transfers[T]) reportForeign(s *subject[T]) {
-	if phaseName(s.state.Phase) != transfer.New || !t.memory.toReport(s.key) {
+func (t *TransferReconciler[T]) reportForeign(s *request[T]) {
+	if phaseName(s.state.Phase) != transfer.New || !t.local.toReport(s.key) {
 		return
 	}
 	t.event(s.move, corev1.EventTypeNormal, EventForeign,
@@ -92,10 +92,10 @@ func phaseName(phase transfer.Phase) transfer.Phase {
 	return phase
 }
 
-// noteBytes is what the API server takes as the message of an Event.
-const noteBytes = 1024
+// maxEventBytes is what the API server takes as the message of an Event.
+const maxEventBytes = 1024
 
-func (t *Transfers[T]) event(about build.Movement, kind, reason, note string) {
+func (t *TransferReconciler[T]) event(about build.MoverSpec, kind, reason, note string) {
 	version, name := about.GVK.ToAPIVersionAndKind()
 	regarding := &corev1.ObjectReference{APIVersion: version, Kind: name, Namespace: about.Namespace, Name: about.Name, UID: about.UID}
 	t.Recorder.Event(regarding, kind, reason, EventMessage(note))
@@ -103,10 +103,10 @@ func (t *Transfers[T]) event(about build.Movement, kind, reason, note string) {
 
 // EventMessage is a text, cut to what the API server takes as the message of an Event.
 func EventMessage(text string) string {
-	if len(text) <= noteBytes {
+	if len(text) <= maxEventBytes {
 		return text
 	}
-	return strings.ToValidUTF8(text[:noteBytes-len("…")], "") + "…"
+	return strings.ToValidUTF8(text[:maxEventBytes-len("…")], "") + "…"
 }
 
 // logLines is how much of a failed mover's log an Event shows.
@@ -114,9 +114,9 @@ const logLines = 10
 
 // keepLog saves the log of a mover that has ended, once, before its pod is removed. A log that cannot be
 // had stops nothing.
-func (t *Transfers[T]) keepLog(ctx context.Context, s *subject[T]) {
+func (t *TransferReconciler[T]) keepLog(ctx context.Context, s *request[T]) {
 	ended := build.ReadPod(s.pod).Condition
-	if ended != build.Succeeded && ended != build.Failed || !t.memory.toLog(s.key, s.pod.UID) {
+	if ended != build.Succeeded && ended != build.Failed || !t.local.toLog(s.key, s.pod.UID) {
 		return
 	}
 	if s.state.Phase == transfer.Failed {
@@ -131,7 +131,7 @@ func (t *Transfers[T]) keepLog(ctx context.Context, s *subject[T]) {
 }
 
 // reportLog shows the last lines of a failed mover's log.
-func (t *Transfers[T]) reportLog(ctx context.Context, s *subject[T]) {
+func (t *TransferReconciler[T]) reportLog(ctx context.Context, s *request[T]) {
 	lines, err := t.Exposer.LastLines(ctx, s.pod, logLines)
 	if err != nil {
 		klog.FromContext(ctx).V(2).Info("Failed to read the last lines of the mover log", "err", err)
@@ -140,21 +140,21 @@ func (t *Transfers[T]) reportLog(ctx context.Context, s *subject[T]) {
 	t.event(s.move, corev1.EventTypeWarning, EventMoverLog, "Last lines of the mover: "+string(lines))
 }
 
-// measure counts what a change of phase means.
-func (t *Transfers[T]) measure(key string, object T, before, after transfer.State, step transfer.Step) {
+// recordMetrics counts what a change of phase means.
+func (t *TransferReconciler[T]) recordMetrics(key string, object T, before, after transfer.State, step transfer.Step) {
 	now := t.Clock.Now()
-	since := t.memory.entered(key, now)
+	since := t.local.entered(key, now)
 	if since.IsZero() {
 		since = phaseSince(before)
 	}
-	t.Metrics.PhaseLasted(t.Kind.Name, string(phaseName(before.Phase)), now.Sub(since))
+	t.Metrics.ObservePhase(t.Kind.Name, string(phaseName(before.Phase)), now.Sub(since))
 	if after.Phase.Terminal() {
 		t.Metrics.Finished(t.Kind.Name, string(after.Phase), string(step.Reason))
 	}
 	if after.Phase == transfer.Completed {
 		t.Metrics.BytesMoved(t.Kind.Name, after.Progress.Done)
 	}
-	t.Changed(object, before, after)
+	t.OnUpdate(object, before, after)
 }
 
 // phaseSince is when the phase before this write began, as far as the resource tells; Prepared has no

@@ -10,25 +10,25 @@ import (
 
 // startDelay tells whether a restore must not start beside another one to the same pod, or only in a while: once no other
 // works, the kubelet gets the time to report that the pod's init container has ended, or else it has not.
-func (t *Transfers[T]) startDelay(s *subject[T]) (busy bool, left time.Duration) {
+func (t *TransferReconciler[T]) startDelay(s *request[T]) (busy bool, left time.Duration) {
 	if !t.sharesPod(s) {
 		return false, 0
 	}
 	busy = t.isBesideAnother(s)
-	if since := t.memory.aloneSince(s.key, busy, s.seen.Now); !busy && s.state.Restarts > 0 {
+	if since := t.local.aloneSince(s.key, busy, s.seen.Now); !busy && s.state.Restarts > 0 {
 		left = max(since.Add(t.Limits.RestartDelay).Sub(s.seen.Now), 0)
 	}
 	return busy, left
 }
 
 // sharesPod tells whether other volumes of the pod may be restored too.
-func (t *Transfers[T]) sharesPod(s *subject[T]) bool {
+func (t *TransferReconciler[T]) sharesPod(s *request[T]) bool {
 	return t.Kind.Restores && s.move.Source.PodVolume != nil
 }
 
-func (t *Transfers[T]) isBesideAnother(s *subject[T]) bool {
+func (t *TransferReconciler[T]) isBesideAnother(s *request[T]) bool {
 	for _, other := range t.Siblings(s.object) {
-		newest := t.memory.newest(cache.MetaObjectToName(other).String(), other)
+		newest := t.local.newest(cache.MetaObjectToName(other).String(), other)
 		if s.state.MustNotRunBeside(t.Kind.Get(newest)) {
 			return true
 		}
@@ -37,7 +37,7 @@ func (t *Transfers[T]) isBesideAnother(s *subject[T]) bool {
 }
 
 // SharePod tells whether two restores are to volumes of the same pod.
-func (t *Transfers[T]) SharePod(a, b T) bool {
+func (t *TransferReconciler[T]) SharePod(a, b T) bool {
 	if a.GetUID() == b.GetUID() {
 		return false
 	}
@@ -46,12 +46,12 @@ func (t *Transfers[T]) SharePod(a, b T) bool {
 }
 
 // AwaitsSibling tells whether a change of another restore to the same pod may let this one start.
-func (t *Transfers[T]) AwaitsSibling(object T) bool {
+func (t *TransferReconciler[T]) AwaitsSibling(object T) bool {
 	return t.Kind.Get(object).Phase == transfer.Prepared
 }
 
 // aloneSince is since when no other restore to the same pod works, as far as this agent has seen.
-func (m *memory[T]) aloneSince(key string, busy bool, now time.Time) time.Time {
+func (m *localState[T]) aloneSince(key string, busy bool, now time.Time) time.Time {
 	m.lock.Lock()
 	defer m.lock.Unlock()
 	kept := m.of(key)

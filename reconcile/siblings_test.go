@@ -41,7 +41,7 @@ func TestASecondMoverDoesNotStartWhileAnotherVolumeOfItsPodIsRestored(t *testing
 		require.Zero(t, s.step(t), "an event of the other one brings it on")
 		require.Equal(t, transfer.Prepared, s.state().Phase)
 	}
-	require.Zero(t, s.Places.Own().InUse())
+	require.Zero(t, s.NodeSlots.Own().InUse())
 	other.Status.Phase = velerov1.PodVolumeRestorePhaseCompleted
 	other.ResourceVersion = "2"
 	require.Equal(t, s.Limits.RestartDelay, s.step(t), "the kubelet may still have to report that restore-wait has ended")

@@ -9,7 +9,7 @@ import (
 )
 
 // canceled is when a cancel was first seen.
-func (m *memory[T]) canceled(key string, now time.Time) time.Time {
+func (m *localState[T]) canceled(key string, now time.Time) time.Time {
 	m.lock.Lock()
 	defer m.lock.Unlock()
 	kept := m.of(key)
@@ -20,7 +20,7 @@ func (m *memory[T]) canceled(key string, now time.Time) time.Time {
 }
 
 // waitsSince is since when a new resource has not been eligible, as far as this agent has seen.
-func (m *memory[T]) waitsSince(key string, now time.Time) time.Time {
+func (m *localState[T]) waitsSince(key string, now time.Time) time.Time {
 	m.lock.Lock()
 	defer m.lock.Unlock()
 	kept := m.of(key)
@@ -30,8 +30,8 @@ func (m *memory[T]) waitsSince(key string, now time.Time) time.Time {
 	return kept.waits
 }
 
-// waitsNoMore notes that a resource is eligible, or is not looked at by this agent.
-func (m *memory[T]) waitsNoMore(key string) {
+// clearWait notes that a resource is eligible, or is not looked at by this agent.
+func (m *localState[T]) clearWait(key string) {
 	m.lock.Lock()
 	defer m.lock.Unlock()
 	if kept := m.kept[key]; kept != nil {
@@ -39,20 +39,20 @@ func (m *memory[T]) waitsNoMore(key string) {
 	}
 }
 
-// endingSince is when the pod of a mover was first seen to be deleting.
-func (m *memory[T]) endingSince(key string, mover types.UID, now time.Time) time.Time {
+// deletingSince is when the pod of a mover was first seen to be deleting.
+func (m *localState[T]) deletingSince(key string, mover types.UID, now time.Time) time.Time {
 	m.lock.Lock()
 	defer m.lock.Unlock()
 	kept := m.of(key)
-	if kept.ending != mover {
-		kept.ending, kept.endingAt = mover, now
+	if kept.deleting != mover {
+		kept.deleting, kept.deletingAt = mover, now
 	}
-	return kept.endingAt
+	return kept.deletingAt
 }
 
 // entered notes that a phase began now, and returns when the one before it did; zero if this agent
 // did not see it begin.
-func (m *memory[T]) entered(key string, now time.Time) time.Time {
+func (m *localState[T]) entered(key string, now time.Time) time.Time {
 	m.lock.Lock()
 	defer m.lock.Unlock()
 	kept := m.of(key)
@@ -71,18 +71,18 @@ type activity struct {
 }
 
 // active is when the activity of a mover was first seen to be what it is.
-func (m *memory[T]) active(key string, seen activity, now time.Time) time.Time {
+func (m *localState[T]) active(key string, observed activity, now time.Time) time.Time {
 	m.lock.Lock()
 	defer m.lock.Unlock()
 	kept := m.of(key)
-	if kept.activeAt.IsZero() || kept.activity != seen {
-		kept.activity, kept.activeAt = seen, now
+	if kept.activeAt.IsZero() || kept.activity != observed {
+		kept.activity, kept.activeAt = observed, now
 	}
 	return kept.activeAt
 }
 
 // silent is how long the mover of a resource has reported nothing new; 0 if this agent does not follow it.
-func (m *memory[T]) silent(key string, now time.Time) time.Duration {
+func (m *localState[T]) silent(key string, now time.Time) time.Duration {
 	m.lock.Lock()
 	defer m.lock.Unlock()
 	if kept := m.kept[key]; kept != nil && !kept.activeAt.IsZero() {

@@ -26,7 +26,7 @@ import (
 
 // single is one resource of any kind, reconciled by the coordinator on testNode. Caches have what the test puts there.
 type single[T transfer.Object] struct {
-	*Transfers[T]
+	*TransferReconciler[T]
 	object   T
 	kube     *fake.Clientset
 	clock    *testingclock.FakeClock
@@ -57,9 +57,9 @@ func newSingle[T transfer.Object](kind transfer.Kind[T], object T, empty func() 
 	object.SetUID("b1-uid")
 	object.SetResourceVersion("1")
 	object.SetCreationTimestamp(metav1.NewTime(s.clock.Now()))
-	s.Transfers = &Transfers[T]{
+	s.TransferReconciler = &TransferReconciler[T]{
 		Kind: kind,
-		Shared: Shared{
+		Dependencies: Dependencies{
 			Agent:  transfer.Agent{Node: testNode, Fleet: led{}},
 			Limits: transfer.DefaultLimits(), ResourceTimeout: time.Minute,
 			Pods: s, Claims: s, Targets: singleTarget[T]{s}, Movers: singleMover[T]{s}, LivePod: s.livePod,
@@ -68,15 +68,15 @@ func newSingle[T transfer.Object](kind transfer.Kind[T], object T, empty func() 
 				Client: s.kube, Templates: map[corev1.OSName]build.Template{corev1.Linux: {}},
 				Paths: exposer.HostPaths{Client: s.kube, PodsDir: "/pods"}, Source: s.Pod,
 			},
-			Places: NewPlaces(testNode, 1, 1), Admission: NewAdmission(0, 1, time.Minute, s.clock), Recorder: s.events, Clock: s.clock,
+			NodeSlots: NewNodeSlots(testNode, 1, 1), Admission: NewAdmission(0, 1, time.Minute, s.clock), Recorder: s.events, Clock: s.clock,
 			MoverLog: func(context.Context, string, []byte) {},
 		},
 		Cached:   func(string) (T, bool) { return kind.Copy(s.object), true },
 		Client:   s,
-		Wake:     func(string) {},
+		Enqueue:  func(string) {},
 		Siblings: func(T) []T { return s.siblings },
-		Changed:  func(T, transfer.State, transfer.State) {},
-		Gone:     func(T) {},
+		OnUpdate: func(T, transfer.State, transfer.State) {},
+		OnDelete: func(T) {},
 	}
 	return s
 }
@@ -99,8 +99,8 @@ func (*single[T]) Claim(string) *corev1.PersistentVolumeClaim { return nil }
 // singleTarget is the claim to which a single resource is restored. It is unknown again once it is not followed.
 type singleTarget[T transfer.Object] struct{ of *single[T] }
 
-func (singleTarget[T]) Follow(types.UID, types.NamespacedName, func()) {}
-func (s singleTarget[T]) Forget(types.UID)                             { s.of.listed = false }
+func (singleTarget[T]) Watch(types.UID, types.NamespacedName, func()) {}
+func (s singleTarget[T]) Forget(types.UID)                            { s.of.listed = false }
 
 func (s singleTarget[T]) Claim(types.UID) (claim *corev1.PersistentVolumeClaim, known bool) {
 	return s.of.target, s.of.listed
@@ -109,8 +109,8 @@ func (s singleTarget[T]) Claim(types.UID) (claim *corev1.PersistentVolumeClaim, 
 // singleMover is what the mover of a single resource said.
 type singleMover[T transfer.Object] struct{ of *single[T] }
 
-func (singleMover[T]) Follow(types.UID, func()) {}
-func (singleMover[T]) Forget(types.UID)         {}
+func (singleMover[T]) Watch(types.UID, func()) {}
+func (singleMover[T]) Forget(types.UID)        {}
 
 func (s singleMover[T]) Last(_ types.UID, reason string) (message string, at time.Time, ok bool) {
 	last, ok := s.of.said[reason]

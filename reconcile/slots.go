@@ -20,9 +20,9 @@ type Slots struct {
 }
 
 type waiter struct {
-	uid     types.UID
-	created time.Time
-	wake    func()
+	uid       types.UID
+	createdAt time.Time
+	enqueue   func()
 }
 
 // NewSlots is for a node on which limit movers may run at once.
@@ -40,8 +40,8 @@ func (s *Slots) InUse() int {
 	return len(s.held)
 }
 
-// Hold gives a slot to a resource whose mover works already, limit or not.
-func (s *Slots) Hold(uid types.UID) {
+// ForceAcquire gives a slot to a resource whose mover works already, limit or not.
+func (s *Slots) ForceAcquire(uid types.UID) {
 	s.lock.Lock()
 	defer s.lock.Unlock()
 	s.leave(func(w *waiter) bool { return w.uid == uid })
@@ -50,17 +50,17 @@ func (s *Slots) Hold(uid types.UID) {
 
 // Queue puts a resource in line, if it is not, and tells whether a slot is free for it now. When one
 // becomes free for it, wake is called.
-func (s *Slots) Queue(uid types.UID, created time.Time, wake func()) bool {
+func (s *Slots) Queue(uid types.UID, created time.Time, enqueue func()) bool {
 	s.lock.Lock()
 	defer s.lock.Unlock()
-	return s.mayStart(uid, created, wake)
+	return s.mayStart(uid, created, enqueue)
 }
 
-// Take is Queue, and takes the slot that is free.
-func (s *Slots) Take(uid types.UID, created time.Time, wake func()) bool {
+// TryAcquire is Queue, and takes the slot that is free.
+func (s *Slots) TryAcquire(uid types.UID, created time.Time, enqueue func()) bool {
 	s.lock.Lock()
 	defer s.lock.Unlock()
-	if !s.mayStart(uid, created, wake) {
+	if !s.mayStart(uid, created, enqueue) {
 		return false
 	}
 	s.leave(func(w *waiter) bool { return w.uid == uid })
@@ -76,24 +76,24 @@ func (s *Slots) Release(uid types.UID) {
 	var next []func()
 	if s.leave(func(w *waiter) bool { return w.uid == uid }) || held {
 		for _, w := range s.line[:min(s.free(), len(s.line))] {
-			next = append(next, w.wake)
+			next = append(next, w.enqueue)
 		}
 	}
 	s.lock.Unlock()
-	for _, wake := range next {
-		wake()
+	for _, enqueue := range next {
+		enqueue()
 	}
 }
 
 func (s *Slots) free() int { return max(s.limit-len(s.held), 0) }
 
-func (s *Slots) mayStart(uid types.UID, created time.Time, wake func()) bool {
+func (s *Slots) mayStart(uid types.UID, created time.Time, enqueue func()) bool {
 	if _, has := s.held[uid]; has {
 		return true
 	}
 	place := slices.IndexFunc(s.line, func(w *waiter) bool { return w.uid == uid })
 	if place < 0 {
-		place = s.enter(&waiter{uid: uid, created: created, wake: wake})
+		place = s.enter(&waiter{uid: uid, createdAt: created, enqueue: enqueue})
 	}
 	return place < s.free()
 }
@@ -101,7 +101,7 @@ func (s *Slots) mayStart(uid types.UID, created time.Time, wake func()) bool {
 // enter puts a waiter where its age belongs and tells how many are before it.
 func (s *Slots) enter(w *waiter) int {
 	place, _ := slices.BinarySearchFunc(s.line, w, func(a, b *waiter) int {
-		return cmp.Or(a.created.Compare(b.created), cmp.Compare(a.uid, b.uid))
+		return cmp.Or(a.createdAt.Compare(b.createdAt), cmp.Compare(a.uid, b.uid))
 	})
 	s.line = slices.Insert(s.line, place, w)
 	return place

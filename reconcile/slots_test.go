@@ -32,7 +32,7 @@ func (l *line) queue(uid types.UID, age int) bool {
 }
 
 func (l *line) take(uid types.UID, age int) bool {
-	return l.Take(uid, created(age), func() { l.woken = append(l.woken, uid) })
+	return l.TryAcquire(uid, created(age), func() { l.woken = append(l.woken, uid) })
 }
 
 // heard are those that were woken since it was asked last.
@@ -53,13 +53,13 @@ func TestSlotsAreNeverMoreThanTheLimit(t *testing.T) {
 		all.Go(func() {
 			uid := types.UID(fmt.Sprint(i))
 			woken := make(chan struct{}, 1)
-			wake := func() {
+			enqueue := func() {
 				select {
 				case woken <- struct{}{}:
 				default:
 				}
 			}
-			for !slots.Take(uid, created(i%7), wake) {
+			for !slots.TryAcquire(uid, created(i%7), enqueue) {
 				select {
 				case <-woken:
 				case <-ctx.Done():
@@ -176,8 +176,8 @@ func TestAPlaceInLineIsGivenUp(t *testing.T) {
 func TestMoversThatWorkAlreadyMayExceedTheLimit(t *testing.T) {
 	slots := newLine(2)
 	for _, uid := range []types.UID{"a", "b", "c"} {
-		slots.Hold(uid)
-		slots.Hold(uid)
+		slots.ForceAcquire(uid)
+		slots.ForceAcquire(uid)
 	}
 	require.Equal(t, 3, slots.InUse())
 	require.Equal(t, 2, slots.Limit())
@@ -192,7 +192,7 @@ func TestAMoverThatTurnsOutToWorkLeavesTheLine(t *testing.T) {
 	slots := newLine(1)
 	slots.take("a", 1)
 	slots.queue("b", 2)
-	slots.Hold("b")
+	slots.ForceAcquire("b")
 	slots.Release("a")
 	require.Empty(t, slots.heard(), "b holds the slot already")
 	require.Equal(t, 1, slots.InUse())

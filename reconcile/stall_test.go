@@ -69,13 +69,13 @@ func TestAMoverThatReportsAnythingIsNotStalled(t *testing.T) {
 	s.step(t)
 	long := s.clock.Now().Add(-24 * time.Hour) // by the clock of its node, which is wrong
 	for i, report := range []struct{ reason, message string }{
-		{saidStarted, "Data path for b1 started"},
-		{saidProgress, `{"totalBytes":10,"doneBytes":1}`},
-		{saidProgress, `{"totalBytes":10,"doneBytes":2}`},
-		{saidProgress, `{"totalBytes":10,"doneBytes":2}`}, // an Event of its own: the mover is alive
+		{eventStarted, "Data path for b1 started"},
+		{eventProgress, `{"totalBytes":10,"doneBytes":1}`},
+		{eventProgress, `{"totalBytes":10,"doneBytes":2}`},
+		{eventProgress, `{"totalBytes":10,"doneBytes":2}`}, // an Event of its own: the mover is alive
 	} {
 		s.clock.Step(timeout - time.Second)
-		if report.reason == saidStarted {
+		if report.reason == eventStarted {
 			s.said[report.reason] = said{report.message, s.clock.Now()}
 		} else {
 			s.said[report.reason] = said{report.message, long.Add(time.Duration(i) * time.Second)}

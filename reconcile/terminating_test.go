@@ -10,7 +10,7 @@ import (
 func TestAMoverThatDoesNotEndOnAReadyNodeIsReportedOnce(t *testing.T) {
 	s := newStage(t, fault{})
 	s.stands(t, velerov1.PodVolumeBackupPhaseFailed)
-	s.Agent.Node, s.Places = testNode, NewPlaces(testNode, 1, 1)
+	s.Agent.Node, s.NodeSlots = testNode, NewNodeSlots(testNode, 1, 1)
 	for len(s.events.Events) > 0 {
 		<-s.events.Events
 	}

@@ -23,25 +23,25 @@ import (
 	"github.com/lateen-project/lateen/reconcile/transfer"
 )
 
-// Transfers reconciles the custom resources of one kind. All fields must be set.
-type Transfers[T transfer.Object] struct {
+// TransferReconciler reconciles the custom resources of one kind. All fields must be set.
+type TransferReconciler[T transfer.Object] struct {
 	Kind transfer.Kind[T]
-	Shared
+	Dependencies
 
-	Cached  func(key string) (T, bool)
-	Client  Patcher[T]
-	Wake    func(key string)
-	Changed func(object T, before, after transfer.State) // a phase: for metrics that only this kind has
-	Gone    func(object T)                               // a resource: likewise
+	Cached   func(key string) (T, bool)
+	Client   Patcher[T]
+	Enqueue  func(key string)
+	OnUpdate func(object T, before, after transfer.State) // a phase: for metrics that only this kind has
+	OnDelete func(object T)                               // a resource: likewise
 	// Siblings are the unfinished restores to other volumes of the same pod.
 	Siblings func(object T) []T
 
-	memory   memory[T]
+	local    localState[T]
 	starting sync.Mutex // while a restore to a pod is told to start
 }
 
-// Shared is what the kinds of an agent have in common. All fields must be set.
-type Shared struct {
+// Dependencies is what the kinds of an agent have in common. All fields must be set.
+type Dependencies struct {
 	Agent           transfer.Agent
 	Limits          transfer.Limits
 	ResourceTimeout time.Duration                             // what movers may take to open their repository
@@ -53,7 +53,7 @@ type Shared struct {
 	Targets   Targets
 	LivePod   func(ctx context.Context, namespace, name string) (*corev1.Pod, error)
 	Exposer   *exposer.Exposer
-	Places    *Places
+	NodeSlots *NodeSlots
 	Admission *Admission
 	Movers    Movers
 	Recorder  record.EventRecorder
@@ -80,164 +80,164 @@ type Claims interface {
 
 // Targets are the claims to which volumes are restored. Each is watched while it is followed.
 type Targets interface {
-	Follow(uid types.UID, claim types.NamespacedName, wake func())
+	Watch(uid types.UID, claim types.NamespacedName, enqueue func())
 	Forget(uid types.UID)
 	Claim(uid types.UID) (claim *corev1.PersistentVolumeClaim, known bool)
 }
 
 // Movers are what movers say while they work.
 type Movers interface {
-	Follow(uid types.UID, wake func())
+	Watch(uid types.UID, enqueue func())
 	Forget(uid types.UID)
 	Last(uid types.UID, reason string) (message string, at time.Time, ok bool)
 }
 
-// subject is one resource as it is looked at: a value for one step.
-type subject[T transfer.Object] struct {
+// request is one resource as it is looked at: a value for one step.
+type request[T transfer.Object] struct {
 	key    string
 	object T
 	state  transfer.State
-	move   build.Movement
+	move   build.MoverSpec
 	pod    *corev1.Pod                     // its mover, if there is one
 	claims []*corev1.PersistentVolumeClaim // what was made for it, if only the API server has it
 	late   bool                            // only the API server has what was made for it: no event will tell of its end
-	seen   transfer.Seen
+	seen   transfer.Observed
 }
 
-// lookAgain is when a resource is looked at whose write was refused, in case that nothing of it is heard: a 409
+// conflictRequeue is when a resource is looked at whose write was refused, in case that nothing of it is heard: a 409
 // need not mean that somebody has written.
-const lookAgain = time.Second
+const conflictRequeue = time.Second
 
 // Reconcile takes one step for the resource of that key.
-func (t *Transfers[T]) Reconcile(ctx context.Context, key string) (time.Duration, error) {
+func (t *TransferReconciler[T]) Reconcile(ctx context.Context, key string) (time.Duration, error) {
 	cached, exists := t.Cached(key)
 	if !exists {
 		t.forget(key)
 		return 0, nil
 	}
-	if t.memory.isOther(key, cached.GetUID()) {
+	if t.local.isRecreated(key, cached.GetUID()) {
 		t.forget(key)
 	}
-	s := t.subject(key, t.memory.newest(key, cached))
-	if err := t.look(ctx, s); err != nil {
+	s := t.newRequest(key, t.local.newest(key, cached))
+	if err := t.observe(ctx, s); err != nil {
 		return 0, err
 	}
-	again, err := t.take(ctx, s, transfer.Next(s.state, s.seen, t.Limits))
-	if errors.Is(err, errFaster) {
+	requeue, err := t.execute(ctx, s, transfer.Next(s.state, s.seen, t.Limits))
+	if errors.Is(err, errConflict) {
 		klog.FromContext(ctx).V(4).Info("Somebody else was faster; their event is on its way")
-		return lookAgain, nil
+		return conflictRequeue, nil
 	}
 	if s.late {
-		return lookAgain, err
+		return conflictRequeue, err
 	}
-	return again, err
+	return requeue, err
 }
 
-// take does what a step asks for.
-func (t *Transfers[T]) take(ctx context.Context, s *subject[T], step transfer.Step) (time.Duration, error) {
+// execute does what a step asks for.
+func (t *TransferReconciler[T]) execute(ctx context.Context, s *request[T], step transfer.Step) (time.Duration, error) {
 	switch step.Action {
 	case transfer.Write:
 		return 0, t.write(ctx, s, step)
 	case transfer.Expose:
 		return step.After, t.expose(ctx, s)
-	case transfer.Deliver:
-		return step.After, t.deliver(ctx, s, false)
-	case transfer.Keep:
-		return 0, t.deliver(ctx, s, true)
+	case transfer.Rebind:
+		return step.After, t.rebind(ctx, s, false)
+	case transfer.AbandonRebind:
+		return 0, t.rebind(ctx, s, true)
 	case transfer.Remove:
-		again, err := t.remove(ctx, s, step.Reason, step.Force)
-		return cmp.Or(again, step.After), err
+		requeue, err := t.remove(ctx, s, step.Reason, step.Force)
+		return cmp.Or(requeue, step.After), err
 	case transfer.Wait:
 	}
 	return step.After, nil
 }
 
-func (t *Transfers[T]) subject(key string, object T) *subject[T] {
-	return &subject[T]{key: key, object: object, state: t.Kind.Get(object), move: t.movement(object)}
+func (t *TransferReconciler[T]) newRequest(key string, object T) *request[T] {
+	return &request[T]{key: key, object: object, state: t.Kind.Get(object), move: t.movement(object)}
 }
 
 // movement is what the resource asks for, from this agent.
-func (t *Transfers[T]) movement(object T) build.Movement {
+func (t *TransferReconciler[T]) movement(object T) build.MoverSpec {
 	move := t.Kind.Movement(object, t.ResourceTimeout)
 	move.GVK, move.PodLabel = t.Kind.GVK, t.Kind.PodLabel
-	move.Attempt, move.Acceptor = t.Kind.Get(object).Restarts, t.Agent.Node
+	move.Attempt, move.ExposingNode = t.Kind.Get(object).Restarts, t.Agent.Node
 	return move
 }
 
 // Owned are those of the resources that belong to the node of this agent from the start.
-func (t *Transfers[T]) Owned(objects []T) []T {
+func (t *TransferReconciler[T]) Owned(objects []T) []T {
 	return slices.DeleteFunc(objects, func(object T) bool { return t.Kind.Get(object).Node != t.Agent.Node })
 }
 
 // Resume gives slots to the movers that work already. It comes before the first step.
-func (t *Transfers[T]) Resume(owned []T) {
+func (t *TransferReconciler[T]) Resume(owned []T) {
 	for _, object := range owned {
 		if state := t.Kind.Get(object); state.TakesSlot() {
-			t.memory.newest(cache.MetaObjectToName(object).String(), object) // or nobody would release it once it is gone
-			t.Places.Hold(state.Node, object.GetUID())
+			t.local.newest(cache.MetaObjectToName(object).String(), object) // or nobody would release it once it is gone
+			t.NodeSlots.ForceAcquire(state.Node, object.GetUID())
 		}
 	}
 }
 
-// Note tells admission of a resource, wherever it belongs, and counts the slots of other nodes: whoever comes to stand in for
+// Observe tells admission of a resource, wherever it belongs, and counts the slots of other nodes: whoever comes to stand in for
 // an agent there knows from the beginning how many movers work.
-func (t *Transfers[T]) Note(object T) {
+func (t *TransferReconciler[T]) Observe(object T) {
 	state := t.Kind.Get(object)
 	switch uid := object.GetUID(); {
 	case state.Node == t.Agent.Node || state.Phase == transfer.Prepared:
 	case state.TakesSlot():
-		t.Places.Hold(state.Node, uid)
+		t.NodeSlots.ForceAcquire(state.Node, uid)
 	default:
-		t.Places.Release(uid)
+		t.NodeSlots.Release(uid)
 	}
 	entry := Entry{
 		UID: object.GetUID(), Key: t.Kind.Name + "/" + cache.MetaObjectToName(object).String(), Version: object.GetResourceVersion(),
-		Created: state.CreatedAt, Restore: t.Kind.Restores, Phase: Other,
+		Created: state.CreatedAt, Restore: t.Kind.Restores, Phase: Uncounted,
 	}
 	switch {
 	case state.Foreign:
 	case state.Phase == transfer.Accepted || state.Phase == transfer.Prepared:
-		entry.Phase = Preparing
-	case (state.Phase == "" || state.Phase == transfer.New) && !state.Cancel && !state.Deleting && state.Refusal == "":
+		entry.Phase = Admitted
+	case (state.Phase == "" || state.Phase == transfer.New) && !state.Cancel && !state.Deleting && state.UnsupportedReason == "":
 		entry.Phase = Waiting
 	}
-	if state.Local {
+	if state.NodeBound {
 		entry.Node = state.Node
 	}
-	t.Admission.Note(entry)
+	t.Admission.Observe(entry)
 }
 
-// account keeps slots and conversations in line with the phase: both follow from it, so nothing can
+// syncSlots keeps slots and conversations in line with the phase: both follow from it, so nothing can
 // leak them.
-func (t *Transfers[T]) account(s *subject[T]) {
+func (t *TransferReconciler[T]) syncSlots(s *request[T]) {
 	uid := s.object.GetUID()
 	takes := s.state.TakesSlot()
 	if takes {
-		t.Places.Hold(s.state.Node, uid)
+		t.NodeSlots.ForceAcquire(s.state.Node, uid)
 	}
-	if takes && s.seen.Follow {
-		t.Movers.Follow(uid, func() { t.Wake(s.key) })
+	if takes && s.seen.OwnsMover {
+		t.Movers.Watch(uid, func() { t.Enqueue(s.key) })
 		return
 	}
 	t.Movers.Forget(uid)
 	if s.state.Phase.Terminal() {
 		t.Targets.Forget(uid)
 	}
-	if !takes && (!s.seen.Follow || s.state.Phase != transfer.Prepared) {
-		t.Places.Release(uid)
+	if !takes && (!s.seen.OwnsMover || s.state.Phase != transfer.Prepared) {
+		t.NodeSlots.Release(uid)
 	}
 }
 
 // forget drops what is remembered of a resource that is gone.
-func (t *Transfers[T]) forget(key string) {
-	gone, known := t.memory.forget(key)
+func (t *TransferReconciler[T]) forget(key string) {
+	deleted, known := t.local.forget(key)
 	if !known {
 		return
 	}
-	uid := gone.GetUID()
+	uid := deleted.GetUID()
 	t.Movers.Forget(uid)
 	t.Targets.Forget(uid)
-	t.Places.Release(uid)
+	t.NodeSlots.Release(uid)
 	t.Admission.Forget(uid)
-	t.Gone(gone)
+	t.OnDelete(deleted)
 }

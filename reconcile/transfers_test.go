@@ -37,7 +37,7 @@ const (
 // stage is one PodVolumeBackup with an API server that can fail, and a kubelet that moves when nothing
 // else does. What the caches show is always what the API server has.
 type stage struct {
-	*Transfers[*velerov1.PodVolumeBackup]
+	*TransferReconciler[*velerov1.PodVolumeBackup]
 	backup *velerov1.PodVolumeBackup
 	kube   *fake.Clientset
 	clock  *testingclock.FakeClock
@@ -74,9 +74,9 @@ func newStage(t *testing.T, f fault) *stage {
 		},
 	}
 	s.kube.PrependReactor("*", "*", s.react)
-	s.Transfers = &Transfers[*velerov1.PodVolumeBackup]{
+	s.TransferReconciler = &TransferReconciler[*velerov1.PodVolumeBackup]{
 		Kind: transfer.PodVolumeBackup(),
-		Shared: Shared{
+		Dependencies: Dependencies{
 			Agent:  transfer.Agent{Node: testNode, Fleet: unled{}},
 			Limits: transfer.DefaultLimits(), ResourceTimeout: time.Minute,
 			Pods: s, Claims: s, Targets: nobody{}, Movers: silent{},
@@ -87,13 +87,13 @@ func newStage(t *testing.T, f fault) *stage {
 				Client: s.kube, Templates: map[corev1.OSName]build.Template{corev1.Linux: {}},
 				Paths: exposer.HostPaths{Client: s.kube, PodsDir: "/pods"}, Source: s.Pod,
 			},
-			Places: NewPlaces(testNode, 1, 1), Admission: NewAdmission(0, 1, time.Minute, s.clock), Recorder: s.events, Clock: s.clock,
+			NodeSlots: NewNodeSlots(testNode, 1, 1), Admission: NewAdmission(0, 1, time.Minute, s.clock), Recorder: s.events, Clock: s.clock,
 			MoverLog: func(context.Context, string, []byte) {},
 		},
 		Cached: func(string) (*velerov1.PodVolumeBackup, bool) { return s.backup.DeepCopy(), s.backup != nil },
-		Client: s, Wake: func(string) {},
-		Changed: func(*velerov1.PodVolumeBackup, transfer.State, transfer.State) {},
-		Gone:    func(*velerov1.PodVolumeBackup) {},
+		Client: s, Enqueue: func(string) {},
+		OnUpdate: func(*velerov1.PodVolumeBackup, transfer.State, transfer.State) {},
+		OnDelete: func(*velerov1.PodVolumeBackup) {},
 	}
 	return s
 }
@@ -225,31 +225,31 @@ func (s *stage) run(t *testing.T) {
 // unled is a fleet of which this agent is not the coordinator.
 type unled struct{}
 
-func (unled) Leads() bool         { return false }
-func (unled) Absent(string) bool  { return false }
-func (unled) Veleros(string) bool { return false }
-func (unled) Lost(string) bool    { return false }
+func (unled) IsCoordinator() bool     { return false }
+func (unled) Unavailable(string) bool { return false }
+func (unled) RunsVelero(string) bool  { return false }
+func (unled) Lost(string) bool        { return false }
 
 // led is one of which it is: single nodes have no agent, Velero's, or are lost.
 type led struct{ absent, veleros, lost string }
 
-func (led) Leads() bool                { return true }
-func (l led) Absent(node string) bool  { return node == l.absent || node == l.lost }
-func (l led) Veleros(node string) bool { return node == l.veleros }
-func (l led) Lost(node string) bool    { return node == l.lost }
+func (led) IsCoordinator() bool            { return true }
+func (l led) Unavailable(node string) bool { return node == l.absent || node == l.lost }
+func (l led) RunsVelero(node string) bool  { return node == l.veleros }
+func (l led) Lost(node string) bool        { return node == l.lost }
 
 // silent is a mover that says nothing.
 type silent struct{}
 
-func (silent) Follow(types.UID, func())                                       {}
+func (silent) Watch(types.UID, func())                                        {}
 func (silent) Forget(types.UID)                                               {}
 func (silent) Last(types.UID, string) (message string, at time.Time, ok bool) { return message, at, ok }
 
 // nobody has a target claim.
 type nobody struct{}
 
-func (nobody) Follow(types.UID, types.NamespacedName, func()) {}
-func (nobody) Forget(types.UID)                               {}
+func (nobody) Watch(types.UID, types.NamespacedName, func()) {}
+func (nobody) Forget(types.UID)                              {}
 
 func (nobody) Claim(types.UID) (claim *corev1.PersistentVolumeClaim, known bool) { return nil, false }
 
@@ -278,7 +278,7 @@ func TestTransferConvergesOnceAFaultIsGone(t *testing.T) {
 						require.GreaterOrEqual(t, s.calls[call], ordinal, "the fault was never hit")
 						require.Equal(t, "snap", s.backup.Status.SnapshotID)
 						require.Nil(t, s.Mover(testKey), "mover left behind")
-						require.Zero(t, s.Places.Own().InUse(), "slot leaked")
+						require.Zero(t, s.NodeSlots.Own().InUse(), "slot leaked")
 						require.NotContains(t, s.backup.Labels, "velero.io/expose-on-going")
 						require.LessOrEqual(t, s.calls["create pods"], 2, "more than one mover")
 					})

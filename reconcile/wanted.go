@@ -18,34 +18,34 @@ import (
 // eligible finds out whether a new resource can be accepted, and what it waits for if it cannot. How long it has
 // waited counts from when this agent first saw that it had to: a resource that was queued, or that belonged to
 // another agent until now, is not late because it is old.
-func (t *Transfers[T]) eligible(ctx context.Context, s *subject[T]) (err error) {
-	s.seen.WaitsSince = t.memory.waitsSince(s.key, s.seen.Now)
+func (t *TransferReconciler[T]) eligible(ctx context.Context, s *request[T]) (err error) {
+	s.seen.WaitsSince = t.local.waitsSince(s.key, s.seen.Now)
 	switch source := s.move.Source; {
-	case !s.seen.Mine:
-		s.seen.Awaits, err = t.unserved(ctx, s)
+	case !s.seen.Exposes:
+		s.seen.WaitingFor, err = t.standInBlocker(ctx, s)
 	case t.decided(s): // and nothing has to be looked at for that
 		return nil
 	case source.Target != nil:
-		s.seen.Awaits = t.consumer(s)
+		s.seen.WaitingFor = t.consumer(s)
 	case source.PodVolume != nil && s.move.Restores:
-		s.seen.Awaits, err = t.init(ctx, s)
+		s.seen.WaitingFor, err = t.init(ctx, s)
 	}
-	s.seen.Eligible = err == nil && s.seen.Awaits == ""
+	s.seen.Eligible = err == nil && s.seen.WaitingFor == ""
 	if s.seen.Eligible {
-		t.memory.waitsNoMore(s.key)
+		t.local.clearWait(s.key)
 		t.Targets.Forget(s.object.GetUID())
-		s.seen.Room = t.Admission.Room(s.object.GetUID(), func() { t.Wake(s.key) })
+		s.seen.Admitted = t.Admission.TryAdmit(s.object.GetUID(), func() { t.Enqueue(s.key) })
 	}
 	return err
 }
 
 // decided tells whether the next step is the same whatever else is observed. Then no observation may fail it: a
 // cancel is honoured though the pod or the claim that a resource names cannot be read.
-func (t *Transfers[T]) decided(s *subject[T]) bool {
+func (t *TransferReconciler[T]) decided(s *request[T]) bool {
 	asked := s.state.Cancel || s.state.Deleting
 	switch s.state.Phase {
 	case "", transfer.New:
-		return asked || s.state.Refusal != ""
+		return asked || s.state.UnsupportedReason != ""
 	case transfer.Accepted, transfer.Prepared:
 		return asked
 	case transfer.InProgress, transfer.Canceling, transfer.Completed, transfer.Failed, transfer.Canceled:
@@ -55,8 +55,8 @@ func (t *Transfers[T]) decided(s *subject[T]) bool {
 
 // init returns what a restore to a volume of a pod on this node waits for: its init container. That may take long, as
 // when the pod waits for its other volumes, and Velero's server bounds it. A pod that is deleted never gets there.
-func (t *Transfers[T]) init(ctx context.Context, s *subject[T]) (awaits string, err error) {
-	pod := t.podHere(s)
+func (t *TransferReconciler[T]) init(ctx context.Context, s *request[T]) (awaits string, err error) {
+	pod := t.localPod(s)
 	if pod == nil {
 		if pod, err = t.livePod(ctx, s.move.Source.PodVolume.Pod); err != nil {
 			return "", err
@@ -64,13 +64,13 @@ func (t *Transfers[T]) init(ctx context.Context, s *subject[T]) (awaits string, 
 	}
 	s.seen.SourceGone = pod == nil
 	s.seen.Unbounded = pod != nil && !transfer.PodEnded(pod)
-	return transfer.AwaitsInit(pod), nil
+	return transfer.InitBlocker(pod), nil
 }
 
 // consumer returns what a restore to a claim waits for: the claim, its storage class, or the pod that will use it.
-func (t *Transfers[T]) consumer(s *subject[T]) (awaits string) {
+func (t *TransferReconciler[T]) consumer(s *request[T]) (awaits string) {
 	target := types.NamespacedName{Namespace: s.move.Source.Target.Namespace, Name: s.move.Source.Target.Claim}
-	t.Targets.Follow(s.object.GetUID(), target, func() { t.Wake(s.key) })
+	t.Targets.Watch(s.object.GetUID(), target, func() { t.Enqueue(s.key) })
 	claim, known := t.Targets.Claim(s.object.GetUID())
 	switch {
 	case !known:
@@ -88,16 +88,16 @@ func (t *Transfers[T]) consumer(s *subject[T]) (awaits string) {
 	if class == nil {
 		return fmt.Sprintf("storage class %s of claim %s does not exist", name, target)
 	}
-	return transfer.AwaitsConsumer(claim, class)
+	return transfer.ConsumerBlocker(claim, class)
 }
 
-// unserved stands in for the agent of a node, where it is absent or nobody can know it. The pod that is
+// standInBlocker stands in for the agent of a node, where it is absent or nobody can know it. The pod that is
 // to be restored to is asked for only once something has to end.
-func (t *Transfers[T]) unserved(ctx context.Context, s *subject[T]) (awaits string, err error) {
+func (t *TransferReconciler[T]) standInBlocker(ctx context.Context, s *request[T]) (awaits string, err error) {
 	if s.state.Node != "" {
 		return "no ready node-agent on node " + s.state.Node, nil
 	}
-	if s.move.Source.PodVolume == nil || !t.due(s) {
+	if s.move.Source.PodVolume == nil || !t.pastDeadline(s) {
 		return "its node is not known", nil
 	}
 	reference := s.move.Source.PodVolume.Pod
@@ -113,28 +113,28 @@ func (t *Transfers[T]) unserved(ctx context.Context, s *subject[T]) (awaits stri
 	case pod.Spec.NodeName == "":
 		s.seen.Unbounded = !transfer.PodEnded(pod)
 		return fmt.Sprintf("pod %s is not scheduled", name), nil
-	case t.Agent.Absent(pod.Spec.NodeName):
+	case t.Agent.Unavailable(pod.Spec.NodeName):
 		return "no ready node-agent on node " + pod.Spec.NodeName, nil
 	}
-	s.seen.Follow = false // that node's agent has it
+	s.seen.OwnsMover = false // that node's agent has it
 	return "", nil
 }
 
-// due tells whether a new resource is to end now if nobody serves it.
-func (t *Transfers[T]) due(s *subject[T]) bool {
+// pastDeadline tells whether a new resource is to end now if nobody serves it.
+func (t *TransferReconciler[T]) pastDeadline(s *request[T]) bool {
 	return t.decided(s) || !s.seen.Now.Before(s.seen.WaitsSince.Add(t.Limits.PrepareTimeout))
 }
 
 // source observes the pod whose volume is moved, where another mover may be made for it or told to start. The caches
 // of pods and of custom resources do not keep step, and its absence is final, so a pod that is not cached is fetched;
 // while a mover works that would be once for everything that it says.
-func (t *Transfers[T]) source(ctx context.Context, s *subject[T]) error {
+func (t *TransferReconciler[T]) source(ctx context.Context, s *request[T]) error {
 	lost := s.seen.Exposure.Condition == build.Absent || s.seen.Exposure.Condition == build.Lost
 	works := s.state.Phase == transfer.InProgress && !lost
 	if s.move.Source.PodVolume == nil || !s.state.Phase.NeedsSource() || works {
 		return nil
 	}
-	pod := t.podHere(s)
+	pod := t.localPod(s)
 	if pod == nil {
 		var err error
 		if pod, err = t.livePod(ctx, s.move.Source.PodVolume.Pod); err != nil {
@@ -143,14 +143,14 @@ func (t *Transfers[T]) source(ctx context.Context, s *subject[T]) error {
 	}
 	s.seen.SourceGone = pod == nil
 	if s.move.Restores {
-		s.seen.WentOn = transfer.PodWentOn(pod, s.move.Source.PodVolume.Volume)
+		s.seen.PodResumed = transfer.PodResumed(pod, s.move.Source.PodVolume.Volume)
 	}
 	return nil
 }
 
 // livePod is the pod that a resource names, as the API server has it; nil if there is none. No pod has a name that
 // cannot be one, and a request for it would fail again and again.
-func (t *Transfers[T]) livePod(ctx context.Context, reference corev1.ObjectReference) (*corev1.Pod, error) {
+func (t *TransferReconciler[T]) livePod(ctx context.Context, reference corev1.ObjectReference) (*corev1.Pod, error) {
 	for _, name := range []string{reference.Namespace, reference.Name} {
 		if name == "" || len(content.IsPathSegmentName(name)) > 0 {
 			return nil, nil //nolint:nilnil // there is none
@@ -170,13 +170,13 @@ func isSource(pod *corev1.Pod, reference corev1.ObjectReference) bool {
 	return pod != nil && (reference.UID == "" || pod.UID == reference.UID)
 }
 
-// sentences joins what is not empty.
-func sentences(all ...string) string {
-	var said []string
+// joinNonEmpty joins what is not empty.
+func joinNonEmpty(all ...string) string {
+	var reported []string
 	for _, one := range all {
 		if one != "" {
-			said = append(said, one)
+			reported = append(reported, one)
 		}
 	}
-	return strings.Join(said, "; ")
+	return strings.Join(reported, "; ")
 }

@@ -113,7 +113,7 @@ func (a *adoption) run(ctx context.Context) error {
 	if a.undo {
 		return a.revert(ctx, changes)
 	}
-	return a.advance(ctx, changes)
+	return a.apply(ctx, changes)
 }
 
 // plan says what becomes of the DaemonSets of agents on Linux and on Windows nodes.

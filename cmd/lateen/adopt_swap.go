@@ -13,9 +13,9 @@ import (
 	"github.com/lateen-project/lateen/deploy"
 )
 
-// advance gives Lateen its rights, and then the agents' place.
-func (a *adoption) advance(ctx context.Context, changes []replacement) error {
-	rights, err := a.rights()
+// apply gives Lateen its rights, and then the agents' place.
+func (a *adoption) apply(ctx context.Context, changes []replacement) error {
+	rights, err := a.rbac()
 	if err != nil {
 		return err
 	}
@@ -39,7 +39,7 @@ func (a *adoption) revert(ctx context.Context, changes []replacement) error {
 			return errors.Join(err, errors.New("the rights of Lateen's agents were left: lateen uninstall takes them away"))
 		}
 	}
-	rights, err := a.rights()
+	rights, err := a.rbac()
 	if err != nil {
 		return err
 	}
@@ -63,8 +63,8 @@ func (a *adoption) revert(ctx context.Context, changes []replacement) error {
 	return nil
 }
 
-func (a *adoption) rights() ([]*unstructured.Unstructured, error) {
-	return toManifests(a.namespace, append(deploy.Access(a.namespace), deploy.CopyAccess(a.namespace, a.copies)...))
+func (a *adoption) rbac() ([]*unstructured.Unstructured, error) {
+	return toManifests(a.namespace, append(deploy.RBAC(a.namespace), deploy.CopyAccess(a.namespace, a.copies)...))
 }
 
 func (a *adoption) update(ctx context.Context, changes []replacement) error {
@@ -107,12 +107,12 @@ func (a *adoption) write(ctx context.Context, agents *unstructured.Unstructured)
 // completed is the template that adopt made, with the defaults of the API server. Without them, these would be taken for
 // changes of a user.
 func (a *adoption) completed(ctx context.Context, agents *unstructured.Unstructured) (map[string]any, error) {
-	made, err := keptTemplate(agents, adoptedAsAnnotation)
+	created, err := keptTemplate(agents, adoptedAsAnnotation)
 	if err != nil {
 		return nil, err
 	}
 	agents = agents.DeepCopy()
-	if err := unstructured.SetNestedMap(agents.Object, made, "spec", "template"); err != nil {
+	if err := unstructured.SetNestedMap(agents.Object, created, "spec", "template"); err != nil {
 		return nil, err
 	}
 	dryRun := metav1.UpdateOptions{FieldManager: fieldManager, DryRun: []string{metav1.DryRunAll}}

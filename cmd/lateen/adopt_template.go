@@ -39,8 +39,8 @@ func (a *adoption) adopt(ctx context.Context, agents *unstructured.Unstructured)
 		return err
 	}
 	original := current
-	again := isAdopted(agents) && runAs(agents) == deploy.ServiceAccountName
-	if again {
+	requeue := isAdopted(agents) && runAs(agents) == deploy.ServiceAccountName
+	if requeue {
 		if original, err = keptTemplate(agents, adoptedAnnotation); err != nil {
 			return err
 		}
@@ -60,17 +60,17 @@ func (a *adoption) adopt(ctx context.Context, agents *unstructured.Unstructured)
 	if err != nil {
 		return err
 	}
-	made, err := runtime.DefaultUnstructuredConverter.ToUnstructured(&template)
+	created, err := runtime.DefaultUnstructuredConverter.ToUnstructured(&template)
 	if err != nil {
 		return err
 	}
-	if again {
+	if requeue {
 		if template, _, err = edited(agents, template); err != nil {
 			return err
 		}
 	}
 	annotate(agents, adoptedAnnotation, original)
-	annotate(agents, adoptedAsAnnotation, made)
+	annotate(agents, adoptedAsAnnotation, created)
 	a.warnOf(agents)
 	return setTemplate(agents, template)
 }

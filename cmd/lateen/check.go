@@ -110,11 +110,11 @@ func (o *checkOptions) run(command *cobra.Command) (int, error) {
 	if err != nil {
 		return 0, err
 	}
-	cluster, unseen := installation.Look(ctx, client)
+	cluster, unreadable := installation.Observe(ctx, client)
 	var unreviewed error
 	cluster.CopyProblems, unreviewed = installation.CopyProblems(ctx, client, documents)
 	count, err := report(command.OutOrStdout(), documents, cluster, node)
-	return count, errors.Join(unseen, unreviewed, err)
+	return count, errors.Join(unreadable, unreviewed, err)
 }
 
 // online tells whether what a file names is to be looked up.
@@ -160,7 +160,7 @@ func (o *checkOptions) readNode(ctx context.Context, client kubernetes.Interface
 func report(to io.Writer, documents []check.Document, cluster *check.Cluster, node *corev1.Node) (int, error) {
 	count := 0
 	for i, document := range documents {
-		verdict := check.Judge(document, cluster)
+		verdict := check.Evaluate(document, cluster)
 		count += len(verdict.Problems)
 		if i > 0 {
 			fmt.Fprintln(to)

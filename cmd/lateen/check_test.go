@@ -11,7 +11,7 @@ import (
 )
 
 // checked runs `lateen check` where there is no cluster, and gives what it prints, its error, and its exit code.
-func checked(t *testing.T, stdin string, arguments ...string) (said string, code int, err error) {
+func checked(t *testing.T, stdin string, arguments ...string) (reported string, code int, err error) {
 	t.Helper()
 	t.Setenv("KUBECONFIG", filepath.Join(t.TempDir(), "none"))
 	t.Setenv("KUBERNETES_SERVICE_HOST", "")
@@ -55,9 +55,9 @@ func TestCheckOfFiles(t *testing.T) {
 		"an argument":                          {arguments: []string{"config.json"}, code: 2, fails: "config.json"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			said, code, err := checked(t, test.stdin, test.arguments...)
+			reported, code, err := checked(t, test.stdin, test.arguments...)
 			require.Equal(t, test.code, code, err)
-			require.Contains(t, said, test.says)
+			require.Contains(t, reported, test.says)
 			if test.code == 0 {
 				require.NoError(t, err)
 				return

@@ -10,7 +10,7 @@ import (
 )
 
 func newExplain() *cobra.Command {
-	var at sight
+	var at viewOptions
 	command := &cobra.Command{
 		Use:   "explain KIND/NAME",
 		Short: "Tell the story of one transfer, and what it waits for or why it failed",
@@ -30,11 +30,11 @@ func newExplain() *cobra.Command {
 			}
 			ctx, cancel := context.WithTimeout(command.Context(), statusTimeout)
 			defer cancel()
-			seen, err := clients.LookAt(ctx, at.namespace, of, time.Now())
+			seen, err := clients.ObserveOne(ctx, at.namespace, of, time.Now())
 			if err != nil {
 				return err
 			}
-			story, err := seen.Story(of)
+			story, err := seen.Timeline(of)
 			if err != nil {
 				return err
 			}

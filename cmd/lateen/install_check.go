@@ -53,15 +53,15 @@ func (o *installOptions) checkConfigMaps(ctx context.Context, kube kubernetes.In
 	if err != nil {
 		return err
 	}
-	cluster, unseen := installation.Look(ctx, kube)
-	if unseen != nil {
-		fmt.Fprintf(warnings, "Warning: cannot tell whether all that the ConfigMaps name is there: %v\n", unseen)
+	cluster, unreadable := installation.Observe(ctx, kube)
+	if unreadable != nil {
+		fmt.Fprintf(warnings, "Warning: cannot tell whether all that the ConfigMaps name is there: %v\n", unreadable)
 	}
 	cluster.MoverImage = o.server.Image
 	var wrong []error
 	for _, document := range documents {
-		if document.Gone != nil {
-			wrong = append(wrong, errors.New(document.Gone.String()))
+		if document.Missing != nil {
+			wrong = append(wrong, errors.New(document.Missing.String()))
 			continue
 		}
 		fatal, harmless := judge(document, cluster)
@@ -78,11 +78,11 @@ func (o *installOptions) checkConfigMaps(ctx context.Context, kube kubernetes.In
 // judge parts what no agent could ever use from what one would ignore, and from what the cluster does not have yet.
 func judge(document check.Document, cluster *check.Cluster) (fatal, harmless []config.Problem) {
 	written := map[string]bool{}
-	for _, problem := range check.Judge(document, nil).Problems {
+	for _, problem := range check.Evaluate(document, nil).Problems {
 		written[problem.String()] = true
 	}
-	for _, problem := range check.Judge(document, cluster).Problems {
-		if problem.Reason.Spoils() && written[problem.String()] {
+	for _, problem := range check.Evaluate(document, cluster).Problems {
+		if problem.Reason.Invalidates() && written[problem.String()] {
 			fatal = append(fatal, problem)
 		} else {
 			harmless = append(harmless, problem)

@@ -94,7 +94,7 @@ func (o *installOptions) addPodFlags(flags *pflag.FlagSet) {
 	flags.StringVar(&o.agent.Image, "lateen-image", "", "image of Lateen, for the agents")
 	flags.StringToStringVar(&o.server.Annotations, "pod-annotations", nil, "annotations of the pods of server and agents: key1=value1,key2=value2")
 	flags.StringToStringVar(&o.server.Labels, "pod-labels", nil, "labels of the pods of server and agents: key1=value1,key2=value2")
-	flags.StringToStringVar(&o.server.AccountMetadata, "sa-annotations", nil, "annotations of Velero's ServiceAccount: key1=value1,key2=value2")
+	flags.StringToStringVar(&o.server.ServiceAccountAnnotations, "sa-annotations", nil, "annotations of Velero's ServiceAccount: key1=value1,key2=value2")
 	flags.StringVar(&o.server.Account, "service-account-name", "", "ServiceAccount of the server and of movers, which exists and has its rights; agents have their own")
 	o.serverPod.addFlags(flags, "velero-pod", "the server's pod", quantities{cpuRequest: "500m", cpuLimit: "1000m", memRequest: "128Mi", memLimit: "512Mi"})
 	o.agentPod.addFlags(flags, "node-agent-pod", "an agent's pod", quantities{cpuRequest: "20m", cpuLimit: "0", memRequest: "64Mi", memLimit: "512Mi"})

@@ -78,7 +78,7 @@ func (i *installer) rollout(ctx context.Context, resource, name string, count fu
 	}
 	remedy := fmt.Sprintf("kubectl -n %s describe pods says what is in the way", i.namespace)
 	if last.wanted == 0 && last.needed && !errors.Is(err, context.Canceled) {
-		asking, cancel := context.WithTimeout(context.WithoutCancel(ctx), lastWords)
+		asking, cancel := context.WithTimeout(context.WithoutCancel(ctx), diagnoseTimeout)
 		defer cancel()
 		remedy = i.whyNoNode(asking, agents)
 	}

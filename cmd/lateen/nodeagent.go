@@ -64,7 +64,7 @@ func runNodeAgent(ctx context.Context, options config.Options) error {
 	limits.PrepareTimeout, limits.CancelGrace, limits.Retries = options.DataMoverPrepareTimeout, options.CancelGrace, options.MoverRetries
 	limits.StallTimeout = options.StallTimeout
 	err = agent.Run(ctx, agent.Options{
-		Config: options, Rest: cluster, Metrics: meter, Limits: limits,
+		Flags: options, Rest: cluster, Metrics: meter, Limits: limits,
 		Clock: clock.RealClock{}, Log: os.Stderr, Server: server,
 	})
 	return errors.Join(err, server.Close(), <-served)

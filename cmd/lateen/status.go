@@ -28,8 +28,8 @@ const statusTimeout = 30 * time.Second
 
 // How often a status that is watched is drawn: at most, and at least.
 const (
-	statusPace = time.Second
-	statusIdle = 10 * time.Second
+	statusMinInterval = time.Second
+	statusMaxInterval = 10 * time.Second
 )
 
 // Requests of a look, which asks for everything at once.
@@ -38,20 +38,20 @@ const (
 	statusBurst = 100
 )
 
-// sight is where to look, and for whom: what `lateen status` and `lateen explain` have in common.
-type sight struct {
+// viewOptions is where to look, and for whom: what `lateen status` and `lateen explain` have in common.
+type viewOptions struct {
 	namespace string
 	output    string // json, or empty for people
 	cluster   config.Options
 }
 
-func (s *sight) addFlags(flags *pflag.FlagSet) {
+func (s *viewOptions) addFlags(flags *pflag.FlagSet) {
 	addViewFlags(flags, &s.namespace, &s.cluster)
 	flags.StringVarP(&s.output, "output", "o", "", "json: for programs (default: for people)")
 }
 
 // clients are those of the cluster that the flags name.
-func (s *sight) clients() (*status.Clients, error) {
+func (s *viewOptions) clients() (*status.Clients, error) {
 	if s.output != "" && s.output != "json" {
 		return nil, fmt.Errorf("-o %q is unknown: use json, or leave it out", s.output)
 	}
@@ -65,7 +65,7 @@ func (s *sight) clients() (*status.Clients, error) {
 }
 
 func newStatus() *cobra.Command {
-	var at sight
+	var at viewOptions
 	var watch bool
 	command := &cobra.Command{
 		Use:   "status",
@@ -80,11 +80,11 @@ func newStatus() *cobra.Command {
 				return err
 			}
 			if watch {
-				return at.follow(command.Context(), clients, command.OutOrStdout())
+				return at.watch(command.Context(), clients, command.OutOrStdout())
 			}
 			ctx, cancel := context.WithTimeout(command.Context(), statusTimeout)
 			defer cancel()
-			seen, err := clients.Look(ctx, at.namespace, time.Now())
+			seen, err := clients.Observe(ctx, at.namespace, time.Now())
 			if err != nil {
 				return err
 			}
@@ -97,11 +97,11 @@ func newStatus() *cobra.Command {
 	return command
 }
 
-// follow draws a status over the one before in a terminal, and below it elsewhere. JSON is one line each.
-func (s *sight) follow(ctx context.Context, clients *status.Clients, to io.Writer) error {
+// watch draws a status over the one before in a terminal, and below it elsewhere. JSON is one line each.
+func (s *viewOptions) watch(ctx context.Context, clients *status.Clients, to io.Writer) error {
 	klog.SetLogger(logr.Discard()) // whoever watches is told of failures in what is drawn
-	how := status.Watching{Namespace: s.namespace, Clock: clock.RealClock{}, Pace: statusPace, Idle: statusIdle, Patience: statusTimeout}
-	return clients.Follow(ctx, how, func(seen *status.Seen) error {
+	how := status.WatchOptions{Namespace: s.namespace, Clock: clock.RealClock{}, MinInterval: statusMinInterval, MaxInterval: statusMaxInterval, SyncTimeout: statusTimeout}
+	return clients.Follow(ctx, how, func(seen *status.Snapshot) error {
 		report := seen.Report()
 		var text bytes.Buffer
 		if s.output == "json" {
@@ -111,14 +111,14 @@ func (s *sight) follow(ctx context.Context, clients *status.Clients, to io.Write
 		} else if err := report.Write(&text); err != nil {
 			return err
 		}
-		said := text.String()
+		reported := text.String()
 		switch rows := terminalRows(to); { // asked anew: a window changes its size
 		case rows > 0:
-			said = redraw(said, rows)
+			reported = redraw(reported, rows)
 		case s.output == "":
-			said += "\n"
+			reported += "\n"
 		}
-		_, err := io.WriteString(to, said)
+		_, err := io.WriteString(to, reported)
 		return err
 	})
 }
@@ -151,7 +151,7 @@ func terminalRows(to io.Writer) int {
 }
 
 // print writes a value as JSON, or as it writes itself for people.
-func (s *sight) print(to io.Writer, value any, forPeople func(io.Writer) error) error {
+func (s *viewOptions) print(to io.Writer, value any, forPeople func(io.Writer) error) error {
 	var text bytes.Buffer
 	var err error
 	if s.output == "json" {

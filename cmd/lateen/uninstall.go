@@ -152,7 +152,7 @@ func (i *installer) removeAll(ctx context.Context, found []installed) error {
 		if err := i.removeFinalized(ctx); err != nil {
 			return err
 		}
-	} else if err := i.tellHeld(ctx); err != nil {
+	} else if err := i.reportHeld(ctx); err != nil {
 		return err
 	}
 	for _, each := range found {
@@ -192,8 +192,8 @@ func (i *installer) used(ctx context.Context, definition *unstructured.Unstructu
 	return "", nil
 }
 
-// lastWords bounds the question why something is not gone, when the time for all of it is over.
-const lastWords = 5 * time.Second
+// diagnoseTimeout bounds the question why something is not gone, when the time for all of it is over.
+const diagnoseTimeout = 5 * time.Second
 
 // remove deletes the very object that was shown, and returns when it is gone.
 func (i *installer) remove(ctx context.Context, each installed) error {
@@ -214,9 +214,9 @@ func (i *installer) remove(ctx context.Context, each installed) error {
 		err = untilGone(ctx, client, metav1.ListOptions{FieldSelector: "metadata.name=" + name})
 	}
 	if errors.Is(err, context.DeadlineExceeded) {
-		asking, cancel := context.WithTimeout(context.WithoutCancel(ctx), lastWords)
+		asking, cancel := context.WithTimeout(context.WithoutCancel(ctx), diagnoseTimeout)
 		defer cancel()
-		return fmt.Errorf("remove %s %s: %w: %s", kind, name, err, remains(asking, client, name))
+		return fmt.Errorf("remove %s %s: %w: %s", kind, name, err, blockers(asking, client, name))
 	}
 	if err != nil && !apierrors.IsNotFound(err) {
 		return fmt.Errorf("remove %s %s: %w", kind, name, err)

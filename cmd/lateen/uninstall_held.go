@@ -42,8 +42,8 @@ func (f finalized) workload() (resource, name string) {
 	return "daemonsets", deploy.DaemonSetName
 }
 
-// held are the objects that have finalizers.
-func (i *installer) held(ctx context.Context, f finalized) ([]unstructured.Unstructured, error) {
+// withFinalizers are the objects that have finalizers.
+func (i *installer) withFinalizers(ctx context.Context, f finalized) ([]unstructured.Unstructured, error) {
 	list, err := i.dynamic.Resource(f.GroupVersionResource).Namespace(i.namespace).List(ctx, metav1.ListOptions{})
 	if apierrors.IsNotFound(err) {
 		return nil, nil // the definition is not there
@@ -63,7 +63,7 @@ func (i *installer) removeFinalized(ctx context.Context) error {
 		if err != nil && !apierrors.IsNotFound(err) {
 			return fmt.Errorf("delete %s: %w", each.Resource, err)
 		}
-		held, err := i.held(ctx, each)
+		held, err := i.withFinalizers(ctx, each)
 		if err != nil {
 			return err
 		}
@@ -116,10 +116,10 @@ func (i *installer) stuck(each finalized, held []unstructured.Unstructured, why 
 	return err
 }
 
-// tellHeld says of custom resources that stay which of them nobody will let go any more.
-func (i *installer) tellHeld(ctx context.Context) error {
+// reportHeld says of custom resources that stay which of them nobody will let go any more.
+func (i *installer) reportHeld(ctx context.Context) error {
 	for _, each := range allFinalized() {
-		held, err := i.held(ctx, each)
+		held, err := i.withFinalizers(ctx, each)
 		if err != nil {
 			return err
 		}
@@ -131,20 +131,20 @@ func (i *installer) tellHeld(ctx context.Context) error {
 	return nil
 }
 
-// remains is what keeps an object that is being deleted: its finalizers, or what is left in a namespace, by its conditions.
-func remains(ctx context.Context, client dynamic.ResourceInterface, name string) string {
+// blockers is what keeps an object that is being deleted: its finalizers, or what is left in a namespace, by its conditions.
+func blockers(ctx context.Context, client dynamic.ResourceInterface, name string) string {
 	object, err := client.Get(ctx, name, metav1.GetOptions{})
 	if err != nil {
 		return fmt.Sprintf("what keeps it cannot be told: %v", err)
 	}
-	words := object.GetFinalizers()
+	description := object.GetFinalizers()
 	conditions, _, _ := unstructured.NestedSlice(object.Object, "status", "conditions")
 	for _, each := range conditions {
 		condition, _ := each.(map[string]any)
 		message, _ := condition["message"].(string)
 		if condition["status"] == "True" && message != "" {
-			words = append(words, message)
+			description = append(description, message)
 		}
 	}
-	return "it is kept by: " + strings.Join(words, "; ") + "; let go of that and uninstall again"
+	return "it is kept by: " + strings.Join(description, "; ") + "; let go of that and uninstall again"
 }

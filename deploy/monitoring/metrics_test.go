@@ -85,9 +85,9 @@ func agents() map[string][]string {
 		registry.Describe(described)
 	}()
 	known := map[string][]string{"up": nil}
-	words := regexp.MustCompile(`fqName: "([^"]+)".*variableLabels: \{([^}]*)\}`)
+	text := regexp.MustCompile(`fqName: "([^"]+)".*variableLabels: \{([^}]*)\}`)
 	for description := range described {
-		match := words.FindStringSubmatch(description.String())
+		match := text.FindStringSubmatch(description.String())
 		known[match[1]] = strings.Split(match[2], ",")
 	}
 	return known

@@ -13,15 +13,15 @@ import (
 
 // Annotations of Kubernetes on claims and volumes (k8s.io/component-helpers/storage/volume).
 const (
-	annotationSelectedNode  = "volume.kubernetes.io/selected-node" // where the first consumer will run
-	annotationBindCompleted = "pv.kubernetes.io/bind-completed"    // a claim that has it and no volume is lost
-	annotationBoundByUs     = "pv.kubernetes.io/bound-by-controller"
-	annotationProvisionedBy = "pv.kubernetes.io/provisioned-by" // on volumes that were made for a claim
+	annotationSelectedNode      = "volume.kubernetes.io/selected-node" // where the first consumer will run
+	AnnotationBindCompleted     = "pv.kubernetes.io/bind-completed"    // a claim that has it and no volume is lost
+	AnnotationBoundByController = "pv.kubernetes.io/bound-by-controller"
+	annotationProvisionedBy     = "pv.kubernetes.io/provisioned-by" // on volumes that were made for a claim
 )
 
 // progressOf are annotations that say how far a claim is, and not what it wants.
 func progressOf() []string {
-	return []string{annotationSelectedNode, annotationBindCompleted, annotationBoundByUs}
+	return []string{annotationSelectedNode, AnnotationBindCompleted, AnnotationBoundByController}
 }
 
 const (
@@ -31,7 +31,7 @@ const (
 )
 
 // ClaimNames are the names of the claims that may be made for a movement.
-func ClaimNames(move Movement) []string {
+func ClaimNames(move MoverSpec) []string {
 	var names []string
 	if move.Source.PodVolume == nil {
 		names = append(names, move.Name)
@@ -43,7 +43,7 @@ func ClaimNames(move Movement) []string {
 }
 
 // backupClaim is the claim whose volume is made of a snapshot, and read (velero-protocol 2.2).
-func backupClaim(move Movement, facts Facts, settings Settings) *corev1.PersistentVolumeClaim {
+func backupClaim(move MoverSpec, facts VolumeInfo, settings Settings) *corev1.PersistentVolumeClaim {
 	wish := settings.BackupClaims[facts.StorageClass]
 	group := "snapshot.storage.k8s.io"
 	claim := newClaim(move, move.Name)
@@ -63,10 +63,10 @@ func backupClaim(move Movement, facts Facts, settings Settings) *corev1.Persiste
 
 // restoreClaim is the claim whose volume is restored into, before that volume is bound to the target
 // (velero-protocol 2.3): it asks for what the target asks for.
-func restoreClaim(move Movement, facts Facts) *corev1.PersistentVolumeClaim {
+func restoreClaim(move MoverSpec, facts VolumeInfo) *corev1.PersistentVolumeClaim {
 	target := facts.Target
 	claim := newClaim(move, move.Name)
-	claim.Labels = merged(target.Labels, claim.Labels)
+	claim.Labels = Merged(target.Labels, claim.Labels)
 	claim.Annotations = maps.Clone(target.Annotations)
 	for _, own := range progressOf() {
 		delete(claim.Annotations, own)
@@ -85,7 +85,7 @@ func restoreClaim(move Movement, facts Facts) *corev1.PersistentVolumeClaim {
 
 // cacheClaim is the claim of the volume in which a restore caches; nil if it needs none
 // (velero-protocol 2.5). A size that is not known may be any.
-func cacheClaim(move Movement, facts Facts, settings Settings) *corev1.PersistentVolumeClaim {
+func cacheClaim(move MoverSpec, facts VolumeInfo, settings Settings) *corev1.PersistentVolumeClaim {
 	cache := settings.Cache
 	if cache == nil || !move.Restores || move.SnapshotSize != 0 && move.SnapshotSize < cache.Threshold {
 		return nil
@@ -109,10 +109,10 @@ func cacheSize(limit int64) resource.Quantity {
 	return *resource.NewQuantity((limit*12/10+gib-1)/gib*gib, resource.BinarySI)
 }
 
-func newClaim(move Movement, name string) *corev1.PersistentVolumeClaim {
+func newClaim(move MoverSpec, name string) *corev1.PersistentVolumeClaim {
 	return &corev1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{
 		Name: name, Namespace: move.Namespace,
-		Labels:          merged(Ours(move.UID, move.Acceptor), map[string]string{LabelExclude: "true"}),
+		Labels:          Merged(OwnerLabels(move.UID, move.ExposingNode), map[string]string{LabelExclude: "true"}),
 		OwnerReferences: []metav1.OwnerReference{ownerReference(move)},
 	}}
 }

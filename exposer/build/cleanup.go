@@ -5,29 +5,29 @@ import (
 	"slices"
 )
 
-// Undo is the next rung of the clean-up, after which neither pair exists and the driver has deleted the handle
+// NextCleanup is the next rung of the clean-up, after which neither pair exists and the driver has deleted the handle
 // exactly once. It may begin wherever the hand-over stopped. Once the backup content exists it is the one that
 // takes the handle with it; until then the original is. What is remembered on an object outlives what it
 // remembers: the backup VolumeSnapshot goes after the originals, and an original VolumeSnapshot after its
 // content was told to go.
-func (h Handover) Undo() (Rung, string) {
+func (h Handover) NextCleanup() (HandoverStep, string) {
 	if h.Backup.Snapshot != nil && !h.oursSnapshot() {
 		h.Backup.Snapshot = nil
 	}
 	if h.Backup.Content != nil && !h.oursContent() {
 		h.Backup.Content = nil
 	}
-	if h.stranger() {
+	if h.isRecreatedSource() {
 		h.Original.Snapshot = nil
 	}
 	if h.Backup.Content == nil {
 		return h.undoOriginal()
 	}
-	if rung := h.retire(); rung != Finished {
+	if rung := h.detachOriginal(); rung != Finished {
 		return rung, ""
 	}
 	if h.Original.Content != nil {
-		return h.away(DeleteOriginalContent, FreeOriginalContent, h.Original)
+		return h.deleteContent(DeleteOriginalContent, MarkOriginalContentBeingDeleted, h.Original)
 	}
 	if h.Original.Snapshot != nil {
 		return AwaitSnapshot, fmt.Sprintf("VolumeSnapshot %s is being deleted", h.Source)
@@ -37,44 +37,44 @@ func (h Handover) Undo() (Rung, string) {
 
 // undoBackup deletes a backup pair that alone has the handle. The sidecar deletes no handle that it has not
 // yet written into the status of the content, nor that of a content which goes at once for want of a finalizer.
-func (h Handover) undoBackup() (Rung, string) {
+func (h Handover) undoBackup() (HandoverStep, string) {
 	content := h.Backup.Content
 	switch {
-	case ending(content):
+	case IsDeleting(content):
 	case handle(content) == "":
 		return AwaitSnapshot, h.unread()
 	case !slices.Contains(content.Finalizers, finalizerContent):
 		return AwaitSnapshot, fmt.Sprintf("VolumeSnapshotContent %s waits for the finalizer of the snapshot-controller", h.Name)
 	}
-	if h.Backup.Snapshot == nil && !freed(content) && !h.Known {
-		return LookAgain, "" // it may be there, and remember an original that has the handle, too
+	if h.Backup.Snapshot == nil && !markedBeingDeleted(content) && !h.Verified {
+		return Reobserve, "" // it may be there, and remember an original that has the handle, too
 	}
 	if content.Spec.DeletionPolicy != "Delete" {
-		return SpendBackup, ""
+		return SetDeletePolicyOfBackup, ""
 	}
-	if h.Backup.Snapshot != nil && !ending(h.Backup.Snapshot) {
+	if h.Backup.Snapshot != nil && !IsDeleting(h.Backup.Snapshot) {
 		return DeleteBackup, ""
 	}
-	return h.away(DeleteBackupContent, FreeBackupContent, h.Backup)
+	return h.deleteContent(DeleteBackupContent, MarkBackupContentBeingDeleted, h.Backup)
 }
 
 // unread says that a content has no handle in its status yet. Its driver may have lost the snapshot, and then nothing but
 // a person gives it up.
 func (h Handover) unread() string {
-	words := fmt.Sprintf("VolumeSnapshotContent %s waits for CSI driver %s to find the snapshot", h.Name, h.Backup.Content.Spec.Driver)
+	description := fmt.Sprintf("VolumeSnapshotContent %s waits for CSI driver %s to find the snapshot", h.Name, h.Backup.Content.Spec.Driver)
 	if status := h.Backup.Content.Status; status != nil && status.Error != nil && status.Error.Message != nil {
-		words += ": " + *status.Error.Message
+		description += ": " + *status.Error.Message
 	}
-	return words + "; if the driver has lost it, give it up: kubectl delete volumesnapshotcontent " + h.Name
+	return description + "; if the driver has lost it, give it up: kubectl delete volumesnapshotcontent " + h.Name
 }
 
-// away gets rid of a content whose VolumeSnapshot is gone or going. With the VolumeSnapshot gone nobody else
+// deleteContent gets rid of a content whose VolumeSnapshot is gone or going. With the VolumeSnapshot gone nobody else
 // tells the sidecar that it may.
-func (h Handover) away(remove, free Rung, pair SnapshotPair) (Rung, string) {
+func (h Handover) deleteContent(remove, free HandoverStep, pair SnapshotPair) (HandoverStep, string) {
 	switch {
-	case pair.Snapshot == nil && !freed(pair.Content):
+	case pair.Snapshot == nil && !markedBeingDeleted(pair.Content):
 		return free, ""
-	case !ending(pair.Content) && (pair.Snapshot == nil || pair.Content == h.Original.Content):
+	case !IsDeleting(pair.Content) && (pair.Snapshot == nil || pair.Content == h.Original.Content):
 		return remove, ""
 	}
 	return AwaitSnapshot, fmt.Sprintf("VolumeSnapshotContent %s is being deleted by CSI driver %s; see kubectl describe volumesnapshotcontent %s",
@@ -83,29 +83,29 @@ func (h Handover) away(remove, free Rung, pair SnapshotPair) (Rung, string) {
 
 // undoOriginal deletes an original pair that alone has the handle. That it is alone has to be known, or the
 // handle would be deleted twice.
-func (h Handover) undoOriginal() (Rung, string) {
-	if h.allEnding() {
+func (h Handover) undoOriginal() (HandoverStep, string) {
+	if h.allDeleting() {
 		return AwaitSnapshot, fmt.Sprintf("VolumeSnapshot %s is being deleted", h.Source)
 	}
 	snapshot, content := h.Original.Snapshot, h.Original.Content
-	if backup := h.Backup.Snapshot; !h.Known && backup != nil && ending(backup) && snapshot == nil && content == nil {
+	if backup := h.Backup.Snapshot; !h.Verified && backup != nil && IsDeleting(backup) && snapshot == nil && content == nil {
 		return AwaitSnapshot, fmt.Sprintf("VolumeSnapshot %s/%s is being deleted", h.Namespace, h.Name) // looking is for when it is gone
 	}
-	if !h.Known {
-		return LookAgain, ""
+	if !h.Verified {
+		return Reobserve, ""
 	}
 	switch {
 	case content != nil && retained(content):
-		return SpendOriginal, ""
-	case content != nil && snapshot != nil && !ending(content) && slices.Contains(content.Finalizers, finalizerContent):
+		return SetDeletePolicyOfOriginal, ""
+	case content != nil && snapshot != nil && !IsDeleting(content) && slices.Contains(content.Finalizers, finalizerContent):
 		return DeleteOriginalContent, "" // first, while its VolumeSnapshot remembers it
-	case snapshot != nil && !ending(snapshot):
+	case snapshot != nil && !IsDeleting(snapshot):
 		return DeleteOriginal, ""
 	case snapshot != nil:
 		return AwaitSnapshot, fmt.Sprintf("VolumeSnapshot %s is being deleted", h.Source)
 	case content != nil:
-		return h.away(DeleteOriginalContent, FreeOriginalContent, h.Original)
-	case h.Backup.Snapshot != nil && !ending(h.Backup.Snapshot):
+		return h.deleteContent(DeleteOriginalContent, MarkOriginalContentBeingDeleted, h.Original)
+	case h.Backup.Snapshot != nil && !IsDeleting(h.Backup.Snapshot):
 		return DeleteBackup, ""
 	case h.Backup.Snapshot != nil:
 		return AwaitSnapshot, fmt.Sprintf("VolumeSnapshot %s/%s is being deleted", h.Namespace, h.Name)
@@ -113,9 +113,9 @@ func (h Handover) undoOriginal() (Rung, string) {
 	return Finished, ""
 }
 
-// allEnding tells whether the original and its content are there and on their way out, so that there is
+// allDeleting tells whether the original and its content are there and on their way out, so that there is
 // nothing to decide.
-func (h Handover) allEnding() bool {
+func (h Handover) allDeleting() bool {
 	snapshot, content := h.Original.Snapshot, h.Original.Content
-	return snapshot != nil && ending(snapshot) && content != nil && ending(content) && !retained(content)
+	return snapshot != nil && IsDeleting(snapshot) && content != nil && IsDeleting(content) && !retained(content)
 }

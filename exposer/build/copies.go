@@ -27,7 +27,7 @@ type Copies struct {
 }
 
 // CopiesOf says what is copied into the namespace of a movement, and from which.
-func CopiesOf(move Movement, facts Facts, settings Settings) (from string, copies Copies) {
+func CopiesOf(move MoverSpec, facts VolumeInfo, settings Settings) (from string, copies Copies) {
 	switch {
 	case move.Source.Snapshot != nil:
 		return move.Source.Snapshot.Namespace, settings.BackupClaims[facts.StorageClass].Copies

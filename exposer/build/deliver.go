@@ -1,6 +1,7 @@
 package build
 
 import (
+	"cmp"
 	"fmt"
 	"strings"
 
@@ -15,32 +16,32 @@ const (
 	AnnotationReclaimPolicy = "lateen.dev/reclaim-policy"
 )
 
-// Delivery is what is there of a restored volume on its way to the claim that it was restored for.
-type Delivery struct {
-	Move   Movement
+// RebindState is what is there of a restored volume on its way to the claim that it was restored for.
+type RebindState struct {
+	Move   MoverSpec
 	Pod    *corev1.Pod                   // the mover; nil if it is gone
 	Claim  *corev1.PersistentVolumeClaim // into which was restored; nil if it is gone
 	Volume *corev1.PersistentVolume      // of that claim, or found by LabelRebind; nil if there is none
 	Target *corev1.PersistentVolumeClaim // nil if it does not exist
 }
 
-// Hand is the next thing to do for a delivery. Each is safe to do twice, and one after which the agent may die.
-type Hand int
+// RebindStep is the next thing to do for a delivery. Each is safe to do twice, and one after which the agent may die.
+type RebindStep int
 
 // The steps of a delivery.
 const (
-	Delivered     Hand = iota // the target is bound to the volume, which is as it was
-	DeliverWaits              // something else has to happen first; the words say what
-	DeliverNever              // it cannot be delivered; the words say why
-	RetainVolume              // let claim and mover go without the volume
-	DropMover                 // delete the mover pod
-	DropClaim                 // delete the claim into which was restored
-	ReserveVolume             // name the target on the volume
-	ChooseVolume              // name the volume on the target
-	ReleaseVolume             // give the volume its reclaim policy back
+	RebindDone    RebindStep = iota // the target is bound to the volume, which is as it was
+	RebindWait                      // something else has to happen first; the words say what
+	RebindFail                      // it cannot be delivered; the words say why
+	RetainVolume                    // let claim and mover go without the volume
+	DeleteMover                     // delete the mover pod
+	DeleteClaim                     // delete the claim into which was restored
+	SetClaimRef                     // name the target on the volume
+	SetVolumeName                   // name the volume on the target
+	ReleaseVolume                   // give the volume its reclaim policy back
 )
 
-func (h Hand) String() string {
+func (h RebindStep) String() string {
 	names := [...]string{
 		"Delivered", "DeliverWaits", "DeliverNever", "RetainVolume", "DropMover", "DropClaim", "ReserveVolume", "ChooseVolume", "ReleaseVolume",
 	}
@@ -57,40 +58,40 @@ func (h Hand) String() string {
 // A mover or a restore claim that is shown although the volume names the target already comes from a stale cache:
 // both were deleted before. A volume that has its reclaim policy back was delivered, whatever became of the
 // target since.
-func (d Delivery) Next() (Hand, string) {
+func (d RebindState) Next() (RebindStep, string) {
 	if d.wasDelivered() {
-		return Delivered, ""
+		return RebindDone, ""
 	}
 	if d.namesTarget() {
 		d.Pod, d.Claim = nil, nil
 	}
-	if words := d.never(); words != "" {
-		return DeliverNever, words
+	if description := d.fail(); description != "" {
+		return RebindFail, description
 	}
 	switch {
 	case !d.retained():
 		return RetainVolume, ""
-	case d.Pod != nil && !ending(d.Pod):
-		return DropMover, ""
-	case d.Claim != nil && !ending(d.Claim):
-		return DropClaim, ""
+	case d.Pod != nil && !IsDeleting(d.Pod):
+		return DeleteMover, ""
+	case d.Claim != nil && !IsDeleting(d.Claim):
+		return DeleteClaim, ""
 	case d.Pod != nil || d.Claim != nil:
-		return DeliverWaits, d.leftovers()
+		return RebindWait, d.leftovers()
 	case !d.reserved():
-		return ReserveVolume, ""
+		return SetClaimRef, ""
 	case d.Target.Spec.VolumeName == "":
-		return ChooseVolume, ""
+		return SetVolumeName, ""
 	case !d.bound():
-		return DeliverWaits, fmt.Sprintf("target claim %s is not yet bound to PersistentVolume %s", d.target(), d.Volume.Name)
+		return RebindWait, fmt.Sprintf("target claim %s is not yet bound to PersistentVolume %s", d.target(), d.Volume.Name)
 	case d.marked():
 		return ReleaseVolume, ""
 	}
-	return Delivered, ""
+	return RebindDone, ""
 }
 
-// never says why a volume cannot be delivered. It is looked at before each step, and before the first one
+// fail says why a volume cannot be delivered. It is looked at before each step, and before the first one
 // that cannot be taken back.
-func (d Delivery) never() string {
+func (d RebindState) fail() string {
 	switch {
 	case d.Volume == nil:
 		return "the volume that was restored does not exist any more"
@@ -100,7 +101,7 @@ func (d Delivery) never() string {
 		return fmt.Sprintf("target claim %s does not exist", d.target())
 	case d.bound():
 		return ""
-	case ending(d.Target):
+	case IsDeleting(d.Target):
 		return fmt.Sprintf("target claim %s is being deleted", d.target())
 	case d.Target.Spec.VolumeName != "" && d.Target.Spec.VolumeName != d.Volume.Name:
 		return fmt.Sprintf("target claim %s is already bound to PersistentVolume %s", d.target(), d.Target.Spec.VolumeName)
@@ -108,7 +109,7 @@ func (d Delivery) never() string {
 		return fmt.Sprintf("PersistentVolume %s is not the one that was restored", d.Volume.Name)
 	case d.Claim != nil && !d.holds(d.Claim):
 		return fmt.Sprintf("PersistentVolume %s does not belong to claim %s/%s", d.Volume.Name, d.Claim.Namespace, d.Claim.Name)
-	case ending(d.Volume):
+	case IsDeleting(d.Volume):
 		return fmt.Sprintf("PersistentVolume %s is being deleted", d.Volume.Name)
 	case d.inUse() && !d.namesTarget():
 		ref := d.Volume.Spec.ClaimRef
@@ -118,21 +119,21 @@ func (d Delivery) never() string {
 }
 
 // labelled tells whether the volume remembers that it is for this DataDownload.
-func (d Delivery) labelled() bool { return d.Volume.Labels[LabelRebind] == string(d.Move.UID) }
+func (d RebindState) labelled() bool { return d.Volume.Labels[LabelRebind] == string(d.Move.UID) }
 
 // wasDelivered tells whether the volume has been bound to the target and got its reclaim policy back: LabelRebind and
 // AnnotationReclaimPolicy are set together, and the label stays.
-func (d Delivery) wasDelivered() bool {
+func (d RebindState) wasDelivered() bool {
 	return d.Volume != nil && d.labelled() && !d.marked() && d.Volume.Labels[LabelKept] == ""
 }
 
 // namesTarget tells whether the claimRef of a volume on its way is that of a claim with the target's name.
-func (d Delivery) namesTarget() bool {
+func (d RebindState) namesTarget() bool {
 	return d.Volume != nil && d.labelled() && claimOf(d.Volume) == d.target()
 }
 
 // inUse tells whether a claim other than the restore claim is bound to the volume.
-func (d Delivery) inUse() bool {
+func (d RebindState) inUse() bool {
 	restore := types.NamespacedName{Namespace: d.Move.Namespace, Name: d.Move.Name}
 	return d.Volume.Status.Phase == corev1.VolumeBound && claimOf(d.Volume) != restore
 }
@@ -146,34 +147,34 @@ func claimOf(volume *corev1.PersistentVolume) (claim types.NamespacedName) {
 }
 
 // marked tells whether the volume has yet to get its reclaim policy back.
-func (d Delivery) marked() bool { return d.Volume.Annotations[AnnotationReclaimPolicy] != "" }
+func (d RebindState) marked() bool { return d.Volume.Annotations[AnnotationReclaimPolicy] != "" }
 
 // retained tells whether the volume outlives its claim, or need not any more.
-func (d Delivery) retained() bool {
+func (d RebindState) retained() bool {
 	return d.labelled() &&
 		(d.Volume.Spec.PersistentVolumeReclaimPolicy == corev1.PersistentVolumeReclaimRetain || d.bound())
 }
 
-func (d Delivery) holds(claim *corev1.PersistentVolumeClaim) bool {
+func (d RebindState) holds(claim *corev1.PersistentVolumeClaim) bool {
 	ref := d.Volume.Spec.ClaimRef
 	return ref != nil && ref.UID == claim.UID
 }
 
 // reserved tells whether the volume is for the target and for no other claim of that name.
-func (d Delivery) reserved() bool {
+func (d RebindState) reserved() bool {
 	ref := d.Volume.Spec.ClaimRef
 	return ref != nil && ref.Namespace == d.Target.Namespace && ref.Name == d.Target.Name && (ref.UID == "" || ref.UID == d.Target.UID)
 }
 
-func (d Delivery) bound() bool {
+func (d RebindState) bound() bool {
 	return d.Target.Spec.VolumeName == d.Volume.Name && d.Target.Status.Phase == corev1.ClaimBound && d.holds(d.Target)
 }
 
-func (d Delivery) target() types.NamespacedName {
+func (d RebindState) target() types.NamespacedName {
 	return types.NamespacedName{Namespace: d.Move.Source.Target.Namespace, Name: d.Move.Source.Target.Claim}
 }
 
-func (d Delivery) leftovers() string {
+func (d RebindState) leftovers() string {
 	var left []string
 	if d.Pod != nil {
 		left = append(left, "mover pod "+d.Pod.Name)
@@ -205,8 +206,8 @@ type VolumeSpec struct {
 }
 
 // Retain makes the volume outlive its claim, and remembers for whom it is and what its policy was.
-func (d Delivery) Retain() VolumePatch {
-	was := firstOf(d.Volume.Annotations[AnnotationReclaimPolicy], string(d.Volume.Spec.PersistentVolumeReclaimPolicy))
+func (d RebindState) Retain() VolumePatch {
+	was := cmp.Or(d.Volume.Annotations[AnnotationReclaimPolicy], string(d.Volume.Spec.PersistentVolumeReclaimPolicy))
 	return VolumePatch{
 		VolumeMetadata{
 			UID:         d.Volume.UID,
@@ -218,7 +219,7 @@ func (d Delivery) Retain() VolumePatch {
 }
 
 // Reserve makes the volume fit the target: what a claim of that name, and only that, will be bound to.
-func (d Delivery) Reserve() VolumePatch {
+func (d RebindState) Reserve() VolumePatch {
 	labels := map[string]*string{}
 	if selector := d.Target.Spec.Selector; selector != nil {
 		for name, value := range selector.MatchLabels {
@@ -226,7 +227,7 @@ func (d Delivery) Reserve() VolumePatch {
 		}
 	}
 	return VolumePatch{
-		VolumeMetadata{UID: d.Volume.UID, Labels: labels, Annotations: map[string]*string{annotationBoundByUs: nil}},
+		VolumeMetadata{UID: d.Volume.UID, Labels: labels, Annotations: map[string]*string{AnnotationBoundByController: nil}},
 		VolumeSpec{ClaimRef: map[string]*string{
 			"apiVersion": new("v1"), "kind": new("PersistentVolumeClaim"),
 			"namespace": &d.Target.Namespace, "name": &d.Target.Name, "uid": nil, "resourceVersion": nil,
@@ -235,7 +236,7 @@ func (d Delivery) Reserve() VolumePatch {
 }
 
 // Release gives the volume the policy back that it had.
-func (d Delivery) Release() VolumePatch {
+func (d RebindState) Release() VolumePatch {
 	return VolumePatch{
 		VolumeMetadata{UID: d.Volume.UID, Annotations: map[string]*string{AnnotationReclaimPolicy: nil}},
 		VolumeSpec{Policy: corev1.PersistentVolumeReclaimPolicy(d.Volume.Annotations[AnnotationReclaimPolicy])},
@@ -244,9 +245,9 @@ func (d Delivery) Release() VolumePatch {
 
 // Keep makes a volume that cannot be delivered one that nobody deletes: neither Kubernetes with the restore claim,
 // nor the sweep. The reclaim policy of a volume that another claim uses is that claim's owner's to choose.
-func (d Delivery) Keep() VolumePatch {
+func (d RebindState) Keep() VolumePatch {
 	labels := map[string]*string{LabelKept: new(LabelValue(d.Move.Name)), LabelRebind: nil}
-	for name := range Ours(d.Move.UID, d.Move.Acceptor) {
+	for name := range OwnerLabels(d.Move.UID, d.Move.ExposingNode) {
 		labels[name] = nil
 	}
 	patch := VolumePatch{Metadata: VolumeMetadata{UID: d.Volume.UID, Labels: labels, Annotations: map[string]*string{AnnotationReclaimPolicy: nil}}}
@@ -269,10 +270,10 @@ type ClaimPatch struct {
 
 // Choose names the volume on the target. What Kubernetes wrote about an earlier binding goes, or the claim
 // would be called lost; what it has written since is not touched.
-func (d Delivery) Choose() ClaimPatch {
+func (d RebindState) Choose() ClaimPatch {
 	var patch ClaimPatch
 	patch.Metadata.UID = d.Target.UID
-	for _, name := range []string{annotationBindCompleted, annotationBoundByUs} {
+	for _, name := range []string{AnnotationBindCompleted, AnnotationBoundByController} {
 		if _, there := d.Target.Annotations[name]; there {
 			if patch.Metadata.Annotations == nil {
 				patch.Metadata.Annotations = map[string]*string{}

@@ -1,6 +1,7 @@
 package build
 
 import (
+	"cmp"
 	"fmt"
 	"strings"
 
@@ -13,14 +14,14 @@ type Condition int
 
 // The conditions of an exposure.
 const (
-	Absent    Condition = iota // nothing of it exists
-	Pending                    // there, and may still come to run
-	Running                    // the mover runs
-	Stuck                      // it can never run as it is
-	Ending                     // being deleted; the mover may still run
-	Lost                       // the mover was taken away and has stopped; another one may do better
-	Succeeded                  // the mover ended with exit code 0
-	Failed                     // the mover ran and failed
+	Absent      Condition = iota // nothing of it exists
+	Pending                      // there, and may still come to run
+	Running                      // the mover runs
+	Unrunnable                   // it can never run as it is
+	Terminating                  // being deleted; the mover may still run
+	Lost                         // the mover was taken away and has stopped; another one may do better
+	Succeeded                    // the mover ended with exit code 0
+	Failed                       // the mover ran and failed
 )
 
 func (c Condition) String() string {
@@ -64,28 +65,28 @@ func ReadPod(pod *corev1.Pod) Exposure {
 	if pod == nil {
 		return Exposure{Condition: Absent}
 	}
-	seen := Exposure{Attempt: attempt(pod), Node: pod.Spec.NodeName}
+	observed := Exposure{Attempt: attempt(pod), Node: pod.Spec.NodeName}
 	if pod.Spec.OS != nil {
-		seen.OS = string(pod.Spec.OS.Name)
+		observed.OS = string(pod.Spec.OS.Name)
 	}
 	end := terminated(pod)
 	switch {
 	case pod.Status.Phase == corev1.PodSucceeded:
-		seen.Condition, seen.Message = Succeeded, terminationMessage(pod)
+		observed.Condition, observed.Message = Succeeded, terminationMessage(pod)
 	case end != nil && end.ExitCode == 0 && end.Message != "": // whatever a container that was injected does or did
-		seen.Condition, seen.Message = Succeeded, end.Message
+		observed.Condition, observed.Message = Succeeded, end.Message
 	case pod.Status.Phase == corev1.PodFailed:
-		readFailed(pod, &seen)
+		readFailed(pod, &observed)
 	case pod.DeletionTimestamp != nil:
-		seen.Condition, seen.Message = Ending, "mover pod is being deleted"
+		observed.Condition, observed.Message = Terminating, "mover pod is being deleted"
 	case end != nil:
-		readFailed(pod, &seen)
+		readFailed(pod, &observed)
 	case pod.Status.Phase == corev1.PodRunning:
-		seen.Condition = Running
+		observed.Condition = Running
 	default:
-		readPending(pod, &seen)
+		readPending(pod, &observed)
 	}
-	return seen
+	return observed
 }
 
 // Vanished is the exposure of a mover that is known to have been made and does not exist.
@@ -95,28 +96,28 @@ func Vanished(attempt int) Exposure {
 
 // readFailed tells a mover that failed from one that was taken away. A pod that had already ended
 // when it was deleted is gone at once, so a failed pod that is still being deleted was killed.
-func readFailed(pod *corev1.Pod, seen *Exposure) {
+func readFailed(pod *corev1.Pod, observed *Exposure) {
 	disruption := condition(pod, corev1.DisruptionTarget)
-	seen.Condition = Lost
+	observed.Condition = Lost
 	switch {
 	case disruption != nil && disruption.Reason == corev1.PodReasonPreemptionByScheduler:
-		seen.Reason, seen.Message = LostPreempted, "mover was preempted: "+disruption.Message
+		observed.Reason, observed.Message = LostPreempted, "mover was preempted: "+disruption.Message
 	case disruption != nil:
-		seen.Reason, seen.Message = LostEvicted, "mover was evicted: "+firstOf(pod.Status.Message, disruption.Message)
+		observed.Reason, observed.Message = LostEvicted, "mover was evicted: "+cmp.Or(pod.Status.Message, disruption.Message)
 	case pod.Status.Reason == "Evicted":
-		seen.Reason, seen.Message = LostEvicted, "mover was evicted: "+pod.Status.Message
+		observed.Reason, observed.Message = LostEvicted, "mover was evicted: "+pod.Status.Message
 	case pod.DeletionTimestamp != nil:
-		seen.Reason, seen.Message = LostDeleted, "mover pod was deleted while it ran"
+		observed.Reason, observed.Message = LostDeleted, "mover pod was deleted while it ran"
 	case terminated(pod) != nil && lostWithNode(terminated(pod)):
-		seen.Reason, seen.Message = LostVanished, "node "+pod.Spec.NodeName+" lost the mover, as in a reboot"
+		observed.Reason, observed.Message = LostVanished, "node "+pod.Spec.NodeName+" lost the mover, as in a reboot"
 	case terminated(pod) == nil:
-		seen.Reason, seen.Message = LostRefused, fmt.Sprintf("node %s refused the mover: %s: %s", pod.Spec.NodeName, pod.Status.Reason, pod.Status.Message)
+		observed.Reason, observed.Message = LostRefused, fmt.Sprintf("node %s refused the mover: %s: %s", pod.Spec.NodeName, pod.Status.Reason, pod.Status.Message)
 	case killed(pod, terminated(pod)):
-		seen.Reason = LostKilled
-		seen.Message = fmt.Sprintf("mover was killed on node %s (exit code %d), as when the node or its container runtime restarts", pod.Spec.NodeName, terminated(pod).ExitCode)
+		observed.Reason = LostKilled
+		observed.Message = fmt.Sprintf("mover was killed on node %s (exit code %d), as when the node or its container runtime restarts", pod.Spec.NodeName, terminated(pod).ExitCode)
 	default:
-		seen.Condition, seen.Message = Failed, failure(pod)
-		seen.Canceled = strings.HasSuffix(strings.TrimSpace(terminated(pod).Message), canceledSuffix)
+		observed.Condition, observed.Message = Failed, failure(pod)
+		observed.Canceled = strings.HasSuffix(strings.TrimSpace(terminated(pod).Message), canceledSuffix)
 	}
 }
 
@@ -159,24 +160,24 @@ func memoryLimit(pod *corev1.Pod) string {
 // from one that failed (Velero's datapath.ErrCancelled).
 const canceledSuffix = "data path is canceled"
 
-// hopeless tells whether no waiting ends this reason of a container (kubelet's pkg/kubelet/images).
-func hopeless(waiting string) bool {
+// cannotRun tells whether no waiting ends this reason of a container (kubelet's pkg/kubelet/images).
+func cannotRun(waiting string) bool {
 	return waiting == "InvalidImageName" || waiting == "ErrImageNeverPull"
 }
 
-func readPending(pod *corev1.Pod, seen *Exposure) {
-	seen.Condition = Pending
+func readPending(pod *corev1.Pod, observed *Exposure) {
+	observed.Condition = Pending
 	if scheduled := condition(pod, corev1.PodScheduled); scheduled != nil && scheduled.Status == corev1.ConditionFalse {
-		seen.Message = fmt.Sprintf("mover pod is not scheduled: %s: %s", scheduled.Reason, scheduled.Message)
+		observed.Message = fmt.Sprintf("mover pod is not scheduled: %s: %s", scheduled.Reason, scheduled.Message)
 	}
 	for _, status := range pod.Status.ContainerStatuses {
 		waiting := status.State.Waiting
 		if waiting == nil {
 			continue
 		}
-		seen.Message = strings.TrimSuffix(fmt.Sprintf("mover container is waiting: %s: %s", waiting.Reason, waiting.Message), ": ")
-		if hopeless(waiting.Reason) {
-			seen.Condition = Stuck
+		observed.Message = strings.TrimSuffix(fmt.Sprintf("mover container is waiting: %s: %s", waiting.Reason, waiting.Message), ": ")
+		if cannotRun(waiting.Reason) {
+			observed.Condition = Unrunnable
 		}
 	}
 }
@@ -208,7 +209,7 @@ func failure(pod *corev1.Pod) string {
 	if why := strings.TrimSpace(pod.Status.Reason + " " + pod.Status.Message); why != "" {
 		how += ", " + why
 	}
-	return firstOf(strings.TrimSpace(end.Message), "mover left no message") + " (" + how + ")"
+	return cmp.Or(strings.TrimSpace(end.Message), "mover left no message") + " (" + how + ")"
 }
 
 // MoverContainer is the name of the container in which the mover runs, which is the UID of its custom resource
@@ -247,13 +248,4 @@ func condition(pod *corev1.Pod, kind corev1.PodConditionType) *corev1.PodConditi
 		}
 	}
 	return nil
-}
-
-func firstOf(words ...string) string {
-	for _, word := range words {
-		if word != "" {
-			return word
-		}
-	}
-	return ""
 }

@@ -17,13 +17,13 @@ func TestReadPodThatIsThere(t *testing.T) {
 		"just created":  {pod: pod("", unscheduled), want: Exposure{Condition: Pending}},
 		"just bound":    {pod: pod(corev1.PodPending), want: on(Exposure{Condition: Pending})},
 		"running":       {pod: pod(corev1.PodRunning, running()), want: on(Exposure{Condition: Running})},
-		"being deleted": {pod: pod(corev1.PodRunning, deleting, running()), want: on(Exposure{Condition: Ending, Message: "mover pod is being deleted"})},
+		"being deleted": {pod: pod(corev1.PodRunning, deleting, running()), want: on(Exposure{Condition: Terminating, Message: "mover pod is being deleted"})},
 		"being deleted before it ran": {
-			pod: pod(corev1.PodPending, deleting, unscheduled), want: Exposure{Condition: Ending, Message: "mover pod is being deleted"},
+			pod: pod(corev1.PodPending, deleting, unscheduled), want: Exposure{Condition: Terminating, Message: "mover pod is being deleted"},
 		},
 		"being preempted: it still runs": {
 			pod:  pod(corev1.PodRunning, deleting, disrupted(corev1.ConditionTrue, "PreemptionByScheduler", "preempting"), running()),
-			want: on(Exposure{Condition: Ending, Message: "mover pod is being deleted"}),
+			want: on(Exposure{Condition: Terminating, Message: "mover pod is being deleted"}),
 		},
 		"a node that does not answer": {
 			pod: pod(corev1.PodUnknown, running()), want: on(Exposure{Condition: Pending}),
@@ -46,11 +46,11 @@ func TestReadPodThatIsThere(t *testing.T) {
 		},
 		"an image name that is none": {
 			pod:  pod(corev1.PodPending, waiting("InvalidImageName", `Failed to apply default image tag "VELERO"`)),
-			want: on(Exposure{Condition: Stuck, Message: `mover container is waiting: InvalidImageName: Failed to apply default image tag "VELERO"`}),
+			want: on(Exposure{Condition: Unrunnable, Message: `mover container is waiting: InvalidImageName: Failed to apply default image tag "VELERO"`}),
 		},
 		"an image that must not be pulled": {
 			pod:  pod(corev1.PodPending, waiting("ErrImageNeverPull", `Container image "velero:x" is not present with pull policy of Never`)),
-			want: on(Exposure{Condition: Stuck, Message: `mover container is waiting: ErrImageNeverPull: Container image "velero:x" is not present with pull policy of Never`}),
+			want: on(Exposure{Condition: Unrunnable, Message: `mover container is waiting: ErrImageNeverPull: Container image "velero:x" is not present with pull policy of Never`}),
 		},
 		"a mover that was made after two others": {
 			pod: pod(corev1.PodRunning, restarted, running()), want: on(Exposure{Condition: Running, Attempt: 2}),

@@ -12,12 +12,12 @@ import (
 // Pieces of pods, as the kubelet, the scheduler and the controllers write them.
 
 func pod(phase corev1.PodPhase, more ...func(*corev1.Pod)) *corev1.Pod {
-	made := &corev1.Pod{Spec: corev1.PodSpec{NodeName: "n1"}, Status: corev1.PodStatus{Phase: phase}}
-	made.OwnerReferences = []metav1.OwnerReference{{UID: "uid", Controller: new(true)}}
+	created := &corev1.Pod{Spec: corev1.PodSpec{NodeName: "n1"}, Status: corev1.PodStatus{Phase: phase}}
+	created.OwnerReferences = []metav1.OwnerReference{{UID: "uid", Controller: new(true)}}
 	for _, change := range more {
-		change(made)
+		change(created)
 	}
-	return made
+	return created
 }
 
 func deleting(pod *corev1.Pod) { pod.DeletionTimestamp = &metav1.Time{} }

@@ -5,8 +5,8 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 )
 
-// Facts are what the cluster says of the volume of a movement. What does not apply to its source is empty.
-type Facts struct {
+// VolumeInfo are what the cluster says of the volume of a movement. What does not apply to its source is empty.
+type VolumeInfo struct {
 	OS    corev1.OSName // of the nodes that can mount it
 	Block bool          // it is a device
 
@@ -29,7 +29,7 @@ type Plan struct {
 }
 
 // PlanOf is pure: the same movement, facts and settings make the same objects.
-func PlanOf(move Movement, facts Facts, template Template, settings Settings) Plan {
+func PlanOf(move MoverSpec, facts VolumeInfo, template Template, settings Settings) Plan {
 	plan := Plan{}
 	volume := hostVolume(move, facts)
 	switch {

@@ -19,32 +19,32 @@ func handed(change func(*Handover)) Handover {
 func TestAHandOverStopsAtWhatIsNotIts(t *testing.T) {
 	for name, test := range map[string]struct {
 		change func(*Handover)
-		rung   Rung
+		rung   HandoverStep
 		says   string
 	}{
 		"a VolumeSnapshot of another resource": {
-			change: func(h *Handover) { h.Backup.Snapshot.Labels, h.Backup.Content = Ours("another", "n1"), nil },
-			rung:   InTheWay, says: "VolumeSnapshot velero/du exists and belongs to something else; delete it to let the transfer go on",
+			change: func(h *Handover) { h.Backup.Snapshot.Labels, h.Backup.Content = OwnerLabels("another", "n1"), nil },
+			rung:   NameConflict, says: "VolumeSnapshot velero/du exists and belongs to something else; delete it to let the transfer go on",
 		},
 		"a VolumeSnapshot that somebody made by hand": {
 			change: func(h *Handover) {
 				h.Backup.Snapshot.Labels, h.Backup.Snapshot.Spec.Source.VolumeSnapshotContentName, h.Backup.Content = nil, nil, nil
 			},
-			rung: InTheWay, says: "VolumeSnapshot velero/du exists and belongs to something else; delete it to let the transfer go on",
+			rung: NameConflict, says: "VolumeSnapshot velero/du exists and belongs to something else; delete it to let the transfer go on",
 		},
 		"a content of another resource": {
-			change: func(h *Handover) { h.Backup.Content.Labels = Ours("another", "n1") },
-			rung:   InTheWay, says: "VolumeSnapshotContent du exists and belongs to something else; delete it to let the transfer go on",
+			change: func(h *Handover) { h.Backup.Content.Labels = OwnerLabels("another", "n1") },
+			rung:   NameConflict, says: "VolumeSnapshotContent du exists and belongs to something else; delete it to let the transfer go on",
 		},
 		"a content of an earlier VolumeSnapshot with the same name": {
 			change: func(h *Handover) { h.Backup.Content.Spec.VolumeSnapshotRef.UID = "earlier-uid" },
-			rung:   GiveUp, says: "VolumeSnapshotContent du is bound to an earlier VolumeSnapshot of the same name",
+			rung:   HandoverFail, says: "VolumeSnapshotContent du is bound to an earlier VolumeSnapshot of the same name",
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			rung, words := handed(test.change).Next()
+			rung, description := handed(test.change).Next()
 			require.Equal(t, test.rung, rung)
-			require.Equal(t, test.says, words)
+			require.Equal(t, test.says, description)
 		})
 	}
 	rung, _ := handed(func(*Handover) {}).Next()

@@ -12,7 +12,7 @@ const toyRungs, toyCalls = 16, 8
 // walkStorages calls visit with each rung that can come to be taken for a snapshot that is ready: agents die
 // after any rung, the transfer ends at any time, the caches lag as long as they like, but by the same time, and the controllers
 // do what they have to do in any order. It stops when visit says so.
-func walkStorages(l ladders, visit func(before, after toyClimb, rung Rung) bool) {
+func walkStorages(l ladders, visit func(before, after toyClimb, rung HandoverStep) bool) {
 	start := toyClimb{storage: toyStorage{toyPairs: toyPairs{
 		original: toySnapshot{there: true, guarded: true, ready: true}, content: toyContent{there: true, guarded: true, handle: true},
 	}}}.fresh()
@@ -55,7 +55,7 @@ func (c toyClimb) elsewhere() []toyClimb {
 }
 
 // ends tells how a ladder ends if nothing is in its way: caches catch up and controllers act between calls.
-func (l ladders) ends(c toyClimb) (toyClimb, Rung) {
+func (l ladders) ends(c toyClimb) (toyClimb, HandoverStep) {
 	rung := AwaitSnapshot
 	for range toyCalls {
 		c = c.fresh()
@@ -75,28 +75,28 @@ func (l ladders) ends(c toyClimb) (toyClimb, Rung) {
 
 // storageRule is what holds for each rung, said without the ladders, and ladders that break it.
 type storageRule struct {
-	holds  func(l ladders, before, after toyClimb, rung Rung) bool
+	holds  func(l ladders, before, after toyClimb, rung HandoverStep) bool
 	broken func(*ladders)
 }
 
 func storageRules() map[string]storageRule {
 	return map[string]storageRule{
 		"no rung of a hand-over puts the handle at risk": {
-			func(_ ladders, before, after toyClimb, _ Rung) bool {
+			func(_ ladders, before, after toyClimb, _ HandoverStep) bool {
 				return before.undoing || !before.storage.safe() || after.storage.safe()
 			},
 			func(l *ladders) { l.next = instead(l.next, RetainOriginal, DeleteOriginal) },
 		},
 		"a hand-over that nobody disturbs is not given up, however old the caches are": {
-			func(_ ladders, before, _ toyClimb, rung Rung) bool {
-				return before.undoing || rung != GiveUp && rung != InTheWay
+			func(_ ladders, before, _ toyClimb, rung HandoverStep) bool {
+				return before.undoing || rung != HandoverFail && rung != NameConflict
 			},
 			func(l *ladders) {
-				l.next = instead(l.next, LookAgain, GiveUp)
+				l.next = instead(l.next, Reobserve, HandoverFail)
 			},
 		},
 		"a hand-over that is finished leaves the backup pair alone with the handle": {
-			func(_ ladders, before, after toyClimb, rung Rung) bool {
+			func(_ ladders, before, after toyClimb, rung HandoverStep) bool {
 				end := after.storage.settled()
 				return before.undoing || rung != Finished ||
 					end.backup.there && end.copied.there && !end.original.there && !end.content.there
@@ -104,11 +104,11 @@ func storageRules() map[string]storageRule {
 			func(l *ladders) { l.next = instead(l.next, DeleteOriginal, Finished) },
 		},
 		"the handle is never deleted twice": {
-			func(_ ladders, _, after toyClimb, _ Rung) bool { return after.storage.settled().deleted <= 1 },
+			func(_ ladders, _, after toyClimb, _ HandoverStep) bool { return after.storage.settled().deleted <= 1 },
 			func(l *ladders) { l.undo = instead(l.undo, RetainOriginal, DeleteBackup) },
 		},
 		"a clean-up that is finished leaves nothing but a content for the sweep, and then the handle is deleted": {
-			func(l ladders, before, after toyClimb, rung Rung) bool {
+			func(l ladders, before, after toyClimb, rung HandoverStep) bool {
 				if !before.undoing || rung != Finished {
 					return true
 				}
@@ -116,10 +116,10 @@ func storageRules() map[string]storageRule {
 				swept, _ := l.ends(after)
 				return after.storage == alone && swept.storage == toyStorage{deleted: 1}
 			},
-			func(l *ladders) { l.undo = instead(l.undo, LookAgain, Finished) },
+			func(l *ladders) { l.undo = instead(l.undo, Reobserve, Finished) },
 		},
 		"whoever goes on comes to the end": {
-			func(l ladders, _, after toyClimb, _ Rung) bool {
+			func(l ladders, _, after toyClimb, _ HandoverStep) bool {
 				_, rung := l.ends(after)
 				return rung == Finished
 			},
@@ -129,21 +129,21 @@ func storageRules() map[string]storageRule {
 }
 
 // instead is a ladder on which one rung is taken for another.
-func instead(ladder func(Handover) (Rung, string), rung, taken Rung) func(Handover) (Rung, string) {
-	return func(h Handover) (Rung, string) {
-		next, words := ladder(h)
+func instead(ladder func(Handover) (HandoverStep, string), rung, taken HandoverStep) func(Handover) (HandoverStep, string) {
+	return func(h Handover) (HandoverStep, string) {
+		next, description := ladder(h)
 		if next == rung {
-			return taken, words
+			return taken, description
 		}
-		return next, words
+		return next, description
 	}
 }
 
-func rightLadders() ladders { return ladders{Handover.Next, Handover.Undo} }
+func rightLadders() ladders { return ladders{Handover.Next, Handover.NextCleanup} }
 
 func TestNoAgentAndNoCacheCanLoseASnapshot(t *testing.T) {
 	rules, looked := storageRules(), 0
-	walkStorages(rightLadders(), func(before, after toyClimb, rung Rung) bool {
+	walkStorages(rightLadders(), func(before, after toyClimb, rung HandoverStep) bool {
 		looked++
 		for says, rule := range rules {
 			if !rule.holds(rightLadders(), before, after, rung) {
@@ -161,7 +161,7 @@ func TestEveryRuleOfSnapshotsCatchesTheLadderThatBreaksIt(t *testing.T) {
 		t.Run(says, func(t *testing.T) {
 			l, caught := rightLadders(), false
 			rule.broken(&l)
-			walkStorages(l, func(before, after toyClimb, rung Rung) bool {
+			walkStorages(l, func(before, after toyClimb, rung HandoverStep) bool {
 				caught = !rule.holds(l, before, after, rung)
 				return !caught
 			})

@@ -91,7 +91,7 @@ func Job(what Maintenance, template JobTemplate, settings JobSettings) *batchv1.
 		ObjectMeta: metav1.ObjectMeta{
 			Name:      jobName(what.Name, what.Due),
 			Namespace: what.Namespace,
-			Labels:    merged(name),
+			Labels:    Merged(name),
 			Annotations: map[string]string{
 				AnnotationRepositoryUID: string(what.UID),
 				AnnotationKeep:          strconv.Itoa(settings.Keep),
@@ -104,7 +104,7 @@ func Job(what Maintenance, template JobTemplate, settings JobSettings) *batchv1.
 			ActiveDeadlineSeconds: new(int64(what.Timeout.Seconds())),
 			Template: corev1.PodTemplateSpec{
 				ObjectMeta: metav1.ObjectMeta{
-					Name: maintenancePod, Labels: merged(labels, name), Annotations: merged(undisturbed(), annotations),
+					Name: maintenancePod, Labels: Merged(labels, name), Annotations: Merged(noEvictAnnotations(), annotations),
 				},
 				Spec: jobPod(what, template, settings),
 			},
@@ -143,8 +143,8 @@ func jobPod(what Maintenance, template JobTemplate, settings JobSettings) corev1
 		ServiceAccountName: template.ServiceAccount,
 		ImagePullSecrets:   slices.Clone(template.ImagePullSecrets),
 		SecurityContext:    template.PodSecurity.DeepCopy(),
-		Affinity:           required(both(wanted, system)),
-		Tolerations:        tolerations(Facts{OS: corev1.Linux}, []corev1.Toleration{windows}, template.Tolerations),
+		Affinity:           required(intersect(wanted, system)),
+		Tolerations:        tolerations(VolumeInfo{OS: corev1.Linux}, []corev1.Toleration{windows}, template.Tolerations),
 	}
 }
 

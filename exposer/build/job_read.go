@@ -50,27 +50,27 @@ func (r JobRecord) Annotations() map[string]string {
 	}
 }
 
-// JobSeen is what can be told of a maintenance job by its object alone.
-type JobSeen struct {
+// JobStatus is what can be told of a maintenance job by its object alone.
+type JobStatus struct {
 	JobRecord
 
-	Name      string
-	UID       types.UID
-	Created   time.Time
-	Ended     time.Time // zero while it is unfinished
-	Ending    time.Time // since when Kubernetes has called it failed, but for its pod, which has yet to end; else zero
-	Outcome   JobOutcome
-	HasPod    bool      // it has, or had, a pod
-	Pending   bool      // it has a pod, of which no container is ready yet
-	Limited   bool      // Kubernetes ends it when its time is up; Velero's server sets no deadline
-	Told      bool      // of a pod that has ended, in numbers: Velero's server looks at nothing else (velero-protocol 4.3)
-	Released  time.Time // when it was made to count as failed; else zero
-	Suspended bool      // somebody holds it back, such as a queue for jobs
-	Deleting  bool
-	Ours      bool   // Lateen has created it; else Velero's server
-	Class     string // priority class of its pod
-	Keep      *int   // how many ended jobs are kept, as the job says; nil if it does not
-	Why       string // why Kubernetes calls it failed; empty if it does not
+	Name        string
+	UID         types.UID
+	Created     time.Time
+	Finished    time.Time // zero while it is unfinished
+	Terminating time.Time // since when Kubernetes has called it failed, but for its pod, which has yet to end; else zero
+	Outcome     JobOutcome
+	HasPod      bool      // it has, or had, a pod
+	Pending     bool      // it has a pod, of which no container is ready yet
+	Limited     bool      // Kubernetes ends it when its time is up; Velero's server sets no deadline
+	Counted     bool      // of a pod that has ended, in numbers: Velero's server looks at nothing else (velero-protocol 4.3)
+	Released    time.Time // when it was made to count as failed; else zero
+	Suspended   bool      // somebody holds it back, such as a queue for jobs
+	Deleting    bool
+	Ours        bool   // Lateen has created it; else Velero's server
+	Class       string // priority class of its pod
+	Keep        *int   // how many ended jobs are kept, as the job says; nil if it does not
+	Reason      string // why Kubernetes calls it failed; empty if it does not
 
 	// Since is when the reader first saw the job in its Stage, on its own clock, which may be ahead of that of the API server
 	// or behind it. ReadJob does not set it.
@@ -82,30 +82,30 @@ type JobStage int
 
 // The stages.
 const (
-	StageNoPod    JobStage = iota // Kubernetes has created no pod
-	StagePending                  // its pod does not run yet
-	StageRunning                  // its pod runs, or has just ended
-	StageHeld                     // somebody has suspended it, or it is being deleted
-	StageReleased                 // it was made to count as failed, and Kubernetes has not called it failed yet
-	StageEnding                   // Kubernetes calls it failed, but for its pod, which has yet to end
-	StageLeft                     // the same, and it was made to count as failed
-	StageUntold                   // it has ended, and Velero's server cannot see it
-	StageEnded                    // it has ended
+	StageNoPod       JobStage = iota // Kubernetes has created no pod
+	StagePending                     // its pod does not run yet
+	StageRunning                     // its pod runs, or has just ended
+	StageRetained                    // somebody has suspended it, or it is being deleted
+	StageReleased                    // it was made to count as failed, and Kubernetes has not called it failed yet
+	StageTerminating                 // Kubernetes calls it failed, but for its pod, which has yet to end
+	StageAbandoned                   // the same, and it was made to count as failed
+	StageUncounted                   // it has ended, and Velero's server cannot see it
+	StageFinished                    // it has ended
 )
 
 // Stage is how far a job has come.
-func (j JobSeen) Stage() JobStage {
+func (j JobStatus) Stage() JobStage {
 	switch {
-	case j.Outcome != JobUnfinished && j.Told:
-		return StageEnded
+	case j.Outcome != JobUnfinished && j.Counted:
+		return StageFinished
 	case j.Outcome != JobUnfinished:
-		return StageUntold
+		return StageUncounted
 	case j.Deleting || j.Suspended:
-		return StageHeld
-	case !j.Ending.IsZero() && !j.Released.IsZero():
-		return StageLeft
-	case !j.Ending.IsZero():
-		return StageEnding
+		return StageRetained
+	case !j.Terminating.IsZero() && !j.Released.IsZero():
+		return StageAbandoned
+	case !j.Terminating.IsZero():
+		return StageTerminating
 	case !j.Released.IsZero():
 		return StageReleased
 	case !j.HasPod:
@@ -118,12 +118,12 @@ func (j JobSeen) Stage() JobStage {
 }
 
 // ReadJob says what a maintenance job has come to. Jobs of Velero's server are read like ours.
-func ReadJob(job *batchv1.Job) JobSeen {
+func ReadJob(job *batchv1.Job) JobStatus {
 	status := job.Status
-	seen := JobSeen{
+	observed := JobStatus{
 		Name: job.Name, UID: job.UID, Created: job.CreationTimestamp.Time,
 		HasPod:    status.Active+status.Succeeded+status.Failed+ptr.Deref(status.Terminating, 0) > 0 || hasUncounted(status.UncountedTerminatedPods),
-		Told:      status.Succeeded+status.Failed > 0,
+		Counted:   status.Succeeded+status.Failed > 0,
 		Pending:   status.Active > 0 && status.Ready != nil && *status.Ready == 0,
 		Limited:   job.Spec.ActiveDeadlineSeconds != nil,
 		Suspended: job.Spec.Suspend != nil && *job.Spec.Suspend,
@@ -133,10 +133,10 @@ func ReadJob(job *batchv1.Job) JobSeen {
 		JobRecord: readRecord(job.Annotations),
 	}
 	if keep, err := strconv.Atoi(job.Annotations[AnnotationKeep]); err == nil {
-		seen.Keep = &keep
+		observed.Keep = &keep
 	}
 	if released, err := time.Parse(time.RFC3339, job.Annotations[AnnotationReleased]); err == nil {
-		seen.Released = released
+		observed.Released = released
 	}
 	for _, condition := range status.Conditions {
 		if condition.Status != corev1.ConditionTrue {
@@ -144,23 +144,23 @@ func ReadJob(job *batchv1.Job) JobSeen {
 		}
 		switch condition.Type {
 		case batchv1.JobComplete:
-			seen.Outcome, seen.Ended = JobSucceeded, condition.LastTransitionTime.Time
+			observed.Outcome, observed.Finished = JobSucceeded, condition.LastTransitionTime.Time
 		case batchv1.JobFailed:
-			seen.Outcome, seen.Ended = JobFailed, condition.LastTransitionTime.Time
-			seen.Why = strings.TrimSpace(condition.Reason + ": " + condition.Message)
+			observed.Outcome, observed.Finished = JobFailed, condition.LastTransitionTime.Time
+			observed.Reason = strings.TrimSpace(condition.Reason + ": " + condition.Message)
 		case batchv1.JobFailureTarget:
-			seen.Ending = condition.LastTransitionTime.Time
-			seen.Why = strings.TrimSpace(condition.Reason + ": " + condition.Message)
+			observed.Terminating = condition.LastTransitionTime.Time
+			observed.Reason = strings.TrimSpace(condition.Reason + ": " + condition.Message)
 		case batchv1.JobSuspended, batchv1.JobSuccessCriteriaMet: // on the way, or not at all
 		}
 	}
-	if seen.Outcome != JobUnfinished {
-		seen.Ending = time.Time{}
+	if observed.Outcome != JobUnfinished {
+		observed.Terminating = time.Time{}
 	}
-	if seen.Outcome == JobSucceeded && status.CompletionTime != nil {
-		seen.Ended = status.CompletionTime.Time
+	if observed.Outcome == JobSucceeded && status.CompletionTime != nil {
+		observed.Finished = status.CompletionTime.Time
 	}
-	return seen
+	return observed
 }
 
 func readRecord(annotations map[string]string) JobRecord {
@@ -198,19 +198,19 @@ const lengthOfFailure = 1024
 
 // JobFailure is why a maintenance job failed, as its pods tell it; what Kubernetes says of the job if they do
 // not. A pod that was ended because its time was up does not know that.
-func JobFailure(job JobSeen, pods []corev1.Pod) (Verdict, string) {
-	if strings.HasPrefix(job.Why, batchv1.JobReasonDeadlineExceeded) {
-		return VerdictFailed, job.Why + "; raise --repo-maintenance-timeout if it needs longer"
+func JobFailure(job JobStatus, pods []corev1.Pod) (Verdict, string) {
+	if strings.HasPrefix(job.Reason, batchv1.JobReasonDeadlineExceeded) {
+		return VerdictFailed, job.Reason + "; raise --repo-maintenance-timeout if it needs longer"
 	}
 	if len(pods) == 0 {
-		return VerdictFailed, "its pod is gone, and with it what it said: " + cmp.Or(job.Why, "its job failed")
+		return VerdictFailed, "its pod is gone, and with it what it said: " + cmp.Or(job.Reason, "its job failed")
 	}
 	for _, pod := range pods {
-		if verdict, said := podFailure(pod); said != "" {
-			return verdict, said
+		if verdict, reported := podFailure(pod); reported != "" {
+			return verdict, reported
 		}
 	}
-	return VerdictFailed, cmp.Or(job.Why, "its job failed and left no reason")
+	return VerdictFailed, cmp.Or(job.Reason, "its job failed and left no reason")
 }
 
 func podFailure(pod corev1.Pod) (Verdict, string) {
@@ -233,21 +233,21 @@ func podFailure(pod corev1.Pod) (Verdict, string) {
 			return VerdictFailed, text
 		}
 	}
-	said := strings.TrimSpace(pod.Status.Reason + " " + pod.Status.Message)
+	reported := strings.TrimSpace(pod.Status.Reason + " " + pod.Status.Message)
 	for _, condition := range pod.Status.Conditions {
 		if condition.Type == corev1.DisruptionTarget && condition.Status == corev1.ConditionTrue {
-			said = strings.TrimSpace(condition.Reason + " " + condition.Message)
+			reported = strings.TrimSpace(condition.Reason + " " + condition.Message)
 		}
 	}
-	return VerdictFailed, said
+	return VerdictFailed, reported
 }
 
 func outOfMemory(pod corev1.Pod, text string) string {
-	said := "OOMKilled: its pod took more memory than it may; set or raise memoryLimit in podResources of the maintenance ConfigMap"
+	reported := "OOMKilled: its pod took more memory than it may; set or raise memoryLimit in podResources of the maintenance ConfigMap"
 	for _, container := range pod.Spec.Containers {
 		if limit, ok := container.Resources.Limits[corev1.ResourceMemory]; ok {
-			said = "OOMKilled: its pod took more than its memory limit of " + limit.String() + "; the next one may take more, up to 4 times what is configured"
+			reported = "OOMKilled: its pod took more than its memory limit of " + limit.String() + "; the next one may take more, up to 4 times what is configured"
 		}
 	}
-	return strings.TrimSpace(said + " " + text)
+	return strings.TrimSpace(reported + " " + text)
 }

@@ -118,19 +118,19 @@ func TestReadJob(t *testing.T) {
 	}
 	for name, test := range map[string]struct {
 		status batchv1.JobStatus
-		want   JobSeen
+		want   JobStatus
 	}{
-		"a job that was just made":       {batchv1.JobStatus{}, JobSeen{}},
-		"a job whose pod runs":           {batchv1.JobStatus{Active: 1, Ready: new(int32(1))}, JobSeen{HasPod: true}},
-		"a job whose pod does not":       {batchv1.JobStatus{Active: 1, Ready: new(int32(0))}, JobSeen{HasPod: true, Pending: true}},
-		"a job of an old API server":     {batchv1.JobStatus{Active: 1}, JobSeen{HasPod: true}},
-		"a pod that has just ended":      {batchv1.JobStatus{UncountedTerminatedPods: &batchv1.UncountedTerminatedPods{Failed: []types.UID{"x"}}}, JobSeen{HasPod: true}},
-		"a failure that is not yet told": {batchv1.JobStatus{Failed: 1, Conditions: condition(batchv1.JobFailureTarget)}, JobSeen{HasPod: true, Told: true, Ending: ended.Time, Why: "BackoffLimitExceeded: it failed"}},
-		"a pod that does not end":        {batchv1.JobStatus{Terminating: new(int32(1))}, JobSeen{HasPod: true}},
-		"a failure that was told twice":  {batchv1.JobStatus{Failed: 1, Conditions: append(condition(batchv1.JobFailed), condition(batchv1.JobFailureTarget)...)}, JobSeen{HasPod: true, Told: true, Outcome: JobFailed, Ended: ended.Time, Why: "BackoffLimitExceeded: it failed"}},
-		"a success":                      {batchv1.JobStatus{Succeeded: 1, CompletionTime: &began, Conditions: condition(batchv1.JobComplete)}, JobSeen{HasPod: true, Told: true, Outcome: JobSucceeded, Ended: began.Time}},
-		"a success without its time":     {batchv1.JobStatus{Succeeded: 1, Conditions: condition(batchv1.JobComplete)}, JobSeen{HasPod: true, Told: true, Outcome: JobSucceeded, Ended: ended.Time}},
-		"a failure":                      {batchv1.JobStatus{Failed: 1, Conditions: condition(batchv1.JobFailed)}, JobSeen{HasPod: true, Told: true, Outcome: JobFailed, Ended: ended.Time, Why: "BackoffLimitExceeded: it failed"}},
+		"a job that was just made":       {batchv1.JobStatus{}, JobStatus{}},
+		"a job whose pod runs":           {batchv1.JobStatus{Active: 1, Ready: new(int32(1))}, JobStatus{HasPod: true}},
+		"a job whose pod does not":       {batchv1.JobStatus{Active: 1, Ready: new(int32(0))}, JobStatus{HasPod: true, Pending: true}},
+		"a job of an old API server":     {batchv1.JobStatus{Active: 1}, JobStatus{HasPod: true}},
+		"a pod that has just ended":      {batchv1.JobStatus{UncountedTerminatedPods: &batchv1.UncountedTerminatedPods{Failed: []types.UID{"x"}}}, JobStatus{HasPod: true}},
+		"a failure that is not yet told": {batchv1.JobStatus{Failed: 1, Conditions: condition(batchv1.JobFailureTarget)}, JobStatus{HasPod: true, Counted: true, Terminating: ended.Time, Reason: "BackoffLimitExceeded: it failed"}},
+		"a pod that does not end":        {batchv1.JobStatus{Terminating: new(int32(1))}, JobStatus{HasPod: true}},
+		"a failure that was told twice":  {batchv1.JobStatus{Failed: 1, Conditions: append(condition(batchv1.JobFailed), condition(batchv1.JobFailureTarget)...)}, JobStatus{HasPod: true, Counted: true, Outcome: JobFailed, Finished: ended.Time, Reason: "BackoffLimitExceeded: it failed"}},
+		"a success":                      {batchv1.JobStatus{Succeeded: 1, CompletionTime: &began, Conditions: condition(batchv1.JobComplete)}, JobStatus{HasPod: true, Counted: true, Outcome: JobSucceeded, Finished: began.Time}},
+		"a success without its time":     {batchv1.JobStatus{Succeeded: 1, Conditions: condition(batchv1.JobComplete)}, JobStatus{HasPod: true, Counted: true, Outcome: JobSucceeded, Finished: ended.Time}},
+		"a failure":                      {batchv1.JobStatus{Failed: 1, Conditions: condition(batchv1.JobFailed)}, JobStatus{HasPod: true, Counted: true, Outcome: JobFailed, Finished: ended.Time, Reason: "BackoffLimitExceeded: it failed"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			job := Job(maintenance(), jobTemplate(), jobSettings())
@@ -148,14 +148,14 @@ func TestReadJob(t *testing.T) {
 
 func TestStagesOfJobs(t *testing.T) {
 	at := time.Unix(1764000000, 0)
-	for stage, job := range map[JobStage]JobSeen{
-		StageNoPod: {}, StagePending: {HasPod: true, Pending: true}, StageRunning: {HasPod: true}, StageHeld: {Suspended: true},
-		StageReleased: {HasPod: true, Told: true, Released: at}, StageEnding: {HasPod: true, Told: true, Ending: at},
-		StageLeft: {HasPod: true, Told: true, Ending: at, Released: at}, StageUntold: {Outcome: JobFailed}, StageEnded: {Outcome: JobFailed, Told: true},
+	for stage, job := range map[JobStage]JobStatus{
+		StageNoPod: {}, StagePending: {HasPod: true, Pending: true}, StageRunning: {HasPod: true}, StageRetained: {Suspended: true},
+		StageReleased: {HasPod: true, Counted: true, Released: at}, StageTerminating: {HasPod: true, Counted: true, Terminating: at},
+		StageAbandoned: {HasPod: true, Counted: true, Terminating: at, Released: at}, StageUncounted: {Outcome: JobFailed}, StageFinished: {Outcome: JobFailed, Counted: true},
 	} {
 		require.Equal(t, stage, job.Stage())
 		job.Deleting = true
-		require.Equal(t, stage < StageUntold, job.Stage() == StageHeld)
+		require.Equal(t, stage < StageUncounted, job.Stage() == StageRetained)
 	}
 }
 
@@ -193,23 +193,23 @@ func TestARecordIsReadAsItIsWritten(t *testing.T) {
 }
 
 func TestJobFailure(t *testing.T) {
-	said := func(reason, message string) []corev1.Pod {
+	reported := func(reason, message string) []corev1.Pod {
 		return []corev1.Pod{{Status: corev1.PodStatus{ContainerStatuses: []corev1.ContainerStatus{{State: corev1.ContainerState{
 			Terminated: &corev1.ContainerStateTerminated{Reason: reason, Message: message},
 		}}}}}}
 	}
-	job := JobSeen{Why: "BackoffLimitExceeded: it has reached its limit"}
+	job := JobStatus{Reason: "BackoffLimitExceeded: it has reached its limit"}
 	for name, test := range map[string]struct {
 		pods []corev1.Pod
 		want string
 	}{
-		"what follows the mark counts":             {said("Error", "level=info msg=x\nRepo maintenance error: repository is locked\n"), "repository is locked"},
-		"without the mark the log counts":          {said("Error", "  panic: out of cheese "), "panic: out of cheese"},
-		"a pod without words leaves it to the job": {said("Error", ""), job.Why},
-		"no pod leaves it to the job":              {nil, "its pod is gone, and with it what it said: " + job.Why},
+		"what follows the mark counts":             {reported("Error", "level=info msg=x\nRepo maintenance error: repository is locked\n"), "repository is locked"},
+		"without the mark the log counts":          {reported("Error", "  panic: out of cheese "), "panic: out of cheese"},
+		"a pod without words leaves it to the job": {reported("Error", ""), job.Reason},
+		"no pod leaves it to the job":              {nil, "its pod is gone, and with it what it said: " + job.Reason},
 		"an evicted pod":                           {[]corev1.Pod{{Status: corev1.PodStatus{Reason: "Evicted", Message: "the node was low on memory"}}}, "Evicted the node was low on memory"},
 		"a pod whose node is gone":                 {[]corev1.Pod{{Status: corev1.PodStatus{Conditions: []corev1.PodCondition{{Type: corev1.DisruptionTarget, Status: corev1.ConditionTrue, Reason: "DeletionByPodGC", Message: "PodGC: node not found"}}}}}, "DeletionByPodGC PodGC: node not found"},
-		"a pod that took too much memory":          {said("OOMKilled", ""), "OOMKilled: its pod took more memory than it may; set or raise memoryLimit in podResources of the maintenance ConfigMap"},
+		"a pod that took too much memory":          {reported("OOMKilled", ""), "OOMKilled: its pod took more memory than it may; set or raise memoryLimit in podResources of the maintenance ConfigMap"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			verdict, message := JobFailure(job, test.pods)
@@ -218,9 +218,9 @@ func TestJobFailure(t *testing.T) {
 			require.True(t, verdict.Failed())
 		})
 	}
-	late := JobSeen{Why: "DeadlineExceeded: it was active longer than the deadline"}
-	_, message := JobFailure(late, said("Error", "level=info msg=working"))
-	require.Equal(t, late.Why+"; raise --repo-maintenance-timeout if it needs longer", message)
-	_, long := JobFailure(job, said("Error", failureMark+strings.Repeat("ä", 4000)))
+	late := JobStatus{Reason: "DeadlineExceeded: it was active longer than the deadline"}
+	_, message := JobFailure(late, reported("Error", "level=info msg=working"))
+	require.Equal(t, late.Reason+"; raise --repo-maintenance-timeout if it needs longer", message)
+	_, long := JobFailure(job, reported("Error", failureMark+strings.Repeat("ä", 4000)))
 	require.LessOrEqual(t, len(long), lengthOfFailure)
 }

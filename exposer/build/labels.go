@@ -36,8 +36,8 @@ func LabelValue(name string) string {
 	return name[:54] + "-" + hex.EncodeToString(sum[:4])
 }
 
-// Ours are the labels that mark an object as made for a transfer.
-func Ours(owner types.UID, acceptor string) map[string]string {
+// OwnerLabels are the labels that mark an object as made for a transfer.
+func OwnerLabels(owner types.UID, acceptor string) map[string]string {
 	return map[string]string{
 		LabelMover:    "true",
 		LabelOwnerUID: string(owner),
@@ -61,11 +61,14 @@ func attempt(object metav1.Object) int {
 	return n
 }
 
-// merged is a new map in which later maps win.
-func merged(layers ...map[string]string) map[string]string {
+// Merged is a new map in which later maps win.
+func Merged(layers ...map[string]string) map[string]string {
 	all := map[string]string{}
 	for _, layer := range layers {
 		maps.Copy(all, layer)
 	}
 	return all
 }
+
+// IsDeleting tells whether an object is being deleted, and only its finalizers keep it.
+func IsDeleting(object metav1.Object) bool { return object.GetDeletionTimestamp() != nil }

@@ -37,7 +37,7 @@ func TestOwnedBy(t *testing.T) {
 		"the controller owns":                        {object: metav1.ObjectMeta{OwnerReferences: owner("a", new(true))}, owned: true},
 		"another UID does not":                       {object: metav1.ObjectMeta{OwnerReferences: owner("b", new(true))}},
 		"an owner that is no controller does not":    {object: metav1.ObjectMeta{OwnerReferences: owner("a", nil)}},
-		"our labels alone do not make it ours":       {object: metav1.ObjectMeta{Labels: Ours("a", "n1")}},
+		"our labels alone do not make it ours":       {object: metav1.ObjectMeta{Labels: OwnerLabels("a", "n1")}},
 		"an object without owners belongs to nobody": {},
 	} {
 		t.Run(name, func(t *testing.T) {

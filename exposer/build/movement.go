@@ -7,22 +7,22 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// Movement is what one custom resource asks to be moved, and by which mover. It is all that an exposure
+// MoverSpec is what one custom resource asks to be moved, and by which mover. It is all that an exposure
 // depends on besides the cluster and the settings.
-type Movement struct {
+type MoverSpec struct {
 	Name, Namespace string                  // of the custom resource; what is exposed for it has the same
 	UID             types.UID               // of the custom resource; names container, volume and mount path
 	GVK             schema.GroupVersionKind // of the custom resource: informer objects do not carry it
 	PodLabel        string                  // the label by which Velero finds a kind's pods
 	Attempt         int                     // how often the mover was restarted before
-	Acceptor        string                  // the node whose agent exposes it
+	ExposingNode    string                  // the node whose agent exposes it
 
-	Command      []string // what follows /velero, but for what depends on the volume
-	NamesMode    bool     // the command takes --volume-mode
-	Group        string   // value of LabelPodGroup, over which movers spread; empty for none
-	OS           corev1.OSName
-	SnapshotSize int64 // of the kopia snapshot to restore, in bytes; 0: not known
-	Restores     bool  // it writes to the volume, and may have a cache volume
+	Command        []string // what follows /velero, but for what depends on the volume
+	PassVolumeMode bool     // the command takes --volume-mode
+	Group          string   // value of LabelPodGroup, over which movers spread; empty for none
+	OS             corev1.OSName
+	SnapshotSize   int64 // of the kopia snapshot to restore, in bytes; 0: not known
+	Restores       bool  // it writes to the volume, and may have a cache volume
 
 	Source Source
 }

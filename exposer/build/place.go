@@ -13,29 +13,29 @@ import (
 // ExposerPodGroupLabel).
 const LabelPodGroup = "velero.io/exposer-pod-group"
 
-// place says on which nodes the mover may run.
+// applyScheduling says on which nodes the mover may run.
 //
 // The mover of a pod's volume runs where the pod does. It is placed by the scheduler, by node affinity rather
 // than by spec.nodeName, because only pods that the scheduler places can preempt others or be queued by
 // priority (velero-protocol W32). Any other mover goes where an agent runs, where its volume can be
 // reached, and where the configuration wants it, if its consumer has no node yet.
-func place(spec *corev1.PodSpec, move Movement, facts Facts, template Template, settings Settings) {
+func applyScheduling(spec *corev1.PodSpec, move MoverSpec, facts VolumeInfo, template Template, settings Settings) {
 	system := []corev1.NodeSelectorTerm{{MatchExpressions: []corev1.NodeSelectorRequirement{onSystem(facts.OS)}}}
 	if move.Source.PodVolume != nil {
-		spec.Affinity = required(both(named(corev1.NodeSelectorOpIn, facts.Node), system))
+		spec.Affinity = required(intersect(nodeTerm(corev1.NodeSelectorOpIn, facts.Node), system))
 		spec.Tolerations = tolerations(facts, settings.Tolerations, template.Tolerations, []corev1.Toleration{{
 			Key: corev1.TaintNodeUnschedulable, Operator: corev1.TolerationOpExists, Effect: corev1.TaintEffectNoSchedule,
 		}}, facts.Tolerations)
 		return
 	}
 	spec.NodeSelector = maps.Clone(template.AgentNodeSelector)
-	terms := both(termsOf(template.AgentAffinity), termsOf(facts.Topology))
+	terms := intersect(termsOf(template.AgentAffinity), termsOf(facts.Topology))
 	if facts.SelectedNode != "" {
-		terms = both(terms, named(corev1.NodeSelectorOpIn, facts.SelectedNode))
+		terms = intersect(terms, nodeTerm(corev1.NodeSelectorOpIn, facts.SelectedNode))
 	} else {
-		terms = both(terms, affinity(settings, volumeClass(facts, settings, move)))
+		terms = intersect(terms, affinity(settings, volumeClass(facts, settings, move)))
 	}
-	spec.Affinity = required(both(both(terms, named(corev1.NodeSelectorOpNotIn, facts.Excluded...)), system))
+	spec.Affinity = required(intersect(intersect(terms, nodeTerm(corev1.NodeSelectorOpNotIn, facts.Excluded...)), system))
 	spec.Tolerations = tolerations(facts, settings.Tolerations, template.Tolerations, template.AgentTolerations)
 	spec.TopologySpreadConstraints = []corev1.TopologySpreadConstraint{{
 		MaxSkew: 1, TopologyKey: corev1.LabelHostname, WhenUnsatisfiable: corev1.ScheduleAnyway,
@@ -44,7 +44,7 @@ func place(spec *corev1.PodSpec, move Movement, facts Facts, template Template, 
 }
 
 // volumeClass is the storage class of the volume that the mover mounts.
-func volumeClass(facts Facts, settings Settings, move Movement) string {
+func volumeClass(facts VolumeInfo, settings Settings, move MoverSpec) string {
 	if wish := settings.BackupClaims[facts.StorageClass]; move.Source.Snapshot != nil && wish.StorageClass != "" {
 		return wish.StorageClass
 	}
@@ -95,9 +95,9 @@ func termsOf(selector *corev1.NodeSelector) []corev1.NodeSelectorTerm {
 	})
 }
 
-// named is about each of the nodes by its name: the label kubernetes.io/hostname may be another word. A field
+// nodeTerm is about each of the nodes by its name: the label kubernetes.io/hostname may be another word. A field
 // takes one value.
-func named(operator corev1.NodeSelectorOperator, nodes ...string) []corev1.NodeSelectorTerm {
+func nodeTerm(operator corev1.NodeSelectorOperator, nodes ...string) []corev1.NodeSelectorTerm {
 	var term corev1.NodeSelectorTerm
 	for _, node := range nodes {
 		term.MatchFields = append(term.MatchFields, corev1.NodeSelectorRequirement{
@@ -116,9 +116,9 @@ func onSystem(os corev1.OSName) corev1.NodeSelectorRequirement {
 	return corev1.NodeSelectorRequirement{Key: corev1.LabelOSStable, Operator: operator, Values: []string{string(corev1.Windows)}}
 }
 
-// both is the conjunction of two lists of alternatives: each of the one with each of the other. An empty list
+// intersect is the conjunction of two lists of alternatives: each of the one with each of the other. An empty list
 // allows everything. Nothing in it is shared with its arguments, which others use too (velero-protocol W29).
-func both(a, b []corev1.NodeSelectorTerm) []corev1.NodeSelectorTerm {
+func intersect(a, b []corev1.NodeSelectorTerm) []corev1.NodeSelectorTerm {
 	if len(a) == 0 {
 		a = []corev1.NodeSelectorTerm{{}}
 	}
@@ -149,7 +149,7 @@ func required(terms []corev1.NodeSelectorTerm) *corev1.Affinity {
 const failureSeconds = 300
 
 // tolerations are those that are configured, then all that are inherited, each once, and those that Windows nodes ask for.
-func tolerations(facts Facts, configured []corev1.Toleration, inherited ...[]corev1.Toleration) []corev1.Toleration {
+func tolerations(facts VolumeInfo, configured []corev1.Toleration, inherited ...[]corev1.Toleration) []corev1.Toleration {
 	lists := append([][]corev1.Toleration{configured}, inherited...)
 	if facts.OS == corev1.Windows {
 		windows := corev1.Toleration{Key: "os", Operator: corev1.TolerationOpEqual, Value: string(corev1.Windows)}

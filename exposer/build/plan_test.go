@@ -55,47 +55,47 @@ func written[T any](t *testing.T, object *T) string {
 }
 
 // movement is a PodVolumeBackup's.
-func movement() Movement {
-	return Movement{
+func movement() MoverSpec {
+	return MoverSpec{
 		Name: "backup1-x7k2p", Namespace: "velero", UID: "6f1c", PodLabel: "velero.io/pod-volume-backup",
-		GVK:      schema.GroupVersionKind{Group: "velero.io", Version: "v1", Kind: "PodVolumeBackup"},
-		Acceptor: "n1",
-		Command:  []string{"pod-volume", "backup", "--volume-path=/6f1c", "--pod-volume-backup=backup1-x7k2p", "--resource-timeout=10m0s"},
-		Source:   Source{PodVolume: &PodVolumeSource{Pod: corev1.ObjectReference{Namespace: "app", Name: "db"}, Volume: "data"}},
+		GVK:          schema.GroupVersionKind{Group: "velero.io", Version: "v1", Kind: "PodVolumeBackup"},
+		ExposingNode: "n1",
+		Command:      []string{"pod-volume", "backup", "--volume-path=/6f1c", "--pod-volume-backup=backup1-x7k2p", "--resource-timeout=10m0s"},
+		Source:       Source{PodVolume: &PodVolumeSource{Pod: corev1.ObjectReference{Namespace: "app", Name: "db"}, Volume: "data"}},
 	}
 }
 
-func onHost() Facts {
-	return Facts{OS: corev1.Linux, Node: "n1", HostPath: "/var/lib/kubelet/pods/aa/volumes/kubernetes.io~empty-dir/data"}
+func onHost() VolumeInfo {
+	return VolumeInfo{OS: corev1.Linux, Node: "n1", HostPath: "/var/lib/kubelet/pods/aa/volumes/kubernetes.io~empty-dir/data"}
 }
 
 // upload is a DataUpload's.
-func upload() Movement {
-	return Movement{
+func upload() MoverSpec {
+	return MoverSpec{
 		Name: "backup1-q2w4e", Namespace: "velero", UID: "7a2d", PodLabel: "velero.io/data-upload",
-		GVK:      schema.GroupVersionKind{Group: "velero.io", Version: "v2alpha1", Kind: "DataUpload"},
-		Acceptor: "n1", NamesMode: true, Group: "snapshot-exposer",
+		GVK:          schema.GroupVersionKind{Group: "velero.io", Version: "v2alpha1", Kind: "DataUpload"},
+		ExposingNode: "n1", PassVolumeMode: true, Group: "snapshot-exposer",
 		Command: []string{"data-mover", "backup", "--data-upload=backup1-q2w4e", "--volume-path=/7a2d", "--resource-timeout=10m0s"},
 		Source:  Source{Snapshot: &SnapshotSource{Namespace: "app", Snapshot: "snap", Class: "snaps", Claim: "data", StorageClass: "fast"}},
 	}
 }
 
-func ofSnapshot() Facts {
-	return Facts{OS: corev1.Linux, StorageClass: "fast", Size: resource.MustParse("5Gi")}
+func ofSnapshot() VolumeInfo {
+	return VolumeInfo{OS: corev1.Linux, StorageClass: "fast", Size: resource.MustParse("5Gi")}
 }
 
 // download is a DataDownload's.
-func download() Movement {
-	return Movement{
+func download() MoverSpec {
+	return MoverSpec{
 		Name: "restore1-r5t6y", Namespace: "velero", UID: "8b3e", PodLabel: "velero.io/data-download",
-		GVK:      schema.GroupVersionKind{Group: "velero.io", Version: "v2alpha1", Kind: "DataDownload"},
-		Acceptor: "n1", NamesMode: true, Group: "generic-restore-exposer", Restores: true, SnapshotSize: 3 << 30,
+		GVK:          schema.GroupVersionKind{Group: "velero.io", Version: "v2alpha1", Kind: "DataDownload"},
+		ExposingNode: "n1", PassVolumeMode: true, Group: "generic-restore-exposer", Restores: true, SnapshotSize: 3 << 30,
 		Command: []string{"data-mover", "restore", "--data-download=restore1-r5t6y", "--volume-path=/8b3e", "--resource-timeout=10m0s"},
 		Source:  Source{Target: &TargetSource{Namespace: "app", Claim: "data"}},
 	}
 }
 
-func toTarget() Facts {
+func toTarget() VolumeInfo {
 	target := &corev1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{
 		Namespace: "app", Name: "data", Labels: map[string]string{"app": "db"}, Annotations: map[string]string{"note": "mine"},
 	}}
@@ -104,7 +104,7 @@ func toTarget() Facts {
 		Resources: sized(resource.MustParse("5Gi")),
 		Selector:  &metav1.LabelSelector{MatchLabels: map[string]string{"velero.io/dynamic-pv-restore": "x"}},
 	}
-	return Facts{OS: corev1.Linux, StorageClass: "fast", Target: target}
+	return VolumeInfo{OS: corev1.Linux, StorageClass: "fast", Target: target}
 }
 
 func plain() Template { return Template{Image: "velero/velero:v1.18.3", ServiceAccount: "velero"} }
@@ -174,8 +174,8 @@ func configured() []corev1.Toleration {
 
 func TestPlans(t *testing.T) {
 	type given struct {
-		move     Movement
-		facts    Facts
+		move     MoverSpec
+		facts    VolumeInfo
 		template Template
 		settings Settings
 	}
@@ -193,7 +193,7 @@ func TestPlans(t *testing.T) {
 			g.settings.Tolerations = configured()
 		}},
 		"long names": {given: given{movement(), onHost(), plain(), Settings{}}, change: func(g *given) {
-			g.move.Name, g.move.Acceptor = strings.Repeat("n", 253), strings.Repeat("node.", 20)+"x"
+			g.move.Name, g.move.ExposingNode = strings.Repeat("n", 253), strings.Repeat("node.", 20)+"x"
 		}},
 		"privileged": {given: given{movement(), onHost(), plain(), Settings{Privileged: true}}},
 		"block": {given: given{movement(), onHost(), plain(), Settings{}}, change: func(g *given) {
@@ -254,7 +254,7 @@ func TestPlans(t *testing.T) {
 func TestARestoreClaimTakesOverWhatTheTargetWantsAndNotHowFarItIs(t *testing.T) {
 	facts := toTarget()
 	facts.Target.Annotations = map[string]string{
-		"note": "mine", annotationSelectedNode: "n3", annotationBindCompleted: "yes", annotationBoundByUs: "yes",
+		"note": "mine", annotationSelectedNode: "n3", AnnotationBindCompleted: "yes", AnnotationBoundByController: "yes",
 	}
 	claim := PlanOf(download(), facts, plain(), Settings{IgnoreDelayBinding: true}).Claims[0]
 	require.Equal(t, map[string]string{"note": "mine"}, claim.Annotations)

@@ -22,7 +22,7 @@ const windowsUser = "ContainerAdministrator"
 
 // What keeps autoscalers and the descheduler from ending a mover for tidiness: it would start again, and move
 // everything again. Who wants that may say so in podAnnotations.
-func undisturbed() map[string]string {
+func noEvictAnnotations() map[string]string {
 	return map[string]string{
 		"cluster-autoscaler.kubernetes.io/safe-to-evict":     "false",
 		"descheduler.alpha.kubernetes.io/prefer-no-eviction": "true",
@@ -38,7 +38,7 @@ type mounted struct {
 }
 
 // moverPod builds the pod that moves the data of one volume.
-func moverPod(move Movement, facts Facts, template Template, settings Settings, volume mounted) *corev1.Pod {
+func moverPod(move MoverSpec, facts VolumeInfo, template Template, settings Settings, volume mounted) *corev1.Pod {
 	name := string(move.UID)
 	group := map[string]string{}
 	if move.Group != "" {
@@ -48,9 +48,9 @@ func moverPod(move Movement, facts Facts, template Template, settings Settings, 
 		ObjectMeta: metav1.ObjectMeta{
 			Name:      move.Name,
 			Namespace: move.Namespace,
-			Labels: merged(template.Labels, settings.Labels, group, Ours(move.UID, move.Acceptor),
+			Labels: Merged(template.Labels, settings.Labels, group, OwnerLabels(move.UID, move.ExposingNode),
 				map[string]string{move.PodLabel: LabelValue(move.Name), LabelExclude: "true"}),
-			Annotations: merged(undisturbed(), template.Annotations, settings.Annotations,
+			Annotations: Merged(noEvictAnnotations(), template.Annotations, settings.Annotations,
 				map[string]string{AnnotationAttempt: strconv.Itoa(move.Attempt)}),
 			OwnerReferences: []metav1.OwnerReference{ownerReference(move)},
 		},
@@ -68,19 +68,19 @@ func moverPod(move Movement, facts Facts, template Template, settings Settings, 
 			SecurityContext:               podSecurity(move, facts, settings, volume),
 		},
 	}
-	place(&pod.Spec, move, facts, template, settings)
+	applyScheduling(&pod.Spec, move, facts, template, settings)
 	if cache := cacheClaim(move, facts, settings); cache != nil {
 		addCache(&pod.Spec, cache.Name)
 	}
 	return pod
 }
 
-func ownerReference(move Movement) metav1.OwnerReference {
+func ownerReference(move MoverSpec) metav1.OwnerReference {
 	version, kind := move.GVK.ToAPIVersionAndKind()
 	return metav1.OwnerReference{APIVersion: version, Kind: kind, Name: move.Name, UID: move.UID, Controller: new(true)}
 }
 
-func moverContainer(move Movement, facts Facts, template Template, settings Settings, volume mounted) corev1.Container {
+func moverContainer(move MoverSpec, facts VolumeInfo, template Template, settings Settings, volume mounted) corev1.Container {
 	name := string(move.UID)
 	container := corev1.Container{
 		Name:            name,
@@ -106,9 +106,9 @@ func moverContainer(move Movement, facts Facts, template Template, settings Sett
 	return container
 }
 
-func arguments(move Movement, facts Facts, template Template) []string {
+func arguments(move MoverSpec, facts VolumeInfo, template Template) []string {
 	all := slices.Clone(move.Command)
-	if move.NamesMode {
+	if move.PassVolumeMode {
 		all = append(all, "--volume-mode="+string(*volumeMode(facts.Block)))
 	}
 	return append(all, template.LogArgs...)
@@ -125,7 +125,7 @@ func addCache(spec *corev1.PodSpec, claim string) {
 	container.Args = append(container.Args, "--cache-volume-path="+cachePath)
 }
 
-func podSecurity(move Movement, facts Facts, settings Settings, volume mounted) *corev1.PodSecurityContext {
+func podSecurity(move MoverSpec, facts VolumeInfo, settings Settings, volume mounted) *corev1.PodSecurityContext {
 	if facts.OS == corev1.Windows {
 		return &corev1.PodSecurityContext{WindowsOptions: &corev1.WindowsSecurityContextOptions{RunAsUserName: new(windowsUser)}}
 	}
@@ -138,7 +138,7 @@ func podSecurity(move Movement, facts Facts, settings Settings, volume mounted) 
 
 // hostVolume names the volume on the host. A directory must exist, or the kubelet would make an
 // empty one and its backup would look like success.
-func hostVolume(move Movement, facts Facts) mounted {
+func hostVolume(move MoverSpec, facts VolumeInfo) mounted {
 	if move.Source.PodVolume == nil {
 		return mounted{}
 	}
@@ -153,7 +153,7 @@ func hostVolume(move Movement, facts Facts) mounted {
 }
 
 // claimVolume is the volume of a claim that was made for the mover.
-func claimVolume(move Movement, claim *corev1.PersistentVolumeClaim) mounted {
+func claimVolume(move MoverSpec, claim *corev1.PersistentVolumeClaim) mounted {
 	mode := ptr.Deref(claim.Spec.VolumeMode, corev1.PersistentVolumeFilesystem)
 	readOnly := move.Source.Snapshot != nil && readOnly(claim)
 	return mounted{
@@ -174,5 +174,5 @@ func WithoutPriorityClass(pod *corev1.Pod) *corev1.Pod {
 
 // Labelled is a merge patch that makes an object of Velero's own agent, with our owner, ours.
 func Labelled(owner types.UID, acceptor string) map[string]any {
-	return map[string]any{"metadata": map[string]any{"labels": Ours(owner, acceptor)}}
+	return map[string]any{"metadata": map[string]any{"labels": OwnerLabels(owner, acceptor)}}
 }

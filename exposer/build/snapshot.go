@@ -43,13 +43,13 @@ type SnapshotPair struct {
 type Handover struct {
 	Namespace, Name string    // of the backup VolumeSnapshot; its content has the same name
 	UID             types.UID // of the custom resource that it is for
-	Acceptor        string    // as in Ours
+	ExposingNode    string    // as in Ours
 	Source          types.NamespacedName
 	Original        SnapshotPair // as Velero's server, or its CSI plugin, made it
 	Backup          SnapshotPair // ours
 
-	// Known means that what is nil here was not found by the API server; without it a cache does not have it.
-	Known bool
+	// Verified means that what is nil here was not found by the API server; without it a cache does not have it.
+	Verified bool
 }
 
 // BackupSnapshot builds the VolumeSnapshot in Velero's namespace that the original's handle is handed to. It
@@ -58,8 +58,8 @@ func (h Handover) BackupSnapshot() *snapshotv1.VolumeSnapshot {
 	return &snapshotv1.VolumeSnapshot{
 		ObjectMeta: metav1.ObjectMeta{
 			Namespace: h.Namespace, Name: h.Name,
-			Labels:      h.Ours(),
-			Annotations: merged(h.Original.Snapshot.Annotations, h.Memory()),
+			Labels:      h.OwnerLabels(),
+			Annotations: Merged(h.Original.Snapshot.Annotations, h.Annotations()),
 		},
 		Spec: snapshotv1.VolumeSnapshotSpec{
 			Source:                  snapshotv1.VolumeSnapshotSource{VolumeSnapshotContentName: &h.Name},
@@ -72,7 +72,7 @@ func (h Handover) BackupSnapshot() *snapshotv1.VolumeSnapshot {
 // VolumeSnapshot and to no later one of that name.
 func (h Handover) BackupContent() *snapshotv1.VolumeSnapshotContent {
 	original := h.Original.Content
-	labels := h.Ours()
+	labels := h.OwnerLabels()
 	if node, distributed := original.Labels[labelManagedBy]; distributed {
 		labels[labelManagedBy] = node
 	}
@@ -94,8 +94,8 @@ func (h Handover) BackupContent() *snapshotv1.VolumeSnapshotContent {
 	}
 }
 
-// Memory are the annotations by which a hand-over is found again.
-func (h Handover) Memory() map[string]string {
+// Annotations are the annotations by which a hand-over is found again.
+func (h Handover) Annotations() map[string]string {
 	memory := map[string]string{AnnotationSourceSnapshot: h.Source.String()}
 	if name := h.SourceContent(); name != "" {
 		memory[AnnotationSourceContent] = name
@@ -106,18 +106,18 @@ func (h Handover) Memory() map[string]string {
 	return memory
 }
 
-// Remember finds the source, if nobody named it, where the hand-over left it.
-func (h *Handover) Remember() {
+// LoadSource finds the source, if nobody named it, where the hand-over left it.
+func (h *Handover) LoadSource() {
 	if h.Source.Name == "" && h.Backup.Snapshot != nil {
 		h.Source.Namespace, h.Source.Name, _ = strings.Cut(h.Backup.Snapshot.Annotations[AnnotationSourceSnapshot], "/")
 	}
 }
 
-// Ours are the labels of the backup objects.
-func (h Handover) Ours() map[string]string { return Ours(h.UID, h.Acceptor) }
+// OwnerLabels are the labels of the backup objects.
+func (h Handover) OwnerLabels() map[string]string { return OwnerLabels(h.UID, h.ExposingNode) }
 
-// Freed are the annotations that let the sidecar finish the deletion of a content whose VolumeSnapshot is gone.
-func Freed() map[string]string { return map[string]string{annotationBeingDeleted: "yes"} }
+// MarkedBeingDeleted are the annotations that let the sidecar finish the deletion of a content whose VolumeSnapshot is gone.
+func MarkedBeingDeleted() map[string]string { return map[string]string{annotationBeingDeleted: "yes"} }
 
 // SourceContent is the name of the original's content, or empty if nothing tells it any more.
 func (h Handover) SourceContent() string {
@@ -155,9 +155,9 @@ func (h Handover) RestoreSize() resource.Quantity {
 	return resource.Quantity{}
 }
 
-// stranger tells whether an original VolumeSnapshot is not the one that was handed over but a later one of
+// isRecreatedSource tells whether an original VolumeSnapshot is not the one that was handed over but a later one of
 // its name.
-func (h Handover) stranger() bool {
+func (h Handover) isRecreatedSource() bool {
 	if h.Original.Snapshot == nil || h.Backup.Snapshot == nil {
 		return false
 	}
@@ -170,24 +170,22 @@ func (h Handover) stranger() bool {
 // by Velero's own agent, which labels nothing but makes both of one name and bound to each other. Names of
 // custom resources are generated, so a leftover of another one does not have this name.
 func (h Handover) oursSnapshot() bool {
-	made := h.Backup.Snapshot
-	if owner, labelled := made.Labels[LabelOwnerUID]; labelled {
+	created := h.Backup.Snapshot
+	if owner, labelled := created.Labels[LabelOwnerUID]; labelled {
 		return owner == string(h.UID)
 	}
-	content := made.Spec.Source.VolumeSnapshotContentName
+	content := created.Spec.Source.VolumeSnapshotContentName
 	return content != nil && *content == h.Name
 }
 
 func (h Handover) oursContent() bool {
-	made := h.Backup.Content
-	if owner, labelled := made.Labels[LabelOwnerUID]; labelled {
+	created := h.Backup.Content
+	if owner, labelled := created.Labels[LabelOwnerUID]; labelled {
 		return owner == string(h.UID)
 	}
-	ref := made.Spec.VolumeSnapshotRef
-	return ref.Namespace == h.Namespace && ref.Name == h.Name && made.Spec.Source.SnapshotHandle != nil
+	ref := created.Spec.VolumeSnapshotRef
+	return ref.Namespace == h.Namespace && ref.Name == h.Name && created.Spec.Source.SnapshotHandle != nil
 }
-
-func ending(object metav1.Object) bool { return object.GetDeletionTimestamp() != nil }
 
 func handle(content *snapshotv1.VolumeSnapshotContent) string {
 	if content.Status == nil || content.Status.SnapshotHandle == nil {
@@ -200,6 +198,6 @@ func retained(content *snapshotv1.VolumeSnapshotContent) bool {
 	return content.Spec.DeletionPolicy == snapshotv1.VolumeSnapshotContentRetain
 }
 
-func freed(content *snapshotv1.VolumeSnapshotContent) bool {
+func markedBeingDeleted(content *snapshotv1.VolumeSnapshotContent) bool {
 	return metav1.HasAnnotation(content.ObjectMeta, annotationBeingDeleted)
 }

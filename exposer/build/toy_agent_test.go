@@ -11,10 +11,10 @@ type toyClimb struct {
 
 // ladders are the two that are climbed, or broken ones.
 type ladders struct {
-	next, undo func(Handover) (Rung, string)
+	next, undo func(Handover) (HandoverStep, string)
 }
 
-func (l ladders) rung(c toyClimb) (Rung, string) {
+func (l ladders) rung(c toyClimb) (HandoverStep, string) {
 	if c.undoing {
 		return l.undo(c.view.seen(c.known))
 	}
@@ -34,17 +34,17 @@ func (c toyClimb) fresh() toyClimb {
 }
 
 // take takes one rung, and sees what the API server answers to it.
-func (c toyClimb) take(rung Rung) toyClimb {
+func (c toyClimb) take(rung HandoverStep) toyClimb {
 	there, view := &c.storage, &c.view
 	switch rung {
-	case LookAgain:
+	case Reobserve:
 		c.look()
-	case MakeSnapshot:
+	case CreateSnapshot:
 		if !there.backup.there {
 			there.backup = toySnapshot{there: true}
 		}
 		view.backup = there.backup
-	case MakeContent:
+	case CreateContent:
 		if !there.copied.there {
 			there.copied = toyContent{there: true}
 		}
@@ -63,15 +63,15 @@ func (c toyClimb) take(rung Rung) toyClimb {
 		changeToy(&there.copied, &view.copied, there.copied.there, func(s *toyContent) { s.maker = lateen })
 	case RetainOriginal:
 		changeToy(&there.content, &view.content, there.content.there, func(s *toyContent) { s.retained = true })
-	case SpendOriginal:
+	case SetDeletePolicyOfOriginal:
 		changeToy(&there.content, &view.content, there.content.there, func(s *toyContent) { s.retained = false })
-	case SpendBackup:
+	case SetDeletePolicyOfBackup:
 		changeToy(&there.copied, &view.copied, there.copied.there, func(s *toyContent) { s.retained = false })
-	case FreeOriginalContent:
+	case MarkOriginalContentBeingDeleted:
 		changeToy(&there.content, &view.content, there.content.there, func(s *toyContent) { s.freed = true })
-	case FreeBackupContent:
+	case MarkBackupContentBeingDeleted:
 		changeToy(&there.copied, &view.copied, there.copied.there, func(s *toyContent) { s.freed = true })
-	case Finished, AwaitSnapshot, GiveUp, InTheWay:
+	case Finished, AwaitSnapshot, HandoverFail, NameConflict:
 	}
 	return c
 }
@@ -111,6 +111,6 @@ func dropToy[T any](there, view *T, found bool, drop, mark func(*T)) {
 }
 
 // stops tells whether a call on the ladder ends with this rung.
-func (r Rung) stops() bool {
-	return r == Finished || r == AwaitSnapshot || r == GiveUp || r == InTheWay
+func (r HandoverStep) stops() bool {
+	return r == Finished || r == AwaitSnapshot || r == HandoverFail || r == NameConflict
 }

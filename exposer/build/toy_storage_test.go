@@ -49,7 +49,7 @@ type toyStorage struct {
 // seen are the pairs as an agent looks at them.
 func (p toyPairs) seen(known bool) Handover {
 	h := Handover{
-		Namespace: "velero", Name: "du", UID: "du-uid", Acceptor: "n1", Known: known,
+		Namespace: "velero", Name: "du", UID: "du-uid", ExposingNode: "n1", Verified: known,
 		Source: types.NamespacedName{Namespace: "apps", Name: "snap"},
 	}
 	h.Original.Snapshot, h.Backup.Snapshot, h.Backup.Content = p.original.original(), p.backup.made(h), p.copied.made(h)
@@ -73,17 +73,17 @@ func (s toySnapshot) made(h Handover) *snapshotv1.VolumeSnapshot {
 	if !s.there {
 		return nil
 	}
-	made := &snapshotv1.VolumeSnapshot{ObjectMeta: toyMeta(h.Namespace, h.Name, s.ending)}
-	made.Spec.Source.VolumeSnapshotContentName = &h.Name
+	created := &snapshotv1.VolumeSnapshot{ObjectMeta: toyMeta(h.Namespace, h.Name, s.ending)}
+	created.Spec.Source.VolumeSnapshotContentName = &h.Name
 	switch s.maker {
 	case lateen:
-		made.Labels = h.Ours()
-		made.Annotations = map[string]string{AnnotationSourceContent: "content", AnnotationSourceSnapshot: "apps/snap"}
+		created.Labels = h.OwnerLabels()
+		created.Annotations = map[string]string{AnnotationSourceContent: "content", AnnotationSourceSnapshot: "apps/snap"}
 	case somebody:
-		made.Labels = Ours("another", "n1")
+		created.Labels = OwnerLabels("another", "n1")
 	case velero:
 	}
-	return made
+	return created
 }
 
 func (c toyContent) original() *snapshotv1.VolumeSnapshotContent {
@@ -91,19 +91,19 @@ func (c toyContent) original() *snapshotv1.VolumeSnapshotContent {
 }
 
 func (c toyContent) made(h Handover) *snapshotv1.VolumeSnapshotContent {
-	made := c.object(h.Name, types.NamespacedName{Namespace: h.Namespace, Name: h.Name})
-	if made == nil {
+	created := c.object(h.Name, types.NamespacedName{Namespace: h.Namespace, Name: h.Name})
+	if created == nil {
 		return nil
 	}
-	made.Spec.Source.SnapshotHandle = new("handle")
+	created.Spec.Source.SnapshotHandle = new("handle")
 	switch c.maker {
 	case lateen:
-		made.Labels = h.Ours()
+		created.Labels = h.OwnerLabels()
 	case somebody:
-		made.Labels = Ours("another", "n1")
+		created.Labels = OwnerLabels("another", "n1")
 	case velero:
 	}
-	return made
+	return created
 }
 
 func (c toyContent) object(name string, of types.NamespacedName) *snapshotv1.VolumeSnapshotContent {
@@ -117,7 +117,7 @@ func (c toyContent) object(name string, of types.NamespacedName) *snapshotv1.Vol
 		object.Spec.DeletionPolicy = snapshotv1.VolumeSnapshotContentRetain
 	}
 	if c.freed {
-		object.Annotations = Freed()
+		object.Annotations = MarkedBeingDeleted()
 	}
 	if c.guarded {
 		object.Finalizers = []string{finalizerContent}

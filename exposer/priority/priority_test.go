@@ -132,12 +132,12 @@ func TestMissingNowFollowsTheCluster(t *testing.T) {
 }
 
 func TestReasonsAndConsumersAreDistinct(t *testing.T) {
-	seen := map[string]bool{}
+	observed := map[string]bool{}
 	for _, reason := range priority.Reasons() {
-		require.False(t, seen[string(reason)], reason)
+		require.False(t, observed[string(reason)], reason)
 		require.Regexp(t, "^[a-z_]+$", string(reason))
-		seen[string(reason)] = true
+		observed[string(reason)] = true
 	}
-	require.Len(t, seen, 7)
+	require.Len(t, observed, 7)
 	require.Equal(t, []string{"data-mover", "maintenance-job"}, priority.Consumers())
 }

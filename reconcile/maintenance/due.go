@@ -9,19 +9,19 @@ import (
 	"github.com/lateen-project/lateen/exposer/build"
 )
 
-// spreadShare is the part of its frequency by which a repository may be maintained early.
-const spreadShare = 20
+// jitterDivisor is the part of its frequency by which a repository may be maintained early.
+const jitterDivisor = 20
 
 // due is when a repository is to be maintained next. It follows from what is written down, so that every
 // coordinator computes the same.
-func due(r Repository, jobs []build.JobSeen, policy Policy) time.Time {
+func due(r Repository, jobs []build.JobStatus, policy Policy) time.Time {
 	frequency := policy.FrequencyOf(r)
 	at := r.Created
 	if !r.Last.IsZero() {
 		at = r.Last.Add(frequency - jitter(r, frequency, policy))
 	}
-	if n := len(jobs); n > 0 && !at.After(jobs[n-1].Ended) {
-		at = jobs[n-1].Ended.Add(time.Second) // somebody has set the time of the last success back; the name that follows from it may be taken
+	if n := len(jobs); n > 0 && !at.After(jobs[n-1].Finished) {
+		at = jobs[n-1].Finished.Add(time.Second) // somebody has set the time of the last success back; the name that follows from it may be taken
 	}
 	t := r.tallyAfter(jobs)
 	if t.failures == 0 {
@@ -29,7 +29,7 @@ func due(r Repository, jobs []build.JobSeen, policy Policy) time.Time {
 	}
 	retry := r.lastFailure(jobs).Add(backoff(t.failures, policy))
 	if n := len(jobs); n > 0 && t.failures == 1 && jobs[n-1].Verdict == build.VerdictClassMissing {
-		retry = jobs[n-1].Ended // the next one is created without the class; once in a row, as a class may come and go
+		retry = jobs[n-1].Finished // the next one is created without the class; once in a row, as a class may come and go
 	}
 	if retry.After(at) {
 		return retry
@@ -45,7 +45,7 @@ func (p Policy) FrequencyOf(r Repository) time.Duration {
 // jitter is by how much a repository is early: never late, because where Velero's server is at work too,
 // it would start a job as soon as it is.
 func jitter(r Repository, frequency time.Duration, policy Policy) time.Duration {
-	span := min(policy.Spread, frequency/spreadShare)
+	span := min(policy.MaxJitter, frequency/jitterDivisor)
 	if span <= 0 {
 		return 0
 	}
@@ -55,21 +55,21 @@ func jitter(r Repository, frequency time.Duration, policy Policy) time.Duration 
 
 // backoff is the pause after so many failures in a row.
 func backoff(failures int, policy Policy) time.Duration {
-	pause := policy.FirstRetry
+	pause := policy.MinBackoff
 	for range failures - 1 {
-		if pause >= policy.LastRetry/2 {
-			return policy.LastRetry
+		if pause >= policy.MaxBackoff/2 {
+			return policy.MaxBackoff
 		}
 		pause *= 2
 	}
-	return min(pause, policy.LastRetry)
+	return min(pause, policy.MaxBackoff)
 }
 
 // lastFailure is when the last run that failed was over, as far as that can still be told.
-func (r Repository) lastFailure(jobs []build.JobSeen) time.Time {
+func (r Repository) lastFailure(jobs []build.JobStatus) time.Time {
 	var last time.Time
 	if n := len(jobs); n > 0 && jobs[n-1].Verdict.Failed() {
-		last = jobs[n-1].Ended
+		last = jobs[n-1].Finished
 	}
 	if runs := r.failures(); len(runs) > 0 {
 		if end := endOf(runs[len(runs)-1], jobs); end.After(last) {
@@ -80,10 +80,10 @@ func (r Repository) lastFailure(jobs []build.JobSeen) time.Time {
 }
 
 // endOf is when a run that failed was over, as far as its job can still tell.
-func endOf(run Run, jobs []build.JobSeen) time.Time {
+func endOf(run Run, jobs []build.JobStatus) time.Time {
 	for _, job := range jobs {
-		if job.Created.Unix() == run.Started.Unix() && !job.Ended.IsZero() {
-			return job.Ended
+		if job.Created.Unix() == run.Started.Unix() && !job.Finished.IsZero() {
+			return job.Finished
 		}
 	}
 	return run.Started
@@ -92,5 +92,5 @@ func endOf(run Run, jobs []build.JobSeen) time.Time {
 // Memory after a run that took too much of it.
 const (
 	memoryStep = 1.5
-	memoryMost = 4.
+	maxFactor  = 4.
 )

@@ -15,7 +15,7 @@ func ago(d time.Duration) time.Time { return now().Add(-d) }
 // policy is the default, but for the spread, which would hide the exact times.
 func policy() Policy {
 	p := DefaultPolicy()
-	p.Spread = 0
+	p.MaxJitter = 0
 	return p
 }
 
@@ -26,62 +26,62 @@ func ready() Repository {
 func there() Location { return Location{Exists: true} }
 
 // job is one of ours, which is recorded if it has ended.
-func job(created time.Time, outcome build.JobOutcome) build.JobSeen {
-	seen := build.JobSeen{Name: fmt.Sprint("job-", created.Unix()), Created: created, Outcome: outcome, HasPod: true, Ours: true, Limited: true}
-	seen.Factor = 1
+func job(created time.Time, outcome build.JobOutcome) build.JobStatus {
+	observed := build.JobStatus{Name: fmt.Sprint("job-", created.Unix()), Created: created, Outcome: outcome, HasPod: true, Ours: true, Limited: true}
+	observed.Factor = 1
 	if outcome != build.JobUnfinished {
-		seen.Told, seen.Ended, seen.Verdict = true, created.Add(time.Minute), build.VerdictSucceeded
+		observed.Counted, observed.Finished, observed.Verdict = true, created.Add(time.Minute), build.VerdictSucceeded
 	}
-	seen.Since = created
+	observed.Since = created
 	if outcome != build.JobUnfinished {
-		seen.Since = seen.Ended
+		observed.Since = observed.Finished
 	}
 	if outcome == build.JobFailed {
-		seen.Verdict = build.VerdictFailed
+		observed.Verdict = build.VerdictFailed
 	}
-	return seen
+	return observed
 }
 
 // unrecorded is a job that nobody has looked at since it ended.
-func unrecorded(job build.JobSeen) build.JobSeen {
+func unrecorded(job build.JobStatus) build.JobStatus {
 	job.Verdict = ""
 	return job
 }
 
 // recorded is one that has not ended, and was given up.
-func recorded(job build.JobSeen) build.JobSeen {
+func recorded(job build.JobStatus) build.JobStatus {
 	job.Verdict = build.VerdictFailed
 	return job
 }
 
 // endedNow is one that was given up now, by the clock by which it was created.
-func endedNow(job build.JobSeen) build.JobSeen {
-	job.Ended = job.Created.Add(now().Sub(job.Since))
+func endedNow(job build.JobStatus) build.JobStatus {
+	job.Finished = job.Created.Add(now().Sub(job.Since))
 	return job
 }
 
 // skewed is one whose timestamps are of a clock that is so much ahead.
-func skewed(ahead time.Duration, job build.JobSeen) build.JobSeen {
+func skewed(ahead time.Duration, job build.JobStatus) build.JobStatus {
 	job.Created = job.Created.Add(ahead)
 	return job
 }
 
 // pending is one whose pod has not run for so long.
-func pending(since time.Duration) build.JobSeen {
+func pending(since time.Duration) build.JobStatus {
 	job := job(ago(since), build.JobUnfinished)
 	job.Pending = true
 	return job
 }
 
 // unlimited is one of Velero's server, which has run for so long.
-func unlimited(since time.Duration) build.JobSeen {
+func unlimited(since time.Duration) build.JobStatus {
 	job := job(ago(since), build.JobUnfinished)
 	job.Ours, job.Limited = false, false
 	return job
 }
 
 // of is a job about which something else is recorded.
-func of(verdict build.Verdict, failures int, factor float64, job build.JobSeen) build.JobSeen {
+func of(verdict build.Verdict, failures int, factor float64, job build.JobStatus) build.JobStatus {
 	job.JobRecord = build.JobRecord{Verdict: verdict, Failures: failures, Factor: factor}
 	return job
 }

@@ -9,92 +9,92 @@ import (
 
 // Next decides what to do about a repository, of which jobs are all that there are, whoever made them. First
 // what has ended is written down; then what hinders the next job is removed; then it is made.
-func Next(r Repository, jobs []build.JobSeen, location Location, policy Policy, now time.Time) Step {
+func Next(r Repository, jobs []build.JobStatus, location Location, policy Policy, now time.Time) Step {
 	if !r.Kopia {
-		return Step{Why: NotKopia}
+		return Step{Reason: NotKopia}
 	}
 	if r.Deleting {
-		return Step{Why: Deleting}
+		return Step{Reason: Deleting}
 	}
 	jobs = slices.Clone(jobs)
-	slices.SortStableFunc(jobs, func(a, b build.JobSeen) int { return a.Created.Compare(b.Created) })
-	over := ended(jobs)
-	for _, job := range over {
+	slices.SortStableFunc(jobs, func(a, b build.JobStatus) int { return a.Created.Compare(b.Created) })
+	finished := finishedJobs(jobs)
+	for _, job := range finished {
 		if job.Verdict == "" {
 			return r.about(Record, job, jobs)
 		}
 	}
-	if unheard := unheard(over); len(unheard) > 0 {
-		return Step{Action: Release, Jobs: unheard}
+	if uncounted := uncounted(finished); len(uncounted) > 0 {
+		return Step{Action: MarkFailed, Jobs: uncounted}
 	}
 	unfinished := withOutcome(jobs, build.JobUnfinished)
-	surplus, later := removable(surplus(over, unfinished), policy, now)
+	surplus, later := removable(surplus(finished, unfinished), policy, now)
 	if len(surplus) > 0 {
 		return Step{Action: Delete, Jobs: surplus}
 	}
 	if len(unfinished) > 0 {
-		step := running(unfinished, policy, now, func(action Action, job build.JobSeen) Step { return r.about(action, job, jobs) })
+		step := running(unfinished, policy, now, func(action Action, job build.JobStatus) Step { return r.about(action, job, jobs) })
 		if step.Action == Wait {
-			step.After = sooner(step.After, later)
+			step.After = minNonZero(step.After, later)
 		}
 		return step
 	}
 	switch {
 	case !r.Ready:
-		return Step{Why: NotReady, After: later}
+		return Step{Reason: NotReady, After: later}
 	case !location.Exists:
-		return Step{Why: NoLocation, After: later}
+		return Step{Reason: NoLocation, After: later}
 	case location.ReadOnly:
-		return Step{Why: ReadOnly, After: later}
+		return Step{Reason: ReadOnly, After: later}
 	}
-	at := due(r, over, policy)
+	at := due(r, finished, policy)
 	if left := at.Sub(now); left > 0 {
-		return Step{After: sooner(left, later)}
+		return Step{After: minNonZero(left, later)}
 	}
-	t := r.tallyAfter(over)
+	t := r.tallyAfter(finished)
 	return Step{Action: Start, Due: at, Failures: t.failures, Factor: t.factor}
 }
 
 // about is a step that writes down what became of one job.
-func (r Repository) about(action Action, job build.JobSeen, jobs []build.JobSeen) Step {
+func (r Repository) about(action Action, job build.JobStatus, jobs []build.JobStatus) Step {
 	t := r.tallyBefore(job, jobs)
-	return Step{Action: action, Jobs: []build.JobSeen{job}, Failures: t.failures, Factor: t.factor}
+	return Step{Action: action, Jobs: []build.JobStatus{job}, Failures: t.failures, Factor: t.factor}
 }
 
 // WithoutRepository decides what to do about the jobs of a repository that does not exist. Nothing is written down of
 // them: they are deleted once Velero's server, which may wait for them, can have seen that they ended.
-func WithoutRepository(jobs []build.JobSeen, policy Policy, now time.Time) Step {
-	over := ended(jobs)
-	if unheard := unheard(over); len(unheard) > 0 {
-		return Step{Action: Release, Jobs: unheard}
+func WithoutRepository(jobs []build.JobStatus, policy Policy, now time.Time) Step {
+	finished := finishedJobs(jobs)
+	if uncounted := uncounted(finished); len(uncounted) > 0 {
+		return Step{Action: MarkFailed, Jobs: uncounted}
 	}
-	old, later := removable(undeleted(over), policy, now)
+	old, later := removable(undeleted(finished), policy, now)
 	if len(old) > 0 {
 		return Step{Action: Delete, Jobs: old}
 	}
-	step := running(withOutcome(jobs, build.JobUnfinished), policy, now, func(_ Action, job build.JobSeen) Step { return part(job) })
-	step.After = sooner(step.After, later)
+	step := running(withOutcome(jobs, build.JobUnfinished), policy, now, func(_ Action, job build.JobStatus) Step { return part(job) })
+	step.After = minNonZero(step.After, later)
 	return step
 }
 
 // running is what follows from jobs that have not ended: those that have been in their stage for too long are written down as
 // failed, and then made to count as failed.
-func running(jobs []build.JobSeen, policy Policy, now time.Time, record func(Action, build.JobSeen) Step) Step {
-	wait := Step{Why: AlreadyRunning}
+func running(jobs []build.JobStatus, policy Policy, now time.Time, record func(Action, build.JobStatus) Step) Step {
+	wait := Step{Reason: AlreadyRunning}
 	for _, job := range jobs {
 		limit, stage := policy.limit(job), job.Stage()
 		left := job.Since.Add(limit).Sub(now)
 		switch {
 		case limit == 0:
 		case left > 0:
-			wait.After = sooner(wait.After, left)
+			wait.After = minNonZero(wait.After, left)
 		case job.Verdict != "":
 			return part(job)
-		case stage == build.StageEnding || stage == build.StageLeft:
-			job.Outcome, job.Ended = build.JobFailed, job.Ending
+		case stage == build.StageTerminating || stage == build.StageAbandoned:
+			job.Outcome, job.Finished = build.JobFailed, job.Terminating
 			return record(Record, job)
 		default:
-			job.Ended = job.Created.Add(now.Sub(job.Since)) // by the clock of the API server, as far as anybody can tell
+			job.Finished = job.Created.Add(now.Sub(job.Since)) // by the clock of the API server, as far as anybody can tell
 			return record(Abandon, job)
 		}
 	}
@@ -102,7 +102,7 @@ func running(jobs []build.JobSeen, policy Policy, now time.Time, record func(Act
 }
 
 // limit is how long a job may be in its stage; 0 is for ever.
-func (p Policy) limit(job build.JobSeen) time.Duration {
+func (p Policy) limit(job build.JobStatus) time.Duration {
 	switch job.Stage() {
 	case build.StageNoPod: // Kubernetes tries to create it for ever, and never calls the job failed (velero-protocol W39)
 		return p.PodWait
@@ -112,29 +112,29 @@ func (p Policy) limit(job build.JobSeen) time.Duration {
 		if !job.Limited {
 			return p.Timeout
 		}
-	case build.StageEnding: // on a node that does not answer, a pod may take for ever to end
+	case build.StageTerminating: // on a node that does not answer, a pod may take for ever to end
 		return p.PodWait
-	case build.StageLeft: // it is deleted next
-		return max(p.PodWait, p.LetGo)
-	case build.StageReleased, build.StageHeld, build.StageUntold, build.StageEnded: // for others to bring on, or not unfinished
+	case build.StageAbandoned: // it is deleted next
+		return max(p.PodWait, p.DeleteDelay)
+	case build.StageReleased, build.StageRetained, build.StageUncounted, build.StageFinished: // for others to bring on, or not unfinished
 	}
 	return 0
 }
 
 // part is how one gets rid of a job that has not ended: Velero's server must not wait for one that is gone.
-func part(job build.JobSeen) Step {
-	if job.Told {
-		return Step{Action: Delete, Jobs: []build.JobSeen{job}}
+func part(job build.JobStatus) Step {
+	if job.Counted {
+		return Step{Action: Delete, Jobs: []build.JobStatus{job}}
 	}
-	return Step{Action: Release, Jobs: []build.JobSeen{job}}
+	return Step{Action: MarkFailed, Jobs: []build.JobStatus{job}}
 }
 
 // removable are the ended jobs that Velero's server, which looks every second, has had the time to see, and when to look at
 // the others again.
-func removable(jobs []build.JobSeen, policy Policy, now time.Time) (old []build.JobSeen, later time.Duration) {
+func removable(jobs []build.JobStatus, policy Policy, now time.Time) (old []build.JobStatus, later time.Duration) {
 	for _, job := range jobs {
-		if left := job.Since.Add(policy.LetGo).Sub(now); left > 0 {
-			later = sooner(later, left)
+		if left := job.Since.Add(policy.DeleteDelay).Sub(now); left > 0 {
+			later = minNonZero(later, left)
 		} else {
 			old = append(old, job)
 		}
@@ -142,8 +142,8 @@ func removable(jobs []build.JobSeen, policy Policy, now time.Time) (old []build.
 	return old, later
 }
 
-// sooner is the shorter of two waits, of which 0 is none.
-func sooner(one, other time.Duration) time.Duration {
+// minNonZero is the shorter of two waits, of which 0 is none.
+func minNonZero(one, other time.Duration) time.Duration {
 	if one == 0 || other != 0 && other < one {
 		return other
 	}
@@ -153,23 +153,23 @@ func sooner(one, other time.Duration) time.Duration {
 // surplus are the ended jobs that are not kept: all but the newest, and those that never did anything. One that has not
 // ended counts as kept. The newest that has ended is kept in any case while no job carries on what the next one depends on:
 // how often maintenance failed, and how much memory was not enough.
-func surplus(over, unfinished []build.JobSeen) []build.JobSeen {
-	if len(over) == 0 {
+func surplus(finished, unfinished []build.JobStatus) []build.JobStatus {
+	if len(finished) == 0 {
 		return nil
 	}
 	keep := DefaultKeep
-	for _, job := range slices.Concat(over[len(over)-1:], unfinished) {
+	for _, job := range slices.Concat(finished[len(finished)-1:], unfinished) {
 		if job.Keep != nil {
 			keep = *job.Keep
 		}
 	}
 	keep -= len(unfinished)
-	carried := slices.ContainsFunc(unfinished, func(job build.JobSeen) bool { return job.Ours })
-	if newest := over[len(over)-1]; !carried && after(newest) != (tally{factor: 1}) {
-		over, keep = over[:len(over)-1], keep-1
+	carried := slices.ContainsFunc(unfinished, func(job build.JobStatus) bool { return job.Ours })
+	if newest := finished[len(finished)-1]; !carried && after(newest) != (tally{factor: 1}) {
+		finished, keep = finished[:len(finished)-1], keep-1
 	}
-	var old, lasting []build.JobSeen
-	for _, job := range over {
+	var old, lasting []build.JobStatus
+	for _, job := range finished {
 		if job.Released.IsZero() {
 			lasting = append(lasting, job)
 		} else {
@@ -180,23 +180,23 @@ func surplus(over, unfinished []build.JobSeen) []build.JobSeen {
 	return undeleted(old)
 }
 
-// ended are the jobs that Kubernetes calls complete or failed.
-func ended(jobs []build.JobSeen) []build.JobSeen {
+// finishedJobs are the jobs that Kubernetes calls complete or failed.
+func finishedJobs(jobs []build.JobStatus) []build.JobStatus {
 	return withOutcome(jobs, build.JobSucceeded, build.JobFailed)
 }
 
-// unheard are the jobs whose end Velero's server cannot see: one whose time was up before it had a pod has failed by its
+// uncounted are the jobs whose end Velero's server cannot see: one whose time was up before it had a pod has failed by its
 // condition only.
-func unheard(over []build.JobSeen) []build.JobSeen {
-	return slices.DeleteFunc(undeleted(over), func(job build.JobSeen) bool { return job.Told })
+func uncounted(finished []build.JobStatus) []build.JobStatus {
+	return slices.DeleteFunc(undeleted(finished), func(job build.JobStatus) bool { return job.Counted })
 }
 
-func undeleted(jobs []build.JobSeen) []build.JobSeen {
-	return slices.DeleteFunc(slices.Clone(jobs), func(job build.JobSeen) bool { return job.Deleting })
+func undeleted(jobs []build.JobStatus) []build.JobStatus {
+	return slices.DeleteFunc(slices.Clone(jobs), func(job build.JobStatus) bool { return job.Deleting })
 }
 
-func withOutcome(jobs []build.JobSeen, wanted ...build.JobOutcome) []build.JobSeen {
-	return slices.DeleteFunc(slices.Clone(jobs), func(job build.JobSeen) bool { return !slices.Contains(wanted, job.Outcome) })
+func withOutcome(jobs []build.JobStatus, wanted ...build.JobOutcome) []build.JobStatus {
+	return slices.DeleteFunc(slices.Clone(jobs), func(job build.JobStatus) bool { return !slices.Contains(wanted, job.Outcome) })
 }
 
 // Waiting is a repository whose job is due.
@@ -205,8 +205,8 @@ type Waiting struct {
 	Due  time.Time
 }
 
-// Turn tells whether it is the turn of a repository: there is room for all that have waited longer, and for it.
-func Turn(mine Waiting, others []Waiting, running, limit int) bool {
+// MayStart tells whether it is the turn of a repository: there is room for all that have waited longer, and for it.
+func MayStart(mine Waiting, others []Waiting, running, limit int) bool {
 	before := 0
 	for _, other := range others {
 		if order := other.Due.Compare(mine.Due); order < 0 || order == 0 && other.Name < mine.Name {

@@ -15,36 +15,36 @@ import (
 )
 
 func TestNext(t *testing.T) {
-	podless := func(age time.Duration) build.JobSeen {
-		seen := job(ago(age), build.JobUnfinished)
-		seen.HasPod = false
-		return seen
+	podless := func(age time.Duration) build.JobStatus {
+		observed := job(ago(age), build.JobUnfinished)
+		observed.HasPod = false
+		return observed
 	}
-	ending := func(since time.Duration) build.JobSeen {
-		seen := job(ago(13*time.Hour), build.JobUnfinished)
-		seen.Ending, seen.Since = ago(since), ago(since)
-		return seen
+	ending := func(since time.Duration) build.JobStatus {
+		observed := job(ago(13*time.Hour), build.JobUnfinished)
+		observed.Terminating, observed.Since = ago(since), ago(since)
+		return observed
 	}
 	ended := ending(2 * time.Minute)
 	theirs := unrecorded(job(ago(time.Hour), build.JobFailed))
 	theirs.Ours = false
-	ended.Outcome, ended.Ended = build.JobFailed, ended.Ending
-	released := func(job build.JobSeen, since time.Duration) build.JobSeen {
-		job.Told, job.HasPod, job.Released = true, true, ago(since)
+	ended.Outcome, ended.Finished = build.JobFailed, ended.Terminating
+	released := func(job build.JobStatus, since time.Duration) build.JobStatus {
+		job.Counted, job.HasPod, job.Released = true, true, ago(since)
 		if job.Outcome == build.JobUnfinished {
 			job.Since = ago(since)
 		}
 		return job
 	}
-	unheard := job(ago(3*time.Minute), build.JobFailed)
-	unheard.Told = false
+	uncounted := job(ago(3*time.Minute), build.JobFailed)
+	uncounted.Counted = false
 	endedBy := job(ago(3*time.Minute), build.JobFailed)
-	endedBy.Ended, endedBy.Since = ago(8*time.Second), ago(8*time.Second)
+	endedBy.Finished, endedBy.Since = ago(8*time.Second), ago(8*time.Second)
 	suspended := podless(time.Hour)
 	suspended.Suspended = true
 	for name, test := range map[string]struct {
 		change   func(*Repository)
-		jobs     []build.JobSeen
+		jobs     []build.JobStatus
 		location Location
 		want     Step
 	}{
@@ -52,39 +52,39 @@ func TestNext(t *testing.T) {
 		"it is due in half an hour, and looked at then":        {func(r *Repository) { r.Last = ago(30 * time.Minute) }, nil, there(), Step{After: 30 * time.Minute}},
 		"it was never maintained":                              {func(r *Repository) { r.Last = time.Time{} }, nil, there(), Step{Action: Start, Due: ago(100 * time.Hour), Factor: 1}},
 		"it has no frequency yet":                              {func(r *Repository) { r.Frequency = 0 }, nil, there(), Step{Action: Start, Due: ago(time.Hour), Factor: 1}},
-		"its location is read-only":                            {func(*Repository) {}, nil, Location{Exists: true, ReadOnly: true}, Step{Why: ReadOnly}},
-		"its location is missing":                              {func(*Repository) {}, nil, Location{}, Step{Why: NoLocation}},
-		"it is not ready":                                      {func(r *Repository) { r.Ready = false }, nil, there(), Step{Why: NotReady}},
-		"it is of another type, and its jobs are none of ours": {func(r *Repository) { r.Kopia = false }, []build.JobSeen{podless(time.Hour)}, there(), Step{Why: NotKopia}},
-		"it is being deleted":                                  {func(r *Repository) { r.Deleting = true }, nil, there(), Step{Why: Deleting}},
-		"a job runs":                                           {func(*Repository) {}, []build.JobSeen{job(ago(time.Hour), build.JobUnfinished)}, there(), Step{Why: AlreadyRunning}},
-		"a job has no pod yet":                                 {func(*Repository) {}, []build.JobSeen{podless(time.Minute)}, there(), Step{Why: AlreadyRunning, After: time.Minute}},
-		"a job will never have a pod":                          {func(*Repository) {}, []build.JobSeen{podless(2 * time.Minute)}, there(), Step{Action: Abandon, Jobs: []build.JobSeen{endedNow(podless(2 * time.Minute))}, Factor: 1}},
-		"the clock of the API server is hours behind":          {func(*Repository) {}, []build.JobSeen{skewed(-3*time.Hour, podless(time.Minute))}, there(), Step{Why: AlreadyRunning, After: time.Minute}},
-		"the clock of the API server is hours ahead":           {func(*Repository) {}, []build.JobSeen{skewed(3*time.Hour, podless(2*time.Minute))}, there(), Step{Action: Abandon, Jobs: []build.JobSeen{endedNow(skewed(3*time.Hour, podless(2*time.Minute)))}, Factor: 1}},
-		"a job has a pod that does not run yet":                {func(*Repository) {}, []build.JobSeen{pending(29 * time.Minute)}, there(), Step{Why: AlreadyRunning, After: time.Minute}},
-		"a job has a pod that never runs":                      {func(*Repository) {}, []build.JobSeen{pending(30 * time.Minute)}, there(), Step{Action: Abandon, Jobs: []build.JobSeen{endedNow(pending(30 * time.Minute))}, Factor: 1}},
-		"Kubernetes ends ours when their time is up":           {func(*Repository) {}, []build.JobSeen{job(ago(13*time.Hour), build.JobUnfinished)}, there(), Step{Why: AlreadyRunning}},
-		"one of the server's has no deadline":                  {func(*Repository) {}, []build.JobSeen{unlimited(11 * time.Hour)}, there(), Step{Why: AlreadyRunning, After: time.Hour}},
-		"and its time is up, too":                              {func(*Repository) {}, []build.JobSeen{unlimited(12 * time.Hour)}, there(), Step{Action: Abandon, Jobs: []build.JobSeen{endedNow(unlimited(12 * time.Hour))}, Factor: 1}},
-		"a job that was given up counts as failed, in numbers": {func(*Repository) {}, []build.JobSeen{recorded(podless(3 * time.Minute))}, there(), Step{Action: Release, Jobs: []build.JobSeen{recorded(podless(3 * time.Minute))}}},
-		"Kubernetes then calls it failed, which is waited for": {func(*Repository) {}, []build.JobSeen{recorded(released(podless(3*time.Minute), 0))}, there(), Step{Why: AlreadyRunning}},
-		"it says how often maintenance failed, and is kept":    {func(*Repository) {}, []build.JobSeen{released(endedBy, 10*time.Second)}, there(), Step{After: 5*time.Minute - 8*time.Second}},
-		"once there is a newer one it is removed":              {func(r *Repository) { r.Last = now() }, []build.JobSeen{released(job(ago(3*time.Minute), build.JobFailed), 3*time.Minute), job(ago(2*time.Minute), build.JobSucceeded)}, there(), Step{Action: Delete, Jobs: []build.JobSeen{released(job(ago(3*time.Minute), build.JobFailed), 3*time.Minute)}}},
-		"after it was there to be seen":                        {func(r *Repository) { r.Last = now() }, []build.JobSeen{released(endedBy, 10*time.Second), job(ago(2*time.Minute), build.JobSucceeded)}, there(), Step{After: 2 * time.Second}},
-		"a job whose time was up before it had a pod":          {func(*Repository) {}, []build.JobSeen{unheard}, there(), Step{Action: Release, Jobs: []build.JobSeen{unheard}}},
-		"a job whose pod is being ended":                       {func(*Repository) {}, []build.JobSeen{ending(time.Minute)}, there(), Step{Why: AlreadyRunning, After: time.Minute}},
-		"a job whose pod does not end on a lost node":          {func(*Repository) {}, []build.JobSeen{ending(2 * time.Minute)}, there(), Step{Action: Record, Jobs: []build.JobSeen{unrecorded(ended)}, Factor: 1}},
-		"and which then counts as failed":                      {func(*Repository) {}, []build.JobSeen{recorded(ending(2 * time.Minute))}, there(), Step{Action: Release, Jobs: []build.JobSeen{recorded(ending(2 * time.Minute))}}},
-		"and stays while it has to be seen":                    {func(*Repository) {}, []build.JobSeen{recorded(released(ending(4*time.Minute), time.Minute))}, there(), Step{Why: AlreadyRunning, After: time.Minute}},
-		"and is removed though its pod is still there":         {func(*Repository) {}, []build.JobSeen{recorded(released(ending(4*time.Minute), 2*time.Minute))}, there(), Step{Action: Delete, Jobs: []build.JobSeen{recorded(released(ending(4*time.Minute), 2*time.Minute))}}},
-		"a job that somebody holds back is left to them":       {func(*Repository) {}, []build.JobSeen{suspended}, there(), Step{Why: AlreadyRunning}},
-		"a run that ended while nobody looked is written down": {func(*Repository) {}, []build.JobSeen{unrecorded(job(ago(time.Hour), build.JobSucceeded))}, Location{}, Step{Action: Record, Jobs: []build.JobSeen{unrecorded(job(ago(time.Hour), build.JobSucceeded))}, Factor: 1}},
-		"a run that is in the history is still to be counted":  {func(r *Repository) { r.History = []Run{failed(ago(time.Hour), "x")} }, []build.JobSeen{theirs}, there(), Step{Action: Record, Jobs: []build.JobSeen{theirs}, Failures: 1, Factor: 1}},
-		"of many, one after the other, the oldest first":       {func(*Repository) {}, []build.JobSeen{theirs, unrecorded(job(ago(2*time.Hour), build.JobFailed))}, there(), Step{Action: Record, Jobs: []build.JobSeen{unrecorded(job(ago(2*time.Hour), build.JobFailed))}, Factor: 1}},
-		"one of the server's follows on those before it":       {func(*Repository) {}, []build.JobSeen{theirs, of(build.VerdictOutOfMemory, 6, 1.5, job(ago(2*time.Hour), build.JobFailed))}, there(), Step{Action: Record, Jobs: []build.JobSeen{theirs}, Failures: 7, Factor: 2.25}},
-		"a run that failed is tried again five minutes later":  {func(*Repository) {}, []build.JobSeen{job(ago(4*time.Minute), build.JobFailed)}, there(), Step{After: 2 * time.Minute}},
-		"the third failure in a row waits 20 minutes": {func(*Repository) {}, []build.JobSeen{of(build.VerdictFailed, 2, 1, job(ago(16*time.Minute), build.JobFailed))}, there(),
+		"its location is read-only":                            {func(*Repository) {}, nil, Location{Exists: true, ReadOnly: true}, Step{Reason: ReadOnly}},
+		"its location is missing":                              {func(*Repository) {}, nil, Location{}, Step{Reason: NoLocation}},
+		"it is not ready":                                      {func(r *Repository) { r.Ready = false }, nil, there(), Step{Reason: NotReady}},
+		"it is of another type, and its jobs are none of ours": {func(r *Repository) { r.Kopia = false }, []build.JobStatus{podless(time.Hour)}, there(), Step{Reason: NotKopia}},
+		"it is being deleted":                                  {func(r *Repository) { r.Deleting = true }, nil, there(), Step{Reason: Deleting}},
+		"a job runs":                                           {func(*Repository) {}, []build.JobStatus{job(ago(time.Hour), build.JobUnfinished)}, there(), Step{Reason: AlreadyRunning}},
+		"a job has no pod yet":                                 {func(*Repository) {}, []build.JobStatus{podless(time.Minute)}, there(), Step{Reason: AlreadyRunning, After: time.Minute}},
+		"a job will never have a pod":                          {func(*Repository) {}, []build.JobStatus{podless(2 * time.Minute)}, there(), Step{Action: Abandon, Jobs: []build.JobStatus{endedNow(podless(2 * time.Minute))}, Factor: 1}},
+		"the clock of the API server is hours behind":          {func(*Repository) {}, []build.JobStatus{skewed(-3*time.Hour, podless(time.Minute))}, there(), Step{Reason: AlreadyRunning, After: time.Minute}},
+		"the clock of the API server is hours ahead":           {func(*Repository) {}, []build.JobStatus{skewed(3*time.Hour, podless(2*time.Minute))}, there(), Step{Action: Abandon, Jobs: []build.JobStatus{endedNow(skewed(3*time.Hour, podless(2*time.Minute)))}, Factor: 1}},
+		"a job has a pod that does not run yet":                {func(*Repository) {}, []build.JobStatus{pending(29 * time.Minute)}, there(), Step{Reason: AlreadyRunning, After: time.Minute}},
+		"a job has a pod that never runs":                      {func(*Repository) {}, []build.JobStatus{pending(30 * time.Minute)}, there(), Step{Action: Abandon, Jobs: []build.JobStatus{endedNow(pending(30 * time.Minute))}, Factor: 1}},
+		"Kubernetes ends ours when their time is up":           {func(*Repository) {}, []build.JobStatus{job(ago(13*time.Hour), build.JobUnfinished)}, there(), Step{Reason: AlreadyRunning}},
+		"one of the server's has no deadline":                  {func(*Repository) {}, []build.JobStatus{unlimited(11 * time.Hour)}, there(), Step{Reason: AlreadyRunning, After: time.Hour}},
+		"and its time is up, too":                              {func(*Repository) {}, []build.JobStatus{unlimited(12 * time.Hour)}, there(), Step{Action: Abandon, Jobs: []build.JobStatus{endedNow(unlimited(12 * time.Hour))}, Factor: 1}},
+		"a job that was given up counts as failed, in numbers": {func(*Repository) {}, []build.JobStatus{recorded(podless(3 * time.Minute))}, there(), Step{Action: MarkFailed, Jobs: []build.JobStatus{recorded(podless(3 * time.Minute))}}},
+		"Kubernetes then calls it failed, which is waited for": {func(*Repository) {}, []build.JobStatus{recorded(released(podless(3*time.Minute), 0))}, there(), Step{Reason: AlreadyRunning}},
+		"it says how often maintenance failed, and is kept":    {func(*Repository) {}, []build.JobStatus{released(endedBy, 10*time.Second)}, there(), Step{After: 5*time.Minute - 8*time.Second}},
+		"once there is a newer one it is removed":              {func(r *Repository) { r.Last = now() }, []build.JobStatus{released(job(ago(3*time.Minute), build.JobFailed), 3*time.Minute), job(ago(2*time.Minute), build.JobSucceeded)}, there(), Step{Action: Delete, Jobs: []build.JobStatus{released(job(ago(3*time.Minute), build.JobFailed), 3*time.Minute)}}},
+		"after it was there to be seen":                        {func(r *Repository) { r.Last = now() }, []build.JobStatus{released(endedBy, 10*time.Second), job(ago(2*time.Minute), build.JobSucceeded)}, there(), Step{After: 2 * time.Second}},
+		"a job whose time was up before it had a pod":          {func(*Repository) {}, []build.JobStatus{uncounted}, there(), Step{Action: MarkFailed, Jobs: []build.JobStatus{uncounted}}},
+		"a job whose pod is being ended":                       {func(*Repository) {}, []build.JobStatus{ending(time.Minute)}, there(), Step{Reason: AlreadyRunning, After: time.Minute}},
+		"a job whose pod does not end on a lost node":          {func(*Repository) {}, []build.JobStatus{ending(2 * time.Minute)}, there(), Step{Action: Record, Jobs: []build.JobStatus{unrecorded(ended)}, Factor: 1}},
+		"and which then counts as failed":                      {func(*Repository) {}, []build.JobStatus{recorded(ending(2 * time.Minute))}, there(), Step{Action: MarkFailed, Jobs: []build.JobStatus{recorded(ending(2 * time.Minute))}}},
+		"and stays while it has to be seen":                    {func(*Repository) {}, []build.JobStatus{recorded(released(ending(4*time.Minute), time.Minute))}, there(), Step{Reason: AlreadyRunning, After: time.Minute}},
+		"and is removed though its pod is still there":         {func(*Repository) {}, []build.JobStatus{recorded(released(ending(4*time.Minute), 2*time.Minute))}, there(), Step{Action: Delete, Jobs: []build.JobStatus{recorded(released(ending(4*time.Minute), 2*time.Minute))}}},
+		"a job that somebody holds back is left to them":       {func(*Repository) {}, []build.JobStatus{suspended}, there(), Step{Reason: AlreadyRunning}},
+		"a run that ended while nobody looked is written down": {func(*Repository) {}, []build.JobStatus{unrecorded(job(ago(time.Hour), build.JobSucceeded))}, Location{}, Step{Action: Record, Jobs: []build.JobStatus{unrecorded(job(ago(time.Hour), build.JobSucceeded))}, Factor: 1}},
+		"a run that is in the history is still to be counted":  {func(r *Repository) { r.History = []Run{failed(ago(time.Hour), "x")} }, []build.JobStatus{theirs}, there(), Step{Action: Record, Jobs: []build.JobStatus{theirs}, Failures: 1, Factor: 1}},
+		"of many, one after the other, the oldest first":       {func(*Repository) {}, []build.JobStatus{theirs, unrecorded(job(ago(2*time.Hour), build.JobFailed))}, there(), Step{Action: Record, Jobs: []build.JobStatus{unrecorded(job(ago(2*time.Hour), build.JobFailed))}, Factor: 1}},
+		"one of the server's follows on those before it":       {func(*Repository) {}, []build.JobStatus{theirs, of(build.VerdictOutOfMemory, 6, 1.5, job(ago(2*time.Hour), build.JobFailed))}, there(), Step{Action: Record, Jobs: []build.JobStatus{theirs}, Failures: 7, Factor: 2.25}},
+		"a run that failed is tried again five minutes later":  {func(*Repository) {}, []build.JobStatus{job(ago(4*time.Minute), build.JobFailed)}, there(), Step{After: 2 * time.Minute}},
+		"the third failure in a row waits 20 minutes": {func(*Repository) {}, []build.JobStatus{of(build.VerdictFailed, 2, 1, job(ago(16*time.Minute), build.JobFailed))}, there(),
 			Step{After: 5 * time.Minute}},
 		"failures without a job are in the history": {func(r *Repository) {
 			r.History = []Run{failed(ago(30*time.Minute), ""), failed(ago(25*time.Minute), ""), failed(ago(15*time.Minute), "")}
@@ -95,13 +95,13 @@ func TestNext(t *testing.T) {
 		"failures before a success do not count": {func(r *Repository) {
 			r.History = []Run{failed(ago(5*time.Hour), ""), {Started: ago(2 * time.Hour), Completed: ago(2 * time.Hour)}}
 		}, nil, there(), Step{Action: Start, Due: ago(time.Hour), Factor: 1}},
-		"whoever sets the last success back gets a new job, with a name of its own": {func(*Repository) {}, []build.JobSeen{job(ago(time.Hour), build.JobSucceeded)}, there(),
+		"whoever sets the last success back gets a new job, with a name of its own": {func(*Repository) {}, []build.JobStatus{job(ago(time.Hour), build.JobSucceeded)}, there(),
 			Step{Action: Start, Due: ago(59*time.Minute - time.Second), Factor: 1}},
-		"a class that is gone is tried without, at once": {func(*Repository) {}, []build.JobSeen{of(build.VerdictClassMissing, 0, 1, job(ago(2*time.Minute), build.JobFailed))}, there(),
+		"a class that is gone is tried without, at once": {func(*Repository) {}, []build.JobStatus{of(build.VerdictClassMissing, 0, 1, job(ago(2*time.Minute), build.JobFailed))}, there(),
 			Step{Action: Start, Due: ago(time.Minute - time.Second), Failures: 1, Factor: 1}},
-		"a class that is gone once more waits as any failure": {func(*Repository) {}, []build.JobSeen{of(build.VerdictClassMissing, 1, 1, job(ago(3*time.Minute), build.JobFailed))}, there(),
+		"a class that is gone once more waits as any failure": {func(*Repository) {}, []build.JobStatus{of(build.VerdictClassMissing, 1, 1, job(ago(3*time.Minute), build.JobFailed))}, there(),
 			Step{After: 8 * time.Minute}},
-		"a run that took too much memory gets more": {func(*Repository) {}, []build.JobSeen{of(build.VerdictOutOfMemory, 0, 1, job(ago(time.Hour), build.JobFailed))}, there(),
+		"a run that took too much memory gets more": {func(*Repository) {}, []build.JobStatus{of(build.VerdictOutOfMemory, 0, 1, job(ago(time.Hour), build.JobFailed))}, there(),
 			Step{Action: Start, Due: ago(54 * time.Minute), Failures: 1, Factor: 1.5}},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -114,7 +114,7 @@ func TestNext(t *testing.T) {
 
 func TestOnlyTheNewestJobsAreKept(t *testing.T) {
 	r := ready()
-	var jobs []build.JobSeen
+	var jobs []build.JobStatus
 	for i := range 5 {
 		one := job(ago(time.Duration(10-i)*time.Hour), build.JobSucceeded)
 		jobs = append(jobs, one)
@@ -126,7 +126,7 @@ func TestOnlyTheNewestJobsAreKept(t *testing.T) {
 	jobs[4].Keep = new(-7)
 	require.Equal(t, Step{Action: Delete, Jobs: jobs}, Next(r, jobs, there(), policy(), now()))
 	last := jobs[4]
-	jobs[4].Ended, jobs[4].Since = ago(3*time.Second), ago(3*time.Second)
+	jobs[4].Finished, jobs[4].Since = ago(3*time.Second), ago(3*time.Second)
 	require.Equal(t, Step{Action: Delete, Jobs: jobs[:4]}, Next(r, jobs, there(), policy(), now()))
 	require.Equal(t, Step{After: 7 * time.Second}, Next(r, jobs[4:], there(), policy(), now()), "a server that waits for it must see how it ended")
 	jobs[4] = last
@@ -136,20 +136,20 @@ func TestOnlyTheNewestJobsAreKept(t *testing.T) {
 
 func TestAJobThatRunsCountsAsKept(t *testing.T) {
 	r := ready()
-	jobs := []build.JobSeen{job(ago(3*time.Hour), build.JobSucceeded), job(ago(2*time.Hour), build.JobSucceeded), job(ago(time.Hour), build.JobSucceeded)}
+	jobs := []build.JobStatus{job(ago(3*time.Hour), build.JobSucceeded), job(ago(2*time.Hour), build.JobSucceeded), job(ago(time.Hour), build.JobSucceeded)}
 	running := job(now(), build.JobUnfinished)
-	next := func(jobs ...build.JobSeen) Step { return Next(r, jobs, there(), policy(), now()) }
+	next := func(jobs ...build.JobStatus) Step { return Next(r, jobs, there(), policy(), now()) }
 	require.Equal(t, Step{Action: Delete, Jobs: jobs[:1]}, next(append(slices.Clone(jobs), running)...), "three are kept where nothing is said")
-	require.Equal(t, Step{Why: AlreadyRunning}, next(append(slices.Clone(jobs[1:]), running)...))
+	require.Equal(t, Step{Reason: AlreadyRunning}, next(append(slices.Clone(jobs[1:]), running)...))
 	running.Keep = new(1)
 	require.Equal(t, Step{Action: Delete, Jobs: jobs}, next(append(slices.Clone(jobs), running)...))
-	jobs[2].Ended, jobs[2].Since = ago(3*time.Second), ago(3*time.Second)
-	require.Equal(t, Step{Why: AlreadyRunning, After: 7 * time.Second}, next(jobs[2], running), "a server that waits for it must see how it ended")
+	jobs[2].Finished, jobs[2].Since = ago(3*time.Second), ago(3*time.Second)
+	require.Equal(t, Step{Reason: AlreadyRunning, After: 7 * time.Second}, next(jobs[2], running), "a server that waits for it must see how it ended")
 
 	jobs[2] = of(build.VerdictOutOfMemory, 0, 1, job(ago(time.Hour), build.JobFailed))
 	require.Equal(t, Step{Action: Delete, Jobs: jobs[2:]}, next(jobs[2], running), "the one that runs says how much memory the next may take")
 	running.Ours = false
-	require.Equal(t, Step{Why: AlreadyRunning}, next(jobs[2], running), "one of the server's does not")
+	require.Equal(t, Step{Reason: AlreadyRunning}, next(jobs[2], running), "one of the server's does not")
 }
 
 func TestMemoryGrowsFourfoldAtMost(t *testing.T) {
@@ -181,8 +181,8 @@ func TestHistory(t *testing.T) {
 	success := job(now().Add(time.Hour*40), build.JobSucceeded)
 	require.Equal(t, failed(success.Created, "locked (after 1m0s)"), RunOf(job(success.Created, build.JobFailed), "locked"))
 	after := r.With(RunOf(success, "unused"))
-	require.Equal(t, success.Ended, after.Last)
-	require.Equal(t, Run{Started: success.Created, Completed: success.Ended}, after.History[HistoryLength-1])
+	require.Equal(t, success.Finished, after.Last)
+	require.Equal(t, Run{Started: success.Created, Completed: success.Finished}, after.History[HistoryLength-1])
 	require.Equal(t, after.Last, after.With(Run{Started: now().Add(30 * time.Hour), Completed: now()}).Last, "time does not go back")
 }
 
@@ -191,22 +191,22 @@ func TestARepositoryIsReadAsItIsWritten(t *testing.T) {
 	object := &velerov1.BackupRepository{ObjectMeta: metav1.ObjectMeta{UID: r.UID, CreationTimestamp: metav1.NewTime(r.Created)}}
 	object.Spec.RepositoryType, object.Spec.MaintenanceFrequency.Duration = "kopia", r.Frequency
 	object.Status.Phase = velerov1.BackupRepositoryPhaseReady
-	r.Set(object)
-	require.Equal(t, r, Of(object))
+	r.ApplyTo(object)
+	require.Equal(t, r, From(object))
 	require.Nil(t, object.Status.RecentMaintenance[0].CompleteTimestamp, "Velero's server takes it for a success")
 }
 
 func TestRepositoriesAreSpreadAndNeverLate(t *testing.T) {
-	seen := map[time.Duration]bool{}
+	observed := map[time.Duration]bool{}
 	for i := range 100 {
 		r := ready()
 		r.UID = types.UID(fmt.Sprint(i))
 		early := r.Last.Add(r.Frequency).Sub(due(r, nil, DefaultPolicy()))
 		require.GreaterOrEqual(t, early, time.Duration(0))
-		require.Less(t, early, r.Frequency/spreadShare)
-		seen[early.Truncate(time.Second)] = true
+		require.Less(t, early, r.Frequency/jitterDivisor)
+		observed[early.Truncate(time.Second)] = true
 	}
-	require.Greater(t, len(seen), 50)
+	require.Greater(t, len(observed), 50)
 }
 
 func TestBackoffIsBounded(t *testing.T) {
@@ -219,8 +219,8 @@ func TestBackoffIsBounded(t *testing.T) {
 
 func TestTheOldestDueIsFirst(t *testing.T) {
 	others := []Waiting{{"a", ago(3 * time.Hour)}, {"c", ago(time.Hour)}, {"d", now()}}
-	require.True(t, Turn(Waiting{"b", ago(2 * time.Hour)}, others, 1, 3))
-	require.False(t, Turn(Waiting{"b", ago(2 * time.Hour)}, others, 2, 3))
-	require.True(t, Turn(Waiting{"b", ago(time.Hour)}, others, 1, 3), "a name decides")
-	require.False(t, Turn(Waiting{"d2", now()}, others, 0, 3))
+	require.True(t, MayStart(Waiting{"b", ago(2 * time.Hour)}, others, 1, 3))
+	require.False(t, MayStart(Waiting{"b", ago(2 * time.Hour)}, others, 2, 3))
+	require.True(t, MayStart(Waiting{"b", ago(time.Hour)}, others, 1, 3), "a name decides")
+	require.False(t, MayStart(Waiting{"d2", now()}, others, 0, 3))
 }

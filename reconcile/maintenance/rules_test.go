@@ -34,11 +34,11 @@ func TestNoJobWithoutARepositoryIsDeletedBeforeItsEndCouldBeSeen(t *testing.T) {
 		for _, second := range someJobs() {
 			jobs := slices.Concat(first, second)
 			step := WithoutRepository(jobs, policy(), now())
-			require.Contains(t, []Action{Wait, Release, Delete}, step.Action)
+			require.Contains(t, []Action{Wait, MarkFailed, Delete}, step.Action)
 			for _, one := range step.Jobs {
 				require.False(t, one.Deleting, "%+v", jobs)
-				require.Equal(t, step.Action == Release, !one.Told, "%+v", jobs)
-				require.False(t, one.Stage() == build.StageRunning || one.Stage() == build.StageHeld, "it runs: %+v", jobs)
+				require.Equal(t, step.Action == MarkFailed, !one.Counted, "%+v", jobs)
+				require.False(t, one.Stage() == build.StageRunning || one.Stage() == build.StageRetained, "it runs: %+v", jobs)
 			}
 			ended := len(undeleted(withOutcome(jobs, build.JobSucceeded, build.JobFailed))) > 0
 			require.False(t, ended && step.Action == Wait && step.After == 0, "it would stay for ever: %+v", jobs)
@@ -51,7 +51,7 @@ type situation struct {
 	step       Step
 	repository Repository
 	location   Location
-	jobs       []build.JobSeen
+	jobs       []build.JobStatus
 }
 
 func rules(t *testing.T, what situation) {
@@ -68,20 +68,20 @@ func rules(t *testing.T, what situation) {
 		require.True(t, r.Ready && location.Exists && !location.ReadOnly, "%+v", what)
 		require.Empty(t, unfinished, "there is never a second job: %+v", what)
 		require.False(t, step.Due.After(now()), "%+v", what)
-		require.True(t, step.Factor >= 1 && step.Factor <= memoryMost, "%+v", what)
+		require.True(t, step.Factor >= 1 && step.Factor <= maxFactor, "%+v", what)
 	case Record:
 		for _, one := range step.Jobs {
 			require.NotEqual(t, build.JobUnfinished, one.Outcome, "%+v", what)
 			require.Empty(t, one.Verdict, "nothing is written down twice: %+v", what)
 		}
 		require.Len(t, step.Jobs, 1, "%+v", what)
-	case Abandon, Release, Delete:
+	case Abandon, MarkFailed, Delete:
 		require.NotEmpty(t, step.Jobs, "%+v", what)
 		for _, one := range step.Jobs {
 			require.Equal(t, step.Action != Abandon, one.Verdict != "", "what is removed is written down first: %+v", what)
-			require.False(t, step.Action == Delete && !one.Told, "a server may wait for it, and then for ever: %+v", what)
-			require.False(t, step.Action == Release && one.Told, "%+v", what)
-			require.NotContains(t, []build.JobStage{build.StageRunning, build.StageReleased, build.StageHeld}, one.Stage(), "no job that runs is removed: %+v", what)
+			require.False(t, step.Action == Delete && !one.Counted, "a server may wait for it, and then for ever: %+v", what)
+			require.False(t, step.Action == MarkFailed && one.Counted, "%+v", what)
+			require.NotContains(t, []build.JobStage{build.StageRunning, build.StageReleased, build.StageRetained}, one.Stage(), "no job that runs is removed: %+v", what)
 			require.False(t, one.Outcome == build.JobUnfinished && one.Since.After(ago(policy().limit(one))), "%+v", what)
 			require.False(t, one.Deleting, "%+v", what)
 		}
@@ -90,8 +90,8 @@ func rules(t *testing.T, what situation) {
 		if !idle && len(unfinished) == 0 {
 			require.Positive(t, step.After, "who is not hindered has a next time: %+v", what)
 		}
-		if idle && !foreign && step.Why != AlreadyRunning {
-			require.NotEmpty(t, step.Why, "who is hindered says by what: %+v", what)
+		if idle && !foreign && step.Reason != AlreadyRunning {
+			require.NotEmpty(t, step.Reason, "who is hindered says by what: %+v", what)
 		}
 	}
 }
@@ -121,26 +121,26 @@ func repositories() []Repository {
 }
 
 // someJobs are none, and one of each sort.
-func someJobs() [][]build.JobSeen {
-	all := [][]build.JobSeen{nil}
+func someJobs() [][]build.JobStatus {
+	all := [][]build.JobStatus{nil}
 	for _, created := range []time.Time{ago(time.Minute), ago(3 * time.Minute), ago(2 * time.Hour)} {
 		for _, outcome := range []build.JobOutcome{build.JobUnfinished, build.JobSucceeded, build.JobFailed} {
 			for _, deleting := range []bool{false, true} {
 				one := job(created, outcome)
 				one.Deleting, one.HasPod = deleting, outcome != build.JobUnfinished
-				all = append(all, []build.JobSeen{one}, []build.JobSeen{unrecorded(one)})
+				all = append(all, []build.JobStatus{one}, []build.JobStatus{unrecorded(one)})
 				if outcome == build.JobFailed {
-					one.Told, one.HasPod = false, false
-					all = append(all, []build.JobSeen{of(build.VerdictOutOfMemory, 2, 2.25, one)})
+					one.Counted, one.HasPod = false, false
+					all = append(all, []build.JobStatus{of(build.VerdictOutOfMemory, 2, 2.25, one)})
 				}
 				if outcome == build.JobUnfinished {
 					one.HasPod = true
-					all = append(all, []build.JobSeen{one})
-					one.Ending = created.Add(-time.Hour) // by another clock
-					all = append(all, []build.JobSeen{one})
-					all = append(all, []build.JobSeen{recorded(one)})
-					one.Told, one.Released = true, created
-					all = append(all, []build.JobSeen{recorded(one)})
+					all = append(all, []build.JobStatus{one})
+					one.Terminating = created.Add(-time.Hour) // by another clock
+					all = append(all, []build.JobStatus{one})
+					all = append(all, []build.JobStatus{recorded(one)})
+					one.Counted, one.Released = true, created
+					all = append(all, []build.JobStatus{recorded(one)})
 				}
 			}
 		}
@@ -151,7 +151,7 @@ func someJobs() [][]build.JobSeen {
 // TestARepositoryIsMaintainedWhateverHappens plays a year of one repository whose jobs fare differently each time.
 func TestARepositoryIsMaintainedWhateverHappens(t *testing.T) {
 	r, at := ready(), now()
-	var jobs []build.JobSeen
+	var jobs []build.JobStatus
 	fates := []build.JobOutcome{build.JobSucceeded, build.JobFailed, build.JobUnfinished, build.JobFailed, build.JobSucceeded}
 	started := 0
 	for range 3000 {
@@ -173,20 +173,20 @@ func TestARepositoryIsMaintainedWhateverHappens(t *testing.T) {
 					jobs[i].Verdict = build.VerdictSucceeded
 				}
 			}
-		case Release:
+		case MarkFailed:
 			for i := range jobs {
 				if jobs[i].Name == step.Jobs[0].Name { // there is one at a time
-					jobs[i].Told, jobs[i].Released, jobs[i].Outcome, jobs[i].Ended, jobs[i].Since = true, at, build.JobFailed, at.Add(-3*time.Minute), at
+					jobs[i].Counted, jobs[i].Released, jobs[i].Outcome, jobs[i].Finished, jobs[i].Since = true, at, build.JobFailed, at.Add(-3*time.Minute), at
 				}
 			}
 		case Delete:
-			jobs = slices.DeleteFunc(jobs, func(one build.JobSeen) bool {
-				return slices.ContainsFunc(step.Jobs, func(gone build.JobSeen) bool { return gone.Name == one.Name })
+			jobs = slices.DeleteFunc(jobs, func(one build.JobStatus) bool {
+				return slices.ContainsFunc(step.Jobs, func(deleted build.JobStatus) bool { return deleted.Name == one.Name })
 			})
 		case Wait:
 			at = at.Add(max(step.After, time.Second))
 			if last := len(jobs) - 1; last >= 0 && jobs[last].Outcome == build.JobUnfinished && jobs[last].HasPod {
-				jobs[last].Told, jobs[last].Outcome, jobs[last].Since, jobs[last].Ended = true, fates[(started-1)%len(fates)], at, at.Add(-3*time.Minute)
+				jobs[last].Counted, jobs[last].Outcome, jobs[last].Since, jobs[last].Finished = true, fates[(started-1)%len(fates)], at, at.Add(-3*time.Minute)
 				jobs[last].Verdict = ""
 			}
 		}
@@ -201,9 +201,9 @@ func TestAJobIsNotDeletedBeforeTheServerCanSeeThatItFailed(t *testing.T) {
 	bounds := policy()
 	bounds.PodWait = time.Millisecond
 	left := recorded(job(ago(time.Minute), build.JobUnfinished))
-	left.Told, left.Released, left.Ending, left.Since = true, ago(9*time.Second), ago(9*time.Second), ago(9*time.Second)
-	require.Equal(t, build.StageLeft, left.Stage())
-	require.Equal(t, Step{Why: AlreadyRunning, After: time.Second}, Next(ready(), []build.JobSeen{left}, there(), bounds, now()))
-	left.Since = ago(bounds.LetGo)
-	require.Equal(t, Step{Action: Delete, Jobs: []build.JobSeen{left}}, Next(ready(), []build.JobSeen{left}, there(), bounds, now()))
+	left.Counted, left.Released, left.Terminating, left.Since = true, ago(9*time.Second), ago(9*time.Second), ago(9*time.Second)
+	require.Equal(t, build.StageAbandoned, left.Stage())
+	require.Equal(t, Step{Reason: AlreadyRunning, After: time.Second}, Next(ready(), []build.JobStatus{left}, there(), bounds, now()))
+	left.Since = ago(bounds.DeleteDelay)
+	require.Equal(t, Step{Action: Delete, Jobs: []build.JobStatus{left}}, Next(ready(), []build.JobStatus{left}, there(), bounds, now()))
 }

@@ -47,11 +47,11 @@ type Location struct {
 
 // Policy are the bounds of maintenance.
 type Policy struct {
-	Frequency  time.Duration // overrides that of every repository; 0: each has its own
-	Spread     time.Duration // over which repositories with the same due time are spread, at most; before it, never after
-	FirstRetry time.Duration // after a run that failed; doubles with each further one
-	LastRetry  time.Duration // the longest of these
-	LetGo      time.Duration // that Velero's server, which looks every second, has to see that a job has ended before it is deleted
+	Frequency   time.Duration // overrides that of every repository; 0: each has its own
+	MaxJitter   time.Duration // over which repositories with the same due time are spread, at most; before it, never after
+	MinBackoff  time.Duration // after a run that failed; doubles with each further one
+	MaxBackoff  time.Duration // the longest of these
+	DeleteDelay time.Duration // that Velero's server, which looks every second, has to see that a job has ended before it is deleted
 
 	// How long a job may be in a stage, counted from when this process first saw it there.
 	PodWait     time.Duration // without a pod, or failed with a pod that does not end
@@ -62,7 +62,7 @@ type Policy struct {
 // DefaultPolicy is the one table of the bounds' defaults.
 func DefaultPolicy() Policy {
 	return Policy{
-		Spread: 5 * time.Minute, FirstRetry: 5 * time.Minute, LastRetry: 6 * time.Hour, LetGo: 10 * time.Second,
+		MaxJitter: 5 * time.Minute, MinBackoff: 5 * time.Minute, MaxBackoff: 6 * time.Hour, DeleteDelay: 10 * time.Second,
 		PodWait: 2 * time.Minute, PendingWait: 30 * time.Minute, Timeout: 12 * time.Hour,
 	}
 }
@@ -74,8 +74,8 @@ const defaultFrequency = time.Hour
 // keepLatestMaintenanceJobs).
 const DefaultKeep = 3
 
-// Of copies what matters out of a BackupRepository.
-func Of(from *velerov1.BackupRepository) Repository {
+// From copies what matters out of a BackupRepository.
+func From(from *velerov1.BackupRepository) Repository {
 	repository := Repository{
 		UID:       from.UID,
 		Kopia:     from.Spec.RepositoryType == velerov1.BackupRepositoryTypeKopia,
@@ -95,8 +95,8 @@ func Of(from *velerov1.BackupRepository) Repository {
 	return repository
 }
 
-// Set writes into a BackupRepository what maintenance has changed.
-func (r Repository) Set(into *velerov1.BackupRepository) {
+// ApplyTo writes into a BackupRepository what maintenance has changed.
+func (r Repository) ApplyTo(into *velerov1.BackupRepository) {
 	into.Status.LastMaintenanceTime = stamp(r.Last)
 	into.Status.RecentMaintenance = nil
 	for _, run := range r.History {
@@ -129,23 +129,23 @@ type Action int
 
 // The effects that a step can ask for.
 const (
-	Wait    Action = iota // nothing now; an event or the timer wakes it
-	Record                // write down what became of a job that has ended
-	Abandon               // write down that a job cannot get on, and why
-	Release               // have Jobs, which will not end, count as failed, for whoever waits for them
-	Delete                // remove Jobs, of which everything is written down
-	Start                 // make the job that is due, if there is room in the cluster
+	Wait       Action = iota // nothing now; an event or the timer wakes it
+	Record                   // write down what became of a job that has ended
+	Abandon                  // write down that a job cannot get on, and why
+	MarkFailed               // have Jobs, which will not end, count as failed, for whoever waits for them
+	Delete                   // remove Jobs, of which everything is written down
+	Start                    // make the job that is due, if there is room in the cluster
 )
 
 // Step is what is to be done next.
 type Step struct {
 	Action   Action
-	Jobs     []build.JobSeen // for Record, Abandon, Release and Delete; one for the first two
-	Due      time.Time       // for Start: since when; the job is named after it
-	Failures int             // in a row before the job of Start, Record or Abandon
-	Factor   float64         // how much more memory than configured that job may take, from 1
-	After    time.Duration   // for Wait: when to look again at the latest; 0 is never
-	Why      Reason          // for Wait: what keeps a repository from being maintained; empty for nothing
+	Jobs     []build.JobStatus // for Record, Abandon, Release and Delete; one for the first two
+	Due      time.Time         // for Start: since when; the job is named after it
+	Failures int               // in a row before the job of Start, Record or Abandon
+	Factor   float64           // how much more memory than configured that job may take, from 1
+	After    time.Duration     // for Wait: when to look again at the latest; 0 is never
+	Reason   Reason            // for Wait: what keeps a repository from being maintained; empty for nothing
 }
 
 // Reason is a stable word for why a repository is not maintained.

@@ -14,8 +14,8 @@ const restoreWait = "restore-wait"
 // annotationSelectedNode is set by the scheduler on a claim that waits for its first consumer.
 const annotationSelectedNode = "volume.kubernetes.io/selected-node"
 
-// AwaitsInit says what a restore to a volume of the pod waits for; empty if it can begin.
-func AwaitsInit(pod *corev1.Pod) string {
+// InitBlocker says what a restore to a volume of the pod waits for; empty if it can begin.
+func InitBlocker(pod *corev1.Pod) string {
 	if pod == nil {
 		return "its pod does not run here"
 	}
@@ -32,10 +32,10 @@ func PodEnded(pod *corev1.Pod) bool {
 	return pod.Status.Phase == corev1.PodSucceeded || pod.Status.Phase == corev1.PodFailed
 }
 
-// PodWentOn says why a volume of the pod must not be restored any more; empty if it may be. Once restore-wait has
+// PodResumed says why a volume of the pod must not be restored any more; empty if it may be. Once restore-wait has
 // succeeded the containers of the pod start, and write to the volume. What ended before counts too: a kubelet that
 // restarts runs it again.
-func PodWentOn(pod *corev1.Pod, volume string) string {
+func PodResumed(pod *corev1.Pod, volume string) string {
 	if pod == nil {
 		return ""
 	}
@@ -57,8 +57,8 @@ func succeededIn(state corev1.ContainerState) bool {
 	return state.Terminated != nil && state.Terminated.ExitCode == 0
 }
 
-// AwaitsConsumer says what a restore to the claim waits for; empty if it can begin.
-func AwaitsConsumer(claim *corev1.PersistentVolumeClaim, class *storagev1.StorageClass) string {
+// ConsumerBlocker says what a restore to the claim waits for; empty if it can begin.
+func ConsumerBlocker(claim *corev1.PersistentVolumeClaim, class *storagev1.StorageClass) string {
 	mode := ptr.Deref(class.VolumeBindingMode, storagev1.VolumeBindingImmediate)
 	if mode == storagev1.VolumeBindingImmediate || claim.Annotations[annotationSelectedNode] != "" {
 		return ""

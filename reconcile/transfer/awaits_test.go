@@ -28,7 +28,7 @@ func TestARestoreWaitsForTheInitContainer(t *testing.T) {
 		"it is over":                   {with(corev1.ContainerStatus{Name: "restore-wait", State: ended}), waits},
 		"that of Velero before 1.16":   {with(corev1.ContainerStatus{Name: "restic-wait", State: running}), waits},
 	} {
-		require.Equal(t, test.awaits, AwaitsInit(test.pod), name)
+		require.Equal(t, test.awaits, InitBlocker(test.pod), name)
 	}
 }
 
@@ -55,14 +55,14 @@ func TestAPodWentOnOnceItsInitContainerHasSucceeded(t *testing.T) {
 		"its containers have ended":            {corev1.PodStatus{Phase: corev1.PodSucceeded}, true},
 	} {
 		pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "app", Name: "db"}, Status: test.status}
-		why := PodWentOn(pod, "data")
+		why := PodResumed(pod, "data")
 		require.Equal(t, test.wentOn, why != "", name)
 		if test.wentOn {
 			require.Contains(t, why, "pod app/db has ended")
 			require.Contains(t, why, "volume data")
 		}
 	}
-	require.Empty(t, PodWentOn(nil, "data"), "it is gone, which is said elsewhere")
+	require.Empty(t, PodResumed(nil, "data"), "it is gone, which is said elsewhere")
 }
 
 func TestARestoreWaitsForTheFirstConsumer(t *testing.T) {
@@ -73,8 +73,8 @@ func TestARestoreWaitsForTheFirstConsumer(t *testing.T) {
 	claim := &corev1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{Namespace: "app", Name: "data"}}
 	placed := claim.DeepCopy()
 	placed.Annotations = map[string]string{"volume.kubernetes.io/selected-node": "n1"}
-	require.Equal(t, "claim app/data has no consumer, and storage class fast waits for the first", AwaitsConsumer(claim, class(&waits)))
-	require.Empty(t, AwaitsConsumer(placed, class(&waits)))
-	require.Empty(t, AwaitsConsumer(claim, class(&binds)))
-	require.Empty(t, AwaitsConsumer(claim, class(nil)), "Immediate is the default")
+	require.Equal(t, "claim app/data has no consumer, and storage class fast waits for the first", ConsumerBlocker(claim, class(&waits)))
+	require.Empty(t, ConsumerBlocker(placed, class(&waits)))
+	require.Empty(t, ConsumerBlocker(claim, class(&binds)))
+	require.Empty(t, ConsumerBlocker(claim, class(nil)), "Immediate is the default")
 }

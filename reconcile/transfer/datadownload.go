@@ -23,7 +23,7 @@ func DataDownload() Kind[*velerov2alpha1.DataDownload] {
 		Movement: moveDataDownload,
 		Result:   readRestore,
 		Restores: true,
-		Delivers: true,
+		Rebinds:  true,
 	}
 }
 
@@ -32,9 +32,9 @@ func getDataDownload(dd *velerov2alpha1.DataDownload) State {
 	status := dd.Status
 	state.Phase, state.Cancel = Phase(status.Phase), dd.Spec.Cancel
 	state.Foreign, state.DataMover = foreign(dd.Spec.DataMover), dd.Spec.DataMover
-	state.Refusal = refuseMover(dd.Spec.DataMover, "restore it with Velero's node-agent")
+	state.UnsupportedReason = refuseMover(dd.Spec.DataMover, "restore it with Velero's node-agent")
 	state.Acceptor, state.Node = status.AcceptedByNode, status.Node
-	state.DeliverIn = dd.Spec.OperationTimeout.Duration
+	state.RebindTimeout = dd.Spec.OperationTimeout.Duration
 	state.Message = status.Message
 	state.AcceptedAt, state.StartedAt, state.CompletedAt = timeOf(status.AcceptedTimestamp), timeOf(status.StartTimestamp), timeOf(status.CompletionTimestamp)
 	state.Progress = Progress{Total: status.Progress.TotalBytes, Done: status.Progress.BytesDone}
@@ -51,10 +51,10 @@ func setDataDownload(dd *velerov2alpha1.DataDownload, state State) {
 	status.Progress.TotalBytes, status.Progress.BytesDone = state.Progress.Total, state.Progress.Done
 }
 
-func moveDataDownload(dd *velerov2alpha1.DataDownload, resourceTimeout time.Duration) build.Movement {
+func moveDataDownload(dd *velerov2alpha1.DataDownload, resourceTimeout time.Duration) build.MoverSpec {
 	move := commonMovement(dd)
 	move.Command = command(dd, cmp.Or(dd.Spec.OperationTimeout.Duration, resourceTimeout), "data-mover", "restore", "--data-download="+dd.Name)
-	move.NamesMode, move.Group, move.OS = true, groupRestores, cmp.Or(nodeOS(dd.Spec.NodeOS), corev1.Linux)
+	move.PassVolumeMode, move.Group, move.OS = true, groupRestores, cmp.Or(nodeOS(dd.Spec.NodeOS), corev1.Linux)
 	move.Restores, move.SnapshotSize = true, dd.Spec.SnapshotSize
 	move.Source.Target = &build.TargetSource{Namespace: dd.Spec.TargetVolume.Namespace, Claim: dd.Spec.TargetVolume.PVC}
 	return move

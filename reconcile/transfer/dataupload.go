@@ -33,13 +33,13 @@ func getDataUpload(du *velerov2alpha1.DataUpload) State {
 	state := commonState(du, finalizerData)
 	status := du.Status
 	state.Phase, state.Cancel = Phase(status.Phase), du.Spec.Cancel
-	state.Consumes, state.Foreign, state.DataMover = true, foreign(du.Spec.DataMover), du.Spec.DataMover
+	state.OwnsSnapshot, state.Foreign, state.DataMover = true, foreign(du.Spec.DataMover), du.Spec.DataMover
 	state.Acceptor, state.Node, state.NodeOS = status.AcceptedByNode, status.Node, string(status.NodeOS)
 	state.Message = status.Message
 	state.AcceptedAt, state.StartedAt, state.CompletedAt = timeOf(status.AcceptedTimestamp), timeOf(status.StartTimestamp), timeOf(status.CompletionTimestamp)
 	state.Progress = Progress{Total: status.Progress.TotalBytes, Done: status.Progress.BytesDone}
 	state.Outcome = Outcome{SnapshotID: status.SnapshotID, Path: status.Path, IncrementalBytes: status.IncrementalBytes}
-	state.Refusal = cmp.Or(refuseMover(du.Spec.DataMover, "run the backup with data mover "+fileMover), refuseSnapshot(du.Spec))
+	state.UnsupportedReason = cmp.Or(refuseMover(du.Spec.DataMover, "run the backup with data mover "+fileMover), refuseSnapshot(du.Spec))
 	return state
 }
 
@@ -68,10 +68,10 @@ func setDataUpload(du *velerov2alpha1.DataUpload, state State) {
 	status.SnapshotID, status.Path, status.IncrementalBytes = state.Outcome.SnapshotID, state.Outcome.Path, state.Outcome.IncrementalBytes
 }
 
-func moveDataUpload(du *velerov2alpha1.DataUpload, resourceTimeout time.Duration) build.Movement {
+func moveDataUpload(du *velerov2alpha1.DataUpload, resourceTimeout time.Duration) build.MoverSpec {
 	move := commonMovement(du)
 	move.Command = command(du, cmp.Or(du.Spec.OperationTimeout.Duration, resourceTimeout), "data-mover", "backup", "--data-upload="+du.Name)
-	move.NamesMode, move.Group = true, groupSnapshots
+	move.PassVolumeMode, move.Group = true, groupSnapshots
 	if snapshot := du.Spec.CSISnapshot; snapshot != nil {
 		move.Source.Snapshot = &build.SnapshotSource{
 			Namespace: du.Spec.SourceNamespace, Snapshot: snapshot.VolumeSnapshot, Class: snapshot.SnapshotClass,

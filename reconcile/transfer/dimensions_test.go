@@ -21,12 +21,12 @@ func eligible() dimension {
 	}
 }
 
-func room() dimension { return either(func(m *moment, is bool) { m.Seen.Room = is }) }
+func room() dimension { return either(func(m *moment, is bool) { m.Seen.Admitted = is }) }
 func slot() dimension {
 	return dimension{
 		func(*moment) {},
 		func(m *moment) { m.Seen.SlotIn = tick },
-		func(m *moment) { m.Seen.Slot = true },
+		func(m *moment) { m.Seen.HasSlot = true },
 	}
 }
 func heard() dimension { return either(func(m *moment, is bool) { m.Seen.Started = is }) }
@@ -34,7 +34,7 @@ func noSource() dimension {
 	return dimension{
 		func(*moment) {},
 		func(m *moment) { m.Seen.SourceGone = true },
-		func(m *moment) { m.Seen.WentOn = "its pod went on" },
+		func(m *moment) { m.Seen.PodResumed = "its pod went on" },
 	}
 }
 
@@ -42,22 +42,22 @@ func noSource() dimension {
 func replaced(sources ...choice) dimension {
 	ago := func(since time.Duration, then choice) choice {
 		return func(m *moment) {
-			if m.State.MovedAt.IsZero() { // one that has succeeded is not given up
+			if m.State.MoverSucceededAt.IsZero() { // one that has succeeded is not given up
 				m.State.Restarting, m.State.AcceptedAt = true, now().Add(-since)
 				then(m)
 			}
 		}
 	}
-	grace, nothing := DefaultLimits().EndGrace, func(*moment) {}
+	grace, nothing := DefaultLimits().TerminationGrace, func(*moment) {}
 	all := dimension{nothing, ago(grace-tick, nothing), ago(grace, nothing)}
-	for _, gone := range sources {
-		all = append(all, ago(grace-tick, gone))
+	for _, deleted := range sources {
+		all = append(all, ago(grace-tick, deleted))
 	}
 	return all
 }
 
 func refusal() dimension {
-	return oneOf(func(m *moment, why string) { m.State.Refusal = why }, "", "uploader is not supported")
+	return oneOf(func(m *moment, why string) { m.State.UnsupportedReason = why }, "", "uploader is not supported")
 }
 
 func diagnosis() dimension {
@@ -83,8 +83,8 @@ func alternatives(dimensions ...dimension) dimension {
 	return all
 }
 
-func near() dimension       { return either(func(m *moment, is bool) { m.Seen.Near = is }) }
-func local() dimension      { return either(func(m *moment, is bool) { m.State.Local = is }) }
-func consumes() dimension   { return either(func(m *moment, is bool) { m.State.Consumes = is }) }
+func near() dimension       { return either(func(m *moment, is bool) { m.Seen.MayMarkPrepared = is }) }
+func local() dimension      { return either(func(m *moment, is bool) { m.State.NodeBound = is }) }
+func consumes() dimension   { return either(func(m *moment, is bool) { m.State.OwnsSnapshot = is }) }
 func foreigners() dimension { return either(func(m *moment, is bool) { m.State.Foreign = is }) }
-func remains() dimension    { return either(func(m *moment, is bool) { m.Seen.Remains = is }) }
+func remains() dimension    { return either(func(m *moment, is bool) { m.Seen.HasLeftovers = is }) }

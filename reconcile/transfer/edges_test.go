@@ -42,10 +42,10 @@ func edges() []edge {
 		case Write:
 			add(m.Step)
 		case Expose:
-			add(CannotExpose(m.State, m.Seen, ""))
-		case Keep:
-			add(NotDelivered(m.State, m.Seen, ""))
-		case Wait, Deliver, Remove:
+			add(FailExpose(m.State, m.Seen, ""))
+		case AbandonRebind:
+			add(FailRebind(m.State, m.Seen, ""))
+		case Wait, Rebind, Remove:
 		}
 		return true
 	})

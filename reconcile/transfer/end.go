@@ -13,47 +13,47 @@ import (
 const sourceGone = "the pod whose volume is to be moved does not exist any more"
 
 // succeeded ends a transfer whose mover succeeded, if its result says so, or notes what is left to do.
-func succeeded(s State, seen Seen) Step {
-	if seen.Result == nil {
-		return failed(s, seen, ReasonUnreadable, "mover succeeded, but its result cannot be read: "+seen.Unreadable)
+func succeeded(s State, observed Observed) Step {
+	if observed.Result == nil {
+		return failed(s, observed, ReasonUnreadable, "mover succeeded, but its result cannot be read: "+observed.ResultError)
 	}
-	s.Outcome = *seen.Result
+	s.Outcome = *observed.Result
 	s.Progress = Progress{Total: s.Outcome.TotalBytes, Done: s.Outcome.TotalBytes}
 	s.Message = s.Outcome.Note
-	if seen.Delivers {
-		s.MovedAt = seen.Now
+	if observed.Rebinds {
+		s.MoverSucceededAt = observed.Now
 		return Step{Action: Write, State: s, Reason: ReasonMoved}
 	}
-	return end(s, seen, Completed, ReasonCompleted)
+	return finish(s, observed, Completed, ReasonCompleted)
 }
 
-func failed(s State, seen Seen, reason Reason, message string) Step {
-	s.Message, s.Progress = message, latest(s, seen)
-	return end(s, seen, Failed, reason)
+func failed(s State, observed Observed, reason Reason, message string) Step {
+	s.Message, s.Progress = message, currentProgress(s, observed)
+	return finish(s, observed, Failed, reason)
 }
 
 // canceled keeps the message that is there: whoever canceled may have said why.
-func canceled(s State, seen Seen) Step {
+func canceled(s State, observed Observed) Step {
 	if s.Message == "" && s.Deleting {
 		s.Message = "canceled because it is being deleted"
 	}
-	s.Progress = latest(s, seen)
-	return end(s, seen, Canceled, ReasonCanceled)
+	s.Progress = currentProgress(s, observed)
+	return finish(s, observed, Canceled, ReasonCanceled)
 }
 
-// latest is how far the mover is: what it said last, or what is known if it said nothing since it
+// currentProgress is how far the mover is: what it said last, or what is known if it said nothing since it
 // started. What was said earlier is of the mover before it.
-func latest(s State, seen Seen) Progress {
-	if !s.TakesSlot() || seen.ProgressAt.Before(s.StartedAt) {
+func currentProgress(s State, observed Observed) Progress {
+	if !s.TakesSlot() || observed.ProgressAt.Before(s.StartedAt) {
 		return s.Progress
 	}
-	return seen.Progress
+	return observed.Progress
 }
 
-// end writes a terminal phase. What ends before it started has started then, as with Velero: clients read how long it took.
-func end(s State, seen Seen, phase Phase, reason Reason) Step {
-	s.Phase, s.CompletedAt, s.StartedAt, s.Restarting = phase, seen.Now, cmp.Or(s.StartedAt, seen.Now), false
-	if s.Consumes && !s.Deleting {
+// finish writes a terminal phase. What ends before it started has started then, as with Velero: clients read how long it took.
+func finish(s State, observed Observed, phase Phase, reason Reason) Step {
+	s.Phase, s.CompletedAt, s.StartedAt, s.Restarting = phase, observed.Now, cmp.Or(s.StartedAt, observed.Now), false
+	if s.OwnsSnapshot && !s.Deleting {
 		s.Finalizer = true // there is something to clean up
 	}
 	return Step{Action: Write, State: s, Reason: reason}
@@ -61,24 +61,24 @@ func end(s State, seen Seen, phase Phase, reason Reason) Step {
 
 // restart gives a lost mover another try. That is counted first, with the reason; where its pod is still there, that
 // goes next, and the phase goes back after that.
-func restart(s State, seen Seen, lim Limits) Step {
-	why, lost := seen.Exposure.Message, seen.Exposure.Reason
-	if seen.Exposure.Condition == build.Absent {
+func restart(s State, observed Observed, lim Limits) Step {
+	why, lost := observed.Exposure.Message, observed.Exposure.Reason
+	if observed.Exposure.Condition == build.Absent {
 		why, lost = "mover pod vanished", build.LostVanished
 	}
 	switch {
-	case seen.SourceGone:
-		return failed(s, seen, ReasonSourceGone, sourceGone)
-	case seen.WentOn != "":
-		return failed(s, seen, ReasonUnconfirmed, joined(why, seen.WentOn))
-	case lost == build.LostNode && s.Local: // no other node has its volume
-		return failed(s, seen, ReasonMoverLost, why)
+	case observed.SourceGone:
+		return failed(s, observed, ReasonSourceGone, sourceGone)
+	case observed.PodResumed != "":
+		return failed(s, observed, ReasonUnconfirmed, joined(why, observed.PodResumed))
+	case lost == build.LostNode && s.NodeBound: // no other node has its volume
+		return failed(s, observed, ReasonMoverLost, why)
 	case s.Restarts >= lim.Retries:
-		return failed(s, seen, ReasonMoverLost, fmt.Sprintf("%s; given up after %d restarts", why, s.Restarts))
+		return failed(s, observed, ReasonMoverLost, fmt.Sprintf("%s; given up after %d restarts", why, s.Restarts))
 	}
 	s.Restarts++
-	s.Exposer, s.AcceptedAt, s.Message = cmp.Or(s.Exposer, seen.Here), seen.Now, why
-	s.Restarting = s.Phase.HasMover() && seen.Exposure.Condition != build.Absent && !unconfirmed(seen, lim)
+	s.Exposer, s.AcceptedAt, s.Message = cmp.Or(s.Exposer, observed.ThisNode), observed.Now, why
+	s.Restarting = s.Phase.HasMover() && observed.Exposure.Condition != build.Absent && !unconfirmed(observed, lim)
 	if !s.Restarting {
 		s = again(s)
 	}
@@ -88,7 +88,7 @@ func restart(s State, seen Seen, lim Limits) Step {
 // again is back in Accepted, as if nothing had been moved.
 func again(s State) State {
 	s.Phase, s.StartedAt, s.Progress, s.Restarting = Accepted, time.Time{}, Progress{}, false
-	if !s.Local {
+	if !s.NodeBound {
 		s.Node = ""
 	}
 	return s
@@ -97,32 +97,32 @@ func again(s State) State {
 // replace removes the pod of a mover that was given up, and then goes back to Accepted: an agent of Velero, on whatever node,
 // cancels what is Accepted and has a failed pod (velero-protocol 1.4). A pod that stays is waited for as long as the grace;
 // the next mover is not made before it is gone.
-func replace(s State, seen Seen, lim Limits) Step {
-	left := until(s.AcceptedAt.Add(lim.EndGrace), seen)
+func replace(s State, observed Observed, lim Limits) Step {
+	left := remaining(s.AcceptedAt.Add(lim.TerminationGrace), observed)
 	switch {
-	case seen.SourceGone:
-		return failed(s, seen, ReasonSourceGone, sourceGone)
-	case seen.WentOn != "":
-		return failed(s, seen, ReasonUnconfirmed, joined(s.Message, seen.WentOn))
-	case seen.Exposure.Condition == build.Absent || left <= 0:
+	case observed.SourceGone:
+		return failed(s, observed, ReasonSourceGone, sourceGone)
+	case observed.PodResumed != "":
+		return failed(s, observed, ReasonUnconfirmed, joined(s.Message, observed.PodResumed))
+	case observed.Exposure.Condition == build.Absent || left <= 0:
 		return Step{Action: Write, State: again(s), Reason: ReasonRequeued}
-	case seen.Exposure.Condition == build.Ending:
+	case observed.Exposure.Condition == build.Terminating:
 		return Step{After: left}
 	}
-	step := remove(seen, ReasonStale)
+	step := remove(observed, ReasonStale)
 	step.After = left
 	return step
 }
 
 // stalled gives a mover that reports nothing any more another try if it is the first one: what is stuck twice is not
 // stuck by chance.
-func stalled(s State, seen Seen, lim Limits) Step {
+func stalled(s State, observed Observed, lim Limits) Step {
 	why := fmt.Sprintf("mover stalled: no byte moved and no Event sent for %s", lim.StallTimeout)
 	if s.Restarts > 0 {
-		return failed(s, seen, ReasonMoverStalled, fmt.Sprintf("%s; given up after %d restarts", why, s.Restarts))
+		return failed(s, observed, ReasonMoverStalled, fmt.Sprintf("%s; given up after %d restarts", why, s.Restarts))
 	}
-	seen.Exposure.Message, seen.Exposure.Reason = why, build.LostStalled
-	return restart(s, seen, lim)
+	observed.Exposure.Message, observed.Exposure.Reason = why, build.LostStalled
+	return restart(s, observed, lim)
 }
 
 // maxDoublings keeps the delay between two movers below three hours by default.
@@ -133,8 +133,8 @@ func restartDelay(restarts int, lim Limits) time.Duration {
 	return lim.RestartDelay << min(max(restarts-1, 0), maxDoublings)
 }
 
-func prepareTimeout(seen Seen, lim Limits) string {
-	why := cmp.Or(joined(seen.Exposure.Message, seen.Diagnosis), "the mover pod did not come to run")
+func prepareTimeout(observed Observed, lim Limits) string {
+	why := cmp.Or(joined(observed.Exposure.Message, observed.Diagnosis), "the mover pod did not come to run")
 	return fmt.Sprintf("not prepared within %s: %s", lim.PrepareTimeout, why)
 }
 
@@ -144,15 +144,17 @@ func joined(messages ...string) string {
 	return strings.Join(messages, "; ")
 }
 
-// until is the time left before a deadline.
-func until(deadline time.Time, seen Seen) time.Duration { return deadline.Sub(seen.Now) }
-
-// NotDelivered ends a transfer that was moved and cannot be delivered; message says where it is kept.
-func NotDelivered(s State, seen Seen, message string) Step {
-	return failed(s, seen, ReasonNotDelivered, message)
+// remaining is the time left before a deadline.
+func remaining(deadline time.Time, observed Observed) time.Duration {
+	return deadline.Sub(observed.Now)
 }
 
-// CannotExpose ends a transfer whose mover can never be made as things are.
-func CannotExpose(s State, seen Seen, message string) Step {
-	return failed(s, seen, ReasonHopeless, message)
+// FailRebind ends a transfer that was moved and cannot be delivered; message says where it is kept.
+func FailRebind(s State, observed Observed, message string) Step {
+	return failed(s, observed, ReasonRebindFailed, message)
+}
+
+// FailExpose ends a transfer whose mover can never be made as things are.
+func FailExpose(s State, observed Observed, message string) Step {
+	return failed(s, observed, ReasonCannotRun, message)
 }

@@ -27,10 +27,10 @@ type Kind[T Object] struct {
 	Copy     func(T) T // deep
 	Get      func(T) State
 	Set      func(T, State)
-	Movement func(object T, resourceTimeout time.Duration) build.Movement // but for what is the same for a whole kind
+	Movement func(object T, resourceTimeout time.Duration) build.MoverSpec // but for what is the same for a whole kind
 	Result   func(message string) (Outcome, error)
 	Restores bool // it writes to a volume
-	Delivers bool // what is restored has to be delivered
+	Rebinds  bool // what is restored has to be delivered
 }
 
 // Groups of movers that the scheduler spreads over nodes (Velero's exposer-pod-group).

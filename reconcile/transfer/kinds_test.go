@@ -68,7 +68,7 @@ func podVolumeBackups() sample[*velerov1.PodVolumeBackup] {
 		empty:    func() *velerov1.PodVolumeBackup { return &velerov1.PodVolumeBackup{} },
 		setPhase: func(o *velerov1.PodVolumeBackup, phase Phase) { o.Status.Phase = velerov1.PodVolumeBackupPhase(phase) },
 		clear:    func(o *velerov1.PodVolumeBackup) { o.Spec.Cancel, o.Status = false, velerov1.PodVolumeBackupStatus{} },
-		unread:   []string{"Consumes", "Foreign", "DataMover", "Acceptor", "NodeOS", "DeliverIn"},
+		unread:   []string{"OwnsSnapshot", "Foreign", "DataMover", "Acceptor", "NodeOS", "RebindTimeout"},
 	}
 }
 
@@ -80,7 +80,7 @@ func podVolumeRestores() sample[*velerov1.PodVolumeRestore] {
 			o.Status.Phase = velerov1.PodVolumeRestorePhase(phase)
 		},
 		clear:  func(o *velerov1.PodVolumeRestore) { o.Spec.Cancel, o.Status = false, velerov1.PodVolumeRestoreStatus{} },
-		unread: []string{"Consumes", "Foreign", "DataMover", "Acceptor", "NodeOS", "Outcome", "DeliverIn"},
+		unread: []string{"OwnsSnapshot", "Foreign", "DataMover", "Acceptor", "NodeOS", "Outcome", "RebindTimeout"},
 	}
 }
 
@@ -94,7 +94,7 @@ func dataUploads() sample[*velerov2alpha1.DataUpload] {
 		clear: func(o *velerov2alpha1.DataUpload) {
 			o.Spec.Cancel, o.Status = false, velerov2alpha1.DataUploadStatus{DataMoverResult: o.Status.DataMoverResult}
 		},
-		unread: []string{"Local", "DeliverIn"},
+		unread: []string{"NodeBound", "RebindTimeout"},
 	}
 }
 
@@ -108,7 +108,7 @@ func dataDownloads() sample[*velerov2alpha1.DataDownload] {
 		clear: func(o *velerov2alpha1.DataDownload) {
 			o.Spec.Cancel, o.Status = false, velerov2alpha1.DataDownloadStatus{}
 		},
-		unread: []string{"Local", "Consumes", "NodeOS", "Outcome", "Refusal"},
+		unread: []string{"NodeBound", "OwnsSnapshot", "NodeOS", "Outcome", "UnsupportedReason"},
 	}
 }
 
@@ -169,22 +169,22 @@ func TestDataDownloadAsAResource(t *testing.T)     { dataDownloads().test(t) }
 func TestMovements(t *testing.T) {
 	meta := metav1.ObjectMeta{Namespace: "velero", Name: "x", UID: "uid"}
 	pod := corev1.ObjectReference{Namespace: "app", Name: "db", UID: "pod-uid"}
-	base := build.Movement{Name: "x", Namespace: "velero", UID: "uid"}
-	with := func(change func(*build.Movement)) build.Movement {
+	base := build.MoverSpec{Name: "x", Namespace: "velero", UID: "uid"}
+	with := func(change func(*build.MoverSpec)) build.MoverSpec {
 		wanted := base
 		change(&wanted)
 		return wanted
 	}
 	t.Run("of a PodVolumeBackup", func(t *testing.T) {
 		pvb := &velerov1.PodVolumeBackup{ObjectMeta: meta, Spec: velerov1.PodVolumeBackupSpec{Pod: pod, Volume: "data"}}
-		require.Equal(t, with(func(m *build.Movement) {
+		require.Equal(t, with(func(m *build.MoverSpec) {
 			m.Command = []string{"pod-volume", "backup", "--pod-volume-backup=x", "--volume-path=/uid", "--resource-timeout=10m0s"}
 			m.Source.PodVolume = &build.PodVolumeSource{Pod: pod, Volume: "data"}
 		}), PodVolumeBackup().Movement(pvb, 10*time.Minute))
 	})
 	t.Run("of a PodVolumeRestore", func(t *testing.T) {
 		pvr := &velerov1.PodVolumeRestore{ObjectMeta: meta, Spec: velerov1.PodVolumeRestoreSpec{Pod: pod, Volume: "data", SnapshotSize: 9}}
-		require.Equal(t, with(func(m *build.Movement) {
+		require.Equal(t, with(func(m *build.MoverSpec) {
 			m.Command = []string{"pod-volume", "restore", "--pod-volume-restore=x", "--volume-path=/uid", "--resource-timeout=10m0s"}
 			m.Restores, m.SnapshotSize = true, 9
 			m.Source.PodVolume = &build.PodVolumeSource{Pod: pod, Volume: "data"}
@@ -195,9 +195,9 @@ func TestMovements(t *testing.T) {
 			SourceNamespace: "app", SourcePVC: "claim", OperationTimeout: metav1.Duration{Duration: time.Minute},
 			CSISnapshot: &velerov2alpha1.CSISnapshotSpec{VolumeSnapshot: "snap", StorageClass: "fast", SnapshotClass: "snaps"},
 		}}
-		require.Equal(t, with(func(m *build.Movement) {
+		require.Equal(t, with(func(m *build.MoverSpec) {
 			m.Command = []string{"data-mover", "backup", "--data-upload=x", "--volume-path=/uid", "--resource-timeout=1m0s"}
-			m.NamesMode, m.Group = true, "snapshot-exposer"
+			m.PassVolumeMode, m.Group = true, "snapshot-exposer"
 			m.Source.Snapshot = &build.SnapshotSource{Namespace: "app", Snapshot: "snap", Class: "snaps", Claim: "claim", StorageClass: "fast"}
 		}), DataUpload().Movement(du, 10*time.Minute))
 	})
@@ -205,9 +205,9 @@ func TestMovements(t *testing.T) {
 		dd := &velerov2alpha1.DataDownload{ObjectMeta: meta, Spec: velerov2alpha1.DataDownloadSpec{
 			TargetVolume: velerov2alpha1.TargetVolumeSpec{Namespace: "app", PVC: "claim"}, NodeOS: velerov2alpha1.NodeOSAuto, SnapshotSize: 9,
 		}}
-		require.Equal(t, with(func(m *build.Movement) {
+		require.Equal(t, with(func(m *build.MoverSpec) {
 			m.Command = []string{"data-mover", "restore", "--data-download=x", "--volume-path=/uid", "--resource-timeout=10m0s"}
-			m.NamesMode, m.Group, m.OS, m.Restores, m.SnapshotSize = true, "generic-restore-exposer", corev1.Linux, true, 9
+			m.PassVolumeMode, m.Group, m.OS, m.Restores, m.SnapshotSize = true, "generic-restore-exposer", corev1.Linux, true, 9
 			m.Source.Target = &build.TargetSource{Namespace: "app", Claim: "claim"}
 		}), DataDownload().Movement(dd, 10*time.Minute))
 	})
@@ -236,27 +236,27 @@ func TestTheBlockMoverIsRefusedWithARemedy(t *testing.T) {
 	for mover, refused := range map[string]bool{"": false, "velero": false, "velero-fs": false, "velero-block": true, "other": false} {
 		upload := &velerov2alpha1.DataUpload{Spec: velerov2alpha1.DataUploadSpec{DataMover: mover, SnapshotType: "CSI", CSISnapshot: &velerov2alpha1.CSISnapshotSpec{StorageClass: "fast"}}}
 		download := &velerov2alpha1.DataDownload{Spec: velerov2alpha1.DataDownloadSpec{DataMover: mover}}
-		require.Equal(t, refused, DataUpload().Get(upload).Refusal != "", mover)
-		require.Equal(t, refused, DataDownload().Get(download).Refusal != "", mover)
+		require.Equal(t, refused, DataUpload().Get(upload).UnsupportedReason != "", mover)
+		require.Equal(t, refused, DataDownload().Get(download).UnsupportedReason != "", mover)
 		if refused {
-			require.Equal(t, "data mover velero-block is not supported by Lateen; run the backup with data mover velero-fs", DataUpload().Get(upload).Refusal)
-			require.Equal(t, "data mover velero-block is not supported by Lateen; restore it with Velero's node-agent", DataDownload().Get(download).Refusal)
+			require.Equal(t, "data mover velero-block is not supported by Lateen; run the backup with data mover velero-fs", DataUpload().Get(upload).UnsupportedReason)
+			require.Equal(t, "data mover velero-block is not supported by Lateen; restore it with Velero's node-agent", DataDownload().Get(download).UnsupportedReason)
 		}
 	}
 }
 
 func TestOnlyCSISnapshotsAreServed(t *testing.T) {
 	du := &velerov2alpha1.DataUpload{Spec: velerov2alpha1.DataUploadSpec{SnapshotType: "CSI", CSISnapshot: &velerov2alpha1.CSISnapshotSpec{StorageClass: "fast"}}}
-	require.Empty(t, DataUpload().Get(du).Refusal)
+	require.Empty(t, DataUpload().Get(du).UnsupportedReason)
 	du.Spec.SnapshotType = "EBS"
-	require.Contains(t, DataUpload().Get(du).Refusal, `"EBS"`)
+	require.Contains(t, DataUpload().Get(du).UnsupportedReason, `"EBS"`)
 }
 
 func TestASnapshotOfAClaimWithoutAStorageClassIsRefused(t *testing.T) {
 	du := &velerov2alpha1.DataUpload{Spec: velerov2alpha1.DataUploadSpec{
 		SnapshotType: "CSI", CSISnapshot: &velerov2alpha1.CSISnapshotSpec{VolumeSnapshot: "snap"}, SourceNamespace: "shop", SourcePVC: "data",
 	}}
-	require.Contains(t, DataUpload().Get(du).Refusal, "claim shop/data has no storage class")
+	require.Contains(t, DataUpload().Get(du).UnsupportedReason, "claim shop/data has no storage class")
 }
 
 func TestReadRestore(t *testing.T) {

@@ -31,13 +31,13 @@ func commonState(object metav1.Object, finalizer string) State {
 		moved = time.Time{}
 	}
 	return State{
-		Exposer:    object.GetAnnotations()[annotationAcceptor],
-		MovedAt:    moved,
-		Deleting:   object.GetDeletionTimestamp() != nil,
-		Finalizer:  slices.Contains(object.GetFinalizers(), finalizer),
-		CreatedAt:  object.GetCreationTimestamp().Time,
-		Restarts:   restarts,
-		Restarting: object.GetAnnotations()[annotationRestarting] != "",
+		Exposer:          object.GetAnnotations()[annotationAcceptor],
+		MoverSucceededAt: moved,
+		Deleting:         object.GetDeletionTimestamp() != nil,
+		Finalizer:        slices.Contains(object.GetFinalizers(), finalizer),
+		CreatedAt:        object.GetCreationTimestamp().Time,
+		Restarts:         restarts,
+		Restarting:       object.GetAnnotations()[annotationRestarting] != "",
 	}
 }
 
@@ -51,24 +51,24 @@ func setCommon(object metav1.Object, state State, finalizer string) {
 		object.SetFinalizers(append(object.GetFinalizers(), finalizer))
 	}
 	if state.Exposer != "" {
-		object.SetAnnotations(with(object.GetAnnotations(), annotationAcceptor, state.Exposer))
+		object.SetAnnotations(setKey(object.GetAnnotations(), annotationAcceptor, state.Exposer))
 	} else {
 		delete(object.GetAnnotations(), annotationAcceptor)
 	}
 	if state.Restarts > 0 {
-		object.SetAnnotations(with(object.GetAnnotations(), annotationRestarts, strconv.Itoa(state.Restarts)))
+		object.SetAnnotations(setKey(object.GetAnnotations(), annotationRestarts, strconv.Itoa(state.Restarts)))
 	}
 	if state.Restarting {
-		object.SetAnnotations(with(object.GetAnnotations(), annotationRestarting, "true"))
+		object.SetAnnotations(setKey(object.GetAnnotations(), annotationRestarting, "true"))
 	} else {
 		delete(object.GetAnnotations(), annotationRestarting)
 	}
-	if !state.MovedAt.IsZero() {
-		object.SetAnnotations(with(object.GetAnnotations(), annotationMoved, state.MovedAt.UTC().Format(time.RFC3339)))
+	if !state.MoverSucceededAt.IsZero() {
+		object.SetAnnotations(setKey(object.GetAnnotations(), annotationMoved, state.MoverSucceededAt.UTC().Format(time.RFC3339)))
 	}
 	labels := object.GetLabels()
 	if state.Phase == Accepted || state.Phase == Prepared {
-		labels = with(labels, labelExposing, "true")
+		labels = setKey(labels, labelExposing, "true")
 	} else {
 		delete(labels, labelExposing)
 	}
@@ -76,16 +76,16 @@ func setCommon(object metav1.Object, state State, finalizer string) {
 }
 
 // commonMovement is what the metadata of every kind says in the same way.
-func commonMovement(object metav1.Object) build.Movement {
-	return build.Movement{Name: object.GetName(), Namespace: object.GetNamespace(), UID: object.GetUID()}
+func commonMovement(object metav1.Object) build.MoverSpec {
+	return build.MoverSpec{Name: object.GetName(), Namespace: object.GetNamespace(), UID: object.GetUID()}
 }
 
 // command is how a mover is told what to do (velero-protocol 3.1); the exposer adds what depends on the volume.
-func command(object metav1.Object, resourceTimeout time.Duration, words ...string) []string {
-	return append(words, "--volume-path=/"+string(object.GetUID()), "--resource-timeout="+resourceTimeout.String())
+func command(object metav1.Object, resourceTimeout time.Duration, description ...string) []string {
+	return append(description, "--volume-path=/"+string(object.GetUID()), "--resource-timeout="+resourceTimeout.String())
 }
 
-func with(values map[string]string, key, value string) map[string]string {
+func setKey(values map[string]string, key, value string) map[string]string {
 	if values == nil {
 		values = map[string]string{}
 	}

@@ -19,178 +19,178 @@ import (
 // InProgress is Canceled at once. A terminal phase is written first; what was exposed
 // is removed next; the finalizer goes last. What a mover has restored is delivered between its success
 // and Completed, and nothing but that can happen then.
-func Next(s State, seen Seen, lim Limits) Step {
-	near := seen.Near && s.Phase == Accepted
-	if s.Foreign || !seen.Mine && !seen.Follow && !near {
+func Next(s State, observed Observed, lim Limits) Step {
+	near := observed.MayMarkPrepared && s.Phase == Accepted
+	if s.Foreign || !observed.Exposes && !observed.OwnsMover && !near {
 		return Step{}
 	}
-	seen.Exposure = counted(s, seen, lim)
+	observed.Exposure = counted(s, observed, lim)
 	switch s.Phase {
 	case "", New:
-		return fresh(s, seen, lim)
+		return reconcileNew(s, observed, lim)
 	case Accepted:
-		return accepted(s, seen, lim)
+		return accepted(s, observed, lim)
 	case Prepared:
-		return prepared(s, seen, lim)
+		return prepared(s, observed, lim)
 	case InProgress:
-		return inProgress(s, seen, lim)
+		return inProgress(s, observed, lim)
 	case Canceling:
-		return canceling(s, seen, lim)
+		return canceling(s, observed, lim)
 	case Completed, Failed, Canceled:
-		return ended(s, seen, lim)
+		return cleanUp(s, observed, lim)
 	}
 	return Step{} // a phase of a newer Velero: not ours to touch
 }
 
-// fresh may be looked at by an agent that stands in for an absent one: it ends what must end, and
+// reconcileNew may be looked at by an agent that stands in for an absent one: it ends what must end, and
 // accepts nothing.
-func fresh(s State, seen Seen, lim Limits) Step {
+func reconcileNew(s State, observed Observed, lim Limits) Step {
 	switch {
 	case s.Cancel || s.Deleting:
-		return canceled(s, seen)
-	case s.Refusal != "":
-		return failed(s, seen, ReasonUnsupported, s.Refusal)
-	case !seen.Eligible && seen.SourceGone:
-		return failed(s, seen, ReasonSourceGone, sourceGone)
-	case !seen.Eligible && seen.Unbounded:
+		return canceled(s, observed)
+	case s.UnsupportedReason != "":
+		return failed(s, observed, ReasonUnsupported, s.UnsupportedReason)
+	case !observed.Eligible && observed.SourceGone:
+		return failed(s, observed, ReasonSourceGone, sourceGone)
+	case !observed.Eligible && observed.Unbounded:
 		return Step{After: lim.PrepareTimeout}
-	case !seen.Eligible:
-		if left := until(seen.WaitsSince.Add(lim.PrepareTimeout), seen); left > 0 {
+	case !observed.Eligible:
+		if left := remaining(observed.WaitsSince.Add(lim.PrepareTimeout), observed); left > 0 {
 			return Step{After: left}
 		}
-		return failed(s, seen, ReasonNotEligible, fmt.Sprintf("not ready to be prepared after %s: %s", lim.PrepareTimeout, seen.Awaits))
-	case !seen.Mine || !seen.Room:
+		return failed(s, observed, ReasonNotEligible, fmt.Sprintf("not ready to be prepared after %s: %s", lim.PrepareTimeout, observed.WaitingFor))
+	case !observed.Exposes || !observed.Admitted:
 		return Step{}
 	}
-	s.Phase, s.AcceptedAt, s.Acceptor, s.Exposer, s.Finalizer = Accepted, seen.Now, seen.Here, seen.Here, true
-	if s.Local {
-		s.Node = seen.Here
+	s.Phase, s.AcceptedAt, s.Acceptor, s.Exposer, s.Finalizer = Accepted, observed.Now, observed.ThisNode, observed.ThisNode, true
+	if s.NodeBound {
+		s.Node = observed.ThisNode
 	}
 	return Step{Action: Write, State: s, Reason: ReasonAccepted}
 }
 
 // accepted is a ladder: what ends it, what is in the way, what is ready, what is missing. An agent that
 // is merely near says that the mover runs, and leaves everything else to whom it belongs.
-func accepted(s State, seen Seen, lim Limits) Step {
-	mover := seen.Exposure
-	left := until(s.AcceptedAt.Add(lim.PrepareTimeout), seen)
-	ready := mover.Condition == build.Running && mover.Attempt >= s.Restarts && seen.Near
-	ended := s.Cancel || s.Deleting || seen.SourceGone || seen.WentOn != "" || left <= 0
+func accepted(s State, observed Observed, lim Limits) Step {
+	mover := observed.Exposure
+	left := remaining(s.AcceptedAt.Add(lim.PrepareTimeout), observed)
+	ready := mover.Condition == build.Running && mover.Attempt >= s.Restarts && observed.MayMarkPrepared
+	ended := s.Cancel || s.Deleting || observed.SourceGone || observed.PodResumed != "" || left <= 0
 	switch {
-	case !seen.Mine && !seen.Follow && (ended || !ready):
+	case !observed.Exposes && !observed.OwnsMover && (ended || !ready):
 		return Step{}
 	case s.Cancel || s.Deleting:
-		return canceled(s, seen)
-	case seen.SourceGone:
-		return failed(s, seen, ReasonSourceGone, sourceGone)
-	case seen.WentOn != "":
-		return failed(s, seen, ReasonUnconfirmed, joined(s.Message, seen.WentOn))
+		return canceled(s, observed)
+	case observed.SourceGone:
+		return failed(s, observed, ReasonSourceGone, sourceGone)
+	case observed.PodResumed != "":
+		return failed(s, observed, ReasonUnconfirmed, joined(s.Message, observed.PodResumed))
 	case left <= 0:
-		return failed(s, seen, ReasonPrepareTimeout, prepareTimeout(seen, lim))
-	case mover.Reason == build.LostNode && s.Local:
-		return restart(s, seen, lim)
-	case seen.Mine && !s.Local && s.Exposer == "":
-		return takenOver(s, seen)
+		return failed(s, observed, ReasonPrepareTimeout, prepareTimeout(observed, lim))
+	case mover.Reason == build.LostNode && s.NodeBound:
+		return restart(s, observed, lim)
+	case observed.Exposes && !s.NodeBound && s.Exposer == "":
+		return takeOver(s, observed)
 	case mover.Condition != build.Absent && mover.Attempt < s.Restarts:
-		return stale(seen, left)
+		return deleteStale(observed, left)
 	case ready:
-		s.Phase, s.Node, s.Exposer = Prepared, mover.Node, cmp.Or(s.Exposer, seen.Here)
+		s.Phase, s.Node, s.Exposer = Prepared, mover.Node, cmp.Or(s.Exposer, observed.ThisNode)
 		return Step{Action: Write, State: s, Reason: ReasonPrepared}
-	case !seen.Mine:
+	case !observed.Exposes:
 		return Step{After: left}
 	}
-	return exposing(s, seen, lim, left)
+	return exposing(s, observed, lim, left)
 }
 
 // exposing is what follows from the mover while it does not run.
-func exposing(s State, seen Seen, lim Limits, left time.Duration) Step {
-	switch seen.Exposure.Condition {
+func exposing(s State, observed Observed, lim Limits, left time.Duration) Step {
+	switch observed.Exposure.Condition {
 	case build.Absent:
-		if pause := until(s.AcceptedAt.Add(restartDelay(s.Restarts, lim)), seen); s.Restarts > 0 && pause > 0 {
+		if pause := remaining(s.AcceptedAt.Add(restartDelay(s.Restarts, lim)), observed); s.Restarts > 0 && pause > 0 {
 			return Step{After: min(pause, left)}
 		}
 		return Step{Action: Expose, After: left}
-	case build.Stuck:
-		return failed(s, seen, ReasonHopeless, seen.Exposure.Message)
+	case build.Unrunnable:
+		return failed(s, observed, ReasonCannotRun, observed.Exposure.Message)
 	case build.Lost:
-		return restart(s, seen, lim)
+		return restart(s, observed, lim)
 	case build.Failed:
-		return failed(s, seen, ReasonMoverFailed, seen.Exposure.Message)
+		return failed(s, observed, ReasonMoverFailed, observed.Exposure.Message)
 	case build.Succeeded:
-		return failed(s, seen, ReasonMoverFailed, "mover ended before it was told to start")
-	case build.Pending, build.Running, build.Ending:
+		return failed(s, observed, ReasonMoverFailed, "mover ended before it was told to start")
+	case build.Pending, build.Running, build.Terminating:
 	}
 	return Step{After: left}
 }
 
-// stale clears a mover that was already given up out of the way of the next one.
-func stale(seen Seen, left time.Duration) Step {
-	if !seen.Mine || seen.Exposure.Condition == build.Ending {
+// deleteStale clears a mover that was already given up out of the way of the next one.
+func deleteStale(observed Observed, left time.Duration) Step {
+	if !observed.Exposes || observed.Exposure.Condition == build.Terminating {
 		return Step{After: left}
 	}
-	return remove(seen, ReasonStale)
+	return remove(observed, ReasonStale)
 }
 
-func prepared(s State, seen Seen, lim Limits) Step {
+func prepared(s State, observed Observed, lim Limits) Step {
 	switch {
-	case !seen.Follow:
+	case !observed.OwnsMover:
 		return Step{}
 	case s.Cancel || s.Deleting:
-		return canceled(s, seen)
-	case seen.SourceGone:
-		return failed(s, seen, ReasonSourceGone, sourceGone)
-	case seen.WentOn != "":
-		return failed(s, seen, ReasonUnconfirmed, joined(s.Message, seen.WentOn))
+		return canceled(s, observed)
+	case observed.SourceGone:
+		return failed(s, observed, ReasonSourceGone, sourceGone)
+	case observed.PodResumed != "":
+		return failed(s, observed, ReasonUnconfirmed, joined(s.Message, observed.PodResumed))
 	case s.Restarting:
-		return replace(s, seen, lim)
+		return replace(s, observed, lim)
 	}
-	switch seen.Exposure.Condition {
+	switch observed.Exposure.Condition {
 	case build.Running:
-		if !seen.Slot {
-			return Step{After: seen.SlotIn}
+		if !observed.HasSlot {
+			return Step{After: observed.SlotIn}
 		}
-		s.Phase, s.StartedAt, s.NodeOS = InProgress, seen.Now, seen.Exposure.OS
+		s.Phase, s.StartedAt, s.NodeOS = InProgress, observed.Now, observed.Exposure.OS
 		return Step{Action: Write, State: s, Reason: ReasonStarted}
 	case build.Absent, build.Lost:
-		return restart(s, seen, lim)
+		return restart(s, observed, lim)
 	case build.Failed:
-		return failed(s, seen, ReasonMoverFailed, seen.Exposure.Message)
-	case build.Stuck:
-		return failed(s, seen, ReasonHopeless, seen.Exposure.Message)
+		return failed(s, observed, ReasonMoverFailed, observed.Exposure.Message)
+	case build.Unrunnable:
+		return failed(s, observed, ReasonCannotRun, observed.Exposure.Message)
 	case build.Succeeded:
-		return failed(s, seen, ReasonMoverFailed, "mover ended before it was told to start")
-	case build.Ending:
-		return Step{After: untilLost(seen, lim)}
+		return failed(s, observed, ReasonMoverFailed, "mover ended before it was told to start")
+	case build.Terminating:
+		return Step{After: remainingUntilLost(observed, lim)}
 	case build.Pending:
 	}
 	return Step{}
 }
 
-func inProgress(s State, seen Seen, lim Limits) Step {
+func inProgress(s State, observed Observed, lim Limits) Step {
 	switch {
-	case !seen.Follow:
+	case !observed.OwnsMover:
 		return Step{}
-	case !s.MovedAt.IsZero():
-		return moved(s, seen, lim)
+	case !s.MoverSucceededAt.IsZero():
+		return rebind(s, observed, lim)
 	case s.Restarting && (s.Cancel || s.Deleting):
-		return canceled(s, seen)
+		return canceled(s, observed)
 	case s.Restarting:
-		return replace(s, seen, lim)
+		return replace(s, observed, lim)
 	}
-	switch seen.Exposure.Condition {
+	switch observed.Exposure.Condition {
 	case build.Succeeded:
-		return succeeded(s, seen)
+		return succeeded(s, observed)
 	case build.Failed:
-		if seen.Exposure.Canceled && (s.Cancel || s.Deleting) {
-			return canceled(s, seen)
+		if observed.Exposure.Canceled && (s.Cancel || s.Deleting) {
+			return canceled(s, observed)
 		}
-		return failed(s, seen, ReasonMoverFailed, seen.Exposure.Message)
+		return failed(s, observed, ReasonMoverFailed, observed.Exposure.Message)
 	case build.Absent, build.Lost:
 		if s.Cancel || s.Deleting {
-			return canceled(s, seen)
+			return canceled(s, observed)
 		}
-		return restart(s, seen, lim)
-	case build.Pending, build.Running, build.Stuck, build.Ending:
+		return restart(s, observed, lim)
+	case build.Pending, build.Running, build.Unrunnable, build.Terminating:
 	}
 	switch {
 	case s.Cancel:
@@ -199,79 +199,79 @@ func inProgress(s State, seen Seen, lim Limits) Step {
 	case s.Deleting: // nothing else in this write: the mover reacts to exactly this update
 		s.Cancel = true
 		return Step{Action: Write, State: s, Reason: ReasonDeleting}
-	case seen.Exposure.Condition == build.Ending: // its progress is not of the next mover
-		return Step{After: untilLost(seen, lim)}
+	case observed.Exposure.Condition == build.Terminating: // its progress is not of the next mover
+		return Step{After: remainingUntilLost(observed, lim)}
 	}
-	return running(s, seen, lim)
+	return running(s, observed, lim)
 }
 
 // running is what follows from what a mover that works reports, or does not.
-func running(s State, seen Seen, lim Limits) Step {
+func running(s State, observed Observed, lim Limits) Step {
 	var left time.Duration // until it counts as stalled
-	if lim.StallTimeout > 0 && seen.Exposure.Condition == build.Running {
-		if left = until(seen.ActiveAt.Add(lim.StallTimeout), seen); left <= 0 {
-			return stalled(s, seen, lim)
+	if lim.StallTimeout > 0 && observed.Exposure.Condition == build.Running {
+		if left = remaining(observed.ActiveAt.Add(lim.StallTimeout), observed); left <= 0 {
+			return stalled(s, observed, lim)
 		}
 	}
-	if latest(s, seen) == s.Progress {
+	if currentProgress(s, observed) == s.Progress {
 		return Step{After: left}
 	}
-	if early := until(s.StartedAt.Add(lim.FirstProgress), seen); early > 0 {
+	if early := remaining(s.StartedAt.Add(lim.FirstProgress), observed); early > 0 {
 		return Step{After: early}
 	}
-	s.Progress = latest(s, seen)
+	s.Progress = currentProgress(s, observed)
 	return Step{Action: Write, State: s, Reason: ReasonProgress}
 }
 
-func canceling(s State, seen Seen, lim Limits) Step {
+func canceling(s State, observed Observed, lim Limits) Step {
 	switch {
-	case !seen.Follow:
+	case !observed.OwnsMover:
 		return Step{}
-	case !s.MovedAt.IsZero():
-		return moved(s, seen, lim)
+	case !s.MoverSucceededAt.IsZero():
+		return rebind(s, observed, lim)
 	}
-	switch seen.Exposure.Condition {
+	switch observed.Exposure.Condition {
 	case build.Succeeded:
-		return succeeded(s, seen)
+		return succeeded(s, observed)
 	case build.Failed:
-		if seen.Exposure.Canceled {
-			return canceled(s, seen)
+		if observed.Exposure.Canceled {
+			return canceled(s, observed)
 		}
-		return failed(s, seen, ReasonMoverFailed, seen.Exposure.Message)
+		return failed(s, observed, ReasonMoverFailed, observed.Exposure.Message)
 	case build.Absent, build.Lost:
-		return canceled(s, seen)
-	case build.Ending:
-		return Step{After: untilLost(seen, lim)}
-	case build.Pending, build.Running, build.Stuck:
+		return canceled(s, observed)
+	case build.Terminating:
+		return Step{After: remainingUntilLost(observed, lim)}
+	case build.Pending, build.Running, build.Unrunnable:
 	}
-	left := until(seen.CanceledAt.Add(lim.CancelGrace), seen)
-	if !seen.Started || left <= 0 { // a mover that has not started may never see the cancel
-		return remove(seen, ReasonNoAnswer)
+	left := remaining(observed.CanceledAt.Add(lim.CancelGrace), observed)
+	if !observed.Started || left <= 0 { // a mover that has not started may never see the cancel
+		return remove(observed, ReasonCancelTimeout)
 	}
 	return Step{After: left}
 }
 
-// moved is what is left when the mover has succeeded: neither its end nor a cancel changes anything now. However late it
+// rebind is what is left when the mover has succeeded: neither its end nor a cancel changes anything now. However late it
 // is, each agent has a grace for its own first try: it may be the first one that is alive since the mover's success.
-func moved(s State, seen Seen, lim Limits) Step {
-	if seen.Delivered {
-		return end(s, seen, Completed, ReasonCompleted)
+func rebind(s State, observed Observed, lim Limits) Step {
+	if observed.Rebound {
+		return finish(s, observed, Completed, ReasonCompleted)
 	}
-	first := cmp.Or(seen.DeliveringSince, seen.Now)
-	left := max(until(s.MovedAt.Add(cmp.Or(s.DeliverIn, lim.DeliverTimeout)), seen), until(first.Add(lim.DeliverGrace), seen))
+	first := cmp.Or(observed.RebindingSince, observed.Now)
+	left := max(remaining(s.MoverSucceededAt.Add(cmp.Or(s.RebindTimeout, lim.RebindTimeout)), observed), remaining(first.Add(lim.RebindGrace), observed))
 	if left <= 0 {
-		return Step{Action: Keep, Reason: ReasonNotDelivered}
+		return Step{Action: AbandonRebind, Reason: ReasonRebindFailed}
 	}
-	return Step{Action: Deliver, After: left}
+	return Step{Action: Rebind, After: left}
 }
 
-func ended(s State, seen Seen, lim Limits) Step {
+func cleanUp(s State, observed Observed, lim Limits) Step {
 	switch {
-	case seen.Exposure.Condition == build.Absent && !seen.Remains:
-	case seen.Exposure.Condition == build.Ending && !seen.Remains:
-		return Step{After: max(until(seen.EndingAt.Add(lim.CleanUpWarning), seen), 0)}
+	case observed.Exposure.Condition == build.Absent && !observed.HasLeftovers:
+	case observed.Exposure.Condition == build.Terminating && !observed.HasLeftovers:
+		return Step{After: max(remaining(observed.DeletingAt.Add(lim.CleanUpWarning), observed), 0)}
 	default:
-		return remove(seen, ReasonCleaned)
+		return remove(observed, ReasonCleaned)
 	}
 	if !s.HasLeftovers() {
 		return Step{}

@@ -34,10 +34,10 @@ func (m *moment) String() string {
 }
 
 func TestEveryRuleCatchesTheNextThatBreaksIt(t *testing.T) {
-	said := map[string]bool{}
+	reported := map[string]bool{}
 	for _, r := range rules() {
-		require.False(t, said[r.says], "two rules say: %s", r.says)
-		said[r.says] = true
+		require.False(t, reported[r.says], "two rules say: %s", r.says)
+		reported[r.says] = true
 		t.Run(r.says, func(t *testing.T) {
 			require.NotNil(t, r.broken, "no broken Next shows that this rule can fail")
 			caught := false
@@ -51,29 +51,29 @@ func TestEveryRuleCatchesTheNextThatBreaksIt(t *testing.T) {
 }
 
 // wrong are Nexts with one guard that is wrong, by phase.
-func wrong() map[Phase]func(*State, *Seen, *Limits) {
-	return map[Phase]func(*State, *Seen, *Limits){
-		"":       func(_ *State, seen *Seen, _ *Limits) { seen.Mine = true },
-		New:      func(s *State, _ *Seen, _ *Limits) { s.Deleting = false },
-		Accepted: func(_ *State, seen *Seen, _ *Limits) { seen.Now = seen.Now.Add(-tick) }, // left < 0
-		Prepared: func(_ *State, seen *Seen, _ *Limits) { seen.Slot = true },
-		InProgress: func(_ *State, seen *Seen, _ *Limits) {
-			if seen.Exposure.Condition == build.Lost {
-				seen.Exposure.Condition = build.Running
+func wrong() map[Phase]func(*State, *Observed, *Limits) {
+	return map[Phase]func(*State, *Observed, *Limits){
+		"":       func(_ *State, observed *Observed, _ *Limits) { observed.Exposes = true },
+		New:      func(s *State, _ *Observed, _ *Limits) { s.Deleting = false },
+		Accepted: func(_ *State, observed *Observed, _ *Limits) { observed.Now = observed.Now.Add(-tick) }, // left < 0
+		Prepared: func(_ *State, observed *Observed, _ *Limits) { observed.HasSlot = true },
+		InProgress: func(_ *State, observed *Observed, _ *Limits) {
+			if observed.Exposure.Condition == build.Lost {
+				observed.Exposure.Condition = build.Running
 			}
 		},
-		Canceling: func(_ *State, seen *Seen, _ *Limits) {
-			if seen.Exposure.Condition == build.Ending {
-				seen.Exposure.Condition = build.Running
+		Canceling: func(_ *State, observed *Observed, _ *Limits) {
+			if observed.Exposure.Condition == build.Terminating {
+				observed.Exposure.Condition = build.Running
 			}
 		},
-		Completed: func(_ *State, seen *Seen, _ *Limits) {
-			if seen.Exposure.Condition == build.Ending {
-				seen.Exposure.Condition = build.Absent
+		Completed: func(_ *State, observed *Observed, _ *Limits) {
+			if observed.Exposure.Condition == build.Terminating {
+				observed.Exposure.Condition = build.Absent
 			}
 		},
-		Failed:   func(s *State, _ *Seen, _ *Limits) { s.Phase = Prepared },
-		Canceled: func(_ *State, seen *Seen, _ *Limits) { seen.Exposure.Condition = build.Absent },
+		Failed:   func(s *State, _ *Observed, _ *Limits) { s.Phase = Prepared },
+		Canceled: func(_ *State, observed *Observed, _ *Limits) { observed.Exposure.Condition = build.Absent },
 	}
 }
 
@@ -83,11 +83,11 @@ func TestOneWrongGuardIsCaughtInEveryPhase(t *testing.T) {
 		t.Run("in phase "+string(phase), func(t *testing.T) {
 			require.Contains(t, guards, phase)
 			caught := ""
-			broken := func(s State, seen Seen, lim Limits) Step {
+			broken := func(s State, observed Observed, lim Limits) Step {
 				if s.Phase == phase {
-					guards[phase](&s, &seen, &lim)
+					guards[phase](&s, &observed, &lim)
 				}
-				return Next(s, seen, lim)
+				return Next(s, observed, lim)
 			}
 			walk(broken, func(m *moment) bool {
 				for _, r := range all {

@@ -33,12 +33,12 @@ func PodVolumeBackup() Kind[*velerov1.PodVolumeBackup] {
 func getPodVolumeBackup(pvb *velerov1.PodVolumeBackup) State {
 	state := commonState(pvb, finalizerPodVolume)
 	status := pvb.Status
-	state.Phase, state.Cancel, state.Local, state.Node = Phase(status.Phase), pvb.Spec.Cancel, true, pvb.Spec.Node
+	state.Phase, state.Cancel, state.NodeBound, state.Node = Phase(status.Phase), pvb.Spec.Cancel, true, pvb.Spec.Node
 	state.Message = status.Message
 	state.AcceptedAt, state.StartedAt, state.CompletedAt = timeOf(status.AcceptedTimestamp), timeOf(status.StartTimestamp), timeOf(status.CompletionTimestamp)
 	state.Progress = Progress{Total: status.Progress.TotalBytes, Done: status.Progress.BytesDone}
 	state.Outcome = Outcome{SnapshotID: status.SnapshotID, Path: status.Path, IncrementalBytes: status.IncrementalBytes}
-	state.Refusal = refuseUploader(pvb.Spec.UploaderType, "run")
+	state.UnsupportedReason = refuseUploader(pvb.Spec.UploaderType, "run")
 	return state
 }
 
@@ -52,7 +52,7 @@ func setPodVolumeBackup(pvb *velerov1.PodVolumeBackup, state State) {
 	status.SnapshotID, status.Path, status.IncrementalBytes = state.Outcome.SnapshotID, state.Outcome.Path, state.Outcome.IncrementalBytes
 }
 
-func movePodVolumeBackup(pvb *velerov1.PodVolumeBackup, resourceTimeout time.Duration) build.Movement {
+func movePodVolumeBackup(pvb *velerov1.PodVolumeBackup, resourceTimeout time.Duration) build.MoverSpec {
 	move := commonMovement(pvb)
 	move.Command = command(pvb, resourceTimeout, "pod-volume", "backup", "--pod-volume-backup="+pvb.Name)
 	move.Source.PodVolume = &build.PodVolumeSource{Pod: pvb.Spec.Pod, Volume: pvb.Spec.Volume}
@@ -73,8 +73,8 @@ type Names struct {
 	Backup    string // namespace/name of the Backup that it belongs to
 }
 
-// NamesOf makes them up as Velero does (velero-protocol 7).
-func NamesOf(pvb *velerov1.PodVolumeBackup) Names {
+// VeleroMetricNames makes them up as Velero does (velero-protocol 7).
+func VeleroMetricNames(pvb *velerov1.PodVolumeBackup) Names {
 	names := Names{Operation: fmt.Sprintf("%s-%s-%s-%s-backup", pvb.Name, pvb.Spec.BackupStorageLocation, pvb.Spec.Pod.Namespace, pvb.Spec.UploaderType)}
 	if owner := metav1.GetControllerOfNoCopy(pvb); owner != nil {
 		names.Backup = pvb.Namespace + "/" + owner.Name

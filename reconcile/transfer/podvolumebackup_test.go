@@ -71,9 +71,9 @@ func TestPodVolumeBackupMetadata(t *testing.T) {
 }
 
 func TestRestartsAreReadFromWhateverTheAnnotationSays(t *testing.T) {
-	for said, restarts := range map[string]int{"": 0, "0": 0, "3": 3, "many": 0, "1.5": 0} {
-		pvb := &velerov1.PodVolumeBackup{ObjectMeta: metav1.ObjectMeta{Annotations: map[string]string{annotationRestarts: said}}}
-		require.Equal(t, restarts, PodVolumeBackup().Get(pvb).Restarts, "annotation %q", said)
+	for reported, restarts := range map[string]int{"": 0, "0": 0, "3": 3, "many": 0, "1.5": 0} {
+		pvb := &velerov1.PodVolumeBackup{ObjectMeta: metav1.ObjectMeta{Annotations: map[string]string{annotationRestarts: reported}}}
+		require.Equal(t, restarts, PodVolumeBackup().Get(pvb).Restarts, "annotation %q", reported)
 	}
 }
 
@@ -84,7 +84,7 @@ func TestOnlyKopiaIsServed(t *testing.T) {
 		"rsync":  "uploader rsync is not supported by Lateen; run it with Velero's node-agent",
 	} {
 		pvb := &velerov1.PodVolumeBackup{Spec: velerov1.PodVolumeBackupSpec{UploaderType: uploader}}
-		require.Equal(t, refusal, PodVolumeBackup().Get(pvb).Refusal, "uploader %s", uploader)
+		require.Equal(t, refusal, PodVolumeBackup().Get(pvb).UnsupportedReason, "uploader %s", uploader)
 	}
 }
 
@@ -92,9 +92,9 @@ func TestDeletionAndCancelAreTwoThings(t *testing.T) {
 	pvb := &velerov1.PodVolumeBackup{Spec: velerov1.PodVolumeBackupSpec{UploaderType: uploaderKopia}}
 	pvb.DeletionTimestamp = &metav1.Time{Time: now()}
 	state := PodVolumeBackup().Get(pvb)
-	require.Equal(t, State{Local: true, Deleting: true}, state)
+	require.Equal(t, State{NodeBound: true, Deleting: true}, state)
 	pvb.DeletionTimestamp, pvb.Spec.Cancel = nil, true
-	require.Equal(t, State{Local: true, Cancel: true}, PodVolumeBackup().Get(pvb))
+	require.Equal(t, State{NodeBound: true, Cancel: true}, PodVolumeBackup().Get(pvb))
 }
 
 func TestTimesThatAreNotSetStayUnset(t *testing.T) {
@@ -109,7 +109,7 @@ func TestTimesThatAreNotSetStayUnset(t *testing.T) {
 func TestMetricsNameABackupAsVeleroDoes(t *testing.T) {
 	pvb := &velerov1.PodVolumeBackup{ObjectMeta: metav1.ObjectMeta{Namespace: "velero", Name: "b1-x"}}
 	pvb.Spec = velerov1.PodVolumeBackupSpec{BackupStorageLocation: "default", UploaderType: "kopia", Pod: corev1.ObjectReference{Namespace: "app"}}
-	require.Equal(t, Names{Operation: "b1-x-default-app-kopia-backup"}, NamesOf(pvb), "an orphan has no backup")
+	require.Equal(t, Names{Operation: "b1-x-default-app-kopia-backup"}, VeleroMetricNames(pvb), "an orphan has no backup")
 	pvb.OwnerReferences = []metav1.OwnerReference{{Kind: "Backup", Name: "b1", Controller: new(true)}}
-	require.Equal(t, "velero/b1", NamesOf(pvb).Backup)
+	require.Equal(t, "velero/b1", VeleroMetricNames(pvb).Backup)
 }

@@ -26,11 +26,11 @@ func PodVolumeRestore() Kind[*velerov1.PodVolumeRestore] {
 func getPodVolumeRestore(pvr *velerov1.PodVolumeRestore) State {
 	state := commonState(pvr, finalizerPodVolume)
 	status := pvr.Status
-	state.Phase, state.Cancel, state.Local, state.Node = Phase(status.Phase), pvr.Spec.Cancel, true, status.Node
+	state.Phase, state.Cancel, state.NodeBound, state.Node = Phase(status.Phase), pvr.Spec.Cancel, true, status.Node
 	state.Message = status.Message
 	state.AcceptedAt, state.StartedAt, state.CompletedAt = timeOf(status.AcceptedTimestamp), timeOf(status.StartTimestamp), timeOf(status.CompletionTimestamp)
 	state.Progress = Progress{Total: status.Progress.TotalBytes, Done: status.Progress.BytesDone}
-	state.Refusal = refuseUploader(pvr.Spec.UploaderType, "restore")
+	state.UnsupportedReason = refuseUploader(pvr.Spec.UploaderType, "restore")
 	return state
 }
 
@@ -43,7 +43,7 @@ func setPodVolumeRestore(pvr *velerov1.PodVolumeRestore, state State) {
 	status.Progress.TotalBytes, status.Progress.BytesDone = state.Progress.Total, state.Progress.Done
 }
 
-func movePodVolumeRestore(pvr *velerov1.PodVolumeRestore, resourceTimeout time.Duration) build.Movement {
+func movePodVolumeRestore(pvr *velerov1.PodVolumeRestore, resourceTimeout time.Duration) build.MoverSpec {
 	move := commonMovement(pvr)
 	move.Command = command(pvr, resourceTimeout, "pod-volume", "restore", "--pod-volume-restore="+pvr.Name)
 	move.Restores, move.SnapshotSize = true, pvr.Spec.SnapshotSize

@@ -6,19 +6,19 @@ type Reason string
 // The reasons of steps. Those of terminal phases are the values of the label reason of
 // lateen_transfers_finished_total.
 const (
-	ReasonAccepted  Reason = "accepted"
-	ReasonTakenOver Reason = "taken_over"
-	ReasonPrepared  Reason = "prepared"
-	ReasonStarted   Reason = "started"
-	ReasonProgress  Reason = "progress"
-	ReasonRestarted Reason = "restarted"
-	ReasonRequeued  Reason = "requeued" // after a restart, once the mover before is gone
-	ReasonMoved     Reason = "moved"
-	ReasonCanceling Reason = "canceling"
-	ReasonDeleting  Reason = "deleting"
-	ReasonStale     Reason = "stale_mover"
-	ReasonNoAnswer  Reason = "cancel_unanswered"
-	ReasonCleaned   Reason = "cleaned"
+	ReasonAccepted      Reason = "accepted"
+	ReasonTakenOver     Reason = "taken_over"
+	ReasonPrepared      Reason = "prepared"
+	ReasonStarted       Reason = "started"
+	ReasonProgress      Reason = "progress"
+	ReasonRestarted     Reason = "restarted"
+	ReasonRequeued      Reason = "requeued" // after a restart, once the mover before is gone
+	ReasonMoved         Reason = "moved"
+	ReasonCanceling     Reason = "canceling"
+	ReasonDeleting      Reason = "deleting"
+	ReasonStale         Reason = "stale_mover"
+	ReasonCancelTimeout Reason = "cancel_unanswered"
+	ReasonCleaned       Reason = "cleaned"
 
 	ReasonCompleted      Reason = "completed"
 	ReasonCanceled       Reason = "canceled"
@@ -26,23 +26,23 @@ const (
 	ReasonNotEligible    Reason = "not_eligible"
 	ReasonSourceGone     Reason = "source_gone"
 	ReasonPrepareTimeout Reason = "prepare_timeout"
-	ReasonHopeless       Reason = "cannot_run"
+	ReasonCannotRun      Reason = "cannot_run"
 	ReasonMoverFailed    Reason = "mover_failed"
 	ReasonMoverLost      Reason = "mover_lost"
 	ReasonMoverStalled   Reason = "mover_stalled"
 	ReasonUnconfirmed    Reason = "restore_unconfirmed"
 	ReasonUnreadable     Reason = "result_unreadable"
-	ReasonNotDelivered   Reason = "not_delivered"
+	ReasonRebindFailed   Reason = "not_delivered"
 )
 
-// Ends are the pairs of terminal phase and reason that can be; metrics start at 0 for each.
-func Ends() map[Phase][]Reason {
+// TerminalReasons are the pairs of terminal phase and reason that can be; metrics start at 0 for each.
+func TerminalReasons() map[Phase][]Reason {
 	return map[Phase][]Reason{
 		Completed: {ReasonCompleted},
 		Canceled:  {ReasonCanceled},
 		Failed: {
-			ReasonUnsupported, ReasonNotEligible, ReasonSourceGone, ReasonPrepareTimeout, ReasonHopeless,
-			ReasonMoverFailed, ReasonMoverLost, ReasonMoverStalled, ReasonUnconfirmed, ReasonUnreadable, ReasonNotDelivered,
+			ReasonUnsupported, ReasonNotEligible, ReasonSourceGone, ReasonPrepareTimeout, ReasonCannotRun,
+			ReasonMoverFailed, ReasonMoverLost, ReasonMoverStalled, ReasonUnconfirmed, ReasonUnreadable, ReasonRebindFailed,
 		},
 	}
 }

@@ -73,24 +73,24 @@ func readResult[T any](message string, into *T) error {
 		return errors.New("it is empty")
 	}
 	if err := json.Unmarshal([]byte(message), into); err != nil {
-		return fmt.Errorf("parse %q: %w", shortened(message), err)
+		return fmt.Errorf("parse %q: %w", truncate(message), err)
 	}
 	return nil
 }
 
 // ReadProgress reads the message of a mover's progress Event, {"totalBytes":N,"doneBytes":N}.
 func ReadProgress(message string) (Progress, error) {
-	var said struct {
+	var reported struct {
 		TotalBytes int64 `json:"totalBytes"`
 		DoneBytes  int64 `json:"doneBytes"`
 	}
-	if err := json.Unmarshal([]byte(message), &said); err != nil {
-		return Progress{}, fmt.Errorf("parse progress %q: %w", shortened(message), err)
+	if err := json.Unmarshal([]byte(message), &reported); err != nil {
+		return Progress{}, fmt.Errorf("parse progress %q: %w", truncate(message), err)
 	}
-	return Progress{Total: said.TotalBytes, Done: said.DoneBytes}, nil
+	return Progress{Total: reported.TotalBytes, Done: reported.DoneBytes}, nil
 }
 
-func shortened(message string) string {
+func truncate(message string) string {
 	const most = 200
 	if len(message) <= most {
 		return message

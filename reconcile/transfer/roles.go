@@ -10,24 +10,24 @@ type Agent struct {
 
 // Fleet is what an agent knows of the nodes. Only the coordinator knows anything; to all others every answer is no.
 type Fleet interface {
-	Leads() bool              // this agent is the coordinator now
-	Absent(node string) bool  // no agent, Lateen's or Velero's, has been Ready there for a while
-	Veleros(node string) bool // the agent there is Velero's
-	Lost(node string) bool    // Absent, and the Node has not been Ready for a while, or does not exist
+	IsCoordinator() bool          // this agent is the coordinator now
+	Unavailable(node string) bool // no agent, Lateen's or Velero's, has been Ready there for a while
+	RunsVelero(node string) bool  // the agent there is Velero's
+	Lost(node string) bool        // Absent, and the Node has not been Ready for a while, or does not exist
 }
 
-// Role is what an agent has to do with a transfer.
-type Role struct {
-	Mine   bool // it accepts and exposes it
-	Follow bool // it follows its mover, or stands in for the agent that should
-	Near   bool // it follows what runs where the mover runs
-	Lost   bool // the mover is lost with its node
+// Ownership is what an agent has to do with a transfer.
+type Ownership struct {
+	Exposes         bool // it accepts and exposes it
+	OwnsMover       bool // it follows its mover, or stands in for the agent that should
+	MayMarkPrepared bool // it follows what runs where the mover runs
+	Lost            bool // the mover is lost with its node
 }
 
 // Acts tells whether there is anything for it to do.
-func (r Role) Acts() bool { return r.Mine || r.Follow || r.Near }
+func (r Ownership) Acts() bool { return r.Exposes || r.OwnsMover || r.MayMarkPrepared }
 
-// In is the rule of ownership: it tells an agent's role in a transfer. At any time one agent acts on a transfer, and
+// OwnershipOf is the rule of ownership: it tells an agent's role in a transfer. At any time one agent acts on a transfer, and
 // which one follows from what everybody can see, not from who began. "Ready" includes an agent that has not been Ready for
 // less than the grace, by either maker; Velero's agents follow the same rule by their own code.
 //
@@ -53,27 +53,27 @@ func (r Role) Acts() bool { return r.Mine || r.Follow || r.Near }
 //
 // Home is the node that it belongs to, as far as this agent knows; mover is the node of its mover. Both may
 // be empty.
-func (a Agent) In(s State, home, mover string) Role {
-	role := Role{Near: s.Phase == Accepted && a.serves(mover)}
+func (a Agent) OwnershipOf(s State, home, mover string) Ownership {
+	role := Ownership{MayMarkPrepared: s.Phase == Accepted && a.serves(mover)}
 	switch {
-	case home != "" && home == a.Node && (s.Local || !s.Phase.Terminal()):
-		role.Mine, role.Follow = s.Local, true
-	case !a.Leads():
-	case a.isVeleros(s):
-	case !s.Local && (home == "" || s.Phase.Terminal()):
-		role.Mine, role.Follow = true, true
-	case home == "" || a.Absent(home):
-		role.Follow = true
+	case home != "" && home == a.Node && (s.NodeBound || !s.Phase.Terminal()):
+		role.Exposes, role.OwnsMover = s.NodeBound, true
+	case !a.IsCoordinator():
+	case a.runsVelero(s):
+	case !s.NodeBound && (home == "" || s.Phase.Terminal()):
+		role.Exposes, role.OwnsMover = true, true
+	case home == "" || a.Unavailable(home):
+		role.OwnsMover = true
 	}
 	where := cmp.Or(mover, home)
-	lost := where != "" && where != a.Node && a.Leads() && a.Lost(where) // asked for early: from then on the Node is watched
+	lost := where != "" && where != a.Node && a.IsCoordinator() && a.Lost(where) // asked for early: from then on the Node is watched
 	role.Lost = lost && role.Acts()
 	return role
 }
 
-// isVeleros tells whether an agent of Velero prepares the transfer. Two agents that expose the same snapshot destroy it.
-func (a Agent) isVeleros(s State) bool {
-	return !s.Local && s.Phase == Accepted && s.Exposer == "" && s.Acceptor != "" && a.Veleros(s.Acceptor)
+// runsVelero tells whether an agent of Velero prepares the transfer. Two agents that expose the same snapshot destroy it.
+func (a Agent) runsVelero(s State) bool {
+	return !s.NodeBound && s.Phase == Accepted && s.Exposer == "" && s.Acceptor != "" && a.RunsVelero(s.Acceptor)
 }
 
 // Nodes are those on whose agents it depends who acts on a transfer: that of its mover, or every node ("") as long as
@@ -84,12 +84,12 @@ func (s State) Nodes() []string {
 		return nil
 	case s.Node != "":
 		return []string{s.Node}
-	case s.Local || s.Phase == Accepted:
+	case s.NodeBound || s.Phase == Accepted:
 		return []string{""}
 	}
 	return nil
 }
 
 func (a Agent) serves(node string) bool {
-	return node != "" && (node == a.Node || a.Leads() && a.Absent(node))
+	return node != "" && (node == a.Node || a.IsCoordinator() && a.Unavailable(node))
 }

@@ -10,49 +10,55 @@ func ownershipRules() []rule {
 	follow := legal()
 	return []rule{{
 		"nobody acts without owning",
-		func(m *moment) bool { return m.Seen.Mine || m.Seen.Follow || m.adopts() || m.waits(0) },
-		input(func(_ *State, seen *Seen, _ *Limits) { seen.Follow = true }),
+		func(m *moment) bool { return m.Seen.Exposes || m.Seen.OwnsMover || m.adopts() || m.waits(0) },
+		input(func(_ *State, observed *Observed, _ *Limits) { observed.OwnsMover = true }),
 	}, {
 		"who is merely near says that the mover runs, and nothing else",
 		func(m *moment) bool { return implies(m.adopts(), m.waits(0) || m.writes(Prepared)) },
-		input(func(_ *State, seen *Seen, _ *Limits) { seen.Follow = seen.Follow || seen.Near }),
+		input(func(_ *State, observed *Observed, _ *Limits) {
+			observed.OwnsMover = observed.OwnsMover || observed.MayMarkPrepared
+		}),
 	}, {
 		"what is for another data mover is left alone",
 		func(m *moment) bool { return implies(m.State.Foreign, m.waits(0)) },
-		input(func(s *State, _ *Seen, _ *Limits) { s.Foreign = false }),
+		input(func(s *State, _ *Observed, _ *Limits) { s.Foreign = false }),
 	}, {
 		"until a mover is prepared, only who accepts makes, removes and replaces it",
 		func(m *moment) bool {
 			return m.mine() || implies(m.fresh(), !m.writes(Accepted)) &&
 				implies(m.in(Accepted), m.Step.Action != Expose && m.Step.Action != Remove && !m.restarts())
 		},
-		input(func(_ *State, seen *Seen, _ *Limits) { seen.Mine = seen.Mine || seen.Follow }),
+		input(func(_ *State, observed *Observed, _ *Limits) {
+			observed.Exposes = observed.Exposes || observed.OwnsMover
+		}),
 	}, {
 		"once a mover is prepared, only who follows it acts",
-		func(m *moment) bool { return m.Seen.Follow || !m.in(Prepared, InProgress, Canceling) || m.waits(0) },
-		input(func(_ *State, seen *Seen, _ *Limits) { seen.Follow = seen.Mine || seen.Follow }),
+		func(m *moment) bool { return m.Seen.OwnsMover || !m.in(Prepared, InProgress, Canceling) || m.waits(0) },
+		input(func(_ *State, observed *Observed, _ *Limits) {
+			observed.OwnsMover = observed.Exposes || observed.OwnsMover
+		}),
 	}, {
 		"what an agent of Velero accepted is marked before anything is made for it, and nothing else ever is",
 		func(m *moment) bool {
 			takes := m.unmarked() && !m.asked() && m.sourceWaits() && m.left(m.State.AcceptedAt, m.Limits.PrepareTimeout) > 0
 			return (m.Step.Reason == ReasonTakenOver) == takes && implies(takes, m.changes(func(s *State) { s.Exposer = here }))
 		},
-		input(func(s *State, _ *Seen, _ *Limits) { s.Exposer = "n0" }),
+		input(func(s *State, _ *Observed, _ *Limits) { s.Exposer = "n0" }),
 	}, {
 		"a phase of a newer Velero is left alone",
 		func(m *moment) bool { return implies(m.in(newer()), m.waits(0)) },
-		func(s State, seen Seen, lim Limits) Step {
+		func(s State, observed Observed, lim Limits) Step {
 			if s.Phase == newer() {
 				s.Phase = InProgress
 			}
-			return Next(s, seen, lim)
+			return Next(s, observed, lim)
 		},
 	}, {
 		"phases follow each other as the table says",
 		func(m *moment) bool {
 			return m.Step.Action != Write || slices.Contains(follow[m.State.Phase], m.Step.State.Phase)
 		},
-		output(func(step *Step, s State, _ Seen) {
+		output(func(step *Step, s State, _ Observed) {
 			if s.Phase == InProgress && step.State.Phase == Accepted {
 				step.State.Phase = Prepared
 			}
@@ -79,25 +85,25 @@ func beginningRules() []rule {
 	return []rule{{
 		"what may be prepared is accepted, however long it queued, and nothing else is",
 		func(m *moment) bool {
-			may := m.fresh() && m.acts() && m.mine() && !m.asked() && m.State.Refusal == "" && m.Seen.Eligible && m.Seen.Room
+			may := m.fresh() && m.acts() && m.mine() && !m.asked() && m.State.UnsupportedReason == "" && m.Seen.Eligible && m.Seen.Admitted
 			return implies(m.fresh(), m.writes(Accepted) == may)
 		},
-		input(func(_ *State, seen *Seen, _ *Limits) { seen.Room = true }),
+		input(func(_ *State, observed *Observed, _ *Limits) { observed.Admitted = true }),
 	}, {
 		"accepting is one write: phase, time, by whom and finalizer; a local transfer has its node from then",
 		func(m *moment) bool {
 			return implies(m.fresh() && m.writes(Accepted), m.changes(func(s *State) {
 				s.Phase, s.AcceptedAt, s.Acceptor, s.Exposer, s.Finalizer = Accepted, m.Seen.Now, here, here, true
-				if s.Local {
+				if s.NodeBound {
 					s.Node = here
 				}
 			}))
 		},
-		output(func(step *Step, s State, _ Seen) { step.State.Finalizer = s.Finalizer }),
+		output(func(step *Step, s State, _ Observed) { step.State.Finalizer = s.Finalizer }),
 	}, {
 		"accepting and exposing are two steps",
 		func(m *moment) bool { return implies(m.Step.Action == Expose, m.in(Accepted)) },
-		output(func(step *Step, s State, _ Seen) {
+		output(func(step *Step, s State, _ Observed) {
 			if (s.Phase == "" || s.Phase == New) && step.State.Phase == Accepted {
 				*step = Step{Action: Expose}
 			}
@@ -105,7 +111,7 @@ func beginningRules() []rule {
 	}, {
 		"what waits for something else than room and its pod fails once the prepare timeout is over, and says so",
 		func(m *moment) bool {
-			if !m.fresh() || !m.acts() || m.asked() || m.State.Refusal != "" || m.Seen.Eligible {
+			if !m.fresh() || !m.acts() || m.asked() || m.State.UnsupportedReason != "" || m.Seen.Eligible {
 				return true
 			}
 			if m.Seen.SourceGone {
@@ -117,31 +123,33 @@ func beginningRules() []rule {
 			if left := m.left(m.Seen.WaitsSince, m.Limits.PrepareTimeout); left > 0 {
 				return m.waits(left)
 			}
-			return m.fails(ReasonNotEligible, m.Limits.PrepareTimeout.String()) && contains(m.Step.State.Message, m.Seen.Awaits)
+			return m.fails(ReasonNotEligible, m.Limits.PrepareTimeout.String()) && contains(m.Step.State.Message, m.Seen.WaitingFor)
 		},
-		input(func(s *State, seen *Seen, _ *Limits) { seen.WaitsSince = s.CreatedAt }), // old is not late
+		input(func(s *State, observed *Observed, _ *Limits) { observed.WaitsSince = s.CreatedAt }), // old is not late
 	}, {
 		"what queues for room waits without an end",
 		func(m *moment) bool {
-			queues := m.fresh() && m.acts() && !m.asked() && m.State.Refusal == "" && m.Seen.Eligible && !m.Seen.Room
+			queues := m.fresh() && m.acts() && !m.asked() && m.State.UnsupportedReason == "" && m.Seen.Eligible && !m.Seen.Admitted
 			return implies(queues, m.waits(0))
 		},
-		input(func(_ *State, seen *Seen, _ *Limits) { seen.Eligible = seen.Eligible && seen.Room }),
+		input(func(_ *State, observed *Observed, _ *Limits) {
+			observed.Eligible = observed.Eligible && observed.Admitted
+		}),
 	}, {
 		"what is not supported fails at once and says what it is",
 		func(m *moment) bool {
-			refused := m.fresh() && m.acts() && !m.asked() && m.State.Refusal != ""
-			return implies(refused, m.fails(ReasonUnsupported, m.State.Refusal))
+			refused := m.fresh() && m.acts() && !m.asked() && m.State.UnsupportedReason != ""
+			return implies(refused, m.fails(ReasonUnsupported, m.State.UnsupportedReason))
 		},
-		input(func(s *State, seen *Seen, _ *Limits) {
-			if !seen.Room {
-				s.Refusal = ""
+		input(func(s *State, observed *Observed, _ *Limits) {
+			if !observed.Admitted {
+				s.UnsupportedReason = ""
 			}
 		}),
 	}, {
 		"Prepared is written by who follows the node on which the mover runs, slot or not, and for nothing else",
 		func(m *moment) bool {
-			runs := m.preparing() && (m.acts() || m.adopts()) && !m.stale() && m.is(build.Running) && m.Seen.Near
+			runs := m.preparing() && (m.acts() || m.adopts()) && !m.stale() && m.is(build.Running) && m.Seen.MayMarkPrepared
 			return (m.writes(Prepared) && !m.restarts()) == runs &&
 				implies(runs, m.changes(func(s *State) {
 					s.Phase, s.Node = Prepared, m.Seen.Exposure.Node
@@ -150,8 +158,8 @@ func beginningRules() []rule {
 					}
 				}))
 		},
-		output(func(step *Step, _ State, seen Seen) {
-			if step.State.Phase == Prepared && seen.Slot {
+		output(func(step *Step, _ State, observed Observed) {
+			if step.State.Phase == Prepared && observed.HasSlot {
 				step.State.Phase = InProgress
 			}
 		}),
@@ -160,10 +168,10 @@ func beginningRules() []rule {
 		func(m *moment) bool {
 			waits := m.ready() && m.acts() && m.is(build.Running)
 			starts := m.writes(InProgress) && !m.in(InProgress)
-			return starts == (waits && m.Seen.Slot) && implies(waits && !m.Seen.Slot, m.waits(m.Seen.SlotIn)) &&
+			return starts == (waits && m.Seen.HasSlot) && implies(waits && !m.Seen.HasSlot, m.waits(m.Seen.SlotIn)) &&
 				implies(starts, m.changes(func(s *State) { s.Phase, s.StartedAt, s.NodeOS = InProgress, m.Seen.Now, m.Seen.Exposure.OS }))
 		},
-		input(func(_ *State, seen *Seen, _ *Limits) { seen.Slot = true }),
+		input(func(_ *State, observed *Observed, _ *Limits) { observed.HasSlot = true }),
 	}}
 }
 
@@ -173,8 +181,8 @@ func cleaningRules() []rule {
 		func(m *moment) bool {
 			return implies(m.in(Completed, Failed, Canceled) && m.Step.Action == Write, m.writes(m.State.Phase))
 		},
-		output(func(step *Step, s State, seen Seen) {
-			if s.Phase == Failed && seen.Exposure.Condition == build.Absent && step.Action == Write {
+		output(func(step *Step, s State, observed Observed) {
+			if s.Phase == Failed && observed.Exposure.Condition == build.Absent && step.Action == Write {
 				step.State.Phase = Canceled
 			}
 		}),
@@ -184,7 +192,7 @@ func cleaningRules() []rule {
 			useless := m.in(Canceling) && m.alive() || m.in(Accepted) && m.stale() || m.replaces()
 			return implies(m.Step.Action == Remove, m.in(Completed, Failed, Canceled) || useless)
 		},
-		output(func(step *Step, _ State, _ Seen) {
+		output(func(step *Step, _ State, _ Observed) {
 			if step.State.Phase == Completed && step.Reason == ReasonCompleted {
 				*step = Step{Action: Remove, Reason: ReasonCleaned}
 			}
@@ -192,29 +200,29 @@ func cleaningRules() []rule {
 	}, {
 		"what was exposed is removed once the transfer has ended",
 		func(m *moment) bool {
-			left := m.in(Completed, Failed, Canceled) && m.acts() && (!m.is(build.Absent, build.Ending) || m.Seen.Remains)
+			left := m.in(Completed, Failed, Canceled) && m.acts() && (!m.is(build.Absent, build.Terminating) || m.Seen.HasLeftovers)
 			return implies(left, m.Step.Action == Remove)
 		},
-		input(func(s *State, seen *Seen, _ *Limits) {
-			if s.Phase.Terminal() && seen.Exposure.Condition == build.Stuck {
-				seen.Exposure.Condition = build.Absent
+		input(func(s *State, observed *Observed, _ *Limits) {
+			if s.Phase.Terminal() && observed.Exposure.Condition == build.Unrunnable {
+				observed.Exposure.Condition = build.Absent
 			}
 		}),
 	}, {
 		"a mover whose end nobody confirms is looked at again when it is time to warn of it, and waited for without an end",
 		func(m *moment) bool {
-			waits := m.in(Completed, Failed, Canceled) && m.acts() && m.is(build.Ending) && !m.Seen.Remains
-			return implies(waits, m.waits(max(m.left(m.Seen.EndingAt, m.Limits.CleanUpWarning), 0)))
+			waits := m.in(Completed, Failed, Canceled) && m.acts() && m.is(build.Terminating) && !m.Seen.HasLeftovers
+			return implies(waits, m.waits(max(m.left(m.Seen.DeletingAt, m.Limits.CleanUpWarning), 0)))
 		},
-		input(func(_ *State, seen *Seen, _ *Limits) { seen.EndingAt = seen.Now }),
+		input(func(_ *State, observed *Observed, _ *Limits) { observed.DeletingAt = observed.Now }),
 	}, {
 		"the finalizer goes last, alone but for the mark of who took part, once nothing is exposed",
 		func(m *moment) bool {
-			goes := m.in(Completed, Failed, Canceled) && m.acts() && m.is(build.Absent) && !m.Seen.Remains && m.State.HasLeftovers()
+			goes := m.in(Completed, Failed, Canceled) && m.acts() && m.is(build.Absent) && !m.Seen.HasLeftovers && m.State.HasLeftovers()
 			drops := m.Step.Action == Write && m.State.HasLeftovers() && !m.Step.State.HasLeftovers()
 			return goes == drops && implies(goes, m.changes(func(s *State) { s.Finalizer, s.Exposer = false, "" }))
 		},
-		output(func(step *Step, s State, _ Seen) {
+		output(func(step *Step, s State, _ Observed) {
 			if step.State.Phase.Terminal() && !s.Phase.Terminal() {
 				step.State.Finalizer = false
 			}
@@ -222,26 +230,26 @@ func cleaningRules() []rule {
 	}, {
 		"what is clean is left alone",
 		func(m *moment) bool {
-			clean := m.in(Completed, Failed, Canceled) && m.is(build.Absent) && !m.Seen.Remains && m.State.Settled()
+			clean := m.in(Completed, Failed, Canceled) && m.is(build.Absent) && !m.Seen.HasLeftovers && m.State.Settled()
 			return implies(clean, m.waits(0))
 		},
-		output(func(step *Step, s State, seen Seen) {
-			if s.Phase.Terminal() && seen.Mine && *step == (Step{}) {
+		output(func(step *Step, s State, observed Observed) {
+			if s.Phase.Terminal() && observed.Exposes && *step == (Step{}) {
 				*step = Step{Action: Remove, Reason: ReasonCleaned}
 			}
 		}),
 	}, {
 		"whatever ends and names a snapshot is kept until that is gone too",
 		func(m *moment) bool {
-			return implies(m.ends() && m.State.Consumes && !m.State.Deleting, m.Step.State.Finalizer)
+			return implies(m.ends() && m.State.OwnsSnapshot && !m.State.Deleting, m.Step.State.Finalizer)
 		},
-		input(func(s *State, _ *Seen, _ *Limits) { s.Consumes = false }),
+		input(func(s *State, _ *Observed, _ *Limits) { s.OwnsSnapshot = false }),
 	}, {
 		"no finalizer is added to an object that is being deleted",
 		func(m *moment) bool {
 			return implies(m.Step.Action == Write && m.State.Deleting && !m.State.Finalizer, !m.Step.State.Finalizer)
 		},
-		output(func(step *Step, _ State, _ Seen) {
+		output(func(step *Step, _ State, _ Observed) {
 			if step.Action == Write && !step.State.Phase.Terminal() {
 				step.State.Finalizer = true
 			}

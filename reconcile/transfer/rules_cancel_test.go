@@ -14,7 +14,7 @@ func cancelRules() []rule {
 		func(m *moment) bool {
 			return implies(m.asked() && m.acts() && (m.fresh() || m.in(Accepted, Prepared)), m.writes(Canceled))
 		},
-		input(func(s *State, _ *Seen, _ *Limits) { // as Velero does
+		input(func(s *State, _ *Observed, _ *Limits) { // as Velero does
 			if s.Phase == Accepted {
 				s.Cancel = false
 			}
@@ -22,10 +22,10 @@ func cancelRules() []rule {
 	}, {
 		"deleting a transfer whose mover may work sets spec.cancel and changes nothing else",
 		func(m *moment) bool {
-			flips := m.in(InProgress) && m.works() && m.acts() && m.State.Deleting && !m.State.Cancel && (m.alive() || m.is(build.Ending))
+			flips := m.in(InProgress) && m.works() && m.acts() && m.State.Deleting && !m.State.Cancel && (m.alive() || m.is(build.Terminating))
 			return implies(flips, m.changes(func(s *State) { s.Cancel = true }))
 		},
-		output(func(step *Step, _ State, _ Seen) {
+		output(func(step *Step, _ State, _ Observed) {
 			if step.Reason == ReasonDeleting {
 				step.State.Phase = Canceling
 			}
@@ -35,7 +35,7 @@ func cancelRules() []rule {
 		func(m *moment) bool {
 			return implies(m.Step.Action == Write && m.Step.State.Cancel != m.State.Cancel, m.in(InProgress) && m.State.Deleting && m.Step.State.Cancel)
 		},
-		output(func(step *Step, _ State, _ Seen) {
+		output(func(step *Step, _ State, _ Observed) {
 			if step.State.Phase == Canceled {
 				step.State.Cancel = true
 			}
@@ -43,16 +43,16 @@ func cancelRules() []rule {
 	}, {
 		"Canceling is written once the cancel is seen with InProgress, which the mover reacts to",
 		func(m *moment) bool {
-			seen := m.in(InProgress) && m.works() && m.acts() && m.State.Cancel && (m.alive() || m.is(build.Ending))
-			return (m.writes(Canceling) && !m.in(Canceling)) == seen && implies(seen, m.changes(func(s *State) { s.Phase = Canceling }))
+			observed := m.in(InProgress) && m.works() && m.acts() && m.State.Cancel && (m.alive() || m.is(build.Terminating))
+			return (m.writes(Canceling) && !m.in(Canceling)) == observed && implies(observed, m.changes(func(s *State) { s.Phase = Canceling }))
 		},
-		input(func(s *State, _ *Seen, _ *Limits) { s.Cancel = s.Cancel || s.Deleting }),
+		input(func(s *State, _ *Observed, _ *Limits) { s.Cancel = s.Cancel || s.Deleting }),
 	}, {
 		"a mover that has not started may miss the cancel, and is removed at once",
 		func(m *moment) bool {
 			return implies(m.in(Canceling) && m.works() && m.acts() && m.alive() && !m.Seen.Started, m.Step.Action == Remove)
 		},
-		input(func(_ *State, seen *Seen, _ *Limits) { seen.Started = true }),
+		input(func(_ *State, observed *Observed, _ *Limits) { observed.Started = true }),
 	}, {
 		"a mover that has started gets the grace to stop, and no more",
 		func(m *moment) bool {
@@ -64,14 +64,14 @@ func cancelRules() []rule {
 			}
 			return m.Step.Action == Remove
 		},
-		input(func(_ *State, seen *Seen, _ *Limits) { seen.CanceledAt = seen.Now }),
+		input(func(_ *State, observed *Observed, _ *Limits) { observed.CanceledAt = observed.Now }),
 	}, {
 		"a canceled transfer whose mover is gone is Canceled and gets no other mover",
 		func(m *moment) bool {
 			stopped := m.in(Canceling) || m.in(InProgress) && m.asked()
 			return implies(stopped && m.works() && m.acts() && m.gone(), m.writes(Canceled))
 		},
-		input(func(s *State, _ *Seen, _ *Limits) {
+		input(func(s *State, _ *Observed, _ *Limits) {
 			if s.Phase == InProgress {
 				s.Cancel = false
 			}
@@ -79,15 +79,15 @@ func cancelRules() []rule {
 	}, {
 		"a mover that stops because it was told to makes the transfer Canceled",
 		func(m *moment) bool {
-			told := m.in(Canceling) || m.in(InProgress) && m.asked()
-			return implies(told && m.works() && m.acts() && m.is(build.Failed) && m.Seen.Exposure.Canceled, m.writes(Canceled))
+			reported := m.in(Canceling) || m.in(InProgress) && m.asked()
+			return implies(reported && m.works() && m.acts() && m.is(build.Failed) && m.Seen.Exposure.Canceled, m.writes(Canceled))
 		},
-		input(func(_ *State, seen *Seen, _ *Limits) { seen.Exposure.Canceled = false }),
+		input(func(_ *State, observed *Observed, _ *Limits) { observed.Exposure.Canceled = false }),
 	}, {
 		"nothing is Canceled that nobody asked to stop",
 		func(m *moment) bool { return implies(m.ends() && m.writes(Canceled), m.asked() || m.in(Canceling)) },
-		output(func(step *Step, _ State, seen Seen) {
-			if seen.Exposure.Canceled && step.State.Phase == Failed {
+		output(func(step *Step, _ State, observed Observed) {
+			if observed.Exposure.Canceled && step.State.Phase == Failed {
 				step.State.Phase, step.Reason = Canceled, ReasonCanceled
 			}
 		}),
@@ -102,7 +102,7 @@ func cancelRules() []rule {
 			}
 			return m.Step.State.Message == m.State.Message
 		},
-		output(func(step *Step, _ State, _ Seen) {
+		output(func(step *Step, _ State, _ Observed) {
 			if step.State.Phase == Canceled {
 				step.State.Message = "canceled"
 			}

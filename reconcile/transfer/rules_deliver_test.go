@@ -8,11 +8,11 @@ import (
 
 // deliverLeft is what remains of the time for a delivery: an agent that has not tried yet has its grace before it.
 func (m *moment) deliverLeft() time.Duration {
-	grace := m.Limits.DeliverGrace
-	if since := m.Seen.DeliveringSince; !since.IsZero() {
-		grace = m.left(since, m.Limits.DeliverGrace)
+	grace := m.Limits.RebindGrace
+	if since := m.Seen.RebindingSince; !since.IsZero() {
+		grace = m.left(since, m.Limits.RebindGrace)
 	}
-	return max(m.left(m.State.MovedAt, m.Limits.DeliverTimeout), grace)
+	return max(m.left(m.State.MoverSucceededAt, m.Limits.RebindTimeout), grace)
 }
 
 func deliveryRules() []rule {
@@ -20,45 +20,45 @@ func deliveryRules() []rule {
 		"a success that is still to be delivered is noted in one write, with the final progress, and nothing ends",
 		func(m *moment) bool {
 			result := m.Seen.Result
-			notes := m.works() && m.acts() && m.Seen.Delivers && m.is(build.Succeeded) && result != nil
+			notes := m.works() && m.acts() && m.Seen.Rebinds && m.is(build.Succeeded) && result != nil
 			if !notes {
 				return m.Step.Reason != ReasonMoved
 			}
 			return m.changes(func(s *State) {
-				s.MovedAt, s.Outcome, s.Message = m.Seen.Now, *result, result.Note
+				s.MoverSucceededAt, s.Outcome, s.Message = m.Seen.Now, *result, result.Note
 				s.Progress = Progress{Total: result.TotalBytes, Done: result.TotalBytes}
 			})
 		},
-		input(func(_ *State, seen *Seen, _ *Limits) { seen.Delivers = false }),
+		input(func(_ *State, observed *Observed, _ *Limits) { observed.Rebinds = false }),
 	}, {
 		"what was moved is delivered until its time is over, whatever becomes of the mover and whoever cancels",
 		func(m *moment) bool {
 			left := m.deliverLeft()
-			delivers := m.moved() && m.acts() && !m.Seen.Delivered && left > 0
-			return (m.Step.Action == Deliver) == delivers && implies(delivers, m.Step.After == left)
+			delivers := m.moved() && m.acts() && !m.Seen.Rebound && left > 0
+			return (m.Step.Action == Rebind) == delivers && implies(delivers, m.Step.After == left)
 		},
-		func(s State, seen Seen, lim Limits) Step {
-			if seen.Exposure.Condition == build.Lost {
-				s.MovedAt, seen.DeliveringSince = s.MovedAt.Add(-lim.DeliverTimeout), s.MovedAt.Add(-lim.DeliverGrace)
+		func(s State, observed Observed, lim Limits) Step {
+			if observed.Exposure.Condition == build.Lost {
+				s.MoverSucceededAt, observed.RebindingSince = s.MoverSucceededAt.Add(-lim.RebindTimeout), s.MoverSucceededAt.Add(-lim.RebindGrace)
 			}
-			return Next(s, seen, lim)
+			return Next(s, observed, lim)
 		},
 	}, {
 		"what is not delivered in time is kept, and nothing that was delivered is",
 		func(m *moment) bool {
-			late := m.moved() && m.acts() && !m.Seen.Delivered && m.deliverLeft() <= 0
-			return (m.Step.Action == Keep) == late
+			late := m.moved() && m.acts() && !m.Seen.Rebound && m.deliverLeft() <= 0
+			return (m.Step.Action == AbandonRebind) == late
 		},
-		input(func(_ *State, _ *Seen, lim *Limits) { lim.DeliverGrace++ }),
+		input(func(_ *State, _ *Observed, lim *Limits) { lim.RebindGrace++ }),
 	}, {
 		"what is delivered is Completed, and nothing else of it changes",
 		func(m *moment) bool {
-			return implies(m.moved() && m.acts() && m.Seen.Delivered, m.changes(func(s *State) {
+			return implies(m.moved() && m.acts() && m.Seen.Rebound, m.changes(func(s *State) {
 				s.Phase, s.CompletedAt = Completed, m.Seen.Now
 			}))
 		},
-		output(func(step *Step, s State, _ Seen) {
-			if step.Reason == ReasonCompleted && !s.MovedAt.IsZero() {
+		output(func(step *Step, s State, _ Observed) {
+			if step.Reason == ReasonCompleted && !s.MoverSucceededAt.IsZero() {
 				step.State.Progress = Progress{}
 			}
 		}),
@@ -70,20 +70,20 @@ func deliveryRules() []rule {
 func delivery() dimension {
 	moved := func(ago time.Duration, delivered bool) choice {
 		return func(m *moment) {
-			m.Seen.Delivers, m.Seen.Delivered = true, delivered
-			m.State.MovedAt = now().Add(-ago)
+			m.Seen.Rebinds, m.Seen.Rebound = true, delivered
+			m.State.MoverSucceededAt = now().Add(-ago)
 		}
 	}
 	tried := func(ago time.Duration, moved choice) choice {
 		return func(m *moment) {
 			moved(m)
-			m.Seen.DeliveringSince = now().Add(-ago)
+			m.Seen.RebindingSince = now().Add(-ago)
 		}
 	}
-	timeout, grace := DefaultLimits().DeliverTimeout, DefaultLimits().DeliverGrace
+	timeout, grace := DefaultLimits().RebindTimeout, DefaultLimits().RebindGrace
 	return dimension{
 		func(*moment) {},
-		func(m *moment) { m.Seen.Delivers = true },
+		func(m *moment) { m.Seen.Rebinds = true },
 		moved(timeout-tick, false), moved(timeout, false), moved(timeout, true),
 		tried(grace-tick, moved(timeout, false)), tried(grace, moved(timeout, false)), tried(grace, moved(timeout-tick, false)),
 	}

@@ -9,19 +9,19 @@ import (
 )
 
 func endRules() []rule {
-	reasons := Ends()
+	reasons := TerminalReasons()
 	return []rule{{
 		"what is not prepared in time fails, at the timeout and not before, and says what was in the way",
 		func(m *moment) bool {
-			over := m.in(Accepted) && m.acts() && !m.asked() && m.sourceWaits() && m.left(m.State.AcceptedAt, m.Limits.PrepareTimeout) <= 0
+			finished := m.in(Accepted) && m.acts() && !m.asked() && m.sourceWaits() && m.left(m.State.AcceptedAt, m.Limits.PrepareTimeout) <= 0
 			why := m.Seen.Exposure.Message
 			if m.nodeLost() {
 				why = m.lostBy()
 			}
-			return (m.Step.Reason == ReasonPrepareTimeout) == over && implies(over,
+			return (m.Step.Reason == ReasonPrepareTimeout) == finished && implies(finished,
 				m.fails(ReasonPrepareTimeout, why) && contains(m.Step.State.Message, m.Seen.Diagnosis))
 		},
-		input(func(s *State, seen *Seen, _ *Limits) { s.AcceptedAt = seen.Now }),
+		input(func(s *State, observed *Observed, _ *Limits) { s.AcceptedAt = observed.Now }),
 	}, {
 		"whatever ends has a completion time, and nothing else gets one",
 		func(m *moment) bool {
@@ -30,7 +30,7 @@ func endRules() []rule {
 			}
 			return m.Step.Action != Write || m.Step.State.CompletedAt.Equal(m.State.CompletedAt)
 		},
-		output(func(step *Step, _ State, _ Seen) { // as Velero does
+		output(func(step *Step, _ State, _ Observed) { // as Velero does
 			if step.Reason == ReasonPrepareTimeout {
 				step.State.CompletedAt = time.Time{}
 			}
@@ -40,7 +40,7 @@ func endRules() []rule {
 		func(m *moment) bool {
 			return implies(m.ends(), slices.Contains(reasons[m.Step.State.Phase], m.Step.Reason))
 		},
-		output(func(step *Step, _ State, _ Seen) {
+		output(func(step *Step, _ State, _ Observed) {
 			if step.Reason == ReasonMoverLost {
 				step.Reason = ReasonRestarted
 			}
@@ -48,7 +48,7 @@ func endRules() []rule {
 	}, {
 		"a transfer that fails says why",
 		func(m *moment) bool { return implies(m.ends() && m.writes(Failed), len(m.Step.State.Message) > 10) },
-		output(func(step *Step, s State, _ Seen) { step.State.Message = s.Message }),
+		output(func(step *Step, s State, _ Observed) { step.State.Message = s.Message }),
 	}}
 }
 
@@ -56,21 +56,21 @@ func outcomeRules() []rule {
 	return []rule{{
 		"Completed is a mover that worked, succeeded and left a result that can be read, and no other",
 		func(m *moment) bool {
-			worked := m.works() && m.is(build.Succeeded) && m.Seen.Result != nil && !m.Seen.Delivers
-			return (m.ends() && m.writes(Completed)) == (m.acts() && (worked || m.moved() && m.Seen.Delivered))
+			worked := m.works() && m.is(build.Succeeded) && m.Seen.Result != nil && !m.Seen.Rebinds
+			return (m.ends() && m.writes(Completed)) == (m.acts() && (worked || m.moved() && m.Seen.Rebound))
 		},
-		input(func(_ *State, seen *Seen, _ *Limits) { // as Velero does
-			if seen.Result == nil {
-				seen.Result = &Outcome{}
+		input(func(_ *State, observed *Observed, _ *Limits) { // as Velero does
+			if observed.Result == nil {
+				observed.Result = &Outcome{}
 			}
 		}),
 	}, {
 		"a success whose result cannot be read is a failure that says what is wrong with it",
 		func(m *moment) bool {
 			garbage := m.works() && m.acts() && m.is(build.Succeeded) && m.Seen.Result == nil
-			return implies(garbage, m.fails(ReasonUnreadable, m.Seen.Unreadable))
+			return implies(garbage, m.fails(ReasonUnreadable, m.Seen.ResultError))
 		},
-		input(func(_ *State, seen *Seen, _ *Limits) { seen.Unreadable = "" }),
+		input(func(_ *State, observed *Observed, _ *Limits) { observed.ResultError = "" }),
 	}, {
 		"completing is one write: phase, time, outcome, final progress, and a message only of an empty volume",
 		func(m *moment) bool {
@@ -86,7 +86,7 @@ func outcomeRules() []rule {
 				s.Progress = Progress{Total: result.TotalBytes, Done: result.TotalBytes}
 			})
 		},
-		output(func(step *Step, s State, _ Seen) {
+		output(func(step *Step, s State, _ Observed) {
 			if step.State.Phase == Completed {
 				step.State.Progress = s.Progress
 			}
@@ -96,9 +96,9 @@ func outcomeRules() []rule {
 		func(m *moment) bool {
 			return implies(m.ends() && m.writes(Failed, Canceled), m.Step.State.Progress == m.known())
 		},
-		input(func(s *State, seen *Seen, _ *Limits) {
-			if seen.Exposure.Condition != build.Running {
-				seen.Progress = s.Progress
+		input(func(s *State, observed *Observed, _ *Limits) {
+			if observed.Exposure.Condition != build.Running {
+				observed.Progress = s.Progress
 			}
 		}),
 	}, {
@@ -118,7 +118,7 @@ func outcomeRules() []rule {
 			}
 			return m.changes(func(s *State) { s.Progress = m.known() })
 		},
-		input(func(_ *State, seen *Seen, _ *Limits) { seen.ProgressAt = seen.Now }),
+		input(func(_ *State, observed *Observed, _ *Limits) { observed.ProgressAt = observed.Now }),
 	}}
 }
 
@@ -134,12 +134,12 @@ func stepRules() []rule {
 	return []rule{{
 		"no wait that could be for ever is without a deadline",
 		func(m *moment) bool {
-			waits := m.Step.Action == Wait || m.Step.Reason == ReasonStale && m.replaces() || m.Step.Action == Expose || m.Step.Action == Deliver
+			waits := m.Step.Action == Wait || m.Step.Reason == ReasonStale && m.replaces() || m.Step.Action == Expose || m.Step.Action == Rebind
 			_, stalls := m.stallsIn()
 			bounded := m.fresh() && m.mine() && !m.Seen.Eligible || m.in(Accepted) && m.mine() || m.in(Canceling) && m.works() && m.acts() && m.alive() || m.moved() && m.acts() || stalls && m.acts() && !m.asked()
 			return implies(waits && bounded, m.Step.After > 0)
 		},
-		output(func(step *Step, _ State, _ Seen) {
+		output(func(step *Step, _ State, _ Observed) {
 			if step.Action == Wait {
 				step.After = 0
 			}
@@ -148,23 +148,23 @@ func stepRules() []rule {
 		"a mover whose pod is deleting is waited for until the grace is over, in every phase in which it may work",
 		func(m *moment) bool {
 			waits := m.ready() || m.in(InProgress) && m.works() && !m.asked() || m.in(Canceling) && m.works()
-			return implies(waits && m.acts() && m.is(build.Ending), m.waits(m.left(m.Seen.EndingAt, m.Limits.EndGrace)))
+			return implies(waits && m.acts() && m.is(build.Terminating), m.waits(m.left(m.Seen.DeletingAt, m.Limits.TerminationGrace)))
 		},
-		input(func(_ *State, seen *Seen, _ *Limits) { seen.EndingAt = seen.Now }),
+		input(func(_ *State, observed *Observed, _ *Limits) { observed.DeletingAt = observed.Now }),
 	}, {
 		"a step has one effect",
 		func(m *moment) bool {
 			switch m.Step.Action {
-			case Wait, Expose, Deliver:
+			case Wait, Expose, Rebind:
 				return m.Step == Step{Action: m.Step.Action, After: m.Step.After}
-			case Remove, Keep:
+			case Remove, AbandonRebind:
 				return m.Step == Step{Action: m.Step.Action, Reason: m.Step.Reason, Force: m.Step.Force, After: m.Step.After} && m.Step.Reason != ""
 			case Write:
 				return m.Step.After == 0 && m.Step.Reason != ""
 			}
 			return false
 		},
-		output(func(step *Step, s State, _ Seen) {
+		output(func(step *Step, s State, _ Observed) {
 			if step.Action == Remove {
 				step.State = s
 			}
@@ -172,8 +172,8 @@ func stepRules() []rule {
 	}, {
 		"a write changes something, or it would go on for ever",
 		func(m *moment) bool { return implies(m.Step.Action == Write, m.Step.State != m.State) },
-		func(s State, seen Seen, lim Limits) Step {
-			if step := Next(s, seen, lim); step != (Step{}) || s.Phase != InProgress {
+		func(s State, observed Observed, lim Limits) Step {
+			if step := Next(s, observed, lim); step != (Step{}) || s.Phase != InProgress {
 				return step
 			}
 			return Step{Action: Write, State: s, Reason: ReasonProgress}
@@ -183,7 +183,7 @@ func stepRules() []rule {
 		func(m *moment) bool {
 			return implies(m.ends(), m.Step.State.StartedAt.Equal(cmp.Or(m.State.StartedAt, m.Seen.Now)))
 		},
-		output(func(step *Step, s State, _ Seen) {
+		output(func(step *Step, s State, _ Observed) {
 			if step.State.Phase == Failed {
 				step.State.StartedAt = s.StartedAt
 			}
@@ -191,9 +191,9 @@ func stepRules() []rule {
 	}, {
 		"a write keeps what it does not mean to change",
 		keepsTheRest,
-		output(func(step *Step, _ State, seen Seen) {
+		output(func(step *Step, _ State, observed Observed) {
 			if step.Reason == ReasonPrepared {
-				step.State.AcceptedAt = seen.Now
+				step.State.AcceptedAt = observed.Now
 			}
 		}),
 	}}
@@ -206,10 +206,10 @@ func keepsTheRest(m *moment) bool {
 	s, w := m.State, m.Step.State
 	begins, restarts, requeues, ends := m.fresh() && m.writes(Accepted), m.restarts(), m.Step.Reason == ReasonRequeued, m.ends()
 	starts := m.in(Prepared) && m.writes(InProgress)
-	return w.Deleting == s.Deleting && w.Refusal == s.Refusal && w.CreatedAt.Equal(s.CreatedAt) &&
-		(w.Finalizer == s.Finalizer || begins || m.in(Completed, Failed, Canceled) || ends && s.Consumes) &&
-		(w.MovedAt.Equal(s.MovedAt) || m.Step.Reason == ReasonMoved) &&
-		(w.Acceptor == s.Acceptor || begins) && (w.Exposer == s.Exposer || begins || restarts || m.Step.Reason == ReasonTakenOver || m.writes(Prepared) || m.in(Completed, Failed, Canceled)) && w.Local == s.Local && w.Consumes == s.Consumes &&
+	return w.Deleting == s.Deleting && w.UnsupportedReason == s.UnsupportedReason && w.CreatedAt.Equal(s.CreatedAt) &&
+		(w.Finalizer == s.Finalizer || begins || m.in(Completed, Failed, Canceled) || ends && s.OwnsSnapshot) &&
+		(w.MoverSucceededAt.Equal(s.MoverSucceededAt) || m.Step.Reason == ReasonMoved) &&
+		(w.Acceptor == s.Acceptor || begins) && (w.Exposer == s.Exposer || begins || restarts || m.Step.Reason == ReasonTakenOver || m.writes(Prepared) || m.in(Completed, Failed, Canceled)) && w.NodeBound == s.NodeBound && w.OwnsSnapshot == s.OwnsSnapshot &&
 		(w.AcceptedAt.Equal(s.AcceptedAt) || begins || restarts) &&
 		(w.StartedAt.Equal(s.StartedAt) || starts || restarts || requeues || ends && s.StartedAt.IsZero()) &&
 		(w.Node == s.Node || begins || restarts || requeues || m.writes(Prepared)) &&

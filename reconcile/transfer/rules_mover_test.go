@@ -17,8 +17,8 @@ func moverRules() []rule {
 			return (m.Step.Action == Expose) == makes &&
 				implies(makes, m.Step == Step{Action: Expose, After: m.left(m.State.AcceptedAt, m.Limits.PrepareTimeout)})
 		},
-		output(func(step *Step, _ State, seen Seen) {
-			if step.Action == Expose && seen.Diagnosis != "" {
+		output(func(step *Step, _ State, observed Observed) {
+			if step.Action == Expose && observed.Diagnosis != "" {
 				*step = Step{}
 			}
 		}),
@@ -31,48 +31,48 @@ func moverRules() []rule {
 			}
 			return m.waits(min(pause, m.left(m.State.AcceptedAt, m.Limits.PrepareTimeout)))
 		},
-		input(func(_ *State, _ *Seen, lim *Limits) { lim.RestartDelay *= 2 }),
+		input(func(_ *State, _ *Observed, lim *Limits) { lim.RestartDelay *= 2 }),
 	}, {
 		"a mover that was given up is removed and never adopted",
 		func(m *moment) bool {
 			if !m.preparing() || !m.stale() {
 				return true
 			}
-			if m.mine() && !m.is(build.Ending) {
+			if m.mine() && !m.is(build.Terminating) {
 				return m.Step.Action == Remove
 			}
 			return m.Step.Action == Wait
 		},
-		input(func(s *State, seen *Seen, _ *Limits) { seen.Exposure.Attempt = s.Restarts }),
+		input(func(s *State, observed *Observed, _ *Limits) { observed.Exposure.Attempt = s.Restarts }),
 	}, {
 		"a mover that is being deleted still runs: it is neither replaced nor removed again",
 		func(m *moment) bool {
-			return implies(m.is(build.Ending) && !m.Seen.Remains, m.Step.Action != Expose && m.Step.Action != Remove && !m.restarts())
+			return implies(m.is(build.Terminating) && !m.Seen.HasLeftovers, m.Step.Action != Expose && m.Step.Action != Remove && !m.restarts())
 		},
-		input(func(_ *State, seen *Seen, _ *Limits) {
-			if seen.Exposure.Condition == build.Ending {
-				seen.Exposure.Condition = build.Absent
+		input(func(_ *State, observed *Observed, _ *Limits) {
+			if observed.Exposure.Condition == build.Terminating {
+				observed.Exposure.Condition = build.Absent
 			}
 		}),
 	}, {
 		"a mover that can never run fails the transfer at once and says why",
 		func(m *moment) bool {
 			waits := m.preparing() && m.mine() && !m.stale() || m.ready() && m.acts()
-			return implies(waits && m.is(build.Stuck), m.fails(ReasonHopeless, toldWhy))
+			return implies(waits && m.is(build.Unrunnable), m.fails(ReasonCannotRun, toldWhy))
 		},
-		input(func(_ *State, seen *Seen, _ *Limits) {
-			if seen.Exposure.Condition == build.Stuck {
-				seen.Exposure.Condition = build.Pending
+		input(func(_ *State, observed *Observed, _ *Limits) {
+			if observed.Exposure.Condition == build.Unrunnable {
+				observed.Exposure.Condition = build.Pending
 			}
 		}),
 	}, {
 		"a mover that ran and failed fails the transfer, with what the mover said",
 		func(m *moment) bool {
-			told := m.Seen.Exposure.Canceled && (m.in(Canceling) || m.in(InProgress) && m.asked())
-			worked := m.preparing() && m.mine() && !m.stale() || m.ready() && m.acts() || m.works() && m.acts() && !told
+			reported := m.Seen.Exposure.Canceled && (m.in(Canceling) || m.in(InProgress) && m.asked())
+			worked := m.preparing() && m.mine() && !m.stale() || m.ready() && m.acts() || m.works() && m.acts() && !reported
 			return implies(worked && m.is(build.Failed), m.fails(ReasonMoverFailed, toldWhy))
 		},
-		output(func(step *Step, _ State, _ Seen) {
+		output(func(step *Step, _ State, _ Observed) {
 			if step.Reason == ReasonMoverFailed {
 				step.State.Message = "data path backup failed: "
 			}
@@ -83,9 +83,9 @@ func moverRules() []rule {
 			early := m.preparing() && m.mine() && !m.stale() || m.ready() && m.acts()
 			return implies(early && m.is(build.Succeeded), m.fails(ReasonMoverFailed, "before it was told to start"))
 		},
-		output(func(step *Step, _ State, seen Seen) {
-			if seen.Result != nil && step.Reason == ReasonMoverFailed {
-				step.State.Phase, step.State.Outcome, step.Reason = Completed, *seen.Result, ReasonCompleted
+		output(func(step *Step, _ State, observed Observed) {
+			if observed.Result != nil && step.Reason == ReasonMoverFailed {
+				step.State.Phase, step.State.Outcome, step.Reason = Completed, *observed.Result, ReasonCompleted
 			}
 		}),
 	}}
@@ -107,7 +107,7 @@ func (m *moment) lacks() bool {
 // beginAgain is what is written once there is nothing left of the mover before.
 func beginAgain(s *State) {
 	s.Phase, s.StartedAt, s.Progress, s.Restarting = Accepted, time.Time{}, Progress{}, false
-	if !s.Local {
+	if !s.NodeBound {
 		s.Node = ""
 	}
 }
@@ -119,9 +119,9 @@ func restartRules() []rule {
 			stalls := m.stalled() && m.sourceWaits() && m.State.Restarts == 0
 			return m.restarts() == (stalls || m.loses() && m.State.Restarts < m.Limits.Retries)
 		},
-		output(func(step *Step, s State, seen Seen) {
-			if step.Reason == ReasonRestarted && seen.Exposure.Condition == build.Lost {
-				*step = failed(s, seen, ReasonMoverLost, seen.Exposure.Message)
+		output(func(step *Step, s State, observed Observed) {
+			if step.Reason == ReasonRestarted && observed.Exposure.Condition == build.Lost {
+				*step = failed(s, observed, ReasonMoverLost, observed.Exposure.Message)
 			}
 		}),
 	}, {
@@ -138,7 +138,7 @@ func restartRules() []rule {
 				}
 			}))
 		},
-		output(func(step *Step, s State, _ Seen) {
+		output(func(step *Step, s State, _ Observed) {
 			if step.Reason == ReasonRestarted {
 				step.State.Progress = Progress{Done: 1}
 			}
@@ -147,9 +147,9 @@ func restartRules() []rule {
 		"a transfer goes back to Accepted only when the mover's pod is gone, or has been waited for: others cancel what is Accepted and has a failed pod",
 		func(m *moment) bool {
 			back := m.in(Prepared, InProgress) && m.writes(Accepted)
-			return implies(back, m.is(build.Absent) || m.unconfirmed() || m.replaces() && m.left(m.State.AcceptedAt, m.Limits.EndGrace) <= 0)
+			return implies(back, m.is(build.Absent) || m.unconfirmed() || m.replaces() && m.left(m.State.AcceptedAt, m.Limits.TerminationGrace) <= 0)
 		},
-		output(func(step *Step, _ State, _ Seen) {
+		output(func(step *Step, _ State, _ Observed) {
 			if step.State.Restarting {
 				beginAgain(&step.State)
 			}
@@ -160,23 +160,23 @@ func restartRules() []rule {
 			if !m.replaces() || !m.acts() || m.asked() || !m.sourceWaits() {
 				return m.Step.Reason != ReasonRequeued
 			}
-			left := m.left(m.State.AcceptedAt, m.Limits.EndGrace)
+			left := m.left(m.State.AcceptedAt, m.Limits.TerminationGrace)
 			switch {
 			case m.is(build.Absent) || left <= 0:
 				return m.changes(beginAgain)
-			case m.is(build.Ending):
+			case m.is(build.Terminating):
 				return m.waits(left)
 			}
 			return m.Step.Action == Remove && m.Step.After == left
 		},
-		input(func(s *State, _ *Seen, _ *Limits) { s.Restarting = false }),
+		input(func(s *State, _ *Observed, _ *Limits) { s.Restarting = false }),
 	}, {
 		"after so many restarts a lost mover fails the transfer and says why",
 		func(m *moment) bool {
 			return m.Step.State.Restarts <= m.Limits.Retries &&
 				implies(m.loses() && m.State.Restarts >= m.Limits.Retries, m.fails(ReasonMoverLost, m.lostBy()))
 		},
-		input(func(_ *State, _ *Seen, lim *Limits) { lim.Retries++ }),
+		input(func(_ *State, _ *Observed, lim *Limits) { lim.Retries++ }),
 	}, {
 		"a mover that stalls is replaced if it is the first one, and fails the transfer if not",
 		func(m *moment) bool {
@@ -188,7 +188,7 @@ func restartRules() []rule {
 			}
 			return implies(m.sourceWaits(), m.restarts() && m.Step.Lost == build.LostStalled)
 		},
-		input(func(_ *State, seen *Seen, _ *Limits) { seen.ActiveAt = seen.ActiveAt.Add(tick) }),
+		input(func(_ *State, observed *Observed, _ *Limits) { observed.ActiveAt = observed.ActiveAt.Add(tick) }),
 	}, {
 		"a restart, and nothing else, counts why the mover was lost",
 		func(m *moment) bool {
@@ -198,48 +198,50 @@ func restartRules() []rule {
 			return m.Step.Reason == ReasonRestarted && slices.Contains(build.LostReasons(), m.Step.Lost) &&
 				implies(m.is(build.Absent), m.Step.Lost == build.LostVanished) && implies(m.nodeLost(), m.Step.Lost == build.LostNode)
 		},
-		output(func(step *Step, _ State, seen Seen) { step.Lost = seen.Exposure.Reason }),
+		output(func(step *Step, _ State, observed Observed) { step.Lost = observed.Exposure.Reason }),
 	}, {
 		"the volume of a pod is on one node: if that is lost with the mover the transfer fails at once and names it",
 		func(m *moment) bool {
 			waits := m.in(Accepted) && m.acts() && m.left(m.State.AcceptedAt, m.Limits.PrepareTimeout) > 0 || m.in(Prepared) && m.acts() && !m.replaces() || m.works() && m.acts() && m.in(InProgress)
 			return implies(waits && m.stranded() && !m.asked() && m.sourceWaits(), m.fails(ReasonMoverLost, "node "+m.Seen.Exposure.Node+" "))
 		},
-		input(func(s *State, _ *Seen, _ *Limits) { s.Local = false }),
+		input(func(s *State, _ *Observed, _ *Limits) { s.NodeBound = false }),
 	}, {
 		"a mover's pod is deleted by force where its node is lost, and nowhere else",
 		func(m *moment) bool { return m.Step.Force == (m.Step.Action == Remove && m.Seen.NodeLost) },
-		output(func(step *Step, s State, _ Seen) { step.Force = step.Action == Remove && s.Phase.Terminal() }),
+		output(func(step *Step, s State, _ Observed) { step.Force = step.Action == Remove && s.Phase.Terminal() }),
 	}, {
 		"a transfer whose source pod is gone fails instead of getting a mover",
 		func(m *moment) bool {
 			lacks := m.lacks()
 			return implies(m.Seen.SourceGone && lacks && m.acts() && !m.asked(), m.fails(ReasonSourceGone, "does not exist"))
 		},
-		input(func(s *State, seen *Seen, _ *Limits) { seen.SourceGone = seen.SourceGone && s.Phase != InProgress }),
+		input(func(s *State, observed *Observed, _ *Limits) {
+			observed.SourceGone = observed.SourceGone && s.Phase != InProgress
+		}),
 	}, {
 		"a volume whose pod went on gets no mover and no mover is told to start: the transfer fails and says what is known",
 		func(m *moment) bool {
 			lacks := m.lacks()
-			return implies(m.Seen.WentOn != "" && lacks && m.acts() && !m.asked(),
-				m.fails(ReasonUnconfirmed, m.Seen.WentOn) && implies(m.in(Accepted) || m.replaces(), contains(m.Step.State.Message, m.State.Message)))
+			return implies(m.Seen.PodResumed != "" && lacks && m.acts() && !m.asked(),
+				m.fails(ReasonUnconfirmed, m.Seen.PodResumed) && implies(m.in(Accepted) || m.replaces(), contains(m.Step.State.Message, m.State.Message)))
 		},
-		input(func(s *State, seen *Seen, _ *Limits) {
+		input(func(s *State, observed *Observed, _ *Limits) {
 			if s.Restarts == 0 {
-				seen.WentOn = ""
+				observed.PodResumed = ""
 			}
 		}),
 	}, {
 		"a mover that works goes on though the pod of its volume is gone: it says itself how that ends",
 		func(m *moment) bool {
-			works := m.in(InProgress, Canceling) && !m.replaces() && !m.stalled() && (m.alive() || m.is(build.Succeeded, build.Ending))
+			works := m.in(InProgress, Canceling) && !m.replaces() && !m.stalled() && (m.alive() || m.is(build.Succeeded, build.Terminating))
 			return implies(works, m.Step.Reason != ReasonSourceGone)
 		},
-		func(s State, seen Seen, lim Limits) Step {
-			if s.Phase == InProgress && s.MovedAt.IsZero() && seen.Follow && seen.SourceGone {
-				return failed(s, seen, ReasonSourceGone, sourceGone)
+		func(s State, observed Observed, lim Limits) Step {
+			if s.Phase == InProgress && s.MoverSucceededAt.IsZero() && observed.OwnsMover && observed.SourceGone {
+				return failed(s, observed, ReasonSourceGone, sourceGone)
 			}
-			return Next(s, seen, lim)
+			return Next(s, observed, lim)
 		},
 	}}
 }

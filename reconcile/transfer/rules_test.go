@@ -20,19 +20,19 @@ func rules() []rule {
 }
 
 // output is a Next whose steps are changed.
-func output(change func(*Step, State, Seen)) decide {
-	return func(s State, seen Seen, lim Limits) Step {
-		step := Next(s, seen, lim)
-		change(&step, s, seen)
+func output(change func(*Step, State, Observed)) decide {
+	return func(s State, observed Observed, lim Limits) Step {
+		step := Next(s, observed, lim)
+		change(&step, s, observed)
 		return step
 	}
 }
 
 // input is a Next that sees something else than there is.
-func input(change func(*State, *Seen, *Limits)) decide {
-	return func(s State, seen Seen, lim Limits) Step {
-		change(&s, &seen, &lim)
-		return Next(s, seen, lim)
+func input(change func(*State, *Observed, *Limits)) decide {
+	return func(s State, observed Observed, lim Limits) Step {
+		change(&s, &observed, &lim)
+		return Next(s, observed, lim)
 	}
 }
 
@@ -51,21 +51,21 @@ func (m *moment) is(conditions ...build.Condition) bool {
 
 // nodeLost tells whether the mover has reported no end, and never will.
 func (m *moment) nodeLost() bool {
-	working := []build.Condition{build.Pending, build.Running, build.Stuck, build.Ending}
+	working := []build.Condition{build.Pending, build.Running, build.Unrunnable, build.Terminating}
 	return m.Seen.NodeLost && slices.Contains(working, m.Seen.Exposure.Condition)
 }
 
 // unconfirmed tells whether the node of a mover that was at work takes too long to say that it has ended.
 func (m *moment) unconfirmed() bool {
-	return m.in(Prepared, InProgress, Canceling) && m.Seen.Exposure.Condition == build.Ending && !m.Seen.NodeLost && m.left(m.Seen.EndingAt, m.Limits.EndGrace) <= 0
+	return m.in(Prepared, InProgress, Canceling) && m.Seen.Exposure.Condition == build.Terminating && !m.Seen.NodeLost && m.left(m.Seen.DeletingAt, m.Limits.TerminationGrace) <= 0
 }
 
 // stranded tells whether the volume of a pod is on a node that is lost with its mover.
-func (m *moment) stranded() bool { return m.State.Local && m.nodeLost() }
+func (m *moment) stranded() bool { return m.State.NodeBound && m.nodeLost() }
 
 // unmarked tells whether an agent of Velero has accepted what is this agent's now.
 func (m *moment) unmarked() bool {
-	return m.in(Accepted) && m.mine() && !m.State.Local && m.State.Exposer == ""
+	return m.in(Accepted) && m.mine() && !m.State.NodeBound && m.State.Exposer == ""
 }
 
 // lostBy is what is said of a mover that was lost.
@@ -108,26 +108,28 @@ func (m *moment) fresh() bool { return m.in("", New) }
 // asked tells whether the transfer is to stop.
 func (m *moment) asked() bool { return m.State.Cancel || m.State.Deleting }
 
-func (m *moment) mine() bool { return m.Seen.Mine && !m.State.Foreign }
+func (m *moment) mine() bool { return m.Seen.Exposes && !m.State.Foreign }
 
 // acts tells whether this agent is the one that acts in this phase.
 func (m *moment) acts() bool {
 	switch m.State.Phase {
 	case Prepared, InProgress, Canceling:
-		return m.Seen.Follow
+		return m.Seen.OwnsMover
 	case "", New, Accepted, Completed, Failed, Canceled:
-		return (m.Seen.Mine || m.Seen.Follow) && !m.State.Foreign
+		return (m.Seen.Exposes || m.Seen.OwnsMover) && !m.State.Foreign
 	}
 	return false
 }
 
 // adopts tells whether this agent has nothing to do with the transfer but to say that its mover runs.
 func (m *moment) adopts() bool {
-	return m.in(Accepted) && m.Seen.Near && !m.Seen.Mine && !m.Seen.Follow
+	return m.in(Accepted) && m.Seen.MayMarkPrepared && !m.Seen.Exposes && !m.Seen.OwnsMover
 }
 
 // moved tells whether only the delivery is left.
-func (m *moment) moved() bool { return m.in(InProgress, Canceling) && !m.State.MovedAt.IsZero() }
+func (m *moment) moved() bool {
+	return m.in(InProgress, Canceling) && !m.State.MoverSucceededAt.IsZero()
+}
 
 // works tells whether a mover may still work, or be told to stop.
 func (m *moment) works() bool { return m.in(InProgress, Canceling) && !m.moved() && !m.replaces() }
@@ -144,7 +146,7 @@ func (m *moment) stale() bool {
 func (m *moment) gone() bool { return m.is(build.Absent, build.Lost) }
 
 // alive tells whether a mover is there that may work and is not being deleted.
-func (m *moment) alive() bool { return m.is(build.Pending, build.Running, build.Stuck) }
+func (m *moment) alive() bool { return m.is(build.Pending, build.Running, build.Unrunnable) }
 
 // stallsIn is what is left until a mover that works counts as stalled; it may be over. None is that it never does.
 func (m *moment) stallsIn() (left time.Duration, ever bool) {
@@ -173,7 +175,7 @@ func (m *moment) ready() bool {
 }
 
 // sourceWaits tells whether the pod whose volume it is exists, and a mover may have the volume.
-func (m *moment) sourceWaits() bool { return !m.Seen.SourceGone && m.Seen.WentOn == "" }
+func (m *moment) sourceWaits() bool { return !m.Seen.SourceGone && m.Seen.PodResumed == "" }
 
 // ends tells whether the step writes a terminal phase.
 func (m *moment) ends() bool {

@@ -22,13 +22,13 @@ func newer() Phase { return "Quiescing" }
 // moment is a situation, with the step that is taken in it.
 type moment struct {
 	State  State
-	Seen   Seen
+	Seen   Observed
 	Limits Limits
 	Step   Step
 }
 
 // decide is Next, or one that is broken on purpose.
-type decide func(State, Seen, Limits) Step
+type decide func(State, Observed, Limits) Step
 
 // A dimension is what can be one way or another, a choice sets it.
 type (
@@ -65,7 +65,7 @@ func newSpace(phase Phase, dimensions []dimension) space {
 func (s space) at(number int, m *moment) {
 	*m = moment{Limits: DefaultLimits()}
 	m.State.Phase, m.State.CreatedAt = s.phase, now().Add(-24*time.Hour)
-	m.Seen.Now, m.Seen.Here, m.Seen.Unreadable, m.Seen.Awaits = now(), here, "it is garbage", "a claim that does not exist"
+	m.Seen.Now, m.Seen.ThisNode, m.Seen.ResultError, m.Seen.WaitingFor = now(), here, "it is garbage", "a claim that does not exist"
 	for _, d := range s.dimensions {
 		d[number%len(d)](m)
 		number /= len(d)
@@ -142,14 +142,14 @@ func exposures(restarts int, nodes []string) []build.Exposure {
 	for condition := build.Pending; condition <= build.Failed; condition++ {
 		for _, node := range nodes {
 			for attempt := max(restarts-1, 0); attempt <= restarts; attempt++ {
-				seen := build.Exposure{Condition: condition, Node: node, Attempt: attempt, Message: toldWhy}
+				observed := build.Exposure{Condition: condition, Node: node, Attempt: attempt, Message: toldWhy}
 				if condition == build.Lost {
-					seen.Reason = build.LostEvicted
+					observed.Reason = build.LostEvicted
 				}
-				all = append(all, seen)
+				all = append(all, observed)
 				if condition == build.Failed {
-					seen.Canceled = true
-					all = append(all, seen)
+					observed.Canceled = true
+					all = append(all, observed)
 				}
 			}
 		}
@@ -170,15 +170,15 @@ func fates(phase Phase, restarts int, exposure build.Exposure) []choice {
 }
 
 func withNode(exposure build.Exposure) []choice {
-	ending := func(ago time.Duration) choice { return func(m *moment) { m.Seen.EndingAt = now().Add(-ago) } }
+	ending := func(ago time.Duration) choice { return func(m *moment) { m.Seen.DeletingAt = now().Add(-ago) } }
 	nodeLost := func(m *moment) { m.Seen.NodeLost = true }
-	grace := DefaultLimits().EndGrace
+	grace := DefaultLimits().TerminationGrace
 	switch exposure.Condition {
 	case build.Running, build.Succeeded:
 		return []choice{func(*moment) {}, nodeLost}
-	case build.Ending:
+	case build.Terminating:
 		return []choice{ending(grace - tick), ending(grace), nodeLost}
-	case build.Absent, build.Pending, build.Stuck, build.Lost, build.Failed:
+	case build.Absent, build.Pending, build.Unrunnable, build.Lost, build.Failed:
 	}
 	return []choice{func(*moment) {}}
 }
@@ -212,7 +212,7 @@ func asked(phase Phase) dimension {
 }
 
 func owner() dimension {
-	return oneOf(func(m *moment, is [2]bool) { m.Seen.Mine, m.Seen.Follow = is[0], is[1] },
+	return oneOf(func(m *moment, is [2]bool) { m.Seen.Exposes, m.Seen.OwnsMover = is[0], is[1] },
 		[2]bool{false, false}, [2]bool{false, true}, [2]bool{true, false}, [2]bool{true, true})
 }
 
@@ -241,15 +241,15 @@ func pauseBefore(restarts int, limits Limits) time.Duration {
 
 // progress is what the mover said: nothing, something new, something from before it started, what is known.
 func progress() dimension {
-	said := func(m *moment, p Progress, at time.Time) {
+	reported := func(m *moment, p Progress, at time.Time) {
 		m.State.Progress = Progress{Total: 100, Done: 40}
 		m.Seen.Progress, m.Seen.ProgressAt = p, at
 	}
 	return dimension{
-		func(m *moment) { said(m, Progress{}, time.Time{}) },
-		func(m *moment) { said(m, Progress{Total: 100, Done: 60}, m.State.StartedAt) },
-		func(m *moment) { said(m, Progress{Total: 100, Done: 90}, m.State.StartedAt.Add(-tick)) },
-		func(m *moment) { said(m, m.State.Progress, m.State.StartedAt.Add(time.Minute)) },
+		func(m *moment) { reported(m, Progress{}, time.Time{}) },
+		func(m *moment) { reported(m, Progress{Total: 100, Done: 60}, m.State.StartedAt) },
+		func(m *moment) { reported(m, Progress{Total: 100, Done: 90}, m.State.StartedAt.Add(-tick)) },
+		func(m *moment) { reported(m, m.State.Progress, m.State.StartedAt.Add(time.Minute)) },
 	}
 }
 

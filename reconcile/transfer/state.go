@@ -56,30 +56,30 @@ type Outcome struct {
 
 // State is what the kinds have in common, copied out of the custom resource.
 type State struct {
-	Phase       Phase
-	Local       bool   // its mover belongs where a pod is: everything is done by the agent of that node
-	Consumes    bool   // the snapshot that it names goes with it, even if it was never accepted
-	Foreign     bool   // it is for another data mover than Velero's own
-	DataMover   string // that it is for, as it says; empty is Velero's default
-	Cancel      bool   // spec.cancel
-	Deleting    bool   // deletionTimestamp is set; not the same as Cancel
-	Finalizer   bool   // ours is there
-	Refusal     string // why it can never be served; empty if it can
-	Acceptor    string // whose agent accepted it; kinds whose movers belong to a pod have Node instead
-	Restarting  bool   // its mover was given up and the restart is counted; the pod of that mover goes before the phase goes back
-	Exposer     string // whose agent of Lateen first took part in it; empty: none has, or it is over and cleaned up
-	Node        string // where the mover is followed
-	NodeOS      string // of that node: only kinds that report it
-	Message     string
-	CreatedAt   time.Time
-	AcceptedAt  time.Time
-	StartedAt   time.Time
-	MovedAt     time.Time     // the mover succeeded, and only the delivery is left
-	DeliverIn   time.Duration // what the delivery may take; zero is Limits.DeliverTimeout
-	CompletedAt time.Time
-	Restarts    int // movers that were lost and replaced
-	Progress    Progress
-	Outcome     Outcome
+	Phase             Phase
+	NodeBound         bool   // its mover belongs where a pod is: everything is done by the agent of that node
+	OwnsSnapshot      bool   // the snapshot that it names goes with it, even if it was never accepted
+	Foreign           bool   // it is for another data mover than Velero's own
+	DataMover         string // that it is for, as it says; empty is Velero's default
+	Cancel            bool   // spec.cancel
+	Deleting          bool   // deletionTimestamp is set; not the same as Cancel
+	Finalizer         bool   // ours is there
+	UnsupportedReason string // why it can never be served; empty if it can
+	Acceptor          string // whose agent accepted it; kinds whose movers belong to a pod have Node instead
+	Restarting        bool   // its mover was given up and the restart is counted; the pod of that mover goes before the phase goes back
+	Exposer           string // whose agent of Lateen first took part in it; empty: none has, or it is over and cleaned up
+	Node              string // where the mover is followed
+	NodeOS            string // of that node: only kinds that report it
+	Message           string
+	CreatedAt         time.Time
+	AcceptedAt        time.Time
+	StartedAt         time.Time
+	MoverSucceededAt  time.Time     // the mover succeeded, and only the delivery is left
+	RebindTimeout     time.Duration // what the delivery may take; zero is Limits.DeliverTimeout
+	CompletedAt       time.Time
+	Restarts          int // movers that were lost and replaced
+	Progress          Progress
+	Outcome           Outcome
 }
 
 // Settled tells whether it has ended and nobody has anything left to do.
@@ -90,69 +90,71 @@ func (s State) Settled() bool { return s.Phase.Terminal() && !s.HasLeftovers() }
 func (s State) HasLeftovers() bool { return s.Finalizer || s.Exposer != "" }
 
 // TakesSlot tells whether a mover of ours works, or may work.
-func (s State) TakesSlot() bool { return s.Phase.HasStarted() && s.MovedAt.IsZero() && !s.Foreign }
+func (s State) TakesSlot() bool {
+	return s.Phase.HasStarted() && s.MoverSucceededAt.IsZero() && !s.Foreign
+}
 
-// Seen is what there is to know besides the custom resource. Everything in it is a value.
-type Seen struct {
-	Now        time.Time
-	CanceledAt time.Time     // when a cancel was first seen; zero if none was
-	Here       string        // the node of this agent
-	Mine       bool          // this agent accepts and exposes it
-	Follow     bool          // this agent follows its mover
-	Near       bool          // this agent follows what runs where the mover runs
-	Eligible   bool          // what it waits for before it may be accepted is there
-	Awaits     string        // then: nothing; else what it waits for
-	Unbounded  bool          // then: it may last, as long as what it waits for exists
-	WaitsSince time.Time     // since when that has been so, as far as this agent has seen
-	Room       bool          // one more may be prepared in the cluster
-	Slot       bool          // one more mover may run on its node, and this one is next
-	SlotIn     time.Duration // when to ask for a slot again, if it must not have one yet
-	SourceGone bool          // the pod whose volume it is does not exist any more
-	WentOn     string        // why no mover may write to the volume of that pod any more; empty if one may
-	Exposure   build.Exposure
-	NodeLost   bool      // no agent is Ready where its mover is, and that Node is not Ready or does not exist
-	EndingAt   time.Time // when its mover's pod was first seen to be deleting; zero if it is not
-	Remains    bool      // something of the exposure exists besides the mover
-	Diagnosis  string    // what keeps the mover from running, besides what the exposure says
-	Started    bool      // its mover has said that the data path started
-	Progress   Progress  // what its mover said last
-	ProgressAt time.Time // and when
-	ActiveAt   time.Time // when this agent last saw its mover report something new, be it bytes or an Event
-	Result     *Outcome  // of a mover that succeeded; nil if what it left cannot be read
-	Unreadable string    // then: why
-	Delivers   bool      // what the mover restored is still to be delivered once it has succeeded
-	Delivered  bool      // it has been
-	// DeliveringSince is when this agent first tried to deliver it; zero if it has not.
-	DeliveringSince time.Time
+// Observed is what there is to know besides the custom resource. Everything in it is a value.
+type Observed struct {
+	Now             time.Time
+	CanceledAt      time.Time     // when a cancel was first seen; zero if none was
+	ThisNode        string        // the node of this agent
+	Exposes         bool          // this agent accepts and exposes it
+	OwnsMover       bool          // this agent follows its mover
+	MayMarkPrepared bool          // this agent follows what runs where the mover runs
+	Eligible        bool          // what it waits for before it may be accepted is there
+	WaitingFor      string        // then: nothing; else what it waits for
+	Unbounded       bool          // then: it may last, as long as what it waits for exists
+	WaitsSince      time.Time     // since when that has been so, as far as this agent has seen
+	Admitted        bool          // one more may be prepared in the cluster
+	HasSlot         bool          // one more mover may run on its node, and this one is next
+	SlotIn          time.Duration // when to ask for a slot again, if it must not have one yet
+	SourceGone      bool          // the pod whose volume it is does not exist any more
+	PodResumed      string        // why no mover may write to the volume of that pod any more; empty if one may
+	Exposure        build.Exposure
+	NodeLost        bool      // no agent is Ready where its mover is, and that Node is not Ready or does not exist
+	DeletingAt      time.Time // when its mover's pod was first seen to be deleting; zero if it is not
+	HasLeftovers    bool      // something of the exposure exists besides the mover
+	Diagnosis       string    // what keeps the mover from running, besides what the exposure says
+	Started         bool      // its mover has said that the data path started
+	Progress        Progress  // what its mover said last
+	ProgressAt      time.Time // and when
+	ActiveAt        time.Time // when this agent last saw its mover report something new, be it bytes or an Event
+	Result          *Outcome  // of a mover that succeeded; nil if what it left cannot be read
+	ResultError     string    // then: why
+	Rebinds         bool      // what the mover restored is still to be delivered once it has succeeded
+	Rebound         bool      // it has been
+	// RebindingSince is when this agent first tried to deliver it; zero if it has not.
+	RebindingSince time.Time
 }
 
 // Limits are the bounds of the protocol.
 type Limits struct {
-	PrepareTimeout time.Duration // from accepting to a running mover (Velero's --data-mover-prepare-timeout)
-	CancelGrace    time.Duration // from a cancel to the deletion of the mover
-	RestartDelay   time.Duration // before the second mover; doubles with each further one
-	EndGrace       time.Duration // from the deletion of a mover's pod until the mover counts as lost though its node has not confirmed its end
-	DeliverTimeout time.Duration // from a mover's success to the delivery of what it restored, where the resource does not say
-	DeliverGrace   time.Duration // that each agent has at least, from its first try to deliver
-	CleanUpWarning time.Duration // from the end of a transfer to the Event that says what its clean-up still waits for
-	FirstProgress  time.Duration // from the start to the first write of progress: what ends sooner has it in its last write
-	StallTimeout   time.Duration // that a mover may report nothing new before it is replaced, or given up; zero is for ever
-	Retries        int           // movers that may be lost before the transfer fails
+	PrepareTimeout   time.Duration // from accepting to a running mover (Velero's --data-mover-prepare-timeout)
+	CancelGrace      time.Duration // from a cancel to the deletion of the mover
+	RestartDelay     time.Duration // before the second mover; doubles with each further one
+	TerminationGrace time.Duration // from the deletion of a mover's pod until the mover counts as lost though its node has not confirmed its end
+	RebindTimeout    time.Duration // from a mover's success to the delivery of what it restored, where the resource does not say
+	RebindGrace      time.Duration // that each agent has at least, from its first try to deliver
+	CleanUpWarning   time.Duration // from the end of a transfer to the Event that says what its clean-up still waits for
+	FirstProgress    time.Duration // from the start to the first write of progress: what ends sooner has it in its last write
+	StallTimeout     time.Duration // that a mover may report nothing new before it is replaced, or given up; zero is for ever
+	Retries          int           // movers that may be lost before the transfer fails
 }
 
 // DefaultLimits is the one table of the bounds' defaults.
 func DefaultLimits() Limits {
 	return Limits{
-		PrepareTimeout: 30 * time.Minute,
-		CancelGrace:    5 * time.Minute,
-		EndGrace:       time.Minute,
-		RestartDelay:   10 * time.Second,
-		DeliverTimeout: 10 * time.Minute,
-		DeliverGrace:   time.Minute,
-		CleanUpWarning: time.Minute,
-		FirstProgress:  3 * time.Second,
-		StallTimeout:   2 * time.Hour,
-		Retries:        3,
+		PrepareTimeout:   30 * time.Minute,
+		CancelGrace:      5 * time.Minute,
+		TerminationGrace: time.Minute,
+		RestartDelay:     10 * time.Second,
+		RebindTimeout:    10 * time.Minute,
+		RebindGrace:      time.Minute,
+		CleanUpWarning:   time.Minute,
+		FirstProgress:    3 * time.Second,
+		StallTimeout:     2 * time.Hour,
+		Retries:          3,
 	}
 }
 
@@ -161,12 +163,12 @@ type Action int
 
 // The effects that a step can ask for.
 const (
-	Wait    Action = iota // nothing now; an event or the timer wakes it
-	Write                 // write State to the custom resource
-	Expose                // make the mover, or what it still lacks
-	Deliver               // put what was restored where it belongs
-	Keep                  // try the delivery a last time; unless it is done then, keep what was restored, and fail
-	Remove                // remove what was exposed
+	Wait          Action = iota // nothing now; an event or the timer wakes it
+	Write                       // write State to the custom resource
+	Expose                      // make the mover, or what it still lacks
+	Rebind                      // put what was restored where it belongs
+	AbandonRebind               // try the delivery a last time; unless it is done then, keep what was restored, and fail
+	Remove                      // remove what was exposed
 )
 
 // Step is what is to be done next.

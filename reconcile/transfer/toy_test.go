@@ -62,30 +62,30 @@ func (c *toy) clean() bool {
 	return c.mover == nil && (c.deleted || c.state.Phase.Terminal() && !c.state.Finalizer)
 }
 
-func (c *toy) look() Seen {
+func (c *toy) look() Observed {
 	if c.canceledAt.IsZero() && (c.state.Cancel || c.state.Deleting) {
 		c.canceledAt = c.clock
 	}
-	seen := Seen{
-		Now: c.clock, CanceledAt: c.canceledAt, Here: here, Mine: true, Follow: true, Near: true,
-		Eligible: true, Room: true, Slot: true, SourceGone: c.sourceGone,
-		Delivers: c.delivers, Delivered: c.delivered == deliverySteps, DeliveringSince: c.deliveringSince,
+	observed := Observed{
+		Now: c.clock, CanceledAt: c.canceledAt, ThisNode: here, Exposes: true, OwnsMover: true, MayMarkPrepared: true,
+		Eligible: true, Admitted: true, HasSlot: true, SourceGone: c.sourceGone,
+		Rebinds: c.delivers, Rebound: c.delivered == deliverySteps, RebindingSince: c.deliveringSince,
 	}
-	if seen.ActiveAt = c.clock; c.mood == hangs {
-		seen.ActiveAt = c.state.StartedAt
+	if observed.ActiveAt = c.clock; c.mood == hangs {
+		observed.ActiveAt = c.state.StartedAt
 	}
 	if c.mover == nil {
-		return seen
+		return observed
 	}
-	if c.mover.seen.Condition == build.Ending && c.mover.endingAt.IsZero() {
+	if c.mover.seen.Condition == build.Terminating && c.mover.endingAt.IsZero() {
 		c.mover.endingAt = c.clock
 	}
-	seen.Exposure, seen.Started = c.mover.seen, c.mover.started
-	seen.EndingAt, seen.NodeLost = c.mover.endingAt, c.mover.silent
+	observed.Exposure, observed.Started = c.mover.seen, c.mover.started
+	observed.DeletingAt, observed.NodeLost = c.mover.endingAt, c.mover.silent
 	if c.mover.seen.Condition == build.Succeeded && c.mood != leavesJunk {
-		seen.Result = &Outcome{SnapshotID: "snap", TotalBytes: 10}
+		observed.Result = &Outcome{SnapshotID: "snap", TotalBytes: 10}
 	}
-	return seen
+	return observed
 }
 
 // move makes one move; an error is a broken promise.
@@ -103,10 +103,10 @@ func (c *toy) move() error {
 		return c.remove(step.Force)
 	case Expose:
 		return c.expose()
-	case Deliver:
+	case Rebind:
 		return c.deliver()
-	case Keep:
-		return c.write(NotDelivered(c.state, c.look(), "the target claim is gone; kept as volume v").State)
+	case AbandonRebind:
+		return c.write(FailRebind(c.state, c.look(), "the target claim is gone; kept as volume v").State)
 	case Wait:
 	}
 	switch {
@@ -142,10 +142,10 @@ func (c *toy) remove(force bool) error {
 		return fmt.Errorf("removed by force: %t, its node does not answer: %t", force, c.mover.silent)
 	case force:
 		c.mover = nil
-	case c.mover.seen.Condition == build.Ending:
+	case c.mover.seen.Condition == build.Terminating:
 		return errors.New("the mover is being removed already")
 	case c.mover.works():
-		c.mover.seen.Condition = build.Ending
+		c.mover.seen.Condition = build.Terminating
 	default: // the kubelet has nothing to stop
 		c.mover = nil
 	}
@@ -170,7 +170,7 @@ func (c *toy) deliver() error {
 }
 
 func (m *mover) works() bool {
-	return m.seen.Condition == build.Running || m.seen.Condition == build.Ending
+	return m.seen.Condition == build.Running || m.seen.Condition == build.Terminating
 }
 
 func (c *toy) expose() error {
@@ -193,43 +193,43 @@ func (c *toy) kubelet() bool {
 		c.start()
 	case build.Running:
 		c.work()
-	case build.Ending:
+	case build.Terminating:
 		c.mover = nil
 		return true
-	case build.Absent, build.Stuck, build.Lost, build.Succeeded, build.Failed:
+	case build.Absent, build.Unrunnable, build.Lost, build.Succeeded, build.Failed:
 	}
 	return *c.mover != before
 }
 
 func (c *toy) start() {
-	seen := &c.mover.seen
+	observed := &c.mover.seen
 	switch c.mood {
 	case cannotRun:
-		seen.Condition, seen.Message = build.Stuck, "invalid image name"
+		observed.Condition, observed.Message = build.Unrunnable, "invalid image name"
 	case neverRuns:
-		seen.Message = "unschedulable"
+		observed.Message = "unschedulable"
 	default:
-		seen.Condition, seen.Node = build.Running, here
+		observed.Condition, observed.Node = build.Running, here
 	}
 }
 
 // work is a mover's: it waits for InProgress, says that it started, and ends in its way.
 func (c *toy) work() {
-	seen := &c.mover.seen
-	told := c.state.Phase == Canceling && c.state.Cancel
+	observed := &c.mover.seen
+	reported := c.state.Phase == Canceling && c.state.Cancel
 	switch {
-	case c.state.Phase != InProgress && !told, c.mood == mute:
+	case c.state.Phase != InProgress && !reported, c.mood == mute:
 	case c.mood == keepsDying:
 		c.evict()
 	case !c.mover.started:
 		c.mover.started = c.state.Phase == InProgress // one that starts later never sees the cancel
-	case c.mood == deaf && told, c.mood == hangs:
-	case told:
-		seen.Condition, seen.Canceled, seen.Message = build.Failed, true, "data path is canceled"
+	case c.mood == deaf && reported, c.mood == hangs:
+	case reported:
+		observed.Condition, observed.Canceled, observed.Message = build.Failed, true, "data path is canceled"
 	case c.mood == fails:
-		seen.Condition, seen.Message = build.Failed, "no such bucket (exit code 1)"
+		observed.Condition, observed.Message = build.Failed, "no such bucket (exit code 1)"
 	case c.mood != slow && c.mood != deaf:
-		seen.Condition = build.Succeeded
+		observed.Condition = build.Succeeded
 	}
 }
 
@@ -269,7 +269,7 @@ func faults() map[string]func(*toy) {
 		},
 		"node stops answering and its mover is evicted": func(c *toy) {
 			if c.mover != nil && (c.mover.works() || c.mover.seen.Condition == build.Pending) {
-				c.mover.silent, c.mover.seen.Condition = true, build.Ending
+				c.mover.silent, c.mover.seen.Condition = true, build.Terminating
 			}
 		},
 	}

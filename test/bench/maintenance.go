@@ -88,12 +88,12 @@ func (s *stage) maintenance(ctx context.Context) error {
 // maintenance adds how the repositories were maintained. The ideal of 2 s a round leaves out what a Job costs besides: the
 // start of its pod, and the second for which Kubernetes gathers news of pods before it says that a job is over. Both are
 // shown, so that it can be seen what the agent adds, which is the time from the end of a job to the next one.
-func (p panel) maintenance(measured figures.Runs, made int, calls figures.Calls, job time.Duration) {
+func (p panel) maintenance(measured figures.Runs, created int, calls figures.Calls, job time.Duration) {
 	const rounds = (repositories + jobsAtOnce - 1) / jobsAtOnce
 	ideal := rounds * job
 	each := measured.Pod + measured.Work + measured.Close
 	p.against("succeeded", float64(measured.Succeeded), "", fmt.Sprint(repositories), "")
-	p.against("jobs made", float64(made), "", fmt.Sprint(repositories), "")
+	p.against("jobs made", float64(created), "", fmt.Sprint(repositories), "")
 	p.against("most jobs at once", float64(measured.MostAtOnce), "", fmt.Sprintf("<= %d", jobsAtOnce), "")
 	p.against("makespan", seconds(measured.Makespan), "s", fmt.Sprintf("<= %g (1.3 x %g: %d rounds of 2 s)", rounded(1.3*ideal.Seconds(), 10), ideal.Seconds(), rounds), "")
 	p.show("what as many rounds of a Job cost that nobody waits for", seconds(rounds*each), "s")
@@ -164,7 +164,7 @@ func (s *site) repository(ctx context.Context, name string) error {
 
 // followJobs collects when jobs were made and over, until so many are.
 func (s *site) followJobs(ctx context.Context, into map[string]*figures.Run) (<-chan error, error) {
-	over := 0
+	finished := 0
 	all := stream{client: s.Kube.BatchV1().RESTClient(), namespace: s.Namespace, resource: "jobs", labels: repositoryLabel}
 	return all.start(ctx, func(event watch.Event) bool {
 		job, ok := event.Object.(*batchv1.Job)
@@ -178,10 +178,10 @@ func (s *site) followJobs(ctx context.Context, into map[string]*figures.Run) (<-
 		for _, condition := range job.Status.Conditions {
 			if run.Over.IsZero() && (condition.Type == batchv1.JobComplete || condition.Type == batchv1.JobFailed) {
 				run.Over, run.Failed = time.Now(), condition.Type == batchv1.JobFailed
-				over++
+				finished++
 			}
 		}
-		return over == repositories
+		return finished == repositories
 	})
 }
 

@@ -139,8 +139,8 @@ func (s *site) ends(ctx context.Context, kind world.Kind, many int, into *[]time
 	pods := stream{client: s.Kube.CoreV1().RESTClient(), namespace: s.Namespace, resource: "pods", labels: kind.Label()}
 	return pods.start(ctx, func(event watch.Event) bool {
 		pod, ok := event.Object.(*corev1.Pod)
-		over := ok && (pod.Status.Phase == corev1.PodSucceeded || pod.Status.Phase == corev1.PodFailed)
-		if over && !ended[pod.Name] {
+		finished := ok && (pod.Status.Phase == corev1.PodSucceeded || pod.Status.Phase == corev1.PodFailed)
+		if finished && !ended[pod.Name] {
 			ended[pod.Name] = true
 			*into = append(*into, time.Now())
 		}

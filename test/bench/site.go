@@ -124,7 +124,7 @@ func (s *stage) site(ctx context.Context, as layout) (*site, error) {
 	if err != nil {
 		return nil, err
 	}
-	made := &site{World: installed, layout: as, stage: s}
+	created := &site{World: installed, layout: as, stage: s}
 	for i := range max(as.nodes, 1) {
 		played, err := node.Start(ctx, s.plane.Admin(), node.Options{
 			Name: fmt.Sprintf("%s-%d", as.name, i), Labels: labels, Root: root, StartDelay: startDelay, Runner: jobs{as.jobs, node.Movers{Runner: runner}},
@@ -133,19 +133,19 @@ func (s *stage) site(ctx context.Context, as layout) (*site, error) {
 			return nil, err
 		}
 		s.later(func() error { played.Stop(); return nil })
-		made.nodes = append(made.nodes, played)
+		created.nodes = append(created.nodes, played)
 	}
 	kubeconfig := filepath.Join(s.dir, as.name+".kubeconfig")
 	if err := s.identity(ctx, as.name, kubeconfig); err != nil {
 		return nil, err
 	}
-	made.flags = []string{"--kubeconfig=" + kubeconfig, "--namespace=" + as.name, "--node-agent-configmap=" + configMap}
-	return made, nil
+	created.flags = []string{"--kubeconfig=" + kubeconfig, "--namespace=" + as.name, "--node-agent-configmap=" + configMap}
+	return created, nil
 }
 
 // identity writes the kubeconfig of the agent's own ServiceAccount, which has the rights of an installation.
 func (s *stage) identity(ctx context.Context, namespace, path string) error {
-	if err := world.Apply(ctx, s.plane.Admin(), deploy.Access(namespace)...); err != nil {
+	if err := world.Apply(ctx, s.plane.Admin(), deploy.RBAC(namespace)...); err != nil {
 		return err
 	}
 	config, err := s.plane.ServiceAccount(ctx, namespace, deploy.ServiceAccountName)
@@ -174,11 +174,11 @@ func (s *site) user() string {
 
 // running is a pod of the site's first node that has volumes, once it runs.
 func (s *site) running(ctx context.Context, volumes ...corev1.Volume) (*corev1.Pod, error) {
-	made, err := s.SourcePod(ctx, "source", s.nodes[0].Name(), volumes...)
+	created, err := s.SourcePod(ctx, "source", s.nodes[0].Name(), volumes...)
 	if err != nil {
 		return nil, err
 	}
-	return s.WaitPod(ctx, made.Namespace, made.Name, func(pod *corev1.Pod) bool {
+	return s.WaitPod(ctx, created.Namespace, created.Name, func(pod *corev1.Pod) bool {
 		return pod.Status.Phase == corev1.PodRunning
 	})
 }

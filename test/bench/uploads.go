@@ -227,11 +227,11 @@ func (f *fleet) usage() (sum usage, err error) {
 func (f *fleet) claims(ctx context.Context) ([]*corev1.PersistentVolumeClaim, error) {
 	claims := make([]*corev1.PersistentVolumeClaim, f.load.uploads)
 	return claims, inParallel(len(claims), len(claims), func(i int) error {
-		made, err := f.CSIClaim(ctx, fmt.Sprintf("claim-%d", i), f.class)
+		created, err := f.CSIClaim(ctx, fmt.Sprintf("claim-%d", i), f.class)
 		if err != nil {
 			return err
 		}
-		claims[i], err = f.WaitClaim(ctx, made.Namespace, made.Name, world.Bound)
+		claims[i], err = f.WaitClaim(ctx, created.Namespace, created.Name, world.Bound)
 		return err
 	})
 }
@@ -240,11 +240,11 @@ func (f *fleet) claims(ctx context.Context) ([]*corev1.PersistentVolumeClaim, er
 func (f *fleet) snapshot(
 	ctx context.Context, backup *velerov1.Backup, claim *corev1.PersistentVolumeClaim, until func(*snapshotv1.VolumeSnapshot) bool,
 ) (*snapshotv1.VolumeSnapshot, error) {
-	made, err := f.Snapshot(ctx, backup, claim, f.class)
+	created, err := f.Snapshot(ctx, backup, claim, f.class)
 	if err != nil {
 		return nil, err
 	}
-	return f.WaitSnapshot(ctx, made.Namespace, made.Name, until)
+	return f.WaitSnapshot(ctx, created.Namespace, created.Name, until)
 }
 
 // cut says that a snapshot exists, ready or not.

@@ -67,9 +67,9 @@ func exchange(t *testing.T, on *Plane, kind world.Kind, from, to string, command
 	}
 	s.settled(ctx, t)
 	require.NoError(t, s.startAgent(ctx))
-	made, err := s.create(ctx, s.alter)
+	created, err := s.create(ctx, s.alter)
 	require.NoError(t, err)
-	name := made.GetName()
+	name := created.GetName()
 	far := func(bytes int64) func(*world.Transfer) bool {
 		return func(seen *world.Transfer) bool { return seen.Status.Progress.BytesDone > bytes }
 	}

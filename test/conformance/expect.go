@@ -186,13 +186,13 @@ func (s *scene) phases() (all []world.Phase) {
 }
 
 // moversMade is how many pods there were for the transfer.
-func (s *scene) moversMade() (made int) {
+func (s *scene) moversMade() (created int) {
 	for _, life := range s.plane.History.in("Pod", s.Namespace) {
 		if meta(life.last()).GetName() == s.words.of("NAME") {
-			made++
+			created++
 		}
 	}
-	return made
+	return created
 }
 
 // leftovers names something of the transfer that is still there and that the case does not want to be left.

@@ -114,7 +114,7 @@ func Record(ctx context.Context, client dynamic.Interface) (*History, error) {
 	return h, nil
 }
 
-func (h *History) see(kind string, object any, gone bool) {
+func (h *History) see(kind string, object any, deleted bool) {
 	if tombstone, ok := object.(cache.DeletedFinalStateUnknown); ok {
 		object = tombstone.Obj
 	}
@@ -132,7 +132,7 @@ func (h *History) see(kind string, object any, gone bool) {
 	}
 	life.versions, life.at = append(life.versions, resource.Object), append(life.at, h.seen)
 	h.seen++
-	life.gone = gone
+	life.gone = deleted
 	close(h.changed)
 	h.changed = make(chan struct{})
 }

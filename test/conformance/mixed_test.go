@@ -47,7 +47,7 @@ func newMixed(ctx context.Context, t *testing.T, moversOn string) *mixed {
 	labels, kubelet := map[string]string{"fleet": base}, filepath.Join(dir, "kubelet")
 	w, err := world.New(ctx, plane.Admin(), world.Options{NodeLabels: labels, KubeletRoot: kubelet})
 	require.NoError(t, err)
-	require.NoError(t, world.Apply(ctx, plane.Admin(), deploy.Access(w.Namespace)...))
+	require.NoError(t, world.Apply(ctx, plane.Admin(), deploy.RBAC(w.Namespace)...))
 	m := &mixed{T: t, World: w, class: "class-" + w.Namespace, nodes: map[string]string{}, agents: map[string]*run{}}
 	movers, err := node.NewStandIn(plane.Admin(), takes)
 	require.NoError(t, err)
@@ -148,15 +148,15 @@ func (m *mixed) acceptedBy(ctx context.Context, agent, claim string) (upload str
 	require.NoError(m, m.agents[other].process.Signal(syscall.SIGSTOP))
 	snapshot, err := m.Snapshot(ctx, m.backup, source, m.class)
 	require.NoError(m, err)
-	made, err := m.DataUpload(ctx, m.backup, source, velerov2alpha1.CSISnapshotSpec{
+	created, err := m.DataUpload(ctx, m.backup, source, velerov2alpha1.CSISnapshotSpec{
 		VolumeSnapshot: snapshot.Name, SnapshotClass: m.class, Driver: m.driver.Name(),
 	})
 	require.NoError(m, err)
-	accepted, err := m.Transfers(world.DataUpload).Wait(ctx, made.Name, world.In(world.Accepted))
+	accepted, err := m.Transfers(world.DataUpload).Wait(ctx, created.Name, world.In(world.Accepted))
 	require.NoError(m, err)
 	require.Equal(m, m.nodes[agent], accepted.Status.AcceptedByNode)
 	require.NoError(m, m.agents[other].process.Signal(syscall.SIGCONT))
-	return made.Name
+	return created.Name
 }
 
 // Two agents that expose the same snapshot destroy it. Both live from New on, and the snapshots are not ready for a while.
@@ -191,16 +191,16 @@ func (m *mixed) exposedBy(ctx context.Context, agent, name string) {
 	m.Helper()
 	played, err := agentNamed(agent)
 	require.NoError(m, err)
-	made, err := plane.Audit(ctx, cluster.Query{Verbs: []string{"create"}, Name: name})
+	created, err := plane.Audit(ctx, cluster.Query{Verbs: []string{"create"}, Name: name})
 	require.NoError(m, err)
-	made = made.Where(func(r cluster.Record) bool {
+	created = created.Where(func(r cluster.Record) bool {
 		return r.Resource != "events" && strings.HasPrefix(r.User, "system:serviceaccount:"+m.Namespace)
 	})
-	require.NotEmpty(m, made)
-	for _, record := range made {
+	require.NotEmpty(m, created)
+	for _, record := range created {
 		require.Equal(m, "system:serviceaccount:"+m.Namespace+":"+played.Account, record.User, record.String())
 	}
-	movers := made.Where(func(r cluster.Record) bool {
+	movers := created.Where(func(r cluster.Record) bool {
 		return r.Resource == "pods" && r.Code == 201 && !strings.Contains(r.RequestURI, "dryRun")
 	})
 	require.Len(m, movers, 1)

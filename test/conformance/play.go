@@ -90,12 +90,12 @@ func (p *Plane) Play(ctx context.Context, agent *Agent, story *Case, dir string)
 	}
 	ctx, cancel := context.WithTimeout(ctx, agent.Patience)
 	defer cancel()
-	made, err := s.create(ctx, s.alter)
+	created, err := s.create(ctx, s.alter)
 	if err != nil {
 		return sceneError{err}
 	}
-	s.words.set("NAME", made.GetName())
-	s.words.set("UID", string(made.GetUID()))
+	s.words.set("NAME", created.GetName())
+	s.words.set("UID", string(created.GetUID()))
 	close(s.named)
 	for i, step := range story.Happens {
 		if err := s.take(ctx, step); err != nil {
@@ -151,7 +151,7 @@ func (s *scene) build(ctx context.Context) (err error) {
 	} {
 		s.words.set(word, stands)
 	}
-	if err := world.Apply(ctx, admin, deploy.Access(s.Namespace)...); err != nil {
+	if err := world.Apply(ctx, admin, deploy.RBAC(s.Namespace)...); err != nil {
 		return err
 	}
 	if err := s.classes(ctx); err != nil {

@@ -44,8 +44,8 @@ func (s *scene) configureJobs(ctx context.Context) error {
 		if err != nil {
 			return fmt.Errorf("write key %s of ConfigMap %s: %w", key, jobMap, err)
 		}
-		words := s.words.all()
-		data[fmt.Sprint(expand(key, words))] = string(text)
+		description := s.words.all()
+		data[fmt.Sprint(expand(key, description))] = string(text)
 	}
 	return s.ConfigMap(ctx, jobMap, data)
 }
@@ -65,12 +65,12 @@ func (s *scene) prepareRepository() error {
 		if err := alter(wanted); err != nil {
 			return nil, err
 		}
-		made := &velerov1.BackupRepository{}
-		err := s.Velero.Post().Namespace(s.Namespace).Resource("backuprepositories").Body(wanted).Do(ctx).Into(made)
+		created := &velerov1.BackupRepository{}
+		err := s.Velero.Post().Namespace(s.Namespace).Resource("backuprepositories").Body(wanted).Do(ctx).Into(created)
 		if err != nil {
 			return nil, fmt.Errorf("create repository: %w", err)
 		}
-		return made, nil
+		return created, nil
 	}
 	return nil
 }

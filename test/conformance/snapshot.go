@@ -127,8 +127,8 @@ func (s *scene) prepareDataUpload(ctx context.Context) error {
 	}
 	s.create = func(ctx context.Context, alter func(metav1.Object) error) (metav1.Object, error) {
 		var unread error
-		made, err := s.DataUpload(ctx, backup, claim, spec, func(wanted *velerov2alpha1.DataUpload) { unread = alter(wanted) })
-		return made, firstError(unread, err)
+		created, err := s.DataUpload(ctx, backup, claim, spec, func(wanted *velerov2alpha1.DataUpload) { unread = alter(wanted) })
+		return created, firstError(unread, err)
 	}
 	return nil
 }
@@ -185,8 +185,8 @@ func (s *scene) prepareDataDownload(ctx context.Context) error {
 	}
 	s.create = func(ctx context.Context, alter func(metav1.Object) error) (metav1.Object, error) {
 		var unread error
-		made, err := s.DataDownload(ctx, restore, claim, "a-snapshot", func(wanted *velerov2alpha1.DataDownload) { unread = alter(wanted) })
-		return made, firstError(unread, err)
+		created, err := s.DataDownload(ctx, restore, claim, "a-snapshot", func(wanted *velerov2alpha1.DataDownload) { unread = alter(wanted) })
+		return created, firstError(unread, err)
 	}
 	return nil
 }

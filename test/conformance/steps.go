@@ -24,13 +24,13 @@ func (s *scene) take(ctx context.Context, step Step) error {
 		wanted := s.expand(step.Seen)
 		return s.plane.History.Until(ctx, func() error { return s.plane.History.now(wanted, s.Namespace, s.Apps) })
 	case step.Second != "":
-		made, err := s.create(ctx, func(metav1.Object) error { return nil })
+		created, err := s.create(ctx, func(metav1.Object) error { return nil })
 		if err != nil {
 			return err
 		}
-		s.words.set("SECOND", made.GetName())
-		s.words.set("SECOND_UID", string(made.GetUID()))
-		if err := s.until(ctx, made.GetName(), step.Second); err != nil {
+		s.words.set("SECOND", created.GetName())
+		s.words.set("SECOND_UID", string(created.GetUID()))
+		if err := s.until(ctx, created.GetName(), step.Second); err != nil {
 			return fmt.Errorf("the second one %w", err)
 		}
 		return nil

@@ -34,11 +34,11 @@ func (s *scene) preparePodVolumeBackup(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	made, err := s.SourcePod(ctx, "app", s.words.of("NODE"), volume)
+	created, err := s.SourcePod(ctx, "app", s.words.of("NODE"), volume)
 	if err != nil {
 		return err
 	}
-	pod, err := s.ready(ctx, made.Name, world.Ready)
+	pod, err := s.ready(ctx, created.Name, world.Ready)
 	if err != nil {
 		return err
 	}
@@ -51,8 +51,8 @@ func (s *scene) preparePodVolumeBackup(ctx context.Context) error {
 	}
 	s.create = func(ctx context.Context, alter func(metav1.Object) error) (metav1.Object, error) {
 		var unread error
-		made, err := s.PodVolumeBackup(ctx, backup, pod, "data", func(wanted *velerov1.PodVolumeBackup) { unread = alter(wanted) })
-		return made, firstError(unread, err)
+		created, err := s.PodVolumeBackup(ctx, backup, pod, "data", func(wanted *velerov1.PodVolumeBackup) { unread = alter(wanted) })
+		return created, firstError(unread, err)
 	}
 	return nil
 }
@@ -66,39 +66,39 @@ func (s *scene) preparePodVolumeRestore(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	made, err := s.RestorePod(ctx, restore, "app", s.words.of("NODE"), volume)
+	created, err := s.RestorePod(ctx, restore, "app", s.words.of("NODE"), volume)
 	if err != nil {
 		return err
 	}
-	pod, err := s.ready(ctx, made.Name, waitsForRestore)
+	pod, err := s.ready(ctx, created.Name, waitsForRestore)
 	if err != nil {
 		return err
 	}
 	s.create = func(ctx context.Context, alter func(metav1.Object) error) (metav1.Object, error) {
 		var unread error
-		made, err := s.PodVolumeRestore(ctx, restore, pod, "data", "a-snapshot", s.Apps,
+		created, err := s.PodVolumeRestore(ctx, restore, pod, "data", "a-snapshot", s.Apps,
 			func(wanted *velerov1.PodVolumeRestore) { unread = alter(wanted) })
-		return made, firstError(unread, err)
+		return created, firstError(unread, err)
 	}
 	return nil
 }
 
 // backup makes the Backup that owns what is backed up.
 func (s *scene) backup(ctx context.Context) (*velerov1.Backup, error) {
-	made, err := s.Backup(ctx, "nightly")
+	created, err := s.Backup(ctx, "nightly")
 	if err == nil {
-		s.words.set("OWNER", string(made.UID))
+		s.words.set("OWNER", string(created.UID))
 	}
-	return made, err
+	return created, err
 }
 
 // restore makes the Restore that owns what is restored.
 func (s *scene) restore(ctx context.Context) (*velerov1.Restore, error) {
-	made, err := s.Restore(ctx, "nightly")
+	created, err := s.Restore(ctx, "nightly")
 	if err == nil {
-		s.words.set("OWNER", string(made.UID))
+		s.words.set("OWNER", string(created.UID))
 	}
-	return made, err
+	return created, err
 }
 
 // waitsForRestore says that the init container of a restored pod runs.

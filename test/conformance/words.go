@@ -35,11 +35,11 @@ func (w *words) all() map[string]string {
 }
 
 // expand replaces the $WORDS in the texts and keys of an object.
-func expand(value any, words map[string]string) any {
+func expand(value any, description map[string]string) any {
 	switch value := value.(type) {
 	case string:
 		return os.Expand(value, func(word string) string {
-			if known, ok := words[word]; ok {
+			if known, ok := description[word]; ok {
 				return known
 			}
 			return "$" + word
@@ -47,13 +47,13 @@ func expand(value any, words map[string]string) any {
 	case []any:
 		expanded := make([]any, len(value))
 		for i, element := range value {
-			expanded[i] = expand(element, words)
+			expanded[i] = expand(element, description)
 		}
 		return expanded
 	case map[string]any:
 		expanded := make(map[string]any, len(value))
 		for key, element := range value {
-			expanded[expand(key, words).(string)] = expand(element, words) //nolint:forcetypeassert // a text stays one
+			expanded[expand(key, description).(string)] = expand(element, description) //nolint:forcetypeassert // a text stays one
 		}
 		return expanded
 	default:

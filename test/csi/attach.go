@@ -40,8 +40,8 @@ func (d *Driver) syncAttachment(ctx context.Context, name string) error {
 		return d.patchAttachment(ctx, attachment, map[string]any{"metadata": map[string]any{"finalizers": []string{d.attachFinalizer()}}})
 	}
 	if err := d.ask(ctx, Attach, attachment.Name, volume); err != nil {
-		told := map[string]any{"attachError": map[string]any{"time": metav1.Now(), "message": err.Error()}}
-		if patched := d.patchAttachment(ctx, attachment, map[string]any{"status": told}, "status"); patched != nil {
+		reported := map[string]any{"attachError": map[string]any{"time": metav1.Now(), "message": err.Error()}}
+		if patched := d.patchAttachment(ctx, attachment, map[string]any{"status": reported}, "status"); patched != nil {
 			return patched
 		}
 		return err

@@ -92,9 +92,9 @@ func (s *site) said(ctx context.Context, t *testing.T, name, reason string) *cor
 	defer watcher.Stop()
 	select {
 	case event := <-watcher.ResultChan():
-		said, ok := event.Object.(*corev1.Event)
+		reported, ok := event.Object.(*corev1.Event)
 		require.True(t, ok, "%v", event)
-		return said
+		return reported
 	case <-ctx.Done():
 		require.Fail(t, "nothing was said of "+name)
 		return nil
@@ -122,9 +122,9 @@ func same(ctx context.Context, t *testing.T, want, got string) {
 		command := exec.CommandContext(ctx, "sh", "-c",
 			`find . -printf '%P %y %m %U:%G %T@ %l %s %b\n' | sed 's/^\( d .*\) [0-9]* [0-9]*$/\1/' | sort && find . -type f -print0 | sort -z | xargs -0 sha256sum`)
 		command.Dir = dir
-		said, err := command.Output()
+		reported, err := command.Output()
 		require.NoError(t, err)
-		return string(said)
+		return string(reported)
 	}
 	require.Contains(t, list(want), "sub/file f 640")
 	require.Equal(t, list(want), list(got))

@@ -175,8 +175,8 @@ func (d *Driver) complain(ctx context.Context, content *snapshotv1.VolumeSnapsho
 		return errors.Join(why, d.created(ctx, content))
 	}
 	d.recorder.Event(content, corev1.EventTypeWarning, reason, message)
-	told := map[string]any{"time": metav1.Now(), "message": message}
-	err := d.patch(ctx, content, map[string]any{"status": map[string]any{"readyToUse": false, "error": told}}, "status")
+	reported := map[string]any{"time": metav1.Now(), "message": message}
+	err := d.patch(ctx, content, map[string]any{"status": map[string]any{"readyToUse": false, "error": reported}}, "status")
 	return errors.Join(why, err, d.created(ctx, content))
 }
 

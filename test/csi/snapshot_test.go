@@ -23,13 +23,13 @@ func (s *site) snapshot(ctx context.Context, t *testing.T) (*snapshotv1.VolumeSn
 	plant(t, s.driver.VolumeDir(volume.Spec.CSI.VolumeHandle))
 	backup, err := s.Backup(ctx, "nightly")
 	require.NoError(t, err)
-	made, err := s.Snapshot(ctx, backup, claim, s.name)
+	created, err := s.Snapshot(ctx, backup, claim, s.name)
 	require.NoError(t, err)
-	made, err = s.WaitSnapshot(ctx, s.Apps, made.Name, world.ReadyToUse)
+	created, err = s.WaitSnapshot(ctx, s.Apps, created.Name, world.ReadyToUse)
 	require.NoError(t, err)
-	content, err := s.contents().Get(ctx, *made.Status.BoundVolumeSnapshotContentName, metav1.GetOptions{})
+	content, err := s.contents().Get(ctx, *created.Status.BoundVolumeSnapshotContentName, metav1.GetOptions{})
 	require.NoError(t, err)
-	return made, content
+	return created, content
 }
 
 type contentClient interface {
@@ -123,15 +123,15 @@ func TestSnapshotThatFailsIsToldAndTriedAgain(t *testing.T) {
 	claim, _ := s.claim(ctx, t, "data")
 	backup, err := s.Backup(ctx, "nightly")
 	require.NoError(t, err)
-	made, err := s.Snapshot(ctx, backup, claim, s.name)
+	created, err := s.Snapshot(ctx, backup, claim, s.name)
 	require.NoError(t, err)
-	failed, err := s.WaitSnapshot(ctx, s.Apps, made.Name, func(snapshot *snapshotv1.VolumeSnapshot) bool {
+	failed, err := s.WaitSnapshot(ctx, s.Apps, created.Name, func(snapshot *snapshotv1.VolumeSnapshot) bool {
 		return snapshot.Status != nil && snapshot.Status.Error != nil
 	})
 	require.NoError(t, err)
-	require.Contains(t, *failed.Status.Error.Message, "no room for snap-"+string(made.UID))
+	require.Contains(t, *failed.Status.Error.Message, "no room for snap-"+string(created.UID))
 	close(broken)
-	_, err = s.WaitSnapshot(ctx, s.Apps, made.Name, world.ReadyToUse)
+	_, err = s.WaitSnapshot(ctx, s.Apps, created.Name, world.ReadyToUse)
 	require.NoError(t, err)
 }
 
@@ -146,11 +146,11 @@ func TestSnapshotThatNeverSucceedsCanBeDeleted(t *testing.T) {
 	claim, _ := s.claim(ctx, t, "data")
 	backup, err := s.Backup(ctx, "nightly")
 	require.NoError(t, err)
-	made, err := s.Snapshot(ctx, backup, claim, s.name)
+	created, err := s.Snapshot(ctx, backup, claim, s.name)
 	require.NoError(t, err)
-	_, err = s.WaitSnapshot(ctx, s.Apps, made.Name, func(snapshot *snapshotv1.VolumeSnapshot) bool {
+	_, err = s.WaitSnapshot(ctx, s.Apps, created.Name, func(snapshot *snapshotv1.VolumeSnapshot) bool {
 		return snapshot.Status != nil && snapshot.Status.Error != nil
 	})
 	require.NoError(t, err)
-	s.deleteSnapshot(ctx, t, s.Apps, made.Name)
+	s.deleteSnapshot(ctx, t, s.Apps, created.Name)
 }

@@ -70,8 +70,8 @@ func (s *store) createVolume(ctx context.Context, handle string, size int64, fro
 
 // createSnapshot copies a volume. It changes nothing if there is a snapshot of that handle.
 func (s *store) createSnapshot(ctx context.Context, handle, volume string) (cut, error) {
-	if made, ok := s.snapshot(handle); ok {
-		return made, nil
+	if created, ok := s.snapshot(handle); ok {
+		return created, nil
 	}
 	if !s.hasVolume(volume) {
 		return cut{}, fmt.Errorf("volume %s does not exist", volume)
@@ -99,9 +99,9 @@ func (s *store) fill(ctx context.Context, dir, source string) error {
 		}
 		return errors.Join(os.Chmod(part, 0o777), os.Rename(part, dir)) // as open as a driver with fsGroup makes it
 	}
-	said, err := exec.CommandContext(ctx, "cp", "--archive", "--sparse=always", "--no-target-directory", source, part).CombinedOutput()
+	reported, err := exec.CommandContext(ctx, "cp", "--archive", "--sparse=always", "--no-target-directory", source, part).CombinedOutput()
 	if err != nil {
-		return fmt.Errorf("copy %s: %w: %s", source, err, said)
+		return fmt.Errorf("copy %s: %w: %s", source, err, reported)
 	}
 	return os.Rename(part, dir)
 }

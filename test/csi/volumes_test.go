@@ -122,12 +122,12 @@ func TestDriverThatIsStoppedDoesNothing(t *testing.T) {
 	s.said(ctx, t, "data", "ExternalProvisioning") // the volume controller asks for one, in vain
 	require.Empty(t, s.driver.Volumes())
 
-	again, err := csi.Start(ctx, plane.Admin(), csi.Options{Driver: s.driver.Name(), Dir: t.TempDir()})
+	requeue, err := csi.Start(ctx, plane.Admin(), csi.Options{Driver: s.driver.Name(), Dir: t.TempDir()})
 	require.NoError(t, err)
-	t.Cleanup(again.Stop)
+	t.Cleanup(requeue.Stop)
 	claim, err := s.WaitClaim(ctx, s.Apps, "data", world.Bound)
 	require.NoError(t, err)
-	require.Len(t, again.Volumes(), 1)
+	require.Len(t, requeue.Volumes(), 1)
 	_, err = s.Snapshots.SnapshotV1().VolumeSnapshotContents().Get(ctx, "none", metav1.GetOptions{})
 	require.True(t, apierrors.IsNotFound(err))
 	require.NotEmpty(t, claim.Spec.VolumeName)

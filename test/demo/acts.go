@@ -67,15 +67,15 @@ func (s *stage) inClass(ctx context.Context) (story, error) {
 		}
 	}
 	data := dataset{files: 3000, largest: 16 << 20, seed: 1}
-	told, err := s.backUp(ctx, "act-1", data, nothing)
+	reported, err := s.backUp(ctx, "act-1", data, nothing)
 	if err != nil {
-		return told, err
+		return reported, err
 	}
-	s.first.snapshot, s.first.bytes = told.transfer.Status.SnapshotID, data.bytes()
-	if m := told.mover(); m.className() != lowClass || m.priority() != "10" {
-		return told, fmt.Errorf("the mover has class %s and priority %s, want %s and %d", m.className(), m.priority(), lowClass, lowValue)
+	s.first.snapshot, s.first.bytes = reported.transfer.Status.SnapshotID, data.bytes()
+	if m := reported.mover(); m.className() != lowClass || m.priority() != "10" {
+		return reported, fmt.Errorf("the mover has class %s and priority %s, want %s and %d", m.className(), m.priority(), lowClass, lowValue)
 	}
-	return told, s.metrics(ctx,
+	return reported, s.metrics(ctx,
 		`lateen_transfers_finished_total{kind="podvolumebackup",phase="Completed",reason="completed"} 1`,
 		`lateen_priority_class_info{configured="velero-low",consumer="data-mover",effective="velero-low"} 1`,
 		`lateen_priority_class_fallbacks_total{consumer="data-mover",reason="not_found"} 0`,
@@ -95,17 +95,17 @@ func (s *stage) classMissing(ctx context.Context) (story, error) {
 	if err := s.restartAgent(ctx); err != nil {
 		return story{}, err
 	}
-	told, err := s.backUp(ctx, "act-2", dataset{files: 300, largest: 4 << 20, seed: 2}, nothing)
+	reported, err := s.backUp(ctx, "act-2", dataset{files: 300, largest: 4 << 20, seed: 2}, nothing)
 	if err != nil {
-		return told, err
+		return reported, err
 	}
-	if m := told.mover(); m.className() != "none" || m.priority() != "0" {
-		return told, fmt.Errorf("the mover has class %s and priority %s, want none and 0", m.className(), m.priority())
+	if m := reported.mover(); m.className() != "none" || m.priority() != "0" {
+		return reported, fmt.Errorf("the mover has class %s and priority %s, want none and 0", m.className(), m.priority())
 	}
 	if err := s.warning(ctx, missingClass); err != nil {
-		return told, err
+		return reported, err
 	}
-	return told, s.metrics(ctx,
+	return reported, s.metrics(ctx,
 		`lateen_priority_class_fallbacks_total{consumer="data-mover",reason="not_found"} 1`,
 		`lateen_priority_class_info{configured="velero-none",consumer="data-mover",effective=""} 1`,
 	)
@@ -162,11 +162,11 @@ func (s *stage) backUp(
 		return story{}, err
 	}
 	f, err := follow(ctx, s.report, s.world, world.PodVolumeBackup, func() (types.UID, error) {
-		made, err := s.world.PodVolumeBackup(ctx, backup, pod, volume)
+		created, err := s.world.PodVolumeBackup(ctx, backup, pod, volume)
 		if err != nil {
 			return "", err
 		}
-		return made.UID, nil
+		return created.UID, nil
 	})
 	if err != nil {
 		return story{}, err
@@ -193,11 +193,11 @@ func (s *stage) restored(ctx context.Context) (story, error) {
 		return story{}, err
 	}
 	f, err := follow(ctx, s.report, s.world, world.PodVolumeRestore, func() (types.UID, error) {
-		made, err := s.world.PodVolumeRestore(ctx, restore, pod, volume, s.first.snapshot, s.world.Apps)
+		created, err := s.world.PodVolumeRestore(ctx, restore, pod, volume, s.first.snapshot, s.world.Apps)
 		if err != nil {
 			return "", err
 		}
-		return made.UID, nil
+		return created.UID, nil
 	})
 	if err != nil {
 		return story{}, err

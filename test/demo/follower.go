@@ -103,12 +103,12 @@ func (f *follower) seeTransfer(transfer world.Transfer) {
 }
 
 // seePod prints when a mover comes to run, and when it is gone.
-func (f *follower) seePod(pod corev1.Pod, gone bool) {
+func (f *follower) seePod(pod corev1.Pod, deleted bool) {
 	ran := f.mover().pod.UID == pod.UID && f.mover().running()
-	f.seeMover(pod, gone)
+	f.seeMover(pod, deleted)
 	m := f.mover()
 	switch {
-	case gone:
+	case deleted:
 		f.step("mover pod %s is gone", pod.Name)
 	case m.running() && !ran:
 		f.step("mover pod %s is Running on %s: priorityClassName %s, priority %s",

@@ -44,9 +44,9 @@ func (s *stage) run(ctx context.Context, acts []act) error {
 	var stories []story
 	for i, act := range acts {
 		s.heading(i+1, act.title)
-		var told story
+		var reported story
 		err := s.within(ctx, func(ctx context.Context) (err error) {
-			told, err = act.play(ctx)
+			reported, err = act.play(ctx)
 			return err
 		})
 		if err != nil {
@@ -54,8 +54,8 @@ func (s *stage) run(ctx context.Context, acts []act) error {
 			s.quote(s.program.tail()...)
 			return fmt.Errorf("act %d failed: %w", i+1, err)
 		}
-		if told.act = i + 1; told.kind != "" {
-			stories = append(stories, told)
+		if reported.act = i + 1; reported.kind != "" {
+			stories = append(stories, reported)
 		}
 	}
 	return s.table(stories)

@@ -29,8 +29,8 @@ func (r report) step(format string, args ...any) {
 }
 
 // quote prints what somebody else said, below the step that it belongs to.
-func (r report) quote(said ...string) {
-	for _, line := range said {
+func (r report) quote(reported ...string) {
+	for _, line := range reported {
 		fmt.Fprintf(r.out, "%9s  | %s\n", "", line)
 	}
 }

@@ -89,12 +89,12 @@ func (s *stage) installVelero(ctx context.Context, plane *cluster.Cluster, dir s
 func (s *stage) initRepository(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, deadline)
 	defer cancel()
-	made, err := s.world.Repository(ctx, s.world.Apps)
+	created, err := s.world.Repository(ctx, s.world.Apps)
 	if err != nil {
 		return err
 	}
-	s.repository = made
-	s.step("BackupRepository %s is %s", made.Name, made.Status.Phase)
+	s.repository = created
+	s.step("BackupRepository %s is %s", created.Name, created.Status.Phase)
 	return nil
 }
 
@@ -122,7 +122,7 @@ func (s *stage) startNode(ctx context.Context, plane *cluster.Cluster, dir strin
 
 // prepareAgent gives the agent its own ServiceAccount with the rights that package deploy lists.
 func (s *stage) prepareAgent(ctx context.Context, plane *cluster.Cluster, dir string) error {
-	if err := world.Apply(ctx, plane.Admin(), deploy.Access(namespace)...); err != nil {
+	if err := world.Apply(ctx, plane.Admin(), deploy.RBAC(namespace)...); err != nil {
 		return err
 	}
 	kubeconfig := filepath.Join(dir, "lateen.kubeconfig")

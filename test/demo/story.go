@@ -47,13 +47,13 @@ func (s *story) see(transfer world.Transfer, at time.Time) {
 }
 
 // seeMover takes in a version of a pod that the transfer owns.
-func (s *story) seeMover(pod corev1.Pod, gone bool) {
+func (s *story) seeMover(pod corev1.Pod, deleted bool) {
 	i := slices.IndexFunc(s.movers, func(m mover) bool { return m.pod.UID == pod.UID })
 	if i < 0 {
 		s.movers = append(s.movers, mover{})
 		i = len(s.movers) - 1
 	}
-	s.movers[i] = mover{pod, gone}
+	s.movers[i] = mover{pod, deleted}
 }
 
 // spent is how long the transfer was in a phase; nothing where that phase was not seen to begin and end.

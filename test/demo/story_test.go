@@ -33,9 +33,9 @@ func told() story {
 }
 
 func pod(uid types.UID, phase corev1.PodPhase) corev1.Pod {
-	var made corev1.Pod
-	made.UID, made.Status.Phase, made.Spec.Priority = uid, phase, new(int32(10))
-	return made
+	var created corev1.Pod
+	created.UID, created.Status.Phase, created.Spec.Priority = uid, phase, new(int32(10))
+	return created
 }
 
 func TestCompletedIsHeldToAllThatWasPromised(t *testing.T) {

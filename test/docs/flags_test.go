@@ -86,13 +86,13 @@ func TestEveryFlagOfTheAgentIsDescribed(t *testing.T) {
 	for _, each := range flagsOf(t, "node-agent") {
 		require.True(t, described[each.name], "docs/command-line.md does not describe --%s below \"Flags\": %s", each.name, each.usage)
 		delete(described, each.name)
-		said, tabled := defaults[each.name]
+		reported, tabled := defaults[each.name]
 		if length, err := time.ParseDuration(each.fallback); tabled && err == nil {
-			stated, err := time.ParseDuration(said)
+			stated, err := time.ParseDuration(reported)
 			require.NoError(t, err, "docs/command-line.md: the default of --%s", each.name)
 			require.Equal(t, length, stated, "docs/command-line.md: the default of --%s", each.name)
 		} else if tabled && each.fallback != "" {
-			require.Equal(t, each.fallback, said, "docs/command-line.md: the default of --%s", each.name)
+			require.Equal(t, each.fallback, reported, "docs/command-line.md: the default of --%s", each.name)
 		}
 	}
 	require.Empty(t, described, "docs/command-line.md describes flags that lateen node-agent does not have")
@@ -180,8 +180,8 @@ func TestCommandsThatAreNamedExist(t *testing.T) {
 	for _, d := range documents(t) {
 		for _, each := range d.prose {
 			for _, code := range codes(each.text) {
-				if words := strings.Fields(code); len(words) > 1 && words[0] == "lateen" && words[1] != "…" {
-					require.Contains(t, known, words[1], "%s:%d names a command that is none", d.name, each.number)
+				if description := strings.Fields(code); len(description) > 1 && description[0] == "lateen" && description[1] != "…" {
+					require.Contains(t, known, description[1], "%s:%d names a command that is none", d.name, each.number)
 				}
 			}
 		}

@@ -120,7 +120,7 @@ func TestEveryReasonInALabelIsNamed(t *testing.T) {
 	for _, reason := range priority.Reasons() {
 		known["lateen_priority_class_fallbacks_total"] = append(known["lateen_priority_class_fallbacks_total"], string(reason))
 	}
-	for _, reasons := range transfer.Ends() {
+	for _, reasons := range transfer.TerminalReasons() {
 		for _, reason := range reasons {
 			known["lateen_transfers_finished_total"] = append(known["lateen_transfers_finished_total"], string(reason))
 		}

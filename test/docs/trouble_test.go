@@ -10,12 +10,12 @@ import (
 
 // Every message that docs/troubleshooting.md quotes is one of the program.
 func TestMessagesInTroubleshootingExist(t *testing.T) {
-	var said strings.Builder
+	var reported strings.Builder
 	for _, folder := range folders(t) {
 		for _, file := range sources(t, folder) {
 			for node := range ast.Preorder(file) {
 				if value, is := text(node); is {
-					said.WriteString(value + "\n")
+					reported.WriteString(value + "\n")
 				}
 			}
 		}
@@ -24,7 +24,7 @@ func TestMessagesInTroubleshootingExist(t *testing.T) {
 	for _, row := range rows(page(t, "troubleshooting").section(t, "Troubleshooting")) {
 		require.Len(t, row, 3, row[0])
 		for _, part := range codes(row[0]) {
-			require.Contains(t, said.String(), part, "docs/troubleshooting.md: no message of the program has %q", part)
+			require.Contains(t, reported.String(), part, "docs/troubleshooting.md: no message of the program has %q", part)
 			quoted++
 		}
 	}

@@ -35,7 +35,7 @@ func (s *site) startAgent(t *testing.T, change ...func(*agent.Options)) {
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, server.Close()) })
 	options := agent.Options{
-		Config: config.Options{
+		Flags: config.Options{
 			Namespace: s.Namespace, NodeName: nodeName, NodeAgentConfigMap: configMap, MoverTemplate: "daemonset",
 			ResourceTimeout: time.Minute, Workers: 4, KubeAPIQPS: 100, KubeAPIBurst: 200, StartupTimeout: time.Minute,
 		},

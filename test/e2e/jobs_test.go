@@ -46,7 +46,7 @@ func (s *site) patch(t *testing.T, repository *velerov1.BackupRepository, change
 
 func (s *site) repositories(t *testing.T) *informers.BackupRepositories {
 	t.Helper()
-	velero, err := informers.NewVelero(s.plane.Admin())
+	velero, err := informers.NewClientset(s.plane.Admin())
 	require.NoError(t, err)
 	return velero.BackupRepositories(s.Namespace)
 }
@@ -147,11 +147,11 @@ func (j *jobs) until(t *testing.T, wanted func(*batchv1.Job) bool) *batchv1.Job 
 		if event.Type == watch.Deleted && job.DeletionTimestamp == nil {
 			job.DeletionTimestamp = new(metav1.Now())
 		}
-		over := event.Type == watch.Deleted || build.ReadJob(job).Outcome != build.JobUnfinished
+		finished := event.Type == watch.Deleted || build.ReadJob(job).Outcome != build.JobUnfinished
 		switch other := j.unfinished[repository]; {
-		case over && other == job.Name:
+		case finished && other == job.Name:
 			delete(j.unfinished, repository)
-		case !over:
+		case !finished:
 			require.Contains(t, []string{"", job.Name}, other, "repository %s has a second job", repository)
 			j.unfinished[repository] = job.Name
 		}
@@ -184,14 +184,14 @@ func (s *site) jobsOf(t *testing.T, repository *velerov1.BackupRepository) []bat
 }
 
 // untilGone waits for a job to be deleted.
-func (j *jobs) untilGone(t *testing.T, gone *batchv1.Job) {
+func (j *jobs) untilGone(t *testing.T, deleted *batchv1.Job) {
 	t.Helper()
 	for event := range j.ResultChan() {
-		if job, ok := event.Object.(*batchv1.Job); ok && job.UID == gone.UID && event.Type == watch.Deleted {
+		if job, ok := event.Object.(*batchv1.Job); ok && job.UID == deleted.UID && event.Type == watch.Deleted {
 			return
 		}
 	}
-	require.Failf(t, "the job is still there", "%s", gone.Name)
+	require.Failf(t, "the job is still there", "%s", deleted.Name)
 }
 
 // ofLateen tells whether Lateen has created a job.

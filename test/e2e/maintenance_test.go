@@ -17,13 +17,13 @@ import (
 
 // patient maintains repositories as the flags have it by default.
 func patient(options *agent.Options) {
-	options.Config.MaintenanceConcurrency, options.Config.MaintenanceTimeout = 3, 12*time.Hour
+	options.Flags.MaintenanceConcurrency, options.Flags.MaintenanceTimeout = 3, 12*time.Hour
 }
 
 // hourly maintains them every hour, whatever they say themselves.
 func hourly(options *agent.Options) {
 	patient(options)
-	options.Config.MaintenanceFrequency = time.Hour
+	options.Flags.MaintenanceFrequency = time.Hour
 }
 
 // The first way to live beside Velero's server: it is told to wait for a year, and leaves alone what has not been
@@ -91,32 +91,32 @@ func TestAJobThatCannotHaveAPodDoesNotBlockTheServer(t *testing.T) {
 	t.Parallel()
 	podless := func(podWait time.Duration) func(*agent.Options) {
 		return func(options *agent.Options) {
-			options.Config.MoverServiceAccount = "missing"
+			options.Flags.MoverServiceAccount = "missing"
 			options.Maintenance = maintenance.DefaultPolicy()
-			options.Maintenance.PodWait, options.Maintenance.LetGo = podWait, time.Hour // the server sees the end of the job, however slow it is
+			options.Maintenance.PodWait, options.Maintenance.DeleteDelay = podWait, time.Hour // the server sees the end of the job, however slow it is
 		}
 	}
 	s := newSite(t, "velero", hourly, podless(time.Hour))
 	jobs := s.followJobs(t)
 	s.asks(t, s.repository, "72h") // the server is not to make a job too
 	s.overdue(t, s.repository)
-	hopeless := jobs.until(t, func(*batchv1.Job) bool { return true })
-	require.True(t, ofLateen(hopeless))
-	s.serverWaits(t, hopeless)
+	terminal := jobs.until(t, func(*batchv1.Job) bool { return true })
+	require.True(t, ofLateen(terminal))
+	s.serverWaits(t, terminal)
 	s.agent.end(t)
 	s.startAgent(t, hourly, podless(time.Millisecond))
 	s.looked(t, "another")
 	jobs.until(t, func(job *batchv1.Job) bool { // nobody deletes it before
-		require.Equal(t, hopeless.UID, job.UID, "no other job is created")
+		require.Equal(t, terminal.UID, job.UID, "no other job is created")
 		require.Nil(t, job.DeletionTimestamp)
 		seen := build.ReadJob(job)
-		return seen.Outcome == build.JobFailed && seen.Told && seen.Verdict == build.VerdictFailed
+		return seen.Outcome == build.JobFailed && seen.Counted && seen.Verdict == build.VerdictFailed
 	})
 	maintained := s.until(t, s.repository, func(r *velerov1.BackupRepository) bool { return len(r.Status.RecentMaintenance) > 0 })
 	require.Len(t, maintained.Status.RecentMaintenance, 1, "by the server and the agent together")
 	only := maintained.Status.RecentMaintenance[0]
 	require.Equal(t, velerov1.BackupRepositoryMaintenanceFailed, only.Result)
-	require.True(t, only.StartTimestamp.Equal(&hopeless.CreationTimestamp))
+	require.True(t, only.StartTimestamp.Equal(&terminal.CreationTimestamp))
 }
 
 // TestEndedJobsAreCountedOnceBesideTheServer has more jobs than the server of a release keeps entries: it cuts the history
@@ -124,7 +124,7 @@ func TestAJobThatCannotHaveAPodDoesNotBlockTheServer(t *testing.T) {
 func TestEndedJobsAreCountedOnceBesideTheServer(t *testing.T) {
 	t.Parallel()
 	const entries = 3
-	s := newSite(t, "velero", patient, func(options *agent.Options) { options.Config.MaintenanceConfigMap = jobConfig })
+	s := newSite(t, "velero", patient, func(options *agent.Options) { options.Flags.MaintenanceConfigMap = jobConfig })
 	jobs := s.followJobs(t)
 	s.asks(t, s.repository, "8s")
 	jobs.until(t, func(*batchv1.Job) bool { return jobs.recorded() > entries })

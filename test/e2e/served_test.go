@@ -66,7 +66,7 @@ func newServed(t *testing.T) *served {
 	t.Cleanup(s.kubelet.Stop)
 	s.kubeconfig = filepath.Join(s.dir, "admin.kubeconfig")
 	require.NoError(t, s.plane.WriteKubeconfig(s.plane.Admin(), s.kubeconfig, s.Namespace))
-	require.NoError(t, world.Apply(ctx, s.plane.Admin(), deploy.Access(s.Namespace)...))
+	require.NoError(t, world.Apply(ctx, s.plane.Admin(), deploy.RBAC(s.Namespace)...))
 	s.startLateen(t)
 	return s
 }

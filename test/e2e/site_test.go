@@ -84,7 +84,7 @@ func newSite(t *testing.T, velero string, change ...func(*agent.Options)) *site 
 	})
 	require.NoError(t, err)
 	t.Cleanup(s.kubelet.Stop)
-	require.NoError(t, world.Apply(ctx, s.plane.Admin(), deploy.Access(s.Namespace)...))
+	require.NoError(t, world.Apply(ctx, s.plane.Admin(), deploy.RBAC(s.Namespace)...))
 	s.startAgent(t, change...)
 	s.repository, err = s.Repository(ctx, s.Apps) // a server that starts cancels what it finds in progress, so it must be up
 	require.NoError(t, err)

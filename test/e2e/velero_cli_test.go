@@ -15,9 +15,9 @@ func (s *served) velero(t *testing.T, args ...string) string {
 	t.Helper()
 	command := exec.CommandContext(s.ctx, binary(t, "velero"), append(args, "--kubeconfig="+s.kubeconfig, "--namespace="+s.Namespace)...)
 	command.Env = []string{"HOME=" + s.dir}
-	said, err := command.CombinedOutput()
-	require.NoError(t, err, "%s: %s", command, said)
-	return string(said)
+	reported, err := command.CombinedOutput()
+	require.NoError(t, err, "%s: %s", command, reported)
+	return string(reported)
 }
 
 // backupName is that of the one backup of a test.

@@ -30,9 +30,9 @@ func TestAgentsOnWindowsAreAdoptedWithTheOthers(t *testing.T) {
 	s := newSite(t)
 	s.installVelero("--use-node-agent-windows")
 	linux, windows := s.agents(), s.windowsAgents()
-	out, said, err := s.run("y\n", "adopt", "--lateen-image=example.test/lateen:v1")
-	require.NoError(t, err, said)
-	require.Contains(t, said, "Warning: DaemonSet node-agent-windows is adopted too: --lateen-image has to be for Windows nodes as well")
+	out, reported, err := s.run("y\n", "adopt", "--lateen-image=example.test/lateen:v1")
+	require.NoError(t, err, reported)
+	require.Contains(t, reported, "Warning: DaemonSet node-agent-windows is adopted too: --lateen-image has to be for Windows nodes as well")
 	require.Contains(t, out, "/node-agent, spec.template:\n")
 	require.Contains(t, out, "/node-agent-windows, spec.template:\n")
 	adopted := s.windowsAgents()
@@ -76,9 +76,9 @@ func TestWhatWasChangedSinceTheAdoptionSurvives(t *testing.T) {
 		require.Equal(t, []corev1.Toleration{{Operator: corev1.TolerationOpExists}}, pod.Tolerations)
 	}
 
-	out, said, err := s.run("", "adopt", "--undo", "--force")
+	out, reported, err := s.run("", "adopt", "--undo", "--force")
 	require.NoError(t, err, out)
-	require.Contains(t, said, "Warning: DaemonSet node-agent loses arguments that Velero's agents do not have: --repo-maintenance-frequency=1h\n")
+	require.Contains(t, reported, "Warning: DaemonSet node-agent loses arguments that Velero's agents do not have: --repo-maintenance-frequency=1h\n")
 	want := before.DeepCopy()
 	container := &want.Spec.Template.Spec.Containers[0]
 	container.Args = append(container.Args, "--log-level=debug")
@@ -99,24 +99,24 @@ func TestTransfersWithoutAMoverAreWarnedOf(t *testing.T) {
 		require.NoError(t, err)
 	}
 	warned := func(args ...string) string {
-		out, said, err := s.run("", append([]string{"adopt", "--dry-run"}, args...)...)
-		require.NoError(t, err, out+said)
-		return said
+		out, reported, err := s.run("", append([]string{"adopt", "--dry-run"}, args...)...)
+		require.NoError(t, err, out+reported)
+		return reported
 	}
 	require.Empty(t, warned("--lateen-image=example.test/lateen:v1"))
 	defer s.holds(backups, "PodVolumeBackup", "velero.io/pod-volume-finalizer")()
 	defer s.holds(uploads, "DataUpload", "velero.io/data-upload-download-finalizer")()
 	phase(uploads, "Accepted")
-	said := warned("--lateen-image=example.test/lateen:v1")
-	require.Contains(t, said, "Warning: transfers without a mover: 1 datauploads Accepted, 1 podvolumebackups New: ")
-	require.Contains(t, said, "an Accepted one stays with Velero's agent until that agent is gone")
+	reported := warned("--lateen-image=example.test/lateen:v1")
+	require.Contains(t, reported, "Warning: transfers without a mover: 1 datauploads Accepted, 1 podvolumebackups New: ")
+	require.Contains(t, reported, "an Accepted one stays with Velero's agent until that agent is gone")
 
 	phase(uploads, "InProgress")
 	out, _, err := s.run("", "adopt", "--force", "--lateen-image=example.test/lateen:v1")
 	require.NoError(t, err, out)
-	said = warned("--undo")
-	require.Contains(t, said, "Warning: transfers without a mover: 1 podvolumebackups New: ")
-	require.NotContains(t, said, "Accepted one")
+	reported = warned("--undo")
+	require.Contains(t, reported, "Warning: transfers without a mover: 1 podvolumebackups New: ")
+	require.NotContains(t, reported, "Accepted one")
 	phase(backups, "Accepted")
 	require.Contains(t, warned("--undo"), "1 podvolumebackups Accepted: a New transfer is accepted by either side while both have agents; "+
 		"an Accepted one, whose mover comes to run before Velero's agent does, fails when its preparation times out")
@@ -130,29 +130,29 @@ func TestUninstallingIsRefusedWhileAgentsAreAdopted(t *testing.T) {
 	workloads := s.kube.AppsV1().DaemonSets(s.namespace)
 	_, err := workloads.Create(soon(t), s.helms(), metav1.CreateOptions{})
 	require.NoError(t, err)
-	out, said, err := s.run("", "adopt", "--force", "--lateen-image=example.test/lateen:v1")
-	require.NoError(t, err, out+said)
-	_, said, err = s.run("", "uninstall", "--force")
+	out, reported, err := s.run("", "adopt", "--force", "--lateen-image=example.test/lateen:v1")
+	require.NoError(t, err, out+reported)
+	_, reported, err = s.run("", "uninstall", "--force")
 	require.Error(t, err)
-	require.Contains(t, said, "DaemonSet node-agent was adopted, and its agents would lose their rights: put Velero's agents back first: lateen adopt --undo -n "+s.namespace)
+	require.Contains(t, reported, "DaemonSet node-agent was adopted, and its agents would lose their rights: put Velero's agents back first: lateen adopt --undo -n "+s.namespace)
 	_, err = s.kube.CoreV1().ServiceAccounts(s.namespace).Get(soon(t), "lateen", metav1.GetOptions{})
 	require.NoError(t, err)
 
 	_, err = workloads.Patch(soon(t), deploy.DaemonSetName, types.StrategicMergePatchType, []byte(`{"spec":{"template":{"spec":{"serviceAccountName":"velero","serviceAccount":"velero"}}}}`), metav1.PatchOptions{})
 	require.NoError(t, err)
-	_, said, err = s.run("", "uninstall", "--force")
+	_, reported, err = s.run("", "uninstall", "--force")
 	require.Error(t, err)
-	require.Contains(t, said, "annotate daemonset node-agent lateen.dev/adopted-from- lateen.dev/adopted-as-")
+	require.Contains(t, reported, "annotate daemonset node-agent lateen.dev/adopted-from- lateen.dev/adopted-as-")
 	_, err = workloads.Patch(soon(t), deploy.DaemonSetName, types.MergePatchType, []byte(`{"metadata":{"annotations":{"lateen.dev/adopted-from":null}}}`), metav1.PatchOptions{})
 	require.NoError(t, err)
-	out, said, err = s.run("n\n", "uninstall")
+	out, reported, err = s.run("n\n", "uninstall")
 	require.Error(t, err)
-	require.Contains(t, said, "nothing was removed")
+	require.Contains(t, reported, "nothing was removed")
 	require.Contains(t, out, "Secret velero-repo-credentials has the password of the repositories.")
 	require.Contains(t, out, "Velero's server deletes those\n  of each Restore that is deleted.")
 	require.NotContains(t, out, "what is in the backup storage stays")
-	out, said, err = s.run("", "uninstall", "--force")
-	require.NoError(t, err, out+said)
+	out, reported, err = s.run("", "uninstall", "--force")
+	require.NoError(t, err, out+reported)
 }
 
 func TestAdoptedAgentsMayCopyWhatIsNamedUntilTheUndo(t *testing.T) {
@@ -161,9 +161,9 @@ func TestAdoptedAgentsMayCopyWhatIsNamedUntilTheUndo(t *testing.T) {
 	volumes := s.namespace + "-volumes"
 	_, err := s.kube.CoreV1().Namespaces().Create(soon(t), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: volumes}}, metav1.CreateOptions{})
 	require.NoError(t, err)
-	_, said, err := s.run("", "adopt", "--force", "--lateen-image=example.test/lateen:v1", "--copy-secrets=key")
+	_, reported, err := s.run("", "adopt", "--force", "--lateen-image=example.test/lateen:v1", "--copy-secrets=key")
 	require.Error(t, err)
-	require.Contains(t, said, "--copy-from is missing")
+	require.Contains(t, reported, "--copy-from is missing")
 	copies := deploy.Copies{Secrets: []string{"key"}, ConfigMaps: []string{"kms"}, From: []string{volumes}}
 	s.adopt("--lateen-image=example.test/lateen:v1", "--copy-secrets=key", "--copy-configmaps=kms", "--copy-from="+volumes)
 	rights := deploy.CopyAccess(s.namespace, copies)
@@ -174,9 +174,9 @@ func TestAdoptedAgentsMayCopyWhatIsNamedUntilTheUndo(t *testing.T) {
 		_, err = s.found(*manifest)
 		require.NoError(t, err, manifest.GetKind())
 	}
-	_, said, err = s.run("", "adopt", "--undo", "--force", "--copy-from="+volumes)
+	_, reported, err = s.run("", "adopt", "--undo", "--force", "--copy-from="+volumes)
 	require.Error(t, err)
-	require.Contains(t, said, "--undo takes every right to copy away")
+	require.Contains(t, reported, "--undo takes every right to copy away")
 	s.adopt("--undo")
 	for _, object := range rights {
 		manifest, err := deploy.Manifest(object)

@@ -27,11 +27,11 @@ func TestAdoptedAgentsMaintainAsTheServerIsConfigured(t *testing.T) {
 	s := newSite(t)
 	s.installVelero()
 	s.maintainedBy("backup-jobs-" + s.namespace)
-	out, said, err := s.run("", "adopt", "--force", "--lateen-image=example.test/lateen:v1")
-	require.NoError(t, err, said)
+	out, reported, err := s.run("", "adopt", "--force", "--lateen-image=example.test/lateen:v1")
+	require.NoError(t, err, reported)
 	require.Contains(t, out, "Maintenance jobs are configured by ConfigMap jobs, which Deployment velero names.\n")
-	out, said, err = s.run("", "check")
-	require.NoError(t, err, out+said)
+	out, reported, err = s.run("", "check")
+	require.NoError(t, err, out+reported)
 	require.Contains(t, strings.Join(strings.Fields(out), " "), "repo-maintenance-job: ConfigMap "+s.namespace+"/jobs, named by Deployment velero No problem.")
 
 	ctx, cancel := context.WithTimeout(t.Context(), world.Patience) // only guards against hanging
@@ -52,17 +52,17 @@ func TestAVeleroThatWasNotTriedIsWarnedOf(t *testing.T) {
 	const newer = "Velero v1.99.0 is newer than 1.18, the newest version that Lateen was tried with; look for a newer Lateen, or try a backup and a restore first"
 	s := newSite(t)
 	s.installVelero()
-	out, said, err := s.run("", "check")
-	require.NoError(t, err, out+said)
+	out, reported, err := s.run("", "check")
+	require.NoError(t, err, out+reported)
 	require.Contains(t, out, "velero: velero/velero:v1.18.3 (Lateen was tried with Velero 1.17 and 1.18)\n")
-	require.Empty(t, said)
+	require.Empty(t, reported)
 
 	patch := `[{"op":"replace","path":"/spec/template/spec/containers/0/image","value":"velero/velero:v1.99.0"}]`
 	_, err = s.kube.AppsV1().Deployments(s.namespace).Patch(soon(t), deploy.VeleroDeployment, types.JSONPatchType, []byte(patch), metav1.PatchOptions{})
 	require.NoError(t, err)
-	_, said, err = s.run("", "check")
+	_, reported, err = s.run("", "check")
 	require.NoError(t, err, "it is no Problem")
-	require.Equal(t, "Warning: "+newer+"\n", said)
+	require.Equal(t, "Warning: "+newer+"\n", reported)
 
 	s.adopt("--lateen-image=example.test/lateen:v1")
 	ctx, cancel := context.WithTimeout(t.Context(), world.Patience) // only guards against hanging

@@ -60,9 +60,9 @@ func TestAdoptedAgentsKeepAllButTheirProgram(t *testing.T) {
 	require.NoError(t, err)
 	before := s.agents()
 
-	out, said, err := s.run("n\n", "adopt", "--lateen-image=example.test/lateen:v1")
+	out, reported, err := s.run("n\n", "adopt", "--lateen-image=example.test/lateen:v1")
 	require.Error(t, err)
-	require.Contains(t, said, "nothing was changed")
+	require.Contains(t, reported, "nothing was changed")
 	require.Contains(t, out, "\n-     image: velero/velero:v1.18.3\n")
 	require.Contains(t, out, "\n+     image: example.test/lateen:v1\n")
 	require.Equal(t, asJSON(t, before), asJSON(t, s.agents()))
@@ -88,15 +88,15 @@ func TestAdoptedAgentsKeepAllButTheirProgram(t *testing.T) {
 
 	s.adopt("--undo")
 	require.Equal(t, asJSON(t, before), asJSON(t, s.agents()))
-	for _, object := range deploy.Access(s.namespace) {
+	for _, object := range deploy.RBAC(s.namespace) {
 		manifest, err := deploy.Manifest(object)
 		require.NoError(t, err)
 		_, err = s.found(*manifest)
 		require.True(t, apierrors.IsNotFound(err), "%s is left: %v", manifest.GetKind(), err)
 	}
-	_, said, err = s.run("", "adopt", "--undo", "--force")
+	_, reported, err = s.run("", "adopt", "--undo", "--force")
 	require.Error(t, err)
-	require.Contains(t, said, "lateen adopt has not changed it")
+	require.Contains(t, reported, "lateen adopt has not changed it")
 }
 
 // helms is the DaemonSet of Helm's chart in the namespace of the site.
@@ -119,9 +119,9 @@ func TestAgentsOfHelmAreAdopted(t *testing.T) {
 	require.NoError(t, err)
 
 	adopt := func(image string) corev1.PodTemplateSpec {
-		out, said, err := s.run("", "adopt", "--force", "--lateen-image="+image)
-		require.NoError(t, err, out+said)
-		require.Contains(t, said, "Warning: DaemonSet node-agent is Helm's")
+		out, reported, err := s.run("", "adopt", "--force", "--lateen-image="+image)
+		require.NoError(t, err, out+reported)
+		require.Contains(t, reported, "Warning: DaemonSet node-agent is Helm's")
 		return s.agents().Spec.Template
 	}
 	adopted := adopt("example.test/lateen:v1")
@@ -137,10 +137,10 @@ func TestAgentsOfHelmAreAdopted(t *testing.T) {
 	require.Equal(t, "http-monitoring", container.LivenessProbe.HTTPGet.Port.StrVal)
 	require.Equal(t, "http-monitoring", container.ReadinessProbe.HTTPGet.Port.StrVal)
 
-	again := s.agents() // helm upgrade writes its own template and lets alone what it does not know
-	again.Spec.Template, again.ResourceVersion = s.helms().Spec.Template, ""
-	again.Spec.Template.Spec.Containers[0].Image = "velero/velero:v1.18.3"
-	upgraded, err := workloads.Update(soon(t), again, metav1.UpdateOptions{})
+	requeue := s.agents() // helm upgrade writes its own template and lets alone what it does not know
+	requeue.Spec.Template, requeue.ResourceVersion = s.helms().Spec.Template, ""
+	requeue.Spec.Template.Spec.Containers[0].Image = "velero/velero:v1.18.3"
+	upgraded, err := workloads.Update(soon(t), requeue, metav1.UpdateOptions{})
 	require.NoError(t, err)
 	require.Equal(t, "example.test/lateen:v2", adopt("example.test/lateen:v2").Spec.Containers[0].Image)
 	s.adopt("--undo")
@@ -153,18 +153,18 @@ func TestRepositoriesOfResticAreWarnedOf(t *testing.T) {
 	s := newSite(t)
 	s.installVelero()
 	s.repository("app-default-restic", "restic")
-	out, said, err := s.run("", "adopt", "--dry-run", "--lateen-image=example.test/lateen:v1")
+	out, reported, err := s.run("", "adopt", "--dry-run", "--lateen-image=example.test/lateen:v1")
 	require.NoError(t, err)
-	require.Contains(t, said, "Warning: BackupRepository app-default-restic is restic's")
+	require.Contains(t, reported, "Warning: BackupRepository app-default-restic is restic's")
 	require.Contains(t, out, "+     image: example.test/lateen:v1")
 	require.Equal(t, "velero/velero:v1.18.3", s.agents().Spec.Template.Spec.Containers[0].Image)
 }
 
 func (s *site) adopt(args ...string) {
 	s.Helper()
-	out, said, err := s.run("", append([]string{"adopt", "--force"}, args...)...)
-	require.NoError(s, err, out+said)
-	require.Empty(s, said)
+	out, reported, err := s.run("", append([]string{"adopt", "--force"}, args...)...)
+	require.NoError(s, err, out+reported)
+	require.Empty(s, reported)
 }
 
 func TestAgentsThatCannotBeAdopted(t *testing.T) {
@@ -199,10 +199,10 @@ func TestAgentsThatCannotBeAdopted(t *testing.T) {
 			_, err = s.kube.AppsV1().DaemonSets(s.namespace).Update(soon(t), agents, metav1.UpdateOptions{})
 			require.NoError(t, err)
 			before := s.agents()
-			_, said, err := s.run("", "adopt", "--force", "--lateen-image=example.test/lateen:v1")
+			_, reported, err := s.run("", "adopt", "--force", "--lateen-image=example.test/lateen:v1")
 			require.Error(t, err)
-			require.Contains(t, said, test.says)
-			require.Len(t, strings.Split(strings.TrimSpace(said), "\n"), 1)
+			require.Contains(t, reported, test.says)
+			require.Len(t, strings.Split(strings.TrimSpace(reported), "\n"), 1)
 			require.Equal(t, asJSON(t, before), asJSON(t, s.agents()))
 		})
 	}

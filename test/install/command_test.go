@@ -57,10 +57,10 @@ func (s *site) run(input string, args ...string) (out, complaints string, err er
 	defer cancel()
 	command := program(ctx, s.T, "lateen", append(args, "--namespace="+s.namespace, "--kubeconfig="+s.kubeconfig)...)
 	command.Stdin = bytes.NewBufferString(input)
-	var said, warned bytes.Buffer
-	command.Stdout, command.Stderr = &said, &warned
+	var reported, warned bytes.Buffer
+	command.Stdout, command.Stderr = &reported, &warned
 	err = command.Run()
-	return said.String(), warned.String(), err
+	return reported.String(), warned.String(), err
 }
 
 // install runs `lateen install` with what it must have.
@@ -74,8 +74,8 @@ func (s *site) install(args ...string) (out, warnings string) {
 // define installs Velero's definitions alone.
 func (s *site) define() {
 	s.Helper()
-	_, said, err := s.run("", "install", "--crds-only")
-	require.NoError(s, err, said)
+	_, reported, err := s.run("", "install", "--crds-only")
+	require.NoError(s, err, reported)
 }
 
 // usual are the flags that both `velero install` and `lateen install` must have, and the image of the latter.

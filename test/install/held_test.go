@@ -68,17 +68,17 @@ func TestUninstallingSaysWhatIsHeldByWhomAndWhatToDo(t *testing.T) {
 			s := newSite(t)
 			s.install("--server-priority-class-name=no-such", "--node-agent-priority-class-name=no-such") // so that none has a pod
 			release := s.holds(test.resource, test.kind, test.finalizer)
-			out, said, err := s.run("", "uninstall", "--force")
+			out, reported, err := s.run("", "uninstall", "--force")
 			require.Error(t, err, out)
-			require.Contains(t, said, fmt.Sprintf("remove 1 %s of namespace %s: no pod of %s runs that would take their finalizers away: held (%s)",
+			require.Contains(t, reported, fmt.Sprintf("remove 1 %s of namespace %s: no pod of %s runs that would take their finalizers away: held (%s)",
 				test.resource.Resource, s.namespace, test.workload, test.finalizer))
-			require.Contains(t, said, fmt.Sprintf("kubectl -n %s patch %s NAME --type=merge -p '%s'", s.namespace, test.resource.Resource, letGo))
+			require.Contains(t, reported, fmt.Sprintf("kubectl -n %s patch %s NAME --type=merge -p '%s'", s.namespace, test.resource.Resource, letGo))
 			_, err = s.kube.AppsV1().Deployments(s.namespace).Get(soon(t), "velero", metav1.GetOptions{})
 			require.NoError(t, err, "what might let it go stays until it has")
 
 			release()
-			out, said, err = s.run("", "uninstall", "--force")
-			require.NoError(t, err, out+said)
+			out, reported, err = s.run("", "uninstall", "--force")
+			require.NoError(t, err, out+reported)
 			_, err = s.kube.CoreV1().Namespaces().Get(soon(t), s.namespace, metav1.GetOptions{})
 			require.True(t, apierrors.IsNotFound(err))
 		})
@@ -91,10 +91,10 @@ func (s *site) uninstallsInTime() {
 	s.Helper()
 	restores := schema.GroupVersionResource{Group: "velero.io", Version: "v1", Resource: "restores"}
 	release := s.holds(restores, "Restore", "restores.velero.io/external-resources-finalizer")
-	out, said, err := s.run("", "uninstall", "--force", "--timeout=2s")
+	out, reported, err := s.run("", "uninstall", "--force", "--timeout=2s")
 	require.Error(s, err)
 	require.Contains(s, out, "1 restores wait for deployments velero to let them go\n")
-	require.Contains(s, said, "their finalizers have not been taken away: held (restores.velero.io/external-resources-finalizer)")
+	require.Contains(s, reported, "their finalizers have not been taken away: held (restores.velero.io/external-resources-finalizer)")
 	release()
 }
 
@@ -104,13 +104,13 @@ func TestANamespaceThatSomethingElseKeepsIsNotWaitedForForEver(t *testing.T) {
 	maps := s.kube.CoreV1().ConfigMaps(s.namespace)
 	_, err := maps.Create(soon(t), &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "held", Finalizers: []string{"example.com/kept"}}}, metav1.CreateOptions{})
 	require.NoError(t, err)
-	said := ""
-	for timeout := 4 * time.Second; !strings.Contains(said, "example.com/kept in 1 resource instances"); timeout *= 2 {
-		require.Less(t, timeout, world.Patience, "with half of that: %s", said) // what comes before the namespace takes longer on a slow machine
-		_, said, err = s.run("", "uninstall", "--force", "--timeout="+timeout.String())
+	reported := ""
+	for timeout := 4 * time.Second; !strings.Contains(reported, "example.com/kept in 1 resource instances"); timeout *= 2 {
+		require.Less(t, timeout, world.Patience, "with half of that: %s", reported) // what comes before the namespace takes longer on a slow machine
+		_, reported, err = s.run("", "uninstall", "--force", "--timeout="+timeout.String())
 		require.Error(t, err)
 	}
-	require.Contains(t, said, "remove Namespace "+s.namespace)
+	require.Contains(t, reported, "remove Namespace "+s.namespace)
 	_, err = maps.Patch(soon(t), "held", types.MergePatchType, []byte(letGo), metav1.PatchOptions{})
 	require.NoError(t, err)
 }
@@ -122,8 +122,8 @@ func TestWhatStaysWithItsNamespaceIsToldOf(t *testing.T) {
 	s.install()
 	restores := schema.GroupVersionResource{Group: "velero.io", Version: "v1", Resource: "restores"}
 	release := s.holds(restores, "Restore", "restores.velero.io/external-resources-finalizer")
-	out, said, err := s.run("", "uninstall", "--force")
-	require.NoError(t, err, out+said)
+	out, reported, err := s.run("", "uninstall", "--force")
+	require.NoError(t, err, out+reported)
 	require.Contains(t, out, "1 restores stay, as the namespace does, with finalizers that only deployments velero takes away\n")
 	release()
 }

@@ -45,14 +45,14 @@ func TestWhatIsInstalledBacksUp(t *testing.T) {
 	require.NoError(t, err)
 	backup, err := w.Backup(soon(t), "nightly")
 	require.NoError(t, err)
-	made, err := w.PodVolumeBackup(soon(t), backup, app, "data")
+	created, err := w.PodVolumeBackup(soon(t), backup, app, "data")
 	require.NoError(t, err)
-	moving, err := w.WaitPod(soon(t), s.namespace, made.Name, world.Ready)
+	moving, err := w.WaitPod(soon(t), s.namespace, created.Name, world.Ready)
 	require.NoError(t, err)
 	require.Equal(t, "velero/velero:v1.18.3", moving.Spec.Containers[0].Image)
 	require.Equal(t, "velero", moving.Spec.ServiceAccountName)
 	require.Contains(t, moving.Spec.Containers[0].Env, corev1.EnvVar{Name: "AWS_SHARED_CREDENTIALS_FILE", Value: "/credentials/cloud"})
-	ended, err := w.Transfers(world.PodVolumeBackup).Wait(soon(t), made.Name, world.Settled)
+	ended, err := w.Transfers(world.PodVolumeBackup).Wait(soon(t), created.Name, world.Settled)
 	require.NoError(t, err)
 	require.Equal(t, world.Completed, ended.Status.Phase, ended.Status.Message)
 	s.uninstallsInTime()
@@ -78,13 +78,13 @@ func (s *site) startAgent(pod *corev1.Pod) {
 		require.NotEmpty(s, value, variable.Name)
 		agent.Env = append(agent.Env, variable.Name+"="+value)
 	}
-	said := &strings.Builder{}
-	agent.Stderr = said
+	reported := &strings.Builder{}
+	agent.Stderr = reported
 	require.NoError(s, agent.Start())
 	s.Cleanup(func() {
 		_ = agent.Wait() // the end of the test has ended it
 		if s.Failed() {
-			s.Log(said.String())
+			s.Log(reported.String())
 		}
 	})
 }
@@ -188,15 +188,15 @@ func TestConfigMapsThatAreNamed(t *testing.T) {
 				_, err := s.kube.CoreV1().ConfigMaps(s.namespace).Create(soon(t), &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "named"}, Data: test.data}, metav1.CreateOptions{})
 				require.NoError(t, err)
 			}
-			_, said, err := s.run("", append([]string{"install", "--" + test.flag + "=named"}, usual(t)...)...)
-			require.Contains(t, said, test.warns)
+			_, reported, err := s.run("", append([]string{"install", "--" + test.flag + "=named"}, usual(t)...)...)
+			require.Contains(t, reported, test.warns)
 			if len(test.fails) == 0 {
-				require.NoError(t, err, said)
+				require.NoError(t, err, reported)
 				return
 			}
 			require.Error(t, err)
-			for _, words := range test.fails {
-				require.Contains(t, said, words)
+			for _, description := range test.fails {
+				require.Contains(t, reported, description)
 			}
 			accounts, err := s.kube.CoreV1().ServiceAccounts(s.namespace).List(soon(t), metav1.ListOptions{LabelSelector: "component=velero"})
 			require.NoError(t, err)
@@ -208,23 +208,23 @@ func TestConfigMapsThatAreNamed(t *testing.T) {
 func TestFlagsForMaintenanceJobsBecomeAConfigMapOfServerAndAgents(t *testing.T) {
 	s := newSite(t)
 	s.install("--keep-latest-maintenance-jobs=2", "--maintenance-job-cpu-request=100m", "--maintenance-job-mem-limit=1Gi")
-	made, err := s.kube.CoreV1().ConfigMaps(s.namespace).Get(soon(t), "repo-maintenance-job", metav1.GetOptions{})
+	created, err := s.kube.CoreV1().ConfigMaps(s.namespace).Get(soon(t), "repo-maintenance-job", metav1.GetOptions{})
 	require.NoError(t, err)
-	require.JSONEq(t, `{"keepLatestMaintenanceJobs":2,"podResources":{"cpuRequest":"100m","memoryLimit":"1Gi"}}`, made.Data["global"])
+	require.JSONEq(t, `{"keepLatestMaintenanceJobs":2,"podResources":{"cpuRequest":"100m","memoryLimit":"1Gi"}}`, created.Data["global"])
 	server, err := s.kube.AppsV1().Deployments(s.namespace).Get(soon(t), "velero", metav1.GetOptions{})
 	require.NoError(t, err)
 	require.Contains(t, server.Spec.Template.Spec.Containers[0].Args, "--repo-maintenance-job-configmap=repo-maintenance-job")
 	agents, err := s.kube.AppsV1().DaemonSets(s.namespace).Get(soon(t), "node-agent", metav1.GetOptions{})
 	require.NoError(t, err)
 	require.Contains(t, agents.Spec.Template.Spec.Containers[0].Args, "--repo-maintenance-job-configmap=repo-maintenance-job")
-	out, said, err := s.run("", "check")
-	require.NoError(t, err, out+said)
+	out, reported, err := s.run("", "check")
+	require.NoError(t, err, out+reported)
 
-	_, said, err = s.run("", append([]string{"install", "--keep-latest-maintenance-jobs=2", "--repo-maintenance-job-configmap=named"}, usual(t)...)...)
+	_, reported, err = s.run("", append([]string{"install", "--keep-latest-maintenance-jobs=2", "--repo-maintenance-job-configmap=named"}, usual(t)...)...)
 	require.Error(t, err)
-	require.Contains(t, said, "leave that flag out")
-	out, said, err = s.run("", "uninstall", "--force")
-	require.NoError(t, err, out+said)
+	require.Contains(t, reported, "leave that flag out")
+	out, reported, err = s.run("", "uninstall", "--force")
+	require.NoError(t, err, out+reported)
 	require.Contains(t, out, "ConfigMap repo-maintenance-job removed\n")
 }
 
@@ -233,9 +233,9 @@ func TestTheDaemonSetOfVelerosOwnAgentsIsNotOverwritten(t *testing.T) {
 	s.define()
 	_, err := world.New(soon(t), plane.Admin(), world.Options{Namespace: s.namespace})
 	require.NoError(t, err)
-	_, said, err := s.run("", append([]string{"install", "--apply"}, usual(t)...)...)
+	_, reported, err := s.run("", append([]string{"install", "--apply"}, usual(t)...)...)
 	require.Error(t, err)
-	require.Contains(t, said, "DaemonSet node-agent: it is not Lateen's; lateen adopt")
+	require.Contains(t, reported, "DaemonSet node-agent: it is not Lateen's; lateen adopt")
 	agents, err := s.kube.AppsV1().DaemonSets(s.namespace).Get(soon(t), "node-agent", metav1.GetOptions{})
 	require.NoError(t, err)
 	require.Equal(t, []string{"/velero"}, agents.Spec.Template.Spec.Containers[0].Command)

@@ -62,8 +62,8 @@ func TestAgentsMaintainWhileTheServerWaitsForAYear(t *testing.T) {
 	require.Equal(t, "1h0m0s", s.frequency("app-default-kopia-x"), "or nobody would maintain it")
 
 	for _, contradiction := range [][]string{{"--repo-maintenance-frequency=2h", "--default-repo-maintain-frequency=1h"}, {"--repo-maintenance-frequency=2h", "--use-node-agent=false"}} {
-		_, said, err := s.run("", append(append([]string{"install"}, contradiction...), usual(t)...)...)
+		_, reported, err := s.run("", append(append([]string{"install"}, contradiction...), usual(t)...)...)
 		require.Error(t, err)
-		require.Contains(t, said, "leave ")
+		require.Contains(t, reported, "leave ")
 	}
 }

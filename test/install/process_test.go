@@ -78,8 +78,8 @@ func (p *process) prints(text string) {
 		case <-grown:
 		case <-p.ended:
 			printed, _ := p.out.read()
-			said, _ := p.warnings.read()
-			require.Contains(p, printed, text, "the process has ended: %v: %s", p.err, said)
+			reported, _ := p.warnings.read()
+			require.Contains(p, printed, text, "the process has ended: %v: %s", p.err, reported)
 			return
 		}
 	}

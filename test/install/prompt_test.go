@@ -15,9 +15,9 @@ func TestAnInterruptAtThePromptOfAdoptChangesNothing(t *testing.T) {
 	adopt := s.start("adopt", "--lateen-image=example.test/lateen:v1")
 	adopt.prints("[y/N]")
 	adopt.interrupt()
-	_, said, err := adopt.wait()
+	_, reported, err := adopt.wait()
 	require.ErrorContains(t, err, "exit status 1")
-	require.Contains(t, said, "interrupted, so nothing was changed")
+	require.Contains(t, reported, "interrupted, so nothing was changed")
 	require.Equal(t, asJSON(t, before), asJSON(t, s.agents()))
 }
 
@@ -27,9 +27,9 @@ func TestAnInterruptAtThePromptOfUninstallRemovesNothing(t *testing.T) {
 	uninstall := s.start("uninstall")
 	uninstall.prints("[y/N]")
 	uninstall.interrupt()
-	_, said, err := uninstall.wait()
+	_, reported, err := uninstall.wait()
 	require.ErrorContains(t, err, "exit status 1")
-	require.Contains(t, said, "interrupted, so nothing was removed")
+	require.Contains(t, reported, "interrupted, so nothing was removed")
 	require.Equal(t, "lateen", s.agents().Labels["app.kubernetes.io/part-of"])
 }
 
@@ -37,8 +37,8 @@ func TestForceAdoptsWithoutAQuestion(t *testing.T) {
 	s := newSite(t)
 	s.installVelero()
 	for _, args := range [][]string{{"adopt", "--lateen-image=example.test/lateen:v1"}, {"adopt", "--undo"}} {
-		out, said, err := s.run("", append(args, "--force")...)
-		require.NoError(t, err, said)
+		out, reported, err := s.run("", append(args, "--force")...)
+		require.NoError(t, err, reported)
 		require.NotContains(t, out, "[y/N]", args)
 	}
 }
@@ -46,8 +46,8 @@ func TestForceAdoptsWithoutAQuestion(t *testing.T) {
 func TestForceUninstallsWithoutAQuestion(t *testing.T) {
 	s := newSite(t)
 	s.install()
-	out, said, err := s.run("", "uninstall", "--force")
-	require.NoError(t, err, said)
+	out, reported, err := s.run("", "uninstall", "--force")
+	require.NoError(t, err, reported)
 	require.NotContains(t, out, "[y/N]")
 	require.Contains(t, out, "DaemonSet node-agent removed\n")
 }

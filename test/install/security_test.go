@@ -49,8 +49,8 @@ func TestPodSecurityOfTheAgent(t *testing.T) {
 				require.NoError(t, err)
 				return
 			}
-			for _, words := range test.refused {
-				require.ErrorContains(t, err, words)
+			for _, description := range test.refused {
+				require.ErrorContains(t, err, description)
 			}
 		})
 	}

@@ -28,24 +28,24 @@ func TestUninstallingRemovesAllThatWasInstalled(t *testing.T) {
 	_, err = w.Backup(soon(t), "nightly")
 	require.NoError(t, err)
 
-	out, said, err := s.run("no\n", "uninstall")
+	out, reported, err := s.run("no\n", "uninstall")
 	require.Error(t, err)
-	require.Contains(t, said, "nothing was removed")
+	require.Contains(t, reported, "nothing was removed")
 	require.Contains(t, out, "Deployment velero\n")
 	for _, object := range objects {
 		_, err := s.found(object)
 		require.NoError(t, err)
 	}
 
-	out, said, err = s.run("y\n", "uninstall")
-	require.NoError(t, err, out+said)
+	out, reported, err = s.run("y\n", "uninstall")
+	require.NoError(t, err, out+reported)
 	for _, object := range objects {
 		_, err := s.found(object)
 		require.True(t, apierrors.IsNotFound(err), "%s %s is left: %v", object.GetKind(), object.GetName(), err)
 	}
-	_, said, err = s.run("y\n", "uninstall")
+	_, reported, err = s.run("y\n", "uninstall")
 	require.Error(t, err)
-	require.Contains(t, said, "nothing has the label")
+	require.Contains(t, reported, "nothing has the label")
 }
 
 func TestUninstallingLeavesWhatWasThereBefore(t *testing.T) {
@@ -56,8 +56,8 @@ func TestUninstallingLeavesWhatWasThereBefore(t *testing.T) {
 	require.NoError(t, err)
 	s.install("--apply")
 	s.install("--apply")
-	out, said, err := s.run("", "uninstall", "--force")
-	require.NoError(t, err, out+said)
+	out, reported, err := s.run("", "uninstall", "--force")
+	require.NoError(t, err, out+reported)
 	for _, object := range printed(t, first(s.install("--dry-run", "-o=json"))) {
 		_, err := s.found(object)
 		switch kind, name := object.GetKind(), object.GetName(); {

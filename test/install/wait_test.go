@@ -31,12 +31,12 @@ func TestInstallWaitsWhileNoNodeTakesAnAgent(t *testing.T) {
 	install.prints("DaemonSet node-agent: no node takes its pods: " +
 		"node selector kubernetes.io/os=linux does not match (node other); taint dedicated=db:NoSchedule is not tolerated (node tainted)\n")
 	s.patchNode("tainted", `{"spec":{"taints":null}}`)
-	out, said, err := install.wait()
-	require.NoError(t, err, said)
+	out, reported, err := install.wait()
+	require.NoError(t, err, reported)
 	require.Contains(t, out, "DaemonSet node-agent: 1 of 1 pods ready\n")
 
-	out, said = s.install("--wait", "--use-node-agent-windows")
-	require.Empty(t, said)
+	out, reported = s.install("--wait", "--use-node-agent-windows")
+	require.Empty(t, reported)
 	require.Contains(t, out, "DaemonSet node-agent-windows: the cluster has no Windows node, so it has no pod to wait for\n")
 }
 

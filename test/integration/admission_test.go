@@ -20,13 +20,13 @@ func (s *site) completed(history *world.Recorder, names ...string) []world.Trans
 	s.Helper()
 	for number := range names {
 		_, err := history.Until(s.soon(), func(all []world.Transition) bool {
-			over := 0
+			finished := 0
 			for _, seen := range all {
 				if seen.To.Ended() && slices.Contains(names, seen.Name) {
-					over++
+					finished++
 				}
 			}
-			return over > number
+			return finished > number
 		})
 		require.NoError(s, err)
 	}
@@ -132,7 +132,7 @@ func TestABackupThatNobodyAcceptsHoldsNoPlaceForLong(t *testing.T) {
 	for range 3 {
 		s.transfer(elsewhere)
 	}
-	s.start(func(options *agent.Options) { options.Patience = 500 * time.Millisecond })
+	s.start(func(options *agent.Options) { options.AdmitTimeout = 500 * time.Millisecond })
 	s.ends(s.transfer(), world.Completed)
 }
 

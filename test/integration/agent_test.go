@@ -54,7 +54,7 @@ func (s *site) assemble(changes ...func(*agent.Options)) *agentRun {
 	s.Cleanup(func() { require.NoError(s, server.Close()) })
 	r := &agentRun{site: s, ended: make(chan struct{}), registry: registry, movers: &safeBuffer{}}
 	r.options = agent.Options{
-		Config: config.Options{
+		Flags: config.Options{
 			Namespace: s.Namespace, NodeName: s.node.Name(), NodeAgentConfigMap: configMap, MoverTemplate: "daemonset",
 			ResourceTimeout: time.Minute, Workers: 4, KubeAPIQPS: 500, KubeAPIBurst: 1000, StartupTimeout: time.Minute,
 		},
@@ -178,8 +178,8 @@ func (b *safeBuffer) String() string {
 	return b.text.String()
 }
 
-func containsAll(text string, words ...string) bool {
-	for _, word := range words {
+func containsAll(text string, description ...string) bool {
+	for _, word := range description {
 		if !strings.Contains(text, word) {
 			return false
 		}

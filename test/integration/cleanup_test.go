@@ -48,9 +48,9 @@ func TestACleanUpThatWaitsForItsDriverSaysWhatToDo(t *testing.T) {
 			require.NoError(t, v.Transfers(world.DataUpload).Cancel(v.soon(), upload))
 			v.says("CleanUpWaits", "kubectl delete volumesnapshotcontent "+upload)
 			viewer := v.viewer(true)
-			told := v.prints(viewer, "explain", "du/"+upload)
-			require.Contains(t, told, "kubectl describe volumesnapshotcontent "+upload)
-			require.Equal(t, !silent, strings.Contains(told, "the array was replaced"))
+			reported := v.prints(viewer, "explain", "du/"+upload)
+			require.Contains(t, reported, "kubectl describe volumesnapshotcontent "+upload)
+			require.Equal(t, !silent, strings.Contains(reported, "the array was replaced"))
 			require.Contains(t, v.prints(viewer, "status"), "its snapshot to be deleted")
 
 			contents := v.Snapshots.SnapshotV1().VolumeSnapshotContents()

@@ -28,9 +28,9 @@ func lateen(ctx context.Context, t *testing.T, environment []string, args ...str
 	require.NoError(t, err)
 	command := exec.CommandContext(ctx, binary, append([]string{"node-agent", "--metrics-address=127.0.0.1:0"}, args...)...)
 	command.Env = append(environment, "HOME="+t.TempDir())
-	said := &bytes.Buffer{}
-	command.Stderr = said
-	return command, said
+	reported := &bytes.Buffer{}
+	command.Stderr = reported
+	return command, reported
 }
 
 func kubeconfig(t *testing.T, config *rest.Config, namespace string) string {
@@ -73,28 +73,28 @@ func TestACommandThatCannotStartSaysWhyInOneLine(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			ctx, cancel := context.WithTimeout(t.Context(), world.Patience)
 			defer cancel()
-			command, said := lateen(ctx, t, test.environment, test.args...)
+			command, reported := lateen(ctx, t, test.environment, test.args...)
 			err := command.Run()
 			require.Error(t, err)
-			require.Equal(t, 1, command.ProcessState.ExitCode(), said)
-			requireOneLine(t, said.String(), test.says)
+			require.Equal(t, 1, command.ProcessState.ExitCode(), reported)
+			requireOneLine(t, reported.String(), test.says)
 		})
 	}
 }
 
 // requireOneLine wants the last line to be the error, and nothing but log lines before it.
-func requireOneLine(t *testing.T, said string, words []string) {
+func requireOneLine(t *testing.T, reported string, description []string) {
 	t.Helper()
-	lines := strings.Split(strings.TrimSpace(said), "\n")
+	lines := strings.Split(strings.TrimSpace(reported), "\n")
 	for _, line := range lines[:len(lines)-1] {
 		require.True(t, strings.HasPrefix(line, "time="), "not a log line: %s", line)
 	}
 	last := lines[len(lines)-1]
 	require.True(t, strings.HasPrefix(last, "lateen: "), last)
-	for _, word := range words {
+	for _, word := range description {
 		require.Contains(t, last, word)
 	}
-	require.NotContains(t, said, "goroutine")
+	require.NotContains(t, reported, "goroutine")
 }
 
 func TestACommandInAClusterWithoutVelerosResourcesSaysSo(t *testing.T) {
@@ -107,10 +107,10 @@ func TestACommandInAClusterWithoutVelerosResourcesSaysSo(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "kubeconfig")
 	require.NoError(t, bare.WriteKubeconfig(bare.Admin(), path, "default"))
 	registerNode(ctx, t, bare)
-	command, said := lateen(ctx, t, []string{"NODE_NAME=bare"}, "--kubeconfig="+path)
+	command, reported := lateen(ctx, t, []string{"NODE_NAME=bare"}, "--kubeconfig="+path)
 	require.Error(t, command.Run())
 	require.Equal(t, 1, command.ProcessState.ExitCode())
-	requireOneLine(t, said.String(), []string{"CRDs are not installed", "velero install --crds-only"})
+	requireOneLine(t, reported.String(), []string{"CRDs are not installed", "velero install --crds-only"})
 }
 
 func TestACommandEndsWithinFiveSecondsOfSIGTERMAndItsMoversGoOn(t *testing.T) {
@@ -120,14 +120,14 @@ func TestACommandEndsWithinFiveSecondsOfSIGTERMAndItsMoversGoOn(t *testing.T) {
 	own, err := plane.ServiceAccount(s.soon(), s.Namespace, deploy.ServiceAccountName)
 	require.NoError(t, err)
 	args := []string{"--namespace=" + s.Namespace, "--node-agent-configmap=" + configMap, "--kubeconfig=" + kubeconfig(t, own, s.Namespace)}
-	command, said := lateen(t.Context(), t, []string{"NODE_NAME=" + s.node.Name()}, args...)
+	command, reported := lateen(t.Context(), t, []string{"NODE_NAME=" + s.node.Name()}, args...)
 	command.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	require.NoError(t, command.Start())
 	name := s.transfer()
 	s.in(name, world.InProgress)
 	began := time.Now()
 	require.NoError(t, command.Process.Signal(os.Signal(syscall.SIGTERM)))
-	require.NoError(t, command.Wait(), said)
+	require.NoError(t, command.Wait(), reported)
 	require.Less(t, time.Since(began), 5*time.Second)
 	s.in(name, world.InProgress)
 	s.start()

@@ -58,7 +58,7 @@ func TestAConfigurationThatCannotBeUsedIsSeenAndMoversRunAllTheSame(t *testing.T
 func TestStrictConfigRefusesToStart(t *testing.T) {
 	s := newSite(t, 0)
 	s.configure(`{"loadConcurency":{}}`)
-	r := s.start(func(options *agent.Options) { options.Config.StrictConfig = true })
+	r := s.start(func(options *agent.Options) { options.Flags.StrictConfig = true })
 	r.wait()
 	require.ErrorContains(t, r.err, "--strict-config refuses to start")
 	require.ErrorContains(t, r.err, "loadConcurency")
@@ -90,7 +90,7 @@ func TestAPriorityClassThatIsNotInForceIsSeenAndMoversRunWithout(t *testing.T) {
 		"because only its GET fails": {reason: "unavailable", prepare: func(s *site, class string) {
 			require.NoError(s, s.PriorityClass(s.soon(), class, 10))
 		}, change: func(options *agent.Options) {
-			options.Config.StartupTimeout = 2 * time.Second
+			options.Flags.StartupTimeout = 2 * time.Second
 			through(failing("/priorityclasses/"))(options)
 		}},
 	}
@@ -120,7 +120,7 @@ func TestAPriorityClassThatIsNotInForceIsSeenAndMoversRunWithout(t *testing.T) {
 }
 
 func clusterRole(s *site) string {
-	for _, object := range deploy.Access(s.Namespace) {
+	for _, object := range deploy.RBAC(s.Namespace) {
 		if named, ok := object.(metav1.Object); ok && object.GetObjectKind().GroupVersionKind().Kind == "ClusterRole" {
 			return named.GetName()
 		}
@@ -178,7 +178,7 @@ func TestAnAPIServerThatIsAwayAtTheStart(t *testing.T) {
 			t.Cleanup(func() { require.NoError(t, gate.Stop()) })
 			require.NoError(t, gate.Close())
 			r := s.start(func(options *agent.Options) {
-				options.Rest, options.Config.StartupTimeout = gate.Config(options.Rest), test.budget
+				options.Rest, options.Flags.StartupTimeout = gate.Config(options.Rest), test.budget
 			})
 			if test.starts {
 				timer := time.AfterFunc(test.away, func() { _ = gate.Open(t.Context()) })

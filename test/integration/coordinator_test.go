@@ -106,8 +106,8 @@ func TestAnUploadWhoseMoverIsPreemptedCompletesWhenThereIsRoomAgain(t *testing.T
 	}
 	f.says("MoverRestarted", "restart 1 of 3")
 	letGo()
-	again := v.reaches(world.DataUpload, name, world.Accepted)
-	require.Empty(t, again.Status.Node, "the next mover may be anywhere")
+	requeue := v.reaches(world.DataUpload, name, world.Accepted)
+	require.Empty(t, requeue.Status.Node, "the next mover may be anywhere")
 	require.Contains(t, v.driver.Handles(), handle)
 	for _, rival := range rivals {
 		require.NoError(t, f.Kube.CoreV1().Pods(f.Apps).Delete(f.soon(), rival, metav1.DeleteOptions{}))

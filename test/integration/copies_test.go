@@ -71,17 +71,17 @@ func (v *volumes) copiesGone() {
 	for _, watcher := range []watch.Interface{secrets, configMaps} {
 		defer watcher.Stop()
 	}
-	gone := func(changes watch.Interface, get func() error) {
+	deleted := func(changes watch.Interface, get func() error) {
 		for get() == nil {
 			_, open := <-changes.ResultChan()
 			require.True(v, open, "a copy is left")
 		}
 	}
-	gone(secrets, func() error {
+	deleted(secrets, func() error {
 		_, err := v.Kube.CoreV1().Secrets(v.Namespace).Get(ctx, "key", metav1.GetOptions{})
 		return err
 	})
-	gone(configMaps, func() error {
+	deleted(configMaps, func() error {
 		_, err := v.Kube.CoreV1().ConfigMaps(v.Namespace).Get(ctx, "kms", metav1.GetOptions{})
 		return err
 	})
@@ -145,7 +145,7 @@ func TestWithoutTheRightToCopyATransferFailsAndSaysWhatIsMissing(t *testing.T) {
 func TestStrictConfigRefusesAPriorityClassThatIsNotThere(t *testing.T) {
 	s := newSite(t, 0)
 	s.configure(`{"priorityClassName":"class-` + s.Namespace + `"}`)
-	r := s.start(func(options *agent.Options) { options.Config.StrictConfig = true })
+	r := s.start(func(options *agent.Options) { options.Flags.StrictConfig = true })
 	r.wait()
 	require.ErrorContains(t, r.err, "--strict-config refuses to start: priorityClassName")
 	require.ErrorContains(t, r.err, "class-"+s.Namespace)

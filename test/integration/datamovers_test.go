@@ -16,7 +16,7 @@ import (
 )
 
 // dataKinds are those whose volumes are made for them.
-func dataKinds() map[world.Kind]func(v *volumes) (name string, over func(phase world.Phase) *world.Transfer) {
+func dataKinds() map[world.Kind]func(v *volumes) (name string, finished func(phase world.Phase) *world.Transfer) {
 	return map[world.Kind]func(v *volumes) (string, func(world.Phase) *world.Transfer){
 		world.DataUpload: func(v *volumes) (string, func(world.Phase) *world.Transfer) {
 			name, handle := v.uploads("data")
@@ -36,8 +36,8 @@ func TestAMoverOfDataThatFailsLeavesNothing(t *testing.T) {
 			v.mover.Result = &node.Result{ExitCode: 1, Message: "disk on fire"}
 			v.configure(`{}`)
 			v.start()
-			name, over := begin(v)
-			require.Equal(t, "disk on fire (exit code 1)", over(world.Failed).Status.Message)
+			name, finished := begin(v)
+			require.Equal(t, "disk on fire (exit code 1)", finished(world.Failed).Status.Message)
 			require.Equal(t, 1, v.moversMade(name))
 			v.nothingLeft()
 			v.noSnapshots()
@@ -59,7 +59,7 @@ func TestAMoverOfDataThatIsLostStartsAgainWithTheSameVolume(t *testing.T) {
 				finish := v.work()
 				v.configure(`{}`)
 				v.start()
-				name, over := begin(v)
+				name, finished := begin(v)
 				v.reaches(kind, name, world.InProgress)
 				before, err := v.WaitClaim(v.soon(), v.Namespace, name, world.Bound)
 				require.NoError(t, err)
@@ -72,7 +72,7 @@ func TestAMoverOfDataThatIsLostStartsAgainWithTheSameVolume(t *testing.T) {
 				require.NoError(t, err)
 				require.Equal(t, before.UID, after.UID)
 				finish()
-				ended := over(world.Completed)
+				ended := finished(world.Completed)
 				require.Equal(t, "1", ended.Annotations["lateen.dev/mover-restarts"])
 				require.Equal(t, 2, v.moversMade(name))
 			})

@@ -163,9 +163,9 @@ func (d *doomed) returns() {
 	d.Helper()
 	d.node.Faults.Clear()
 	require.NoError(d, d.node.Resume(d.soon()))
-	again := d.start(shortAbsence)
+	requeue := d.start(shortAbsence)
 	d.in(d.transfer(), world.InProgress)
-	require.Equal(d, 1, again.metric("lateen_slots_in_use"))
+	require.Equal(d, 1, requeue.metric("lateen_slots_in_use"))
 }
 
 // A mover that tolerates every taint is never evicted: its pod looks Running for ever.

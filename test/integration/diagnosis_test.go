@@ -54,10 +54,10 @@ func TestAnUploadThatIsNotPreparedInTimeSaysWhatWasInTheWay(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			s := newSite(t, 50*time.Millisecond)
 			options := csi.Options{}
-			var over atomic.Bool
+			var finished atomic.Bool
 			if test.fault != nil {
 				options.Fault = func(ctx context.Context, call csi.Call) error {
-					if over.Load() || strings.HasPrefix(call.Object, s.Apps+"/") {
+					if finished.Load() || strings.HasPrefix(call.Object, s.Apps+"/") {
 						return nil // the source
 					}
 					return test.fault(ctx, call)
@@ -75,11 +75,11 @@ func TestAnUploadThatIsNotPreparedInTimeSaysWhatWasInTheWay(t *testing.T) {
 			r = r.expire(world.DataUpload, upload)
 			ended := v.reaches(world.DataUpload, upload, world.Failed)
 			require.Contains(t, ended.Status.Message, "not prepared within 30m0s")
-			for _, words := range test.says {
-				require.Contains(t, ended.Status.Message, words)
-				v.says("Failed", words)
+			for _, description := range test.says {
+				require.Contains(t, ended.Status.Message, description)
+				v.says("Failed", description)
 			}
-			over.Store(true) // a driver tries again until it can
+			finished.Store(true) // a driver tries again until it can
 			v.settles(world.DataUpload, upload, world.Failed)
 			v.noSnapshots()
 			require.Equal(t, 1, r.metric("lateen_transfers_finished_total", "kind", "dataupload", "phase", "Failed", "reason", "prepare_timeout"))
@@ -88,8 +88,8 @@ func TestAnUploadThatIsNotPreparedInTimeSaysWhatWasInTheWay(t *testing.T) {
 }
 
 // podSays waits for the status of the mover pod.
-func podSays(words string) func(v *volumes, upload string) {
-	return func(v *volumes, upload string) { v.pending(upload, words) }
+func podSays(description string) func(v *volumes, upload string) {
+	return func(v *volumes, upload string) { v.pending(upload, description) }
 }
 
 // provisionerSays waits for the Event about a claim that has no volume.

@@ -35,9 +35,9 @@ func (v *volumes) download(target *corev1.PersistentVolumeClaim) string {
 	v.Helper()
 	restore, err := v.Restore(v.soon(), "nightly")
 	require.NoError(v, err)
-	made, err := v.DataDownload(v.soon(), restore, target, "snapshot")
+	created, err := v.DataDownload(v.soon(), restore, target, "snapshot")
 	require.NoError(v, err)
-	return made.Name
+	return created.Name
 }
 
 // delivered waits for a DataDownload to complete and for its target to have what was restored, as a volume like any other.

@@ -123,16 +123,16 @@ func TestFaultsOfTheAPIServerChangeNothingInTheEnd(t *testing.T) {
 	seeds.Each(t, 1, func(t *testing.T, random *rand.Rand) {
 		t.Helper()
 		for _, kind := range swept(t) {
-			told := story{kind: kind, outcome: completes}
-			t.Run(told.String(), func(t *testing.T) {
+			reported := story{kind: kind, outcome: completes}
+			t.Run(reported.String(), func(t *testing.T) {
 				const runs = 3
-				calls, end := everyCall(t, told, runs)
+				calls, end := everyCall(t, reported, runs)
 				all := mishaps(calls)
-				t.Logf("%s: %d calls, to which %d things can happen: %v", told, len(calls), len(all), calls)
+				t.Logf("%s: %d calls, to which %d things can happen: %v", reported, len(calls), len(all), calls)
 				for _, one := range sample(random, all, ofEach) {
 					t.Run(one.String(), func(t *testing.T) {
 						t.Parallel()
-						strikes(t, one, func(spoiler *spoiler) { require.Equal(t, end, spoiled(t, told, spoiler)) })
+						strikes(t, one, func(spoiler *spoiler) { require.Equal(t, end, spoiled(t, reported, spoiler)) })
 					})
 				}
 			})
@@ -141,13 +141,13 @@ func TestFaultsOfTheAPIServerChangeNothingInTheEnd(t *testing.T) {
 }
 
 // everyCall tells a story some times without a fault: what the agent asks in each, and how it ends.
-func everyCall(t *testing.T, told story, runs int) (calls []call, end string) {
+func everyCall(t *testing.T, reported story, runs int) (calls []call, end string) {
 	t.Helper()
 	return measured(t, runs, func(t *testing.T, notes *secretary) string {
 		t.Helper()
-		s, around := told.stage(t)
+		s, around := reported.stage(t)
 		s.start(through(around.watch), through(notes.wrap))
-		return told.tell(s, around, around.create())
+		return reported.tell(s, around, around.create())
 	})
 }
 
@@ -187,15 +187,15 @@ func strikes(t *testing.T, what mishap, tell func(spoiler *spoiler)) {
 }
 
 // spoiled tells a story in which one request goes wrong, if it is made.
-func spoiled(t *testing.T, told story, spoiler *spoiler) (end string) {
+func spoiled(t *testing.T, reported story, spoiler *spoiler) (end string) {
 	t.Helper()
-	s, around := told.stage(t)
+	s, around := reported.stage(t)
 	s.retries = true // what it was not answered it asks again
 	history, err := s.Record(t.Context())
 	require.NoError(t, err)
 	s.start(through(around.watch), through(spoiler.wrap))
 	name := around.create()
-	end = told.tell(s, around, name)
+	end = reported.tell(s, around, name)
 	require.Equal(t, 1, s.moversMade(name))
 	requireOneEnd(t, history, name)
 	return end

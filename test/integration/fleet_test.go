@@ -48,7 +48,7 @@ func newFleet(t *testing.T, takes time.Duration, count int, changes ...func(*nod
 	}
 	w, err := world.New(ctx, plane.Admin(), world.Options{NodeLabels: labels, KubeletRoot: kubelet, Windows: windows})
 	require.NoError(t, err)
-	require.NoError(t, world.Apply(ctx, plane.Admin(), deploy.Access(w.Namespace)...))
+	require.NoError(t, world.Apply(ctx, plane.Admin(), deploy.RBAC(w.Namespace)...))
 	f := &fleet{site: &site{T: t, World: w}, labels: labels}
 	f.mover, err = node.NewStandIn(plane.Admin(), takes)
 	require.NoError(t, err)
@@ -87,14 +87,14 @@ func (f *fleet) sourceOn(n *node.Node) *corev1.Pod {
 // transferOf creates a PodVolumeBackup of a pod's volume.
 func (f *fleet) transferOf(source *corev1.Pod) string {
 	f.Helper()
-	made, err := f.PodVolumeBackup(f.soon(), f.backup, source, "data")
+	created, err := f.PodVolumeBackup(f.soon(), f.backup, source, "data")
 	require.NoError(f, err)
-	return made.Name
+	return created.Name
 }
 
 // on has an agent run on a node.
 func on(n *node.Node) func(*agent.Options) {
-	return func(options *agent.Options) { options.Config.NodeName = n.Name() }
+	return func(options *agent.Options) { options.Flags.NodeName = n.Name() }
 }
 
 // leads waits until the agent of a node is the coordinator.
@@ -127,7 +127,7 @@ func shortTerm(options *agent.Options) {
 }
 
 // shortAbsence has the coordinator stand in for an agent after a second.
-func shortAbsence(options *agent.Options) { options.Absence = time.Second }
+func shortAbsence(options *agent.Options) { options.AgentTimeout = time.Second }
 
 func quantity(text string) resource.Quantity { return resource.MustParse(text) }
 

@@ -27,13 +27,13 @@ func heard(s *site) transport.WrapperFunc {
 	}
 	return func(next http.RoundTripper) http.RoundTripper {
 		return roundTripper(func(request *http.Request) (*http.Response, error) {
-			said, err := eventOf(request)
+			reported, err := eventOf(request)
 			if err != nil {
 				return nil, fmt.Errorf("read Event: %w", err)
 			}
 			response, err := next.RoundTrip(request)
-			if is := writtenDown[said.Reason]; err == nil && is != nil {
-				_, err = s.Transfers(world.Kind(said.InvolvedObject.Kind)).Wait(request.Context(), said.InvolvedObject.Name, is)
+			if is := writtenDown[reported.Reason]; err == nil && is != nil {
+				_, err = s.Transfers(world.Kind(reported.InvolvedObject.Kind)).Wait(request.Context(), reported.InvolvedObject.Name, is)
 			}
 			return response, err
 		})

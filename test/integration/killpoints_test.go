@@ -36,12 +36,12 @@ func TestAnAgentThatIsKilledAtAnyWriteLosesNothing(t *testing.T) {
 	const tales, ofEach = 4, 6 // in a sample
 	seeds.Each(t, 1, func(t *testing.T, random *rand.Rand) {
 		t.Helper()
-		for _, told := range sample(random, stories(t, outcomes()...), tales) {
-			t.Run(told.String(), func(t *testing.T) {
-				writes, end := withoutFault(t, told)
-				t.Logf("%s: %d writes in the audit log, each with a kill before and one after it", told, writes)
+		for _, reported := range sample(random, stories(t, outcomes()...), tales) {
+			t.Run(reported.String(), func(t *testing.T) {
+				writes, end := withoutFault(t, reported)
+				t.Logf("%s: %d writes in the audit log, each with a kill before and one after it", reported, writes)
 				for _, at := range sample(random, killPoints(writes), ofEach) {
-					t.Run(at.String(), func(t *testing.T) { require.Equal(t, end, killedAt(t, told, at)) })
+					t.Run(at.String(), func(t *testing.T) { require.Equal(t, end, killedAt(t, reported, at)) })
 				}
 			})
 		}
@@ -50,13 +50,13 @@ func TestAnAgentThatIsKilledAtAnyWriteLosesNothing(t *testing.T) {
 
 // withoutFault tells a story without a fault: how many writes the agent makes, Events and the Lease left out,
 // and how it ends.
-func withoutFault(t *testing.T, told story) (writes int, end string) {
+func withoutFault(t *testing.T, reported story) (writes int, end string) {
 	t.Helper()
 	require.True(t, t.Run("without a fault", func(t *testing.T) {
-		s, around := told.stage(t)
+		s, around := reported.stage(t)
 		counter := newKiller(0, false)
 		s.start(through(around.watch), through(counter.wrap))
-		end = told.tell(s, around, around.create())
+		end = reported.tell(s, around, around.create())
 		seen := s.requests(cluster.Query{}).Where(func(r cluster.Record) bool {
 			return r.Write() && r.Resource != "events" && r.Resource != "leases"
 		})
@@ -67,10 +67,10 @@ func withoutFault(t *testing.T, told story) (writes int, end string) {
 }
 
 // killedAt tells a story in which the first agent is killed at a write and a second one takes over.
-func killedAt(t *testing.T, told story, at killPoint) (end string) {
+func killedAt(t *testing.T, reported story, at killPoint) (end string) {
 	t.Helper()
 	t.Parallel()
-	s, around := told.stage(t)
+	s, around := reported.stage(t)
 	history, err := s.Record(t.Context())
 	require.NoError(t, err)
 	k := newKiller(at.write, at.after)
@@ -78,7 +78,7 @@ func killedAt(t *testing.T, told story, at killPoint) (end string) {
 	second := s.assemble(shortTerm, through(around.watch))
 	successor := s.follows(k, first, second)
 	name := around.create()
-	end = told.tell(s, around, name)
+	end = reported.tell(s, around, name)
 	select {
 	case <-k.struck:
 	case <-s.soon().Done():

@@ -34,11 +34,11 @@ func TestATransferOutlivesARestartOfTheKubelet(t *testing.T) {
 				if test.early {
 					s.node.StopKubelet()
 				}
-				made := around.create()
+				created := around.create()
 				if test.early {
-					s.moverIs(made, func(pod *corev1.Pod) bool { return pod.Spec.NodeName != "" })
+					s.moverIs(created, func(pod *corev1.Pod) bool { return pod.Spec.NodeName != "" })
 				} else {
-					s.says("Data-Path-Started", made)
+					s.says("Data-Path-Started", created)
 					s.node.StopKubelet()
 				}
 				if test.ends {
@@ -46,16 +46,16 @@ func TestATransferOutlivesARestartOfTheKubelet(t *testing.T) {
 					s.says("Data-Path-Completed", "")
 				}
 				if test.phase == world.Canceled {
-					require.NoError(t, s.Transfers(kind).Cancel(s.soon(), made))
-					s.says("Data-Path-Canceled", made)
+					require.NoError(t, s.Transfers(kind).Cancel(s.soon(), created))
+					s.says("Data-Path-Canceled", created)
 				}
 				require.NoError(t, s.node.Resume(s.soon()))
 				if !test.ends && test.phase == world.Completed {
 					close(finish)
 				}
-				ended := around.ends(made, test.phase)
+				ended := around.ends(created, test.phase)
 				require.Empty(t, ended.Annotations["lateen.dev/mover-restarts"])
-				require.Equal(t, 1, s.moversMade(made))
+				require.Equal(t, 1, s.moversMade(created))
 			})
 		}
 	}

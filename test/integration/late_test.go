@@ -35,7 +35,7 @@ func (r *agentRun) expire(kind world.Kind, name string) *agentRun {
 }
 
 // pending waits until the mover pod has a status from which an agent reads these words.
-func (s *site) pending(name, words string) {
+func (s *site) pending(name, description string) {
 	s.Helper()
-	s.moverIs(name, func(pod *corev1.Pod) bool { return strings.Contains(build.ReadPod(pod).Message, words) })
+	s.moverIs(name, func(pod *corev1.Pod) bool { return strings.Contains(build.ReadPod(pod).Message, description) })
 }

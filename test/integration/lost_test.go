@@ -181,7 +181,7 @@ func (s *site) holds(name string) (letGo func()) {
 // rival is a pod that leaves no room for a mover beside it.
 func (s *site) rival(class string) *corev1.Pod {
 	s.Helper()
-	made, err := s.Kube.CoreV1().Pods(s.Apps).Create(s.soon(), &corev1.Pod{
+	created, err := s.Kube.CoreV1().Pods(s.Apps).Create(s.soon(), &corev1.Pod{
 		ObjectMeta: metav1.ObjectMeta{Name: "rival"},
 		Spec: corev1.PodSpec{
 			NodeSelector: map[string]string{corev1.LabelHostname: s.node.Name()}, PriorityClassName: class,
@@ -192,5 +192,5 @@ func (s *site) rival(class string) *corev1.Pod {
 		},
 	}, metav1.CreateOptions{})
 	require.NoError(s, err)
-	return made
+	return created
 }

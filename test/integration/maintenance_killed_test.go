@@ -48,16 +48,16 @@ func TestAnAgentThatIsKilledAtAnyWriteOfMaintenanceLosesNoRun(t *testing.T) {
 	const ofEach = 6 // in a sample
 	seeds.Each(t, 1, func(t *testing.T, random *rand.Rand) {
 		t.Helper()
-		for _, told := range sample(random, cycles(), 1) {
-			t.Run("a repository whose maintenance "+told.name, func(t *testing.T) {
+		for _, reported := range sample(random, cycles(), 1) {
+			t.Run("a repository whose maintenance "+reported.name, func(t *testing.T) {
 				var writes int
 				var end []string
-				require.True(t, t.Run("without a fault", func(t *testing.T) { writes, end = told.tell(t, newKiller(0, false)) }))
+				require.True(t, t.Run("without a fault", func(t *testing.T) { writes, end = reported.tell(t, newKiller(0, false)) }))
 				t.Logf("%d writes, each with a kill before and one after it; it ends with %q", writes, end)
 				for _, at := range sample(random, killPoints(writes), ofEach) {
 					t.Run(at.String(), func(t *testing.T) {
 						t.Parallel()
-						_, same := told.tell(t, newKiller(at.write, at.after))
+						_, same := reported.tell(t, newKiller(at.write, at.after))
 						require.Equal(t, end, same)
 					})
 				}
@@ -70,11 +70,11 @@ func TestFaultsOfTheAPIServerLoseNoRunOfMaintenance(t *testing.T) {
 	const runs, ofEach = 3, 5 // in a sample
 	seeds.Each(t, 1, func(t *testing.T, random *rand.Rand) {
 		t.Helper()
-		for _, told := range cycles()[:2] {
-			t.Run("a repository whose maintenance "+told.name, func(t *testing.T) {
+		for _, reported := range cycles()[:2] {
+			t.Run("a repository whose maintenance "+reported.name, func(t *testing.T) {
 				calls, end := measured(t, runs, func(t *testing.T, notes *secretary) []string {
 					t.Helper()
-					_, end := told.tell(t, newKiller(0, false), notes.wrap)
+					_, end := reported.tell(t, newKiller(0, false), notes.wrap)
 					return end
 				})
 				all := mishaps(calls)
@@ -83,7 +83,7 @@ func TestFaultsOfTheAPIServerLoseNoRunOfMaintenance(t *testing.T) {
 					t.Run(one.String(), func(t *testing.T) {
 						t.Parallel()
 						strikes(t, one, func(spoiler *spoiler) {
-							_, same := told.tell(t, newKiller(0, false), spoiler.wrap)
+							_, same := reported.tell(t, newKiller(0, false), spoiler.wrap)
 							require.Equal(t, end, same)
 						})
 					})
@@ -95,22 +95,22 @@ func TestFaultsOfTheAPIServerLoseNoRunOfMaintenance(t *testing.T) {
 
 // tell returns how many writes the first agent made, Events and the Lease left out, and what the history says in the end.
 // More may stand between it and the API server.
-func (told cycle) tell(t *testing.T, k *killer, more ...transport.WrapperFunc) (writes int, end []string) {
+func (reported cycle) tell(t *testing.T, k *killer, more ...transport.WrapperFunc) (writes int, end []string) {
 	t.Helper()
 	s := buildSite(t, time.Millisecond)
 	s.retries = true // all is read anew for each job
 	s.configure(`{}`)
-	wrap := told.stage(s)
+	wrap := reported.stage(s)
 	s.jobsEnd(node.Result{}, 0)
 	name, seen := s.repository("app-default-kopia-x7k2p"), s.watchJobs()
-	soon := func(options *agent.Options) { options.Maintenance.FirstRetry = time.Second }
+	soon := func(options *agent.Options) { options.Maintenance.MinBackoff = time.Second }
 	options := []func(*agent.Options){maintains, soon, shortTerm, through(wrap), through(k.wrap)}
 	for _, each := range more {
 		options = append(options, through(each))
 	}
 	first, second := s.start(options...), s.assemble(maintains, soon, shortTerm, through(wrap))
 	successor := s.follows(k, first, second)
-	for run := range told.runs {
+	for run := range reported.runs {
 		s.maintained(name, ran(run+1))
 	}
 	if k.at > 0 {
@@ -124,18 +124,18 @@ func (told cycle) tell(t *testing.T, k *killer, more ...transport.WrapperFunc) (
 	s.haveLeft(0)
 	_, mostOfOne := seen()
 	require.Equal(t, 1, mostOfOne)
-	made := s.requests(cluster.Query{Verbs: []string{"create"}, Resources: []string{"jobs"}}).Where(func(r cluster.Record) bool { return r.Code == http.StatusCreated })
-	require.Len(t, made, told.runs, "one job for each run")
+	created := s.requests(cluster.Query{Verbs: []string{"create"}, Resources: []string{"jobs"}}).Where(func(r cluster.Record) bool { return r.Code == http.StatusCreated })
+	require.Len(t, created, reported.runs, "one job for each run")
 	return k.counted(), s.history(name)
 }
 
 // history is what is written down of the runs of a repository, without how long they took.
-func (s *site) history(name string) (said []string) {
+func (s *site) history(name string) (reported []string) {
 	s.Helper()
 	took := regexp.MustCompile(` \(after .*\)$`)
 	for _, run := range s.maintained(name, ran(0)).Status.RecentMaintenance {
 		message := strings.ReplaceAll(took.ReplaceAllString(run.Message, ""), s.Namespace, "here")
-		said = append(said, string(run.Result)+" "+message)
+		reported = append(reported, string(run.Result)+" "+message)
 	}
-	return said
+	return reported
 }

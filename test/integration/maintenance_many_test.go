@@ -108,8 +108,8 @@ func TestJobsWithoutARepositoryTakeNoPlaceAndAreDeleted(t *testing.T) {
 	s.configureJobs("")
 	s.jobsEnd(node.Result{}, 0)
 	s.configure(`{}`)
-	for _, gone := range []string{"a", "b", "c"} {
-		s.serverJob(gone, "gone-"+s.Namespace, s.node.Name())
+	for _, deleted := range []string{"a", "b", "c"} {
+		s.serverJob(deleted, "gone-"+s.Namespace, s.node.Name())
 	}
 	name := s.repository("app-default-kopia-x7k2p")
 	s.start(maintains)

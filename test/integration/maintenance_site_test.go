@@ -29,10 +29,10 @@ const maintenanceConfigMap = "repo-maintenance-config"
 
 // maintains is an agent that maintains repositories, as often as the test has them say, and without long waits.
 func maintains(options *agent.Options) {
-	options.Config.MaintenanceConcurrency, options.Config.MaintenanceTimeout = 3, time.Hour
-	options.Config.MaintenanceConfigMap = maintenanceConfigMap
+	options.Flags.MaintenanceConcurrency, options.Flags.MaintenanceTimeout = 3, time.Hour
+	options.Flags.MaintenanceConfigMap = maintenanceConfigMap
 	options.Maintenance = maintenance.DefaultPolicy()
-	options.Maintenance.PodWait, options.Maintenance.LetGo = 2*time.Second, time.Second
+	options.Maintenance.PodWait, options.Maintenance.DeleteDelay = 2*time.Second, time.Second
 }
 
 // configureJobs writes the maintenance ConfigMap: what is given for all repositories, on the node of this site, and
@@ -67,7 +67,7 @@ func (s *site) ofMaintenance(pod *corev1.Pod) bool {
 
 func (s *site) repositories() *informers.BackupRepositories {
 	s.Helper()
-	velero, err := informers.NewVelero(plane.Admin())
+	velero, err := informers.NewClientset(plane.Admin())
 	require.NoError(s, err)
 	return velero.BackupRepositories(s.Namespace)
 }
@@ -200,7 +200,7 @@ func (s *site) serverJob(repository, class, node string) {
 
 func (s *site) accessMode(mode velerov1.BackupStorageLocationAccessMode) {
 	s.Helper()
-	velero, err := informers.NewVelero(plane.Admin())
+	velero, err := informers.NewClientset(plane.Admin())
 	require.NoError(s, err)
 	patch := fmt.Sprintf(`{"spec":{"accessMode":%q}}`, mode)
 	_, err = velero.BackupStorageLocations(s.Namespace).Patch(s.soon(), "default", types.MergePatchType, []byte(patch), metav1.PatchOptions{})

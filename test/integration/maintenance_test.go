@@ -57,7 +57,7 @@ func TestAgentsThatAreToldNothingConfigureJobsAsTheServerDoes(t *testing.T) {
 	s.jobsEnd(node.Result{}, 0)
 	name := s.repository("app-default-kopia-x7k2p")
 	s.configure(`{}`)
-	s.start(maintains, func(options *agent.Options) { options.Config.MaintenanceConfigMap = "" })
+	s.start(maintains, func(options *agent.Options) { options.Flags.MaintenanceConfigMap = "" })
 	s.maintained(name, ran(1))
 	jobs := s.jobs()
 	require.Len(t, jobs, 1)
@@ -101,7 +101,7 @@ func TestHowAJobFailedIsWrittenDown(t *testing.T) {
 			s.jobsEnd(node.Result{}, 0)
 			repository := s.repository("app-default-kopia-x7k2p")
 			s.configure(`{}`)
-			s.start(maintains, func(options *agent.Options) { options.Maintenance.FirstRetry = time.Second })
+			s.start(maintains, func(options *agent.Options) { options.Maintenance.MinBackoff = time.Second })
 			s.maintained(repository, ran(1))
 			runs := s.maintained(repository, ran(2)).Status.RecentMaintenance
 			require.Equal(t, velerov1.BackupRepositoryMaintenanceFailed, runs[0].Result)
@@ -132,7 +132,7 @@ func TestAJobWhosePodNeverStartsIsGivenUp(t *testing.T) {
 	name := s.repository("app-default-kopia-x7k2p")
 	s.configure(`{}`)
 	s.start(maintains, func(options *agent.Options) {
-		options.Maintenance.PendingWait, options.Maintenance.FirstRetry = 2*time.Second, time.Second
+		options.Maintenance.PendingWait, options.Maintenance.MinBackoff = 2*time.Second, time.Second
 	})
 	after := s.maintained(name, func(r *velerov1.BackupRepository) bool {
 		runs := r.Status.RecentMaintenance
@@ -150,7 +150,7 @@ func TestAJobOfTheServerThatNeverEndsIsEnded(t *testing.T) {
 	s.serverJob(name, "", s.node.Name())
 	s.podOfJob()
 	s.configure(`{}`)
-	s.start(maintains, func(options *agent.Options) { options.Config.MaintenanceTimeout = 2 * time.Second })
+	s.start(maintains, func(options *agent.Options) { options.Flags.MaintenanceTimeout = 2 * time.Second })
 	after := s.maintained(name, ran(1))
 	require.Contains(t, after.Status.RecentMaintenance[0].Message, "longer than --repo-maintenance-timeout")
 	s.job(func(job *batchv1.Job) bool { return build.ReadJob(job).Outcome == build.JobFailed })
@@ -181,8 +181,8 @@ func TestAJobWhoseTimeIsUpBeforeItHasAPodCountsAsFailed(t *testing.T) {
 	name := s.repository("app-default-kopia-x7k2p")
 	s.configure(`{}`)
 	s.start(maintains, func(options *agent.Options) {
-		options.Config.MoverServiceAccount, options.Config.MaintenanceTimeout = "missing", time.Second
-		options.Maintenance.PodWait, options.Maintenance.LetGo = time.Hour, time.Hour
+		options.Flags.MoverServiceAccount, options.Flags.MaintenanceTimeout = "missing", time.Second
+		options.Maintenance.PodWait, options.Maintenance.DeleteDelay = time.Hour, time.Hour
 	})
 	after := s.maintained(name, ran(1))
 	require.Contains(t, after.Status.RecentMaintenance[0].Message, "DeadlineExceeded")

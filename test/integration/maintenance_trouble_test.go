@@ -66,7 +66,7 @@ func happening(t *testing.T, all map[string]trouble) {
 			name := s.repository("app-default-kopia-x7k2p")
 			r := s.start(maintains, through(wrap), func(options *agent.Options) {
 				if len(test.runs) > 1 {
-					options.Maintenance.FirstRetry = time.Second
+					options.Maintenance.MinBackoff = time.Second
 				}
 			})
 			s.coordinator("")
@@ -89,13 +89,13 @@ func (test trouble) check(s *site, r *agentRun, after *velerov1.BackupRepository
 	failures := 0
 	require.Len(s, after.Status.RecentMaintenance, len(test.runs))
 	for i, run := range after.Status.RecentMaintenance {
-		if words := test.runs[i]; words != "" {
+		if description := test.runs[i]; description != "" {
 			failures++
 			require.Equal(s, velerov1.BackupRepositoryMaintenanceFailed, run.Result)
-			require.Contains(s, run.Message, words)
+			require.Contains(s, run.Message, description)
 			require.Regexp(s, ` \(after \d+s\)$`, run.Message)
 			require.Nil(s, run.CompleteTimestamp)
-			s.says("MaintenanceFailed", words)
+			s.says("MaintenanceFailed", description)
 			continue
 		}
 		require.Equal(s, velerov1.BackupRepositoryMaintenanceSucceeded, run.Result, run.Message)
@@ -105,8 +105,8 @@ func (test trouble) check(s *site, r *agentRun, after *velerov1.BackupRepository
 	require.Equal(s, velerov1.BackupRepositoryPhaseReady, after.Status.Phase)
 	require.Empty(s, after.Status.Message)
 	s.haveLeft(test.jobs)
-	for reason, words := range test.says {
-		s.says(reason, words)
+	for reason, description := range test.says {
+		s.says(reason, description)
 	}
 	require.Equal(s, len(test.runs)-failures, r.metric("velero_repo_maintenance_success_total", "repository_name", after.Name))
 	require.Equal(s, failures, r.metric("velero_repo_maintenance_failure_total", "repository_name", after.Name))
@@ -126,7 +126,7 @@ func (test trouble) check(s *site, r *agentRun, after *velerov1.BackupRepository
 }
 
 func troubles() map[string]trouble {
-	none, made := func(*site) {}, make(chan struct{})
+	none, created := func(*site) {}, make(chan struct{})
 	ends := func(result node.Result) func(*site) {
 		return func(s *site) {
 			s.jobsEnd(result, 1)
@@ -187,8 +187,8 @@ func troubles() map[string]trouble {
 		"there is no ConfigMap, until there is one": {
 			config: func(*site) map[string]string { return nil },
 			before: func(s *site) { s.quota("none"); s.jobsEnd(node.Result{}, 0) }, // the job has no node either
-			wrap:   func(*site) transport.WrapperFunc { return readingAgain(made) },
-			after:  func(s *site) { s.configureJobs(""); s.lift(); close(made) },
+			wrap:   func(*site) transport.WrapperFunc { return readingAgain(created) },
+			after:  func(s *site) { s.configureJobs(""); s.lift(); close(created) },
 			runs:   []string{"exceeded quota: none", ""}, jobs: 1, fallbacks: "config_missing", problems: "missing",
 			says: map[string]string{"PriorityClassNotInForce": "(config_missing)", "MaintenanceConfigProblem": maintenanceConfigMap},
 		},
@@ -240,13 +240,13 @@ func deletingTheClass(s *site) transport.WrapperFunc {
 }
 
 // readingAgain lets the maintenance ConfigMap be read a second time only once it is made.
-func readingAgain(made <-chan struct{}) transport.WrapperFunc {
+func readingAgain(created <-chan struct{}) transport.WrapperFunc {
 	var reads atomic.Int32
 	return func(next http.RoundTripper) http.RoundTripper {
 		return roundTripper(func(request *http.Request) (*http.Response, error) {
 			if strings.HasSuffix(request.URL.Path, "/"+maintenanceConfigMap) && reads.Add(1) == 2 {
 				select {
-				case <-made:
+				case <-created:
 				case <-request.Context().Done():
 				}
 			}
@@ -293,5 +293,5 @@ func (s *site) loseTheJob() {
 	job := s.jobs()[0]
 	_, err := s.Kube.BatchV1().Jobs(s.Namespace).Patch(s.soon(), job.Name, types.MergePatchType, []byte(`{"spec":{"activeDeadlineSeconds":1}}`), metav1.PatchOptions{})
 	require.NoError(s, err)
-	s.job(func(job *batchv1.Job) bool { return !build.ReadJob(job).Ending.IsZero() })
+	s.job(func(job *batchv1.Job) bool { return !build.ReadJob(job).Terminating.IsZero() })
 }

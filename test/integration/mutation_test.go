@@ -45,16 +45,16 @@ func TestAMoverThatTheClusterChangesDoesItsWork(t *testing.T) {
 				around := s.scene(kind)
 				test.change(s)
 				r := s.start(through(around.watch))
-				made := around.create()
-				pod := s.moverIs(made, test.is)
-				ended := around.ends(made, world.Completed)
+				created := around.create()
+				pod := s.moverIs(created, test.is)
+				ended := around.ends(created, world.Completed)
 				require.Empty(t, ended.Annotations["lateen.dev/mover-restarts"])
 				rejected := 0
 				if test.class {
 					require.Equal(t, class, pod.Spec.PriorityClassName)
 				} else {
 					rejected = 1
-					s.says("PriorityClassNotInForce", "mover pod "+made+` has priority class "" instead of "`+class+`"`)
+					s.says("PriorityClassNotInForce", "mover pod "+created+` has priority class "" instead of "`+class+`"`)
 				}
 				require.Equal(t, rejected, r.metric("lateen_priority_class_fallbacks_total", "consumer", "data-mover"))
 			})

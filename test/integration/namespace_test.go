@@ -64,12 +64,12 @@ func TestATransferEndsWhenTheNamespaceOfItsApplicationIsDeleted(t *testing.T) {
 			s.configure(`{}`)
 			around := s.scene(kind)
 			s.start(through(around.watch))
-			made := around.create()
-			s.says("Data-Path-Started", made)
+			created := around.create()
+			s.says("Data-Path-Started", created)
 			s.deletes(s.Apps)
 			s.namespaceGone(s.Apps)
 			close(finish)
-			ended, err := s.Transfers(kind).Wait(s.soon(), made, world.Settled)
+			ended, err := s.Transfers(kind).Wait(s.soon(), created, world.Settled)
 			require.NoError(t, err)
 			require.Equal(t, test.phase, ended.Status.Phase, ended.Status.Message)
 			require.Contains(t, ended.Status.Message, test.says)
@@ -95,8 +95,8 @@ func TestAnAgentWhoseNamespaceIsDeletedIdles(t *testing.T) {
 			s.configure(`{}`)
 			around := s.scene(kind)
 			r := s.start(through(around.watch))
-			made := around.create()
-			s.says("Data-Path-Started", made)
+			created := around.create()
+			s.says("Data-Path-Started", created)
 			before := len(s.requests(cluster.Query{}))
 			s.deletes(s.Namespace)
 			timer := time.NewTimer(observed) // what it asks for in this time is measured
@@ -108,7 +108,7 @@ func TestAnAgentWhoseNamespaceIsDeletedIdles(t *testing.T) {
 			r.stop()
 			records := s.requests(cluster.Query{})[before:].Where(func(r cluster.Record) bool { return r.Resource != "leases" })
 			require.Less(t, len(records), most, "%v", records)
-			if err := s.Transfers(kind).Patch(s.soon(), made, `{"metadata":{"finalizers":null}}`); !apierrors.IsNotFound(err) {
+			if err := s.Transfers(kind).Patch(s.soon(), created, `{"metadata":{"finalizers":null}}`); !apierrors.IsNotFound(err) {
 				require.NoError(t, err)
 			}
 			s.namespaceGone(s.Namespace)

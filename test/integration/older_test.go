@@ -46,10 +46,10 @@ func withoutWatchLists(next http.RoundTripper) http.RoundTripper {
 		if request.URL.Query().Get("sendInitialEvents") != "true" {
 			return next.RoundTrip(request)
 		}
-		const words = "sendInitialEvents is forbidden for watch unless the WatchList feature gate is enabled"
+		const description = "sendInitialEvents is forbidden for watch unless the WatchList feature gate is enabled"
 		answer, err := json.Marshal(metav1.Status{
 			TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Status"},
-			Status:   metav1.StatusFailure, Reason: metav1.StatusReasonInvalid, Code: http.StatusUnprocessableEntity, Message: words,
+			Status:   metav1.StatusFailure, Reason: metav1.StatusReasonInvalid, Code: http.StatusUnprocessableEntity, Message: description,
 		})
 		if err != nil {
 			return nil, err
@@ -111,7 +111,7 @@ func TestWhatIsSaidAgainIsCounted(t *testing.T) {
 	s.jobsEnd(node.Result{}, 0)
 	s.configure(`{}`)
 	name := s.repository("app-default-kopia-x7k2p")
-	s.start(maintains, func(options *agent.Options) { options.Maintenance.FirstRetry = time.Second })
+	s.start(maintains, func(options *agent.Options) { options.Maintenance.MinBackoff = time.Second })
 	s.job(func(job *batchv1.Job) bool { return job.Status.Failed > 0 })
 	s.maintained(name, ran(1))
 	s.maintained(name, ran(2))

@@ -77,12 +77,12 @@ func TestWhatHasOutlivedItsTransferIsSweptAway(t *testing.T) {
 	s := newSite(t, 50*time.Millisecond)
 	s.retries = true // each sweep asks the same
 	s.configure(`{}`)
-	over := s.transferIn("")
-	require.NoError(t, s.Transfers(world.PodVolumeBackup).Patch(s.soon(), over.Name, `{"status":{"phase":"Completed"}}`))
+	finished := s.transferIn("")
+	require.NoError(t, s.Transfers(world.PodVolumeBackup).Patch(s.soon(), finished.Name, `{"status":{"phase":"Completed"}}`))
 	waiting := s.transferIn("node-without-agent")
 	s.podOfMover(ofMover("of-nobody", vanished))
 	s.claimOfMover(ofMover("of-nobody", vanished))
-	s.claimOfMover(ofMover("of-one-that-is-over", over.UID))
+	s.claimOfMover(ofMover("of-one-that-is-over", finished.UID))
 	s.claimOfMover(ofMover("kept", vanished, "lateen.dev/kept"))
 	s.claimOfMover(ofMover("of-one-that-waits", waiting.UID))
 	s.claimOfMover(metav1.ObjectMeta{Name: "of-somebody-else"})
@@ -128,9 +128,9 @@ func TestAnAgentThatDoesNotCoordinateSweepsNothing(t *testing.T) {
 // transferIn creates a PodVolumeBackup for a node.
 func (s *site) transferIn(node string) *velerov1.PodVolumeBackup {
 	s.Helper()
-	made, err := s.PodVolumeBackup(s.soon(), s.backup, s.source, "data", func(b *velerov1.PodVolumeBackup) { b.Spec.Node = node })
+	created, err := s.PodVolumeBackup(s.soon(), s.backup, s.source, "data", func(b *velerov1.PodVolumeBackup) { b.Spec.Node = node })
 	require.NoError(s, err)
-	return made
+	return created
 }
 
 // lookouts notice when an agent begins to look for orphans among claims.

@@ -118,15 +118,15 @@ func TestATransferThatTheClusterRefuses(t *testing.T) {
 				around := s.scene(kind)
 				lift := test.refuse(s)
 				r := s.start(through(around.watch))
-				made := around.create()
+				created := around.create()
 				s.says("MoverNotMade", test.says)
 				if lift != nil {
 					lift()
-					around.ends(made, world.Completed)
+					around.ends(created, world.Completed)
 					return
 				}
-				s.expire(kind, made)
-				ended := around.ends(made, world.Failed)
+				s.expire(kind, created)
+				ended := around.ends(created, world.Failed)
 				require.Contains(t, ended.Status.Message, "not prepared within")
 				require.Contains(t, ended.Status.Message, test.says)
 				require.Equal(t, 1, r.metric("lateen_transfers_finished_total", "phase", "Failed", "reason", "prepare_timeout"))

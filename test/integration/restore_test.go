@@ -30,9 +30,9 @@ func (s *site) restores(node string) restoring {
 // restoreOf creates the PodVolumeRestore for it.
 func (s *site) restoreOf(r restoring, change ...func(*velerov1.PodVolumeRestore)) string {
 	s.Helper()
-	made, err := s.PodVolumeRestore(s.soon(), r.restore, r.target, "data", "snapshot", s.Apps, change...)
+	created, err := s.PodVolumeRestore(s.soon(), r.restore, r.target, "data", "snapshot", s.Apps, change...)
 	require.NoError(s, err)
-	return made.Name
+	return created.Name
 }
 
 func (s *site) restored(name string, phase world.Phase) *world.Transfer {
@@ -110,14 +110,14 @@ func TestARestoreThatNobodyWantsAnyMoreIsCanceledAtOnce(t *testing.T) {
 				node = s.node.Name()
 			}
 			waiting := s.restores(node)
-			made := s.restoreOf(waiting, func(pvr *velerov1.PodVolumeRestore) {
+			created := s.restoreOf(waiting, func(pvr *velerov1.PodVolumeRestore) {
 				if test.node == "" {
 					pvr.Spec.Pod.Name, pvr.Spec.Pod.UID = "never-made", ""
 				}
 			})
-			test.wait(s, made)
-			require.NoError(t, s.Transfers(world.PodVolumeRestore).Cancel(s.soon(), made))
-			s.restored(made, world.Canceled)
+			test.wait(s, created)
+			require.NoError(t, s.Transfers(world.PodVolumeRestore).Cancel(s.soon(), created))
+			s.restored(created, world.Canceled)
 		})
 	}
 }
@@ -162,9 +162,9 @@ func TestASecondMoverOfAPodWorksAlone(t *testing.T) {
 	require.NoError(t, err)
 	var names []string
 	for _, volume := range []string{"data", "logs"} {
-		made, err := s.PodVolumeRestore(s.soon(), restore, target, volume, "snapshot-"+volume, s.Apps)
+		created, err := s.PodVolumeRestore(s.soon(), restore, target, volume, "snapshot-"+volume, s.Apps)
 		require.NoError(t, err)
-		names = append(names, made.Name)
+		names = append(names, created.Name)
 	}
 	for _, name := range names {
 		_, err := s.Transfers(world.PodVolumeRestore).Wait(s.soon(), name, world.In(world.InProgress))

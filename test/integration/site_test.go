@@ -59,7 +59,7 @@ func buildSite(t *testing.T, takes time.Duration, movers ...func(*site) transpor
 	kubelet := filepath.Join(t.TempDir(), "kubelet")
 	w, err := world.New(ctx, plane.Admin(), world.Options{Node: name, KubeletRoot: kubelet})
 	require.NoError(t, err)
-	require.NoError(t, world.Apply(ctx, plane.Admin(), deploy.Access(w.Namespace)...))
+	require.NoError(t, world.Apply(ctx, plane.Admin(), deploy.RBAC(w.Namespace)...))
 	s := &site{T: t, World: w}
 	speaking := plane.Admin()
 	for _, wrap := range movers {
@@ -107,9 +107,9 @@ func (s *site) configure(json string) {
 // transfer creates a PodVolumeBackup of the source pod's volume.
 func (s *site) transfer(change ...func(*velerov1.PodVolumeBackup)) string {
 	s.Helper()
-	made, err := s.PodVolumeBackup(s.soon(), s.backup, s.source, "data", change...)
+	created, err := s.PodVolumeBackup(s.soon(), s.backup, s.source, "data", change...)
 	require.NoError(s, err)
-	return made.Name
+	return created.Name
 }
 
 // in waits until the PodVolumeBackup is in a phase.
@@ -153,18 +153,18 @@ func (s *site) moverIs(name string, is func(*corev1.Pod) bool) *corev1.Pod {
 }
 
 // says waits for a Kubernetes Event with that reason whose message contains the words.
-func (s *site) says(reason, words string) *corev1.Event {
+func (s *site) says(reason, description string) *corev1.Event {
 	s.Helper()
 	ctx := s.soon()
 	events, err := s.Kube.CoreV1().Events(s.Namespace).Watch(ctx, metav1.ListOptions{})
 	require.NoError(s, err)
 	defer events.Stop()
 	for change := range events.ResultChan() {
-		if event, ok := change.Object.(*corev1.Event); ok && event.Reason == reason && strings.Contains(event.Message, words) {
+		if event, ok := change.Object.(*corev1.Event); ok && event.Reason == reason && strings.Contains(event.Message, description) {
 			return event
 		}
 	}
-	require.Failf(s, "no such Event", "%s with %q", reason, words)
+	require.Failf(s, "no such Event", "%s with %q", reason, description)
 	return nil
 }
 

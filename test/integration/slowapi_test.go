@@ -51,10 +51,10 @@ func TestAnOverloadedAPIServerOnlyDelaysTransfers(t *testing.T) {
 			around := s.scene(kind)
 			server := &overloaded{takes: 500 * time.Millisecond}
 			s.start(through(around.watch), through(server.wrap))
-			made := around.create()
-			ended := around.ends(made, world.Completed)
+			created := around.create()
+			ended := around.ends(created, world.Completed)
 			require.Empty(t, ended.Annotations["lateen.dev/mover-restarts"])
-			require.Equal(t, 1, s.moversMade(made))
+			require.Equal(t, 1, s.moversMade(created))
 			require.Less(t, int(server.asked.Load()), mostAsked)
 		})
 	}

@@ -40,14 +40,14 @@ func TestATransferWhoseImageIsPulledFirst(t *testing.T) {
 				around := s.scene(kind)
 				s.node.Faults.Add(node.Fault{Pulls: &test.pull})
 				s.start(through(around.watch))
-				made := around.create()
-				s.moverIs(made, waitsFor(test.shows))
+				created := around.create()
+				s.moverIs(created, waitsFor(test.shows))
 				if test.phase == world.Canceled {
-					require.NoError(t, s.Transfers(kind).Cancel(s.soon(), made))
+					require.NoError(t, s.Transfers(kind).Cancel(s.soon(), created))
 				}
-				ended := around.ends(made, test.phase)
+				ended := around.ends(created, test.phase)
 				require.Empty(t, ended.Annotations["lateen.dev/mover-restarts"])
-				require.Equal(t, 1, s.moversMade(made))
+				require.Equal(t, 1, s.moversMade(created))
 			})
 		}
 	}

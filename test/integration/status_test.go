@@ -72,13 +72,13 @@ func (s *site) look(ctx context.Context, viewer string, args ...string) *exec.Cm
 // prints is what such a command says, in 80 columns.
 func (s *site) prints(viewer string, args ...string) string {
 	s.Helper()
-	said, err := s.look(s.soon(), viewer, args...).Output()
+	reported, err := s.look(s.soon(), viewer, args...).Output()
 	require.NoError(s, err)
-	s.Logf("lateen %s:\n%s", strings.Join(args, " "), said)
-	for line := range strings.Lines(string(said)) {
+	s.Logf("lateen %s:\n%s", strings.Join(args, " "), reported)
+	for line := range strings.Lines(string(reported)) {
 		require.LessOrEqual(s, utf8.RuneCountInString(strings.TrimSuffix(line, "\n")), 80, line)
 	}
-	return strings.Join(strings.Fields(string(said)), " ")
+	return strings.Join(strings.Fields(string(reported)), " ")
 }
 
 // screen is `lateen status --watch`.
@@ -135,10 +135,10 @@ func (w *screen) until(shows func(status.Report) bool) status.Report {
 }
 
 // waits looks for a transfer that waits, in these words.
-func waits(name, reason, words string) func(status.Report) bool {
+func waits(name, reason, description string) func(status.Report) bool {
 	return func(report status.Report) bool {
 		return slices.ContainsFunc(report.Transfers, func(one status.Transfer) bool {
-			return one.Name == name && one.WaitsFor != nil && one.WaitsFor.Reason == reason && strings.Contains(one.WaitsFor.Message, words)
+			return one.Name == name && one.WaitsFor != nil && one.WaitsFor.Reason == reason && strings.Contains(one.WaitsFor.Message, description)
 		})
 	}
 }
@@ -197,18 +197,18 @@ func TestStatusSaysWhatEachTransferWaitsFor(t *testing.T) {
 	require.Equal(t, v.node.Name(), report.Coordinator.Node)
 	require.Equal(t, class, report.PriorityClasses[0].Effective)
 	require.Zero(t, report.PriorityClasses[0].Without)
-	require.Empty(t, report.Unseen)
+	require.Empty(t, report.Unreadable)
 	require.Len(t, report.Nodes, 1)
 	require.Equal(t, 1, report.Nodes[0].InUse)
 
-	said := v.prints(viewer, "status")
-	for _, words := range []string{"MOVING 1", "WAITING 3", prepared, "queue 2/2", class + " (10)"} {
-		require.Contains(t, said, words)
+	reported := v.prints(viewer, "status")
+	for _, description := range []string{"MOVING 1", "WAITING 3", prepared, "queue 2/2", class + " (10)"} {
+		require.Contains(t, reported, description)
 	}
 	require.Contains(t, v.prints(viewer, "explain", "du/"+upload), "the array is full")
 	story := v.prints(viewer, "explain", "pvb/"+prepared)
-	for _, words := range []string{"accepted by the agent of " + v.node.Name(), "mover pod scheduled to", "Waiting: slot on", "loadConcurrency"} {
-		require.Contains(t, story, words)
+	for _, description := range []string{"accepted by the agent of " + v.node.Name(), "mover pod scheduled to", "Waiting: slot on", "loadConcurrency"} {
+		require.Contains(t, story, description)
 	}
 	unknown := v.look(v.soon(), viewer, "explain", "dd/"+prepared)
 	complain, err := unknown.CombinedOutput()
@@ -229,16 +229,16 @@ func TestStatusShowsWhatItMaySee(t *testing.T) {
 	large := s.transfer()
 	watched.until(waits(restore, status.WaitAgent, "its agent to accept it"))
 	report := watched.until(waits(large, status.WaitScheduler, "pod unschedulable: 0/"))
-	var unseen []string
-	for _, one := range report.Unseen {
-		unseen = append(unseen, one.Resource)
+	var unreadable []string
+	for _, one := range report.Unreadable {
+		unreadable = append(unreadable, one.Resource)
 	}
-	require.Equal(t, []string{"nodes", "pods", "priorityclasses.scheduling.k8s.io"}, unseen)
+	require.Equal(t, []string{"nodes", "pods", "priorityclasses.scheduling.k8s.io"}, unreadable)
 	watched.interrupt()
 	require.Contains(t, s.prints(viewer, "status"), "pods in "+s.Apps+": you may not list or watch them")
 	require.Contains(t, s.prints(viewer, "explain", "pvb/"+refused), "Now: It has failed: uploader restic is not supported by Lateen")
 	story := s.prints(viewer, "explain", "podvolumebackups/"+large)
-	for _, words := range []string{"FailedScheduling", "Waiting: pod unschedulable", "it fails at", "podResources"} {
-		require.Contains(t, story, words)
+	for _, description := range []string{"FailedScheduling", "Waiting: pod unschedulable", "it fails at", "podResources"} {
+		require.Contains(t, story, description)
 	}
 }

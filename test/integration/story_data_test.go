@@ -38,9 +38,9 @@ func (v *volumes) downloading(around *scene, claim string) {
 	restore, err := v.Restore(v.soon(), "of-"+claim)
 	require.NoError(v, err)
 	around.create = func() string {
-		made, err := v.DataDownload(v.soon(), restore, target, "snapshot")
+		created, err := v.DataDownload(v.soon(), restore, target, "snapshot")
 		require.NoError(v, err)
-		return made.Name
+		return created.Name
 	}
 	around.after = func(ended *world.Transfer) {
 		if ended.Status.Phase != world.Completed {

@@ -53,7 +53,9 @@ type story struct {
 	outcome outcome
 }
 
-func (told story) String() string { return fmt.Sprintf("a %s that %s", told.kind, told.outcome) }
+func (reported story) String() string {
+	return fmt.Sprintf("a %s that %s", reported.kind, reported.outcome)
+}
 
 // swept are the kinds that the flag names.
 func swept(t *testing.T) []world.Kind {
@@ -81,8 +83,8 @@ func stories(t *testing.T, outcomes ...outcome) (all []story) {
 }
 
 // phase is the one at the end.
-func (told story) phase() world.Phase {
-	switch told.outcome {
+func (reported story) phase() world.Phase {
+	switch reported.outcome {
 	case completes:
 		return world.Completed
 	case canceled:
@@ -93,38 +95,38 @@ func (told story) phase() world.Phase {
 }
 
 // stage builds a site on which the story can be told.
-func (told story) stage(t *testing.T) (*site, *scene) {
+func (reported story) stage(t *testing.T) (*site, *scene) {
 	t.Helper()
 	takes := 50 * time.Millisecond
-	if told.outcome == canceled {
+	if reported.outcome == canceled {
 		takes = time.Hour
 	}
 	s := buildSite(t, takes, heard)
 	s.configure(`{}`)
-	switch told.outcome {
+	switch reported.outcome {
 	case fails:
 		s.mover.Result = &node.Result{ExitCode: 1, Message: "disk on fire"}
 	case late:
 		s.node.Faults.Add(node.Fault{NeverStarts: true})
 	default:
 	}
-	return s, s.scene(told.kind)
+	return s, s.scene(reported.kind)
 }
 
 // tell returns how the story of a transfer ends.
-func (told story) tell(s *site, around *scene, name string) string {
+func (reported story) tell(s *site, around *scene, name string) string {
 	s.Helper()
-	if told.outcome == canceled {
+	if reported.outcome == canceled {
 		around.moves(name)
 		s.says("Data-Path-Started", name)
-		require.NoError(s, s.Transfers(told.kind).Cancel(s.soon(), name))
+		require.NoError(s, s.Transfers(reported.kind).Cancel(s.soon(), name))
 	}
-	if told.outcome == late {
+	if reported.outcome == late {
 		s.pending(name, "ContainerCreating") // all is made
-		s.expire(told.kind, name)
+		s.expire(reported.kind, name)
 	}
-	ended := around.ends(name, told.phase())
-	if told.outcome == late { // what was in the way may not be in the agent's cache of pods yet
+	ended := around.ends(name, reported.phase())
+	if reported.outcome == late { // what was in the way may not be in the agent's cache of pods yet
 		require.Contains(s, ended.Status.Message, "not prepared within 30m0s")
 		ended.Status.Message = ""
 	}

@@ -47,19 +47,19 @@ func (v *volumes) unmark(name string) {
 	client, err := dynamic.NewForConfig(plane.Admin())
 	require.NoError(v, err)
 	snapshots := schema.GroupVersionResource{Group: "snapshot.storage.k8s.io", Version: "v1", Resource: "volumesnapshots"}
-	for _, made := range []dynamic.ResourceInterface{
+	for _, created := range []dynamic.ResourceInterface{
 		client.Resource(snapshots).Namespace(v.Namespace),
 		client.Resource(snapshots.GroupVersion().WithResource("volumesnapshotcontents")),
 		client.Resource(corev1.SchemeGroupVersion.WithResource("persistentvolumeclaims")).Namespace(v.Namespace),
 		client.Resource(corev1.SchemeGroupVersion.WithResource("pods")).Namespace(v.Namespace),
 	} {
-		object, err := made.Get(v.soon(), name, metav1.GetOptions{})
+		object, err := created.Get(v.soon(), name, metav1.GetOptions{})
 		require.NoError(v, err)
 		labels, annotations := marks(object.GetLabels()), marks(object.GetAnnotations())
 		require.NotEmpty(v, labels, "of %s", object.GetKind())
 		patch, err := json.Marshal(map[string]any{"metadata": map[string]any{"labels": labels, "annotations": annotations}})
 		require.NoError(v, err)
-		_, err = made.Patch(v.soon(), name, types.MergePatchType, patch, metav1.PatchOptions{})
+		_, err = created.Patch(v.soon(), name, types.MergePatchType, patch, metav1.PatchOptions{})
 		require.NoError(v, err)
 	}
 }

@@ -63,7 +63,7 @@ func TestMaintenanceThatCannotListGivesTheLeaseUpAndSaysWhy(t *testing.T) {
 	require.NoError(t, err)
 	defer leases.Stop()
 	blind := s.start(through(unlisted("backuprepositories")), func(options *agent.Options) {
-		options.SyncTimeout, options.Config.MaintenanceConcurrency = time.Second, 1
+		options.SyncTimeout, options.Flags.MaintenanceConcurrency = time.Second, 1
 	})
 	s.says("CachesNotSynced", "no way to list backuprepositories")
 	require.Zero(t, blind.metric("lateen_coordinator"), "nobody maintains, and an alert says so")

@@ -50,27 +50,27 @@ func (v *volumes) claim(name string) *corev1.PersistentVolumeClaim {
 // snapshot takes one of a claim, and returns it when it has a handle, as Velero's server waits for.
 func (v *volumes) snapshot(claim *corev1.PersistentVolumeClaim) (snapshot *snapshotv1.VolumeSnapshot, handle string) {
 	v.Helper()
-	made, err := v.Snapshot(v.soon(), v.backup, claim, v.snapshots)
+	created, err := v.Snapshot(v.soon(), v.backup, claim, v.snapshots)
 	require.NoError(v, err)
-	made, err = v.WaitSnapshot(v.soon(), made.Namespace, made.Name, func(s *snapshotv1.VolumeSnapshot) bool {
+	created, err = v.WaitSnapshot(v.soon(), created.Namespace, created.Name, func(s *snapshotv1.VolumeSnapshot) bool {
 		return s.Status != nil && s.Status.BoundVolumeSnapshotContentName != nil
 	})
 	require.NoError(v, err)
-	content, err := v.WaitContent(v.soon(), *made.Status.BoundVolumeSnapshotContentName, func(c *snapshotv1.VolumeSnapshotContent) bool {
+	content, err := v.WaitContent(v.soon(), *created.Status.BoundVolumeSnapshotContentName, func(c *snapshotv1.VolumeSnapshotContent) bool {
 		return c.Status != nil && c.Status.SnapshotHandle != nil
 	})
 	require.NoError(v, err)
-	return made, *content.Status.SnapshotHandle
+	return created, *content.Status.SnapshotHandle
 }
 
 // upload creates the DataUpload of a snapshot.
 func (v *volumes) upload(claim *corev1.PersistentVolumeClaim, snapshot string, change ...func(*velerov2alpha1.DataUpload)) string {
 	v.Helper()
-	made, err := v.DataUpload(v.soon(), v.backup, claim, velerov2alpha1.CSISnapshotSpec{
+	created, err := v.DataUpload(v.soon(), v.backup, claim, velerov2alpha1.CSISnapshotSpec{
 		VolumeSnapshot: snapshot, SnapshotClass: v.snapshots, Driver: v.driver.Name(),
 	}, change...)
 	require.NoError(v, err)
-	return made.Name
+	return created.Name
 }
 
 // uploads makes a claim, its snapshot and its DataUpload.

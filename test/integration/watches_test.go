@@ -100,13 +100,13 @@ func TestEventsThatAreLostOrMergedChangeNothingInTheEnd(t *testing.T) {
 	const tales = 2 // in a sample
 	seeds.Each(t, 1, func(t *testing.T, random *rand.Rand) {
 		t.Helper()
-		for _, told := range sample(random, stories(t, completes, canceled), tales) {
-			t.Run(told.String(), func(t *testing.T) {
-				_, end := everyCall(t, told, 1)
+		for _, reported := range sample(random, stories(t, completes, canceled), tales) {
+			t.Run(reported.String(), func(t *testing.T) {
+				_, end := everyCall(t, reported, 1)
 				for lets := 1; lets <= 4; lets++ {
 					t.Run(fmt.Sprintf("after %d of each resource", lets), func(t *testing.T) {
 						t.Parallel()
-						require.Equal(t, end, blindly(t, told, lets))
+						require.Equal(t, end, blindly(t, reported, lets))
 					})
 				}
 			})
@@ -115,16 +115,16 @@ func TestEventsThatAreLostOrMergedChangeNothingInTheEnd(t *testing.T) {
 }
 
 // blindly tells a story in which the agent does not hear everything.
-func blindly(t *testing.T, told story, lets int) (end string) {
+func blindly(t *testing.T, reported story, lets int) (end string) {
 	t.Helper()
-	s, around := told.stage(t)
+	s, around := reported.stage(t)
 	history, err := s.Record(t.Context())
 	require.NoError(t, err)
 	b := &blinder{lets: lets, blind: 300 * time.Millisecond, seen: map[string]bool{}, lost: map[string]bool{}}
 	s.start(through(around.watch), through(b.wrap))
 	name := around.create()
-	end = told.tell(s, around, name)
-	require.True(t, b.blinded(told.kind.Resource().Resource), "nothing was lost of %s", told.kind)
+	end = reported.tell(s, around, name)
+	require.True(t, b.blinded(reported.kind.Resource().Resource), "nothing was lost of %s", reported.kind)
 	require.Equal(t, 1, s.moversMade(name))
 	requireOneEnd(t, history, name)
 	return end

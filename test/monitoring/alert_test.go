@@ -52,7 +52,7 @@ func newSite(t *testing.T) *site {
 	var err error
 	s.World, err = world.New(ctx, plane.Admin(), world.Options{Node: s.node, KubeletRoot: kubelet})
 	require.NoError(t, err)
-	require.NoError(t, world.Apply(ctx, plane.Admin(), deploy.Access(s.Namespace)...))
+	require.NoError(t, world.Apply(ctx, plane.Admin(), deploy.RBAC(s.Namespace)...))
 	require.NoError(t, s.ConfigMap(ctx, configMap, map[string]string{"config.json": `{"priorityClassName":"` + s.class + `"}`}))
 	mover, err := node.NewStandIn(plane.Admin(), 0)
 	require.NoError(t, err)
@@ -71,7 +71,7 @@ func (p *prometheus) startAgent(t *testing.T, s *site) (stop func()) {
 	server, err := agent.Listen("127.0.0.1:0", registry, false)
 	require.NoError(t, err)
 	options := agent.Options{
-		Config: config.Options{
+		Flags: config.Options{
 			Namespace: s.Namespace, NodeName: s.node, NodeAgentConfigMap: configMap, MoverTemplate: "daemonset",
 			ResourceTimeout: time.Minute, Workers: 4, KubeAPIQPS: 100, KubeAPIBurst: 200, StartupTimeout: time.Minute,
 			MaintenanceConcurrency: 1,
@@ -81,7 +81,7 @@ func (p *prometheus) startAgent(t *testing.T, s *site) (stop func()) {
 		Election: reconcile.CoordinatorOptions{
 			Lease: 15 * time.Second, Renew: 10 * time.Second, Retry: 200 * time.Millisecond, Spread: time.Millisecond,
 		},
-		Absence: time.Second,
+		AgentTimeout: time.Second,
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	ended, served := make(chan error, 1), make(chan error, 1)
@@ -107,21 +107,21 @@ func (p *prometheus) startAgent(t *testing.T, s *site) (stop func()) {
 func TestAClassThatIsNotThereIsToldOfUntilItIs(t *testing.T) {
 	t.Parallel()
 	p, s := startPrometheus(t), newSite(t)
-	unseen := map[string]string{"alertname": "LateenSeriesMissing", "hides": "LateenPriorityClassNotInForce"}
+	unreadable := map[string]string{"alertname": "LateenSeriesMissing", "hides": "LateenPriorityClassNotInForce"}
 	class := map[string]string{"alertname": "LateenPriorityClassNotInForce", "consumer": "data-mover", "reason": "not_found", "severity": "warning"}
 	inForce := map[string]string{"alertname": scrapedClass, "effective": s.class}
 
 	// No agent runs: nothing can be told of the class but that.
-	p.await(t, true, unseen)
+	p.await(t, true, unreadable)
 	found, _ := p.with(class)
 	require.Nil(t, found)
 
 	stop := p.startAgent(t, s)
-	p.await(t, false, unseen)
-	told := p.await(t, true, class)
-	require.Equal(t, "Pods of data-mover run without the priority class that is configured (not_found).", told.Annotations["summary"])
-	require.Contains(t, told.Annotations["runbook_url"], "docs/runbooks.md#lateenpriorityclassnotinforce")
-	require.Empty(t, told.Labels["pod"], "agents that say the same make one alert")
+	p.await(t, false, unreadable)
+	reported := p.await(t, true, class)
+	require.Equal(t, "Pods of data-mover run without the priority class that is configured (not_found).", reported.Annotations["summary"])
+	require.Contains(t, reported.Annotations["runbook_url"], "docs/runbooks.md#lateenpriorityclassnotinforce")
+	require.Empty(t, reported.Labels["pod"], "agents that say the same make one alert")
 
 	// What the runbook says: create the class, restart the agent.
 	stop()
@@ -145,13 +145,13 @@ func TestAnAgentThatIsAwayIsToldOfWhileTransfersWaitForIt(t *testing.T) {
 	backup, err := s.Backup(soon(t), "nightly")
 	require.NoError(t, err)
 	p.startAgent(t, s)
-	made, err := s.PodVolumeBackup(soon(t), backup, source, "data", func(made *velerov1.PodVolumeBackup) { made.Spec.Node = "node-without-agent" })
+	created, err := s.PodVolumeBackup(soon(t), backup, source, "data", func(created *velerov1.PodVolumeBackup) { created.Spec.Node = "node-without-agent" })
 	require.NoError(t, err)
 
 	down := map[string]string{"alertname": "LateenAgentDown", "node": "node-without-agent", "severity": "critical"}
-	told := p.await(t, true, down)
-	require.Equal(t, "The agent of node node-without-agent is away while transfers wait for it (1).", told.Annotations["summary"])
-	require.NoError(t, s.Transfers(world.PodVolumeBackup).Cancel(soon(t), made.Name))
+	reported := p.await(t, true, down)
+	require.Equal(t, "The agent of node node-without-agent is away while transfers wait for it (1).", reported.Annotations["summary"])
+	require.NoError(t, s.Transfers(world.PodVolumeBackup).Cancel(soon(t), created.Name))
 	p.await(t, false, down)
 	found, _ := p.with(map[string]string{"alertname": "LateenAgentDown", "node": s.node})
 	require.Nil(t, found, "that agent is there")

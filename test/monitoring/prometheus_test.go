@@ -46,14 +46,14 @@ type alertmanager struct {
 }
 
 func (a *alertmanager) ServeHTTP(w http.ResponseWriter, request *http.Request) {
-	var told []alert
-	if err := json.NewDecoder(request.Body).Decode(&told); err != nil {
+	var reported []alert
+	if err := json.NewDecoder(request.Body).Decode(&reported); err != nil {
 		http.Error(w, err.Error(), http.StatusBadRequest)
 		return
 	}
 	a.lock.Lock()
 	defer a.lock.Unlock()
-	for _, each := range told {
+	for _, each := range reported {
 		each.firing = each.EndsAt.After(time.Now())
 		a.keep(each)
 	}
@@ -61,14 +61,14 @@ func (a *alertmanager) ServeHTTP(w http.ResponseWriter, request *http.Request) {
 	a.news = make(chan struct{})
 }
 
-func (a *alertmanager) keep(told alert) {
+func (a *alertmanager) keep(reported alert) {
 	for i, known := range a.known {
-		if maps.Equal(known.Labels, told.Labels) {
-			a.known[i] = told
+		if maps.Equal(known.Labels, reported.Labels) {
+			a.known[i] = reported
 			return
 		}
 	}
-	a.known = append(a.known, told)
+	a.known = append(a.known, reported)
 }
 
 // with finds an alert that has these labels, whether it fires or is over, and says when to look again.
@@ -120,8 +120,8 @@ type prometheus struct {
 func startPrometheus(t *testing.T) *prometheus {
 	t.Helper()
 	p := &prometheus{alertmanager: alertmanager{news: make(chan struct{})}}
-	told := httptest.NewServer(&p.alertmanager)
-	t.Cleanup(told.Close)
+	reported := httptest.NewServer(&p.alertmanager)
+	t.Cleanup(reported.Close)
 	scraped := httptest.NewServer(p.target())
 	t.Cleanup(scraped.Close)
 	dir := t.TempDir()
@@ -136,7 +136,7 @@ func startPrometheus(t *testing.T) *prometheus {
 	text, err := yaml.Marshal(map[string]any{
 		"global":     map[string]string{"scrape_interval": "500ms", "scrape_timeout": "500ms", "evaluation_interval": "100ms"},
 		"rule_files": []string{eager.write(t, dir)},
-		"alerting":   map[string]any{"alertmanagers": []any{map[string]any{"static_configs": targets(told)}}},
+		"alerting":   map[string]any{"alertmanagers": []any{map[string]any{"static_configs": targets(reported)}}},
 		"scrape_configs": []any{map[string]any{
 			"job_name": "velero/lateen", "static_configs": targets(scraped), // what the operator makes of the PodMonitor
 		}},

@@ -55,8 +55,8 @@ func promtool(t *testing.T, args ...string) {
 	require.NoError(t, err)
 	ctx, cancel := context.WithTimeout(t.Context(), world.Patience) // it computes, for as many seconds as the machine is slow
 	defer cancel()
-	said, err := exec.CommandContext(ctx, binary, args...).CombinedOutput()
-	require.NoError(t, err, string(said))
+	reported, err := exec.CommandContext(ctx, binary, args...).CombinedOutput()
+	require.NoError(t, err, string(reported))
 }
 
 func TestPrometheusTakesTheRules(t *testing.T) {

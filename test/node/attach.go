@@ -68,7 +68,7 @@ func (n *Node) attached(ctx context.Context, pod *corev1.Pod, name string) (bool
 		return false, fmt.Errorf("watch VolumeAttachment %s: %w", name, err)
 	}
 	defer watcher.Stop()
-	told := ""
+	reported := ""
 	for event := range watcher.ResultChan() {
 		attachment, ok := event.Object.(*storagev1.VolumeAttachment)
 		switch {
@@ -79,10 +79,10 @@ func (n *Node) attached(ctx context.Context, pod *corev1.Pod, name string) (bool
 		case attachment.Status.Attached:
 			return true, nil
 		}
-		if failed := attachment.Status.AttachError; failed != nil && failed.Message != told {
-			told = failed.Message
+		if failed := attachment.Status.AttachError; failed != nil && failed.Message != reported {
+			reported = failed.Message
 			n.event(ctx, pod, corev1.EventTypeWarning, "FailedAttachVolume", fmt.Sprintf("AttachVolume.Attach failed for volume %q : %s",
-				ptr.Deref(attachment.Spec.Source.PersistentVolumeName, ""), told))
+				ptr.Deref(attachment.Spec.Source.PersistentVolumeName, ""), reported))
 		}
 	}
 	return false, nil

@@ -103,8 +103,8 @@ func TestVolumeThatIsNotThereIsComplainedOf(t *testing.T) {
 		pod.Spec.Volumes = []corev1.Volume{hostPath("v", "/no/such/directory", corev1.HostPathDirectory)}
 	})
 	s.pod(ctx, t, "m1", waits("ContainerCreating"))
-	said, ok := (<-events.ResultChan()).Object.(*corev1.Event)
+	reported, ok := (<-events.ResultChan()).Object.(*corev1.Event)
 	require.True(t, ok)
-	require.Equal(t, corev1.EventTypeWarning, said.Type)
-	require.Equal(t, `MountVolume.SetUp failed for volume "v": hostPath type check failed: /no/such/directory is not a directory`, said.Message)
+	require.Equal(t, corev1.EventTypeWarning, reported.Type)
+	require.Equal(t, `MountVolume.SetUp failed for volume "v": hostPath type check failed: /no/such/directory is not a directory`, reported.Message)
 }

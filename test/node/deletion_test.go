@@ -77,9 +77,9 @@ func TestGracefulDeletionReportsTheEndAndLeavesNothing(t *testing.T) {
 	ctx := deadline(t)
 	runner := newObedient()
 	s := newSite(ctx, t, node.Options{Runner: node.Movers{Runner: runner}})
-	made := s.mover(ctx, t, "m1", func(pod *corev1.Pod) { pod.Spec.Volumes = []corev1.Volume{world.EmptyDir("data")} })
+	created := s.mover(ctx, t, "m1", func(pod *corev1.Pod) { pod.Spec.Volumes = []corev1.Volume{world.EmptyDir("data")} })
 	pod := s.pod(ctx, t, "m1", world.Ready)
-	require.NotEmpty(t, s.left(t, made))
+	require.NotEmpty(t, s.left(t, created))
 	rest := s.history(ctx, t, pod)
 	s.delete(ctx, t, "m1", nil)
 	all := rest()
@@ -88,7 +88,7 @@ func TestGracefulDeletionReportsTheEndAndLeavesNothing(t *testing.T) {
 	require.EqualValues(t, 7, last.Status.ContainerStatuses[0].State.Terminated.ExitCode)
 	require.Equal(t, "told to end", last.Status.ContainerStatuses[0].State.Terminated.Message)
 	runner.ended(ctx, t, "pod is deleted")
-	require.Empty(t, s.left(t, made))
+	require.Empty(t, s.left(t, created))
 }
 
 func TestContainerThatDoesNotHeedItsEndIsCutOff(t *testing.T) {
@@ -232,11 +232,11 @@ func TestVolumesThatAPodMayNotHaveYetKeepItFromStarting(t *testing.T) {
 			ConfigMap: &corev1.ConfigMapVolumeSource{LocalObjectReference: corev1.LocalObjectReference{Name: "not-there"}},
 		}}}
 	})
-	made := s.pod(ctx, t, "m1", waits("ContainerCreating"))
-	require.NotEmpty(t, s.left(t, made))
+	created := s.pod(ctx, t, "m1", waits("ContainerCreating"))
+	require.NotEmpty(t, s.left(t, created))
 	s.delete(ctx, t, "m1", nil)
 	require.NoError(t, s.WaitPodGone(ctx, s.Namespace, "m1"))
 	_, err := os.Stat(s.node.PodsDir())
 	require.NoError(t, err)
-	require.Empty(t, s.left(t, made))
+	require.Empty(t, s.left(t, created))
 }

@@ -43,14 +43,14 @@ func TestContainerThatDoesNotStartSaysWhy(t *testing.T) {
 			ctx := deadline(t)
 			s := newSite(ctx, t, node.Options{})
 			s.node.Faults.Add(test.fault)
-			made := s.mover(ctx, t, "m1")
+			created := s.mover(ctx, t, "m1")
 			pod := s.pod(ctx, t, "m1", waits(test.reason))
 			require.Equal(t, corev1.PodPending, pod.Status.Phase)
 			require.Equal(t, test.message, pod.Status.ContainerStatuses[0].State.Waiting.Message)
 			require.Equal(t, "ContainersNotReady", condition(pod, corev1.PodReady).Reason)
 			s.delete(ctx, t, "m1", nil)
 			require.NoError(t, s.WaitPodGone(ctx, s.Namespace, "m1"))
-			require.Empty(t, s.left(t, made))
+			require.Empty(t, s.left(t, created))
 		})
 	}
 }

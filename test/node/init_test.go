@@ -60,7 +60,7 @@ func TestRestoredPodOfWhichAVolumeIsMissingDoesNotStart(t *testing.T) {
 	s := newSite(ctx, t, node.Options{})
 	restore, err := s.Restore(ctx, "monday")
 	require.NoError(t, err)
-	made, err := s.RestorePod(ctx, restore, "app", s.node.Name(), world.EmptyDir("a"), world.EmptyDir("b"))
+	created, err := s.RestorePod(ctx, restore, "app", s.node.Name(), world.EmptyDir("a"), world.EmptyDir("b"))
 	require.NoError(t, err)
 	pod, err := s.WaitPod(ctx, s.Apps, "app", waitsForRestore)
 	require.NoError(t, err)
@@ -79,7 +79,7 @@ func TestRestoredPodOfWhichAVolumeIsMissingDoesNotStart(t *testing.T) {
 		}
 	}
 	require.NoError(t, s.WaitPodGone(ctx, s.Apps, "app"))
-	require.Empty(t, s.left(t, made))
+	require.Empty(t, s.left(t, created))
 }
 
 func TestOtherInitContainersEndAtOnce(t *testing.T) {

@@ -25,34 +25,34 @@ func (s *transfers) transferOf(ctx context.Context, t *testing.T, kind world.Kin
 	require.NoError(t, err)
 	create := map[world.Kind]func() (string, error){
 		world.PodVolumeBackup: func() (string, error) {
-			made, err := s.PodVolumeBackup(ctx, s.backup, s.source, "data")
-			return made.Name, err
+			created, err := s.PodVolumeBackup(ctx, s.backup, s.source, "data")
+			return created.Name, err
 		},
 		world.PodVolumeRestore: func() (string, error) {
-			made, err := s.PodVolumeRestore(ctx, restore, s.source, "data", "k1", s.Apps)
-			return made.Name, err
+			created, err := s.PodVolumeRestore(ctx, restore, s.source, "data", "k1", s.Apps)
+			return created.Name, err
 		},
 		world.DataUpload: func() (string, error) {
-			made, err := s.DataUpload(ctx, s.backup, claim, velerov2alpha1.CSISnapshotSpec{VolumeSnapshot: "s"})
-			return made.Name, err
+			created, err := s.DataUpload(ctx, s.backup, claim, velerov2alpha1.CSISnapshotSpec{VolumeSnapshot: "s"})
+			return created.Name, err
 		},
 		world.DataDownload: func() (string, error) {
-			made, err := s.DataDownload(ctx, restore, claim, "k1")
-			return made.Name, err
+			created, err := s.DataDownload(ctx, restore, claim, "k1")
+			return created.Name, err
 		},
 	}
 	name, err := create[kind]()
 	require.NoError(t, err)
-	made, err := s.Transfers(kind).Get(ctx, name)
+	created, err := s.Transfers(kind).Get(ctx, name)
 	require.NoError(t, err)
 	s.mover(ctx, t, name, func(pod *corev1.Pod) {
 		pod.Labels = map[string]string{kind.Label(): name}
-		volume := string(made.UID)
+		volume := string(created.UID)
 		pod.Spec.Volumes = []corev1.Volume{world.EmptyDir(volume)}
 		pod.Spec.Containers[0].VolumeMounts = []corev1.VolumeMount{{Name: volume, MountPath: "/" + volume}}
 		pod.Spec.Containers[0].Args = []string{"--" + strings.TrimPrefix(kind.Label(), "velero.io/") + "=" + name, "--volume-mode=Filesystem"}
 	})
-	return made
+	return created
 }
 
 func TestStandInPlaysMoversOfEveryKind(t *testing.T) {
@@ -79,22 +79,22 @@ func TestStandInPlaysMoversOfEveryKind(t *testing.T) {
 		t.Run(fmt.Sprintf("%s completes", kind), func(t *testing.T) {
 			ctx := deadline(t)
 			s := newTransfers(ctx, t, 10*time.Millisecond, func(*node.StandIn) {})
-			made := s.transferOf(ctx, t, kind)
-			pod := s.pod(ctx, t, made.Name, world.Ready)
+			created := s.transferOf(ctx, t, kind)
+			pod := s.pod(ctx, t, created.Name, world.Ready)
 			require.True(t, node.IsMover(pod))
-			volume, err := s.node.VolumeDir(ctx, pod, string(made.UID))
+			volume, err := s.node.VolumeDir(ctx, pod, string(created.UID))
 			require.NoError(t, err)
 			require.NoError(t, node.WriteData(volume, "what is there\n"))
-			require.NoError(t, s.Transfers(kind).Patch(ctx, made.Name, `{"status":{"phase":"InProgress"}}`))
-			code, message := s.end(ctx, t, made.Name)
+			require.NoError(t, s.Transfers(kind).Patch(ctx, created.Name, `{"status":{"phase":"InProgress"}}`))
+			code, message := s.end(ctx, t, created.Name)
 			require.Zero(t, code)
-			require.Equal(t, strings.NewReplacer("NAME", made.Name, "UID", string(made.UID)).Replace(test.success), message)
-			completed := s.events(ctx, t, made)["Data-Path-Completed"]
+			require.Equal(t, strings.NewReplacer("NAME", created.Name, "UID", string(created.UID)).Replace(test.success), message)
+			completed := s.events(ctx, t, created)["Data-Path-Completed"]
 			require.Equal(t, message, completed.Message)
 			require.Equal(t, string(kind), completed.InvolvedObject.Kind)
-			require.Equal(t, made.APIVersion, completed.InvolvedObject.APIVersion)
-			s.moved(t, made, volume)
-			mark := filepath.Join(volume, ".velero", string(made.OwnerReferences[0].UID))
+			require.Equal(t, created.APIVersion, completed.InvolvedObject.APIVersion)
+			s.moved(t, created, volume)
+			mark := filepath.Join(volume, ".velero", string(created.OwnerReferences[0].UID))
 			if kind == world.PodVolumeRestore {
 				require.FileExists(t, mark)
 			} else {
@@ -104,35 +104,35 @@ func TestStandInPlaysMoversOfEveryKind(t *testing.T) {
 		t.Run(fmt.Sprintf("%s is canceled", kind), func(t *testing.T) {
 			ctx := deadline(t)
 			s := newTransfers(ctx, t, time.Hour, func(*node.StandIn) {})
-			made := s.transferOf(ctx, t, kind)
-			require.NoError(t, s.Transfers(kind).Patch(ctx, made.Name, `{"status":{"phase":"InProgress"}}`))
-			s.moves(ctx, t, made)
-			require.NoError(t, s.Transfers(kind).Cancel(ctx, made.Name))
-			code, message := s.end(ctx, t, made.Name)
+			created := s.transferOf(ctx, t, kind)
+			require.NoError(t, s.Transfers(kind).Patch(ctx, created.Name, `{"status":{"phase":"InProgress"}}`))
+			s.moves(ctx, t, created)
+			require.NoError(t, s.Transfers(kind).Cancel(ctx, created.Name))
+			code, message := s.end(ctx, t, created.Name)
 			require.EqualValues(t, 1, code)
-			require.Equal(t, fmt.Sprintf("Failed to run data path service for %s %s: data path is canceled", test.inResults, made.Name), message)
-			events := s.events(ctx, t, made)
-			require.Equal(t, fmt.Sprintf("Canceling for %s %s", test.inEvents, made.Name), events["Data-Path-Canceling"].Message)
-			require.Equal(t, fmt.Sprintf("Data path for %s %s canceled", test.inEvents, made.Name), events["Data-Path-Canceled"].Message)
+			require.Equal(t, fmt.Sprintf("Failed to run data path service for %s %s: data path is canceled", test.inResults, created.Name), message)
+			events := s.events(ctx, t, created)
+			require.Equal(t, fmt.Sprintf("Canceling for %s %s", test.inEvents, created.Name), events["Data-Path-Canceling"].Message)
+			require.Equal(t, fmt.Sprintf("Data path for %s %s canceled", test.inEvents, created.Name), events["Data-Path-Canceled"].Message)
 		})
 	}
 }
 
 // moved requires a backup to have read what was in the volume, and a restore to have written its own.
-func (s *transfers) moved(t *testing.T, made *world.Transfer, volume string) {
+func (s *transfers) moved(t *testing.T, created *world.Transfer, volume string) {
 	t.Helper()
 	there, err := node.ReadData(volume)
 	require.NoError(t, err)
-	read, ok := s.movers.Uploaded(made.UID)
-	switch world.Kind(made.Kind) {
+	read, ok := s.movers.Uploaded(created.UID)
+	switch world.Kind(created.Kind) {
 	case world.PodVolumeBackup, world.DataUpload:
 		require.True(t, ok)
 		require.Equal(t, "what is there\n", read)
 		require.Equal(t, "what is there\n", there)
 	case world.PodVolumeRestore, world.DataDownload:
 		require.False(t, ok)
-		require.Equal(t, node.Data(made.UID, "k1"), there)
-		require.NotEqual(t, node.Data(made.UID, "k2"), there)
+		require.Equal(t, node.Data(created.UID, "k1"), there)
+		require.NotEqual(t, node.Data(created.UID, "k2"), there)
 	}
 }
 

@@ -89,9 +89,9 @@ func (s *site) mover(ctx context.Context, t *testing.T, name string, change ...f
 	for _, alter := range change {
 		alter(pod)
 	}
-	made, err := s.Kube.CoreV1().Pods(s.Namespace).Create(ctx, pod, metav1.CreateOptions{})
+	created, err := s.Kube.CoreV1().Pods(s.Namespace).Create(ctx, pod, metav1.CreateOptions{})
 	require.NoError(t, err)
-	return made
+	return created
 }
 
 // pod waits for a pod of Velero's namespace.
@@ -123,10 +123,10 @@ func (s *site) delete(ctx context.Context, t *testing.T, name string, grace *int
 
 func TestPodThatTheSchedulerBindsRuns(t *testing.T) {
 	ctx := deadline(t)
-	told := make(chan string, 10)
+	reported := make(chan string, 10)
 	zone := map[string]string{"zone": fmt.Sprintf("z%d", sites.Add(1))}
 	s := newSite(ctx, t, node.Options{
-		Labels: zone, StartDelay: 10 * time.Millisecond, OnRunning: func(pod *corev1.Pod) { told <- pod.Name },
+		Labels: zone, StartDelay: 10 * time.Millisecond, OnRunning: func(pod *corev1.Pod) { reported <- pod.Name },
 	})
 	free := func(pod *corev1.Pod) { pod.Spec.NodeName, pod.Spec.NodeSelector = "", zone }
 	s.mover(ctx, t, "m1", free)
@@ -139,7 +139,7 @@ func TestPodThatTheSchedulerBindsRuns(t *testing.T) {
 	require.Equal(t, corev1.ConditionTrue, condition(pod, corev1.PodScheduled).Status)
 	for name := ""; name != "m1"; { // the pods of the installation run here too
 		select {
-		case name = <-told:
+		case name = <-reported:
 		case <-ctx.Done():
 			t.Fatal("nobody is told of the pod")
 		}

@@ -21,8 +21,8 @@ func play(role string) int {
 	if role == "owner" {
 		return own()
 	}
-	told := make(chan os.Signal, 1)
-	signal.Notify(told, syscall.SIGTERM, syscall.SIGINT)
+	reported := make(chan os.Signal, 1)
+	signal.Notify(reported, syscall.SIGTERM, syscall.SIGINT)
 	if role == "parent" {
 		child := exec.Command(os.Args[0], os.Args[1:]...)
 		child.Env = []string{playing + "=child", calling + "=" + os.Getenv(calling)}
@@ -40,7 +40,7 @@ func play(role string) int {
 	}
 	fmt.Println(role, "goes on")
 	for { // until SIGKILL
-		fmt.Println(role, "does not heed", <-told)
+		fmt.Println(role, "does not heed", <-reported)
 	}
 }
 

@@ -45,8 +45,8 @@ func (n *Node) seen(ctx context.Context, object any) {
 	defer n.lock.Unlock()
 	run := n.pods[pod.UID]
 	if run == nil {
-		runCtx, gone := context.WithCancelCause(ctx)
-		run = newPodRun(pod, gone)
+		runCtx, deleted := context.WithCancelCause(ctx)
+		run = newPodRun(pod, deleted)
 		n.pods[pod.UID] = run
 		defer n.running.Go(func() { n.run(runCtx, run) }) // once it knows of its deletion
 	}

@@ -52,8 +52,8 @@ var neverStarted = Result{
 	ExitCode: 137, Reason: "ContainerStatusUnknown", Message: "The container could not be located when the pod was terminated",
 }
 
-func newPodRun(pod *corev1.Pod, gone context.CancelCauseFunc) *podRun {
-	return &podRun{pod: pod, gone: gone, deleted: make(chan struct{}), disrupted: make(chan struct{})}
+func newPodRun(pod *corev1.Pod, deleted context.CancelCauseFunc) *podRun {
+	return &podRun{pod: pod, gone: deleted, deleted: make(chan struct{}), disrupted: make(chan struct{})}
 }
 
 // delete tells the pod that it is deleted; the caller holds the node's lock. A forced deletion shows for a

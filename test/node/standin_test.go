@@ -44,10 +44,10 @@ func newTransfers(ctx context.Context, t *testing.T, takes time.Duration, change
 // transfer creates a pod volume backup and its mover.
 func (s *transfers) transfer(ctx context.Context, t *testing.T) *velerov1.PodVolumeBackup {
 	t.Helper()
-	made, err := s.PodVolumeBackup(ctx, s.backup, s.source, "data")
+	created, err := s.PodVolumeBackup(ctx, s.backup, s.source, "data")
 	require.NoError(t, err)
-	s.mover(ctx, t, made.Name)
-	return made
+	s.mover(ctx, t, created.Name)
+	return created
 }
 
 func (s *transfers) begin(ctx context.Context, t *testing.T, name string) {
@@ -87,7 +87,7 @@ func (s *transfers) moves(ctx context.Context, t *testing.T, about metav1.Object
 	require.NoError(t, err)
 	defer watcher.Stop()
 	for event := range watcher.ResultChan() {
-		if said, ok := event.Object.(*corev1.Event); ok && said.Reason == "Data-Path-Started" {
+		if reported, ok := event.Object.(*corev1.Event); ok && reported.Reason == "Data-Path-Started" {
 			return
 		}
 	}
@@ -97,11 +97,11 @@ func (s *transfers) moves(ctx context.Context, t *testing.T, about metav1.Object
 func TestStandInCompletesAsVelerosMoverDoes(t *testing.T) {
 	ctx := deadline(t)
 	s := newTransfers(ctx, t, 30*time.Millisecond, func(m *node.StandIn) { m.Reports, m.Bytes = 2, 3000 })
-	made := s.transfer(ctx, t)
-	s.pod(ctx, t, made.Name, world.Ready)
-	require.Empty(t, s.events(ctx, t, made), "it waits to be told")
-	s.begin(ctx, t, made.Name)
-	code, message := s.end(ctx, t, made.Name)
+	created := s.transfer(ctx, t)
+	s.pod(ctx, t, created.Name, world.Ready)
+	require.Empty(t, s.events(ctx, t, created), "it waits to be told")
+	s.begin(ctx, t, created.Name)
+	code, message := s.end(ctx, t, created.Name)
 	require.Zero(t, code)
 	var result struct {
 		SnapshotID       string            `json:"snapshotID"`
@@ -111,27 +111,27 @@ func TestStandInCompletesAsVelerosMoverDoes(t *testing.T) {
 		IncrementalBytes int64             `json:"incrementalBytes"`
 	}
 	require.NoError(t, json.Unmarshal([]byte(message), &result))
-	require.Equal(t, "snapshot-of-"+made.Name, result.SnapshotID)
-	require.Equal(t, map[string]string{"byPath": "/" + string(made.UID), "volumeMode": "Filesystem"}, result.Source)
+	require.Equal(t, "snapshot-of-"+created.Name, result.SnapshotID)
+	require.Equal(t, map[string]string{"byPath": "/" + string(created.UID), "volumeMode": "Filesystem"}, result.Source)
 	require.EqualValues(t, 3000, result.TotalBytes)
-	events := s.events(ctx, t, made)
+	events := s.events(ctx, t, created)
 	require.Len(t, events, 4)
-	require.Equal(t, "Data path for "+made.Name+" started", events["Data-Path-Started"].Message)
+	require.Equal(t, "Data path for "+created.Name+" started", events["Data-Path-Started"].Message)
 	require.JSONEq(t, `{"totalBytes":3000,"doneBytes":2000}`, events["Data-Path-Progress"].Message)
 	require.EqualValues(t, 2, events["Data-Path-Progress"].Count, "the second report changes the Event of the first")
 	require.Equal(t, message, events["Data-Path-Completed"].Message)
-	require.Equal(t, "Data path for "+made.Name+" stopped", events["Data-Path-Stopped"].Message)
+	require.Equal(t, "Data path for "+created.Name+" stopped", events["Data-Path-Stopped"].Message)
 }
 
 func TestStandInCanBeToldToFinish(t *testing.T) {
 	ctx := deadline(t)
 	finish := make(chan struct{})
 	s := newTransfers(ctx, t, time.Hour, func(m *node.StandIn) { m.Finish = finish })
-	made := s.transfer(ctx, t)
-	s.begin(ctx, t, made.Name)
-	s.moves(ctx, t, made)
+	created := s.transfer(ctx, t)
+	s.begin(ctx, t, created.Name)
+	s.moves(ctx, t, created)
 	close(finish)
-	code, message := s.end(ctx, t, made.Name)
+	code, message := s.end(ctx, t, created.Name)
 	require.Zero(t, code)
 	require.Contains(t, message, `"totalBytes":1000`)
 }
@@ -139,28 +139,28 @@ func TestStandInCanBeToldToFinish(t *testing.T) {
 func TestStandInHearsACancel(t *testing.T) {
 	ctx := deadline(t)
 	s := newTransfers(ctx, t, time.Hour, func(*node.StandIn) {})
-	made := s.transfer(ctx, t)
-	s.begin(ctx, t, made.Name)
-	s.moves(ctx, t, made)
-	require.NoError(t, s.Transfers(world.PodVolumeBackup).Cancel(ctx, made.Name))
-	code, message := s.end(ctx, t, made.Name)
+	created := s.transfer(ctx, t)
+	s.begin(ctx, t, created.Name)
+	s.moves(ctx, t, created)
+	require.NoError(t, s.Transfers(world.PodVolumeBackup).Cancel(ctx, created.Name))
+	code, message := s.end(ctx, t, created.Name)
 	require.EqualValues(t, 1, code)
-	require.Equal(t, "Failed to run data path service for PVB "+made.Name+": data path is canceled", message)
-	events := s.events(ctx, t, made)
+	require.Equal(t, "Failed to run data path service for PVB "+created.Name+": data path is canceled", message)
+	events := s.events(ctx, t, created)
 	require.Len(t, events, 4)
-	require.Equal(t, "Canceling for PVB "+made.Name, events["Data-Path-Canceling"].Message)
-	require.Equal(t, "Data path for PVB "+made.Name+" canceled", events["Data-Path-Canceled"].Message)
+	require.Equal(t, "Canceling for PVB "+created.Name, events["Data-Path-Canceling"].Message)
+	require.Equal(t, "Data path for PVB "+created.Name+" canceled", events["Data-Path-Canceled"].Message)
 	require.Contains(t, events, "Data-Path-Stopped")
 }
 
 func TestStandInHearsNoCancelThatCameTooEarly(t *testing.T) {
 	ctx := deadline(t)
 	s := newTransfers(ctx, t, 10*time.Millisecond, func(*node.StandIn) {})
-	made := s.transfer(ctx, t)
-	s.pod(ctx, t, made.Name, world.Ready)
-	require.NoError(t, s.Transfers(world.PodVolumeBackup).Cancel(ctx, made.Name))
-	s.begin(ctx, t, made.Name)
-	code, _ := s.end(ctx, t, made.Name)
+	created := s.transfer(ctx, t)
+	s.pod(ctx, t, created.Name, world.Ready)
+	require.NoError(t, s.Transfers(world.PodVolumeBackup).Cancel(ctx, created.Name))
+	s.begin(ctx, t, created.Name)
+	code, _ := s.end(ctx, t, created.Name)
 	require.Zero(t, code, "Velero's mover hears of the change alone, and only while InProgress")
 }
 
@@ -186,14 +186,14 @@ func TestStandInCanBeDeafAndSilentAndFail(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			ctx := deadline(t)
 			s := newTransfers(ctx, t, 300*time.Millisecond, test.change)
-			made := s.transfer(ctx, t)
-			s.begin(ctx, t, made.Name)
-			s.pod(ctx, t, made.Name, world.Ready)
-			require.NoError(t, s.Transfers(world.PodVolumeBackup).Cancel(ctx, made.Name))
-			code, _ := s.end(ctx, t, made.Name)
+			created := s.transfer(ctx, t)
+			s.begin(ctx, t, created.Name)
+			s.pod(ctx, t, created.Name, world.Ready)
+			require.NoError(t, s.Transfers(world.PodVolumeBackup).Cancel(ctx, created.Name))
+			code, _ := s.end(ctx, t, created.Name)
 			require.Equal(t, test.code, code)
 			var reasons []string
-			for reason := range s.events(ctx, t, made) {
+			for reason := range s.events(ctx, t, created) {
 				reasons = append(reasons, reason)
 			}
 			require.ElementsMatch(t, test.reasons, reasons)

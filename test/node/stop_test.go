@@ -39,16 +39,16 @@ func TestStopEndsEverything(t *testing.T) {
 	ctx := deadline(t)
 	require.Empty(t, ours(t), "from the tests before this one")
 	s := newTransfers(ctx, t, time.Hour, func(*node.StandIn) {})
-	made := s.transfer(ctx, t)
-	s.begin(ctx, t, made.Name)
-	s.moves(ctx, t, made)
+	created := s.transfer(ctx, t)
+	s.begin(ctx, t, created.Name)
+	s.moves(ctx, t, created)
 	s.node.Faults.Add(node.Fault{NeverStarts: true})
 	s.mover(ctx, t, "waits")
 	s.pod(ctx, t, "waits", waits("ContainerCreating"))
 	require.NotEmpty(t, ours(t))
 	s.node.Stop()
 	require.Empty(t, ours(t))
-	require.Equal(t, corev1.PodRunning, s.pod(ctx, t, made.Name, world.Ready).Status.Phase, "a machine without power reports nothing")
+	require.Equal(t, corev1.PodRunning, s.pod(ctx, t, created.Name, world.Ready).Status.Phase, "a machine without power reports nothing")
 }
 
 // alive are the processes whose command line has a word in it.

@@ -24,12 +24,12 @@ type voice struct {
 
 // say sends an Event; as with Velero's mover, one that cannot be sent stops nothing.
 func (v *voice) say(ctx context.Context, reason, message string) {
-	said, err := v.send(ctx, reason, message)
+	reported, err := v.send(ctx, reason, message)
 	if err != nil {
 		fmt.Fprintf(v.host.Log, "stand-in mover: send Event %s: %v\n", reason, err)
 		return
 	}
-	v.said[reason] = said
+	v.said[reason] = reported
 }
 
 // fails is the end of a mover whose data path fails.

@@ -37,13 +37,13 @@ func TestKillEndsTheGroup(t *testing.T) {
 	p, err := process.Start(command)
 	require.NoError(t, err)
 	require.NoError(t, inside.Close())
-	said := make([]byte, len("started\n"))
-	_, err = outside.Read(said)
+	reported := make([]byte, len("started\n"))
+	_, err = outside.Read(reported)
 	require.NoError(t, err)
 	require.NoError(t, p.Kill())
 	require.EqualError(t, ended(t, p), "signal: killed")
 	require.NoError(t, p.Kill(), "a second time")
-	_, err = outside.Read(said)
+	_, err = outside.Read(reported)
 	require.ErrorContains(t, err, "EOF", "the child is gone too")
 }
 
@@ -72,13 +72,13 @@ func TestProcessApartReachesWhatItIsGiven(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			_, port, err := net.SplitHostPort(listener.Addr().String())
 			require.NoError(t, err)
-			said := &bytes.Buffer{}
+			reported := &bytes.Buffer{}
 			command := exec.Command("bash", "-c", "exec 3<>/dev/tcp/127.0.0.1/"+port+" && cat <&3")
-			command.Stdout = said
+			command.Stdout = reported
 			p, err := process.StartApart(command, test.addresses...)
 			require.NoError(t, err)
 			require.EqualError(t, ended(t, p), test.err)
-			require.Equal(t, test.said, said.String())
+			require.Equal(t, test.said, reported.String())
 		})
 	}
 }

@@ -26,14 +26,14 @@ func (g Grant) String() string {
 	if g.Elsewhere {
 		where = "elsewhere"
 	}
-	words := []string{g.Verb, g.Resource}
+	description := []string{g.Verb, g.Resource}
 	if g.Group != "" {
-		words[1] += "." + g.Group
+		description[1] += "." + g.Group
 	}
 	if g.Name != "" {
-		words = append(words, g.Name)
+		description = append(description, g.Name)
 	}
-	return strings.Join(append(words, where), " ")
+	return strings.Join(append(description, where), " ")
 }
 
 // Grants are all that the rules allow: those of the Role in the agents' namespace, those of the ClusterRole elsewhere.

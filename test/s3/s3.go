@@ -87,8 +87,8 @@ func (s *Server) untilReady(ctx context.Context, socket string) error {
 		case <-ctx.Done():
 			return fmt.Errorf("wait for S3 server: %w (last answer: %w)", context.Cause(ctx), err)
 		case <-s.process.Ended():
-			said, _ := os.ReadFile(s.Log()) // the error says enough without it
-			return fmt.Errorf("the S3 server ended by itself: %w\n%s", s.process.Err(), said)
+			reported, _ := os.ReadFile(s.Log()) // the error says enough without it
+			return fmt.Errorf("the S3 server ended by itself: %w\n%s", s.process.Err(), reported)
 		case <-tick.C:
 		}
 	}

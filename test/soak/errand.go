@@ -45,12 +45,12 @@ func (s *stage) begin(ctx context.Context, kind world.Kind, number int) (*errand
 
 func (s *stage) beginBackup(ctx context.Context, number int) (*errand, error) {
 	source := s.sources[number%len(s.sources)]
-	made, err := s.PodVolumeBackup(ctx, s.backup, source, "data")
+	created, err := s.PodVolumeBackup(ctx, s.backup, source, "data")
 	if err != nil {
 		return nil, err
 	}
 	return &errand{
-		kind: world.PodVolumeBackup, name: made.Name, uid: made.UID,
+		kind: world.PodVolumeBackup, name: created.Name, uid: created.UID,
 		check: func(_ context.Context, ended life, _ bool) error { return s.uploaded(ended, source.UID) },
 		clean: func(context.Context) error { return nil },
 	}, nil
@@ -61,7 +61,7 @@ func (s *stage) beginRestore(ctx context.Context, number int) (*errand, error) {
 	if err != nil {
 		return nil, err
 	}
-	made, err := s.PodVolumeRestore(ctx, s.restore, pod, "data", "a-snapshot", s.Apps)
+	created, err := s.PodVolumeRestore(ctx, s.restore, pod, "data", "a-snapshot", s.Apps)
 	if err != nil {
 		return nil, err
 	}
@@ -69,7 +69,7 @@ func (s *stage) beginRestore(ctx context.Context, number int) (*errand, error) {
 		return ignoreGone(s.Kube.CoreV1().Pods(s.Apps).Delete(ctx, pod.Name, metav1.DeleteOptions{}))
 	}
 	return &errand{
-		kind: world.PodVolumeRestore, name: made.Name, uid: made.UID, loseTarget: remove,
+		kind: world.PodVolumeRestore, name: created.Name, uid: created.UID, loseTarget: remove,
 		check: func(ctx context.Context, ended life, lost bool) error {
 			if ended.last.Status.Phase != world.Completed || lost {
 				return nil
@@ -105,16 +105,16 @@ func (s *stage) beginUpload(ctx context.Context, number int) (*errand, error) {
 	if err != nil {
 		return nil, err
 	}
-	made, err := s.DataUpload(ctx, s.backup, claim, velerov2alpha1.CSISnapshotSpec{
+	created, err := s.DataUpload(ctx, s.backup, claim, velerov2alpha1.CSISnapshotSpec{
 		VolumeSnapshot: snapshot.Name, SnapshotClass: snapshotClass, Driver: s.driver.Name(),
 	})
 	if err != nil {
 		return nil, err
 	}
 	handle := *cut.Status.SnapshotHandle
-	s.handles.Store(handle, made.Name)
+	s.handles.Store(handle, created.Name)
 	return &errand{
-		kind: world.DataUpload, name: made.Name, uid: made.UID,
+		kind: world.DataUpload, name: created.Name, uid: created.UID,
 		check: func(_ context.Context, ended life, _ bool) error {
 			if count := s.driver.Deletions(handle); ended.owned && count != 1 {
 				return fmt.Errorf("its snapshot %s was deleted %d times", handle, count)
@@ -134,12 +134,12 @@ func (s *stage) beginDownload(ctx context.Context) (*errand, error) {
 	if err != nil {
 		return nil, err
 	}
-	made, err := s.DataDownload(ctx, s.restore, claim, "a-snapshot")
+	created, err := s.DataDownload(ctx, s.restore, claim, "a-snapshot")
 	if err != nil {
 		return nil, err
 	}
 	return &errand{
-		kind: world.DataDownload, name: made.Name, uid: made.UID,
+		kind: world.DataDownload, name: created.Name, uid: created.UID,
 		loseTarget: func(ctx context.Context) error {
 			return ignoreGone(s.Kube.CoreV1().PersistentVolumeClaims(s.Apps).Delete(ctx, claim.Name, metav1.DeleteOptions{}))
 		},
@@ -149,7 +149,7 @@ func (s *stage) beginDownload(ctx context.Context) (*errand, error) {
 			}
 			return s.nameKept(ctx, ended)
 		},
-		clean: func(ctx context.Context) error { return s.dropTarget(ctx, claim.Name, made.Name) },
+		clean: func(ctx context.Context) error { return s.dropTarget(ctx, claim.Name, created.Name) },
 	}, nil
 }
 

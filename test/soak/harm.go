@@ -38,7 +38,7 @@ func (h *harms) of(name string) map[fault]int {
 func unjustified(ended life, harms map[fault]int, retries int) string {
 	status := ended.last.Status
 	lost := harms[vanished] + harms[evicted] + harms[preempted] + harms[refused]
-	says := func(words string) bool { return strings.Contains(status.Message, words) }
+	says := func(description string) bool { return strings.Contains(status.Message, description) }
 	justified := false
 	switch status.Phase {
 	case world.Completed:

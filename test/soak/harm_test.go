@@ -37,8 +37,8 @@ func TestEveryEndNeedsAFaultThatExplainsIt(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			ended := &world.Transfer{}
 			ended.Status.Phase, ended.Status.Message = test.phase, test.message
-			said := unjustified(life{last: ended}, test.harms, retries)
-			require.Equal(t, test.fine, said == "", said)
+			reported := unjustified(life{last: ended}, test.harms, retries)
+			require.Equal(t, test.fine, reported == "", reported)
 		})
 	}
 }

@@ -216,14 +216,14 @@ func (j *journal) tell() {
 }
 
 // complain keeps a broken promise.
-func (j *journal) complain(format string, words ...any) {
-	j.wrongs = append(j.wrongs, fmt.Sprintf(format, words...))
+func (j *journal) complain(format string, description ...any) {
+	j.wrongs = append(j.wrongs, fmt.Sprintf(format, description...))
 }
 
-func (j *journal) wrong(format string, words ...any) {
+func (j *journal) wrong(format string, description ...any) {
 	j.lock.Lock()
 	defer j.lock.Unlock()
-	j.complain(format, words...)
+	j.complain(format, description...)
 }
 
 func (j *journal) broken() bool {
@@ -239,8 +239,8 @@ func (j *journal) verdict() error {
 	if len(j.wrongs) == 0 {
 		return nil
 	}
-	told := j.wrongs[:min(len(j.wrongs), mostWrongs)]
-	return fmt.Errorf("%d promises are broken:\n  %s", len(j.wrongs), strings.Join(told, "\n  "))
+	reported := j.wrongs[:min(len(j.wrongs), mostWrongs)]
+	return fmt.Errorf("%d promises are broken:\n  %s", len(j.wrongs), strings.Join(reported, "\n  "))
 }
 
 // until returns the life of a transfer once done says so of it. The error has what was seen last.

@@ -121,7 +121,7 @@ func (k *keeper) start(ctx context.Context) (*run, error) {
 	own := rest.CopyConfig(k.stage.own)
 	own.Wrap(r.line.wrap)
 	options := agent.Options{
-		Config: config.Options{
+		Flags: config.Options{
 			Namespace: k.stage.Namespace, NodeName: k.node, NodeAgentConfigMap: configMap, MoverTemplate: "daemonset",
 			ResourceTimeout: time.Minute, Workers: 4, KubeAPIQPS: 500, KubeAPIBurst: 1000, StartupTimeout: 20 * time.Second,
 		},

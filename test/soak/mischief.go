@@ -203,10 +203,10 @@ func rival(ctx context.Context, r *round, undo *sync.WaitGroup) error {
 // spoil has a node do something to the next mover that it gets soon.
 func spoil(what fault, how node.Fault) act {
 	return func(_ context.Context, r *round, undo *sync.WaitGroup) error {
-		var over atomic.Bool
+		var finished atomic.Bool
 		how := how
 		how.Times, how.Match = 1, func(pod *corev1.Pod) bool {
-			if !node.IsMover(pod) || over.Swap(true) {
+			if !node.IsMover(pod) || finished.Swap(true) {
 				return false
 			}
 			r.tally.hit(what)
@@ -214,7 +214,7 @@ func spoil(what fault, how node.Fault) act {
 			return true
 		}
 		r.nodes[r.random.IntN(len(r.nodes))].Faults.Add(how)
-		later(undo, hitTime, func(context.Context) { over.Store(true) })
+		later(undo, hitTime, func(context.Context) { finished.Store(true) })
 		return nil
 	}
 }
@@ -250,7 +250,7 @@ func remove(ctx context.Context, r *round, _ *sync.WaitGroup) error {
 // loseTarget deletes what is restored into.
 func loseTarget(ctx context.Context, r *round, _ *sync.WaitGroup) error {
 	kind := []world.Kind{world.PodVolumeRestore, world.DataDownload}[r.random.IntN(2)]
-	chosen := r.one(func(made *errand) bool { return made.kind == kind })
+	chosen := r.one(func(created *errand) bool { return created.kind == kind })
 	if chosen == nil {
 		return nil
 	}

@@ -97,13 +97,13 @@ func (r *round) serve(bad, bounded context.Context, random *rand.Rand) error {
 			random.Shuffle(len(deck), func(i, j int) { deck[i], deck[j] = deck[j], deck[i] })
 		}
 		preparing, cancel := context.WithTimeout(bounded, preparation)
-		made, err := r.begin(preparing, deck[0], random.IntN(nodeCount*sourceCount))
+		created, err := r.begin(preparing, deck[0], random.IntN(nodeCount*sourceCount))
 		cancel()
 		if err != nil {
 			return fmt.Errorf("prepare a %s: %w", deck[0], err)
 		}
 		deck = deck[1:]
-		if err := r.see(bounded, made); err != nil {
+		if err := r.see(bounded, created); err != nil {
 			return err
 		}
 	}
@@ -111,34 +111,34 @@ func (r *round) serve(bad, bounded context.Context, random *rand.Rand) error {
 }
 
 // see waits for the end of a transfer and looks at what is left.
-func (r *round) see(ctx context.Context, made *errand) error {
+func (r *round) see(ctx context.Context, created *errand) error {
 	r.lock.Lock()
-	r.running[made.name] = made
+	r.running[created.name] = created
 	r.count++
 	r.lock.Unlock()
-	ended, err := r.journal.until(ctx, made.uid, func(l life) bool { return l.gone || world.Settled(l.last) })
+	ended, err := r.journal.until(ctx, created.uid, func(l life) bool { return l.gone || world.Settled(l.last) })
 	r.lock.Lock()
-	delete(r.running, made.name)
-	lost := r.lost[made.name]
+	delete(r.running, created.name)
+	lost := r.lost[created.name]
 	r.lock.Unlock()
 	if err != nil {
 		if ended.last == nil {
-			return fmt.Errorf("watch %s %s: %w", made.kind, made.name, err)
+			return fmt.Errorf("watch %s %s: %w", created.kind, created.name, err)
 		}
 		status := ended.last.Status
 		looking, cancel := context.WithTimeout(context.WithoutCancel(ctx), cleaning)
 		defer cancel()
-		left, err := r.left(looking, "="+string(made.uid), time.Now())
+		left, err := r.left(looking, "="+string(created.uid), time.Now())
 		r.journal.wrong("%s %s did not end: it is %q on %q, %q, finalizers %v; there are %v; the driver has snapshots %v",
-			made.kind, made.name, status.Phase, status.Node, status.Message, ended.last.Finalizers, left, r.driver.Handles())
+			created.kind, created.name, status.Phase, status.Node, status.Message, ended.last.Finalizers, left, r.driver.Handles())
 		return err
 	}
-	r.tally.ended(made.kind, ended.last.Status.Phase)
-	return r.leave(context.WithoutCancel(ctx), made, ended, lost)
+	r.tally.ended(created.kind, ended.last.Status.Phase)
+	return r.leave(context.WithoutCancel(ctx), created, ended, lost)
 }
 
 // leave looks at what a transfer that has ended has left, and removes the rest.
-func (r *round) leave(ctx context.Context, made *errand, ended life, lost bool) error {
+func (r *round) leave(ctx context.Context, created *errand, ended life, lost bool) error {
 	phase := ended.last.Status.Phase
 	bounded := func(step func(context.Context) error) error {
 		ctx, cancel := context.WithTimeout(ctx, cleaning)
@@ -147,27 +147,29 @@ func (r *round) leave(ctx context.Context, made *errand, ended life, lost bool) 
 	}
 	err := bounded(func(ctx context.Context) error {
 		// What an agent that was out of reach makes even later goes by the event of it; nothing may stay till the end.
-		left, err := r.left(ctx, "="+string(made.uid), ended.at.Truncate(time.Second).Add(-time.Second))
+		left, err := r.left(ctx, "="+string(created.uid), ended.at.Truncate(time.Second).Add(-time.Second))
 		if len(left) > 0 {
-			r.journal.wrong("%s %s has ended as %q and left %s", made.kind, made.name, phase, strings.Join(left, ", "))
+			r.journal.wrong("%s %s has ended as %q and left %s", created.kind, created.name, phase, strings.Join(left, ", "))
 		}
 		return err
 	})
 	if err != nil {
 		return err
 	}
-	if wrong := unjustified(ended, r.harms.of(made.name), limits().Retries); wrong != "" {
-		r.journal.wrong("%s %s is %q, but %s", made.kind, made.name, phase, wrong)
+	if wrong := unjustified(ended, r.harms.of(created.name), limits().Retries); wrong != "" {
+		r.journal.wrong("%s %s is %q, but %s", created.kind, created.name, phase, wrong)
 	}
-	if err := bounded(func(ctx context.Context) error { return made.check(ctx, ended, lost) }); err != nil {
-		r.journal.wrong("%s %s is %q, but: %v", made.kind, made.name, phase, err)
+	if err := bounded(func(ctx context.Context) error { return created.check(ctx, ended, lost) }); err != nil {
+		r.journal.wrong("%s %s is %q, but: %v", created.kind, created.name, phase, err)
 	}
-	err = bounded(func(ctx context.Context) error { return ignoreGone(r.Transfers(made.kind).Delete(ctx, made.name)) })
+	err = bounded(func(ctx context.Context) error {
+		return ignoreGone(r.Transfers(created.kind).Delete(ctx, created.name))
+	})
 	if err != nil {
-		return fmt.Errorf("delete %s %s: %w", made.kind, made.name, err)
+		return fmt.Errorf("delete %s %s: %w", created.kind, created.name, err)
 	}
-	if err := bounded(made.clean); err != nil {
-		r.journal.wrong("after %s %s (%q): %v", made.kind, made.name, phase, err)
+	if err := bounded(created.clean); err != nil {
+		r.journal.wrong("after %s %s (%q): %v", created.kind, created.name, phase, err)
 	}
 	return nil
 }
@@ -177,8 +179,8 @@ func (r *round) one(suits func(*errand) bool) *errand {
 	r.lock.Lock()
 	defer r.lock.Unlock()
 	var names []string
-	for name, made := range r.running {
-		if suits(made) {
+	for name, created := range r.running {
+		if suits(created) {
 			names = append(names, name)
 		}
 	}

@@ -145,7 +145,7 @@ func (s *stage) openWorld(ctx context.Context) (err error) {
 	if s.World, err = world.New(ctx, s.plane.Admin(), world.Options{KubeletRoot: filepath.Join(s.plane.Dir(), "kubelet")}); err != nil {
 		return err
 	}
-	if err := world.Apply(ctx, s.plane.Admin(), deploy.Access(s.Namespace)...); err != nil {
+	if err := world.Apply(ctx, s.plane.Admin(), deploy.RBAC(s.Namespace)...); err != nil {
 		return err
 	}
 	if s.own, err = s.plane.ServiceAccount(ctx, s.Namespace, deploy.ServiceAccountName); err != nil {

@@ -22,7 +22,7 @@ const Patience = 2 * time.Minute
 // error has the last object that was seen. An object that is deleted is an error, and so is one that never will be as
 // wanted: each of hopeless says why, or is nil.
 func await[T runtime.Object](
-	ctx context.Context, watcher watch.Interface, done func(T) bool, hopeless ...func(T) error,
+	ctx context.Context, watcher watch.Interface, done func(T) bool, terminal ...func(T) error,
 ) (T, error) {
 	defer watcher.Stop()
 	var last, none T
@@ -46,7 +46,7 @@ func await[T runtime.Object](
 			if done(object) {
 				return object, nil
 			}
-			for _, why := range hopeless {
+			for _, why := range terminal {
 				if err := why(object); err != nil {
 					return none, fmt.Errorf("%w; %s", err, seen)
 				}

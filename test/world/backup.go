@@ -46,8 +46,8 @@ func (w *World) Backup(ctx context.Context, name string) (*velerov1.Backup, erro
 			Phase: velerov1.BackupPhaseInProgress, Version: 1, FormatVersion: "1.1.0", StartTimestamp: new(metav1.Now()),
 		},
 	}
-	made := &velerov1.Backup{}
-	return made, w.create(ctx, w.Velero, backups, backup, made)
+	created := &velerov1.Backup{}
+	return created, w.create(ctx, w.Velero, backups, backup, created)
 }
 
 // PodVolumeBackup creates the resource as Velero's server does for one volume of a pod that runs: named after
@@ -63,14 +63,14 @@ func (w *World) PodVolumeBackup(
 	for _, alter := range change {
 		alter(wanted)
 	}
-	made := &velerov1.PodVolumeBackup{}
-	return made, w.create(ctx, w.Velero, podVolumeBackups, wanted, made)
+	created := &velerov1.PodVolumeBackup{}
+	return created, w.create(ctx, w.Velero, podVolumeBackups, wanted, created)
 }
 
 func podVolumeBackup(
 	backup *velerov1.Backup, pod *corev1.Pod, volume string, claim *corev1.PersistentVolumeClaim,
 ) *velerov1.PodVolumeBackup {
-	made := &velerov1.PodVolumeBackup{
+	created := &velerov1.PodVolumeBackup{
 		ObjectMeta: metav1.ObjectMeta{
 			GenerateName: backup.Name + "-", Namespace: backup.Namespace,
 			Labels:          labelsOfBackup(backup),
@@ -87,11 +87,11 @@ func podVolumeBackup(
 		},
 	}
 	if claim != nil {
-		made.Annotations = map[string]string{pvcNameAnnotation: claim.Name}
-		made.Labels[velerov1.PVCUIDLabel] = string(claim.UID)
-		made.Spec.Tags["pvc-uid"] = string(claim.UID)
+		created.Annotations = map[string]string{pvcNameAnnotation: claim.Name}
+		created.Labels[velerov1.PVCUIDLabel] = string(claim.UID)
+		created.Spec.Tags["pvc-uid"] = string(claim.UID)
 	}
-	return made
+	return created
 }
 
 // DataUpload creates the resource as Velero's server does for the snapshot of a claim, whose storage class it adds
@@ -117,8 +117,8 @@ func (w *World) DataUpload(
 	for _, alter := range change {
 		alter(wanted)
 	}
-	made := &velerov2alpha1.DataUpload{}
-	return made, w.create(ctx, w.VeleroAlpha, dataUploads, wanted, made)
+	created := &velerov2alpha1.DataUpload{}
+	return created, w.create(ctx, w.VeleroAlpha, dataUploads, wanted, created)
 }
 
 func labelsOfBackup(backup *velerov1.Backup) map[string]string {

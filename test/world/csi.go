@@ -126,11 +126,11 @@ func (w *World) CSIClaim(
 	for _, alter := range change {
 		alter(claim)
 	}
-	made, err := w.Kube.CoreV1().PersistentVolumeClaims(w.Apps).Create(ctx, claim, metav1.CreateOptions{})
+	created, err := w.Kube.CoreV1().PersistentVolumeClaims(w.Apps).Create(ctx, claim, metav1.CreateOptions{})
 	if err != nil {
 		return nil, fmt.Errorf("create claim: %w", err)
 	}
-	return made, nil
+	return created, nil
 }
 
 // Snapshot creates a VolumeSnapshot of a claim as Velero's CSI plugin does, with the claim's labels and the backup's.
@@ -146,9 +146,9 @@ func (w *World) Snapshot(
 			VolumeSnapshotClassName: &class,
 		},
 	}
-	made, err := w.Snapshots.SnapshotV1().VolumeSnapshots(claim.Namespace).Create(ctx, wanted, metav1.CreateOptions{})
+	created, err := w.Snapshots.SnapshotV1().VolumeSnapshots(claim.Namespace).Create(ctx, wanted, metav1.CreateOptions{})
 	if err != nil {
 		return nil, fmt.Errorf("create snapshot: %w", err)
 	}
-	return made, nil
+	return created, nil
 }

@@ -38,17 +38,17 @@ func veleroNamespace(name string) *corev1.Namespace {
 
 // location is the default backup storage location.
 func location(options Options) *velerov1.BackupStorageLocation {
-	made := &velerov1.BackupStorageLocation{ObjectMeta: meta(defaultLocation)}
+	created := &velerov1.BackupStorageLocation{ObjectMeta: meta(defaultLocation)}
 	if options.Location != nil {
-		made.Spec = *options.Location
+		created.Spec = *options.Location
 	} else {
-		made.Spec = velerov1.BackupStorageLocationSpec{
+		created.Spec = velerov1.BackupStorageLocationSpec{
 			Provider: "velero.io/fs", Config: map[string]string{"fspath": cmp.Or(options.RepositoryDir, "/nonexistent")},
 			StorageType: velerov1.StorageType{ObjectStorage: &velerov1.ObjectStorageLocation{Bucket: "bucket"}},
 		}
 	}
-	made.Spec.Default = true
-	return made
+	created.Spec.Default = true
+	return created
 }
 
 // daemonSet is the node-agent's for the nodes of one operating system.

@@ -75,7 +75,7 @@ func TestRecorderMissesNothingOfACutWatch(t *testing.T) {
 	t.Cleanup(func() { require.NoError(t, gate.Stop()) })
 	w := newWorld(ctx, t, world.Options{})
 	backup, pod := backupAndPod(ctx, t, w)
-	made, err := w.PodVolumeBackup(ctx, backup, pod, "data")
+	created, err := w.PodVolumeBackup(ctx, backup, pod, "data")
 	require.NoError(t, err)
 	behind, err := world.New(ctx, gate.Config(plane.Admin()), world.Options{})
 	require.NoError(t, err)
@@ -84,38 +84,38 @@ func TestRecorderMissesNothingOfACutWatch(t *testing.T) {
 	require.NoError(t, err)
 
 	require.NoError(t, gate.Close())
-	setPhase(ctx, t, w, made.Name, accepted)
-	setPhase(ctx, t, w, made.Name, inProgress)
+	setPhase(ctx, t, w, created.Name, accepted)
+	setPhase(ctx, t, w, created.Name, inProgress)
 	require.NoError(t, gate.Open(ctx))
-	setPhase(ctx, t, w, made.Name, completed)
+	setPhase(ctx, t, w, created.Name, completed)
 	_, err = recorder.Until(ctx, func(all []world.Transition) bool { return all[len(all)-1].To == completed })
 	require.NoError(t, err)
-	require.Equal(t, []world.Phase{"", accepted, inProgress, completed}, recorder.Phases(made.Name))
+	require.Equal(t, []world.Phase{"", accepted, inProgress, completed}, recorder.Phases(created.Name))
 }
 
 func TestWaitingTellsWhatWasSeen(t *testing.T) {
 	ctx := deadline(t)
 	w := newWorld(ctx, t, world.Options{})
 	backup, pod := backupAndPod(ctx, t, w)
-	made, err := w.PodVolumeBackup(ctx, backup, pod, "data")
+	created, err := w.PodVolumeBackup(ctx, backup, pod, "data")
 	require.NoError(t, err)
-	setPhase(ctx, t, w, made.Name, accepted)
+	setPhase(ctx, t, w, created.Name, accepted)
 
 	short, cancel := context.WithTimeout(ctx, 300*time.Millisecond)
 	defer cancel()
-	_, err = w.Transfers(world.PodVolumeBackup).Wait(short, made.Name, world.Ended)
+	_, err = w.Transfers(world.PodVolumeBackup).Wait(short, created.Name, world.Ended)
 	require.ErrorIs(t, err, context.DeadlineExceeded)
 	require.ErrorContains(t, err, `"phase":"Accepted"`)
-	require.ErrorIs(t, w.Transfers(world.PodVolumeBackup).WaitGone(short, made.Name), context.DeadlineExceeded)
+	require.ErrorIs(t, w.Transfers(world.PodVolumeBackup).WaitGone(short, created.Name), context.DeadlineExceeded)
 
-	require.NoError(t, w.Transfers(world.PodVolumeBackup).Cancel(ctx, made.Name))
-	found, err := w.Transfers(world.PodVolumeBackup).Wait(ctx, made.Name, func(b *world.Transfer) bool { return b.Spec.Cancel })
+	require.NoError(t, w.Transfers(world.PodVolumeBackup).Cancel(ctx, created.Name))
+	found, err := w.Transfers(world.PodVolumeBackup).Wait(ctx, created.Name, func(b *world.Transfer) bool { return b.Spec.Cancel })
 	require.NoError(t, err)
 	require.Equal(t, accepted, found.Status.Phase)
-	require.NoError(t, w.Transfers(world.PodVolumeBackup).Delete(ctx, made.Name))
-	require.NoError(t, w.Transfers(world.PodVolumeBackup).WaitGone(ctx, made.Name))
-	require.NoError(t, w.Transfers(world.PodVolumeBackup).WaitGone(ctx, made.Name), "what is gone is not waited for")
-	_, err = w.Transfers(world.PodVolumeBackup).Get(ctx, made.Name)
+	require.NoError(t, w.Transfers(world.PodVolumeBackup).Delete(ctx, created.Name))
+	require.NoError(t, w.Transfers(world.PodVolumeBackup).WaitGone(ctx, created.Name))
+	require.NoError(t, w.Transfers(world.PodVolumeBackup).WaitGone(ctx, created.Name), "what is gone is not waited for")
+	_, err = w.Transfers(world.PodVolumeBackup).Get(ctx, created.Name)
 	require.True(t, apierrors.IsNotFound(err), "%v", err)
 }
 
@@ -123,14 +123,14 @@ func TestPodVolumeBackupIsWhatTheServerMakes(t *testing.T) {
 	ctx := deadline(t)
 	w := newWorld(ctx, t, world.Options{})
 	backup, pod := backupAndPod(ctx, t, w)
-	made, err := w.PodVolumeBackup(ctx, backup, pod, "data")
+	created, err := w.PodVolumeBackup(ctx, backup, pod, "data")
 	require.NoError(t, err)
-	require.Regexp(t, "^nightly-", made.Name)
-	require.True(t, metav1.IsControlledBy(made, backup))
+	require.Regexp(t, "^nightly-", created.Name)
+	require.True(t, metav1.IsControlledBy(created, backup))
 	require.Equal(t, map[string]string{
 		"velero.io/backup-name": "nightly", "velero.io/backup-uid": string(backup.UID),
-	}, made.Labels)
-	require.Empty(t, made.Annotations)
+	}, created.Labels)
+	require.Empty(t, created.Annotations)
 	require.Equal(t, velerov1.PodVolumeBackupSpec{
 		Node: "n1", Pod: corev1.ObjectReference{Kind: "Pod", Namespace: w.Apps, Name: "source", UID: pod.UID},
 		Volume: "data", BackupStorageLocation: "default", UploaderType: "kopia",
@@ -138,6 +138,6 @@ func TestPodVolumeBackupIsWhatTheServerMakes(t *testing.T) {
 			"backup": "nightly", "backup-uid": string(backup.UID), "ns": w.Apps,
 			"pod": "source", "pod-uid": string(pod.UID), "volume": "data",
 		},
-	}, made.Spec)
-	require.Empty(t, made.Status.Phase)
+	}, created.Spec)
+	require.Empty(t, created.Status.Phase)
 }

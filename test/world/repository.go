@@ -25,11 +25,11 @@ func (w *World) Repository(ctx context.Context, volumeNamespace string) (*velero
 			VolumeNamespace: volumeNamespace, BackupStorageLocation: defaultLocation, RepositoryType: velerov1.BackupRepositoryTypeKopia,
 		},
 	}
-	made := &velerov1.BackupRepository{}
-	if err := w.create(ctx, w.Velero, repositories, repository, made); err != nil {
+	created := &velerov1.BackupRepository{}
+	if err := w.create(ctx, w.Velero, repositories, repository, created); err != nil {
 		return nil, err
 	}
-	return waitVelero(ctx, w, repositories, made.Name, func(r *velerov1.BackupRepository) bool {
+	return waitVelero(ctx, w, repositories, created.Name, func(r *velerov1.BackupRepository) bool {
 		return r.Status.Phase == velerov1.BackupRepositoryPhaseReady
 	})
 }

@@ -28,8 +28,8 @@ func (w *World) Restore(ctx context.Context, name string, change ...func(*velero
 	for _, alter := range change {
 		alter(wanted)
 	}
-	made := &velerov1.Restore{}
-	return made, w.create(ctx, w.Velero, restores, wanted, made)
+	created := &velerov1.Restore{}
+	return created, w.create(ctx, w.Velero, restores, wanted, created)
 }
 
 // RestorePod creates a pod in Apps as Velero's server restores one: a SourcePod that does not start before its
@@ -53,11 +53,11 @@ func (w *World) RestorePod(
 	pod.Labels[velerov1.BackupNameLabel] = labelValue(restore.Spec.BackupName)
 	pod.Labels[velerov1.RestoreNameLabel] = labelValue(restore.Name)
 	pod.Spec.InitContainers = slices.Insert(pod.Spec.InitContainers, 0, wait)
-	made, err := w.Kube.CoreV1().Pods(w.Apps).Create(ctx, pod, metav1.CreateOptions{})
+	created, err := w.Kube.CoreV1().Pods(w.Apps).Create(ctx, pod, metav1.CreateOptions{})
 	if err != nil {
 		return nil, fmt.Errorf("create restored pod: %w", err)
 	}
-	return made, nil
+	return created, nil
 }
 
 // PodVolumeRestore creates the resource as Velero's server does for one volume of a pod that it has restored. Each of
@@ -88,8 +88,8 @@ func (w *World) PodVolumeRestore(
 	for _, alter := range change {
 		alter(wanted)
 	}
-	made := &velerov1.PodVolumeRestore{}
-	return made, w.create(ctx, w.Velero, podVolumeRestores, wanted, made)
+	created := &velerov1.PodVolumeRestore{}
+	return created, w.create(ctx, w.Velero, podVolumeRestores, wanted, created)
 }
 
 // TargetClaim creates a claim in Apps as Velero's server restores one whose data is moved back: it has a selector, so
@@ -111,11 +111,11 @@ func (w *World) TargetClaim(
 	for _, alter := range change {
 		alter(wanted)
 	}
-	made, err := w.Kube.CoreV1().PersistentVolumeClaims(w.Apps).Create(ctx, wanted, metav1.CreateOptions{})
+	created, err := w.Kube.CoreV1().PersistentVolumeClaims(w.Apps).Create(ctx, wanted, metav1.CreateOptions{})
 	if err != nil {
 		return nil, fmt.Errorf("create target claim: %w", err)
 	}
-	return made, nil
+	return created, nil
 }
 
 // DataDownload creates the resource as Velero's server does for a claim that it has restored, of a snapshot that
@@ -139,8 +139,8 @@ func (w *World) DataDownload(
 	for _, alter := range change {
 		alter(wanted)
 	}
-	made := &velerov2alpha1.DataDownload{}
-	return made, w.create(ctx, w.VeleroAlpha, dataDownloads, wanted, made)
+	created := &velerov2alpha1.DataDownload{}
+	return created, w.create(ctx, w.VeleroAlpha, dataDownloads, wanted, created)
 }
 
 func labelsOfRestore(restore *velerov1.Restore) map[string]string {

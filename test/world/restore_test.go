@@ -26,17 +26,17 @@ func TestRestoredPodWaitsForItsVolumes(t *testing.T) {
 	require.Equal(t, "/restores/data", wait.VolumeMounts[0].MountPath)
 	require.Equal(t, "/restores/logs", wait.VolumeMounts[1].MountPath)
 
-	made, err := w.PodVolumeRestore(ctx, restore, pod, "data", "k123", "apps-of-old")
+	created, err := w.PodVolumeRestore(ctx, restore, pod, "data", "k123", "apps-of-old")
 	require.NoError(t, err)
-	require.Regexp(t, "^monday-", made.Name)
-	require.True(t, metav1.IsControlledBy(made, restore))
+	require.Regexp(t, "^monday-", created.Name)
+	require.True(t, metav1.IsControlledBy(created, restore))
 	require.Equal(t, map[string]string{
 		"velero.io/restore-name": "monday", "velero.io/restore-uid": string(restore.UID), "velero.io/pod-uid": string(pod.UID),
-	}, made.Labels)
-	require.Equal(t, corev1.ObjectReference{Kind: "Pod", Namespace: w.Apps, Name: "app", UID: pod.UID}, made.Spec.Pod)
-	require.Equal(t, "k123", made.Spec.SnapshotID)
-	require.Equal(t, "apps-of-old", made.Spec.SourceNamespace)
-	require.Equal(t, "kopia", made.Spec.UploaderType)
+	}, created.Labels)
+	require.Equal(t, corev1.ObjectReference{Kind: "Pod", Namespace: w.Apps, Name: "app", UID: pod.UID}, created.Spec.Pod)
+	require.Equal(t, "k123", created.Spec.SnapshotID)
+	require.Equal(t, "apps-of-old", created.Spec.SourceNamespace)
+	require.Equal(t, "kopia", created.Spec.UploaderType)
 	_, err = w.PodVolumeRestore(ctx, restore, pod, "nope", "k123", "apps-of-old")
 	require.ErrorContains(t, err, "pod app has no volume nope")
 }

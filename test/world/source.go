@@ -21,11 +21,11 @@ func (w *World) SourcePod(ctx context.Context, name, node string, volumes ...cor
 	if err != nil {
 		return nil, err
 	}
-	made, err := w.Kube.CoreV1().Pods(w.Apps).Create(ctx, pod, metav1.CreateOptions{})
+	created, err := w.Kube.CoreV1().Pods(w.Apps).Create(ctx, pod, metav1.CreateOptions{})
 	if err != nil {
 		return nil, fmt.Errorf("create source pod: %w", err)
 	}
-	return made, nil
+	return created, nil
 }
 
 func (w *World) appPod(ctx context.Context, name, node string, volumes []corev1.Volume) (*corev1.Pod, error) {

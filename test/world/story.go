@@ -28,14 +28,14 @@ func (s *story) list(ctx context.Context) (version string, err error) {
 	if err != nil {
 		return "", fmt.Errorf("list %ss: %w", s.kind, err)
 	}
-	gone := maps.Clone(s.known)
+	deleted := maps.Clone(s.known)
 	for i := range list.Items {
-		delete(gone, list.Items[i].GetName())
+		delete(deleted, list.Items[i].GetName())
 		if err := s.see(&list.Items[i]); err != nil {
 			return "", err
 		}
 	}
-	for _, last := range gone {
+	for _, last := range deleted {
 		s.lose(last)
 	}
 	return list.GetResourceVersion(), nil

@@ -54,8 +54,8 @@ func veleroInstall(ctx context.Context, t *testing.T, namespace string, options 
 		"--image=velero/velero:v1.18.3", "--plugins=some/plugin:v1", "--secret-file="+secret,
 		"--provider=velero.io/fs", "--bucket=bucket", "--backup-location-config=fspath="+options.RepositoryDir)
 	command.Env = []string{"HOME=" + dir}
-	said, err := command.CombinedOutput()
-	require.NoError(t, err, "%s", said)
+	reported, err := command.CombinedOutput()
+	require.NoError(t, err, "%s", reported)
 }
 
 // podsOf are the pod templates of server and node-agent, without what is settled elsewhere: plugins, and

@@ -128,18 +128,18 @@ func connect(config *rest.Config) (w *World, err error) {
 
 // namespace creates one and returns its name when it has its ServiceAccount, without which no pod is let in.
 func (w *World) namespace(ctx context.Context, wanted *corev1.Namespace) (string, error) {
-	made, err := w.Kube.CoreV1().Namespaces().Create(ctx, wanted, metav1.CreateOptions{})
+	created, err := w.Kube.CoreV1().Namespaces().Create(ctx, wanted, metav1.CreateOptions{})
 	if err != nil {
 		return "", fmt.Errorf("create namespace: %w", err)
 	}
-	watcher, err := w.Kube.CoreV1().ServiceAccounts(made.Name).Watch(ctx, named("default"))
+	watcher, err := w.Kube.CoreV1().ServiceAccounts(created.Name).Watch(ctx, named("default"))
 	if err != nil {
-		return "", fmt.Errorf("watch ServiceAccounts of %s: %w", made.Name, err)
+		return "", fmt.Errorf("watch ServiceAccounts of %s: %w", created.Name, err)
 	}
 	if _, err := await(ctx, watcher, func(*corev1.ServiceAccount) bool { return true }); err != nil {
-		return "", fmt.Errorf("wait for ServiceAccount default of %s: %w", made.Name, err)
+		return "", fmt.Errorf("wait for ServiceAccount default of %s: %w", created.Name, err)
 	}
-	return made.Name, nil
+	return created.Name, nil
 }
 
 // install creates all that `velero install` does in its namespace, and the binding of its rights.
@@ -182,8 +182,8 @@ func (w *World) install(ctx context.Context, options Options) error {
 }
 
 // create posts one of Velero's resources, and reads the answer into made.
-func (w *World) create(ctx context.Context, client rest.Interface, resource string, object, made runtime.Object) error {
-	err := client.Post().Namespace(w.Namespace).Resource(resource).Body(object).Do(ctx).Into(made)
+func (w *World) create(ctx context.Context, client rest.Interface, resource string, object, created runtime.Object) error {
+	err := client.Post().Namespace(w.Namespace).Resource(resource).Body(object).Do(ctx).Into(created)
 	if err != nil {
 		return fmt.Errorf("create in %s: %w", resource, err)
 	}

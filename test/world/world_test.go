@@ -51,10 +51,10 @@ func TestCRDsAreVelerosOwn(t *testing.T) {
 		require.NotEmpty(t, found.APIResources)
 	}
 	backup, pod := backupAndPod(ctx, t, w)
-	made, err := w.PodVolumeBackup(ctx, backup, pod, "data")
+	created, err := w.PodVolumeBackup(ctx, backup, pod, "data")
 	require.NoError(t, err)
-	require.NoError(t, w.Transfers(world.PodVolumeBackup).Patch(ctx, made.Name, `{"status":{"phase":"Accepted"}}`))
-	err = w.Transfers(world.PodVolumeBackup).Patch(ctx, made.Name, `{"status":{"phase":"NoSuchPhase"}}`)
+	require.NoError(t, w.Transfers(world.PodVolumeBackup).Patch(ctx, created.Name, `{"status":{"phase":"Accepted"}}`))
+	err = w.Transfers(world.PodVolumeBackup).Patch(ctx, created.Name, `{"status":{"phase":"NoSuchPhase"}}`)
 	require.True(t, apierrors.IsInvalid(err), "%v", err)
 }
 
@@ -122,10 +122,10 @@ func TestClaimIsBoundAndPodMountsIt(t *testing.T) {
 
 	backup, err := w.Backup(ctx, "nightly")
 	require.NoError(t, err)
-	made, err := w.PodVolumeBackup(ctx, backup, pod, "f")
+	created, err := w.PodVolumeBackup(ctx, backup, pod, "f")
 	require.NoError(t, err)
-	require.Equal(t, "files", made.Annotations["velero.io/pvc-name"])
-	require.Equal(t, string(files.UID), made.Labels["velero.io/pvc-uid"])
+	require.Equal(t, "files", created.Annotations["velero.io/pvc-name"])
+	require.Equal(t, string(files.UID), created.Labels["velero.io/pvc-uid"])
 	_, err = w.PodVolumeBackup(ctx, backup, pod, "nope")
 	require.ErrorContains(t, err, "pod p1 has no volume nope")
 }

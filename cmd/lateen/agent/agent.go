@@ -27,15 +27,15 @@ import (
 	"github.com/lateen-project/lateen/reconcile/transfer"
 )
 
-// patience is how long a transfer that could be accepted keeps its place in line.
-const patience = time.Minute
+// admitTimeout is how long a transfer that could be accepted keeps its place in line.
+const admitTimeout = time.Minute
 
 // stepGrace is for the steps in hand on SIGTERM. The process must be gone after 5 s.
 const stepGrace = 4 * time.Second
 
 // Options are what an agent is made of.
 type Options struct {
-	Config  config.Options
+	Flags   config.Options
 	Rest    *rest.Config // its limits are those of Config
 	Metrics *metrics.Metrics
 	Limits  transfer.Limits
@@ -45,14 +45,14 @@ type Options struct {
 
 	Maintenance maintenance.Policy // its bounds; those of Config win, and zero is the defaults
 
-	Election reconcile.CoordinatorOptions // its durations; those that are 0 have their defaults
-	Absence  time.Duration                // how long a node's agent may be gone before another one stands in; 0: 1 min
+	Election     reconcile.CoordinatorOptions // its durations; those that are 0 have their defaults
+	AgentTimeout time.Duration                // how long a node's agent may be gone before another one stands in; 0: 1 min
 
 	SyncTimeout time.Duration // for what a coordinator watches to be listed, before it gives its Lease up; 0: 2 min
 
-	Patience    time.Duration // with a transfer that could be accepted and is not, and keeps others from it; 0: 1 min
-	OrphanAge   time.Duration // below which nothing is an orphan; 0: 10 min
-	OrphanSweep time.Duration // between two sweeps of a coordinator; 0: 10 min
+	AdmitTimeout time.Duration // with a transfer that could be accepted and is not, and keeps others from it; 0: 1 min
+	OrphanAge    time.Duration // below which nothing is an orphan; 0: 10 min
+	OrphanSweep  time.Duration // between two sweeps of a coordinator; 0: 10 min
 }
 
 // Run starts the agent and returns when the context has ended and the steps in hand are done. Movers go
@@ -63,63 +63,63 @@ func Run(ctx context.Context, options Options) error {
 		return err
 	}
 	countFromZero(options.Metrics)
-	startup, err := config.Load(ctx, clients.kube, options.Config, options.Clock)
+	startup, err := config.Load(ctx, clients.kube, options.Flags, options.Clock)
 	if ctx.Err() != nil {
 		return nil // told to stop before it had begun
 	}
 	if err != nil {
 		return err
 	}
-	caches, err := informers.NewCaches(clients.kube, clients.velero, selection(options.Config))
+	caches, err := informers.NewCaches(clients.kube, clients.velero, selection(options.Flags))
 	if err != nil {
 		return fmt.Errorf("prepare caches: %w", err)
 	}
 	watching, stop := context.WithCancel(ctx)
 	defer stop()
-	recorder, flush := newRecorder(watching, clients.events, options.Config)
+	recorder, flush := newRecorder(watching, clients.events, options.Flags)
 	defer flush()
-	parts := parts{Options: options, clients: clients, startup: startup, caches: caches, recorder: recorder, lead: &lead{},
+	parts := assembly{Options: options, clients: clients, startup: startup, caches: caches, recorder: recorder, leadership: &leadership{},
 		coordination: options.Metrics.Coordination(reconcile.OrphanResources()...), maintenance: newMaintenanceMetrics(options)}
 	return parts.run(watching)
 }
 
-// parts are what the assembly needs while it puts the agent together.
-type parts struct {
+// assembly are what the assembly needs while it puts the agent together.
+type assembly struct {
 	Options
-	clients   *clients
-	startup   *config.Startup
-	caches    *informers.Caches
-	recorder  recorder
-	lead      *lead
-	snapshots *informers.Snapshots // watched by a coordinator only
-	targets   *informers.Targets
-	exposing  *exposer.Exposer
+	clients    *clients
+	startup    *config.Startup
+	caches     *informers.Caches
+	recorder   recorder
+	leadership *leadership
+	snapshots  *informers.Snapshots // watched by a coordinator only
+	targets    *informers.Targets
+	exposing   *exposer.Exposer
 
 	coordination *metrics.Coordination
 	maintenance  *metrics.Maintenance
 }
 
-func selection(options config.Options) informers.Selection {
-	return informers.Selection{
+func selection(options config.Options) informers.Selectors {
+	return informers.Selectors{
 		Namespace:   options.Namespace,
 		Node:        options.NodeName,
-		Ours:        build.LabelMover + "=true",
+		OwnedLabels: build.LabelMover + "=true",
 		MoverLabels: build.LabelAcceptor + "=" + build.LabelValue(options.NodeName),
 		AgentLabels: roleLabel + "=" + roleNodeAgent,
 	}
 }
 
 // run is the agent, from top to bottom: what it shares, its kinds, what wakes them, and the loops.
-func (p *parts) run(ctx context.Context) error {
-	movers := informers.NewMoverEvents(ctx, p.clients.kube, p.Config.Namespace, p.Clock)
+func (p *assembly) run(ctx context.Context) error {
+	movers := informers.NewMoverEvents(ctx, p.clients.kube, p.Flags.Namespace, p.Clock)
 	p.targets = informers.NewTargets(ctx, p.clients.kube)
 	defer func() { movers.Wait(); p.targets.Wait() }()
 	var kinds []kind
-	p.snapshots = informers.NewSnapshots(p.clients.snapshots, p.clients.kube.Discovery(), func(namespace, name string) { p.wakeUploads(kinds, namespace+"/"+name) })
+	p.snapshots = informers.NewSnapshots(p.clients.snapshots, p.clients.kube.Discovery(), func(namespace, name string) { p.enqueueUploads(kinds, namespace+"/"+name) })
 	p.exposing = p.exposer()
 	shared := p.shared(movers)
 	kinds = p.kinds(shared)
-	handled, err := p.wire(kinds)
+	handled, err := p.addHandlers(kinds)
 	if err != nil {
 		return err
 	}
@@ -129,14 +129,14 @@ func (p *parts) run(ctx context.Context) error {
 	if !synced(ctx, "caches", handled...) {
 		return nil
 	}
-	p.announce(ctx)
-	p.observe(shared.Places.Own(), kinds)
+	p.reportConfig(ctx)
+	p.observe(shared.NodeSlots.Own(), kinds)
 	return p.runAll(ctx, kinds)
 }
 
 // runAll fills the slots before any worker can take one, then works until the context ends. The Lease is given up
 // after the steps in hand, or the next coordinator would work beside them.
-func (p *parts) runAll(ctx context.Context, kinds []kind) error {
+func (p *assembly) runAll(ctx context.Context, kinds []kind) error {
 	first := make([][]string, len(kinds))
 	for i, k := range kinds {
 		first[i] = k.resume()
@@ -171,41 +171,41 @@ func allReady(ctx context.Context, kinds []kind) <-chan struct{} {
 	return ready
 }
 
-// wire says which keys an object wakes, in one place.
-func (p *parts) wire(kinds []kind) ([]cache.DoneChecker, error) {
+// addHandlers says which keys an object wakes, in one place.
+func (p *assembly) addHandlers(kinds []kind) ([]cache.DoneChecker, error) {
 	var handled []cache.DoneChecker
 	for _, k := range kinds {
-		done, err := k.wire(p.caches)
+		done, err := k.addHandlers(p.caches)
 		if err != nil {
 			return nil, err
 		}
 		handled = append(handled, done...)
 	}
 	restores := kinds[1]
-	targets, err := p.caches.Here.Handle(func(pod *corev1.Pod) { // a restore waits for its pod's init container
-		for _, restore := range p.caches.PodVolumeRestores.By(informers.ByPod, informers.Key(pod)) {
-			restores.wake(informers.Key(restore))
+	targets, err := p.caches.LocalPods.AddHandler(func(pod *corev1.Pod) { // a restore waits for its pod's init container
+		for _, restore := range p.caches.PodVolumeRestores.ByIndex(informers.ByPod, informers.Key(pod)) {
+			restores.enqueue(informers.Key(restore))
 		}
 	})
 	return append(handled, targets), err
 }
 
-// wakeUploads wakes whoever reads a VolumeSnapshot, or has one of its own of that name.
-func (p *parts) wakeUploads(kinds []kind, snapshot string) {
+// enqueueUploads wakes whoever reads a VolumeSnapshot, or has one of its own of that name.
+func (p *assembly) enqueueUploads(kinds []kind, snapshot string) {
 	uploads := kinds[2]
-	uploads.wake(snapshot)
-	for _, upload := range p.caches.DataUploads.By(informers.BySnapshot, snapshot) {
-		uploads.wake(informers.Key(upload))
+	uploads.enqueue(snapshot)
+	for _, upload := range p.caches.DataUploads.ByIndex(informers.BySnapshot, snapshot) {
+		uploads.enqueue(informers.Key(upload))
 	}
 }
 
 // shared is what all kinds have in common.
-func (p *parts) shared(movers *informers.MoverEvents) reconcile.Shared {
+func (p *assembly) shared(movers *informers.MoverEvents) reconcile.Dependencies {
 	live, effective := p.clients.kube.CoreV1(), p.startup.Config
-	return reconcile.Shared{
-		Agent:           transfer.Agent{Node: p.Config.NodeName, Fleet: p.lead},
+	return reconcile.Dependencies{
+		Agent:           transfer.Agent{Node: p.Flags.NodeName, Fleet: p.leadership},
 		Limits:          p.Limits,
-		ResourceTimeout: p.Config.ResourceTimeout,
+		ResourceTimeout: p.Flags.ResourceTimeout,
 		NoConsumer:      effective.Movers.IgnoreDelayBinding,
 		Pods:            p.caches,
 		Claims:          p.caches,
@@ -215,8 +215,8 @@ func (p *parts) shared(movers *informers.MoverEvents) reconcile.Shared {
 			return live.Pods(namespace).Get(ctx, name, metav1.GetOptions{})
 		},
 		Exposer:   p.exposing,
-		Places:    reconcile.NewPlaces(p.Config.NodeName, effective.Concurrency, effective.GlobalConcurrency),
-		Admission: reconcile.NewAdmission(effective.PrepareQueueLength, effective.MaxConcurrency, cmp.Or(p.Patience, patience), p.Clock),
+		NodeSlots: reconcile.NewNodeSlots(p.Flags.NodeName, effective.Concurrency, effective.GlobalConcurrency),
+		Admission: reconcile.NewAdmission(effective.PrepareQueueLength, effective.MaxConcurrency, cmp.Or(p.AdmitTimeout, admitTimeout), p.Clock),
 		Movers:    movers,
 		Recorder:  p.recorder,
 		Metrics:   p.Metrics,
@@ -225,21 +225,21 @@ func (p *parts) shared(movers *informers.MoverEvents) reconcile.Shared {
 	}
 }
 
-func (p *parts) exposer() *exposer.Exposer {
+func (p *assembly) exposer() *exposer.Exposer {
 	return &exposer.Exposer{
 		Client:       p.clients.kube,
 		Templates:    p.startup.Templates,
 		Settings:     p.startup.Settings(),
-		Paths:        exposer.HostPaths{Client: p.clients.kube, PodsDir: p.podsDir(), Mounted: p.Config.HostPath, OS: p.startup.Node.OS},
+		Paths:        exposer.HostPaths{Client: p.clients.kube, PodsDir: p.podsDir(), Mounted: p.Flags.HostPath, OS: p.startup.Node.OS},
 		Snapshots:    p.snapshots,
 		Source:       p.caches.Pod,
 		StorageClass: p.caches.StorageClass,
 		Rejected:     p.rejected,
-		Made:         p.caches.Made,
+		Created:      p.caches.Created,
 	}
 }
 
-func (p *parts) podsDir() string {
+func (p *assembly) podsDir() string {
 	if p.startup.HostPods != "" {
 		return p.startup.HostPods
 	}
@@ -247,7 +247,7 @@ func (p *parts) podsDir() string {
 }
 
 // moverLog writes the log of a mover between two lines that say whose it is.
-func (p *parts) moverLog(ctx context.Context, mover string, text []byte) {
+func (p *assembly) moverLog(ctx context.Context, mover string, text []byte) {
 	logger := klog.FromContext(ctx)
 	logger.Info("Begin of mover log", "pod", mover)
 	if _, err := p.Log.Write(text); err != nil {

@@ -41,8 +41,8 @@ func newRecorder(ctx context.Context, client kubernetes.Interface, options confi
 	return broadcaster.NewRecorder(scheme.Scheme, source), broadcaster.Shutdown
 }
 
-// announce says once, everywhere that operators look, what of the configuration is not in force.
-func (p *parts) announce(ctx context.Context) {
+// reportConfig says once, everywhere that operators look, what of the configuration is not in force.
+func (p *assembly) reportConfig(ctx context.Context) {
 	logger := klog.FromContext(ctx)
 	self := p.self()
 	for _, problem := range p.startup.Problems {
@@ -53,8 +53,8 @@ func (p *parts) announce(ctx context.Context) {
 	for _, section := range config.Sections() {
 		p.showProblems(section, p.startup.Problems)
 	}
-	p.announceVersion(ctx, self)
-	if p.Config.MaintenanceConcurrency > 0 {
+	p.reportVersion(ctx, self)
+	if p.Flags.MaintenanceConcurrency > 0 {
 		logger.Info("Found the ConfigMap of maintenance jobs", "configMap", p.startup.MaintenanceConfigMap, "namedBy", p.startup.MaintenanceNamedBy)
 	}
 	class := p.startup.Priority
@@ -69,8 +69,8 @@ func (p *parts) announce(ctx context.Context) {
 		fmt.Sprintf("data movers run without priority class %q (%s): %s", class.Configured, class.Reason, class.Message))
 }
 
-// announceVersion warns of a Velero that Lateen was not tried with.
-func (p *parts) announceVersion(ctx context.Context, self *corev1.ObjectReference) {
+// reportVersion warns of a Velero that Lateen was not tried with.
+func (p *assembly) reportVersion(ctx context.Context, self *corev1.ObjectReference) {
 	image := p.startup.Templates[corev1.Linux].Image
 	logger := klog.FromContext(ctx)
 	logger.Info("Found Velero", "image", image, "tried", config.TriedVersions())
@@ -89,7 +89,7 @@ func warn(ctx context.Context, problem config.Problem) {
 }
 
 // rejected reports that a mover was created without the class that was in force at the start.
-func (p *parts) rejected(ctx context.Context, mover *corev1.Pod, class string) {
+func (p *assembly) rejected(ctx context.Context, mover *corev1.Pod, class string) {
 	klog.FromContext(ctx).Error(nil, "Created mover without its priority class", "pod", klog.KObj(mover), "class", class, "actual", mover.Spec.PriorityClassName)
 	p.Metrics.PriorityClassFallback(priority.DataMover, string(priority.Rejected))
 	p.recorder.Event(p.self(), corev1.EventTypeWarning, EventPriorityClass,
@@ -98,14 +98,14 @@ func (p *parts) rejected(ctx context.Context, mover *corev1.Pod, class string) {
 }
 
 // self is the agent's own pod, or the DaemonSet where it does not run as one.
-func (p *parts) self() *corev1.ObjectReference {
-	for _, pod := range p.caches.Here.List() {
-		if pod.Namespace == p.Config.Namespace && pod.Labels[roleLabel] == roleNodeAgent {
+func (p *assembly) self() *corev1.ObjectReference {
+	for _, pod := range p.caches.LocalPods.List() {
+		if pod.Namespace == p.Flags.Namespace && pod.Labels[roleLabel] == roleNodeAgent {
 			return &corev1.ObjectReference{APIVersion: "v1", Kind: "Pod", Namespace: pod.Namespace, Name: pod.Name, UID: pod.UID}
 		}
 	}
 	return &corev1.ObjectReference{
 		APIVersion: appsv1.SchemeGroupVersion.String(), Kind: "DaemonSet",
-		Namespace: p.Config.Namespace, Name: config.DaemonSetName,
+		Namespace: p.Flags.Namespace, Name: config.DaemonSetName,
 	}
 }

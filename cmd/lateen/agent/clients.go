@@ -22,7 +22,7 @@ const (
 
 type clients struct {
 	kube   kubernetes.Interface
-	velero *informers.Velero
+	velero *informers.Clientset
 	events kubernetes.Interface
 	lease  kubernetes.Interface
 
@@ -32,9 +32,9 @@ type clients struct {
 
 func newClients(options Options) (*clients, error) {
 	base := rest.CopyConfig(options.Rest)
-	base.QPS, base.Burst = options.Config.KubeAPIQPS, options.Config.KubeAPIBurst
+	base.QPS, base.Burst = options.Flags.KubeAPIQPS, options.Flags.KubeAPIBurst
 	base.Wrap(func(next http.RoundTripper) http.RoundTripper { return options.Metrics.Transport(next, options.Clock) })
-	velero, err := informers.NewVelero(base)
+	velero, err := informers.NewClientset(base)
 	if err != nil {
 		return nil, err
 	}

@@ -19,11 +19,11 @@ import (
 
 // kind is one kind of custom resource: what has its queue, without the type of its resources.
 type kind interface {
-	wake(key string)
+	enqueue(key string)
 	enqueueUnsettled()
 	enqueueNode(node string)
-	wire(caches *informers.Caches) ([]cache.DoneChecker, error)
-	wireTerm(caches *informers.Caches, term *informers.Term) ([]cache.DoneChecker, error)
+	addHandlers(caches *informers.Caches) ([]cache.DoneChecker, error)
+	addTermHandlers(caches *informers.Caches, term *informers.CoordinatorCaches) ([]cache.DoneChecker, error)
 	resume() (first []string)
 	run(ctx context.Context, first []string)
 	ready() <-chan struct{}
@@ -31,9 +31,9 @@ type kind interface {
 	owner(uid types.UID) (exists, done bool)
 }
 
-// line is a kind.
-type line[T transfer.Object] struct {
-	transfers  *reconcile.Transfers[T]
+// kindController is a kind.
+type kindController[T transfer.Object] struct {
+	transfers  *reconcile.TransferReconciler[T]
 	controller *reconcile.Controller
 	resources  resources[T]
 }
@@ -42,110 +42,110 @@ type line[T transfer.Object] struct {
 type resources[T transfer.Object] interface {
 	Get(key string) (T, bool)
 	List() []T
-	By(index, word string) []T
+	ByIndex(index, word string) []T
 	Index(name string, of func(T) []string) error
-	Handle(wake func(T)) (cache.DoneChecker, error)
+	AddHandler(enqueue func(T)) (cache.DoneChecker, error)
 }
 
-// newLine puts together what one kind needs besides what all kinds share.
-func newLine[T transfer.Object](
-	p *parts, what transfer.Kind[T], shared reconcile.Shared, resources resources[T], client reconcile.Patcher[T],
-) *line[T] {
-	transfers := &reconcile.Transfers[T]{
-		Kind: what, Shared: shared, Cached: resources.Get, Client: client,
-		Changed: func(T, transfer.State, transfer.State) {}, Gone: func(T) {},
+// newKindController puts together what one kind needs besides what all kinds share.
+func newKindController[T transfer.Object](
+	p *assembly, what transfer.Kind[T], shared reconcile.Dependencies, resources resources[T], client reconcile.Patcher[T],
+) *kindController[T] {
+	transfers := &reconcile.TransferReconciler[T]{
+		Kind: what, Dependencies: shared, Cached: resources.Get, Client: client,
+		OnUpdate: func(T, transfer.State, transfer.State) {}, OnDelete: func(T) {},
 	}
 	controller := reconcile.NewController(reconcile.Options{
-		Name: what.Name, Workers: p.Config.Workers, Grace: stepGrace, Clock: p.Clock, Metrics: p.Metrics.Workqueues(),
+		Name: what.Name, Workers: p.Flags.Workers, Grace: stepGrace, Clock: p.Clock, Metrics: p.Metrics.Workqueues(),
 	}, transfers.Reconcile)
-	transfers.Wake = controller.Wake
-	l := &line[T]{transfers: transfers, controller: controller, resources: resources}
+	transfers.Enqueue = controller.Enqueue
+	l := &kindController[T]{transfers: transfers, controller: controller, resources: resources}
 	transfers.Siblings = l.siblings
 	return l
 }
 
 // kinds are all four, in the order in which a backup and its restore use them.
-func (p *parts) kinds(shared reconcile.Shared) []kind {
-	velero, namespace := p.clients.velero, p.Config.Namespace
-	backups := newLine(p, transfer.PodVolumeBackup(), shared, p.caches.PodVolumeBackups, reconcile.Patcher[*velerov1.PodVolumeBackup](velero.PodVolumeBackups(namespace)))
-	backups.transfers.Changed = p.backupChanged
-	backups.transfers.Gone = func(backup *velerov1.PodVolumeBackup) { p.Metrics.BackupForgotten(backup.Name) }
-	restores := newLine(p, transfer.PodVolumeRestore(), shared, p.caches.PodVolumeRestores, reconcile.Patcher[*velerov1.PodVolumeRestore](velero.PodVolumeRestores(namespace)))
-	uploads := newLine(p, transfer.DataUpload(), shared, p.caches.DataUploads, reconcile.Patcher[*velerov2alpha1.DataUpload](velero.DataUploads(namespace)))
-	uploads.transfers.Changed = func(_ *velerov2alpha1.DataUpload, _, after transfer.State) {
+func (p *assembly) kinds(shared reconcile.Dependencies) []kind {
+	velero, namespace := p.clients.velero, p.Flags.Namespace
+	backups := newKindController(p, transfer.PodVolumeBackup(), shared, p.caches.PodVolumeBackups, reconcile.Patcher[*velerov1.PodVolumeBackup](velero.PodVolumeBackups(namespace)))
+	backups.transfers.OnUpdate = p.backupChanged
+	backups.transfers.OnDelete = func(backup *velerov1.PodVolumeBackup) { p.Metrics.BackupForgotten(backup.Name) }
+	restores := newKindController(p, transfer.PodVolumeRestore(), shared, p.caches.PodVolumeRestores, reconcile.Patcher[*velerov1.PodVolumeRestore](velero.PodVolumeRestores(namespace)))
+	uploads := newKindController(p, transfer.DataUpload(), shared, p.caches.DataUploads, reconcile.Patcher[*velerov2alpha1.DataUpload](velero.DataUploads(namespace)))
+	uploads.transfers.OnUpdate = func(_ *velerov2alpha1.DataUpload, _, after transfer.State) {
 		p.dataMoved(uploads.transfers.Kind.Name, after)
 	}
-	downloads := newLine(p, transfer.DataDownload(), shared, p.caches.DataDownloads, reconcile.Patcher[*velerov2alpha1.DataDownload](velero.DataDownloads(namespace)))
-	downloads.transfers.Changed = func(_ *velerov2alpha1.DataDownload, _, after transfer.State) {
+	downloads := newKindController(p, transfer.DataDownload(), shared, p.caches.DataDownloads, reconcile.Patcher[*velerov2alpha1.DataDownload](velero.DataDownloads(namespace)))
+	downloads.transfers.OnUpdate = func(_ *velerov2alpha1.DataDownload, _, after transfer.State) {
 		p.dataMoved(downloads.transfers.Kind.Name, after)
 	}
 	return []kind{backups, restores, uploads, downloads}
 }
 
-func (l *line[T]) wake(key string) { l.controller.Wake(key) }
+func (l *kindController[T]) enqueue(key string) { l.controller.Enqueue(key) }
 
 // enqueueUnsettled enqueues all that somebody still has to do something about: who acts has changed.
-func (l *line[T]) enqueueUnsettled() {
+func (l *kindController[T]) enqueueUnsettled() {
 	for _, object := range l.resources.List() {
 		if !l.transfers.Kind.Get(object).Settled() {
-			l.wake(informers.Key(object))
+			l.enqueue(informers.Key(object))
 		}
 	}
 }
 
 // enqueueNode enqueues what depends on the agent of a node, and what may.
-func (l *line[T]) enqueueNode(node string) {
+func (l *kindController[T]) enqueueNode(node string) {
 	for _, name := range []string{node, ""} {
-		for _, object := range l.resources.By(informers.ByNode, name) {
-			l.wake(informers.Key(object))
+		for _, object := range l.resources.ByIndex(informers.ByNode, name) {
+			l.enqueue(informers.Key(object))
 		}
 	}
 }
 
-// wire says which keys an object of an agent's caches wakes: a resource itself, and what was made for it.
-func (l *line[T]) wire(caches *informers.Caches) ([]cache.DoneChecker, error) {
+// addHandlers says which keys an object of an agent's caches wakes: a resource itself, and what was made for it.
+func (l *kindController[T]) addHandlers(caches *informers.Caches) ([]cache.DoneChecker, error) {
 	name := l.transfers.Kind.GVK.Kind
 	err0 := l.index()
-	own, err1 := l.resources.Handle(func(object T) {
+	own, err1 := l.resources.AddHandler(func(object T) {
 		l.note(object)
-		l.wake(informers.Key(object))
+		l.enqueue(informers.Key(object))
 		l.enqueueSiblings(object)
 	})
-	here, err2 := caches.Here.Handle(caches.Heard(informers.Controller[*corev1.Pod](name, l.wake)))
-	movers, err3 := caches.Movers.Handle(caches.Heard(informers.Controller[*corev1.Pod](name, l.wake)))
-	claims, err4 := caches.Claims.Handle(informers.Controller[*corev1.PersistentVolumeClaim](name, l.wake))
+	here, err2 := caches.LocalPods.AddHandler(caches.DropCreated(informers.EnqueueOwner[*corev1.Pod](name, l.enqueue)))
+	movers, err3 := caches.Movers.AddHandler(caches.DropCreated(informers.EnqueueOwner[*corev1.Pod](name, l.enqueue)))
+	claims, err4 := caches.Claims.AddHandler(informers.EnqueueOwner[*corev1.PersistentVolumeClaim](name, l.enqueue))
 	return []cache.DoneChecker{own, here, movers, claims}, errors.Join(err0, err1, err2, err3, err4)
 }
 
-func (l *line[T]) index() error {
+func (l *kindController[T]) index() error {
 	return l.resources.Index(informers.ByNode, func(object T) []string { return l.transfers.Kind.Get(object).Nodes() })
 }
 
-// wireTerm adds the movers that only a coordinator watches.
-func (l *line[T]) wireTerm(caches *informers.Caches, term *informers.Term) ([]cache.DoneChecker, error) {
-	movers, err := term.Movers.Handle(caches.Heard(informers.Controller[*corev1.Pod](l.transfers.Kind.GVK.Kind, l.wake)))
+// addTermHandlers adds the movers that only a coordinator watches.
+func (l *kindController[T]) addTermHandlers(caches *informers.Caches, term *informers.CoordinatorCaches) ([]cache.DoneChecker, error) {
+	movers, err := term.Movers.AddHandler(caches.DropCreated(informers.EnqueueOwner[*corev1.Pod](l.transfers.Kind.GVK.Kind, l.enqueue)))
 	return []cache.DoneChecker{movers}, err
 }
 
 // note tells admission of a resource. What is deleted is still handed over, so the cache is asked.
-func (l *line[T]) note(object T) {
+func (l *kindController[T]) note(object T) {
 	if current, ok := l.resources.Get(informers.Key(object)); ok && current.GetUID() == object.GetUID() {
-		l.transfers.Note(current)
+		l.transfers.Observe(current)
 		return
 	}
 	l.transfers.Admission.Forget(object.GetUID())
-	l.transfers.Places.Release(object.GetUID())
+	l.transfers.NodeSlots.Release(object.GetUID())
 }
 
-func (l *line[T]) resume() []string {
+func (l *kindController[T]) resume() []string {
 	owned := l.transfers.Owned(l.resources.List())
 	l.transfers.Resume(owned)
 	return keys(owned)
 }
 
-func (l *line[T]) run(ctx context.Context, first []string) { l.controller.Run(ctx, first) }
-func (l *line[T]) ready() <-chan struct{}                  { return l.controller.Ready() }
-func (l *line[T]) count() []metrics.Count                  { return l.transfers.Count(l.resources.List()) }
+func (l *kindController[T]) run(ctx context.Context, first []string) { l.controller.Run(ctx, first) }
+func (l *kindController[T]) ready() <-chan struct{}                  { return l.controller.Ready() }
+func (l *kindController[T]) count() []metrics.Count                  { return l.transfers.Count(l.resources.List()) }
 
 func keys[T metav1.Object](objects []T) []string {
 	all := make([]string, 0, len(objects))

@@ -39,8 +39,8 @@ func (s stored[T]) Get(key string) (found T, exists bool) {
 
 func (s stored[T]) List() []T { return s.typed(s.Indexer.List()) }
 
-func (s stored[T]) By(index, word string) []T {
-	objects, err := s.ByIndex(index, word)
+func (s stored[T]) ByIndex(index, word string) []T {
+	objects, err := s.Indexer.ByIndex(index, word)
 	if err != nil {
 		panic(err)
 	}
@@ -51,7 +51,7 @@ func (s stored[T]) Index(name string, of func(T) []string) error {
 	return s.AddIndexers(cache.Indexers{name: func(object any) ([]string, error) { return of(object.(T)), nil }})
 }
 
-func (s stored[T]) Handle(func(T)) (cache.DoneChecker, error) { return cached{}, nil }
+func (s stored[T]) AddHandler(func(T)) (cache.DoneChecker, error) { return cached{}, nil }
 
 // steps are the keys that a controller took.
 type steps struct {
@@ -80,8 +80,8 @@ func TestAChangeOfANodeCostsNoStepOfWhatIsOverOrElsewhere(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		all := stored[*velerov1.PodVolumeRestore]{cache.NewIndexer(cache.MetaNamespaceKeyFunc, cache.Indexers{})}
 		taken := &steps{}
-		l := &line[*velerov1.PodVolumeRestore]{
-			transfers:  &reconcile.Transfers[*velerov1.PodVolumeRestore]{Kind: transfer.PodVolumeRestore()},
+		l := &kindController[*velerov1.PodVolumeRestore]{
+			transfers:  &reconcile.TransferReconciler[*velerov1.PodVolumeRestore]{Kind: transfer.PodVolumeRestore()},
 			controller: reconcile.NewController(reconcile.Options{Name: "restores", Workers: 1, Clock: clock.RealClock{}}, taken.reconcile),
 			resources:  all,
 		}

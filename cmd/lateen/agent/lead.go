@@ -21,44 +21,44 @@ import (
 // identityLength is how many random characters tell the processes of one node apart.
 const identityLength = 8
 
-// absence is how long a node's agent may be gone before the coordinator stands in for it.
-const absence = time.Minute
+// agentTimeout is how long a node's agent may be gone before the coordinator stands in for it.
+const agentTimeout = time.Minute
 
-// lead is what an agent knows of the fleet while it coordinates, and that it does. It is empty otherwise.
-type lead struct {
+// leadership is what an agent knows of the fleet while it coordinates, and that it does. It is empty otherwise.
+type leadership struct {
 	lock   sync.RWMutex
-	agents *reconcile.Agents // nil while this agent does not coordinate
+	agents *reconcile.AgentTracker // nil while this agent does not coordinate
 }
 
-func (l *lead) set(agents *reconcile.Agents) {
+func (l *leadership) set(agents *reconcile.AgentTracker) {
 	l.lock.Lock()
 	defer l.lock.Unlock()
 	l.agents = agents
 }
 
-func (l *lead) current() *reconcile.Agents {
+func (l *leadership) current() *reconcile.AgentTracker {
 	l.lock.RLock()
 	defer l.lock.RUnlock()
 	return l.agents
 }
 
-// Leads implements transfer.Fleet.
-func (l *lead) Leads() bool { return l.current() != nil }
+// IsCoordinator implements transfer.Fleet.
+func (l *leadership) IsCoordinator() bool { return l.current() != nil }
 
-// Absent implements transfer.Fleet.
-func (l *lead) Absent(node string) bool {
+// Unavailable implements transfer.Fleet.
+func (l *leadership) Unavailable(node string) bool {
 	agents := l.current()
-	return agents != nil && agents.Absent(node)
+	return agents != nil && agents.Unavailable(node)
 }
 
-// Veleros implements transfer.Fleet.
-func (l *lead) Veleros(node string) bool {
+// RunsVelero implements transfer.Fleet.
+func (l *leadership) RunsVelero(node string) bool {
 	agents := l.current()
-	return agents != nil && agents.Veleros(node)
+	return agents != nil && agents.RunsVelero(node)
 }
 
 // Lost implements transfer.Fleet.
-func (l *lead) Lost(node string) bool {
+func (l *leadership) Lost(node string) bool {
 	agents := l.current()
 	return agents != nil && agents.Lost(node)
 }
@@ -66,12 +66,12 @@ func (l *lead) Lost(node string) bool {
 // coordinate is a candidate for the Lease, and the coordinator while it has it. Its name is that of this
 // process, or one that is started again would take the term of the one before for its own. A container is started again in
 // its pod only once the one before has ended, whose Lease then is free at once.
-func (p *parts) coordinate(ctx context.Context, kinds []kind) error {
+func (p *assembly) coordinate(ctx context.Context, kinds []kind) error {
 	options := p.Election
-	options.Client, options.Namespace, options.Name = p.clients.lease, p.Config.Namespace, deploy.CoordinatorLease
-	options.Identity = p.Config.NodeName + "_"
-	if p.Config.PodUID != "" {
-		options.Identity += p.Config.PodUID + "_"
+	options.Client, options.Namespace, options.Name = p.clients.lease, p.Flags.Namespace, deploy.CoordinatorLease
+	options.Identity = p.Flags.NodeName + "_"
+	if p.Flags.PodUID != "" {
+		options.Identity += p.Flags.PodUID + "_"
 		options.Former = options.Identity
 	}
 	options.Identity += rand.String(identityLength)
@@ -81,30 +81,30 @@ func (p *parts) coordinate(ctx context.Context, kinds []kind) error {
 		return fmt.Errorf("stand for coordinator: %w", err)
 	}
 	return candidate.Run(ctx, func(ctx context.Context) {
-		if err := p.serve(ctx, kinds); err != nil {
+		if err := p.runTerm(ctx, kinds); err != nil {
 			klog.FromContext(ctx).Error(err, "Coordinate")
 		}
 	})
 }
 
-// serve is one term: what only a coordinator watches is watched first, then it takes over what belongs to
+// runTerm is one term: what only a coordinator watches is watched first, then it takes over what belongs to
 // no node, and gives it back when the term ends. A term whose caches are not complete in time is given up: another
 // agent may be able to list what this one is not.
-func (p *parts) serve(ctx context.Context, kinds []kind) error {
+func (p *assembly) runTerm(ctx context.Context, kinds []kind) error {
 	ctx, end := context.WithCancel(ctx)
 	defer end()
-	term, err := informers.NewTerm(p.clients.kube, selection(p.Config))
+	term, err := informers.NewCoordinatorCaches(p.clients.kube, selection(p.Flags))
 	if err != nil {
 		return fmt.Errorf("prepare caches of the coordinator: %w", err)
 	}
 	nodes := informers.NewNodes(ctx, p.clients.kube)
 	defer nodes.Wait()
-	agents := reconcile.NewAgents(cmp.Or(p.Absence, absence), p.Clock, nodes, func(node string) {
+	agents := reconcile.NewAgentTracker(cmp.Or(p.AgentTimeout, agentTimeout), p.Clock, nodes, func(node string) {
 		for _, k := range kinds {
 			k.enqueueNode(node)
 		}
 	})
-	handled, err := p.wireTerm(term, kinds, agents)
+	handled, err := p.addTermHandlers(term, kinds, agents)
 	if err != nil {
 		return err
 	}
@@ -125,37 +125,42 @@ func (p *parts) serve(ctx context.Context, kinds []kind) error {
 		}
 		return nil
 	}
-	agents.Begin()
-	p.caches.SetTerm(term)
-	p.lead.set(agents)
-	defer func() { p.coordination.Leads(false); p.lead.set(nil); p.caches.SetTerm(nil); agents.End() }()
+	agents.Start()
+	p.caches.SetCoordinator(term)
+	p.leadership.set(agents)
+	defer func() {
+		p.coordination.SetCoordinator(false)
+		p.leadership.set(nil)
+		p.caches.SetCoordinator(nil)
+		agents.Stop()
+	}()
 	for _, k := range kinds {
 		k.enqueueUnsettled()
 	}
 	maintained := make(chan error, 1)
-	go func() { maintained <- p.maintain(ctx, func() { p.coordination.Leads(true) }, end) }()
+	go func() { maintained <- p.maintain(ctx, func() { p.coordination.SetCoordinator(true) }, end) }()
 	p.sweeper(ctx, kinds).Run(ctx)
 	return <-maintained
 }
 
-func (p *parts) wireTerm(term *informers.Term, kinds []kind, agents *reconcile.Agents) ([]cache.DoneChecker, error) {
-	handled, err := term.Agents.Handle(func(pod *corev1.Pod) {
+func (p *assembly) addTermHandlers(term *informers.CoordinatorCaches, kinds []kind, agents *reconcile.AgentTracker) ([]cache.DoneChecker, error) {
+	handled, err := term.Agents.AddHandler(func(pod *corev1.Pod) {
 		if _, exists := term.Agents.Get(informers.Key(pod)); exists {
-			agents.Saw(pod)
+			agents.Update(pod)
 		} else {
-			agents.Gone(pod)
+			agents.Delete(pod)
 		}
 	})
 	if err != nil {
 		return nil, err
 	}
-	classes, err := term.Classes.Handle(func(class *storagev1.StorageClass) { p.targets.ClassChanged(class.Name) })
+	classes, err := term.Classes.AddHandler(func(class *storagev1.StorageClass) { p.targets.ClassChanged(class.Name) })
 	if err != nil {
 		return nil, err
 	}
 	all := []cache.DoneChecker{handled, classes}
 	for _, k := range kinds {
-		done, err := k.wireTerm(p.caches, term)
+		done, err := k.addTermHandlers(p.caches, term)
 		if err != nil {
 			return nil, err
 		}

@@ -30,12 +30,12 @@ const EventJobConfig = "MaintenanceConfigProblem"
 // maintain maintains repositories for one term of a coordinator. It is beside all else that a term does, and
 // holds none of that up. It calls complete once its caches are, and giveUp if they are not in time: another agent may be
 // able to list what this one is not.
-func (p *parts) maintain(ctx context.Context, complete, giveUp func()) error {
-	if p.Config.MaintenanceConcurrency == 0 {
+func (p *assembly) maintain(ctx context.Context, complete, giveUp func()) error {
+	if p.Flags.MaintenanceConcurrency == 0 {
 		complete()
 		return nil
 	}
-	caches, err := informers.NewMaintained(p.clients.kube, p.clients.velero, p.Config.Namespace, build.LabelRepository)
+	caches, err := informers.NewRepositoryCaches(p.clients.kube, p.clients.velero, p.Flags.Namespace, build.LabelRepository)
 	if err != nil {
 		return fmt.Errorf("prepare caches of maintenance: %w", err)
 	}
@@ -43,8 +43,8 @@ func (p *parts) maintain(ctx context.Context, complete, giveUp func()) error {
 	controller := reconcile.NewController(reconcile.Options{
 		Name: "backuprepository", Workers: 1, Grace: stepGrace, Clock: p.Clock, Metrics: p.Metrics.Workqueues(),
 	}, maintainer.Reconcile)
-	maintainer.Wake = controller.Wake
-	handled, err := wireMaintained(caches, maintainer)
+	maintainer.Enqueue = controller.Enqueue
+	handled, err := addRepositoryHandlers(caches, maintainer)
 	if err != nil {
 		return err
 	}
@@ -62,64 +62,64 @@ func (p *parts) maintain(ctx context.Context, complete, giveUp func()) error {
 		complete()
 		controller.Run(ctx, nil)
 	}
-	p.maintenance.Over()
+	p.maintenance.Reset()
 	p.showProblems(config.SectionMaintenance, nil)
 	return nil
 }
 
-func (p *parts) maintainer(caches *informers.Maintained) *reconcile.Maintainer {
+func (p *assembly) maintainer(caches *informers.RepositoryCaches) *reconcile.RepositoryReconciler {
 	policy := cmp.Or(p.Maintenance, maintenance.DefaultPolicy())
-	policy.Frequency, policy.Timeout = p.Config.MaintenanceFrequency, p.Config.MaintenanceTimeout
-	planner := jobPlanner{parts: p, problems: jobProblems{}, exists: func(key string) bool {
+	policy.Frequency, policy.Timeout = p.Flags.MaintenanceFrequency, p.Flags.MaintenanceTimeout
+	planner := jobPlanner{assembly: p, problems: jobProblems{}, exists: func(key string) bool {
 		_, exists := caches.Repositories.Get(key)
 		return exists
 	}}
-	return &reconcile.Maintainer{
+	return &reconcile.RepositoryReconciler{
 		Repositories: caches.Repositories, Locations: caches.Locations, Jobs: caches.Jobs,
-		Client: p.clients.velero.BackupRepositories(p.Config.Namespace),
-		Exec:   exposer.Jobs{Client: p.clients.kube},
-		Plan:   planner.plan,
-		Policy: policy, Limit: p.Config.MaintenanceConcurrency,
+		Client:    p.clients.velero.BackupRepositories(p.Flags.Namespace),
+		JobClient: exposer.Jobs{Client: p.clients.kube},
+		Plan:      planner.plan,
+		Policy:    policy, Limit: p.Flags.MaintenanceConcurrency,
 		Recorder: p.recorder, Metrics: p.maintenance, Clock: p.Clock,
 	}
 }
 
-func wireMaintained(caches *informers.Maintained, maintainer *reconcile.Maintainer) ([]cache.DoneChecker, error) {
-	repositories, err := caches.Repositories.Handle(func(repository *velerov1.BackupRepository) { maintainer.Wake(informers.Key(repository)) })
+func addRepositoryHandlers(caches *informers.RepositoryCaches, maintainer *reconcile.RepositoryReconciler) ([]cache.DoneChecker, error) {
+	repositories, err := caches.Repositories.AddHandler(func(repository *velerov1.BackupRepository) { maintainer.Enqueue(informers.Key(repository)) })
 	if err != nil {
 		return nil, err
 	}
-	locations, err := caches.Locations.Handle(maintainer.Location)
+	locations, err := caches.Locations.AddHandler(maintainer.Location)
 	if err != nil {
 		return nil, err
 	}
-	jobs, err := caches.Jobs.Handle(func(job *batchv1.Job) { maintainer.Job(job) })
+	jobs, err := caches.Jobs.AddHandler(func(job *batchv1.Job) { maintainer.Job(job) })
 	return []cache.DoneChecker{repositories, locations, jobs}, err
 }
 
 // jobPlanner says what the next job of a repository is made of. It is for one worker.
 type jobPlanner struct {
-	*parts
+	*assembly
 	problems jobProblems
 	exists   func(key string) bool // a BackupRepository of that key
 }
 
-func (p jobPlanner) plan(ctx context.Context, repository *velerov1.BackupRepository) (reconcile.JobPlan, error) {
-	server, err := config.ReadServer(ctx, p.clients.kube, p.Config.Namespace)
+func (p jobPlanner) plan(ctx context.Context, object *velerov1.BackupRepository) (reconcile.JobPlan, error) {
+	server, err := config.ReadServer(ctx, p.clients.kube, p.Flags.Namespace)
 	if err != nil {
 		return reconcile.JobPlan{}, err
 	}
-	wanted, problems, err := config.ReadMaintenance(ctx, p.clients.kube, p.Config, server, repository)
+	wanted, problems, err := config.ReadMaintenance(ctx, p.clients.kube, p.Flags, server, object)
 	if err != nil {
 		return reconcile.JobPlan{}, err
 	}
 	template := build.JobTemplate{Template: p.startup.Templates[corev1.Linux]}
 	if server != nil {
-		if template, err = config.JobTemplate(*server, p.Config); err != nil {
+		if template, err = config.JobTemplate(*server, p.Flags); err != nil {
 			return reconcile.JobPlan{}, err
 		}
 	}
-	p.reportProblems(ctx, repository, problems)
+	p.reportProblems(ctx, object, problems)
 	class := priority.Unresolved("", wanted.Unreadable, "")
 	if wanted.Unreadable == "" {
 		class = priority.Resolve(ctx, wanted.PriorityClassName, func(ctx context.Context, name string) (*schedulingv1.PriorityClass, error) {
@@ -127,7 +127,7 @@ func (p jobPlanner) plan(ctx context.Context, repository *velerov1.BackupReposit
 		})
 	}
 	wanted.Jobs.PriorityClass = class.Effective
-	return reconcile.JobPlan{Template: template, Settings: wanted.Jobs, Made: func() { p.tellClass(ctx, repository, class) }}, nil
+	return reconcile.JobPlan{Template: template, Settings: wanted.Jobs, Created: func() { p.reportClass(ctx, object, class) }}, nil
 }
 
 // reportProblems reports the Problems that are new, however many jobs each concerns, and shows all that are there.
@@ -140,8 +140,8 @@ func (p jobPlanner) reportProblems(ctx context.Context, repository *velerov1.Bac
 	p.showProblems(config.SectionMaintenance, p.problems.all())
 }
 
-// tellClass says of each job whether it has the class that is configured.
-func (p jobPlanner) tellClass(ctx context.Context, repository *velerov1.BackupRepository, class priority.Resolution) {
+// reportClass says of each job whether it has the class that is configured.
+func (p jobPlanner) reportClass(ctx context.Context, repository *velerov1.BackupRepository, class priority.Resolution) {
 	p.Metrics.PriorityClass(priority.MaintenanceJob, class.Configured, class.Effective)
 	if !class.Fallback() {
 		return
@@ -161,7 +161,7 @@ func about(repository *velerov1.BackupRepository) *corev1.ObjectReference {
 
 // newMaintenanceMetrics registers them where repositories are maintained.
 func newMaintenanceMetrics(options Options) *metrics.Maintenance {
-	if options.Config.MaintenanceConcurrency == 0 {
+	if options.Flags.MaintenanceConcurrency == 0 {
 		return nil
 	}
 	return options.Metrics.Maintenance()

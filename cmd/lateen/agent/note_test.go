@@ -25,19 +25,19 @@ func (nothing) Get(string) (*velerov1.PodVolumeBackup, bool) { return nil, false
 // would wait for its turn (T6).
 func TestWhatIsDeletedLeavesTheLine(t *testing.T) {
 	admission := reconcile.NewAdmission(1, 1, time.Minute, testingclock.NewFakeClock(time.Unix(10, 0)))
-	places := reconcile.NewPlaces("n1", 1, 1)
+	places := reconcile.NewNodeSlots("n1", 1, 1)
 	for i, uid := range []types.UID{"first", "second"} {
-		admission.Note(reconcile.Entry{UID: uid, Key: string(uid), Version: "1", Created: time.Unix(int64(i), 0), Phase: reconcile.Waiting})
+		admission.Observe(reconcile.Entry{UID: uid, Key: string(uid), Version: "1", Created: time.Unix(int64(i), 0), Phase: reconcile.Waiting})
 	}
 	woken := false
-	require.False(t, admission.Room("second", func() { woken = true }))
-	l := &line[*velerov1.PodVolumeBackup]{
+	require.False(t, admission.TryAdmit("second", func() { woken = true }))
+	l := &kindController[*velerov1.PodVolumeBackup]{
 		resources: nothing{},
-		transfers: &reconcile.Transfers[*velerov1.PodVolumeBackup]{
-			Kind: transfer.PodVolumeBackup(), Shared: reconcile.Shared{Admission: admission, Places: places},
+		transfers: &reconcile.TransferReconciler[*velerov1.PodVolumeBackup]{
+			Kind: transfer.PodVolumeBackup(), Dependencies: reconcile.Dependencies{Admission: admission, NodeSlots: places},
 		},
 	}
 	l.note(&velerov1.PodVolumeBackup{ObjectMeta: metav1.ObjectMeta{Namespace: "velero", Name: "b1", UID: "first"}})
 	require.True(t, woken, "the second in line is not enqueued")
-	require.True(t, admission.Room("second", nil))
+	require.True(t, admission.TryAdmit("second", nil))
 }

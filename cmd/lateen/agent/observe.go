@@ -12,7 +12,7 @@ import (
 )
 
 // observe registers what is computed at each scrape.
-func (p *parts) observe(slots *reconcile.Slots, kinds []kind) {
+func (p *assembly) observe(slots *reconcile.Slots, kinds []kind) {
 	p.Metrics.Slots(slots.Limit(), slots.InUse)
 	p.Metrics.Queue(p.startup.Config.PrepareQueueLength)
 	p.Metrics.Transfers(func() []metrics.Count {
@@ -26,41 +26,41 @@ func (p *parts) observe(slots *reconcile.Slots, kinds []kind) {
 
 // countFromZero makes every series exist before anything can be counted.
 func countFromZero(meter *metrics.Metrics) {
-	meter.Init(metrics.Start{
+	meter.Init(metrics.InitialLabels{
 		Consumers:     priority.Consumers(),
-		ClassReasons:  words(priority.Reasons()),
-		Sections:      words(config.Sections()),
-		ConfigReasons: words(config.Reasons()),
+		ClassReasons:  format(priority.Reasons()),
+		Sections:      format(config.Sections()),
+		ConfigReasons: format(config.Reasons()),
 		Kinds: []string{
 			transfer.PodVolumeBackup().Name, transfer.PodVolumeRestore().Name,
 			transfer.DataUpload().Name, transfer.DataDownload().Name,
 		},
 		LostReasons: build.LostReasons(),
-		Ends:        ends(),
+		Ends:        terminalReasons(),
 	})
 }
 
 // backupChanged counts what Velero's own metrics count of PodVolumeBackups.
-func (p *parts) backupChanged(backup *velerov1.PodVolumeBackup, before, after transfer.State) {
+func (p *assembly) backupChanged(backup *velerov1.PodVolumeBackup, before, after transfer.State) {
 	switch {
 	case before.Phase == transfer.Prepared && after.Phase == transfer.InProgress:
 		p.Metrics.BackupStarted()
 	case after.Phase == transfer.Completed:
-		names := transfer.NamesOf(backup)
+		names := transfer.VeleroMetricNames(backup)
 		p.Metrics.BackupCompleted(names.Operation, names.Backup, backup.Name, after.CompletedAt.Sub(after.StartedAt))
 	}
 }
 
 // dataMoved counts what Velero's own metrics count of DataUploads and DataDownloads.
-func (p *parts) dataMoved(kind string, after transfer.State) {
+func (p *assembly) dataMoved(kind string, after transfer.State) {
 	if after.Phase.Terminal() {
 		p.Metrics.DataMoved(kind, string(after.Phase))
 	}
 }
 
-func ends() []metrics.End {
+func terminalReasons() []metrics.End {
 	var all []metrics.End
-	for phase, reasons := range transfer.Ends() {
+	for phase, reasons := range transfer.TerminalReasons() {
 		for _, reason := range reasons {
 			all = append(all, metrics.End{Phase: string(phase), Reason: string(reason)})
 		}
@@ -68,8 +68,8 @@ func ends() []metrics.End {
 	return all
 }
 
-// words are named strings as label values.
-func words[T ~string](named []T) []string {
+// format are named strings as label values.
+func format[T ~string](named []T) []string {
 	plain := make([]string, 0, len(named))
 	for _, word := range named {
 		plain = append(plain, string(word))

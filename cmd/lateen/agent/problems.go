@@ -34,7 +34,7 @@ func (j jobProblems) all() []config.Problem {
 }
 
 // showProblems sets the gauge of the Problems of a section to those that are in it.
-func (p *parts) showProblems(section config.Section, problems []config.Problem) {
+func (p *assembly) showProblems(section config.Section, problems []config.Problem) {
 	counts := map[string]int{}
 	for _, reason := range config.Reasons() {
 		counts[string(reason)] = 0

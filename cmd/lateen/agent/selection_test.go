@@ -16,6 +16,6 @@ func TestAnAgentSelectsTheMoversThatItHasMarked(t *testing.T) {
 	for _, node := range []string{"node-1", strings.Repeat("n", 70) + ".example.com"} {
 		selected, err := labels.Parse(selection(config.Options{NodeName: node}).MoverLabels)
 		require.NoError(t, err, node)
-		require.True(t, selected.Matches(labels.Set(build.Ours("uid", node))), "%s", selected)
+		require.True(t, selected.Matches(labels.Set(build.OwnerLabels("uid", node))), "%s", selected)
 	}
 }

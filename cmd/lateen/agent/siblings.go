@@ -3,9 +3,9 @@ package agent
 import "github.com/lateen-project/lateen/informers"
 
 // siblings are the unfinished restores to other volumes of the same pod, which are on the same node.
-func (l *line[T]) siblings(object T) (found []T) {
+func (l *kindController[T]) siblings(object T) (found []T) {
 	for _, name := range []string{l.transfers.Kind.Get(object).Node, ""} {
-		for _, other := range l.resources.By(informers.ByNode, name) {
+		for _, other := range l.resources.ByIndex(informers.ByNode, name) {
 			if l.transfers.SharePod(object, other) {
 				found = append(found, other)
 			}
@@ -15,13 +15,13 @@ func (l *line[T]) siblings(object T) (found []T) {
 }
 
 // enqueueSiblings enqueues the restores that may wait for this one: it has changed, or was deleted.
-func (l *line[T]) enqueueSiblings(object T) {
-	if !l.transfers.Kind.Restores || l.transfers.Kind.Delivers {
+func (l *kindController[T]) enqueueSiblings(object T) {
+	if !l.transfers.Kind.Restores || l.transfers.Kind.Rebinds {
 		return
 	}
 	for _, other := range l.siblings(object) {
 		if l.transfers.AwaitsSibling(other) {
-			l.wake(informers.Key(other))
+			l.enqueue(informers.Key(other))
 		}
 	}
 }

@@ -15,24 +15,24 @@ import (
 
 // sweeper removes what has outlived its transfer, for the time of a term. Snapshots go in the order in which
 // nothing can be lost.
-func (p *parts) sweeper(ctx context.Context, kinds []kind) *reconcile.Orphans {
+func (p *assembly) sweeper(ctx context.Context, kinds []kind) *reconcile.Orphans {
 	snapshots := func(ctx context.Context, orphan *metav1.PartialObjectMetadata) error {
-		return p.exposing.RemoveOrphan(ctx, p.Config.Namespace, orphan)
+		return p.exposing.RemoveOrphan(ctx, p.Flags.Namespace, orphan)
 	}
 	return &reconcile.Orphans{
 		Served: func() bool {
-			served, err := p.snapshots.Served(ctx)
+			served, err := p.snapshots.Available(ctx)
 			return served && err == nil
 		},
-		Elsewhere: func(name string) bool {
+		ForeignContent: func(name string) bool {
 			content := p.snapshots.Content(name)
-			return content == nil || content.Spec.VolumeSnapshotRef.Namespace != p.Config.Namespace
+			return content == nil || content.Spec.VolumeSnapshotRef.Namespace != p.Flags.Namespace
 		},
 		Remove: map[string]func(context.Context, *metav1.PartialObjectMetadata) error{
 			"persistentvolumeclaims": p.removeClaim, "volumesnapshots": snapshots, "volumesnapshotcontents": snapshots,
 		},
-		Client: p.clients.metadata, Namespace: p.Config.Namespace, Clock: p.Clock, Metrics: p.coordination,
-		Age: p.OrphanAge, Every: p.OrphanSweep,
+		Client: p.clients.metadata, Namespace: p.Flags.Namespace, Clock: p.Clock, Metrics: p.coordination,
+		MinAge: p.OrphanAge, Interval: p.OrphanSweep,
 		Owner: func(uid types.UID) (exists, done bool) {
 			for _, k := range kinds {
 				if exists, done := k.owner(uid); exists {
@@ -45,18 +45,18 @@ func (p *parts) sweeper(ctx context.Context, kinds []kind) *reconcile.Orphans {
 }
 
 // removeClaim removes an orphaned claim with its volume, which its class may retain.
-func (p *parts) removeClaim(ctx context.Context, orphan *metav1.PartialObjectMetadata) error {
+func (p *assembly) removeClaim(ctx context.Context, orphan *metav1.PartialObjectMetadata) error {
 	claim, err := p.clients.kube.CoreV1().PersistentVolumeClaims(orphan.Namespace).Get(ctx, orphan.Name, metav1.GetOptions{})
 	if err != nil || claim.UID != orphan.UID {
 		return err // an orphan that is gone is no error to who asked
 	}
-	_, err = p.exposing.Remove(ctx, build.Movement{}, exposer.Found{Claims: []*corev1.PersistentVolumeClaim{claim}})
+	_, err = p.exposing.Remove(ctx, build.MoverSpec{}, exposer.Existing{Claims: []*corev1.PersistentVolumeClaim{claim}})
 	return err
 }
 
 // owner tells whether a resource of this kind has the UID, and whether it is over for good.
-func (l *line[T]) owner(uid types.UID) (exists, done bool) {
-	for _, object := range l.resources.By(informers.ByUID, string(uid)) {
+func (l *kindController[T]) owner(uid types.UID) (exists, done bool) {
+	for _, object := range l.resources.ByIndex(informers.ByUID, string(uid)) {
 		return true, l.transfers.Kind.Get(object).Settled()
 	}
 	return false, false

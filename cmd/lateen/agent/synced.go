@@ -25,7 +25,7 @@ const EventCaches = "CachesNotSynced"
 const syncTimeout = 2 * time.Minute
 
 // reportLacking says which requests keep the caches of a coordinator, or of a part of it, from being complete.
-func (p *parts) reportLacking(ctx context.Context, what, lacking string) {
+func (p *assembly) reportLacking(ctx context.Context, what, lacking string) {
 	klog.FromContext(ctx).Error(nil, "Failed to sync caches", "of", what, "failing", lacking)
 	p.recorder.Event(p.self(), corev1.EventTypeWarning, EventCaches,
 		reconcile.EventMessage(fmt.Sprintf("%s cannot work, because its caches cannot be filled: %s. Check the rights of the agents' ServiceAccount (lateen install --apply sets them)", what, lacking)))

@@ -33,14 +33,14 @@ func reported(t *testing.T, path string, cluster *check.Cluster, node *corev1.No
 	}
 	documents, err := check.ReadFile(filepath.Base(path), text, kind)
 	require.NoError(t, err)
-	var said bytes.Buffer
+	var reported bytes.Buffer
 	count := 0
 	for _, document := range documents {
-		verdict := check.Judge(document, cluster)
+		verdict := check.Evaluate(document, cluster)
 		count += len(verdict.Problems)
-		require.NoError(t, check.Report(&said, &verdict, cluster, node))
+		require.NoError(t, check.Report(&reported, &verdict, cluster, node))
 	}
-	return said.String(), count
+	return reported.String(), count
 }
 
 // TestReportsOfTheCorpus holds that a report has what the parser says, all of it, and fits a terminal.
@@ -51,15 +51,15 @@ func TestReportsOfTheCorpus(t *testing.T) {
 	for _, file := range expected {
 		want, err := os.ReadFile(file)
 		require.NoError(t, err)
-		said, count := reported(t, strings.TrimSuffix(file, ".problems"), nil, nil)
-		require.Equal(t, strings.Count(string(want), "\n"), count, said)
-		words := strings.Join(strings.Fields(said), " ")
+		reported, count := reported(t, strings.TrimSuffix(file, ".problems"), nil, nil)
+		require.Equal(t, strings.Count(string(want), "\n"), count, reported)
+		description := strings.Join(strings.Fields(reported), " ")
 		for line := range strings.Lines(string(want)) {
 			_, problem, _ := strings.Cut(strings.TrimSpace(line), " ")
 			_, message, _ := strings.Cut(problem, ": ")
-			require.Contains(t, words, strings.Join(strings.Fields(message), " "), file)
+			require.Contains(t, description, strings.Join(strings.Fields(message), " "), file)
 		}
-		for line := range strings.Lines(said) {
+		for line := range strings.Lines(reported) {
 			if fields := strings.Fields(line); len(fields) > 1 {
 				require.LessOrEqual(t, utf8.RuneCountInString(strings.TrimSuffix(line, "\n")), 80, "%s: %s", file, line)
 			}
@@ -122,15 +122,15 @@ func TestReports(t *testing.T) {
 		"a backup repository ConfigMap too many": {file: "repository-field-twice.yaml", count: 2},
 	} {
 		t.Run(name, func(t *testing.T) {
-			said, count := reported(t, filepath.Join(corpus, test.file), test.cluster, test.node)
+			reported, count := reported(t, filepath.Join(corpus, test.file), test.cluster, test.node)
 			golden := filepath.Join("testdata", strings.ReplaceAll(name, " ", "-")+".txt")
 			if *update {
 				require.NoError(t, os.MkdirAll("testdata", 0o755))
-				require.NoError(t, os.WriteFile(golden, []byte(said), 0o644))
+				require.NoError(t, os.WriteFile(golden, []byte(reported), 0o644))
 			}
 			want, err := os.ReadFile(golden)
 			require.NoError(t, err, "go test ./cmd/lateen/check -update writes it")
-			require.Equal(t, string(want), said)
+			require.Equal(t, string(want), reported)
 			require.Equal(t, test.count, count)
 		})
 	}
@@ -148,15 +148,15 @@ data:
 	require.NoError(t, err)
 	require.Len(t, documents, 1)
 	require.Equal(t, check.Maintenance, documents[0].Kind)
-	verdict := check.Judge(documents[0], bare())
-	var said bytes.Buffer
-	require.NoError(t, check.Report(&said, &verdict, bare(), nil))
+	verdict := check.Evaluate(documents[0], bare())
+	var reported bytes.Buffer
+	require.NoError(t, check.Report(&reported, &verdict, bare(), nil))
 	require.Len(t, verdict.Problems, 4)
-	for _, words := range []string{
+	for _, description := range []string{
 		"global.podResources.cpuLimit, line 1", "ns1-default-kopia.priorityClassName", "the one under global counts",
 		"ns1-default-kopia.loadAffinity", `no PriorityClass "velero-low"`, "5 of each repository", "own settings      ns1-default-kopia",
 	} {
-		require.Contains(t, said.String(), words)
+		require.Contains(t, reported.String(), description)
 	}
 }
 

@@ -22,11 +22,11 @@ type Cluster struct {
 	CopyProblems    []config.Problem // rights that the agents lack
 }
 
-// refused is what the agent would not use, besides what its parser says: it is taken out of the configuration.
-func (c *Cluster) refused(of *config.Config) []config.Problem {
-	problems := c.refusedClass(&of.PriorityClassName, config.SectionPriorityClassName, string(config.SectionPriorityClassName))
+// invalid is what the agent would not use, besides what its parser says: it is taken out of the configuration.
+func (c *Cluster) invalid(of *config.Config) []config.Problem {
+	problems := c.invalidClass(&of.PriorityClassName, config.SectionPriorityClassName, string(config.SectionPriorityClassName))
 	if cache := of.Movers.Cache; cache != nil {
-		if problem := c.refusedCache(cache.StorageClass); problem != nil {
+		if problem := c.invalidCache(cache.StorageClass); problem != nil {
 			problems = append(problems, *problem)
 			of.Movers.Cache = nil
 		}
@@ -34,8 +34,8 @@ func (c *Cluster) refused(of *config.Config) []config.Problem {
 	return problems
 }
 
-// refusedClass takes a priority class that is not in the cluster out of its place.
-func (c *Cluster) refusedClass(name *string, section config.Section, path string) []config.Problem {
+// invalidClass takes a priority class that is not in the cluster out of its place.
+func (c *Cluster) invalidClass(name *string, section config.Section, path string) []config.Problem {
 	if *name == "" || c.PriorityClasses == nil || c.PriorityClasses[*name] != nil {
 		return nil
 	}
@@ -44,8 +44,8 @@ func (c *Cluster) refusedClass(name *string, section config.Section, path string
 	return []config.Problem{{Section: section, Path: path, Reason: config.Missing, Message: class.Message}}
 }
 
-func (c *Cluster) refusedCache(class string) *config.Problem {
-	if problem := config.CacheOfOldMovers(c.MoverImage); problem != nil || c.StorageClasses == nil {
+func (c *Cluster) invalidCache(class string) *config.Problem {
+	if problem := config.CacheUnsupported(c.MoverImage); problem != nil || c.StorageClasses == nil {
 		return problem
 	}
 	return config.UnusableCacheClass(class, c.StorageClasses[class])
@@ -60,13 +60,13 @@ func (c *Cluster) unmatched(of config.Config) []config.Problem {
 	for _, rule := range of.NodeRules {
 		if !c.anyNode(rule.Nodes) {
 			add(config.SectionLoadConcurrency, "loadConcurrency.perNodeConfig",
-				fmt.Sprintf("no node matches %s; label the nodes that are meant, or correct the selector", selectorWords(rule.Nodes)))
+				fmt.Sprintf("no node matches %s; label the nodes that are meant, or correct the selector", formatSelector(rule.Nodes)))
 		}
 	}
 	for _, one := range of.Movers.LoadAffinity { // those that cannot be used are not among them, so an index would mislead
 		if !c.anyNode(one.Nodes) {
 			add(config.SectionLoadAffinity, "loadAffinity",
-				fmt.Sprintf("no node matches %s, and movers that have no other choice wait for one; label the nodes that are meant, or correct the selector", selectorWords(one.Nodes)))
+				fmt.Sprintf("no node matches %s, and movers that have no other choice wait for one; label the nodes that are meant, or correct the selector", formatSelector(one.Nodes)))
 		}
 		if c.lacks(one.StorageClass) {
 			add(config.SectionLoadAffinity, "loadAffinity", noClass(one.StorageClass, "so it is for no volume"))

@@ -23,18 +23,18 @@ func Kinds() []Kind { return []Kind{NodeAgent, BackupRepository, Maintenance} }
 
 // Document is one ConfigMap.
 type Document struct {
-	Kind  Kind
-	Title string            // what the report calls it
-	Data  map[string]string // as in the ConfigMap
-	Gone  *config.Problem   // why there is no ConfigMap although one is named
-	Unset bool              // none is named, so that everything has its default
+	Kind    Kind
+	Title   string            // what the report calls it
+	Data    map[string]string // as in the ConfigMap
+	Missing *config.Problem   // why there is no ConfigMap although one is named
+	Unset   bool              // none is named, so that everything has its default
 	// NamedBy is the workload whose flag names the ConfigMap of maintenance jobs; empty where it makes no difference.
 	NamedBy config.NamedBy
 	First   int // the line of the manifest at which its value begins; 0 where the value has its own lines
 }
 
-// Verdict is what is to be said of a document.
-type Verdict struct {
+// Result is what is to be said of a document.
+type Result struct {
 	Document   Document
 	Problems   []config.Problem       // what the agent would say, and what matches nothing in the cluster
 	Config     config.Config          // what is in effect; of a node-agent ConfigMap
@@ -43,16 +43,16 @@ type Verdict struct {
 	Defaults   map[config.Section]int // the first Problem, from 1, for which something in a section has its default
 }
 
-// Judge says what a document means. What it names is looked up if there is a cluster.
-func Judge(document Document, cluster *Cluster) Verdict {
-	verdict := Verdict{
+// Evaluate says what a document means. What it names is looked up if there is a cluster.
+func Evaluate(document Document, cluster *Cluster) Result {
+	verdict := Result{
 		Document: document, Config: config.Defaults(), CacheLimit: config.DefaultCacheLimit,
 		Jobs: config.DefaultMaintenance(), Defaults: map[config.Section]int{},
 	}
 	switch {
 	case document.Unset:
-	case document.Gone != nil:
-		verdict.fallBack(*document.Gone)
+	case document.Missing != nil:
+		verdict.fallBack(*document.Missing)
 	case document.Kind == BackupRepository:
 		limit, problems := config.ParseRepository(document.Data)
 		verdict.CacheLimit = limit
@@ -71,11 +71,11 @@ func Judge(document Document, cluster *Cluster) Verdict {
 		verdict.fallBack(problems...)
 	}
 	if cluster != nil && document.Kind == NodeAgent {
-		verdict.fallBack(cluster.refused(&verdict.Config)...)
+		verdict.fallBack(cluster.invalid(&verdict.Config)...)
 		verdict.Problems = slices.Concat(verdict.Problems, cluster.unmatched(verdict.Config), cluster.CopyProblems)
 	}
 	if cluster != nil && document.Kind == Maintenance {
-		problems := cluster.refusedClass(&verdict.Jobs.PriorityClassName, config.SectionMaintenance, globalKey+".priorityClassName")
+		problems := cluster.invalidClass(&verdict.Jobs.PriorityClassName, config.SectionMaintenance, globalKey+".priorityClassName")
 		verdict.Problems = append(verdict.Problems, problems...)
 	}
 	return verdict
@@ -87,16 +87,16 @@ func (d *Document) repositories() []string {
 }
 
 // fallBack keeps Problems, and which of them were the first to give something in a section its default.
-func (v *Verdict) fallBack(problems ...config.Problem) {
+func (v *Result) fallBack(problems ...config.Problem) {
 	for _, problem := range problems {
 		v.Problems = append(v.Problems, problem)
-		if _, known := v.Defaults[problem.Section]; !known && problem.Reason.Spoils() {
+		if _, known := v.Defaults[problem.Section]; !known && problem.Reason.Invalidates() {
 			v.Defaults[problem.Section] = len(v.Problems)
 		}
 	}
 }
 
 // wholeDefault is the Problem, from 1, because of which everything has its default; 0 if there is none.
-func (v *Verdict) wholeDefault() int {
+func (v *Result) wholeDefault() int {
 	return max(v.Defaults[config.SectionConfigMap], v.Defaults[config.SectionBackupRepository])
 }

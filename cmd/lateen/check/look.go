@@ -101,7 +101,7 @@ func (i *Installation) Documents(ctx context.Context, client kubernetes.Interfac
 		switch {
 		case apierrors.IsNotFound(err):
 			problem := want.gone(i.Namespace, want.name)
-			document.Gone = &problem
+			document.Missing = &problem
 		case err != nil:
 			return nil, fmt.Errorf("get configmap %s/%s: %w", i.Namespace, want.name, err)
 		default:
@@ -112,8 +112,8 @@ func (i *Installation) Documents(ctx context.Context, client kubernetes.Interfac
 	return documents, nil
 }
 
-// Look reads what a configuration may name. What cannot be read is left out, and is in the error.
-func (i *Installation) Look(ctx context.Context, client kubernetes.Interface) (*Cluster, error) {
+// Observe reads what a configuration may name. What cannot be read is left out, and is in the error.
+func (i *Installation) Observe(ctx context.Context, client kubernetes.Interface) (*Cluster, error) {
 	cluster := &Cluster{MoverImage: i.MoverImage()}
 	nodes, err := client.CoreV1().Nodes().List(ctx, metav1.ListOptions{})
 	if err != nil {

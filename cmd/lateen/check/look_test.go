@@ -69,8 +69,8 @@ func TestDocumentsAreThoseOfTheAgents(t *testing.T) {
 			for i, document := range documents[:2] {
 				require.Equal(t, test.titles[i] == "", document.Unset)
 				require.Equal(t, test.titles[i], document.Title)
-				require.Equal(t, test.titles[i] == "ConfigMap backup/gone", document.Gone != nil)
-				require.Equal(t, !document.Unset && document.Gone == nil, document.Data != nil)
+				require.Equal(t, test.titles[i] == "ConfigMap backup/gone", document.Missing != nil)
+				require.Equal(t, !document.Unset && document.Missing == nil, document.Data != nil)
 			}
 		})
 	}
@@ -101,24 +101,24 @@ func TestTheServerNamesTheConfigMapOfMaintenanceJobs(t *testing.T) {
 	require.NoError(t, err)
 	found, err := check.Find(t.Context(), client, "backup")
 	require.NoError(t, err)
-	said := func(maintenance string) string {
+	reported := func(maintenance string) string {
 		documents, err := found.Documents(t.Context(), client, "", "", maintenance)
 		require.NoError(t, err)
-		verdict := check.Judge(documents[2], nil)
+		verdict := check.Evaluate(documents[2], nil)
 		var text strings.Builder
 		require.NoError(t, check.Report(&text, &verdict, nil, nil))
 		return text.String()
 	}
-	require.Contains(t, said(""), "repo-maintenance-job: ConfigMap backup/jobs, named by Deployment velero\n")
-	require.Contains(t, said(""), "1 of each repository")
-	require.Contains(t, said("jobs"), "repo-maintenance-job: ConfigMap backup/jobs\n", "it was named on the command line")
+	require.Contains(t, reported(""), "repo-maintenance-job: ConfigMap backup/jobs, named by Deployment velero\n")
+	require.Contains(t, reported(""), "1 of each repository")
+	require.Contains(t, reported("jobs"), "repo-maintenance-job: ConfigMap backup/jobs\n", "it was named on the command line")
 }
 
 func TestLook(t *testing.T) {
 	client := installed()
 	found, err := check.Find(t.Context(), client, "backup")
 	require.NoError(t, err)
-	cluster, err := found.Look(t.Context(), client)
+	cluster, err := found.Observe(t.Context(), client)
 	require.NoError(t, err)
 	require.Len(t, cluster.Nodes, 1)
 	require.Contains(t, cluster.StorageClasses, "gold")
@@ -131,7 +131,7 @@ func TestLookWhereSomethingMayNotBeRead(t *testing.T) {
 	client.PrependReactor("list", "nodes", func(clienttesting.Action) (bool, runtime.Object, error) { return true, nil, errors.New("not you") })
 	found, err := check.Find(t.Context(), client, "backup")
 	require.NoError(t, err)
-	cluster, err := found.Look(t.Context(), client)
+	cluster, err := found.Observe(t.Context(), client)
 	require.ErrorContains(t, err, "list nodes: not you")
 	require.Nil(t, cluster.Nodes)
 	require.Contains(t, cluster.StorageClasses, "gold")
@@ -161,19 +161,19 @@ func TestRightsThatAgentsLackToCopy(t *testing.T) {
 	document := check.Document{Kind: check.NodeAgent, Data: map[string]string{"a": `{"restorePVC": {"secretNames": ["key"], "configMapNames": ["kms"]}}`}}
 	problems, err := found.CopyProblems(t.Context(), client, []check.Document{document})
 	require.NoError(t, err)
-	var said []string
+	var reported []string
 	for _, problem := range problems {
 		require.Equal(t, config.Forbidden, problem.Reason)
 		what, _, _ := strings.Cut(problem.String(), ", so")
-		said = append(said, what)
+		reported = append(reported, what)
 	}
 	require.Equal(t, []string{
 		"restorePVC.secretNames: agents may not patch secrets key in namespace backup",
 		"restorePVC.secretNames: agents may not get secrets key in namespace shop",
 		"restorePVC.configMapNames: agents may not patch configmaps kms in namespace backup",
 		"restorePVC.configMapNames: agents may not get configmaps kms in namespace shop",
-	}, said)
-	verdict := check.Judge(document, &check.Cluster{CopyProblems: problems})
+	}, reported)
+	verdict := check.Evaluate(document, &check.Cluster{CopyProblems: problems})
 	require.Len(t, verdict.Problems, 4)
 
 	found.Agents = nil

@@ -18,7 +18,7 @@ const (
 
 // Report writes a verdict for people, in lines of 80 columns where words are short enough. A node is the one that
 // was asked about, if any was.
-func Report(to io.Writer, verdict *Verdict, cluster *Cluster, node *corev1.Node) error {
+func Report(to io.Writer, verdict *Result, cluster *Cluster, node *corev1.Node) error {
 	var text strings.Builder
 	document := &verdict.Document
 	text.WriteString(wrap("", document.heading()))
@@ -42,15 +42,15 @@ func Report(to io.Writer, verdict *Verdict, cluster *Cluster, node *corev1.Node)
 	}
 	for _, row := range verdict.rows(nodes, node) {
 		if number := verdict.Defaults[row.section]; number > 0 && whole == 0 {
-			last := len(row.words) - 1
-			row.words[last] += fmt.Sprintf(" (see problem %d)", number)
+			last := len(row.text) - 1
+			row.text[last] += fmt.Sprintf(" (see problem %d)", number)
 		}
-		for i, words := range row.words {
+		for i, description := range row.text {
 			name := row.name
 			if i > 0 {
 				name = ""
 			}
-			text.WriteString(wrap(fmt.Sprintf("    %-*s", nameWidth, name), words))
+			text.WriteString(wrap(fmt.Sprintf("    %-*s", nameWidth, name), description))
 		}
 	}
 	_, err := io.WriteString(to, text.String())
@@ -91,11 +91,11 @@ func (d *Document) place(problem config.Problem) string {
 
 // wrap breaks words into lines that begin with a mark, or with blanks of its width after the first. A word that is
 // wider than the rest of the line stands alone.
-func wrap(mark, words string) string {
+func wrap(mark, description string) string {
 	var text strings.Builder
 	indent := strings.Repeat(" ", utf8.RuneCountInString(mark))
 	line, empty := mark, true
-	for word := range strings.FieldsSeq(words) {
+	for word := range strings.FieldsSeq(description) {
 		if !empty && utf8.RuneCountInString(line)+1+utf8.RuneCountInString(word) > width {
 			text.WriteString(line + "\n")
 			line, empty = indent, true

@@ -19,13 +19,13 @@ import (
 type row struct {
 	name    string
 	section config.Section // whose default it is if that section cannot be used
-	words   []string       // one line each
+	text    []string       // one line each
 }
 
 // rows say in plain words what is in effect. A node is the one that was asked about, if any was.
-func (v *Verdict) rows(nodes []corev1.Node, node *corev1.Node) []row {
+func (v *Result) rows(nodes []corev1.Node, node *corev1.Node) []row {
 	if v.Document.Kind == BackupRepository {
-		return []row{{"cache limit", config.SectionBackupRepository, []string{bytesWords(v.CacheLimit) + " in the cache of each mover"}}}
+		return []row{{"cache limit", config.SectionBackupRepository, []string{formatBytes(v.CacheLimit) + " in the cache of each mover"}}}
 	}
 	if v.Document.Kind == Maintenance {
 		return v.jobRows()
@@ -33,25 +33,25 @@ func (v *Verdict) rows(nodes []corev1.Node, node *corev1.Node) []row {
 	movers := v.Config.Movers
 	return []row{
 		{"priority class", config.SectionPriorityClassName, []string{cmp.Or(v.Config.PriorityClassName, "none")}},
-		{"movers at once", config.SectionLoadConcurrency, concurrencyWords(v.Config, nodes, node)},
-		{"waiting transfers", config.SectionLoadConcurrency, []string{queueWords(v.Config.PrepareQueueLength)}},
-		{"resources", config.SectionPodResources, resourceWords(movers.Resources)},
-		{"labels", config.SectionPodLabels, pairWords(movers.Labels)},
-		{"annotations", config.SectionPodAnnotations, pairWords(movers.Annotations)},
-		{"pod volumes", config.SectionPrivilegedFsBackup, []string{privilegeWords(movers.Privileged)}},
-		{"nodes of movers", config.SectionLoadAffinity, affinityWords(movers.LoadAffinity)},
-		{"tolerations", config.SectionTolerations, tolerationWords(movers.Tolerations)},
-		{"backup volumes", config.SectionBackupPVC, claimWords(movers.BackupClaims)},
-		{"restores", config.SectionRestorePVC, append([]string{bindingWords(movers.IgnoreDelayBinding)}, copyWords(movers.RestoreCopies)...)},
-		{"cache volumes", config.SectionCachePVC, []string{cacheWords(movers.Cache)}},
+		{"movers at once", config.SectionLoadConcurrency, formatConcurrency(v.Config, nodes, node)},
+		{"waiting transfers", config.SectionLoadConcurrency, []string{formatQueue(v.Config.PrepareQueueLength)}},
+		{"resources", config.SectionPodResources, formatResources(movers.Resources)},
+		{"labels", config.SectionPodLabels, formatPairs(movers.Labels)},
+		{"annotations", config.SectionPodAnnotations, formatPairs(movers.Annotations)},
+		{"pod volumes", config.SectionPrivilegedFsBackup, []string{formatPrivilege(movers.Privileged)}},
+		{"nodes of movers", config.SectionLoadAffinity, formatAffinity(movers.LoadAffinity)},
+		{"tolerations", config.SectionTolerations, formatTolerations(movers.Tolerations)},
+		{"backup volumes", config.SectionBackupPVC, formatClaim(movers.BackupClaims)},
+		{"restores", config.SectionRestorePVC, append([]string{formatBinding(movers.IgnoreDelayBinding)}, formatCopies(movers.RestoreCopies)...)},
+		{"cache volumes", config.SectionCachePVC, []string{formatCache(movers.Cache)}},
 	}
 }
 
 // jobRows are about what holds for all repositories, and name those that have settings of their own.
-func (v *Verdict) jobRows() []row {
+func (v *Result) jobRows() []row {
 	var nodes []string
 	for _, selector := range v.Jobs.Jobs.LoadAffinity {
-		nodes = append(nodes, selectorWords(selector))
+		nodes = append(nodes, formatSelector(selector))
 	}
 	if nodes == nil {
 		nodes = []string{"any node"}
@@ -59,31 +59,31 @@ func (v *Verdict) jobRows() []row {
 	return []row{
 		{"priority class", "", []string{cmp.Or(v.Jobs.PriorityClassName, "none")}},
 		{"jobs kept", "", []string{fmt.Sprintf("%d of each repository", v.Jobs.Jobs.Keep)}},
-		{"resources", "", resourceWords(v.Jobs.Jobs.Resources)},
-		{"labels", "", pairWords(v.Jobs.Jobs.Labels)},
-		{"annotations", "", pairWords(v.Jobs.Jobs.Annotations)},
+		{"resources", "", formatResources(v.Jobs.Jobs.Resources)},
+		{"labels", "", formatPairs(v.Jobs.Jobs.Labels)},
+		{"annotations", "", formatPairs(v.Jobs.Jobs.Annotations)},
 		{"nodes of jobs", "", nodes},
 		{"own settings", "", orNone(v.Document.repositories())},
 	}
 }
 
-// concurrencyWords are about one node, all nodes that are known, or the rules.
-func concurrencyWords(of config.Config, nodes []corev1.Node, node *corev1.Node) []string {
+// formatConcurrency are about one node, all nodes that are known, or the rules.
+func formatConcurrency(of config.Config, nodes []corev1.Node, node *corev1.Node) []string {
 	if node != nil {
 		return []string{fmt.Sprintf("%d on node %s", of.ConcurrencyOn(node.Labels), node.Name)}
 	}
 	if len(of.NodeRules) == 0 {
 		return []string{fmt.Sprintf("%d on each node", of.GlobalConcurrency)}
 	}
-	var words []string
+	var description []string
 	for _, rule := range of.NodeRules {
-		words = append(words, fmt.Sprintf("%d on nodes with %s", rule.Number, selectorWords(rule.Nodes)))
+		description = append(description, fmt.Sprintf("%d on nodes with %s", rule.Number, formatSelector(rule.Nodes)))
 	}
-	words = append(words, fmt.Sprintf("%d on all others; of several the smallest number counts", of.GlobalConcurrency))
+	description = append(description, fmt.Sprintf("%d on all others; of several the smallest number counts", of.GlobalConcurrency))
 	if nodes != nil {
-		words = append(words, "now: "+nodeCounts(of, nodes))
+		description = append(description, "now: "+nodeCounts(of, nodes))
 	}
-	return words
+	return description
 }
 
 // maxNames bounds how many nodes are listed by name.
@@ -96,11 +96,11 @@ func nodeCounts(of config.Config, nodes []corev1.Node) string {
 		number := of.ConcurrencyOn(node.Labels)
 		names[number] = append(names[number], node.Name)
 	}
-	var words []string
+	var description []string
 	for _, number := range slices.Backward(slices.Sorted(maps.Keys(names))) {
-		words = append(words, fmt.Sprintf("%d on %s", number, someNames(names[number])))
+		description = append(description, fmt.Sprintf("%d on %s", number, someNames(names[number])))
 	}
-	return cmp.Or(strings.Join(words, "; "), "there is no node")
+	return cmp.Or(strings.Join(description, "; "), "there is no node")
 }
 
 func someNames(names []string) string {
@@ -110,45 +110,45 @@ func someNames(names []string) string {
 	return strings.Join(names, ", ")
 }
 
-func queueWords(length int) string {
+func formatQueue(length int) string {
 	if length == 0 {
 		return "no limit"
 	}
 	return fmt.Sprintf("at most %d in the whole cluster", length)
 }
 
-func resourceWords(of corev1.ResourceRequirements) []string {
-	var words []string
+func formatResources(of corev1.ResourceRequirements) []string {
+	var description []string
 	for _, name := range []corev1.ResourceName{corev1.ResourceCPU, corev1.ResourceMemory, corev1.ResourceEphemeralStorage} {
 		request, requested := of.Requests[name]
 		limit, limited := of.Limits[name]
 		label := strings.ReplaceAll(string(name), "-", " ")
 		switch {
 		case requested && limited:
-			words = append(words, fmt.Sprintf("%s %s, at most %s", label, amount(request), amount(limit)))
+			description = append(description, fmt.Sprintf("%s %s, at most %s", label, amount(request), amount(limit)))
 		case requested:
-			words = append(words, fmt.Sprintf("%s %s, without a limit", label, amount(request)))
+			description = append(description, fmt.Sprintf("%s %s, without a limit", label, amount(request)))
 		case limited:
-			words = append(words, fmt.Sprintf("%s at most %s", label, amount(limit)))
+			description = append(description, fmt.Sprintf("%s at most %s", label, amount(limit)))
 		}
 	}
-	return orNone(words)
+	return orNone(description)
 }
 
 func amount(of resource.Quantity) string { return of.String() }
 
-func pairWords(pairs map[string]string) []string {
-	var words []string
+func formatPairs(pairs map[string]string) []string {
+	var description []string
 	for _, name := range sortedNames(pairs) {
-		words = append(words, name+"="+shortened(pairs[name]))
+		description = append(description, name+"="+truncate(pairs[name]))
 	}
-	return orNone(words)
+	return orNone(description)
 }
 
 // maxValue bounds what is printed of an annotation, which may hold a quarter of a megabyte.
 const maxValue = 200
 
-func shortened(text string) string {
+func truncate(text string) string {
 	text = strings.Join(strings.Fields(text), " ")
 	if len(text) > maxValue {
 		return fmt.Sprintf("%s… (%d bytes)", strings.ToValidUTF8(text[:maxValue], ""), len(text))
@@ -156,30 +156,30 @@ func shortened(text string) string {
 	return text
 }
 
-func privilegeWords(privileged bool) string {
+func formatPrivilege(privileged bool) string {
 	if privileged {
 		return "movers run privileged"
 	}
 	return "movers run without privileges"
 }
 
-func affinityWords(all []build.LoadAffinity) []string {
-	var words []string
+func formatAffinity(all []build.LoadAffinity) []string {
+	var description []string
 	for _, one := range all {
 		of := "of any other volume"
 		if one.StorageClass != "" {
 			of = "of storage class " + one.StorageClass
 		}
-		words = append(words, fmt.Sprintf("%s: %s", of, selectorWords(one.Nodes)))
+		description = append(description, fmt.Sprintf("%s: %s", of, formatSelector(one.Nodes)))
 	}
-	if words == nil {
+	if description == nil {
 		return []string{"wherever agents run"}
 	}
-	return words
+	return description
 }
 
-func claimWords(claims map[string]build.BackupClaim) []string {
-	var words []string
+func formatClaim(claims map[string]build.BackupClaim) []string {
+	var description []string
 	for _, source := range sortedNames(claims) {
 		claim := claims[source]
 		parts := []string{"class " + cmp.Or(claim.StorageClass, source)}
@@ -190,69 +190,69 @@ func claimWords(claims map[string]build.BackupClaim) []string {
 			parts = append(parts, "not relabeled by SELinux")
 		}
 		if len(claim.Annotations) > 0 {
-			parts = append(parts, "annotations "+strings.Join(pairWords(claim.Annotations), " "))
+			parts = append(parts, "annotations "+strings.Join(formatPairs(claim.Annotations), " "))
 		}
-		parts = append(parts, copyWords(claim.Copies)...)
-		words = append(words, fmt.Sprintf("of %s: %s", source, strings.Join(parts, ", ")))
+		parts = append(parts, formatCopies(claim.Copies)...)
+		description = append(description, fmt.Sprintf("of %s: %s", source, strings.Join(parts, ", ")))
 	}
-	if words == nil {
+	if description == nil {
 		return []string{"of the storage class of what is backed up"}
 	}
-	return words
+	return description
 }
 
-// copyWords name what is copied beside a claim, a line for Secrets and one for ConfigMaps.
-func copyWords(copies build.Copies) []string {
-	var words []string
+// formatCopies name what is copied beside a claim, a line for Secrets and one for ConfigMaps.
+func formatCopies(copies build.Copies) []string {
+	var description []string
 	if len(copies.SecretNames) > 0 {
-		words = append(words, "copies Secrets "+strings.Join(copies.SecretNames, " "))
+		description = append(description, "copies Secrets "+strings.Join(copies.SecretNames, " "))
 	}
 	if len(copies.ConfigMapNames) > 0 {
-		words = append(words, "copies ConfigMaps "+strings.Join(copies.ConfigMapNames, " "))
+		description = append(description, "copies ConfigMaps "+strings.Join(copies.ConfigMapNames, " "))
 	}
-	return words
+	return description
 }
 
-// tolerationWords are such as "dedicated=backup:NoExecute for 60 s".
-func tolerationWords(all []corev1.Toleration) []string {
-	var words []string
+// formatTolerations are such as "dedicated=backup:NoExecute for 60 s".
+func formatTolerations(all []corev1.Toleration) []string {
+	var description []string
 	for _, one := range all {
-		said := cmp.Or(one.Key, "any taint")
+		reported := cmp.Or(one.Key, "any taint")
 		if one.Operator != corev1.TolerationOpExists {
-			said += "=" + one.Value
+			reported += "=" + one.Value
 		}
 		if one.Effect != "" {
-			said += ":" + string(one.Effect)
+			reported += ":" + string(one.Effect)
 		}
 		if one.TolerationSeconds != nil {
-			said += fmt.Sprintf(" for %d s", *one.TolerationSeconds)
+			reported += fmt.Sprintf(" for %d s", *one.TolerationSeconds)
 		}
-		words = append(words, said)
+		description = append(description, reported)
 	}
-	if words == nil {
+	if description == nil {
 		return []string{"those that movers inherit"}
 	}
-	return words
+	return description
 }
 
-func bindingWords(ignoreDelayBinding bool) string {
+func formatBinding(ignoreDelayBinding bool) string {
 	if ignoreDelayBinding {
 		return "do not wait for the first consumer of their volume"
 	}
 	return "wait for the first consumer of a volume that is bound late"
 }
 
-func cacheWords(cache *build.Cache) string {
+func formatCache(cache *build.Cache) string {
 	if cache == nil {
 		return "none: movers cache in their own file system"
 	}
-	return fmt.Sprintf("of storage class %s, to restore snapshots of %s or more", cache.StorageClass, bytesWords(cache.Threshold))
+	return fmt.Sprintf("of storage class %s, to restore snapshots of %s or more", cache.StorageClass, formatBytes(cache.Threshold))
 }
 
-func bytesWords(bytes int64) string { return resource.NewQuantity(bytes, resource.BinarySI).String() }
+func formatBytes(bytes int64) string { return resource.NewQuantity(bytes, resource.BinarySI).String() }
 
-// selectorWords is such as "size=big,zone in (a,b)".
-func selectorWords(selector metav1.LabelSelector) string {
+// formatSelector is such as "size=big,zone in (a,b)".
+func formatSelector(selector metav1.LabelSelector) string {
 	parsed, err := metav1.LabelSelectorAsSelector(&selector)
 	if err != nil || parsed.Empty() {
 		return "any labels"
@@ -260,11 +260,11 @@ func selectorWords(selector metav1.LabelSelector) string {
 	return parsed.String()
 }
 
-func orNone(words []string) []string {
-	if len(words) == 0 {
+func orNone(description []string) []string {
+	if len(description) == 0 {
 		return []string{"none"}
 	}
-	return words
+	return description
 }
 
 func sortedNames[T any](all map[string]T) []string { return slices.Sorted(maps.Keys(all)) }

@@ -29,9 +29,9 @@ func newBudget(clock clock.Clock, total time.Duration) budget {
 	return budget{clock: clock, ends: clock.Now().Add(total)}
 }
 
-// spend attempts until there is an answer that will not change, or the budget is used up; then it
+// retry attempts until there is an answer that will not change, or the budget is used up; then it
 // returns the last error. It attempts at least once.
-func (b budget) spend(ctx context.Context, attempt func(context.Context) error) error {
+func (b budget) retry(ctx context.Context, attempt func(context.Context) error) error {
 	for delay := firstDelay; ; delay = min(2*delay, longestDelay) {
 		err := once(ctx, attempt)
 		if err == nil || !transient(err) {

@@ -25,7 +25,7 @@ func (l loader) readRepository(ctx context.Context, startup *Startup) error {
 		return nil
 	}
 	limit, problems := ParseRepository(found.Data)
-	what.placeAll(problems)
+	what.setPaths(problems)
 	startup.Problems = append(startup.Problems, problems...)
 	if cache := startup.Config.Movers.Cache; cache != nil {
 		cache.Limit = limit
@@ -39,7 +39,7 @@ func (l loader) checkCache(ctx context.Context, startup *Startup) error {
 	if cache == nil {
 		return nil
 	}
-	problem := CacheOfOldMovers(startup.Templates[corev1.Linux].Image)
+	problem := CacheUnsupported(startup.Templates[corev1.Linux].Image)
 	if problem == nil {
 		var err error
 		if problem, err = l.checkCacheClass(ctx, cache.StorageClass); err != nil {
@@ -86,9 +86,9 @@ func UnusableCacheClass(name string, class *storagev1.StorageClass) *Problem {
 	return &problem
 }
 
-// CacheOfOldMovers is a Problem if the restore movers do not know --cache-volume-path, which came with
+// CacheUnsupported is a Problem if the restore movers do not know --cache-volume-path, which came with
 // Velero 1.18. An image whose tag is no version of Velero is taken to know it.
-func CacheOfOldMovers(image string) *Problem {
+func CacheUnsupported(image string) *Problem {
 	release, err := version.ParseGeneric(tag(image))
 	if err != nil || release.Major() != 1 || release.Minor() >= 18 {
 		return nil

@@ -29,7 +29,7 @@ func (o *Options) Complete(getenv func(string) string) error {
 }
 
 func (o *Options) checkNames() []string {
-	var wrong complaints
+	var wrong validationErrors
 	if o.NodeName == "" {
 		wrong.add("NODE_NAME is not set: it must be the name of the node that this agent runs on; " +
 			"in a DaemonSet, set env NODE_NAME with valueFrom.fieldRef.fieldPath spec.nodeName")
@@ -53,7 +53,7 @@ func (o *Options) checkNames() []string {
 }
 
 func (o *Options) checkNumbers() []string {
-	var wrong complaints
+	var wrong validationErrors
 	wrong.atLeast("--mover-retries", o.MoverRetries, 0)
 	wrong.atLeast("--workers", o.Workers, 1)
 	wrong.atLeast("--kube-api-burst", o.KubeAPIBurst, 1)
@@ -80,7 +80,7 @@ func (o *Options) checkNumbers() []string {
 }
 
 func (o *Options) checkChoices() []string {
-	var wrong complaints
+	var wrong validationErrors
 	wrong.choice("--log-level", o.LogLevel, logLevels())
 	wrong.choice("--log-format", o.LogFormat, logFormats())
 	if err := checkAddress(o.MetricsAddress); err != nil {
@@ -103,13 +103,15 @@ func checkAddress(address string) error {
 	return nil
 }
 
-// complaints are sentences about flags.
-type complaints []string
+// validationErrors are sentences about flags.
+type validationErrors []string
 
-func (c *complaints) add(format string, args ...any) { *c = append(*c, fmt.Sprintf(format, args...)) }
+func (c *validationErrors) add(format string, args ...any) {
+	*c = append(*c, fmt.Sprintf(format, args...))
+}
 
 // name takes an empty value too: a flag that is not given.
-func (c *complaints) name(flag, value string) {
+func (c *validationErrors) name(flag, value string) {
 	if value == "" {
 		return
 	}
@@ -118,29 +120,29 @@ func (c *complaints) name(flag, value string) {
 	}
 }
 
-func (c *complaints) atLeast(flag string, value, least int) {
+func (c *validationErrors) atLeast(flag string, value, least int) {
 	if value < least {
 		c.add("%s is %d: use %d or more", flag, value, least)
 	}
 }
 
-func (c *complaints) positive(flag string, value time.Duration) {
+func (c *validationErrors) positive(flag string, value time.Duration) {
 	if value <= 0 {
 		c.add("%s is %s: use more than 0, such as 10m", flag, value)
 	}
 }
 
-func (c *complaints) choice(flag, value string, known []string) {
+func (c *validationErrors) choice(flag, value string, known []string) {
 	if !slices.Contains(known, value) {
 		c.add("%s %q is unknown: use %s", flag, value, oneOf(known))
 	}
 }
 
 // oneOf reads as "a, b or c".
-func oneOf(words []string) string {
-	last := len(words) - 1
+func oneOf(description []string) string {
+	last := len(description) - 1
 	if last < 1 {
-		return strings.Join(words, "")
+		return strings.Join(description, "")
 	}
-	return strings.Join(words[:last], ", ") + " or " + words[last]
+	return strings.Join(description[:last], ", ") + " or " + description[last]
 }

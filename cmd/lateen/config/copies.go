@@ -26,7 +26,7 @@ type CopyRight struct {
 func CopyRights(movers build.Settings) []CopyRight {
 	all := copyRights(SectionRestorePVC, string(SectionRestorePVC), movers.RestoreCopies)
 	for _, class := range slices.Sorted(maps.Keys(movers.BackupClaims)) {
-		all = append(all, copyRights(SectionBackupPVC, string(SectionBackupPVC)+"."+brief(class), movers.BackupClaims[class].Copies)...)
+		all = append(all, copyRights(SectionBackupPVC, string(SectionBackupPVC)+"."+truncate(class), movers.BackupClaims[class].Copies)...)
 	}
 	return all
 }
@@ -76,18 +76,18 @@ func (r CopyRight) Attributes(namespace string) *authorizationv1.ResourceAttribu
 // checkCopies looks for the rights in Velero's namespace. In which other namespaces there is something to copy shows with
 // the transfers only. Where access cannot be reviewed nothing is said: transfers will say it.
 func (l loader) checkCopies(ctx context.Context, startup *Startup) error {
-	told := map[string]bool{}
+	reported := map[string]bool{}
 	for _, right := range CopyRights(startup.Config.Movers) {
-		if right.Original || told[right.Path] {
+		if right.Original || reported[right.Path] {
 			continue
 		}
 		var allowed bool
-		err := l.budget.spend(ctx, func(ctx context.Context) (err error) {
+		err := l.budget.retry(ctx, func(ctx context.Context) (err error) {
 			allowed, err = access.Allowed(ctx, l.client, right.Attributes(l.options.Namespace))
 			return err
 		})
 		if err == nil && !allowed {
-			told[right.Path] = true
+			reported[right.Path] = true
 			startup.Problems = append(startup.Problems, right.Missing(l.options.Namespace))
 		}
 	}

@@ -22,8 +22,8 @@ func FuzzParse(f *testing.F) {
 	}
 	f.Fuzz(func(t *testing.T, text, label, value string) {
 		got, problems := parse(text, map[string]string{label: value})
-		again, same := parse(text, map[string]string{label: value})
-		require.Equal(t, got, again)
+		requeue, same := parse(text, map[string]string{label: value})
+		require.Equal(t, got, requeue)
 		require.Equal(t, problems, same)
 		checkPlaces(t, text, "", problems)
 		broken := checkProblems(t, problems)

@@ -54,8 +54,8 @@ func Inherit(template corev1.PodTemplateSpec) (build.Template, error) {
 	}, nil
 }
 
-// Confine says in a template where agents run, as the pod template of their DaemonSet does.
-func Confine(template *build.Template, agents corev1.PodTemplateSpec) {
+// AddPlacement says in a template where agents run, as the pod template of their DaemonSet does.
+func AddPlacement(template *build.Template, agents corev1.PodTemplateSpec) {
 	own := agents.Spec.DeepCopy()
 	template.AgentNodeSelector, template.AgentTolerations = own.NodeSelector, own.Tolerations
 	if own.Affinity != nil && own.Affinity.NodeAffinity != nil {

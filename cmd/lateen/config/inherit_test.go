@@ -163,7 +163,7 @@ func TestConfineTakesWhereAgentsRunAndNoMore(t *testing.T) {
 		PodAffinity: &corev1.PodAffinity{},
 	}
 	got := build.Template{Image: "kept"}
-	config.Confine(&got, agents)
+	config.AddPlacement(&got, agents)
 	require.Equal(t, build.Template{
 		Image: "kept", AgentNodeSelector: map[string]string{"a": "b"}, AgentAffinity: required, AgentTolerations: agents.Spec.Tolerations,
 	}, got)
@@ -179,7 +179,7 @@ func TestConfineByAnAffinityToPodsAloneIsNone(t *testing.T) {
 	agents := velerosTemplate()
 	agents.Spec.Affinity = &corev1.Affinity{PodAffinity: &corev1.PodAffinity{}}
 	var got build.Template
-	config.Confine(&got, agents)
+	config.AddPlacement(&got, agents)
 	require.Nil(t, got.AgentAffinity)
 }
 

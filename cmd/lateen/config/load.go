@@ -56,7 +56,7 @@ func Load(ctx context.Context, client kubernetes.Interface, options Options, clo
 	startup := &Startup{}
 	for _, step := range []func(context.Context, *Startup) error{
 		l.readNode, l.checkResources, l.readConfigMap, l.readTemplates, l.findMaintenance, l.readRepository, l.checkCache, l.checkCopies,
-		l.resolvePriority, l.beStrict,
+		l.resolvePriority, l.enforceStrict,
 	} {
 		if err := step(ctx, startup); err != nil {
 			return nil, err
@@ -75,7 +75,7 @@ type loader struct {
 // get reads one object within the budget; nil if there is none.
 func get[T any](ctx context.Context, l loader, what object, read func(ctx context.Context, name string, options metav1.GetOptions) (*T, error)) (*T, error) {
 	var found *T
-	err := l.budget.spend(ctx, func(ctx context.Context) (err error) {
+	err := l.budget.retry(ctx, func(ctx context.Context) (err error) {
 		found, err = read(ctx, what.name, metav1.GetOptions{})
 		return err
 	})
@@ -129,7 +129,7 @@ func (l loader) checkResources(ctx context.Context, _ *Startup) error {
 // served lists the resources of a group version; none if it does not exist.
 func (l loader) served(ctx context.Context, version string) ([]string, error) {
 	var names []string
-	err := l.budget.spend(ctx, func(context.Context) error {
+	err := l.budget.retry(ctx, func(context.Context) error {
 		list, err := l.client.Discovery().ServerResourcesForGroupVersion(version)
 		if err != nil {
 			return err
@@ -160,7 +160,7 @@ func (l loader) readConfigMap(ctx context.Context, startup *Startup) error {
 		return nil
 	}
 	startup.Config, startup.Problems = Parse(found.Data, startup.Node.Labels)
-	what.placeAll(startup.Problems)
+	what.setPaths(startup.Problems)
 	return nil
 }
 
@@ -171,8 +171,8 @@ func (l loader) configMap(ctx context.Context, name string) (object, *corev1.Con
 	return what, found, err
 }
 
-// beStrict comes last, so that nothing is left that could still fall back.
-func (l loader) beStrict(_ context.Context, startup *Startup) error {
+// enforceStrict comes last, so that nothing is left that could still fall back.
+func (l loader) enforceStrict(_ context.Context, startup *Startup) error {
 	if !l.options.StrictConfig {
 		return nil
 	}
@@ -212,7 +212,7 @@ func (l loader) resolvePriority(ctx context.Context, startup *Startup) error {
 
 // class is a priority.Getter that tries for as long as the budget lasts.
 func (l loader) class(ctx context.Context, name string) (found *schedulingv1.PriorityClass, err error) {
-	err = l.budget.spend(ctx, func(ctx context.Context) (err error) {
+	err = l.budget.retry(ctx, func(ctx context.Context) (err error) {
 		found, err = l.client.SchedulingV1().PriorityClasses().Get(ctx, name, metav1.GetOptions{})
 		return err
 	})
@@ -223,7 +223,7 @@ func (l loader) class(ctx context.Context, name string) (found *schedulingv1.Pri
 func unreadableClass(problems []Problem) (priority.Reason, string) {
 	for _, problem := range problems {
 		switch {
-		case !problem.Reason.Spoils():
+		case !problem.Reason.Invalidates():
 		case problem.Section == SectionPriorityClassName:
 			return priority.ConfigInvalid, problem.String()
 		case problem.Section != SectionConfigMap:

@@ -36,9 +36,9 @@ func newHasty() hasty { return hasty{clocktesting.NewFakeClock(time.Unix(0, 0))}
 
 func (h hasty) After(d time.Duration) <-chan time.Time {
 	h.Step(d)
-	over := make(chan time.Time, 1)
-	over <- h.Now()
-	return over
+	finished := make(chan time.Time, 1)
+	finished <- h.Now()
+	return finished
 }
 
 func meta(name string) metav1.ObjectMeta { return metav1.ObjectMeta{Namespace: "velero", Name: name} }

@@ -108,7 +108,7 @@ func ReadMaintenance(ctx context.Context, client kubernetes.Interface, options O
 	}
 	spec := repository.Spec
 	result, problems := ParseMaintenance(found.Data, spec.VolumeNamespace+"-"+spec.BackupStorageLocation+"-"+spec.RepositoryType)
-	what.placeAll(problems)
+	what.setPaths(problems)
 	return result, problems, nil
 }
 

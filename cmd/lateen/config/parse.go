@@ -35,12 +35,12 @@ func onlyValue(data map[string]string) (string, *Problem) {
 	case len(keys) > 1:
 		problem.Reason = TooManyKeys
 		problem.Message = fmt.Sprintf("it has %d keys, %s and %s among them; keep the one with the configuration",
-			len(keys), brief(keys[0]), brief(keys[1]))
+			len(keys), truncate(keys[0]), truncate(keys[1]))
 	case len(keys) == 0:
 		problem.Reason, problem.Message = Empty, "it has no data; add one key with the configuration as JSON"
 	case strings.TrimSpace(data[keys[0]]) == "":
 		problem.Reason = Empty
-		problem.Message = fmt.Sprintf("its key %s is empty; put the configuration there as JSON, at least {}", brief(keys[0]))
+		problem.Message = fmt.Sprintf("its key %s is empty; put the configuration there as JSON, at least {}", truncate(keys[0]))
 	default:
 		return data[keys[0]], nil
 	}
@@ -98,8 +98,8 @@ func set[T any](r *reader, read func(value) T, into *T) func(value) {
 // whole hands on what was read if all of it can be used.
 func whole[T any](r *reader, read func(value) T, use func(T)) func(value) {
 	return func(v value) {
-		before := r.spoiled
-		if got := read(v); r.spoiled == before {
+		before := r.invalid
+		if got := read(v); r.invalid == before {
 			use(got)
 		}
 	}

@@ -60,7 +60,7 @@ func checkWithout(t *testing.T, text string, got config.Config, problems []confi
 	var document any
 	require.NoError(t, json.Unmarshal([]byte(text), &document))
 	for _, problem := range problems {
-		if problem.Reason.Spoils() {
+		if problem.Reason.Invalidates() {
 			document = without(document, problem.Path)
 		}
 	}

@@ -109,17 +109,17 @@ func (d document) items(path string, depth int) ([]value, error) {
 
 func join(path, name string) string {
 	if path == "" {
-		return brief(name)
+		return truncate(name)
 	}
-	return path + "." + brief(name)
+	return path + "." + truncate(name)
 }
 
-// briefBytes bounds what messages quote.
-const briefBytes = 64
+// maxTextBytes bounds what messages quote.
+const maxTextBytes = 64
 
-func brief(text string) string {
-	if len(text) > briefBytes {
-		text = text[:briefBytes] + "…"
+func truncate(text string) string {
+	if len(text) > maxTextBytes {
+		text = text[:maxTextBytes] + "…"
 	}
 	return strings.ToValidUTF8(text, "�")
 }

@@ -80,7 +80,7 @@ func unreadKeys(data map[string]string) (problems []Problem) {
 		if key == globalKey || IsRepositoryKey(key) {
 			continue
 		}
-		problems = append(problems, Problem{Section: SectionMaintenance, Reason: reason, Message: "nothing reads its key " + brief(key) + ": " +
+		problems = append(problems, Problem{Section: SectionMaintenance, Reason: reason, Message: "nothing reads its key " + truncate(key) + ": " +
 			"a key global has the JSON for all repositories, one <namespace>-<location>-kopia that for one of them; " +
 			"create the ConfigMap with --from-file=global=FILE, where FILE begins with the fields of a job"})
 	}
@@ -91,8 +91,8 @@ func unreadKeys(data map[string]string) (problems []Problem) {
 func (r *reader) maintenance(into *Maintenance) fields {
 	jobs := &into.Jobs
 	// unless keeps what global says, if it says anything.
-	unless := func(said bool, read func(value)) func(value) {
-		if !said {
+	unless := func(reported bool, read func(value)) func(value) {
+		if !reported {
 			return read
 		}
 		return func(v value) {
@@ -104,8 +104,8 @@ func (r *reader) maintenance(into *Maintenance) fields {
 		"podResources":              func(v value) { jobs.Resources = r.podResources(v) },
 		"keepLatestMaintenanceJobs": set(r, r.atLeast(0), &jobs.Keep),
 		"priorityClassName": unless(into.PriorityClassName != "", func(v value) {
-			before := r.spoiled
-			if name := r.name(v); r.spoiled == before {
+			before := r.invalid
+			if name := r.name(v); r.invalid == before {
 				into.PriorityClassName = name
 			} else {
 				into.Unreadable = priority.ConfigInvalid

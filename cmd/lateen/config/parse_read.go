@@ -19,20 +19,20 @@ type reader struct {
 	exact    bool    // names count only in their own capitals
 	text     string
 	problems []Problem
-	spoiled  int // Problems so far that name what cannot be used
+	invalid  int // Problems so far that name what cannot be used
 	unknown  int // the other Problems so far
-	counts   map[heading]int
+	counts   map[group]int
 }
 
 func newReader(whole Section, text string) *reader {
-	return &reader{whole: whole, text: text, counts: map[heading]int{}}
+	return &reader{whole: whole, text: text, counts: map[group]int{}}
 }
 
-// heading is what Problems are counted under. Many ignored fields must not hide the one value because of
+// group is what Problems are counted under. Many ignored fields must not hide the one value because of
 // which their section is not used.
-type heading struct {
-	section Section
-	spoils  bool
+type group struct {
+	section     Section
+	invalidates bool
 }
 
 // fields are the known members of an object, and what to do with each.
@@ -42,12 +42,12 @@ type fields map[string]func(value)
 const maxProblems = 10
 
 func (r *reader) problem(v value, reason Reason, format string, args ...any) {
-	if reason.Spoils() {
-		r.spoiled++
+	if reason.Invalidates() {
+		r.invalid++
 	} else {
 		r.unknown++
 	}
-	under := heading{r.section(v.path), reason.Spoils()}
+	under := group{r.section(v.path), reason.Invalidates()}
 	r.counts[under]++
 	if r.counts[under] > maxProblems {
 		return // before anything is done that takes as long as the text is
@@ -174,7 +174,7 @@ func (r *reader) number(v value, least int) int {
 	}
 	n, err := strconv.Atoi(string(number))
 	if err != nil || n < least || n > math.MaxInt32 {
-		r.problem(v, InvalidValue, "%s is not a whole number from %d to %d", brief(string(number)), least, math.MaxInt32)
+		r.problem(v, InvalidValue, "%s is not a whole number from %d to %d", truncate(string(number)), least, math.MaxInt32)
 		return 0
 	}
 	return n
@@ -211,14 +211,14 @@ func (r *reader) required(v value) string {
 
 func (r *reader) checkName(v value, name string) {
 	if wrong := validation.IsDNS1123Subdomain(name); len(wrong) > 0 {
-		r.problem(v, InvalidValue, "%q is no name of an object: %s", brief(name), withoutPattern(wrong[0]))
+		r.problem(v, InvalidValue, "%q is no name of an object: %s", truncate(name), withoutPattern(wrong[0]))
 	}
 }
 
 // withoutPattern cuts the examples and the regular expression that end a message of the API machinery.
 func withoutPattern(message string) string {
-	words, _, _ := strings.Cut(message, " (e.g. ")
-	return words
+	description, _, _ := strings.Cut(message, " (e.g. ")
+	return description
 }
 
 // strings are free names with strings as their values, without those that cannot be used; nil if there are none.
@@ -228,7 +228,7 @@ func (r *reader) strings(v value, check func(name, text string) []string) map[st
 		read := func(v value) string {
 			text := r.string(v)
 			for _, wrong := range check(name, text) {
-				r.problem(v, InvalidValue, "%q: %q cannot be used: %s", brief(name), brief(text), withoutPattern(wrong))
+				r.problem(v, InvalidValue, "%q: %q cannot be used: %s", truncate(name), truncate(text), withoutPattern(wrong))
 			}
 			return text
 		}

@@ -37,7 +37,7 @@ func ParseRepository(data map[string]string) (cacheLimit int64, problems []Probl
 		"cacheLimitMB":            func(v value) { limit = r.megabytes(v) },
 		"fullMaintenanceInterval": func(value) {},
 	})
-	if r.spoiled > 0 || limit == 0 {
+	if r.invalid > 0 || limit == 0 {
 		return DefaultCacheLimit, r.problems
 	}
 	return int64(limit) << mebi, r.problems
@@ -53,7 +53,7 @@ func repositoryValue(data map[string]string) (string, *Problem) {
 		problem.Reason, problem.Message = Empty, "it has no data; add the key kopia with the settings as JSON"
 	case !found:
 		problem.Reason = Missing
-		problem.Message = fmt.Sprintf("it has no key kopia, the only type of repository that movers know, but %s; name the settings kopia", brief(keys[0]))
+		problem.Message = fmt.Sprintf("it has no key kopia, the only type of repository that movers know, but %s; name the settings kopia", truncate(keys[0]))
 	case strings.TrimSpace(text) == "":
 		problem.Reason, problem.Message = Empty, "its key kopia is empty; put the settings there as JSON, at least {}"
 	default:

@@ -33,12 +33,12 @@ func (r *reader) loadConcurrency(v value, nodeLabels map[string]string, config *
 func (r *reader) nodeRule(v value) NodeRule {
 	var rule NodeRule
 	given := false
-	before := r.spoiled
+	before := r.invalid
 	r.object(v, fields{
 		"nodeSelector": func(v value) { rule.Nodes = r.selector(v) },
 		"number":       func(v value) { rule.Number, given = r.number(v, 1), true },
 	})
-	if !given && r.spoiled == before {
+	if !given && r.invalid == before {
 		r.problem(v, Missing, "number is missing; say how many movers may run on the nodes of this rule")
 	}
 	return rule
@@ -54,13 +54,13 @@ func (r *reader) loadAffinity(v value) []build.LoadAffinity {
 // any node then, as in Velero.
 func (r *reader) affinity(v value) build.LoadAffinity {
 	var one build.LoadAffinity
-	before, unknown := r.spoiled, r.unknown
+	before, unknown := r.invalid, r.unknown
 	r.object(v, fields{
 		"nodeSelector": func(v value) { one.Nodes = r.selector(v) },
 		"storageClass": func(v value) { one.StorageClass = r.name(v) },
 	})
 	selects := len(one.Nodes.MatchLabels)+len(one.Nodes.MatchExpressions) > 0
-	if !selects && (one.StorageClass == "" || r.unknown > unknown) && r.spoiled == before {
+	if !selects && (one.StorageClass == "" || r.unknown > unknown) && r.invalid == before {
 		r.problem(v, Missing, "nodeSelector is missing or empty; name the nodes by matchLabels or matchExpressions, or drop this element")
 	}
 	return one
@@ -70,9 +70,9 @@ func (r *reader) affinity(v value) build.LoadAffinity {
 func (r *reader) backupPVC(v value) map[string]build.BackupClaim {
 	var all map[string]build.BackupClaim
 	r.entries(v, func(source string, v value) {
-		before := r.spoiled
+		before := r.invalid
 		r.checkName(v, source)
-		named := r.spoiled == before
+		named := r.invalid == before
 		one := r.backupClaim(v)
 		if _, object := v.data.([]member); named && object {
 			add(&all, source, one)
@@ -108,7 +108,7 @@ func (r *reader) restorePVC(v value, movers *build.Settings) {
 // cachePVC is nil without a class of which a volume could be.
 func (r *reader) cachePVC(v value) *build.Cache {
 	cache := build.Cache{Limit: DefaultCacheLimit}
-	before := r.spoiled
+	before := r.invalid
 	threshold := 0
 	r.object(v, fields{
 		"storageClass":          set(r, r.name, &cache.StorageClass),
@@ -118,7 +118,7 @@ func (r *reader) cachePVC(v value) *build.Cache {
 	if cache.StorageClass != "" {
 		return &cache
 	}
-	if r.spoiled == before {
+	if r.invalid == before {
 		r.problem(v, Missing, "storageClass is missing; name one, or drop cachePVC")
 	}
 	return nil
@@ -168,7 +168,7 @@ func (r *reader) quantity(v value) resource.Quantity {
 	}
 	amount, err := resource.ParseQuantity(text)
 	if err != nil || amount.Sign() < 0 {
-		r.problem(v, InvalidValue, "%q is no amount; use one such as 500m, 2 or 512Mi, or 0 for none", brief(text))
+		r.problem(v, InvalidValue, "%q is no amount; use one such as 500m, 2 or 512Mi, or 0 for none", truncate(text))
 		return resource.Quantity{}
 	}
 	return amount
@@ -198,7 +198,7 @@ func (r *reader) notOurs(v value, all map[string]string) map[string]string {
 	if members, ok := v.data.([]member); ok {
 		for _, m := range members {
 			if reserved(m.name) {
-				r.problem(m.value, Ignored, "the agent sets %s itself; drop it here", brief(m.name))
+				r.problem(m.value, Ignored, "the agent sets %s itself; drop it here", truncate(m.name))
 			}
 		}
 	}

@@ -8,14 +8,14 @@ import (
 // turn it into one that selects everything.
 func (r *reader) selector(v value) metav1.LabelSelector {
 	var selector metav1.LabelSelector
-	before, unknown := r.spoiled, r.unknown
+	before, unknown := r.invalid, r.unknown
 	r.object(v, fields{
 		"matchLabels": func(v value) { selector.MatchLabels = r.strings(v, func(string, string) []string { return nil }) },
 		"matchExpressions": func(v value) {
 			r.list(v, func(v value) { selector.MatchExpressions = append(selector.MatchExpressions, r.requirement(v)) })
 		},
 	})
-	if r.spoiled > before {
+	if r.invalid > before {
 		return selector
 	}
 	if r.unknown > unknown && len(selector.MatchLabels)+len(selector.MatchExpressions) == 0 {

@@ -18,7 +18,7 @@ func (r *reader) tolerations(v value) []corev1.Toleration {
 // toleration is checked as the API server does, which would refuse the whole mover.
 func (r *reader) toleration(v value) corev1.Toleration {
 	var one corev1.Toleration
-	before := r.spoiled
+	before := r.invalid
 	r.object(v, fields{
 		"key": func(v value) { one.Key = r.taintKey(v) },
 		"operator": func(v value) {
@@ -30,7 +30,7 @@ func (r *reader) toleration(v value) corev1.Toleration {
 		},
 		"tolerationSeconds": func(v value) { one.TolerationSeconds = new(int64(r.number(v, 0))) },
 	})
-	if r.spoiled > before {
+	if r.invalid > before {
 		return one
 	}
 	exists := one.Operator == corev1.TolerationOpExists
@@ -43,7 +43,7 @@ func (r *reader) toleration(v value) corev1.Toleration {
 	case one.TolerationSeconds != nil && one.Effect != corev1.TaintEffectNoExecute:
 		r.problem(v, InvalidValue, "tolerationSeconds is for the effect NoExecute only; set that effect, or drop tolerationSeconds")
 	case len(wrong) > 0:
-		r.problem(v, InvalidValue, "%q is no value of a taint: %s", brief(one.Value), withoutPattern(wrong[0]))
+		r.problem(v, InvalidValue, "%q is no value of a taint: %s", truncate(one.Value), withoutPattern(wrong[0]))
 	}
 	return one
 }
@@ -54,21 +54,21 @@ func (r *reader) taintKey(v value) string {
 		return ""
 	}
 	if wrong := validation.IsQualifiedName(key); len(wrong) > 0 {
-		r.problem(v, InvalidValue, "%q is no key of a taint: %s", brief(key), withoutPattern(wrong[0]))
+		r.problem(v, InvalidValue, "%q is no key of a taint: %s", truncate(key), withoutPattern(wrong[0]))
 	}
 	return key
 }
 
 // oneOfThese reads a string of which only some values are known; the first of them is the empty one.
 func oneOfThese[T ~string](r *reader, v value, known ...T) T {
-	before := r.spoiled
+	before := r.invalid
 	text := T(r.string(v))
-	if r.spoiled == before && !slices.Contains(known, text) {
+	if r.invalid == before && !slices.Contains(known, text) {
 		var names []string
 		for _, name := range known[1:] {
 			names = append(names, string(name))
 		}
-		r.problem(v, InvalidValue, "%q is unknown; use %s, or leave it out", brief(string(text)), oneOf(names))
+		r.problem(v, InvalidValue, "%q is unknown; use %s, or leave it out", truncate(string(text)), oneOf(names))
 	}
 	return text
 }

@@ -108,12 +108,12 @@ func NoMaintenanceConfigMap(namespace, name string) Problem {
 	}
 }
 
-// placeAll gives the problems that are those of a whole object its name.
-func (o object) placeAll(problems []Problem) {
+// setPaths gives the problems that are those of a whole object its name.
+func (o object) setPaths(problems []Problem) {
 	for i, problem := range problems {
 		problems[i].Path = cmp.Or(problem.Path, o.String())
 	}
 }
 
-// Spoils tells whether a value has its default because of this.
-func (r Reason) Spoils() bool { return r != UnknownField && r != Ignored }
+// Invalidates tells whether a value has its default because of this.
+func (r Reason) Invalidates() bool { return r != UnknownField && r != Ignored }

@@ -71,7 +71,7 @@ func (l loader) readTemplates(ctx context.Context, startup *Startup) error {
 		}
 		// Whatever movers take after, this DaemonSet says where agents run and where the kubelet's directory is.
 		if agents != nil {
-			Confine(&template, *agents)
+			AddPlacement(&template, *agents)
 			if startup.Node.OS == os {
 				startup.HostPods = HostPods(*agents)
 			}

@@ -15,7 +15,7 @@ import (
 )
 
 // coordinator is who holds the Lease. Its name is that of its node and of its process, with "_" between them.
-func (s *Seen) coordinator() Coordinator {
+func (s *Snapshot) coordinator() Coordinator {
 	if s.lease == nil {
 		return Coordinator{}
 	}
@@ -33,7 +33,7 @@ func (s *Seen) coordinator() Coordinator {
 const roleLabel, roleNodeAgent = "role", "node-agent"
 
 // readAgents says of each node with an agent's pod whether that is ready; of several pods one has to be.
-func (s *Seen) readAgents() map[string]Node {
+func (s *Snapshot) readAgents() map[string]Node {
 	found := map[string]Node{}
 	for _, pod := range s.agentPods() {
 		if name := pod.Spec.NodeName; found[name].Agent != AgentReady {
@@ -43,7 +43,7 @@ func (s *Seen) readAgents() map[string]Node {
 	return found
 }
 
-func (s *Seen) agentIn(pod *corev1.Pod) Node {
+func (s *Snapshot) agentIn(pod *corev1.Pod) Node {
 	node := Node{Name: pod.Spec.NodeName, Agent: AgentNotReady, Message: "pod " + pod.Name + " is not ready"}
 	if pod.DeletionTimestamp != nil {
 		node.Message = "pod " + pod.Name + " is being deleted"
@@ -67,7 +67,7 @@ func (s *Seen) agentIn(pod *corev1.Pod) Node {
 }
 
 // nodesOf are those that have an agent or one of these transfers.
-func (j *judge) nodesOf(transfers []Transfer) []Node {
+func (j *evaluator) nodesOf(transfers []Transfer) []Node {
 	all := maps.Clone(j.agents)
 	for _, one := range transfers {
 		if _, known := all[one.Node]; !known && one.Node != "" && j.sees(podsName, j.namespace) {
@@ -82,7 +82,7 @@ func (j *judge) nodesOf(transfers []Transfer) []Node {
 }
 
 // agentPods are those of the node-agents, by node and name.
-func (s *Seen) agentPods() []*corev1.Pod {
+func (s *Snapshot) agentPods() []*corev1.Pod {
 	var found []*corev1.Pod
 	for _, pod := range s.pods {
 		if pod.Namespace == s.namespace && pod.Labels[roleLabel] == roleNodeAgent && pod.Spec.NodeName != "" {
@@ -96,13 +96,13 @@ func (s *Seen) agentPods() []*corev1.Pod {
 }
 
 // deniedBy are the nodes whose agents have said since they started that the priority class of movers is not in force.
-func (s *Seen) deniedBy() []string {
+func (s *Snapshot) deniedBy() []string {
 	nodes := []string{}
 	for _, pod := range s.agentPods() {
-		said := slices.ContainsFunc(s.events, func(event *corev1.Event) bool {
+		reported := slices.ContainsFunc(s.events, func(event *corev1.Event) bool {
 			return event.InvolvedObject.UID == pod.UID && event.Reason == agent.EventPriorityClass && !lastSeen(event).Before(runningSince(pod).Truncate(time.Second))
 		})
-		if said {
+		if reported {
 			nodes = append(nodes, pod.Spec.NodeName)
 		}
 	}
@@ -110,7 +110,7 @@ func (s *Seen) deniedBy() []string {
 }
 
 // agentsWithOlderConfig are the nodes whose agents do not know what their ConfigMap says now.
-func (s *Seen) agentsWithOlderConfig() []string {
+func (s *Snapshot) agentsWithOlderConfig() []string {
 	nodes := []string{}
 	if s.agents == nil {
 		return nodes

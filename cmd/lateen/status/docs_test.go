@@ -19,8 +19,8 @@ func section(t *testing.T) string {
 	require.NoError(t, err)
 	_, after, found := strings.Cut(string(text), "\n## lateen status and explain\n")
 	require.True(t, found)
-	said, _, _ := strings.Cut(after, "\n## ")
-	return said
+	reported, _, _ := strings.Cut(after, "\n## ")
+	return reported
 }
 
 // TestDocumentationShowsWhatIsPrinted holds docs/command-line.md against the golden files, which hold the code.
@@ -34,17 +34,17 @@ func TestDocumentationShowsWhatIsPrinted(t *testing.T) {
 
 // TestDocumentationNamesTheFieldsAndTheReasons keeps the list of JSON fields and reasons complete, for authors of programs.
 func TestDocumentationNamesTheFieldsAndTheReasons(t *testing.T) {
-	words := []string{
+	description := []string{
 		status.WaitAgent, status.WaitCoordinator, status.WaitQueue, status.WaitSlot, status.WaitPod, status.WaitConsumer, status.WaitRefused, status.WaitSnapshot,
 		status.WaitVolume, status.WaitScheduler, status.WaitContainer, status.WaitMover, status.WaitDelivery, status.WaitCancel, status.WaitDataMover, status.WaitCleanUp,
 	}
 	for _, of := range []reflect.Type{reflect.TypeFor[status.Report](), reflect.TypeFor[status.Transfer]()} {
 		for field := range of.Fields() {
 			name, _, _ := strings.Cut(field.Tag.Get("json"), ",")
-			words = append(words, name)
+			description = append(description, name)
 		}
 	}
-	for _, word := range words {
+	for _, word := range description {
 		require.Contains(t, section(t), "`"+word+"`")
 	}
 }

@@ -10,26 +10,26 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// LookAt reads a cluster once, and what else there is to know of one thing in it.
-func (c *Clients) LookAt(ctx context.Context, namespace string, of Reference, now time.Time) (*Seen, error) {
-	objects, unseen, err := list(ctx, c.sources(namespace))
+// ObserveOne reads a cluster once, and what else there is to know of one thing in it.
+func (c *Clients) ObserveOne(ctx context.Context, namespace string, of Reference, now time.Time) (*Snapshot, error) {
+	objects, unreadable, err := list(ctx, c.sources(namespace))
 	if err != nil {
 		return nil, err
 	}
-	first := Gather(namespace, now, objects, slices.Clone(unseen))
+	first := Gather(namespace, now, objects, slices.Clone(unreadable))
 	var further []source
-	for _, w := range first.wants() {
-		further = append(further, c.further(w))
+	for _, w := range first.dependencies() {
+		further = append(further, c.dependencies(w))
 	}
 	if of != (Reference{}) {
 		further = append(further, c.about(first, of)...)
 	}
 	more, also, _ := list(ctx, further) // all of it may be out of sight
-	return Gather(namespace, now, append(objects, more...), append(unseen, also...)), nil
+	return Gather(namespace, now, append(objects, more...), append(unreadable, also...)), nil
 }
 
 // about is what tells of one thing: its Events, and those of what was made for it, which has the same name.
-func (c *Clients) about(s *Seen, of Reference) []source {
+func (c *Clients) about(s *Snapshot, of Reference) []source {
 	sources := []source{c.eventsOf(s.namespace, of.Name)}
 	if of.Kind == repositoryKind {
 		return append(sources, from(locationsName, s.namespace, &velerov1.BackupStorageLocation{}, c.velero.BackupStorageLocations(s.namespace), metav1.ListOptions{}))
@@ -45,13 +45,13 @@ func (c *Clients) about(s *Seen, of Reference) []source {
 	}
 	switch source := one.move.Source; {
 	case source.Snapshot != nil:
-		if !slices.Contains(s.wants(), want{snapshotsName, source.Snapshot.Namespace}) {
-			sources = append(sources, c.further(want{snapshotsName, source.Snapshot.Namespace}), c.further(want{snapshotsName, s.namespace}))
+		if !slices.Contains(s.dependencies(), dependency{snapshotsName, source.Snapshot.Namespace}) {
+			sources = append(sources, c.dependencies(dependency{snapshotsName, source.Snapshot.Namespace}), c.dependencies(dependency{snapshotsName, s.namespace}))
 		}
 		sources = append(sources, c.eventsOf(source.Snapshot.Namespace, source.Snapshot.Snapshot))
 	case source.Target != nil:
-		if !slices.Contains(s.wants(), want{claimsName, source.Target.Namespace}) {
-			sources = append(sources, c.further(want{claimsName, source.Target.Namespace}))
+		if !slices.Contains(s.dependencies(), dependency{claimsName, source.Target.Namespace}) {
+			sources = append(sources, c.dependencies(dependency{claimsName, source.Target.Namespace}))
 		}
 		sources = append(sources, c.eventsOf(source.Target.Namespace, source.Target.Claim))
 	}

@@ -30,10 +30,10 @@ func TestFailuresOfMaintenanceAreCountedBeyondTheHistory(t *testing.T) {
 			job.Annotations = map[string]string{build.AnnotationFailures: "5", build.AnnotationFactor: "1", build.AnnotationKeep: "3", build.AnnotationVerdict: string(test.verdict)}
 			job.Status.Conditions = []batchv1.JobCondition{{Type: batchv1.JobFailed, Status: corev1.ConditionTrue, LastTransitionTime: *past(time.Second)}}
 			s.add(job)
-			var said bytes.Buffer
+			var reported bytes.Buffer
 			report := status.Gather("velero", now, *s, nil).Report()
-			require.NoError(t, report.Write(&said))
-			require.Contains(t, said.String(), test.says)
+			require.NoError(t, report.Write(&reported))
+			require.Contains(t, reported.String(), test.says)
 		})
 	}
 }

@@ -10,25 +10,25 @@ import (
 	"k8s.io/utils/clock"
 )
 
-// Watching is how a cluster is followed.
-type Watching struct {
-	Namespace string // Velero's
-	Clock     clock.Clock
-	Pace      time.Duration // between two drawings, at least
-	Idle      time.Duration // between two drawings, at most: what is shown grows older although nothing changes
-	Patience  time.Duration // until everything was read once, at most
+// WatchOptions is how a cluster is followed.
+type WatchOptions struct {
+	Namespace   string // Velero's
+	Clock       clock.Clock
+	MinInterval time.Duration // between two drawings, at least
+	MaxInterval time.Duration // between two drawings, at most: what is shown grows older although nothing changes
+	SyncTimeout time.Duration // until everything was read once, at most
 }
 
 // Follow draws what there is in a cluster: once it has read everything, and then whenever something has changed,
 // until the context ends, which is no error. It watches, and lists nothing twice that a watch can tell. The error is
 // that nothing could be read at first, or that of draw.
-func (c *Clients) Follow(ctx context.Context, how Watching, draw func(*Seen) error) error {
+func (c *Clients) Follow(ctx context.Context, how WatchOptions, draw func(*Snapshot) error) error {
 	return c.follow(ctx, how, c.sources(how.Namespace), draw)
 }
 
-func (c *Clients) follow(ctx context.Context, how Watching, first []source, draw func(*Seen) error) error {
+func (c *Clients) follow(ctx context.Context, how WatchOptions, first []source, draw func(*Snapshot) error) error {
 	ctx, stop := context.WithCancel(ctx)
-	all := &watches{kube: c.kube, changed: make(chan struct{}, 1), further: map[want]*watched{}}
+	all := &watches{kube: c.kube, changed: make(chan struct{}, 1), dependencies: map[dependency]*watched{}}
 	defer all.running.Wait()
 	defer stop()
 	for _, one := range first {
@@ -38,14 +38,14 @@ func (c *Clients) follow(ctx context.Context, how Watching, first []source, draw
 		return err
 	}
 	for ctx.Err() == nil {
-		all.settled()
+		all.drain()
 		seen := all.seen(how, all.first)
 		wanted := slices.Clone(all.first)
-		for _, w := range seen.wants() {
-			if all.further[w] == nil {
-				all.further[w] = all.start(ctx, c.further(w))
+		for _, w := range seen.dependencies() {
+			if all.dependencies[w] == nil {
+				all.dependencies[w] = all.start(ctx, c.dependencies(w))
 			}
-			wanted = append(wanted, all.further[w])
+			wanted = append(wanted, all.dependencies[w])
 		}
 		for _, one := range wanted {
 			one.wait(ctx)
@@ -62,14 +62,14 @@ func (c *Clients) follow(ctx context.Context, how Watching, first []source, draw
 }
 
 // answered waits until each of the first sources was read, or could not be. The error is that none could.
-func (w *watches) answered(ctx context.Context, how Watching) error {
-	bounded, cancel := context.WithTimeout(ctx, how.Patience)
+func (w *watches) answered(ctx context.Context, how WatchOptions) error {
+	bounded, cancel := context.WithTimeout(ctx, how.SyncTimeout)
 	defer cancel()
 	for _, one := range w.first {
 		one.wait(bounded)
 	}
 	if ctx.Err() == nil && bounded.Err() != nil {
-		return fmt.Errorf("read the cluster: the API server did not answer within %s", how.Patience)
+		return fmt.Errorf("read the cluster: the API server did not answer within %s", how.SyncTimeout)
 	}
 	for _, one := range w.first {
 		if one.failure() == nil {
@@ -83,23 +83,23 @@ func (w *watches) answered(ctx context.Context, how Watching) error {
 }
 
 // seen is what these sources have now.
-func (w *watches) seen(how Watching, of []*watched) *Seen {
+func (w *watches) seen(how WatchOptions, of []*watched) *Snapshot {
 	var objects []runtime.Object
-	var unseen []Unseen
+	var unreadable []Unreadable
 	for _, one := range of {
 		objects = append(objects, one.objects()...)
 		if err := one.failure(); err != nil {
-			unseen = append(unseen, one.unseen(err))
+			unreadable = append(unreadable, one.unreadable(err))
 		}
 	}
-	return Gather(how.Namespace, how.Clock.Now(), objects, unseen)
+	return Gather(how.Namespace, how.Clock.Now(), objects, unreadable)
 }
 
 // pause waits for the next drawing.
-func (w *watches) pause(ctx context.Context, how Watching) {
-	idle := how.Clock.NewTimer(how.Idle)
+func (w *watches) pause(ctx context.Context, how WatchOptions) {
+	idle := how.Clock.NewTimer(how.MaxInterval)
 	defer idle.Stop()
-	pace := how.Clock.NewTimer(how.Pace)
+	pace := how.Clock.NewTimer(how.MinInterval)
 	defer pace.Stop()
 	select {
 	case <-ctx.Done():

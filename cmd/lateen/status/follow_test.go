@@ -31,13 +31,13 @@ func pod(name string) *corev1.Pod {
 }
 
 // drawn follows a fake cluster until the test ends, and hands over what is drawn.
-func drawn(t *testing.T, client *fake.Clientset, clk clock.Clock) (<-chan *Seen, func() error) {
+func drawn(t *testing.T, client *fake.Clientset, clk clock.Clock) (<-chan *Snapshot, func() error) {
 	t.Helper()
 	ctx, stop := context.WithCancel(t.Context())
-	drawings, ended := make(chan *Seen), make(chan error, 1)
-	how := Watching{Namespace: "velero", Clock: clk, Pace: time.Second, Idle: time.Minute, Patience: 5 * time.Second}
+	drawings, ended := make(chan *Snapshot), make(chan error, 1)
+	how := WatchOptions{Namespace: "velero", Clock: clk, MinInterval: time.Second, MaxInterval: time.Minute, SyncTimeout: 5 * time.Second}
 	go func() {
-		ended <- (&Clients{kube: client}).follow(ctx, how, podsOf(client), func(seen *Seen) error {
+		ended <- (&Clients{kube: client}).follow(ctx, how, podsOf(client), func(seen *Snapshot) error {
 			select {
 			case drawings <- seen:
 			case <-ctx.Done():
@@ -113,37 +113,37 @@ func TestWhatMayNotBeReadIsNamedAndTheRestIsDrawn(t *testing.T) {
 	drawings, end := drawn(t, client, clock.RealClock{})
 	seen := received(t, drawings)
 	require.Len(t, seen.pods, 1)
-	require.Len(t, seen.unseen, 1)
-	require.Equal(t, configsName, seen.unseen[0].Resource)
+	require.Len(t, seen.unreadable, 1)
+	require.Equal(t, configsName, seen.unreadable[0].Resource)
 	require.NoError(t, end())
 }
 
 func TestWhoMayReadNothingIsToldSo(t *testing.T) {
 	client := fake.NewClientset()
 	forbid(client, "*")
-	how := Watching{Namespace: "velero", Clock: clock.RealClock{}, Pace: time.Second, Idle: time.Minute, Patience: 5 * time.Second}
-	err := (&Clients{kube: client}).follow(t.Context(), how, podsOf(client), func(*Seen) error { return nil })
+	how := WatchOptions{Namespace: "velero", Clock: clock.RealClock{}, MinInterval: time.Second, MaxInterval: time.Minute, SyncTimeout: 5 * time.Second}
+	err := (&Clients{kube: client}).follow(t.Context(), how, podsOf(client), func(*Snapshot) error { return nil })
 	require.ErrorContains(t, err, "list pods: ")
 }
 
 func TestAListNamesWhatMayNotBeReadEvenIfThatIsAll(t *testing.T) {
 	client := fake.NewClientset(pod("one"))
 	forbid(client, "configmaps")
-	objects, unseen, err := list(t.Context(), podsOf(client))
+	objects, unreadable, err := list(t.Context(), podsOf(client))
 	require.NoError(t, err)
 	require.Len(t, objects, 1)
-	require.Equal(t, []Unseen{{configsName, "velero", "you may not list or watch them; docs/command-line.md lists the rights that are needed"}}, unseen)
+	require.Equal(t, []Unreadable{{configsName, "velero", "you may not list or watch them; docs/command-line.md lists the rights that are needed"}}, unreadable)
 	forbid(client, "pods")
-	_, unseen, err = list(t.Context(), podsOf(client))
+	_, unreadable, err = list(t.Context(), podsOf(client))
 	require.ErrorContains(t, err, "list pods: ")
-	require.Len(t, unseen, 2)
+	require.Len(t, unreadable, 2)
 }
 
 func TestADrawingThatFailsEndsIt(t *testing.T) {
-	how := Watching{Namespace: "velero", Clock: clock.RealClock{}, Pace: time.Second, Idle: time.Minute, Patience: 5 * time.Second}
+	how := WatchOptions{Namespace: "velero", Clock: clock.RealClock{}, MinInterval: time.Second, MaxInterval: time.Minute, SyncTimeout: 5 * time.Second}
 	broken := errors.New("broken pipe")
 	client := fake.NewClientset()
-	err := (&Clients{kube: client}).follow(t.Context(), how, podsOf(client), func(*Seen) error { return broken })
+	err := (&Clients{kube: client}).follow(t.Context(), how, podsOf(client), func(*Snapshot) error { return broken })
 	require.ErrorIs(t, err, broken)
 }
 
@@ -153,9 +153,9 @@ func TestWhatSomethingWaitsForIsFollowedToo(t *testing.T) {
 		Spec:       velerov1.PodVolumeRestoreSpec{UploaderType: "kopia", Pod: corev1.ObjectReference{Namespace: "app", Name: "web"}},
 	}
 	seen := Gather("velero", time.Now(), []runtime.Object{restore}, nil)
-	require.Equal(t, []want{{podsName, "app"}}, seen.wants())
+	require.Equal(t, []dependency{{podsName, "app"}}, seen.dependencies())
 	client := fake.NewClientset(&corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "app", Name: "web"}})
-	asked := (&Clients{kube: client}).further(seen.wants()[0])
+	asked := (&Clients{kube: client}).dependencies(seen.dependencies()[0])
 	objects, err := asked.list(t.Context())
 	require.NoError(t, err)
 	require.Len(t, objects, 1)

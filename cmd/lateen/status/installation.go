@@ -40,7 +40,7 @@ func (s settings) slots(node *corev1.Node) int {
 }
 
 // readSettings judges the ConfigMaps that the agents are told to read as `lateen check` does.
-func (s *Seen) readSettings() settings {
+func (s *Snapshot) readSettings() settings {
 	found := settings{known: s.sees(configsName, s.namespace) && s.sees(agentsName, s.namespace), movers: config.Defaults()}
 	if !found.known {
 		return found
@@ -60,22 +60,22 @@ func (s *Seen) readSettings() settings {
 	movers := s.document(check.NodeAgent, installation.Flag("--node-agent-configmap"), config.NoNodeAgentConfigMap)
 	found.jobs.Name, found.jobs.NamedBy = installation.Maintenance()
 	jobs := s.document(check.Maintenance, found.jobs.Name, config.NoMaintenanceConfigMap)
-	written, judged := check.Judge(movers, nil), check.Judge(movers, cluster)
+	written, judged := check.Evaluate(movers, nil), check.Evaluate(movers, cluster)
 	found.movers, found.problems = judged.Config, len(judged.Problems)
 	found.classes[0] = classOf(written.Config.PriorityClassName, judged.Config.PriorityClassName, judged.Problems)
-	written, judged = check.Judge(jobs, nil), check.Judge(jobs, cluster)
+	written, judged = check.Evaluate(jobs, nil), check.Evaluate(jobs, cluster)
 	found.problems += len(judged.Problems)
 	found.classes[1] = classOf(written.Jobs.PriorityClassName, judged.Jobs.PriorityClassName, judged.Problems)
 	return found
 }
 
-func (s *Seen) document(kind check.Kind, name string, gone func(namespace, name string) config.Problem) check.Document {
+func (s *Snapshot) document(kind check.Kind, name string, deleted func(namespace, name string) config.Problem) check.Document {
 	switch found := s.configMaps[name]; {
 	case name == "":
 		return check.Document{Kind: kind, Unset: true}
 	case found == nil:
-		problem := gone(s.namespace, name)
-		return check.Document{Kind: kind, Gone: &problem}
+		problem := deleted(s.namespace, name)
+		return check.Document{Kind: kind, Missing: &problem}
 	default:
 		return check.Document{Kind: kind, Data: found.Data}
 	}
@@ -96,7 +96,7 @@ func classOf(configured, effective string, problems []config.Problem) class {
 }
 
 // priorityClasses say what movers and jobs run with, and what those that there are do run with.
-func (j *judge) priorityClasses() []PriorityClass {
+func (j *evaluator) priorityClasses() []PriorityClass {
 	if !j.settings.known {
 		return []PriorityClass{}
 	}
@@ -109,9 +109,9 @@ func (j *judge) priorityClasses() []PriorityClass {
 	all := make([]PriorityClass, 0, len(j.settings.classes))
 	for i, pods := range [][]*corev1.Pod{j.movers(), jobPods} {
 		class := j.settings.classes[i]
-		one := PriorityClass{Consumer: priority.Consumers()[i], Configured: class.configured, Effective: class.effective, Message: class.message, Denied: []string{}}
+		one := PriorityClass{Consumer: priority.Consumers()[i], Configured: class.configured, Effective: class.effective, Message: class.message, NotInForceOn: []string{}}
 		if one.Consumer == priority.DataMover {
-			one.Denied = j.deniedBy()
+			one.NotInForceOn = j.deniedBy()
 		}
 		if found := j.priorities[class.effective]; found != nil {
 			one.Priority = &found.Value
@@ -129,10 +129,10 @@ func (j *judge) priorityClasses() []PriorityClass {
 }
 
 // maintenance is what became of the maintenance of each repository.
-func (s *Seen) maintenance() []Repository {
+func (s *Snapshot) maintenance() []Repository {
 	all := make([]Repository, 0, len(s.repositories))
 	for _, repository := range s.repositories {
-		read := maintenance.Of(repository)
+		read := maintenance.From(repository)
 		one := Repository{Name: repository.Name, Phase: string(repository.Status.Phase), LastSuccess: read.Last.UTC()}
 		jobs := s.jobsOf(repository)
 		one.Failures, one.Running = read.FailuresAfter(jobs), unfinished(jobs)

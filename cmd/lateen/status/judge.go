@@ -10,9 +10,9 @@ import (
 	"github.com/lateen-project/lateen/reconcile/transfer"
 )
 
-// judge is what has to be known of a whole cluster before anything can be said of one transfer.
-type judge struct {
-	*Seen
+// evaluator is what has to be known of a whole cluster before anything can be said of one transfer.
+type evaluator struct {
+	*Snapshot
 	settings settings
 	agents   map[string]Node // by name of the node
 	inUse    map[string]int  // slots, by node
@@ -20,8 +20,8 @@ type judge struct {
 	restores bool            // one waits in line
 }
 
-func (s *Seen) judge() *judge {
-	j := &judge{Seen: s, settings: s.readSettings(), agents: s.readAgents(), inUse: map[string]int{}, prepared: map[string]int{}}
+func (s *Snapshot) evaluator() *evaluator {
+	j := &evaluator{Snapshot: s, settings: s.readSettings(), agents: s.readAgents(), inUse: map[string]int{}, prepared: map[string]int{}}
 	for _, one := range s.transfers {
 		switch phase := one.phase(); {
 		case one.state.TakesSlot():
@@ -29,7 +29,7 @@ func (s *Seen) judge() *judge {
 		case one.state.Foreign:
 		case phase == transfer.Accepted || phase == transfer.Prepared:
 			j.prepared[""]++
-			if one.state.Local && one.state.Node != "" {
+			if one.state.NodeBound && one.state.Node != "" {
 				j.prepared[one.state.Node]++
 			}
 		}
@@ -41,13 +41,13 @@ func (s *Seen) judge() *judge {
 }
 
 // Report says what is to be said of all that was seen.
-func (s *Seen) Report() Report {
-	j := s.judge()
+func (s *Snapshot) Report() Report {
+	j := s.evaluator()
 	report := Report{
 		Namespace: s.namespace, Time: s.now.UTC().Truncate(time.Second), Transfers: []Transfer{}, Ended: map[string]int{},
 		Queue: Queue{Prepared: j.prepared[""], Limit: j.settings.movers.PrepareQueueLength}, Coordinator: s.coordinator(),
 		PriorityClasses: j.priorityClasses(), Repositories: s.maintenance(), MaintenanceJobs: j.settings.jobs, ConfigProblems: j.settings.problems,
-		AgentsWithOlderConfig: j.agentsWithOlderConfig(), Unseen: append([]Unseen{}, s.unseen...),
+		AgentsWithOlderConfig: j.agentsWithOlderConfig(), Unreadable: append([]Unreadable{}, s.unreadable...),
 	}
 	for _, one := range s.transfers {
 		if one.state.Foreign && one.phase().Terminal() {
@@ -69,7 +69,7 @@ func (s *Seen) Report() Report {
 	return report
 }
 
-func (j *judge) transfer(of *subject) Transfer {
+func (j *evaluator) transfer(of *subject) Transfer {
 	state, mover := of.state, j.mover(of)
 	row := Transfer{
 		Kind: of.kind, Name: of.meta.GetName(), Volume: of.volume(), Node: state.Node, Phase: string(of.phase()), Since: since(of, mover).UTC(),
@@ -134,7 +134,7 @@ func runningSince(mover *corev1.Pod) time.Time {
 }
 
 // movers are the pods of this installation's movers that have not ended.
-func (s *Seen) movers() []*corev1.Pod {
+func (s *Snapshot) movers() []*corev1.Pod {
 	var found []*corev1.Pod
 	for _, one := range s.transfers {
 		if mover := s.mover(one); mover != nil && !slices.Contains([]build.Condition{build.Succeeded, build.Failed, build.Lost}, build.ReadPod(mover).Condition) {

@@ -13,13 +13,13 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 )
 
-// Look reads a cluster once. A resource that cannot be read is left out; the error is that none could.
-func (c *Clients) Look(ctx context.Context, namespace string, now time.Time) (*Seen, error) {
-	return c.LookAt(ctx, namespace, Reference{}, now)
+// Observe reads a cluster once. A resource that cannot be read is left out; the error is that none could.
+func (c *Clients) Observe(ctx context.Context, namespace string, now time.Time) (*Snapshot, error) {
+	return c.ObserveOne(ctx, namespace, Reference{}, now)
 }
 
 // list reads all sources at once. The error is that none could be read.
-func list(ctx context.Context, sources []source) (objects []runtime.Object, unseen []Unseen, err error) {
+func list(ctx context.Context, sources []source) (objects []runtime.Object, unreadable []Unreadable, err error) {
 	type answer struct {
 		objects []runtime.Object
 		err     error
@@ -35,13 +35,13 @@ func list(ctx context.Context, sources []source) (objects []runtime.Object, unse
 		objects = append(objects, one.objects...)
 		if one.err != nil {
 			failed = append(failed, fmt.Errorf("list %s: %w", sources[i].resource, one.err))
-			unseen = append(unseen, sources[i].unseen(one.err))
+			unreadable = append(unreadable, sources[i].unreadable(one.err))
 		}
 	}
 	if len(failed) == len(sources) && len(failed) > 0 {
 		err = failed[0]
 	}
-	return objects, unseen, err
+	return objects, unreadable, err
 }
 
 func (s source) list(ctx context.Context) ([]runtime.Object, error) {
@@ -56,9 +56,9 @@ func (s source) list(ctx context.Context) ([]runtime.Object, error) {
 	return objects, nil
 }
 
-// unseen says why a source could not be read, and what to do.
-func (s source) unseen(err error) Unseen {
-	u := Unseen{Resource: s.resource, Namespace: s.namespace, Message: oneLine(err.Error())}
+// unreadable says why a source could not be read, and what to do.
+func (s source) unreadable(err error) Unreadable {
+	u := Unreadable{Resource: s.resource, Namespace: s.namespace, Message: oneLine(err.Error())}
 	switch {
 	case apierrors.IsForbidden(err):
 		u.Message = "you may not list or watch them; docs/command-line.md lists the rights that are needed"

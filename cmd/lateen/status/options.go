@@ -8,7 +8,7 @@ import (
 )
 
 // options are the flags of the agents, as their DaemonSet has them, or else their defaults.
-func (s *Seen) options() config.Options {
+func (s *Snapshot) options() config.Options {
 	var options config.Options
 	flags := pflag.NewFlagSet("node-agent", pflag.ContinueOnError)
 	options.AddFlags(flags)

@@ -37,7 +37,7 @@ func ParseReference(text string) (Reference, error) {
 }
 
 // find is the transfer that is meant. The error names what is there that may have been meant.
-func (s *Seen) find(of Reference) (*subject, error) {
+func (s *Snapshot) find(of Reference) (*subject, error) {
 	var names []Reference
 	for _, one := range s.transfers {
 		if one.kind == of.Kind && one.meta.GetName() == of.Name {
@@ -49,19 +49,19 @@ func (s *Seen) find(of Reference) (*subject, error) {
 }
 
 // unknown says that there is no such thing, what there is, and why it may only be out of sight.
-func (s *Seen) unknown(of Reference, there []Reference) error {
+func (s *Snapshot) unknown(of Reference, there []Reference) error {
 	resource := strings.ToLower(of.Kind) + "s.velero.io"
 	if of.Kind == repositoryKind {
 		resource = repositoriesName
 	}
-	for _, one := range s.unseen {
+	for _, one := range s.unreadable {
 		if one.Resource == resource {
 			return fmt.Errorf("look for %s %s/%s: %s", of.Kind, s.namespace, of.Name, one.Message)
 		}
 	}
-	words := fmt.Sprintf("there is no %s %s in namespace %s", of.Kind, of.Name, s.namespace)
+	description := fmt.Sprintf("there is no %s %s in namespace %s", of.Kind, of.Name, s.namespace)
 	if near := similar(of, there); len(near) > 0 {
-		return errors.New(words + "; there is " + strings.Join(near, ", "))
+		return errors.New(description + "; there is " + strings.Join(near, ", "))
 	}
 	same := 0
 	for _, one := range there {
@@ -69,7 +69,7 @@ func (s *Seen) unknown(of Reference, there []Reference) error {
 			same++
 		}
 	}
-	return fmt.Errorf("%s, nor one with a name like it; there are %s of that kind, and -n names another namespace", words, counted(same, "object"))
+	return fmt.Errorf("%s, nor one with a name like it; there are %s of that kind, and -n names another namespace", description, counted(same, "object"))
 }
 
 // maxSimilar bounds how many names an error suggests.
@@ -78,12 +78,12 @@ const maxSimilar = 5
 // similar are those whose names begin and end alike, the likest first.
 func similar(to Reference, there []Reference) []string {
 	type candidate struct {
-		words string
+		text  string
 		score int
 	}
 	var found []candidate
 	for _, one := range there {
-		score := alike(one.Name, to.Name)
+		score := affixScore(one.Name, to.Name)
 		if one.Kind == to.Kind {
 			score++
 		}
@@ -92,15 +92,15 @@ func similar(to Reference, there []Reference) []string {
 		}
 	}
 	slices.SortStableFunc(found, func(a, b candidate) int { return cmp.Compare(b.score, a.score) })
-	var words []string
+	var description []string
 	for _, one := range found[:min(len(found), maxSimilar)] {
-		words = append(words, one.words)
+		description = append(description, one.text)
 	}
-	return words
+	return description
 }
 
-// alike is how many letters two names have in common from the beginning on, and before the end.
-func alike(a, b string) int {
+// affixScore is how many letters two names have in common from the beginning on, and before the end.
+func affixScore(a, b string) int {
 	prefix := 0
 	for prefix < min(len(a), len(b)) && a[prefix] == b[prefix] {
 		prefix++

@@ -16,7 +16,7 @@ const (
 )
 
 // remedyOfWait is what can be done about a wait.
-func (j *judge) remedyOfWait(of *subject, wait Wait) string {
+func (j *evaluator) remedyOfWait(of *subject, wait Wait) string {
 	source := of.move.Source
 	switch wait.Reason {
 	case WaitAgent:
@@ -59,7 +59,7 @@ func (j *judge) remedyOfWait(of *subject, wait Wait) string {
 }
 
 // remedyOfCleanUp is what can be done about a CSI driver that does not delete a snapshot.
-func (j *judge) remedyOfCleanUp(of *subject) string {
+func (j *evaluator) remedyOfCleanUp(of *subject) string {
 	h := j.handover(of)
 	if h == nil || h.Backup.Content == nil {
 		return j.remedyOfAgent(of)
@@ -67,7 +67,7 @@ func (j *judge) remedyOfCleanUp(of *subject) string {
 	return fmt.Sprintf("kubectl describe volumesnapshotcontent %s, and the log of the CSI driver's snapshotter, say more.", h.Name)
 }
 
-func (j *judge) remedyOfContainer(of *subject, wait Wait) string {
+func (j *evaluator) remedyOfContainer(of *subject, wait Wait) string {
 	if strings.Contains(wait.Message, "Image") {
 		return remedyImage
 	}
@@ -75,7 +75,7 @@ func (j *judge) remedyOfContainer(of *subject, wait Wait) string {
 }
 
 // remedyOfAgent is whose log or state says why the next step is not taken.
-func (j *judge) remedyOfAgent(of *subject) string {
+func (j *evaluator) remedyOfAgent(of *subject) string {
 	node := cmp.Or(of.state.Node, j.coordinator().Node)
 	if source := of.move.Source.PodVolume; of.state.Node == "" && source != nil {
 		node = ""
@@ -97,7 +97,7 @@ func (j *judge) remedyOfAgent(of *subject) string {
 
 // remedyOfFailure is what can be done so that the next one does not fail, by the words of agents, and of those whose
 // words agents pass on.
-func (j *judge) remedyOfFailure(of *subject) string {
+func (j *evaluator) remedyOfFailure(of *subject) string {
 	for _, known := range []struct{ words, remedy string }{
 		{"is not supported by Lateen", "Velero's own agents can do it: put them back with lateen adopt --undo for as long as it takes."},
 		{"OOMKilled", remedyMemory},

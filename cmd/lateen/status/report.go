@@ -22,7 +22,7 @@ type Report struct {
 	MaintenanceJobs       JobConfig       `json:"maintenanceJobs"`
 	ConfigProblems        int             `json:"configProblems"`        // that `lateen check` tells of
 	AgentsWithOlderConfig []string        `json:"agentsWithOlderConfig"` // nodes whose agents started before their ConfigMap was changed
-	Unseen                []Unseen        `json:"unseen"`                // what could not be read, and so is missing above
+	Unreadable            []Unreadable    `json:"unseen"`                // what could not be read, and so is missing above
 }
 
 // Transfer is one PodVolumeBackup, PodVolumeRestore, DataUpload or DataDownload.
@@ -100,14 +100,14 @@ const (
 
 // PriorityClass is what movers or maintenance jobs run with.
 type PriorityClass struct {
-	Consumer   string   `json:"consumer"` // data-mover or maintenance-job
-	Configured string   `json:"configured,omitempty"`
-	Effective  string   `json:"effective,omitempty"`
-	Priority   *int32   `json:"priority,omitempty"` // of the effective one
-	Message    string   `json:"message,omitempty"`  // why it is not in force
-	With       int      `json:"podsWith"`           // that run now, or wait for a node, with the configured class
-	Without    int      `json:"podsWithout"`        // the same without it
-	Denied     []string `json:"deniedBy"`           // nodes whose agents say that it is not in force: they looked for it when they started
+	Consumer     string   `json:"consumer"` // data-mover or maintenance-job
+	Configured   string   `json:"configured,omitempty"`
+	Effective    string   `json:"effective,omitempty"`
+	Priority     *int32   `json:"priority,omitempty"` // of the effective one
+	Message      string   `json:"message,omitempty"`  // why it is not in force
+	With         int      `json:"podsWith"`           // that run now, or wait for a node, with the configured class
+	Without      int      `json:"podsWithout"`        // the same without it
+	NotInForceOn []string `json:"deniedBy"`           // nodes whose agents say that it is not in force: they looked for it when they started
 }
 
 // JobConfig is the ConfigMap of maintenance jobs.

@@ -59,7 +59,7 @@ func servers() *scene {
 func TestReportsAreAsExpected(t *testing.T) {
 	for name, test := range map[string]struct {
 		there  *scene
-		unseen []status.Unseen
+		unseen []status.Unreadable
 	}{
 		"a busy cluster":                  {there: busy()},
 		"nothing to do":                   {there: cluster(2, `{}`)},
@@ -71,7 +71,7 @@ func TestReportsAreAsExpected(t *testing.T) {
 		"a class that is not in force":    {there: classless()},
 		"restores go before backups":      {there: queued()},
 		"jobs that the server configures": {there: servers()},
-		"few rights": {there: &scene{}, unseen: []status.Unseen{
+		"few rights": {there: &scene{}, unseen: []status.Unreadable{
 			{Resource: "pods", Namespace: "velero", Message: "you may not list or watch them; docs/command-line.md lists the rights that are needed"},
 			{Resource: "leases.coordination.k8s.io", Namespace: "velero", Message: "you may not list or watch them; docs/command-line.md lists the rights that are needed"},
 			{Resource: "configmaps", Namespace: "velero", Message: "you may not list or watch them; docs/command-line.md lists the rights that are needed"},
@@ -80,10 +80,10 @@ func TestReportsAreAsExpected(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			report := status.Gather("velero", now, *test.there, test.unseen).Report()
-			var said, plain bytes.Buffer
-			require.NoError(t, report.Write(&said))
-			fits(t, said.String())
-			golden(t, name+".txt", said.Bytes())
+			var reported, plain bytes.Buffer
+			require.NoError(t, report.Write(&reported))
+			fits(t, reported.String())
+			golden(t, name+".txt", reported.Bytes())
 			encoder := json.NewEncoder(&plain)
 			encoder.SetIndent("", "  ")
 			require.NoError(t, encoder.Encode(report))

@@ -32,30 +32,30 @@ func starting() *scene {
 	restarted.Annotations = map[string]string{"lateen.dev/mover-restarts": "2"}
 	restarted.Status.Message = "mover was evicted: The node was low on resource: memory."
 	s.mover(s.backup("a-name-that-is-much-longer-than-what-a-table-has-room-for", "node-1", 2*time.Minute, moves(time.Minute, 1, 2)), "node-1")
-	gone := s.upload("no-snapshot", "gone", time.Minute, true)
-	gone.Spec.CSISnapshot.VolumeSnapshot = "never-taken"
+	deleted := s.upload("no-snapshot", "gone", time.Minute, true)
+	deleted.Spec.CSISnapshot.VolumeSnapshot = "never-taken"
 	return s
 }
 
 func (s *scene) restore(name string, pod *corev1.Pod) {
-	made := &velerov1.PodVolumeRestore{ObjectMeta: meta("velero", name, time.Minute), Spec: velerov1.PodVolumeRestoreSpec{
+	created := &velerov1.PodVolumeRestore{ObjectMeta: meta("velero", name, time.Minute), Spec: velerov1.PodVolumeRestoreSpec{
 		UploaderType: "kopia", Volume: "data", Pod: corev1.ObjectReference{Namespace: "app", Name: "gone"},
 	}}
 	if pod != nil {
-		made.Spec.Pod.Name = pod.Name
+		created.Spec.Pod.Name = pod.Name
 		s.add(pod)
 	}
-	s.add(made)
+	s.add(created)
 }
 
 func (s *scene) download(name, claim string, change ...func(*velerov2alpha1.DataDownload)) {
-	made := &velerov2alpha1.DataDownload{ObjectMeta: meta("velero", name, time.Minute), Spec: velerov2alpha1.DataDownloadSpec{
+	created := &velerov2alpha1.DataDownload{ObjectMeta: meta("velero", name, time.Minute), Spec: velerov2alpha1.DataDownloadSpec{
 		TargetVolume: velerov2alpha1.TargetVolumeSpec{Namespace: "app", PVC: claim},
 	}}
 	for _, one := range change {
-		one(made)
+		one(created)
 	}
-	s.add(made)
+	s.add(created)
 }
 
 // restores has restores that wait for what they restore to.
@@ -111,7 +111,7 @@ func endings() *scene {
 	upload.Finalizers = []string{"velero.io/data-upload-download-finalizer"}
 	upload.Status.Phase, upload.Status.CompletionTimestamp = velerov2alpha1.DataUploadPhaseCanceled, past(30*time.Second)
 	s.add(&snapshotv1.VolumeSnapshotContent{
-		ObjectMeta: metav1.ObjectMeta{Name: upload.Name, Labels: build.Ours(upload.UID, "node-1"), CreationTimestamp: ago(2 * time.Minute)},
+		ObjectMeta: metav1.ObjectMeta{Name: upload.Name, Labels: build.OwnerLabels(upload.UID, "node-1"), CreationTimestamp: ago(2 * time.Minute)},
 		Spec:       snapshotv1.VolumeSnapshotContentSpec{Driver: "ebs.csi.aws.com", VolumeSnapshotRef: corev1.ObjectReference{Namespace: "velero", Name: upload.Name}},
 		Status:     &snapshotv1.VolumeSnapshotContentStatus{Error: &snapshotv1.VolumeSnapshotError{Message: new("rpc error: code = NotFound desc = snap-0a1b2c")}},
 	})

@@ -72,14 +72,14 @@ func (s *scene) lease(holder string, age time.Duration) {
 
 // backup is a PodVolumeBackup on a node, which was created as long ago as given.
 func (s *scene) backup(name, node string, age time.Duration, change ...func(*velerov1.PodVolumeBackup)) *velerov1.PodVolumeBackup {
-	made := &velerov1.PodVolumeBackup{ObjectMeta: meta("velero", name, age), Spec: velerov1.PodVolumeBackupSpec{
+	created := &velerov1.PodVolumeBackup{ObjectMeta: meta("velero", name, age), Spec: velerov1.PodVolumeBackupSpec{
 		Node: node, UploaderType: "kopia", Volume: "data", Pod: corev1.ObjectReference{Namespace: "app", Name: "postgres-0"},
 	}}
 	for _, one := range change {
-		one(made)
+		one(created)
 	}
-	s.add(made)
-	return made
+	s.add(created)
+	return created
 }
 
 // moves has a backup in progress for so long, with so much done.
@@ -104,7 +104,7 @@ func is(phase velerov1.PodVolumeBackupPhase, accepted time.Duration) func(*veler
 
 // upload is a DataUpload of a claim that was accepted a minute ago, and its snapshot, which is ready or not.
 func (s *scene) upload(name, claim string, age time.Duration, ready bool) *velerov2alpha1.DataUpload {
-	made := &velerov2alpha1.DataUpload{
+	created := &velerov2alpha1.DataUpload{
 		ObjectMeta: meta("velero", name, age),
 		Spec: velerov2alpha1.DataUploadSpec{
 			SnapshotType: velerov2alpha1.SnapshotTypeCSI, SourceNamespace: "shop", SourcePVC: claim,
@@ -119,13 +119,13 @@ func (s *scene) upload(name, claim string, age time.Duration, ready bool) *veler
 	if !ready {
 		snapshot.Status.Error = &snapshotv1.VolumeSnapshotError{Message: new("rpc error: code = ResourceExhausted desc = the array has no room for another snapshot")}
 	}
-	s.add(made, snapshot)
+	s.add(created, snapshot)
 	if ready {
 		s.add(&snapshotv1.VolumeSnapshotContent{ObjectMeta: meta("", content, age), Spec: snapshotv1.VolumeSnapshotContentSpec{
 			VolumeSnapshotRef: corev1.ObjectReference{Namespace: "shop", Name: snapshot.Name},
 		}, Status: &snapshotv1.VolumeSnapshotContentStatus{SnapshotHandle: new("handle-of-" + claim)}})
 	}
-	return made
+	return created
 }
 
 // mover is the pod of a transfer; it runs on the node, or has none.
@@ -162,12 +162,12 @@ func stuck(reason, message string) func(*corev1.Pod) {
 
 // claim is one that was made for a transfer and has no volume.
 func (s *scene) claim(of metav1.Object) *corev1.PersistentVolumeClaim {
-	made := &corev1.PersistentVolumeClaim{ObjectMeta: meta(of.GetNamespace(), of.GetName(), time.Minute)}
-	made.UID = "uid-of-the-claim-of-" + of.GetUID()
-	made.OwnerReferences = []metav1.OwnerReference{{UID: of.GetUID(), Controller: new(true)}}
-	made.Status.Phase = corev1.ClaimPending
-	s.add(made)
-	return made
+	created := &corev1.PersistentVolumeClaim{ObjectMeta: meta(of.GetNamespace(), of.GetName(), time.Minute)}
+	created.UID = "uid-of-the-claim-of-" + of.GetUID()
+	created.OwnerReferences = []metav1.OwnerReference{{UID: of.GetUID(), Controller: new(true)}}
+	created.Status.Phase = corev1.ClaimPending
+	s.add(created)
+	return created
 }
 
 // event is about an object.
@@ -181,25 +181,25 @@ func (s *scene) event(kind string, about metav1.Object, class, reason, message s
 
 // repository was last maintained so long ago, unless that is 0.
 func (s *scene) repository(name string, success time.Duration, failures ...string) *velerov1.BackupRepository {
-	made := &velerov1.BackupRepository{ObjectMeta: meta("velero", name, 48*time.Hour), Status: velerov1.BackupRepositoryStatus{Phase: velerov1.BackupRepositoryPhaseReady}}
-	made.Spec.RepositoryType, made.Spec.VolumeNamespace, made.Spec.BackupStorageLocation = velerov1.BackupRepositoryTypeKopia, "app", "default"
+	created := &velerov1.BackupRepository{ObjectMeta: meta("velero", name, 48*time.Hour), Status: velerov1.BackupRepositoryStatus{Phase: velerov1.BackupRepositoryPhaseReady}}
+	created.Spec.RepositoryType, created.Spec.VolumeNamespace, created.Spec.BackupStorageLocation = velerov1.BackupRepositoryTypeKopia, "app", "default"
 	if success > 0 {
-		made.Status.LastMaintenanceTime = past(success)
-		made.Status.RecentMaintenance = append(made.Status.RecentMaintenance, velerov1.BackupRepositoryMaintenanceStatus{
+		created.Status.LastMaintenanceTime = past(success)
+		created.Status.RecentMaintenance = append(created.Status.RecentMaintenance, velerov1.BackupRepositoryMaintenanceStatus{
 			Result: velerov1.BackupRepositoryMaintenanceSucceeded, StartTimestamp: past(success + time.Minute), CompleteTimestamp: past(success),
 		})
 	}
 	for i, message := range failures {
-		made.Status.RecentMaintenance = append(made.Status.RecentMaintenance, velerov1.BackupRepositoryMaintenanceStatus{
+		created.Status.RecentMaintenance = append(created.Status.RecentMaintenance, velerov1.BackupRepositoryMaintenanceStatus{
 			Result: velerov1.BackupRepositoryMaintenanceFailed, StartTimestamp: past(time.Minute * time.Duration(len(failures)-i)), Message: message,
 		})
 	}
-	s.add(made)
-	return made
+	s.add(created)
+	return created
 }
 
 func (s *scene) job(of, name string) {
-	made := &batchv1.Job{ObjectMeta: meta("velero", name, time.Minute)}
-	made.Labels = map[string]string{build.LabelRepository: of}
-	s.add(made)
+	created := &batchv1.Job{ObjectMeta: meta("velero", name, time.Minute)}
+	created.Labels = map[string]string{build.LabelRepository: of}
+	s.add(created)
 }

@@ -24,11 +24,11 @@ import (
 	"github.com/lateen-project/lateen/reconcile/transfer"
 )
 
-// Seen is what could be read of a cluster at one time, and what could not.
-type Seen struct {
-	now       time.Time
-	namespace string // Velero's
-	unseen    []Unseen
+// Snapshot is what could be read of a cluster at one time, and what could not.
+type Snapshot struct {
+	now        time.Time
+	namespace  string // Velero's
+	unreadable []Unreadable
 
 	transfers    []*subject
 	repositories []*velerov1.BackupRepository
@@ -48,14 +48,14 @@ type Seen struct {
 	priorities   map[string]*schedulingv1.PriorityClass
 }
 
-// Unseen is a resource that could not be read, so that nothing is said of it.
-type Unseen struct {
+// Unreadable is a resource that could not be read, so that nothing is said of it.
+type Unreadable struct {
 	Resource  string `json:"resource"`            // as RBAC names it, with its group after a dot
 	Namespace string `json:"namespace,omitempty"` // empty: in the whole cluster
 	Message   string `json:"message"`
 }
 
-func (u Unseen) String() string {
+func (u Unreadable) String() string {
 	if u.Namespace == "" {
 		return u.Resource + ": " + u.Message
 	}
@@ -67,7 +67,7 @@ type subject struct {
 	kind  string // as in the API
 	meta  metav1.Object
 	state transfer.State
-	move  build.Movement
+	move  build.MoverSpec
 }
 
 func (s *subject) key() string { return s.meta.GetNamespace() + "/" + s.meta.GetName() }
@@ -85,9 +85,9 @@ func subjectOf[T transfer.Object](kind transfer.Kind[T], object T) *subject {
 }
 
 // Gather sorts what was read. Objects of types that nobody asks for are left out.
-func Gather(namespace string, now time.Time, objects []runtime.Object, unseen []Unseen) *Seen {
-	s := &Seen{
-		now: now, namespace: namespace, unseen: unseen,
+func Gather(namespace string, now time.Time, objects []runtime.Object, unreadable []Unreadable) *Snapshot {
+	s := &Snapshot{
+		now: now, namespace: namespace, unreadable: unreadable,
 		pods: map[string]*corev1.Pod{}, claims: map[string]*corev1.PersistentVolumeClaim{}, configMaps: map[string]*corev1.ConfigMap{},
 		snapshots: map[string]*snapshotv1.VolumeSnapshot{}, contents: map[string]*snapshotv1.VolumeSnapshotContent{},
 		nodes: map[string]*corev1.Node{}, classes: map[string]*storagev1.StorageClass{}, priorities: map[string]*schedulingv1.PriorityClass{},
@@ -103,11 +103,11 @@ func Gather(namespace string, now time.Time, objects []runtime.Object, unseen []
 	})
 	slices.SortFunc(s.repositories, func(a, b *velerov1.BackupRepository) int { return strings.Compare(a.Name, b.Name) })
 	slices.SortStableFunc(s.events, func(a, b *corev1.Event) int { return lastSeen(a).Compare(lastSeen(b)) })
-	slices.SortFunc(s.unseen, func(a, b Unseen) int { return strings.Compare(a.Resource+a.Namespace, b.Resource+b.Namespace) })
+	slices.SortFunc(s.unreadable, func(a, b Unreadable) int { return strings.Compare(a.Resource+a.Namespace, b.Resource+b.Namespace) })
 	return s
 }
 
-func (s *Seen) take(object runtime.Object) {
+func (s *Snapshot) take(object runtime.Object) {
 	switch o := object.(type) {
 	case *velerov1.PodVolumeBackup:
 		s.transfers = append(s.transfers, subjectOf(transfer.PodVolumeBackup(), o))
@@ -153,12 +153,14 @@ func (s *Seen) take(object runtime.Object) {
 func keyOf(object metav1.Object) string { return cache.MetaObjectToName(object).String() }
 
 // sees tells whether a resource could be read in a namespace.
-func (s *Seen) sees(resource, namespace string) bool {
-	return !slices.ContainsFunc(s.unseen, func(u Unseen) bool { return u.Resource == resource && (u.Namespace == "" || u.Namespace == namespace) })
+func (s *Snapshot) sees(resource, namespace string) bool {
+	return !slices.ContainsFunc(s.unreadable, func(u Unreadable) bool {
+		return u.Resource == resource && (u.Namespace == "" || u.Namespace == namespace)
+	})
 }
 
 // mover is the pod that belongs to this very resource; nil if there is none.
-func (s *Seen) mover(of *subject) *corev1.Pod {
+func (s *Snapshot) mover(of *subject) *corev1.Pod {
 	if pod := s.pods[of.key()]; pod != nil && build.OwnedBy(pod, of.meta.GetUID()) {
 		return pod
 	}
@@ -166,7 +168,7 @@ func (s *Seen) mover(of *subject) *corev1.Pod {
 }
 
 // claimsOf are the claims that were made for a transfer.
-func (s *Seen) claimsOf(of *subject) []*corev1.PersistentVolumeClaim {
+func (s *Snapshot) claimsOf(of *subject) []*corev1.PersistentVolumeClaim {
 	var found []*corev1.PersistentVolumeClaim
 	for _, name := range build.ClaimNames(of.move) {
 		if claim := s.claims[of.meta.GetNamespace()+"/"+name]; claim != nil && build.OwnedBy(claim, of.meta.GetUID()) {
@@ -178,14 +180,14 @@ func (s *Seen) claimsOf(of *subject) []*corev1.PersistentVolumeClaim {
 
 // handover is how far the snapshot of a DataUpload is on its way to Velero's namespace; nil for other kinds, and
 // where snapshots could not be read.
-func (s *Seen) handover(of *subject) *build.Handover {
+func (s *Snapshot) handover(of *subject) *build.Handover {
 	source := of.move.Source.Snapshot
 	if source == nil || !s.sees(snapshotsName, source.Namespace) || !s.sees(snapshotsName, s.namespace) || !s.sees(contentsName, "") {
 		return nil
 	}
 	h := &build.Handover{
 		Namespace: of.meta.GetNamespace(), Name: of.meta.GetName(), UID: of.meta.GetUID(),
-		Source: types.NamespacedName{Namespace: source.Namespace, Name: source.Snapshot}, Known: true,
+		Source: types.NamespacedName{Namespace: source.Namespace, Name: source.Snapshot}, Verified: true,
 	}
 	h.Backup = build.SnapshotPair{Snapshot: s.snapshots[of.key()], Content: s.contents[h.Name]}
 	h.Original.Snapshot = s.snapshots[h.Source.String()]
@@ -194,7 +196,7 @@ func (s *Seen) handover(of *subject) *build.Handover {
 }
 
 // warning is the newest Warning about an object, from whoever has to do with it; empty if there is none.
-func (s *Seen) warning(about types.UID) string {
+func (s *Snapshot) warning(about types.UID) string {
 	for _, event := range slices.Backward(s.events) {
 		if event.InvolvedObject.UID == about && event.Type == corev1.EventTypeWarning {
 			return strings.TrimSuffix(fmt.Sprintf("%s: %s", event.Reason, oneLine(event.Message)), ": ")

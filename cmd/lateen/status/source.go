@@ -50,7 +50,7 @@ const (
 // Clients read what Seen is made of.
 type Clients struct {
 	kube      kubernetes.Interface
-	velero    *informers.Velero
+	velero    *informers.Clientset
 	snapshots snapshotclient.SnapshotV1Interface
 }
 
@@ -60,7 +60,7 @@ func NewClients(cluster *rest.Config) (*Clients, error) {
 	if err != nil {
 		return nil, fmt.Errorf("make client: %w", err)
 	}
-	velero, err := informers.NewVelero(cluster)
+	velero, err := informers.NewClientset(cluster)
 	if err != nil {
 		return nil, err
 	}
@@ -127,45 +127,45 @@ func (c *Clients) transfers(namespace string) []source {
 	}
 }
 
-// want is a resource in a namespace that has to be looked at because something waits for it.
-type want struct{ resource, namespace string }
+// dependency is a resource in a namespace that has to be looked at because something waits for it.
+type dependency struct{ resource, namespace string }
 
-// wants are in a fixed order.
-func (s *Seen) wants() []want {
-	all := map[want]bool{}
+// dependencies are in a fixed order.
+func (s *Snapshot) dependencies() []dependency {
+	all := map[dependency]bool{}
 	for _, one := range s.transfers {
-		for _, w := range one.wants() {
+		for _, w := range one.dependencies() {
 			all[w] = w.namespace != s.namespace || w.resource != podsName // all pods there are seen anyway
 		}
 	}
-	var wanted []want
+	var wanted []dependency
 	for w, more := range all {
 		if more {
 			wanted = append(wanted, w)
 		}
 	}
-	slices.SortFunc(wanted, func(a, b want) int {
+	slices.SortFunc(wanted, func(a, b dependency) int {
 		return cmp.Or(cmp.Compare(a.resource, b.resource), cmp.Compare(a.namespace, b.namespace))
 	})
 	return wanted
 }
 
-// wants are what this transfer may wait for outside of Velero's namespace.
-func (s *subject) wants() []want {
+// dependencies are what this transfer may wait for outside of Velero's namespace.
+func (s *subject) dependencies() []dependency {
 	source := s.move.Source
 	switch {
 	case s.phase() == transfer.New && source.PodVolume != nil && s.move.Restores:
-		return []want{{podsName, source.PodVolume.Pod.Namespace}}
+		return []dependency{{podsName, source.PodVolume.Pod.Namespace}}
 	case s.phase() == transfer.New && source.Target != nil:
-		return []want{{claimsName, source.Target.Namespace}, {classesName, ""}}
+		return []dependency{{claimsName, source.Target.Namespace}, {classesName, ""}}
 	case source.Snapshot != nil && (s.phase() == transfer.Accepted || s.phase().Terminal() && s.state.Finalizer):
-		return []want{{snapshotsName, source.Snapshot.Namespace}, {snapshotsName, s.meta.GetNamespace()}, {contentsName, ""}}
+		return []dependency{{snapshotsName, source.Snapshot.Namespace}, {snapshotsName, s.meta.GetNamespace()}, {contentsName, ""}}
 	}
 	return nil
 }
 
-// further is where a want is looked for.
-func (c *Clients) further(w want) source {
+// dependencies is where a want is looked for.
+func (c *Clients) dependencies(w dependency) source {
 	all, core := metav1.ListOptions{}, c.kube.CoreV1()
 	switch w.resource {
 	case podsName:

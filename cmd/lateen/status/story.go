@@ -15,50 +15,50 @@ import (
 	"github.com/lateen-project/lateen/reconcile/transfer"
 )
 
-// Story is what `lateen explain -o json` prints: what became of one transfer, or of one repository. Fields may be
+// Timeline is what `lateen explain -o json` prints: what became of one transfer, or of one repository. Fields may be
 // added, and none changes its meaning. Times are UTC.
-type Story struct {
-	Kind      string    `json:"kind"`
-	Namespace string    `json:"namespace"`
-	Name      string    `json:"name"`
-	Time      time.Time `json:"time"` // when the cluster was read
-	Phase     string    `json:"phase"`
-	Facts     []string  `json:"facts"` // what does not change with time, such as its volume and its node
-	Steps     []Step    `json:"steps"` // oldest first
-	Now       string    `json:"now"`   // what it waits for, or why it failed
-	WaitsFor  *Wait     `json:"waitsFor,omitempty"`
-	Remedy    string    `json:"remedy,omitempty"` // what to do, where that is known
-	Unseen    []Unseen  `json:"unseen"`           // what could not be read, and so is missing above
+type Timeline struct {
+	Kind       string          `json:"kind"`
+	Namespace  string          `json:"namespace"`
+	Name       string          `json:"name"`
+	Time       time.Time       `json:"time"` // when the cluster was read
+	Phase      string          `json:"phase"`
+	Facts      []string        `json:"facts"` // what does not change with time, such as its volume and its node
+	Events     []TimelineEvent `json:"steps"` // oldest first
+	Now        string          `json:"now"`   // what it waits for, or why it failed
+	WaitsFor   *Wait           `json:"waitsFor,omitempty"`
+	Remedy     string          `json:"remedy,omitempty"` // what to do, where that is known
+	Unreadable []Unreadable    `json:"unseen"`           // what could not be read, and so is missing above
 }
 
-// Step is something that happened.
-type Step struct {
+// TimelineEvent is something that happened.
+type TimelineEvent struct {
 	Time    time.Time `json:"time"`
 	What    string    `json:"what"`
 	Warning bool      `json:"warning"`
 }
 
-// Story tells what became of what is named. The error is that there is no such thing, and what there is.
-func (s *Seen) Story(of Reference) (Story, error) {
+// Timeline tells what became of what is named. The error is that there is no such thing, and what there is.
+func (s *Snapshot) Timeline(of Reference) (Timeline, error) {
 	if of.Kind == repositoryKind {
-		return s.repositoryStory(of)
+		return s.repositoryTimeline(of)
 	}
 	one, err := s.find(of)
 	if err != nil {
-		return Story{}, err
+		return Timeline{}, err
 	}
-	j := s.judge()
+	j := s.evaluator()
 	row := j.transfer(one)
-	story := Story{
+	story := Timeline{
 		Kind: one.kind, Namespace: one.meta.GetNamespace(), Name: one.meta.GetName(), Time: s.now.UTC().Truncate(time.Second),
-		Phase: row.Phase, Facts: j.facts(one, row), WaitsFor: row.WaitsFor, Unseen: append([]Unseen{}, s.unseen...),
+		Phase: row.Phase, Facts: j.facts(one, row), WaitsFor: row.WaitsFor, Unreadable: append([]Unreadable{}, s.unreadable...),
 	}
-	story.Steps = ordered(append(s.steps(one), s.told(one)...))
-	story.Now, story.Remedy = j.ending(one, row)
+	story.Events = ordered(append(s.steps(one), s.reported(one)...))
+	story.Now, story.Remedy = j.deleting(one, row)
 	return story, nil
 }
 
-func (j *judge) facts(of *subject, row Transfer) []string {
+func (j *evaluator) facts(of *subject, row Transfer) []string {
 	facts := []string{"volume " + row.Volume}
 	for label, owner := range map[string]string{velerov1.BackupNameLabel: "backup ", velerov1.RestoreNameLabel: "restore "} {
 		if name := of.meta.GetLabels()[label]; name != "" {
@@ -79,11 +79,11 @@ func (j *judge) facts(of *subject, row Transfer) []string {
 }
 
 // steps are those that the resource and what was made for it remember.
-func (s *Seen) steps(of *subject) []Step {
-	var steps []Step
-	add := func(at time.Time, warning bool, format string, words ...any) {
+func (s *Snapshot) steps(of *subject) []TimelineEvent {
+	var steps []TimelineEvent
+	add := func(at time.Time, warning bool, format string, description ...any) {
 		if !at.IsZero() {
-			steps = append(steps, Step{Time: at.UTC().Truncate(time.Second), What: oneLine(fmt.Sprintf(format, words...)), Warning: warning})
+			steps = append(steps, TimelineEvent{Time: at.UTC().Truncate(time.Second), What: oneLine(fmt.Sprintf(format, description...)), Warning: warning})
 		}
 	}
 	state := of.state
@@ -103,14 +103,14 @@ func (s *Seen) steps(of *subject) []Step {
 	if !state.StartedAt.Equal(state.CompletedAt) || of.phase() == transfer.Completed { // else it ended before it started
 		add(state.StartedAt, false, "mover told to start")
 	}
-	add(state.MovedAt, false, "mover has succeeded: what it restored is to be delivered")
+	add(state.MoverSucceededAt, false, "mover has succeeded: what it restored is to be delivered")
 	switch of.phase() {
 	case transfer.Completed:
 		took := "" // of a volume that was empty nobody notes when it began
 		if !state.StartedAt.IsZero() {
 			took = " in " + state.CompletedAt.Sub(state.StartedAt).String()
 		}
-		add(state.CompletedAt, false, "Completed: moved %s%s. %s", bytesWords(state.Progress.Done), took, state.Message)
+		add(state.CompletedAt, false, "Completed: moved %s%s. %s", formatBytes(state.Progress.Done), took, state.Message)
 	case transfer.Failed:
 		add(state.CompletedAt, true, "Failed: %s", state.Message)
 	case transfer.Canceled:
@@ -123,7 +123,7 @@ func (s *Seen) steps(of *subject) []Step {
 	return steps
 }
 
-func (s *Seen) moverSteps(of *subject, add func(at time.Time, warning bool, format string, words ...any)) {
+func (s *Snapshot) moverSteps(of *subject, add func(at time.Time, warning bool, format string, description ...any)) {
 	mover := s.mover(of)
 	if mover == nil {
 		return
@@ -147,8 +147,8 @@ func repeated(reason string) bool {
 	return slices.Contains([]string{"Data-Path-Progress", "Data-Path-Started", "Data-Path-Completed", "Scheduled"}, reason)
 }
 
-// told is what Events tell about a transfer and about what was made for it.
-func (s *Seen) told(of *subject) []Step {
+// reported is what Events tell about a transfer and about what was made for it.
+func (s *Snapshot) reported(of *subject) []TimelineEvent {
 	about := map[types.UID]string{of.meta.GetUID(): ""}
 	if mover := s.mover(of); mover != nil {
 		about[mover.UID] = "mover pod: "
@@ -172,21 +172,21 @@ func (s *Seen) told(of *subject) []Step {
 	for _, phase := range []transfer.Phase{transfer.Completed, transfer.Failed, transfer.Canceled} {
 		memory[string(phase)] = of.state.CompletedAt
 	}
-	told := map[types.UID]bool{}
-	var steps []Step
+	reported := map[types.UID]bool{}
+	var steps []TimelineEvent
 	for _, event := range s.events {
 		whose, known := about[event.InvolvedObject.UID]
 		remembered := whose == "" && !memory[event.Reason].IsZero() && firstSeen(event).Sub(memory[event.Reason]).Abs() <= 2*time.Second
-		if !known || told[event.UID] || repeated(event.Reason) || remembered {
+		if !known || reported[event.UID] || repeated(event.Reason) || remembered {
 			continue
 		}
-		told[event.UID] = event.UID != ""
+		reported[event.UID] = event.UID != ""
 		steps = append(steps, stepOf(event, whose))
 	}
 	return steps
 }
 
-func stepOf(event *corev1.Event, whose string) Step {
+func stepOf(event *corev1.Event, whose string) TimelineEvent {
 	what := fmt.Sprintf("%s%s: %s", whose, event.Reason, event.Message)
 	count := event.Count
 	if event.Series != nil {
@@ -195,7 +195,7 @@ func stepOf(event *corev1.Event, whose string) Step {
 	if count > 1 {
 		what += fmt.Sprintf(" (%d times, the last at %s)", count, lastSeen(event).UTC().Format(time.TimeOnly))
 	}
-	return Step{Time: firstSeen(event).UTC().Truncate(time.Second), What: oneLine(what), Warning: event.Type == corev1.EventTypeWarning}
+	return TimelineEvent{Time: firstSeen(event).UTC().Truncate(time.Second), What: oneLine(what), Warning: event.Type == corev1.EventTypeWarning}
 }
 
 // firstSeen is when something that an Event tells of happened for the first time.
@@ -210,13 +210,13 @@ func firstSeen(event *corev1.Event) time.Time {
 }
 
 // ordered is by time; what happened in the same second stays in the order in which it has to happen.
-func ordered(steps []Step) []Step {
-	slices.SortStableFunc(steps, func(a, b Step) int { return a.Time.Compare(b.Time) })
-	return append([]Step{}, steps...)
+func ordered(steps []TimelineEvent) []TimelineEvent {
+	slices.SortStableFunc(steps, func(a, b TimelineEvent) int { return a.Time.Compare(b.Time) })
+	return append([]TimelineEvent{}, steps...)
 }
 
-// ending says how it stands with a transfer now, and what to do.
-func (j *judge) ending(of *subject, row Transfer) (now, remedy string) {
+// deleting says how it stands with a transfer now, and what to do.
+func (j *evaluator) deleting(of *subject, row Transfer) (now, remedy string) {
 	state := of.state
 	switch phase := of.phase(); {
 	case state.Foreign:
@@ -232,10 +232,10 @@ func (j *judge) ending(of *subject, row Transfer) (now, remedy string) {
 }
 
 // deadline is until when it may wait, where that is limited.
-func (j *judge) deadline(of *subject) string {
+func (j *evaluator) deadline(of *subject) string {
 	limit, begun := j.options().DataMoverPrepareTimeout, of.state.AcceptedAt
 	switch phase := of.phase(); {
-	case j.actor(of) != nil:
+	case j.missingActor(of) != nil:
 		return "" // nobody is there to end it
 	case phase == transfer.New && j.podMayStart(of):
 		return ""
@@ -252,7 +252,7 @@ func (j *judge) deadline(of *subject) string {
 }
 
 // podMayStart tells whether a restore waits for a pod that is there and has not ended: it may wait for as long as that.
-func (j *judge) podMayStart(of *subject) bool {
+func (j *evaluator) podMayStart(of *subject) bool {
 	source := of.move.Source.PodVolume
 	if source == nil {
 		return false
@@ -274,7 +274,7 @@ func shortDuration(d time.Duration) string {
 }
 
 // agentPod is the pod of the agent of a node; empty if there is none.
-func (s *Seen) agentPod(node string) string {
+func (s *Snapshot) agentPod(node string) string {
 	for _, pod := range s.agentPods() {
 		if pod.Spec.NodeName == node {
 			return pod.Name

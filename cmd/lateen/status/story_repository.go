@@ -13,8 +13,8 @@ import (
 	"github.com/lateen-project/lateen/reconcile/maintenance"
 )
 
-// repositoryStory tells how a repository was maintained, and when it will be.
-func (s *Seen) repositoryStory(of Reference) (Story, error) {
+// repositoryTimeline tells how a repository was maintained, and when it will be.
+func (s *Snapshot) repositoryTimeline(of Reference) (Timeline, error) {
 	var there []Reference
 	var found *velerov1.BackupRepository
 	for _, one := range s.repositories {
@@ -24,46 +24,46 @@ func (s *Seen) repositoryStory(of Reference) (Story, error) {
 		}
 	}
 	if found == nil {
-		return Story{}, s.unknown(of, there)
+		return Timeline{}, s.unknown(of, there)
 	}
-	story := Story{
+	story := Timeline{
 		Kind: of.Kind, Namespace: found.Namespace, Name: found.Name, Time: s.now.UTC().Truncate(time.Second),
-		Phase: cmp.Or(string(found.Status.Phase), "New"), Unseen: append([]Unseen{}, s.unseen...),
+		Phase: cmp.Or(string(found.Status.Phase), "New"), Unreadable: append([]Unreadable{}, s.unreadable...),
 		Facts: []string{"volumes of " + found.Spec.VolumeNamespace, "location " + found.Spec.BackupStorageLocation, "type " + found.Spec.RepositoryType},
 	}
-	story.Steps = ordered(append(s.runs(found), s.eventsOf(found.UID)...))
+	story.Events = ordered(append(s.runs(found), s.eventsOf(found.UID)...))
 	story.Now, story.Remedy = s.nextMaintenance(found)
 	return story, nil
 }
 
 // runs are the maintenance that the repository remembers.
-func (s *Seen) runs(of *velerov1.BackupRepository) []Step {
-	steps := []Step{{Time: of.CreationTimestamp.UTC(), What: "created"}}
-	for _, run := range maintenance.Of(of).History {
+func (s *Snapshot) runs(of *velerov1.BackupRepository) []TimelineEvent {
+	steps := []TimelineEvent{{Time: of.CreationTimestamp.UTC(), What: "created"}}
+	for _, run := range maintenance.From(of).History {
 		if run.Failed {
-			steps = append(steps, Step{Time: run.Started.UTC(), What: oneLine("maintenance failed: " + run.Message), Warning: true})
+			steps = append(steps, TimelineEvent{Time: run.Started.UTC(), What: oneLine("maintenance failed: " + run.Message), Warning: true})
 			continue
 		}
-		steps = append(steps, Step{Time: run.Started.UTC(), What: "maintenance succeeded in " + run.Completed.Sub(run.Started).String()})
+		steps = append(steps, TimelineEvent{Time: run.Started.UTC(), What: "maintenance succeeded in " + run.Completed.Sub(run.Started).String()})
 	}
 	return steps
 }
 
-func (s *Seen) eventsOf(uid types.UID) []Step {
-	var steps []Step
-	told := map[types.UID]bool{}
+func (s *Snapshot) eventsOf(uid types.UID) []TimelineEvent {
+	var steps []TimelineEvent
+	reported := map[types.UID]bool{}
 	for _, event := range s.events {
-		if event.InvolvedObject.UID != uid || told[event.UID] || event.Reason == "MaintenanceFailed" || event.Reason == "MaintenanceSucceeded" {
+		if event.InvolvedObject.UID != uid || reported[event.UID] || event.Reason == "MaintenanceFailed" || event.Reason == "MaintenanceSucceeded" {
 			continue // the history has these
 		}
-		told[event.UID] = event.UID != ""
+		reported[event.UID] = event.UID != ""
 		steps = append(steps, stepOf(event, ""))
 	}
 	return steps
 }
 
 // nextMaintenance is what the coordinator decides, and what it means for people.
-func (s *Seen) nextMaintenance(of *velerov1.BackupRepository) (now, remedy string) {
+func (s *Snapshot) nextMaintenance(of *velerov1.BackupRepository) (now, remedy string) {
 	options := s.options()
 	policy := maintenance.DefaultPolicy()
 	policy.Frequency, policy.Timeout = options.MaintenanceFrequency, options.MaintenanceTimeout
@@ -73,21 +73,21 @@ func (s *Seen) nextMaintenance(of *velerov1.BackupRepository) (now, remedy strin
 			running++
 		}
 	}
-	step := maintenance.Next(maintenance.Of(of), jobs, s.locationOf(of), policy, s.now)
+	step := maintenance.Next(maintenance.From(of), jobs, s.locationOf(of), policy, s.now)
 	switch {
-	case step.Why == maintenance.AlreadyRunning:
+	case step.Reason == maintenance.AlreadyRunning:
 		return "It is maintained now, by job " + unfinished(jobs) + ".", s.kubectl("describe job "+unfinished(jobs)) + " and its pod's log say more."
 	case options.MaintenanceConcurrency == 0:
 		return "Lateen does not maintain it: Velero's server does.", "Agents maintain repositories with --repo-maintenance-concurrency of 1 or more."
-	case step.Why == maintenance.NotKopia:
+	case step.Reason == maintenance.NotKopia:
 		return "It is not maintained: its type is not kopia.", ""
-	case step.Why == maintenance.Deleting:
+	case step.Reason == maintenance.Deleting:
 		return "It is not maintained: it is being deleted.", ""
-	case step.Why == maintenance.NotReady:
+	case step.Reason == maintenance.NotReady:
 		return oneLine(fmt.Sprintf("It is not maintained: it is not Ready. %s", of.Status.Message)), "Velero's server prepares repositories: its log says why this one is not Ready."
-	case step.Why == maintenance.NoLocation:
+	case step.Reason == maintenance.NoLocation:
 		return "It is not maintained: there is no BackupStorageLocation " + of.Spec.BackupStorageLocation + ".", "Make the location again, or delete the repository."
-	case step.Why == maintenance.ReadOnly:
+	case step.Reason == maintenance.ReadOnly:
 		return "It is not maintained: BackupStorageLocation " + of.Spec.BackupStorageLocation + " is read-only.", ""
 	case step.Action == maintenance.Start:
 		return fmt.Sprintf("It is due since %s; %d of %d maintenance jobs run.", stamp(step.Due, s.now), running, options.MaintenanceConcurrency),
@@ -99,21 +99,21 @@ func (s *Seen) nextMaintenance(of *velerov1.BackupRepository) (now, remedy strin
 }
 
 // jobsOf are the maintenance jobs of a repository, oldest first.
-func (s *Seen) jobsOf(repository *velerov1.BackupRepository) (jobs []build.JobSeen) {
+func (s *Snapshot) jobsOf(repository *velerov1.BackupRepository) (jobs []build.JobStatus) {
 	for _, job := range s.jobs {
 		if job.Labels[build.LabelRepository] != build.RepositoryLabel(repository.Name) {
 			continue
 		}
 		seen := build.ReadJob(job)
-		seen.Since = slices.MaxFunc([]time.Time{seen.Created, seen.Ending, seen.Ended, seen.Released}, time.Time.Compare) // as far as can be told
+		seen.Since = slices.MaxFunc([]time.Time{seen.Created, seen.Terminating, seen.Finished, seen.Released}, time.Time.Compare) // as far as can be told
 		jobs = append(jobs, seen)
 	}
-	slices.SortStableFunc(jobs, func(a, b build.JobSeen) int { return a.Created.Compare(b.Created) })
+	slices.SortStableFunc(jobs, func(a, b build.JobStatus) int { return a.Created.Compare(b.Created) })
 	return jobs
 }
 
 // locationOf is what is known of where a repository is; one that cannot be seen is taken to be there.
-func (s *Seen) locationOf(of *velerov1.BackupRepository) maintenance.Location {
+func (s *Snapshot) locationOf(of *velerov1.BackupRepository) maintenance.Location {
 	at := slices.IndexFunc(s.locations, func(l *velerov1.BackupStorageLocation) bool { return l.Name == of.Spec.BackupStorageLocation })
 	if at < 0 {
 		return maintenance.Location{Exists: !s.sees(locationsName, s.namespace)}
@@ -121,7 +121,7 @@ func (s *Seen) locationOf(of *velerov1.BackupRepository) maintenance.Location {
 	return maintenance.Location{Exists: true, ReadOnly: s.locations[at].Spec.AccessMode == velerov1.BackupStorageLocationAccessModeReadOnly}
 }
 
-func unfinished(jobs []build.JobSeen) string {
+func unfinished(jobs []build.JobStatus) string {
 	for _, job := range jobs {
 		if job.Outcome == build.JobUnfinished {
 			return job.Name
@@ -131,7 +131,9 @@ func unfinished(jobs []build.JobSeen) string {
 }
 
 // kubectl is a command that says more.
-func (s *Seen) kubectl(words string) string { return "kubectl -n " + s.namespace + " " + words }
+func (s *Snapshot) kubectl(description string) string {
+	return "kubectl -n " + s.namespace + " " + description
+}
 
 // stamp is a time of a day, with the day where it is not that of now.
 func stamp(at, now time.Time) string {

@@ -79,12 +79,12 @@ func TestStoriesAreAsExpected(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			of, err := status.ParseReference(test.of)
 			require.NoError(t, err)
-			story, err := status.Gather("velero", now, *test.there, nil).Story(of)
+			story, err := status.Gather("velero", now, *test.there, nil).Timeline(of)
 			require.NoError(t, err)
-			var said bytes.Buffer
-			require.NoError(t, story.Write(&said))
-			fits(t, said.String())
-			golden(t, name+".txt", said.Bytes())
+			var reported bytes.Buffer
+			require.NoError(t, story.Write(&reported))
+			fits(t, reported.String())
+			golden(t, name+".txt", reported.Bytes())
 			plain, err := json.Marshal(story)
 			require.NoError(t, err)
 			require.NotContains(t, string(plain), "null", "programs would have to tell it from an empty list")
@@ -95,15 +95,15 @@ func TestStoriesAreAsExpected(t *testing.T) {
 func TestWhatIsNotThereIsNotExplainedAndTheErrorNamesWhatIs(t *testing.T) {
 	for name, test := range map[string]struct {
 		of     string
-		unseen []status.Unseen
+		unseen []status.Unreadable
 		says   string
 	}{
 		"a letter that is wrong":      {of: "pvb/nightly-x7k2q", says: "there is no PodVolumeBackup nightly-x7k2q in namespace velero; there is podvolumebackup/nightly-x7k2p, podvolumebackup/nightly-"},
 		"a kind that is wrong":        {of: "pvb/nightly-pgdata-tc5vn", says: "; there is dataupload/nightly-pgdata-tc5vn"},
 		"a name like no other":        {of: "dd/wholly-different", says: "nor one with a name like it; there are 0 objects of that kind"},
 		"a repository":                {of: "br/shop-default", says: "there is backuprepository/shop-default-kopia"},
-		"what is out of sight":        {of: "dd/some", says: "look for DataDownload velero/some: you may not read them", unseen: []status.Unseen{{Resource: "datadownloads.velero.io", Namespace: "velero", Message: "you may not read them"}}},
-		"repositories out of sight":   {of: "br/some", says: "look for BackupRepository velero/some: no", unseen: []status.Unseen{{Resource: "backuprepositories.velero.io", Namespace: "velero", Message: "no"}}},
+		"what is out of sight":        {of: "dd/some", says: "look for DataDownload velero/some: you may not read them", unseen: []status.Unreadable{{Resource: "datadownloads.velero.io", Namespace: "velero", Message: "you may not read them"}}},
+		"repositories out of sight":   {of: "br/some", says: "look for BackupRepository velero/some: no", unseen: []status.Unreadable{{Resource: "backuprepositories.velero.io", Namespace: "velero", Message: "no"}}},
 		"a kind that is unknown":      {of: "pod/nightly", says: `kind "pod" is unknown: use podvolumebackup (pvb), podvolumerestore (pvr), dataupload (du), datadownload (dd), backuprepository (br)`},
 		"a name without a kind":       {of: "nightly", says: "write KIND/NAME, such as"},
 		"a kind without a name":       {of: "pvb/", says: "write KIND/NAME, such as"},
@@ -113,7 +113,7 @@ func TestWhatIsNotThereIsNotExplainedAndTheErrorNamesWhatIs(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			of, err := status.ParseReference(test.of)
 			if err == nil {
-				_, err = status.Gather("velero", now, *busy(), test.unseen).Story(of)
+				_, err = status.Gather("velero", now, *busy(), test.unseen).Timeline(of)
 			}
 			require.ErrorContains(t, err, test.says)
 		})
@@ -125,7 +125,7 @@ func TestAVolumeThatWasEmptyHasAStory(t *testing.T) {
 	upload := s.upload("empty", "data", time.Minute, true)
 	upload.Status.Phase, upload.Status.CompletionTimestamp = velerov2alpha1.DataUploadPhaseCompleted, past(time.Second)
 	upload.Status.Message = "volume was empty so no data was upload"
-	story, err := status.Gather("velero", now, *s, nil).Story(status.Reference{Kind: "DataUpload", Name: "empty"})
+	story, err := status.Gather("velero", now, *s, nil).Timeline(status.Reference{Kind: "DataUpload", Name: "empty"})
 	require.NoError(t, err)
 	require.Equal(t, "It is over: Completed. volume was empty so no data was upload", story.Now)
 }

@@ -8,13 +8,13 @@ import (
 )
 
 // Write prints a story for people, in lines of 80 columns.
-func (s *Story) Write(to io.Writer) error {
+func (s *Timeline) Write(to io.Writer) error {
 	var text strings.Builder
 	text.WriteString(wrap("", fmt.Sprintf("%s %s/%s: %s", s.Kind, s.Namespace, s.Name, s.Phase)))
 	text.WriteString(wrap("  ", strings.Join(s.Facts, "; ")))
 	text.WriteString("\n")
 	day := ""
-	for _, step := range s.Steps {
+	for _, step := range s.Events {
 		if today := step.Time.Format(time.DateOnly); today != day {
 			day = today
 			text.WriteString(day + ", UTC\n")
@@ -23,15 +23,15 @@ func (s *Story) Write(to io.Writer) error {
 		if step.Warning {
 			mark = "! "
 		}
-		text.WriteString(hanging(mark+step.Time.Format(time.TimeOnly)+"  ", step.What))
+		text.WriteString(wrapHanging(mark+step.Time.Format(time.TimeOnly)+"  ", step.What))
 	}
-	text.WriteString("\n" + hanging("Now:     ", s.Now))
+	text.WriteString("\n" + wrapHanging("Now:     ", s.Now))
 	if s.Remedy != "" {
-		text.WriteString(hanging("Remedy:  ", s.Remedy))
+		text.WriteString(wrapHanging("Remedy:  ", s.Remedy))
 	}
-	if len(s.Unseen) > 0 {
+	if len(s.Unreadable) > 0 {
 		text.WriteString("\nNOT SEEN\n")
-		for _, one := range s.Unseen {
+		for _, one := range s.Unreadable {
 			text.WriteString(wrap("  ", one.String()))
 		}
 	}

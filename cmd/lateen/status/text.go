@@ -33,16 +33,16 @@ func (r *Report) Write(to io.Writer) error {
 	r.table(&text, "MOVING", moving)
 	r.table(&text, "WAITING", waiting)
 	if len(r.Transfers) == 0 {
-		text.WriteString("\nNothing moves, and nothing waits." + r.over() + "\n")
-	} else if over := r.over(); over != "" {
-		text.WriteString("\n" + strings.TrimSpace(over) + "\n")
+		text.WriteString("\nNothing moves, and nothing waits." + r.finished() + "\n")
+	} else if finished := r.finished(); finished != "" {
+		text.WriteString("\n" + strings.TrimSpace(finished) + "\n")
 	}
 	r.agents(&text)
 	r.classes(&text)
 	r.maintained(&text)
-	if len(r.Unseen) > 0 {
+	if len(r.Unreadable) > 0 {
 		text.WriteString("\nNOT SEEN\n")
-		for _, one := range r.Unseen {
+		for _, one := range r.Unreadable {
 			text.WriteString(wrap("  ", one.String()))
 		}
 	}
@@ -57,27 +57,27 @@ func (r *Report) headline() string {
 			ready++
 		}
 	}
-	words := []string{"Velero in namespace " + r.Namespace}
+	description := []string{"Velero in namespace " + r.Namespace}
 	if r.sees(podsName) {
-		words = append(words, fmt.Sprintf("agents %d/%d ready", ready, len(r.Nodes)))
+		description = append(description, fmt.Sprintf("agents %d/%d ready", ready, len(r.Nodes)))
 	}
 	switch holder := r.Coordinator; {
 	case !r.sees(leasesName):
 	case holder.Node == "":
-		words = append(words, "no coordinator")
+		description = append(description, "no coordinator")
 	case holder.Expired:
-		words = append(words, fmt.Sprintf("coordinator %s, silent for %s", holder.Node, r.ago(holder.Renewed)))
+		description = append(description, fmt.Sprintf("coordinator %s, silent for %s", holder.Node, r.ago(holder.Renewed)))
 	default:
-		words = append(words, "coordinator "+holder.Node)
+		description = append(description, "coordinator "+holder.Node)
 	}
 	if r.Queue.Limit > 0 {
-		words = append(words, fmt.Sprintf("queue %d/%d", r.Queue.Prepared, r.Queue.Limit))
+		description = append(description, fmt.Sprintf("queue %d/%d", r.Queue.Prepared, r.Queue.Limit))
 	}
-	return strings.Join(words, "; ")
+	return strings.Join(description, "; ")
 }
 
 func (r *Report) sees(resource string) bool {
-	return !slices.ContainsFunc(r.Unseen, func(u Unseen) bool {
+	return !slices.ContainsFunc(r.Unreadable, func(u Unreadable) bool {
 		return u.Resource == resource && (u.Namespace == "" || u.Namespace == r.Namespace)
 	})
 }
@@ -94,18 +94,18 @@ func (r *Report) split() (moving, waiting []Transfer) {
 	return moving, waiting
 }
 
-// over says how many transfers are over.
-func (r *Report) over() string {
-	var words []string
+// finished says how many transfers are over.
+func (r *Report) finished() string {
+	var description []string
 	for _, phase := range []string{"Completed", "Failed", "Canceled"} {
 		if count := r.Ended[phase]; count > 0 {
-			words = append(words, fmt.Sprintf("%d %s", count, phase))
+			description = append(description, fmt.Sprintf("%d %s", count, phase))
 		}
 	}
-	if words == nil {
+	if description == nil {
 		return ""
 	}
-	return " Over: " + strings.Join(words, ", ") + "."
+	return " Over: " + strings.Join(description, ", ") + "."
 }
 
 // table has two lines or more for each transfer: who and where, and what. A name is never shortened, since it is
@@ -120,7 +120,7 @@ func (r *Report) table(text *strings.Builder, title string, transfers []Transfer
 			text.WriteString(row + "\n")
 			row = strings.Repeat(" ", kindWidth+2+nameWidth)
 		}
-		row += fmt.Sprintf("  %-*s  %*s  %-*s  %s", phaseWidth, phase, sinceWidth, since, nodeWidth, shortened(node, nodeWidth), restarts)
+		row += fmt.Sprintf("  %-*s  %*s  %-*s  %s", phaseWidth, phase, sinceWidth, since, nodeWidth, truncate(node, nodeWidth), restarts)
 		text.WriteString(strings.TrimRight(row, " ") + "\n")
 	}
 	fmt.Fprintf(text, "\n%s %d\n", title, len(transfers))
@@ -137,11 +137,11 @@ func (r *Report) table(text *strings.Builder, title string, transfers []Transfer
 
 // progress is such as "1.2Gi of 4.0Gi (30%), 12Mi/s".
 func progress(of Transfer) string {
-	words := bytesWords(of.BytesDone)
+	description := formatBytes(of.BytesDone)
 	if of.BytesTotal > 0 {
-		words += fmt.Sprintf(" of %s (%d%%)", bytesWords(of.BytesTotal), of.BytesDone*100/of.BytesTotal)
+		description += fmt.Sprintf(" of %s (%d%%)", formatBytes(of.BytesTotal), of.BytesDone*100/of.BytesTotal)
 	}
-	return words + fmt.Sprintf(", %s/s", bytesWords(of.BytesPerSecond))
+	return description + fmt.Sprintf(", %s/s", formatBytes(of.BytesPerSecond))
 }
 
 func (r *Report) agents(text *strings.Builder) {
@@ -158,15 +158,15 @@ func (r *Report) agents(text *strings.Builder) {
 			idle++
 			continue
 		}
-		words := node.Name + ": " + node.Agent
+		description := node.Name + ": " + node.Agent
 		if node.Message != "" {
-			words += ", " + node.Message
+			description += ", " + node.Message
 		}
-		words += fmt.Sprintf("; %d", node.InUse)
+		description += fmt.Sprintf("; %d", node.InUse)
 		if node.Limit > 0 {
-			words += fmt.Sprintf(" of %d", node.Limit)
+			description += fmt.Sprintf(" of %d", node.Limit)
 		}
-		text.WriteString(wrap("  ", words+" slots in use"))
+		text.WriteString(wrap("  ", description+" slots in use"))
 	}
 	if idle > 0 {
 		fmt.Fprintf(text, "  %d ready and without a mover that works\n", idle)
@@ -180,7 +180,7 @@ func (r *Report) classes(text *strings.Builder) {
 		if class.Consumer == priority.MaintenanceJob {
 			consumer = "jobs"
 		}
-		text.WriteString(hanging(fmt.Sprintf("  %-7s", consumer), classWords(class)))
+		text.WriteString(wrapHanging(fmt.Sprintf("  %-7s", consumer), formatClass(class)))
 	}
 	if len(r.PriorityClasses) == 0 {
 		text.WriteString("  not known\n")
@@ -193,26 +193,26 @@ func (r *Report) classes(text *strings.Builder) {
 	}
 }
 
-func classWords(class PriorityClass) string {
-	words := "none configured"
+func formatClass(class PriorityClass) string {
+	description := "none configured"
 	switch {
 	case class.Effective != "":
-		words = class.Effective
+		description = class.Effective
 		if class.Priority != nil {
-			words += fmt.Sprintf(" (%d)", *class.Priority)
+			description += fmt.Sprintf(" (%d)", *class.Priority)
 		}
 	case class.Configured != "":
-		words = fmt.Sprintf("none: %s is not in force: %s", class.Configured, class.Message)
+		description = fmt.Sprintf("none: %s is not in force: %s", class.Configured, class.Message)
 	case class.Message != "":
-		words = "none: " + class.Message
+		description = "none: " + class.Message
 	}
 	if class.With+class.Without > 0 && class.Configured != "" {
-		words += fmt.Sprintf("; %s it, %d without", counted(class.With, "pod")+" with", class.Without)
+		description += fmt.Sprintf("; %s it, %d without", counted(class.With, "pod")+" with", class.Without)
 	}
-	if len(class.Denied) > 0 {
-		words += fmt.Sprintf("; not in force for the agents of %s since they started: restart them once it exists", someNames(class.Denied))
+	if len(class.NotInForceOn) > 0 {
+		description += fmt.Sprintf("; not in force for the agents of %s since they started: restart them once it exists", someNames(class.NotInForceOn))
 	}
-	return words
+	return description
 }
 
 func (r *Report) maintained(text *strings.Builder) {
@@ -221,20 +221,20 @@ func (r *Report) maintained(text *strings.Builder) {
 	}
 	text.WriteString("\nREPOSITORIES, and their last successful maintenance\n")
 	for _, one := range r.Repositories {
-		words := one.Name + ": never"
+		description := one.Name + ": never"
 		if !one.LastSuccess.IsZero() {
-			words = one.Name + ": " + r.ago(one.LastSuccess) + " ago"
+			description = one.Name + ": " + r.ago(one.LastSuccess) + " ago"
 		}
 		if one.Phase != "Ready" {
-			words += "; " + cmp.Or(one.Phase, "New")
+			description += "; " + cmp.Or(one.Phase, "New")
 		}
 		if one.Running != "" {
-			words += "; runs now, as job " + one.Running
+			description += "; runs now, as job " + one.Running
 		}
 		if one.Failures > 0 {
-			words += fmt.Sprintf("; %s since: %s", counted(one.Failures, "failure"), one.LastFailure)
+			description += fmt.Sprintf("; %s since: %s", counted(one.Failures, "failure"), one.LastFailure)
 		}
-		text.WriteString(wrap("  ", words))
+		text.WriteString(wrap("  ", description))
 	}
 	if jobs := r.MaintenanceJobs; jobs.Name != "" {
 		text.WriteString(wrap("  ", fmt.Sprintf("jobs are configured by ConfigMap %s, which %s names", jobs.Name, jobs.NamedBy)))

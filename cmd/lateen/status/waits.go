@@ -13,13 +13,13 @@ import (
 	"github.com/lateen-project/lateen/reconcile/transfer"
 )
 
-func waitFor(reason, format string, words ...any) *Wait {
-	return &Wait{Reason: reason, Message: oneLine(fmt.Sprintf(format, words...))}
+func waitFor(reason, format string, description ...any) *Wait {
+	return &Wait{Reason: reason, Message: oneLine(fmt.Sprintf(format, description...))}
 }
 
 // waits is what keeps a transfer from its next step; nil if its mover moves. It follows from what is there, in the
 // order in which an agent looks at it.
-func (j *judge) waits(of *subject) *Wait {
+func (j *evaluator) waits(of *subject) *Wait {
 	state := of.state
 	switch phase := of.phase(); {
 	case state.Foreign && phase == transfer.New:
@@ -29,11 +29,11 @@ func (j *judge) waits(of *subject) *Wait {
 	case phase.Terminal():
 		return j.cleanUp(of)
 	case phase == transfer.Canceling, phase == transfer.InProgress && (state.Cancel || state.Deleting):
-		return cmp.Or(j.actor(of), waitFor(WaitCancel, "its mover to stop, as it was told to"))
+		return cmp.Or(j.missingActor(of), waitFor(WaitCancel, "its mover to stop, as it was told to"))
 	case state.Cancel || state.Deleting:
-		return cmp.Or(j.actor(of), waitFor(WaitAgent, "its agent to cancel it"))
+		return cmp.Or(j.missingActor(of), waitFor(WaitAgent, "its agent to cancel it"))
 	case phase == transfer.New:
-		return j.fresh(of)
+		return j.newTransfer(of)
 	case phase == transfer.Accepted:
 		return j.accepted(of)
 	case phase == transfer.Prepared:
@@ -45,34 +45,34 @@ func (j *judge) waits(of *subject) *Wait {
 	}
 }
 
-func (j *judge) cleanUp(of *subject) *Wait {
+func (j *evaluator) cleanUp(of *subject) *Wait {
 	if !of.state.Finalizer {
 		return nil
 	}
 	if h := j.handover(of); h != nil {
-		if rung, words := h.Undo(); rung == build.AwaitSnapshot {
-			return cmp.Or(j.actor(of), waitFor(WaitCleanUp, "its snapshot to be deleted: %s", words))
+		if rung, description := h.NextCleanup(); rung == build.AwaitSnapshot {
+			return cmp.Or(j.missingActor(of), waitFor(WaitCleanUp, "its snapshot to be deleted: %s", description))
 		}
 	}
-	if mover := j.mover(of); mover != nil && build.ReadPod(mover).Condition == build.Ending {
-		return cmp.Or(j.actor(of), waitFor(WaitCleanUp, "the kubelet of %s to end its mover pod", mover.Spec.NodeName))
+	if mover := j.mover(of); mover != nil && build.ReadPod(mover).Condition == build.Terminating {
+		return cmp.Or(j.missingActor(of), waitFor(WaitCleanUp, "the kubelet of %s to end its mover pod", mover.Spec.NodeName))
 	}
-	return cmp.Or(j.actor(of), waitFor(WaitCleanUp, "what was made for it to be removed"))
+	return cmp.Or(j.missingActor(of), waitFor(WaitCleanUp, "what was made for it to be removed"))
 }
 
-// fresh is what a transfer waits for that was not accepted.
-func (j *judge) fresh(of *subject) *Wait {
-	if of.state.Refusal != "" {
-		return waitFor(WaitAgent, "an agent to refuse it: %s", of.state.Refusal)
+// newTransfer is what a transfer waits for that was not accepted.
+func (j *evaluator) newTransfer(of *subject) *Wait {
+	if of.state.UnsupportedReason != "" {
+		return waitFor(WaitAgent, "an agent to refuse it: %s", of.state.UnsupportedReason)
 	}
-	if wait := cmp.Or(j.actor(of), j.eligible(of), j.place(of)); wait != nil {
+	if wait := cmp.Or(j.missingActor(of), j.eligible(of), j.place(of)); wait != nil {
 		return wait
 	}
 	return waitFor(WaitAgent, "%s to accept it", j.actorName(of))
 }
 
 // place is that there is none among those that may be prepared.
-func (j *judge) place(of *subject) *Wait {
+func (j *evaluator) place(of *subject) *Wait {
 	limits := j.settings.movers.Limits
 	if limits.PrepareQueueLength == 0 {
 		return nil
@@ -86,16 +86,16 @@ func (j *judge) place(of *subject) *Wait {
 	switch {
 	case j.prepared[""] >= forIt:
 		return waitFor(WaitQueue, "queue %d/%d%s", j.prepared[""], limits.PrepareQueueLength, kept)
-	case of.state.Local && node != "" && j.prepared[node] >= limits.MaxConcurrency:
+	case of.state.NodeBound && node != "" && j.prepared[node] >= limits.MaxConcurrency:
 		return waitFor(WaitQueue, "queue of %s %d/%d", node, j.prepared[node], limits.MaxConcurrency)
 	}
 	return nil
 }
 
 // slot is what a transfer waits for whose mover waits to be told to start.
-func (j *judge) slot(of *subject) *Wait {
+func (j *evaluator) slot(of *subject) *Wait {
 	node := of.state.Node
-	if wait := cmp.Or(j.actor(of), j.lost(of)); wait != nil {
+	if wait := cmp.Or(j.missingActor(of), j.lost(of)); wait != nil {
 		return wait
 	}
 	if limit := j.settings.slots(j.nodes[node]); limit > 0 && j.inUse[node] >= limit {
@@ -104,15 +104,15 @@ func (j *judge) slot(of *subject) *Wait {
 	return waitFor(WaitAgent, "the agent of %s to start its mover", node)
 }
 
-func (j *judge) moving(of *subject) *Wait {
-	if !of.state.MovedAt.IsZero() {
+func (j *evaluator) moving(of *subject) *Wait {
+	if !of.state.MoverSucceededAt.IsZero() {
 		return waitFor(WaitDelivery, "its volume to be bound to claim %s", of.volume())
 	}
-	return cmp.Or(j.actor(of), j.lost(of))
+	return cmp.Or(j.missingActor(of), j.lost(of))
 }
 
 // lost is that there should be a mover and is none.
-func (j *judge) lost(of *subject) *Wait {
+func (j *evaluator) lost(of *subject) *Wait {
 	seen := build.ReadPod(j.mover(of))
 	switch {
 	case !j.sees(podsName, j.namespace):
@@ -121,52 +121,52 @@ func (j *judge) lost(of *subject) *Wait {
 		return waitFor(WaitMover, "another mover: its pod is gone")
 	case seen.Condition == build.Lost:
 		return waitFor(WaitMover, "another mover: %s", seen.Message)
-	case seen.Condition == build.Ending:
+	case seen.Condition == build.Terminating:
 		return waitFor(WaitMover, "its mover pod to be gone, which is being deleted")
 	}
 	return nil
 }
 
-// actor is that nobody is there who would take the next step; nil if somebody is, or that cannot be seen.
-func (j *judge) actor(of *subject) *Wait {
+// missingActor is that nobody is there who would take the next step; nil if somebody is, or that cannot be seen.
+func (j *evaluator) missingActor(of *subject) *Wait {
 	if node := of.state.Node; node != "" {
 		if j.ready(node) {
 			return nil
 		}
 		return j.noAgent(node)
 	}
-	if holder := j.coordinator(); !of.state.Local && j.sees(leasesName, j.namespace) && (holder.Node == "" || holder.Expired) {
+	if holder := j.coordinator(); !of.state.NodeBound && j.sees(leasesName, j.namespace) && (holder.Node == "" || holder.Expired) {
 		return waitFor(WaitCoordinator, "a coordinator: no agent holds the Lease %s", deploy.CoordinatorLease)
 	}
 	return nil
 }
 
-func (j *judge) actorName(of *subject) string {
+func (j *evaluator) actorName(of *subject) string {
 	switch holder := j.coordinator().Node; {
 	case of.state.Node != "":
 		return "the agent of " + of.state.Node
-	case of.state.Local || holder == "":
+	case of.state.NodeBound || holder == "":
 		return "its agent"
 	default:
 		return "the coordinator, the agent of " + holder
 	}
 }
 
-func (j *judge) ready(node string) bool {
+func (j *evaluator) ready(node string) bool {
 	return !j.sees(podsName, j.namespace) || j.agents[node].Agent == AgentReady
 }
 
-func (j *judge) noAgent(node string) *Wait {
-	words := "no ready node-agent on " + node
+func (j *evaluator) noAgent(node string) *Wait {
+	description := "no ready node-agent on " + node
 	if why := j.agents[node].Message; why != "" {
-		words += ": " + why
+		description += ": " + why
 	}
-	return waitFor(WaitAgent, "%s", words)
+	return waitFor(WaitAgent, "%s", description)
 }
 
 // accepted is what a transfer waits for whose mover does not run yet.
-func (j *judge) accepted(of *subject) *Wait {
-	if wait := j.actor(of); wait != nil {
+func (j *evaluator) accepted(of *subject) *Wait {
+	if wait := j.missingActor(of); wait != nil {
 		return wait
 	}
 	mover := j.mover(of)
@@ -185,7 +185,7 @@ func (j *judge) accepted(of *subject) *Wait {
 	case build.Running:
 		return cmp.Or(agentUnless(j.ready(mover.Spec.NodeName), j.noAgent(mover.Spec.NodeName)),
 			waitFor(WaitAgent, "the agent of %s to see that its mover runs", mover.Spec.NodeName))
-	case build.Ending:
+	case build.Terminating:
 		return waitFor(WaitMover, "its mover pod to be gone, which is being deleted")
 	default:
 		return waitFor(WaitAgent, "%s to take in: %s", j.actorName(of), cmp.Or(seen.Message, "its mover has ended"))
@@ -200,9 +200,9 @@ func agentUnless(ready bool, wait *Wait) *Wait {
 }
 
 // refused is what the API server did not let be made, as the agent told of it last.
-func (j *judge) refused(of *subject) *Wait {
+func (j *evaluator) refused(of *subject) *Wait {
 	for _, event := range slices.Backward(j.events) {
-		if event.InvolvedObject.UID == of.meta.GetUID() && event.Reason == reconcile.EventNotMade && !lastSeen(event).Before(of.state.AcceptedAt) {
+		if event.InvolvedObject.UID == of.meta.GetUID() && event.Reason == reconcile.EventCreateFailed && !lastSeen(event).Before(of.state.AcceptedAt) {
 			return waitFor(WaitRefused, "mover not made: %s", event.Message)
 		}
 	}
@@ -210,17 +210,17 @@ func (j *judge) refused(of *subject) *Wait {
 }
 
 // snapshot is what keeps a snapshot from being handed over to Velero's namespace, and from being read there.
-func (j *judge) snapshot(of *subject) *Wait {
+func (j *evaluator) snapshot(of *subject) *Wait {
 	h := j.handover(of)
 	if h == nil {
 		return nil
 	}
-	rung, words := h.Next()
+	rung, description := h.Next()
 	switch {
 	case rung == build.AwaitSnapshot:
-		return waitFor(WaitSnapshot, "snapshot not ready: %s", words)
-	case words != "":
-		return waitFor(WaitSnapshot, "snapshot: %s", words)
+		return waitFor(WaitSnapshot, "snapshot not ready: %s", description)
+	case description != "":
+		return waitFor(WaitSnapshot, "snapshot: %s", description)
 	}
 	if backup := h.Backup.Snapshot; backup != nil && backup.Status != nil && backup.Status.Error != nil && backup.Status.Error.Message != nil {
 		return waitFor(WaitSnapshot, "snapshot not ready: %s", *backup.Status.Error.Message)
@@ -229,7 +229,7 @@ func (j *judge) snapshot(of *subject) *Wait {
 }
 
 // claim is that a volume of the mover cannot be made, in the words of whoever should.
-func (j *judge) claim(of *subject) *Wait {
+func (j *evaluator) claim(of *subject) *Wait {
 	for _, claim := range j.claimsOf(of) {
 		if claim.Status.Phase == corev1.ClaimBound {
 			continue
@@ -242,7 +242,7 @@ func (j *judge) claim(of *subject) *Wait {
 }
 
 // pending is what keeps a mover pod from running.
-func (j *judge) pending(mover *corev1.Pod, seen build.Exposure) *Wait {
+func (j *evaluator) pending(mover *corev1.Pod, seen build.Exposure) *Wait {
 	for _, condition := range mover.Status.Conditions {
 		if condition.Type != corev1.PodScheduled || condition.Status != corev1.ConditionFalse {
 			continue

@@ -8,7 +8,7 @@ import (
 )
 
 // eligible is what has to be there before a restore may be accepted; nil if it is, or cannot be seen.
-func (j *judge) eligible(of *subject) *Wait {
+func (j *evaluator) eligible(of *subject) *Wait {
 	source := of.move.Source
 	switch {
 	case !of.move.Restores:
@@ -27,7 +27,7 @@ func (j *judge) eligible(of *subject) *Wait {
 		case !j.ready(pod.Spec.NodeName):
 			return j.noAgent(pod.Spec.NodeName)
 		}
-		if awaits := transfer.AwaitsInit(pod); awaits != "" {
+		if awaits := transfer.InitBlocker(pod); awaits != "" {
 			return waitFor(WaitPod, "%s", awaits)
 		}
 		return nil
@@ -36,7 +36,7 @@ func (j *judge) eligible(of *subject) *Wait {
 	}
 }
 
-func (j *judge) consumer(target *build.TargetSource) *Wait {
+func (j *evaluator) consumer(target *build.TargetSource) *Wait {
 	name := target.Namespace + "/" + target.Claim
 	claim := j.claims[name]
 	switch {
@@ -48,7 +48,7 @@ func (j *judge) consumer(target *build.TargetSource) *Wait {
 		return nil
 	}
 	if class := j.classes[ptr.Deref(claim.Spec.StorageClassName, "")]; class != nil {
-		if awaits := transfer.AwaitsConsumer(claim, class); awaits != "" {
+		if awaits := transfer.ConsumerBlocker(claim, class); awaits != "" {
 			return waitFor(WaitConsumer, "%s", awaits)
 		}
 	}

@@ -16,11 +16,11 @@ import (
 
 // watches are all sources that are followed.
 type watches struct {
-	kube    kubernetes.Interface // of the cluster: a fake one cannot begin a watch with what there is
-	first   []*watched
-	further map[want]*watched
-	changed chan struct{} // has room for one word
-	running sync.WaitGroup
+	kube         kubernetes.Interface // of the cluster: a fake one cannot begin a watch with what there is
+	first        []*watched
+	dependencies map[dependency]*watched
+	changed      chan struct{} // has room for one word
+	running      sync.WaitGroup
 }
 
 // note says that something has changed since the last drawing.
@@ -31,8 +31,8 @@ func (w *watches) note() {
 	}
 }
 
-// settled forgets what has changed: it is drawn now.
-func (w *watches) settled() {
+// drain forgets what has changed: it is drawn now.
+func (w *watches) drain() {
 	select {
 	case <-w.changed:
 	default:

@@ -27,8 +27,8 @@ func shortKind(name string) string {
 	return name
 }
 
-// bytesWords is such as 812, 1.2Mi or 34Gi: two digits or more.
-func bytesWords(bytes int64) string {
+// formatBytes is such as 812, 1.2Mi or 34Gi: two digits or more.
+func formatBytes(bytes int64) string {
 	const step = 1024
 	value, unit := float64(bytes), 0
 	units := [...]string{"B", "Ki", "Mi", "Gi", "Ti", "Pi", "Ei"}
@@ -59,8 +59,8 @@ func counted(count int, what string) string {
 	return fmt.Sprintf("%d %ss", count, what)
 }
 
-// shortened leaves out the middle of a word that is wider than a column.
-func shortened(word string, columns int) string {
+// truncate leaves out the middle of a word that is wider than a column.
+func truncate(word string, columns int) string {
 	letters := []rune(word)
 	if len(letters) <= columns {
 		return word
@@ -70,27 +70,27 @@ func shortened(word string, columns int) string {
 }
 
 // wrap breaks words into lines that begin with an indent, and with two blanks more after the first if there is one.
-func wrap(indent, words string) string {
+func wrap(indent, description string) string {
 	if indent == "" {
-		return broken("", "", words)
+		return wrapBroken("", "", description)
 	}
-	return broken(indent, indent+"  ", words)
+	return wrapBroken(indent, indent+"  ", description)
 }
 
-// hanging breaks words into lines of which the first begins with a mark, and the others below what follows it.
-func hanging(mark, words string) string {
-	return broken(mark, strings.Repeat(" ", utf8.RuneCountInString(mark)), words)
+// wrapHanging breaks words into lines of which the first begins with a mark, and the others below what follows it.
+func wrapHanging(mark, description string) string {
+	return wrapBroken(mark, strings.Repeat(" ", utf8.RuneCountInString(mark)), description)
 }
 
-// broken breaks words into lines with these beginnings. A word that is wider than a line is broken.
-func broken(first, others, words string) string {
+// wrapBroken breaks words into lines with these beginnings. A word that is wider than a line is broken.
+func wrapBroken(first, others, description string) string {
 	var text strings.Builder
 	line, room, empty := first, width-utf8.RuneCountInString(first), true
 	next := func() {
 		text.WriteString(line + "\n")
 		line, room, empty = others, width-utf8.RuneCountInString(others), true
 	}
-	for word := range strings.FieldsSeq(words) {
+	for word := range strings.FieldsSeq(description) {
 		letters := []rune(word)
 		if !empty && len(letters)+1 > room {
 			next()

@@ -31,23 +31,23 @@ type Runs struct {
 // MeasureRuns reads the jobs of repositories that were all due at a time, of which at most limit may run at once.
 func MeasureRuns(due time.Time, runs []Run, limit int) Runs {
 	var all Runs
-	var made, over []time.Time
+	var created, finished []time.Time
 	var pods, work, closes, turnovers []time.Duration
 	for _, run := range runs {
 		if !run.Failed {
 			all.Succeeded++
 		}
 		all.Makespan = max(all.Makespan, run.Noted.Sub(due))
-		made, over = append(made, run.Made), append(over, run.Over)
+		created, finished = append(created, run.Made), append(finished, run.Over)
 		pods, work, closes = append(pods, run.Begun.Sub(run.Made)), append(work, run.Ended.Sub(run.Begun)), append(closes, run.Over.Sub(run.Ended))
 	}
-	slices.SortFunc(made, time.Time.Compare)
-	slices.SortFunc(over, time.Time.Compare)
-	for i := range made {
-		ended, _ := slices.BinarySearchFunc(over, made[i], func(a, b time.Time) int { return a.Compare(b.Add(1)) })
+	slices.SortFunc(created, time.Time.Compare)
+	slices.SortFunc(finished, time.Time.Compare)
+	for i := range created {
+		ended, _ := slices.BinarySearchFunc(finished, created[i], func(a, b time.Time) int { return a.Compare(b.Add(1)) })
 		all.MostAtOnce = max(all.MostAtOnce, i+1-ended)
 		if i >= limit {
-			turnovers = append(turnovers, made[i].Sub(over[i-limit]))
+			turnovers = append(turnovers, created[i].Sub(finished[i-limit]))
 		}
 	}
 	all.Pod, all.Work, all.Close, all.Turnover = median(pods), median(work), median(closes), median(turnovers)

@@ -11,8 +11,8 @@ import (
 
 func TestRunsOfRepositoriesAreMeasured(t *testing.T) {
 	due := time.Unix(1764000000, 0)
-	run := func(made time.Duration) figures.Run {
-		at := due.Add(made)
+	run := func(created time.Duration) figures.Run {
+		at := due.Add(created)
 		return figures.Run{
 			Made: at, Begun: at.Add(time.Second), Ended: at.Add(3 * time.Second), Over: at.Add(4 * time.Second), Noted: at.Add(5 * time.Second),
 		}

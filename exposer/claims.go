@@ -9,7 +9,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
-	"github.com/lateen-project/lateen/exposer/build"
+	"github.com/lateen-project/lateen/exposer/objects"
 )
 
 // ensureClaim makes a claim, or takes the one that exists if it belongs to the same custom resource.
@@ -61,7 +61,7 @@ func (e *Exposer) releaseVolume(ctx context.Context, claim *corev1.PersistentVol
 		return nil
 	case err != nil:
 		return fmt.Errorf("get volume %s: %w", claim.Spec.VolumeName, err)
-	case !build.Disposable(volume, claim):
+	case !objects.Disposable(volume, claim):
 		return nil
 	}
 	patch := []byte(`{"metadata":{"resourceVersion":"` + volume.ResourceVersion + `"},"spec":{"persistentVolumeReclaimPolicy":"Delete"}}`)
@@ -73,13 +73,13 @@ func (e *Exposer) releaseVolume(ctx context.Context, claim *corev1.PersistentVol
 
 // FindLeftovers is what the API server has now of what was made for a movement, snapshots aside: of the pod, and of those
 // claims that are asked for. It is for when caches have nothing of them, which may be because they lag behind.
-func (e *Exposer) FindLeftovers(ctx context.Context, move build.MoverSpec, pod bool, claims []string) (left Existing, err error) {
+func (e *Exposer) FindLeftovers(ctx context.Context, move objects.MoverSpec, pod bool, claims []string) (left Existing, err error) {
 	if pod {
 		left.Pod, err = found(ctx, e.Client.CoreV1().Pods(move.Namespace), move.Name)
 		if err != nil {
 			return Existing{}, fmt.Errorf("get mover pod %s: %w", move.Name, err)
 		}
-		if left.Pod != nil && !build.OwnedBy(left.Pod, move.UID) {
+		if left.Pod != nil && !objects.OwnedBy(left.Pod, move.UID) {
 			left.Pod = nil
 		}
 	}
@@ -88,7 +88,7 @@ func (e *Exposer) FindLeftovers(ctx context.Context, move build.MoverSpec, pod b
 		if err != nil {
 			return Existing{}, fmt.Errorf("get claim %s: %w", name, err)
 		}
-		if claim != nil && build.OwnedBy(claim, move.UID) {
+		if claim != nil && objects.OwnedBy(claim, move.UID) {
 			left.Claims = append(left.Claims, claim)
 		}
 	}
@@ -96,7 +96,7 @@ func (e *Exposer) FindLeftovers(ctx context.Context, move build.MoverSpec, pod b
 }
 
 // Claims are the names of the claims that are made for a movement as things are configured.
-func (e *Exposer) Claims(move build.MoverSpec) []string {
+func (e *Exposer) Claims(move objects.MoverSpec) []string {
 	move.Restores = move.Restores && e.Settings.Cache != nil // or there is none for a cache
-	return build.ClaimNames(move)
+	return objects.ClaimNames(move)
 }

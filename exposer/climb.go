@@ -12,7 +12,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
-	"github.com/lateen-project/lateen/exposer/build"
+	"github.com/lateen-project/lateen/exposer/handover"
+	"github.com/lateen-project/lateen/exposer/objects"
 )
 
 // maxHandoverSteps bounds how many rungs one call takes: more than either ladder has.
@@ -21,16 +22,16 @@ const maxHandoverSteps = 16
 // handoverRun is one walk on a ladder. It begins with what the caches have, and goes on with what its own requests
 // were answered, so that it does not have to wait for its own events.
 type handoverRun struct {
-	build.Handover
+	handover.Handover
 	client  snapshotclient.SnapshotV1Interface
 	deleted func(metav1.Object) // told of what it has deleted
 
 	handedOver bool // this process deleted the original VolumeSnapshot
 }
 
-func (e *Exposer) runHandover(move build.MoverSpec) *handoverRun {
+func (e *Exposer) runHandover(move objects.MoverSpec) *handoverRun {
 	source := move.Source.Snapshot
-	c := &handoverRun{client: e.Snapshots.Client(), deleted: e.Snapshots.Deleted, Handover: build.Handover{
+	c := &handoverRun{client: e.Snapshots.Client(), deleted: e.Snapshots.Deleted, Handover: handover.Handover{
 		Namespace: move.Namespace, Name: move.Name, UID: move.UID, ExposingNode: move.ExposingNode,
 		Source: types.NamespacedName{Namespace: source.Namespace, Name: source.Snapshot},
 	}}
@@ -47,38 +48,38 @@ func (e *Exposer) runHandover(move build.MoverSpec) *handoverRun {
 }
 
 // step takes one rung. What turns out to be gone is taken for removed.
-func (c *handoverRun) step(ctx context.Context, rung build.HandoverStep) (err error) {
+func (c *handoverRun) step(ctx context.Context, rung handover.HandoverStep) (err error) {
 	original, backup := &c.Original, &c.Backup
 	switch rung {
-	case build.Reobserve:
+	case handover.Reobserve:
 		return c.observe(ctx)
-	case build.CreateSnapshot:
+	case handover.CreateSnapshot:
 		backup.Snapshot, err = created(ctx, c.snapshots(c.Namespace), c.BackupSnapshot())
 		return wrapCreate(c.describe(rung), err)
-	case build.CreateContent:
+	case handover.CreateContent:
 		backup.Content, err = created(ctx, c.contents(), c.BackupContent())
 		return wrapCreate(c.describe(rung), err)
-	case build.AdoptSnapshot:
+	case handover.AdoptSnapshot:
 		backup.Snapshot, err = changed(ctx, c.snapshots(c.Namespace), backup.Snapshot, change{Labels: c.OwnerLabels(), Annotations: c.Annotations()})
-	case build.AdoptContent:
+	case handover.AdoptContent:
 		backup.Content, err = changed(ctx, c.contents(), backup.Content, change{Labels: c.OwnerLabels()})
-	case build.RetainOriginal:
+	case handover.RetainOriginal:
 		original.Content, err = changed(ctx, c.contents(), original.Content, change{Policy: snapshotv1.VolumeSnapshotContentRetain})
-	case build.SetDeletePolicyOfOriginal:
+	case handover.SetDeletePolicyOfOriginal:
 		original.Content, err = changed(ctx, c.contents(), original.Content, change{Policy: snapshotv1.VolumeSnapshotContentDelete})
-	case build.SetDeletePolicyOfBackup:
+	case handover.SetDeletePolicyOfBackup:
 		backup.Content, err = changed(ctx, c.contents(), backup.Content, change{Policy: snapshotv1.VolumeSnapshotContentDelete})
-	case build.MarkOriginalContentBeingDeleted:
-		original.Content, err = changed(ctx, c.contents(), original.Content, change{Annotations: build.MarkedBeingDeleted()})
-	case build.MarkBackupContentBeingDeleted:
-		backup.Content, err = changed(ctx, c.contents(), backup.Content, change{Annotations: build.MarkedBeingDeleted()})
-	case build.DeleteOriginal:
+	case handover.MarkOriginalContentBeingDeleted:
+		original.Content, err = changed(ctx, c.contents(), original.Content, change{Annotations: handover.MarkedBeingDeleted()})
+	case handover.MarkBackupContentBeingDeleted:
+		backup.Content, err = changed(ctx, c.contents(), backup.Content, change{Annotations: handover.MarkedBeingDeleted()})
+	case handover.DeleteOriginal:
 		original.Snapshot, err = deleteTracked(ctx, c, c.snapshots(c.Source.Namespace), original.Snapshot)
-	case build.DeleteOriginalContent:
+	case handover.DeleteOriginalContent:
 		original.Content, err = deleteTracked(ctx, c, c.contents(), original.Content)
-	case build.DeleteBackup:
+	case handover.DeleteBackup:
 		backup.Snapshot, err = deleteTracked(ctx, c, c.snapshots(c.Namespace), backup.Snapshot)
-	case build.DeleteBackupContent:
+	case handover.DeleteBackupContent:
 		backup.Content, err = deleteTracked(ctx, c, c.contents(), backup.Content)
 	default:
 		err = errors.New("there is nothing to take")
@@ -89,7 +90,7 @@ func (c *handoverRun) step(ctx context.Context, rung build.HandoverStep) (err er
 	return nil
 }
 
-func (c *handoverRun) describe(rung build.HandoverStep) string {
+func (c *handoverRun) describe(rung handover.HandoverStep) string {
 	return fmt.Sprintf("take rung %s of snapshot %s for %s/%s", rung, c.Source, c.Namespace, c.Name)
 }
 

@@ -12,35 +12,35 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/lateen-project/lateen/exposer/access"
-	"github.com/lateen-project/lateen/exposer/build"
+	"github.com/lateen-project/lateen/exposer/objects"
 )
 
 // copier makes one copy exist for a claim. Without a claim it only asks the API server whether it would take the copy.
 type copier func(ctx context.Context, claim *corev1.PersistentVolumeClaim) error
 
 // copies reads what has to be copied for a movement. That it cannot be read is known before anything is given up.
-func (e *Exposer) copies(ctx context.Context, move build.MoverSpec, facts build.VolumeInfo) ([]copier, error) {
-	from, names := build.CopiesOf(move, facts, e.Settings)
+func (e *Exposer) copies(ctx context.Context, move objects.MoverSpec, facts objects.VolumeInfo) ([]copier, error) {
+	from, names := objects.CopiesOf(move, facts, e.Settings)
 	core := e.Client.CoreV1()
 	var all []copier
 	for _, name := range names.SecretNames {
-		secrets := copying[*corev1.Secret]{e, "secrets", core.Secrets(move.Namespace), build.SameSecret}
+		secrets := copying[*corev1.Secret]{e, "secrets", core.Secrets(move.Namespace), objects.SameSecret}
 		source, err := secrets.read(ctx, core.Secrets(from), from, name)
 		if err != nil {
 			return nil, err
 		}
 		all = append(all, func(ctx context.Context, claim *corev1.PersistentVolumeClaim) error {
-			return ensureCopy(ctx, secrets, build.CopySecret(source, move.Namespace), claim)
+			return ensureCopy(ctx, secrets, objects.CopySecret(source, move.Namespace), claim)
 		})
 	}
 	for _, name := range names.ConfigMapNames {
-		configMaps := copying[*corev1.ConfigMap]{e, "configmaps", core.ConfigMaps(move.Namespace), build.SameConfigMap}
+		configMaps := copying[*corev1.ConfigMap]{e, "configmaps", core.ConfigMaps(move.Namespace), objects.SameConfigMap}
 		source, err := configMaps.read(ctx, core.ConfigMaps(from), from, name)
 		if err != nil {
 			return nil, err
 		}
 		all = append(all, func(ctx context.Context, claim *corev1.PersistentVolumeClaim) error {
-			return ensureCopy(ctx, configMaps, build.CopyConfigMap(source, move.Namespace), claim)
+			return ensureCopy(ctx, configMaps, objects.CopyConfigMap(source, move.Namespace), claim)
 		})
 	}
 	return all, nil
@@ -94,7 +94,7 @@ func ensureCopy[S any, T object[S]](ctx context.Context, c copying[T], want T, c
 		}
 		return c.refused(ctx, "create", want, err)
 	}
-	want.SetOwnerReferences([]metav1.OwnerReference{build.OwnedByClaim(claim)})
+	want.SetOwnerReferences([]metav1.OwnerReference{objects.OwnedByClaim(claim)})
 	verb := "create"
 	have, err := c.to.Create(ctx, want, metav1.CreateOptions{})
 	if apierrors.IsAlreadyExists(err) {
@@ -104,7 +104,7 @@ func ensureCopy[S any, T object[S]](ctx context.Context, c copying[T], want T, c
 	if err != nil {
 		return c.refused(ctx, verb, want, err)
 	}
-	patch, err := build.ShareCopy(c.resource, have, c.same(have, want), want)
+	patch, err := objects.ShareCopy(c.resource, have, c.same(have, want), want)
 	if err != nil || patch == nil {
 		return err
 	}

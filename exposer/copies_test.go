@@ -15,12 +15,12 @@ import (
 	"k8s.io/client-go/kubernetes/fake"
 	clienttesting "k8s.io/client-go/testing"
 
-	"github.com/lateen-project/lateen/exposer/build"
+	"github.com/lateen-project/lateen/exposer/objects"
 )
 
 // copied has a Secret and a ConfigMap copied for every restore.
-func copied() build.Settings {
-	return build.Settings{RestoreCopies: build.Copies{SecretNames: []string{"key"}, ConfigMapNames: []string{"kms"}}}
+func copied() objects.Settings {
+	return objects.Settings{RestoreCopies: objects.Copies{SecretNames: []string{"key"}, ConfigMapNames: []string{"kms"}}}
 }
 
 func secret(namespace, token string, change ...func(*corev1.Secret)) *corev1.Secret {
@@ -77,7 +77,7 @@ func TestCopiesGoWithTheClaim(t *testing.T) {
 
 func TestTransfersShareACopyAndWaitForThatOfAnother(t *testing.T) {
 	theirs := func(s *corev1.Secret) {
-		s.Labels = map[string]string{build.LabelCopy: "true"}
+		s.Labels = map[string]string{objects.LabelCopy: "true"}
 		s.OwnerReferences = []metav1.OwnerReference{{Name: "other", UID: "other-uid"}}
 	}
 	for name, test := range map[string]struct {
@@ -120,7 +120,7 @@ func TestACopyThatMayNotBeMadeEndsTheTransfer(t *testing.T) {
 		"the copy may not be made":           {verb: "create", namespace: "velero", says: "create secrets velero/key: the agent has no right to"},
 		"a quota refuses it":                 {verb: "create", namespace: "velero", allowed: true, passes: true, says: "refused"},
 		"the copy that exists may not be":    {verb: "get", namespace: "velero", there: []runtime.Object{secret("velero", "s3cret")}, says: "get secrets velero/key: the agent has no right to"},
-		"the copy that exists may not share": {verb: "patch", namespace: "velero", there: []runtime.Object{secret("velero", "s3cret", func(s *corev1.Secret) { s.Labels = map[string]string{build.LabelCopy: "true"} })}, says: "patch secrets velero/key: the agent has no right to"},
+		"the copy that exists may not share": {verb: "patch", namespace: "velero", there: []runtime.Object{secret("velero", "s3cret", func(s *corev1.Secret) { s.Labels = map[string]string{objects.LabelCopy: "true"} })}, says: "patch secrets velero/key: the agent has no right to"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			client := withUIDs(fake.NewClientset(append(test.there, freeClaim(), secret("app", "s3cret"), configMap())...))
@@ -146,7 +146,7 @@ func TestAnOriginalThatDoesNotExistEndsTheTransfer(t *testing.T) {
 // As with the mover pod, nothing of a snapshot is given up before it is known that the copies can be made.
 func TestCopiesAreRehearsedBeforeASnapshotIsGivenUp(t *testing.T) {
 	source := secret("apps", "s3cret")
-	settings := build.Settings{BackupClaims: map[string]build.BackupClaim{"fast": {Copies: build.Copies{SecretNames: []string{"key"}}}}}
+	settings := objects.Settings{BackupClaims: map[string]objects.BackupClaim{"fast": {Copies: objects.Copies{SecretNames: []string{"key"}}}}}
 	for name, namespace := range map[string]string{"the original may not be read": "apps", "the copy may not be made": "velero"} {
 		t.Run(name, func(t *testing.T) {
 			claim := sourceClaim(func(claim *corev1.PersistentVolumeClaim) { claim.Namespace, claim.Name = "apps", "data" })

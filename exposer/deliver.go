@@ -11,7 +11,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
-	"github.com/lateen-project/lateen/exposer/build"
+	"github.com/lateen-project/lateen/exposer/objects"
+	"github.com/lateen-project/lateen/exposer/rebind"
 )
 
 // maxRebindSteps bounds how many steps of a delivery one call takes: more than there are.
@@ -20,8 +21,8 @@ const maxRebindSteps = 12
 // Rebind binds the restored volume to the claim that it was restored for, as far as it goes now, or says in
 // words what it waits for: an event of that brings it on. It is a HopelessError if it can never be delivered;
 // then Keep must follow, or the volume goes with the claim.
-func (e *Exposer) Rebind(ctx context.Context, move build.MoverSpec, found Existing) (done bool, waits string, err error) {
-	d := rebindRun{client: e, RebindState: build.RebindState{Move: move, Pod: found.Pod, Claim: restored(move, found)}}
+func (e *Exposer) Rebind(ctx context.Context, move objects.MoverSpec, found Existing) (done bool, waits string, err error) {
+	d := rebindRun{client: e, RebindState: rebind.RebindState{Move: move, Pod: found.Pod, Claim: restored(move, found)}}
 	if err := d.observe(ctx); err != nil {
 		return false, "", err
 	}
@@ -33,11 +34,11 @@ func (e *Exposer) Rebind(ctx context.Context, move build.MoverSpec, found Existi
 	for range maxRebindSteps {
 		hand, description := d.Next()
 		switch hand {
-		case build.RebindDone:
+		case rebind.RebindDone:
 			return true, "", nil
-		case build.RebindWait:
+		case rebind.RebindWait:
 			return false, description, nil
-		case build.RebindFail:
+		case rebind.RebindFail:
 			return false, "", &TerminalError{errors.New(description)}
 		default:
 			if err := d.adoptVolume(ctx, hand); err != nil {
@@ -50,15 +51,15 @@ func (e *Exposer) Rebind(ctx context.Context, move build.MoverSpec, found Existi
 
 // AbandonRebind gives a delivery up: the restored volume is left to a person, who finds it by the message. It does not
 // go with the claim into which was restored, if that is still there.
-func (e *Exposer) AbandonRebind(ctx context.Context, move build.MoverSpec, found Existing) (message string, err error) {
-	d := rebindRun{client: e, RebindState: build.RebindState{Move: move, Claim: restored(move, found)}}
+func (e *Exposer) AbandonRebind(ctx context.Context, move objects.MoverSpec, found Existing) (message string, err error) {
+	d := rebindRun{client: e, RebindState: rebind.RebindState{Move: move, Claim: restored(move, found)}}
 	err = d.findVolume(ctx)
 	switch {
 	case err != nil:
 		return "", err
 	case d.Volume == nil:
 		return "there is no restored volume to keep", nil
-	case d.Volume.Labels[build.LabelKept] == "":
+	case d.Volume.Labels[objects.LabelKept] == "":
 		if err := d.patch(ctx, d.Keep()); err != nil {
 			return "", fmt.Errorf("keep PersistentVolume %s: %w", d.Volume.Name, err)
 		}
@@ -67,7 +68,7 @@ func (e *Exposer) AbandonRebind(ctx context.Context, move build.MoverSpec, found
 }
 
 // restored is the claim into which was restored, if it is there.
-func restored(move build.MoverSpec, found Existing) *corev1.PersistentVolumeClaim {
+func restored(move objects.MoverSpec, found Existing) *corev1.PersistentVolumeClaim {
 	for _, claim := range found.Claims {
 		if claim.Name == move.Name {
 			return claim
@@ -78,7 +79,7 @@ func restored(move build.MoverSpec, found Existing) *corev1.PersistentVolumeClai
 
 // rebindRun is one call's walk: it goes on with what its own requests were answered.
 type rebindRun struct {
-	build.RebindState
+	rebind.RebindState
 	client *Exposer
 	stray  *corev1.PersistentVolumeClaim // has the name of the claim into which was restored, and is another
 }
@@ -106,7 +107,7 @@ func (d *rebindRun) findVolume(ctx context.Context) (err error) {
 	if err != nil {
 		return fmt.Errorf("get claim %s/%s: %w", d.Move.Namespace, d.Move.Name, err)
 	}
-	if d.Claim = nil; claim == nil || !build.OwnedBy(claim, d.Move.UID) {
+	if d.Claim = nil; claim == nil || !objects.OwnedBy(claim, d.Move.UID) {
 		return nil
 	}
 	d.Claim = claim
@@ -123,11 +124,11 @@ func (d *rebindRun) volume(ctx context.Context) (*corev1.PersistentVolume, error
 		if err != nil {
 			return nil, fmt.Errorf("get PersistentVolume %s: %w", d.Claim.Spec.VolumeName, err)
 		}
-		if claimed = volume; claimed != nil && claimed.Labels[build.LabelRebind] == string(d.Move.UID) {
+		if claimed = volume; claimed != nil && claimed.Labels[rebind.LabelRebind] == string(d.Move.UID) {
 			return claimed, nil
 		}
 	}
-	remembers, err := d.labelled(ctx, build.LabelRebind, string(d.Move.UID))
+	remembers, err := d.labelled(ctx, rebind.LabelRebind, string(d.Move.UID))
 	switch {
 	case err != nil || remembers != nil:
 		d.markStray(remembers)
@@ -135,7 +136,7 @@ func (d *rebindRun) volume(ctx context.Context) (*corev1.PersistentVolume, error
 	case d.Claim != nil:
 		return claimed, nil
 	}
-	return d.labelled(ctx, build.LabelKept, build.LabelValue(d.Move.Name))
+	return d.labelled(ctx, objects.LabelKept, objects.LabelValue(d.Move.Name))
 }
 
 // labelled is a volume with that label, or nil.
@@ -162,20 +163,20 @@ func (d *rebindRun) markStray(volume *corev1.PersistentVolume) {
 }
 
 // adoptVolume takes one step.
-func (d *rebindRun) adoptVolume(ctx context.Context, hand build.RebindStep) (err error) {
+func (d *rebindRun) adoptVolume(ctx context.Context, hand rebind.RebindStep) (err error) {
 	core := d.client.Client.CoreV1()
 	switch hand {
-	case build.RetainVolume:
+	case rebind.RetainVolume:
 		return d.patch(ctx, d.Retain())
-	case build.DeleteMover:
+	case rebind.DeleteMover:
 		d.Pod, err = deleted(ctx, core.Pods(d.Pod.Namespace), d.Pod)
-	case build.DeleteClaim:
+	case rebind.DeleteClaim:
 		d.Claim, err = deleted(ctx, core.PersistentVolumeClaims(d.Claim.Namespace), d.Claim)
-	case build.SetClaimRef:
+	case rebind.SetClaimRef:
 		return d.patch(ctx, d.Reserve())
-	case build.ReleaseVolume:
+	case rebind.ReleaseVolume:
 		return d.patch(ctx, d.Release())
-	case build.SetVolumeName:
+	case rebind.SetVolumeName:
 		return d.choose(ctx)
 	default:
 		return errors.New("there is nothing to take")
@@ -184,7 +185,7 @@ func (d *rebindRun) adoptVolume(ctx context.Context, hand build.RebindStep) (err
 }
 
 // patch changes the volume.
-func (d *rebindRun) patch(ctx context.Context, patch build.VolumePatch) error {
+func (d *rebindRun) patch(ctx context.Context, patch rebind.VolumePatch) error {
 	data, err := json.Marshal(patch)
 	if err != nil {
 		return fmt.Errorf("encode patch: %w", err)

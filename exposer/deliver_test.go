@@ -8,15 +8,16 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes/fake"
 
-	"github.com/lateen-project/lateen/exposer/build"
+	"github.com/lateen-project/lateen/exposer/objects"
+	"github.com/lateen-project/lateen/exposer/rebind"
 )
 
 // restoredVolume is the volume of a delivery whose restore claim has been deleted.
 func restoredVolume() *corev1.PersistentVolume {
 	return &corev1.PersistentVolume{
 		ObjectMeta: metav1.ObjectMeta{
-			Name: "restored", UID: "restored-uid", Labels: map[string]string{build.LabelRebind: string(download().UID)},
-			Annotations: map[string]string{build.AnnotationReclaimPolicy: "Delete"},
+			Name: "restored", UID: "restored-uid", Labels: map[string]string{rebind.LabelRebind: string(download().UID)},
+			Annotations: map[string]string{rebind.AnnotationReclaimPolicy: "Delete"},
 		},
 		Spec: corev1.PersistentVolumeSpec{
 			PersistentVolumeReclaimPolicy: corev1.PersistentVolumeReclaimRetain,
@@ -60,7 +61,7 @@ func staleFound() Existing {
 	pod.OwnerReferences[0].UID = move.UID
 	return Existing{Pod: pod, Claims: []*corev1.PersistentVolumeClaim{{
 		ObjectMeta: metav1.ObjectMeta{
-			Namespace: "velero", Name: "b1", UID: "gone-uid", Labels: build.OwnerLabels(move.UID, "n1"),
+			Namespace: "velero", Name: "b1", UID: "gone-uid", Labels: objects.OwnerLabels(move.UID, "n1"),
 			OwnerReferences: []metav1.OwnerReference{{UID: move.UID, Controller: new(true)}},
 		},
 		Spec: corev1.PersistentVolumeClaimSpec{VolumeName: "restored"},
@@ -94,7 +95,7 @@ func TestAStaleClaimDoesNotStopADeliveryThatAnotherAgentTookFurther(t *testing.T
 	} {
 		t.Run(name, func(t *testing.T) {
 			client := fake.NewClientset(test.target, test.volume)
-			done, waits, err := exposed(client, build.Settings{}).Rebind(t.Context(), download(), test.found)
+			done, waits, err := exposed(client, objects.Settings{}).Rebind(t.Context(), download(), test.found)
 			require.NoError(t, err)
 			require.Equal(t, test.waits, waits)
 			require.Equal(t, test.waits == "", done)
@@ -118,10 +119,10 @@ func TestAClaimThatTheCacheHasNotSeenBoundIsFetchedBeforeItsVolumeCountsAsGone(t
 	stale.Claims[0].Spec.VolumeName = ""
 	client := fake.NewClientset(freeTarget(), volume, bound)
 
-	_, _, err := exposed(client, build.Settings{}).Rebind(t.Context(), download(), stale)
+	_, _, err := exposed(client, objects.Settings{}).Rebind(t.Context(), download(), stale)
 
 	require.NoError(t, err)
-	require.Equal(t, string(download().UID), volumeNow(t, client).Labels[build.LabelRebind])
+	require.Equal(t, string(download().UID), volumeNow(t, client).Labels[rebind.LabelRebind])
 	require.Equal(t, corev1.PersistentVolumeReclaimRetain, volumeNow(t, client).Spec.PersistentVolumeReclaimPolicy)
 }
 
@@ -129,13 +130,13 @@ func TestADeliveredVolumeGetsTheReclaimPolicyBackThatItHad(t *testing.T) {
 	for _, policy := range []corev1.PersistentVolumeReclaimPolicy{corev1.PersistentVolumeReclaimDelete, corev1.PersistentVolumeReclaimRetain} {
 		t.Run(string(policy), func(t *testing.T) {
 			volume := boundVolume()
-			volume.Annotations[build.AnnotationReclaimPolicy] = string(policy)
+			volume.Annotations[rebind.AnnotationReclaimPolicy] = string(policy)
 			client := fake.NewClientset(boundTarget(), volume)
-			done, _, err := exposed(client, build.Settings{}).Rebind(t.Context(), download(), Existing{})
+			done, _, err := exposed(client, objects.Settings{}).Rebind(t.Context(), download(), Existing{})
 			require.NoError(t, err)
 			require.True(t, done)
 			require.Equal(t, policy, volumeNow(t, client).Spec.PersistentVolumeReclaimPolicy)
-			require.NotContains(t, volumeNow(t, client).Annotations, build.AnnotationReclaimPolicy)
+			require.NotContains(t, volumeNow(t, client).Annotations, rebind.AnnotationReclaimPolicy)
 		})
 	}
 }
@@ -156,7 +157,7 @@ func TestWhatWasDeliveredStaysDelivered(t *testing.T) {
 			if target != nil {
 				require.NoError(t, client.Tracker().Add(target))
 			}
-			done, waits, err := exposed(client, build.Settings{}).Rebind(t.Context(), download(), Existing{})
+			done, waits, err := exposed(client, objects.Settings{}).Rebind(t.Context(), download(), Existing{})
 			require.NoError(t, err)
 			require.Empty(t, waits)
 			require.True(t, done)
@@ -181,12 +182,12 @@ func TestADeliveryThatIsGivenUpKeepsTheVolume(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			client := fake.NewClientset(test.volume)
-			message, err := exposed(client, build.Settings{}).AbandonRebind(t.Context(), download(), Existing{})
+			message, err := exposed(client, objects.Settings{}).AbandonRebind(t.Context(), download(), Existing{})
 			require.NoError(t, err)
 			require.Equal(t, "restored volume kept as PersistentVolume restored", message)
 			volume := volumeNow(t, client)
 			require.Equal(t, test.policy, volume.Spec.PersistentVolumeReclaimPolicy)
-			require.Equal(t, "b1", volume.Labels[build.LabelKept])
+			require.Equal(t, "b1", volume.Labels[objects.LabelKept])
 		})
 	}
 }
@@ -195,7 +196,7 @@ func TestAVolumeThatAnotherClaimUsesIsNotDelivered(t *testing.T) {
 	elsewhere := restoredVolume()
 	elsewhere.Spec.ClaimRef, elsewhere.Status.Phase = &corev1.ObjectReference{Namespace: "app", Name: "rescued", UID: "rescued-uid"}, corev1.VolumeBound
 	client := fake.NewClientset(freeClaim(), elsewhere)
-	_, _, err := exposed(client, build.Settings{}).Rebind(t.Context(), download(), Existing{})
+	_, _, err := exposed(client, objects.Settings{}).Rebind(t.Context(), download(), Existing{})
 	terminal := (*TerminalError)(nil)
 	require.ErrorAs(t, err, &terminal)
 	require.ErrorContains(t, err, "PersistentVolume restored is bound to claim app/rescued")
@@ -207,7 +208,7 @@ func TestAClaimThatIsMadeAnewDuringADeliveryIsNotDelivered(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			move := download()
 			stray := &corev1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{
-				Namespace: "velero", Name: "b1", UID: "stray-uid", Labels: build.OwnerLabels(move.UID, "n2"),
+				Namespace: "velero", Name: "b1", UID: "stray-uid", Labels: objects.OwnerLabels(move.UID, "n2"),
 				OwnerReferences: []metav1.OwnerReference{{UID: move.UID, Controller: new(true)}},
 			}}
 			empty := &corev1.PersistentVolume{ObjectMeta: metav1.ObjectMeta{Name: "empty", UID: "empty-uid"}}
@@ -217,7 +218,7 @@ func TestAClaimThatIsMadeAnewDuringADeliveryIsNotDelivered(t *testing.T) {
 			}
 			client := fake.NewClientset(freeClaim(), stray, empty, restoredVolume())
 			found := Existing{Claims: []*corev1.PersistentVolumeClaim{stray}}
-			done, waits, err := exposed(client, build.Settings{}).Rebind(t.Context(), move, found)
+			done, waits, err := exposed(client, objects.Settings{}).Rebind(t.Context(), move, found)
 			require.NoError(t, err)
 			require.False(t, done)
 			require.Equal(t, "target claim app/claim is not yet bound to PersistentVolume restored", waits)

@@ -10,15 +10,15 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
 
-	"github.com/lateen-project/lateen/exposer/build"
+	"github.com/lateen-project/lateen/exposer/objects"
 )
 
 // Diagnose says in words what is in the way of a mover besides what the status of its pod says: what the
 // kubelet meets when it mounts its volumes, claims that have no volume, with the newest Warning about each, and
 // snapshots that are not ready.
-func (e *Exposer) Diagnose(ctx context.Context, move build.MoverSpec, found Existing) string {
+func (e *Exposer) Diagnose(ctx context.Context, move objects.MoverSpec, found Existing) string {
 	var reported []string
-	if found.Pod != nil && build.Starting(found.Pod) {
+	if found.Pod != nil && objects.Starting(found.Pod) {
 		if trouble := e.warning(ctx, found.Pod); trouble != "" {
 			reported = append(reported, fmt.Sprintf("mover pod %s on node %s: %s", found.Pod.Name, found.Pod.Spec.NodeName, trouble))
 		}

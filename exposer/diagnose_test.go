@@ -10,7 +10,7 @@ import (
 	"k8s.io/client-go/kubernetes/fake"
 	clienttesting "k8s.io/client-go/testing"
 
-	"github.com/lateen-project/lateen/exposer/build"
+	"github.com/lateen-project/lateen/exposer/objects"
 )
 
 // event is one of the kind that a controller records, seen last at that second.
@@ -70,7 +70,7 @@ func TestADiagnosisSaysWhatIsInTheWay(t *testing.T) {
 			for _, event := range test.events {
 				require.NoError(t, client.Tracker().Add(event))
 			}
-			require.Equal(t, test.want, exposed(client, build.Settings{}).Diagnose(t.Context(), movement(), test.found))
+			require.Equal(t, test.want, exposed(client, objects.Settings{}).Diagnose(t.Context(), movement(), test.found))
 			for _, action := range client.Actions() {
 				list, ok := action.(clienttesting.ListActionImpl)
 				require.True(t, ok, "a diagnosis only looks")

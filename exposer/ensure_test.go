@@ -15,25 +15,25 @@ import (
 	"k8s.io/client-go/kubernetes/fake"
 	clienttesting "k8s.io/client-go/testing"
 
-	"github.com/lateen-project/lateen/exposer/build"
+	"github.com/lateen-project/lateen/exposer/objects"
 )
 
 // cached has a cache volume for every restore.
-func cached() build.Settings {
-	return build.Settings{Cache: &build.Cache{StorageClass: "cache", Limit: 1 << 30}}
+func cached() objects.Settings {
+	return objects.Settings{Cache: &objects.Cache{StorageClass: "cache", Limit: 1 << 30}}
 }
 
 // restore is the movement into a pod's volume.
-func restore() build.MoverSpec {
+func restore() objects.MoverSpec {
 	move := movement()
 	move.Restores = true
 	return move
 }
 
 // download is the movement into a claim that has no volume yet.
-func download() build.MoverSpec {
+func download() objects.MoverSpec {
 	move := restore()
-	move.OS, move.Source = corev1.Linux, build.Source{Target: &build.TargetSource{Namespace: "app", Claim: "claim"}}
+	move.OS, move.Source = corev1.Linux, objects.Source{Target: &objects.TargetSource{Namespace: "app", Claim: "claim"}}
 	return move
 }
 
@@ -120,8 +120,8 @@ func breakAt(client *fake.Clientset, number int, fault func(*fake.Clientset, cli
 
 func TestWhateverBecomesOfARequestAllIsMadeOnce(t *testing.T) {
 	for name, test := range map[string]struct {
-		move     build.MoverSpec
-		settings build.Settings
+		move     objects.MoverSpec
+		settings objects.Settings
 		clean    []string
 		made     []string
 	}{
@@ -181,7 +181,7 @@ func TestWhateverBecomesOfARequestAllIsRemoved(t *testing.T) {
 	}
 
 	client := start()
-	waits, err := exposed(client, build.Settings{}).Remove(t.Context(), move, found)
+	waits, err := exposed(client, objects.Settings{}).Remove(t.Context(), move, found)
 	require.NoError(t, err)
 	require.Empty(t, waits)
 	clean := requests(client)
@@ -192,7 +192,7 @@ func TestWhateverBecomesOfARequestAllIsRemoved(t *testing.T) {
 			t.Run(fmt.Sprintf("when request %d (%s) %s", number+1, request, fault), func(t *testing.T) {
 				client := start()
 				breakAt(client, number+1, happens)
-				e := exposed(client, build.Settings{})
+				e := exposed(client, objects.Settings{})
 				_, err := e.Remove(t.Context(), move, found)
 				require.Error(t, err)
 				_, err = e.Remove(t.Context(), move, found)
@@ -216,7 +216,7 @@ func TestARehearsalOfAPodWhoseClassIsGoneIsNotPaidForTwice(t *testing.T) {
 		return len(create.CreateOptions.DryRun) > 0, pod, nil // the tracker would make it
 	})
 	rejected := 0
-	e := exposed(client, build.Settings{PriorityClass: "low"})
+	e := exposed(client, objects.Settings{PriorityClass: "low"})
 	e.Rejected = func(_ context.Context, pod *corev1.Pod, class string) {
 		rejected++
 		require.Equal(t, "low", class)
@@ -236,14 +236,14 @@ func TestARehearsalOfAPodWhoseClassIsGoneIsNotPaidForTwice(t *testing.T) {
 func TestARehearsalMeetsAPodThatExists(t *testing.T) {
 	foreign := mover()
 	foreign.OwnerReferences[0].UID = "of-an-older-one"
-	p := planner{exposer: exposed(fake.NewClientset(foreign), build.Settings{}), spec: movement()}
+	p := planner{exposer: exposed(fake.NewClientset(foreign), objects.Settings{}), spec: movement()}
 	require.ErrorContains(t, p.dryRun(t.Context()), "belongs to something else")
-	p = planner{exposer: exposed(fake.NewClientset(mover()), build.Settings{}), spec: movement()}
+	p = planner{exposer: exposed(fake.NewClientset(mover()), objects.Settings{}), spec: movement()}
 	require.NoError(t, p.dryRun(t.Context()), "it is the one that is wanted")
 }
 
 func TestAClaimThatExists(t *testing.T) {
-	plan := build.PlanOf(download(), build.VolumeInfo{OS: corev1.Linux, Target: freeClaim()}, build.Template{}, build.Settings{})
+	plan := objects.PlanOf(download(), objects.VolumeInfo{OS: corev1.Linux, Target: freeClaim()}, objects.Template{}, objects.Settings{})
 	for name, test := range map[string]struct {
 		change func(*corev1.PersistentVolumeClaim)
 		says   string
@@ -271,7 +271,7 @@ func TestAClaimThatExists(t *testing.T) {
 			claim := plan.Claims[0].DeepCopy()
 			test.change(claim)
 			client := fake.NewClientset(claim)
-			_, err := exposed(client, build.Settings{}).ensureClaim(t.Context(), plan.Claims[0])
+			_, err := exposed(client, objects.Settings{}).ensureClaim(t.Context(), plan.Claims[0])
 			if test.says == "" {
 				require.NoError(t, err)
 			} else {

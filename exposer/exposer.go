@@ -18,7 +18,7 @@ import (
 	"k8s.io/klog/v2"
 	"k8s.io/utils/ptr"
 
-	"github.com/lateen-project/lateen/exposer/build"
+	"github.com/lateen-project/lateen/exposer/objects"
 	"github.com/lateen-project/lateen/exposer/priority"
 )
 
@@ -26,8 +26,8 @@ import (
 type Exposer struct {
 	Client    kubernetes.Interface
 	Snapshots Snapshots
-	Templates map[corev1.OSName]build.Template // linux is always there
-	Settings  build.Settings
+	Templates map[corev1.OSName]objects.Template // linux is always there
+	Settings  objects.Settings
 	Paths     HostPaths
 	// Source is the pod of that key if it runs on this node, or nil: a pod that is cached is not asked for.
 	Source func(key string) *corev1.Pod
@@ -60,7 +60,7 @@ func (h *TerminalError) Unwrap() error { return h.Err }
 // Ensure makes all that a movement lacks, up to its mover pod, or says in words what it waits for: an event
 // of that brings it on. What exists is taken if it belongs to the same custom resource. It is a HopelessError
 // if the API server calls an object invalid (422), or if the source does not exist; everything else may pass.
-func (e *Exposer) Ensure(ctx context.Context, move build.MoverSpec) (waits string, err error) {
+func (e *Exposer) Ensure(ctx context.Context, move objects.MoverSpec) (waits string, err error) {
 	plan := planner{exposer: e, spec: move}
 	if move.Source.Snapshot != nil {
 		waits, plan.size, err = e.handOver(ctx, move, plan.dryRun)
@@ -118,7 +118,7 @@ func (e *Exposer) create(ctx context.Context, pod *corev1.Pod, options metav1.Cr
 			return e.Client.SchedulingV1().PriorityClasses().Get(ctx, name, metav1.GetOptions{})
 		})
 		if unknown == nil && missing {
-			pod = build.WithoutPriorityClass(pod)
+			pod = objects.WithoutPriorityClass(pod)
 			created, err = pods.Create(ctx, pod, options)
 		}
 	}
@@ -162,18 +162,18 @@ func adoption(what string, have, want metav1.Object) ([]byte, error) {
 	switch {
 	case owner == nil:
 		return nil, errors.New("adopt " + what + " without an owner")
-	case !build.OwnedBy(have, owner.UID):
+	case !objects.OwnedBy(have, owner.UID):
 		return nil, fmt.Errorf("%s %s/%s exists and belongs to something else; delete it to let the transfer go on", what, have.GetNamespace(), have.GetName())
-	case have.GetLabels()[build.LabelAcceptor] != "":
+	case have.GetLabels()[objects.LabelAcceptor] != "":
 		return nil, nil
 	}
-	return json.Marshal(build.Labelled(owner.UID, want.GetLabels()[build.LabelAcceptor]))
+	return json.Marshal(objects.Labelled(owner.UID, want.GetLabels()[objects.LabelAcceptor]))
 }
 
 // Remove deletes what was found, and no other object that has got its name since. Of a snapshot it removes
 // both pairs of VolumeSnapshot and content, as far as it can, and says what it waits for; nothing of them is left if waits
 // is empty.
-func (e *Exposer) Remove(ctx context.Context, move build.MoverSpec, found Existing) (waits string, err error) {
+func (e *Exposer) Remove(ctx context.Context, move objects.MoverSpec, found Existing) (waits string, err error) {
 	if found.Pod != nil {
 		options := uidPrecondition(found.Pod)
 		if found.Lost {

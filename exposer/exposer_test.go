@@ -17,23 +17,23 @@ import (
 	clienttesting "k8s.io/client-go/testing"
 	"k8s.io/klog/v2"
 
-	"github.com/lateen-project/lateen/exposer/build"
+	"github.com/lateen-project/lateen/exposer/objects"
 )
 
-func movement() build.MoverSpec {
-	return build.MoverSpec{
+func movement() objects.MoverSpec {
+	return objects.MoverSpec{
 		Name: "b1", Namespace: "velero", UID: "b1-uid", GVK: schema.GroupVersionKind{Group: "velero.io", Version: "v1", Kind: "PodVolumeBackup"},
 		PodLabel: "velero.io/pod-volume-backup", ExposingNode: "n1",
-		Source: build.Source{PodVolume: &build.PodVolumeSource{Pod: corev1.ObjectReference{Namespace: "app", Name: "db"}, Volume: "data"}},
+		Source: objects.Source{PodVolume: &objects.PodVolumeSource{Pod: corev1.ObjectReference{Namespace: "app", Name: "db"}, Volume: "data"}},
 	}
 }
 
 // exposed makes movers on an API server, whose source pod is cached.
-func exposed(client *fake.Clientset, settings build.Settings) *Exposer {
+func exposed(client *fake.Clientset, settings objects.Settings) *Exposer {
 	source := podWith(corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{}})
 	source.Spec.NodeName = "n1"
 	return &Exposer{
-		Client: client, Settings: settings, Templates: map[corev1.OSName]build.Template{corev1.Linux: {}},
+		Client: client, Settings: settings, Templates: map[corev1.OSName]objects.Template{corev1.Linux: {}},
 		Paths:  HostPaths{Client: client, PodsDir: "/pods"},
 		Source: func(string) *corev1.Pod { return source },
 	}
@@ -41,8 +41,8 @@ func exposed(client *fake.Clientset, settings build.Settings) *Exposer {
 
 // mover is the pod that is made for movement.
 func mover() *corev1.Pod {
-	facts := build.VolumeInfo{OS: corev1.Linux, Node: "n1", HostPath: "/pods/x"}
-	return build.PlanOf(movement(), facts, build.Template{}, build.Settings{}).Pod
+	facts := objects.VolumeInfo{OS: corev1.Linux, Node: "n1", HostPath: "/pods/x"}
+	return objects.PlanOf(movement(), facts, objects.Template{}, objects.Settings{}).Pod
 }
 
 // refuse answers the first create of a pod with an error.
@@ -83,7 +83,7 @@ func TestAPodWhoseClassAdmissionChangesIsReported(t *testing.T) {
 				return true, pod, nil
 			})
 			rejected := 0
-			e := exposed(client, build.Settings{PriorityClass: test.class})
+			e := exposed(client, objects.Settings{PriorityClass: test.class})
 			e.Rejected = func(context.Context, *corev1.Pod, string) { rejected++ }
 			_, err := e.Ensure(t.Context(), movement())
 			require.NoError(t, err)
@@ -113,7 +113,7 @@ func TestAPodThatIsRefused(t *testing.T) {
 			client := fake.NewClientset(test.existing...)
 			refuse(client, test.refusal)
 			rejected := 0
-			e := exposed(client, build.Settings{PriorityClass: test.class})
+			e := exposed(client, objects.Settings{PriorityClass: test.class})
 			e.Rejected = func(context.Context, *corev1.Pod, string) { rejected++ }
 			_, err := e.Ensure(t.Context(), movement())
 			pod, getErr := client.CoreV1().Pods("velero").Get(t.Context(), "b1", metav1.GetOptions{})
@@ -150,7 +150,7 @@ func TestAPodThatExists(t *testing.T) {
 	for name, test := range tests {
 		t.Run(name, func(t *testing.T) {
 			client := fake.NewClientset(test.pod)
-			_, err := exposed(client, build.Settings{}).Ensure(t.Context(), movement())
+			_, err := exposed(client, objects.Settings{}).Ensure(t.Context(), movement())
 			require.Equal(t, test.taken, err == nil, "%v", err)
 			writes := 0
 			for _, action := range client.Actions() {
@@ -162,7 +162,7 @@ func TestAPodThatExists(t *testing.T) {
 			pod, err := client.CoreV1().Pods("velero").Get(t.Context(), "b1", metav1.GetOptions{})
 			require.NoError(t, err)
 			if test.taken {
-				require.Equal(t, "n1", pod.Labels[build.LabelAcceptor])
+				require.Equal(t, "n1", pod.Labels[objects.LabelAcceptor])
 			}
 		})
 	}
@@ -173,7 +173,7 @@ func TestRemoveNamesTheUIDAndDoesNotMindWhatIsGone(t *testing.T) {
 	pod := mover()
 	pod.UID = "mover-uid"
 	claim := &corev1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{Namespace: "velero", Name: "b1", UID: "claim-uid"}}
-	waits, err := exposed(client, build.Settings{}).Remove(t.Context(), movement(), Existing{Pod: pod, Claims: []*corev1.PersistentVolumeClaim{claim}})
+	waits, err := exposed(client, objects.Settings{}).Remove(t.Context(), movement(), Existing{Pod: pod, Claims: []*corev1.PersistentVolumeClaim{claim}})
 	require.NoError(t, err)
 	require.Empty(t, waits)
 	var deleted []string
@@ -196,7 +196,7 @@ func TestTheLogSaysWhichPriorityClassAMoverGets(t *testing.T) {
 	})
 	var lines []string
 	logger := funcr.New(func(_, line string) { lines = append(lines, line) }, funcr.Options{Verbosity: 2})
-	_, err := exposed(client, build.Settings{}).Ensure(klog.NewContext(t.Context(), logger), movement())
+	_, err := exposed(client, objects.Settings{}).Ensure(klog.NewContext(t.Context(), logger), movement())
 	require.NoError(t, err)
 	require.Len(t, lines, 1)
 	require.Contains(t, lines[0], `"msg"="Created mover" "pod"={"name"="b1" "namespace"="velero"} "priorityClass"="the-default" "priority"=7`)

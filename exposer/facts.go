@@ -13,7 +13,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/ptr"
 
-	"github.com/lateen-project/lateen/exposer/build"
+	"github.com/lateen-project/lateen/exposer/objects"
 )
 
 // Annotations that say where a claim is, or how its volumes are made.
@@ -29,7 +29,7 @@ const parameterFSType = "csi.storage.k8s.io/fstype"
 var errSourceGone = errors.New("find source pod: it is gone")
 
 // volumeInfo reads what the cluster says of a movement's volume, each thing once.
-func (e *Exposer) volumeInfo(ctx context.Context, move build.MoverSpec) (build.VolumeInfo, error) {
+func (e *Exposer) volumeInfo(ctx context.Context, move objects.MoverSpec) (objects.VolumeInfo, error) {
 	switch source := move.Source; {
 	case source.PodVolume != nil:
 		return e.podVolume(ctx, source.PodVolume)
@@ -38,19 +38,19 @@ func (e *Exposer) volumeInfo(ctx context.Context, move build.MoverSpec) (build.V
 	case source.Target != nil:
 		return e.target(ctx, move)
 	}
-	return build.VolumeInfo{}, &TerminalError{errors.New("find the volume to move: the resource names none")}
+	return objects.VolumeInfo{}, &TerminalError{errors.New("find the volume to move: the resource names none")}
 }
 
-func (e *Exposer) podVolume(ctx context.Context, source *build.PodVolumeSource) (build.VolumeInfo, error) {
+func (e *Exposer) podVolume(ctx context.Context, source *objects.PodVolumeSource) (objects.VolumeInfo, error) {
 	pod, err := e.sourcePod(ctx, source.Pod)
 	if err != nil {
-		return build.VolumeInfo{}, err
+		return objects.VolumeInfo{}, err
 	}
 	located, err := e.Paths.Locate(ctx, pod, source.Volume)
 	if err != nil {
-		return build.VolumeInfo{}, err
+		return objects.VolumeInfo{}, err
 	}
-	return build.VolumeInfo{
+	return objects.VolumeInfo{
 		OS: e.Paths.system(), Node: pod.Spec.NodeName, HostPath: located.Path, Block: located.Block, Tolerations: pod.Spec.Tolerations,
 	}, nil
 }
@@ -74,28 +74,28 @@ func (e *Exposer) sourcePod(ctx context.Context, reference corev1.ObjectReferenc
 
 // snapshot reads two objects, one of which is mostly cached, and a third if the source volume cannot be reached
 // from every node.
-func (e *Exposer) snapshot(ctx context.Context, source *build.SnapshotSource) (build.VolumeInfo, error) {
+func (e *Exposer) snapshot(ctx context.Context, source *objects.SnapshotSource) (objects.VolumeInfo, error) {
 	class, err := e.storageClass(ctx, source.StorageClass)
 	if err != nil {
-		return build.VolumeInfo{}, err
+		return objects.VolumeInfo{}, err
 	}
 	claim, err := e.claim(ctx, source.Namespace, source.Claim)
 	if err != nil {
-		return build.VolumeInfo{}, err
+		return objects.VolumeInfo{}, err
 	}
-	facts := build.VolumeInfo{
+	facts := objects.VolumeInfo{
 		StorageClass: source.StorageClass, Block: isBlock(claim),
 		Size: claim.Spec.Resources.Requests[corev1.ResourceStorage],
 	}
 	if facts.OS, err = e.volumeOS(ctx, claim, class); err != nil {
-		return build.VolumeInfo{}, err
+		return objects.VolumeInfo{}, err
 	}
 	err = e.addTopology(ctx, &facts, claim, class)
 	return facts, err
 }
 
 // addTopology adds to the facts which nodes can reach the volume of a claim.
-func (e *Exposer) addTopology(ctx context.Context, facts *build.VolumeInfo, claim *corev1.PersistentVolumeClaim, class *storagev1.StorageClass) (err error) {
+func (e *Exposer) addTopology(ctx context.Context, facts *objects.VolumeInfo, claim *corev1.PersistentVolumeClaim, class *storagev1.StorageClass) (err error) {
 	_, fast := e.Settings.BackupClaims[facts.StorageClass].Annotations[annotationFastVSphere]
 	if !fast && !waitsForConsumer(class) {
 		return nil
@@ -115,16 +115,16 @@ func (e *Exposer) addTopology(ctx context.Context, facts *build.VolumeInfo, clai
 }
 
 // target reads the claim into which is restored, and its class where that says when it is bound.
-func (e *Exposer) target(ctx context.Context, move build.MoverSpec) (build.VolumeInfo, error) {
+func (e *Exposer) target(ctx context.Context, move objects.MoverSpec) (objects.VolumeInfo, error) {
 	target := move.Source.Target
 	claim, err := e.claim(ctx, target.Namespace, target.Claim)
 	if err != nil {
-		return build.VolumeInfo{}, err
+		return objects.VolumeInfo{}, err
 	}
 	if claim.Spec.VolumeName != "" {
-		return build.VolumeInfo{}, &TerminalError{fmt.Errorf("target claim %s/%s is bound to volume %s already", claim.Namespace, claim.Name, claim.Spec.VolumeName)}
+		return objects.VolumeInfo{}, &TerminalError{fmt.Errorf("target claim %s/%s is bound to volume %s already", claim.Namespace, claim.Name, claim.Spec.VolumeName)}
 	}
-	facts := build.VolumeInfo{
+	facts := objects.VolumeInfo{
 		OS: move.OS, Target: claim, Block: isBlock(claim), StorageClass: ptr.Deref(claim.Spec.StorageClassName, ""),
 	}
 	if !e.Settings.IgnoreDelayBinding {

@@ -11,7 +11,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/kubernetes/fake"
 
-	"github.com/lateen-project/lateen/exposer/build"
+	"github.com/lateen-project/lateen/exposer/objects"
 )
 
 func storageClass(mode storagev1.VolumeBindingMode, parameters map[string]string) *storagev1.StorageClass {
@@ -37,7 +37,7 @@ func reads(client *fake.Clientset) map[string]int {
 }
 
 func TestFactsOfASnapshot(t *testing.T) {
-	source := build.Source{Snapshot: &build.SnapshotSource{Namespace: "app", Snapshot: "snap", Claim: "claim", StorageClass: "fast"}}
+	source := objects.Source{Snapshot: &objects.SnapshotSource{Namespace: "app", Snapshot: "snap", Claim: "claim", StorageClass: "fast"}}
 	immediate, waits := storagev1.VolumeBindingImmediate, storagev1.VolumeBindingWaitForFirstConsumer
 	zone := &corev1.NodeSelector{NodeSelectorTerms: []corev1.NodeSelectorTerm{{MatchFields: []corev1.NodeSelectorRequirement{{Key: "zone"}}}}}
 	inZone := csiVolume(corev1.PersistentVolumeFilesystem)
@@ -48,35 +48,35 @@ func TestFactsOfASnapshot(t *testing.T) {
 	size := resource.MustParse("3Gi")
 	for name, test := range map[string]struct {
 		objects  []runtime.Object
-		settings build.Settings
+		settings objects.Settings
 		windows  bool // there are agents on Windows nodes
-		want     build.VolumeInfo
+		want     objects.VolumeInfo
 		reads    map[string]int
 	}{
 		"of a volume that every node can reach takes two reads": {
 			objects: []runtime.Object{storageClass(immediate, nil), sourceClaim()},
-			want:    build.VolumeInfo{OS: corev1.Linux, StorageClass: "fast", Size: size},
+			want:    objects.VolumeInfo{OS: corev1.Linux, StorageClass: "fast", Size: size},
 			reads:   map[string]int{"storageclasses": 1, "persistentvolumeclaims": 1},
 		},
 		"of a volume in a zone takes three": {
 			objects: []runtime.Object{storageClass(waits, nil), sourceClaim(), inZone},
-			want:    build.VolumeInfo{OS: corev1.Linux, StorageClass: "fast", Size: size, Topology: zone},
+			want:    objects.VolumeInfo{OS: corev1.Linux, StorageClass: "fast", Size: size, Topology: zone},
 			reads:   map[string]int{"storageclasses": 1, "persistentvolumeclaims": 1, "persistentvolumes": 1},
 		},
 		"of a vSphere volume that is provisioned fast leaves out where it is attached": {
 			objects:  []runtime.Object{storageClass(immediate, nil), sourceClaim(), attachment},
-			settings: build.Settings{BackupClaims: map[string]build.BackupClaim{"fast": {Annotations: map[string]string{annotationFastVSphere: "true"}}}},
-			want:     build.VolumeInfo{OS: corev1.Linux, StorageClass: "fast", Size: size, Excluded: []string{"n7"}},
+			settings: objects.Settings{BackupClaims: map[string]objects.BackupClaim{"fast": {Annotations: map[string]string{annotationFastVSphere: "true"}}}},
+			want:     objects.VolumeInfo{OS: corev1.Linux, StorageClass: "fast", Size: size, Excluded: []string{"n7"}},
 			reads:    map[string]int{"storageclasses": 1, "persistentvolumeclaims": 1, "volumeattachments": 1},
 		},
 		"of NTFS is for Windows": {
 			objects: []runtime.Object{storageClass(immediate, map[string]string{parameterFSType: "ntfs"}), sourceClaim()}, windows: true,
-			want:  build.VolumeInfo{OS: corev1.Windows, StorageClass: "fast", Size: size},
+			want:  objects.VolumeInfo{OS: corev1.Windows, StorageClass: "fast", Size: size},
 			reads: map[string]int{"storageclasses": 1, "persistentvolumeclaims": 1, "volumeattachments": 1},
 		},
 		"of NTFS is for Windows even where no agent runs there, so that it is said": {
 			objects: []runtime.Object{storageClass(immediate, map[string]string{parameterFSType: "ntfs"}), sourceClaim()},
-			want:    build.VolumeInfo{OS: corev1.Windows, StorageClass: "fast", Size: size},
+			want:    objects.VolumeInfo{OS: corev1.Windows, StorageClass: "fast", Size: size},
 			reads:   map[string]int{"storageclasses": 1, "persistentvolumeclaims": 1},
 		},
 		"of a claim that a Windows node uses is for Windows": {
@@ -84,7 +84,7 @@ func TestFactsOfASnapshot(t *testing.T) {
 				storageClass(immediate, nil), sourceClaim(func(c *corev1.PersistentVolumeClaim) { c.Annotations = map[string]string{annotationSelectedNode: "w1"} }),
 				&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "w1", Labels: map[string]string{corev1.LabelOSStable: "windows"}}},
 			}, windows: true,
-			want:  build.VolumeInfo{OS: corev1.Windows, StorageClass: "fast", Size: size},
+			want:  objects.VolumeInfo{OS: corev1.Windows, StorageClass: "fast", Size: size},
 			reads: map[string]int{"storageclasses": 1, "persistentvolumeclaims": 1, "volumeattachments": 1, "nodes": 1},
 		},
 		"of a volume that is attached to a Windows node is for Windows, whatever node was selected once": {
@@ -96,7 +96,7 @@ func TestFactsOfASnapshot(t *testing.T) {
 					NodeName: "w1", Source: storagev1.VolumeAttachmentSource{PersistentVolumeName: new("pv1")},
 				}},
 			}, windows: true,
-			want:  build.VolumeInfo{OS: corev1.Windows, StorageClass: "fast", Size: size},
+			want:  objects.VolumeInfo{OS: corev1.Windows, StorageClass: "fast", Size: size},
 			reads: map[string]int{"storageclasses": 1, "persistentvolumeclaims": 1, "volumeattachments": 1, "nodes": 1},
 		},
 		"of a device is for Linux": {
@@ -104,7 +104,7 @@ func TestFactsOfASnapshot(t *testing.T) {
 				storageClass(immediate, map[string]string{parameterFSType: "ntfs"}),
 				sourceClaim(func(c *corev1.PersistentVolumeClaim) { c.Spec.VolumeMode = new(corev1.PersistentVolumeBlock) }),
 			}, windows: true,
-			want:  build.VolumeInfo{OS: corev1.Linux, StorageClass: "fast", Size: size, Block: true},
+			want:  objects.VolumeInfo{OS: corev1.Linux, StorageClass: "fast", Size: size, Block: true},
 			reads: map[string]int{"storageclasses": 1, "persistentvolumeclaims": 1},
 		},
 	} {
@@ -112,9 +112,9 @@ func TestFactsOfASnapshot(t *testing.T) {
 			client := fake.NewClientset(test.objects...)
 			e := exposed(client, test.settings)
 			if test.windows {
-				e.Templates[corev1.Windows] = build.Template{}
+				e.Templates[corev1.Windows] = objects.Template{}
 			}
-			facts, err := e.volumeInfo(t.Context(), build.MoverSpec{Source: source})
+			facts, err := e.volumeInfo(t.Context(), objects.MoverSpec{Source: source})
 			require.NoError(t, err)
 			require.Equal(t, test.want, facts)
 			require.Equal(t, test.reads, reads(client))
@@ -124,26 +124,26 @@ func TestFactsOfASnapshot(t *testing.T) {
 
 func TestAStorageClassThatIsCachedIsNotAskedFor(t *testing.T) {
 	client := fake.NewClientset(sourceClaim())
-	e := exposed(client, build.Settings{})
+	e := exposed(client, objects.Settings{})
 	e.StorageClass = func(string) *storagev1.StorageClass { return storageClass(storagev1.VolumeBindingImmediate, nil) }
-	source := build.Source{Snapshot: &build.SnapshotSource{Namespace: "app", Snapshot: "snap", Claim: "claim", StorageClass: "fast"}}
-	_, err := e.volumeInfo(t.Context(), build.MoverSpec{Source: source})
+	source := objects.Source{Snapshot: &objects.SnapshotSource{Namespace: "app", Snapshot: "snap", Claim: "claim", StorageClass: "fast"}}
+	_, err := e.volumeInfo(t.Context(), objects.MoverSpec{Source: source})
 	require.NoError(t, err)
 	require.Equal(t, map[string]int{"persistentvolumeclaims": 1}, reads(client))
 }
 
 func TestFactsOfATarget(t *testing.T) {
-	move := build.MoverSpec{OS: corev1.Linux, Source: build.Source{Target: &build.TargetSource{Namespace: "app", Claim: "claim"}}}
+	move := objects.MoverSpec{OS: corev1.Linux, Source: objects.Source{Target: &objects.TargetSource{Namespace: "app", Claim: "claim"}}}
 	free := sourceClaim(func(c *corev1.PersistentVolumeClaim) {
 		c.Spec.VolumeName, c.Spec.StorageClassName = "", new("fast")
 		c.Annotations = map[string]string{annotationSelectedNode: "n3"}
 	})
-	e := exposed(fake.NewClientset(free), build.Settings{})
+	e := exposed(fake.NewClientset(free), objects.Settings{})
 	facts, err := e.volumeInfo(t.Context(), move)
 	require.NoError(t, err)
-	require.Equal(t, build.VolumeInfo{OS: corev1.Linux, StorageClass: "fast", SelectedNode: "n3", Target: free}, facts)
+	require.Equal(t, objects.VolumeInfo{OS: corev1.Linux, StorageClass: "fast", SelectedNode: "n3", Target: free}, facts)
 
-	e = exposed(fake.NewClientset(free), build.Settings{IgnoreDelayBinding: true})
+	e = exposed(fake.NewClientset(free), objects.Settings{IgnoreDelayBinding: true})
 	facts, err = e.volumeInfo(t.Context(), move)
 	require.NoError(t, err)
 	require.Empty(t, facts.SelectedNode, "it is restored without waiting for its consumer")
@@ -151,10 +151,10 @@ func TestFactsOfATarget(t *testing.T) {
 
 func TestASourceThatCanNeverBeMovedIsHopeless(t *testing.T) {
 	immediate := storageClass(storagev1.VolumeBindingImmediate, nil)
-	snapshot := build.Source{Snapshot: &build.SnapshotSource{Namespace: "app", Snapshot: "snap", Claim: "claim", StorageClass: "fast"}}
-	target := build.Source{Target: &build.TargetSource{Namespace: "app", Claim: "claim"}}
+	snapshot := objects.Source{Snapshot: &objects.SnapshotSource{Namespace: "app", Snapshot: "snap", Claim: "claim", StorageClass: "fast"}}
+	target := objects.Source{Target: &objects.TargetSource{Namespace: "app", Claim: "claim"}}
 	for name, test := range map[string]struct {
-		source  build.Source
+		source  objects.Source
 		objects []runtime.Object
 		says    string
 	}{
@@ -162,10 +162,10 @@ func TestASourceThatCanNeverBeMovedIsHopeless(t *testing.T) {
 		"without its claim":        {snapshot, []runtime.Object{immediate}, "get claim app/claim"},
 		"without a target":         {target, nil, "get claim app/claim"},
 		"to a claim that is bound": {target, []runtime.Object{boundClaim()}, "target claim app/claim is bound to volume pv1 already"},
-		"of nothing":               {build.Source{}, nil, "the resource names none"},
+		"of nothing":               {objects.Source{}, nil, "the resource names none"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			_, err := exposed(fake.NewClientset(test.objects...), build.Settings{}).volumeInfo(t.Context(), build.MoverSpec{Source: test.source})
+			_, err := exposed(fake.NewClientset(test.objects...), objects.Settings{}).volumeInfo(t.Context(), objects.MoverSpec{Source: test.source})
 			require.ErrorContains(t, err, test.says)
 			terminal := (*TerminalError)(nil)
 			require.ErrorAs(t, err, &terminal)
@@ -176,14 +176,14 @@ func TestASourceThatCanNeverBeMovedIsHopeless(t *testing.T) {
 func TestASourceClaimWithoutAVolumeIsWaitedFor(t *testing.T) {
 	unbound := sourceClaim(func(c *corev1.PersistentVolumeClaim) { c.Spec.VolumeName = "" })
 	inline := &storagev1.VolumeAttachment{ObjectMeta: metav1.ObjectMeta{Name: "a"}, Spec: storagev1.VolumeAttachmentSpec{NodeName: "n7"}}
-	move := build.MoverSpec{Source: build.Source{Snapshot: &build.SnapshotSource{Namespace: "app", Claim: "claim", StorageClass: "fast"}}}
-	fast := map[string]build.BackupClaim{"fast": {Annotations: map[string]string{annotationFastVSphere: "true"}}}
+	move := objects.MoverSpec{Source: objects.Source{Snapshot: &objects.SnapshotSource{Namespace: "app", Claim: "claim", StorageClass: "fast"}}}
+	fast := map[string]objects.BackupClaim{"fast": {Annotations: map[string]string{annotationFastVSphere: "true"}}}
 	for name, test := range map[string]struct {
 		mode     storagev1.VolumeBindingMode
-		settings build.Settings
+		settings objects.Settings
 	}{
 		"for the nodes that can reach it":       {mode: storagev1.VolumeBindingWaitForFirstConsumer},
-		"for the nodes to which it is attached": {mode: storagev1.VolumeBindingImmediate, settings: build.Settings{BackupClaims: fast}},
+		"for the nodes to which it is attached": {mode: storagev1.VolumeBindingImmediate, settings: objects.Settings{BackupClaims: fast}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			client := fake.NewClientset(storageClass(test.mode, nil), unbound, inline)
@@ -207,7 +207,7 @@ func TestAVolumeThatItsClassRetainsGoesWithTheClaimOfAMover(t *testing.T) {
 		volume.Annotations = map[string]string{"pv.kubernetes.io/provisioned-by": "d"}
 		volume.Spec.PersistentVolumeReclaimPolicy, volume.Spec.ClaimRef = test.policy, &corev1.ObjectReference{UID: "claim-uid"}
 		client := fake.NewClientset(claim, volume)
-		_, err := exposed(client, build.Settings{}).Remove(t.Context(), movement(), Existing{Claims: []*corev1.PersistentVolumeClaim{claim}})
+		_, err := exposed(client, objects.Settings{}).Remove(t.Context(), movement(), Existing{Claims: []*corev1.PersistentVolumeClaim{claim}})
 		require.NoError(t, err)
 		patches := 0
 		for _, action := range client.Actions() {

@@ -11,7 +11,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes"
 
-	"github.com/lateen-project/lateen/exposer/build"
+	"github.com/lateen-project/lateen/exposer/objects"
 )
 
 // HostPaths finds where the kubelet keeps the volume of a pod. With Mounted it looks into the
@@ -34,12 +34,12 @@ type Located struct {
 // Locate finds a volume of a pod. It is a HopelessError when the volume, its claim or its persistent volume
 // does not exist.
 func (h HostPaths) Locate(ctx context.Context, pod *corev1.Pod, name string) (Located, error) {
-	volume, err := build.FindVolume(pod, name)
+	volume, err := objects.FindVolume(pod, name)
 	if err != nil {
 		return Located{}, &TerminalError{err}
 	}
-	found := build.PodVolume{Pod: pod, Volume: volume}
-	if claim := build.ClaimName(pod, volume); claim != "" {
+	found := objects.PodVolume{Pod: pod, Volume: volume}
+	if claim := objects.ClaimName(pod, volume); claim != "" {
 		if found.Bound, err = h.boundPV(ctx, pod.Namespace, claim); err != nil {
 			return Located{}, err
 		}
@@ -51,7 +51,7 @@ func (h HostPaths) Locate(ctx context.Context, pod *corev1.Pod, name string) (Lo
 	return Located{Path: path, Block: found.Block()}, nil
 }
 
-func (h HostPaths) path(volume build.PodVolume) (string, error) {
+func (h HostPaths) path(volume objects.PodVolume) (string, error) {
 	if h.Mounted != "" {
 		return h.glob(volume)
 	}
@@ -63,7 +63,7 @@ func (h HostPaths) path(volume build.PodVolume) (string, error) {
 }
 
 // glob looks for the one directory that can be the volume, and names it as the host does.
-func (h HostPaths) glob(volume build.PodVolume) (string, error) {
+func (h HostPaths) glob(volume objects.PodVolume) (string, error) {
 	glob, err := volume.Glob()
 	if err != nil {
 		return "", &TerminalError{err}

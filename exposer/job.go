@@ -17,7 +17,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes"
 
-	"github.com/lateen-project/lateen/exposer/build"
+	"github.com/lateen-project/lateen/exposer/objects"
 	"github.com/lateen-project/lateen/exposer/priority"
 )
 
@@ -34,13 +34,13 @@ var ErrAlreadyMaintained = errors.New("the repository has an unfinished maintena
 // caches do not know yet.
 func (j Jobs) Start(ctx context.Context, job *batchv1.Job) (*batchv1.Job, error) {
 	jobs := j.Client.BatchV1().Jobs(job.Namespace)
-	same := metav1.ListOptions{LabelSelector: build.LabelRepository + "=" + job.Labels[build.LabelRepository]}
+	same := metav1.ListOptions{LabelSelector: objects.LabelRepository + "=" + job.Labels[objects.LabelRepository]}
 	found, err := jobs.List(ctx, same)
 	if err != nil {
 		return nil, fmt.Errorf("list maintenance jobs: %w", err)
 	}
 	for i := range found.Items {
-		if build.ReadJob(&found.Items[i]).Outcome == build.JobUnfinished {
+		if objects.ReadJob(&found.Items[i]).Outcome == objects.JobUnfinished {
 			return nil, ErrAlreadyMaintained
 		}
 	}
@@ -52,14 +52,14 @@ func (j Jobs) Start(ctx context.Context, job *batchv1.Job) (*batchv1.Job, error)
 	if err != nil {
 		return nil, fmt.Errorf("get maintenance job %s: %w", job.Name, err)
 	}
-	if have.Annotations[build.AnnotationRepositoryUID] != job.Annotations[build.AnnotationRepositoryUID] {
+	if have.Annotations[objects.AnnotationRepositoryUID] != job.Annotations[objects.AnnotationRepositoryUID] {
 		return nil, fmt.Errorf("job %s/%s exists and belongs to something else; delete it to let the repository be maintained", have.Namespace, have.Name)
 	}
 	return have, nil
 }
 
 // Remove deletes this very job and then its pods. A job that is gone is no error.
-func (j Jobs) Remove(ctx context.Context, namespace string, job build.JobStatus) error {
+func (j Jobs) Remove(ctx context.Context, namespace string, job objects.JobStatus) error {
 	options := metav1.DeleteOptions{
 		Preconditions:     &metav1.Preconditions{UID: &job.UID},
 		PropagationPolicy: new(metav1.DeletePropagationBackground),
@@ -75,9 +75,9 @@ func (j Jobs) Remove(ctx context.Context, namespace string, job build.JobStatus)
 // only worker, would wait for ever for one that is gone. It needs the right to patch jobs/status; where there is none, an
 // error would keep the repository from maintenance, so that the job is removed at once. It returns the job as it is then;
 // nil if it is gone.
-func (j Jobs) Release(ctx context.Context, namespace string, job build.JobStatus, now time.Time) (*batchv1.Job, error) {
+func (j Jobs) Release(ctx context.Context, namespace string, job objects.JobStatus, now time.Time) (*batchv1.Job, error) {
 	patch := fmt.Sprintf(`{"metadata":{"uid":%q,"annotations":{%q:%q}},"status":{"failed":1}}`,
-		job.UID, build.AnnotationReleased, now.UTC().Format(time.RFC3339))
+		job.UID, objects.AnnotationReleased, now.UTC().Format(time.RFC3339))
 	released, err := j.Client.BatchV1().Jobs(namespace).Patch(ctx, job.Name, types.MergePatchType, []byte(patch), metav1.PatchOptions{}, "status")
 	switch {
 	case apierrors.IsForbidden(err):
@@ -92,7 +92,7 @@ func (j Jobs) Release(ctx context.Context, namespace string, job build.JobStatus
 
 // Record writes on a job what became of it. It needs the right to patch jobs/status, and is a Forbidden error without it. A
 // job that is gone is no error.
-func (j Jobs) Record(ctx context.Context, namespace string, job build.JobStatus, record build.JobRecord) error {
+func (j Jobs) Record(ctx context.Context, namespace string, job objects.JobStatus, record objects.JobRecord) error {
 	patch, err := json.Marshal(map[string]any{"metadata": map[string]any{"uid": job.UID, "annotations": record.Annotations()}})
 	if err != nil {
 		return fmt.Errorf("encode record of maintenance job %s: %w", job.Name, err)
@@ -105,26 +105,26 @@ func (j Jobs) Record(ctx context.Context, namespace string, job build.JobStatus,
 }
 
 // Failure is why a job failed, as a code and in words.
-func (j Jobs) Failure(ctx context.Context, namespace string, job build.JobStatus) (build.Verdict, string, error) {
+func (j Jobs) Failure(ctx context.Context, namespace string, job objects.JobStatus) (objects.Verdict, string, error) {
 	pods, err := j.pods(ctx, namespace, job)
 	if err != nil {
 		return "", "", err
 	}
-	verdict, message := build.JobFailure(job, pods)
+	verdict, message := objects.JobFailure(job, pods)
 	return verdict, message, nil
 }
 
 // Stuck is why a job that has been in its stage for too long cannot get on; stuck is false if it did after all.
-func (j Jobs) Stuck(ctx context.Context, namespace string, job build.JobStatus) (why string, stuck bool, err error) {
-	if job.Stage() == build.StageRunning {
+func (j Jobs) Stuck(ctx context.Context, namespace string, job objects.JobStatus) (why string, stuck bool, err error) {
+	if job.Stage() == objects.StageRunning {
 		return "it took longer than --repo-maintenance-timeout; raise that if it needs longer", true, nil
 	}
 	pods, err := j.pods(ctx, namespace, job)
 	if err != nil {
 		return "", false, err
 	}
-	if job.Stage() == build.StagePending {
-		why, stuck = build.JobPending(pods)
+	if job.Stage() == objects.StagePending {
+		why, stuck = objects.JobPending(pods)
 		if stuck && why == "" {
 			why, err = j.warning(ctx, namespace, pods[0].UID)
 		}
@@ -155,7 +155,7 @@ func (j Jobs) warning(ctx context.Context, namespace string, about types.UID) (s
 }
 
 // pods are those of one job: a name may be used again, a UID is not.
-func (j Jobs) pods(ctx context.Context, namespace string, job build.JobStatus) ([]corev1.Pod, error) {
+func (j Jobs) pods(ctx context.Context, namespace string, job objects.JobStatus) ([]corev1.Pod, error) {
 	pods, err := j.Client.CoreV1().Pods(namespace).List(ctx, metav1.ListOptions{
 		LabelSelector: batchv1.ControllerUidLabel + "=" + string(job.UID),
 	})
@@ -167,7 +167,7 @@ func (j Jobs) pods(ctx context.Context, namespace string, job build.JobStatus) (
 
 // ClassGone tells whether the priority class of a job does not exist at this moment. Where nobody may ask, it is not
 // known to be gone; the job of somebody else may have a class all the same.
-func (j Jobs) ClassGone(ctx context.Context, job build.JobStatus) (bool, error) {
+func (j Jobs) ClassGone(ctx context.Context, job objects.JobStatus) (bool, error) {
 	deleted, err := priority.MissingNow(ctx, job.Class, func(ctx context.Context, name string) (*schedulingv1.PriorityClass, error) {
 		return j.Client.SchedulingV1().PriorityClasses().Get(ctx, name, metav1.GetOptions{})
 	})

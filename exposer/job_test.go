@@ -14,22 +14,22 @@ import (
 	"k8s.io/client-go/kubernetes/fake"
 	clienttesting "k8s.io/client-go/testing"
 
-	"github.com/lateen-project/lateen/exposer/build"
+	"github.com/lateen-project/lateen/exposer/objects"
 )
 
 func TestAJobThatWillNotEndIsMadeToCountAsFailed(t *testing.T) {
 	job := &batchv1.Job{ObjectMeta: metav1.ObjectMeta{Namespace: "velero", Name: "j1", UID: "j1-uid"}}
 	client := fake.NewClientset(job)
 	now := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
-	patched, err := Jobs{Client: client}.Release(t.Context(), "velero", build.ReadJob(job), now)
+	patched, err := Jobs{Client: client}.Release(t.Context(), "velero", objects.ReadJob(job), now)
 	require.NoError(t, err)
 	found, err := client.BatchV1().Jobs("velero").Get(t.Context(), "j1", metav1.GetOptions{})
 	require.NoError(t, err)
 	require.Equal(t, found, patched)
-	observed := build.ReadJob(found)
+	observed := objects.ReadJob(found)
 	require.True(t, observed.Counted)
 	require.Equal(t, now, observed.Released)
-	patched, err = Jobs{Client: client}.Release(t.Context(), "velero", build.JobStatus{Name: "gone"}, now)
+	patched, err = Jobs{Client: client}.Release(t.Context(), "velero", objects.JobStatus{Name: "gone"}, now)
 	require.NoError(t, err)
 	require.Nil(t, patched)
 }
@@ -37,7 +37,7 @@ func TestAJobThatWillNotEndIsMadeToCountAsFailed(t *testing.T) {
 // TestNoJobIsStartedBesideOneThatTheCachesDoNotKnow has a job of another coordinator, or of Velero's server, that was
 // created a moment ago: only a LIST from the API server has it.
 func TestNoJobIsStartedBesideOneThatTheCachesDoNotKnow(t *testing.T) {
-	label := map[string]string{build.LabelRepository: "app-default-kopia-x7k2p"}
+	label := map[string]string{objects.LabelRepository: "app-default-kopia-x7k2p"}
 	theirs := &batchv1.Job{ObjectMeta: metav1.ObjectMeta{Namespace: "velero", Name: "theirs", Labels: label}}
 	client := fake.NewClientset(theirs)
 	mine := &batchv1.Job{ObjectMeta: metav1.ObjectMeta{Namespace: "velero", Name: "mine", Labels: label}}
@@ -55,7 +55,7 @@ func TestNoJobIsStartedBesideOneThatTheCachesDoNotKnow(t *testing.T) {
 func TestAJobOfTheSameNameIsTakenOverIfItIsOfTheRepository(t *testing.T) {
 	job := func(uid string) *batchv1.Job {
 		return &batchv1.Job{ObjectMeta: metav1.ObjectMeta{
-			Namespace: "velero", Name: "j1", Labels: map[string]string{build.LabelRepository: "r1"}, Annotations: map[string]string{build.AnnotationRepositoryUID: uid},
+			Namespace: "velero", Name: "j1", Labels: map[string]string{objects.LabelRepository: "r1"}, Annotations: map[string]string{objects.AnnotationRepositoryUID: uid},
 		}}
 	}
 	ended := job("uid-1")
@@ -74,7 +74,7 @@ func TestWhoMayNotDoThatDeletesTheJob(t *testing.T) {
 	client.PrependReactor("patch", "jobs", func(clienttesting.Action) (bool, runtime.Object, error) {
 		return true, nil, apierrors.NewForbidden(schema.GroupResource{Group: "batch", Resource: "jobs"}, "j1", nil)
 	})
-	_, err := Jobs{Client: client}.Release(t.Context(), "velero", build.ReadJob(job), time.Now())
+	_, err := Jobs{Client: client}.Release(t.Context(), "velero", objects.ReadJob(job), time.Now())
 	require.NoError(t, err)
 	_, err = client.BatchV1().Jobs("velero").Get(t.Context(), "j1", metav1.GetOptions{})
 	require.True(t, apierrors.IsNotFound(err), "or its repository would not be maintained any more")

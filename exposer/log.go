@@ -9,7 +9,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 
-	"github.com/lateen-project/lateen/exposer/build"
+	"github.com/lateen-project/lateen/exposer/objects"
 )
 
 // What a mover's log may cost: the movers' log level is for their authors, not for a log store.
@@ -40,7 +40,7 @@ func (e *Exposer) LastLines(ctx context.Context, pod *corev1.Pod, count int64) (
 func (e *Exposer) readLog(ctx context.Context, pod *corev1.Pod, options *corev1.PodLogOptions, to io.Writer) error {
 	ctx, cancel := context.WithTimeout(ctx, logTimeout)
 	defer cancel()
-	options.Container = build.MoverContainer(pod)
+	options.Container = objects.MoverContainer(pod)
 	stream, err := e.Client.CoreV1().Pods(pod.Namespace).GetLogs(pod.Name, options).Stream(ctx)
 	if err != nil {
 		return fmt.Errorf("get log of mover pod %s: %w", pod.Name, err)

@@ -9,17 +9,17 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"github.com/lateen-project/lateen/exposer/build"
+	"github.com/lateen-project/lateen/exposer/objects"
 )
 
 // planner finds out once what a movement is to be made of, when that is needed first: it costs reads.
 type planner struct {
 	exposer    *Exposer
-	spec       build.MoverSpec
+	spec       objects.MoverSpec
 	size       resource.Quantity // of the snapshot; zero if that is not known
 	created    bool
-	plan       build.Plan
-	volumeInfo build.VolumeInfo
+	plan       objects.Plan
+	volumeInfo objects.VolumeInfo
 	copies     []copier // that a driver reads beside the claim of the volume
 }
 
@@ -45,7 +45,7 @@ func (p *planner) create(ctx context.Context) error {
 	if p.copies, err = p.exposer.copies(ctx, p.spec, facts); err != nil {
 		return err
 	}
-	p.plan, p.volumeInfo, p.created = build.PlanOf(p.spec, facts, template, p.exposer.Settings), facts, true
+	p.plan, p.volumeInfo, p.created = objects.PlanOf(p.spec, facts, template, p.exposer.Settings), facts, true
 	return nil
 }
 

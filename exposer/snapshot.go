@@ -11,7 +11,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
-	"github.com/lateen-project/lateen/exposer/build"
+	"github.com/lateen-project/lateen/exposer/handover"
+	"github.com/lateen-project/lateen/exposer/objects"
 )
 
 // Snapshots is where an exposer sees and changes the snapshots of volumes.
@@ -32,7 +33,7 @@ type Snapshots interface {
 // handOver walks the ladder by which the snapshot's handle gets an owner in Velero's namespace, until it has
 // to wait (and says for what) or the originals are on their way out. Before the original VolumeSnapshot is
 // deleted, rehearse has to succeed. Size is what a volume made of the snapshot needs, or 0.
-func (e *Exposer) handOver(ctx context.Context, move build.MoverSpec, rehearse func(context.Context) error) (waits string, size resource.Quantity, err error) {
+func (e *Exposer) handOver(ctx context.Context, move objects.MoverSpec, rehearse func(context.Context) error) (waits string, size resource.Quantity, err error) {
 	served, err := e.served(ctx)
 	switch {
 	case err != nil:
@@ -44,15 +45,15 @@ func (e *Exposer) handOver(ctx context.Context, move build.MoverSpec, rehearse f
 	for range maxHandoverSteps {
 		rung, description := climb.Next()
 		switch rung {
-		case build.Finished:
+		case handover.Finished:
 			return "", climb.RestoreSize(), nil
-		case build.AwaitSnapshot:
+		case handover.AwaitSnapshot:
 			return description, size, nil
-		case build.HandoverFail:
+		case handover.HandoverFail:
 			return "", size, &TerminalError{errors.New(description)}
-		case build.NameConflict:
+		case handover.NameConflict:
 			return "", size, errors.New(description)
-		case build.DeleteOriginal:
+		case handover.DeleteOriginal:
 			if err := rehearse(ctx); err != nil {
 				return "", size, err
 			}
@@ -67,7 +68,7 @@ func (e *Exposer) handOver(ctx context.Context, move build.MoverSpec, rehearse f
 
 // cleanSnapshots walks the ladder that undoes a hand-over wherever it stopped, until it has to wait, and says for what.
 // Neither pair is left if waits is empty.
-func (e *Exposer) cleanSnapshots(ctx context.Context, move build.MoverSpec, handedOver bool) (waits string, err error) {
+func (e *Exposer) cleanSnapshots(ctx context.Context, move objects.MoverSpec, handedOver bool) (waits string, err error) {
 	served, err := e.served(ctx)
 	if err != nil || !served {
 		return "", err
@@ -77,9 +78,9 @@ func (e *Exposer) cleanSnapshots(ctx context.Context, move build.MoverSpec, hand
 	for range maxHandoverSteps {
 		rung, description := climb.NextCleanup()
 		switch rung {
-		case build.Finished:
+		case handover.Finished:
 			return "", nil
-		case build.AwaitSnapshot:
+		case handover.AwaitSnapshot:
 			return description, nil
 		default:
 			if err := climb.step(ctx, rung); err != nil {
@@ -94,20 +95,20 @@ func (e *Exposer) cleanSnapshots(ctx context.Context, move build.MoverSpec, hand
 // backup VolumeSnapshot or its content, which has no namespace; Velero's is given. It is called again until
 // nothing is left.
 func (e *Exposer) RemoveOrphan(ctx context.Context, namespace string, orphan metav1.Object) error {
-	_, err := e.cleanSnapshots(ctx, build.MoverSpec{
-		Namespace: namespace, Name: orphan.GetName(), UID: types.UID(orphan.GetLabels()[build.LabelOwnerUID]),
-		Source: build.Source{Snapshot: &build.SnapshotSource{}}, // the backup VolumeSnapshot remembers it
+	_, err := e.cleanSnapshots(ctx, objects.MoverSpec{
+		Namespace: namespace, Name: orphan.GetName(), UID: types.UID(orphan.GetLabels()[objects.LabelOwnerUID]),
+		Source: objects.Source{Snapshot: &objects.SnapshotSource{}}, // the backup VolumeSnapshot remembers it
 	}, false)
 	return err
 }
 
 // diagnoseSnapshots says what keeps the hand-over from going on. A new coordinator may have no caches of snapshots yet.
-func (e *Exposer) diagnoseSnapshots(ctx context.Context, move build.MoverSpec) string {
+func (e *Exposer) diagnoseSnapshots(ctx context.Context, move objects.MoverSpec) string {
 	if served, err := e.served(ctx); err != nil || !served {
 		return ""
 	}
 	climb := e.runHandover(move)
-	if rung, description := climb.Next(); rung == build.AwaitSnapshot || rung == build.HandoverFail || rung == build.NameConflict {
+	if rung, description := climb.Next(); rung == handover.AwaitSnapshot || rung == handover.HandoverFail || rung == handover.NameConflict {
 		return description
 	}
 	if backup := climb.Backup.Snapshot; backup != nil && backup.Status != nil && backup.Status.Error != nil && backup.Status.Error.Message != nil {

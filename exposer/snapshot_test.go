@@ -15,7 +15,7 @@ import (
 	clientset "k8s.io/client-go/kubernetes/fake"
 	clienttesting "k8s.io/client-go/testing"
 
-	"github.com/lateen-project/lateen/exposer/build"
+	"github.com/lateen-project/lateen/exposer/objects"
 )
 
 // storage plays the API server for snapshots, and a cache that is as it was when it was last refreshed.
@@ -75,10 +75,10 @@ func (s *storage) requests() []string {
 	return all
 }
 
-func upload() build.MoverSpec {
-	return build.MoverSpec{
+func upload() objects.MoverSpec {
+	return objects.MoverSpec{
 		Name: "du-1", Namespace: "velero", UID: "du-1-uid", ExposingNode: "n1",
-		Source: build.Source{Snapshot: &build.SnapshotSource{Namespace: "apps", Snapshot: "snap", Class: "csi", Claim: "data", StorageClass: "fast"}},
+		Source: objects.Source{Snapshot: &objects.SnapshotSource{Namespace: "apps", Snapshot: "snap", Class: "csi", Claim: "data", StorageClass: "fast"}},
 	}
 }
 
@@ -142,7 +142,7 @@ func TestWhateverIsDeletedIsThatVeryObject(t *testing.T) {
 	uids := map[string]string{"snap": "snap-uid", "snapcontent-snap-uid": "content-uid"}
 	require.Equal(t, uids, deletedUIDs(t, s.client.Actions()))
 
-	half := &snapshotv1.VolumeSnapshot{ObjectMeta: metav1.ObjectMeta{Namespace: "velero", Name: "du-1", UID: "backup-uid", Labels: build.OwnerLabels("du-1-uid", "n1")}}
+	half := &snapshotv1.VolumeSnapshot{ObjectMeta: metav1.ObjectMeta{Namespace: "velero", Name: "du-1", UID: "backup-uid", Labels: objects.OwnerLabels("du-1-uid", "n1")}}
 	s = newStorage(snapshot, content, half)
 	s.refresh(t)
 	e = &Exposer{Snapshots: s}
@@ -154,11 +154,11 @@ func TestWhateverIsDeletedIsThatVeryObject(t *testing.T) {
 	found := staleFound()
 	found.Pod.UID = "mover-uid"
 	client := clientset.NewClientset(found.Pod, found.Claims[0])
-	_, err = exposed(client, build.Settings{}).Remove(t.Context(), download(), found)
+	_, err = exposed(client, objects.Settings{}).Remove(t.Context(), download(), found)
 	require.NoError(t, err)
 	require.Len(t, deletedUIDs(t, client.Actions()), 1, "pod and claim have one name")
 	client = clientset.NewClientset(found.Pod, found.Claims[0], freeTarget(), restoredVolume())
-	_, _, err = exposed(client, build.Settings{}).Rebind(t.Context(), download(), found)
+	_, _, err = exposed(client, objects.Settings{}).Rebind(t.Context(), download(), found)
 	require.NoError(t, err)
 	require.Len(t, deletedUIDs(t, client.Actions()), 1)
 }

@@ -11,7 +11,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/ptr"
 
-	"github.com/lateen-project/lateen/exposer/build"
+	"github.com/lateen-project/lateen/exposer/objects"
 )
 
 func backup(phase velerov1.PodVolumeBackupPhase, finalizers ...string) *velerov1.PodVolumeBackup {
@@ -73,7 +73,7 @@ func TestTrimmedPodsAreReadAsWholeOnes(t *testing.T) {
 	whole := &corev1.Pod{
 		ObjectMeta: metav1.ObjectMeta{
 			Namespace: "velero", Name: "b1", UID: "uid", ResourceVersion: "7", DeletionTimestamp: &metav1.Time{},
-			Labels: map[string]string{build.LabelAcceptor: "n1"}, Annotations: map[string]string{build.AnnotationAttempt: "2"},
+			Labels: map[string]string{objects.LabelAcceptor: "n1"}, Annotations: map[string]string{objects.AnnotationAttempt: "2"},
 			OwnerReferences: []metav1.OwnerReference{{Kind: "PodVolumeBackup", Name: "b1", UID: "owner", Controller: new(true)}},
 		},
 		Spec: corev1.PodSpec{
@@ -93,25 +93,25 @@ func TestTrimmedPodsAreReadAsWholeOnes(t *testing.T) {
 	require.Empty(t, trimmed.Spec.Containers, "the bulk of a pod is dropped")
 	require.Empty(t, trimmed.Status.PodIP)
 	require.Equal(t, whole.ObjectMeta, trimmed.ObjectMeta)
-	require.Equal(t, build.ReadPod(whole), build.ReadPod(trimmed))
+	require.Equal(t, objects.ReadPod(whole), objects.ReadPod(trimmed))
 	require.Equal(t, whole.Spec.Tolerations, trimmed.Spec.Tolerations)
-	require.True(t, build.OwnedBy(trimmed, "owner"))
-	want, err := build.FindVolume(whole, "data")
+	require.True(t, objects.OwnedBy(trimmed, "owner"))
+	want, err := objects.FindVolume(whole, "data")
 	require.NoError(t, err)
-	found, err := build.FindVolume(trimmed, "data")
+	found, err := objects.FindVolume(trimmed, "data")
 	require.NoError(t, err)
 	require.Equal(t, want, found)
 
 	whole.DeletionTimestamp, whole.Status.Conditions, whole.Status.Reason = nil, nil, ""
 	trimmed = whole.DeepCopy()
 	trimPod(trimmed)
-	require.Equal(t, build.Failed, build.ReadPod(trimmed).Condition)
-	require.Equal(t, build.ReadPod(whole), build.ReadPod(trimmed))
+	require.Equal(t, objects.Failed, objects.ReadPod(trimmed).Condition)
+	require.Equal(t, objects.ReadPod(whole), objects.ReadPod(trimmed))
 }
 
 func TestAMoverKeepsTheMemoryLimitThatItsMessageNames(t *testing.T) {
 	whole := &corev1.Pod{
-		ObjectMeta: metav1.ObjectMeta{Labels: map[string]string{build.LabelMover: "true"}, OwnerReferences: []metav1.OwnerReference{{UID: "uid", Controller: new(true)}}},
+		ObjectMeta: metav1.ObjectMeta{Labels: map[string]string{objects.LabelMover: "true"}, OwnerReferences: []metav1.OwnerReference{{UID: "uid", Controller: new(true)}}},
 		Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: "uid", Image: "velero", Resources: corev1.ResourceRequirements{
 			Limits: corev1.ResourceList{corev1.ResourceMemory: resource.MustParse("512Mi"), corev1.ResourceCPU: resource.MustParse("1")},
 		}}}},
@@ -123,6 +123,6 @@ func TestAMoverKeepsTheMemoryLimitThatItsMessageNames(t *testing.T) {
 	trimPod(trimmed)
 	require.Empty(t, trimmed.Spec.Containers[0].Image)
 	require.Len(t, trimmed.Spec.Containers[0].Resources.Limits, 1)
-	require.Contains(t, build.ReadPod(trimmed).Message, "its memory limit is 512Mi")
-	require.Equal(t, build.ReadPod(whole), build.ReadPod(trimmed))
+	require.Contains(t, objects.ReadPod(trimmed).Message, "its memory limit is 512Mi")
+	require.Equal(t, objects.ReadPod(whole), objects.ReadPod(trimmed))
 }

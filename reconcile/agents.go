@@ -11,7 +11,7 @@ import (
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/utils/clock"
 
-	"github.com/lateen-project/lateen/exposer/build"
+	"github.com/lateen-project/lateen/exposer/objects"
 )
 
 // AgentTracker tells of the nodes on which the coordinator has to do what their agents should: those without a Ready agent,
@@ -165,7 +165,7 @@ func nodeReady(node *corev1.Node) bool {
 
 // look is whether the agent in a pod works. One that terminates has stopped, or will at once.
 func look(pod *corev1.Pod) podState {
-	observed := podState{uid: pod.UID, veleros: build.IsVelerosAgent(pod)}
+	observed := podState{uid: pod.UID, veleros: objects.IsVelerosAgent(pod)}
 	if pod.DeletionTimestamp != nil {
 		return observed
 	}

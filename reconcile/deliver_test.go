@@ -18,7 +18,7 @@ import (
 	testingclock "k8s.io/utils/clock/testing"
 
 	"github.com/lateen-project/lateen/exposer"
-	"github.com/lateen-project/lateen/exposer/build"
+	"github.com/lateen-project/lateen/exposer/rebind"
 	"github.com/lateen-project/lateen/reconcile/transfer"
 )
 
@@ -91,7 +91,7 @@ func TestADeliveryPastItsDeadlineIsTriedBeforeItIsGivenUp(t *testing.T) {
 	bound.Spec.VolumeName, bound.Status.Phase = "pv", corev1.ClaimBound
 	volume := &corev1.PersistentVolume{
 		ObjectMeta: metav1.ObjectMeta{
-			Name: "pv", UID: "pv-uid", Labels: map[string]string{build.LabelRebind: "d1-uid"}, Annotations: map[string]string{build.AnnotationReclaimPolicy: "Delete"},
+			Name: "pv", UID: "pv-uid", Labels: map[string]string{rebind.LabelRebind: "d1-uid"}, Annotations: map[string]string{rebind.AnnotationReclaimPolicy: "Delete"},
 		},
 		Spec: corev1.PersistentVolumeSpec{
 			PersistentVolumeReclaimPolicy: corev1.PersistentVolumeReclaimRetain, ClaimRef: &corev1.ObjectReference{Namespace: "app", Name: "restored"},

@@ -8,7 +8,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 
 	"github.com/lateen-project/lateen/exposer"
-	"github.com/lateen-project/lateen/exposer/build"
+	"github.com/lateen-project/lateen/exposer/objects"
 	"github.com/lateen-project/lateen/reconcile/transfer"
 )
 
@@ -23,7 +23,7 @@ const (
 func (t *TransferReconciler[T]) observe(ctx context.Context, s *request[T]) error {
 	s.seen = transfer.Observed{Now: t.Clock.Now(), ThisNode: t.Agent.Node, Admitted: true, Rebinds: t.Kind.Rebinds}
 	s.pod = t.mover(s)
-	role := t.Agent.OwnershipOf(s.state, t.owningNode(s), build.ReadPod(s.pod).Node)
+	role := t.Agent.OwnershipOf(s.state, t.owningNode(s), objects.ReadPod(s.pod).Node)
 	s.seen.Exposes, s.seen.OwnsMover, s.seen.MayMarkPrepared, s.seen.NodeLost = role.Exposes, role.OwnsMover, role.MayMarkPrepared, role.Lost
 	t.syncSlots(s)
 	if role.Acts() && s.state.Foreign {
@@ -74,7 +74,7 @@ func (t *TransferReconciler[T]) askForSlot(s *request[T]) {
 		t.NodeSlots.Release(uid)
 		return
 	}
-	if s.seen.Exposure.Condition == build.Running {
+	if s.seen.Exposure.Condition == objects.Running {
 		s.seen.HasSlot = t.NodeSlots.Queue(s.state.Node, uid, s.state.CreatedAt, func() { t.Enqueue(s.key) })
 	}
 }
@@ -101,11 +101,11 @@ func (t *TransferReconciler[T]) localPod(s *request[T]) *corev1.Pod {
 
 // exposure reads what became of the mover and of what was made with it.
 func (t *TransferReconciler[T]) exposure(s *request[T]) {
-	s.seen.Exposure = build.ReadPod(s.pod)
+	s.seen.Exposure = objects.ReadPod(s.pod)
 	if s.pod == nil && t.exposed(s) {
-		s.seen.Exposure = build.Vanished(s.state.Restarts)
+		s.seen.Exposure = objects.Vanished(s.state.Restarts)
 	}
-	if s.seen.Exposure.Condition == build.Terminating {
+	if s.seen.Exposure.Condition == objects.Terminating {
 		s.seen.DeletingAt = t.local.deletingSince(s.key, s.pod.UID, s.seen.Now)
 	}
 	s.seen.Rebound, s.seen.RebindingSince = t.local.isRebound(s.key), t.local.rebindingSince(s.key)
@@ -116,9 +116,9 @@ func (t *TransferReconciler[T]) exposure(s *request[T]) {
 // found is what the caches have of what was made for a resource.
 func (t *TransferReconciler[T]) found(s *request[T]) exposer.Existing {
 	found := exposer.Existing{Pod: s.pod}
-	for _, name := range build.ClaimNames(s.move) {
+	for _, name := range objects.ClaimNames(s.move) {
 		claim := t.Claims.Claim(s.object.GetNamespace() + "/" + name)
-		if claim != nil && build.OwnedBy(claim, s.object.GetUID()) {
+		if claim != nil && objects.OwnedBy(claim, s.object.GetUID()) {
 			found.Claims = append(found.Claims, claim)
 		}
 	}
@@ -131,7 +131,7 @@ func (t *TransferReconciler[T]) found(s *request[T]) exposer.Existing {
 // verifyCleanup makes sure, before the finalizer goes, of what the caches do not have and this agent has not deleted:
 // they may not have heard of it yet.
 func (t *TransferReconciler[T]) verifyCleanup(ctx context.Context, s *request[T]) error {
-	if !s.state.Phase.Terminal() || !s.state.HasLeftovers() || s.seen.HasLeftovers || s.seen.Exposure.Condition != build.Absent {
+	if !s.state.Phase.Terminal() || !s.state.HasLeftovers() || s.seen.HasLeftovers || s.seen.Exposure.Condition != objects.Absent {
 		return nil
 	}
 	pod, claims := t.local.undeleted(s.key, t.Exposer.Claims(s.move))
@@ -148,7 +148,7 @@ func (t *TransferReconciler[T]) verifyCleanup(ctx context.Context, s *request[T]
 
 // mover is the pod that belongs to this very resource: names are used again, UIDs are not.
 func (t *TransferReconciler[T]) mover(s *request[T]) *corev1.Pod {
-	if pod := t.Pods.Mover(s.key); pod != nil && build.OwnedBy(pod, s.object.GetUID()) {
+	if pod := t.Pods.Mover(s.key); pod != nil && objects.OwnedBy(pod, s.object.GetUID()) {
 		return pod
 	}
 	return nil
@@ -157,7 +157,7 @@ func (t *TransferReconciler[T]) mover(s *request[T]) *corev1.Pod {
 // confirmMover is mover, made sure of where its absence would replace it: caches do not keep step, and another
 // agent, on its way out, may have made it.
 func (t *TransferReconciler[T]) confirmMover(ctx context.Context, s *request[T]) error {
-	current := s.pod != nil && (s.state.Restarting || build.ReadPod(s.pod).Attempt == s.state.Restarts)
+	current := s.pod != nil && (s.state.Restarting || objects.ReadPod(s.pod).Attempt == s.state.Restarts)
 	if current || !s.state.MoverSucceededAt.IsZero() || !s.state.Phase.HasMover() && !t.exposed(s) {
 		return nil
 	}
@@ -167,7 +167,7 @@ func (t *TransferReconciler[T]) confirmMover(ctx context.Context, s *request[T])
 		s.pod = nil
 	case err != nil:
 		return fmt.Errorf("get mover pod of %s: %w", s.key, err)
-	case !build.OwnedBy(pod, s.object.GetUID()):
+	case !objects.OwnedBy(pod, s.object.GetUID()):
 		s.pod = nil
 	default:
 		s.pod = pod
@@ -194,7 +194,7 @@ func (t *TransferReconciler[T]) watchMover(s *request[T]) {
 }
 
 func (t *TransferReconciler[T]) readResult(s *request[T]) {
-	if s.seen.Exposure.Condition != build.Succeeded {
+	if s.seen.Exposure.Condition != objects.Succeeded {
 		return
 	}
 	result, err := t.Kind.Result(s.seen.Exposure.Message)

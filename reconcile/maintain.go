@@ -18,7 +18,7 @@ import (
 	"k8s.io/utils/clock"
 
 	"github.com/lateen-project/lateen/exposer"
-	"github.com/lateen-project/lateen/exposer/build"
+	"github.com/lateen-project/lateen/exposer/objects"
 	"github.com/lateen-project/lateen/metrics"
 	"github.com/lateen-project/lateen/reconcile/maintenance"
 )
@@ -54,9 +54,9 @@ type RepositoryReconciler struct {
 	queued       map[string]time.Time          // keys that wait for room, and since when they are due
 	createFailed map[string]bool               // keys whose job could not be made; they keep no other from its turn
 
-	stages   map[types.UID]stageSeen       // of jobs, until they are gone
-	records  map[types.UID]build.JobRecord // of jobs that are recorded, until they are gone
-	failures map[string]int                // by key: runs that failed in a row, of jobs that could not be created too
+	stages   map[types.UID]stageSeen         // of jobs, until they are gone
+	records  map[types.UID]objects.JobRecord // of jobs that are recorded, until they are gone
+	failures map[string]int                  // by key: runs that failed in a row, of jobs that could not be created too
 }
 
 // MaintainedCache are all BackupRepositories.
@@ -67,8 +67,8 @@ type MaintainedCache interface {
 
 // JobPlan is what a job is made of.
 type JobPlan struct {
-	Template build.JobTemplate
-	Settings build.JobSettings
+	Template objects.JobTemplate
+	Settings objects.JobSettings
 	Created  func() // to be called once there is a job like this
 }
 
@@ -105,7 +105,7 @@ func (m *RepositoryReconciler) Reconcile(ctx context.Context, key string) (time.
 // or the value of the label that its jobs have.
 func (m *RepositoryReconciler) reconcileOrphans(ctx context.Context, key string) (time.Duration, error) {
 	_, name := splitKey(key)
-	step := maintenance.WithoutRepository(m.jobs()[build.RepositoryLabel(name)], m.Policy, m.Clock.Now())
+	step := maintenance.WithoutRepository(m.jobs()[objects.RepositoryLabel(name)], m.Policy, m.Clock.Now())
 	switch step.Action {
 	case maintenance.MarkFailed:
 		return 0, m.markFailed(ctx, key, step.Jobs)
@@ -124,19 +124,19 @@ func (m *RepositoryReconciler) next(object *velerov1.BackupRepository, jobs jobs
 	}
 	repository := maintenance.From(object)
 	repository.Failures = m.failuresOf(object.Namespace + "/" + object.Name)
-	return maintenance.Next(repository, jobs[build.RepositoryLabel(object.Name)], where, m.Policy, m.Clock.Now())
+	return maintenance.Next(repository, jobs[objects.RepositoryLabel(object.Name)], where, m.Policy, m.Clock.Now())
 }
 
 // record writes down what became of a job that has ended.
 func (m *RepositoryReconciler) record(ctx context.Context, key string, object *velerov1.BackupRepository, step maintenance.Step) error {
-	job, verdict, why := step.Jobs[0], build.VerdictSucceeded, ""
-	if job.Outcome == build.JobFailed {
+	job, verdict, why := step.Jobs[0], objects.VerdictSucceeded, ""
+	if job.Outcome == objects.JobFailed {
 		var err error
 		if verdict, why, err = m.JobClient.Failure(ctx, object.Namespace, job); err != nil {
 			return err
 		}
 	}
-	return m.recordRuns(ctx, key, object, job, build.JobRecord{Verdict: verdict, Failures: step.Failures, Factor: step.Factor}, why)
+	return m.recordRuns(ctx, key, object, job, objects.JobRecord{Verdict: verdict, Failures: step.Failures, Factor: step.Factor}, why)
 }
 
 // classGone begins the message of a run that had no pod because its PriorityClass does not exist.
@@ -144,7 +144,7 @@ const classGone = "the PriorityClass of its job does not exist: "
 
 // abandon writes down that a job cannot get on, and why; it is released when that is done.
 func (m *RepositoryReconciler) abandon(ctx context.Context, key string, object *velerov1.BackupRepository, step maintenance.Step) (time.Duration, error) {
-	job, record := step.Jobs[0], build.JobRecord{Verdict: build.VerdictFailed, Failures: step.Failures, Factor: step.Factor}
+	job, record := step.Jobs[0], objects.JobRecord{Verdict: objects.VerdictFailed, Failures: step.Failures, Factor: step.Factor}
 	why, stuck, err := m.JobClient.Stuck(ctx, object.Namespace, job)
 	if err != nil {
 		return 0, err
@@ -152,13 +152,13 @@ func (m *RepositoryReconciler) abandon(ctx context.Context, key string, object *
 	if !stuck {
 		return m.Policy.PodWait, nil // the job controller has yet to write it, or a container beside the job's is not ready
 	}
-	if job.Stage() == build.StageNoPod {
+	if job.Stage() == objects.StageNoPod {
 		deleted, err := m.JobClient.ClassGone(ctx, job)
 		if err != nil {
 			return 0, err
 		}
 		if deleted {
-			record.Verdict, why = build.VerdictClassMissing, classGone+job.Class
+			record.Verdict, why = objects.VerdictClassMissing, classGone+job.Class
 		}
 	}
 	return 0, m.recordRuns(ctx, key, object, job, record, why)
@@ -166,7 +166,7 @@ func (m *RepositoryReconciler) abandon(ctx context.Context, key string, object *
 
 // recordRuns writes the run of a job into the history, then on the job that this was done, and then counts it: a job that
 // says so is never counted again, whatever becomes of the history. One that could not be created has no UID.
-func (m *RepositoryReconciler) recordRuns(ctx context.Context, key string, object *velerov1.BackupRepository, job build.JobStatus, record build.JobRecord, why string) error {
+func (m *RepositoryReconciler) recordRuns(ctx context.Context, key string, object *velerov1.BackupRepository, job objects.JobStatus, record objects.JobRecord, why string) error {
 	written, err := m.write(ctx, key, object, maintenance.RunOf(job, why))
 	if err != nil || !written {
 		return err
@@ -180,13 +180,13 @@ func (m *RepositoryReconciler) recordRuns(ctx context.Context, key string, objec
 		}
 	}
 	m.recorded(key, job.UID, record)
-	m.ended(ctx, object, why, job.Outcome == build.JobSucceeded, job.Finished.Sub(job.Created))
+	m.ended(ctx, object, why, job.Outcome == objects.JobSucceeded, job.Finished.Sub(job.Created))
 	m.Enqueue(key) // what comes next does not wait for the event
 	return nil
 }
 
 // markFailed has jobs that will not end count as failed; Kubernetes then ends those that have no pod.
-func (m *RepositoryReconciler) markFailed(ctx context.Context, key string, jobs []build.JobStatus) error {
+func (m *RepositoryReconciler) markFailed(ctx context.Context, key string, jobs []objects.JobStatus) error {
 	namespace, _ := splitKey(key)
 	for _, job := range jobs {
 		released, err := m.JobClient.Release(ctx, namespace, job, m.Clock.Now())
@@ -203,7 +203,7 @@ func (m *RepositoryReconciler) markFailed(ctx context.Context, key string, jobs 
 	return nil
 }
 
-func (m *RepositoryReconciler) remove(ctx context.Context, key string, jobs []build.JobStatus) error {
+func (m *RepositoryReconciler) remove(ctx context.Context, key string, jobs []objects.JobStatus) error {
 	namespace, _ := splitKey(key)
 	for _, job := range jobs {
 		if err := m.JobClient.Remove(ctx, namespace, job); err != nil {

@@ -14,7 +14,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/klog/v2"
 
-	"github.com/lateen-project/lateen/exposer/build"
+	"github.com/lateen-project/lateen/exposer/objects"
 	"github.com/lateen-project/lateen/reconcile/maintenance"
 )
 
@@ -107,11 +107,11 @@ func (m *RepositoryReconciler) drop(job *batchv1.Job) {
 }
 
 // recorded remembers what was written on a job; uid is empty if it could not be created.
-func (m *RepositoryReconciler) recorded(key string, uid types.UID, record build.JobRecord) {
+func (m *RepositoryReconciler) recorded(key string, uid types.UID, record objects.JobRecord) {
 	m.lock.Lock()
 	defer m.lock.Unlock()
 	if m.failures == nil {
-		m.records, m.failures = map[types.UID]build.JobRecord{}, map[string]int{}
+		m.records, m.failures = map[types.UID]objects.JobRecord{}, map[string]int{}
 	}
 	m.failures[key] = 0
 	if record.Verdict.Failed() {

@@ -19,7 +19,7 @@ import (
 	testclock "k8s.io/utils/clock/testing"
 
 	"github.com/lateen-project/lateen/exposer"
-	"github.com/lateen-project/lateen/exposer/build"
+	"github.com/lateen-project/lateen/exposer/objects"
 	"github.com/lateen-project/lateen/reconcile/maintenance"
 )
 
@@ -91,7 +91,7 @@ func newMaintained(t *testing.T) *maintained {
 		Repositories: maintainedRepositories{m}, Locations: maintainedLocations{}, Jobs: maintainedJobs{m}, Client: maintainedRepositories{m},
 		JobClient: exposer.Jobs{Client: m.client}, Enqueue: func(key string) { m.enqueued[key] = true },
 		Plan: func(context.Context, *velerov1.BackupRepository) (JobPlan, error) {
-			return JobPlan{Settings: build.JobSettings{Keep: maintenance.DefaultKeep}, Created: func() {}}, nil
+			return JobPlan{Settings: objects.JobSettings{Keep: maintenance.DefaultKeep}, Created: func() {}}, nil
 		},
 		Policy: maintenance.DefaultPolicy(), Limit: 3, Recorder: &record.FakeRecorder{}, Clock: m.clock,
 	}
@@ -140,7 +140,7 @@ func (m *maintained) job(name, repository string, change ...func(*batchv1.Job)) 
 	m.Helper()
 	job := &batchv1.Job{ObjectMeta: metav1.ObjectMeta{
 		Namespace: "velero", Name: name, UID: types.UID(name), CreationTimestamp: metav1.NewTime(m.clock.Now()),
-		Labels: map[string]string{build.LabelRepository: build.RepositoryLabel(repository)},
+		Labels: map[string]string{objects.LabelRepository: objects.RepositoryLabel(repository)},
 	}}
 	for _, one := range change {
 		one(job)
@@ -156,7 +156,7 @@ func (m *maintained) run(key string, end func(*batchv1.Job)) (job string) {
 	for range 5 {
 		next := m.settle(key)
 		for _, job := range m.Jobs.List() {
-			if build.ReadJob(job).Outcome == build.JobUnfinished {
+			if objects.ReadJob(job).Outcome == objects.JobUnfinished {
 				m.clock.SetTime(m.clock.Now().Add(time.Minute))
 				m.change(job.Name, end)
 				m.settle(key)

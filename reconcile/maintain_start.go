@@ -16,7 +16,7 @@ import (
 	"k8s.io/klog/v2"
 
 	"github.com/lateen-project/lateen/exposer"
-	"github.com/lateen-project/lateen/exposer/build"
+	"github.com/lateen-project/lateen/exposer/objects"
 	"github.com/lateen-project/lateen/reconcile/maintenance"
 )
 
@@ -42,8 +42,8 @@ func (m *RepositoryReconciler) start(ctx context.Context, key string, object *ve
 		m.setCreateFailed(key, false)
 		return nil // its event is on its way
 	case errors.As(err, &terminal):
-		never := build.JobStatus{Outcome: build.JobFailed, Created: m.Clock.Now(), Finished: m.Clock.Now()}
-		record := build.JobRecord{Verdict: build.VerdictFailed, Failures: step.Failures, Factor: step.Factor}
+		never := objects.JobStatus{Outcome: objects.JobFailed, Created: m.Clock.Now(), Finished: m.Clock.Now()}
+		record := objects.JobRecord{Verdict: objects.VerdictFailed, Failures: step.Failures, Factor: step.Factor}
 		return m.recordRuns(ctx, key, object, never, record, terminal.Error())
 	case err != nil:
 		if m.setCreateFailed(key, true) {
@@ -63,7 +63,7 @@ func (m *RepositoryReconciler) createJob(ctx context.Context, object *velerov1.B
 	if err != nil {
 		return nil, err
 	}
-	created, err := m.JobClient.Start(ctx, build.Job(build.Maintenance{
+	created, err := m.JobClient.Start(ctx, objects.Job(objects.Maintenance{
 		Name: object.Name, Namespace: object.Namespace, UID: object.UID,
 		VolumeNamespace: object.Spec.VolumeNamespace, Location: object.Spec.BackupStorageLocation, Type: object.Spec.RepositoryType,
 		Due: step.Due, Failures: step.Failures, Factor: step.Factor, Timeout: m.Policy.Timeout,
@@ -90,12 +90,12 @@ func (m *RepositoryReconciler) waiting(but string, jobs jobsByLabel) []maintenan
 }
 
 // jobsByLabel are maintenance jobs by the value of build.LabelRepository.
-type jobsByLabel map[string][]build.JobStatus
+type jobsByLabel map[string][]objects.JobStatus
 
 // stageSeen is when a job was first seen in its stage. The clock is that of this process: those of the API server and of
 // Kubernetes' controllers, which write timestamps, may be ahead of it or behind.
 type stageSeen struct {
-	stage build.JobStage
+	stage objects.JobStage
 	since time.Time
 }
 
@@ -119,7 +119,7 @@ func (m *RepositoryReconciler) jobs() jobsByLabel {
 		}
 	}
 	m.deleted = still
-	maps.DeleteFunc(m.records, func(uid types.UID, _ build.JobRecord) bool { return !cached.Has(uid) && m.wrote[uid] == nil })
+	maps.DeleteFunc(m.records, func(uid types.UID, _ objects.JobRecord) bool { return !cached.Has(uid) && m.wrote[uid] == nil })
 	maps.DeleteFunc(m.stages, func(uid types.UID, _ stageSeen) bool { return !cached.Has(uid) && m.wrote[uid] == nil })
 	if m.stages == nil {
 		m.stages = map[types.UID]stageSeen{}
@@ -131,7 +131,7 @@ func (m *RepositoryReconciler) jobs() jobsByLabel {
 	}
 	jobs := jobsByLabel{}
 	for _, job := range all {
-		observed := build.ReadJob(job)
+		observed := objects.ReadJob(job)
 		observed.Deleting = observed.Deleting || still.Has(observed.UID)
 		if record, ok := m.records[observed.UID]; ok {
 			observed.JobRecord = record
@@ -140,7 +140,7 @@ func (m *RepositoryReconciler) jobs() jobsByLabel {
 			m.stages[observed.UID] = stageSeen{observed.Stage(), m.Clock.Now()}
 		}
 		observed.Since = m.stages[observed.UID].since
-		label := job.Labels[build.LabelRepository]
+		label := job.Labels[objects.LabelRepository]
 		jobs[label] = append(jobs[label], observed)
 	}
 	return jobs
@@ -152,12 +152,12 @@ func (m *RepositoryReconciler) running(jobs jobsByLabel) int {
 	maintained := map[string]bool{}
 	for _, object := range m.Repositories.List() {
 		observed := maintenance.From(object)
-		maintained[build.RepositoryLabel(object.Name)] = observed.Kopia && !observed.Deleting
+		maintained[objects.RepositoryLabel(object.Name)] = observed.Kopia && !observed.Deleting
 	}
 	n := 0
 	for label, own := range jobs {
 		for _, job := range own {
-			if job.Outcome == build.JobUnfinished && (job.HasPod || maintained[label]) {
+			if job.Outcome == objects.JobUnfinished && (job.HasPod || maintained[label]) {
 				n++
 			}
 		}
@@ -169,9 +169,9 @@ func (m *RepositoryReconciler) running(jobs jobsByLabel) int {
 // for room. If the repository does not exist, the job itself is what has to be reconciled.
 func (m *RepositoryReconciler) Job(job *batchv1.Job) {
 	m.drop(job)
-	key := job.Namespace + "/" + job.Labels[build.LabelRepository]
+	key := job.Namespace + "/" + job.Labels[objects.LabelRepository]
 	for _, object := range m.Repositories.List() {
-		if build.RepositoryLabel(object.Name) == job.Labels[build.LabelRepository] {
+		if objects.RepositoryLabel(object.Name) == job.Labels[objects.LabelRepository] {
 			key = object.Namespace + "/" + object.Name
 		}
 	}

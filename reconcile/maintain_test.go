@@ -18,7 +18,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	clienttesting "k8s.io/client-go/testing"
 
-	"github.com/lateen-project/lateen/exposer/build"
+	"github.com/lateen-project/lateen/exposer/objects"
 	"github.com/lateen-project/lateen/metrics"
 )
 
@@ -77,14 +77,14 @@ func TestAnEndedJobIsCountedOnceHoweverShortTheHistoryIs(t *testing.T) {
 			m, registry := newMaintained(t), prometheus.NewRegistry()
 			m.Metrics = metrics.New(registry, "test", "node-1").Maintenance()
 			m.Plan = func(context.Context, *velerov1.BackupRepository) (JobPlan, error) {
-				return JobPlan{Settings: build.JobSettings{Keep: 5}, Created: func() {}}, nil
+				return JobPlan{Settings: objects.JobSettings{Keep: 5}, Created: func() {}}, nil
 			}
 			key := m.repository("r1")
 			for i := range 5 {
 				job := m.run(key, m.outOfMemory)
 				read, err := m.client.BatchV1().Jobs("velero").Get(t.Context(), job, metav1.GetOptions{})
 				require.NoError(t, err)
-				require.Equal(t, build.JobRecord{Verdict: build.VerdictOutOfMemory, Failures: i, Factor: []float64{1, 1.5, 2.25, 3.375, 4}[i]}, build.ReadJob(read).JobRecord)
+				require.Equal(t, objects.JobRecord{Verdict: objects.VerdictOutOfMemory, Failures: i, Factor: []float64{1, 1.5, 2.25, 3.375, 4}[i]}, objects.ReadJob(read).JobRecord)
 				m.resync(key, entries)
 			}
 			require.Len(t, m.names(), 5)

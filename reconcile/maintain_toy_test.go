@@ -26,7 +26,7 @@ import (
 	testclock "k8s.io/utils/clock/testing"
 
 	"github.com/lateen-project/lateen/exposer"
-	"github.com/lateen-project/lateen/exposer/build"
+	"github.com/lateen-project/lateen/exposer/objects"
 	"github.com/lateen-project/lateen/reconcile/maintenance"
 	"github.com/lateen-project/lateen/reconcile/seeds"
 )
@@ -222,7 +222,7 @@ func (y *yard) end(name string) {
 	job := y.jobs[name].DeepCopy()
 	condition := batchv1.JobComplete
 	job.Status.Succeeded = 1
-	repository := y.repositories["velero/"+job.Labels[build.LabelRepository]]
+	repository := y.repositories["velero/"+job.Labels[objects.LabelRepository]]
 	if len(repository.Status.RecentMaintenance) < 2 && y.random.IntN(3) == 0 {
 		condition, job.Status.Succeeded, job.Status.Failed = batchv1.JobFailed, 0, 1
 	}

@@ -17,7 +17,7 @@ import (
 	"k8s.io/klog/v2"
 	"k8s.io/utils/clock"
 
-	"github.com/lateen-project/lateen/exposer/build"
+	"github.com/lateen-project/lateen/exposer/objects"
 	"github.com/lateen-project/lateen/metrics"
 )
 
@@ -134,9 +134,9 @@ func (o *Orphans) suspects(ctx context.Context, resource string) ([]suspect, err
 		return nil, nil
 	}
 	var found []suspect
-	selector := build.LabelMover + "=true," + build.LabelOwnerUID + ",!" + build.LabelKept
+	selector := objects.LabelMover + "=true," + objects.LabelOwnerUID + ",!" + objects.LabelKept
 	err := o.list(ctx, o.at(resource), selector, func(object *metav1.PartialObjectMetadata) {
-		owner := types.UID(object.Labels[build.LabelOwnerUID])
+		owner := types.UID(object.Labels[objects.LabelOwnerUID])
 		if controller := metav1.GetControllerOfNoCopy(object); controller != nil && controller.UID != owner {
 			return // made by somebody who copied our labels
 		}

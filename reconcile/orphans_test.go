@@ -18,7 +18,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	clienttesting "k8s.io/client-go/testing"
 
-	"github.com/lateen-project/lateen/exposer/build"
+	"github.com/lateen-project/lateen/exposer/objects"
 )
 
 func TestWhatIsAnOrphan(t *testing.T) {
@@ -35,11 +35,11 @@ func TestWhatIsAnOrphan(t *testing.T) {
 		"it is ten minutes old": {func() *metav1.PartialObjectMetadata { return podOf("a", "gone", aged(10*time.Minute)) }, false},
 		"it is older":           {func() *metav1.PartialObjectMetadata { return podOf("a", "gone", aged(10*time.Minute+time.Second)) }, true},
 		"it was kept for a person": {func() *metav1.PartialObjectMetadata {
-			return podOf("a", "gone", labelled(build.LabelKept, "restore-1"))
+			return podOf("a", "gone", labelled(objects.LabelKept, "restore-1"))
 		}, false},
-		"it is not ours": {func() *metav1.PartialObjectMetadata { return podOf("a", "gone", labelled(build.LabelMover, "false")) }, false},
+		"it is not ours": {func() *metav1.PartialObjectMetadata { return podOf("a", "gone", labelled(objects.LabelMover, "false")) }, false},
 		"it has no owner": {func() *metav1.PartialObjectMetadata {
-			return podOf("a", "gone", func(object *metav1.PartialObjectMetadata) { delete(object.Labels, build.LabelOwnerUID) })
+			return podOf("a", "gone", func(object *metav1.PartialObjectMetadata) { delete(object.Labels, objects.LabelOwnerUID) })
 		}, false},
 		"it has our labels, but somebody else controls it": {func() *metav1.PartialObjectMetadata {
 			return podOf("a", "gone", func(object *metav1.PartialObjectMetadata) {

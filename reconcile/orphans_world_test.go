@@ -13,7 +13,7 @@ import (
 	clienttesting "k8s.io/client-go/testing"
 	"k8s.io/utils/clock"
 
-	"github.com/lateen-project/lateen/exposer/build"
+	"github.com/lateen-project/lateen/exposer/objects"
 	"github.com/lateen-project/lateen/metrics"
 )
 
@@ -31,7 +31,7 @@ func thing(apiVersion, kind, name string, owner types.UID, change ...func(*metav
 		TypeMeta: metav1.TypeMeta{APIVersion: apiVersion, Kind: kind},
 		ObjectMeta: metav1.ObjectMeta{
 			Namespace: "velero", Name: name, UID: types.UID(kind + "-" + name),
-			CreationTimestamp: metav1.NewTime(time.Now().Add(-time.Hour)), Labels: build.OwnerLabels(owner, "n1"),
+			CreationTimestamp: metav1.NewTime(time.Now().Add(-time.Hour)), Labels: objects.OwnerLabels(owner, "n1"),
 		},
 	}
 	if kind == "VolumeSnapshotContent" {

@@ -10,7 +10,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/klog/v2"
 
-	"github.com/lateen-project/lateen/exposer/build"
+	"github.com/lateen-project/lateen/exposer/objects"
 	"github.com/lateen-project/lateen/reconcile/transfer"
 )
 
@@ -61,7 +61,7 @@ func (t *TransferReconciler[T]) reportLost(ctx context.Context, object T, after 
 
 // reportCreateError tells of what the API server refuses to make, such as for a quota, when it is not what it was before:
 // nothing is wrong with any object then, and the prepare timeout may be far.
-func (t *TransferReconciler[T]) reportCreateError(about build.MoverSpec, before string, err error) {
+func (t *TransferReconciler[T]) reportCreateError(about objects.MoverSpec, before string, err error) {
 	if err == nil || !isRefusal(err) || strings.TrimSpace(err.Error()) == before {
 		return
 	}
@@ -95,7 +95,7 @@ func phaseName(phase transfer.Phase) transfer.Phase {
 // maxEventBytes is what the API server takes as the message of an Event.
 const maxEventBytes = 1024
 
-func (t *TransferReconciler[T]) event(about build.MoverSpec, kind, reason, note string) {
+func (t *TransferReconciler[T]) event(about objects.MoverSpec, kind, reason, note string) {
 	version, name := about.GVK.ToAPIVersionAndKind()
 	regarding := &corev1.ObjectReference{APIVersion: version, Kind: name, Namespace: about.Namespace, Name: about.Name, UID: about.UID}
 	t.Recorder.Event(regarding, kind, reason, EventMessage(note))
@@ -115,8 +115,8 @@ const logLines = 10
 // keepLog saves the log of a mover that has ended, once, before its pod is removed. A log that cannot be
 // had stops nothing.
 func (t *TransferReconciler[T]) keepLog(ctx context.Context, s *request[T]) {
-	ended := build.ReadPod(s.pod).Condition
-	if ended != build.Succeeded && ended != build.Failed || !t.local.toLog(s.key, s.pod.UID) {
+	ended := objects.ReadPod(s.pod).Condition
+	if ended != objects.Succeeded && ended != objects.Failed || !t.local.toLog(s.key, s.pod.UID) {
 		return
 	}
 	if s.state.Phase == transfer.Failed {

@@ -9,7 +9,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"github.com/lateen-project/lateen/exposer/build"
+	"github.com/lateen-project/lateen/exposer/objects"
 	"github.com/lateen-project/lateen/reconcile/transfer"
 )
 
@@ -23,7 +23,7 @@ func newTwoVolumes(phase velerov1.PodVolumeRestorePhase, restarts string) (*sing
 	s.pods[testKey] = &corev1.Pod{
 		ObjectMeta: metav1.ObjectMeta{
 			Namespace: "velero", Name: "b1", UID: "mover-uid", OwnerReferences: []metav1.OwnerReference{{UID: "b1-uid", Controller: new(true)}},
-			Annotations: map[string]string{build.AnnotationAttempt: "1"},
+			Annotations: map[string]string{objects.AnnotationAttempt: "1"},
 		},
 		Spec: corev1.PodSpec{NodeName: testNode}, Status: corev1.PodStatus{Phase: corev1.PodRunning},
 	}
@@ -67,7 +67,7 @@ func TestASecondMoverDoesNotStartOnceTheLastVolumeLetThePodGoOn(t *testing.T) {
 func TestAFirstMoverDoesNotStartWhileASecondOneOfItsPodWorks(t *testing.T) {
 	s, other := newTwoVolumes(velerov1.PodVolumeRestorePhaseInProgress, "1")
 	delete(s.object.Annotations, "lateen.dev/mover-restarts")
-	delete(s.pods[testKey].Annotations, build.AnnotationAttempt)
+	delete(s.pods[testKey].Annotations, objects.AnnotationAttempt)
 	s.step(t)
 	require.Equal(t, transfer.Prepared, s.state().Phase)
 	other.Annotations["lateen.dev/mover-restarts"] = "0"

@@ -20,7 +20,7 @@ import (
 	testingclock "k8s.io/utils/clock/testing"
 
 	"github.com/lateen-project/lateen/exposer"
-	"github.com/lateen-project/lateen/exposer/build"
+	"github.com/lateen-project/lateen/exposer/objects"
 	"github.com/lateen-project/lateen/reconcile/transfer"
 )
 
@@ -65,7 +65,7 @@ func newSingle[T transfer.Object](kind transfer.Kind[T], object T, empty func() 
 			Pods: s, Claims: s, Targets: singleTarget[T]{s}, Movers: singleMover[T]{s}, LivePod: s.livePod,
 			StorageClass: func(name string) *storagev1.StorageClass { return s.classes[name] },
 			Exposer: &exposer.Exposer{
-				Client: s.kube, Templates: map[corev1.OSName]build.Template{corev1.Linux: {}},
+				Client: s.kube, Templates: map[corev1.OSName]objects.Template{corev1.Linux: {}},
 				Paths: exposer.HostPaths{Client: s.kube, PodsDir: "/pods"}, Source: s.Pod,
 			},
 			NodeSlots: NewNodeSlots(testNode, 1, 1), Admission: NewAdmission(0, 1, time.Minute, s.clock), Recorder: s.events, Clock: s.clock,

@@ -14,7 +14,7 @@ import (
 	"k8s.io/klog/v2"
 
 	"github.com/lateen-project/lateen/exposer"
-	"github.com/lateen-project/lateen/exposer/build"
+	"github.com/lateen-project/lateen/exposer/objects"
 	"github.com/lateen-project/lateen/reconcile/transfer"
 )
 
@@ -159,7 +159,7 @@ func (t *TransferReconciler[T]) remove(ctx context.Context, s *request[T], reaso
 	move, found := s.move, t.found(s)
 	found.Lost = force
 	if reason != transfer.ReasonCleaned {
-		move.Source, found.Claims = build.Source{}, nil
+		move.Source, found.Claims = objects.Source{}, nil
 	}
 	found = t.local.toRemove(s.key, found)
 	snapshots := move.Source.Snapshot != nil && !t.local.isClean(s.key)
@@ -188,7 +188,7 @@ func (t *TransferReconciler[T]) remove(ctx context.Context, s *request[T], reaso
 // reportTerminating reports once, as an Event, that the kubelet of a node that answers has not ended a mover that was
 // deleted. Nothing is forced there: the mover may still run.
 func (t *TransferReconciler[T]) reportTerminating(ctx context.Context, s *request[T]) {
-	waits := s.state.Phase.Terminal() && s.seen.Exposure.Condition == build.Terminating && !s.seen.NodeLost
+	waits := s.state.Phase.Terminal() && s.seen.Exposure.Condition == objects.Terminating && !s.seen.NodeLost
 	if !waits || s.seen.Now.Before(s.seen.DeletingAt.Add(t.Limits.CleanUpWarning)) || !t.local.toReport(s.key) {
 		return
 	}

@@ -18,7 +18,7 @@ import (
 	"k8s.io/utils/clock"
 
 	"github.com/lateen-project/lateen/exposer"
-	"github.com/lateen-project/lateen/exposer/build"
+	"github.com/lateen-project/lateen/exposer/objects"
 	"github.com/lateen-project/lateen/metrics"
 	"github.com/lateen-project/lateen/reconcile/transfer"
 )
@@ -97,7 +97,7 @@ type request[T transfer.Object] struct {
 	key    string
 	object T
 	state  transfer.State
-	move   build.MoverSpec
+	move   objects.MoverSpec
 	pod    *corev1.Pod                     // its mover, if there is one
 	claims []*corev1.PersistentVolumeClaim // what was made for it, if only the API server has it
 	late   bool                            // only the API server has what was made for it: no event will tell of its end
@@ -157,7 +157,7 @@ func (t *TransferReconciler[T]) newRequest(key string, object T) *request[T] {
 }
 
 // movement is what the resource asks for, from this agent.
-func (t *TransferReconciler[T]) movement(object T) build.MoverSpec {
+func (t *TransferReconciler[T]) movement(object T) objects.MoverSpec {
 	move := t.Kind.Movement(object, t.ResourceTimeout)
 	move.GVK, move.PodLabel = t.Kind.GVK, t.Kind.PodLabel
 	move.Attempt, move.ExposingNode = t.Kind.Get(object).Restarts, t.Agent.Node

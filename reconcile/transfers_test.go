@@ -25,7 +25,7 @@ import (
 	testingclock "k8s.io/utils/clock/testing"
 
 	"github.com/lateen-project/lateen/exposer"
-	"github.com/lateen-project/lateen/exposer/build"
+	"github.com/lateen-project/lateen/exposer/objects"
 	"github.com/lateen-project/lateen/reconcile/transfer"
 )
 
@@ -84,7 +84,7 @@ func newStage(t *testing.T, f fault) *stage {
 				return s.kube.CoreV1().Pods(namespace).Get(ctx, name, metav1.GetOptions{})
 			},
 			Exposer: &exposer.Exposer{
-				Client: s.kube, Templates: map[corev1.OSName]build.Template{corev1.Linux: {}},
+				Client: s.kube, Templates: map[corev1.OSName]objects.Template{corev1.Linux: {}},
 				Paths: exposer.HostPaths{Client: s.kube, PodsDir: "/pods"}, Source: s.Pod,
 			},
 			NodeSlots: NewNodeSlots(testNode, 1, 1), Admission: NewAdmission(0, 1, time.Minute, s.clock), Recorder: s.events, Clock: s.clock,

@@ -11,7 +11,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/ptr"
 
-	"github.com/lateen-project/lateen/exposer/build"
+	"github.com/lateen-project/lateen/exposer/objects"
 	"github.com/lateen-project/lateen/reconcile/transfer"
 )
 
@@ -129,7 +129,7 @@ func (t *TransferReconciler[T]) pastDeadline(s *request[T]) bool {
 // of pods and of custom resources do not keep step, and its absence is final, so a pod that is not cached is fetched;
 // while a mover works that would be once for everything that it says.
 func (t *TransferReconciler[T]) source(ctx context.Context, s *request[T]) error {
-	lost := s.seen.Exposure.Condition == build.Absent || s.seen.Exposure.Condition == build.Lost
+	lost := s.seen.Exposure.Condition == objects.Absent || s.seen.Exposure.Condition == objects.Lost
 	works := s.state.Phase == transfer.InProgress && !lost
 	if s.move.Source.PodVolume == nil || !s.state.Phase.NeedsSource() || works {
 		return nil

@@ -6,7 +6,7 @@ import (
 	"encoding/binary"
 	"time"
 
-	"github.com/lateen-project/lateen/exposer/build"
+	"github.com/lateen-project/lateen/exposer/objects"
 )
 
 // jitterDivisor is the part of its frequency by which a repository may be maintained early.
@@ -14,7 +14,7 @@ const jitterDivisor = 20
 
 // due is when a repository is to be maintained next. It follows from what is written down, so that every
 // coordinator computes the same.
-func due(r Repository, jobs []build.JobStatus, policy Policy) time.Time {
+func due(r Repository, jobs []objects.JobStatus, policy Policy) time.Time {
 	frequency := policy.FrequencyOf(r)
 	at := r.Created
 	if !r.Last.IsZero() {
@@ -28,7 +28,7 @@ func due(r Repository, jobs []build.JobStatus, policy Policy) time.Time {
 		return at
 	}
 	retry := r.lastFailure(jobs).Add(backoff(t.failures, policy))
-	if n := len(jobs); n > 0 && t.failures == 1 && jobs[n-1].Verdict == build.VerdictClassMissing {
+	if n := len(jobs); n > 0 && t.failures == 1 && jobs[n-1].Verdict == objects.VerdictClassMissing {
 		retry = jobs[n-1].Finished // the next one is created without the class; once in a row, as a class may come and go
 	}
 	if retry.After(at) {
@@ -66,7 +66,7 @@ func backoff(failures int, policy Policy) time.Duration {
 }
 
 // lastFailure is when the last run that failed was over, as far as that can still be told.
-func (r Repository) lastFailure(jobs []build.JobStatus) time.Time {
+func (r Repository) lastFailure(jobs []objects.JobStatus) time.Time {
 	var last time.Time
 	if n := len(jobs); n > 0 && jobs[n-1].Verdict.Failed() {
 		last = jobs[n-1].Finished
@@ -80,7 +80,7 @@ func (r Repository) lastFailure(jobs []build.JobStatus) time.Time {
 }
 
 // endOf is when a run that failed was over, as far as its job can still tell.
-func endOf(run Run, jobs []build.JobStatus) time.Time {
+func endOf(run Run, jobs []objects.JobStatus) time.Time {
 	for _, job := range jobs {
 		if job.Created.Unix() == run.Started.Unix() && !job.Finished.IsZero() {
 			return job.Finished

@@ -4,13 +4,13 @@ import (
 	"slices"
 	"time"
 
-	"github.com/lateen-project/lateen/exposer/build"
+	"github.com/lateen-project/lateen/exposer/objects"
 )
 
 // RunOf is the entry of a job that has ended, or was given up, when job.Ended says. Why is why it failed; how long it
 // took is in the message of a run that failed too, for want of a field.
-func RunOf(job build.JobStatus, why string) Run {
-	if job.Outcome == build.JobSucceeded {
+func RunOf(job objects.JobStatus, why string) Run {
+	if job.Outcome == objects.JobSucceeded {
 		return Run{Started: job.Created, Completed: job.Finished}
 	}
 	return Run{Started: job.Created, Failed: true, Message: why + " (after " + job.Finished.Sub(job.Created).Round(time.Second).String() + ")"}
@@ -53,7 +53,7 @@ type tally struct {
 }
 
 // after is the tally after a job that is recorded.
-func after(job build.JobStatus) tally {
+func after(job objects.JobStatus) tally {
 	t := tally{failures: job.Failures, factor: job.Factor}
 	if !job.Verdict.Failed() {
 		t.failures = 0
@@ -61,7 +61,7 @@ func after(job build.JobStatus) tally {
 	}
 	t.failures++
 	switch {
-	case job.Verdict != build.VerdictOutOfMemory:
+	case job.Verdict != objects.VerdictOutOfMemory:
 	case job.Ours:
 		t.factor = min(t.factor*memoryStep, maxFactor)
 	default: // it had no more than what is configured
@@ -72,20 +72,20 @@ func after(job build.JobStatus) tally {
 
 // tallyBefore is the tally before a job, of all that there are, oldest first. Ours say it themselves, as older ones may have
 // been deleted.
-func (r Repository) tallyBefore(job build.JobStatus, jobs []build.JobStatus) tally {
+func (r Repository) tallyBefore(job objects.JobStatus, jobs []objects.JobStatus) tally {
 	if job.Ours {
 		return tally{failures: job.Failures, factor: job.Factor}
 	}
-	older := slices.DeleteFunc(slices.Clone(jobs), func(one build.JobStatus) bool { return !one.Created.Before(job.Created) })
+	older := slices.DeleteFunc(slices.Clone(jobs), func(one objects.JobStatus) bool { return !one.Created.Before(job.Created) })
 	return r.tallyAfter(older)
 }
 
 // FailuresAfter is how often maintenance has failed in a row, after all jobs that there are, oldest first.
-func (r Repository) FailuresAfter(jobs []build.JobStatus) int { return r.tallyAfter(jobs).failures }
+func (r Repository) FailuresAfter(jobs []objects.JobStatus) int { return r.tallyAfter(jobs).failures }
 
 // tallyAfter is the tally after all jobs, oldest first. The history and what this process counted matter where there was no
 // job, or where it is gone: Velero's server keeps 3 entries, and replaces messages.
-func (r Repository) tallyAfter(jobs []build.JobStatus) tally {
+func (r Repository) tallyAfter(jobs []objects.JobStatus) tally {
 	t := tally{factor: 1}
 	for _, job := range slices.Backward(jobs) {
 		if job.Verdict != "" {

@@ -4,7 +4,7 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/lateen-project/lateen/exposer/build"
+	"github.com/lateen-project/lateen/exposer/objects"
 )
 
 // now is when everything is looked at.
@@ -26,63 +26,63 @@ func ready() Repository {
 func there() Location { return Location{Exists: true} }
 
 // job is one of ours, which is recorded if it has ended.
-func job(created time.Time, outcome build.JobOutcome) build.JobStatus {
-	observed := build.JobStatus{Name: fmt.Sprint("job-", created.Unix()), Created: created, Outcome: outcome, HasPod: true, Ours: true, Limited: true}
+func job(created time.Time, outcome objects.JobOutcome) objects.JobStatus {
+	observed := objects.JobStatus{Name: fmt.Sprint("job-", created.Unix()), Created: created, Outcome: outcome, HasPod: true, Ours: true, Limited: true}
 	observed.Factor = 1
-	if outcome != build.JobUnfinished {
-		observed.Counted, observed.Finished, observed.Verdict = true, created.Add(time.Minute), build.VerdictSucceeded
+	if outcome != objects.JobUnfinished {
+		observed.Counted, observed.Finished, observed.Verdict = true, created.Add(time.Minute), objects.VerdictSucceeded
 	}
 	observed.Since = created
-	if outcome != build.JobUnfinished {
+	if outcome != objects.JobUnfinished {
 		observed.Since = observed.Finished
 	}
-	if outcome == build.JobFailed {
-		observed.Verdict = build.VerdictFailed
+	if outcome == objects.JobFailed {
+		observed.Verdict = objects.VerdictFailed
 	}
 	return observed
 }
 
 // unrecorded is a job that nobody has looked at since it ended.
-func unrecorded(job build.JobStatus) build.JobStatus {
+func unrecorded(job objects.JobStatus) objects.JobStatus {
 	job.Verdict = ""
 	return job
 }
 
 // recorded is one that has not ended, and was given up.
-func recorded(job build.JobStatus) build.JobStatus {
-	job.Verdict = build.VerdictFailed
+func recorded(job objects.JobStatus) objects.JobStatus {
+	job.Verdict = objects.VerdictFailed
 	return job
 }
 
 // endedNow is one that was given up now, by the clock by which it was created.
-func endedNow(job build.JobStatus) build.JobStatus {
+func endedNow(job objects.JobStatus) objects.JobStatus {
 	job.Finished = job.Created.Add(now().Sub(job.Since))
 	return job
 }
 
 // skewed is one whose timestamps are of a clock that is so much ahead.
-func skewed(ahead time.Duration, job build.JobStatus) build.JobStatus {
+func skewed(ahead time.Duration, job objects.JobStatus) objects.JobStatus {
 	job.Created = job.Created.Add(ahead)
 	return job
 }
 
 // pending is one whose pod has not run for so long.
-func pending(since time.Duration) build.JobStatus {
-	job := job(ago(since), build.JobUnfinished)
+func pending(since time.Duration) objects.JobStatus {
+	job := job(ago(since), objects.JobUnfinished)
 	job.Pending = true
 	return job
 }
 
 // unlimited is one of Velero's server, which has run for so long.
-func unlimited(since time.Duration) build.JobStatus {
-	job := job(ago(since), build.JobUnfinished)
+func unlimited(since time.Duration) objects.JobStatus {
+	job := job(ago(since), objects.JobUnfinished)
 	job.Ours, job.Limited = false, false
 	return job
 }
 
 // of is a job about which something else is recorded.
-func of(verdict build.Verdict, failures int, factor float64, job build.JobStatus) build.JobStatus {
-	job.JobRecord = build.JobRecord{Verdict: verdict, Failures: failures, Factor: factor}
+func of(verdict objects.Verdict, failures int, factor float64, job objects.JobStatus) objects.JobStatus {
+	job.JobRecord = objects.JobRecord{Verdict: verdict, Failures: failures, Factor: factor}
 	return job
 }
 

@@ -4,12 +4,12 @@ import (
 	"slices"
 	"time"
 
-	"github.com/lateen-project/lateen/exposer/build"
+	"github.com/lateen-project/lateen/exposer/objects"
 )
 
 // Next decides what to do about a repository, of which jobs are all that there are, whoever made them. First
 // what has ended is written down; then what hinders the next job is removed; then it is made.
-func Next(r Repository, jobs []build.JobStatus, location Location, policy Policy, now time.Time) Step {
+func Next(r Repository, jobs []objects.JobStatus, location Location, policy Policy, now time.Time) Step {
 	if !r.Kopia {
 		return Step{Reason: NotKopia}
 	}
@@ -17,7 +17,7 @@ func Next(r Repository, jobs []build.JobStatus, location Location, policy Policy
 		return Step{Reason: Deleting}
 	}
 	jobs = slices.Clone(jobs)
-	slices.SortStableFunc(jobs, func(a, b build.JobStatus) int { return a.Created.Compare(b.Created) })
+	slices.SortStableFunc(jobs, func(a, b objects.JobStatus) int { return a.Created.Compare(b.Created) })
 	finished := finishedJobs(jobs)
 	for _, job := range finished {
 		if job.Verdict == "" {
@@ -27,13 +27,13 @@ func Next(r Repository, jobs []build.JobStatus, location Location, policy Policy
 	if uncounted := uncounted(finished); len(uncounted) > 0 {
 		return Step{Action: MarkFailed, Jobs: uncounted}
 	}
-	unfinished := withOutcome(jobs, build.JobUnfinished)
+	unfinished := withOutcome(jobs, objects.JobUnfinished)
 	surplus, later := removable(surplus(finished, unfinished), policy, now)
 	if len(surplus) > 0 {
 		return Step{Action: Delete, Jobs: surplus}
 	}
 	if len(unfinished) > 0 {
-		step := running(unfinished, policy, now, func(action Action, job build.JobStatus) Step { return r.about(action, job, jobs) })
+		step := running(unfinished, policy, now, func(action Action, job objects.JobStatus) Step { return r.about(action, job, jobs) })
 		if step.Action == Wait {
 			step.After = minNonZero(step.After, later)
 		}
@@ -56,14 +56,14 @@ func Next(r Repository, jobs []build.JobStatus, location Location, policy Policy
 }
 
 // about is a step that writes down what became of one job.
-func (r Repository) about(action Action, job build.JobStatus, jobs []build.JobStatus) Step {
+func (r Repository) about(action Action, job objects.JobStatus, jobs []objects.JobStatus) Step {
 	t := r.tallyBefore(job, jobs)
-	return Step{Action: action, Jobs: []build.JobStatus{job}, Failures: t.failures, Factor: t.factor}
+	return Step{Action: action, Jobs: []objects.JobStatus{job}, Failures: t.failures, Factor: t.factor}
 }
 
 // WithoutRepository decides what to do about the jobs of a repository that does not exist. Nothing is written down of
 // them: they are deleted once Velero's server, which may wait for them, can have seen that they ended.
-func WithoutRepository(jobs []build.JobStatus, policy Policy, now time.Time) Step {
+func WithoutRepository(jobs []objects.JobStatus, policy Policy, now time.Time) Step {
 	finished := finishedJobs(jobs)
 	if uncounted := uncounted(finished); len(uncounted) > 0 {
 		return Step{Action: MarkFailed, Jobs: uncounted}
@@ -72,14 +72,14 @@ func WithoutRepository(jobs []build.JobStatus, policy Policy, now time.Time) Ste
 	if len(old) > 0 {
 		return Step{Action: Delete, Jobs: old}
 	}
-	step := running(withOutcome(jobs, build.JobUnfinished), policy, now, func(_ Action, job build.JobStatus) Step { return part(job) })
+	step := running(withOutcome(jobs, objects.JobUnfinished), policy, now, func(_ Action, job objects.JobStatus) Step { return part(job) })
 	step.After = minNonZero(step.After, later)
 	return step
 }
 
 // running is what follows from jobs that have not ended: those that have been in their stage for too long are written down as
 // failed, and then made to count as failed.
-func running(jobs []build.JobStatus, policy Policy, now time.Time, record func(Action, build.JobStatus) Step) Step {
+func running(jobs []objects.JobStatus, policy Policy, now time.Time, record func(Action, objects.JobStatus) Step) Step {
 	wait := Step{Reason: AlreadyRunning}
 	for _, job := range jobs {
 		limit, stage := policy.limit(job), job.Stage()
@@ -90,8 +90,8 @@ func running(jobs []build.JobStatus, policy Policy, now time.Time, record func(A
 			wait.After = minNonZero(wait.After, left)
 		case job.Verdict != "":
 			return part(job)
-		case stage == build.StageTerminating || stage == build.StageAbandoned:
-			job.Outcome, job.Finished = build.JobFailed, job.Terminating
+		case stage == objects.StageTerminating || stage == objects.StageAbandoned:
+			job.Outcome, job.Finished = objects.JobFailed, job.Terminating
 			return record(Record, job)
 		default:
 			job.Finished = job.Created.Add(now.Sub(job.Since)) // by the clock of the API server, as far as anybody can tell
@@ -102,36 +102,36 @@ func running(jobs []build.JobStatus, policy Policy, now time.Time, record func(A
 }
 
 // limit is how long a job may be in its stage; 0 is for ever.
-func (p Policy) limit(job build.JobStatus) time.Duration {
+func (p Policy) limit(job objects.JobStatus) time.Duration {
 	switch job.Stage() {
-	case build.StageNoPod: // Kubernetes tries to create it for ever, and never calls the job failed (velero-protocol W39)
+	case objects.StageNoPod: // Kubernetes tries to create it for ever, and never calls the job failed (velero-protocol W39)
 		return p.PodWait
-	case build.StagePending:
+	case objects.StagePending:
 		return p.PendingWait
-	case build.StageRunning:
+	case objects.StageRunning:
 		if !job.Limited {
 			return p.Timeout
 		}
-	case build.StageTerminating: // on a node that does not answer, a pod may take for ever to end
+	case objects.StageTerminating: // on a node that does not answer, a pod may take for ever to end
 		return p.PodWait
-	case build.StageAbandoned: // it is deleted next
+	case objects.StageAbandoned: // it is deleted next
 		return max(p.PodWait, p.DeleteDelay)
-	case build.StageReleased, build.StageRetained, build.StageUncounted, build.StageFinished: // for others to bring on, or not unfinished
+	case objects.StageReleased, objects.StageRetained, objects.StageUncounted, objects.StageFinished: // for others to bring on, or not unfinished
 	}
 	return 0
 }
 
 // part is how one gets rid of a job that has not ended: Velero's server must not wait for one that is gone.
-func part(job build.JobStatus) Step {
+func part(job objects.JobStatus) Step {
 	if job.Counted {
-		return Step{Action: Delete, Jobs: []build.JobStatus{job}}
+		return Step{Action: Delete, Jobs: []objects.JobStatus{job}}
 	}
-	return Step{Action: MarkFailed, Jobs: []build.JobStatus{job}}
+	return Step{Action: MarkFailed, Jobs: []objects.JobStatus{job}}
 }
 
 // removable are the ended jobs that Velero's server, which looks every second, has had the time to see, and when to look at
 // the others again.
-func removable(jobs []build.JobStatus, policy Policy, now time.Time) (old []build.JobStatus, later time.Duration) {
+func removable(jobs []objects.JobStatus, policy Policy, now time.Time) (old []objects.JobStatus, later time.Duration) {
 	for _, job := range jobs {
 		if left := job.Since.Add(policy.DeleteDelay).Sub(now); left > 0 {
 			later = minNonZero(later, left)
@@ -153,7 +153,7 @@ func minNonZero(one, other time.Duration) time.Duration {
 // surplus are the ended jobs that are not kept: all but the newest, and those that never did anything. One that has not
 // ended counts as kept. The newest that has ended is kept in any case while no job carries on what the next one depends on:
 // how often maintenance failed, and how much memory was not enough.
-func surplus(finished, unfinished []build.JobStatus) []build.JobStatus {
+func surplus(finished, unfinished []objects.JobStatus) []objects.JobStatus {
 	if len(finished) == 0 {
 		return nil
 	}
@@ -164,11 +164,11 @@ func surplus(finished, unfinished []build.JobStatus) []build.JobStatus {
 		}
 	}
 	keep -= len(unfinished)
-	carried := slices.ContainsFunc(unfinished, func(job build.JobStatus) bool { return job.Ours })
+	carried := slices.ContainsFunc(unfinished, func(job objects.JobStatus) bool { return job.Ours })
 	if newest := finished[len(finished)-1]; !carried && after(newest) != (tally{factor: 1}) {
 		finished, keep = finished[:len(finished)-1], keep-1
 	}
-	var old, lasting []build.JobStatus
+	var old, lasting []objects.JobStatus
 	for _, job := range finished {
 		if job.Released.IsZero() {
 			lasting = append(lasting, job)
@@ -181,22 +181,22 @@ func surplus(finished, unfinished []build.JobStatus) []build.JobStatus {
 }
 
 // finishedJobs are the jobs that Kubernetes calls complete or failed.
-func finishedJobs(jobs []build.JobStatus) []build.JobStatus {
-	return withOutcome(jobs, build.JobSucceeded, build.JobFailed)
+func finishedJobs(jobs []objects.JobStatus) []objects.JobStatus {
+	return withOutcome(jobs, objects.JobSucceeded, objects.JobFailed)
 }
 
 // uncounted are the jobs whose end Velero's server cannot see: one whose time was up before it had a pod has failed by its
 // condition only.
-func uncounted(finished []build.JobStatus) []build.JobStatus {
-	return slices.DeleteFunc(undeleted(finished), func(job build.JobStatus) bool { return job.Counted })
+func uncounted(finished []objects.JobStatus) []objects.JobStatus {
+	return slices.DeleteFunc(undeleted(finished), func(job objects.JobStatus) bool { return job.Counted })
 }
 
-func undeleted(jobs []build.JobStatus) []build.JobStatus {
-	return slices.DeleteFunc(slices.Clone(jobs), func(job build.JobStatus) bool { return job.Deleting })
+func undeleted(jobs []objects.JobStatus) []objects.JobStatus {
+	return slices.DeleteFunc(slices.Clone(jobs), func(job objects.JobStatus) bool { return job.Deleting })
 }
 
-func withOutcome(jobs []build.JobStatus, wanted ...build.JobOutcome) []build.JobStatus {
-	return slices.DeleteFunc(slices.Clone(jobs), func(job build.JobStatus) bool { return !slices.Contains(wanted, job.Outcome) })
+func withOutcome(jobs []objects.JobStatus, wanted ...objects.JobOutcome) []objects.JobStatus {
+	return slices.DeleteFunc(slices.Clone(jobs), func(job objects.JobStatus) bool { return !slices.Contains(wanted, job.Outcome) })
 }
 
 // Waiting is a repository whose job is due.

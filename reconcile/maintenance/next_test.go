@@ -11,40 +11,40 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
-	"github.com/lateen-project/lateen/exposer/build"
+	"github.com/lateen-project/lateen/exposer/objects"
 )
 
 func TestNext(t *testing.T) {
-	podless := func(age time.Duration) build.JobStatus {
-		observed := job(ago(age), build.JobUnfinished)
+	podless := func(age time.Duration) objects.JobStatus {
+		observed := job(ago(age), objects.JobUnfinished)
 		observed.HasPod = false
 		return observed
 	}
-	ending := func(since time.Duration) build.JobStatus {
-		observed := job(ago(13*time.Hour), build.JobUnfinished)
+	ending := func(since time.Duration) objects.JobStatus {
+		observed := job(ago(13*time.Hour), objects.JobUnfinished)
 		observed.Terminating, observed.Since = ago(since), ago(since)
 		return observed
 	}
 	ended := ending(2 * time.Minute)
-	theirs := unrecorded(job(ago(time.Hour), build.JobFailed))
+	theirs := unrecorded(job(ago(time.Hour), objects.JobFailed))
 	theirs.Ours = false
-	ended.Outcome, ended.Finished = build.JobFailed, ended.Terminating
-	released := func(job build.JobStatus, since time.Duration) build.JobStatus {
+	ended.Outcome, ended.Finished = objects.JobFailed, ended.Terminating
+	released := func(job objects.JobStatus, since time.Duration) objects.JobStatus {
 		job.Counted, job.HasPod, job.Released = true, true, ago(since)
-		if job.Outcome == build.JobUnfinished {
+		if job.Outcome == objects.JobUnfinished {
 			job.Since = ago(since)
 		}
 		return job
 	}
-	uncounted := job(ago(3*time.Minute), build.JobFailed)
+	uncounted := job(ago(3*time.Minute), objects.JobFailed)
 	uncounted.Counted = false
-	endedBy := job(ago(3*time.Minute), build.JobFailed)
+	endedBy := job(ago(3*time.Minute), objects.JobFailed)
 	endedBy.Finished, endedBy.Since = ago(8*time.Second), ago(8*time.Second)
 	suspended := podless(time.Hour)
 	suspended.Suspended = true
 	for name, test := range map[string]struct {
 		change   func(*Repository)
-		jobs     []build.JobStatus
+		jobs     []objects.JobStatus
 		location Location
 		want     Step
 	}{
@@ -55,36 +55,36 @@ func TestNext(t *testing.T) {
 		"its location is read-only":                            {func(*Repository) {}, nil, Location{Exists: true, ReadOnly: true}, Step{Reason: ReadOnly}},
 		"its location is missing":                              {func(*Repository) {}, nil, Location{}, Step{Reason: NoLocation}},
 		"it is not ready":                                      {func(r *Repository) { r.Ready = false }, nil, there(), Step{Reason: NotReady}},
-		"it is of another type, and its jobs are none of ours": {func(r *Repository) { r.Kopia = false }, []build.JobStatus{podless(time.Hour)}, there(), Step{Reason: NotKopia}},
+		"it is of another type, and its jobs are none of ours": {func(r *Repository) { r.Kopia = false }, []objects.JobStatus{podless(time.Hour)}, there(), Step{Reason: NotKopia}},
 		"it is being deleted":                                  {func(r *Repository) { r.Deleting = true }, nil, there(), Step{Reason: Deleting}},
-		"a job runs":                                           {func(*Repository) {}, []build.JobStatus{job(ago(time.Hour), build.JobUnfinished)}, there(), Step{Reason: AlreadyRunning}},
-		"a job has no pod yet":                                 {func(*Repository) {}, []build.JobStatus{podless(time.Minute)}, there(), Step{Reason: AlreadyRunning, After: time.Minute}},
-		"a job will never have a pod":                          {func(*Repository) {}, []build.JobStatus{podless(2 * time.Minute)}, there(), Step{Action: Abandon, Jobs: []build.JobStatus{endedNow(podless(2 * time.Minute))}, Factor: 1}},
-		"the clock of the API server is hours behind":          {func(*Repository) {}, []build.JobStatus{skewed(-3*time.Hour, podless(time.Minute))}, there(), Step{Reason: AlreadyRunning, After: time.Minute}},
-		"the clock of the API server is hours ahead":           {func(*Repository) {}, []build.JobStatus{skewed(3*time.Hour, podless(2*time.Minute))}, there(), Step{Action: Abandon, Jobs: []build.JobStatus{endedNow(skewed(3*time.Hour, podless(2*time.Minute)))}, Factor: 1}},
-		"a job has a pod that does not run yet":                {func(*Repository) {}, []build.JobStatus{pending(29 * time.Minute)}, there(), Step{Reason: AlreadyRunning, After: time.Minute}},
-		"a job has a pod that never runs":                      {func(*Repository) {}, []build.JobStatus{pending(30 * time.Minute)}, there(), Step{Action: Abandon, Jobs: []build.JobStatus{endedNow(pending(30 * time.Minute))}, Factor: 1}},
-		"Kubernetes ends ours when their time is up":           {func(*Repository) {}, []build.JobStatus{job(ago(13*time.Hour), build.JobUnfinished)}, there(), Step{Reason: AlreadyRunning}},
-		"one of the server's has no deadline":                  {func(*Repository) {}, []build.JobStatus{unlimited(11 * time.Hour)}, there(), Step{Reason: AlreadyRunning, After: time.Hour}},
-		"and its time is up, too":                              {func(*Repository) {}, []build.JobStatus{unlimited(12 * time.Hour)}, there(), Step{Action: Abandon, Jobs: []build.JobStatus{endedNow(unlimited(12 * time.Hour))}, Factor: 1}},
-		"a job that was given up counts as failed, in numbers": {func(*Repository) {}, []build.JobStatus{recorded(podless(3 * time.Minute))}, there(), Step{Action: MarkFailed, Jobs: []build.JobStatus{recorded(podless(3 * time.Minute))}}},
-		"Kubernetes then calls it failed, which is waited for": {func(*Repository) {}, []build.JobStatus{recorded(released(podless(3*time.Minute), 0))}, there(), Step{Reason: AlreadyRunning}},
-		"it says how often maintenance failed, and is kept":    {func(*Repository) {}, []build.JobStatus{released(endedBy, 10*time.Second)}, there(), Step{After: 5*time.Minute - 8*time.Second}},
-		"once there is a newer one it is removed":              {func(r *Repository) { r.Last = now() }, []build.JobStatus{released(job(ago(3*time.Minute), build.JobFailed), 3*time.Minute), job(ago(2*time.Minute), build.JobSucceeded)}, there(), Step{Action: Delete, Jobs: []build.JobStatus{released(job(ago(3*time.Minute), build.JobFailed), 3*time.Minute)}}},
-		"after it was there to be seen":                        {func(r *Repository) { r.Last = now() }, []build.JobStatus{released(endedBy, 10*time.Second), job(ago(2*time.Minute), build.JobSucceeded)}, there(), Step{After: 2 * time.Second}},
-		"a job whose time was up before it had a pod":          {func(*Repository) {}, []build.JobStatus{uncounted}, there(), Step{Action: MarkFailed, Jobs: []build.JobStatus{uncounted}}},
-		"a job whose pod is being ended":                       {func(*Repository) {}, []build.JobStatus{ending(time.Minute)}, there(), Step{Reason: AlreadyRunning, After: time.Minute}},
-		"a job whose pod does not end on a lost node":          {func(*Repository) {}, []build.JobStatus{ending(2 * time.Minute)}, there(), Step{Action: Record, Jobs: []build.JobStatus{unrecorded(ended)}, Factor: 1}},
-		"and which then counts as failed":                      {func(*Repository) {}, []build.JobStatus{recorded(ending(2 * time.Minute))}, there(), Step{Action: MarkFailed, Jobs: []build.JobStatus{recorded(ending(2 * time.Minute))}}},
-		"and stays while it has to be seen":                    {func(*Repository) {}, []build.JobStatus{recorded(released(ending(4*time.Minute), time.Minute))}, there(), Step{Reason: AlreadyRunning, After: time.Minute}},
-		"and is removed though its pod is still there":         {func(*Repository) {}, []build.JobStatus{recorded(released(ending(4*time.Minute), 2*time.Minute))}, there(), Step{Action: Delete, Jobs: []build.JobStatus{recorded(released(ending(4*time.Minute), 2*time.Minute))}}},
-		"a job that somebody holds back is left to them":       {func(*Repository) {}, []build.JobStatus{suspended}, there(), Step{Reason: AlreadyRunning}},
-		"a run that ended while nobody looked is written down": {func(*Repository) {}, []build.JobStatus{unrecorded(job(ago(time.Hour), build.JobSucceeded))}, Location{}, Step{Action: Record, Jobs: []build.JobStatus{unrecorded(job(ago(time.Hour), build.JobSucceeded))}, Factor: 1}},
-		"a run that is in the history is still to be counted":  {func(r *Repository) { r.History = []Run{failed(ago(time.Hour), "x")} }, []build.JobStatus{theirs}, there(), Step{Action: Record, Jobs: []build.JobStatus{theirs}, Failures: 1, Factor: 1}},
-		"of many, one after the other, the oldest first":       {func(*Repository) {}, []build.JobStatus{theirs, unrecorded(job(ago(2*time.Hour), build.JobFailed))}, there(), Step{Action: Record, Jobs: []build.JobStatus{unrecorded(job(ago(2*time.Hour), build.JobFailed))}, Factor: 1}},
-		"one of the server's follows on those before it":       {func(*Repository) {}, []build.JobStatus{theirs, of(build.VerdictOutOfMemory, 6, 1.5, job(ago(2*time.Hour), build.JobFailed))}, there(), Step{Action: Record, Jobs: []build.JobStatus{theirs}, Failures: 7, Factor: 2.25}},
-		"a run that failed is tried again five minutes later":  {func(*Repository) {}, []build.JobStatus{job(ago(4*time.Minute), build.JobFailed)}, there(), Step{After: 2 * time.Minute}},
-		"the third failure in a row waits 20 minutes": {func(*Repository) {}, []build.JobStatus{of(build.VerdictFailed, 2, 1, job(ago(16*time.Minute), build.JobFailed))}, there(),
+		"a job runs":                                           {func(*Repository) {}, []objects.JobStatus{job(ago(time.Hour), objects.JobUnfinished)}, there(), Step{Reason: AlreadyRunning}},
+		"a job has no pod yet":                                 {func(*Repository) {}, []objects.JobStatus{podless(time.Minute)}, there(), Step{Reason: AlreadyRunning, After: time.Minute}},
+		"a job will never have a pod":                          {func(*Repository) {}, []objects.JobStatus{podless(2 * time.Minute)}, there(), Step{Action: Abandon, Jobs: []objects.JobStatus{endedNow(podless(2 * time.Minute))}, Factor: 1}},
+		"the clock of the API server is hours behind":          {func(*Repository) {}, []objects.JobStatus{skewed(-3*time.Hour, podless(time.Minute))}, there(), Step{Reason: AlreadyRunning, After: time.Minute}},
+		"the clock of the API server is hours ahead":           {func(*Repository) {}, []objects.JobStatus{skewed(3*time.Hour, podless(2*time.Minute))}, there(), Step{Action: Abandon, Jobs: []objects.JobStatus{endedNow(skewed(3*time.Hour, podless(2*time.Minute)))}, Factor: 1}},
+		"a job has a pod that does not run yet":                {func(*Repository) {}, []objects.JobStatus{pending(29 * time.Minute)}, there(), Step{Reason: AlreadyRunning, After: time.Minute}},
+		"a job has a pod that never runs":                      {func(*Repository) {}, []objects.JobStatus{pending(30 * time.Minute)}, there(), Step{Action: Abandon, Jobs: []objects.JobStatus{endedNow(pending(30 * time.Minute))}, Factor: 1}},
+		"Kubernetes ends ours when their time is up":           {func(*Repository) {}, []objects.JobStatus{job(ago(13*time.Hour), objects.JobUnfinished)}, there(), Step{Reason: AlreadyRunning}},
+		"one of the server's has no deadline":                  {func(*Repository) {}, []objects.JobStatus{unlimited(11 * time.Hour)}, there(), Step{Reason: AlreadyRunning, After: time.Hour}},
+		"and its time is up, too":                              {func(*Repository) {}, []objects.JobStatus{unlimited(12 * time.Hour)}, there(), Step{Action: Abandon, Jobs: []objects.JobStatus{endedNow(unlimited(12 * time.Hour))}, Factor: 1}},
+		"a job that was given up counts as failed, in numbers": {func(*Repository) {}, []objects.JobStatus{recorded(podless(3 * time.Minute))}, there(), Step{Action: MarkFailed, Jobs: []objects.JobStatus{recorded(podless(3 * time.Minute))}}},
+		"Kubernetes then calls it failed, which is waited for": {func(*Repository) {}, []objects.JobStatus{recorded(released(podless(3*time.Minute), 0))}, there(), Step{Reason: AlreadyRunning}},
+		"it says how often maintenance failed, and is kept":    {func(*Repository) {}, []objects.JobStatus{released(endedBy, 10*time.Second)}, there(), Step{After: 5*time.Minute - 8*time.Second}},
+		"once there is a newer one it is removed":              {func(r *Repository) { r.Last = now() }, []objects.JobStatus{released(job(ago(3*time.Minute), objects.JobFailed), 3*time.Minute), job(ago(2*time.Minute), objects.JobSucceeded)}, there(), Step{Action: Delete, Jobs: []objects.JobStatus{released(job(ago(3*time.Minute), objects.JobFailed), 3*time.Minute)}}},
+		"after it was there to be seen":                        {func(r *Repository) { r.Last = now() }, []objects.JobStatus{released(endedBy, 10*time.Second), job(ago(2*time.Minute), objects.JobSucceeded)}, there(), Step{After: 2 * time.Second}},
+		"a job whose time was up before it had a pod":          {func(*Repository) {}, []objects.JobStatus{uncounted}, there(), Step{Action: MarkFailed, Jobs: []objects.JobStatus{uncounted}}},
+		"a job whose pod is being ended":                       {func(*Repository) {}, []objects.JobStatus{ending(time.Minute)}, there(), Step{Reason: AlreadyRunning, After: time.Minute}},
+		"a job whose pod does not end on a lost node":          {func(*Repository) {}, []objects.JobStatus{ending(2 * time.Minute)}, there(), Step{Action: Record, Jobs: []objects.JobStatus{unrecorded(ended)}, Factor: 1}},
+		"and which then counts as failed":                      {func(*Repository) {}, []objects.JobStatus{recorded(ending(2 * time.Minute))}, there(), Step{Action: MarkFailed, Jobs: []objects.JobStatus{recorded(ending(2 * time.Minute))}}},
+		"and stays while it has to be seen":                    {func(*Repository) {}, []objects.JobStatus{recorded(released(ending(4*time.Minute), time.Minute))}, there(), Step{Reason: AlreadyRunning, After: time.Minute}},
+		"and is removed though its pod is still there":         {func(*Repository) {}, []objects.JobStatus{recorded(released(ending(4*time.Minute), 2*time.Minute))}, there(), Step{Action: Delete, Jobs: []objects.JobStatus{recorded(released(ending(4*time.Minute), 2*time.Minute))}}},
+		"a job that somebody holds back is left to them":       {func(*Repository) {}, []objects.JobStatus{suspended}, there(), Step{Reason: AlreadyRunning}},
+		"a run that ended while nobody looked is written down": {func(*Repository) {}, []objects.JobStatus{unrecorded(job(ago(time.Hour), objects.JobSucceeded))}, Location{}, Step{Action: Record, Jobs: []objects.JobStatus{unrecorded(job(ago(time.Hour), objects.JobSucceeded))}, Factor: 1}},
+		"a run that is in the history is still to be counted":  {func(r *Repository) { r.History = []Run{failed(ago(time.Hour), "x")} }, []objects.JobStatus{theirs}, there(), Step{Action: Record, Jobs: []objects.JobStatus{theirs}, Failures: 1, Factor: 1}},
+		"of many, one after the other, the oldest first":       {func(*Repository) {}, []objects.JobStatus{theirs, unrecorded(job(ago(2*time.Hour), objects.JobFailed))}, there(), Step{Action: Record, Jobs: []objects.JobStatus{unrecorded(job(ago(2*time.Hour), objects.JobFailed))}, Factor: 1}},
+		"one of the server's follows on those before it":       {func(*Repository) {}, []objects.JobStatus{theirs, of(objects.VerdictOutOfMemory, 6, 1.5, job(ago(2*time.Hour), objects.JobFailed))}, there(), Step{Action: Record, Jobs: []objects.JobStatus{theirs}, Failures: 7, Factor: 2.25}},
+		"a run that failed is tried again five minutes later":  {func(*Repository) {}, []objects.JobStatus{job(ago(4*time.Minute), objects.JobFailed)}, there(), Step{After: 2 * time.Minute}},
+		"the third failure in a row waits 20 minutes": {func(*Repository) {}, []objects.JobStatus{of(objects.VerdictFailed, 2, 1, job(ago(16*time.Minute), objects.JobFailed))}, there(),
 			Step{After: 5 * time.Minute}},
 		"failures without a job are in the history": {func(r *Repository) {
 			r.History = []Run{failed(ago(30*time.Minute), ""), failed(ago(25*time.Minute), ""), failed(ago(15*time.Minute), "")}
@@ -95,13 +95,13 @@ func TestNext(t *testing.T) {
 		"failures before a success do not count": {func(r *Repository) {
 			r.History = []Run{failed(ago(5*time.Hour), ""), {Started: ago(2 * time.Hour), Completed: ago(2 * time.Hour)}}
 		}, nil, there(), Step{Action: Start, Due: ago(time.Hour), Factor: 1}},
-		"whoever sets the last success back gets a new job, with a name of its own": {func(*Repository) {}, []build.JobStatus{job(ago(time.Hour), build.JobSucceeded)}, there(),
+		"whoever sets the last success back gets a new job, with a name of its own": {func(*Repository) {}, []objects.JobStatus{job(ago(time.Hour), objects.JobSucceeded)}, there(),
 			Step{Action: Start, Due: ago(59*time.Minute - time.Second), Factor: 1}},
-		"a class that is gone is tried without, at once": {func(*Repository) {}, []build.JobStatus{of(build.VerdictClassMissing, 0, 1, job(ago(2*time.Minute), build.JobFailed))}, there(),
+		"a class that is gone is tried without, at once": {func(*Repository) {}, []objects.JobStatus{of(objects.VerdictClassMissing, 0, 1, job(ago(2*time.Minute), objects.JobFailed))}, there(),
 			Step{Action: Start, Due: ago(time.Minute - time.Second), Failures: 1, Factor: 1}},
-		"a class that is gone once more waits as any failure": {func(*Repository) {}, []build.JobStatus{of(build.VerdictClassMissing, 1, 1, job(ago(3*time.Minute), build.JobFailed))}, there(),
+		"a class that is gone once more waits as any failure": {func(*Repository) {}, []objects.JobStatus{of(objects.VerdictClassMissing, 1, 1, job(ago(3*time.Minute), objects.JobFailed))}, there(),
 			Step{After: 8 * time.Minute}},
-		"a run that took too much memory gets more": {func(*Repository) {}, []build.JobStatus{of(build.VerdictOutOfMemory, 0, 1, job(ago(time.Hour), build.JobFailed))}, there(),
+		"a run that took too much memory gets more": {func(*Repository) {}, []objects.JobStatus{of(objects.VerdictOutOfMemory, 0, 1, job(ago(time.Hour), objects.JobFailed))}, there(),
 			Step{Action: Start, Due: ago(54 * time.Minute), Failures: 1, Factor: 1.5}},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -114,9 +114,9 @@ func TestNext(t *testing.T) {
 
 func TestOnlyTheNewestJobsAreKept(t *testing.T) {
 	r := ready()
-	var jobs []build.JobStatus
+	var jobs []objects.JobStatus
 	for i := range 5 {
-		one := job(ago(time.Duration(10-i)*time.Hour), build.JobSucceeded)
+		one := job(ago(time.Duration(10-i)*time.Hour), objects.JobSucceeded)
 		jobs = append(jobs, one)
 	}
 	r.Last = now()
@@ -136,9 +136,9 @@ func TestOnlyTheNewestJobsAreKept(t *testing.T) {
 
 func TestAJobThatRunsCountsAsKept(t *testing.T) {
 	r := ready()
-	jobs := []build.JobStatus{job(ago(3*time.Hour), build.JobSucceeded), job(ago(2*time.Hour), build.JobSucceeded), job(ago(time.Hour), build.JobSucceeded)}
-	running := job(now(), build.JobUnfinished)
-	next := func(jobs ...build.JobStatus) Step { return Next(r, jobs, there(), policy(), now()) }
+	jobs := []objects.JobStatus{job(ago(3*time.Hour), objects.JobSucceeded), job(ago(2*time.Hour), objects.JobSucceeded), job(ago(time.Hour), objects.JobSucceeded)}
+	running := job(now(), objects.JobUnfinished)
+	next := func(jobs ...objects.JobStatus) Step { return Next(r, jobs, there(), policy(), now()) }
 	require.Equal(t, Step{Action: Delete, Jobs: jobs[:1]}, next(append(slices.Clone(jobs), running)...), "three are kept where nothing is said")
 	require.Equal(t, Step{Reason: AlreadyRunning}, next(append(slices.Clone(jobs[1:]), running)...))
 	running.Keep = new(1)
@@ -146,7 +146,7 @@ func TestAJobThatRunsCountsAsKept(t *testing.T) {
 	jobs[2].Finished, jobs[2].Since = ago(3*time.Second), ago(3*time.Second)
 	require.Equal(t, Step{Reason: AlreadyRunning, After: 7 * time.Second}, next(jobs[2], running), "a server that waits for it must see how it ended")
 
-	jobs[2] = of(build.VerdictOutOfMemory, 0, 1, job(ago(time.Hour), build.JobFailed))
+	jobs[2] = of(objects.VerdictOutOfMemory, 0, 1, job(ago(time.Hour), objects.JobFailed))
 	require.Equal(t, Step{Action: Delete, Jobs: jobs[2:]}, next(jobs[2], running), "the one that runs says how much memory the next may take")
 	running.Ours = false
 	require.Equal(t, Step{Reason: AlreadyRunning}, next(jobs[2], running), "one of the server's does not")
@@ -156,15 +156,15 @@ func TestMemoryGrowsFourfoldAtMost(t *testing.T) {
 	factor := 1.
 	var factors []float64
 	for i := range 6 {
-		factor = after(of(build.VerdictOutOfMemory, i, factor, job(now(), build.JobFailed))).factor
+		factor = after(of(objects.VerdictOutOfMemory, i, factor, job(now(), objects.JobFailed))).factor
 		factors = append(factors, factor)
 	}
 	require.Equal(t, []float64{1.5, 2.25, 3.375, 4, 4, 4}, factors)
-	require.Equal(t, tally{factor: 2.25}, after(of(build.VerdictSucceeded, 3, 2.25, job(now(), build.JobSucceeded))), "what was enough stays")
-	theirs := job(now(), build.JobFailed)
+	require.Equal(t, tally{factor: 2.25}, after(of(objects.VerdictSucceeded, 3, 2.25, job(now(), objects.JobSucceeded))), "what was enough stays")
+	theirs := job(now(), objects.JobFailed)
 	theirs.Ours = false
-	require.Equal(t, tally{4, 1.5}, after(of(build.VerdictOutOfMemory, 3, 1, theirs)), "it had what is configured")
-	require.Equal(t, tally{4, 2.25}, after(of(build.VerdictOutOfMemory, 3, 2.25, theirs)), "it says nothing of how much is enough")
+	require.Equal(t, tally{4, 1.5}, after(of(objects.VerdictOutOfMemory, 3, 1, theirs)), "it had what is configured")
+	require.Equal(t, tally{4, 2.25}, after(of(objects.VerdictOutOfMemory, 3, 2.25, theirs)), "it says nothing of how much is enough")
 }
 
 func TestHistory(t *testing.T) {
@@ -178,8 +178,8 @@ func TestHistory(t *testing.T) {
 	require.Equal(t, r, r.With(failed(r.History[3].Started.Add(time.Millisecond), "again")), "a run is written down once")
 	require.Equal(t, r, r.With(failed(now(), "too old")))
 
-	success := job(now().Add(time.Hour*40), build.JobSucceeded)
-	require.Equal(t, failed(success.Created, "locked (after 1m0s)"), RunOf(job(success.Created, build.JobFailed), "locked"))
+	success := job(now().Add(time.Hour*40), objects.JobSucceeded)
+	require.Equal(t, failed(success.Created, "locked (after 1m0s)"), RunOf(job(success.Created, objects.JobFailed), "locked"))
 	after := r.With(RunOf(success, "unused"))
 	require.Equal(t, success.Finished, after.Last)
 	require.Equal(t, Run{Started: success.Created, Completed: success.Finished}, after.History[HistoryLength-1])

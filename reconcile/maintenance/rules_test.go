@@ -7,7 +7,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/lateen-project/lateen/exposer/build"
+	"github.com/lateen-project/lateen/exposer/objects"
 )
 
 // TestRules holds every combination of repository, location, jobs and history to what must always be true.
@@ -38,9 +38,9 @@ func TestNoJobWithoutARepositoryIsDeletedBeforeItsEndCouldBeSeen(t *testing.T) {
 			for _, one := range step.Jobs {
 				require.False(t, one.Deleting, "%+v", jobs)
 				require.Equal(t, step.Action == MarkFailed, !one.Counted, "%+v", jobs)
-				require.False(t, one.Stage() == build.StageRunning || one.Stage() == build.StageRetained, "it runs: %+v", jobs)
+				require.False(t, one.Stage() == objects.StageRunning || one.Stage() == objects.StageRetained, "it runs: %+v", jobs)
 			}
-			ended := len(undeleted(withOutcome(jobs, build.JobSucceeded, build.JobFailed))) > 0
+			ended := len(undeleted(withOutcome(jobs, objects.JobSucceeded, objects.JobFailed))) > 0
 			require.False(t, ended && step.Action == Wait && step.After == 0, "it would stay for ever: %+v", jobs)
 		}
 	}
@@ -51,13 +51,13 @@ type situation struct {
 	step       Step
 	repository Repository
 	location   Location
-	jobs       []build.JobStatus
+	jobs       []objects.JobStatus
 }
 
 func rules(t *testing.T, what situation) {
 	t.Helper()
 	step, r, location, jobs := what.step, what.repository, what.location, what.jobs
-	unfinished := withOutcome(jobs, build.JobUnfinished)
+	unfinished := withOutcome(jobs, objects.JobUnfinished)
 	foreign := !r.Kopia || r.Deleting
 	if foreign {
 		require.Equal(t, Wait, step.Action, "%+v", what)
@@ -71,7 +71,7 @@ func rules(t *testing.T, what situation) {
 		require.True(t, step.Factor >= 1 && step.Factor <= maxFactor, "%+v", what)
 	case Record:
 		for _, one := range step.Jobs {
-			require.NotEqual(t, build.JobUnfinished, one.Outcome, "%+v", what)
+			require.NotEqual(t, objects.JobUnfinished, one.Outcome, "%+v", what)
 			require.Empty(t, one.Verdict, "nothing is written down twice: %+v", what)
 		}
 		require.Len(t, step.Jobs, 1, "%+v", what)
@@ -81,8 +81,8 @@ func rules(t *testing.T, what situation) {
 			require.Equal(t, step.Action != Abandon, one.Verdict != "", "what is removed is written down first: %+v", what)
 			require.False(t, step.Action == Delete && !one.Counted, "a server may wait for it, and then for ever: %+v", what)
 			require.False(t, step.Action == MarkFailed && one.Counted, "%+v", what)
-			require.NotContains(t, []build.JobStage{build.StageRunning, build.StageReleased, build.StageRetained}, one.Stage(), "no job that runs is removed: %+v", what)
-			require.False(t, one.Outcome == build.JobUnfinished && one.Since.After(ago(policy().limit(one))), "%+v", what)
+			require.NotContains(t, []objects.JobStage{objects.StageRunning, objects.StageReleased, objects.StageRetained}, one.Stage(), "no job that runs is removed: %+v", what)
+			require.False(t, one.Outcome == objects.JobUnfinished && one.Since.After(ago(policy().limit(one))), "%+v", what)
 			require.False(t, one.Deleting, "%+v", what)
 		}
 	case Wait:
@@ -121,26 +121,26 @@ func repositories() []Repository {
 }
 
 // someJobs are none, and one of each sort.
-func someJobs() [][]build.JobStatus {
-	all := [][]build.JobStatus{nil}
+func someJobs() [][]objects.JobStatus {
+	all := [][]objects.JobStatus{nil}
 	for _, created := range []time.Time{ago(time.Minute), ago(3 * time.Minute), ago(2 * time.Hour)} {
-		for _, outcome := range []build.JobOutcome{build.JobUnfinished, build.JobSucceeded, build.JobFailed} {
+		for _, outcome := range []objects.JobOutcome{objects.JobUnfinished, objects.JobSucceeded, objects.JobFailed} {
 			for _, deleting := range []bool{false, true} {
 				one := job(created, outcome)
-				one.Deleting, one.HasPod = deleting, outcome != build.JobUnfinished
-				all = append(all, []build.JobStatus{one}, []build.JobStatus{unrecorded(one)})
-				if outcome == build.JobFailed {
+				one.Deleting, one.HasPod = deleting, outcome != objects.JobUnfinished
+				all = append(all, []objects.JobStatus{one}, []objects.JobStatus{unrecorded(one)})
+				if outcome == objects.JobFailed {
 					one.Counted, one.HasPod = false, false
-					all = append(all, []build.JobStatus{of(build.VerdictOutOfMemory, 2, 2.25, one)})
+					all = append(all, []objects.JobStatus{of(objects.VerdictOutOfMemory, 2, 2.25, one)})
 				}
-				if outcome == build.JobUnfinished {
+				if outcome == objects.JobUnfinished {
 					one.HasPod = true
-					all = append(all, []build.JobStatus{one})
+					all = append(all, []objects.JobStatus{one})
 					one.Terminating = created.Add(-time.Hour) // by another clock
-					all = append(all, []build.JobStatus{one})
-					all = append(all, []build.JobStatus{recorded(one)})
+					all = append(all, []objects.JobStatus{one})
+					all = append(all, []objects.JobStatus{recorded(one)})
 					one.Counted, one.Released = true, created
-					all = append(all, []build.JobStatus{recorded(one)})
+					all = append(all, []objects.JobStatus{recorded(one)})
 				}
 			}
 		}
@@ -151,41 +151,41 @@ func someJobs() [][]build.JobStatus {
 // TestARepositoryIsMaintainedWhateverHappens plays a year of one repository whose jobs fare differently each time.
 func TestARepositoryIsMaintainedWhateverHappens(t *testing.T) {
 	r, at := ready(), now()
-	var jobs []build.JobStatus
-	fates := []build.JobOutcome{build.JobSucceeded, build.JobFailed, build.JobUnfinished, build.JobFailed, build.JobSucceeded}
+	var jobs []objects.JobStatus
+	fates := []objects.JobOutcome{objects.JobSucceeded, objects.JobFailed, objects.JobUnfinished, objects.JobFailed, objects.JobSucceeded}
 	started := 0
 	for range 3000 {
 		step := Next(r, jobs, there(), policy(), at)
 		switch step.Action {
 		case Start:
-			one := job(at.Add(-3*time.Minute), build.JobUnfinished) // the API server's clock is behind
+			one := job(at.Add(-3*time.Minute), objects.JobUnfinished) // the API server's clock is behind
 			one.Since = at
 			one.Failures, one.Factor = step.Failures, step.Factor
-			one.HasPod = fates[started%len(fates)] != build.JobUnfinished
+			one.HasPod = fates[started%len(fates)] != objects.JobUnfinished
 			jobs, started = append(jobs, one), started+1
 		case Record, Abandon:
 			run := RunOf(step.Jobs[0], "it failed")
 			r = r.With(run)
 			for i := range jobs {
 				if jobs[i].Name == step.Jobs[0].Name && run.Failed {
-					jobs[i].Verdict = build.VerdictFailed
+					jobs[i].Verdict = objects.VerdictFailed
 				} else if jobs[i].Name == step.Jobs[0].Name {
-					jobs[i].Verdict = build.VerdictSucceeded
+					jobs[i].Verdict = objects.VerdictSucceeded
 				}
 			}
 		case MarkFailed:
 			for i := range jobs {
 				if jobs[i].Name == step.Jobs[0].Name { // there is one at a time
-					jobs[i].Counted, jobs[i].Released, jobs[i].Outcome, jobs[i].Finished, jobs[i].Since = true, at, build.JobFailed, at.Add(-3*time.Minute), at
+					jobs[i].Counted, jobs[i].Released, jobs[i].Outcome, jobs[i].Finished, jobs[i].Since = true, at, objects.JobFailed, at.Add(-3*time.Minute), at
 				}
 			}
 		case Delete:
-			jobs = slices.DeleteFunc(jobs, func(one build.JobStatus) bool {
-				return slices.ContainsFunc(step.Jobs, func(deleted build.JobStatus) bool { return deleted.Name == one.Name })
+			jobs = slices.DeleteFunc(jobs, func(one objects.JobStatus) bool {
+				return slices.ContainsFunc(step.Jobs, func(deleted objects.JobStatus) bool { return deleted.Name == one.Name })
 			})
 		case Wait:
 			at = at.Add(max(step.After, time.Second))
-			if last := len(jobs) - 1; last >= 0 && jobs[last].Outcome == build.JobUnfinished && jobs[last].HasPod {
+			if last := len(jobs) - 1; last >= 0 && jobs[last].Outcome == objects.JobUnfinished && jobs[last].HasPod {
 				jobs[last].Counted, jobs[last].Outcome, jobs[last].Since, jobs[last].Finished = true, fates[(started-1)%len(fates)], at, at.Add(-3*time.Minute)
 				jobs[last].Verdict = ""
 			}
@@ -200,10 +200,10 @@ func TestARepositoryIsMaintainedWhateverHappens(t *testing.T) {
 func TestAJobIsNotDeletedBeforeTheServerCanSeeThatItFailed(t *testing.T) {
 	bounds := policy()
 	bounds.PodWait = time.Millisecond
-	left := recorded(job(ago(time.Minute), build.JobUnfinished))
+	left := recorded(job(ago(time.Minute), objects.JobUnfinished))
 	left.Counted, left.Released, left.Terminating, left.Since = true, ago(9*time.Second), ago(9*time.Second), ago(9*time.Second)
-	require.Equal(t, build.StageAbandoned, left.Stage())
-	require.Equal(t, Step{Reason: AlreadyRunning, After: time.Second}, Next(ready(), []build.JobStatus{left}, there(), bounds, now()))
+	require.Equal(t, objects.StageAbandoned, left.Stage())
+	require.Equal(t, Step{Reason: AlreadyRunning, After: time.Second}, Next(ready(), []objects.JobStatus{left}, there(), bounds, now()))
 	left.Since = ago(bounds.DeleteDelay)
-	require.Equal(t, Step{Action: Delete, Jobs: []build.JobStatus{left}}, Next(ready(), []build.JobStatus{left}, there(), bounds, now()))
+	require.Equal(t, Step{Action: Delete, Jobs: []objects.JobStatus{left}}, Next(ready(), []objects.JobStatus{left}, there(), bounds, now()))
 }

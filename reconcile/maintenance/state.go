@@ -10,7 +10,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
-	"github.com/lateen-project/lateen/exposer/build"
+	"github.com/lateen-project/lateen/exposer/objects"
 )
 
 // HistoryLength is how many runs are kept in the history of a repository, for people: as many as the development branch of
@@ -140,12 +140,12 @@ const (
 // Step is what is to be done next.
 type Step struct {
 	Action   Action
-	Jobs     []build.JobStatus // for Record, Abandon, Release and Delete; one for the first two
-	Due      time.Time         // for Start: since when; the job is named after it
-	Failures int               // in a row before the job of Start, Record or Abandon
-	Factor   float64           // how much more memory than configured that job may take, from 1
-	After    time.Duration     // for Wait: when to look again at the latest; 0 is never
-	Reason   Reason            // for Wait: what keeps a repository from being maintained; empty for nothing
+	Jobs     []objects.JobStatus // for Record, Abandon, Release and Delete; one for the first two
+	Due      time.Time           // for Start: since when; the job is named after it
+	Failures int                 // in a row before the job of Start, Record or Abandon
+	Factor   float64             // how much more memory than configured that job may take, from 1
+	After    time.Duration       // for Wait: when to look again at the latest; 0 is never
+	Reason   Reason              // for Wait: what keeps a repository from being maintained; empty for nothing
 }
 
 // Reason is a stable word for why a repository is not maintained.

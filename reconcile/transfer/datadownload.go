@@ -8,7 +8,7 @@ import (
 	velerov2alpha1 "github.com/vmware-tanzu/velero/pkg/apis/velero/v2alpha1"
 	corev1 "k8s.io/api/core/v1"
 
-	"github.com/lateen-project/lateen/exposer/build"
+	"github.com/lateen-project/lateen/exposer/objects"
 )
 
 // DataDownload is the kind that restores into a volume of its own, which is then delivered to a claim.
@@ -51,11 +51,11 @@ func setDataDownload(dd *velerov2alpha1.DataDownload, state State) {
 	status.Progress.TotalBytes, status.Progress.BytesDone = state.Progress.Total, state.Progress.Done
 }
 
-func moveDataDownload(dd *velerov2alpha1.DataDownload, resourceTimeout time.Duration) build.MoverSpec {
+func moveDataDownload(dd *velerov2alpha1.DataDownload, resourceTimeout time.Duration) objects.MoverSpec {
 	move := commonMovement(dd)
 	move.Command = command(dd, cmp.Or(dd.Spec.OperationTimeout.Duration, resourceTimeout), "data-mover", "restore", "--data-download="+dd.Name)
 	move.PassVolumeMode, move.Group, move.OS = true, groupRestores, cmp.Or(nodeOS(dd.Spec.NodeOS), corev1.Linux)
 	move.Restores, move.SnapshotSize = true, dd.Spec.SnapshotSize
-	move.Source.Target = &build.TargetSource{Namespace: dd.Spec.TargetVolume.Namespace, Claim: dd.Spec.TargetVolume.PVC}
+	move.Source.Target = &objects.TargetSource{Namespace: dd.Spec.TargetVolume.Namespace, Claim: dd.Spec.TargetVolume.PVC}
 	return move
 }

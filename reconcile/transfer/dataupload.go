@@ -9,7 +9,7 @@ import (
 	velerov2alpha1 "github.com/vmware-tanzu/velero/pkg/apis/velero/v2alpha1"
 	corev1 "k8s.io/api/core/v1"
 
-	"github.com/lateen-project/lateen/exposer/build"
+	"github.com/lateen-project/lateen/exposer/objects"
 )
 
 // finalizerData is Velero's finalizer of DataUploads and DataDownloads.
@@ -68,12 +68,12 @@ func setDataUpload(du *velerov2alpha1.DataUpload, state State) {
 	status.SnapshotID, status.Path, status.IncrementalBytes = state.Outcome.SnapshotID, state.Outcome.Path, state.Outcome.IncrementalBytes
 }
 
-func moveDataUpload(du *velerov2alpha1.DataUpload, resourceTimeout time.Duration) build.MoverSpec {
+func moveDataUpload(du *velerov2alpha1.DataUpload, resourceTimeout time.Duration) objects.MoverSpec {
 	move := commonMovement(du)
 	move.Command = command(du, cmp.Or(du.Spec.OperationTimeout.Duration, resourceTimeout), "data-mover", "backup", "--data-upload="+du.Name)
 	move.PassVolumeMode, move.Group = true, groupSnapshots
 	if snapshot := du.Spec.CSISnapshot; snapshot != nil {
-		move.Source.Snapshot = &build.SnapshotSource{
+		move.Source.Snapshot = &objects.SnapshotSource{
 			Namespace: du.Spec.SourceNamespace, Snapshot: snapshot.VolumeSnapshot, Class: snapshot.SnapshotClass,
 			Claim: du.Spec.SourcePVC, StorageClass: snapshot.StorageClass,
 		}

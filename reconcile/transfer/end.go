@@ -7,7 +7,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/lateen-project/lateen/exposer/build"
+	"github.com/lateen-project/lateen/exposer/objects"
 )
 
 const sourceGone = "the pod whose volume is to be moved does not exist any more"
@@ -63,22 +63,22 @@ func finish(s State, observed Observed, phase Phase, reason Reason) Step {
 // goes next, and the phase goes back after that.
 func restart(s State, observed Observed, lim Limits) Step {
 	why, lost := observed.Exposure.Message, observed.Exposure.Reason
-	if observed.Exposure.Condition == build.Absent {
-		why, lost = "mover pod vanished", build.LostVanished
+	if observed.Exposure.Condition == objects.Absent {
+		why, lost = "mover pod vanished", objects.LostVanished
 	}
 	switch {
 	case observed.SourceGone:
 		return failed(s, observed, ReasonSourceGone, sourceGone)
 	case observed.PodResumed != "":
 		return failed(s, observed, ReasonUnconfirmed, joined(why, observed.PodResumed))
-	case lost == build.LostNode && s.NodeBound: // no other node has its volume
+	case lost == objects.LostNode && s.NodeBound: // no other node has its volume
 		return failed(s, observed, ReasonMoverLost, why)
 	case s.Restarts >= lim.Retries:
 		return failed(s, observed, ReasonMoverLost, fmt.Sprintf("%s; given up after %d restarts", why, s.Restarts))
 	}
 	s.Restarts++
 	s.Exposer, s.AcceptedAt, s.Message = cmp.Or(s.Exposer, observed.ThisNode), observed.Now, why
-	s.Restarting = s.Phase.HasMover() && observed.Exposure.Condition != build.Absent && !unconfirmed(observed, lim)
+	s.Restarting = s.Phase.HasMover() && observed.Exposure.Condition != objects.Absent && !unconfirmed(observed, lim)
 	if !s.Restarting {
 		s = again(s)
 	}
@@ -104,9 +104,9 @@ func replace(s State, observed Observed, lim Limits) Step {
 		return failed(s, observed, ReasonSourceGone, sourceGone)
 	case observed.PodResumed != "":
 		return failed(s, observed, ReasonUnconfirmed, joined(s.Message, observed.PodResumed))
-	case observed.Exposure.Condition == build.Absent || left <= 0:
+	case observed.Exposure.Condition == objects.Absent || left <= 0:
 		return Step{Action: Write, State: again(s), Reason: ReasonRequeued}
-	case observed.Exposure.Condition == build.Terminating:
+	case observed.Exposure.Condition == objects.Terminating:
 		return Step{After: left}
 	}
 	step := remove(observed, ReasonStale)
@@ -121,7 +121,7 @@ func stalled(s State, observed Observed, lim Limits) Step {
 	if s.Restarts > 0 {
 		return failed(s, observed, ReasonMoverStalled, fmt.Sprintf("%s; given up after %d restarts", why, s.Restarts))
 	}
-	observed.Exposure.Message, observed.Exposure.Reason = why, build.LostStalled
+	observed.Exposure.Message, observed.Exposure.Reason = why, objects.LostStalled
 	return restart(s, observed, lim)
 }
 

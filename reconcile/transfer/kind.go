@@ -9,7 +9,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
-	"github.com/lateen-project/lateen/exposer/build"
+	"github.com/lateen-project/lateen/exposer/objects"
 )
 
 // Object is a custom resource of one of the kinds.
@@ -27,7 +27,7 @@ type Kind[T Object] struct {
 	Copy     func(T) T // deep
 	Get      func(T) State
 	Set      func(T, State)
-	Movement func(object T, resourceTimeout time.Duration) build.MoverSpec // but for what is the same for a whole kind
+	Movement func(object T, resourceTimeout time.Duration) objects.MoverSpec // but for what is the same for a whole kind
 	Result   func(message string) (Outcome, error)
 	Restores bool // it writes to a volume
 	Rebinds  bool // what is restored has to be delivered

@@ -12,7 +12,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"github.com/lateen-project/lateen/exposer/build"
+	"github.com/lateen-project/lateen/exposer/objects"
 )
 
 // fill gives every field of a value something that is not zero, so that a field which is forgotten
@@ -169,25 +169,25 @@ func TestDataDownloadAsAResource(t *testing.T)     { dataDownloads().test(t) }
 func TestMovements(t *testing.T) {
 	meta := metav1.ObjectMeta{Namespace: "velero", Name: "x", UID: "uid"}
 	pod := corev1.ObjectReference{Namespace: "app", Name: "db", UID: "pod-uid"}
-	base := build.MoverSpec{Name: "x", Namespace: "velero", UID: "uid"}
-	with := func(change func(*build.MoverSpec)) build.MoverSpec {
+	base := objects.MoverSpec{Name: "x", Namespace: "velero", UID: "uid"}
+	with := func(change func(*objects.MoverSpec)) objects.MoverSpec {
 		wanted := base
 		change(&wanted)
 		return wanted
 	}
 	t.Run("of a PodVolumeBackup", func(t *testing.T) {
 		pvb := &velerov1.PodVolumeBackup{ObjectMeta: meta, Spec: velerov1.PodVolumeBackupSpec{Pod: pod, Volume: "data"}}
-		require.Equal(t, with(func(m *build.MoverSpec) {
+		require.Equal(t, with(func(m *objects.MoverSpec) {
 			m.Command = []string{"pod-volume", "backup", "--pod-volume-backup=x", "--volume-path=/uid", "--resource-timeout=10m0s"}
-			m.Source.PodVolume = &build.PodVolumeSource{Pod: pod, Volume: "data"}
+			m.Source.PodVolume = &objects.PodVolumeSource{Pod: pod, Volume: "data"}
 		}), PodVolumeBackup().Movement(pvb, 10*time.Minute))
 	})
 	t.Run("of a PodVolumeRestore", func(t *testing.T) {
 		pvr := &velerov1.PodVolumeRestore{ObjectMeta: meta, Spec: velerov1.PodVolumeRestoreSpec{Pod: pod, Volume: "data", SnapshotSize: 9}}
-		require.Equal(t, with(func(m *build.MoverSpec) {
+		require.Equal(t, with(func(m *objects.MoverSpec) {
 			m.Command = []string{"pod-volume", "restore", "--pod-volume-restore=x", "--volume-path=/uid", "--resource-timeout=10m0s"}
 			m.Restores, m.SnapshotSize = true, 9
-			m.Source.PodVolume = &build.PodVolumeSource{Pod: pod, Volume: "data"}
+			m.Source.PodVolume = &objects.PodVolumeSource{Pod: pod, Volume: "data"}
 		}), PodVolumeRestore().Movement(pvr, 10*time.Minute))
 	})
 	t.Run("of a DataUpload", func(t *testing.T) {
@@ -195,20 +195,20 @@ func TestMovements(t *testing.T) {
 			SourceNamespace: "app", SourcePVC: "claim", OperationTimeout: metav1.Duration{Duration: time.Minute},
 			CSISnapshot: &velerov2alpha1.CSISnapshotSpec{VolumeSnapshot: "snap", StorageClass: "fast", SnapshotClass: "snaps"},
 		}}
-		require.Equal(t, with(func(m *build.MoverSpec) {
+		require.Equal(t, with(func(m *objects.MoverSpec) {
 			m.Command = []string{"data-mover", "backup", "--data-upload=x", "--volume-path=/uid", "--resource-timeout=1m0s"}
 			m.PassVolumeMode, m.Group = true, "snapshot-exposer"
-			m.Source.Snapshot = &build.SnapshotSource{Namespace: "app", Snapshot: "snap", Class: "snaps", Claim: "claim", StorageClass: "fast"}
+			m.Source.Snapshot = &objects.SnapshotSource{Namespace: "app", Snapshot: "snap", Class: "snaps", Claim: "claim", StorageClass: "fast"}
 		}), DataUpload().Movement(du, 10*time.Minute))
 	})
 	t.Run("of a DataDownload", func(t *testing.T) {
 		dd := &velerov2alpha1.DataDownload{ObjectMeta: meta, Spec: velerov2alpha1.DataDownloadSpec{
 			TargetVolume: velerov2alpha1.TargetVolumeSpec{Namespace: "app", PVC: "claim"}, NodeOS: velerov2alpha1.NodeOSAuto, SnapshotSize: 9,
 		}}
-		require.Equal(t, with(func(m *build.MoverSpec) {
+		require.Equal(t, with(func(m *objects.MoverSpec) {
 			m.Command = []string{"data-mover", "restore", "--data-download=x", "--volume-path=/uid", "--resource-timeout=10m0s"}
 			m.PassVolumeMode, m.Group, m.OS, m.Restores, m.SnapshotSize = true, "generic-restore-exposer", corev1.Linux, true, 9
-			m.Source.Target = &build.TargetSource{Namespace: "app", Claim: "claim"}
+			m.Source.Target = &objects.TargetSource{Namespace: "app", Claim: "claim"}
 		}), DataDownload().Movement(dd, 10*time.Minute))
 	})
 }

@@ -4,25 +4,25 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/lateen-project/lateen/exposer/build"
+	"github.com/lateen-project/lateen/exposer/objects"
 )
 
 // counted is the exposure as the protocol counts it. A mover whose node is lost is lost with it, whatever its pod
 // says: nobody updates that pod any more. A mover whose pod is deleting, and stays so on a node that answers, is given
 // up after a grace; the next one is still not made before that pod is gone. What a mover has reported counts for ever.
-func counted(s State, observed Observed, lim Limits) build.Exposure {
+func counted(s State, observed Observed, lim Limits) objects.Exposure {
 	mover := observed.Exposure
 	switch mover.Condition {
-	case build.Absent, build.Lost, build.Succeeded, build.Failed:
+	case objects.Absent, objects.Lost, objects.Succeeded, objects.Failed:
 		return mover
-	case build.Pending, build.Running, build.Unrunnable, build.Terminating:
+	case objects.Pending, objects.Running, objects.Unrunnable, objects.Terminating:
 	}
 	switch {
 	case observed.NodeLost:
-		mover.Condition, mover.Reason = build.Lost, build.LostNode
+		mover.Condition, mover.Reason = objects.Lost, objects.LostNode
 		mover.Message = fmt.Sprintf("node %s is not Ready or does not exist, so its mover counts as lost", mover.Node)
 	case s.Phase.HasMover() && unconfirmed(observed, lim):
-		mover.Condition, mover.Reason = build.Lost, build.LostDeleted
+		mover.Condition, mover.Reason = objects.Lost, objects.LostDeleted
 		mover.Message = fmt.Sprintf("mover pod is being deleted and node %s has not confirmed its end within %s", mover.Node, lim.TerminationGrace)
 	}
 	return mover

@@ -8,7 +8,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/ptr"
 
-	"github.com/lateen-project/lateen/exposer/build"
+	"github.com/lateen-project/lateen/exposer/objects"
 )
 
 // What Velero's server and other agents look for on the resources, and what Lateen remembers there.
@@ -76,8 +76,8 @@ func setCommon(object metav1.Object, state State, finalizer string) {
 }
 
 // commonMovement is what the metadata of every kind says in the same way.
-func commonMovement(object metav1.Object) build.MoverSpec {
-	return build.MoverSpec{Name: object.GetName(), Namespace: object.GetNamespace(), UID: object.GetUID()}
+func commonMovement(object metav1.Object) objects.MoverSpec {
+	return objects.MoverSpec{Name: object.GetName(), Namespace: object.GetNamespace(), UID: object.GetUID()}
 }
 
 // command is how a mover is told what to do (velero-protocol 3.1); the exposer adds what depends on the volume.

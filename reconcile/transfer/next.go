@@ -5,7 +5,7 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/lateen-project/lateen/exposer/build"
+	"github.com/lateen-project/lateen/exposer/objects"
 )
 
 // Next is the whole protocol: what is to be done, given the resource and what is seen around it. It
@@ -74,7 +74,7 @@ func reconcileNew(s State, observed Observed, lim Limits) Step {
 func accepted(s State, observed Observed, lim Limits) Step {
 	mover := observed.Exposure
 	left := remaining(s.AcceptedAt.Add(lim.PrepareTimeout), observed)
-	ready := mover.Condition == build.Running && mover.Attempt >= s.Restarts && observed.MayMarkPrepared
+	ready := mover.Condition == objects.Running && mover.Attempt >= s.Restarts && observed.MayMarkPrepared
 	ended := s.Cancel || s.Deleting || observed.SourceGone || observed.PodResumed != "" || left <= 0
 	switch {
 	case !observed.Exposes && !observed.OwnsMover && (ended || !ready):
@@ -87,11 +87,11 @@ func accepted(s State, observed Observed, lim Limits) Step {
 		return failed(s, observed, ReasonUnconfirmed, joined(s.Message, observed.PodResumed))
 	case left <= 0:
 		return failed(s, observed, ReasonPrepareTimeout, prepareTimeout(observed, lim))
-	case mover.Reason == build.LostNode && s.NodeBound:
+	case mover.Reason == objects.LostNode && s.NodeBound:
 		return restart(s, observed, lim)
 	case observed.Exposes && !s.NodeBound && s.Exposer == "":
 		return takeOver(s, observed)
-	case mover.Condition != build.Absent && mover.Attempt < s.Restarts:
+	case mover.Condition != objects.Absent && mover.Attempt < s.Restarts:
 		return deleteStale(observed, left)
 	case ready:
 		s.Phase, s.Node, s.Exposer = Prepared, mover.Node, cmp.Or(s.Exposer, observed.ThisNode)
@@ -105,27 +105,27 @@ func accepted(s State, observed Observed, lim Limits) Step {
 // exposing is what follows from the mover while it does not run.
 func exposing(s State, observed Observed, lim Limits, left time.Duration) Step {
 	switch observed.Exposure.Condition {
-	case build.Absent:
+	case objects.Absent:
 		if pause := remaining(s.AcceptedAt.Add(restartDelay(s.Restarts, lim)), observed); s.Restarts > 0 && pause > 0 {
 			return Step{After: min(pause, left)}
 		}
 		return Step{Action: Expose, After: left}
-	case build.Unrunnable:
+	case objects.Unrunnable:
 		return failed(s, observed, ReasonCannotRun, observed.Exposure.Message)
-	case build.Lost:
+	case objects.Lost:
 		return restart(s, observed, lim)
-	case build.Failed:
+	case objects.Failed:
 		return failed(s, observed, ReasonMoverFailed, observed.Exposure.Message)
-	case build.Succeeded:
+	case objects.Succeeded:
 		return failed(s, observed, ReasonMoverFailed, "mover ended before it was told to start")
-	case build.Pending, build.Running, build.Terminating:
+	case objects.Pending, objects.Running, objects.Terminating:
 	}
 	return Step{After: left}
 }
 
 // deleteStale clears a mover that was already given up out of the way of the next one.
 func deleteStale(observed Observed, left time.Duration) Step {
-	if !observed.Exposes || observed.Exposure.Condition == build.Terminating {
+	if !observed.Exposes || observed.Exposure.Condition == objects.Terminating {
 		return Step{After: left}
 	}
 	return remove(observed, ReasonStale)
@@ -145,23 +145,23 @@ func prepared(s State, observed Observed, lim Limits) Step {
 		return replace(s, observed, lim)
 	}
 	switch observed.Exposure.Condition {
-	case build.Running:
+	case objects.Running:
 		if !observed.HasSlot {
 			return Step{After: observed.SlotIn}
 		}
 		s.Phase, s.StartedAt, s.NodeOS = InProgress, observed.Now, observed.Exposure.OS
 		return Step{Action: Write, State: s, Reason: ReasonStarted}
-	case build.Absent, build.Lost:
+	case objects.Absent, objects.Lost:
 		return restart(s, observed, lim)
-	case build.Failed:
+	case objects.Failed:
 		return failed(s, observed, ReasonMoverFailed, observed.Exposure.Message)
-	case build.Unrunnable:
+	case objects.Unrunnable:
 		return failed(s, observed, ReasonCannotRun, observed.Exposure.Message)
-	case build.Succeeded:
+	case objects.Succeeded:
 		return failed(s, observed, ReasonMoverFailed, "mover ended before it was told to start")
-	case build.Terminating:
+	case objects.Terminating:
 		return Step{After: remainingUntilLost(observed, lim)}
-	case build.Pending:
+	case objects.Pending:
 	}
 	return Step{}
 }
@@ -178,19 +178,19 @@ func inProgress(s State, observed Observed, lim Limits) Step {
 		return replace(s, observed, lim)
 	}
 	switch observed.Exposure.Condition {
-	case build.Succeeded:
+	case objects.Succeeded:
 		return succeeded(s, observed)
-	case build.Failed:
+	case objects.Failed:
 		if observed.Exposure.Canceled && (s.Cancel || s.Deleting) {
 			return canceled(s, observed)
 		}
 		return failed(s, observed, ReasonMoverFailed, observed.Exposure.Message)
-	case build.Absent, build.Lost:
+	case objects.Absent, objects.Lost:
 		if s.Cancel || s.Deleting {
 			return canceled(s, observed)
 		}
 		return restart(s, observed, lim)
-	case build.Pending, build.Running, build.Unrunnable, build.Terminating:
+	case objects.Pending, objects.Running, objects.Unrunnable, objects.Terminating:
 	}
 	switch {
 	case s.Cancel:
@@ -199,7 +199,7 @@ func inProgress(s State, observed Observed, lim Limits) Step {
 	case s.Deleting: // nothing else in this write: the mover reacts to exactly this update
 		s.Cancel = true
 		return Step{Action: Write, State: s, Reason: ReasonDeleting}
-	case observed.Exposure.Condition == build.Terminating: // its progress is not of the next mover
+	case observed.Exposure.Condition == objects.Terminating: // its progress is not of the next mover
 		return Step{After: remainingUntilLost(observed, lim)}
 	}
 	return running(s, observed, lim)
@@ -208,7 +208,7 @@ func inProgress(s State, observed Observed, lim Limits) Step {
 // running is what follows from what a mover that works reports, or does not.
 func running(s State, observed Observed, lim Limits) Step {
 	var left time.Duration // until it counts as stalled
-	if lim.StallTimeout > 0 && observed.Exposure.Condition == build.Running {
+	if lim.StallTimeout > 0 && observed.Exposure.Condition == objects.Running {
 		if left = remaining(observed.ActiveAt.Add(lim.StallTimeout), observed); left <= 0 {
 			return stalled(s, observed, lim)
 		}
@@ -231,18 +231,18 @@ func canceling(s State, observed Observed, lim Limits) Step {
 		return rebind(s, observed, lim)
 	}
 	switch observed.Exposure.Condition {
-	case build.Succeeded:
+	case objects.Succeeded:
 		return succeeded(s, observed)
-	case build.Failed:
+	case objects.Failed:
 		if observed.Exposure.Canceled {
 			return canceled(s, observed)
 		}
 		return failed(s, observed, ReasonMoverFailed, observed.Exposure.Message)
-	case build.Absent, build.Lost:
+	case objects.Absent, objects.Lost:
 		return canceled(s, observed)
-	case build.Terminating:
+	case objects.Terminating:
 		return Step{After: remainingUntilLost(observed, lim)}
-	case build.Pending, build.Running, build.Unrunnable:
+	case objects.Pending, objects.Running, objects.Unrunnable:
 	}
 	left := remaining(observed.CanceledAt.Add(lim.CancelGrace), observed)
 	if !observed.Started || left <= 0 { // a mover that has not started may never see the cancel
@@ -267,8 +267,8 @@ func rebind(s State, observed Observed, lim Limits) Step {
 
 func cleanUp(s State, observed Observed, lim Limits) Step {
 	switch {
-	case observed.Exposure.Condition == build.Absent && !observed.HasLeftovers:
-	case observed.Exposure.Condition == build.Terminating && !observed.HasLeftovers:
+	case observed.Exposure.Condition == objects.Absent && !observed.HasLeftovers:
+	case observed.Exposure.Condition == objects.Terminating && !observed.HasLeftovers:
 		return Step{After: max(remaining(observed.DeletingAt.Add(lim.CleanUpWarning), observed), 0)}
 	default:
 		return remove(observed, ReasonCleaned)

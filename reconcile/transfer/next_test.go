@@ -6,7 +6,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/lateen-project/lateen/exposer/build"
+	"github.com/lateen-project/lateen/exposer/objects"
 )
 
 // TestNextEverywhere holds every rule of the protocol against every situation that there can be.
@@ -58,22 +58,22 @@ func wrong() map[Phase]func(*State, *Observed, *Limits) {
 		Accepted: func(_ *State, observed *Observed, _ *Limits) { observed.Now = observed.Now.Add(-tick) }, // left < 0
 		Prepared: func(_ *State, observed *Observed, _ *Limits) { observed.HasSlot = true },
 		InProgress: func(_ *State, observed *Observed, _ *Limits) {
-			if observed.Exposure.Condition == build.Lost {
-				observed.Exposure.Condition = build.Running
+			if observed.Exposure.Condition == objects.Lost {
+				observed.Exposure.Condition = objects.Running
 			}
 		},
 		Canceling: func(_ *State, observed *Observed, _ *Limits) {
-			if observed.Exposure.Condition == build.Terminating {
-				observed.Exposure.Condition = build.Running
+			if observed.Exposure.Condition == objects.Terminating {
+				observed.Exposure.Condition = objects.Running
 			}
 		},
 		Completed: func(_ *State, observed *Observed, _ *Limits) {
-			if observed.Exposure.Condition == build.Terminating {
-				observed.Exposure.Condition = build.Absent
+			if observed.Exposure.Condition == objects.Terminating {
+				observed.Exposure.Condition = objects.Absent
 			}
 		},
 		Failed:   func(s *State, _ *Observed, _ *Limits) { s.Phase = Prepared },
-		Canceled: func(_ *State, observed *Observed, _ *Limits) { observed.Exposure.Condition = build.Absent },
+		Canceled: func(_ *State, observed *Observed, _ *Limits) { observed.Exposure.Condition = objects.Absent },
 	}
 }
 

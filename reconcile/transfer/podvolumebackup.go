@@ -7,7 +7,7 @@ import (
 	velerov1 "github.com/vmware-tanzu/velero/pkg/apis/velero/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"github.com/lateen-project/lateen/exposer/build"
+	"github.com/lateen-project/lateen/exposer/objects"
 )
 
 // finalizerPodVolume is Velero's finalizer of PodVolumeBackups and PodVolumeRestores.
@@ -52,10 +52,10 @@ func setPodVolumeBackup(pvb *velerov1.PodVolumeBackup, state State) {
 	status.SnapshotID, status.Path, status.IncrementalBytes = state.Outcome.SnapshotID, state.Outcome.Path, state.Outcome.IncrementalBytes
 }
 
-func movePodVolumeBackup(pvb *velerov1.PodVolumeBackup, resourceTimeout time.Duration) build.MoverSpec {
+func movePodVolumeBackup(pvb *velerov1.PodVolumeBackup, resourceTimeout time.Duration) objects.MoverSpec {
 	move := commonMovement(pvb)
 	move.Command = command(pvb, resourceTimeout, "pod-volume", "backup", "--pod-volume-backup="+pvb.Name)
-	move.Source.PodVolume = &build.PodVolumeSource{Pod: pvb.Spec.Pod, Volume: pvb.Spec.Volume}
+	move.Source.PodVolume = &objects.PodVolumeSource{Pod: pvb.Spec.Pod, Volume: pvb.Spec.Volume}
 	return move
 }
 

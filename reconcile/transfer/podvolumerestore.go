@@ -5,7 +5,7 @@ import (
 
 	velerov1 "github.com/vmware-tanzu/velero/pkg/apis/velero/v1"
 
-	"github.com/lateen-project/lateen/exposer/build"
+	"github.com/lateen-project/lateen/exposer/objects"
 )
 
 // PodVolumeRestore is the kind that belongs to the node to which its target pod was scheduled.
@@ -43,10 +43,10 @@ func setPodVolumeRestore(pvr *velerov1.PodVolumeRestore, state State) {
 	status.Progress.TotalBytes, status.Progress.BytesDone = state.Progress.Total, state.Progress.Done
 }
 
-func movePodVolumeRestore(pvr *velerov1.PodVolumeRestore, resourceTimeout time.Duration) build.MoverSpec {
+func movePodVolumeRestore(pvr *velerov1.PodVolumeRestore, resourceTimeout time.Duration) objects.MoverSpec {
 	move := commonMovement(pvr)
 	move.Command = command(pvr, resourceTimeout, "pod-volume", "restore", "--pod-volume-restore="+pvr.Name)
 	move.Restores, move.SnapshotSize = true, pvr.Spec.SnapshotSize
-	move.Source.PodVolume = &build.PodVolumeSource{Pod: pvr.Spec.Pod, Volume: pvr.Spec.Volume}
+	move.Source.PodVolume = &objects.PodVolumeSource{Pod: pvr.Spec.Pod, Volume: pvr.Spec.Volume}
 	return move
 }

@@ -3,7 +3,7 @@ package transfer
 import (
 	"slices"
 
-	"github.com/lateen-project/lateen/exposer/build"
+	"github.com/lateen-project/lateen/exposer/objects"
 )
 
 func ownershipRules() []rule {
@@ -149,7 +149,7 @@ func beginningRules() []rule {
 	}, {
 		"Prepared is written by who follows the node on which the mover runs, slot or not, and for nothing else",
 		func(m *moment) bool {
-			runs := m.preparing() && (m.acts() || m.adopts()) && !m.stale() && m.is(build.Running) && m.Seen.MayMarkPrepared
+			runs := m.preparing() && (m.acts() || m.adopts()) && !m.stale() && m.is(objects.Running) && m.Seen.MayMarkPrepared
 			return (m.writes(Prepared) && !m.restarts()) == runs &&
 				implies(runs, m.changes(func(s *State) {
 					s.Phase, s.Node = Prepared, m.Seen.Exposure.Node
@@ -166,7 +166,7 @@ func beginningRules() []rule {
 	}, {
 		"a prepared mover starts once it has a slot, and never without",
 		func(m *moment) bool {
-			waits := m.ready() && m.acts() && m.is(build.Running)
+			waits := m.ready() && m.acts() && m.is(objects.Running)
 			starts := m.writes(InProgress) && !m.in(InProgress)
 			return starts == (waits && m.Seen.HasSlot) && implies(waits && !m.Seen.HasSlot, m.waits(m.Seen.SlotIn)) &&
 				implies(starts, m.changes(func(s *State) { s.Phase, s.StartedAt, s.NodeOS = InProgress, m.Seen.Now, m.Seen.Exposure.OS }))
@@ -182,7 +182,7 @@ func cleaningRules() []rule {
 			return implies(m.in(Completed, Failed, Canceled) && m.Step.Action == Write, m.writes(m.State.Phase))
 		},
 		output(func(step *Step, s State, observed Observed) {
-			if s.Phase == Failed && observed.Exposure.Condition == build.Absent && step.Action == Write {
+			if s.Phase == Failed && observed.Exposure.Condition == objects.Absent && step.Action == Write {
 				step.State.Phase = Canceled
 			}
 		}),
@@ -200,25 +200,25 @@ func cleaningRules() []rule {
 	}, {
 		"what was exposed is removed once the transfer has ended",
 		func(m *moment) bool {
-			left := m.in(Completed, Failed, Canceled) && m.acts() && (!m.is(build.Absent, build.Terminating) || m.Seen.HasLeftovers)
+			left := m.in(Completed, Failed, Canceled) && m.acts() && (!m.is(objects.Absent, objects.Terminating) || m.Seen.HasLeftovers)
 			return implies(left, m.Step.Action == Remove)
 		},
 		input(func(s *State, observed *Observed, _ *Limits) {
-			if s.Phase.Terminal() && observed.Exposure.Condition == build.Unrunnable {
-				observed.Exposure.Condition = build.Absent
+			if s.Phase.Terminal() && observed.Exposure.Condition == objects.Unrunnable {
+				observed.Exposure.Condition = objects.Absent
 			}
 		}),
 	}, {
 		"a mover whose end nobody confirms is looked at again when it is time to warn of it, and waited for without an end",
 		func(m *moment) bool {
-			waits := m.in(Completed, Failed, Canceled) && m.acts() && m.is(build.Terminating) && !m.Seen.HasLeftovers
+			waits := m.in(Completed, Failed, Canceled) && m.acts() && m.is(objects.Terminating) && !m.Seen.HasLeftovers
 			return implies(waits, m.waits(max(m.left(m.Seen.DeletingAt, m.Limits.CleanUpWarning), 0)))
 		},
 		input(func(_ *State, observed *Observed, _ *Limits) { observed.DeletingAt = observed.Now }),
 	}, {
 		"the finalizer goes last, alone but for the mark of who took part, once nothing is exposed",
 		func(m *moment) bool {
-			goes := m.in(Completed, Failed, Canceled) && m.acts() && m.is(build.Absent) && !m.Seen.HasLeftovers && m.State.HasLeftovers()
+			goes := m.in(Completed, Failed, Canceled) && m.acts() && m.is(objects.Absent) && !m.Seen.HasLeftovers && m.State.HasLeftovers()
 			drops := m.Step.Action == Write && m.State.HasLeftovers() && !m.Step.State.HasLeftovers()
 			return goes == drops && implies(goes, m.changes(func(s *State) { s.Finalizer, s.Exposer = false, "" }))
 		},
@@ -230,7 +230,7 @@ func cleaningRules() []rule {
 	}, {
 		"what is clean is left alone",
 		func(m *moment) bool {
-			clean := m.in(Completed, Failed, Canceled) && m.is(build.Absent) && !m.Seen.HasLeftovers && m.State.Settled()
+			clean := m.in(Completed, Failed, Canceled) && m.is(objects.Absent) && !m.Seen.HasLeftovers && m.State.Settled()
 			return implies(clean, m.waits(0))
 		},
 		output(func(step *Step, s State, observed Observed) {

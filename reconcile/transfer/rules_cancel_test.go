@@ -3,7 +3,7 @@ package transfer
 import (
 	"strings"
 
-	"github.com/lateen-project/lateen/exposer/build"
+	"github.com/lateen-project/lateen/exposer/objects"
 )
 
 func contains(message, what string) bool { return strings.Contains(message, what) }
@@ -22,7 +22,7 @@ func cancelRules() []rule {
 	}, {
 		"deleting a transfer whose mover may work sets spec.cancel and changes nothing else",
 		func(m *moment) bool {
-			flips := m.in(InProgress) && m.works() && m.acts() && m.State.Deleting && !m.State.Cancel && (m.alive() || m.is(build.Terminating))
+			flips := m.in(InProgress) && m.works() && m.acts() && m.State.Deleting && !m.State.Cancel && (m.alive() || m.is(objects.Terminating))
 			return implies(flips, m.changes(func(s *State) { s.Cancel = true }))
 		},
 		output(func(step *Step, _ State, _ Observed) {
@@ -43,7 +43,7 @@ func cancelRules() []rule {
 	}, {
 		"Canceling is written once the cancel is seen with InProgress, which the mover reacts to",
 		func(m *moment) bool {
-			observed := m.in(InProgress) && m.works() && m.acts() && m.State.Cancel && (m.alive() || m.is(build.Terminating))
+			observed := m.in(InProgress) && m.works() && m.acts() && m.State.Cancel && (m.alive() || m.is(objects.Terminating))
 			return (m.writes(Canceling) && !m.in(Canceling)) == observed && implies(observed, m.changes(func(s *State) { s.Phase = Canceling }))
 		},
 		input(func(s *State, _ *Observed, _ *Limits) { s.Cancel = s.Cancel || s.Deleting }),
@@ -80,7 +80,7 @@ func cancelRules() []rule {
 		"a mover that stops because it was told to makes the transfer Canceled",
 		func(m *moment) bool {
 			reported := m.in(Canceling) || m.in(InProgress) && m.asked()
-			return implies(reported && m.works() && m.acts() && m.is(build.Failed) && m.Seen.Exposure.Canceled, m.writes(Canceled))
+			return implies(reported && m.works() && m.acts() && m.is(objects.Failed) && m.Seen.Exposure.Canceled, m.writes(Canceled))
 		},
 		input(func(_ *State, observed *Observed, _ *Limits) { observed.Exposure.Canceled = false }),
 	}, {

@@ -3,7 +3,7 @@ package transfer
 import (
 	"time"
 
-	"github.com/lateen-project/lateen/exposer/build"
+	"github.com/lateen-project/lateen/exposer/objects"
 )
 
 // deliverLeft is what remains of the time for a delivery: an agent that has not tried yet has its grace before it.
@@ -20,7 +20,7 @@ func deliveryRules() []rule {
 		"a success that is still to be delivered is noted in one write, with the final progress, and nothing ends",
 		func(m *moment) bool {
 			result := m.Seen.Result
-			notes := m.works() && m.acts() && m.Seen.Rebinds && m.is(build.Succeeded) && result != nil
+			notes := m.works() && m.acts() && m.Seen.Rebinds && m.is(objects.Succeeded) && result != nil
 			if !notes {
 				return m.Step.Reason != ReasonMoved
 			}
@@ -38,7 +38,7 @@ func deliveryRules() []rule {
 			return (m.Step.Action == Rebind) == delivers && implies(delivers, m.Step.After == left)
 		},
 		func(s State, observed Observed, lim Limits) Step {
-			if observed.Exposure.Condition == build.Lost {
+			if observed.Exposure.Condition == objects.Lost {
 				s.MoverSucceededAt, observed.RebindingSince = s.MoverSucceededAt.Add(-lim.RebindTimeout), s.MoverSucceededAt.Add(-lim.RebindGrace)
 			}
 			return Next(s, observed, lim)

@@ -5,7 +5,7 @@ import (
 	"slices"
 	"time"
 
-	"github.com/lateen-project/lateen/exposer/build"
+	"github.com/lateen-project/lateen/exposer/objects"
 )
 
 func endRules() []rule {
@@ -56,7 +56,7 @@ func outcomeRules() []rule {
 	return []rule{{
 		"Completed is a mover that worked, succeeded and left a result that can be read, and no other",
 		func(m *moment) bool {
-			worked := m.works() && m.is(build.Succeeded) && m.Seen.Result != nil && !m.Seen.Rebinds
+			worked := m.works() && m.is(objects.Succeeded) && m.Seen.Result != nil && !m.Seen.Rebinds
 			return (m.ends() && m.writes(Completed)) == (m.acts() && (worked || m.moved() && m.Seen.Rebound))
 		},
 		input(func(_ *State, observed *Observed, _ *Limits) { // as Velero does
@@ -67,7 +67,7 @@ func outcomeRules() []rule {
 	}, {
 		"a success whose result cannot be read is a failure that says what is wrong with it",
 		func(m *moment) bool {
-			garbage := m.works() && m.acts() && m.is(build.Succeeded) && m.Seen.Result == nil
+			garbage := m.works() && m.acts() && m.is(objects.Succeeded) && m.Seen.Result == nil
 			return implies(garbage, m.fails(ReasonUnreadable, m.Seen.ResultError))
 		},
 		input(func(_ *State, observed *Observed, _ *Limits) { observed.ResultError = "" }),
@@ -97,7 +97,7 @@ func outcomeRules() []rule {
 			return implies(m.ends() && m.writes(Failed, Canceled), m.Step.State.Progress == m.known())
 		},
 		input(func(s *State, observed *Observed, _ *Limits) {
-			if observed.Exposure.Condition != build.Running {
+			if observed.Exposure.Condition != objects.Running {
 				observed.Progress = s.Progress
 			}
 		}),
@@ -148,7 +148,7 @@ func stepRules() []rule {
 		"a mover whose pod is deleting is waited for until the grace is over, in every phase in which it may work",
 		func(m *moment) bool {
 			waits := m.ready() || m.in(InProgress) && m.works() && !m.asked() || m.in(Canceling) && m.works()
-			return implies(waits && m.acts() && m.is(build.Terminating), m.waits(m.left(m.Seen.DeletingAt, m.Limits.TerminationGrace)))
+			return implies(waits && m.acts() && m.is(objects.Terminating), m.waits(m.left(m.Seen.DeletingAt, m.Limits.TerminationGrace)))
 		},
 		input(func(_ *State, observed *Observed, _ *Limits) { observed.DeletingAt = observed.Now }),
 	}, {

@@ -4,7 +4,7 @@ import (
 	"slices"
 	"time"
 
-	"github.com/lateen-project/lateen/exposer/build"
+	"github.com/lateen-project/lateen/exposer/objects"
 )
 
 func moverRules() []rule {
@@ -13,7 +13,7 @@ func moverRules() []rule {
 		func(m *moment) bool {
 			pause := m.left(m.State.AcceptedAt, pauseBefore(m.State.Restarts, m.Limits))
 			paused := m.State.Restarts > 0 && pause > 0
-			makes := m.preparing() && m.mine() && m.is(build.Absent) && !paused
+			makes := m.preparing() && m.mine() && m.is(objects.Absent) && !paused
 			return (m.Step.Action == Expose) == makes &&
 				implies(makes, m.Step == Step{Action: Expose, After: m.left(m.State.AcceptedAt, m.Limits.PrepareTimeout)})
 		},
@@ -26,7 +26,7 @@ func moverRules() []rule {
 		"the pause before another mover is 10 s, and twice as long each time",
 		func(m *moment) bool {
 			pause := m.left(m.State.AcceptedAt, pauseBefore(m.State.Restarts, m.Limits))
-			if !m.preparing() || !m.mine() || !m.is(build.Absent) || m.State.Restarts == 0 || pause <= 0 {
+			if !m.preparing() || !m.mine() || !m.is(objects.Absent) || m.State.Restarts == 0 || pause <= 0 {
 				return true
 			}
 			return m.waits(min(pause, m.left(m.State.AcceptedAt, m.Limits.PrepareTimeout)))
@@ -38,7 +38,7 @@ func moverRules() []rule {
 			if !m.preparing() || !m.stale() {
 				return true
 			}
-			if m.mine() && !m.is(build.Terminating) {
+			if m.mine() && !m.is(objects.Terminating) {
 				return m.Step.Action == Remove
 			}
 			return m.Step.Action == Wait
@@ -47,22 +47,22 @@ func moverRules() []rule {
 	}, {
 		"a mover that is being deleted still runs: it is neither replaced nor removed again",
 		func(m *moment) bool {
-			return implies(m.is(build.Terminating) && !m.Seen.HasLeftovers, m.Step.Action != Expose && m.Step.Action != Remove && !m.restarts())
+			return implies(m.is(objects.Terminating) && !m.Seen.HasLeftovers, m.Step.Action != Expose && m.Step.Action != Remove && !m.restarts())
 		},
 		input(func(_ *State, observed *Observed, _ *Limits) {
-			if observed.Exposure.Condition == build.Terminating {
-				observed.Exposure.Condition = build.Absent
+			if observed.Exposure.Condition == objects.Terminating {
+				observed.Exposure.Condition = objects.Absent
 			}
 		}),
 	}, {
 		"a mover that can never run fails the transfer at once and says why",
 		func(m *moment) bool {
 			waits := m.preparing() && m.mine() && !m.stale() || m.ready() && m.acts()
-			return implies(waits && m.is(build.Unrunnable), m.fails(ReasonCannotRun, toldWhy))
+			return implies(waits && m.is(objects.Unrunnable), m.fails(ReasonCannotRun, toldWhy))
 		},
 		input(func(_ *State, observed *Observed, _ *Limits) {
-			if observed.Exposure.Condition == build.Unrunnable {
-				observed.Exposure.Condition = build.Pending
+			if observed.Exposure.Condition == objects.Unrunnable {
+				observed.Exposure.Condition = objects.Pending
 			}
 		}),
 	}, {
@@ -70,7 +70,7 @@ func moverRules() []rule {
 		func(m *moment) bool {
 			reported := m.Seen.Exposure.Canceled && (m.in(Canceling) || m.in(InProgress) && m.asked())
 			worked := m.preparing() && m.mine() && !m.stale() || m.ready() && m.acts() || m.works() && m.acts() && !reported
-			return implies(worked && m.is(build.Failed), m.fails(ReasonMoverFailed, toldWhy))
+			return implies(worked && m.is(objects.Failed), m.fails(ReasonMoverFailed, toldWhy))
 		},
 		output(func(step *Step, _ State, _ Observed) {
 			if step.Reason == ReasonMoverFailed {
@@ -81,7 +81,7 @@ func moverRules() []rule {
 		"a mover that ended before it was told to start fails the transfer",
 		func(m *moment) bool {
 			early := m.preparing() && m.mine() && !m.stale() || m.ready() && m.acts()
-			return implies(early && m.is(build.Succeeded), m.fails(ReasonMoverFailed, "before it was told to start"))
+			return implies(early && m.is(objects.Succeeded), m.fails(ReasonMoverFailed, "before it was told to start"))
 		},
 		output(func(step *Step, _ State, observed Observed) {
 			if observed.Result != nil && step.Reason == ReasonMoverFailed {
@@ -93,7 +93,7 @@ func moverRules() []rule {
 
 // loses tells whether a mover was lost for which there may be another.
 func (m *moment) loses() bool {
-	lost := m.preparing() && m.mine() && !m.stale() && m.is(build.Lost) ||
+	lost := m.preparing() && m.mine() && !m.stale() && m.is(objects.Lost) ||
 		m.ready() && m.acts() && m.gone() ||
 		m.in(InProgress) && m.works() && m.acts() && m.gone() && !m.asked() && m.sourceWaits()
 	return lost && !m.stranded()
@@ -120,7 +120,7 @@ func restartRules() []rule {
 			return m.restarts() == (stalls || m.loses() && m.State.Restarts < m.Limits.Retries)
 		},
 		output(func(step *Step, s State, observed Observed) {
-			if step.Reason == ReasonRestarted && observed.Exposure.Condition == build.Lost {
+			if step.Reason == ReasonRestarted && observed.Exposure.Condition == objects.Lost {
 				*step = failed(s, observed, ReasonMoverLost, observed.Exposure.Message)
 			}
 		}),
@@ -133,7 +133,7 @@ func restartRules() []rule {
 				if s.Exposer == "" {
 					s.Exposer = here
 				}
-				if s.Restarting = !m.in(Accepted) && !m.is(build.Absent) && !m.unconfirmed(); !s.Restarting {
+				if s.Restarting = !m.in(Accepted) && !m.is(objects.Absent) && !m.unconfirmed(); !s.Restarting {
 					beginAgain(s)
 				}
 			}))
@@ -147,7 +147,7 @@ func restartRules() []rule {
 		"a transfer goes back to Accepted only when the mover's pod is gone, or has been waited for: others cancel what is Accepted and has a failed pod",
 		func(m *moment) bool {
 			back := m.in(Prepared, InProgress) && m.writes(Accepted)
-			return implies(back, m.is(build.Absent) || m.unconfirmed() || m.replaces() && m.left(m.State.AcceptedAt, m.Limits.TerminationGrace) <= 0)
+			return implies(back, m.is(objects.Absent) || m.unconfirmed() || m.replaces() && m.left(m.State.AcceptedAt, m.Limits.TerminationGrace) <= 0)
 		},
 		output(func(step *Step, _ State, _ Observed) {
 			if step.State.Restarting {
@@ -162,9 +162,9 @@ func restartRules() []rule {
 			}
 			left := m.left(m.State.AcceptedAt, m.Limits.TerminationGrace)
 			switch {
-			case m.is(build.Absent) || left <= 0:
+			case m.is(objects.Absent) || left <= 0:
 				return m.changes(beginAgain)
-			case m.is(build.Terminating):
+			case m.is(objects.Terminating):
 				return m.waits(left)
 			}
 			return m.Step.Action == Remove && m.Step.After == left
@@ -181,12 +181,12 @@ func restartRules() []rule {
 		"a mover that stalls is replaced if it is the first one, and fails the transfer if not",
 		func(m *moment) bool {
 			if !m.stalled() {
-				return m.Step.Reason != ReasonMoverStalled && m.Step.Lost != build.LostStalled
+				return m.Step.Reason != ReasonMoverStalled && m.Step.Lost != objects.LostStalled
 			}
 			if m.State.Restarts > 0 {
 				return m.fails(ReasonMoverStalled, "no byte moved and no Event sent for 2h0m0s")
 			}
-			return implies(m.sourceWaits(), m.restarts() && m.Step.Lost == build.LostStalled)
+			return implies(m.sourceWaits(), m.restarts() && m.Step.Lost == objects.LostStalled)
 		},
 		input(func(_ *State, observed *Observed, _ *Limits) { observed.ActiveAt = observed.ActiveAt.Add(tick) }),
 	}, {
@@ -195,8 +195,8 @@ func restartRules() []rule {
 			if !m.restarts() {
 				return m.Step.Lost == ""
 			}
-			return m.Step.Reason == ReasonRestarted && slices.Contains(build.LostReasons(), m.Step.Lost) &&
-				implies(m.is(build.Absent), m.Step.Lost == build.LostVanished) && implies(m.nodeLost(), m.Step.Lost == build.LostNode)
+			return m.Step.Reason == ReasonRestarted && slices.Contains(objects.LostReasons(), m.Step.Lost) &&
+				implies(m.is(objects.Absent), m.Step.Lost == objects.LostVanished) && implies(m.nodeLost(), m.Step.Lost == objects.LostNode)
 		},
 		output(func(step *Step, _ State, observed Observed) { step.Lost = observed.Exposure.Reason }),
 	}, {
@@ -234,7 +234,7 @@ func restartRules() []rule {
 	}, {
 		"a mover that works goes on though the pod of its volume is gone: it says itself how that ends",
 		func(m *moment) bool {
-			works := m.in(InProgress, Canceling) && !m.replaces() && !m.stalled() && (m.alive() || m.is(build.Succeeded, build.Terminating))
+			works := m.in(InProgress, Canceling) && !m.replaces() && !m.stalled() && (m.alive() || m.is(objects.Succeeded, objects.Terminating))
 			return implies(works, m.Step.Reason != ReasonSourceGone)
 		},
 		func(s State, observed Observed, lim Limits) Step {

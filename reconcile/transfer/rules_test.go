@@ -4,7 +4,7 @@ import (
 	"slices"
 	"time"
 
-	"github.com/lateen-project/lateen/exposer/build"
+	"github.com/lateen-project/lateen/exposer/objects"
 )
 
 // rule is what holds for every step, said without Next, and a Next that breaks it.
@@ -41,23 +41,23 @@ func implies(a, b bool) bool { return !a || b }
 func (m *moment) in(phases ...Phase) bool { return slices.Contains(phases, m.State.Phase) }
 
 // is tells in which condition the mover counts to be: it may be lost, whatever its pod says.
-func (m *moment) is(conditions ...build.Condition) bool {
+func (m *moment) is(conditions ...objects.Condition) bool {
 	condition := m.Seen.Exposure.Condition
 	if m.nodeLost() || m.unconfirmed() {
-		condition = build.Lost
+		condition = objects.Lost
 	}
 	return slices.Contains(conditions, condition)
 }
 
 // nodeLost tells whether the mover has reported no end, and never will.
 func (m *moment) nodeLost() bool {
-	working := []build.Condition{build.Pending, build.Running, build.Unrunnable, build.Terminating}
+	working := []objects.Condition{objects.Pending, objects.Running, objects.Unrunnable, objects.Terminating}
 	return m.Seen.NodeLost && slices.Contains(working, m.Seen.Exposure.Condition)
 }
 
 // unconfirmed tells whether the node of a mover that was at work takes too long to say that it has ended.
 func (m *moment) unconfirmed() bool {
-	return m.in(Prepared, InProgress, Canceling) && m.Seen.Exposure.Condition == build.Terminating && !m.Seen.NodeLost && m.left(m.Seen.DeletingAt, m.Limits.TerminationGrace) <= 0
+	return m.in(Prepared, InProgress, Canceling) && m.Seen.Exposure.Condition == objects.Terminating && !m.Seen.NodeLost && m.left(m.Seen.DeletingAt, m.Limits.TerminationGrace) <= 0
 }
 
 // stranded tells whether the volume of a pod is on a node that is lost with its mover.
@@ -75,7 +75,7 @@ func (m *moment) lostBy() string {
 		return "node " + m.Seen.Exposure.Node + " is not Ready or does not exist, so its mover counts as lost"
 	case m.unconfirmed():
 		return "mover pod is being deleted and node " + m.Seen.Exposure.Node + " has not confirmed its end within 1m0s"
-	case m.is(build.Absent):
+	case m.is(objects.Absent):
 		return "mover pod vanished"
 	case m.stalled():
 		return "mover stalled: no byte moved and no Event sent for 2h0m0s"
@@ -139,18 +139,18 @@ func (m *moment) replaces() bool { return m.in(Prepared, InProgress) && m.State.
 
 // stale tells whether the mover that is seen was given up before.
 func (m *moment) stale() bool {
-	return !m.is(build.Absent) && m.Seen.Exposure.Attempt < m.State.Restarts
+	return !m.is(objects.Absent) && m.Seen.Exposure.Attempt < m.State.Restarts
 }
 
 // gone tells whether the mover has stopped and something took it away.
-func (m *moment) gone() bool { return m.is(build.Absent, build.Lost) }
+func (m *moment) gone() bool { return m.is(objects.Absent, objects.Lost) }
 
 // alive tells whether a mover is there that may work and is not being deleted.
-func (m *moment) alive() bool { return m.is(build.Pending, build.Running, build.Unrunnable) }
+func (m *moment) alive() bool { return m.is(objects.Pending, objects.Running, objects.Unrunnable) }
 
 // stallsIn is what is left until a mover that works counts as stalled; it may be over. None is that it never does.
 func (m *moment) stallsIn() (left time.Duration, ever bool) {
-	if !m.in(InProgress) || !m.works() || !m.is(build.Running) || m.nodeLost() || m.Limits.StallTimeout == 0 {
+	if !m.in(InProgress) || !m.works() || !m.is(objects.Running) || m.nodeLost() || m.Limits.StallTimeout == 0 {
 		return 0, false
 	}
 	return m.left(m.Seen.ActiveAt, m.Limits.StallTimeout), true

@@ -3,7 +3,7 @@ package transfer
 import (
 	"time"
 
-	"github.com/lateen-project/lateen/exposer/build"
+	"github.com/lateen-project/lateen/exposer/objects"
 )
 
 // What every situation has in common.
@@ -137,17 +137,17 @@ func movers(phase Phase) dimension {
 	return all
 }
 
-func exposures(restarts int, nodes []string) []build.Exposure {
-	all := []build.Exposure{{Condition: build.Absent}}
-	for condition := build.Pending; condition <= build.Failed; condition++ {
+func exposures(restarts int, nodes []string) []objects.Exposure {
+	all := []objects.Exposure{{Condition: objects.Absent}}
+	for condition := objects.Pending; condition <= objects.Failed; condition++ {
 		for _, node := range nodes {
 			for attempt := max(restarts-1, 0); attempt <= restarts; attempt++ {
-				observed := build.Exposure{Condition: condition, Node: node, Attempt: attempt, Message: toldWhy}
-				if condition == build.Lost {
-					observed.Reason = build.LostEvicted
+				observed := objects.Exposure{Condition: condition, Node: node, Attempt: attempt, Message: toldWhy}
+				if condition == objects.Lost {
+					observed.Reason = objects.LostEvicted
 				}
 				all = append(all, observed)
-				if condition == build.Failed {
+				if condition == objects.Failed {
 					observed.Canceled = true
 					all = append(all, observed)
 				}
@@ -159,7 +159,7 @@ func exposures(restarts int, nodes []string) []build.Exposure {
 
 // fates are what becomes of a mover with its node: nothing, or the node is lost, or its end is not confirmed in time. What
 // has no restart behind it may have been accepted by an agent of Velero.
-func fates(phase Phase, restarts int, exposure build.Exposure) []choice {
+func fates(phase Phase, restarts int, exposure objects.Exposure) []choice {
 	all := withNode(exposure)
 	if phase == Accepted && restarts == 0 {
 		for _, fate := range all {
@@ -169,23 +169,23 @@ func fates(phase Phase, restarts int, exposure build.Exposure) []choice {
 	return all
 }
 
-func withNode(exposure build.Exposure) []choice {
+func withNode(exposure objects.Exposure) []choice {
 	ending := func(ago time.Duration) choice { return func(m *moment) { m.Seen.DeletingAt = now().Add(-ago) } }
 	nodeLost := func(m *moment) { m.Seen.NodeLost = true }
 	grace := DefaultLimits().TerminationGrace
 	switch exposure.Condition {
-	case build.Running, build.Succeeded:
+	case objects.Running, objects.Succeeded:
 		return []choice{func(*moment) {}, nodeLost}
-	case build.Terminating:
+	case objects.Terminating:
 		return []choice{ending(grace - tick), ending(grace), nodeLost}
-	case build.Absent, build.Pending, build.Unrunnable, build.Lost, build.Failed:
+	case objects.Absent, objects.Pending, objects.Unrunnable, objects.Lost, objects.Failed:
 	}
 	return []choice{func(*moment) {}}
 }
 
 // results are what a mover may have left; only one that succeeded has one.
-func results(exposure build.Exposure) []*Outcome {
-	if exposure.Condition != build.Succeeded {
+func results(exposure objects.Exposure) []*Outcome {
+	if exposure.Condition != objects.Succeeded {
 		return []*Outcome{nil}
 	}
 	snapshot := &Outcome{SnapshotID: "snap", Path: "/uid", TotalBytes: 100, IncrementalBytes: 10}

@@ -5,7 +5,7 @@ package transfer
 import (
 	"time"
 
-	"github.com/lateen-project/lateen/exposer/build"
+	"github.com/lateen-project/lateen/exposer/objects"
 )
 
 // Phase is a phase of Velero's data-movement resources; the words are the same for all kinds.
@@ -111,7 +111,7 @@ type Observed struct {
 	SlotIn          time.Duration // when to ask for a slot again, if it must not have one yet
 	SourceGone      bool          // the pod whose volume it is does not exist any more
 	PodResumed      string        // why no mover may write to the volume of that pod any more; empty if one may
-	Exposure        build.Exposure
+	Exposure        objects.Exposure
 	NodeLost        bool      // no agent is Ready where its mover is, and that Node is not Ready or does not exist
 	DeletingAt      time.Time // when its mover's pod was first seen to be deleting; zero if it is not
 	HasLeftovers    bool      // something of the exposure exists besides the mover

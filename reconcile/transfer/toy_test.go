@@ -6,7 +6,7 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/lateen-project/lateen/exposer/build"
+	"github.com/lateen-project/lateen/exposer/objects"
 )
 
 // mood is how the movers of a toy behave.
@@ -47,7 +47,7 @@ type toy struct {
 }
 
 type mover struct {
-	seen     build.Exposure
+	seen     objects.Exposure
 	started  bool
 	endingAt time.Time // as the agent saw it first
 	silent   bool      // its node does not answer any more
@@ -77,12 +77,12 @@ func (c *toy) look() Observed {
 	if c.mover == nil {
 		return observed
 	}
-	if c.mover.seen.Condition == build.Terminating && c.mover.endingAt.IsZero() {
+	if c.mover.seen.Condition == objects.Terminating && c.mover.endingAt.IsZero() {
 		c.mover.endingAt = c.clock
 	}
 	observed.Exposure, observed.Started = c.mover.seen, c.mover.started
 	observed.DeletingAt, observed.NodeLost = c.mover.endingAt, c.mover.silent
-	if c.mover.seen.Condition == build.Succeeded && c.mood != leavesJunk {
+	if c.mover.seen.Condition == objects.Succeeded && c.mood != leavesJunk {
 		observed.Result = &Outcome{SnapshotID: "snap", TotalBytes: 10}
 	}
 	return observed
@@ -142,10 +142,10 @@ func (c *toy) remove(force bool) error {
 		return fmt.Errorf("removed by force: %t, its node does not answer: %t", force, c.mover.silent)
 	case force:
 		c.mover = nil
-	case c.mover.seen.Condition == build.Terminating:
+	case c.mover.seen.Condition == objects.Terminating:
 		return errors.New("the mover is being removed already")
 	case c.mover.works():
-		c.mover.seen.Condition = build.Terminating
+		c.mover.seen.Condition = objects.Terminating
 	default: // the kubelet has nothing to stop
 		c.mover = nil
 	}
@@ -170,7 +170,7 @@ func (c *toy) deliver() error {
 }
 
 func (m *mover) works() bool {
-	return m.seen.Condition == build.Running || m.seen.Condition == build.Terminating
+	return m.seen.Condition == objects.Running || m.seen.Condition == objects.Terminating
 }
 
 func (c *toy) expose() error {
@@ -178,7 +178,7 @@ func (c *toy) expose() error {
 		return fmt.Errorf("a second mover beside one that is %s", c.mover.seen.Condition)
 	}
 	c.movers++
-	c.mover = &mover{seen: build.Exposure{Condition: build.Pending, Attempt: c.state.Restarts}}
+	c.mover = &mover{seen: objects.Exposure{Condition: objects.Pending, Attempt: c.state.Restarts}}
 	return nil
 }
 
@@ -189,14 +189,14 @@ func (c *toy) kubelet() bool {
 	}
 	before := *c.mover
 	switch c.mover.seen.Condition {
-	case build.Pending:
+	case objects.Pending:
 		c.start()
-	case build.Running:
+	case objects.Running:
 		c.work()
-	case build.Terminating:
+	case objects.Terminating:
 		c.mover = nil
 		return true
-	case build.Absent, build.Unrunnable, build.Lost, build.Succeeded, build.Failed:
+	case objects.Absent, objects.Unrunnable, objects.Lost, objects.Succeeded, objects.Failed:
 	}
 	return *c.mover != before
 }
@@ -205,11 +205,11 @@ func (c *toy) start() {
 	observed := &c.mover.seen
 	switch c.mood {
 	case cannotRun:
-		observed.Condition, observed.Message = build.Unrunnable, "invalid image name"
+		observed.Condition, observed.Message = objects.Unrunnable, "invalid image name"
 	case neverRuns:
 		observed.Message = "unschedulable"
 	default:
-		observed.Condition, observed.Node = build.Running, here
+		observed.Condition, observed.Node = objects.Running, here
 	}
 }
 
@@ -225,18 +225,18 @@ func (c *toy) work() {
 		c.mover.started = c.state.Phase == InProgress // one that starts later never sees the cancel
 	case c.mood == deaf && reported, c.mood == hangs:
 	case reported:
-		observed.Condition, observed.Canceled, observed.Message = build.Failed, true, "data path is canceled"
+		observed.Condition, observed.Canceled, observed.Message = objects.Failed, true, "data path is canceled"
 	case c.mood == fails:
-		observed.Condition, observed.Message = build.Failed, "no such bucket (exit code 1)"
+		observed.Condition, observed.Message = objects.Failed, "no such bucket (exit code 1)"
 	case c.mood != slow && c.mood != deaf:
-		observed.Condition = build.Succeeded
+		observed.Condition = objects.Succeeded
 	}
 }
 
 func (c *toy) evict() {
-	if c.mover != nil && (c.mover.works() || c.mover.seen.Condition == build.Pending) {
-		c.mover.seen.Condition = build.Lost
-		c.mover.seen.Reason, c.mover.seen.Message = build.LostEvicted, "mover was evicted"
+	if c.mover != nil && (c.mover.works() || c.mover.seen.Condition == objects.Pending) {
+		c.mover.seen.Condition = objects.Lost
+		c.mover.seen.Reason, c.mover.seen.Message = objects.LostEvicted, "mover was evicted"
 	}
 }
 
@@ -268,8 +268,8 @@ func faults() map[string]func(*toy) {
 			}
 		},
 		"node stops answering and its mover is evicted": func(c *toy) {
-			if c.mover != nil && (c.mover.works() || c.mover.seen.Condition == build.Pending) {
-				c.mover.silent, c.mover.seen.Condition = true, build.Terminating
+			if c.mover != nil && (c.mover.works() || c.mover.seen.Condition == objects.Pending) {
+				c.mover.silent, c.mover.seen.Condition = true, objects.Terminating
 			}
 		},
 	}

@@ -13,7 +13,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/stretchr/testify/require"
 
-	"github.com/lateen-project/lateen/exposer/build"
+	"github.com/lateen-project/lateen/exposer/objects"
 	"github.com/lateen-project/lateen/exposer/priority"
 	"github.com/lateen-project/lateen/metrics"
 	"github.com/lateen-project/lateen/reconcile/transfer"
@@ -116,7 +116,7 @@ func TestEveryMetricIsDescribed(t *testing.T) {
 
 // Who sees a reason in a label finds it.
 func TestEveryReasonInALabelIsNamed(t *testing.T) {
-	known := map[string][]string{"lateen_mover_restarts_total": build.LostReasons()}
+	known := map[string][]string{"lateen_mover_restarts_total": objects.LostReasons()}
 	for _, reason := range priority.Reasons() {
 		known["lateen_priority_class_fallbacks_total"] = append(known["lateen_priority_class_fallbacks_total"], string(reason))
 	}

@@ -16,7 +16,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/watch"
 
-	"github.com/lateen-project/lateen/exposer/build"
+	"github.com/lateen-project/lateen/exposer/objects"
 	"github.com/lateen-project/lateen/informers"
 )
 
@@ -131,7 +131,7 @@ type jobs struct {
 
 func (s *site) followJobs(t *testing.T) *jobs {
 	t.Helper()
-	watcher, err := s.Kube.BatchV1().Jobs(s.Namespace).Watch(s.ctx, metav1.ListOptions{LabelSelector: build.LabelRepository})
+	watcher, err := s.Kube.BatchV1().Jobs(s.Namespace).Watch(s.ctx, metav1.ListOptions{LabelSelector: objects.LabelRepository})
 	require.NoError(t, err)
 	t.Cleanup(watcher.Stop)
 	return &jobs{Interface: watcher, unfinished: map[string]string{}, seen: map[string]*batchv1.Job{}}
@@ -143,11 +143,11 @@ func (j *jobs) until(t *testing.T, wanted func(*batchv1.Job) bool) *batchv1.Job 
 	for event := range j.ResultChan() {
 		job, ok := event.Object.(*batchv1.Job)
 		require.True(t, ok, "%v", event)
-		repository := job.Labels[build.LabelRepository]
+		repository := job.Labels[objects.LabelRepository]
 		if event.Type == watch.Deleted && job.DeletionTimestamp == nil {
 			job.DeletionTimestamp = new(metav1.Now())
 		}
-		finished := event.Type == watch.Deleted || build.ReadJob(job).Outcome != build.JobUnfinished
+		finished := event.Type == watch.Deleted || objects.ReadJob(job).Outcome != objects.JobUnfinished
 		switch other := j.unfinished[repository]; {
 		case finished && other == job.Name:
 			delete(j.unfinished, repository)
@@ -167,7 +167,7 @@ func (j *jobs) until(t *testing.T, wanted func(*batchv1.Job) bool) *batchv1.Job 
 // recorded is of how many jobs the agent has written down what became of them.
 func (j *jobs) recorded() (n int) {
 	for _, job := range j.seen {
-		if build.ReadJob(job).Verdict != "" {
+		if objects.ReadJob(job).Verdict != "" {
 			n++
 		}
 	}
@@ -177,7 +177,7 @@ func (j *jobs) recorded() (n int) {
 // jobsOf are the jobs that a repository has now.
 func (s *site) jobsOf(t *testing.T, repository *velerov1.BackupRepository) []batchv1.Job {
 	t.Helper()
-	same := metav1.ListOptions{LabelSelector: build.LabelRepository + "=" + build.RepositoryLabel(repository.Name)}
+	same := metav1.ListOptions{LabelSelector: objects.LabelRepository + "=" + objects.RepositoryLabel(repository.Name)}
 	list, err := s.Kube.BatchV1().Jobs(s.Namespace).List(s.ctx, same)
 	require.NoError(t, err)
 	return list.Items
@@ -195,11 +195,11 @@ func (j *jobs) untilGone(t *testing.T, deleted *batchv1.Job) {
 }
 
 // ofLateen tells whether Lateen has created a job.
-func ofLateen(job *batchv1.Job) bool { return job.Annotations[build.AnnotationRepositoryUID] != "" }
+func ofLateen(job *batchv1.Job) bool { return job.Annotations[objects.AnnotationRepositoryUID] != "" }
 
 // maintains tells whether a job is one of a repository.
 func maintains(job *batchv1.Job, repository *velerov1.BackupRepository) bool {
-	return job.Labels[build.LabelRepository] == build.RepositoryLabel(repository.Name)
+	return job.Labels[objects.LabelRepository] == objects.RepositoryLabel(repository.Name)
 }
 
 // has tells whether a repository remembers a job as a success.

@@ -11,7 +11,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/lateen-project/lateen/cmd/lateen/agent"
-	"github.com/lateen-project/lateen/exposer/build"
+	"github.com/lateen-project/lateen/exposer/objects"
 	"github.com/lateen-project/lateen/reconcile/maintenance"
 )
 
@@ -109,8 +109,8 @@ func TestAJobThatCannotHaveAPodDoesNotBlockTheServer(t *testing.T) {
 	jobs.until(t, func(job *batchv1.Job) bool { // nobody deletes it before
 		require.Equal(t, terminal.UID, job.UID, "no other job is created")
 		require.Nil(t, job.DeletionTimestamp)
-		seen := build.ReadJob(job)
-		return seen.Outcome == build.JobFailed && seen.Counted && seen.Verdict == build.VerdictFailed
+		seen := objects.ReadJob(job)
+		return seen.Outcome == objects.JobFailed && seen.Counted && seen.Verdict == objects.VerdictFailed
 	})
 	maintained := s.until(t, s.repository, func(r *velerov1.BackupRepository) bool { return len(r.Status.RecentMaintenance) > 0 })
 	require.Len(t, maintained.Status.RecentMaintenance, 1, "by the server and the agent together")

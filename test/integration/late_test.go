@@ -9,7 +9,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/lateen-project/lateen/cmd/lateen/agent"
-	"github.com/lateen-project/lateen/exposer/build"
+	"github.com/lateen-project/lateen/exposer/objects"
 	"github.com/lateen-project/lateen/test/world"
 )
 
@@ -37,5 +37,5 @@ func (r *agentRun) expire(kind world.Kind, name string) *agentRun {
 // pending waits until the mover pod has a status from which an agent reads these words.
 func (s *site) pending(name, description string) {
 	s.Helper()
-	s.moverIs(name, func(pod *corev1.Pod) bool { return strings.Contains(build.ReadPod(pod).Message, description) })
+	s.moverIs(name, func(pod *corev1.Pod) bool { return strings.Contains(objects.ReadPod(pod).Message, description) })
 }

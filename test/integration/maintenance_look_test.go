@@ -10,7 +10,7 @@ import (
 	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/utils/ptr"
 
-	"github.com/lateen-project/lateen/exposer/build"
+	"github.com/lateen-project/lateen/exposer/objects"
 )
 
 // jobsAtOnce follows the maintenance jobs of a site until the context ends. It returns the most that were
@@ -26,11 +26,11 @@ func (s *site) jobsAtOnce(ctx context.Context, jobs watch.Interface) (most, most
 			if !open || !ok {
 				return most, mostOfOne
 			}
-			repository := job.Labels[build.LabelRepository]
+			repository := job.Labels[objects.LabelRepository]
 			if unfinished[repository] == nil {
 				unfinished[repository] = map[string]bool{}
 			}
-			if change.Type == watch.Deleted || build.ReadJob(job).Outcome != build.JobUnfinished {
+			if change.Type == watch.Deleted || objects.ReadJob(job).Outcome != objects.JobUnfinished {
 				delete(unfinished[repository], job.Name)
 			} else {
 				unfinished[repository][job.Name] = true
@@ -51,7 +51,7 @@ func (s *site) watchJobs() (seen func() (most, mostOfOne int)) {
 	s.Helper()
 	ctx, stop := context.WithCancel(s.Context())
 	s.Cleanup(stop)
-	jobs, err := s.Kube.BatchV1().Jobs(s.Namespace).Watch(ctx, metav1.ListOptions{LabelSelector: build.LabelRepository})
+	jobs, err := s.Kube.BatchV1().Jobs(s.Namespace).Watch(ctx, metav1.ListOptions{LabelSelector: objects.LabelRepository})
 	require.NoError(s, err)
 	var most, mostOfOne int
 	counted := make(chan struct{})
@@ -88,7 +88,7 @@ func (s *site) coordinator(before string) string {
 // haveLeft waits until there are so many jobs: one that was given up is written down first, and then deleted.
 func (s *site) haveLeft(jobs int) {
 	s.Helper()
-	watcher, err := s.Kube.BatchV1().Jobs(s.Namespace).Watch(s.soon(), metav1.ListOptions{LabelSelector: build.LabelRepository})
+	watcher, err := s.Kube.BatchV1().Jobs(s.Namespace).Watch(s.soon(), metav1.ListOptions{LabelSelector: objects.LabelRepository})
 	require.NoError(s, err)
 	defer watcher.Stop()
 	for len(s.jobs()) != jobs {

@@ -12,7 +12,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/lateen-project/lateen/cmd/lateen/agent"
-	"github.com/lateen-project/lateen/exposer/build"
+	"github.com/lateen-project/lateen/exposer/objects"
 	"github.com/lateen-project/lateen/test/node"
 )
 
@@ -142,7 +142,7 @@ func TestARunThatEndedWithoutACoordinatorIsWrittenDown(t *testing.T) {
 	s.configure(`{}`)
 	name := s.repository("app-default-kopia-x7k2p")
 	s.serverJob(name, "", s.node.Name())
-	theirs := s.job(func(job *batchv1.Job) bool { return build.ReadJob(job).Outcome == build.JobSucceeded })
+	theirs := s.job(func(job *batchv1.Job) bool { return objects.ReadJob(job).Outcome == objects.JobSucceeded })
 	s.start(maintains)
 	after := s.maintained(name, ran(1))
 	require.True(t, theirs.Status.CompletionTime.Equal(after.Status.LastMaintenanceTime))

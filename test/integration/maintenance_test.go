@@ -11,7 +11,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/lateen-project/lateen/cmd/lateen/agent"
-	"github.com/lateen-project/lateen/exposer/build"
+	"github.com/lateen-project/lateen/exposer/objects"
 	"github.com/lateen-project/lateen/test/node"
 )
 
@@ -37,7 +37,7 @@ func TestARepositoryThatIsDueIsMaintained(t *testing.T) {
 	require.Equal(t, "velero", pod.ServiceAccountName)
 	require.Equal(t, "64Mi", pod.Containers[0].Resources.Requests.Memory().String())
 	require.Equal(t, []string{"repo-maintenance", "--repo-name=app", "--repo-type=kopia", "--backup-storage-location=default"}, pod.Containers[0].Args[:4])
-	require.Equal(t, string(after.UID), jobs[0].Annotations[build.AnnotationRepositoryUID])
+	require.Equal(t, string(after.UID), jobs[0].Annotations[objects.AnnotationRepositoryUID])
 	require.Empty(t, jobs[0].OwnerReferences)
 	s.says("MaintenanceSucceeded", "succeeded")
 	require.Equal(t, 1, r.metric("velero_repo_maintenance_success_total", "repository_name", name))
@@ -62,7 +62,7 @@ func TestAgentsThatAreToldNothingConfigureJobsAsTheServerDoes(t *testing.T) {
 	jobs := s.jobs()
 	require.Len(t, jobs, 1)
 	require.Equal(t, "storage", jobs[0].Spec.Template.Labels["team"])
-	require.Equal(t, "7", jobs[0].Annotations[build.AnnotationKeep])
+	require.Equal(t, "7", jobs[0].Annotations[objects.AnnotationKeep])
 }
 
 // TestAJobWithoutAPodIsMadeAgainWithoutItsClass is W39: Velero's server would wait for such a job for ever.
@@ -153,7 +153,7 @@ func TestAJobOfTheServerThatNeverEndsIsEnded(t *testing.T) {
 	s.start(maintains, func(options *agent.Options) { options.Flags.MaintenanceTimeout = 2 * time.Second })
 	after := s.maintained(name, ran(1))
 	require.Contains(t, after.Status.RecentMaintenance[0].Message, "longer than --repo-maintenance-timeout")
-	s.job(func(job *batchv1.Job) bool { return build.ReadJob(job).Outcome == build.JobFailed })
+	s.job(func(job *batchv1.Job) bool { return objects.ReadJob(job).Outcome == objects.JobFailed })
 }
 
 func TestAReadOnlyLocationHasNoMaintenance(t *testing.T) {
@@ -187,5 +187,5 @@ func TestAJobWhoseTimeIsUpBeforeItHasAPodCountsAsFailed(t *testing.T) {
 	after := s.maintained(name, ran(1))
 	require.Contains(t, after.Status.RecentMaintenance[0].Message, "DeadlineExceeded")
 	job := s.job(func(job *batchv1.Job) bool { return job.Status.Failed > 0 })
-	require.False(t, build.ReadJob(job).Released.IsZero())
+	require.False(t, objects.ReadJob(job).Released.IsZero())
 }

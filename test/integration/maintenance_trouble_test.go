@@ -17,7 +17,7 @@ import (
 	"k8s.io/client-go/transport"
 
 	"github.com/lateen-project/lateen/cmd/lateen/agent"
-	"github.com/lateen-project/lateen/exposer/build"
+	"github.com/lateen-project/lateen/exposer/objects"
 	"github.com/lateen-project/lateen/test/node"
 	"github.com/lateen-project/lateen/test/world"
 )
@@ -264,7 +264,7 @@ func (s *site) lift() {
 // podOfJob waits until the pod of a job runs.
 func (s *site) podOfJob() string {
 	s.Helper()
-	pods, err := s.Kube.CoreV1().Pods(s.Namespace).Watch(s.soon(), metav1.ListOptions{LabelSelector: build.LabelRepository})
+	pods, err := s.Kube.CoreV1().Pods(s.Namespace).Watch(s.soon(), metav1.ListOptions{LabelSelector: objects.LabelRepository})
 	require.NoError(s, err)
 	defer pods.Stop()
 	for change := range pods.ResultChan() {
@@ -293,5 +293,5 @@ func (s *site) loseTheJob() {
 	job := s.jobs()[0]
 	_, err := s.Kube.BatchV1().Jobs(s.Namespace).Patch(s.soon(), job.Name, types.MergePatchType, []byte(`{"spec":{"activeDeadlineSeconds":1}}`), metav1.PatchOptions{})
 	require.NoError(s, err)
-	s.job(func(job *batchv1.Job) bool { return !build.ReadJob(job).Terminating.IsZero() })
+	s.job(func(job *batchv1.Job) bool { return !objects.ReadJob(job).Terminating.IsZero() })
 }

@@ -19,7 +19,7 @@ import (
 
 	"github.com/lateen-project/lateen/cmd/lateen/config"
 	"github.com/lateen-project/lateen/exposer"
-	"github.com/lateen-project/lateen/exposer/build"
+	"github.com/lateen-project/lateen/exposer/objects"
 	"github.com/lateen-project/lateen/informers"
 	"github.com/lateen-project/lateen/metrics"
 	"github.com/lateen-project/lateen/reconcile"
@@ -103,8 +103,8 @@ func selection(options config.Options) informers.Selectors {
 	return informers.Selectors{
 		Namespace:   options.Namespace,
 		Node:        options.NodeName,
-		OwnedLabels: build.LabelMover + "=true",
-		MoverLabels: build.LabelAcceptor + "=" + build.LabelValue(options.NodeName),
+		OwnedLabels: objects.LabelMover + "=true",
+		MoverLabels: objects.LabelAcceptor + "=" + objects.LabelValue(options.NodeName),
 		AgentLabels: roleLabel + "=" + roleNodeAgent,
 	}
 }
@@ -243,7 +243,7 @@ func (p *assembly) podsDir() string {
 	if p.startup.HostPods != "" {
 		return p.startup.HostPods
 	}
-	return build.DefaultPodsDir
+	return objects.DefaultPodsDir
 }
 
 // moverLog writes the log of a mover between two lines that say whose it is.

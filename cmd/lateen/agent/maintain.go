@@ -16,7 +16,7 @@ import (
 
 	"github.com/lateen-project/lateen/cmd/lateen/config"
 	"github.com/lateen-project/lateen/exposer"
-	"github.com/lateen-project/lateen/exposer/build"
+	"github.com/lateen-project/lateen/exposer/objects"
 	"github.com/lateen-project/lateen/exposer/priority"
 	"github.com/lateen-project/lateen/informers"
 	"github.com/lateen-project/lateen/metrics"
@@ -35,7 +35,7 @@ func (p *assembly) maintain(ctx context.Context, complete, giveUp func()) error 
 		complete()
 		return nil
 	}
-	caches, err := informers.NewRepositoryCaches(p.clients.kube, p.clients.velero, p.Flags.Namespace, build.LabelRepository)
+	caches, err := informers.NewRepositoryCaches(p.clients.kube, p.clients.velero, p.Flags.Namespace, objects.LabelRepository)
 	if err != nil {
 		return fmt.Errorf("prepare caches of maintenance: %w", err)
 	}
@@ -113,7 +113,7 @@ func (p jobPlanner) plan(ctx context.Context, object *velerov1.BackupRepository)
 	if err != nil {
 		return reconcile.JobPlan{}, err
 	}
-	template := build.JobTemplate{Template: p.startup.Templates[corev1.Linux]}
+	template := objects.JobTemplate{Template: p.startup.Templates[corev1.Linux]}
 	if server != nil {
 		if template, err = config.JobTemplate(*server, p.Flags); err != nil {
 			return reconcile.JobPlan{}, err

@@ -4,7 +4,7 @@ import (
 	velerov1 "github.com/vmware-tanzu/velero/pkg/apis/velero/v1"
 
 	"github.com/lateen-project/lateen/cmd/lateen/config"
-	"github.com/lateen-project/lateen/exposer/build"
+	"github.com/lateen-project/lateen/exposer/objects"
 	"github.com/lateen-project/lateen/exposer/priority"
 	"github.com/lateen-project/lateen/metrics"
 	"github.com/lateen-project/lateen/reconcile"
@@ -35,7 +35,7 @@ func countFromZero(meter *metrics.Metrics) {
 			transfer.PodVolumeBackup().Name, transfer.PodVolumeRestore().Name,
 			transfer.DataUpload().Name, transfer.DataDownload().Name,
 		},
-		LostReasons: build.LostReasons(),
+		LostReasons: objects.LostReasons(),
 		Ends:        terminalReasons(),
 	})
 }

@@ -8,7 +8,7 @@ import (
 	"k8s.io/apimachinery/pkg/labels"
 
 	"github.com/lateen-project/lateen/cmd/lateen/config"
-	"github.com/lateen-project/lateen/exposer/build"
+	"github.com/lateen-project/lateen/exposer/objects"
 )
 
 // The name of a node may be longer (253 characters) than the value of a label (63).
@@ -16,6 +16,6 @@ func TestAnAgentSelectsTheMoversThatItHasMarked(t *testing.T) {
 	for _, node := range []string{"node-1", strings.Repeat("n", 70) + ".example.com"} {
 		selected, err := labels.Parse(selection(config.Options{NodeName: node}).MoverLabels)
 		require.NoError(t, err, node)
-		require.True(t, selected.Matches(labels.Set(build.OwnerLabels("uid", node))), "%s", selected)
+		require.True(t, selected.Matches(labels.Set(objects.OwnerLabels("uid", node))), "%s", selected)
 	}
 }

@@ -8,7 +8,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/lateen-project/lateen/exposer"
-	"github.com/lateen-project/lateen/exposer/build"
+	"github.com/lateen-project/lateen/exposer/objects"
 	"github.com/lateen-project/lateen/informers"
 	"github.com/lateen-project/lateen/reconcile"
 )
@@ -50,7 +50,7 @@ func (p *assembly) removeClaim(ctx context.Context, orphan *metav1.PartialObject
 	if err != nil || claim.UID != orphan.UID {
 		return err // an orphan that is gone is no error to who asked
 	}
-	_, err = p.exposing.Remove(ctx, build.MoverSpec{}, exposer.Existing{Claims: []*corev1.PersistentVolumeClaim{claim}})
+	_, err = p.exposing.Remove(ctx, objects.MoverSpec{}, exposer.Existing{Claims: []*corev1.PersistentVolumeClaim{claim}})
 	return err
 }
 

@@ -11,7 +11,7 @@ import (
 	"k8s.io/client-go/kubernetes"
 
 	"github.com/lateen-project/lateen/cmd/lateen/config"
-	"github.com/lateen-project/lateen/exposer/build"
+	"github.com/lateen-project/lateen/exposer/objects"
 )
 
 // CopyProblems are the rights that the agents lack to copy what their ConfigMap names: those to make the copy in Velero's
@@ -21,7 +21,7 @@ func (i *Installation) CopyProblems(ctx context.Context, client kubernetes.Inter
 	if i.Agents == nil {
 		return nil, nil
 	}
-	var movers build.Settings
+	var movers objects.Settings
 	for _, document := range documents {
 		if document.Kind == NodeAgent {
 			parsed, _ := config.Parse(document.Data, nil)

@@ -12,7 +12,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/lateen-project/lateen/cmd/lateen/config"
-	"github.com/lateen-project/lateen/exposer/build"
+	"github.com/lateen-project/lateen/exposer/objects"
 )
 
 // row is one thing that is in effect.
@@ -163,7 +163,7 @@ func formatPrivilege(privileged bool) string {
 	return "movers run without privileges"
 }
 
-func formatAffinity(all []build.LoadAffinity) []string {
+func formatAffinity(all []objects.LoadAffinity) []string {
 	var description []string
 	for _, one := range all {
 		of := "of any other volume"
@@ -178,7 +178,7 @@ func formatAffinity(all []build.LoadAffinity) []string {
 	return description
 }
 
-func formatClaim(claims map[string]build.BackupClaim) []string {
+func formatClaim(claims map[string]objects.BackupClaim) []string {
 	var description []string
 	for _, source := range sortedNames(claims) {
 		claim := claims[source]
@@ -202,7 +202,7 @@ func formatClaim(claims map[string]build.BackupClaim) []string {
 }
 
 // formatCopies name what is copied beside a claim, a line for Secrets and one for ConfigMaps.
-func formatCopies(copies build.Copies) []string {
+func formatCopies(copies objects.Copies) []string {
 	var description []string
 	if len(copies.SecretNames) > 0 {
 		description = append(description, "copies Secrets "+strings.Join(copies.SecretNames, " "))
@@ -242,7 +242,7 @@ func formatBinding(ignoreDelayBinding bool) string {
 	return "wait for the first consumer of a volume that is bound late"
 }
 
-func formatCache(cache *build.Cache) string {
+func formatCache(cache *objects.Cache) string {
 	if cache == nil {
 		return "none: movers cache in their own file system"
 	}

@@ -12,7 +12,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/lateen-project/lateen/cmd/lateen/config"
-	"github.com/lateen-project/lateen/exposer/build"
+	"github.com/lateen-project/lateen/exposer/objects"
 )
 
 const withCache = `{"cachePVC": {"storageClass": "local", "residentThresholdInMB": 3}}`
@@ -72,7 +72,7 @@ func TestLoadOfTheCache(t *testing.T) {
 			require.Equal(t, test.classes, *asked)
 			if test.reason == "" {
 				require.Empty(t, got.Problems)
-				require.Equal(t, &build.Cache{StorageClass: "local", Threshold: 3 << 20, Limit: 5000 << 20}, got.Settings().Cache)
+				require.Equal(t, &objects.Cache{StorageClass: "local", Threshold: 3 << 20, Limit: 5000 << 20}, got.Settings().Cache)
 				return
 			}
 			require.Nil(t, got.Settings().Cache)

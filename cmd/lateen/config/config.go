@@ -4,16 +4,16 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
 
-	"github.com/lateen-project/lateen/exposer/build"
+	"github.com/lateen-project/lateen/exposer/objects"
 )
 
 // Config is what the node-agent ConfigMap means for one node, and the backup repository ConfigMap for the
 // caches of movers (velero-protocol 5.3).
 type Config struct {
 	Limits
-	NodeRules         []NodeRule     // what Limits was made from; those whose nodes do not have the labels of this one too
-	PriorityClassName string         // as configured; whether it is in force is for priority to say
-	Movers            build.Settings // all but PriorityClass, which Startup.Settings adds
+	NodeRules         []NodeRule       // what Limits was made from; those whose nodes do not have the labels of this one too
+	PriorityClassName string           // as configured; whether it is in force is for priority to say
+	Movers            objects.Settings // all but PriorityClass, which Startup.Settings adds
 }
 
 // Limits is how much may be done at once. All numbers are movers.

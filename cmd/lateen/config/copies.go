@@ -9,7 +9,7 @@ import (
 	authorizationv1 "k8s.io/api/authorization/v1"
 
 	"github.com/lateen-project/lateen/exposer/access"
-	"github.com/lateen-project/lateen/exposer/build"
+	"github.com/lateen-project/lateen/exposer/objects"
 )
 
 // CopyRight is something that agents must be allowed to do to copy what a configuration names. No default role has it.
@@ -23,7 +23,7 @@ type CopyRight struct {
 }
 
 // CopyRights are all that a configuration needs.
-func CopyRights(movers build.Settings) []CopyRight {
+func CopyRights(movers objects.Settings) []CopyRight {
 	all := copyRights(SectionRestorePVC, string(SectionRestorePVC), movers.RestoreCopies)
 	for _, class := range slices.Sorted(maps.Keys(movers.BackupClaims)) {
 		all = append(all, copyRights(SectionBackupPVC, string(SectionBackupPVC)+"."+truncate(class), movers.BackupClaims[class].Copies)...)
@@ -31,7 +31,7 @@ func CopyRights(movers build.Settings) []CopyRight {
 	return all
 }
 
-func copyRights(section Section, path string, copies build.Copies) []CopyRight {
+func copyRights(section Section, path string, copies objects.Copies) []CopyRight {
 	var all []CopyRight
 	for _, of := range []struct {
 		field, resource string

@@ -8,7 +8,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 
-	"github.com/lateen-project/lateen/exposer/build"
+	"github.com/lateen-project/lateen/exposer/objects"
 )
 
 // Volumes of Velero's DaemonSet that reach into the host. Movers get the one volume that they move.
@@ -27,17 +27,17 @@ func inheritedTaints() []string {
 // Inherit takes over from a workload's pod template what a mover needs, and nothing that reaches into
 // the host or says where the workload itself runs. Its error says what the template lacks; the caller
 // knows whose template it is.
-func Inherit(template corev1.PodTemplateSpec) (build.Template, error) {
+func Inherit(template corev1.PodTemplateSpec) (objects.Template, error) {
 	own := template.DeepCopy()
 	if n := len(own.Spec.Containers); n != 1 {
-		return build.Template{}, fmt.Errorf("its pod template has %d containers where one is expected; name another workload with --mover-template", n)
+		return objects.Template{}, fmt.Errorf("its pod template has %d containers where one is expected; name another workload with --mover-template", n)
 	}
 	container := own.Spec.Containers[0]
 	arguments, err := logArgs(slices.Concat(container.Command, container.Args))
 	if err != nil {
-		return build.Template{}, err
+		return objects.Template{}, err
 	}
-	return build.Template{
+	return objects.Template{
 		Image:            container.Image,
 		ServiceAccount:   own.Spec.ServiceAccountName,
 		Env:              withIdentity(container.Env),
@@ -55,7 +55,7 @@ func Inherit(template corev1.PodTemplateSpec) (build.Template, error) {
 }
 
 // AddPlacement says in a template where agents run, as the pod template of their DaemonSet does.
-func AddPlacement(template *build.Template, agents corev1.PodTemplateSpec) {
+func AddPlacement(template *objects.Template, agents corev1.PodTemplateSpec) {
 	own := agents.Spec.DeepCopy()
 	template.AgentNodeSelector, template.AgentTolerations = own.NodeSelector, own.Tolerations
 	if own.Affinity != nil && own.Affinity.NodeAffinity != nil {

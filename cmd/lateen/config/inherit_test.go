@@ -8,7 +8,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/lateen-project/lateen/cmd/lateen/config"
-	"github.com/lateen-project/lateen/exposer/build"
+	"github.com/lateen-project/lateen/exposer/objects"
 )
 
 func hostPath(name, path string) corev1.Volume {
@@ -162,9 +162,9 @@ func TestConfineTakesWhereAgentsRunAndNoMore(t *testing.T) {
 		},
 		PodAffinity: &corev1.PodAffinity{},
 	}
-	got := build.Template{Image: "kept"}
+	got := objects.Template{Image: "kept"}
 	config.AddPlacement(&got, agents)
-	require.Equal(t, build.Template{
+	require.Equal(t, objects.Template{
 		Image: "kept", AgentNodeSelector: map[string]string{"a": "b"}, AgentAffinity: required, AgentTolerations: agents.Spec.Tolerations,
 	}, got)
 
@@ -178,7 +178,7 @@ func TestConfineTakesWhereAgentsRunAndNoMore(t *testing.T) {
 func TestConfineByAnAffinityToPodsAloneIsNone(t *testing.T) {
 	agents := velerosTemplate()
 	agents.Spec.Affinity = &corev1.Affinity{PodAffinity: &corev1.PodAffinity{}}
-	var got build.Template
+	var got objects.Template
 	config.AddPlacement(&got, agents)
 	require.Nil(t, got.AgentAffinity)
 }

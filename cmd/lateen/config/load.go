@@ -15,25 +15,25 @@ import (
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/utils/clock"
 
-	"github.com/lateen-project/lateen/exposer/build"
+	"github.com/lateen-project/lateen/exposer/objects"
 	"github.com/lateen-project/lateen/exposer/priority"
 )
 
 // Startup is all that an agent learns before it starts. It stays as it is until the agent is restarted.
 type Startup struct {
 	Config    Config
-	Problems  []Problem                        // what of the configuration could not be used
-	Templates map[corev1.OSName]build.Template // what movers take over; linux always, windows if agents run there
-	HostPods  string                           // the kubelet's pods directory on the host; empty if no manifest names it
-	Node      Node                             // where the agent runs
-	Priority  priority.Resolution              // of the movers' priority class
+	Problems  []Problem                          // what of the configuration could not be used
+	Templates map[corev1.OSName]objects.Template // what movers take over; linux always, windows if agents run there
+	HostPods  string                             // the kubelet's pods directory on the host; empty if no manifest names it
+	Node      Node                               // where the agent runs
+	Priority  priority.Resolution                // of the movers' priority class
 
 	MaintenanceConfigMap string  // of maintenance jobs; it is looked up again for each of them
 	MaintenanceNamedBy   NamedBy // the workload whose flag names it; empty if none does
 }
 
 // Settings are what is in force for movers and their volumes.
-func (s *Startup) Settings() build.Settings {
+func (s *Startup) Settings() objects.Settings {
 	settings := s.Config.Movers
 	settings.PriorityClass = s.Priority.Effective
 	return settings

@@ -13,7 +13,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes"
 
-	"github.com/lateen-project/lateen/exposer/build"
+	"github.com/lateen-project/lateen/exposer/objects"
 	"github.com/lateen-project/lateen/exposer/priority"
 )
 
@@ -113,10 +113,10 @@ func ReadMaintenance(ctx context.Context, client kubernetes.Interface, options O
 }
 
 // JobTemplate is what maintenance jobs take over from the pod template of Velero's Deployment.
-func JobTemplate(server corev1.PodTemplateSpec, options Options) (build.JobTemplate, error) {
+func JobTemplate(server corev1.PodTemplateSpec, options Options) (objects.JobTemplate, error) {
 	template, err := inheritServer(server)
 	if err != nil {
-		return build.JobTemplate{}, fmt.Errorf("inherit from deployment %s: %w", VeleroDeployment, err)
+		return objects.JobTemplate{}, fmt.Errorf("inherit from deployment %s: %w", VeleroDeployment, err)
 	}
 	template.Image = cmp.Or(options.MoverImage, template.Image)
 	template.ServiceAccount = cmp.Or(options.MoverServiceAccount, template.ServiceAccount)
@@ -124,14 +124,14 @@ func JobTemplate(server corev1.PodTemplateSpec, options Options) (build.JobTempl
 }
 
 // inheritServer takes over from the server's container, whatever runs beside it.
-func inheritServer(template corev1.PodTemplateSpec) (build.JobTemplate, error) {
+func inheritServer(template corev1.PodTemplateSpec) (objects.JobTemplate, error) {
 	own := template.DeepCopy()
 	own.Spec.Containers = serverContainer(own.Spec)
 	inherited, err := Inherit(*own)
 	if err != nil {
-		return build.JobTemplate{}, err
+		return objects.JobTemplate{}, err
 	}
-	return build.JobTemplate{
+	return objects.JobTemplate{
 		Template: inherited, PodSecurity: own.Spec.SecurityContext, ContainerSecurity: own.Spec.Containers[0].SecurityContext,
 	}, nil
 }

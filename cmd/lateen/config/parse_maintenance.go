@@ -8,7 +8,7 @@ import (
 	velerov1 "github.com/vmware-tanzu/velero/pkg/apis/velero/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"github.com/lateen-project/lateen/exposer/build"
+	"github.com/lateen-project/lateen/exposer/objects"
 	"github.com/lateen-project/lateen/exposer/priority"
 )
 
@@ -18,14 +18,14 @@ const globalKey = "global"
 
 // Maintenance is what the maintenance ConfigMap means for the next job of one repository.
 type Maintenance struct {
-	PriorityClassName string            // as configured; whether it is in force is for priority to say
-	Unreadable        priority.Reason   // why nobody can know which class is configured; empty if that can be known
-	Jobs              build.JobSettings // all but PriorityClass
+	PriorityClassName string              // as configured; whether it is in force is for priority to say
+	Unreadable        priority.Reason     // why nobody can know which class is configured; empty if that can be known
+	Jobs              objects.JobSettings // all but PriorityClass
 }
 
 // DefaultMaintenance is for a ConfigMap that says nothing: Velero keeps three jobs.
 func DefaultMaintenance() Maintenance {
-	return Maintenance{Jobs: build.JobSettings{Keep: 3}}
+	return Maintenance{Jobs: objects.JobSettings{Keep: 3}}
 }
 
 // ParseMaintenance says what the data of a maintenance ConfigMap means for the repository with that key. It is

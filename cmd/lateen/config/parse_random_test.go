@@ -17,7 +17,7 @@ import (
 	"k8s.io/utils/ptr"
 
 	"github.com/lateen-project/lateen/cmd/lateen/config"
-	"github.com/lateen-project/lateen/exposer/build"
+	"github.com/lateen-project/lateen/exposer/objects"
 	"github.com/lateen-project/lateen/reconcile/seeds"
 )
 
@@ -35,7 +35,7 @@ type wire struct {
 		NodeSelector metav1.LabelSelector
 		StorageClass string
 	}
-	BackupPVC          map[string]build.BackupClaim
+	BackupPVC          map[string]objects.BackupClaim
 	RestorePVC         wireRestore
 	CachePVC           *wireCache
 	PodResources       map[string]string
@@ -48,7 +48,7 @@ type wire struct {
 
 type wireRestore struct {
 	IgnoreDelayBinding bool
-	build.Copies
+	objects.Copies
 }
 
 type wireCache struct {
@@ -93,19 +93,19 @@ func (w wire) amounts(t *testing.T, suffix string) corev1.ResourceList {
 	return all
 }
 
-func (w wire) loadAffinity() []build.LoadAffinity {
-	var all []build.LoadAffinity
+func (w wire) loadAffinity() []objects.LoadAffinity {
+	var all []objects.LoadAffinity
 	for _, one := range w.LoadAffinity {
-		all = append(all, build.LoadAffinity{StorageClass: one.StorageClass, Nodes: one.NodeSelector})
+		all = append(all, objects.LoadAffinity{StorageClass: one.StorageClass, Nodes: one.NodeSelector})
 	}
 	return all
 }
 
-func (w wire) cache() build.Cache {
+func (w wire) cache() objects.Cache {
 	if w.CachePVC == nil {
-		return build.Cache{}
+		return objects.Cache{}
 	}
-	return build.Cache{StorageClass: w.CachePVC.StorageClass, Threshold: w.CachePVC.ResidentThresholdInMB << 20, Limit: config.DefaultCacheLimit}
+	return objects.Cache{StorageClass: w.CachePVC.StorageClass, Threshold: w.CachePVC.ResidentThresholdInMB << 20, Limit: config.DefaultCacheLimit}
 }
 
 // same compares what was parsed with what was written, section by section; nil and empty are the same.
@@ -123,7 +123,7 @@ func (w wire) same(t *testing.T, got config.Config, nodeLabels map[string]string
 		config.SectionLoadAffinity:       equal(movers.LoadAffinity, w.loadAffinity()),
 		config.SectionBackupPVC:          equal(movers.BackupClaims, w.BackupPVC),
 		config.SectionRestorePVC:         reflect.DeepEqual(wireRestore{movers.IgnoreDelayBinding, movers.RestoreCopies}, w.RestorePVC),
-		config.SectionCachePVC:           ptr.Deref(movers.Cache, build.Cache{}) == w.cache(),
+		config.SectionCachePVC:           ptr.Deref(movers.Cache, objects.Cache{}) == w.cache(),
 		config.SectionPodResources:       resources(),
 		config.SectionPriorityClassName:  got.PriorityClassName == w.PriorityClassName,
 		config.SectionPrivilegedFsBackup: movers.Privileged == w.PrivilegedFsBackup,

@@ -9,7 +9,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 	"k8s.io/apimachinery/pkg/util/validation"
 
-	"github.com/lateen-project/lateen/exposer/build"
+	"github.com/lateen-project/lateen/exposer/objects"
 )
 
 // loadConcurrency is for a node with these labels.
@@ -44,16 +44,16 @@ func (r *reader) nodeRule(v value) NodeRule {
 	return rule
 }
 
-func (r *reader) loadAffinity(v value) []build.LoadAffinity {
-	var all []build.LoadAffinity
-	r.list(v, whole(r, r.affinity, func(one build.LoadAffinity) { all = append(all, one) }))
+func (r *reader) loadAffinity(v value) []objects.LoadAffinity {
+	var all []objects.LoadAffinity
+	r.list(v, whole(r, r.affinity, func(one objects.LoadAffinity) { all = append(all, one) }))
 	return all
 }
 
 // affinity is one element of loadAffinity. With a storage class it need not select: movers of that class may run on
 // any node then, as in Velero.
-func (r *reader) affinity(v value) build.LoadAffinity {
-	var one build.LoadAffinity
+func (r *reader) affinity(v value) objects.LoadAffinity {
+	var one objects.LoadAffinity
 	before, unknown := r.invalid, r.unknown
 	r.object(v, fields{
 		"nodeSelector": func(v value) { one.Nodes = r.selector(v) },
@@ -67,8 +67,8 @@ func (r *reader) affinity(v value) build.LoadAffinity {
 }
 
 // backupPVC has the storage class of the source volume as its key.
-func (r *reader) backupPVC(v value) map[string]build.BackupClaim {
-	var all map[string]build.BackupClaim
+func (r *reader) backupPVC(v value) map[string]objects.BackupClaim {
+	var all map[string]objects.BackupClaim
 	r.entries(v, func(source string, v value) {
 		before := r.invalid
 		r.checkName(v, source)
@@ -81,8 +81,8 @@ func (r *reader) backupPVC(v value) map[string]build.BackupClaim {
 	return all
 }
 
-func (r *reader) backupClaim(v value) build.BackupClaim {
-	var one build.BackupClaim
+func (r *reader) backupClaim(v value) objects.BackupClaim {
+	var one objects.BackupClaim
 	r.object(v, fields{
 		"storageClass":    set(r, r.name, &one.StorageClass),
 		"readOnly":        set(r, r.bool, &one.ReadOnly),
@@ -97,7 +97,7 @@ func (r *reader) backupClaim(v value) build.BackupClaim {
 	return one
 }
 
-func (r *reader) restorePVC(v value, movers *build.Settings) {
+func (r *reader) restorePVC(v value, movers *objects.Settings) {
 	r.object(v, fields{
 		"ignoreDelayBinding": set(r, r.bool, &movers.IgnoreDelayBinding),
 		"secretNames":        func(v value) { movers.RestoreCopies.SecretNames = r.names(v) },
@@ -106,8 +106,8 @@ func (r *reader) restorePVC(v value, movers *build.Settings) {
 }
 
 // cachePVC is nil without a class of which a volume could be.
-func (r *reader) cachePVC(v value) *build.Cache {
-	cache := build.Cache{Limit: DefaultCacheLimit}
+func (r *reader) cachePVC(v value) *objects.Cache {
+	cache := objects.Cache{Limit: DefaultCacheLimit}
 	before := r.invalid
 	threshold := 0
 	r.object(v, fields{

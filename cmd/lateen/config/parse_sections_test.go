@@ -8,29 +8,29 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 
 	"github.com/lateen-project/lateen/cmd/lateen/config"
-	"github.com/lateen-project/lateen/exposer/build"
+	"github.com/lateen-project/lateen/exposer/objects"
 )
 
 func TestParseLeavesOutWhatHasNoEffect(t *testing.T) {
 	for name, test := range map[string]struct {
 		text, path, says string
-		want             build.Settings
+		want             objects.Settings
 	}{
 		"the label of Velero's movers": {
 			`{"podLabels": {"velero.io/data-upload": "x", "team": "storage"}}`, "podLabels.velero.io/data-upload", "sets velero.io/data-upload itself",
-			build.Settings{Labels: map[string]string{"team": "storage"}},
+			objects.Settings{Labels: map[string]string{"team": "storage"}},
 		},
 		"a label of ours": {
 			`{"podLabels": {"team": "storage", "lateen.dev/mover": "false"}}`, "podLabels.lateen.dev/mover", "sets lateen.dev/mover itself",
-			build.Settings{Labels: map[string]string{"team": "storage"}},
+			objects.Settings{Labels: map[string]string{"team": "storage"}},
 		},
 		"an annotation of ours": {
 			`{"podAnnotations": {"lateen.dev/attempt": "7", "a": "b"}}`, "podAnnotations.lateen.dev/attempt", "drop it here",
-			build.Settings{Annotations: map[string]string{"a": "b"}},
+			objects.Settings{Annotations: map[string]string{"a": "b"}},
 		},
 		"a SELinux type without readOnly": {
 			`{"backupPVC": {"gold": {"spcNoRelabeling": true, "storageClass": "silver"}}}`, "backupPVC.gold", "no effect without readOnly",
-			build.Settings{BackupClaims: map[string]build.BackupClaim{"gold": {StorageClass: "silver", SPCNoRelabeling: true}}},
+			objects.Settings{BackupClaims: map[string]objects.BackupClaim{"gold": {StorageClass: "silver", SPCNoRelabeling: true}}},
 		},
 	} {
 		t.Run(name, func(t *testing.T) {

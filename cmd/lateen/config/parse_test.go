@@ -10,7 +10,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/lateen-project/lateen/cmd/lateen/config"
-	"github.com/lateen-project/lateen/exposer/build"
+	"github.com/lateen-project/lateen/exposer/objects"
 )
 
 // fullConfig uses every field of the schema.
@@ -61,24 +61,24 @@ func TestParseOfEverything(t *testing.T) {
 			}}, Number: 5},
 		},
 		PriorityClassName: "velero-low",
-		Movers: build.Settings{
-			LoadAffinity: []build.LoadAffinity{
+		Movers: objects.Settings{
+			LoadAffinity: []objects.LoadAffinity{
 				{StorageClass: "gold", Nodes: metav1.LabelSelector{MatchLabels: map[string]string{"disk": "fast"}}},
 				{Nodes: metav1.LabelSelector{MatchExpressions: []metav1.LabelSelectorRequirement{
 					{Key: "gpu", Operator: metav1.LabelSelectorOpDoesNotExist},
 				}}},
 			},
-			BackupClaims: map[string]build.BackupClaim{
+			BackupClaims: map[string]objects.BackupClaim{
 				"gold":   {StorageClass: "silver", ReadOnly: true, SPCNoRelabeling: true, Annotations: map[string]string{"example.com/Fast": "yes"}},
-				"bronze": {Copies: build.Copies{SecretNames: []string{"key", "ca"}, ConfigMapNames: []string{"kms"}}},
+				"bronze": {Copies: objects.Copies{SecretNames: []string{"key", "ca"}, ConfigMapNames: []string{"kms"}}},
 			},
 			IgnoreDelayBinding: true,
-			RestoreCopies:      build.Copies{SecretNames: []string{"key"}, ConfigMapNames: []string{"kms"}},
+			RestoreCopies:      objects.Copies{SecretNames: []string{"key"}, ConfigMapNames: []string{"kms"}},
 			Tolerations: []corev1.Toleration{
 				{Key: "dedicated", Value: "backup", Effect: corev1.TaintEffectNoExecute, TolerationSeconds: new(int64(60))},
 				{Operator: corev1.TolerationOpExists},
 			},
-			Cache: &build.Cache{StorageClass: "local", Threshold: 1 << 30, Limit: 5000 << 20},
+			Cache: &objects.Cache{StorageClass: "local", Threshold: 1 << 30, Limit: 5000 << 20},
 			Resources: corev1.ResourceRequirements{
 				Requests: corev1.ResourceList{"cpu": resource.MustParse("500m"), "memory": resource.MustParse("128Mi")},
 				Limits:   corev1.ResourceList{"cpu": resource.MustParse("2"), "memory": resource.MustParse("1Gi"), "ephemeral-storage": resource.MustParse("10Gi")},
@@ -228,13 +228,13 @@ func TestParseKeepsWhatStandsBesideABadValue(t *testing.T) {
 }`, map[string]string{"size": "big"})
 	require.Len(t, problems, 8)
 	require.Equal(t, config.Limits{Concurrency: 8, GlobalConcurrency: 4, MaxConcurrency: 8}, got.Limits)
-	require.Equal(t, build.Settings{
-		LoadAffinity: []build.LoadAffinity{
+	require.Equal(t, objects.Settings{
+		LoadAffinity: []objects.LoadAffinity{
 			{StorageClass: "local"},
 			{Nodes: metav1.LabelSelector{MatchLabels: map[string]string{"disk": "fast"}}},
 		},
-		BackupClaims: map[string]build.BackupClaim{"gold": {StorageClass: "silver"}},
-		Cache:        &build.Cache{StorageClass: "local", Limit: config.DefaultCacheLimit},
+		BackupClaims: map[string]objects.BackupClaim{"gold": {StorageClass: "silver"}},
+		Cache:        &objects.Cache{StorageClass: "local", Limit: config.DefaultCacheLimit},
 		Labels:       map[string]string{"team": "storage"},
 		Annotations:  map[string]string{"owner": "storage"},
 	}, got.Movers)

@@ -11,7 +11,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/util/validation"
 
-	"github.com/lateen-project/lateen/exposer/build"
+	"github.com/lateen-project/lateen/exposer/objects"
 )
 
 // workload is a DaemonSet or Deployment in Velero's namespace.
@@ -48,7 +48,7 @@ func agentsOn(os corev1.OSName) workload {
 // readTemplates finds out what movers look like on nodes of each operating system. Without agents on Windows,
 // which Velero installs only when it is told to, there are no movers either.
 func (l loader) readTemplates(ctx context.Context, startup *Startup) error {
-	startup.Templates = map[corev1.OSName]build.Template{}
+	startup.Templates = map[corev1.OSName]objects.Template{}
 	for _, os := range []corev1.OSName{corev1.Linux, corev1.Windows} {
 		agents, err := l.podTemplate(ctx, agentsOn(os))
 		if err != nil {
@@ -82,21 +82,21 @@ func (l loader) readTemplates(ctx context.Context, startup *Startup) error {
 }
 
 // template is what movers take over of the workload that they take after.
-func (l loader) template(ctx context.Context, os corev1.OSName) (build.Template, error) {
+func (l loader) template(ctx context.Context, os corev1.OSName) (objects.Template, error) {
 	from, err := l.options.workload(os)
 	if err != nil {
-		return build.Template{}, err
+		return objects.Template{}, err
 	}
 	source, err := l.podTemplate(ctx, from)
 	if err != nil {
-		return build.Template{}, err
+		return objects.Template{}, err
 	}
 	if source == nil {
-		return build.Template{}, fmt.Errorf("find %s: it does not exist; install Velero's node-agent, or name another workload with --mover-template", l.object(from))
+		return objects.Template{}, fmt.Errorf("find %s: it does not exist; install Velero's node-agent, or name another workload with --mover-template", l.object(from))
 	}
 	template, err := Inherit(*source)
 	if err != nil {
-		return build.Template{}, fmt.Errorf("inherit from %s: %w", l.object(from), err)
+		return objects.Template{}, fmt.Errorf("inherit from %s: %w", l.object(from), err)
 	}
 	return template, nil
 }

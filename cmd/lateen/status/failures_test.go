@@ -10,24 +10,24 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/lateen-project/lateen/cmd/lateen/status"
-	"github.com/lateen-project/lateen/exposer/build"
+	"github.com/lateen-project/lateen/exposer/objects"
 )
 
 // TestFailuresOfMaintenanceAreCountedBeyondTheHistory is a repository beside a released server, which keeps three entries.
 func TestFailuresOfMaintenanceAreCountedBeyondTheHistory(t *testing.T) {
 	for name, test := range map[string]struct {
-		verdict build.Verdict
+		verdict objects.Verdict
 		says    string
 	}{
-		"after a job that failed":      {build.VerdictFailed, "; 6 failures since: no bucket"},
+		"after a job that failed":      {objects.VerdictFailed, "; 6 failures since: no bucket"},
 		"after a job that nobody read": {"", "; 3 failures since: no bucket"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := cluster(1, `{}`)
 			s.repository("app-default-kopia", 0, "no bucket", "no bucket", "no bucket")
 			job := &batchv1.Job{ObjectMeta: meta("velero", "app-default-kopia-maintain-job-6", time.Minute)}
-			job.Labels = map[string]string{build.LabelRepository: "app-default-kopia"}
-			job.Annotations = map[string]string{build.AnnotationFailures: "5", build.AnnotationFactor: "1", build.AnnotationKeep: "3", build.AnnotationVerdict: string(test.verdict)}
+			job.Labels = map[string]string{objects.LabelRepository: "app-default-kopia"}
+			job.Annotations = map[string]string{objects.AnnotationFailures: "5", objects.AnnotationFactor: "1", objects.AnnotationKeep: "3", objects.AnnotationVerdict: string(test.verdict)}
 			job.Status.Conditions = []batchv1.JobCondition{{Type: batchv1.JobFailed, Status: corev1.ConditionTrue, LastTransitionTime: *past(time.Second)}}
 			s.add(job)
 			var reported bytes.Buffer

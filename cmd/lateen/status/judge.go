@@ -6,7 +6,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 
-	"github.com/lateen-project/lateen/exposer/build"
+	"github.com/lateen-project/lateen/exposer/objects"
 	"github.com/lateen-project/lateen/reconcile/transfer"
 )
 
@@ -137,7 +137,7 @@ func runningSince(mover *corev1.Pod) time.Time {
 func (s *Snapshot) movers() []*corev1.Pod {
 	var found []*corev1.Pod
 	for _, one := range s.transfers {
-		if mover := s.mover(one); mover != nil && !slices.Contains([]build.Condition{build.Succeeded, build.Failed, build.Lost}, build.ReadPod(mover).Condition) {
+		if mover := s.mover(one); mover != nil && !slices.Contains([]objects.Condition{objects.Succeeded, objects.Failed, objects.Lost}, objects.ReadPod(mover).Condition) {
 			found = append(found, mover)
 		}
 	}

@@ -10,7 +10,7 @@ import (
 	storagev1 "k8s.io/api/storage/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"github.com/lateen-project/lateen/exposer/build"
+	"github.com/lateen-project/lateen/exposer/objects"
 )
 
 // starting has movers that are kept from running by each of those who can.
@@ -111,7 +111,7 @@ func endings() *scene {
 	upload.Finalizers = []string{"velero.io/data-upload-download-finalizer"}
 	upload.Status.Phase, upload.Status.CompletionTimestamp = velerov2alpha1.DataUploadPhaseCanceled, past(30*time.Second)
 	s.add(&snapshotv1.VolumeSnapshotContent{
-		ObjectMeta: metav1.ObjectMeta{Name: upload.Name, Labels: build.OwnerLabels(upload.UID, "node-1"), CreationTimestamp: ago(2 * time.Minute)},
+		ObjectMeta: metav1.ObjectMeta{Name: upload.Name, Labels: objects.OwnerLabels(upload.UID, "node-1"), CreationTimestamp: ago(2 * time.Minute)},
 		Spec:       snapshotv1.VolumeSnapshotContentSpec{Driver: "ebs.csi.aws.com", VolumeSnapshotRef: corev1.ObjectReference{Namespace: "velero", Name: upload.Name}},
 		Status:     &snapshotv1.VolumeSnapshotContentStatus{Error: &snapshotv1.VolumeSnapshotError{Message: new("rpc error: code = NotFound desc = snap-0a1b2c")}},
 	})

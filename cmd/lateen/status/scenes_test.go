@@ -16,7 +16,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 
-	"github.com/lateen-project/lateen/exposer/build"
+	"github.com/lateen-project/lateen/exposer/objects"
 )
 
 // now is when every scene is looked at.
@@ -200,6 +200,6 @@ func (s *scene) repository(name string, success time.Duration, failures ...strin
 
 func (s *scene) job(of, name string) {
 	created := &batchv1.Job{ObjectMeta: meta("velero", name, time.Minute)}
-	created.Labels = map[string]string{build.LabelRepository: of}
+	created.Labels = map[string]string{objects.LabelRepository: of}
 	s.add(created)
 }

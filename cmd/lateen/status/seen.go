@@ -20,7 +20,8 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/tools/cache"
 
-	"github.com/lateen-project/lateen/exposer/build"
+	"github.com/lateen-project/lateen/exposer/handover"
+	"github.com/lateen-project/lateen/exposer/objects"
 	"github.com/lateen-project/lateen/reconcile/transfer"
 )
 
@@ -67,7 +68,7 @@ type subject struct {
 	kind  string // as in the API
 	meta  metav1.Object
 	state transfer.State
-	move  build.MoverSpec
+	move  objects.MoverSpec
 }
 
 func (s *subject) key() string { return s.meta.GetNamespace() + "/" + s.meta.GetName() }
@@ -161,7 +162,7 @@ func (s *Snapshot) sees(resource, namespace string) bool {
 
 // mover is the pod that belongs to this very resource; nil if there is none.
 func (s *Snapshot) mover(of *subject) *corev1.Pod {
-	if pod := s.pods[of.key()]; pod != nil && build.OwnedBy(pod, of.meta.GetUID()) {
+	if pod := s.pods[of.key()]; pod != nil && objects.OwnedBy(pod, of.meta.GetUID()) {
 		return pod
 	}
 	return nil
@@ -170,8 +171,8 @@ func (s *Snapshot) mover(of *subject) *corev1.Pod {
 // claimsOf are the claims that were made for a transfer.
 func (s *Snapshot) claimsOf(of *subject) []*corev1.PersistentVolumeClaim {
 	var found []*corev1.PersistentVolumeClaim
-	for _, name := range build.ClaimNames(of.move) {
-		if claim := s.claims[of.meta.GetNamespace()+"/"+name]; claim != nil && build.OwnedBy(claim, of.meta.GetUID()) {
+	for _, name := range objects.ClaimNames(of.move) {
+		if claim := s.claims[of.meta.GetNamespace()+"/"+name]; claim != nil && objects.OwnedBy(claim, of.meta.GetUID()) {
 			found = append(found, claim)
 		}
 	}
@@ -180,16 +181,16 @@ func (s *Snapshot) claimsOf(of *subject) []*corev1.PersistentVolumeClaim {
 
 // handover is how far the snapshot of a DataUpload is on its way to Velero's namespace; nil for other kinds, and
 // where snapshots could not be read.
-func (s *Snapshot) handover(of *subject) *build.Handover {
+func (s *Snapshot) handover(of *subject) *handover.Handover {
 	source := of.move.Source.Snapshot
 	if source == nil || !s.sees(snapshotsName, source.Namespace) || !s.sees(snapshotsName, s.namespace) || !s.sees(contentsName, "") {
 		return nil
 	}
-	h := &build.Handover{
+	h := &handover.Handover{
 		Namespace: of.meta.GetNamespace(), Name: of.meta.GetName(), UID: of.meta.GetUID(),
 		Source: types.NamespacedName{Namespace: source.Namespace, Name: source.Snapshot}, Verified: true,
 	}
-	h.Backup = build.SnapshotPair{Snapshot: s.snapshots[of.key()], Content: s.contents[h.Name]}
+	h.Backup = handover.SnapshotPair{Snapshot: s.snapshots[of.key()], Content: s.contents[h.Name]}
 	h.Original.Snapshot = s.snapshots[h.Source.String()]
 	h.Original.Content = s.contents[h.SourceContent()]
 	return h

@@ -9,7 +9,7 @@ import (
 	velerov1 "github.com/vmware-tanzu/velero/pkg/apis/velero/v1"
 	"k8s.io/apimachinery/pkg/types"
 
-	"github.com/lateen-project/lateen/exposer/build"
+	"github.com/lateen-project/lateen/exposer/objects"
 	"github.com/lateen-project/lateen/reconcile/maintenance"
 )
 
@@ -69,7 +69,7 @@ func (s *Snapshot) nextMaintenance(of *velerov1.BackupRepository) (now, remedy s
 	policy.Frequency, policy.Timeout = options.MaintenanceFrequency, options.MaintenanceTimeout
 	jobs, running := s.jobsOf(of), 0
 	for _, job := range s.jobs {
-		if build.ReadJob(job).Outcome == build.JobUnfinished {
+		if objects.ReadJob(job).Outcome == objects.JobUnfinished {
 			running++
 		}
 	}
@@ -99,16 +99,16 @@ func (s *Snapshot) nextMaintenance(of *velerov1.BackupRepository) (now, remedy s
 }
 
 // jobsOf are the maintenance jobs of a repository, oldest first.
-func (s *Snapshot) jobsOf(repository *velerov1.BackupRepository) (jobs []build.JobStatus) {
+func (s *Snapshot) jobsOf(repository *velerov1.BackupRepository) (jobs []objects.JobStatus) {
 	for _, job := range s.jobs {
-		if job.Labels[build.LabelRepository] != build.RepositoryLabel(repository.Name) {
+		if job.Labels[objects.LabelRepository] != objects.RepositoryLabel(repository.Name) {
 			continue
 		}
-		seen := build.ReadJob(job)
+		seen := objects.ReadJob(job)
 		seen.Since = slices.MaxFunc([]time.Time{seen.Created, seen.Terminating, seen.Finished, seen.Released}, time.Time.Compare) // as far as can be told
 		jobs = append(jobs, seen)
 	}
-	slices.SortStableFunc(jobs, func(a, b build.JobStatus) int { return a.Created.Compare(b.Created) })
+	slices.SortStableFunc(jobs, func(a, b objects.JobStatus) int { return a.Created.Compare(b.Created) })
 	return jobs
 }
 
@@ -121,9 +121,9 @@ func (s *Snapshot) locationOf(of *velerov1.BackupRepository) maintenance.Locatio
 	return maintenance.Location{Exists: true, ReadOnly: s.locations[at].Spec.AccessMode == velerov1.BackupStorageLocationAccessModeReadOnly}
 }
 
-func unfinished(jobs []build.JobStatus) string {
+func unfinished(jobs []objects.JobStatus) string {
 	for _, job := range jobs {
-		if job.Outcome == build.JobUnfinished {
+		if job.Outcome == objects.JobUnfinished {
 			return job.Name
 		}
 	}

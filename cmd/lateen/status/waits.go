@@ -8,7 +8,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/lateen-project/lateen/deploy"
-	"github.com/lateen-project/lateen/exposer/build"
+	"github.com/lateen-project/lateen/exposer/handover"
+	"github.com/lateen-project/lateen/exposer/objects"
 	"github.com/lateen-project/lateen/reconcile"
 	"github.com/lateen-project/lateen/reconcile/transfer"
 )
@@ -50,11 +51,11 @@ func (j *evaluator) cleanUp(of *subject) *Wait {
 		return nil
 	}
 	if h := j.handover(of); h != nil {
-		if rung, description := h.NextCleanup(); rung == build.AwaitSnapshot {
+		if rung, description := h.NextCleanup(); rung == handover.AwaitSnapshot {
 			return cmp.Or(j.missingActor(of), waitFor(WaitCleanUp, "its snapshot to be deleted: %s", description))
 		}
 	}
-	if mover := j.mover(of); mover != nil && build.ReadPod(mover).Condition == build.Terminating {
+	if mover := j.mover(of); mover != nil && objects.ReadPod(mover).Condition == objects.Terminating {
 		return cmp.Or(j.missingActor(of), waitFor(WaitCleanUp, "the kubelet of %s to end its mover pod", mover.Spec.NodeName))
 	}
 	return cmp.Or(j.missingActor(of), waitFor(WaitCleanUp, "what was made for it to be removed"))
@@ -113,15 +114,15 @@ func (j *evaluator) moving(of *subject) *Wait {
 
 // lost is that there should be a mover and is none.
 func (j *evaluator) lost(of *subject) *Wait {
-	seen := build.ReadPod(j.mover(of))
+	seen := objects.ReadPod(j.mover(of))
 	switch {
 	case !j.sees(podsName, j.namespace):
 		return nil
-	case seen.Condition == build.Absent:
+	case seen.Condition == objects.Absent:
 		return waitFor(WaitMover, "another mover: its pod is gone")
-	case seen.Condition == build.Lost:
+	case seen.Condition == objects.Lost:
 		return waitFor(WaitMover, "another mover: %s", seen.Message)
-	case seen.Condition == build.Terminating:
+	case seen.Condition == objects.Terminating:
 		return waitFor(WaitMover, "its mover pod to be gone, which is being deleted")
 	}
 	return nil
@@ -179,13 +180,13 @@ func (j *evaluator) accepted(of *subject) *Wait {
 		}
 		return waitFor(WaitMover, "%s to make its mover pod", j.actorName(of))
 	}
-	switch seen := build.ReadPod(mover); seen.Condition {
-	case build.Pending:
+	switch seen := objects.ReadPod(mover); seen.Condition {
+	case objects.Pending:
 		return cmp.Or(j.claim(of), j.snapshot(of), j.pending(mover, seen))
-	case build.Running:
+	case objects.Running:
 		return cmp.Or(agentUnless(j.ready(mover.Spec.NodeName), j.noAgent(mover.Spec.NodeName)),
 			waitFor(WaitAgent, "the agent of %s to see that its mover runs", mover.Spec.NodeName))
-	case build.Terminating:
+	case objects.Terminating:
 		return waitFor(WaitMover, "its mover pod to be gone, which is being deleted")
 	default:
 		return waitFor(WaitAgent, "%s to take in: %s", j.actorName(of), cmp.Or(seen.Message, "its mover has ended"))
@@ -217,7 +218,7 @@ func (j *evaluator) snapshot(of *subject) *Wait {
 	}
 	rung, description := h.Next()
 	switch {
-	case rung == build.AwaitSnapshot:
+	case rung == handover.AwaitSnapshot:
 		return waitFor(WaitSnapshot, "snapshot not ready: %s", description)
 	case description != "":
 		return waitFor(WaitSnapshot, "snapshot: %s", description)
@@ -242,7 +243,7 @@ func (j *evaluator) claim(of *subject) *Wait {
 }
 
 // pending is what keeps a mover pod from running.
-func (j *evaluator) pending(mover *corev1.Pod, seen build.Exposure) *Wait {
+func (j *evaluator) pending(mover *corev1.Pod, seen objects.Exposure) *Wait {
 	for _, condition := range mover.Status.Conditions {
 		if condition.Type != corev1.PodScheduled || condition.Status != corev1.ConditionFalse {
 			continue
@@ -255,9 +256,9 @@ func (j *evaluator) pending(mover *corev1.Pod, seen build.Exposure) *Wait {
 	switch warning := j.warning(mover.UID); {
 	case mover.Spec.NodeName == "":
 		return waitFor(WaitScheduler, "a node for its mover pod")
-	case build.Starting(mover) && warning != "":
+	case objects.Starting(mover) && warning != "":
 		return waitFor(WaitVolume, "pod not started on %s: %s", mover.Spec.NodeName, warning)
-	case build.Starting(mover) || seen.Message == "":
+	case objects.Starting(mover) || seen.Message == "":
 		return waitFor(WaitMover, "its mover pod to start on %s", mover.Spec.NodeName)
 	}
 	return waitFor(WaitContainer, "%s", seen.Message)

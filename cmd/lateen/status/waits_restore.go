@@ -3,7 +3,7 @@ package status
 import (
 	"k8s.io/utils/ptr"
 
-	"github.com/lateen-project/lateen/exposer/build"
+	"github.com/lateen-project/lateen/exposer/objects"
 	"github.com/lateen-project/lateen/reconcile/transfer"
 )
 
@@ -36,7 +36,7 @@ func (j *evaluator) eligible(of *subject) *Wait {
 	}
 }
 
-func (j *evaluator) consumer(target *build.TargetSource) *Wait {
+func (j *evaluator) consumer(target *objects.TargetSource) *Wait {
 	name := target.Namespace + "/" + target.Claim
 	claim := j.claims[name]
 	switch {

@@ -1,0 +1,56 @@
+package handover
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/lateen-project/lateen/exposer/objects"
+)
+
+// handed is a hand-over whose backup pair exists.
+func handed(change func(*Handover)) Handover {
+	h := toyPairs{
+		original: toySnapshot{there: true, ready: true}, content: toyContent{there: true, handle: true, retained: true},
+		backup: toySnapshot{there: true}, copied: toyContent{there: true},
+	}.seen(true)
+	change(&h)
+	return h
+}
+
+func TestAHandOverStopsAtWhatIsNotIts(t *testing.T) {
+	for name, test := range map[string]struct {
+		change func(*Handover)
+		rung   HandoverStep
+		says   string
+	}{
+		"a VolumeSnapshot of another resource": {
+			change: func(h *Handover) {
+				h.Backup.Snapshot.Labels, h.Backup.Content = objects.OwnerLabels("another", "n1"), nil
+			},
+			rung: NameConflict, says: "VolumeSnapshot velero/du exists and belongs to something else; delete it to let the transfer go on",
+		},
+		"a VolumeSnapshot that somebody made by hand": {
+			change: func(h *Handover) {
+				h.Backup.Snapshot.Labels, h.Backup.Snapshot.Spec.Source.VolumeSnapshotContentName, h.Backup.Content = nil, nil, nil
+			},
+			rung: NameConflict, says: "VolumeSnapshot velero/du exists and belongs to something else; delete it to let the transfer go on",
+		},
+		"a content of another resource": {
+			change: func(h *Handover) { h.Backup.Content.Labels = objects.OwnerLabels("another", "n1") },
+			rung:   NameConflict, says: "VolumeSnapshotContent du exists and belongs to something else; delete it to let the transfer go on",
+		},
+		"a content of an earlier VolumeSnapshot with the same name": {
+			change: func(h *Handover) { h.Backup.Content.Spec.VolumeSnapshotRef.UID = "earlier-uid" },
+			rung:   HandoverFail, says: "VolumeSnapshotContent du is bound to an earlier VolumeSnapshot of the same name",
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			rung, description := handed(test.change).Next()
+			require.Equal(t, test.rung, rung)
+			require.Equal(t, test.says, description)
+		})
+	}
+	rung, _ := handed(func(*Handover) {}).Next()
+	require.Equal(t, DeleteOriginal, rung, "and goes on where all is its")
+}

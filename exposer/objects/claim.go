@@ -1,0 +1,144 @@
+package objects
+
+import (
+	"cmp"
+	"maps"
+	"slices"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
+)
+
+// Annotations of Kubernetes on claims and volumes (k8s.io/component-helpers/storage/volume).
+const (
+	annotationSelectedNode      = "volume.kubernetes.io/selected-node" // where the first consumer will run
+	AnnotationBindCompleted     = "pv.kubernetes.io/bind-completed"    // a claim that has it and no volume is lost
+	AnnotationBoundByController = "pv.kubernetes.io/bound-by-controller"
+	annotationProvisionedBy     = "pv.kubernetes.io/provisioned-by" // on volumes that were made for a claim
+)
+
+// progressOf are annotations that say how far a claim is, and not what it wants.
+func progressOf() []string {
+	return []string{annotationSelectedNode, AnnotationBindCompleted, AnnotationBoundByController}
+}
+
+const (
+	cacheSuffix = "-cache"   // of the claim's name
+	cacheVolume = "cachedir" // its name in the pod
+	cachePath   = "/cachedir"
+)
+
+// ClaimNames are the names of the claims that may be made for a movement.
+func ClaimNames(move MoverSpec) []string {
+	var names []string
+	if move.Source.PodVolume == nil {
+		names = append(names, move.Name)
+	}
+	if move.Restores {
+		names = append(names, move.Name+cacheSuffix)
+	}
+	return names
+}
+
+// backupClaim is the claim whose volume is made of a snapshot, and read (velero-protocol 2.2).
+func backupClaim(move MoverSpec, facts VolumeInfo, settings Settings) *corev1.PersistentVolumeClaim {
+	wish := settings.BackupClaims[facts.StorageClass]
+	group := "snapshot.storage.k8s.io"
+	claim := newClaim(move, move.Name)
+	claim.Annotations = maps.Clone(wish.Annotations)
+	claim.Spec = corev1.PersistentVolumeClaimSpec{
+		AccessModes:      []corev1.PersistentVolumeAccessMode{corev1.ReadWriteOnce},
+		StorageClassName: new(cmp.Or(wish.StorageClass, facts.StorageClass)),
+		VolumeMode:       volumeMode(facts.Block),
+		DataSource:       &corev1.TypedLocalObjectReference{APIGroup: &group, Kind: "VolumeSnapshot", Name: move.Name},
+		Resources:        sized(facts.Size),
+	}
+	if wish.ReadOnly {
+		claim.Spec.AccessModes = []corev1.PersistentVolumeAccessMode{corev1.ReadOnlyMany}
+	}
+	return claim
+}
+
+// restoreClaim is the claim whose volume is restored into, before that volume is bound to the target
+// (velero-protocol 2.3): it asks for what the target asks for.
+func restoreClaim(move MoverSpec, facts VolumeInfo) *corev1.PersistentVolumeClaim {
+	target := facts.Target
+	claim := newClaim(move, move.Name)
+	claim.Labels = Merged(target.Labels, claim.Labels)
+	claim.Annotations = maps.Clone(target.Annotations)
+	for _, own := range progressOf() {
+		delete(claim.Annotations, own)
+	}
+	if facts.SelectedNode != "" {
+		claim.Annotations = map[string]string{annotationSelectedNode: facts.SelectedNode}
+	}
+	claim.Spec = corev1.PersistentVolumeClaimSpec{
+		AccessModes:      slices.Clone(target.Spec.AccessModes),
+		StorageClassName: target.Spec.StorageClassName,
+		VolumeMode:       target.Spec.VolumeMode,
+		Resources:        *target.Spec.Resources.DeepCopy(),
+	}
+	return claim
+}
+
+// cacheClaim is the claim of the volume in which a restore caches; nil if it needs none
+// (velero-protocol 2.5). A size that is not known may be any.
+func cacheClaim(move MoverSpec, facts VolumeInfo, settings Settings) *corev1.PersistentVolumeClaim {
+	cache := settings.Cache
+	if cache == nil || !move.Restores || move.SnapshotSize != 0 && move.SnapshotSize < cache.Threshold {
+		return nil
+	}
+	claim := newClaim(move, move.Name+cacheSuffix)
+	if node := cmp.Or(facts.Node, facts.SelectedNode); node != "" {
+		claim.Annotations = map[string]string{annotationSelectedNode: node}
+	}
+	claim.Spec = corev1.PersistentVolumeClaimSpec{
+		AccessModes:      []corev1.PersistentVolumeAccessMode{corev1.ReadWriteOnce},
+		StorageClassName: new(cache.StorageClass),
+		VolumeMode:       volumeMode(false),
+		Resources:        sized(cacheSize(cache.Limit)),
+	}
+	return claim
+}
+
+// cacheSize is a fifth more than what the mover may keep, in whole GiB.
+func cacheSize(limit int64) resource.Quantity {
+	const gib = 1 << 30
+	return *resource.NewQuantity((limit*12/10+gib-1)/gib*gib, resource.BinarySI)
+}
+
+func newClaim(move MoverSpec, name string) *corev1.PersistentVolumeClaim {
+	return &corev1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{
+		Name: name, Namespace: move.Namespace,
+		Labels:          Merged(OwnerLabels(move.UID, move.ExposingNode), map[string]string{LabelExclude: "true"}),
+		OwnerReferences: []metav1.OwnerReference{ownerReference(move)},
+	}}
+}
+
+func sized(size resource.Quantity) corev1.VolumeResourceRequirements {
+	return corev1.VolumeResourceRequirements{Requests: corev1.ResourceList{corev1.ResourceStorage: size}}
+}
+
+func volumeMode(block bool) *corev1.PersistentVolumeMode {
+	if block {
+		return ptr.To(corev1.PersistentVolumeBlock)
+	}
+	return ptr.To(corev1.PersistentVolumeFilesystem)
+}
+
+func readOnly(claim *corev1.PersistentVolumeClaim) bool {
+	return slices.Equal(claim.Spec.AccessModes, []corev1.PersistentVolumeAccessMode{corev1.ReadOnlyMany})
+}
+
+// LabelKept is on volumes that hold what was restored and could not be delivered: nobody may delete them.
+const LabelKept = "lateen.dev/kept"
+
+// Disposable tells whether a volume that its class would retain was made for this claim and for nothing else.
+// A volume that an administrator made, and that was there before, is not.
+func Disposable(volume *corev1.PersistentVolume, claim *corev1.PersistentVolumeClaim) bool {
+	return volume.Spec.PersistentVolumeReclaimPolicy != corev1.PersistentVolumeReclaimDelete &&
+		volume.Annotations[annotationProvisionedBy] != "" && volume.Labels[LabelKept] == "" &&
+		volume.Spec.ClaimRef != nil && volume.Spec.ClaimRef.UID == claim.UID
+}

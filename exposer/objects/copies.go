@@ -1,0 +1,96 @@
+package objects
+
+import (
+	"fmt"
+	"slices"
+
+	corev1 "k8s.io/api/core/v1"
+	apiequality "k8s.io/apimachinery/pkg/api/equality"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+const (
+	// LabelCopy is on Secrets and ConfigMaps in Velero's namespace that are copies for a claim; "true".
+	LabelCopy = "lateen.dev/copy"
+	// AnnotationCopyOf is namespace/name of what such an object is a copy of.
+	AnnotationCopyOf = "lateen.dev/copy-of"
+
+	labelCopiedByVelero = "velero.io/backup-pvc-secret"   // on the copies of Velero's agent (its BackupPVCSecretLabel)
+	labelExcluded       = "velero.io/exclude-from-backup" // on what no backup contains (its ExcludeFromBackupLabel)
+)
+
+// Copies are names of Secrets and ConfigMaps that a CSI driver reads in the namespace of a claim to provision its volume,
+// such as the key of an encrypted one (secretNames and configMapNames of the node-agent ConfigMap, Velero #9879).
+type Copies struct {
+	SecretNames    []string
+	ConfigMapNames []string
+}
+
+// CopiesOf says what is copied into the namespace of a movement, and from which.
+func CopiesOf(move MoverSpec, facts VolumeInfo, settings Settings) (from string, copies Copies) {
+	switch {
+	case move.Source.Snapshot != nil:
+		return move.Source.Snapshot.Namespace, settings.BackupClaims[facts.StorageClass].Copies
+	case move.Source.Target != nil:
+		return move.Source.Target.Namespace, settings.RestoreCopies
+	default: // the volume of a pod is there already
+		return "", Copies{}
+	}
+}
+
+// CopySecret builds the copy of a Secret. Claims are its owners: they come to exist later.
+func CopySecret(source *corev1.Secret, namespace string) *corev1.Secret {
+	return &corev1.Secret{ObjectMeta: copyMeta(source, namespace), Type: source.Type, Data: source.Data}
+}
+
+// SameSecret tells whether two Secrets hold the same.
+func SameSecret(a, b *corev1.Secret) bool {
+	return a.Type == b.Type && apiequality.Semantic.DeepEqual(a.Data, b.Data)
+}
+
+// CopyConfigMap builds the copy of a ConfigMap, as CopySecret.
+func CopyConfigMap(source *corev1.ConfigMap, namespace string) *corev1.ConfigMap {
+	return &corev1.ConfigMap{ObjectMeta: copyMeta(source, namespace), Data: source.Data, BinaryData: source.BinaryData}
+}
+
+// SameConfigMap tells whether two ConfigMaps hold the same.
+func SameConfigMap(a, b *corev1.ConfigMap) bool {
+	return apiequality.Semantic.DeepEqual(a.Data, b.Data) && apiequality.Semantic.DeepEqual(a.BinaryData, b.BinaryData)
+}
+
+func copyMeta(source metav1.Object, namespace string) metav1.ObjectMeta {
+	return metav1.ObjectMeta{
+		Namespace: namespace, Name: source.GetName(),
+		Labels:      map[string]string{LabelCopy: "true", labelExcluded: "true"},
+		Annotations: map[string]string{AnnotationCopyOf: source.GetNamespace() + "/" + source.GetName()},
+	}
+}
+
+// OwnedByClaim makes garbage collection remove the copy with the claim.
+func OwnedByClaim(claim *corev1.PersistentVolumeClaim) metav1.OwnerReference {
+	return metav1.OwnerReference{APIVersion: "v1", Kind: "PersistentVolumeClaim", Name: claim.Name, UID: claim.UID}
+}
+
+// ShareCopy says what becomes of an object that has the name of a copy: transfers that run at the same time share one, and
+// it goes with the last of their claims. The patch adds the claim to its owners; nil if nothing has to change. An object
+// that somebody else made stays as it is, and does if it holds the same. The error says why it cannot serve.
+func ShareCopy(what string, have metav1.Object, same bool, want metav1.Object) (patch map[string]any, err error) {
+	owner := want.GetOwnerReferences()[0]
+	name := fmt.Sprintf("%s %s/%s", what, have.GetNamespace(), have.GetName())
+	owned := slices.ContainsFunc(have.GetOwnerReferences(), func(o metav1.OwnerReference) bool { return o.UID == owner.UID })
+	copied := have.GetLabels()[LabelCopy] != "" || have.GetLabels()[labelCopiedByVelero] != ""
+	switch {
+	case have.GetDeletionTimestamp() != nil:
+		return nil, fmt.Errorf("%s is being deleted", name)
+	case owned, same && !copied:
+		return nil, nil
+	case !same && copied:
+		return nil, fmt.Errorf("%s is a copy of another one for a transfer that runs (%s); this transfer waits until it is gone", name, have.GetAnnotations()[AnnotationCopyOf])
+	case !same:
+		return nil, fmt.Errorf("%s exists and differs from %s, of which a copy is needed; delete it, or make it the same", name, want.GetAnnotations()[AnnotationCopyOf])
+	}
+	return map[string]any{"metadata": map[string]any{
+		"uid": have.GetUID(), "resourceVersion": have.GetResourceVersion(),
+		"ownerReferences": append(slices.Clone(have.GetOwnerReferences()), owner),
+	}}, nil
+}

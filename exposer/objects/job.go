@@ -1,0 +1,182 @@
+package objects
+
+import (
+	"crypto/sha256"
+	"crypto/sha3"
+	"encoding/hex"
+	"maps"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	batchv1 "k8s.io/api/batch/v1"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/validation"
+	"k8s.io/utils/ptr"
+)
+
+// LabelRepository is by which Velero's server finds the maintenance jobs of a repository (Velero's
+// RepositoryNameLabel).
+const LabelRepository = "velero.io/repo-name"
+
+// What Lateen writes on its jobs, for whoever coordinates when they end.
+const (
+	// AnnotationRepositoryUID is the UID of the BackupRepository that a job was created for. No owner reference says so: the
+	// garbage collector would delete the job with its repository, and Velero's server polls a job that is gone for ever (W42).
+	AnnotationRepositoryUID = "lateen.dev/repository-uid"
+	AnnotationKeep          = "lateen.dev/keep-latest"   // how many ended jobs of the repository are kept
+	AnnotationFactor        = "lateen.dev/memory-factor" // how much more memory than configured the job may take
+	// AnnotationFailures is how often maintenance of the repository had failed in a row before the job. The history in the
+	// repository cannot tell: the releases of Velero's server cut it to 3 entries.
+	AnnotationFailures = "lateen.dev/failures"
+	// AnnotationVerdict is a Verdict: what became of the job, once that is written into the history of its repository and
+	// counted. Jobs of Velero's server get it, too.
+	AnnotationVerdict = "lateen.dev/verdict"
+	// AnnotationReleased is when a job that will not end was made to count as failed (RFC 3339).
+	AnnotationReleased = "lateen.dev/released"
+)
+
+// Names in the pods of Velero's own jobs (velero-protocol 4.4).
+const (
+	maintenancePod       = "velero-repo-maintenance-pod"
+	maintenanceContainer = "velero-repo-maintenance-container"
+)
+
+// Maintenance is what a maintenance job is made for.
+type Maintenance struct {
+	Name, Namespace string // of the BackupRepository
+	UID             types.UID
+	VolumeNamespace string // whose volumes the repository holds
+	Location        string // BackupStorageLocation
+	Type            string // kopia
+	Due             time.Time
+	Failures        int           // in a row before this job
+	Factor          float64       // of the memory limit, from 1
+	Timeout         time.Duration // after which Kubernetes ends the job
+}
+
+// JobTemplate is what a maintenance job takes over from Velero's Deployment, which maintains repositories where
+// Lateen does not.
+type JobTemplate struct {
+	Template
+	PodSecurity       *corev1.PodSecurityContext
+	ContainerSecurity *corev1.SecurityContext
+}
+
+// JobSettings are what the configuration says of maintenance jobs.
+type JobSettings struct {
+	PriorityClass string // in force, not merely configured; empty for none
+	Resources     corev1.ResourceRequirements
+	Labels        map[string]string      // of the pod; nil: those of the template
+	Annotations   map[string]string      // of the pod; nil: those of the template
+	LoadAffinity  []metav1.LabelSelector // alternatives; none: any node
+	Keep          int                    // ended jobs of a repository
+}
+
+// Job builds the job that maintains a repository once.
+func Job(what Maintenance, template JobTemplate, settings JobSettings) *batchv1.Job {
+	name := map[string]string{LabelRepository: RepositoryLabel(what.Name)}
+	labels, annotations := settings.Labels, settings.Annotations
+	if labels == nil {
+		labels = template.Labels
+	}
+	if annotations == nil {
+		annotations = template.Annotations
+	}
+	return &batchv1.Job{
+		ObjectMeta: metav1.ObjectMeta{
+			Name:      jobName(what.Name, what.Due),
+			Namespace: what.Namespace,
+			Labels:    Merged(name),
+			Annotations: map[string]string{
+				AnnotationRepositoryUID: string(what.UID),
+				AnnotationKeep:          strconv.Itoa(settings.Keep),
+				AnnotationFactor:        formatFactor(what.Factor),
+				AnnotationFailures:      strconv.Itoa(what.Failures),
+			},
+		},
+		Spec: batchv1.JobSpec{
+			BackoffLimit:          ptr.To[int32](0),
+			ActiveDeadlineSeconds: new(int64(what.Timeout.Seconds())),
+			Template: corev1.PodTemplateSpec{
+				ObjectMeta: metav1.ObjectMeta{
+					Name: maintenancePod, Labels: Merged(labels, name), Annotations: Merged(noEvictAnnotations(), annotations),
+				},
+				Spec: jobPod(what, template, settings),
+			},
+		},
+	}
+}
+
+func jobPod(what Maintenance, template JobTemplate, settings JobSettings) corev1.PodSpec {
+	var wanted []corev1.NodeSelectorTerm
+	for _, nodes := range settings.LoadAffinity {
+		wanted = append(wanted, termOf(nodes))
+	}
+	system := []corev1.NodeSelectorTerm{{MatchExpressions: []corev1.NodeSelectorRequirement{onSystem(corev1.Linux)}}}
+	windows := corev1.Toleration{Key: "os", Operator: corev1.TolerationOpEqual, Value: string(corev1.Windows), Effect: corev1.TaintEffectNoSchedule}
+	return corev1.PodSpec{
+		Containers: []corev1.Container{{
+			Name:            maintenanceContainer,
+			Image:           template.Image,
+			ImagePullPolicy: corev1.PullIfNotPresent,
+			Command:         []string{"/velero"},
+			Args: append([]string{
+				"repo-maintenance", "--repo-name=" + what.VolumeNamespace, "--repo-type=" + what.Type,
+				"--backup-storage-location=" + what.Location,
+			}, template.LogArgs...),
+			Env:             slices.Clone(template.Env),
+			EnvFrom:         slices.Clone(template.EnvFrom),
+			VolumeMounts:    slices.Clone(template.VolumeMounts),
+			Resources:       enlarged(settings.Resources, what.Factor),
+			SecurityContext: template.ContainerSecurity.DeepCopy(),
+			// Velero's program says what went wrong in its log.
+			TerminationMessagePolicy: corev1.TerminationMessageFallbackToLogsOnError,
+		}},
+		Volumes:            slices.Clone(template.Volumes),
+		RestartPolicy:      corev1.RestartPolicyNever,
+		PriorityClassName:  settings.PriorityClass,
+		ServiceAccountName: template.ServiceAccount,
+		ImagePullSecrets:   slices.Clone(template.ImagePullSecrets),
+		SecurityContext:    template.PodSecurity.DeepCopy(),
+		Affinity:           required(intersect(wanted, system)),
+		Tolerations:        tolerations(VolumeInfo{OS: corev1.Linux}, []corev1.Toleration{windows}, template.Tolerations),
+	}
+}
+
+func formatFactor(factor float64) string { return strconv.FormatFloat(factor, 'f', -1, 64) }
+
+// enlarged are resources with so much more memory, where a limit is set.
+func enlarged(resources corev1.ResourceRequirements, factor float64) corev1.ResourceRequirements {
+	more := *resources.DeepCopy()
+	if limit, ok := more.Limits[corev1.ResourceMemory]; ok && factor > 1 {
+		more.Limits = maps.Clone(more.Limits)
+		more.Limits[corev1.ResourceMemory] = *resource.NewQuantity(int64(float64(limit.Value())*factor), limit.Format)
+	}
+	return more
+}
+
+// jobName is made of the repository and the second in which its job is due, so that two coordinators make one
+// job. It is short enough for a label, which Kubernetes makes of it.
+func jobName(repository string, due time.Time) string {
+	suffix := "-" + strconv.FormatInt(due.Unix(), 10)
+	if room := validation.LabelValueMaxLength - len(suffix); len(repository) > room {
+		sum := sha256.Sum256([]byte(repository))
+		repository = strings.TrimRight(repository[:room-9], ".-") + "-" + hex.EncodeToString(sum[:4])
+	}
+	return repository + suffix
+}
+
+// RepositoryLabel is the value of LabelRepository for a repository: its name, or the SHA3-224 of one that is too
+// long, in hex (Velero's pkg/label ReturnNameOrHash).
+func RepositoryLabel(name string) string {
+	if len(name) <= validation.LabelValueMaxLength {
+		return name
+	}
+	sum := sha3.Sum224([]byte(name))
+	return hex.EncodeToString(sum[:])
+}

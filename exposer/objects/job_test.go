@@ -1,0 +1,226 @@
+package objects
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	batchv1 "k8s.io/api/batch/v1"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/validation"
+)
+
+func maintenance() Maintenance {
+	return Maintenance{
+		Name: "app-default-kopia-x7k2p", Namespace: "velero", UID: "6f1c", VolumeNamespace: "app", Location: "default", Type: "kopia",
+		Due: time.Unix(1764000000, 0), Factor: 1, Timeout: 12 * time.Hour,
+	}
+}
+
+func jobTemplate() JobTemplate {
+	return JobTemplate{
+		Template:          full(),
+		PodSecurity:       &corev1.PodSecurityContext{RunAsNonRoot: new(true)},
+		ContainerSecurity: &corev1.SecurityContext{ReadOnlyRootFilesystem: new(true)},
+	}
+}
+
+func jobSettings() JobSettings {
+	return JobSettings{
+		PriorityClass: "maintenance", Keep: 2,
+		Resources: corev1.ResourceRequirements{
+			Requests: corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("100m")},
+			Limits:   corev1.ResourceList{corev1.ResourceMemory: resource.MustParse("1Gi")},
+		},
+		Labels:      map[string]string{"team": "storage", LabelRepository: "another"},
+		Annotations: map[string]string{"sidecar.istio.io/inject": "false"},
+		LoadAffinity: []metav1.LabelSelector{
+			{MatchLabels: map[string]string{"zone": "a"}},
+			{MatchExpressions: []metav1.LabelSelectorRequirement{{Key: "backup", Operator: metav1.LabelSelectorOpExists}}},
+		},
+	}
+}
+
+func TestMaintenanceJobs(t *testing.T) {
+	for name, job := range map[string]*batchv1.Job{
+		"job-plain":      Job(maintenance(), jobTemplate(), JobSettings{Keep: 3}),
+		"job-configured": Job(maintenance(), jobTemplate(), jobSettings()),
+	} {
+		t.Run(name, func(t *testing.T) {
+			job.APIVersion, job.Kind = "batch/v1", "Job"
+			text := written(t, job)
+			path := filepath.Join("testdata", name+".yaml")
+			if *update {
+				require.NoError(t, os.WriteFile(path, []byte(text), 0o644))
+			}
+			want, err := os.ReadFile(path)
+			require.NoError(t, err, "make it with: go test ./exposer/build -update")
+			require.Equal(t, string(want), text)
+		})
+	}
+}
+
+func TestAJobSharesNothing(t *testing.T) {
+	template, config := jobTemplate(), jobSettings()
+	job := Job(maintenance(), template, config)
+	pod := &job.Spec.Template
+	pod.Labels["team"], pod.Annotations["sidecar.istio.io/inject"] = "changed", "changed"
+	pod.Spec.Volumes[0].Name, pod.Spec.ImagePullSecrets[0].Name = "changed", "changed"
+	*pod.Spec.SecurityContext.RunAsNonRoot = false
+	container := &pod.Spec.Containers[0]
+	*container.SecurityContext.ReadOnlyRootFilesystem = false
+	container.Env[0].Name, container.EnvFrom[0].Prefix, container.VolumeMounts[0].Name = "changed", "changed", "changed"
+	container.Resources.Limits[corev1.ResourceMemory] = resource.MustParse("9Gi")
+	pod.Spec.Affinity.NodeAffinity.RequiredDuringSchedulingIgnoredDuringExecution.NodeSelectorTerms[0].MatchExpressions[0].Key = "changed"
+	require.Equal(t, jobTemplate(), template)
+	require.Equal(t, jobSettings(), config)
+}
+
+func TestNamesOfJobs(t *testing.T) {
+	what := maintenance()
+	require.Equal(t, "app-default-kopia-x7k2p-1764000000", Job(what, jobTemplate(), jobSettings()).Name)
+	long := strings.Repeat("n", 42) + "." + strings.Repeat("m", 200)
+	names := map[string]bool{}
+	for _, name := range []string{long, long + "x", strings.Repeat("n", 52), strings.Repeat("n", 53)} {
+		what.Name = name
+		job := Job(what, jobTemplate(), jobSettings())
+		require.Empty(t, validation.IsDNS1123Subdomain(job.Name), job.Name)
+		require.LessOrEqual(t, len(job.Name), 63)
+		require.Empty(t, validation.IsValidLabelValue(job.Labels[LabelRepository]))
+		require.Equal(t, job.Labels[LabelRepository], job.Spec.Template.Labels[LabelRepository])
+		names[job.Name] = true
+	}
+	require.Len(t, names, 4, "two repositories never have the same job")
+	// The digest is the one by which Velero's server looks for jobs.
+	require.Equal(t, "516cf67ee1491e162625009e2effc968af389460df4f0f0c25a596a0", RepositoryLabel(strings.Repeat("n", 64)))
+}
+
+func TestMemoryOfJobs(t *testing.T) {
+	what := maintenance()
+	what.Factor = 1.5
+	limits := Job(what, jobTemplate(), jobSettings()).Spec.Template.Spec.Containers[0].Resources.Limits
+	require.Equal(t, "1536Mi", limits.Memory().String())
+	none := Job(what, jobTemplate(), JobSettings{}).Spec.Template.Spec.Containers[0].Resources
+	require.Equal(t, corev1.ResourceRequirements{}, none, "what has no limit gets none")
+}
+
+func TestReadJob(t *testing.T) {
+	began := metav1.NewTime(time.Unix(1764000000, 0))
+	ended := metav1.NewTime(began.Add(time.Minute))
+	condition := func(kind batchv1.JobConditionType) []batchv1.JobCondition {
+		return []batchv1.JobCondition{{Type: kind, Status: corev1.ConditionTrue, LastTransitionTime: ended, Reason: "BackoffLimitExceeded", Message: "it failed"}}
+	}
+	for name, test := range map[string]struct {
+		status batchv1.JobStatus
+		want   JobStatus
+	}{
+		"a job that was just made":       {batchv1.JobStatus{}, JobStatus{}},
+		"a job whose pod runs":           {batchv1.JobStatus{Active: 1, Ready: new(int32(1))}, JobStatus{HasPod: true}},
+		"a job whose pod does not":       {batchv1.JobStatus{Active: 1, Ready: new(int32(0))}, JobStatus{HasPod: true, Pending: true}},
+		"a job of an old API server":     {batchv1.JobStatus{Active: 1}, JobStatus{HasPod: true}},
+		"a pod that has just ended":      {batchv1.JobStatus{UncountedTerminatedPods: &batchv1.UncountedTerminatedPods{Failed: []types.UID{"x"}}}, JobStatus{HasPod: true}},
+		"a failure that is not yet told": {batchv1.JobStatus{Failed: 1, Conditions: condition(batchv1.JobFailureTarget)}, JobStatus{HasPod: true, Counted: true, Terminating: ended.Time, Reason: "BackoffLimitExceeded: it failed"}},
+		"a pod that does not end":        {batchv1.JobStatus{Terminating: new(int32(1))}, JobStatus{HasPod: true}},
+		"a failure that was told twice":  {batchv1.JobStatus{Failed: 1, Conditions: append(condition(batchv1.JobFailed), condition(batchv1.JobFailureTarget)...)}, JobStatus{HasPod: true, Counted: true, Outcome: JobFailed, Finished: ended.Time, Reason: "BackoffLimitExceeded: it failed"}},
+		"a success":                      {batchv1.JobStatus{Succeeded: 1, CompletionTime: &began, Conditions: condition(batchv1.JobComplete)}, JobStatus{HasPod: true, Counted: true, Outcome: JobSucceeded, Finished: began.Time}},
+		"a success without its time":     {batchv1.JobStatus{Succeeded: 1, Conditions: condition(batchv1.JobComplete)}, JobStatus{HasPod: true, Counted: true, Outcome: JobSucceeded, Finished: ended.Time}},
+		"a failure":                      {batchv1.JobStatus{Failed: 1, Conditions: condition(batchv1.JobFailed)}, JobStatus{HasPod: true, Counted: true, Outcome: JobFailed, Finished: ended.Time, Reason: "BackoffLimitExceeded: it failed"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			job := Job(maintenance(), jobTemplate(), jobSettings())
+			job.CreationTimestamp, job.Status = began, test.status
+			test.want.Name, test.want.Created, test.want.Class, test.want.Keep, test.want.Factor = job.Name, began.Time, "maintenance", new(2), 1
+			test.want.Ours, test.want.Limited = true, true
+			require.Equal(t, test.want, ReadJob(job))
+		})
+	}
+	released := &batchv1.Job{ObjectMeta: metav1.ObjectMeta{Annotations: map[string]string{AnnotationReleased: "2026-01-02T03:04:05Z"}}}
+	require.Equal(t, time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC), ReadJob(released).Released)
+	require.Nil(t, ReadJob(&batchv1.Job{}).Keep, "a job of Velero's server says nothing of it")
+	require.InDelta(t, 1, ReadJob(&batchv1.Job{}).Factor, 0)
+}
+
+func TestStagesOfJobs(t *testing.T) {
+	at := time.Unix(1764000000, 0)
+	for stage, job := range map[JobStage]JobStatus{
+		StageNoPod: {}, StagePending: {HasPod: true, Pending: true}, StageRunning: {HasPod: true}, StageRetained: {Suspended: true},
+		StageReleased: {HasPod: true, Counted: true, Released: at}, StageTerminating: {HasPod: true, Counted: true, Terminating: at},
+		StageAbandoned: {HasPod: true, Counted: true, Terminating: at, Released: at}, StageUncounted: {Outcome: JobFailed}, StageFinished: {Outcome: JobFailed, Counted: true},
+	} {
+		require.Equal(t, stage, job.Stage())
+		job.Deleting = true
+		require.Equal(t, stage < StageUncounted, job.Stage() == StageRetained)
+	}
+}
+
+func TestWhatKeepsAJobPending(t *testing.T) {
+	pod := func(status corev1.PodStatus) []corev1.Pod { return []corev1.Pod{{Status: status}} }
+	for name, test := range map[string]struct {
+		pods    []corev1.Pod
+		why     string
+		pending bool
+	}{
+		"its pod is gone":        {nil, "", false},
+		"it runs":                {pod(corev1.PodStatus{Phase: corev1.PodRunning}), "", false},
+		"nobody says why":        {pod(corev1.PodStatus{Phase: corev1.PodPending}), "", true},
+		"no node has room":       {pod(corev1.PodStatus{Phase: corev1.PodPending, Conditions: []corev1.PodCondition{{Type: corev1.PodScheduled, Status: corev1.ConditionFalse, Reason: "Unschedulable", Message: "0/3 nodes"}}}), "pod is not scheduled: Unschedulable: 0/3 nodes", true},
+		"there is no such image": {pod(corev1.PodStatus{Phase: corev1.PodPending, ContainerStatuses: []corev1.ContainerStatus{{State: corev1.ContainerState{Waiting: &corev1.ContainerStateWaiting{Reason: "ImagePullBackOff", Message: "no such tag"}}}}}), "container is waiting: ImagePullBackOff: no such tag", true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			why, pending := JobPending(test.pods)
+			require.Equal(t, test.why, why)
+			require.Equal(t, test.pending, pending)
+		})
+	}
+}
+
+func TestARecordIsReadAsItIsWritten(t *testing.T) {
+	theirs := &batchv1.Job{}
+	require.Equal(t, JobRecord{Factor: 1}, ReadJob(theirs).JobRecord)
+	require.False(t, ReadJob(theirs).Ours)
+	record := JobRecord{Verdict: VerdictOutOfMemory, Failures: 12, Factor: 2.25}
+	theirs.Annotations = record.Annotations()
+	require.Equal(t, record, ReadJob(theirs).JobRecord)
+	what := maintenance()
+	what.Failures, what.Factor = 3, 1.5
+	require.Equal(t, JobRecord{Failures: 3, Factor: 1.5}, ReadJob(Job(what, jobTemplate(), jobSettings())).JobRecord)
+}
+
+func TestJobFailure(t *testing.T) {
+	reported := func(reason, message string) []corev1.Pod {
+		return []corev1.Pod{{Status: corev1.PodStatus{ContainerStatuses: []corev1.ContainerStatus{{State: corev1.ContainerState{
+			Terminated: &corev1.ContainerStateTerminated{Reason: reason, Message: message},
+		}}}}}}
+	}
+	job := JobStatus{Reason: "BackoffLimitExceeded: it has reached its limit"}
+	for name, test := range map[string]struct {
+		pods []corev1.Pod
+		want string
+	}{
+		"what follows the mark counts":             {reported("Error", "level=info msg=x\nRepo maintenance error: repository is locked\n"), "repository is locked"},
+		"without the mark the log counts":          {reported("Error", "  panic: out of cheese "), "panic: out of cheese"},
+		"a pod without words leaves it to the job": {reported("Error", ""), job.Reason},
+		"no pod leaves it to the job":              {nil, "its pod is gone, and with it what it said: " + job.Reason},
+		"an evicted pod":                           {[]corev1.Pod{{Status: corev1.PodStatus{Reason: "Evicted", Message: "the node was low on memory"}}}, "Evicted the node was low on memory"},
+		"a pod whose node is gone":                 {[]corev1.Pod{{Status: corev1.PodStatus{Conditions: []corev1.PodCondition{{Type: corev1.DisruptionTarget, Status: corev1.ConditionTrue, Reason: "DeletionByPodGC", Message: "PodGC: node not found"}}}}}, "DeletionByPodGC PodGC: node not found"},
+		"a pod that took too much memory":          {reported("OOMKilled", ""), "OOMKilled: its pod took more memory than it may; set or raise memoryLimit in podResources of the maintenance ConfigMap"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			verdict, message := JobFailure(job, test.pods)
+			require.Equal(t, test.want, message)
+			require.Equal(t, strings.HasPrefix(message, "OOMKilled"), verdict == VerdictOutOfMemory)
+			require.True(t, verdict.Failed())
+		})
+	}
+	late := JobStatus{Reason: "DeadlineExceeded: it was active longer than the deadline"}
+	_, message := JobFailure(late, reported("Error", "level=info msg=working"))
+	require.Equal(t, late.Reason+"; raise --repo-maintenance-timeout if it needs longer", message)
+	_, long := JobFailure(job, reported("Error", failureMark+strings.Repeat("ä", 4000)))
+	require.LessOrEqual(t, len(long), lengthOfFailure)
+}

@@ -1,0 +1,198 @@
+package objects
+
+import (
+	"maps"
+	"slices"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
+)
+
+// LabelPodGroup is how the scheduler finds the movers over which it spreads new ones (Velero's
+// ExposerPodGroupLabel).
+const LabelPodGroup = "velero.io/exposer-pod-group"
+
+// applyScheduling says on which nodes the mover may run.
+//
+// The mover of a pod's volume runs where the pod does. It is placed by the scheduler, by node affinity rather
+// than by spec.nodeName, because only pods that the scheduler places can preempt others or be queued by
+// priority (velero-protocol W32). Any other mover goes where an agent runs, where its volume can be
+// reached, and where the configuration wants it, if its consumer has no node yet.
+func applyScheduling(spec *corev1.PodSpec, move MoverSpec, facts VolumeInfo, template Template, settings Settings) {
+	system := []corev1.NodeSelectorTerm{{MatchExpressions: []corev1.NodeSelectorRequirement{onSystem(facts.OS)}}}
+	if move.Source.PodVolume != nil {
+		spec.Affinity = required(intersect(nodeTerm(corev1.NodeSelectorOpIn, facts.Node), system))
+		spec.Tolerations = tolerations(facts, settings.Tolerations, template.Tolerations, []corev1.Toleration{{
+			Key: corev1.TaintNodeUnschedulable, Operator: corev1.TolerationOpExists, Effect: corev1.TaintEffectNoSchedule,
+		}}, facts.Tolerations)
+		return
+	}
+	spec.NodeSelector = maps.Clone(template.AgentNodeSelector)
+	terms := intersect(termsOf(template.AgentAffinity), termsOf(facts.Topology))
+	if facts.SelectedNode != "" {
+		terms = intersect(terms, nodeTerm(corev1.NodeSelectorOpIn, facts.SelectedNode))
+	} else {
+		terms = intersect(terms, affinity(settings, volumeClass(facts, settings, move)))
+	}
+	spec.Affinity = required(intersect(intersect(terms, nodeTerm(corev1.NodeSelectorOpNotIn, facts.Excluded...)), system))
+	spec.Tolerations = tolerations(facts, settings.Tolerations, template.Tolerations, template.AgentTolerations)
+	spec.TopologySpreadConstraints = []corev1.TopologySpreadConstraint{{
+		MaxSkew: 1, TopologyKey: corev1.LabelHostname, WhenUnsatisfiable: corev1.ScheduleAnyway,
+		LabelSelector: &metav1.LabelSelector{MatchLabels: map[string]string{LabelPodGroup: move.Group}},
+	}}
+}
+
+// volumeClass is the storage class of the volume that the mover mounts.
+func volumeClass(facts VolumeInfo, settings Settings, move MoverSpec) string {
+	if wish := settings.BackupClaims[facts.StorageClass]; move.Source.Snapshot != nil && wish.StorageClass != "" {
+		return wish.StorageClass
+	}
+	return facts.StorageClass
+}
+
+// affinity is every element of the configuration that is for the class, as alternatives; those that name no
+// class are for the classes that none names.
+func affinity(settings Settings, class string) []corev1.NodeSelectorTerm {
+	naming := func(class string) (terms []corev1.NodeSelectorTerm) {
+		for _, element := range settings.LoadAffinity {
+			if element.StorageClass == class {
+				terms = append(terms, termOf(element.Nodes))
+			}
+		}
+		return terms
+	}
+	if terms := naming(class); len(terms) > 0 || class == "" {
+		return terms
+	}
+	return naming("")
+}
+
+// termOf is a label selector as the scheduler wants it; the operators have the same names.
+func termOf(selector metav1.LabelSelector) corev1.NodeSelectorTerm {
+	var term corev1.NodeSelectorTerm
+	for _, key := range slices.Sorted(maps.Keys(selector.MatchLabels)) {
+		term.MatchExpressions = append(term.MatchExpressions, corev1.NodeSelectorRequirement{
+			Key: key, Operator: corev1.NodeSelectorOpIn, Values: []string{selector.MatchLabels[key]},
+		})
+	}
+	for _, wanted := range selector.MatchExpressions {
+		term.MatchExpressions = append(term.MatchExpressions, corev1.NodeSelectorRequirement{
+			Key: wanted.Key, Operator: corev1.NodeSelectorOperator(wanted.Operator), Values: slices.Clone(wanted.Values),
+		})
+	}
+	return term
+}
+
+// termsOf are the alternatives of a selector. The scheduler takes an empty one for no node at all; in a
+// conjunction it would become the least restrictive of all.
+func termsOf(selector *corev1.NodeSelector) []corev1.NodeSelectorTerm {
+	if selector == nil {
+		return nil
+	}
+	return slices.DeleteFunc(slices.Clone(selector.NodeSelectorTerms), func(term corev1.NodeSelectorTerm) bool {
+		return len(term.MatchExpressions)+len(term.MatchFields) == 0
+	})
+}
+
+// nodeTerm is about each of the nodes by its name: the label kubernetes.io/hostname may be another word. A field
+// takes one value.
+func nodeTerm(operator corev1.NodeSelectorOperator, nodes ...string) []corev1.NodeSelectorTerm {
+	var term corev1.NodeSelectorTerm
+	for _, node := range nodes {
+		term.MatchFields = append(term.MatchFields, corev1.NodeSelectorRequirement{
+			Key: metav1.ObjectNameField, Operator: operator, Values: []string{node},
+		})
+	}
+	return []corev1.NodeSelectorTerm{term}
+}
+
+// onSystem keeps a mover on nodes with its operating system; nodes that do not say are Linux.
+func onSystem(os corev1.OSName) corev1.NodeSelectorRequirement {
+	operator := corev1.NodeSelectorOpNotIn
+	if os == corev1.Windows {
+		operator = corev1.NodeSelectorOpIn
+	}
+	return corev1.NodeSelectorRequirement{Key: corev1.LabelOSStable, Operator: operator, Values: []string{string(corev1.Windows)}}
+}
+
+// intersect is the conjunction of two lists of alternatives: each of the one with each of the other. An empty list
+// allows everything. Nothing in it is shared with its arguments, which others use too (velero-protocol W29).
+func intersect(a, b []corev1.NodeSelectorTerm) []corev1.NodeSelectorTerm {
+	if len(a) == 0 {
+		a = []corev1.NodeSelectorTerm{{}}
+	}
+	if len(b) == 0 {
+		b = []corev1.NodeSelectorTerm{{}}
+	}
+	terms := make([]corev1.NodeSelectorTerm, 0, len(a)*len(b))
+	for _, left := range a {
+		for _, right := range b {
+			term := left.DeepCopy()
+			other := right.DeepCopy()
+			term.MatchExpressions = append(term.MatchExpressions, other.MatchExpressions...)
+			term.MatchFields = append(term.MatchFields, other.MatchFields...)
+			terms = append(terms, *term)
+		}
+	}
+	return terms
+}
+
+func required(terms []corev1.NodeSelectorTerm) *corev1.Affinity {
+	return &corev1.Affinity{NodeAffinity: &corev1.NodeAffinity{
+		RequiredDuringSchedulingIgnoredDuringExecution: &corev1.NodeSelector{NodeSelectorTerms: terms},
+	}}
+}
+
+// failureSeconds is how long a mover tolerates that its node stops working: what Kubernetes gives every pod that does not
+// say (admission plugin DefaultTolerationSeconds).
+const failureSeconds = 300
+
+// tolerations are those that are configured, then all that are inherited, each once, and those that Windows nodes ask for.
+func tolerations(facts VolumeInfo, configured []corev1.Toleration, inherited ...[]corev1.Toleration) []corev1.Toleration {
+	lists := append([][]corev1.Toleration{configured}, inherited...)
+	if facts.OS == corev1.Windows {
+		windows := corev1.Toleration{Key: "os", Operator: corev1.TolerationOpEqual, Value: string(corev1.Windows)}
+		for _, effect := range []corev1.TaintEffect{corev1.TaintEffectNoSchedule, corev1.TaintEffectNoExecute} {
+			windows.Effect = effect
+			lists = append(lists, []corev1.Toleration{windows})
+		}
+	}
+	var all []corev1.Toleration
+	for _, toleration := range slices.Concat(lists...) {
+		if !slices.ContainsFunc(all, func(have corev1.Toleration) bool { return have.MatchToleration(&toleration) }) {
+			all = append(all, toleration)
+		}
+	}
+	return leaveFailedNodes(all, configured)
+}
+
+// leaveFailedNodes bounds how long a node that is not Ready, or does not answer, is tolerated. Agents, and pods of a
+// DaemonSet, tolerate that for ever: they have nowhere else to be. A mover with the same toleration would never be evicted
+// and look Running for ever. The first toleration that matches a taint is the one that counts, so the bounded ones come first;
+// all others stay as they are, since a node that is tainted on purpose, also NoExecute, is where a mover may have to be.
+// Whoever configures a toleration of just that taint wants it as it is.
+func leaveFailedNodes(all, configured []corev1.Toleration) []corev1.Toleration {
+	var bounds []corev1.Toleration
+	for _, taint := range []string{corev1.TaintNodeNotReady, corev1.TaintNodeUnreachable} {
+		if slices.ContainsFunc(configured, func(t corev1.Toleration) bool { return t.Key == taint }) {
+			continue
+		}
+		first := slices.IndexFunc(all, func(t corev1.Toleration) bool { return toleratesFailure(t, taint) })
+		if first < 0 || all[first].TolerationSeconds != nil {
+			continue
+		}
+		all = slices.DeleteFunc(all, func(t corev1.Toleration) bool { return t.Key == taint && t.Effect == corev1.TaintEffectNoExecute })
+		bounds = append(bounds, corev1.Toleration{
+			Key: taint, Operator: corev1.TolerationOpExists, Effect: corev1.TaintEffectNoExecute, TolerationSeconds: ptr.To[int64](failureSeconds),
+		})
+	}
+	return append(bounds, all...)
+}
+
+// toleratesFailure tells whether a pod may stay on a node for the taint that the node controller gives it, which has no value.
+func toleratesFailure(t corev1.Toleration, taint string) bool {
+	return (t.Key == taint || t.Key == "" && t.Operator == corev1.TolerationOpExists) &&
+		(t.Effect == corev1.TaintEffectNoExecute || t.Effect == "") &&
+		(t.Operator == corev1.TolerationOpExists || t.Value == "")
+}

@@ -1,0 +1,290 @@
+package objects
+
+import (
+	"flag"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/util/validation"
+	"sigs.k8s.io/yaml"
+)
+
+var update = flag.Bool("update", false, "write the golden files anew")
+
+// golden compares a plan with testdata/<name>.yaml, and each object in that file, read strictly, with the plan.
+func golden(t *testing.T, name string, plan Plan) {
+	t.Helper()
+	var built []string
+	for _, claim := range plan.Claims {
+		claim = claim.DeepCopy()
+		claim.APIVersion, claim.Kind = "v1", "PersistentVolumeClaim"
+		built = append(built, written(t, claim))
+	}
+	pod := plan.Pod.DeepCopy()
+	pod.APIVersion, pod.Kind = "v1", "Pod"
+	built = append(built, written(t, pod))
+	text := strings.Join(built, "---\n")
+	path := filepath.Join("testdata", name+".yaml")
+	if *update {
+		require.NoError(t, os.MkdirAll("testdata", 0o755))
+		require.NoError(t, os.WriteFile(path, []byte(text), 0o644))
+	}
+	want, err := os.ReadFile(path)
+	require.NoError(t, err, "make it with: go test ./exposer/build -update")
+	require.Equal(t, string(want), text)
+}
+
+// written is an object as YAML, which must be read back as it was.
+func written[T any](t *testing.T, object *T) string {
+	t.Helper()
+	text, err := yaml.Marshal(object)
+	require.NoError(t, err)
+	var read T
+	require.NoError(t, yaml.UnmarshalStrict(text, &read))
+	require.True(t, equality.Semantic.DeepEqual(object, &read), "what is read is not what was built")
+	return string(text)
+}
+
+// movement is a PodVolumeBackup's.
+func movement() MoverSpec {
+	return MoverSpec{
+		Name: "backup1-x7k2p", Namespace: "velero", UID: "6f1c", PodLabel: "velero.io/pod-volume-backup",
+		GVK:          schema.GroupVersionKind{Group: "velero.io", Version: "v1", Kind: "PodVolumeBackup"},
+		ExposingNode: "n1",
+		Command:      []string{"pod-volume", "backup", "--volume-path=/6f1c", "--pod-volume-backup=backup1-x7k2p", "--resource-timeout=10m0s"},
+		Source:       Source{PodVolume: &PodVolumeSource{Pod: corev1.ObjectReference{Namespace: "app", Name: "db"}, Volume: "data"}},
+	}
+}
+
+func onHost() VolumeInfo {
+	return VolumeInfo{OS: corev1.Linux, Node: "n1", HostPath: "/var/lib/kubelet/pods/aa/volumes/kubernetes.io~empty-dir/data"}
+}
+
+// upload is a DataUpload's.
+func upload() MoverSpec {
+	return MoverSpec{
+		Name: "backup1-q2w4e", Namespace: "velero", UID: "7a2d", PodLabel: "velero.io/data-upload",
+		GVK:          schema.GroupVersionKind{Group: "velero.io", Version: "v2alpha1", Kind: "DataUpload"},
+		ExposingNode: "n1", PassVolumeMode: true, Group: "snapshot-exposer",
+		Command: []string{"data-mover", "backup", "--data-upload=backup1-q2w4e", "--volume-path=/7a2d", "--resource-timeout=10m0s"},
+		Source:  Source{Snapshot: &SnapshotSource{Namespace: "app", Snapshot: "snap", Class: "snaps", Claim: "data", StorageClass: "fast"}},
+	}
+}
+
+func ofSnapshot() VolumeInfo {
+	return VolumeInfo{OS: corev1.Linux, StorageClass: "fast", Size: resource.MustParse("5Gi")}
+}
+
+// download is a DataDownload's.
+func download() MoverSpec {
+	return MoverSpec{
+		Name: "restore1-r5t6y", Namespace: "velero", UID: "8b3e", PodLabel: "velero.io/data-download",
+		GVK:          schema.GroupVersionKind{Group: "velero.io", Version: "v2alpha1", Kind: "DataDownload"},
+		ExposingNode: "n1", PassVolumeMode: true, Group: "generic-restore-exposer", Restores: true, SnapshotSize: 3 << 30,
+		Command: []string{"data-mover", "restore", "--data-download=restore1-r5t6y", "--volume-path=/8b3e", "--resource-timeout=10m0s"},
+		Source:  Source{Target: &TargetSource{Namespace: "app", Claim: "data"}},
+	}
+}
+
+func toTarget() VolumeInfo {
+	target := &corev1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{
+		Namespace: "app", Name: "data", Labels: map[string]string{"app": "db"}, Annotations: map[string]string{"note": "mine"},
+	}}
+	target.Spec = corev1.PersistentVolumeClaimSpec{
+		AccessModes: []corev1.PersistentVolumeAccessMode{corev1.ReadWriteOnce}, StorageClassName: new("fast"),
+		Resources: sized(resource.MustParse("5Gi")),
+		Selector:  &metav1.LabelSelector{MatchLabels: map[string]string{"velero.io/dynamic-pv-restore": "x"}},
+	}
+	return VolumeInfo{OS: corev1.Linux, StorageClass: "fast", Target: target}
+}
+
+func plain() Template { return Template{Image: "velero/velero:v1.18.3", ServiceAccount: "velero"} }
+
+// full has everything that a template can have.
+func full() Template {
+	return Template{
+		Image: "velero/velero:v1.18.3", ServiceAccount: "velero",
+		Env: []corev1.EnvVar{
+			{Name: "NODE_NAME", ValueFrom: &corev1.EnvVarSource{FieldRef: &corev1.ObjectFieldSelector{FieldPath: "spec.nodeName"}}},
+			{Name: "VELERO_NAMESPACE", ValueFrom: &corev1.EnvVarSource{FieldRef: &corev1.ObjectFieldSelector{FieldPath: "metadata.namespace"}}},
+		},
+		EnvFrom:          []corev1.EnvFromSource{{SecretRef: &corev1.SecretEnvSource{LocalObjectReference: corev1.LocalObjectReference{Name: "proxy"}}}},
+		Volumes:          []corev1.Volume{{Name: "cloud-credentials", VolumeSource: corev1.VolumeSource{Secret: &corev1.SecretVolumeSource{SecretName: "cloud-credentials"}}}},
+		VolumeMounts:     []corev1.VolumeMount{{Name: "cloud-credentials", MountPath: "/credentials"}},
+		DNSPolicy:        corev1.DNSClusterFirst,
+		DNSConfig:        &corev1.PodDNSConfig{Options: []corev1.PodDNSConfigOption{{Name: "ndots", Value: new("1")}}},
+		ImagePullSecrets: []corev1.LocalObjectReference{{Name: "registry"}},
+		LogArgs:          []string{"--log-level=debug", "--log-format=json"},
+		Labels:           map[string]string{"azure.workload.identity/use": "true"},
+		Annotations:      map[string]string{"iam.amazonaws.com/role": "backup"},
+		Tolerations:      []corev1.Toleration{{Key: "CriticalAddonsOnly", Operator: corev1.TolerationOpExists}},
+	}
+}
+
+func settings() Settings {
+	return Settings{
+		PriorityClass: "velero-low",
+		Resources: corev1.ResourceRequirements{
+			Requests: corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("500m"), corev1.ResourceMemory: resource.MustParse("256Mi")},
+			Limits:   corev1.ResourceList{corev1.ResourceMemory: resource.MustParse("1Gi")},
+		},
+		Labels:      map[string]string{"team": "storage"},
+		Annotations: map[string]string{"sidecar.istio.io/inject": "false"},
+	}
+}
+
+// placed has agents on some nodes only.
+func placed() Template {
+	template := plain()
+	template.AgentNodeSelector = map[string]string{"backup": "yes"}
+	template.AgentAffinity = &corev1.NodeSelector{NodeSelectorTerms: []corev1.NodeSelectorTerm{
+		{MatchExpressions: []corev1.NodeSelectorRequirement{{Key: "pool", Operator: corev1.NodeSelectorOpIn, Values: []string{"a", "b"}}}},
+	}}
+	template.AgentTolerations = []corev1.Toleration{{Key: "storage", Operator: corev1.TolerationOpExists}}
+	return template
+}
+
+// choosy wants movers of class fast in one of two places, and all others in a third.
+func choosy() Settings {
+	in := func(value string) metav1.LabelSelector {
+		return metav1.LabelSelector{MatchLabels: map[string]string{"disk": value}}
+	}
+	return Settings{LoadAffinity: []LoadAffinity{
+		{Nodes: in("any")}, {StorageClass: "fast", Nodes: in("ssd")},
+		{StorageClass: "fast", Nodes: metav1.LabelSelector{MatchExpressions: []metav1.LabelSelectorRequirement{{Key: "nvme", Operator: metav1.LabelSelectorOpExists}}}},
+	}}
+}
+
+// configured are tolerations that a user asks for, without a bound on one of them.
+func configured() []corev1.Toleration {
+	return []corev1.Toleration{
+		{Key: "maintenance", Operator: corev1.TolerationOpExists, Effect: corev1.TaintEffectNoExecute},
+		{Key: "storage", Operator: corev1.TolerationOpExists},
+	}
+}
+
+func TestPlans(t *testing.T) {
+	type given struct {
+		move     MoverSpec
+		facts    VolumeInfo
+		template Template
+		settings Settings
+	}
+	for name, test := range map[string]struct {
+		given
+		change func(*given)
+	}{
+		"plain": {given: given{movement(), onHost(), plain(), Settings{}}},
+		"everything set": {given: given{movement(), onHost(), full(), settings()}, change: func(g *given) {
+			g.move.Attempt = 2
+			g.facts.Tolerations = []corev1.Toleration{
+				{Key: "dedicated", Operator: corev1.TolerationOpEqual, Value: "db", Effect: corev1.TaintEffectNoSchedule},
+				{Key: "CriticalAddonsOnly", Operator: corev1.TolerationOpExists},
+			}
+			g.settings.Tolerations = configured()
+		}},
+		"long names": {given: given{movement(), onHost(), plain(), Settings{}}, change: func(g *given) {
+			g.move.Name, g.move.ExposingNode = strings.Repeat("n", 253), strings.Repeat("node.", 20)+"x"
+		}},
+		"privileged": {given: given{movement(), onHost(), plain(), Settings{Privileged: true}}},
+		"block": {given: given{movement(), onHost(), plain(), Settings{}}, change: func(g *given) {
+			g.facts.HostPath, g.facts.Block = "/var/lib/kubelet/pods/aa/volumeDevices/kubernetes.io~csi/pvc-1", true
+		}},
+		"windows": {given: given{movement(), onHost(), plain(), Settings{Privileged: true}}, change: func(g *given) {
+			g.facts.OS, g.facts.HostPath = corev1.Windows, `C:\var\lib\kubelet\pods\aa\volumes\kubernetes.io~csi\pvc-1\mount`
+		}},
+		"restore with cache": {given: given{movement(), onHost(), plain(), Settings{Cache: &Cache{StorageClass: "cache", Threshold: 1 << 30, Limit: 5000 << 20}}}, change: func(g *given) {
+			g.move.Restores = true
+		}},
+		"upload":       {given: given{upload(), ofSnapshot(), plain(), Settings{}}},
+		"upload block": {given: given{upload(), ofSnapshot(), plain(), Settings{}}, change: func(g *given) { g.facts.Block = true }},
+		"upload everything set": {given: given{upload(), ofSnapshot(), placed(), choosy()}, change: func(g *given) {
+			g.settings.BackupClaims = map[string]BackupClaim{"fast": {ReadOnly: true, SPCNoRelabeling: true, Annotations: map[string]string{"csi.vsphere.volume/fast-provisioning": "true"}}}
+			g.settings.Tolerations = configured()
+			g.facts.Excluded = []string{"n7"}
+			g.facts.Topology = &corev1.NodeSelector{NodeSelectorTerms: []corev1.NodeSelectorTerm{
+				{MatchExpressions: []corev1.NodeSelectorRequirement{{Key: "zone", Operator: corev1.NodeSelectorOpIn, Values: []string{"z1"}}}},
+			}}
+		}},
+		"upload in another class": {given: given{upload(), ofSnapshot(), plain(), choosy()}, change: func(g *given) {
+			g.settings.BackupClaims = map[string]BackupClaim{"fast": {StorageClass: "slow"}}
+		}},
+		"upload windows": {given: given{upload(), ofSnapshot(), plain(), Settings{}}, change: func(g *given) { g.facts.OS = corev1.Windows }},
+		"download":       {given: given{download(), toTarget(), plain(), choosy()}},
+		"download with cache to a node": {given: given{download(), toTarget(), placed(), choosy()}, change: func(g *given) {
+			g.facts.SelectedNode = "n3"
+			g.settings.Cache = &Cache{StorageClass: "cache", Threshold: 1 << 30, Limit: 1000 << 20}
+		}},
+		"download too small for a cache": {given: given{download(), toTarget(), plain(), Settings{Cache: &Cache{StorageClass: "cache", Threshold: 4 << 30, Limit: 1000 << 20}}}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			g := test.given
+			if test.change != nil {
+				test.change(&g)
+			}
+			before := fmt.Sprintf("%#v %#v", g.template, g.settings)
+			plan := PlanOf(g.move, g.facts, g.template, g.settings)
+			golden(t, strings.ReplaceAll(name, " ", "-"), plan)
+			require.Equal(t, plan, PlanOf(g.move, g.facts, g.template, g.settings), "the second plan is another one")
+			require.Equal(t, before, fmt.Sprintf("%#v %#v", g.template, g.settings))
+			for key, value := range plan.Pod.Labels {
+				require.Empty(t, validation.IsQualifiedName(key))
+				require.Empty(t, validation.IsValidLabelValue(value), "label %s", key)
+			}
+			require.True(t, OwnedBy(plan.Pod, g.move.UID))
+			var names []string
+			for _, claim := range plan.Claims {
+				require.True(t, OwnedBy(claim, g.move.UID))
+				names = append(names, claim.Name)
+			}
+			require.Subset(t, ClaimNames(g.move), names)
+		})
+	}
+}
+
+func TestARestoreClaimTakesOverWhatTheTargetWantsAndNotHowFarItIs(t *testing.T) {
+	facts := toTarget()
+	facts.Target.Annotations = map[string]string{
+		"note": "mine", annotationSelectedNode: "n3", AnnotationBindCompleted: "yes", AnnotationBoundByController: "yes",
+	}
+	claim := PlanOf(download(), facts, plain(), Settings{IgnoreDelayBinding: true}).Claims[0]
+	require.Equal(t, map[string]string{"note": "mine"}, claim.Annotations)
+	require.Len(t, facts.Target.Annotations, 4, "the target in the cache is changed")
+}
+
+// TestAnEmptyAlternativeOpensNoNodes: to the scheduler a term that asks for nothing is a term that nothing meets.
+func TestAnEmptyAlternativeOpensNoNodes(t *testing.T) {
+	template, zone := plain(), corev1.NodeSelectorRequirement{Key: "zone", Operator: corev1.NodeSelectorOpIn, Values: []string{"z1"}}
+	template.AgentAffinity = &corev1.NodeSelector{NodeSelectorTerms: []corev1.NodeSelectorTerm{{}, {MatchExpressions: []corev1.NodeSelectorRequirement{zone}}}}
+	affinity := PlanOf(upload(), ofSnapshot(), template, Settings{}).Pod.Spec.Affinity
+	terms := affinity.NodeAffinity.RequiredDuringSchedulingIgnoredDuringExecution.NodeSelectorTerms
+	require.Len(t, terms, 1)
+	require.Contains(t, terms[0].MatchExpressions, zone)
+}
+
+// An element for a class that selects no nodes keeps the elements without a class from applying to it (D32).
+func TestAClassMayRunOnAnyNode(t *testing.T) {
+	settings := choosy()
+	settings.LoadAffinity = []LoadAffinity{{StorageClass: "fast"}, settings.LoadAffinity[0]}
+	require.Equal(t, PlanOf(upload(), ofSnapshot(), plain(), Settings{}), PlanOf(upload(), ofSnapshot(), plain(), settings))
+}
+
+// What is inherited never keeps a mover on a node that fails (D1); what is configured for just that taint does.
+func TestConfiguredTolerationsOfFailedNodesCount(t *testing.T) {
+	stays := corev1.Toleration{Key: corev1.TaintNodeUnreachable, Operator: corev1.TolerationOpExists, Effect: corev1.TaintEffectNoExecute}
+	leaves := corev1.Toleration{Key: corev1.TaintNodeNotReady, Operator: corev1.TolerationOpExists, Effect: corev1.TaintEffectNoExecute, TolerationSeconds: new(int64(300))}
+	all := corev1.Toleration{Operator: corev1.TolerationOpExists}
+	template := plain()
+	template.AgentTolerations = []corev1.Toleration{all}
+	pod := PlanOf(upload(), ofSnapshot(), template, Settings{Tolerations: []corev1.Toleration{stays}}).Pod
+	require.Equal(t, []corev1.Toleration{leaves, stays, all}, pod.Spec.Tolerations)
+}

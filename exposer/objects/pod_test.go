@@ -1,0 +1,156 @@
+package objects
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
+)
+
+// podOf is the pod alone.
+func podOf(template Template, settings Settings) *corev1.Pod {
+	return PlanOf(movement(), onHost(), template, settings).Pod
+}
+
+// TestAPlanSharesNothing changes all of a pod, and then looks at what it was made from.
+func TestAPlanSharesNothing(t *testing.T) {
+	template, config, move, facts := full(), settings(), movement(), onHost()
+	facts.Tolerations = []corev1.Toleration{{Key: "a"}}
+	pod := PlanOf(move, facts, template, config).Pod
+	pod.Labels["team"], pod.Annotations["iam.amazonaws.com/role"] = "changed", "changed"
+	pod.Labels["azure.workload.identity/use"], pod.Annotations["sidecar.istio.io/inject"] = "changed", "changed"
+	pod.Spec.Volumes[0].Name, pod.Spec.ImagePullSecrets[0].Name = "changed", "changed"
+	pod.Spec.DNSConfig.Options[0].Name = "changed"
+	for i := range pod.Spec.Tolerations {
+		pod.Spec.Tolerations[i].Key = "changed"
+	}
+	container := &pod.Spec.Containers[0]
+	container.Env[0].Name, container.EnvFrom[0].Prefix, container.VolumeMounts[0].Name = "changed", "changed", "changed"
+	for i := range container.Args {
+		container.Args[i] = "changed"
+	}
+	container.Resources.Requests[corev1.ResourceCPU] = resource.MustParse("9")
+	require.Equal(t, full(), template)
+	require.Equal(t, settings(), config)
+	require.Equal(t, movement(), move)
+	require.Equal(t, []corev1.Toleration{{Key: "a"}}, facts.Tolerations)
+}
+
+// TestPlacesDoNotAccumulate is W29: what one mover needs must not stick to those that come after it.
+func TestPlacesDoNotAccumulate(t *testing.T) {
+	template, config := placed(), choosy()
+	windows := ofSnapshot()
+	windows.OS, windows.Excluded = corev1.Windows, []string{"n7"}
+	want := PlanOf(upload(), ofSnapshot(), placed(), choosy())
+	for range 3 {
+		PlanOf(upload(), windows, template, config)
+	}
+	require.Equal(t, want, PlanOf(upload(), ofSnapshot(), template, config))
+}
+
+func TestPodLabelsOfTheConfigMapNeverHideAMover(t *testing.T) {
+	move := upload()
+	hostile := Settings{
+		Labels:      map[string]string{move.PodLabel: "x", LabelPodGroup: "x", LabelMover: "false", LabelOwnerUID: "x", LabelAcceptor: "x", "azure.workload.identity/use": "false"},
+		Annotations: map[string]string{AnnotationAttempt: "9", "cluster-autoscaler.kubernetes.io/safe-to-evict": "true"},
+	}
+	pod := PlanOf(move, ofSnapshot(), full(), hostile).Pod
+	require.Equal(t, map[string]string{
+		move.PodLabel: move.Name, LabelMover: "true", LabelOwnerUID: "7a2d", LabelAcceptor: "n1", LabelPodGroup: "snapshot-exposer",
+		LabelExclude: "true", "azure.workload.identity/use": "false",
+	}, pod.Labels, "of what the DaemonSet says podLabels win")
+	require.Equal(t, 0, ReadPod(pod).Attempt)
+	require.Equal(t, "true", pod.Annotations["cluster-autoscaler.kubernetes.io/safe-to-evict"], "who wants movers to be evicted may say so")
+}
+
+func TestMoversOfPodVolumesTolerate(t *testing.T) {
+	cordoned := corev1.Toleration{Key: "node.kubernetes.io/unschedulable", Operator: corev1.TolerationOpExists, Effect: corev1.TaintEffectNoSchedule}
+	spot := corev1.Toleration{Key: "spot", Operator: corev1.TolerationOpExists}
+	notReady := corev1.Toleration{Key: "node.kubernetes.io/not-ready", Operator: corev1.TolerationOpExists, Effect: corev1.TaintEffectNoExecute, TolerationSeconds: ptr.To[int64](300)}
+	for name, test := range map[string]struct {
+		source, template, want []corev1.Toleration
+	}{
+		"a cordoned node in any case":                    {want: []corev1.Toleration{cordoned}},
+		"what the pod tolerates whose volume it is":      {source: []corev1.Toleration{notReady}, want: []corev1.Toleration{cordoned, notReady}},
+		"what the template tolerates, and nothing twice": {source: []corev1.Toleration{spot, cordoned}, template: []corev1.Toleration{spot}, want: []corev1.Toleration{spot, cordoned}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			facts := onHost()
+			facts.Tolerations = test.source
+			require.Equal(t, test.want, PlanOf(movement(), facts, Template{Tolerations: test.template}, Settings{}).Pod.Spec.Tolerations)
+		})
+	}
+}
+
+func TestMoversLeaveANodeThatFailsWhateverTheyInherit(t *testing.T) {
+	noExecute := func(key string, seconds *int64) corev1.Toleration {
+		return corev1.Toleration{Key: key, Operator: corev1.TolerationOpExists, Effect: corev1.TaintEffectNoExecute, TolerationSeconds: seconds}
+	}
+	all := corev1.Toleration{Operator: corev1.TolerationOpExists}
+	notReady, unreachable := noExecute(corev1.TaintNodeNotReady, ptr.To[int64](300)), noExecute(corev1.TaintNodeUnreachable, ptr.To[int64](300))
+	dedicated := noExecute("dedicated", nil)
+	noSchedule := corev1.Toleration{Key: corev1.TaintNodeUnreachable, Operator: corev1.TolerationOpExists, Effect: corev1.TaintEffectNoSchedule}
+	for name, test := range map[string]struct{ agents, want []corev1.Toleration }{
+		"agents that tolerate everything":                   {[]corev1.Toleration{all}, []corev1.Toleration{notReady, unreachable, all}},
+		"agents that tolerate everything that evicts":       {[]corev1.Toleration{noExecute("", nil)}, []corev1.Toleration{notReady, unreachable, noExecute("", nil)}},
+		"what the DaemonSet controller adds":                {[]corev1.Toleration{noExecute(corev1.TaintNodeNotReady, nil), noExecute(corev1.TaintNodeUnreachable, nil), noSchedule}, []corev1.Toleration{notReady, unreachable, noSchedule}},
+		"one of both":                                       {[]corev1.Toleration{noExecute(corev1.TaintNodeNotReady, nil)}, []corev1.Toleration{notReady}},
+		"by an empty value":                                 {[]corev1.Toleration{{Key: corev1.TaintNodeNotReady}}, []corev1.Toleration{notReady, {Key: corev1.TaintNodeNotReady}}},
+		"another bound stays":                               {[]corev1.Toleration{noExecute(corev1.TaintNodeNotReady, ptr.To[int64](30))}, []corev1.Toleration{noExecute(corev1.TaintNodeNotReady, ptr.To[int64](30))}},
+		"nodes that are tainted on purpose are where it is": {[]corev1.Toleration{dedicated}, []corev1.Toleration{dedicated}},
+		"being scheduled there is something else":           {[]corev1.Toleration{noSchedule}, []corev1.Toleration{noSchedule}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			require.Equal(t, test.want, PlanOf(upload(), ofSnapshot(), Template{AgentTolerations: test.agents}, Settings{}).Pod.Spec.Tolerations)
+		})
+	}
+}
+
+func TestACacheIsAFifthLargerInWholeGiB(t *testing.T) {
+	for limit, want := range map[int64]string{5000 << 20: "6Gi", 1 << 20: "1Gi", 1000 << 20: "2Gi", 5 << 30: "6Gi"} {
+		size := cacheSize(limit)
+		require.Equal(t, want, size.String(), limit)
+	}
+}
+
+func TestAVolumeIsDisposedOfOnlyIfItIsOfThisClaim(t *testing.T) {
+	claim := &corev1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{UID: "c1"}}
+	for name, test := range map[string]struct {
+		policy corev1.PersistentVolumeReclaimPolicy
+		owner  *corev1.ObjectReference
+		change func(*corev1.PersistentVolume)
+		want   bool
+	}{
+		"retained and ours": {policy: corev1.PersistentVolumeReclaimRetain, owner: &corev1.ObjectReference{UID: "c1"}, want: true},
+		"deleted anyway":    {policy: corev1.PersistentVolumeReclaimDelete, owner: &corev1.ObjectReference{UID: "c1"}},
+		"of another claim":  {policy: corev1.PersistentVolumeReclaimRetain, owner: &corev1.ObjectReference{UID: "c2"}},
+		"of nobody":         {policy: corev1.PersistentVolumeReclaimRetain},
+		"kept after a bad rebind": {
+			policy: corev1.PersistentVolumeReclaimRetain, owner: &corev1.ObjectReference{UID: "c1"},
+			change: func(volume *corev1.PersistentVolume) { volume.Labels = map[string]string{LabelKept: "x"} },
+		},
+		"made by an administrator, before any claim": {
+			policy: corev1.PersistentVolumeReclaimRetain, owner: &corev1.ObjectReference{UID: "c1"},
+			change: func(volume *corev1.PersistentVolume) { volume.Annotations = nil },
+		},
+	} {
+		volume := &corev1.PersistentVolume{ObjectMeta: metav1.ObjectMeta{Annotations: map[string]string{annotationProvisionedBy: "driver"}}}
+		if test.change != nil {
+			test.change(volume)
+		}
+		volume.Spec.PersistentVolumeReclaimPolicy, volume.Spec.ClaimRef = test.policy, test.owner
+		require.Equal(t, test.want, Disposable(volume, claim), name)
+	}
+}
+
+func TestWithoutPriorityClassChangesNothingElse(t *testing.T) {
+	pod := podOf(full(), settings())
+	classless := WithoutPriorityClass(pod)
+	require.Equal(t, "velero-low", pod.Spec.PriorityClassName, "the pod that was given is changed")
+	require.Empty(t, classless.Spec.PriorityClassName)
+	classless.Spec.PriorityClassName = "velero-low"
+	require.Equal(t, pod, classless)
+}

@@ -1,0 +1,213 @@
+package objects
+
+import (
+	"crypto/md5" //nolint:gosec // the length of a hash that kubelets make
+	"encoding/hex"
+	"fmt"
+	"path"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+)
+
+// DefaultPodsDir is where a kubelet keeps the volumes of its pods unless it is told otherwise.
+const DefaultPodsDir = "/var/lib/kubelet/pods"
+
+// annotationMirrored is on static pods: the kubelet names their directory after it, not after the UID.
+const annotationMirrored = "kubernetes.io/config.mirror"
+
+// annotationMigrated is on in-tree volumes that a CSI driver has taken over.
+const annotationMigrated = "pv.kubernetes.io/migrated-to"
+
+// PodVolume is one volume of a pod with what stands behind it.
+type PodVolume struct {
+	Pod    *corev1.Pod
+	Volume corev1.Volume
+	Bound  *corev1.PersistentVolume // nil for a volume that has no claim
+}
+
+// FindVolume is the pod's volume of that name.
+func FindVolume(pod *corev1.Pod, name string) (corev1.Volume, error) {
+	for _, volume := range pod.Spec.Volumes {
+		if volume.Name == name {
+			return volume, nil
+		}
+	}
+	return corev1.Volume{}, fmt.Errorf("pod %s/%s has no volume %q", pod.Namespace, pod.Name, name)
+}
+
+// ClaimName is the claim behind a volume, or empty.
+func ClaimName(pod *corev1.Pod, volume corev1.Volume) string {
+	switch {
+	case volume.PersistentVolumeClaim != nil:
+		return volume.PersistentVolumeClaim.ClaimName
+	case volume.Ephemeral != nil: // KEP-1698: the claim is named after pod and volume
+		return pod.Name + "-" + volume.Name
+	default:
+		return ""
+	}
+}
+
+// Block tells whether the volume is a device and not a directory.
+func (v PodVolume) Block() bool {
+	return v.Bound != nil && v.Bound.Spec.VolumeMode != nil && *v.Bound.Spec.VolumeMode == corev1.PersistentVolumeBlock
+}
+
+// HostDir is the volume's path below the kubelet's pods directory, as pkg/kubelet/config and the
+// volume plugins of Kubernetes lay it out.
+func (v PodVolume) HostDir() (string, error) {
+	plugin, name, err := v.plugin()
+	if err != nil {
+		return "", err
+	}
+	pod, err := v.podDir()
+	if err != nil {
+		return "", err
+	}
+	if v.Block() {
+		return path.Join(pod, "volumeDevices", plugin, name), nil
+	}
+	dir := path.Join(pod, "volumes", plugin, name)
+	if plugin == pluginCSI {
+		dir = path.Join(dir, "mount")
+	}
+	return dir, nil
+}
+
+// Glob matches the same path without knowing the volume plugin, as Velero looks for it.
+func (v PodVolume) Glob() (string, error) {
+	pod, err := v.podDir()
+	if err != nil {
+		return "", err
+	}
+	kind, name := "volumes", v.Volume.Name
+	if v.Bound != nil {
+		name = v.Bound.Name
+	}
+	if v.Block() {
+		kind = "volumeDevices"
+	}
+	pattern := path.Join(pod, kind, "*", name)
+	if plugin, _, err := v.plugin(); err == nil && plugin == pluginCSI && !v.Block() {
+		pattern = path.Join(pattern, "mount")
+	}
+	return pattern, nil
+}
+
+// podDir is the directory of the pod. Anybody who may create a pod may annotate it: what is no hash could lead to
+// another pod's volumes, or out of the directory.
+func (v PodVolume) podDir() (string, error) {
+	mirrored := v.Pod.Annotations[annotationMirrored]
+	switch {
+	case mirrored == "":
+		return string(v.Pod.UID), nil
+	case !isHash(mirrored):
+		return "", fmt.Errorf("pod %s/%s has annotation %s with %q, which is no hash that a kubelet writes", v.Pod.Namespace, v.Pod.Name, annotationMirrored, mirrored)
+	}
+	return mirrored, nil
+}
+
+// isHash tells whether a text is an MD5 in hexadecimal digits, by which kubelets know static pods (pkg/kubelet/config).
+func isHash(text string) bool {
+	return len(text) == hex.EncodedLen(md5.Size) && strings.Trim(text, "0123456789abcdef") == ""
+}
+
+// Directories of volume plugins (their names in Kubernetes, escaped by k8s.io/utils/strings).
+const (
+	pluginCSI       = "kubernetes.io~csi"
+	pluginNFS       = "kubernetes.io~nfs"
+	pluginISCSI     = "kubernetes.io~iscsi"
+	pluginFC        = "kubernetes.io~fc"
+	pluginCephFS    = "kubernetes.io~cephfs"
+	pluginRBD       = "kubernetes.io~rbd"
+	pluginEBS       = "kubernetes.io~aws-ebs"
+	pluginGCE       = "kubernetes.io~gce-pd"
+	pluginAzureDisk = "kubernetes.io~azure-disk"
+	pluginAzureFile = "kubernetes.io~azure-file"
+	pluginCinder    = "kubernetes.io~cinder"
+	pluginVSphere   = "kubernetes.io~vsphere-volume"
+	pluginPortworx  = "kubernetes.io~portworx-volume"
+)
+
+// plugin is the directory of the volume's plugin and the volume's name in it.
+func (v PodVolume) plugin() (plugin, name string, err error) {
+	if v.Bound == nil {
+		plugin = inlinePlugin(v.Volume.VolumeSource)
+		if plugin == "" {
+			return "", "", fmt.Errorf("volume %q of pod %s/%s is of a type whose files are not kept below the kubelet's pods directory", v.Volume.Name, v.Pod.Namespace, v.Pod.Name)
+		}
+		return plugin, v.Volume.Name, nil
+	}
+	plugin = boundPlugin(v.Bound)
+	if plugin == "" {
+		return "", "", fmt.Errorf("persistent volume %s is of a type whose files are not kept below the kubelet's pods directory", v.Bound.Name)
+	}
+	return plugin, v.Bound.Name, nil
+}
+
+// volumePlugin is a type of volume that is set or not, and the directory of its plugin.
+type volumePlugin struct {
+	set bool
+	dir string
+}
+
+func firstSet(plugins []volumePlugin) string {
+	for _, plugin := range plugins {
+		if plugin.set {
+			return plugin.dir
+		}
+	}
+	return ""
+}
+
+// flexPlugin is the directory of a FlexVolume driver, which is called vendor/driver (pkg/volume/flexvolume).
+func flexPlugin(driver string) string { return strings.ReplaceAll(driver, "/", "~") }
+
+func inlinePlugin(source corev1.VolumeSource) string {
+	if source.FlexVolume != nil {
+		return flexPlugin(source.FlexVolume.Driver)
+	}
+	return firstSet([]volumePlugin{
+		{source.EmptyDir != nil, "kubernetes.io~empty-dir"},
+		{source.CSI != nil, pluginCSI},
+		{source.NFS != nil, pluginNFS},
+		{source.ISCSI != nil, pluginISCSI},
+		{source.FC != nil, pluginFC},
+		{source.CephFS != nil, pluginCephFS},
+		{source.RBD != nil, pluginRBD},
+		{source.AWSElasticBlockStore != nil, pluginEBS},
+		{source.GCEPersistentDisk != nil, pluginGCE},
+		{source.AzureDisk != nil, pluginAzureDisk},
+		{source.AzureFile != nil, pluginAzureFile},
+		{source.Cinder != nil, pluginCinder},
+		{source.VsphereVolume != nil, pluginVSphere},
+		{source.PortworxVolume != nil, pluginPortworx},
+		{source.ConfigMap != nil, "kubernetes.io~configmap"},
+		{source.Secret != nil, "kubernetes.io~secret"},
+		{source.Projected != nil, "kubernetes.io~projected"},
+		{source.DownwardAPI != nil, "kubernetes.io~downward-api"},
+	})
+}
+
+func boundPlugin(volume *corev1.PersistentVolume) string {
+	source := volume.Spec.PersistentVolumeSource
+	if source.FlexVolume != nil {
+		return flexPlugin(source.FlexVolume.Driver)
+	}
+	return firstSet([]volumePlugin{
+		{source.CSI != nil || volume.Annotations[annotationMigrated] != "", pluginCSI},
+		{source.Local != nil, "kubernetes.io~local-volume"},
+		{source.NFS != nil, pluginNFS},
+		{source.ISCSI != nil, pluginISCSI},
+		{source.FC != nil, pluginFC},
+		{source.CephFS != nil, pluginCephFS},
+		{source.RBD != nil, pluginRBD},
+		{source.AWSElasticBlockStore != nil, pluginEBS},
+		{source.GCEPersistentDisk != nil, pluginGCE},
+		{source.AzureDisk != nil, pluginAzureDisk},
+		{source.AzureFile != nil, pluginAzureFile},
+		{source.Cinder != nil, pluginCinder},
+		{source.VsphereVolume != nil, pluginVSphere},
+		{source.PortworxVolume != nil, pluginPortworx},
+	})
+}

@@ -21,6 +21,7 @@ import (
 	"github.com/lateen-project/lateen/exposer/objects"
 	"github.com/lateen-project/lateen/metrics"
 	"github.com/lateen-project/lateen/reconcile/maintenance"
+	"github.com/lateen-project/lateen/reconcile/writes"
 )
 
 // RepositoryReconciler keeps backup repositories maintained, for one term of a coordinator. It waits for no job: events
@@ -46,7 +47,7 @@ type RepositoryReconciler struct {
 	Metrics  *metrics.Maintenance
 	Clock    clock.PassiveClock
 
-	memory       localState[*velerov1.BackupRepository]
+	memory       writes.Overlay[*velerov1.BackupRepository]
 	lock         sync.Mutex
 	wrote        map[types.UID]*batchv1.Job    // jobs that we made or changed, until the cache has them like that
 	deleted      sets.Set[types.UID]           // jobs that were removed, until the cache has them no more
@@ -79,7 +80,7 @@ func (m *RepositoryReconciler) Reconcile(ctx context.Context, key string) (time.
 		m.forget(key)
 		return m.reconcileOrphans(ctx, key)
 	}
-	object = m.memory.newest(key, object)
+	object = m.memory.Newest(key, object)
 	jobs := m.jobs()
 	step := m.next(object, jobs)
 	m.note(ctx, key, object, step)
@@ -226,18 +227,18 @@ func (m *RepositoryReconciler) write(ctx context.Context, key string, object *ve
 	}
 	changed := object.DeepCopy()
 	after.ApplyTo(changed)
-	patch, err := mergePatch(object, changed)
+	patch, err := writes.MergePatch(object, changed)
 	if err != nil {
 		return false, fmt.Errorf("make patch of backup repository %s: %w", key, err)
 	}
-	written, err := m.Client.Patch(ctx, object.Name, types.MergePatchType, patch, metav1.PatchOptions{FieldManager: fieldManager})
+	written, err := m.Client.Patch(ctx, object.Name, types.MergePatchType, patch, metav1.PatchOptions{FieldManager: writes.FieldManager})
 	if apierrors.IsConflict(err) || apierrors.IsNotFound(err) {
 		return false, nil
 	}
 	if err != nil {
 		return false, fmt.Errorf("write history of backup repository %s: %w", key, err)
 	}
-	m.memory.markWritten(key, written)
+	m.memory.Record(key, written)
 	m.show(written)
 	return true, nil
 }

@@ -16,6 +16,7 @@ import (
 
 	"github.com/lateen-project/lateen/exposer/objects"
 	"github.com/lateen-project/lateen/reconcile/maintenance"
+	"github.com/lateen-project/lateen/reconcile/writes"
 )
 
 // What a Maintainer remembers can all be lost: the next coordinator reads it from the API server.
@@ -74,7 +75,7 @@ func (m *RepositoryReconciler) load() {
 }
 
 func (m *RepositoryReconciler) forget(key string) {
-	if object, known := m.memory.forget(key); known && object != nil {
+	if object, known := m.memory.Forget(key); known {
 		m.Metrics.DeleteRepository(object.Name)
 	}
 	m.lock.Lock()
@@ -100,7 +101,7 @@ func (m *RepositoryReconciler) drop(job *batchv1.Job) {
 	cached := slices.ContainsFunc(m.Jobs.List(), func(one *batchv1.Job) bool { return one.UID == job.UID })
 	m.lock.Lock()
 	defer m.lock.Unlock()
-	if wrote := m.wrote[job.UID]; wrote != nil && cached && newer(wrote, job) {
+	if wrote := m.wrote[job.UID]; wrote != nil && cached && writes.Newer(wrote, job) {
 		return
 	}
 	delete(m.wrote, job.UID)

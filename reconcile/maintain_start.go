@@ -18,6 +18,7 @@ import (
 	"github.com/lateen-project/lateen/exposer"
 	"github.com/lateen-project/lateen/exposer/objects"
 	"github.com/lateen-project/lateen/reconcile/maintenance"
+	"github.com/lateen-project/lateen/reconcile/writes"
 )
 
 // Reasons of the Kubernetes Events on backup repositories.
@@ -82,7 +83,7 @@ func (m *RepositoryReconciler) waiting(but string, jobs jobsByLabel) []maintenan
 		if key == but || m.isCreateFailed(key) {
 			continue
 		}
-		if step := m.next(m.memory.newest(key, object), jobs); step.Action == maintenance.Start {
+		if step := m.next(m.memory.Newest(key, object), jobs); step.Action == maintenance.Start {
 			all = append(all, maintenance.Waiting{Name: key, Due: step.Due})
 		}
 	}
@@ -109,7 +110,7 @@ func (m *RepositoryReconciler) jobs() jobsByLabel {
 	cached := sets.New[types.UID]()
 	for i, job := range all {
 		cached.Insert(job.UID)
-		if wrote := m.wrote[job.UID]; wrote != nil && newer(wrote, job) {
+		if wrote := m.wrote[job.UID]; wrote != nil && writes.Newer(wrote, job) {
 			all[i] = wrote
 		} else {
 			delete(m.wrote, job.UID)

@@ -8,24 +8,19 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/apimachinery/pkg/util/resourceversion"
 
 	"github.com/lateen-project/lateen/exposer"
-	"github.com/lateen-project/lateen/reconcile/transfer"
 )
 
 // localState is what the caches cannot tell about the resources of one kind. All of it can be lost: a
 // restarted agent starts a cancel's grace anew, tries to expose once more, and reads its writes back.
-type localState[T transfer.Object] struct {
+type localState struct {
 	lock sync.Mutex
-	kept map[string]*entry[T] // by key
+	kept map[string]*entry // by key
 }
 
-type entry[T any] struct {
-	written    T         // our last write, until the cache has it
-	ahead      bool      // the cache has not
+type entry struct {
 	canceled   time.Time // when a cancel was first seen
 	waits      time.Time // since when it has been seen not to be eligible; zero if it was when last looked at
 	activity   activity  // of its mover, as it was last seen to change
@@ -49,44 +44,18 @@ type entry[T any] struct {
 	since      time.Time // when the phase began, to better than the second of the API's timestamps
 }
 
-func (m *localState[T]) of(key string) *entry[T] {
+func (m *localState) of(key string) *entry {
 	if m.kept == nil {
-		m.kept = map[string]*entry[T]{}
+		m.kept = map[string]*entry{}
 	}
 	if m.kept[key] == nil {
-		m.kept[key] = &entry[T]{}
+		m.kept[key] = &entry{}
 	}
 	return m.kept[key]
 }
 
-// markWritten remembers a write, so that nothing is decided on the version before it.
-func (m *localState[T]) markWritten(key string, written T) {
-	m.lock.Lock()
-	defer m.lock.Unlock()
-	kept := m.of(key)
-	kept.written, kept.ahead = written, true
-}
-
-// newest is the cached object, or our own write if the cache does not have it yet.
-func (m *localState[T]) newest(key string, cached T) T {
-	m.lock.Lock()
-	defer m.lock.Unlock()
-	kept := m.of(key)
-	if kept.ahead && kept.written.GetUID() == cached.GetUID() && newer(kept.written, cached) {
-		return kept.written
-	}
-	kept.written, kept.ahead = cached, false
-	return cached
-}
-
-// newer tells whether a is a later version of a resource than b (KEP-5504).
-func newer(a, b metav1.Object) bool {
-	order, err := resourceversion.CompareResourceVersion(a.GetResourceVersion(), b.GetResourceVersion())
-	return err == nil && order > 0
-}
-
 // exposed remembers how the last attempt to expose ended; the prepare timeout says it.
-func (m *localState[T]) exposed(key string, restarts int, waits string, err error) {
+func (m *localState) exposed(key string, restarts int, waits string, err error) {
 	m.setBlocker(key, waits, err)
 	if waits != "" || err != nil {
 		return
@@ -98,7 +67,7 @@ func (m *localState[T]) exposed(key string, restarts int, waits string, err erro
 }
 
 // setBlocker remembers what is waited for, or in the way.
-func (m *localState[T]) setBlocker(key, waits string, err error) {
+func (m *localState) setBlocker(key, waits string, err error) {
 	m.lock.Lock()
 	defer m.lock.Unlock()
 	kept := m.of(key)
@@ -109,47 +78,34 @@ func (m *localState[T]) setBlocker(key, waits string, err error) {
 }
 
 // exposedIn tells whether this agent has made the mover that follows so many restarts.
-func (m *localState[T]) exposedIn(key string, restarts int) bool {
+func (m *localState) exposedIn(key string, restarts int) bool {
 	m.lock.Lock()
 	defer m.lock.Unlock()
 	return m.of(key).created == restarts+1
 }
 
 // hasExposed tells whether this agent has made a mover, for which a snapshot has to be handed over first.
-func (m *localState[T]) hasExposed(key string) bool {
+func (m *localState) hasExposed(key string) bool {
 	m.lock.Lock()
 	defer m.lock.Unlock()
 	return m.of(key).created > 0
 }
 
-func (m *localState[T]) blocker(key string) string {
+func (m *localState) blocker(key string) string {
 	m.lock.Lock()
 	defer m.lock.Unlock()
 	return m.of(key).blocker
 }
 
-// isRecreated tells whether a resource of that key was known that is not this one: its name is used again.
-func (m *localState[T]) isRecreated(key string, uid types.UID) bool {
+// forget drops a resource.
+func (m *localState) forget(key string) {
 	m.lock.Lock()
 	defer m.lock.Unlock()
-	var none T
-	kept := m.kept[key]
-	return kept != nil && kept.written != none && kept.written.GetUID() != uid
-}
-
-// forget drops a resource and returns its last version, if it was known.
-func (m *localState[T]) forget(key string) (deleted T, known bool) {
-	m.lock.Lock()
-	defer m.lock.Unlock()
-	if kept := m.kept[key]; kept != nil {
-		deleted, known = kept.written, true
-	}
 	delete(m.kept, key)
-	return deleted, known
 }
 
 // toRemove is what is still to be deleted of what was found: the caches may show for a while what is gone.
-func (m *localState[T]) toRemove(key string, found exposer.Existing) exposer.Existing {
+func (m *localState) toRemove(key string, found exposer.Existing) exposer.Existing {
 	m.lock.Lock()
 	defer m.lock.Unlock()
 	removed := m.of(key).removed
@@ -163,7 +119,7 @@ func (m *localState[T]) toRemove(key string, found exposer.Existing) exposer.Exi
 }
 
 // markDeleted notes what was deleted. Of what no cache had nobody hears that it is gone, so it is looked for again.
-func (m *localState[T]) markDeleted(key string, found exposer.Existing, cached bool) {
+func (m *localState) markDeleted(key string, found exposer.Existing, cached bool) {
 	m.lock.Lock()
 	defer m.lock.Unlock()
 	kept := m.of(key)
@@ -183,7 +139,7 @@ func (m *localState[T]) markDeleted(key string, found exposer.Existing, cached b
 }
 
 // undeleted is what was not deleted by this agent: whether the mover is, and which of the claims.
-func (m *localState[T]) undeleted(key string, claims []string) (pod bool, unreadable []string) {
+func (m *localState) undeleted(key string, claims []string) (pod bool, unreadable []string) {
 	m.lock.Lock()
 	defer m.lock.Unlock()
 	kept := m.of(key)
@@ -191,7 +147,7 @@ func (m *localState[T]) undeleted(key string, claims []string) (pod bool, unread
 }
 
 // toLog tells whether the log of a mover is still to be kept, and notes that it is.
-func (m *localState[T]) toLog(key string, mover types.UID) bool {
+func (m *localState) toLog(key string, mover types.UID) bool {
 	m.lock.Lock()
 	defer m.lock.Unlock()
 	kept := m.of(key)
@@ -201,27 +157,27 @@ func (m *localState[T]) toLog(key string, mover types.UID) bool {
 }
 
 // isDeleting tells whether some of what was found has been deleted, and is only not gone yet.
-func (m *localState[T]) isDeleting(key string, found exposer.Existing) bool {
+func (m *localState) isDeleting(key string, found exposer.Existing) bool {
 	left := m.toRemove(key, found)
 	return left.Pod != found.Pod || len(left.Claims) < len(found.Claims)
 }
 
 // rebinds notes how far a delivery has come that is not done: what was found has been deleted.
-func (m *localState[T]) rebinds(key string, found exposer.Existing) {
+func (m *localState) rebinds(key string, found exposer.Existing) {
 	m.markDeleted(key, found, true)
 	m.lock.Lock()
 	defer m.lock.Unlock()
 	m.of(key).reserved = found.Pod == nil && len(found.Claims) == 0
 }
 
-func (m *localState[T]) isReserved(key string) bool {
+func (m *localState) isReserved(key string) bool {
 	m.lock.Lock()
 	defer m.lock.Unlock()
 	return m.of(key).reserved
 }
 
 // rebinding notes that a delivery is tried.
-func (m *localState[T]) rebinding(key string, now time.Time) {
+func (m *localState) rebinding(key string, now time.Time) {
 	m.lock.Lock()
 	defer m.lock.Unlock()
 	kept := m.of(key)
@@ -229,33 +185,33 @@ func (m *localState[T]) rebinding(key string, now time.Time) {
 }
 
 // rebindingSince is when this agent first tried to deliver; zero if it has not.
-func (m *localState[T]) rebindingSince(key string) time.Time {
+func (m *localState) rebindingSince(key string) time.Time {
 	m.lock.Lock()
 	defer m.lock.Unlock()
 	return m.of(key).rebinds
 }
 
 // markRebound notes that what was restored is where it belongs.
-func (m *localState[T]) markRebound(key string) {
+func (m *localState) markRebound(key string) {
 	m.lock.Lock()
 	defer m.lock.Unlock()
 	m.of(key).rebound = true
 }
 
-func (m *localState[T]) isRebound(key string) bool {
+func (m *localState) isRebound(key string) bool {
 	m.lock.Lock()
 	defer m.lock.Unlock()
 	return m.of(key).rebound
 }
 
 // markCleaned notes that nothing is left of the snapshots.
-func (m *localState[T]) markCleaned(key string) {
+func (m *localState) markCleaned(key string) {
 	m.lock.Lock()
 	defer m.lock.Unlock()
 	m.of(key).clean = true
 }
 
-func (m *localState[T]) isClean(key string) bool {
+func (m *localState) isClean(key string) bool {
 	m.lock.Lock()
 	defer m.lock.Unlock()
 	return m.of(key).clean
@@ -263,7 +219,7 @@ func (m *localState[T]) isClean(key string) bool {
 
 // toReport tells whether the Event that a resource gets only once is still to be sent, and notes that it is. What is
 // for another data mover is never cleaned up, so there are no two.
-func (m *localState[T]) toReport(key string) bool {
+func (m *localState) toReport(key string) bool {
 	m.lock.Lock()
 	defer m.lock.Unlock()
 	kept := m.of(key)
@@ -273,7 +229,7 @@ func (m *localState[T]) toReport(key string) bool {
 }
 
 // markLocalPod tells whether the pod of a resource is on this node, or was as long as this agent has run.
-func (m *localState[T]) markLocalPod(key string, here bool) bool {
+func (m *localState) markLocalPod(key string, here bool) bool {
 	m.lock.Lock()
 	defer m.lock.Unlock()
 	if kept := m.kept[key]; !here {

@@ -56,7 +56,7 @@ func TestAFailedMoverIsGoneBeforeItsTransferGoesBackToAccepted(t *testing.T) {
 				for range 3 { // it is counted, its pod goes, its phase goes back
 					s.step(t)
 					if crash { // after each of them
-						s.local = localState[*velerov1.PodVolumeBackup]{}
+						s.local = localState{}
 					}
 				}
 				require.Equal(t, transfer.Accepted, s.state().Phase)

@@ -28,7 +28,7 @@ func (t *TransferReconciler[T]) sharesPod(s *request[T]) bool {
 
 func (t *TransferReconciler[T]) isBesideAnother(s *request[T]) bool {
 	for _, other := range t.Siblings(s.object) {
-		newest := t.local.newest(cache.MetaObjectToName(other).String(), other)
+		newest := t.written.Newest(cache.MetaObjectToName(other).String(), other)
 		if s.state.MustNotRunBeside(t.Kind.Get(newest)) {
 			return true
 		}
@@ -51,7 +51,7 @@ func (t *TransferReconciler[T]) AwaitsSibling(object T) bool {
 }
 
 // aloneSince is since when no other restore to the same pod works, as far as this agent has seen.
-func (m *localState[T]) aloneSince(key string, busy bool, now time.Time) time.Time {
+func (m *localState) aloneSince(key string, busy bool, now time.Time) time.Time {
 	m.lock.Lock()
 	defer m.lock.Unlock()
 	kept := m.of(key)

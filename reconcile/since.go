@@ -9,7 +9,7 @@ import (
 )
 
 // canceled is when a cancel was first seen.
-func (m *localState[T]) canceled(key string, now time.Time) time.Time {
+func (m *localState) canceled(key string, now time.Time) time.Time {
 	m.lock.Lock()
 	defer m.lock.Unlock()
 	kept := m.of(key)
@@ -20,7 +20,7 @@ func (m *localState[T]) canceled(key string, now time.Time) time.Time {
 }
 
 // waitsSince is since when a new resource has not been eligible, as far as this agent has seen.
-func (m *localState[T]) waitsSince(key string, now time.Time) time.Time {
+func (m *localState) waitsSince(key string, now time.Time) time.Time {
 	m.lock.Lock()
 	defer m.lock.Unlock()
 	kept := m.of(key)
@@ -31,7 +31,7 @@ func (m *localState[T]) waitsSince(key string, now time.Time) time.Time {
 }
 
 // clearWait notes that a resource is eligible, or is not looked at by this agent.
-func (m *localState[T]) clearWait(key string) {
+func (m *localState) clearWait(key string) {
 	m.lock.Lock()
 	defer m.lock.Unlock()
 	if kept := m.kept[key]; kept != nil {
@@ -40,7 +40,7 @@ func (m *localState[T]) clearWait(key string) {
 }
 
 // deletingSince is when the pod of a mover was first seen to be deleting.
-func (m *localState[T]) deletingSince(key string, mover types.UID, now time.Time) time.Time {
+func (m *localState) deletingSince(key string, mover types.UID, now time.Time) time.Time {
 	m.lock.Lock()
 	defer m.lock.Unlock()
 	kept := m.of(key)
@@ -52,7 +52,7 @@ func (m *localState[T]) deletingSince(key string, mover types.UID, now time.Time
 
 // entered notes that a phase began now, and returns when the one before it did; zero if this agent
 // did not see it begin.
-func (m *localState[T]) entered(key string, now time.Time) time.Time {
+func (m *localState) entered(key string, now time.Time) time.Time {
 	m.lock.Lock()
 	defer m.lock.Unlock()
 	kept := m.of(key)
@@ -71,7 +71,7 @@ type activity struct {
 }
 
 // active is when the activity of a mover was first seen to be what it is.
-func (m *localState[T]) active(key string, observed activity, now time.Time) time.Time {
+func (m *localState) active(key string, observed activity, now time.Time) time.Time {
 	m.lock.Lock()
 	defer m.lock.Unlock()
 	kept := m.of(key)
@@ -82,7 +82,7 @@ func (m *localState[T]) active(key string, observed activity, now time.Time) tim
 }
 
 // silent is how long the mover of a resource has reported nothing new; 0 if this agent does not follow it.
-func (m *localState[T]) silent(key string, now time.Time) time.Duration {
+func (m *localState) silent(key string, now time.Time) time.Duration {
 	m.lock.Lock()
 	defer m.lock.Unlock()
 	if kept := m.kept[key]; kept != nil && !kept.activeAt.IsZero() {

@@ -16,10 +16,8 @@ import (
 	"github.com/lateen-project/lateen/exposer"
 	"github.com/lateen-project/lateen/exposer/objects"
 	"github.com/lateen-project/lateen/reconcile/transfer"
+	"github.com/lateen-project/lateen/reconcile/writes"
 )
-
-// fieldManager names Lateen as the author of a change.
-const fieldManager = "lateen"
 
 // errConflict says that a resource was changed by somebody since it was read.
 var errConflict = errors.New("somebody else was faster")
@@ -40,11 +38,11 @@ func (t *TransferReconciler[T]) write(ctx context.Context, s *request[T], step t
 	}
 	changed := t.Kind.Copy(s.object)
 	t.Kind.Set(changed, step.State)
-	patch, err := mergePatch(s.object, changed)
+	patch, err := writes.MergePatch(s.object, changed)
 	if err != nil {
 		return fmt.Errorf("make patch of %s: %w", s.key, err)
 	}
-	written, err := t.Client.Patch(ctx, s.object.GetName(), types.MergePatchType, patch, metav1.PatchOptions{FieldManager: fieldManager})
+	written, err := t.Client.Patch(ctx, s.object.GetName(), types.MergePatchType, patch, metav1.PatchOptions{FieldManager: writes.FieldManager})
 	if err != nil {
 		if apierrors.IsConflict(err) {
 			return errConflict // this agent perhaps, by a write whose answer was lost: what it reserved stays so
@@ -57,7 +55,7 @@ func (t *TransferReconciler[T]) write(ctx context.Context, s *request[T], step t
 		}
 		return fmt.Errorf("write %s to %s: %w", step.Reason, s.key, err)
 	}
-	t.local.markWritten(s.key, written)
+	t.written.Record(s.key, written)
 	t.Observe(written)
 	after := t.Kind.Get(written)
 	if !after.TakesSlot() && after.Phase != transfer.Prepared {

@@ -21,6 +21,7 @@ import (
 	"github.com/lateen-project/lateen/exposer/objects"
 	"github.com/lateen-project/lateen/metrics"
 	"github.com/lateen-project/lateen/reconcile/transfer"
+	"github.com/lateen-project/lateen/reconcile/writes"
 )
 
 // TransferReconciler reconciles the custom resources of one kind. All fields must be set.
@@ -36,7 +37,8 @@ type TransferReconciler[T transfer.Object] struct {
 	// Siblings are the unfinished restores to other volumes of the same pod.
 	Siblings func(object T) []T
 
-	local    localState[T]
+	local    localState
+	written  writes.Overlay[T]
 	starting sync.Mutex // while a restore to a pod is told to start
 }
 
@@ -115,10 +117,10 @@ func (t *TransferReconciler[T]) Reconcile(ctx context.Context, key string) (time
 		t.forget(key)
 		return 0, nil
 	}
-	if t.local.isRecreated(key, cached.GetUID()) {
+	if t.written.IsRecreated(key, cached.GetUID()) {
 		t.forget(key)
 	}
-	s := t.newRequest(key, t.local.newest(key, cached))
+	s := t.newRequest(key, t.written.Newest(key, cached))
 	if err := t.observe(ctx, s); err != nil {
 		return 0, err
 	}
@@ -173,7 +175,7 @@ func (t *TransferReconciler[T]) Owned(objects []T) []T {
 func (t *TransferReconciler[T]) Resume(owned []T) {
 	for _, object := range owned {
 		if state := t.Kind.Get(object); state.TakesSlot() {
-			t.local.newest(cache.MetaObjectToName(object).String(), object) // or nobody would release it once it is gone
+			t.written.Newest(cache.MetaObjectToName(object).String(), object) // or nobody would release it once it is gone
 			t.NodeSlots.ForceAcquire(state.Node, object.GetUID())
 		}
 	}
@@ -230,7 +232,8 @@ func (t *TransferReconciler[T]) syncSlots(s *request[T]) {
 
 // forget drops what is remembered of a resource that is gone.
 func (t *TransferReconciler[T]) forget(key string) {
-	deleted, known := t.local.forget(key)
+	t.local.forget(key)
+	deleted, known := t.written.Forget(key)
 	if !known {
 		return
 	}

@@ -1,4 +1,4 @@
-package reconcile
+package writes
 
 import (
 	"encoding/json"
@@ -8,10 +8,13 @@ import (
 	"k8s.io/apimachinery/pkg/util/jsonmergepatch"
 )
 
-// mergePatch is a JSON merge patch from one version of an object to the other. It names the
+// FieldManager names Lateen as the author of a change.
+const FieldManager = "lateen"
+
+// MergePatch is a JSON merge patch from one version of an object to the other. It names the
 // resourceVersion of the first, so that it is refused once somebody else has written; it keeps fields
 // that our types do not know.
-func mergePatch(before, after metav1.Object) ([]byte, error) {
+func MergePatch(before, after metav1.Object) ([]byte, error) {
 	original, err := json.Marshal(before)
 	if err != nil {
 		return nil, fmt.Errorf("encode original: %w", err)

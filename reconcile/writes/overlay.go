@@ -1,0 +1,72 @@
+// Package writes makes the merge patches of reconcilers and remembers what was written until the cache has it.
+// It never decides what to write.
+package writes
+
+import (
+	"sync"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/resourceversion"
+)
+
+// Overlay is the last version of each object that the cache was seen to have, with this process's own write ahead of
+// it: the API server answers a write before its watch event arrives. The zero value is ready for use.
+type Overlay[T metav1.Object] struct {
+	lock  sync.Mutex
+	known map[string]version[T] // by key
+}
+
+type version[T any] struct {
+	object T
+	ahead  bool // of the cache
+}
+
+// Record keeps a write, so that nothing is decided on the version before it.
+func (o *Overlay[T]) Record(key string, written T) {
+	o.lock.Lock()
+	defer o.lock.Unlock()
+	o.set(key, version[T]{written, true})
+}
+
+func (o *Overlay[T]) set(key string, known version[T]) {
+	if o.known == nil {
+		o.known = map[string]version[T]{}
+	}
+	o.known[key] = known
+}
+
+// Newest returns the cached object, or the own write of the same object while the cache is older. Once the cache has
+// caught up it counts alone, so that a control plane that was restored from a backup is followed back.
+func (o *Overlay[T]) Newest(key string, cached T) T {
+	o.lock.Lock()
+	defer o.lock.Unlock()
+	if known := o.known[key]; known.ahead && known.object.GetUID() == cached.GetUID() && Newer(known.object, cached) {
+		return known.object
+	}
+	o.set(key, version[T]{cached, false})
+	return cached
+}
+
+// IsRecreated tells whether the key was last known for an object with another UID.
+func (o *Overlay[T]) IsRecreated(key string, uid types.UID) bool {
+	o.lock.Lock()
+	defer o.lock.Unlock()
+	known, ok := o.known[key]
+	return ok && known.object.GetUID() != uid
+}
+
+// Forget drops a key and returns the last known version, if there is one.
+func (o *Overlay[T]) Forget(key string) (last T, ok bool) {
+	o.lock.Lock()
+	defer o.lock.Unlock()
+	known, ok := o.known[key]
+	delete(o.known, key)
+	return known.object, ok
+}
+
+// Newer tells whether a is a later version of a resource than b (KEP-5504).
+func Newer(a, b metav1.Object) bool {
+	order, err := resourceversion.CompareResourceVersion(a.GetResourceVersion(), b.GetResourceVersion())
+	return err == nil && order > 0
+}

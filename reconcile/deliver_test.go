@@ -19,6 +19,7 @@ import (
 
 	"github.com/lateen-project/lateen/exposer"
 	"github.com/lateen-project/lateen/exposer/rebind"
+	"github.com/lateen-project/lateen/reconcile/capacity"
 	"github.com/lateen-project/lateen/reconcile/transfer"
 )
 
@@ -48,8 +49,8 @@ func newLateDelivery(objects ...runtime.Object) *lateDelivery {
 			Agent:  transfer.Agent{Node: testNode, Fleet: led{}},
 			Limits: transfer.DefaultLimits(), Pods: nothing{}, Claims: nothing{}, Targets: nobody{}, Movers: silent{},
 			Exposer:   &exposer.Exposer{Client: l.kube, Paths: exposer.HostPaths{Client: l.kube}},
-			NodeSlots: NewNodeSlots(testNode, 1, 1),
-			Admission: NewAdmission(0, 1, time.Minute, testingclock.NewFakeClock(now)), Recorder: record.NewFakeRecorder(10), Clock: l.clock,
+			NodeSlots: capacity.NewNodeSlots(testNode, 1, 1),
+			Admission: capacity.NewAdmission(0, 1, time.Minute, testingclock.NewFakeClock(now)), Recorder: record.NewFakeRecorder(10), Clock: l.clock,
 			MoverLog: func(context.Context, string, []byte) {},
 		},
 		Cached: func(string) (*velerov2alpha1.DataDownload, bool) { return l.download.DeepCopy(), true },

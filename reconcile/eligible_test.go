@@ -13,6 +13,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/lateen-project/lateen/reconcile/capacity"
 	"github.com/lateen-project/lateen/reconcile/transfer"
 )
 
@@ -123,8 +124,8 @@ func TestPreparingEndsInTimeThoughTheSourcePodCannotBeRead(t *testing.T) {
 
 func TestADownloadThatQueuedForLongIsObservedAgainBeforeItIsLate(t *testing.T) {
 	s := newDownload("")
-	s.Admission = NewAdmission(1, 1, time.Hour, s.clock)
-	s.Admission.Observe(Entry{UID: "first", Key: "datadownload/velero/first", Version: "1", Created: s.clock.Now().Add(-time.Hour), Restore: true, Phase: Admitted})
+	s.Admission = capacity.NewAdmission(1, 1, time.Hour, s.clock)
+	s.Admission.Observe(capacity.Entry{UID: "first", Key: "datadownload/velero/first", Version: "1", Created: s.clock.Now().Add(-time.Hour), Restore: true, Phase: capacity.Admitted})
 	s.Observe(s.object)
 	require.Zero(t, s.step(t))
 	require.Empty(t, s.state().Phase, "it queues")

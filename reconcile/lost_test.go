@@ -10,6 +10,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	clienttesting "k8s.io/client-go/testing"
+
+	"github.com/lateen-project/lateen/reconcile/capacity"
 )
 
 // stands makes the stage's agent a coordinator on another node, before which a mover of n1 runs whose pod only a kubelet,
@@ -22,7 +24,7 @@ func (s *stage) stands(t *testing.T, phase velerov1.PodVolumeBackupPhase) *[]int
 	}
 	s.kubelet(t)
 	s.backup.Status.Phase = phase
-	s.Agent.Node, s.NodeSlots = "n2", NewNodeSlots("n2", 1, 1)
+	s.Agent.Node, s.NodeSlots = "n2", capacity.NewNodeSlots("n2", 1, 1)
 	var graces []int64
 	s.kube.PrependReactor("delete", "pods", func(action clienttesting.Action) (bool, runtime.Object, error) {
 		options := action.(clienttesting.DeleteActionImpl).DeleteOptions
@@ -106,7 +108,7 @@ func TestAMoverIsDeletedByForceOnceItsNodeIsLostAndNotBefore(t *testing.T) {
 func TestAMoverWhoseEndNobodyConfirmsCountsAsLostAfterTheGrace(t *testing.T) {
 	s := newStage(t, fault{})
 	s.stands(t, velerov1.PodVolumeBackupPhaseInProgress)
-	s.Agent.Node, s.NodeSlots = testNode, NewNodeSlots(testNode, 1, 1)
+	s.Agent.Node, s.NodeSlots = testNode, capacity.NewNodeSlots(testNode, 1, 1)
 	s.terminate(t)
 	s.clock.Step(time.Hour) // whatever the API server's clock says
 	after, err := s.Reconcile(t.Context(), testKey)

@@ -21,6 +21,7 @@ import (
 
 	"github.com/lateen-project/lateen/exposer"
 	"github.com/lateen-project/lateen/exposer/objects"
+	"github.com/lateen-project/lateen/reconcile/capacity"
 	"github.com/lateen-project/lateen/reconcile/transfer"
 )
 
@@ -68,7 +69,7 @@ func newSingle[T transfer.Object](kind transfer.Kind[T], object T, empty func() 
 				Client: s.kube, Templates: map[corev1.OSName]objects.Template{corev1.Linux: {}},
 				Paths: exposer.HostPaths{Client: s.kube, PodsDir: "/pods"}, Source: s.Pod,
 			},
-			NodeSlots: NewNodeSlots(testNode, 1, 1), Admission: NewAdmission(0, 1, time.Minute, s.clock), Recorder: s.events, Clock: s.clock,
+			NodeSlots: capacity.NewNodeSlots(testNode, 1, 1), Admission: capacity.NewAdmission(0, 1, time.Minute, s.clock), Recorder: s.events, Clock: s.clock,
 			MoverLog: func(context.Context, string, []byte) {},
 		},
 		Cached:   func(string) (T, bool) { return kind.Copy(s.object), true },

@@ -5,12 +5,14 @@ import (
 
 	"github.com/stretchr/testify/require"
 	velerov1 "github.com/vmware-tanzu/velero/pkg/apis/velero/v1"
+
+	"github.com/lateen-project/lateen/reconcile/capacity"
 )
 
 func TestAMoverThatDoesNotEndOnAReadyNodeIsReportedOnce(t *testing.T) {
 	s := newStage(t, fault{})
 	s.stands(t, velerov1.PodVolumeBackupPhaseFailed)
-	s.Agent.Node, s.NodeSlots = testNode, NewNodeSlots(testNode, 1, 1)
+	s.Agent.Node, s.NodeSlots = testNode, capacity.NewNodeSlots(testNode, 1, 1)
 	for len(s.events.Events) > 0 {
 		<-s.events.Events
 	}

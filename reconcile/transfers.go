@@ -20,6 +20,7 @@ import (
 	"github.com/lateen-project/lateen/exposer"
 	"github.com/lateen-project/lateen/exposer/objects"
 	"github.com/lateen-project/lateen/metrics"
+	"github.com/lateen-project/lateen/reconcile/capacity"
 	"github.com/lateen-project/lateen/reconcile/transfer"
 	"github.com/lateen-project/lateen/reconcile/writes"
 )
@@ -55,8 +56,8 @@ type Dependencies struct {
 	Targets   Targets
 	LivePod   func(ctx context.Context, namespace, name string) (*corev1.Pod, error)
 	Exposer   *exposer.Exposer
-	NodeSlots *NodeSlots
-	Admission *Admission
+	NodeSlots *capacity.NodeSlots
+	Admission *capacity.Admission
 	Movers    Movers
 	Recorder  record.EventRecorder
 	Metrics   *metrics.Metrics
@@ -192,16 +193,16 @@ func (t *TransferReconciler[T]) Observe(object T) {
 	default:
 		t.NodeSlots.Release(uid)
 	}
-	entry := Entry{
+	entry := capacity.Entry{
 		UID: object.GetUID(), Key: t.Kind.Name + "/" + cache.MetaObjectToName(object).String(), Version: object.GetResourceVersion(),
-		Created: state.CreatedAt, Restore: t.Kind.Restores, Phase: Uncounted,
+		Created: state.CreatedAt, Restore: t.Kind.Restores, Phase: capacity.Uncounted,
 	}
 	switch {
 	case state.Foreign:
 	case state.Phase == transfer.Accepted || state.Phase == transfer.Prepared:
-		entry.Phase = Admitted
+		entry.Phase = capacity.Admitted
 	case (state.Phase == "" || state.Phase == transfer.New) && !state.Cancel && !state.Deleting && state.UnsupportedReason == "":
-		entry.Phase = Waiting
+		entry.Phase = capacity.Waiting
 	}
 	if state.NodeBound {
 		entry.Node = state.Node

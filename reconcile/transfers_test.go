@@ -26,6 +26,7 @@ import (
 
 	"github.com/lateen-project/lateen/exposer"
 	"github.com/lateen-project/lateen/exposer/objects"
+	"github.com/lateen-project/lateen/reconcile/capacity"
 	"github.com/lateen-project/lateen/reconcile/transfer"
 )
 
@@ -87,7 +88,7 @@ func newStage(t *testing.T, f fault) *stage {
 				Client: s.kube, Templates: map[corev1.OSName]objects.Template{corev1.Linux: {}},
 				Paths: exposer.HostPaths{Client: s.kube, PodsDir: "/pods"}, Source: s.Pod,
 			},
-			NodeSlots: NewNodeSlots(testNode, 1, 1), Admission: NewAdmission(0, 1, time.Minute, s.clock), Recorder: s.events, Clock: s.clock,
+			NodeSlots: capacity.NewNodeSlots(testNode, 1, 1), Admission: capacity.NewAdmission(0, 1, time.Minute, s.clock), Recorder: s.events, Clock: s.clock,
 			MoverLog: func(context.Context, string, []byte) {},
 		},
 		Cached: func(string) (*velerov1.PodVolumeBackup, bool) { return s.backup.DeepCopy(), s.backup != nil },

@@ -20,7 +20,7 @@ import (
 	"github.com/lateen-project/lateen/cmd/lateen/config"
 	"github.com/lateen-project/lateen/deploy"
 	"github.com/lateen-project/lateen/metrics"
-	"github.com/lateen-project/lateen/reconcile"
+	"github.com/lateen-project/lateen/reconcile/leader"
 	"github.com/lateen-project/lateen/reconcile/transfer"
 )
 
@@ -63,7 +63,7 @@ func (s *site) assemble(changes ...func(*agent.Options)) *agentRun {
 	}
 	r.options.Limits.RestartDelay = 50 * time.Millisecond
 	r.options.Limits.FirstProgress = 0 // movers are quick, and what writes of progress do is to be seen
-	r.options.Election = reconcile.CoordinatorOptions{
+	r.options.Election = leader.CoordinatorOptions{
 		Lease: 15 * time.Second, Renew: 10 * time.Second, Retry: 200 * time.Millisecond, Spread: time.Millisecond,
 	}
 	for _, change := range changes {

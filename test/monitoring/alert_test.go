@@ -20,7 +20,7 @@ import (
 	"github.com/lateen-project/lateen/cmd/lateen/config"
 	"github.com/lateen-project/lateen/deploy"
 	"github.com/lateen-project/lateen/metrics"
-	"github.com/lateen-project/lateen/reconcile"
+	"github.com/lateen-project/lateen/reconcile/leader"
 	"github.com/lateen-project/lateen/reconcile/transfer"
 	"github.com/lateen-project/lateen/test/node"
 	"github.com/lateen-project/lateen/test/world"
@@ -78,7 +78,7 @@ func (p *prometheus) startAgent(t *testing.T, s *site) (stop func()) {
 		},
 		Rest: own, Metrics: metrics.New(registry, "test", s.node), Limits: transfer.DefaultLimits(),
 		Clock: clock.RealClock{}, Log: t.Output(), Server: server,
-		Election: reconcile.CoordinatorOptions{
+		Election: leader.CoordinatorOptions{
 			Lease: 15 * time.Second, Renew: 10 * time.Second, Retry: 200 * time.Millisecond, Spread: time.Millisecond,
 		},
 		AgentTimeout: time.Second,

@@ -20,7 +20,7 @@ import (
 	"github.com/lateen-project/lateen/cmd/lateen/agent"
 	"github.com/lateen-project/lateen/cmd/lateen/config"
 	"github.com/lateen-project/lateen/metrics"
-	"github.com/lateen-project/lateen/reconcile"
+	"github.com/lateen-project/lateen/reconcile/leader"
 	"github.com/lateen-project/lateen/reconcile/transfer"
 )
 
@@ -126,7 +126,7 @@ func (k *keeper) start(ctx context.Context) (*run, error) {
 			ResourceTimeout: time.Minute, Workers: 4, KubeAPIQPS: 500, KubeAPIBurst: 1000, StartupTimeout: 20 * time.Second,
 		},
 		Rest: own, Metrics: metrics.New(registry, "soak", k.node), Limits: limits(), Clock: clock.RealClock{}, Log: k.log, Server: server,
-		Election: reconcile.CoordinatorOptions{
+		Election: leader.CoordinatorOptions{
 			Lease: 2 * time.Second, Renew: 1500 * time.Millisecond, Retry: 200 * time.Millisecond, Spread: time.Millisecond,
 		},
 	}

@@ -23,7 +23,10 @@ import (
 	"github.com/lateen-project/lateen/informers"
 	"github.com/lateen-project/lateen/metrics"
 	"github.com/lateen-project/lateen/reconcile"
+	"github.com/lateen-project/lateen/reconcile/capacity"
+	"github.com/lateen-project/lateen/reconcile/leader"
 	"github.com/lateen-project/lateen/reconcile/maintenance"
+	"github.com/lateen-project/lateen/reconcile/orphans"
 	"github.com/lateen-project/lateen/reconcile/transfer"
 )
 
@@ -45,8 +48,8 @@ type Options struct {
 
 	Maintenance maintenance.Policy // its bounds; those of Config win, and zero is the defaults
 
-	Election     reconcile.CoordinatorOptions // its durations; those that are 0 have their defaults
-	AgentTimeout time.Duration                // how long a node's agent may be gone before another one stands in; 0: 1 min
+	Election     leader.CoordinatorOptions // its durations; those that are 0 have their defaults
+	AgentTimeout time.Duration             // how long a node's agent may be gone before another one stands in; 0: 1 min
 
 	SyncTimeout time.Duration // for what a coordinator watches to be listed, before it gives its Lease up; 0: 2 min
 
@@ -79,7 +82,7 @@ func Run(ctx context.Context, options Options) error {
 	recorder, flush := newRecorder(watching, clients.events, options.Flags)
 	defer flush()
 	parts := assembly{Options: options, clients: clients, startup: startup, caches: caches, recorder: recorder, leadership: &leadership{},
-		coordination: options.Metrics.Coordination(reconcile.OrphanResources()...), maintenance: newMaintenanceMetrics(options)}
+		coordination: options.Metrics.Coordination(orphans.OrphanResources()...), maintenance: newMaintenanceMetrics(options)}
 	return parts.run(watching)
 }
 
@@ -215,8 +218,8 @@ func (p *assembly) shared(movers *informers.MoverEvents) reconcile.Dependencies 
 			return live.Pods(namespace).Get(ctx, name, metav1.GetOptions{})
 		},
 		Exposer:   p.exposing,
-		NodeSlots: reconcile.NewNodeSlots(p.Flags.NodeName, effective.Concurrency, effective.GlobalConcurrency),
-		Admission: reconcile.NewAdmission(effective.PrepareQueueLength, effective.MaxConcurrency, cmp.Or(p.AdmitTimeout, admitTimeout), p.Clock),
+		NodeSlots: capacity.NewNodeSlots(p.Flags.NodeName, effective.Concurrency, effective.GlobalConcurrency),
+		Admission: capacity.NewAdmission(effective.PrepareQueueLength, effective.MaxConcurrency, cmp.Or(p.AdmitTimeout, admitTimeout), p.Clock),
 		Movers:    movers,
 		Recorder:  p.recorder,
 		Metrics:   p.Metrics,

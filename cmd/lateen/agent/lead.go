@@ -15,7 +15,7 @@ import (
 
 	"github.com/lateen-project/lateen/deploy"
 	"github.com/lateen-project/lateen/informers"
-	"github.com/lateen-project/lateen/reconcile"
+	"github.com/lateen-project/lateen/reconcile/leader"
 )
 
 // identityLength is how many random characters tell the processes of one node apart.
@@ -27,16 +27,16 @@ const agentTimeout = time.Minute
 // leadership is what an agent knows of the fleet while it coordinates, and that it does. It is empty otherwise.
 type leadership struct {
 	lock   sync.RWMutex
-	agents *reconcile.AgentTracker // nil while this agent does not coordinate
+	agents *leader.AgentTracker // nil while this agent does not coordinate
 }
 
-func (l *leadership) set(agents *reconcile.AgentTracker) {
+func (l *leadership) set(agents *leader.AgentTracker) {
 	l.lock.Lock()
 	defer l.lock.Unlock()
 	l.agents = agents
 }
 
-func (l *leadership) current() *reconcile.AgentTracker {
+func (l *leadership) current() *leader.AgentTracker {
 	l.lock.RLock()
 	defer l.lock.RUnlock()
 	return l.agents
@@ -76,7 +76,7 @@ func (p *assembly) coordinate(ctx context.Context, kinds []kind) error {
 	}
 	options.Identity += rand.String(identityLength)
 	options.Clock = p.Clock
-	candidate, err := reconcile.NewCoordinator(options)
+	candidate, err := leader.NewCoordinator(options)
 	if err != nil {
 		return fmt.Errorf("stand for coordinator: %w", err)
 	}
@@ -99,7 +99,7 @@ func (p *assembly) runTerm(ctx context.Context, kinds []kind) error {
 	}
 	nodes := informers.NewNodes(ctx, p.clients.kube)
 	defer nodes.Wait()
-	agents := reconcile.NewAgentTracker(cmp.Or(p.AgentTimeout, agentTimeout), p.Clock, nodes, func(node string) {
+	agents := leader.NewAgentTracker(cmp.Or(p.AgentTimeout, agentTimeout), p.Clock, nodes, func(node string) {
 		for _, k := range kinds {
 			k.enqueueNode(node)
 		}
@@ -143,7 +143,7 @@ func (p *assembly) runTerm(ctx context.Context, kinds []kind) error {
 	return <-maintained
 }
 
-func (p *assembly) addTermHandlers(term *informers.CoordinatorCaches, kinds []kind, agents *reconcile.AgentTracker) ([]cache.DoneChecker, error) {
+func (p *assembly) addTermHandlers(term *informers.CoordinatorCaches, kinds []kind, agents *leader.AgentTracker) ([]cache.DoneChecker, error) {
 	handled, err := term.Agents.AddHandler(func(pod *corev1.Pod) {
 		if _, exists := term.Agents.Get(informers.Key(pod)); exists {
 			agents.Update(pod)

@@ -22,6 +22,7 @@ import (
 	"github.com/lateen-project/lateen/metrics"
 	"github.com/lateen-project/lateen/reconcile"
 	"github.com/lateen-project/lateen/reconcile/maintenance"
+	"github.com/lateen-project/lateen/reconcile/repository"
 )
 
 // EventJobConfig is the reason of a Kubernetes Event on a backup repository whose job is not made as configured.
@@ -67,14 +68,14 @@ func (p *assembly) maintain(ctx context.Context, complete, giveUp func()) error 
 	return nil
 }
 
-func (p *assembly) maintainer(caches *informers.RepositoryCaches) *reconcile.RepositoryReconciler {
+func (p *assembly) maintainer(caches *informers.RepositoryCaches) *repository.RepositoryReconciler {
 	policy := cmp.Or(p.Maintenance, maintenance.DefaultPolicy())
 	policy.Frequency, policy.Timeout = p.Flags.MaintenanceFrequency, p.Flags.MaintenanceTimeout
 	planner := jobPlanner{assembly: p, problems: jobProblems{}, exists: func(key string) bool {
 		_, exists := caches.Repositories.Get(key)
 		return exists
 	}}
-	return &reconcile.RepositoryReconciler{
+	return &repository.RepositoryReconciler{
 		Repositories: caches.Repositories, Locations: caches.Locations, Jobs: caches.Jobs,
 		Client:    p.clients.velero.BackupRepositories(p.Flags.Namespace),
 		JobClient: exposer.Jobs{Client: p.clients.kube},
@@ -84,7 +85,7 @@ func (p *assembly) maintainer(caches *informers.RepositoryCaches) *reconcile.Rep
 	}
 }
 
-func addRepositoryHandlers(caches *informers.RepositoryCaches, maintainer *reconcile.RepositoryReconciler) ([]cache.DoneChecker, error) {
+func addRepositoryHandlers(caches *informers.RepositoryCaches, maintainer *repository.RepositoryReconciler) ([]cache.DoneChecker, error) {
 	repositories, err := caches.Repositories.AddHandler(func(repository *velerov1.BackupRepository) { maintainer.Enqueue(informers.Key(repository)) })
 	if err != nil {
 		return nil, err
@@ -104,19 +105,19 @@ type jobPlanner struct {
 	exists   func(key string) bool // a BackupRepository of that key
 }
 
-func (p jobPlanner) plan(ctx context.Context, object *velerov1.BackupRepository) (reconcile.JobPlan, error) {
+func (p jobPlanner) plan(ctx context.Context, object *velerov1.BackupRepository) (repository.JobPlan, error) {
 	server, err := config.ReadServer(ctx, p.clients.kube, p.Flags.Namespace)
 	if err != nil {
-		return reconcile.JobPlan{}, err
+		return repository.JobPlan{}, err
 	}
 	wanted, problems, err := config.ReadMaintenance(ctx, p.clients.kube, p.Flags, server, object)
 	if err != nil {
-		return reconcile.JobPlan{}, err
+		return repository.JobPlan{}, err
 	}
 	template := objects.JobTemplate{Template: p.startup.Templates[corev1.Linux]}
 	if server != nil {
 		if template, err = config.JobTemplate(*server, p.Flags); err != nil {
-			return reconcile.JobPlan{}, err
+			return repository.JobPlan{}, err
 		}
 	}
 	p.reportProblems(ctx, object, problems)
@@ -127,7 +128,7 @@ func (p jobPlanner) plan(ctx context.Context, object *velerov1.BackupRepository)
 		})
 	}
 	wanted.Jobs.PriorityClass = class.Effective
-	return reconcile.JobPlan{Template: template, Settings: wanted.Jobs, Created: func() { p.reportClass(ctx, object, class) }}, nil
+	return repository.JobPlan{Template: template, Settings: wanted.Jobs, Created: func() { p.reportClass(ctx, object, class) }}, nil
 }
 
 // reportProblems reports the Problems that are new, however many jobs each concerns, and shows all that are there.

@@ -11,6 +11,7 @@ import (
 	testingclock "k8s.io/utils/clock/testing"
 
 	"github.com/lateen-project/lateen/reconcile"
+	"github.com/lateen-project/lateen/reconcile/capacity"
 	"github.com/lateen-project/lateen/reconcile/transfer"
 )
 
@@ -24,10 +25,10 @@ func (nothing) Get(string) (*velerov1.PodVolumeBackup, bool) { return nil, false
 // A resource that is deleted leaves the line, whether or not this agent ever had anything to do with it: those behind it
 // would wait for its turn (T6).
 func TestWhatIsDeletedLeavesTheLine(t *testing.T) {
-	admission := reconcile.NewAdmission(1, 1, time.Minute, testingclock.NewFakeClock(time.Unix(10, 0)))
-	places := reconcile.NewNodeSlots("n1", 1, 1)
+	admission := capacity.NewAdmission(1, 1, time.Minute, testingclock.NewFakeClock(time.Unix(10, 0)))
+	places := capacity.NewNodeSlots("n1", 1, 1)
 	for i, uid := range []types.UID{"first", "second"} {
-		admission.Observe(reconcile.Entry{UID: uid, Key: string(uid), Version: "1", Created: time.Unix(int64(i), 0), Phase: reconcile.Waiting})
+		admission.Observe(capacity.Entry{UID: uid, Key: string(uid), Version: "1", Created: time.Unix(int64(i), 0), Phase: capacity.Waiting})
 	}
 	woken := false
 	require.False(t, admission.TryAdmit("second", func() { woken = true }))

@@ -7,12 +7,12 @@ import (
 	"github.com/lateen-project/lateen/exposer/objects"
 	"github.com/lateen-project/lateen/exposer/priority"
 	"github.com/lateen-project/lateen/metrics"
-	"github.com/lateen-project/lateen/reconcile"
+	"github.com/lateen-project/lateen/reconcile/capacity"
 	"github.com/lateen-project/lateen/reconcile/transfer"
 )
 
 // observe registers what is computed at each scrape.
-func (p *assembly) observe(slots *reconcile.Slots, kinds []kind) {
+func (p *assembly) observe(slots *capacity.Slots, kinds []kind) {
 	p.Metrics.Slots(slots.Limit(), slots.InUse)
 	p.Metrics.Queue(p.startup.Config.PrepareQueueLength)
 	p.Metrics.Transfers(func() []metrics.Count {

@@ -10,16 +10,16 @@ import (
 	"github.com/lateen-project/lateen/exposer"
 	"github.com/lateen-project/lateen/exposer/objects"
 	"github.com/lateen-project/lateen/informers"
-	"github.com/lateen-project/lateen/reconcile"
+	"github.com/lateen-project/lateen/reconcile/orphans"
 )
 
 // sweeper removes what has outlived its transfer, for the time of a term. Snapshots go in the order in which
 // nothing can be lost.
-func (p *assembly) sweeper(ctx context.Context, kinds []kind) *reconcile.Orphans {
+func (p *assembly) sweeper(ctx context.Context, kinds []kind) *orphans.Orphans {
 	snapshots := func(ctx context.Context, orphan *metav1.PartialObjectMetadata) error {
 		return p.exposing.RemoveOrphan(ctx, p.Flags.Namespace, orphan)
 	}
-	return &reconcile.Orphans{
+	return &orphans.Orphans{
 		Served: func() bool {
 			served, err := p.snapshots.Available(ctx)
 			return served && err == nil

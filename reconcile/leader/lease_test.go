@@ -1,4 +1,4 @@
-package reconcile
+package leader
 
 import (
 	"testing"
@@ -65,4 +65,10 @@ func TestAContainerThatIsStartedAgainInItsPodTakesItsLeaseBackAtOnce(t *testing.
 			})
 		})
 	}
+}
+
+// letPass lets time pass in a bubble, until nothing more is due before its end.
+func letPass(d time.Duration) {
+	<-time.NewTimer(d).C
+	synctest.Wait()
 }

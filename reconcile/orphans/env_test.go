@@ -1,7 +1,8 @@
-package reconcile
+package orphans
 
 import (
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -118,4 +119,10 @@ func everyResource() []runtime.Object {
 		thing("snapshot.storage.k8s.io/v1", "VolumeSnapshot", "a", owner),
 		thing("snapshot.storage.k8s.io/v1", "VolumeSnapshotContent", "a", owner),
 	}
+}
+
+// letPass lets time pass in a bubble, until nothing more is due before its end.
+func letPass(d time.Duration) {
+	<-time.NewTimer(d).C
+	synctest.Wait()
 }

@@ -1,4 +1,4 @@
-package reconcile
+package repository
 
 import (
 	"context"
@@ -20,6 +20,7 @@ import (
 	"github.com/lateen-project/lateen/exposer"
 	"github.com/lateen-project/lateen/exposer/objects"
 	"github.com/lateen-project/lateen/metrics"
+	"github.com/lateen-project/lateen/reconcile"
 	"github.com/lateen-project/lateen/reconcile/maintenance"
 	"github.com/lateen-project/lateen/reconcile/writes"
 )
@@ -34,7 +35,7 @@ type RepositoryReconciler struct {
 	Jobs interface {
 		List() []*batchv1.Job // maintenance jobs of the namespace, whoever made them
 	}
-	Client    Patcher[*velerov1.BackupRepository]
+	Client    reconcile.Patcher[*velerov1.BackupRepository]
 	JobClient exposer.Jobs
 	// Plan says what the next job of a repository is made of, read afresh. An error is: not now.
 	Plan    func(ctx context.Context, repository *velerov1.BackupRepository) (JobPlan, error)

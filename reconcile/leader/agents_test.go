@@ -1,4 +1,4 @@
-package reconcile
+package leader
 
 import (
 	"fmt"
@@ -274,3 +274,6 @@ func TestEveryChangeOfTheAnswerIsTold(t *testing.T) {
 		})
 	})
 }
+
+// created is the time of creation of the resource with that age; smaller numbers are older.
+func created(age int) time.Time { return time.Unix(1_800_000_000+int64(age), 0) }

@@ -22,7 +22,7 @@ const maxHandoverSteps = 16
 // handoverRun is one walk on a ladder. It begins with what the caches have, and goes on with what its own requests
 // were answered, so that it does not have to wait for its own events.
 type handoverRun struct {
-	handover.Handover
+	handover.State
 	client  snapshotclient.SnapshotV1Interface
 	deleted func(metav1.Object) // told of what it has deleted
 
@@ -31,7 +31,7 @@ type handoverRun struct {
 
 func (e *Exposer) runHandover(move objects.MoverSpec) *handoverRun {
 	source := move.Source.Snapshot
-	c := &handoverRun{client: e.Snapshots.Client(), deleted: e.Snapshots.Deleted, Handover: handover.Handover{
+	c := &handoverRun{client: e.Snapshots.Client(), deleted: e.Snapshots.Deleted, State: handover.State{
 		Namespace: move.Namespace, Name: move.Name, UID: move.UID, ExposingNode: move.ExposingNode,
 		Source: types.NamespacedName{Namespace: source.Namespace, Name: source.Snapshot},
 	}}
@@ -48,7 +48,7 @@ func (e *Exposer) runHandover(move objects.MoverSpec) *handoverRun {
 }
 
 // step takes one rung. What turns out to be gone is taken for removed.
-func (c *handoverRun) step(ctx context.Context, rung handover.HandoverStep) (err error) {
+func (c *handoverRun) step(ctx context.Context, rung handover.Step) (err error) {
 	original, backup := &c.Original, &c.Backup
 	switch rung {
 	case handover.Reobserve:
@@ -90,7 +90,7 @@ func (c *handoverRun) step(ctx context.Context, rung handover.HandoverStep) (err
 	return nil
 }
 
-func (c *handoverRun) describe(rung handover.HandoverStep) string {
+func (c *handoverRun) describe(rung handover.Step) string {
 	return fmt.Sprintf("take rung %s of snapshot %s for %s/%s", rung, c.Source, c.Namespace, c.Name)
 }
 

@@ -22,7 +22,7 @@ const maxRebindSteps = 12
 // words what it waits for: an event of that brings it on. It is a HopelessError if it can never be delivered;
 // then Keep must follow, or the volume goes with the claim.
 func (e *Exposer) Rebind(ctx context.Context, move objects.MoverSpec, found Existing) (done bool, waits string, err error) {
-	d := rebindRun{client: e, RebindState: rebind.RebindState{Move: move, Pod: found.Pod, Claim: restored(move, found)}}
+	d := rebindRun{client: e, State: rebind.State{Move: move, Pod: found.Pod, Claim: restored(move, found)}}
 	if err := d.observe(ctx); err != nil {
 		return false, "", err
 	}
@@ -34,11 +34,11 @@ func (e *Exposer) Rebind(ctx context.Context, move objects.MoverSpec, found Exis
 	for range maxRebindSteps {
 		hand, description := d.Next()
 		switch hand {
-		case rebind.RebindDone:
+		case rebind.Done:
 			return true, "", nil
-		case rebind.RebindWait:
+		case rebind.Wait:
 			return false, description, nil
-		case rebind.RebindFail:
+		case rebind.Fail:
 			return false, "", &TerminalError{errors.New(description)}
 		default:
 			if err := d.adoptVolume(ctx, hand); err != nil {
@@ -52,7 +52,7 @@ func (e *Exposer) Rebind(ctx context.Context, move objects.MoverSpec, found Exis
 // AbandonRebind gives a delivery up: the restored volume is left to a person, who finds it by the message. It does not
 // go with the claim into which was restored, if that is still there.
 func (e *Exposer) AbandonRebind(ctx context.Context, move objects.MoverSpec, found Existing) (message string, err error) {
-	d := rebindRun{client: e, RebindState: rebind.RebindState{Move: move, Claim: restored(move, found)}}
+	d := rebindRun{client: e, State: rebind.State{Move: move, Claim: restored(move, found)}}
 	err = d.findVolume(ctx)
 	switch {
 	case err != nil:
@@ -79,7 +79,7 @@ func restored(move objects.MoverSpec, found Existing) *corev1.PersistentVolumeCl
 
 // rebindRun is one call's walk: it goes on with what its own requests were answered.
 type rebindRun struct {
-	rebind.RebindState
+	rebind.State
 	client *Exposer
 	stray  *corev1.PersistentVolumeClaim // has the name of the claim into which was restored, and is another
 }
@@ -163,7 +163,7 @@ func (d *rebindRun) markStray(volume *corev1.PersistentVolume) {
 }
 
 // adoptVolume takes one step.
-func (d *rebindRun) adoptVolume(ctx context.Context, hand rebind.RebindStep) (err error) {
+func (d *rebindRun) adoptVolume(ctx context.Context, hand rebind.Step) (err error) {
 	core := d.client.Client.CoreV1()
 	switch hand {
 	case rebind.RetainVolume:

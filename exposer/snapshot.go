@@ -49,7 +49,7 @@ func (e *Exposer) handOver(ctx context.Context, move objects.MoverSpec, rehearse
 			return "", climb.RestoreSize(), nil
 		case handover.AwaitSnapshot:
 			return description, size, nil
-		case handover.HandoverFail:
+		case handover.Fail:
 			return "", size, &TerminalError{errors.New(description)}
 		case handover.NameConflict:
 			return "", size, errors.New(description)
@@ -108,7 +108,7 @@ func (e *Exposer) diagnoseSnapshots(ctx context.Context, move objects.MoverSpec)
 		return ""
 	}
 	climb := e.runHandover(move)
-	if rung, description := climb.Next(); rung == handover.AwaitSnapshot || rung == handover.HandoverFail || rung == handover.NameConflict {
+	if rung, description := climb.Next(); rung == handover.AwaitSnapshot || rung == handover.Fail || rung == handover.NameConflict {
 		return description
 	}
 	if backup := climb.Backup.Snapshot; backup != nil && backup.Status != nil && backup.Status.Error != nil && backup.Status.Error.Message != nil {

@@ -31,7 +31,7 @@ type entry struct {
 	forced     types.UID // the mover that was deleted by force
 	deleting   types.UID // the mover whose pod was seen to be deleting
 	deletingAt time.Time // and when that was first
-	podGone    bool      // the mover was deleted, and none was made since
+	podDeleted bool      // the mover was deleted, and none was made since
 	deleted    []string  // names of the claims that were deleted
 	logged     types.UID // the mover whose log was kept last
 	localPod   bool      // the pod whose volume is moved was seen on this node
@@ -63,7 +63,7 @@ func (m *localState) exposed(key string, restarts int, waits string, err error) 
 	m.lock.Lock()
 	defer m.lock.Unlock()
 	kept := m.of(key)
-	kept.created, kept.podGone = restarts+1, false
+	kept.created, kept.podDeleted = restarts+1, false
 }
 
 // setBlocker remembers what is waited for, or in the way.
@@ -123,7 +123,7 @@ func (m *localState) markDeleted(key string, found exposer.Existing, cached bool
 	m.lock.Lock()
 	defer m.lock.Unlock()
 	kept := m.of(key)
-	kept.podGone = kept.podGone || cached && found.Pod != nil
+	kept.podDeleted = kept.podDeleted || cached && found.Pod != nil
 	if found.Pod != nil {
 		kept.removed = append(kept.removed, found.Pod.UID)
 	}
@@ -143,7 +143,7 @@ func (m *localState) undeleted(key string, claims []string) (pod bool, unreadabl
 	m.lock.Lock()
 	defer m.lock.Unlock()
 	kept := m.of(key)
-	return !kept.podGone, slices.DeleteFunc(slices.Clone(claims), func(name string) bool { return slices.Contains(kept.deleted, name) })
+	return !kept.podDeleted, slices.DeleteFunc(slices.Clone(claims), func(name string) bool { return slices.Contains(kept.deleted, name) })
 }
 
 // toLog tells whether the log of a mover is still to be kept, and notes that it is.

@@ -71,9 +71,9 @@ type installed struct {
 
 func (i installed) isNamespace() bool { return i.resource.Resource == "namespaces" }
 
-// namespaceGoes is what goes with the namespace. Velero's server removes what a Restore has in the bucket before it lets
+// deletesNamespace is what goes with the namespace. Velero's server removes what a Restore has in the bucket before it lets
 // the Restore go, which is waited for; a Backup it lets go as it is.
-const namespaceGoes = `Deleting the namespace deletes everything in it:
+const deletesNamespace = `Deleting the namespace deletes everything in it:
 - Backups stay in the backup storage, but the logs and results of Restores do not: while it runs, Velero's server deletes those
   of each Restore that is deleted.
 - Secret velero-repo-credentials has the password of the repositories. If it is not Velero's default, nothing that is in
@@ -122,7 +122,7 @@ func (i *installer) uninstall(ctx context.Context, prompt prompt, timeout time.D
 	}
 	fmt.Fprintf(i.out, "These %d objects were made by lateen install.\n", len(found))
 	if slices.ContainsFunc(found, installed.isNamespace) {
-		fmt.Fprint(i.out, namespaceGoes)
+		fmt.Fprint(i.out, deletesNamespace)
 	}
 	if err := prompt.confirm(ctx, "Remove them?"); err != nil {
 		return fmt.Errorf("uninstall %s: %w, so nothing was removed", i.namespace, err)
@@ -211,7 +211,7 @@ func (i *installer) remove(ctx context.Context, each installed) error {
 		Preconditions:     &metav1.Preconditions{UID: new(each.object.GetUID())},
 	})
 	if err == nil {
-		err = untilGone(ctx, client, metav1.ListOptions{FieldSelector: "metadata.name=" + name})
+		err = untilDeleted(ctx, client, metav1.ListOptions{FieldSelector: "metadata.name=" + name})
 	}
 	if errors.Is(err, context.DeadlineExceeded) {
 		asking, cancel := context.WithTimeout(context.WithoutCancel(ctx), diagnoseTimeout)
@@ -225,8 +225,8 @@ func (i *installer) remove(ctx context.Context, each installed) error {
 	return err
 }
 
-// untilGone waits until no object is left.
-func untilGone(ctx context.Context, client dynamic.ResourceInterface, options metav1.ListOptions) error {
+// untilDeleted waits until no object is left.
+func untilDeleted(ctx context.Context, client dynamic.ResourceInterface, options metav1.ListOptions) error {
 	left := map[string]bool{}
 	return follow(ctx, client, options, func(event watch.EventType, object *unstructured.Unstructured) {
 		if left[object.GetName()] = true; event == watch.Deleted {

@@ -72,11 +72,11 @@ func (i *installer) removeFinalized(ctx context.Context) error {
 		}
 		resource, name := each.workload()
 		if ready, err := i.ready(ctx, resource, name); err != nil || ready == 0 {
-			return i.stuck(each, held, fmt.Sprintf("no pod of %s %s runs that would take their finalizers away", resource, name), err)
+			return i.blocked(each, held, fmt.Sprintf("no pod of %s %s runs that would take their finalizers away", resource, name), err)
 		}
 		fmt.Fprintf(i.out, "%d %s wait for %s %s to let them go\n", len(held), each.Resource, resource, name)
-		if err := untilGone(ctx, client, metav1.ListOptions{}); err != nil {
-			return i.stuck(each, held, "their finalizers have not been taken away", err)
+		if err := untilDeleted(ctx, client, metav1.ListOptions{}); err != nil {
+			return i.blocked(each, held, "their finalizers have not been taken away", err)
 		}
 	}
 	return nil
@@ -97,8 +97,8 @@ func (i *installer) ready(ctx context.Context, resource, name string) (int64, er
 	return ready, nil
 }
 
-// stuck says what holds what, and the two ways out.
-func (i *installer) stuck(each finalized, held []unstructured.Unstructured, why string, cause error) error {
+// blocked says what holds what, and the two ways out.
+func (i *installer) blocked(each finalized, held []unstructured.Unstructured, why string, cause error) error {
 	const most = 5
 	var names []string
 	for index := range held[:min(len(held), most)] {

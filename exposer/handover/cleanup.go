@@ -12,7 +12,7 @@ import (
 // takes the handle with it; until then the original is. What is remembered on an object outlives what it
 // remembers: the backup VolumeSnapshot goes after the originals, and an original VolumeSnapshot after its
 // content was told to go.
-func (h Handover) NextCleanup() (HandoverStep, string) {
+func (h State) NextCleanup() (Step, string) {
 	if h.Backup.Snapshot != nil && !h.oursSnapshot() {
 		h.Backup.Snapshot = nil
 	}
@@ -39,7 +39,7 @@ func (h Handover) NextCleanup() (HandoverStep, string) {
 
 // undoBackup deletes a backup pair that alone has the handle. The sidecar deletes no handle that it has not
 // yet written into the status of the content, nor that of a content which goes at once for want of a finalizer.
-func (h Handover) undoBackup() (HandoverStep, string) {
+func (h State) undoBackup() (Step, string) {
 	content := h.Backup.Content
 	switch {
 	case objects.IsDeleting(content):
@@ -62,7 +62,7 @@ func (h Handover) undoBackup() (HandoverStep, string) {
 
 // unread says that a content has no handle in its status yet. Its driver may have lost the snapshot, and then nothing but
 // a person gives it up.
-func (h Handover) unread() string {
+func (h State) unread() string {
 	description := fmt.Sprintf("VolumeSnapshotContent %s waits for CSI driver %s to find the snapshot", h.Name, h.Backup.Content.Spec.Driver)
 	if status := h.Backup.Content.Status; status != nil && status.Error != nil && status.Error.Message != nil {
 		description += ": " + *status.Error.Message
@@ -72,7 +72,7 @@ func (h Handover) unread() string {
 
 // deleteContent gets rid of a content whose VolumeSnapshot is gone or going. With the VolumeSnapshot gone nobody else
 // tells the sidecar that it may.
-func (h Handover) deleteContent(remove, free HandoverStep, pair SnapshotPair) (HandoverStep, string) {
+func (h State) deleteContent(remove, free Step, pair SnapshotPair) (Step, string) {
 	switch {
 	case pair.Snapshot == nil && !markedBeingDeleted(pair.Content):
 		return free, ""
@@ -85,7 +85,7 @@ func (h Handover) deleteContent(remove, free HandoverStep, pair SnapshotPair) (H
 
 // undoOriginal deletes an original pair that alone has the handle. That it is alone has to be known, or the
 // handle would be deleted twice.
-func (h Handover) undoOriginal() (HandoverStep, string) {
+func (h State) undoOriginal() (Step, string) {
 	if h.allDeleting() {
 		return AwaitSnapshot, fmt.Sprintf("VolumeSnapshot %s is being deleted", h.Source)
 	}
@@ -117,7 +117,7 @@ func (h Handover) undoOriginal() (HandoverStep, string) {
 
 // allDeleting tells whether the original and its content are there and on their way out, so that there is
 // nothing to decide.
-func (h Handover) allDeleting() bool {
+func (h State) allDeleting() bool {
 	snapshot, content := h.Original.Snapshot, h.Original.Content
 	return snapshot != nil && objects.IsDeleting(snapshot) && content != nil && objects.IsDeleting(content) && !retained(content)
 }

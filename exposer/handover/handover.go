@@ -8,33 +8,33 @@ import (
 	"github.com/lateen-project/lateen/exposer/objects"
 )
 
-// HandoverStep is the next thing to do for a snapshot. Each is safe to do twice, and one after which the agent may
+// Step is the next thing to do for a snapshot. Each is safe to do twice, and one after which the agent may
 // die.
-type HandoverStep int
+type Step int
 
 // The rungs of the hand-over and of its clean-up.
 const (
-	Finished                        HandoverStep = iota // nothing is left to do
-	Reobserve                                           // ask the API server for what the caches do not have
-	AwaitSnapshot                                       // something else has to happen first; the words say what
-	HandoverFail                                        // it can never be done; the words say why
-	NameConflict                                        // something of somebody else has the name; the words say what
-	CreateSnapshot                                      // create the backup VolumeSnapshot
-	CreateContent                                       // create its content
-	AdoptSnapshot                                       // make a backup VolumeSnapshot of Velero's agent ours
-	AdoptContent                                        // make its content ours
-	RetainOriginal                                      // let the original content be deleted without the handle
-	DeleteOriginal                                      // delete the original VolumeSnapshot; of a hand-over, rehearse before
-	DeleteOriginalContent                               // delete the original content
-	SetDeletePolicyOfOriginal                           // let the original content take the handle with it
-	MarkOriginalContentBeingDeleted                     // let the sidecar delete an original content that has lost its VolumeSnapshot
-	SetDeletePolicyOfBackup                             // let the backup content take the handle with it
-	MarkBackupContentBeingDeleted                       // let the sidecar delete a backup content that has lost its VolumeSnapshot
-	DeleteBackup                                        // delete the backup VolumeSnapshot
-	DeleteBackupContent                                 // delete the backup content
+	Finished                        Step = iota // nothing is left to do
+	Reobserve                                   // ask the API server for what the caches do not have
+	AwaitSnapshot                               // something else has to happen first; the words say what
+	Fail                                        // it can never be done; the words say why
+	NameConflict                                // something of somebody else has the name; the words say what
+	CreateSnapshot                              // create the backup VolumeSnapshot
+	CreateContent                               // create its content
+	AdoptSnapshot                               // make a backup VolumeSnapshot of Velero's agent ours
+	AdoptContent                                // make its content ours
+	RetainOriginal                              // let the original content be deleted without the handle
+	DeleteOriginal                              // delete the original VolumeSnapshot; of a hand-over, rehearse before
+	DeleteOriginalContent                       // delete the original content
+	SetDeletePolicyOfOriginal                   // let the original content take the handle with it
+	MarkOriginalContentBeingDeleted             // let the sidecar delete an original content that has lost its VolumeSnapshot
+	SetDeletePolicyOfBackup                     // let the backup content take the handle with it
+	MarkBackupContentBeingDeleted               // let the sidecar delete a backup content that has lost its VolumeSnapshot
+	DeleteBackup                                // delete the backup VolumeSnapshot
+	DeleteBackupContent                         // delete the backup content
 )
 
-func (r HandoverStep) String() string {
+func (r Step) String() string {
 	names := [...]string{
 		"Finished", "LookAgain", "AwaitSnapshot", "GiveUp", "InTheWay", "MakeSnapshot", "MakeContent", "AdoptSnapshot", "AdoptContent",
 		"RetainOriginal", "DeleteOriginal", "DeleteOriginalContent", "SpendOriginal", "FreeOriginalContent", "SpendBackup",
@@ -49,7 +49,7 @@ func (r HandoverStep) String() string {
 // Next is the next rung of the hand-over, with words where there is something to say. The order is such that
 // after each rung some content with the handle exists that is the original, or retained, or ours: first the
 // handle gets a second owner, then the first one is told to leave it alone, then the first one goes.
-func (h Handover) Next() (HandoverStep, string) {
+func (h State) Next() (Step, string) {
 	if description := h.nameConflict(); description != "" {
 		return NameConflict, description
 	}
@@ -67,14 +67,14 @@ func (h Handover) Next() (HandoverStep, string) {
 }
 
 // fail is for what can never be done as far as the caches know; they may lag behind.
-func (h Handover) fail(format string, description ...any) (HandoverStep, string) {
+func (h State) fail(format string, description ...any) (Step, string) {
 	if !h.Verified && (h.Original.Snapshot == nil || h.Original.Content == nil || h.Backup.Snapshot == nil || h.Backup.Content == nil) {
 		return Reobserve, ""
 	}
-	return HandoverFail, fmt.Sprintf(format, description...)
+	return Fail, fmt.Sprintf(format, description...)
 }
 
-func (h Handover) begin() (HandoverStep, string) {
+func (h State) begin() (Step, string) {
 	original := h.Original.Snapshot
 	switch {
 	case original == nil:
@@ -89,7 +89,7 @@ func (h Handover) begin() (HandoverStep, string) {
 
 // createBackupPair says what to do for a handle that has only one owner yet: the first of what makes another, or
 // why not.
-func (h Handover) createBackupPair(first HandoverStep) (HandoverStep, string) {
+func (h State) createBackupPair(first Step) (Step, string) {
 	content, name := h.Original.Content, h.SourceContent()
 	switch {
 	case h.Backup.Snapshot != nil && objects.IsDeleting(h.Backup.Snapshot):
@@ -109,7 +109,7 @@ func (h Handover) createBackupPair(first HandoverStep) (HandoverStep, string) {
 }
 
 // deleteOriginals retires the originals of a handle that has its second owner.
-func (h Handover) deleteOriginals() (HandoverStep, string) {
+func (h State) deleteOriginals() (Step, string) {
 	backup, content := h.Backup.Snapshot, h.Backup.Content
 	switch {
 	case backup == nil:
@@ -136,7 +136,7 @@ func (h Handover) deleteOriginals() (HandoverStep, string) {
 
 // detachOriginal is what has to be done before the original content goes: it must leave the handle alone before
 // anything is deleted, and it must be known to before its VolumeSnapshot is, which takes it along.
-func (h Handover) detachOriginal() HandoverStep {
+func (h State) detachOriginal() Step {
 	snapshot, content := h.Original.Snapshot, h.Original.Content
 	switch {
 	case content != nil && !retained(content):
@@ -149,7 +149,7 @@ func (h Handover) detachOriginal() HandoverStep {
 	return DeleteOriginal
 }
 
-func (h Handover) nameConflict() string {
+func (h State) nameConflict() string {
 	switch {
 	case h.Backup.Snapshot != nil && !h.oursSnapshot():
 		return fmt.Sprintf("VolumeSnapshot %s/%s exists and belongs to something else; delete it to let the transfer go on", h.Namespace, h.Name)

@@ -9,7 +9,7 @@ import (
 )
 
 // handed is a hand-over whose backup pair exists.
-func handed(change func(*Handover)) Handover {
+func handed(change func(*State)) State {
 	h := toyPairs{
 		original: toySnapshot{there: true, ready: true}, content: toyContent{there: true, handle: true, retained: true},
 		backup: toySnapshot{there: true}, copied: toyContent{there: true},
@@ -20,29 +20,29 @@ func handed(change func(*Handover)) Handover {
 
 func TestAHandOverStopsAtWhatIsNotIts(t *testing.T) {
 	for name, test := range map[string]struct {
-		change func(*Handover)
-		rung   HandoverStep
+		change func(*State)
+		rung   Step
 		says   string
 	}{
 		"a VolumeSnapshot of another resource": {
-			change: func(h *Handover) {
+			change: func(h *State) {
 				h.Backup.Snapshot.Labels, h.Backup.Content = objects.OwnerLabels("another", "n1"), nil
 			},
 			rung: NameConflict, says: "VolumeSnapshot velero/du exists and belongs to something else; delete it to let the transfer go on",
 		},
 		"a VolumeSnapshot that somebody made by hand": {
-			change: func(h *Handover) {
+			change: func(h *State) {
 				h.Backup.Snapshot.Labels, h.Backup.Snapshot.Spec.Source.VolumeSnapshotContentName, h.Backup.Content = nil, nil, nil
 			},
 			rung: NameConflict, says: "VolumeSnapshot velero/du exists and belongs to something else; delete it to let the transfer go on",
 		},
 		"a content of another resource": {
-			change: func(h *Handover) { h.Backup.Content.Labels = objects.OwnerLabels("another", "n1") },
+			change: func(h *State) { h.Backup.Content.Labels = objects.OwnerLabels("another", "n1") },
 			rung:   NameConflict, says: "VolumeSnapshotContent du exists and belongs to something else; delete it to let the transfer go on",
 		},
 		"a content of an earlier VolumeSnapshot with the same name": {
-			change: func(h *Handover) { h.Backup.Content.Spec.VolumeSnapshotRef.UID = "earlier-uid" },
-			rung:   HandoverFail, says: "VolumeSnapshotContent du is bound to an earlier VolumeSnapshot of the same name",
+			change: func(h *State) { h.Backup.Content.Spec.VolumeSnapshotRef.UID = "earlier-uid" },
+			rung:   Fail, says: "VolumeSnapshotContent du is bound to an earlier VolumeSnapshot of the same name",
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -51,6 +51,6 @@ func TestAHandOverStopsAtWhatIsNotIts(t *testing.T) {
 			require.Equal(t, test.says, description)
 		})
 	}
-	rung, _ := handed(func(*Handover) {}).Next()
+	rung, _ := handed(func(*State) {}).Next()
 	require.Equal(t, DeleteOriginal, rung, "and goes on where all is its")
 }

@@ -12,7 +12,7 @@ const toyRungs, toyCalls = 16, 8
 // walkStorages calls visit with each rung that can come to be taken for a snapshot that is ready: agents die
 // after any rung, the transfer ends at any time, the caches lag as long as they like, but by the same time, and the controllers
 // do what they have to do in any order. It stops when visit says so.
-func walkStorages(l ladders, visit func(before, after toyClimb, rung HandoverStep) bool) {
+func walkStorages(l ladders, visit func(before, after toyClimb, rung Step) bool) {
 	start := toyClimb{storage: toyStorage{toyPairs: toyPairs{
 		original: toySnapshot{there: true, guarded: true, ready: true}, content: toyContent{there: true, guarded: true, handle: true},
 	}}}.fresh()
@@ -55,7 +55,7 @@ func (c toyClimb) elsewhere() []toyClimb {
 }
 
 // ends tells how a ladder ends if nothing is in its way: caches catch up and controllers act between calls.
-func (l ladders) ends(c toyClimb) (toyClimb, HandoverStep) {
+func (l ladders) ends(c toyClimb) (toyClimb, Step) {
 	rung := AwaitSnapshot
 	for range toyCalls {
 		c = c.fresh()
@@ -75,28 +75,28 @@ func (l ladders) ends(c toyClimb) (toyClimb, HandoverStep) {
 
 // storageRule is what holds for each rung, said without the ladders, and ladders that break it.
 type storageRule struct {
-	holds  func(l ladders, before, after toyClimb, rung HandoverStep) bool
+	holds  func(l ladders, before, after toyClimb, rung Step) bool
 	broken func(*ladders)
 }
 
 func storageRules() map[string]storageRule {
 	return map[string]storageRule{
 		"no rung of a hand-over puts the handle at risk": {
-			func(_ ladders, before, after toyClimb, _ HandoverStep) bool {
+			func(_ ladders, before, after toyClimb, _ Step) bool {
 				return before.undoing || !before.storage.safe() || after.storage.safe()
 			},
 			func(l *ladders) { l.next = instead(l.next, RetainOriginal, DeleteOriginal) },
 		},
 		"a hand-over that nobody disturbs is not given up, however old the caches are": {
-			func(_ ladders, before, _ toyClimb, rung HandoverStep) bool {
-				return before.undoing || rung != HandoverFail && rung != NameConflict
+			func(_ ladders, before, _ toyClimb, rung Step) bool {
+				return before.undoing || rung != Fail && rung != NameConflict
 			},
 			func(l *ladders) {
-				l.next = instead(l.next, Reobserve, HandoverFail)
+				l.next = instead(l.next, Reobserve, Fail)
 			},
 		},
 		"a hand-over that is finished leaves the backup pair alone with the handle": {
-			func(_ ladders, before, after toyClimb, rung HandoverStep) bool {
+			func(_ ladders, before, after toyClimb, rung Step) bool {
 				end := after.storage.settled()
 				return before.undoing || rung != Finished ||
 					end.backup.there && end.copied.there && !end.original.there && !end.content.there
@@ -104,11 +104,11 @@ func storageRules() map[string]storageRule {
 			func(l *ladders) { l.next = instead(l.next, DeleteOriginal, Finished) },
 		},
 		"the handle is never deleted twice": {
-			func(_ ladders, _, after toyClimb, _ HandoverStep) bool { return after.storage.settled().deleted <= 1 },
+			func(_ ladders, _, after toyClimb, _ Step) bool { return after.storage.settled().deleted <= 1 },
 			func(l *ladders) { l.undo = instead(l.undo, RetainOriginal, DeleteBackup) },
 		},
 		"a clean-up that is finished leaves nothing but a content for the sweep, and then the handle is deleted": {
-			func(l ladders, before, after toyClimb, rung HandoverStep) bool {
+			func(l ladders, before, after toyClimb, rung Step) bool {
 				if !before.undoing || rung != Finished {
 					return true
 				}
@@ -119,7 +119,7 @@ func storageRules() map[string]storageRule {
 			func(l *ladders) { l.undo = instead(l.undo, Reobserve, Finished) },
 		},
 		"whoever goes on comes to the end": {
-			func(l ladders, _, after toyClimb, _ HandoverStep) bool {
+			func(l ladders, _, after toyClimb, _ Step) bool {
 				_, rung := l.ends(after)
 				return rung == Finished
 			},
@@ -129,8 +129,8 @@ func storageRules() map[string]storageRule {
 }
 
 // instead is a ladder on which one rung is taken for another.
-func instead(ladder func(Handover) (HandoverStep, string), rung, taken HandoverStep) func(Handover) (HandoverStep, string) {
-	return func(h Handover) (HandoverStep, string) {
+func instead(ladder func(State) (Step, string), rung, taken Step) func(State) (Step, string) {
+	return func(h State) (Step, string) {
 		next, description := ladder(h)
 		if next == rung {
 			return taken, description
@@ -139,11 +139,11 @@ func instead(ladder func(Handover) (HandoverStep, string), rung, taken HandoverS
 	}
 }
 
-func rightLadders() ladders { return ladders{Handover.Next, Handover.NextCleanup} }
+func rightLadders() ladders { return ladders{State.Next, State.NextCleanup} }
 
 func TestNoAgentAndNoCacheCanLoseASnapshot(t *testing.T) {
 	rules, looked := storageRules(), 0
-	walkStorages(rightLadders(), func(before, after toyClimb, rung HandoverStep) bool {
+	walkStorages(rightLadders(), func(before, after toyClimb, rung Step) bool {
 		looked++
 		for says, rule := range rules {
 			if !rule.holds(rightLadders(), before, after, rung) {
@@ -161,7 +161,7 @@ func TestEveryRuleOfSnapshotsCatchesTheLadderThatBreaksIt(t *testing.T) {
 		t.Run(says, func(t *testing.T) {
 			l, caught := rightLadders(), false
 			rule.broken(&l)
-			walkStorages(l, func(before, after toyClimb, rung HandoverStep) bool {
+			walkStorages(l, func(before, after toyClimb, rung Step) bool {
 				caught = !rule.holds(l, before, after, rung)
 				return !caught
 			})

@@ -11,10 +11,10 @@ type toyClimb struct {
 
 // ladders are the two that are climbed, or broken ones.
 type ladders struct {
-	next, undo func(Handover) (HandoverStep, string)
+	next, undo func(State) (Step, string)
 }
 
-func (l ladders) rung(c toyClimb) (HandoverStep, string) {
+func (l ladders) rung(c toyClimb) (Step, string) {
 	if c.undoing {
 		return l.undo(c.view.seen(c.known))
 	}
@@ -34,7 +34,7 @@ func (c toyClimb) fresh() toyClimb {
 }
 
 // take takes one rung, and sees what the API server answers to it.
-func (c toyClimb) take(rung HandoverStep) toyClimb {
+func (c toyClimb) take(rung Step) toyClimb {
 	there, view := &c.storage, &c.view
 	switch rung {
 	case Reobserve:
@@ -71,7 +71,7 @@ func (c toyClimb) take(rung HandoverStep) toyClimb {
 		changeToy(&there.content, &view.content, there.content.there, func(s *toyContent) { s.freed = true })
 	case MarkBackupContentBeingDeleted:
 		changeToy(&there.copied, &view.copied, there.copied.there, func(s *toyContent) { s.freed = true })
-	case Finished, AwaitSnapshot, HandoverFail, NameConflict:
+	case Finished, AwaitSnapshot, Fail, NameConflict:
 	}
 	return c
 }
@@ -111,6 +111,6 @@ func dropToy[T any](there, view *T, found bool, drop, mark func(*T)) {
 }
 
 // stops tells whether a call on the ladder ends with this rung.
-func (r HandoverStep) stops() bool {
-	return r == Finished || r == AwaitSnapshot || r == HandoverFail || r == NameConflict
+func (r Step) stops() bool {
+	return r == Finished || r == AwaitSnapshot || r == Fail || r == NameConflict
 }

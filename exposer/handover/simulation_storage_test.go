@@ -49,8 +49,8 @@ type toyStorage struct {
 }
 
 // seen are the pairs as an agent looks at them.
-func (p toyPairs) seen(known bool) Handover {
-	h := Handover{
+func (p toyPairs) seen(known bool) State {
+	h := State{
 		Namespace: "velero", Name: "du", UID: "du-uid", ExposingNode: "n1", Verified: known,
 		Source: types.NamespacedName{Namespace: "apps", Name: "snap"},
 	}
@@ -71,7 +71,7 @@ func (s toySnapshot) original() *snapshotv1.VolumeSnapshot {
 	}
 }
 
-func (s toySnapshot) made(h Handover) *snapshotv1.VolumeSnapshot {
+func (s toySnapshot) made(h State) *snapshotv1.VolumeSnapshot {
 	if !s.there {
 		return nil
 	}
@@ -92,7 +92,7 @@ func (c toyContent) original() *snapshotv1.VolumeSnapshotContent {
 	return c.object("content", types.NamespacedName{Namespace: "apps", Name: "snap"})
 }
 
-func (c toyContent) made(h Handover) *snapshotv1.VolumeSnapshotContent {
+func (c toyContent) made(h State) *snapshotv1.VolumeSnapshotContent {
 	created := c.object(h.Name, types.NamespacedName{Namespace: h.Namespace, Name: h.Name})
 	if created == nil {
 		return nil

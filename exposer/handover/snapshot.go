@@ -40,9 +40,9 @@ type SnapshotPair struct {
 	Content  *snapshotv1.VolumeSnapshotContent
 }
 
-// Handover is what is there of one snapshot that is, or was, or is to be handed over from the namespace of
+// State is what is there of one snapshot that is, or was, or is to be handed over from the namespace of
 // its volume to Velero's.
-type Handover struct {
+type State struct {
 	Namespace, Name string    // of the backup VolumeSnapshot; its content has the same name
 	UID             types.UID // of the custom resource that it is for
 	ExposingNode    string    // as in Ours
@@ -56,7 +56,7 @@ type Handover struct {
 
 // BackupSnapshot builds the VolumeSnapshot in Velero's namespace that the original's handle is handed to. It
 // has no owner: garbage collection would delete it together with the claim that is made of it.
-func (h Handover) BackupSnapshot() *snapshotv1.VolumeSnapshot {
+func (h State) BackupSnapshot() *snapshotv1.VolumeSnapshot {
 	return &snapshotv1.VolumeSnapshot{
 		ObjectMeta: metav1.ObjectMeta{
 			Namespace: h.Namespace, Name: h.Name,
@@ -72,7 +72,7 @@ func (h Handover) BackupSnapshot() *snapshotv1.VolumeSnapshot {
 
 // BackupContent builds the content that holds the handle from now on. It is bound to the backup
 // VolumeSnapshot and to no later one of that name.
-func (h Handover) BackupContent() *snapshotv1.VolumeSnapshotContent {
+func (h State) BackupContent() *snapshotv1.VolumeSnapshotContent {
 	original := h.Original.Content
 	labels := h.OwnerLabels()
 	if node, distributed := original.Labels[labelManagedBy]; distributed {
@@ -97,7 +97,7 @@ func (h Handover) BackupContent() *snapshotv1.VolumeSnapshotContent {
 }
 
 // Annotations are the annotations by which a hand-over is found again.
-func (h Handover) Annotations() map[string]string {
+func (h State) Annotations() map[string]string {
 	memory := map[string]string{AnnotationSourceSnapshot: h.Source.String()}
 	if name := h.SourceContent(); name != "" {
 		memory[AnnotationSourceContent] = name
@@ -109,20 +109,20 @@ func (h Handover) Annotations() map[string]string {
 }
 
 // LoadSource finds the source, if nobody named it, where the hand-over left it.
-func (h *Handover) LoadSource() {
+func (h *State) LoadSource() {
 	if h.Source.Name == "" && h.Backup.Snapshot != nil {
 		h.Source.Namespace, h.Source.Name, _ = strings.Cut(h.Backup.Snapshot.Annotations[AnnotationSourceSnapshot], "/")
 	}
 }
 
 // OwnerLabels are the labels of the backup objects.
-func (h Handover) OwnerLabels() map[string]string { return objects.OwnerLabels(h.UID, h.ExposingNode) }
+func (h State) OwnerLabels() map[string]string { return objects.OwnerLabels(h.UID, h.ExposingNode) }
 
 // MarkedBeingDeleted are the annotations that let the sidecar finish the deletion of a content whose VolumeSnapshot is gone.
 func MarkedBeingDeleted() map[string]string { return map[string]string{annotationBeingDeleted: "yes"} }
 
 // SourceContent is the name of the original's content, or empty if nothing tells it any more.
-func (h Handover) SourceContent() string {
+func (h State) SourceContent() string {
 	if h.Backup.Snapshot != nil {
 		if name := h.Backup.Snapshot.Annotations[AnnotationSourceContent]; name != "" {
 			return name
@@ -142,7 +142,7 @@ func (h Handover) SourceContent() string {
 }
 
 // RestoreSize is how much a volume needs that is made of the snapshot; 0 if nobody said.
-func (h Handover) RestoreSize() resource.Quantity {
+func (h State) RestoreSize() resource.Quantity {
 	for _, snapshot := range []*snapshotv1.VolumeSnapshot{h.Backup.Snapshot, h.Original.Snapshot} {
 		if snapshot == nil {
 			continue
@@ -159,19 +159,19 @@ func (h Handover) RestoreSize() resource.Quantity {
 
 // isRecreatedSource tells whether an original VolumeSnapshot is not the one that was handed over but a later one of
 // its name.
-func (h Handover) isRecreatedSource() bool {
+func (h State) isRecreatedSource() bool {
 	if h.Original.Snapshot == nil || h.Backup.Snapshot == nil {
 		return false
 	}
 	was := h.Backup.Snapshot.Annotations[AnnotationSourceContent]
-	bare := Handover{Original: h.Original}
+	bare := State{Original: h.Original}
 	return was != "" && was != bare.SourceContent()
 }
 
 // ours tells whether a backup object was made for the same custom resource: by Lateen, which labels it, or
 // by Velero's own agent, which labels nothing but makes both of one name and bound to each other. Names of
 // custom resources are generated, so a leftover of another one does not have this name.
-func (h Handover) oursSnapshot() bool {
+func (h State) oursSnapshot() bool {
 	created := h.Backup.Snapshot
 	if owner, labelled := created.Labels[objects.LabelOwnerUID]; labelled {
 		return owner == string(h.UID)
@@ -180,7 +180,7 @@ func (h Handover) oursSnapshot() bool {
 	return content != nil && *content == h.Name
 }
 
-func (h Handover) oursContent() bool {
+func (h State) oursContent() bool {
 	created := h.Backup.Content
 	if owner, labelled := created.Labels[objects.LabelOwnerUID]; labelled {
 		return owner == string(h.UID)

@@ -18,8 +18,8 @@ const (
 	AnnotationReclaimPolicy = "lateen.dev/reclaim-policy"
 )
 
-// RebindState is what is there of a restored volume on its way to the claim that it was restored for.
-type RebindState struct {
+// State is what is there of a restored volume on its way to the claim that it was restored for.
+type State struct {
 	Move   objects.MoverSpec
 	Pod    *corev1.Pod                   // the mover; nil if it is gone
 	Claim  *corev1.PersistentVolumeClaim // into which was restored; nil if it is gone
@@ -27,23 +27,23 @@ type RebindState struct {
 	Target *corev1.PersistentVolumeClaim // nil if it does not exist
 }
 
-// RebindStep is the next thing to do for a delivery. Each is safe to do twice, and one after which the agent may die.
-type RebindStep int
+// Step is the next thing to do for a delivery. Each is safe to do twice, and one after which the agent may die.
+type Step int
 
 // The steps of a delivery.
 const (
-	RebindDone    RebindStep = iota // the target is bound to the volume, which is as it was
-	RebindWait                      // something else has to happen first; the words say what
-	RebindFail                      // it cannot be delivered; the words say why
-	RetainVolume                    // let claim and mover go without the volume
-	DeleteMover                     // delete the mover pod
-	DeleteClaim                     // delete the claim into which was restored
-	SetClaimRef                     // name the target on the volume
-	SetVolumeName                   // name the volume on the target
-	ReleaseVolume                   // give the volume its reclaim policy back
+	Done          Step = iota // the target is bound to the volume, which is as it was
+	Wait                      // something else has to happen first; the words say what
+	Fail                      // it cannot be delivered; the words say why
+	RetainVolume              // let claim and mover go without the volume
+	DeleteMover               // delete the mover pod
+	DeleteClaim               // delete the claim into which was restored
+	SetClaimRef               // name the target on the volume
+	SetVolumeName             // name the volume on the target
+	ReleaseVolume             // give the volume its reclaim policy back
 )
 
-func (h RebindStep) String() string {
+func (h Step) String() string {
 	names := [...]string{
 		"Delivered", "DeliverWaits", "DeliverNever", "RetainVolume", "DropMover", "DropClaim", "ReserveVolume", "ChooseVolume", "ReleaseVolume",
 	}
@@ -60,15 +60,15 @@ func (h RebindStep) String() string {
 // A mover or a restore claim that is shown although the volume names the target already comes from a stale cache:
 // both were deleted before. A volume that has its reclaim policy back was delivered, whatever became of the
 // target since.
-func (d RebindState) Next() (RebindStep, string) {
+func (d State) Next() (Step, string) {
 	if d.wasDelivered() {
-		return RebindDone, ""
+		return Done, ""
 	}
 	if d.namesTarget() {
 		d.Pod, d.Claim = nil, nil
 	}
 	if description := d.fail(); description != "" {
-		return RebindFail, description
+		return Fail, description
 	}
 	switch {
 	case !d.retained():
@@ -78,22 +78,22 @@ func (d RebindState) Next() (RebindStep, string) {
 	case d.Claim != nil && !objects.IsDeleting(d.Claim):
 		return DeleteClaim, ""
 	case d.Pod != nil || d.Claim != nil:
-		return RebindWait, d.leftovers()
+		return Wait, d.leftovers()
 	case !d.reserved():
 		return SetClaimRef, ""
 	case d.Target.Spec.VolumeName == "":
 		return SetVolumeName, ""
 	case !d.bound():
-		return RebindWait, fmt.Sprintf("target claim %s is not yet bound to PersistentVolume %s", d.target(), d.Volume.Name)
+		return Wait, fmt.Sprintf("target claim %s is not yet bound to PersistentVolume %s", d.target(), d.Volume.Name)
 	case d.marked():
 		return ReleaseVolume, ""
 	}
-	return RebindDone, ""
+	return Done, ""
 }
 
 // fail says why a volume cannot be delivered. It is looked at before each step, and before the first one
 // that cannot be taken back.
-func (d RebindState) fail() string {
+func (d State) fail() string {
 	switch {
 	case d.Volume == nil:
 		return "the volume that was restored does not exist any more"
@@ -121,21 +121,21 @@ func (d RebindState) fail() string {
 }
 
 // labelled tells whether the volume remembers that it is for this DataDownload.
-func (d RebindState) labelled() bool { return d.Volume.Labels[LabelRebind] == string(d.Move.UID) }
+func (d State) labelled() bool { return d.Volume.Labels[LabelRebind] == string(d.Move.UID) }
 
 // wasDelivered tells whether the volume has been bound to the target and got its reclaim policy back: LabelRebind and
 // AnnotationReclaimPolicy are set together, and the label stays.
-func (d RebindState) wasDelivered() bool {
+func (d State) wasDelivered() bool {
 	return d.Volume != nil && d.labelled() && !d.marked() && d.Volume.Labels[objects.LabelKept] == ""
 }
 
 // namesTarget tells whether the claimRef of a volume on its way is that of a claim with the target's name.
-func (d RebindState) namesTarget() bool {
+func (d State) namesTarget() bool {
 	return d.Volume != nil && d.labelled() && claimOf(d.Volume) == d.target()
 }
 
 // inUse tells whether a claim other than the restore claim is bound to the volume.
-func (d RebindState) inUse() bool {
+func (d State) inUse() bool {
 	restore := types.NamespacedName{Namespace: d.Move.Namespace, Name: d.Move.Name}
 	return d.Volume.Status.Phase == corev1.VolumeBound && claimOf(d.Volume) != restore
 }
@@ -149,34 +149,34 @@ func claimOf(volume *corev1.PersistentVolume) (claim types.NamespacedName) {
 }
 
 // marked tells whether the volume has yet to get its reclaim policy back.
-func (d RebindState) marked() bool { return d.Volume.Annotations[AnnotationReclaimPolicy] != "" }
+func (d State) marked() bool { return d.Volume.Annotations[AnnotationReclaimPolicy] != "" }
 
 // retained tells whether the volume outlives its claim, or need not any more.
-func (d RebindState) retained() bool {
+func (d State) retained() bool {
 	return d.labelled() &&
 		(d.Volume.Spec.PersistentVolumeReclaimPolicy == corev1.PersistentVolumeReclaimRetain || d.bound())
 }
 
-func (d RebindState) holds(claim *corev1.PersistentVolumeClaim) bool {
+func (d State) holds(claim *corev1.PersistentVolumeClaim) bool {
 	ref := d.Volume.Spec.ClaimRef
 	return ref != nil && ref.UID == claim.UID
 }
 
 // reserved tells whether the volume is for the target and for no other claim of that name.
-func (d RebindState) reserved() bool {
+func (d State) reserved() bool {
 	ref := d.Volume.Spec.ClaimRef
 	return ref != nil && ref.Namespace == d.Target.Namespace && ref.Name == d.Target.Name && (ref.UID == "" || ref.UID == d.Target.UID)
 }
 
-func (d RebindState) bound() bool {
+func (d State) bound() bool {
 	return d.Target.Spec.VolumeName == d.Volume.Name && d.Target.Status.Phase == corev1.ClaimBound && d.holds(d.Target)
 }
 
-func (d RebindState) target() types.NamespacedName {
+func (d State) target() types.NamespacedName {
 	return types.NamespacedName{Namespace: d.Move.Source.Target.Namespace, Name: d.Move.Source.Target.Claim}
 }
 
-func (d RebindState) leftovers() string {
+func (d State) leftovers() string {
 	var left []string
 	if d.Pod != nil {
 		left = append(left, "mover pod "+d.Pod.Name)
@@ -208,7 +208,7 @@ type VolumeSpec struct {
 }
 
 // Retain makes the volume outlive its claim, and remembers for whom it is and what its policy was.
-func (d RebindState) Retain() VolumePatch {
+func (d State) Retain() VolumePatch {
 	was := cmp.Or(d.Volume.Annotations[AnnotationReclaimPolicy], string(d.Volume.Spec.PersistentVolumeReclaimPolicy))
 	return VolumePatch{
 		VolumeMetadata{
@@ -221,7 +221,7 @@ func (d RebindState) Retain() VolumePatch {
 }
 
 // Reserve makes the volume fit the target: what a claim of that name, and only that, will be bound to.
-func (d RebindState) Reserve() VolumePatch {
+func (d State) Reserve() VolumePatch {
 	labels := map[string]*string{}
 	if selector := d.Target.Spec.Selector; selector != nil {
 		for name, value := range selector.MatchLabels {
@@ -238,7 +238,7 @@ func (d RebindState) Reserve() VolumePatch {
 }
 
 // Release gives the volume the policy back that it had.
-func (d RebindState) Release() VolumePatch {
+func (d State) Release() VolumePatch {
 	return VolumePatch{
 		VolumeMetadata{UID: d.Volume.UID, Annotations: map[string]*string{AnnotationReclaimPolicy: nil}},
 		VolumeSpec{Policy: corev1.PersistentVolumeReclaimPolicy(d.Volume.Annotations[AnnotationReclaimPolicy])},
@@ -247,7 +247,7 @@ func (d RebindState) Release() VolumePatch {
 
 // Keep makes a volume that cannot be delivered one that nobody deletes: neither Kubernetes with the restore claim,
 // nor the sweep. The reclaim policy of a volume that another claim uses is that claim's owner's to choose.
-func (d RebindState) Keep() VolumePatch {
+func (d State) Keep() VolumePatch {
 	labels := map[string]*string{objects.LabelKept: new(objects.LabelValue(d.Move.Name)), LabelRebind: nil}
 	for name := range objects.OwnerLabels(d.Move.UID, d.Move.ExposingNode) {
 		labels[name] = nil
@@ -272,7 +272,7 @@ type ClaimPatch struct {
 
 // Choose names the volume on the target. What Kubernetes wrote about an earlier binding goes, or the claim
 // would be called lost; what it has written since is not touched.
-func (d RebindState) Choose() ClaimPatch {
+func (d State) Choose() ClaimPatch {
 	var patch ClaimPatch
 	patch.Metadata.UID = d.Target.UID
 	for _, name := range []string{objects.AnnotationBindCompleted, objects.AnnotationBoundByController} {

@@ -15,8 +15,8 @@ import (
 	"k8s.io/utils/clock"
 )
 
-// CoordinatorOptions are how one agent stands for coordinator. Durations that are 0 become their default.
-type CoordinatorOptions struct {
+// Options are how one agent stands for coordinator. Durations that are 0 become their default.
+type Options struct {
 	Client    kubernetes.Interface // for nothing but the Lease, so that no other traffic delays a renewal
 	Namespace string               // Velero's
 	Name      string               // of the Lease
@@ -34,12 +34,12 @@ type CoordinatorOptions struct {
 // Coordinator is one candidate for what only one agent does in the whole cluster. While another one holds
 // the Lease it makes no request but one watch.
 type Coordinator struct {
-	CoordinatorOptions
+	Options
 	view *leaseObserver
 }
 
 // NewCoordinator prepares a candidate. Durations that cannot work are an error.
-func NewCoordinator(options CoordinatorOptions) (*Coordinator, error) {
+func NewCoordinator(options Options) (*Coordinator, error) {
 	for _, duration := range []struct {
 		value    *time.Duration
 		standard time.Duration
@@ -53,7 +53,7 @@ func NewCoordinator(options CoordinatorOptions) (*Coordinator, error) {
 			*duration.value = duration.standard
 		}
 	}
-	c := &Coordinator{CoordinatorOptions: options, view: newLeaseObserver(options.Identity, options.Former, options.Clock)}
+	c := &Coordinator{Options: options, view: newLeaseObserver(options.Identity, options.Former, options.Clock)}
 	if _, err := c.elector(resourcelock.LeaderElectionRecord{}, func(context.Context) {}); err != nil {
 		return nil, err
 	}

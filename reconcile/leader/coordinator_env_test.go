@@ -111,7 +111,7 @@ func (p *parliament) join(lingers time.Duration) *member {
 		return true, w, err
 	})
 	var err error
-	m.Coordinator, err = NewCoordinator(CoordinatorOptions{
+	m.Coordinator, err = NewCoordinator(Options{
 		Client: remote{m.client, p.answers}, Namespace: "velero", Name: testLease, Identity: cmp.Or(p.identity, fmt.Sprintf("agent-%d", len(p.all))), Former: p.former, Clock: clock.RealClock{}, Spread: p.spread,
 	})
 	require.NoError(p.t, err)

@@ -247,7 +247,7 @@ func TestACandidateWaitsUntilItKnowsTheLease(t *testing.T) {
 }
 
 func TestDurationsThatCannotWorkAreRefused(t *testing.T) {
-	_, err := NewCoordinator(CoordinatorOptions{
+	_, err := NewCoordinator(Options{
 		Client: &fake.Clientset{}, Namespace: "velero", Name: testLease, Identity: "a", Clock: clock.RealClock{},
 		Lease: 10 * time.Second,
 	})

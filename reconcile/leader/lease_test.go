@@ -14,7 +14,7 @@ import (
 
 func TestALeaseThatIsTakenWhileACandidateLooksIsNotTakenForTheExpiredOne(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		c, err := NewCoordinator(CoordinatorOptions{Client: fake.NewClientset(), Namespace: "velero", Name: testLease, Identity: "me", Clock: clock.RealClock{}})
+		c, err := NewCoordinator(Options{Client: fake.NewClientset(), Namespace: "velero", Name: testLease, Identity: "me", Clock: clock.RealClock{}})
 		require.NoError(t, err)
 		lease := func(holder string) *coordinationv1.Lease {
 			return &coordinationv1.Lease{

@@ -20,7 +20,7 @@ import (
 
 // attic is a cluster with things in it of which some are orphans, in a bubble of its own time.
 type attic struct {
-	*Orphans
+	*Sweeper
 	client   *fake.FakeMetadataClient
 	registry *prometheus.Registry
 	cached   map[types.UID]bool // transfers in the caches; whether they are done
@@ -63,13 +63,13 @@ func newAttic(t *testing.T, objects ...runtime.Object) *attic {
 	scheme := fake.NewTestScheme()
 	require.NoError(t, metav1.AddMetaToScheme(scheme))
 	a := &attic{client: fake.NewSimpleMetadataClient(scheme, objects...), registry: prometheus.NewRegistry(), cached: map[types.UID]bool{}}
-	a.Orphans = &Orphans{
+	a.Sweeper = &Sweeper{
 		Client: a.client, Namespace: "velero", Clock: clock.RealClock{}, Served: func() bool { return true },
 		Owner: func(uid types.UID) (bool, bool) {
 			done, exists := a.cached[uid]
 			return exists, done
 		},
-		Metrics: metrics.New(a.registry, "v0", "n1").Coordination(OrphanResources()...),
+		Metrics: metrics.New(a.registry, "v0", "n1").Coordination(Resources()...),
 	}
 	return a
 }

@@ -21,9 +21,9 @@ import (
 	"github.com/lateen-project/lateen/metrics"
 )
 
-// Orphans removes what was made for a transfer and has outlived it: an agent may die, or be replaced by
+// Sweeper removes what was made for a transfer and has outlived it: an agent may die, or be replaced by
 // Velero's, at a bad moment, and snapshots have no owner for Kubernetes to collect them by.
-type Orphans struct {
+type Sweeper struct {
 	Client    metadata.Interface
 	Namespace string // Velero's
 	// Owner tells, from caches that hold all transfers of the namespace, whether the one with that UID
@@ -54,14 +54,14 @@ const (
 	orphanContents  = "volumesnapshotcontents"
 )
 
-// OrphanResources are the resources of which there can be orphans, in the order in which they are swept:
+// Resources are the resources of which there can be orphans, in the order in which they are swept:
 // who uses something goes before it.
-func OrphanResources() []string {
+func Resources() []string {
 	return []string{orphanPods, orphanClaims, orphanSnapshots, orphanContents}
 }
 
 // Run sweeps at once, and then from time to time until the context ends.
-func (o *Orphans) Run(ctx context.Context) {
+func (o *Sweeper) Run(ctx context.Context) {
 	for ctx.Err() == nil {
 		if err := o.Sweep(ctx); err != nil && ctx.Err() == nil {
 			klog.FromContext(ctx).Error(err, "Sweep orphans; trying again", "after", o.interval())
@@ -75,14 +75,14 @@ func (o *Orphans) Run(ctx context.Context) {
 	}
 }
 
-func (o *Orphans) interval() time.Duration {
+func (o *Sweeper) interval() time.Duration {
 	if o.Interval > 0 {
 		return o.Interval
 	}
 	return 10 * time.Minute
 }
 
-func (o *Orphans) minAge() time.Duration {
+func (o *Sweeper) minAge() time.Duration {
 	if o.MinAge > 0 {
 		return o.MinAge
 	}
@@ -91,10 +91,10 @@ func (o *Orphans) minAge() time.Duration {
 
 // Sweep looks for orphans once and removes them. It is not for two callers at once. What fails does not
 // keep it from the rest.
-func (o *Orphans) Sweep(ctx context.Context) error {
+func (o *Sweeper) Sweep(ctx context.Context) error {
 	var all []error
 	var suspects []suspect
-	for _, resource := range OrphanResources() {
+	for _, resource := range Resources() {
 		found, err := o.suspects(ctx, resource)
 		if err != nil {
 			all = append(all, err)
@@ -129,7 +129,7 @@ type suspect struct {
 }
 
 // suspects lists the metadata of our objects of a resource.
-func (o *Orphans) suspects(ctx context.Context, resource string) ([]suspect, error) {
+func (o *Sweeper) suspects(ctx context.Context, resource string) ([]suspect, error) {
 	if snapshot := resource == orphanSnapshots || resource == orphanContents; snapshot && (o.Served == nil || !o.Served()) {
 		return nil, nil
 	}
@@ -156,7 +156,7 @@ func (o *Orphans) suspects(ctx context.Context, resource string) ([]suspect, err
 
 // confirm asks the API server for the transfers that the caches do not have: a cache may have lost its
 // watch, and what is removed cannot be brought back.
-func (o *Orphans) confirm(ctx context.Context, suspects []suspect) ([]suspect, error) {
+func (o *Sweeper) confirm(ctx context.Context, suspects []suspect) ([]suspect, error) {
 	var orphans, missing []suspect
 	for _, s := range suspects {
 		if s.done {
@@ -186,7 +186,7 @@ func (o *Orphans) confirm(ctx context.Context, suspects []suspect) ([]suspect, e
 }
 
 // remove removes an orphan, and counts and logs it the first time.
-func (o *Orphans) remove(ctx context.Context, orphan suspect) error {
+func (o *Sweeper) remove(ctx context.Context, orphan suspect) error {
 	remove := o.Remove[orphan.resource]
 	if remove == nil {
 		remove = func(ctx context.Context, object *metav1.PartialObjectMetadata) error {
@@ -210,7 +210,7 @@ func (o *Orphans) remove(ctx context.Context, orphan suspect) error {
 }
 
 // at is where the objects of a resource are. Contents have no namespace.
-func (o *Orphans) at(resource string) metadata.ResourceInterface {
+func (o *Sweeper) at(resource string) metadata.ResourceInterface {
 	switch resource {
 	case orphanContents:
 		return o.Client.Resource(snapshotResource(resource))
@@ -237,7 +237,7 @@ func transferResources() []schema.GroupVersionResource {
 }
 
 // list visits the metadata of all objects that are selected, a page at a time.
-func (o *Orphans) list(ctx context.Context, from metadata.ResourceInterface, selector string, visit func(*metav1.PartialObjectMetadata)) error {
+func (o *Sweeper) list(ctx context.Context, from metadata.ResourceInterface, selector string, visit func(*metav1.PartialObjectMetadata)) error {
 	pages := pager.New(func(ctx context.Context, opts metav1.ListOptions) (runtime.Object, error) {
 		return from.List(ctx, opts)
 	})

@@ -26,7 +26,7 @@ import (
 // maintained is a Maintainer whose caches are as new as the API server, which has no controllers: the test ends jobs.
 type maintained struct {
 	*testing.T
-	*RepositoryReconciler
+	*Reconciler
 	client       *fake.Clientset
 	clock        *testclock.FakePassiveClock
 	repositories map[string]*velerov1.BackupRepository // by key
@@ -87,7 +87,7 @@ func newMaintained(t *testing.T) *maintained {
 		T: t, client: fake.NewClientset(), clock: testclock.NewFakePassiveClock(time.Unix(1764000000, 0)),
 		repositories: map[string]*velerov1.BackupRepository{}, enqueued: map[string]bool{},
 	}
-	m.RepositoryReconciler = &RepositoryReconciler{
+	m.Reconciler = &Reconciler{
 		Repositories: maintainedRepositories{m}, Locations: maintainedLocations{}, Jobs: maintainedJobs{m}, Client: maintainedRepositories{m},
 		JobClient: exposer.Jobs{Client: m.client}, Enqueue: func(key string) { m.enqueued[key] = true },
 		Plan: func(context.Context, *velerov1.BackupRepository) (JobPlan, error) {

@@ -25,9 +25,9 @@ import (
 	"github.com/lateen-project/lateen/reconcile/writes"
 )
 
-// RepositoryReconciler keeps backup repositories maintained, for one term of a coordinator. It waits for no job: events
+// Reconciler keeps backup repositories maintained, for one term of a coordinator. It waits for no job: events
 // of jobs bring it on, so that one repository never holds up another. It is for one worker.
-type RepositoryReconciler struct {
+type Reconciler struct {
 	Repositories MaintainedCache
 	Locations    interface {
 		Get(key string) (*velerov1.BackupStorageLocation, bool)
@@ -75,7 +75,7 @@ type JobPlan struct {
 }
 
 // Reconcile brings one repository a step further.
-func (m *RepositoryReconciler) Reconcile(ctx context.Context, key string) (time.Duration, error) {
+func (m *Reconciler) Reconcile(ctx context.Context, key string) (time.Duration, error) {
 	object, exists := m.Repositories.Get(key)
 	if !exists {
 		m.forget(key)
@@ -105,7 +105,7 @@ func (m *RepositoryReconciler) Reconcile(ctx context.Context, key string) (time.
 
 // reconcileOrphans brings the jobs of a repository that does not exist a step further. The key has the repository's name,
 // or the value of the label that its jobs have.
-func (m *RepositoryReconciler) reconcileOrphans(ctx context.Context, key string) (time.Duration, error) {
+func (m *Reconciler) reconcileOrphans(ctx context.Context, key string) (time.Duration, error) {
 	_, name := splitKey(key)
 	step := maintenance.WithoutRepository(m.jobs()[objects.RepositoryLabel(name)], m.Policy, m.Clock.Now())
 	switch step.Action {
@@ -118,7 +118,7 @@ func (m *RepositoryReconciler) reconcileOrphans(ctx context.Context, key string)
 	return step.After, nil
 }
 
-func (m *RepositoryReconciler) next(object *velerov1.BackupRepository, jobs jobsByLabel) maintenance.Step {
+func (m *Reconciler) next(object *velerov1.BackupRepository, jobs jobsByLabel) maintenance.Step {
 	location, exists := m.Locations.Get(object.Namespace + "/" + object.Spec.BackupStorageLocation)
 	where := maintenance.Location{Exists: exists}
 	if exists {
@@ -130,7 +130,7 @@ func (m *RepositoryReconciler) next(object *velerov1.BackupRepository, jobs jobs
 }
 
 // record writes down what became of a job that has ended.
-func (m *RepositoryReconciler) record(ctx context.Context, key string, object *velerov1.BackupRepository, step maintenance.Step) error {
+func (m *Reconciler) record(ctx context.Context, key string, object *velerov1.BackupRepository, step maintenance.Step) error {
 	job, verdict, why := step.Jobs[0], objects.VerdictSucceeded, ""
 	if job.Outcome == objects.JobFailed {
 		var err error
@@ -145,7 +145,7 @@ func (m *RepositoryReconciler) record(ctx context.Context, key string, object *v
 const classGone = "the PriorityClass of its job does not exist: "
 
 // abandon writes down that a job cannot get on, and why; it is released when that is done.
-func (m *RepositoryReconciler) abandon(ctx context.Context, key string, object *velerov1.BackupRepository, step maintenance.Step) (time.Duration, error) {
+func (m *Reconciler) abandon(ctx context.Context, key string, object *velerov1.BackupRepository, step maintenance.Step) (time.Duration, error) {
 	job, record := step.Jobs[0], objects.JobRecord{Verdict: objects.VerdictFailed, Failures: step.Failures, Factor: step.Factor}
 	why, stuck, err := m.JobClient.Stuck(ctx, object.Namespace, job)
 	if err != nil {
@@ -168,7 +168,7 @@ func (m *RepositoryReconciler) abandon(ctx context.Context, key string, object *
 
 // recordRuns writes the run of a job into the history, then on the job that this was done, and then counts it: a job that
 // says so is never counted again, whatever becomes of the history. One that could not be created has no UID.
-func (m *RepositoryReconciler) recordRuns(ctx context.Context, key string, object *velerov1.BackupRepository, job objects.JobStatus, record objects.JobRecord, why string) error {
+func (m *Reconciler) recordRuns(ctx context.Context, key string, object *velerov1.BackupRepository, job objects.JobStatus, record objects.JobRecord, why string) error {
 	written, err := m.write(ctx, key, object, maintenance.RunOf(job, why))
 	if err != nil || !written {
 		return err
@@ -188,7 +188,7 @@ func (m *RepositoryReconciler) recordRuns(ctx context.Context, key string, objec
 }
 
 // markFailed has jobs that will not end count as failed; Kubernetes then ends those that have no pod.
-func (m *RepositoryReconciler) markFailed(ctx context.Context, key string, jobs []objects.JobStatus) error {
+func (m *Reconciler) markFailed(ctx context.Context, key string, jobs []objects.JobStatus) error {
 	namespace, _ := splitKey(key)
 	for _, job := range jobs {
 		released, err := m.JobClient.Release(ctx, namespace, job, m.Clock.Now())
@@ -205,7 +205,7 @@ func (m *RepositoryReconciler) markFailed(ctx context.Context, key string, jobs 
 	return nil
 }
 
-func (m *RepositoryReconciler) remove(ctx context.Context, key string, jobs []objects.JobStatus) error {
+func (m *Reconciler) remove(ctx context.Context, key string, jobs []objects.JobStatus) error {
 	namespace, _ := splitKey(key)
 	for _, job := range jobs {
 		if err := m.JobClient.Remove(ctx, namespace, job); err != nil {
@@ -220,7 +220,7 @@ func (m *RepositoryReconciler) remove(ctx context.Context, key string, jobs []ob
 
 // write puts a run into the history of a repository, if nobody has changed it since it was read; else the change
 // wakes us. Velero's server may have written it, or cut the history in which it was.
-func (m *RepositoryReconciler) write(ctx context.Context, key string, object *velerov1.BackupRepository, run maintenance.Run) (bool, error) {
+func (m *Reconciler) write(ctx context.Context, key string, object *velerov1.BackupRepository, run maintenance.Run) (bool, error) {
 	before := maintenance.From(object)
 	after := before.With(run)
 	if reflect.DeepEqual(before, after) {

@@ -38,7 +38,7 @@ type yard struct {
 	random *rand.Rand
 	clock  *testclock.FakePassiveClock
 	client *fake.Clientset
-	m      *RepositoryReconciler
+	m      *Reconciler
 
 	version      int
 	repositories map[string]*velerov1.BackupRepository // as written
@@ -155,7 +155,7 @@ func newYard(t *testing.T, random *rand.Rand, count int) *yard {
 	})
 	policy := maintenance.DefaultPolicy()
 	policy.PodWait = 24 * time.Hour // pods come late here, too
-	y.m = &RepositoryReconciler{
+	y.m = &Reconciler{
 		Repositories: yardRepositories{y}, Locations: yardLocations{y}, Jobs: yardJobs{y}, Client: yardRepositories{y},
 		JobClient: exposer.Jobs{Client: y.client}, Enqueue: func(key string) { y.woken[key] = true },
 		Plan: func(_ context.Context, repository *velerov1.BackupRepository) (JobPlan, error) {

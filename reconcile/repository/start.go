@@ -29,7 +29,7 @@ const (
 )
 
 // start makes the job that is due, if it is the turn of its repository.
-func (m *RepositoryReconciler) start(ctx context.Context, key string, object *velerov1.BackupRepository, step maintenance.Step, jobs jobsByLabel) error {
+func (m *Reconciler) start(ctx context.Context, key string, object *velerov1.BackupRepository, step maintenance.Step, jobs jobsByLabel) error {
 	mine := maintenance.Waiting{Name: key, Due: step.Due}
 	if !maintenance.MayStart(mine, m.waiting(key, jobs), m.running(jobs), m.Limit) {
 		m.queue(key, step.Due)
@@ -59,7 +59,7 @@ func (m *RepositoryReconciler) start(ctx context.Context, key string, object *ve
 	return nil
 }
 
-func (m *RepositoryReconciler) createJob(ctx context.Context, object *velerov1.BackupRepository, step maintenance.Step) (*batchv1.Job, error) {
+func (m *Reconciler) createJob(ctx context.Context, object *velerov1.BackupRepository, step maintenance.Step) (*batchv1.Job, error) {
 	plan, err := m.Plan(ctx, object)
 	if err != nil {
 		return nil, err
@@ -76,7 +76,7 @@ func (m *RepositoryReconciler) createJob(ctx context.Context, object *velerov1.B
 }
 
 // waiting are the other repositories that are due and can be served.
-func (m *RepositoryReconciler) waiting(but string, jobs jobsByLabel) []maintenance.Waiting {
+func (m *Reconciler) waiting(but string, jobs jobsByLabel) []maintenance.Waiting {
 	var all []maintenance.Waiting
 	for _, object := range m.Repositories.List() {
 		key := object.Namespace + "/" + object.Name
@@ -102,7 +102,7 @@ type stageSeen struct {
 
 // jobs are those in the cache, or as we wrote them where it does not have that yet. One that we have removed, and that it
 // still has, is as good as deleted.
-func (m *RepositoryReconciler) jobs() jobsByLabel {
+func (m *Reconciler) jobs() jobsByLabel {
 	all := slices.Clone(m.Jobs.List())
 	m.lock.Lock()
 	defer m.lock.Unlock()
@@ -149,7 +149,7 @@ func (m *RepositoryReconciler) jobs() jobsByLabel {
 
 // running is how many jobs have not ended. One without a pod counts only if it has a repository, whose next job waits for
 // its end.
-func (m *RepositoryReconciler) running(jobs jobsByLabel) int {
+func (m *Reconciler) running(jobs jobsByLabel) int {
 	maintained := map[string]bool{}
 	for _, object := range m.Repositories.List() {
 		observed := maintenance.From(object)
@@ -168,7 +168,7 @@ func (m *RepositoryReconciler) running(jobs jobsByLabel) int {
 
 // Job is to be told of every job that is added, changed or deleted: it wakes its repository, and those that wait
 // for room. If the repository does not exist, the job itself is what has to be reconciled.
-func (m *RepositoryReconciler) Job(job *batchv1.Job) {
+func (m *Reconciler) Job(job *batchv1.Job) {
 	m.drop(job)
 	key := job.Namespace + "/" + job.Labels[objects.LabelRepository]
 	for _, object := range m.Repositories.List() {
@@ -187,7 +187,7 @@ func splitKey(key string) (namespace, name string) {
 }
 
 // Location is to be told of every BackupStorageLocation that is added, changed or deleted.
-func (m *RepositoryReconciler) Location(location *velerov1.BackupStorageLocation) {
+func (m *Reconciler) Location(location *velerov1.BackupStorageLocation) {
 	for _, object := range m.Repositories.List() {
 		if object.Spec.BackupStorageLocation == location.Name {
 			m.Enqueue(object.Namespace + "/" + object.Name)
@@ -196,7 +196,7 @@ func (m *RepositoryReconciler) Location(location *velerov1.BackupStorageLocation
 }
 
 // ended counts a run and tells of it.
-func (m *RepositoryReconciler) ended(ctx context.Context, object *velerov1.BackupRepository, why string, succeeded bool, took time.Duration) {
+func (m *Reconciler) ended(ctx context.Context, object *velerov1.BackupRepository, why string, succeeded bool, took time.Duration) {
 	m.Metrics.Ended(object.Name, succeeded, took)
 	logger := klog.FromContext(ctx)
 	if !succeeded {

@@ -22,7 +22,7 @@ import (
 // What a Maintainer remembers can all be lost: the next coordinator reads it from the API server.
 
 // note shows where a repository stands, and tells of what hinders it when that changes.
-func (m *RepositoryReconciler) note(ctx context.Context, key string, object *velerov1.BackupRepository, step maintenance.Step) {
+func (m *Reconciler) note(ctx context.Context, key string, object *velerov1.BackupRepository, step maintenance.Step) {
 	switch step.Reason {
 	case maintenance.NotKopia, maintenance.ReadOnly, maintenance.Deleting:
 		m.Metrics.Excluded(object.Name)
@@ -55,13 +55,13 @@ func (m *RepositoryReconciler) note(ctx context.Context, key string, object *vel
 }
 
 // show has metrics say when a repository was last maintained, and how often that is to be.
-func (m *RepositoryReconciler) show(object *velerov1.BackupRepository) {
+func (m *Reconciler) show(object *velerov1.BackupRepository) {
 	repository := maintenance.From(object)
 	m.Metrics.Observe(object.Name, repository.Last, m.Policy.FrequencyOf(repository))
 }
 
 // load shows how many jobs run, and how many repositories are due and have none.
-func (m *RepositoryReconciler) load() {
+func (m *Reconciler) load() {
 	running := m.running(m.jobs())
 	m.lock.Lock()
 	defer m.lock.Unlock()
@@ -74,7 +74,7 @@ func (m *RepositoryReconciler) load() {
 	m.Metrics.Load(running, due)
 }
 
-func (m *RepositoryReconciler) forget(key string) {
+func (m *Reconciler) forget(key string) {
 	if object, known := m.memory.Forget(key); known {
 		m.Metrics.DeleteRepository(object.Name)
 	}
@@ -87,7 +87,7 @@ func (m *RepositoryReconciler) forget(key string) {
 }
 
 // add remembers a job as it was written.
-func (m *RepositoryReconciler) add(job *batchv1.Job) {
+func (m *Reconciler) add(job *batchv1.Job) {
 	m.lock.Lock()
 	defer m.lock.Unlock()
 	if m.wrote == nil {
@@ -97,7 +97,7 @@ func (m *RepositoryReconciler) add(job *batchv1.Job) {
 }
 
 // drop leaves a job to the cache, which is as new or does not have it any more.
-func (m *RepositoryReconciler) drop(job *batchv1.Job) {
+func (m *Reconciler) drop(job *batchv1.Job) {
 	cached := slices.ContainsFunc(m.Jobs.List(), func(one *batchv1.Job) bool { return one.UID == job.UID })
 	m.lock.Lock()
 	defer m.lock.Unlock()
@@ -108,7 +108,7 @@ func (m *RepositoryReconciler) drop(job *batchv1.Job) {
 }
 
 // recorded remembers what was written on a job; uid is empty if it could not be created.
-func (m *RepositoryReconciler) recorded(key string, uid types.UID, record objects.JobRecord) {
+func (m *Reconciler) recorded(key string, uid types.UID, record objects.JobRecord) {
 	m.lock.Lock()
 	defer m.lock.Unlock()
 	if m.failures == nil {
@@ -123,14 +123,14 @@ func (m *RepositoryReconciler) recorded(key string, uid types.UID, record object
 	}
 }
 
-func (m *RepositoryReconciler) failuresOf(key string) int {
+func (m *Reconciler) failuresOf(key string) int {
 	m.lock.Lock()
 	defer m.lock.Unlock()
 	return m.failures[key]
 }
 
 // removed remembers a job that is removed.
-func (m *RepositoryReconciler) removed(uid types.UID) {
+func (m *Reconciler) removed(uid types.UID) {
 	m.lock.Lock()
 	defer m.lock.Unlock()
 	delete(m.wrote, uid)
@@ -141,7 +141,7 @@ func (m *RepositoryReconciler) removed(uid types.UID) {
 }
 
 // queue remembers a repository that waits for room.
-func (m *RepositoryReconciler) queue(key string, due time.Time) {
+func (m *Reconciler) queue(key string, due time.Time) {
 	m.lock.Lock()
 	before, was := m.queued[key]
 	if m.queued == nil {
@@ -155,7 +155,7 @@ func (m *RepositoryReconciler) queue(key string, due time.Time) {
 }
 
 // release forgets it; who does not wait any more may be in nobody's way.
-func (m *RepositoryReconciler) release(key string) {
+func (m *Reconciler) release(key string) {
 	m.lock.Lock()
 	_, was := m.queued[key]
 	delete(m.queued, key)
@@ -166,7 +166,7 @@ func (m *RepositoryReconciler) release(key string) {
 }
 
 // enqueueQueued wakes those whose turn it may be: a thousand that wait do not all look again at each end of a job.
-func (m *RepositoryReconciler) enqueueQueued() {
+func (m *Reconciler) enqueueQueued() {
 	m.lock.Lock()
 	defer m.lock.Unlock()
 	keys := slices.SortedFunc(maps.Keys(m.queued), func(a, b string) int {
@@ -178,7 +178,7 @@ func (m *RepositoryReconciler) enqueueQueued() {
 }
 
 // setCreateFailed remembers whether the job of a repository could not be made: then it is the turn of others.
-func (m *RepositoryReconciler) setCreateFailed(key string, stuck bool) (changed bool) {
+func (m *Reconciler) setCreateFailed(key string, stuck bool) (changed bool) {
 	m.lock.Lock()
 	changed = m.createFailed[key] != stuck
 	if m.createFailed == nil {
@@ -196,7 +196,7 @@ func (m *RepositoryReconciler) setCreateFailed(key string, stuck bool) (changed 
 	return changed
 }
 
-func (m *RepositoryReconciler) isCreateFailed(key string) bool {
+func (m *Reconciler) isCreateFailed(key string) bool {
 	m.lock.Lock()
 	defer m.lock.Unlock()
 	return m.createFailed[key]

@@ -80,13 +80,13 @@ func restart(s State, observed Observed, lim Limits) Step {
 	s.Exposer, s.AcceptedAt, s.Message = cmp.Or(s.Exposer, observed.ThisNode), observed.Now, why
 	s.Restarting = s.Phase.HasMover() && observed.Exposure.Condition != objects.Absent && !unconfirmed(observed, lim)
 	if !s.Restarting {
-		s = again(s)
+		s = requeue(s)
 	}
 	return Step{Action: Write, State: s, Reason: ReasonRestarted, Lost: lost}
 }
 
-// again is back in Accepted, as if nothing had been moved.
-func again(s State) State {
+// requeue is back in Accepted, as if nothing had been moved.
+func requeue(s State) State {
 	s.Phase, s.StartedAt, s.Progress, s.Restarting = Accepted, time.Time{}, Progress{}, false
 	if !s.NodeBound {
 		s.Node = ""
@@ -105,7 +105,7 @@ func replace(s State, observed Observed, lim Limits) Step {
 	case observed.PodResumed != "":
 		return failed(s, observed, ReasonUnconfirmed, joined(s.Message, observed.PodResumed))
 	case observed.Exposure.Condition == objects.Absent || left <= 0:
-		return Step{Action: Write, State: again(s), Reason: ReasonRequeued}
+		return Step{Action: Write, State: requeue(s), Reason: ReasonRequeued}
 	case observed.Exposure.Condition == objects.Terminating:
 		return Step{After: left}
 	}

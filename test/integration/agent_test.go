@@ -63,7 +63,7 @@ func (s *site) assemble(changes ...func(*agent.Options)) *agentRun {
 	}
 	r.options.Limits.RestartDelay = 50 * time.Millisecond
 	r.options.Limits.FirstProgress = 0 // movers are quick, and what writes of progress do is to be seen
-	r.options.Election = leader.CoordinatorOptions{
+	r.options.Election = leader.Options{
 		Lease: 15 * time.Second, Renew: 10 * time.Second, Retry: 200 * time.Millisecond, Spread: time.Millisecond,
 	}
 	for _, change := range changes {

@@ -78,7 +78,7 @@ func (p *prometheus) startAgent(t *testing.T, s *site) (stop func()) {
 		},
 		Rest: own, Metrics: metrics.New(registry, "test", s.node), Limits: transfer.DefaultLimits(),
 		Clock: clock.RealClock{}, Log: t.Output(), Server: server,
-		Election: leader.CoordinatorOptions{
+		Election: leader.Options{
 			Lease: 15 * time.Second, Renew: 10 * time.Second, Retry: 200 * time.Millisecond, Spread: time.Millisecond,
 		},
 		AgentTimeout: time.Second,

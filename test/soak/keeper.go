@@ -126,7 +126,7 @@ func (k *keeper) start(ctx context.Context) (*run, error) {
 			ResourceTimeout: time.Minute, Workers: 4, KubeAPIQPS: 500, KubeAPIBurst: 1000, StartupTimeout: 20 * time.Second,
 		},
 		Rest: own, Metrics: metrics.New(registry, "soak", k.node), Limits: limits(), Clock: clock.RealClock{}, Log: k.log, Server: server,
-		Election: leader.CoordinatorOptions{
+		Election: leader.Options{
 			Lease: 2 * time.Second, Renew: 1500 * time.Millisecond, Retry: 200 * time.Millisecond, Spread: time.Millisecond,
 		},
 	}

@@ -48,8 +48,8 @@ type Options struct {
 
 	Maintenance maintenance.Policy // its bounds; those of Config win, and zero is the defaults
 
-	Election     leader.CoordinatorOptions // its durations; those that are 0 have their defaults
-	AgentTimeout time.Duration             // how long a node's agent may be gone before another one stands in; 0: 1 min
+	Election     leader.Options // its durations; those that are 0 have their defaults
+	AgentTimeout time.Duration  // how long a node's agent may be gone before another one stands in; 0: 1 min
 
 	SyncTimeout time.Duration // for what a coordinator watches to be listed, before it gives its Lease up; 0: 2 min
 
@@ -82,7 +82,7 @@ func Run(ctx context.Context, options Options) error {
 	recorder, flush := newRecorder(watching, clients.events, options.Flags)
 	defer flush()
 	parts := assembly{Options: options, clients: clients, startup: startup, caches: caches, recorder: recorder, leadership: &leadership{},
-		coordination: options.Metrics.Coordination(orphans.OrphanResources()...), maintenance: newMaintenanceMetrics(options)}
+		coordination: options.Metrics.Coordination(orphans.Resources()...), maintenance: newMaintenanceMetrics(options)}
 	return parts.run(watching)
 }
 

@@ -68,14 +68,14 @@ func (p *assembly) maintain(ctx context.Context, complete, giveUp func()) error 
 	return nil
 }
 
-func (p *assembly) maintainer(caches *informers.RepositoryCaches) *repository.RepositoryReconciler {
+func (p *assembly) maintainer(caches *informers.RepositoryCaches) *repository.Reconciler {
 	policy := cmp.Or(p.Maintenance, maintenance.DefaultPolicy())
 	policy.Frequency, policy.Timeout = p.Flags.MaintenanceFrequency, p.Flags.MaintenanceTimeout
 	planner := jobPlanner{assembly: p, problems: jobProblems{}, exists: func(key string) bool {
 		_, exists := caches.Repositories.Get(key)
 		return exists
 	}}
-	return &repository.RepositoryReconciler{
+	return &repository.Reconciler{
 		Repositories: caches.Repositories, Locations: caches.Locations, Jobs: caches.Jobs,
 		Client:    p.clients.velero.BackupRepositories(p.Flags.Namespace),
 		JobClient: exposer.Jobs{Client: p.clients.kube},
@@ -85,7 +85,7 @@ func (p *assembly) maintainer(caches *informers.RepositoryCaches) *repository.Re
 	}
 }
 
-func addRepositoryHandlers(caches *informers.RepositoryCaches, maintainer *repository.RepositoryReconciler) ([]cache.DoneChecker, error) {
+func addRepositoryHandlers(caches *informers.RepositoryCaches, maintainer *repository.Reconciler) ([]cache.DoneChecker, error) {
 	repositories, err := caches.Repositories.AddHandler(func(repository *velerov1.BackupRepository) { maintainer.Enqueue(informers.Key(repository)) })
 	if err != nil {
 		return nil, err

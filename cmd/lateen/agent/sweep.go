@@ -15,11 +15,11 @@ import (
 
 // sweeper removes what has outlived its transfer, for the time of a term. Snapshots go in the order in which
 // nothing can be lost.
-func (p *assembly) sweeper(ctx context.Context, kinds []kind) *orphans.Orphans {
+func (p *assembly) sweeper(ctx context.Context, kinds []kind) *orphans.Sweeper {
 	snapshots := func(ctx context.Context, orphan *metav1.PartialObjectMetadata) error {
 		return p.exposing.RemoveOrphan(ctx, p.Flags.Namespace, orphan)
 	}
-	return &orphans.Orphans{
+	return &orphans.Sweeper{
 		Served: func() bool {
 			served, err := p.snapshots.Available(ctx)
 			return served && err == nil

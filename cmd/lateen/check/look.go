@@ -81,9 +81,9 @@ func (i *Installation) Documents(ctx context.Context, client kubernetes.Interfac
 		jobs, by = maintenance, ""
 	}
 	for _, want := range []struct {
-		kind Kind
-		name string
-		gone func(namespace, name string) config.Problem
+		kind    Kind
+		name    string
+		missing func(namespace, name string) config.Problem
 	}{
 		{NodeAgent, cmp.Or(nodeAgent, i.Flag("--node-agent-configmap")), config.NoNodeAgentConfigMap},
 		{BackupRepository, cmp.Or(repository, i.Flag("--backup-repository-configmap")), config.NoRepositoryConfigMap},
@@ -100,7 +100,7 @@ func (i *Installation) Documents(ctx context.Context, client kubernetes.Interfac
 		found, err := client.CoreV1().ConfigMaps(i.Namespace).Get(ctx, want.name, metav1.GetOptions{})
 		switch {
 		case apierrors.IsNotFound(err):
-			problem := want.gone(i.Namespace, want.name)
+			problem := want.missing(i.Namespace, want.name)
 			document.Missing = &problem
 		case err != nil:
 			return nil, fmt.Errorf("get configmap %s/%s: %w", i.Namespace, want.name, err)

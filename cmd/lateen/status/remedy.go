@@ -12,7 +12,7 @@ const (
 		"or give them a priority class (priorityClassName), so that they may take the place of others. Agents read the ConfigMap when they start."
 	remedyImage  = "See that nodes can pull the image of movers: it is that of Deployment velero unless agents have --mover-image, and pull secrets are those of DaemonSet node-agent."
 	remedyMemory = "Give movers more memory: memoryLimit in podResources of the node-agent ConfigMap; then restart the agents."
-	remedyAgain  = "A transfer that is over never goes on: make the backup or the restore again."
+	remedyRetry  = "A transfer that is over never goes on: make the backup or the restore again."
 )
 
 // remedyOfWait is what can be done about a wait.
@@ -98,7 +98,7 @@ func (j *evaluator) remedyOfAgent(of *subject) string {
 // remedyOfFailure is what can be done so that the next one does not fail, by the words of agents, and of those whose
 // words agents pass on.
 func (j *evaluator) remedyOfFailure(of *subject) string {
-	for _, known := range []struct{ words, remedy string }{
+	for _, known := range []struct{ text, remedy string }{
 		{"is not supported by Lateen", "Velero's own agents can do it: put them back with lateen adopt --undo for as long as it takes."},
 		{"OOMKilled", remedyMemory},
 		{"ErrImage", remedyImage},
@@ -114,9 +114,9 @@ func (j *evaluator) remedyOfFailure(of *subject) string {
 		{"is kept", "What was restored is not lost: bind the PersistentVolume that is named to a claim by hand, or delete it."},
 		{"does not exist any more", "The pod was deleted while its volume was to be moved: that volume cannot be read or written any more."},
 	} {
-		if strings.Contains(of.state.Message, known.words) {
-			return known.remedy + " " + remedyAgain
+		if strings.Contains(of.state.Message, known.text) {
+			return known.remedy + " " + remedyRetry
 		}
 	}
-	return remedyAgain
+	return remedyRetry
 }

@@ -181,12 +181,12 @@ func (s *Snapshot) claimsOf(of *subject) []*corev1.PersistentVolumeClaim {
 
 // handover is how far the snapshot of a DataUpload is on its way to Velero's namespace; nil for other kinds, and
 // where snapshots could not be read.
-func (s *Snapshot) handover(of *subject) *handover.Handover {
+func (s *Snapshot) handover(of *subject) *handover.State {
 	source := of.move.Source.Snapshot
 	if source == nil || !s.sees(snapshotsName, source.Namespace) || !s.sees(snapshotsName, s.namespace) || !s.sees(contentsName, "") {
 		return nil
 	}
-	h := &handover.Handover{
+	h := &handover.State{
 		Namespace: of.meta.GetNamespace(), Name: of.meta.GetName(), UID: of.meta.GetUID(),
 		Source: types.NamespacedName{Namespace: source.Namespace, Name: source.Snapshot}, Verified: true,
 	}

@@ -19,37 +19,37 @@ func TestGaugesFollowTheCaches(t *testing.T) {
 		}
 	})
 	names := []string{
-		"lateen_slots_in_use", "lateen_slots_limit", "lateen_prepare_queue_limit", "lateen_agentless_transfers",
-		"lateen_transfers", "lateen_transfer_oldest_age_seconds", "lateen_transfer_longest_stay_seconds",
+		"lateen_slots_in_use", "lateen_slots_limit", "lateen_prepare_queue_limit", "lateen_unattended_transfers",
+		"lateen_transfers", "lateen_transfer_oldest_age_seconds", "lateen_transfer_max_phase_age_seconds",
 	}
 	requireSeries(t, registry, `
 		lateen_slots_in_use 3
 		lateen_slots_limit 4
 		lateen_prepare_queue_limit 7
-		lateen_agentless_transfers{node="node-1"} 0
-		lateen_agentless_transfers{node="node-2"} 3
+		lateen_unattended_transfers{node="node-1"} 0
+		lateen_unattended_transfers{node="node-2"} 3
 		lateen_transfers{kind="podvolumebackup",phase="New"} 2
 		lateen_transfers{kind="podvolumebackup",phase="Completed"} 100
 		lateen_transfers{kind="datadownload",phase="New"} 0
 		lateen_transfer_oldest_age_seconds{kind="podvolumebackup",phase="New"} 12.5
 		lateen_transfer_oldest_age_seconds{kind="datadownload",phase="New"} 0
-		lateen_transfer_longest_stay_seconds{kind="podvolumebackup",phase="New"} 3
-		lateen_transfer_longest_stay_seconds{kind="datadownload",phase="New"} 0
+		lateen_transfer_max_phase_age_seconds{kind="podvolumebackup",phase="New"} 3
+		lateen_transfer_max_phase_age_seconds{kind="datadownload",phase="New"} 0
 	`, names...)
 	inUse, waiting = 0, 7
 	requireSeries(t, registry, `
 		lateen_slots_in_use 0
 		lateen_slots_limit 4
 		lateen_prepare_queue_limit 7
-		lateen_agentless_transfers{node="node-1"} 0
-		lateen_agentless_transfers{node="node-2"} 8
+		lateen_unattended_transfers{node="node-1"} 0
+		lateen_unattended_transfers{node="node-2"} 8
 		lateen_transfers{kind="podvolumebackup",phase="New"} 7
 		lateen_transfers{kind="podvolumebackup",phase="Completed"} 100
 		lateen_transfers{kind="datadownload",phase="New"} 0
 		lateen_transfer_oldest_age_seconds{kind="podvolumebackup",phase="New"} 12.5
 		lateen_transfer_oldest_age_seconds{kind="datadownload",phase="New"} 0
-		lateen_transfer_longest_stay_seconds{kind="podvolumebackup",phase="New"} 3
-		lateen_transfer_longest_stay_seconds{kind="datadownload",phase="New"} 0
+		lateen_transfer_max_phase_age_seconds{kind="podvolumebackup",phase="New"} 3
+		lateen_transfer_max_phase_age_seconds{kind="datadownload",phase="New"} 0
 	`, names...)
 }
 
@@ -61,9 +61,9 @@ func TestTheLongestSilenceIsOfEachKind(t *testing.T) {
 		}
 	})
 	requireSeries(t, registry, `
-		lateen_mover_longest_silence_seconds{kind="dataupload"} 90
-		lateen_mover_longest_silence_seconds{kind="datadownload"} 0
-	`, "lateen_mover_longest_silence_seconds")
+		lateen_mover_max_silence_seconds{kind="dataupload"} 90
+		lateen_mover_max_silence_seconds{kind="datadownload"} 0
+	`, "lateen_mover_max_silence_seconds")
 }
 
 func TestForeignTransfersAreThoseThatAreNotOver(t *testing.T) {

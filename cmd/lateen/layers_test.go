@@ -22,15 +22,24 @@ func TestLayers(t *testing.T) {
 	layers := map[string][]string{ // what of ours each package may be built from, directly or not
 		"metrics":               {},
 		"informers":             {},
-		"exposer/build":         {},
+		"exposer/objects":       {},
 		"exposer/priority":      {},
 		"exposer/access":        {},
 		"deploy":                {},
-		"exposer":               {"exposer/access", "exposer/build", "exposer/priority"},
-		"reconcile/transfer":    {"exposer/build"},
-		"reconcile/maintenance": {"exposer/build"},
-		"reconcile":             {"exposer", "exposer/access", "exposer/build", "exposer/priority", "reconcile/transfer", "reconcile/maintenance", "metrics"},
-		"cmd/lateen/config":     {"exposer/access", "exposer/build", "exposer/priority"},
+		"exposer/handover":      {"exposer/objects"},
+		"exposer/rebind":        {"exposer/objects"},
+		"exposer":               {"exposer/access", "exposer/objects", "exposer/handover", "exposer/rebind", "exposer/priority"},
+		"reconcile/capacity":    {},
+		"reconcile/writes":      {},
+		"reconcile/leader":      {"exposer/objects"},
+		"reconcile/transfer":    {"exposer/objects"},
+		"reconcile/maintenance": {"exposer/objects"},
+		"reconcile/orphans":     {"exposer/objects", "metrics"},
+		"reconcile": {"exposer", "exposer/access", "exposer/objects", "exposer/handover", "exposer/rebind", "exposer/priority",
+			"reconcile/capacity", "reconcile/transfer", "reconcile/writes", "metrics"},
+		"reconcile/repository": {"exposer", "exposer/access", "exposer/objects", "exposer/handover", "exposer/rebind", "exposer/priority",
+			"reconcile", "reconcile/capacity", "reconcile/maintenance", "reconcile/transfer", "reconcile/writes", "metrics"},
+		"cmd/lateen/config": {"exposer/access", "exposer/objects", "exposer/priority"},
 	}
 	for of, allowed := range layers {
 		t.Run(of, func(t *testing.T) {
@@ -44,7 +53,7 @@ func TestLayers(t *testing.T) {
 }
 
 func TestDecisionsArePure(t *testing.T) {
-	for _, of := range []string{"exposer/build", "reconcile/transfer", "reconcile/maintenance"} {
+	for _, of := range []string{"exposer/objects", "exposer/handover", "exposer/rebind", "reconcile/transfer", "reconcile/maintenance"} {
 		t.Run(of, func(t *testing.T) {
 			for _, dependency := range dependencies(t, of) {
 				require.NotRegexp(t, `^k8s\.io/client-go(/|$)|^github\.com/prometheus/|^k8s\.io/utils/clock`, dependency)

@@ -1,3 +1,5 @@
+// Package handover decides, one step at a time, how a volume snapshot passes from the namespace of its volume to that
+// of its data mover, and how that is undone. It never calls the API server, reads a clock or keeps anything.
 package handover
 
 import (
@@ -12,7 +14,7 @@ import (
 // die.
 type Step int
 
-// The rungs of the hand-over and of its clean-up.
+// The steps of the hand-over and of its clean-up.
 const (
 	Finished                        Step = iota // nothing is left to do
 	Reobserve                                   // ask the API server for what the caches do not have
@@ -36,18 +38,19 @@ const (
 
 func (r Step) String() string {
 	names := [...]string{
-		"Finished", "LookAgain", "AwaitSnapshot", "GiveUp", "InTheWay", "MakeSnapshot", "MakeContent", "AdoptSnapshot", "AdoptContent",
-		"RetainOriginal", "DeleteOriginal", "DeleteOriginalContent", "SpendOriginal", "FreeOriginalContent", "SpendBackup",
-		"FreeBackupContent", "DeleteBackup", "DeleteBackupContent",
+		"Finished", "Reobserve", "AwaitSnapshot", "Fail", "NameConflict", "CreateSnapshot", "CreateContent", "AdoptSnapshot",
+		"AdoptContent", "RetainOriginal", "DeleteOriginal", "DeleteOriginalContent", "SetDeletePolicyOfOriginal",
+		"MarkOriginalContentBeingDeleted", "SetDeletePolicyOfBackup", "MarkBackupContentBeingDeleted", "DeleteBackup",
+		"DeleteBackupContent",
 	}
 	if r < 0 || int(r) >= len(names) {
-		return fmt.Sprintf("Rung(%d)", int(r))
+		return fmt.Sprintf("Step(%d)", int(r))
 	}
 	return names[r]
 }
 
-// Next is the next rung of the hand-over, with words where there is something to say. The order is such that
-// after each rung some content with the handle exists that is the original, or retained, or ours: first the
+// Next is the next step of the hand-over, with words where there is something to say. The order is such that
+// after each step some content with the handle exists that is the original, or retained, or ours: first the
 // handle gets a second owner, then the first one is told to leave it alone, then the first one goes.
 func (h State) Next() (Step, string) {
 	if description := h.nameConflict(); description != "" {

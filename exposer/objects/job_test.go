@@ -60,7 +60,7 @@ func TestMaintenanceJobs(t *testing.T) {
 				require.NoError(t, os.WriteFile(path, []byte(text), 0o644))
 			}
 			want, err := os.ReadFile(path)
-			require.NoError(t, err, "make it with: go test ./exposer/build -update")
+			require.NoError(t, err, "make it with: go test ./exposer/objects -update")
 			require.Equal(t, string(want), text)
 		})
 	}

@@ -25,7 +25,7 @@ const (
 )
 
 func (c Condition) String() string {
-	names := [...]string{"Absent", "Pending", "Running", "Stuck", "Ending", "Lost", "Succeeded", "Failed"}
+	names := [...]string{"Absent", "Pending", "Running", "Unrunnable", "Terminating", "Lost", "Succeeded", "Failed"}
 	if c < 0 || int(c) >= len(names) {
 		return fmt.Sprintf("Condition(%d)", int(c))
 	}

@@ -39,7 +39,7 @@ func golden(t *testing.T, name string, plan Plan) {
 		require.NoError(t, os.WriteFile(path, []byte(text), 0o644))
 	}
 	want, err := os.ReadFile(path)
-	require.NoError(t, err, "make it with: go test ./exposer/build -update")
+	require.NoError(t, err, "make it with: go test ./exposer/objects -update")
 	require.Equal(t, string(want), text)
 }
 

@@ -1,4 +1,4 @@
-// Package build makes the objects of an exposure and reads what became of them. It is pure: it
+// Package objects makes the objects of an exposure and reads what became of them. It is pure: it
 // calls no API, reads no clock and logs nothing.
 package objects
 

@@ -1,3 +1,5 @@
+// Package rebind decides, one step at a time, how a restored volume passes from the claim of its data mover to the
+// claim that it was restored for. It never calls the API server, reads a clock or keeps anything.
 package rebind
 
 import (
@@ -45,10 +47,10 @@ const (
 
 func (h Step) String() string {
 	names := [...]string{
-		"Delivered", "DeliverWaits", "DeliverNever", "RetainVolume", "DropMover", "DropClaim", "ReserveVolume", "ChooseVolume", "ReleaseVolume",
+		"Done", "Wait", "Fail", "RetainVolume", "DeleteMover", "DeleteClaim", "SetClaimRef", "SetVolumeName", "ReleaseVolume",
 	}
 	if h < 0 || int(h) >= len(names) {
-		return fmt.Sprintf("Hand(%d)", int(h))
+		return fmt.Sprintf("Step(%d)", int(h))
 	}
 	return names[h]
 }

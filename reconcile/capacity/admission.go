@@ -1,3 +1,5 @@
+// Package capacity counts: which transfers may be prepared in the cluster, and which may move data on a node. It never
+// reads or changes an object.
 package capacity
 
 import (

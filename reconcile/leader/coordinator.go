@@ -1,3 +1,4 @@
+// Package leader elects the coordinator and tracks which nodes have a Ready agent. It never touches a transfer.
 package leader
 
 import (

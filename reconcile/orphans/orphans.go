@@ -1,3 +1,5 @@
+// Package orphans deletes objects of Lateen's whose transfer is gone. It never deletes one whose owner it has not looked
+// for with a request of its own.
 package orphans
 
 import (

@@ -1,3 +1,5 @@
+// Package repository reconciles BackupRepositories: it observes one, asks package maintenance for the decision, and starts,
+// records or deletes its jobs. It never decides.
 package repository
 
 import (

@@ -24,11 +24,11 @@ type Timeline struct {
 	Time       time.Time       `json:"time"` // when the cluster was read
 	Phase      string          `json:"phase"`
 	Facts      []string        `json:"facts"` // what does not change with time, such as its volume and its node
-	Events     []TimelineEvent `json:"steps"` // oldest first
+	Events     []TimelineEvent `json:"events"` // oldest first
 	Now        string          `json:"now"`   // what it waits for, or why it failed
 	WaitsFor   *Wait           `json:"waitsFor,omitempty"`
 	Remedy     string          `json:"remedy,omitempty"` // what to do, where that is known
-	Unreadable []Unreadable    `json:"unseen"`           // what could not be read, and so is missing above
+	Unreadable []Unreadable    `json:"unreadable"`           // what could not be read, and so is missing above
 }
 
 // TimelineEvent is something that happened.

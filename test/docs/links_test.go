@@ -1,6 +1,7 @@
 package docs
 
 import (
+	"io/fs"
 	"os"
 	"path"
 	"path/filepath"
@@ -74,6 +75,32 @@ func TestTargetsThatAreNamedExist(t *testing.T) {
 			for _, code := range codes(each.text) {
 				for _, found := range named.FindAllStringSubmatch(code, -1) {
 					require.Regexp(t, `(?m)^([a-z /-]+ )?`+found[1]+`( [a-z /-]+)?:`, string(text), "%s:%d names make %s", d.name, each.number, found[1])
+				}
+			}
+		}
+	}
+}
+
+// A test that is named is there, so that recipes stay true when tests are renamed.
+func TestTestsThatAreNamedExist(t *testing.T) {
+	declared := map[string]bool{}
+	function := regexp.MustCompile(`(?m)^func (Test\w+)\(`)
+	require.NoError(t, filepath.WalkDir(root, func(path string, _ fs.DirEntry, err error) error {
+		if err != nil || !strings.HasSuffix(path, "_test.go") {
+			return err
+		}
+		text, err := os.ReadFile(path)
+		for _, found := range function.FindAllStringSubmatch(string(text), -1) {
+			declared[found[1]] = true
+		}
+		return err
+	}))
+	name := regexp.MustCompile(`^Test[A-Z]\w*$`)
+	for _, d := range documents(t) {
+		for _, each := range d.prose {
+			for _, code := range codes(each.text) {
+				if name.MatchString(code) {
+					require.True(t, declared[code], "%s:%d names %s, which no package has", d.name, each.number, code)
 				}
 			}
 		}

@@ -155,3 +155,20 @@ func TestMetricsThatAreNamedExist(t *testing.T) {
 		}
 	}
 }
+
+// A loss reason that is not listed has no series before it happens.
+func TestEveryLossReasonIsListed(t *testing.T) {
+	var declared []string
+	for _, file := range sources(t, "exposer/build") {
+		for node := range ast.Preorder(file) {
+			constant, is := node.(*ast.ValueSpec)
+			if !is || len(constant.Values) != 1 || !strings.HasPrefix(constant.Names[0].Name, "Lost") {
+				continue
+			}
+			if value, is := text(constant.Values[0]); is {
+				declared = append(declared, value)
+			}
+		}
+	}
+	require.ElementsMatch(t, declared, build.LostReasons())
+}

@@ -159,7 +159,7 @@ func TestMetricsThatAreNamedExist(t *testing.T) {
 // A loss reason that is not listed has no series before it happens.
 func TestEveryLossReasonIsListed(t *testing.T) {
 	var declared []string
-	for _, file := range sources(t, "exposer/build") {
+	for _, file := range sources(t, "exposer/objects") {
 		for node := range ast.Preorder(file) {
 			constant, is := node.(*ast.ValueSpec)
 			if !is || len(constant.Values) != 1 || !strings.HasPrefix(constant.Names[0].Name, "Lost") {
@@ -170,5 +170,5 @@ func TestEveryLossReasonIsListed(t *testing.T) {
 			}
 		}
 	}
-	require.ElementsMatch(t, declared, build.LostReasons())
+	require.ElementsMatch(t, declared, objects.LostReasons())
 }

@@ -22,7 +22,7 @@ type Report struct {
 	MaintenanceJobs       JobConfig       `json:"maintenanceJobs"`
 	ConfigProblems        int             `json:"configProblems"`        // that `lateen check` tells of
 	AgentsWithOlderConfig []string        `json:"agentsWithOlderConfig"` // nodes whose agents started before their ConfigMap was changed
-	Unreadable            []Unreadable    `json:"unreadable"`                // what could not be read, and so is missing above
+	Unreadable            []Unreadable    `json:"unreadable"`            // what could not be read, and so is missing above
 }
 
 // Transfer is one PodVolumeBackup, PodVolumeRestore, DataUpload or DataDownload.
@@ -107,7 +107,7 @@ type PriorityClass struct {
 	Message      string   `json:"message,omitempty"`  // why it is not in force
 	With         int      `json:"podsWith"`           // that run now, or wait for a node, with the configured class
 	Without      int      `json:"podsWithout"`        // the same without it
-	NotInForceOn []string `json:"notInForceOn"`           // nodes whose agents say that it is not in force: they looked for it when they started
+	NotInForceOn []string `json:"notInForceOn"`       // nodes whose agents say that it is not in force: they looked for it when they started
 }
 
 // JobConfig is the ConfigMap of maintenance jobs.

@@ -23,12 +23,12 @@ type Timeline struct {
 	Name       string          `json:"name"`
 	Time       time.Time       `json:"time"` // when the cluster was read
 	Phase      string          `json:"phase"`
-	Facts      []string        `json:"facts"` // what does not change with time, such as its volume and its node
+	Facts      []string        `json:"facts"`  // what does not change with time, such as its volume and its node
 	Events     []TimelineEvent `json:"events"` // oldest first
-	Now        string          `json:"now"`   // what it waits for, or why it failed
+	Now        string          `json:"now"`    // what it waits for, or why it failed
 	WaitsFor   *Wait           `json:"waitsFor,omitempty"`
 	Remedy     string          `json:"remedy,omitempty"` // what to do, where that is known
-	Unreadable []Unreadable    `json:"unreadable"`           // what could not be read, and so is missing above
+	Unreadable []Unreadable    `json:"unreadable"`       // what could not be read, and so is missing above
 }
 
 // TimelineEvent is something that happened.

@@ -226,6 +226,7 @@ cluster: ## Start a cluster with a real kubelet, and leave it running (CLUSTER_D
 cluster-test: ## Run the tests on a real cluster of their own (RUN=TestName for some)
 	$(clusterfiles)
 	cd test/image && $(TEST) ./...
+	cd test/csidriver && $(TEST) ./...
 	@dir=$$(mktemp -u -d /tmp/lateen-cluster-test-XXXXXX); bin/realcluster start --bin=$(BIN) --dir=$$dir; \
 	result=0; (cd test/realcluster && LATEEN_CLUSTER=$$dir $(TEST) -timeout 20m -v -run '$(RUN)' ./stories) || result=$$?; \
 	bin/realcluster stop --bin=$(BIN) --dir=$$dir; exit $$result

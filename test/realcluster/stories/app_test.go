@@ -54,17 +54,23 @@ spec:
   - {name: claim, persistentVolumeClaim: {claimName: claim}}
 `
 
-// newApp makes one with an emptyDir and a claim, both filled, which is gone after the test.
+// newApp makes one with an emptyDir and a claim, both filled.
 func newApp(t *testing.T, namespace string) *app {
 	t.Helper()
 	a := &app{t: t, namespace: namespace, paths: []string{"/scratch", "/claim"}}
-	t.Cleanup(func() { kubectl(t, "delete", "namespace", namespace, "--ignore-not-found") })
-	feed(t, fmt.Sprintf(manifest, namespace), "kubectl", "apply", "-f", "-")
-	a.ready()
+	a.deploy(manifest)
 	for _, path := range a.paths {
 		a.sh(contents, path)
 	}
 	return a
+}
+
+// deploy creates the namespace with what a manifest has in it, which is gone after the test.
+func (a *app) deploy(manifest string) {
+	a.t.Helper()
+	a.t.Cleanup(func() { kubectl(a.t, "delete", "namespace", a.namespace, "--ignore-not-found") })
+	feed(a.t, fmt.Sprintf(manifest, a.namespace), "kubectl", "apply", "-f", "-")
+	a.ready()
 }
 
 func (a *app) ready() { wait(a.t, "condition=Ready", "pod/app", "--namespace="+a.namespace) }

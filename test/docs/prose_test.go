@@ -27,7 +27,7 @@ type sentence struct {
 // words are what has a letter or a digit between blanks.
 func (s sentence) words() int {
 	count := 0
-	for _, word := range strings.Fields(s.text) {
+	for word := range strings.FieldsSeq(s.text) {
 		if strings.ContainsFunc(word, func(r rune) bool { return r >= '0' && r <= '9' || r >= 'A' && r <= 'Z' || r >= 'a' && r <= 'z' }) {
 			count++
 		}

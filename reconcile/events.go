@@ -24,7 +24,7 @@ const (
 	EventMoverLog     = "MoverLog"
 	EventCreateFailed = "MoverNotMade"
 	EventForeign      = "ForeignDataMover"
-	// EventCleanUpWaits is for a transfer that has ended and whose snapshot cannot be deleted.
+	// EventCleanUpWaits is for a transfer that has ended and whose mover pod or snapshot is not deleted.
 	EventCleanUpWaits = "CleanUpWaits"
 )
 

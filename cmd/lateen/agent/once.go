@@ -11,8 +11,8 @@ import (
 )
 
 // onceReasons are those of the Events that an object gets once, whichever agents report them: each coordinator does in
-// its term.
-func onceReasons() []string { return []string{reconcile.EventForeign} }
+// its term, and each agent that is started again.
+func onceReasons() []string { return []string{reconcile.EventForeign, reconcile.EventCleanUpWaits} }
 
 // onceSink names the Events with one of the reasons after their object, so that the API server refuses a second one.
 type onceSink struct{ record.EventSink }

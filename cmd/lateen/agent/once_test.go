@@ -16,7 +16,7 @@ import (
 	"github.com/lateen-project/lateen/reconcile"
 )
 
-func TestEveryCoordinatorReportsAForeignTransferAndOneEventIsKept(t *testing.T) {
+func TestEveryAgentReportsWhatIsReportedOnceAndOneEventIsKept(t *testing.T) {
 	client := fake.NewClientset()
 	asked := make(chan struct{}, 10)
 	client.PrependReactor("*", "events", func(action clienttesting.Action) (handled bool, answer runtime.Object, err error) {
@@ -24,14 +24,15 @@ func TestEveryCoordinatorReportsAForeignTransferAndOneEventIsKept(t *testing.T) 
 		return clienttesting.ObjectReaction(client.Tracker())(action)
 	})
 
-	for _, coordinator := range []string{"n1", "n2"} {
-		events, flush := newRecorder(context.Background(), client, config.Options{Namespace: "velero", NodeName: coordinator})
+	for _, node := range []string{"n1", "n2"} {
+		events, flush := newRecorder(context.Background(), client, config.Options{Namespace: "velero", NodeName: node})
 		for _, uid := range []types.UID{"u1", "u2"} {
 			about := &corev1.ObjectReference{Kind: "DataDownload", Namespace: "velero", Name: "d-" + string(uid), UID: uid}
 			events.Event(about, corev1.EventTypeNormal, reconcile.EventForeign, "for another one")
-			events.Event(about, corev1.EventTypeNormal, reconcile.EventAccepted, "on "+coordinator)
+			events.Event(about, corev1.EventTypeWarning, reconcile.EventCleanUpWaits, "for the kubelet")
+			events.Event(about, corev1.EventTypeNormal, reconcile.EventAccepted, "on "+node)
 		}
-		for range 4 {
+		for range 6 {
 			<-asked
 		}
 		flush()
@@ -42,5 +43,5 @@ func TestEveryCoordinatorReportsAForeignTransferAndOneEventIsKept(t *testing.T) 
 	for _, event := range kept.Items {
 		reasons[event.Reason]++
 	}
-	require.Equal(t, map[string]int{reconcile.EventForeign: 2, reconcile.EventAccepted: 4}, reasons)
+	require.Equal(t, map[string]int{reconcile.EventForeign: 2, reconcile.EventCleanUpWaits: 2, reconcile.EventAccepted: 4}, reasons)
 }

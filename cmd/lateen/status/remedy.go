@@ -58,8 +58,12 @@ func (j *evaluator) remedyOfWait(of *subject, wait Wait) string {
 	return ""
 }
 
-// remedyOfCleanUp is what can be done about a CSI driver that does not delete a snapshot.
+// remedyOfCleanUp is what can be done about a kubelet that does not end a mover, or a CSI driver that does not delete a
+// snapshot.
 func (j *evaluator) remedyOfCleanUp(of *subject) string {
+	if mover := j.endingMover(of); mover != nil {
+		return fmt.Sprintf("%s, and the log of the kubelet of %s, say more.", j.kubectl("describe pod "+mover.Name), mover.Spec.NodeName)
+	}
 	h := j.handover(of)
 	if h == nil || h.Backup.Content == nil {
 		return j.remedyOfAgent(of)

@@ -221,6 +221,9 @@ func (j *evaluator) deleting(of *subject, row Transfer) (now, remedy string) {
 	switch phase := of.phase(); {
 	case state.Foreign:
 		return fmt.Sprintf("It is for data mover %q, which is not Velero's own: Lateen leaves it alone.", state.DataMover), ""
+	case phase == transfer.Failed && row.WaitsFor != nil:
+		waits := strings.TrimSuffix(row.WaitsFor.Message, ".")
+		return "It has failed: " + strings.TrimSuffix(oneLine(state.Message), ".") + ". Its clean-up waits for " + waits, j.remedyOfWait(of, *row.WaitsFor) + " " + j.remedyOfFailure(of)
 	case phase == transfer.Failed:
 		return "It has failed: " + oneLine(state.Message), j.remedyOfFailure(of)
 	case row.WaitsFor != nil:

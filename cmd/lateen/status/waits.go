@@ -50,15 +50,23 @@ func (j *evaluator) cleanUp(of *subject) *Wait {
 	if !of.state.Finalizer {
 		return nil
 	}
+	if mover := j.endingMover(of); mover != nil {
+		return cmp.Or(j.missingActor(of), waitFor(WaitCleanUp, "the kubelet of %s to end its mover pod", mover.Spec.NodeName))
+	}
 	if h := j.handover(of); h != nil {
 		if rung, description := h.NextCleanup(); rung == handover.AwaitSnapshot {
 			return cmp.Or(j.missingActor(of), waitFor(WaitCleanUp, "its snapshot to be deleted: %s", description))
 		}
 	}
-	if mover := j.mover(of); mover != nil && objects.ReadPod(mover).Condition == objects.Terminating {
-		return cmp.Or(j.missingActor(of), waitFor(WaitCleanUp, "the kubelet of %s to end its mover pod", mover.Spec.NodeName))
-	}
 	return cmp.Or(j.missingActor(of), waitFor(WaitCleanUp, "what was made for it to be removed"))
+}
+
+// endingMover is the mover pod if its kubelet has not ended it yet; nil if there is none.
+func (j *evaluator) endingMover(of *subject) *corev1.Pod {
+	if mover := j.mover(of); objects.ReadPod(mover).Condition == objects.Terminating {
+		return mover
+	}
+	return nil
 }
 
 // newTransfer is what a transfer waits for that was not accepted.

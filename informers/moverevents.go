@@ -16,11 +16,27 @@ import (
 	"k8s.io/utils/clock"
 )
 
-// moverEvent is the last Event of one reason that a mover sent.
+// moverEvent is an Event object that a mover sent and patches.
 type moverEvent struct {
-	message string
-	at      time.Time
+	message   string
+	at        time.Time // by the clock of the mover's node
+	host      string    // the mover's node
+	createdAt time.Time // by the clock of the API server
 }
+
+// mayBeFrom tells whether the mover in that pod can have sent the Event. A mover whose node was lost may still work when
+// the next one does. Movers write the resource into their Events, and not their pod, but each has Event objects of its
+// own (velero-protocol 3.3).
+func (e moverEvent) mayBeFrom(mover *corev1.Pod) bool {
+	if mover == nil {
+		return true
+	}
+	here := e.host == "" || mover.Spec.NodeName == "" || e.host == mover.Spec.NodeName
+	return here && !e.createdAt.Before(mover.CreationTimestamp.Time)
+}
+
+// eventKey names an Event object of a mover.
+type eventKey struct{ reason, name string }
 
 // MoverEvents follows what movers say. Movers speak in Kubernetes Events, one per reason, which they
 // patch (velero-protocol 3.3); each transfer that is followed has one watch, on its own Events only.
@@ -35,10 +51,10 @@ type MoverEvents struct {
 	watches sync.WaitGroup
 }
 
-// eventWatch is what one mover said; its lock is that of MoverEvents.
+// eventWatch is what the movers of one resource said; its lock is that of MoverEvents.
 type eventWatch struct {
 	stop context.CancelFunc
-	last map[string]moverEvent // by reason
+	last map[eventKey]moverEvent
 }
 
 // NewMoverEvents follows movers in Velero's namespace until the context ends.
@@ -54,7 +70,7 @@ func (m *MoverEvents) Watch(uid types.UID, enqueue func()) {
 		return
 	}
 	ctx, stop := context.WithCancel(m.ctx)
-	talk := &eventWatch{stop: stop, last: map[string]moverEvent{}}
+	talk := &eventWatch{stop: stop, last: map[eventKey]moverEvent{}}
 	m.watched[uid] = talk
 	m.watches.Go(func() { m.watch(ctx, uid, talk, enqueue) })
 }
@@ -69,17 +85,21 @@ func (m *MoverEvents) Forget(uid types.UID) {
 	}
 }
 
-// Last is the last thing that the resource's mover said with that reason, and when, to the second and
-// by the clock of its node.
-func (m *MoverEvents) Last(uid types.UID, reason string) (message string, at time.Time, ok bool) {
+// Last is the last Event of that reason about the resource that the mover in that pod can have sent, and when, to the
+// second and by the clock of its node. Without a pod, any mover can.
+func (m *MoverEvents) Last(uid types.UID, reason string, mover *corev1.Pod) (message string, at time.Time, ok bool) {
 	m.lock.Lock()
 	defer m.lock.Unlock()
 	talk := m.watched[uid]
 	if talk == nil {
 		return "", time.Time{}, false
 	}
-	last, ok := talk.last[reason]
-	return last.message, last.at, ok
+	for key, event := range talk.last {
+		if key.reason == reason && event.mayBeFrom(mover) && (!ok || event.at.After(at)) {
+			message, at, ok = event.message, event.at, true
+		}
+	}
+	return message, at, ok
 }
 
 // Wait returns when every watch is closed, after the context has ended.
@@ -134,14 +154,17 @@ func (m *MoverEvents) observe(events watch.Interface, talk *eventWatch, enqueue 
 	return observed
 }
 
-// record keeps what is new. A mover that says the same again after ten minutes makes a second Event
-// for it, and a watch may begin with both in any order.
+// record keeps what is new. Each mover has Events of its own, and a second one for a reason of which it was silent for
+// ten minutes; a watch may begin with them in any order.
 func (m *MoverEvents) record(talk *eventWatch, event *corev1.Event) bool {
 	m.lock.Lock()
 	defer m.lock.Unlock()
-	if before, ok := talk.last[event.Reason]; ok && event.LastTimestamp.Time.Before(before.at) {
+	key := eventKey{reason: event.Reason, name: event.Name}
+	if before, ok := talk.last[key]; ok && event.LastTimestamp.Time.Before(before.at) {
 		return false
 	}
-	talk.last[event.Reason] = moverEvent{message: event.Message, at: event.LastTimestamp.Time}
+	talk.last[key] = moverEvent{
+		message: event.Message, at: event.LastTimestamp.Time, host: event.Source.Host, createdAt: event.CreationTimestamp.Time,
+	}
 	return true
 }

@@ -108,7 +108,7 @@ func (s *stand) wakes() int {
 
 func (s *stand) requireLast(t *testing.T, reason, message string, second int64) {
 	t.Helper()
-	reported, at, ok := s.Last("uid", reason)
+	reported, at, ok := s.Last("uid", reason, nil)
 	require.True(t, ok, "nothing was heard")
 	require.Equal(t, message, reported)
 	require.True(t, at.Equal(time.Unix(second, 0)), "said at %s", at)
@@ -134,10 +134,10 @@ func TestAMoverIsFollowedByOneWatchOfItsOwnEvents(t *testing.T) {
 func TestWhatAMoverSaysIsHeard(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newStand(t)
-		_, _, ok := s.Last("uid", started)
+		_, _, ok := s.Last("uid", started, nil)
 		require.False(t, ok, "nobody listens yet")
 		s.follow("uid")
-		_, _, ok = s.Last("uid", started)
+		_, _, ok = s.Last("uid", started, nil)
 		require.False(t, ok, "nothing was said yet")
 
 		s.say(0, started, "started", 10)
@@ -177,7 +177,7 @@ func TestOnlyWhatMoversSayIsHeard(t *testing.T) {
 		synctest.Wait()
 		require.Zero(t, s.wakes())
 		for _, reason := range []string{"Accepted", progress} {
-			_, _, ok := s.Last("uid", reason)
+			_, _, ok := s.Last("uid", reason, nil)
 			require.False(t, ok, reason)
 		}
 	})
@@ -195,12 +195,12 @@ func TestForgettingAMoverClosesItsWatch(t *testing.T) {
 		synctest.Wait()
 		require.True(t, s.open[0].IsStopped())
 		require.False(t, s.open[1].IsStopped(), "the other mover is still followed")
-		_, _, ok := s.Last("uid", started)
+		_, _, ok := s.Last("uid", started, nil)
 		require.False(t, ok, "what it said is forgotten")
 
 		s.follow("uid")
 		require.Len(t, s.asked, 3, "a restarted mover is followed anew")
-		_, _, ok = s.Last("uid", started)
+		_, _, ok = s.Last("uid", started, nil)
 		require.False(t, ok)
 	})
 }

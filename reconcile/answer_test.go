@@ -99,7 +99,7 @@ type speaker struct {
 	started time.Time
 }
 
-func (s speaker) Last(_ types.UID, reason string) (message string, at time.Time, ok bool) {
+func (s speaker) Last(_ types.UID, reason string, _ *corev1.Pod) (message string, at time.Time, ok bool) {
 	return "", s.started, reason == eventStarted
 }
 

@@ -182,10 +182,10 @@ func (t *TransferReconciler[T]) exposed(s *request[T]) bool {
 }
 
 func (t *TransferReconciler[T]) watchMover(s *request[T]) {
-	if _, at, ok := t.Movers.Last(s.object.GetUID(), eventStarted); ok {
+	if _, at, ok := t.Movers.Last(s.object.GetUID(), eventStarted, s.pod); ok {
 		s.seen.Started = !at.Before(s.state.StartedAt)
 	}
-	if message, at, ok := t.Movers.Last(s.object.GetUID(), eventProgress); ok {
+	if message, at, ok := t.Movers.Last(s.object.GetUID(), eventProgress, s.pod); ok {
 		if progress, err := transfer.ReadProgress(message); err == nil {
 			s.seen.Progress, s.seen.ProgressAt = progress, at
 		}

@@ -113,7 +113,7 @@ type singleMover[T transfer.Object] struct{ of *single[T] }
 func (singleMover[T]) Watch(types.UID, func()) {}
 func (singleMover[T]) Forget(types.UID)        {}
 
-func (s singleMover[T]) Last(_ types.UID, reason string) (message string, at time.Time, ok bool) {
+func (s singleMover[T]) Last(_ types.UID, reason string, _ *corev1.Pod) (message string, at time.Time, ok bool) {
 	last, ok := s.of.said[reason]
 	return last.message, last.at, ok
 }

@@ -92,7 +92,7 @@ type Targets interface {
 type Movers interface {
 	Watch(uid types.UID, enqueue func())
 	Forget(uid types.UID)
-	Last(uid types.UID, reason string) (message string, at time.Time, ok bool)
+	Last(uid types.UID, reason string, mover *corev1.Pod) (message string, at time.Time, ok bool)
 }
 
 // request is one resource as it is looked at: a value for one step.

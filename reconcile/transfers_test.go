@@ -242,9 +242,11 @@ func (l led) Lost(node string) bool        { return node == l.lost }
 // silent is a mover that says nothing.
 type silent struct{}
 
-func (silent) Watch(types.UID, func())                                        {}
-func (silent) Forget(types.UID)                                               {}
-func (silent) Last(types.UID, string) (message string, at time.Time, ok bool) { return message, at, ok }
+func (silent) Watch(types.UID, func()) {}
+func (silent) Forget(types.UID)        {}
+func (silent) Last(types.UID, string, *corev1.Pod) (message string, at time.Time, ok bool) {
+	return message, at, ok
+}
 
 // nobody has a target claim.
 type nobody struct{}

@@ -81,14 +81,14 @@ func (i *installer) write(ctx context.Context, manifest *unstructured.Unstructur
 		return "", err
 	case before == nil || before.GetUID() == "":
 		return "created", nil
-	case apiequality.Semantic.DeepEqual(comparable(before), comparable(after)):
+	case apiequality.Semantic.DeepEqual(comparableFields(before), comparableFields(after)):
 		return "unchanged", nil
 	}
 	return "changed", nil
 }
 
 // comparable is an object without what others write to it at any time.
-func comparable(object *unstructured.Unstructured) map[string]any {
+func comparableFields(object *unstructured.Unstructured) map[string]any {
 	own := object.DeepCopy()
 	own.SetManagedFields(nil)
 	own.SetResourceVersion("")

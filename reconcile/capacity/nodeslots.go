@@ -64,6 +64,7 @@ func (p *NodeSlots) at(node string, uid types.UID) *Slots {
 	return slots
 }
 
+// On returns the slots of a node.
 func (p *NodeSlots) On(node string) *Slots {
 	if node == p.here {
 		return p.own

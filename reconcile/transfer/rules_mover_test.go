@@ -138,7 +138,7 @@ func restartRules() []rule {
 				}
 			}))
 		},
-		output(func(step *Step, s State, _ Observed) {
+		output(func(step *Step, _ State, _ Observed) {
 			if step.Reason == ReasonRestarted {
 				step.State.Progress = Progress{Done: 1}
 			}

@@ -90,14 +90,12 @@ func (r *agentRun) run() {
 	}()
 }
 
-// stop ends the agent as SIGTERM does and tells how long it took.
-func (r *agentRun) stop() time.Duration {
+// stop ends the agent as SIGTERM does.
+func (r *agentRun) stop() {
 	r.site.Helper()
-	began := time.Now()
 	r.cancel()
 	r.wait()
 	require.NoError(r.site, r.err)
-	return time.Since(began)
 }
 
 // wait returns when the agent has ended by itself.

@@ -19,10 +19,11 @@ import (
 	"github.com/lateen-project/lateen/reconcile/writes"
 )
 
-// errConflict says that a resource was changed by somebody since it was read.
+// errConflict means that another client changed the resource since it was read.
 var errConflict = errors.New("somebody else was faster")
 
-// write changes the custom resource as the step says, if nobody has changed it since it was read.
+// write patches the custom resource to the state of the step. The patch fails if the resource changed since it was
+// read.
 func (t *TransferReconciler[T]) write(ctx context.Context, s *request[T], step transfer.Step) error {
 	starts := step.State.Phase == transfer.InProgress && s.state.Phase != transfer.InProgress
 	uid := s.object.GetUID()
@@ -30,11 +31,11 @@ func (t *TransferReconciler[T]) write(ctx context.Context, s *request[T], step t
 		t.starting.Lock()
 		defer t.starting.Unlock()
 		if t.isBesideAnother(s) {
-			return nil // its end wakes this one
+			return nil // the end of the other restore enqueues this one
 		}
 	}
 	if starts && !t.NodeSlots.TryAcquire(s.state.Node, uid, s.state.CreatedAt, func() { t.Enqueue(s.key) }) {
-		return nil // another worker was faster; the line wakes this one
+		return nil // another worker took the slot; the queue enqueues this one
 	}
 	changed := t.Kind.Copy(s.object)
 	t.Kind.Set(changed, step.State)
@@ -45,13 +46,13 @@ func (t *TransferReconciler[T]) write(ctx context.Context, s *request[T], step t
 	written, err := t.Client.Patch(ctx, s.object.GetName(), types.MergePatchType, patch, metav1.PatchOptions{FieldManager: writes.FieldManager})
 	if err != nil {
 		if apierrors.IsConflict(err) {
-			return errConflict // this agent perhaps, by a write whose answer was lost: what it reserved stays so
+			return errConflict // perhaps this agent's own write, with its answer lost: keep what it reserved
 		}
 		if isRejected(err) {
 			t.notWritten(s, starts)
 		}
 		if apierrors.IsNotFound(err) {
-			return nil // the event that says so is on its way
+			return nil // the delete event is on its way
 		}
 		return fmt.Errorf("write %s to %s: %w", step.Reason, s.key, err)
 	}
@@ -65,7 +66,7 @@ func (t *TransferReconciler[T]) write(ctx context.Context, s *request[T], step t
 	return nil
 }
 
-// notWritten gives back what was reserved for a write that did not happen.
+// notWritten releases what was reserved for a write that did not happen.
 func (t *TransferReconciler[T]) notWritten(s *request[T], starts bool) {
 	if starts {
 		t.NodeSlots.Release(s.object.GetUID())
@@ -73,8 +74,8 @@ func (t *TransferReconciler[T]) notWritten(s *request[T], starts bool) {
 	t.Admission.Release(s.object.GetUID())
 }
 
-// isRejected tells whether an error says that the write did not happen; without an answer from the API
-// server, or with a 5xx, it may have.
+// isRejected reports whether an error proves that the write did not happen. With no answer or a 5xx it may have
+// happened.
 func isRejected(err error) bool {
 	var status apierrors.APIStatus
 	if !errors.As(err, &status) {
@@ -84,7 +85,7 @@ func isRejected(err error) bool {
 	return code >= 400 && code < 500
 }
 
-// expose makes the mover, or what it still lacks. What can never be made ends the transfer at once.
+// expose creates the missing objects, the mover pod last. A terminal error fails the transfer at once.
 func (t *TransferReconciler[T]) expose(ctx context.Context, s *request[T]) error {
 	waits, err := t.Exposer.Ensure(ctx, s.move)
 	if terminal := (*exposer.TerminalError)(nil); errors.As(err, &terminal) {
@@ -98,9 +99,11 @@ func (t *TransferReconciler[T]) expose(ctx context.Context, s *request[T]) error
 	return err
 }
 
-// rebind puts what was restored where it belongs. The log of the mover is kept before its pod goes. The claim of
-// its cache stays until the end. The last try asks the API server whatever the caches say, and gives the delivery up
-// if it is not done then.
+// rebind binds the restored volume to its target claim. It saves the mover's log before it deletes the pod. The cache
+// claim of the mover stays until the clean-up.
+//
+// Without last, rebind makes no request while an event is still due. With last, it always makes one, and abandons the
+// rebind if it is unfinished.
 func (t *TransferReconciler[T]) rebind(ctx context.Context, s *request[T], last bool) error {
 	t.local.rebinding(s.key, s.seen.Now)
 	target := types.NamespacedName{Namespace: s.move.Source.Target.Namespace, Name: s.move.Source.Target.Claim}
@@ -108,7 +111,7 @@ func (t *TransferReconciler[T]) rebind(ctx context.Context, s *request[T], last 
 	found := t.found(s)
 	found.Claims = slices.DeleteFunc(found.Claims, func(claim *corev1.PersistentVolumeClaim) bool { return claim.Name != s.move.Name })
 	if !last && (t.local.isDeleting(s.key, found) || deleting(found) || t.local.isReserved(s.key) && t.binds(s)) {
-		return nil // an event tells of the end of that; until then there is nothing to ask for
+		return nil // an event reports the end of this; no request is needed before
 	}
 	t.keepLog(ctx, s)
 	done, waits, err := t.Exposer.Rebind(ctx, s.move, found)
@@ -131,18 +134,18 @@ func (t *TransferReconciler[T]) rebind(ctx context.Context, s *request[T], last 
 	return nil
 }
 
-// deleting tells whether all that is left of the restore is a mover pod on its way out.
+// deleting reports whether a deleting mover pod is all that is left of the restore.
 func deleting(found exposer.Existing) bool {
 	return found.Pod != nil && found.Pod.DeletionTimestamp != nil && len(found.Claims) == 0
 }
 
-// binds tells whether Kubernetes has yet to bind a target claim that names its volume.
+// binds reports whether Kubernetes has yet to bind a target claim that names its volume.
 func (t *TransferReconciler[T]) binds(s *request[T]) bool {
 	claim, _ := t.Targets.Claim(s.object.GetUID())
 	return claim != nil && claim.DeletionTimestamp == nil && claim.Spec.VolumeName != "" && claim.Status.Phase != corev1.ClaimBound
 }
 
-// keep gives a delivery up without losing what was restored.
+// keep abandons a rebind and keeps the restored volume.
 func (t *TransferReconciler[T]) keep(ctx context.Context, s *request[T], why string) error {
 	kept, err := t.Exposer.AbandonRebind(ctx, s.move, t.found(s))
 	if err != nil {
@@ -151,8 +154,8 @@ func (t *TransferReconciler[T]) keep(ctx context.Context, s *request[T], why str
 	return t.write(ctx, s, transfer.FailRebind(s.state, s.seen, joinNonEmpty(why, t.local.blocker(s.key), kept)))
 }
 
-// remove deletes what was exposed, or only a mover that is in the way. The log of one that has ended is
-// kept first. It returns when to look again at what is still there then.
+// remove deletes what was exposed, or only the mover pod if the reason is not ReasonCleaned. It saves the log of a
+// finished mover first. It returns the delay until the warning of a clean-up that still waits; 0 is none.
 func (t *TransferReconciler[T]) remove(ctx context.Context, s *request[T], reason transfer.Reason, force bool) (time.Duration, error) {
 	move, found := s.move, t.found(s)
 	found.Lost = force
@@ -163,7 +166,7 @@ func (t *TransferReconciler[T]) remove(ctx context.Context, s *request[T], reaso
 	snapshots := move.Source.Snapshot != nil && !t.local.isClean(s.key)
 	found.HandedOver = t.local.hasExposed(s.key)
 	if found.Pod == nil && len(found.Claims) == 0 && !snapshots {
-		return 0, nil // it is on its way out
+		return 0, nil // already deleting
 	}
 	t.keepLog(ctx, s)
 	klog.FromContext(ctx).V(2).Info("Removing what was exposed", "reason", reason, "force", force, "mover", found.Pod != nil, "claims", len(found.Claims), "snapshots", snapshots)
@@ -183,8 +186,8 @@ func (t *TransferReconciler[T]) remove(ctx context.Context, s *request[T], reaso
 	return 0, nil
 }
 
-// reportTerminating reports once, as an Event, that the kubelet of a node that answers has not ended a mover that was
-// deleted. Nothing is forced there: the mover may still run.
+// reportTerminating sends one Event if the kubelet of a reachable node has not ended a deleted mover pod. Nothing is
+// forced there: the mover may still run.
 func (t *TransferReconciler[T]) reportTerminating(ctx context.Context, s *request[T]) {
 	waits := s.state.Phase.Terminal() && s.seen.Exposure.Condition == objects.Terminating && !s.seen.NodeLost
 	if !waits || s.seen.Now.Before(s.seen.DeletingAt.Add(t.Limits.CleanUpWarning)) || !t.local.toReport(s.key) {
@@ -196,8 +199,8 @@ func (t *TransferReconciler[T]) reportTerminating(ctx context.Context, s *reques
 		s.pod.Name, s.pod.Spec.NodeName, t.Limits.CleanUpWarning, s.pod.Namespace, s.pod.Name))
 }
 
-// cleanUpWaits reports once, as an Event, what a clean-up has waited for longer than it should: only a person can do
-// something about a CSI driver that does not delete a snapshot. It returns when that will be so.
+// cleanUpWaits sends one Event if a clean-up waits longer than CleanUpWarning. Only a person can fix a CSI driver
+// that does not delete a snapshot. It returns the delay until the warning; 0 once it is due.
 func (t *TransferReconciler[T]) cleanUpWaits(ctx context.Context, s *request[T], waits string) time.Duration {
 	if left := s.state.CompletedAt.Add(t.Limits.CleanUpWarning).Sub(s.seen.Now); left > 0 {
 		return left

@@ -17,8 +17,8 @@ import (
 	"github.com/lateen-project/lateen/reconcile/transfer"
 )
 
-// Unless an answer says that nothing was written, what was reserved for a write stays reserved: another transfer would take
-// the slot of one that runs. That of a write which did not happen is free at once (T6).
+// A reserved slot stays reserved unless an answer proves that nothing was written. Otherwise another transfer would
+// take the slot of a running one. A rejected write releases its slot at once (T6).
 func TestASlotIsGivenBackOnlyIfNothingWasWritten(t *testing.T) {
 	resource := velerov1.Resource("podvolumebackups")
 	for name, test := range map[string]struct {
@@ -52,7 +52,7 @@ func TestASlotIsGivenBackOnlyIfNothingWasWritten(t *testing.T) {
 	}
 }
 
-// running is a backup whose mover runs on another node than the caches of this one show.
+// running returns a backup with a running mover that no cache has.
 func running(t *testing.T) *single[*velerov1.PodVolumeBackup] {
 	t.Helper()
 	s := newSingle(transfer.PodVolumeBackup(), &velerov1.PodVolumeBackup{
@@ -66,7 +66,7 @@ func running(t *testing.T) *single[*velerov1.PodVolumeBackup] {
 	return s
 }
 
-// An answer that says nothing of a pod says nothing of its end: neither a mover nor a source is taken for gone (T6).
+// An error does not prove the end of a pod: neither the mover nor the source counts as deleted (T6).
 func TestAnErrorIsNotTheEndOfAPod(t *testing.T) {
 	for name, phase := range map[string]velerov1.PodVolumeBackupPhase{
 		"of the mover":  velerov1.PodVolumeBackupPhaseInProgress,
@@ -79,7 +79,7 @@ func TestAnErrorIsNotTheEndOfAPod(t *testing.T) {
 			t.Run(name+", "+answer, func(t *testing.T) {
 				s := running(t)
 				s.object.Status.Phase = phase
-				if phase == velerov1.PodVolumeBackupPhaseInProgress { // the source is known to be there
+				if phase == velerov1.PodVolumeBackupPhaseInProgress { // the source is known to exist
 					s.pods["app/db"] = &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "app", Name: "db", UID: "pod-uid"}, Spec: corev1.PodSpec{NodeName: testNode}}
 				}
 				s.failing = failing
@@ -93,7 +93,7 @@ func TestAnErrorIsNotTheEndOfAPod(t *testing.T) {
 	}
 }
 
-// speaker is a mover that said once that it has started.
+// speaker is a mover that reported its start once.
 type speaker struct {
 	silent
 	started time.Time
@@ -103,11 +103,11 @@ func (s speaker) Last(_ types.UID, reason string, _ *corev1.Pod) (message string
 	return "", s.started, reason == eventStarted
 }
 
-// What a mover before this one said is not what this one said: one that has not started may never see a cancel, and is
-// deleted at once (T6).
+// A report of an earlier mover does not count for the current one. A mover that has not started may never see a
+// cancel, so it is deleted at once (T6).
 func TestOnlyAMoverThatHasStartedGetsTheGraceOfACancel(t *testing.T) {
 	for name, test := range map[string]struct {
-		after   time.Duration // when it said so, after the start that is on record
+		after   time.Duration // when it reported its start, relative to StartedAt
 		deleted int
 	}{
 		"said by this mover":          {after: 0},

@@ -1,5 +1,5 @@
-// Package reconcile acts: it looks at one resource, asks for the decision and takes the one step that
-// was decided. It decides nothing about the protocol itself.
+// Package reconcile runs the reconcile loops. A reconcile observes one resource, gets the decision of package
+// transfer and executes one step. The package decides nothing about the protocol itself.
 package reconcile
 
 import (
@@ -12,17 +12,18 @@ import (
 	"k8s.io/utils/clock"
 )
 
-// Func brings the resource of one key one step further. An error means: again, with backoff, for
-// ever. Again is when to look at the latest if no event comes first; 0 is never.
+// Func reconciles the resource of one key by one step. After an error the controller requeues the key with backoff,
+// without a limit on retries. A positive requeue is the delay until the next reconcile if no event comes first; 0
+// schedules none.
 type Func func(ctx context.Context, key string) (requeue time.Duration, err error)
 
-// The pauses before a key that failed is tried again.
+// Minimum and maximum backoff of a key whose reconcile failed.
 const (
 	firstRetry = 20 * time.Millisecond
 	lastRetry  = 30 * time.Second
 )
 
-// Controller is the loop from key to step, written once for all kinds.
+// Controller runs the workers of one workqueue. All kinds use it.
 type Controller struct {
 	name      string
 	workers   int
@@ -32,20 +33,20 @@ type Controller struct {
 	queue     workqueue.TypedRateLimitingInterface[string]
 
 	lock  sync.Mutex
-	first map[string]bool // keys of the first list that were not tried yet
-	ready chan struct{}   // closed when there are none
+	first map[string]bool // keys of the first list that were not reconciled yet
+	ready chan struct{}   // closed when first is empty
 }
 
-// Options are how a controller runs.
+// Options configures a controller.
 type Options struct {
 	Name    string
 	Workers int
-	Grace   time.Duration // for the steps in hand when the context ends
+	Grace   time.Duration // for running reconciles after the context ends
 	Clock   clock.WithTickerAndDelayedExecution
 	Metrics workqueue.MetricsProvider
 }
 
-// NewController prepares a controller; it does nothing before Run.
+// NewController returns a controller that is idle until Run is called.
 func NewController(options Options, reconcile Func) *Controller {
 	limiter := workqueue.NewTypedItemExponentialFailureRateLimiter[string](firstRetry, lastRetry)
 	return &Controller{
@@ -61,14 +62,14 @@ func NewController(options Options, reconcile Func) *Controller {
 	}
 }
 
-// Enqueue has the key looked at soon.
+// Enqueue adds the key to the workqueue.
 func (c *Controller) Enqueue(key string) { c.queue.Add(key) }
 
-// Ready is closed once every key that there was at the start has been tried, whatever came of it.
+// Ready returns a channel that closes once every key passed to Run was reconciled, with or without an error.
 func (c *Controller) Ready() <-chan struct{} { return c.ready }
 
-// Run works until the context ends; then it finishes the steps in hand, for at most the grace, and
-// returns. The caches must have synced; first are the keys that they hold.
+// Run reconciles until the context ends. Then it waits for the running reconciles and cancels them after the grace.
+// The caches must be synced; first lists the keys that they hold.
 func (c *Controller) Run(ctx context.Context, first []string) {
 	c.expect(first)
 	steps, cancel := context.WithCancel(context.WithoutCancel(ctx))
@@ -87,7 +88,7 @@ func (c *Controller) Run(ctx context.Context, first []string) {
 	workers.Wait()
 }
 
-// work takes one step for one key; false when the queue has been shut down.
+// work reconciles one key. It returns false after the queue was shut down.
 func (c *Controller) work(ctx context.Context) bool {
 	key, shutdown := c.queue.Get()
 	if shutdown {

@@ -14,13 +14,13 @@ import (
 	"k8s.io/utils/clock"
 )
 
-// call is one step that a controller took.
+// call is one reconcile of a controller.
 type call struct {
 	key string
 	at  time.Duration // since the start
 }
 
-// driven is a controller in a bubble of its own time.
+// driven is a controller in a synctest bubble.
 type driven struct {
 	*Controller
 	started time.Time
@@ -33,7 +33,7 @@ type driven struct {
 
 const testGrace = 4 * time.Second
 
-// drive runs a controller with these first keys; it is stopped when the test ends.
+// drive runs a controller with these first keys and stops it when the test ends.
 func drive(t *testing.T, workers int, first []string, step Func) *driven {
 	t.Helper()
 	_, ctx := ktesting.NewTestContext(t)
@@ -57,14 +57,14 @@ func drive(t *testing.T, workers int, first []string, step Func) *driven {
 	return d
 }
 
-// pass lets time pass until nothing more is due before its end.
+// pass advances the time and runs everything that is due before its end.
 func (d *driven) pass(duration time.Duration) {
 	timer := time.NewTimer(duration)
 	<-timer.C
 	synctest.Wait()
 }
 
-// times are when the key was tried.
+// times returns when the key was reconciled.
 func (d *driven) times(key string) []time.Duration {
 	d.lock.Lock()
 	defer d.lock.Unlock()
@@ -208,7 +208,7 @@ func TestAControllerThatStopsFinishesTheStepInHand(t *testing.T) {
 func TestAControllerThatStopsWaitsNoLongerThanTheGrace(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d := drive(t, 2, []string{"a", "b"}, func(ctx context.Context, _ string) (time.Duration, error) {
-			<-ctx.Done() // as a request to an API server that does not answer
+			<-ctx.Done() // like a request to an API server that does not answer
 			return 0, ctx.Err()
 		})
 		d.pass(time.Hour)

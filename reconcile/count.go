@@ -7,7 +7,8 @@ import (
 	"github.com/lateen-project/lateen/reconcile/transfer"
 )
 
-// Count is how many of these resources this agent owns in each phase; every phase is there.
+// Count returns how many of these resources this agent owns in each phase, and their ages in seconds. Every phase has
+// an entry.
 func (t *TransferReconciler[T]) Count(objects []T) []metrics.Count {
 	now := t.Clock.Now()
 	counts := make([]metrics.Count, 0, len(transfer.Phases()))
@@ -34,7 +35,7 @@ func (t *TransferReconciler[T]) Count(objects []T) []metrics.Count {
 		count.OldestAge = max(count.OldestAge, now.Sub(state.CreatedAt).Seconds())
 		since := phaseSince(state)
 		if since.IsZero() {
-			since = state.CreatedAt // whoever wrote the phase wrote no time
+			since = state.CreatedAt // another client wrote the phase without its time
 		}
 		count.MaxPhaseAge = max(count.MaxPhaseAge, now.Sub(since).Seconds())
 		if state.TakesSlot() {
@@ -47,8 +48,8 @@ func (t *TransferReconciler[T]) Count(objects []T) []metrics.Count {
 	return counts
 }
 
-// counts tells whether this agent is the one that counts a resource, so that a sum over all agents is
-// true: those of no node, and those of an absent agent, are the coordinator's.
+// counts reports whether this agent counts a resource, so that a sum over all agents is correct. The coordinator
+// counts resources without a node and those of unavailable agents.
 func (t *TransferReconciler[T]) counts(state transfer.State) bool {
 	if state.Node == t.Agent.Node {
 		return true

@@ -23,8 +23,8 @@ import (
 	"github.com/lateen-project/lateen/reconcile/transfer"
 )
 
-// lateDelivery is a DataDownload whose mover succeeded longer ago than a delivery may take, and an agent that has just
-// started: it remembers nothing.
+// lateDelivery is a DataDownload whose rebind is past its deadline. Its agent has just started and has no local
+// state.
 type lateDelivery struct {
 	*TransferReconciler[*velerov2alpha1.DataDownload]
 	download *velerov2alpha1.DataDownload
@@ -61,7 +61,7 @@ func newLateDelivery(objects ...runtime.Object) *lateDelivery {
 	return l
 }
 
-// Patch is the API server's, for one agent that writes.
+// Patch applies a merge patch as the API server does; there is only one writer.
 func (l *lateDelivery) Patch(_ context.Context, _ string, _ types.PatchType, patch []byte, _ metav1.PatchOptions, _ ...string) (*velerov2alpha1.DataDownload, error) {
 	original, err := json.Marshal(l.download)
 	if err != nil {
@@ -79,7 +79,7 @@ func (l *lateDelivery) Patch(_ context.Context, _ string, _ types.PatchType, pat
 	return written.DeepCopy(), nil
 }
 
-// nothing is what caches have of movers and claims that are gone.
+// nothing is a cache without movers and claims.
 type nothing struct{}
 
 func (nothing) Mover(string) *corev1.Pod                   { return nil }
@@ -105,7 +105,7 @@ func TestADeliveryPastItsDeadlineIsTriedBeforeItIsGivenUp(t *testing.T) {
 	for name, test := range map[string]struct {
 		target  *corev1.PersistentVolumeClaim
 		volume  *corev1.PersistentVolume
-		bind    bool // Kubernetes binds them before the agent's grace is over, and no event tells it
+		bind    bool // Kubernetes binds them before the agent's grace ends, and no event reports it
 		phase   velerov2alpha1.DataDownloadPhase
 		policy  corev1.PersistentVolumeReclaimPolicy
 		message string

@@ -15,15 +15,15 @@ import (
 	"github.com/lateen-project/lateen/reconcile/transfer"
 )
 
-// eligible finds out whether a new resource can be accepted, and what it waits for if it cannot. How long it has
-// waited counts from when this agent first saw that it had to: a resource that was queued, or that belonged to
-// another agent until now, is not late because it is old.
+// eligible finds out whether a new resource can be accepted, or what it waits for. The wait counts from when this
+// agent first observed it. So a resource that was queued, or owned by another agent until now, is not late because of
+// its age.
 func (t *TransferReconciler[T]) eligible(ctx context.Context, s *request[T]) (err error) {
 	s.seen.WaitsSince = t.local.waitsSince(s.key, s.seen.Now)
 	switch source := s.move.Source; {
 	case !s.seen.Exposes:
 		s.seen.WaitingFor, err = t.standInBlocker(ctx, s)
-	case t.decided(s): // and nothing has to be looked at for that
+	case t.decided(s): // no observation is needed
 		return nil
 	case source.Target != nil:
 		s.seen.WaitingFor = t.consumer(s)
@@ -39,8 +39,8 @@ func (t *TransferReconciler[T]) eligible(ctx context.Context, s *request[T]) (er
 	return err
 }
 
-// decided tells whether the next step is the same whatever else is observed. Then no observation may fail it: a
-// cancel is honoured though the pod or the claim that a resource names cannot be read.
+// decided reports whether the next step is the same whatever is observed. Then no observation may fail the step. A
+// cancel works even if the pod or the claim of the resource cannot be read.
 func (t *TransferReconciler[T]) decided(s *request[T]) bool {
 	asked := s.state.Cancel || s.state.Deleting
 	switch s.state.Phase {
@@ -53,8 +53,8 @@ func (t *TransferReconciler[T]) decided(s *request[T]) bool {
 	return false
 }
 
-// init returns what a restore to a volume of a pod on this node waits for: its init container. That may take long, as
-// when the pod waits for its other volumes, and Velero's server bounds it. A pod that is deleted never gets there.
+// init returns what a restore to a pod volume on this node waits for: the pod's init container. The wait may be long,
+// as when the pod waits for its other volumes; Velero's server limits it. A deleted pod never gets there.
 func (t *TransferReconciler[T]) init(ctx context.Context, s *request[T]) (awaits string, err error) {
 	pod := t.localPod(s)
 	if pod == nil {
@@ -91,8 +91,8 @@ func (t *TransferReconciler[T]) consumer(s *request[T]) (awaits string) {
 	return transfer.ConsumerBlocker(claim, class)
 }
 
-// standInBlocker stands in for the agent of a node, where it is absent or nobody can know it. The pod that is
-// to be restored to is asked for only once something has to end.
+// standInBlocker returns what a resource waits for that no ready agent owns. Its node's agent is unavailable, or its
+// node is unknown. The target pod of a restore is fetched only once the deadline has passed.
 func (t *TransferReconciler[T]) standInBlocker(ctx context.Context, s *request[T]) (awaits string, err error) {
 	if s.state.Node != "" {
 		return "no ready node-agent on node " + s.state.Node, nil
@@ -116,18 +116,18 @@ func (t *TransferReconciler[T]) standInBlocker(ctx context.Context, s *request[T
 	case t.Agent.Unavailable(pod.Spec.NodeName):
 		return "no ready node-agent on node " + pod.Spec.NodeName, nil
 	}
-	s.seen.OwnsMover = false // that node's agent has it
+	s.seen.OwnsMover = false // the agent of that node owns it
 	return "", nil
 }
 
-// pastDeadline tells whether a new resource is to end now if nobody serves it.
+// pastDeadline reports whether a new resource must end now if no agent accepts it.
 func (t *TransferReconciler[T]) pastDeadline(s *request[T]) bool {
 	return t.decided(s) || !s.seen.Now.Before(s.seen.WaitsSince.Add(t.Limits.PrepareTimeout))
 }
 
-// source observes the pod whose volume is moved, where another mover may be made for it or told to start. The caches
-// of pods and of custom resources do not keep step, and its absence is final, so a pod that is not cached is fetched;
-// while a mover works that would be once for everything that it says.
+// source observes the pod whose volume is moved, before a mover is created for it or started. A missing pod fails the
+// transfer, so a cache miss is confirmed with a GET. It is skipped while the mover runs: it would cost one GET per
+// progress Event.
 func (t *TransferReconciler[T]) source(ctx context.Context, s *request[T]) error {
 	lost := s.seen.Exposure.Condition == objects.Absent || s.seen.Exposure.Condition == objects.Lost
 	works := s.state.Phase == transfer.InProgress && !lost
@@ -148,8 +148,8 @@ func (t *TransferReconciler[T]) source(ctx context.Context, s *request[T]) error
 	return nil
 }
 
-// livePod is the pod that a resource names, as the API server has it; nil if there is none. No pod has a name that
-// cannot be one, and a request for it would fail again and again.
+// livePod fetches the pod that a resource names; nil if it does not exist. A name that no pod can have returns nil
+// without a request, which would fail on every retry.
 func (t *TransferReconciler[T]) livePod(ctx context.Context, reference corev1.ObjectReference) (*corev1.Pod, error) {
 	for _, name := range []string{reference.Namespace, reference.Name} {
 		if name == "" || len(content.IsPathSegmentName(name)) > 0 {
@@ -170,7 +170,7 @@ func isSource(pod *corev1.Pod, reference corev1.ObjectReference) bool {
 	return pod != nil && (reference.UID == "" || pod.UID == reference.UID)
 }
 
-// joinNonEmpty joins what is not empty.
+// joinNonEmpty joins the non-empty strings with "; ".
 func joinNonEmpty(all ...string) string {
 	var reported []string
 	for _, one := range all {

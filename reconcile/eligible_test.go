@@ -17,7 +17,7 @@ import (
 	"github.com/lateen-project/lateen/reconcile/transfer"
 )
 
-// newDownload is a DataDownload to the claim app/data of that class, which was observed.
+// newDownload returns a DataDownload to the claim app/data of that class, which is cached.
 func newDownload(class string) *single[*velerov2alpha1.DataDownload] {
 	download := &velerov2alpha1.DataDownload{Spec: velerov2alpha1.DataDownloadSpec{
 		TargetVolume: velerov2alpha1.TargetVolumeSpec{Namespace: "app", PVC: "data"},
@@ -46,7 +46,7 @@ func TestADownloadGoesOnOnceItsStorageClassIsThere(t *testing.T) {
 	require.Equal(t, transfer.Accepted, s.state().Phase)
 }
 
-// TestACancelIsHonoredWhateverCannotBeRead holds for the phases in which a mover was not told to start.
+// TestACancelIsHonoredWhateverCannotBeRead covers the phases in which no mover was started.
 func TestACancelIsHonoredWhateverCannotBeRead(t *testing.T) {
 	for _, phase := range []transfer.Phase{"", transfer.New, transfer.Accepted, transfer.Prepared} {
 		t.Run("download "+string(phase), func(t *testing.T) {
@@ -78,7 +78,7 @@ func newBackup(pod corev1.ObjectReference) *single[*velerov1.PodVolumeBackup] {
 	return newSingle(transfer.PodVolumeBackup(), backup, func() *velerov1.PodVolumeBackup { return &velerov1.PodVolumeBackup{} })
 }
 
-// newRestore is a PodVolumeRestore to a volume of pod app/db, which nobody has seen.
+// newRestore returns a PodVolumeRestore to a volume of pod app/db, which no cache has.
 func newRestore() *single[*velerov1.PodVolumeRestore] {
 	restore := &velerov1.PodVolumeRestore{Spec: velerov1.PodVolumeRestoreSpec{
 		Volume: "data", UploaderType: "kopia", Pod: corev1.ObjectReference{Namespace: "app", Name: "db", UID: "pod-uid"},
@@ -89,7 +89,7 @@ func newRestore() *single[*velerov1.PodVolumeRestore] {
 func TestABackupOfAPodThatCannotExistFails(t *testing.T) {
 	for _, reference := range []corev1.ObjectReference{{Namespace: "app"}, {Name: "db"}, {Namespace: "app", Name: "d/b"}, {Namespace: "..", Name: "db"}} {
 		s := newBackup(reference)
-		s.failing = errors.New("resource name may not be empty") // as client-go says of such names
+		s.failing = errors.New("resource name may not be empty") // client-go's error for such names
 		s.step(t)
 		require.Equal(t, transfer.Accepted, s.state().Phase)
 		s.step(t)

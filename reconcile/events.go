@@ -24,11 +24,11 @@ const (
 	EventMoverLog     = "MoverLog"
 	EventCreateFailed = "MoverNotMade"
 	EventForeign      = "ForeignDataMover"
-	// EventCleanUpWaits is for a transfer that has ended and whose mover pod or snapshot is not deleted.
+	// EventCleanUpWaits means that a terminal transfer's mover pod or snapshot is not deleted yet.
 	EventCleanUpWaits = "CleanUpWaits"
 )
 
-// report says what a write has changed, after it has happened: to the log, as an Event and in metrics.
+// report publishes a successful write to the log, as an Event and in metrics.
 func (t *TransferReconciler[T]) report(ctx context.Context, key string, object T, before, after transfer.State, step transfer.Step) {
 	if step.Lost != "" {
 		t.reportLost(ctx, object, after, step.Lost)
@@ -52,15 +52,15 @@ func (t *TransferReconciler[T]) report(ctx context.Context, key string, object T
 	}
 }
 
-// reportLost says why a mover was given up for another one.
+// reportLost reports why a mover was replaced.
 func (t *TransferReconciler[T]) reportLost(ctx context.Context, object T, after transfer.State, lost string) {
 	klog.FromContext(ctx).Info("Restarting a mover", "reason", lost, "message", after.Message, "restart", after.Restarts)
 	t.Metrics.MoverRestarted(t.Kind.Name, lost)
 	t.event(t.movement(object), corev1.EventTypeWarning, EventRestarted, fmt.Sprintf("%s; restart %d of %d", after.Message, after.Restarts, t.Limits.Retries))
 }
 
-// reportCreateError tells of what the API server refuses to make, such as for a quota, when it is not what it was before:
-// nothing is wrong with any object then, and the prepare timeout may be far.
+// reportCreateError sends an Event when the API server refuses to create an object, for a quota for example. It skips
+// a repeated error. No object shows such a problem, and the prepare timeout may be hours away.
 func (t *TransferReconciler[T]) reportCreateError(about objects.MoverSpec, before string, err error) {
 	if err == nil || !isRefusal(err) || strings.TrimSpace(err.Error()) == before {
 		return
@@ -68,14 +68,14 @@ func (t *TransferReconciler[T]) reportCreateError(about objects.MoverSpec, befor
 	t.event(about, corev1.EventTypeWarning, EventCreateFailed, err.Error())
 }
 
-// isRefusal tells whether the API server has answered that it does not create an object as things are. It answers an internal
-// error if it cannot call a webhook (k8s.io/apiserver/pkg/admission/plugin/webhook).
+// isRefusal reports whether the API server answered that it does not create the object in the current state. It
+// answers an internal error if it cannot call a webhook (k8s.io/apiserver/pkg/admission/plugin/webhook).
 func isRefusal(err error) bool {
 	answered := isRejected(err) || apierrors.IsInternalError(err)
 	return answered && !apierrors.IsConflict(err) && !apierrors.IsTooManyRequests(err)
 }
 
-// reportForeign tells once of a resource that another data mover has to take.
+// reportForeign sends one Event for a new resource that belongs to another data mover.
 func (t *TransferReconciler[T]) reportForeign(s *request[T]) {
 	if phaseName(s.state.Phase) != transfer.New || !t.local.toReport(s.key) {
 		return
@@ -84,7 +84,7 @@ func (t *TransferReconciler[T]) reportForeign(s *request[T]) {
 		fmt.Sprintf("It is for data mover %q, which is not Velero's own: Lateen leaves it to that one", s.state.DataMover))
 }
 
-// phaseName is the phase as the API enumerates it: resources are created without one.
+// phaseName returns the phase as the API enumerates it. Resources are created with an empty phase, which means New.
 func phaseName(phase transfer.Phase) transfer.Phase {
 	if phase == "" {
 		return transfer.New
@@ -92,7 +92,7 @@ func phaseName(phase transfer.Phase) transfer.Phase {
 	return phase
 }
 
-// maxEventBytes is what the API server takes as the message of an Event.
+// maxEventBytes is the API server's limit for the message of an Event.
 const maxEventBytes = 1024
 
 func (t *TransferReconciler[T]) event(about objects.MoverSpec, kind, reason, note string) {
@@ -101,7 +101,7 @@ func (t *TransferReconciler[T]) event(about objects.MoverSpec, kind, reason, not
 	t.Recorder.Event(regarding, kind, reason, EventMessage(note))
 }
 
-// EventMessage is a text, cut to what the API server takes as the message of an Event.
+// EventMessage truncates a text to the API server's limit for the message of an Event.
 func EventMessage(text string) string {
 	if len(text) <= maxEventBytes {
 		return text
@@ -109,11 +109,11 @@ func EventMessage(text string) string {
 	return strings.ToValidUTF8(text[:maxEventBytes-len("…")], "") + "…"
 }
 
-// logLines is how much of a failed mover's log an Event shows.
+// logLines is the number of lines of a failed mover's log in an Event.
 const logLines = 10
 
-// keepLog saves the log of a mover that has ended, once, before its pod is removed. A log that cannot be
-// had stops nothing.
+// keepLog saves the log of a finished mover once, before its pod is deleted. A log that cannot be read blocks
+// nothing.
 func (t *TransferReconciler[T]) keepLog(ctx context.Context, s *request[T]) {
 	ended := objects.ReadPod(s.pod).Condition
 	if ended != objects.Succeeded && ended != objects.Failed || !t.local.toLog(s.key, s.pod.UID) {
@@ -130,7 +130,7 @@ func (t *TransferReconciler[T]) keepLog(ctx context.Context, s *request[T]) {
 	t.MoverLog(ctx, klog.KObj(s.pod).String(), text)
 }
 
-// reportLog shows the last lines of a failed mover's log.
+// reportLog sends the last lines of a failed mover's log as an Event.
 func (t *TransferReconciler[T]) reportLog(ctx context.Context, s *request[T]) {
 	lines, err := t.Exposer.LastLines(ctx, s.pod, logLines)
 	if err != nil {
@@ -140,7 +140,7 @@ func (t *TransferReconciler[T]) reportLog(ctx context.Context, s *request[T]) {
 	t.event(s.move, corev1.EventTypeWarning, EventMoverLog, "Last lines of the mover: "+string(lines))
 }
 
-// recordMetrics counts what a change of phase means.
+// recordMetrics records a phase change.
 func (t *TransferReconciler[T]) recordMetrics(key string, object T, before, after transfer.State, step transfer.Step) {
 	now := t.Clock.Now()
 	since := t.local.entered(key, now)
@@ -157,8 +157,8 @@ func (t *TransferReconciler[T]) recordMetrics(key string, object T, before, afte
 	t.OnUpdate(object, before, after)
 }
 
-// phaseSince is when the phase before this write began, as far as the resource tells; Prepared has no
-// time of its own, so it counts from accepting.
+// phaseSince returns when the phase before this write began, as recorded in the resource. Prepared has no timestamp
+// of its own, so it counts from AcceptedAt.
 func phaseSince(before transfer.State) time.Time {
 	switch before.Phase {
 	case transfer.Accepted, transfer.Prepared:

@@ -10,7 +10,7 @@ import (
 	"github.com/lateen-project/lateen/reconcile/transfer"
 )
 
-// newForeign is a DataDownload for another data mover, in that phase.
+// newForeign returns a DataDownload for another data mover, in that phase.
 func newForeign(phase velerov2alpha1.DataDownloadPhase) *single[*velerov2alpha1.DataDownload] {
 	s := newDownload("")
 	s.object.Spec.DataMover, s.object.Status.Phase = "acme", phase

@@ -8,7 +8,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// blind is a cache that has heard of nothing yet.
+// blind is an empty pod cache.
 type blind struct{}
 
 func (blind) Mover(string) *corev1.Pod { return nil }
@@ -16,7 +16,7 @@ func (blind) Pod(string) *corev1.Pod   { return nil }
 
 func TestAMoverThatNoCacheHasYetGoesBeforeTheFinalizer(t *testing.T) {
 	s := newStage(t, fault{})
-	for range 2 { // accepted, the mover
+	for range 2 { // accept, create the mover
 		_, err := s.Reconcile(t.Context(), testKey)
 		require.NoError(t, err)
 	}

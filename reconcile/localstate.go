@@ -13,35 +13,35 @@ import (
 	"github.com/lateen-project/lateen/exposer"
 )
 
-// localState is what the caches cannot tell about the resources of one kind. All of it can be lost: a
-// restarted agent starts a cancel's grace anew, tries to expose once more, and reads its writes back.
+// localState holds what the caches do not show about the resources of one kind. All of it may be lost. A restarted
+// agent restarts the grace of a cancel, exposes once more and reads its own writes from the caches.
 type localState struct {
 	lock sync.Mutex
 	kept map[string]*entry // by key
 }
 
 type entry struct {
-	canceled   time.Time // when a cancel was first seen
-	waits      time.Time // since when it has been seen not to be eligible; zero if it was when last looked at
-	activity   activity  // of its mover, as it was last seen to change
-	activeAt   time.Time // when that was, by the clock of this agent
-	blocker    string    // what the last attempt to expose or to deliver met
-	created    int       // movers, counted up to the one that was made last
+	canceled   time.Time // when a cancel was first observed
+	waits      time.Time // since when it is observed as not eligible; zero if it was eligible last
+	activity   activity  // last observed activity of the mover
+	activeAt   time.Time // when it changed, by the clock of this agent
+	blocker    string    // why the last attempt to expose or rebind did not finish
+	created    int       // number of the last created mover: its restarts plus one
 	removed    []types.UID
-	forced     types.UID // the mover that was deleted by force
-	deleting   types.UID // the mover whose pod was seen to be deleting
-	deletingAt time.Time // and when that was first
-	podDeleted bool      // the mover was deleted, and none was made since
-	deleted    []string  // names of the claims that were deleted
-	logged     types.UID // the mover whose log was kept last
-	localPod   bool      // the pod whose volume is moved was seen on this node
+	forced     types.UID // the mover that was force-deleted
+	deleting   types.UID // the mover whose pod is observed as deleting
+	deletingAt time.Time // when that was first observed
+	podDeleted bool      // the mover was deleted, and none was created since
+	deleted    []string  // names of the deleted claims
+	logged     types.UID // the mover whose log was saved last
+	localPod   bool      // the pod whose volume is moved was observed on this node
 	rebound    bool
-	reserved   bool      // all that delivery waits for is that its target is bound
-	rebinds    time.Time // when this agent first tried to deliver
-	alone      time.Time // since when no other restore to its pod works; zero if one does
-	clean      bool      // nothing is left of its snapshots
-	reported   bool      // an Event says for which other data mover it is, or what its clean-up waits for
-	since      time.Time // when the phase began, to better than the second of the API's timestamps
+	reserved   bool      // a rebind only waits for the target claim to be bound
+	rebinds    time.Time // when this agent first tried to rebind
+	alone      time.Time // since when no other restore to its pod runs; zero if one does
+	clean      bool      // its snapshots are deleted
+	reported   bool      // the one-time Event was sent: the foreign data mover, or what the clean-up waits for
+	since      time.Time // when the phase began; finer than the API's timestamps of one second
 }
 
 func (m *localState) of(key string) *entry {
@@ -54,7 +54,7 @@ func (m *localState) of(key string) *entry {
 	return m.kept[key]
 }
 
-// exposed remembers how the last attempt to expose ended; the prepare timeout says it.
+// exposed records how the last attempt to expose ended. The message of the prepare timeout contains it.
 func (m *localState) exposed(key string, restarts int, waits string, err error) {
 	m.setBlocker(key, waits, err)
 	if waits != "" || err != nil {
@@ -66,7 +66,7 @@ func (m *localState) exposed(key string, restarts int, waits string, err error) 
 	kept.created, kept.podDeleted = restarts+1, false
 }
 
-// setBlocker remembers what is waited for, or in the way.
+// setBlocker records what a resource waits for, or the error that stopped it.
 func (m *localState) setBlocker(key, waits string, err error) {
 	m.lock.Lock()
 	defer m.lock.Unlock()
@@ -77,14 +77,14 @@ func (m *localState) setBlocker(key, waits string, err error) {
 	}
 }
 
-// exposedIn tells whether this agent has made the mover that follows so many restarts.
+// exposedIn reports whether this agent created the mover that follows that number of restarts.
 func (m *localState) exposedIn(key string, restarts int) bool {
 	m.lock.Lock()
 	defer m.lock.Unlock()
 	return m.of(key).created == restarts+1
 }
 
-// hasExposed tells whether this agent has made a mover, for which a snapshot has to be handed over first.
+// hasExposed reports whether this agent created a mover. The snapshot is handed over before a mover is created.
 func (m *localState) hasExposed(key string) bool {
 	m.lock.Lock()
 	defer m.lock.Unlock()
@@ -97,14 +97,15 @@ func (m *localState) blocker(key string) string {
 	return m.of(key).blocker
 }
 
-// forget drops a resource.
+// forget drops the state of a resource.
 func (m *localState) forget(key string) {
 	m.lock.Lock()
 	defer m.lock.Unlock()
 	delete(m.kept, key)
 }
 
-// toRemove is what is still to be deleted of what was found: the caches may show for a while what is gone.
+// toRemove returns the objects in found that this agent did not delete yet. The caches may still show deleted
+// objects.
 func (m *localState) toRemove(key string, found exposer.Existing) exposer.Existing {
 	m.lock.Lock()
 	defer m.lock.Unlock()
@@ -118,7 +119,8 @@ func (m *localState) toRemove(key string, found exposer.Existing) exposer.Existi
 	return found
 }
 
-// markDeleted notes what was deleted. Of what no cache had nobody hears that it is gone, so it is looked for again.
+// markDeleted records deletions. Objects that were never cached produce no delete event, so a later GET checks them
+// again.
 func (m *localState) markDeleted(key string, found exposer.Existing, cached bool) {
 	m.lock.Lock()
 	defer m.lock.Unlock()
@@ -138,7 +140,7 @@ func (m *localState) markDeleted(key string, found exposer.Existing, cached bool
 	}
 }
 
-// undeleted is what was not deleted by this agent: whether the mover is, and which of the claims.
+// undeleted returns what this agent did not delete: whether the mover pod is among it, and which of the claims.
 func (m *localState) undeleted(key string, claims []string) (pod bool, unreadable []string) {
 	m.lock.Lock()
 	defer m.lock.Unlock()
@@ -146,7 +148,7 @@ func (m *localState) undeleted(key string, claims []string) (pod bool, unreadabl
 	return !kept.podDeleted, slices.DeleteFunc(slices.Clone(claims), func(name string) bool { return slices.Contains(kept.deleted, name) })
 }
 
-// toLog tells whether the log of a mover is still to be kept, and notes that it is.
+// toLog reports whether the log of a mover is still to be saved, and records that it is.
 func (m *localState) toLog(key string, mover types.UID) bool {
 	m.lock.Lock()
 	defer m.lock.Unlock()
@@ -156,13 +158,13 @@ func (m *localState) toLog(key string, mover types.UID) bool {
 	return first
 }
 
-// isDeleting tells whether some of what was found has been deleted, and is only not gone yet.
+// isDeleting reports whether this agent already deleted some of the objects in found.
 func (m *localState) isDeleting(key string, found exposer.Existing) bool {
 	left := m.toRemove(key, found)
 	return left.Pod != found.Pod || len(left.Claims) < len(found.Claims)
 }
 
-// rebinds notes how far a delivery has come that is not done: what was found has been deleted.
+// rebinds records the progress of an unfinished rebind, which deleted the objects in found.
 func (m *localState) rebinds(key string, found exposer.Existing) {
 	m.markDeleted(key, found, true)
 	m.lock.Lock()
@@ -176,7 +178,7 @@ func (m *localState) isReserved(key string) bool {
 	return m.of(key).reserved
 }
 
-// rebinding notes that a delivery is tried.
+// rebinding records the time of the first attempt to rebind.
 func (m *localState) rebinding(key string, now time.Time) {
 	m.lock.Lock()
 	defer m.lock.Unlock()
@@ -184,14 +186,14 @@ func (m *localState) rebinding(key string, now time.Time) {
 	kept.rebinds = cmp.Or(kept.rebinds, now)
 }
 
-// rebindingSince is when this agent first tried to deliver; zero if it has not.
+// rebindingSince returns when this agent first tried to rebind; zero if it has not.
 func (m *localState) rebindingSince(key string) time.Time {
 	m.lock.Lock()
 	defer m.lock.Unlock()
 	return m.of(key).rebinds
 }
 
-// markRebound notes that what was restored is where it belongs.
+// markRebound records that the restored volume is bound to its target.
 func (m *localState) markRebound(key string) {
 	m.lock.Lock()
 	defer m.lock.Unlock()
@@ -204,7 +206,7 @@ func (m *localState) isRebound(key string) bool {
 	return m.of(key).rebound
 }
 
-// markCleaned notes that nothing is left of the snapshots.
+// markCleaned records that the snapshots are deleted.
 func (m *localState) markCleaned(key string) {
 	m.lock.Lock()
 	defer m.lock.Unlock()
@@ -217,8 +219,8 @@ func (m *localState) isClean(key string) bool {
 	return m.of(key).clean
 }
 
-// toReport tells whether the Event that a resource gets only once is still to be sent, and notes that it is. What is
-// for another data mover is never cleaned up, so there are no two.
+// toReport reports whether the one-time Event of a resource is still to be sent, and records that it is. Transfers of
+// foreign data movers are never cleaned up, so no resource needs two.
 func (m *localState) toReport(key string) bool {
 	m.lock.Lock()
 	defer m.lock.Unlock()
@@ -228,7 +230,7 @@ func (m *localState) toReport(key string) bool {
 	return first
 }
 
-// markLocalPod tells whether the pod of a resource is on this node, or was as long as this agent has run.
+// markLocalPod reports whether the pod of a resource is on this node, or was since this agent started.
 func (m *localState) markLocalPod(key string, here bool) bool {
 	m.lock.Lock()
 	defer m.lock.Unlock()

@@ -14,8 +14,8 @@ import (
 	"github.com/lateen-project/lateen/reconcile/capacity"
 )
 
-// stands makes the stage's agent a coordinator on another node, before which a mover of n1 runs whose pod only a kubelet,
-// or a deletion by force, takes away. It returns the grace periods of all deletions; -1 is that of the pod.
+// stands turns the stage's agent into a coordinator on another node. A mover of n1 runs; only a kubelet or a force
+// deletion removes its pod. It returns the grace periods of all deletions; -1 means the pod's own.
 func (s *stage) stands(t *testing.T, phase velerov1.PodVolumeBackupPhase) *[]int64 {
 	t.Helper()
 	for range 2 {
@@ -40,7 +40,7 @@ func (s *stage) stands(t *testing.T, phase velerov1.PodVolumeBackupPhase) *[]int
 	return &graces
 }
 
-// terminate has the mover's pod be deleted, which its kubelet does not confirm.
+// terminate marks the mover's pod as deleting. Its kubelet does not confirm the deletion.
 func (s *stage) terminate(t *testing.T) {
 	t.Helper()
 	pod := s.Mover(testKey)
@@ -110,7 +110,7 @@ func TestAMoverWhoseEndNobodyConfirmsCountsAsLostAfterTheGrace(t *testing.T) {
 	s.stands(t, velerov1.PodVolumeBackupPhaseInProgress)
 	s.Agent.Node, s.NodeSlots = testNode, capacity.NewNodeSlots(testNode, 1, 1)
 	s.terminate(t)
-	s.clock.Step(time.Hour) // whatever the API server's clock says
+	s.clock.Step(time.Hour) // independent of the API server's clock
 	after, err := s.Reconcile(t.Context(), testKey)
 	require.NoError(t, err)
 	require.Equal(t, s.Limits.TerminationGrace, after)
@@ -143,7 +143,7 @@ func TestAMoverOfAnotherNodeHoldsItsSlotWhoeverFollowsIt(t *testing.T) {
 	s := newStage(t, fault{})
 	s.stands(t, velerov1.PodVolumeBackupPhaseInProgress)
 	s.Observe(s.backup.DeepCopy())
-	s.steps(t, 1) // nobody's business here
+	s.steps(t, 1) // this agent does not act on it
 	require.Equal(t, 1, s.NodeSlots.On(testNode).InUse())
 	s.backup.Status.Phase = velerov1.PodVolumeBackupPhaseFailed
 	s.steps(t, 1)

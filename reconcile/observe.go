@@ -12,14 +12,14 @@ import (
 	"github.com/lateen-project/lateen/reconcile/transfer"
 )
 
-// What movers say (velero-protocol 3.3).
+// Reasons of the Events that movers send (velero-protocol 3.3).
 const (
 	eventStarted  = "Data-Path-Started"
 	eventProgress = "Data-Path-Progress"
 )
 
-// observe gathers what there is to know. It reads caches, and asks the API server only where a pod that
-// is missing in them would have consequences: see surely, source and unserved.
+// observe fills in what the decision needs. It reads caches. It asks the API server only where a missing pod has
+// consequences: see confirmMover, verifyCleanup, source and standInBlocker.
 func (t *TransferReconciler[T]) observe(ctx context.Context, s *request[T]) error {
 	s.seen = transfer.Observed{Now: t.Clock.Now(), ThisNode: t.Agent.Node, Admitted: true, Rebinds: t.Kind.Rebinds}
 	s.pod = t.mover(s)
@@ -66,7 +66,7 @@ func (t *TransferReconciler[T]) observe(ctx context.Context, s *request[T]) erro
 	return nil
 }
 
-// askForSlot puts a mover that is ready to start in the line for a slot, unless it must not start yet.
+// askForSlot queues a mover that is ready to start for a slot, unless its start is delayed.
 func (t *TransferReconciler[T]) askForSlot(s *request[T]) {
 	uid := s.object.GetUID()
 	busy, left := t.startDelay(s)
@@ -79,18 +79,18 @@ func (t *TransferReconciler[T]) askForSlot(s *request[T]) {
 	}
 }
 
-// owningNode is the node to which a resource belongs: where its pod is, if it is here, until it says so itself.
+// owningNode returns the node of a resource. Until its status names one, that is this node if the pod is here.
 func (t *TransferReconciler[T]) owningNode(s *request[T]) string {
 	if s.state.Node != "" || !s.state.NodeBound || s.move.Source.PodVolume == nil {
 		return s.state.Node
 	}
-	if t.local.markLocalPod(s.key, t.localPod(s) != nil) { // and if it is gone, this agent is the first to know
+	if t.local.markLocalPod(s.key, t.localPod(s) != nil) { // stays true after the pod is deleted
 		return t.Agent.Node
 	}
 	return ""
 }
 
-// localPod is the pod whose volume is moved, if it runs on this node.
+// localPod returns the pod whose volume is moved, if it runs on this node.
 func (t *TransferReconciler[T]) localPod(s *request[T]) *corev1.Pod {
 	reference := s.move.Source.PodVolume.Pod
 	if pod := t.Pods.Pod(reference.Namespace + "/" + reference.Name); isSource(pod, reference) {
@@ -99,7 +99,7 @@ func (t *TransferReconciler[T]) localPod(s *request[T]) *corev1.Pod {
 	return nil
 }
 
-// exposure reads what became of the mover and of what was made with it.
+// exposure reads the state of the mover pod and of the objects created with it.
 func (t *TransferReconciler[T]) exposure(s *request[T]) {
 	s.seen.Exposure = objects.ReadPod(s.pod)
 	if s.pod == nil && t.exposed(s) {
@@ -113,7 +113,7 @@ func (t *TransferReconciler[T]) exposure(s *request[T]) {
 		s.state.HasLeftovers() && s.move.Source.Snapshot != nil && !t.local.isClean(s.key)
 }
 
-// found is what the caches have of what was made for a resource.
+// found returns the cached objects that were created for a resource.
 func (t *TransferReconciler[T]) found(s *request[T]) exposer.Existing {
 	found := exposer.Existing{Pod: s.pod}
 	for _, name := range objects.ClaimNames(s.move) {
@@ -128,8 +128,8 @@ func (t *TransferReconciler[T]) found(s *request[T]) exposer.Existing {
 	return found
 }
 
-// verifyCleanup makes sure, before the finalizer goes, of what the caches do not have and this agent has not deleted:
-// they may not have heard of it yet.
+// verifyCleanup fetches, before the finalizer is removed, what the caches lack and this agent did not delete. The
+// caches may lag behind the API server.
 func (t *TransferReconciler[T]) verifyCleanup(ctx context.Context, s *request[T]) error {
 	if !s.state.Phase.Terminal() || !s.state.HasLeftovers() || s.seen.HasLeftovers || s.seen.Exposure.Condition != objects.Absent {
 		return nil
@@ -146,7 +146,7 @@ func (t *TransferReconciler[T]) verifyCleanup(ctx context.Context, s *request[T]
 	return nil
 }
 
-// mover is the pod that belongs to this very resource: names are used again, UIDs are not.
+// mover returns the cached mover pod of this resource. It compares the owner's UID because names are reused.
 func (t *TransferReconciler[T]) mover(s *request[T]) *corev1.Pod {
 	if pod := t.Pods.Mover(s.key); pod != nil && objects.OwnedBy(pod, s.object.GetUID()) {
 		return pod
@@ -154,8 +154,8 @@ func (t *TransferReconciler[T]) mover(s *request[T]) *corev1.Pod {
 	return nil
 }
 
-// confirmMover is mover, made sure of where its absence would replace it: caches do not keep step, and another
-// agent, on its way out, may have made it.
+// confirmMover fetches the mover pod where its absence would cause a replacement. The caches may lag, and an agent
+// that is stopping may have created it.
 func (t *TransferReconciler[T]) confirmMover(ctx context.Context, s *request[T]) error {
 	current := s.pod != nil && (s.state.Restarting || objects.ReadPod(s.pod).Attempt == s.state.Restarts)
 	if current || !s.state.MoverSucceededAt.IsZero() || !s.state.Phase.HasMover() && !t.exposed(s) {
@@ -175,8 +175,8 @@ func (t *TransferReconciler[T]) confirmMover(ctx context.Context, s *request[T])
 	return nil
 }
 
-// exposed tells whether a mover that was not seen to run yet has been made, so that one that is deleted
-// again and again is not made again for ever.
+// exposed reports whether this agent created the mover of this attempt, though it was not observed to run yet. So a
+// mover that is deleted repeatedly is not created without end.
 func (t *TransferReconciler[T]) exposed(s *request[T]) bool {
 	return s.state.Phase == transfer.Accepted && t.local.exposedIn(s.key, s.state.Restarts)
 }
@@ -205,8 +205,8 @@ func (t *TransferReconciler[T]) readResult(s *request[T]) {
 	s.seen.Result = &result
 }
 
-// unprepared tells whether the time to prepare is over, so that not even an error of an observation changes what
-// happens next. The error is kept for the message.
+// unprepared reports whether the prepare timeout has passed. The next step is the same then, even if an observation
+// failed. It keeps the error for the message.
 func (t *TransferReconciler[T]) unprepared(s *request[T], err error) bool {
 	finished := s.state.Phase == transfer.Accepted && !s.seen.Now.Before(s.state.AcceptedAt.Add(t.Limits.PrepareTimeout))
 	if finished {
@@ -215,7 +215,7 @@ func (t *TransferReconciler[T]) unprepared(s *request[T], err error) bool {
 	return finished
 }
 
-// diagnose finds out, when the time to prepare is over, what was in the way.
+// diagnose finds out, after the prepare timeout, what prevented the mover from starting.
 func (t *TransferReconciler[T]) diagnose(ctx context.Context, s *request[T]) {
 	if !s.seen.Exposes && !s.seen.OwnsMover || s.seen.Now.Before(s.state.AcceptedAt.Add(t.Limits.PrepareTimeout)) {
 		return

@@ -20,7 +20,7 @@ func TestAConflictOfWhichNothingIsHeardIsNoDeadEnd(t *testing.T) {
 
 func TestAStartWhoseAnswerIsLostKeepsItsSlotUntilTheCacheShowsIt(t *testing.T) {
 	s := newStage(t, fault{call: "patch podvolumebackups", ordinal: 3, err: errors.New("timeout"), committed: true})
-	for range 3 { // accepted, the mover, prepared
+	for range 3 { // accept, create the mover, mark it prepared
 		_, err := s.Reconcile(t.Context(), testKey)
 		require.NoError(t, err)
 		s.kubelet(t)

@@ -15,7 +15,7 @@ import (
 	"github.com/lateen-project/lateen/reconcile/transfer"
 )
 
-// evicted is a PodVolumeBackup whose mover works no more, though its pod is still there.
+// evicted returns a PodVolumeBackup whose mover was evicted, though its pod still exists.
 func evicted(t *testing.T, phase velerov1.PodVolumeBackupPhase) *single[*velerov1.PodVolumeBackup] {
 	t.Helper()
 	s := newWorking()
@@ -31,8 +31,8 @@ func evicted(t *testing.T, phase velerov1.PodVolumeBackupPhase) *single[*velerov
 	return s
 }
 
-// peeking is the API server with an agent of Velero that looks at the mover of whatever becomes Accepted, and cancels what
-// has a failed one.
+// peeking is an API server with an agent of Velero. That agent checks the mover of each Accepted resource and cancels
+// a resource whose mover failed.
 type peeking struct {
 	*single[*velerov1.PodVolumeBackup]
 	harmed bool
@@ -53,9 +53,9 @@ func TestAFailedMoverIsGoneBeforeItsTransferGoesBackToAccepted(t *testing.T) {
 				velero := &peeking{single: s}
 				s.Client = velero
 				var reported []string
-				for range 3 { // it is counted, its pod goes, its phase goes back
+				for range 3 { // the restart is counted, the pod is deleted, the phase is reset
 					s.step(t)
-					if crash { // after each of them
+					if crash { // after each step
 						s.local = localState{}
 					}
 				}

@@ -12,7 +12,7 @@ import (
 	"github.com/lateen-project/lateen/reconcile/transfer"
 )
 
-// waitingPod is app/db on this node, whose init container is in that state.
+// waitingPod returns app/db on this node, with its init container in that state.
 func waitingPod(wait corev1.ContainerState) *corev1.Pod {
 	return &corev1.Pod{
 		ObjectMeta: metav1.ObjectMeta{Namespace: "app", Name: "db", UID: "pod-uid"},
@@ -21,14 +21,14 @@ func waitingPod(wait corev1.ContainerState) *corev1.Pod {
 	}
 }
 
-// TestNoMoverWritesToAVolumeWhosePodWentOn is a restore whose mover was lost after it had let the pod start.
+// TestNoMoverWritesToAVolumeWhosePodWentOn covers a restore whose mover was lost after the pod resumed.
 func TestNoMoverWritesToAVolumeWhosePodWentOn(t *testing.T) {
 	running := corev1.ContainerState{Running: &corev1.ContainerStateRunning{}}
 	succeeded := corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{}}
 	tests := map[string]struct {
 		phase    velerov1.PodVolumeRestorePhase
 		restarts string
-		here     bool // the pod is on the node of this agent, which else stands in for another one
+		here     bool // the pod is on this agent's node; otherwise the agent stands in for another node
 	}{
 		"as its mover is lost":                   {phase: velerov1.PodVolumeRestorePhaseInProgress, here: true},
 		"as its mover is lost, its agent too":    {phase: velerov1.PodVolumeRestorePhaseInProgress},

@@ -8,8 +8,8 @@ import (
 	"github.com/lateen-project/lateen/reconcile/transfer"
 )
 
-// startDelay tells whether a restore must not start beside another one to the same pod, or only in a while: once no other
-// works, the kubelet gets the time to report that the pod's init container has ended, or else it has not.
+// startDelay reports whether another restore to the same pod blocks this one, and how long a restarted one must still
+// wait. Once no other restore runs, the kubelet gets RestartDelay to report the end of the pod's init container.
 func (t *TransferReconciler[T]) startDelay(s *request[T]) (busy bool, left time.Duration) {
 	if !t.sharesPod(s) {
 		return false, 0
@@ -21,7 +21,7 @@ func (t *TransferReconciler[T]) startDelay(s *request[T]) (busy bool, left time.
 	return busy, left
 }
 
-// sharesPod tells whether other volumes of the pod may be restored too.
+// sharesPod reports whether other volumes of the pod may be restored too.
 func (t *TransferReconciler[T]) sharesPod(s *request[T]) bool {
 	return t.Kind.Restores && s.move.Source.PodVolume != nil
 }
@@ -36,7 +36,7 @@ func (t *TransferReconciler[T]) isBesideAnother(s *request[T]) bool {
 	return false
 }
 
-// SharePod tells whether two restores are to volumes of the same pod.
+// SharePod reports whether two restores go to volumes of the same pod.
 func (t *TransferReconciler[T]) SharePod(a, b T) bool {
 	if a.GetUID() == b.GetUID() {
 		return false
@@ -45,12 +45,12 @@ func (t *TransferReconciler[T]) SharePod(a, b T) bool {
 	return one != nil && other != nil && one.Pod.Namespace == other.Pod.Namespace && one.Pod.Name == other.Pod.Name && one.Pod.UID == other.Pod.UID
 }
 
-// AwaitsSibling tells whether a change of another restore to the same pod may let this one start.
+// AwaitsSibling reports whether a change of another restore to the same pod may allow this one to start.
 func (t *TransferReconciler[T]) AwaitsSibling(object T) bool {
 	return t.Kind.Get(object).Phase == transfer.Prepared
 }
 
-// aloneSince is since when no other restore to the same pod works, as far as this agent has seen.
+// aloneSince returns since when no other restore to the same pod runs, as observed by this agent; zero if one runs.
 func (m *localState) aloneSince(key string, busy bool, now time.Time) time.Time {
 	m.lock.Lock()
 	defer m.lock.Unlock()

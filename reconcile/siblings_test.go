@@ -13,7 +13,7 @@ import (
 	"github.com/lateen-project/lateen/reconcile/transfer"
 )
 
-// newTwoVolumes is a restore whose mover is ready to start for the second time, and one to another volume of its pod.
+// newTwoVolumes returns a restore whose mover is ready for its second start, and one to another volume of its pod.
 func newTwoVolumes(phase velerov1.PodVolumeRestorePhase, restarts string) (*single[*velerov1.PodVolumeRestore], *velerov1.PodVolumeRestore) {
 	s := newRestore()
 	pod := waitingPod(corev1.ContainerState{Running: &corev1.ContainerStateRunning{}})

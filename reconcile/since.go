@@ -8,7 +8,7 @@ import (
 	"github.com/lateen-project/lateen/reconcile/transfer"
 )
 
-// canceled is when a cancel was first seen.
+// canceled returns when a cancel was first observed.
 func (m *localState) canceled(key string, now time.Time) time.Time {
 	m.lock.Lock()
 	defer m.lock.Unlock()
@@ -19,7 +19,7 @@ func (m *localState) canceled(key string, now time.Time) time.Time {
 	return kept.canceled
 }
 
-// waitsSince is since when a new resource has not been eligible, as far as this agent has seen.
+// waitsSince returns when this agent first observed that a new resource is not eligible.
 func (m *localState) waitsSince(key string, now time.Time) time.Time {
 	m.lock.Lock()
 	defer m.lock.Unlock()
@@ -30,7 +30,7 @@ func (m *localState) waitsSince(key string, now time.Time) time.Time {
 	return kept.waits
 }
 
-// clearWait notes that a resource is eligible, or is not looked at by this agent.
+// clearWait records that a resource is eligible, or that this agent does not act on it.
 func (m *localState) clearWait(key string) {
 	m.lock.Lock()
 	defer m.lock.Unlock()
@@ -39,7 +39,7 @@ func (m *localState) clearWait(key string) {
 	}
 }
 
-// deletingSince is when the pod of a mover was first seen to be deleting.
+// deletingSince returns when the mover pod was first observed as deleting.
 func (m *localState) deletingSince(key string, mover types.UID, now time.Time) time.Time {
 	m.lock.Lock()
 	defer m.lock.Unlock()
@@ -50,8 +50,8 @@ func (m *localState) deletingSince(key string, mover types.UID, now time.Time) t
 	return kept.deletingAt
 }
 
-// entered notes that a phase began now, and returns when the one before it did; zero if this agent
-// did not see it begin.
+// entered records that a phase begins now. It returns when the previous phase began; zero if this agent did not
+// observe that.
 func (m *localState) entered(key string, now time.Time) time.Time {
 	m.lock.Lock()
 	defer m.lock.Unlock()
@@ -61,8 +61,8 @@ func (m *localState) entered(key string, now time.Time) time.Time {
 	return since
 }
 
-// activity is what a mover that works has reported. Times are those of its node's clock: they are compared, and
-// nothing is counted from them.
+// activity is what a running mover has reported. Its times are those of the node's clock: they are only compared,
+// never subtracted from this agent's clock.
 type activity struct {
 	startedAt  time.Time
 	started    bool
@@ -70,7 +70,7 @@ type activity struct {
 	progressAt time.Time
 }
 
-// active is when the activity of a mover was first seen to be what it is.
+// active returns when the current activity of a mover was first observed.
 func (m *localState) active(key string, observed activity, now time.Time) time.Time {
 	m.lock.Lock()
 	defer m.lock.Unlock()
@@ -81,7 +81,7 @@ func (m *localState) active(key string, observed activity, now time.Time) time.T
 	return kept.activeAt
 }
 
-// silent is how long the mover of a resource has reported nothing new; 0 if this agent does not follow it.
+// silent returns how long the mover of a resource has reported nothing new; 0 if this agent does not watch it.
 func (m *localState) silent(key string, now time.Time) time.Duration {
 	m.lock.Lock()
 	defer m.lock.Unlock()

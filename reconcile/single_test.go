@@ -25,7 +25,8 @@ import (
 	"github.com/lateen-project/lateen/reconcile/transfer"
 )
 
-// single is one resource of any kind, reconciled by the coordinator on testNode. Caches have what the test puts there.
+// single is one resource of any kind, reconciled by the coordinator on testNode. Its caches contain what the test
+// adds.
 type single[T transfer.Object] struct {
 	*TransferReconciler[T]
 	object   T
@@ -33,10 +34,10 @@ type single[T transfer.Object] struct {
 	clock    *testingclock.FakeClock
 	events   *record.FakeRecorder
 	pods     map[string]*corev1.Pod // cached, by key: movers and pods of this node
-	live     map[string]*corev1.Pod // of the API server
-	failing  error                  // of each GET of a pod, instead of an answer
+	live     map[string]*corev1.Pod // on the API server
+	failing  error                  // the error of each GET of a pod; nil for none
 	target   *corev1.PersistentVolumeClaim
-	listed   bool // the target was
+	listed   bool // the target is cached
 	classes  map[string]*storagev1.StorageClass
 	said     map[string]said // by a mover, by reason
 	empty    func() T
@@ -97,7 +98,7 @@ func (s *single[T]) Mover(key string) *corev1.Pod             { return s.pods[ke
 func (s *single[T]) Pod(key string) *corev1.Pod               { return s.pods[key] }
 func (*single[T]) Claim(string) *corev1.PersistentVolumeClaim { return nil }
 
-// singleTarget is the claim to which a single resource is restored. It is unknown again once it is not followed.
+// singleTarget caches the target claim of a single resource. Forget drops it.
 type singleTarget[T transfer.Object] struct{ of *single[T] }
 
 func (singleTarget[T]) Watch(types.UID, types.NamespacedName, func()) {}
@@ -107,7 +108,7 @@ func (s singleTarget[T]) Claim(types.UID) (claim *corev1.PersistentVolumeClaim, 
 	return s.of.target, s.of.listed
 }
 
-// singleMover is what the mover of a single resource said.
+// singleMover returns the Events of a single resource's mover.
 type singleMover[T transfer.Object] struct{ of *single[T] }
 
 func (singleMover[T]) Watch(types.UID, func()) {}
@@ -118,7 +119,7 @@ func (s singleMover[T]) Last(_ types.UID, reason string, _ *corev1.Pod) (message
 	return last.message, last.at, ok
 }
 
-// Patch is the API server's: a JSON merge patch.
+// Patch applies a JSON merge patch as the API server does.
 func (s *single[T]) Patch(_ context.Context, _ string, _ types.PatchType, patch []byte, _ metav1.PatchOptions, _ ...string) (T, error) {
 	var none T
 	original, err := json.Marshal(s.object)
@@ -142,7 +143,7 @@ func (s *single[T]) Patch(_ context.Context, _ string, _ types.PatchType, patch 
 	return s.Kind.Copy(written), nil
 }
 
-// step takes one, and returns when the next one is due.
+// step reconciles once and returns the delay until the next step.
 func (s *single[T]) step(t *testing.T) time.Duration {
 	t.Helper()
 	after, err := s.Reconcile(t.Context(), testKey)

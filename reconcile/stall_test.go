@@ -13,7 +13,7 @@ import (
 	"github.com/lateen-project/lateen/reconcile/transfer"
 )
 
-// newWorking is a PodVolumeBackup whose mover works.
+// newWorking returns a PodVolumeBackup with a running mover.
 func newWorking() *single[*velerov1.PodVolumeBackup] {
 	s := newBackup(corev1.ObjectReference{Namespace: "app", Name: "db"})
 	s.object.Status = velerov1.PodVolumeBackupStatus{
@@ -27,7 +27,7 @@ func newWorking() *single[*velerov1.PodVolumeBackup] {
 	return s
 }
 
-// silence is what the metric says.
+// silence returns the value of the metric.
 func (s *single[T]) silence() time.Duration {
 	var longest float64
 	for _, one := range s.Count([]T{s.object}) {
@@ -67,7 +67,7 @@ func TestAMoverThatReportsAnythingIsNotStalled(t *testing.T) {
 	s := newWorking()
 	timeout := s.Limits.StallTimeout
 	s.step(t)
-	long := s.clock.Now().Add(-24 * time.Hour) // by the clock of its node, which is wrong
+	long := s.clock.Now().Add(-24 * time.Hour) // by the wrong clock of its node
 	for i, report := range []struct{ reason, message string }{
 		{eventStarted, "Data path for b1 started"},
 		{eventProgress, `{"totalBytes":10,"doneBytes":1}`},

@@ -25,7 +25,7 @@ import (
 	"github.com/lateen-project/lateen/reconcile/writes"
 )
 
-// TransferReconciler reconciles the custom resources of one kind. All fields must be set.
+// TransferReconciler reconciles the custom resources of one kind. All exported fields are required.
 type TransferReconciler[T transfer.Object] struct {
 	Kind transfer.Kind[T]
 	Dependencies
@@ -33,23 +33,23 @@ type TransferReconciler[T transfer.Object] struct {
 	Cached   func(key string) (T, bool)
 	Client   Patcher[T]
 	Enqueue  func(key string)
-	OnUpdate func(object T, before, after transfer.State) // a phase: for metrics that only this kind has
-	OnDelete func(object T)                               // a resource: likewise
-	// Siblings are the unfinished restores to other volumes of the same pod.
+	OnUpdate func(object T, before, after transfer.State) // reports a phase change, for metrics that only this kind has
+	OnDelete func(object T)                               // reports a deletion, for the same metrics
+	// Siblings returns the unfinished restores to other volumes of the same pod.
 	Siblings func(object T) []T
 
 	local    localState
 	written  writes.Overlay[T]
-	starting sync.Mutex // while a restore to a pod is told to start
+	starting sync.Mutex // held while a restore that shares its pod is written as InProgress
 }
 
-// Dependencies is what the kinds of an agent have in common. All fields must be set.
+// Dependencies are shared by the reconcilers of all kinds of an agent. All fields are required.
 type Dependencies struct {
 	Agent           transfer.Agent
 	Limits          transfer.Limits
-	ResourceTimeout time.Duration                             // what movers may take to open their repository
-	NoConsumer      bool                                      // a restore does not wait for the first consumer of its target claim
-	StorageClass    func(name string) *storagev1.StorageClass // cached by a coordinator; nil if there is none
+	ResourceTimeout time.Duration                             // how long a mover may take to open its repository
+	NoConsumer      bool                                      // a restore does not wait for its first consumer
+	StorageClass    func(name string) *storagev1.StorageClass // cached on a coordinator; nil if it does not exist
 
 	Pods      Pods
 	Claims    Claims
@@ -65,53 +65,53 @@ type Dependencies struct {
 	MoverLog  func(ctx context.Context, mover string, text []byte)
 }
 
-// Patcher writes to the custom resources of one kind and namespace.
+// Patcher patches the custom resources of one kind in one namespace.
 type Patcher[T any] interface {
 	Patch(ctx context.Context, name string, pt types.PatchType, data []byte, opts metav1.PatchOptions, subresources ...string) (T, error)
 }
 
-// Pods are the pods that an agent has in its caches; nil is a pod that they do not have.
+// Pods reads the pod caches of an agent. It returns nil for a pod that is not cached.
 type Pods interface {
-	Mover(key string) *corev1.Pod // of the custom resource of that key
-	Pod(key string) *corev1.Pod   // of this node
+	Mover(key string) *corev1.Pod // the mover pod of the custom resource with that key
+	Pod(key string) *corev1.Pod   // a pod on this node
 }
 
-// Claims are the claims that were made for movers; nil is one that is not there.
+// Claims reads the cache of the claims created for movers. It returns nil for a claim that is not cached.
 type Claims interface {
 	Claim(key string) *corev1.PersistentVolumeClaim
 }
 
-// Targets are the claims to which volumes are restored. Each is watched while it is followed.
+// Targets reads the target claims of restores. Watch starts to watch one; Forget stops.
 type Targets interface {
 	Watch(uid types.UID, claim types.NamespacedName, enqueue func())
 	Forget(uid types.UID)
 	Claim(uid types.UID) (claim *corev1.PersistentVolumeClaim, known bool)
 }
 
-// Movers are what movers say while they work.
+// Movers reads the Events of mover pods. Watch starts to watch those of one resource; Forget stops.
 type Movers interface {
 	Watch(uid types.UID, enqueue func())
 	Forget(uid types.UID)
 	Last(uid types.UID, reason string, mover *corev1.Pod) (message string, at time.Time, ok bool)
 }
 
-// request is one resource as it is looked at: a value for one step.
+// request is one resource as one reconcile observes it.
 type request[T transfer.Object] struct {
 	key    string
 	object T
 	state  transfer.State
 	move   objects.MoverSpec
-	pod    *corev1.Pod                     // its mover, if there is one
-	claims []*corev1.PersistentVolumeClaim // what was made for it, if only the API server has it
-	late   bool                            // only the API server has what was made for it: no event will tell of its end
+	pod    *corev1.Pod                     // the mover pod, or nil
+	claims []*corev1.PersistentVolumeClaim // claims created for it that only the API server returned
+	late   bool                            // only the API server has pod and claims: no event reports their deletion
 	seen   transfer.Observed
 }
 
-// conflictRequeue is when a resource is looked at whose write was refused, in case that nothing of it is heard: a 409
-// need not mean that somebody has written.
+// conflictRequeue is the delay after a write was refused, or after the caches missed leftovers. An event usually
+// comes first. A 409 does not prove that another client wrote, so the event may be missing.
 const conflictRequeue = time.Second
 
-// Reconcile takes one step for the resource of that key.
+// Reconcile executes one step for the resource with that key.
 func (t *TransferReconciler[T]) Reconcile(ctx context.Context, key string) (time.Duration, error) {
 	cached, exists := t.Cached(key)
 	if !exists {
@@ -136,7 +136,7 @@ func (t *TransferReconciler[T]) Reconcile(ctx context.Context, key string) (time
 	return requeue, err
 }
 
-// execute does what a step asks for.
+// execute runs the action of a step.
 func (t *TransferReconciler[T]) execute(ctx context.Context, s *request[T], step transfer.Step) (time.Duration, error) {
 	switch step.Action {
 	case transfer.Write:
@@ -159,7 +159,7 @@ func (t *TransferReconciler[T]) newRequest(key string, object T) *request[T] {
 	return &request[T]{key: key, object: object, state: t.Kind.Get(object), move: t.movement(object)}
 }
 
-// movement is what the resource asks for, from this agent.
+// movement returns the MoverSpec of a resource, with this agent as the exposing node.
 func (t *TransferReconciler[T]) movement(object T) objects.MoverSpec {
 	move := t.Kind.Movement(object, t.ResourceTimeout)
 	move.GVK, move.PodLabel = t.Kind.GVK, t.Kind.PodLabel
@@ -167,23 +167,23 @@ func (t *TransferReconciler[T]) movement(object T) objects.MoverSpec {
 	return move
 }
 
-// Owned are those of the resources that belong to the node of this agent from the start.
+// Owned returns the resources whose status names the node of this agent. It modifies the given slice.
 func (t *TransferReconciler[T]) Owned(objects []T) []T {
 	return slices.DeleteFunc(objects, func(object T) bool { return t.Kind.Get(object).Node != t.Agent.Node })
 }
 
-// Resume gives slots to the movers that work already. It comes before the first step.
+// Resume acquires slots for the movers that run already. Call it before the first reconcile.
 func (t *TransferReconciler[T]) Resume(owned []T) {
 	for _, object := range owned {
 		if state := t.Kind.Get(object); state.TakesSlot() {
-			t.written.Newest(cache.MetaObjectToName(object).String(), object) // or nobody would release it once it is gone
+			t.written.Newest(cache.MetaObjectToName(object).String(), object) // forget needs it to release the slot
 			t.NodeSlots.ForceAcquire(state.Node, object.GetUID())
 		}
 	}
 }
 
-// Observe tells admission of a resource, wherever it belongs, and counts the slots of other nodes: whoever comes to stand in for
-// an agent there knows from the beginning how many movers work.
+// Observe passes a resource of any node to admission. It also counts the slots in use on other nodes. A coordinator
+// that stands in for the agent of such a node needs that count from its start.
 func (t *TransferReconciler[T]) Observe(object T) {
 	state := t.Kind.Get(object)
 	switch uid := object.GetUID(); {
@@ -210,8 +210,8 @@ func (t *TransferReconciler[T]) Observe(object T) {
 	t.Admission.Observe(entry)
 }
 
-// syncSlots keeps slots and conversations in line with the phase: both follow from it, so nothing can
-// leak them.
+// syncSlots updates the slot, the Event watch and the target watch of a resource from its phase. All follow from the
+// phase alone, so none can leak.
 func (t *TransferReconciler[T]) syncSlots(s *request[T]) {
 	uid := s.object.GetUID()
 	takes := s.state.TakesSlot()
@@ -231,7 +231,7 @@ func (t *TransferReconciler[T]) syncSlots(s *request[T]) {
 	}
 }
 
-// forget drops what is remembered of a resource that is gone.
+// forget drops the local state of a deleted resource and releases its slot.
 func (t *TransferReconciler[T]) forget(key string) {
 	t.local.forget(key)
 	deleted, known := t.written.Forget(key)

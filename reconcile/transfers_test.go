@@ -35,8 +35,8 @@ const (
 	testNode = "n1"
 )
 
-// stage is one PodVolumeBackup with an API server that can fail, and a kubelet that moves when nothing
-// else does. What the caches show is always what the API server has.
+// stage is one PodVolumeBackup with an API server that can fail. Its kubelet acts when nothing else does. The caches
+// always match the API server.
 type stage struct {
 	*TransferReconciler[*velerov1.PodVolumeBackup]
 	backup *velerov1.PodVolumeBackup
@@ -47,10 +47,10 @@ type stage struct {
 	events *record.FakeRecorder
 }
 
-// fault is one answer that goes wrong.
+// fault is one call that fails.
 type fault struct {
 	call      string // verb and resource
-	ordinal   int    // which of these calls
+	ordinal   int    // number of the call that fails
 	err       error
 	committed bool // the call took effect, only its answer was lost
 }
@@ -99,7 +99,7 @@ func newStage(t *testing.T, f fault) *stage {
 	return s
 }
 
-// hit tells whether this call is the one that goes wrong.
+// hit counts a call and reports whether it is the one that fails.
 func (s *stage) hit(call string) bool {
 	s.calls[call]++
 	return s.fault.call == call && s.fault.ordinal == s.calls[call]
@@ -122,7 +122,7 @@ func (s *stage) react(action clienttesting.Action) (bool, runtime.Object, error)
 	return true, nil, s.fault.err
 }
 
-// Patch is the API server's: a JSON merge patch that names the version that it is for.
+// Patch applies a JSON merge patch as the API server does. It checks the resourceVersion.
 func (s *stage) Patch(_ context.Context, _ string, _ types.PatchType, patch []byte, _ metav1.PatchOptions, _ ...string) (*velerov1.PodVolumeBackup, error) {
 	wrong := s.hit("patch podvolumebackups")
 	if wrong && !s.fault.committed {
@@ -161,7 +161,7 @@ func (s *stage) Patch(_ context.Context, _ string, _ types.PatchType, patch []by
 	return written.DeepCopy(), nil
 }
 
-// Claim says that no claim was made.
+// Claim returns nil: no claim exists.
 func (s *stage) Claim(string) *corev1.PersistentVolumeClaim { return nil }
 
 func (s *stage) Mover(string) *corev1.Pod { return s.pod("velero", "b1") }
@@ -185,7 +185,7 @@ func (s *stage) pod(namespace, name string) *corev1.Pod {
 	return pod.DeepCopy()
 }
 
-// kubelet brings the mover one phase further, as far as its resource lets it.
+// kubelet advances the mover by one phase, as far as its resource allows.
 func (s *stage) kubelet(t *testing.T) {
 	t.Helper()
 	pod := s.Mover(testKey)
@@ -206,7 +206,7 @@ func (s *stage) kubelet(t *testing.T) {
 	require.NoError(t, s.kube.Tracker().Update(corev1.SchemeGroupVersion.WithResource("pods"), pod, "velero"))
 }
 
-// run takes steps until the transfer has ended and is clean.
+// run reconciles until the transfer is terminal and cleaned up.
 func (s *stage) run(t *testing.T) {
 	t.Helper()
 	const most = 40
@@ -231,7 +231,7 @@ func (unled) Unavailable(string) bool { return false }
 func (unled) RunsVelero(string) bool  { return false }
 func (unled) Lost(string) bool        { return false }
 
-// led is one of which it is: single nodes have no agent, Velero's, or are lost.
+// led is a fleet of which this agent is the coordinator. One node each has no agent, has Velero's, or is lost.
 type led struct{ absent, veleros, lost string }
 
 func (led) IsCoordinator() bool            { return true }
@@ -239,7 +239,7 @@ func (l led) Unavailable(node string) bool { return node == l.absent || node == 
 func (l led) RunsVelero(node string) bool  { return node == l.veleros }
 func (l led) Lost(node string) bool        { return node == l.lost }
 
-// silent is a mover that says nothing.
+// silent is a mover that reports nothing.
 type silent struct{}
 
 func (silent) Watch(types.UID, func()) {}
@@ -248,7 +248,7 @@ func (silent) Last(types.UID, string, *corev1.Pod) (message string, at time.Time
 	return message, at, ok
 }
 
-// nobody has a target claim.
+// nobody has no target claim.
 type nobody struct{}
 
 func (nobody) Watch(types.UID, types.NamespacedName, func()) {}
@@ -273,7 +273,7 @@ func TestTransferConvergesOnceAFaultIsGone(t *testing.T) {
 			for ordinal := 1; ordinal <= most; ordinal++ {
 				for _, committed := range []bool{false, true} {
 					if committed && (apierrors.IsConflict(answer) || apierrors.IsForbidden(answer)) {
-						continue // those say that it did not happen
+						continue // these errors prove that the write did not happen
 					}
 					t.Run(fmt.Sprintf("%s %d answers %s, committed %v", call, ordinal, name, committed), func(t *testing.T) {
 						s := newStage(t, fault{call: call, ordinal: ordinal, err: answer, committed: committed})

@@ -1,5 +1,5 @@
-// Package capacity counts: which transfers may be prepared in the cluster, and which may move data on a node. It never
-// reads or changes an object.
+// Package capacity limits concurrency: which transfers may be prepared in the cluster, and which may move data on a
+// node. It never reads or changes an object.
 package capacity
 
 import (
@@ -11,37 +11,36 @@ import (
 	"k8s.io/utils/clock"
 )
 
-// AdmissionPhase is what a transfer means for the limit on what is prepared in the whole cluster.
+// AdmissionPhase is the state of a transfer for the limit on prepared transfers in the cluster.
 type AdmissionPhase int
 
-// The phases of a transfer as Admission tells them apart.
+// Phases of a transfer for Admission.
 const (
-	Uncounted AdmissionPhase = iota // it moves, or is over: it needs no place
-	Waiting                         // New: it wants a place
-	Admitted                        // Accepted or Prepared: it has one
+	Uncounted AdmissionPhase = iota // moving data or terminal: needs no place
+	Waiting                         // New: waits for a place
+	Admitted                        // Accepted or Prepared: occupies a place
 )
 
-// Entry is what Admission has to know of one transfer of any kind.
+// Entry is what Admission needs to know of one transfer of any kind.
 type Entry struct {
 	UID     types.UID
 	Key     string // kind, namespace and name
-	Version string // resourceVersion: whoever was passed over has a chance again when it changes
+	Version string // resourceVersion: a change admits a skipped transfer again
 	Created time.Time
 	Restore bool
-	Node    string // where the volume is mounted; empty if any node will do, or if it is not known
+	Node    string // where the volume is mounted; empty if any node will do or it is unknown
 	Phase   AdmissionPhase
 }
 
-// Admission tells which transfers may be prepared next in the whole cluster (prepareQueueLength of the
-// node-agent ConfigMap). Every agent computes the same from its caches, so nobody has to keep a count:
+// Admission decides which transfers of the whole cluster may be prepared next (prepareQueueLength of the node-agent
+// ConfigMap). All agents compute the same from their caches, so nobody keeps a shared count:
 //
-//   - A transfer is in line while it waits and its node, if it has one, has a place for it.
-//   - Those in line go by age. While a restore is in line backups leave a quarter of the places free, at
-//     least one, and likewise of the places of a node while a restore waits there.
-//   - Who may go and does not, for as long as the patience, is passed over until it changes. It loses its
-//     claim to a place, not its age: an agent that asks for it again can take it and so gets the place.
-//   - Who was told that there is room has the place from then on, until Note shows what became of it,
-//     Release gives it back, or the patience is over.
+//   - A transfer is queued while it waits and its node, if it has one, has a free place for it.
+//   - The queue is ordered by age. While a restore is queued, backups leave a quarter of the places free, at least
+//     one. The same holds for the places of a node while a restore waits there.
+//   - A transfer that is admissible but not accepted within the timeout is skipped until its resourceVersion changes.
+//     It keeps its queue position and is admitted again on request.
+//   - TryAdmit reserves a place until Observe sees the write, Release returns it, or the timeout expires.
 type Admission struct {
 	limit        int
 	perNode      int
@@ -50,34 +49,33 @@ type Admission struct {
 
 	lock          sync.Mutex
 	known         map[types.UID]*pending
-	uids          map[string]types.UID // by key: a resource may be made anew before its end is heard of
-	preregistered map[types.UID]func() // who asked before they were noted
+	uids          map[string]types.UID // by key: a resource may be created again before its deletion is observed
+	preregistered map[types.UID]func() // enqueue functions of unobserved transfers
 	nodes         map[string]*fifo
 	cluster       fifo
-	admissible    []*pending             // who may go now, of those in line
-	reserved      map[types.UID]*pending // who was told so
-	due           time.Time              // when the patience with the first of both ends; zero if there is nobody
-	timer         clock.Timer            // for then
+	admissible    []*pending             // queued transfers that may be admitted now
+	reserved      map[types.UID]*pending // transfers with a reserved place
+	due           time.Time              // when the first timeout of both expires; zero if there is none
+	timer         clock.Timer            // fires at due
 }
 
-// pending is what is known of one transfer.
+// pending is the state of one transfer.
 type pending struct {
 	Entry
-	lined      bool      // it is in the line of the whole cluster
-	admissible bool      // it may go
-	since      time.Time // when that began
-	reserved   time.Time // when it was told so, and got the place; else zero
-	skipped    bool      // its patience ended, and it has not changed since
-	requested  bool      // it was asked for, and so is in line although it was passed over
-	enqueue    func()    // who asked and was refused
+	lined      bool      // in the cluster's queue
+	admissible bool      // may be admitted now
+	since      time.Time // since when it is admissible
+	reserved   time.Time // when its place was reserved; else zero
+	skipped    bool      // its timeout expired, and it has not changed since
+	requested  bool      // TryAdmit was called, so it is queued although it was skipped
+	enqueue    func()    // called once it becomes admissible, after a refusal
 }
 
-// holds tells whether it has a place that its cache does not show yet.
+// holds reports whether a place is reserved that the cache does not show yet.
 func (c *pending) holds() bool { return !c.reserved.IsZero() }
 
-// NewAdmission limits what is prepared in the cluster, and of that on one node; perNode is the largest
-// concurrency of any node. With a limit of 0 there is room for everybody; with a perNode of 0 nodes have
-// no limit of their own.
+// NewAdmission limits the prepared transfers of the cluster, and those of one node. perNode is the largest
+// concurrency of any node. A limit of 0 admits everything; a perNode of 0 sets no limit per node.
 func NewAdmission(limit, perNode int, patience time.Duration, clk clock.WithDelayedExecution) *Admission {
 	return &Admission{
 		limit: limit, perNode: perNode, admitTimeout: patience, clock: clk,
@@ -86,8 +84,8 @@ func NewAdmission(limit, perNode int, patience time.Duration, clk clock.WithDela
 	}
 }
 
-// Observe takes in what the cache of its kind shows of a transfer, of whichever node, or what this agent wrote
-// itself; the cache may then still show the version before, which is ignored.
+// Observe records a transfer of any node, from the cache of its kind or after this agent's own write. The cache may
+// still return the version before that write; older versions are ignored.
 func (a *Admission) Observe(entry Entry) {
 	a.change(func() {
 		c := a.known[entry.UID]
@@ -111,7 +109,7 @@ func (a *Admission) Observe(entry Entry) {
 	})
 }
 
-// Forget drops a transfer that is gone.
+// Forget drops a deleted transfer.
 func (a *Admission) Forget(uid types.UID) {
 	a.change(func() {
 		delete(a.preregistered, uid)
@@ -119,21 +117,21 @@ func (a *Admission) Forget(uid types.UID) {
 	})
 }
 
-// ForgetKey does the same for whatever had that key: resources that are gone leave only their key.
+// ForgetKey drops the transfer with that key. A deleted resource may leave only its key.
 func (a *Admission) ForgetKey(key string) {
 	a.change(func() { a.forget(a.known[a.uids[key]]) })
 }
 
-// TryAdmit tells whether a transfer may be accepted now, and gives it the place if so. Otherwise wake is
-// called, once, when it is worth asking again. Ask for what could be accepted at once, and Release what
-// was not: whoever is asked for stands in line.
+// TryAdmit reports whether a transfer may be accepted now, and reserves a place if so. Otherwise it calls enqueue
+// once, when a new attempt is worthwhile. Call it only for a transfer that could be accepted at once, and Release a
+// place that was not used: a requested transfer is queued.
 func (a *Admission) TryAdmit(uid types.UID, enqueue func()) bool {
 	room := a.limit <= 0
 	a.change(func() {
 		c := a.known[uid]
 		switch {
 		case c == nil:
-			a.preregistered[uid] = enqueue // its cache has it, and its Note is on the way
+			a.preregistered[uid] = enqueue // the cache has it; its Observe is on the way
 		case c.Phase != Waiting || c.holds() || a.give(c):
 			room = true
 		default:
@@ -143,7 +141,7 @@ func (a *Admission) TryAdmit(uid types.UID, enqueue func()) bool {
 	return room
 }
 
-// give gives a place to a candidate if it may go.
+// give reserves a place for a transfer that is admissible.
 func (a *Admission) give(c *pending) bool {
 	if c.skipped && !c.requested {
 		c.requested = true
@@ -161,8 +159,8 @@ func (a *Admission) give(c *pending) bool {
 	return true
 }
 
-// Release gives back the place of a transfer for which the write that accepts it did not happen. Trying
-// again and again does not make the patience longer.
+// Release returns the place of a transfer whose accepting write did not happen. Repeated attempts do not extend the
+// timeout.
 func (a *Admission) Release(uid types.UID) {
 	a.change(func() {
 		if c := a.known[uid]; c != nil && c.Phase == Waiting {
@@ -177,20 +175,20 @@ func (a *Admission) Release(uid types.UID) {
 	})
 }
 
-// clearReservation ends what asking for a candidate, which is withdrawn, has led to.
+// clearReservation resets the reservation and the request of a transfer. Call remove first.
 func (a *Admission) clearReservation(c *pending) {
 	c.reserved, c.requested, c.enqueue = time.Time{}, false, nil
 	delete(a.reserved, c.UID)
 }
 
-// same tells whether nothing has changed.
+// same reports whether two entries are equal.
 func same(a, b Entry) bool {
 	created := a.Created.Equal(b.Created)
 	a.Created, b.Created = time.Time{}, time.Time{}
 	return created && a == b
 }
 
-// older tells whether an entry is of an earlier version than another of the same resource (KEP-5504).
+// older reports whether a has an earlier version than b of the same resource (KEP-5504).
 func older(a, b Entry) bool {
 	order, err := resourceversion.CompareResourceVersion(a.Version, b.Version)
 	return err == nil && order < 0

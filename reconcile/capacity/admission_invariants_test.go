@@ -104,7 +104,7 @@ func TestARestoreThatNobodyTakesReservesNothing(t *testing.T) {
 	})
 }
 
-// One agent for each node; none hears of what the others accept before a round is over.
+// There is one agent for each node. None observes what the others accept before a round ends.
 func TestManyAgentsKeepTheLimit(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const limit, perNode, nodes, transfers = 7, 2, 5, 400

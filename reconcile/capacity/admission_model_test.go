@@ -16,7 +16,7 @@ import (
 	"github.com/lateen-project/lateen/reconcile/seeds"
 )
 
-// naive is Admission said as plainly as possible: whatever happens, everything is sorted and counted anew.
+// naive is the simplest Admission: it sorts and counts everything after each change.
 type naive struct {
 	limit, perNode int
 	now            time.Time
@@ -26,10 +26,10 @@ type naive struct {
 
 type naively struct {
 	Entry
-	may           bool // in the last count
+	may           bool // admissible at the last count
 	since, given  time.Time
 	passed, asked bool
-	refused       bool // and is to be woken
+	refused       bool // and waits to be enqueued
 }
 
 func (n *naive) note(e Entry) {
@@ -86,7 +86,7 @@ func (n *naive) release(uid types.UID) {
 	}
 }
 
-// pass lets time pass, from the end of one's patience to the next.
+// pass advances the time from one expired timeout to the next.
 func (n *naive) pass(d time.Duration) {
 	until := n.now.Add(d)
 	for {
@@ -120,7 +120,7 @@ func (k *naively) ends() time.Time {
 	return time.Time{}
 }
 
-// count settles who may go and wakes those who were refused.
+// count determines the admissible transfers and enqueues the refused ones.
 func (n *naive) count() {
 	n.decide()
 	for uid, known := range n.all {
@@ -214,7 +214,7 @@ func TestAdmissionIsAsItsModel(t *testing.T) {
 	})
 }
 
-// randomStep does the same to both, and says what.
+// randomStep applies the same step to both and returns its description.
 func randomStep(t *testing.T, random *rand.Rand, inLine *queue, model *naive, rooms map[bool]int) string {
 	t.Helper()
 	uids := slices.Sorted(maps.Keys(model.all))
@@ -244,7 +244,7 @@ func randomStep(t *testing.T, random *rand.Rand, inLine *queue, model *naive, ro
 		return "release " + string(uid)
 	case 3, 4:
 		e := model.all[uid].Entry
-		if random.IntN(3) > 0 { // else it is listed again
+		if random.IntN(3) > 0 { // otherwise the same version is listed again
 			e.Version += "+"
 			e.Phase = AdmissionPhase(random.IntN(3))
 		}

@@ -14,7 +14,7 @@ import (
 
 const testPatience = time.Minute
 
-// queue is an Admission whose wake-ups are recorded.
+// queue is an Admission that records its enqueue calls.
 type queue struct {
 	*Admission
 	heardLock sync.Mutex
@@ -25,19 +25,19 @@ func newQueue(limit, perNode int) *queue {
 	return &queue{Admission: NewAdmission(limit, perNode, testPatience, clock.RealClock{})}
 }
 
-// newEntry is a transfer that waits; those whose UID begins with r are restores.
+// newEntry returns a waiting transfer. A UID that begins with r is a restore.
 func newEntry(uid types.UID, age int, node string) Entry {
 	return Entry{UID: uid, Key: "kind/velero/" + string(uid), Version: "1", Created: created(age), Restore: uid[0] == 'r', Node: node, Phase: Waiting}
 }
 
-// noteAll notes transfers without a node that wait, oldest first.
+// noteAll observes waiting transfers without a node, oldest first.
 func (q *queue) noteAll(uids ...types.UID) {
 	for age, uid := range uids {
 		q.Observe(newEntry(uid, age, ""))
 	}
 }
 
-// becomes notes another phase of a transfer.
+// becomes observes another phase of a transfer.
 func (q *queue) becomes(uid types.UID, phase AdmissionPhase) {
 	q.lock.Lock()
 	next := q.known[uid].Entry
@@ -54,7 +54,7 @@ func (q *queue) ask(uid types.UID) bool {
 	})
 }
 
-// heard are those that were woken since it was asked last.
+// heard returns the transfers enqueued since its last call.
 func (q *queue) heard() []types.UID {
 	q.heardLock.Lock()
 	defer q.heardLock.Unlock()
@@ -63,14 +63,14 @@ func (q *queue) heard() []types.UID {
 	return woken
 }
 
-// may are those who may go now, and how many are known.
+// may returns the admissible transfers and the number of known ones.
 func (q *queue) may() (going []types.UID, known int) {
 	q.lock.Lock()
 	defer q.lock.Unlock()
 	return uidsOf(q.admissible), len(q.known)
 }
 
-// numbered are the UIDs of so many backups.
+// numbered returns the UIDs of that many backups.
 func numbered(count int) []types.UID {
 	var uids []types.UID
 	for i := range count {
@@ -79,7 +79,7 @@ func numbered(count int) []types.UID {
 	return uids
 }
 
-// letPass lets time pass in a bubble, until nothing more is due before its end.
+// letPass advances the time in a bubble and runs everything that is due before its end.
 func letPass(d time.Duration) {
 	<-time.NewTimer(d).C
 	synctest.Wait()
@@ -148,7 +148,7 @@ func TestAPlaceIsGivenBackWhenTheWriteFails(t *testing.T) {
 		q := newQueue(1, 0)
 		q.noteAll("b1", "b2")
 		require.False(t, q.ask("b2"))
-		for range 6 { // every ten seconds for a minute: longer than patience lasts
+		for range 6 { // every ten seconds for a minute, the length of the timeout
 			require.True(t, q.ask("b1"))
 			q.Release("b1")
 			letPass(testPatience / 6)
@@ -216,7 +216,7 @@ func TestMoreMayBePreparingThanTheLimit(t *testing.T) {
 		q := newQueue(2, 0)
 		q.noteAll("a", "b", "c", "d")
 		for _, uid := range []types.UID{"a", "b", "c"} {
-			q.becomes(uid, Admitted) // movers that start again are not held back
+			q.becomes(uid, Admitted) // restarted movers are not held back
 			require.True(t, q.ask(uid))
 		}
 		require.False(t, q.ask("d"))

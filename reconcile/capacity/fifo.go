@@ -5,15 +5,15 @@ import (
 	"slices"
 )
 
-// fifo is who waits for the places that one thing offers, the cluster or a node, and how many of its
-// places are taken. It is plain data: who may go follows from it and from the number of places.
+// fifo is the queue for the places of the cluster or of a node, with the number of taken places. It is plain data:
+// the admissible transfers follow from it and from the number of places.
 type fifo struct {
 	taken    int
 	backups  []*pending // oldest first
-	restores []*pending // likewise
+	restores []*pending // oldest first
 }
 
-// byAge orders candidates by creation, then UID, the same in every agent.
+// byAge orders transfers by creation, then UID: the same in every agent.
 func byAge(a, b *pending) int {
 	return cmp.Or(a.Created.Compare(b.Created), cmp.Compare(a.UID, b.UID))
 }
@@ -25,14 +25,14 @@ func (l *fifo) queue(c *pending) *[]*pending {
 	return &l.backups
 }
 
-// enter puts a candidate where its age belongs.
+// enter inserts a transfer by its age.
 func (l *fifo) enter(c *pending) {
 	queue := l.queue(c)
 	place, _ := slices.BinarySearchFunc(*queue, c, byAge)
 	*queue = slices.Insert(*queue, place, c)
 }
 
-// leave takes out a candidate; one that is not there is no fault.
+// leave removes a transfer. A missing one is ignored.
 func (l *fifo) leave(c *pending) {
 	queue := l.queue(c)
 	if place, found := slices.BinarySearchFunc(*queue, c, byAge); found {
@@ -42,8 +42,8 @@ func (l *fifo) leave(c *pending) {
 
 func (l *fifo) empty() bool { return l.taken == 0 && len(l.backups)+len(l.restores) == 0 }
 
-// first are those who may go now, by age, where there are so many places in all. While a restore is in
-// line backups leave a quarter of the places free, at least one: restores are waited for by people.
+// first returns the transfers that may be admitted now, by age; places is the total number. While a restore is
+// queued, backups leave a quarter of the places free, at least one: people wait for restores.
 func (l *fifo) first(places int) []*pending {
 	forBackups := places
 	if len(l.restores) > 0 {

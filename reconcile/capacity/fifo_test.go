@@ -8,10 +8,11 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// waiting makes a lane of those that are named, oldest first; r... are restores, others are backups.
+// waiting returns a fifo with the named transfers, oldest first. A name that begins with r is a restore; others are
+// backups.
 func waiting(taken int, uids ...types.UID) *fifo {
 	l := &fifo{taken: taken}
-	for age, uid := range slices.Backward(uids) { // in whatever order they come
+	for age, uid := range slices.Backward(uids) { // the order of insertion does not matter
 		l.enter(&pending{Entry: Entry{UID: uid, Created: created(age), Restore: uid[0] == 'r'}})
 	}
 	return l

@@ -7,40 +7,40 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// NodeSlots are the slots of the node of this agent, and of the nodes for whose agents it stands in.
+// NodeSlots holds the slots of this agent's node, and of the nodes for whose agents it stands in.
 type NodeSlots struct {
 	here  string
 	own   *Slots
-	other int // slots of a node whose configuration is not known here
+	other int // slots of a node whose configuration is unknown here
 
 	lock   sync.Mutex
 	others map[string]*Slots
-	where  map[types.UID]*Slots // those in which a resource has a slot or stands in line
+	where  map[types.UID]*Slots // the Slots in which a resource has a slot or is queued
 }
 
-// NewNodeSlots is for an agent on a node with so many slots; other is how many any other node has.
+// NewNodeSlots returns the slots of an agent's node; other is the number of slots of any other node.
 func NewNodeSlots(here string, slots, other int) *NodeSlots {
 	return &NodeSlots{here: here, own: NewSlots(slots), other: other, others: map[string]*Slots{}, where: map[types.UID]*Slots{}}
 }
 
-// Own are the slots of this agent's node.
+// Own returns the slots of this agent's node.
 func (p *NodeSlots) Own() *Slots { return p.own }
 
-// ForceAcquire gives a slot to a resource whose mover works already, limit or not.
+// ForceAcquire gives a slot to a resource whose mover already runs, even above the limit.
 func (p *NodeSlots) ForceAcquire(node string, uid types.UID) { p.at(node, uid).ForceAcquire(uid) }
 
-// Queue puts a resource in line, if it is not, and tells whether a slot is free for it now. When one
-// becomes free for it, wake is called.
+// Queue queues a resource, if it is not queued yet, and reports whether a slot is free for it now. It calls enqueue
+// when one becomes free.
 func (p *NodeSlots) Queue(node string, uid types.UID, created time.Time, enqueue func()) bool {
 	return p.at(node, uid).Queue(uid, created, enqueue)
 }
 
-// TryAcquire is Queue, and takes the slot that is free.
+// TryAcquire does what Queue does, and takes a free slot.
 func (p *NodeSlots) TryAcquire(node string, uid types.UID, created time.Time, enqueue func()) bool {
 	return p.at(node, uid).TryAcquire(uid, created, enqueue)
 }
 
-// Release frees the slot of a resource, or its place in a line, and wakes who is next.
+// Release frees the slot of a resource, or its queue position, and enqueues the next ones.
 func (p *NodeSlots) Release(uid types.UID) {
 	p.lock.Lock()
 	slots := p.where[uid]
@@ -51,7 +51,7 @@ func (p *NodeSlots) Release(uid types.UID) {
 	}
 }
 
-// at are the slots of a node, and has a resource leave those of any other.
+// at returns the slots of a node. It releases the resource from any other node.
 func (p *NodeSlots) at(node string, uid types.UID) *Slots {
 	slots := p.On(node)
 	p.lock.Lock()

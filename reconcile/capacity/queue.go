@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-// change makes a change and then wakes those who may go because of it.
+// change applies a change, then enqueues the refused transfers that became admissible.
 func (a *Admission) change(how func()) {
 	if a.limit <= 0 {
 		return
@@ -24,7 +24,7 @@ func (a *Admission) change(how func()) {
 	}
 }
 
-// insert counts a candidate as what it is: the holder of a place, or one more in line.
+// insert counts a transfer as the holder of a place, or queues it.
 func (a *Admission) insert(c *pending) {
 	switch {
 	case c.Phase == Admitted || c.holds():
@@ -34,7 +34,7 @@ func (a *Admission) insert(c *pending) {
 	}
 }
 
-// remove undoes submit, so that the candidate can be changed.
+// remove undoes insert, so that the transfer can be changed.
 func (a *Admission) remove(c *pending) {
 	switch {
 	case c.Phase == Admitted || c.holds():
@@ -77,10 +77,10 @@ func (a *Admission) leave(c *pending) {
 	a.line(c, false)
 }
 
-// bound tells whether a candidate takes a place of a node.
+// bound reports whether a transfer takes a place of a node.
 func (a *Admission) bound(c *pending) bool { return c.Node != "" && a.perNode > 0 }
 
-// atNode changes what waits for a node, and lets in line whom the node has a place for after it.
+// atNode changes a node's queue. It then updates the cluster's queue to the transfers for which the node has a place.
 func (a *Admission) atNode(name string, how func(*fifo)) {
 	node := a.nodes[name]
 	if node == nil {
@@ -103,7 +103,7 @@ func (a *Admission) atNode(name string, how func(*fifo)) {
 	}
 }
 
-// line lets a candidate in the line of the whole cluster, or out.
+// line adds a transfer to the cluster's queue, or removes it.
 func (a *Admission) line(c *pending, in bool) {
 	if c.lined == in {
 		return
@@ -116,7 +116,7 @@ func (a *Admission) line(c *pending, in bool) {
 	a.cluster.leave(c)
 }
 
-// recompute settles who may go.
+// recompute determines which transfers are admissible.
 func (a *Admission) recompute() {
 	for _, c := range a.admissible {
 		c.admissible = false
@@ -127,7 +127,7 @@ func (a *Admission) recompute() {
 	}
 }
 
-// stamp keeps since when each of them may go; those before are the ones who could until now.
+// stamp updates since when each transfer is admissible. before lists those that were admissible until now.
 func (a *Admission) stamp(before []*pending) {
 	for _, c := range before {
 		if !c.admissible && !c.holds() {
@@ -141,7 +141,7 @@ func (a *Admission) stamp(before []*pending) {
 	}
 }
 
-// enqueues are the calls that are due to those who were refused and may go now; each is due once.
+// enqueues returns the enqueue functions of refused transfers that are admissible now, each once.
 func (a *Admission) enqueues() []func() {
 	var due []func()
 	for _, c := range a.admissible {
@@ -153,12 +153,12 @@ func (a *Admission) enqueues() []func() {
 	return due
 }
 
-// holding are those who keep others from a place: they may go, or were told so.
+// holding returns the transfers that occupy a place: the admissible and the reserved ones.
 func (a *Admission) holding() []*pending {
 	return slices.AppendSeq(slices.Clone(a.admissible), maps.Values(a.reserved))
 }
 
-// onTimeout is when one of those who hold a place is passed over.
+// onTimeout returns when a transfer that occupies a place is skipped.
 func (a *Admission) onTimeout(c *pending) time.Time {
 	if c.holds() {
 		return c.reserved.Add(a.admitTimeout)
@@ -166,7 +166,7 @@ func (a *Admission) onTimeout(c *pending) time.Time {
 	return c.since.Add(a.admitTimeout)
 }
 
-// scheduleTimeout sets the timer for whoever's patience ends first.
+// scheduleTimeout sets the timer to the first timeout.
 func (a *Admission) scheduleTimeout() {
 	var due time.Time
 	for _, c := range a.holding() {
@@ -185,10 +185,10 @@ func (a *Admission) scheduleTimeout() {
 	}
 }
 
-// skipExpired passes over everybody whose patience has ended.
+// skipExpired skips every transfer whose timeout has expired.
 func (a *Admission) skipExpired() {
 	a.change(func() {
-		a.due = time.Time{} // the timer is used up
+		a.due = time.Time{} // the timer has fired
 		for _, c := range a.holding() {
 			if a.clock.Now().Before(a.onTimeout(c)) {
 				continue

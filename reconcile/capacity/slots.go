@@ -9,8 +9,8 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// Slots are the places for movers on one node, over all kinds. The oldest resource in line is next.
-// A slot is taken in memory before the write that uses it, so two workers cannot take the last one.
+// Slots are the slots for movers on one node, over all kinds. The oldest queued resource is next. A slot is taken in
+// memory before the write that uses it, so two workers cannot take the last one.
 type Slots struct {
 	limit int
 
@@ -25,22 +25,22 @@ type waiter struct {
 	enqueue   func()
 }
 
-// NewSlots is for a node on which limit movers may run at once.
+// NewSlots returns the slots of a node on which limit movers may run at once.
 func NewSlots(limit int) *Slots {
 	return &Slots{limit: limit, held: map[types.UID]struct{}{}}
 }
 
-// Limit is how many movers may run at once.
+// Limit returns how many movers may run at once.
 func (s *Slots) Limit() int { return s.limit }
 
-// InUse is how many slots are held. After a restart it may exceed the limit.
+// InUse returns how many slots are held. After a restart it may exceed the limit.
 func (s *Slots) InUse() int {
 	s.lock.Lock()
 	defer s.lock.Unlock()
 	return len(s.held)
 }
 
-// ForceAcquire gives a slot to a resource whose mover works already, limit or not.
+// ForceAcquire gives a slot to a resource whose mover already runs, even above the limit.
 func (s *Slots) ForceAcquire(uid types.UID) {
 	s.lock.Lock()
 	defer s.lock.Unlock()
@@ -48,15 +48,15 @@ func (s *Slots) ForceAcquire(uid types.UID) {
 	s.held[uid] = struct{}{}
 }
 
-// Queue puts a resource in line, if it is not, and tells whether a slot is free for it now. When one
-// becomes free for it, wake is called.
+// Queue queues a resource, if it is not queued yet, and reports whether a slot is free for it now. It calls enqueue
+// when one becomes free.
 func (s *Slots) Queue(uid types.UID, created time.Time, enqueue func()) bool {
 	s.lock.Lock()
 	defer s.lock.Unlock()
 	return s.mayStart(uid, created, enqueue)
 }
 
-// TryAcquire is Queue, and takes the slot that is free.
+// TryAcquire does what Queue does, and takes a free slot.
 func (s *Slots) TryAcquire(uid types.UID, created time.Time, enqueue func()) bool {
 	s.lock.Lock()
 	defer s.lock.Unlock()
@@ -68,7 +68,7 @@ func (s *Slots) TryAcquire(uid types.UID, created time.Time, enqueue func()) boo
 	return true
 }
 
-// Release frees the slot of a resource, or its place in the line, and wakes who is next.
+// Release frees the slot of a resource, or its queue position, and enqueues the next ones.
 func (s *Slots) Release(uid types.UID) {
 	s.lock.Lock()
 	_, held := s.held[uid]
@@ -98,7 +98,7 @@ func (s *Slots) mayStart(uid types.UID, created time.Time, enqueue func()) bool 
 	return place < s.free()
 }
 
-// enter puts a waiter where its age belongs and tells how many are before it.
+// enter inserts a waiter by its age and returns how many are before it.
 func (s *Slots) enter(w *waiter) int {
 	place, _ := slices.BinarySearchFunc(s.line, w, func(a, b *waiter) int {
 		return cmp.Or(a.createdAt.Compare(b.createdAt), cmp.Compare(a.uid, b.uid))

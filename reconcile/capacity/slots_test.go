@@ -16,7 +16,7 @@ import (
 	"github.com/lateen-project/lateen/reconcile/seeds"
 )
 
-// line are slots whose wake-ups are recorded.
+// line are Slots that record their enqueue calls.
 type line struct {
 	*Slots
 	woken []types.UID
@@ -24,7 +24,7 @@ type line struct {
 
 func newLine(limit int) *line { return &line{Slots: NewSlots(limit)} }
 
-// created is the time of creation of the resource with that age; smaller numbers are older.
+// created returns the creation time of the resource with that age; smaller numbers are older.
 func created(age int) time.Time { return time.Unix(1_800_000_000+int64(age), 0) }
 
 func (l *line) queue(uid types.UID, age int) bool {
@@ -35,7 +35,7 @@ func (l *line) take(uid types.UID, age int) bool {
 	return l.TryAcquire(uid, created(age), func() { l.woken = append(l.woken, uid) })
 }
 
-// heard are those that were woken since it was asked last.
+// heard returns the resources enqueued since its last call.
 func (l *line) heard() []types.UID {
 	woken := l.woken
 	l.woken = nil

@@ -11,16 +11,17 @@ import (
 
 const (
 	mostMoves = 80
-	longest   = 8 * time.Hour // three movers that hang, or four tries of 30 minutes each, a grace and what is done between
+	longest   = 8 * time.Hour // three hanging movers, or four tries of 30 minutes each, plus a grace period and some steps
 )
 
-// blow is a fault that hits after so many moves.
+// blow is a fault that occurs after a number of moves.
 type blow struct {
 	fault string
 	after int
 }
 
-// run moves a toy until it is clean, with these blows; hit is told the phase in which each one hits.
+// run moves a simulated transfer until it is clean, and injects the faults. It calls hit with the phase at each
+// fault.
 func run(c *toy, blows []blow, hit func(fault string, phase Phase)) error {
 	all := faults()
 	last := 0
@@ -47,7 +48,7 @@ func run(c *toy, blows []blow, hit func(fault string, phase Phase)) error {
 	return fmt.Errorf("not clean after %d moves", mostMoves)
 }
 
-// check holds what must be true of every end.
+// check verifies the invariants of every final situation.
 func (c *toy) check() error {
 	switch {
 	case c.clock.Sub(now()) > longest:
@@ -64,7 +65,7 @@ func (c *toy) check() error {
 	return nil
 }
 
-// arrives are the terminal phases that each mood may come to when nobody interferes.
+// arrives returns the expected terminal phase of each mood without faults.
 func arrives() map[mood]Phase {
 	return map[mood]Phase{
 		works: Completed, fails: Failed, leavesJunk: Failed, cannotRun: Failed, neverRuns: Failed, keepsDying: Failed, hangs: Failed,
@@ -82,8 +83,8 @@ func TestTransferArrivesWhenNobodyInterferes(t *testing.T) {
 	}
 }
 
-// TestTransferArrivesWhateverHappens lets every pair of faults hit at every pair of moves, with every
-// kind of mover: the transfer must end terminal and clean.
+// TestTransferArrivesWhateverHappens injects every pair of faults at every pair of moves, for every mood of mover.
+// The transfer must become terminal and clean.
 func TestTransferArrivesWhateverHappens(t *testing.T) {
 	hits := map[string]map[Phase]int{}
 	for fault := range faults() {
@@ -102,16 +103,16 @@ func TestTransferArrivesWhateverHappens(t *testing.T) {
 	t.Logf("%d runs", runs)
 	for fault, phases := range hits {
 		for _, phase := range append(Phases(), "") {
-			if phase != New { // no resource of a running cluster has it
+			if phase != New { // resources of a running cluster never have phase New
 				require.NotZero(t, phases[phase], "%s never hit in phase %q", fault, phase)
 			}
 		}
 	}
 }
 
-// pairs are all pairs of faults and moves; a transfer whose mover never ends needs one who stops it.
+// pairs returns all pairs of faults and moves. If the mover never ends on its own, one fault of the pair stops it.
 func pairs(ends bool) [][]blow {
-	const window = 24 // moves; the longest run without an interference has fewer
+	const window = 24 // moves; the longest run without faults has fewer
 	var all [][]blow
 	for first := range faults() {
 		for second := range faults() {
@@ -134,8 +135,7 @@ func suffered(blows []blow, fault string) bool {
 	return slices.ContainsFunc(blows, func(b blow) bool { return b.fault == fault })
 }
 
-// expect holds what must be true of the end of this run: a fault has the consequence that it must have,
-// and no other.
+// expect verifies the final situation of a run: each fault has its required consequence and no other.
 func expect(t *testing.T, m mood, blows []blow, c *toy) {
 	t.Helper()
 	may := []Phase{arrives()[m]}
@@ -146,7 +146,7 @@ func expect(t *testing.T, m mood, blows []blow, c *toy) {
 		may = append(may, Canceled)
 	}
 	if suffered(blows, "delete") && c.deleted {
-		may = append(may, "") // it was gone before it was accepted
+		may = append(may, "") // it was deleted before it was accepted
 	}
 	require.Contains(t, may, c.state.Phase, "mover %s, %+v: %s", m, blows, c.state.Message)
 }

@@ -11,10 +11,10 @@ import (
 // restoreWait is the init container in which a pod waits for its volumes (Velero's pod volume restore action).
 const restoreWait = "restore-wait"
 
-// annotationSelectedNode is set by the scheduler on a claim that waits for its first consumer.
+// annotationSelectedNode is the annotation that the scheduler sets on a claim waiting for its first consumer.
 const annotationSelectedNode = "volume.kubernetes.io/selected-node"
 
-// InitBlocker says what a restore to a volume of the pod waits for; empty if it can begin.
+// InitBlocker returns what blocks a restore to a volume of the pod; empty if the restore can begin.
 func InitBlocker(pod *corev1.Pod) string {
 	if pod == nil {
 		return "its pod does not run here"
@@ -27,14 +27,14 @@ func InitBlocker(pod *corev1.Pod) string {
 	return fmt.Sprintf("init container %s of pod %s/%s does not run", restoreWait, pod.Namespace, pod.Name)
 }
 
-// PodEnded tells whether nothing of the pod will run any more.
+// PodEnded reports whether the pod is terminal: none of its containers runs again.
 func PodEnded(pod *corev1.Pod) bool {
 	return pod.Status.Phase == corev1.PodSucceeded || pod.Status.Phase == corev1.PodFailed
 }
 
-// PodResumed says why a volume of the pod must not be restored any more; empty if it may be. Once restore-wait has
-// succeeded the containers of the pod start, and write to the volume. What ended before counts too: a kubelet that
-// restarts runs it again.
+// PodResumed returns why a volume of the pod must not be restored any more; empty if a restore is allowed. After
+// restore-wait succeeds, the containers of the pod start and write to the volume. An earlier success counts too: a
+// restarted kubelet runs restore-wait again.
 func PodResumed(pod *corev1.Pod, volume string) string {
 	if pod == nil {
 		return ""
@@ -57,7 +57,7 @@ func succeededIn(state corev1.ContainerState) bool {
 	return state.Terminated != nil && state.Terminated.ExitCode == 0
 }
 
-// ConsumerBlocker says what a restore to the claim waits for; empty if it can begin.
+// ConsumerBlocker returns what blocks a restore to the claim; empty if the restore can begin.
 func ConsumerBlocker(claim *corev1.PersistentVolumeClaim, class *storagev1.StorageClass) string {
 	mode := ptr.Deref(class.VolumeBindingMode, storagev1.VolumeBindingImmediate)
 	if mode == storagev1.VolumeBindingImmediate || claim.Annotations[annotationSelectedNode] != "" {

@@ -11,7 +11,7 @@ import (
 	"github.com/lateen-project/lateen/exposer/objects"
 )
 
-// DataDownload is the kind that restores into a volume of its own, which is then delivered to a claim.
+// DataDownload returns the kind that restores into an own volume, which is then rebound to the target claim.
 func DataDownload() Kind[*velerov2alpha1.DataDownload] {
 	return Kind[*velerov2alpha1.DataDownload]{
 		Name:     "datadownload",

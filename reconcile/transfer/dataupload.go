@@ -15,7 +15,7 @@ import (
 // finalizerData is Velero's finalizer of DataUploads and DataDownloads.
 const finalizerData = "velero.io/data-upload-download-finalizer"
 
-// DataUpload is the kind that reads a CSI snapshot, on whatever node its mover comes to run.
+// DataUpload returns the kind that reads a CSI snapshot. The scheduler chooses the node of its mover.
 func DataUpload() Kind[*velerov2alpha1.DataUpload] {
 	return Kind[*velerov2alpha1.DataUpload]{
 		Name:     "dataupload",
@@ -43,7 +43,7 @@ func getDataUpload(du *velerov2alpha1.DataUpload) State {
 	return state
 }
 
-// refuseSnapshot says why a snapshot cannot be exposed, whatever happens; empty if it can. Velero's server leaves the storage
+// refuseSnapshot returns why a snapshot can never be exposed; empty if it can. Velero's server leaves the storage
 // class empty if the claim has none.
 func refuseSnapshot(spec velerov2alpha1.DataUploadSpec) string {
 	switch {
@@ -81,7 +81,7 @@ func moveDataUpload(du *velerov2alpha1.DataUpload, resourceTimeout time.Duration
 	return move
 }
 
-// nodeOS is an operating system that a resource asks for; empty if it leaves the choice.
+// nodeOS returns the operating system that a resource requires; empty if any is allowed.
 func nodeOS(os velerov2alpha1.NodeOS) corev1.OSName {
 	if os == velerov2alpha1.NodeOSAuto {
 		return ""

@@ -2,7 +2,7 @@ package transfer
 
 import "time"
 
-// activity is whether a mover has reported anything for long, and whether that has consequences.
+// activity is whether the mover reported anything recently, and whether a stall timeout is set.
 func activity() dimension {
 	at := func(ago, timeout time.Duration) choice {
 		return func(m *moment) { m.Seen.ActiveAt, m.Limits.StallTimeout = now().Add(-ago), timeout }
@@ -38,11 +38,11 @@ func noSource() dimension {
 	}
 }
 
-// replaced is how long ago the mover was given up, if it was, and what became of the source since.
+// replaced is how long ago the mover was given up, if at all, and the state of the source since.
 func replaced(sources ...choice) dimension {
 	ago := func(since time.Duration, then choice) choice {
 		return func(m *moment) {
-			if m.State.MoverSucceededAt.IsZero() { // one that has succeeded is not given up
+			if m.State.MoverSucceededAt.IsZero() { // a mover that succeeded is never given up
 				m.State.Restarting, m.State.AcceptedAt = true, now().Add(-since)
 				then(m)
 			}
@@ -64,7 +64,7 @@ func diagnosis() dimension {
 	return oneOf(func(m *moment, why string) { m.Seen.Diagnosis = why }, "", "quota exceeded")
 }
 
-// alternatives are the choices of dimensions of which one alone decides: each of them while the others are at their first.
+// alternatives combines dimensions that each decide alone: every choice of one, with the others at their first.
 func alternatives(dimensions ...dimension) dimension {
 	var all dimension
 	for i, d := range dimensions {

@@ -14,16 +14,16 @@ import (
 
 var update = flag.Bool("update", false, "write the golden files")
 
-// edge is one pair of phases that Next leads from and to, with the reasons of the writes that do. The documentation draws
-// the state machine from the golden file.
+// edge is one transition of Next between two phases, with the reasons of the writes. The documentation draws the
+// state machine from the golden file.
 type edge struct {
 	From    Phase    `json:"from"`
 	To      Phase    `json:"to"`
 	Reasons []Reason `json:"reasons"`
 }
 
-// edges walks every situation and collects the writes that Next asks for. An exposure or a delivery that cannot succeed
-// ends the transfer in the effect, so its edge is that of CannotExpose or NotDelivered.
+// edges walks every situation and collects the writes of Next. An expose or a rebind that cannot succeed finishes
+// the transfer inside the effect. Its edge is the one of FailExpose or FailRebind.
 func edges() []edge {
 	found := map[[2]Phase]map[Reason]bool{}
 	walk(Next, func(m *moment) bool {
@@ -67,7 +67,7 @@ func edges() []edge {
 	return all
 }
 
-// TestEdgesAreThoseOfThePicture compares the golden file, which the picture is drawn from, with what Next does.
+// TestEdgesAreThoseOfThePicture compares the golden file, the source of the picture, with the transitions of Next.
 func TestEdgesAreThoseOfThePicture(t *testing.T) {
 	path := filepath.Join("testdata", "edges.json")
 	have, err := json.MarshalIndent(edges(), "", "  ")

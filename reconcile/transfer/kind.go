@@ -19,28 +19,30 @@ type Object interface {
 	runtime.Object
 }
 
-// Kind says how one kind of custom resource takes part in a transfer. Its functions are pure.
+// Kind describes how the transfer state machine reads and writes one kind of custom resource. Its functions are
+// pure.
 type Kind[T Object] struct {
-	Name     string // as in metrics: the resource's name in the singular
+	Name     string // label value in metrics: the singular name of the resource
 	PodLabel string // the label by which Velero finds its mover pods
 	GVK      schema.GroupVersionKind
-	Copy     func(T) T // deep
+	Copy     func(T) T // deep copy
 	Get      func(T) State
 	Set      func(T, State)
-	Movement func(object T, resourceTimeout time.Duration) objects.MoverSpec // but for what is the same for a whole kind
+	// Movement returns the mover spec without GVK, PodLabel, Attempt and ExposingNode, which the caller sets.
+	Movement func(object T, resourceTimeout time.Duration) objects.MoverSpec
 	Result   func(message string) (Outcome, error)
-	Restores bool // it writes to a volume
-	Rebinds  bool // what is restored has to be delivered
+	Restores bool // its movers write to a volume
+	Rebinds  bool // the restored volume must be rebound to the target claim
 }
 
-// Groups of movers that the scheduler spreads over nodes (Velero's exposer-pod-group).
+// Pod groups that the scheduler spreads over nodes (Velero's exposer-pod-group).
 const (
 	groupSnapshots = "snapshot-exposer"
 	groupRestores  = "generic-restore-exposer"
 )
 
-// The data movers that are Velero's own. The first is meant by its name or by none (velero-protocol 1.2); Velero 1.19
-// writes the second where 1.18 writes none, and has the third for changed blocks (pkg/util/datamover).
+// Velero's own data movers. An empty name means veleroMover (velero-protocol 1.2). Velero 1.19 writes fileMover
+// where 1.18 writes none. It adds blockMover for changed blocks (pkg/util/datamover).
 const (
 	veleroMover = "velero"
 	fileMover   = "velero-fs"
@@ -51,7 +53,7 @@ func foreign(dataMover string) bool {
 	return !slices.Contains([]string{"", veleroMover, fileMover, blockMover}, dataMover)
 }
 
-// refuseMover says why a transfer of that data mover cannot be served; empty if it can.
+// refuseMover returns why transfers of the data mover are not supported; empty if they are.
 func refuseMover(dataMover, remedy string) string {
 	if dataMover != blockMover {
 		return ""

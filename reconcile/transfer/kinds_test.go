@@ -15,8 +15,8 @@ import (
 	"github.com/lateen-project/lateen/exposer/objects"
 )
 
-// fill gives every field of a value something that is not zero, so that a field which is forgotten
-// shows. Depth bounds it.
+// fill sets every field of a value to something other than zero, so that a forgotten field shows. Depth limits the
+// recursion.
 func fill(v reflect.Value, depth int) {
 	if depth == 0 || !v.CanSet() {
 		return
@@ -52,14 +52,14 @@ func fill(v reflect.Value, depth int) {
 	}
 }
 
-// sample is a kind with what a test needs to know of it.
+// sample is a kind with the helpers of its tests.
 type sample[T Object] struct {
 	kind      Kind[T]
 	finalizer string
-	empty     func() T // a resource without anything
+	empty     func() T // an empty resource
 	setPhase  func(object T, phase Phase)
-	clear     func(object T) // what belongs to us: the cancel and the status, but for what we never write
-	unread    []string       // fields of State that this kind has no place for
+	clear     func(object T) // removes what State carries: the cancel and the written status fields
+	unread    []string       // fields of State that this kind does not store
 }
 
 func podVolumeBackups() sample[*velerov1.PodVolumeBackup] {
@@ -112,7 +112,7 @@ func dataDownloads() sample[*velerov2alpha1.DataDownload] {
 	}
 }
 
-// filled is a resource in which nothing is zero.
+// filled returns a resource without zero fields.
 func (k sample[T]) filled(phase Phase) T {
 	object := k.empty()
 	fill(reflect.ValueOf(object).Elem(), 8)
@@ -165,7 +165,7 @@ func TestPodVolumeRestoreAsAResource(t *testing.T) { podVolumeRestores().test(t)
 func TestDataUploadAsAResource(t *testing.T)       { dataUploads().test(t) }
 func TestDataDownloadAsAResource(t *testing.T)     { dataDownloads().test(t) }
 
-// TestMovements are what each kind asks for, literally (velero-protocol 0, 2.1 and 3.1).
+// TestMovements verifies the mover spec of each kind literally (velero-protocol 0, 2.1 and 3.1).
 func TestMovements(t *testing.T) {
 	meta := metav1.ObjectMeta{Namespace: "velero", Name: "x", UID: "uid"}
 	pod := corev1.ObjectReference{Namespace: "app", Name: "db", UID: "pod-uid"}

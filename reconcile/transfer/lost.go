@@ -7,9 +7,10 @@ import (
 	"github.com/lateen-project/lateen/exposer/objects"
 )
 
-// counted is the exposure as the protocol counts it. A mover whose node is lost is lost with it, whatever its pod
-// says: nobody updates that pod any more. A mover whose pod is deleting, and stays so on a node that answers, is given
-// up after a grace; the next one is still not made before that pod is gone. What a mover has reported counts for ever.
+// counted returns the exposure that the state machine acts on. A mover on a lost node is lost, whatever its pod
+// status says: no kubelet updates that pod. A mover whose pod keeps deleting on a live node is lost after a grace
+// period. The next mover is still created only after that pod is deleted. A result that the mover reported always
+// counts.
 func counted(s State, observed Observed, lim Limits) objects.Exposure {
 	mover := observed.Exposure
 	switch mover.Condition {
@@ -28,23 +29,25 @@ func counted(s State, observed Observed, lim Limits) objects.Exposure {
 	return mover
 }
 
-// unconfirmed tells whether the pod of a mover has been deleting for longer than the grace, on a node that is not lost.
+// unconfirmed reports whether a mover pod has been deleting for longer than the grace period on a node that is not
+// lost.
 func unconfirmed(observed Observed, lim Limits) bool {
 	return !observed.DeletingAt.IsZero() && !observed.NodeLost && remainingUntilLost(observed, lim) <= 0
 }
 
-// remainingUntilLost is how long a mover whose pod is deleting is still waited for.
+// remainingUntilLost returns the time until a mover whose pod is deleting counts as lost.
 func remainingUntilLost(observed Observed, lim Limits) time.Duration {
 	return remaining(observed.DeletingAt.Add(lim.TerminationGrace), observed)
 }
 
-// remove deletes what is there. Only where no kubelet answers is a pod deleted by force: its containers may still run.
+// remove deletes what was exposed. It forces the deletion of a pod only on a lost node: containers of other pods
+// may still run.
 func remove(observed Observed, reason Reason) Step {
 	return Step{Action: Remove, Reason: reason, Force: observed.NodeLost}
 }
 
-// takeOver marks a transfer whose acceptor, an agent of Velero, went away: it stays Lateen's should that agent return,
-// which would not go on where it stopped (velero-protocol 1.6).
+// takeOver records this agent as the exposer of a transfer whose acceptor, an agent of Velero, is unavailable. The
+// transfer stays Lateen's if that agent returns, because that agent would not continue it (velero-protocol 1.6).
 func takeOver(s State, observed Observed) Step {
 	s.Exposer = observed.ThisNode
 	return Step{Action: Write, State: s, Reason: ReasonTakenOver}

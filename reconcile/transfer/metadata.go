@@ -11,16 +11,16 @@ import (
 	"github.com/lateen-project/lateen/exposer/objects"
 )
 
-// What Velero's server and other agents look for on the resources, and what Lateen remembers there.
+// The label that Velero's server and other agents read, and the annotations in which Lateen stores its own state.
 const (
 	labelExposing        = "velero.io/expose-on-going"
 	annotationRestarts   = "lateen.dev/mover-restarts"
-	annotationRestarting = "lateen.dev/restarting" // "true" while the pod of a mover that was given up is removed
-	annotationMoved      = "lateen.dev/moved"      // when the mover of a restore succeeded (RFC 3339)
-	annotationAcceptor   = "lateen.dev/acceptor"   // whose agent of Lateen first took part in it; gone once it is cleaned up
+	annotationRestarting = "lateen.dev/restarting" // "true" while the pod of a mover that was given up is deleted
+	annotationMoved      = "lateen.dev/moved"      // time at which the mover of a restore succeeded (RFC 3339)
+	annotationAcceptor   = "lateen.dev/acceptor"   // node of the Lateen agent that first took part; removed after cleanup
 )
 
-// commonState is what the metadata of every kind says in the same way.
+// commonState returns the part of the state that every kind stores in its metadata.
 func commonState(object metav1.Object, finalizer string) State {
 	restarts, err := strconv.Atoi(object.GetAnnotations()[annotationRestarts])
 	if err != nil {
@@ -41,13 +41,13 @@ func commonState(object metav1.Object, finalizer string) State {
 	}
 }
 
-// setCommon writes what belongs into the metadata: finalizer, restarts, and the label by which
-// Velero's agents count what is being prepared.
+// setCommon writes finalizer, annotations and the label by which Velero's agents count the transfers being
+// prepared.
 func setCommon(object metav1.Object, state State, finalizer string) {
 	switch has := slices.Contains(object.GetFinalizers(), finalizer); {
 	case has && !state.Finalizer:
 		object.SetFinalizers(slices.DeleteFunc(object.GetFinalizers(), func(f string) bool { return f == finalizer }))
-	case !has && state.Finalizer && !state.Deleting: // the API server refuses new ones while it deletes
+	case !has && state.Finalizer && !state.Deleting: // the API server rejects new finalizers on a deleting object
 		object.SetFinalizers(append(object.GetFinalizers(), finalizer))
 	}
 	if state.Exposer != "" {
@@ -75,12 +75,13 @@ func setCommon(object metav1.Object, state State, finalizer string) {
 	object.SetLabels(labels)
 }
 
-// commonMovement is what the metadata of every kind says in the same way.
+// commonMovement returns the part of the mover spec that comes from the metadata.
 func commonMovement(object metav1.Object) objects.MoverSpec {
 	return objects.MoverSpec{Name: object.GetName(), Namespace: object.GetNamespace(), UID: object.GetUID()}
 }
 
-// command is how a mover is told what to do (velero-protocol 3.1); the exposer adds what depends on the volume.
+// command returns the command line of a mover (velero-protocol 3.1). The exposer adds the arguments that depend on
+// the volume.
 func command(object metav1.Object, resourceTimeout time.Duration, description ...string) []string {
 	return append(description, "--volume-path=/"+string(object.GetUID()), "--resource-timeout="+resourceTimeout.String())
 }

@@ -8,17 +8,17 @@ import (
 	"github.com/lateen-project/lateen/exposer/objects"
 )
 
-// Next is the whole protocol: what is to be done, given the resource and what is seen around it. It
-// asks for one effect at most, so that a crash at any point leaves a situation which Next handles.
+// Next returns the next step of a transfer, given the resource and what the agent observes around it. A step has at
+// most one effect, so a crash at any point leaves a situation that Next handles.
 //
 //	New ─▶ Accepted ─▶ Prepared ─▶ InProgress ─▶ Completed | Failed
 //	            ▲          │            │  │
 //	            └─ restart ┴────────────┘  └▶ Canceling ─▶ Canceled
 //
-// A mover that was given up once it was Prepared is removed before the phase goes back: see replace. Whatever is not
-// InProgress is Canceled at once. A terminal phase is written first; what was exposed
-// is removed next; the finalizer goes last. What a mover has restored is delivered between its success
-// and Completed, and nothing but that can happen then.
+// A mover that is given up in Prepared or later is deleted before the phase becomes Accepted again (see replace). A
+// cancel in any phase but InProgress leads to Canceled at once. Cleanup starts after the terminal phase is written:
+// exposed objects are deleted first, the finalizer is removed last. A restored volume is rebound between the mover's
+// success and Completed; no other step is possible in that time.
 func Next(s State, observed Observed, lim Limits) Step {
 	near := observed.MayMarkPrepared && s.Phase == Accepted
 	if s.Foreign || !observed.Exposes && !observed.OwnsMover && !near {
@@ -39,11 +39,11 @@ func Next(s State, observed Observed, lim Limits) Step {
 	case Completed, Failed, Canceled:
 		return cleanUp(s, observed, lim)
 	}
-	return Step{} // a phase of a newer Velero: not ours to touch
+	return Step{} // Lateen does not touch phases of a newer Velero
 }
 
-// reconcileNew may be looked at by an agent that stands in for an absent one: it ends what must end, and
-// accepts nothing.
+// reconcileNew handles a transfer without an acceptor. An agent that stands in for an unavailable one only finishes
+// transfers here; it accepts none.
 func reconcileNew(s State, observed Observed, lim Limits) Step {
 	switch {
 	case s.Cancel || s.Deleting:
@@ -69,8 +69,8 @@ func reconcileNew(s State, observed Observed, lim Limits) Step {
 	return Step{Action: Write, State: s, Reason: ReasonAccepted}
 }
 
-// accepted is a ladder: what ends it, what is in the way, what is ready, what is missing. An agent that
-// is merely near says that the mover runs, and leaves everything else to whom it belongs.
+// accepted checks in order: a reason to finish, a blocker, a ready mover, a missing mover. An agent that only has
+// MayMarkPrepared writes Prepared and takes no other step.
 func accepted(s State, observed Observed, lim Limits) Step {
 	mover := observed.Exposure
 	left := remaining(s.AcceptedAt.Add(lim.PrepareTimeout), observed)
@@ -102,7 +102,7 @@ func accepted(s State, observed Observed, lim Limits) Step {
 	return exposing(s, observed, lim, left)
 }
 
-// exposing is what follows from the mover while it does not run.
+// exposing returns the step for a mover that does not run yet.
 func exposing(s State, observed Observed, lim Limits, left time.Duration) Step {
 	switch observed.Exposure.Condition {
 	case objects.Absent:
@@ -123,7 +123,7 @@ func exposing(s State, observed Observed, lim Limits, left time.Duration) Step {
 	return Step{After: left}
 }
 
-// deleteStale clears a mover that was already given up out of the way of the next one.
+// deleteStale deletes a mover that was already given up, so that the next one can be created.
 func deleteStale(observed Observed, left time.Duration) Step {
 	if !observed.Exposes || observed.Exposure.Condition == objects.Terminating {
 		return Step{After: left}
@@ -196,16 +196,16 @@ func inProgress(s State, observed Observed, lim Limits) Step {
 	case s.Cancel:
 		s.Phase = Canceling
 		return Step{Action: Write, State: s, Reason: ReasonCanceling}
-	case s.Deleting: // nothing else in this write: the mover reacts to exactly this update
+	case s.Deleting: // no other change in this write: the mover reacts to exactly this update
 		s.Cancel = true
 		return Step{Action: Write, State: s, Reason: ReasonDeleting}
-	case observed.Exposure.Condition == objects.Terminating: // its progress is not of the next mover
+	case observed.Exposure.Condition == objects.Terminating: // the next mover does not continue this progress
 		return Step{After: remainingUntilLost(observed, lim)}
 	}
 	return running(s, observed, lim)
 }
 
-// running is what follows from what a mover that works reports, or does not.
+// running returns the step for a working mover: its progress is written, or it has stalled.
 func running(s State, observed Observed, lim Limits) Step {
 	var left time.Duration // until it counts as stalled
 	if lim.StallTimeout > 0 && observed.Exposure.Condition == objects.Running {
@@ -251,8 +251,9 @@ func canceling(s State, observed Observed, lim Limits) Step {
 	return Step{After: left}
 }
 
-// rebind is what is left when the mover has succeeded: neither its end nor a cancel changes anything now. However late it
-// is, each agent has a grace for its own first try: it may be the first one that is alive since the mover's success.
+// rebind returns the step after the mover succeeded. Neither the loss of the mover nor a cancel changes anything
+// from then on. Each agent has a grace period for its own first try, even after the timeout. It may be the first
+// live agent since the mover's success.
 func rebind(s State, observed Observed, lim Limits) Step {
 	if observed.Rebound {
 		return finish(s, observed, Completed, ReasonCompleted)

@@ -9,7 +9,7 @@ import (
 	"github.com/lateen-project/lateen/exposer/objects"
 )
 
-// TestNextEverywhere holds every rule of the protocol against every situation that there can be.
+// TestNextEverywhere verifies every rule of the protocol in every possible situation.
 func TestNextEverywhere(t *testing.T) {
 	all := rules()
 	looked := walk(Next, func(m *moment) bool {
@@ -21,7 +21,7 @@ func TestNextEverywhere(t *testing.T) {
 		}
 		return true
 	})
-	require.Less(t, looked, stride) // or the walk may miss some
+	require.Less(t, looked, stride) // otherwise the walk may miss some
 	t.Logf("%d rules in %d situations", len(all), looked)
 }
 
@@ -50,7 +50,7 @@ func TestEveryRuleCatchesTheNextThatBreaksIt(t *testing.T) {
 	}
 }
 
-// wrong are Nexts with one guard that is wrong, by phase.
+// wrong returns, for each phase, a change of the input that disables one guard of Next.
 func wrong() map[Phase]func(*State, *Observed, *Limits) {
 	return map[Phase]func(*State, *Observed, *Limits){
 		"":       func(_ *State, observed *Observed, _ *Limits) { observed.Exposes = true },

@@ -7,7 +7,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// nodes are a fleet that is told by the names of its nodes.
+// nodes is a fleet that answers by the name of the node.
 type nodes struct{ leads bool }
 
 func (n nodes) IsCoordinator() bool { return n.leads }
@@ -33,7 +33,7 @@ func TestRoles(t *testing.T) {
 	for name, test := range map[string]struct {
 		view
 		node        Ownership // the agent of node here
-		coordinator Ownership // on a node of its own
+		coordinator Ownership // on its own node
 	}{
 		"a pod volume of this node is its agent's":                    {view{in(local, Accepted), here, ""}, all, Ownership{}},
 		"a pod volume whose agent is gone is looked after":            {view{in(local, Accepted), "gone", ""}, Ownership{}, follows},
@@ -93,7 +93,7 @@ func TestWhatIsOverOrNewDependsOnNoNode(t *testing.T) {
 	}
 }
 
-// watchful is a fleet that notes for which nodes it was asked whether they are lost.
+// watchful is a fleet that records the nodes passed to Lost.
 type watchful struct {
 	nodes
 	asked []string

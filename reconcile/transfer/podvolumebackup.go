@@ -16,7 +16,7 @@ const finalizerPodVolume = "velero.io/pod-volume-finalizer"
 // uploaderKopia is the only uploader whose movers are pods.
 const uploaderKopia = "kopia"
 
-// PodVolumeBackup is the kind whose agent is that of spec.node from the beginning to the end.
+// PodVolumeBackup returns the kind that the agent of spec.node owns in every phase.
 func PodVolumeBackup() Kind[*velerov1.PodVolumeBackup] {
 	return Kind[*velerov1.PodVolumeBackup]{
 		Name:     "podvolumebackup",
@@ -59,7 +59,7 @@ func movePodVolumeBackup(pvb *velerov1.PodVolumeBackup, resourceTimeout time.Dur
 	return move
 }
 
-// refuseUploader says why a transfer of another uploader cannot be served; empty if it can.
+// refuseUploader returns why transfers of the uploader are not supported; empty if they are.
 func refuseUploader(uploader, verb string) string {
 	if uploader == uploaderKopia {
 		return ""
@@ -67,13 +67,13 @@ func refuseUploader(uploader, verb string) string {
 	return fmt.Sprintf("uploader %s is not supported by Lateen; %s it with Velero's node-agent", uploader, verb)
 }
 
-// Names are how Velero's metrics name a PodVolumeBackup.
+// Names are the names of a PodVolumeBackup in Velero's metrics.
 type Names struct {
 	Operation string // <name>-<location>-<pod namespace>-<uploader>-backup
-	Backup    string // namespace/name of the Backup that it belongs to
+	Backup    string // namespace/name of its Backup
 }
 
-// VeleroMetricNames makes them up as Velero does (velero-protocol 7).
+// VeleroMetricNames builds the names in the same way as Velero (velero-protocol 7).
 func VeleroMetricNames(pvb *velerov1.PodVolumeBackup) Names {
 	names := Names{Operation: fmt.Sprintf("%s-%s-%s-%s-backup", pvb.Name, pvb.Spec.BackupStorageLocation, pvb.Spec.Pod.Namespace, pvb.Spec.UploaderType)}
 	if owner := metav1.GetControllerOfNoCopy(pvb); owner != nil {

@@ -8,7 +8,7 @@ import (
 	"github.com/lateen-project/lateen/exposer/objects"
 )
 
-// PodVolumeRestore is the kind that belongs to the node to which its target pod was scheduled.
+// PodVolumeRestore returns the kind that belongs to the node of its target pod.
 func PodVolumeRestore() Kind[*velerov1.PodVolumeRestore] {
 	return Kind[*velerov1.PodVolumeRestore]{
 		Name:     "podvolumerestore",

@@ -1,9 +1,9 @@
 package transfer
 
-// Reason is a stable word for why a step is taken; Events and metrics carry it.
+// Reason is a stable identifier of why a step is taken. Events and metrics carry it.
 type Reason string
 
-// The reasons of steps. Those of terminal phases are the values of the label reason of
+// The reasons of steps. Reasons of terminal phases are values of the label reason of
 // lateen_transfers_finished_total.
 const (
 	ReasonAccepted      Reason = "accepted"
@@ -12,7 +12,7 @@ const (
 	ReasonStarted       Reason = "started"
 	ReasonProgress      Reason = "progress"
 	ReasonRestarted     Reason = "restarted"
-	ReasonRequeued      Reason = "requeued" // after a restart, once the mover before is gone
+	ReasonRequeued      Reason = "requeued" // after a restart, once the previous mover is deleted
 	ReasonMoved         Reason = "moved"
 	ReasonCanceling     Reason = "canceling"
 	ReasonDeleting      Reason = "deleting"
@@ -35,7 +35,7 @@ const (
 	ReasonRebindFailed   Reason = "not_delivered"
 )
 
-// TerminalReasons are the pairs of terminal phase and reason that can be; metrics start at 0 for each.
+// TerminalReasons returns the possible reasons of each terminal phase. Metrics start at 0 for each pair.
 func TerminalReasons() map[Phase][]Reason {
 	return map[Phase][]Reason{
 		Completed: {ReasonCompleted},

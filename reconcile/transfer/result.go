@@ -7,11 +7,10 @@ import (
 	"strings"
 )
 
-// ErrNoSnapshot is a mover's success without a snapshot of a volume that was not empty.
+// ErrNoSnapshot reports a mover that succeeded without a snapshot of a volume that was not empty.
 var ErrNoSnapshot = errors.New("it names no snapshot")
 
-// backupResult is the termination message of a backup mover (velero-protocol 3.4, Velero's
-// datapath.BackupResult).
+// backupResult is the termination message of a backup mover (velero-protocol 3.4, Velero's datapath.BackupResult).
 type backupResult struct {
 	SnapshotID    string `json:"snapshotID"`
 	EmptySnapshot bool   `json:"emptySnapshot"`
@@ -22,8 +21,8 @@ type backupResult struct {
 	IncrementalBytes int64 `json:"incrementalBytes"`
 }
 
-// readBackup reads what a backup mover left as its termination message. Unknown fields are those of
-// a newer mover and do no harm. The note is what Velero says of an empty volume.
+// readBackup returns a parser of the termination message of a backup mover. It ignores unknown fields, which a
+// newer mover may add. The note is Velero's message for an empty volume.
 func readBackup(note string) func(message string) (Outcome, error) {
 	return func(message string) (Outcome, error) {
 		var result backupResult
@@ -53,10 +52,10 @@ type restoreResult struct {
 	TotalBytes int64     `json:"totalBytes"`
 }
 
-// errNoTarget is a message that is JSON and not the result of a restore.
+// errNoTarget reports a message that is valid JSON but not the result of a restore.
 var errNoTarget = errors.New("it names no target")
 
-// readRestore reads what a restore mover left as its termination message.
+// readRestore parses the termination message of a restore mover.
 func readRestore(message string) (Outcome, error) {
 	var result restoreResult
 	if err := readResult(message, &result); err != nil {
@@ -78,7 +77,7 @@ func readResult[T any](message string, into *T) error {
 	return nil
 }
 
-// ReadProgress reads the message of a mover's progress Event, {"totalBytes":N,"doneBytes":N}.
+// ReadProgress parses the message of a mover's progress Event, {"totalBytes":N,"doneBytes":N}. Units are bytes.
 func ReadProgress(message string) (Progress, error) {
 	var reported struct {
 		TotalBytes int64 `json:"totalBytes"`

@@ -9,7 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// terminationBytes is what the kubelet keeps of a termination message.
+// terminationBytes is the kubelet's limit of a termination message.
 const terminationBytes = 4096
 
 func TestReadBackup(t *testing.T) {
@@ -17,7 +17,7 @@ func TestReadBackup(t *testing.T) {
 	for name, test := range map[string]struct {
 		message string
 		outcome Outcome
-		says    string // part of the error
+		says    string // part of the error message
 	}{
 		"a snapshot": {
 			message: `{"snapshotID":"k1","emptySnapshot":false,"source":{"byPath":"/uid","volumeMode":"Filesystem"},"totalBytes":100,"incrementalBytes":7}`,

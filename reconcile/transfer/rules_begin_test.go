@@ -66,7 +66,7 @@ func ownershipRules() []rule {
 	}}
 }
 
-// legal are the phases that may be written in each phase.
+// legal returns the phases that may be written in each phase.
 func legal() map[Phase][]Phase {
 	return map[Phase][]Phase{
 		"":         {Accepted, Failed, Canceled},
@@ -125,7 +125,8 @@ func beginningRules() []rule {
 			}
 			return m.fails(ReasonNotEligible, m.Limits.PrepareTimeout.String()) && contains(m.Step.State.Message, m.Seen.WaitingFor)
 		},
-		input(func(s *State, observed *Observed, _ *Limits) { observed.WaitsSince = s.CreatedAt }), // old is not late
+		// The age of the resource does not count as waiting time.
+		input(func(s *State, observed *Observed, _ *Limits) { observed.WaitsSince = s.CreatedAt }),
 	}, {
 		"what queues for room waits without an end",
 		func(m *moment) bool {

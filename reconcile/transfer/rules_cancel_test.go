@@ -14,7 +14,7 @@ func cancelRules() []rule {
 		func(m *moment) bool {
 			return implies(m.asked() && m.acts() && (m.fresh() || m.in(Accepted, Prepared)), m.writes(Canceled))
 		},
-		input(func(s *State, _ *Observed, _ *Limits) { // as Velero does
+		input(func(s *State, _ *Observed, _ *Limits) { // Velero's behaviour
 			if s.Phase == Accepted {
 				s.Cancel = false
 			}

@@ -6,7 +6,7 @@ import (
 	"github.com/lateen-project/lateen/exposer/objects"
 )
 
-// deliverLeft is what remains of the time for a delivery: an agent that has not tried yet has its grace before it.
+// deliverLeft returns the time left for a rebind. An agent that has not tried yet has its full grace period.
 func (m *moment) deliverLeft() time.Duration {
 	grace := m.Limits.RebindGrace
 	if since := m.Seen.RebindingSince; !since.IsZero() {
@@ -65,8 +65,8 @@ func deliveryRules() []rule {
 	}}
 }
 
-// delivery is what becomes of what was restored: nothing is to be done with it, it is not moved yet, it is
-// moved and there is time left to deliver it or not, this agent has tried or not, it is delivered.
+// delivery is the state of the rebind: not required, not moved yet, or moved. A moved volume varies in the time
+// left, in whether this agent has tried, and in whether the volume is rebound.
 func delivery() dimension {
 	moved := func(ago time.Duration, delivered bool) choice {
 		return func(m *moment) {

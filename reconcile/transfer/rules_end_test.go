@@ -30,7 +30,7 @@ func endRules() []rule {
 			}
 			return m.Step.Action != Write || m.Step.State.CompletedAt.Equal(m.State.CompletedAt)
 		},
-		output(func(step *Step, _ State, _ Observed) { // as Velero does
+		output(func(step *Step, _ State, _ Observed) { // Velero's behaviour
 			if step.Reason == ReasonPrepareTimeout {
 				step.State.CompletedAt = time.Time{}
 			}
@@ -59,7 +59,7 @@ func outcomeRules() []rule {
 			worked := m.works() && m.is(objects.Succeeded) && m.Seen.Result != nil && !m.Seen.Rebinds
 			return (m.ends() && m.writes(Completed)) == (m.acts() && (worked || m.moved() && m.Seen.Rebound))
 		},
-		input(func(_ *State, observed *Observed, _ *Limits) { // as Velero does
+		input(func(_ *State, observed *Observed, _ *Limits) { // Velero's behaviour
 			if observed.Result == nil {
 				observed.Result = &Outcome{}
 			}
@@ -122,7 +122,7 @@ func outcomeRules() []rule {
 	}}
 }
 
-// known is how far the mover of this start is: what it said last, or what was written before.
+// known is the progress of the current mover: its last report, or what was written before.
 func (m *moment) known() Progress {
 	if m.in(InProgress, Canceling) && !m.moved() && !m.Seen.ProgressAt.Before(m.State.StartedAt) {
 		return m.Seen.Progress

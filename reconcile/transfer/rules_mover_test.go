@@ -91,7 +91,7 @@ func moverRules() []rule {
 	}}
 }
 
-// loses tells whether a mover was lost for which there may be another.
+// loses reports whether a mover was lost that may have a successor.
 func (m *moment) loses() bool {
 	lost := m.preparing() && m.mine() && !m.stale() && m.is(objects.Lost) ||
 		m.ready() && m.acts() && m.gone() ||
@@ -99,12 +99,12 @@ func (m *moment) loses() bool {
 	return lost && !m.stranded()
 }
 
-// lacks tells whether a mover is still to be made, made again or told to start.
+// lacks reports whether a mover is still to be created, replaced or started.
 func (m *moment) lacks() bool {
 	return m.in(Accepted, Prepared) || m.replaces() || m.in(InProgress) && m.works() && m.gone()
 }
 
-// beginAgain is what is written once there is nothing left of the mover before.
+// beginAgain is the expected write once the previous mover is deleted.
 func beginAgain(s *State) {
 	s.Phase, s.StartedAt, s.Progress, s.Restarting = Accepted, time.Time{}, Progress{}, false
 	if !s.NodeBound {

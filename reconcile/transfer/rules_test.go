@@ -7,7 +7,7 @@ import (
 	"github.com/lateen-project/lateen/exposer/objects"
 )
 
-// rule is what holds for every step, said without Next, and a Next that breaks it.
+// rule is an invariant of every step, stated without Next, and a broken Next that violates it.
 type rule struct {
 	says   string
 	holds  func(*moment) bool
@@ -19,7 +19,7 @@ func rules() []rule {
 		moverRules(), restartRules(), endRules(), outcomeRules(), deliveryRules(), stepRules())
 }
 
-// output is a Next whose steps are changed.
+// output returns a Next whose steps are changed.
 func output(change func(*Step, State, Observed)) decide {
 	return func(s State, observed Observed, lim Limits) Step {
 		step := Next(s, observed, lim)
@@ -28,7 +28,7 @@ func output(change func(*Step, State, Observed)) decide {
 	}
 }
 
-// input is a Next that sees something else than there is.
+// input returns a Next whose input is changed.
 func input(change func(*State, *Observed, *Limits)) decide {
 	return func(s State, observed Observed, lim Limits) Step {
 		change(&s, &observed, &lim)
@@ -40,7 +40,8 @@ func implies(a, b bool) bool { return !a || b }
 
 func (m *moment) in(phases ...Phase) bool { return slices.Contains(phases, m.State.Phase) }
 
-// is tells in which condition the mover counts to be: it may be lost, whatever its pod says.
+// is reports whether the mover counts as being in one of the conditions. It may count as lost, whatever its pod
+// status says.
 func (m *moment) is(conditions ...objects.Condition) bool {
 	condition := m.Seen.Exposure.Condition
 	if m.nodeLost() || m.unconfirmed() {
@@ -49,26 +50,26 @@ func (m *moment) is(conditions ...objects.Condition) bool {
 	return slices.Contains(conditions, condition)
 }
 
-// nodeLost tells whether the mover has reported no end, and never will.
+// nodeLost reports whether the mover is on a lost node and reported no end before.
 func (m *moment) nodeLost() bool {
 	working := []objects.Condition{objects.Pending, objects.Running, objects.Unrunnable, objects.Terminating}
 	return m.Seen.NodeLost && slices.Contains(working, m.Seen.Exposure.Condition)
 }
 
-// unconfirmed tells whether the node of a mover that was at work takes too long to say that it has ended.
+// unconfirmed reports whether the node of a deleting mover exceeds the grace period without confirming its end.
 func (m *moment) unconfirmed() bool {
 	return m.in(Prepared, InProgress, Canceling) && m.Seen.Exposure.Condition == objects.Terminating && !m.Seen.NodeLost && m.left(m.Seen.DeletingAt, m.Limits.TerminationGrace) <= 0
 }
 
-// stranded tells whether the volume of a pod is on a node that is lost with its mover.
+// stranded reports whether a node-bound volume is on a lost node.
 func (m *moment) stranded() bool { return m.State.NodeBound && m.nodeLost() }
 
-// unmarked tells whether an agent of Velero has accepted what is this agent's now.
+// unmarked reports whether this agent now owns a transfer that an agent of Velero accepted.
 func (m *moment) unmarked() bool {
 	return m.in(Accepted) && m.mine() && !m.State.NodeBound && m.State.Exposer == ""
 }
 
-// lostBy is what is said of a mover that was lost.
+// lostBy is the expected message about a lost mover.
 func (m *moment) lostBy() string {
 	switch {
 	case m.nodeLost():
@@ -83,34 +84,34 @@ func (m *moment) lostBy() string {
 	return m.Seen.Exposure.Message
 }
 
-// writes tells whether the step writes one of these phases.
+// writes reports whether the step writes one of these phases.
 func (m *moment) writes(phases ...Phase) bool {
 	return m.Step.Action == Write && slices.Contains(phases, m.Step.State.Phase)
 }
 
-// changes tells whether the step writes exactly the state with this change.
+// changes reports whether the step writes exactly the state with this change.
 func (m *moment) changes(change func(*State)) bool {
 	want := m.State
 	change(&want)
 	return m.Step.Action == Write && m.Step.State == want
 }
 
-// fails tells whether the step ends the transfer as Failed, for that reason and with that message.
+// fails reports whether the step writes Failed with that reason and message.
 func (m *moment) fails(reason Reason, message string) bool {
 	return m.writes(Failed) && m.Step.Reason == reason && contains(m.Step.State.Message, message)
 }
 
-// waits tells whether the step is nothing but a timer.
+// waits reports whether the step is only a timer.
 func (m *moment) waits(after time.Duration) bool { return m.Step == Step{After: after} }
 
 func (m *moment) fresh() bool { return m.in("", New) }
 
-// asked tells whether the transfer is to stop.
+// asked reports whether the transfer is canceled or deleting.
 func (m *moment) asked() bool { return m.State.Cancel || m.State.Deleting }
 
 func (m *moment) mine() bool { return m.Seen.Exposes && !m.State.Foreign }
 
-// acts tells whether this agent is the one that acts in this phase.
+// acts reports whether this agent acts on the transfer in its phase.
 func (m *moment) acts() bool {
 	switch m.State.Phase {
 	case Prepared, InProgress, Canceling:
@@ -121,34 +122,35 @@ func (m *moment) acts() bool {
 	return false
 }
 
-// adopts tells whether this agent has nothing to do with the transfer but to say that its mover runs.
+// adopts reports whether this agent may only write Prepared.
 func (m *moment) adopts() bool {
 	return m.in(Accepted) && m.Seen.MayMarkPrepared && !m.Seen.Exposes && !m.Seen.OwnsMover
 }
 
-// moved tells whether only the delivery is left.
+// moved reports whether only the rebind is left.
 func (m *moment) moved() bool {
 	return m.in(InProgress, Canceling) && !m.State.MoverSucceededAt.IsZero()
 }
 
-// works tells whether a mover may still work, or be told to stop.
+// works reports whether a mover may still work or be canceled.
 func (m *moment) works() bool { return m.in(InProgress, Canceling) && !m.moved() && !m.replaces() }
 
-// replaces tells whether a mover was given up, and its pod goes before the phase goes back.
+// replaces reports whether a mover was given up and its pod must be deleted before the phase becomes Accepted.
 func (m *moment) replaces() bool { return m.in(Prepared, InProgress) && m.State.Restarting }
 
-// stale tells whether the mover that is seen was given up before.
+// stale reports whether the observed mover was given up before.
 func (m *moment) stale() bool {
 	return !m.is(objects.Absent) && m.Seen.Exposure.Attempt < m.State.Restarts
 }
 
-// gone tells whether the mover has stopped and something took it away.
+// gone reports whether the mover is absent or lost.
 func (m *moment) gone() bool { return m.is(objects.Absent, objects.Lost) }
 
-// alive tells whether a mover is there that may work and is not being deleted.
+// alive reports whether a mover may work and is not deleting.
 func (m *moment) alive() bool { return m.is(objects.Pending, objects.Running, objects.Unrunnable) }
 
-// stallsIn is what is left until a mover that works counts as stalled; it may be over. None is that it never does.
+// stallsIn returns the time until a working mover counts as stalled; it may be negative. ever is false if the mover
+// never counts as stalled.
 func (m *moment) stallsIn() (left time.Duration, ever bool) {
 	if !m.in(InProgress) || !m.works() || !m.is(objects.Running) || m.nodeLost() || m.Limits.StallTimeout == 0 {
 		return 0, false
@@ -156,38 +158,38 @@ func (m *moment) stallsIn() (left time.Duration, ever bool) {
 	return m.left(m.Seen.ActiveAt, m.Limits.StallTimeout), true
 }
 
-// stalled tells whether a mover that nobody has told to stop has reported nothing for too long.
+// stalled reports whether a mover without a cancel has reported nothing for too long.
 func (m *moment) stalled() bool {
 	left, ever := m.stallsIn()
 	return ever && left <= 0 && m.acts() && !m.asked()
 }
 
-// preparing tells whether nothing ends the preparation but the mover: neither a cancel, nor the loss of
-// the source, nor the prepare timeout.
+// preparing reports whether only the mover can end the preparation: no cancel, no lost source and no prepare
+// timeout does.
 func (m *moment) preparing() bool {
 	return m.in(Accepted) && !m.asked() && m.sourceWaits() && m.left(m.State.AcceptedAt, m.Limits.PrepareTimeout) > 0 &&
 		!m.stranded() && !m.unmarked()
 }
 
-// ready tells the same of a transfer that waits for its slot.
+// ready is the counterpart of preparing for a transfer that waits for its slot.
 func (m *moment) ready() bool {
 	return m.in(Prepared) && !m.asked() && m.sourceWaits() && !m.replaces()
 }
 
-// sourceWaits tells whether the pod whose volume it is exists, and a mover may have the volume.
+// sourceWaits reports whether the pod of the volume exists and a mover may write to the volume.
 func (m *moment) sourceWaits() bool { return !m.Seen.SourceGone && m.Seen.PodResumed == "" }
 
-// ends tells whether the step writes a terminal phase.
+// ends reports whether the step writes a terminal phase.
 func (m *moment) ends() bool {
 	return !m.in(Completed, Failed, Canceled) && m.writes(Completed, Failed, Canceled)
 }
 
-// restarts tells whether the step gives a mover up for another one.
+// restarts reports whether the step replaces a mover.
 func (m *moment) restarts() bool {
 	return m.Step.Action == Write && m.Step.State.Restarts > m.State.Restarts
 }
 
-// left is what remains of a bound.
+// left returns the time left of a bound.
 func (m *moment) left(since time.Time, bound time.Duration) time.Duration {
 	return since.Add(bound).Sub(m.Seen.Now)
 }

@@ -6,7 +6,7 @@ import (
 	"github.com/lateen-project/lateen/exposer/objects"
 )
 
-// What every situation has in common.
+// Values that all situations share.
 const (
 	here      = "n1"
 	elsewhere = "n2"
@@ -19,7 +19,7 @@ func now() time.Time { return time.Unix(1_800_000_000, 0) }
 // newer is a phase that this version does not know.
 func newer() Phase { return "Quiescing" }
 
-// moment is a situation, with the step that is taken in it.
+// moment is a situation and the step taken in it.
 type moment struct {
 	State  State
 	Seen   Observed
@@ -27,10 +27,10 @@ type moment struct {
 	Step   Step
 }
 
-// decide is Next, or one that is broken on purpose.
+// decide is Next, or a version of it that is broken on purpose.
 type decide func(State, Observed, Limits) Step
 
-// A dimension is what can be one way or another, a choice sets it.
+// A choice sets one aspect of a situation; a dimension lists its choices.
 type (
 	choice    func(*moment)
 	dimension []choice
@@ -46,7 +46,7 @@ func oneOf[V any](set func(*moment, V), values ...V) dimension {
 
 func either(set func(*moment, bool)) dimension { return oneOf(set, false, true) }
 
-// space is the product of all that has a meaning in a phase. Later dimensions may build on earlier ones.
+// space is the product of all dimensions of a phase. Later dimensions may build on earlier ones.
 type space struct {
 	phase      Phase
 	dimensions []dimension
@@ -61,7 +61,7 @@ func newSpace(phase Phase, dimensions []dimension) space {
 	return space{phase: phase, dimensions: dimensions, size: size}
 }
 
-// at sets the situation with that number.
+// at sets m to the situation with that number.
 func (s space) at(number int, m *moment) {
 	*m = moment{Limits: DefaultLimits()}
 	m.State.Phase, m.State.CreatedAt = s.phase, now().Add(-24*time.Hour)
@@ -72,7 +72,7 @@ func (s space) at(number int, m *moment) {
 	}
 }
 
-// spaces are all situations, by phase.
+// spaces returns all situations, by phase.
 func spaces() []space {
 	phases := append(Phases(), "", newer())
 	all := make([]space, 0, len(phases))
@@ -83,7 +83,7 @@ func spaces() []space {
 	return all
 }
 
-// only are the dimensions beyond those of every phase, and the times that a phase has behind it.
+// only returns the dimensions that a phase has in addition to the common ones, and the times of its earlier phases.
 func only(phase Phase) []dimension {
 	begun := oneOf(func(m *moment, ago time.Duration) {
 		m.State.AcceptedAt, m.State.StartedAt, m.State.Node = now().Add(-2*ago), now().Add(-ago), here
@@ -107,8 +107,8 @@ func only(phase Phase) []dimension {
 
 func onNode() dimension { return dimension{func(m *moment) { m.State.Node = here }} }
 
-// movers are the restarts together with the exposures that can be seen after so many. None was restarted before
-// anything was accepted, and the node counts until it is noted.
+// movers combines the restarts with the exposures that are possible after so many. Before Accepted there are no
+// restarts. The node counts until it is recorded.
 func movers(phase Phase) dimension {
 	var all dimension
 	restarted, nodes := []int{0, 1, DefaultLimits().Retries}, []string{here, elsewhere}
@@ -157,8 +157,8 @@ func exposures(restarts int, nodes []string) []objects.Exposure {
 	return all
 }
 
-// fates are what becomes of a mover with its node: nothing, or the node is lost, or its end is not confirmed in time. What
-// has no restart behind it may have been accepted by an agent of Velero.
+// fates are what happens to a mover on its node: nothing, the node is lost, or its end is not confirmed in time. An
+// Accepted transfer without a restart may also have been accepted by an agent of Velero.
 func fates(phase Phase, restarts int, exposure objects.Exposure) []choice {
 	all := withNode(exposure)
 	if phase == Accepted && restarts == 0 {
@@ -183,7 +183,7 @@ func withNode(exposure objects.Exposure) []choice {
 	return []choice{func(*moment) {}}
 }
 
-// results are what a mover may have left; only one that succeeded has one.
+// results are the possible results of a mover; only one that succeeded has a result.
 func results(exposure objects.Exposure) []*Outcome {
 	if exposure.Condition != objects.Succeeded {
 		return []*Outcome{nil}
@@ -192,8 +192,8 @@ func results(exposure objects.Exposure) []*Outcome {
 	return []*Outcome{nil, snapshot, {Path: "/uid", Note: "volume was empty"}}
 }
 
-// asked are the ways to be told to stop: not, by a cancel, by a deletion, by both, and how long ago where a mover is
-// given time to hear of it.
+// asked are the ways to stop a transfer: none, a cancel, a deletion, or both. In phases with a grace period the
+// time since the cancel varies too.
 func asked(phase Phase) dimension {
 	all := dimension{func(*moment) {}}
 	grace := []time.Duration{DefaultLimits().CancelGrace - tick}
@@ -216,13 +216,13 @@ func owner() dimension {
 		[2]bool{false, false}, [2]bool{false, true}, [2]bool{true, false}, [2]bool{true, true})
 }
 
-// ages are just before the prepare timeout and exactly at it.
+// ages are the times just before the prepare timeout and exactly at it.
 func ages(set func(*moment, time.Time)) dimension {
 	timeout := DefaultLimits().PrepareTimeout
 	return oneOf(func(m *moment, ago time.Duration) { set(m, now().Add(-ago)) }, timeout-tick, timeout)
 }
 
-// sinceAccepted are the times around the end of the pause before the next mover and the prepare timeout.
+// sinceAccepted are the times around the end of the restart delay and the prepare timeout.
 func sinceAccepted() dimension {
 	pause := oneOf(func(m *moment, left time.Duration) {
 		m.State.AcceptedAt = now().Add(left - pauseBefore(m.State.Restarts, m.Limits))
@@ -230,7 +230,7 @@ func sinceAccepted() dimension {
 	return append(pause, ages(func(m *moment, at time.Time) { m.State.AcceptedAt = at })...)
 }
 
-// pauseBefore is the time from giving a mover up to making the next: 10 s, doubled for each further one.
+// pauseBefore is the time from giving up a mover to creating the next: 10 s, doubled for each further one.
 func pauseBefore(restarts int, limits Limits) time.Duration {
 	pause := limits.RestartDelay
 	for range restarts - 1 {
@@ -239,7 +239,7 @@ func pauseBefore(restarts int, limits Limits) time.Duration {
 	return pause
 }
 
-// progress is what the mover said: nothing, something new, something from before it started, what is known.
+// progress is the last report of the mover: none, a new one, one from before its start, or the known one.
 func progress() dimension {
 	reported := func(m *moment, p Progress, at time.Time) {
 		m.State.Progress = Progress{Total: 100, Done: 40}
@@ -253,7 +253,7 @@ func progress() dimension {
 	}
 }
 
-// tooSoon is something new that a mover says that was just started: it is not written on its own yet.
+// tooSoon is a new report of a mover that has just started: it is not written on its own yet.
 func tooSoon(m *moment) {
 	m.State.StartedAt = now().Add(tick - DefaultLimits().FirstProgress)
 	m.Seen.Progress, m.Seen.ProgressAt = Progress{Total: 100, Done: 60}, now()

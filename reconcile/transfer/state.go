@@ -1,5 +1,5 @@
-// Package transfer decides what happens next to a data movement: one state machine for all kinds of
-// Velero's data-movement resources. It is pure: it calls no API, reads no clock and logs nothing.
+// Package transfer is the state machine of a transfer, one for all kinds of Velero's data-movement resources. It is
+// pure: it calls no API, reads no clock and logs nothing.
 package transfer
 
 import (
@@ -8,10 +8,10 @@ import (
 	"github.com/lateen-project/lateen/exposer/objects"
 )
 
-// Phase is a phase of Velero's data-movement resources; the words are the same for all kinds.
+// Phase is a phase of Velero's data-movement resources; all kinds use the same values.
 type Phase string
 
-// The phases, as the CRDs enumerate them. The server creates resources without one.
+// The phases, as the CRDs enumerate them. The server creates resources with an empty phase.
 const (
 	New        Phase = "New"
 	Accepted   Phase = "Accepted"
@@ -23,108 +23,110 @@ const (
 	Canceled   Phase = "Canceled"
 )
 
-// Phases are all phases in the order in which they follow each other.
+// Phases returns all phases in protocol order.
 func Phases() []Phase {
 	return []Phase{New, Accepted, Prepared, InProgress, Canceling, Completed, Failed, Canceled}
 }
 
-// Terminal tells whether a phase never changes again.
+// Terminal reports whether the phase is final.
 func (p Phase) Terminal() bool { return p == Completed || p == Failed || p == Canceled }
 
-// HasStarted tells whether a mover was told to work, in this phase.
+// HasStarted reports whether a mover was started in this phase.
 func (p Phase) HasStarted() bool { return p == InProgress || p == Canceling }
 
-// HasMover tells whether there must be a mover in this phase, or one was lost.
+// HasMover reports whether this phase requires a mover; if none exists, it was lost.
 func (p Phase) HasMover() bool { return p == Prepared || p == InProgress || p == Canceling }
 
-// NeedsSource tells whether a mover is still to be made, or made again, in this phase.
+// NeedsSource reports whether a mover may still be created or replaced in this phase.
 func (p Phase) NeedsSource() bool { return p == Accepted || p == Prepared || p == InProgress }
 
-// Progress is how far a mover says that it is, in bytes.
+// Progress is the reported progress of a mover, in bytes.
 type Progress struct {
 	Total, Done int64
 }
 
-// Outcome is what a mover leaves behind when it succeeds. Movers of restores leave TotalBytes only.
+// Outcome is the result of a mover that succeeded. Restore movers report TotalBytes only.
 type Outcome struct {
-	SnapshotID       string // of the kopia repository; empty when the volume was empty
-	Path             string // as the mover saw the volume
-	Note             string // what Velero says of a volume that was empty
+	SnapshotID       string // in the kopia repository; empty if the volume was empty
+	Path             string // of the volume in the mover
+	Note             string // Velero's message for an empty volume
 	TotalBytes       int64
 	IncrementalBytes int64 // new or changed since the last snapshot
 }
 
-// State is what the kinds have in common, copied out of the custom resource.
+// State is what the kinds have in common, copied from the custom resource.
 type State struct {
 	Phase             Phase
-	NodeBound         bool   // its mover belongs where a pod is: everything is done by the agent of that node
-	OwnsSnapshot      bool   // the snapshot that it names goes with it, even if it was never accepted
-	Foreign           bool   // it is for another data mover than Velero's own
-	DataMover         string // that it is for, as it says; empty is Velero's default
+	NodeBound         bool   // the mover runs on the node of a pod, and the agent of that node does everything
+	OwnsSnapshot      bool   // cleanup deletes the snapshot that it names, even if it was never accepted
+	Foreign           bool   // its data mover is not one of Velero's
+	DataMover         string // spec.dataMover or equivalent; empty is Velero's default
 	Cancel            bool   // spec.cancel
 	Deleting          bool   // deletionTimestamp is set; not the same as Cancel
-	Finalizer         bool   // ours is there
-	UnsupportedReason string // why it can never be served; empty if it can
-	Acceptor          string // whose agent accepted it; kinds whose movers belong to a pod have Node instead
-	Restarting        bool   // its mover was given up and the restart is counted; the pod of that mover goes before the phase goes back
-	Exposer           string // whose agent of Lateen first took part in it; empty: none has, or it is over and cleaned up
-	Node              string // where the mover is followed
-	NodeOS            string // of that node: only kinds that report it
-	Message           string
-	CreatedAt         time.Time
-	AcceptedAt        time.Time
-	StartedAt         time.Time
-	MoverSucceededAt  time.Time     // the mover succeeded, and only the delivery is left
-	RebindTimeout     time.Duration // what the delivery may take; zero is Limits.DeliverTimeout
-	CompletedAt       time.Time
-	Restarts          int // movers that were lost and replaced
-	Progress          Progress
-	Outcome           Outcome
+	Finalizer         bool   // Velero's finalizer of the kind is set
+	UnsupportedReason string // why the transfer is never supported; empty if it is
+	Acceptor          string // node of the agent that accepted it; node-bound kinds have Node instead
+	// Restarting means that the mover was given up and the restart is counted. Its pod is deleted before the phase
+	// becomes Accepted again.
+	Restarting       bool
+	Exposer          string // node of the first Lateen agent to take part; empty before that and after cleanup
+	Node             string // node of the mover
+	NodeOS           string // operating system of that node; only kinds that report it
+	Message          string
+	CreatedAt        time.Time
+	AcceptedAt       time.Time
+	StartedAt        time.Time
+	MoverSucceededAt time.Time     // when the mover succeeded, so that only the rebind is left; zero before
+	RebindTimeout    time.Duration // of the rebind; zero means Limits.RebindTimeout
+	CompletedAt      time.Time
+	Restarts         int // lost movers that were replaced
+	Progress         Progress
+	Outcome          Outcome
 }
 
-// Settled tells whether it has ended and nobody has anything left to do.
+// Settled reports whether the transfer is terminal and cleaned up.
 func (s State) Settled() bool { return s.Phase.Terminal() && !s.HasLeftovers() }
 
-// HasLeftovers tells whether something may be left of what was exposed. The finalizer alone does not say so: agents of Velero
-// take it away from whatever has ended, whoever is to clean up.
+// HasLeftovers reports whether exposed objects may be left. The finalizer alone is not enough: agents of Velero
+// remove it from every terminal transfer, even one of another agent.
 func (s State) HasLeftovers() bool { return s.Finalizer || s.Exposer != "" }
 
-// TakesSlot tells whether a mover of ours works, or may work.
+// TakesSlot reports whether a mover of this transfer works or may work, and so takes a node slot.
 func (s State) TakesSlot() bool {
 	return s.Phase.HasStarted() && s.MoverSucceededAt.IsZero() && !s.Foreign
 }
 
-// Observed is what there is to know besides the custom resource. Everything in it is a value.
+// Observed is everything that Next reads besides the custom resource. All of it is values.
 type Observed struct {
 	Now             time.Time
-	CanceledAt      time.Time     // when a cancel was first seen; zero if none was
+	CanceledAt      time.Time     // when a cancel was first observed; zero if none was
 	ThisNode        string        // the node of this agent
-	Exposes         bool          // this agent accepts and exposes it
-	OwnsMover       bool          // this agent follows its mover
-	MayMarkPrepared bool          // this agent follows what runs where the mover runs
-	Eligible        bool          // what it waits for before it may be accepted is there
-	WaitingFor      string        // then: nothing; else what it waits for
-	Unbounded       bool          // then: it may last, as long as what it waits for exists
-	WaitsSince      time.Time     // since when that has been so, as far as this agent has seen
-	Admitted        bool          // one more may be prepared in the cluster
-	HasSlot         bool          // one more mover may run on its node, and this one is next
-	SlotIn          time.Duration // when to ask for a slot again, if it must not have one yet
-	SourceGone      bool          // the pod whose volume it is does not exist any more
-	PodResumed      string        // why no mover may write to the volume of that pod any more; empty if one may
+	Exposes         bool          // this agent accepts and exposes the transfer
+	OwnsMover       bool          // this agent follows the mover
+	MayMarkPrepared bool          // this agent writes Prepared once the mover runs
+	Eligible        bool          // all preconditions of accepting are met
+	WaitingFor      string        // empty if Eligible, else the missing precondition
+	Unbounded       bool          // the cluster-wide limit allows one more
+	WaitsSince      time.Time     // since when this agent has observed that wait
+	Admitted        bool          // the cluster-wide limit allows one more preparation
+	HasSlot         bool          // the node has a free slot and this transfer is next
+	SlotIn          time.Duration // delay until the next request for a slot; 0 for none
+	SourceGone      bool          // the pod of the volume does not exist any more
+	PodResumed      string        // why no mover may write to the pod's volume any more; empty if one may
 	Exposure        objects.Exposure
-	NodeLost        bool      // no agent is Ready where its mover is, and that Node is not Ready or does not exist
-	DeletingAt      time.Time // when its mover's pod was first seen to be deleting; zero if it is not
-	HasLeftovers    bool      // something of the exposure exists besides the mover
-	Diagnosis       string    // what keeps the mover from running, besides what the exposure says
-	Started         bool      // its mover has said that the data path started
-	Progress        Progress  // what its mover said last
-	ProgressAt      time.Time // and when
-	ActiveAt        time.Time // when this agent last saw its mover report something new, be it bytes or an Event
-	Result          *Outcome  // of a mover that succeeded; nil if what it left cannot be read
-	ResultError     string    // then: why
-	Rebinds         bool      // what the mover restored is still to be delivered once it has succeeded
-	Rebound         bool      // it has been
-	// RebindingSince is when this agent first tried to deliver it; zero if it has not.
+	NodeLost        bool      // the mover's node has no Ready agent, and its Node is not Ready or does not exist
+	DeletingAt      time.Time // when the mover pod was first observed deleting; zero if it is not
+	HasLeftovers    bool      // exposed objects exist besides the mover
+	Diagnosis       string    // what blocks the mover, in addition to Exposure.Message
+	Started         bool      // the mover has reported the start of its data path
+	Progress        Progress  // last reported progress of the mover
+	ProgressAt      time.Time // time of that report
+	ActiveAt        time.Time // when this agent last observed new bytes or a new Event of the mover
+	Result          *Outcome  // of a mover that succeeded; nil if unreadable
+	ResultError     string    // why Result is nil
+	Rebinds         bool      // the restored volume must be rebound after the mover succeeds
+	Rebound         bool      // the restored volume is rebound
+	// RebindingSince is when this agent first tried to rebind; zero if it has not.
 	RebindingSince time.Time
 }
 
@@ -133,16 +135,16 @@ type Limits struct {
 	PrepareTimeout   time.Duration // from accepting to a running mover (Velero's --data-mover-prepare-timeout)
 	CancelGrace      time.Duration // from a cancel to the deletion of the mover
 	RestartDelay     time.Duration // before the second mover; doubles with each further one
-	TerminationGrace time.Duration // from the deletion of a mover's pod until the mover counts as lost though its node has not confirmed its end
-	RebindTimeout    time.Duration // from a mover's success to the delivery of what it restored, where the resource does not say
-	RebindGrace      time.Duration // that each agent has at least, from its first try to deliver
-	CleanUpWarning   time.Duration // from the end of a transfer to the Event that says what its clean-up still waits for
-	FirstProgress    time.Duration // from the start to the first write of progress: what ends sooner has it in its last write
-	StallTimeout     time.Duration // that a mover may report nothing new before it is replaced, or given up; zero is for ever
+	TerminationGrace time.Duration // from the deletion of a mover pod until an unconfirmed mover counts as lost
+	RebindTimeout    time.Duration // from a mover's success to the rebind, if the resource sets no timeout
+	RebindGrace      time.Duration // minimum time for each agent, from its first try to rebind
+	CleanUpWarning   time.Duration // from the terminal phase to the Event that names what blocks cleanup
+	FirstProgress    time.Duration // from the start to the first progress write; faster movers need no such write
+	StallTimeout     time.Duration // without new reports, until the mover is replaced or given up; zero is no limit
 	Retries          int           // movers that may be lost before the transfer fails
 }
 
-// DefaultLimits is the one table of the bounds' defaults.
+// DefaultLimits returns the defaults of all bounds.
 func DefaultLimits() Limits {
 	return Limits{
 		PrepareTimeout:   30 * time.Minute,
@@ -158,25 +160,25 @@ func DefaultLimits() Limits {
 	}
 }
 
-// Action is the one effect that a step asks for.
+// Action is the one effect of a step.
 type Action int
 
-// The effects that a step can ask for.
+// The effects of steps.
 const (
-	Wait          Action = iota // nothing now; an event or the timer wakes it
+	Wait          Action = iota // do nothing; an event or the timer triggers the next reconcile
 	Write                       // write State to the custom resource
-	Expose                      // make the mover, or what it still lacks
-	Rebind                      // put what was restored where it belongs
-	AbandonRebind               // try the delivery a last time; unless it is done then, keep what was restored, and fail
-	Remove                      // remove what was exposed
+	Expose                      // create the missing objects, the mover last
+	Rebind                      // bind the restored volume to the target claim
+	AbandonRebind               // try the rebind a last time; if it fails, keep the restored volume and fail
+	Remove                      // delete what was exposed
 )
 
-// Step is what is to be done next.
+// Step is the next step of a transfer.
 type Step struct {
 	Action Action
 	State  State         // for Write
-	After  time.Duration // when to look again at the latest, whatever the action; 0 is never
+	After  time.Duration // requeue after this delay, whatever the action; 0 is never
 	Reason Reason        // for Write and Remove
-	Force  bool          // for Remove: the mover's node cannot confirm its end
-	Lost   string        // for a restart: why the mover was lost, one of build.LostReasons
+	Force  bool          // for Remove: the mover's node cannot confirm the end of the mover
+	Lost   string        // for a restart: why the mover was lost, one of objects.LostReasons
 }

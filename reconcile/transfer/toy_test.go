@@ -9,7 +9,7 @@ import (
 	"github.com/lateen-project/lateen/exposer/objects"
 )
 
-// mood is how the movers of a toy behave.
+// mood is the behaviour of the movers of a toy.
 type mood string
 
 const (
@@ -28,8 +28,8 @@ const (
 	cannotDeliver mood = "restores for a claim that is gone"
 )
 
-// toy is a cluster with one transfer, a mover and a clock that jumps. Every move is one step of the
-// agent, or one of the kubelet when the agent has nothing to do, or the end of a timer.
+// toy is a simulated cluster with one transfer, a mover and a clock that jumps. Every move is one step of the
+// agent, else one of the kubelet, else the end of a timer.
 type toy struct {
 	mood       mood
 	clock      time.Time
@@ -37,27 +37,27 @@ type toy struct {
 	deleted    bool  // it does not exist any more
 	sourceGone bool
 	mover      *mover
-	movers     int // made so far
-	unseen     int // of those, vanished before it was prepared: like one that was never made
+	movers     int // created so far
+	unseen     int // movers that vanished before Prepared, as if they had never been created
 
 	delivers  bool
-	delivered int // steps of the delivery
+	delivered int // completed steps of the rebind
 
-	canceledAt, deliveringSince time.Time // all that the agent remembers
+	canceledAt, deliveringSince time.Time // the whole local state of the agent
 }
 
 type mover struct {
 	seen     objects.Exposure
 	started  bool
-	endingAt time.Time // as the agent saw it first
-	silent   bool      // its node does not answer any more
+	endingAt time.Time // when the agent first observed it
+	silent   bool      // its node does not respond
 }
 
 func newToy(m mood) *toy {
 	return &toy{mood: m, clock: now(), state: State{CreatedAt: now()}, delivers: m == restores || m == cannotDeliver}
 }
 
-// clean tells whether the transfer has ended and left nothing behind.
+// clean reports whether the transfer is terminal and leaves nothing behind.
 func (c *toy) clean() bool {
 	return c.mover == nil && (c.deleted || c.state.Phase.Terminal() && !c.state.Finalizer)
 }
@@ -88,11 +88,11 @@ func (c *toy) look() Observed {
 	return observed
 }
 
-// move makes one move; an error is a broken promise.
+// move does one move; an error is a violated invariant.
 func (c *toy) move() error {
 	c.clock = c.clock.Add(time.Second)
 	if c.deleted {
-		c.mover = nil // the garbage collector's work
+		c.mover = nil // as the garbage collector does
 		return nil
 	}
 	step := Next(c.state, c.look(), DefaultLimits())
@@ -111,7 +111,7 @@ func (c *toy) move() error {
 	}
 	switch {
 	case c.kubelet():
-	case c.busy(): // it says something each second
+	case c.busy(): // it reports something each second
 	case step.After > 0:
 		c.clock = c.clock.Add(step.After)
 	default:
@@ -120,7 +120,7 @@ func (c *toy) move() error {
 	return nil
 }
 
-// busy tells whether a mover works that ends only when it is told to.
+// busy reports whether a mover works that ends only when it is canceled.
 func (c *toy) busy() bool {
 	return (c.mood == slow || c.mood == deaf || c.mood == mute) && c.state.Phase == InProgress && c.mover != nil && c.mover.works()
 }
@@ -152,7 +152,7 @@ func (c *toy) remove(force bool) error {
 	return nil
 }
 
-// deliverySteps are what it takes to deliver; the first removes the mover.
+// deliverySteps is the number of steps of a rebind; the first deletes the mover.
 const deliverySteps = 3
 
 func (c *toy) deliver() error {
@@ -182,7 +182,7 @@ func (c *toy) expose() error {
 	return nil
 }
 
-// kubelet does one thing, if there is one to do.
+// kubelet does at most one thing and reports whether it did.
 func (c *toy) kubelet() bool {
 	if c.mover == nil || c.mover.silent {
 		return false
@@ -213,7 +213,7 @@ func (c *toy) start() {
 	}
 }
 
-// work is a mover's: it waits for InProgress, says that it started, and ends in its way.
+// work simulates a mover: it waits for InProgress, reports its start, and ends according to its mood.
 func (c *toy) work() {
 	observed := &c.mover.seen
 	reported := c.state.Phase == Canceling && c.state.Cancel
@@ -222,7 +222,7 @@ func (c *toy) work() {
 	case c.mood == keepsDying:
 		c.evict()
 	case !c.mover.started:
-		c.mover.started = c.state.Phase == InProgress // one that starts later never sees the cancel
+		c.mover.started = c.state.Phase == InProgress // a mover that starts later never sees the cancel
 	case c.mood == deaf && reported, c.mood == hangs:
 	case reported:
 		observed.Condition, observed.Canceled, observed.Message = objects.Failed, true, "data path is canceled"
@@ -247,13 +247,13 @@ func (c *toy) vanish() {
 	c.mover = nil
 }
 
-// deleteResource is somebody who deletes the resource.
+// deleteResource simulates a client that deletes the resource.
 func (c *toy) deleteResource() {
 	c.state.Deleting = true
 	c.deleted = !c.state.Finalizer
 }
 
-// faults are what can befall a transfer.
+// faults are all faults that a transfer must survive.
 func faults() map[string]func(*toy) {
 	return map[string]func(*toy){
 		"cancel":              func(c *toy) { c.state.Cancel = true },

@@ -12,7 +12,8 @@ import (
 
 const sourceGone = "the pod whose volume is to be moved does not exist any more"
 
-// succeeded ends a transfer whose mover succeeded, if its result says so, or notes what is left to do.
+// succeeded finishes a transfer whose mover succeeded, or records that only the rebind is left. An unreadable
+// result is a failure.
 func succeeded(s State, observed Observed) Step {
 	if observed.Result == nil {
 		return failed(s, observed, ReasonUnreadable, "mover succeeded, but its result cannot be read: "+observed.ResultError)
@@ -32,7 +33,7 @@ func failed(s State, observed Observed, reason Reason, message string) Step {
 	return finish(s, observed, Failed, reason)
 }
 
-// canceled keeps the message that is there: whoever canceled may have said why.
+// canceled keeps an existing message: the client that canceled may have given a reason.
 func canceled(s State, observed Observed) Step {
 	if s.Message == "" && s.Deleting {
 		s.Message = "canceled because it is being deleted"
@@ -41,8 +42,8 @@ func canceled(s State, observed Observed) Step {
 	return finish(s, observed, Canceled, ReasonCanceled)
 }
 
-// currentProgress is how far the mover is: what it said last, or what is known if it said nothing since it
-// started. What was said earlier is of the mover before it.
+// currentProgress returns the last progress that the mover reported since its start. Without one it returns the
+// progress in the state. An earlier report belongs to the previous mover.
 func currentProgress(s State, observed Observed) Progress {
 	if !s.TakesSlot() || observed.ProgressAt.Before(s.StartedAt) {
 		return s.Progress
@@ -50,17 +51,18 @@ func currentProgress(s State, observed Observed) Progress {
 	return observed.Progress
 }
 
-// finish writes a terminal phase. What ends before it started has started then, as with Velero: clients read how long it took.
+// finish writes a terminal phase. A transfer that never started gets its completion time as start time, as with
+// Velero: clients compute the duration.
 func finish(s State, observed Observed, phase Phase, reason Reason) Step {
 	s.Phase, s.CompletedAt, s.StartedAt, s.Restarting = phase, observed.Now, cmp.Or(s.StartedAt, observed.Now), false
 	if s.OwnsSnapshot && !s.Deleting {
-		s.Finalizer = true // there is something to clean up
+		s.Finalizer = true // cleanup deletes the snapshot
 	}
 	return Step{Action: Write, State: s, Reason: reason}
 }
 
-// restart gives a lost mover another try. That is counted first, with the reason; where its pod is still there, that
-// goes next, and the phase goes back after that.
+// restart replaces a lost mover. It first counts the restart, with its reason. If the mover pod still exists, the
+// pod is deleted next, and the phase becomes Accepted after that.
 func restart(s State, observed Observed, lim Limits) Step {
 	why, lost := observed.Exposure.Message, observed.Exposure.Reason
 	if observed.Exposure.Condition == objects.Absent {
@@ -85,7 +87,7 @@ func restart(s State, observed Observed, lim Limits) Step {
 	return Step{Action: Write, State: s, Reason: ReasonRestarted, Lost: lost}
 }
 
-// requeue is back in Accepted, as if nothing had been moved.
+// requeue returns the state to Accepted, without start time and progress.
 func requeue(s State) State {
 	s.Phase, s.StartedAt, s.Progress, s.Restarting = Accepted, time.Time{}, Progress{}, false
 	if !s.NodeBound {
@@ -94,9 +96,9 @@ func requeue(s State) State {
 	return s
 }
 
-// replace removes the pod of a mover that was given up, and then goes back to Accepted: an agent of Velero, on whatever node,
-// cancels what is Accepted and has a failed pod (velero-protocol 1.4). A pod that stays is waited for as long as the grace;
-// the next mover is not made before it is gone.
+// replace deletes the pod of a mover that was given up, and then returns the transfer to Accepted. The order
+// matters: an agent of Velero on any node cancels an Accepted transfer with a failed pod (velero-protocol 1.4). It
+// waits for the pod no longer than the grace period. The next mover is not created before that pod is deleted.
 func replace(s State, observed Observed, lim Limits) Step {
 	left := remaining(s.AcceptedAt.Add(lim.TerminationGrace), observed)
 	switch {
@@ -114,8 +116,8 @@ func replace(s State, observed Observed, lim Limits) Step {
 	return step
 }
 
-// stalled gives a mover that reports nothing any more another try if it is the first one: what is stuck twice is not
-// stuck by chance.
+// stalled restarts a mover that reports nothing new if no mover of the transfer was replaced before. A second stall
+// is no coincidence, so it fails the transfer.
 func stalled(s State, observed Observed, lim Limits) Step {
 	why := fmt.Sprintf("mover stalled: no byte moved and no Event sent for %s", lim.StallTimeout)
 	if s.Restarts > 0 {
@@ -128,7 +130,7 @@ func stalled(s State, observed Observed, lim Limits) Step {
 // maxDoublings keeps the delay between two movers below three hours by default.
 const maxDoublings = 10
 
-// restartDelay is the time from giving a mover up to making the next one.
+// restartDelay returns the time from giving up a mover to creating the next one.
 func restartDelay(restarts int, lim Limits) time.Duration {
 	return lim.RestartDelay << min(max(restarts-1, 0), maxDoublings)
 }
@@ -138,23 +140,24 @@ func prepareTimeout(observed Observed, lim Limits) string {
 	return fmt.Sprintf("not prepared within %s: %s", lim.PrepareTimeout, why)
 }
 
-// joined are those messages that are not empty.
+// joined joins the messages that are not empty.
 func joined(messages ...string) string {
 	messages = slices.DeleteFunc(messages, func(message string) bool { return message == "" })
 	return strings.Join(messages, "; ")
 }
 
-// remaining is the time left before a deadline.
+// remaining returns the time left before a deadline.
 func remaining(deadline time.Time, observed Observed) time.Duration {
 	return deadline.Sub(observed.Now)
 }
 
-// FailRebind ends a transfer that was moved and cannot be delivered; message says where it is kept.
+// FailRebind fails a transfer whose data is moved but whose volume cannot be rebound. The message says where the
+// volume is kept.
 func FailRebind(s State, observed Observed, message string) Step {
 	return failed(s, observed, ReasonRebindFailed, message)
 }
 
-// FailExpose ends a transfer whose mover can never be made as things are.
+// FailExpose fails a transfer whose mover can never be created in the current state.
 func FailExpose(s State, observed Observed, message string) Step {
 	return failed(s, observed, ReasonCannotRun, message)
 }

@@ -1,10 +1,10 @@
 package transfer
 
-// stride is a prime larger than the number of situations: steps of it visit each of them once, and
-// soon one of every kind, so that a mistake shows early.
+// stride is a prime larger than the number of situations. Steps of this size visit each situation once. They reach
+// one of every kind early, so that a mistake shows soon.
 const stride = 15_485_863
 
-// walk looks at every situation until look says no, and tells how many it looked at.
+// walk calls look for every situation until look returns false, and returns the number of calls.
 func walk(next decide, look func(*moment) bool) int {
 	all := spaces()
 	total := 0

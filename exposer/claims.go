@@ -12,7 +12,7 @@ import (
 	"github.com/lateen-project/lateen/exposer/objects"
 )
 
-// ensureClaim makes a claim, or takes the one that exists if it belongs to the same custom resource.
+// ensureClaim creates a claim, or adopts the existing one if it belongs to the same custom resource.
 func (e *Exposer) ensureClaim(ctx context.Context, want *corev1.PersistentVolumeClaim) (*corev1.PersistentVolumeClaim, error) {
 	claims := e.Client.CoreV1().PersistentVolumeClaims(want.Namespace)
 	claim, err := claims.Create(ctx, want, metav1.CreateOptions{})
@@ -38,8 +38,8 @@ func (e *Exposer) ensureClaim(ctx context.Context, want *corev1.PersistentVolume
 	return claim, nil
 }
 
-// removeClaim deletes a claim that was made for a mover, and its volume with it: a class may retain volumes,
-// and nobody would ever look for this one. A volume that is kept is left alone.
+// removeClaim deletes a claim that was created for a mover, together with its volume. Its class may retain volumes,
+// and nothing else would delete this one. A volume labelled lateen.dev/kept stays.
 func (e *Exposer) removeClaim(ctx context.Context, claim *corev1.PersistentVolumeClaim) error {
 	if claim.Spec.VolumeName != "" {
 		if err := e.releaseVolume(ctx, claim); err != nil {
@@ -71,8 +71,8 @@ func (e *Exposer) releaseVolume(ctx context.Context, claim *corev1.PersistentVol
 	return nil
 }
 
-// FindLeftovers is what the API server has now of what was made for a movement, snapshots aside: of the pod, and of those
-// claims that are asked for. It is for when caches have nothing of them, which may be because they lag behind.
+// FindLeftovers GETs the mover pod and the given PVCs; snapshots are not checked. It is for caches without these
+// objects: the caches may lag behind.
 func (e *Exposer) FindLeftovers(ctx context.Context, move objects.MoverSpec, pod bool, claims []string) (left Existing, err error) {
 	if pod {
 		left.Pod, err = found(ctx, e.Client.CoreV1().Pods(move.Namespace), move.Name)
@@ -95,8 +95,8 @@ func (e *Exposer) FindLeftovers(ctx context.Context, move objects.MoverSpec, pod
 	return left, nil
 }
 
-// Claims are the names of the claims that are made for a movement as things are configured.
+// Claims returns the names of the claims that the current configuration creates for a mover.
 func (e *Exposer) Claims(move objects.MoverSpec) []string {
-	move.Restores = move.Restores && e.Settings.Cache != nil // or there is none for a cache
+	move.Restores = move.Restores && e.Settings.Cache != nil // otherwise no cache claim exists
 	return objects.ClaimNames(move)
 }

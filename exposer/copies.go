@@ -15,10 +15,11 @@ import (
 	"github.com/lateen-project/lateen/exposer/objects"
 )
 
-// copier makes one copy exist for a claim. Without a claim it only asks the API server whether it would take the copy.
+// copier creates one copy for a claim. Without a claim it only does a dry run of the copy.
 type copier func(ctx context.Context, claim *corev1.PersistentVolumeClaim) error
 
-// copies reads what has to be copied for a movement. That it cannot be read is known before anything is given up.
+// copies reads the objects that must be copied for a mover. It reports a read error before any original snapshot is
+// deleted.
 func (e *Exposer) copies(ctx context.Context, move objects.MoverSpec, facts objects.VolumeInfo) ([]copier, error) {
 	from, names := objects.CopiesOf(move, facts, e.Settings)
 	core := e.Client.CoreV1()
@@ -46,15 +47,15 @@ func (e *Exposer) copies(ctx context.Context, move objects.MoverSpec, facts obje
 	return all, nil
 }
 
-// copying is how objects of one resource are copied.
+// copying copies the objects of one resource.
 type copying[T metav1.Object] struct {
 	exposer  *Exposer
-	resource string // its plural
+	resource string // plural name
 	to       client[T]
 	same     func(a, b T) bool
 }
 
-// read reads the original. A read is refused for want of a right alone, and no further attempt cures that.
+// read reads the original. Only a missing permission causes a 403 on a read, and no retry cures that.
 func (c copying[T]) read(ctx context.Context, at client[T], namespace, name string) (T, error) {
 	source, err := at.Get(ctx, name, metav1.GetOptions{})
 	switch {
@@ -66,13 +67,14 @@ func (c copying[T]) read(ctx context.Context, at client[T], namespace, name stri
 	return source, nil
 }
 
-// forbidden says how to give the agent the right that it lacks.
+// forbidden returns a TerminalError that says how to grant the missing permission.
 func (c copying[T]) forbidden(verb, namespace, name string, err error) error {
 	return &TerminalError{fmt.Errorf("%s %s %s/%s: the agent has no right to; see %q in docs/configuration.md of Lateen, or drop the name from the node-agent ConfigMap: %w",
 		verb, c.resource, namespace, name, access.CopyRightsTitle, err)}
 }
 
-// refused tells a want of rights from what admission refuses with the same code, such as for a quota, which may pass.
+// refused distinguishes a missing permission from an admission rejection with the same code 403, such as an
+// exceeded quota. The rejection may pass; the missing permission is terminal.
 func (c copying[T]) refused(ctx context.Context, verb string, want T, err error) error {
 	if apierrors.IsForbidden(err) {
 		allowed, unknown := access.Allowed(ctx, c.exposer.Client, &authorizationv1.ResourceAttributes{
@@ -85,7 +87,7 @@ func (c copying[T]) refused(ctx context.Context, verb string, want T, err error)
 	return wrapCreate(fmt.Sprintf("%s %s %s/%s", verb, c.resource, want.GetNamespace(), want.GetName()), err)
 }
 
-// ensureCopy makes the copy, or has the claim share the one that exists.
+// ensureCopy creates the copy, or adds the claim to the owners of the existing one.
 func ensureCopy[S any, T object[S]](ctx context.Context, c copying[T], want T, claim *corev1.PersistentVolumeClaim) error {
 	if claim == nil {
 		_, err := c.to.Create(ctx, want, metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}})

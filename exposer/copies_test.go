@@ -18,7 +18,7 @@ import (
 	"github.com/lateen-project/lateen/exposer/objects"
 )
 
-// copied has a Secret and a ConfigMap copied for every restore.
+// copied copies a Secret and a ConfigMap for every restore.
 func copied() objects.Settings {
 	return objects.Settings{RestoreCopies: objects.Copies{SecretNames: []string{"key"}, ConfigMapNames: []string{"kms"}}}
 }
@@ -46,7 +46,7 @@ func withUIDs(client *fake.Clientset) *fake.Clientset {
 	return client
 }
 
-// refuseAccess answers a verb on Secrets of a namespace with 403, and says whether that is for want of a right.
+// refuseAccess rejects a verb on Secrets of a namespace with 403; allowed is the result of an access review.
 func refuseAccess(client *fake.Clientset, verb, namespace string, allowed bool) {
 	client.PrependReactor(verb, "secrets", func(action clienttesting.Action) (bool, runtime.Object, error) {
 		return action.GetNamespace() == namespace, nil, apierrors.NewForbidden(corev1.Resource("secrets"), "key", errors.New("refused"))
@@ -108,7 +108,8 @@ func TestTransfersShareACopyAndWaitForThatOfAnother(t *testing.T) {
 	}
 }
 
-// A want of rights ends the transfer with a message that says what to do; it does not wait for the timeout.
+// A missing permission fails the transfer at once, with a message that contains the fix. It does not wait for the
+// timeout.
 func TestACopyThatMayNotBeMadeEndsTheTransfer(t *testing.T) {
 	for name, test := range map[string]struct {
 		verb, namespace string
@@ -143,7 +144,7 @@ func TestAnOriginalThatDoesNotExistEndsTheTransfer(t *testing.T) {
 	require.NotContains(t, requests(client), "create persistentvolumeclaims")
 }
 
-// As with the mover pod, nothing of a snapshot is given up before it is known that the copies can be made.
+// As with the mover pod, no original snapshot is deleted before a dry run of the copies succeeds.
 func TestCopiesAreRehearsedBeforeASnapshotIsGivenUp(t *testing.T) {
 	source := secret("apps", "s3cret")
 	settings := objects.Settings{BackupClaims: map[string]objects.BackupClaim{"fast": {Copies: objects.Copies{SecretNames: []string{"key"}}}}}

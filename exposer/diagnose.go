@@ -13,9 +13,8 @@ import (
 	"github.com/lateen-project/lateen/exposer/objects"
 )
 
-// Diagnose says in words what is in the way of a mover besides what the status of its pod says: what the
-// kubelet meets when it mounts its volumes, claims that have no volume, with the newest Warning about each, and
-// snapshots that are not ready.
+// Diagnose returns what blocks a mover, in addition to the status of its pod. It reports the kubelet's mount
+// Warnings, unbound claims with their newest Warning, and snapshots that are not ready.
 func (e *Exposer) Diagnose(ctx context.Context, move objects.MoverSpec, found Existing) string {
 	var reported []string
 	if found.Pod != nil && objects.Starting(found.Pod) {
@@ -37,11 +36,12 @@ func (e *Exposer) Diagnose(ctx context.Context, move objects.MoverSpec, found Ex
 	return strings.Join(reported, "; ")
 }
 
-// reasonUnscheduled is of a pod that has no node; one that has a node is past that.
+// reasonUnscheduled is the reason of a pod without a node; it is outdated once the pod has a node.
 const reasonUnscheduled = "FailedScheduling"
 
-// warning is the newest Warning about an object; empty if there is none or it cannot be had. It is asked about claims, and
-// about pods that have a node: what the scheduler said before counts no more, although it has finer timestamps.
+// warning returns the newest Warning about an object; empty if none exists or the read fails. It is used for claims
+// and for pods with a node. It skips Warnings of the scheduler: they are outdated there, although their timestamps
+// are finer.
 func (e *Exposer) warning(ctx context.Context, about metav1.Object) string {
 	list, err := e.Client.CoreV1().Events(about.GetNamespace()).List(ctx, metav1.ListOptions{
 		FieldSelector: fields.OneTermEqualSelector("involvedObject.uid", string(about.GetUID())).String(),
@@ -58,7 +58,7 @@ func (e *Exposer) warning(ctx context.Context, about metav1.Object) string {
 	return strings.TrimSuffix(newest.Reason+": "+newest.Message, ": ")
 }
 
-// last is when an event was seen last. Recorders of events.k8s.io write a series, or one time only.
+// last returns when an Event was last observed. Recorders of events.k8s.io write a series or only one time.
 func last(event *corev1.Event) time.Time {
 	observed := event.LastTimestamp.Time
 	if event.EventTime.After(observed) {

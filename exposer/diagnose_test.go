@@ -13,7 +13,7 @@ import (
 	"github.com/lateen-project/lateen/exposer/objects"
 )
 
-// event is one of the kind that a controller records, seen last at that second.
+// event is an Event of a controller, last observed at that second.
 func event(name string, about types.UID, kind, message string, at int64) *corev1.Event {
 	return &corev1.Event{
 		ObjectMeta:     metav1.ObjectMeta{Namespace: "velero", Name: name},

@@ -18,19 +18,19 @@ import (
 	"github.com/lateen-project/lateen/exposer/objects"
 )
 
-// cached has a cache volume for every restore.
+// cached creates a cache volume for every restore.
 func cached() objects.Settings {
 	return objects.Settings{Cache: &objects.Cache{StorageClass: "cache", Limit: 1 << 30}}
 }
 
-// restore is the movement into a pod's volume.
+// restore is the mover spec of a restore to a pod volume.
 func restore() objects.MoverSpec {
 	move := movement()
 	move.Restores = true
 	return move
 }
 
-// download is the movement into a claim that has no volume yet.
+// download is the mover spec of a restore to an unbound claim.
 func download() objects.MoverSpec {
 	move := restore()
 	move.OS, move.Source = corev1.Linux, objects.Source{Target: &objects.TargetSource{Namespace: "app", Claim: "claim"}}
@@ -43,7 +43,7 @@ func freeClaim() *corev1.PersistentVolumeClaim {
 	})
 }
 
-// requests are what the API server was asked, in order.
+// requests are the requests to the API server, in order.
 func requests(client *fake.Clientset) []string {
 	var all []string
 	for _, action := range client.Actions() {
@@ -56,7 +56,7 @@ func requests(client *fake.Clientset) []string {
 	return all
 }
 
-// left are the pods, claims and Secrets of Velero's namespace, and the policies of volumes.
+// left are the pods, claims and Secrets of Velero's namespace, and the reclaim policies of volumes.
 func left(t *testing.T, client *fake.Clientset) []string {
 	t.Helper()
 	var all []string
@@ -83,7 +83,7 @@ func left(t *testing.T, client *fake.Clientset) []string {
 	return all
 }
 
-// faults are what may become of a request.
+// faults are the possible faults of a request.
 func faults() map[string]func(client *fake.Clientset, action clienttesting.Action) error {
 	return map[string]func(*fake.Clientset, clienttesting.Action) error{
 		"is answered with 500": func(*fake.Clientset, clienttesting.Action) error {
@@ -107,7 +107,7 @@ func faults() map[string]func(client *fake.Clientset, action clienttesting.Actio
 	}
 }
 
-// breakAt lets the request of that number, from 1, meet a fault.
+// breakAt injects a fault into the request of that number, from 1.
 func breakAt(client *fake.Clientset, number int, fault func(*fake.Clientset, clienttesting.Action) error) {
 	observed := 0
 	client.PrependReactor("*", "*", func(action clienttesting.Action) (bool, runtime.Object, error) {
@@ -213,7 +213,7 @@ func TestARehearsalOfAPodWhoseClassIsGoneIsNotPaidForTwice(t *testing.T) {
 		if pod.Spec.PriorityClassName != "" {
 			return true, nil, forbidden("no PriorityClass with name low was found")
 		}
-		return len(create.CreateOptions.DryRun) > 0, pod, nil // the tracker would make it
+		return len(create.CreateOptions.DryRun) > 0, pod, nil // the tracker would create it
 	})
 	rejected := 0
 	e := exposed(client, objects.Settings{PriorityClass: "low"})

@@ -1,5 +1,5 @@
-// Package exposer acts on the objects of an exposure: it creates what is absent and deletes what is
-// ours. It keeps no state, reads no ConfigMap and decides nothing about the transfer.
+// Package exposer acts on the objects of an exposure: it creates missing objects and deletes Lateen's own. It keeps
+// no state, reads no ConfigMap and decides nothing about the transfer.
 package exposer
 
 import (
@@ -22,44 +22,45 @@ import (
 	"github.com/lateen-project/lateen/exposer/priority"
 )
 
-// Exposer makes and removes movers, and the volumes that they read or write.
+// Exposer creates and deletes movers and the volumes that they read or write.
 type Exposer struct {
 	Client    kubernetes.Interface
 	Snapshots Snapshots
-	Templates map[corev1.OSName]objects.Template // linux is always there
+	Templates map[corev1.OSName]objects.Template // always contains linux
 	Settings  objects.Settings
 	Paths     HostPaths
-	// Source is the pod of that key if it runs on this node, or nil: a pod that is cached is not asked for.
+	// Source returns the cached pod with that key if it runs on this node; nil falls back to a GET.
 	Source func(key string) *corev1.Pod
-	// StorageClass is the cached class of that name, or nil: one that is cached is not asked for. It may be nil.
+	// StorageClass returns the cached class of that name; nil falls back to a GET. The function itself may be nil.
 	StorageClass func(name string) *storagev1.StorageClass
-	// Rejected is called for each mover that was created without the configured class: the class was deleted after it
-	// had been resolved, or an admission webhook or policy changed the pod.
+	// Rejected is called for each mover created without the configured class. The class was deleted after it had
+	// been resolved, or an admission webhook or policy changed the pod.
 	Rejected func(ctx context.Context, mover *corev1.Pod, class string)
-	// Created is told of each mover that was made; it may be nil.
+	// Created is called for each created mover; it may be nil.
 	Created func(mover *corev1.Pod)
 }
 
-// Existing is what the caches have of an exposure.
+// Existing is what the caches hold of an exposure.
 type Existing struct {
 	Pod    *corev1.Pod // the mover; nil if there is none
-	Lost   bool        // with its node: no kubelet confirms the end of that pod, so it is deleted by force
+	Lost   bool        // the node is lost: no kubelet confirms the end of the pod, so its deletion is forced
 	Claims []*corev1.PersistentVolumeClaim
-	// HandedOver tells that this process deleted the original VolumeSnapshot: one that no cache has needs no read.
+	// HandedOver reports that this process deleted the original VolumeSnapshot, so a cache miss needs no GET.
 	HandedOver bool
 }
 
-// TerminalError is an error that no further attempt can cure.
+// TerminalError is an error that no retry can cure.
 type TerminalError struct{ Err error }
 
 func (h *TerminalError) Error() string { return h.Err.Error() }
 
-// Unwrap is the cause.
+// Unwrap returns the cause.
 func (h *TerminalError) Unwrap() error { return h.Err }
 
-// Ensure makes all that a movement lacks, up to its mover pod, or says in words what it waits for: an event
-// of that brings it on. What exists is taken if it belongs to the same custom resource. It is a HopelessError
-// if the API server calls an object invalid (422), or if the source does not exist; everything else may pass.
+// Ensure creates missing objects, the mover pod last. If it must wait, it returns a message; an event of the object
+// waited for triggers the next reconcile. It adopts existing objects of the same custom resource. It returns a
+// TerminalError if the API server calls an object invalid (422), or if the source does not exist. Most other errors
+// may pass.
 func (e *Exposer) Ensure(ctx context.Context, move objects.MoverSpec) (waits string, err error) {
 	plan := planner{exposer: e, spec: move}
 	if move.Source.Snapshot != nil {
@@ -79,7 +80,7 @@ func (e *Exposer) Ensure(ctx context.Context, move objects.MoverSpec) (waits str
 		if claim.Name != move.Name {
 			continue // a cache
 		}
-		// They go with the claim, so they come after it; a driver that was quicker tries again.
+		// The claim owns the copies, so they are created after it. A driver that was faster retries.
 		for _, ensure := range plan.copies {
 			if err := ensure(ctx, claim); err != nil {
 				return "", err
@@ -89,7 +90,7 @@ func (e *Exposer) Ensure(ctx context.Context, move objects.MoverSpec) (waits str
 	return "", e.ensurePod(ctx, plan.plan.Pod)
 }
 
-// ensurePod makes the mover pod, or takes the one that exists.
+// ensurePod creates the mover pod or adopts the existing one.
 func (e *Exposer) ensurePod(ctx context.Context, pod *corev1.Pod) error {
 	_, created, err := e.create(ctx, pod, metav1.CreateOptions{})
 	switch class := e.Settings.PriorityClass; {
@@ -107,9 +108,9 @@ func (e *Exposer) ensurePod(ctx context.Context, pod *corev1.Pod) error {
 	return nil
 }
 
-// create makes a pod as wanted, or without its priority class if that is the reason for a refusal. Admission
-// says 403 for a missing class as for a quota, so the class is looked up to tell them apart. It returns what
-// was wanted in the end, and what the API server made of it.
+// create creates a pod, without its priority class if the API server rejects the pod because the class is missing.
+// Admission returns 403 for a missing class and for a quota, so a GET of the class distinguishes them. wanted is
+// the pod of the last request; created is the pod that the API server returned.
 func (e *Exposer) create(ctx context.Context, pod *corev1.Pod, options metav1.CreateOptions) (wanted, created *corev1.Pod, err error) {
 	pods := e.Client.CoreV1().Pods(pod.Namespace)
 	created, err = pods.Create(ctx, pod, options)
@@ -125,7 +126,8 @@ func (e *Exposer) create(ctx context.Context, pod *corev1.Pod, options metav1.Cr
 	return pod, created, wrapCreate("create mover pod "+pod.Name, err)
 }
 
-// wrapCreate says what failed; an object that the API server calls invalid will never be made.
+// wrapCreate wraps an error with its operation. An object that the API server calls invalid can never be created,
+// so that error is a TerminalError.
 func wrapCreate(what string, err error) error {
 	switch {
 	case err == nil:
@@ -137,8 +139,8 @@ func wrapCreate(what string, err error) error {
 	}
 }
 
-// adopt takes over a pod that exists: one that a lost answer hid from us, or one that Velero's own
-// agent made, which then gets our labels.
+// adopt takes an existing pod. Either the response to its creation was lost, or Velero's own agent created it; the
+// latter gets Lateen's labels.
 func (e *Exposer) adopt(ctx context.Context, want *corev1.Pod) error {
 	pods := e.Client.CoreV1().Pods(want.Namespace)
 	pod, err := pods.Get(ctx, want.Name, metav1.GetOptions{})
@@ -155,8 +157,8 @@ func (e *Exposer) adopt(ctx context.Context, want *corev1.Pod) error {
 	return nil
 }
 
-// adoption is the patch that makes an object ours which belongs to the same custom resource as the one
-// that is wanted; nil if it is ours already.
+// adoption returns the patch that labels an existing object of the same custom resource as Lateen's. It is nil if
+// the object already has the labels. The error says that the object belongs to something else.
 func adoption(what string, have, want metav1.Object) ([]byte, error) {
 	owner := metav1.GetControllerOfNoCopy(want)
 	switch {
@@ -170,9 +172,8 @@ func adoption(what string, have, want metav1.Object) ([]byte, error) {
 	return json.Marshal(objects.Labelled(owner.UID, want.GetLabels()[objects.LabelAcceptor]))
 }
 
-// Remove deletes what was found, and no other object that has got its name since. Of a snapshot it removes
-// both pairs of VolumeSnapshot and content, as far as it can, and says what it waits for; nothing of them is left if waits
-// is empty.
+// Remove deletes the found objects, and no recreated object of the same name. For a snapshot it deletes both pairs
+// of VolumeSnapshot and content as far as possible. waits says what blocks it; empty means that nothing is left.
 func (e *Exposer) Remove(ctx context.Context, move objects.MoverSpec, found Existing) (waits string, err error) {
 	if found.Pod != nil {
 		options := uidPrecondition(found.Pod)
@@ -195,7 +196,7 @@ func (e *Exposer) Remove(ctx context.Context, move objects.MoverSpec, found Exis
 	return e.cleanSnapshots(ctx, move, found.HandedOver)
 }
 
-// uidPrecondition deletes this very object.
+// uidPrecondition restricts a delete to this object, not a recreated one of the same name.
 func uidPrecondition(object metav1.Object) metav1.DeleteOptions {
 	return metav1.DeleteOptions{Preconditions: metav1.NewUIDPreconditions(string(object.GetUID()))}
 }

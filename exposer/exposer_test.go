@@ -28,7 +28,7 @@ func movement() objects.MoverSpec {
 	}
 }
 
-// exposed makes movers on an API server, whose source pod is cached.
+// exposed returns an exposer with a cached source pod.
 func exposed(client *fake.Clientset, settings objects.Settings) *Exposer {
 	source := podWith(corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{}})
 	source.Spec.NodeName = "n1"
@@ -39,13 +39,13 @@ func exposed(client *fake.Clientset, settings objects.Settings) *Exposer {
 	}
 }
 
-// mover is the pod that is made for movement.
+// mover is the mover pod of movement.
 func mover() *corev1.Pod {
 	facts := objects.VolumeInfo{OS: corev1.Linux, Node: "n1", HostPath: "/pods/x"}
 	return objects.PlanOf(movement(), facts, objects.Template{}, objects.Settings{}).Pod
 }
 
-// refuse answers the first create of a pod with an error.
+// refuse answers the first creation of a pod with an error.
 func refuse(client *fake.Clientset, err error) {
 	refused := false
 	client.PrependReactor("create", "pods", func(clienttesting.Action) (bool, runtime.Object, error) {
@@ -98,7 +98,7 @@ func TestAPodThatIsRefused(t *testing.T) {
 		class    string
 		existing []runtime.Object
 		refusal  error
-		made     bool // in the end there is a pod
+		made     bool // a pod exists in the end
 		rejected int
 		hopeless bool
 	}{
@@ -185,7 +185,8 @@ func TestRemoveNamesTheUIDAndDoesNotMindWhatIsGone(t *testing.T) {
 	require.Equal(t, []string{"mover-uid", "claim-uid"}, deleted)
 }
 
-// Defect D36: which class a mover gets was nowhere in the log. It is the one that the API server gave it.
+// Defect D36: the log did not contain the class of a mover. The logged class is the one in the API server's
+// response.
 func TestTheLogSaysWhichPriorityClassAMoverGets(t *testing.T) {
 	client := fake.NewClientset()
 	client.PrependReactor("create", "pods", func(action clienttesting.Action) (bool, runtime.Object, error) {

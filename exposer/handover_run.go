@@ -16,15 +16,15 @@ import (
 	"github.com/lateen-project/lateen/exposer/objects"
 )
 
-// maxHandoverSteps bounds how many rungs one call takes: more than either ladder has.
+// maxHandoverSteps bounds the steps of one call; a hand-over or cleanup takes fewer.
 const maxHandoverSteps = 16
 
-// handoverRun is one walk on a ladder. It begins with what the caches have, and goes on with what its own requests
-// were answered, so that it does not have to wait for its own events.
+// handoverRun is one run of a hand-over or its cleanup. It starts from the caches and continues with the responses
+// to its own requests, so it does not wait for its own events.
 type handoverRun struct {
 	handover.State
 	client  snapshotclient.SnapshotV1Interface
-	deleted func(metav1.Object) // told of what it has deleted
+	deleted func(metav1.Object) // records deleted objects
 
 	handedOver bool // this process deleted the original VolumeSnapshot
 }
@@ -47,7 +47,7 @@ func (e *Exposer) runHandover(move objects.MoverSpec) *handoverRun {
 	return c
 }
 
-// step takes one rung. What turns out to be gone is taken for removed.
+// step executes one step. An object that is not found counts as deleted.
 func (c *handoverRun) step(ctx context.Context, rung handover.Step) (err error) {
 	original, backup := &c.Original, &c.Backup
 	switch rung {
@@ -94,8 +94,9 @@ func (c *handoverRun) describe(rung handover.Step) string {
 	return fmt.Sprintf("take rung %s of snapshot %s for %s/%s", rung, c.Source, c.Namespace, c.Name)
 }
 
-// observe asks the API server for what the caches do not have. A backup content is not there if nothing else
-// is: it is made after the backup VolumeSnapshot, which goes only when its content is known not to stay.
+// observe GETs what the caches do not have. It skips the backup content if neither VolumeSnapshot exists. That
+// content is created after the backup VolumeSnapshot, which is deleted only when its content is known to be deleted
+// too.
 func (c *handoverRun) observe(ctx context.Context) (err error) {
 	c.Verified = true
 	if c.Backup.Snapshot == nil {
@@ -130,7 +131,7 @@ func (c *handoverRun) contents() client[*snapshotv1.VolumeSnapshotContent] {
 	return c.client.VolumeSnapshotContents()
 }
 
-// client is what typed clients of one resource have in common.
+// client is the common part of the typed clients.
 type client[T any] interface {
 	Get(ctx context.Context, name string, opts metav1.GetOptions) (T, error)
 	Create(ctx context.Context, object T, opts metav1.CreateOptions) (T, error)
@@ -138,14 +139,14 @@ type client[T any] interface {
 	Patch(ctx context.Context, name string, kind types.PatchType, data []byte, opts metav1.PatchOptions, subresources ...string) (T, error)
 }
 
-// object is what a client of pointers to S handles.
+// object is the object type of a client of pointers to S.
 type object[S any] interface {
 	*S
 	metav1.Object
 	DeepCopy() *S
 }
 
-// found is the object as the API server has it, or nil if it has none.
+// found returns the object from the API server, or nil if it does not exist.
 func found[S any, T object[S]](ctx context.Context, from client[T], name string) (T, error) {
 	there, err := from.Get(ctx, name, metav1.GetOptions{})
 	if err != nil {
@@ -154,7 +155,7 @@ func found[S any, T object[S]](ctx context.Context, from client[T], name string)
 	return there, nil
 }
 
-// created is the object that was created, or the one that exists.
+// created returns the created object, or the existing one of that name.
 func created[S any, T object[S]](ctx context.Context, to client[T], want T) (T, error) {
 	there, err := to.Create(ctx, want, metav1.CreateOptions{})
 	if apierrors.IsAlreadyExists(err) {
@@ -166,14 +167,14 @@ func created[S any, T object[S]](ctx context.Context, to client[T], want T) (T, 
 	return there, nil
 }
 
-// change is what a merge patch sets.
+// change is the content of a merge patch.
 type change struct {
 	Labels, Annotations map[string]string
 	Policy              snapshotv1.DeletionPolicy
 }
 
-// patch is the change of the object with that UID. Another one that has got its name since is not changed,
-// because its UID cannot be.
+// patch returns the merge patch for the object with that UID. A recreated object of the same name is not changed,
+// because a UID is immutable.
 func (c change) patch(uid types.UID) ([]byte, error) {
 	type metadata struct {
 		UID         types.UID         `json:"uid"`
@@ -189,7 +190,7 @@ func (c change) patch(uid types.UID) ([]byte, error) {
 	}{metadata{uid, c.Labels, c.Annotations}, spec{c.Policy}})
 }
 
-// changed is the object after a merge patch, or nil if it is gone.
+// changed returns the object after a merge patch, or nil if it does not exist.
 func changed[S any, T object[S]](ctx context.Context, at client[T], was T, to change) (T, error) {
 	data, err := to.patch(was.GetUID())
 	if err != nil {
@@ -202,17 +203,17 @@ func changed[S any, T object[S]](ctx context.Context, at client[T], was T, to ch
 	return now, nil
 }
 
-// deleted is the object on its way out, or nil if it is gone.
+// deleted returns the object with a deletionTimestamp, or nil if it does not exist.
 func deleted[S any, T object[S]](ctx context.Context, from client[T], was T) (T, error) {
 	if err := from.Delete(ctx, was.GetName(), uidPrecondition(was)); err != nil {
 		return ifFound(was, err), ignoreNotFound(err)
 	}
 	var now T = was.DeepCopy()
-	now.SetDeletionTimestamp(&metav1.Time{}) // when does not matter
+	now.SetDeletionTimestamp(&metav1.Time{}) // the time is irrelevant
 	return now, nil
 }
 
-// deleteTracked is deleted, and remembered until the caches know.
+// deleteTracked deletes an object and hides it until the caches have the deletion.
 func deleteTracked[S any, T object[S]](ctx context.Context, c *handoverRun, from client[T], was T) (T, error) {
 	now, err := deleted(ctx, from, was)
 	if err == nil {

@@ -14,12 +14,12 @@ import (
 	"github.com/lateen-project/lateen/exposer/objects"
 )
 
-// HostPaths finds where the kubelet keeps the volume of a pod. With Mounted it looks into the
-// kubelet's directory, as Velero does; without, it derives the path from the API and needs no host path.
+// HostPaths finds the directory in which the kubelet keeps a pod volume. With Mounted it searches the kubelet's
+// directory, as Velero does. Without it, it derives the path from the API and needs no host path.
 type HostPaths struct {
 	Client  kubernetes.Interface
 	PodsDir string        // the kubelet's pods directory on the host
-	Mounted string        // where the agent has it mounted; empty if it has not
+	Mounted string        // the mount point of PodsDir in the agent; empty if it is not mounted
 	OS      corev1.OSName // of this node; empty is linux
 }
 
@@ -31,8 +31,8 @@ type Located struct {
 	Block bool // Path is a device
 }
 
-// Locate finds a volume of a pod. It is a HopelessError when the volume, its claim or its persistent volume
-// does not exist.
+// Locate finds a volume of a pod. It returns a TerminalError if the volume, its claim or its persistent volume does
+// not exist.
 func (h HostPaths) Locate(ctx context.Context, pod *corev1.Pod, name string) (Located, error) {
 	volume, err := objects.FindVolume(pod, name)
 	if err != nil {
@@ -62,7 +62,7 @@ func (h HostPaths) path(volume objects.PodVolume) (string, error) {
 	return filepath.Join(h.PodsDir, dir), nil
 }
 
-// glob looks for the one directory that can be the volume, and names it as the host does.
+// glob finds the one matching directory of the volume and returns its path on the host.
 func (h HostPaths) glob(volume objects.PodVolume) (string, error) {
 	glob, err := volume.Glob()
 	if err != nil {
@@ -77,14 +77,14 @@ func (h HostPaths) glob(volume objects.PodVolume) (string, error) {
 		return "", fmt.Errorf("look for %s: want one match, got %d %v; is the kubelet's pods directory mounted at %s with mountPropagation HostToContainer?",
 			pattern, len(matches), matches, h.Mounted)
 	}
-	below, err := filepath.Rel(h.Mounted, matches[0]) // on Windows matches have other separators than the flag
+	below, err := filepath.Rel(h.Mounted, matches[0]) // on Windows, matches have other separators than the flag
 	if err != nil {
 		return "", &TerminalError{fmt.Errorf("find %s below %s: %w", matches[0], h.Mounted, err)}
 	}
 	return filepath.Join(h.PodsDir, below), nil
 }
 
-// boundPV reads the claim and the persistent volume: two requests, once per transfer.
+// boundPV reads the claim and its persistent volume: two requests, once per transfer.
 func (h HostPaths) boundPV(ctx context.Context, namespace, name string) (*corev1.PersistentVolume, error) {
 	claim, err := h.Client.CoreV1().PersistentVolumeClaims(namespace).Get(ctx, name, metav1.GetOptions{})
 	if err != nil {

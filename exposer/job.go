@@ -21,17 +21,17 @@ import (
 	"github.com/lateen-project/lateen/exposer/priority"
 )
 
-// Jobs makes and removes maintenance jobs, and asks what became of them.
+// Jobs creates and deletes maintenance jobs, and reads their results.
 type Jobs struct {
 	Client kubernetes.Interface
 }
 
-// ErrAlreadyMaintained tells that a repository has a job that has not ended, whoever made it.
+// ErrAlreadyMaintained reports that a repository has an unfinished job, Lateen's or Velero's.
 var ErrAlreadyMaintained = errors.New("the repository has an unfinished maintenance job")
 
-// Start makes a job, or takes the one that another coordinator has made in its place. It is a HopelessError if
-// the API server calls the job invalid (422), and ErrAlreadyMaintained if there is an unfinished one that the
-// caches do not know yet.
+// Start creates a job, or returns the same job if another coordinator created it first. It returns a TerminalError
+// if the API server calls the job invalid (422). It returns ErrAlreadyMaintained if an unfinished job exists that
+// the caches do not have yet.
 func (j Jobs) Start(ctx context.Context, job *batchv1.Job) (*batchv1.Job, error) {
 	jobs := j.Client.BatchV1().Jobs(job.Namespace)
 	same := metav1.ListOptions{LabelSelector: objects.LabelRepository + "=" + job.Labels[objects.LabelRepository]}
@@ -58,7 +58,7 @@ func (j Jobs) Start(ctx context.Context, job *batchv1.Job) (*batchv1.Job, error)
 	return have, nil
 }
 
-// Remove deletes this very job and then its pods. A job that is gone is no error.
+// Remove deletes this job, not a recreated one, and then its pods. A missing job is no error.
 func (j Jobs) Remove(ctx context.Context, namespace string, job objects.JobStatus) error {
 	options := metav1.DeleteOptions{
 		Preconditions:     &metav1.Preconditions{UID: &job.UID},
@@ -71,10 +71,10 @@ func (j Jobs) Remove(ctx context.Context, namespace string, job objects.JobStatu
 	return nil
 }
 
-// Release has a job that will not end count as failed. Velero's server, which waits for any job of a repository in its
-// only worker, would wait for ever for one that is gone. It needs the right to patch jobs/status; where there is none, an
-// error would keep the repository from maintenance, so that the job is removed at once. It returns the job as it is then;
-// nil if it is gone.
+// Release marks an unfinished job as failed. The only worker of Velero's server waits for every job of a
+// repository; it would wait for a deleted one for ever. Release needs permission to patch jobs/status. Without it,
+// an error would block maintenance, so the job is deleted at once. It returns the patched job; nil if the job is
+// deleted.
 func (j Jobs) Release(ctx context.Context, namespace string, job objects.JobStatus, now time.Time) (*batchv1.Job, error) {
 	patch := fmt.Sprintf(`{"metadata":{"uid":%q,"annotations":{%q:%q}},"status":{"failed":1}}`,
 		job.UID, objects.AnnotationReleased, now.UTC().Format(time.RFC3339))
@@ -90,8 +90,8 @@ func (j Jobs) Release(ctx context.Context, namespace string, job objects.JobStat
 	return released, nil
 }
 
-// Record writes on a job what became of it. It needs the right to patch jobs/status, and is a Forbidden error without it. A
-// job that is gone is no error.
+// Record writes the result of a job into its annotations. It needs permission to patch jobs/status, and returns a
+// Forbidden error without it. A missing job is no error.
 func (j Jobs) Record(ctx context.Context, namespace string, job objects.JobStatus, record objects.JobRecord) error {
 	patch, err := json.Marshal(map[string]any{"metadata": map[string]any{"uid": job.UID, "annotations": record.Annotations()}})
 	if err != nil {
@@ -104,7 +104,7 @@ func (j Jobs) Record(ctx context.Context, namespace string, job objects.JobStatu
 	return nil
 }
 
-// Failure is why a job failed, as a code and in words.
+// Failure returns why a job failed, as a code and as a message.
 func (j Jobs) Failure(ctx context.Context, namespace string, job objects.JobStatus) (objects.Verdict, string, error) {
 	pods, err := j.pods(ctx, namespace, job)
 	if err != nil {
@@ -114,7 +114,8 @@ func (j Jobs) Failure(ctx context.Context, namespace string, job objects.JobStat
 	return verdict, message, nil
 }
 
-// Stuck is why a job that has been in its stage for too long cannot get on; stuck is false if it did after all.
+// Stuck returns why a job that exceeds the limit of its stage makes no progress. stuck is false if the job did make
+// progress.
 func (j Jobs) Stuck(ctx context.Context, namespace string, job objects.JobStatus) (why string, stuck bool, err error) {
 	if job.Stage() == objects.StageRunning {
 		return "it took longer than --repo-maintenance-timeout; raise that if it needs longer", true, nil
@@ -137,7 +138,7 @@ func (j Jobs) Stuck(ctx context.Context, namespace string, job objects.JobStatus
 	return "its job had no pod: " + cmp.Or(why, "no Event says why"), true, err
 }
 
-// warning is the newest Warning about an object; empty if there is none.
+// warning returns the newest Warning about an object; empty if there is none.
 func (j Jobs) warning(ctx context.Context, namespace string, about types.UID) (string, error) {
 	events, err := j.Client.CoreV1().Events(namespace).List(ctx, metav1.ListOptions{
 		FieldSelector: fields.OneTermEqualSelector("involvedObject.uid", string(about)).String(),
@@ -154,7 +155,7 @@ func (j Jobs) warning(ctx context.Context, namespace string, about types.UID) (s
 	return newest.Message, nil
 }
 
-// pods are those of one job: a name may be used again, a UID is not.
+// pods returns the pods of one job. It selects by UID, because names are reused.
 func (j Jobs) pods(ctx context.Context, namespace string, job objects.JobStatus) ([]corev1.Pod, error) {
 	pods, err := j.Client.CoreV1().Pods(namespace).List(ctx, metav1.ListOptions{
 		LabelSelector: batchv1.ControllerUidLabel + "=" + string(job.UID),
@@ -165,8 +166,8 @@ func (j Jobs) pods(ctx context.Context, namespace string, job objects.JobStatus)
 	return pods.Items, nil
 }
 
-// ClassGone tells whether the priority class of a job does not exist at this moment. Where nobody may ask, it is not
-// known to be gone; the job of somebody else may have a class all the same.
+// ClassGone reports whether the priority class of a job does not exist at this moment. Without permission to read
+// classes it returns false. Lateen's own jobs have no class then, but jobs of Velero's server may have one.
 func (j Jobs) ClassGone(ctx context.Context, job objects.JobStatus) (bool, error) {
 	deleted, err := priority.MissingNow(ctx, job.Class, func(ctx context.Context, name string) (*schedulingv1.PriorityClass, error) {
 		return j.Client.SchedulingV1().PriorityClasses().Get(ctx, name, metav1.GetOptions{})

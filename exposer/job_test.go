@@ -34,8 +34,8 @@ func TestAJobThatWillNotEndIsMadeToCountAsFailed(t *testing.T) {
 	require.Nil(t, patched)
 }
 
-// TestNoJobIsStartedBesideOneThatTheCachesDoNotKnow has a job of another coordinator, or of Velero's server, that was
-// created a moment ago: only a LIST from the API server has it.
+// TestNoJobIsStartedBesideOneThatTheCachesDoNotKnow covers a job that another coordinator or Velero's server has
+// just created: only a LIST from the API server contains it.
 func TestNoJobIsStartedBesideOneThatTheCachesDoNotKnow(t *testing.T) {
 	label := map[string]string{objects.LabelRepository: "app-default-kopia-x7k2p"}
 	theirs := &batchv1.Job{ObjectMeta: metav1.ObjectMeta{Namespace: "velero", Name: "theirs", Labels: label}}
@@ -51,7 +51,7 @@ func TestNoJobIsStartedBesideOneThatTheCachesDoNotKnow(t *testing.T) {
 	require.Equal(t, "mine", started.Name)
 }
 
-// TestAJobOfTheSameNameIsTakenOverIfItIsOfTheRepository has two coordinators create the job of one second.
+// TestAJobOfTheSameNameIsTakenOverIfItIsOfTheRepository covers two coordinators that create the job of one second.
 func TestAJobOfTheSameNameIsTakenOverIfItIsOfTheRepository(t *testing.T) {
 	job := func(uid string) *batchv1.Job {
 		return &batchv1.Job{ObjectMeta: metav1.ObjectMeta{

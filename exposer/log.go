@@ -12,13 +12,13 @@ import (
 	"github.com/lateen-project/lateen/exposer/objects"
 )
 
-// What a mover's log may cost: the movers' log level is for their authors, not for a log store.
+// Limits of a mover log. Movers log for their authors, not for a log store.
 const (
 	logBytes   = 1 << 20
 	logTimeout = 30 * time.Second
 )
 
-// Log is the end of a terminated mover's log, at most 1 MiB of it, in whole lines if it has any.
+// Log returns the end of a terminated mover's log, at most 1 MiB. It starts at a line break if there is one.
 func (e *Exposer) Log(ctx context.Context, pod *corev1.Pod) ([]byte, error) {
 	end := tail{limit: logBytes}
 	if err := e.readLog(ctx, pod, &corev1.PodLogOptions{}, &end); err != nil {
@@ -27,7 +27,7 @@ func (e *Exposer) Log(ctx context.Context, pod *corev1.Pod) ([]byte, error) {
 	return end.bytes(), nil
 }
 
-// LastLines are the last lines of a terminated mover's log, as many as given.
+// LastLines returns the last count lines of a terminated mover's log.
 func (e *Exposer) LastLines(ctx context.Context, pod *corev1.Pod, count int64) ([]byte, error) {
 	end := tail{limit: logBytes}
 	if err := e.readLog(ctx, pod, &corev1.PodLogOptions{TailLines: &count}, &end); err != nil {
@@ -36,7 +36,7 @@ func (e *Exposer) LastLines(ctx context.Context, pod *corev1.Pod, count int64) (
 	return bytes.TrimRight(end.bytes(), "\n"), nil
 }
 
-// readLog streams the log of a mover's own container: others may have been injected.
+// readLog streams the log of the mover's own container; other containers may have been injected.
 func (e *Exposer) readLog(ctx context.Context, pod *corev1.Pod, options *corev1.PodLogOptions, to io.Writer) error {
 	ctx, cancel := context.WithTimeout(ctx, logTimeout)
 	defer cancel()
@@ -52,12 +52,11 @@ func (e *Exposer) readLog(ctx context.Context, pod *corev1.Pod, options *corev1.
 	return nil
 }
 
-// tail keeps the last bytes that are written to it: at least limit of them, and at most twice as many, so that
-// bytes are moved seldom.
+// tail keeps the last written bytes: at least limit, at most twice as many, so that it rarely copies.
 type tail struct {
 	limit int
 	kept  []byte
-	cut   bool // something before kept was dropped
+	cut   bool // bytes before kept were dropped
 }
 
 // Write implements io.Writer.
@@ -76,7 +75,7 @@ func (t *tail) trim() {
 	}
 }
 
-// bytes is the end, without the rest of a line that was cut.
+// bytes returns the kept bytes without a truncated first line.
 func (t *tail) bytes() []byte {
 	t.trim()
 	if _, lines, found := bytes.Cut(t.kept, []byte("\n")); t.cut && found {

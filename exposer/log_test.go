@@ -13,7 +13,7 @@ import (
 	"k8s.io/client-go/rest"
 )
 
-// logged is an exposer on an API server that has one log, and what it was asked for.
+// logged returns an exposer on an API server with one log, and the query of the last request.
 func logged(t *testing.T, log string) (e *Exposer, asked *url.Values) {
 	t.Helper()
 	asked = &url.Values{}
@@ -39,7 +39,7 @@ func TestTheEndOfALogIsKept(t *testing.T) {
 	}
 	for name, test := range map[string]struct {
 		log, starts, ends string
-		bytes             int // at most
+		bytes             int // upper limit
 	}{
 		"of 2 MiB":                   {log: long.String(), starts: "line ", ends: "line 099999 says something\n", bytes: 1 << 20},
 		"that is short":              {log: "one\ntwo\n", starts: "one\n", ends: "two\n", bytes: 8},

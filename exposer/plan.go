@@ -12,18 +12,18 @@ import (
 	"github.com/lateen-project/lateen/exposer/objects"
 )
 
-// planner finds out once what a movement is to be made of, when that is needed first: it costs reads.
+// planner computes the plan of a mover once, when it is first needed: that costs reads.
 type planner struct {
 	exposer    *Exposer
 	spec       objects.MoverSpec
-	size       resource.Quantity // of the snapshot; zero if that is not known
+	size       resource.Quantity // of the snapshot; zero if unknown
 	created    bool
 	plan       objects.Plan
 	volumeInfo objects.VolumeInfo
-	copies     []copier // that a driver reads beside the claim of the volume
+	copies     []copier // objects that a driver reads next to the claim of the volume
 }
 
-// create fills the plan.
+// create computes the plan.
 func (p *planner) create(ctx context.Context) error {
 	if p.created {
 		for _, claim := range p.plan.Claims {
@@ -49,15 +49,16 @@ func (p *planner) create(ctx context.Context) error {
 	return nil
 }
 
-// resize gives the claim of a snapshot the size that became known after the rehearsal.
+// resize sets the size of a snapshot's claim; the size may become known only after the dry run.
 func (p *planner) resize(claim *corev1.PersistentVolumeClaim) {
 	if !p.size.IsZero() && claim.Name == p.spec.Name {
 		claim.Spec.Resources.Requests[corev1.ResourceStorage] = p.size
 	}
 }
 
-// dryRun asks the API server whether it would take the mover pod and what is copied, before anything is given up for
-// it (velero-protocol W31). If it takes the pod only without a class that is gone, that is the pod that will be made.
+// dryRun asks the API server whether it accepts the mover pod and the copies, before the original snapshot is
+// deleted (velero-protocol W31). If the API server accepts the pod only without a missing class, the plan continues
+// with that pod.
 func (p *planner) dryRun(ctx context.Context) error {
 	if err := p.create(ctx); err != nil {
 		return err

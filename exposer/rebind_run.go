@@ -15,12 +15,12 @@ import (
 	"github.com/lateen-project/lateen/exposer/rebind"
 )
 
-// maxRebindSteps bounds how many steps of a delivery one call takes: more than there are.
+// maxRebindSteps bounds the steps of one call; a rebind takes fewer.
 const maxRebindSteps = 12
 
-// Rebind binds the restored volume to the claim that it was restored for, as far as it goes now, or says in
-// words what it waits for: an event of that brings it on. It is a HopelessError if it can never be delivered;
-// then Keep must follow, or the volume goes with the claim.
+// Rebind binds the restored volume to the target claim, as far as possible now. If it must wait, it returns a
+// message; an event of the object waited for triggers the next reconcile. It returns a TerminalError if the rebind
+// can never succeed. AbandonRebind must follow then, or the volume is deleted with the restore claim.
 func (e *Exposer) Rebind(ctx context.Context, move objects.MoverSpec, found Existing) (done bool, waits string, err error) {
 	d := rebindRun{client: e, State: rebind.State{Move: move, Pod: found.Pod, Claim: restored(move, found)}}
 	if err := d.observe(ctx); err != nil {
@@ -49,8 +49,8 @@ func (e *Exposer) Rebind(ctx context.Context, move objects.MoverSpec, found Exis
 	return false, "", fmt.Errorf("deliver %s/%s: it does not come to an end", move.Namespace, move.Name)
 }
 
-// AbandonRebind gives a delivery up: the restored volume is left to a person, who finds it by the message. It does not
-// go with the claim into which was restored, if that is still there.
+// AbandonRebind gives up a rebind and keeps the restored volume for a person, who finds it by the message. The
+// volume does not go with the restore claim.
 func (e *Exposer) AbandonRebind(ctx context.Context, move objects.MoverSpec, found Existing) (message string, err error) {
 	d := rebindRun{client: e, State: rebind.State{Move: move, Claim: restored(move, found)}}
 	err = d.findVolume(ctx)
@@ -67,7 +67,7 @@ func (e *Exposer) AbandonRebind(ctx context.Context, move objects.MoverSpec, fou
 	return "restored volume kept as PersistentVolume " + d.Volume.Name, nil
 }
 
-// restored is the claim into which was restored, if it is there.
+// restored returns the claim into which the mover restored; nil if it does not exist.
 func restored(move objects.MoverSpec, found Existing) *corev1.PersistentVolumeClaim {
 	for _, claim := range found.Claims {
 		if claim.Name == move.Name {
@@ -77,11 +77,11 @@ func restored(move objects.MoverSpec, found Existing) *corev1.PersistentVolumeCl
 	return nil
 }
 
-// rebindRun is one call's walk: it goes on with what its own requests were answered.
+// rebindRun is one run of a rebind. It continues with the responses to its own requests.
 type rebindRun struct {
 	rebind.State
 	client *Exposer
-	stray  *corev1.PersistentVolumeClaim // has the name of the claim into which was restored, and is another
+	stray  *corev1.PersistentVolumeClaim // has the name of the restore claim but is another object
 }
 
 // observe reads the volume and the target.
@@ -97,8 +97,8 @@ func (d *rebindRun) observe(ctx context.Context) (err error) {
 	return nil
 }
 
-// findVolume reads the restored volume. A cache may lack the restore claim, or have it as it was before it was bound, so the
-// claim is fetched before the volume counts as gone.
+// findVolume reads the restored volume. A cache may lack the restore claim or show it unbound, so the claim is
+// fetched before the volume counts as missing.
 func (d *rebindRun) findVolume(ctx context.Context) (err error) {
 	if d.Volume, err = d.volume(ctx); err != nil || d.Volume != nil {
 		return err
@@ -115,8 +115,8 @@ func (d *rebindRun) findVolume(ctx context.Context) (err error) {
 	return err
 }
 
-// volume is the one that remembers for whom it is, or that of the claim into which was restored as long as none does;
-// once the claim is gone, it may be one that was kept. It is nil if there is none.
+// volume returns the PV labelled lateen.dev/rebind, else the PV bound to the restore claim. Without a restore claim
+// it returns the PV labelled lateen.dev/kept. It is nil if there is none.
 func (d *rebindRun) volume(ctx context.Context) (*corev1.PersistentVolume, error) {
 	var claimed *corev1.PersistentVolume
 	if d.Claim != nil && d.Claim.Spec.VolumeName != "" {
@@ -139,7 +139,7 @@ func (d *rebindRun) volume(ctx context.Context) (*corev1.PersistentVolume, error
 	return d.labelled(ctx, objects.LabelKept, objects.LabelValue(d.Move.Name))
 }
 
-// labelled is a volume with that label, or nil.
+// labelled returns a volume with that label, or nil.
 func (d *rebindRun) labelled(ctx context.Context, label, value string) (*corev1.PersistentVolume, error) {
 	list, err := d.client.Client.CoreV1().PersistentVolumes().List(ctx, metav1.ListOptions{LabelSelector: label + "=" + value})
 	if err != nil {
@@ -151,8 +151,8 @@ func (d *rebindRun) labelled(ctx context.Context, label, value string) (*corev1.
 	return &list.Items[0], nil
 }
 
-// markStray takes the claim for a stray if it is not that of the volume that was restored: another agent, which did not
-// know yet how far the delivery is, has made it anew, and what it is bound to is empty.
+// markStray marks the claim as stray if the restored volume does not belong to it. Another agent with a stale view
+// of the rebind recreated the claim, and the volume bound to it is empty.
 func (d *rebindRun) markStray(volume *corev1.PersistentVolume) {
 	if volume == nil || d.Claim == nil {
 		return
@@ -162,7 +162,7 @@ func (d *rebindRun) markStray(volume *corev1.PersistentVolume) {
 	}
 }
 
-// adoptVolume takes one step.
+// adoptVolume executes one step.
 func (d *rebindRun) adoptVolume(ctx context.Context, hand rebind.Step) (err error) {
 	core := d.client.Client.CoreV1()
 	switch hand {
@@ -184,7 +184,7 @@ func (d *rebindRun) adoptVolume(ctx context.Context, hand rebind.Step) (err erro
 	return err
 }
 
-// patch changes the volume.
+// patch patches the volume.
 func (d *rebindRun) patch(ctx context.Context, patch rebind.VolumePatch) error {
 	data, err := json.Marshal(patch)
 	if err != nil {
@@ -198,8 +198,8 @@ func (d *rebindRun) patch(ctx context.Context, patch rebind.VolumePatch) error {
 	return nil
 }
 
-// choose names the volume on the target. A target that is gone, or was bound in the meantime (a volume can
-// be named once), shows at the next look.
+// choose sets the volume name of the target. The next reconcile observes a target that was deleted or bound in the
+// meantime; the API server allows only one change of the volume name.
 func (d *rebindRun) choose(ctx context.Context) error {
 	data, err := json.Marshal(d.Choose())
 	if err != nil {

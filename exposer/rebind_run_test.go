@@ -12,7 +12,7 @@ import (
 	"github.com/lateen-project/lateen/exposer/rebind"
 )
 
-// restoredVolume is the volume of a delivery whose restore claim has been deleted.
+// restoredVolume is the volume of a rebind after the restore claim was deleted.
 func restoredVolume() *corev1.PersistentVolume {
 	return &corev1.PersistentVolume{
 		ObjectMeta: metav1.ObjectMeta{
@@ -26,35 +26,35 @@ func restoredVolume() *corev1.PersistentVolume {
 	}
 }
 
-// reservedVolume is restoredVolume once its claimRef names the target.
+// reservedVolume is restoredVolume with a claimRef to the target.
 func reservedVolume() *corev1.PersistentVolume {
 	volume := restoredVolume()
 	volume.Spec.ClaimRef = &corev1.ObjectReference{Namespace: "app", Name: "claim"}
 	return volume
 }
 
-// boundVolume is restoredVolume once Kubernetes has bound it to the target.
+// boundVolume is restoredVolume after Kubernetes bound it to the target.
 func boundVolume() *corev1.PersistentVolume {
 	volume := reservedVolume()
 	volume.Spec.ClaimRef.UID, volume.Status.Phase = freeTarget().UID, corev1.VolumeBound
 	return volume
 }
 
-// freeTarget is the target before it is bound.
+// freeTarget is the unbound target.
 func freeTarget() *corev1.PersistentVolumeClaim {
 	claim := freeClaim()
 	claim.UID = "target-uid"
 	return claim
 }
 
-// boundTarget is the target once Kubernetes has bound it to the restored volume.
+// boundTarget is the target after Kubernetes bound it to the restored volume.
 func boundTarget() *corev1.PersistentVolumeClaim {
 	claim := freeTarget()
 	claim.Spec.VolumeName, claim.Status.Phase = "restored", corev1.ClaimBound
 	return claim
 }
 
-// staleFound is what a cache shows that has not seen the restore claim and the mover go.
+// staleFound is the content of a cache that lacks the deletions of the restore claim and the mover.
 func staleFound() Existing {
 	move := download()
 	pod := mover()
@@ -68,7 +68,7 @@ func staleFound() Existing {
 	}}}
 }
 
-// volumeNow is restoredVolume as the API server has it.
+// volumeNow returns restoredVolume from the API server.
 func volumeNow(t *testing.T, client *fake.Clientset) *corev1.PersistentVolume {
 	t.Helper()
 	volume, err := client.CoreV1().PersistentVolumes().Get(t.Context(), "restored", metav1.GetOptions{})
@@ -108,8 +108,8 @@ func TestAStaleClaimDoesNotStopADeliveryThatAnotherAgentTookFurther(t *testing.T
 	}
 }
 
-// Lost events: the cache has the restore claim as it was before it was bound. Its volume was taken for gone, and went with
-// the claim.
+// Lost events: the cache still has the unbound restore claim. A previous version took its volume for missing, and
+// the volume was deleted with the claim.
 func TestAClaimThatTheCacheHasNotSeenBoundIsFetchedBeforeItsVolumeCountsAsGone(t *testing.T) {
 	volume := restoredVolume()
 	volume.Labels, volume.Annotations, volume.Spec.PersistentVolumeReclaimPolicy = nil, nil, corev1.PersistentVolumeReclaimDelete

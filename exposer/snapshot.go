@@ -15,24 +15,24 @@ import (
 	"github.com/lateen-project/lateen/exposer/objects"
 )
 
-// Snapshots is where an exposer sees and changes the snapshots of volumes.
+// Snapshots reads and changes volume snapshots.
 type Snapshots interface {
-	// Available tells whether the cluster has VolumeSnapshots. If so, the caches below are complete when it
-	// returns. An error is that nobody knows.
+	// Available reports whether the cluster has VolumeSnapshots. If so, the caches below are complete when it
+	// returns. An error means that it is not known.
 	Available(ctx context.Context) (bool, error)
-	// Snapshot is a cached VolumeSnapshot, or nil.
+	// Snapshot returns a cached VolumeSnapshot, or nil.
 	Snapshot(namespace, name string) *snapshotv1.VolumeSnapshot
-	// Content is a cached VolumeSnapshotContent, or nil.
+	// Content returns a cached VolumeSnapshotContent, or nil.
 	Content(name string) *snapshotv1.VolumeSnapshotContent
-	// Deleted notes that one of either was deleted: the caches show it so from now on.
+	// Deleted records that a snapshot or content was deleted; the caches hide it from now on.
 	Deleted(object metav1.Object)
-	// Client changes them, and reads what must not be stale.
+	// Client changes snapshots and contents, and reads what must not be stale.
 	Client() snapshotclient.SnapshotV1Interface
 }
 
-// handOver walks the ladder by which the snapshot's handle gets an owner in Velero's namespace, until it has
-// to wait (and says for what) or the originals are on their way out. Before the original VolumeSnapshot is
-// deleted, rehearse has to succeed. Size is what a volume made of the snapshot needs, or 0.
+// handOver gives the snapshot handle a second owner in Velero's namespace and deletes the originals. It runs until
+// it must wait, and returns what for, or until the originals are deleting. rehearse must succeed before the
+// original VolumeSnapshot is deleted. size is the required size of a volume created from the snapshot, or 0.
 func (e *Exposer) handOver(ctx context.Context, move objects.MoverSpec, rehearse func(context.Context) error) (waits string, size resource.Quantity, err error) {
 	served, err := e.served(ctx)
 	switch {
@@ -57,7 +57,7 @@ func (e *Exposer) handOver(ctx context.Context, move objects.MoverSpec, rehearse
 			if err := rehearse(ctx); err != nil {
 				return "", size, err
 			}
-		default: // nothing is at stake yet, or any more
+		default: // a failure of these steps loses nothing
 		}
 		if err := climb.step(ctx, rung); err != nil {
 			return "", size, err
@@ -66,8 +66,8 @@ func (e *Exposer) handOver(ctx context.Context, move objects.MoverSpec, rehearse
 	return "", size, fmt.Errorf("hand snapshot %s over: it does not come to an end", climb.Source)
 }
 
-// cleanSnapshots walks the ladder that undoes a hand-over wherever it stopped, until it has to wait, and says for what.
-// Neither pair is left if waits is empty.
+// cleanSnapshots undoes a hand-over from any point, until it must wait, and returns what for. Neither pair is left
+// if waits is empty.
 func (e *Exposer) cleanSnapshots(ctx context.Context, move objects.MoverSpec, handedOver bool) (waits string, err error) {
 	served, err := e.served(ctx)
 	if err != nil || !served {
@@ -91,18 +91,18 @@ func (e *Exposer) cleanSnapshots(ctx context.Context, move objects.MoverSpec, ha
 	return "", fmt.Errorf("remove snapshot %s: it does not come to an end", climb.Source)
 }
 
-// RemoveOrphan removes what is left of a hand-over whose custom resource is gone or over: the orphan is a
-// backup VolumeSnapshot or its content, which has no namespace; Velero's is given. It is called again until
+// RemoveOrphan deletes what is left of a hand-over whose custom resource is deleted or terminal. orphan is a backup
+// VolumeSnapshot or its content. A content has no namespace, so namespace is Velero's. The caller repeats it until
 // nothing is left.
 func (e *Exposer) RemoveOrphan(ctx context.Context, namespace string, orphan metav1.Object) error {
 	_, err := e.cleanSnapshots(ctx, objects.MoverSpec{
 		Namespace: namespace, Name: orphan.GetName(), UID: types.UID(orphan.GetLabels()[objects.LabelOwnerUID]),
-		Source: objects.Source{Snapshot: &objects.SnapshotSource{}}, // the backup VolumeSnapshot remembers it
+		Source: objects.Source{Snapshot: &objects.SnapshotSource{}}, // the backup VolumeSnapshot's annotations name it
 	}, false)
 	return err
 }
 
-// diagnoseSnapshots says what keeps the hand-over from going on. A new coordinator may have no caches of snapshots yet.
+// diagnoseSnapshots returns what blocks the hand-over. A new coordinator may have no snapshot caches yet.
 func (e *Exposer) diagnoseSnapshots(ctx context.Context, move objects.MoverSpec) string {
 	if served, err := e.served(ctx); err != nil || !served {
 		return ""

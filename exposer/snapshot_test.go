@@ -18,20 +18,20 @@ import (
 	"github.com/lateen-project/lateen/exposer/objects"
 )
 
-// storage plays the API server for snapshots, and a cache that is as it was when it was last refreshed.
+// storage simulates the API server for snapshots, with a cache that changes only by refresh.
 type storage struct {
 	client    *fake.Clientset
 	unserved  bool
 	snapshots map[string]*snapshotv1.VolumeSnapshot
 	contents  map[string]*snapshotv1.VolumeSnapshotContent
-	deleted   []string // names of what it was told
+	deleted   []string // names passed to Deleted
 }
 
 func newStorage(objects ...runtime.Object) *storage {
 	return &storage{client: fake.NewSimpleClientset(objects...)} //nolint:staticcheck // there is no other in this module
 }
 
-// refresh makes the cache as the API server is.
+// refresh copies the state of the API server into the cache.
 func (s *storage) refresh(t *testing.T) {
 	t.Helper()
 	s.snapshots, s.contents = map[string]*snapshotv1.VolumeSnapshot{}, map[string]*snapshotv1.VolumeSnapshotContent{}
@@ -58,7 +58,7 @@ func (s *storage) Content(name string) *snapshotv1.VolumeSnapshotContent { retur
 func (s *storage) Deleted(object metav1.Object)                          { s.deleted = append(s.deleted, object.GetName()) }
 func (s *storage) Client() snapshotclient.SnapshotV1Interface            { return s.client.SnapshotV1() }
 
-// requests are the verbs and resources that were asked of the API server.
+// requests are the verbs and resources of all requests.
 func (s *storage) requests() []string {
 	var all []string
 	for _, action := range s.client.Actions() {
@@ -163,7 +163,7 @@ func TestWhateverIsDeletedIsThatVeryObject(t *testing.T) {
 	require.Len(t, deletedUIDs(t, client.Actions()), 1)
 }
 
-// deletedUIDs are the UIDs without which deletes would not have happened, by name.
+// deletedUIDs are the UID preconditions of all deletes, by name.
 func deletedUIDs(t *testing.T, actions []clienttesting.Action) map[string]string {
 	t.Helper()
 	uids := map[string]string{}

@@ -16,19 +16,20 @@ import (
 	"github.com/lateen-project/lateen/exposer/objects"
 )
 
-// Annotations that say where a claim is, or how its volumes are made.
+// Annotations about the node of a claim or the provisioning of its volumes.
 const (
 	annotationSelectedNode = "volume.kubernetes.io/selected-node"
 	annotationFastVSphere  = "csi.vsphere.volume/fast-provisioning"
 )
 
-// parameterFSType is the parameter of a storage class that names the file system of its volumes.
+// parameterFSType is the storage class parameter that names the file system of its volumes.
 const parameterFSType = "csi.storage.k8s.io/fstype"
 
-// errSourceGone is a source that was there when the transfer was accepted; the next look ends the transfer.
+// errSourceGone reports a source that was deleted after the transfer was accepted; the next reconcile fails the
+// transfer.
 var errSourceGone = errors.New("find source pod: it is gone")
 
-// volumeInfo reads what the cluster says of a movement's volume, each thing once.
+// volumeInfo reads the properties of a mover's volume from the cluster, each object once.
 func (e *Exposer) volumeInfo(ctx context.Context, move objects.MoverSpec) (objects.VolumeInfo, error) {
 	switch source := move.Source; {
 	case source.PodVolume != nil:
@@ -72,8 +73,8 @@ func (e *Exposer) sourcePod(ctx context.Context, reference corev1.ObjectReferenc
 	return pod, nil
 }
 
-// snapshot reads two objects, one of which is mostly cached, and a third if the source volume cannot be reached
-// from every node.
+// snapshot reads two objects, the class mostly from a cache. It reads a third if not every node can reach the
+// source volume.
 func (e *Exposer) snapshot(ctx context.Context, source *objects.SnapshotSource) (objects.VolumeInfo, error) {
 	class, err := e.storageClass(ctx, source.StorageClass)
 	if err != nil {
@@ -94,7 +95,7 @@ func (e *Exposer) snapshot(ctx context.Context, source *objects.SnapshotSource) 
 	return facts, err
 }
 
-// addTopology adds to the facts which nodes can reach the volume of a claim.
+// addTopology adds the nodes that can reach the volume of a claim.
 func (e *Exposer) addTopology(ctx context.Context, facts *objects.VolumeInfo, claim *corev1.PersistentVolumeClaim, class *storagev1.StorageClass) (err error) {
 	_, fast := e.Settings.BackupClaims[facts.StorageClass].Annotations[annotationFastVSphere]
 	if !fast && !waitsForConsumer(class) {
@@ -114,7 +115,7 @@ func (e *Exposer) addTopology(ctx context.Context, facts *objects.VolumeInfo, cl
 	return err
 }
 
-// target reads the claim into which is restored, and its class where that says when it is bound.
+// target reads the target claim.
 func (e *Exposer) target(ctx context.Context, move objects.MoverSpec) (objects.VolumeInfo, error) {
 	target := move.Source.Target
 	claim, err := e.claim(ctx, target.Namespace, target.Claim)
@@ -154,7 +155,7 @@ func (e *Exposer) claim(ctx context.Context, namespace, name string) (*corev1.Pe
 	return claim, nil
 }
 
-// topology is where the volume of a claim can be reached.
+// topology returns the required node affinity of the claim's volume.
 func (e *Exposer) topology(ctx context.Context, claim *corev1.PersistentVolumeClaim) (*corev1.NodeSelector, error) {
 	volume, err := e.Client.CoreV1().PersistentVolumes().Get(ctx, claim.Spec.VolumeName, metav1.GetOptions{})
 	if err != nil {
@@ -166,8 +167,9 @@ func (e *Exposer) topology(ctx context.Context, claim *corev1.PersistentVolumeCl
 	return volume.Spec.NodeAffinity.Required, nil
 }
 
-// volumeOS finds out for which operating system a volume was formatted (velero-protocol 5.7): that of the node to which it
-// is attached, else of the node of its consumer. Where no agent runs on Windows neither is asked for.
+// volumeOS returns the operating system for which a volume was formatted (velero-protocol 5.7). It is that of the
+// node to which the volume is attached, else of the node of its consumer. It reads neither if no agent runs on
+// Windows.
 func (e *Exposer) volumeOS(ctx context.Context, claim *corev1.PersistentVolumeClaim, class *storagev1.StorageClass) (corev1.OSName, error) {
 	if isBlock(claim) {
 		return corev1.Linux, nil
@@ -191,7 +193,8 @@ func (e *Exposer) volumeOS(ctx context.Context, claim *corev1.PersistentVolumeCl
 	return corev1.Linux, nil
 }
 
-// consumer is the node that uses the volume of a claim, or used it last; empty if there is none, or no agent on Windows.
+// consumer returns the node that uses or last used the volume of a claim; empty if there is none, or no agent runs
+// on Windows.
 func (e *Exposer) consumer(ctx context.Context, claim *corev1.PersistentVolumeClaim) (string, error) {
 	if _, windows := e.Templates[corev1.Windows]; !windows {
 		return "", nil
@@ -208,7 +211,7 @@ func (e *Exposer) consumer(ctx context.Context, claim *corev1.PersistentVolumeCl
 	return claim.Annotations[annotationSelectedNode], nil
 }
 
-// attached are the nodes to which a volume is attached: vSphere cannot provision fast for those.
+// attached returns the nodes to which a volume is attached; vSphere cannot fast-provision there.
 func (e *Exposer) attached(ctx context.Context, volume string) ([]string, error) {
 	list, err := e.Client.StorageV1().VolumeAttachments().List(ctx, metav1.ListOptions{})
 	if err != nil {

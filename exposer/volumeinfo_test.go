@@ -27,7 +27,7 @@ func sourceClaim(change ...func(*corev1.PersistentVolumeClaim)) *corev1.Persiste
 	return claim
 }
 
-// reads are how often the API server was asked, by resource.
+// reads counts the requests by resource.
 func reads(client *fake.Clientset) map[string]int {
 	count := map[string]int{}
 	for _, action := range client.Actions() {
@@ -49,7 +49,7 @@ func TestFactsOfASnapshot(t *testing.T) {
 	for name, test := range map[string]struct {
 		objects  []runtime.Object
 		settings objects.Settings
-		windows  bool // there are agents on Windows nodes
+		windows  bool // agents run on Windows nodes
 		want     objects.VolumeInfo
 		reads    map[string]int
 	}{

@@ -1,5 +1,5 @@
-// Package access finds out what a client may do. It tells a want of rights from the other reasons for which an API server
-// answers 403.
+// Package access finds out what a client may do. It distinguishes missing permissions from the other reasons for a
+// 403 of the API server.
 package access
 
 import (
@@ -11,10 +11,11 @@ import (
 	"k8s.io/client-go/kubernetes"
 )
 
-// CopyRightsTitle is the section of docs/configuration.md that says how agents get the right to copy Secrets and ConfigMaps.
+// CopyRightsTitle is the section of docs/configuration.md about the permission of agents to copy Secrets and
+// ConfigMaps.
 const CopyRightsTitle = "Secrets and ConfigMaps of CSI drivers"
 
-// Allowed asks the API server whether the client itself may do something. Every user may ask that.
+// Allowed asks the API server whether the client itself has a permission. Every user may send this request.
 func Allowed(ctx context.Context, client kubernetes.Interface, what *authorizationv1.ResourceAttributes) (bool, error) {
 	review, err := client.AuthorizationV1().SelfSubjectAccessReviews().Create(ctx, &authorizationv1.SelfSubjectAccessReview{
 		Spec: authorizationv1.SelfSubjectAccessReviewSpec{ResourceAttributes: what},

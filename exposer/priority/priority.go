@@ -1,5 +1,5 @@
-// Package priority finds out whether a PriorityClass is in force, and says why when it is not. It
-// makes no pods, reads no ConfigMap, and never waits: who asks decides how long to try.
+// Package priority finds out whether a PriorityClass is in force, and why it is not. It creates no pods, reads no
+// ConfigMap and never waits: the caller decides how long to retry.
 package priority
 
 import (
@@ -10,58 +10,58 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 )
 
-// Consumers are what runs with a priority class; they are the values of the metrics' label consumer.
+// Consumers are the workloads with a priority class; they are the values of the metrics' label consumer.
 const (
 	DataMover      = "data-mover"      // class from the node-agent ConfigMap
 	MaintenanceJob = "maintenance-job" // class from the repository maintenance ConfigMap
 )
 
-// Consumers lists all of them, so that a metric can start at 0 for each.
+// Consumers returns all consumers, so that a metric can start at 0 for each.
 func Consumers() []string { return []string{DataMover, MaintenanceJob} }
 
-// Reason is a stable word for why a configured class is not in force.
+// Reason is a stable identifier of why a configured class is not in force.
 type Reason string
 
-// The reasons. The first three come from looking a class up, those of the configuration from who reads
-// it, and Rejected from making a pod.
+// The reasons. The first three result from a GET of the class. The Config reasons come from the reader of the
+// configuration, and Rejected from the creation of a pod.
 const (
 	NotFound      Reason = "not_found"      // the cluster has no such class
-	Forbidden     Reason = "forbidden"      // the agent may not read it
-	Unavailable   Reason = "unavailable"    // the API server had no answer
+	Forbidden     Reason = "forbidden"      // the agent has no permission to read it
+	Unavailable   Reason = "unavailable"    // the API server did not respond
 	ConfigMissing Reason = "config_missing" // the ConfigMap that would name it does not exist
-	ConfigEmpty   Reason = "config_empty"   // that ConfigMap holds nothing
-	ConfigInvalid Reason = "config_invalid" // that ConfigMap cannot be read, or its class is no valid name
-	Rejected      Reason = "rejected"       // a pod was created without it: it was deleted after it had been resolved, or admission changed the pod
+	ConfigEmpty   Reason = "config_empty"   // that ConfigMap is empty
+	ConfigInvalid Reason = "config_invalid" // that ConfigMap is invalid, or its class is no valid name
+	// Rejected means that a pod was created without the class. Either the class was deleted after it had been
+	// resolved, or admission changed the pod.
+	Rejected Reason = "rejected"
 )
 
-// Reasons lists all of them, so that a metric can start at 0 for each.
+// Reasons returns all reasons, so that a metric can start at 0 for each.
 func Reasons() []Reason {
 	return []Reason{NotFound, Forbidden, Unavailable, ConfigMissing, ConfigEmpty, ConfigInvalid, Rejected}
 }
 
-// Resolution is what became of a configured class.
+// Resolution is the result of resolving a configured class.
 type Resolution struct {
-	Configured string // as configured; empty if nothing is, or if that cannot be known
-	Effective  string // what pods are to carry; empty for none
+	Configured string // as configured; empty if nothing is, or if it is not known
+	Effective  string // the class of new pods; empty for none
 	Reason     Reason // why Configured is not in force; empty if it is, or if nothing is configured
-	Message    string // Reason for people, with what to do; empty without a Reason
+	Message    string // explanation of Reason, with the fix; empty without a Reason
 }
 
-// Fallback tells whether pods run without a class that somebody wanted.
+// Fallback reports whether pods run without a class that is configured.
 func (r Resolution) Fallback() bool { return r.Reason != "" }
 
-// Unresolved is the resolution where the configuration does not even yield a name that could be looked
-// up.
+// Unresolved returns the resolution for a configuration without a usable class.
 func Unresolved(configured string, reason Reason, message string) Resolution {
 	return Resolution{Configured: configured, Reason: reason, Message: message}
 }
 
-// Getter reads a class from the API server. How long it tries before it returns an error is its own
-// choice.
+// Getter reads a class from the API server. It decides itself how long it retries before it returns an error.
 type Getter func(ctx context.Context, name string) (*schedulingv1.PriorityClass, error)
 
-// Resolve looks a class up. It never fails: pods are made all the same, without a class that is not in
-// force. No name needs no request.
+// Resolve reads a class. It never fails: pods are created anyway, without a class that is not in force. An empty
+// name needs no request.
 func Resolve(ctx context.Context, name string, get Getter) Resolution {
 	if name == "" {
 		return Resolution{}
@@ -70,7 +70,7 @@ func Resolve(ctx context.Context, name string, get Getter) Resolution {
 	return Classify(name, err)
 }
 
-// Classify says what the answer to a GET of the class means.
+// Classify returns the resolution for the result of a GET of the class.
 func Classify(name string, err error) Resolution {
 	switch {
 	case err == nil:
@@ -87,8 +87,8 @@ func Classify(name string, err error) Resolution {
 	}
 }
 
-// MissingNow tells whether a class does not exist at this moment. The API server refuses a pod with 403
-// for a missing class as for an exceeded quota; only this tells the two apart.
+// MissingNow reports whether a class does not exist at this moment. The API server rejects a pod with 403 for a
+// missing class and for an exceeded quota; only a GET distinguishes the two.
 func MissingNow(ctx context.Context, name string, get Getter) (bool, error) {
 	if name == "" {
 		return false, nil

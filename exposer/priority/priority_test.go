@@ -17,7 +17,7 @@ import (
 
 func classes() schema.GroupResource { return schedulingv1.Resource("priorityclasses") }
 
-// answering is a Getter that always says the same and counts how often it was asked.
+// answering is a Getter that always returns the same error and counts its calls.
 func answering(err error) (priority.Getter, *int) {
 	asked := 0
 	return func(_ context.Context, name string) (*schedulingv1.PriorityClass, error) {

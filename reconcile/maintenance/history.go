@@ -7,8 +7,8 @@ import (
 	"github.com/lateen-project/lateen/exposer/objects"
 )
 
-// RunOf is the entry of a job that has ended, or was given up, when job.Ended says. Why is why it failed; how long it
-// took is in the message of a run that failed too, for want of a field.
+// RunOf returns the history entry of a finished or abandoned job; job.Finished is its end. why is the reason of a
+// failure. The message of a failed run also contains its duration, because the entry has no field for it.
 func RunOf(job objects.JobStatus, why string) Run {
 	if job.Outcome == objects.JobSucceeded {
 		return Run{Started: job.Created, Completed: job.Finished}
@@ -16,8 +16,8 @@ func RunOf(job objects.JobStatus, why string) Run {
 	return Run{Started: job.Created, Failed: true, Message: why + " (after " + job.Finished.Sub(job.Created).Round(time.Second).String() + ")"}
 }
 
-// With is the repository with further runs in its history. A run that it has is the one that began in the same
-// second; only the newest HistoryLength are kept.
+// With returns the repository with more runs in its history. Two runs that started in the same second are the same
+// run. It keeps only the newest HistoryLength runs.
 func (r Repository) With(runs ...Run) Repository {
 	r.History = slices.Clone(r.History)
 	for _, run := range runs {
@@ -37,7 +37,7 @@ func (r Repository) has(started time.Time) bool {
 	return slices.ContainsFunc(r.History, func(run Run) bool { return run.Started.Unix() == started.Unix() })
 }
 
-// failures are the runs that failed since the last success, oldest first.
+// failures returns the failed runs since the last success, oldest first.
 func (r Repository) failures() []Run {
 	last := len(r.History)
 	for last > 0 && r.History[last-1].Failed {
@@ -46,13 +46,13 @@ func (r Repository) failures() []Run {
 	return r.History[last:]
 }
 
-// tally is what the runs of a repository so far mean for its next job.
+// tally is what the previous runs of a repository imply for its next job.
 type tally struct {
-	failures int     // in a row
-	factor   float64 // of memory
+	failures int     // consecutive
+	factor   float64 // of the memory limit
 }
 
-// after is the tally after a job that is recorded.
+// after returns the tally after a recorded job.
 func after(job objects.JobStatus) tally {
 	t := tally{failures: job.Failures, factor: job.Factor}
 	if !job.Verdict.Failed() {
@@ -64,14 +64,14 @@ func after(job objects.JobStatus) tally {
 	case job.Verdict != objects.VerdictOutOfMemory:
 	case job.Ours:
 		t.factor = min(t.factor*memoryStep, maxFactor)
-	default: // it had no more than what is configured
+	default: // it had the configured limit
 		t.factor = max(t.factor, memoryStep)
 	}
 	return t
 }
 
-// tallyBefore is the tally before a job, of all that there are, oldest first. Ours say it themselves, as older ones may have
-// been deleted.
+// tallyBefore returns the tally before a job, from all existing jobs, oldest first. Lateen's jobs carry it in
+// annotations, because older jobs may have been deleted.
 func (r Repository) tallyBefore(job objects.JobStatus, jobs []objects.JobStatus) tally {
 	if job.Ours {
 		return tally{failures: job.Failures, factor: job.Factor}
@@ -80,11 +80,12 @@ func (r Repository) tallyBefore(job objects.JobStatus, jobs []objects.JobStatus)
 	return r.tallyAfter(older)
 }
 
-// FailuresAfter is how often maintenance has failed in a row, after all jobs that there are, oldest first.
+// FailuresAfter returns the number of consecutive failures after all existing jobs, oldest first.
 func (r Repository) FailuresAfter(jobs []objects.JobStatus) int { return r.tallyAfter(jobs).failures }
 
-// tallyAfter is the tally after all jobs, oldest first. The history and what this process counted matter where there was no
-// job, or where it is gone: Velero's server keeps 3 entries, and replaces messages.
+// tallyAfter returns the tally after all jobs, oldest first. The history and the count of this process cover
+// failures without a job and deleted jobs. The history alone is not enough: Velero's server keeps 3 entries and
+// replaces messages.
 func (r Repository) tallyAfter(jobs []objects.JobStatus) tally {
 	t := tally{factor: 1}
 	for _, job := range slices.Backward(jobs) {

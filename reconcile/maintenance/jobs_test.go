@@ -7,12 +7,12 @@ import (
 	"github.com/lateen-project/lateen/exposer/objects"
 )
 
-// now is when everything is looked at.
+// now is the current time of all tests.
 func now() time.Time { return time.Unix(1764000000, 0) }
 
 func ago(d time.Duration) time.Time { return now().Add(-d) }
 
-// policy is the default, but for the spread, which would hide the exact times.
+// policy is the default without jitter, which would hide the exact times.
 func policy() Policy {
 	p := DefaultPolicy()
 	p.MaxJitter = 0
@@ -25,7 +25,7 @@ func ready() Repository {
 
 func there() Location { return Location{Exists: true} }
 
-// job is one of ours, which is recorded if it has ended.
+// job is a job of Lateen, recorded if it is finished.
 func job(created time.Time, outcome objects.JobOutcome) objects.JobStatus {
 	observed := objects.JobStatus{Name: fmt.Sprint("job-", created.Unix()), Created: created, Outcome: outcome, HasPod: true, Ours: true, Limited: true}
 	observed.Factor = 1
@@ -42,45 +42,45 @@ func job(created time.Time, outcome objects.JobOutcome) objects.JobStatus {
 	return observed
 }
 
-// unrecorded is a job that nobody has looked at since it ended.
+// unrecorded returns a job whose result is not recorded yet.
 func unrecorded(job objects.JobStatus) objects.JobStatus {
 	job.Verdict = ""
 	return job
 }
 
-// recorded is one that has not ended, and was given up.
+// recorded returns an unfinished job that was abandoned.
 func recorded(job objects.JobStatus) objects.JobStatus {
 	job.Verdict = objects.VerdictFailed
 	return job
 }
 
-// endedNow is one that was given up now, by the clock by which it was created.
+// endedNow returns a job that is abandoned now, in the clock of its creation.
 func endedNow(job objects.JobStatus) objects.JobStatus {
 	job.Finished = job.Created.Add(now().Sub(job.Since))
 	return job
 }
 
-// skewed is one whose timestamps are of a clock that is so much ahead.
+// skewed returns a job with timestamps of a clock that is ahead by that much.
 func skewed(ahead time.Duration, job objects.JobStatus) objects.JobStatus {
 	job.Created = job.Created.Add(ahead)
 	return job
 }
 
-// pending is one whose pod has not run for so long.
+// pending returns a job with a pod that has not run for that long.
 func pending(since time.Duration) objects.JobStatus {
 	job := job(ago(since), objects.JobUnfinished)
 	job.Pending = true
 	return job
 }
 
-// unlimited is one of Velero's server, which has run for so long.
+// unlimited returns a job of Velero's server that has run for that long.
 func unlimited(since time.Duration) objects.JobStatus {
 	job := job(ago(since), objects.JobUnfinished)
 	job.Ours, job.Limited = false, false
 	return job
 }
 
-// of is a job about which something else is recorded.
+// of returns a job with another record.
 func of(verdict objects.Verdict, failures int, factor float64, job objects.JobStatus) objects.JobStatus {
 	job.JobRecord = objects.JobRecord{Verdict: verdict, Failures: failures, Factor: factor}
 	return job

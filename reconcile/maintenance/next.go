@@ -7,8 +7,8 @@ import (
 	"github.com/lateen-project/lateen/exposer/objects"
 )
 
-// Next decides what to do about a repository, of which jobs are all that there are, whoever made them. First
-// what has ended is written down; then what hinders the next job is removed; then it is made.
+// Next returns the next step for a repository, given all of its jobs, Lateen's and Velero's. It first records
+// finished jobs, then removes what blocks the next job, then creates that job.
 func Next(r Repository, jobs []objects.JobStatus, location Location, policy Policy, now time.Time) Step {
 	if !r.Kopia {
 		return Step{Reason: NotKopia}
@@ -55,14 +55,14 @@ func Next(r Repository, jobs []objects.JobStatus, location Location, policy Poli
 	return Step{Action: Start, Due: at, Failures: t.failures, Factor: t.factor}
 }
 
-// about is a step that writes down what became of one job.
+// about returns a step that records the result of one job.
 func (r Repository) about(action Action, job objects.JobStatus, jobs []objects.JobStatus) Step {
 	t := r.tallyBefore(job, jobs)
 	return Step{Action: action, Jobs: []objects.JobStatus{job}, Failures: t.failures, Factor: t.factor}
 }
 
-// WithoutRepository decides what to do about the jobs of a repository that does not exist. Nothing is written down of
-// them: they are deleted once Velero's server, which may wait for them, can have seen that they ended.
+// WithoutRepository returns the next step for the jobs of a deleted repository. Nothing is recorded for them. They
+// are deleted after DeleteDelay, so that a waiting Velero server can observe that they finished.
 func WithoutRepository(jobs []objects.JobStatus, policy Policy, now time.Time) Step {
 	finished := finishedJobs(jobs)
 	if uncounted := uncounted(finished); len(uncounted) > 0 {
@@ -77,8 +77,8 @@ func WithoutRepository(jobs []objects.JobStatus, policy Policy, now time.Time) S
 	return step
 }
 
-// running is what follows from jobs that have not ended: those that have been in their stage for too long are written down as
-// failed, and then made to count as failed.
+// running returns the step for unfinished jobs. A job that exceeds the limit of its stage is recorded as failed.
+// After that it is marked as failed for Velero's server.
 func running(jobs []objects.JobStatus, policy Policy, now time.Time, record func(Action, objects.JobStatus) Step) Step {
 	wait := Step{Reason: AlreadyRunning}
 	for _, job := range jobs {
@@ -94,17 +94,19 @@ func running(jobs []objects.JobStatus, policy Policy, now time.Time, record func
 			job.Outcome, job.Finished = objects.JobFailed, job.Terminating
 			return record(Record, job)
 		default:
-			job.Finished = job.Created.Add(now.Sub(job.Since)) // by the clock of the API server, as far as anybody can tell
+			// Job timestamps come from the clock of the API server; adding the elapsed time is the best estimate of
+			// now on that clock.
+			job.Finished = job.Created.Add(now.Sub(job.Since))
 			return record(Abandon, job)
 		}
 	}
 	return wait
 }
 
-// limit is how long a job may be in its stage; 0 is for ever.
+// limit returns how long a job may stay in its stage; 0 is no limit.
 func (p Policy) limit(job objects.JobStatus) time.Duration {
 	switch job.Stage() {
-	case objects.StageNoPod: // Kubernetes tries to create it for ever, and never calls the job failed (velero-protocol W39)
+	case objects.StageNoPod: // Kubernetes retries for ever and never marks the job failed (velero-protocol W39)
 		return p.PodWait
 	case objects.StagePending:
 		return p.PendingWait
@@ -112,16 +114,17 @@ func (p Policy) limit(job objects.JobStatus) time.Duration {
 		if !job.Limited {
 			return p.Timeout
 		}
-	case objects.StageTerminating: // on a node that does not answer, a pod may take for ever to end
+	case objects.StageTerminating: // the pod may never terminate if its node does not respond
 		return p.PodWait
 	case objects.StageAbandoned: // it is deleted next
 		return max(p.PodWait, p.DeleteDelay)
-	case objects.StageReleased, objects.StageRetained, objects.StageUncounted, objects.StageFinished: // for others to bring on, or not unfinished
+	case objects.StageReleased, objects.StageRetained, objects.StageUncounted, objects.StageFinished: // others act, or it is finished
 	}
 	return 0
 }
 
-// part is how one gets rid of a job that has not ended: Velero's server must not wait for one that is gone.
+// part returns the step that disposes of an unfinished job. Velero's server must not wait for a deleted job, so the
+// job is marked failed first.
 func part(job objects.JobStatus) Step {
 	if job.Counted {
 		return Step{Action: Delete, Jobs: []objects.JobStatus{job}}
@@ -129,8 +132,8 @@ func part(job objects.JobStatus) Step {
 	return Step{Action: MarkFailed, Jobs: []objects.JobStatus{job}}
 }
 
-// removable are the ended jobs that Velero's server, which looks every second, has had the time to see, and when to look at
-// the others again.
+// removable returns the finished jobs that Velero's server, which polls every second, has had DeleteDelay to
+// observe. later is the time until the next of the others; 0 is none.
 func removable(jobs []objects.JobStatus, policy Policy, now time.Time) (old []objects.JobStatus, later time.Duration) {
 	for _, job := range jobs {
 		if left := job.Since.Add(policy.DeleteDelay).Sub(now); left > 0 {
@@ -142,7 +145,7 @@ func removable(jobs []objects.JobStatus, policy Policy, now time.Time) (old []ob
 	return old, later
 }
 
-// minNonZero is the shorter of two waits, of which 0 is none.
+// minNonZero returns the shorter of two delays; 0 means no delay.
 func minNonZero(one, other time.Duration) time.Duration {
 	if one == 0 || other != 0 && other < one {
 		return other
@@ -150,9 +153,9 @@ func minNonZero(one, other time.Duration) time.Duration {
 	return one
 }
 
-// surplus are the ended jobs that are not kept: all but the newest, and those that never did anything. One that has not
-// ended counts as kept. The newest that has ended is kept in any case while no job carries on what the next one depends on:
-// how often maintenance failed, and how much memory was not enough.
+// surplus returns the finished jobs that are not kept: all but the newest ones, and jobs marked as failed
+// (Released). An unfinished job counts as a kept one. The newest finished job is always kept if no unfinished job
+// of Lateen carries its tally: the failures and the memory factor that the next job depends on.
 func surplus(finished, unfinished []objects.JobStatus) []objects.JobStatus {
 	if len(finished) == 0 {
 		return nil
@@ -180,13 +183,13 @@ func surplus(finished, unfinished []objects.JobStatus) []objects.JobStatus {
 	return undeleted(old)
 }
 
-// finishedJobs are the jobs that Kubernetes calls complete or failed.
+// finishedJobs returns the jobs that Kubernetes reports as complete or failed.
 func finishedJobs(jobs []objects.JobStatus) []objects.JobStatus {
 	return withOutcome(jobs, objects.JobSucceeded, objects.JobFailed)
 }
 
-// uncounted are the jobs whose end Velero's server cannot see: one whose time was up before it had a pod has failed by its
-// condition only.
+// uncounted returns the finished jobs that Velero's server cannot observe. A job that exceeds its deadline without
+// a pod fails by its condition only, and Velero's server reads only the counts.
 func uncounted(finished []objects.JobStatus) []objects.JobStatus {
 	return slices.DeleteFunc(undeleted(finished), func(job objects.JobStatus) bool { return job.Counted })
 }
@@ -205,7 +208,8 @@ type Waiting struct {
 	Due  time.Time
 }
 
-// MayStart tells whether it is the turn of a repository: there is room for all that have waited longer, and for it.
+// MayStart reports whether a repository may start its job: the limit has room for all that were due earlier and for
+// it.
 func MayStart(mine Waiting, others []Waiting, running, limit int) bool {
 	before := 0
 	for _, other := range others {

@@ -10,7 +10,7 @@ import (
 	"github.com/lateen-project/lateen/exposer/objects"
 )
 
-// TestRules holds every combination of repository, location, jobs and history to what must always be true.
+// TestRules verifies the invariants for every combination of repository, location, jobs and history.
 func TestRules(t *testing.T) {
 	count := 0
 	for _, r := range repositories() {
@@ -28,7 +28,7 @@ func TestRules(t *testing.T) {
 	require.Greater(t, count, 5000)
 }
 
-// TestNoJobWithoutARepositoryIsDeletedBeforeItsEndCouldBeSeen holds every pair of jobs to what Velero's server needs.
+// TestNoJobWithoutARepositoryIsDeletedBeforeItsEndCouldBeSeen verifies DeleteDelay for every pair of jobs.
 func TestNoJobWithoutARepositoryIsDeletedBeforeItsEndCouldBeSeen(t *testing.T) {
 	for _, first := range someJobs() {
 		for _, second := range someJobs() {
@@ -46,7 +46,7 @@ func TestNoJobWithoutARepositoryIsDeletedBeforeItsEndCouldBeSeen(t *testing.T) {
 	}
 }
 
-// situation is one combination, and what is done about it.
+// situation is one combination and the step taken in it.
 type situation struct {
 	step       Step
 	repository Repository
@@ -120,7 +120,7 @@ func repositories() []Repository {
 	return all
 }
 
-// someJobs are none, and one of each sort.
+// someJobs returns an empty list and one list for each sort of job.
 func someJobs() [][]objects.JobStatus {
 	all := [][]objects.JobStatus{nil}
 	for _, created := range []time.Time{ago(time.Minute), ago(3 * time.Minute), ago(2 * time.Hour)} {
@@ -136,7 +136,7 @@ func someJobs() [][]objects.JobStatus {
 				if outcome == objects.JobUnfinished {
 					one.HasPod = true
 					all = append(all, []objects.JobStatus{one})
-					one.Terminating = created.Add(-time.Hour) // by another clock
+					one.Terminating = created.Add(-time.Hour) // in another clock
 					all = append(all, []objects.JobStatus{one})
 					all = append(all, []objects.JobStatus{recorded(one)})
 					one.Counted, one.Released = true, created
@@ -148,7 +148,7 @@ func someJobs() [][]objects.JobStatus {
 	return all
 }
 
-// TestARepositoryIsMaintainedWhateverHappens plays a year of one repository whose jobs fare differently each time.
+// TestARepositoryIsMaintainedWhateverHappens simulates a year of one repository whose jobs have changing results.
 func TestARepositoryIsMaintainedWhateverHappens(t *testing.T) {
 	r, at := ready(), now()
 	var jobs []objects.JobStatus
@@ -158,7 +158,7 @@ func TestARepositoryIsMaintainedWhateverHappens(t *testing.T) {
 		step := Next(r, jobs, there(), policy(), at)
 		switch step.Action {
 		case Start:
-			one := job(at.Add(-3*time.Minute), objects.JobUnfinished) // the API server's clock is behind
+			one := job(at.Add(-3*time.Minute), objects.JobUnfinished) // the clock of the API server is behind
 			one.Since = at
 			one.Failures, one.Factor = step.Failures, step.Factor
 			one.HasPod = fates[started%len(fates)] != objects.JobUnfinished
@@ -175,7 +175,7 @@ func TestARepositoryIsMaintainedWhateverHappens(t *testing.T) {
 			}
 		case MarkFailed:
 			for i := range jobs {
-				if jobs[i].Name == step.Jobs[0].Name { // there is one at a time
+				if jobs[i].Name == step.Jobs[0].Name { // only one job exists at a time
 					jobs[i].Counted, jobs[i].Released, jobs[i].Outcome, jobs[i].Finished, jobs[i].Since = true, at, objects.JobFailed, at.Add(-3*time.Minute), at
 				}
 			}
@@ -196,7 +196,8 @@ func TestARepositoryIsMaintainedWhateverHappens(t *testing.T) {
 	require.Less(t, at.Sub(r.Last), 2*time.Hour)
 }
 
-// The bounds may be short: a job whose pod has yet to end is released and kept for as long as Velero's server needs to see it.
+// The bounds may be short. A released job with a pod that has not terminated is kept until Velero's server can
+// observe it.
 func TestAJobIsNotDeletedBeforeTheServerCanSeeThatItFailed(t *testing.T) {
 	bounds := policy()
 	bounds.PodWait = time.Millisecond

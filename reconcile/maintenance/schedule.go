@@ -9,11 +9,11 @@ import (
 	"github.com/lateen-project/lateen/exposer/objects"
 )
 
-// jitterDivisor is the part of its frequency by which a repository may be maintained early.
+// jitterDivisor divides the frequency of a repository; maintenance may be early by at most that fraction.
 const jitterDivisor = 20
 
-// due is when a repository is to be maintained next. It follows from what is written down, so that every
-// coordinator computes the same.
+// due returns when the next maintenance of a repository is due. It depends only on recorded data, so every
+// coordinator computes the same time.
 func due(r Repository, jobs []objects.JobStatus, policy Policy) time.Time {
 	frequency := policy.FrequencyOf(r)
 	at := r.Created
@@ -21,7 +21,8 @@ func due(r Repository, jobs []objects.JobStatus, policy Policy) time.Time {
 		at = r.Last.Add(frequency - jitter(r, frequency, policy))
 	}
 	if n := len(jobs); n > 0 && !at.After(jobs[n-1].Finished) {
-		at = jobs[n-1].Finished.Add(time.Second) // somebody has set the time of the last success back; the name that follows from it may be taken
+		// A client set the time of the last success back; the job name derived from that time may be in use.
+		at = jobs[n-1].Finished.Add(time.Second)
 	}
 	t := r.tallyAfter(jobs)
 	if t.failures == 0 {
@@ -29,7 +30,8 @@ func due(r Repository, jobs []objects.JobStatus, policy Policy) time.Time {
 	}
 	retry := r.lastFailure(jobs).Add(backoff(t.failures, policy))
 	if n := len(jobs); n > 0 && t.failures == 1 && jobs[n-1].Verdict == objects.VerdictClassMissing {
-		retry = jobs[n-1].Finished // the next one is created without the class; once in a row, as a class may come and go
+		// The next job is created without the class. Only once in a row, because a class may come and go.
+		retry = jobs[n-1].Finished
 	}
 	if retry.After(at) {
 		return retry
@@ -37,13 +39,13 @@ func due(r Repository, jobs []objects.JobStatus, policy Policy) time.Time {
 	return at
 }
 
-// FrequencyOf is how often a repository is to be maintained.
+// FrequencyOf returns the maintenance interval of a repository.
 func (p Policy) FrequencyOf(r Repository) time.Duration {
 	return cmp.Or(max(p.Frequency, 0), max(r.Frequency, 0), defaultFrequency)
 }
 
-// jitter is by how much a repository is early: never late, because where Velero's server is at work too,
-// it would start a job as soon as it is.
+// jitter returns by how much the maintenance of a repository is early. It is never late: a Velero server that also
+// maintains the repository starts a job as soon as it is due.
 func jitter(r Repository, frequency time.Duration, policy Policy) time.Duration {
 	span := min(policy.MaxJitter, frequency/jitterDivisor)
 	if span <= 0 {
@@ -53,7 +55,7 @@ func jitter(r Repository, frequency time.Duration, policy Policy) time.Duration 
 	return time.Duration(binary.BigEndian.Uint64(sum[:8]) % uint64(span))
 }
 
-// backoff is the pause after so many failures in a row.
+// backoff returns the delay after that many consecutive failures.
 func backoff(failures int, policy Policy) time.Duration {
 	pause := policy.MinBackoff
 	for range failures - 1 {
@@ -65,7 +67,7 @@ func backoff(failures int, policy Policy) time.Duration {
 	return min(pause, policy.MaxBackoff)
 }
 
-// lastFailure is when the last run that failed was over, as far as that can still be told.
+// lastFailure returns when the last failed run finished, as far as jobs and history still show it.
 func (r Repository) lastFailure(jobs []objects.JobStatus) time.Time {
 	var last time.Time
 	if n := len(jobs); n > 0 && jobs[n-1].Verdict.Failed() {
@@ -79,7 +81,7 @@ func (r Repository) lastFailure(jobs []objects.JobStatus) time.Time {
 	return last
 }
 
-// endOf is when a run that failed was over, as far as its job can still tell.
+// endOf returns when a failed run finished, as far as its job still shows it; otherwise its start.
 func endOf(run Run, jobs []objects.JobStatus) time.Time {
 	for _, job := range jobs {
 		if job.Created.Unix() == run.Started.Unix() && !job.Finished.IsZero() {
@@ -89,7 +91,7 @@ func endOf(run Run, jobs []objects.JobStatus) time.Time {
 	return run.Started
 }
 
-// Memory after a run that took too much of it.
+// Factors of the memory limit after a run that was OOMKilled.
 const (
 	memoryStep = 1.5
 	maxFactor  = 4.

@@ -1,4 +1,4 @@
-// Package maintenance decides when a backup repository is maintained, and what its jobs have come to. It is
+// Package maintenance decides when a backup repository is maintained, and reads the results of its jobs. It is
 // pure: it calls no API, reads no clock and logs nothing.
 package maintenance
 
@@ -13,53 +13,53 @@ import (
 	"github.com/lateen-project/lateen/exposer/objects"
 )
 
-// HistoryLength is how many runs are kept in the history of a repository, for people: as many as the development branch of
-// Velero keeps (defaultMaintenanceStatusQueueLength). The server of every release up to 1.18.3 cuts it to 3 and replaces
-// messages, so nothing is decided by what is no longer there.
+// HistoryLength is the number of runs kept in the history of a repository, for people. It is the value of Velero's
+// development branch (defaultMaintenanceStatusQueueLength). The server of every release up to 1.18.3 cuts the
+// history to 3 and replaces messages, so no decision depends on a missing entry.
 const HistoryLength = 25
 
-// Repository is what maintenance depends on, copied out of a BackupRepository.
+// Repository is the input of maintenance, copied from a BackupRepository.
 type Repository struct {
 	UID       types.UID
-	Kopia     bool // no other type is maintained
+	Kopia     bool // other types are not maintained
 	Ready     bool
 	Deleting  bool
 	Created   time.Time
 	Last      time.Time     // status.lastMaintenanceTime; zero if there was none
 	Frequency time.Duration // spec.maintenanceFrequency
 	History   []Run         // oldest first
-	Failures  int           // in a row, as this process counted them; no part of the object
+	Failures  int           // consecutive, as counted by this process; not stored in the object
 }
 
 // Run is an entry of status.recentMaintenance.
 type Run struct {
 	Started   time.Time
-	Completed time.Time // zero for a run that failed: Velero's server takes that of any entry for a success
+	Completed time.Time // zero for a failed run: Velero's server takes the completion time of any entry for a success
 	Failed    bool
 	Message   string
 }
 
-// Location is what is known of a repository's BackupStorageLocation. Its phase does not matter: it may be
-// Unavailable for reasons that a job does not share.
+// Location is the BackupStorageLocation of a repository. Its phase is ignored: it may be Unavailable for reasons
+// that do not affect a job.
 type Location struct {
 	Exists, ReadOnly bool
 }
 
 // Policy are the bounds of maintenance.
 type Policy struct {
-	Frequency   time.Duration // overrides that of every repository; 0: each has its own
-	MaxJitter   time.Duration // over which repositories with the same due time are spread, at most; before it, never after
-	MinBackoff  time.Duration // after a run that failed; doubles with each further one
-	MaxBackoff  time.Duration // the longest of these
-	DeleteDelay time.Duration // that Velero's server, which looks every second, has to see that a job has ended before it is deleted
+	Frequency   time.Duration // overrides that of every repository; 0: each uses its own
+	MaxJitter   time.Duration // maximum spread of repositories with the same due time; always early, never late
+	MinBackoff  time.Duration // after the first failed run; doubles with each further one
+	MaxBackoff  time.Duration // upper limit of the backoff
+	DeleteDelay time.Duration // before a finished job is deleted; Velero's server polls every second
 
-	// How long a job may be in a stage, counted from when this process first saw it there.
-	PodWait     time.Duration // without a pod, or failed with a pod that does not end
+	// Limits of the time in a stage, counted from when this process first observed the job in it.
+	PodWait     time.Duration // without a pod, or failed with a pod that does not terminate
 	PendingWait time.Duration // with a pod that does not run
-	Timeout     time.Duration // with a pod that runs; of our jobs it is their deadline, for Kubernetes to enforce
+	Timeout     time.Duration // with a running pod; on Lateen's jobs it is the deadline that Kubernetes enforces
 }
 
-// DefaultPolicy is the one table of the bounds' defaults.
+// DefaultPolicy returns the defaults of all bounds.
 func DefaultPolicy() Policy {
 	return Policy{
 		MaxJitter: 5 * time.Minute, MinBackoff: 5 * time.Minute, MaxBackoff: 6 * time.Hour, DeleteDelay: 10 * time.Second,
@@ -67,14 +67,13 @@ func DefaultPolicy() Policy {
 	}
 }
 
-// defaultFrequency is for a repository that Velero's server has not given one yet: its default for kopia.
+// defaultFrequency is Velero's default for kopia. It applies until Velero's server sets a frequency.
 const defaultFrequency = time.Hour
 
-// DefaultKeep is how many ended jobs are kept where no configuration says otherwise (Velero's
-// keepLatestMaintenanceJobs).
+// DefaultKeep is the default number of kept finished jobs (Velero's keepLatestMaintenanceJobs).
 const DefaultKeep = 3
 
-// From copies what matters out of a BackupRepository.
+// From returns the maintenance input of a BackupRepository.
 func From(from *velerov1.BackupRepository) Repository {
 	repository := Repository{
 		UID:       from.UID,
@@ -95,7 +94,7 @@ func From(from *velerov1.BackupRepository) Repository {
 	return repository
 }
 
-// ApplyTo writes into a BackupRepository what maintenance has changed.
+// ApplyTo writes the fields that maintenance changes into a BackupRepository.
 func (r Repository) ApplyTo(into *velerov1.BackupRepository) {
 	into.Status.LastMaintenanceTime = stamp(r.Last)
 	into.Status.RecentMaintenance = nil
@@ -124,31 +123,31 @@ func stamp(at time.Time) *metav1.Time {
 	return new(metav1.NewTime(at))
 }
 
-// Action is the one effect that a step asks for.
+// Action is the one effect of a step.
 type Action int
 
-// The effects that a step can ask for.
+// The effects of steps.
 const (
-	Wait       Action = iota // nothing now; an event or the timer wakes it
-	Record                   // write down what became of a job that has ended
-	Abandon                  // write down that a job cannot get on, and why
-	MarkFailed               // have Jobs, which will not end, count as failed, for whoever waits for them
-	Delete                   // remove Jobs, of which everything is written down
-	Start                    // make the job that is due, if there is room in the cluster
+	Wait       Action = iota // do nothing; an event or the timer triggers the next reconcile
+	Record                   // record the result of a finished job
+	Abandon                  // record that a job cannot make progress, and why
+	MarkFailed               // set status.failed=1 on Jobs that never finish, so that Velero's server stops waiting
+	Delete                   // delete Jobs that are completely recorded
+	Start                    // create the due job, if the limit of the cluster allows it
 )
 
-// Step is what is to be done next.
+// Step is the next step of a repository.
 type Step struct {
 	Action   Action
-	Jobs     []objects.JobStatus // for Record, Abandon, Release and Delete; one for the first two
-	Due      time.Time           // for Start: since when; the job is named after it
-	Failures int                 // in a row before the job of Start, Record or Abandon
-	Factor   float64             // how much more memory than configured that job may take, from 1
-	After    time.Duration       // for Wait: when to look again at the latest; 0 is never
-	Reason   Reason              // for Wait: what keeps a repository from being maintained; empty for nothing
+	Jobs     []objects.JobStatus // for Record, Abandon, MarkFailed and Delete; one for the first two
+	Due      time.Time           // for Start: since when the job is due; part of its name
+	Failures int                 // consecutive failures before the job of Start, Record or Abandon
+	Factor   float64             // of the configured memory limit for that job, from 1
+	After    time.Duration       // for Wait: requeue after this delay; 0 is never
+	Reason   Reason              // for Wait: why the repository is not maintained; empty for no reason
 }
 
-// Reason is a stable word for why a repository is not maintained.
+// Reason is a stable identifier of why a repository is not maintained.
 type Reason string
 
 // The reasons.

@@ -1,5 +1,4 @@
-// Package agent assembles the node-agent from its parts and runs it. It reads no flags and decides
-// nothing about transfers.
+// Package agent assembles and runs the node-agent. It parses no flags and makes no decision about a transfer.
 package agent
 
 import (
@@ -30,36 +29,38 @@ import (
 	"github.com/lateen-project/lateen/reconcile/transfer"
 )
 
-// admitTimeout is how long a transfer that could be accepted keeps its place in line.
+// admitTimeout is how long an admissible transfer keeps its queue position without being accepted.
 const admitTimeout = time.Minute
 
-// stepGrace is for the steps in hand on SIGTERM. The process must be gone after 5 s.
+// stepGrace is how long running reconciles may continue after SIGTERM. The process must exit within 5 s.
 const stepGrace = 4 * time.Second
 
-// Options are what an agent is made of.
+// Options configure an agent.
 type Options struct {
 	Flags   config.Options
-	Rest    *rest.Config // its limits are those of Config
+	Rest    *rest.Config // QPS and burst are replaced by those of Flags
 	Metrics *metrics.Metrics
 	Limits  transfer.Limits
 	Clock   clock.WithTickerAndDelayedExecution
-	Log     io.Writer // where the logs of movers go
+	Log     io.Writer // receives the logs of movers
 	Server  *Server
 
-	Maintenance maintenance.Policy // its bounds; those of Config win, and zero is the defaults
+	// the bounds of maintenance; those of Flags take precedence, and 0 selects the defaults
+	Maintenance maintenance.Policy
 
-	Election     leader.Options // its durations; those that are 0 have their defaults
-	AgentTimeout time.Duration  // how long a node's agent may be gone before another one stands in; 0: 1 min
+	Election leader.Options // the durations of the election; 0 selects the defaults
+	// after this time without a Ready agent on a node, the coordinator acts for it; 0: 1 min
+	AgentTimeout time.Duration
 
-	SyncTimeout time.Duration // for what a coordinator watches to be listed, before it gives its Lease up; 0: 2 min
+	SyncTimeout time.Duration // limit for a coordinator's caches to sync, after which it releases its Lease; 0: 2 min
 
-	AdmitTimeout time.Duration // with a transfer that could be accepted and is not, and keeps others from it; 0: 1 min
-	OrphanAge    time.Duration // below which nothing is an orphan; 0: 10 min
-	OrphanSweep  time.Duration // between two sweeps of a coordinator; 0: 10 min
+	AdmitTimeout time.Duration // limit for an admissible transfer to be accepted while it blocks others; 0: 1 min
+	OrphanAge    time.Duration // minimum age of an orphan; 0: 10 min
+	OrphanSweep  time.Duration // interval between two sweeps of a coordinator; 0: 10 min
 }
 
-// Run starts the agent and returns when the context has ended and the steps in hand are done. Movers go
-// on. An error says why it could not start.
+// Run starts the agent. It returns after the context has ended and the running reconciles have finished. Movers
+// continue. An error states why the agent cannot start.
 func Run(ctx context.Context, options Options) error {
 	clients, err := newClients(options)
 	if err != nil {
@@ -68,7 +69,7 @@ func Run(ctx context.Context, options Options) error {
 	countFromZero(options.Metrics)
 	startup, err := config.Load(ctx, clients.kube, options.Flags, options.Clock)
 	if ctx.Err() != nil {
-		return nil // told to stop before it had begun
+		return nil // stopped before the start was complete
 	}
 	if err != nil {
 		return err
@@ -86,7 +87,7 @@ func Run(ctx context.Context, options Options) error {
 	return parts.run(watching)
 }
 
-// assembly are what the assembly needs while it puts the agent together.
+// assembly holds what the construction of the agent needs.
 type assembly struct {
 	Options
 	clients    *clients
@@ -94,7 +95,7 @@ type assembly struct {
 	caches     *informers.Caches
 	recorder   recorder
 	leadership *leadership
-	snapshots  *informers.Snapshots // watched by a coordinator only
+	snapshots  *informers.Snapshots // watched only while this agent coordinates
 	targets    *informers.Targets
 	exposing   *exposer.Exposer
 
@@ -112,7 +113,7 @@ func selection(options config.Options) informers.Selectors {
 	}
 }
 
-// run is the agent, from top to bottom: what it shares, its kinds, what wakes them, and the loops.
+// run builds the shared dependencies, the kinds and their event handlers, then runs the control loops.
 func (p *assembly) run(ctx context.Context) error {
 	movers := informers.NewMoverEvents(ctx, p.clients.kube, p.Flags.Namespace, p.Clock)
 	p.targets = informers.NewTargets(ctx, p.clients.kube)
@@ -137,8 +138,8 @@ func (p *assembly) run(ctx context.Context) error {
 	return p.runAll(ctx, kinds)
 }
 
-// runAll fills the slots before any worker can take one, then works until the context ends. The Lease is given up
-// after the steps in hand, or the next coordinator would work beside them.
+// runAll fills the slots before a worker can take one, then works until the context ends. It releases the Lease after
+// the running reconciles. Otherwise, the next coordinator works concurrently with them.
 func (p *assembly) runAll(ctx context.Context, kinds []kind) error {
 	first := make([][]string, len(kinds))
 	for i, k := range kinds {
@@ -158,7 +159,7 @@ func (p *assembly) runAll(ctx context.Context, kinds []kind) error {
 	return <-ended
 }
 
-// allReady is closed when every kind has tried its first keys.
+// allReady returns a channel that closes when every kind has reconciled its first keys.
 func allReady(ctx context.Context, kinds []kind) <-chan struct{} {
 	ready := make(chan struct{})
 	go func() {
@@ -174,7 +175,7 @@ func allReady(ctx context.Context, kinds []kind) <-chan struct{} {
 	return ready
 }
 
-// addHandlers says which keys an object wakes, in one place.
+// addHandlers registers the event handlers that enqueue keys, all in one place.
 func (p *assembly) addHandlers(kinds []kind) ([]cache.DoneChecker, error) {
 	var handled []cache.DoneChecker
 	for _, k := range kinds {
@@ -185,7 +186,8 @@ func (p *assembly) addHandlers(kinds []kind) ([]cache.DoneChecker, error) {
 		handled = append(handled, done...)
 	}
 	restores := kinds[1]
-	targets, err := p.caches.LocalPods.AddHandler(func(pod *corev1.Pod) { // a restore waits for its pod's init container
+	// a restore waits for the init container of its pod
+	targets, err := p.caches.LocalPods.AddHandler(func(pod *corev1.Pod) {
 		for _, restore := range p.caches.PodVolumeRestores.ByIndex(informers.ByPod, informers.Key(pod)) {
 			restores.enqueue(informers.Key(restore))
 		}
@@ -193,7 +195,7 @@ func (p *assembly) addHandlers(kinds []kind) ([]cache.DoneChecker, error) {
 	return append(handled, targets), err
 }
 
-// enqueueUploads wakes whoever reads a VolumeSnapshot, or has one of its own of that name.
+// enqueueUploads enqueues the DataUploads that read a VolumeSnapshot, and the DataUpload of its own name.
 func (p *assembly) enqueueUploads(kinds []kind, snapshot string) {
 	uploads := kinds[2]
 	uploads.enqueue(snapshot)
@@ -202,7 +204,7 @@ func (p *assembly) enqueueUploads(kinds []kind, snapshot string) {
 	}
 }
 
-// shared is what all kinds have in common.
+// shared returns the dependencies that all kinds share.
 func (p *assembly) shared(movers *informers.MoverEvents) reconcile.Dependencies {
 	live, effective := p.clients.kube.CoreV1(), p.startup.Config
 	return reconcile.Dependencies{
@@ -249,7 +251,7 @@ func (p *assembly) podsDir() string {
 	return objects.DefaultPodsDir
 }
 
-// moverLog writes the log of a mover between two lines that say whose it is.
+// moverLog writes the log of a mover between two log lines that name the mover.
 func (p *assembly) moverLog(ctx context.Context, mover string, text []byte) {
 	logger := klog.FromContext(ctx)
 	logger.Info("Begin of mover log", "pod", mover)

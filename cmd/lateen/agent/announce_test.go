@@ -12,7 +12,7 @@ import (
 	"github.com/lateen-project/lateen/cmd/lateen/config"
 )
 
-// Defect D36: Problems were informative and lost at --log-level=warning.
+// Defect D36: Problems were informational and got lost at --log-level=warning.
 func TestAProblemIsAWarning(t *testing.T) {
 	var out bytes.Buffer
 	logger := logr.FromSlogHandler(slog.NewTextHandler(&out, &slog.HandlerOptions{Level: slog.LevelWarn})).WithValues("controller", "maintenance")

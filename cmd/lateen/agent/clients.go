@@ -13,8 +13,8 @@ import (
 	"github.com/lateen-project/lateen/informers"
 )
 
-// Limits of the clients for Kubernetes Events and for the Lease, per second: a storm of Events must not hold
-// up transfers.
+// Limits of the clients for Kubernetes Events and for the Lease, in requests per second. A storm of Events must not
+// delay transfers.
 const (
 	eventsQPS   = 10
 	eventsBurst = 50
@@ -54,7 +54,7 @@ func newClients(options Options) (*clients, error) {
 	if err != nil {
 		return nil, fmt.Errorf("make client for Events: %w", err)
 	}
-	lease, err := kubernetes.NewForConfig(slow) // on its own, so that nothing delays a renewal
+	lease, err := kubernetes.NewForConfig(slow) // a separate client, so that nothing delays a renewal
 	if err != nil {
 		return nil, fmt.Errorf("make client for the Lease: %w", err)
 	}

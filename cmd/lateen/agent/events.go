@@ -28,12 +28,12 @@ const (
 	EventVersion       = "VeleroNotTried"
 )
 
-// roleLabel marks the pods of a node-agent; Velero's server looks for it too.
+// roleLabel marks the pods of a node-agent. Velero's server selects by it too.
 const roleLabel, roleNodeAgent = "role", "node-agent"
 
 type recorder = record.EventRecorder
 
-// newRecorder sends Kubernetes Events in the background; flush ends that.
+// newRecorder sends Kubernetes Events in the background until flush is called.
 func newRecorder(ctx context.Context, client kubernetes.Interface, options config.Options) (recorder, func()) {
 	broadcaster := record.NewBroadcaster(record.WithContext(ctx))
 	broadcaster.StartRecordingToSink(onceSink{&typedcorev1.EventSinkImpl{Interface: client.CoreV1().Events(options.Namespace)}})
@@ -41,7 +41,7 @@ func newRecorder(ctx context.Context, client kubernetes.Interface, options confi
 	return broadcaster.NewRecorder(scheme.Scheme, source), broadcaster.Shutdown
 }
 
-// reportConfig says once, everywhere that operators look, what of the configuration is not in force.
+// reportConfig reports once which parts of the configuration are not in force: as logs, metrics and Events.
 func (p *assembly) reportConfig(ctx context.Context) {
 	logger := klog.FromContext(ctx)
 	self := p.self()
@@ -69,7 +69,7 @@ func (p *assembly) reportConfig(ctx context.Context) {
 		fmt.Sprintf("data movers run without priority class %q (%s): %s", class.Configured, class.Reason, class.Message))
 }
 
-// reportVersion warns of a Velero that Lateen was not tried with.
+// reportVersion warns if this version of Velero was not tested with Lateen.
 func (p *assembly) reportVersion(ctx context.Context, self *corev1.ObjectReference) {
 	image := p.startup.Templates[corev1.Linux].Image
 	logger := klog.FromContext(ctx)
@@ -82,13 +82,14 @@ func (p *assembly) reportVersion(ctx context.Context, self *corev1.ObjectReferen
 	p.recorder.Event(self, corev1.EventTypeWarning, EventVersion, untried+"; look for a newer Lateen, or try a backup and a restore first")
 }
 
-// warn logs a Problem. logr knows no warnings; slog does, and what is only informative is lost at --log-level=warning.
+// warn logs a Problem as a warning. logr has no warning level, slog has. At --log-level=warning, an informational
+// message gets lost.
 func warn(ctx context.Context, problem config.Problem) {
 	slog.New(logr.ToSlogHandler(klog.FromContext(ctx))).WarnContext(ctx, "Configuration problem",
 		"section", problem.Section, "path", problem.Path, "reason", problem.Reason, "message", problem.Message)
 }
 
-// rejected reports that a mover was created without the class that was in force at the start.
+// rejected reports a mover that was created without the class that was in force at the start.
 func (p *assembly) rejected(ctx context.Context, mover *corev1.Pod, class string) {
 	klog.FromContext(ctx).Error(nil, "Created mover without its priority class", "pod", klog.KObj(mover), "class", class, "actual", mover.Spec.PriorityClassName)
 	p.Metrics.PriorityClassFallback(priority.DataMover, string(priority.Rejected))
@@ -97,7 +98,7 @@ func (p *assembly) rejected(ctx context.Context, mover *corev1.Pod, class string
 			mover.Name, mover.Spec.PriorityClassName, class))
 }
 
-// self is the agent's own pod, or the DaemonSet where it does not run as one.
+// self returns the agent's own pod, or the DaemonSet if the agent does not run in a pod of it.
 func (p *assembly) self() *corev1.ObjectReference {
 	for _, pod := range p.caches.LocalPods.List() {
 		if pod.Namespace == p.Flags.Namespace && pod.Labels[roleLabel] == roleNodeAgent {

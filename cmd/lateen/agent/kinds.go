@@ -17,7 +17,7 @@ import (
 	"github.com/lateen-project/lateen/reconcile/transfer"
 )
 
-// kind is one kind of custom resource: what has its queue, without the type of its resources.
+// kind is one kind of custom resource with its queue. It hides the Go type of the resources.
 type kind interface {
 	enqueue(key string)
 	enqueueUnsettled()
@@ -31,14 +31,14 @@ type kind interface {
 	owner(uid types.UID) (exists, done bool)
 }
 
-// kindController is a kind.
+// kindController implements kind.
 type kindController[T transfer.Object] struct {
 	transfers  *reconcile.TransferReconciler[T]
 	controller *reconcile.Controller
 	resources  resources[T]
 }
 
-// resources are those of one kind, as the API server has them; an informer is one.
+// resources reads the resources of one kind from a cache. An informer implements it.
 type resources[T transfer.Object] interface {
 	Get(key string) (T, bool)
 	List() []T
@@ -47,7 +47,7 @@ type resources[T transfer.Object] interface {
 	AddHandler(enqueue func(T)) (cache.DoneChecker, error)
 }
 
-// newKindController puts together what one kind needs besides what all kinds share.
+// newKindController connects one kind to its queue and to the shared dependencies.
 func newKindController[T transfer.Object](
 	p *assembly, what transfer.Kind[T], shared reconcile.Dependencies, resources resources[T], client reconcile.Patcher[T],
 ) *kindController[T] {
@@ -64,7 +64,7 @@ func newKindController[T transfer.Object](
 	return l
 }
 
-// kinds are all four, in the order in which a backup and its restore use them.
+// kinds returns all four kinds, in the order in which a backup and its restore use them.
 func (p *assembly) kinds(shared reconcile.Dependencies) []kind {
 	velero, namespace := p.clients.velero, p.Flags.Namespace
 	backups := newKindController(p, transfer.PodVolumeBackup(), shared, p.caches.PodVolumeBackups, reconcile.Patcher[*velerov1.PodVolumeBackup](velero.PodVolumeBackups(namespace)))
@@ -84,7 +84,7 @@ func (p *assembly) kinds(shared reconcile.Dependencies) []kind {
 
 func (l *kindController[T]) enqueue(key string) { l.controller.Enqueue(key) }
 
-// enqueueUnsettled enqueues all that somebody still has to do something about: who acts has changed.
+// enqueueUnsettled enqueues every resource that still needs an action. It is called when the acting agent changes.
 func (l *kindController[T]) enqueueUnsettled() {
 	for _, object := range l.resources.List() {
 		if !l.transfers.Kind.Get(object).Settled() {
@@ -93,7 +93,7 @@ func (l *kindController[T]) enqueueUnsettled() {
 	}
 }
 
-// enqueueNode enqueues what depends on the agent of a node, and what may.
+// enqueueNode enqueues the resources of a node, and those that have no node yet.
 func (l *kindController[T]) enqueueNode(node string) {
 	for _, name := range []string{node, ""} {
 		for _, object := range l.resources.ByIndex(informers.ByNode, name) {
@@ -102,7 +102,8 @@ func (l *kindController[T]) enqueueNode(node string) {
 	}
 }
 
-// addHandlers says which keys an object of an agent's caches wakes: a resource itself, and what was made for it.
+// addHandlers registers the event handlers of an agent's caches: for the resources, and for the objects created for
+// them.
 func (l *kindController[T]) addHandlers(caches *informers.Caches) ([]cache.DoneChecker, error) {
 	name := l.transfers.Kind.GVK.Kind
 	err0 := l.index()
@@ -121,13 +122,13 @@ func (l *kindController[T]) index() error {
 	return l.resources.Index(informers.ByNode, func(object T) []string { return l.transfers.Kind.Get(object).Nodes() })
 }
 
-// addTermHandlers adds the movers that only a coordinator watches.
+// addTermHandlers registers the handler for the movers that only a coordinator watches.
 func (l *kindController[T]) addTermHandlers(caches *informers.Caches, term *informers.CoordinatorCaches) ([]cache.DoneChecker, error) {
 	movers, err := term.Movers.AddHandler(caches.DropCreated(informers.EnqueueOwner[*corev1.Pod](l.transfers.Kind.GVK.Kind, l.enqueue)))
 	return []cache.DoneChecker{movers}, err
 }
 
-// note tells admission of a resource. What is deleted is still handed over, so the cache is asked.
+// note passes a resource to admission. A handler also receives deleted objects, so note checks the cache.
 func (l *kindController[T]) note(object T) {
 	if current, ok := l.resources.Get(informers.Key(object)); ok && current.GetUID() == object.GetUID() {
 		l.transfers.Observe(current)

@@ -18,7 +18,7 @@ import (
 	"github.com/lateen-project/lateen/reconcile/transfer"
 )
 
-// stored are the resources of a kind in client-go's own store.
+// stored implements resources with client-go's own store.
 type stored[T transfer.Object] struct{ cache.Indexer }
 
 func (s stored[T]) typed(objects []any) []T {
@@ -53,7 +53,7 @@ func (s stored[T]) Index(name string, of func(T) []string) error {
 
 func (s stored[T]) AddHandler(func(T)) (cache.DoneChecker, error) { return cached{}, nil }
 
-// steps are the keys that a controller took.
+// steps records the reconciled keys.
 type steps struct {
 	lock sync.Mutex
 	keys []string
@@ -66,7 +66,7 @@ func (s *steps) reconcile(_ context.Context, key string) (time.Duration, error) 
 	return 0, nil
 }
 
-// taken are the steps since it was asked last, once nothing is left to do.
+// taken waits until the controller is idle. It returns the keys that were reconciled since the last call.
 func (s *steps) taken() []string {
 	synctest.Wait()
 	s.lock.Lock()

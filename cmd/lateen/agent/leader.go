@@ -18,13 +18,13 @@ import (
 	"github.com/lateen-project/lateen/reconcile/leader"
 )
 
-// identityLength is how many random characters tell the processes of one node apart.
+// identityLength is the number of random characters that distinguish the processes of one node.
 const identityLength = 8
 
-// agentTimeout is how long a node's agent may be gone before the coordinator stands in for it.
+// agentTimeout is how long a node may be without a Ready agent before the coordinator acts for it.
 const agentTimeout = time.Minute
 
-// leadership is what an agent knows of the fleet while it coordinates, and that it does. It is empty otherwise.
+// leadership is an agent's view of the fleet while it coordinates. It is empty otherwise.
 type leadership struct {
 	lock   sync.RWMutex
 	agents *leader.AgentTracker // nil while this agent does not coordinate
@@ -63,9 +63,9 @@ func (l *leadership) Lost(node string) bool {
 	return agents != nil && agents.Lost(node)
 }
 
-// coordinate is a candidate for the Lease, and the coordinator while it has it. Its name is that of this
-// process, or one that is started again would take the term of the one before for its own. A container is started again in
-// its pod only once the one before has ended, whose Lease then is free at once.
+// coordinate campaigns for the Lease and runs a term while this agent holds it. Its identity is unique to this
+// process: otherwise, a restarted process mistakes the term of its predecessor for its own. The kubelet restarts a
+// container only after the previous one has ended, so Former releases its Lease at once.
 func (p *assembly) coordinate(ctx context.Context, kinds []kind) error {
 	options := p.Election
 	options.Client, options.Namespace, options.Name = p.clients.lease, p.Flags.Namespace, deploy.CoordinatorLease
@@ -87,9 +87,9 @@ func (p *assembly) coordinate(ctx context.Context, kinds []kind) error {
 	})
 }
 
-// runTerm is one term: what only a coordinator watches is watched first, then it takes over what belongs to
-// no node, and gives it back when the term ends. A term whose caches are not complete in time is given up: another
-// agent may be able to list what this one is not.
+// runTerm runs one term. It first syncs the caches that only a coordinator has. It then acts for resources without a
+// node, until the term ends. If its caches do not sync in time, it gives the term up: another agent may be able to
+// list these resources.
 func (p *assembly) runTerm(ctx context.Context, kinds []kind) error {
 	ctx, end := context.WithCancel(ctx)
 	defer end()

@@ -25,12 +25,13 @@ import (
 	"github.com/lateen-project/lateen/reconcile/repository"
 )
 
-// EventJobConfig is the reason of a Kubernetes Event on a backup repository whose job is not made as configured.
+// EventJobConfig is the reason of a Kubernetes Event on a BackupRepository whose job does not follow the
+// configuration.
 const EventJobConfig = "MaintenanceConfigProblem"
 
-// maintain maintains repositories for one term of a coordinator. It is beside all else that a term does, and
-// holds none of that up. It calls complete once its caches are, and giveUp if they are not in time: another agent may be
-// able to list what this one is not.
+// maintain maintains repositories for one term of a coordinator. It runs beside the rest of the term and never blocks
+// it. It calls complete after its caches have synced. If they do not sync in time, it calls giveUp: another agent may
+// be able to list these resources.
 func (p *assembly) maintain(ctx context.Context, complete, giveUp func()) error {
 	if p.Flags.MaintenanceConcurrency == 0 {
 		complete()
@@ -98,11 +99,11 @@ func addRepositoryHandlers(caches *informers.RepositoryCaches, maintainer *repos
 	return []cache.DoneChecker{repositories, locations, jobs}, err
 }
 
-// jobPlanner says what the next job of a repository is made of. It is for one worker.
+// jobPlanner plans the next maintenance job of a repository. One worker uses it.
 type jobPlanner struct {
 	*assembly
 	problems jobProblems
-	exists   func(key string) bool // a BackupRepository of that key
+	exists   func(key string) bool // reports whether a BackupRepository with this key exists
 }
 
 func (p jobPlanner) plan(ctx context.Context, object *velerov1.BackupRepository) (repository.JobPlan, error) {
@@ -131,7 +132,7 @@ func (p jobPlanner) plan(ctx context.Context, object *velerov1.BackupRepository)
 	return repository.JobPlan{Template: template, Settings: wanted.Jobs, Created: func() { p.reportClass(ctx, object, class) }}, nil
 }
 
-// reportProblems reports the Problems that are new, however many jobs each concerns, and shows all that are there.
+// reportProblems reports the new Problems, once for all the jobs they concern, and exports all current ones.
 func (p jobPlanner) reportProblems(ctx context.Context, repository *velerov1.BackupRepository, problems []config.Problem) {
 	for _, problem := range p.problems.replace(informers.Key(repository), problems, p.exists) {
 		warn(ctx, problem)
@@ -141,7 +142,7 @@ func (p jobPlanner) reportProblems(ctx context.Context, repository *velerov1.Bac
 	p.showProblems(config.SectionMaintenance, p.problems.all())
 }
 
-// reportClass says of each job whether it has the class that is configured.
+// reportClass reports whether a job runs with the configured priority class.
 func (p jobPlanner) reportClass(ctx context.Context, repository *velerov1.BackupRepository, class priority.Resolution) {
 	p.Metrics.PriorityClass(priority.MaintenanceJob, class.Configured, class.Effective)
 	if !class.Fallback() {
@@ -160,7 +161,7 @@ func about(repository *velerov1.BackupRepository) *corev1.ObjectReference {
 	}
 }
 
-// newMaintenanceMetrics registers them where repositories are maintained.
+// newMaintenanceMetrics registers the metrics of maintenance if this agent maintains repositories.
 func newMaintenanceMetrics(options Options) *metrics.Maintenance {
 	if options.Flags.MaintenanceConcurrency == 0 {
 		return nil

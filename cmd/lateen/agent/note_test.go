@@ -15,15 +15,15 @@ import (
 	"github.com/lateen-project/lateen/reconcile/transfer"
 )
 
-// nothing is a cache of resources that have been deleted.
+// nothing is a cache whose resources have all been deleted.
 type nothing struct {
 	resources[*velerov1.PodVolumeBackup]
 }
 
 func (nothing) Get(string) (*velerov1.PodVolumeBackup, bool) { return nil, false }
 
-// A resource that is deleted leaves the line, whether or not this agent ever had anything to do with it: those behind it
-// would wait for its turn (T6).
+// A deleted resource leaves the admission queue, even if this agent never reconciled it. Otherwise, the transfers
+// behind it never get their turn (T6).
 func TestWhatIsDeletedLeavesTheLine(t *testing.T) {
 	admission := capacity.NewAdmission(1, 1, time.Minute, testingclock.NewFakeClock(time.Unix(10, 0)))
 	places := capacity.NewNodeSlots("n1", 1, 1)

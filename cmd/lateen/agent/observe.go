@@ -11,7 +11,7 @@ import (
 	"github.com/lateen-project/lateen/reconcile/transfer"
 )
 
-// observe registers what is computed at each scrape.
+// observe registers the metrics that are computed at each scrape.
 func (p *assembly) observe(slots *capacity.Slots, kinds []kind) {
 	p.Metrics.Slots(slots.Limit(), slots.InUse)
 	p.Metrics.Queue(p.startup.Config.PrepareQueueLength)
@@ -24,7 +24,7 @@ func (p *assembly) observe(slots *capacity.Slots, kinds []kind) {
 	})
 }
 
-// countFromZero makes every series exist before anything can be counted.
+// countFromZero initializes every series with 0 before the first event.
 func countFromZero(meter *metrics.Metrics) {
 	meter.Init(metrics.InitialLabels{
 		Consumers:     priority.Consumers(),
@@ -40,7 +40,7 @@ func countFromZero(meter *metrics.Metrics) {
 	})
 }
 
-// backupChanged counts what Velero's own metrics count of PodVolumeBackups.
+// backupChanged updates the metrics that Velero itself has for PodVolumeBackups.
 func (p *assembly) backupChanged(backup *velerov1.PodVolumeBackup, before, after transfer.State) {
 	switch {
 	case before.Phase == transfer.Prepared && after.Phase == transfer.InProgress:
@@ -51,7 +51,7 @@ func (p *assembly) backupChanged(backup *velerov1.PodVolumeBackup, before, after
 	}
 }
 
-// dataMoved counts what Velero's own metrics count of DataUploads and DataDownloads.
+// dataMoved updates the metrics that Velero itself has for DataUploads and DataDownloads.
 func (p *assembly) dataMoved(kind string, after transfer.State) {
 	if after.Phase.Terminal() {
 		p.Metrics.DataMoved(kind, string(after.Phase))
@@ -68,7 +68,7 @@ func terminalReasons() []metrics.End {
 	return all
 }
 
-// format are named strings as label values.
+// format converts named strings to label values.
 func format[T ~string](named []T) []string {
 	plain := make([]string, 0, len(named))
 	for _, word := range named {

@@ -10,11 +10,12 @@ import (
 	"github.com/lateen-project/lateen/reconcile"
 )
 
-// onceReasons are those of the Events that an object gets once, whichever agents report them: each coordinator does in
-// its term, and each agent that is started again.
+// onceReasons returns the reasons of the Events that an object gets once, from any agent. Without that, each
+// coordinator repeats them in its term, and each agent after a restart.
 func onceReasons() []string { return []string{reconcile.EventForeign, reconcile.EventCleanUpWaits} }
 
-// onceSink names the Events with one of the reasons after their object, so that the API server refuses a second one.
+// onceSink derives the name of an Event with one of these reasons from its object. The API server then rejects a
+// second one.
 type onceSink struct{ record.EventSink }
 
 // Create implements record.EventSink.

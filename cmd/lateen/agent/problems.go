@@ -7,12 +7,12 @@ import (
 	"github.com/lateen-project/lateen/cmd/lateen/config"
 )
 
-// jobProblems are the Problems that concern the maintenance jobs of each repository, by its key, as they were read last. The
-// maintenance ConfigMap counts without a restart, so they come and go while an agent coordinates.
+// jobProblems are the Problems of the maintenance jobs of each repository, by its key, as of the last read. The
+// maintenance ConfigMap takes effect without a restart, so they change while an agent coordinates.
 type jobProblems map[string][]config.Problem
 
-// replace takes in what was read for a repository, drops the repositories that do not exist, and returns the Problems that no
-// repository had before.
+// replace stores the Problems of a repository and drops repositories that no longer exist. It returns the Problems
+// that no repository had before.
 func (j jobProblems) replace(key string, read []config.Problem, exists func(key string) bool) (added []config.Problem) {
 	maps.DeleteFunc(j, func(key string, _ []config.Problem) bool { return !exists(key) })
 	before := j.all()
@@ -20,7 +20,7 @@ func (j jobProblems) replace(key string, read []config.Problem, exists func(key 
 	return slices.DeleteFunc(slices.Clone(read), func(problem config.Problem) bool { return slices.Contains(before, problem) })
 }
 
-// all are the Problems of every repository, each once.
+// all returns the Problems of every repository without duplicates.
 func (j jobProblems) all() []config.Problem {
 	var all []config.Problem
 	for _, problems := range j {
@@ -33,7 +33,7 @@ func (j jobProblems) all() []config.Problem {
 	return all
 }
 
-// showProblems sets the gauge of the Problems of a section to those that are in it.
+// showProblems sets the gauge of a section to its current Problems.
 func (p *assembly) showProblems(section config.Section, problems []config.Problem) {
 	counts := map[string]int{}
 	for _, reason := range config.Reasons() {

@@ -11,7 +11,7 @@ import (
 	"github.com/lateen-project/lateen/exposer/objects"
 )
 
-// The name of a node may be longer (253 characters) than the value of a label (63).
+// A node name may have 253 characters, a label value only 63.
 func TestAnAgentSelectsTheMoversThatItHasMarked(t *testing.T) {
 	for _, node := range []string{"node-1", strings.Repeat("n", 70) + ".example.com"} {
 		selected, err := labels.Parse(selection(config.Options{NodeName: node}).MoverLabels)

@@ -13,7 +13,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 )
 
-// Server serves metrics, health and, if asked for, profiles on one address.
+// Server serves metrics, health and, if enabled, profiles on one address.
 type Server struct {
 	listener net.Listener
 	http     *http.Server
@@ -22,10 +22,11 @@ type Server struct {
 	ready <-chan struct{}
 }
 
-// readHeaderTimeout bounds what a slow client can hold.
+// readHeaderTimeout bounds how long a slow client can hold a connection.
 const readHeaderTimeout = 5 * time.Second
 
-// Listen opens the address; nothing is served before Serve.
+// Listen opens the address. Requests are answered after Serve is called. An error states why the address cannot be
+// opened.
 func Listen(address string, gatherer prometheus.Gatherer, profiling bool) (*Server, error) {
 	listener, err := net.Listen("tcp", address)
 	if err != nil {
@@ -46,10 +47,10 @@ func Listen(address string, gatherer prometheus.Gatherer, profiling bool) (*Serv
 	return server, nil
 }
 
-// Address is where it listens.
+// Address returns the listening address as host:port.
 func (s *Server) Address() string { return s.listener.Addr().String() }
 
-// Serve answers until Close.
+// Serve answers requests until Close. It returns nil after Close.
 func (s *Server) Serve() error {
 	if err := s.http.Serve(s.listener); !errors.Is(err, http.ErrServerClosed) {
 		return fmt.Errorf("serve metrics: %w", err)
@@ -60,7 +61,7 @@ func (s *Server) Serve() error {
 // Close ends Serve and all connections.
 func (s *Server) Close() error { return s.http.Close() }
 
-// ReadyWhen makes /readyz say ok from when the channel is closed.
+// ReadyWhen sets the channel whose closing turns /readyz to ok.
 func (s *Server) ReadyWhen(ready <-chan struct{}) {
 	s.lock.Lock()
 	defer s.lock.Unlock()
@@ -92,5 +93,5 @@ func (s *Server) readyz(w http.ResponseWriter, _ *http.Request) {
 func answer(w http.ResponseWriter, code int, text string) {
 	w.Header().Set("Content-Type", "text/plain; charset=utf-8")
 	w.WriteHeader(code)
-	_, _ = w.Write([]byte(text + "\n")) // the client may be gone; nothing depends on it
+	_, _ = w.Write([]byte(text + "\n")) // a disconnected client is no error: nothing depends on the response
 }

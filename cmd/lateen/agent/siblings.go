@@ -2,7 +2,8 @@ package agent
 
 import "github.com/lateen-project/lateen/informers"
 
-// siblings are the unfinished restores to other volumes of the same pod, which are on the same node.
+// siblings returns the unfinished restores into other volumes of the same pod. They are on the same node, or have
+// none yet.
 func (l *kindController[T]) siblings(object T) (found []T) {
 	for _, name := range []string{l.transfers.Kind.Get(object).Node, ""} {
 		for _, other := range l.resources.ByIndex(informers.ByNode, name) {
@@ -14,7 +15,7 @@ func (l *kindController[T]) siblings(object T) (found []T) {
 	return found
 }
 
-// enqueueSiblings enqueues the restores that may wait for this one: it has changed, or was deleted.
+// enqueueSiblings enqueues the restores that may wait for this one after it changed or was deleted.
 func (l *kindController[T]) enqueueSiblings(object T) {
 	if !l.transfers.Kind.Restores || l.transfers.Kind.Rebinds {
 		return

@@ -13,8 +13,8 @@ import (
 	"github.com/lateen-project/lateen/reconcile/orphans"
 )
 
-// sweeper removes what has outlived its transfer, for the time of a term. Snapshots go in the order in which
-// nothing can be lost.
+// sweeper returns the sweeper that deletes orphaned objects during a term. It deletes snapshots in an order that
+// cannot lose data.
 func (p *assembly) sweeper(ctx context.Context, kinds []kind) *orphans.Sweeper {
 	snapshots := func(ctx context.Context, orphan *metav1.PartialObjectMetadata) error {
 		return p.exposing.RemoveOrphan(ctx, p.Flags.Namespace, orphan)
@@ -44,17 +44,17 @@ func (p *assembly) sweeper(ctx context.Context, kinds []kind) *orphans.Sweeper {
 	}
 }
 
-// removeClaim removes an orphaned claim with its volume, which its class may retain.
+// removeClaim deletes an orphaned claim with its volume. The reclaim policy of its class may be Retain.
 func (p *assembly) removeClaim(ctx context.Context, orphan *metav1.PartialObjectMetadata) error {
 	claim, err := p.clients.kube.CoreV1().PersistentVolumeClaims(orphan.Namespace).Get(ctx, orphan.Name, metav1.GetOptions{})
 	if err != nil || claim.UID != orphan.UID {
-		return err // an orphan that is gone is no error to who asked
+		return err // the caller ignores that an orphan is already deleted
 	}
 	_, err = p.exposing.Remove(ctx, objects.MoverSpec{}, exposer.Existing{Claims: []*corev1.PersistentVolumeClaim{claim}})
 	return err
 }
 
-// owner tells whether a resource of this kind has the UID, and whether it is over for good.
+// owner reports whether a resource of this kind has the UID, and whether it needs no further action.
 func (l *kindController[T]) owner(uid types.UID) (exists, done bool) {
 	for _, object := range l.resources.ByIndex(informers.ByUID, string(uid)) {
 		return true, l.transfers.Kind.Get(object).Settled()

@@ -12,19 +12,19 @@ import (
 	"github.com/lateen-project/lateen/reconcile"
 )
 
-// synced waits until caches have what they are to have, and tells whether they do. client-go has a line for each of
-// them, two dozen at every start: they are for who looks for the one that does not come, at --log-level=debug.
+// synced waits for caches to sync and reports whether they did. client-go logs one line per cache, two dozen at every
+// start. They are demoted to --log-level=debug, where they show which cache does not sync.
 func synced(ctx context.Context, what string, handled ...cache.DoneChecker) bool {
 	return cache.WaitFor(klog.NewContext(ctx, klog.FromContext(ctx).V(2)), what, handled...)
 }
 
-// EventCaches is the reason of a Kubernetes Event on the agent's own pod: what it watches as coordinator cannot be listed.
+// EventCaches is the reason of a Kubernetes Event on the agent's own pod: the caches of the coordinator cannot sync.
 const EventCaches = "CachesNotSynced"
 
-// syncTimeout is how long a coordinator waits for what it watches before it says so.
+// syncTimeout is how long a coordinator waits for its caches before it reports the failing requests.
 const syncTimeout = 2 * time.Minute
 
-// reportLacking says which requests keep the caches of a coordinator, or of a part of it, from being complete.
+// reportLacking reports the failing requests that keep the coordinator's caches, or a part of them, from syncing.
 func (p *assembly) reportLacking(ctx context.Context, what, lacking string) {
 	klog.FromContext(ctx).Error(nil, "Failed to sync caches", "of", what, "failing", lacking)
 	p.recorder.Event(p.self(), corev1.EventTypeWarning, EventCaches,

@@ -10,7 +10,7 @@ import (
 	"k8s.io/klog/v2"
 )
 
-// cached is a cache that has all it is to have.
+// cached is a cache that has synced.
 type cached struct{}
 
 func (cached) Name() string { return "pods" }

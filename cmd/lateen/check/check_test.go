@@ -22,13 +22,13 @@ var update = flag.Bool("update", false, "write the golden reports anew")
 
 const corpus = "../config/testdata/corpus"
 
-// reported is what is said of a file, and how many Problems that is.
+// reported returns the report of a file and its number of Problems.
 func reported(t *testing.T, path string, cluster *check.Cluster, node *corev1.Node) (string, int) {
 	t.Helper()
 	text, err := os.ReadFile(path)
 	require.NoError(t, err)
 	kind := check.NodeAgent
-	if strings.HasPrefix(filepath.Base(path), "repository-") { // as the corpus is judged
+	if strings.HasPrefix(filepath.Base(path), "repository-") { // the corpus test distinguishes the kinds by this prefix
 		kind = check.BackupRepository
 	}
 	documents, err := check.ReadFile(filepath.Base(path), text, kind)
@@ -43,7 +43,7 @@ func reported(t *testing.T, path string, cluster *check.Cluster, node *corev1.No
 	return reported.String(), count
 }
 
-// TestReportsOfTheCorpus holds that a report has what the parser says, all of it, and fits a terminal.
+// TestReportsOfTheCorpus requires that a report has every Problem of the parser, and that its lines fit a terminal.
 func TestReportsOfTheCorpus(t *testing.T) {
 	expected, err := filepath.Glob(filepath.Join(corpus, "*.problems"))
 	require.NoError(t, err)
@@ -73,7 +73,7 @@ func node(name string, labels map[string]string) corev1.Node {
 	return corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name, Labels: labels}}
 }
 
-// full has all that good-every-field.yaml names.
+// full returns a cluster with every object that good-every-field.yaml names.
 func full() *check.Cluster {
 	class := func(name string) *storagev1.StorageClass { return &storagev1.StorageClass{ObjectMeta: named(name)} }
 	return &check.Cluster{
@@ -91,7 +91,7 @@ func full() *check.Cluster {
 	}
 }
 
-// bare has nothing of it.
+// bare returns a cluster with none of these objects.
 func bare() *check.Cluster {
 	return &check.Cluster{
 		Nodes:           []corev1.Node{node("node-1", map[string]string{"gpu": "yes"})},

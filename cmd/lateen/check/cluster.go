@@ -13,16 +13,17 @@ import (
 	"github.com/lateen-project/lateen/exposer/priority"
 )
 
-// Cluster is what a configuration may name. What is nil could not be read, and nothing is said of it.
+// Cluster holds the objects that a configuration may name. A nil field could not be read, so it is not checked.
 type Cluster struct {
 	Nodes           []corev1.Node
 	StorageClasses  map[string]*storagev1.StorageClass
 	PriorityClasses map[string]*schedulingv1.PriorityClass
-	MoverImage      string           // empty if nothing names it
-	CopyProblems    []config.Problem // rights that the agents lack
+	MoverImage      string           // empty if unknown
+	CopyProblems    []config.Problem // missing permissions of the agents to copy objects
 }
 
-// invalid is what the agent would not use, besides what its parser says: it is taken out of the configuration.
+// invalid returns the Problems that the agent finds beyond its parser. It removes these settings from the
+// configuration.
 func (c *Cluster) invalid(of *config.Config) []config.Problem {
 	problems := c.invalidClass(&of.PriorityClassName, config.SectionPriorityClassName, string(config.SectionPriorityClassName))
 	if cache := of.Movers.Cache; cache != nil {
@@ -34,7 +35,7 @@ func (c *Cluster) invalid(of *config.Config) []config.Problem {
 	return problems
 }
 
-// invalidClass takes a priority class that is not in the cluster out of its place.
+// invalidClass clears a priority class that does not exist in the cluster.
 func (c *Cluster) invalidClass(name *string, section config.Section, path string) []config.Problem {
 	if *name == "" || c.PriorityClasses == nil || c.PriorityClasses[*name] != nil {
 		return nil
@@ -51,7 +52,7 @@ func (c *Cluster) invalidCache(class string) *config.Problem {
 	return config.UnusableCacheClass(class, c.StorageClasses[class])
 }
 
-// unmatched is what the agent uses as it is written although nothing in the cluster is meant by it now.
+// unmatched returns the Problems of valid settings that currently match nothing in the cluster.
 func (c *Cluster) unmatched(of config.Config) []config.Problem {
 	var problems []config.Problem
 	add := func(section config.Section, path, message string) {
@@ -63,7 +64,7 @@ func (c *Cluster) unmatched(of config.Config) []config.Problem {
 				fmt.Sprintf("no node matches %s; label the nodes that are meant, or correct the selector", formatSelector(rule.Nodes)))
 		}
 	}
-	for _, one := range of.Movers.LoadAffinity { // those that cannot be used are not among them, so an index would mislead
+	for _, one := range of.Movers.LoadAffinity { // unusable rules are already removed, so an index would mislead
 		if !c.anyNode(one.Nodes) {
 			add(config.SectionLoadAffinity, "loadAffinity",
 				fmt.Sprintf("no node matches %s, and movers that have no other choice wait for one; label the nodes that are meant, or correct the selector", formatSelector(one.Nodes)))
@@ -84,7 +85,7 @@ func (c *Cluster) unmatched(of config.Config) []config.Problem {
 	return problems
 }
 
-// lacks tells whether the cluster is known not to have a storage class that is named.
+// lacks reports whether a storage class is named but does not exist. It is false while the classes are unknown.
 func (c *Cluster) lacks(storageClass string) bool {
 	return storageClass != "" && c.StorageClasses != nil && c.StorageClasses[storageClass] == nil
 }
@@ -93,7 +94,7 @@ func noClass(name, therefore string) string {
 	return fmt.Sprintf("there is no storage class %s, %s; create it, or name another", name, therefore)
 }
 
-// anyNode tells whether a node may match, for all that is known.
+// anyNode reports whether a node matches. It is true while the nodes are unknown.
 func (c *Cluster) anyNode(wanted metav1.LabelSelector) bool {
 	if c.Nodes == nil {
 		return true

@@ -1,5 +1,5 @@
-// Package check says what is wrong with the configuration of an agent, and what the rest of it means. It judges by
-// the agent's own parser, and it never changes an object.
+// Package check reports the Problems of an agent's configuration and the settings in effect. It uses the agent's own
+// parser and never changes an object.
 package check
 
 import (
@@ -8,42 +8,44 @@ import (
 	"github.com/lateen-project/lateen/cmd/lateen/config"
 )
 
-// Kind is which of the ConfigMaps something is.
+// Kind is the kind of a ConfigMap that Velero's flags name.
 type Kind string
 
-// The kinds, as the flags name them that Velero has for each.
+// The kinds, named after the flags of Velero.
 const (
 	NodeAgent        Kind = "node-agent"
 	BackupRepository Kind = "backup-repository"
 	Maintenance      Kind = "repo-maintenance-job"
 )
 
-// Kinds lists all of them.
+// Kinds lists all kinds.
 func Kinds() []Kind { return []Kind{NodeAgent, BackupRepository, Maintenance} }
 
 // Document is one ConfigMap.
 type Document struct {
 	Kind    Kind
-	Title   string            // what the report calls it
+	Title   string            // its name in the report
 	Data    map[string]string // as in the ConfigMap
-	Missing *config.Problem   // why there is no ConfigMap although one is named
-	Unset   bool              // none is named, so that everything has its default
-	// NamedBy is the workload whose flag names the ConfigMap of maintenance jobs; empty where it makes no difference.
+	Missing *config.Problem   // set if the named ConfigMap does not exist
+	Unset   bool              // no ConfigMap is named, so the defaults apply
+	// NamedBy is the workload whose flag names the ConfigMap of maintenance jobs. It is empty where that does not
+	// matter.
 	NamedBy config.NamedBy
-	First   int // the line of the manifest at which its value begins; 0 where the value has its own lines
+	First   int // the manifest line of the first line of its value; 0 if the value is not part of a manifest
 }
 
-// Result is what is to be said of a document.
+// Result is the evaluation of a document.
 type Result struct {
-	Document   Document
-	Problems   []config.Problem       // what the agent would say, and what matches nothing in the cluster
-	Config     config.Config          // what is in effect; of a node-agent ConfigMap
-	CacheLimit int64                  // bytes that a mover keeps in its cache; of a backup repository ConfigMap
-	Jobs       config.Maintenance     // what holds for all repositories; of a maintenance ConfigMap
-	Defaults   map[config.Section]int // the first Problem, from 1, for which something in a section has its default
+	Document Document
+	// the Problems that the agent reports, and settings that match nothing in the cluster
+	Problems   []config.Problem
+	Config     config.Config          // in effect, for a node-agent ConfigMap
+	CacheLimit int64                  // bytes that a mover keeps in its cache, for a backup repository ConfigMap
+	Jobs       config.Maintenance     // the settings of all repositories, for a maintenance ConfigMap
+	Defaults   map[config.Section]int // per section, the first Problem, from 1, that causes a default
 }
 
-// Evaluate says what a document means. What it names is looked up if there is a cluster.
+// Evaluate parses a document. With a cluster, it also checks the objects that the document names.
 func Evaluate(document Document, cluster *Cluster) Result {
 	verdict := Result{
 		Document: document, Config: config.Defaults(), CacheLimit: config.DefaultCacheLimit,
@@ -81,12 +83,12 @@ func Evaluate(document Document, cluster *Cluster) Result {
 	return verdict
 }
 
-// repositories are the keys that are for one repository each.
+// repositories returns the keys that configure one repository each.
 func (d *Document) repositories() []string {
 	return slices.DeleteFunc(sortedNames(d.Data), func(key string) bool { return !config.IsRepositoryKey(key) })
 }
 
-// fallBack keeps Problems, and which of them were the first to give something in a section its default.
+// fallBack adds Problems. For each section, it records the first Problem that causes a default.
 func (v *Result) fallBack(problems ...config.Problem) {
 	for _, problem := range problems {
 		v.Problems = append(v.Problems, problem)
@@ -96,7 +98,7 @@ func (v *Result) fallBack(problems ...config.Problem) {
 	}
 }
 
-// wholeDefault is the Problem, from 1, because of which everything has its default; 0 if there is none.
+// wholeDefault returns the Problem, from 1, that causes the defaults everywhere; 0 if there is none.
 func (v *Result) wholeDefault() int {
 	return max(v.Defaults[config.SectionConfigMap], v.Defaults[config.SectionBackupRepository])
 }

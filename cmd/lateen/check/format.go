@@ -15,14 +15,14 @@ import (
 	"github.com/lateen-project/lateen/exposer/objects"
 )
 
-// row is one thing that is in effect.
+// row is one setting in effect.
 type row struct {
 	name    string
-	section config.Section // whose default it is if that section cannot be used
+	section config.Section // the section whose Problem causes the default
 	text    []string       // one line each
 }
 
-// rows say in plain words what is in effect. A node is the one that was asked about, if any was.
+// rows describes the settings in effect. It describes one node if node is not nil.
 func (v *Result) rows(nodes []corev1.Node, node *corev1.Node) []row {
 	if v.Document.Kind == BackupRepository {
 		return []row{{"cache limit", config.SectionBackupRepository, []string{formatBytes(v.CacheLimit) + " in the cache of each mover"}}}
@@ -47,7 +47,7 @@ func (v *Result) rows(nodes []corev1.Node, node *corev1.Node) []row {
 	}
 }
 
-// jobRows are about what holds for all repositories, and name those that have settings of their own.
+// jobRows describes the settings for all repositories, and lists the repositories with settings of their own.
 func (v *Result) jobRows() []row {
 	var nodes []string
 	for _, selector := range v.Jobs.Jobs.LoadAffinity {
@@ -67,7 +67,7 @@ func (v *Result) jobRows() []row {
 	}
 }
 
-// formatConcurrency are about one node, all nodes that are known, or the rules.
+// formatConcurrency describes one node, else the rules and, if the nodes are known, their current result.
 func formatConcurrency(of config.Config, nodes []corev1.Node, node *corev1.Node) []string {
 	if node != nil {
 		return []string{fmt.Sprintf("%d on node %s", of.ConcurrencyOn(node.Labels), node.Name)}
@@ -89,7 +89,7 @@ func formatConcurrency(of config.Config, nodes []corev1.Node, node *corev1.Node)
 // maxNames bounds how many nodes are listed by name.
 const maxNames = 5
 
-// nodeCounts is such as "8 on node-1; 2 on node-2, node-3".
+// nodeCounts returns a list such as "8 on node-1; 2 on node-2, node-3".
 func nodeCounts(of config.Config, nodes []corev1.Node) string {
 	names := map[int][]string{}
 	for _, node := range nodes {
@@ -145,7 +145,7 @@ func formatPairs(pairs map[string]string) []string {
 	return orNone(description)
 }
 
-// maxValue bounds what is printed of an annotation, which may hold a quarter of a megabyte.
+// maxValue bounds the printed bytes of an annotation. An annotation may hold 256 KiB.
 const maxValue = 200
 
 func truncate(text string) string {
@@ -201,7 +201,7 @@ func formatClaim(claims map[string]objects.BackupClaim) []string {
 	return description
 }
 
-// formatCopies name what is copied beside a claim, a line for Secrets and one for ConfigMaps.
+// formatCopies lists the copied objects, with one line for Secrets and one for ConfigMaps.
 func formatCopies(copies objects.Copies) []string {
 	var description []string
 	if len(copies.SecretNames) > 0 {
@@ -213,7 +213,7 @@ func formatCopies(copies objects.Copies) []string {
 	return description
 }
 
-// formatTolerations are such as "dedicated=backup:NoExecute for 60 s".
+// formatTolerations returns lines such as "dedicated=backup:NoExecute for 60 s".
 func formatTolerations(all []corev1.Toleration) []string {
 	var description []string
 	for _, one := range all {
@@ -251,7 +251,7 @@ func formatCache(cache *objects.Cache) string {
 
 func formatBytes(bytes int64) string { return resource.NewQuantity(bytes, resource.BinarySI).String() }
 
-// formatSelector is such as "size=big,zone in (a,b)".
+// formatSelector returns text such as "size=big,zone in (a,b)".
 func formatSelector(selector metav1.LabelSelector) string {
 	parsed, err := metav1.LabelSelectorAsSelector(&selector)
 	if err != nil || parsed.Empty() {

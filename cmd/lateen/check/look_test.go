@@ -20,7 +20,7 @@ import (
 	"github.com/lateen-project/lateen/cmd/lateen/config"
 )
 
-// installed is a cluster whose agents have these arguments.
+// installed returns a cluster whose agents have these arguments.
 func installed(arguments ...string) *fake.Clientset {
 	in := func(name string) metav1.ObjectMeta { return metav1.ObjectMeta{Namespace: "backup", Name: name} }
 	pod := func(container corev1.Container) corev1.PodTemplateSpec {
@@ -43,7 +43,7 @@ func TestDocumentsAreThoseOfTheAgents(t *testing.T) {
 	for name, test := range map[string]struct {
 		arguments             []string
 		nodeAgent, repository string
-		titles                []string // empty: none is named
+		titles                []string // empty: no ConfigMap is named
 	}{
 		"flags in one token each": {
 			arguments: []string{"--node-agent-configmap=agents", "--unknown=x", "--backup-repository-configmap=repositories"},
@@ -88,7 +88,8 @@ func TestDocumentsWithoutAgents(t *testing.T) {
 	require.Equal(t, map[string]string{"config": "{}"}, documents[0].Data)
 }
 
-// TestTheServerNamesTheConfigMapOfMaintenanceJobs is how it is after `lateen adopt`: in Velero the flag is the server's.
+// TestTheServerNamesTheConfigMapOfMaintenanceJobs covers a cluster after `lateen adopt`: in Velero, the server has
+// this flag.
 func TestTheServerNamesTheConfigMapOfMaintenanceJobs(t *testing.T) {
 	client := installed("--node-agent-configmap=agents")
 	server, err := client.AppsV1().Deployments("backup").Get(t.Context(), "velero", metav1.GetOptions{})
@@ -138,7 +139,8 @@ func TestLookWhereSomethingMayNotBeRead(t *testing.T) {
 	require.Equal(t, "ours:1", cluster.MoverImage)
 }
 
-// What agents may copy is asked for their ServiceAccount: in Velero's namespace, and where there is something to copy.
+// The permissions of the agents' ServiceAccount are reviewed in Velero's namespace, and in each namespace with an
+// original.
 func TestRightsThatAgentsLackToCopy(t *testing.T) {
 	client := installed()
 	for _, namespace := range []string{"backup", "bank", "shop"} {

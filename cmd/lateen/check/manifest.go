@@ -12,8 +12,8 @@ import (
 	"go.yaml.in/yaml/v3"
 )
 
-// ReadFile turns the content of a file into documents: the ConfigMaps of a manifest, YAML or JSON, or the bare
-// configuration as it stands in a ConfigMap. Which kind they are is told by their keys unless it is given.
+// ReadFile splits a file into documents. The file holds a YAML or JSON manifest with ConfigMaps, or the bare value of
+// one. Without a kind, the keys decide the kind. A bare value is then of kind NodeAgent.
 func ReadFile(name string, text []byte, kind Kind) ([]Document, error) {
 	if !isManifest(text) {
 		if kind == "" {
@@ -48,7 +48,7 @@ func ReadFile(name string, text []byte, kind Kind) ([]Document, error) {
 	return documents, nil
 }
 
-// keyOf is the key that a value would have in a ConfigMap.
+// keyOf returns the ConfigMap key for a bare value.
 func keyOf(kind Kind, name string) string {
 	switch kind {
 	case BackupRepository:
@@ -60,13 +60,14 @@ func keyOf(kind Kind, name string) string {
 	}
 }
 
-// repositoryKey is what settings of backup repositories stand under (velero-protocol 4.2).
+// repositoryKey is the ConfigMap key of the settings of backup repositories (velero-protocol 4.2).
 const repositoryKey = "kopia"
 
-// globalKey is what holds for the maintenance of all repositories (velero-protocol 4.5); the key of one ends in its type.
+// globalKey is the ConfigMap key of the maintenance settings for all repositories (velero-protocol 4.5). The key of
+// one repository ends with its type.
 const globalKey = "global"
 
-// kindOf tells by its keys what a ConfigMap is for.
+// kindOf derives the kind of a ConfigMap from its keys.
 func kindOf(keys []string) Kind {
 	for _, key := range keys {
 		switch {
@@ -79,9 +80,10 @@ func kindOf(keys []string) Kind {
 	return NodeAgent
 }
 
-// isManifest tells a manifest from bare configuration, which has no field kind: by lines if it is no YAML at all.
+// isManifest reports whether a file is a manifest, which has a field kind. If the file is not valid YAML, it checks
+// the lines.
 func isManifest(text []byte) bool {
-	var whole yaml.Node // and no struct: fields that are given twice are for the agent's parser to find
+	var whole yaml.Node // no struct: the agent's parser has to find duplicate fields
 	if err := yaml.Unmarshal(text, &whole); err == nil {
 		for i := 0; i < len(content(&whole)); i += 2 {
 			if content(&whole)[i].Value == "kind" {
@@ -95,7 +97,7 @@ func isManifest(text []byte) bool {
 	})
 }
 
-// content is the names and values of a mapping in turn, or the items of a list.
+// content returns the names and values of a mapping alternately, or the items of a list.
 func content(node *yaml.Node) []*yaml.Node {
 	switch {
 	case node.Kind == yaml.DocumentNode && len(node.Content) == 1:
@@ -107,7 +109,8 @@ func content(node *yaml.Node) []*yaml.Node {
 	}
 }
 
-// members are the fields of a mapping; none of anything else. The API server takes no field twice.
+// members returns the fields of a mapping, and no fields for a list. It rejects duplicate fields, like the API
+// server.
 func members(node *yaml.Node) (map[string]*yaml.Node, error) {
 	all := map[string]*yaml.Node{}
 	if node == nil || node.Kind == yaml.SequenceNode {
@@ -127,7 +130,7 @@ func members(node *yaml.Node) (map[string]*yaml.Node, error) {
 	return all, nil
 }
 
-// scalar is the text of one; empty if there is none.
+// scalar returns the text of a scalar node; empty for any other node.
 func scalar(node *yaml.Node) string {
 	if node == nil || node.Kind != yaml.ScalarNode {
 		return ""
@@ -135,10 +138,10 @@ func scalar(node *yaml.Node) string {
 	return node.Value
 }
 
-// maxNesting bounds lists in lists, of which a file with an alias might have no end.
+// maxNesting bounds nested lists: with an alias, a file may nest without end.
 const maxNesting = 3
 
-// configMaps are those of one manifest, which may be a list, and what else it holds.
+// configMaps returns the ConfigMaps of one manifest, which may be a list, and the kinds of its other objects.
 func configMaps(node *yaml.Node, kind Kind, nesting int) (found []Document, others []string, err error) {
 	object, err := members(node)
 	if err != nil {

@@ -16,14 +16,14 @@ import (
 	"github.com/lateen-project/lateen/cmd/lateen/config"
 )
 
-// Installation is what is known of the agents in a namespace before their ConfigMaps are read.
+// Installation is the known state of the agents of a namespace before their ConfigMaps are read.
 type Installation struct {
 	Namespace string
-	Agents    *corev1.PodTemplateSpec // of the DaemonSet node-agent; nil if there is none
-	Server    *corev1.PodTemplateSpec // of the Deployment velero; nil if there is none
+	Agents    *corev1.PodTemplateSpec // of the DaemonSet node-agent; nil if it does not exist
+	Server    *corev1.PodTemplateSpec // of the Deployment velero; nil if it does not exist
 }
 
-// Find reads how agents were installed. Neither DaemonSet nor Deployment must exist.
+// Find reads the workloads of an installation. A missing DaemonSet or Deployment is no error.
 func Find(ctx context.Context, client kubernetes.Interface, namespace string) (*Installation, error) {
 	found := &Installation{Namespace: namespace}
 	agents, err := client.AppsV1().DaemonSets(namespace).Get(ctx, config.DaemonSetName, metav1.GetOptions{})
@@ -43,7 +43,7 @@ func Find(ctx context.Context, client kubernetes.Interface, namespace string) (*
 	return found, nil
 }
 
-// Flag is the value that the agents' command line has for a flag; empty if there is none.
+// Flag returns the value of a flag on the agents' command line; empty if the flag is not set.
 func (i *Installation) Flag(name string) string {
 	if i.Agents == nil {
 		return ""
@@ -51,12 +51,12 @@ func (i *Installation) Flag(name string) string {
 	return config.FlagOf(i.Agents.Spec.Containers, name)
 }
 
-// Maintenance is the name of the ConfigMap of maintenance jobs, and what names it.
+// Maintenance returns the name of the ConfigMap of maintenance jobs, and the workload that names it.
 func (i *Installation) Maintenance() (name string, by config.NamedBy) {
 	return config.MaintenanceConfigMap(i.Flag("--repo-maintenance-job-configmap"), i.Server)
 }
 
-// MoverImage is what movers run: the image of Velero's server, unless a flag of the agents names another.
+// MoverImage returns the image of the movers: of the agents' flag, else of Velero's server, else of the agents.
 func (i *Installation) MoverImage() string {
 	image := i.Flag("--mover-image")
 	if i.Server != nil {
@@ -68,8 +68,8 @@ func (i *Installation) MoverImage() string {
 	return image
 }
 
-// Documents reads the ConfigMaps of these names; an empty one is that of the agents' flags, or of the server's for
-// maintenance jobs.
+// Documents reads the ConfigMaps with these names. An empty name selects the one of the agents' flags. For
+// maintenance jobs, it may also be the one of the server's flag. An error names the request that failed.
 func (i *Installation) Documents(ctx context.Context, client kubernetes.Interface, nodeAgent, repository, maintenance string) ([]Document, error) {
 	if i.Agents == nil && cmp.Or(nodeAgent, repository, maintenance) == "" {
 		return nil, fmt.Errorf("find the ConfigMaps: there is no DaemonSet %s/%s that names them; name them with --node-agent-configmap and --backup-repository-configmap, a namespace with -n, or a file with -f",
@@ -112,7 +112,7 @@ func (i *Installation) Documents(ctx context.Context, client kubernetes.Interfac
 	return documents, nil
 }
 
-// Observe reads what a configuration may name. What cannot be read is left out, and is in the error.
+// Observe reads the objects that a configuration may name. It omits what it cannot read, and joins these errors.
 func (i *Installation) Observe(ctx context.Context, client kubernetes.Interface) (*Cluster, error) {
 	cluster := &Cluster{MoverImage: i.MoverImage()}
 	nodes, err := client.CoreV1().Nodes().List(ctx, metav1.ListOptions{})

@@ -16,8 +16,8 @@ const (
 	nameWidth = 18
 )
 
-// Report writes a verdict for people, in lines of 80 columns where words are short enough. A node is the one that
-// was asked about, if any was.
+// Report writes a result for people, in lines of 80 columns if no word is longer. It describes one node if node is
+// not nil.
 func Report(to io.Writer, verdict *Result, cluster *Cluster, node *corev1.Node) error {
 	var text strings.Builder
 	document := &verdict.Document
@@ -70,7 +70,7 @@ func (d *Document) heading() string {
 	return fmt.Sprintf("%s: %s", d.Kind, d.Title)
 }
 
-// place is where a Problem is, for somebody who looks at the document.
+// place returns the location of a Problem in the document.
 func (d *Document) place(problem config.Problem) string {
 	place := problem.Path
 	switch {
@@ -89,8 +89,8 @@ func (d *Document) place(problem config.Problem) string {
 	return place
 }
 
-// wrap breaks words into lines that begin with a mark, or with blanks of its width after the first. A word that is
-// wider than the rest of the line stands alone.
+// wrap breaks text into lines. The first line starts with mark, and the others with blanks of its width. A word that
+// is too long for a line gets a line of its own.
 func wrap(mark, description string) string {
 	var text strings.Builder
 	indent := strings.Repeat(" ", utf8.RuneCountInString(mark))

@@ -14,9 +14,9 @@ import (
 	"github.com/lateen-project/lateen/exposer/objects"
 )
 
-// CopyProblems are the rights that the agents lack to copy what their ConfigMap names: those to make the copy in Velero's
-// namespace, and those to read the original in each namespace that has one. There are none without agents, whose
-// ServiceAccount nobody knows.
+// CopyProblems reports the missing permissions of the agents to copy the objects that their ConfigMap names. They
+// need to create copies in Velero's namespace, and to read the originals in each namespace with one. Without agents,
+// the ServiceAccount is unknown and nothing is reported.
 func (i *Installation) CopyProblems(ctx context.Context, client kubernetes.Interface, documents []Document) ([]config.Problem, error) {
 	if i.Agents == nil {
 		return nil, nil
@@ -50,7 +50,7 @@ func (i *Installation) CopyProblems(ctx context.Context, client kubernetes.Inter
 	return problems, nil
 }
 
-// originals are the namespaces of what could be copied, without reading it.
+// originals lists the namespaces that contain an original, except Velero's own.
 func (i *Installation) originals(ctx context.Context, client kubernetes.Interface, right config.CopyRight) ([]string, error) {
 	named := metav1.ListOptions{FieldSelector: fields.OneTermEqualSelector(metav1.ObjectNameField, right.Name).String()}
 	var namespaces []string
@@ -74,7 +74,7 @@ func (i *Installation) originals(ctx context.Context, client kubernetes.Interfac
 	return slices.DeleteFunc(namespaces, func(namespace string) bool { return namespace == i.Namespace }), nil
 }
 
-// allowed asks what the ServiceAccount of the agents may do.
+// allowed asks the API server whether the agents' ServiceAccount has a permission.
 func (i *Installation) allowed(ctx context.Context, client kubernetes.Interface, what *authorizationv1.ResourceAttributes) (bool, error) {
 	review, err := client.AuthorizationV1().SubjectAccessReviews().Create(ctx, &authorizationv1.SubjectAccessReview{
 		Spec: authorizationv1.SubjectAccessReviewSpec{

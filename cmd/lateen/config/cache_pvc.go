@@ -11,7 +11,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/version"
 )
 
-// readRepository finds out how much movers may cache.
+// readRepository reads the cache limit of movers.
 func (l loader) readRepository(ctx context.Context, startup *Startup) error {
 	if l.options.BackupRepositoryConfigMap == "" {
 		return nil
@@ -33,7 +33,7 @@ func (l loader) readRepository(ctx context.Context, startup *Startup) error {
 	return nil
 }
 
-// checkCache drops cache volumes that movers could not use or that nobody would remove.
+// checkCache drops cache volumes that movers do not support or whose reclaim policy would leave them behind.
 func (l loader) checkCache(ctx context.Context, startup *Startup) error {
 	cache := startup.Config.Movers.Cache
 	if cache == nil {
@@ -53,7 +53,8 @@ func (l loader) checkCache(ctx context.Context, startup *Startup) error {
 	return nil
 }
 
-// checkCacheClass reads a class, and says why its volumes are none for caches.
+// checkCacheClass reads a storage class and returns the Problem that forbids its use for cache volumes; nil if there
+// is none.
 func (l loader) checkCacheClass(ctx context.Context, name string) (*Problem, error) {
 	what := object{group: "storage.k8s.io", resource: "storageclasses", name: name}
 	class, err := get(ctx, l, what, l.client.StorageV1().StorageClasses().Get)
@@ -69,8 +70,8 @@ func (l loader) checkCacheClass(ctx context.Context, name string) (*Problem, err
 
 const cacheClassPath = string(SectionCachePVC) + ".storageClass"
 
-// UnusableCacheClass says why volumes of a storage class, which is nil if there is none of that name, are none for
-// caches (velero-protocol 5.3); nil if they are.
+// UnusableCacheClass returns the Problem that forbids the use of a storage class for cache volumes (velero-protocol
+// 5.3); nil if there is none. A nil class does not exist.
 func UnusableCacheClass(name string, class *storagev1.StorageClass) *Problem {
 	problem := Problem{Section: SectionCachePVC, Path: cacheClassPath}
 	switch {
@@ -86,8 +87,8 @@ func UnusableCacheClass(name string, class *storagev1.StorageClass) *Problem {
 	return &problem
 }
 
-// CacheUnsupported is a Problem if the restore movers do not know --cache-volume-path, which came with
-// Velero 1.18. An image whose tag is no version of Velero is taken to know it.
+// CacheUnsupported returns a Problem if the restore movers do not know --cache-volume-path, which Velero 1.18
+// introduced. An image tag that is no version of Velero counts as supported.
 func CacheUnsupported(image string) *Problem {
 	release, err := version.ParseGeneric(tag(image))
 	if err != nil || release.Major() != 1 || release.Minor() >= 18 {
@@ -97,7 +98,7 @@ func CacheUnsupported(image string) *Problem {
 		"restore movers of image %s know no cache volume, Velero 1.18 was the first; drop cachePVC, or use a newer image", image)}
 }
 
-// tag is what names the version of an image; empty if only a digest does, or nothing.
+// tag returns the tag of an image; empty if the image has no tag.
 func tag(image string) string {
 	name, _, _ := strings.Cut(image, "@")
 	name = name[strings.LastIndexByte(name, '/')+1:] // a registry may have a port

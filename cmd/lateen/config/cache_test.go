@@ -23,10 +23,10 @@ func TestLoadOfTheCache(t *testing.T) {
 		gone    bool
 		fail    error
 		image   string
-		reason  config.Reason // of the Problem; empty: caches have a volume
+		reason  config.Reason // of the Problem; empty: caches get a volume
 		path    string
 		says    string
-		classes int // GETs of the storage class
+		classes int // expected GETs of the storage class
 	}{
 		"a class that does not say is of those that delete": {classes: 1},
 		"a class that deletes":                              {policy: new(corev1.PersistentVolumeReclaimDelete), classes: 1},

@@ -15,8 +15,8 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation"
 )
 
-// Complete fills what comes from the environment and checks every value. Its error is one line that
-// names each flag or variable and says what to do.
+// Complete reads the environment and validates every value. Its error is one line that names each invalid flag or
+// variable and its fix.
 func (o *Options) Complete(getenv func(string) string) error {
 	o.NodeName, o.PodUID = getenv("NODE_NAME"), getenv("POD_UID")
 	o.Namespace = cmp.Or(o.Namespace, getenv("VELERO_NAMESPACE"), DefaultNamespace)
@@ -57,7 +57,7 @@ func (o *Options) checkNumbers() []string {
 	wrong.atLeast("--mover-retries", o.MoverRetries, 0)
 	wrong.atLeast("--workers", o.Workers, 1)
 	wrong.atLeast("--kube-api-burst", o.KubeAPIBurst, 1)
-	if !(o.KubeAPIQPS > 0) { // not a number is refused too
+	if !(o.KubeAPIQPS > 0) { // NaN is rejected too
 		wrong.add("--kube-api-qps is %v: use a number over 0", o.KubeAPIQPS)
 	}
 	wrong.positive("--resource-timeout", o.ResourceTimeout)
@@ -86,7 +86,8 @@ func (o *Options) checkChoices() []string {
 	if err := checkAddress(o.MetricsAddress); err != nil {
 		wrong.add("--metrics-address %q cannot be listened on (%v): use host:port or :port", o.MetricsAddress, err)
 	}
-	if o.HostPath != "" && !filepath.IsAbs(o.HostPath) && !path.IsAbs(o.HostPath) { // on Windows mount paths may lack a drive
+	// mount paths on Windows may lack a drive
+	if o.HostPath != "" && !filepath.IsAbs(o.HostPath) && !path.IsAbs(o.HostPath) {
 		wrong.add("--host-path %q is not absolute: use the mount path of the kubelet's pods directory, such as %s", o.HostPath, DefaultHostPath)
 	}
 	return wrong
@@ -103,14 +104,14 @@ func checkAddress(address string) error {
 	return nil
 }
 
-// validationErrors are sentences about flags.
+// validationErrors are sentences about invalid flags.
 type validationErrors []string
 
 func (c *validationErrors) add(format string, args ...any) {
 	*c = append(*c, fmt.Sprintf(format, args...))
 }
 
-// name takes an empty value too: a flag that is not given.
+// name accepts an empty value: the flag is not set.
 func (c *validationErrors) name(flag, value string) {
 	if value == "" {
 		return
@@ -138,7 +139,7 @@ func (c *validationErrors) choice(flag, value string, known []string) {
 	}
 }
 
-// oneOf reads as "a, b or c".
+// oneOf joins words as "a, b or c".
 func oneOf(description []string) string {
 	last := len(description) - 1
 	if last < 1 {

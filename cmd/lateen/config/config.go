@@ -7,41 +7,41 @@ import (
 	"github.com/lateen-project/lateen/exposer/objects"
 )
 
-// Config is what the node-agent ConfigMap means for one node, and the backup repository ConfigMap for the
-// caches of movers (velero-protocol 5.3).
+// Config is the effective configuration of one node. It comes from the node-agent ConfigMap, and from the backup
+// repository ConfigMap for the caches of movers (velero-protocol 5.3).
 type Config struct {
 	Limits
-	NodeRules         []NodeRule       // what Limits was made from; those whose nodes do not have the labels of this one too
-	PriorityClassName string           // as configured; whether it is in force is for priority to say
-	Movers            objects.Settings // all but PriorityClass, which Startup.Settings adds
+	NodeRules         []NodeRule       // the source of Limits, including the rules that match only other nodes
+	PriorityClassName string           // as configured; package priority decides whether it is in force
+	Movers            objects.Settings // without PriorityClass, which Startup.Settings adds
 }
 
-// Limits is how much may be done at once. All numbers are movers.
+// Limits bounds concurrent work. All numbers count movers.
 type Limits struct {
 	Concurrency        int // on this node
-	GlobalConcurrency  int // on a node for which no rule says otherwise
-	MaxConcurrency     int // the largest that any node may have
-	PrepareQueueLength int // accepted and prepared in the whole cluster; 0: no limit
+	GlobalConcurrency  int // on a node that matches no rule
+	MaxConcurrency     int // the maximum over all nodes
+	PrepareQueueLength int // accepted and prepared transfers in the cluster; 0: no limit
 }
 
 // NodeRule is one element of loadConcurrency.perNodeConfig.
 type NodeRule struct {
 	Nodes  metav1.LabelSelector // empty: all nodes
-	Number int                  // of movers at once on each of them
+	Number int                  // of concurrent movers on each of these nodes
 }
 
-// Matches tells whether the rule is for nodes with these labels. One whose selector cannot be used is for none.
+// Matches reports whether the rule selects nodes with these labels. An invalid selector matches no node.
 func (r NodeRule) Matches(nodeLabels map[string]string) bool {
 	selector, err := metav1.LabelSelectorAsSelector(&r.Nodes)
 	return err == nil && selector.Matches(labels.Set(nodeLabels))
 }
 
-// ConcurrencyOn is how many movers may run at once on a node with these labels.
+// ConcurrencyOn returns the number of concurrent movers on a node with these labels.
 func (c Config) ConcurrencyOn(nodeLabels map[string]string) int {
 	return c.on(nodeLabels, c.NodeRules)
 }
 
-// on is the smallest number of all rules for a node, as in Velero.
+// on returns the smallest number of all rules that match a node, as in Velero.
 func (l Limits) on(nodeLabels map[string]string, rules []NodeRule) int {
 	here := 0
 	for _, rule := range rules {
@@ -55,7 +55,7 @@ func (l Limits) on(nodeLabels map[string]string, rules []NodeRule) int {
 	return here
 }
 
-// Defaults are Velero's, for a ConfigMap that says nothing.
+// Defaults returns Velero's defaults for an empty configuration.
 func Defaults() Config {
 	return Config{Limits: Limits{Concurrency: 1, GlobalConcurrency: 1, MaxConcurrency: 1}}
 }

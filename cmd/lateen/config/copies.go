@@ -12,17 +12,18 @@ import (
 	"github.com/lateen-project/lateen/exposer/objects"
 )
 
-// CopyRight is something that agents must be allowed to do to copy what a configuration names. No default role has it.
+// CopyRight is a permission that agents need to copy the objects that a configuration names. No default role grants
+// it.
 type CopyRight struct {
 	Section  Section
-	Path     string // of the names that need it
+	Path     string // the field whose names need it
 	Verb     string
-	Original bool   // it is about the original, in the namespace of a volume, and not about the copy
+	Original bool   // for the original, in the namespace of a volume, instead of the copy
 	Resource string // secrets or configmaps
-	Name     string // empty for create: RBAC cannot narrow it to a name
+	Name     string // empty for create: RBAC cannot restrict create to a name
 }
 
-// CopyRights are all that a configuration needs.
+// CopyRights returns all permissions that a configuration needs.
 func CopyRights(movers objects.Settings) []CopyRight {
 	all := copyRights(SectionRestorePVC, string(SectionRestorePVC), movers.RestoreCopies)
 	for _, class := range slices.Sorted(maps.Keys(movers.BackupClaims)) {
@@ -55,7 +56,7 @@ func copyRights(section Section, path string, copies objects.Copies) []CopyRight
 	return all
 }
 
-// Missing is the Problem of agents that lack the right in a namespace.
+// Missing returns the Problem of agents without this permission in a namespace.
 func (r CopyRight) Missing(namespace string) Problem {
 	what := r.Resource
 	if r.Name != "" {
@@ -68,13 +69,13 @@ func (r CopyRight) Missing(namespace string) Problem {
 	}
 }
 
-// Attributes are what an API server is asked about the right.
+// Attributes returns the permission as the attributes of an access review.
 func (r CopyRight) Attributes(namespace string) *authorizationv1.ResourceAttributes {
 	return &authorizationv1.ResourceAttributes{Namespace: namespace, Verb: r.Verb, Resource: r.Resource, Name: r.Name}
 }
 
-// checkCopies looks for the rights in Velero's namespace. In which other namespaces there is something to copy shows with
-// the transfers only. Where access cannot be reviewed nothing is said: transfers will say it.
+// checkCopies reviews the permissions in Velero's namespace. Only the transfers show which other namespaces have
+// originals. If a review fails, checkCopies reports nothing: the transfers report the error.
 func (l loader) checkCopies(ctx context.Context, startup *Startup) error {
 	reported := map[string]bool{}
 	for _, right := range CopyRights(startup.Config.Movers) {

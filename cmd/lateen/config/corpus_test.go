@@ -15,8 +15,8 @@ import (
 	"github.com/lateen-project/lateen/cmd/lateen/config"
 )
 
-// The corpus is ConfigMaps as people write them. A .yaml file is a whole one, anything else is the value of its
-// only key. What is wrong with each stands beside it, in a file of the same name that ends in .problems.
+// The corpus holds ConfigMaps as users write them. A .yaml file is a whole ConfigMap. Any other file is the value of
+// its only key. The expected Problems of a file are next to it, in a file of the same name with the suffix .problems.
 const corpus = "testdata/corpus"
 
 var update = flag.Bool("update", false, "write the expected Problems anew")
@@ -38,7 +38,7 @@ func TestCorpus(t *testing.T) {
 	}
 }
 
-// TestCorpusNamesTellWhatIsGood keeps -update from making a problem of a good ConfigMap expected, or of a bad one none.
+// TestCorpusNamesTellWhatIsGood keeps -update from accepting a Problem in a good ConfigMap, or none in a bad one.
 func TestCorpusNamesTellWhatIsGood(t *testing.T) {
 	for _, file := range corpusFiles(t) {
 		problems := judge(file, corpusData(t, file))
@@ -71,7 +71,7 @@ func corpusData(tb testing.TB, file string) map[string]string {
 	return found.Data
 }
 
-// judge parses as which of the ConfigMaps a file is named.
+// judge parses a file as the kind of ConfigMap that its name declares.
 func judge(file string, data map[string]string) []config.Problem {
 	if strings.HasPrefix(filepath.Base(file), "repository-") {
 		_, problems := config.ParseRepository(data)

@@ -12,8 +12,8 @@ import (
 	"github.com/lateen-project/lateen/cmd/lateen/config"
 )
 
-// FuzzParse begins with the corpus. Whatever the text is: there is an answer, it is the same each time, every
-// Problem tells where it is and what to do, and what is accepted is within its range.
+// FuzzParse starts with the corpus. For any text, the parser returns the same result each time. Every Problem has a
+// place and a fix, and every accepted value is in its range.
 func FuzzParse(f *testing.F) {
 	for _, file := range corpusFiles(f) {
 		for _, text := range corpusData(f, file) {
@@ -45,7 +45,7 @@ func FuzzParse(f *testing.F) {
 	})
 }
 
-// checkPlaces holds that a Problem is where an editor can find it, or is one of the text as a whole.
+// checkPlaces requires that each Problem has a valid line and column, or concerns the text as a whole.
 func checkPlaces(t *testing.T, text, whole string, problems []config.Problem) {
 	t.Helper()
 	for _, problem := range problems {
@@ -58,7 +58,7 @@ func checkPlaces(t *testing.T, text, whole string, problems []config.Problem) {
 	}
 }
 
-// exists tells whether a text has this line and column, of which the last may be the end.
+// exists reports whether a text has this line and column. The position after the last byte counts too.
 func exists(text string, line, column int) bool {
 	for _, one := range []byte(text) {
 		switch {
@@ -77,7 +77,7 @@ func exists(text string, line, column int) bool {
 	return line == 1 && column <= 1
 }
 
-// checkRanges holds that nothing is accepted that the API server or the agent could not use.
+// checkRanges requires that the API server and the agent can use every accepted value.
 func checkRanges(t *testing.T, got config.Config) {
 	t.Helper()
 	for _, number := range []int{got.Concurrency, got.GlobalConcurrency, got.MaxConcurrency} {

@@ -11,22 +11,22 @@ import (
 	"github.com/lateen-project/lateen/exposer/objects"
 )
 
-// Volumes of Velero's DaemonSet that reach into the host. Movers get the one volume that they move.
+// Volumes of Velero's DaemonSet that mount host directories. A mover gets only the one volume that it moves.
 const (
 	hostPodsVolume    = "host-pods"
 	hostPluginsVolume = "host-plugins"
 )
 
-// What clouds look for on a pod to know who it is and where it may run (velero-protocol 2.1).
+// Labels, annotations and taints that cloud providers use for the identity and the placement of a pod
+// (velero-protocol 2.1).
 func identityLabels() []string      { return []string{"azure.workload.identity/use"} }
 func identityAnnotations() []string { return []string{"iam.amazonaws.com/role"} }
 func inheritedTaints() []string {
 	return []string{"kubernetes.azure.com/scalesetpriority", "CriticalAddonsOnly"}
 }
 
-// Inherit takes over from a workload's pod template what a mover needs, and nothing that reaches into
-// the host or says where the workload itself runs. Its error says what the template lacks; the caller
-// knows whose template it is.
+// Inherit copies what a mover needs from the pod template of a workload. It copies no host mounts and no placement of
+// the workload. Its error names what the template lacks. The caller adds the name of the workload.
 func Inherit(template corev1.PodTemplateSpec) (objects.Template, error) {
 	own := template.DeepCopy()
 	if n := len(own.Spec.Containers); n != 1 {
@@ -54,7 +54,7 @@ func Inherit(template corev1.PodTemplateSpec) (objects.Template, error) {
 	}, nil
 }
 
-// AddPlacement says in a template where agents run, as the pod template of their DaemonSet does.
+// AddPlacement adds the placement of agents to a template, from the pod template of their DaemonSet.
 func AddPlacement(template *objects.Template, agents corev1.PodTemplateSpec) {
 	own := agents.Spec.DeepCopy()
 	template.AgentNodeSelector, template.AgentTolerations = own.NodeSelector, own.Tolerations
@@ -63,8 +63,8 @@ func AddPlacement(template *objects.Template, agents corev1.PodTemplateSpec) {
 	}
 }
 
-// HostPods is the kubelet's pods directory on the host, as the volume host-pods of a node-agent names
-// it; empty if the template has no such volume.
+// HostPods returns the kubelet's pods directory on the host, from the volume host-pods of a node-agent. It is empty
+// if the template has no such volume.
 func HostPods(template corev1.PodTemplateSpec) string {
 	for _, volume := range template.Spec.Volumes {
 		if volume.Name == hostPodsVolume && volume.HostPath != nil {
@@ -76,7 +76,7 @@ func HostPods(template corev1.PodTemplateSpec) string {
 
 func hosts(volume string) bool { return volume == hostPodsVolume || volume == hostPluginsVolume }
 
-// logArgs are the log flags in one token each, whether they were given so or as two.
+// logArgs returns the log flags as one token each, whether the arguments have one token or two.
 func logArgs(arguments []string) ([]string, error) {
 	var found []string
 	for i, argument := range arguments {
@@ -96,8 +96,8 @@ func logArgs(arguments []string) ([]string, error) {
 	return found, nil
 }
 
-// withIdentity adds what every mover reads from its environment (velero-protocol 3.1). A node-agent's
-// template has both; the one of Velero's Deployment has no NODE_NAME.
+// withIdentity adds the variables that every mover reads from its environment (velero-protocol 3.1). A node-agent's
+// template has both. The template of Velero's Deployment lacks NODE_NAME.
 func withIdentity(env []corev1.EnvVar) []corev1.EnvVar {
 	for _, need := range []struct{ name, field string }{
 		{"NODE_NAME", "spec.nodeName"},
@@ -113,7 +113,7 @@ func withIdentity(env []corev1.EnvVar) []corev1.EnvVar {
 	return env
 }
 
-// only keeps the entries with these names; nil if there are none.
+// only returns the entries with these names; nil if there are none.
 func only(all map[string]string, names []string) map[string]string {
 	var kept map[string]string
 	for _, name := range names {
@@ -127,7 +127,7 @@ func only(all map[string]string, names []string) map[string]string {
 	return kept
 }
 
-// tolerations are the first for each taint that movers tolerate too.
+// tolerations returns the first toleration of each taint that movers inherit.
 func tolerations(all []corev1.Toleration) []corev1.Toleration {
 	var kept []corev1.Toleration
 	for _, taint := range inheritedTaints() {

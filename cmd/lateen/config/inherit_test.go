@@ -15,7 +15,7 @@ func hostPath(name, path string) corev1.Volume {
 	return corev1.Volume{Name: name, VolumeSource: corev1.VolumeSource{HostPath: &corev1.HostPathVolumeSource{Path: path}}}
 }
 
-// velerosTemplate is the pod template of Velero's own DaemonSet, with all that a cloud may add.
+// velerosTemplate returns the pod template of Velero's own DaemonSet, with every addition of a cloud provider.
 func velerosTemplate() corev1.PodTemplateSpec {
 	return corev1.PodTemplateSpec{
 		ObjectMeta: metav1.ObjectMeta{

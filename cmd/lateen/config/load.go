@@ -19,35 +19,37 @@ import (
 	"github.com/lateen-project/lateen/exposer/priority"
 )
 
-// Startup is all that an agent learns before it starts. It stays as it is until the agent is restarted.
+// Startup is everything that an agent reads before it starts. It does not change until the agent restarts.
 type Startup struct {
-	Config    Config
-	Problems  []Problem                          // what of the configuration could not be used
-	Templates map[corev1.OSName]objects.Template // what movers take over; linux always, windows if agents run there
-	HostPods  string                             // the kubelet's pods directory on the host; empty if no manifest names it
-	Node      Node                               // where the agent runs
-	Priority  priority.Resolution                // of the movers' priority class
+	Config   Config
+	Problems []Problem // settings that could not be used
+	// base of the mover pods; always for linux, for windows if agents run there
+	Templates map[corev1.OSName]objects.Template
+	// the kubelet's pods directory on the host; empty if no manifest names it
+	HostPods string
+	Node     Node                // of the agent
+	Priority priority.Resolution // of the movers' priority class
 
-	MaintenanceConfigMap string  // of maintenance jobs; it is looked up again for each of them
+	MaintenanceConfigMap string  // of maintenance jobs; read again for each job
 	MaintenanceNamedBy   NamedBy // the workload whose flag names it; empty if none does
 }
 
-// Settings are what is in force for movers and their volumes.
+// Settings returns the effective settings of movers and their volumes.
 func (s *Startup) Settings() objects.Settings {
 	settings := s.Config.Movers
 	settings.PriorityClass = s.Priority.Effective
 	return settings
 }
 
-// Node is what an agent needs to know of its node.
+// Node is the agent's view of its node.
 type Node struct {
 	Name   string
 	Labels map[string]string
-	OS     corev1.OSName // linux where the node does not say, as in Velero
+	OS     corev1.OSName // linux if the node has no such label, as in Velero
 }
 
-// Load reads all of it within Options.StartupTimeout. Its error is one line for an operator: it says what
-// keeps the agent from starting and what to do. What only limits the agent is a Problem instead.
+// Load reads the whole configuration within Options.StartupTimeout. Its error is one line for an operator. It states
+// what keeps the agent from starting, and the fix. A limitation that still allows a start is a Problem instead.
 func Load(ctx context.Context, client kubernetes.Interface, options Options, clock clock.Clock) (*Startup, error) {
 	l := loader{
 		client: client, options: options, budget: newBudget(clock, options.StartupTimeout),
@@ -69,10 +71,10 @@ type loader struct {
 	client    kubernetes.Interface
 	options   Options
 	budget    budget
-	workloads map[workload]*corev1.PodTemplateSpec // what was read; nil for what does not exist
+	workloads map[workload]*corev1.PodTemplateSpec // the workloads read so far; nil for a missing one
 }
 
-// get reads one object within the budget; nil if there is none.
+// get reads one object within the budget; nil if it does not exist.
 func get[T any](ctx context.Context, l loader, what object, read func(ctx context.Context, name string, options metav1.GetOptions) (*T, error)) (*T, error) {
 	var found *T
 	err := l.budget.retry(ctx, func(ctx context.Context) (err error) {
@@ -103,8 +105,8 @@ func (l loader) readNode(ctx context.Context, startup *Startup) error {
 	return nil
 }
 
-// checkResources sees to it that Velero's custom resources are served, because a watch on one that is
-// not would just never begin.
+// checkResources requires that the API server serves Velero's custom resources. A watch on a resource that is not
+// served never starts.
 func (l loader) checkResources(ctx context.Context, _ *Startup) error {
 	for _, need := range []struct {
 		version string
@@ -164,14 +166,14 @@ func (l loader) readConfigMap(ctx context.Context, startup *Startup) error {
 	return nil
 }
 
-// configMap is that of a name in Velero's namespace; nil if there is none.
+// configMap reads a ConfigMap in Velero's namespace; nil if it does not exist.
 func (l loader) configMap(ctx context.Context, name string) (object, *corev1.ConfigMap, error) {
 	what := object{resource: "configmaps", namespace: l.options.Namespace, name: name}
 	found, err := get(ctx, l, what, l.client.CoreV1().ConfigMaps(what.namespace).Get)
 	return what, found, err
 }
 
-// enforceStrict comes last, so that nothing is left that could still fall back.
+// enforceStrict runs last, after every step that may add a Problem or fall back.
 func (l loader) enforceStrict(_ context.Context, startup *Startup) error {
 	if !l.options.StrictConfig {
 		return nil
@@ -180,7 +182,8 @@ func (l loader) enforceStrict(_ context.Context, startup *Startup) error {
 	for _, problem := range startup.Problems {
 		lines = append(lines, problem.String())
 	}
-	if class := startup.Priority; class.Fallback() && class.Configured != "" { // else a Problem says why
+	// without a configured class, a Problem already states the reason
+	if class := startup.Priority; class.Fallback() && class.Configured != "" {
 		lines = append(lines, string(SectionPriorityClassName)+": "+class.Message)
 	}
 	if len(lines) == 0 {
@@ -189,8 +192,8 @@ func (l loader) enforceStrict(_ context.Context, startup *Startup) error {
 	return errors.New("--strict-config refuses to start: " + strings.Join(lines, "; "))
 }
 
-// resolvePriority never falls back because of an API server that answers nothing at all: then the agent
-// could not work either, and after a restart the class may well be in force.
+// resolvePriority never falls back because the API server does not answer at all. The agent cannot work then either,
+// and after a restart the class may be in force.
 func (l loader) resolvePriority(ctx context.Context, startup *Startup) error {
 	if reason, message := unreadableClass(startup.Problems); reason != "" {
 		startup.Priority = priority.Unresolved("", reason, message)
@@ -210,7 +213,7 @@ func (l loader) resolvePriority(ctx context.Context, startup *Startup) error {
 	return nil
 }
 
-// class is a priority.Getter that tries for as long as the budget lasts.
+// class is a priority.Getter that retries within the budget.
 func (l loader) class(ctx context.Context, name string) (found *schedulingv1.PriorityClass, err error) {
 	err = l.budget.retry(ctx, func(ctx context.Context) (err error) {
 		found, err = l.client.SchedulingV1().PriorityClasses().Get(ctx, name, metav1.GetOptions{})
@@ -219,7 +222,7 @@ func (l loader) class(ctx context.Context, name string) (found *schedulingv1.Pri
 	return found, err
 }
 
-// unreadableClass tells why nobody can know which priority class is configured, if so.
+// unreadableClass returns why the configured priority class is unknown; empty if it is known.
 func unreadableClass(problems []Problem) (priority.Reason, string) {
 	for _, problem := range problems {
 		switch {

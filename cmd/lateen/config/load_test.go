@@ -29,7 +29,7 @@ import (
 	"github.com/lateen-project/lateen/exposer/priority"
 )
 
-// hasty is a clock on which every wait is over at once, and has taken its time all the same.
+// hasty is a clock whose waits end at once and still advance the time.
 type hasty struct{ *clocktesting.FakeClock }
 
 func newHasty() hasty { return hasty{clocktesting.NewFakeClock(time.Unix(0, 0))} }
@@ -49,7 +49,8 @@ func workload(image, account string) corev1.PodTemplateSpec {
 	return template
 }
 
-// installation is a cluster with all that an agent looks for; a ConfigMap of this text if it is not empty.
+// installation returns a cluster with every object that an agent reads. Its ConfigMap has this text; it is missing if
+// the text is empty.
 func installation(text string) *fake.Clientset {
 	server := workload("velero:server", "velero-server")
 	server.Spec.Volumes, server.Spec.Containers[0].Name = nil, "velero"
@@ -72,7 +73,7 @@ func installation(text string) *fake.Clientset {
 	return client
 }
 
-// fault makes every GET of a resource fail; the first few only, if times is over 0.
+// fault fails every GET of a resource, or only the first ones if times is above 0. It returns the number of GETs.
 func fault(client *fake.Clientset, resource string, times int, err error) *int {
 	asked := 0
 	client.PrependReactor("get", resource, func(ktesting.Action) (bool, runtime.Object, error) {
@@ -130,7 +131,7 @@ func TestLoadWithoutConfigMapNameHasDefaultsAndNoProblem(t *testing.T) {
 func TestLoadFallsBackToNoPriorityClass(t *testing.T) {
 	for name, test := range map[string]struct {
 		text       string
-		asked      int // GETs of the class
+		asked      int // expected GETs of the class
 		fail       error
 		times      int
 		configured string
@@ -185,7 +186,7 @@ func TestLoadDoesNotFallBackWhenNothingAnswers(t *testing.T) {
 	require.Equal(t, 2, nodes)
 }
 
-// TestLoadOutlivesFaults holds for every read: a fault that passes is not noticed.
+// TestLoadOutlivesFaults requires for every read that a temporary fault has no effect.
 func TestLoadOutlivesFaults(t *testing.T) {
 	for _, resource := range []string{"nodes", "configmaps", "daemonsets", "deployments", "storageclasses", "priorityclasses", "resource"} {
 		for name, fail := range map[string]error{
@@ -215,7 +216,7 @@ func TestLoadGivesUpWithOneLine(t *testing.T) {
 	for name, test := range map[string]struct {
 		resource string
 		fail     error
-		waits    bool // for the whole budget
+		waits    bool // until the budget is used up
 		says     []string
 	}{
 		"nothing answers":                {"*", refused(), true, []string{"nodes node-1", "no answer from the API server within 30s", "connection refused"}},

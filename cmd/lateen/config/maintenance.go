@@ -17,20 +17,22 @@ import (
 	"github.com/lateen-project/lateen/exposer/priority"
 )
 
-// maintenanceFlag names the ConfigMap of maintenance jobs. In Velero only the server has it; here the agents have it too.
+// maintenanceFlag names the ConfigMap of maintenance jobs. In Velero, only the server has it. In Lateen, the agents
+// have it too.
 const maintenanceFlag = "--repo-maintenance-job-configmap"
 
 // NamedBy is the workload whose flag names the ConfigMap of maintenance jobs.
 type NamedBy string
 
-// The workloads that can name it.
+// The workloads whose flag may name it.
 const (
 	NamedByAgents NamedBy = "DaemonSet " + DaemonSetName
 	NamedByServer NamedBy = "Deployment " + VeleroDeployment
 )
 
-// MaintenanceConfigMap is the name of the ConfigMap of maintenance jobs, and what names it: the agents' own flag, or else
-// that of Velero's server, of which server is the pod template; nil if there is none. Both are empty if neither does.
+// MaintenanceConfigMap returns the name of the ConfigMap of maintenance jobs, and the workload that names it. The
+// agents' own flag takes precedence over the flag of Velero's server. Here, server is the server's pod template, or
+// nil. Both results are empty if neither flag is set.
 func MaintenanceConfigMap(own string, server *corev1.PodTemplateSpec) (name string, by NamedBy) {
 	if own != "" {
 		return own, NamedByAgents
@@ -44,16 +46,16 @@ func MaintenanceConfigMap(own string, server *corev1.PodTemplateSpec) (name stri
 	return name, NamedByServer
 }
 
-// findMaintenance says which ConfigMap configures maintenance jobs, as far as that is known without another request: the
-// Deployment has been read if movers take anything from it.
+// findMaintenance finds the ConfigMap of maintenance jobs without another request. The Deployment is already read if
+// movers inherit from it.
 func (l loader) findMaintenance(_ context.Context, startup *Startup) error {
 	server := l.workloads[workload{deployments, VeleroDeployment}]
 	startup.MaintenanceConfigMap, startup.MaintenanceNamedBy = MaintenanceConfigMap(l.options.MaintenanceConfigMap, server)
 	return nil
 }
 
-// FlagOf is the value that the command line of containers has for a flag, in one token or in two; the last one counts. It
-// is empty if there is none.
+// FlagOf returns the value of a flag on the command line of containers, in one token or in two. The last value
+// counts. It is empty if the flag is not set.
 func FlagOf(containers []corev1.Container, flag string) (value string) {
 	for _, container := range containers {
 		arguments := slices.Concat(container.Command, container.Args)
@@ -69,7 +71,7 @@ func FlagOf(containers []corev1.Container, flag string) (value string) {
 	return value
 }
 
-// ReadServer reads the pod template of Velero's Deployment now; nil if there is none.
+// ReadServer reads the current pod template of Velero's Deployment; nil if the Deployment does not exist.
 func ReadServer(ctx context.Context, client kubernetes.Interface, namespace string) (*corev1.PodTemplateSpec, error) {
 	server, err := client.AppsV1().Deployments(namespace).Get(ctx, VeleroDeployment, metav1.GetOptions{})
 	if apierrors.IsNotFound(err) {
@@ -81,10 +83,10 @@ func ReadServer(ctx context.Context, client kubernetes.Interface, namespace stri
 	return &server.Spec.Template, nil
 }
 
-// ReadMaintenance reads what the maintenance ConfigMap says of a repository now; unlike all other configuration
-// it counts without a restart, as in Velero. The server is the pod template of Velero's Deployment; nil if there is none.
-// What cannot be used has its default and a Problem. An error is that the API server has no answer: then there is nothing
-// to be decided.
+// ReadMaintenance reads the current maintenance settings of a repository. Unlike all other configuration, they take
+// effect without a restart, as in Velero. Here, server is the pod template of Velero's Deployment, or nil. A setting
+// that cannot be used has its default and a Problem. An error means that the ConfigMap could not be read, so no job
+// can be planned.
 func ReadMaintenance(ctx context.Context, client kubernetes.Interface, options Options, server *corev1.PodTemplateSpec, repository *velerov1.BackupRepository) (Maintenance, []Problem, error) {
 	name, _ := MaintenanceConfigMap(options.MaintenanceConfigMap, server)
 	if name == "" {
@@ -112,7 +114,8 @@ func ReadMaintenance(ctx context.Context, client kubernetes.Interface, options O
 	return result, problems, nil
 }
 
-// JobTemplate is what maintenance jobs take over from the pod template of Velero's Deployment.
+// JobTemplate returns the fields that maintenance jobs inherit from the pod template of Velero's Deployment. Its
+// error names what the template lacks.
 func JobTemplate(server corev1.PodTemplateSpec, options Options) (objects.JobTemplate, error) {
 	template, err := inheritServer(server)
 	if err != nil {
@@ -123,7 +126,7 @@ func JobTemplate(server corev1.PodTemplateSpec, options Options) (objects.JobTem
 	return template, nil
 }
 
-// inheritServer takes over from the server's container, whatever runs beside it.
+// inheritServer inherits from the server's container and ignores its sidecars.
 func inheritServer(template corev1.PodTemplateSpec) (objects.JobTemplate, error) {
 	own := template.DeepCopy()
 	own.Spec.Containers = serverContainer(own.Spec)

@@ -13,7 +13,7 @@ import (
 	"github.com/lateen-project/lateen/cmd/lateen/config"
 )
 
-// server is the pod template of Velero's Deployment, with these arguments of its container.
+// server returns the pod template of Velero's Deployment with these container arguments.
 func server(arguments ...string) *corev1.PodTemplateSpec {
 	return &corev1.PodTemplateSpec{Spec: corev1.PodSpec{Containers: []corev1.Container{
 		{Name: "proxy", Args: []string{"--repo-maintenance-job-configmap=of-a-sidecar"}},

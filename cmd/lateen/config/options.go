@@ -1,5 +1,5 @@
-// Package config is the only reader of flags, environment and ConfigMaps. It turns them into values
-// and says what is wrong with them; it never acts on a transfer and never changes an object.
+// Package config is the only reader of flags, environment and ConfigMaps. It parses them and reports their Problems.
+// It never acts on a transfer and never changes an object.
 package config
 
 import (
@@ -10,17 +10,17 @@ import (
 )
 
 const (
-	// DaemonSetName is the workload that Velero looks up to see whether a cluster has a node-agent
-	// (Velero's pkg/nodeagent), and the default template of movers.
+	// DaemonSetName is the DaemonSet by which Velero detects a node-agent (Velero's pkg/nodeagent). It is also the
+	// default template of movers.
 	DaemonSetName = "node-agent"
-	// WindowsDaemonSetName is the same on Windows nodes.
+	// WindowsDaemonSetName is the DaemonSet of the node-agent on Windows nodes.
 	WindowsDaemonSetName = "node-agent-windows"
 	// VeleroDeployment is the name that `velero install` gives to Velero's server.
 	VeleroDeployment = "velero"
-	// DefaultHostPath is where Velero's manifests mount the kubelet's pods directory in a node-agent.
+	// DefaultHostPath is the mount path of the kubelet's pods directory in Velero's manifests of the node-agent.
 	DefaultHostPath = "/host_pods"
 
-	// DefaultNamespace is where `velero install` puts everything.
+	// DefaultNamespace is the default namespace of `velero install`.
 	DefaultNamespace = "velero"
 )
 
@@ -30,45 +30,47 @@ const (
 	templateDeployment = "deployment/"
 )
 
-// Options are the flags and the environment of `lateen node-agent`. The first group has the names,
-// meanings and defaults of `velero node-agent server` in Velero 1.18.
+// Options are the flags and the environment of `lateen node-agent`. The first group has the names, meanings and
+// defaults of `velero node-agent server` in Velero 1.18.
 type Options struct {
 	LogLevel                  string        // trace, debug, info, warning, error, fatal or panic
 	LogFormat                 string        // text or json
-	ResourceTimeout           time.Duration // what movers may take for a resource that is not ready at once
+	ResourceTimeout           time.Duration // limit of a mover for a resource that is not ready at once
 	DataMoverPrepareTimeout   time.Duration // from Accepted to Prepared
 	MetricsAddress            string        // host:port of /metrics, /healthz and /readyz
 	NodeAgentConfigMap        string        // a name in Namespace; empty: all defaults
 	BackupRepositoryConfigMap string        // a name in Namespace; empty: all defaults
-	Namespace                 string        // Velero's
+	Namespace                 string        // of Velero
 	Kubeconfig                string        // a file; empty: KUBECONFIG, then the pod's ServiceAccount
 	Kubecontext               string        // in that file; empty: its current one
-	Features                  string        // accepted for Velero's manifests; none changes anything
+	Features                  string        // accepted for Velero's manifests, without effect
 
 	MoverImage          string        // empty: that of the Deployment velero
 	MoverTemplate       string        // "daemonset" or "deployment/<name>"
 	MoverServiceAccount string        // empty: that of the Deployment velero
-	MoverRetries        int           // how often a mover that was lost is replaced
-	CancelGrace         time.Duration // what a mover gets to answer a cancel before its pod is deleted
-	StallTimeout        time.Duration // that a mover may report nothing new before it is replaced or given up; 0: for ever
-	Workers             int           // reconcilers per kind
-	KubeAPIQPS          float32       // requests per second to the API server, Events apart
-	KubeAPIBurst        int           // requests at once
-	HostPath            string        // where the kubelet's pods directory is mounted; empty: it is not
-	StrictConfig        bool          // a Problem keeps the agent from starting
-	Profiling           bool          // serve /debug/pprof
-	StartupTimeout      time.Duration // what all reads before the start may take together
+	MoverRetries        int           // maximum number of replacements for a lost mover
+	CancelGrace         time.Duration // limit for a mover to react to a cancel, before its pod is deleted
+	// limit without progress of a mover, before it is replaced or given up; 0: unlimited
+	StallTimeout   time.Duration
+	Workers        int           // reconcilers per kind
+	KubeAPIQPS     float32       // requests per second to the API server, without Events
+	KubeAPIBurst   int           // maximum burst of requests
+	HostPath       string        // mount path of the kubelet's pods directory; empty: not mounted
+	StrictConfig   bool          // a Problem prevents the start
+	Profiling      bool          // serve /debug/pprof
+	StartupTimeout time.Duration // limit for all reads before the start together
 
-	MaintenanceConfigMap   string        // a name in Namespace; empty: all defaults
-	MaintenanceFrequency   time.Duration // of every repository; 0: each has its own
-	MaintenanceConcurrency int           // unfinished maintenance jobs in the cluster; 0: repositories are left to Velero's server
+	MaintenanceConfigMap string        // a name in Namespace; empty: all defaults
+	MaintenanceFrequency time.Duration // of every repository; 0: each repository's own
+	// unfinished maintenance jobs in the cluster; 0: Velero's server maintains repositories
+	MaintenanceConcurrency int
 	MaintenanceTimeout     time.Duration // of a maintenance job
 
 	NodeName string // from NODE_NAME
 	PodUID   string // from POD_UID; empty if the DaemonSet does not set it
 }
 
-// AddFlags declares all flags with their defaults, which Options has from then on.
+// AddFlags declares all flags and sets their defaults in Options.
 func (o *Options) AddFlags(flags *pflag.FlagSet) {
 	o.addVeleroFlags(flags)
 	flags.StringVar(&o.MoverImage, "mover-image", "", "image of the movers, which run its /velero (default: that of Deployment velero)")
@@ -92,7 +94,7 @@ func (o *Options) AddFlags(flags *pflag.FlagSet) {
 	flags.DurationVar(&o.StartupTimeout, "startup-timeout", 30*time.Second, "how long to wait for the API server before giving up")
 }
 
-// addVeleroFlags declares what `velero node-agent server` has too (velero-protocol 5.1).
+// addVeleroFlags declares the flags that `velero node-agent server` has too (velero-protocol 5.1).
 func (o *Options) addVeleroFlags(flags *pflag.FlagSet) {
 	flags.StringVar(&o.LogLevel, "log-level", "info", "least severe messages to log: "+oneOf(logLevels()))
 	flags.StringVar(&o.LogFormat, "log-format", "text", "format of the log: "+oneOf(logFormats()))
@@ -107,8 +109,8 @@ func (o *Options) addVeleroFlags(flags *pflag.FlagSet) {
 	flags.StringVar(&o.Features, "features", "", "accepted because Velero's manifests pass it; no feature changes anything")
 }
 
-// VeleroArgs parts the arguments of an agent into those that `velero node-agent server` has too, and the others. A word
-// that is no flag is the value of the one before it.
+// VeleroArgs splits the arguments of an agent into those of `velero node-agent server`, and the others. An argument
+// that is no flag is the value of the flag before it.
 func VeleroArgs(args []string) (velero, lateen []string) {
 	var options Options
 	known := pflag.NewFlagSet("", pflag.ContinueOnError)
@@ -129,7 +131,7 @@ func VeleroArgs(args []string) (velero, lateen []string) {
 	return velero, lateen
 }
 
-// logLevels are the names that Velero takes; they go to movers as they are.
+// logLevels are the names that Velero accepts. Movers get them unchanged.
 func logLevels() []string {
 	return []string{"trace", "debug", "info", "warning", "error", "fatal", "panic"}
 }

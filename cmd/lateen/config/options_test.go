@@ -11,7 +11,7 @@ import (
 	"github.com/lateen-project/lateen/cmd/lateen/config"
 )
 
-// parsed is what the arguments make of the options, before the environment is looked at.
+// parsed returns the options from these arguments, without the environment.
 func parsed(t *testing.T, arguments ...string) config.Options {
 	t.Helper()
 	var options config.Options

@@ -9,9 +9,9 @@ import (
 	"strings"
 )
 
-// Parse says what the data of a node-agent ConfigMap means for a node with these labels. It is pure. A value
-// that cannot be used has a Problem and its default; what stands beside it counts. An element of a list is used
-// as a whole or not at all: half a selector would select more nodes than are meant.
+// Parse evaluates the data of a node-agent ConfigMap for a node with these labels. It is pure. A value that cannot be
+// used gets a Problem and its default, and its siblings stay in effect. A list element counts as a whole or not at
+// all: half a selector would select too many nodes.
 func Parse(data, nodeLabels map[string]string) (Config, []Problem) {
 	config := Defaults()
 	text, problem := onlyValue(data)
@@ -27,7 +27,7 @@ func Parse(data, nodeLabels map[string]string) (Config, []Problem) {
 	return config, r.problems
 }
 
-// onlyValue is the value of the one key that Velero allows, whatever its name.
+// onlyValue returns the value of the one key that Velero allows, whatever its name.
 func onlyValue(data map[string]string) (string, *Problem) {
 	problem := Problem{Section: SectionConfigMap}
 	keys := slices.Sorted(maps.Keys(data))
@@ -56,10 +56,10 @@ func notJSON(whole Section, text string, err error) Problem {
 	return problem
 }
 
-// byteOrderMark is what some editors begin a text with; JSON has none (RFC 8259, 8.1).
+// byteOrderMark starts the files of some editors. JSON forbids it (RFC 8259, 8.1).
 const byteOrderMark = "\uFEFF"
 
-// remedy goes on after what JSON's decoder says of a text, if there is a word more to say.
+// remedy returns the fix that follows the decoder's message about a text; empty if there is no special one.
 func remedy(text string) string {
 	switch {
 	case strings.HasPrefix(text, byteOrderMark):
@@ -71,7 +71,7 @@ func remedy(text string) string {
 	}
 }
 
-// sections is the schema's first level (velero-protocol 5.3).
+// sections is the first level of the schema (velero-protocol 5.3).
 func (r *reader) sections(config *Config, nodeLabels map[string]string) fields {
 	movers := &config.Movers
 	return fields{
@@ -90,12 +90,12 @@ func (r *reader) sections(config *Config, nodeLabels map[string]string) fields {
 	}
 }
 
-// set keeps what was read if all of it can be used; else the variable keeps its default.
+// set assigns a value if all of it is valid. Otherwise, the variable keeps its default.
 func set[T any](r *reader, read func(value) T, into *T) func(value) {
 	return whole(r, read, func(got T) { *into = got })
 }
 
-// whole hands on what was read if all of it can be used.
+// whole passes a value on if all of it is valid.
 func whole[T any](r *reader, read func(value) T, use func(T)) func(value) {
 	return func(v value) {
 		before := r.invalid

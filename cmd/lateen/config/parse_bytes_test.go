@@ -12,7 +12,7 @@ import (
 	"github.com/lateen-project/lateen/reconcile/seeds"
 )
 
-// TestParseOfRandomBytes cuts, doubles and overwrites text: whatever comes of it, there is an answer.
+// TestParseOfRandomBytes cuts, doubles and overwrites text. The parser returns a result for each.
 func TestParseOfRandomBytes(t *testing.T) {
 	seeds.Each(t, 1, func(t *testing.T, random *rand.Rand) {
 		t.Helper()

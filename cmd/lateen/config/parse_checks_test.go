@@ -12,7 +12,7 @@ import (
 	"github.com/lateen-project/lateen/cmd/lateen/config"
 )
 
-// checkProblems finds the sections with a value that cannot be used.
+// checkProblems returns the sections with a value that cannot be used.
 func checkProblems(t *testing.T, problems []config.Problem) map[config.Section]bool {
 	t.Helper()
 	broken := map[config.Section]bool{}
@@ -36,7 +36,7 @@ func reasons(problems []config.Problem) []config.Reason {
 	return all
 }
 
-// checkSections holds that a section without a Problem is as it is written.
+// checkSections requires that a section without a Problem equals its text.
 func checkSections(t *testing.T, text string, got config.Config, broken map[config.Section]bool, nodeLabels map[string]string) {
 	t.Helper()
 	var parts map[string]json.RawMessage
@@ -53,8 +53,8 @@ func checkSections(t *testing.T, text string, got config.Config, broken map[conf
 	}
 }
 
-// checkWithout holds that a value of which a Problem says that it cannot be used is as good as not written, and that
-// nothing else is lost with it.
+// checkWithout requires that a value with an invalidating Problem has the same effect as no value. Nothing else gets
+// lost with it.
 func checkWithout(t *testing.T, text string, got config.Config, problems []config.Problem, nodeLabels map[string]string) {
 	t.Helper()
 	var document any
@@ -70,10 +70,10 @@ func checkWithout(t *testing.T, text string, got config.Config, problems []confi
 	require.Equal(t, want, got, "%s means another than %s", text, rest)
 }
 
-// dropped stands for an element of a list until all are dropped that have to be.
+// dropped marks an element of a list until all invalid elements are removed.
 type dropped struct{}
 
-// without is a document without the value at a path, or without the whole element of a list in which it is.
+// without returns a document without the value at a path, or without the whole list element that contains it.
 func without(at any, path string) any {
 	switch at := at.(type) {
 	case map[string]any:

@@ -8,8 +8,8 @@ import (
 	"unicode/utf8"
 )
 
-// value is one JSON value and where it stands. Decoding into structs would lose the place, the fields
-// that nobody knows and those that are given twice.
+// value is one JSON value with its place. Decoding into structs would lose the place, unknown fields and duplicate
+// fields.
 type value struct {
 	path  string
 	start int // offset of its first byte
@@ -21,13 +21,13 @@ type member struct {
 	value value
 }
 
-// document reads the tokens of a text that is known to be JSON.
+// document reads the tokens of a text that is valid JSON.
 type document struct {
 	text   string
 	tokens *json.Decoder
 }
 
-// maxDepth is far more than the schema has; it bounds the recursion on hostile input.
+// maxDepth exceeds the depth of the schema by far. It bounds the recursion on hostile input.
 const maxDepth = 16
 
 var (
@@ -35,13 +35,13 @@ var (
 	errNotUTF8 = errors.New("it is not UTF-8; save it as such")
 )
 
-// readJSON parses one JSON document, which stands at path. Its error is a *json.SyntaxError, errTooDeep or
-// errNotUTF8: Go's decoder would put other letters in the place of those that it cannot read.
+// readJSON parses one JSON document at path. Its error is a *json.SyntaxError, errTooDeep or errNotUTF8. Go's decoder
+// would replace invalid UTF-8 instead.
 func readJSON(path, text string) (value, error) {
 	if !utf8.ValidString(text) {
 		return value{}, errNotUTF8
 	}
-	var whole json.RawMessage // tokens would not tell of what follows the document
+	var whole json.RawMessage // tokens do not show text after the document
 	if err := json.Unmarshal([]byte(text), &whole); err != nil {
 		return value{}, err
 	}
@@ -69,7 +69,7 @@ func (d document) value(path string, depth int) (value, error) {
 	return v, err
 }
 
-// start is where the next token begins; the decoder only knows where the last one has ended.
+// start returns the offset of the next token. The decoder only knows the end of the last one.
 func (d document) start() int {
 	end := int(d.tokens.InputOffset())
 	rest := d.text[end:]
@@ -83,7 +83,7 @@ func (d document) members(path string, depth int) ([]member, error) {
 		if err != nil {
 			return nil, err
 		}
-		name, _ := token.(string) // what stands before a colon is always a string
+		name, _ := token.(string) // the token before a colon is always a string
 		v, err := d.value(join(path, name), depth+1)
 		if err != nil {
 			return nil, err
@@ -114,7 +114,7 @@ func join(path, name string) string {
 	return path + "." + truncate(name)
 }
 
-// maxTextBytes bounds what messages quote.
+// maxTextBytes bounds the text that messages quote.
 const maxTextBytes = 64
 
 func truncate(text string) string {
@@ -124,7 +124,7 @@ func truncate(text string) string {
 	return strings.ToValidUTF8(text, "�")
 }
 
-// place is the line and column of the byte at offset, both from 1.
+// place returns the line and column of the byte at offset, both from 1.
 func place(text string, offset int) (line, column int) {
 	before := text[:min(max(offset, 0), len(text))]
 	return strings.Count(before, "\n") + 1, len(before) - strings.LastIndexByte(before, '\n')

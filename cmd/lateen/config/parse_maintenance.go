@@ -12,25 +12,26 @@ import (
 	"github.com/lateen-project/lateen/exposer/priority"
 )
 
-// globalKey is what holds for all repositories in the maintenance ConfigMap. Its priority class, labels and annotations of
-// jobs come before those of one repository; for all else it is the other way round (velero-protocol 4.5).
+// globalKey is the key of the settings for all repositories in the maintenance ConfigMap. Its priority class, labels
+// and annotations take precedence over those of one repository. For all other fields, the repository takes precedence
+// (velero-protocol 4.5).
 const globalKey = "global"
 
-// Maintenance is what the maintenance ConfigMap means for the next job of one repository.
+// Maintenance is the effective maintenance configuration for the next job of one repository.
 type Maintenance struct {
-	PriorityClassName string              // as configured; whether it is in force is for priority to say
-	Unreadable        priority.Reason     // why nobody can know which class is configured; empty if that can be known
-	Jobs              objects.JobSettings // all but PriorityClass
+	PriorityClassName string              // as configured; package priority decides whether it is in force
+	Unreadable        priority.Reason     // why the configured class is unknown; empty if it is known
+	Jobs              objects.JobSettings // without PriorityClass
 }
 
-// DefaultMaintenance is for a ConfigMap that says nothing: Velero keeps three jobs.
+// DefaultMaintenance returns the settings of an empty ConfigMap: Velero keeps three jobs.
 func DefaultMaintenance() Maintenance {
 	return Maintenance{Jobs: objects.JobSettings{Keep: 3}}
 }
 
-// ParseMaintenance says what the data of a maintenance ConfigMap means for the repository with that key. It is
-// pure, and takes each field as it is written, or leaves it alone and says so in a Problem. Field by field, what the key of
-// the repository says comes before what global says, but for the priority class, labels and annotations, as in Velero.
+// ParseMaintenance evaluates the data of a maintenance ConfigMap for the repository with that key. It is pure. It
+// uses each valid field, and returns a Problem for each other one. As in Velero, a field of the repository takes
+// precedence over global. The priority class, labels and annotations of global take precedence instead.
 func ParseMaintenance(data map[string]string, repositoryKey string) (Maintenance, []Problem) {
 	result := DefaultMaintenance()
 	if len(data) == 0 {
@@ -63,18 +64,18 @@ func ParseMaintenance(data map[string]string, repositoryKey string) (Maintenance
 	return result, problems
 }
 
-// IsRepositoryKey tells whether a key of the maintenance ConfigMap can be that of one repository:
+// IsRepositoryKey reports whether a key of the maintenance ConfigMap has the form of one repository:
 // <namespace>-<location>-<type>.
 func IsRepositoryKey(key string) bool {
 	return strings.HasSuffix(key, "-"+velerov1.BackupRepositoryTypeKopia) || strings.HasSuffix(key, "-"+velerov1.BackupRepositoryTypeRestic)
 }
 
-// unreadKeys are Problems about keys that neither Velero nor Lateen looks for, such as that of a file with all the
-// configuration (--from-file=config.json).
+// unreadKeys returns Problems for keys that neither Velero nor Lateen reads. An example is the key of a file with the
+// whole configuration (--from-file=config.json).
 func unreadKeys(data map[string]string) (problems []Problem) {
 	reason := Ignored
 	if _, found := data[globalKey]; !found {
-		reason = InvalidValue // what holds for all repositories may be in there
+		reason = InvalidValue // it may hold the settings for all repositories
 	}
 	for _, key := range slices.Sorted(maps.Keys(data)) {
 		if key == globalKey || IsRepositoryKey(key) {
@@ -87,10 +88,10 @@ func unreadKeys(data map[string]string) (problems []Problem) {
 	return problems[:min(len(problems), maxProblems)]
 }
 
-// maintenance is the schema of one key; global is read first.
+// maintenance is the schema of one key. The key global is read first.
 func (r *reader) maintenance(into *Maintenance) fields {
 	jobs := &into.Jobs
-	// unless keeps what global says, if it says anything.
+	// unless skips a field that global already sets.
 	unless := func(reported bool, read func(value)) func(value) {
 		if !reported {
 			return read
@@ -116,7 +117,8 @@ func (r *reader) maintenance(into *Maintenance) fields {
 	}
 }
 
-// jobAffinity are the alternatives for the nodes of a job. A job has no volume, so no storage class is looked at.
+// jobAffinity returns the alternatives for the nodes of a job. A job has no volume, so the storage class does not
+// matter.
 func (r *reader) jobAffinity(v value) []metav1.LabelSelector {
 	var all []metav1.LabelSelector
 	for _, element := range r.loadAffinity(v) {

@@ -31,8 +31,8 @@ func TestMaintenanceOfARepositoryComesBeforeThatOfAll(t *testing.T) {
 		"a section is used as a whole")
 }
 
-// TestWhatGlobalDoesNotSayIsTakenFromTheRepository is what Velero's code does, and its e2e case RepoMaintenance wants; its
-// text says that these three are read from global only.
+// TestWhatGlobalDoesNotSayIsTakenFromTheRepository follows Velero's code and its e2e case RepoMaintenance. Velero's
+// documentation says that these three are read from global only.
 func TestWhatGlobalDoesNotSayIsTakenFromTheRepository(t *testing.T) {
 	own := `{"priorityClassName":"own","podLabels":{"own":"a"},"podAnnotations":{"own":"b"}}`
 	for name, global := range map[string]string{"no global": "", "a global that says nothing of it": `{"keepLatestMaintenanceJobs":1}`, "a global that says nothing at all": `{"priorityClassName":"","podLabels":{},"podAnnotations":{}}`} {

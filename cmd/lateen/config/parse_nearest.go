@@ -2,8 +2,8 @@ package config
 
 import "strings"
 
-// suggestion says which known name is meant by one that is not, or names all if none comes close: at
-// most a third of the known name may differ.
+// suggestion names the closest known name of an unknown one. At most a third of the known name may differ. If none is
+// close, it lists all known names.
 func suggestion(unknown string, known []string) string {
 	best, nearest := "", len(unknown)
 	for _, name := range known {
@@ -18,8 +18,7 @@ func suggestion(unknown string, known []string) string {
 	return "do you mean " + best + "?"
 }
 
-// editDistance is how many bytes must be changed, added or dropped to make one word of the other
-// (Levenshtein).
+// editDistance counts the bytes to change, add or drop between two words (Levenshtein).
 func editDistance(a, b string) int {
 	row := make([]int, len(b)+1) // distances of a[:i] to each b[:j]
 	for j := range row {

@@ -21,7 +21,7 @@ import (
 	"github.com/lateen-project/lateen/reconcile/seeds"
 )
 
-// wire is the ConfigMap as encoding/json reads it: the oracle for sections without a Problem.
+// wire is the ConfigMap as encoding/json decodes it: the oracle for sections without a Problem.
 type wire struct {
 	LoadConcurrency struct {
 		GlobalConfig  *int
@@ -108,7 +108,7 @@ func (w wire) cache() objects.Cache {
 	return objects.Cache{StorageClass: w.CachePVC.StorageClass, Threshold: w.CachePVC.ResidentThresholdInMB << 20, Limit: config.DefaultCacheLimit}
 }
 
-// same compares what was parsed with what was written, section by section; nil and empty are the same.
+// same compares the parsed result with the text, section by section. Nil and empty are equal.
 func (w wire) same(t *testing.T, got config.Config, nodeLabels map[string]string) map[config.Section]bool {
 	t.Helper()
 	movers := got.Movers
@@ -133,14 +133,14 @@ func (w wire) same(t *testing.T, got config.Config, nodeLabels map[string]string
 	}
 }
 
-// spot is a place in a decoded document that can be written to.
+// spot is a writable place in a decoded document.
 type spot struct {
 	section string
 	value   any
 	set     func(any)
 }
 
-// spots lists every value of a document but the document itself.
+// spots lists every value of a document except the document itself.
 func spots(section string, at any) []spot {
 	var all []spot
 	visit := func(name string, value any, set func(any)) {
@@ -151,7 +151,7 @@ func spots(section string, at any) []spot {
 	}
 	switch at := at.(type) {
 	case map[string]any:
-		for _, name := range slices.Sorted(maps.Keys(at)) { // always the same one for a seed
+		for _, name := range slices.Sorted(maps.Keys(at)) { // in a fixed order for a seed
 			value := at[name]
 			visit(name, value, func(changed any) { at[name] = changed })
 		}
@@ -163,7 +163,7 @@ func spots(section string, at any) []spot {
 	return all
 }
 
-// flipped is a value of a type that belongs nowhere in the place of this one.
+// flipped returns a value whose type is wrong in this place.
 func flipped(value any, random *rand.Rand) any {
 	for {
 		other := []any{"x", 7.0, true, []any{[]any{}}, map[string]any{"": map[string]any{}}}[random.IntN(5)]
@@ -173,8 +173,7 @@ func flipped(value any, random *rand.Rand) any {
 	}
 }
 
-// mutate changes one thing and tells what must be said of it: a section that is spoiled, an unknown
-// field, or nothing in particular.
+// mutate changes one value. It returns the section that becomes invalid, if any, or that a field becomes unknown.
 func mutate(document map[string]any, random *rand.Rand) (spoiled string, unknown bool) {
 	all := spots("", document)
 	at := all[random.IntN(len(all))]
@@ -202,7 +201,7 @@ func mutate(document map[string]any, random *rand.Rand) (spoiled string, unknown
 	return "", false
 }
 
-// isFree tells whether the names in an object are the user's: labels, annotations, storage classes.
+// isFree reports whether the user chooses the names in an object: labels, annotations, storage classes.
 func isFree(object map[string]any) bool {
 	for _, name := range []string{"disk", "size", "example.com/Fast", "gold"} {
 		if _, ok := object[name]; ok {

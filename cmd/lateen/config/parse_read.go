@@ -12,15 +12,15 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation"
 )
 
-// reader turns values into what the schema wants and keeps a Problem for each that does not fit. Its
-// methods return a zero value for those; who uses it must look at problems first.
+// reader converts values to the types of the schema and records a Problem for each invalid one. Its methods return a
+// zero value for these, so the caller must check the Problems first.
 type reader struct {
-	whole    Section // of what belongs to no other section
-	exact    bool    // names count only in their own capitals
+	whole    Section // of values outside the other sections
+	exact    bool    // field names are case-sensitive
 	text     string
 	problems []Problem
-	invalid  int // Problems so far that name what cannot be used
-	unknown  int // the other Problems so far
+	invalid  int // Problems so far about unusable values
+	unknown  int // all other Problems so far
 	counts   map[group]int
 }
 
@@ -28,17 +28,17 @@ func newReader(whole Section, text string) *reader {
 	return &reader{whole: whole, text: text, counts: map[group]int{}}
 }
 
-// group is what Problems are counted under. Many ignored fields must not hide the one value because of
-// which their section is not used.
+// group is the key under which Problems are counted. Many ignored fields must not hide the one value that invalidates
+// their section.
 type group struct {
 	section     Section
 	invalidates bool
 }
 
-// fields are the known members of an object, and what to do with each.
+// fields maps the known members of an object to their readers.
 type fields map[string]func(value)
 
-// maxProblems bounds what is listed under one heading; a hostile ConfigMap could hold a hundred thousand.
+// maxProblems bounds the Problems listed per group. A hostile ConfigMap may have a hundred thousand.
 const maxProblems = 10
 
 func (r *reader) problem(v value, reason Reason, format string, args ...any) {
@@ -50,7 +50,7 @@ func (r *reader) problem(v value, reason Reason, format string, args ...any) {
 	under := group{r.section(v.path), reason.Invalidates()}
 	r.counts[under]++
 	if r.counts[under] > maxProblems {
-		return // before anything is done that takes as long as the text is
+		return // skip the work that grows with the length of the text
 	}
 	message := fmt.Sprintf(format, args...)
 	if r.counts[under] == maxProblems {
@@ -62,7 +62,7 @@ func (r *reader) problem(v value, reason Reason, format string, args ...any) {
 	})
 }
 
-// section finds the section by the first element of a path.
+// section derives the section from the first element of a path.
 func (r *reader) section(path string) Section {
 	first, _, _ := strings.Cut(path, ".")
 	first, _, _ = strings.Cut(first, "[")
@@ -73,7 +73,7 @@ func (r *reader) section(path string) Section {
 	return r.whole
 }
 
-// object visits the members that are known. A null is a member that is left out, as in Go's decoder.
+// object visits the known members. A null counts as a missing member, as in Go's decoder.
 func (r *reader) object(v value, known fields) {
 	members, ok := v.data.([]member)
 	if !ok {
@@ -99,8 +99,8 @@ func (r *reader) object(v value, known fields) {
 	}
 }
 
-// field is the known name that a member's name means. Go's decoder, by which Velero reads its ConfigMaps, does not heed
-// capitals.
+// field returns the known name that matches a member's name. Velero reads its ConfigMaps with Go's decoder, which
+// ignores case.
 func (r *reader) field(known []string, name string) string {
 	if r.exact || slices.Contains(known, name) {
 		return name
@@ -122,8 +122,8 @@ func (r *reader) list(v value, each func(value)) {
 	}
 }
 
-// entries visits the members of an object whose names are free, such as labels. Of a name that is given twice
-// nobody knows which is meant.
+// entries visits the members of an object with free names, such as labels. A duplicate name is a Problem, because its
+// intended value is unknown.
 func (r *reader) entries(v value, each func(name string, v value)) {
 	members, ok := v.data.([]member)
 	if !ok {
@@ -140,7 +140,7 @@ func (r *reader) entries(v value, each func(name string, v value)) {
 	}
 }
 
-// count tells how often each name is given.
+// count returns how often each name occurs.
 func count(members []member) map[string]int {
 	seen := map[string]int{}
 	for _, m := range members {
@@ -165,7 +165,7 @@ func (r *reader) bool(v value) bool {
 	return flag
 }
 
-// number is a whole number of least or more; it fits an int of 32 bits.
+// number reads an integer of at least least. It fits a 32-bit int.
 func (r *reader) number(v value, least int) int {
 	number, ok := v.data.(json.Number)
 	if !ok {
@@ -180,12 +180,12 @@ func (r *reader) number(v value, least int) int {
 	return n
 }
 
-// atLeast reads a number of least or more.
+// atLeast returns a reader of integers of at least least.
 func (r *reader) atLeast(least int) func(value) int {
 	return func(v value) int { return r.number(v, least) }
 }
 
-// name is a name of an object in the cluster, or empty.
+// name reads the name of an object in the cluster, or an empty string.
 func (r *reader) name(v value) string {
 	name := r.string(v)
 	if name != "" {
@@ -194,7 +194,7 @@ func (r *reader) name(v value) string {
 	return name
 }
 
-// names are names of objects; one that is none is left out.
+// names reads a list of object names and omits invalid ones.
 func (r *reader) names(v value) []string {
 	var all []string
 	r.list(v, whole(r, r.required, func(name string) { all = append(all, name) }))
@@ -215,13 +215,14 @@ func (r *reader) checkName(v value, name string) {
 	}
 }
 
-// withoutPattern cuts the examples and the regular expression that end a message of the API machinery.
+// withoutPattern cuts the examples and the regular expression from the end of an API machinery message.
 func withoutPattern(message string) string {
 	description, _, _ := strings.Cut(message, " (e.g. ")
 	return description
 }
 
-// strings are free names with strings as their values, without those that cannot be used; nil if there are none.
+// strings reads an object with free names and string values. It omits invalid entries, and returns nil if none is
+// left.
 func (r *reader) strings(v value, check func(name, text string) []string) map[string]string {
 	var all map[string]string
 	r.entries(v, func(name string, v value) {
@@ -237,7 +238,7 @@ func (r *reader) strings(v value, check func(name, text string) []string) map[st
 	return all
 }
 
-// add makes the map with its first entry.
+// add creates the map with its first entry.
 func add[T any](all *map[string]T, name string, one T) {
 	if *all == nil {
 		*all = map[string]T{}
@@ -249,7 +250,7 @@ func (r *reader) wrongType(v value, want string) {
 	r.problem(v, WrongType, "%s where %s belongs", describe(v.data), want)
 }
 
-// describe names a value by its type; its content could be anything.
+// describe names a value by its type, because its content could be anything.
 func describe(data any) string {
 	switch data.(type) {
 	case string:
@@ -267,7 +268,7 @@ func describe(data any) string {
 	}
 }
 
-// lineBytes bounds what a message takes over from another error.
+// lineBytes bounds the text that a message quotes from another error.
 const lineBytes = 256
 
 func oneLine(text string) string {

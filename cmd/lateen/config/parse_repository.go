@@ -9,18 +9,17 @@ import (
 )
 
 const (
-	// repositoryType is the one type that movers of Velero 1.17 and later have, and the key of its
-	// settings in the backup repository ConfigMap.
+	// repositoryType is the only repository type of movers since Velero 1.17. It is also the key of its settings in
+	// the backup repository ConfigMap.
 	repositoryType = "kopia"
-	// DefaultCacheLimit is what a mover keeps in its cache, in bytes, where nobody says otherwise: Velero's
-	// 5000 MB of 2^20 bytes.
+	// DefaultCacheLimit is the default size of a mover's cache, in bytes: Velero's 5000 MB of 2^20 bytes.
 	DefaultCacheLimit int64 = 5000 << mebi
 
-	mebi = 20 // what Velero means by MB, as a shift
+	mebi = 20 // Velero's MB, as a shift
 )
 
-// ParseRepository says what the data of a backup repository ConfigMap means for the caches of movers: how many
-// bytes one may have. It is pure. The other settings are for Velero's server, and only it can judge them.
+// ParseRepository evaluates the data of a backup repository ConfigMap: the cache limit of a mover, in bytes. It is
+// pure. The other settings are for Velero's server, and only the server can validate them.
 func ParseRepository(data map[string]string) (cacheLimit int64, problems []Problem) {
 	text, problem := repositoryValue(data)
 	if problem != nil {
@@ -31,7 +30,7 @@ func ParseRepository(data map[string]string) (cacheLimit int64, problems []Probl
 		return DefaultCacheLimit, []Problem{notJSON(SectionBackupRepository, text, err)}
 	}
 	r := newReader(SectionBackupRepository, text)
-	r.exact = true // Velero reads this one into a map
+	r.exact = true // Velero decodes this one into a map
 	limit := 0
 	r.object(document, fields{
 		"cacheLimitMB":            func(v value) { limit = r.megabytes(v) },
@@ -43,7 +42,7 @@ func ParseRepository(data map[string]string) (cacheLimit int64, problems []Probl
 	return int64(limit) << mebi, r.problems
 }
 
-// repositoryValue is the value of the key kopia. Keys of other types are none of ours.
+// repositoryValue returns the value of the key kopia. It ignores the keys of other types.
 func repositoryValue(data map[string]string) (string, *Problem) {
 	problem := Problem{Section: SectionBackupRepository}
 	text, found := data[repositoryType]
@@ -62,7 +61,7 @@ func repositoryValue(data map[string]string) (string, *Problem) {
 	return "", &problem
 }
 
-// megabytes is a number from 1, in quotes or not: Velero's server hands both to movers as text.
+// megabytes reads an integer from 1, with or without quotes. Velero's server passes both to movers as text.
 func (r *reader) megabytes(v value) int {
 	if text, ok := v.data.(string); ok {
 		v.data = json.Number(text)

@@ -11,7 +11,7 @@ import (
 func TestParseRepository(t *testing.T) {
 	for name, test := range map[string]struct {
 		text  string
-		limit int64 // MiB
+		limit int64 // in MiB
 	}{
 		"nothing said":                      {`{}`, 5000},
 		"a number":                          {`{"cacheLimitMB": 2048}`, 2048},

@@ -12,7 +12,7 @@ import (
 	"github.com/lateen-project/lateen/exposer/objects"
 )
 
-// loadConcurrency is for a node with these labels.
+// loadConcurrency reads the limits for a node with these labels.
 func (r *reader) loadConcurrency(v value, nodeLabels map[string]string, config *Config) {
 	limits := &config.Limits
 	r.object(v, fields{
@@ -29,7 +29,7 @@ func (r *reader) loadConcurrency(v value, nodeLabels map[string]string, config *
 	limits.Concurrency = config.ConcurrencyOn(nodeLabels)
 }
 
-// nodeRule is one element of perNodeConfig; without a selector it is for all nodes.
+// nodeRule reads one element of perNodeConfig. Without a selector, it matches all nodes.
 func (r *reader) nodeRule(v value) NodeRule {
 	var rule NodeRule
 	given := false
@@ -50,8 +50,8 @@ func (r *reader) loadAffinity(v value) []objects.LoadAffinity {
 	return all
 }
 
-// affinity is one element of loadAffinity. With a storage class it need not select: movers of that class may run on
-// any node then, as in Velero.
+// affinity reads one element of loadAffinity. With a storage class, the selector is optional: movers of that class
+// may then run on any node, as in Velero.
 func (r *reader) affinity(v value) objects.LoadAffinity {
 	var one objects.LoadAffinity
 	before, unknown := r.invalid, r.unknown
@@ -66,7 +66,7 @@ func (r *reader) affinity(v value) objects.LoadAffinity {
 	return one
 }
 
-// backupPVC has the storage class of the source volume as its key.
+// backupPVC reads settings by the storage class of the source volume.
 func (r *reader) backupPVC(v value) map[string]objects.BackupClaim {
 	var all map[string]objects.BackupClaim
 	r.entries(v, func(source string, v value) {
@@ -105,7 +105,7 @@ func (r *reader) restorePVC(v value, movers *objects.Settings) {
 	})
 }
 
-// cachePVC is nil without a class of which a volume could be.
+// cachePVC reads the settings of cache volumes; nil without a storage class.
 func (r *reader) cachePVC(v value) *objects.Cache {
 	cache := objects.Cache{Limit: DefaultCacheLimit}
 	before := r.invalid
@@ -124,8 +124,8 @@ func (r *reader) cachePVC(v value) *objects.Cache {
 	return nil
 }
 
-// podResources takes each field on its own. Velero drops all of them if one is left out (W48). Of a request over
-// its limit the limit counts, which Kubernetes takes for the request too.
+// podResources reads each field on its own. Velero drops all of them if one is missing (W48). A request above its
+// limit is replaced by the limit, as Kubernetes uses a limit for the request too.
 func (r *reader) podResources(v value) corev1.ResourceRequirements {
 	requests, limits := corev1.ResourceList{}, corev1.ResourceList{}
 	requested := map[corev1.ResourceName]value{}
@@ -160,7 +160,7 @@ func (r *reader) podResources(v value) corev1.ResourceRequirements {
 	return corev1.ResourceRequirements{Requests: orNil(requests), Limits: orNil(limits)}
 }
 
-// quantity is zero for "" and "0", by which Velero means that nothing is set.
+// quantity reads an amount. The values "" and "0" mean unset in Velero, so they return zero.
 func (r *reader) quantity(v value) resource.Quantity {
 	text := r.string(v)
 	if text == "" {
@@ -181,18 +181,18 @@ func orNil(list corev1.ResourceList) corev1.ResourceList {
 	return list
 }
 
-// labels are those of movers.
+// labels reads the labels of movers.
 func (r *reader) labels(v value) map[string]string {
 	return r.notOurs(v, r.strings(v, func(name, text string) []string {
 		return append(validation.IsQualifiedName(name), validation.IsValidLabelValue(text)...)
 	}))
 }
 
-// podAnnotations are those of movers.
+// podAnnotations reads the annotations of movers.
 func (r *reader) podAnnotations(v value) map[string]string { return r.notOurs(v, r.annotations(v)) }
 
-// notOurs leaves out the names by which movers are found: a mover must not look like that of another
-// resource, whatever its kind (velero-protocol W36).
+// notOurs omits the labels that select movers. A mover must not match the selector of another resource, whatever its
+// kind (velero-protocol W36).
 func (r *reader) notOurs(v value, all map[string]string) map[string]string {
 	maps.DeleteFunc(all, func(name, _ string) bool { return reserved(name) })
 	if members, ok := v.data.([]member); ok {
@@ -205,10 +205,10 @@ func (r *reader) notOurs(v value, all map[string]string) map[string]string {
 	return all
 }
 
-// podGroupLabel is the label over which movers of snapshots and restored volumes spread (velero-protocol 2.1).
+// podGroupLabel is the label that spreads movers of snapshots and restored volumes over nodes (velero-protocol 2.1).
 const podGroupLabel = "velero.io/exposer-pod-group"
 
-// reserved are Lateen's own names and the labels of Velero's agent (velero-protocol 0 and 2.1).
+// reserved reports whether Lateen or Velero's agent sets a name (velero-protocol 0 and 2.1).
 func reserved(name string) bool {
 	switch name {
 	case velerov1.PVBLabel, velerov1.PVRLabel, velerov1.DataUploadLabel, velerov1.DataDownloadLabel, podGroupLabel:
@@ -217,10 +217,10 @@ func reserved(name string) bool {
 	return strings.HasPrefix(name, "lateen.dev/")
 }
 
-// maxAnnotationBytes is what the API server takes of all annotations of an object together.
+// maxAnnotationBytes is the API server's limit for all annotations of an object together.
 const maxAnnotationBytes = 256 << 10
 
-// annotations are checked as the API server does, which takes names in upper case too.
+// annotations validates like the API server, which also accepts upper case in names.
 func (r *reader) annotations(v value) map[string]string {
 	size := 0
 	all := r.strings(v, func(name, text string) []string {

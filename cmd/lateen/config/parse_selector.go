@@ -4,8 +4,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// selector is a label selector, which counts as a whole; the API machinery knows what is valid. A field that is ignored must not
-// turn it into one that selects everything.
+// selector reads a label selector, which counts as a whole. The API machinery validates it. An ignored field must not
+// turn it into a selector of everything.
 func (r *reader) selector(v value) metav1.LabelSelector {
 	var selector metav1.LabelSelector
 	before, unknown := r.invalid, r.unknown

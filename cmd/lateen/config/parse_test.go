@@ -212,7 +212,7 @@ func TestParseKeepsSectionsApart(t *testing.T) {
 	require.Equal(t, "podResources.cpuRequest (line 2, column 34): the cpu request 2 is more than the limit 1; lower the request or raise the limit", problems[0].String())
 }
 
-// Defect D32: one bad value took the rest of its section along.
+// Defect D32: one invalid value invalidated the rest of its section.
 func TestParseKeepsWhatStandsBesideABadValue(t *testing.T) {
 	got, problems := parse(`{
   "loadConcurrency": {"globalConfig": 4, "prepareQueueLength": -1, "perNodeConfig": [

@@ -7,15 +7,15 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation"
 )
 
-// tolerations are those of movers, besides what they inherit (Velero PR #9575). An element counts as a whole: half of one
-// would tolerate other taints.
+// tolerations reads the tolerations of movers beyond the inherited ones (Velero PR #9575). An element counts as a
+// whole: half of one would tolerate other taints.
 func (r *reader) tolerations(v value) []corev1.Toleration {
 	var all []corev1.Toleration
 	r.list(v, whole(r, r.toleration, func(one corev1.Toleration) { all = append(all, one) }))
 	return all
 }
 
-// toleration is checked as the API server does, which would refuse the whole mover.
+// toleration validates like the API server, which would reject the whole mover pod.
 func (r *reader) toleration(v value) corev1.Toleration {
 	var one corev1.Toleration
 	before := r.invalid
@@ -59,7 +59,7 @@ func (r *reader) taintKey(v value) string {
 	return key
 }
 
-// oneOfThese reads a string of which only some values are known; the first of them is the empty one.
+// oneOfThese reads a string with a fixed set of values. The first of them is the empty one.
 func oneOfThese[T ~string](r *reader, v value, known ...T) T {
 	before := r.invalid
 	text := T(r.string(v))
@@ -73,7 +73,7 @@ func oneOfThese[T ~string](r *reader, v value, known ...T) T {
 	return text
 }
 
-// snapshotMetadata is for movers of Velero's block data mover. Lateen has none, so there is nothing to keep.
+// snapshotMetadata validates a field of Velero's block data mover. Lateen has no such mover, so it stores nothing.
 func (r *reader) snapshotMetadata(v value) {
 	r.object(v, fields{"saName": func(v value) { r.name(v) }})
 }

@@ -8,12 +8,12 @@ import (
 // Section is a part of the configuration.
 type Section string
 
-// The sections; those in lower camel case are top-level fields of the node-agent ConfigMap.
+// The sections. Those in lower camel case are top-level fields of the node-agent ConfigMap, except the first four.
 const (
 	SectionConfigMap                         Section = "configMap"        // the node-agent ConfigMap itself
 	SectionBackupRepository                  Section = "backupRepository" // the backup repository ConfigMap
 	SectionMaintenance                       Section = "repoMaintenance"  // the maintenance ConfigMap
-	SectionMoverTemplate                     Section = "moverTemplate"    // the workload that movers take after
+	SectionMoverTemplate                     Section = "moverTemplate"    // the workload that movers inherit from
 	SectionLoadConcurrency                   Section = "loadConcurrency"
 	SectionLoadAffinity                      Section = "loadAffinity"
 	SectionBackupPVC                         Section = "backupPVC"
@@ -28,7 +28,7 @@ const (
 	SectionCSISnapshotMetadataServiceConfigs Section = "csiSnapshotMetadataServiceConfigs" // since Velero 1.19
 )
 
-// Sections lists all of them, so that a metric can start at 0 for each.
+// Sections lists all sections, so that a metric can initialize a series for each.
 func Sections() []Section {
 	return []Section{
 		SectionConfigMap, SectionBackupRepository, SectionMaintenance, SectionMoverTemplate, SectionLoadConcurrency, SectionLoadAffinity,
@@ -37,42 +37,42 @@ func Sections() []Section {
 	}
 }
 
-// Reason is a stable word for what is wrong.
+// Reason is a stable code for the cause of a Problem.
 type Reason string
 
-// The reasons. After all but UnknownField and Ignored the value at the Problem's path has its default, or the element
-// of a list in which it stands is left out.
+// The reasons. For all except UnknownField and Ignored, the value at the Problem's path gets its default, or its list
+// element is omitted.
 const (
-	Missing        Reason = "missing"         // an object or a field that is needed is not there
+	Missing        Reason = "missing"         // a required object or field does not exist
 	Empty          Reason = "empty"           // the ConfigMap has no data
 	TooManyKeys    Reason = "too_many_keys"   // the ConfigMap has more than one key
-	InvalidJSON    Reason = "invalid_json"    // it does not parse
-	Forbidden      Reason = "forbidden"       // the agent may not read what is named
-	UnknownField   Reason = "unknown_field"   // nobody knows the field
-	Ignored        Reason = "ignored"         // a value that is known has no effect
-	DuplicateField Reason = "duplicate_field" // which of the two is meant cannot be known
+	InvalidJSON    Reason = "invalid_json"    // the text is not valid JSON
+	Forbidden      Reason = "forbidden"       // the agent may not read the named object
+	UnknownField   Reason = "unknown_field"   // the schema has no such field
+	Ignored        Reason = "ignored"         // a known value has no effect
+	DuplicateField Reason = "duplicate_field" // the field occurs twice, so its value is ambiguous
 	WrongType      Reason = "wrong_type"      // such as a string for a number
-	InvalidValue   Reason = "invalid_value"   // of the right type, and unusable
+	InvalidValue   Reason = "invalid_value"   // of the right type, but unusable
 )
 
-// Reasons lists all of them, so that a metric can start at 0 for each.
+// Reasons lists all reasons, so that a metric can initialize a series for each.
 func Reasons() []Reason {
 	return []Reason{
 		Missing, Empty, TooManyKeys, InvalidJSON, Forbidden, UnknownField, Ignored, DuplicateField, WrongType, InvalidValue,
 	}
 }
 
-// Problem is something in the configuration that could not be used.
+// Problem is a part of the configuration that could not be used.
 type Problem struct {
 	Section Section
 	Path    string // such as loadConcurrency.perNodeConfig[1].number; empty for the ConfigMap itself
-	Line    int    // in the value of the ConfigMap's key, from 1; 0 where there is none
-	Column  int    // in bytes, from 1; 0 where there is none
+	Line    int    // in the value of the ConfigMap's key, from 1; 0 if unknown
+	Column  int    // in bytes, from 1; 0 if unknown
 	Reason  Reason
-	Message string // what is wrong and what to do, one line
+	Message string // the cause and the fix, one line
 }
 
-// String is the problem in one line.
+// String formats the Problem as one line.
 func (p Problem) String() string {
 	place := p.Path
 	if place == "" {
@@ -84,7 +84,7 @@ func (p Problem) String() string {
 	return place + ": " + p.Message
 }
 
-// NoNodeAgentConfigMap is the Problem of an agent whose --node-agent-configmap does not exist.
+// NoNodeAgentConfigMap returns the Problem of a --node-agent-configmap that does not exist.
 func NoNodeAgentConfigMap(namespace, name string) Problem {
 	return Problem{
 		Section: SectionConfigMap, Path: object{resource: "configmaps", namespace: namespace, name: name}.String(), Reason: Missing,
@@ -92,7 +92,7 @@ func NoNodeAgentConfigMap(namespace, name string) Problem {
 	}
 }
 
-// NoRepositoryConfigMap is the same for --backup-repository-configmap.
+// NoRepositoryConfigMap returns the Problem of a --backup-repository-configmap that does not exist.
 func NoRepositoryConfigMap(namespace, name string) Problem {
 	return Problem{
 		Section: SectionBackupRepository, Path: object{resource: "configmaps", namespace: namespace, name: name}.String(), Reason: Missing,
@@ -100,7 +100,7 @@ func NoRepositoryConfigMap(namespace, name string) Problem {
 	}
 }
 
-// NoMaintenanceConfigMap is the same for --repo-maintenance-job-configmap.
+// NoMaintenanceConfigMap returns the Problem of a --repo-maintenance-job-configmap that does not exist.
 func NoMaintenanceConfigMap(namespace, name string) Problem {
 	return Problem{
 		Section: SectionMaintenance, Path: object{resource: "configmaps", namespace: namespace, name: name}.String(), Reason: Missing,
@@ -108,12 +108,12 @@ func NoMaintenanceConfigMap(namespace, name string) Problem {
 	}
 }
 
-// setPaths gives the problems that are those of a whole object its name.
+// setPaths sets the object's name as the path of Problems that concern the whole object.
 func (o object) setPaths(problems []Problem) {
 	for i, problem := range problems {
 		problems[i].Path = cmp.Or(problem.Path, o.String())
 	}
 }
 
-// Invalidates tells whether a value has its default because of this.
+// Invalidates reports whether the reason causes a default.
 func (r Reason) Invalidates() bool { return r != UnknownField && r != Ignored }

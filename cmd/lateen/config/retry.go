@@ -16,7 +16,7 @@ import (
 const (
 	firstDelay     = 200 * time.Millisecond
 	longestDelay   = 2 * time.Second
-	attemptTimeout = 10 * time.Second // a connection that hangs must not eat the whole budget
+	attemptTimeout = 10 * time.Second // a hanging connection must not use up the whole budget
 )
 
 // budget is the time that all reads before the start share.
@@ -29,8 +29,7 @@ func newBudget(clock clock.Clock, total time.Duration) budget {
 	return budget{clock: clock, ends: clock.Now().Add(total)}
 }
 
-// retry attempts until there is an answer that will not change, or the budget is used up; then it
-// returns the last error. It attempts at least once.
+// retry attempts at least once, until the result is final or the budget is used up. It then returns the last error.
 func (b budget) retry(ctx context.Context, attempt func(context.Context) error) error {
 	for delay := firstDelay; ; delay = min(2*delay, longestDelay) {
 		err := once(ctx, attempt)
@@ -41,7 +40,7 @@ func (b budget) retry(ctx context.Context, attempt func(context.Context) error) 
 		if left <= 0 {
 			return err
 		}
-		// Half of the delay is random: the agents of all nodes may have started at the same time.
+		// Half of the delay is random, because the agents of all nodes may start at the same time.
 		select {
 		case <-ctx.Done():
 			return ctx.Err()
@@ -56,7 +55,7 @@ func once(ctx context.Context, attempt func(context.Context) error) error {
 	return attempt(bounded)
 }
 
-// transient tells whether another attempt may end differently: no answer, 5xx, or too many requests.
+// transient reports whether another attempt may succeed: after no answer, 5xx, or too many requests.
 func transient(err error) bool {
 	var status apierrors.APIStatus
 	var certificate *tls.CertificateVerificationError
@@ -71,13 +70,13 @@ func transient(err error) bool {
 	}
 }
 
-// object is what a GET asks for.
+// object identifies the object of a GET.
 type object struct {
 	group, resource string
-	namespace, name string // namespace is empty for what has none
+	namespace, name string // namespace is empty for cluster-scoped objects
 }
 
-// String is such as "configmaps velero/node-agent-config".
+// String returns text such as "configmaps velero/node-agent-config".
 func (o object) String() string {
 	if o.namespace == "" {
 		return o.resource + " " + o.name
@@ -85,7 +84,7 @@ func (o object) String() string {
 	return o.resource + " " + o.namespace + "/" + o.name
 }
 
-// explain says in one line what an error of a GET means and what to do.
+// explain turns an error of a GET into one line with its cause and fix.
 func (o object) explain(err error, timeout time.Duration) error {
 	var certificate *tls.CertificateVerificationError
 	switch {

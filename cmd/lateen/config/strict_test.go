@@ -25,7 +25,7 @@ func TestLoadOfAStrictConfiguration(t *testing.T) {
 	require.NoError(t, err)
 }
 
-// Defect D33: the class was looked up after the strictness.
+// Defect D33: the priority class was resolved after enforceStrict.
 func TestAStrictConfigurationIsAboutThePriorityClassToo(t *testing.T) {
 	for name, test := range map[string]struct {
 		text  string
@@ -52,7 +52,7 @@ func TestAStrictConfigurationIsAboutThePriorityClassToo(t *testing.T) {
 	}
 }
 
-// reviews has the API server say what the agent may do.
+// reviews defines the API server's answers about the agent's permissions.
 func reviews(client *fake.Clientset, allowed func(*authorizationv1.ResourceAttributes) bool) {
 	client.PrependReactor("create", "selfsubjectaccessreviews", func(action ktesting.Action) (bool, runtime.Object, error) {
 		create, _ := action.(ktesting.CreateAction)
@@ -63,7 +63,7 @@ func reviews(client *fake.Clientset, allowed func(*authorizationv1.ResourceAttri
 	})
 }
 
-// No default role lets an agent copy anything; that the rights are missing is said at the start, once for each field.
+// No default role lets an agent copy objects. The missing permissions are reported at the start, once for each field.
 func TestLoadSaysWhichRightsToCopyAreMissing(t *testing.T) {
 	const text = `{
   "backupPVC": {"gold": {"secretNames": ["key", "ca"]}},

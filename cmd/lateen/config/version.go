@@ -7,16 +7,16 @@ import (
 	"k8s.io/apimachinery/pkg/util/version"
 )
 
-// TriedVersions are the minor versions of Velero whose servers and movers the tests run, oldest first.
+// TriedVersions returns the minor versions of Velero whose servers and movers the tests run, oldest first.
 func TriedVersions() []string { return []string{"1.17", "1.18"} }
 
-// UntriedVelero says that an image is of another minor version of Velero than those that were tried; empty if it is not,
-// or if its tag is no version.
+// UntriedVelero describes an image of a minor version of Velero that was not tested. It is empty for a tested
+// version, and for a tag that is no version.
 func UntriedVelero(image string) string {
 	tag := imageTag(image)
 	tried := TriedVersions()
 	oldest, newest := version.MustParseGeneric(tried[0]), version.MustParseGeneric(tried[len(tried)-1])
-	if tag == "main" { // of Velero's development branch
+	if tag == "main" { // the tag of Velero's development branch
 		return fmt.Sprintf("Velero's development branch (%s) is newer than %s, the newest version that Lateen was tried with", image, newest)
 	}
 	found, err := version.ParseGeneric(tag)
@@ -33,7 +33,7 @@ func UntriedVelero(image string) string {
 	return ""
 }
 
-// imageTag is the tag of an image; empty if it has none.
+// imageTag returns the tag of an image; empty if it has none.
 func imageTag(image string) string {
 	name, _, _ := strings.Cut(image, "@")
 	if colon := strings.LastIndex(name, ":"); colon > strings.LastIndex(name, "/") {

@@ -25,7 +25,7 @@ const (
 	deployments = "deployments"
 )
 
-// workload is what movers take after: what --mover-template means on a node with this operating system.
+// workload returns the workload that --mover-template selects for nodes with this operating system.
 func (o *Options) workload(os corev1.OSName) (workload, error) {
 	if o.MoverTemplate == templateDaemonSet {
 		return agentsOn(os), nil
@@ -37,7 +37,7 @@ func (o *Options) workload(os corev1.OSName) (workload, error) {
 	return workload{deployments, name}, nil
 }
 
-// agentsOn is the DaemonSet of the agents on nodes with this operating system.
+// agentsOn returns the DaemonSet of the agents on nodes with this operating system.
 func agentsOn(os corev1.OSName) workload {
 	if os == corev1.Windows {
 		return workload{daemonSets, WindowsDaemonSetName}
@@ -45,8 +45,8 @@ func agentsOn(os corev1.OSName) workload {
 	return workload{daemonSets, DaemonSetName}
 }
 
-// readTemplates finds out what movers look like on nodes of each operating system. Without agents on Windows,
-// which Velero installs only when it is told to, there are no movers either.
+// readTemplates reads the template of movers for each operating system. Velero installs agents on Windows only on
+// request. Without them, there are no movers on Windows either.
 func (l loader) readTemplates(ctx context.Context, startup *Startup) error {
 	startup.Templates = map[corev1.OSName]objects.Template{}
 	for _, os := range []corev1.OSName{corev1.Linux, corev1.Windows} {
@@ -59,7 +59,7 @@ func (l loader) readTemplates(ctx context.Context, startup *Startup) error {
 			continue
 		}
 		template, err := l.template(ctx, os)
-		if err != nil && optional { // what it is made of has been read by now, and cannot be inherited
+		if err != nil && optional { // the reads have succeeded, so the template itself cannot be inherited
 			startup.Problems = append(startup.Problems, Problem{
 				Section: SectionMoverTemplate, Path: l.object(agentsOn(os)).String(), Reason: InvalidValue,
 				Message: "there will be no movers on Windows: " + err.Error(),
@@ -69,7 +69,7 @@ func (l loader) readTemplates(ctx context.Context, startup *Startup) error {
 		if err != nil {
 			return err
 		}
-		// Whatever movers take after, this DaemonSet says where agents run and where the kubelet's directory is.
+		// Whatever movers inherit from, this DaemonSet defines where agents run and where the kubelet's directory is.
 		if agents != nil {
 			AddPlacement(&template, *agents)
 			if startup.Node.OS == os {
@@ -81,7 +81,7 @@ func (l loader) readTemplates(ctx context.Context, startup *Startup) error {
 	return l.takeIdentity(ctx, startup)
 }
 
-// template is what movers take over of the workload that they take after.
+// template inherits from the workload that --mover-template selects.
 func (l loader) template(ctx context.Context, os corev1.OSName) (objects.Template, error) {
 	from, err := l.options.workload(os)
 	if err != nil {
@@ -105,7 +105,8 @@ func (l loader) object(w workload) object {
 	return object{group: "apps", resource: w.resource, namespace: l.options.Namespace, name: w.name}
 }
 
-// podTemplate is that of a workload, which is read once; nil if there is no such workload.
+// podTemplate returns the pod template of a workload and reads it only once. It is nil if the workload does not
+// exist.
 func (l loader) podTemplate(ctx context.Context, w workload) (*corev1.PodTemplateSpec, error) {
 	if template, known := l.workloads[w]; known {
 		return template, nil
@@ -134,8 +135,8 @@ func (l loader) readPodTemplate(ctx context.Context, w workload) (*corev1.PodTem
 	return &found.Spec.Template, nil
 }
 
-// takeIdentity sets image and ServiceAccount, which come from Velero's own Deployment: the agent's image has
-// no /velero, and the agent's rights are not those of a mover.
+// takeIdentity sets image and ServiceAccount from Velero's own Deployment. The agent's image has no /velero, and a
+// mover needs other permissions than the agent.
 func (l loader) takeIdentity(ctx context.Context, startup *Startup) error {
 	image, account := l.options.MoverImage, l.options.MoverServiceAccount
 	if image == "" || account == "" {
@@ -155,8 +156,8 @@ func (l loader) takeIdentity(ctx context.Context, startup *Startup) error {
 	return nil
 }
 
-// withoutServer keeps what the templates have, but not the ServiceAccount of a node-agent: that one is the
-// agent's own.
+// withoutServer keeps the image and ServiceAccount of the templates. The ServiceAccount of a node-agent is an
+// exception, because it belongs to the agent itself.
 func (l loader) withoutServer(startup *Startup) error {
 	if l.options.MoverTemplate == templateDaemonSet && l.options.MoverServiceAccount == "" {
 		return errors.New("find the ServiceAccount of movers: there is no Deployment " + l.options.Namespace + "/" + VeleroDeployment +
@@ -176,7 +177,7 @@ func (l loader) withoutServer(startup *Startup) error {
 	return nil
 }
 
-// ServerImage is that of the container velero, or of the first if none has that name.
+// ServerImage returns the image of the container velero, or of the first container if none has that name.
 func ServerImage(pod corev1.PodSpec) string {
 	for _, container := range serverContainer(pod) {
 		return container.Image
@@ -184,7 +185,8 @@ func ServerImage(pod corev1.PodSpec) string {
 	return ""
 }
 
-// serverContainer is the container velero, or the first if none has that name; none of a pod without containers.
+// serverContainer returns the container velero, or the first one if none has that name; none for a pod without
+// containers.
 func serverContainer(pod corev1.PodSpec) []corev1.Container {
 	if len(pod.Containers) == 0 {
 		return nil

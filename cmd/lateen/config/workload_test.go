@@ -15,7 +15,7 @@ import (
 func TestLoadOfTheMoversIdentity(t *testing.T) {
 	for name, test := range map[string]struct {
 		arguments      []string
-		gone           string // a Deployment that does not exist
+		gone           string // the name of a Deployment that does not exist
 		image, account string
 		hostPods       string
 		problem, fails string
@@ -79,7 +79,7 @@ func TestLoadOfATemplateThatCannotBeInherited(t *testing.T) {
 	require.ErrorContains(t, err, "inherit from daemonsets velero/node-agent: its pod template has 0 containers")
 }
 
-// windowsAgents is the DaemonSet of Velero's agents on Windows.
+// windowsAgents returns the DaemonSet of Velero's agents on Windows.
 func windowsAgents() *appsv1.DaemonSet {
 	template := workload("velero:windows", "velero")
 	template.Spec.NodeSelector, template.Spec.Tolerations = nil, []corev1.Toleration{{Key: "os", Value: "windows"}}
@@ -107,7 +107,7 @@ func TestLoadOnAWindowsNode(t *testing.T) {
 func TestLoadOfTemplatesByOperatingSystem(t *testing.T) {
 	for name, test := range map[string]struct {
 		arguments []string
-		env       string // the first that movers on Windows have
+		env       string // the first variable of movers on Windows
 	}{
 		"those of the agents":                                {env: "WINDOWS"},
 		"that of the server, where agents run as they did":   {arguments: []string{"--mover-template=deployment/velero"}, env: "NODE_NAME"},

@@ -14,7 +14,8 @@ import (
 	"github.com/lateen-project/lateen/cmd/lateen/check"
 )
 
-// coordinator is who holds the Lease. Its name is that of its node and of its process, with "_" between them.
+// coordinator returns the holder of the Lease. The holder identity is the node name, "_", and a part unique to the
+// process.
 func (s *Snapshot) coordinator() Coordinator {
 	if s.lease == nil {
 		return Coordinator{}
@@ -29,10 +30,10 @@ func (s *Snapshot) coordinator() Coordinator {
 	return found
 }
 
-// roleLabel marks the pods of a node-agent, Velero's too.
+// roleLabel marks the pods of a node-agent, of Velero too.
 const roleLabel, roleNodeAgent = "role", "node-agent"
 
-// readAgents says of each node with an agent's pod whether that is ready; of several pods one has to be.
+// readAgents returns the readiness of the agent by node. Of several pods on a node, one Ready pod suffices.
 func (s *Snapshot) readAgents() map[string]Node {
 	found := map[string]Node{}
 	for _, pod := range s.agentPods() {
@@ -66,7 +67,7 @@ func (s *Snapshot) agentIn(pod *corev1.Pod) Node {
 	return node
 }
 
-// nodesOf are those that have an agent or one of these transfers.
+// nodesOf returns the nodes that have an agent or one of these transfers.
 func (j *evaluator) nodesOf(transfers []Transfer) []Node {
 	all := maps.Clone(j.agents)
 	for _, one := range transfers {
@@ -81,7 +82,7 @@ func (j *evaluator) nodesOf(transfers []Transfer) []Node {
 	return append([]Node{}, nodes...)
 }
 
-// agentPods are those of the node-agents, by node and name.
+// agentPods returns the pods of the node-agents, sorted by node and name.
 func (s *Snapshot) agentPods() []*corev1.Pod {
 	var found []*corev1.Pod
 	for _, pod := range s.pods {
@@ -95,7 +96,8 @@ func (s *Snapshot) agentPods() []*corev1.Pod {
 	return found
 }
 
-// deniedBy are the nodes whose agents have said since they started that the priority class of movers is not in force.
+// deniedBy returns the nodes whose agents have reported since their start that the priority class of movers is not in
+// force.
 func (s *Snapshot) deniedBy() []string {
 	nodes := []string{}
 	for _, pod := range s.agentPods() {
@@ -109,7 +111,7 @@ func (s *Snapshot) deniedBy() []string {
 	return slices.Compact(nodes)
 }
 
-// agentsWithOlderConfig are the nodes whose agents do not know what their ConfigMap says now.
+// agentsWithOlderConfig returns the nodes whose agents started before the last change of their ConfigMap.
 func (s *Snapshot) agentsWithOlderConfig() []string {
 	nodes := []string{}
 	if s.agents == nil {
@@ -125,7 +127,8 @@ func (s *Snapshot) agentsWithOlderConfig() []string {
 	return slices.Compact(nodes)
 }
 
-// dataChanged is when the data of a ConfigMap was written last, as the API server has noted it; zero if it has not.
+// dataChanged returns the last write of the data of a ConfigMap, from its managed fields; zero if they do not show
+// it.
 func dataChanged(of *corev1.ConfigMap) time.Time {
 	var last time.Time
 	if of == nil {

@@ -12,7 +12,7 @@ import (
 	"github.com/lateen-project/lateen/cmd/lateen/status"
 )
 
-// section is what the documentation says of these commands.
+// section returns the documentation of these commands.
 func section(t *testing.T) string {
 	t.Helper()
 	text, err := os.ReadFile("../../../docs/command-line.md")
@@ -23,7 +23,8 @@ func section(t *testing.T) string {
 	return reported
 }
 
-// TestDocumentationShowsWhatIsPrinted holds docs/command-line.md against the golden files, which hold the code.
+// TestDocumentationShowsWhatIsPrinted compares docs/command-line.md with the golden files, which match the output of
+// the code.
 func TestDocumentationShowsWhatIsPrinted(t *testing.T) {
 	for _, name := range []string{"a-busy-cluster.txt", "a-story-of-a-wait-for-a-slot.txt"} {
 		want, err := os.ReadFile(filepath.Join("testdata", name))
@@ -32,7 +33,8 @@ func TestDocumentationShowsWhatIsPrinted(t *testing.T) {
 	}
 }
 
-// TestDocumentationNamesTheFieldsAndTheReasons keeps the list of JSON fields and reasons complete, for authors of programs.
+// TestDocumentationNamesTheFieldsAndTheReasons keeps the list of JSON fields and reasons complete for users of the
+// JSON output.
 func TestDocumentationNamesTheFieldsAndTheReasons(t *testing.T) {
 	description := []string{
 		status.WaitAgent, status.WaitCoordinator, status.WaitQueue, status.WaitSlot, status.WaitPod, status.WaitConsumer, status.WaitRefused, status.WaitSnapshot,

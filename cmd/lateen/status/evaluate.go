@@ -10,14 +10,14 @@ import (
 	"github.com/lateen-project/lateen/reconcile/transfer"
 )
 
-// evaluator is what has to be known of a whole cluster before anything can be said of one transfer.
+// evaluator holds the state of the whole cluster that the evaluation of one transfer needs.
 type evaluator struct {
 	*Snapshot
 	settings settings
-	agents   map[string]Node // by name of the node
-	inUse    map[string]int  // slots, by node
-	prepared map[string]int  // transfers that are accepted and do not move, by node; "" is all of them
-	restores bool            // one waits in line
+	agents   map[string]Node // by node name
+	inUse    map[string]int  // used slots, by node
+	prepared map[string]int  // accepted and prepared transfers, by node; "" counts all of them
+	restores bool            // a restore waits in the admission queue
 }
 
 func (s *Snapshot) evaluator() *evaluator {
@@ -40,7 +40,7 @@ func (s *Snapshot) evaluator() *evaluator {
 	return j
 }
 
-// Report says what is to be said of all that was seen.
+// Report evaluates the snapshot.
 func (s *Snapshot) Report() Report {
 	j := s.evaluator()
 	report := Report{
@@ -84,7 +84,7 @@ func (j *evaluator) transfer(of *subject) Transfer {
 	return row
 }
 
-// volume names what is moved for people.
+// volume names the volume of a transfer for people.
 func (s *subject) volume() string {
 	switch source := s.move.Source; {
 	case source.PodVolume != nil:
@@ -97,7 +97,7 @@ func (s *subject) volume() string {
 	return ""
 }
 
-// since is when the phase began, as far as the resource and its mover tell.
+// since returns the start of the phase, as far as the resource and its mover show it.
 func since(of *subject, mover *corev1.Pod) time.Time {
 	state, at := of.state, of.state.CreatedAt
 	switch of.phase() {
@@ -120,7 +120,7 @@ func since(of *subject, mover *corev1.Pod) time.Time {
 	return at
 }
 
-// runningSince is when the container of a mover started; zero if it does not run.
+// runningSince returns the start time of a mover's container; zero if it does not run.
 func runningSince(mover *corev1.Pod) time.Time {
 	if mover == nil {
 		return time.Time{}
@@ -133,7 +133,7 @@ func runningSince(mover *corev1.Pod) time.Time {
 	return time.Time{}
 }
 
-// movers are the pods of this installation's movers that have not ended.
+// movers returns the mover pods of this installation that are not terminal.
 func (s *Snapshot) movers() []*corev1.Pod {
 	var found []*corev1.Pod
 	for _, one := range s.transfers {

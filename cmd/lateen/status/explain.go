@@ -10,7 +10,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// ObserveOne reads a cluster once, and what else there is to know of one thing in it.
+// ObserveOne reads a cluster once, with the additional objects about one reference. The error means that no resource
+// could be read.
 func (c *Clients) ObserveOne(ctx context.Context, namespace string, of Reference, now time.Time) (*Snapshot, error) {
 	objects, unreadable, err := list(ctx, c.sources(namespace))
 	if err != nil {
@@ -24,11 +25,11 @@ func (c *Clients) ObserveOne(ctx context.Context, namespace string, of Reference
 	if of != (Reference{}) {
 		further = append(further, c.about(first, of)...)
 	}
-	more, also, _ := list(ctx, further) // all of it may be out of sight
+	more, also, _ := list(ctx, further) // all of these may be unreadable
 	return Gather(namespace, now, append(objects, more...), append(unreadable, also...)), nil
 }
 
-// about is what tells of one thing: its Events, and those of what was made for it, which has the same name.
+// about returns the sources for one reference: its Events, and those of its objects, which share its name.
 func (c *Clients) about(s *Snapshot, of Reference) []source {
 	sources := []source{c.eventsOf(s.namespace, of.Name)}
 	if of.Kind == repositoryKind {
@@ -36,7 +37,7 @@ func (c *Clients) about(s *Snapshot, of Reference) []source {
 	}
 	one, err := s.find(of)
 	if err != nil {
-		return nil // it is said later
+		return nil // Timeline returns this error later
 	}
 	for _, claim := range s.claimsOf(one) {
 		if claim.Name != of.Name {

@@ -13,7 +13,8 @@ import (
 	"github.com/lateen-project/lateen/exposer/objects"
 )
 
-// TestFailuresOfMaintenanceAreCountedBeyondTheHistory is a repository beside a released server, which keeps three entries.
+// TestFailuresOfMaintenanceAreCountedBeyondTheHistory has a repository maintained beside a released server, which
+// keeps three entries.
 func TestFailuresOfMaintenanceAreCountedBeyondTheHistory(t *testing.T) {
 	for name, test := range map[string]struct {
 		verdict objects.Verdict

@@ -10,18 +10,18 @@ import (
 	"k8s.io/utils/clock"
 )
 
-// WatchOptions is how a cluster is followed.
+// WatchOptions configure Follow.
 type WatchOptions struct {
-	Namespace   string // Velero's
+	Namespace   string // of Velero
 	Clock       clock.Clock
-	MinInterval time.Duration // between two drawings, at least
-	MaxInterval time.Duration // between two drawings, at most: what is shown grows older although nothing changes
-	SyncTimeout time.Duration // until everything was read once, at most
+	MinInterval time.Duration // minimum time between two drawings
+	MaxInterval time.Duration // maximum time between two drawings: the ages on screen grow without a change
+	SyncTimeout time.Duration // limit for the first read of all resources
 }
 
-// Follow draws what there is in a cluster: once it has read everything, and then whenever something has changed,
-// until the context ends, which is no error. It watches, and lists nothing twice that a watch can tell. The error is
-// that nothing could be read at first, or that of draw.
+// Follow draws a cluster until the context ends, which is no error. It draws after the first read of all resources,
+// and then after each change. It watches and lists no resource twice. The error means that no resource could be read
+// at first, or it comes from draw.
 func (c *Clients) Follow(ctx context.Context, how WatchOptions, draw func(*Snapshot) error) error {
 	return c.follow(ctx, how, c.sources(how.Namespace), draw)
 }
@@ -61,7 +61,8 @@ func (c *Clients) follow(ctx context.Context, how WatchOptions, first []source, 
 	return nil
 }
 
-// answered waits until each of the first sources was read, or could not be. The error is that none could.
+// answered waits until each of the first sources was read or failed. The error means that all failed, or that the
+// time is up.
 func (w *watches) answered(ctx context.Context, how WatchOptions) error {
 	bounded, cancel := context.WithTimeout(ctx, how.SyncTimeout)
 	defer cancel()
@@ -82,7 +83,7 @@ func (w *watches) answered(ctx context.Context, how WatchOptions) error {
 	return fmt.Errorf("list %s: %w", w.first[0].resource, w.first[0].failure())
 }
 
-// seen is what these sources have now.
+// seen returns a snapshot of the current objects of these sources.
 func (w *watches) seen(how WatchOptions, of []*watched) *Snapshot {
 	var objects []runtime.Object
 	var unreadable []Unreadable
@@ -95,7 +96,7 @@ func (w *watches) seen(how WatchOptions, of []*watched) *Snapshot {
 	return Gather(how.Namespace, how.Clock.Now(), objects, unreadable)
 }
 
-// pause waits for the next drawing.
+// pause waits until the next drawing is due.
 func (w *watches) pause(ctx context.Context, how WatchOptions) {
 	idle := how.Clock.NewTimer(how.MaxInterval)
 	defer idle.Stop()

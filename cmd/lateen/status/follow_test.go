@@ -18,7 +18,7 @@ import (
 	clocktesting "k8s.io/utils/clock/testing"
 )
 
-// podsOf follows the pods of a fake cluster.
+// podsOf returns the pods and ConfigMaps of a fake cluster as sources.
 func podsOf(client *fake.Clientset) []source {
 	return []source{
 		from(podsName, "velero", &corev1.Pod{}, client.CoreV1().Pods("velero"), metav1.ListOptions{}),
@@ -30,7 +30,7 @@ func pod(name string) *corev1.Pod {
 	return &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "velero", Name: name}}
 }
 
-// drawn follows a fake cluster until the test ends, and hands over what is drawn.
+// drawn follows a fake cluster until the test ends, and returns the channel of its drawings.
 func drawn(t *testing.T, client *fake.Clientset, clk clock.Clock) (<-chan *Snapshot, func() error) {
 	t.Helper()
 	ctx, stop := context.WithCancel(t.Context())
@@ -60,7 +60,7 @@ func received[T any](t *testing.T, from <-chan T) (value T) {
 	return value
 }
 
-// paused returns once the follower waits for a clock.
+// paused waits until the follower waits for the clock.
 func paused(t *testing.T, clk *clocktesting.FakeClock) {
 	t.Helper()
 	require.Eventually(t, func() bool { return clk.Waiters() == 2 }, 5*time.Second, time.Millisecond)
@@ -82,7 +82,7 @@ func TestWhatChangesIsDrawnAtMostOnceInAPace(t *testing.T) {
 	}
 	clk.Step(time.Second)
 	seen := received(t, drawings)
-	for len(seen.pods) < 3 { // the last event was on its way
+	for len(seen.pods) < 3 { // the last event may arrive later
 		paused(t, clk)
 		clk.Step(time.Second)
 		seen = received(t, drawings)

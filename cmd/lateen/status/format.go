@@ -8,7 +8,7 @@ import (
 	"github.com/lateen-project/lateen/reconcile/transfer"
 )
 
-// kind is one of the four kinds, and what people call it.
+// kind is one of the four kinds with its short name.
 type kind struct{ name, short string }
 
 func kinds() []kind {
@@ -27,7 +27,7 @@ func shortKind(name string) string {
 	return name
 }
 
-// formatBytes is such as 812, 1.2Mi or 34Gi: two digits or more.
+// formatBytes returns text such as 812, 1.2Mi or 34Gi, with at least two digits.
 func formatBytes(bytes int64) string {
 	const step = 1024
 	value, unit := float64(bytes), 0
@@ -59,7 +59,7 @@ func counted(count int, what string) string {
 	return fmt.Sprintf("%d %ss", count, what)
 }
 
-// truncate leaves out the middle of a word that is wider than a column.
+// truncate cuts the middle out of a word that is wider than a column.
 func truncate(word string, columns int) string {
 	letters := []rune(word)
 	if len(letters) <= columns {
@@ -69,7 +69,8 @@ func truncate(word string, columns int) string {
 	return string(letters[:columns-1-tail]) + "…" + string(letters[len(letters)-tail:])
 }
 
-// wrap breaks words into lines that begin with an indent, and with two blanks more after the first if there is one.
+// wrap breaks text into lines with an indent. With a non-empty indent, it indents the following lines by two more
+// blanks.
 func wrap(indent, description string) string {
 	if indent == "" {
 		return wrapBroken("", "", description)
@@ -77,12 +78,12 @@ func wrap(indent, description string) string {
 	return wrapBroken(indent, indent+"  ", description)
 }
 
-// wrapHanging breaks words into lines of which the first begins with a mark, and the others below what follows it.
+// wrapHanging breaks text into lines. The first line starts with mark, and the others align with the text after it.
 func wrapHanging(mark, description string) string {
 	return wrapBroken(mark, strings.Repeat(" ", utf8.RuneCountInString(mark)), description)
 }
 
-// wrapBroken breaks words into lines with these beginnings. A word that is wider than a line is broken.
+// wrapBroken breaks text into lines with these beginnings. It breaks a word that is wider than a line.
 func wrapBroken(first, others, description string) string {
 	var text strings.Builder
 	line, room, empty := first, width-utf8.RuneCountInString(first), true

@@ -14,7 +14,7 @@ import (
 	"github.com/lateen-project/lateen/reconcile/maintenance"
 )
 
-// settings are what the ConfigMaps say now. Agents read them once, when they start.
+// settings are the current content of the ConfigMaps. Agents read them once, at their start.
 type settings struct {
 	known    bool // whether the ConfigMaps could be read
 	movers   config.Config
@@ -23,10 +23,10 @@ type settings struct {
 	jobs     JobConfig
 }
 
-// class is a priority class as it is configured, and as it is in force.
+// class is a priority class, as configured and as in force.
 type class struct{ configured, effective, message string }
 
-// slots are how many movers may run at once on a node; 0 if that is not known.
+// slots returns the number of concurrent movers on a node; 0 if it is unknown.
 func (s settings) slots(node *corev1.Node) int {
 	switch {
 	case !s.known:
@@ -39,7 +39,7 @@ func (s settings) slots(node *corev1.Node) int {
 	return s.movers.ConcurrencyOn(node.Labels)
 }
 
-// readSettings judges the ConfigMaps that the agents are told to read as `lateen check` does.
+// readSettings evaluates the ConfigMaps of the agents, as `lateen check` does.
 func (s *Snapshot) readSettings() settings {
 	found := settings{known: s.sees(configsName, s.namespace) && s.sees(agentsName, s.namespace), movers: config.Defaults()}
 	if !found.known {
@@ -81,8 +81,8 @@ func (s *Snapshot) document(kind check.Kind, name string, deleted func(namespace
 	}
 }
 
-// classOf takes the words of the Problem because of which a class is not in force, or is not even known: one about the
-// class, or about all of the ConfigMap or of the key in which it would be.
+// classOf returns a class with the message of the Problem that keeps it from being in force or known. This Problem
+// concerns the class, the whole ConfigMap, or the key that contains the class.
 func classOf(configured, effective string, problems []config.Problem) class {
 	found := class{configured: configured, effective: effective}
 	for _, problem := range problems {
@@ -95,7 +95,8 @@ func classOf(configured, effective string, problems []config.Problem) class {
 	return found
 }
 
-// priorityClasses say what movers and jobs run with, and what those that there are do run with.
+// priorityClasses returns the priority classes of movers and jobs, with the number of current pods with and without
+// them.
 func (j *evaluator) priorityClasses() []PriorityClass {
 	if !j.settings.known {
 		return []PriorityClass{}
@@ -128,7 +129,7 @@ func (j *evaluator) priorityClasses() []PriorityClass {
 	return all
 }
 
-// maintenance is what became of the maintenance of each repository.
+// maintenance returns the maintenance results of each repository.
 func (s *Snapshot) maintenance() []Repository {
 	all := make([]Repository, 0, len(s.repositories))
 	for _, repository := range s.repositories {

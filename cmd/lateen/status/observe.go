@@ -13,12 +13,13 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 )
 
-// Observe reads a cluster once. A resource that cannot be read is left out; the error is that none could.
+// Observe reads a cluster once. It omits a resource that cannot be read. The error means that no resource could be
+// read.
 func (c *Clients) Observe(ctx context.Context, namespace string, now time.Time) (*Snapshot, error) {
 	return c.ObserveOne(ctx, namespace, Reference{}, now)
 }
 
-// list reads all sources at once. The error is that none could be read.
+// list reads all sources concurrently. The error means that none could be read.
 func list(ctx context.Context, sources []source) (objects []runtime.Object, unreadable []Unreadable, err error) {
 	type answer struct {
 		objects []runtime.Object
@@ -56,7 +57,7 @@ func (s source) list(ctx context.Context) ([]runtime.Object, error) {
 	return objects, nil
 }
 
-// unreadable says why a source could not be read, and what to do.
+// unreadable returns why a source could not be read, and the fix.
 func (s source) unreadable(err error) Unreadable {
 	u := Unreadable{Resource: s.resource, Namespace: s.namespace, Message: oneLine(err.Error())}
 	switch {

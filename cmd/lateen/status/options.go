@@ -7,7 +7,7 @@ import (
 	"github.com/lateen-project/lateen/cmd/lateen/config"
 )
 
-// options are the flags of the agents, as their DaemonSet has them, or else their defaults.
+// options returns the flags of the agents from their DaemonSet; the defaults without one.
 func (s *Snapshot) options() config.Options {
 	var options config.Options
 	flags := pflag.NewFlagSet("node-agent", pflag.ContinueOnError)
@@ -22,7 +22,8 @@ func (s *Snapshot) options() config.Options {
 			return
 		}
 		if err := flag.Value.Set(value); err != nil {
-			_ = flag.Value.Set(before) // an agent with such a flag does not start; its default can be set
+			// an agent with such a flag does not start; restoring the previous value cannot fail
+			_ = flag.Value.Set(before)
 		}
 	})
 	return options

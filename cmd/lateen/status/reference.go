@@ -8,13 +8,14 @@ import (
 	"strings"
 )
 
-// Reference names what is to be explained.
+// Reference names the object to explain.
 type Reference struct{ Kind, Name string } // the kind as in the API
 
-// repositoryKind is what can be explained besides transfers.
+// repositoryKind is the only kind that can be explained besides transfers.
 const repositoryKind = "BackupRepository"
 
-// ParseReference reads KIND/NAME. The kind may be short, plural, and followed by its group, as kubectl takes it.
+// ParseReference parses KIND/NAME. Like kubectl, it accepts a kind that is short, plural, or followed by its group.
+// The error shows the expected form or the known kinds.
 func ParseReference(text string) (Reference, error) {
 	word, name, found := strings.Cut(text, "/")
 	if !found || name == "" || strings.Contains(name, "/") {
@@ -36,7 +37,7 @@ func ParseReference(text string) (Reference, error) {
 	return Reference{}, fmt.Errorf("kind %q is unknown: use %s", word, strings.Join(known, ", "))
 }
 
-// find is the transfer that is meant. The error names what is there that may have been meant.
+// find returns the transfer with this reference. The error lists similar names.
 func (s *Snapshot) find(of Reference) (*subject, error) {
 	var names []Reference
 	for _, one := range s.transfers {
@@ -48,7 +49,7 @@ func (s *Snapshot) find(of Reference) (*subject, error) {
 	return nil, s.unknown(of, names)
 }
 
-// unknown says that there is no such thing, what there is, and why it may only be out of sight.
+// unknown returns the error for a missing object: similar names, or why the objects could not be read.
 func (s *Snapshot) unknown(of Reference, there []Reference) error {
 	resource := strings.ToLower(of.Kind) + "s.velero.io"
 	if of.Kind == repositoryKind {
@@ -75,7 +76,7 @@ func (s *Snapshot) unknown(of Reference, there []Reference) error {
 // maxSimilar bounds how many names an error suggests.
 const maxSimilar = 5
 
-// similar are those whose names begin and end alike, the likest first.
+// similar returns the references whose names share a prefix and a suffix, the best match first.
 func similar(to Reference, there []Reference) []string {
 	type candidate struct {
 		text  string
@@ -99,7 +100,7 @@ func similar(to Reference, there []Reference) []string {
 	return description
 }
 
-// affixScore is how many letters two names have in common from the beginning on, and before the end.
+// affixScore returns the length of the common prefix and suffix of two names, in bytes.
 func affixScore(a, b string) int {
 	prefix := 0
 	for prefix < min(len(a), len(b)) && a[prefix] == b[prefix] {

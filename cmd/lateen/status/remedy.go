@@ -6,7 +6,7 @@ import (
 	"strings"
 )
 
-// Remedies that are for several situations.
+// Remedies that apply to several situations.
 const (
 	remedyRoom = "Make room for it, let movers ask for less (podResources) or go elsewhere (loadAffinity) in the node-agent ConfigMap, " +
 		"or give them a priority class (priorityClassName), so that they may take the place of others. Agents read the ConfigMap when they start."
@@ -15,7 +15,7 @@ const (
 	remedyRetry  = "A transfer that is over never goes on: make the backup or the restore again."
 )
 
-// remedyOfWait is what can be done about a wait.
+// remedyOfWait returns what the user can do about a wait.
 func (j *evaluator) remedyOfWait(of *subject, wait Wait) string {
 	source := of.move.Source
 	switch wait.Reason {
@@ -58,7 +58,7 @@ func (j *evaluator) remedyOfWait(of *subject, wait Wait) string {
 	return ""
 }
 
-// remedyOfCleanUp is what can be done about a kubelet that does not end a mover, or a CSI driver that does not delete a
+// remedyOfCleanUp returns what the user can do if a kubelet does not end a mover, or a CSI driver does not delete a
 // snapshot.
 func (j *evaluator) remedyOfCleanUp(of *subject) string {
 	if mover := j.endingMover(of); mover != nil {
@@ -78,7 +78,7 @@ func (j *evaluator) remedyOfContainer(of *subject, wait Wait) string {
 	return j.kubectl("describe pod "+of.meta.GetName()) + " says more."
 }
 
-// remedyOfAgent is whose log or state says why the next step is not taken.
+// remedyOfAgent names the log or the object that shows why the next step is missing.
 func (j *evaluator) remedyOfAgent(of *subject) string {
 	node := cmp.Or(of.state.Node, j.coordinator().Node)
 	if source := of.move.Source.PodVolume; of.state.Node == "" && source != nil {
@@ -99,8 +99,8 @@ func (j *evaluator) remedyOfAgent(of *subject) string {
 	return "If this lasts, " + j.kubectl("logs "+pod) + " says why."
 }
 
-// remedyOfFailure is what can be done so that the next one does not fail, by the words of agents, and of those whose
-// words agents pass on.
+// remedyOfFailure returns what the user can do to avoid the same failure. It matches text in the messages of agents,
+// and in the messages that agents pass on.
 func (j *evaluator) remedyOfFailure(of *subject) string {
 	for _, known := range []struct{ text, remedy string }{
 		{"is not supported by Lateen", "Velero's own agents can do it: put them back with lateen adopt --undo for as long as it takes."},

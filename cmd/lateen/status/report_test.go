@@ -23,7 +23,7 @@ var update = flag.Bool("update", false, "write the golden files anew")
 
 const gib, mib = 1 << 30, 1 << 20
 
-// busy is a cluster in which there is something of everything that docs/command-line.md shows.
+// busy returns a cluster with an example of everything that docs/command-line.md shows.
 func busy() *scene {
 	s := cluster(3, `{"priorityClassName": "backup-low", "loadConcurrency": {"globalConfig": 1, "prepareQueueLength": 4}}`)
 	s.mover(s.backup("nightly-x7k2p", "node-1", 5*time.Minute, moves(2*time.Minute+10*time.Second, 12*gib/10, 4*gib)), "node-1")
@@ -41,7 +41,7 @@ func busy() *scene {
 	return s
 }
 
-// servers is a cluster in which only Velero's server is told which ConfigMap is that of maintenance jobs.
+// servers returns a cluster in which only Velero's server has the flag for the ConfigMap of maintenance jobs.
 func servers() *scene {
 	s := cluster(1, `{}`)
 	for _, object := range *s {
@@ -95,7 +95,7 @@ func TestReportsAreAsExpected(t *testing.T) {
 	}
 }
 
-// fits holds that text is as wide as a terminal at most.
+// fits requires that no line is wider than a terminal.
 func fits(t *testing.T, text string) {
 	t.Helper()
 	for line := range strings.Lines(text) {

@@ -13,7 +13,7 @@ import (
 	"github.com/lateen-project/lateen/exposer/objects"
 )
 
-// starting has movers that are kept from running by each of those who can.
+// starting returns movers that do not run yet, one for each cause.
 func starting() *scene {
 	s := cluster(1, `{}`)
 	accepted := is(velerov1.PodVolumeBackupPhaseAccepted, time.Minute)
@@ -58,7 +58,7 @@ func (s *scene) download(name, claim string, change ...func(*velerov2alpha1.Data
 	s.add(created)
 }
 
-// restores has restores that wait for what they restore to.
+// restores returns restores that wait for the pod or the claim they restore to.
 func restores() *scene {
 	s := cluster(1, `{}`)
 	pod := func(name, node string) *corev1.Pod {
@@ -79,7 +79,7 @@ func restores() *scene {
 	return s
 }
 
-// abandoned has agents that do not work, and no coordinator.
+// abandoned returns agents that do not work, and no coordinator.
 func abandoned() *scene {
 	s := &scene{}
 	s.agent("node-1", true)
@@ -92,7 +92,7 @@ func abandoned() *scene {
 	return s
 }
 
-// endings has transfers on their way out, in the order of what is left to do.
+// endings returns transfers that are about to end, in the order of their remaining steps.
 func endings() *scene {
 	s := cluster(1, `{}`)
 	s.mover(s.backup("to-cancel", "node-1", 6*time.Minute, moves(time.Minute, mib, 2*mib), func(b *velerov1.PodVolumeBackup) {
@@ -107,7 +107,7 @@ func endings() *scene {
 		d.Status.Phase, d.Status.Node, d.Status.StartTimestamp = velerov2alpha1.DataDownloadPhaseInProgress, "node-1", past(2*time.Minute)
 	})
 	upload := s.upload("of-a-lost-snapshot", "pgdata", 3*time.Minute, true)
-	*s = (*s)[:len(*s)-2] // the original pair is gone: the snapshot was handed over
+	*s = (*s)[:len(*s)-2] // without the original pair: the snapshot was handed over
 	upload.Finalizers = []string{"velero.io/data-upload-download-finalizer"}
 	upload.Status.Phase, upload.Status.CompletionTimestamp = velerov2alpha1.DataUploadPhaseCanceled, past(30*time.Second)
 	s.add(&snapshotv1.VolumeSnapshotContent{
@@ -126,7 +126,7 @@ func endings() *scene {
 	return s
 }
 
-// classless configures a class that the cluster does not have, and one that nobody can read.
+// classless configures a class that does not exist in the cluster, and a class that cannot be read.
 func classless() *scene {
 	s := cluster(1, `{"priorityClassName": "backup-high", "loadConcurrency": {"globalConfig": 2}}`)
 	s.add(&corev1.ConfigMap{ObjectMeta: meta("velero", "jobs", time.Hour), Data: map[string]string{"global": `{"priorityClassName": `}})
@@ -152,7 +152,7 @@ func classless() *scene {
 	return s
 }
 
-// queued has a queue of which a part is kept for restores.
+// queued returns an admission queue that reserves places for restores.
 func queued() *scene {
 	s := cluster(1, `{"loadConcurrency": {"globalConfig": 8, "prepareQueueLength": 4}}`)
 	for _, name := range []string{"first", "second", "third"} {

@@ -19,15 +19,15 @@ import (
 	"github.com/lateen-project/lateen/exposer/objects"
 )
 
-// now is when every scene is looked at.
+// now is the observation time of every scene.
 var now = time.Date(2026, time.November, 21, 14, 30, 0, 0, time.UTC)
 
-// scene is what there is in a cluster.
+// scene is the objects of a cluster.
 type scene []runtime.Object
 
 func (s *scene) add(objects ...runtime.Object) { *s = append(*s, objects...) }
 
-// ago is a time before now.
+// ago returns a time before now.
 func ago(d time.Duration) metav1.Time   { return metav1.NewTime(now.Add(-d)) }
 func past(d time.Duration) *metav1.Time { return new(ago(d)) }
 
@@ -35,7 +35,7 @@ func meta(namespace, name string, age time.Duration) metav1.ObjectMeta {
 	return metav1.ObjectMeta{Namespace: namespace, Name: name, UID: types.UID("uid-of-" + name), CreationTimestamp: ago(age)}
 }
 
-// cluster is one with agents on so many nodes, of which the first coordinates, with this node-agent ConfigMap.
+// cluster returns agents on this number of nodes with this node-agent ConfigMap. The first agent coordinates.
 func cluster(nodes int, config string) *scene {
 	s := &scene{}
 	for i := range nodes {
@@ -70,7 +70,7 @@ func (s *scene) lease(holder string, age time.Duration) {
 	}})
 }
 
-// backup is a PodVolumeBackup on a node, which was created as long ago as given.
+// backup adds a PodVolumeBackup of this age on a node.
 func (s *scene) backup(name, node string, age time.Duration, change ...func(*velerov1.PodVolumeBackup)) *velerov1.PodVolumeBackup {
 	created := &velerov1.PodVolumeBackup{ObjectMeta: meta("velero", name, age), Spec: velerov1.PodVolumeBackupSpec{
 		Node: node, UploaderType: "kopia", Volume: "data", Pod: corev1.ObjectReference{Namespace: "app", Name: "postgres-0"},
@@ -82,7 +82,7 @@ func (s *scene) backup(name, node string, age time.Duration, change ...func(*vel
 	return created
 }
 
-// moves has a backup in progress for so long, with so much done.
+// moves returns a backup in progress since that long, with these bytes done.
 func moves(since time.Duration, done, total int64) func(*velerov1.PodVolumeBackup) {
 	return func(b *velerov1.PodVolumeBackup) {
 		b.Finalizers = []string{"velero.io/pod-volume-finalizer"}
@@ -91,7 +91,7 @@ func moves(since time.Duration, done, total int64) func(*velerov1.PodVolumeBacku
 	}
 }
 
-// is has a backup in a phase in which nothing moves; it was accepted so long ago.
+// is returns a backup in a phase without data movement. It was accepted that long ago.
 func is(phase velerov1.PodVolumeBackupPhase, accepted time.Duration) func(*velerov1.PodVolumeBackup) {
 	return func(b *velerov1.PodVolumeBackup) {
 		b.Status.Phase, b.Status.AcceptedTimestamp = phase, past(accepted)
@@ -102,7 +102,7 @@ func is(phase velerov1.PodVolumeBackupPhase, accepted time.Duration) func(*veler
 	}
 }
 
-// upload is a DataUpload of a claim that was accepted a minute ago, and its snapshot, which is ready or not.
+// upload adds a DataUpload of a claim, accepted a minute ago, with its snapshot.
 func (s *scene) upload(name, claim string, age time.Duration, ready bool) *velerov2alpha1.DataUpload {
 	created := &velerov2alpha1.DataUpload{
 		ObjectMeta: meta("velero", name, age),
@@ -128,7 +128,7 @@ func (s *scene) upload(name, claim string, age time.Duration, ready bool) *veler
 	return created
 }
 
-// mover is the pod of a transfer; it runs on the node, or has none.
+// mover adds the pod of a transfer. It runs on the node, or has none.
 func (s *scene) mover(of metav1.Object, node string, change ...func(*corev1.Pod)) *corev1.Pod {
 	pod := &corev1.Pod{ObjectMeta: meta(of.GetNamespace(), of.GetName(), time.Minute), Spec: corev1.PodSpec{NodeName: node, PriorityClassName: "backup-low", Priority: new(int32(10))}}
 	pod.UID = "uid-of-the-mover-of-" + of.GetUID()
@@ -145,14 +145,14 @@ func (s *scene) mover(of metav1.Object, node string, change ...func(*corev1.Pod)
 	return pod
 }
 
-// unschedulable is a pod for which the scheduler finds no node.
+// unschedulable changes a pod so that the scheduler finds no node for it.
 func unschedulable(message string) func(*corev1.Pod) {
 	return func(pod *corev1.Pod) {
 		pod.Status.Conditions = []corev1.PodCondition{{Type: corev1.PodScheduled, Status: corev1.ConditionFalse, Reason: corev1.PodReasonUnschedulable, Message: message}}
 	}
 }
 
-// stuck is a pod whose container waits for a reason.
+// stuck changes a pod so that its container waits for a reason.
 func stuck(reason, message string) func(*corev1.Pod) {
 	return func(pod *corev1.Pod) {
 		pod.Status.Phase = corev1.PodPending
@@ -160,7 +160,7 @@ func stuck(reason, message string) func(*corev1.Pod) {
 	}
 }
 
-// claim is one that was made for a transfer and has no volume.
+// claim adds a claim of a transfer without a volume.
 func (s *scene) claim(of metav1.Object) *corev1.PersistentVolumeClaim {
 	created := &corev1.PersistentVolumeClaim{ObjectMeta: meta(of.GetNamespace(), of.GetName(), time.Minute)}
 	created.UID = "uid-of-the-claim-of-" + of.GetUID()
@@ -170,7 +170,7 @@ func (s *scene) claim(of metav1.Object) *corev1.PersistentVolumeClaim {
 	return created
 }
 
-// event is about an object.
+// event adds an Event about an object.
 func (s *scene) event(kind string, about metav1.Object, class, reason, message string, age time.Duration) {
 	s.add(&corev1.Event{
 		ObjectMeta:     meta(about.GetNamespace(), fmt.Sprintf("event-%d", len(*s)), age),
@@ -179,7 +179,7 @@ func (s *scene) event(kind string, about metav1.Object, class, reason, message s
 	})
 }
 
-// repository was last maintained so long ago, unless that is 0.
+// repository adds a repository whose last maintenance succeeded that long ago, or never if that is 0.
 func (s *scene) repository(name string, success time.Duration, failures ...string) *velerov1.BackupRepository {
 	created := &velerov1.BackupRepository{ObjectMeta: meta("velero", name, 48*time.Hour), Status: velerov1.BackupRepositoryStatus{Phase: velerov1.BackupRepositoryPhaseReady}}
 	created.Spec.RepositoryType, created.Spec.VolumeNamespace, created.Spec.BackupStorageLocation = velerov1.BackupRepositoryTypeKopia, "app", "default"

@@ -25,10 +25,10 @@ import (
 	"github.com/lateen-project/lateen/reconcile/transfer"
 )
 
-// Snapshot is what could be read of a cluster at one time, and what could not.
+// Snapshot is the state of a cluster at one time, as far as it could be read.
 type Snapshot struct {
 	now        time.Time
-	namespace  string // Velero's
+	namespace  string // of Velero
 	unreadable []Unreadable
 
 	transfers    []*subject
@@ -39,7 +39,7 @@ type Snapshot struct {
 	lease        *coordinationv1.Lease
 	agents       *appsv1.DaemonSet
 	server       *appsv1.Deployment
-	pods         map[string]*corev1.Pod // these and the next by namespace/name
+	pods         map[string]*corev1.Pod // this map and the next ones by namespace/name
 	claims       map[string]*corev1.PersistentVolumeClaim
 	configMaps   map[string]*corev1.ConfigMap
 	snapshots    map[string]*snapshotv1.VolumeSnapshot
@@ -49,9 +49,9 @@ type Snapshot struct {
 	priorities   map[string]*schedulingv1.PriorityClass
 }
 
-// Unreadable is a resource that could not be read, so that nothing is said of it.
+// Unreadable is a resource that could not be read, so the report omits it.
 type Unreadable struct {
-	Resource  string `json:"resource"`            // as RBAC names it, with its group after a dot
+	Resource  string `json:"resource"`            // as in RBAC, with its group after a dot
 	Namespace string `json:"namespace,omitempty"` // empty: in the whole cluster
 	Message   string `json:"message"`
 }
@@ -73,7 +73,7 @@ type subject struct {
 
 func (s *subject) key() string { return s.meta.GetNamespace() + "/" + s.meta.GetName() }
 
-// phase is the phase as the API enumerates it: resources are created without one.
+// phase returns the phase as the API enumerates it. New resources have an empty phase.
 func (s *subject) phase() transfer.Phase {
 	if s.state.Phase == "" {
 		return transfer.New
@@ -85,7 +85,7 @@ func subjectOf[T transfer.Object](kind transfer.Kind[T], object T) *subject {
 	return &subject{kind: kind.GVK.Kind, meta: object, state: kind.Get(object), move: kind.Movement(object, 0)}
 }
 
-// Gather sorts what was read. Objects of types that nobody asks for are left out.
+// Gather builds a Snapshot from the objects that were read. It ignores objects of other types.
 func Gather(namespace string, now time.Time, objects []runtime.Object, unreadable []Unreadable) *Snapshot {
 	s := &Snapshot{
 		now: now, namespace: namespace, unreadable: unreadable,
@@ -153,14 +153,14 @@ func (s *Snapshot) take(object runtime.Object) {
 
 func keyOf(object metav1.Object) string { return cache.MetaObjectToName(object).String() }
 
-// sees tells whether a resource could be read in a namespace.
+// sees reports whether a resource could be read in a namespace.
 func (s *Snapshot) sees(resource, namespace string) bool {
 	return !slices.ContainsFunc(s.unreadable, func(u Unreadable) bool {
 		return u.Resource == resource && (u.Namespace == "" || u.Namespace == namespace)
 	})
 }
 
-// mover is the pod that belongs to this very resource; nil if there is none.
+// mover returns the mover pod that belongs to this resource by UID; nil if there is none.
 func (s *Snapshot) mover(of *subject) *corev1.Pod {
 	if pod := s.pods[of.key()]; pod != nil && objects.OwnedBy(pod, of.meta.GetUID()) {
 		return pod
@@ -168,7 +168,7 @@ func (s *Snapshot) mover(of *subject) *corev1.Pod {
 	return nil
 }
 
-// claimsOf are the claims that were made for a transfer.
+// claimsOf returns the claims created for a transfer.
 func (s *Snapshot) claimsOf(of *subject) []*corev1.PersistentVolumeClaim {
 	var found []*corev1.PersistentVolumeClaim
 	for _, name := range objects.ClaimNames(of.move) {
@@ -179,8 +179,8 @@ func (s *Snapshot) claimsOf(of *subject) []*corev1.PersistentVolumeClaim {
 	return found
 }
 
-// handover is how far the snapshot of a DataUpload is on its way to Velero's namespace; nil for other kinds, and
-// where snapshots could not be read.
+// handover returns the progress of a DataUpload's snapshot on its way to Velero's namespace. It is nil for other
+// kinds, and if snapshots could not be read.
 func (s *Snapshot) handover(of *subject) *handover.State {
 	source := of.move.Source.Snapshot
 	if source == nil || !s.sees(snapshotsName, source.Namespace) || !s.sees(snapshotsName, s.namespace) || !s.sees(contentsName, "") {
@@ -196,7 +196,7 @@ func (s *Snapshot) handover(of *subject) *handover.State {
 	return h
 }
 
-// warning is the newest Warning about an object, from whoever has to do with it; empty if there is none.
+// warning returns the newest Warning about an object from any component; empty if there is none.
 func (s *Snapshot) warning(about types.UID) string {
 	for _, event := range slices.Backward(s.events) {
 		if event.InvolvedObject.UID == about && event.Type == corev1.EventTypeWarning {
@@ -206,7 +206,7 @@ func (s *Snapshot) warning(about types.UID) string {
 	return ""
 }
 
-// lastSeen is when an Event was seen last. Recorders of events.k8s.io write a series, or one time only.
+// lastSeen returns the last time of an Event. Recorders of events.k8s.io write a series, or only one time.
 func lastSeen(event *corev1.Event) time.Time {
 	seen := event.LastTimestamp.Time
 	if event.EventTime.After(seen) {

@@ -30,7 +30,7 @@ import (
 	"github.com/lateen-project/lateen/reconcile/transfer"
 )
 
-// Resources whose absence from sight matters.
+// Resources whose unreadability affects the report.
 const (
 	locationsName    = "backupstoragelocations.velero.io"
 	repositoriesName = "backuprepositories.velero.io"
@@ -47,14 +47,14 @@ const (
 	agentsName       = "daemonsets.apps"
 )
 
-// Clients read what Seen is made of.
+// Clients read the objects of a Snapshot.
 type Clients struct {
 	kube      kubernetes.Interface
 	velero    *informers.Clientset
 	snapshots snapshotclient.SnapshotV1Interface
 }
 
-// NewClients prepares clients; it calls nothing.
+// NewClients creates the clients without a request. An error states which client is invalid.
 func NewClients(cluster *rest.Config) (*Clients, error) {
 	kube, err := kubernetes.NewForConfig(cluster)
 	if err != nil {
@@ -98,8 +98,8 @@ func named(name string) metav1.ListOptions {
 	return metav1.ListOptions{FieldSelector: metav1.ObjectNameField + "=" + name}
 }
 
-// sources are what a status is made of wherever nothing waits. Of Events only Warnings are looked at: movers say
-// how far they are in Events, too.
+// sources returns the resources of a status without dependencies. Of Events, it reads only Warnings: movers report
+// their progress in Normal Events.
 func (c *Clients) sources(namespace string) []source {
 	all, core := metav1.ListOptions{}, c.kube.CoreV1()
 	return append(c.transfers(namespace),
@@ -127,15 +127,16 @@ func (c *Clients) transfers(namespace string) []source {
 	}
 }
 
-// dependency is a resource in a namespace that has to be looked at because something waits for it.
+// dependency is a resource in a namespace that is read only because a transfer may wait for it.
 type dependency struct{ resource, namespace string }
 
-// dependencies are in a fixed order.
+// dependencies returns the dependencies of all transfers in a fixed order.
 func (s *Snapshot) dependencies() []dependency {
 	all := map[dependency]bool{}
 	for _, one := range s.transfers {
 		for _, w := range one.dependencies() {
-			all[w] = w.namespace != s.namespace || w.resource != podsName // all pods there are seen anyway
+			// all pods of Velero's namespace are read anyway
+			all[w] = w.namespace != s.namespace || w.resource != podsName
 		}
 	}
 	var wanted []dependency
@@ -150,7 +151,7 @@ func (s *Snapshot) dependencies() []dependency {
 	return wanted
 }
 
-// dependencies are what this transfer may wait for outside of Velero's namespace.
+// dependencies returns what this transfer may wait for outside of the regular sources.
 func (s *subject) dependencies() []dependency {
 	source := s.move.Source
 	switch {
@@ -164,7 +165,7 @@ func (s *subject) dependencies() []dependency {
 	return nil
 }
 
-// dependencies is where a want is looked for.
+// dependencies returns the source of a dependency.
 func (c *Clients) dependencies(w dependency) source {
 	all, core := metav1.ListOptions{}, c.kube.CoreV1()
 	switch w.resource {

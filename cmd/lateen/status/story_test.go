@@ -14,7 +14,8 @@ import (
 	"github.com/lateen-project/lateen/cmd/lateen/status"
 )
 
-// told is the cluster of a story that docs/command-line.md shows: a mover was evicted, and the next one has no slot.
+// told returns the cluster of the timeline in docs/command-line.md: a mover was evicted, and its replacement has no
+// slot.
 func told() *scene {
 	s := cluster(2, `{"loadConcurrency": {"globalConfig": 1}}`)
 	s.mover(s.backup("nightly-9dq4c", "node-2", 5*time.Minute, moves(40*time.Second, 812*mib, 0)), "node-2")
@@ -32,7 +33,7 @@ func told() *scene {
 	return s
 }
 
-// failing has transfers that failed, each for a reason of its own.
+// failing returns a transfer that failed with this message.
 func failing(message string) *scene {
 	s := cluster(1, `{}`)
 	failed := s.backup("failed", "node-1", 2*time.Hour, is(velerov1.PodVolumeBackupPhaseFailed, 31*time.Minute), func(b *velerov1.PodVolumeBackup) {

@@ -25,7 +25,7 @@ const (
 	indent     = "      "
 )
 
-// Write prints a report for people, in lines of 80 columns where words are short enough.
+// Write prints a report for people, in lines of 80 columns if no word is longer. It returns the write error.
 func (r *Report) Write(to io.Writer) error {
 	var text strings.Builder
 	text.WriteString(wrap("", r.headline()))
@@ -82,7 +82,7 @@ func (r *Report) sees(resource string) bool {
 	})
 }
 
-// split tells what moves from what waits.
+// split separates moving from waiting transfers.
 func (r *Report) split() (moving, waiting []Transfer) {
 	for _, one := range r.Transfers {
 		if one.WaitsFor == nil {
@@ -94,7 +94,7 @@ func (r *Report) split() (moving, waiting []Transfer) {
 	return moving, waiting
 }
 
-// finished says how many transfers are over.
+// finished returns the number of terminal transfers by phase.
 func (r *Report) finished() string {
 	var description []string
 	for _, phase := range []string{"Completed", "Failed", "Canceled"} {
@@ -108,8 +108,8 @@ func (r *Report) finished() string {
 	return " Over: " + strings.Join(description, ", ") + "."
 }
 
-// table has two lines or more for each transfer: who and where, and what. A name is never shortened, since it is
-// what one goes on with.
+// table prints at least two lines per transfer: its identity, then its state. It never truncates a name, because
+// users need it for other commands.
 func (r *Report) table(text *strings.Builder, title string, transfers []Transfer) {
 	if len(transfers) == 0 {
 		return
@@ -135,7 +135,7 @@ func (r *Report) table(text *strings.Builder, title string, transfers []Transfer
 	}
 }
 
-// progress is such as "1.2Gi of 4.0Gi (30%), 12Mi/s".
+// progress returns text such as "1.2Gi of 4.0Gi (30%), 12Mi/s".
 func progress(of Transfer) string {
 	description := formatBytes(of.BytesDone)
 	if of.BytesTotal > 0 {

@@ -15,30 +15,31 @@ import (
 	"github.com/lateen-project/lateen/reconcile/transfer"
 )
 
-// Timeline is what `lateen explain -o json` prints: what became of one transfer, or of one repository. Fields may be
-// added, and none changes its meaning. Times are UTC.
+// Timeline is the output of `lateen explain -o json`: the history of one transfer or one repository. New fields may
+// be added, and no field changes its meaning. Times are in UTC.
 type Timeline struct {
 	Kind       string          `json:"kind"`
 	Namespace  string          `json:"namespace"`
 	Name       string          `json:"name"`
 	Time       time.Time       `json:"time"` // when the cluster was read
 	Phase      string          `json:"phase"`
-	Facts      []string        `json:"facts"`  // what does not change with time, such as its volume and its node
+	Facts      []string        `json:"facts"`  // constant properties, such as its volume and its node
 	Events     []TimelineEvent `json:"events"` // oldest first
 	Now        string          `json:"now"`    // what it waits for, or why it failed
 	WaitsFor   *Wait           `json:"waitsFor,omitempty"`
-	Remedy     string          `json:"remedy,omitempty"` // what to do, where that is known
-	Unreadable []Unreadable    `json:"unreadable"`       // what could not be read, and so is missing above
+	Remedy     string          `json:"remedy,omitempty"` // the fix, if known
+	Unreadable []Unreadable    `json:"unreadable"`       // resources that could not be read and are missing above
 }
 
-// TimelineEvent is something that happened.
+// TimelineEvent is one event in the history of an object.
 type TimelineEvent struct {
 	Time    time.Time `json:"time"`
 	What    string    `json:"what"`
 	Warning bool      `json:"warning"`
 }
 
-// Timeline tells what became of what is named. The error is that there is no such thing, and what there is.
+// Timeline returns the history of the referenced object. The error means that the object does not exist, and lists
+// similar names.
 func (s *Snapshot) Timeline(of Reference) (Timeline, error) {
 	if of.Kind == repositoryKind {
 		return s.repositoryTimeline(of)
@@ -78,7 +79,7 @@ func (j *evaluator) facts(of *subject, row Transfer) []string {
 	return facts
 }
 
-// steps are those that the resource and what was made for it remember.
+// steps returns the events that the resource and its objects record.
 func (s *Snapshot) steps(of *subject) []TimelineEvent {
 	var steps []TimelineEvent
 	add := func(at time.Time, warning bool, format string, description ...any) {
@@ -100,13 +101,14 @@ func (s *Snapshot) steps(of *subject) []TimelineEvent {
 		add(backup.CreationTimestamp.Time, false, "snapshot handed over to namespace %s", backup.Namespace)
 	}
 	s.moverSteps(of, add)
-	if !state.StartedAt.Equal(state.CompletedAt) || of.phase() == transfer.Completed { // else it ended before it started
+	// otherwise, it ended before its start
+	if !state.StartedAt.Equal(state.CompletedAt) || of.phase() == transfer.Completed {
 		add(state.StartedAt, false, "mover told to start")
 	}
 	add(state.MoverSucceededAt, false, "mover has succeeded: what it restored is to be delivered")
 	switch of.phase() {
 	case transfer.Completed:
-		took := "" // of a volume that was empty nobody notes when it began
+		took := "" // an empty volume has no recorded start
 		if !state.StartedAt.IsZero() {
 			took = " in " + state.CompletedAt.Sub(state.StartedAt).String()
 		}
@@ -142,12 +144,12 @@ func (s *Snapshot) moverSteps(of *subject, add func(at time.Time, warning bool, 
 	}
 }
 
-// repeated tells of Events that repeat what objects remember, and of what movers tell agents again and again.
+// repeated reports whether an Event repeats a fact of an object, or is one of the progress Events of movers.
 func repeated(reason string) bool {
 	return slices.Contains([]string{"Data-Path-Progress", "Data-Path-Started", "Data-Path-Completed", "Scheduled"}, reason)
 }
 
-// reported is what Events tell about a transfer and about what was made for it.
+// reported returns the Events about a transfer and its objects.
 func (s *Snapshot) reported(of *subject) []TimelineEvent {
 	about := map[types.UID]string{of.meta.GetUID(): ""}
 	if mover := s.mover(of); mover != nil {
@@ -198,7 +200,7 @@ func stepOf(event *corev1.Event, whose string) TimelineEvent {
 	return TimelineEvent{Time: firstSeen(event).UTC().Truncate(time.Second), What: oneLine(what), Warning: event.Type == corev1.EventTypeWarning}
 }
 
-// firstSeen is when something that an Event tells of happened for the first time.
+// firstSeen returns the first occurrence of an Event.
 func firstSeen(event *corev1.Event) time.Time {
 	switch {
 	case !event.FirstTimestamp.IsZero():
@@ -209,13 +211,13 @@ func firstSeen(event *corev1.Event) time.Time {
 	return event.CreationTimestamp.Time
 }
 
-// ordered is by time; what happened in the same second stays in the order in which it has to happen.
+// ordered sorts events by time. Events of the same second keep their logical order.
 func ordered(steps []TimelineEvent) []TimelineEvent {
 	slices.SortStableFunc(steps, func(a, b TimelineEvent) int { return a.Time.Compare(b.Time) })
 	return append([]TimelineEvent{}, steps...)
 }
 
-// deleting says how it stands with a transfer now, and what to do.
+// deleting returns the current state of a transfer and its remedy.
 func (j *evaluator) deleting(of *subject, row Transfer) (now, remedy string) {
 	state := of.state
 	switch phase := of.phase(); {
@@ -234,12 +236,12 @@ func (j *evaluator) deleting(of *subject, row Transfer) (now, remedy string) {
 	return "It moves: " + progress(row), ""
 }
 
-// deadline is until when it may wait, where that is limited.
+// deadline returns text about the time limit of the wait; empty if there is no limit.
 func (j *evaluator) deadline(of *subject) string {
 	limit, begun := j.options().DataMoverPrepareTimeout, of.state.AcceptedAt
 	switch phase := of.phase(); {
 	case j.missingActor(of) != nil:
-		return "" // nobody is there to end it
+		return "" // no agent enforces the limit
 	case phase == transfer.New && j.podMayStart(of):
 		return ""
 	case phase == transfer.New && j.eligible(of) != nil:
@@ -254,7 +256,7 @@ func (j *evaluator) deadline(of *subject) string {
 	return fmt.Sprintf("; it fails at %s if this lasts (--data-mover-prepare-timeout=%s)", ends.UTC().Format(time.TimeOnly), shortDuration(limit))
 }
 
-// podMayStart tells whether a restore waits for a pod that is there and has not ended: it may wait for as long as that.
+// podMayStart reports whether a restore waits for an existing pod that has not ended. Such a wait has no limit.
 func (j *evaluator) podMayStart(of *subject) bool {
 	source := of.move.Source.PodVolume
 	if source == nil {
@@ -264,7 +266,7 @@ func (j *evaluator) podMayStart(of *subject) bool {
 	return pod != nil && (source.Pod.UID == "" || pod.UID == source.Pod.UID) && !transfer.PodEnded(pod)
 }
 
-// shortDuration leaves out units that are 0: 30m rather than 30m0s.
+// shortDuration omits units that are 0: 30m instead of 30m0s.
 func shortDuration(d time.Duration) string {
 	text := d.String()
 	if strings.HasSuffix(text, "m0s") {
@@ -276,7 +278,7 @@ func shortDuration(d time.Duration) string {
 	return text
 }
 
-// agentPod is the pod of the agent of a node; empty if there is none.
+// agentPod returns the name of the agent's pod on a node; empty if there is none.
 func (s *Snapshot) agentPod(node string) string {
 	for _, pod := range s.agentPods() {
 		if pod.Spec.NodeName == node {

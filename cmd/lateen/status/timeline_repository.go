@@ -13,7 +13,7 @@ import (
 	"github.com/lateen-project/lateen/reconcile/maintenance"
 )
 
-// repositoryTimeline tells how a repository was maintained, and when it will be.
+// repositoryTimeline returns the maintenance history of a repository and its next run.
 func (s *Snapshot) repositoryTimeline(of Reference) (Timeline, error) {
 	var there []Reference
 	var found *velerov1.BackupRepository
@@ -36,7 +36,7 @@ func (s *Snapshot) repositoryTimeline(of Reference) (Timeline, error) {
 	return story, nil
 }
 
-// runs are the maintenance that the repository remembers.
+// runs returns the recorded maintenance runs of a repository.
 func (s *Snapshot) runs(of *velerov1.BackupRepository) []TimelineEvent {
 	steps := []TimelineEvent{{Time: of.CreationTimestamp.UTC(), What: "created"}}
 	for _, run := range maintenance.From(of).History {
@@ -54,7 +54,7 @@ func (s *Snapshot) eventsOf(uid types.UID) []TimelineEvent {
 	reported := map[types.UID]bool{}
 	for _, event := range s.events {
 		if event.InvolvedObject.UID != uid || reported[event.UID] || event.Reason == "MaintenanceFailed" || event.Reason == "MaintenanceSucceeded" {
-			continue // the history has these
+			continue // the recorded runs contain these
 		}
 		reported[event.UID] = event.UID != ""
 		steps = append(steps, stepOf(event, ""))
@@ -62,7 +62,7 @@ func (s *Snapshot) eventsOf(uid types.UID) []TimelineEvent {
 	return steps
 }
 
-// nextMaintenance is what the coordinator decides, and what it means for people.
+// nextMaintenance describes the coordinator's next decision for people.
 func (s *Snapshot) nextMaintenance(of *velerov1.BackupRepository) (now, remedy string) {
 	options := s.options()
 	policy := maintenance.DefaultPolicy()
@@ -98,21 +98,22 @@ func (s *Snapshot) nextMaintenance(of *velerov1.BackupRepository) (now, remedy s
 	return "The coordinator has to write down what became of its last job.", ""
 }
 
-// jobsOf are the maintenance jobs of a repository, oldest first.
+// jobsOf returns the maintenance jobs of a repository, oldest first.
 func (s *Snapshot) jobsOf(repository *velerov1.BackupRepository) (jobs []objects.JobStatus) {
 	for _, job := range s.jobs {
 		if job.Labels[objects.LabelRepository] != objects.RepositoryLabel(repository.Name) {
 			continue
 		}
 		seen := objects.ReadJob(job)
-		seen.Since = slices.MaxFunc([]time.Time{seen.Created, seen.Terminating, seen.Finished, seen.Released}, time.Time.Compare) // as far as can be told
+		// as far as the Job shows it
+		seen.Since = slices.MaxFunc([]time.Time{seen.Created, seen.Terminating, seen.Finished, seen.Released}, time.Time.Compare)
 		jobs = append(jobs, seen)
 	}
 	slices.SortStableFunc(jobs, func(a, b objects.JobStatus) int { return a.Created.Compare(b.Created) })
 	return jobs
 }
 
-// locationOf is what is known of where a repository is; one that cannot be seen is taken to be there.
+// locationOf returns the location of a repository. An unreadable location counts as existing.
 func (s *Snapshot) locationOf(of *velerov1.BackupRepository) maintenance.Location {
 	at := slices.IndexFunc(s.locations, func(l *velerov1.BackupStorageLocation) bool { return l.Name == of.Spec.BackupStorageLocation })
 	if at < 0 {
@@ -130,12 +131,12 @@ func unfinished(jobs []objects.JobStatus) string {
 	return ""
 }
 
-// kubectl is a command that says more.
+// kubectl returns a command that shows more details.
 func (s *Snapshot) kubectl(description string) string {
 	return "kubectl -n " + s.namespace + " " + description
 }
 
-// stamp is a time of a day, with the day where it is not that of now.
+// stamp formats a time of day, with the date if it is not today.
 func stamp(at, now time.Time) string {
 	at, now = at.UTC(), now.UTC()
 	if at.Format(time.DateOnly) == now.Format(time.DateOnly) {

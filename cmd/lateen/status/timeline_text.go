@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// Write prints a story for people, in lines of 80 columns.
+// Write prints a timeline for people, in lines of 80 columns. It returns the write error.
 func (s *Timeline) Write(to io.Writer) error {
 	var text strings.Builder
 	text.WriteString(wrap("", fmt.Sprintf("%s %s/%s: %s", s.Kind, s.Namespace, s.Name, s.Phase)))

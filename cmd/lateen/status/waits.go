@@ -18,8 +18,8 @@ func waitFor(reason, format string, description ...any) *Wait {
 	return &Wait{Reason: reason, Message: oneLine(fmt.Sprintf(format, description...))}
 }
 
-// waits is what keeps a transfer from its next step; nil if its mover moves. It follows from what is there, in the
-// order in which an agent looks at it.
+// waits returns what blocks the next step of a transfer; nil if its mover moves data. It checks the cluster state in
+// the same order as an agent.
 func (j *evaluator) waits(of *subject) *Wait {
 	state := of.state
 	switch phase := of.phase(); {
@@ -61,7 +61,7 @@ func (j *evaluator) cleanUp(of *subject) *Wait {
 	return cmp.Or(j.missingActor(of), waitFor(WaitCleanUp, "what was made for it to be removed"))
 }
 
-// endingMover is the mover pod if its kubelet has not ended it yet; nil if there is none.
+// endingMover returns the mover pod if the kubelet has not ended it yet; nil otherwise.
 func (j *evaluator) endingMover(of *subject) *corev1.Pod {
 	if mover := j.mover(of); objects.ReadPod(mover).Condition == objects.Terminating {
 		return mover
@@ -69,7 +69,7 @@ func (j *evaluator) endingMover(of *subject) *corev1.Pod {
 	return nil
 }
 
-// newTransfer is what a transfer waits for that was not accepted.
+// newTransfer returns what a new transfer waits for.
 func (j *evaluator) newTransfer(of *subject) *Wait {
 	if of.state.UnsupportedReason != "" {
 		return waitFor(WaitAgent, "an agent to refuse it: %s", of.state.UnsupportedReason)
@@ -80,7 +80,7 @@ func (j *evaluator) newTransfer(of *subject) *Wait {
 	return waitFor(WaitAgent, "%s to accept it", j.actorName(of))
 }
 
-// place is that there is none among those that may be prepared.
+// place returns a wait for the admission queue if it has no free place.
 func (j *evaluator) place(of *subject) *Wait {
 	limits := j.settings.movers.Limits
 	if limits.PrepareQueueLength == 0 {
@@ -88,7 +88,7 @@ func (j *evaluator) place(of *subject) *Wait {
 	}
 	forIt, kept := limits.PrepareQueueLength, ""
 	if j.restores && !of.move.Restores {
-		forIt -= max(forIt/4, 1) // as reconcile.Admission shares them out
+		forIt -= max(forIt/4, 1) // the share of capacity.Admission
 		kept = fmt.Sprintf(", %d kept for restores", limits.PrepareQueueLength-forIt)
 	}
 	node := of.state.Node
@@ -101,7 +101,7 @@ func (j *evaluator) place(of *subject) *Wait {
 	return nil
 }
 
-// slot is what a transfer waits for whose mover waits to be told to start.
+// slot returns what a prepared transfer waits for.
 func (j *evaluator) slot(of *subject) *Wait {
 	node := of.state.Node
 	if wait := cmp.Or(j.missingActor(of), j.lost(of)); wait != nil {
@@ -120,7 +120,7 @@ func (j *evaluator) moving(of *subject) *Wait {
 	return cmp.Or(j.missingActor(of), j.lost(of))
 }
 
-// lost is that there should be a mover and is none.
+// lost returns a wait for the replacement of a missing mover.
 func (j *evaluator) lost(of *subject) *Wait {
 	seen := objects.ReadPod(j.mover(of))
 	switch {
@@ -136,7 +136,7 @@ func (j *evaluator) lost(of *subject) *Wait {
 	return nil
 }
 
-// missingActor is that nobody is there who would take the next step; nil if somebody is, or that cannot be seen.
+// missingActor returns a wait if no agent can take the next step; nil if one can, or if that is unknown.
 func (j *evaluator) missingActor(of *subject) *Wait {
 	if node := of.state.Node; node != "" {
 		if j.ready(node) {
@@ -173,7 +173,7 @@ func (j *evaluator) noAgent(node string) *Wait {
 	return waitFor(WaitAgent, "%s", description)
 }
 
-// accepted is what a transfer waits for whose mover does not run yet.
+// accepted returns what an accepted transfer waits for while its mover does not run.
 func (j *evaluator) accepted(of *subject) *Wait {
 	if wait := j.missingActor(of); wait != nil {
 		return wait
@@ -208,7 +208,7 @@ func agentUnless(ready bool, wait *Wait) *Wait {
 	return wait
 }
 
-// refused is what the API server did not let be made, as the agent told of it last.
+// refused returns the last create error that the agent reported.
 func (j *evaluator) refused(of *subject) *Wait {
 	for _, event := range slices.Backward(j.events) {
 		if event.InvolvedObject.UID == of.meta.GetUID() && event.Reason == reconcile.EventCreateFailed && !lastSeen(event).Before(of.state.AcceptedAt) {
@@ -218,7 +218,7 @@ func (j *evaluator) refused(of *subject) *Wait {
 	return nil
 }
 
-// snapshot is what keeps a snapshot from being handed over to Velero's namespace, and from being read there.
+// snapshot returns what blocks the hand-over of a snapshot to Velero's namespace, or its use there.
 func (j *evaluator) snapshot(of *subject) *Wait {
 	h := j.handover(of)
 	if h == nil {
@@ -237,7 +237,7 @@ func (j *evaluator) snapshot(of *subject) *Wait {
 	return nil
 }
 
-// claim is that a volume of the mover cannot be made, in the words of whoever should.
+// claim returns a Warning about an unbound claim of the mover, with the message of its component.
 func (j *evaluator) claim(of *subject) *Wait {
 	for _, claim := range j.claimsOf(of) {
 		if claim.Status.Phase == corev1.ClaimBound {
@@ -250,7 +250,7 @@ func (j *evaluator) claim(of *subject) *Wait {
 	return nil
 }
 
-// pending is what keeps a mover pod from running.
+// pending returns what keeps a mover pod from running.
 func (j *evaluator) pending(mover *corev1.Pod, seen objects.Exposure) *Wait {
 	for _, condition := range mover.Status.Conditions {
 		if condition.Type != corev1.PodScheduled || condition.Status != corev1.ConditionFalse {

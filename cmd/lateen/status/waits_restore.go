@@ -7,7 +7,7 @@ import (
 	"github.com/lateen-project/lateen/reconcile/transfer"
 )
 
-// eligible is what has to be there before a restore may be accepted; nil if it is, or cannot be seen.
+// eligible returns what a restore needs before it may be accepted; nil if it needs nothing, or if that is unknown.
 func (j *evaluator) eligible(of *subject) *Wait {
 	source := of.move.Source
 	switch {

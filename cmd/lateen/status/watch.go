@@ -14,24 +14,24 @@ import (
 	"k8s.io/client-go/tools/cache"
 )
 
-// watches are all sources that are followed.
+// watches are all followed sources.
 type watches struct {
-	kube         kubernetes.Interface // of the cluster: a fake one cannot begin a watch with what there is
+	kube         kubernetes.Interface // of the cluster; a fake one cannot start a watch with the current objects
 	first        []*watched
 	dependencies map[dependency]*watched
-	changed      chan struct{} // has room for one word
+	changed      chan struct{} // has a buffer of one
 	running      sync.WaitGroup
 }
 
-// note says that something has changed since the last drawing.
+// note records a change since the last drawing.
 func (w *watches) note() {
 	select {
 	case w.changed <- struct{}{}:
-	default: // that is known
+	default: // a change is already recorded
 	}
 }
 
-// drain forgets what has changed: it is drawn now.
+// drain clears the recorded change before a drawing.
 func (w *watches) drain() {
 	select {
 	case <-w.changed:
@@ -39,20 +39,20 @@ func (w *watches) drain() {
 	}
 }
 
-// watched is a source that is followed. An informer keeps what it has, and tries again by itself whatever happens;
-// what is added here is to know when the API server refuses.
+// watched is a followed source. Its informer stores the objects and retries by itself after any error. This type adds
+// whether the API server rejects the requests.
 type watched struct {
 	source
 	informer cache.SharedIndexInformer
 	note     func()
-	refused  chan struct{} // closed when the first request has failed
+	refused  chan struct{} // closed after the first failed request
 
 	lock sync.Mutex
-	err  error // of the last request; nil if it was answered
+	err  error // of the last request; nil after a success
 	once sync.Once
 }
 
-// start begins to follow a source, until the context ends.
+// start follows a source until the context ends.
 func (w *watches) start(ctx context.Context, of source) *watched {
 	one := &watched{source: of, note: w.note, refused: make(chan struct{})}
 	lists := &cache.ListWatch{
@@ -64,7 +64,7 @@ func (w *watches) start(ctx context.Context, of source) *watched {
 		WatchFuncWithContext: func(ctx context.Context, opts metav1.ListOptions) (watch.Interface, error) {
 			begun, err := of.lists.WatchWithContext(ctx, opts)
 			if asksForAll := opts.SendInitialEvents != nil; err == nil || !asksForAll || apierrors.ReasonForError(err) == metav1.StatusReasonUnknown {
-				one.outcome(ctx, err) // else a list follows, and what comes of that counts
+				one.outcome(ctx, err) // otherwise a list follows, and its result counts
 			}
 			return begun, err
 		},
@@ -77,10 +77,10 @@ func (w *watches) start(ctx context.Context, of source) *watched {
 	if err == nil {
 		err = one.informer.SetTransform(trim)
 	}
-	if err == nil { // what goes wrong is shown, and need not be logged
+	if err == nil { // errors are displayed, so they need no log
 		err = one.informer.SetWatchErrorHandlerWithContext(func(context.Context, *cache.Reflector, error) {})
 	}
-	if err != nil { // an informer that was just made refuses none of these
+	if err != nil { // a new informer never rejects these calls
 		one.outcome(ctx, err)
 		return one
 	}
@@ -88,7 +88,8 @@ func (w *watches) start(ctx context.Context, of source) *watched {
 	return one
 }
 
-// trim leaves out what nobody reads and what is often the larger part. When a ConfigMap was changed is read there.
+// trim drops managed fields, which are unused and often the larger part of an object. Those of a ConfigMap date its
+// last change.
 func trim(object any) (any, error) {
 	if _, is := object.(*corev1.ConfigMap); is {
 		return object, nil
@@ -115,14 +116,14 @@ func (w *watched) outcome(ctx context.Context, err error) {
 	}
 }
 
-// failure is why the source cannot be read now; nil if it can.
+// failure returns the current error of the source; nil if it can be read.
 func (w *watched) failure() error {
 	w.lock.Lock()
 	defer w.lock.Unlock()
 	return w.err
 }
 
-// wait returns when the source was read for the first time, or could not be.
+// wait returns after the first successful or failed read of the source.
 func (w *watched) wait(ctx context.Context) {
 	select {
 	case <-ctx.Done():

@@ -21,7 +21,7 @@ import (
 
 // adoptOptions are the flags of `lateen adopt`.
 type adoptOptions struct {
-	cluster             config.Options // its Namespace, Kubeconfig and Kubecontext alone
+	cluster             config.Options // only Namespace, Kubeconfig and Kubecontext
 	image               string
 	copies              deploy.Copies
 	undo, force, dryRun bool
@@ -80,10 +80,10 @@ type adoption struct {
 	adoptOptions
 	prompt      prompt
 	warnings    io.Writer
-	maintenance string // what configures maintenance jobs; empty: nothing
+	maintenance string // the source of the maintenance configuration, for people; empty: none
 }
 
-// replacement is what happens to one DaemonSet.
+// replacement is the change of one DaemonSet.
 type replacement struct{ before, after *unstructured.Unstructured }
 
 func daemonSets() schema.GroupVersionResource {
@@ -116,7 +116,7 @@ func (a *adoption) run(ctx context.Context) error {
 	return a.apply(ctx, changes)
 }
 
-// plan says what becomes of the DaemonSets of agents on Linux and on Windows nodes.
+// plan computes the changes of the agents' DaemonSets for Linux and Windows nodes.
 func (a *adoption) plan(ctx context.Context) ([]replacement, error) {
 	found, err := a.agents(ctx)
 	if err != nil {
@@ -140,7 +140,7 @@ func (a *adoption) plan(ctx context.Context) ([]replacement, error) {
 	return changes, nil
 }
 
-// agents are the DaemonSets that are there; for --undo those of them that were adopted, if any was.
+// agents returns the existing DaemonSets. For --undo, it returns only the adopted ones, if there are any.
 func (a *adoption) agents(ctx context.Context) ([]*unstructured.Unstructured, error) {
 	var found, adopted []*unstructured.Unstructured
 	for _, name := range []string{deploy.DaemonSetName, deploy.WindowsDaemonSetName} {
@@ -163,7 +163,7 @@ func (a *adoption) agents(ctx context.Context) ([]*unstructured.Unstructured, er
 		return adopted, nil
 	}
 	if a.undo {
-		return found[:1], nil // which says that it was not adopted
+		return found[:1], nil // the change of this one fails, because it was not adopted
 	}
 	return found, nil
 }

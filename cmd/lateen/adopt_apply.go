@@ -13,7 +13,7 @@ import (
 	"github.com/lateen-project/lateen/deploy"
 )
 
-// apply gives Lateen its rights, and then the agents' place.
+// apply installs Lateen's RBAC objects, then updates the agents.
 func (a *adoption) apply(ctx context.Context, changes []replacement) error {
 	rights, err := a.rbac()
 	if err != nil {
@@ -27,7 +27,7 @@ func (a *adoption) apply(ctx context.Context, changes []replacement) error {
 	return a.update(ctx, changes)
 }
 
-// revert gives the place back, and takes the rights away once no agent of Lateen needs them.
+// revert restores Velero's agents. It removes Lateen's RBAC objects after the last agent of Lateen has stopped.
 func (a *adoption) revert(ctx context.Context, changes []replacement) error {
 	if err := a.update(ctx, changes); err != nil {
 		return err
@@ -80,8 +80,8 @@ func (a *adoption) update(ctx context.Context, changes []replacement) error {
 	return nil
 }
 
-// write fails if anybody has changed the specification since it was shown. The status, which controllers write all
-// the time, may be another.
+// write fails if the specification has changed since it was displayed. A changed status is no conflict, because
+// controllers update it at any time.
 func (a *adoption) write(ctx context.Context, agents *unstructured.Unstructured) error {
 	client := a.dynamic.Resource(daemonSets()).Namespace(a.namespace)
 	current, err := client.Get(ctx, agents.GetName(), metav1.GetOptions{})
@@ -104,8 +104,8 @@ func (a *adoption) write(ctx context.Context, agents *unstructured.Unstructured)
 	return err
 }
 
-// completed is the template that adopt made, with the defaults of the API server. Without them, these would be taken for
-// changes of a user.
+// completed returns the template of adopt with the defaults of the API server. Without them, the defaults would look
+// like changes of a user.
 func (a *adoption) completed(ctx context.Context, agents *unstructured.Unstructured) (map[string]any, error) {
 	created, err := keptTemplate(agents, adoptedAsAnnotation)
 	if err != nil {

@@ -14,7 +14,8 @@ import (
 	"github.com/lateen-project/lateen/deploy"
 )
 
-// server is Velero's Deployment: that of the usual name, else the only one that runs Velero's server; nil if there is none.
+// server returns Velero's Deployment: the one with the usual name, else the only one that runs Velero's server. It is
+// nil without one.
 func (a *adoption) server(ctx context.Context) (*appsv1.Deployment, error) {
 	deployments := a.kube.AppsV1().Deployments(a.namespace)
 	usual, err := deployments.Get(ctx, deploy.VeleroDeployment, metav1.GetOptions{})
@@ -37,8 +38,8 @@ func (a *adoption) server(ctx context.Context) (*appsv1.Deployment, error) {
 	return found[0], nil
 }
 
-// serverArgs are what agents cannot find out of Velero's Deployment where it does not have the usual name: image and
-// ServiceAccount of movers, which are those of Velero's agents, and the ConfigMap of maintenance jobs.
+// serverArgs returns the arguments that replace Velero's Deployment if it does not have the usual name. They set the
+// image and ServiceAccount of movers, as in Velero's agents, and the ConfigMap of maintenance jobs.
 func (a *adoption) serverArgs(ctx context.Context, velero corev1.PodTemplateSpec) ([]string, error) {
 	server, err := a.server(ctx)
 	if err != nil {

@@ -15,24 +15,25 @@ import (
 	"github.com/lateen-project/lateen/deploy"
 )
 
-// Annotations of a DaemonSet that was adopted, each of which is a pod template as JSON.
+// Annotations of an adopted DaemonSet. Each holds a pod template as JSON.
 const (
-	adoptedAnnotation   = "lateen.dev/adopted-from" // the one that it had before
-	adoptedAsAnnotation = "lateen.dev/adopted-as"   // the one that lateen adopt made of it, as the API server completes it
+	adoptedAnnotation = "lateen.dev/adopted-from" // the original template
+	// the template that lateen adopt wrote, with the defaults of the API server
+	adoptedAsAnnotation = "lateen.dev/adopted-as"
 )
 
 func isAdopted(agents *unstructured.Unstructured) bool {
 	return agents.GetAnnotations()[adoptedAnnotation] != ""
 }
 
-// runAs is the ServiceAccount of agents.
+// runAs returns the ServiceAccount of agents.
 func runAs(agents *unstructured.Unstructured) string {
 	account, _, _ := unstructured.NestedString(agents.Object, "spec", "template", "spec", "serviceAccountName")
 	return account
 }
 
-// adopt makes Lateen's agents of Velero's. Those that were adopted before are made anew of what they were, with what was
-// changed since, unless somebody has put Velero's back, as Helm does.
+// adopt turns Velero's agents into Lateen's. For adopted agents, it starts from the original template and keeps later
+// changes. If Velero's agents were put back, for example by Helm, it starts from these.
 func (a *adoption) adopt(ctx context.Context, agents *unstructured.Unstructured) error {
 	current, err := readTemplate(agents)
 	if err != nil {
@@ -75,7 +76,7 @@ func (a *adoption) adopt(ctx context.Context, agents *unstructured.Unstructured)
 	return setTemplate(agents, template)
 }
 
-// restore makes Velero's agents of what was made of them, with what was changed since. Arguments that only Lateen has go.
+// restore turns adopted agents into Velero's and keeps later changes. It drops arguments that only Lateen has.
 func (a *adoption) restore(_ context.Context, agents *unstructured.Unstructured) error {
 	if !isAdopted(agents) {
 		return fmt.Errorf("it has no annotation %s, so lateen adopt has not changed it", adoptedAnnotation)
@@ -98,7 +99,7 @@ func (a *adoption) restore(_ context.Context, agents *unstructured.Unstructured)
 	annotate(agents, adoptedAnnotation, nil)
 	annotate(agents, adoptedAsAnnotation, nil)
 	if !changed {
-		return unstructured.SetNestedMap(agents.Object, original, "spec", "template") // to the letter
+		return unstructured.SetNestedMap(agents.Object, original, "spec", "template") // byte for byte
 	}
 	for index := range template.Spec.Containers {
 		container := &template.Spec.Containers[index]
@@ -110,7 +111,8 @@ func (a *adoption) restore(_ context.Context, agents *unstructured.Unstructured)
 	return setTemplate(agents, template)
 }
 
-// edited is a template with what was changed in agents since they were adopted, if it is known what they were then.
+// edited applies the changes since the adoption to a template. Without the annotation of the adopted template, there
+// are none.
 func edited(agents *unstructured.Unstructured, template corev1.PodTemplateSpec) (_ corev1.PodTemplateSpec, changed bool, err error) {
 	if agents.GetAnnotations()[adoptedAsAnnotation] == "" {
 		return template, false, nil
@@ -134,13 +136,13 @@ func edited(agents *unstructured.Unstructured, template corev1.PodTemplateSpec) 
 	return deploy.Rebase(template, before, after)
 }
 
-// readTemplate is the pod template of agents as it is in the cluster.
+// readTemplate returns the current pod template of agents.
 func readTemplate(agents *unstructured.Unstructured) (map[string]any, error) {
 	template, _, err := unstructured.NestedMap(agents.Object, "spec", "template")
 	return template, err
 }
 
-// keptTemplate is that of an annotation.
+// keptTemplate returns the pod template of an annotation.
 func keptTemplate(agents *unstructured.Unstructured, annotation string) (map[string]any, error) {
 	var template map[string]any
 	if err := json.Unmarshal([]byte(agents.GetAnnotations()[annotation]), &template); err != nil {
@@ -162,7 +164,7 @@ func setTemplate(agents *unstructured.Unstructured, template corev1.PodTemplateS
 	return unstructured.SetNestedMap(agents.Object, fields, "spec", "template")
 }
 
-// annotate keeps a template in an annotation; nil takes the annotation away.
+// annotate stores a template in an annotation; nil removes the annotation.
 func annotate(agents *unstructured.Unstructured, name string, template map[string]any) {
 	annotations := agents.GetAnnotations()
 	if annotations == nil {
@@ -171,16 +173,16 @@ func annotate(agents *unstructured.Unstructured, name string, template map[strin
 	if template == nil {
 		delete(annotations, name)
 	} else {
-		text, _ := json.Marshal(template) // it was JSON before
+		text, _ := json.Marshal(template) // it was decoded from JSON
 		annotations[name] = string(text)
 	}
 	agents.SetAnnotations(annotations)
 }
 
-// validateArgs finds arguments that Lateen does not have, before its agents would.
+// validateArgs rejects arguments that Lateen does not have, before its agents would.
 func validateArgs(template corev1.PodTemplateSpec) error {
 	if len(template.Spec.Containers) != 1 {
-		return nil // package deploy has words for that
+		return nil // package deploy returns this error
 	}
 	args, err := deploy.AgentArgs(template.Spec.Containers[0])
 	if err != nil {

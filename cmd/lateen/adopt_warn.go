@@ -12,7 +12,7 @@ import (
 	"github.com/lateen-project/lateen/deploy"
 )
 
-// warnOf says what adopting a DaemonSet asks of its user.
+// warnOf prints the consequences of an adoption for the user.
 func (a *adoption) warnOf(agents *unstructured.Unstructured) {
 	if agents.GetLabels()["app.kubernetes.io/managed-by"] == "Helm" {
 		fmt.Fprintf(a.warnings, "Warning: DaemonSet %s is Helm's: the next helm upgrade puts Velero's agents back; run lateen adopt again after it\n", agents.GetName())
@@ -22,7 +22,7 @@ func (a *adoption) warnOf(agents *unstructured.Unstructured) {
 	}
 }
 
-// warnOfRestic tells of repositories that only Velero's agents can restore from.
+// warnOfRestic warns of repositories that only Velero's agents can restore from.
 func (a *adoption) warnOfRestic(ctx context.Context) {
 	repositories := a.dynamic.Resource(schema.GroupVersionResource{Group: "velero.io", Version: "v1", Resource: "backuprepositories"})
 	list, err := repositories.Namespace(a.namespace).List(ctx, metav1.ListOptions{})
@@ -37,8 +37,8 @@ func (a *adoption) warnOfRestic(ctx context.Context) {
 	}
 }
 
-// What becomes of transfers that have no mover yet when agents are exchanged. Velero's do not look for a mover that came to
-// run before they started (velero-protocol 1.6).
+// Effects of the exchange of agents on transfers without a mover. Velero's agents ignore movers that started to run
+// before them (velero-protocol 1.6).
 const (
 	newMeans            = "a New transfer is accepted by either side while both have agents"
 	acceptedAtAdoption  = "an Accepted one stays with Velero's agent until that agent is gone, and Lateen goes on from there"
@@ -46,7 +46,8 @@ const (
 	transfersMayBeAwait = "lateen status shows when there is none"
 )
 
-// warnOfTransfers counts the transfers that are neither prepared nor terminal, and says what the exchange means for them.
+// warnOfTransfers counts the transfers that are neither prepared nor terminal, and prints the effect of the exchange
+// on them.
 func (a *adoption) warnOfTransfers(ctx context.Context) {
 	var counts []string
 	accepted := false

@@ -26,17 +26,17 @@ const (
 	exitCannotCheck = 2
 )
 
-// checkTimeout is what the API server gets for all answers together.
+// checkTimeout is the limit for all requests together.
 const checkTimeout = 30 * time.Second
 
 type checkOptions struct {
 	file       string // "-" is stdin; empty: the cluster
-	kind       string // of what the file holds; empty: told by its keys
+	kind       string // kind of the file's content; empty: derived from its keys
 	node       string
 	namespace  string
-	nodeAgent  string // a ConfigMap; empty: as the agents have it
-	repository string // the same
-	jobs       string // the same
+	nodeAgent  string // a ConfigMap; empty: the one of the agents
+	repository string // likewise
+	jobs       string // likewise
 	cluster    config.Options
 }
 
@@ -75,7 +75,7 @@ func newCheck() *cobra.Command {
 	return command
 }
 
-// run prints the reports and counts the Problems. Its error says what it could not look at.
+// run prints the reports and counts the Problems. Its error names what it could not read.
 func (o *checkOptions) run(command *cobra.Command) (int, error) {
 	documents, err := o.fromFile(command.InOrStdin())
 	if err != nil {
@@ -117,7 +117,7 @@ func (o *checkOptions) run(command *cobra.Command) (int, error) {
 	return count, errors.Join(unreadable, unreviewed, err)
 }
 
-// online tells whether what a file names is to be looked up.
+// online reports whether the objects named in a file are checked in the cluster.
 func (o *checkOptions) online() bool {
 	return cmp.Or(o.node, o.namespace, o.cluster.Kubeconfig, o.cluster.Kubecontext) != ""
 }

@@ -10,7 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// checked runs `lateen check` where there is no cluster, and gives what it prints, its error, and its exit code.
+// checked runs `lateen check` without a cluster. It returns its output, exit code and error.
 func checked(t *testing.T, stdin string, arguments ...string) (reported string, code int, err error) {
 	t.Helper()
 	t.Setenv("KUBECONFIG", filepath.Join(t.TempDir(), "none"))
@@ -36,7 +36,7 @@ func TestCheckOfFiles(t *testing.T) {
 		arguments []string
 		code      int
 		says      string // on standard output
-		fails     string // the error
+		fails     string // in the error
 	}{
 		"a good file":                          {arguments: []string{"-f", corpus("good-every-field.yaml")}, says: "No problem."},
 		"one problem":                          {arguments: []string{"-f", corpus("type-flag-as-number.json")}, code: 1, says: "a number where true or false belongs", fails: "1 problem"},
@@ -67,7 +67,7 @@ func TestCheckOfFiles(t *testing.T) {
 	}
 }
 
-// TestCheckOfTheCorpus holds that the exit code of each file says whether it has Problems.
+// TestCheckOfTheCorpus requires that the exit code of each file shows whether it has Problems.
 func TestCheckOfTheCorpus(t *testing.T) {
 	expected, err := filepath.Glob(filepath.Join("config", "testdata", "corpus", "*.problems"))
 	require.NoError(t, err)

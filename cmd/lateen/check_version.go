@@ -19,7 +19,8 @@ import (
 	"github.com/lateen-project/lateen/deploy"
 )
 
-// reportVersion prints which Velero there is, and warns of one that Lateen was not tried with. That is no Problem.
+// reportVersion prints the version of Velero and warns if it was not tested with Lateen. Such a version is no
+// Problem.
 func reportVersion(ctx context.Context, command *cobra.Command, cluster *rest.Config, installation *check.Installation) error {
 	image := installation.MoverImage()
 	if image == "" {
@@ -30,7 +31,7 @@ func reportVersion(ctx context.Context, command *cobra.Command, cluster *rest.Co
 		fmt.Fprintf(command.ErrOrStderr(), "Warning: %s; look for a newer Lateen, or try a backup and a restore first\n", untried)
 	}
 	cluster = rest.CopyConfig(cluster)
-	cluster.QPS = -1 // one request after the other
+	cluster.QPS = -1 // no limit: the requests are sequential
 	client, err := dynamic.NewForConfig(cluster)
 	if err != nil {
 		return fmt.Errorf("make client: %w", err)
@@ -45,8 +46,8 @@ func reportVersion(ctx context.Context, command *cobra.Command, cluster *rest.Co
 	return nil
 }
 
-// unknownFields are those that Velero's definitions have in the cluster and not in the version that Lateen is built with.
-// What may not be read, or is not there, has none.
+// unknownFields lists the fields of Velero's definitions in the cluster that are not in Lateen's version of them. It
+// ignores missing and forbidden definitions.
 func unknownFields(ctx context.Context, client dynamic.Interface) ([]string, error) {
 	var all []string
 	for _, object := range deploy.Definitions() {
@@ -70,7 +71,7 @@ func unknownFields(ctx context.Context, client dynamic.Interface) ([]string, err
 	return all, nil
 }
 
-// schemas are those of a definition, by version.
+// schemas returns the schemas of a definition by version.
 func schemas(definition *unstructured.Unstructured) map[string]map[string]any {
 	all := map[string]map[string]any{}
 	versions, _, _ := unstructured.NestedSlice(definition.Object, "spec", "versions")
@@ -82,7 +83,7 @@ func schemas(definition *unstructured.Unstructured) map[string]map[string]any {
 	return all
 }
 
-// added are the paths of the properties that only theirs has, below path.
+// added returns the paths below path of the properties that only theirs has.
 func added(path string, ours, theirs map[string]any) []string {
 	if item, ok := theirs["items"].(map[string]any); ok {
 		known, _ := ours["items"].(map[string]any)

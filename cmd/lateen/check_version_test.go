@@ -12,7 +12,7 @@ import (
 	"github.com/lateen-project/lateen/deploy"
 )
 
-// definedCluster has Velero's definitions, as they are after a change.
+// definedCluster returns a cluster with Velero's definitions after a change.
 func definedCluster(t *testing.T, change func(*unstructured.Unstructured)) *dynamicfake.FakeDynamicClient {
 	t.Helper()
 	var all []runtime.Object

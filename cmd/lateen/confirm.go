@@ -9,22 +9,22 @@ import (
 	"strings"
 )
 
-// prompt asks before a command changes anything.
+// prompt asks for a confirmation before a command changes anything.
 type prompt struct {
 	in    io.Reader
 	out   io.Writer
-	force bool // --force: do not ask
+	force bool // --force: no question
 }
 
-// confirm returns nil if the answer is yes, or without a question if force is set. It returns as soon as ctx ends,
-// which a blocked read of a terminal does not.
+// confirm returns nil after the answer yes. With force, it does not ask. It returns as soon as ctx ends, although the
+// read of a terminal stays blocked.
 func (p prompt) confirm(ctx context.Context, question string) error {
 	if p.force {
 		return nil
 	}
 	fmt.Fprint(p.out, question+" [y/N] ")
 	answers := make(chan string, 1)
-	go func() { // ends with the process if nobody answers
+	go func() { // without an answer, it ends with the process
 		answer, _ := bufio.NewReader(p.in).ReadString('\n')
 		answers <- strings.ToLower(strings.TrimSpace(answer))
 	}()

@@ -30,7 +30,7 @@ func TestForceAsksNothing(t *testing.T) {
 }
 
 func TestAnInterruptEndsThePrompt(t *testing.T) {
-	never, hold := io.Pipe() // a terminal at which nobody types
+	never, hold := io.Pipe() // a terminal without input
 	defer hold.Close()
 	ctx, interrupt := context.WithCancel(t.Context())
 	interrupt()

@@ -11,7 +11,7 @@ import (
 	"github.com/lateen-project/lateen/deploy"
 )
 
-// addCopyFlags declares what agents may copy for CSI drivers.
+// addCopyFlags declares the flags for the objects that agents may copy for CSI drivers.
 func addCopyFlags(flags *pflag.FlagSet, copies *deploy.Copies) {
 	flags.StringSliceVar(&copies.Secrets, "copy-secrets", nil, "Secrets that agents may copy into Velero's namespace, as secretNames in their ConfigMap: name1,name2")
 	flags.StringSliceVar(&copies.ConfigMaps, "copy-configmaps", nil, "ConfigMaps that agents may copy into Velero's namespace, as configMapNames in their ConfigMap: name1,name2")
@@ -28,7 +28,7 @@ func validateCopies(copies deploy.Copies) error {
 	return nil
 }
 
-// copyRights are the rights to copy that were given to agents, in whatever namespaces.
+// copyRights returns the RBAC objects that let agents copy, in all namespaces.
 func (i *installer) copyRights(ctx context.Context) (rights []*unstructured.Unstructured, err error) {
 	names := deploy.CopyAccessNames(i.namespace)
 	for _, resource := range installedResources() {

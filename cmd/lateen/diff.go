@@ -2,10 +2,10 @@ package main
 
 import "slices"
 
-// diff are the lines of both, the old ones that went with a -, the new ones that came with a +, and some that stayed
-// around them. The longest common subsequence stays.
+// diff returns the lines of both texts: removed lines with a -, added lines with a +, and context lines around them.
+// The longest common subsequence counts as unchanged.
 func diff(before, after []string) []string {
-	common := make([][]int, len(before)+1) // length of that of before[i:] and after[j:]
+	common := make([][]int, len(before)+1) // its length for before[i:] and after[j:]
 	for i := range common {
 		common[i] = make([]int, len(after)+1)
 	}
@@ -35,7 +35,7 @@ func diff(before, after []string) []string {
 	return around(lines)
 }
 
-// around leaves out what is more than two lines from any change.
+// around drops the lines that are more than two lines away from any change.
 func around(lines []string) []string {
 	const context = 2
 	near := make([]bool, len(lines))

@@ -15,14 +15,15 @@ import (
 	"github.com/lateen-project/lateen/deploy"
 )
 
-// finalized are custom resources of Velero that have finalizers, and who takes these away.
+// finalized is a custom resource of Velero with finalizers, and the component that removes them.
 type finalized struct {
 	schema.GroupVersionResource
-	server bool // Velero's server; else the agents
+	server bool // removed by Velero's server; false: by the agents
 }
 
-// allFinalized have finalizers of Velero, which Lateen's transfers have too: restores.velero.io/external-resources-finalizer,
-// velero.io/data-upload-download-finalizer and velero.io/pod-volume-finalizer.
+// allFinalized returns the resources with finalizers of Velero. Lateen's transfers have them too:
+// restores.velero.io/external-resources-finalizer, velero.io/data-upload-download-finalizer and
+// velero.io/pod-volume-finalizer.
 func allFinalized() []finalized {
 	const group = "velero.io"
 	return []finalized{
@@ -34,7 +35,7 @@ func allFinalized() []finalized {
 	}
 }
 
-// workload runs who takes the finalizers away.
+// workload returns the workload that removes the finalizers.
 func (f finalized) workload() (resource, name string) {
 	if f.server {
 		return "deployments", deploy.VeleroDeployment
@@ -42,11 +43,11 @@ func (f finalized) workload() (resource, name string) {
 	return "daemonsets", deploy.DaemonSetName
 }
 
-// withFinalizers are the objects that have finalizers.
+// withFinalizers lists the objects that have finalizers.
 func (i *installer) withFinalizers(ctx context.Context, f finalized) ([]unstructured.Unstructured, error) {
 	list, err := i.dynamic.Resource(f.GroupVersionResource).Namespace(i.namespace).List(ctx, metav1.ListOptions{})
 	if apierrors.IsNotFound(err) {
-		return nil, nil // the definition is not there
+		return nil, nil // the definition does not exist
 	}
 	if err != nil {
 		return nil, fmt.Errorf("list %s: %w", f.Resource, err)
@@ -54,8 +55,9 @@ func (i *installer) withFinalizers(ctx context.Context, f finalized) ([]unstruct
 	return slices.DeleteFunc(list.Items, func(object unstructured.Unstructured) bool { return len(object.GetFinalizers()) == 0 }), nil
 }
 
-// removeFinalized deletes the custom resources of the namespace that would keep it from being deleted, while those run
-// who have to let them go. Where nobody runs it says so instead of waiting.
+// removeFinalized deletes the custom resources that would block the deletion of the namespace. It does so while the
+// components that remove their finalizers still run. If such a component does not run, it returns an error instead of
+// waiting.
 func (i *installer) removeFinalized(ctx context.Context) error {
 	for _, each := range allFinalized() {
 		client := i.dynamic.Resource(each.GroupVersionResource).Namespace(i.namespace)
@@ -82,7 +84,7 @@ func (i *installer) removeFinalized(ctx context.Context) error {
 	return nil
 }
 
-// ready is how many pods of a workload are; none if there is no such workload.
+// ready returns the number of available pods of a workload; 0 if the workload does not exist.
 func (i *installer) ready(ctx context.Context, resource, name string) (int64, error) {
 	workloads := i.dynamic.Resource(schema.GroupVersionResource{Group: "apps", Version: "v1", Resource: resource}).Namespace(i.namespace)
 	found, err := workloads.Get(ctx, name, metav1.GetOptions{})
@@ -97,7 +99,7 @@ func (i *installer) ready(ctx context.Context, resource, name string) (int64, er
 	return ready, nil
 }
 
-// blocked says what holds what, and the two ways out.
+// blocked returns the error with the objects, their finalizers and the two ways out.
 func (i *installer) blocked(each finalized, held []unstructured.Unstructured, why string, cause error) error {
 	const most = 5
 	var names []string
@@ -116,7 +118,7 @@ func (i *installer) blocked(each finalized, held []unstructured.Unstructured, wh
 	return err
 }
 
-// reportHeld says of custom resources that stay which of them nobody will let go any more.
+// reportHeld prints the remaining custom resources whose finalizers no component will remove.
 func (i *installer) reportHeld(ctx context.Context) error {
 	for _, each := range allFinalized() {
 		held, err := i.withFinalizers(ctx, each)
@@ -131,7 +133,8 @@ func (i *installer) reportHeld(ctx context.Context) error {
 	return nil
 }
 
-// blockers is what keeps an object that is being deleted: its finalizers, or what is left in a namespace, by its conditions.
+// blockers returns what blocks the deletion of an object: its finalizers, or the remaining content of a namespace
+// from its conditions.
 func blockers(ctx context.Context, client dynamic.ResourceInterface, name string) string {
 	object, err := client.Get(ctx, name, metav1.GetOptions{})
 	if err != nil {

@@ -17,14 +17,15 @@ import (
 	"k8s.io/klog/v2"
 )
 
-// follow calls see for the objects that there are and for every change, until done returns true or ctx ends. It resumes
-// a watch that the API server closes and waits for a server that does not answer; its error then names the last failure.
-// A request that is refused ends it at once.
+// follow calls see for the existing objects and for every change, until done returns true or ctx ends. It resumes a
+// watch that the API server closes, and retries while the server does not answer. Its error then includes the last
+// failure. A rejected request ends it at once.
 func follow(
 	ctx context.Context, resource dynamic.ResourceInterface, options metav1.ListOptions,
 	see func(watch.EventType, *unstructured.Unstructured), done func() bool,
 ) error {
-	ctx, stop := context.WithCancelCause(klog.NewContext(ctx, logr.Discard())) // the error has all that would be logged
+	// the error contains everything that client-go would log
+	ctx, stop := context.WithCancelCause(klog.NewContext(ctx, logr.Discard()))
 	defer stop(nil)
 	requests := requests{resource: resource, options: options, stop: stop}
 	_, err := watchtools.UntilWithSync(ctx, requests.source(), &unstructured.Unstructured{},
@@ -41,27 +42,27 @@ func follow(
 		return nil
 	case cause == nil:
 		return err
-	case last != nil && ctx.Err() != nil && last != cause: //nolint:errorlint // the very same error is said once
+	case last != nil && ctx.Err() != nil && last != cause: //nolint:errorlint // do not repeat the same error
 		return fmt.Errorf("%w (%w)", cause, last)
 	}
 	return cause
 }
 
-// requests are those of one watch, and what became of the last of them.
+// requests sends the requests of one watch and keeps the error of the last one.
 type requests struct {
 	resource dynamic.ResourceInterface
-	options  metav1.ListOptions // which objects
+	options  metav1.ListOptions // selects the objects
 	stop     func(error)
 
 	mutex sync.Mutex
 	last  error
 }
 
-// listFirst keeps client-go from asking for a list by a watch: few objects are followed, and the error of a LIST says
-// what is wrong.
+// listFirst keeps client-go from listing through a watch. Few objects are followed, and the error of a LIST shows the
+// cause.
 type listFirst struct{ *cache.ListWatch }
 
-// IsWatchListSemanticsUnSupported is how client-go asks for that.
+// IsWatchListSemanticsUnSupported implements the check of client-go for this.
 func (listFirst) IsWatchListSemanticsUnSupported() bool { return true }
 
 func (r *requests) source() listFirst {
@@ -81,7 +82,7 @@ func (r *requests) source() listFirst {
 	}}
 }
 
-// ended keeps the error of a request, and stops if the next one would have the same.
+// ended records the error of a request. It stops the watch if a retry would fail too.
 func (r *requests) ended(err error) error {
 	r.mutex.Lock()
 	defer r.mutex.Unlock()

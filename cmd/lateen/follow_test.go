@@ -32,7 +32,7 @@ func fakeCluster() *dynamicfake.FakeDynamicClient {
 	return dynamicfake.NewSimpleDynamicClientWithCustomListKinds(runtime.NewScheme(), kinds, agents(0))
 }
 
-// readyAgents is what becomes of an `install --wait` that waits for one ready agent.
+// readyAgents runs the wait of `install --wait` for one ready agent.
 func readyAgents(ctx context.Context, client *dynamicfake.FakeDynamicClient) error {
 	ready := int64(0)
 	return follow(ctx, client.Resource(daemonSets()).Namespace("velero"), metav1.ListOptions{}, func(_ watch.EventType, found *unstructured.Unstructured) {
@@ -90,7 +90,7 @@ func TestWaitingEndsWithWhatWasInTheWay(t *testing.T) {
 				client.PrependReactor("list", "daemonsets", func(clienttesting.Action) (bool, runtime.Object, error) { return true, nil, test.answer })
 			}
 			limit := time.Minute
-			if test.answer != refused { //nolint:errorlint // the very value of the table
+			if test.answer != refused { //nolint:errorlint // the identical value of the table
 				limit = 200 * time.Millisecond
 			}
 			ctx, cancel := context.WithTimeout(t.Context(), limit)

@@ -61,13 +61,13 @@ func runInstall(ctx context.Context, o *installOptions, out, warnings io.Writer)
 	return o.send(ctx, i, definitions, rest, warnings)
 }
 
-// target is the cluster to install in, from which is taken over what is to stay; nil for a dry run.
+// target returns the cluster to install in, and adopts its settings that must stay; nil for a dry run.
 func (o *installOptions) target(ctx context.Context, out, warnings io.Writer) (*installer, error) {
 	if o.dryRun {
 		return nil, nil
 	}
 	if o.output != "" {
-		out = warnings // standard output is for the objects alone
+		out = warnings // standard output is reserved for the objects
 	}
 	i, err := connect(o.cluster, out)
 	if err != nil {
@@ -77,7 +77,7 @@ func (o *installOptions) target(ctx context.Context, out, warnings io.Writer) (*
 	return i, o.keepFrequency(ctx, i)
 }
 
-// send installs the objects, and waits for what runs if that is asked for.
+// send installs the objects and, with --wait, waits for the workloads.
 func (o *installOptions) send(ctx context.Context, i *installer, definitions, rest []*unstructured.Unstructured, warnings io.Writer) error {
 	if !o.crdsOnly {
 		if err := o.checkCluster(ctx, i.kube, warnings); err != nil {
@@ -101,7 +101,7 @@ func (o *installOptions) send(ctx context.Context, i *installer, definitions, re
 	return nil
 }
 
-// daemonSets are the names of those of the agents that are made.
+// daemonSets returns the names of the agents' DaemonSets.
 func (o *installOptions) daemonSets() []string {
 	switch {
 	case !o.useNodeAgent:
@@ -112,7 +112,7 @@ func (o *installOptions) daemonSets() []string {
 	return []string{deploy.DaemonSetName}
 }
 
-// manifests are the definitions, and what comes after them.
+// manifests returns the definitions, and the remaining objects.
 func (o *installOptions) manifests() (definitions, rest []*unstructured.Unstructured, err error) {
 	if definitions, err = toManifests(o.cluster.Namespace, deploy.Definitions()); err != nil || o.crdsOnly {
 		return definitions, nil, err
@@ -126,8 +126,8 @@ func (o *installOptions) manifests() (definitions, rest []*unstructured.Unstruct
 	return definitions, rest, err
 }
 
-// installedLabel is on what `lateen install` has made, and nothing else; its value is Velero's namespace.
-// What was there already does not get it, so that `lateen uninstall` leaves it.
+// installedLabel marks only objects that `lateen install` created. Its value is Velero's namespace. Existing objects
+// do not get it, so `lateen uninstall` keeps them.
 const installedLabel = "lateen.dev/installed-for"
 
 func toManifests(namespace string, objects []runtime.Object) ([]*unstructured.Unstructured, error) {
@@ -145,7 +145,7 @@ func toManifests(namespace string, objects []runtime.Object) ([]*unstructured.Un
 	return all, nil
 }
 
-// printManifests writes a list, which kubectl reads, as velero does.
+// printManifests writes a List for kubectl, as velero does.
 func printManifests(out io.Writer, format string, manifests []*unstructured.Unstructured) error {
 	if format == "" {
 		return nil
@@ -162,12 +162,12 @@ func printManifests(out io.Writer, format string, manifests []*unstructured.Unst
 	return err
 }
 
-// installer talks to the cluster. What it does it tells.
+// installer changes the cluster and prints what it does.
 type installer struct {
 	kube      kubernetes.Interface
 	dynamic   dynamic.Interface
-	namespace string // Velero's
-	apply     bool   // on the server's side, instead of creating
+	namespace string // of Velero
+	apply     bool   // server-side apply instead of create
 	out       io.Writer
 }
 
@@ -176,7 +176,7 @@ func connect(cluster config.Options, out io.Writer) (*installer, error) {
 	if err != nil {
 		return nil, err
 	}
-	rest.QPS = -1 // it sends one request after the other
+	rest.QPS = -1 // no limit: the requests are sequential
 	kube, err := kubernetes.NewForConfig(rest)
 	if err != nil {
 		return nil, fmt.Errorf("make client: %w", err)

@@ -18,10 +18,10 @@ import (
 	"k8s.io/client-go/util/retry"
 )
 
-// fieldManager owns what `lateen install --apply` has set.
+// fieldManager owns the fields that `lateen install --apply` sets.
 const fieldManager = "lateen"
 
-// resource is where objects of a manifest's kind are. All kinds of an installation have regular plurals.
+// resource returns the client for a manifest's kind. All kinds of an installation have regular plurals.
 func (i *installer) resource(manifest *unstructured.Unstructured) dynamic.ResourceInterface {
 	plural, _ := apimeta.UnsafeGuessKindToResource(manifest.GroupVersionKind())
 	if manifest.GetNamespace() == "" {
@@ -30,10 +30,10 @@ func (i *installer) resource(manifest *unstructured.Unstructured) dynamic.Resour
 	return i.dynamic.Resource(plural).Namespace(manifest.GetNamespace())
 }
 
-// install makes one object exist: as the manifest says if it applies, and else as it is if it is there.
+// install creates one object. An existing object is updated with apply, and unchanged without it.
 func (i *installer) install(ctx context.Context, manifest *unstructured.Unstructured) error {
 	var did string
-	// An API server that has just been given a definition may not know the resource for a moment.
+	// The API server may need a moment to serve the resource of a new definition.
 	moment := wait.Backoff{Duration: 100 * time.Millisecond, Factor: 2, Steps: 6}
 	err := retry.OnError(moment, func(err error) bool { return isUnknownResource(err) && ctx.Err() == nil }, func() (err error) {
 		did, err = i.write(ctx, manifest)
@@ -46,7 +46,7 @@ func (i *installer) install(ctx context.Context, manifest *unstructured.Unstruct
 	return err
 }
 
-// isUnknownResource tells a 404 for the resource from one for the namespace or the object.
+// isUnknownResource distinguishes a 404 for the resource from a 404 for the namespace or the object.
 func isUnknownResource(err error) bool {
 	var status apierrors.APIStatus
 	if !apierrors.IsNotFound(err) || !errors.As(err, &status) {
@@ -87,7 +87,7 @@ func (i *installer) write(ctx context.Context, manifest *unstructured.Unstructur
 	return "changed", nil
 }
 
-// comparable is an object without what others write to it at any time.
+// comparableFields returns an object without the fields that other components update at any time.
 func comparableFields(object *unstructured.Unstructured) map[string]any {
 	own := object.DeepCopy()
 	own.SetManagedFields(nil)
@@ -96,7 +96,7 @@ func comparableFields(object *unstructured.Unstructured) map[string]any {
 	return own.Object
 }
 
-// withLabel has whoever made the object first be the one who installed it, which may be nobody.
+// withLabel keeps the installed label of an existing object. An empty value removes the label.
 func withLabel(manifest *unstructured.Unstructured, installed string) *unstructured.Unstructured {
 	manifest = manifest.DeepCopy()
 	labels := manifest.GetLabels()
@@ -107,8 +107,8 @@ func withLabel(manifest *unstructured.Unstructured, installed string) *unstructu
 	return manifest
 }
 
-// foreignAgents keeps Lateen from being laid over the DaemonSet of Velero's own agents: applying merges, and
-// Lateen's image has no /velero to run.
+// foreignAgents rejects a DaemonSet of Velero's own agents: an apply merges the two, and Lateen's image has no
+// /velero to run.
 func foreignAgents(found *unstructured.Unstructured) error {
 	if found.GetKind() != "DaemonSet" || found.GetLabels()["app.kubernetes.io/part-of"] == "lateen" {
 		return nil
@@ -116,12 +116,12 @@ func foreignAgents(found *unstructured.Unstructured) error {
 	return fmt.Errorf("it is not Lateen's; lateen adopt -n %s puts Lateen in its place", found.GetNamespace())
 }
 
-// definitionsResource is where CustomResourceDefinitions are.
+// definitionsResource is the resource of CustomResourceDefinitions.
 func definitionsResource() schema.GroupVersionResource {
 	return schema.GroupVersionResource{Group: "apiextensions.k8s.io", Version: "v1", Resource: "customresourcedefinitions"}
 }
 
-// installDefinitions returns when all of them are served.
+// installDefinitions installs the definitions and waits until all of them are served.
 func (i *installer) installDefinitions(ctx context.Context, definitions []*unstructured.Unstructured) error {
 	missing := map[string]bool{}
 	for _, definition := range definitions {
@@ -145,7 +145,7 @@ func established(definition *unstructured.Unstructured) bool {
 	return condition(definition, "Established") == "True"
 }
 
-// condition is the status of a condition, "" where the object has none of that type.
+// condition returns the status of a condition; "" if the object has no condition of that type.
 func condition(object *unstructured.Unstructured, kind string) string {
 	conditions, _, _ := unstructured.NestedSlice(object.Object, "status", "conditions")
 	for _, each := range conditions {

@@ -14,8 +14,8 @@ import (
 	"github.com/lateen-project/lateen/cmd/lateen/config"
 )
 
-// checkCluster looks at what the installation names and does not make. A ConfigMap that cannot be used ends the
-// installation, as in Velero; a class that is not there is a warning, because it may come later.
+// checkCluster checks the existing objects that the installation names. An unusable ConfigMap fails the installation,
+// as in Velero. A missing class is a warning, because it may be created later.
 func (o *installOptions) checkCluster(ctx context.Context, kube kubernetes.Interface, warnings io.Writer) error {
 	o.checkClasses(ctx, kube, warnings)
 	return o.checkConfigMaps(ctx, kube, warnings)
@@ -39,11 +39,11 @@ func (o *installOptions) checkClasses(ctx context.Context, kube kubernetes.Inter
 	}
 }
 
-// checkConfigMaps has those that are named judged as `lateen check` does.
+// checkConfigMaps evaluates the named ConfigMaps as `lateen check` does.
 func (o *installOptions) checkConfigMaps(ctx context.Context, kube kubernetes.Interface, warnings io.Writer) error {
 	maintenance := o.agent.MaintenanceConfigMap
 	if o.server.Maintenance != "" {
-		maintenance = "" // it is made of flags, which were judged
+		maintenance = "" // it is built from flags that are already validated
 	}
 	if o.agent.NodeAgentConfigMap == "" && o.agent.BackupRepositoryConfigMap == "" && maintenance == "" {
 		return nil
@@ -75,7 +75,8 @@ func (o *installOptions) checkConfigMaps(ctx context.Context, kube kubernetes.In
 	return errors.Join(wrong...)
 }
 
-// judge parts what no agent could ever use from what one would ignore, and from what the cluster does not have yet.
+// judge separates Problems that no agent can use from ignored settings, and from settings whose objects are missing
+// in the cluster.
 func judge(document check.Document, cluster *check.Cluster) (fatal, harmless []config.Problem) {
 	written := map[string]bool{}
 	for _, problem := range check.Evaluate(document, nil).Problems {

@@ -15,10 +15,10 @@ import (
 	"github.com/lateen-project/lateen/deploy"
 )
 
-// installOptions are the flags of `lateen install`. Those that `velero install` of Velero 1.18 has too are named
-// and meant as there, but for the defaults of --use-node-agent and of the agent's resources.
+// installOptions are the flags of `lateen install`. Flags of `velero install` in Velero 1.18 have the same name and
+// meaning. Only --use-node-agent and the agent's resources have other defaults.
 type installOptions struct {
-	cluster config.Options // where the cluster is: its Namespace, Kubeconfig and Kubecontext alone
+	cluster config.Options // only Namespace, Kubeconfig and Kubecontext
 	server  deploy.Velero
 	agent   deploy.Options
 	copies  deploy.Copies
@@ -36,14 +36,14 @@ type installOptions struct {
 	restoreOnly              bool
 	maintain, collect, limit time.Duration
 	itemBlocks, backups      int
-	frequencyGiven           bool // agent.MaintenanceFrequency, which may be 0
+	frequencyGiven           bool // agent.MaintenanceFrequency was set, maybe to 0
 
 	output                        string
 	apply, dryRun, crdsOnly, wait bool
 	timeout                       time.Duration
 }
 
-// quantities are requests and limits of a pod as flags give them.
+// quantities are the requests and limits of a pod, as given by flags.
 type quantities struct{ cpuRequest, cpuLimit, memRequest, memLimit string }
 
 func (o *installOptions) addFlags(flags *pflag.FlagSet) {
@@ -59,13 +59,13 @@ func (o *installOptions) addFlags(flags *pflag.FlagSet) {
 	flags.StringVarP(&o.output, "output", "o", "", "print the objects: yaml or json")
 }
 
-// addClusterFlags declares where a command that changes a cluster does so.
+// addClusterFlags declares the cluster flags of a command that changes a cluster.
 func addClusterFlags(flags *pflag.FlagSet, cluster *config.Options) {
 	flags.StringVarP(&cluster.Namespace, "namespace", "n", deploy.DefaultNamespace, "namespace of Velero")
 	addKubeFlags(flags, cluster)
 }
 
-// addViewFlags declares where a command that only looks does so: in the namespace that the agents would take.
+// addViewFlags declares the cluster flags of a read-only command. Its default namespace is that of the agents.
 func addViewFlags(flags *pflag.FlagSet, namespace *string, cluster *config.Options) {
 	flags.StringVarP(namespace, "namespace", "n", "", "namespace of Velero (default: VELERO_NAMESPACE, else velero)")
 	addKubeFlags(flags, cluster)
@@ -139,7 +139,7 @@ func (o *installOptions) addServerFlags(flags *pflag.FlagSet) {
 	o.jobPod.addFlags(flags, "maintenance-job", "a maintenance job", quantities{cpuRequest: "0", cpuLimit: "0", memRequest: "0", memLimit: "0"})
 }
 
-// validate finds what contradicts itself, as `velero install` does.
+// validate rejects contradicting flags, as `velero install` does.
 func (o *installOptions) validate() error {
 	switch {
 	case o.output != "" && o.output != "yaml" && o.output != "json":
@@ -201,7 +201,7 @@ func (o *installOptions) validateStorage() error {
 	return nil
 }
 
-// complete reads the files and turns flags into what package deploy takes.
+// complete reads the files and converts flags to the options of package deploy.
 func (o *installOptions) complete() (err error) {
 	o.server.Namespace, o.agent.Namespace = o.cluster.Namespace, o.cluster.Namespace
 	o.server.NoSnapshots = !o.snapshots
@@ -228,7 +228,7 @@ func (o *installOptions) complete() (err error) {
 	return err
 }
 
-// serverArgs are those of `velero server`; what is at its default is left to the server.
+// serverArgs returns the arguments of `velero server`. It omits settings with their default.
 func (o *installOptions) serverArgs() []string {
 	var args []string
 	add := func(given bool, flag, value string) {
@@ -254,7 +254,7 @@ func (o *installOptions) serverArgs() []string {
 	return args
 }
 
-// parse reads the quantities, whose flags begin with prefix.
+// parse parses the quantities. The prefix of their flags appears in errors.
 func (q quantities) parse(prefix string) (corev1.ResourceRequirements, error) {
 	parsed := corev1.ResourceRequirements{Requests: corev1.ResourceList{}, Limits: corev1.ResourceList{}}
 	for _, flag := range []struct {

@@ -17,7 +17,7 @@ import (
 	"github.com/lateen-project/lateen/deploy"
 )
 
-// podResources are quantities under the names that they have in Velero's ConfigMaps.
+// podResources are quantities with the field names of Velero's ConfigMaps.
 type podResources struct {
 	CPURequest    string `json:"cpuRequest,omitempty"`
 	CPULimit      string `json:"cpuLimit,omitempty"`
@@ -25,14 +25,16 @@ type podResources struct {
 	MemoryLimit   string `json:"memoryLimit,omitempty"`
 }
 
-// maintenanceOfAll is the key "global" of the ConfigMap of maintenance jobs, as far as flags say it (velero-protocol 4.5).
+// maintenanceOfAll is the part of the key "global" in the ConfigMap of maintenance jobs that has flags
+// (velero-protocol 4.5).
 type maintenanceOfAll struct {
 	Keep      int          `json:"keepLatestMaintenanceJobs,omitempty"`
 	Resources podResources `json:"podResources,omitzero"`
 }
 
-// completeMaintenance makes a ConfigMap of the flags for maintenance jobs. `velero install` hands them to its server,
-// which has no such flags in 1.17 and 1.18 and does not start with them; it reads a ConfigMap, as Lateen's agents do.
+// completeMaintenance builds a ConfigMap from the flags for maintenance jobs. `velero install` passes them to its
+// server, but the server of 1.17 and 1.18 has no such flags and does not start with them. It reads a ConfigMap, as
+// Lateen's agents do.
 func (o *installOptions) completeMaintenance() error {
 	if _, err := o.jobPod.parse("maintenance-job"); err != nil {
 		return err
@@ -55,14 +57,15 @@ func (o *installOptions) completeMaintenance() error {
 	return nil
 }
 
-// How long Velero's server is told to leave a repository alone that the agents maintain, and how long it does by itself.
+// serverWaits is the frequency that keeps Velero's server from repositories that the agents maintain. serverDefault
+// is the server's own.
 const (
 	serverWaits   = 8760 * time.Hour
 	serverDefault = time.Hour
 )
 
-// keepFrequency takes over how often the agents that are there maintain repositories, unless a flag says it: to apply without
-// it would leave repositories to a server that waits for a year.
+// keepFrequency keeps the maintenance frequency of the existing agents, unless a flag sets it. An apply without it
+// would leave repositories to a server that waits for a year.
 func (o *installOptions) keepFrequency(ctx context.Context, i *installer) error {
 	if !o.apply || o.crdsOnly || !o.useNodeAgent || o.frequencyGiven || o.maintain > 0 {
 		return nil
@@ -76,7 +79,7 @@ func (o *installOptions) keepFrequency(ctx context.Context, i *installer) error 
 	}
 	frequency, err := time.ParseDuration(config.FlagOf(agents.Spec.Template.Spec.Containers, deploy.MaintenanceFrequencyFlag))
 	if err != nil || frequency <= 0 {
-		return nil //nolint:nilerr // they have none
+		return nil //nolint:nilerr // no valid frequency is set
 	}
 	o.agent.MaintenanceFrequency = frequency
 	fmt.Fprintf(i.out, "DaemonSet %s keeps %s=%s\n", deploy.DaemonSetName, deploy.MaintenanceFrequencyFlag, frequency)
@@ -84,8 +87,8 @@ func (o *installOptions) keepFrequency(ctx context.Context, i *installer) error 
 	return nil
 }
 
-// setFrequencies tells Velero's server to wait for a year with each repository that there is, as the agents maintain it; or
-// no more, if the agents are told so.
+// setFrequencies sets the frequency of each repository to a year for Velero's server, because the agents maintain it.
+// If the agents no longer do, it restores the frequency.
 func (o *installOptions) setFrequencies(ctx context.Context, i *installer) error {
 	if o.crdsOnly || o.agent.MaintenanceFrequency == 0 && !o.frequencyGiven {
 		return nil
@@ -114,7 +117,7 @@ func (o *installOptions) setFrequencies(ctx context.Context, i *installer) error
 	return nil
 }
 
-// unlessZero leaves out what means none.
+// unlessZero omits a quantity of "0", which means none.
 func unlessZero(quantity string) string {
 	if quantity == "0" {
 		return ""

@@ -15,7 +15,7 @@ import (
 	"github.com/lateen-project/lateen/deploy"
 )
 
-// untilReady waits for the server and the DaemonSets of agents, and prints how many of their pods are ready.
+// untilReady waits for the server and the agents' DaemonSets, and prints the number of their ready pods.
 func (i *installer) untilReady(ctx context.Context, agents ...string) error {
 	if err := i.rollout(ctx, "deployments", deploy.VeleroDeployment, deploymentPods); err != nil {
 		return err
@@ -28,8 +28,8 @@ func (i *installer) untilReady(ctx context.Context, agents ...string) error {
 	return nil
 }
 
-// agentsReady waits until a node is wanted and every agent is ready. Only a cluster without a Windows node needs no agent
-// on Windows.
+// agentsReady waits until the DaemonSet has a node and every agent is ready. Only a cluster without Windows nodes
+// needs no agent on Windows.
 func (i *installer) agentsReady(ctx context.Context, name string) error {
 	if name == deploy.WindowsDaemonSetName {
 		windows, err := i.kube.CoreV1().Nodes().List(ctx, metav1.ListOptions{LabelSelector: corev1.LabelOSStable + "=" + string(corev1.Windows), Limit: 1})
@@ -44,16 +44,16 @@ func (i *installer) agentsReady(ctx context.Context, name string) error {
 	return i.rollout(ctx, "daemonsets", name, agentPods)
 }
 
-// pods are how many of a workload are ready, and how many there are to be.
+// pods counts the ready and the desired pods of a workload.
 type pods struct {
 	ready, wanted int64
-	needed        bool // none is not enough
+	needed        bool // zero desired pods do not count as complete
 }
 
 func (p pods) complete() bool { return p.ready >= p.wanted && (p.wanted > 0 || !p.needed) }
 
 func (i *installer) rollout(ctx context.Context, resource, name string, count func(*unstructured.Unstructured) pods) error {
-	last := pods{wanted: -1} // not known yet
+	last := pods{wanted: -1} // unknown
 	var agents *unstructured.Unstructured
 	workloads := i.dynamic.Resource(schema.GroupVersionResource{Group: "apps", Version: "v1", Resource: resource}).Namespace(i.namespace)
 	err := follow(ctx, workloads, metav1.ListOptions{FieldSelector: "metadata.name=" + name}, func(event watch.EventType, workload *unstructured.Unstructured) {
@@ -85,7 +85,7 @@ func (i *installer) rollout(ctx context.Context, resource, name string, count fu
 	return fmt.Errorf("wait for %s %s: %w; %s", resource, name, err, remedy)
 }
 
-// whyNoNode says what keeps the pods of a DaemonSet off each node.
+// whyNoNode describes what keeps the pods of a DaemonSet off each node.
 func (i *installer) whyNoNode(ctx context.Context, agents *unstructured.Unstructured) string {
 	const none = "no node takes its pods: "
 	fields, _, _ := unstructured.NestedMap(agents.Object, "spec", "template", "spec")
@@ -114,7 +114,7 @@ func daemonSetPods(workload *unstructured.Unstructured) pods {
 	return pods{ready: min(updated, available), wanted: wanted}
 }
 
-// agentPods are those of a DaemonSet that has to have one.
+// agentPods counts the pods of a DaemonSet that needs at least one.
 func agentPods(workload *unstructured.Unstructured) pods {
 	counted := daemonSetPods(workload)
 	counted.needed = true

@@ -10,7 +10,7 @@ import (
 
 const module = "github.com/lateen-project/lateen/"
 
-// dependencies are all packages that one of ours is built from.
+// dependencies lists all packages that a package of this module depends on.
 func dependencies(t *testing.T, of string) []string {
 	t.Helper()
 	out, err := exec.CommandContext(t.Context(), "go", "list", "-deps", module+of).Output()
@@ -19,7 +19,7 @@ func dependencies(t *testing.T, of string) []string {
 }
 
 func TestLayers(t *testing.T) {
-	layers := map[string][]string{ // what of ours each package may be built from, directly or not
+	layers := map[string][]string{ // own packages that each package may depend on, directly or not
 		"metrics":               {},
 		"informers":             {},
 		"exposer/objects":       {},

@@ -9,7 +9,7 @@ import (
 	"github.com/go-logr/logr"
 )
 
-// levels are Velero's names for --log-level. Verbosity n of klog is level -n of slog: each step is
+// levels maps Velero's values of --log-level to slog levels. Verbosity n of klog is level -n of slog. Steps are
 // logged at 2 (debug), waits and ignored events at 4 (trace).
 func levels() map[string]slog.Level {
 	return map[string]slog.Level{
@@ -18,7 +18,7 @@ func levels() map[string]slog.Level {
 	}
 }
 
-// newLogger writes text as Velero does, one line of key=value pairs, or JSON.
+// newLogger writes lines of key=value pairs, as Velero does, or JSON. The error names an unknown level or format.
 func newLogger(out io.Writer, level, format string) (logr.Logger, error) {
 	threshold, known := levels()[strings.ToLower(level)]
 	if !known {
@@ -35,7 +35,7 @@ func newLogger(out io.Writer, level, format string) (logr.Logger, error) {
 	}
 }
 
-// namedAsVelero gives the level of a line the name that Velero's logs have for it, in lower case.
+// namedAsVelero replaces the level name with the one of Velero's logs, in lower case.
 func namedAsVelero(groups []string, attribute slog.Attr) slog.Attr {
 	level, is := attribute.Value.Any().(slog.Level)
 	if !is || attribute.Key != slog.LevelKey || len(groups) > 0 {

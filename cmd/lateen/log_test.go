@@ -38,7 +38,7 @@ func TestLogLevelsOfVeleroAreVerbosities(t *testing.T) {
 	}
 }
 
-// Defect D36: programs that read Velero's logs look for level=error and the like.
+// Defect D36: programs that read Velero's logs search for values such as level=error.
 func TestLevelsAreNamedAsVeleroNamesThem(t *testing.T) {
 	for format, line := range map[string]string{"text": `level=%s msg="it happened"`, "json": `"level":"%s","msg":"it happened"`} {
 		for level, log := range map[string]func(logr.Logger, string){

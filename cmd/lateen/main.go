@@ -25,7 +25,7 @@ func main() {
 	}
 }
 
-// exitError ends the process with a code of its own.
+// exitError is an error with an exit code.
 type exitError struct {
 	error
 	code int
@@ -33,7 +33,7 @@ type exitError struct {
 
 func (e exitError) Unwrap() error { return e.error }
 
-// exitWith gives an error its exit code; nil stays nil.
+// exitWith adds an exit code to an error; nil stays nil.
 func exitWith(code int, err error) error {
 	if err == nil {
 		return nil
@@ -48,7 +48,7 @@ func exitCode(err error) int {
 	return 1
 }
 
-// oneLine is an error as one line, even if several were joined.
+// oneLine formats an error as one line, even if it joins several.
 func oneLine(err error) string { return strings.ReplaceAll(err.Error(), "\n", "; ") }
 
 func newRoot() *cobra.Command {

@@ -36,7 +36,7 @@ func newNodeAgent() *cobra.Command {
 	return command
 }
 
-// runNodeAgent turns options into what the agent is made of; package agent puts it together.
+// runNodeAgent converts options to the dependencies of the agent and runs it. Package agent assembles it.
 func runNodeAgent(ctx context.Context, options config.Options) error {
 	logger, err := newLogger(os.Stderr, options.LogLevel, options.LogFormat)
 	if err != nil {
@@ -57,7 +57,7 @@ func runNodeAgent(ctx context.Context, options config.Options) error {
 	ctx, stop := context.WithCancel(ctx)
 	defer stop()
 	served := make(chan error, 1)
-	go func() { served <- server.Serve(); stop() }() // an agent that cannot be watched is not left running
+	go func() { served <- server.Serve(); stop() }() // an agent without metrics must not keep running
 	logger.Info("Starting node-agent", "version", version, "node", options.NodeName, "namespace", options.Namespace, "metricsAddress", server.Address())
 
 	limits := transfer.DefaultLimits()

@@ -13,7 +13,8 @@ import (
 	"k8s.io/component-helpers/scheduling/corev1/nodeaffinity"
 )
 
-// obstacle says what keeps pods of a DaemonSet off a node, by the rules of the DaemonSet controller; "" if nothing does.
+// obstacle returns what keeps pods of a DaemonSet off a node, by the rules of the DaemonSet controller; "" if nothing
+// does.
 func obstacle(pod corev1.PodSpec, node *corev1.Node) string {
 	if !labels.SelectorFromSet(pod.NodeSelector).Matches(labels.Set(node.Labels)) {
 		return fmt.Sprintf("node selector %s does not match", labels.Set(pod.NodeSelector))
@@ -33,7 +34,7 @@ func obstacle(pod corev1.PodSpec, node *corev1.Node) string {
 	return ""
 }
 
-// daemonTolerations are what the DaemonSet controller adds to every pod without a network of the host.
+// daemonTolerations are the tolerations that the DaemonSet controller adds to every pod without host network.
 func daemonTolerations() []corev1.Toleration {
 	tolerated := func(key string, effect corev1.TaintEffect) corev1.Toleration {
 		return corev1.Toleration{Key: key, Operator: corev1.TolerationOpExists, Effect: effect}
@@ -45,7 +46,7 @@ func daemonTolerations() []corev1.Toleration {
 	}
 }
 
-// formatObstacles groups nodes by what keeps the pods off them.
+// formatObstacles groups nodes by obstacle.
 func formatObstacles(pod corev1.PodSpec, nodes []corev1.Node) string {
 	const most = 3
 	if len(nodes) == 0 {

@@ -23,22 +23,22 @@ import (
 	"github.com/lateen-project/lateen/cmd/lateen/status"
 )
 
-// statusTimeout is what the API server gets for all answers together.
+// statusTimeout is the limit for all requests together.
 const statusTimeout = 30 * time.Second
 
-// How often a status that is watched is drawn: at most, and at least.
+// Minimum and maximum time between two drawings of --watch.
 const (
 	statusMinInterval = time.Second
 	statusMaxInterval = 10 * time.Second
 )
 
-// Requests of a look, which asks for everything at once.
+// Request limits for one read, which sends all requests concurrently.
 const (
 	statusQPS   = 50
 	statusBurst = 100
 )
 
-// viewOptions is where to look, and for whom: what `lateen status` and `lateen explain` have in common.
+// viewOptions are the flags that `lateen status` and `lateen explain` share.
 type viewOptions struct {
 	namespace string
 	output    string // json, or empty for people
@@ -50,7 +50,7 @@ func (s *viewOptions) addFlags(flags *pflag.FlagSet) {
 	flags.StringVarP(&s.output, "output", "o", "", "json: for programs (default: for people)")
 }
 
-// clients are those of the cluster that the flags name.
+// clients returns the clients of the cluster that the flags select.
 func (s *viewOptions) clients() (*status.Clients, error) {
 	if s.output != "" && s.output != "json" {
 		return nil, fmt.Errorf("-o %q is unknown: use json, or leave it out", s.output)
@@ -97,9 +97,9 @@ func newStatus() *cobra.Command {
 	return command
 }
 
-// watch draws a status over the one before in a terminal, and below it elsewhere. JSON is one line each.
+// watch redraws the status in place in a terminal, and appends it to other outputs. JSON is one line per status.
 func (s *viewOptions) watch(ctx context.Context, clients *status.Clients, to io.Writer) error {
-	klog.SetLogger(logr.Discard()) // whoever watches is told of failures in what is drawn
+	klog.SetLogger(logr.Discard()) // the drawing shows failures
 	how := status.WatchOptions{Namespace: s.namespace, Clock: clock.RealClock{}, MinInterval: statusMinInterval, MaxInterval: statusMaxInterval, SyncTimeout: statusTimeout}
 	return clients.Follow(ctx, how, func(seen *status.Snapshot) error {
 		report := seen.Report()
@@ -112,7 +112,7 @@ func (s *viewOptions) watch(ctx context.Context, clients *status.Clients, to io.
 			return err
 		}
 		reported := text.String()
-		switch rows := terminalRows(to); { // asked anew: a window changes its size
+		switch rows := terminalRows(to); { // read each time: a window may be resized
 		case rows > 0:
 			reported = redraw(reported, rows)
 		case s.output == "":
@@ -123,34 +123,34 @@ func (s *viewOptions) watch(ctx context.Context, clients *status.Clients, to io.
 	})
 }
 
-// redraw is text over what a terminal of that many rows shows: from its top, each line up to its end, and all that is
-// below. Nothing flickers, since nothing is cleared first, and nothing scrolls: a line that is too long is cut by the
-// terminal, and lines that do not fit are counted in the last one (ECMA-48: CUP, EL, ED; DEC: DECAWM).
+// redraw returns text that overwrites the screen of a terminal with that many rows. It starts at the top, clears each
+// line to its end, and clears the rest of the screen. It never clears first, so nothing flickers. It never scrolls:
+// the terminal cuts long lines, and the last line counts those that do not fit (ECMA-48: CUP, EL, ED; DEC: DECAWM).
 func redraw(text string, rows int) string {
 	const home, clearLine, clearBelow, wrapOff, wrapOn = "\x1b[H", "\x1b[K", "\x1b[J", "\x1b[?7l", "\x1b[?7h"
 	lines := strings.SplitAfter(strings.TrimSuffix(text, "\n"), "\n")
 	lines[len(lines)-1] += "\n"
-	if most := max(rows-1, 1); len(lines) > most { // the cursor is on the last row
+	if most := max(rows-1, 1); len(lines) > most { // the cursor needs the last row
 		more := len(lines) - most + 1
 		lines = append(lines[:most-1:most-1], fmt.Sprintf("… %d more lines: make the terminal higher, or leave --watch out\n", more))
 	}
 	return home + wrapOff + strings.ReplaceAll(strings.Join(lines, ""), "\n", clearLine+"\n") + clearBelow + wrapOn
 }
 
-// terminalRows is how many rows a terminal has; 0 if it is none.
+// terminalRows returns the number of rows of a terminal; 0 if the output is no terminal.
 func terminalRows(to io.Writer) int {
 	file, ok := to.(*os.File)
 	if !ok || !term.IsTerminal(int(file.Fd())) {
 		return 0
 	}
-	const usual = 24 // where the terminal does not say
+	const usual = 24 // if the terminal does not report its size
 	if _, rows, err := term.GetSize(int(file.Fd())); err == nil && rows > 0 {
 		return rows
 	}
 	return usual
 }
 
-// print writes a value as JSON, or as it writes itself for people.
+// print writes a value as JSON, or in its form for people.
 func (s *viewOptions) print(to io.Writer, value any, forPeople func(io.Writer) error) error {
 	var text bytes.Buffer
 	var err error

@@ -43,8 +43,8 @@ func newUninstall() *cobra.Command {
 
 const rbacGroup = "rbac.authorization.k8s.io"
 
-// installedResources are where `lateen install` makes something, in the order in which to remove it: what runs
-// first, and before that its custom resources, whose finalizers only what runs can take away.
+// installedResources returns the resources of `lateen install` in the order of their removal. Workloads come first.
+// The custom resources go even earlier, because only the workloads remove their finalizers.
 func installedResources() []schema.GroupVersionResource {
 	return []schema.GroupVersionResource{
 		{Group: "apps", Version: "v1", Resource: "daemonsets"},
@@ -63,7 +63,7 @@ func installedResources() []schema.GroupVersionResource {
 	}
 }
 
-// installed is one object that is to be removed.
+// installed is one object to remove.
 type installed struct {
 	resource schema.GroupVersionResource
 	object   *unstructured.Unstructured
@@ -71,8 +71,8 @@ type installed struct {
 
 func (i installed) isNamespace() bool { return i.resource.Resource == "namespaces" }
 
-// deletesNamespace is what goes with the namespace. Velero's server removes what a Restore has in the bucket before it lets
-// the Restore go, which is waited for; a Backup it lets go as it is.
+// deletesNamespace lists the consequences of deleting the namespace. Velero's server deletes the data of a Restore in
+// the bucket before it removes the finalizer of the Restore, and uninstall waits for that. A Backup has no finalizer.
 const deletesNamespace = `Deleting the namespace deletes everything in it:
 - Backups stay in the backup storage, but the logs and results of Restores do not: while it runs, Velero's server deletes those
   of each Restore that is deleted.
@@ -80,7 +80,7 @@ const deletesNamespace = `Deleting the namespace deletes everything in it:
   them can be read without it: keep a copy (kubectl get secret velero-repo-credentials -o yaml).
 `
 
-// refuseAdopted fails while a DaemonSet is adopted: its agents would go on without their rights.
+// refuseAdopted fails while a DaemonSet is adopted: its agents would run on without permissions.
 func (i *installer) refuseAdopted(ctx context.Context) error {
 	list, err := i.dynamic.Resource(daemonSets()).Namespace(i.namespace).List(ctx, metav1.ListOptions{})
 	if err != nil {
@@ -101,7 +101,7 @@ func (i *installer) refuseAdopted(ctx context.Context) error {
 	return nil
 }
 
-// uninstall shows what there is, asks, and removes it.
+// uninstall lists the installed objects, asks for a confirmation and removes them.
 func (i *installer) uninstall(ctx context.Context, prompt prompt, timeout time.Duration) error {
 	if err := i.refuseAdopted(ctx); err != nil {
 		return err
@@ -135,7 +135,7 @@ func (i *installer) uninstall(ctx context.Context, prompt prompt, timeout time.D
 func (i *installer) installedOf(ctx context.Context, resource schema.GroupVersionResource) ([]installed, error) {
 	list, err := i.dynamic.Resource(resource).List(ctx, metav1.ListOptions{LabelSelector: installedLabel + "=" + i.namespace})
 	if apierrors.IsNotFound(err) {
-		return nil, nil // the definition is not there
+		return nil, nil // the definition does not exist
 	}
 	if err != nil {
 		return nil, fmt.Errorf("list %s: %w", resource.Resource, err)
@@ -173,7 +173,7 @@ func (i *installer) removeAll(ctx context.Context, found []installed) error {
 	return nil
 }
 
-// used says what needs a definition: the custom resources that are left anywhere.
+// used returns a remaining custom resource of a definition, in any namespace; "" if there is none.
 func (i *installer) used(ctx context.Context, definition *unstructured.Unstructured) (string, error) {
 	group, _, _ := unstructured.NestedString(definition.Object, "spec", "group")
 	plural, _, _ := unstructured.NestedString(definition.Object, "spec", "names", "plural")
@@ -192,10 +192,10 @@ func (i *installer) used(ctx context.Context, definition *unstructured.Unstructu
 	return "", nil
 }
 
-// diagnoseTimeout bounds the question why something is not gone, when the time for all of it is over.
+// diagnoseTimeout bounds the diagnosis of an object that still exists after the timeout.
 const diagnoseTimeout = 5 * time.Second
 
-// remove deletes the very object that was shown, and returns when it is gone.
+// remove deletes the object with the displayed UID and waits until it is deleted.
 func (i *installer) remove(ctx context.Context, each installed) error {
 	client := dynamic.ResourceInterface(i.dynamic.Resource(each.resource))
 	if namespace := each.object.GetNamespace(); namespace != "" {
@@ -204,7 +204,7 @@ func (i *installer) remove(ctx context.Context, each installed) error {
 	kind, name := each.object.GetKind(), each.object.GetName()
 	propagation := metav1.DeletePropagationBackground
 	if each.resource.Group == "apps" {
-		propagation = metav1.DeletePropagationForeground // their pods are gone when they are
+		propagation = metav1.DeletePropagationForeground // the pods are deleted before the workload
 	}
 	err := client.Delete(ctx, name, metav1.DeleteOptions{
 		PropagationPolicy: &propagation,

@@ -19,24 +19,24 @@ import (
 	"k8s.io/client-go/tools/cache"
 )
 
-// Selectors is what one agent needs to see of the cluster.
+// Selectors selects the objects that one agent watches.
 type Selectors struct {
-	Namespace   string // Velero's
-	Node        string // the agent's
-	OwnedLabels string // selects what was made for transfers
+	Namespace   string // of Velero
+	Node        string // of the agent
+	OwnedLabels string // selects the objects created for transfers
 	MoverLabels string // selects the movers that this agent exposes, scheduled or not
 	AgentLabels string // selects the pods of node-agents
 }
 
-// Caches are all informers of an agent, each with the smallest scope that serves:
+// Caches holds all informers of an agent, each with the smallest sufficient scope:
 //
 //	PodVolumeBackups, PodVolumeRestores, DataUploads, DataDownloads
-//	         Velero's namespace; those that are over are trimmed to name and phase
-//	Here     the pods of this node in all namespaces: workloads and movers
-//	Movers   Velero's namespace, by label: movers that may not be scheduled yet
-//	Claims   Velero's namespace, by label: the volumes of movers
+//	            Velero's namespace; terminal ones are trimmed to a few fields
+//	LocalPods   the pods of this node in all namespaces: workloads and movers
+//	Movers      Velero's namespace, by label: movers that may not be scheduled yet
+//	Claims      Velero's namespace, by label: the volumes of movers
 //
-// Term adds what only the coordinator needs.
+// CoordinatorCaches holds what only the coordinator needs.
 type Caches struct {
 	PodVolumeBackups  *Informer[*velerov1.PodVolumeBackup]
 	PodVolumeRestores *Informer[*velerov1.PodVolumeRestore]
@@ -59,7 +59,7 @@ type informer interface {
 	lacks() string
 }
 
-// NewCaches prepares the informers; Run starts them.
+// NewCaches returns the informers; Run starts them.
 func NewCaches(kube kubernetes.Interface, velero *Clientset, want Selectors) (*Caches, error) {
 	for _, selector := range []string{want.OwnedLabels, want.MoverLabels, want.AgentLabels} {
 		if _, err := labels.Parse(selector); err != nil {
@@ -88,7 +88,7 @@ func NewCaches(kube kubernetes.Interface, velero *Clientset, want Selectors) (*C
 const (
 	ByUID      = "uid"      // every informer
 	BySnapshot = "snapshot" // DataUploads, by namespace/name of the VolumeSnapshot that they read
-	ByNode     = "node"     // transfers, by the nodes on whose agents it depends who acts
+	ByNode     = "node"     // transfers, by the nodes whose agents may own them
 	ByPod      = "pod"      // PodVolumeRestores, by namespace/name of the pod that they restore to
 )
 
@@ -106,7 +106,7 @@ func (c *Caches) index() error {
 	)
 }
 
-// builder collects informers until one cannot be made.
+// builder collects informers until one cannot be created.
 type builder struct {
 	made []informer
 	err  error
@@ -125,10 +125,10 @@ func add[T Object, L runtime.Object](b *builder, name string, source Source[L], 
 	return created
 }
 
-// noTrim trims nothing.
+// noTrim keeps the whole object.
 func noTrim[T Object](T) {}
 
-// run runs informers until the context ends, and returns when every one has stopped.
+// run runs informers until the context ends. It returns when every one has stopped.
 func run(ctx context.Context, all []informer) {
 	var running sync.WaitGroup
 	for _, one := range all {
@@ -145,7 +145,8 @@ func synced(all []informer) []cache.DoneChecker {
 	return checkers
 }
 
-// lacking is what keeps informers from having what the API server had at the start, with the errors of their requests.
+// lacking describes the informers that are not synced, with the errors of their last requests; empty if all are
+// synced.
 func lacking(all []informer) string {
 	var lacks []string
 	for _, one := range all {
@@ -156,17 +157,17 @@ func lacking(all []informer) string {
 	return strings.Join(lacks, "; ")
 }
 
-// Run watches until the context ends, and returns when every informer has stopped.
+// Run watches until the context ends. It returns when every informer has stopped.
 func (c *Caches) Run(ctx context.Context) { run(ctx, c.all) }
 
-// Synced are done when the caches hold what the API server had at the start.
+// Synced returns checkers that are done when the caches hold what the API server had at the start.
 func (c *Caches) Synced() []cache.DoneChecker { return synced(c.all) }
 
-// Created notes a mover that this agent has made, as the API server has answered it.
+// Created records a mover that this agent created, as the API server returned it.
 func (c *Caches) Created(mover *corev1.Pod) { c.created.add(mover) }
 
-// DropCreated has a mover forgotten as it was made before a handler is told of an event of it: whoever is woken by the
-// first of the caches that hears of its end must not find it in the others' stead.
+// DropCreated forgets the locally recorded pod before calling the handler. So a reconcile triggered by the pod's
+// deletion does not see the recorded copy.
 func (c *Caches) DropCreated(handle func(*corev1.Pod)) func(*corev1.Pod) {
 	return func(pod *corev1.Pod) {
 		c.created.drop(pod)
@@ -174,8 +175,8 @@ func (c *Caches) DropCreated(handle func(*corev1.Pod)) func(*corev1.Pod) {
 	}
 }
 
-// Mover is the pod of that key, from whichever cache has the newest one, or as it was made if none can know of
-// it yet; nil if there is none.
+// Mover returns the newest cached pod of that key. If no cache can have it yet, it returns the recorded copy; nil if
+// there is none.
 func (c *Caches) Mover(key string) *corev1.Pod {
 	caches := []*Informer[*corev1.Pod]{c.LocalPods, c.Movers}
 	if term := c.Coordinator(); term != nil {
@@ -194,20 +195,20 @@ func (c *Caches) Mover(key string) *corev1.Pod {
 	return newest
 }
 
-// Pod is the pod of that key if it runs on this node; nil if not.
+// Pod returns the pod of that key if it runs on this node; else nil.
 func (c *Caches) Pod(key string) *corev1.Pod {
 	pod, _ := c.LocalPods.Get(key)
 	return pod
 }
 
-// Claim is the claim of that key that was made for a mover; nil if there is none.
+// Claim returns the cached claim of that key that was created for a mover; nil if there is none.
 func (c *Caches) Claim(key string) *corev1.PersistentVolumeClaim {
 	claim, _ := c.Claims.Get(key)
 	return claim
 }
 
-// Newer tells whether a is a later version of the object than b. Versions of one resource can be
-// compared since Kubernetes says so (KEP-5504); where they cannot, a is taken for the later one.
+// Newer reports whether a is a later version of the object than b. Versions of one resource are comparable
+// (KEP-5504). If they cannot be compared, a counts as later.
 func Newer(a, b metav1.Object) bool {
 	order, err := resourceversion.CompareResourceVersion(a.GetResourceVersion(), b.GetResourceVersion())
 	return err != nil || order > 0

@@ -37,7 +37,7 @@ func TestNewer(t *testing.T) {
 	}
 }
 
-// TestMoverIsTheNewerOfTwoCaches has the same pods in both caches, which do not keep step.
+// TestMoverIsTheNewerOfTwoCaches adds the same pods to both caches, which update at different times.
 func TestMoverIsTheNewerOfTwoCaches(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		movers, here := newFeed(), newFeed()
@@ -68,7 +68,7 @@ func TestMoverIsTheNewerOfTwoCaches(t *testing.T) {
 	})
 }
 
-// server is an API server without any object, which notes what it is asked.
+// server is an API server without objects that records its requests.
 type server struct {
 	*httptest.Server
 	lock  sync.Mutex
@@ -102,7 +102,7 @@ func (s *server) serve(w http.ResponseWriter, r *http.Request) {
 	<-r.Context().Done()
 }
 
-// kindOf is what the API server keeps at a path.
+// kindOf returns the kind that the API server stores at a path.
 func kindOf(url string) (kind, version string) {
 	switch path.Base(url) {
 	case "podvolumebackups":

@@ -1,5 +1,5 @@
-// Package informers turns events into keys and keeps typed caches. It never writes to the API and
-// never decides anything.
+// Package informers turns events into keys and keeps typed caches. It never writes to the API and never decides
+// anything.
 package informers
 
 import (
@@ -15,29 +15,29 @@ import (
 	"k8s.io/client-go/rest"
 )
 
-// A typed client for the resources of one kind in one namespace.
+// Typed clients for the resources of one kind in one namespace.
 type (
-	// PodVolumeBackups is one of them.
+	// PodVolumeBackups is a client for PodVolumeBackups.
 	PodVolumeBackups = gentype.ClientWithList[*velerov1.PodVolumeBackup, *velerov1.PodVolumeBackupList]
-	// PodVolumeRestores is one of them.
+	// PodVolumeRestores is a client for PodVolumeRestores.
 	PodVolumeRestores = gentype.ClientWithList[*velerov1.PodVolumeRestore, *velerov1.PodVolumeRestoreList]
-	// DataUploads is one of them.
+	// DataUploads is a client for DataUploads.
 	DataUploads = gentype.ClientWithList[*velerov2alpha1.DataUpload, *velerov2alpha1.DataUploadList]
-	// DataDownloads is one of them.
+	// DataDownloads is a client for DataDownloads.
 	DataDownloads = gentype.ClientWithList[*velerov2alpha1.DataDownload, *velerov2alpha1.DataDownloadList]
-	// BackupRepositories is one of them.
+	// BackupRepositories is a client for BackupRepositories.
 	BackupRepositories = gentype.ClientWithList[*velerov1.BackupRepository, *velerov1.BackupRepositoryList]
-	// BackupStorageLocations is one of them.
+	// BackupStorageLocations is a client for BackupStorageLocations.
 	BackupStorageLocations = gentype.ClientWithList[*velerov1.BackupStorageLocation, *velerov1.BackupStorageLocationList]
 )
 
-// Clientset makes typed clients for Velero's kinds without a generated clientset.
+// Clientset returns typed clients for Velero's kinds without a generated clientset.
 type Clientset struct {
 	v1, v2 rest.Interface
 	codecs runtime.ParameterCodec
 }
 
-// NewClientset prepares the clients; it calls nothing.
+// NewClientset returns a Clientset; it sends no request.
 func NewClientset(config *rest.Config) (*Clientset, error) {
 	scheme := runtime.NewScheme()
 	metav1.AddToGroupVersion(scheme, metav1.SchemeGroupVersion)
@@ -64,7 +64,7 @@ func NewClientset(config *rest.Config) (*Clientset, error) {
 	return velero, nil
 }
 
-// PodVolumeBackups is the client for one namespace.
+// PodVolumeBackups returns the client for one namespace.
 func (v *Clientset) PodVolumeBackups(namespace string) *PodVolumeBackups {
 	return gentype.NewClientWithList(
 		"podvolumebackups", v.v1, v.codecs, namespace,
@@ -73,7 +73,7 @@ func (v *Clientset) PodVolumeBackups(namespace string) *PodVolumeBackups {
 	)
 }
 
-// PodVolumeRestores is the client for one namespace.
+// PodVolumeRestores returns the client for one namespace.
 func (v *Clientset) PodVolumeRestores(namespace string) *PodVolumeRestores {
 	return gentype.NewClientWithList(
 		"podvolumerestores", v.v1, v.codecs, namespace,
@@ -82,7 +82,7 @@ func (v *Clientset) PodVolumeRestores(namespace string) *PodVolumeRestores {
 	)
 }
 
-// DataUploads is the client for one namespace.
+// DataUploads returns the client for one namespace.
 func (v *Clientset) DataUploads(namespace string) *DataUploads {
 	return gentype.NewClientWithList(
 		"datauploads", v.v2, v.codecs, namespace,
@@ -91,7 +91,7 @@ func (v *Clientset) DataUploads(namespace string) *DataUploads {
 	)
 }
 
-// DataDownloads is the client for one namespace.
+// DataDownloads returns the client for one namespace.
 func (v *Clientset) DataDownloads(namespace string) *DataDownloads {
 	return gentype.NewClientWithList(
 		"datadownloads", v.v2, v.codecs, namespace,
@@ -100,7 +100,7 @@ func (v *Clientset) DataDownloads(namespace string) *DataDownloads {
 	)
 }
 
-// BackupRepositories is the client for one namespace.
+// BackupRepositories returns the client for one namespace.
 func (v *Clientset) BackupRepositories(namespace string) *BackupRepositories {
 	return gentype.NewClientWithList(
 		"backuprepositories", v.v1, v.codecs, namespace,
@@ -109,7 +109,7 @@ func (v *Clientset) BackupRepositories(namespace string) *BackupRepositories {
 	)
 }
 
-// BackupStorageLocations is the client for one namespace.
+// BackupStorageLocations returns the client for one namespace.
 func (v *Clientset) BackupStorageLocations(namespace string) *BackupStorageLocations {
 	return gentype.NewClientWithList(
 		"backupstoragelocations", v.v1, v.codecs, namespace,

@@ -9,11 +9,11 @@ import (
 	"k8s.io/client-go/tools/cache"
 )
 
-// CoordinatorCaches are the informers that an agent has while it coordinates:
+// CoordinatorCaches holds the informers of an agent that coordinates:
 //
 //	Movers    Velero's namespace: the movers of all transfers, wherever they run
 //	Agents    Velero's namespace, by label: the pods of node-agents
-//	Classes   StorageClasses; they have no namespace, are few, and each snapshot that is moved needs one
+//	Classes   StorageClasses: cluster-scoped, few, and each moved snapshot needs one
 type CoordinatorCaches struct {
 	Movers  *Informer[*corev1.Pod]
 	Agents  *Informer[*corev1.Pod]
@@ -22,7 +22,7 @@ type CoordinatorCaches struct {
 	all []informer
 }
 
-// NewCoordinatorCaches prepares the informers of one term.
+// NewCoordinatorCaches returns the informers of one term; Run starts them.
 func NewCoordinatorCaches(kube kubernetes.Interface, want Selectors) (*CoordinatorCaches, error) {
 	b := builder{}
 	pods := kube.CoreV1().Pods(want.Namespace)
@@ -35,30 +35,30 @@ func NewCoordinatorCaches(kube kubernetes.Interface, want Selectors) (*Coordinat
 	return term, b.err
 }
 
-// Run watches until the context ends, and returns when every informer has stopped.
+// Run watches until the context ends. It returns when every informer has stopped.
 func (t *CoordinatorCaches) Run(ctx context.Context) { run(ctx, t.all) }
 
-// Synced are done when the caches hold what the API server had at the start.
+// Synced returns checkers that are done when the caches hold what the API server had at the start.
 func (t *CoordinatorCaches) Synced() []cache.DoneChecker { return synced(t.all) }
 
-// Lacking says which of the caches are not complete, and why; empty if all are.
+// Lacking describes the caches that are not synced, with the errors of their last requests; empty if all are synced.
 func (t *CoordinatorCaches) Lacking() string { return lacking(t.all) }
 
-// SetCoordinator makes the caches of a term count, or none of them.
+// SetCoordinator sets the caches of the current term; nil ends it.
 func (c *Caches) SetCoordinator(term *CoordinatorCaches) {
 	c.lock.Lock()
 	defer c.lock.Unlock()
 	c.coordinator = term
 }
 
-// Coordinator are the informers of the current term; nil if this agent does not coordinate.
+// Coordinator returns the informers of the current term; nil if this agent does not coordinate.
 func (c *Caches) Coordinator() *CoordinatorCaches {
 	c.lock.RLock()
 	defer c.lock.RUnlock()
 	return c.coordinator
 }
 
-// StorageClass is the cached class of that name; nil if there is none, or if this agent does not coordinate.
+// StorageClass returns the cached class of that name; nil if there is none, or if this agent does not coordinate.
 func (c *Caches) StorageClass(name string) *storagev1.StorageClass {
 	term := c.Coordinator()
 	if term == nil {

@@ -7,14 +7,14 @@ import (
 	"k8s.io/apimachinery/pkg/util/resourceversion"
 )
 
-// createdPods are the pods that this agent has made, until its cache is as new as they are: a request is answered
-// before its event arrives, and who looks in between would have to ask for the pod.
+// createdPods records the pods that this agent created until its cache has them. The API server answers a request
+// before its event arrives; a reconcile in between would need a GET.
 type createdPods struct {
 	lock sync.Mutex
 	pods map[string]*corev1.Pod // by key
 }
 
-// add takes in a pod as the API server has answered it.
+// add records a pod as the API server returned it.
 func (m *createdPods) add(pod *corev1.Pod) {
 	m.lock.Lock()
 	defer m.lock.Unlock()
@@ -24,9 +24,9 @@ func (m *createdPods) add(pod *corev1.Pod) {
 	m.pods[Key(pod)] = pod
 }
 
-// get is the pod of that key, if a cache whose watch is at the version cannot have it yet; nil if not. A watch
-// that is at the version of the pod itself has received it, and the cache will have it in a moment. Versions that
-// cannot be compared are those of a cache that was never listed.
+// get returns the recorded pod of that key, or nil. version is that of the cache's watch; once it is later than the
+// pod's, the pod is dropped. A watch at the pod's own version has received the pod, so the cache follows soon. A
+// version that cannot be compared belongs to a cache that was never listed.
 func (m *createdPods) get(key, version string) *corev1.Pod {
 	m.lock.Lock()
 	defer m.lock.Unlock()
@@ -42,7 +42,7 @@ func (m *createdPods) get(key, version string) *corev1.Pod {
 	return pod
 }
 
-// drop drops a pod of which the cache has heard.
+// drop drops a pod after an event of it.
 func (m *createdPods) drop(pod *corev1.Pod) {
 	m.lock.Lock()
 	defer m.lock.Unlock()

@@ -10,7 +10,7 @@ import (
 
 func TestAMoverThatWasMadeIsThereUntilTheCacheKnowsBetter(t *testing.T) {
 	tests := map[string]struct {
-		then func(f *feed) // at version 5; the pod was made at version 7
+		then func(f *feed) // at version 5; the pod was created at version 7
 		is   string
 	}{
 		"while it hears nothing":            {then: func(*feed) {}, is: "made"},

@@ -16,8 +16,8 @@ type deletable[S any] interface {
 	DeepCopy() *S
 }
 
-// deletions are what this agent has deleted, as long as the cache shows it as if it had not: a request is
-// answered before its event arrives, and who looks in between would delete again.
+// deletions records what this agent deleted while the cache does not show it. The API server answers a request before
+// its event arrives; a reconcile in between would delete twice.
 type deletions[S any, T deletable[S]] struct {
 	cached *Informer[T]
 
@@ -29,7 +29,7 @@ func newDeletions[S any, T deletable[S]](cached *Informer[T]) *deletions[S, T] {
 	return &deletions[S, T]{cached: cached, uids: map[types.UID]bool{}}
 }
 
-// get is the cached object, being deleted if this agent has deleted it; nil if there is none.
+// get returns the cached object, or nil. It sets the deletion timestamp if this agent deleted the object.
 func (d *deletions[S, T]) get(key string) T {
 	object, there := d.cached.Get(key)
 	if !there {
@@ -41,11 +41,11 @@ func (d *deletions[S, T]) get(key string) T {
 		return object
 	}
 	var ending T = object.DeepCopy()
-	ending.SetDeletionTimestamp(&metav1.Time{}) // when does not matter
+	ending.SetDeletionTimestamp(&metav1.Time{}) // the time does not matter
 	return ending
 }
 
-// note takes in a deletion that the API server has answered.
+// note records a deletion that the API server has accepted.
 func (d *deletions[S, T]) note(key string, uid types.UID) {
 	d.lock.Lock()
 	d.uids[uid] = true
@@ -53,7 +53,7 @@ func (d *deletions[S, T]) note(key string, uid types.UID) {
 	d.drop(key, uid)
 }
 
-// drop forgets a deletion, if it is one, of which the cache has heard.
+// drop forgets a deletion once the cache shows it.
 func (d *deletions[S, T]) drop(key string, uid types.UID) {
 	current, there := d.cached.Get(key)
 	if there && current.GetUID() == uid && current.GetDeletionTimestamp() == nil {

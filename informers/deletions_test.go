@@ -17,8 +17,8 @@ func ending(pod *corev1.Pod) { pod.DeletionTimestamp = new(metav1.Now()) }
 func TestWhatIsDeletedIsShownAsSuchUntilTheCacheHearsOfIt(t *testing.T) {
 	tests := map[string]struct {
 		then func(f *feed)
-		show bool // a pod
-		ends bool // and that it is being deleted
+		show bool // a pod exists
+		ends bool // and it is deleting
 	}{
 		"while it hears nothing":                   {then: func(*feed) {}, show: true, ends: true},
 		"when it is changed meanwhile":             {then: func(f *feed) { f.set(pod("a", ofUID("1"), labelled("x"))) }, show: true, ends: true},

@@ -17,7 +17,7 @@ import (
 	"k8s.io/klog/v2/ktesting"
 )
 
-// feed is an API server for pods: it lists them, and streams what exists and what happens then.
+// feed is an API server for pods: it lists them, and streams the existing ones and later changes.
 type feed struct {
 	lock    sync.Mutex
 	version int
@@ -34,7 +34,7 @@ func newFeed(pods ...*corev1.Pod) *feed {
 	return f
 }
 
-// set creates or changes a pod, which gets a new version.
+// set creates or updates a pod with a new version.
 func (f *feed) set(pod *corev1.Pod) {
 	f.lock.Lock()
 	defer f.lock.Unlock()
@@ -59,7 +59,7 @@ func (f *feed) remove(pod *corev1.Pod) {
 	f.send(watch.Deleted, deleted)
 }
 
-// lose is remove without an event: the watch is gone before.
+// lose removes a pod without an event: the watch ends before.
 func (f *feed) lose(pod *corev1.Pod) {
 	f.lock.Lock()
 	defer f.lock.Unlock()
@@ -88,7 +88,7 @@ func (f *feed) List(_ context.Context, opts metav1.ListOptions) (*corev1.PodList
 	return list, nil
 }
 
-// Watch begins with what exists, if it is asked to, and marks where that ends.
+// Watch starts with the existing pods and a bookmark if requested.
 func (f *feed) Watch(ctx context.Context, opts metav1.ListOptions) (watch.Interface, error) {
 	f.lock.Lock()
 	defer f.lock.Unlock()
@@ -120,7 +120,7 @@ func labelled(value string) func(*corev1.Pod) {
 	return func(pod *corev1.Pod) { pod.Labels = map[string]string{"is": value} }
 }
 
-// podInformer is an informer on a feed.
+// podInformer returns an informer on a feed.
 func podInformer(t *testing.T, f *feed, scope Scope) *Informer[*corev1.Pod] {
 	t.Helper()
 	informer, err := New("pods", f, &corev1.Pod{}, scope, trimPod)
@@ -128,7 +128,7 @@ func podInformer(t *testing.T, f *feed, scope Scope) *Informer[*corev1.Pod] {
 	return informer
 }
 
-// running has informers run until the test ends, and waits until they have synced.
+// running runs informers until the test ends, and waits until they have synced.
 func running(t *testing.T, informers ...*Informer[*corev1.Pod]) {
 	t.Helper()
 	_, ctx := ktesting.NewTestContext(t)

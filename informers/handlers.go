@@ -5,8 +5,8 @@ import (
 	"k8s.io/client-go/tools/cache"
 )
 
-// EnqueueOwner wakes the key of the custom resource of that kind which controls the object. The label
-// that names it is not looked at: anybody can set one, and long names are shortened in it.
+// EnqueueOwner returns a handler that enqueues the custom resource of that kind which controls the object. It ignores
+// the label that names the owner: anybody can set it, and it truncates long names.
 func EnqueueOwner[T Object](kind string, enqueue func(key string)) func(T) {
 	return func(object T) {
 		if owner := metav1.GetControllerOfNoCopy(object); owner != nil && owner.Kind == kind {
@@ -15,7 +15,7 @@ func EnqueueOwner[T Object](kind string, enqueue func(key string)) func(T) {
 	}
 }
 
-// Key is the queue key of an object: namespace/name.
+// Key returns the queue key of an object: namespace/name.
 func Key(object metav1.Object) string {
 	return cache.MetaObjectToName(object).String()
 }

@@ -12,32 +12,32 @@ import (
 	"k8s.io/client-go/tools/cache"
 )
 
-// Object is what an informer can hold.
+// Object is any API object that an informer can cache.
 type Object interface {
 	metav1.Object
 	runtime.Object
 }
 
-// Source lists and watches the objects of one resource; typed clients are one.
+// Source lists and watches the objects of one resource; typed clients implement it.
 type Source[L runtime.Object] interface {
 	List(ctx context.Context, opts metav1.ListOptions) (L, error)
 	Watch(ctx context.Context, opts metav1.ListOptions) (watch.Interface, error)
 }
 
-// Informer is a shared informer that knows the type of its objects.
+// Informer is a shared informer with typed objects.
 type Informer[T Object] struct {
 	name    string
 	shared  cache.SharedIndexInformer
 	failure atomic.Pointer[error] // of the last request that failed
 }
 
-// Scope is which objects of a resource an informer holds; empty selectors hold all of them.
+// Scope selects the cached objects of a resource; empty selectors select all.
 type Scope struct {
 	Labels, Fields string
 }
 
-// New prepares an informer; Run starts it. Trim drops in place what nobody reads, before an object is
-// kept; it must not change what a patch is computed from.
+// New returns an informer; Run starts it. trim removes unused fields in place before an object is cached. It must
+// keep the fields from which a patch is computed.
 func New[T Object, L runtime.Object](name string, source Source[L], example T, scope Scope, trim func(T)) (*Informer[T], error) {
 	narrowed := func(opts metav1.ListOptions) metav1.ListOptions {
 		opts.LabelSelector, opts.FieldSelector = scope.Labels, scope.Fields
@@ -80,7 +80,7 @@ func byUID(object any) ([]string, error) {
 	return []string{string(meta.GetUID())}, nil
 }
 
-// Get is the cached object, or false. What it returns is shared: copy it before changing it.
+// Get returns the cached object, or false. The object is shared: copy it before changing it.
 func (i *Informer[T]) Get(key string) (T, bool) {
 	var none T
 	object, exists, err := i.shared.GetStore().GetByKey(key)
@@ -91,7 +91,7 @@ func (i *Informer[T]) Get(key string) (T, bool) {
 	return known, ok
 }
 
-// List is every cached object, shared like those of Get.
+// List returns all cached objects, shared like those of Get.
 func (i *Informer[T]) List() []T {
 	return typed[T](i.shared.GetStore().List())
 }
@@ -106,7 +106,7 @@ func typed[T any](objects []any) []T {
 	return known
 }
 
-// Index lets By find objects by the words that of returns for them. It must come before Run.
+// Index adds an index for ByIndex; of returns the index values of an object. Call it before Run.
 func (i *Informer[T]) Index(name string, of func(T) []string) error {
 	err := i.shared.AddIndexers(cache.Indexers{name: func(object any) ([]string, error) {
 		if known, ok := object.(T); ok {
@@ -120,7 +120,7 @@ func (i *Informer[T]) Index(name string, of func(T) []string) error {
 	return nil
 }
 
-// ByIndex is every cached object with that word in the index, shared like those of Get.
+// ByIndex returns the cached objects with that index value, shared like those of Get.
 func (i *Informer[T]) ByIndex(index, word string) []T {
 	objects, err := i.shared.GetIndexer().ByIndex(index, word)
 	if err != nil {
@@ -129,8 +129,8 @@ func (i *Informer[T]) ByIndex(index, word string) []T {
 	return typed[T](objects)
 }
 
-// AddHandler calls wake with every object that is added, changed or deleted; an update that changes
-// nothing is left out. The checker is done when wake has had every object of the first list.
+// AddHandler calls enqueue with every object that is added, updated or deleted. It skips updates without a new
+// version. The checker is done when enqueue has received every object of the first list.
 func (i *Informer[T]) AddHandler(enqueue func(T)) (cache.DoneChecker, error) {
 	registration, err := i.shared.AddEventHandler(cache.ResourceEventHandlerFuncs{
 		AddFunc: func(object any) { withObject(object, enqueue) },
@@ -169,7 +169,7 @@ func sameVersion[T Object](before, after any) bool {
 func (i *Informer[T]) run(ctx context.Context)   { i.shared.RunWithContext(ctx) }
 func (i *Informer[T]) synced() cache.DoneChecker { return i.shared.HasSyncedChecker() }
 
-// lacks is what keeps the informer from having what the API server had at the start; empty if nothing does.
+// lacks describes why the informer is not synced; empty if it is.
 func (i *Informer[T]) lacks() string {
 	switch failure := i.failure.Load(); {
 	case i.shared.HasSynced():
@@ -181,5 +181,5 @@ func (i *Informer[T]) lacks() string {
 	}
 }
 
-// version is how far the watch has come.
+// version returns the resourceVersion of the watch.
 func (i *Informer[T]) version() string { return i.shared.LastSyncResourceVersion() }

@@ -13,7 +13,7 @@ import (
 	"k8s.io/client-go/tools/cache"
 )
 
-// wakes are the objects with which a handler was called, as name@what.
+// wakes records the objects with which a handler was called, as name@what.
 type wakes struct {
 	lock sync.Mutex
 	all  []string
@@ -25,7 +25,7 @@ func (w *wakes) wake(pod *corev1.Pod) {
 	w.all = append(w.all, pod.Name+"@"+pod.Labels["is"])
 }
 
-// heard are those since it was asked last, in the order of their names.
+// heard returns the calls since its last call, ordered by name.
 func (w *wakes) heard() []string {
 	w.lock.Lock()
 	defer w.lock.Unlock()
@@ -69,7 +69,7 @@ func TestHandleHearsOfADeletionThatTheWatchMissedAndNotOfWhatStayed(t *testing.T
 		synctest.Wait()
 		require.Equal(t, []string{"goes@", "stays@"}, w.heard())
 
-		f.lose(pod("goes")) // what is left is listed anew: goes is a tombstone, stays has its old version
+		f.lose(pod("goes")) // the rest is listed again: goes is a tombstone, stays keeps its version
 		requeue := time.NewTimer(time.Minute)
 		<-requeue.C
 		synctest.Wait()

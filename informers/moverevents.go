@@ -24,9 +24,9 @@ type moverEvent struct {
 	createdAt time.Time // by the clock of the API server
 }
 
-// mayBeFrom tells whether the mover in that pod can have sent the Event. A mover whose node was lost may still work when
-// the next one does. Movers write the resource into their Events, and not their pod, but each has Event objects of its
-// own (velero-protocol 3.3).
+// mayBeFrom reports whether the mover in that pod can have sent the Event. A mover on a lost node may still run
+// beside its replacement. The Events of movers name the resource, not the pod, but each mover has Event objects of
+// its own (velero-protocol 3.3).
 func (e moverEvent) mayBeFrom(mover *corev1.Pod) bool {
 	if mover == nil {
 		return true
@@ -35,11 +35,11 @@ func (e moverEvent) mayBeFrom(mover *corev1.Pod) bool {
 	return here && !e.createdAt.Before(mover.CreationTimestamp.Time)
 }
 
-// eventKey names an Event object of a mover.
+// eventKey identifies an Event object of a mover.
 type eventKey struct{ reason, name string }
 
-// MoverEvents follows what movers say. Movers speak in Kubernetes Events, one per reason, which they
-// patch (velero-protocol 3.3); each transfer that is followed has one watch, on its own Events only.
+// MoverEvents watches the Events of movers. A mover reports in one Event per reason and patches it (velero-protocol
+// 3.3). Each watched transfer has one watch, only on its own Events.
 type MoverEvents struct {
 	ctx       context.Context // ends all watches
 	namespace string
@@ -51,18 +51,18 @@ type MoverEvents struct {
 	watches sync.WaitGroup
 }
 
-// eventWatch is what the movers of one resource said; its lock is that of MoverEvents.
+// eventWatch holds the last Events of one resource's movers. MoverEvents.lock guards it.
 type eventWatch struct {
 	stop context.CancelFunc
 	last map[eventKey]moverEvent
 }
 
-// NewMoverEvents follows movers in Velero's namespace until the context ends.
+// NewMoverEvents watches movers in Velero's namespace until the context ends.
 func NewMoverEvents(ctx context.Context, client kubernetes.Interface, namespace string, clk clock.Clock) *MoverEvents {
 	return &MoverEvents{ctx: ctx, namespace: namespace, client: client, clock: clk, watched: map[types.UID]*eventWatch{}}
 }
 
-// Watch opens the watch for a resource, once; wake is called when its mover says something.
+// Watch opens the watch of a resource, once. It calls enqueue after each new Event of the mover.
 func (m *MoverEvents) Watch(uid types.UID, enqueue func()) {
 	m.lock.Lock()
 	defer m.lock.Unlock()
@@ -75,7 +75,7 @@ func (m *MoverEvents) Watch(uid types.UID, enqueue func()) {
 	m.watches.Go(func() { m.watch(ctx, uid, talk, enqueue) })
 }
 
-// Forget closes the watch of a resource and drops what its mover said.
+// Forget closes the watch of a resource and drops its Events.
 func (m *MoverEvents) Forget(uid types.UID) {
 	m.lock.Lock()
 	defer m.lock.Unlock()
@@ -85,8 +85,8 @@ func (m *MoverEvents) Forget(uid types.UID) {
 	}
 }
 
-// Last is the last Event of that reason about the resource that the mover in that pod can have sent, and when, to the
-// second and by the clock of its node. Without a pod, any mover can.
+// Last returns the last Event of that reason about the resource that the mover in that pod can have sent. at is by
+// the clock of the mover's node, to the second. Without a pod, Events of any mover count.
 func (m *MoverEvents) Last(uid types.UID, reason string, mover *corev1.Pod) (message string, at time.Time, ok bool) {
 	m.lock.Lock()
 	defer m.lock.Unlock()
@@ -105,10 +105,10 @@ func (m *MoverEvents) Last(uid types.UID, reason string, mover *corev1.Pod) (mes
 // Wait returns when every watch is closed, after the context has ended.
 func (m *MoverEvents) Wait() { m.watches.Wait() }
 
-// moverReasons begin the reasons of all Events by which movers speak (velero-protocol 3.3).
+// moverReasons is the prefix of the reasons of all mover Events (velero-protocol 3.3).
 const moverReasons = "Data-Path-"
 
-// A watch ends after some minutes, or with the API server; these are the pauses before the next one.
+// Minimum and maximum backoff. A watch ends after some minutes, or when the API server stops.
 const (
 	firstPause = 100 * time.Millisecond
 	longPause  = 30 * time.Second
@@ -118,7 +118,7 @@ func (m *MoverEvents) watch(ctx context.Context, uid types.UID, talk *eventWatch
 	logger := klog.FromContext(ctx)
 	pause := firstPause
 	for ctx.Err() == nil {
-		// Without a resource version a watch begins with what exists, so no list is needed.
+		// A watch without a resourceVersion starts with the existing objects, so no list is needed.
 		events, err := m.client.CoreV1().Events(m.namespace).Watch(ctx, metav1.ListOptions{
 			FieldSelector: fields.OneTermEqualSelector("involvedObject.uid", string(uid)).String(),
 		})
@@ -137,7 +137,7 @@ func (m *MoverEvents) watch(ctx context.Context, uid types.UID, talk *eventWatch
 	}
 }
 
-// observe takes in Events until the watch ends, and tells whether there was any.
+// observe records Events until the watch ends. It reports whether there was any.
 func (m *MoverEvents) observe(events watch.Interface, talk *eventWatch, enqueue func()) bool {
 	defer events.Stop()
 	observed := false
@@ -154,8 +154,8 @@ func (m *MoverEvents) observe(events watch.Interface, talk *eventWatch, enqueue 
 	return observed
 }
 
-// record keeps what is new. Each mover has Events of its own, and a second one for a reason of which it was silent for
-// ten minutes; a watch may begin with them in any order.
+// record keeps an Event unless a later version of it is known. Each mover has Events of its own, and a second Event
+// for a reason after ten silent minutes. A new watch may return them in any order.
 func (m *MoverEvents) record(talk *eventWatch, event *corev1.Event) bool {
 	m.lock.Lock()
 	defer m.lock.Unlock()

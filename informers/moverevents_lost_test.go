@@ -13,7 +13,7 @@ func TestWhatALostMoverSaysIsNotOfTheNextOne(t *testing.T) {
 	mover := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{CreationTimestamp: metav1.Unix(100, 0)}, Spec: corev1.PodSpec{NodeName: "n2"}}
 	for name, test := range map[string]struct {
 		host    string
-		created int64 // when the lost mover first said so
+		created int64 // when the lost mover first sent it
 	}{
 		"from a node that came back":                             {"n1", 50},
 		"that it says for the first time":                        {"n1", 150},
@@ -41,7 +41,7 @@ func TestWhatALostMoverSaysIsNotOfTheNextOne(t *testing.T) {
 	}
 }
 
-// sentFrom is an Event object of that name from a node, first sent in that second.
+// sentFrom turns an Event into one with that name, from a node, first sent in that second.
 func sentFrom(event *corev1.Event, name, host string, created int64) *corev1.Event {
 	event.Name, event.Source.Host, event.CreationTimestamp = name, host, metav1.Unix(created, 0)
 	return event

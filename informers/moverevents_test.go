@@ -19,14 +19,14 @@ import (
 	"k8s.io/utils/clock"
 )
 
-// speech is an API server that has nothing but the Events of movers. Each layer is a client of client-go
-// that has only what is called; everything else would panic.
+// speech is an API server with only the Events of movers. Each layer is a client of client-go that implements only
+// the called methods; all others would panic.
 type speech struct {
 	lock     sync.Mutex
 	open     []*watch.RaceFreeFakeWatcher
 	asked    []metav1.ListOptions
 	opened   []time.Time
-	refusals int // watches that will be refused
+	refusals int // number of watches to refuse
 }
 
 type speechClient struct {
@@ -64,7 +64,7 @@ func (s inNamespace) Watch(ctx context.Context, opts metav1.ListOptions) (watch.
 	return w, nil
 }
 
-// stand is MoverEvents in a bubble of its own time.
+// stand is a MoverEvents in a synctest bubble.
 type stand struct {
 	*MoverEvents
 	*speech
@@ -90,7 +90,7 @@ func (s *stand) follow(uid types.UID) {
 	synctest.Wait()
 }
 
-// say has the mover whose watch was opened as number n say something.
+// say sends an Event through the watch with number n.
 func (s *stand) say(n int, reason, message string, second int64) {
 	s.open[n].Add(event(reason, message, second))
 	synctest.Wait()
@@ -205,7 +205,7 @@ func TestForgettingAMoverClosesItsWatch(t *testing.T) {
 	})
 }
 
-// pass lets time pass in the bubble.
+// pass advances the time in the bubble.
 func pass(duration time.Duration) {
 	timer := time.NewTimer(duration)
 	<-timer.C
@@ -221,7 +221,7 @@ func TestAWatchThatEndsIsOpenedAgain(t *testing.T) {
 		s.open[0].Stop()
 		pass(firstPause)
 		require.Len(t, s.open, 2)
-		s.requireLast(t, progress, "before", 10) // is kept meanwhile
+		s.requireLast(t, progress, "before", 10) // kept meanwhile
 		s.say(1, progress, "after", 20)
 		require.Equal(t, 1, s.wakes())
 		s.requireLast(t, progress, "after", 20)

@@ -11,8 +11,8 @@ import (
 	"k8s.io/klog/v2"
 )
 
-// Nodes watches single Nodes: a coordinator has to know of few of them whether they are Ready, and each one reports its
-// status every few minutes.
+// Nodes watches single Nodes. A coordinator needs the Ready condition of only a few, and every Node updates its
+// status each few minutes.
 type Nodes struct {
 	ctx    context.Context // ends all watches
 	client kubernetes.Interface
@@ -32,7 +32,7 @@ func NewNodes(ctx context.Context, client kubernetes.Interface) *Nodes {
 	return &Nodes{ctx: ctx, client: client, watched: map[string]nodeWatch{}}
 }
 
-// Watch opens the watch of a Node, once. Wake is called from another goroutine when it is known whether the Node
+// Watch opens the watch of a Node, once. It calls enqueue from another goroutine when it is known whether the Node
 // exists, and at each of its changes.
 func (n *Nodes) Watch(name string, enqueue func()) {
 	n.lock.Lock()
@@ -52,7 +52,7 @@ func (n *Nodes) Watch(name string, enqueue func()) {
 	ctx, stop := context.WithCancel(n.ctx)
 	n.watched[name] = nodeWatch{stop: stop, nodes: nodes}
 	n.watches.Go(func() { nodes.run(ctx) })
-	n.watches.Go(func() { // a Node that does not exist makes no event
+	n.watches.Go(func() { // a Node that does not exist sends no event
 		select {
 		case <-nodes.synced().Done():
 			enqueue()
@@ -61,7 +61,7 @@ func (n *Nodes) Watch(name string, enqueue func()) {
 	})
 }
 
-// Node is the Node of that name, nil if it does not exist; known is false until the watch has shown which.
+// Node returns the Node of that name, or nil if it does not exist; known is false until the watch has synced.
 func (n *Nodes) Node(name string) (node *corev1.Node, known bool) {
 	n.lock.Lock()
 	defer n.lock.Unlock()
@@ -73,7 +73,7 @@ func (n *Nodes) Node(name string) (node *corev1.Node, known bool) {
 	return node, true
 }
 
-// Forget closes the watch of a Node. Wake may be called once more.
+// Forget closes the watch of a Node. enqueue may be called once more.
 func (n *Nodes) Forget(name string) {
 	n.lock.Lock()
 	defer n.lock.Unlock()

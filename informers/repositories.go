@@ -8,11 +8,11 @@ import (
 	"k8s.io/client-go/kubernetes"
 )
 
-// RepositoryCaches are the informers that an agent has while it coordinates, for the maintenance of repositories:
+// RepositoryCaches holds the informers of an agent that coordinates, for the maintenance of repositories:
 //
 //	Repositories   Velero's namespace
 //	Locations      Velero's namespace
-//	Jobs           Velero's namespace, by label: maintenance jobs, whoever made them
+//	Jobs           Velero's namespace, by label: all maintenance jobs, those of Velero's server too
 type RepositoryCaches struct {
 	Repositories *Informer[*velerov1.BackupRepository]
 	Locations    *Informer[*velerov1.BackupStorageLocation]
@@ -21,8 +21,8 @@ type RepositoryCaches struct {
 	all []informer
 }
 
-// NewRepositoryCaches prepares the informers of one term. JobLabel is what maintenance jobs are labelled with, whatever
-// its value.
+// NewRepositoryCaches returns the informers of one term; Run starts them. jobLabel is the label key of maintenance
+// jobs, with any value.
 func NewRepositoryCaches(kube kubernetes.Interface, velero *Clientset, namespace, jobLabel string) (*RepositoryCaches, error) {
 	b := builder{}
 	created := &RepositoryCaches{
@@ -34,8 +34,8 @@ func NewRepositoryCaches(kube kubernetes.Interface, velero *Clientset, namespace
 	return created, b.err
 }
 
-// Run watches until the context ends, and returns when every informer has stopped.
+// Run watches until the context ends. It returns when every informer has stopped.
 func (m *RepositoryCaches) Run(ctx context.Context) { run(ctx, m.all) }
 
-// Lacking says which of the caches are not complete, and why; empty if all are.
+// Lacking describes the caches that are not synced, with the errors of their last requests; empty if all are synced.
 func (m *RepositoryCaches) Lacking() string { return lacking(m.all) }

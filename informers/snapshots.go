@@ -16,15 +16,15 @@ import (
 	"k8s.io/client-go/tools/cache"
 )
 
-// firstList is how long the first list of snapshots may take before whoever waits for it tries again.
+// firstList is how long Available waits for the first list of snapshots.
 const firstList = 30 * time.Second
 
 // Snapshots caches the VolumeSnapshots and VolumeSnapshotContents of a cluster that has them:
 //
 //	VolumeSnapshots          all namespaces: originals are in those of their volumes, ours in Velero's
-//	VolumeSnapshotContents   all; they have no namespace
+//	VolumeSnapshotContents   all: cluster-scoped
 //
-// Only the coordinator needs them, and only once somebody asks for them.
+// Only the coordinator needs them. They start with the first call of Available.
 type Snapshots struct {
 	client  snapshotclient.SnapshotV1Interface
 	groups  discovery.ServerResourcesInterface
@@ -34,7 +34,7 @@ type Snapshots struct {
 	term *snapshotTerm // nil while this agent does not coordinate
 }
 
-// snapshotTerm is what there is during one term of a coordinator.
+// snapshotTerm is the state of one term of a coordinator.
 type snapshotTerm struct {
 	ctx       context.Context // ends with the term
 	running   sync.WaitGroup
@@ -44,14 +44,14 @@ type snapshotTerm struct {
 	contents  *deletions[snapshotv1.VolumeSnapshotContent, *snapshotv1.VolumeSnapshotContent]
 }
 
-// NewSnapshots prepares the caches. Wake is called with the VolumeSnapshot that is added, changed or deleted,
-// and with that of a content.
+// NewSnapshots returns the caches, stopped. They call enqueue with a VolumeSnapshot that is added, updated or
+// deleted, and with the VolumeSnapshot of such a content.
 func NewSnapshots(client snapshotclient.SnapshotV1Interface, groups discovery.ServerResourcesInterface, enqueue func(namespace, name string)) *Snapshots {
 	return &Snapshots{client: client, groups: groups, enqueue: enqueue}
 }
 
-// Run lets the caches be used until the context, which is a coordinator's term, ends; it returns when every
-// watch has stopped. Terms do not overlap.
+// Run allows the caches to start until the context of a coordinator's term ends. It returns when every watch has
+// stopped. Terms do not overlap.
 func (s *Snapshots) Run(ctx context.Context) {
 	term := &snapshotTerm{ctx: ctx}
 	s.set(term)
@@ -66,9 +66,9 @@ func (s *Snapshots) set(term *snapshotTerm) {
 	s.term = term
 }
 
-// Available tells whether the API server has snapshot.storage.k8s.io/v1, and if so starts the caches and waits
-// for their first list. It asks the API server until the answer is yes, and never again. Outside of a term,
-// and where nobody knows, it is an error.
+// Available reports whether the API server has snapshot.storage.k8s.io/v1. If so, it starts the caches and waits for
+// their first list. It asks the API server until the answer is yes, then no more in this term. Outside of a term, or
+// without an answer, it returns an error.
 func (s *Snapshots) Available(ctx context.Context) (bool, error) {
 	term, err := s.start()
 	if term == nil || err != nil {
@@ -76,14 +76,14 @@ func (s *Snapshots) Available(ctx context.Context) (bool, error) {
 	}
 	ctx, cancel := context.WithTimeout(ctx, firstList)
 	defer cancel()
-	defer context.AfterFunc(term.ctx, cancel)() //nolint:contextcheck // who waits gives up with the term, too
+	defer context.AfterFunc(term.ctx, cancel)() //nolint:contextcheck // the end of the term also ends the wait
 	if !cache.WaitFor(ctx, "", term.handled...) {
 		return false, errors.New("list snapshots for the first time: not done yet")
 	}
 	return true, nil
 }
 
-// start is the term with its caches running, or nil if the cluster has no snapshots.
+// start starts the caches and returns the term, or nil if the cluster has no snapshots.
 func (s *Snapshots) start() (*snapshotTerm, error) {
 	s.lock.Lock()
 	defer s.lock.Unlock()
@@ -131,13 +131,13 @@ func (t *snapshotTerm) watch(client snapshotclient.SnapshotV1Interface, enqueue 
 	return nil
 }
 
-// trimSnapshot leaves what a hand-over copies and reads. Owners and foreign labels are not among that.
+// trimSnapshot keeps what a handover copies and reads. It drops owners and the annotation of kubectl apply.
 func trimSnapshot(snapshot *snapshotv1.VolumeSnapshot) {
 	snapshot.OwnerReferences = nil
 	delete(snapshot.Annotations, corev1.LastAppliedConfigAnnotation)
 }
 
-// Snapshot is a cached VolumeSnapshot, nil if there is none.
+// Snapshot returns a cached VolumeSnapshot; nil if there is none.
 func (s *Snapshots) Snapshot(namespace, name string) *snapshotv1.VolumeSnapshot {
 	if term := s.running(); term != nil {
 		return term.snapshots.get(cache.NewObjectName(namespace, name).String())
@@ -145,7 +145,7 @@ func (s *Snapshots) Snapshot(namespace, name string) *snapshotv1.VolumeSnapshot 
 	return nil
 }
 
-// Content is a cached VolumeSnapshotContent, nil if there is none.
+// Content returns a cached VolumeSnapshotContent; nil if there is none.
 func (s *Snapshots) Content(name string) *snapshotv1.VolumeSnapshotContent {
 	if term := s.running(); term != nil {
 		return term.contents.get(name)
@@ -153,8 +153,8 @@ func (s *Snapshots) Content(name string) *snapshotv1.VolumeSnapshotContent {
 	return nil
 }
 
-// Deleted notes that this agent has deleted a VolumeSnapshot, or a VolumeSnapshotContent, which has no
-// namespace. From now on it is shown as being deleted, whenever the caches hear of that.
+// Deleted records that this agent deleted a VolumeSnapshot, or a VolumeSnapshotContent, which has no namespace. From
+// now on the object is returned as deleting, even before its event arrives.
 func (s *Snapshots) Deleted(object metav1.Object) {
 	term := s.running()
 	switch {
@@ -166,10 +166,10 @@ func (s *Snapshots) Deleted(object metav1.Object) {
 	}
 }
 
-// Client changes snapshots, and reads what must not be stale.
+// Client returns the client for writes, and for reads that must not be stale.
 func (s *Snapshots) Client() snapshotclient.SnapshotV1Interface { return s.client }
 
-// running is the term if its caches have been started.
+// running returns the term if its caches are started; else nil.
 func (s *Snapshots) running() *snapshotTerm {
 	s.lock.Lock()
 	defer s.lock.Unlock()

@@ -13,8 +13,8 @@ import (
 	"k8s.io/utils/ptr"
 )
 
-// Targets follows the claims to which volumes are restored: one watch on one claim for each restore that
-// waits for it. An agent keeps no cache of all claims of a cluster.
+// Targets watches the target claims of restores: one watch on one claim for each restore that waits for it. An agent
+// does not cache all claims of a cluster.
 type Targets struct {
 	ctx    context.Context // ends all watches
 	client kubernetes.Interface
@@ -31,13 +31,13 @@ type target struct {
 	enqueue func()
 }
 
-// NewTargets follows claims until the context ends.
+// NewTargets watches claims until the context ends.
 func NewTargets(ctx context.Context, client kubernetes.Interface) *Targets {
 	return &Targets{ctx: ctx, client: client, followed: map[types.UID]*target{}}
 }
 
-// Watch opens the watch for a resource, once; wake is called when it is known whether the claim exists, and
-// at each of its changes.
+// Watch opens the watch for a resource, once. It calls enqueue when it is known whether the claim exists, and at each
+// of its changes.
 func (t *Targets) Watch(uid types.UID, claim types.NamespacedName, enqueue func()) {
 	t.lock.Lock()
 	defer t.lock.Unlock()
@@ -57,7 +57,7 @@ func (t *Targets) Watch(uid types.UID, claim types.NamespacedName, enqueue func(
 	ctx, stop := context.WithCancel(t.ctx)
 	t.followed[uid] = &target{stop: stop, key: claim.String(), claims: claims, enqueue: enqueue}
 	t.watches.Go(func() { claims.run(ctx) })
-	t.watches.Go(func() { // a claim that does not exist makes no event
+	t.watches.Go(func() { // a claim that does not exist sends no event
 		select {
 		case <-claims.synced().Done():
 			enqueue()
@@ -76,7 +76,8 @@ func (t *Targets) Forget(uid types.UID) {
 	}
 }
 
-// Claim is the target claim of a resource, nil if it does not exist; known is false while nobody has looked.
+// Claim returns the target claim of a resource, or nil if it does not exist; known is false until the watch has
+// synced.
 func (t *Targets) Claim(uid types.UID) (claim *corev1.PersistentVolumeClaim, known bool) {
 	followed := t.of(uid)
 	if followed == nil || !followed.claims.shared.HasSynced() {

@@ -17,10 +17,10 @@ import (
 	"k8s.io/client-go/rest"
 )
 
-// claimServer is an API server with the claim app/data and no other.
+// claimServer is an API server with only the claim app/data.
 type claimServer struct {
 	*httptest.Server
-	asked   chan string                        // the name that a watch asks for
+	asked   chan string                        // the name in a watch request
 	changes chan *corev1.PersistentVolumeClaim // of app/data
 }
 
@@ -84,8 +84,8 @@ func TestAClaimIsFollowedByAWatchOfItsOwn(t *testing.T) {
 	require.False(t, known, "nobody follows it")
 	follow("uid", "data")
 	follow("uid", "data")
-	next() // it is there
-	next() // and that is all
+	next() // the claim exists
+	next() // the first list is complete
 	found, known := targets.Claim("uid")
 	require.True(t, known)
 	require.Equal(t, "data", found.Name)

@@ -9,17 +9,18 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// Velero's finalizers: what has one is still to be cleaned up.
+// Velero's finalizers: an object with one still needs a clean-up.
 const (
 	finalizerPodVolume = "velero.io/pod-volume-finalizer"
 	finalizerData      = "velero.io/data-upload-download-finalizer"
 )
 
-// annotationAcceptor is on what an agent of Lateen has to clean up after, even if one of Velero's took the finalizer away.
+// annotationAcceptor marks a resource that needs a clean-up by Lateen, even if an agent of Velero removed the
+// finalizer.
 const annotationAcceptor = "lateen.dev/acceptor"
 
-// The trims leave of a resource that is over, and that nobody has to clean up after, what counting needs.
-// Thousands of them stay in a cluster until their backup expires.
+// The trims reduce a terminal resource without clean-up to what counting needs. Thousands of them stay in a cluster
+// until their backup expires.
 
 func trimBackup(backup *velerov1.PodVolumeBackup) {
 	if ended(backup, string(backup.Status.Phase), finalizerPodVolume) {
@@ -60,7 +61,7 @@ func trimDownload(download *velerov2alpha1.DataDownload) {
 	}
 }
 
-// ended takes the phase as a word: the kinds have the same ones, each as a type of its own.
+// ended takes the phase as a string: each kind has the same phases with a type of its own.
 func ended(object metav1.Object, phase, finalizer string) bool {
 	switch phase {
 	case "Completed", "Failed", "Canceled":
@@ -77,8 +78,8 @@ func minimalMeta(meta metav1.ObjectMeta) metav1.ObjectMeta {
 	}
 }
 
-// trimPod leaves of a pod what placing a mover and reading an exposure need. Patches of pods are never
-// computed from the cache.
+// trimPod keeps what the scheduling of a mover and the reading of its state need. Patches of pods are never computed
+// from the cache.
 func trimPod(pod *corev1.Pod) {
 	spec := pod.Spec
 	pod.Spec = corev1.PodSpec{
@@ -98,7 +99,7 @@ func trimPod(pod *corev1.Pod) {
 	}
 }
 
-// trimAgent leaves of an agent's pod besides what its containers run, which tells whose agent it is.
+// trimAgent also keeps the commands of an agent's containers, which show whether it is Velero's.
 func trimAgent(pod *corev1.Pod) {
 	var containers []corev1.Container
 	for _, container := range pod.Spec.Containers {
@@ -108,17 +109,17 @@ func trimAgent(pod *corev1.Pod) {
 	pod.Spec.Containers = containers
 }
 
-// trimNode leaves of a Node whether it is Ready.
+// trimNode keeps the Ready condition of a Node.
 func trimNode(node *corev1.Node) {
 	conditions := slices.DeleteFunc(node.Status.Conditions, func(condition corev1.NodeCondition) bool { return condition.Type != corev1.NodeReady })
 	*node = corev1.Node{ObjectMeta: minimalMeta(node.ObjectMeta), Status: corev1.NodeStatus{Conditions: conditions}}
 }
 
-// labelMover is on every mover (build.LabelMover).
+// labelMover is on every mover (objects.LabelMover).
 const labelMover = "lateen.dev/mover"
 
-// memoryLimits are the containers of a mover that have a memory limit, with nothing else: the message of a mover that
-// ran out of memory names it.
+// memoryLimits returns the containers of a mover that have a memory limit, with nothing else. The message of an
+// OOM-killed mover names the limit.
 func memoryLimits(pod *corev1.Pod) []corev1.Container {
 	if !metav1.HasLabel(pod.ObjectMeta, labelMover) {
 		return nil

@@ -66,8 +66,8 @@ func TestBackupsThatAreOverAreTrimmedToWhatIsCounted(t *testing.T) {
 	}
 }
 
-// TestTrimmedPodsAreReadAsWholeOnes takes pods as a mover and a workload have them, and reads all that
-// the agent reads of them, before and after.
+// TestTrimmedPodsAreReadAsWholeOnes takes pods of a mover and of a workload. It reads everything that the agent reads
+// of them, before and after the trim.
 func TestTrimmedPodsAreReadAsWholeOnes(t *testing.T) {
 	ended := corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{ExitCode: 137, Reason: "OOMKilled"}}
 	whole := &corev1.Pod{

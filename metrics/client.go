@@ -7,8 +7,8 @@ import (
 	"k8s.io/utils/clock"
 )
 
-// Transport counts the requests of a client. client-go has hooks for that, but one set for the whole
-// process, so the agents of a test could not be told apart.
+// Transport returns a RoundTripper that counts the requests of a client. The hooks of client-go exist once per
+// process, so they could not tell the agents of a test apart.
 func (m *Metrics) Transport(next http.RoundTripper, clk clock.PassiveClock) http.RoundTripper {
 	if m == nil {
 		return next
@@ -22,7 +22,7 @@ type transport struct {
 	clock   clock.PassiveClock
 }
 
-// RoundTrip implements http.RoundTripper. The code of a request without an answer is "error".
+// RoundTrip implements http.RoundTripper. A request without an answer counts with the code "error".
 func (t *transport) RoundTrip(request *http.Request) (*http.Response, error) {
 	began := t.clock.Now()
 	response, err := t.next.RoundTrip(request)

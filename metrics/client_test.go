@@ -68,7 +68,7 @@ func TestRequestsAreCountedPerAgent(t *testing.T) {
 func TestWorkqueuesHaveTheNamesOfKubernetes(t *testing.T) {
 	m, registry := newMetrics()
 	queue := workqueue.NewTypedRateLimitingQueueWithConfig(
-		workqueue.NewTypedItemExponentialFailureRateLimiter[string](time.Hour, time.Hour), // what is retried stays away
+		workqueue.NewTypedItemExponentialFailureRateLimiter[string](time.Hour, time.Hour), // no retry during the test
 		workqueue.TypedRateLimitingQueueConfig[string]{Name: "podvolumebackup", MetricsProvider: m.Workqueues()})
 	defer queue.ShutDown()
 	queue.Add("a")

@@ -2,14 +2,13 @@ package metrics
 
 import "github.com/prometheus/client_golang/prometheus"
 
-// Coordination counts what one agent does for the whole cluster. A nil *Coordination counts nothing.
+// Coordination counts the work of the coordinator for the whole cluster. A nil *Coordination counts nothing.
 type Coordination struct {
 	coordinator prometheus.Gauge
 	orphans     *prometheus.CounterVec
 }
 
-// Coordination registers its metrics, all at 0; the resources are those of which there can be orphans. It
-// may be called once.
+// Coordination registers its metrics, all at 0. resources are those that can have orphans. Call it at most once.
 func (m *Metrics) Coordination(resources ...string) *Coordination {
 	if m == nil {
 		return nil
@@ -23,7 +22,7 @@ func (m *Metrics) Coordination(resources ...string) *Coordination {
 	return &Coordination{coordinator: coordinator.WithLabelValues(m.node), orphans: orphans}
 }
 
-// SetCoordinator says whether this agent is the coordinator.
+// SetCoordinator sets whether this agent is the coordinator.
 func (c *Coordination) SetCoordinator(leads bool) {
 	if c == nil {
 		return
@@ -35,7 +34,7 @@ func (c *Coordination) SetCoordinator(leads bool) {
 	c.coordinator.Set(value)
 }
 
-// OrphanRemoved counts an object that was removed.
+// OrphanRemoved counts a removed orphan of that resource.
 func (c *Coordination) OrphanRemoved(resource string) {
 	if c != nil {
 		c.orphans.WithLabelValues(resource).Inc()

@@ -6,16 +6,16 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-// Maintenance counts what becomes of backup repositories. A nil *Maintenance counts nothing.
+// Maintenance exports the maintenance of backup repositories. A nil *Maintenance counts nothing.
 type Maintenance struct {
-	succeeded, failed *prometheus.CounterVec // Velero's, as its server has them
+	succeeded, failed *prometheus.CounterVec // with the names of Velero's server
 	duration          *prometheus.HistogramVec
 	lastSuccess       *prometheus.GaugeVec
 	frequency         *prometheus.GaugeVec
 	running, due      prometheus.Gauge
 }
 
-// Maintenance registers its metrics. It may be called once.
+// Maintenance registers its metrics. Call it at most once.
 func (m *Metrics) Maintenance() *Maintenance {
 	if m == nil {
 		return nil
@@ -37,7 +37,7 @@ func (m *Metrics) Maintenance() *Maintenance {
 	return all
 }
 
-// Ended counts a run of a repository.
+// Ended counts a finished run of a repository and its duration.
 func (m *Maintenance) Ended(repository string, succeeded bool, took time.Duration) {
 	if m == nil {
 		return
@@ -50,8 +50,8 @@ func (m *Maintenance) Ended(repository string, succeeded bool, took time.Duratio
 	m.duration.WithLabelValues(repository).Observe(took.Seconds())
 }
 
-// Observe shows a repository that can be maintained: its counters exist from now on, when it was last maintained, or that it
-// never was, and how often that is to be.
+// Observe exports a repository that can be maintained: its counters, when it was last maintained (0 for never), and
+// the frequency.
 func (m *Maintenance) Observe(repository string, last time.Time, frequency time.Duration) {
 	if m == nil {
 		return
@@ -62,7 +62,8 @@ func (m *Maintenance) Observe(repository string, last time.Time, frequency time.
 	m.frequency.WithLabelValues(repository).Set(frequency.Seconds())
 }
 
-// Excluded drops what would call a repository overdue that cannot be maintained. Its counters stay.
+// Excluded drops the series that would report a repository as overdue although it cannot be maintained. Its counters
+// stay.
 func (m *Maintenance) Excluded(repository string) {
 	if m != nil {
 		m.lastSuccess.DeleteLabelValues(repository)
@@ -70,7 +71,7 @@ func (m *Maintenance) Excluded(repository string) {
 	}
 }
 
-// DeleteRepository drops the series of a repository that is gone.
+// DeleteRepository drops the series of a deleted repository.
 func (m *Maintenance) DeleteRepository(repository string) {
 	if m == nil {
 		return
@@ -82,7 +83,7 @@ func (m *Maintenance) DeleteRepository(repository string) {
 	m.Excluded(repository)
 }
 
-// Load says how many jobs run, and how many repositories are due and have none.
+// Load sets the number of running jobs, and of due repositories without a job.
 func (m *Maintenance) Load(running, due int) {
 	if m != nil {
 		m.running.Set(float64(running))
@@ -90,7 +91,7 @@ func (m *Maintenance) Load(running, due int) {
 	}
 }
 
-// Reset is the end of a coordinator's term: what only it says is said by the next one.
+// Reset drops what only the coordinator exports, at the end of its term. The next coordinator exports it.
 func (m *Maintenance) Reset() {
 	if m != nil {
 		m.lastSuccess.Reset()

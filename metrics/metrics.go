@@ -1,5 +1,4 @@
-// Package metrics is what Prometheus sees of an agent. It only counts: it asks nothing and decides
-// nothing.
+// Package metrics exports an agent's metrics to Prometheus. It only counts: it sends no request and decides nothing.
 package metrics
 
 import (
@@ -9,7 +8,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/collectors"
 )
 
-// Metrics are the counters of one agent, each with a registry of its own. A nil *Metrics counts nothing.
+// Metrics holds the metrics of one agent; each agent has its own registry. A nil *Metrics counts nothing.
 type Metrics struct {
 	registry prometheus.Registerer
 	node     string
@@ -29,8 +28,8 @@ type Metrics struct {
 	queues   *queues
 }
 
-// phaseBuckets reach from a phase that nobody notices to the longest that Velero waits by default, in
-// seconds.
+// phaseBuckets returns buckets in seconds, from an imperceptible phase to the longest wait that Velero allows by
+// default.
 func phaseBuckets() []float64 {
 	return []float64{.1, .25, .5, 1, 2.5, 5, 10, 30, 60, 300, 600, 1800, 3600, 7200, 14400}
 }

@@ -30,7 +30,7 @@ func newMetrics() (*metrics.Metrics, *prometheus.Registry) {
 	return m, registry
 }
 
-// requireSeries compares all series of these metrics, apart from what is text.
+// requireSeries compares all series of these metrics, without HELP and TYPE lines.
 func requireSeries(t *testing.T, registry *prometheus.Registry, want string, names ...string) {
 	t.Helper()
 	gathered, err := testutil.GatherAndCount(registry, names...)
@@ -39,7 +39,7 @@ func requireSeries(t *testing.T, registry *prometheus.Registry, want string, nam
 	require.NoError(t, testutil.GatherAndCompare(registry, strings.NewReader(explained(t, registry, want)), names...))
 }
 
-// explained adds the HELP and TYPE lines that GatherAndCompare wants, as they are registered.
+// explained adds the registered HELP and TYPE lines, which GatherAndCompare needs.
 func explained(t *testing.T, registry *prometheus.Registry, series string) string {
 	t.Helper()
 	families, err := registry.Gather()
@@ -101,7 +101,7 @@ func TestCounters(t *testing.T) {
 	m.Finished("podvolumebackup", "Completed", "completed")
 	m.BytesMoved("podvolumebackup", 1000)
 	m.BytesMoved("podvolumebackup", 24)
-	m.BytesMoved("podvolumebackup", -1) // what a mover says is not always true, and must not end the agent
+	m.BytesMoved("podvolumebackup", -1) // a mover's report may be wrong, and must not crash the agent
 	m.MoverRestarted("podvolumebackup", "evicted")
 	requireSeries(t, registry, `
 		lateen_priority_class_fallbacks_total{consumer="data-mover",reason="not_found"} 1
@@ -174,7 +174,7 @@ func TestVelerosMetricsGoWithTheirBackup(t *testing.T) {
 	require.Zero(t, count())
 }
 
-// TestLint gathers one series of everything. Velero's names are what they are.
+// TestLint gathers one series of every metric. Velero's names are exempt.
 func TestLint(t *testing.T) {
 	m, registry := newMetrics()
 	m.PriorityClass("data-mover", "velero-low", "velero-low")

@@ -6,8 +6,8 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-// InitialLabels makes the series of everything that can be counted exist at 0, because a rate needs a series
-// from before the first event. Each argument lists the label values that can be.
+// InitialLabels lists the label values whose series Init creates at 0. A rate needs a series from before the first
+// event.
 type InitialLabels struct {
 	Consumers, ClassReasons []string
 	Sections, ConfigReasons []string
@@ -18,7 +18,7 @@ type InitialLabels struct {
 // End is a terminal phase and one of the reasons for it.
 type End struct{ Phase, Reason string }
 
-// Init makes the series exist.
+// Init creates the series at 0.
 func (m *Metrics) Init(start InitialLabels) {
 	if m == nil {
 		return
@@ -45,7 +45,7 @@ func (m *Metrics) Init(start InitialLabels) {
 	}
 }
 
-// PriorityClass says which class a consumer was told to use and which it uses.
+// PriorityClass exports the configured and the effective class of a consumer.
 func (m *Metrics) PriorityClass(consumer, configured, effective string) {
 	if m == nil {
 		return
@@ -54,7 +54,7 @@ func (m *Metrics) PriorityClass(consumer, configured, effective string) {
 	m.classInfo.WithLabelValues(consumer, configured, effective).Set(1)
 }
 
-// PriorityClassFallback counts a class that was not used.
+// PriorityClassFallback counts a configured class that was not used.
 func (m *Metrics) PriorityClassFallback(consumer, reason string) {
 	if m != nil {
 		m.classFallbacks.WithLabelValues(consumer, reason).Inc()
@@ -68,7 +68,7 @@ func (m *Metrics) ConfigFallback(section, reason string) {
 	}
 }
 
-// ConfigProblems shows how many problems a section of the configuration has, by reason, as it was read last.
+// ConfigProblems exports the number of problems in a section of the last read configuration, by reason.
 func (m *Metrics) ConfigProblems(section string, counts map[string]int) {
 	if m == nil {
 		return
@@ -85,29 +85,29 @@ func (m *Metrics) Finished(kind, phase, reason string) {
 	}
 }
 
-// BytesMoved counts the bytes of a transfer that completed. They are what a mover says, so a negative
-// number, for which a counter would panic, is counted as none.
+// BytesMoved counts the bytes of a completed transfer. The mover reports them, so a negative number is ignored: a
+// counter would panic.
 func (m *Metrics) BytesMoved(kind string, bytes int64) {
 	if m != nil && bytes > 0 {
 		m.bytesMoved.WithLabelValues(kind).Add(float64(bytes))
 	}
 }
 
-// ObservePhase observes how long a transfer was in the phase that it left.
+// ObservePhase records how long a transfer was in the phase that it left, in seconds.
 func (m *Metrics) ObservePhase(kind, phase string, took time.Duration) {
 	if m != nil {
 		m.phaseDuration.WithLabelValues(kind, phase).Observe(took.Seconds())
 	}
 }
 
-// MoverRestarted counts a mover that was lost and is replaced.
+// MoverRestarted counts a lost mover that is replaced.
 func (m *Metrics) MoverRestarted(kind, reason string) {
 	if m != nil {
 		m.moverRestarts.WithLabelValues(kind, reason).Inc()
 	}
 }
 
-// Slots shows the places for movers on this node; inUse is asked at each scrape.
+// Slots exports the limit of movers on this node and the slots in use; it calls inUse at each scrape.
 func (m *Metrics) Slots(limit int, inUse func() int) {
 	if m == nil {
 		return
@@ -118,7 +118,7 @@ func (m *Metrics) Slots(limit int, inUse func() int) {
 	)
 }
 
-// Queue shows how many transfers may be prepared at once in the whole cluster; 0 is no limit.
+// Queue exports how many transfers of the whole cluster may be prepared at once; 0 is no limit.
 func (m *Metrics) Queue(limit int) {
 	if m == nil {
 		return

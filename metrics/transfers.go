@@ -4,24 +4,23 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-// Count is how many transfers of a kind are in a phase, and how old the oldest of them is.
+// Count is the number of transfers of a kind in a phase, with the ages of the oldest ones.
 type Count struct {
 	Kind, Phase string
 	Transfers   int
-	OldestAge   float64        // seconds since it was created; only of phases that do not last for ever
-	MaxPhaseAge float64        // seconds that one has been in this phase; likewise
-	Silence     float64        // seconds that a mover that works has reported nothing new, at most
-	Foreign     int            // for another data mover, and not among Transfers
+	OldestAge   float64        // seconds since the oldest was created; not exported for terminal phases
+	MaxPhaseAge float64        // longest time in this phase, in seconds; not exported for terminal phases
+	Silence     float64        // longest time for which a running mover reported nothing new, in seconds
+	Foreign     int            // transfers for another data mover, not counted in Transfers
 	ForeignAge  float64        // seconds since the oldest of those was created
-	Unattended  map[string]int // of those that are not over, how many are of a node whose agent is away, by node
+	Unattended  map[string]int // non-terminal transfers of nodes whose agent is unavailable, by node
 	Terminal    bool
 }
 
-// phaseNew is that of a transfer that nobody has taken.
+// phaseNew is the phase of a transfer that no agent has accepted.
 const phaseNew = "New"
 
-// transfers shows what the caches hold at the time of the scrape: a gauge that is never incremented
-// cannot drift.
+// transfers collects from the caches at the time of the scrape. A gauge that is never incremented cannot drift.
 type transfers struct {
 	observe     func() []Count
 	node        string
@@ -34,7 +33,7 @@ type transfers struct {
 	untaken     *prometheus.Desc
 }
 
-// Transfers shows what look returns; it is called at each scrape.
+// Transfers exports the counts that look returns; it calls look at each scrape.
 func (m *Metrics) Transfers(look func() []Count) {
 	if m == nil {
 		return
@@ -66,7 +65,7 @@ func (t *transfers) Describe(out chan<- *prometheus.Desc) {
 
 // Collect implements prometheus.Collector.
 func (t *transfers) Collect(out chan<- prometheus.Metric) {
-	agentless := map[string]int{t.node: 0} // so that there is always a series
+	agentless := map[string]int{t.node: 0} // so that a series always exists
 	foreign, untaken, silence := map[string]int{}, map[string]float64{}, map[string]float64{}
 	for _, seen := range t.observe() {
 		out <- prometheus.MustNewConstMetric(t.count, prometheus.GaugeValue, float64(seen.Transfers), seen.Kind, seen.Phase) //nolint:promlinter // it cannot read a Desc; a test lints what is gathered

@@ -6,13 +6,13 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-// veleroMetrics have the names and labels of Velero's node-agent, so that dashboards survive
-// (Velero's pkg/metrics; velero-protocol 7).
+// veleroMetrics have the names and labels of Velero's node-agent, so that dashboards keep working (Velero's
+// pkg/metrics; velero-protocol 7).
 type veleroMetrics struct {
 	enqueued, dequeued *prometheus.CounterVec
 	latency            *prometheus.HistogramVec
 	latest             *prometheus.GaugeVec
-	moved              map[string]*prometheus.CounterVec // DataUploads and DataDownloads, by kind and end
+	moved              map[string]*prometheus.CounterVec // DataUploads and DataDownloads, by kind and terminal phase
 }
 
 func newVeleroMetrics(node string) veleroMetrics {
@@ -55,8 +55,8 @@ func (m *Metrics) BackupStarted() {
 	}
 }
 
-// BackupCompleted counts a PodVolumeBackup that completed. Its series have its name, as in Velero;
-// unlike there they go with it (W51).
+// BackupCompleted counts a completed PodVolumeBackup. Its series have the backup's name, as in Velero. Unlike
+// Velero's, they are dropped with the resource (W51).
 func (m *Metrics) BackupCompleted(operation, backup, name string, took time.Duration) {
 	if m == nil {
 		return
@@ -66,7 +66,7 @@ func (m *Metrics) BackupCompleted(operation, backup, name string, took time.Dura
 	m.velero.latest.WithLabelValues(m.node, operation, backup, name).Set(took.Seconds())
 }
 
-// BackupForgotten drops the series of a PodVolumeBackup that is gone.
+// BackupForgotten drops the series of a deleted PodVolumeBackup.
 func (m *Metrics) BackupForgotten(name string) {
 	if m == nil {
 		return
@@ -76,7 +76,7 @@ func (m *Metrics) BackupForgotten(name string) {
 	m.velero.latest.DeletePartialMatch(series)
 }
 
-// DataMoved counts the end of a DataUpload or DataDownload as Velero does.
+// DataMoved counts a terminal DataUpload or DataDownload as Velero does.
 func (m *Metrics) DataMoved(kind, phase string) {
 	if m == nil {
 		return

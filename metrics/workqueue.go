@@ -5,7 +5,7 @@ import (
 	"k8s.io/client-go/util/workqueue"
 )
 
-// queues are the metrics of client-go's workqueues under the names that Kubernetes gives them
+// queues holds the metrics of client-go's workqueues under the names of Kubernetes
 // (k8s.io/component-base/metrics/prometheus/workqueue).
 type queues struct {
 	depth, unfinished, longest *prometheus.GaugeVec
@@ -33,7 +33,7 @@ func (q *queues) collectors() []prometheus.Collector {
 	return []prometheus.Collector{q.depth, q.unfinished, q.longest, q.adds, q.retries, q.latency, q.work}
 }
 
-// Workqueues has the queue that gets it counted.
+// Workqueues returns the provider of workqueue metrics; nil for nil Metrics.
 func (m *Metrics) Workqueues() workqueue.MetricsProvider {
 	if m == nil {
 		return nil

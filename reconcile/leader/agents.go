@@ -14,12 +14,13 @@ import (
 	"github.com/lateen-project/lateen/exposer/objects"
 )
 
-// AgentTracker tells of the nodes on which the coordinator has to do what their agents should: those without a Ready agent,
-// those whose agent is Velero's, and those that are lost. Only the clock of this process counts: the nodes' clocks may differ.
+// AgentTracker tracks the nodes on which the coordinator stands in for the agent. Those are nodes without a Ready
+// agent, nodes with Velero's agent, and lost nodes. It uses only the clock of this process, because the nodes' clocks
+// may differ.
 //
-// Whether a node is Ready is known from a watch of that one Node, which is open while no agent is Ready there and Lost has
-// been asked for: the node controller makes the pods of a Node that stops answering not Ready, its agent's too. So a
-// cluster whose agents are Ready costs no watch of Nodes at all.
+// A watch of a single Node shows whether that Node is Ready. It is open while no agent is Ready there and Lost was
+// called. When a Node stops answering, the node controller sets its pods to not Ready, including its agent. So a
+// cluster whose agents are all Ready has no watch of Nodes.
 type AgentTracker struct {
 	grace   time.Duration
 	clock   clock.WithDelayedExecution
@@ -27,45 +28,46 @@ type AgentTracker struct {
 	changed func(node string)
 
 	lock    sync.Mutex
-	started time.Time // zero before Begin and after End
+	started time.Time // zero before Start and after Stop
 	nodes   map[string]*agentState
 }
 
-// Nodes watches single Nodes; nil is one that does not exist. Wake is called from a goroutine of its own.
+// Nodes watches single Nodes. Watch calls enqueue from another goroutine. Node returns nil for a Node that does not
+// exist.
 type Nodes interface {
 	Watch(name string, enqueue func())
 	Node(name string) (node *corev1.Node, known bool)
 	Forget(name string)
 }
 
-// agentState is what is known of one node and its agent. Normally that is one pod; an update may show two.
+// agentState is the state of one node and its agent. Normally there is one pod; a rolling update may show two.
 type agentState struct {
 	pods        map[string]podState // by key
 	unavailable overdue             // no pod of an agent is Ready
 	down        overdue             // the Node is not Ready, or does not exist, while it is watched
-	wanted      bool                // Lost was asked for
-	watched     bool                // the Node is
+	wanted      bool                // Lost was called
+	watched     bool                // the Node is watched
 	answer      answer
 }
 
-// answer is what is told of a node.
+// answer holds the results for one node.
 type answer struct{ absent, veleros, lost bool }
 
-// podState is how a pod looked last.
+// podState is the last observed state of a pod.
 type podState struct {
 	uid     types.UID
-	veleros bool // it is Velero's agent
+	veleros bool // it is an agent of Velero
 	ready   bool
-	unready metav1.Time // since when it is not, as its node says; only compared with itself
+	unready metav1.Time // since when it is not Ready, by its node's clock; only compared with itself
 }
 
-// NewAgentTracker prepares for the pods of a cache. Changed is called, with no lock held, whenever an answer
-// has changed for a node that has or had an agent, or was asked for.
+// NewAgentTracker returns a tracker for the agent pods of a cache. It calls changed, without a lock, when an answer
+// changes for a node that has or had an agent, or that was requested.
 func NewAgentTracker(grace time.Duration, clk clock.WithDelayedExecution, nodes Nodes, changed func(node string)) *AgentTracker {
 	return &AgentTracker{grace: grace, clock: clk, watched: nodes, changed: changed, nodes: map[string]*agentState{}}
 }
 
-// Start says that the cache has been listed: who is not in it now is missed from now on.
+// Start starts the tracking after the cache has synced. The grace of nodes without a cached agent begins now.
 func (a *AgentTracker) Start() {
 	a.lock.Lock()
 	defer a.lock.Unlock()
@@ -75,7 +77,7 @@ func (a *AgentTracker) Start() {
 	}
 }
 
-// Stop stops all timers and watches; every answer is no and nothing changes after it.
+// Stop stops all timers and watches. Afterwards every answer is false and none changes.
 func (a *AgentTracker) Stop() {
 	a.lock.Lock()
 	defer a.lock.Unlock()
@@ -87,21 +89,22 @@ func (a *AgentTracker) Stop() {
 	}
 }
 
-// Unavailable tells whether the node has had no Ready agent for as long as the grace. Before Begin nobody is.
+// Unavailable reports whether the node has had no Ready agent for the grace. Before Start it returns false.
 func (a *AgentTracker) Unavailable(node string) bool {
 	a.lock.Lock()
 	defer a.lock.Unlock()
 	return a.requested(node).answer.absent
 }
 
-// RunsVelero tells whether the agent of the node is Velero's: it is Ready, or no agent is and it was not long ago.
+// RunsVelero reports whether the agent of the node is Velero's. That agent is Ready, or no agent is Ready and the
+// grace is not over.
 func (a *AgentTracker) RunsVelero(node string) bool {
 	a.lock.Lock()
 	defer a.lock.Unlock()
 	return a.requested(node).answer.veleros
 }
 
-// Lost tells whether the node is Absent and its Node has not been Ready, or has not existed, for as long as the grace.
+// Lost reports whether the node is Unavailable and its Node has not been Ready, or has not existed, for the grace.
 func (a *AgentTracker) Lost(node string) bool {
 	a.lock.Lock()
 	defer a.lock.Unlock()
@@ -111,7 +114,8 @@ func (a *AgentTracker) Lost(node string) bool {
 	return known.answer.lost
 }
 
-// requested is the node of that name, which is known from now on. Whose agent was never there is missed from the beginning.
+// requested returns the state of a node and creates it if needed. Without any agent so far, the grace counts from
+// Start.
 func (a *AgentTracker) requested(name string) *agentState {
 	if a.nodes[name] == nil {
 		a.at(name).unavailable.since = a.started
@@ -120,7 +124,7 @@ func (a *AgentTracker) requested(name string) *agentState {
 	return a.nodes[name]
 }
 
-// Update takes in what the cache shows of an agent's pod.
+// Update records an agent's pod from the cache.
 func (a *AgentTracker) Update(pod *corev1.Pod) {
 	if pod.Spec.NodeName == "" {
 		return
@@ -135,7 +139,7 @@ func (a *AgentTracker) Update(pod *corev1.Pod) {
 	})
 }
 
-// Delete says that the cache has lost an agent's pod.
+// Delete records that an agent's pod was deleted from the cache.
 func (a *AgentTracker) Delete(pod *corev1.Pod) {
 	if pod.Spec.NodeName == "" {
 		return
@@ -148,7 +152,7 @@ func (a *AgentTracker) Delete(pod *corev1.Pod) {
 	})
 }
 
-// isDown tells whether a Node is watched and is not Ready, or does not exist.
+// isDown reports whether a Node is watched and is not Ready, or does not exist.
 func (a *AgentTracker) isDown(name string, node *agentState) bool {
 	if !node.watched {
 		return false
@@ -163,7 +167,7 @@ func nodeReady(node *corev1.Node) bool {
 	})
 }
 
-// look is whether the agent in a pod works. One that terminates has stopped, or will at once.
+// look returns the state of an agent's pod. A terminating pod is not Ready: its agent has stopped or stops soon.
 func look(pod *corev1.Pod) podState {
 	observed := podState{uid: pod.UID, veleros: objects.IsVelerosAgent(pod)}
 	if pod.DeletionTimestamp != nil {
@@ -180,13 +184,13 @@ func look(pod *corev1.Pod) podState {
 	return observed
 }
 
-// wasReady tells whether the pod was Ready between two sightings in which it is not: a watch may show
-// only the last of several changes.
+// wasReady reports whether the pod was Ready between two observations in which it is not. A watch may deliver only
+// the last of several changes.
 func (s podState) wasReady(before podState) bool {
 	return before.uid == s.uid && !before.unready.IsZero() && !s.unready.IsZero() && !before.unready.Equal(&s.unready)
 }
 
-// change changes what is known of a node and says so if it makes a difference.
+// change updates the state of a node and reports a changed answer.
 func (a *AgentTracker) change(name string, how func(*agentState)) {
 	a.lock.Lock()
 	node := a.at(name)
@@ -207,7 +211,7 @@ func (a *AgentTracker) at(name string) *agentState {
 	return a.nodes[name]
 }
 
-// evaluate finds the answer for a node anew.
+// evaluate recomputes the answer for a node.
 func (a *AgentTracker) evaluate(name string) {
 	if a.started.IsZero() {
 		return
@@ -224,7 +228,7 @@ func (a *AgentTracker) evaluate(name string) {
 	}
 }
 
-// measure finds out whether something lasts for the grace by now, and has the node judged again when it will.
+// measure determines whether a condition has lasted for the grace. If not, it schedules an evaluation for that time.
 func (a *AgentTracker) measure(name string, state *overdue, lasts bool) {
 	if !lasts {
 		state.reset()
@@ -239,7 +243,7 @@ func (a *AgentTracker) measure(name string, state *overdue, lasts bool) {
 	}
 }
 
-// watch has the Node watched while it has to be.
+// watch opens or closes the watch of the Node as needed.
 func (a *AgentTracker) watch(name string, node *agentState) {
 	switch {
 	case node.ready():
@@ -267,7 +271,8 @@ func (p *agentState) ready() bool {
 	return false
 }
 
-// hasVeleros tells whether a Ready agent is Velero's or, while no agent is Ready and that is not so for long, any of them.
+// hasVeleros reports whether a Ready agent is Velero's. While no agent is Ready and the grace is not over, any agent
+// counts.
 func (p *agentState) hasVeleros(ready, absent bool) bool {
 	for _, pod := range p.pods {
 		if pod.veleros && (pod.ready || !ready && !absent) {
@@ -277,7 +282,7 @@ func (p *agentState) hasVeleros(ready, absent bool) bool {
 	return false
 }
 
-// overdue is something that may last for longer than the grace.
+// overdue is a condition that may last longer than the grace.
 type overdue struct {
 	since time.Time // zero while it does not last
 	past  bool

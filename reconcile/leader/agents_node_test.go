@@ -9,10 +9,10 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// nodeOfRoll is a Node as the API server has it.
+// nodeOfRoll is a Node on the API server.
 type nodeOfRoll struct {
 	wake  func() // nil while it is not watched
-	known bool   // the watch has shown it
+	known bool   // the watch has delivered it
 	node  *corev1.Node
 }
 
@@ -41,14 +41,14 @@ func (r *roll) of(name string) *nodeOfRoll {
 	return r.nodes[name]
 }
 
-// isWatched tells whether the Node n1 is watched.
+// isWatched reports whether the Node n1 is watched.
 func (r *roll) isWatched() bool {
 	r.lock.Lock()
 	defer r.lock.Unlock()
 	return r.of("n1").wake != nil
 }
 
-// shows has the watch of the Node n1 show it; an empty status is a Node that does not exist.
+// shows delivers the Node n1 through its watch. An empty status means that it does not exist.
 func (r *roll) shows(t *testing.T, ready corev1.ConditionStatus) {
 	t.Helper()
 	r.lock.Lock()
@@ -106,7 +106,7 @@ func TestANodeIsNotLostWhileItIsReadyOrNobodyKnows(t *testing.T) {
 		r.heard()
 		r.shows(t, notReady)
 		letPass(time.Minute - 1)
-		r.shows(t, isReady) // a blip
+		r.shows(t, isReady) // a short outage
 		letPass(time.Hour)
 		require.False(t, r.Lost("n1"))
 		require.Empty(t, r.heard())
@@ -131,7 +131,7 @@ func TestANodeThatNobodyAsksForIsNotWatched(t *testing.T) {
 	})
 }
 
-// velerosPod is the pod of Velero's agent on n1.
+// velerosPod returns the pod of Velero's agent on n1.
 func velerosPod(ready corev1.ConditionStatus, transition int) *corev1.Pod {
 	pod := agentPod("v", "n1", ready, transition)
 	pod.Spec.Containers = []corev1.Container{{Command: []string{"/velero"}, Args: []string{"node-agent", "server"}}}

@@ -17,7 +17,7 @@ import (
 	"github.com/lateen-project/lateen/reconcile/seeds"
 )
 
-// roll are Agents whose changes are recorded, in a bubble of its own time.
+// roll is an AgentTracker that records its changes, in a synctest bubble.
 type roll struct {
 	*AgentTracker
 	lock  sync.Mutex
@@ -28,7 +28,7 @@ type roll struct {
 func newRoll() *roll {
 	r := &roll{nodes: map[string]*nodeOfRoll{}}
 	r.AgentTracker = NewAgentTracker(time.Minute, clock.RealClock{}, r, func(node string) {
-		absent := r.Unavailable(node) // it may ask
+		absent := r.Unavailable(node) // the callback may call the tracker
 		r.lock.Lock()
 		defer r.lock.Unlock()
 		r.seen = append(r.seen, fmt.Sprint(node, " ", absent))
@@ -36,7 +36,7 @@ func newRoll() *roll {
 	return r
 }
 
-// heard are the changes since it was asked last.
+// heard returns the changes since its last call.
 func (r *roll) heard() []string {
 	r.lock.Lock()
 	defer r.lock.Unlock()
@@ -45,7 +45,7 @@ func (r *roll) heard() []string {
 	return observed
 }
 
-// agentPod is the pod of an agent; its Ready condition is as old as it says.
+// agentPod returns the pod of an agent. transition is the time of its Ready condition.
 func agentPod(name, node string, ready corev1.ConditionStatus, transition int) *corev1.Pod {
 	return &corev1.Pod{
 		ObjectMeta: metav1.ObjectMeta{Namespace: "velero", Name: name, UID: types.UID(name)},
@@ -163,7 +163,7 @@ func TestAnAgentThatWasReadyInBetweenIsMissedAnew(t *testing.T) {
 		r.Start()
 		r.Update(agentPod("a", "n1", notReady, 0))
 		letPass(time.Minute - 1)
-		r.Update(agentPod("a", "n1", notReady, 59)) // the watch has shown only the last of two changes
+		r.Update(agentPod("a", "n1", notReady, 59)) // the watch has delivered only the last of two changes
 		letPass(time.Minute - 1)
 		require.Empty(t, r.heard())
 		letPass(1)
@@ -183,7 +183,7 @@ func TestAPodThatIsMadeAnewUnderItsNameReplacesTheOld(t *testing.T) {
 		requeue := agentPod("a", "n1", notReady, 9)
 		requeue.UID = "another"
 		r.Update(requeue)
-		r.Delete(agentPod("a", "n1", isReady, 0)) // late news
+		r.Delete(agentPod("a", "n1", isReady, 0)) // a late event
 		letPass(time.Minute)
 		require.Equal(t, []string{"n1 true"}, r.heard())
 		requeue = agentPod("a", "n1", isReady, 10)
@@ -218,7 +218,7 @@ func TestAfterTheTermNothingChanges(t *testing.T) {
 	})
 }
 
-// Whatever happens, changes are told exactly when the answer changes.
+// A change is reported exactly when the answer changes.
 func TestEveryChangeOfTheAnswerIsTold(t *testing.T) {
 	seeds.Each(t, 1, func(t *testing.T, random *rand.Rand) {
 		t.Helper()
@@ -275,5 +275,5 @@ func TestEveryChangeOfTheAnswerIsTold(t *testing.T) {
 	})
 }
 
-// created is the time of creation of the resource with that age; smaller numbers are older.
+// created returns the creation time of the resource with that age; smaller numbers are older.
 func created(age int) time.Time { return time.Unix(1_800_000_000+int64(age), 0) }

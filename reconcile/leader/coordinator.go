@@ -16,30 +16,30 @@ import (
 	"k8s.io/utils/clock"
 )
 
-// Options are how one agent stands for coordinator. Durations that are 0 become their default.
+// Options configures one candidate of the coordinator election. Zero durations get their default.
 type Options struct {
-	Client    kubernetes.Interface // for nothing but the Lease, so that no other traffic delays a renewal
-	Namespace string               // Velero's
+	Client    kubernetes.Interface // only for the Lease, so that no other traffic delays a renewal
+	Namespace string               // of Velero
 	Name      string               // of the Lease
-	Identity  string               // of this process: its predecessor in the same place is somebody else
-	Former    string               // begins the identities of this process and of those in whose place it is: they have ended; may be empty
+	Identity  string               // of this process; its predecessor on the same node has another one
+	Former    string               // identity prefix of this process and its ended predecessors; may be empty
 
-	Lease  time.Duration // how long others wait for a holder that is silent; 30 s, in whole seconds
-	Renew  time.Duration // how long a holder that cannot renew goes on; 20 s
+	Lease  time.Duration // how long candidates wait for a silent holder; 30 s, in whole seconds
+	Renew  time.Duration // how long a holder that cannot renew continues; 20 s
 	Retry  time.Duration // between two renewals; 5 s
-	Spread time.Duration // over which candidates that see the same are spread; 1 s
+	Spread time.Duration // maximum start jitter of candidates that observe the same; 1 s
 
 	Clock clock.Clock
 }
 
-// Coordinator is one candidate for what only one agent does in the whole cluster. While another one holds
-// the Lease it makes no request but one watch.
+// Coordinator is one candidate for the work that only one agent of the cluster does. While another candidate holds
+// the Lease, it has one watch open and sends no other request.
 type Coordinator struct {
 	Options
 	view *leaseObserver
 }
 
-// NewCoordinator prepares a candidate. Durations that cannot work are an error.
+// NewCoordinator returns a candidate. It returns an error if the durations do not fit together.
 func NewCoordinator(options Options) (*Coordinator, error) {
 	for _, duration := range []struct {
 		value    *time.Duration
@@ -61,9 +61,9 @@ func NewCoordinator(options Options) (*Coordinator, error) {
 	return c, nil
 }
 
-// Run stands for coordinator until the context ends. Term runs while this agent is the coordinator; its
-// context ends when it is not any more, or is to stop. The Lease is given back only when term has returned,
-// so that no two terms overlap, unless an agent loses it without noticing.
+// Run campaigns until the context ends. It calls term while this agent is the coordinator. The context of term ends
+// when the agent loses the Lease or stops. The Lease is released only after term has returned. So two terms never
+// overlap, unless an agent loses the Lease unnoticed.
 func (c *Coordinator) Run(ctx context.Context, term func(ctx context.Context)) error {
 	watching, stop := context.WithCancel(ctx)
 	done := c.watch(watching)
@@ -82,8 +82,9 @@ func (c *Coordinator) Run(ctx context.Context, term func(ctx context.Context)) e
 	}
 }
 
-// awaitLease waits until nobody holds the Lease, and returns it as it is then; false when the context ends first. All candidates see that
-// at the same moment, so each looks again after a pause of its own before it makes a request.
+// awaitLease waits until the Lease is free and returns it; ok is false if the context ends first. All candidates
+// observe a free Lease at the same moment. So each pauses for its own jitter and checks the Lease a second time
+// before it sends a request.
 func (c *Coordinator) awaitLease(ctx context.Context) (lease resourcelock.LeaderElectionRecord, ok bool) {
 	paused := false
 	for ctx.Err() == nil {
@@ -102,7 +103,7 @@ func (c *Coordinator) awaitLease(ctx context.Context) (lease resourcelock.Leader
 	return lease, false
 }
 
-// startJitter is the part of the spread that this candidate waits.
+// startJitter returns this candidate's delay, a fixed fraction of the spread.
 func (c *Coordinator) startJitter() time.Duration {
 	sum := sha256.Sum256([]byte(c.Identity))
 	return time.Duration(binary.BigEndian.Uint64(sum[:]) % uint64(c.Spread))
@@ -117,14 +118,14 @@ func (c *Coordinator) pause(ctx context.Context, d time.Duration) {
 	}
 }
 
-// campaign takes part in one election, until another candidate has won it or this one's term is over.
+// campaign takes part in one election. It returns when another candidate has won, or after this one's term.
 func (c *Coordinator) campaign(ctx context.Context, free resourcelock.LeaderElectionRecord, term func(context.Context)) error {
 	won := make(chan context.Context, 1)
 	elector, err := c.elector(free, func(leading context.Context) { won <- leading })
 	if err != nil {
 		return err
 	}
-	// The election outlives the context: the Lease is renewed while a term comes to its end.
+	// The election outlives the context: the Lease is renewed while a term stops.
 	electing, stop := context.WithCancel(context.WithoutCancel(ctx))
 	finished := make(chan struct{})
 	go func() {
@@ -146,8 +147,8 @@ func (c *Coordinator) campaign(ctx context.Context, free resourcelock.LeaderElec
 	return nil
 }
 
-// lead runs a term. It ends with the election, or when the watch shows that another candidate leads: an
-// elector whose renewals fail does not look for that.
+// lead runs a term. The term ends with the election, or when the watch shows another holder. An elector whose
+// renewals fail does not check for another holder.
 func (c *Coordinator) lead(ctx, leading context.Context, term func(context.Context)) {
 	leading, end := context.WithCancel(leading)
 	defer end()
@@ -166,7 +167,7 @@ func (c *Coordinator) lead(ctx, leading context.Context, term func(context.Conte
 	logger.Info("Is no longer coordinator", "identity", c.Identity)
 }
 
-// release gives the Lease back, so that the next term begins at once and not only when it has expired.
+// release releases the Lease, so that the next term starts at once and not only after the expiry.
 func (c *Coordinator) release(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), c.Retry)
 	defer cancel()
@@ -195,7 +196,7 @@ func (c *Coordinator) elector(free resourcelock.LeaderElectionRecord, won func(c
 	elector, err := leaderelection.NewLeaderElector(leaderelection.LeaderElectionConfig{
 		Name: c.Name,
 		Lock: expiredLock{c.lock(), free},
-		// What this process gives back it gives back itself, when the term has ended.
+		// This process releases the Lease itself after its term.
 		ReleaseOnCancel: false,
 		LeaseDuration:   c.Lease, RenewDeadline: c.Renew, RetryPeriod: c.Retry,
 		Callbacks: leaderelection.LeaderCallbacks{OnStartedLeading: won, OnStoppedLeading: func() {}},
@@ -206,8 +207,8 @@ func (c *Coordinator) elector(free resourcelock.LeaderElectionRecord, won func(c
 	return elector, nil
 }
 
-// expiredLock is a Lease whose holder was seen to be silent for too long, or has ended. An elector that sees it for the
-// first time would wait as long once more, and ask every few seconds meanwhile.
+// expiredLock is a Lease whose holder was silent for too long or has ended. An elector that reads it for the first
+// time would wait for the whole duration once more, and send a GET every few seconds.
 type expiredLock struct {
 	*resourcelock.LeaseLock
 	expired resourcelock.LeaderElectionRecord
@@ -222,7 +223,7 @@ func (l expiredLock) Get(ctx context.Context) (*resourcelock.LeaderElectionRecor
 	return record, raw, err
 }
 
-// sameRecord tells whether a Lease has not been written to, apart from its labels.
+// sameRecord reports whether a Lease is unchanged, apart from its labels.
 func sameRecord(a, b resourcelock.LeaderElectionRecord) bool {
 	return a.HolderIdentity == b.HolderIdentity && a.LeaderTransitions == b.LeaderTransitions && a.RenewTime.Equal(&b.RenewTime)
 }

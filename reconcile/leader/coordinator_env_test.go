@@ -27,8 +27,8 @@ import (
 
 const testLease = "lateen-coordinator"
 
-// parliament is an API server for one Lease, and those who stand for coordinator, in a bubble of its own
-// time. Unlike client-go's tracker alone it refuses what was written for another version.
+// parliament is an API server for one Lease and its candidates, in a synctest bubble. Unlike client-go's tracker
+// alone, it refuses a write with an old resourceVersion.
 type parliament struct {
 	t       *testing.T
 	lock    sync.Mutex
@@ -36,13 +36,13 @@ type parliament struct {
 	version int
 	watches []watch.Interface
 	all     []*member
-	spread  time.Duration // of those who join
-	answers time.Duration // that a GET takes of those who join
+	spread  time.Duration // of candidates that join
+	answers time.Duration // duration of a GET of candidates that join
 
-	identity, former string // of who joins, if it is set
+	identity, former string // of the next candidate, if set
 }
 
-// remote is a client that waits for its answers.
+// remote is a client whose answers take time.
 type remote struct {
 	*fake.Clientset
 	answers time.Duration
@@ -81,7 +81,7 @@ type member struct {
 	lock    sync.Mutex
 	cut     bool          // its requests fail
 	leading bool          // its term runs
-	terms   int           // that have begun
+	terms   int           // number of started terms
 	lingers time.Duration // how long its term takes to end
 }
 
@@ -90,7 +90,7 @@ func newParliament(t *testing.T) *parliament {
 	return &parliament{t: t, tracker: clienttesting.NewObjectTracker(scheme.Scheme, scheme.Codecs.UniversalDecoder())}
 }
 
-// join makes a candidate and lets it stand.
+// join creates a candidate and starts its campaign.
 func (p *parliament) join(lingers time.Duration) *member {
 	p.t.Helper()
 	m := &member{client: &fake.Clientset{}, done: make(chan struct{}), lingers: lingers}
@@ -131,7 +131,7 @@ func (p *parliament) join(lingers time.Duration) *member {
 	return m
 }
 
-// term is what a coordinator does: it coordinates, and takes a while to stop.
+// term is the work of a coordinator: it runs until the context ends, and takes a while to stop.
 func (m *member) term(ctx context.Context) {
 	m.lock.Lock()
 	m.leading = true
@@ -156,7 +156,7 @@ func (m *member) sever(cut bool) {
 	m.cut = cut
 }
 
-// serve answers a request as an API server would.
+// serve answers a request like an API server.
 func (p *parliament) serve(action clienttesting.Action) (bool, runtime.Object, error) {
 	p.lock.Lock()
 	defer p.lock.Unlock()
@@ -181,7 +181,7 @@ func (p *parliament) serve(action clienttesting.Action) (bool, runtime.Object, e
 	return clienttesting.ObjectReaction(p.tracker)(action)
 }
 
-// leaders are those whose term runs.
+// leaders returns the members whose term runs.
 func (p *parliament) leaders() []*member {
 	var leaders []*member
 	for _, m := range p.all {
@@ -192,7 +192,7 @@ func (p *parliament) leaders() []*member {
 	return leaders
 }
 
-// leader is the only one whose term runs.
+// leader returns the only member whose term runs.
 func (p *parliament) leader() *member {
 	p.t.Helper()
 	leaders := p.leaders()
@@ -200,7 +200,7 @@ func (p *parliament) leader() *member {
 	return leaders[0]
 }
 
-// requests are all requests since it was asked last, by verb, of everybody but those.
+// requests counts all requests since its last call, by verb, except those of the given members.
 func (p *parliament) requests(but ...*member) map[string]int {
 	verbs := map[string]int{}
 	for _, m := range p.all {
@@ -214,7 +214,7 @@ func (p *parliament) requests(but ...*member) map[string]int {
 	return verbs
 }
 
-// pass lets time pass, and requires that no two terms run at once.
+// pass advances the time, and requires that no two terms run at once.
 func (p *parliament) pass(d time.Duration) {
 	p.t.Helper()
 	for ; d > 0; d -= time.Second {
@@ -224,7 +224,7 @@ func (p *parliament) pass(d time.Duration) {
 	}
 }
 
-// lease is the Lease as it is stored.
+// lease returns the stored Lease.
 func (p *parliament) lease() *coordinationv1.Lease {
 	p.t.Helper()
 	lease, err := p.tracker.Get(coordinationv1.SchemeGroupVersion.WithResource("leases"), "velero", testLease)
@@ -246,7 +246,7 @@ func (p *parliament) endWatches(last ...runtime.Object) {
 	}
 }
 
-// expireWatches ends all watches because what they show is too old.
+// expireWatches ends all watches because their resourceVersion is too old.
 func (p *parliament) expireWatches() {
 	p.endWatches(&apierrors.NewResourceExpired("too old resource version").ErrStatus)
 }

@@ -78,7 +78,7 @@ func TestAReleaseDoesNotBringAllCandidatesAtOnce(t *testing.T) {
 func TestWhoLosesAnElectionIsIdleAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := newParliament(t)
-		p.spread, p.answers = 1, time.Second/10 // all stand at once, and none is the first to know
+		p.spread, p.answers = 1, time.Second/10 // all campaign at once, and none observes the winner first
 		for range 50 {
 			p.join(0)
 		}
@@ -135,7 +135,7 @@ func TestTheLeaseOfACandidateThatDiedExpires(t *testing.T) {
 		p.pass(2 * time.Second)
 		second := p.join(0)
 		p.pass(time.Minute)
-		first.sever(true) // a process that dies; this one ends its term when it cannot renew
+		first.sever(true) // like a process that dies; this one ends its term when it cannot renew
 		p.requests()
 		p.pass(19 * time.Second)
 		require.Empty(t, p.requests(first))

@@ -16,15 +16,15 @@ import (
 	"k8s.io/utils/clock"
 )
 
-// leaseObserver is what one candidate has seen of the Lease. Whether it has expired is told by how long it was
-// not seen to change, because the clock of its holder may be wrong.
+// leaseObserver tracks the Lease for one candidate. It computes the expiry from how long the Lease did not change,
+// because the clock of its holder may be wrong.
 type leaseObserver struct {
 	identity string
-	former   string // begins the identities of processes that have ended; may be empty
+	former   string // identity prefix of processes that have ended; may be empty
 	clock    clock.Clock
 
 	lock    sync.Mutex
-	known   bool // at least whether there is one
+	known   bool // the Lease, or that there is none, was observed
 	seen    resourcelock.LeaderElectionRecord
 	until   time.Time     // when it expires
 	changed chan struct{} // closed and replaced at each change
@@ -34,7 +34,7 @@ func newLeaseObserver(identity, former string, clk clock.Clock) *leaseObserver {
 	return &leaseObserver{identity: identity, former: former, clock: clk, changed: make(chan struct{})}
 }
 
-// saw takes in the Lease as it is now; nil is that there is none.
+// saw records the current Lease; nil means that there is none.
 func (v *leaseObserver) saw(lease *coordinationv1.Lease) {
 	record := resourcelock.LeaderElectionRecord{}
 	if lease != nil {
@@ -43,7 +43,7 @@ func (v *leaseObserver) saw(lease *coordinationv1.Lease) {
 	v.lock.Lock()
 	defer v.lock.Unlock()
 	if v.known && sameRecord(record, v.seen) {
-		return // listed again, or labelled: its holder has not shown that it lives
+		return // listed again, or labelled: no sign of life from its holder
 	}
 	v.known, v.seen = true, record
 	v.until = v.clock.Now().Add(time.Duration(record.LeaseDurationSeconds) * time.Second)
@@ -51,7 +51,7 @@ func (v *leaseObserver) saw(lease *coordinationv1.Lease) {
 	v.changed = make(chan struct{})
 }
 
-// synced says that everything that there was has been seen.
+// synced records that the first list is complete. Without a Lease in it, there is none.
 func (v *leaseObserver) synced() {
 	v.lock.Lock()
 	known := v.known
@@ -61,8 +61,8 @@ func (v *leaseObserver) synced() {
 	}
 }
 
-// free tells whether the Lease can be taken, or when it can if nothing changes; zero is never. It is the Lease of that
-// very moment: one that is written later may be held.
+// free reports whether the Lease can be taken, or when it can be if it does not change; zero is never. It also
+// returns the observed Lease, because a later version may be held.
 func (v *leaseObserver) free() (free bool, lease resourcelock.LeaderElectionRecord, until time.Time) {
 	v.lock.Lock()
 	defer v.lock.Unlock()
@@ -77,12 +77,12 @@ func (v *leaseObserver) otherHolds() bool {
 	return v.known && holder != "" && holder != v.identity && !v.hasEnded(holder) && v.clock.Now().Before(v.until)
 }
 
-// hasEnded tells whether the holder was a process in whose place this one is.
+// hasEnded reports whether the holder is a predecessor of this process.
 func (v *leaseObserver) hasEnded(holder string) bool {
 	return v.former != "" && strings.HasPrefix(holder, v.former)
 }
 
-// await waits for a change, until that time at the latest if it is not zero.
+// await waits for a change, at most until the given time unless that is zero.
 func (v *leaseObserver) await(ctx context.Context, until time.Time) {
 	v.lock.Lock()
 	changed := v.changed
@@ -100,7 +100,7 @@ func (v *leaseObserver) await(ctx context.Context, until time.Time) {
 	}
 }
 
-// held is closed as soon as another candidate is seen to hold the Lease, or when the context ends.
+// held returns a channel that closes when another candidate is observed as holder, or when the context ends.
 func (v *leaseObserver) held(ctx context.Context) <-chan struct{} {
 	held := make(chan struct{})
 	go func() {
@@ -121,8 +121,8 @@ func (v *leaseObserver) held(ctx context.Context) <-chan struct{} {
 	return held
 }
 
-// watch follows the one Lease; client-go's reflector begins anew, with pauses that grow, when a watch
-// ends or is too old. The channel is closed when it has stopped.
+// watch watches the single Lease. The reflector of client-go starts again, with backoff, when a watch ends or
+// expires. The returned channel closes once the watch has stopped.
 func (c *Coordinator) watch(ctx context.Context) <-chan struct{} {
 	leases := c.Client.CoordinationV1().Leases(c.Namespace)
 	named := func(opts metav1.ListOptions) metav1.ListOptions {

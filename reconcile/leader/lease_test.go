@@ -67,7 +67,7 @@ func TestAContainerThatIsStartedAgainInItsPodTakesItsLeaseBackAtOnce(t *testing.
 	}
 }
 
-// letPass lets time pass in a bubble, until nothing more is due before its end.
+// letPass advances the time in a bubble and runs everything that is due before its end.
 func letPass(d time.Duration) {
 	<-time.NewTimer(d).C
 	synctest.Wait()

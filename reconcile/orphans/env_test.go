@@ -18,15 +18,15 @@ import (
 	"github.com/lateen-project/lateen/metrics"
 )
 
-// attic is a cluster with things in it of which some are orphans, in a bubble of its own time.
+// attic is a cluster with objects of which some are orphans, in a synctest bubble.
 type attic struct {
 	*Sweeper
 	client   *fake.FakeMetadataClient
 	registry *prometheus.Registry
-	cached   map[types.UID]bool // transfers in the caches; whether they are done
+	cached   map[types.UID]bool // cached transfers, and whether they are done
 }
 
-// thing is the metadata of an object of ours that is old enough.
+// thing returns the metadata of an object of ours that is old enough.
 func thing(apiVersion, kind, name string, owner types.UID, change ...func(*metav1.PartialObjectMetadata)) *metav1.PartialObjectMetadata {
 	object := &metav1.PartialObjectMetadata{
 		TypeMeta: metav1.TypeMeta{APIVersion: apiVersion, Kind: kind},
@@ -74,7 +74,7 @@ func newAttic(t *testing.T, objects ...runtime.Object) *attic {
 	return a
 }
 
-// deleted are the objects that were deleted since it was asked last, each with the UID that was meant.
+// deleted returns the objects deleted since its last call, each with the UID of its precondition.
 func (a *attic) deleted() []string {
 	var all []string
 	for _, action := range a.client.Actions() {
@@ -86,7 +86,7 @@ func (a *attic) deleted() []string {
 	return all
 }
 
-// total is how many orphans were counted.
+// total returns how many orphans were counted.
 func total(t *testing.T, registry *prometheus.Registry) float64 {
 	t.Helper()
 	families, err := registry.Gather()
@@ -102,7 +102,7 @@ func total(t *testing.T, registry *prometheus.Registry) float64 {
 	return sum
 }
 
-// faults has requests answered with these errors, by verb and resource.
+// faults lets requests fail with these errors, by verb and resource.
 func (a *attic) faults(answers map[string]error) {
 	a.client.PrependReactor("*", "*", func(action clienttesting.Action) (bool, runtime.Object, error) {
 		err := answers[action.GetVerb()+" "+action.GetResource().Resource]
@@ -110,7 +110,7 @@ func (a *attic) faults(answers map[string]error) {
 	})
 }
 
-// everyResource are one object of each, and all are of an owner that is gone.
+// everyResource returns one object of each resource, all with a deleted owner.
 func everyResource() []runtime.Object {
 	const owner types.UID = "gone"
 	return []runtime.Object{
@@ -121,7 +121,7 @@ func everyResource() []runtime.Object {
 	}
 }
 
-// letPass lets time pass in a bubble, until nothing more is due before its end.
+// letPass advances the time in a bubble and runs everything that is due before its end.
 func letPass(d time.Duration) {
 	<-time.NewTimer(d).C
 	synctest.Wait()

@@ -1,5 +1,5 @@
-// Package orphans deletes objects of Lateen's whose transfer is gone. It never deletes one whose owner it has not looked
-// for with a request of its own.
+// Package orphans deletes Lateen's objects whose transfer is deleted or done. If the caches lack the transfer, it
+// lists the transfers from the API server before it deletes anything.
 package orphans
 
 import (
@@ -23,32 +23,32 @@ import (
 	"github.com/lateen-project/lateen/metrics"
 )
 
-// Sweeper removes what was made for a transfer and has outlived it: an agent may die, or be replaced by
-// Velero's, at a bad moment, and snapshots have no owner for Kubernetes to collect them by.
+// Sweeper deletes objects that outlived their transfer. An agent may crash or be replaced by Velero's at any moment.
+// Snapshots have no owner by which Kubernetes could collect them.
 type Sweeper struct {
 	Client    metadata.Interface
-	Namespace string // Velero's
-	// Owner tells, from caches that hold all transfers of the namespace, whether the one with that UID
-	// exists, and whether it is done: terminal and without our finalizer.
+	Namespace string // of Velero
+	// Owner reports whether the transfer with that UID exists and whether it is done: terminal and without our
+	// finalizer. It reads caches that hold all transfers of the namespace.
 	Owner func(uid types.UID) (exists, done bool)
-	// Served tells whether there are snapshots in this cluster; nil is no.
+	// Served reports whether the cluster has snapshots; nil means no.
 	Served func() bool
-	// ForeignContent tells whether a VolumeSnapshotContent, which has no namespace, is not known to belong to this one:
-	// another Velero of the cluster has transfers of its own. Nil is no.
+	// ForeignContent reports whether a VolumeSnapshotContent may belong to another namespace; nil means no. Contents
+	// have no namespace, and another Velero of the cluster has transfers of its own.
 	ForeignContent func(content string) bool
-	// Remove removes an orphan of a resource. A resource without one is deleted. It is called again at the
-	// next sweep if the orphan is still there.
+	// Remove maps a resource to the function that removes its orphans. Orphans of other resources are deleted. The
+	// next sweep calls the function again if the orphan still exists.
 	Remove map[string]func(ctx context.Context, orphan *metav1.PartialObjectMetadata) error
 
-	MinAge   time.Duration // below which nothing is an orphan; 10 min
+	MinAge   time.Duration // minimum age of an orphan; 10 min
 	Interval time.Duration // between two sweeps; 10 min
 	Clock    clock.Clock
 	Metrics  *metrics.Coordination
 
-	counted map[types.UID]bool // orphans that were removed, as long as they are still there
+	counted map[types.UID]bool // UIDs of removed orphans, while they still exist
 }
 
-// The resources of which there can be orphans.
+// Resources that can have orphans.
 const (
 	orphanPods      = "pods"
 	orphanClaims    = "persistentvolumeclaims"
@@ -56,13 +56,12 @@ const (
 	orphanContents  = "volumesnapshotcontents"
 )
 
-// Resources are the resources of which there can be orphans, in the order in which they are swept:
-// who uses something goes before it.
+// Resources returns the resources that can have orphans, in the order of the sweep: users before what they use.
 func Resources() []string {
 	return []string{orphanPods, orphanClaims, orphanSnapshots, orphanContents}
 }
 
-// Run sweeps at once, and then from time to time until the context ends.
+// Run sweeps at once, then in each interval until the context ends.
 func (o *Sweeper) Run(ctx context.Context) {
 	for ctx.Err() == nil {
 		if err := o.Sweep(ctx); err != nil && ctx.Err() == nil {
@@ -91,8 +90,7 @@ func (o *Sweeper) minAge() time.Duration {
 	return 10 * time.Minute
 }
 
-// Sweep looks for orphans once and removes them. It is not for two callers at once. What fails does not
-// keep it from the rest.
+// Sweep finds and removes orphans once. Do not call it concurrently. A failure does not stop the rest of the sweep.
 func (o *Sweeper) Sweep(ctx context.Context) error {
 	var all []error
 	var suspects []suspect
@@ -116,21 +114,21 @@ func (o *Sweeper) Sweep(ctx context.Context) error {
 		there[orphan.UID] = true
 	}
 	if len(all) > 0 {
-		maps.Copy(there, o.counted) // not everything was seen
+		maps.Copy(there, o.counted) // some objects may not have been listed
 	}
 	o.counted = there
 	return errors.Join(all...)
 }
 
-// suspect is an object that is an orphan as far as the caches know.
+// suspect is an object that is an orphan according to the caches.
 type suspect struct {
 	*metav1.PartialObjectMetadata
 	resource string
 	owner    types.UID
-	done     bool // its transfer is there, and is over for good
+	done     bool // its transfer exists, terminal and without our finalizer
 }
 
-// suspects lists the metadata of our objects of a resource.
+// suspects lists the metadata of our objects of a resource and returns the suspects.
 func (o *Sweeper) suspects(ctx context.Context, resource string) ([]suspect, error) {
 	if snapshot := resource == orphanSnapshots || resource == orphanContents; snapshot && (o.Served == nil || !o.Served()) {
 		return nil, nil
@@ -140,7 +138,7 @@ func (o *Sweeper) suspects(ctx context.Context, resource string) ([]suspect, err
 	err := o.list(ctx, o.at(resource), selector, func(object *metav1.PartialObjectMetadata) {
 		owner := types.UID(object.Labels[objects.LabelOwnerUID])
 		if controller := metav1.GetControllerOfNoCopy(object); controller != nil && controller.UID != owner {
-			return // made by somebody who copied our labels
+			return // the creator copied our labels
 		}
 		if resource == orphanContents && o.ForeignContent != nil && o.ForeignContent(object.Name) {
 			return
@@ -156,8 +154,8 @@ func (o *Sweeper) suspects(ctx context.Context, resource string) ([]suspect, err
 	return found, nil
 }
 
-// confirm asks the API server for the transfers that the caches do not have: a cache may have lost its
-// watch, and what is removed cannot be brought back.
+// confirm lists the transfers from the API server if the caches lack some. A cache may have lost its watch, and a
+// deletion cannot be undone.
 func (o *Sweeper) confirm(ctx context.Context, suspects []suspect) ([]suspect, error) {
 	var orphans, missing []suspect
 	for _, s := range suspects {
@@ -187,7 +185,7 @@ func (o *Sweeper) confirm(ctx context.Context, suspects []suspect) ([]suspect, e
 	return orphans, nil
 }
 
-// remove removes an orphan, and counts and logs it the first time.
+// remove removes an orphan. It counts and logs the first removal.
 func (o *Sweeper) remove(ctx context.Context, orphan suspect) error {
 	remove := o.Remove[orphan.resource]
 	if remove == nil {
@@ -200,7 +198,7 @@ func (o *Sweeper) remove(ctx context.Context, orphan suspect) error {
 	err := remove(ctx, orphan.PartialObjectMetadata)
 	switch {
 	case apierrors.IsNotFound(err), apierrors.IsConflict(err):
-		return nil // it is gone; a conflict is that another one has its name
+		return nil // deleted; a conflict means that another object has its name
 	case err != nil:
 		return fmt.Errorf("remove orphan %s %s: %w", orphan.resource, klog.KObj(orphan), err)
 	}
@@ -211,7 +209,7 @@ func (o *Sweeper) remove(ctx context.Context, orphan suspect) error {
 	return nil
 }
 
-// at is where the objects of a resource are. Contents have no namespace.
+// at returns the client for the objects of a resource. Contents have no namespace.
 func (o *Sweeper) at(resource string) metadata.ResourceInterface {
 	switch resource {
 	case orphanContents:
@@ -227,7 +225,7 @@ func snapshotResource(resource string) schema.GroupVersionResource {
 	return schema.GroupVersionResource{Group: "snapshot.storage.k8s.io", Version: "v1", Resource: resource}
 }
 
-// transferResources are the resources of the four kinds (velero-protocol 0).
+// transferResources returns the resources of the four kinds (velero-protocol 0).
 func transferResources() []schema.GroupVersionResource {
 	velero := func(version, resource string) schema.GroupVersionResource {
 		return schema.GroupVersionResource{Group: "velero.io", Version: version, Resource: resource}
@@ -238,7 +236,7 @@ func transferResources() []schema.GroupVersionResource {
 	}
 }
 
-// list visits the metadata of all objects that are selected, a page at a time.
+// list visits the metadata of all selected objects, page by page.
 func (o *Sweeper) list(ctx context.Context, from metadata.ResourceInterface, selector string, visit func(*metav1.PartialObjectMetadata)) error {
 	pages := pager.New(func(ctx context.Context, opts metav1.ListOptions) (runtime.Object, error) {
 		return from.List(ctx, opts)

@@ -23,7 +23,8 @@ import (
 	"github.com/lateen-project/lateen/reconcile/maintenance"
 )
 
-// maintained is a Maintainer whose caches are as new as the API server, which has no controllers: the test ends jobs.
+// maintained is a Reconciler whose caches are always current. The API server has no controllers: the test ends the
+// jobs.
 type maintained struct {
 	*testing.T
 	*Reconciler
@@ -31,7 +32,7 @@ type maintained struct {
 	clock        *testclock.FakePassiveClock
 	repositories map[string]*velerov1.BackupRepository // by key
 	enqueued     map[string]bool
-	patches      int // of BackupRepositories
+	patches      int // number of writes to BackupRepositories
 }
 
 type maintainedRepositories struct{ *maintained }
@@ -103,7 +104,7 @@ func newMaintained(t *testing.T) *maintained {
 	return m
 }
 
-// successor is the next coordinator, which knows nothing but what is written down.
+// successor returns the next coordinator, which knows only what was written.
 func (m *maintained) successor() *maintained {
 	next := newMaintained(m.T)
 	next.client, next.clock, next.repositories = m.client, m.clock, m.repositories
@@ -111,7 +112,7 @@ func (m *maintained) successor() *maintained {
 	return next
 }
 
-// repository writes one that is due every hour, and was maintained just now.
+// repository creates a BackupRepository that is due every hour and was maintained just now.
 func (m *maintained) repository(name string) string {
 	key := "velero/" + name
 	m.repositories[key] = &velerov1.BackupRepository{
@@ -124,7 +125,7 @@ func (m *maintained) repository(name string) string {
 	return key
 }
 
-// resync is what Velero's server does every 5 minutes: it keeps so many entries, and knows no message of pods without words.
+// resync does what Velero's server does every 5 minutes. It keeps that many entries, and clears their messages.
 func (m *maintained) resync(key string, entries int) {
 	repository := m.repositories[key].DeepCopy()
 	history := repository.Status.RecentMaintenance
@@ -135,7 +136,7 @@ func (m *maintained) resync(key string, entries int) {
 	m.repositories[key] = repository
 }
 
-// job writes a job of a repository, as the API server has it a moment later.
+// job creates a job of a repository, as the API server returns it a moment later.
 func (m *maintained) job(name, repository string, change ...func(*batchv1.Job)) *batchv1.Job {
 	m.Helper()
 	job := &batchv1.Job{ObjectMeta: metav1.ObjectMeta{
@@ -150,7 +151,7 @@ func (m *maintained) job(name, repository string, change ...func(*batchv1.Job)) 
 	return job
 }
 
-// run waits for the next job of a repository, and has it end like this.
+// run waits for the next job of a repository and ends it.
 func (m *maintained) run(key string, end func(*batchv1.Job)) (job string) {
 	m.Helper()
 	for range 5 {
@@ -170,7 +171,7 @@ func (m *maintained) run(key string, end func(*batchv1.Job)) (job string) {
 	return ""
 }
 
-// outOfMemory has a job fail because its pod was ended for the memory that it took.
+// outOfMemory fails a job whose pod was OOM-killed.
 func (m *maintained) outOfMemory(job *batchv1.Job) {
 	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "velero", Name: job.Name, Labels: map[string]string{batchv1.ControllerUidLabel: string(job.UID)}}}
 	pod.Status.ContainerStatuses = []corev1.ContainerStatus{{State: corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{Reason: "OOMKilled"}}}}
@@ -179,7 +180,7 @@ func (m *maintained) outOfMemory(job *batchv1.Job) {
 	m.end(batchv1.JobFailed)(job)
 }
 
-// end has a job end, with a condition and in numbers.
+// end ends a job, with a condition and counts in its status.
 func (m *maintained) end(condition batchv1.JobConditionType) func(*batchv1.Job) {
 	return func(job *batchv1.Job) {
 		now := metav1.NewTime(m.clock.Now())
@@ -201,7 +202,7 @@ func (m *maintained) change(name string, change func(*batchv1.Job)) {
 	require.NoError(m, err)
 }
 
-// names are those of the jobs that there are.
+// names returns the names of all jobs.
 func (m *maintained) names() (names []string) {
 	for _, job := range m.Jobs.List() {
 		names = append(names, job.Name)
@@ -209,7 +210,7 @@ func (m *maintained) names() (names []string) {
 	return names
 }
 
-// settle reconciles a key until nothing enqueues it again, and returns when it is to be reconciled next; 0 is never.
+// settle reconciles a key until nothing enqueues it. It returns the delay until the next reconcile; 0 is never.
 func (m *maintained) settle(key string) time.Duration {
 	m.Helper()
 	for range 20 {

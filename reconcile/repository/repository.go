@@ -1,5 +1,5 @@
-// Package repository reconciles BackupRepositories: it observes one, asks package maintenance for the decision, and starts,
-// records or deletes its jobs. It never decides.
+// Package repository reconciles BackupRepositories. A reconcile observes one, asks package maintenance for the
+// decision, and starts, records or deletes its jobs. It never decides.
 package repository
 
 import (
@@ -27,19 +27,19 @@ import (
 	"github.com/lateen-project/lateen/reconcile/writes"
 )
 
-// Reconciler keeps backup repositories maintained, for one term of a coordinator. It waits for no job: events
-// of jobs bring it on, so that one repository never holds up another. It is for one worker.
+// Reconciler maintains backup repositories for one term of a coordinator. It does not wait for jobs: their events
+// trigger the next reconcile, so no repository delays another. It supports only one worker.
 type Reconciler struct {
 	Repositories MaintainedCache
 	Locations    interface {
 		Get(key string) (*velerov1.BackupStorageLocation, bool)
 	}
 	Jobs interface {
-		List() []*batchv1.Job // maintenance jobs of the namespace, whoever made them
+		List() []*batchv1.Job // all maintenance jobs of the namespace, whoever created them
 	}
 	Client    reconcile.Patcher[*velerov1.BackupRepository]
 	JobClient exposer.Jobs
-	// Plan says what the next job of a repository is made of, read afresh. An error is: not now.
+	// Plan returns the specification of a repository's next job, from fresh reads. On an error the start is retried.
 	Plan    func(ctx context.Context, repository *velerov1.BackupRepository) (JobPlan, error)
 	Enqueue func(key string)
 
@@ -52,31 +52,31 @@ type Reconciler struct {
 
 	memory       writes.Overlay[*velerov1.BackupRepository]
 	lock         sync.Mutex
-	wrote        map[types.UID]*batchv1.Job    // jobs that we made or changed, until the cache has them like that
-	deleted      sets.Set[types.UID]           // jobs that were removed, until the cache has them no more
-	states       map[string]maintenance.Reason // by key: what was last said to hinder it
-	queued       map[string]time.Time          // keys that wait for room, and since when they are due
-	createFailed map[string]bool               // keys whose job could not be made; they keep no other from its turn
+	wrote        map[types.UID]*batchv1.Job    // created or updated jobs, until the cache has that version
+	deleted      sets.Set[types.UID]           // removed jobs, until they are no longer cached
+	states       map[string]maintenance.Reason // by key: the last reason that blocked it
+	queued       map[string]time.Time          // keys that wait for a free place, and since when they are due
+	createFailed map[string]bool               // keys whose job could not be created; they block no other key
 
-	stages   map[types.UID]stageSeen         // of jobs, until they are gone
-	records  map[types.UID]objects.JobRecord // of jobs that are recorded, until they are gone
-	failures map[string]int                  // by key: runs that failed in a row, of jobs that could not be created too
+	stages   map[types.UID]stageSeen         // by job, until it is no longer cached
+	records  map[types.UID]objects.JobRecord // of recorded jobs, until they are no longer cached
+	failures map[string]int                  // by key: consecutive failed runs, uncreated jobs too
 }
 
-// MaintainedCache are all BackupRepositories.
+// MaintainedCache caches all BackupRepositories.
 type MaintainedCache interface {
 	Get(key string) (*velerov1.BackupRepository, bool)
 	List() []*velerov1.BackupRepository
 }
 
-// JobPlan is what a job is made of.
+// JobPlan specifies a job.
 type JobPlan struct {
 	Template objects.JobTemplate
 	Settings objects.JobSettings
-	Created  func() // to be called once there is a job like this
+	Created  func() // call it after a job was created from this plan
 }
 
-// Reconcile brings one repository a step further.
+// Reconcile executes one step for one repository.
 func (m *Reconciler) Reconcile(ctx context.Context, key string) (time.Duration, error) {
 	object, exists := m.Repositories.Get(key)
 	if !exists {
@@ -105,8 +105,8 @@ func (m *Reconciler) Reconcile(ctx context.Context, key string) (time.Duration, 
 	return 0, nil
 }
 
-// reconcileOrphans brings the jobs of a repository that does not exist a step further. The key has the repository's name,
-// or the value of the label that its jobs have.
+// reconcileOrphans executes one step for the jobs of a repository that does not exist. The key contains the name of
+// the repository, or the value of its jobs' label.
 func (m *Reconciler) reconcileOrphans(ctx context.Context, key string) (time.Duration, error) {
 	_, name := splitKey(key)
 	step := maintenance.WithoutRepository(m.jobs()[objects.RepositoryLabel(name)], m.Policy, m.Clock.Now())
@@ -131,7 +131,7 @@ func (m *Reconciler) next(object *velerov1.BackupRepository, jobs jobsByLabel) m
 	return maintenance.Next(repository, jobs[objects.RepositoryLabel(object.Name)], where, m.Policy, m.Clock.Now())
 }
 
-// record writes down what became of a job that has ended.
+// record records the result of a finished job.
 func (m *Reconciler) record(ctx context.Context, key string, object *velerov1.BackupRepository, step maintenance.Step) error {
 	job, verdict, why := step.Jobs[0], objects.VerdictSucceeded, ""
 	if job.Outcome == objects.JobFailed {
@@ -143,10 +143,10 @@ func (m *Reconciler) record(ctx context.Context, key string, object *velerov1.Ba
 	return m.recordRuns(ctx, key, object, job, objects.JobRecord{Verdict: verdict, Failures: step.Failures, Factor: step.Factor}, why)
 }
 
-// classGone begins the message of a run that had no pod because its PriorityClass does not exist.
+// classGone is the start of the message of a run that had no pod because its PriorityClass does not exist.
 const classGone = "the PriorityClass of its job does not exist: "
 
-// abandon writes down that a job cannot get on, and why; it is released when that is done.
+// abandon records that a job cannot make progress, and why. The next step marks the job failed.
 func (m *Reconciler) abandon(ctx context.Context, key string, object *velerov1.BackupRepository, step maintenance.Step) (time.Duration, error) {
 	job, record := step.Jobs[0], objects.JobRecord{Verdict: objects.VerdictFailed, Failures: step.Failures, Factor: step.Factor}
 	why, stuck, err := m.JobClient.Stuck(ctx, object.Namespace, job)
@@ -154,7 +154,7 @@ func (m *Reconciler) abandon(ctx context.Context, key string, object *velerov1.B
 		return 0, err
 	}
 	if !stuck {
-		return m.Policy.PodWait, nil // the job controller has yet to write it, or a container beside the job's is not ready
+		return m.Policy.PodWait, nil // not written by the job controller yet, or another container is not ready
 	}
 	if job.Stage() == objects.StageNoPod {
 		deleted, err := m.JobClient.ClassGone(ctx, job)
@@ -168,8 +168,8 @@ func (m *Reconciler) abandon(ctx context.Context, key string, object *velerov1.B
 	return 0, m.recordRuns(ctx, key, object, job, record, why)
 }
 
-// recordRuns writes the run of a job into the history, then on the job that this was done, and then counts it: a job that
-// says so is never counted again, whatever becomes of the history. One that could not be created has no UID.
+// recordRuns writes the run of a job to the repository's history, then to the job itself, and then counts it. A
+// recorded job is never counted twice, whatever happens to the history. A job that could not be created has no UID.
 func (m *Reconciler) recordRuns(ctx context.Context, key string, object *velerov1.BackupRepository, job objects.JobStatus, record objects.JobRecord, why string) error {
 	written, err := m.write(ctx, key, object, maintenance.RunOf(job, why))
 	if err != nil || !written {
@@ -177,7 +177,7 @@ func (m *Reconciler) recordRuns(ctx context.Context, key string, object *velerov
 	}
 	if job.UID != "" {
 		err := m.JobClient.Record(ctx, object.Namespace, job, record)
-		if apierrors.IsForbidden(err) { // as long as this process lives, it knows
+		if apierrors.IsForbidden(err) { // this process still remembers it
 			klog.FromContext(ctx).Error(err, "Failed to record what became of a maintenance job", "repository", key, "job", job.Name)
 		} else if err != nil {
 			return err
@@ -185,11 +185,11 @@ func (m *Reconciler) recordRuns(ctx context.Context, key string, object *velerov
 	}
 	m.recorded(key, job.UID, record)
 	m.ended(ctx, object, why, job.Outcome == objects.JobSucceeded, job.Finished.Sub(job.Created))
-	m.Enqueue(key) // what comes next does not wait for the event
+	m.Enqueue(key) // the next step does not wait for the event
 	return nil
 }
 
-// markFailed has jobs that will not end count as failed; Kubernetes then ends those that have no pod.
+// markFailed marks jobs that never finish as failed. Kubernetes then ends those without a pod.
 func (m *Reconciler) markFailed(ctx context.Context, key string, jobs []objects.JobStatus) error {
 	namespace, _ := splitKey(key)
 	for _, job := range jobs {
@@ -216,12 +216,12 @@ func (m *Reconciler) remove(ctx context.Context, key string, jobs []objects.JobS
 		m.removed(job.UID)
 		klog.FromContext(ctx).V(2).Info("Removed a maintenance job", "repository", key, "job", job.Name)
 	}
-	m.Enqueue(key) // what comes next does not wait for the event
+	m.Enqueue(key) // the next step does not wait for the event
 	return nil
 }
 
-// write puts a run into the history of a repository, if nobody has changed it since it was read; else the change
-// wakes us. Velero's server may have written it, or cut the history in which it was.
+// write adds a run to the history of a repository. It returns false if the repository changed since it was read; the
+// event of that change enqueues it. The run may be there already: Velero's server may have written it.
 func (m *Reconciler) write(ctx context.Context, key string, object *velerov1.BackupRepository, run maintenance.Run) (bool, error) {
 	before := maintenance.From(object)
 	after := before.With(run)

@@ -53,7 +53,7 @@ func TestAJobWithoutARepositoryThatNeverGetsAPodIsReleasedFirst(t *testing.T) {
 	require.Empty(t, m.names())
 }
 
-// counted is the sum of a counter over its labels.
+// counted returns the sum of a counter over its labels.
 func counted(t *testing.T, registry *prometheus.Registry, name string) (sum float64) {
 	t.Helper()
 	families, err := registry.Gather()
@@ -69,8 +69,8 @@ func counted(t *testing.T, registry *prometheus.Registry, name string) (sum floa
 	return sum
 }
 
-// TestAnEndedJobIsCountedOnceHoweverShortTheHistoryIs is beside the server of a release, which keeps 3 entries and replaces
-// messages, and beside that of Velero's development branch.
+// TestAnEndedJobIsCountedOnceHoweverShortTheHistoryIs runs beside two servers of Velero. A release keeps 3 entries
+// and replaces messages; the development branch keeps 25.
 func TestAnEndedJobIsCountedOnceHoweverShortTheHistoryIs(t *testing.T) {
 	for _, entries := range []int{3, 25} {
 		t.Run(fmt.Sprint(entries, " entries"), func(t *testing.T) {
@@ -101,7 +101,7 @@ func TestAnEndedJobIsCountedOnceHoweverShortTheHistoryIs(t *testing.T) {
 	}
 }
 
-// TestWithoutTheRightToRecordAJobItIsCountedOnceByAProcess takes patch on jobs/status away.
+// TestWithoutTheRightToRecordAJobItIsCountedOnceByAProcess forbids patch on jobs/status.
 func TestWithoutTheRightToRecordAJobItIsCountedOnceByAProcess(t *testing.T) {
 	m, registry := newMaintained(t), prometheus.NewRegistry()
 	m.Metrics = metrics.New(registry, "test", "node-1").Maintenance()
@@ -117,7 +117,7 @@ func TestWithoutTheRightToRecordAJobItIsCountedOnceByAProcess(t *testing.T) {
 	require.Len(t, m.names(), 2)
 }
 
-// TestStartsThatAreRefusedBackOffBesideAServerThatKeepsThree has no job that could say how often.
+// TestStartsThatAreRefusedBackOffBesideAServerThatKeepsThree has no job that could record the number of failures.
 func TestStartsThatAreRefusedBackOffBesideAServerThatKeepsThree(t *testing.T) {
 	m := newMaintained(t)
 	m.client.PrependReactor("create", "jobs", func(clienttesting.Action) (bool, runtime.Object, error) {
@@ -133,7 +133,7 @@ func TestStartsThatAreRefusedBackOffBesideAServerThatKeepsThree(t *testing.T) {
 	}
 }
 
-// TestAClockThatIsAheadGivesNoJobUp has the API server's clock be 3 minutes behind that of the coordinator.
+// TestAClockThatIsAheadGivesNoJobUp sets the API server's clock 3 minutes behind the coordinator's.
 func TestAClockThatIsAheadGivesNoJobUp(t *testing.T) {
 	m := newMaintained(t)
 	key := m.repository("r1")
@@ -149,7 +149,7 @@ func TestAClockThatIsAheadGivesNoJobUp(t *testing.T) {
 	require.Equal(t, m.Policy.DeleteDelay, m.settle("velero/gone"), "Velero's server has had no time to see it")
 }
 
-// TestJobsWhosePodsNeverRunHoldNoPlaceForEver has as many of them as there are places, of Lateen and of Velero's server.
+// TestJobsWhosePodsNeverRunHoldNoPlaceForEver fills all places with such jobs, of Lateen and of Velero's server.
 func TestJobsWhosePodsNeverRunHoldNoPlaceForEver(t *testing.T) {
 	m := newMaintained(t)
 	for _, name := range []string{"r1", "r2", "r3"} {
@@ -179,7 +179,7 @@ func TestJobsWhosePodsNeverRunHoldNoPlaceForEver(t *testing.T) {
 	require.Len(t, m.names(), 4)
 }
 
-// TestAJobOfTheServerHasADeadlineToo has one run for ever; Velero's server sets none.
+// TestAJobOfTheServerHasADeadlineToo lets a job run without end. Velero's server sets no deadline.
 func TestAJobOfTheServerHasADeadlineToo(t *testing.T) {
 	m := newMaintained(t)
 	m.Policy.Timeout = time.Hour
@@ -194,7 +194,7 @@ func TestAJobOfTheServerHasADeadlineToo(t *testing.T) {
 	require.EqualValues(t, 1, released.Status.Failed)
 }
 
-// TestAJobWhosePodRunsBesideASlowContainerIsNotGivenUp is one with an injected container that is not ready.
+// TestAJobWhosePodRunsBesideASlowContainerIsNotGivenUp covers an injected container that is not ready.
 func TestAJobWhosePodRunsBesideASlowContainerIsNotGivenUp(t *testing.T) {
 	m := newMaintained(t)
 	key := m.repository("r1")
@@ -209,7 +209,7 @@ func TestAJobWhosePodRunsBesideASlowContainerIsNotGivenUp(t *testing.T) {
 	require.Empty(t, m.repositories[key].Status.RecentMaintenance)
 }
 
-// TestOnlyRepositoriesThatCanBeMaintainedAreShownAsOverdue has one become read-only, and one of restic.
+// TestOnlyRepositoriesThatCanBeMaintainedAreShownAsOverdue turns one repository read-only; another one uses restic.
 func TestOnlyRepositoriesThatCanBeMaintainedAreShownAsOverdue(t *testing.T) {
 	m, registry := newMaintained(t), prometheus.NewRegistry()
 	m.Metrics = metrics.New(registry, "test", "node-1").Maintenance()

@@ -31,10 +31,10 @@ import (
 	"github.com/lateen-project/lateen/reconcile/seeds"
 )
 
-// yard is a toy cluster with repositories that are due, whose jobs end at any time, and whose caches lag behind.
+// yard simulates a cluster with due repositories. Its jobs end at any time, and its caches lag behind.
 type yard struct {
 	*testing.T
-	quiet  context.Context // logs nothing
+	quiet  context.Context // discards the log
 	random *rand.Rand
 	clock  *testclock.FakePassiveClock
 	client *fake.Clientset
@@ -45,14 +45,14 @@ type yard struct {
 	jobs         map[string]*batchv1.Job
 	seen         map[string]*velerov1.BackupRepository // as cached
 	seenJobs     map[string]*batchv1.Job
-	late         []func() // caches hear of it, in this order
+	late         []func() // pending cache updates, in this order
 	woken        map[string]bool
 	timers       map[string]time.Time
-	readOnly     bool // the location is
-	most         int  // unfinished jobs at once
+	readOnly     bool // the location is read-only
+	most         int  // maximum of unfinished jobs at once
 }
 
-// The yard's caches and client, as a Maintainer asks for them.
+// The caches and the client of a yard, as a Reconciler needs them.
 type (
 	yardRepositories struct{ *yard }
 	yardLocations    struct{ *yard }
@@ -105,7 +105,7 @@ func (y *yard) write(repository *velerov1.BackupRepository) {
 	})
 }
 
-// writeJob has the API server and later the caches know of a job.
+// writeJob writes a job to the API server, and later to the caches.
 func (y *yard) writeJob(job *batchv1.Job) {
 	job.ResourceVersion = y.next()
 	y.jobs[job.Name] = job
@@ -124,7 +124,7 @@ func (y *yard) writeJob(job *batchv1.Job) {
 
 const (
 	yardLimit = 3          // jobs that may run at once
-	hopeless  = "hopeless" // namespace of as many repositories whose job can never be made; they have been due for longest
+	hopeless  = "hopeless" // namespace of as many repositories, the longest due; their jobs can never be created
 )
 
 func newYard(t *testing.T, random *rand.Rand, count int) *yard {
@@ -154,7 +154,7 @@ func newYard(t *testing.T, random *rand.Rand, count int) *yard {
 		return true, nil, nil
 	})
 	policy := maintenance.DefaultPolicy()
-	policy.PodWait = 24 * time.Hour // pods come late here, too
+	policy.PodWait = 24 * time.Hour // pods are also late here
 	y.m = &Reconciler{
 		Repositories: yardRepositories{y}, Locations: yardLocations{y}, Jobs: yardJobs{y}, Client: yardRepositories{y},
 		JobClient: exposer.Jobs{Client: y.client}, Enqueue: func(key string) { y.woken[key] = true },
@@ -180,7 +180,7 @@ func newYard(t *testing.T, random *rand.Rand, count int) *yard {
 	return y
 }
 
-// step does one of the things that can be done, at random; false if there is none.
+// step executes one possible action at random. It returns false if there is none.
 func (y *yard) step() bool {
 	var all []func()
 	for _, key := range slices.Sorted(maps.Keys(y.woken)) {
@@ -213,11 +213,11 @@ func (y *yard) reconcile(key string) {
 		requeue = time.Second // as the queue does, sooner or later
 	}
 	if at := y.clock.Now().Add(requeue); requeue > 0 && (y.timers[key].IsZero() || at.Before(y.timers[key])) {
-		y.timers[key] = at // as in the queue, where none is taken back
+		y.timers[key] = at // like the queue, which never cancels one
 	}
 }
 
-// end has a job succeed; of each repository two may fail.
+// end ends a job. At most two runs of each repository fail.
 func (y *yard) end(name string) {
 	job := y.jobs[name].DeepCopy()
 	condition := batchv1.JobComplete
@@ -230,7 +230,7 @@ func (y *yard) end(name string) {
 	y.writeJob(job)
 }
 
-// pass lets the time pass until a timer is over; false if there is none.
+// pass advances the time to the next timer. It returns false if there is none.
 func (y *yard) pass() bool {
 	var next time.Time
 	for _, at := range y.timers {
@@ -251,7 +251,7 @@ func (y *yard) pass() bool {
 	return true
 }
 
-// behind are the repositories that could have been maintained since a time, and have not.
+// behind returns the repositories that could have been maintained since a time, but were not.
 func (y *yard) behind(since time.Time) (names []string) {
 	for _, repository := range y.repositories {
 		if repository.Spec.VolumeNamespace != hopeless && repository.Status.LastMaintenanceTime.Time.Before(since) {
@@ -261,7 +261,7 @@ func (y *yard) behind(since time.Time) (names []string) {
 	return names
 }
 
-// TestNoRepositoryWaitsForATurnThatNeverComes plays many orders in which things happen and are heard of.
+// TestNoRepositoryWaitsForATurnThatNeverComes runs many orders of actions and events.
 func TestNoRepositoryWaitsForATurnThatNeverComes(t *testing.T) {
 	seeds.Each(t, 1, func(t *testing.T, random *rand.Rand) {
 		t.Helper()

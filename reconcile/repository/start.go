@@ -28,7 +28,7 @@ const (
 	EventSkipped       = "MaintenanceSkipped"
 )
 
-// start makes the job that is due, if it is the turn of its repository.
+// start creates the due job of a repository if the limit and the older repositories allow it.
 func (m *Reconciler) start(ctx context.Context, key string, object *velerov1.BackupRepository, step maintenance.Step, jobs jobsByLabel) error {
 	mine := maintenance.Waiting{Name: key, Due: step.Due}
 	if !maintenance.MayStart(mine, m.waiting(key, jobs), m.running(jobs), m.Limit) {
@@ -41,7 +41,7 @@ func (m *Reconciler) start(ctx context.Context, key string, object *velerov1.Bac
 	switch {
 	case errors.Is(err, exposer.ErrAlreadyMaintained):
 		m.setCreateFailed(key, false)
-		return nil // its event is on its way
+		return nil // its event is on the way
 	case errors.As(err, &terminal):
 		never := objects.JobStatus{Outcome: objects.JobFailed, Created: m.Clock.Now(), Finished: m.Clock.Now()}
 		record := objects.JobRecord{Verdict: objects.VerdictFailed, Failures: step.Failures, Factor: step.Factor}
@@ -75,7 +75,7 @@ func (m *Reconciler) createJob(ctx context.Context, object *velerov1.BackupRepos
 	return created, err
 }
 
-// waiting are the other repositories that are due and can be served.
+// waiting returns the other repositories whose job is due and can be created.
 func (m *Reconciler) waiting(but string, jobs jobsByLabel) []maintenance.Waiting {
 	var all []maintenance.Waiting
 	for _, object := range m.Repositories.List() {
@@ -90,18 +90,18 @@ func (m *Reconciler) waiting(but string, jobs jobsByLabel) []maintenance.Waiting
 	return all
 }
 
-// jobsByLabel are maintenance jobs by the value of build.LabelRepository.
+// jobsByLabel holds maintenance jobs by the value of objects.LabelRepository.
 type jobsByLabel map[string][]objects.JobStatus
 
-// stageSeen is when a job was first seen in its stage. The clock is that of this process: those of the API server and of
-// Kubernetes' controllers, which write timestamps, may be ahead of it or behind.
+// stageSeen records when a job was first observed in its stage, by the clock of this process. The API server and
+// Kubernetes' controllers write timestamps by other clocks.
 type stageSeen struct {
 	stage objects.JobStage
 	since time.Time
 }
 
-// jobs are those in the cache, or as we wrote them where it does not have that yet. One that we have removed, and that it
-// still has, is as good as deleted.
+// jobs returns the cached jobs, or this process's own write of a job while the cache is older. A job that was removed
+// but is still cached counts as deleting.
 func (m *Reconciler) jobs() jobsByLabel {
 	all := slices.Clone(m.Jobs.List())
 	m.lock.Lock()
@@ -147,8 +147,8 @@ func (m *Reconciler) jobs() jobsByLabel {
 	return jobs
 }
 
-// running is how many jobs have not ended. One without a pod counts only if it has a repository, whose next job waits for
-// its end.
+// running counts the unfinished jobs. A job without a pod counts only if it has a repository, whose next job waits
+// for its end.
 func (m *Reconciler) running(jobs jobsByLabel) int {
 	maintained := map[string]bool{}
 	for _, object := range m.Repositories.List() {
@@ -166,8 +166,8 @@ func (m *Reconciler) running(jobs jobsByLabel) int {
 	return n
 }
 
-// Job is to be told of every job that is added, changed or deleted: it wakes its repository, and those that wait
-// for room. If the repository does not exist, the job itself is what has to be reconciled.
+// Job handles an add, update or delete event of a job. It enqueues the repository of the job and the repositories
+// that wait for a free place. Without a repository, the label value is the key, and the job itself is reconciled.
 func (m *Reconciler) Job(job *batchv1.Job) {
 	m.drop(job)
 	key := job.Namespace + "/" + job.Labels[objects.LabelRepository]
@@ -180,13 +180,13 @@ func (m *Reconciler) Job(job *batchv1.Job) {
 	m.enqueueQueued()
 }
 
-// splitKey takes the key of an object apart, as client-go joins it.
+// splitKey splits the key of an object into namespace and name.
 func splitKey(key string) (namespace, name string) {
 	namespace, name, _ = strings.Cut(key, "/")
 	return namespace, name
 }
 
-// Location is to be told of every BackupStorageLocation that is added, changed or deleted.
+// Location handles an add, update or delete event of a BackupStorageLocation.
 func (m *Reconciler) Location(location *velerov1.BackupStorageLocation) {
 	for _, object := range m.Repositories.List() {
 		if object.Spec.BackupStorageLocation == location.Name {
@@ -195,7 +195,7 @@ func (m *Reconciler) Location(location *velerov1.BackupStorageLocation) {
 	}
 }
 
-// ended counts a run and tells of it.
+// ended reports a run to metrics, log and Events.
 func (m *Reconciler) ended(ctx context.Context, object *velerov1.BackupRepository, why string, succeeded bool, took time.Duration) {
 	m.Metrics.Ended(object.Name, succeeded, took)
 	logger := klog.FromContext(ctx)
@@ -208,7 +208,7 @@ func (m *Reconciler) ended(ctx context.Context, object *velerov1.BackupRepositor
 	m.Recorder.Eventf(referenceTo(object), corev1.EventTypeNormal, EventMaintained, "maintenance succeeded in %s", took.Round(time.Second))
 }
 
-// referenceTo is for Events: objects of a cache do not say of what kind they are.
+// referenceTo returns the object reference for Events. Cached objects do not have their kind set.
 func referenceTo(object *velerov1.BackupRepository) *corev1.ObjectReference {
 	return &corev1.ObjectReference{
 		APIVersion: velerov1.SchemeGroupVersion.String(), Kind: "BackupRepository",

@@ -19,9 +19,9 @@ import (
 	"github.com/lateen-project/lateen/reconcile/writes"
 )
 
-// What a Maintainer remembers can all be lost: the next coordinator reads it from the API server.
+// All state of a Reconciler may be lost: the next coordinator reads it from the API server.
 
-// note shows where a repository stands, and tells of what hinders it when that changes.
+// note updates the metrics of a repository and reports a changed reason why it is not maintained.
 func (m *Reconciler) note(ctx context.Context, key string, object *velerov1.BackupRepository, step maintenance.Step) {
 	switch step.Reason {
 	case maintenance.NotKopia, maintenance.ReadOnly, maintenance.Deleting:
@@ -54,13 +54,13 @@ func (m *Reconciler) note(ctx context.Context, key string, object *velerov1.Back
 	}
 }
 
-// show has metrics say when a repository was last maintained, and how often that is to be.
+// show exports when a repository was last maintained, and its maintenance frequency.
 func (m *Reconciler) show(object *velerov1.BackupRepository) {
 	repository := maintenance.From(object)
 	m.Metrics.Observe(object.Name, repository.Last, m.Policy.FrequencyOf(repository))
 }
 
-// load shows how many jobs run, and how many repositories are due and have none.
+// load exports the number of running jobs, and of due repositories without a job.
 func (m *Reconciler) load() {
 	running := m.running(m.jobs())
 	m.lock.Lock()
@@ -86,7 +86,7 @@ func (m *Reconciler) forget(key string) {
 	m.release(key)
 }
 
-// add remembers a job as it was written.
+// add records the written version of a job.
 func (m *Reconciler) add(job *batchv1.Job) {
 	m.lock.Lock()
 	defer m.lock.Unlock()
@@ -96,7 +96,7 @@ func (m *Reconciler) add(job *batchv1.Job) {
 	m.wrote[job.UID] = job
 }
 
-// drop leaves a job to the cache, which is as new or does not have it any more.
+// drop removes the written version of a job once the cached version is as new, or the job is no longer cached.
 func (m *Reconciler) drop(job *batchv1.Job) {
 	cached := slices.ContainsFunc(m.Jobs.List(), func(one *batchv1.Job) bool { return one.UID == job.UID })
 	m.lock.Lock()
@@ -107,7 +107,7 @@ func (m *Reconciler) drop(job *batchv1.Job) {
 	delete(m.wrote, job.UID)
 }
 
-// recorded remembers what was written on a job; uid is empty if it could not be created.
+// recorded records what was written to a job; uid is empty if it could not be created.
 func (m *Reconciler) recorded(key string, uid types.UID, record objects.JobRecord) {
 	m.lock.Lock()
 	defer m.lock.Unlock()
@@ -129,7 +129,7 @@ func (m *Reconciler) failuresOf(key string) int {
 	return m.failures[key]
 }
 
-// removed remembers a job that is removed.
+// removed records the removal of a job.
 func (m *Reconciler) removed(uid types.UID) {
 	m.lock.Lock()
 	defer m.lock.Unlock()
@@ -140,7 +140,7 @@ func (m *Reconciler) removed(uid types.UID) {
 	m.deleted.Insert(uid)
 }
 
-// queue remembers a repository that waits for room.
+// queue records a repository that waits for a free place.
 func (m *Reconciler) queue(key string, due time.Time) {
 	m.lock.Lock()
 	before, was := m.queued[key]
@@ -149,12 +149,12 @@ func (m *Reconciler) queue(key string, due time.Time) {
 	}
 	m.queued[key] = due
 	m.lock.Unlock()
-	if !was || !before.Equal(due) { // it may have been woken in the place of another
+	if !was || !before.Equal(due) { // it may have been enqueued in place of another
 		m.enqueueQueued()
 	}
 }
 
-// release forgets it; who does not wait any more may be in nobody's way.
+// release drops a repository from the queue and enqueues the next ones, which it may have blocked.
 func (m *Reconciler) release(key string) {
 	m.lock.Lock()
 	_, was := m.queued[key]
@@ -165,7 +165,8 @@ func (m *Reconciler) release(key string) {
 	}
 }
 
-// enqueueQueued wakes those whose turn it may be: a thousand that wait do not all look again at each end of a job.
+// enqueueQueued enqueues the first Limit repositories of the queue. So a thousand queued ones are not all reconciled
+// at each end of a job.
 func (m *Reconciler) enqueueQueued() {
 	m.lock.Lock()
 	defer m.lock.Unlock()
@@ -177,7 +178,8 @@ func (m *Reconciler) enqueueQueued() {
 	}
 }
 
-// setCreateFailed remembers whether the job of a repository could not be made: then it is the turn of others.
+// setCreateFailed records whether the job of a repository could not be created. Then the other repositories may
+// start.
 func (m *Reconciler) setCreateFailed(key string, stuck bool) (changed bool) {
 	m.lock.Lock()
 	changed = m.createFailed[key] != stuck

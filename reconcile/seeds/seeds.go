@@ -1,4 +1,4 @@
-// Package seeds runs random tests, with the seeds that once made them fail and with a fresh one. It is for tests alone.
+// Package seeds runs random tests with recorded seeds that failed once, and with fresh ones. Only tests use it.
 package seeds
 
 import (
@@ -13,14 +13,14 @@ import (
 	"testing"
 )
 
-// File has the seeds that once made a test of the package fail, one a line: the test's name, the seed, and in words what
-// was wrong. Lines that begin with # and empty lines do not count.
+// File contains the seeds that failed once for a test of the package. Each line has the test's name, the seed, and
+// what was wrong. Empty lines and lines that begin with # are ignored.
 const File = "testdata/seeds.txt"
 
 var given = flag.Uint64("seed", 0, "run random tests with this seed alone; 0: with those of "+File+" and with fresh ones") //nolint:gochecknoglobals // as flags of tests are
 
-// Each runs a test once for each seed that is kept of it, and then with fresh ones; the flag -seed has it run with that
-// one alone. A failure names its seed.
+// Each runs a test once for each recorded seed, and then with fresh ones. The flag -seed runs only that one. A
+// failure logs its seed.
 func Each(t *testing.T, fresh int, test func(t *testing.T, random *rand.Rand)) {
 	t.Helper()
 	kept, err := Kept(os.DirFS("."), t.Name())
@@ -39,7 +39,7 @@ func Each(t *testing.T, fresh int, test func(t *testing.T, random *rand.Rand)) {
 	}
 }
 
-// choose returns the given seed if there is one, else those that are kept and as many fresh ones as wanted.
+// choose returns the given seed if there is one, else the recorded ones and that many fresh ones.
 func choose(given uint64, kept []uint64, fresh int) []uint64 {
 	if given != 0 {
 		return []uint64{given}
@@ -50,7 +50,7 @@ func choose(given uint64, kept []uint64, fresh int) []uint64 {
 	return kept
 }
 
-// Kept returns the seeds of a test that File has in the directory of a package. Without the file there are none.
+// Kept returns the recorded seeds of a test from File in the directory of a package. A missing file returns none.
 func Kept(dir fs.FS, test string) (seeds []uint64, err error) {
 	text, err := fs.ReadFile(dir, File)
 	if errors.Is(err, fs.ErrNotExist) {

@@ -34,7 +34,7 @@ func TestKeptSeedsAreThoseOfTheTest(t *testing.T) {
 	}
 }
 
-// TestTheSameSeedIsTheSamePlay also runs the seed that testdata/seeds.txt has of it.
+// TestTheSameSeedIsTheSamePlay also runs the seed that testdata/seeds.txt has for it.
 func TestTheSameSeedIsTheSamePlay(t *testing.T) {
 	var first []uint64
 	Each(t, 1, func(_ *testing.T, random *rand.Rand) { first = append(first, random.Uint64()) })

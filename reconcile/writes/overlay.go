@@ -1,5 +1,5 @@
-// Package writes makes the merge patches of reconcilers and remembers what was written until the cache has it.
-// It never decides what to write.
+// Package writes creates the merge patches of reconcilers and keeps a write until the cache has it. It never decides
+// what to write.
 package writes
 
 import (
@@ -10,8 +10,8 @@ import (
 	"k8s.io/apimachinery/pkg/util/resourceversion"
 )
 
-// Overlay is the last version of each object that the cache was seen to have, with this process's own write ahead of
-// it: the API server answers a write before its watch event arrives. The zero value is ready for use.
+// Overlay holds the last version of each object: the cached one, or this process's own later write. The API server
+// answers a write before its watch event arrives. The zero value is ready for use.
 type Overlay[T metav1.Object] struct {
 	lock  sync.Mutex
 	known map[string]version[T] // by key
@@ -19,10 +19,10 @@ type Overlay[T metav1.Object] struct {
 
 type version[T any] struct {
 	object T
-	ahead  bool // of the cache
+	ahead  bool // newer than the cache
 }
 
-// Record keeps a write, so that nothing is decided on the version before it.
+// Record keeps a write, so that no decision uses the version before it.
 func (o *Overlay[T]) Record(key string, written T) {
 	o.lock.Lock()
 	defer o.lock.Unlock()
@@ -37,7 +37,7 @@ func (o *Overlay[T]) set(key string, known version[T]) {
 }
 
 // Newest returns the cached object, or the own write of the same object while the cache is older. Once the cache has
-// caught up it counts alone, so that a control plane that was restored from a backup is followed back.
+// caught up, only the cache counts. So the overlay follows a control plane that was restored from a backup.
 func (o *Overlay[T]) Newest(key string, cached T) T {
 	o.lock.Lock()
 	defer o.lock.Unlock()
@@ -48,7 +48,7 @@ func (o *Overlay[T]) Newest(key string, cached T) T {
 	return cached
 }
 
-// IsRecreated tells whether the key was last known for an object with another UID.
+// IsRecreated reports whether the last version of the key has another UID.
 func (o *Overlay[T]) IsRecreated(key string, uid types.UID) bool {
 	o.lock.Lock()
 	defer o.lock.Unlock()
@@ -56,7 +56,7 @@ func (o *Overlay[T]) IsRecreated(key string, uid types.UID) bool {
 	return ok && known.object.GetUID() != uid
 }
 
-// Forget drops a key and returns the last known version, if there is one.
+// Forget drops a key and returns its last version, if there is one.
 func (o *Overlay[T]) Forget(key string) (last T, ok bool) {
 	o.lock.Lock()
 	defer o.lock.Unlock()
@@ -65,7 +65,7 @@ func (o *Overlay[T]) Forget(key string) (last T, ok bool) {
 	return known.object, ok
 }
 
-// Newer tells whether a is a later version of a resource than b (KEP-5504).
+// Newer reports whether a is a later version of a resource than b (KEP-5504).
 func Newer(a, b metav1.Object) bool {
 	order, err := resourceversion.CompareResourceVersion(a.GetResourceVersion(), b.GetResourceVersion())
 	return err == nil && order > 0

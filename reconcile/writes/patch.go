@@ -8,12 +8,11 @@ import (
 	"k8s.io/apimachinery/pkg/util/jsonmergepatch"
 )
 
-// FieldManager names Lateen as the author of a change.
+// FieldManager is the field manager of Lateen's writes.
 const FieldManager = "lateen"
 
-// MergePatch is a JSON merge patch from one version of an object to the other. It names the
-// resourceVersion of the first, so that it is refused once somebody else has written; it keeps fields
-// that our types do not know.
+// MergePatch returns a JSON merge patch from before to after. It contains the resourceVersion of before, so the API
+// server refuses it after another write. It keeps fields that our types do not know.
 func MergePatch(before, after metav1.Object) ([]byte, error) {
 	original, err := json.Marshal(before)
 	if err != nil {

@@ -7,11 +7,12 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// velerosAgent is how Velero's binary is told to be a node-agent, by its own installer, its Helm chart and operators
-// alike. Lateen's takes no such argument, and an adopted DaemonSet has lost it; labels, names and images tell nothing.
+// velerosAgent are the arguments that start Velero's binary as a node-agent. Velero's installer, its Helm chart and
+// operators all use them. Lateen's binary has no such argument, and an adopted DaemonSet does not contain it.
+// Labels, names and images do not distinguish the two.
 const velerosAgent = "node-agent server"
 
-// IsVelerosAgent tells whether the pod of a node-agent runs Velero's, not Lateen's.
+// IsVelerosAgent reports whether a node-agent pod runs Velero's binary, not Lateen's.
 func IsVelerosAgent(pod *corev1.Pod) bool {
 	return slices.ContainsFunc(pod.Spec.Containers, func(container corev1.Container) bool {
 		return strings.Contains(strings.Join(slices.Concat(container.Command, container.Args), " "), velerosAgent)

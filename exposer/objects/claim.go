@@ -13,24 +13,24 @@ import (
 
 // Annotations of Kubernetes on claims and volumes (k8s.io/component-helpers/storage/volume).
 const (
-	annotationSelectedNode      = "volume.kubernetes.io/selected-node" // where the first consumer will run
-	AnnotationBindCompleted     = "pv.kubernetes.io/bind-completed"    // a claim that has it and no volume is lost
+	annotationSelectedNode      = "volume.kubernetes.io/selected-node" // the node of the first consumer
+	AnnotationBindCompleted     = "pv.kubernetes.io/bind-completed"    // a claim with it and without a volume is lost
 	AnnotationBoundByController = "pv.kubernetes.io/bound-by-controller"
-	annotationProvisionedBy     = "pv.kubernetes.io/provisioned-by" // on volumes that were made for a claim
+	annotationProvisionedBy     = "pv.kubernetes.io/provisioned-by" // on dynamically provisioned volumes
 )
 
-// progressOf are annotations that say how far a claim is, and not what it wants.
+// progressOf returns the annotations that record the progress of a claim, not its specification.
 func progressOf() []string {
 	return []string{annotationSelectedNode, AnnotationBindCompleted, AnnotationBoundByController}
 }
 
 const (
-	cacheSuffix = "-cache"   // of the claim's name
-	cacheVolume = "cachedir" // its name in the pod
+	cacheSuffix = "-cache"   // appended to the name of the claim
+	cacheVolume = "cachedir" // volume name in the pod
 	cachePath   = "/cachedir"
 )
 
-// ClaimNames are the names of the claims that may be made for a movement.
+// ClaimNames returns the names of the claims that may be created for a mover.
 func ClaimNames(move MoverSpec) []string {
 	var names []string
 	if move.Source.PodVolume == nil {
@@ -42,7 +42,7 @@ func ClaimNames(move MoverSpec) []string {
 	return names
 }
 
-// backupClaim is the claim whose volume is made of a snapshot, and read (velero-protocol 2.2).
+// backupClaim returns the claim whose volume is created from a snapshot and read (velero-protocol 2.2).
 func backupClaim(move MoverSpec, facts VolumeInfo, settings Settings) *corev1.PersistentVolumeClaim {
 	wish := settings.BackupClaims[facts.StorageClass]
 	group := "snapshot.storage.k8s.io"
@@ -61,8 +61,8 @@ func backupClaim(move MoverSpec, facts VolumeInfo, settings Settings) *corev1.Pe
 	return claim
 }
 
-// restoreClaim is the claim whose volume is restored into, before that volume is bound to the target
-// (velero-protocol 2.3): it asks for what the target asks for.
+// restoreClaim returns the claim whose volume the mover restores into, before that volume is rebound to the target
+// (velero-protocol 2.3). Its spec is copied from the target.
 func restoreClaim(move MoverSpec, facts VolumeInfo) *corev1.PersistentVolumeClaim {
 	target := facts.Target
 	claim := newClaim(move, move.Name)
@@ -83,8 +83,8 @@ func restoreClaim(move MoverSpec, facts VolumeInfo) *corev1.PersistentVolumeClai
 	return claim
 }
 
-// cacheClaim is the claim of the volume in which a restore caches; nil if it needs none
-// (velero-protocol 2.5). A size that is not known may be any.
+// cacheClaim returns the claim of a restore's cache volume; nil if the restore needs none (velero-protocol 2.5). A
+// snapshot of unknown size gets a cache volume.
 func cacheClaim(move MoverSpec, facts VolumeInfo, settings Settings) *corev1.PersistentVolumeClaim {
 	cache := settings.Cache
 	if cache == nil || !move.Restores || move.SnapshotSize != 0 && move.SnapshotSize < cache.Threshold {
@@ -103,7 +103,7 @@ func cacheClaim(move MoverSpec, facts VolumeInfo, settings Settings) *corev1.Per
 	return claim
 }
 
-// cacheSize is a fifth more than what the mover may keep, in whole GiB.
+// cacheSize returns the cache limit plus 20 %, in bytes, rounded up to whole GiB.
 func cacheSize(limit int64) resource.Quantity {
 	const gib = 1 << 30
 	return *resource.NewQuantity((limit*12/10+gib-1)/gib*gib, resource.BinarySI)
@@ -132,11 +132,11 @@ func readOnly(claim *corev1.PersistentVolumeClaim) bool {
 	return slices.Equal(claim.Spec.AccessModes, []corev1.PersistentVolumeAccessMode{corev1.ReadOnlyMany})
 }
 
-// LabelKept is on volumes that hold what was restored and could not be delivered: nobody may delete them.
+// LabelKept is on volumes that hold restored data and could not be rebound: no controller may delete them.
 const LabelKept = "lateen.dev/kept"
 
-// Disposable tells whether a volume that its class would retain was made for this claim and for nothing else.
-// A volume that an administrator made, and that was there before, is not.
+// Disposable reports whether a volume was provisioned for this claim only, although its reclaim policy keeps it. A
+// volume of an administrator, created before the claim, is not disposable.
 func Disposable(volume *corev1.PersistentVolume, claim *corev1.PersistentVolumeClaim) bool {
 	return volume.Spec.PersistentVolumeReclaimPolicy != corev1.PersistentVolumeReclaimDelete &&
 		volume.Annotations[annotationProvisionedBy] != "" && volume.Labels[LabelKept] == "" &&

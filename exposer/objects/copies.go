@@ -12,38 +12,39 @@ import (
 const (
 	// LabelCopy is on Secrets and ConfigMaps in Velero's namespace that are copies for a claim; "true".
 	LabelCopy = "lateen.dev/copy"
-	// AnnotationCopyOf is namespace/name of what such an object is a copy of.
+	// AnnotationCopyOf is the namespace/name of the original of such a copy.
 	AnnotationCopyOf = "lateen.dev/copy-of"
 
 	labelCopiedByVelero = "velero.io/backup-pvc-secret"   // on the copies of Velero's agent (its BackupPVCSecretLabel)
-	labelExcluded       = "velero.io/exclude-from-backup" // on what no backup contains (its ExcludeFromBackupLabel)
+	labelExcluded       = "velero.io/exclude-from-backup" // on objects without backup (its ExcludeFromBackupLabel)
 )
 
-// Copies are names of Secrets and ConfigMaps that a CSI driver reads in the namespace of a claim to provision its volume,
-// such as the key of an encrypted one (secretNames and configMapNames of the node-agent ConfigMap, Velero #9879).
+// Copies are names of Secrets and ConfigMaps that a CSI driver reads in the namespace of a claim to provision its
+// volume, such as the key of an encrypted volume (secretNames and configMapNames of the node-agent ConfigMap,
+// Velero #9879).
 type Copies struct {
 	SecretNames    []string
 	ConfigMapNames []string
 }
 
-// CopiesOf says what is copied into the namespace of a movement, and from which.
+// CopiesOf returns the objects to copy into the mover's namespace, and the namespace of the originals.
 func CopiesOf(move MoverSpec, facts VolumeInfo, settings Settings) (from string, copies Copies) {
 	switch {
 	case move.Source.Snapshot != nil:
 		return move.Source.Snapshot.Namespace, settings.BackupClaims[facts.StorageClass].Copies
 	case move.Source.Target != nil:
 		return move.Source.Target.Namespace, settings.RestoreCopies
-	default: // the volume of a pod is there already
+	default: // a pod volume already exists
 		return "", Copies{}
 	}
 }
 
-// CopySecret builds the copy of a Secret. Claims are its owners: they come to exist later.
+// CopySecret builds the copy of a Secret. It has no owners yet: the claims are created later.
 func CopySecret(source *corev1.Secret, namespace string) *corev1.Secret {
 	return &corev1.Secret{ObjectMeta: copyMeta(source, namespace), Type: source.Type, Data: source.Data}
 }
 
-// SameSecret tells whether two Secrets hold the same.
+// SameSecret reports whether two Secrets have the same type and data.
 func SameSecret(a, b *corev1.Secret) bool {
 	return a.Type == b.Type && apiequality.Semantic.DeepEqual(a.Data, b.Data)
 }
@@ -53,7 +54,7 @@ func CopyConfigMap(source *corev1.ConfigMap, namespace string) *corev1.ConfigMap
 	return &corev1.ConfigMap{ObjectMeta: copyMeta(source, namespace), Data: source.Data, BinaryData: source.BinaryData}
 }
 
-// SameConfigMap tells whether two ConfigMaps hold the same.
+// SameConfigMap reports whether two ConfigMaps have the same data.
 func SameConfigMap(a, b *corev1.ConfigMap) bool {
 	return apiequality.Semantic.DeepEqual(a.Data, b.Data) && apiequality.Semantic.DeepEqual(a.BinaryData, b.BinaryData)
 }
@@ -66,14 +67,15 @@ func copyMeta(source metav1.Object, namespace string) metav1.ObjectMeta {
 	}
 }
 
-// OwnedByClaim makes garbage collection remove the copy with the claim.
+// OwnedByClaim returns the owner reference by which garbage collection deletes the copy with the claim.
 func OwnedByClaim(claim *corev1.PersistentVolumeClaim) metav1.OwnerReference {
 	return metav1.OwnerReference{APIVersion: "v1", Kind: "PersistentVolumeClaim", Name: claim.Name, UID: claim.UID}
 }
 
-// ShareCopy says what becomes of an object that has the name of a copy: transfers that run at the same time share one, and
-// it goes with the last of their claims. The patch adds the claim to its owners; nil if nothing has to change. An object
-// that somebody else made stays as it is, and does if it holds the same. The error says why it cannot serve.
+// ShareCopy decides about an existing object with the name of a copy. Concurrent transfers share one copy, which is
+// deleted with the last of their claims. The patch adds the claim to the owners; nil means no change. An object
+// that Lateen and Velero did not create stays unchanged, and is used if its content is the same. The error says why
+// the object cannot be used.
 func ShareCopy(what string, have metav1.Object, same bool, want metav1.Object) (patch map[string]any, err error) {
 	owner := want.GetOwnerReferences()[0]
 	name := fmt.Sprintf("%s %s/%s", what, have.GetNamespace(), have.GetName())

@@ -61,8 +61,8 @@ func TestWhatBecomesOfAnObjectThatHasTheNameOfACopy(t *testing.T) {
 		owners []metav1.OwnerReference
 		going  bool
 		same   bool
-		shares []metav1.OwnerReference // nil: it stays as it is
-		says   string                  // why it cannot serve
+		shares []metav1.OwnerReference // nil: it stays unchanged
+		says   string                  // why it cannot be used
 	}{
 		"it is the claim's already":                      {labels: want.Labels, owners: []metav1.OwnerReference{theirs, ours}},
 		"the copy for another claim is shared":           {labels: want.Labels, owners: []metav1.OwnerReference{theirs}, same: true, shares: []metav1.OwnerReference{theirs, ours}},

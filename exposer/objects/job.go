@@ -19,24 +19,25 @@ import (
 	"k8s.io/utils/ptr"
 )
 
-// LabelRepository is by which Velero's server finds the maintenance jobs of a repository (Velero's
+// LabelRepository is the label by which Velero's server finds the maintenance jobs of a repository (Velero's
 // RepositoryNameLabel).
 const LabelRepository = "velero.io/repo-name"
 
-// What Lateen writes on its jobs, for whoever coordinates when they end.
+// Annotations of jobs, for the agent that is the coordinator when they finish.
 const (
-	// AnnotationRepositoryUID is the UID of the BackupRepository that a job was created for. No owner reference says so: the
-	// garbage collector would delete the job with its repository, and Velero's server polls a job that is gone for ever (W42).
+	// AnnotationRepositoryUID is the UID of the BackupRepository that a job was created for. It replaces an owner
+	// reference: the garbage collector would delete the job with its repository, and Velero's server polls a deleted
+	// job for ever (W42).
 	AnnotationRepositoryUID = "lateen.dev/repository-uid"
-	AnnotationKeep          = "lateen.dev/keep-latest"   // how many ended jobs of the repository are kept
-	AnnotationFactor        = "lateen.dev/memory-factor" // how much more memory than configured the job may take
-	// AnnotationFailures is how often maintenance of the repository had failed in a row before the job. The history in the
-	// repository cannot tell: the releases of Velero's server cut it to 3 entries.
+	AnnotationKeep          = "lateen.dev/keep-latest"   // number of finished jobs of the repository that are kept
+	AnnotationFactor        = "lateen.dev/memory-factor" // factor of the configured memory limit for the job
+	// AnnotationFailures is the number of consecutive failures of the repository before the job. The history in the
+	// repository is not enough: the releases of Velero's server cut it to 3 entries.
 	AnnotationFailures = "lateen.dev/failures"
-	// AnnotationVerdict is a Verdict: what became of the job, once that is written into the history of its repository and
-	// counted. Jobs of Velero's server get it, too.
+	// AnnotationVerdict is a Verdict: the result of the job, once it is recorded in the history of its repository
+	// and counted. Jobs of Velero's server get it too.
 	AnnotationVerdict = "lateen.dev/verdict"
-	// AnnotationReleased is when a job that will not end was made to count as failed (RFC 3339).
+	// AnnotationReleased is the time at which an unfinished job was marked as failed (RFC 3339).
 	AnnotationReleased = "lateen.dev/released"
 )
 
@@ -46,35 +47,35 @@ const (
 	maintenanceContainer = "velero-repo-maintenance-container"
 )
 
-// Maintenance is what a maintenance job is made for.
+// Maintenance is the input of a maintenance job.
 type Maintenance struct {
 	Name, Namespace string // of the BackupRepository
 	UID             types.UID
-	VolumeNamespace string // whose volumes the repository holds
+	VolumeNamespace string // namespace of the volumes in the repository
 	Location        string // BackupStorageLocation
 	Type            string // kopia
 	Due             time.Time
-	Failures        int           // in a row before this job
+	Failures        int           // consecutive, before this job
 	Factor          float64       // of the memory limit, from 1
-	Timeout         time.Duration // after which Kubernetes ends the job
+	Timeout         time.Duration // deadline of the job, enforced by Kubernetes
 }
 
-// JobTemplate is what a maintenance job takes over from Velero's Deployment, which maintains repositories where
-// Lateen does not.
+// JobTemplate is the part of Velero's Deployment that a maintenance job copies. That Deployment maintains
+// repositories where Lateen does not.
 type JobTemplate struct {
 	Template
 	PodSecurity       *corev1.PodSecurityContext
 	ContainerSecurity *corev1.SecurityContext
 }
 
-// JobSettings are what the configuration says of maintenance jobs.
+// JobSettings are the configuration of maintenance jobs.
 type JobSettings struct {
 	PriorityClass string // in force, not merely configured; empty for none
 	Resources     corev1.ResourceRequirements
 	Labels        map[string]string      // of the pod; nil: those of the template
 	Annotations   map[string]string      // of the pod; nil: those of the template
 	LoadAffinity  []metav1.LabelSelector // alternatives; none: any node
-	Keep          int                    // ended jobs of a repository
+	Keep          int                    // number of kept finished jobs of a repository
 }
 
 // Job builds the job that maintains a repository once.
@@ -134,7 +135,7 @@ func jobPod(what Maintenance, template JobTemplate, settings JobSettings) corev1
 			VolumeMounts:    slices.Clone(template.VolumeMounts),
 			Resources:       enlarged(settings.Resources, what.Factor),
 			SecurityContext: template.ContainerSecurity.DeepCopy(),
-			// Velero's program says what went wrong in its log.
+			// Velero's program reports errors in its log only.
 			TerminationMessagePolicy: corev1.TerminationMessageFallbackToLogsOnError,
 		}},
 		Volumes:            slices.Clone(template.Volumes),
@@ -150,7 +151,7 @@ func jobPod(what Maintenance, template JobTemplate, settings JobSettings) corev1
 
 func formatFactor(factor float64) string { return strconv.FormatFloat(factor, 'f', -1, 64) }
 
-// enlarged are resources with so much more memory, where a limit is set.
+// enlarged returns the resources with the memory limit multiplied by factor, if a limit is set.
 func enlarged(resources corev1.ResourceRequirements, factor float64) corev1.ResourceRequirements {
 	more := *resources.DeepCopy()
 	if limit, ok := more.Limits[corev1.ResourceMemory]; ok && factor > 1 {
@@ -160,8 +161,8 @@ func enlarged(resources corev1.ResourceRequirements, factor float64) corev1.Reso
 	return more
 }
 
-// jobName is made of the repository and the second in which its job is due, so that two coordinators make one
-// job. It is short enough for a label, which Kubernetes makes of it.
+// jobName returns the name of a job: the repository and the second in which the job is due. Two coordinators thus
+// create one job. The name fits into a label, because Kubernetes creates one from it.
 func jobName(repository string, due time.Time) string {
 	suffix := "-" + strconv.FormatInt(due.Unix(), 10)
 	if room := validation.LabelValueMaxLength - len(suffix); len(repository) > room {
@@ -171,8 +172,8 @@ func jobName(repository string, due time.Time) string {
 	return repository + suffix
 }
 
-// RepositoryLabel is the value of LabelRepository for a repository: its name, or the SHA3-224 of one that is too
-// long, in hex (Velero's pkg/label ReturnNameOrHash).
+// RepositoryLabel returns the value of LabelRepository for a repository: its name, or the hex SHA3-224 of a name
+// that is too long (Velero's pkg/label ReturnNameOrHash).
 func RepositoryLabel(name string) string {
 	if len(name) <= validation.LabelValueMaxLength {
 		return name

@@ -12,7 +12,7 @@ import (
 	"k8s.io/utils/ptr"
 )
 
-// JobOutcome is how a maintenance job has ended, or that it has not.
+// JobOutcome is the result of a maintenance job, or that it is unfinished.
 type JobOutcome int
 
 // The outcomes.
@@ -22,35 +22,35 @@ const (
 	JobFailed
 )
 
-// Verdict is what became of a job, as a code.
+// Verdict is the recorded result of a job, as a code.
 type Verdict string
 
 // The verdicts.
 const (
 	VerdictSucceeded    Verdict = "succeeded"
 	VerdictFailed       Verdict = "failed"
-	VerdictOutOfMemory  Verdict = "out_of_memory" // the kubelet ended its pod for the memory that it took
-	VerdictClassMissing Verdict = "class_missing" // it got no pod, for its PriorityClass did not exist
+	VerdictOutOfMemory  Verdict = "out_of_memory" // the kubelet killed its pod for its memory use
+	VerdictClassMissing Verdict = "class_missing" // it got no pod, because its PriorityClass did not exist
 )
 
-// Failed tells whether a job failed, in whatever way.
+// Failed reports whether the job failed for any reason.
 func (v Verdict) Failed() bool { return v != "" && v != VerdictSucceeded }
 
-// JobRecord is what is written on a job when its run is written into the history of its repository.
+// JobRecord is the record in the annotations of a job, written when the run enters the history of its repository.
 type JobRecord struct {
-	Verdict  Verdict // empty: it is not recorded yet
-	Failures int     // of the repository in a row, before this job
-	Factor   float64 // of memory, which the job may take; on a job of Velero's server: which the next of ours was to get
+	Verdict  Verdict // empty: not recorded yet
+	Failures int     // consecutive, of the repository, before this job
+	Factor   float64 // of the memory limit; on a job of Velero's server it is for the next job of Lateen
 }
 
-// Annotations are those of a job that is recorded.
+// Annotations returns the annotations of a recorded job.
 func (r JobRecord) Annotations() map[string]string {
 	return map[string]string{
 		AnnotationVerdict: string(r.Verdict), AnnotationFailures: strconv.Itoa(r.Failures), AnnotationFactor: formatFactor(r.Factor),
 	}
 }
 
-// JobStatus is what can be told of a maintenance job by its object alone.
+// JobStatus is the state of a maintenance job, read from its object alone.
 type JobStatus struct {
 	JobRecord
 
@@ -58,42 +58,43 @@ type JobStatus struct {
 	UID         types.UID
 	Created     time.Time
 	Finished    time.Time // zero while it is unfinished
-	Terminating time.Time // since when Kubernetes has called it failed, but for its pod, which has yet to end; else zero
+	Terminating time.Time // since when it has condition FailureTarget: it fails as soon as its pod terminates; else zero
 	Outcome     JobOutcome
-	HasPod      bool      // it has, or had, a pod
-	Pending     bool      // it has a pod, of which no container is ready yet
-	Limited     bool      // Kubernetes ends it when its time is up; Velero's server sets no deadline
-	Counted     bool      // of a pod that has ended, in numbers: Velero's server looks at nothing else (velero-protocol 4.3)
-	Released    time.Time // when it was made to count as failed; else zero
-	Suspended   bool      // somebody holds it back, such as a queue for jobs
-	Deleting    bool
-	Ours        bool   // Lateen has created it; else Velero's server
-	Class       string // priority class of its pod
-	Keep        *int   // how many ended jobs are kept, as the job says; nil if it does not
-	Reason      string // why Kubernetes calls it failed; empty if it does not
+	HasPod      bool // it has or had a pod
+	Pending     bool // it has a pod without a ready container
+	Limited     bool // it has a deadline; Velero's server sets none
+	// Counted means status.succeeded+status.failed > 0. Velero's server reads no other field (velero-protocol 4.3).
+	Counted   bool
+	Released  time.Time // when it was marked as failed; else zero
+	Suspended bool      // spec.suspend, such as by a job queue
+	Deleting  bool
+	Ours      bool   // Lateen created it; else Velero's server did
+	Class     string // priority class of its pod
+	Keep      *int   // number of kept finished jobs in its annotation; nil if it has none
+	Reason    string // reason and message of its failure condition; empty without one
 
-	// Since is when the reader first saw the job in its Stage, on its own clock, which may be ahead of that of the API server
-	// or behind it. ReadJob does not set it.
+	// Since is when the reader first observed the job in its Stage, in the reader's clock. That clock may differ
+	// from the API server's. ReadJob does not set it.
 	Since time.Time
 }
 
-// JobStage is how far a job has come.
+// JobStage is the progress of a job.
 type JobStage int
 
 // The stages.
 const (
 	StageNoPod       JobStage = iota // Kubernetes has created no pod
 	StagePending                     // its pod does not run yet
-	StageRunning                     // its pod runs, or has just ended
-	StageRetained                    // somebody has suspended it, or it is being deleted
-	StageReleased                    // it was made to count as failed, and Kubernetes has not called it failed yet
-	StageTerminating                 // Kubernetes calls it failed, but for its pod, which has yet to end
-	StageAbandoned                   // the same, and it was made to count as failed
-	StageUncounted                   // it has ended, and Velero's server cannot see it
-	StageFinished                    // it has ended
+	StageRunning                     // its pod runs or has just terminated
+	StageRetained                    // it is suspended or deleting
+	StageReleased                    // it was marked as failed, but Kubernetes has not set its failed condition yet
+	StageTerminating                 // it has condition FailureTarget, but its pod has not terminated
+	StageAbandoned                   // as StageTerminating, and it was marked as failed
+	StageUncounted                   // it is finished, but Velero's server cannot observe that
+	StageFinished                    // it is finished
 )
 
-// Stage is how far a job has come.
+// Stage returns the stage of the job.
 func (j JobStatus) Stage() JobStage {
 	switch {
 	case j.Outcome != JobUnfinished && j.Counted:
@@ -117,7 +118,7 @@ func (j JobStatus) Stage() JobStage {
 	}
 }
 
-// ReadJob says what a maintenance job has come to. Jobs of Velero's server are read like ours.
+// ReadJob reads the state of a maintenance job, of Lateen or of Velero's server.
 func ReadJob(job *batchv1.Job) JobStatus {
 	status := job.Status
 	observed := JobStatus{
@@ -151,7 +152,7 @@ func ReadJob(job *batchv1.Job) JobStatus {
 		case batchv1.JobFailureTarget:
 			observed.Terminating = condition.LastTransitionTime.Time
 			observed.Reason = strings.TrimSpace(condition.Reason + ": " + condition.Message)
-		case batchv1.JobSuspended, batchv1.JobSuccessCriteriaMet: // on the way, or not at all
+		case batchv1.JobSuspended, batchv1.JobSuccessCriteriaMet: // intermediate conditions
 		}
 	}
 	if observed.Outcome != JobUnfinished {
@@ -178,8 +179,8 @@ func hasUncounted(pods *batchv1.UncountedTerminatedPods) bool {
 	return pods != nil && len(pods.Succeeded)+len(pods.Failed) > 0
 }
 
-// JobPending is what keeps the pods of a job from running, in words that may be empty; pending is false if one runs, has
-// ended, or is gone.
+// JobPending returns what blocks the pods of a job; why may be empty. pending is false if a pod runs, has
+// terminated, or does not exist.
 func JobPending(pods []corev1.Pod) (why string, pending bool) {
 	for i := range pods {
 		if pods[i].Status.Phase != corev1.PodPending {
@@ -190,14 +191,14 @@ func JobPending(pods []corev1.Pod) (why string, pending bool) {
 	return why, len(pods) > 0
 }
 
-// failureMark is what Velero's program prints before the error that it ends with (velero-protocol 4.3).
+// failureMark is the text that Velero's program prints before its final error (velero-protocol 4.3).
 const failureMark = "Repo maintenance error: "
 
-// lengthOfFailure bounds what a status takes over from a log, in bytes.
+// lengthOfFailure bounds the text that a status copies from a log, in bytes.
 const lengthOfFailure = 1024
 
-// JobFailure is why a maintenance job failed, as its pods tell it; what Kubernetes says of the job if they do
-// not. A pod that was ended because its time was up does not know that.
+// JobFailure returns why a maintenance job failed, from its pods, else from the condition of the job. A deadline is
+// only in the condition: the pod does not know it.
 func JobFailure(job JobStatus, pods []corev1.Pod) (Verdict, string) {
 	if strings.HasPrefix(job.Reason, batchv1.JobReasonDeadlineExceeded) {
 		return VerdictFailed, job.Reason + "; raise --repo-maintenance-timeout if it needs longer"

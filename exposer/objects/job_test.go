@@ -97,7 +97,7 @@ func TestNamesOfJobs(t *testing.T) {
 		names[job.Name] = true
 	}
 	require.Len(t, names, 4, "two repositories never have the same job")
-	// The digest is the one by which Velero's server looks for jobs.
+	// Velero's server selects jobs by this digest.
 	require.Equal(t, "516cf67ee1491e162625009e2effc968af389460df4f0f0c25a596a0", RepositoryLabel(strings.Repeat("n", 64)))
 }
 

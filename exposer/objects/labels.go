@@ -11,23 +11,23 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation"
 )
 
-// What "ours" means: every object that Lateen creates carries these three labels.
+// Labels of every object that Lateen creates.
 const (
 	LabelMover    = "lateen.dev/mover"     // "true"
-	LabelOwnerUID = "lateen.dev/owner-uid" // UID of the custom resource that it was made for
+	LabelOwnerUID = "lateen.dev/owner-uid" // UID of the custom resource that it was created for
 	LabelAcceptor = "lateen.dev/acceptor"  // the node whose agent exposes it
 )
 
-// LabelExclude keeps Velero's server from backing an object up (Velero's ExcludeFromBackupLabel): what is made for a transfer is
-// gone when a backup of Velero's namespace would be restored.
+// LabelExclude keeps Velero's server from backing up an object (Velero's ExcludeFromBackupLabel). Objects of a
+// transfer do not exist any more when a backup of Velero's namespace is restored.
 const LabelExclude = "velero.io/exclude-from-backup"
 
-// AnnotationAttempt is how often the mover had been restarted when this one was made. It tells a
-// mover that was already given up from the one that replaces it; both have the same name.
+// AnnotationAttempt is the number of restarts before this mover was created. It distinguishes a mover that was
+// given up from its replacement of the same name.
 const AnnotationAttempt = "lateen.dev/attempt"
 
-// LabelValue makes any name a valid label value. Longer names than Kubernetes allows (63) become
-// their first 54 characters, a dash and 8 hex digits of their SHA-256.
+// LabelValue returns a valid label value for any name. A name longer than Kubernetes allows (63) becomes its first
+// 54 characters, a dash and 8 hex digits of its SHA-256.
 func LabelValue(name string) string {
 	if len(name) <= validation.LabelValueMaxLength {
 		return name
@@ -36,7 +36,7 @@ func LabelValue(name string) string {
 	return name[:54] + "-" + hex.EncodeToString(sum[:4])
 }
 
-// OwnerLabels are the labels that mark an object as made for a transfer.
+// OwnerLabels returns the labels of an object that is created for a transfer.
 func OwnerLabels(owner types.UID, acceptor string) map[string]string {
 	return map[string]string{
 		LabelMover:    "true",
@@ -45,14 +45,14 @@ func OwnerLabels(owner types.UID, acceptor string) map[string]string {
 	}
 }
 
-// OwnedBy tells whether the custom resource with this UID is the object's controller. Labels can be
-// set by anybody and names are used again, so only this counts before an object is adopted or deleted.
+// OwnedBy reports whether the custom resource with this UID is the controller of the object. Only this check
+// permits adopting or deleting an object: any client can set labels, and names are reused.
 func OwnedBy(object metav1.Object, owner types.UID) bool {
 	controller := metav1.GetControllerOfNoCopy(object)
 	return controller != nil && controller.UID == owner
 }
 
-// attempt reads AnnotationAttempt. Movers of Velero's own agent have none: they are the first attempt.
+// attempt reads AnnotationAttempt. Movers of Velero's own agent have none and count as the first attempt.
 func attempt(object metav1.Object) int {
 	n, err := strconv.Atoi(object.GetAnnotations()[AnnotationAttempt])
 	if err != nil {
@@ -61,7 +61,7 @@ func attempt(object metav1.Object) int {
 	return n
 }
 
-// Merged is a new map in which later maps win.
+// Merged returns a new map in which later maps win.
 func Merged(layers ...map[string]string) map[string]string {
 	all := map[string]string{}
 	for _, layer := range layers {
@@ -70,5 +70,5 @@ func Merged(layers ...map[string]string) map[string]string {
 	return all
 }
 
-// IsDeleting tells whether an object is being deleted, and only its finalizers keep it.
+// IsDeleting reports whether an object has a deletionTimestamp, so that only its finalizers keep it.
 func IsDeleting(object metav1.Object) bool { return object.GetDeletionTimestamp() != nil }

@@ -9,17 +9,17 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// Condition is what became of an exposure.
+// Condition is the state of an exposure.
 type Condition int
 
 // The conditions of an exposure.
 const (
-	Absent      Condition = iota // nothing of it exists
-	Pending                      // there, and may still come to run
+	Absent      Condition = iota // no object of it exists
+	Pending                      // it exists and may still run
 	Running                      // the mover runs
-	Unrunnable                   // it can never run as it is
-	Terminating                  // being deleted; the mover may still run
-	Lost                         // the mover was taken away and has stopped; another one may do better
+	Unrunnable                   // it can never run without a change
+	Terminating                  // deleting; the mover may still run
+	Lost                         // the mover was stopped from outside; a replacement may succeed
 	Succeeded                    // the mover ended with exit code 0
 	Failed                       // the mover ran and failed
 )
@@ -32,32 +32,32 @@ func (c Condition) String() string {
 	return names[c]
 }
 
-// Why a mover was lost: the values of the label reason of lateen_mover_restarts_total.
+// Reasons of a lost mover: the values of the label reason of lateen_mover_restarts_total.
 const (
-	LostVanished  = "vanished"  // its pod is gone
+	LostVanished  = "vanished"  // its pod does not exist
 	LostDeleted   = "deleted"   // its pod was deleted while it ran
 	LostEvicted   = "evicted"   // by the kubelet or the eviction API
 	LostPreempted = "preempted" // by the scheduler, for a pod of higher priority
 	LostRefused   = "refused"   // by the kubelet: the mover never ran
-	LostStalled   = "stalled"   // it neither moved nor said anything for too long
+	LostStalled   = "stalled"   // it reported neither bytes nor Events for too long
 	LostNode      = "node_lost" // with its node, which is not Ready or does not exist
 	LostKilled    = "killed"    // by a signal, not for its memory: its node or container runtime restarted
 )
 
-// LostReasons are all reasons for which a mover can be lost.
+// LostReasons returns all reasons of a lost mover.
 func LostReasons() []string {
 	return []string{LostVanished, LostDeleted, LostEvicted, LostPreempted, LostRefused, LostStalled, LostNode, LostKilled}
 }
 
-// Exposure is what can be read from the objects of a transfer.
+// Exposure is the state of a transfer's objects.
 type Exposure struct {
 	Condition Condition
-	Attempt   int    // the restart that it belongs to
-	Node      string // where the mover was scheduled
-	OS        string // what the mover was made for: linux or windows; empty if it does not say
-	Canceled  bool   // of Failed: the mover ended because it was told to cancel
+	Attempt   int    // the restart count of the mover
+	Node      string // node of the mover
+	OS        string // operating system of the mover: linux or windows; empty if its pod has none
+	Canceled  bool   // of Failed: the mover ended because of a cancel
 	Reason    string // why it was lost: one of LostReasons()
-	Message   string // in words and stable; of Succeeded and Failed, what the mover said
+	Message   string // stable text for people; of Succeeded and Failed, the message of the mover
 }
 
 // ReadPod reads an exposure from its mover pod; nil is a pod that does not exist.
@@ -73,7 +73,7 @@ func ReadPod(pod *corev1.Pod) Exposure {
 	switch {
 	case pod.Status.Phase == corev1.PodSucceeded:
 		observed.Condition, observed.Message = Succeeded, terminationMessage(pod)
-	case end != nil && end.ExitCode == 0 && end.Message != "": // whatever a container that was injected does or did
+	case end != nil && end.ExitCode == 0 && end.Message != "": // regardless of injected containers
 		observed.Condition, observed.Message = Succeeded, end.Message
 	case pod.Status.Phase == corev1.PodFailed:
 		readFailed(pod, &observed)
@@ -89,13 +89,13 @@ func ReadPod(pod *corev1.Pod) Exposure {
 	return observed
 }
 
-// Vanished is the exposure of a mover that is known to have been made and does not exist.
+// Vanished returns the exposure of a mover that was created and does not exist any more.
 func Vanished(attempt int) Exposure {
 	return Exposure{Condition: Lost, Attempt: attempt, Reason: LostVanished, Message: "mover pod vanished"}
 }
 
-// readFailed tells a mover that failed from one that was taken away. A pod that had already ended
-// when it was deleted is gone at once, so a failed pod that is still being deleted was killed.
+// readFailed distinguishes a failed mover from one that was stopped from outside. A pod that was terminated before
+// its deletion vanishes at once, so a failed pod that is still deleting was killed.
 func readFailed(pod *corev1.Pod, observed *Exposure) {
 	disruption := condition(pod, corev1.DisruptionTarget)
 	observed.Condition = Lost
@@ -121,31 +121,32 @@ func readFailed(pod *corev1.Pod, observed *Exposure) {
 	}
 }
 
-// lostWithNode tells whether nobody saw the container end. The kubelet reports ContainerStatusUnknown for one that its
-// runtime does not know (pkg/kubelet/kubelet_pods.go); containerd reports Unknown and 255 for one that it finds dead
-// when it starts (internal/cri/server/restart.go).
+// lostWithNode reports whether no runtime observed the end of the container. The kubelet reports
+// ContainerStatusUnknown for a container unknown to its runtime (pkg/kubelet/kubelet_pods.go). containerd reports
+// Unknown and 255 for one that it finds dead at its start (internal/cri/server/restart.go).
 func lostWithNode(end *corev1.ContainerStateTerminated) bool {
 	return end.Reason == "ContainerStatusUnknown" || end.Reason == "Unknown"
 }
 
-// Exit codes of a process that was ended by a signal: 128 and its number.
+// Exit codes of a process that a signal ended: 128 plus its number.
 const (
 	exitSIGKILL = 137
 	exitSIGTERM = 143
 )
 
-// killed tells whether a signal ended the mover and nothing says why. A mover that runs out of memory is OOMKilled, one
-// past a deadline has the reason in its pod, and one that fails by itself exits with 1 and leaves a message.
+// killed reports whether a signal without a known reason ended the mover. A mover that runs out of memory is
+// OOMKilled. One past a deadline has the reason in its pod. One that fails by itself exits with 1 and leaves a
+// message.
 func killed(pod *corev1.Pod, end *corev1.ContainerStateTerminated) bool {
 	signaled := end.ExitCode == exitSIGKILL || end.ExitCode == exitSIGTERM
 	return signaled && end.Reason != reasonOOM && pod.Status.Reason == "" && strings.TrimSpace(end.Message) == ""
 }
 
-// reasonOOM is a container whose memory limit, or whose node, had no memory left (CRI runtimes).
+// reasonOOM is the reason of a container whose memory limit or node was exhausted (CRI runtimes).
 const reasonOOM = "OOMKilled"
 
-// memoryLimit says what a mover that ran out of memory was allowed. Another one would need as much, so that it is not
-// made by itself.
+// memoryLimit describes the memory limit of a mover that ran out of memory. Such a mover is not replaced: a
+// replacement would need as much.
 func memoryLimit(pod *corev1.Pod) string {
 	mover := MoverContainer(pod)
 	for _, container := range pod.Spec.Containers {
@@ -156,11 +157,11 @@ func memoryLimit(pod *corev1.Pod) string {
 	return "it has no memory limit: its node had no more"
 }
 
-// canceledSuffix ends the termination message of a mover that was canceled; nothing else tells it
-// from one that failed (Velero's datapath.ErrCancelled).
+// canceledSuffix ends the termination message of a canceled mover. Only it distinguishes a canceled mover from a
+// failed one (Velero's datapath.ErrCancelled).
 const canceledSuffix = "data path is canceled"
 
-// cannotRun tells whether no waiting ends this reason of a container (kubelet's pkg/kubelet/images).
+// cannotRun reports whether a container with this waiting reason never starts (kubelet's pkg/kubelet/images).
 func cannotRun(waiting string) bool {
 	return waiting == "InvalidImageName" || waiting == "ErrImageNeverPull"
 }
@@ -182,8 +183,8 @@ func readPending(pod *corev1.Pod, observed *Exposure) {
 	}
 }
 
-// Starting tells whether a node has a mover pod and has not yet got to its image: what keeps it there is in
-// the pod's events only, as when a volume cannot be attached or mounted.
+// Starting reports whether a scheduled mover pod has not reached its image yet. Only the pod's Events contain what
+// blocks it then, such as a volume that cannot be attached or mounted.
 func Starting(pod *corev1.Pod) bool {
 	if pod.Spec.NodeName == "" || pod.Status.Phase != corev1.PodPending {
 		return false
@@ -196,8 +197,8 @@ func Starting(pod *corev1.Pod) bool {
 	return true
 }
 
-// failure is what there is to say of a mover that ran and failed: its own words first, then how it
-// ended, because a mover that was killed for its memory has no words.
+// failure returns the message of a failed mover: its own message first, then how it ended. A mover that was killed
+// for its memory has no message of its own.
 func failure(pod *corev1.Pod) string {
 	end := terminated(pod)
 	how := fmt.Sprintf("exit code %d", end.ExitCode)
@@ -212,8 +213,8 @@ func failure(pod *corev1.Pod) string {
 	return cmp.Or(strings.TrimSpace(end.Message), "mover left no message") + " (" + how + ")"
 }
 
-// MoverContainer is the name of the container in which the mover runs, which is the UID of its custom resource
-// (velero-protocol 0). Others may have been injected.
+// MoverContainer returns the name of the mover's container, which is the UID of its custom resource
+// (velero-protocol 0). Other containers may have been injected.
 func MoverContainer(pod *corev1.Pod) string {
 	if owner := metav1.GetControllerOfNoCopy(pod); owner != nil {
 		return string(owner.UID)
@@ -221,7 +222,7 @@ func MoverContainer(pod *corev1.Pod) string {
 	return ""
 }
 
-// terminated is how the mover's container ended; nil if it has not, or never started.
+// terminated returns how the mover's container ended; nil if it has not ended or never started.
 func terminated(pod *corev1.Pod) *corev1.ContainerStateTerminated {
 	name := MoverContainer(pod)
 	for i := range pod.Status.ContainerStatuses {
@@ -239,7 +240,7 @@ func terminationMessage(pod *corev1.Pod) string {
 	return ""
 }
 
-// condition is the pod's condition of that type; for DisruptionTarget only when it is true.
+// condition returns the pod's condition of that type; for DisruptionTarget only if it is true.
 func condition(pod *corev1.Pod, kind corev1.PodConditionType) *corev1.PodCondition {
 	for i := range pod.Status.Conditions {
 		found := &pod.Status.Conditions[i]

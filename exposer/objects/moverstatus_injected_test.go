@@ -7,7 +7,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// injected is the state of a container that a webhook has added.
+// injected is the state of a container that a webhook added.
 func injected(state func(*corev1.Pod)) func(*corev1.Pod) {
 	return func(pod *corev1.Pod) {
 		state(pod)

@@ -9,7 +9,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// Pieces of pods, as the kubelet, the scheduler and the controllers write them.
+// Parts of pods, as the kubelet, the scheduler and the controllers write them.
 
 func pod(phase corev1.PodPhase, more ...func(*corev1.Pod)) *corev1.Pod {
 	created := &corev1.Pod{Spec: corev1.PodSpec{NodeName: "n1"}, Status: corev1.PodStatus{Phase: phase}}
@@ -52,7 +52,7 @@ func ended(code int32, reason, message string) func(*corev1.Pod) {
 	return container(corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{ExitCode: code, Reason: reason, Message: message}})
 }
 
-// running is a container that the kubelet has not seen end yet.
+// running is a container that the kubelet still reports as running.
 func running() func(*corev1.Pod) {
 	return container(corev1.ContainerState{Running: &corev1.ContainerStateRunning{}})
 }

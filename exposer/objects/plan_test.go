@@ -20,7 +20,8 @@ import (
 
 var update = flag.Bool("update", false, "write the golden files anew")
 
-// golden compares a plan with testdata/<name>.yaml, and each object in that file, read strictly, with the plan.
+// golden compares a plan with testdata/<name>.yaml. It also parses each object of that file strictly and compares
+// it with the plan.
 func golden(t *testing.T, name string, plan Plan) {
 	t.Helper()
 	var built []string
@@ -43,7 +44,7 @@ func golden(t *testing.T, name string, plan Plan) {
 	require.Equal(t, string(want), text)
 }
 
-// written is an object as YAML, which must be read back as it was.
+// written returns an object as YAML, and verifies that the YAML parses back to the same object.
 func written[T any](t *testing.T, object *T) string {
 	t.Helper()
 	text, err := yaml.Marshal(object)
@@ -54,7 +55,7 @@ func written[T any](t *testing.T, object *T) string {
 	return string(text)
 }
 
-// movement is a PodVolumeBackup's.
+// movement is the mover spec of a PodVolumeBackup.
 func movement() MoverSpec {
 	return MoverSpec{
 		Name: "backup1-x7k2p", Namespace: "velero", UID: "6f1c", PodLabel: "velero.io/pod-volume-backup",
@@ -69,7 +70,7 @@ func onHost() VolumeInfo {
 	return VolumeInfo{OS: corev1.Linux, Node: "n1", HostPath: "/var/lib/kubelet/pods/aa/volumes/kubernetes.io~empty-dir/data"}
 }
 
-// upload is a DataUpload's.
+// upload is the mover spec of a DataUpload.
 func upload() MoverSpec {
 	return MoverSpec{
 		Name: "backup1-q2w4e", Namespace: "velero", UID: "7a2d", PodLabel: "velero.io/data-upload",
@@ -84,7 +85,7 @@ func ofSnapshot() VolumeInfo {
 	return VolumeInfo{OS: corev1.Linux, StorageClass: "fast", Size: resource.MustParse("5Gi")}
 }
 
-// download is a DataDownload's.
+// download is the mover spec of a DataDownload.
 func download() MoverSpec {
 	return MoverSpec{
 		Name: "restore1-r5t6y", Namespace: "velero", UID: "8b3e", PodLabel: "velero.io/data-download",
@@ -109,7 +110,7 @@ func toTarget() VolumeInfo {
 
 func plain() Template { return Template{Image: "velero/velero:v1.18.3", ServiceAccount: "velero"} }
 
-// full has everything that a template can have.
+// full is a template with every field set.
 func full() Template {
 	return Template{
 		Image: "velero/velero:v1.18.3", ServiceAccount: "velero",
@@ -142,7 +143,7 @@ func settings() Settings {
 	}
 }
 
-// placed has agents on some nodes only.
+// placed is a template with agents on some nodes only.
 func placed() Template {
 	template := plain()
 	template.AgentNodeSelector = map[string]string{"backup": "yes"}
@@ -153,7 +154,7 @@ func placed() Template {
 	return template
 }
 
-// choosy wants movers of class fast in one of two places, and all others in a third.
+// choosy places movers of class fast on nodes of two kinds, and all others on nodes of a third.
 func choosy() Settings {
 	in := func(value string) metav1.LabelSelector {
 		return metav1.LabelSelector{MatchLabels: map[string]string{"disk": value}}
@@ -164,7 +165,7 @@ func choosy() Settings {
 	}}
 }
 
-// configured are tolerations that a user asks for, without a bound on one of them.
+// configured are tolerations of a user, one without tolerationSeconds.
 func configured() []corev1.Toleration {
 	return []corev1.Toleration{
 		{Key: "maintenance", Operator: corev1.TolerationOpExists, Effect: corev1.TaintEffectNoExecute},
@@ -261,7 +262,7 @@ func TestARestoreClaimTakesOverWhatTheTargetWantsAndNotHowFarItIs(t *testing.T) 
 	require.Len(t, facts.Target.Annotations, 4, "the target in the cache is changed")
 }
 
-// TestAnEmptyAlternativeOpensNoNodes: to the scheduler a term that asks for nothing is a term that nothing meets.
+// TestAnEmptyAlternativeOpensNoNodes covers empty terms: to the scheduler an empty term matches no node.
 func TestAnEmptyAlternativeOpensNoNodes(t *testing.T) {
 	template, zone := plain(), corev1.NodeSelectorRequirement{Key: "zone", Operator: corev1.NodeSelectorOpIn, Values: []string{"z1"}}
 	template.AgentAffinity = &corev1.NodeSelector{NodeSelectorTerms: []corev1.NodeSelectorTerm{{}, {MatchExpressions: []corev1.NodeSelectorRequirement{zone}}}}
@@ -271,14 +272,15 @@ func TestAnEmptyAlternativeOpensNoNodes(t *testing.T) {
 	require.Contains(t, terms[0].MatchExpressions, zone)
 }
 
-// An element for a class that selects no nodes keeps the elements without a class from applying to it (D32).
+// An entry for a class that selects no nodes keeps entries without a class from applying to that class (D32).
 func TestAClassMayRunOnAnyNode(t *testing.T) {
 	settings := choosy()
 	settings.LoadAffinity = []LoadAffinity{{StorageClass: "fast"}, settings.LoadAffinity[0]}
 	require.Equal(t, PlanOf(upload(), ofSnapshot(), plain(), Settings{}), PlanOf(upload(), ofSnapshot(), plain(), settings))
 }
 
-// What is inherited never keeps a mover on a node that fails (D1); what is configured for just that taint does.
+// Inherited tolerations never keep a mover on a failed node (D1); a configured toleration of exactly that taint
+// does.
 func TestConfiguredTolerationsOfFailedNodesCount(t *testing.T) {
 	stays := corev1.Toleration{Key: corev1.TaintNodeUnreachable, Operator: corev1.TolerationOpExists, Effect: corev1.TaintEffectNoExecute}
 	leaves := corev1.Toleration{Key: corev1.TaintNodeNotReady, Operator: corev1.TolerationOpExists, Effect: corev1.TaintEffectNoExecute, TolerationSeconds: new(int64(300))}

@@ -10,18 +10,18 @@ import (
 	"k8s.io/utils/ptr"
 )
 
-// terminationGrace is given to movers in seconds. With 0 the object would be gone before the process
-// is, and a second mover could start beside the first.
+// terminationGrace is the grace period of movers in seconds. With 0 the pod object would vanish before the process
+// ends, and a second mover could start beside the first.
 const terminationGrace = 5
 
-// spcType is the SELinux type under which files are read as they are labelled (Velero's spcNoRelabeling).
+// spcType is the SELinux type that reads files without relabelling (Velero's spcNoRelabeling).
 const spcType = "spc_t"
 
-// windowsUser is who may read every file of a volume on Windows.
+// windowsUser is the user who may read every file of a volume on Windows.
 const windowsUser = "ContainerAdministrator"
 
-// What keeps autoscalers and the descheduler from ending a mover for tidiness: it would start again, and move
-// everything again. Who wants that may say so in podAnnotations.
+// noEvictAnnotations returns annotations that keep autoscalers and the descheduler from evicting a mover. An
+// evicted mover would restart and move all data again. podAnnotations can override them.
 func noEvictAnnotations() map[string]string {
 	return map[string]string{
 		"cluster-autoscaler.kubernetes.io/safe-to-evict":     "false",
@@ -29,7 +29,7 @@ func noEvictAnnotations() map[string]string {
 	}
 }
 
-// mounted is the volume that is moved, as the mover has it.
+// mounted is the volume as the mover mounts it.
 type mounted struct {
 	source      corev1.VolumeSource
 	block       bool
@@ -114,8 +114,8 @@ func arguments(move MoverSpec, facts VolumeInfo, template Template) []string {
 	return append(all, template.LogArgs...)
 }
 
-// addCache mounts the cache volume, and tells the mover of it: restore movers of Velero 1.17 do not know
-// the flag, so it is given with a volume only.
+// addCache mounts the cache volume and passes its path to the mover. Restore movers of Velero 1.17 do not know the
+// flag, so it is only passed with a cache volume.
 func addCache(spec *corev1.PodSpec, claim string) {
 	spec.Volumes = append(spec.Volumes, corev1.Volume{Name: cacheVolume, VolumeSource: corev1.VolumeSource{
 		PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{ClaimName: claim},
@@ -136,8 +136,8 @@ func podSecurity(move MoverSpec, facts VolumeInfo, settings Settings, volume mou
 	return security
 }
 
-// hostVolume names the volume on the host. A directory must exist, or the kubelet would make an
-// empty one and its backup would look like success.
+// hostVolume returns the hostPath volume of a pod volume. The path must exist: otherwise the kubelet would create
+// an empty directory, and its backup would appear to succeed.
 func hostVolume(move MoverSpec, facts VolumeInfo) mounted {
 	if move.Source.PodVolume == nil {
 		return mounted{}
@@ -152,7 +152,7 @@ func hostVolume(move MoverSpec, facts VolumeInfo) mounted {
 	}
 }
 
-// claimVolume is the volume of a claim that was made for the mover.
+// claimVolume returns the volume of a claim that was created for the mover.
 func claimVolume(move MoverSpec, claim *corev1.PersistentVolumeClaim) mounted {
 	mode := ptr.Deref(claim.Spec.VolumeMode, corev1.PersistentVolumeFilesystem)
 	readOnly := move.Source.Snapshot != nil && readOnly(claim)
@@ -165,14 +165,14 @@ func claimVolume(move MoverSpec, claim *corev1.PersistentVolumeClaim) mounted {
 	}
 }
 
-// WithoutPriorityClass is the same pod for a cluster whose class is gone.
+// WithoutPriorityClass returns the pod without its priority class, for a class that does not exist any more.
 func WithoutPriorityClass(pod *corev1.Pod) *corev1.Pod {
 	plain := pod.DeepCopy()
 	plain.Spec.PriorityClassName = ""
 	return plain
 }
 
-// Labelled is a merge patch that makes an object of Velero's own agent, with our owner, ours.
+// Labelled returns a merge patch that adds Lateen's labels to an object of Velero's own agent with the same owner.
 func Labelled(owner types.UID, acceptor string) map[string]any {
 	return map[string]any{"metadata": map[string]any{"labels": OwnerLabels(owner, acceptor)}}
 }

@@ -10,12 +10,12 @@ import (
 	"k8s.io/utils/ptr"
 )
 
-// podOf is the pod alone.
+// podOf returns the pod of a plan.
 func podOf(template Template, settings Settings) *corev1.Pod {
 	return PlanOf(movement(), onHost(), template, settings).Pod
 }
 
-// TestAPlanSharesNothing changes all of a pod, and then looks at what it was made from.
+// TestAPlanSharesNothing changes every field of a pod, and then verifies that the inputs are unchanged.
 func TestAPlanSharesNothing(t *testing.T) {
 	template, config, move, facts := full(), settings(), movement(), onHost()
 	facts.Tolerations = []corev1.Toleration{{Key: "a"}}
@@ -39,7 +39,7 @@ func TestAPlanSharesNothing(t *testing.T) {
 	require.Equal(t, []corev1.Toleration{{Key: "a"}}, facts.Tolerations)
 }
 
-// TestPlacesDoNotAccumulate is W29: what one mover needs must not stick to those that come after it.
+// TestPlacesDoNotAccumulate covers W29: the constraints of one mover must not apply to later ones.
 func TestPlacesDoNotAccumulate(t *testing.T) {
 	template, config := placed(), choosy()
 	windows := ofSnapshot()

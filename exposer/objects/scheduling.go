@@ -9,16 +9,16 @@ import (
 	"k8s.io/utils/ptr"
 )
 
-// LabelPodGroup is how the scheduler finds the movers over which it spreads new ones (Velero's
+// LabelPodGroup is the label by which the scheduler finds the movers over which it spreads new ones (Velero's
 // ExposerPodGroupLabel).
 const LabelPodGroup = "velero.io/exposer-pod-group"
 
-// applyScheduling says on which nodes the mover may run.
+// applyScheduling sets the nodes on which the mover may run.
 //
-// The mover of a pod's volume runs where the pod does. It is placed by the scheduler, by node affinity rather
-// than by spec.nodeName, because only pods that the scheduler places can preempt others or be queued by
-// priority (velero-protocol W32). Any other mover goes where an agent runs, where its volume can be
-// reached, and where the configuration wants it, if its consumer has no node yet.
+// The mover of a pod volume runs on the node of that pod. The scheduler places it by node affinity rather than by
+// spec.nodeName. Only pods that the scheduler places can preempt others or be queued by priority (velero-protocol
+// W32). Any other mover needs a node with an agent that can reach its volume. If the consumer of the volume has no
+// node yet, the mover also follows the configured load affinity.
 func applyScheduling(spec *corev1.PodSpec, move MoverSpec, facts VolumeInfo, template Template, settings Settings) {
 	system := []corev1.NodeSelectorTerm{{MatchExpressions: []corev1.NodeSelectorRequirement{onSystem(facts.OS)}}}
 	if move.Source.PodVolume != nil {
@@ -43,7 +43,7 @@ func applyScheduling(spec *corev1.PodSpec, move MoverSpec, facts VolumeInfo, tem
 	}}
 }
 
-// volumeClass is the storage class of the volume that the mover mounts.
+// volumeClass returns the storage class of the volume that the mover mounts.
 func volumeClass(facts VolumeInfo, settings Settings, move MoverSpec) string {
 	if wish := settings.BackupClaims[facts.StorageClass]; move.Source.Snapshot != nil && wish.StorageClass != "" {
 		return wish.StorageClass
@@ -51,8 +51,8 @@ func volumeClass(facts VolumeInfo, settings Settings, move MoverSpec) string {
 	return facts.StorageClass
 }
 
-// affinity is every element of the configuration that is for the class, as alternatives; those that name no
-// class are for the classes that none names.
+// affinity returns the load affinity entries for the class, as alternatives. Entries without a class apply to
+// classes that no entry names.
 func affinity(settings Settings, class string) []corev1.NodeSelectorTerm {
 	naming := func(class string) (terms []corev1.NodeSelectorTerm) {
 		for _, element := range settings.LoadAffinity {
@@ -68,7 +68,7 @@ func affinity(settings Settings, class string) []corev1.NodeSelectorTerm {
 	return naming("")
 }
 
-// termOf is a label selector as the scheduler wants it; the operators have the same names.
+// termOf converts a label selector to a node selector term; the operators have the same names.
 func termOf(selector metav1.LabelSelector) corev1.NodeSelectorTerm {
 	var term corev1.NodeSelectorTerm
 	for _, key := range slices.Sorted(maps.Keys(selector.MatchLabels)) {
@@ -84,8 +84,8 @@ func termOf(selector metav1.LabelSelector) corev1.NodeSelectorTerm {
 	return term
 }
 
-// termsOf are the alternatives of a selector. The scheduler takes an empty one for no node at all; in a
-// conjunction it would become the least restrictive of all.
+// termsOf returns the alternatives of a node selector without empty terms. To the scheduler an empty term matches
+// no node; in a conjunction it would become the least restrictive one.
 func termsOf(selector *corev1.NodeSelector) []corev1.NodeSelectorTerm {
 	if selector == nil {
 		return nil
@@ -95,8 +95,8 @@ func termsOf(selector *corev1.NodeSelector) []corev1.NodeSelectorTerm {
 	})
 }
 
-// nodeTerm is about each of the nodes by its name: the label kubernetes.io/hostname may be another word. A field
-// takes one value.
+// nodeTerm matches each of the nodes by name, because the label kubernetes.io/hostname may differ from the name. A
+// field takes one value.
 func nodeTerm(operator corev1.NodeSelectorOperator, nodes ...string) []corev1.NodeSelectorTerm {
 	var term corev1.NodeSelectorTerm
 	for _, node := range nodes {
@@ -107,7 +107,7 @@ func nodeTerm(operator corev1.NodeSelectorOperator, nodes ...string) []corev1.No
 	return []corev1.NodeSelectorTerm{term}
 }
 
-// onSystem keeps a mover on nodes with its operating system; nodes that do not say are Linux.
+// onSystem restricts a mover to nodes with its operating system; nodes without the label are Linux.
 func onSystem(os corev1.OSName) corev1.NodeSelectorRequirement {
 	operator := corev1.NodeSelectorOpNotIn
 	if os == corev1.Windows {
@@ -116,8 +116,9 @@ func onSystem(os corev1.OSName) corev1.NodeSelectorRequirement {
 	return corev1.NodeSelectorRequirement{Key: corev1.LabelOSStable, Operator: operator, Values: []string{string(corev1.Windows)}}
 }
 
-// intersect is the conjunction of two lists of alternatives: each of the one with each of the other. An empty list
-// allows everything. Nothing in it is shared with its arguments, which others use too (velero-protocol W29).
+// intersect returns the conjunction of two lists of alternatives: each of one with each of the other. An empty list
+// matches every node. The result shares nothing with its arguments, which other movers use too (velero-protocol
+// W29).
 func intersect(a, b []corev1.NodeSelectorTerm) []corev1.NodeSelectorTerm {
 	if len(a) == 0 {
 		a = []corev1.NodeSelectorTerm{{}}
@@ -144,11 +145,12 @@ func required(terms []corev1.NodeSelectorTerm) *corev1.Affinity {
 	}}
 }
 
-// failureSeconds is how long a mover tolerates that its node stops working: what Kubernetes gives every pod that does not
-// say (admission plugin DefaultTolerationSeconds).
+// failureSeconds is how long a mover tolerates a failed node: the default of Kubernetes for every pod (admission
+// plugin DefaultTolerationSeconds).
 const failureSeconds = 300
 
-// tolerations are those that are configured, then all that are inherited, each once, and those that Windows nodes ask for.
+// tolerations returns the configured tolerations, then the inherited ones, without duplicates, and those that
+// Windows nodes require.
 func tolerations(facts VolumeInfo, configured []corev1.Toleration, inherited ...[]corev1.Toleration) []corev1.Toleration {
 	lists := append([][]corev1.Toleration{configured}, inherited...)
 	if facts.OS == corev1.Windows {
@@ -167,11 +169,11 @@ func tolerations(facts VolumeInfo, configured []corev1.Toleration, inherited ...
 	return leaveFailedNodes(all, configured)
 }
 
-// leaveFailedNodes bounds how long a node that is not Ready, or does not answer, is tolerated. Agents, and pods of a
-// DaemonSet, tolerate that for ever: they have nowhere else to be. A mover with the same toleration would never be evicted
-// and look Running for ever. The first toleration that matches a taint is the one that counts, so the bounded ones come first;
-// all others stay as they are, since a node that is tainted on purpose, also NoExecute, is where a mover may have to be.
-// Whoever configures a toleration of just that taint wants it as it is.
+// leaveFailedNodes bounds how long a mover tolerates a node that is not Ready or unreachable. Agents, and all pods
+// of a DaemonSet, tolerate that for ever, because they cannot run elsewhere. A mover with the same toleration would
+// never be evicted and appear Running for ever. The first toleration that matches a taint counts, so the bounded
+// ones come first. All others stay unchanged: a mover may need a node that is tainted on purpose, even with
+// NoExecute. A configured toleration of exactly that taint also stays unchanged.
 func leaveFailedNodes(all, configured []corev1.Toleration) []corev1.Toleration {
 	var bounds []corev1.Toleration
 	for _, taint := range []string{corev1.TaintNodeNotReady, corev1.TaintNodeUnreachable} {
@@ -190,7 +192,7 @@ func leaveFailedNodes(all, configured []corev1.Toleration) []corev1.Toleration {
 	return append(bounds, all...)
 }
 
-// toleratesFailure tells whether a pod may stay on a node for the taint that the node controller gives it, which has no value.
+// toleratesFailure reports whether a toleration matches the taint of the node controller, which has no value.
 func toleratesFailure(t corev1.Toleration, taint string) bool {
 	return (t.Key == taint || t.Key == "" && t.Operator == corev1.TolerationOpExists) &&
 		(t.Effect == corev1.TaintEffectNoExecute || t.Effect == "") &&

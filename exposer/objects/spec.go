@@ -7,17 +7,17 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// MoverSpec is what one custom resource asks to be moved, and by which mover. It is all that an exposure
-// depends on besides the cluster and the settings.
+// MoverSpec is what one custom resource asks to be moved, and by which mover. Together with the cluster and the
+// settings it determines the exposure completely.
 type MoverSpec struct {
-	Name, Namespace string                  // of the custom resource; what is exposed for it has the same
+	Name, Namespace string                  // of the custom resource; the exposed objects have the same
 	UID             types.UID               // of the custom resource; names container, volume and mount path
 	GVK             schema.GroupVersionKind // of the custom resource: informer objects do not carry it
 	PodLabel        string                  // the label by which Velero finds a kind's pods
-	Attempt         int                     // how often the mover was restarted before
+	Attempt         int                     // number of earlier restarts of the mover
 	ExposingNode    string                  // the node whose agent exposes it
 
-	Command        []string // what follows /velero, but for what depends on the volume
+	Command        []string // arguments of /velero, except those that depend on the volume
 	PassVolumeMode bool     // the command takes --volume-mode
 	Group          string   // value of LabelPodGroup, over which movers spread; empty for none
 	OS             corev1.OSName
@@ -27,67 +27,68 @@ type MoverSpec struct {
 	Source Source
 }
 
-// Source is the volume of a movement, as the custom resource names it. Exactly one field is set.
+// Source is the volume to move, as the custom resource names it. Exactly one field is set.
 type Source struct {
 	PodVolume *PodVolumeSource
 	Snapshot  *SnapshotSource
 	Target    *TargetSource
 }
 
-// PodVolumeSource is a volume of a pod that runs.
+// PodVolumeSource is a volume of a running pod.
 type PodVolumeSource struct {
 	Pod    corev1.ObjectReference
-	Volume string // its name in the pod
+	Volume string // name of the volume in the pod
 }
 
-// SnapshotSource is a VolumeSnapshot that is to be read.
+// SnapshotSource is a VolumeSnapshot to read.
 type SnapshotSource struct {
 	Namespace    string // of snapshot and claim
 	Snapshot     string // name of the VolumeSnapshot
 	Class        string // VolumeSnapshotClass, as the DataUpload names it
-	Claim        string // the claim of which it was taken
+	Claim        string // the claim of the snapshotted volume
 	StorageClass string // of that claim, as the DataUpload names it
 }
 
-// TargetSource is a claim into which a volume is restored. The claim is not bound: the restored volume
-// is bound to it in the end.
+// TargetSource is the target claim of a restore. The claim is unbound: the restored volume is bound to it in the
+// end.
 type TargetSource struct {
 	Namespace, Claim string
 }
 
-// Settings are what the configuration says of movers and their volumes.
+// Settings are the configuration of movers and their volumes.
 type Settings struct {
 	PriorityClass string // in force, not merely configured; empty for none
 	Resources     corev1.ResourceRequirements
 	Labels        map[string]string
 	Annotations   map[string]string
-	Tolerations   []corev1.Toleration // besides those that movers take over
+	Tolerations   []corev1.Toleration // in addition to inherited ones
 
-	Privileged         bool // movers of pod volumes: needed where security modules keep root from other pods' files
+	Privileged         bool // movers of pod volumes: required where security modules block root from the files of other pods
 	LoadAffinity       []LoadAffinity
 	BackupClaims       map[string]BackupClaim // by the storage class of the source volume
 	IgnoreDelayBinding bool                   // restore without waiting for the target claim's first consumer
-	RestoreCopies      Copies                 // beside the claim into which is restored
-	Cache              *Cache                 // nil: caches live in the mover's own file system
+	RestoreCopies      Copies                 // objects to copy next to the restore claim
+	Cache              *Cache                 // nil: caches are in the mover's own file system
 }
 
-// LoadAffinity is where movers may run. Several that apply are alternatives; those of the volume's storage
-// class are preferred to those without a class.
+// LoadAffinity restricts the nodes of movers. Several matching entries are alternatives. Entries for the volume's
+// storage class take precedence over entries without a class.
 type LoadAffinity struct {
 	StorageClass string // empty: for classes that no other entry names
 	Nodes        metav1.LabelSelector
 }
 
-// BackupClaim is how the volume is made that a snapshot is read from (backupPVC of the node-agent ConfigMap).
+// BackupClaim configures the volume that is created from a snapshot and read (backupPVC of the node-agent
+// ConfigMap).
 type BackupClaim struct {
 	StorageClass    string // empty: that of the source volume
-	ReadOnly        bool   // the claim asks for ReadOnlyMany, and nothing else
-	SPCNoRelabeling bool   // SELinux type spc_t; honoured with ReadOnly only, as in Velero
+	ReadOnly        bool   // the claim asks for ReadOnlyMany only
+	SPCNoRelabeling bool   // SELinux type spc_t; applied with ReadOnly only, as in Velero
 	Annotations     map[string]string
 	Copies
 }
 
-// Cache is the volume in which a restore caches (cachePVC of the node-agent ConfigMap, and cacheLimitMB of the
+// Cache configures the cache volume of a restore (cachePVC of the node-agent ConfigMap, and cacheLimitMB of the
 // backup repository ConfigMap).
 type Cache struct {
 	StorageClass string

@@ -10,23 +10,23 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// DefaultPodsDir is where a kubelet keeps the volumes of its pods unless it is told otherwise.
+// DefaultPodsDir is the default directory of the kubelet for pod volumes.
 const DefaultPodsDir = "/var/lib/kubelet/pods"
 
-// annotationMirrored is on static pods: the kubelet names their directory after it, not after the UID.
+// annotationMirrored is on static pods: the kubelet names their directory after its value, not after the UID.
 const annotationMirrored = "kubernetes.io/config.mirror"
 
-// annotationMigrated is on in-tree volumes that a CSI driver has taken over.
+// annotationMigrated is on in-tree volumes that a CSI driver now serves.
 const annotationMigrated = "pv.kubernetes.io/migrated-to"
 
-// PodVolume is one volume of a pod with what stands behind it.
+// PodVolume is one volume of a pod with its persistent volume.
 type PodVolume struct {
 	Pod    *corev1.Pod
 	Volume corev1.Volume
-	Bound  *corev1.PersistentVolume // nil for a volume that has no claim
+	Bound  *corev1.PersistentVolume // nil for a volume without a claim
 }
 
-// FindVolume is the pod's volume of that name.
+// FindVolume returns the pod's volume of that name, or an error if there is none.
 func FindVolume(pod *corev1.Pod, name string) (corev1.Volume, error) {
 	for _, volume := range pod.Spec.Volumes {
 		if volume.Name == name {
@@ -36,7 +36,7 @@ func FindVolume(pod *corev1.Pod, name string) (corev1.Volume, error) {
 	return corev1.Volume{}, fmt.Errorf("pod %s/%s has no volume %q", pod.Namespace, pod.Name, name)
 }
 
-// ClaimName is the claim behind a volume, or empty.
+// ClaimName returns the name of the volume's claim, or empty.
 func ClaimName(pod *corev1.Pod, volume corev1.Volume) string {
 	switch {
 	case volume.PersistentVolumeClaim != nil:
@@ -48,13 +48,13 @@ func ClaimName(pod *corev1.Pod, volume corev1.Volume) string {
 	}
 }
 
-// Block tells whether the volume is a device and not a directory.
+// Block reports whether the volume is a device and not a directory.
 func (v PodVolume) Block() bool {
 	return v.Bound != nil && v.Bound.Spec.VolumeMode != nil && *v.Bound.Spec.VolumeMode == corev1.PersistentVolumeBlock
 }
 
-// HostDir is the volume's path below the kubelet's pods directory, as pkg/kubelet/config and the
-// volume plugins of Kubernetes lay it out.
+// HostDir returns the path of the volume below the kubelet's pods directory. pkg/kubelet/config and the volume
+// plugins of Kubernetes define it.
 func (v PodVolume) HostDir() (string, error) {
 	plugin, name, err := v.plugin()
 	if err != nil {
@@ -74,7 +74,7 @@ func (v PodVolume) HostDir() (string, error) {
 	return dir, nil
 }
 
-// Glob matches the same path without knowing the volume plugin, as Velero looks for it.
+// Glob returns a pattern that matches the same path without knowing the volume plugin, as Velero does.
 func (v PodVolume) Glob() (string, error) {
 	pod, err := v.podDir()
 	if err != nil {
@@ -94,8 +94,8 @@ func (v PodVolume) Glob() (string, error) {
 	return pattern, nil
 }
 
-// podDir is the directory of the pod. Anybody who may create a pod may annotate it: what is no hash could lead to
-// another pod's volumes, or out of the directory.
+// podDir returns the directory of the pod. Every client that may create a pod may annotate it. A value that is no
+// hash could lead to another pod's volumes, or out of the directory.
 func (v PodVolume) podDir() (string, error) {
 	mirrored := v.Pod.Annotations[annotationMirrored]
 	switch {
@@ -107,7 +107,7 @@ func (v PodVolume) podDir() (string, error) {
 	return mirrored, nil
 }
 
-// isHash tells whether a text is an MD5 in hexadecimal digits, by which kubelets know static pods (pkg/kubelet/config).
+// isHash reports whether a text is a hexadecimal MD5, the identity of static pods in kubelets (pkg/kubelet/config).
 func isHash(text string) bool {
 	return len(text) == hex.EncodedLen(md5.Size) && strings.Trim(text, "0123456789abcdef") == ""
 }
@@ -129,7 +129,7 @@ const (
 	pluginPortworx  = "kubernetes.io~portworx-volume"
 )
 
-// plugin is the directory of the volume's plugin and the volume's name in it.
+// plugin returns the directory of the volume's plugin and the name of the volume in it.
 func (v PodVolume) plugin() (plugin, name string, err error) {
 	if v.Bound == nil {
 		plugin = inlinePlugin(v.Volume.VolumeSource)
@@ -145,7 +145,7 @@ func (v PodVolume) plugin() (plugin, name string, err error) {
 	return plugin, v.Bound.Name, nil
 }
 
-// volumePlugin is a type of volume that is set or not, and the directory of its plugin.
+// volumePlugin is a volume type, whether the volume is of that type, and the directory of its plugin.
 type volumePlugin struct {
 	set bool
 	dir string
@@ -160,7 +160,7 @@ func firstSet(plugins []volumePlugin) string {
 	return ""
 }
 
-// flexPlugin is the directory of a FlexVolume driver, which is called vendor/driver (pkg/volume/flexvolume).
+// flexPlugin returns the directory of a FlexVolume driver, which is called vendor/driver (pkg/volume/flexvolume).
 func flexPlugin(driver string) string { return strings.ReplaceAll(driver, "/", "~") }
 
 func inlinePlugin(source corev1.VolumeSource) string {

@@ -10,16 +10,16 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// mirrorHash is what a kubelet annotates the API's copy of a static pod with.
+// mirrorHash is an annotation value that a kubelet sets on the API's copy of a static pod.
 const mirrorHash = "0123456789abcdef0123456789abcdef"
 
-// volumeCase is a volume and where the kubelet keeps it, below its directory of all pods.
+// volumeCase is a volume and its directory below the kubelet's pods directory.
 type volumeCase struct {
 	inline    corev1.VolumeSource            // of the pod
-	bound     *corev1.PersistentVolumeSource // of the persistent volume behind it, called pvc-1
+	bound     *corev1.PersistentVolumeSource // of its persistent volume, called pvc-1
 	migrated  bool                           // to CSI
 	block     bool
-	mirrored  bool // the pod is a static one
+	mirrored  bool // the pod is a static pod
 	directory string
 }
 
@@ -43,7 +43,7 @@ func (c volumeCase) volume() PodVolume {
 	return volume
 }
 
-// volumeCases are all that a pod can mount and that is kept below the kubelet's directory.
+// volumeCases are all volume types that a pod can mount and that the kubelet keeps below its directory.
 func volumeCases() map[string]volumeCase {
 	type source = corev1.VolumeSource
 	type bound = corev1.PersistentVolumeSource
@@ -94,7 +94,8 @@ func volumeCases() map[string]volumeCase {
 	}
 }
 
-// TestHostDirIsWhatTheGlobFinds lays the volume out as a kubelet does, between others, and looks for it.
+// TestHostDirIsWhatTheGlobFinds creates the directory of the volume as a kubelet does, between others, and searches
+// it.
 func TestHostDirIsWhatTheGlobFinds(t *testing.T) {
 	for name, test := range volumeCases() {
 		t.Run(name, func(t *testing.T) {

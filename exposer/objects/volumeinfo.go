@@ -5,30 +5,30 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 )
 
-// VolumeInfo are what the cluster says of the volume of a movement. What does not apply to its source is empty.
+// VolumeInfo is what the cluster knows about the volume to move. Fields of other sources are empty.
 type VolumeInfo struct {
 	OS    corev1.OSName // of the nodes that can mount it
 	Block bool          // it is a device
 
-	Node        string              // of a pod's volume: where the pod runs
-	HostPath    string              // of a pod's volume: where it is on that node
-	Tolerations []corev1.Toleration // of a pod's volume: the pod's
+	Node        string              // of a pod volume: node of the pod
+	HostPath    string              // of a pod volume: its path on that node
+	Tolerations []corev1.Toleration // of a pod volume: those of the pod
 
-	StorageClass string                        // of the source claim, or of the target claim
-	Size         resource.Quantity             // of the volume to be made of a snapshot
+	StorageClass string                        // of the source claim or the target claim
+	Size         resource.Quantity             // of a volume created from a snapshot
 	Topology     *corev1.NodeSelector          // the nodes that can reach the source volume; nil for all
 	Excluded     []string                      // names of nodes that cannot attach it
-	Target       *corev1.PersistentVolumeClaim // into which is restored
-	SelectedNode string                        // the node on which the target's consumer will run; empty if any will do
+	Target       *corev1.PersistentVolumeClaim // the claim to restore to
+	SelectedNode string                        // the node of the target's consumer; empty if any is allowed
 }
 
-// Plan is all that is made for a movement, in the order in which it is made.
+// Plan is the list of objects that are created for a mover, in order of creation.
 type Plan struct {
 	Claims []*corev1.PersistentVolumeClaim
 	Pod    *corev1.Pod
 }
 
-// PlanOf is pure: the same movement, facts and settings make the same objects.
+// PlanOf is pure: the same spec, volume info, template and settings yield the same objects.
 func PlanOf(move MoverSpec, facts VolumeInfo, template Template, settings Settings) Plan {
 	plan := Plan{}
 	volume := hostVolume(move, facts)

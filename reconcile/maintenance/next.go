@@ -118,7 +118,8 @@ func (p Policy) limit(job objects.JobStatus) time.Duration {
 		return p.PodWait
 	case objects.StageAbandoned: // it is deleted next
 		return max(p.PodWait, p.DeleteDelay)
-	case objects.StageReleased, objects.StageRetained, objects.StageUncounted, objects.StageFinished: // others act, or it is finished
+	// Other controllers act in these stages, or the job is finished.
+	case objects.StageReleased, objects.StageRetained, objects.StageUncounted, objects.StageFinished:
 	}
 	return 0
 }

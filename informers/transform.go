@@ -19,8 +19,8 @@ const (
 // finalizer.
 const annotationAcceptor = "lateen.dev/acceptor"
 
-// The trims reduce a terminal resource without clean-up to what counting needs. Thousands of them stay in a cluster
-// until their backup expires.
+// The trims reduce a terminal resource that needs no clean-up to the fields for counting. Thousands of them stay in a
+// cluster until their backup expires.
 
 func trimBackup(backup *velerov1.PodVolumeBackup) {
 	if ended(backup, string(backup.Status.Phase), finalizerPodVolume) {

@@ -102,7 +102,7 @@ func (t *TransferReconciler[T]) expose(ctx context.Context, s *request[T]) error
 // rebind binds the restored volume to its target claim. It saves the mover's log before it deletes the pod. The cache
 // claim of the mover stays until the clean-up.
 //
-// Without last, rebind makes no request while an event is still due. With last, it always makes one, and abandons the
+// Without last, rebind sends no request while an event is still due. With last, it always sends one, and abandons the
 // rebind if it is unfinished.
 func (t *TransferReconciler[T]) rebind(ctx context.Context, s *request[T], last bool) error {
 	t.local.rebinding(s.key, s.seen.Now)

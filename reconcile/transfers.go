@@ -210,8 +210,8 @@ func (t *TransferReconciler[T]) Observe(object T) {
 	t.Admission.Observe(entry)
 }
 
-// syncSlots updates the slot, the Event watch and the target watch of a resource from its phase. All follow from the
-// phase alone, so none can leak.
+// syncSlots updates the slot, the Event watch and the target watch of a resource. All follow from the phase and the
+// ownership, so none can leak.
 func (t *TransferReconciler[T]) syncSlots(s *request[T]) {
 	uid := s.object.GetUID()
 	takes := s.state.TakesSlot()

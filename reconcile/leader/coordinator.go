@@ -208,7 +208,7 @@ func (c *Coordinator) elector(free resourcelock.LeaderElectionRecord, won func(c
 }
 
 // expiredLock is a Lease whose holder was silent for too long or has ended. An elector that reads it for the first
-// time would wait for the whole duration once more, and send a GET every few seconds.
+// time would wait for the whole duration once more. Meanwhile it would send a GET every few seconds.
 type expiredLock struct {
 	*resourcelock.LeaseLock
 	expired resourcelock.LeaderElectionRecord

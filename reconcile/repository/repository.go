@@ -39,7 +39,7 @@ type Reconciler struct {
 	}
 	Client    reconcile.Patcher[*velerov1.BackupRepository]
 	JobClient exposer.Jobs
-	// Plan returns the specification of a repository's next job, from fresh reads. On an error the start is retried.
+	// Plan returns the specification of a repository's next job, from fresh reads. On an error no job is created.
 	Plan    func(ctx context.Context, repository *velerov1.BackupRepository) (JobPlan, error)
 	Enqueue func(key string)
 
@@ -221,7 +221,8 @@ func (m *Reconciler) remove(ctx context.Context, key string, jobs []objects.JobS
 }
 
 // write adds a run to the history of a repository. It returns false if the repository changed since it was read; the
-// event of that change enqueues it. The run may be there already: Velero's server may have written it.
+// event of that change enqueues it. Velero's server may have written the run already, or truncated the history that
+// contained it.
 func (m *Reconciler) write(ctx context.Context, key string, object *velerov1.BackupRepository, run maintenance.Run) (bool, error) {
 	before := maintenance.From(object)
 	after := before.With(run)

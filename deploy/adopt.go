@@ -9,14 +9,14 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// Adoption is what differs between adoptions.
+// Adoption configures Adopt.
 type Adoption struct {
 	Image string   // of Lateen
-	Args  []string // after those that the agent has already
+	Args  []string // appended to the agent's existing arguments
 }
 
-// Adopt makes Lateen's pod template of the one of Velero's node-agent, or of one that was adopted before. Image, program,
-// ServiceAccount and probes are Lateen's, everything else stays. The error says why the template is not understood.
+// Adopt converts the pod template of Velero's node-agent, or of an adopted one, to Lateen's. It replaces image,
+// program, ServiceAccount and probes, and keeps all other fields. The error states why the template is not supported.
 func Adopt(velero corev1.PodTemplateSpec, adoption Adoption) (corev1.PodTemplateSpec, error) {
 	template := *velero.DeepCopy()
 	if n := len(template.Spec.Containers); n != 1 {
@@ -47,8 +47,8 @@ func Adopt(velero corev1.PodTemplateSpec, adoption Adoption) (corev1.PodTemplate
 	return template, nil
 }
 
-// hostPathArgs have agents look for volumes under the kubelet's directory where Velero's have it mounted: that finds all
-// that Velero's found.
+// hostPathArgs lets agents find volumes under the kubelet's directory if Velero's agents have it mounted. They then
+// find every volume that Velero's agents found.
 func hostPathArgs(container corev1.Container) []string {
 	for _, mount := range container.VolumeMounts {
 		if mount.Name == HostPodsVolume {
@@ -58,8 +58,8 @@ func hostPathArgs(container corev1.Container) []string {
 	return nil
 }
 
-// metricsPort is the name of the port at which agents serve their metrics, which `velero install` and Helm's chart call
-// differently; empty if the container has none that has a name.
+// metricsPort returns the name of the agents' metrics port; empty if the container has no such named port. `velero
+// install` and Helm's chart use different names.
 func metricsPort(container corev1.Container) string {
 	for _, port := range container.Ports {
 		if port.ContainerPort == MetricsPort {
@@ -69,7 +69,8 @@ func metricsPort(container corev1.Container) string {
 	return ""
 }
 
-// AgentArgs are the arguments of Velero's node-agent after `velero node-agent server`; they mean the same to Lateen.
+// AgentArgs returns the arguments after `velero node-agent server`. They have the same meaning in Lateen. The error
+// means that the container does not run this command.
 func AgentArgs(container corev1.Container) ([]string, error) {
 	description := slices.Concat(container.Command, container.Args)
 	server := slices.Index(description, "server")
@@ -79,7 +80,7 @@ func AgentArgs(container corev1.Container) ([]string, error) {
 	return description[server+1:], nil
 }
 
-// RunsServer tells whether a container is Velero's server.
+// RunsServer reports whether a container runs Velero's server.
 func RunsServer(container corev1.Container) bool {
 	description := slices.Concat(container.Command, container.Args)
 	at := slices.Index(description, "server")

@@ -15,7 +15,7 @@ import (
 	"github.com/lateen-project/lateen/deploy"
 )
 
-// The kustomize base is what the package makes: one file for each object, and the list of them.
+// The kustomize base equals the objects of the package: one file for each object, and the list of the files.
 func TestTheBaseIsWhatThePackageMakes(t *testing.T) {
 	want := base(t)
 	if *update {
@@ -36,7 +36,7 @@ func TestTheBaseIsWhatThePackageMakes(t *testing.T) {
 	require.Equal(t, want, have, "deploy/base is stale: make manifests writes it anew")
 }
 
-// base are the files of the kustomize base by name.
+// base returns the files of the kustomize base by name.
 func base(t *testing.T) map[string]string {
 	t.Helper()
 	files := map[string]string{}

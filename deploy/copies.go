@@ -7,17 +7,17 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 )
 
-// AllNamespaces in Copies.From stands for every namespace.
+// AllNamespaces in Copies.From selects every namespace.
 const AllNamespaces = "*"
 
-// Copies are the Secrets and ConfigMaps that agents may copy into Velero's namespace for CSI drivers, by name, and the
-// namespaces from which. No default role lets an agent read a Secret.
+// Copies are the names of the Secrets and ConfigMaps that agents may copy into Velero's namespace for CSI drivers,
+// and the source namespaces. No default role lets an agent read a Secret.
 type Copies struct {
 	Secrets, ConfigMaps []string
 	From                []string
 }
 
-// CopyAccess are the objects that let the agents in Velero's namespace copy these, and nothing else.
+// CopyAccess returns the RBAC objects that let the agents in Velero's namespace copy exactly these objects.
 func CopyAccess(namespace string, copies Copies) []runtime.Object {
 	if len(copies.Secrets)+len(copies.ConfigMaps) == 0 {
 		return nil
@@ -37,15 +37,15 @@ func CopyAccess(namespace string, copies Copies) []runtime.Object {
 	return all
 }
 
-// CopyAccessNames are the names of the roles of CopyAccess, and of their bindings: first those in Velero's namespace, then those
-// where the copies are made from.
+// CopyAccessNames returns the names of the roles and bindings of CopyAccess: first those in Velero's namespace, then
+// those in the source namespaces.
 func CopyAccessNames(namespace string) []string {
 	return []string{ServiceAccountName + "-copies", clusterName(namespace) + "-copies"}
 }
 
-// targetRules are for Velero's namespace. A patch lets transfers share a copy; where only those who may delete an object
-// may change its owners (OwnerReferencesPermissionEnforcement), that takes the right to delete it. RBAC cannot narrow a
-// create to a name. Whoever may create pods there, as agents do, can read every Secret there anyway.
+// targetRules are the rules for Velero's namespace. A patch lets transfers share a copy. With the admission plugin
+// OwnerReferencesPermissionEnforcement, a change of owners also needs the delete verb. RBAC cannot restrict create to
+// a name. Agents may create pods there, so they can read every Secret there anyway.
 func (c Copies) targetRules() []rbacv1.PolicyRule {
 	var rules []rbacv1.PolicyRule
 	if len(c.Secrets) > 0 {
@@ -57,7 +57,7 @@ func (c Copies) targetRules() []rbacv1.PolicyRule {
 	return rules
 }
 
-// sourceRules are for the namespaces of volumes.
+// sourceRules are the rules for the namespaces of volumes.
 func (c Copies) sourceRules() []rbacv1.PolicyRule {
 	var rules []rbacv1.PolicyRule
 	if len(c.Secrets) > 0 {
@@ -69,7 +69,7 @@ func (c Copies) sourceRules() []rbacv1.PolicyRule {
 	return rules
 }
 
-// copyRole is a Role of the agents in Velero's namespace, and its binding.
+// copyRole returns a Role for the agents in Velero's namespace, and its binding.
 func copyRole(velero, namespace, name string, rules []rbacv1.PolicyRule) []runtime.Object {
 	granted, binding := role(namespace), roleBinding(namespace)
 	granted.Name, granted.Rules = name, rules

@@ -13,29 +13,29 @@ import (
 )
 
 const (
-	// HostPodsVolume names the kubelet's pods directory in the DaemonSet. Velero uses this name, and the agent
-	// reads from here where that directory is, whether it mounts the volume or not. Without the volume it is
-	// below DefaultKubeletRoot.
+	// HostPodsVolume is the DaemonSet's volume of the kubelet's pods directory. Velero uses this name too. The agent
+	// reads the path of the directory from the volume, even if it does not mount it. Without the volume, the
+	// directory is below DefaultKubeletRoot.
 	HostPodsVolume = "host-pods"
-	// HostPodsMount is where the agent sees that directory when it looks for volumes itself.
+	// HostPodsMount is the mount path of that directory if the agent searches for volumes itself.
 	HostPodsMount = "/host_pods"
-	// MetricsPort serves /metrics, /healthz and /readyz; Velero's node-agent has its metrics there too.
+	// MetricsPort serves /metrics, /healthz and /readyz. Velero's node-agent serves its metrics on the same port.
 	MetricsPort = 8085
-	// MaintenanceFrequencyFlag says how often agents maintain every repository.
+	// MaintenanceFrequencyFlag sets how often agents maintain every repository.
 	MaintenanceFrequencyFlag = "--repo-maintenance-frequency"
 	// DefaultKubeletRoot is the kubelet's own default of --root-dir.
 	DefaultKubeletRoot = "/var/lib/kubelet"
 )
 
-// podUID is the variable by which an agent knows its pod: the coordinator's Lease that a former container of the pod held
-// is free at once.
+// podUID is the variable with the UID of the agent's pod. With it, a restarted container releases the coordinator's
+// Lease of its predecessor in the pod at once.
 const podUID = "POD_UID"
 
-// nonroot is the uid and gid of the image's own user.
+// nonroot is the uid and gid of the image's user.
 const nonroot int64 = 65532
 
-// DefaultResources are what an agent asks for and the most memory that it gets. What it holds grows with the
-// movers of its node, and in the coordinator with the transfers that are under way.
+// DefaultResources returns the requests and the memory limit of an agent. Its memory grows with the movers of its
+// node, and in the coordinator with the active transfers.
 func DefaultResources() corev1.ResourceRequirements {
 	return corev1.ResourceRequirements{
 		Requests: corev1.ResourceList{
@@ -51,8 +51,8 @@ func daemonSet(o Options) *appsv1.DaemonSet {
 		TypeMeta:   metav1.TypeMeta{APIVersion: appsv1.SchemeGroupVersion.String(), Kind: "DaemonSet"},
 		ObjectMeta: meta(o.Namespace, DaemonSetName),
 		Spec: appsv1.DaemonSetSpec{
-			// The same selector as Velero's DaemonSet has: it cannot be changed afterwards, and Lateen
-			// takes that DaemonSet's place.
+			// This is the selector of Velero's DaemonSet. A selector is immutable, and Lateen replaces that
+			// DaemonSet.
 			Selector: &metav1.LabelSelector{MatchLabels: map[string]string{"name": DaemonSetName}},
 			Template: corev1.PodTemplateSpec{
 				ObjectMeta: metav1.ObjectMeta{Labels: with(o.Labels, labels), Annotations: with(scraped(), o.Annotations)},
@@ -73,8 +73,8 @@ func podSpec(o Options) corev1.PodSpec {
 	}
 }
 
-// volumes are none where the agent derives every path from the default root: Pod Security "restricted", and
-// "baseline" too, forbid a pod to name a path of the host, even one that it does not mount.
+// volumes returns no volume if the agent derives every path from the default root. The Pod Security levels
+// "restricted" and "baseline" forbid a hostPath volume even if no container mounts it.
 func volumes(o Options) []corev1.Volume {
 	root := cmp.Or(o.KubeletRoot, DefaultKubeletRoot)
 	if root == DefaultKubeletRoot && !o.HostPath {
@@ -108,8 +108,8 @@ func container(o Options) corev1.Container {
 	}
 }
 
-// args makes the movers take after Velero's Deployment: it is the one that has the credentials of the
-// backup storage, and this DaemonSet needs none.
+// args selects Velero's Deployment as the template of movers. The Deployment has the credentials of the backup
+// storage, so this DaemonSet needs none.
 func args(o Options) []string {
 	list := []string{"node-agent", "--mover-template=deployment/" + VeleroDeployment}
 	if o.NodeAgentConfigMap != "" {
@@ -153,15 +153,15 @@ func probe(url, port string) *corev1.Probe {
 	}}
 }
 
-// startupProbe keeps the other probes off until the agent listens: the first of them would be refused, which is a Warning
-// Event at every start. An agent that does not listen within half a minute is restarted.
+// startupProbe delays the other probes until the agent listens. Otherwise, their first request fails, which creates a
+// Warning Event at every start. An agent that does not listen within half a minute is restarted.
 func startupProbe(port string) *corev1.Probe {
 	listens := probe("/healthz", port)
 	listens.InitialDelaySeconds, listens.PeriodSeconds, listens.FailureThreshold = 1, 1, 30
 	return listens
 }
 
-// mounts is read-only and follows what the kubelet mounts after the agent has started.
+// mounts returns a read-only mount that propagates later mounts of the kubelet.
 func mounts(hostPath bool) []corev1.VolumeMount {
 	if !hostPath {
 		return nil
@@ -174,8 +174,8 @@ func mounts(hostPath bool) []corev1.VolumeMount {
 	}}
 }
 
-// podSecurity is uid 0 only for looking under the kubelet's pods directory, which is 0750 root. Even
-// then all capabilities are dropped: the owner needs none.
+// podSecurity uses uid 0 only to read the kubelet's pods directory, which has mode 0750 and owner root. Even then, it
+// drops all capabilities: the owner needs none.
 func podSecurity(hostPath bool) *corev1.PodSecurityContext {
 	security := &corev1.PodSecurityContext{
 		SeccompProfile: &corev1.SeccompProfile{Type: corev1.SeccompProfileTypeRuntimeDefault},
@@ -197,8 +197,8 @@ func containerSecurity() *corev1.SecurityContext {
 	}
 }
 
-// networkPolicy lets nobody reach the agents but at the port of their metrics and probes. Where they may connect to
-// is left open: no selector names the API server.
+// networkPolicy allows ingress only to the port of metrics and probes. It does not restrict egress, because no
+// selector matches the API server.
 func networkPolicy(namespace string) *networkingv1.NetworkPolicy {
 	port, protocol := intstr.FromInt32(MetricsPort), corev1.ProtocolTCP
 	return &networkingv1.NetworkPolicy{

@@ -1,5 +1,5 @@
-// Package deploy makes the typed objects of an installation. It is pure: it talks to no API server, reads no
-// flags, and imports nothing else of Lateen.
+// Package deploy creates the typed objects of an installation. It is pure: it calls no API server, reads no flags,
+// and imports no other package of Lateen.
 package deploy
 
 import (
@@ -12,40 +12,41 @@ import (
 )
 
 const (
-	// ServiceAccountName is the identity of every agent, and of nothing else: movers run as Velero's.
+	// ServiceAccountName is the ServiceAccount of the agents only. Movers use Velero's.
 	ServiceAccountName = "lateen"
-	// DaemonSetName and RoleLabel are how Velero's server finds out that a cluster has a node-agent
-	// before it makes pod volume backups (Velero's pkg/nodeagent looks the DaemonSet up by this name
-	// and its pods by this label).
+	// DaemonSetName and RoleLabel let Velero's server detect a node-agent before it creates pod volume backups.
+	// Velero's pkg/nodeagent gets the DaemonSet by this name and lists its pods by this label.
 	DaemonSetName = "node-agent"
-	// WindowsDaemonSetName is the same on Windows nodes.
+	// WindowsDaemonSetName is the DaemonSet of the agents on Windows nodes.
 	WindowsDaemonSetName = "node-agent-windows"
-	// RoleLabel is set on the agent's pods, with DaemonSetName as its value.
+	// RoleLabel is a label of the agent's pods, with the value DaemonSetName.
 	RoleLabel = "role"
 	// VeleroDeployment is the name that `velero install` gives to Velero's server.
 	VeleroDeployment = "velero"
-	// CoordinatorLease is held by the one agent that does what belongs to no node.
+	// CoordinatorLease is the Lease of the coordinator, the one agent that acts for resources without a node.
 	CoordinatorLease = "lateen-coordinator"
 )
 
-// Options is what differs between installations of Lateen's agent.
+// Options configure an installation of Lateen's agent.
 type Options struct {
-	Namespace                 string                       // Velero's namespace; Lateen lives in it
-	Image                     string                       // the image of this repository's Dockerfile
-	NodeAgentConfigMap        string                       // name of Velero's node-agent ConfigMap; empty: Velero's defaults
-	BackupRepositoryConfigMap string                       // name of the ConfigMap that Velero's server has too; empty: Velero's defaults
-	MaintenanceConfigMap      string                       // name of the ConfigMap of maintenance jobs; empty: defaults
-	MaintenanceFrequency      time.Duration                // of every repository; 0: each has its own
-	KubeletRoot               string                       // the kubelet's --root-dir; empty: /var/lib/kubelet
-	HostPath                  bool                         // find volumes by looking under the kubelet's pods directory, as uid 0
-	Windows                   bool                         // agents on Windows nodes too; the image has to be for both
-	PriorityClass             string                       // of the agent's pods; empty: the cluster's default
-	Features                  string                       // Velero's feature flags, separated by commas
-	Labels, Annotations       map[string]string            // of the agent's pods, besides those that they must have
-	Resources                 *corev1.ResourceRequirements // of the agent's container; nil: DefaultResources
+	Namespace          string // Velero's namespace, which Lateen shares
+	Image              string // the image of this repository's Dockerfile
+	NodeAgentConfigMap string // name of Velero's node-agent ConfigMap; empty: Velero's defaults
+	// name of the ConfigMap that Velero's server uses too; empty: Velero's defaults
+	BackupRepositoryConfigMap string
+	MaintenanceConfigMap      string        // name of the ConfigMap of maintenance jobs; empty: defaults
+	MaintenanceFrequency      time.Duration // of every repository; 0: each repository's own
+	KubeletRoot               string        // the kubelet's --root-dir; empty: /var/lib/kubelet
+	HostPath                  bool          // find volumes under the kubelet's pods directory, as uid 0
+	// agents on Windows nodes too, with an image for both systems
+	Windows             bool
+	PriorityClass       string                       // of the agent's pods; empty: the cluster's default
+	Features            string                       // Velero's feature flags, separated by commas
+	Labels, Annotations map[string]string            // of the agent's pods, besides the required ones
+	Resources           *corev1.ResourceRequirements // of the agent's container; nil: DefaultResources
 }
 
-// Objects are all objects of Lateen's agent, in the order in which to create them.
+// Objects returns all objects of Lateen's agent in the order of their creation.
 func Objects(o Options) []runtime.Object {
 	all := append(RBAC(o.Namespace), networkPolicy(o.Namespace), daemonSet(o))
 	if o.Windows {
@@ -54,9 +55,9 @@ func Objects(o Options) []runtime.Object {
 	return all
 }
 
-// RBAC are the objects that let an agent in Velero's namespace do its work, and no more: its
-// ServiceAccount and the rights of it. Names of cluster-wide objects carry the namespace, so that
-// installations in two namespaces of one cluster do not share rights.
+// RBAC returns the ServiceAccount of the agents in Velero's namespace, with exactly the permissions they need. The
+// names of cluster-scoped objects contain the namespace. Two installations in one cluster therefore do not share
+// permissions.
 func RBAC(namespace string) []runtime.Object {
 	return []runtime.Object{
 		serviceAccount(namespace),
@@ -72,8 +73,7 @@ func serviceAccount(namespace string) *corev1.ServiceAccount {
 	}
 }
 
-// meta carries the label by which Velero's own objects are found, so that uninstalling Velero's way
-// removes ours too.
+// meta sets the label of Velero's own objects, so that Velero's uninstall removes Lateen's objects too.
 func meta(namespace, name string) metav1.ObjectMeta {
 	return metav1.ObjectMeta{
 		Namespace: namespace,
@@ -82,7 +82,7 @@ func meta(namespace, name string) metav1.ObjectMeta {
 	}
 }
 
-// with is what a user wants and what must be; where both name something, what must be wins.
+// with merges the user's labels with the required ones. The required value takes precedence.
 func with(wanted, must map[string]string) map[string]string {
 	all := maps.Clone(wanted)
 	if all == nil {
@@ -92,8 +92,8 @@ func with(wanted, must map[string]string) map[string]string {
 	return all
 }
 
-// scraped are the annotations by which a Prometheus that is configured so finds pods, as `velero install` has
-// them on the server's.
+// scraped returns the annotations that mark pods for Prometheus by a common convention. `velero install` sets them on
+// the server's pods.
 func scraped() map[string]string {
 	return map[string]string{
 		"prometheus.io/scrape": "true", "prometheus.io/port": "8085", "prometheus.io/path": "/metrics",

@@ -70,7 +70,7 @@ func TestInstallation(t *testing.T) {
 	}
 }
 
-// What the agent may write is what this test lists; a wider right has to be argued for here too.
+// This test lists every write permission of the agent. A wider permission must be justified here too.
 func TestTheAgentMayWriteOnlyThis(t *testing.T) {
 	require.Equal(t, map[string][]string{
 		"podvolumebackups":   {"patch"},
@@ -93,7 +93,7 @@ func TestTheAgentMayWriteOnlyThis(t *testing.T) {
 	}, writes(deploy.ClusterRules()))
 }
 
-// writes are the verbs by resource that change something.
+// writes returns the verbs by resource that change objects.
 func writes(rules []rbacv1.PolicyRule) map[string][]string {
 	reading := map[string]bool{"get": true, "list": true, "watch": true}
 	all := map[string][]string{}
@@ -113,7 +113,7 @@ func writes(rules []rbacv1.PolicyRule) map[string][]string {
 	return all
 }
 
-// No role of an installation lets an agent read a Secret, unless somebody names it.
+// No role of an installation lets an agent read Secrets, except those that a user names.
 func TestNoDefaultRoleReadsSecrets(t *testing.T) {
 	for _, rule := range append(deploy.NamespaceRules(), deploy.ClusterRules()...) {
 		require.NotContains(t, rule.Resources, "secrets")

@@ -7,8 +7,8 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 )
 
-// Manifest is an object as it is sent to an API server or written to a file: without a status, which is the
-// server's to write. The error names a kind that cannot be converted.
+// Manifest returns an object as sent to an API server or written to a file. It omits the status, which the server
+// owns. The error names a kind that cannot be converted.
 func Manifest(object runtime.Object) (*unstructured.Unstructured, error) {
 	fields, err := runtime.DefaultUnstructuredConverter.ToUnstructured(object)
 	if err != nil {

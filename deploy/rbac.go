@@ -5,65 +5,65 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// NamespaceRules is all that the agent may do in Velero's namespace: follow the transfers, make and
-// remove their movers and what these need, and read its configuration. Creating pods there includes running
-// as any ServiceAccount of that namespace, which is what a mover has to do.
+// NamespaceRules are all permissions of the agent in Velero's namespace: to watch transfers, to create and delete
+// their movers and the objects of these, and to read its configuration. Creating a pod there includes the use of any
+// ServiceAccount of that namespace, as movers need it.
 func NamespaceRules() []rbacv1.PolicyRule {
 	return []rbacv1.PolicyRule{
-		// Transfers: phase, progress and finalizer go in patches. The server makes and deletes them.
+		// Transfers: patches write phase, progress and finalizer. The server creates and deletes transfers.
 		rule("velero.io", "podvolumebackups", "list", "watch", "patch"),
 		rule("velero.io", "podvolumerestores", "list", "watch", "patch"),
 		rule("velero.io", "datauploads", "list", "watch", "patch"),
 		rule("velero.io", "datadownloads", "list", "watch", "patch"),
-		// Movers. A dry run is a create; a patch makes a mover of Velero's own agent ours.
+		// Movers. A dry run is a create. A patch adopts a mover of Velero's own agent.
 		rule("", "pods", "get", "list", "watch", "create", "delete", "patch"),
-		// What a mover that failed had to say.
+		// The log of a failed mover.
 		rule("", "pods/log", "get"),
-		// Volumes that are read or restored into, and caches.
+		// Volumes of backups and restores, and caches.
 		rule("", "persistentvolumeclaims", "get", "list", "watch", "create", "delete", "patch"),
-		// Maintenance: its jobs, and what became of them in the history of their repository.
+		// Maintenance: its jobs, and their results in the history of the repository.
 		rule("velero.io", "backuprepositories", "list", "watch", "patch"),
 		rule("velero.io", "backupstoragelocations", "list", "watch"),
 		rule("batch", "jobs", "get", "list", "watch", "create", "delete"),
-		// A job that will not end has to count as failed before it is deleted: Velero's server may wait for it.
+		// A job that will not finish must count as failed before its deletion, because Velero's server may wait for
+		// it.
 		rule("batch", "jobs/status", "patch"),
-		// Snapshots that are handed over, under a name in this namespace. Those of all namespaces are watched.
+		// Snapshots handed over to this namespace. ClusterRules allow the watch over all namespaces.
 		rule("snapshot.storage.k8s.io", "volumesnapshots", "get", "list", "create", "delete", "patch"),
-		// What movers tell, what is wrong with a claim, and what users are told.
+		// Events of movers and claims, and Events for users.
 		rule("", "events", "list", "watch", "create", "patch"),
-		// The configuration. Of workloads, only those that movers take after.
+		// The configuration. Of workloads, only those that movers inherit from.
 		rule("", "configmaps", "get"),
 		only(rule("apps", "daemonsets", "get"), DaemonSetName, WindowsDaemonSetName),
 		only(rule("apps", "deployments", "get"), VeleroDeployment),
-		// Which agent is the coordinator. RBAC cannot narrow a create to a name.
+		// The Lease of the coordinator. RBAC cannot restrict create to a name.
 		rule("coordination.k8s.io", "leases", "create"),
 		only(rule("coordination.k8s.io", "leases", "get", "list", "watch", "update"), CoordinatorLease),
 	}
 }
 
-// ClusterRules is all that the agent may do elsewhere. Workloads, their claims and the snapshots of them live
-// in any namespace; the rest has none.
+// ClusterRules are all permissions of the agent outside Velero's namespace. Workloads, their claims and their
+// snapshots may be in any namespace. The other resources are cluster-scoped.
 func ClusterRules() []rbacv1.PolicyRule {
 	return []rbacv1.PolicyRule{
-		// Pods whose volumes are moved.
+		// Pods whose volumes are backed up or restored.
 		rule("", "pods", "get", "list", "watch"),
-		// Claims that are the source, and those into which is restored: these are watched one by one, or
-		// listed where an API server does not begin a watch with what there is, and a patch binds them to
-		// the restored volume.
+		// Source claims and target claims. The agent watches them one by one. It lists them if the API server cannot
+		// start a watch with the current state. A patch binds a target claim to its restored volume.
 		rule("", "persistentvolumeclaims", "get", "list", "watch", "patch"),
-		// Where a volume can be reached. A patch changes the reclaim policy, and in a restore the claim.
+		// The node affinity of a volume. A patch changes the reclaim policy, and for a restore the claim.
 		rule("", "persistentvolumes", "get", "list", "patch"),
-		// The original snapshot is deleted once another content has its handle, and never before.
+		// The original snapshot is deleted only after another content has its handle.
 		rule("snapshot.storage.k8s.io", "volumesnapshots", "get", "list", "watch", "delete"),
 		rule("snapshot.storage.k8s.io", "volumesnapshotcontents", "get", "list", "watch", "create", "delete", "patch"),
-		// How volumes are bound, and whether those of a class can be caches.
+		// The binding mode of a class, and whether its volumes are usable as caches.
 		rule("storage.k8s.io", "storageclasses", "get", "list", "watch"),
-		// Which nodes a vSphere volume is attached to.
+		// The nodes to which a vSphere volume is attached.
 		rule("storage.k8s.io", "volumeattachments", "list"),
-		// Labels and operating system. A coordinator watches single Nodes on which no agent is Ready, to know whether
-		// what runs there is lost; RBAC cannot narrow that to names that nobody knows before.
+		// Labels and operating system. A coordinator watches single Nodes without a Ready agent, to detect lost
+		// workloads. RBAC cannot restrict this to names that are unknown in advance.
 		rule("", "nodes", "get", "list", "watch"),
-		// Whether the class of movers is in force.
+		// Whether the priority class of movers is in force.
 		rule("scheduling.k8s.io", "priorityclasses", "get"),
 	}
 }
@@ -72,7 +72,7 @@ func rule(group, resource string, verbs ...string) rbacv1.PolicyRule {
 	return rbacv1.PolicyRule{APIGroups: []string{group}, Resources: []string{resource}, Verbs: verbs}
 }
 
-// only narrows a rule to objects of these names.
+// only restricts a rule to objects with these names.
 func only(r rbacv1.PolicyRule, names ...string) rbacv1.PolicyRule {
 	r.ResourceNames = names
 	return r

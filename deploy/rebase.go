@@ -9,9 +9,10 @@ import (
 	"k8s.io/apimachinery/pkg/util/strategicpatch"
 )
 
-// Rebase applies to a template what was changed between two others, and says whether that is anything. Image, program,
-// ServiceAccount and probes that the template does not have are not taken over: they are what an adoption exchanges. Of
-// arguments, those count that were added or removed. The template has a container at least.
+// Rebase applies the changes between two templates to a third one, and reports whether there are any. It ignores
+// changes of the image, the program and the ServiceAccount, because an adoption replaces them. It also ignores probes
+// that the third template does not have. Of arguments, it applies additions and removals. The template must have a
+// container.
 func Rebase(onto, before, after corev1.PodTemplateSpec) (_ corev1.PodTemplateSpec, changed bool, err error) {
 	before, after = *before.DeepCopy(), *after.DeepCopy()
 	name := onto.Spec.Containers[0].Name
@@ -38,7 +39,7 @@ func Rebase(onto, before, after corev1.PodTemplateSpec) (_ corev1.PodTemplateSpe
 	return rebased, true, nil
 }
 
-// named is a container of a template; nil if there is none of that name.
+// named returns a container of a template by name; nil if there is none.
 func named(template *corev1.PodTemplateSpec, name string) *corev1.Container {
 	for index := range template.Spec.Containers {
 		if template.Spec.Containers[index].Name == name {
@@ -48,7 +49,7 @@ func named(template *corev1.PodTemplateSpec, name string) *corev1.Container {
 	return nil
 }
 
-// settle makes two states of a container alike in what an adoption exchanges.
+// settle copies to the new state of a container what an adoption replaces.
 func settle(onto corev1.Container, then, now *corev1.Container) {
 	now.Image, now.Command, now.Args = then.Image, then.Command, then.Args
 	if onto.StartupProbe == nil && then.StartupProbe != nil {
@@ -62,12 +63,12 @@ func settle(onto corev1.Container, then, now *corev1.Container) {
 	}
 }
 
-// without are the words that others are not, in their order.
+// without returns the words that are not in others, in their order.
 func without(description, others []string) []string {
 	return slices.DeleteFunc(slices.Clone(description), func(word string) bool { return slices.Contains(others, word) })
 }
 
-// edits is the strategic merge patch that makes after of before.
+// edits returns the strategic merge patch from before to after.
 func edits(before, after corev1.PodTemplateSpec) ([]byte, error) {
 	old, err := json.Marshal(before)
 	if err != nil {

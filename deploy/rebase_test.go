@@ -10,7 +10,7 @@ import (
 	"github.com/lateen-project/lateen/deploy"
 )
 
-// agents is a pod template of Velero's agents.
+// agents returns a pod template of Velero's agents.
 func agents() corev1.PodTemplateSpec {
 	return corev1.PodTemplateSpec{Spec: corev1.PodSpec{
 		ServiceAccountName: "velero",
@@ -55,7 +55,7 @@ func TestWhatWasChangedInAdoptedAgentsSurvives(t *testing.T) {
 		"but not what an adoption exchanges": {
 			change: func(now *corev1.PodTemplateSpec) {
 				now.Spec.Containers[0].Image = "example.test/lateen:patched"
-				now.Spec.DeprecatedServiceAccount = now.Spec.ServiceAccountName // by the API server
+				now.Spec.DeprecatedServiceAccount = now.Spec.ServiceAccountName // as the API server sets it
 			},
 			want: func(*corev1.PodTemplateSpec) {},
 		},

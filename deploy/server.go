@@ -10,7 +10,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation"
 )
 
-// deployment is that of Velero's server. Movers take after it too: it has the credentials.
+// deployment returns the Deployment of Velero's server. Movers inherit from it, because it has the credentials.
 func deployment(v Velero) *appsv1.Deployment {
 	selector := map[string]string{"deploy": VeleroDeployment}
 	labels := with(v.Labels, map[string]string{"component": "velero", "deploy": VeleroDeployment})
@@ -81,7 +81,7 @@ func server(v Velero) corev1.Container {
 	return container
 }
 
-// plugins copy themselves into the volume from which the server runs them.
+// plugins returns init containers that copy each plugin into the server's plugin volume.
 func plugins(v Velero) []corev1.Container {
 	var all []corev1.Container
 	taken := map[string]bool{}
@@ -100,7 +100,7 @@ func plugins(v Velero) []corev1.Container {
 	return all
 }
 
-// pluginName is the image's without registry, tag and digest, as the name of a container.
+// pluginName returns the image name without registry, tag and digest, as a container name.
 func pluginName(image string) string {
 	name, _ := splitTag(image)
 	if parts := strings.SplitN(name, "/", 2); len(parts) == 2 && (parts[0] == "" || strings.Contains(parts[1], "/")) {
@@ -113,7 +113,7 @@ func truncate(name string, most int) string {
 	return strings.Trim(name[:min(len(name), most)], "-")
 }
 
-// pullPolicy is Always where what an image's name stands for may change.
+// pullPolicy returns Always for an image reference that may change its content.
 func pullPolicy(image string) corev1.PullPolicy {
 	if _, tag := splitTag(image); tag == "" || tag == "latest" {
 		return corev1.PullAlways
@@ -121,7 +121,7 @@ func pullPolicy(image string) corev1.PullPolicy {
 	return corev1.PullIfNotPresent
 }
 
-// splitTag parts an image into its name and its tag, or its digest if it has one.
+// splitTag splits an image into its name and its digest, or its tag without a digest.
 func splitTag(image string) (name, tag string) {
 	if name, digest, ok := strings.Cut(image, "@"); ok {
 		name, _ = splitTag(name)
@@ -133,7 +133,7 @@ func splitTag(image string) (name, tag string) {
 	return image, ""
 }
 
-// notWindows keeps a Linux image off nodes that could not run it, and goes wherever no label says so.
+// notWindows keeps a Linux image off Windows nodes. It allows nodes without the label.
 func notWindows() *corev1.Affinity {
 	return &corev1.Affinity{NodeAffinity: &corev1.NodeAffinity{
 		RequiredDuringSchedulingIgnoredDuringExecution: &corev1.NodeSelector{NodeSelectorTerms: []corev1.NodeSelectorTerm{{

@@ -58,7 +58,7 @@ func TestImagesThatMayChangeArePulledAlways(t *testing.T) {
 	}
 }
 
-// The definitions come from the module that the product is built with, and the server has to know them.
+// The definitions come from the Velero module of the build, and the server must have the same version.
 func TestTheServerIsOfTheVersionOfTheDefinitions(t *testing.T) {
 	module, err := os.ReadFile("../go.mod")
 	require.NoError(t, err)

@@ -13,44 +13,45 @@ import (
 )
 
 const (
-	// VeleroImage is the version of Velero that Lateen is tested with.
+	// VeleroImage is the image of the Velero version that Lateen is tested with.
 	VeleroImage = "velero/velero:v1.18.3"
-	// DefaultNamespace is where Velero is unless a user says otherwise.
+	// DefaultNamespace is the default namespace of Velero.
 	DefaultNamespace = "velero"
-	// MaintenanceConfigMap is what `lateen install` calls the ConfigMap that it makes of the flags for maintenance jobs.
+	// MaintenanceConfigMap is the ConfigMap that `lateen install` creates from the flags for maintenance jobs.
 	MaintenanceConfigMap = "repo-maintenance-job"
-	// credentials names the Secret with the credentials of the object store, and the volume of it.
+	// credentials is the name of the Secret with the credentials of the object store, and of its volume.
 	credentials = "cloud-credentials"
 	// veleroAccount is the ServiceAccount of Velero's server and of all movers.
 	veleroAccount = "velero"
 )
 
-// Velero is what differs between installations of Velero's server. What is made of it is what `velero install` of
-// Velero 1.18 makes, but for the node-agent.
+// Velero configures an installation of Velero's server. The objects equal those of `velero install` in Velero 1.18,
+// except the node-agent.
 type Velero struct {
 	Namespace                 string
 	Image                     string // of server and movers
 	Provider                  string // of backup storage and volume snapshots, such as aws
-	Bucket, Prefix            string // where backups are stored
-	CACert                    []byte // PEM, of the object store
+	Bucket, Prefix            string // location of the backups
+	CACert                    []byte // of the object store, in PEM
 	LocationConfig            map[string]string
-	NoLocation                bool // make no default BackupStorageLocation
+	NoLocation                bool // create no default BackupStorageLocation
 	SnapshotConfig            map[string]string
-	NoSnapshots               bool   // make no default VolumeSnapshotLocation
-	Credentials               []byte // for provider and bucket; nil: make no Secret
+	NoSnapshots               bool   // create no default VolumeSnapshotLocation
+	Credentials               []byte // for provider and bucket; nil: create no Secret
 	ServiceAccountAnnotations map[string]string
-	Account                   string // a ServiceAccount that exists and has all rights; empty: make one
+	Account                   string // an existing ServiceAccount with all permissions; empty: create one
 	PriorityClass             string // of the server's pod; empty: the cluster's default
 	Labels                    map[string]string
 	Annotations               map[string]string
 	Resources                 corev1.ResourceRequirements // of the server
 	Plugins                   []string                    // images
 	Args                      []string                    // after `velero server`
-	EarlyPolling              bool                        // poll CSI snapshots often at first
-	Maintenance               string                      // of all repositories, as JSON; empty: make no MaintenanceConfigMap
+	EarlyPolling              bool                        // poll CSI snapshots more often at first
+	// settings of all repositories, as JSON; empty: create no MaintenanceConfigMap
+	Maintenance string
 }
 
-// Definitions are Velero's CustomResourceDefinitions, from its own module.
+// Definitions returns Velero's CustomResourceDefinitions from its own module.
 func Definitions() []runtime.Object {
 	var all []runtime.Object
 	for _, definition := range slices.Concat(v1crds.CRDs, v2alpha1crds.CRDs) {
@@ -61,7 +62,7 @@ func Definitions() []runtime.Object {
 	return all
 }
 
-// Server are the objects of Velero's server but for Definitions, in the order in which to create them.
+// Server returns the objects of Velero's server in the order of their creation, without Definitions.
 func Server(v Velero) []runtime.Object {
 	all := []runtime.Object{namespace(v.Namespace)}
 	if v.Account == "" {
@@ -82,13 +83,12 @@ func Server(v Velero) []runtime.Object {
 	return append(all, deployment(v))
 }
 
-// veleroMeta has the one label that Velero's own objects have.
+// veleroMeta sets the only label of Velero's own objects.
 func veleroMeta(namespace, name string) metav1.ObjectMeta {
 	return metav1.ObjectMeta{Namespace: namespace, Name: name, Labels: map[string]string{"component": "velero"}}
 }
 
-// namespace lets every pod in: movers name paths of the host, and run privileged where the node-agent ConfigMap
-// says so.
+// namespace admits all pods: movers use hostPath volumes, and run privileged if the node-agent ConfigMap requests it.
 func namespace(name string) *corev1.Namespace {
 	created := &corev1.Namespace{
 		TypeMeta:   metav1.TypeMeta{APIVersion: "v1", Kind: "Namespace"},
@@ -101,7 +101,7 @@ func namespace(name string) *corev1.Namespace {
 	return created
 }
 
-// adminBinding gives Velero's server all rights: it backs up and restores objects of any kind.
+// adminBinding grants Velero's server all permissions: it backs up and restores objects of any kind.
 func adminBinding(namespace string) *rbacv1.ClusterRoleBinding {
 	name := veleroAccount
 	if namespace != DefaultNamespace {
@@ -133,7 +133,7 @@ func secret(v Velero) *corev1.Secret {
 	}
 }
 
-// maintenanceConfig has under "global" what holds for all repositories (velero-protocol 4.5).
+// maintenanceConfig sets the key "global", the settings for all repositories (velero-protocol 4.5).
 func maintenanceConfig(v Velero) *corev1.ConfigMap {
 	return &corev1.ConfigMap{
 		TypeMeta:   metav1.TypeMeta{APIVersion: "v1", Kind: "ConfigMap"},

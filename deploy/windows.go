@@ -6,14 +6,14 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// Users of the base images of Windows. Only the administrator may look under the kubelet's pods directory.
+// Users of the Windows base images. Only the administrator may read the kubelet's pods directory.
 const (
 	windowsUser          = "ContainerUser"
 	windowsAdministrator = "ContainerAdministrator"
 )
 
-// windowsDaemonSet is the agent on Windows nodes, with the tolerations that Velero's DaemonSet of this name has. A pod
-// that says it is for Windows may name neither uid, capabilities nor seccomp profile: these are Linux'.
+// windowsDaemonSet returns the DaemonSet of the agents on Windows nodes, with the tolerations of Velero's DaemonSet
+// of this name. A Windows pod must not set uid, capabilities or seccomp profile, which exist only on Linux.
 func windowsDaemonSet(o Options) *appsv1.DaemonSet {
 	agents := daemonSet(o)
 	own := map[string]string{"name": WindowsDaemonSetName}
@@ -37,7 +37,7 @@ func windowsDaemonSet(o Options) *appsv1.DaemonSet {
 	return agents
 }
 
-// windowsTolerations are for the taint that keeps pods for Linux off Windows nodes, where there is one.
+// windowsTolerations tolerate the taint that keeps Linux pods off Windows nodes, if a cluster uses it.
 func windowsTolerations() []corev1.Toleration {
 	var all []corev1.Toleration
 	for _, effect := range []corev1.TaintEffect{corev1.TaintEffectNoSchedule, corev1.TaintEffectNoExecute} {

@@ -1,5 +1,5 @@
-// Package monitoring shows that what Prometheus, its operator and Grafana are given here is about metrics and pods
-// that Lateen has.
+// Package monitoring tests that the files for Prometheus, its operator and Grafana use only metrics and pods of
+// Lateen.
 package monitoring
 
 import (
@@ -19,7 +19,7 @@ import (
 	"github.com/lateen-project/lateen/deploy"
 )
 
-// object is what the resources of the Prometheus operator have in common with all others.
+// object holds the common fields of all Kubernetes objects.
 type object struct {
 	APIVersion string `json:"apiVersion"`
 	Kind       string `json:"kind"`
@@ -60,7 +60,7 @@ type podMonitor struct {
 	} `json:"spec"`
 }
 
-// read decodes a file and refuses fields that are not those of T.
+// read decodes a file and rejects fields that T does not have.
 func read[T any](t *testing.T, name string) T {
 	t.Helper()
 	text, err := os.ReadFile(name)
@@ -70,7 +70,7 @@ func read[T any](t *testing.T, name string) T {
 	return decoded
 }
 
-// group are the rules of one group of the PrometheusRule.
+// group returns the rules of one group of the PrometheusRule.
 func group(t *testing.T, name string) []rule {
 	t.Helper()
 	for _, group := range read[prometheusRule](t, "prometheusrule.yaml").Spec.Groups {
@@ -112,7 +112,7 @@ func TestThePodMonitorFindsTheAgents(t *testing.T) {
 		}
 		require.Len(t, scraped, 1, "%s: each agent is scraped once", whose)
 	}
-	// The operator names a job after its PodMonitor, and rules and dashboard look for that name.
+	// The operator names a job after its PodMonitor. Rules and dashboard select that name.
 	job := regexp.MustCompile(`job=~"([^"]+)"`)
 	for _, expression := range slices.Concat(expressions(t), queries(t)) {
 		for _, match := range job.FindAllStringSubmatch(expression, -1) {
@@ -121,7 +121,7 @@ func TestThePodMonitorFindsTheAgents(t *testing.T) {
 	}
 }
 
-// dashboard is the part of Grafana's model that the test is about.
+// dashboard is the tested part of Grafana's model.
 type dashboard struct {
 	Panels []panel `json:"panels"`
 }
@@ -152,7 +152,7 @@ func panels(t *testing.T) []panel {
 }
 
 func TestTheDashboardCanBeLaidOut(t *testing.T) {
-	const columns = 24 // of Grafana
+	const columns = 24 // of Grafana's grid
 	taken := map[[2]int]string{}
 	ids := map[int]bool{}
 	for _, panel := range panels(t) {
@@ -172,7 +172,7 @@ func TestTheDashboardCanBeLaidOut(t *testing.T) {
 	}
 }
 
-// Kustomize takes the files that are named, and no others.
+// Kustomize reads only the files that it names.
 func TestTheKustomizationNamesEveryFile(t *testing.T) {
 	kustomization := read[struct {
 		APIVersion string   `json:"apiVersion"`

@@ -13,7 +13,7 @@ import (
 	"github.com/lateen-project/lateen/metrics"
 )
 
-// expressions are what the rules ask Prometheus.
+// expressions returns the PromQL expressions of the rules.
 func expressions(t *testing.T) []string {
 	t.Helper()
 	var all []string
@@ -25,7 +25,7 @@ func expressions(t *testing.T) []string {
 	return all
 }
 
-// queries are what the dashboard asks Prometheus.
+// queries returns the PromQL expressions of the dashboard.
 func queries(t *testing.T) []string {
 	t.Helper()
 	var all []string
@@ -37,14 +37,13 @@ func queries(t *testing.T) []string {
 	return all
 }
 
-// selector is a metric in an expression, and the labels by which it is selected.
+// selector is a metric in an expression, with its label matchers.
 type selector struct {
 	metric string
 	labels []string
 }
 
-// selectors finds every metric of an expression: what is left when functions, operators, numbers and lists of labels are
-// taken away.
+// selectors finds every metric of an expression: it removes functions, operators, numbers and label lists.
 func selectors(expression string) []selector {
 	text := regexp.MustCompile(`"[^"]*"`).ReplaceAllString(expression, `""`)
 	text = regexp.MustCompile(`\[[^\]]*\]`).ReplaceAllString(text, "")
@@ -70,7 +69,7 @@ func TestSelectorsAreFound(t *testing.T) {
 		or histogram_quantile(0.95, sum by (le) (c_bucket)) + on (instance) group_left (node) 0 * d{node="n"}`))
 }
 
-// agents is all that an agent registers, by name, with its labels; and what Prometheus itself tells of one.
+// agents returns every metric of an agent by name with its labels, and the metrics that Prometheus adds per target.
 func agents() map[string][]string {
 	registry := prometheus.NewRegistry()
 	meter := metrics.New(registry, "v1", "node-1")
@@ -115,7 +114,7 @@ func TestEveryMetricThatIsAskedForExists(t *testing.T) {
 	}
 }
 
-// Whatever only Lateen has is on the dashboard, but for the version, by which namespaces are found.
+// The dashboard shows every metric of Lateen except the version, which only selects namespaces.
 func TestEveryMetricOfLateenHasAPanel(t *testing.T) {
 	var shown []string
 	for _, query := range queries(t) {
@@ -130,9 +129,9 @@ func TestEveryMetricOfLateenHasAPanel(t *testing.T) {
 	}
 }
 
-// A rule that compares a series says nothing where there is none, so another one has to.
+// A comparison of a missing series never fires, so another rule must report the absence.
 func TestWhatIsNotThereIsToldOf(t *testing.T) {
-	watched := map[string][]string{} // by alert, metrics of which the absence is told
+	watched := map[string][]string{} // by alert, the metrics whose absence is reported
 	for _, rule := range group(t, "lateen-unseen") {
 		if rule.Alert != "LateenSeriesMissing" {
 			continue

@@ -7,11 +7,11 @@ import (
 	"github.com/lateen-project/lateen/exposer/objects"
 )
 
-// NextCleanup is the next rung of the clean-up, after which neither pair exists and the driver has deleted the handle
-// exactly once. It may begin wherever the hand-over stopped. Once the backup content exists it is the one that
-// takes the handle with it; until then the original is. What is remembered on an object outlives what it
-// remembers: the backup VolumeSnapshot goes after the originals, and an original VolumeSnapshot after its
-// content was told to go.
+// NextCleanup returns the next step of the cleanup. In the end neither pair exists, and the driver has deleted the
+// handle exactly once. The cleanup may start from any point of the hand-over. If the backup content exists, its
+// deletion also deletes the handle; otherwise the deletion of the original content does. An object with annotations
+// about another one is deleted after that one. So the backup VolumeSnapshot is deleted after the originals. An
+// original VolumeSnapshot is deleted after its content is deleting.
 func (h State) NextCleanup() (Step, string) {
 	if h.Backup.Snapshot != nil && !h.oursSnapshot() {
 		h.Backup.Snapshot = nil
@@ -37,8 +37,9 @@ func (h State) NextCleanup() (Step, string) {
 	return h.undoBackup()
 }
 
-// undoBackup deletes a backup pair that alone has the handle. The sidecar deletes no handle that it has not
-// yet written into the status of the content, nor that of a content which goes at once for want of a finalizer.
+// undoBackup deletes a backup pair that is the only owner of the handle. The sidecar deletes a handle only if the
+// status of the content contains it. It also deletes no handle of a content without a finalizer, because that
+// content vanishes at once.
 func (h State) undoBackup() (Step, string) {
 	content := h.Backup.Content
 	switch {
@@ -49,7 +50,7 @@ func (h State) undoBackup() (Step, string) {
 		return AwaitSnapshot, fmt.Sprintf("VolumeSnapshotContent %s waits for the finalizer of the snapshot-controller", h.Name)
 	}
 	if h.Backup.Snapshot == nil && !markedBeingDeleted(content) && !h.Verified {
-		return Reobserve, "" // it may be there, and remember an original that has the handle, too
+		return Reobserve, "" // a backup VolumeSnapshot may exist and name an original that owns the handle too
 	}
 	if content.Spec.DeletionPolicy != "Delete" {
 		return SetDeletePolicyOfBackup, ""
@@ -60,8 +61,8 @@ func (h State) undoBackup() (Step, string) {
 	return h.deleteContent(DeleteBackupContent, MarkBackupContentBeingDeleted, h.Backup)
 }
 
-// unread says that a content has no handle in its status yet. Its driver may have lost the snapshot, and then nothing but
-// a person gives it up.
+// unread describes a content without a handle in its status. Its driver may have lost the snapshot. Only a person
+// can give it up then.
 func (h State) unread() string {
 	description := fmt.Sprintf("VolumeSnapshotContent %s waits for CSI driver %s to find the snapshot", h.Name, h.Backup.Content.Spec.Driver)
 	if status := h.Backup.Content.Status; status != nil && status.Error != nil && status.Error.Message != nil {
@@ -70,8 +71,8 @@ func (h State) unread() string {
 	return description + "; if the driver has lost it, give it up: kubectl delete volumesnapshotcontent " + h.Name
 }
 
-// deleteContent gets rid of a content whose VolumeSnapshot is gone or going. With the VolumeSnapshot gone nobody else
-// tells the sidecar that it may.
+// deleteContent deletes a content whose VolumeSnapshot is deleted or deleting. Without a VolumeSnapshot no
+// controller marks the content for the sidecar, so this step does.
 func (h State) deleteContent(remove, free Step, pair SnapshotPair) (Step, string) {
 	switch {
 	case pair.Snapshot == nil && !markedBeingDeleted(pair.Content):
@@ -83,15 +84,16 @@ func (h State) deleteContent(remove, free Step, pair SnapshotPair) (Step, string
 		pair.Content.Name, pair.Content.Spec.Driver, pair.Content.Name)
 }
 
-// undoOriginal deletes an original pair that alone has the handle. That it is alone has to be known, or the
-// handle would be deleted twice.
+// undoOriginal deletes an original pair that is the only owner of the handle. It must verify that no backup pair
+// exists: otherwise the handle would be deleted twice.
 func (h State) undoOriginal() (Step, string) {
 	if h.allDeleting() {
 		return AwaitSnapshot, fmt.Sprintf("VolumeSnapshot %s is being deleted", h.Source)
 	}
 	snapshot, content := h.Original.Snapshot, h.Original.Content
 	if backup := h.Backup.Snapshot; !h.Verified && backup != nil && objects.IsDeleting(backup) && snapshot == nil && content == nil {
-		return AwaitSnapshot, fmt.Sprintf("VolumeSnapshot %s/%s is being deleted", h.Namespace, h.Name) // looking is for when it is gone
+		// The objects are fetched once it is deleted.
+		return AwaitSnapshot, fmt.Sprintf("VolumeSnapshot %s/%s is being deleted", h.Namespace, h.Name)
 	}
 	if !h.Verified {
 		return Reobserve, ""
@@ -100,7 +102,7 @@ func (h State) undoOriginal() (Step, string) {
 	case content != nil && retained(content):
 		return SetDeletePolicyOfOriginal, ""
 	case content != nil && snapshot != nil && !objects.IsDeleting(content) && slices.Contains(content.Finalizers, finalizerContent):
-		return DeleteOriginalContent, "" // first, while its VolumeSnapshot remembers it
+		return DeleteOriginalContent, "" // first, while its VolumeSnapshot still names it
 	case snapshot != nil && !objects.IsDeleting(snapshot):
 		return DeleteOriginal, ""
 	case snapshot != nil:
@@ -115,7 +117,7 @@ func (h State) undoOriginal() (Step, string) {
 	return Finished, ""
 }
 
-// allDeleting tells whether the original and its content are there and on their way out, so that there is
+// allDeleting reports whether the original and its content exist and are deleting with the handle, so that there is
 // nothing to decide.
 func (h State) allDeleting() bool {
 	snapshot, content := h.Original.Snapshot, h.Original.Content

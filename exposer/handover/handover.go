@@ -1,5 +1,6 @@
-// Package handover decides, one step at a time, how a volume snapshot passes from the namespace of its volume to that
-// of its data mover, and how that is undone. It never calls the API server, reads a clock or keeps anything.
+// Package handover is the state machine of the snapshot hand-over and its cleanup: a volume snapshot moves from the
+// namespace of its volume to the namespace of its data mover. It is pure: it never calls the API server, reads a
+// clock or keeps state.
 package handover
 
 import (
@@ -10,28 +11,27 @@ import (
 	"github.com/lateen-project/lateen/exposer/objects"
 )
 
-// Step is the next thing to do for a snapshot. Each is safe to do twice, and one after which the agent may
-// die.
+// Step is the next step for a snapshot. Each step is idempotent, and the agent may crash after each.
 type Step int
 
-// The steps of the hand-over and of its clean-up.
+// The steps of the hand-over and of its cleanup.
 const (
 	Finished                        Step = iota // nothing is left to do
-	Reobserve                                   // ask the API server for what the caches do not have
-	AwaitSnapshot                               // something else has to happen first; the words say what
-	Fail                                        // it can never be done; the words say why
-	NameConflict                                // something of somebody else has the name; the words say what
+	Reobserve                                   // GET the objects that the caches do not have
+	AwaitSnapshot                               // wait for another controller; the message says what for
+	Fail                                        // the hand-over can never succeed; the message says why
+	NameConflict                                // an object of another owner has the name; the message names it
 	CreateSnapshot                              // create the backup VolumeSnapshot
 	CreateContent                               // create its content
-	AdoptSnapshot                               // make a backup VolumeSnapshot of Velero's agent ours
-	AdoptContent                                // make its content ours
-	RetainOriginal                              // let the original content be deleted without the handle
-	DeleteOriginal                              // delete the original VolumeSnapshot; of a hand-over, rehearse before
+	AdoptSnapshot                               // label a backup VolumeSnapshot of Velero's agent as Lateen's
+	AdoptContent                                // label its content as Lateen's
+	RetainOriginal                              // set Retain, so that deleting the original content keeps the handle
+	DeleteOriginal                              // delete the original VolumeSnapshot; in a hand-over only after a dry run
 	DeleteOriginalContent                       // delete the original content
-	SetDeletePolicyOfOriginal                   // let the original content take the handle with it
-	MarkOriginalContentBeingDeleted             // let the sidecar delete an original content that has lost its VolumeSnapshot
-	SetDeletePolicyOfBackup                     // let the backup content take the handle with it
-	MarkBackupContentBeingDeleted               // let the sidecar delete a backup content that has lost its VolumeSnapshot
+	SetDeletePolicyOfOriginal                   // set Delete, so that deleting the original content deletes the handle
+	MarkOriginalContentBeingDeleted             // let the sidecar delete an original content without a VolumeSnapshot
+	SetDeletePolicyOfBackup                     // set Delete, so that deleting the backup content deletes the handle
+	MarkBackupContentBeingDeleted               // let the sidecar delete a backup content without a VolumeSnapshot
 	DeleteBackup                                // delete the backup VolumeSnapshot
 	DeleteBackupContent                         // delete the backup content
 )
@@ -49,9 +49,9 @@ func (r Step) String() string {
 	return names[r]
 }
 
-// Next is the next step of the hand-over, with words where there is something to say. The order is such that
-// after each step some content with the handle exists that is the original, or retained, or ours: first the
-// handle gets a second owner, then the first one is told to leave it alone, then the first one goes.
+// Next returns the next step of the hand-over, with a message if it waits or fails. After each step a content with
+// the handle exists that is the original, retained, or Lateen's. So the order is: the handle gets a second owner;
+// the original content gets policy Retain; the originals are deleted.
 func (h State) Next() (Step, string) {
 	if description := h.nameConflict(); description != "" {
 		return NameConflict, description
@@ -69,7 +69,8 @@ func (h State) Next() (Step, string) {
 	}
 }
 
-// fail is for what can never be done as far as the caches know; they may lag behind.
+// fail returns Fail for a state that can never succeed. If the caches lack an object they may lag behind, so it
+// returns Reobserve first.
 func (h State) fail(format string, description ...any) (Step, string) {
 	if !h.Verified && (h.Original.Snapshot == nil || h.Original.Content == nil || h.Backup.Snapshot == nil || h.Backup.Content == nil) {
 		return Reobserve, ""
@@ -90,8 +91,8 @@ func (h State) begin() (Step, string) {
 	return h.createBackupPair(CreateSnapshot)
 }
 
-// createBackupPair says what to do for a handle that has only one owner yet: the first of what makes another, or
-// why not.
+// createBackupPair returns the step for a handle with one owner: first, which starts the creation of a second
+// owner, or what blocks it.
 func (h State) createBackupPair(first Step) (Step, string) {
 	content, name := h.Original.Content, h.SourceContent()
 	switch {
@@ -111,7 +112,7 @@ func (h State) createBackupPair(first Step) (Step, string) {
 	return first, ""
 }
 
-// deleteOriginals retires the originals of a handle that has its second owner.
+// deleteOriginals returns the steps that delete the originals of a handle with a second owner.
 func (h State) deleteOriginals() (Step, string) {
 	backup, content := h.Backup.Snapshot, h.Backup.Content
 	switch {
@@ -137,8 +138,9 @@ func (h State) deleteOriginals() (Step, string) {
 	return Finished, ""
 }
 
-// detachOriginal is what has to be done before the original content goes: it must leave the handle alone before
-// anything is deleted, and it must be known to before its VolumeSnapshot is, which takes it along.
+// detachOriginal returns the next step before the original content may be deleted. Its deletionPolicy must be
+// Retain before anything is deleted. A content that the cache lacks must be fetched before its VolumeSnapshot is
+// deleted, because that also deletes the content.
 func (h State) detachOriginal() Step {
 	snapshot, content := h.Original.Snapshot, h.Original.Content
 	switch {
@@ -167,7 +169,7 @@ func ready(snapshot *snapshotv1.VolumeSnapshot) bool {
 	return status != nil && status.ReadyToUse != nil && *status.ReadyToUse && status.BoundVolumeSnapshotContentName != nil
 }
 
-// notReady says why, in the driver's words if there are any.
+// notReady says that a snapshot is not ready, with the driver's error if there is one.
 func notReady(snapshot *snapshotv1.VolumeSnapshot) string {
 	description := fmt.Sprintf("VolumeSnapshot %s/%s is not ready", snapshot.Namespace, snapshot.Name)
 	if status := snapshot.Status; status != nil && status.Error != nil && status.Error.Message != nil {

@@ -6,12 +6,12 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// toyRungs bounds a call on a ladder, and toyCalls how many it takes from anywhere to the end.
+// toyRungs bounds the steps of one call. toyCalls bounds the calls from any state to the end.
 const toyRungs, toyCalls = 16, 8
 
-// walkStorages calls visit with each rung that can come to be taken for a snapshot that is ready: agents die
-// after any rung, the transfer ends at any time, the caches lag as long as they like, but by the same time, and the controllers
-// do what they have to do in any order. It stops when visit says so.
+// walkStorages calls visit with each reachable step for a ready snapshot. Agents crash after any step. The transfer
+// ends at any time. The caches lag without a bound, but all by the same time. The controllers act in any order. It
+// stops when visit returns false.
 func walkStorages(l ladders, visit func(before, after toyClimb, rung Step) bool) {
 	start := toyClimb{storage: toyStorage{toyPairs: toyPairs{
 		original: toySnapshot{there: true, guarded: true, ready: true}, content: toyContent{there: true, guarded: true, handle: true},
@@ -41,7 +41,7 @@ func walkStorages(l ladders, visit func(before, after toyClimb, rung Step) bool)
 	}
 }
 
-// elsewhere is what others than the agent may do next.
+// elsewhere returns the states after one action of another actor.
 func (c toyClimb) elsewhere() []toyClimb {
 	ended := c
 	ended.undoing = true
@@ -54,7 +54,8 @@ func (c toyClimb) elsewhere() []toyClimb {
 	return next
 }
 
-// ends tells how a ladder ends if nothing is in its way: caches catch up and controllers act between calls.
+// ends runs a state machine without disturbance: caches catch up and controllers act between calls. It returns the
+// final state and the last step.
 func (l ladders) ends(c toyClimb) (toyClimb, Step) {
 	rung := AwaitSnapshot
 	for range toyCalls {
@@ -73,7 +74,8 @@ func (l ladders) ends(c toyClimb) (toyClimb, Step) {
 	return c, rung
 }
 
-// storageRule is what holds for each rung, said without the ladders, and ladders that break it.
+// storageRule is an invariant of each step, stated without the state machines, and a broken state machine that
+// violates it.
 type storageRule struct {
 	holds  func(l ladders, before, after toyClimb, rung Step) bool
 	broken func(*ladders)
@@ -128,7 +130,7 @@ func storageRules() map[string]storageRule {
 	}
 }
 
-// instead is a ladder on which one rung is taken for another.
+// instead returns a state machine that replaces one step with another.
 func instead(ladder func(State) (Step, string), rung, taken Step) func(State) (Step, string) {
 	return func(h State) (Step, string) {
 		next, description := ladder(h)

@@ -1,6 +1,6 @@
 package handover
 
-// toyClimb is an agent on a ladder: what there is, what its caches have, and what it has made of that so far.
+// toyClimb is a simulated run of an agent: the real state, its caches, and the agent's current view.
 type toyClimb struct {
 	storage toyStorage
 	cache   toyPairs
@@ -9,7 +9,7 @@ type toyClimb struct {
 	undoing bool
 }
 
-// ladders are the two that are climbed, or broken ones.
+// ladders are the state machines of the hand-over and its cleanup, or broken ones.
 type ladders struct {
 	next, undo func(State) (Step, string)
 }
@@ -21,19 +21,19 @@ func (l ladders) rung(c toyClimb) (Step, string) {
 	return l.next(c.view.seen(c.known))
 }
 
-// again is another agent, or the same one after an event: it begins with what the caches have.
+// again starts another run, of this agent or another one. It starts from the caches.
 func (c toyClimb) again() toyClimb {
 	c.view, c.known = c.cache, false
 	return c
 }
 
-// fresh is the same with caches that have caught up.
+// fresh is again with up-to-date caches.
 func (c toyClimb) fresh() toyClimb {
 	c.cache = c.storage.toyPairs
 	return c.again()
 }
 
-// take takes one rung, and sees what the API server answers to it.
+// take executes one step and updates the view from the API server's response.
 func (c toyClimb) take(rung Step) toyClimb {
 	there, view := &c.storage, &c.view
 	switch rung {
@@ -76,7 +76,7 @@ func (c toyClimb) take(rung Step) toyClimb {
 	return c
 }
 
-// look reads what is not seen. Which things those are the exposer decides.
+// look reads the objects that the view lacks, in the same way as the exposer.
 func (c *toyClimb) look() {
 	there, view := &c.storage, &c.view
 	c.known = true
@@ -110,7 +110,7 @@ func dropToy[T any](there, view *T, found bool, drop, mark func(*T)) {
 	mark(view)
 }
 
-// stops tells whether a call on the ladder ends with this rung.
+// stops reports whether this step ends a call.
 func (r Step) stops() bool {
 	return r == Finished || r == AwaitSnapshot || r == Fail || r == NameConflict
 }

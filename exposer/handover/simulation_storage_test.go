@@ -9,7 +9,7 @@ import (
 	"github.com/lateen-project/lateen/exposer/objects"
 )
 
-// maker is who made a backup object.
+// maker is the creator of a backup object.
 type maker uint8
 
 const (
@@ -18,23 +18,23 @@ const (
 	somebody
 )
 
-// toySnapshot is all that matters of a VolumeSnapshot. One that is not there is the zero value.
+// toySnapshot is the relevant state of a VolumeSnapshot. The zero value is one that does not exist.
 type toySnapshot struct {
 	there, ending bool
 	guarded       bool  // has the finalizers of the snapshot-controller
-	ready         bool  // an original
+	ready         bool  // of an original
 	maker         maker // of a backup
 }
 
-// toyContent is all that matters of a VolumeSnapshotContent.
+// toyContent is the relevant state of a VolumeSnapshotContent.
 type toyContent struct {
 	there, ending, guarded bool
 	retained, freed        bool
-	handle                 bool // is in the status, where the sidecar looks for what it deletes
+	handle                 bool // is in the status, where the sidecar reads the handle to delete
 	maker                  maker
 }
 
-// toyPairs are the four objects of a hand-over, as they are or as somebody sees them.
+// toyPairs are the four objects of a hand-over, in reality or in a view.
 type toyPairs struct {
 	original toySnapshot
 	content  toyContent // of the original
@@ -42,20 +42,20 @@ type toyPairs struct {
 	copied   toyContent // of the backup
 }
 
-// toyStorage is what the API server has, and how often the driver was told to delete the handle.
+// toyStorage is the state of the API server, and how often the driver deleted the handle.
 type toyStorage struct {
 	toyPairs
 	deleted uint8
 }
 
-// seen are the pairs as an agent looks at them.
+// seen returns the state that an agent observes.
 func (p toyPairs) seen(known bool) State {
 	h := State{
 		Namespace: "velero", Name: "du", UID: "du-uid", ExposingNode: "n1", Verified: known,
 		Source: types.NamespacedName{Namespace: "apps", Name: "snap"},
 	}
 	h.Original.Snapshot, h.Backup.Snapshot, h.Backup.Content = p.original.original(), p.backup.made(h), p.copied.made(h)
-	if h.SourceContent() == "content" { // or nothing tells where to look
+	if h.SourceContent() == "content" { // otherwise no object names the content
 		h.Original.Content = p.content.original()
 	}
 	return h
@@ -138,7 +138,8 @@ func toyMeta(namespace, name string, ending bool) metav1.ObjectMeta {
 	return meta
 }
 
-// controllers are what the snapshot-controller and the driver's sidecar may do next, each on its own.
+// controllers returns the possible next actions of the snapshot-controller and the driver's sidecar, each on its
+// own.
 func (s toyStorage) controllers() []toyStorage {
 	var next []toyStorage
 	may := func(can bool, do func(*toyStorage)) {
@@ -170,7 +171,7 @@ func (s toyStorage) controllers() []toyStorage {
 	return next
 }
 
-// settled is the storage when the controllers have nothing left to do.
+// settled returns the storage after all actions of the controllers.
 func (s toyStorage) settled() toyStorage {
 	for next := s.controllers(); len(next) > 0; next = s.controllers() {
 		s = next[0]
@@ -178,7 +179,7 @@ func (s toyStorage) settled() toyStorage {
 	return s
 }
 
-// safe tells whether the handle stays if nobody does anything from now on.
+// safe reports whether the handle stays if no agent acts from now on.
 func (s toyStorage) safe() bool {
 	s = s.settled()
 	return s.deleted == 0 && (s.content.there || s.copied.there && s.copied.maker != somebody)

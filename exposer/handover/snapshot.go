@@ -13,49 +13,48 @@ import (
 	"github.com/lateen-project/lateen/exposer/objects"
 )
 
-// What a backup VolumeSnapshot remembers from its creation on, so that whoever finds it can go on with the
-// hand-over or undo it without knowing anything else.
+// Annotations of a backup VolumeSnapshot, set at its creation. Every agent that finds it can continue or undo the
+// hand-over without other state.
 const (
-	AnnotationSourceContent  = "lateen.dev/source-content"  // name of the VolumeSnapshotContent that the snapshot came with
-	AnnotationSourceSnapshot = "lateen.dev/source-snapshot" // namespace/name of the VolumeSnapshot that it came with
-	AnnotationRestoreSize    = "lateen.dev/restore-size"    // what the original says that a volume made of it needs; absent if nothing
+	AnnotationSourceContent  = "lateen.dev/source-content"  // name of the original VolumeSnapshotContent
+	AnnotationSourceSnapshot = "lateen.dev/source-snapshot" // namespace/name of the original VolumeSnapshot
+	AnnotationRestoreSize    = "lateen.dev/restore-size"    // status.restoreSize of the original; absent if it has none
 )
 
 // Names of the external snapshotter (its pkg/utils/util.go).
 const (
-	// annotationBeingDeleted lets the driver's sidecar finish the deletion of a content. The
-	// snapshot-controller sets it when the content's VolumeSnapshot is deleted; without it a content that is
-	// deleted stays for ever.
+	// annotationBeingDeleted permits the driver's sidecar to finish the deletion of a content. The
+	// snapshot-controller sets it when the content's VolumeSnapshot is deleted. Without it a deleted content stays
+	// for ever.
 	annotationBeingDeleted = "snapshot.storage.kubernetes.io/volumesnapshot-being-deleted"
 	annotationBeingCreated = "snapshot.storage.kubernetes.io/volumesnapshot-being-created"
-	// labelManagedBy names the node whose sidecar looks after a content (distributed snapshotting).
+	// labelManagedBy names the node whose sidecar manages a content (distributed snapshotting).
 	labelManagedBy = "snapshot.storage.kubernetes.io/managed-by"
-	// finalizerContent keeps a content until the sidecar is done with it.
+	// finalizerContent keeps a content until the sidecar has finished its deletion.
 	finalizerContent = "snapshot.storage.kubernetes.io/volumesnapshotcontent-bound-protection"
 )
 
-// SnapshotPair is a VolumeSnapshot and its VolumeSnapshotContent; nil is one that is not there.
+// SnapshotPair is a VolumeSnapshot and its VolumeSnapshotContent; nil is one that does not exist.
 type SnapshotPair struct {
 	Snapshot *snapshotv1.VolumeSnapshot
 	Content  *snapshotv1.VolumeSnapshotContent
 }
 
-// State is what is there of one snapshot that is, or was, or is to be handed over from the namespace of
-// its volume to Velero's.
+// State is the observed state of one snapshot and its hand-over from the namespace of its volume to Velero's.
 type State struct {
 	Namespace, Name string    // of the backup VolumeSnapshot; its content has the same name
-	UID             types.UID // of the custom resource that it is for
-	ExposingNode    string    // as in Ours
+	UID             types.UID // of the custom resource of the transfer
+	ExposingNode    string    // as in OwnerLabels
 	Source          types.NamespacedName
-	Original        SnapshotPair // as Velero's server, or its CSI plugin, made it
-	Backup          SnapshotPair // ours
+	Original        SnapshotPair // created by Velero's server or its CSI plugin
+	Backup          SnapshotPair // created by Lateen, or by Velero's agent
 
-	// Verified means that what is nil here was not found by the API server; without it a cache does not have it.
+	// Verified means that nil objects were not found by the API server; otherwise only a cache lacks them.
 	Verified bool
 }
 
-// BackupSnapshot builds the VolumeSnapshot in Velero's namespace that the original's handle is handed to. It
-// has no owner: garbage collection would delete it together with the claim that is made of it.
+// BackupSnapshot builds the VolumeSnapshot in Velero's namespace that receives the original's handle. It has no
+// owner: garbage collection would delete it together with the claim created from it.
 func (h State) BackupSnapshot() *snapshotv1.VolumeSnapshot {
 	return &snapshotv1.VolumeSnapshot{
 		ObjectMeta: metav1.ObjectMeta{
@@ -70,8 +69,8 @@ func (h State) BackupSnapshot() *snapshotv1.VolumeSnapshot {
 	}
 }
 
-// BackupContent builds the content that holds the handle from now on. It is bound to the backup
-// VolumeSnapshot and to no later one of that name.
+// BackupContent builds the content that owns the handle from now on. It is bound to this backup VolumeSnapshot by
+// UID, not to a recreated one of the same name.
 func (h State) BackupContent() *snapshotv1.VolumeSnapshotContent {
 	original := h.Original.Content
 	labels := h.OwnerLabels()
@@ -96,7 +95,7 @@ func (h State) BackupContent() *snapshotv1.VolumeSnapshotContent {
 	}
 }
 
-// Annotations are the annotations by which a hand-over is found again.
+// Annotations returns the annotations from which a hand-over can be continued.
 func (h State) Annotations() map[string]string {
 	memory := map[string]string{AnnotationSourceSnapshot: h.Source.String()}
 	if name := h.SourceContent(); name != "" {
@@ -108,20 +107,21 @@ func (h State) Annotations() map[string]string {
 	return memory
 }
 
-// LoadSource finds the source, if nobody named it, where the hand-over left it.
+// LoadSource reads the source from the annotations of the backup VolumeSnapshot, if it is not set.
 func (h *State) LoadSource() {
 	if h.Source.Name == "" && h.Backup.Snapshot != nil {
 		h.Source.Namespace, h.Source.Name, _ = strings.Cut(h.Backup.Snapshot.Annotations[AnnotationSourceSnapshot], "/")
 	}
 }
 
-// OwnerLabels are the labels of the backup objects.
+// OwnerLabels returns the labels of the backup objects.
 func (h State) OwnerLabels() map[string]string { return objects.OwnerLabels(h.UID, h.ExposingNode) }
 
-// MarkedBeingDeleted are the annotations that let the sidecar finish the deletion of a content whose VolumeSnapshot is gone.
+// MarkedBeingDeleted returns the annotation that permits the sidecar to finish the deletion of a content whose
+// VolumeSnapshot is deleted.
 func MarkedBeingDeleted() map[string]string { return map[string]string{annotationBeingDeleted: "yes"} }
 
-// SourceContent is the name of the original's content, or empty if nothing tells it any more.
+// SourceContent returns the name of the original's content, or empty if no object names it.
 func (h State) SourceContent() string {
 	if h.Backup.Snapshot != nil {
 		if name := h.Backup.Snapshot.Annotations[AnnotationSourceContent]; name != "" {
@@ -136,12 +136,12 @@ func (h State) SourceContent() string {
 		return *original.Status.BoundVolumeSnapshotContentName
 	case original.Spec.Source.VolumeSnapshotContentName != nil:
 		return *original.Spec.Source.VolumeSnapshotContentName
-	default: // not bound yet; the snapshot-controller names what it makes so
+	default: // not bound yet; the snapshot-controller gives contents this name
 		return "snapcontent-" + string(original.UID)
 	}
 }
 
-// RestoreSize is how much a volume needs that is made of the snapshot; 0 if nobody said.
+// RestoreSize returns the required size of a volume created from the snapshot; 0 if it is not known.
 func (h State) RestoreSize() resource.Quantity {
 	for _, snapshot := range []*snapshotv1.VolumeSnapshot{h.Backup.Snapshot, h.Original.Snapshot} {
 		if snapshot == nil {
@@ -157,8 +157,8 @@ func (h State) RestoreSize() resource.Quantity {
 	return resource.Quantity{}
 }
 
-// isRecreatedSource tells whether an original VolumeSnapshot is not the one that was handed over but a later one of
-// its name.
+// isRecreatedSource reports whether the original VolumeSnapshot is a recreated one of the same name, not the one of
+// this hand-over.
 func (h State) isRecreatedSource() bool {
 	if h.Original.Snapshot == nil || h.Backup.Snapshot == nil {
 		return false
@@ -168,9 +168,9 @@ func (h State) isRecreatedSource() bool {
 	return was != "" && was != bare.SourceContent()
 }
 
-// ours tells whether a backup object was made for the same custom resource: by Lateen, which labels it, or
-// by Velero's own agent, which labels nothing but makes both of one name and bound to each other. Names of
-// custom resources are generated, so a leftover of another one does not have this name.
+// oursSnapshot reports whether the backup VolumeSnapshot belongs to the same custom resource. Lateen labels it.
+// Velero's own agent sets no label, but gives both backup objects the same name and binds them to each other. Names
+// of custom resources are generated, so a leftover of another one has a different name.
 func (h State) oursSnapshot() bool {
 	created := h.Backup.Snapshot
 	if owner, labelled := created.Labels[objects.LabelOwnerUID]; labelled {

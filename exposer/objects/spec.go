@@ -63,7 +63,7 @@ type Settings struct {
 	Annotations   map[string]string
 	Tolerations   []corev1.Toleration // in addition to inherited ones
 
-	Privileged         bool // movers of pod volumes: required where security modules block root from the files of other pods
+	Privileged         bool // pod volume movers: required where security modules block root from other pods' files
 	LoadAffinity       []LoadAffinity
 	BackupClaims       map[string]BackupClaim // by the storage class of the source volume
 	IgnoreDelayBinding bool                   // restore without waiting for the target claim's first consumer

@@ -1,5 +1,5 @@
-// Package rebind decides, one step at a time, how a restored volume passes from the claim of its data mover to the
-// claim that it was restored for. It never calls the API server, reads a clock or keeps anything.
+// Package rebind is the state machine that moves a restored volume from the restore claim of its data mover to the
+// target claim. It is pure: it never calls the API server, reads a clock or keeps state.
 package rebind
 
 import (
@@ -13,36 +13,37 @@ import (
 	"github.com/lateen-project/lateen/exposer/objects"
 )
 
-// What a volume remembers of its delivery.
+// Label and annotation of a volume that is rebound.
 const (
-	LabelRebind = "lateen.dev/rebind" // UID of the DataDownload; stays, so that it is known that it was delivered
-	// AnnotationReclaimPolicy is the policy that the volume had and gets back; it is there until then.
+	LabelRebind = "lateen.dev/rebind" // UID of the DataDownload; it stays, as a record of the rebind
+	// AnnotationReclaimPolicy is the original reclaim policy of the volume; it is removed when the policy is
+	// restored.
 	AnnotationReclaimPolicy = "lateen.dev/reclaim-policy"
 )
 
-// State is what is there of a restored volume on its way to the claim that it was restored for.
+// State is the observed state of a restored volume and its rebind to the target claim.
 type State struct {
 	Move   objects.MoverSpec
-	Pod    *corev1.Pod                   // the mover; nil if it is gone
-	Claim  *corev1.PersistentVolumeClaim // into which was restored; nil if it is gone
-	Volume *corev1.PersistentVolume      // of that claim, or found by LabelRebind; nil if there is none
+	Pod    *corev1.Pod                   // the mover; nil if it is deleted
+	Claim  *corev1.PersistentVolumeClaim // the restore claim; nil if it is deleted
+	Volume *corev1.PersistentVolume      // of the restore claim, or found by LabelRebind; nil if there is none
 	Target *corev1.PersistentVolumeClaim // nil if it does not exist
 }
 
-// Step is the next thing to do for a delivery. Each is safe to do twice, and one after which the agent may die.
+// Step is the next step of a rebind. Each step is idempotent, and the agent may crash after each.
 type Step int
 
-// The steps of a delivery.
+// The steps of a rebind.
 const (
-	Done          Step = iota // the target is bound to the volume, which is as it was
-	Wait                      // something else has to happen first; the words say what
-	Fail                      // it cannot be delivered; the words say why
-	RetainVolume              // let claim and mover go without the volume
+	Done          Step = iota // the target is bound to the volume, whose reclaim policy is restored
+	Wait                      // wait for another controller; the message says what for
+	Fail                      // the rebind can never succeed; the message says why
+	RetainVolume              // set Retain, so that deleting the restore claim keeps the volume
 	DeleteMover               // delete the mover pod
-	DeleteClaim               // delete the claim into which was restored
-	SetClaimRef               // name the target on the volume
-	SetVolumeName             // name the volume on the target
-	ReleaseVolume             // give the volume its reclaim policy back
+	DeleteClaim               // delete the restore claim
+	SetClaimRef               // set the volume's claimRef to the target
+	SetVolumeName             // set the target's volumeName
+	ReleaseVolume             // restore the reclaim policy of the volume
 )
 
 func (h Step) String() string {
@@ -55,13 +56,12 @@ func (h Step) String() string {
 	return names[h]
 }
 
-// Next is the next step of a delivery, with words where there is something to say. The volume is reserved
-// before the target names it: Kubernetes looks at a claim when the claim changes, and binds it at once if the
-// volume is reserved for it then. The other way round it would look again only with its next resync.
+// Next returns the next step of a rebind, with a message if it waits or fails. The volume's claimRef is set before
+// the target's volumeName. Kubernetes reconciles a claim when the claim changes, and binds it at once if the volume
+// is reserved for it. In the other order it would bind only at its next resync.
 //
-// A mover or a restore claim that is shown although the volume names the target already comes from a stale cache:
-// both were deleted before. A volume that has its reclaim policy back was delivered, whatever became of the
-// target since.
+// A mover or restore claim that is observed after the claimRef names the target comes from a stale cache: both were
+// deleted before. A volume with its original reclaim policy was rebound, whatever happened to the target since.
 func (d State) Next() (Step, string) {
 	if d.wasDelivered() {
 		return Done, ""
@@ -93,8 +93,8 @@ func (d State) Next() (Step, string) {
 	return Done, ""
 }
 
-// fail says why a volume cannot be delivered. It is looked at before each step, and before the first one
-// that cannot be taken back.
+// fail returns why a volume cannot be rebound. It is checked before each step, and so before the first step that
+// cannot be undone.
 func (d State) fail() string {
 	switch {
 	case d.Volume == nil:
@@ -122,27 +122,27 @@ func (d State) fail() string {
 	return ""
 }
 
-// labelled tells whether the volume remembers that it is for this DataDownload.
+// labelled reports whether the volume's label names this DataDownload.
 func (d State) labelled() bool { return d.Volume.Labels[LabelRebind] == string(d.Move.UID) }
 
-// wasDelivered tells whether the volume has been bound to the target and got its reclaim policy back: LabelRebind and
-// AnnotationReclaimPolicy are set together, and the label stays.
+// wasDelivered reports whether the volume was bound to the target and has its original reclaim policy. LabelRebind
+// and AnnotationReclaimPolicy are set together, and the label stays.
 func (d State) wasDelivered() bool {
 	return d.Volume != nil && d.labelled() && !d.marked() && d.Volume.Labels[objects.LabelKept] == ""
 }
 
-// namesTarget tells whether the claimRef of a volume on its way is that of a claim with the target's name.
+// namesTarget reports whether the claimRef of the labelled volume names the target.
 func (d State) namesTarget() bool {
 	return d.Volume != nil && d.labelled() && claimOf(d.Volume) == d.target()
 }
 
-// inUse tells whether a claim other than the restore claim is bound to the volume.
+// inUse reports whether a claim other than the restore claim is bound to the volume.
 func (d State) inUse() bool {
 	restore := types.NamespacedName{Namespace: d.Move.Namespace, Name: d.Move.Name}
 	return d.Volume.Status.Phase == corev1.VolumeBound && claimOf(d.Volume) != restore
 }
 
-// claimOf is the claim that the claimRef of a volume names.
+// claimOf returns the claim in the claimRef of a volume.
 func claimOf(volume *corev1.PersistentVolume) (claim types.NamespacedName) {
 	if ref := volume.Spec.ClaimRef; ref != nil {
 		claim = types.NamespacedName{Namespace: ref.Namespace, Name: ref.Name}
@@ -150,10 +150,10 @@ func claimOf(volume *corev1.PersistentVolume) (claim types.NamespacedName) {
 	return claim
 }
 
-// marked tells whether the volume has yet to get its reclaim policy back.
+// marked reports whether the original reclaim policy is still to be restored.
 func (d State) marked() bool { return d.Volume.Annotations[AnnotationReclaimPolicy] != "" }
 
-// retained tells whether the volume outlives its claim, or need not any more.
+// retained reports whether the volume survives the deletion of its claim, or is already bound to the target.
 func (d State) retained() bool {
 	return d.labelled() &&
 		(d.Volume.Spec.PersistentVolumeReclaimPolicy == corev1.PersistentVolumeReclaimRetain || d.bound())
@@ -164,7 +164,7 @@ func (d State) holds(claim *corev1.PersistentVolumeClaim) bool {
 	return ref != nil && ref.UID == claim.UID
 }
 
-// reserved tells whether the volume is for the target and for no other claim of that name.
+// reserved reports whether the volume's claimRef names the target and no other claim of that name.
 func (d State) reserved() bool {
 	ref := d.Volume.Spec.ClaimRef
 	return ref != nil && ref.Namespace == d.Target.Namespace && ref.Name == d.Target.Name && (ref.UID == "" || ref.UID == d.Target.UID)
@@ -189,27 +189,28 @@ func (d State) leftovers() string {
 	return strings.Join(left, " and ") + " are being deleted"
 }
 
-// VolumePatch is a merge patch of a volume. Null takes a label, annotation or field away.
+// VolumePatch is a merge patch of a volume. Null removes a label, annotation or field.
 type VolumePatch struct {
 	Metadata VolumeMetadata `json:"metadata"`
 	Spec     VolumeSpec     `json:"spec,omitzero"`
 }
 
-// VolumeMetadata is what a VolumePatch says of the metadata. With the UID, another volume that has got the
-// name since is not changed, because a UID cannot be.
+// VolumeMetadata is the metadata of a VolumePatch. The UID protects a recreated volume of the same name, because a
+// UID is immutable.
 type VolumeMetadata struct {
 	UID         types.UID          `json:"uid"`
 	Labels      map[string]*string `json:"labels,omitempty"`
 	Annotations map[string]*string `json:"annotations,omitempty"`
 }
 
-// VolumeSpec is what a VolumePatch says of the spec.
+// VolumeSpec is the spec of a VolumePatch.
 type VolumeSpec struct {
 	ClaimRef map[string]*string                   `json:"claimRef,omitempty"`
 	Policy   corev1.PersistentVolumeReclaimPolicy `json:"persistentVolumeReclaimPolicy,omitempty"`
 }
 
-// Retain makes the volume outlive its claim, and remembers for whom it is and what its policy was.
+// Retain returns the patch that keeps the volume after its claim is deleted. It records the DataDownload and the
+// original reclaim policy.
 func (d State) Retain() VolumePatch {
 	was := cmp.Or(d.Volume.Annotations[AnnotationReclaimPolicy], string(d.Volume.Spec.PersistentVolumeReclaimPolicy))
 	return VolumePatch{
@@ -222,7 +223,8 @@ func (d State) Retain() VolumePatch {
 	}
 }
 
-// Reserve makes the volume fit the target: what a claim of that name, and only that, will be bound to.
+// Reserve returns the patch that reserves the volume for the target. It sets the claimRef and the labels that the
+// target's selector requires.
 func (d State) Reserve() VolumePatch {
 	labels := map[string]*string{}
 	if selector := d.Target.Spec.Selector; selector != nil {
@@ -239,7 +241,7 @@ func (d State) Reserve() VolumePatch {
 	}
 }
 
-// Release gives the volume the policy back that it had.
+// Release returns the patch that restores the reclaim policy.
 func (d State) Release() VolumePatch {
 	return VolumePatch{
 		VolumeMetadata{UID: d.Volume.UID, Annotations: map[string]*string{AnnotationReclaimPolicy: nil}},
@@ -247,8 +249,9 @@ func (d State) Release() VolumePatch {
 	}
 }
 
-// Keep makes a volume that cannot be delivered one that nobody deletes: neither Kubernetes with the restore claim,
-// nor the sweep. The reclaim policy of a volume that another claim uses is that claim's owner's to choose.
+// Keep returns the patch for a volume that cannot be rebound. Neither Kubernetes with the restore claim nor the
+// sweep deletes it then. If another claim uses the volume, the reclaim policy belongs to the owner of that claim
+// and stays.
 func (d State) Keep() VolumePatch {
 	labels := map[string]*string{objects.LabelKept: new(objects.LabelValue(d.Move.Name)), LabelRebind: nil}
 	for name := range objects.OwnerLabels(d.Move.UID, d.Move.ExposingNode) {
@@ -272,8 +275,9 @@ type ClaimPatch struct {
 	} `json:"spec"`
 }
 
-// Choose names the volume on the target. What Kubernetes wrote about an earlier binding goes, or the claim
-// would be called lost; what it has written since is not touched.
+// Choose returns the patch that sets the target's volumeName. It removes the observed annotations of Kubernetes
+// about an earlier binding, because the claim would count as lost with them. It does not touch annotations that
+// Kubernetes has added since.
 func (d State) Choose() ClaimPatch {
 	var patch ClaimPatch
 	patch.Metadata.UID = d.Target.UID

@@ -165,7 +165,7 @@ func phaseSince(before transfer.State) time.Time {
 		return before.AcceptedAt
 	case transfer.InProgress, transfer.Canceling:
 		return before.StartedAt
-	default:
-		return before.CreatedAt
+	case "", transfer.New, transfer.Completed, transfer.Failed, transfer.Canceled:
 	}
+	return before.CreatedAt
 }

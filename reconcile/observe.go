@@ -61,7 +61,7 @@ func (t *TransferReconciler[T]) observe(ctx context.Context, s *request[T]) erro
 	case transfer.InProgress, transfer.Canceling:
 		t.watchMover(s)
 		t.readResult(s)
-	default:
+	case transfer.Completed, transfer.Failed, transfer.Canceled:
 	}
 	return nil
 }

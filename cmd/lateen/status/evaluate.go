@@ -112,7 +112,7 @@ func since(of *subject, mover *corev1.Pod) time.Time {
 		at = state.StartedAt
 	case transfer.Completed, transfer.Failed, transfer.Canceled:
 		at = state.CompletedAt
-	default:
+	case "", transfer.New:
 	}
 	if at.IsZero() {
 		return state.CreatedAt

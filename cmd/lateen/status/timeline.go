@@ -117,7 +117,7 @@ func (s *Snapshot) steps(of *subject) []TimelineEvent {
 		add(state.CompletedAt, true, "Failed: %s", state.Message)
 	case transfer.Canceled:
 		add(state.CompletedAt, false, "Canceled. %s", state.Message)
-	default:
+	case "", transfer.New, transfer.Accepted, transfer.Prepared, transfer.InProgress, transfer.Canceling:
 	}
 	if deleted := of.meta.GetDeletionTimestamp(); deleted != nil {
 		add(deleted.Time, true, "deletion asked for")

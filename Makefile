@@ -133,7 +133,7 @@ test: ## Run all tests: unit, integration, end to end
 	$(call with,lateen $(notdir $(PROGRAMS)))
 	cd test/cluster && $(TEST) ./...
 	cd test/velero && CGO_ENABLED=0 $(TEST) -trimpath ./...
-	cd test && CGO_ENABLED=0 $(TEST) -trimpath -timeout 25m -p 2 -parallel 4 $$(go list ./... | grep -vE '/($(subst $() ,|,$(RACED)))$$')
+	cd test && CGO_ENABLED=0 $(TEST) -trimpath -timeout 25m -p 2 -parallel 4 $$(go list ./... | grep -vE '/($(subst $(space),|,$(RACED)))$$')
 	cd test && $(TEST) -race -timeout 25m -p 2 -parallel 4 $(RACED:%=./%)
 
 # These packages run agents within the test: their races count. The others run programs, which are compiled already.
@@ -142,9 +142,13 @@ RACED := e2e integration monitoring
 # Go's cache of results does not see that a program in bin/ has changed: what runs one is always run anew.
 TEST := go test -count=1
 
+# Pure decisions have no goroutines, but millions of situations to walk through.
+PURE := ./reconcile/transfer ./reconcile/maintenance
+
 test-unit: ## Run the quick tests alone
 	$(call need,gcc=gcc$(comma)libc6-dev)
-	go test -race ./...
+	go test $(PURE)
+	go test -race $$(go list ./... | grep -vE '/($(subst $(space),|,$(PURE:./%=%)))$$')
 
 sweep: ## Run the long tests, before an issue is closed: kill points, faults, 300 random plays (SEED= repeats one)
 	$(call need,gcc=gcc$(comma)libc6-dev)

@@ -213,7 +213,7 @@ func deleted[S any, T object[S]](ctx context.Context, from client[T], was T) (T,
 	return now, nil
 }
 
-// deleteTracked deletes an object and hides it until the caches have the deletion.
+// deleteTracked deletes an object and records that, so that the caches return it as deleting at once.
 func deleteTracked[S any, T object[S]](ctx context.Context, c *handoverRun, from client[T], was T) (T, error) {
 	now, err := deleted(ctx, from, was)
 	if err == nil {

@@ -18,7 +18,7 @@ const (
 	logTimeout = 30 * time.Second
 )
 
-// Log returns the end of a terminated mover's log, at most 1 MiB. It starts at a line break if there is one.
+// Log returns the end of a terminated mover's log, at most 1 MiB. A truncated log starts at a full line if it has one.
 func (e *Exposer) Log(ctx context.Context, pod *corev1.Pod) ([]byte, error) {
 	end := tail{limit: logBytes}
 	if err := e.readLog(ctx, pod, &corev1.PodLogOptions{}, &end); err != nil {

@@ -24,7 +24,7 @@ type Snapshots interface {
 	Snapshot(namespace, name string) *snapshotv1.VolumeSnapshot
 	// Content returns a cached VolumeSnapshotContent, or nil.
 	Content(name string) *snapshotv1.VolumeSnapshotContent
-	// Deleted records that a snapshot or content was deleted; the caches hide it from now on.
+	// Deleted records that a snapshot or content was deleted; the caches return it as deleting from now on.
 	Deleted(object metav1.Object)
 	// Client changes snapshots and contents, and reads what must not be stale.
 	Client() snapshotclient.SnapshotV1Interface

@@ -16,7 +16,7 @@ import (
 //	            └─ restart ┴────────────┘  └▶ Canceling ─▶ Canceled
 //
 // A mover that is given up in Prepared or later is deleted before the phase becomes Accepted again (see replace). A
-// cancel in any phase but InProgress leads to Canceled at once. Cleanup starts after the terminal phase is written:
+// cancel before InProgress leads to Canceled at once. Cleanup starts after the terminal phase is written:
 // exposed objects are deleted first, the finalizer is removed last. A restored volume is rebound between the mover's
 // success and Completed; no other step is possible in that time.
 func Next(s State, observed Observed, lim Limits) Step {

@@ -78,8 +78,8 @@ func (a Agent) runsVelero(s State) bool {
 }
 
 // Nodes returns the nodes whose agents decide which agent acts on the transfer. It is the mover's node if that is
-// known. It is every node ("") while the mover's node or the exposing agent is not known. Settled transfers and new
-// ones of no node depend on none.
+// known. It is every node ("") while the mover's node or the exposing agent is not known. Foreign and settled
+// transfers, and new ones that any agent may accept, depend on none.
 func (s State) Nodes() []string {
 	switch {
 	case s.Foreign || s.Settled():

@@ -8,7 +8,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// Vanish takes a pod away without a trace, as a node that is deleted or a forced deletion does.
+// Vanish removes a pod without a trace, like the deletion of a node or a forced deletion.
 func (n *Node) Vanish(ctx context.Context, namespace, name string) error {
 	err := n.client.CoreV1().Pods(namespace).Delete(ctx, name, metav1.DeleteOptions{GracePeriodSeconds: new(int64(0))})
 	if err != nil {
@@ -17,21 +17,21 @@ func (n *Node) Vanish(ctx context.Context, namespace, name string) error {
 	return nil
 }
 
-// Evict ends a pod as the kubelet does under pressure: its containers are ended, then its status says Failed,
-// Evicted and DisruptionTarget. The object stays.
+// Evict ends a pod as the kubelet does under resource pressure. It ends the containers, then sets the status to
+// Failed with reason Evicted and the condition DisruptionTarget. The object stays.
 func (n *Node) Evict(namespace, name, message string) error {
 	return n.disrupt(namespace, name, disruption{
 		Reason: "Evicted", Condition: corev1.PodReasonTerminationByKubelet, Message: message,
 	})
 }
 
-// Preempt ends a pod as the scheduler has it ended for one of higher priority, up to the deletion: the object
-// stays, so that it can be looked at. Where a node is full, the real scheduler does all of it.
+// Preempt ends a pod as the scheduler does for a pod of higher priority, without the deletion. The object stays, so
+// that a test can read it. On a full node, the real scheduler also deletes it.
 func (n *Node) Preempt(namespace, name, message string) error {
 	return n.disrupt(namespace, name, disruption{Condition: corev1.PodReasonPreemptionByScheduler, Message: message})
 }
 
-// disrupt ends a pod of this node that has not ended yet.
+// disrupt ends a pod of this node that is not terminal yet.
 func (n *Node) disrupt(namespace, name string, end disruption) error {
 	n.lock.Lock()
 	defer n.lock.Unlock()
@@ -46,7 +46,7 @@ func (n *Node) disrupt(namespace, name string, end disruption) error {
 	return fmt.Errorf("end pod %s/%s: it does not run on node %s", namespace, name, n.options.Name)
 }
 
-// close ends the time in which a pod can be disrupted.
+// close marks a pod so that disrupt ignores it.
 func (n *Node) close(run *podRun) {
 	n.lock.Lock()
 	defer n.lock.Unlock()

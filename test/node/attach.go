@@ -14,8 +14,8 @@ import (
 	"k8s.io/utils/ptr"
 )
 
-// attach plays the attach-detach controller, which looks after nodes with a real kubelet only: it makes the
-// VolumeAttachment of a volume whose driver asks for that, and returns when the driver has attached it.
+// attach plays the attach-detach controller, which serves only nodes with a real kubelet. If the driver requires it,
+// attach creates the VolumeAttachment of a volume, and waits until the driver has attached it.
 func (n *Node) attach(ctx context.Context, pod *corev1.Pod, volume *corev1.PersistentVolume) error {
 	if volume.Spec.CSI == nil {
 		return nil
@@ -43,7 +43,7 @@ func (n *Node) attach(ctx context.Context, pod *corev1.Pod, volume *corev1.Persi
 	return context.Cause(ctx)
 }
 
-// attachment has the name that Kubernetes gives it (pkg/volume/csi).
+// attachment returns a VolumeAttachment with the name that Kubernetes gives it (pkg/volume/csi).
 func (n *Node) attachment(volume *corev1.PersistentVolume) *storagev1.VolumeAttachment {
 	source := volume.Spec.CSI
 	sum := sha256.Sum256([]byte(source.VolumeHandle + source.Driver + n.options.Name))
@@ -55,8 +55,8 @@ func (n *Node) attachment(volume *corev1.PersistentVolume) *storagev1.VolumeAtta
 	}
 }
 
-// attached waits until a volume is attached, or its attachment of an earlier pod is gone. What the driver complains of
-// becomes an Event of the pod.
+// attached waits until a volume is attached, or until its attachment for an earlier pod is deleted. Errors of the
+// driver become Events of the pod.
 func (n *Node) attached(ctx context.Context, pod *corev1.Pod, name string) (bool, error) {
 	var watcher watch.Interface
 	options := metav1.ListOptions{FieldSelector: fields.OneTermEqualSelector(metav1.ObjectNameField, name).String()}
@@ -88,7 +88,7 @@ func (n *Node) attached(ctx context.Context, pod *corev1.Pod, name string) (bool
 	return false, nil
 }
 
-// noteAttachment remembers what is to be detached when the pod has ended.
+// noteAttachment records a VolumeAttachment to delete after the pod has ended.
 func (n *Node) noteAttachment(pod *corev1.Pod, name string) {
 	n.lock.Lock()
 	defer n.lock.Unlock()

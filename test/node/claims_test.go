@@ -15,7 +15,7 @@ import (
 	"github.com/lateen-project/lateen/test/world"
 )
 
-// simulated is a volume of a simulated CSI driver, whose bytes are in dir.
+// simulated returns a volume of a simulated CSI driver with its bytes in dir.
 func simulated(dir string) corev1.PersistentVolumeSource {
 	return corev1.PersistentVolumeSource{CSI: &corev1.CSIPersistentVolumeSource{
 		Driver: "csi.example.com", VolumeHandle: dir, VolumeAttributes: map[string]string{"dir": dir},

@@ -14,20 +14,20 @@ import (
 	"github.com/lateen-project/lateen/test/world"
 )
 
-// dataFile is the one file of a volume by which it is seen what is in it.
+// dataFile is the only file of a volume. It shows the content of the volume.
 const dataFile = "data"
 
-// unfinished is what a restore's stand-in writes before it writes all.
+// unfinished is the partial content that a restore's stand-in writes first.
 const unfinished = "unfinished\n"
 
-// Data is what a volume has that belongs to something of that UID: the UID, and a checksum of it and of the snapshot that
-// the volume was restored from, if it was.
+// Data returns the content of a volume that belongs to an object with that UID: the UID and a checksum. The checksum
+// covers the UID and the snapshot that the volume was restored from, if any.
 func Data(uid types.UID, snapshotID string) string {
 	sum := sha256.Sum256([]byte(string(uid) + "/" + snapshotID))
 	return fmt.Sprintf("%s %s\n", uid, hex.EncodeToString(sum[:]))
 }
 
-// WriteData makes a volume have data.
+// WriteData writes data to a volume.
 func WriteData(volume, data string) error {
 	if err := os.WriteFile(filepath.Join(volume, dataFile), []byte(data), 0o644); err != nil {
 		return fmt.Errorf("write data: %w", err)
@@ -35,7 +35,7 @@ func WriteData(volume, data string) error {
 	return nil
 }
 
-// ReadData returns the data of a volume; an empty one has none.
+// ReadData returns the data of a volume; "" if it is empty.
 func ReadData(volume string) (string, error) {
 	data, err := os.ReadFile(filepath.Join(volume, dataFile))
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
@@ -44,7 +44,8 @@ func ReadData(volume string) (string, error) {
 	return string(data), nil
 }
 
-// Uploaded returns the data that the last stand-in of a backup has found in its volume; ok is false if none has succeeded.
+// Uploaded returns the data that the last successful stand-in of a backup read from its volume; ok is false if none
+// has succeeded.
 func (s *StandIn) Uploaded(transfer types.UID) (data string, ok bool) {
 	s.lock.Lock()
 	defer s.lock.Unlock()
@@ -52,7 +53,7 @@ func (s *StandIn) Uploaded(transfer types.UID) (data string, ok bool) {
 	return data, ok
 }
 
-// begin leaves a volume that is restored in between.
+// begin leaves a restored volume in an unfinished state.
 func (r role) begin(transfer *world.Transfer, host Host) error {
 	volume := host.Volumes[string(transfer.UID)]
 	if !r.restores() || volume == "" {
@@ -61,7 +62,7 @@ func (r role) begin(transfer *world.Transfer, host Host) error {
 	return WriteData(volume, unfinished)
 }
 
-// move does what a mover is there for: it reads all of a volume, or writes it.
+// move plays the data path: it reads all of a volume, or writes it.
 func (s *StandIn) move(r role, transfer *world.Transfer, host Host) error {
 	volume := host.Volumes[string(transfer.UID)]
 	if volume == "" {

@@ -17,7 +17,7 @@ import (
 	"github.com/lateen-project/lateen/test/world"
 )
 
-// stubborn runs until it is released, whatever its context says.
+// stubborn runs until it is released and ignores its context.
 type stubborn struct{ release chan struct{} }
 
 func (s stubborn) Run(context.Context, *corev1.Pod, node.Host) node.Result {
@@ -25,7 +25,7 @@ func (s stubborn) Run(context.Context, *corev1.Pod, node.Host) node.Result {
 	return node.Result{}
 }
 
-// obedient tells that it runs, and why it was ended.
+// obedient reports its start and the cause of its end.
 type obedient struct {
 	began  chan struct{}
 	causes chan error
@@ -40,7 +40,7 @@ func (o obedient) Run(ctx context.Context, _ *corev1.Pod, _ node.Host) node.Resu
 	return node.Result{ExitCode: 7, Message: "told to end"}
 }
 
-// ended waits for the end of a container, which must have that cause.
+// ended waits for the end of a container and requires its cause.
 func (o obedient) ended(ctx context.Context, t *testing.T, why string) {
 	t.Helper()
 	select {
@@ -51,7 +51,7 @@ func (o obedient) ended(ctx context.Context, t *testing.T, why string) {
 	}
 }
 
-// history is what becomes of a pod until it is gone.
+// history collects the states of a pod until its deletion.
 func (s *site) history(ctx context.Context, t *testing.T, pod *corev1.Pod) func() []*corev1.Pod {
 	t.Helper()
 	watcher, err := s.Kube.CoreV1().Pods(s.Namespace).Watch(ctx, metav1.ListOptions{
@@ -115,17 +115,17 @@ func TestContainerOfAPodThatVanishesIsEnded(t *testing.T) {
 	all := rest()
 	require.Equal(t, corev1.PodRunning, all[len(all)-1].Status.Phase, "nobody has said how it ended")
 	runner.ended(ctx, t, "pod is gone")
-	s.mover(ctx, t, "m1") // the name is free
+	s.mover(ctx, t, "m1") // the name is available
 	second := s.pod(ctx, t, "m1", world.Ready)
 	require.NotEqual(t, first.UID, second.UID)
 }
 
-// trip is a way to the API server.
+// trip implements http.RoundTripper.
 type trip func(*http.Request) (*http.Response, error)
 
 func (f trip) RoundTrip(request *http.Request) (*http.Response, error) { return f(request) }
 
-// forgetting lets no watch begin in the past, so that who was cut off must read everything anew.
+// forgetting rejects watches that start in the past. A disconnected client must list everything again.
 func forgetting(next http.RoundTripper) http.RoundTripper {
 	return trip(func(request *http.Request) (*http.Response, error) {
 		query := request.URL.Query()
@@ -156,7 +156,7 @@ func TestNodeThatWasCutOffCatchesUp(t *testing.T) {
 			s.mover(ctx, t, "m1")
 			first := s.pod(ctx, t, "m1", world.Ready)
 			select {
-			case <-runner.began: // the node knows that the pod is Ready
+			case <-runner.began: // the node has observed that the pod is Ready
 			case <-ctx.Done():
 				t.Fatal("the container does not run")
 			}

@@ -14,7 +14,7 @@ import (
 	"k8s.io/utils/ptr"
 )
 
-// environment is the variables of a container: those of every container, those of envFrom, then its own.
+// environment returns the variables of a container: those of every container, those of envFrom, then its own.
 func (r Real) environment(ctx context.Context, pod *corev1.Pod, container corev1.Container) (map[string]string, error) {
 	server, err := url.Parse(r.Config.Host)
 	if err != nil {
@@ -43,7 +43,7 @@ func (r Real) environment(ctx context.Context, pod *corev1.Pod, container corev1
 	return environment, nil
 }
 
-// envFrom reads the variables of a ConfigMap or a Secret; one that is optional and not there has none.
+// envFrom reads the variables of a ConfigMap or a Secret. A missing optional one has none.
 func (r Real) envFrom(ctx context.Context, namespace string, source corev1.EnvFromSource) (map[string]string, error) {
 	client, err := kubernetes.NewForConfig(r.Config)
 	if err != nil {
@@ -74,7 +74,7 @@ func (r Real) envFrom(ctx context.Context, namespace string, source corev1.EnvFr
 	return found, nil
 }
 
-// field is a variable that the downward API fills.
+// field returns the value of a downward API variable.
 func field(pod *corev1.Pod, variable corev1.EnvVar) (string, error) {
 	if variable.ValueFrom.FieldRef == nil {
 		return "", fmt.Errorf("variable %s: this node knows fieldRef only", variable.Name)

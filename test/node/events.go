@@ -13,7 +13,7 @@ import (
 	"github.com/lateen-project/lateen/test/world"
 )
 
-// voice is how a mover speaks: one Event per reason, patched when it says the same again.
+// voice sends the Events of a mover: one Event per reason, patched on each repetition.
 type voice struct {
 	client   kubernetes.Interface
 	role     role
@@ -22,7 +22,7 @@ type voice struct {
 	said     map[string]*corev1.Event // by reason
 }
 
-// say sends an Event; as with Velero's mover, one that cannot be sent stops nothing.
+// say sends an Event. A failure stops nothing, as in Velero's mover.
 func (v *voice) say(ctx context.Context, reason, message string) {
 	reported, err := v.send(ctx, reason, message)
 	if err != nil {
@@ -32,7 +32,7 @@ func (v *voice) say(ctx context.Context, reason, message string) {
 	v.said[reason] = reported
 }
 
-// fails is the end of a mover whose data path fails.
+// fails returns the result of a mover whose data path failed.
 func (v *voice) fails(why error) Result {
 	fmt.Fprintln(v.host.Log, "stand-in mover:", why)
 	return Result{ExitCode: 1, Message: fmt.Sprintf("Failed to run data path service for %s: %v", v.role.inResults(), why)}

@@ -7,42 +7,42 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// Fault is what happens to a pod instead of running as it should. Just one of its parts is set.
+// Fault replaces the normal run of a pod. Exactly one of its parts is set.
 type Fault struct {
 	Match func(*corev1.Pod) bool // nil: data movers
-	Times int                    // how many pods it hits; 0: every one
+	Times int                    // number of pods it applies to; 0: all
 
 	NeverStarts bool     // stays in ContainerCreating
 	Waiting     *Waiting // its container never starts, for a reason
-	Refused     *Waiting // the kubelet does not admit it: OutOfcpu, UnexpectedAdmissionError, …
-	Pulls       *Pull    // its image is pulled first
-	Ends        *Result  // it runs, and ends like this at once
+	Refused     *Waiting // the kubelet rejects it: OutOfcpu, UnexpectedAdmissionError, …
+	Pulls       *Pull    // the node pulls its image first
+	Ends        *Result  // it runs and ends with this result at once
 }
 
 // Waiting is a reason and a message.
 type Waiting struct{ Reason, Message string }
 
-// Faults are the rules of a node; tests add and clear them while it runs.
+// Faults are the rules of a node. Tests add and clear them while it runs.
 type Faults struct {
 	lock  sync.Mutex
 	rules []*Fault
 }
 
-// Add puts a rule behind those that are there.
+// Add appends a rule.
 func (f *Faults) Add(fault Fault) {
 	f.lock.Lock()
 	defer f.lock.Unlock()
 	f.rules = append(f.rules, &fault)
 }
 
-// Clear drops all rules. Pods that were hit stay as they are.
+// Clear drops all rules. Affected pods keep their state.
 func (f *Faults) Clear() {
 	f.lock.Lock()
 	defer f.lock.Unlock()
 	f.rules = nil
 }
 
-// take is the fault for a pod, if there is one; the zero Fault is none.
+// take returns the fault for a pod; the zero Fault if no rule matches.
 func (f *Faults) take(pod *corev1.Pod) Fault {
 	f.lock.Lock()
 	defer f.lock.Unlock()

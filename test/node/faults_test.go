@@ -13,7 +13,7 @@ import (
 	"github.com/lateen-project/lateen/test/world"
 )
 
-// waits asks for a pod whose container waits for a reason.
+// waits returns a condition: the container of the pod waits for a reason.
 func waits(reason string) func(*corev1.Pod) bool {
 	return func(pod *corev1.Pod) bool {
 		statuses := pod.Status.ContainerStatuses

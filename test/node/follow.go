@@ -11,7 +11,7 @@ import (
 	"github.com/lateen-project/lateen/test/world"
 )
 
-// place is where movers share a watch, which ends with the node.
+// place is the scope of a watch that movers share. The watch ends with the node.
 type place struct {
 	node, namespace string
 	kind            world.Kind
@@ -30,7 +30,7 @@ func (s *StandIn) follow(host Host, namespace string, role role) (
 		}
 		select {
 		case starts <- transfer:
-		default: // once is enough
+		default: // one signal is enough
 		}
 		return transfer
 	}
@@ -44,7 +44,7 @@ func (s *StandIn) follow(host Host, namespace string, role role) (
 			}
 			select {
 			case cancels <- struct{}{}:
-			default: // once is enough
+			default: // one signal is enough
 			}
 		},
 	})
@@ -54,20 +54,20 @@ func (s *StandIn) follow(host Host, namespace string, role role) (
 	return starts, cancels, func() { _ = informer.RemoveEventHandler(registration) }, nil
 }
 
-// look is the transfer that a watch tells of, if it has that name; many movers share the watch.
+// look returns the transfer of a watch event if it has that name. Many movers share the watch.
 func look(object any, name string) *world.Transfer {
 	resource, ok := object.(*unstructured.Unstructured)
 	if !ok || resource.GetName() != name {
 		return nil
 	}
 	transfer, err := world.View(resource)
-	if err != nil { // the API server checks all fields that a Transfer has
+	if err != nil { // the API server validates all fields of a Transfer
 		return nil
 	}
 	return transfer
 }
 
-// cache is the watch of a kind in a namespace; the first mover there begins it.
+// cache returns the watch of a kind in a namespace. The first mover there starts it.
 func (s *StandIn) cache(host Host, here place) cache.SharedIndexInformer {
 	s.lock.Lock()
 	defer s.lock.Unlock()

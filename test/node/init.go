@@ -14,7 +14,7 @@ import (
 	"github.com/lateen-project/lateen/test/world"
 )
 
-// initialize runs the init containers in their order. All end at once but the one that waits for restored volumes.
+// initialize runs the init containers in order. All end at once, except the one that waits for restored volumes.
 func (n *Node) initialize(ctx context.Context, pod *corev1.Pod, volumes map[string]string) error {
 	for i, container := range pod.Spec.InitContainers {
 		if container.Name != world.WaitContainer {
@@ -34,7 +34,7 @@ func (n *Node) initialize(ctx context.Context, pod *corev1.Pod, volumes map[stri
 	return nil
 }
 
-// runInit runs an init container to its end, which must be a success.
+// runInit runs an init container to completion. It fails unless the exit code is 0.
 func (n *Node) runInit(ctx context.Context, pod *corev1.Pod, container corev1.Container, volumes map[string]string) error {
 	log := &bytes.Buffer{}
 	host := Host{Node: n.options.Name, PodDir: n.podDir(pod), Log: log, Volumes: volumes, Beside: n.beside}
@@ -44,11 +44,11 @@ func (n *Node) runInit(ctx context.Context, pod *corev1.Pod, container corev1.Co
 	return nil
 }
 
-// restoresDir is where the waiting container has the volumes that get restored.
+// restoresDir is the mount path of the restored volumes in the waiting container.
 const restoresDir = "/restores/"
 
-// awaitRestores does what `velero-restore-helper UID` does: it returns once every volume has the mark of that restore,
-// and takes the marks away. It hears of a mark where Velero's looks each second.
+// awaitRestores plays `velero-restore-helper UID`: it waits until every volume has the mark of that restore, then
+// removes the marks. It is notified of a mark, while Velero's helper polls each second.
 func (n *Node) awaitRestores(ctx context.Context, _ *corev1.Pod, container corev1.Container, volumes map[string]string) error {
 	if len(container.Args) != 1 {
 		return fmt.Errorf("want one argument, the restore's UID; got %q", container.Args)
@@ -68,8 +68,8 @@ func (n *Node) awaitRestores(ctx context.Context, _ *corev1.Pod, container corev
 	return nil
 }
 
-// awaitFile returns once a directory has a file of that name. Its parent is there; the directory may come, go and come
-// again, and is another one to the kernel each time.
+// awaitFile waits until a directory has a file with that name. Its parent exists. The directory may be deleted and
+// created repeatedly, and each one is a new inode.
 func (n *Node) awaitFile(ctx context.Context, dir, name string) error {
 	if err := n.news.follow(filepath.Dir(dir), n.beside); err != nil {
 		return err
@@ -90,7 +90,7 @@ func (n *Node) awaitFile(ctx context.Context, dir, name string) error {
 	}
 }
 
-// initializing is the status of a pod whose init container of that index runs.
+// initializing returns the status of a pod whose init container with that index runs.
 func initializing(pod *corev1.Pod, running int) corev1.PodStatus {
 	status := waiting(pod, Waiting{Reason: "PodInitializing"})
 	status.PodIP, status.PodIPs = address, []corev1.PodIP{{IP: address}}
@@ -113,7 +113,7 @@ func initializing(pod *corev1.Pod, running int) corev1.PodStatus {
 	return status
 }
 
-// initialized are the statuses of init containers that have all ended well.
+// initialized returns the statuses of init containers that have all succeeded.
 func initialized(pod *corev1.Pod, now metav1.Time) []corev1.ContainerStatus {
 	var statuses []corev1.ContainerStatus
 	for _, container := range pod.Spec.InitContainers {

@@ -14,13 +14,13 @@ import (
 	"github.com/lateen-project/lateen/test/world"
 )
 
-// waitsForRestore says that the pod's first init container runs.
+// waitsForRestore reports whether the pod's first init container runs.
 func waitsForRestore(pod *corev1.Pod) bool {
 	statuses := pod.Status.InitContainerStatuses
 	return len(statuses) > 0 && statuses[0].Name == world.WaitContainer && statuses[0].State.Running != nil
 }
 
-// restored marks a volume of a pod as restored, as a mover of Velero does at its end.
+// restored marks a volume of a pod as restored, as Velero's mover does at its end.
 func (s *site) restored(ctx context.Context, t *testing.T, pod *corev1.Pod, volume, uid string) {
 	t.Helper()
 	dir, err := s.node.VolumeDir(ctx, pod, volume)

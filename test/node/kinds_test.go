@@ -16,7 +16,8 @@ import (
 	"github.com/lateen-project/lateen/test/world"
 )
 
-// transferOf creates a transfer of any kind, and its mover with one volume, which is named after it as movers have it.
+// transferOf creates a transfer of any kind and its mover. The mover has one volume, named after the transfer as in
+// Velero.
 func (s *transfers) transferOf(ctx context.Context, t *testing.T, kind world.Kind) *world.Transfer {
 	t.Helper()
 	restore, err := s.Restore(ctx, "monday")
@@ -118,7 +119,7 @@ func TestStandInPlaysMoversOfEveryKind(t *testing.T) {
 	}
 }
 
-// moved requires a backup to have read what was in the volume, and a restore to have written its own.
+// moved requires that a backup has read the content of the volume, and that a restore has written its own.
 func (s *transfers) moved(t *testing.T, created *world.Transfer, volume string) {
 	t.Helper()
 	there, err := node.ReadData(volume)

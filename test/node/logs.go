@@ -20,23 +20,23 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// logServer is the kubelet's endpoint for container logs, so that pods/log works through the API server.
+// logServer is the kubelet's endpoint for container logs. With it, pods/log works through the API server.
 type logServer struct {
 	listener net.Listener
 	server   *http.Server
 
 	lock sync.Mutex
-	logs map[string]*podLog // by namespace/pod; the last pod of that name
+	logs map[string]*podLog // by namespace/pod; the last pod with that name
 }
 
-// podLog is what a pod has written so far. It stays readable when the pod's containers have ended.
+// podLog is the output of a pod. It stays readable after the pod's containers have ended.
 type podLog struct {
 	pod types.UID
 
 	lock  sync.Mutex
 	text  []byte
 	ended bool
-	grown chan struct{} // closed, and made anew, when there is more to read or no more to come
+	grown chan struct{} // closed and replaced when more text is available or the log has ended
 }
 
 // Write implements io.Writer.
@@ -60,7 +60,7 @@ func (l *podLog) grow() {
 	l.grown = make(chan struct{})
 }
 
-// from is what there is from an offset on, what tells of more, and whether that is all.
+// from returns the text from an offset, a channel that closes on more text, and whether the log has ended.
 func (l *podLog) from(offset int) (text []byte, grown <-chan struct{}, ended bool) {
 	l.lock.Lock()
 	defer l.lock.Unlock()
@@ -91,9 +91,9 @@ func (l *logServer) port() int32 {
 	return int32(address.Port)
 }
 
-func (l *logServer) serve() { _ = l.server.Serve(l.listener) } // returns when it is closed
+func (l *logServer) serve() { _ = l.server.Serve(l.listener) } // returns on close
 
-func (l *logServer) close() { _ = l.server.Close() } // as the power goes
+func (l *logServer) close() { _ = l.server.Close() } // like a power loss
 
 func (l *logServer) open(pod *corev1.Pod) *podLog {
 	l.lock.Lock()
@@ -103,7 +103,7 @@ func (l *logServer) open(pod *corev1.Pod) *podLog {
 	return log
 }
 
-// forget drops the log of a pod, unless another pod has the name by now.
+// forget drops the log of a pod, unless another pod has the name now.
 func (l *logServer) forget(pod *corev1.Pod) {
 	l.lock.Lock()
 	defer l.lock.Unlock()
@@ -135,7 +135,7 @@ func (l *logServer) answer(w http.ResponseWriter, r *http.Request) {
 	for {
 		text = text[:min(len(text), most)]
 		if _, err := w.Write(text); err != nil {
-			return // the client is gone
+			return // the client has disconnected
 		}
 		if most -= len(text); most == 0 || ended || query.Get("follow") != "true" {
 			return
@@ -153,7 +153,7 @@ func (l *logServer) answer(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// lastLines is the end of a text; a last line without an end counts.
+// lastLines returns the last lines of a text. A last line without a newline counts too.
 func lastLines(text []byte, lines int) []byte {
 	all := bytes.SplitAfter(text, []byte("\n"))
 	if len(all[len(all)-1]) == 0 {

@@ -14,7 +14,7 @@ import (
 	"github.com/lateen-project/lateen/test/world"
 )
 
-// talker writes a line for each that it is given, until there are no more.
+// talker writes each line it receives, until the channel closes.
 type talker struct{ lines chan string }
 
 func (r talker) Run(ctx context.Context, _ *corev1.Pod, host node.Host) node.Result {

@@ -1,5 +1,5 @@
-// Package node plays the kubelet of simulated nodes against a real control plane. It knows nothing of
-// Lateen, and it leaves scheduling, admission and garbage collection to those whose work they are.
+// Package node plays the kubelet of simulated nodes against a real control plane. It does not depend on Lateen. The
+// real components do scheduling, admission and garbage collection.
 package node
 
 import (
@@ -23,20 +23,20 @@ import (
 	"k8s.io/klog/v2"
 )
 
-// Options describe a simulated node.
+// Options configure a simulated node.
 type Options struct {
 	Name        string
 	Root        string              // plays /var/lib/kubelet
-	Labels      map[string]string   // besides, or instead of, those that every kubelet sets
+	Labels      map[string]string   // added to the labels that every kubelet sets; they take precedence
 	Allocatable corev1.ResourceList // nil: 64 CPUs and 250 pods
-	StartDelay  time.Duration       // from being bound to running
-	Heartbeat   time.Duration       // between two renewals of the node's lease; 0: 10 s, as a kubelet
-	Runner      Runner              // what containers do; nil: Idle
-	Inits       InitRunner          // runs the init container that waits for restored volumes; nil: it is played
-	OnRunning   func(*corev1.Pod)   // told of each pod that has come to run; may be nil
+	StartDelay  time.Duration       // from binding to running
+	Heartbeat   time.Duration       // between two renewals of the node's lease; 0: 10 s, as in a kubelet
+	Runner      Runner              // plays the containers; nil: Idle
+	Inits       InitRunner          // runs the init container that waits for restored volumes; nil: the node plays it
+	OnRunning   func(*corev1.Pod)   // called for each pod that starts to run; may be nil
 }
 
-// Node is a simulated node that is kept Ready.
+// Node is a simulated node that stays Ready.
 type Node struct {
 	options Options
 	client  kubernetes.Interface
@@ -44,23 +44,24 @@ type Node struct {
 	Faults  *Faults
 
 	cancel  context.CancelFunc
-	beside  func(func(context.Context)) // runs something until the node stops
+	beside  func(func(context.Context)) // runs a function until the node stops
 	running sync.WaitGroup
 	lock    sync.Mutex
 	pods    map[types.UID]*podRun
-	news    news          // of directories
-	speech  sync.RWMutex  // held by who writes to the API; exclusively by who begins or ends a silence
+	news    news          // notifies of changes in directories
+	speech  sync.RWMutex  // held by API writes; exclusively by the start or end of a silence
 	silence chan struct{} // nil, or closed at the end of the silence
-	stopped chan struct{} // nil, or the silence of a kubelet that hears nothing either
+	stopped chan struct{} // nil, or the silence of a kubelet that receives nothing either
 }
 
-// linux is the operating system of a node whose labels name no other.
+// linux is the default operating system of a node.
 const linux = string(corev1.Linux)
 
-// heartbeat is a kubelet's default; the node lifecycle controller waits for 50 s.
+// heartbeat is a kubelet's default. The node lifecycle controller waits for 50 s.
 const heartbeat = 10 * time.Second
 
-// Start registers the node and begins to run the pods that are bound to it.
+// Start registers the node and runs the pods that are bound to it. An error means that the node could not be
+// registered.
 func Start(ctx context.Context, config *rest.Config, options Options) (*Node, error) {
 	if options.Runner == nil {
 		options.Runner = Idle{}
@@ -91,18 +92,18 @@ func Start(ctx context.Context, config *rest.Config, options Options) (*Node, er
 	return n, nil
 }
 
-// Stop ends every process of the node, and returns when they are gone; a Runner that does not heed its context
-// is waited for no longer than 5 s. The node's objects stay in the API, as those of a machine that lost power.
+// Stop ends all processes of the node. It waits at most 5 s for a Runner that ignores its context. The node's API
+// objects stay, as after a power loss.
 func (n *Node) Stop() {
 	n.cancel()
 	n.logs.close()
 	n.running.Wait()
 }
 
-// Name is the node's.
+// Name returns the name of the node.
 func (n *Node) Name() string { return n.options.Name }
 
-// PodsDir plays the kubelet's pods directory.
+// PodsDir returns the directory that plays the kubelet's pods directory.
 func (n *Node) PodsDir() string { return filepath.Join(n.options.Root, "pods") }
 
 func (n *Node) register(ctx context.Context) error {
@@ -127,12 +128,12 @@ func (n *Node) register(ctx context.Context) error {
 	return nil
 }
 
-// ready says that the node is.
+// ready posts the status Ready of the node.
 func (n *Node) ready(ctx context.Context) error {
 	return n.postStatus(ctx, corev1.ConditionTrue, "KubeletReady", "simulated")
 }
 
-// postStatus posts the node's status, without a resourceVersion: others write to the node too.
+// postStatus posts the node's status without a resourceVersion, because other components write to the node too.
 func (n *Node) postStatus(ctx context.Context, ready corev1.ConditionStatus, reason, message string) error {
 	room := n.options.Allocatable
 	if room == nil {

@@ -20,7 +20,7 @@ import (
 	"github.com/lateen-project/lateen/test/world"
 )
 
-// plane is the one control plane of this test binary; TestMain sets it.
+// plane is the only control plane of this test binary. TestMain sets it.
 var plane *cluster.Cluster
 
 func TestMain(m *testing.M) {
@@ -34,10 +34,10 @@ func installCRDs(ctx context.Context, c *cluster.Cluster) error {
 	return world.InstallCRDs(ctx, c.Admin())
 }
 
-// patience is how long a test waits for one thing.
+// patience is the limit for one wait of a test.
 const patience = world.Patience
 
-// deadline is the context that bounds everything a test waits for.
+// deadline returns a context that bounds all waits of a test.
 func deadline(t *testing.T) context.Context {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
@@ -45,22 +45,22 @@ func deadline(t *testing.T) context.Context {
 	return ctx
 }
 
-// sites counts them, so that each has a name of its own.
+// sites counts the sites, so that each has a unique name.
 var sites atomic.Int64
 
-// site is an installation of Velero with a node of its own.
+// site is an installation of Velero with its own node.
 type site struct {
 	*world.World
 	node *node.Node
 }
 
-// newSite starts a node with the name of the site's namespace, and in a directory of its own.
+// newSite starts a node in its own directory. It has the name of the site's namespace.
 func newSite(ctx context.Context, t *testing.T, options node.Options) *site {
 	t.Helper()
 	return newSiteOf(ctx, t, plane.Admin(), options)
 }
 
-// newSiteOf has the node speak to the API server by config.
+// newSiteOf connects the node to the API server by config.
 func newSiteOf(ctx context.Context, t *testing.T, config *rest.Config, options node.Options) *site {
 	t.Helper()
 	options.Name = fmt.Sprintf("site-%d", sites.Add(1))
@@ -73,7 +73,7 @@ func newSiteOf(ctx context.Context, t *testing.T, config *rest.Config, options n
 	return &site{World: installed, node: started}
 }
 
-// mover creates a pod that looks like the mover of a pod volume backup.
+// mover creates a pod that has the form of a pod volume backup's mover.
 func (s *site) mover(ctx context.Context, t *testing.T, name string, change ...func(*corev1.Pod)) *corev1.Pod {
 	t.Helper()
 	pod := &corev1.Pod{
@@ -94,7 +94,7 @@ func (s *site) mover(ctx context.Context, t *testing.T, name string, change ...f
 	return created
 }
 
-// pod waits for a pod of Velero's namespace.
+// pod waits for a pod in Velero's namespace.
 func (s *site) pod(ctx context.Context, t *testing.T, name string, done func(*corev1.Pod) bool) *corev1.Pod {
 	t.Helper()
 	pod, err := s.WaitPod(ctx, s.Namespace, name, done)
@@ -106,7 +106,7 @@ func in(phase corev1.PodPhase) func(*corev1.Pod) bool {
 	return func(pod *corev1.Pod) bool { return pod.Status.Phase == phase }
 }
 
-// condition is a pod's, or the zero one.
+// condition returns a condition of a pod; the zero value if there is none.
 func condition(pod *corev1.Pod, kind corev1.PodConditionType) corev1.PodCondition {
 	for _, c := range pod.Status.Conditions {
 		if c.Type == kind {
@@ -152,7 +152,7 @@ func TestNodeStaysReady(t *testing.T) {
 	watcher, err := s.Kube.CoordinationV1().Leases(corev1.NamespaceNodeLease).Watch(ctx, metav1.ListOptions{FieldSelector: "metadata.name=" + s.node.Name()})
 	require.NoError(t, err)
 	defer watcher.Stop()
-	for range 4 { // as it is, and three renewals
+	for range 4 { // the initial state and three renewals
 		select {
 		case <-watcher.ResultChan():
 		case <-ctx.Done():
@@ -193,7 +193,7 @@ func TestSchedulerPreemptsForAPodOfHigherPriority(t *testing.T) {
 	for event := range ends.ResultChan() {
 		pod, ok := event.Object.(*corev1.Pod)
 		require.True(t, ok)
-		if pod.Status.Phase == corev1.PodFailed { // the kubelet's last word leaves what the scheduler has said
+		if pod.Status.Phase == corev1.PodFailed { // the kubelet's last status keeps the scheduler's condition
 			require.Equal(t, corev1.PodReasonPreemptionByScheduler, condition(pod, corev1.DisruptionTarget).Reason)
 			require.EqualValues(t, 143, pod.Status.ContainerStatuses[0].State.Terminated.ExitCode)
 			return
@@ -202,7 +202,7 @@ func TestSchedulerPreemptsForAPodOfHigherPriority(t *testing.T) {
 	t.Fatal("the pod of lower priority has not ended")
 }
 
-// left lists what a pod has on the node.
+// left lists the files of a pod on the node.
 func (s *site) left(t *testing.T, pod *corev1.Pod) []string {
 	t.Helper()
 	found, err := filepath.Glob(filepath.Join(s.node.PodsDir(), string(pod.UID)))

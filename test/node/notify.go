@@ -8,15 +8,15 @@ import (
 	"github.com/fsnotify/fsnotify"
 )
 
-// news tells all who wait on a node for a file that something has happened in a directory. There is one watch for
-// all, since the kernel grants few (fs.inotify.max_user_instances: 128).
+// news notifies all waiters of a node about changes in directories. All share one watch, because the kernel grants
+// only a few (fs.inotify.max_user_instances: 128).
 type news struct {
 	lock    sync.Mutex
-	watcher *fsnotify.Watcher // nil: not needed yet
-	changed chan struct{}     // closed, and made anew, at everything that happens
+	watcher *fsnotify.Watcher // nil before the first use
+	changed chan struct{}     // closed and replaced at each event
 }
 
-// follow hears of what happens in a directory from now on. The first one to call it begins the watch, by beside.
+// follow watches a directory from now on. The first call starts the watch through beside.
 func (n *news) follow(dir string, beside func(func(context.Context))) error {
 	n.lock.Lock()
 	defer n.lock.Unlock()
@@ -31,7 +31,7 @@ func (n *news) follow(dir string, beside func(func(context.Context))) error {
 	return n.watcher.Add(dir)
 }
 
-// next is closed when something happens; ask before looking.
+// next returns a channel that closes at the next event. Call it before the check of the file.
 func (n *news) next() <-chan struct{} {
 	n.lock.Lock()
 	defer n.lock.Unlock()
@@ -43,7 +43,7 @@ func (n *news) run(ctx context.Context, watcher *fsnotify.Watcher) {
 	for {
 		select {
 		case <-watcher.Events:
-		case <-watcher.Errors: //nolint:errcheck // events that were too many: who waits looks again
+		case <-watcher.Errors: //nolint:errcheck // after an overflow, each waiter checks its file again
 		case <-ctx.Done():
 			return
 		}

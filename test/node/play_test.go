@@ -9,14 +9,14 @@ import (
 	"syscall"
 )
 
-// playing is the variable by which this test binary becomes a program that a test needs: one that goes on until
-// it is killed, whatever it is told, and has a child that does so too.
+// playing is the variable that turns this test binary into a helper program. The program runs until it is killed and
+// ignores signals, and so does its child.
 const playing = "LATEEN_NODE_TEST_PLAYS"
 
-// calling is the variable that has the socket to which the child opens a connection, for as long as it lives.
+// calling is the variable with the socket to which the child connects for its whole life.
 const calling = "LATEEN_NODE_TEST_CALLS"
 
-// play does not return before it is killed, but where the role is at an end or cannot be played: then with an exit code.
+// play runs a role until it is killed. It returns an exit code if the role ends or cannot be played.
 func play(role string) int {
 	if role == "owner" {
 		return own()
@@ -44,7 +44,7 @@ func play(role string) int {
 	}
 }
 
-// own gives the file /data/file to another user, and leaves what its environment says of that as its last words.
+// own gives the file /data/file to another user, and writes the values of its environment as termination message.
 func own() int {
 	text := os.Getenv("PREFIX_COLOR") + " " + os.Getenv("SHAPE")
 	if err := os.Chown("/data/file", 1234, 1234); err != nil {

@@ -35,7 +35,7 @@ func (n *Node) watchPods(ctx context.Context) error {
 	return nil
 }
 
-// seen starts a pod that is new, and tells one that is deleted.
+// seen starts a new pod and passes a deletion on.
 func (n *Node) seen(ctx context.Context, object any) {
 	pod, ok := object.(*corev1.Pod)
 	if !ok {
@@ -48,14 +48,14 @@ func (n *Node) seen(ctx context.Context, object any) {
 		runCtx, deleted := context.WithCancelCause(ctx)
 		run = newPodRun(pod, deleted)
 		n.pods[pod.UID] = run
-		defer n.running.Go(func() { n.run(runCtx, run) }) // once it knows of its deletion
+		defer n.running.Go(func() { n.run(runCtx, run) }) // after it has observed the deletion
 	}
 	if pod.DeletionTimestamp != nil {
 		run.delete(pod)
 	}
 }
 
-// changed is seen, and lost where a watch that broke off missed that another pod got the name.
+// changed calls seen. It first calls lost if an interrupted watch missed that another pod got the name.
 func (n *Node) changed(ctx context.Context, old, object any) {
 	before, isPod := old.(*corev1.Pod)
 	if now, ok := object.(*corev1.Pod); ok && isPod && now.UID != before.UID {
@@ -80,8 +80,8 @@ func (n *Node) lost(object any) {
 	}
 }
 
-// run is the life of a pod. What it leaves on the node goes before its object does, or after an object that
-// went first; when the node stops it stays, as on a machine that lost power.
+// run plays the life of a pod. Its files are removed before its object, or after an object that was deleted by force.
+// When the node stops, the files stay, as after a power loss.
 func (n *Node) run(ctx context.Context, run *podRun) {
 	logger := klog.FromContext(ctx).WithValues("node", n.options.Name, "pod", klog.KObj(run.pod))
 	defer n.logs.forget(run.pod)
@@ -105,7 +105,7 @@ func (n *Node) run(ctx context.Context, run *podRun) {
 	}
 }
 
-// report logs an error, but not that the pod is gone, that its name is another's by now, or that the node stops.
+// report logs an error. It ignores errors because the pod is deleted or replaced, or because the node stops.
 func report(ctx context.Context, logger klog.Logger, what string, err error) {
 	if err == nil || ctx.Err() != nil || apierrors.IsNotFound(err) || isAnothers(err) {
 		return
@@ -113,7 +113,7 @@ func report(ctx context.Context, logger klog.Logger, what string, err error) {
 	logger.Error(err, what)
 }
 
-// isAnothers says that the UID did not fit: a conflict in a deletion, and an invalid change in a patch.
+// isAnothers reports whether the UID did not match: a conflict for a deletion, an invalid change for a patch.
 func isAnothers(err error) bool {
 	status := apierrors.APIStatus(nil)
 	if apierrors.IsConflict(err) || !errors.As(err, &status) || status.Status().Details == nil {
@@ -122,13 +122,13 @@ func isAnothers(err error) bool {
 	return slices.ContainsFunc(status.Status().Details.Causes, func(c metav1.StatusCause) bool { return c.Field == "metadata.uid" })
 }
 
-// live brings a pod to run and returns how it ended; nil if there is nothing to report.
+// live runs a pod and returns its final status; nil if there is nothing to report.
 func (n *Node) live(ctx context.Context, logger klog.Logger, run *podRun) *corev1.PodStatus {
 	pod := run.pod
 	if pod.Status.Phase == corev1.PodSucceeded || pod.Status.Phase == corev1.PodFailed {
 		return nil
 	}
-	if run.isDeleted() || ctx.Err() != nil { // no containers for a pod that is to end
+	if run.isDeleted() || ctx.Err() != nil { // a pod that must end starts no containers
 		return run.verdict(neverStarted, ctx.Err())
 	}
 	fault := n.Faults.take(pod)
@@ -168,7 +168,7 @@ func (n *Node) live(ctx context.Context, logger klog.Logger, run *podRun) *corev
 	return n.begin(ctx, logger, run, runner, volumes)
 }
 
-// begin says that the containers run, and runs them.
+// begin reports the containers as running and runs them.
 func (n *Node) begin(ctx context.Context, logger klog.Logger, run *podRun, runner Runner, volumes map[string]string) *corev1.PodStatus {
 	run.began = metav1.Now()
 	n.runs(run, true)
@@ -183,7 +183,7 @@ func (n *Node) begin(ctx context.Context, logger klog.Logger, run *podRun, runne
 	return n.contain(ctx, run, runner, volumes)
 }
 
-// prepare makes the volumes of a pod and runs its init containers; both may wait for others as long as it takes.
+// prepare creates the volumes of a pod and runs its init containers. Both may wait without limit.
 func (n *Node) prepare(ctx context.Context, pod *corev1.Pod) (volumes map[string]string, err error) {
 	if volumes, err = n.makeVolumes(ctx, pod); err != nil {
 		if ctx.Err() == nil {
@@ -194,7 +194,7 @@ func (n *Node) prepare(ctx context.Context, pod *corev1.Pod) (volumes map[string
 	return volumes, n.initialize(ctx, pod, volumes)
 }
 
-// event sends an Event about a pod as a kubelet does, or the attach-detach controller.
+// event sends an Event about a pod, as a kubelet or the attach-detach controller does.
 func (n *Node) event(ctx context.Context, pod *corev1.Pod, kind, reason, message string) {
 	now := metav1.Now()
 	_, err := n.client.CoreV1().Events(pod.Namespace).Create(ctx, &corev1.Event{
@@ -230,7 +230,7 @@ func (n *Node) contain(ctx context.Context, run *podRun, runner Runner, volumes 
 	return run.verdict(withLog(run.pod, end, log), err)
 }
 
-// neverRuns shows why a pod does not start, until something else ends it. As a kubelet does, it backs off from
+// neverRuns posts why a pod does not start, until something else ends the pod. As a kubelet does, it backs off from
 // an image that cannot be pulled.
 func (n *Node) neverRuns(ctx context.Context, logger klog.Logger, run *podRun, why Waiting) *corev1.PodStatus {
 	reasons := []Waiting{why}
@@ -244,7 +244,7 @@ func (n *Node) neverRuns(ctx context.Context, logger klog.Logger, run *podRun, w
 	return run.verdict(neverStarted, err)
 }
 
-// drop removes the object of a pod that has ended and was deleted.
+// drop removes the object of a deleted pod that has ended.
 func (n *Node) drop(ctx context.Context, pod *corev1.Pod) error {
 	done, err := n.speak(ctx)
 	if err != nil {

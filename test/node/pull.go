@@ -9,20 +9,20 @@ import (
 	"k8s.io/klog/v2"
 )
 
-// Pull is an image that the node does not have yet.
+// Pull simulates an image that is not on the node yet.
 type Pull struct {
-	Takes time.Duration // one attempt, and the back-off after one that failed
-	Fails int           // attempts, before one succeeds
+	Takes time.Duration // duration of one attempt, and of the back-off after a failed one
+	Fails int           // failed attempts before the first success
 }
 
-// unreachable is what the kubelet says of an attempt that failed.
+// unreachable is the kubelet's message for a failed attempt.
 const unreachable = "rpc error: code = Unavailable desc = registry is unreachable"
 
-// creating is a container that waits for its volumes and its image.
+// creating is the state of a container that waits for its volumes and its image.
 var creating = Waiting{Reason: "ContainerCreating"}
 
-// pull gets the image of a pod's containers, with the states and Events of a kubelet (pkg/kubelet/images). Its error is what
-// ends the pod before.
+// pull plays the pull of a pod's image, with the states and Events of a kubelet (pkg/kubelet/images). The error is
+// what ended the pod before the pull succeeded.
 func (n *Node) pull(ctx context.Context, run *podRun, pull Pull) error {
 	image := run.pod.Spec.Containers[0].Image
 	post := func(state Waiting) {
@@ -55,10 +55,10 @@ func (n *Node) pull(ctx context.Context, run *podRun, pull Pull) error {
 	}
 }
 
-// errImagePull is the state of a container right after an attempt to pull its image failed.
+// errImagePull is the state of a container right after a failed attempt to pull its image.
 const errImagePull = "ErrImagePull"
 
-// backOff is the state that follows it, until the next attempt.
+// backOff returns the state between a failed attempt and the next one.
 func backOff(pod *corev1.Pod, failed Waiting) Waiting {
 	return Waiting{Reason: "ImagePullBackOff", Message: fmt.Sprintf(
 		"Back-off pulling image %q: %s: %s", pod.Spec.Containers[0].Image, failed.Reason, failed.Message)}

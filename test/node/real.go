@@ -19,21 +19,21 @@ import (
 	"k8s.io/client-go/rest"
 )
 
-// Real runs the first container of a pod as a process, in a mount namespace made by bubblewrap in which it
-// finds what its image and its volumes would give it, with the capabilities that containers have by default. The process is not asked to end but killed with its
-// namespace, since bubblewrap passes no signals on; no process is left when Run returns.
+// Real runs the first container of a pod as a process. Bubblewrap gives it a mount namespace with the files of its
+// image and its volumes, and the default capabilities of containers. At the end, the process is killed with its
+// namespace, because bubblewrap does not forward signals. No process is left when Run returns.
 type Real struct {
-	Config *rest.Config      // reaches the API server, and may make tokens
-	Velero string            // the binary that plays /velero in the image
-	Images map[string]string // binaries that do so in images of other versions, by image
-	Binds  []string          // host directories that a container reaches as it would a network: the repository
-	// RestoreHelper is the binary that plays /velero-restore-helper in the image; only RunInit needs it.
+	Config *rest.Config      // for the API server; may create tokens
+	Velero string            // binary that plays /velero of the image
+	Images map[string]string // binaries that play /velero in images of other versions, by image
+	Binds  []string          // host directories for resources that a container reaches by network: the repository
+	// RestoreHelper is the binary that plays /velero-restore-helper of the image. Only RunInit needs it.
 	RestoreHelper string
 }
 
 const (
 	secretsDir = "/var/run/secrets/kubernetes.io/serviceaccount"
-	// killDelay is what is left for the end of a process that was told to end, and of those it started.
+	// killDelay bounds the time from the signal to the end of a process and its children.
 	killDelay = 4 * time.Second
 )
 
@@ -53,7 +53,7 @@ func (r Real) run(ctx context.Context, pod *corev1.Pod, container corev1.Contain
 		fmt.Fprintln(host.Log, "node:", err)
 		return Result{ExitCode: 128, Reason: "StartError", Message: err.Error()}
 	}
-	// bubblewrap asks the kernel to be killed with its parent, which is the thread that forks, not this process.
+	// bubblewrap sets its parent-death signal for the thread that forks, not for this process.
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
 	command := exec.CommandContext(ctx, "bwrap", box.args...)
@@ -82,7 +82,7 @@ func exitCode(err error) int32 {
 	return 128
 }
 
-// box is a container that is ready to be started.
+// box is a container that is ready to start.
 type box struct {
 	args        []string
 	termination string
@@ -117,7 +117,7 @@ func (r Real) prepare(ctx context.Context, pod *corev1.Pod, container corev1.Con
 	}
 	for _, mount := range container.VolumeMounts {
 		if mount.MountPath == secretsDir {
-			continue // the projected volume that admission adds; its files are made here
+			continue // the projected volume of admission; this node creates its files
 		}
 		dir := host.Volumes[mount.Name]
 		if dir == "" {
@@ -141,8 +141,7 @@ func (r Real) prepare(ctx context.Context, pod *corev1.Pod, container corev1.Con
 	return &box{args: args, termination: termination}, nil
 }
 
-// capabilities are those that containerd gives to containers that ask for none: a mover needs some of them for files
-// that are not its own.
+// capabilities are the defaults of containerd. A mover needs some of them for files of other users.
 func capabilities() []string {
 	return []string{
 		"CAP_AUDIT_WRITE", "CAP_CHOWN", "CAP_DAC_OVERRIDE", "CAP_FOWNER", "CAP_FSETID", "CAP_KILL", "CAP_MKNOD",
@@ -150,7 +149,7 @@ func capabilities() []string {
 	}
 }
 
-// secrets makes the directory that a ServiceAccount's token is mounted from.
+// secrets creates the directory of a ServiceAccount's token volume.
 func (r Real) secrets(ctx context.Context, pod *corev1.Pod, host Host) (string, error) {
 	client, err := kubernetes.NewForConfig(r.Config)
 	if err != nil {

@@ -14,8 +14,8 @@ import (
 	"github.com/lateen-project/lateen/test/world"
 )
 
-// The volume is a simulated driver's, reached both as a claim and, through the link in a pod's directory, by a path
-// of the host.
+// The volume belongs to a simulated driver. A pod reaches it as a claim, or as a hostPath through the link in another
+// pod's directory.
 func TestRealContainerOwnsWhatItMounts(t *testing.T) {
 	self, err := os.Executable()
 	require.NoError(t, err)
@@ -48,7 +48,7 @@ func TestRealContainerOwnsWhatItMounts(t *testing.T) {
 			require.NoError(t, err)
 			require.NoError(t, s.inApps().ConfigMap(ctx, "settings", map[string]string{"COLOR": "red"}))
 			apps := *s
-			apps.World = s.inApps() // where the claim is
+			apps.World = s.inApps() // the namespace of the claim
 			apps.mover(ctx, t, "m1", func(pod *corev1.Pod) {
 				pod.Spec.Volumes = []corev1.Volume{volume(link)}
 				container := &pod.Spec.Containers[0]
@@ -72,7 +72,7 @@ func TestRealContainerOwnsWhatItMounts(t *testing.T) {
 	}
 }
 
-// inApps is the same world, but its methods act in the namespace of the pods that get backed up.
+// inApps returns the same world for the namespace of the backed-up pods.
 func (s *site) inApps() *world.World {
 	w := *s.World
 	w.Namespace = s.Apps

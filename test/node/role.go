@@ -11,14 +11,14 @@ import (
 	"github.com/lateen-project/lateen/test/world"
 )
 
-// role is what a mover is for, as the arguments of its pod say.
+// role is the task of a mover, from the arguments of its pod.
 type role struct {
 	kind       world.Kind
-	name       string // of the resource
+	name       string // Filesystem or Block; pod volume movers have no such argument and use Filesystem
 	volumeMode string // Filesystem or Block; pod volume movers are not told and know only Filesystem
 }
 
-// roleOf reads the arguments of a mover pod, of which one names the resource and is called like the label.
+// roleOf reads the arguments of a mover pod. One of them names the resource and has the name of the label.
 func roleOf(pod *corev1.Pod) (role, error) {
 	for _, kind := range world.Kinds() {
 		_, flag, _ := strings.Cut(kind.Label(), "/")
@@ -44,7 +44,8 @@ func argument(pod *corev1.Pod, flag string) string {
 	return ""
 }
 
-// inEvents is how Velero's movers call the resource in Events; they have another name for it in termination messages.
+// inEvents returns the name of the resource in the Events of Velero's movers. Their termination messages use another
+// one.
 func (r role) inEvents() string {
 	names := map[world.Kind]string{
 		world.PodVolumeBackup: "PVB", world.PodVolumeRestore: "PVR",
@@ -53,7 +54,7 @@ func (r role) inEvents() string {
 	return names[r.kind] + " " + r.name
 }
 
-// inResults is how Velero's movers call the resource in termination messages.
+// inResults returns the name of the resource in the termination messages of Velero's movers.
 func (r role) inResults() string {
 	names := map[world.Kind]string{
 		world.PodVolumeBackup: "PVB", world.PodVolumeRestore: "PVR",
@@ -66,7 +67,7 @@ func (r role) restores() bool {
 	return r.kind == world.PodVolumeRestore || r.kind == world.DataDownload
 }
 
-// success is the termination message of a mover that has moved everything (velero-protocol 3.4).
+// success returns the termination message of a successful mover (velero-protocol 3.4).
 func (r role) success(transfer *world.Transfer, bytes int64) string {
 	volume := fmt.Sprintf(`{"byPath":"/%s","volumeMode":"%s"}`, transfer.UID, r.volumeMode)
 	if r.restores() {
@@ -76,7 +77,7 @@ func (r role) success(transfer *world.Transfer, bytes int64) string {
 		r.name, volume, bytes, bytes/2)
 }
 
-// leave makes the file that the restored pod's init container waits for, which names the restore.
+// leave creates the mark that the restored pod's init container waits for. Its name is the UID of the restore.
 func (r role) leave(transfer *world.Transfer, host Host) error {
 	volume := host.Volumes[string(transfer.UID)]
 	if r.kind != world.PodVolumeRestore || volume == "" || len(transfer.OwnerReferences) == 0 {
@@ -95,5 +96,5 @@ func (r role) leave(transfer *world.Transfer, host Host) error {
 	return nil
 }
 
-// doneDir is where in a volume the movers of Velero leave the mark of a restore.
+// doneDir is the directory of a volume in which Velero's movers leave the mark of a restore.
 const doneDir = ".velero"

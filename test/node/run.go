@@ -10,44 +10,43 @@ import (
 	"k8s.io/utils/ptr"
 )
 
-// podRun is a pod that this node runs, from when it is seen to when it is gone.
+// podRun is a pod of this node, from its first event to its deletion.
 type podRun struct {
 	pod   *corev1.Pod
 	began metav1.Time             // of its containers
-	gone  context.CancelCauseFunc // by errGone
+	gone  context.CancelCauseFunc // called with errGone
 
-	deleted     chan struct{} // closed when the API says that the pod is to end
-	grace       time.Duration // of the deletion; read it once deleted is closed
+	deleted     chan struct{} // closed when the pod is being deleted
+	grace       time.Duration // of the deletion; valid after deleted is closed
 	disrupted   chan struct{} // closed when the node or the scheduler ends the pod
-	disruption  disruption    // read it once disrupted is closed
-	attachments []string      // names of VolumeAttachments that were made for it; the node's lock guards them
-	runs        bool          // its containers have started and not ended; the node's lock guards it, and the next
-	closed      bool          // it cannot be disrupted any more
+	disruption  disruption    // valid after disrupted is closed
+	attachments []string      // names of its VolumeAttachments; guarded by the node's lock
+	runs        bool          // its containers have started and not ended; guarded by the node's lock, like closed
+	closed      bool          // it can no longer be disrupted
 }
 
-// disruption is an end that comes from outside the pod and is no deletion.
+// disruption is an end from outside the pod that is no deletion.
 type disruption struct {
 	Reason    string // of the pod's status
 	Condition string // reason of the condition DisruptionTarget
 	Message   string
 }
 
-// What ends a pod, unless the node stops.
+// Causes of a pod's end while the node runs.
 var (
-	errGone      = errors.New("pod is gone") // nothing is left to report to
+	errGone      = errors.New("pod is gone") // the object no longer exists
 	errDeleted   = errors.New("pod is deleted")
 	errDisrupted = errors.New("pod is evicted or preempted")
 )
 
-// lastGrace is how long a node that does not have to wait for a container's end does wait for it: a Runner
-// may have a process to reap.
+// lastGrace bounds the wait for a container that has no grace period. A Runner may have to reap a process.
 const lastGrace = killDelay + time.Second
 
-// leastGraceSeconds is what a kubelet gives to the containers of a pod that was deleted without any grace and is
-// still there, because of a finalizer (calculateEffectiveGracePeriod in its pod workers).
+// leastGraceSeconds is the kubelet's minimum grace period, for a pod that was deleted without grace and still exists
+// because of a finalizer (calculateEffectiveGracePeriod in its pod workers).
 const leastGraceSeconds = 1
 
-// neverStarted is what a kubelet says of a container that it has nothing of when its pod ends.
+// neverStarted is the kubelet's result for a container without any state at the end of its pod.
 var neverStarted = Result{
 	ExitCode: 137, Reason: "ContainerStatusUnknown", Message: "The container could not be located when the pod was terminated",
 }
@@ -56,8 +55,8 @@ func newPodRun(pod *corev1.Pod, deleted context.CancelCauseFunc) *podRun {
 	return &podRun{pod: pod, gone: deleted, deleted: make(chan struct{}), disrupted: make(chan struct{})}
 }
 
-// delete tells the pod that it is deleted; the caller holds the node's lock. A forced deletion shows for a
-// moment as one without grace.
+// delete passes the deletion to the pod. The caller holds the node's lock. A forced deletion first appears as a
+// deletion without grace.
 func (r *podRun) delete(pod *corev1.Pod) {
 	if r.isDeleted() {
 		return
@@ -79,7 +78,7 @@ func (r *podRun) isDeleted() bool {
 	}
 }
 
-// interruptible waits for something in a pod's life, or returns why the pod is to end before that.
+// interruptible waits for an event of a pod, or returns what ends the pod earlier.
 func interruptible[T any](ctx context.Context, run *podRun, done <-chan T) (value T, _ error) {
 	select {
 	case value = <-done:
@@ -93,7 +92,7 @@ func interruptible[T any](ctx context.Context, run *podRun, done <-chan T) (valu
 	}
 }
 
-// life ends when the pod is to end, by what ends it. Whoever asks has to end it in any case.
+// life returns a context that ends with the pod, with the cause of its end. The caller must end it in any case.
 func (r *podRun) life(ctx context.Context) (context.Context, context.CancelCauseFunc) {
 	life, stop := context.WithCancelCause(ctx)
 	go func() {
@@ -103,7 +102,7 @@ func (r *podRun) life(ctx context.Context) (context.Context, context.CancelCause
 	return life, stop
 }
 
-// graceAfter is how long the containers have after what has ended them.
+// graceAfter returns the grace period of the containers for a cause of their end.
 func (r *podRun) graceAfter(why error) time.Duration {
 	if errors.Is(why, errDeleted) {
 		return r.grace
@@ -111,7 +110,7 @@ func (r *podRun) graceAfter(why error) time.Duration {
 	return lastGrace
 }
 
-// await gives containers a grace to end, then reports them killed.
+// await waits for the end of the containers for at most grace, then reports them as killed.
 func await(results <-chan Result, grace time.Duration) Result {
 	timer := time.NewTimer(grace)
 	defer timer.Stop()
@@ -123,15 +122,15 @@ func await(results <-chan Result, grace time.Duration) Result {
 	}
 }
 
-// verdict is the last status of a pod: how its containers ended, and what ended them if they did not by
-// themselves. It is nil if there is nobody left to tell.
+// verdict returns the final status of a pod from the result of its containers and the cause of their end. It is nil
+// if no object is left to update.
 func (r *podRun) verdict(end Result, why error) *corev1.PodStatus {
 	status := ended(r.pod, end, r.began)
 	switch {
 	case why == nil || errors.Is(why, errDeleted):
 	case errors.Is(why, errDisrupted):
 		status.Phase, status.Reason = corev1.PodFailed, r.disruption.Reason
-		if r.disruption.Reason != "" { // the scheduler leaves a condition and nothing else
+		if r.disruption.Reason != "" { // the scheduler sets only a condition
 			status.Message = r.disruption.Message
 		}
 		status.Conditions = append(status.Conditions, corev1.PodCondition{

@@ -12,38 +12,38 @@ import (
 
 // Runner plays the containers of a pod.
 type Runner interface {
-	// Run returns when the containers have ended, or soon after the context has: the pod is deleted, evicted or
-	// gone, or the node stops. It is called from many goroutines.
+	// Run returns after the containers have ended, or soon after the context has ended. The context ends when the pod
+	// is deleted, evicted or gone, or when the node stops. Many goroutines call it.
 	Run(ctx context.Context, pod *corev1.Pod, host Host) Result
 }
 
 // InitRunner plays init containers.
 type InitRunner interface {
-	// RunInit returns when the container has ended, or soon after the context has.
+	// RunInit returns after the container has ended, or soon after the context has ended.
 	RunInit(ctx context.Context, pod *corev1.Pod, container corev1.Container, host Host) Result
 }
 
-// Host is what a pod finds on its node.
+// Host is the environment of a pod on its node.
 type Host struct {
 	Node    string
 	PodDir  string // below the kubelet's pods directory
 	Log     io.Writer
-	Volumes map[string]string // directories by volume name, hostPath volumes included
-	// Beside runs something that pods share for as long as the node runs.
+	Volumes map[string]string // directories by volume name, including hostPath volumes
+	// Beside runs a function that pods share until the node stops.
 	Beside func(func(context.Context))
 }
 
-// Result is how the containers of a pod have ended.
+// Result is the result of the containers of a pod.
 type Result struct {
 	ExitCode int32
-	Message  string // termination message; a kubelet keeps the last 4096 bytes of it
+	Message  string // termination message; a kubelet keeps the last 4096 bytes
 	Reason   string // such as OOMKilled; empty: Completed or Error
 }
 
-// killed is a container that a signal has ended: 128 and SIGTERM.
+// killed is the result of a container that a signal ended: 128 plus SIGTERM.
 var killed = Result{ExitCode: 143}
 
-// Idle is a container that runs until it is told to end.
+// Idle is a container that runs until its context ends.
 type Idle struct{}
 
 // Run implements Runner.
@@ -52,21 +52,21 @@ func (Idle) Run(ctx context.Context, _ *corev1.Pod, _ Host) Result {
 	return killed
 }
 
-// atOnce is a container that ends as it starts.
+// atOnce is a container that ends at its start.
 type atOnce struct{ end Result }
 
 // Run implements Runner.
 func (a atOnce) Run(context.Context, *corev1.Pod, Host) Result { return a.end }
 
-// IsMover tells whether a pod is a data mover of any kind.
+// IsMover reports whether a pod is a data mover of any kind.
 func IsMover(pod *corev1.Pod) bool {
 	return slices.ContainsFunc(world.Kinds(), func(kind world.Kind) bool { return pod.Labels[kind.Label()] != "" })
 }
 
-// repositoryLabel is on the pods of maintenance jobs (velero-protocol 4.4).
+// repositoryLabel marks the pods of maintenance jobs (velero-protocol 4.4).
 const repositoryLabel = "velero.io/repo-name"
 
-// Movers runs data movers by one runner and leaves everything else idle.
+// Movers runs data movers with one runner and keeps all other pods idle.
 type Movers struct {
 	Runner Runner
 	Jobs   Runner // runs the pods of maintenance jobs; nil: they are idle too

@@ -11,30 +11,30 @@ import (
 	"github.com/lateen-project/lateen/test/process"
 )
 
-// VeleroServer is the real Velero server, running.
+// VeleroServer is a running process of the real Velero server.
 type VeleroServer struct {
 	process *process.Process
 	log     string
 }
 
-// ServerOptions say what a Velero server needs.
+// ServerOptions configure a Velero server.
 type ServerOptions struct {
 	Velero     string // the binary
-	Kubeconfig string // with Velero's own rights
+	Kubeconfig string // with the permissions of Velero
 	Namespace  string
 	Dir        string // for its scratch files and log
 
-	AllControllers bool     // else only those of repositories, which only the server can initialise
-	Plugins        []string // binaries that it loads, such as that of an object store
-	Credentials    string   // a file of them for AWS; "": none
-	Args           []string // come after the defaults
-	// Addresses, if set, are all that it reaches (host:port, on loopback): it has a network of its own then. One that has
-	// not listens on port 8080 of this machine, whatever its flags say.
+	AllControllers bool     // false: only those of repositories, which only the server can initialize
+	Plugins        []string // binaries it loads, such as that of an object store
+	Credentials    string   // an AWS credentials file; "": none
+	Args           []string // appended to the defaults
+	// Addresses, if set, are the only ones it reaches (host:port, on loopback), from a network namespace of its own.
+	// Without them, it listens on port 8080 of this machine, whatever its flags are.
 	Addresses []string
 }
 
-// StartVeleroServer starts it; repositories become Ready within some 20 s of their creation. It ends with the
-// context, or by Stop, and never outlives this process.
+// StartVeleroServer starts the server. Repositories become Ready within about 20 s after their creation. The server
+// ends with the context or by Stop, and never outlives this process.
 func StartVeleroServer(ctx context.Context, options ServerOptions) (*VeleroServer, error) {
 	plugins, scratch := filepath.Join(options.Dir, "plugins"), filepath.Join(options.Dir, "scratch")
 	for _, dir := range []string{plugins, scratch} {
@@ -79,7 +79,7 @@ func StartVeleroServer(ctx context.Context, options ServerOptions) (*VeleroServe
 	return s, nil
 }
 
-// IdleControllers are those of Velero's server that have nothing to do with repositories.
+// IdleControllers are the controllers of Velero's server that do not handle repositories.
 func IdleControllers() []string {
 	return []string{
 		"backup-queue", "backup", "backup-operations", "backup-deletion", "backup-finalizer", "backup-sync", "download-request",
@@ -87,11 +87,11 @@ func IdleControllers() []string {
 	}
 }
 
-// Log is the file that it writes to.
+// Log returns the path of the log file.
 func (s *VeleroServer) Log() string { return s.log }
 
-// Ended is closed when the process is gone.
+// Ended returns a channel that closes when the process has ended.
 func (s *VeleroServer) Ended() <-chan struct{} { return s.process.Ended() }
 
-// Stop ends the process, with the plugins that it has started, and returns when it is gone.
-func (s *VeleroServer) Stop() { _ = s.process.Kill() } // one that cannot be killed is gone
+// Stop ends the process with its plugins and waits for their end.
+func (s *VeleroServer) Stop() { _ = s.process.Kill() } // an error means that it has already ended

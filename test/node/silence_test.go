@@ -16,7 +16,7 @@ func unready(pod *corev1.Pod) bool {
 	return condition(pod, corev1.PodReady).Status == corev1.ConditionFalse
 }
 
-// untilNode waits for the site's node to be as asked.
+// untilNode waits until the site's node meets a condition.
 func (s *site) untilNode(ctx context.Context, t *testing.T, is func(*corev1.Node) bool) {
 	t.Helper()
 	watcher, err := s.Kube.CoreV1().Nodes().Watch(ctx, metav1.ListOptions{FieldSelector: "metadata.name=" + s.node.Name()})
@@ -51,7 +51,7 @@ func TestSilentNodeIsUnreachableUntilItSpeaksAgain(t *testing.T) {
 	s.untilNode(ctx, t, tainted)
 	s.pod(ctx, t, "m1", unready)
 	require.NoError(t, s.Kube.CoreV1().Pods(s.Namespace).Delete(ctx, "m0", metav1.DeleteOptions{GracePeriodSeconds: new(int64(0))}), "of which a node may not have heard")
-	end <- node.Result{Message: "done"} // the container goes on, and nobody hears of it
+	end <- node.Result{Message: "done"} // the container ends without a report
 	s.mover(ctx, t, "m2")
 	require.Equal(t, corev1.PodPending, s.pod(ctx, t, "m2", func(*corev1.Pod) bool { return true }).Status.Phase)
 	require.Equal(t, corev1.PodRunning, s.pod(ctx, t, "m1", unready).Status.Phase)
@@ -65,7 +65,7 @@ func TestSilentNodeIsUnreachableUntilItSpeaksAgain(t *testing.T) {
 	require.NoError(t, err)
 }
 
-// told is a container that ends when it is told to.
+// told is a container that ends with the result it receives.
 type told struct{ end <-chan node.Result }
 
 // Run implements node.Runner.
@@ -119,7 +119,7 @@ func TestStoppedKubeletHearsNothingAndItsContainersGoOn(t *testing.T) {
 	s.node.StopKubelet()
 	s.delete(ctx, t, "m1", nil)
 	s.mover(ctx, t, "m2")
-	end <- node.Result{Message: "done"} // m1 alone runs
+	end <- node.Result{Message: "done"} // only m1 runs
 	require.Empty(t, s.pod(ctx, t, "m2", func(*corev1.Pod) bool { return true }).Status.ContainerStatuses)
 	require.Equal(t, corev1.PodRunning, s.pod(ctx, t, "m1", world.Ready).Status.Phase)
 	require.NoError(t, s.node.Resume(ctx))

@@ -16,30 +16,31 @@ import (
 	"github.com/lateen-project/lateen/test/world"
 )
 
-// StandIn plays the mover of a resource of any of the four kinds: it waits for its resource to turn InProgress, says and
-// leaves what Velero's mover does, and hears a cancel (velero-protocol 3). Of a volume it reads the Data, or writes it. Its
-// fields are set before a mover runs.
+// StandIn plays the mover of a resource of any of the four kinds. It waits for phase InProgress, sends the Events and
+// writes the results of Velero's mover, and reacts to a cancel (velero-protocol 3). It reads the Data of a volume or
+// writes it. Its fields are set before a mover runs.
 type StandIn struct {
 	Takes   time.Duration // from InProgress to the end
-	Reports int           // of progress, spread evenly over that time; 0: 1
-	Silent  bool          // says neither that the data path started nor how far it is, and never hears a cancel
-	Deaf    bool          // says that the data path started, and does not hear a cancel
-	Stalls  int           // movers that stop for ever once they have said how far they are, and hear no cancel
-	Lingers time.Duration // from having written everything to the end, in which it says nothing
-	Bytes   int64         // moved; 0: 1000
-	Result  *Result       // instead of success
+	Reports int           // number of progress reports, evenly spread over that time; 0: 1
+	Silent  bool          // reports neither the start nor the progress, and ignores a cancel
+	Deaf    bool          // reports the start and ignores a cancel
+	Stalls  int           // number of movers that hang after their progress reports and ignore a cancel
+	Lingers time.Duration // time without reports from the last write to the end
+	Bytes   int64         // transferred; 0: 1000
+	Result  *Result       // replaces success
 
-	Finish <-chan struct{} // has it end before its time, once closed; may be nil
+	Finish <-chan struct{} // once closed, ends the mover early; may be nil
 
 	kube      kubernetes.Interface
 	transfers dynamic.Interface
 	lock      sync.Mutex
-	stalled   int                                 // movers so far
+	stalled   int                                 // stalled movers so far
 	caches    map[place]cache.SharedIndexInformer // one watch for all movers of a kind and namespace on a node
 	uploaded  map[types.UID]string                // data by transfer
 }
 
-// NewStandIn makes the runner; the rights are those of the config, not of the pods.
+// NewStandIn creates the runner. It acts with the permissions of the config, not with those of the pods. An error
+// names an invalid client.
 func NewStandIn(config *rest.Config, takes time.Duration) (*StandIn, error) {
 	kube, err := kubernetes.NewForConfig(config)
 	if err != nil {
@@ -130,7 +131,7 @@ func (s *StandIn) work(ctx context.Context, canceled <-chan struct{}, voice *voi
 		return voice.fails(err)
 	}
 	if err := voice.role.leave(voice.transfer, voice.host); err != nil {
-		fmt.Fprintln(voice.host.Log, "stand-in mover:", err) // and no more, as with Velero's
+		fmt.Fprintln(voice.host.Log, "stand-in mover:", err) // only logged, as in Velero
 	}
 	if !pause(ctx, s.Lingers) {
 		return killed
@@ -140,7 +141,7 @@ func (s *StandIn) work(ctx context.Context, canceled <-chan struct{}, voice *voi
 	return Result{Message: message}
 }
 
-// stalls tells whether one more mover is to stop.
+// stalls reports whether one more mover must hang.
 func (s *StandIn) stalls() bool {
 	s.lock.Lock()
 	defer s.lock.Unlock()
@@ -151,7 +152,7 @@ func (s *StandIn) stalls() bool {
 	return true
 }
 
-// pause lets time pass, and tells whether the context outlasted it.
+// pause waits and reports whether the context is still active.
 func pause(ctx context.Context, takes time.Duration) bool {
 	timer := time.NewTimer(takes)
 	defer timer.Stop()

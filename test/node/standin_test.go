@@ -17,7 +17,7 @@ import (
 	"github.com/lateen-project/lateen/test/world"
 )
 
-// transfers is a site whose movers are stand-ins, and what they need to have something to do.
+// transfers is a site whose movers are stand-ins, with the objects that they need.
 type transfers struct {
 	*site
 	movers *node.StandIn
@@ -27,7 +27,7 @@ type transfers struct {
 
 func newTransfers(ctx context.Context, t *testing.T, takes time.Duration, change func(*node.StandIn)) *transfers {
 	t.Helper()
-	// The stand-ins have an identity of their own, so that their requests can be told from others.
+	// The stand-ins have an identity of their own, so that their requests are distinguishable.
 	own, err := plane.User("stand-ins-of-"+t.Name(), "system:masters")
 	require.NoError(t, err)
 	runner, err := node.NewStandIn(own, takes)
@@ -65,7 +65,7 @@ func (s *transfers) end(ctx context.Context, t *testing.T, name string) (int32, 
 	return terminated.ExitCode, terminated.Message
 }
 
-// events are the Events about a pod volume backup by reason; there is one for each.
+// events returns the Events about a resource by reason, one for each.
 func (s *transfers) events(ctx context.Context, t *testing.T, about metav1.Object) map[string]corev1.Event {
 	t.Helper()
 	list, err := s.Kube.CoreV1().Events(s.Namespace).List(ctx, metav1.ListOptions{FieldSelector: "involvedObject.uid=" + string(about.GetUID())})
@@ -80,7 +80,7 @@ func (s *transfers) events(ctx context.Context, t *testing.T, about metav1.Objec
 	return byReason
 }
 
-// moves waits until a mover says that its data path has started.
+// moves waits until a mover reports the start of its data path.
 func (s *transfers) moves(ctx context.Context, t *testing.T, about metav1.Object) {
 	t.Helper()
 	watcher, err := s.Kube.CoreV1().Events(s.Namespace).Watch(ctx, metav1.ListOptions{FieldSelector: "involvedObject.uid=" + string(about.GetUID())})

@@ -13,18 +13,18 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// What a kubelet keeps of a termination message, and of the log that stands in for one (bytes and lines; the
-// constants MaxContainerTerminationMessage… of its package container).
+// The kubelet's limits for a termination message, and for the log that replaces it, in bytes and lines (constants
+// MaxContainerTerminationMessage… of its package container).
 const (
 	messageBytes    = 4096
 	logMessageBytes = 2048
 	logMessageLines = 80
 )
 
-// address is where all that runs on a simulated node is.
+// address is the address of everything on a simulated node.
 const address = "127.0.0.1"
 
-// post tells the API server a pod's status, unless the node is silent; then it waits.
+// post writes a pod's status to the API server. While the node is silent, it waits.
 func (n *Node) post(ctx context.Context, pod *corev1.Pod, status corev1.PodStatus) error {
 	done, err := n.speak(ctx)
 	if err != nil {
@@ -34,10 +34,10 @@ func (n *Node) post(ctx context.Context, pod *corev1.Pod, status corev1.PodStatu
 	return n.write(ctx, pod, status)
 }
 
-// write writes a pod's status as its kubelet: conditions that others have set stay.
+// write writes a pod's status as its kubelet and keeps the conditions of other components.
 func (n *Node) write(ctx context.Context, pod *corev1.Pod, status corev1.PodStatus) error {
 	patch, err := json.Marshal(map[string]any{
-		"metadata": map[string]any{"uid": pod.UID}, // another pod may have the name by now
+		"metadata": map[string]any{"uid": pod.UID}, // another pod may have the name now
 		"status":   status,
 	})
 	if err != nil {
@@ -53,7 +53,7 @@ func (n *Node) write(ctx context.Context, pod *corev1.Pod, status corev1.PodStat
 	return nil
 }
 
-// insist writes again, for up to 10 s, while the API server cannot be reached; what that says is final.
+// insist retries for up to 10 s while the API server is unreachable. Any response of the server is final.
 func insist(ctx context.Context, write func() error) (err error) {
 	const attempts, pause = 50, 200 * time.Millisecond
 	ticker := time.NewTicker(pause)
@@ -100,7 +100,7 @@ func waiting(pod *corev1.Pod, why Waiting) corev1.PodStatus {
 	return status
 }
 
-// ended is the status of a pod whose containers have all ended alike.
+// ended returns the status of a pod whose containers have all ended with the same result.
 func ended(pod *corev1.Pod, end Result, began metav1.Time) corev1.PodStatus {
 	status := corev1.PodStatus{Phase: corev1.PodSucceeded, Conditions: conditions(corev1.ConditionFalse, "PodCompleted", "")}
 	reason := "Completed"
@@ -128,8 +128,8 @@ func ended(pod *corev1.Pod, end Result, began metav1.Time) corev1.PodStatus {
 	return status
 }
 
-// outlived is the status of a pod whose mover has ended, and whose sidecars go on. Velero calls the container of a mover by the
-// UID of what controls its pod.
+// outlived returns the status of a pod whose mover has ended and whose sidecars still run. The name of a mover's
+// container is the UID of its pod's controller.
 func outlived(pod *corev1.Pod, end Result, began metav1.Time) corev1.PodStatus {
 	status := started(pod, began)
 	status.Conditions = conditions(corev1.ConditionFalse, "ContainersNotReady", "")
@@ -142,11 +142,11 @@ func outlived(pod *corev1.Pod, end Result, began metav1.Time) corev1.PodStatus {
 	return status
 }
 
-// conditions are those of a pod that the kubelet knows, ready or not.
+// conditions returns the kubelet's conditions of a pod.
 func conditions(ready corev1.ConditionStatus, reason, message string) []corev1.PodCondition {
 	now := metav1.Now()
 	return []corev1.PodCondition{
-		// The scheduler says so too, unless it was not asked: the pod came with a nodeName.
+		// The scheduler sets it too, except for a pod created with a nodeName.
 		{Type: corev1.PodScheduled, Status: corev1.ConditionTrue, LastTransitionTime: now},
 		{Type: corev1.PodInitialized, Status: corev1.ConditionTrue, LastTransitionTime: now},
 		{Type: corev1.ContainersReady, Status: ready, Reason: reason, Message: message, LastTransitionTime: now},
@@ -156,8 +156,8 @@ func conditions(ready corev1.ConditionStatus, reason, message string) []corev1.P
 
 func containerID(pod *corev1.Pod) string { return "simulated://" + string(pod.UID) }
 
-// withLog makes the end of the log the termination message of a container that failed without one, if the
-// container is to be told so.
+// withLog uses the end of the log as termination message of a container that failed without one, if its policy
+// requests it.
 func withLog(pod *corev1.Pod, end Result, log *podLog) Result {
 	wanted := slices.ContainsFunc(pod.Spec.Containers, func(c corev1.Container) bool {
 		return c.TerminationMessagePolicy == corev1.TerminationMessageFallbackToLogsOnError
@@ -169,5 +169,5 @@ func withLog(pod *corev1.Pod, end Result, log *podLog) Result {
 	return end
 }
 
-// tail is the end of a text that is too long, as a kubelet cuts it.
+// tail returns the end of a text that is too long, as a kubelet does.
 func tail(text string, most int) string { return text[max(len(text)-most, 0):] }

@@ -21,7 +21,7 @@ import (
 	"github.com/lateen-project/lateen/test/world"
 )
 
-// ours are the stacks of goroutines that run code of this package, or were started by it and have not returned.
+// ours returns the stacks of goroutines that run code of this package, or that it started.
 func ours(t *testing.T) []string {
 	t.Helper()
 	all := &bytes.Buffer{}
@@ -51,21 +51,21 @@ func TestStopEndsEverything(t *testing.T) {
 	require.Equal(t, corev1.PodRunning, s.pod(ctx, t, created.Name, world.Ready).Status.Phase, "a machine without power reports nothing")
 }
 
-// alive are the processes whose command line has a word in it.
+// alive returns the processes whose command line contains a word.
 func alive(t *testing.T, word string) []string {
 	t.Helper()
 	files, err := filepath.Glob("/proc/[0-9]*/cmdline")
 	require.NoError(t, err)
 	var found []string
 	for _, file := range files {
-		if line, err := os.ReadFile(file); err == nil && bytes.Contains(line, []byte(word)) { // it may be gone by now
+		if line, err := os.ReadFile(file); err == nil && bytes.Contains(line, []byte(word)) { // it may have ended
 			found = append(found, fmt.Sprintf("%s: %q", file, line))
 		}
 	}
 	return found
 }
 
-// untilSaid reads until the text is there, or the stream ends.
+// untilSaid reads until the text appears or the stream ends.
 func untilSaid(t *testing.T, stream io.ReadCloser, text string) {
 	t.Helper()
 	defer func() { require.NoError(t, stream.Close()) }()
@@ -78,7 +78,7 @@ func untilSaid(t *testing.T, stream io.ReadCloser, text string) {
 	t.Fatalf("nobody says %q: %v", text, lines.Err())
 }
 
-// libraries are what this test binary is linked with, if it is.
+// libraries returns the directories of shared libraries for a dynamically linked test binary.
 func libraries() (dirs []string) {
 	for _, dir := range []string{"/lib", "/lib64", "/usr/lib"} {
 		if _, err := os.Stat(dir); err == nil {

@@ -9,9 +9,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// Silence lets the API server hear nothing more of the kubelet, while containers go on. What the node lifecycle
-// controller makes of that after 50 s is made at once: the node is not Ready any more, nor are its pods. The real
-// controller then adds the taints.
+// Silence disconnects the kubelet from the API server while containers continue. It sets the node and its pods to not
+// Ready at once, which the node lifecycle controller does after 50 s. The real controller then adds the taints.
 func (n *Node) Silence(ctx context.Context) error {
 	n.speech.Lock()
 	defer n.speech.Unlock()
@@ -24,8 +23,8 @@ func (n *Node) Silence(ctx context.Context) error {
 	return n.postStatus(ctx, corev1.ConditionUnknown, "NodeStatusUnknown", "Kubelet stopped posting node status.")
 }
 
-// StopKubelet ends the kubelet's process alone: containers go on, nothing of the node reaches the API server or the other way
-// round, and the node stays Ready, as it does for the 40 s of its lease. Resume starts the kubelet again.
+// StopKubelet ends only the kubelet's process. Containers continue, and nothing passes between the node and the API
+// server. The node stays Ready, as it does for the 40 s of its lease. Resume restarts the kubelet.
 func (n *Node) StopKubelet() {
 	n.speech.Lock()
 	defer n.speech.Unlock()
@@ -49,7 +48,7 @@ func (n *Node) hear(ctx context.Context) {
 	}
 }
 
-// Resume ends the silence: the kubelet says that it is there, and what has become of its pods meanwhile.
+// Resume ends the silence: the kubelet reports Ready and the current state of its pods.
 func (n *Node) Resume(ctx context.Context) error {
 	n.speech.Lock()
 	defer n.speech.Unlock()
@@ -66,8 +65,8 @@ func (n *Node) Resume(ctx context.Context) error {
 	return nil
 }
 
-// Delete is Silence, after which the Node is deleted, as a cloud does with a machine that is gone for good. The real pod
-// garbage collector deletes its pods, after a while.
+// Delete calls Silence and deletes the Node, as a cloud does after it removed a machine. The real pod garbage
+// collector deletes its pods after a while.
 func (n *Node) Delete(ctx context.Context) error {
 	if err := n.Silence(ctx); err != nil {
 		return err
@@ -78,8 +77,8 @@ func (n *Node) Delete(ctx context.Context) error {
 	return nil
 }
 
-// LoseAgent takes the node-agent's pod in Velero's namespace away, and lets none that follows it become Ready until the
-// faults are cleared.
+// LoseAgent deletes the node-agent's pod in Velero's namespace. No successor becomes Ready until the faults are
+// cleared.
 func (n *Node) LoseAgent(ctx context.Context, namespace string) error {
 	n.Faults.Add(Fault{Match: isAgent, NeverStarts: true})
 	for _, pod := range n.runningPods() {
@@ -93,10 +92,10 @@ func (n *Node) LoseAgent(ctx context.Context, namespace string) error {
 	return nil
 }
 
-// isAgent knows the pods of the DaemonSet by the label that Velero gives them.
+// isAgent reports whether a pod has the DaemonSet's label of Velero.
 func isAgent(pod *corev1.Pod) bool { return pod.Labels["role"] == "node-agent" }
 
-// speak waits for the end of a silence; the next one does not begin before whoever speaks is done.
+// speak waits for the end of a silence. The next silence starts only after the caller has called done.
 func (n *Node) speak(ctx context.Context) (done func(), err error) {
 	for {
 		n.speech.RLock()
@@ -113,7 +112,7 @@ func (n *Node) speak(ctx context.Context) (done func(), err error) {
 	}
 }
 
-// runningPods are those whose containers run, as far as the kubelet has said.
+// runningPods returns the pods whose containers run according to the kubelet.
 func (n *Node) runningPods() []*corev1.Pod {
 	n.lock.Lock()
 	defer n.lock.Unlock()
@@ -126,14 +125,14 @@ func (n *Node) runningPods() []*corev1.Pod {
 	return pods
 }
 
-// runs notes that the containers of a pod have started, or ended.
+// runs records the start or end of a pod's containers.
 func (n *Node) runs(run *podRun, now bool) {
 	n.lock.Lock()
 	defer n.lock.Unlock()
 	run.runs = now
 }
 
-// postReadiness posts a condition of all pods that run. Those that are gone by now have none.
+// postReadiness posts the condition Ready of all running pods and ignores deleted ones.
 func (n *Node) postReadiness(ctx context.Context, ready corev1.ConditionStatus, reason string) error {
 	for _, pod := range n.runningPods() {
 		err := n.write(ctx, pod, corev1.PodStatus{Conditions: readiness(ready, reason)})

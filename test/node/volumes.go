@@ -14,17 +14,17 @@ import (
 	"k8s.io/utils/ptr"
 )
 
-// dirAttribute is the attribute by which a CSI volume of a simulated driver says in which directory its bytes are.
+// dirAttribute is the CSI volume attribute of a simulated driver with the directory of the bytes.
 const dirAttribute = "dir"
 
-// location is where a pod finds a volume, and what that is a link to; "" if it is a directory of its own.
+// location is the path of a volume in a pod and the target of that link; "" if it is a plain directory.
 type location struct {
 	dir, target string
-	bound       *corev1.PersistentVolume // behind a claim; else nil
+	bound       *corev1.PersistentVolume // of a claim; otherwise nil
 }
 
-// makeVolumes makes the directories of a pod's volumes where a kubelet keeps them, and returns them by
-// volume name. Claims are waited for until they are bound; what else is not there is an error.
+// makeVolumes creates the directories of a pod's volumes at the kubelet's paths and returns them by volume name. It
+// waits until claims are bound. Any other missing object is an error.
 func (n *Node) makeVolumes(ctx context.Context, pod *corev1.Pod) (map[string]string, error) {
 	dirs := map[string]string{}
 	for _, volume := range pod.Spec.Volumes {
@@ -38,7 +38,7 @@ func (n *Node) makeVolumes(ctx context.Context, pod *corev1.Pod) (map[string]str
 		dirs[volume.Name] = where.dir
 		if volume.HostPath != nil {
 			err = checkHostPath(*volume.HostPath)
-		} else if strings.HasPrefix(where.dir, n.podDir(pod)) { // else it is the host's
+		} else if strings.HasPrefix(where.dir, n.podDir(pod)) { // otherwise it belongs to the host
 			err = where.make()
 		}
 		if err != nil {
@@ -61,8 +61,8 @@ func (l location) make() error {
 	return os.Symlink(l.target, l.dir)
 }
 
-// checkHostPath wants what the type says to be there, and makes what it says to make; a link counts as what it
-// leads to. Types other than those of directories are not looked at.
+// checkHostPath requires or creates the directory that the type demands, and follows links. It ignores the types of
+// other files.
 func checkHostPath(source corev1.HostPathVolumeSource) error {
 	kind := ptr.Deref(source.Type, corev1.HostPathUnset)
 	if kind == corev1.HostPathDirectoryOrCreate {
@@ -74,7 +74,8 @@ func checkHostPath(source corev1.HostPathVolumeSource) error {
 	return nil
 }
 
-// VolumeDir is where the volume of a pod is on this node.
+// VolumeDir returns the directory of a pod's volume on this node. It waits until a claim is bound. The error names a
+// missing volume.
 func (n *Node) VolumeDir(ctx context.Context, pod *corev1.Pod, name string) (string, error) {
 	for _, volume := range pod.Spec.Volumes {
 		if volume.Name == name {
@@ -93,7 +94,7 @@ func (n *Node) locate(ctx context.Context, pod *corev1.Pod, volume corev1.Volume
 		return location{dir: volume.HostPath.Path}, nil
 	case volume.PersistentVolumeClaim != nil:
 		return n.locateClaim(ctx, dir, pod.Namespace, volume.PersistentVolumeClaim.ClaimName)
-	case volume.Ephemeral != nil: // the ephemeral volume controller names the claim so
+	case volume.Ephemeral != nil: // the name given by the ephemeral volume controller
 		return n.locateClaim(ctx, dir, pod.Namespace, pod.Name+"-"+volume.Name)
 	case volume.CSI != nil:
 		return location{dir: filepath.Join(dir, "volumes", "kubernetes.io~csi", volume.Name, "mount")}, nil
@@ -115,7 +116,7 @@ func (n *Node) locate(ctx context.Context, pod *corev1.Pod, volume corev1.Volume
 	return location{dir: filepath.Join(dir, "volumes", "kubernetes.io~"+plugin, volume.Name)}, nil
 }
 
-// locateClaim is where the volume behind a claim is, once the claim is bound.
+// locateClaim returns the location of a claim's volume after the claim is bound.
 func (n *Node) locateClaim(ctx context.Context, dir, namespace, name string) (location, error) {
 	claim, err := n.boundClaim(ctx, namespace, name)
 	if err != nil {
@@ -156,8 +157,8 @@ func (n *Node) boundClaim(ctx context.Context, namespace, name string) (*corev1.
 	return nil, context.Cause(ctx)
 }
 
-// volumeDirOf is where a pod finds a PersistentVolume, below its own directory; a block device is below
-// volumeDevices. CSI volumes have a directory more, and a hostPath is used where it is.
+// volumeDirOf returns the path of a PersistentVolume below a pod's directory. A block device is below volumeDevices.
+// CSI volumes have one more directory. A hostPath keeps its path.
 func volumeDirOf(dir string, volume *corev1.PersistentVolume) (string, error) {
 	plugin, below := "", ""
 	switch {
@@ -178,7 +179,7 @@ func volumeDirOf(dir string, volume *corev1.PersistentVolume) (string, error) {
 	return filepath.Join(dir, "volumes", plugin, volume.Name, below), nil
 }
 
-// fill writes the files of volumes that come from the API.
+// fill writes the files of volumes with content from the API.
 func (n *Node) fill(ctx context.Context, pod *corev1.Pod, volume corev1.Volume, dir string) error {
 	files := map[string][]byte{}
 	switch {

@@ -72,7 +72,8 @@ func TestVolumesAreWhereAKubeletHasThem(t *testing.T) {
 		require.Equal(t, dir, found)
 		require.DirExists(t, dir)
 	}
-	for name, dir := range map[string]string{"my-host": "/srv/x", "hosts": "/srv/hosts"} { // the host's, and not made
+	// the host's directory, which is not created
+	for name, dir := range map[string]string{"my-host": "/srv/x", "hosts": "/srv/hosts"} {
 		found, err := s.node.VolumeDir(ctx, pod, name)
 		require.NoError(t, err)
 		require.Equal(t, dir, found)

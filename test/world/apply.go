@@ -15,8 +15,8 @@ import (
 	"k8s.io/client-go/restmapper"
 )
 
-// Apply makes the objects exist as `kubectl apply --server-side` does, in their order. Each must carry its
-// apiVersion and kind.
+// Apply applies the objects in order, as `kubectl apply --server-side` does. Each object must have apiVersion and
+// kind. The error names the object that failed.
 func Apply(ctx context.Context, config *rest.Config, objects ...runtime.Object) error {
 	client, err := dynamic.NewForConfig(config)
 	if err != nil {

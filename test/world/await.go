@@ -11,16 +11,16 @@ import (
 	"k8s.io/apimachinery/pkg/watch"
 )
 
-// seenBytes is how much of the last seen object an error tells.
+// seenBytes bounds the bytes of the last observed object in an error.
 const seenBytes = 4000
 
-// Patience bounds what tests wait for. It only guards against hanging: what has to be quick is measured, and what cannot
-// come any more is not waited for.
+// Patience bounds the waits of tests. It only guards against hanging. Tests measure durations, and end at once on a
+// wrong terminal state.
 const Patience = 2 * time.Minute
 
-// await reads watcher until done says so of an object, and returns that object. It stops the watcher. The
-// error has the last object that was seen. An object that is deleted is an error, and so is one that never will be as
-// wanted: each of hopeless says why, or is nil.
+// await reads watcher until done accepts an object, and returns that object. It stops the watcher. The error contains
+// the last observed object. A deleted object is an error. An object for which a function of terminal returns an error
+// is one too, because it can never reach the wanted state.
 func await[T runtime.Object](
 	ctx context.Context, watcher watch.Interface, done func(T) bool, terminal ...func(T) error,
 ) (T, error) {
@@ -55,7 +55,7 @@ func await[T runtime.Object](
 	}
 }
 
-// describe is the object as JSON, cut where it gets long.
+// describe returns the object as JSON, truncated to seenBytes.
 func describe(object runtime.Object) string {
 	text, err := json.Marshal(object)
 	if err != nil {
@@ -64,8 +64,8 @@ func describe(object runtime.Object) string {
 	return string(text[:min(len(text), seenBytes)])
 }
 
-// awaitDeletion reads watcher, which began after what exists was listed, until an object is deleted. It stops
-// the watcher.
+// awaitDeletion reads watcher until an object is deleted, and stops it. The watch must start at the version of a
+// list.
 func awaitDeletion(ctx context.Context, watcher watch.Interface, what string) error {
 	defer watcher.Stop()
 	seen := "it did not change"

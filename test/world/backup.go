@@ -17,11 +17,12 @@ import (
 )
 
 const (
-	// defaultLocation is the backup storage location that a backup has if it names none.
+	// defaultLocation is the storage location of a backup that names none.
 	defaultLocation = "default"
-	// snapshotTimeout is what Velero's server gives to what is done with snapshots, unless the backup says otherwise.
+	// snapshotTimeout is the server's default timeout for snapshot operations.
 	snapshotTimeout = 10 * time.Minute
-	// pvcNameAnnotation is PVCNameAnnotation of Velero's pkg/podvolume/configs, which nothing light exports.
+	// pvcNameAnnotation is PVCNameAnnotation of Velero's pkg/podvolume/configs. No package with few dependencies
+	// exports it.
 	pvcNameAnnotation = "velero.io/pvc-name"
 
 	podVolumeBackups  = "podvolumebackups"
@@ -30,8 +31,8 @@ const (
 	dataDownloads     = "datadownloads"
 )
 
-// Backup creates a backup that is being worked on, with the timeouts that Velero's server fills in. It owns
-// its pod volume backups; the garbage collector deletes them with it.
+// Backup creates a backup in progress, with the timeouts that Velero's server sets. It owns its pod volume backups,
+// so the garbage collector deletes them with it.
 func (w *World) Backup(ctx context.Context, name string) (*velerov1.Backup, error) {
 	backup := &velerov1.Backup{
 		ObjectMeta: metav1.ObjectMeta{
@@ -50,8 +51,8 @@ func (w *World) Backup(ctx context.Context, name string) (*velerov1.Backup, erro
 	return created, w.create(ctx, w.Velero, backups, backup, created)
 }
 
-// PodVolumeBackup creates the resource as Velero's server does for one volume of a pod that runs: named after
-// the backup, with its labels, owner and tags, and no phase. Each of change may alter it first.
+// PodVolumeBackup creates the resource for one volume of a running pod, as Velero's server does: with the backup's
+// name as prefix, its labels, owner and tags, and no phase. Each function of change may modify it first.
 func (w *World) PodVolumeBackup(
 	ctx context.Context, backup *velerov1.Backup, pod *corev1.Pod, volume string, change ...func(*velerov1.PodVolumeBackup),
 ) (*velerov1.PodVolumeBackup, error) {
@@ -94,8 +95,8 @@ func podVolumeBackup(
 	return created
 }
 
-// DataUpload creates the resource as Velero's server does for the snapshot of a claim, whose storage class it adds
-// to what is said of the snapshot. Each of change may alter it first.
+// DataUpload creates the resource for the snapshot of a claim, as Velero's server does. It adds the storage class of
+// the claim to the snapshot's specification. Each function of change may modify it first.
 func (w *World) DataUpload(
 	ctx context.Context, backup *velerov1.Backup, claim *corev1.PersistentVolumeClaim,
 	snapshot velerov2alpha1.CSISnapshotSpec, change ...func(*velerov2alpha1.DataUpload),
@@ -127,7 +128,7 @@ func labelsOfBackup(backup *velerov1.Backup) map[string]string {
 	}
 }
 
-// ownedBy is the owner of what Velero's server makes for a backup or a restore.
+// ownedBy returns the owner reference of resources that Velero's server creates for a backup or a restore.
 func ownedBy(kind string, owner metav1.Object) []metav1.OwnerReference {
 	return []metav1.OwnerReference{{
 		APIVersion: velerov1.SchemeGroupVersion.String(), Kind: kind,
@@ -135,12 +136,12 @@ func ownedBy(kind string, owner metav1.Object) []metav1.OwnerReference {
 	}}
 }
 
-// operationID is by what Velero's server finds again what it has asked for.
+// operationID returns the label value by which Velero's server finds its asynchronous operation.
 func operationID(prefix velerov1.AsyncOperationIDPrefix, owner, claim types.UID) string {
 	return labelValue(fmt.Sprintf("%s%s.%s", prefix, owner, claim))
 }
 
-// labelValue shortens what is too long for a label as Velero does: the end gives way to six digits of a hash.
+// labelValue shortens a name that is too long for a label, as Velero does: six digits of a hash replace the end.
 func labelValue(name string) string {
 	if len(name) <= validation.DNS1035LabelMaxLength {
 		return name

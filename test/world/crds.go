@@ -20,19 +20,19 @@ import (
 	"k8s.io/client-go/rest"
 )
 
-// InstallCRDs installs the resource definitions of Velero 1.18.3 (velero.io/v1 and v2alpha1) and returns when
-// all of them are served. What is there already is left as it is.
+// InstallCRDs installs the resource definitions of Velero 1.18.3 (velero.io/v1 and v2alpha1) and waits until all of
+// them are served. It does not change existing ones.
 func InstallCRDs(ctx context.Context, config *rest.Config) error {
 	return install(ctx, config, meta("").Labels, CRDs())
 }
 
-// CRDs are the resource definitions of Velero 1.18.3, from its module; they are not to be changed.
+// CRDs returns the resource definitions of Velero 1.18.3 from its module. Callers must not modify them.
 func CRDs() []*apiextensionsv1.CustomResourceDefinition {
 	return slices.Concat(v1crds.CRDs, v2alpha1crds.CRDs)
 }
 
-// InstallCRDsOf installs the resource definitions that a velero binary has, of whichever version that is, and returns
-// when all of them are served. What is there already is left as it is.
+// InstallCRDsOf installs the resource definitions of a velero binary of any version, and waits until all of them are
+// served. It does not change existing ones.
 func InstallCRDsOf(ctx context.Context, config *rest.Config, velero string) error {
 	definitions, err := PrintedCRDs(ctx, velero)
 	if err != nil {
@@ -41,9 +41,9 @@ func InstallCRDsOf(ctx context.Context, config *rest.Config, velero string) erro
 	return install(ctx, config, meta("").Labels, definitions)
 }
 
-// PrintedCRDs are the resource definitions that a velero binary has.
+// PrintedCRDs returns the resource definitions of a velero binary.
 func PrintedCRDs(ctx context.Context, velero string) ([]*apiextensionsv1.CustomResourceDefinition, error) {
-	home, err := os.MkdirTemp("", "velero-home-") // it wants one, to look for settings there
+	home, err := os.MkdirTemp("", "velero-home-") // the binary reads settings from its home directory
 	if err != nil {
 		return nil, fmt.Errorf("make home directory: %w", err)
 	}
@@ -97,8 +97,8 @@ func install(
 	return warm(ctx, config, definitions)
 }
 
-// warm lists every resource once: the first list makes the API server build the storage, and it turns requests away
-// for a second until it has.
+// warm lists every resource once. At the first list, the API server creates the storage, and it rejects requests for
+// a second until then.
 func warm(ctx context.Context, config *rest.Config, definitions []*apiextensionsv1.CustomResourceDefinition) error {
 	client, err := dynamic.NewForConfig(config)
 	if err != nil {

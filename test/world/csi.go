@@ -23,8 +23,8 @@ import (
 	"github.com/lateen-project/lateen/test/csi"
 )
 
-// ServeSnapshots makes a control plane one where snapshots work: their resource definitions and the real
-// snapshot-controller, of bin/. Drivers are played by package csi.
+// ServeSnapshots adds snapshots to a control plane: their resource definitions and the real snapshot-controller of
+// bin/. Package csi plays the drivers.
 func ServeSnapshots(ctx context.Context, plane *cluster.Cluster) (*csi.SnapshotController, error) {
 	if err := InstallSnapshotCRDs(ctx, plane.Admin()); err != nil {
 		return nil, fmt.Errorf("install definitions of snapshots: %w", err)
@@ -40,8 +40,9 @@ func ServeSnapshots(ctx context.Context, plane *cluster.Cluster) (*csi.SnapshotC
 	return csi.StartSnapshotController(csi.ControllerOptions{Binary: binary, Kubeconfig: kubeconfig, Dir: plane.Dir()})
 }
 
-// InstallSnapshotCRDs installs the resource definitions of snapshot.storage.k8s.io/v1 (VolumeSnapshot, its content and
-// its class) and returns when all of them are served. What is there already is left as it is.
+// InstallSnapshotCRDs installs the resource definitions of snapshot.storage.k8s.io/v1 (VolumeSnapshot,
+// VolumeSnapshotContent and VolumeSnapshotClass) and waits until all of them are served. It does not change existing
+// ones.
 func InstallSnapshotCRDs(ctx context.Context, config *rest.Config) error {
 	definitions, err := SnapshotCRDs()
 	if err != nil {
@@ -50,7 +51,7 @@ func InstallSnapshotCRDs(ctx context.Context, config *rest.Config) error {
 	return install(ctx, config, nil, definitions)
 }
 
-// SnapshotCRDs are the resource definitions that belong to the snapshot-controller of bin/, beside which they are.
+// SnapshotCRDs returns the resource definitions of the snapshot-controller, from the file next to its binary in bin/.
 func SnapshotCRDs() ([]*apiextensionsv1.CustomResourceDefinition, error) {
 	binary, err := cluster.FindBinary("snapshot-controller")
 	if err != nil {
@@ -61,7 +62,7 @@ func SnapshotCRDs() ([]*apiextensionsv1.CustomResourceDefinition, error) {
 		return nil, fmt.Errorf("open definitions of snapshots: %w", err)
 	}
 	defer file.Close()
-	const buffer = 4096 // how far the decoder looks to tell YAML from JSON
+	const buffer = 4096 // bytes that the decoder reads to distinguish YAML from JSON
 	decoder := yaml.NewYAMLOrJSONDecoder(file, buffer)
 	var all []*apiextensionsv1.CustomResourceDefinition
 	for {
@@ -75,8 +76,8 @@ func SnapshotCRDs() ([]*apiextensionsv1.CustomResourceDefinition, error) {
 	}
 }
 
-// StorageClass creates a class, which belongs to the whole cluster: its name, or the driver that it names, must be the
-// test's own. It binds at once and deletes volumes with their claims, unless change says otherwise.
+// StorageClass creates a class. It is cluster-scoped, so its name, or its driver, must be unique to the test. By
+// default, it binds immediately and deletes volumes with their claims.
 func (w *World) StorageClass(ctx context.Context, name, provisioner string, change ...func(*storagev1.StorageClass)) error {
 	class := &storagev1.StorageClass{
 		ObjectMeta: metav1.ObjectMeta{Name: name}, Provisioner: provisioner,
@@ -91,13 +92,13 @@ func (w *World) StorageClass(ctx context.Context, name, provisioner string, chan
 	return nil
 }
 
-// WhenUsed makes a class bind a claim when its first pod was scheduled.
+// WhenUsed delays the binding of a claim until its first pod is scheduled.
 func WhenUsed(class *storagev1.StorageClass) {
 	class.VolumeBindingMode = new(storagev1.VolumeBindingWaitForFirstConsumer)
 }
 
-// SnapshotClass creates a class of the whole cluster, whose snapshots are deleted with their VolumeSnapshots unless change
-// says otherwise. Velero's server would find it for the driver's volumes.
+// SnapshotClass creates a cluster-scoped class. By default, snapshots are deleted with their VolumeSnapshots. Its
+// label selects it for Velero's server.
 func (w *World) SnapshotClass(ctx context.Context, name, driver string, change ...func(*snapshotv1.VolumeSnapshotClass)) error {
 	class := &snapshotv1.VolumeSnapshotClass{
 		ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{"velero.io/csi-volumesnapshot-class": "true"}},
@@ -112,7 +113,8 @@ func (w *World) SnapshotClass(ctx context.Context, name, driver string, change .
 	return nil
 }
 
-// CSIClaim creates a claim in Apps of 1Gi, which the class's driver is to provision. Each of change may alter it first.
+// CSIClaim creates a claim of 1Gi in Apps for provisioning by the class's driver. Each function of change may modify
+// it first.
 func (w *World) CSIClaim(
 	ctx context.Context, name, class string, change ...func(*corev1.PersistentVolumeClaim),
 ) (*corev1.PersistentVolumeClaim, error) {
@@ -133,7 +135,8 @@ func (w *World) CSIClaim(
 	return created, nil
 }
 
-// Snapshot creates a VolumeSnapshot of a claim as Velero's CSI plugin does, with the claim's labels and the backup's.
+// Snapshot creates a VolumeSnapshot of a claim as Velero's CSI plugin does, with the labels of the claim and of the
+// backup.
 func (w *World) Snapshot(
 	ctx context.Context, backup *velerov1.Backup, claim *corev1.PersistentVolumeClaim, class string,
 ) (*snapshotv1.VolumeSnapshot, error) {

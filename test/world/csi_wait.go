@@ -12,21 +12,21 @@ import (
 	"k8s.io/utils/ptr"
 )
 
-// Bound says that a claim has its volume.
+// Bound reports whether a claim is bound to a volume.
 func Bound(claim *corev1.PersistentVolumeClaim) bool { return claim.Status.Phase == corev1.ClaimBound }
 
-// ReadyToUse says that a snapshot is bound to a content and can be restored.
+// ReadyToUse reports whether a snapshot is bound to a content and ready for a restore.
 func ReadyToUse(snapshot *snapshotv1.VolumeSnapshot) bool {
 	return snapshot.Status != nil && ptr.Deref(snapshot.Status.ReadyToUse, false) && snapshot.Status.BoundVolumeSnapshotContentName != nil
 }
 
-// watched is a client whose objects can be waited for; L is their list.
+// watched is a client that can list and watch; L is the list type.
 type watched[L metav1.ListInterface] interface {
 	List(ctx context.Context, options metav1.ListOptions) (L, error)
 	Watch(ctx context.Context, options metav1.ListOptions) (watch.Interface, error)
 }
 
-// waitFor returns the object of that name once done says so of it. The error has what was seen last.
+// waitFor returns the object with that name after done accepts it. The error contains the last observed object.
 func waitFor[T apiruntime.Object, L metav1.ListInterface](
 	ctx context.Context, client watched[L], kind, name string, done func(T) bool,
 ) (T, error) {
@@ -42,7 +42,7 @@ func waitFor[T apiruntime.Object, L metav1.ListInterface](
 	return found, nil
 }
 
-// waitGone returns once there is no object of that name; count is how many a list has.
+// waitGone waits until no object has that name; count returns the length of a list.
 func waitGone[L metav1.ListInterface](ctx context.Context, client watched[L], kind, name string, count func(L) int) error {
 	options := named(name)
 	list, err := client.List(ctx, options)
@@ -60,60 +60,60 @@ func waitGone[L metav1.ListInterface](ctx context.Context, client watched[L], ki
 	return awaitDeletion(ctx, watcher, kind+" "+name)
 }
 
-// WaitNamespaceGone returns once the namespace does not exist, nor anything in it.
+// WaitNamespaceGone waits until the namespace and its content are deleted.
 func (w *World) WaitNamespaceGone(ctx context.Context, name string) error {
 	return waitGone(ctx, w.Kube.CoreV1().Namespaces(), "namespace", name, func(l *corev1.NamespaceList) int { return len(l.Items) })
 }
 
-// WaitClaim returns the claim once done says so of it, for example Bound.
+// WaitClaim returns the claim after done accepts it, for example Bound.
 func (w *World) WaitClaim(
 	ctx context.Context, namespace, name string, done func(*corev1.PersistentVolumeClaim) bool,
 ) (*corev1.PersistentVolumeClaim, error) {
 	return waitFor(ctx, w.Kube.CoreV1().PersistentVolumeClaims(namespace), "claim", name, done)
 }
 
-// WaitClaimGone returns once the claim does not exist.
+// WaitClaimGone waits until the claim is deleted.
 func (w *World) WaitClaimGone(ctx context.Context, namespace, name string) error {
 	return waitGone(ctx, w.Kube.CoreV1().PersistentVolumeClaims(namespace), "claim", name,
 		func(l *corev1.PersistentVolumeClaimList) int { return len(l.Items) })
 }
 
-// WaitVolume returns the PersistentVolume once done says so of it.
+// WaitVolume returns the PersistentVolume after done accepts it.
 func (w *World) WaitVolume(
 	ctx context.Context, name string, done func(*corev1.PersistentVolume) bool,
 ) (*corev1.PersistentVolume, error) {
 	return waitFor(ctx, w.Kube.CoreV1().PersistentVolumes(), "volume", name, done)
 }
 
-// WaitVolumeGone returns once the PersistentVolume does not exist. Its driver has deleted the bytes by then, unless it
-// was to retain them.
+// WaitVolumeGone waits until the PersistentVolume is deleted. By then, the driver has deleted the bytes, unless the
+// policy is Retain.
 func (w *World) WaitVolumeGone(ctx context.Context, name string) error {
 	return waitGone(ctx, w.Kube.CoreV1().PersistentVolumes(), "volume", name,
 		func(l *corev1.PersistentVolumeList) int { return len(l.Items) })
 }
 
-// WaitSnapshot returns the VolumeSnapshot once done says so of it, for example ReadyToUse.
+// WaitSnapshot returns the VolumeSnapshot after done accepts it, for example ReadyToUse.
 func (w *World) WaitSnapshot(
 	ctx context.Context, namespace, name string, done func(*snapshotv1.VolumeSnapshot) bool,
 ) (*snapshotv1.VolumeSnapshot, error) {
 	return waitFor(ctx, w.Snapshots.SnapshotV1().VolumeSnapshots(namespace), "snapshot", name, done)
 }
 
-// WaitSnapshotGone returns once the VolumeSnapshot does not exist.
+// WaitSnapshotGone waits until the VolumeSnapshot is deleted.
 func (w *World) WaitSnapshotGone(ctx context.Context, namespace, name string) error {
 	return waitGone(ctx, w.Snapshots.SnapshotV1().VolumeSnapshots(namespace), "snapshot", name,
 		func(l *snapshotv1.VolumeSnapshotList) int { return len(l.Items) })
 }
 
-// WaitContent returns the VolumeSnapshotContent once done says so of it.
+// WaitContent returns the VolumeSnapshotContent after done accepts it.
 func (w *World) WaitContent(
 	ctx context.Context, name string, done func(*snapshotv1.VolumeSnapshotContent) bool,
 ) (*snapshotv1.VolumeSnapshotContent, error) {
 	return waitFor(ctx, w.Snapshots.SnapshotV1().VolumeSnapshotContents(), "content", name, done)
 }
 
-// WaitContentGone returns once the VolumeSnapshotContent does not exist. Its driver has deleted the handle by then,
-// unless it was to retain it.
+// WaitContentGone waits until the VolumeSnapshotContent is deleted. By then, the driver has deleted the snapshot
+// behind the handle, unless the policy is Retain.
 func (w *World) WaitContentGone(ctx context.Context, name string) error {
 	return waitGone(ctx, w.Snapshots.SnapshotV1().VolumeSnapshotContents(), "content", name,
 		func(l *snapshotv1.VolumeSnapshotContentList) int { return len(l.Items) })

@@ -14,16 +14,16 @@ import (
 const (
 	defaultImage       = "velero/velero:v1.18.3"
 	defaultKubeletRoot = "/var/lib/kubelet"
-	// credentials is the secret, and the volume of it, in which Velero keeps those of the object store.
+	// credentials is the name of the Secret with the credentials of the object store, and of its volume.
 	credentials = "cloud-credentials"
 )
 
-// meta has the label that everything of an installation carries.
+// meta sets the label of every object of an installation.
 func meta(name string) metav1.ObjectMeta {
 	return metav1.ObjectMeta{Name: name, Labels: map[string]string{"component": "velero"}}
 }
 
-// veleroNamespace lets privileged pods in, as movers are where the node-agent ConfigMap says so.
+// veleroNamespace admits privileged pods: movers are privileged if the node-agent ConfigMap requests it.
 func veleroNamespace(name string) *corev1.Namespace {
 	namespace := &corev1.Namespace{ObjectMeta: meta(name)}
 	if name == "" {
@@ -36,7 +36,7 @@ func veleroNamespace(name string) *corev1.Namespace {
 	return namespace
 }
 
-// location is the default backup storage location.
+// location returns the default backup storage location.
 func location(options Options) *velerov1.BackupStorageLocation {
 	created := &velerov1.BackupStorageLocation{ObjectMeta: meta(defaultLocation)}
 	if options.Location != nil {
@@ -51,7 +51,7 @@ func location(options Options) *velerov1.BackupStorageLocation {
 	return created
 }
 
-// daemonSet is the node-agent's for the nodes of one operating system.
+// daemonSet returns the node-agent's DaemonSet for the nodes of one operating system.
 func daemonSet(options Options, system corev1.OSName) *appsv1.DaemonSet {
 	root := options.KubeletRoot
 	if root == "" {
@@ -93,7 +93,7 @@ func daemonSet(options Options, system corev1.OSName) *appsv1.DaemonSet {
 	}
 }
 
-// deployment is the server's. Plugins, which are init containers, are left out.
+// deployment returns the server's Deployment without plugins, which are init containers.
 func deployment(options Options) *appsv1.Deployment {
 	container := veleroContainer("velero", options, []string{"server"})
 	container.Env = append(container.Env, corev1.EnvVar{Name: "LD_LIBRARY_PATH", Value: "/plugins"})
@@ -111,7 +111,7 @@ func deployment(options Options) *appsv1.Deployment {
 	}
 }
 
-// veleroContainer is what the containers of server and node-agent have in common.
+// veleroContainer returns the common part of the server's and the node-agent's container.
 func veleroContainer(name string, options Options, args []string) corev1.Container {
 	image := options.Image
 	if image == "" {
@@ -138,7 +138,7 @@ func veleroContainer(name string, options Options, args []string) corev1.Contain
 	return container
 }
 
-// podTemplate is what the pods of server and node-agent have in common.
+// podTemplate returns the common part of the server's and the node-agent's pods.
 func podTemplate(options Options, container corev1.Container, labels map[string]string) corev1.PodTemplateSpec {
 	all := map[string]string{"component": "velero"}
 	maps.Copy(all, labels)
@@ -157,7 +157,7 @@ func podTemplate(options Options, container corev1.Container, labels map[string]
 	return corev1.PodTemplateSpec{ObjectMeta: metav1.ObjectMeta{Labels: all}, Spec: spec}
 }
 
-// nodeSelector is what picks the nodes of this installation; nil if any will do.
+// nodeSelector returns the selector of this installation's nodes; nil for any node.
 func (o Options) nodeSelector() map[string]string {
 	selector := maps.Clone(o.NodeLabels)
 	if o.Node != "" {
@@ -169,10 +169,10 @@ func (o Options) nodeSelector() map[string]string {
 	return selector
 }
 
-// windows is what the nodes of that operating system are labelled and tainted with.
+// windows is the label and taint value of Windows nodes.
 const windows = string(corev1.Windows)
 
-// windowsNodes are those that run Windows, or by the operator NotIn those that do not.
+// windowsNodes returns the affinity to Windows nodes; with the operator NotIn, to all others.
 func windowsNodes(operator corev1.NodeSelectorOperator) *corev1.Affinity {
 	system := corev1.NodeSelectorRequirement{Key: corev1.LabelOSStable, Operator: operator, Values: []string{windows}}
 	terms := []corev1.NodeSelectorTerm{{MatchExpressions: []corev1.NodeSelectorRequirement{system}}}

@@ -8,29 +8,29 @@ import (
 	"time"
 )
 
-// Gone is the phase of a Transition that stands for deletion. No resource ever has it.
+// Gone is the phase of a Transition for a deletion. No resource has this phase.
 const Gone Phase = "(gone)"
 
-// Transition is one change of a transfer's phase, or its first appearance.
+// Transition is one change of a transfer's phase, or its first observation.
 type Transition struct {
 	Kind Kind
 	Name string
-	Node string // where the transfer is done, as far as that is settled
+	Node string // the node of the transfer, if already known
 	From Phase
 	To   Phase
-	At   time.Time // when this process saw it
+	At   time.Time // when this process observed it
 }
 
-// Recorder keeps every transition of a namespace's transfers; those of a kind are in the order of the API server. A
-// watch that breaks off goes on where it ended, or with what is there if the API server does not know that any more.
+// Recorder records the phase transitions of all transfers in a namespace, in the API server's order for each kind. An
+// interrupted watch resumes at its last version. If that version has expired, the recorder lists again.
 type Recorder struct {
 	mu          sync.Mutex
 	transitions []Transition
-	changed     chan struct{} // closed and replaced at every transition
+	changed     chan struct{} // closed and replaced at each transition
 	err         error         // why the recording ended
 }
 
-// Record starts a recorder, which ends with ctx. It has what exists already as first appearances.
+// Record starts a recorder that ends with ctx. Existing transfers count as first observations.
 func (w *World) Record(ctx context.Context) (*Recorder, error) {
 	r := &Recorder{changed: make(chan struct{})}
 	for _, kind := range Kinds() {
@@ -61,14 +61,14 @@ func (r *Recorder) end(err error) {
 	r.changed = make(chan struct{})
 }
 
-// Transitions are all so far.
+// Transitions returns all transitions so far.
 func (r *Recorder) Transitions() []Transition {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return slices.Clone(r.transitions)
 }
 
-// Phases are those that the transfer of that name went through so far, the first one it was seen in included.
+// Phases returns the observed phases of the transfer with that name, including the first one.
 func (r *Recorder) Phases(name string) []Phase {
 	var phases []Phase
 	for _, transition := range r.Transitions() {
@@ -79,7 +79,7 @@ func (r *Recorder) Phases(name string) []Phase {
 	return phases
 }
 
-// MostAtOnce is how many transfers on node were in one of phases at the same time, at most.
+// MostAtOnce returns the maximum number of concurrent transfers on node in one of phases.
 func (r *Recorder) MostAtOnce(node string, phases ...Phase) int {
 	type transfer struct {
 		kind Kind
@@ -99,7 +99,7 @@ func (r *Recorder) MostAtOnce(node string, phases ...Phase) int {
 	return most
 }
 
-// Until returns the transitions once done says so of them. The error has the newest of them.
+// Until returns the transitions after done accepts them. The error contains the newest ones.
 func (r *Recorder) Until(ctx context.Context, done func([]Transition) bool) ([]Transition, error) {
 	for {
 		r.mu.Lock()

@@ -21,7 +21,7 @@ const (
 	completed  = world.Completed
 )
 
-// backupAndPod make what a pod volume backup needs: its owner, and a pod on node n1 with a volume data.
+// backupAndPod creates the owner of a pod volume backup, and a pod on node n1 with a volume data.
 func backupAndPod(ctx context.Context, t *testing.T, w *world.World) (*velerov1.Backup, *corev1.Pod) {
 	t.Helper()
 	backup, err := w.Backup(ctx, "nightly")

@@ -10,8 +10,8 @@ import (
 
 const repositories = "backuprepositories"
 
-// Repository creates the backup repository of a namespace as Velero's server does before the first pod volume
-// backup of it, and returns when a running Velero server has made it Ready.
+// Repository creates the backup repository of a namespace, as Velero's server does before the first pod volume
+// backup. It waits until a running Velero server has set it to Ready.
 func (w *World) Repository(ctx context.Context, volumeNamespace string) (*velerov1.BackupRepository, error) {
 	repository := &velerov1.BackupRepository{
 		ObjectMeta: metav1.ObjectMeta{

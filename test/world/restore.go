@@ -13,12 +13,12 @@ import (
 	"k8s.io/apimachinery/pkg/util/rand"
 )
 
-// WaitContainer is the init container that holds a restored pod back until its volumes are restored
-// (WaitInitContainer of Velero's pkg/restorehelper).
+// WaitContainer is the init container that blocks a restored pod until its volumes are restored (WaitInitContainer of
+// Velero's pkg/restorehelper).
 const WaitContainer = "restore-wait"
 
-// Restore creates a restore that is being worked on, of the backup of the same name. It owns what it asks for; the
-// garbage collector deletes that with it. Each of change may alter it first.
+// Restore creates a restore in progress of the backup with the same name. It owns its resources, so the garbage
+// collector deletes them with it. Each function of change may modify it first.
 func (w *World) Restore(ctx context.Context, name string, change ...func(*velerov1.Restore)) (*velerov1.Restore, error) {
 	wanted := &velerov1.Restore{
 		ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: w.Namespace},
@@ -32,8 +32,8 @@ func (w *World) Restore(ctx context.Context, name string, change ...func(*velero
 	return created, w.create(ctx, w.Velero, restores, wanted, created)
 }
 
-// RestorePod creates a pod in Apps as Velero's server restores one: a SourcePod that does not start before its
-// volumes are restored, for which its first init container waits.
+// RestorePod creates a pod in Apps as Velero's server restores it: a SourcePod whose first init container waits until
+// its volumes are restored.
 func (w *World) RestorePod(
 	ctx context.Context, restore *velerov1.Restore, name, node string, volumes ...corev1.Volume,
 ) (*corev1.Pod, error) {
@@ -60,8 +60,8 @@ func (w *World) RestorePod(
 	return created, nil
 }
 
-// PodVolumeRestore creates the resource as Velero's server does for one volume of a pod that it has restored. Each of
-// change may alter it first.
+// PodVolumeRestore creates the resource for one volume of a restored pod, as Velero's server does. Each function of
+// change may modify it first.
 func (w *World) PodVolumeRestore(
 	ctx context.Context, restore *velerov1.Restore, pod *corev1.Pod, volume, snapshotID, sourceNamespace string,
 	change ...func(*velerov1.PodVolumeRestore),
@@ -92,8 +92,8 @@ func (w *World) PodVolumeRestore(
 	return created, w.create(ctx, w.Velero, podVolumeRestores, wanted, created)
 }
 
-// TargetClaim creates a claim in Apps as Velero's server restores one whose data is moved back: it has a selector, so
-// that nothing but a volume made for it is bound to it.
+// TargetClaim creates a claim in Apps as Velero's server does for a data restore. Its selector allows the binding
+// only of a volume created for it.
 func (w *World) TargetClaim(
 	ctx context.Context, name, class string, change ...func(*corev1.PersistentVolumeClaim),
 ) (*corev1.PersistentVolumeClaim, error) {
@@ -118,8 +118,8 @@ func (w *World) TargetClaim(
 	return created, nil
 }
 
-// DataDownload creates the resource as Velero's server does for a claim that it has restored, of a snapshot that
-// was taken in the claim's namespace. Each of change may alter it first.
+// DataDownload creates the resource for a restored claim, as Velero's server does. The snapshot is from the claim's
+// namespace. Each function of change may modify it first.
 func (w *World) DataDownload(
 	ctx context.Context, restore *velerov1.Restore, claim *corev1.PersistentVolumeClaim, snapshotID string,
 	change ...func(*velerov2alpha1.DataDownload),

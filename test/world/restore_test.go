@@ -72,7 +72,7 @@ func TestSnapshotsAreMovedByUploadsAndDownloads(t *testing.T) {
 	require.Regexp(t, fmt.Sprintf("^dd-%s.", restore.UID), download.Labels["velero.io/async-operation-id"])
 }
 
-// fourKinds makes one transfer of each kind and returns their names.
+// fourKinds creates one transfer of each kind and returns their names.
 func fourKinds(t *testing.T, w *world.World) map[world.Kind]string {
 	t.Helper()
 	ctx := deadline(t)

@@ -13,9 +13,9 @@ import (
 	"k8s.io/utils/ptr"
 )
 
-// SourcePod creates a pod in Apps that mounts volumes: one that gets backed up. It runs on node, or where the
-// scheduler wants it to among the nodes of this world if that is "". A volume of a claim in Block mode becomes a
-// device, every other one is mounted at /NAME.
+// SourcePod creates a pod in Apps that mounts the volumes of a backup. It runs on node. If node is "", the scheduler
+// selects one of the nodes of this world. A claim in Block mode becomes a device. Every other volume is mounted at
+// /NAME.
 func (w *World) SourcePod(ctx context.Context, name, node string, volumes ...corev1.Volume) (*corev1.Pod, error) {
 	pod, err := w.appPod(ctx, name, node, volumes)
 	if err != nil {
@@ -56,18 +56,18 @@ func (w *World) appPod(ctx context.Context, name, node string, volumes []corev1.
 	return pod, nil
 }
 
-// EmptyDir is a pod's volume without a claim.
+// EmptyDir returns a pod volume without a claim.
 func EmptyDir(name string) corev1.Volume { return emptyDir(name) }
 
-// ClaimVolume is a pod's volume of the claim.
+// ClaimVolume returns a pod volume of the claim.
 func ClaimVolume(name, claim string) corev1.Volume {
 	return corev1.Volume{Name: name, VolumeSource: corev1.VolumeSource{
 		PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{ClaimName: claim},
 	}}
 }
 
-// Claim creates a claim in Apps and a volume for it, named NAMESPACE-NAME, and returns the claim once the
-// volume controller has bound it. The volume is Retained and can be mounted from every node.
+// Claim creates a claim in Apps and a volume for it, named NAMESPACE-NAME. It returns the claim after the volume
+// controller has bound it. The volume has the policy Retain, and every node can mount it.
 func (w *World) Claim(
 	ctx context.Context, name string, source corev1.PersistentVolumeSource, mode corev1.PersistentVolumeMode,
 ) (*corev1.PersistentVolumeClaim, error) {
@@ -108,8 +108,8 @@ func (w *World) Claim(
 	})
 }
 
-// offer creates a volume and returns once the volume controller knows it: a claim that the controller sees
-// earlier than its volume has to wait for the controller's next round.
+// offer creates a volume and waits until the volume controller has observed it. If the controller observes the claim
+// before its volume, the claim waits for the next resync.
 func (w *World) offer(ctx context.Context, volume *corev1.PersistentVolume) error {
 	volumes := w.Kube.CoreV1().PersistentVolumes()
 	if _, err := volumes.Create(ctx, volume, metav1.CreateOptions{}); err != nil {
@@ -125,10 +125,10 @@ func (w *World) offer(ctx context.Context, volume *corev1.PersistentVolume) erro
 	return err
 }
 
-// claimOf reads the claim of a pod's volume; it is nil if the volume has none.
+// claimOf reads the claim of a pod's volume; nil if the volume has none.
 func (w *World) claimOf(ctx context.Context, namespace string, volume corev1.Volume) (*corev1.PersistentVolumeClaim, error) {
 	if volume.PersistentVolumeClaim == nil {
-		return nil, nil //nolint:nilnil // No claim is an answer, not a mistake.
+		return nil, nil //nolint:nilnil // A missing claim is a valid result.
 	}
 	name := volume.PersistentVolumeClaim.ClaimName
 	claim, err := w.Kube.CoreV1().PersistentVolumeClaims(namespace).Get(ctx, name, metav1.GetOptions{})
@@ -138,7 +138,7 @@ func (w *World) claimOf(ctx context.Context, namespace string, volume corev1.Vol
 	return claim, nil
 }
 
-// claimOfVolume reads the claim of the pod's volume of that name.
+// claimOfVolume reads the claim of the pod's volume with that name.
 func (w *World) claimOfVolume(ctx context.Context, pod *corev1.Pod, name string) (*corev1.PersistentVolumeClaim, error) {
 	index := slices.IndexFunc(pod.Spec.Volumes, func(v corev1.Volume) bool { return v.Name == name })
 	if index < 0 {
@@ -147,7 +147,7 @@ func (w *World) claimOfVolume(ctx context.Context, pod *corev1.Pod, name string)
 	return w.claimOf(ctx, pod.Namespace, pod.Spec.Volumes[index])
 }
 
-// PriorityClass creates a class, which belongs to the whole cluster: its name must be the test's own.
+// PriorityClass creates a class. It is cluster-scoped, so its name must be unique to the test.
 func (w *World) PriorityClass(ctx context.Context, name string, value int32) error {
 	class := &schedulingv1.PriorityClass{ObjectMeta: metav1.ObjectMeta{Name: name}, Value: value}
 	if _, err := w.Kube.SchedulingV1().PriorityClasses().Create(ctx, class, metav1.CreateOptions{}); err != nil {
@@ -156,7 +156,7 @@ func (w *World) PriorityClass(ctx context.Context, name string, value int32) err
 	return nil
 }
 
-// ConfigMap makes the ConfigMap of Velero's namespace have exactly data, whether it was there or not.
+// ConfigMap creates or updates the ConfigMap in Velero's namespace so that it has exactly data.
 func (w *World) ConfigMap(ctx context.Context, name string, data map[string]string) error {
 	wanted := applycorev1.ConfigMap(name, w.Namespace).WithData(data)
 	_, err := w.Kube.CoreV1().ConfigMaps(w.Namespace).Apply(ctx, wanted,

@@ -14,15 +14,15 @@ import (
 	watchtools "k8s.io/client-go/tools/watch"
 )
 
-// story is a recorder's look at one kind.
+// story records the transitions of one kind.
 type story struct {
 	recorder *Recorder
 	kind     Kind
 	client   dynamic.ResourceInterface
-	known    map[string]*Transfer // as last seen, by name
+	known    map[string]*Transfer // the last observed state by name
 }
 
-// list catches up with what is there, and returns from which version on to watch.
+// list records the current state and returns the version at which to start a watch.
 func (s *story) list(ctx context.Context) (version string, err error) {
 	list, err := s.client.List(ctx, metav1.ListOptions{})
 	if err != nil {
@@ -41,7 +41,8 @@ func (s *story) list(ctx context.Context) (version string, err error) {
 	return list.GetResourceVersion(), nil
 }
 
-// follow watches until ctx is done. The watch goes on by itself where it broke off; if it cannot, it begins anew.
+// follow watches until ctx is done. The watch resumes by itself after an interruption. If it cannot, follow lists
+// again.
 func (s *story) follow(ctx context.Context, version string) {
 	for {
 		err := s.watch(ctx, version)
@@ -58,7 +59,7 @@ func (s *story) follow(ctx context.Context, version string) {
 	}
 }
 
-// watch returns nil when the API server does not know the version any more.
+// watch returns nil after the API server no longer knows the version.
 func (s *story) watch(ctx context.Context, version string) error {
 	source := &cache.ListWatch{WatchFuncWithContext: s.client.Watch}
 	watcher, err := watchtools.NewRetryWatcherWithContext(ctx, version, source)
@@ -68,7 +69,7 @@ func (s *story) watch(ctx context.Context, version string) error {
 	defer watcher.Stop()
 	for event := range watcher.ResultChan() {
 		resource, ok := event.Object.(*unstructured.Unstructured)
-		if !ok { // the error that ends it
+		if !ok { // the error that ends the watch
 			break
 		}
 		if event.Type == watch.Deleted {
@@ -82,14 +83,14 @@ func (s *story) watch(ctx context.Context, version string) error {
 	return nil
 }
 
-// see tells the recorder if a transfer is new or in another phase.
+// see records a new transfer or a changed phase.
 func (s *story) see(resource *unstructured.Unstructured) error {
 	now, err := View(resource)
 	if err != nil {
 		return err
 	}
 	last := s.known[now.Name]
-	if last != nil && last.UID != now.UID { // nobody has told of its deletion
+	if last != nil && last.UID != now.UID { // its deletion was not observed
 		s.lose(last)
 		last = nil
 	}
@@ -102,7 +103,7 @@ func (s *story) see(resource *unstructured.Unstructured) error {
 	return nil
 }
 
-// lose tells the recorder that a transfer is gone.
+// lose records the deletion of a transfer.
 func (s *story) lose(last *Transfer) {
 	delete(s.known, last.Name)
 	s.tell(last, last.Status.Phase, Gone)

@@ -18,7 +18,7 @@ import (
 	"k8s.io/client-go/dynamic"
 )
 
-// Kind is one of the four kinds of resources by which Velero's server asks for data to be moved.
+// Kind is one of the four kinds of resources by which Velero's server requests a data transfer.
 type Kind string
 
 // The kinds, by their names in the API.
@@ -29,10 +29,10 @@ const (
 	DataDownload     Kind = "DataDownload"
 )
 
-// Kinds are all four of them.
+// Kinds returns all four kinds.
 func Kinds() []Kind { return []Kind{PodVolumeBackup, PodVolumeRestore, DataUpload, DataDownload} }
 
-// Resource is what the API server calls the kind's resources.
+// Resource returns the API resource of the kind.
 func (k Kind) Resource() schema.GroupVersionResource {
 	switch k {
 	case PodVolumeBackup:
@@ -46,7 +46,7 @@ func (k Kind) Resource() schema.GroupVersionResource {
 	}
 }
 
-// Label marks the kind's mover pods; its value is the name of the resource.
+// Label returns the label of the kind's mover pods. Its value is the name of the resource.
 func (k Kind) Label() string {
 	switch k {
 	case PodVolumeBackup:
@@ -60,10 +60,10 @@ func (k Kind) Label() string {
 	}
 }
 
-// Phase is how far a transfer is; Velero has the same ones for every kind, and none at first.
+// Phase is the phase of a transfer. Velero uses the same phases for every kind, and an empty one for new resources.
 type Phase string
 
-// The phases, of which the last three are final.
+// The phases. The last three are terminal.
 const (
 	Accepted   Phase = "Accepted"
 	Prepared   Phase = "Prepared"
@@ -74,7 +74,7 @@ const (
 	Canceled   Phase = "Canceled"
 )
 
-// Transfer is what the four kinds have in common, and some of what one of them has.
+// Transfer has the common fields of the four kinds, and some fields of single kinds.
 type Transfer struct {
 	metav1.TypeMeta   `json:",inline"`
 	metav1.ObjectMeta `json:"metadata"`
@@ -83,18 +83,18 @@ type Transfer struct {
 	Status TransferStatus `json:"status"`
 }
 
-// TransferSpec is what Velero's server asks for.
+// TransferSpec is the request of Velero's server.
 type TransferSpec struct {
 	Cancel     bool                   `json:"cancel"`
 	Node       string                 `json:"node"`       // of a PodVolumeBackup
 	Pod        corev1.ObjectReference `json:"pod"`        // of a PodVolumeBackup or PodVolumeRestore
 	Volume     string                 `json:"volume"`     // of that pod
 	SnapshotID string                 `json:"snapshotID"` // of a restore
-	// TargetVolume is what a DataDownload is for.
+	// TargetVolume is the target of a DataDownload.
 	TargetVolume velerov2alpha1.TargetVolumeSpec `json:"targetVolume"`
 }
 
-// TransferStatus is what the agent says of it.
+// TransferStatus is the state that the agent reports.
 type TransferStatus struct {
 	Phase               Phase                            `json:"phase"`
 	Message             string                           `json:"message"`
@@ -111,24 +111,24 @@ type TransferStatus struct {
 	DataMoverResult     map[string]string                `json:"dataMoverResult"`
 }
 
-// Node is where the transfer is done; "" if that is not settled yet.
+// Node returns the node of the transfer; "" if it has none yet.
 func (t *Transfer) Node() string { return cmp.Or(t.Status.Node, t.Spec.Node) }
 
-// Ended says that the phase is one that never changes again.
+// Ended reports whether the phase is terminal.
 func (p Phase) Ended() bool { return p == Completed || p == Failed || p == Canceled }
 
-// Ended says that the transfer's phase is one that never changes again.
+// Ended reports whether the transfer is in a terminal phase.
 func Ended(transfer *Transfer) bool { return transfer.Status.Phase.Ended() }
 
-// Settled says that the transfer has ended and that nobody has anything left to do about it.
+// Settled reports whether the transfer is terminal and has no finalizer, so that it needs no further action.
 func Settled(transfer *Transfer) bool { return Ended(transfer) && len(transfer.Finalizers) == 0 }
 
-// In returns the question whether a transfer is in phase.
+// In returns a condition: the transfer is in phase.
 func In(phase Phase) func(*Transfer) bool {
 	return func(transfer *Transfer) bool { return transfer.Status.Phase == phase }
 }
 
-// View reads a Transfer from a resource of any of the kinds.
+// View reads a Transfer from a resource of any of the kinds. The error names a resource with an invalid field.
 func View(resource *unstructured.Unstructured) (*Transfer, error) {
 	transfer := &Transfer{}
 	if err := runtime.DefaultUnstructuredConverter.FromUnstructured(resource.Object, transfer); err != nil {
@@ -137,18 +137,18 @@ func View(resource *unstructured.Unstructured) (*Transfer, error) {
 	return transfer, nil
 }
 
-// Transfers are Velero's resources of one kind.
+// Transfers is the client of one kind of Velero's resources.
 type Transfers struct {
 	kind   Kind
 	client dynamic.ResourceInterface
 }
 
-// Transfers are those of a kind in Velero's namespace.
+// Transfers returns the client of a kind in Velero's namespace.
 func (w *World) Transfers(kind Kind) Transfers {
 	return Transfers{kind: kind, client: w.dynamic.Resource(kind.Resource()).Namespace(w.Namespace)}
 }
 
-// Get reads one from the API server, whose error it returns as it is.
+// Get reads one transfer. It returns the error of the API server unwrapped.
 func (t Transfers) Get(ctx context.Context, name string) (*Transfer, error) {
 	found, err := t.client.Get(ctx, name, metav1.GetOptions{})
 	if err != nil {
@@ -157,7 +157,7 @@ func (t Transfers) Get(ctx context.Context, name string) (*Transfer, error) {
 	return View(found)
 }
 
-// List reads all of them.
+// List reads all transfers of the kind.
 func (t Transfers) List(ctx context.Context) ([]*Transfer, error) {
 	list, err := t.client.List(ctx, metav1.ListOptions{})
 	if err != nil {
@@ -172,7 +172,7 @@ func (t Transfers) List(ctx context.Context) ([]*Transfer, error) {
 	return found, nil
 }
 
-// Watch tells of every change from now on; View reads what it carries.
+// Watch watches all changes from now on. View converts the objects of its events.
 func (t Transfers) Watch(ctx context.Context) (watch.Interface, error) {
 	watcher, err := t.client.Watch(ctx, metav1.ListOptions{})
 	if err != nil {
@@ -181,25 +181,25 @@ func (t Transfers) Watch(ctx context.Context) (watch.Interface, error) {
 	return watcher, nil
 }
 
-// Patch applies a JSON merge patch, status and all: these resources have no subresource. It returns the error of
-// the API server as it is.
+// Patch applies a JSON merge patch, including the status, because these resources have no status subresource. It
+// returns the error of the API server unwrapped.
 func (t Transfers) Patch(ctx context.Context, name, patch string) error {
 	_, err := t.client.Patch(ctx, name, types.MergePatchType, []byte(patch), metav1.PatchOptions{})
 	return err
 }
 
-// Cancel asks for the end of one as Velero's server does.
+// Cancel requests a cancel as Velero's server does.
 func (t Transfers) Cancel(ctx context.Context, name string) error {
 	return t.Patch(ctx, name, `{"spec":{"cancel":true}}`)
 }
 
-// Delete asks for the deletion of one, which finalizers may delay.
+// Delete requests a deletion, which finalizers may delay.
 func (t Transfers) Delete(ctx context.Context, name string) error {
 	return t.client.Delete(ctx, name, metav1.DeleteOptions{})
 }
 
-// Wait returns the one of that name once done says so of it. The error has what was seen last; a transfer that is settled
-// otherwise is one at once.
+// Wait returns the transfer with that name after done accepts it. The error contains the last observed state. A
+// settled transfer that done rejects is an error at once.
 func (t Transfers) Wait(ctx context.Context, name string, done func(*Transfer) bool) (*Transfer, error) {
 	watcher, err := t.client.Watch(ctx, named(name))
 	if err != nil {
@@ -229,7 +229,7 @@ func (t Transfers) await(ctx context.Context, watcher watch.Interface, name stri
 	return found, nil
 }
 
-// WaitAny returns the first one of which done says so.
+// WaitAny returns the first transfer that done accepts.
 func (t Transfers) WaitAny(ctx context.Context, done func(*Transfer) bool) (*Transfer, error) {
 	watcher, err := t.Watch(ctx)
 	if err != nil {
@@ -238,7 +238,7 @@ func (t Transfers) WaitAny(ctx context.Context, done func(*Transfer) bool) (*Tra
 	return t.await(ctx, watcher, "any", done)
 }
 
-// WaitGone returns once there is none of that name.
+// WaitGone waits until no transfer has that name.
 func (t Transfers) WaitGone(ctx context.Context, name string) error {
 	options := named(name)
 	list, err := t.client.List(ctx, options)

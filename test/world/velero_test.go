@@ -18,7 +18,7 @@ import (
 	"github.com/lateen-project/lateen/test/world"
 )
 
-// The real `velero install` and the world must come to the same pods, rights and location.
+// The real `velero install` and the world must create the same pods, permissions and location.
 func TestWorldIsWhatVeleroInstalls(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), world.Patience)
 	defer cancel()
@@ -58,7 +58,7 @@ func veleroInstall(ctx context.Context, t *testing.T, namespace string, options 
 	require.NoError(t, err, "%s", reported)
 }
 
-// podsOf are the pod templates of server and node-agent, without what is settled elsewhere: plugins, and
+// podsOf returns the pod templates of server and node-agent without the fields that other tests cover: plugins, and
 // resources, which the agent does not inherit.
 func podsOf(ctx context.Context, t *testing.T, w *world.World) map[string]corev1.PodTemplateSpec {
 	t.Helper()

@@ -16,23 +16,23 @@ const (
 	locations = "backupstoragelocations"
 )
 
-// WaitBackup returns the backup once done says so of it. The error has what was seen last.
+// WaitBackup returns the backup after done accepts it. The error contains the last observed state.
 func (w *World) WaitBackup(ctx context.Context, name string, done func(*velerov1.Backup) bool) (*velerov1.Backup, error) {
 	return waitVelero(ctx, w, backups, name, done)
 }
 
-// WaitRestore returns the restore once done says so of it. The error has what was seen last.
+// WaitRestore returns the restore after done accepts it. The error contains the last observed state.
 func (w *World) WaitRestore(ctx context.Context, name string, done func(*velerov1.Restore) bool) (*velerov1.Restore, error) {
 	return waitVelero(ctx, w, restores, name, done)
 }
 
-// WaitLocation returns once done says so of the default backup storage location.
+// WaitLocation waits until done accepts the default backup storage location.
 func (w *World) WaitLocation(ctx context.Context, done func(*velerov1.BackupStorageLocation) bool) error {
 	_, err := waitVelero(ctx, w, locations, defaultLocation, done)
 	return err
 }
 
-// WaitBackupGone returns once the backup does not exist.
+// WaitBackupGone waits until the backup is deleted.
 func (w *World) WaitBackupGone(ctx context.Context, name string) error {
 	return waitGone(ctx, backupClient{w}, "backup", name, func(l *velerov1.BackupList) int { return len(l.Items) })
 }
@@ -51,13 +51,13 @@ func (b backupClient) Watch(ctx context.Context, options metav1.ListOptions) (wa
 	return b.watchVelero(ctx, backups, options)
 }
 
-// watchVelero watches one of the resources of velero.io/v1.
+// watchVelero watches a resource of velero.io/v1.
 func (w *World) watchVelero(ctx context.Context, resource string, options metav1.ListOptions) (watch.Interface, error) {
 	options.Watch = true
 	return w.Velero.Get().Namespace(w.Namespace).Resource(resource).VersionedParams(&options, metav1.ParameterCodec).Watch(ctx)
 }
 
-// waitVelero returns the object of that name once done says so of it.
+// waitVelero returns the object with that name after done accepts it.
 func waitVelero[T runtime.Object](ctx context.Context, w *World, resource, name string, done func(T) bool) (T, error) {
 	var none T
 	watcher, err := w.watchVelero(ctx, resource, named(name))

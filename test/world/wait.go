@@ -9,8 +9,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// WaitPod returns the pod once done says so of it. The error has what was seen last; a pod that has ended otherwise is one
-// at once.
+// WaitPod returns the pod after done accepts it. The error contains the last observed state. A terminal pod that done
+// rejects is an error at once.
 func (w *World) WaitPod(ctx context.Context, namespace, name string, done func(*corev1.Pod) bool) (*corev1.Pod, error) {
 	watcher, err := w.Kube.CoreV1().Pods(namespace).Watch(ctx, named(name))
 	if err != nil {
@@ -23,7 +23,7 @@ func (w *World) WaitPod(ctx context.Context, namespace, name string, done func(*
 	return found, nil
 }
 
-// podEnded is an error of a pod that changes no more.
+// podEnded returns an error for a terminal pod.
 func podEnded(pod *corev1.Pod) error {
 	if pod.Status.Phase == corev1.PodSucceeded || pod.Status.Phase == corev1.PodFailed {
 		return fmt.Errorf("it has ended as %s", pod.Status.Phase)
@@ -31,7 +31,7 @@ func podEnded(pod *corev1.Pod) error {
 	return nil
 }
 
-// WaitPodGone returns once the pod does not exist.
+// WaitPodGone waits until the pod is deleted.
 func (w *World) WaitPodGone(ctx context.Context, namespace, name string) error {
 	pods := w.Kube.CoreV1().Pods(namespace)
 	options := named(name)
@@ -50,7 +50,7 @@ func (w *World) WaitPodGone(ctx context.Context, namespace, name string) error {
 	return awaitDeletion(ctx, watcher, "pod "+name)
 }
 
-// NodeAgentPod returns the pod that the DaemonSet has on node, once done says so of it.
+// NodeAgentPod returns the DaemonSet's pod on node after done accepts it.
 func (w *World) NodeAgentPod(ctx context.Context, node string, done func(*corev1.Pod) bool) (*corev1.Pod, error) {
 	watcher, err := w.Kube.CoreV1().Pods(w.Namespace).Watch(ctx,
 		metav1.ListOptions{LabelSelector: "role=node-agent", FieldSelector: "spec.nodeName=" + node})
@@ -64,7 +64,7 @@ func (w *World) NodeAgentPod(ctx context.Context, node string, done func(*corev1
 	return found, nil
 }
 
-// Ready says that the kubelet reports the pod as ready.
+// Ready reports whether the kubelet reports the pod as Ready.
 func Ready(pod *corev1.Pod) bool {
 	return slices.ContainsFunc(pod.Status.Conditions, func(c corev1.PodCondition) bool {
 		return c.Type == corev1.PodReady && c.Status == corev1.ConditionTrue

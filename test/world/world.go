@@ -1,6 +1,5 @@
-// Package world makes what Lateen finds in a cluster where Velero is installed and backs things up: the
-// installation, pods with volumes, and the resources that Velero's server creates. It never moves data and
-// knows nothing of Lateen.
+// Package world creates the environment of Lateen in a cluster with Velero: the installation, pods with volumes, and
+// the resources that Velero's server creates. It never moves data and does not depend on Lateen.
 package world
 
 import (
@@ -22,50 +21,50 @@ import (
 	"k8s.io/client-go/rest"
 )
 
-// Options say how Velero is installed. The zero value is what `velero install --use-node-agent` does.
+// Options configure the installation of Velero. The zero value equals `velero install --use-node-agent`.
 type Options struct {
-	// Namespace of Velero; "" means a new one with a generated name.
+	// Namespace of Velero; "" selects a new one with a generated name.
 	Namespace string
-	// Image of Velero; "" means velero/velero:v1.18.3.
+	// Image of Velero; "" selects velero/velero:v1.18.3.
 	Image string
-	// KubeletRoot is the kubelet's directory on the nodes; "" means /var/lib/kubelet.
+	// KubeletRoot is the kubelet's directory on the nodes; "" selects /var/lib/kubelet.
 	KubeletRoot string
-	// RepositoryDir is where the default backup storage location keeps kopia repositories (provider
-	// velero.io/fs, config fspath); "" means a location that no test writes to.
+	// RepositoryDir is the directory of the kopia repositories in the default backup storage location (provider
+	// velero.io/fs, config fspath). "" selects a location that no test writes to.
 	RepositoryDir string
-	// Location, if set, is the default backup storage location instead of RepositoryDir.
+	// Location, if set, replaces RepositoryDir as the default backup storage location.
 	Location *velerov1.BackupStorageLocationSpec
-	// Node, if set, is the only node that gets the pods of the installation. Worlds that share a control
-	// plane need it or NodeLabels, or each would put its node-agent on the nodes of the others.
+	// Node, if set, is the only node for the pods of the installation. Worlds that share a control plane need Node or
+	// NodeLabels. Otherwise, each runs its node-agent on the nodes of the others.
 	Node string
-	// NodeLabels are those of the only nodes that get the pods of the installation, if it has several.
+	// NodeLabels select the nodes for the pods of the installation, if it has several.
 	NodeLabels map[string]string
-	// Windows says that there is a node-agent for nodes of Windows too.
+	// Windows adds a node-agent for Windows nodes.
 	Windows bool
 	// NodeAgentArgs follow `node-agent server --features=` in the DaemonSet.
 	NodeAgentArgs []string
-	// Credentials, if set, are the content of the secret cloud-credentials, which the pods then mount.
+	// Credentials, if set, are the content of the Secret cloud-credentials. The pods then mount it.
 	Credentials []byte
 }
 
-// World is one installation of Velero. Its methods may be called from many goroutines.
+// World is one installation of Velero. Many goroutines may call its methods.
 type World struct {
-	// Namespace is Velero's, and Apps is the one where the pods are that get backed up.
+	// Namespace is Velero's namespace, and Apps is the namespace of the backed-up pods.
 	Namespace string
 	Apps      string
-	// Kube reads and writes Kubernetes' own resources, Velero and VeleroAlpha those of velero.io/v1 and v2alpha1.
+	// Kube is the client of Kubernetes' own resources, Velero of velero.io/v1, and VeleroAlpha of velero.io/v2alpha1.
 	Kube        kubernetes.Interface
 	Velero      rest.Interface
 	VeleroAlpha rest.Interface
-	// Snapshots reads and writes those of snapshot.storage.k8s.io, if that is installed (InstallSnapshotCRDs).
+	// Snapshots is the client of snapshot.storage.k8s.io, which InstallSnapshotCRDs installs.
 	Snapshots snapshots.Interface
 
 	dynamic dynamic.Interface
-	nodes   map[string]string // labels of those that pods of this world may be on
+	nodes   map[string]string // labels of the nodes for pods of this world
 }
 
-// New installs Velero, whose resource definitions must be there (InstallCRDs), by the rights of config, and
-// returns when pods are let into both namespaces.
+// New installs Velero with the permissions of config, and waits until both namespaces admit pods. The resource
+// definitions must exist (InstallCRDs). The error names the object that failed.
 func New(ctx context.Context, config *rest.Config, options Options) (*World, error) {
 	w, err := connect(config)
 	if err != nil {
@@ -85,8 +84,8 @@ func New(ctx context.Context, config *rest.Config, options Options) (*World, err
 	return w, nil
 }
 
-// Open is the world of an installation of Velero that somebody else has made in namespace. It makes the namespace
-// of the pods that get backed up.
+// Open returns the world of an existing installation of Velero in namespace. It creates the namespace of the
+// backed-up pods.
 func Open(ctx context.Context, config *rest.Config, namespace string) (*World, error) {
 	w, err := connect(config)
 	if err != nil {
@@ -97,7 +96,7 @@ func Open(ctx context.Context, config *rest.Config, namespace string) (*World, e
 	return w, err
 }
 
-// connect makes clients. Velero's types come in JSON, which is all that custom resources speak.
+// connect creates the clients. Custom resources are served only as JSON, so the clients for Velero's types use it.
 func connect(config *rest.Config) (w *World, err error) {
 	w = &World{}
 	if w.Kube, err = kubernetes.NewForConfig(config); err != nil {
@@ -126,7 +125,7 @@ func connect(config *rest.Config) (w *World, err error) {
 	return w, err
 }
 
-// namespace creates one and returns its name when it has its ServiceAccount, without which no pod is let in.
+// namespace creates a namespace and returns its name after it has a ServiceAccount. Without one, it admits no pod.
 func (w *World) namespace(ctx context.Context, wanted *corev1.Namespace) (string, error) {
 	created, err := w.Kube.CoreV1().Namespaces().Create(ctx, wanted, metav1.CreateOptions{})
 	if err != nil {
@@ -142,7 +141,7 @@ func (w *World) namespace(ctx context.Context, wanted *corev1.Namespace) (string
 	return created.Name, nil
 }
 
-// install creates all that `velero install` does in its namespace, and the binding of its rights.
+// install creates the objects of `velero install` in its namespace, and the binding of its permissions.
 func (w *World) install(ctx context.Context, options Options) error {
 	create := metav1.CreateOptions{}
 	account := &corev1.ServiceAccount{ObjectMeta: meta("velero")}
@@ -181,7 +180,7 @@ func (w *World) install(ctx context.Context, options Options) error {
 	return nil
 }
 
-// create posts one of Velero's resources, and reads the answer into made.
+// create posts one of Velero's resources and decodes the response into created.
 func (w *World) create(ctx context.Context, client rest.Interface, resource string, object, created runtime.Object) error {
 	err := client.Post().Namespace(w.Namespace).Resource(resource).Body(object).Do(ctx).Into(created)
 	if err != nil {
@@ -190,7 +189,7 @@ func (w *World) create(ctx context.Context, client rest.Interface, resource stri
 	return nil
 }
 
-// named lists or watches the one object of that name.
+// named selects the one object with that name in a list or watch.
 func named(name string) metav1.ListOptions {
 	return metav1.ListOptions{FieldSelector: "metadata.name=" + name}
 }

@@ -17,7 +17,7 @@ import (
 	"github.com/lateen-project/lateen/test/world"
 )
 
-// plane is the one control plane of this test binary; TestMain sets it.
+// plane is the only control plane of this test binary. TestMain sets it.
 var plane *cluster.Cluster
 
 func TestMain(m *testing.M) {
@@ -26,7 +26,7 @@ func TestMain(m *testing.M) {
 	}))
 }
 
-// deadline is the context that bounds everything a test waits for.
+// deadline returns a context that bounds all waits of a test.
 func deadline(t *testing.T) context.Context {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), world.Patience)
@@ -159,7 +159,7 @@ func TestPriorityClassIsGivenToPods(t *testing.T) {
 	require.Equal(t, int32(10), *pod.Spec.Priority)
 }
 
-// readyNode makes a node that the scheduler takes pods to, for as long as the test runs.
+// readyNode creates a schedulable node for the duration of the test.
 func readyNode(ctx context.Context, t *testing.T, w *world.World, name string) {
 	t.Helper()
 	nodes := w.Kube.CoreV1().Nodes()
@@ -174,7 +174,7 @@ func readyNode(ctx context.Context, t *testing.T, w *world.World, name string) {
 		corev1.ResourceCPU: resource.MustParse("4"), corev1.ResourceMemory: resource.MustParse("8Gi"),
 		corev1.ResourcePods: resource.MustParse("110"),
 	}
-	node.ResourceVersion = "" // The node lifecycle controller writes the node too; conditions are ours.
+	node.ResourceVersion = "" // The node lifecycle controller writes the node too, but not the test's conditions.
 	node.Status.Capacity, node.Status.Allocatable = room, room
 	node.Status.Conditions = []corev1.NodeCondition{{
 		Type: corev1.NodeReady, Status: corev1.ConditionTrue,

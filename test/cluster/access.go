@@ -13,15 +13,15 @@ import (
 	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
 )
 
-// tokenSeconds is how long a ServiceAccount token lives: longer than any cluster does.
+// tokenSeconds is the lifetime of a ServiceAccount token: longer than that of any cluster.
 const tokenSeconds = int64(24 * 60 * 60)
 
-// Admin is the client configuration of a member of system:masters, whom RBAC denies nothing. Like every
-// configuration of this package it has no client-side rate limit (QPS -1), and the caller owns it.
+// Admin returns the client configuration of a member of system:masters, which RBAC never restricts. Like every
+// configuration of this package, it has no client-side rate limit (QPS -1). The caller owns it.
 func (c *Cluster) Admin() *rest.Config { return rest.CopyConfig(c.admin) }
 
-// User is the client configuration of the user name in groups, by a client certificate. The user has only
-// the rights that RBAC gives to that name and to those groups.
+// User returns the client configuration of the user name in groups, with a client certificate. The user has only the
+// permissions that RBAC grants to that name and those groups.
 func (c *Cluster) User(name string, groups ...string) (*rest.Config, error) {
 	cert, key, err := c.pki.issue(client(name, groups))
 	if err != nil {
@@ -32,7 +32,7 @@ func (c *Cluster) User(name string, groups ...string) (*rest.Config, error) {
 	return config, nil
 }
 
-// ServiceAccount is the client configuration of a ServiceAccount that exists, by a token of 24 hours.
+// ServiceAccount returns the client configuration of an existing ServiceAccount, with a token valid for 24 hours.
 func (c *Cluster) ServiceAccount(ctx context.Context, namespace, name string) (*rest.Config, error) {
 	admin, err := kubernetes.NewForConfig(c.admin)
 	if err != nil {
@@ -49,7 +49,8 @@ func (c *Cluster) ServiceAccount(ctx context.Context, namespace, name string) (*
 	return config, nil
 }
 
-// WriteKubeconfig writes config as a kubeconfig file whose one context has the given default namespace.
+// WriteKubeconfig writes config as a kubeconfig file. Its only context has the given default namespace. The error
+// means that config has no credentials, or that the file cannot be written.
 func (c *Cluster) WriteKubeconfig(config *rest.Config, path, namespace string) error {
 	if config.CertData == nil && config.BearerToken == "" {
 		return errors.New("write kubeconfig: the configuration has neither a certificate nor a token; take one of this package")

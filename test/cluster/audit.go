@@ -20,14 +20,14 @@ import (
 //go:embed policy.yaml
 var auditPolicy []byte
 
-// auditLog reads the API server's audit log on demand. The API server runs in blocking mode: it writes that
-// a request arrived before it handles it, and that it was answered before the client has the whole answer.
+// auditLog reads the API server's audit log on demand. The API server runs in blocking mode. It writes a request
+// before it handles it, and a response before the client has received all of it.
 type auditLog struct {
 	path   string
 	policy string
 
 	mu      sync.Mutex
-	offset  int64 // up to here the file was read
+	offset  int64 // the file was read up to this offset
 	records []*Record
 	byID    map[types.UID]*Record
 }
@@ -37,7 +37,7 @@ func newAuditLog(dir string) (*auditLog, error) {
 		path: filepath.Join(dir, "audit.log"), policy: filepath.Join(dir, "audit-policy.yaml"),
 		byID: map[types.UID]*Record{},
 	}
-	// The file is there before the API server is, so that it can be watched.
+	// The file exists before the API server starts, so that a watch on it is possible.
 	return a, errors.Join(os.WriteFile(a.policy, auditPolicy, 0o600), os.WriteFile(a.path, nil, 0o600))
 }
 
@@ -45,13 +45,13 @@ func (a *auditLog) args() []string {
 	return []string{
 		"--audit-policy-file=" + a.policy, "--audit-log-path=" + a.path,
 		"--audit-log-format=json", "--audit-log-mode=blocking",
-		"--audit-log-maxsize=100000", // MB: never rotated.
+		"--audit-log-maxsize=100000", // MB: never rotated
 	}
 }
 
-// Audit returns the requests that match query, in the order in which they arrived. Every request whose effect
-// could be seen when Audit was called is among them, and answered: Audit waits for the answers that are
-// still out. Watches count as answered once they have begun.
+// Audit returns the requests that match query in the order of their arrival. They include every request whose effect
+// was visible at the call, with its response: Audit waits for outstanding responses. A watch counts as answered after
+// its start.
 func (c *Cluster) Audit(ctx context.Context, query Query) (Records, error) {
 	return c.audit.snapshot(ctx, query)
 }
@@ -82,13 +82,13 @@ func (a *auditLog) snapshot(ctx context.Context, query Query) (Records, error) {
 		if err != nil {
 			return nil, fmt.Errorf("read audit log: %w", err)
 		}
-		all = newer[:len(all)] // What arrived later is not waited for.
+		all = newer[:len(all)] // Do not wait for later requests.
 		pending = all.Select(query).Where(Record.pending)
 	}
 	return all.Select(query), nil
 }
 
-// read takes in what the log has got since the last read, and returns copies of all records.
+// read parses the new part of the log and returns copies of all records.
 func (a *auditLog) read() (Records, error) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -104,7 +104,7 @@ func (a *auditLog) read() (Records, error) {
 	for {
 		line, err := reader.ReadBytes('\n')
 		if errors.Is(err, io.EOF) {
-			break // An unfinished line is read the next time.
+			break // The next read returns the rest of an unfinished line.
 		}
 		if err != nil {
 			return nil, err
@@ -121,7 +121,7 @@ func (a *auditLog) read() (Records, error) {
 	return records, nil
 }
 
-// take merges one line, which is one stage of one request, into the records.
+// take merges one line, a stage of a request, into the records.
 func (a *auditLog) take(line []byte) error {
 	var e event
 	if err := json.Unmarshal(bytes.TrimSpace(line), &e); err != nil {

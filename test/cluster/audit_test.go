@@ -64,7 +64,7 @@ func TestAuditKeepsBodiesOfVelero(t *testing.T) {
 	require.JSONEq(t, `{"a":1}`, string(body.Spec))
 }
 
-// What a watch shows has its request in the snapshot, though its answer may still be on the way.
+// The snapshot contains the request behind every observed watch event, even if its response is outstanding.
 func TestAuditIsCompleteUpToWhatWasSeen(t *testing.T) {
 	ctx := deadline(t)
 	namespace := namespaceFor(ctx, t)

@@ -1,5 +1,5 @@
-// Package cluster starts and stops a real Kubernetes control plane (etcd, kube-apiserver,
-// kube-controller-manager, kube-scheduler) on loopback, and says who asked it for what. It never runs a pod.
+// Package cluster starts and stops a real Kubernetes control plane (etcd, kube-apiserver, kube-controller-manager,
+// kube-scheduler) on loopback, and records the requests of each user. It never runs a pod.
 package cluster
 
 import (
@@ -15,23 +15,23 @@ import (
 	"k8s.io/client-go/rest"
 )
 
-// Options say what control plane to start. The zero value is a working one.
+// Options configure a control plane. The zero value is a working one.
 type Options struct {
-	// Binary is the path of the control plane binary; "" means what FindBinary finds.
+	// Binary is the path of the control plane binary; "" selects the result of FindBinary.
 	Binary string
-	// Dir takes state and logs; "" means a new temporary directory that Stop removes.
+	// Dir is the directory for state and logs; "" selects a new temporary directory that Stop removes.
 	Dir string
-	// Addresses are those of the API server besides 127.0.0.1, for its certificate.
+	// Addresses are the addresses of the API server besides 127.0.0.1, for its certificate.
 	Addresses []net.IP
-	// StartTimeout bounds Start; 0 means 2 minutes.
+	// StartTimeout bounds Start; 0 selects 2 minutes.
 	StartTimeout time.Duration
-	// APIServerArgs, ControllerArgs and SchedulerArgs come after the defaults, so a flag given here wins.
+	// APIServerArgs, ControllerArgs and SchedulerArgs are appended to the defaults, so these flags take precedence.
 	APIServerArgs  []string
 	ControllerArgs []string
 	SchedulerArgs  []string
 }
 
-// Cluster is a running control plane. Its methods may be called from many goroutines.
+// Cluster is a running control plane. Many goroutines may call its methods.
 type Cluster struct {
 	dir       string
 	removeDir bool
@@ -44,8 +44,8 @@ type Cluster struct {
 	audit     *auditLog
 }
 
-// Start starts a control plane and returns when the API server is ready, the controllers work and nothing
-// has ended early. On failure nothing is left running, and the error carries the last lines of the log.
+// Start starts a control plane. It waits until the API server is ready and the controllers work. A process that ends
+// early is an error. After an error, no process is left, and the error contains the last lines of the log.
 func Start(ctx context.Context, options Options) (*Cluster, error) {
 	begin := time.Now()
 	timeout := options.StartTimeout
@@ -65,7 +65,7 @@ func Start(ctx context.Context, options Options) (*Cluster, error) {
 	return c, nil
 }
 
-// prepare makes everything that the processes read: directory, links, port, certificates, audit policy.
+// prepare creates everything that the processes read: directory, links, port, certificates, audit policy.
 func prepare(options Options) (_ *Cluster, err error) {
 	c := &Cluster{dir: options.Dir}
 	if c.dir == "" {
@@ -104,7 +104,7 @@ func prepare(options Options) (_ *Cluster, err error) {
 	return c, nil
 }
 
-// link lays the names out in dir by which the binary knows what to be.
+// link creates a link in dir for each name by which the binary selects its program.
 func link(binary, dir string) error {
 	binary, err := filepath.Abs(binary)
 	if err != nil {
@@ -122,8 +122,8 @@ func link(binary, dir string) error {
 	return nil
 }
 
-// Stop ends every process, waits for it, and removes the directory that Start made. The error says which
-// process had ended before that by itself, with the end of its log.
+// Stop ends every process, waits for it, and removes the directory that Start created. The error names each process
+// that had already ended by itself, with the end of its log.
 func (c *Cluster) Stop() error {
 	var early []error
 	for _, p := range c.processes {
@@ -148,14 +148,15 @@ func (c *Cluster) clean() error {
 	return errors.Join(errs...)
 }
 
-// StartTime is how long Start took.
+// StartTime returns the duration of Start.
 func (c *Cluster) StartTime() time.Duration { return c.started }
 
-// Dir holds the state and the logs (NAME.log), and the audit log as the API server writes it (audit.log).
+// Dir returns the directory with the state, the logs (NAME.log), and the API server's audit log (audit.log).
 func (c *Cluster) Dir() string { return c.dir }
 
-// FindBinary finds a binary of this repository: in the directory that the environment variable LATEEN_BIN
-// names, or else in bin/ of the working directory or the nearest directory above it that has one.
+// FindBinary finds a binary of this repository. It searches the directory in the environment variable LATEEN_BIN.
+// Without the variable, it searches bin/ of the working directory and of its parents. The error names the make target
+// of a missing binary.
 func FindBinary(name string) (string, error) {
 	if dir := os.Getenv("LATEEN_BIN"); dir != "" {
 		path := filepath.Join(dir, name)

@@ -19,7 +19,7 @@ import (
 	"k8s.io/client-go/tools/clientcmd"
 )
 
-// shared is the one control plane of this test binary; TestMain sets it.
+// shared is the only control plane of this test binary. TestMain sets it.
 var shared *Cluster
 
 func TestMain(m *testing.M) {
@@ -50,7 +50,7 @@ func runAll(m *testing.M) int {
 	return code
 }
 
-// deadline is the context that bounds everything a test waits for.
+// deadline returns a context that bounds all waits of a test.
 func deadline(t *testing.T) context.Context {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
@@ -65,7 +65,7 @@ func clientFor(t *testing.T, config *rest.Config) kubernetes.Interface {
 	return client
 }
 
-// namespaceFor makes a namespace for the test that takes pods: its default ServiceAccount is there.
+// namespaceFor creates a namespace that admits pods: its default ServiceAccount exists.
 func namespaceFor(ctx context.Context, t *testing.T) string {
 	t.Helper()
 	client := clientFor(t, shared.Admin())
@@ -123,7 +123,7 @@ func TestServiceAccountHasTheRightsOfItsRole(t *testing.T) {
 		RoleRef:    rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: "view"},
 	}, metav1.CreateOptions{})
 	require.NoError(t, err)
-	// The authorizer learns of the binding from a watch, so the first asking may come too early.
+	// The authorizer observes the binding through a watch, so the first request may come too early.
 	for err = ctx.Err(); err == nil; err = ctx.Err() {
 		if _, err = pods.List(ctx, metav1.ListOptions{}); err == nil {
 			break
@@ -168,8 +168,8 @@ func TestSchedulerBindsAPodToAReadyNode(t *testing.T) {
 	}
 }
 
-// readyNode makes a node that is Ready and has room, for as long as the test runs. It is created without being
-// Ready, as kubelets do it: the node lifecycle controller must take its taint off.
+// readyNode creates a node that is Ready and has capacity, for the duration of the test. As with kubelets, it is
+// first not Ready, so the node lifecycle controller must remove its taint.
 func readyNode(ctx context.Context, t *testing.T) string {
 	t.Helper()
 	nodes := clientFor(t, shared.Admin()).CoreV1().Nodes()
@@ -179,7 +179,7 @@ func readyNode(ctx context.Context, t *testing.T) string {
 	}
 	node, err := nodes.Create(ctx, &corev1.Node{ObjectMeta: metav1.ObjectMeta{GenerateName: "n-"}}, metav1.CreateOptions{})
 	require.NoError(t, err)
-	node.ResourceVersion = "" // The node lifecycle controller writes the node too; conditions are ours.
+	node.ResourceVersion = "" // The node lifecycle controller writes the node too, but not the test's conditions.
 	node.Status.Capacity, node.Status.Allocatable = room, room
 	node.Status.Conditions = []corev1.NodeCondition{{
 		Type: corev1.NodeReady, Status: corev1.ConditionTrue,

@@ -14,17 +14,17 @@ import (
 	"k8s.io/client-go/rest"
 )
 
-// serviceRange is where the API server takes cluster IPs from. Nothing routes them: there is no kube-proxy.
+// serviceRange is the range of cluster IPs. They are not routed, because there is no kube-proxy.
 const serviceRange = "10.96.0.0/16"
 
-// etcdURL is etcd's socket, relative to the working directory that all processes share: the path of a socket
-// has at most 107 bytes, which a temporary directory alone can use up.
+// etcdURL is etcd's socket, relative to the working directory that all processes share. A socket path has at most 107
+// bytes, which a temporary directory alone can exceed.
 const etcdURL = "unix://etcd.sock"
 
-// readyInterval is how often a readiness endpoint is asked while a process starts; nothing tells by itself.
+// readyInterval is the interval between readiness requests during a start. There is no notification.
 const readyInterval = 25 * time.Millisecond
 
-// run starts etcd, then the API server, then the controllers and the scheduler side by side.
+// run starts etcd, then the API server, then the controllers and the scheduler concurrently.
 func (c *Cluster) run(ctx context.Context, options Options) error {
 	if err := c.launch("etcd", c.etcdArgs()); err != nil {
 		return err
@@ -69,8 +69,8 @@ func (c *Cluster) launch(name string, args []string) error {
 	return nil
 }
 
-// await runs wait, and ends it early when a process ends. If it takes too long, the error has the end of the log
-// of the process that it waits for.
+// await calls wait, and cancels it when a process ends. After a timeout, the error contains the end of the log of the
+// process with that name.
 func (c *Cluster) await(ctx context.Context, name string, wait func(context.Context) error) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
@@ -88,12 +88,12 @@ func (c *Cluster) await(ctx context.Context, name string, wait func(context.Cont
 		return nil
 	}
 	if cause := context.Cause(ctx); cause != nil && !errors.Is(cause, ctx.Err()) {
-		return cause // The process says why itself.
+		return cause // The process reports the cause itself.
 	}
 	return fmt.Errorf("%w; %s says:\n%s", err, name, logTail(filepath.Join(c.dir, name+".log")))
 }
 
-// untilReady returns when the API server has finished its post-start hooks.
+// untilReady waits until the API server has finished its post-start hooks.
 func untilReady(ctx context.Context, client kubernetes.Interface) error {
 	tick := time.NewTicker(readyInterval)
 	defer tick.Stop()
@@ -110,8 +110,8 @@ func untilReady(ctx context.Context, client kubernetes.Interface) error {
 	}
 }
 
-// untilServiceAccount returns when the first ServiceAccount exists, which shows that the controllers work
-// and that a pod in namespace default is let in.
+// untilServiceAccount waits for the first ServiceAccount. It shows that the controllers work, and that namespace
+// default admits pods.
 func untilServiceAccount(ctx context.Context, client kubernetes.Interface) error {
 	named := fields.OneTermEqualSelector("metadata.name", "default").String()
 	watcher, err := client.CoreV1().ServiceAccounts("default").Watch(ctx, metav1.ListOptions{FieldSelector: named})
@@ -122,14 +122,16 @@ func untilServiceAccount(ctx context.Context, client kubernetes.Interface) error
 	select {
 	case <-ctx.Done():
 		return fmt.Errorf("wait for ServiceAccount default: %w", context.Cause(ctx))
-	case <-watcher.ResultChan(): // A watch without a resource version starts with what is there.
+	case <-watcher.ResultChan(): // A watch without a resource version starts with the current objects.
 		return nil
 	}
 }
 
-// etcdArgs have Unix sockets for addresses: no port can clash and no other etcd can be mistaken for ours.
+// etcdArgs uses Unix sockets as addresses. Ports cannot conflict, and no client can connect to another etcd by
+// mistake.
 func (c *Cluster) etcdArgs() []string {
-	const unused = "http://127.0.0.1:1" // Checked for its form alone: there is one member, and clients know where.
+	// Only its form is validated: there is one member, and clients know its address.
+	const unused = "http://127.0.0.1:1"
 	return []string{
 		"--data-dir=" + filepath.Join(c.dir, "etcd-data"),
 		"--listen-client-urls=" + etcdURL, "--advertise-client-urls=" + unused,
@@ -143,7 +145,7 @@ func (c *Cluster) apiServerArgs() []string {
 	args := []string{
 		"--etcd-servers=" + etcdURL,
 		"--bind-address=127.0.0.1", "--secure-port=" + c.port.number(), "--permit-port-sharing",
-		// Only to keep it from looking for the machine's address, which it does not let be loopback.
+		// It keeps the API server from detecting the machine's address, which must not be loopback.
 		"--advertise-address=192.0.2.1", "--endpoint-reconciler-type=none",
 		"--service-cluster-ip-range=" + serviceRange,
 		"--authorization-mode=RBAC", "--allow-privileged",
@@ -165,9 +167,10 @@ func (c *Cluster) controllerArgs() []string {
 		"--service-account-private-key-file=" + c.pki.path("sa.key"), "--root-ca-file=" + c.pki.path("ca.crt"),
 		"--leader-elect=false", "--secure-port=0",
 		"--kube-api-qps=1000", "--kube-api-burst=2000",
-		// The volume binder leaves what it could not do to its next round; 15 s is longer than a test waits.
+		// The volume binder retries at its next resync. The default of 15 s is longer than a test waits.
 		"--pvclaimbinder-sync-period=1s",
-		// So does the node lifecycle controller with the NoExecute taint of a node that is Ready again, for 5 s.
+		// The node lifecycle controller removes the NoExecute taint of a Ready node in its next period, by default
+		// after 5 s.
 		"--node-monitor-period=500ms",
 	}
 }
@@ -176,7 +179,7 @@ func (c *Cluster) schedulerArgs() []string {
 	return []string{"--leader-elect=false", "--secure-port=0", "--kube-api-qps=1000", "--kube-api-burst=2000"}
 }
 
-// unthrottled is a client configuration without client-side limits, so that only what is tested is slow.
+// unthrottled returns a client configuration without client-side limits, so that only the tested code is slow.
 func unthrottled(address string, ca []byte) *rest.Config {
 	return &rest.Config{Host: "https://" + address, QPS: -1, TLSClientConfig: rest.TLSClientConfig{CAData: ca}}
 }

@@ -11,22 +11,23 @@ import (
 	"k8s.io/client-go/rest"
 )
 
-// Gate is a way to a server, such as the API server, that can be shut: who goes through it sees a server that is down,
-// while everyone else goes on. It forwards bytes and looks at none.
+// Gate is a forwarder to a server, such as the API server, that tests can close. Its clients then observe a server
+// that is down, while all other clients continue. It forwards bytes without inspection.
 type Gate struct {
-	network, target string // what the server listens on
+	network, target string // the address of the server
 	port            *heldPort
 
 	mu          sync.Mutex
-	listener    net.Listener // nil while shut
+	listener    net.Listener // nil while closed
 	connections map[net.Conn]struct{}
 	forwarding  sync.WaitGroup
 }
 
-// Gate opens a new gate to the API server. Stop it when done.
+// Gate opens a new gate to the API server. The caller must call Stop.
 func (c *Cluster) Gate(ctx context.Context) (*Gate, error) { return NewGate(ctx, "tcp4", c.address) }
 
-// NewGate opens a gate on loopback to a server that listens on that network and address. Stop it when done.
+// NewGate opens a gate on loopback to a server on that network and address. The caller must call Stop. An error means
+// that no port is available.
 func NewGate(ctx context.Context, network, target string) (*Gate, error) {
 	port, err := holdPort()
 	if err != nil {
@@ -39,17 +40,17 @@ func NewGate(ctx context.Context, network, target string) (*Gate, error) {
 	return g, nil
 }
 
-// Address is the host and port that the gate listens on.
+// Address returns the listening address of the gate as host:port.
 func (g *Gate) Address() string { return g.port.address }
 
-// Config is config, but through this gate.
+// Config returns a copy of config that connects through this gate.
 func (g *Gate) Config(config *rest.Config) *rest.Config {
 	through := rest.CopyConfig(config)
 	through.Host = "https://" + g.port.address
 	return through
 }
 
-// Open lets connections in again. Opening an open gate changes nothing.
+// Open accepts connections again. It does nothing on an open gate.
 func (g *Gate) Open(ctx context.Context) error {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -65,7 +66,7 @@ func (g *Gate) Open(ctx context.Context) error {
 	return nil
 }
 
-// Close cuts every connection and refuses new ones, until Open. Closing a closed gate changes nothing.
+// Close resets every connection and rejects new ones until Open. It does nothing on a closed gate.
 func (g *Gate) Close() error {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -81,14 +82,14 @@ func (g *Gate) Close() error {
 	return errors.Join(errs...)
 }
 
-// Stop closes the gate for good and waits until nothing of it runs.
+// Stop closes the gate permanently and waits for its goroutines.
 func (g *Gate) Stop() error {
 	err := g.Close()
 	g.forwarding.Wait()
 	return errors.Join(err, g.port.release())
 }
 
-// accept forwards every connection of listener until that is closed.
+// accept forwards every connection of listener until the listener closes.
 func (g *Gate) accept(listener net.Listener) {
 	for {
 		inside, err := listener.Accept()
@@ -109,7 +110,7 @@ func (g *Gate) accept(listener net.Listener) {
 	}
 }
 
-// keep remembers the connections so that Close can cut them, unless the gate was closed meanwhile.
+// keep registers the connections for Close. It returns false if the gate was closed in the meantime.
 func (g *Gate) keep(listener net.Listener, connections ...net.Conn) bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -122,9 +123,9 @@ func (g *Gate) keep(listener net.Listener, connections ...net.Conn) bool {
 	return true
 }
 
-// copy forwards one direction; when it ends, both ends are closed, which ends the other direction.
+// copy forwards one direction. At its end, it closes both connections, which ends the other direction.
 func (g *Gate) copy(to, from net.Conn) {
-	io.Copy(to, from) //nolint:errcheck // The end of a connection is no error of ours.
+	io.Copy(to, from) //nolint:errcheck // The end of a connection is no error.
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	for _, connection := range []net.Conn{to, from} {
@@ -133,7 +134,7 @@ func (g *Gate) copy(to, from net.Conn) {
 	}
 }
 
-// cut closes a connection so that the other side gets a reset, as from a machine that went away.
+// cut closes a connection with a reset, as from a machine that lost power.
 func cut(connection net.Conn) error {
 	if tcp, ok := connection.(*net.TCPConn); ok {
 		if err := tcp.SetLinger(0); err != nil && !errors.Is(err, net.ErrClosed) {

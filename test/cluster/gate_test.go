@@ -23,7 +23,7 @@ func TestGateShutsOutWhoGoesThroughIt(t *testing.T) {
 
 	require.NoError(t, gate.Close())
 	require.NoError(t, gate.Close(), "a second time changes nothing")
-	for open := true; open; { // The watch ends; what it still had to say may come first.
+	for open := true; open; { // The watch ends; buffered events may come first.
 		select {
 		case _, open = <-watcher.ResultChan():
 		case <-ctx.Done():

@@ -8,11 +8,11 @@ import (
 	"time"
 )
 
-// startTimeout bounds the start of the control plane of a test binary, and what is prepared in it.
+// startTimeout bounds the start of the control plane of a test binary, and its preparation.
 const startTimeout = 3 * time.Minute
 
-// Main is what TestMain does in a test binary with one control plane for all of its tests: it starts one,
-// shows it to the tests through plane, prepares it, runs the tests and stops it. It returns the exit code.
+// Main implements TestMain for a test binary with one control plane for all its tests. It starts the control plane,
+// stores it in plane, prepares it, runs the tests and stops it. It returns the exit code.
 func Main(tests interface{ Run() int }, complaints io.Writer, plane **Cluster, prepare ...func(context.Context, *Cluster) error) int {
 	code, err := runTests(tests, plane, prepare)
 	if err != nil {

@@ -16,10 +16,10 @@ import (
 	"time"
 )
 
-// validity of every certificate; a cluster does not live longer.
+// validity is the validity of every certificate, longer than the life of a cluster.
 const validity = 7 * 24 * time.Hour
 
-// authority is the cluster's certificate authority, for servers and clients alike.
+// authority is the cluster's certificate authority for servers and clients.
 type authority struct {
 	dir         string
 	key         crypto.Signer
@@ -27,7 +27,8 @@ type authority struct {
 	pem         []byte
 }
 
-// newAuthority makes an authority and writes what the API server reads into dir. The server has loopback and addresses.
+// newAuthority creates an authority and writes the files of the API server to dir. The server certificate covers
+// loopback and addresses.
 func newAuthority(dir string, addresses []net.IP) (*authority, error) {
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
@@ -51,8 +52,8 @@ func newAuthority(dir string, addresses []net.IP) (*authority, error) {
 	return a, a.writePairs(addresses)
 }
 
-// writePairs writes the API server's serving pair, the pair that it shows to kubelets, and the key that
-// ServiceAccount tokens are signed with.
+// writePairs writes the API server's serving pair, its client pair for kubelets, and the signing key of
+// ServiceAccount tokens.
 func (a *authority) writePairs(addresses []net.IP) error {
 	server := certificate(pkix.Name{CommonName: "kube-apiserver"})
 	server.IPAddresses = append([]net.IP{net.IPv4(127, 0, 0, 1)}, addresses...)
@@ -84,7 +85,7 @@ func (a *authority) write(name string, content []byte) error {
 	return os.WriteFile(a.path(name), content, 0o600)
 }
 
-// issue signs a new key with the template's names, and returns certificate and key as PEM.
+// issue signs a new key with the template's names and returns certificate and key as PEM.
 func (a *authority) issue(template *x509.Certificate) (cert, key []byte, err error) {
 	private, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
@@ -102,8 +103,8 @@ func (a *authority) issue(template *x509.Certificate) (cert, key []byte, err err
 	return cert, pem.EncodeToMemory(&pem.Block{Type: "EC PRIVATE KEY", Bytes: secret}), nil
 }
 
-// client is the template of a certificate that makes its bearer a user: Kubernetes takes the common name
-// as the user and the organizations as the groups.
+// client returns the template of a client certificate. Kubernetes uses the common name as the user and the
+// organizations as the groups.
 func client(name string, groups []string) *x509.Certificate {
 	template := certificate(pkix.Name{CommonName: name, Organization: groups})
 	template.ExtKeyUsage = []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth}

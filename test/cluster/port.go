@@ -11,9 +11,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// heldPort is a loopback port that stays ours: a socket is bound to it and never listens. Whoever listens on
-// it sets SO_REUSEPORT too (kube-apiserver by --permit-port-sharing); the kernel gives the port to nobody
-// else meanwhile, so nothing can clash between choosing a port and listening on it.
+// heldPort is a reserved loopback port: a socket is bound to it and never listens. Listeners on it must set
+// SO_REUSEPORT too (kube-apiserver by --permit-port-sharing). The kernel gives the port to no other program, so
+// nothing can conflict between the choice of a port and its use.
 type heldPort struct {
 	address string
 	socket  int
@@ -51,7 +51,7 @@ func (p *heldPort) number() string {
 	return number
 }
 
-// listen opens a listener on the held port.
+// listen opens a listener on the reserved port.
 func (p *heldPort) listen(ctx context.Context) (net.Listener, error) {
 	share := net.ListenConfig{Control: func(_, _ string, raw syscall.RawConn) error {
 		var set error

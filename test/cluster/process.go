@@ -12,7 +12,7 @@ import (
 	"syscall"
 )
 
-// logTailLines is how much of a log an error carries.
+// logTailLines is the number of log lines in an error.
 const logTailLines = 20
 
 // process is one running program of the control plane.
@@ -20,14 +20,14 @@ type process struct {
 	name  string
 	log   string
 	pid   int
-	ended chan struct{} // closed once the process was waited for
-	err   error         // what Wait returned; may be read once ended is closed
+	ended chan struct{} // closed after the process was waited for
+	err   error         // result of Wait; valid after ended is closed
 }
 
-// startProcess starts a program that writes its log to dir and that dies when this process does.
+// startProcess starts a program that writes its log to dir and that dies with this process.
 //
-// The kernel sends the parent-death signal when the thread that forked ends, not the process. So one
-// goroutine keeps its thread from the fork until the child was waited for.
+// The kernel sends the parent-death signal when the forking thread ends, not when the process ends. Therefore, one
+// goroutine keeps its thread from the fork until Wait returns.
 func startProcess(path string, args []string, dir string) (*process, error) {
 	name := filepath.Base(path)
 	p := &process{name: name, log: filepath.Join(dir, name+".log"), ended: make(chan struct{})}
@@ -38,7 +38,8 @@ func startProcess(path string, args []string, dir string) (*process, error) {
 	command := exec.Command(path, args...)
 	command.Dir, command.Stdout, command.Stderr = dir, log, log
 	command.Env = []string{"HOME=" + dir, "TMPDIR=" + dir, "PATH=" + os.Getenv("PATH")}
-	// An own process group: an interrupt from the terminal goes to the caller, who stops things in order.
+	// With its own process group, the program gets no interrupt from the terminal. The caller stops the processes in
+	// order.
 	command.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL, Setpgid: true}
 	started := make(chan error)
 	go func() {
@@ -68,7 +69,7 @@ func (p *process) hasEnded() bool {
 	}
 }
 
-// why says that, and how, the process ended by itself.
+// why returns an error with the state in which the process ended by itself.
 func (p *process) why() error {
 	<-p.ended
 	state := "exit status 0"
@@ -78,10 +79,10 @@ func (p *process) why() error {
 	return fmt.Errorf("%s ended by itself (%s); it says:\n%s", p.name, state, logTail(p.log))
 }
 
-// stop kills the process, since its state is thrown away anyhow, and waits for it.
+// stop kills the process, because its state is discarded anyway, and waits for it.
 func (p *process) stop() error {
 	if p.hasEnded() {
-		return nil // Its number may be another's by now.
+		return nil // the pid may belong to another process now
 	}
 	if err := syscall.Kill(p.pid, syscall.SIGKILL); err != nil && !errors.Is(err, syscall.ESRCH) {
 		return fmt.Errorf("kill %s: %w", p.name, err)

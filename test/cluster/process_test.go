@@ -13,11 +13,11 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// playParent names the environment variable that makes this test binary a process with a child, which
-// then waits to be killed.
+// playParent is the environment variable that turns this test binary into a process with a child. The process waits
+// to be killed.
 const playParent = "LATEEN_TEST_PLAY_PARENT"
 
-// parent starts a child that would outlive it, tells the child's number, and waits for its own end.
+// parent starts a child that could outlive it, prints the child's pid, and waits for its own end.
 func parent() int {
 	child, err := startProcess("/bin/sleep", []string{"60"}, os.Getenv(playParent))
 	if err != nil {

@@ -10,71 +10,71 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// Record is one request to the API server, as its audit log has it (audit.k8s.io/v1 Event, all stages in
-// one). Fields that a request does not have are empty.
+// Record is one request to the API server, as in its audit log (audit.k8s.io/v1 Event, all stages merged). Fields
+// that do not apply to a request are empty.
 type Record struct {
-	// Received is when the request arrived, Answered when its answer was complete (of a watch: begun).
+	// Received is the arrival of the request. Answered is the end of its response, or the start of a watch.
 	Received time.Time
 	Answered time.Time
 	// User is the authenticated user, such as system:serviceaccount:velero:lateen.
 	User      string
 	UserAgent string
-	// Verb is the API's (get, list, watch, create, update, patch, delete, deletecollection) or, where
-	// there is no resource, the HTTP method in lower case.
+	// Verb is the API verb (get, list, watch, create, update, patch, delete, deletecollection). For a request without
+	// a resource, it is the HTTP method in lower case.
 	Verb        string
 	APIGroup    string
 	Resource    string
 	Subresource string
 	Namespace   string
 	Name        string
-	// Code is the HTTP status; 0 while there is no answer.
+	// Code is the HTTP status; 0 before the response.
 	Code int
 	// Reason is the machine-readable reason of an error, such as Conflict.
 	Reason     metav1.StatusReason
 	RequestURI string
-	// Body is what was sent, in JSON; kept for the API group velero.io and for deletions of pods alone.
+	// Body is the request body as JSON, only for the API group velero.io and for deletions of pods.
 	Body json.RawMessage
-	// Annotations hold authorization.k8s.io/decision and authorization.k8s.io/reason among others.
+	// Annotations include authorization.k8s.io/decision and authorization.k8s.io/reason.
 	Annotations map[string]string
 
 	longRunning bool
 }
 
-// String names the request in one line, for messages.
+// String formats the request as one line for messages.
 func (r Record) String() string {
 	return fmt.Sprintf("%s %s by %s: %d", r.Verb, r.RequestURI, r.User, r.Code)
 }
 
-// Forbidden says that the authorizer denied the request. A 403 of admission is not meant.
+// Forbidden reports whether the authorizer denied the request. A 403 of admission does not count.
 func (r Record) Forbidden() bool {
 	return r.Code == 403 && r.Annotations["authorization.k8s.io/decision"] == "forbid"
 }
 
-// Write says that the request meant to change something.
+// Write reports whether the verb of the request changes objects.
 func (r Record) Write() bool {
 	return slices.Contains([]string{"create", "update", "patch", "delete", "deletecollection"}, r.Verb)
 }
 
-// pending says that the answer is out. Requests that last as long as the client likes are not waited for,
-// except for a watch, which the API server answers when it begins.
+// pending reports whether the response is outstanding. Requests without a time limit do not count, except watches,
+// which the API server answers at their start.
 func (r Record) pending() bool { return r.Code == 0 && !r.longRunning }
 
-// Records are requests in the order in which they arrived.
+// Records are requests in the order of their arrival.
 type Records []Record
 
-// Query says which requests are meant. An empty field matches all.
+// Query selects requests. An empty field matches all.
 type Query struct {
 	// User is the exact user name.
 	User string
-	// Verbs and Resources match if one of them does. A resource is a plural such as pods, and with a
-	// subresource it is pods/log: "pods" does not mean pods/log.
+	// Verbs and Resources match if one element matches. A resource is a plural such as pods, or with a subresource
+	// pods/log. The element "pods" does not match pods/log.
 	Verbs     []string
 	Resources []string
 	Namespace string
-	// Name is the exact name of the object; of a create it is what the client named, which is nothing
-	// when the API server generates the name.
+	// Name is the exact name of the object. For a create, it is the name from the client. It is empty if the API
+	// server generates the name.
 	Name string
-	// Since drops what arrived earlier.
+	// Since drops earlier requests.
 	Since time.Time
 }
 
@@ -132,7 +132,7 @@ type event struct {
 	Annotations              map[string]string `json:"annotations"`
 }
 
-// into merges the stage into the request's record. The end of a watch does not move Answered.
+// into merges the stage into the request's record. The end of a watch does not change Answered.
 func (e event) into(r *Record) {
 	if r.Code != 0 && e.Verb == "watch" {
 		return

@@ -73,7 +73,7 @@ func TestFindBinaryLooksWhereItIsTold(t *testing.T) {
 	require.Equal(t, filepath.Join(dir, "tool"), found)
 }
 
-// installBackups makes a resource backups of group velero.io that takes any spec.
+// installBackups creates a resource backups of group velero.io that accepts any spec.
 func installBackups(ctx context.Context, t *testing.T) {
 	t.Helper()
 	client, err := apiextensions.NewForConfig(shared.Admin())
@@ -93,7 +93,7 @@ func installBackups(ctx context.Context, t *testing.T) {
 			}},
 		},
 	}, metav1.CreateOptions{})
-	if !apierrors.IsAlreadyExists(err) { // As it does when the tests run more than once.
+	if !apierrors.IsAlreadyExists(err) { // It exists if the tests run more than once.
 		require.NoError(t, err)
 	}
 	watcher, err := crds.Watch(ctx, metav1.ListOptions{FieldSelector: "metadata.name=backups.velero.io"})

@@ -14,10 +14,11 @@ import (
 	"k8s.io/utils/ptr"
 )
 
-// attachFinalizer keeps a VolumeAttachment until the driver has detached the volume (external-attacher).
+// attachFinalizer returns the finalizer that keeps a VolumeAttachment until the driver has detached the volume
+// (external-attacher).
 func (d *Driver) attachFinalizer() string { return "external-attacher/" + d.options.Driver }
 
-// syncAttachment does for one VolumeAttachment what external-attacher does.
+// syncAttachment reconciles one VolumeAttachment as external-attacher does.
 func (d *Driver) syncAttachment(ctx context.Context, name string) error {
 	attachment, err := d.caches.attachments.Get(name)
 	if apierrors.IsNotFound(err) {
@@ -61,8 +62,8 @@ func (d *Driver) patchAttachment(ctx context.Context, attachment *storagev1.Volu
 	return nil
 }
 
-// attachedTo is the node to which a volume is attached, or is being attached or detached; "" if there is none.
-// external-provisioner deletes no such volume.
+// attachedTo returns the node to which a volume is attached, or is being attached or detached; "" if there is none.
+// The real external-provisioner does not delete such a volume.
 func (d *Driver) attachedTo(ctx context.Context, volume *corev1.PersistentVolume) (string, error) {
 	if !d.options.Attach {
 		return "", nil

@@ -20,10 +20,10 @@ import (
 	"k8s.io/client-go/tools/record"
 )
 
-// bySource finds claims by the VolumeSnapshot that they are to be made of.
+// bySource is the index of claims by the VolumeSnapshot in their data source.
 const bySource = "source"
 
-// caches are what the sidecars know of the cluster.
+// caches are the sidecars' caches of the cluster.
 type caches struct {
 	claims          corelisters.PersistentVolumeClaimLister
 	volumes         corelisters.PersistentVolumeLister
@@ -38,7 +38,7 @@ type caches struct {
 	informers      []cache.SharedIndexInformer
 }
 
-// newCaches makes them, and puts into the driver's queue what has changed.
+// newCaches creates the caches and their event handlers, which enqueue changed objects.
 func newCaches(core informers.SharedInformerFactory, snapshots snapshotinformers.SharedInformerFactory, d *Driver) (*caches, error) {
 	claims, volumes := core.Core().V1().PersistentVolumeClaims(), core.Core().V1().PersistentVolumes()
 	attachments := core.Storage().V1().VolumeAttachments()
@@ -66,7 +66,7 @@ func newCaches(core informers.SharedInformerFactory, snapshots snapshotinformers
 	)
 }
 
-// handle calls changed with every object that appears or changes. What is gone needs no work.
+// handle calls changed for every new or changed object. A deleted object needs no work.
 func (c *caches) handle(informer cache.SharedIndexInformer, changed func(object any)) error {
 	registration, err := informer.AddEventHandler(cache.ResourceEventHandlerFuncs{
 		AddFunc: changed, UpdateFunc: func(_, object any) { changed(object) },
@@ -75,7 +75,7 @@ func (c *caches) handle(informer cache.SharedIndexInformer, changed func(object 
 	return err
 }
 
-// wait returns when all of it was listed.
+// wait waits until all caches have synced.
 func (c *caches) wait(ctx context.Context) error {
 	synced := make([]cache.InformerSynced, 0, len(c.informers)+len(c.handled))
 	for _, informer := range c.informers {
@@ -123,11 +123,11 @@ func (c *caches) enqueueContent(d *Driver, object any) {
 	c.enqueueClaimsOf(d, content.Spec.VolumeSnapshotRef.Namespace, content.Spec.VolumeSnapshotRef.Name)
 }
 
-// enqueueClaimsOf wakes the claims that wait for a VolumeSnapshot.
+// enqueueClaimsOf enqueues the claims that wait for a VolumeSnapshot.
 func (c *caches) enqueueClaimsOf(d *Driver, namespace, name string) {
 	waiting, err := c.claimsBySource.ByIndex(bySource, namespace+"/"+name)
 	if err != nil {
-		return // only if there were no such index, which newCaches has made
+		return // impossible: newCaches has created the index
 	}
 	for _, claim := range waiting {
 		enqueueClaim(d, claim)
@@ -142,7 +142,7 @@ func sourceOf(object any) ([]string, error) {
 	return []string{claim.Namespace + "/" + claim.Spec.DataSource.Name}, nil
 }
 
-// newRecorder sends Events of claims, volumes and contents.
+// newRecorder sends Events about claims, volumes and contents.
 func newRecorder(broadcaster record.EventBroadcaster, client kubernetes.Interface, driver string) (record.EventRecorder, error) {
 	known := runtime.NewScheme()
 	if err := errors.Join(corev1.AddToScheme(known), snapshotv1.AddToScheme(known)); err != nil {

@@ -9,21 +9,21 @@ import (
 	"github.com/lateen-project/lateen/test/process"
 )
 
-// SnapshotController is the real snapshot-controller of kubernetes-csi, running.
+// SnapshotController is a running process of the real snapshot-controller of kubernetes-csi.
 type SnapshotController struct {
 	process *process.Process
 	log     string
 }
 
-// ControllerOptions say what the snapshot-controller needs.
+// ControllerOptions configure the snapshot-controller.
 type ControllerOptions struct {
 	Binary     string   // bin/snapshot-controller
-	Kubeconfig string   // with rights to everything of snapshots, to claims, volumes, nodes and Events
+	Kubeconfig string   // with permissions for all snapshot resources, claims, volumes, nodes and Events
 	Dir        string   // for its log
-	Args       []string // come after the defaults, so a flag given here wins
+	Args       []string // appended to the defaults, so these flags take precedence
 }
 
-// StartSnapshotController starts it. It ends by Stop, or with this process.
+// StartSnapshotController starts the process. It ends by Stop, or with this process.
 func StartSnapshotController(options ControllerOptions) (*SnapshotController, error) {
 	s := &SnapshotController{log: filepath.Join(options.Dir, "snapshot-controller.log")}
 	log, err := os.Create(s.log)
@@ -42,11 +42,11 @@ func StartSnapshotController(options ControllerOptions) (*SnapshotController, er
 	return s, nil
 }
 
-// Log is the file that it writes to.
+// Log returns the path of the log file.
 func (s *SnapshotController) Log() string { return s.log }
 
-// Ended is closed when the process is gone.
+// Ended returns a channel that closes when the process has ended.
 func (s *SnapshotController) Ended() <-chan struct{} { return s.process.Ended() }
 
-// Stop kills the process and returns when it is gone; what it was doing another one goes on with.
+// Stop kills the process and waits for its end. A new process continues its work.
 func (s *SnapshotController) Stop() error { return s.process.Kill() }

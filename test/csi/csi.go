@@ -1,5 +1,5 @@
-// Package csi plays a CSI driver and its sidecars against a real control plane, with directories for volumes and
-// copies of directories for snapshots. It never mounts anything and knows nothing of Lateen.
+// Package csi plays a CSI driver and its sidecars against a real control plane. Volumes are directories, and
+// snapshots are copies of directories. It never mounts anything and does not depend on Lateen.
 package csi
 
 import (
@@ -21,47 +21,48 @@ import (
 	"k8s.io/client-go/util/workqueue"
 )
 
-// DefaultDriver is the name of a driver whose options give none.
+// DefaultDriver is the default name of a driver.
 const DefaultDriver = "csi.example.com"
 
-// workers is how many volumes and snapshots are worked on at a time.
+// workers is the number of concurrent workers for volumes and snapshots.
 const workers = 16
 
-// What failed is tried again after firstRetry, then after twice that and so on, up to lastRetry.
+// Retries start after firstRetry. The delay doubles with each failure, up to lastRetry.
 const (
 	firstRetry = 50 * time.Millisecond
 	lastRetry  = 2 * time.Second
 )
 
-// Options say what driver to play. Only Dir is needed.
+// Options configure a driver. Only Dir is required.
 type Options struct {
-	// Driver is its name, by which classes ask for it; "" means DefaultDriver.
+	// Driver is its name, which classes refer to; "" selects DefaultDriver.
 	Driver string
-	// Dir is an empty directory, where it keeps volumes and snapshots.
+	// Dir is an empty directory for volumes and snapshots.
 	Dir string
-	// ReadyDelay is the time from a snapshot's being cut to its being ready to use.
+	// ReadyDelay is the time from the creation of a snapshot until it is ready to use.
 	ReadyDelay time.Duration
-	// Topology, if set, is the label of nodes by which volumes are tied to some of them: those that share the value
-	// of the claim's selected node, or, of classes that bind immediately, the first value in allowedTopologies.
+	// Topology, if set, is the node label that restricts volumes to nodes. A volume gets the label value of the
+	// claim's selected node. With immediate binding, it gets the first value of allowedTopologies in its class.
 	Topology string
-	// ManagedBy, if set, makes the snapshotter one of a node (external-snapshotter's --node-deployment): it sees only
-	// contents whose label snapshot.storage.kubernetes.io/managed-by has this value.
+	// ManagedBy, if set, plays a snapshotter per node (external-snapshotter's --node-deployment). It handles only
+	// contents with this value of the label snapshot.storage.kubernetes.io/managed-by.
 	ManagedBy string
-	// DataLess makes snapshots, and volumes made of them, empty: for load.
+	// DataLess creates empty snapshots, and empty volumes from them, for load tests.
 	DataLess bool
-	// Attach has volumes attached to nodes before they are mounted (CSIDriver's attachRequired), by VolumeAttachments.
+	// Attach requires that volumes are attached by VolumeAttachments before a mount (CSIDriver's attachRequired).
 	Attach bool
-	// ClonesHold makes the driver one that clones by copy-on-write: it deletes no snapshot of which a volume exists.
+	// ClonesHold plays a driver with copy-on-write clones: it does not delete a snapshot while a volume created from
+	// it exists.
 	ClonesHold bool
-	// Fault, if set, is asked before everything that the driver does. What it returns becomes the driver's error, and
-	// it may take its time, until ctx is done. It is called from many goroutines.
+	// Fault, if set, is called before each call of the driver. Its result becomes the driver's error. It may block
+	// until ctx is done. Many goroutines call it.
 	Fault func(ctx context.Context, call Call) error
 }
 
-// Verb is something that a CSI driver is asked to do.
+// Verb is an operation of a CSI driver.
 type Verb string
 
-// The verbs, by the names that they have in CSI; Snapshot is the look-up of one that somebody else made.
+// The verbs, by their names in CSI. GetSnapshot looks up a snapshot of another creator.
 const (
 	CreateVolume   Verb = "CreateVolume"
 	DeleteVolume   Verb = "DeleteVolume"
@@ -72,16 +73,17 @@ const (
 	Detach         Verb = "ControllerUnpublishVolume"
 )
 
-// Call is something that the driver is asked to do.
+// Call is one call of the driver.
 type Call struct {
 	Verb Verb
-	// Handle is the driver's name of the volume or snapshot, or the name of a VolumeAttachment.
+	// Handle is the driver's handle of the volume or snapshot, or the name of a VolumeAttachment.
 	Handle string
-	// Object is why: NAMESPACE/NAME of a claim, or the name of a PersistentVolume or VolumeSnapshotContent.
+	// Object is the object of the call: NAMESPACE/NAME of a claim, or the name of a PersistentVolume or
+	// VolumeSnapshotContent.
 	Object string
 }
 
-// Driver is a running driver with its provisioner and its snapshotter. Its methods may be called from many goroutines.
+// Driver is a running driver with its provisioner and its snapshotter. Many goroutines may call its methods.
 type Driver struct {
 	options   Options
 	store     *store
@@ -90,11 +92,11 @@ type Driver struct {
 	caches    *caches
 	queue     workqueue.TypedRateLimitingInterface[key]
 	recorder  record.EventRecorder
-	settled   sync.Map // UIDs of contents whose handle is deleted, of which the cache may not have heard yet
+	settled   sync.Map // UIDs of contents whose handle is deleted, maybe not yet in the cache
 	stop      func()
 }
 
-// key is what there is work on.
+// key identifies an object in the queue.
 type key struct{ kind, namespace, name string }
 
 // The kinds of keys.
@@ -105,7 +107,8 @@ const (
 	attachmentKind = "attachment"
 )
 
-// Start registers the driver and returns when it sees what there is to do. It ends by Stop, not with the context.
+// Start registers the driver and waits until its caches have synced. The driver ends by Stop, not with the context.
+// An error names the step that failed.
 func Start(ctx context.Context, config *rest.Config, options Options) (*Driver, error) {
 	if options.Driver == "" {
 		options.Driver = DefaultDriver
@@ -127,7 +130,8 @@ func Start(ctx context.Context, config *rest.Config, options Options) (*Driver, 
 	return d, d.run(ctx)
 }
 
-// register says whether volumes need to be attached; if not, nothing waits for an attacher.
+// register creates the CSIDriver. It declares whether volumes need an attachment; without one, nothing waits for an
+// attacher.
 func (d *Driver) register(ctx context.Context) error {
 	driver := &storagev1.CSIDriver{
 		ObjectMeta: metav1.ObjectMeta{Name: d.options.Driver}, Spec: storagev1.CSIDriverSpec{AttachRequired: new(d.options.Attach)},
@@ -139,7 +143,7 @@ func (d *Driver) register(ctx context.Context) error {
 	return nil
 }
 
-// run starts everything and sets what stops it.
+// run starts the informers and workers, and sets the function that stops them.
 func (d *Driver) run(started context.Context) error {
 	ctx, cancel := context.WithCancel(context.WithoutCancel(started))
 	limiter := workqueue.NewTypedItemExponentialFailureRateLimiter[key](firstRetry, lastRetry)
@@ -175,10 +179,10 @@ func (d *Driver) run(started context.Context) error {
 	return nil
 }
 
-// Stop ends everything; volumes and snapshots stay where they are.
+// Stop ends the driver. Its volumes and snapshots stay.
 func (d *Driver) Stop() { d.stop() }
 
-// Name is the driver's, as classes name their provisioner.
+// Name returns the name of the driver, the provisioner in classes.
 func (d *Driver) Name() string { return d.options.Driver }
 
 func (d *Driver) work(ctx context.Context) {
@@ -200,7 +204,7 @@ func (d *Driver) work(ctx context.Context) {
 	}
 }
 
-// sync does what there is to do about one object, and says after which time there is more.
+// sync reconciles one object and returns the delay until the next reconcile; 0 for none.
 func (d *Driver) sync(ctx context.Context, item key) (time.Duration, error) {
 	switch item.kind {
 	case claimKind:
@@ -216,7 +220,7 @@ func (d *Driver) sync(ctx context.Context, item key) (time.Duration, error) {
 	}
 }
 
-// ask lets the test's fault have its say.
+// ask calls the test's fault, if any.
 func (d *Driver) ask(ctx context.Context, verb Verb, handle, object string) error {
 	if d.options.Fault == nil {
 		return nil

@@ -20,7 +20,7 @@ import (
 	"github.com/lateen-project/lateen/test/world"
 )
 
-// plane is the one control plane of this test binary; TestMain sets it.
+// plane is the only control plane of this test binary. TestMain sets it.
 var plane *cluster.Cluster
 
 func TestMain(m *testing.M) {
@@ -33,10 +33,10 @@ func TestMain(m *testing.M) {
 	}))
 }
 
-// patience is how long a test waits for one thing.
+// patience is the limit for one wait of a test.
 const patience = world.Patience
 
-// deadline is the context that bounds everything a test waits for.
+// deadline returns a context that bounds all waits of a test.
 func deadline(t *testing.T) context.Context {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
@@ -44,10 +44,10 @@ func deadline(t *testing.T) context.Context {
 	return ctx
 }
 
-// sites counts them, so that each has a name of its own.
+// sites counts the sites, so that each has a unique name.
 var sites atomic.Int64
 
-// site is an installation of Velero, with a driver and classes that have its name.
+// site is an installation of Velero, with a driver and classes of the same name.
 type site struct {
 	*world.World
 	driver *csi.Driver
@@ -70,7 +70,7 @@ func newSite(ctx context.Context, t *testing.T, options csi.Options, change ...f
 	return s
 }
 
-// claim makes one and waits until it is bound. It returns the volume too.
+// claim creates a claim and waits until it is bound. It also returns the volume.
 func (s *site) claim(
 	ctx context.Context, t *testing.T, name string, change ...func(*corev1.PersistentVolumeClaim),
 ) (*corev1.PersistentVolumeClaim, *corev1.PersistentVolume) {
@@ -84,7 +84,7 @@ func (s *site) claim(
 	return claim, volume
 }
 
-// said returns the first Event of that reason about the object of that name in Apps.
+// said returns the first Event with that reason about the object with that name in Apps.
 func (s *site) said(ctx context.Context, t *testing.T, name, reason string) *corev1.Event {
 	t.Helper()
 	watcher, err := s.Kube.CoreV1().Events(s.Apps).Watch(ctx, metav1.ListOptions{FieldSelector: "involvedObject.name=" + name + ",reason=" + reason})
@@ -101,7 +101,7 @@ func (s *site) said(ctx context.Context, t *testing.T, name, reason string) *cor
 	}
 }
 
-// plant makes a tree of everything that a copy could lose.
+// plant creates a tree with every property that a copy could lose.
 func plant(t *testing.T, dir string) {
 	t.Helper()
 	sub := filepath.Join(dir, "sub")
@@ -115,7 +115,7 @@ func plant(t *testing.T, dir string) {
 	require.NoError(t, os.Chtimes(filepath.Join(sub, "file"), time.Unix(1, 0), time.Unix(2, 0)))
 }
 
-// same requires two trees to be equal, in names, types, modes, owners, times, sizes, room on disk and bytes.
+// same requires that two trees are equal: in names, types, modes, owners, times, sizes, disk usage and bytes.
 func same(ctx context.Context, t *testing.T, want, got string) {
 	t.Helper()
 	list := func(dir string) string {

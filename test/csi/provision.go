@@ -14,30 +14,30 @@ import (
 	"k8s.io/utils/ptr"
 )
 
-// Annotations of claims: Kubernetes' pkg/controller/volume/persistentvolume/util.
+// Annotations of claims (Kubernetes' pkg/controller/volume/persistentvolume/util).
 const (
 	provisionerAnnotation  = "volume.kubernetes.io/storage-provisioner"
 	selectedNodeAnnotation = "volume.kubernetes.io/selected-node"
 )
 
 const (
-	// snapshotKind is the kind of data source that is provisioned from.
+	// snapshotKind is the supported kind of data source.
 	snapshotKind = "VolumeSnapshot"
-	// modeChangeAnnotation, on a content, permits volumes of another mode: KEP-3141.
+	// modeChangeAnnotation on a content permits volumes with another mode (KEP-3141).
 	modeChangeAnnotation = "snapshot.storage.kubernetes.io/allow-volume-mode-change"
-	// fstypeParameter of a class is the file system of its volumes: external-provisioner.
+	// fstypeParameter of a class is the file system of its volumes (external-provisioner).
 	fstypeParameter = "csi.storage.k8s.io/fstype"
-	// DirAttribute is the CSI volume attribute that says in which directory the volume's bytes are.
+	// DirAttribute is the CSI volume attribute with the directory of the volume's bytes.
 	DirAttribute = "dir"
 )
 
-// WaitError is a reason not to provision that only a change of the claim or of its snapshot does away with.
+// WaitError is a reason not to provision until the claim or its snapshot changes.
 type WaitError string
 
-// Error is the reason.
+// Error returns the reason.
 func (e WaitError) Error() string { return string(e) }
 
-// syncClaim provisions a claim that is this driver's and ready for it.
+// syncClaim provisions a claim of this driver when it is ready for it.
 func (d *Driver) syncClaim(ctx context.Context, namespace, name string) error {
 	claim, err := d.caches.claims.PersistentVolumeClaims(namespace).Get(name)
 	if apierrors.IsNotFound(err) {
@@ -67,7 +67,7 @@ func (d *Driver) syncClaim(ctx context.Context, namespace, name string) error {
 	return err
 }
 
-// provision makes the directory and the PersistentVolume, which names the claim. Made twice, it is one volume.
+// provision creates the directory and the PersistentVolume with a reference to the claim. It is idempotent.
 func (d *Driver) provision(ctx context.Context, claim *corev1.PersistentVolumeClaim, class *storagev1.StorageClass) error {
 	if claim.Spec.Selector != nil {
 		return WaitError("claim Selector is not supported")
@@ -90,7 +90,7 @@ func (d *Driver) provision(ctx context.Context, claim *corev1.PersistentVolumeCl
 	volume := d.persistentVolume(handle, claim, class)
 	volume.Spec.NodeAffinity = affinity
 	_, err = d.kube.CoreV1().PersistentVolumes().Create(ctx, volume, metav1.CreateOptions{})
-	if err != nil && !apierrors.IsAlreadyExists(err) { // as if nothing had happened: nobody else would remove the directory
+	if err != nil && !apierrors.IsAlreadyExists(err) { // roll back: no other component would remove the directory
 		return errors.Join(fmt.Errorf("create PersistentVolume: %w", err), d.store.deleteVolume(handle))
 	}
 	if err == nil {
@@ -99,8 +99,8 @@ func (d *Driver) provision(ctx context.Context, claim *corev1.PersistentVolumeCl
 	return nil
 }
 
-// origin is the handle of the snapshot that the claim is to be made of; "" if it is to be empty. What external-provisioner
-// refuses is refused.
+// origin returns the handle of the claim's source snapshot; "" for an empty volume. It rejects what
+// external-provisioner rejects.
 func (d *Driver) origin(claim *corev1.PersistentVolumeClaim) (string, error) {
 	source := claim.Spec.DataSource
 	if source == nil {
@@ -130,7 +130,7 @@ func (d *Driver) origin(claim *corev1.PersistentVolumeClaim) (string, error) {
 	return *content.Status.SnapshotHandle, nil
 }
 
-// unusable says why a claim cannot be made of a snapshot's content.
+// unusable returns why a claim cannot be provisioned from a snapshot's content.
 func (d *Driver) unusable(
 	content *snapshotv1.VolumeSnapshotContent, snapshot *snapshotv1.VolumeSnapshot, claim *corev1.PersistentVolumeClaim,
 ) error {
@@ -151,7 +151,7 @@ func (d *Driver) unusable(
 	}
 }
 
-// persistentVolume is a volume as external-provisioner makes it.
+// persistentVolume returns a volume as external-provisioner creates it.
 func (d *Driver) persistentVolume(
 	handle string, claim *corev1.PersistentVolumeClaim, class *storagev1.StorageClass,
 ) *corev1.PersistentVolume {
@@ -181,12 +181,12 @@ func (d *Driver) persistentVolume(
 	return volume
 }
 
-// topology is where the volume can be reached; nil if that is everywhere.
+// topology returns the node affinity of the volume; nil if every node can reach it.
 func (d *Driver) topology(
 	ctx context.Context, claim *corev1.PersistentVolumeClaim, class *storagev1.StorageClass,
 ) (*corev1.VolumeNodeAffinity, error) {
 	if d.options.Topology == "" {
-		return nil, nil //nolint:nilnil // Everywhere is an answer.
+		return nil, nil //nolint:nilnil // A nil affinity is a valid result.
 	}
 	value := allowed(class, d.options.Topology)
 	if selected := claim.Annotations[selectedNodeAnnotation]; selected != "" {
@@ -204,7 +204,7 @@ func (d *Driver) topology(
 	return &corev1.VolumeNodeAffinity{Required: &corev1.NodeSelector{NodeSelectorTerms: terms}}, nil
 }
 
-// allowed is the first value that a class allows for a topology label.
+// allowed returns the first value that a class allows for a topology label.
 func allowed(class *storagev1.StorageClass, label string) string {
 	for _, term := range class.AllowedTopologies {
 		for _, expression := range term.MatchLabelExpressions {

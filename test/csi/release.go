@@ -12,14 +12,14 @@ import (
 )
 
 const (
-	// provisionedByAnnotation names the driver that a PersistentVolume is of.
+	// provisionedByAnnotation names the driver of a PersistentVolume.
 	provisionedByAnnotation = "pv.kubernetes.io/provisioned-by"
-	// volumeFinalizer keeps a volume's object as long as its bytes are there (KEP-2644). Only volumes that are to be
-	// deleted with their claims have it: sig-storage-lib-external-provisioner adds and removes it with the policy.
+	// volumeFinalizer keeps a volume's object while its bytes exist (KEP-2644). Only volumes with the policy Delete
+	// have it: sig-storage-lib-external-provisioner adds and removes it with the policy.
 	volumeFinalizer = "external-provisioner.volume.kubernetes.io/finalizer"
 )
 
-// syncVolume keeps the finalizer in step with the reclaim policy, and deletes a volume that nobody claims any more.
+// syncVolume sets the finalizer according to the reclaim policy, and deletes a released volume.
 func (d *Driver) syncVolume(ctx context.Context, name string) error {
 	volume, err := d.caches.volumes.Get(name)
 	if apierrors.IsNotFound(err) {
@@ -30,7 +30,7 @@ func (d *Driver) syncVolume(ctx context.Context, name string) error {
 	if !d.released(volume) {
 		return d.protect(ctx, volume)
 	}
-	// A policy may have changed since; this is the last moment to see that.
+	// The policy may have changed in the meantime, so check it right before the deletion.
 	live, err := d.kube.CoreV1().PersistentVolumes().Get(ctx, name, metav1.GetOptions{})
 	if apierrors.IsNotFound(err) {
 		return nil
@@ -47,21 +47,21 @@ func (d *Driver) syncVolume(ctx context.Context, name string) error {
 	return nil
 }
 
-// owns says that this driver has provisioned the volume.
+// owns reports whether this driver has provisioned the volume.
 func (d *Driver) owns(volume *corev1.PersistentVolume) bool {
 	return volume.Spec.CSI != nil && volume.Spec.CSI.Driver == d.options.Driver &&
 		volume.Annotations[provisionedByAnnotation] == d.options.Driver
 }
 
-// released says that the volume's bytes are to be deleted. A volume whose object is being deleted without the finalizer
-// is only waiting for somebody else.
+// released reports whether the volume's bytes must be deleted. A volume that is being deleted without the finalizer
+// only waits for other components.
 func (d *Driver) released(volume *corev1.PersistentVolume) bool {
 	return d.owns(volume) && volume.Status.Phase == corev1.VolumeReleased &&
 		volume.Spec.PersistentVolumeReclaimPolicy == corev1.PersistentVolumeReclaimDelete &&
 		(volume.DeletionTimestamp == nil || slices.Contains(volume.Finalizers, volumeFinalizer))
 }
 
-// protect adds or removes the finalizer as the policy asks.
+// protect adds or removes the finalizer according to the policy.
 func (d *Driver) protect(ctx context.Context, volume *corev1.PersistentVolume) error {
 	deletes := volume.Spec.PersistentVolumeReclaimPolicy == corev1.PersistentVolumeReclaimDelete
 	has := slices.Contains(volume.Finalizers, volumeFinalizer)
@@ -77,7 +77,7 @@ func (d *Driver) protect(ctx context.Context, volume *corev1.PersistentVolume) e
 	return d.update(ctx, changed)
 }
 
-// reclaim deletes the bytes, then the object, then lets go of it.
+// reclaim deletes the bytes, then the object, then removes the finalizer.
 func (d *Driver) reclaim(ctx context.Context, volume *corev1.PersistentVolume) error {
 	handle := volume.Spec.CSI.VolumeHandle
 	if node, err := d.attachedTo(ctx, volume); err != nil || node != "" {

@@ -16,7 +16,7 @@ import (
 	"k8s.io/utils/ptr"
 )
 
-// Names that the real sidecar shares with the snapshot-controller: external-snapshotter's pkg/utils.
+// Names that the real sidecar shares with the snapshot-controller (external-snapshotter's pkg/utils).
 const (
 	managedByLabel         = "snapshot.storage.kubernetes.io/managed-by"
 	contentFinalizer       = "snapshot.storage.kubernetes.io/volumesnapshotcontent-bound-protection"
@@ -24,7 +24,8 @@ const (
 	beingDeletedAnnotation = "snapshot.storage.kubernetes.io/volumesnapshot-being-deleted"
 )
 
-// syncContent does for one VolumeSnapshotContent what the sidecar csi-snapshotter does, and says when there is more.
+// syncContent reconciles one VolumeSnapshotContent as the sidecar csi-snapshotter does. It returns the delay until
+// the next reconcile; 0 for none.
 func (d *Driver) syncContent(ctx context.Context, name string) (time.Duration, error) {
 	content, err := d.caches.contents.Get(name)
 	if apierrors.IsNotFound(err) {
@@ -47,9 +48,9 @@ func (d *Driver) syncContent(ctx context.Context, name string) (time.Duration, e
 	return d.report(ctx, content, handle, found)
 }
 
-// disposable says that the content, and by its policy the snapshot, is to be deleted: its deletion was asked for, and
-// either it never had a VolumeSnapshot or the snapshot-controller says that the VolumeSnapshot goes too. Until a
-// snapshot that is being made is there, nothing is deleted.
+// disposable reports whether the content must be deleted, and by its policy the snapshot. The content is being
+// deleted, and it never had a VolumeSnapshot, or the snapshot-controller marks the VolumeSnapshot as being deleted. A
+// deletion waits for the end of a creation.
 func disposable(content *snapshotv1.VolumeSnapshotContent) bool {
 	if content.DeletionTimestamp == nil {
 		return false
@@ -62,8 +63,8 @@ func disposable(content *snapshotv1.VolumeSnapshotContent) bool {
 	return deleting && !creating
 }
 
-// dispose deletes the handle that is in the status, if the policy says so, and then lets go of the content. As with the
-// real sidecar, a content whose status never had a handle leaves the snapshot where it is.
+// dispose deletes the handle in the status if the policy requires it, then removes the finalizer. As with the real
+// sidecar, a content whose status never had a handle leaves the snapshot behind.
 func (d *Driver) dispose(ctx context.Context, content *snapshotv1.VolumeSnapshotContent) error {
 	deletes := content.Spec.DeletionPolicy == snapshotv1.VolumeSnapshotContentDelete
 	_, done := d.settled.Load(content.UID)
@@ -80,7 +81,7 @@ func (d *Driver) dispose(ctx context.Context, content *snapshotv1.VolumeSnapshot
 	return d.patch(ctx, content, map[string]any{"metadata": map[string]any{"uid": content.UID, "finalizers": finalizers}})
 }
 
-// deleteSnapshot deletes the handle and takes it out of the status, and that only once for each content.
+// deleteSnapshot deletes the snapshot and removes its handle from the status, only once per content.
 func (d *Driver) deleteSnapshot(ctx context.Context, handle string, content *snapshotv1.VolumeSnapshotContent) error {
 	if err := d.ask(ctx, DeleteSnapshot, handle, content.Name); err != nil {
 		return err
@@ -97,7 +98,8 @@ func (d *Driver) deleteSnapshot(ctx context.Context, handle string, content *sna
 	}}, "status")
 }
 
-// find returns the snapshot that the content is to have: it is made if the source is a volume, else looked up.
+// find returns the snapshot of the content. It creates the snapshot if the source is a volume, and looks it up
+// otherwise.
 func (d *Driver) find(ctx context.Context, content *snapshotv1.VolumeSnapshotContent) (cut, string, error) {
 	source := content.Spec.Source
 	if class := content.Spec.VolumeSnapshotClassName; class != nil {
@@ -123,7 +125,7 @@ func (d *Driver) find(ctx context.Context, content *snapshotv1.VolumeSnapshotCon
 	return found, handle, nil
 }
 
-// create cuts the snapshot. The content is marked while that is so, and not deleted before it is done.
+// create creates the snapshot. The content carries a mark in the meantime, which blocks its deletion.
 func (d *Driver) create(ctx context.Context, content *snapshotv1.VolumeSnapshotContent, handle, volume string) (cut, error) {
 	if _, marked := content.Annotations[beingCreatedAnnotation]; !marked && content.Status == nil {
 		err := d.patch(ctx, content, annotation(beingCreatedAnnotation, "yes"))
@@ -137,7 +139,7 @@ func (d *Driver) create(ctx context.Context, content *snapshotv1.VolumeSnapshotC
 	return d.store.createSnapshot(ctx, handle, volume)
 }
 
-// created takes the mark of create off. Where the cache does not have it yet, the event that brings it asks again.
+// created removes the mark of create. If the cache does not have the mark yet, its event triggers another reconcile.
 func (d *Driver) created(ctx context.Context, content *snapshotv1.VolumeSnapshotContent) error {
 	if _, marked := content.Annotations[beingCreatedAnnotation]; !marked {
 		return nil
@@ -145,7 +147,7 @@ func (d *Driver) created(ctx context.Context, content *snapshotv1.VolumeSnapshot
 	return d.patch(ctx, content, annotation(beingCreatedAnnotation, nil))
 }
 
-// report writes what there is of the snapshot into the status, and says when it will be ready.
+// report writes the snapshot into the status and returns the time until it is ready.
 func (d *Driver) report(
 	ctx context.Context, content *snapshotv1.VolumeSnapshotContent, handle string, found cut,
 ) (time.Duration, error) {
@@ -180,7 +182,7 @@ func (d *Driver) complain(ctx context.Context, content *snapshotv1.VolumeSnapsho
 	return errors.Join(why, err, d.created(ctx, content))
 }
 
-// patch changes what fields say. A content that is gone needs no change.
+// patch patches the given fields. A deleted content is no error.
 func (d *Driver) patch(
 	ctx context.Context, content *snapshotv1.VolumeSnapshotContent, fields map[string]any, subresources ...string,
 ) error {
@@ -196,7 +198,7 @@ func (d *Driver) patch(
 	return nil
 }
 
-// annotation is the patch that sets one, or with nil for a value removes it.
+// annotation returns a patch that sets an annotation. A nil value removes it.
 func annotation(name string, value any) map[string]any {
 	return map[string]any{"metadata": map[string]any{"annotations": map[string]any{name: value}}}
 }

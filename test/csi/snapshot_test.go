@@ -16,7 +16,7 @@ import (
 	"github.com/lateen-project/lateen/test/world"
 )
 
-// snapshot takes one of a new claim, in which there is a tree, and waits until it is ready.
+// snapshot creates a ready snapshot of a new claim that contains a tree.
 func (s *site) snapshot(ctx context.Context, t *testing.T) (*snapshotv1.VolumeSnapshot, *snapshotv1.VolumeSnapshotContent) {
 	t.Helper()
 	claim, volume := s.claim(ctx, t, "data")
@@ -46,7 +46,7 @@ func (s *site) deleteSnapshot(ctx context.Context, t *testing.T, namespace, name
 	require.NoError(t, s.WaitSnapshotGone(ctx, namespace, name))
 }
 
-// secondOwner hands the handle of a content to a pair in Velero's namespace.
+// secondOwner gives the handle of a content to a second pair in Velero's namespace.
 func (s *site) secondOwner(ctx context.Context, t *testing.T, handle string) {
 	t.Helper()
 	const name = "copy"

@@ -13,21 +13,21 @@ import (
 	"time"
 )
 
-// store is what the driver keeps, and the account of it. Two calls about the same handle must not overlap.
+// store holds the driver's volumes and snapshots with their metadata. Two calls for the same handle must not overlap.
 type store struct {
 	dir      string
 	dataLess bool
 
 	mu        sync.Mutex
 	volumes   map[string]int64  // size in bytes, by handle
-	origins   map[string]string // of volumes that were made of a snapshot: its handle
+	origins   map[string]string // the snapshot handle of volumes created from a snapshot
 	snapshots map[string]cut
 	deletions map[string]int
 }
 
-// cut is what is known of a snapshot.
+// cut is the metadata of a snapshot.
 type cut struct {
-	size int64 // in bytes, of the volume
+	size int64 // of the volume, in bytes
 	at   time.Time
 }
 
@@ -44,7 +44,7 @@ func newStore(dir string, dataLess bool) (*store, error) {
 func (s *store) volumeDir(handle string) string   { return filepath.Join(s.dir, "volumes", handle) }
 func (s *store) snapshotDir(handle string) string { return filepath.Join(s.dir, "snapshots", handle) }
 
-// createVolume makes a volume, empty or with what is in a snapshot. It changes nothing if there is one of that handle.
+// createVolume creates a volume, empty or with the content of a snapshot. It does nothing if the handle exists.
 func (s *store) createVolume(ctx context.Context, handle string, size int64, from string) error {
 	if s.hasVolume(handle) {
 		return nil
@@ -68,7 +68,7 @@ func (s *store) createVolume(ctx context.Context, handle string, size int64, fro
 	return nil
 }
 
-// createSnapshot copies a volume. It changes nothing if there is a snapshot of that handle.
+// createSnapshot copies a volume. It does nothing if the handle exists.
 func (s *store) createSnapshot(ctx context.Context, handle, volume string) (cut, error) {
 	if created, ok := s.snapshot(handle); ok {
 		return created, nil
@@ -86,8 +86,8 @@ func (s *store) createSnapshot(ctx context.Context, handle, volume string) (cut,
 	return s.snapshots[handle], nil
 }
 
-// fill makes a directory that is a copy of source, with all that files have, or an empty one if that is "". Only a
-// complete one gets its name.
+// fill creates a directory as a copy of source with all file attributes, or an empty one if source is "". Only a
+// complete directory gets its final name.
 func (s *store) fill(ctx context.Context, dir, source string) error {
 	part := dir + ".part"
 	if err := os.RemoveAll(part); err != nil {
@@ -97,7 +97,8 @@ func (s *store) fill(ctx context.Context, dir, source string) error {
 		if err := os.Mkdir(part, 0o777); err != nil {
 			return err
 		}
-		return errors.Join(os.Chmod(part, 0o777), os.Rename(part, dir)) // as open as a driver with fsGroup makes it
+		// with the permissions that a driver with fsGroup sets
+		return errors.Join(os.Chmod(part, 0o777), os.Rename(part, dir))
 	}
 	reported, err := exec.CommandContext(ctx, "cp", "--archive", "--sparse=always", "--no-target-directory", source, part).CombinedOutput()
 	if err != nil {
@@ -106,7 +107,7 @@ func (s *store) fill(ctx context.Context, dir, source string) error {
 	return os.Rename(part, dir)
 }
 
-// clone is the handle of a volume that was made of a snapshot, and that exists; "" if there is none.
+// clone returns the handle of an existing volume created from a snapshot; "" if there is none.
 func (s *store) clone(snapshot string) string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -118,7 +119,7 @@ func (s *store) clone(snapshot string) string {
 	return ""
 }
 
-// deleteVolume removes a volume, if it is there.
+// deleteVolume removes a volume if it exists.
 func (s *store) deleteVolume(handle string) error {
 	if err := os.RemoveAll(s.volumeDir(handle)); err != nil {
 		return fmt.Errorf("delete volume %s: %w", handle, err)
@@ -130,7 +131,7 @@ func (s *store) deleteVolume(handle string) error {
 	return nil
 }
 
-// deleteSnapshot removes a snapshot, if it is there, and counts that it was asked to.
+// deleteSnapshot removes a snapshot if it exists, and counts the call.
 func (s *store) deleteSnapshot(handle string) error {
 	if err := os.RemoveAll(s.snapshotDir(handle)); err != nil {
 		return fmt.Errorf("delete snapshot %s: %w", handle, err)
@@ -156,29 +157,29 @@ func (s *store) snapshot(handle string) (cut, bool) {
 	return found, ok
 }
 
-// Volumes are the handles of all volumes that there are, sorted.
+// Volumes returns the handles of all volumes, sorted.
 func (d *Driver) Volumes() []string {
 	d.store.mu.Lock()
 	defer d.store.mu.Unlock()
 	return slices.Sorted(maps.Keys(d.store.volumes))
 }
 
-// Handles are those of all snapshots that there are, sorted.
+// Handles returns the handles of all snapshots, sorted.
 func (d *Driver) Handles() []string {
 	d.store.mu.Lock()
 	defer d.store.mu.Unlock()
 	return slices.Sorted(maps.Keys(d.store.snapshots))
 }
 
-// Deletions is how many VolumeSnapshotContents have had the snapshot deleted; a second one finds nothing to delete.
+// Deletions returns how many VolumeSnapshotContents have deleted the snapshot. Only the first deletion has an effect.
 func (d *Driver) Deletions(handle string) int {
 	d.store.mu.Lock()
 	defer d.store.mu.Unlock()
 	return d.store.deletions[handle]
 }
 
-// VolumeDir is the directory that a volume is.
+// VolumeDir returns the directory of a volume.
 func (d *Driver) VolumeDir(handle string) string { return d.store.volumeDir(handle) }
 
-// SnapshotDir is the directory that a snapshot is; it must not be written to.
+// SnapshotDir returns the directory of a snapshot, which callers must not write to.
 func (d *Driver) SnapshotDir(handle string) string { return d.store.snapshotDir(handle) }

@@ -119,7 +119,7 @@ func TestDriverThatIsStoppedDoesNothing(t *testing.T) {
 	s.driver.Stop()
 	_, err := s.CSIClaim(ctx, "data", s.name)
 	require.NoError(t, err)
-	s.said(ctx, t, "data", "ExternalProvisioning") // the volume controller asks for one, in vain
+	s.said(ctx, t, "data", "ExternalProvisioning") // the volume controller waits for the provisioner in vain
 	require.Empty(t, s.driver.Volumes())
 
 	requeue, err := csi.Start(ctx, plane.Admin(), csi.Options{Driver: s.driver.Name(), Dir: t.TempDir()})

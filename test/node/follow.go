@@ -17,8 +17,8 @@ type place struct {
 	kind            world.Kind
 }
 
-// follow tells when a resource is InProgress and, as Velero's mover does, hears of a cancel only by an update
-// that finds it InProgress and not yet canceled.
+// follow returns channels for the start and the cancel of a transfer. As in Velero's mover, a cancel counts only as an
+// update of an uncanceled resource in phase InProgress.
 func (s *StandIn) follow(host Host, namespace string, role role) (
 	started <-chan *world.Transfer, canceled <-chan struct{}, stop func(), err error,
 ) {

@@ -14,8 +14,8 @@ import (
 // role is the task of a mover, from the arguments of its pod.
 type role struct {
 	kind       world.Kind
-	name       string // Filesystem or Block; pod volume movers have no such argument and use Filesystem
-	volumeMode string // Filesystem or Block; pod volume movers are not told and know only Filesystem
+	name       string // of the resource
+	volumeMode string // Filesystem or Block; pod volume movers have no such argument and use Filesystem
 }
 
 // roleOf reads the arguments of a mover pod. One of them names the resource and has the name of the label.

@@ -9,11 +9,12 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// StartApart is Start in a network namespace of its own, so that a program may listen on ports that others have. Of this
-// machine's servers, only those at the addresses (host:port, on loopback) are there.
+// StartApart is Start in a new network namespace, where a program may listen on ports that others use. Of this
+// machine's servers, only those at the addresses (host:port, on loopback) are reachable. The error names the step
+// that failed.
 func StartApart(command *exec.Cmd, addresses ...string) (*Process, error) {
 	return start(command, func() (func(), error) {
-		// The thread stays in the other namespace. It is not unlocked, so that it ends with its goroutine.
+		// The thread stays in the new namespace. It stays locked, so that it ends with its goroutine.
 		runtime.LockOSThread()
 		if err := unix.Unshare(unix.CLONE_NEWNET); err != nil {
 			return nil, fmt.Errorf("create network namespace: %w", err)
@@ -42,8 +43,8 @@ func loopbackUp() error {
 	return nil
 }
 
-// openDoors listens on the addresses in the namespace of the calling thread. What connects there is connected to the
-// same address here. The returned function closes the doors.
+// openDoors listens on the addresses in the namespace of the calling thread, and forwards each connection to the same
+// address in this one. The returned function closes the listeners.
 func openDoors(addresses []string) (func(), error) {
 	var doors []net.Listener
 	shut := func() {
@@ -71,12 +72,12 @@ func openDoors(addresses []string) (func(), error) {
 	return shut, nil
 }
 
-// forward passes on what both sides send, until one of them ends.
+// forward copies both directions until one of them ends.
 func forward(inside net.Conn, address string) {
 	defer inside.Close()
 	outside, err := net.Dial("tcp4", address)
 	if err != nil {
-		return // as inside learns from the end of its connection
+		return // the client observes the end of its connection
 	}
 	defer outside.Close()
 	done := make(chan struct{}, 2)

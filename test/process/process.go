@@ -10,25 +10,27 @@ import (
 	"syscall"
 )
 
-// Process is a program that was started.
+// Process is a started program.
 type Process struct {
 	command *exec.Cmd
 	ended   chan struct{}
 	err     error
 }
 
-// Start starts a command in a process group of its own. The kernel kills it when this process ends, however that ends.
+// Start starts a command in its own process group. The kernel kills it when this process ends for any reason. The
+// error means that the command did not start.
 func Start(command *exec.Cmd) (*Process, error) {
 	return start(command, func() (func(), error) { return func() {}, nil })
 }
 
-// start calls prepare on the thread that starts the command, and what prepare returns when the command has ended.
+// start calls prepare on the thread that starts the command. It calls the function that prepare returns after the
+// command has ended.
 func start(command *exec.Cmd, prepare func() (func(), error)) (*Process, error) {
 	command.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
 	p := &Process{command: command, ended: make(chan struct{})}
 	started := make(chan error)
 	go func() {
-		// The kernel watches the thread that forks, not its process: the thread must live as long as the command.
+		// The kernel watches the forking thread, not its process, so the thread must live as long as the command.
 		runtime.LockOSThread()
 		defer runtime.UnlockOSThread()
 		defer close(p.ended)
@@ -48,17 +50,17 @@ func start(command *exec.Cmd, prepare func() (func(), error)) (*Process, error) 
 	return p, nil
 }
 
-// Ended is closed when the process is gone.
+// Ended returns a channel that closes when the process has ended.
 func (p *Process) Ended() <-chan struct{} { return p.ended }
 
-// Err says how the process ended, by which signal or exit status. It may be called once Ended is closed.
+// Err returns the signal or the exit status of the process. It is valid after Ended is closed.
 func (p *Process) Err() error { return p.err }
 
-// Signal sends a signal to the process and its group, such as SIGSTOP. One that has ended gets none.
+// Signal sends a signal, such as SIGSTOP, to the process group. It does nothing for a process that has ended.
 func (p *Process) Signal(signal syscall.Signal) error {
 	select {
 	case <-p.ended:
-		return nil // its number may be another's by now
+		return nil // the pid may belong to another process now
 	default:
 	}
 	if err := syscall.Kill(-p.command.Process.Pid, signal); err != nil && !errors.Is(err, syscall.ESRCH) {
@@ -67,7 +69,7 @@ func (p *Process) Signal(signal syscall.Signal) error {
 	return nil
 }
 
-// Kill kills the process with its group, and returns when it is gone.
+// Kill kills the process group and waits for the end of the process.
 func (p *Process) Kill() error {
 	if err := p.Signal(syscall.SIGKILL); err != nil {
 		return err

@@ -57,7 +57,7 @@ func TestProcessApartReachesWhatItIsGiven(t *testing.T) {
 			if err != nil {
 				return
 			}
-			_, _ = connection.Write([]byte("hello\n")) // the test sees it if it fails
+			_, _ = connection.Write([]byte("hello\n")) // the test notices a failure
 			_ = connection.Close()
 		}
 	}()

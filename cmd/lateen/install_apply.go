@@ -96,7 +96,7 @@ func comparableFields(object *unstructured.Unstructured) map[string]any {
 	return own.Object
 }
 
-// withLabel keeps the installed label of an existing object. An empty value removes the label.
+// withLabel sets the installed label to the value of the existing object. An empty value removes the label.
 func withLabel(manifest *unstructured.Unstructured, installed string) *unstructured.Unstructured {
 	manifest = manifest.DeepCopy()
 	labels := manifest.GetLabels()

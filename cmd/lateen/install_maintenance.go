@@ -87,8 +87,8 @@ func (o *installOptions) keepFrequency(ctx context.Context, i *installer) error 
 	return nil
 }
 
-// setFrequencies sets the frequency of each repository to a year for Velero's server, because the agents maintain it.
-// If the agents no longer do, it restores the frequency.
+// setFrequencies sets the frequency of each repository to a year for Velero's server while the agents maintain it. If
+// the flag now turns this off, it restores the frequency of the server.
 func (o *installOptions) setFrequencies(ctx context.Context, i *installer) error {
 	if o.crdsOnly || o.agent.MaintenanceFrequency == 0 && !o.frequencyGiven {
 		return nil

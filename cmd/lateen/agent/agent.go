@@ -29,7 +29,7 @@ import (
 	"github.com/lateen-project/lateen/reconcile/transfer"
 )
 
-// admitTimeout is how long an admissible transfer keeps its queue position without being accepted.
+// admitTimeout is how long an admissible transfer may stay unaccepted before admission skips it.
 const admitTimeout = time.Minute
 
 // stepGrace is how long running reconciles may continue after SIGTERM. The process must exit within 5 s.
@@ -54,7 +54,7 @@ type Options struct {
 
 	SyncTimeout time.Duration // limit for a coordinator's caches to sync, after which it releases its Lease; 0: 2 min
 
-	AdmitTimeout time.Duration // limit for an admissible transfer to be accepted while it blocks others; 0: 1 min
+	AdmitTimeout time.Duration // limit for an admissible transfer to be accepted, after which it is skipped; 0: 1 min
 	OrphanAge    time.Duration // minimum age of an orphan; 0: 10 min
 	OrphanSweep  time.Duration // interval between two sweeps of a coordinator; 0: 10 min
 }

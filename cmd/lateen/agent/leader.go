@@ -65,7 +65,7 @@ func (l *leadership) Lost(node string) bool {
 
 // coordinate campaigns for the Lease and runs a term while this agent holds it. Its identity is unique to this
 // process: otherwise, a restarted process mistakes the term of its predecessor for its own. The kubelet restarts a
-// container only after the previous one has ended, so Former releases its Lease at once.
+// container only after the previous one has ended. Therefore, a Lease held under the prefix Former is free at once.
 func (p *assembly) coordinate(ctx context.Context, kinds []kind) error {
 	options := p.Election
 	options.Client, options.Namespace, options.Name = p.clients.lease, p.Flags.Namespace, deploy.CoordinatorLease

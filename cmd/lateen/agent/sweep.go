@@ -44,7 +44,7 @@ func (p *assembly) sweeper(ctx context.Context, kinds []kind) *orphans.Sweeper {
 	}
 }
 
-// removeClaim deletes an orphaned claim with its volume. The reclaim policy of its class may be Retain.
+// removeClaim deletes an orphaned claim with its volume, even if the reclaim policy of its class is Retain.
 func (p *assembly) removeClaim(ctx context.Context, orphan *metav1.PartialObjectMetadata) error {
 	claim, err := p.clients.kube.CoreV1().PersistentVolumeClaims(orphan.Namespace).Get(ctx, orphan.Name, metav1.GetOptions{})
 	if err != nil || claim.UID != orphan.UID {

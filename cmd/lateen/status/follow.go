@@ -20,8 +20,8 @@ type WatchOptions struct {
 }
 
 // Follow draws a cluster until the context ends, which is no error. It draws after the first read of all resources,
-// and then after each change. It watches and lists no resource twice. The error means that no resource could be read
-// at first, or it comes from draw.
+// and then after each change. It lists each resource once and then watches it. The error means that the first read
+// failed for all resources or timed out, or it comes from draw.
 func (c *Clients) Follow(ctx context.Context, how WatchOptions, draw func(*Snapshot) error) error {
 	return c.follow(ctx, how, c.sources(how.Namespace), draw)
 }

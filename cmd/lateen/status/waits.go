@@ -120,7 +120,7 @@ func (j *evaluator) moving(of *subject) *Wait {
 	return cmp.Or(j.missingActor(of), j.lost(of))
 }
 
-// lost returns a wait for the replacement of a missing mover.
+// lost returns a wait if the mover is missing, lost or being deleted.
 func (j *evaluator) lost(of *subject) *Wait {
 	seen := objects.ReadPod(j.mover(of))
 	switch {

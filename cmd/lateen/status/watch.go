@@ -102,7 +102,7 @@ func trim(object any) (any, error) {
 
 func (w *watched) outcome(ctx context.Context, err error) {
 	if ctx.Err() != nil {
-		return // nobody looks any more
+		return // the follower has stopped
 	}
 	w.lock.Lock()
 	changed := (err == nil) != (w.err == nil)

@@ -1,5 +1,5 @@
-// Command controlplane is etcd, kube-apiserver, kube-controller-manager and kube-scheduler in one
-// binary. It picks by the name that it is called by, and adds nothing to any of them.
+// Command controlplane is etcd, kube-apiserver, kube-controller-manager and kube-scheduler in one binary. It selects
+// the program by the name in its first argument, and changes none of them.
 package main
 
 import (

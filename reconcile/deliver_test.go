@@ -47,7 +47,7 @@ func newLateDelivery(objects ...runtime.Object) *lateDelivery {
 		Kind: transfer.DataDownload(),
 		Dependencies: Dependencies{
 			Agent:  transfer.Agent{Node: testNode, Fleet: led{}},
-			Limits: transfer.DefaultLimits(), Pods: nothing{}, Claims: nothing{}, Targets: nobody{}, Movers: silent{},
+			Limits: transfer.DefaultLimits(), Pods: nothing{}, Claims: nothing{}, Targets: nobody{}, TargetPods: nobody{}, Movers: silent{},
 			Exposer:   &exposer.Exposer{Client: l.kube, Paths: exposer.HostPaths{Client: l.kube}},
 			NodeSlots: capacity.NewNodeSlots(testNode, 1, 1),
 			Admission: capacity.NewAdmission(0, 1, time.Minute, testingclock.NewFakeClock(now)), Recorder: record.NewFakeRecorder(10), Clock: l.clock,

@@ -22,7 +22,10 @@ func (t *TransferReconciler[T]) eligible(ctx context.Context, s *request[T]) (er
 	s.seen.WaitsSince = t.local.waitsSince(s.key, s.seen.Now)
 	switch source := s.move.Source; {
 	case !s.seen.Exposes:
-		s.seen.WaitingFor, err = t.standInBlocker(ctx, s)
+		if s.seen.WaitingFor, err = t.standInBlocker(ctx, s); !s.seen.OwnsMover {
+			t.local.clearWait(s.key)
+			return err
+		}
 	case t.decided(s): // no observation is needed
 		return nil
 	case source.Target != nil:
@@ -91,35 +94,6 @@ func (t *TransferReconciler[T]) consumer(s *request[T]) (awaits string) {
 	return transfer.ConsumerBlocker(claim, class)
 }
 
-// standInBlocker returns what a resource waits for that no ready agent owns. Its node's agent is unavailable, or its
-// node is unknown. The target pod of a restore is fetched only once the deadline has passed.
-func (t *TransferReconciler[T]) standInBlocker(ctx context.Context, s *request[T]) (awaits string, err error) {
-	if s.state.Node != "" {
-		return "no ready node-agent on node " + s.state.Node, nil
-	}
-	if s.move.Source.PodVolume == nil || !t.pastDeadline(s) {
-		return "its node is not known", nil
-	}
-	reference := s.move.Source.PodVolume.Pod
-	name := reference.Namespace + "/" + reference.Name
-	pod, err := t.livePod(ctx, reference)
-	switch {
-	case err != nil && t.decided(s):
-		return err.Error(), nil
-	case err != nil:
-		return "", err
-	case pod == nil:
-		return fmt.Sprintf("pod %s does not exist", name), nil
-	case pod.Spec.NodeName == "":
-		s.seen.Unbounded = !transfer.PodEnded(pod)
-		return fmt.Sprintf("pod %s is not scheduled", name), nil
-	case t.Agent.Unavailable(pod.Spec.NodeName):
-		return "no ready node-agent on node " + pod.Spec.NodeName, nil
-	}
-	s.seen.OwnsMover = false // the agent of that node owns it
-	return "", nil
-}
-
 // pastDeadline reports whether a new resource must end now if no agent accepts it.
 func (t *TransferReconciler[T]) pastDeadline(s *request[T]) bool {
 	return t.decided(s) || !s.seen.Now.Before(s.seen.WaitsSince.Add(t.Limits.PrepareTimeout))
@@ -151,10 +125,8 @@ func (t *TransferReconciler[T]) source(ctx context.Context, s *request[T]) error
 // livePod fetches the pod that a resource names; nil if it does not exist. A name that no pod can have returns nil
 // without a request, which would fail on every retry.
 func (t *TransferReconciler[T]) livePod(ctx context.Context, reference corev1.ObjectReference) (*corev1.Pod, error) {
-	for _, name := range []string{reference.Namespace, reference.Name} {
-		if name == "" || len(content.IsPathSegmentName(name)) > 0 {
-			return nil, nil //nolint:nilnil // there is none
-		}
+	if !canExist(reference) {
+		return nil, nil //nolint:nilnil // there is none
 	}
 	pod, err := t.LivePod(ctx, reference.Namespace, reference.Name)
 	switch {
@@ -164,6 +136,16 @@ func (t *TransferReconciler[T]) livePod(ctx context.Context, reference corev1.Ob
 		return nil, fmt.Errorf("get pod %s/%s: %w", reference.Namespace, reference.Name, err)
 	}
 	return pod, nil
+}
+
+// canExist tells whether a pod can have that name.
+func canExist(reference corev1.ObjectReference) bool {
+	for _, name := range []string{reference.Namespace, reference.Name} {
+		if name == "" || len(content.IsPathSegmentName(name)) > 0 {
+			return false
+		}
+	}
+	return true
 }
 
 func isSource(pod *corev1.Pod, reference corev1.ObjectReference) bool {

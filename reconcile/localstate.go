@@ -34,6 +34,8 @@ type entry struct {
 	podDeleted bool      // the mover was deleted, and none was created since
 	deleted    []string  // names of the deleted claims
 	logged     types.UID // the mover whose log was saved last
+	served     string    // the node on which a coordinator observed the target pod, whose agent owns the restore
+	followed   bool      // the target pod was watched
 	localPod   bool      // the pod whose volume is moved was observed on this node
 	rebound    bool
 	reserved   bool      // a rebind only waits for the target claim to be bound

@@ -32,6 +32,7 @@ func (t *TransferReconciler[T]) observe(ctx context.Context, s *request[T]) erro
 	if !role.Acts() || s.state.Foreign {
 		t.local.clearWait(s.key)
 		t.Targets.Forget(s.object.GetUID())
+		t.TargetPods.Forget(s.object.GetUID())
 		return nil
 	}
 	if s.state.Phase != "" && s.state.Phase != transfer.New && t.decided(s) {

@@ -37,7 +37,8 @@ type single[T transfer.Object] struct {
 	live     map[string]*corev1.Pod // on the API server
 	failing  error                  // the error of each GET of a pod; nil for none
 	target   *corev1.PersistentVolumeClaim
-	listed   bool // the target is cached
+	listed   bool                 // the target is cached
+	watched  types.NamespacedName // the target pod
 	classes  map[string]*storagev1.StorageClass
 	said     map[string]said // by a mover, by reason
 	empty    func() T
@@ -64,7 +65,7 @@ func newSingle[T transfer.Object](kind transfer.Kind[T], object T, empty func() 
 		Dependencies: Dependencies{
 			Agent:  transfer.Agent{Node: testNode, Fleet: led{}},
 			Limits: transfer.DefaultLimits(), ResourceTimeout: time.Minute,
-			Pods: s, Claims: s, Targets: singleTarget[T]{s}, Movers: singleMover[T]{s}, LivePod: s.livePod,
+			Pods: s, Claims: s, Targets: singleTarget[T]{s}, TargetPods: singlePod[T]{s}, Movers: singleMover[T]{s}, LivePod: s.livePod,
 			StorageClass: func(name string) *storagev1.StorageClass { return s.classes[name] },
 			Exposer: &exposer.Exposer{
 				Client: s.kube, Templates: map[corev1.OSName]objects.Template{corev1.Linux: {}},
@@ -106,6 +107,16 @@ func (s singleTarget[T]) Forget(types.UID)                            { s.of.lis
 
 func (s singleTarget[T]) Claim(types.UID) (claim *corev1.PersistentVolumeClaim, known bool) {
 	return s.of.target, s.of.listed
+}
+
+// singlePod returns the target pod of a single resource, as a watch shows it.
+type singlePod[T transfer.Object] struct{ of *single[T] }
+
+func (s singlePod[T]) Watch(_ types.UID, pod types.NamespacedName, _ func()) { s.of.watched = pod }
+func (s singlePod[T]) Forget(types.UID)                                      { s.of.watched = types.NamespacedName{} }
+
+func (s singlePod[T]) Pod(types.UID) (pod *corev1.Pod, known bool) {
+	return s.of.live[s.of.watched.String()], s.of.watched.Name != ""
 }
 
 // singleMover returns the Events of a single resource's mover.

@@ -51,18 +51,19 @@ type Dependencies struct {
 	NoConsumer      bool                                      // a restore does not wait for its first consumer
 	StorageClass    func(name string) *storagev1.StorageClass // cached on a coordinator; nil if it does not exist
 
-	Pods      Pods
-	Claims    Claims
-	Targets   Targets
-	LivePod   func(ctx context.Context, namespace, name string) (*corev1.Pod, error)
-	Exposer   *exposer.Exposer
-	NodeSlots *capacity.NodeSlots
-	Admission *capacity.Admission
-	Movers    Movers
-	Recorder  record.EventRecorder
-	Metrics   *metrics.Metrics
-	Clock     clock.PassiveClock
-	MoverLog  func(ctx context.Context, mover string, text []byte)
+	Pods       Pods
+	Claims     Claims
+	Targets    Targets
+	TargetPods TargetPods
+	LivePod    func(ctx context.Context, namespace, name string) (*corev1.Pod, error)
+	Exposer    *exposer.Exposer
+	NodeSlots  *capacity.NodeSlots
+	Admission  *capacity.Admission
+	Movers     Movers
+	Recorder   record.EventRecorder
+	Metrics    *metrics.Metrics
+	Clock      clock.PassiveClock
+	MoverLog   func(ctx context.Context, mover string, text []byte)
 }
 
 // Patcher patches the custom resources of one kind in one namespace.
@@ -88,6 +89,13 @@ type Targets interface {
 	Claim(uid types.UID) (claim *corev1.PersistentVolumeClaim, known bool)
 }
 
+// TargetPods watches single pods to whose volumes a restore writes and that no agent owns.
+type TargetPods interface {
+	Watch(uid types.UID, pod types.NamespacedName, enqueue func())
+	Forget(uid types.UID)
+	Pod(uid types.UID) (pod *corev1.Pod, known bool)
+}
+
 // Movers reads the Events of mover pods. Watch starts to watch those of one resource; Forget stops.
 type Movers interface {
 	Watch(uid types.UID, enqueue func())
@@ -103,6 +111,7 @@ type request[T transfer.Object] struct {
 	move   objects.MoverSpec
 	pod    *corev1.Pod                     // the mover pod, or nil
 	claims []*corev1.PersistentVolumeClaim // claims created for it that only the API server returned
+	within time.Duration                   // when to observe it again at the latest; 0: as the step says
 	late   bool                            // only the API server has pod and claims: no event reports their deletion
 	seen   transfer.Observed
 }
@@ -132,6 +141,9 @@ func (t *TransferReconciler[T]) Reconcile(ctx context.Context, key string) (time
 	}
 	if s.late {
 		return conflictRequeue, err
+	}
+	if s.within > 0 && (requeue == 0 || requeue > s.within) {
+		requeue = s.within
 	}
 	return requeue, err
 }
@@ -226,6 +238,9 @@ func (t *TransferReconciler[T]) syncSlots(s *request[T]) {
 	if s.state.Phase.Terminal() {
 		t.Targets.Forget(uid)
 	}
+	if s.state.Phase.Terminal() || s.state.Node != "" || !s.seen.OwnsMover {
+		t.TargetPods.Forget(uid)
+	}
 	if !takes && (!s.seen.OwnsMover || s.state.Phase != transfer.Prepared) {
 		t.NodeSlots.Release(uid)
 	}
@@ -241,6 +256,7 @@ func (t *TransferReconciler[T]) forget(key string) {
 	uid := deleted.GetUID()
 	t.Movers.Forget(uid)
 	t.Targets.Forget(uid)
+	t.TargetPods.Forget(uid)
 	t.NodeSlots.Release(uid)
 	t.Admission.Forget(uid)
 	t.OnDelete(deleted)

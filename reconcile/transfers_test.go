@@ -80,7 +80,7 @@ func newStage(t *testing.T, f fault) *stage {
 		Dependencies: Dependencies{
 			Agent:  transfer.Agent{Node: testNode, Fleet: unled{}},
 			Limits: transfer.DefaultLimits(), ResourceTimeout: time.Minute,
-			Pods: s, Claims: s, Targets: nobody{}, Movers: silent{},
+			Pods: s, Claims: s, Targets: nobody{}, TargetPods: nobody{}, Movers: silent{},
 			LivePod: func(ctx context.Context, namespace, name string) (*corev1.Pod, error) {
 				return s.kube.CoreV1().Pods(namespace).Get(ctx, name, metav1.GetOptions{})
 			},
@@ -255,6 +255,8 @@ func (nobody) Watch(types.UID, types.NamespacedName, func()) {}
 func (nobody) Forget(types.UID)                              {}
 
 func (nobody) Claim(types.UID) (claim *corev1.PersistentVolumeClaim, known bool) { return nil, false }
+
+func (nobody) Pod(types.UID) (pod *corev1.Pod, known bool) { return nil, false }
 
 func TestTransferConvergesOnceAFaultIsGone(t *testing.T) {
 	resource := schema.GroupResource{Resource: "things"}

@@ -27,6 +27,10 @@ type AgentTracker struct {
 	watched Nodes
 	changed func(node string)
 
+	// Returned is called, with no lock held, when the pod of an agent has become Ready; nil calls nothing. It is set
+	// before the first pod is.
+	Returned func(node string)
+
 	lock    sync.Mutex
 	started time.Time // zero before Start and after Stop
 	nodes   map[string]*agentState
@@ -129,14 +133,18 @@ func (a *AgentTracker) Update(pod *corev1.Pod) {
 	if pod.Spec.NodeName == "" {
 		return
 	}
-	key := cache.MetaObjectToName(pod).String()
+	key, returned := cache.MetaObjectToName(pod).String(), false
 	a.change(pod.Spec.NodeName, func(node *agentState) {
 		before, now := node.pods[key], look(pod)
 		node.pods[key] = now
 		if now.wasReady(before) {
 			node.unavailable.reset()
 		}
+		returned = now.ready && (!before.ready || before.uid != now.uid) && !a.started.IsZero()
 	})
+	if returned && a.Returned != nil {
+		a.Returned(pod.Spec.NodeName)
+	}
 }
 
 // Delete records that an agent's pod was deleted from the cache.

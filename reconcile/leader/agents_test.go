@@ -67,6 +67,25 @@ const (
 	notReady = corev1.ConditionFalse
 )
 
+func TestAnAgentThatIsReadyAgainIsReportedThoughItWasNeverAbsent(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRoll()
+		var returned []string
+		r.Returned = func(node string) { returned = append(returned, node) }
+		r.Update(agentPod("a", "n1", isReady, 0))
+		r.Start()
+		r.Update(agentPod("a", "n1", isReady, 0))
+		require.Empty(t, returned, "it has been there")
+		r.Update(agentPod("a", "n1", notReady, 1))
+		r.Update(agentPod("a", "n1", isReady, 2))
+		require.Equal(t, []string{"n1"}, returned, "its container was started again")
+		r.Update(agentPod("b", "n1", isReady, 3))
+		require.Equal(t, []string{"n1", "n1"}, returned, "it has another pod")
+		require.Empty(t, r.heard(), "no answer has changed")
+		r.Stop()
+	})
+}
+
 func TestAnAgentThatIsNotReadyForTheGraceIsAbsent(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRoll()

@@ -140,6 +140,7 @@ type Limits struct {
 	RebindGrace      time.Duration // minimum time for each agent, from its first try to rebind
 	CleanUpWarning   time.Duration // from the terminal phase to the Event that names what blocks cleanup
 	FirstProgress    time.Duration // from the start to the first progress write; faster movers need no such write
+	FollowTarget     time.Duration // from New without a node to the coordinator's watch of a restore's target pod
 	StallTimeout     time.Duration // without new reports, until the mover is replaced or given up; zero is no limit
 	Retries          int           // movers that may be lost before the transfer fails
 }
@@ -155,6 +156,7 @@ func DefaultLimits() Limits {
 		RebindGrace:      time.Minute,
 		CleanUpWarning:   time.Minute,
 		FirstProgress:    3 * time.Second,
+		FollowTarget:     time.Minute,
 		StallTimeout:     2 * time.Hour,
 		Retries:          3,
 	}

@@ -7,7 +7,9 @@ import (
 	"github.com/stretchr/testify/require"
 	velerov1 "github.com/vmware-tanzu/velero/pkg/apis/velero/v1"
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/lateen-project/lateen/cmd/lateen/agent"
 	"github.com/lateen-project/lateen/test/world"
 )
 
@@ -88,6 +90,20 @@ func TestARestoreWhosePodNeverStartsFailsInTime(t *testing.T) {
 	ended := s.restored(name, world.Failed)
 	require.Contains(t, ended.Status.Message, "pod "+s.Apps+"/never-made does not exist")
 	require.Equal(t, 1, r.metric("lateen_transfers_finished_total", "kind", "podvolumerestore", "phase", "Failed", "reason", "not_eligible"))
+}
+
+// TestARestoreFailsAtOnceWhenItsPodIsDeletedWhereNoAgentIs has a pod of which only the coordinator can know that it is gone.
+func TestARestoreFailsAtOnceWhenItsPodIsDeletedWhereNoAgentIs(t *testing.T) {
+	s := newSite(t, 50*time.Millisecond)
+	s.configure(`{}`)
+	r := s.start(shortAbsence, func(options *agent.Options) { options.Limits.FollowTarget = time.Millisecond })
+	waiting := s.restores("no-such-node")
+	name := s.restoreOf(waiting)
+	s.ends(s.transfer(), world.Completed)
+	require.NoError(t, s.Kube.CoreV1().Pods(s.Apps).Delete(s.soon(), waiting.target.Name, metav1.DeleteOptions{GracePeriodSeconds: new(int64(0))}))
+	ended := s.restored(name, world.Failed)
+	require.Contains(t, ended.Status.Message, "does not exist any more")
+	require.Equal(t, 1, r.metric("lateen_transfers_finished_total", "kind", "podvolumerestore", "phase", "Failed", "reason", "source_gone"))
 }
 
 func TestARestoreThatNobodyWantsAnyMoreIsCanceledAtOnce(t *testing.T) {

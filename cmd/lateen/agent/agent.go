@@ -97,6 +97,7 @@ type assembly struct {
 	leadership *leadership
 	snapshots  *informers.Snapshots // watched only while this agent coordinates
 	targets    *informers.Targets
+	targetPods *informers.TargetPods
 	exposing   *exposer.Exposer
 
 	coordination *metrics.Coordination
@@ -116,8 +117,8 @@ func selection(options config.Options) informers.Selectors {
 // run builds the shared dependencies, the kinds and their event handlers, then runs the control loops.
 func (p *assembly) run(ctx context.Context) error {
 	movers := informers.NewMoverEvents(ctx, p.clients.kube, p.Flags.Namespace, p.Clock)
-	p.targets = informers.NewTargets(ctx, p.clients.kube)
-	defer func() { movers.Wait(); p.targets.Wait() }()
+	p.targets, p.targetPods = informers.NewTargets(ctx, p.clients.kube), informers.NewTargetPods(ctx, p.clients.kube)
+	defer func() { movers.Wait(); p.targets.Wait(); p.targetPods.Wait() }()
 	var kinds []kind
 	p.snapshots = informers.NewSnapshots(p.clients.snapshots, p.clients.kube.Discovery(), func(namespace, name string) { p.enqueueUploads(kinds, namespace+"/"+name) })
 	p.exposing = p.exposer()
@@ -215,6 +216,7 @@ func (p *assembly) shared(movers *informers.MoverEvents) reconcile.Dependencies 
 		Pods:            p.caches,
 		Claims:          p.caches,
 		Targets:         p.targets,
+		TargetPods:      p.targetPods,
 		StorageClass:    p.caches.StorageClass,
 		LivePod: func(ctx context.Context, namespace, name string) (*corev1.Pod, error) {
 			return live.Pods(namespace).Get(ctx, name, metav1.GetOptions{})

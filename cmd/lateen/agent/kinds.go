@@ -22,6 +22,7 @@ type kind interface {
 	enqueue(key string)
 	enqueueUnsettled()
 	enqueueNode(node string)
+	agentReturned(node string)
 	addHandlers(caches *informers.Caches) ([]cache.DoneChecker, error)
 	addTermHandlers(caches *informers.Caches, term *informers.CoordinatorCaches) ([]cache.DoneChecker, error)
 	resume() (first []string)
@@ -99,6 +100,13 @@ func (l *kindController[T]) enqueueNode(node string) {
 		for _, object := range l.resources.ByIndex(informers.ByNode, name) {
 			l.enqueue(informers.Key(object))
 		}
+	}
+}
+
+// agentReturned enqueues the resources that a coordinator left to the agent of that node, which is Ready again.
+func (l *kindController[T]) agentReturned(node string) {
+	for _, object := range l.resources.ByIndex(informers.ByNode, "") {
+		l.transfers.AgentReturned(informers.Key(object), node)
 	}
 }
 

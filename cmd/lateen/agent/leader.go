@@ -104,6 +104,11 @@ func (p *assembly) runTerm(ctx context.Context, kinds []kind) error {
 			k.enqueueNode(node)
 		}
 	})
+	agents.Returned = func(node string) {
+		for _, k := range kinds {
+			k.agentReturned(node)
+		}
+	}
 	handled, err := p.addTermHandlers(term, kinds, agents)
 	if err != nil {
 		return err

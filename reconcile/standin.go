@@ -1,0 +1,116 @@
+package reconcile
+
+import (
+	"context"
+	"fmt"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/lateen-project/lateen/reconcile/transfer"
+)
+
+// standInBlocker returns what a resource waits for that no ready agent owns. Its node's agent is unavailable, or its node
+// is unknown. No agent observes the deletion of a pod that has no node yet, so the coordinator watches the target pod of a
+// restore that stays New for long. Usually an agent accepts the restore sooner, and nothing is watched.
+func (t *TransferReconciler[T]) standInBlocker(ctx context.Context, s *request[T]) (awaits string, err error) {
+	if s.state.Node != "" {
+		return "no ready node-agent on node " + s.state.Node, nil
+	}
+	if s.move.Source.PodVolume == nil {
+		return "its node is not known", nil
+	}
+	if node := t.local.servedBy(s.key); node != "" && !t.decided(s) && !t.Agent.Unavailable(node) {
+		t.TargetPods.Forget(s.object.GetUID())
+		s.seen.OwnsMover = false
+		return "", nil
+	}
+	reference := s.move.Source.PodVolume.Pod
+	name := reference.Namespace + "/" + reference.Name
+	pod, known, err := t.targetPod(ctx, s, reference)
+	switch {
+	case err != nil && t.decided(s):
+		return err.Error(), nil
+	case err != nil:
+		return "", err
+	case !known:
+		return "its node is not known", nil
+	case pod == nil:
+		s.seen.SourceGone = reference.UID != "" // it existed when the restore was made
+		return fmt.Sprintf("pod %s does not exist", name), nil
+	case pod.Spec.NodeName == "":
+		s.seen.Unbounded = !transfer.PodEnded(pod)
+		return fmt.Sprintf("pod %s is not scheduled", name), nil
+	case t.Agent.Unavailable(pod.Spec.NodeName):
+		return "no ready node-agent on node " + pod.Spec.NodeName, nil
+	}
+	t.local.markServed(s.key, pod.Spec.NodeName)
+	t.TargetPods.Forget(s.object.GetUID())
+	s.seen.OwnsMover = false // the agent of that node owns it
+	return "", nil
+}
+
+// targetPod is the pod to be restored to as its watch shows it, or as the API server has it where the step cannot wait for
+// that; nil is a pod that does not exist. It is not known while there is no reason to look for it.
+func (t *TransferReconciler[T]) targetPod(ctx context.Context, s *request[T], reference corev1.ObjectReference) (pod *corev1.Pod, known bool, err error) {
+	early := s.seen.WaitsSince.Add(t.Limits.FollowTarget).Sub(s.seen.Now)
+	switch {
+	case t.decided(s) || !canExist(reference):
+	case early > 0 && !t.local.isFollowed(s.key) && !t.pastDeadline(s):
+		s.within = early
+		return nil, false, nil
+	default:
+		t.local.markFollowed(s.key)
+		name := types.NamespacedName{Namespace: reference.Namespace, Name: reference.Name}
+		t.TargetPods.Watch(s.object.GetUID(), name, func() { t.Enqueue(s.key) })
+		pod, known = t.TargetPods.Pod(s.object.GetUID())
+		if known && !isSource(pod, reference) {
+			pod = nil
+		}
+		if known || !t.pastDeadline(s) {
+			return pod, known, nil
+		}
+	}
+	pod, err = t.livePod(ctx, reference)
+	return pod, true, err
+}
+
+// AgentReturned has the coordinator observe a restore again that it has left to the agent of that node: the pod may have
+// been deleted while no agent ran there.
+func (t *TransferReconciler[T]) AgentReturned(key, node string) {
+	if t.local.servedBy(key) == node {
+		t.local.markServed(key, "")
+		t.Enqueue(key)
+	}
+}
+
+// markServed notes on which node the pod of a restore was seen, whose agent has the restore.
+func (m *localState) markServed(key, node string) {
+	m.lock.Lock()
+	defer m.lock.Unlock()
+	m.of(key).served = node
+}
+
+// servedBy is the node whose agent has a restore, as far as this coordinator has seen; empty if it has not.
+func (m *localState) servedBy(key string) string {
+	m.lock.Lock()
+	defer m.lock.Unlock()
+	if kept := m.kept[key]; kept != nil {
+		return kept.served
+	}
+	return ""
+}
+
+// markFollowed notes that the pod of a restore has been watched.
+func (m *localState) markFollowed(key string) {
+	m.lock.Lock()
+	defer m.lock.Unlock()
+	m.of(key).followed = true
+}
+
+func (m *localState) isFollowed(key string) bool {
+	m.lock.Lock()
+	defer m.lock.Unlock()
+	kept := m.kept[key]
+	return kept != nil && kept.followed
+}

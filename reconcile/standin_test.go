@@ -1,0 +1,97 @@
+package reconcile
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/lateen-project/lateen/reconcile/transfer"
+)
+
+// targetOn is app/db, which has that node, if it has one.
+func targetOn(node string) *corev1.Pod {
+	pod := waitingPod(corev1.ContainerState{Waiting: &corev1.ContainerStateWaiting{}})
+	pod.Spec.NodeName = node
+	return pod
+}
+
+func TestARestoreFailsAtOnceWhenItsPodIsDeletedBeforeItHasANode(t *testing.T) {
+	s := newRestore()
+	s.live["app/db"] = targetOn("")
+	require.Equal(t, s.Limits.FollowTarget, s.step(t))
+	require.Empty(t, s.watched, "the pod may be scheduled soon")
+	s.clock.Step(s.Limits.FollowTarget)
+	s.step(t)
+	require.Equal(t, "app/db", s.watched.String())
+	s.clock.Step(s.Limits.PrepareTimeout)
+	s.step(t)
+	require.Empty(t, s.state().Phase, "its pod may still be scheduled: %s", s.state().Message)
+	delete(s.live, "app/db")
+	s.step(t)
+	require.Equal(t, transfer.Failed, s.state().Phase)
+	require.Contains(t, s.state().Message, "does not exist any more")
+	s.step(t)
+	require.Empty(t, s.watched, "it has ended")
+}
+
+func TestARestoreThatMayNotWaitForItsPodToBeWatchedNamesIt(t *testing.T) {
+	s := newRestore()
+	s.object.Spec.Pod.UID = ""
+	s.Limits.PrepareTimeout = s.Limits.FollowTarget / 2
+	s.step(t)
+	s.clock.Step(s.Limits.PrepareTimeout)
+	s.step(t)
+	require.Equal(t, transfer.Failed, s.state().Phase)
+	require.Contains(t, s.state().Message, "pod app/db does not exist")
+}
+
+func TestARestoreFailsAtOnceWhenAnotherPodHasTheNameOfItsOwn(t *testing.T) {
+	s := newRestore()
+	s.live["app/db"] = targetOn("n2")
+	s.live["app/db"].UID = "another"
+	s.step(t)
+	s.clock.Step(s.Limits.FollowTarget)
+	s.step(t)
+	require.Equal(t, transfer.Failed, s.state().Phase)
+}
+
+// TestARestoreFailsWhenItsPodWasDeletedWhileTheAgentOfItsNodeWasStartedAgain has a pod of which no agent knows.
+func TestARestoreFailsWhenItsPodWasDeletedWhileTheAgentOfItsNodeWasStartedAgain(t *testing.T) {
+	s := newRestore()
+	s.live["app/db"] = targetOn("n2")
+	s.step(t)
+	s.clock.Step(s.Limits.FollowTarget)
+	require.Zero(t, s.step(t), "it is the business of the agent of n2")
+	require.Empty(t, s.watched)
+	delete(s.live, "app/db")
+	s.step(t)
+	require.Empty(t, s.watched, "that agent sees it")
+	require.Empty(t, s.state().Phase)
+
+	enqueued := 0
+	s.Enqueue = func(string) { enqueued++ }
+	s.AgentReturned(testKey, "n3")
+	require.Zero(t, enqueued)
+	s.AgentReturned(testKey, "n2")
+	require.Equal(t, 1, enqueued)
+	s.step(t)
+	require.Equal(t, transfer.Failed, s.state().Phase)
+	require.Contains(t, s.state().Message, "does not exist any more")
+}
+
+func TestACoordinatorTakesBackARestoreWhoseAgentIsGone(t *testing.T) {
+	s := newRestore()
+	s.live["app/db"] = targetOn("n2")
+	s.step(t)
+	s.clock.Step(s.Limits.FollowTarget)
+	s.step(t)
+	require.Empty(t, s.watched)
+	s.Agent.Fleet = led{absent: "n2"}
+	require.Equal(t, s.Limits.PrepareTimeout, s.step(t), "the time with an agent does not count")
+	require.Equal(t, "app/db", s.watched.String())
+	s.Agent.Fleet = led{}
+	s.step(t)
+	require.Empty(t, s.watched)
+	require.Empty(t, s.state().Phase)
+}

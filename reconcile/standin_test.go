@@ -5,6 +5,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/lateen-project/lateen/reconcile/transfer"
 )
@@ -95,3 +96,5 @@ func TestACoordinatorTakesBackARestoreWhoseAgentIsGone(t *testing.T) {
 	require.Empty(t, s.watched)
 	require.Empty(t, s.state().Phase)
 }
+
+func (nobody) Pod(types.UID) (pod *corev1.Pod, known bool) { return nil, false }

@@ -256,8 +256,6 @@ func (nobody) Forget(types.UID)                              {}
 
 func (nobody) Claim(types.UID) (claim *corev1.PersistentVolumeClaim, known bool) { return nil, false }
 
-func (nobody) Pod(types.UID) (pod *corev1.Pod, known bool) { return nil, false }
-
 func TestTransferConvergesOnceAFaultIsGone(t *testing.T) {
 	resource := schema.GroupResource{Resource: "things"}
 	answers := map[string]error{

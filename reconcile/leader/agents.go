@@ -289,17 +289,3 @@ func (p *agentState) hasVeleros(ready, absent bool) bool {
 	}
 	return false
 }
-
-// overdue is a condition that may last longer than the grace.
-type overdue struct {
-	since time.Time // zero while it does not last
-	past  bool
-	timer clock.Timer
-}
-
-func (o *overdue) reset() {
-	if o.timer != nil {
-		o.timer.Stop()
-	}
-	*o = overdue{}
-}

@@ -99,16 +99,7 @@ func (p *assembly) runTerm(ctx context.Context, kinds []kind) error {
 	}
 	nodes := informers.NewNodes(ctx, p.clients.kube)
 	defer nodes.Wait()
-	agents := leader.NewAgentTracker(cmp.Or(p.AgentTimeout, agentTimeout), p.Clock, nodes, func(node string) {
-		for _, k := range kinds {
-			k.enqueueNode(node)
-		}
-	})
-	agents.Returned = func(node string) {
-		for _, k := range kinds {
-			k.agentReturned(node)
-		}
-	}
+	agents := p.agentTracker(nodes, kinds)
 	handled, err := p.addTermHandlers(term, kinds, agents)
 	if err != nil {
 		return err
@@ -146,6 +137,21 @@ func (p *assembly) runTerm(ctx context.Context, kinds []kind) error {
 	go func() { maintained <- p.maintain(ctx, func() { p.coordination.SetCoordinator(true) }, end) }()
 	p.sweeper(ctx, kinds).Run(ctx)
 	return <-maintained
+}
+
+// agentTracker enqueues what depends on the agent of a node when its state changes.
+func (p *assembly) agentTracker(nodes leader.Nodes, kinds []kind) *leader.AgentTracker {
+	agents := leader.NewAgentTracker(cmp.Or(p.AgentTimeout, agentTimeout), p.Clock, nodes, func(node string) {
+		for _, k := range kinds {
+			k.enqueueNode(node)
+		}
+	})
+	agents.Returned = func(node string) {
+		for _, k := range kinds {
+			k.agentReturned(node)
+		}
+	}
+	return agents
 }
 
 func (p *assembly) addTermHandlers(term *informers.CoordinatorCaches, kinds []kind, agents *leader.AgentTracker) ([]cache.DoneChecker, error) {

@@ -17,8 +17,9 @@ import (
 
 // Annotations of an adopted DaemonSet. Each holds a pod template as JSON.
 const (
-	adoptedAnnotation = "lateen.dev/adopted-from" // the original template
-	// the template that lateen adopt wrote, with the defaults of the API server
+	// The original template.
+	adoptedAnnotation = "lateen.dev/adopted-from"
+	// The template that lateen adopt wrote, with the defaults of the API server.
 	adoptedAsAnnotation = "lateen.dev/adopted-as"
 )
 

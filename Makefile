@@ -134,7 +134,7 @@ test: ## Run all tests: unit, integration, end to end
 	cd test/cluster && $(TEST) ./...
 	cd test/velero && CGO_ENABLED=0 $(TEST) -trimpath ./...
 	cd test && CGO_ENABLED=0 $(TEST) -trimpath -timeout 25m -p 2 -parallel 4 $$(go list ./... | grep -vE '/($(subst $(space),|,$(RACED)))$$')
-	cd test && $(TEST) -race -timeout 25m -p 2 -parallel 4 $(RACED:%=./%)
+	cd test && $(TEST) -race -timeout 25m -p 2 -parallel 8 $(RACED:%=./%)
 
 # These packages run agents within the test: their races count. The others run programs, which are compiled already.
 RACED := e2e integration monitoring

@@ -13,8 +13,8 @@ func (m *Metrics) Coordination(resources ...string) *Coordination {
 	if m == nil {
 		return nil
 	}
-	coordinator := gauge("lateen_coordinator", "Whether this agent does what belongs to no node, and has all that it needs for that: 1 or 0.", "node")
-	orphans := counter("lateen_orphans_removed_total", "Objects made for a transfer that was gone, and removed, by resource.", "resource")
+	coordinator := gauge("lateen_coordinator", "1 if this agent is the coordinator and its caches are complete, else 0.", "node")
+	orphans := counter("lateen_orphans_removed_total", "Deleted objects whose transfer no longer exists, by resource.", "resource")
 	m.registry.MustRegister(coordinator, orphans)
 	for _, resource := range resources {
 		orphans.WithLabelValues(resource)

@@ -25,13 +25,13 @@ func (m *Metrics) Maintenance() *Maintenance {
 		succeeded: counter("velero_repo_maintenance_success_total", "Maintenance jobs that succeeded.", "repository_name"),
 		failed:    counter("velero_repo_maintenance_failure_total", "Maintenance jobs that failed.", "repository_name"),
 		duration: prometheus.NewHistogramVec(prometheus.HistogramOpts{
-			Name: "velero_repo_maintenance_duration_seconds", Help: "Time that maintenance jobs took, those that failed too.",
+			Name: "velero_repo_maintenance_duration_seconds", Help: "Duration of maintenance jobs, failed ones included.",
 			Buckets: []float64{60, 300, 600, 900, 1800, hour, 2 * hour, 3 * hour, 4 * hour},
 		}, []string{"repository_name"}),
-		lastSuccess: gauge("lateen_maintenance_last_success_timestamp_seconds", "When a repository was last maintained, 0 if it never was; reported by the coordinator, for repositories that can be maintained.", "repository"),
-		frequency:   gauge("lateen_maintenance_frequency_seconds", "How often a repository is to be maintained; reported by the coordinator, for repositories that can be maintained.", "repository"),
-		running:     prometheus.NewGauge(prometheus.GaugeOpts{Name: "lateen_maintenance_running", Help: "Maintenance jobs that have not ended; only the coordinator says so."}),
-		due:         prometheus.NewGauge(prometheus.GaugeOpts{Name: "lateen_maintenance_due", Help: "Repositories that are due and have no job yet; only the coordinator says so."}),
+		lastSuccess: gauge("lateen_maintenance_last_success_timestamp_seconds", "Unix time of the last successful maintenance of a repository, 0 for none; reported by the coordinator, for repositories that can be maintained.", "repository"),
+		frequency:   gauge("lateen_maintenance_frequency_seconds", "Maintenance interval of a repository; reported by the coordinator, for repositories that can be maintained.", "repository"),
+		running:     prometheus.NewGauge(prometheus.GaugeOpts{Name: "lateen_maintenance_running", Help: "Unfinished maintenance jobs; reported by the coordinator, other agents report 0."}),
+		due:         prometheus.NewGauge(prometheus.GaugeOpts{Name: "lateen_maintenance_due", Help: "Repositories that are due for maintenance and have no job; reported by the coordinator, other agents report 0."}),
 	}
 	m.registry.MustRegister(all.succeeded, all.failed, all.duration, all.lastSuccess, all.frequency, all.running, all.due)
 	return all

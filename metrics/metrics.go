@@ -40,23 +40,23 @@ func New(registry prometheus.Registerer, version, node string) *Metrics {
 		registry:        registry,
 		node:            node,
 		classFallbacks:  counter("lateen_priority_class_fallbacks_total", "Times that a configured priority class was not used, by consumer and reason.", "consumer", "reason"),
-		classInfo:       gauge("lateen_priority_class_info", "The priority class that is configured and the one that is in force; always 1.", "consumer", "configured", "effective"),
-		configFallbacks: counter("lateen_config_fallbacks_total", "Problems in the node-agent ConfigMap, by section and reason.", "section", "reason"),
-		configProblems:  gauge("lateen_config_problems", "Problems of the configuration as it was read last, by section and reason.", "section", "reason"),
+		classInfo:       gauge("lateen_priority_class_info", "The configured priority class and the one in force, by consumer; always 1.", "consumer", "configured", "effective"),
+		configFallbacks: counter("lateen_config_fallbacks_total", "Reported configuration problems, by section and reason.", "section", "reason"),
+		configProblems:  gauge("lateen_config_problems", "Current configuration problems, by section and reason.", "section", "reason"),
 		finished:        counter("lateen_transfers_finished_total", "Transfers that reached a terminal phase, by kind, phase and reason.", "kind", "phase", "reason"),
 		bytesMoved:      counter("lateen_bytes_moved_total", "Bytes of completed transfers, by kind.", "kind"),
-		moverRestarts:   counter("lateen_mover_restarts_total", "Movers that were lost and replaced, by kind and reason.", "kind", "reason"),
+		moverRestarts:   counter("lateen_mover_restarts_total", "Lost movers that were replaced, by kind and reason.", "kind", "reason"),
 		phaseDuration: prometheus.NewHistogramVec(prometheus.HistogramOpts{
-			Name: "lateen_transfer_phase_duration_seconds", Help: "Time that transfers spent in a phase, by kind and phase.", Buckets: phaseBuckets(),
+			Name: "lateen_transfer_phase_duration_seconds", Help: "Duration of transfer phases, by kind and phase.", Buckets: phaseBuckets(),
 		}, []string{"kind", "phase"}),
 		velero:   newVeleroMetrics(node),
 		requests: counter("rest_client_requests_total", "Requests to the API server, by method and status code.", "method", "code"),
 		latency: prometheus.NewHistogramVec(prometheus.HistogramOpts{
-			Name: "rest_client_request_duration_seconds", Help: "Time until the API server answered, by verb.", Buckets: prometheus.ExponentialBuckets(.001, 4, 8),
+			Name: "rest_client_request_duration_seconds", Help: "Latency of requests to the API server, by verb.", Buckets: prometheus.ExponentialBuckets(.001, 4, 8),
 		}, []string{"verb"}), // as in Kubernetes, where the counter has "method"
 		queues: newQueues(),
 	}
-	build := gauge("lateen_build_info", "What the agent was built from; always 1.", "version", "goversion")
+	build := gauge("lateen_build_info", "Version of Lateen and of Go; always 1.", "version", "goversion")
 	build.WithLabelValues(version, runtime.Version()).Set(1)
 	registry.MustRegister(build, m.classFallbacks, m.classInfo, m.configFallbacks, m.configProblems, m.finished, m.bytesMoved, m.moverRestarts, m.phaseDuration, m.requests, m.latency,
 		collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))

@@ -113,8 +113,8 @@ func (m *Metrics) Slots(limit int, inUse func() int) {
 		return
 	}
 	m.registry.MustRegister(
-		prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: "lateen_slots_limit", Help: "Movers that may run on this node at once."}, func() float64 { return float64(limit) }),
-		prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: "lateen_slots_in_use", Help: "Movers that run on this node."}, func() float64 { return float64(inUse()) }),
+		prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: "lateen_slots_limit", Help: "Limit of movers running on this node at once."}, func() float64 { return float64(limit) }),
+		prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: "lateen_slots_in_use", Help: "Movers running on this node."}, func() float64 { return float64(inUse()) }),
 	)
 }
 
@@ -124,7 +124,7 @@ func (m *Metrics) Queue(limit int) {
 		return
 	}
 	queue := prometheus.NewGauge(prometheus.GaugeOpts{
-		Name: "lateen_prepare_queue_limit", Help: "Transfers of the whole cluster that may be Accepted or Prepared at once, 0 for no limit.",
+		Name: "lateen_prepare_queue_limit", Help: "Limit of Accepted and Prepared transfers in the cluster, 0 for no limit.",
 	})
 	queue.Set(float64(limit))
 	m.registry.MustRegister(queue)

@@ -43,12 +43,12 @@ func (m *Metrics) Transfers(look func() []Count) {
 		observe:     look,
 		node:        m.node,
 		count:       prometheus.NewDesc("lateen_transfers", "Transfers that this agent owns, by kind and phase.", labels, nil),
-		oldestAge:   prometheus.NewDesc("lateen_transfer_oldest_age_seconds", "Age of the oldest transfer in a phase that is not terminal, 0 if there is none.", labels, nil),
-		maxPhaseAge: prometheus.NewDesc("lateen_transfer_max_phase_age_seconds", "How long a transfer has been in a phase that is not terminal, at most; Prepared counts from Accepted, Canceling from InProgress.", labels, nil),
-		unattended:  prometheus.NewDesc("lateen_unattended_transfers", "Transfers that are not over, of nodes whose agent is away; only the coordinator says so, and of its own node everybody says 0.", []string{"node"}, nil),
-		silence:     prometheus.NewDesc("lateen_mover_max_silence_seconds", "How long a mover that works has neither moved a byte nor sent an Event, at most, by kind; 0 if none works.", labels[:1], nil),
-		foreign:     prometheus.NewDesc("lateen_foreign_transfers", "Transfers for another data mover than Velero's own that are not terminal, by kind; reported by the coordinator, other agents report 0.", labels[:1], nil),
-		untaken:     prometheus.NewDesc("lateen_foreign_transfer_oldest_new_age_seconds", "Age of the oldest transfer for another data mover that is still New, 0 if there is none; reported by the coordinator.", labels[:1], nil),
+		oldestAge:   prometheus.NewDesc("lateen_transfer_oldest_age_seconds", "Age of the oldest transfer in a non-terminal phase, by kind and phase; 0 if there is none.", labels, nil),
+		maxPhaseAge: prometheus.NewDesc("lateen_transfer_max_phase_age_seconds", "Longest time of a transfer in a non-terminal phase, by kind and phase; Prepared counts from Accepted, Canceling from InProgress.", labels, nil),
+		unattended:  prometheus.NewDesc("lateen_unattended_transfers", "Non-terminal transfers on nodes without a Ready agent; reported by the coordinator, other agents report 0 for their node.", []string{"node"}, nil),
+		silence:     prometheus.NewDesc("lateen_mover_max_silence_seconds", "Longest time since a running mover moved a byte or sent an Event, by kind; 0 without a running mover.", labels[:1], nil),
+		foreign:     prometheus.NewDesc("lateen_foreign_transfers", "Non-terminal transfers for another data mover than Velero's, by kind; reported by the coordinator, other agents report 0.", labels[:1], nil),
+		untaken:     prometheus.NewDesc("lateen_foreign_transfer_oldest_new_age_seconds", "Age of the oldest New transfer for another data mover, by kind; 0 if there is none; reported by the coordinator, other agents report 0.", labels[:1], nil),
 	})
 }
 

@@ -19,7 +19,7 @@ func newVeleroMetrics(node string) veleroMetrics {
 	series := []string{"node", "operation", "backupName", "pod_volume_backup"}
 	hour := time.Hour.Seconds()
 	v := veleroMetrics{
-		enqueued: counter("podVolume_pod_volume_backup_enqueue_count", "PodVolumeBackups whose mover was started.", "node"),
+		enqueued: counter("podVolume_pod_volume_backup_enqueue_count", "PodVolumeBackups whose mover started.", "node"),
 		dequeued: counter("podVolume_pod_volume_backup_dequeue_count", "PodVolumeBackups that completed.", "node"),
 		latency: prometheus.NewHistogramVec(prometheus.HistogramOpts{ //nolint:promlinter // the name is Velero's
 			Name: "podVolume_pod_volume_operation_latency_seconds", Help: "Time from start to completion of a PodVolumeBackup.",
@@ -28,9 +28,10 @@ func newVeleroMetrics(node string) veleroMetrics {
 		latest: gauge("podVolume_pod_volume_operation_latency_seconds_gauge", "Time from start to completion of a PodVolumeBackup.", series...),
 	}
 	v.moved = map[string]*prometheus.CounterVec{}
+	resources := map[string]string{"dataupload": "DataUploads", "datadownload": "DataDownloads"}
 	for kind, name := range map[string]string{"dataupload": "data_upload", "datadownload": "data_download"} {
-		for phase, end := range map[string]string{"Completed": "success", "Failed": "failure", "Canceled": "cancel"} {
-			count := counter("podVolume_"+name+"_"+end+"_total", "Resources of that kind that ended so.", "node")
+		for phase, result := range map[string]string{"Completed": "success", "Failed": "failure", "Canceled": "cancel"} {
+			count := counter("podVolume_"+name+"_"+result+"_total", resources[kind]+" that reached phase "+phase+".", "node")
 			count.WithLabelValues(node)
 			v.moved[kind+" "+phase] = count
 		}

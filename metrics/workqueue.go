@@ -19,13 +19,13 @@ func newQueues() *queues {
 		return prometheus.NewHistogramVec(prometheus.HistogramOpts{Name: name, Help: help, Buckets: buckets}, []string{"name"})
 	}
 	return &queues{
-		depth:      gauge("workqueue_depth", "Keys that wait for a worker.", "name"),
-		unfinished: gauge("workqueue_unfinished_work_seconds", "Seconds of work in progress that work_duration has not observed yet.", "name"),
-		longest:    gauge("workqueue_longest_running_processor_seconds", "Seconds that the longest running worker has been running.", "name"),
+		depth:      gauge("workqueue_depth", "Keys waiting for a worker.", "name"),
+		unfinished: gauge("workqueue_unfinished_work_seconds", "Total duration of unfinished reconciles.", "name"),
+		longest:    gauge("workqueue_longest_running_processor_seconds", "Duration of the longest unfinished reconcile.", "name"),
 		adds:       counter("workqueue_adds_total", "Keys added.", "name"),
-		retries:    counter("workqueue_retries_total", "Keys added again after a failure.", "name"),
-		latency:    histogram("workqueue_queue_duration_seconds", "Seconds that a key waits before a worker takes it."),
-		work:       histogram("workqueue_work_duration_seconds", "Seconds that a step takes."),
+		retries:    counter("workqueue_retries_total", "Keys requeued after an error.", "name"),
+		latency:    histogram("workqueue_queue_duration_seconds", "Time that keys wait for a worker."),
+		work:       histogram("workqueue_work_duration_seconds", "Duration of reconciles."),
 	}
 }
 

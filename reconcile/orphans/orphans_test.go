@@ -75,7 +75,7 @@ func TestOrphansOfEveryResourceAreRemovedAndCounted(t *testing.T) {
 			"volumesnapshots VolumeSnapshot-a", "volumesnapshotcontents VolumeSnapshotContent-a",
 		}, a.deleted(), "users before what they use")
 		require.NoError(t, testutil.GatherAndCompare(a.registry, strings.NewReader(`
-			# HELP lateen_orphans_removed_total Objects made for a transfer that was gone, and removed, by resource.
+			# HELP lateen_orphans_removed_total Deleted objects whose transfer no longer exists, by resource.
 			# TYPE lateen_orphans_removed_total counter
 			lateen_orphans_removed_total{resource="persistentvolumeclaims"} 1
 			lateen_orphans_removed_total{resource="pods"} 1

@@ -119,7 +119,7 @@ func TestAClassThatIsNotThereIsToldOfUntilItIs(t *testing.T) {
 	stop := p.startAgent(t, s)
 	p.await(t, false, unreadable)
 	reported := p.await(t, true, class)
-	require.Equal(t, "Pods of data-mover run without the priority class that is configured (not_found).", reported.Annotations["summary"])
+	require.Equal(t, "Pods of data-mover run without the configured priority class (not_found).", reported.Annotations["summary"])
 	require.Contains(t, reported.Annotations["runbook_url"], "docs/runbooks.md#lateenpriorityclassnotinforce")
 	require.Empty(t, reported.Labels["pod"], "agents that say the same make one alert")
 
@@ -150,7 +150,7 @@ func TestAnAgentThatIsAwayIsToldOfWhileTransfersWaitForIt(t *testing.T) {
 
 	down := map[string]string{"alertname": "LateenAgentDown", "node": "node-without-agent", "severity": "critical"}
 	reported := p.await(t, true, down)
-	require.Equal(t, "The agent of node node-without-agent is away while transfers wait for it (1).", reported.Annotations["summary"])
+	require.Equal(t, "Node node-without-agent has no Ready agent but 1 non-terminal transfers.", reported.Annotations["summary"])
 	require.NoError(t, s.Transfers(world.PodVolumeBackup).Cancel(soon(t), created.Name))
 	p.await(t, false, down)
 	found, _ := p.with(map[string]string{"alertname": "LateenAgentDown", "node": s.node})

@@ -12,6 +12,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/ptr"
 )
@@ -162,6 +163,21 @@ func (d *Driver) report(
 		}
 	}
 	return max(wait, 0), d.created(ctx, content)
+}
+
+// SetReady ends the ReadyDelay of a snapshot.
+func (d *Driver) SetReady(handle string) error {
+	d.store.age(handle, d.options.ReadyDelay)
+	contents, err := d.caches.contents.List(labels.Everything())
+	if err != nil {
+		return fmt.Errorf("list contents: %w", err)
+	}
+	for _, content := range contents {
+		if content.Status != nil && ptr.Deref(content.Status.SnapshotHandle, "") == handle {
+			d.queue.Add(key{kind: contentKind, name: content.Name}) // others have an event of their handle to come
+		}
+	}
+	return nil
 }
 
 // complain writes an error into the status and returns it.

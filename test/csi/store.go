@@ -150,6 +150,16 @@ func (s *store) hasVolume(handle string) bool {
 	return ok
 }
 
+// age moves the creation of a snapshot into the past.
+func (s *store) age(handle string, by time.Duration) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if found, ok := s.snapshots[handle]; ok {
+		found.at = found.at.Add(-by)
+		s.snapshots[handle] = found
+	}
+}
+
 func (s *store) snapshot(handle string) (cut, bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

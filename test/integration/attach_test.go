@@ -78,6 +78,7 @@ func (v *volumes) nothingAttached() {
 }
 
 func TestAnUploadWhoseVolumeIsHardToAttachCompletes(t *testing.T) {
+	t.Parallel()
 	for name, test := range map[string]struct {
 		verb  csi.Verb
 		fault func(context.Context) error
@@ -130,6 +131,7 @@ func TestAnUploadIsCanceledWhileItsVolumeIsBeingAttached(t *testing.T) {
 }
 
 func TestADownloadWhoseVolumeIsHardToAttachIsDelivered(t *testing.T) {
+	t.Parallel()
 	for name, test := range map[string]struct {
 		verb  csi.Verb
 		fault func(context.Context) error

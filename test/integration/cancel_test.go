@@ -55,6 +55,7 @@ func (at situation) reach(s *site) string {
 }
 
 func TestACancelIsHonouredAtOnce(t *testing.T) {
+	t.Parallel()
 	for title, at := range situations() {
 		t.Run(title, func(t *testing.T) {
 			s := newSite(t, time.Hour, heard)
@@ -123,6 +124,7 @@ func TestACancelThatTheMoverIgnoresDeletesItAfterTheGrace(t *testing.T) {
 }
 
 func TestADeletionIsACancelAndLeavesNothing(t *testing.T) {
+	t.Parallel()
 	for title, at := range situations() {
 		t.Run(title, func(t *testing.T) {
 			s := newSite(t, time.Hour)

@@ -23,6 +23,7 @@ func impatient(options *agent.Options) { options.Limits.CleanUpWarning = 0 }
 
 // TestACleanUpThatWaitsForItsDriverSaysWhatToDo has drivers that lost the handle of a snapshot once it was handed over.
 func TestACleanUpThatWaitsForItsDriverSaysWhatToDo(t *testing.T) {
+	t.Parallel()
 	for name, silent := range map[string]bool{"and says so": false, "and is silent": true} {
 		t.Run(name, func(t *testing.T) {
 			givenUp := make(chan struct{})
@@ -82,6 +83,7 @@ func retains(class *storagev1.StorageClass) {
 
 // TestVolumesOfAClassThatRetainsThemAreDeletedWithTheirTransfer has a class whose volumes nobody would ever delete.
 func TestVolumesOfAClassThatRetainsThemAreDeletedWithTheirTransfer(t *testing.T) {
+	t.Parallel()
 	for name, test := range map[string]struct {
 		end func(v *volumes, upload string) world.Phase
 	}{

@@ -18,6 +18,7 @@ import (
 )
 
 func TestAConfigurationThatCannotBeUsedIsSeenAndMoversRunAllTheSame(t *testing.T) {
+	t.Parallel()
 	tests := map[string]struct {
 		data            map[string]string // nil: no ConfigMap
 		section, reason string
@@ -66,6 +67,7 @@ func TestStrictConfigRefusesToStart(t *testing.T) {
 }
 
 func TestAPriorityClassThatIsNotInForceIsSeenAndMoversRunWithout(t *testing.T) {
+	t.Parallel()
 	tests := map[string]struct {
 		reason  string
 		prepare func(s *site, class string)
@@ -161,6 +163,7 @@ func TestAClassThatIsDeletedLaterIsLeftOutAndCounted(t *testing.T) {
 }
 
 func TestAnAPIServerThatIsAwayAtTheStart(t *testing.T) {
+	t.Parallel()
 	tests := map[string]struct {
 		away   time.Duration
 		budget time.Duration

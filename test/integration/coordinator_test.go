@@ -56,6 +56,7 @@ func TestAnUploadBelongsToTheCoordinatorAndToTheAgentOfItsMover(t *testing.T) {
 }
 
 func TestAnUploadGoesOnWhereAKilledCoordinatorStopped(t *testing.T) {
+	t.Parallel()
 	// Of its writes: Accepted, the backup pair, the original content retained, the rehearsal, the original
 	// VolumeSnapshot and its content deleted, the claim and the mover.
 	for at, what := range map[int]string{2: "the backup snapshot", 3: "its content", 6: "the deletion of the original", 8: "the claim"} {

@@ -108,6 +108,7 @@ func TestEncryptedVolumesAreMovedByTheKeysOfTheirNamespace(t *testing.T) {
 
 // No default role reads Secrets: the agent says so at its start, and a transfer that needs one ends with what to do.
 func TestWithoutTheRightToCopyATransferFailsAndSaysWhatIsMissing(t *testing.T) {
+	t.Parallel()
 	for name, test := range map[string]struct {
 		from bool // it may read the original
 		says string

@@ -30,6 +30,7 @@ func dataKinds() map[world.Kind]func(v *volumes) (name string, finished func(pha
 }
 
 func TestAMoverOfDataThatFailsLeavesNothing(t *testing.T) {
+	t.Parallel()
 	for kind, begin := range dataKinds() {
 		t.Run(string(kind), func(t *testing.T) {
 			v := newSite(t, 50*time.Millisecond).volumes(csi.Options{})
@@ -47,6 +48,7 @@ func TestAMoverOfDataThatFailsLeavesNothing(t *testing.T) {
 }
 
 func TestAMoverOfDataThatIsLostStartsAgainWithTheSameVolume(t *testing.T) {
+	t.Parallel()
 	for kind, begin := range dataKinds() {
 		for how, lose := range map[string]func(v *volumes, name string) error{
 			"evicted": func(v *volumes, name string) error {

@@ -142,6 +142,7 @@ func (d *doomed) deletions(name string) (forced []bool) {
 
 // A node loses its power, or its network, in every phase. Nobody confirms the end of what runs there.
 func TestATransferOutlivesItsNode(t *testing.T) {
+	t.Parallel()
 	for _, kind := range world.Kinds() {
 		for _, phase := range []world.Phase{world.Accepted, world.Prepared, world.InProgress, world.Canceling} {
 			t.Run(fmt.Sprintf("%s %s", kind, phase), func(t *testing.T) {
@@ -170,6 +171,7 @@ func (d *doomed) returns() {
 
 // A mover that tolerates every taint is never evicted: its pod looks Running for ever.
 func TestAMoverThatLooksRunningOnADeadNodeCountsAsLost(t *testing.T) {
+	t.Parallel()
 	for name, dies := range map[string]func(d *doomed) error{
 		"that does not answer": func(d *doomed) error { return d.node.Silence(d.soon()) },
 		"that was deleted":     func(d *doomed) error { return d.node.Delete(d.soon()) },

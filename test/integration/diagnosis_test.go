@@ -30,6 +30,7 @@ func full(verb csi.Verb, object string) func(context.Context, csi.Call) error {
 }
 
 func TestAnUploadThatIsNotPreparedInTimeSaysWhatWasInTheWay(t *testing.T) {
+	t.Parallel()
 	tests := map[string]struct {
 		config  string
 		fault   func(context.Context, csi.Call) error

@@ -125,6 +125,7 @@ func TestADownloadWaitsForItsStorageClass(t *testing.T) {
 }
 
 func TestADownloadThatCannotBeginFailsAndSaysWhy(t *testing.T) {
+	t.Parallel()
 	tests := map[string]struct {
 		class   func(*storagev1.StorageClass)
 		target  func(v *volumes) *corev1.PersistentVolumeClaim
@@ -159,6 +160,7 @@ func TestADownloadThatCannotBeginFailsAndSaysWhy(t *testing.T) {
 }
 
 func TestADownloadIsCanceledInWhicheverPhaseItIs(t *testing.T) {
+	t.Parallel()
 	tests := map[string]struct {
 		class func(*storagev1.StorageClass)
 		gone  bool

@@ -96,6 +96,7 @@ func (d *drained) restarts(name string) {
 }
 
 func TestATransferOutlivesTheDrainOfItsNode(t *testing.T) {
+	t.Parallel()
 	for _, kind := range world.Kinds() {
 		for phase, config := range map[world.Phase]string{
 			world.Accepted: `{}`, world.Prepared: `{"loadConcurrency":{"globalConfig":1}}`, world.InProgress: `{}`,
@@ -119,6 +120,7 @@ func TestATransferOutlivesTheDrainOfItsNode(t *testing.T) {
 }
 
 func TestATransferOfDataWaitsForTheOnlyNodeToBeUncordoned(t *testing.T) {
+	t.Parallel()
 	for _, kind := range []world.Kind{world.DataUpload, world.DataDownload} {
 		t.Run(string(kind), func(t *testing.T) {
 			d := newDrained(t, kind, 1, `{}`)
@@ -146,6 +148,7 @@ func TestABackupWhosePodIsDrainedTooFails(t *testing.T) {
 }
 
 func TestACanceledTransferIsCanceledWhenItsNodeIsDrained(t *testing.T) {
+	t.Parallel()
 	for _, kind := range world.Kinds() {
 		t.Run(string(kind), func(t *testing.T) {
 			d := newDrained(t, kind, 1, `{}`)

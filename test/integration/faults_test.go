@@ -119,12 +119,14 @@ func mishaps(calls []call) (all []mishap) {
 }
 
 func TestFaultsOfTheAPIServerChangeNothingInTheEnd(t *testing.T) {
+	t.Parallel()
 	const ofEach = 8 // in a sample
 	seeds.Each(t, 1, func(t *testing.T, random *rand.Rand) {
 		t.Helper()
 		for _, kind := range swept(t) {
 			reported := story{kind: kind, outcome: completes}
 			t.Run(reported.String(), func(t *testing.T) {
+				t.Parallel()
 				const runs = 3
 				calls, end := everyCall(t, reported, runs)
 				all := mishaps(calls)

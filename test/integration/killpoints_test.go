@@ -33,11 +33,13 @@ func killPoints(writes int) (all []killPoint) {
 }
 
 func TestAnAgentThatIsKilledAtAnyWriteLosesNothing(t *testing.T) {
+	t.Parallel()
 	const tales, ofEach = 4, 6 // in a sample
 	seeds.Each(t, 1, func(t *testing.T, random *rand.Rand) {
 		t.Helper()
 		for _, reported := range sample(random, stories(t, outcomes()...), tales) {
 			t.Run(reported.String(), func(t *testing.T) {
+				t.Parallel()
 				writes, end := withoutFault(t, reported)
 				t.Logf("%s: %d writes in the audit log, each with a kill before and one after it", reported, writes)
 				for _, at := range sample(random, killPoints(writes), ofEach) {

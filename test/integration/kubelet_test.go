@@ -13,6 +13,7 @@ import (
 
 // A kubelet is updated or crashes, and comes back; containers do not need it. What it has not told yet is not lost.
 func TestATransferOutlivesARestartOfTheKubelet(t *testing.T) {
+	t.Parallel()
 	for name, test := range map[string]struct {
 		ends  bool // the mover, while there is no kubelet
 		early bool // the kubelet stops before the mover is started

@@ -16,6 +16,7 @@ import (
 )
 
 func TestAMoverThatIsLostStartsAgain(t *testing.T) {
+	t.Parallel()
 	tests := map[string]struct {
 		lose func(s *site, name string) error
 		ends bool // by itself, and its pod goes right after it
@@ -77,6 +78,7 @@ func TestATransferGoesBackToAcceptedOnceItsFailedMoverIsGone(t *testing.T) {
 }
 
 func TestAMoverThatIsKilledStartsAgain(t *testing.T) {
+	t.Parallel()
 	for name, test := range map[string]struct {
 		end    node.Result
 		reason string

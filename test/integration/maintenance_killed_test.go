@@ -45,11 +45,13 @@ func cycles() []cycle {
 }
 
 func TestAnAgentThatIsKilledAtAnyWriteOfMaintenanceLosesNoRun(t *testing.T) {
+	t.Parallel()
 	const ofEach = 6 // in a sample
 	seeds.Each(t, 1, func(t *testing.T, random *rand.Rand) {
 		t.Helper()
 		for _, reported := range sample(random, cycles(), 1) {
 			t.Run("a repository whose maintenance "+reported.name, func(t *testing.T) {
+				t.Parallel()
 				var writes int
 				var end []string
 				require.True(t, t.Run("without a fault", func(t *testing.T) { writes, end = reported.tell(t, newKiller(0, false)) }))
@@ -67,11 +69,13 @@ func TestAnAgentThatIsKilledAtAnyWriteOfMaintenanceLosesNoRun(t *testing.T) {
 }
 
 func TestFaultsOfTheAPIServerLoseNoRunOfMaintenance(t *testing.T) {
+	t.Parallel()
 	const runs, ofEach = 3, 5 // in a sample
 	seeds.Each(t, 1, func(t *testing.T, random *rand.Rand) {
 		t.Helper()
 		for _, reported := range cycles()[:2] {
 			t.Run("a repository whose maintenance "+reported.name, func(t *testing.T) {
+				t.Parallel()
 				calls, end := measured(t, runs, func(t *testing.T, notes *secretary) []string {
 					t.Helper()
 					_, end := reported.tell(t, newKiller(0, false), notes.wrap)

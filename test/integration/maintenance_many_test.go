@@ -48,6 +48,7 @@ func leaving() map[string]func(*site) (change func(*agent.Options), leave func(*
 
 // TestManyRepositoriesTakeTurns has the coordinator leave in the middle, with jobs that run on without one.
 func TestManyRepositoriesTakeTurns(t *testing.T) {
+	t.Parallel()
 	for name, prepare := range leaving() {
 		t.Run("a coordinator "+name, func(t *testing.T) {
 			s := newSite(t, time.Millisecond)

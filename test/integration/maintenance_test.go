@@ -87,6 +87,7 @@ func TestAJobWithoutAPodIsMadeAgainWithoutItsClass(t *testing.T) {
 }
 
 func TestHowAJobFailedIsWrittenDown(t *testing.T) {
+	t.Parallel()
 	for name, test := range map[string]struct {
 		result node.Result
 		want   string

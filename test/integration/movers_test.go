@@ -16,6 +16,7 @@ import (
 )
 
 func TestAMoverThatEndsBadly(t *testing.T) {
+	t.Parallel()
 	tests := map[string]struct {
 		end     node.Result
 		reason  string
@@ -81,6 +82,7 @@ func TestAMoverThatEndsWellBeforeItWasToldToStartHasFailed(t *testing.T) {
 }
 
 func TestAMoverWhoseResultCannotBeReadHasFailed(t *testing.T) {
+	t.Parallel()
 	for name, message := range map[string]string{"garbage": "Segmentation fault", "nothing": "", "no snapshot": `{"totalBytes":5}`} {
 		t.Run(name, func(t *testing.T) {
 			s := newSite(t, 50*time.Millisecond)
@@ -98,6 +100,7 @@ func TestAMoverWhoseResultCannotBeReadHasFailed(t *testing.T) {
 }
 
 func TestAMoverThatDoesNotComeToRun(t *testing.T) {
+	t.Parallel()
 	tests := map[string]struct {
 		fault   *node.Fault
 		config  string
@@ -150,6 +153,7 @@ func TestAnUploaderThatIsNotKopiaFailsAtOnce(t *testing.T) {
 }
 
 func TestABackupOfAPodThatIsGoneFails(t *testing.T) {
+	t.Parallel()
 	for name, lose := range map[string]func(s *site){
 		"and nothing has its name": func(s *site) {
 			require.NoError(s, s.Kube.CoreV1().Pods(s.Apps).Delete(s.soon(), s.source.Name, metav1.DeleteOptions{}))

@@ -48,6 +48,7 @@ func (s *site) namespaceGone(namespace string) {
 // Whoever deletes the namespace of an application in the middle of a transfer gets an end of it, and nothing is left but what was
 // restored and has no claim to go to.
 func TestATransferEndsWhenTheNamespaceOfItsApplicationIsDeleted(t *testing.T) {
+	t.Parallel()
 	for kind, test := range map[world.Kind]struct {
 		phase world.Phase
 		says  string
@@ -84,6 +85,7 @@ func TestATransferEndsWhenTheNamespaceOfItsApplicationIsDeleted(t *testing.T) {
 // An agent loses its rights, its Lease and its Events with its namespace. It does not hurry then, and ends when it is told to. A
 // transfer may keep its finalizer, since nobody may write any more: without that the namespace goes, and all else with it.
 func TestAnAgentWhoseNamespaceIsDeletedIdles(t *testing.T) {
+	t.Parallel()
 	const (
 		observed = 5 * time.Second
 		most     = 60 // requests in that time, the Lease aside

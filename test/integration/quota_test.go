@@ -15,6 +15,7 @@ import (
 )
 
 func TestAQuotaIsNoReasonToLeaveTheClassOut(t *testing.T) {
+	t.Parallel()
 	tests := map[string]struct {
 		lifted bool
 		phase  world.Phase

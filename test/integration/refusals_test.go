@@ -109,6 +109,7 @@ func secures(level string) func(s *site) func() {
 // What is refused is said at once, in an Event, and ends with the time to prepare if it stays so; nothing hangs. What is
 // not refused goes on.
 func TestATransferThatTheClusterRefuses(t *testing.T) {
+	t.Parallel()
 	for name, test := range refusals() {
 		for _, kind := range test.hits {
 			t.Run(fmt.Sprintf("%s %s", name, kind), func(t *testing.T) {
@@ -148,6 +149,7 @@ func TestATransferThatTheClusterRefuses(t *testing.T) {
 
 // A policy whose reason is Invalid, which is what it is by default, says that the object can never be created as it is.
 func TestATransferThatAPolicyCallsInvalidFailsAtOnce(t *testing.T) {
+	t.Parallel()
 	for _, kind := range world.Kinds() {
 		t.Run(string(kind), func(t *testing.T) {
 			s := newSite(t, 50*time.Millisecond)

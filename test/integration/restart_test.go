@@ -69,6 +69,7 @@ func TestTwoAgentsOfOneNode(t *testing.T) {
 }
 
 func TestAPodOfAnotherOwnerIsLeftAlone(t *testing.T) {
+	t.Parallel()
 	tests := map[string]struct {
 		goes   bool
 		phase  world.Phase

@@ -107,6 +107,7 @@ func TestARestoreFailsAtOnceWhenItsPodIsDeletedWhereNoAgentIs(t *testing.T) {
 }
 
 func TestARestoreThatNobodyWantsAnyMoreIsCanceledAtOnce(t *testing.T) {
+	t.Parallel()
 	tests := map[string]struct {
 		node string
 		wait func(s *site, name string)

@@ -44,6 +44,7 @@ func (o *overloaded) wrap(next http.RoundTripper) http.RoundTripper {
 const mostAsked = 120
 
 func TestAnOverloadedAPIServerOnlyDelaysTransfers(t *testing.T) {
+	t.Parallel()
 	for _, kind := range world.Kinds() {
 		t.Run(fmt.Sprint(kind), func(t *testing.T) {
 			s := newSite(t, 50*time.Millisecond)

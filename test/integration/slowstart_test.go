@@ -25,6 +25,7 @@ func waitsFor(reason string) func(*corev1.Pod) bool {
 }
 
 func TestATransferWhoseImageIsPulledFirst(t *testing.T) {
+	t.Parallel()
 	for name, test := range map[string]struct {
 		pull  node.Pull
 		shows string // what the container of the mover waits for

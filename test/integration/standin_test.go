@@ -12,6 +12,7 @@ import (
 )
 
 func TestATransferOfANodeWithoutAnAgentFailsInTimeAndNamesTheNode(t *testing.T) {
+	t.Parallel()
 	tests := map[string]struct {
 		kind   world.Kind
 		create func(s *site) string
@@ -48,6 +49,7 @@ func TestABackupOfANodeWithoutAnAgentIsCanceledByTheCoordinator(t *testing.T) {
 }
 
 func TestABackupWhoseAgentIsGoneIsFollowedByTheCoordinator(t *testing.T) {
+	t.Parallel()
 	tests := map[string]struct {
 		act   func(f *fleet, name string, finish func())
 		phase world.Phase

@@ -70,6 +70,7 @@ func TestAnUploadOfAnotherDataMoverIsLeftAlone(t *testing.T) {
 }
 
 func TestAnUploadThatCanNeverBeginFailsAtOnceAndSaysWhy(t *testing.T) {
+	t.Parallel()
 	tests := map[string]struct {
 		change    func(*velerov2alpha1.DataUpload)
 		reason    string
@@ -104,12 +105,13 @@ func TestAnUploadThatCanNeverBeginFailsAtOnceAndSaysWhy(t *testing.T) {
 }
 
 func TestAnUploadWaitsForItsSnapshotToBeReady(t *testing.T) {
-	v := newSite(t, 50*time.Millisecond).volumes(csi.Options{ReadyDelay: 1500 * time.Millisecond})
+	v := newSite(t, 50*time.Millisecond).volumes(csi.Options{ReadyDelay: time.Hour})
 	v.configure(`{}`)
 	v.start()
 	name, handle := v.uploads("data")
 	v.reaches(world.DataUpload, name, world.Accepted)
 	require.Zero(t, v.moversMade(name))
+	require.NoError(t, v.driver.SetReady(handle))
 	v.uploaded(name, handle, world.Completed)
 	v.noConflicts()
 }
@@ -139,6 +141,7 @@ func unserved(path string) transport.WrapperFunc {
 }
 
 func TestAnUploadIsCanceledInWhicheverPhaseItIs(t *testing.T) {
+	t.Parallel()
 	tests := map[string]struct {
 		ready time.Duration // of the snapshot
 		phase world.Phase

@@ -97,11 +97,13 @@ func (b *blinder) spoil(resource string, body io.ReadCloser) io.ReadCloser {
 }
 
 func TestEventsThatAreLostOrMergedChangeNothingInTheEnd(t *testing.T) {
+	t.Parallel()
 	const tales = 2 // in a sample
 	seeds.Each(t, 1, func(t *testing.T, random *rand.Rand) {
 		t.Helper()
 		for _, reported := range sample(random, stories(t, completes, canceled), tales) {
 			t.Run(reported.String(), func(t *testing.T) {
+				t.Parallel()
 				_, end := everyCall(t, reported, 1)
 				for lets := 1; lets <= 4; lets++ {
 					t.Run(fmt.Sprintf("after %d of each resource", lets), func(t *testing.T) {

@@ -11,7 +11,7 @@ import (
 
 	"github.com/lateen-project/lateen/test/bench/figures"
 	"github.com/lateen-project/lateen/test/cluster"
-	"github.com/lateen-project/lateen/test/world"
+	"github.com/lateen-project/lateen/test/testenv"
 )
 
 // The scenes of backups are a hundred of them, created at once, on a node with four slots.
@@ -22,7 +22,7 @@ const (
 
 // hundred is what was seen of them.
 type hundred struct {
-	transitions []world.Transition
+	transitions []testenv.Transition
 	ends        []time.Time   // of movers, as a watch saw them
 	calls       figures.Calls // of the agent
 	memory      memory        // of the agent, at the end
@@ -30,21 +30,21 @@ type hundred struct {
 }
 
 // runHundred has the agent do them all; movers take that long.
-func (s *stage) runHundred(ctx context.Context, name string, movers time.Duration, flags ...string) (*hundred, error) {
-	site, err := s.site(ctx, layout{name: name, slots: slots, movers: movers})
+func (s *env) runHundred(ctx context.Context, name string, movers time.Duration, flags ...string) (*hundred, error) {
+	installed, err := s.install(ctx, layout{name: name, slots: slots, movers: movers})
 	if err != nil {
 		return nil, err
 	}
-	pod, err := site.volumes(ctx)
+	pod, err := installed.volumes(ctx)
 	if err != nil {
 		return nil, err
 	}
-	agent, err := site.agent(ctx, site.nodes[0], flags...)
+	agent, err := installed.agent(ctx, installed.nodes[0], flags...)
 	if err != nil {
 		return nil, err
 	}
 	defer agent.kill()
-	seen, err := site.transfer(ctx, agent, pod)
+	seen, err := installed.transfer(ctx, agent, pod)
 	if err != nil {
 		return nil, fmt.Errorf("%w; the agent's log ends with:\n%s", err, agent.tail())
 	}
@@ -52,15 +52,15 @@ func (s *stage) runHundred(ctx context.Context, name string, movers time.Duratio
 }
 
 // transfer creates the backups, and returns what was seen until the agent had nothing left to do.
-func (s *site) transfer(ctx context.Context, agent *agent, pod *corev1.Pod) (*hundred, error) {
+func (s *installation) transfer(ctx context.Context, agent *agent, pod *corev1.Pod) (*hundred, error) {
 	seen := &hundred{}
 	watching, stop := while(ctx, agent)
 	defer stop()
-	phases, err := s.phases(watching, world.PodVolumeBackup, backups, &seen.transitions)
+	phases, err := s.phases(watching, testenv.PodVolumeBackup, backups, &seen.transitions)
 	if err != nil {
 		return nil, err
 	}
-	ends, err := s.ends(watching, world.PodVolumeBackup, backups, &seen.ends)
+	ends, err := s.ends(watching, testenv.PodVolumeBackup, backups, &seen.ends)
 	if err != nil {
 		return nil, err
 	}
@@ -79,7 +79,7 @@ func (s *site) transfer(ctx context.Context, agent *agent, pod *corev1.Pod) (*hu
 }
 
 // measure adds what the agent used, once it has nothing left to do.
-func (s *site) measure(ctx context.Context, agent *agent, begun time.Time, before time.Duration, seen *hundred) error {
+func (s *installation) measure(ctx context.Context, agent *agent, begun time.Time, before time.Duration, seen *hundred) error {
 	after, err := cpuOf(agent.pid)
 	if err != nil {
 		return err
@@ -88,7 +88,7 @@ func (s *site) measure(ctx context.Context, agent *agent, begun time.Time, befor
 	if seen.memory, err = memoryOf(agent.pid); err != nil {
 		return err
 	}
-	records, err := s.stage.plane.Audit(ctx, cluster.Query{User: s.user(), Since: begun})
+	records, err := s.env.plane.Audit(ctx, cluster.Query{User: s.user(), Since: begun})
 	if err != nil {
 		return err
 	}
@@ -97,7 +97,7 @@ func (s *site) measure(ctx context.Context, agent *agent, begun time.Time, befor
 }
 
 // volumes is a pod with a claim per backup, so that no two backups read the same objects.
-func (s *site) volumes(ctx context.Context) (*corev1.Pod, error) {
+func (s *installation) volumes(ctx context.Context) (*corev1.Pod, error) {
 	volumes := make([]corev1.Volume, backups)
 	err := inParallel(backups, backups, func(i int) error {
 		claim, err := s.Claim(ctx, fmt.Sprintf("claim-%d", i), corev1.PersistentVolumeSource{
@@ -106,7 +106,7 @@ func (s *site) volumes(ctx context.Context) (*corev1.Pod, error) {
 		if err != nil {
 			return err
 		}
-		volumes[i] = world.ClaimVolume(fmt.Sprintf("volume-%d", i), claim.Name)
+		volumes[i] = testenv.ClaimVolume(fmt.Sprintf("volume-%d", i), claim.Name)
 		return nil
 	})
 	if err != nil {
@@ -116,7 +116,7 @@ func (s *site) volumes(ctx context.Context) (*corev1.Pod, error) {
 }
 
 // backUp creates a backup for each volume of the pod, all at once.
-func (s *site) backUp(ctx context.Context, pod *corev1.Pod) error {
+func (s *installation) backUp(ctx context.Context, pod *corev1.Pod) error {
 	backup, err := s.Backup(ctx, "backup")
 	if err != nil {
 		return err

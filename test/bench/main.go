@@ -27,7 +27,7 @@ func main() {
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
-	s := &stage{logs: *logs, flags: flag.Args(), progress: os.Stderr}
+	s := &env{logs: *logs, flags: flag.Args(), progress: os.Stderr}
 	show := s.table
 	if *asJSON {
 		show = s.json
@@ -42,36 +42,36 @@ func main() {
 	}
 }
 
-// scene is one thing to find out.
-type scene struct {
+// scenario is one thing to find out.
+type scenario struct {
 	name string
-	play func(*stage, context.Context) error
+	play func(*env, context.Context) error
 }
 
-func scenes() []scene {
-	return []scene{
-		{"pace", (*stage).pace},
-		{"turnover", (*stage).turnover},
-		{"uploads", (*stage).uploads},
-		{"herd", (*stage).herd},
-		{"snapshots", (*stage).snapshots},
-		{"maintenance", (*stage).maintenance},
-		{"watches", (*stage).watches},
-		{"memory", (*stage).memory},
+func scenarios() []scenario {
+	return []scenario{
+		{"pace", (*env).pace},
+		{"turnover", (*env).turnover},
+		{"uploads", (*env).uploads},
+		{"herd", (*env).herd},
+		{"snapshots", (*env).snapshots},
+		{"maintenance", (*env).maintenance},
+		{"watches", (*env).watches},
+		{"memory", (*env).memory},
 	}
 }
 
 // names lists them, for messages.
 func names() string {
 	var all []string
-	for _, scene := range scenes() {
+	for _, scene := range scenarios() {
 		all = append(all, scene.name)
 	}
 	return strings.Join(all, ", ")
 }
 
 // run plays the scenes. There are figures of a run that fails too.
-func (s *stage) run(ctx context.Context, only string) (err error) {
+func (s *env) run(ctx context.Context, only string) (err error) {
 	ctx, cancel := context.WithTimeout(ctx, deadline)
 	defer cancel()
 	defer func() { err = errors.Join(err, s.close()) }()
@@ -82,7 +82,7 @@ func (s *stage) run(ctx context.Context, only string) (err error) {
 		return fmt.Errorf("open the stage: %w", err)
 	}
 	played := false
-	for _, scene := range scenes() {
+	for _, scene := range scenarios() {
 		if only != "" && only != scene.name {
 			continue
 		}
@@ -101,7 +101,7 @@ func (s *stage) run(ctx context.Context, only string) (err error) {
 }
 
 // play plays one scene, with which all ends that began in it.
-func (s *stage) play(ctx context.Context, scene scene) error {
+func (s *env) play(ctx context.Context, scene scenario) error {
 	before, known := len(s.closing), len(s.figures)
 	load, err := loadAverage()
 	if err != nil {
@@ -115,7 +115,7 @@ func (s *stage) play(ctx context.Context, scene scene) error {
 }
 
 // tell reports what has happened, and how busy the machine is: other work on it spoils the figures.
-func (s *stage) tell(what string) error {
+func (s *env) tell(what string) error {
 	average, err := loadAverage()
 	if err != nil {
 		return err

@@ -53,26 +53,26 @@ type maintained struct {
 }
 
 // maintenance is fifty repositories that are due at the same time, with jobs of 2 s.
-func (s *stage) maintenance(ctx context.Context) error {
+func (s *env) maintenance(ctx context.Context) error {
 	const job = 2 * time.Second
-	site, err := s.site(ctx, layout{name: "maintenance", slots: slots, jobs: job})
+	installed, err := s.install(ctx, layout{name: "maintenance", slots: slots, jobs: job})
 	if err != nil {
 		return err
 	}
-	here := fmt.Sprintf(`{"loadAffinity":[{"nodeSelector":{"matchLabels":{"kubernetes.io/hostname":%q}}}]}`, site.nodes[0].Name())
-	if err := site.ConfigMap(ctx, maintenanceConfigMap, map[string]string{"global": here}); err != nil {
+	here := fmt.Sprintf(`{"loadAffinity":[{"nodeSelector":{"matchLabels":{"kubernetes.io/hostname":%q}}}]}`, installed.nodes[0].Name())
+	if err := installed.ConfigMap(ctx, maintenanceConfigMap, map[string]string{"global": here}); err != nil {
 		return err
 	}
-	agent, err := site.agent(ctx, site.nodes[0], fmt.Sprintf("--repo-maintenance-concurrency=%d", jobsAtOnce),
+	agent, err := installed.agent(ctx, installed.nodes[0], fmt.Sprintf("--repo-maintenance-concurrency=%d", jobsAtOnce),
 		"--repo-maintenance-job-configmap="+maintenanceConfigMap)
 	if err != nil {
 		return err
 	}
 	defer agent.kill()
-	if err := site.coordinated(ctx); err != nil {
+	if err := installed.coordinated(ctx); err != nil {
 		return err
 	}
-	seen, err := site.maintain(ctx, agent)
+	seen, err := installed.maintain(ctx, agent)
 	if err != nil {
 		return fmt.Errorf("%w; the agent's log ends with:\n%s", err, agent.tail())
 	}
@@ -112,7 +112,7 @@ func (p panel) maintenance(measured figures.Runs, created int, calls figures.Cal
 }
 
 // maintain makes the repositories, and returns once each has a run in its history.
-func (s *site) maintain(ctx context.Context, agent *agent) (*maintained, error) {
+func (s *installation) maintain(ctx context.Context, agent *agent) (*maintained, error) {
 	ctx, stop := while(ctx, agent)
 	defer stop()
 	seen := &maintained{runs: map[string]*figures.Run{}}
@@ -138,13 +138,13 @@ func (s *site) maintain(ctx context.Context, agent *agent) (*maintained, error) 
 	for name, run := range seen.runs {
 		run.Begun, run.Ended, run.Noted = begun[name], ended[name], noted[run.Repository]
 	}
-	records, err := s.stage.plane.Audit(ctx, cluster.Query{User: s.user(), Since: seen.due})
+	records, err := s.env.plane.Audit(ctx, cluster.Query{User: s.user(), Since: seen.due})
 	seen.calls = figures.CountCalls(records)
 	return seen, err
 }
 
 // repository makes one that has been due for an hour.
-func (s *site) repository(ctx context.Context, name string) error {
+func (s *installation) repository(ctx context.Context, name string) error {
 	repository := &velerov1.BackupRepository{
 		TypeMeta:   metav1.TypeMeta{APIVersion: velerov1.SchemeGroupVersion.String(), Kind: "BackupRepository"},
 		ObjectMeta: metav1.ObjectMeta{Name: name},
@@ -163,7 +163,7 @@ func (s *site) repository(ctx context.Context, name string) error {
 }
 
 // followJobs collects when jobs were made and over, until so many are.
-func (s *site) followJobs(ctx context.Context, into map[string]*figures.Run) (<-chan error, error) {
+func (s *installation) followJobs(ctx context.Context, into map[string]*figures.Run) (<-chan error, error) {
 	finished := 0
 	all := stream{client: s.Kube.BatchV1().RESTClient(), namespace: s.Namespace, resource: "jobs", labels: repositoryLabel}
 	return all.start(ctx, func(event watch.Event) bool {
@@ -186,7 +186,7 @@ func (s *site) followJobs(ctx context.Context, into map[string]*figures.Run) (<-
 }
 
 // followPods collects when the pods of jobs began and ended to work, by job.
-func (s *site) followPods(ctx context.Context, begun, ended map[string]time.Time) (<-chan error, error) {
+func (s *installation) followPods(ctx context.Context, begun, ended map[string]time.Time) (<-chan error, error) {
 	all := stream{client: s.Kube.CoreV1().RESTClient(), namespace: s.Namespace, resource: "pods", labels: repositoryLabel}
 	return all.start(ctx, func(event watch.Event) bool {
 		pod, ok := event.Object.(*corev1.Pod)
@@ -206,7 +206,7 @@ func (s *site) followPods(ctx context.Context, begun, ended map[string]time.Time
 }
 
 // followRepositories collects when the first run of each was in its history.
-func (s *site) followRepositories(ctx context.Context, noted map[string]time.Time) (<-chan error, error) {
+func (s *installation) followRepositories(ctx context.Context, noted map[string]time.Time) (<-chan error, error) {
 	all := stream{client: s.Velero, namespace: s.Namespace, resource: "backuprepositories"}
 	return all.start(ctx, func(event watch.Event) bool {
 		repository, ok := event.Object.(*velerov1.BackupRepository)

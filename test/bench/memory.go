@@ -8,7 +8,7 @@ import (
 	velerov1 "github.com/vmware-tanzu/velero/pkg/apis/velero/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"github.com/lateen-project/lateen/test/world"
+	"github.com/lateen-project/lateen/test/testenv"
 )
 
 // finished is how many backups are over in the second part of the scene.
@@ -16,23 +16,23 @@ const finished = 10_000
 
 // memory is what the agent needs to be ready, in a namespace without backups and in one where thousands are
 // over and not yet expired.
-func (s *stage) memory(ctx context.Context) error {
-	site, err := s.site(ctx, layout{name: "memory", slots: slots, movers: time.Second})
+func (s *env) memory(ctx context.Context) error {
+	installed, err := s.install(ctx, layout{name: "memory", slots: slots, movers: time.Second})
 	if err != nil {
 		return err
 	}
 	show := s.panel("Memory of the agent, when it is ready")
-	if err := site.weigh(ctx, show, "no backups"); err != nil {
+	if err := installed.weigh(ctx, show, "no backups"); err != nil {
 		return err
 	}
-	if err := site.history(ctx); err != nil {
+	if err := installed.history(ctx); err != nil {
 		return err
 	}
-	return site.weigh(ctx, show, fmt.Sprintf("%d finished backups", finished))
+	return installed.weigh(ctx, show, fmt.Sprintf("%d finished backups", finished))
 }
 
 // weigh starts an agent, and adds what it needs.
-func (s *site) weigh(ctx context.Context, show panel, with string) error {
+func (s *installation) weigh(ctx context.Context, show panel, with string) error {
 	agent, err := s.agent(ctx, s.nodes[0])
 	if err != nil {
 		return err
@@ -52,9 +52,9 @@ func (s *site) weigh(ctx context.Context, show panel, with string) error {
 	return nil
 }
 
-// history creates backups of the site's node that are over, with all that Velero leaves in one.
-func (s *site) history(ctx context.Context) error {
-	pod, err := s.running(ctx, world.EmptyDir("data"))
+// history creates backups of its node that are over, with all that Velero leaves in one.
+func (s *installation) history(ctx context.Context) error {
+	pod, err := s.running(ctx, testenv.EmptyDir("data"))
 	if err != nil {
 		return err
 	}

@@ -15,7 +15,7 @@ import (
 	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/rest"
 
-	"github.com/lateen-project/lateen/test/world"
+	"github.com/lateen-project/lateen/test/testenv"
 )
 
 // stream is the objects of one resource that a selector matches.
@@ -87,8 +87,8 @@ func (s stream) get(options metav1.ListOptions) *rest.Request {
 
 // phases collects every change of phase of so many resources of a kind, until all are over and the agents have let
 // go of them, which is the last thing that they do.
-func (s *site) phases(ctx context.Context, kind world.Kind, many int, into *[]world.Transition) (<-chan error, error) {
-	phases := map[string]world.Phase{}
+func (s *installation) phases(ctx context.Context, kind testenv.Kind, many int, into *[]testenv.Transition) (<-chan error, error) {
+	phases := map[string]testenv.Phase{}
 	free := map[string]bool{}
 	all := stream{client: s.Velero, namespace: s.Namespace, resource: kind.Resource().Resource}
 	if kind.Resource().GroupVersion() == velerov2alpha1.SchemeGroupVersion {
@@ -114,19 +114,19 @@ func (s *site) phases(ctx context.Context, kind world.Kind, many int, into *[]wo
 
 // moment is what a watch tells of a resource.
 type moment struct {
-	world.Transition
+	testenv.Transition
 	held bool // by a finalizer
 }
 
 func transition(object runtime.Object) (moment, bool) {
 	switch found := object.(type) {
 	case *velerov1.PodVolumeBackup:
-		return moment{world.Transition{
-			Name: found.Name, Node: found.Spec.Node, To: world.Phase(found.Status.Phase), At: time.Now(),
+		return moment{testenv.Transition{
+			Name: found.Name, Node: found.Spec.Node, To: testenv.Phase(found.Status.Phase), At: time.Now(),
 		}, len(found.Finalizers) > 0}, true
 	case *velerov2alpha1.DataUpload:
-		return moment{world.Transition{
-			Name: found.Name, Node: found.Status.Node, To: world.Phase(found.Status.Phase), At: time.Now(),
+		return moment{testenv.Transition{
+			Name: found.Name, Node: found.Status.Node, To: testenv.Phase(found.Status.Phase), At: time.Now(),
 		}, len(found.Finalizers) > 0}, true
 	default:
 		return moment{}, false
@@ -134,7 +134,7 @@ func transition(object runtime.Object) (moment, bool) {
 }
 
 // ends collects when the movers of a kind ended, until so many have.
-func (s *site) ends(ctx context.Context, kind world.Kind, many int, into *[]time.Time) (<-chan error, error) {
+func (s *installation) ends(ctx context.Context, kind testenv.Kind, many int, into *[]time.Time) (<-chan error, error) {
 	ended := map[string]bool{}
 	pods := stream{client: s.Kube.CoreV1().RESTClient(), namespace: s.Namespace, resource: "pods", labels: kind.Label()}
 	return pods.start(ctx, func(event watch.Event) bool {

@@ -20,11 +20,11 @@ import (
 	"github.com/lateen-project/lateen/test/bench/figures"
 	"github.com/lateen-project/lateen/test/cluster"
 	"github.com/lateen-project/lateen/test/csi"
-	"github.com/lateen-project/lateen/test/world"
+	"github.com/lateen-project/lateen/test/testenv"
 )
 
-// load is a number of data uploads at once, on a site of their own.
-type load struct {
+// workload is a number of data uploads at once, on an environment of their own.
+type workload struct {
 	layout
 	uploads int
 	// ready is the time from a snapshot's being cut to its being ready. If there is any, each data upload is created
@@ -34,37 +34,37 @@ type load struct {
 
 // carried is what was seen of them.
 type carried struct {
-	load
-	transitions []world.Transition
+	workload
+	transitions []testenv.Transition
 	ends        []time.Time   // of movers, as a watch saw them
 	calls       figures.Calls // of all agents together
 	cpu         time.Duration // of all agents together
 	busy        float64       // share of the machine's processor time that anybody used, 0 to 1
 }
 
-// fleet is a site with storage, and an agent on each node.
-type fleet struct {
-	*site
-	load   load
+// uploads is an environment with storage, and an agent on each node.
+type uploads struct {
+	*installation
+	load   workload
 	driver *csi.Driver
 	class  string // of storage, and of snapshots
 	agents []*agent
 }
 
 // carry has agents do a load.
-func (s *stage) carry(ctx context.Context, load load) (*carried, error) {
-	site, err := s.site(ctx, load.layout)
+func (s *env) carry(ctx context.Context, load workload) (*carried, error) {
+	installed, err := s.install(ctx, load.layout)
 	if err != nil {
 		return nil, err
 	}
-	f := &fleet{site: site, load: load, class: "bench-" + load.name}
+	f := &uploads{installation: installed, load: load, class: "bench-" + load.name}
 	if err := f.storage(ctx); err != nil {
 		return nil, err
 	}
 	if err := f.launch(ctx); err != nil {
 		return nil, err
 	}
-	seen := &carried{load: load}
+	seen := &carried{workload: load}
 	if err := f.carry(ctx, seen); err != nil {
 		return nil, fmt.Errorf("%w; the log of agent %s ends with:\n%s", err, f.nodes[0].Name(), f.agents[0].tail())
 	}
@@ -75,15 +75,15 @@ func (s *stage) carry(ctx context.Context, load load) (*carried, error) {
 }
 
 // storage starts a driver of the fleet's own, with the real snapshot-controller.
-func (f *fleet) storage(ctx context.Context) error {
-	s := f.stage
+func (f *uploads) storage(ctx context.Context) error {
+	s := f.env
 	if !s.snapshotting {
-		controller, err := world.ServeSnapshots(ctx, s.plane)
+		controller, err := testenv.ServeSnapshots(ctx, s.plane)
 		if err != nil {
 			return err
 		}
 		s.snapshotting = true
-		s.later(func() error { s.snapshotting = false; return controller.Stop() })
+		s.atEnd(func() error { s.snapshotting = false; return controller.Stop() })
 	}
 	dir := filepath.Join(s.dir, f.class)
 	if err := os.Mkdir(dir, 0o755); err != nil {
@@ -96,7 +96,7 @@ func (f *fleet) storage(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	s.later(func() error { f.driver.Stop(); return nil })
+	s.atEnd(func() error { f.driver.Stop(); return nil })
 	if err := f.StorageClass(ctx, f.class, f.driver.Name()); err != nil {
 		return err
 	}
@@ -104,12 +104,12 @@ func (f *fleet) storage(ctx context.Context) error {
 }
 
 // launch starts the agents, and returns when one of them coordinates and the pods that stand for them are Ready.
-func (f *fleet) launch(ctx context.Context) error {
+func (f *uploads) launch(ctx context.Context) error {
 	f.agents = make([]*agent, len(f.nodes))
 	const atOnce = 4 // of processes that start
 	err := inParallel(len(f.agents), atOnce, func(i int) error {
 		on := f.nodes[i]
-		if _, err := f.NodeAgentPod(ctx, on.Name(), world.Ready); err != nil {
+		if _, err := f.NodeAgentPod(ctx, on.Name(), testenv.Ready); err != nil {
 			return err
 		}
 		var err error
@@ -123,7 +123,7 @@ func (f *fleet) launch(ctx context.Context) error {
 }
 
 // coordinated returns when an agent coordinates.
-func (s *site) coordinated(ctx context.Context) error {
+func (s *installation) coordinated(ctx context.Context) error {
 	watcher, err := s.Kube.CoordinationV1().Leases(s.Namespace).Watch(ctx, metav1.ListOptions{})
 	if err != nil {
 		return fmt.Errorf("watch Lease of the coordinator: %w", err)
@@ -142,7 +142,7 @@ func (s *site) coordinated(ctx context.Context) error {
 }
 
 // carry creates what there is to do, and adds to seen what was seen until the agents had nothing left to do.
-func (f *fleet) carry(ctx context.Context, seen *carried) error {
+func (f *uploads) carry(ctx context.Context, seen *carried) error {
 	claims, err := f.claims(ctx)
 	if err != nil {
 		return err
@@ -159,7 +159,7 @@ func (f *fleet) carry(ctx context.Context, seen *carried) error {
 	before := func(int) error { return nil }
 	if f.load.ready > 0 {
 		before = func(i int) error { return take(i, cut) }
-	} else if err := inParallel(len(claims), len(claims), func(i int) error { return take(i, world.ReadyToUse) }); err != nil {
+	} else if err := inParallel(len(claims), len(claims), func(i int) error { return take(i, testenv.ReadyToUse) }); err != nil {
 		return err
 	}
 	return f.observe(ctx, seen, func() error {
@@ -176,14 +176,14 @@ func (f *fleet) carry(ctx context.Context, seen *carried) error {
 }
 
 // observe adds what is seen of the uploads that create makes.
-func (f *fleet) observe(ctx context.Context, seen *carried, create func() error) error {
+func (f *uploads) observe(ctx context.Context, seen *carried, create func() error) error {
 	ctx, stop := while(ctx, f.agents...)
 	defer stop()
-	phases, err := f.phases(ctx, world.DataUpload, f.load.uploads, &seen.transitions)
+	phases, err := f.phases(ctx, testenv.DataUpload, f.load.uploads, &seen.transitions)
 	if err != nil {
 		return err
 	}
-	ends, err := f.ends(ctx, world.DataUpload, f.load.uploads, &seen.ends)
+	ends, err := f.ends(ctx, testenv.DataUpload, f.load.uploads, &seen.ends)
 	if err != nil {
 		return err
 	}
@@ -200,7 +200,7 @@ func (f *fleet) observe(ctx context.Context, seen *carried, create func() error)
 		return err
 	}
 	seen.cpu, seen.busy = after.agents-before.agents, after.machine.busy(before.machine)
-	records, err := f.stage.plane.Audit(ctx, cluster.Query{User: f.user(), Since: begun})
+	records, err := f.env.plane.Audit(ctx, cluster.Query{User: f.user(), Since: begun})
 	seen.calls = figures.CountCalls(records)
 	return err
 }
@@ -211,7 +211,7 @@ type usage struct {
 	machine ticks
 }
 
-func (f *fleet) usage() (sum usage, err error) {
+func (f *uploads) usage() (sum usage, err error) {
 	for _, agent := range f.agents {
 		used, err := cpuOf(agent.pid)
 		if err != nil {
@@ -224,20 +224,20 @@ func (f *fleet) usage() (sum usage, err error) {
 }
 
 // claims are those that get uploaded, all bound.
-func (f *fleet) claims(ctx context.Context) ([]*corev1.PersistentVolumeClaim, error) {
+func (f *uploads) claims(ctx context.Context) ([]*corev1.PersistentVolumeClaim, error) {
 	claims := make([]*corev1.PersistentVolumeClaim, f.load.uploads)
 	return claims, inParallel(len(claims), len(claims), func(i int) error {
 		created, err := f.CSIClaim(ctx, fmt.Sprintf("claim-%d", i), f.class)
 		if err != nil {
 			return err
 		}
-		claims[i], err = f.WaitClaim(ctx, created.Namespace, created.Name, world.Bound)
+		claims[i], err = f.WaitClaim(ctx, created.Namespace, created.Name, testenv.Bound)
 		return err
 	})
 }
 
 // snapshot takes one of a claim, and returns it once until says so of it.
-func (f *fleet) snapshot(
+func (f *uploads) snapshot(
 	ctx context.Context, backup *velerov1.Backup, claim *corev1.PersistentVolumeClaim, until func(*snapshotv1.VolumeSnapshot) bool,
 ) (*snapshotv1.VolumeSnapshot, error) {
 	created, err := f.Snapshot(ctx, backup, claim, f.class)

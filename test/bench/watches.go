@@ -19,7 +19,7 @@ const (
 
 // watches is what the agent's watch per transfer on the Events of its mover costs the control plane. There is
 // no watch cache for Events, so each watch is a stream from etcd that gets every Event of the namespace.
-func (s *stage) watches(ctx context.Context) error {
+func (s *env) watches(ctx context.Context) error {
 	const namespace = "watches"
 	client, err := kubernetes.NewForConfig(s.plane.Admin())
 	if err != nil {

@@ -16,7 +16,7 @@ import (
 	"github.com/lateen-project/lateen/test/cluster"
 	"github.com/lateen-project/lateen/test/node"
 	"github.com/lateen-project/lateen/test/process"
-	"github.com/lateen-project/lateen/test/world"
+	"github.com/lateen-project/lateen/test/testenv"
 )
 
 // Agent is a node-agent that cases can be played against.
@@ -41,7 +41,7 @@ func agentNamed(name string) (*Agent, error) {
 	agents := map[string]*Agent{
 		// An agent that was killed holds the coordinator's Lease for half a minute; another one cleans up after it.
 		"lateen": {
-			Name: name, Title: "Lateen", Account: deploy.ServiceAccountName, Patience: 3 * time.Minute, Settle: world.Patience,
+			Name: name, Title: "Lateen", Account: deploy.ServiceAccountName, Patience: 3 * time.Minute, Settle: testenv.Patience,
 			Args: []string{"node-agent", "--cancel-grace=1s"},
 		},
 		// Velero waits at most ten minutes for anything that a case does not shorten (velero-protocol 2.6).

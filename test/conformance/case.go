@@ -17,7 +17,7 @@ import (
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/yaml"
 
-	"github.com/lateen-project/lateen/test/world"
+	"github.com/lateen-project/lateen/test/testenv"
 )
 
 //go:embed cases
@@ -27,8 +27,8 @@ var cases embed.FS
 // made when it is played (docs/conformance.md lists them).
 type Case struct {
 	// Title and Kind follow from the path of the file.
-	Title string     `json:"-"`
-	Kind  world.Kind `json:"-"`
+	Title string       `json:"-"`
+	Kind  testenv.Kind `json:"-"`
 	// source is the file, read without its meaning.
 	source any
 	// Shows are the sections and weaknesses (W-numbers) of docs/velero-protocol.md that the case is about.
@@ -64,8 +64,8 @@ type Case struct {
 	// Within is how long the transfer may take to its end from the last of what happens; 0: as long as agents may take.
 	Within Duration `json:"within"`
 	// Ends is what the resource is like in the end, and Phases are all that it went through.
-	Ends   Object        `json:"ends"`
-	Phases []world.Phase `json:"phases"`
+	Ends   Object          `json:"ends"`
+	Phases []testenv.Phase `json:"phases"`
 	// Made is what was there at some time, Never what never was, Left what is there in the end, and Gone what is not.
 	Made  []Object `json:"made"`
 	Never []Object `json:"never"`
@@ -137,19 +137,19 @@ type Reason struct {
 
 // Step is one thing that happens; exactly one of its fields is set.
 type Step struct {
-	Phase  world.Phase `json:"phase"`  // wait until the resource is in it
-	Seen   Object      `json:"seen"`   // wait until there is such an object
-	Second world.Phase `json:"second"` // make a second resource for the same volume, and wait until it is in that phase
-	Cancel bool        `json:"cancel"` // ask for the end of the transfer
-	Delete bool        `json:"delete"` // delete the resource
-	Force  bool        `json:"force"`  // delete the resource without heeding its finalizers
-	Vanish bool        `json:"vanish"` // the mover is gone without a trace
-	Evict  string      `json:"evict"`  // the kubelet ends the mover, with that message
-	Agent  string      `json:"agent"`  // "ends" or "starts"
-	Remove Object      `json:"remove"` // delete that object
-	Apply  Object      `json:"apply"`  // make or change that object
-	Set    Object      `json:"set"`    // patch the resource
-	Wait   Duration    `json:"wait"`   // let time pass
+	Phase  testenv.Phase `json:"phase"`  // wait until the resource is in it
+	Seen   Object        `json:"seen"`   // wait until there is such an object
+	Second testenv.Phase `json:"second"` // make a second resource for the same volume, and wait until it is in that phase
+	Cancel bool          `json:"cancel"` // ask for the end of the transfer
+	Delete bool          `json:"delete"` // delete the resource
+	Force  bool          `json:"force"`  // delete the resource without heeding its finalizers
+	Vanish bool          `json:"vanish"` // the mover is gone without a trace
+	Evict  string        `json:"evict"`  // the kubelet ends the mover, with that message
+	Agent  string        `json:"agent"`  // "ends" or "starts"
+	Remove Object        `json:"remove"` // delete that object
+	Apply  Object        `json:"apply"`  // make or change that object
+	Set    Object        `json:"set"`    // patch the resource
+	Wait   Duration      `json:"wait"`   // let time pass
 }
 
 // Cases are all cases, in the order of the kinds.

@@ -13,7 +13,7 @@ import (
 	"k8s.io/client-go/dynamic"
 
 	"github.com/lateen-project/lateen/test/cluster"
-	"github.com/lateen-project/lateen/test/world"
+	"github.com/lateen-project/lateen/test/testenv"
 )
 
 var (
@@ -25,7 +25,7 @@ var (
 
 func TestMain(m *testing.M) {
 	os.Exit(cluster.Main(m, os.Stderr, &plane, func(ctx context.Context, c *cluster.Cluster) error {
-		return errors.Join(world.InstallCRDs(ctx, c.Admin()), world.InstallSnapshotCRDs(ctx, c.Admin()))
+		return errors.Join(testenv.InstallCRDs(ctx, c.Admin()), testenv.InstallSnapshotCRDs(ctx, c.Admin()))
 	}))
 }
 

@@ -11,7 +11,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/lateen-project/lateen/test/node"
-	"github.com/lateen-project/lateen/test/world"
+	"github.com/lateen-project/lateen/test/testenv"
 )
 
 // fillPod gives the volume of a pod data of the pod's own.
@@ -64,7 +64,7 @@ func (s *scene) moved(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
-		if transfer.Status.Phase != world.Completed {
+		if transfer.Status.Phase != testenv.Completed {
 			continue
 		}
 		if err := s.movedBy(ctx, transfer); err != nil {
@@ -74,13 +74,13 @@ func (s *scene) moved(ctx context.Context) error {
 	return nil
 }
 
-func (s *scene) movedBy(ctx context.Context, transfer *world.Transfer) error {
+func (s *scene) movedBy(ctx context.Context, transfer *testenv.Transfer) error {
 	switch s.story.Kind {
-	case world.PodVolumeBackup:
+	case testenv.PodVolumeBackup:
 		return s.uploaded(transfer, transfer.Spec.Pod.UID)
-	case world.DataUpload:
+	case testenv.DataUpload:
 		return s.uploaded(transfer, types.UID(transfer.Labels[velerov1.PVCUIDLabel]))
-	case world.PodVolumeRestore:
+	case testenv.PodVolumeRestore:
 		pod, err := s.Kube.CoreV1().Pods(transfer.Spec.Pod.Namespace).Get(ctx, transfer.Spec.Pod.Name, metav1.GetOptions{})
 		if err != nil {
 			return fmt.Errorf("get restored pod: %w", err)
@@ -104,7 +104,7 @@ func (s *scene) movedBy(ctx context.Context, transfer *world.Transfer) error {
 }
 
 // uploaded wants the mover of a backup to have read the data of something.
-func (s *scene) uploaded(transfer *world.Transfer, of types.UID) error {
+func (s *scene) uploaded(transfer *testenv.Transfer, of types.UID) error {
 	data, ok := s.movers.Uploaded(transfer.UID)
 	if !ok {
 		return errors.New("no mover has read a volume")
@@ -116,7 +116,7 @@ func (s *scene) uploaded(transfer *world.Transfer, of types.UID) error {
 }
 
 // restoredTo wants a directory to have what a restore has written.
-func restoredTo(dir string, transfer *world.Transfer) error {
+func restoredTo(dir string, transfer *testenv.Transfer) error {
 	data, err := node.ReadData(dir)
 	if err != nil {
 		return err
@@ -128,7 +128,7 @@ func restoredTo(dir string, transfer *world.Transfer) error {
 }
 
 // transferNow is what was last seen of a transfer.
-func (s *scene) transferNow(name string) (transfer *world.Transfer, err error) {
+func (s *scene) transferNow(name string) (transfer *testenv.Transfer, err error) {
 	s.plane.History.lock.Lock()
 	defer s.plane.History.lock.Unlock()
 	return s.transfer(name)

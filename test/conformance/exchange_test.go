@@ -15,7 +15,7 @@ import (
 	"k8s.io/apimachinery/pkg/watch"
 
 	"github.com/lateen-project/lateen/test/cluster"
-	"github.com/lateen-project/lateen/test/world"
+	"github.com/lateen-project/lateen/test/testenv"
 )
 
 // The movers of this file work until they are told to finish: when the other agent writes down how far they are. Velero's
@@ -35,7 +35,7 @@ func TestATransferGoesOnWhenAnotherAgentTakesOver(t *testing.T) {
 		{from: "velero", to: "lateen", command: []string{"adopt", "--force", "--lateen-image=example.test/lateen:v1"}},
 		{from: "lateen", to: "velero", command: []string{"adopt", "--force", "--undo"}},
 	} {
-		for _, kind := range []world.Kind{world.PodVolumeBackup, world.DataUpload} {
+		for _, kind := range []testenv.Kind{testenv.PodVolumeBackup, testenv.DataUpload} {
 			t.Run(test.from+" to "+test.to+"/"+string(kind), func(t *testing.T) {
 				t.Parallel()
 				exchange(t, on, kind, test.from, test.to, test.command)
@@ -44,9 +44,9 @@ func TestATransferGoesOnWhenAnotherAgentTakesOver(t *testing.T) {
 	}
 }
 
-func exchange(t *testing.T, on *Plane, kind world.Kind, from, to string, command []string) {
+func exchange(t *testing.T, on *Plane, kind testenv.Kind, from, to string, command []string) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), 2*world.Patience) // two agents, the slower of which takes seconds to start
+	ctx, cancel := context.WithTimeout(t.Context(), 2*testenv.Patience) // two agents, the slower of which takes seconds to start
 	defer cancel()
 	first, err := agentNamed(from)
 	require.NoError(t, err)
@@ -70,8 +70,8 @@ func exchange(t *testing.T, on *Plane, kind world.Kind, from, to string, command
 	created, err := s.create(ctx, s.alter)
 	require.NoError(t, err)
 	name := created.GetName()
-	far := func(bytes int64) func(*world.Transfer) bool {
-		return func(seen *world.Transfer) bool { return seen.Status.Progress.BytesDone > bytes }
+	far := func(bytes int64) func(*testenv.Transfer) bool {
+		return func(seen *testenv.Transfer) bool { return seen.Status.Progress.BytesDone > bytes }
 	}
 	_, err = s.Transfers(kind).Wait(ctx, name, far(0))
 	require.NoError(t, err)
@@ -86,9 +86,9 @@ func exchange(t *testing.T, on *Plane, kind world.Kind, from, to string, command
 	_, err = s.Transfers(kind).Wait(ctx, name, far(before.Status.Progress.BytesDone))
 	require.NoError(t, err, "the agent: %v", context.Cause(ctx))
 	close(finish)
-	ended, err := s.Transfers(kind).Wait(ctx, name, world.Settled)
+	ended, err := s.Transfers(kind).Wait(ctx, name, testenv.Settled)
 	require.NoError(t, err, "the agent: %v", context.Cause(ctx))
-	require.Equal(t, world.Completed, ended.Status.Phase, ended.Status.Message)
+	require.Equal(t, testenv.Completed, ended.Status.Phase, ended.Status.Message)
 	require.EqualValues(t, 1000, ended.Status.Progress.BytesDone)
 	require.NoError(t, s.WaitPodGone(ctx, s.Namespace, name))
 	require.NoError(t, s.WaitClaimGone(ctx, s.Namespace, name))

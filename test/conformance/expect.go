@@ -11,7 +11,7 @@ import (
 	velerov1 "github.com/vmware-tanzu/velero/pkg/apis/velero/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 
-	"github.com/lateen-project/lateen/test/world"
+	"github.com/lateen-project/lateen/test/testenv"
 )
 
 // expect waits for what the case wants: first for the end of the transfer, within what is left of the agent's patience,
@@ -40,7 +40,7 @@ func (s *scene) awaitEnd(ctx context.Context) error {
 // ended says what is missing for the transfer to have come to an end, the wanted one or another.
 func (s *scene) ended() error {
 	transfer, err := s.transfer(s.words.of("NAME"))
-	if err != nil || world.Ended(transfer) || s.gone() {
+	if err != nil || testenv.Ended(transfer) || s.gone() {
 		return err
 	}
 	if len(s.story.Ends) == 0 {
@@ -53,7 +53,7 @@ func (s *scene) ended() error {
 }
 
 // inWords is a phase as a reader may expect it.
-func inWords(phase world.Phase) string {
+func inWords(phase testenv.Phase) string {
 	if phase == "" {
 		return "new"
 	}
@@ -61,7 +61,7 @@ func inWords(phase world.Phase) string {
 }
 
 // reason is what a transfer says about its end, if anything, to be appended to what is said about it.
-func reason(transfer *world.Transfer) string {
+func reason(transfer *testenv.Transfer) string {
 	if transfer.Status.Message == "" {
 		return ""
 	}
@@ -136,7 +136,7 @@ func (s *scene) check() error {
 // server looks it up by is still there.
 func (s *scene) clean() error {
 	transfer, err := s.transfer(s.words.of("NAME"))
-	if err != nil || !world.Ended(transfer) || s.gone() || s.story.maintains() {
+	if err != nil || !testenv.Ended(transfer) || s.gone() || s.story.maintains() {
 		return err
 	}
 	if wanted, ok := s.wantedPhase(); ok && wanted != string(transfer.Status.Phase) {
@@ -156,7 +156,7 @@ func (s *scene) clean() error {
 
 // orHopeless has nobody wait for a resource to change once it has ended.
 func (s *scene) orHopeless(err error) error {
-	if transfer, unread := s.transfer(s.words.of("NAME")); unread == nil && world.Ended(transfer) {
+	if transfer, unread := s.transfer(s.words.of("NAME")); unread == nil && testenv.Ended(transfer) {
 		return hopelessError{err}
 	}
 	return err
@@ -170,10 +170,10 @@ func (s *scene) wantedPhase() (string, bool) {
 }
 
 // phases are those that the transfer went through.
-func (s *scene) phases() (all []world.Phase) {
+func (s *scene) phases() (all []testenv.Phase) {
 	for _, life := range s.plane.History.in(string(s.story.Kind), s.Namespace) {
 		for _, version := range life.versions {
-			transfer, err := world.View(meta(version))
+			transfer, err := testenv.View(meta(version))
 			if err != nil || transfer.Name != s.words.of("NAME") || transfer.Status.Phase == "" {
 				continue
 			}

@@ -21,7 +21,7 @@ import (
 	"k8s.io/client-go/dynamic/dynamicinformer"
 	"k8s.io/client-go/tools/cache"
 
-	"github.com/lateen-project/lateen/test/world"
+	"github.com/lateen-project/lateen/test/testenv"
 )
 
 // resources are those that cases may speak of, by kind; for the others the plural is made of the kind.
@@ -39,7 +39,7 @@ func resources() map[string]schema.GroupVersionResource {
 		"VolumeSnapshot":        snapshots.WithResource("volumesnapshots"),
 		"VolumeSnapshotContent": snapshots.WithResource("volumesnapshotcontents"),
 	}
-	for _, kind := range world.Kinds() {
+	for _, kind := range testenv.Kinds() {
 		all[string(kind)] = kind.Resource()
 	}
 	all[string(repository)] = velerov1.SchemeGroupVersion.WithResource("backuprepositories")

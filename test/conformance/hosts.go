@@ -17,7 +17,7 @@ import (
 	"k8s.io/client-go/rest"
 
 	"github.com/lateen-project/lateen/test/node"
-	"github.com/lateen-project/lateen/test/world"
+	"github.com/lateen-project/lateen/test/testenv"
 )
 
 // firstNode is the word for the node that every case has, on which an agent runs.
@@ -91,7 +91,7 @@ func (s *scene) startNodes(ctx context.Context, admin *rest.Config, kubelet stri
 		}
 	}
 	for _, on := range s.hosts {
-		pod, err := s.NodeAgentPod(ctx, on.Name(), world.Ready)
+		pod, err := s.NodeAgentPod(ctx, on.Name(), testenv.Ready)
 		if err != nil {
 			return err
 		}

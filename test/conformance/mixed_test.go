@@ -23,14 +23,14 @@ import (
 	"github.com/lateen-project/lateen/test/cluster"
 	"github.com/lateen-project/lateen/test/csi"
 	"github.com/lateen-project/lateen/test/node"
-	"github.com/lateen-project/lateen/test/world"
+	"github.com/lateen-project/lateen/test/testenv"
 )
 
 // mixed is an installation with two nodes, on one of which Velero's agent runs and on the other one Lateen's. Both live as
 // long as the test; which of them accepts a transfer is decided by having the other one stand still.
 type mixed struct {
 	*testing.T
-	*world.World
+	*testenv.Env
 	driver *csi.Driver
 	backup *velerov1.Backup
 	class  string
@@ -45,10 +45,10 @@ func newMixed(ctx context.Context, t *testing.T, moversOn string) *mixed {
 	t.Helper()
 	base, dir := "node-"+rand.String(8), t.TempDir()
 	labels, kubelet := map[string]string{"fleet": base}, filepath.Join(dir, "kubelet")
-	w, err := world.New(ctx, plane.Admin(), world.Options{NodeLabels: labels, KubeletRoot: kubelet})
+	w, err := testenv.New(ctx, plane.Admin(), testenv.Options{NodeLabels: labels, KubeletRoot: kubelet})
 	require.NoError(t, err)
-	require.NoError(t, world.Apply(ctx, plane.Admin(), deploy.RBAC(w.Namespace)...))
-	m := &mixed{T: t, World: w, class: "class-" + w.Namespace, nodes: map[string]string{}, agents: map[string]*run{}}
+	require.NoError(t, testenv.Apply(ctx, plane.Admin(), deploy.RBAC(w.Namespace)...))
+	m := &mixed{T: t, Env: w, class: "class-" + w.Namespace, nodes: map[string]string{}, agents: map[string]*run{}}
 	movers, err := node.NewStandIn(plane.Admin(), takes)
 	require.NoError(t, err)
 	for _, name := range []string{"velero", "lateen"} {
@@ -80,7 +80,7 @@ func newMixed(ctx context.Context, t *testing.T, moversOn string) *mixed {
 func (m *mixed) exchange(ctx context.Context) {
 	m.Helper()
 	for _, name := range m.nodes {
-		_, err := m.NodeAgentPod(ctx, name, world.Ready)
+		_, err := m.NodeAgentPod(ctx, name, testenv.Ready)
 		require.NoError(m, err)
 	}
 	patch := `[{"op":"replace","path":"/spec/updateStrategy","value":{"type":"OnDelete"}},
@@ -88,18 +88,18 @@ func (m *mixed) exchange(ctx context.Context) {
 		{"op":"replace","path":"/spec/template/spec/containers/0/args","value":["node-agent"]}]`
 	_, err := m.Kube.AppsV1().DaemonSets(m.Namespace).Patch(ctx, "node-agent", types.JSONPatchType, []byte(patch), metav1.PatchOptions{})
 	require.NoError(m, err)
-	was, err := m.NodeAgentPod(ctx, m.nodes["lateen"], world.Ready)
+	was, err := m.NodeAgentPod(ctx, m.nodes["lateen"], testenv.Ready)
 	require.NoError(m, err)
 	require.NoError(m, m.Kube.CoreV1().Pods(m.Namespace).Delete(ctx, was.Name, metav1.DeleteOptions{}))
 	require.NoError(m, m.WaitPodGone(ctx, m.Namespace, was.Name))
 	_, err = m.NodeAgentPod(ctx, m.nodes["lateen"], func(pod *corev1.Pod) bool {
-		return world.Ready(pod) && len(pod.Spec.Containers[0].Args) == 1
+		return testenv.Ready(pod) && len(pod.Spec.Containers[0].Args) == 1
 	})
 	require.NoError(m, err)
 	here, err := m.Kube.CoreV1().Pods(m.Namespace).List(ctx, metav1.ListOptions{})
 	require.NoError(m, err)
 	for i := range here.Items { // Velero's agent ends at its start if a pod of its node has no directory yet
-		_, err := m.WaitPod(ctx, m.Namespace, here.Items[i].Name, world.Ready)
+		_, err := m.WaitPod(ctx, m.Namespace, here.Items[i].Name, testenv.Ready)
 		require.NoError(m, err)
 	}
 }
@@ -143,7 +143,7 @@ func (m *mixed) acceptedBy(ctx context.Context, agent, claim string) (upload str
 	other := map[string]string{"velero": "lateen", "lateen": "velero"}[agent]
 	_, err := m.CSIClaim(ctx, claim, m.class)
 	require.NoError(m, err)
-	source, err := m.WaitClaim(ctx, m.Apps, claim, world.Bound)
+	source, err := m.WaitClaim(ctx, m.Apps, claim, testenv.Bound)
 	require.NoError(m, err)
 	require.NoError(m, m.agents[other].process.Signal(syscall.SIGSTOP))
 	snapshot, err := m.Snapshot(ctx, m.backup, source, m.class)
@@ -152,7 +152,7 @@ func (m *mixed) acceptedBy(ctx context.Context, agent, claim string) (upload str
 		VolumeSnapshot: snapshot.Name, SnapshotClass: m.class, Driver: m.driver.Name(),
 	})
 	require.NoError(m, err)
-	accepted, err := m.Transfers(world.DataUpload).Wait(ctx, created.Name, world.In(world.Accepted))
+	accepted, err := m.Transfers(testenv.DataUpload).Wait(ctx, created.Name, testenv.In(testenv.Accepted))
 	require.NoError(m, err)
 	require.Equal(m, m.nodes[agent], accepted.Status.AcceptedByNode)
 	require.NoError(m, m.agents[other].process.Signal(syscall.SIGCONT))
@@ -173,9 +173,9 @@ func TestAnUploadIsExposedByTheAgentThatAcceptedItAndByNoOther(t *testing.T) {
 				uploads[agent] = m.acceptedBy(ctx, agent, "of-"+agent)
 			}
 			for agent, name := range uploads {
-				ended, err := m.Transfers(world.DataUpload).Wait(ctx, name, world.Settled)
+				ended, err := m.Transfers(testenv.DataUpload).Wait(ctx, name, testenv.Settled)
 				require.NoError(t, err, "%s; velero: %s; lateen: %s", agent, m.agents["velero"].tail(), m.agents["lateen"].tail())
-				require.Equal(t, world.Completed, ended.Status.Phase, ended.Status.Message)
+				require.Equal(t, testenv.Completed, ended.Status.Phase, ended.Status.Message)
 				require.Equal(t, m.nodes[moversOn], ended.Status.Node)
 				require.NoError(t, m.WaitPodGone(ctx, m.Namespace, name))
 				require.NoError(t, m.WaitClaimGone(ctx, m.Namespace, name))

@@ -22,7 +22,7 @@ import (
 	"github.com/lateen-project/lateen/test/cluster"
 	"github.com/lateen-project/lateen/test/csi"
 	"github.com/lateen-project/lateen/test/node"
-	"github.com/lateen-project/lateen/test/world"
+	"github.com/lateen-project/lateen/test/testenv"
 )
 
 // Plane is the control plane that cases are played on.
@@ -35,7 +35,7 @@ type Plane struct {
 
 const (
 	// buildTimeout bounds what is done before the agent starts; several cases do it at the same time.
-	buildTimeout = world.Patience
+	buildTimeout = testenv.Patience
 	// takes is how long movers take if a case does not say so.
 	takes = 200 * time.Millisecond
 
@@ -48,7 +48,7 @@ const (
 
 // scene is one case being played.
 type scene struct {
-	*world.World
+	*testenv.Env
 	plane  *Plane
 	agent  *Agent
 	story  *Case
@@ -135,14 +135,14 @@ func (s *scene) atEnd(do func()) {
 	s.ends = append(s.ends, do)
 }
 
-// build makes the world, the node, what is given and what is moved.
+// build makes the environment, the node, what is given and what is moved.
 func (s *scene) build(ctx context.Context) (err error) {
 	ctx, cancel := context.WithTimeout(ctx, buildTimeout)
 	defer cancel()
 	admin := s.plane.Cluster.Admin()
 	name, kubelet := "node-"+rand.String(8), filepath.Join(s.dir, "kubelet")
-	options := world.Options{NodeLabels: map[string]string{fleet: name}, KubeletRoot: kubelet}
-	if s.World, err = world.New(ctx, admin, options); err != nil {
+	options := testenv.Options{NodeLabels: map[string]string{fleet: name}, KubeletRoot: kubelet}
+	if s.Env, err = testenv.New(ctx, admin, options); err != nil {
 		return err
 	}
 	s.nameNodes(name)
@@ -151,7 +151,7 @@ func (s *scene) build(ctx context.Context) (err error) {
 	} {
 		s.words.set(word, stands)
 	}
-	if err := world.Apply(ctx, admin, deploy.RBAC(s.Namespace)...); err != nil {
+	if err := testenv.Apply(ctx, admin, deploy.RBAC(s.Namespace)...); err != nil {
 		return err
 	}
 	if err := s.classes(ctx); err != nil {

@@ -11,16 +11,16 @@ import (
 	"strings"
 	"time"
 
-	"github.com/lateen-project/lateen/test/world"
+	"github.com/lateen-project/lateen/test/testenv"
 )
 
 // Result is what came of one case.
 type Result struct {
-	Kind    world.Kind `json:"kind"`
-	Title   string     `json:"title"`
-	Seconds float64    `json:"seconds"` // of the whole case, with the making of its world
-	Why     string     `json:"why,omitempty"`
-	Date    string     `json:"date"`
+	Kind    testenv.Kind `json:"kind"`
+	Title   string       `json:"title"`
+	Seconds float64      `json:"seconds"` // of the whole case, with its environment
+	Why     string       `json:"why,omitempty"`
+	Date    string       `json:"date"`
 }
 
 // Report is what came of the cases for one agent. Playing some of the cases again replaces their results alone.
@@ -186,7 +186,7 @@ func (r *Report) summary() string {
 	if len(r.Results) == 0 {
 		return ""
 	}
-	passed, played, dates := map[world.Kind]int{}, map[world.Kind]int{}, []string{}
+	passed, played, dates := map[testenv.Kind]int{}, map[testenv.Kind]int{}, []string{}
 	total := 0
 	for _, result := range r.Results {
 		played[result.Kind]++

@@ -11,14 +11,14 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/lateen-project/lateen/test/node"
-	"github.com/lateen-project/lateen/test/world"
+	"github.com/lateen-project/lateen/test/testenv"
 )
 
 // repository is the kind of cases about maintenance, whose resource is no transfer.
-const repository world.Kind = "BackupRepository"
+const repository testenv.Kind = "BackupRepository"
 
 // kinds are those that there are cases of.
-func kinds() []world.Kind { return append(world.Kinds(), repository) }
+func kinds() []testenv.Kind { return append(testenv.Kinds(), repository) }
 
 // jobs plays maintenance, which succeeds at once.
 type jobs struct{}

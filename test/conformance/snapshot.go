@@ -16,7 +16,7 @@ import (
 
 	"github.com/lateen-project/lateen/test/cluster"
 	"github.com/lateen-project/lateen/test/csi"
-	"github.com/lateen-project/lateen/test/world"
+	"github.com/lateen-project/lateen/test/testenv"
 )
 
 // StartStorage starts the snapshot-controller and what plays CSI drivers, which keep their files in dir. The caller ends
@@ -150,7 +150,7 @@ func (s *scene) claim(ctx context.Context) (*corev1.PersistentVolumeClaim, error
 		return nil, err
 	}
 	if s.story.Volume.Late {
-		if _, err := s.SourcePod(ctx, "app", "", world.ClaimVolume("data", "data")); err != nil {
+		if _, err := s.SourcePod(ctx, "app", "", testenv.ClaimVolume("data", "data")); err != nil {
 			return nil, err
 		}
 	}

@@ -11,7 +11,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
-	"github.com/lateen-project/lateen/test/world"
+	"github.com/lateen-project/lateen/test/testenv"
 )
 
 // take does one step of what happens.
@@ -99,12 +99,12 @@ func pass(ctx context.Context, takes time.Duration) error {
 }
 
 // until waits for a phase of a transfer of the case, and gives up when it has ended in another one.
-func (s *scene) until(ctx context.Context, name string, phase world.Phase) error {
-	last := &world.Transfer{}
+func (s *scene) until(ctx context.Context, name string, phase testenv.Phase) error {
+	last := &testenv.Transfer{}
 	var unread error
 	err := s.plane.History.Until(ctx, func() error {
 		last, unread = s.transfer(name)
-		if unread != nil || last.Status.Phase == phase || world.Ended(last) {
+		if unread != nil || last.Status.Phase == phase || testenv.Ended(last) {
 			return nil //nolint:nilerr // it is no use waiting for what cannot be read
 		}
 		return fmt.Errorf("is still %s, want %s", inWords(last.Status.Phase), phase)
@@ -119,11 +119,11 @@ func (s *scene) until(ctx context.Context, name string, phase world.Phase) error
 }
 
 // transfer is what was last seen of a resource of the case's kind.
-func (s *scene) transfer(name string) (*world.Transfer, error) {
+func (s *scene) transfer(name string) (*testenv.Transfer, error) {
 	for _, life := range s.plane.History.in(string(s.story.Kind), s.Namespace) {
 		if object := meta(life.last()); object.GetName() == name {
-			return world.View(object)
+			return testenv.View(object)
 		}
 	}
-	return &world.Transfer{}, nil
+	return &testenv.Transfer{}, nil
 }

@@ -10,17 +10,17 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"github.com/lateen-project/lateen/test/world"
+	"github.com/lateen-project/lateen/test/testenv"
 )
 
 // prepare makes what is moved, and how its resource is made.
 func (s *scene) prepare(ctx context.Context) error {
 	switch s.story.Kind {
-	case world.PodVolumeBackup:
+	case testenv.PodVolumeBackup:
 		return s.preparePodVolumeBackup(ctx)
-	case world.PodVolumeRestore:
+	case testenv.PodVolumeRestore:
 		return s.preparePodVolumeRestore(ctx)
-	case world.DataUpload:
+	case testenv.DataUpload:
 		return s.prepareDataUpload(ctx)
 	case repository:
 		return s.prepareRepository()
@@ -38,7 +38,7 @@ func (s *scene) preparePodVolumeBackup(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	pod, err := s.ready(ctx, created.Name, world.Ready)
+	pod, err := s.ready(ctx, created.Name, testenv.Ready)
 	if err != nil {
 		return err
 	}
@@ -104,14 +104,14 @@ func (s *scene) restore(ctx context.Context) (*velerov1.Restore, error) {
 // waitsForRestore says that the init container of a restored pod runs.
 func waitsForRestore(pod *corev1.Pod) bool {
 	return slices.ContainsFunc(pod.Status.InitContainerStatuses, func(c corev1.ContainerStatus) bool {
-		return c.Name == world.WaitContainer && c.State.Running != nil
+		return c.Name == testenv.WaitContainer && c.State.Running != nil
 	})
 }
 
 // podVolume is the volume of a pod that is backed up or restored.
 func (s *scene) podVolume(ctx context.Context) (corev1.Volume, error) {
 	if !s.story.Volume.Claim {
-		return world.EmptyDir("data"), nil
+		return testenv.EmptyDir("data"), nil
 	}
 	mode := corev1.PersistentVolumeFilesystem
 	if s.story.Volume.Block {
@@ -125,7 +125,7 @@ func (s *scene) podVolume(ctx context.Context) (corev1.Volume, error) {
 		return corev1.Volume{}, err
 	}
 	s.words.set("VOLUME", claim.Spec.VolumeName)
-	return world.ClaimVolume("data", claim.Name), nil
+	return testenv.ClaimVolume("data", claim.Name), nil
 }
 
 // alter changes a resource as the case wants, before it is created.

@@ -17,7 +17,7 @@ import (
 
 	"github.com/lateen-project/lateen/test/cluster"
 	"github.com/lateen-project/lateen/test/csi"
-	"github.com/lateen-project/lateen/test/world"
+	"github.com/lateen-project/lateen/test/testenv"
 )
 
 // plane is the only control plane of this test binary. TestMain sets it.
@@ -25,16 +25,16 @@ var plane *cluster.Cluster
 
 func TestMain(m *testing.M) {
 	os.Exit(cluster.Main(m, os.Stderr, &plane, func(ctx context.Context, c *cluster.Cluster) error {
-		if err := world.InstallCRDs(ctx, c.Admin()); err != nil {
+		if err := testenv.InstallCRDs(ctx, c.Admin()); err != nil {
 			return err
 		}
-		_, err := world.ServeSnapshots(ctx, c)
+		_, err := testenv.ServeSnapshots(ctx, c)
 		return err
 	}))
 }
 
 // patience is the limit for one wait of a test.
-const patience = world.Patience
+const patience = testenv.Patience
 
 // deadline returns a context that bounds all waits of a test.
 func deadline(t *testing.T) context.Context {
@@ -44,21 +44,21 @@ func deadline(t *testing.T) context.Context {
 	return ctx
 }
 
-// sites counts the sites, so that each has a unique name.
-var sites atomic.Int64
+// envs counts the environments, so that each has a unique name.
+var envs atomic.Int64
 
-// site is an installation of Velero, with a driver and classes of the same name.
-type site struct {
-	*world.World
+// env is an installation of Velero, with a driver and classes of the same name.
+type env struct {
+	*testenv.Env
 	driver *csi.Driver
 	name   string
 }
 
-func newSite(ctx context.Context, t *testing.T, options csi.Options, change ...func(*storagev1.StorageClass)) *site {
+func newEnv(ctx context.Context, t *testing.T, options csi.Options, change ...func(*storagev1.StorageClass)) *env {
 	t.Helper()
-	s := &site{name: fmt.Sprintf("csi-%d", sites.Add(1))}
+	s := &env{name: fmt.Sprintf("csi-%d", envs.Add(1))}
 	var err error
-	s.World, err = world.New(ctx, plane.Admin(), world.Options{Namespace: s.name, Node: s.name})
+	s.Env, err = testenv.New(ctx, plane.Admin(), testenv.Options{Namespace: s.name, Node: s.name})
 	require.NoError(t, err)
 	options.Driver, options.Dir = s.name+".example.com", t.TempDir()
 	s.driver, err = csi.Start(ctx, plane.Admin(), options)
@@ -71,13 +71,13 @@ func newSite(ctx context.Context, t *testing.T, options csi.Options, change ...f
 }
 
 // claim creates a claim and waits until it is bound. It also returns the volume.
-func (s *site) claim(
+func (s *env) claim(
 	ctx context.Context, t *testing.T, name string, change ...func(*corev1.PersistentVolumeClaim),
 ) (*corev1.PersistentVolumeClaim, *corev1.PersistentVolume) {
 	t.Helper()
 	_, err := s.CSIClaim(ctx, name, s.name, change...)
 	require.NoError(t, err)
-	claim, err := s.WaitClaim(ctx, s.Apps, name, world.Bound)
+	claim, err := s.WaitClaim(ctx, s.Apps, name, testenv.Bound)
 	require.NoError(t, err)
 	volume, err := s.Kube.CoreV1().PersistentVolumes().Get(ctx, claim.Spec.VolumeName, metav1.GetOptions{})
 	require.NoError(t, err)
@@ -85,7 +85,7 @@ func (s *site) claim(
 }
 
 // said returns the first Event with that reason about the object with that name in Apps.
-func (s *site) said(ctx context.Context, t *testing.T, name, reason string) *corev1.Event {
+func (s *env) said(ctx context.Context, t *testing.T, name, reason string) *corev1.Event {
 	t.Helper()
 	watcher, err := s.Kube.CoreV1().Events(s.Apps).Watch(ctx, metav1.ListOptions{FieldSelector: "involvedObject.name=" + name + ",reason=" + reason})
 	require.NoError(t, err)

@@ -13,11 +13,11 @@ import (
 	"k8s.io/utils/ptr"
 
 	"github.com/lateen-project/lateen/test/csi"
-	"github.com/lateen-project/lateen/test/world"
+	"github.com/lateen-project/lateen/test/testenv"
 )
 
 // snapshot creates a ready snapshot of a new claim that contains a tree.
-func (s *site) snapshot(ctx context.Context, t *testing.T) (*snapshotv1.VolumeSnapshot, *snapshotv1.VolumeSnapshotContent) {
+func (s *env) snapshot(ctx context.Context, t *testing.T) (*snapshotv1.VolumeSnapshot, *snapshotv1.VolumeSnapshotContent) {
 	t.Helper()
 	claim, volume := s.claim(ctx, t, "data")
 	plant(t, s.driver.VolumeDir(volume.Spec.CSI.VolumeHandle))
@@ -25,7 +25,7 @@ func (s *site) snapshot(ctx context.Context, t *testing.T) (*snapshotv1.VolumeSn
 	require.NoError(t, err)
 	created, err := s.Snapshot(ctx, backup, claim, s.name)
 	require.NoError(t, err)
-	created, err = s.WaitSnapshot(ctx, s.Apps, created.Name, world.ReadyToUse)
+	created, err = s.WaitSnapshot(ctx, s.Apps, created.Name, testenv.ReadyToUse)
 	require.NoError(t, err)
 	content, err := s.contents().Get(ctx, *created.Status.BoundVolumeSnapshotContentName, metav1.GetOptions{})
 	require.NoError(t, err)
@@ -38,16 +38,16 @@ type contentClient interface {
 	Patch(ctx context.Context, name string, kind types.PatchType, data []byte, opts metav1.PatchOptions, sub ...string) (*snapshotv1.VolumeSnapshotContent, error)
 }
 
-func (s *site) contents() contentClient { return s.Snapshots.SnapshotV1().VolumeSnapshotContents() }
+func (s *env) contents() contentClient { return s.Snapshots.SnapshotV1().VolumeSnapshotContents() }
 
-func (s *site) deleteSnapshot(ctx context.Context, t *testing.T, namespace, name string) {
+func (s *env) deleteSnapshot(ctx context.Context, t *testing.T, namespace, name string) {
 	t.Helper()
 	require.NoError(t, s.Snapshots.SnapshotV1().VolumeSnapshots(namespace).Delete(ctx, name, metav1.DeleteOptions{}))
 	require.NoError(t, s.WaitSnapshotGone(ctx, namespace, name))
 }
 
 // secondOwner gives the handle of a content to a second pair in Velero's namespace.
-func (s *site) secondOwner(ctx context.Context, t *testing.T, handle string) {
+func (s *env) secondOwner(ctx context.Context, t *testing.T, handle string) {
 	t.Helper()
 	const name = "copy"
 	_, err := s.contents().Create(ctx, &snapshotv1.VolumeSnapshotContent{
@@ -66,13 +66,13 @@ func (s *site) secondOwner(ctx context.Context, t *testing.T, handle string) {
 		},
 	}, metav1.CreateOptions{})
 	require.NoError(t, err)
-	_, err = s.WaitSnapshot(ctx, s.Namespace, name, world.ReadyToUse)
+	_, err = s.WaitSnapshot(ctx, s.Namespace, name, testenv.ReadyToUse)
 	require.NoError(t, err)
 }
 
 func TestVolumeOfASnapshotIsAnExactCopyOfTheOneItWasTakenOf(t *testing.T) {
 	ctx := deadline(t)
-	s := newSite(ctx, t, csi.Options{})
+	s := newEnv(ctx, t, csi.Options{})
 	snapshot, content := s.snapshot(ctx, t)
 	require.Equal(t, "1Gi", snapshot.Status.RestoreSize.String())
 	handle := *content.Status.SnapshotHandle
@@ -90,7 +90,7 @@ func TestVolumeOfASnapshotIsAnExactCopyOfTheOneItWasTakenOf(t *testing.T) {
 
 func TestHandleIsDeletedOnceWithTheLastThatMayDeleteIt(t *testing.T) {
 	ctx := deadline(t)
-	s := newSite(ctx, t, csi.Options{})
+	s := newEnv(ctx, t, csi.Options{})
 	snapshot, content := s.snapshot(ctx, t)
 	handle := *content.Status.SnapshotHandle
 	s.secondOwner(ctx, t, handle)
@@ -109,7 +109,7 @@ func TestHandleIsDeletedOnceWithTheLastThatMayDeleteIt(t *testing.T) {
 func TestSnapshotThatFailsIsToldAndTriedAgain(t *testing.T) {
 	ctx := deadline(t)
 	broken := make(chan struct{})
-	s := newSite(ctx, t, csi.Options{Fault: func(_ context.Context, call csi.Call) error {
+	s := newEnv(ctx, t, csi.Options{Fault: func(_ context.Context, call csi.Call) error {
 		select {
 		case <-broken:
 			return nil
@@ -131,13 +131,13 @@ func TestSnapshotThatFailsIsToldAndTriedAgain(t *testing.T) {
 	require.NoError(t, err)
 	require.Contains(t, *failed.Status.Error.Message, "no room for snap-"+string(created.UID))
 	close(broken)
-	_, err = s.WaitSnapshot(ctx, s.Apps, created.Name, world.ReadyToUse)
+	_, err = s.WaitSnapshot(ctx, s.Apps, created.Name, testenv.ReadyToUse)
 	require.NoError(t, err)
 }
 
 func TestSnapshotThatNeverSucceedsCanBeDeleted(t *testing.T) {
 	ctx := deadline(t)
-	s := newSite(ctx, t, csi.Options{Fault: func(_ context.Context, call csi.Call) error {
+	s := newEnv(ctx, t, csi.Options{Fault: func(_ context.Context, call csi.Call) error {
 		if call.Verb == csi.CreateSnapshot {
 			return errors.New("no room")
 		}

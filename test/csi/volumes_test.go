@@ -14,12 +14,12 @@ import (
 
 	"github.com/lateen-project/lateen/test/csi"
 	"github.com/lateen-project/lateen/test/node"
-	"github.com/lateen-project/lateen/test/world"
+	"github.com/lateen-project/lateen/test/testenv"
 )
 
 func TestClaimIsProvisionedAtOnceAndItsVolumeGoesWithIt(t *testing.T) {
 	ctx := deadline(t)
-	s := newSite(ctx, t, csi.Options{})
+	s := newEnv(ctx, t, csi.Options{})
 	claim, volume := s.claim(ctx, t, "data")
 	require.Equal(t, claim.UID, volume.Spec.ClaimRef.UID)
 	require.Equal(t, s.driver.Name(), volume.Annotations["pv.kubernetes.io/provisioned-by"])
@@ -40,7 +40,7 @@ func TestClaimIsProvisionedAtOnceAndItsVolumeGoesWithIt(t *testing.T) {
 
 func TestVolumeThatIsRetainedOutlivesItsClaimUntilThePolicyChanges(t *testing.T) {
 	ctx := deadline(t)
-	s := newSite(ctx, t, csi.Options{})
+	s := newEnv(ctx, t, csi.Options{})
 	_, volume := s.claim(ctx, t, "data")
 	volumes := s.Kube.CoreV1().PersistentVolumes()
 	policy := func(policy string) {
@@ -63,7 +63,7 @@ func TestVolumeThatIsRetainedOutlivesItsClaimUntilThePolicyChanges(t *testing.T)
 func TestVolumeOfAClassThatWaitsIsMadeWhereTheSchedulerPutsThePod(t *testing.T) {
 	ctx := deadline(t)
 	const zone = corev1.LabelTopologyZone
-	s := newSite(ctx, t, csi.Options{Topology: zone}, world.WhenUsed)
+	s := newEnv(ctx, t, csi.Options{Topology: zone}, testenv.WhenUsed)
 	kubelet, err := node.Start(ctx, plane.Admin(), node.Options{Name: s.name, Root: t.TempDir(), Labels: map[string]string{zone: "z1"}})
 	require.NoError(t, err)
 	t.Cleanup(kubelet.Stop)
@@ -72,12 +72,12 @@ func TestVolumeOfAClassThatWaitsIsMadeWhereTheSchedulerPutsThePod(t *testing.T) 
 	s.said(ctx, t, "data", "WaitForFirstConsumer")
 	require.Empty(t, s.driver.Volumes())
 
-	_, err = s.SourcePod(ctx, "app", "", world.ClaimVolume("v", "data"))
+	_, err = s.SourcePod(ctx, "app", "", testenv.ClaimVolume("v", "data"))
 	require.NoError(t, err)
-	pod, err := s.WaitPod(ctx, s.Apps, "app", world.Ready)
+	pod, err := s.WaitPod(ctx, s.Apps, "app", testenv.Ready)
 	require.NoError(t, err)
 	require.Equal(t, s.name, pod.Spec.NodeName)
-	claim, err := s.WaitClaim(ctx, s.Apps, "data", world.Bound)
+	claim, err := s.WaitClaim(ctx, s.Apps, "data", testenv.Bound)
 	require.NoError(t, err)
 	volume, err := s.Kube.CoreV1().PersistentVolumes().Get(ctx, claim.Spec.VolumeName, metav1.GetOptions{})
 	require.NoError(t, err)
@@ -87,7 +87,7 @@ func TestVolumeOfAClassThatWaitsIsMadeWhereTheSchedulerPutsThePod(t *testing.T) 
 
 func TestClaimWithASelectorIsRefused(t *testing.T) {
 	ctx := deadline(t)
-	s := newSite(ctx, t, csi.Options{})
+	s := newEnv(ctx, t, csi.Options{})
 	_, err := s.TargetClaim(ctx, "target", s.name)
 	require.NoError(t, err)
 	require.Contains(t, s.said(ctx, t, "target", "ProvisioningFailed").Message, "claim Selector is not supported")
@@ -98,7 +98,7 @@ func TestProvisioningThatFailsIsToldAndTriedAgain(t *testing.T) {
 	ctx := deadline(t)
 	var broken atomic.Bool
 	broken.Store(true)
-	s := newSite(ctx, t, csi.Options{Fault: func(_ context.Context, call csi.Call) error {
+	s := newEnv(ctx, t, csi.Options{Fault: func(_ context.Context, call csi.Call) error {
 		if broken.Load() && call.Verb == csi.CreateVolume {
 			return errors.New("the array is full for " + call.Object)
 		}
@@ -109,13 +109,13 @@ func TestProvisioningThatFailsIsToldAndTriedAgain(t *testing.T) {
 	want := `failed to provision volume with StorageClass "` + s.name + `": the array is full for ` + s.Apps + "/data"
 	require.Equal(t, want, s.said(ctx, t, "data", "ProvisioningFailed").Message)
 	broken.Store(false)
-	_, err = s.WaitClaim(ctx, s.Apps, "data", world.Bound)
+	_, err = s.WaitClaim(ctx, s.Apps, "data", testenv.Bound)
 	require.NoError(t, err)
 }
 
 func TestDriverThatIsStoppedDoesNothing(t *testing.T) {
 	ctx := deadline(t)
-	s := newSite(ctx, t, csi.Options{})
+	s := newEnv(ctx, t, csi.Options{})
 	s.driver.Stop()
 	_, err := s.CSIClaim(ctx, "data", s.name)
 	require.NoError(t, err)
@@ -125,7 +125,7 @@ func TestDriverThatIsStoppedDoesNothing(t *testing.T) {
 	requeue, err := csi.Start(ctx, plane.Admin(), csi.Options{Driver: s.driver.Name(), Dir: t.TempDir()})
 	require.NoError(t, err)
 	t.Cleanup(requeue.Stop)
-	claim, err := s.WaitClaim(ctx, s.Apps, "data", world.Bound)
+	claim, err := s.WaitClaim(ctx, s.Apps, "data", testenv.Bound)
 	require.NoError(t, err)
 	require.Len(t, requeue.Volumes(), 1)
 	_, err = s.Snapshots.SnapshotV1().VolumeSnapshotContents().Get(ctx, "none", metav1.GetOptions{})

@@ -14,7 +14,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
-	"github.com/lateen-project/lateen/test/world"
+	"github.com/lateen-project/lateen/test/testenv"
 )
 
 const (
@@ -161,7 +161,7 @@ func (s *stage) backUp(
 	if err != nil {
 		return story{}, err
 	}
-	f, err := follow(ctx, s.report, s.world, world.PodVolumeBackup, func() (types.UID, error) {
+	f, err := follow(ctx, s.report, s.world, testenv.PodVolumeBackup, func() (types.UID, error) {
 		created, err := s.world.PodVolumeBackup(ctx, backup, pod, volume)
 		if err != nil {
 			return "", err
@@ -192,7 +192,7 @@ func (s *stage) restored(ctx context.Context) (story, error) {
 	if err != nil {
 		return story{}, err
 	}
-	f, err := follow(ctx, s.report, s.world, world.PodVolumeRestore, func() (types.UID, error) {
+	f, err := follow(ctx, s.report, s.world, testenv.PodVolumeRestore, func() (types.UID, error) {
 		created, err := s.world.PodVolumeRestore(ctx, restore, pod, volume, s.first.snapshot, s.world.Apps)
 		if err != nil {
 			return "", err
@@ -214,17 +214,17 @@ func (s *stage) restored(ctx context.Context) (story, error) {
 
 // restorePod makes the pod whose volume is restored; it does not start before that is done.
 func (s *stage) restorePod(ctx context.Context, restore *velerov1.Restore) (*corev1.Pod, error) {
-	pod, err := s.world.RestorePod(ctx, restore, "act-5", s.node.Name(), world.EmptyDir(volume))
+	pod, err := s.world.RestorePod(ctx, restore, "act-5", s.node.Name(), testenv.EmptyDir(volume))
 	if err != nil {
 		return nil, err
 	}
-	s.step("pod %s/%s waits in init container %s for its emptyDir %s", pod.Namespace, pod.Name, world.WaitContainer, volume)
+	s.step("pod %s/%s waits in init container %s for its emptyDir %s", pod.Namespace, pod.Name, testenv.WaitContainer, volume)
 	return pod, nil
 }
 
 // same is an error unless the pod runs and its volume is what act 1 backed up: names, bytes, modes and owners.
 func (s *stage) same(ctx context.Context, pod *corev1.Pod) error {
-	pod, err := s.world.WaitPod(ctx, pod.Namespace, pod.Name, world.Ready)
+	pod, err := s.world.WaitPod(ctx, pod.Namespace, pod.Name, testenv.Ready)
 	if err != nil {
 		return err
 	}
@@ -255,7 +255,7 @@ func (s *stage) same(ctx context.Context, pod *corev1.Pod) error {
 
 // sourcePod makes the pod whose volume is backed up.
 func (s *stage) sourcePod(ctx context.Context, name string, data dataset) (*corev1.Pod, error) {
-	if _, err := s.world.SourcePod(ctx, name, s.node.Name(), world.EmptyDir(volume)); err != nil {
+	if _, err := s.world.SourcePod(ctx, name, s.node.Name(), testenv.EmptyDir(volume)); err != nil {
 		return nil, err
 	}
 	pod, err := s.world.WaitPod(ctx, s.world.Apps, name, func(p *corev1.Pod) bool {
@@ -281,12 +281,12 @@ func (s *stage) stillRuns(ctx context.Context, mover corev1.Pod) error {
 	if err != nil {
 		return fmt.Errorf("get mover pod: %w", err)
 	}
-	backup, err := s.world.Transfers(world.PodVolumeBackup).Get(ctx, mover.Name)
+	backup, err := s.world.Transfers(testenv.PodVolumeBackup).Get(ctx, mover.Name)
 	if err != nil {
 		return fmt.Errorf("get PodVolumeBackup: %w", err)
 	}
 	s.step("without an agent: mover pod %s is %s, its backup %s", pod.Name, pod.Status.Phase, backup.Status.Phase)
-	if pod.UID != mover.UID || pod.Status.Phase != corev1.PodRunning || backup.Status.Phase != world.InProgress {
+	if pod.UID != mover.UID || pod.Status.Phase != corev1.PodRunning || backup.Status.Phase != testenv.InProgress {
 		return errors.New("the mover was not running any more when the agent was gone, so nothing is shown")
 	}
 	return nil

@@ -13,7 +13,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/watch"
 
-	"github.com/lateen-project/lateen/test/world"
+	"github.com/lateen-project/lateen/test/testenv"
 )
 
 // follower tells the story of one transfer from two watches that were open before it was made, so
@@ -28,7 +28,7 @@ type follower struct {
 
 // follow opens the watches, lets create make the transfer, and takes note of which one it is.
 func follow(
-	ctx context.Context, r report, w *world.World, kind world.Kind, create func() (types.UID, error),
+	ctx context.Context, r report, w *testenv.Env, kind testenv.Kind, create func() (types.UID, error),
 ) (*follower, error) {
 	f := &follower{report: r, story: story{kind: kind}}
 	var err error
@@ -76,7 +76,7 @@ func (f *follower) next(ctx context.Context) error {
 		if resource.GetUID() != f.uid {
 			return nil
 		}
-		transfer, err := world.View(resource)
+		transfer, err := testenv.View(resource)
 		if err != nil {
 			return err
 		}
@@ -94,7 +94,7 @@ func (f *follower) next(ctx context.Context) error {
 }
 
 // seeTransfer prints each new phase.
-func (f *follower) seeTransfer(transfer world.Transfer) {
+func (f *follower) seeTransfer(transfer testenv.Transfer) {
 	before := len(f.phases)
 	f.see(transfer, time.Now())
 	if len(f.phases) > before {

@@ -9,7 +9,7 @@ import (
 	"text/tabwriter"
 	"time"
 
-	"github.com/lateen-project/lateen/test/world"
+	"github.com/lateen-project/lateen/test/testenv"
 )
 
 // report prints one line per step, with the time since the demo began.
@@ -42,15 +42,15 @@ type row struct {
 }
 
 func rows() []row {
-	spent := func(phase world.Phase) row {
+	spent := func(phase testenv.Phase) row {
 		return row{"time " + string(phase), func(s story) string { return s.spent(phase) }}
 	}
 	return []row{
 		{"phase", func(s story) string { return string(s.transfer.Status.Phase) }},
 		spent(created),
-		spent(world.Accepted),
-		spent(world.Prepared),
-		spent(world.InProgress),
+		spent(testenv.Accepted),
+		spent(testenv.Prepared),
+		spent(testenv.InProgress),
 		{"mover pods", func(s story) string { return strconv.Itoa(len(s.movers)) }},
 		{"priorityClassName", func(s story) string { return s.mover().className() }},
 		{"priority", func(s story) string { return s.mover().priority() }},

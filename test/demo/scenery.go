@@ -10,7 +10,7 @@ import (
 	"github.com/lateen-project/lateen/deploy"
 	"github.com/lateen-project/lateen/test/cluster"
 	"github.com/lateen-project/lateen/test/node"
-	"github.com/lateen-project/lateen/test/world"
+	"github.com/lateen-project/lateen/test/testenv"
 )
 
 const (
@@ -42,7 +42,7 @@ func (s *stage) open(ctx context.Context) error {
 
 // installVelero installs Velero and starts its server, which is there to make the repository.
 func (s *stage) installVelero(ctx context.Context, plane *cluster.Cluster, dir string) error {
-	if err := world.InstallCRDs(ctx, plane.Admin()); err != nil {
+	if err := testenv.InstallCRDs(ctx, plane.Admin()); err != nil {
 		return err
 	}
 	repository := repositoryDir(dir)
@@ -50,7 +50,7 @@ func (s *stage) installVelero(ctx context.Context, plane *cluster.Cluster, dir s
 		return err
 	}
 	var err error
-	s.world, err = world.New(ctx, plane.Admin(), world.Options{
+	s.world, err = testenv.New(ctx, plane.Admin(), testenv.Options{
 		Namespace: namespace, Node: nodeName, KubeletRoot: kubeletRoot(dir), RepositoryDir: repository,
 	})
 	if err != nil {
@@ -122,7 +122,7 @@ func (s *stage) startNode(ctx context.Context, plane *cluster.Cluster, dir strin
 
 // prepareAgent gives the agent its own ServiceAccount with the rights that package deploy lists.
 func (s *stage) prepareAgent(ctx context.Context, plane *cluster.Cluster, dir string) error {
-	if err := world.Apply(ctx, plane.Admin(), deploy.RBAC(namespace)...); err != nil {
+	if err := testenv.Apply(ctx, plane.Admin(), deploy.RBAC(namespace)...); err != nil {
 		return err
 	}
 	kubeconfig := filepath.Join(dir, "lateen.kubeconfig")

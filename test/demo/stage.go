@@ -15,7 +15,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/lateen-project/lateen/test/node"
-	"github.com/lateen-project/lateen/test/world"
+	"github.com/lateen-project/lateen/test/testenv"
 )
 
 const (
@@ -32,7 +32,7 @@ const (
 type stage struct {
 	report
 	sabotage string // the act to spoil; "" for none
-	world    *world.World
+	world    *testenv.Env
 	node     *node.Node
 	program  program
 	agent    *agent // nil while none runs
@@ -139,7 +139,7 @@ func (s *stage) podReady(ctx context.Context, status corev1.ConditionStatus) err
 	if err != nil {
 		return fmt.Errorf("patch the agent's pod: %w", err)
 	}
-	s.step("pod %s is Ready: %t", pod.Name, world.Ready(pod))
+	s.step("pod %s is Ready: %t", pod.Name, testenv.Ready(pod))
 	return nil
 }
 

@@ -10,24 +10,24 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 
-	"github.com/lateen-project/lateen/test/world"
+	"github.com/lateen-project/lateen/test/testenv"
 )
 
 // story is what was seen of one transfer and of the pods that it owns.
 type story struct {
 	act      int // in which it was seen
-	kind     world.Kind
-	transfer world.Transfer // as last seen
-	phases   []moment       // in the order in which they were seen
-	movers   []mover        // every pod that it ever owned, in the order of appearance
+	kind     testenv.Kind
+	transfer testenv.Transfer // as last seen
+	phases   []moment         // in the order in which they were seen
+	movers   []mover          // every pod that it ever owned, in the order of appearance
 }
 
 // created is the phase of what Velero's server creates: it has none.
-const created world.Phase = "New"
+const created testenv.Phase = "New"
 
 // moment is when a phase was first seen.
 type moment struct {
-	phase world.Phase
+	phase testenv.Phase
 	at    time.Time
 }
 
@@ -38,7 +38,7 @@ type mover struct {
 }
 
 // see takes in a version of the transfer.
-func (s *story) see(transfer world.Transfer, at time.Time) {
+func (s *story) see(transfer testenv.Transfer, at time.Time) {
 	s.transfer = transfer
 	phase := cmp.Or(transfer.Status.Phase, created)
 	if len(s.phases) == 0 || s.phases[len(s.phases)-1].phase != phase {
@@ -57,7 +57,7 @@ func (s *story) seeMover(pod corev1.Pod, deleted bool) {
 }
 
 // spent is how long the transfer was in a phase; nothing where that phase was not seen to begin and end.
-func (s story) spent(phase world.Phase) string {
+func (s story) spent(phase testenv.Phase) string {
 	i := slices.IndexFunc(s.phases, func(m moment) bool { return m.phase == phase })
 	if i < 0 || i+1 >= len(s.phases) {
 		return ""
@@ -84,22 +84,22 @@ func (s story) mover() mover {
 
 // moving says that the phase is InProgress and a mover runs.
 func (s story) moving() bool {
-	return s.transfer.Status.Phase == world.InProgress && s.mover().running()
+	return s.transfer.Status.Phase == testenv.InProgress && s.mover().running()
 }
 
 // over says that nothing is left to do: the phase is terminal, the finalizer and every mover are gone.
 func (s story) over() bool {
 	left := slices.ContainsFunc(s.movers, func(m mover) bool { return !m.gone })
-	return world.Ended(&s.transfer) && len(s.transfer.Finalizers) == 0 && !left
+	return testenv.Ended(&s.transfer) && len(s.transfer.Finalizers) == 0 && !left
 }
 
 // completed is an error unless the transfer is Completed with all bytes by a single mover.
 func (s story) completed(bytes int64) error {
 	status := s.transfer.Status
 	switch {
-	case status.Phase != world.Completed:
+	case status.Phase != testenv.Completed:
 		return fmt.Errorf("the %s is %s: %s", s.kind, status.Phase, status.Message)
-	case s.kind == world.PodVolumeBackup && status.SnapshotID == "":
+	case s.kind == testenv.PodVolumeBackup && status.SnapshotID == "":
 		return fmt.Errorf("the %s is Completed without a snapshot id", s.kind)
 	case status.Progress.TotalBytes != bytes:
 		return fmt.Errorf("the %s has %d bytes, the volume %d", s.kind, status.Progress.TotalBytes, bytes)

@@ -11,16 +11,16 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/watch"
 
-	"github.com/lateen-project/lateen/test/world"
+	"github.com/lateen-project/lateen/test/testenv"
 )
 
 // told is a story that went well: 100 bytes by one mover, each phase a second.
 func told() story {
-	s := story{kind: world.PodVolumeBackup}
+	s := story{kind: testenv.PodVolumeBackup}
 	begin := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
-	phases := []world.Phase{"", "Accepted", "Prepared", "InProgress", "Completed"}
+	phases := []testenv.Phase{"", "Accepted", "Prepared", "InProgress", "Completed"}
 	for i, phase := range phases {
-		var backup world.Transfer
+		var backup testenv.Transfer
 		backup.Status.Phase = phase
 		backup.Status.SnapshotID = "k1"
 		backup.Status.Progress.TotalBytes = 100
@@ -47,7 +47,7 @@ func TestCompletedIsHeldToAllThatWasPromised(t *testing.T) {
 		"a backup that failed":           {func(s *story) { s.transfer.Status.Phase, s.transfer.Status.Message = "Failed", "why" }, "the PodVolumeBackup is Failed: why"},
 		"a backup without a snapshot":    {func(s *story) { s.transfer.Status.SnapshotID = "" }, "without a snapshot id"},
 		"a backup that misses some data": {func(s *story) { s.transfer.Status.Progress.TotalBytes = 99 }, "99 bytes, the volume 100"},
-		"a restore has no snapshot":      {func(s *story) { s.kind, s.transfer.Status.SnapshotID = world.PodVolumeRestore, "" }, ""},
+		"a restore has no snapshot":      {func(s *story) { s.kind, s.transfer.Status.SnapshotID = testenv.PodVolumeRestore, "" }, ""},
 		"a second mover":                 {func(s *story) { s.seeMover(pod("2", corev1.PodSucceeded), true) }, "2 mover pods ran"},
 		"no mover at all":                {func(s *story) { s.movers = nil }, "0 mover pods ran"},
 	}
@@ -74,7 +74,7 @@ func TestAStoryIsOverWhenNothingIsLeft(t *testing.T) {
 	s.seeMover(pod("1", corev1.PodSucceeded), false)
 	require.False(t, s.over(), "the mover is still there")
 	s = told()
-	s.transfer.Status.Phase = world.Canceling
+	s.transfer.Status.Phase = testenv.Canceling
 	require.False(t, s.over(), "the phase is not terminal")
 }
 

@@ -14,7 +14,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/lateen-project/lateen/test/cluster"
-	"github.com/lateen-project/lateen/test/world"
+	"github.com/lateen-project/lateen/test/testenv"
 )
 
 // flagOf is a flag as the program explains it.
@@ -25,7 +25,7 @@ func lateen(t *testing.T, args ...string) string {
 	t.Helper()
 	binary, err := cluster.FindBinary("lateen")
 	require.NoError(t, err)
-	out, err := exec.CommandContext(within(t, world.Patience), binary, args...).Output()
+	out, err := exec.CommandContext(within(t, testenv.Patience), binary, args...).Output()
 	require.NoError(t, err)
 	return string(out)
 }

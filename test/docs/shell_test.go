@@ -16,7 +16,7 @@ import (
 
 	"github.com/lateen-project/lateen/test/cluster"
 	"github.com/lateen-project/lateen/test/node"
-	"github.com/lateen-project/lateen/test/world"
+	"github.com/lateen-project/lateen/test/testenv"
 )
 
 // What a block finds when it is run: what those before it in the document have left on an empty cluster, unless the
@@ -61,7 +61,7 @@ func newShell(t *testing.T) *shell {
 		s.bin, err = filepath.Abs(filepath.Dir(binary))
 		require.NoError(t, err)
 	}
-	kubelet, err := node.Start(within(t, world.Patience), plane.Admin(), node.Options{
+	kubelet, err := node.Start(within(t, testenv.Patience), plane.Admin(), node.Options{
 		Name: "node-1", Root: filepath.Join(s.dir, "kubelet"), Runner: agents{plane: plane, lateen: filepath.Join(s.bin, "lateen")},
 	})
 	require.NoError(t, err)
@@ -80,7 +80,7 @@ func (consent) Read(into []byte) (int, error) { return copy(into, "y\n"), nil }
 // Whatever is asked is answered with y.
 func (s *shell) run(where, script string) string {
 	s.Helper()
-	ctx, cancel := context.WithTimeout(s.Context(), world.Patience) // several programs, some of which wait for pods
+	ctx, cancel := context.WithTimeout(s.Context(), testenv.Patience) // several programs, some of which wait for pods
 	defer cancel()
 	command := exec.CommandContext(ctx, "bash", "-euo", "pipefail", "-c", script)
 	command.Dir = s.dir

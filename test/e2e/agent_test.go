@@ -26,7 +26,7 @@ type agentRun struct {
 }
 
 // startAgent runs the agent with the rights that package deploy gives it and no others.
-func (s *site) startAgent(t *testing.T, change ...func(*agent.Options)) {
+func (s *env) startAgent(t *testing.T, change ...func(*agent.Options)) {
 	t.Helper()
 	own, err := s.plane.ServiceAccount(s.ctx, s.Namespace, deploy.ServiceAccountName)
 	require.NoError(t, err)

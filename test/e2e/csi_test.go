@@ -12,7 +12,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/lateen-project/lateen/test/csi"
-	"github.com/lateen-project/lateen/test/world"
+	"github.com/lateen-project/lateen/test/testenv"
 )
 
 const (
@@ -21,9 +21,9 @@ const (
 )
 
 // startStorage adds a CSI driver, whose volumes are directories, and the real snapshot-controller.
-func (s *site) startStorage(t *testing.T, change ...func(*storagev1.StorageClass)) *csi.Driver {
+func (s *env) startStorage(t *testing.T, change ...func(*storagev1.StorageClass)) *csi.Driver {
 	t.Helper()
-	controller, err := world.ServeSnapshots(s.ctx, s.plane)
+	controller, err := testenv.ServeSnapshots(s.ctx, s.plane)
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, controller.Stop()) })
 	dir := filepath.Join(t.TempDir(), "array")
@@ -41,7 +41,7 @@ func TestASnapshotIsUploadedAndDownloaded(t *testing.T) {
 	ofEveryVersion(t, uploadAndDownload)
 }
 
-func uploadAndDownload(t *testing.T, s *site) {
+func uploadAndDownload(t *testing.T, s *env) {
 	t.Helper()
 	driver := s.startStorage(t)
 	claim, err := s.CSIClaim(s.ctx, "data", storageClass)
@@ -60,7 +60,7 @@ func uploadAndDownload(t *testing.T, s *site) {
 		VolumeSnapshot: snapshot.Name, SnapshotClass: snapshotClass, Driver: driver.Name(),
 	})
 	require.NoError(t, err)
-	ended := s.completed(t, world.DataUpload, saved.Name)
+	ended := s.completed(t, testenv.DataUpload, saved.Name)
 	require.NotEmpty(t, ended.Status.SnapshotID)
 	require.Equal(t, bytes, ended.Status.Progress.TotalBytes)
 	require.Equal(t, "linux", ended.Status.NodeOS)
@@ -72,7 +72,7 @@ func uploadAndDownload(t *testing.T, s *site) {
 	require.NoError(t, err)
 	back, err := s.DataDownload(s.ctx, restore, target, ended.Status.SnapshotID)
 	require.NoError(t, err)
-	restored := s.completed(t, world.DataDownload, back.Name)
+	restored := s.completed(t, testenv.DataDownload, back.Name)
 	require.Equal(t, bytes, restored.Status.Progress.TotalBytes)
 	target, err = s.Kube.CoreV1().PersistentVolumeClaims(s.Apps).Get(s.ctx, target.Name, metav1.GetOptions{})
 	require.NoError(t, err)
@@ -82,11 +82,11 @@ func uploadAndDownload(t *testing.T, s *site) {
 }
 
 // user is a pod that runs and mounts a claim.
-func (s *site) user(t *testing.T, name string, claim *corev1.PersistentVolumeClaim) *corev1.Pod {
+func (s *env) user(t *testing.T, name string, claim *corev1.PersistentVolumeClaim) *corev1.Pod {
 	t.Helper()
-	pod, err := s.SourcePod(s.ctx, name, nodeName, world.ClaimVolume("data", claim.Name))
+	pod, err := s.SourcePod(s.ctx, name, nodeName, testenv.ClaimVolume("data", claim.Name))
 	require.NoError(t, err)
-	pod, err = s.WaitPod(s.ctx, s.Apps, pod.Name, world.Ready)
+	pod, err = s.WaitPod(s.ctx, s.Apps, pod.Name, testenv.Ready)
 	require.NoError(t, err)
 	return pod
 }

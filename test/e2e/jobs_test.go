@@ -25,18 +25,18 @@ const lookInterval = 500 * time.Millisecond
 
 // asks has a repository ask for maintenance so often, by the patch of docs/maintenance.md. Velero's server looks at what is
 // changed in this way at once.
-func (s *site) asks(t *testing.T, repository *velerov1.BackupRepository, frequency string) {
+func (s *env) asks(t *testing.T, repository *velerov1.BackupRepository, frequency string) {
 	t.Helper()
 	s.patch(t, repository, map[string]any{"spec": map[string]any{"maintenanceFrequency": frequency}})
 }
 
 // overdue has a repository's last maintenance be long ago. Velero's server does not look at what is changed in this way.
-func (s *site) overdue(t *testing.T, repository *velerov1.BackupRepository) {
+func (s *env) overdue(t *testing.T, repository *velerov1.BackupRepository) {
 	t.Helper()
 	s.patch(t, repository, map[string]any{"status": map[string]any{"lastMaintenanceTime": metav1.NewTime(time.Now().Add(-48 * time.Hour))}})
 }
 
-func (s *site) patch(t *testing.T, repository *velerov1.BackupRepository, change map[string]any) {
+func (s *env) patch(t *testing.T, repository *velerov1.BackupRepository, change map[string]any) {
 	t.Helper()
 	patch, err := json.Marshal(change)
 	require.NoError(t, err)
@@ -44,7 +44,7 @@ func (s *site) patch(t *testing.T, repository *velerov1.BackupRepository, change
 	require.NoError(t, err)
 }
 
-func (s *site) repositories(t *testing.T) *informers.BackupRepositories {
+func (s *env) repositories(t *testing.T) *informers.BackupRepositories {
 	t.Helper()
 	velero, err := informers.NewClientset(s.plane.Admin())
 	require.NoError(t, err)
@@ -52,7 +52,7 @@ func (s *site) repositories(t *testing.T) *informers.BackupRepositories {
 }
 
 // until waits for a repository to be as wanted.
-func (s *site) until(t *testing.T, repository *velerov1.BackupRepository, wanted func(*velerov1.BackupRepository) bool) *velerov1.BackupRepository {
+func (s *env) until(t *testing.T, repository *velerov1.BackupRepository, wanted func(*velerov1.BackupRepository) bool) *velerov1.BackupRepository {
 	t.Helper()
 	watcher, err := s.repositories(t).Watch(s.ctx, metav1.ListOptions{FieldSelector: "metadata.name=" + repository.Name})
 	require.NoError(t, err)
@@ -71,7 +71,7 @@ func (s *site) until(t *testing.T, repository *velerov1.BackupRepository, wanted
 
 // looked returns when Velero's server is done with whatever it was told before: it has one worker for all repositories,
 // which has made this new one Ready.
-func (s *site) looked(t *testing.T, volumeNamespace string) *velerov1.BackupRepository {
+func (s *env) looked(t *testing.T, volumeNamespace string) *velerov1.BackupRepository {
 	t.Helper()
 	repository, err := s.Repository(s.ctx, volumeNamespace)
 	require.NoError(t, err)
@@ -80,7 +80,7 @@ func (s *site) looked(t *testing.T, volumeNamespace string) *velerov1.BackupRepo
 
 // serverWaits returns when Velero's server waits for a job of the repository. It is made to look again and again: its
 // cache may hear of the job later than we do.
-func (s *site) serverWaits(t *testing.T, job *batchv1.Job) {
+func (s *env) serverWaits(t *testing.T, job *batchv1.Job) {
 	t.Helper()
 	tick := time.NewTicker(lookInterval)
 	defer tick.Stop()
@@ -101,7 +101,7 @@ func (s *site) serverWaits(t *testing.T, job *batchv1.Job) {
 
 // dependent makes an object that a repository owns. What is returned waits until the garbage collector has deleted it,
 // and with it all else that the repository owned.
-func (s *site) dependent(t *testing.T, repository *velerov1.BackupRepository) (collected func()) {
+func (s *env) dependent(t *testing.T, repository *velerov1.BackupRepository) (collected func()) {
 	t.Helper()
 	configMaps := s.Kube.CoreV1().ConfigMaps(s.Namespace)
 	owned := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "owned", OwnerReferences: []metav1.OwnerReference{{
@@ -129,7 +129,7 @@ type jobs struct {
 	seen       map[string]*batchv1.Job
 }
 
-func (s *site) followJobs(t *testing.T) *jobs {
+func (s *env) followJobs(t *testing.T) *jobs {
 	t.Helper()
 	watcher, err := s.Kube.BatchV1().Jobs(s.Namespace).Watch(s.ctx, metav1.ListOptions{LabelSelector: objects.LabelRepository})
 	require.NoError(t, err)
@@ -175,7 +175,7 @@ func (j *jobs) recorded() (n int) {
 }
 
 // jobsOf are the jobs that a repository has now.
-func (s *site) jobsOf(t *testing.T, repository *velerov1.BackupRepository) []batchv1.Job {
+func (s *env) jobsOf(t *testing.T, repository *velerov1.BackupRepository) []batchv1.Job {
 	t.Helper()
 	same := metav1.ListOptions{LabelSelector: objects.LabelRepository + "=" + objects.RepositoryLabel(repository.Name)}
 	list, err := s.Kube.BatchV1().Jobs(s.Namespace).List(s.ctx, same)

@@ -33,7 +33,7 @@ func TestAServerThatIsToWaitForAYearLeavesMaintenanceToLateen(t *testing.T) {
 	ofEveryVersion(t, maintainInstead, hourly)
 }
 
-func maintainInstead(t *testing.T, s *site) {
+func maintainInstead(t *testing.T, s *env) {
 	t.Helper()
 	saved, before := s.backUp(t)
 	s.agent.end(t)
@@ -54,7 +54,7 @@ func maintainInstead(t *testing.T, s *site) {
 // The second way: the server stays as it is, and Lateen comes first because its deadlines are exact.
 func TestLateenComesFirstAndAdoptsWhatTheServerHasBegun(t *testing.T) {
 	t.Parallel()
-	s := newSite(t, "velero", patient)
+	s := newEnv(t, "velero", patient)
 	jobs := s.followJobs(t)
 	s.jobs.shut()
 	const frequency = 8 * time.Second
@@ -96,7 +96,7 @@ func TestAJobThatCannotHaveAPodDoesNotBlockTheServer(t *testing.T) {
 			options.Maintenance.PodWait, options.Maintenance.DeleteDelay = podWait, time.Hour // the server sees the end of the job, however slow it is
 		}
 	}
-	s := newSite(t, "velero", hourly, podless(time.Hour))
+	s := newEnv(t, "velero", hourly, podless(time.Hour))
 	jobs := s.followJobs(t)
 	s.asks(t, s.repository, "72h") // the server is not to make a job too
 	s.overdue(t, s.repository)
@@ -124,7 +124,7 @@ func TestAJobThatCannotHaveAPodDoesNotBlockTheServer(t *testing.T) {
 func TestEndedJobsAreCountedOnceBesideTheServer(t *testing.T) {
 	t.Parallel()
 	const entries = 3
-	s := newSite(t, "velero", patient, func(options *agent.Options) { options.Flags.MaintenanceConfigMap = jobConfig })
+	s := newEnv(t, "velero", patient, func(options *agent.Options) { options.Flags.MaintenanceConfigMap = jobConfig })
 	jobs := s.followJobs(t)
 	s.asks(t, s.repository, "8s")
 	jobs.until(t, func(*batchv1.Job) bool { return jobs.recorded() > entries })
@@ -146,7 +146,7 @@ func TestEndedJobsAreCountedOnceBesideTheServer(t *testing.T) {
 // ever once that is deleted. `velero backup-location delete` deletes BackupRepositories in the same way.
 func TestARepositoryThatIsDeletedDoesNotBlockTheServer(t *testing.T) {
 	t.Parallel()
-	s := newSite(t, "velero", hourly)
+	s := newEnv(t, "velero", hourly)
 	jobs := s.followJobs(t)
 	s.jobs.shut()
 	s.asks(t, s.repository, "72h") // the server is not to make a job too

@@ -7,7 +7,7 @@ import (
 	"github.com/stretchr/testify/require"
 	corev1 "k8s.io/api/core/v1"
 
-	"github.com/lateen-project/lateen/test/world"
+	"github.com/lateen-project/lateen/test/testenv"
 )
 
 func TestAPodVolumeIsBackedUpAndRestored(t *testing.T) {
@@ -15,14 +15,14 @@ func TestAPodVolumeIsBackedUpAndRestored(t *testing.T) {
 	ofEveryVersion(t, backUpAndRestore)
 }
 
-func backUpAndRestore(t *testing.T, s *site) {
+func backUpAndRestore(t *testing.T, s *env) {
 	t.Helper()
 	saved, before := s.backUp(t)
 	s.restore(t, saved, before)
 }
 
 // backUp backs a tree up that it has planted.
-func (s *site) backUp(t *testing.T) (*world.Transfer, tree) {
+func (s *env) backUp(t *testing.T) (*testenv.Transfer, tree) {
 	t.Helper()
 	source := s.source(t, "app")
 	before := s.tree(t, source)
@@ -36,45 +36,45 @@ func (s *site) backUp(t *testing.T) (*world.Transfer, tree) {
 	require.NoError(t, err)
 	require.Equal(t, lowClass, mover.Spec.PriorityClassName)
 	require.EqualValues(t, lowValue, *mover.Spec.Priority)
-	ended := s.completed(t, world.PodVolumeBackup, saved.Name)
+	ended := s.completed(t, testenv.PodVolumeBackup, saved.Name)
 	require.NotEmpty(t, ended.Status.SnapshotID)
 	require.Equal(t, bytes, ended.Status.Progress.TotalBytes)
 	return ended, before
 }
 
 // restore restores what was backed up into another pod, and compares.
-func (s *site) restore(t *testing.T, saved *world.Transfer, before tree) {
+func (s *env) restore(t *testing.T, saved *testenv.Transfer, before tree) {
 	t.Helper()
 	restore, err := s.Restore(s.ctx, "nightly")
 	require.NoError(t, err)
-	target, err := s.RestorePod(s.ctx, restore, "restored", nodeName, world.EmptyDir("data"))
+	target, err := s.RestorePod(s.ctx, restore, "restored", nodeName, testenv.EmptyDir("data"))
 	require.NoError(t, err)
 	back, err := s.PodVolumeRestore(s.ctx, restore, target, "data", saved.Status.SnapshotID, s.Apps)
 	require.NoError(t, err)
-	restored := s.completed(t, world.PodVolumeRestore, back.Name)
+	restored := s.completed(t, testenv.PodVolumeRestore, back.Name)
 	require.Equal(t, saved.Status.Progress.TotalBytes, restored.Status.Progress.TotalBytes)
-	target, err = s.WaitPod(s.ctx, s.Apps, target.Name, world.Ready) // its init container has seen the mark of the restore
+	target, err = s.WaitPod(s.ctx, s.Apps, target.Name, testenv.Ready) // its init container has seen the mark of the restore
 	require.NoError(t, err)
 	require.Equal(t, before.read(t), s.tree(t, target).read(t))
 }
 
 // source is a pod that runs and has an emptyDir.
-func (s *site) source(t *testing.T, name string) *corev1.Pod {
+func (s *env) source(t *testing.T, name string) *corev1.Pod {
 	t.Helper()
-	pod, err := s.SourcePod(s.ctx, name, nodeName, world.EmptyDir("data"))
+	pod, err := s.SourcePod(s.ctx, name, nodeName, testenv.EmptyDir("data"))
 	require.NoError(t, err)
-	pod, err = s.WaitPod(s.ctx, s.Apps, pod.Name, world.Ready)
+	pod, err = s.WaitPod(s.ctx, s.Apps, pod.Name, testenv.Ready)
 	require.NoError(t, err)
 	return pod
 }
 
 // tree is the volume "data" of a pod.
-func (s *site) tree(t *testing.T, pod *corev1.Pod) tree {
+func (s *env) tree(t *testing.T, pod *corev1.Pod) tree {
 	t.Helper()
 	return s.volume(t, pod, "data")
 }
 
-func (s *site) volume(t *testing.T, pod *corev1.Pod, name string) tree {
+func (s *env) volume(t *testing.T, pod *corev1.Pod, name string) tree {
 	t.Helper()
 	dir, err := s.kubelet.VolumeDir(s.ctx, pod, name)
 	require.NoError(t, err)

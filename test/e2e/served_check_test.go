@@ -10,7 +10,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"github.com/lateen-project/lateen/test/world"
+	"github.com/lateen-project/lateen/test/testenv"
 )
 
 // planted is a pod with volumes, and what each of these had.
@@ -24,7 +24,7 @@ func (s *served) plant(t *testing.T, name string, volumes ...corev1.Volume) plan
 	t.Helper()
 	pod, err := s.SourcePod(s.ctx, name, "", volumes...)
 	require.NoError(t, err)
-	pod, err = s.WaitPod(s.ctx, s.Apps, pod.Name, world.Ready)
+	pod, err = s.WaitPod(s.ctx, s.Apps, pod.Name, testenv.Ready)
 	require.NoError(t, err)
 	app := planted{pod: name, volumes: map[string]map[string]string{}}
 	for _, volume := range volumes {
@@ -39,7 +39,7 @@ func (s *served) plant(t *testing.T, name string, volumes ...corev1.Volume) plan
 // same waits for a restored pod to be Ready, and compares its volumes.
 func (s *served) same(t *testing.T, namespace string, app planted) {
 	t.Helper()
-	pod, err := s.WaitPod(s.ctx, namespace, app.pod, world.Ready)
+	pod, err := s.WaitPod(s.ctx, namespace, app.pod, testenv.Ready)
 	require.NoError(t, err)
 	for name, before := range app.volumes {
 		require.Equal(t, before, s.volume(t, pod, name).read(t), "volume %s", name)
@@ -50,11 +50,11 @@ func (s *served) same(t *testing.T, namespace string, app planted) {
 // finalizer.
 func (s *served) nothingLeft(t *testing.T) {
 	t.Helper()
-	for _, kind := range world.Kinds() {
+	for _, kind := range testenv.Kinds() {
 		transfers, err := s.Transfers(kind).List(s.ctx)
 		require.NoError(t, err)
 		for _, transfer := range transfers {
-			_, err := s.Transfers(kind).Wait(s.ctx, transfer.Name, world.Settled)
+			_, err := s.Transfers(kind).Wait(s.ctx, transfer.Name, testenv.Settled)
 			require.NoError(t, err)
 		}
 	}
@@ -107,7 +107,7 @@ func (s *served) noSnapshotLeft(t *testing.T) {
 // them.
 func (s *served) transfersGone(t *testing.T) {
 	t.Helper()
-	for _, kind := range world.Kinds() {
+	for _, kind := range testenv.Kinds() {
 		transfers, err := s.Transfers(kind).List(s.ctx)
 		require.NoError(t, err)
 		for _, transfer := range transfers {
@@ -133,18 +133,18 @@ func (s *served) bucketHasNothingOf(t *testing.T, names ...string) {
 }
 
 // forgotten checks that the repository has none of the snapshots that backups made: a restore of each fails.
-func (s *served) forgotten(t *testing.T, saved ...*world.Transfer) {
+func (s *served) forgotten(t *testing.T, saved ...*testenv.Transfer) {
 	t.Helper()
 	restore, err := s.Restore(s.ctx, "late")
 	require.NoError(t, err)
-	target, err := s.RestorePod(s.ctx, restore, "late", nodeName, world.EmptyDir("data"))
+	target, err := s.RestorePod(s.ctx, restore, "late", nodeName, testenv.EmptyDir("data"))
 	require.NoError(t, err)
 	for _, backup := range saved {
 		back, err := s.PodVolumeRestore(s.ctx, restore, target, "data", backup.Status.SnapshotID, s.Apps)
 		require.NoError(t, err)
-		ended, err := s.Transfers(world.PodVolumeRestore).Wait(s.ctx, back.Name, world.Settled)
+		ended, err := s.Transfers(testenv.PodVolumeRestore).Wait(s.ctx, back.Name, testenv.Settled)
 		require.NoError(t, err)
-		require.Equal(t, world.Failed, ended.Status.Phase)
+		require.Equal(t, testenv.Failed, ended.Status.Phase)
 		require.Contains(t, ended.Status.Message, "not found")
 	}
 }

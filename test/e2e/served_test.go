@@ -17,7 +17,7 @@ import (
 	"github.com/lateen-project/lateen/test/node"
 	"github.com/lateen-project/lateen/test/process"
 	"github.com/lateen-project/lateen/test/s3"
-	"github.com/lateen-project/lateen/test/world"
+	"github.com/lateen-project/lateen/test/testenv"
 )
 
 // servedPatience bounds a test in which Velero's server does everything: it polls, and a killed agent's Lease lasts for
@@ -27,10 +27,10 @@ const servedPatience = 5 * time.Minute
 // otherClass is a second storage class of the same driver.
 const otherClass = "e2e-other"
 
-// served is a site where Velero's server runs with all its controllers over an S3 bucket, a CSI driver makes snapshots,
+// served is an environment where Velero's server runs with all its controllers over an S3 bucket, a CSI driver makes snapshots,
 // and the agent is a process of its own.
 type served struct {
-	*site
+	*env
 	dir        string
 	store      *s3.Server
 	driver     *csi.Driver
@@ -44,19 +44,19 @@ func newServed(t *testing.T) *served {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), servedPatience)
 	t.Cleanup(cancel)
-	s := &served{site: &site{ctx: ctx, plane: startCluster(ctx, t)}, dir: t.TempDir()}
+	s := &served{env: &env{ctx: ctx, plane: startCluster(ctx, t)}, dir: t.TempDir()}
 	s.startStore(t)
 	velero := binary(t, "velero")
-	require.NoError(t, world.InstallCRDsOf(ctx, s.plane.Admin(), velero))
+	require.NoError(t, testenv.InstallCRDsOf(ctx, s.plane.Admin(), velero))
 	root := filepath.Join(s.dir, "kubelet")
 	var err error
-	s.World, err = world.New(ctx, s.plane.Admin(), world.Options{
+	s.Env, err = testenv.New(ctx, s.plane.Admin(), testenv.Options{
 		Node: nodeName, KubeletRoot: root, Credentials: s.store.Credentials(), Location: s.location(),
 	})
 	require.NoError(t, err)
 	require.NoError(t, s.ConfigMap(ctx, configMap, map[string]string{"config.json": `{"loadConcurrency":{"globalConfig":2}}`}))
-	s.driver = s.startStorage(t, world.WhenUsed)
-	require.NoError(t, s.StorageClass(ctx, otherClass, s.driver.Name(), world.WhenUsed))
+	s.driver = s.startStorage(t, testenv.WhenUsed)
+	require.NoError(t, s.StorageClass(ctx, otherClass, s.driver.Name(), testenv.WhenUsed))
 	s.startServer(t)
 	runner := node.Real{Config: s.plane.Admin(), Velero: velero, RestoreHelper: binary(t, "velero-restore-helper")}
 	s.kubelet, err = node.Start(ctx, s.plane.Admin(), node.Options{
@@ -66,7 +66,7 @@ func newServed(t *testing.T) *served {
 	t.Cleanup(s.kubelet.Stop)
 	s.kubeconfig = filepath.Join(s.dir, "admin.kubeconfig")
 	require.NoError(t, s.plane.WriteKubeconfig(s.plane.Admin(), s.kubeconfig, s.Namespace))
-	require.NoError(t, world.Apply(ctx, s.plane.Admin(), deploy.RBAC(s.Namespace)...))
+	require.NoError(t, testenv.Apply(ctx, s.plane.Admin(), deploy.RBAC(s.Namespace)...))
 	s.startLateen(t)
 	return s
 }

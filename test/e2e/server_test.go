@@ -7,7 +7,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"github.com/lateen-project/lateen/test/world"
+	"github.com/lateen-project/lateen/test/testenv"
 )
 
 // fsBackup has the files of all volumes copied, and moveData those of snapshots.
@@ -21,10 +21,10 @@ func TestTheServerBacksUpFilesAndRestoresThem(t *testing.T) {
 	s := newServed(t)
 	claim, err := s.CSIClaim(s.ctx, "data", storageClass)
 	require.NoError(t, err)
-	app := s.plant(t, "app", world.EmptyDir("cache"), world.ClaimVolume("data", claim.Name))
+	app := s.plant(t, "app", testenv.EmptyDir("cache"), testenv.ClaimVolume("data", claim.Name))
 	s.comesBack(t, app, fsBackup)
 	s.deleteNamespace(t, s.copied(t, app))
-	s.isForgotten(t, world.PodVolumeBackup, len(app.volumes))
+	s.isForgotten(t, testenv.PodVolumeBackup, len(app.volumes))
 }
 
 func TestTheServerMovesSnapshotsAndRestoresThem(t *testing.T) {
@@ -32,14 +32,14 @@ func TestTheServerMovesSnapshotsAndRestoresThem(t *testing.T) {
 	s := newServed(t)
 	claim, err := s.CSIClaim(s.ctx, "data", storageClass)
 	require.NoError(t, err)
-	app := s.plant(t, "app", world.ClaimVolume("data", claim.Name))
+	app := s.plant(t, "app", testenv.ClaimVolume("data", claim.Name))
 	s.comesBack(t, app, moveData)
 	require.Equal(t, storageClass, s.classOf(t, s.Apps, claim.Name))
 	s.restoreIntoClass(t, storageClass, otherClass)
 	namespace := s.copied(t, app)
 	require.Equal(t, otherClass, s.classOf(t, namespace, claim.Name))
 	s.deleteNamespace(t, namespace)
-	s.isForgotten(t, world.DataUpload, len(app.volumes))
+	s.isForgotten(t, testenv.DataUpload, len(app.volumes))
 }
 
 // comesBack backs Apps up, deletes it, restores it and compares.
@@ -69,7 +69,7 @@ func (s *served) copied(t *testing.T, app planted) string {
 
 // isForgotten deletes the backup, with its transfers of that kind, and the namespace Apps: nothing of them is left in the
 // cluster, in the bucket and in the repository.
-func (s *served) isForgotten(t *testing.T, kind world.Kind, transfers int) {
+func (s *served) isForgotten(t *testing.T, kind testenv.Kind, transfers int) {
 	t.Helper()
 	saved, err := s.Transfers(kind).List(s.ctx)
 	require.NoError(t, err)
@@ -90,20 +90,20 @@ func TestAnAgentThatIsKilledLosesNothingOfTheServers(t *testing.T) {
 	s := newServed(t)
 	claim, err := s.CSIClaim(s.ctx, "data", storageClass)
 	require.NoError(t, err)
-	web := s.plant(t, "web", world.EmptyDir("cache"))
-	database := s.plant(t, "database", world.ClaimVolume("data", claim.Name))
+	web := s.plant(t, "web", testenv.EmptyDir("cache"))
+	database := s.plant(t, "database", testenv.ClaimVolume("data", claim.Name))
 	s.annotate(t, "web", "backup.velero.io/backup-volumes", "cache")
 
 	s.movers.shut()
 	s.startBackup(t, moveData)
-	s.surviveKill(t, world.PodVolumeBackup, world.DataUpload)
+	s.surviveKill(t, testenv.PodVolumeBackup, testenv.DataUpload)
 	s.backedUp(t)
 	s.deleteNamespace(t, s.Apps)
 	s.nothingLeft(t)
 
 	s.movers.shut()
 	s.startRestore(t, "back")
-	s.surviveKill(t, world.PodVolumeRestore, world.DataDownload)
+	s.surviveKill(t, testenv.PodVolumeRestore, testenv.DataDownload)
 	s.restored(t, "back")
 	s.same(t, s.Apps, web)
 	s.same(t, s.Apps, database)
@@ -113,11 +113,11 @@ func TestAnAgentThatIsKilledLosesNothingOfTheServers(t *testing.T) {
 
 // surviveKill waits until the one transfer of each kind is InProgress, kills the agent, lets the movers do their work to
 // the end, and starts the agent again.
-func (s *served) surviveKill(t *testing.T, kinds ...world.Kind) {
+func (s *served) surviveKill(t *testing.T, kinds ...testenv.Kind) {
 	t.Helper()
 	var movers []string
 	for _, kind := range kinds {
-		working, err := s.Transfers(kind).WaitAny(s.ctx, world.In(world.InProgress))
+		working, err := s.Transfers(kind).WaitAny(s.ctx, testenv.In(testenv.InProgress))
 		require.NoError(t, err)
 		movers = append(movers, working.Name)
 	}
@@ -153,7 +153,7 @@ func (s *served) restoreIntoClass(t *testing.T, from, to string) {
 
 func (s *served) classOf(t *testing.T, namespace, claim string) string {
 	t.Helper()
-	found, err := s.WaitClaim(s.ctx, namespace, claim, world.Bound)
+	found, err := s.WaitClaim(s.ctx, namespace, claim, testenv.Bound)
 	require.NoError(t, err)
 	return *found.Spec.StorageClassName
 }

@@ -14,7 +14,7 @@ import (
 	"github.com/lateen-project/lateen/deploy"
 )
 
-func (s *site) windowsAgents() *appsv1.DaemonSet {
+func (s *env) windowsAgents() *appsv1.DaemonSet {
 	s.Helper()
 	agents, err := s.kube.AppsV1().DaemonSets(s.namespace).Get(soon(s.T), deploy.WindowsDaemonSetName, metav1.GetOptions{})
 	require.NoError(s, err)
@@ -27,7 +27,7 @@ func podUID() corev1.EnvVar {
 }
 
 func TestAgentsOnWindowsAreAdoptedWithTheOthers(t *testing.T) {
-	s := newSite(t)
+	s := newEnv(t)
 	s.installVelero("--use-node-agent-windows")
 	linux, windows := s.agents(), s.windowsAgents()
 	out, reported, err := s.run("y\n", "adopt", "--lateen-image=example.test/lateen:v1")
@@ -56,7 +56,7 @@ func TestAgentsOnWindowsAreAdoptedWithTheOthers(t *testing.T) {
 
 // The recipe by which Velero's server is told to wait for a year is a patch of the adopted agents.
 func TestWhatWasChangedSinceTheAdoptionSurvives(t *testing.T) {
-	s := newSite(t)
+	s := newEnv(t)
 	s.installVelero()
 	before := s.agents()
 	s.adopt("--lateen-image=example.test/lateen:v1")
@@ -90,7 +90,7 @@ func TestWhatWasChangedSinceTheAdoptionSurvives(t *testing.T) {
 }
 
 func TestTransfersWithoutAMoverAreWarnedOf(t *testing.T) {
-	s := newSite(t)
+	s := newEnv(t)
 	s.installVelero()
 	backups := schema.GroupVersionResource{Group: "velero.io", Version: "v1", Resource: "podvolumebackups"}
 	uploads := schema.GroupVersionResource{Group: "velero.io", Version: "v2alpha1", Resource: "datauploads"}
@@ -125,7 +125,7 @@ func TestTransfersWithoutAMoverAreWarnedOf(t *testing.T) {
 }
 
 func TestUninstallingIsRefusedWhileAgentsAreAdopted(t *testing.T) {
-	s := newSite(t)
+	s := newEnv(t)
 	s.install("--use-node-agent=false")
 	workloads := s.kube.AppsV1().DaemonSets(s.namespace)
 	_, err := workloads.Create(soon(t), s.helms(), metav1.CreateOptions{})
@@ -156,7 +156,7 @@ func TestUninstallingIsRefusedWhileAgentsAreAdopted(t *testing.T) {
 }
 
 func TestAdoptedAgentsMayCopyWhatIsNamedUntilTheUndo(t *testing.T) {
-	s := newSite(t)
+	s := newEnv(t)
 	s.installVelero()
 	volumes := s.namespace + "-volumes"
 	_, err := s.kube.CoreV1().Namespaces().Create(soon(t), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: volumes}}, metav1.CreateOptions{})

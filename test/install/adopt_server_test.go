@@ -16,7 +16,7 @@ import (
 
 	"github.com/lateen-project/lateen/deploy"
 	"github.com/lateen-project/lateen/test/node"
-	"github.com/lateen-project/lateen/test/world"
+	"github.com/lateen-project/lateen/test/testenv"
 )
 
 // namesMaintenance gives Velero's Deployment the flag that only the server has in Velero.
@@ -24,7 +24,7 @@ const namesMaintenance = `[{"op":"add","path":"/spec/template/spec/containers/0/
 
 // After an adoption, maintenance jobs are as the server was told.
 func TestAdoptedAgentsMaintainAsTheServerIsConfigured(t *testing.T) {
-	s := newSite(t)
+	s := newEnv(t)
 	s.installVelero()
 	s.maintainedBy("backup-jobs-" + s.namespace)
 	out, reported, err := s.run("", "adopt", "--force", "--lateen-image=example.test/lateen:v1")
@@ -34,7 +34,7 @@ func TestAdoptedAgentsMaintainAsTheServerIsConfigured(t *testing.T) {
 	require.NoError(t, err, out+reported)
 	require.Contains(t, strings.Join(strings.Fields(out), " "), "repo-maintenance-job: ConfigMap "+s.namespace+"/jobs, named by Deployment velero No problem.")
 
-	ctx, cancel := context.WithTimeout(t.Context(), world.Patience) // only guards against hanging
+	ctx, cancel := context.WithTimeout(t.Context(), testenv.Patience) // only guards against hanging
 	defer cancel()
 	s.startAdopted(ctx)
 	s.repository("app-default-kopia-x", "kopia")
@@ -50,7 +50,7 @@ func TestAdoptedAgentsMaintainAsTheServerIsConfigured(t *testing.T) {
 
 func TestAVeleroThatWasNotTriedIsWarnedOf(t *testing.T) {
 	const newer = "Velero v1.99.0 is newer than 1.18, the newest version that Lateen was tried with; look for a newer Lateen, or try a backup and a restore first"
-	s := newSite(t)
+	s := newEnv(t)
 	s.installVelero()
 	out, reported, err := s.run("", "check")
 	require.NoError(t, err, out+reported)
@@ -65,7 +65,7 @@ func TestAVeleroThatWasNotTriedIsWarnedOf(t *testing.T) {
 	require.Equal(t, "Warning: "+newer+"\n", reported)
 
 	s.adopt("--lateen-image=example.test/lateen:v1")
-	ctx, cancel := context.WithTimeout(t.Context(), world.Patience) // only guards against hanging
+	ctx, cancel := context.WithTimeout(t.Context(), testenv.Patience) // only guards against hanging
 	defer cancel()
 	changes, err := s.kube.CoreV1().Events(s.namespace).Watch(ctx, metav1.ListOptions{FieldSelector: "reason=VeleroNotTried"})
 	require.NoError(t, err)
@@ -81,7 +81,7 @@ func TestAVeleroThatWasNotTriedIsWarnedOf(t *testing.T) {
 }
 
 // startAdopted starts a node, and the agent that its pod of the adopted DaemonSet stands for.
-func (s *site) startAdopted(ctx context.Context) *corev1.Pod {
+func (s *env) startAdopted(ctx context.Context) *corev1.Pod {
 	s.Helper()
 	name := "node-" + s.namespace
 	kubelet, err := node.Start(ctx, plane.Admin(), node.Options{Name: name, Root: filepath.Join(s.TempDir(), "kubelet")})
@@ -90,10 +90,10 @@ func (s *site) startAdopted(ctx context.Context) *corev1.Pod {
 		kubelet.Stop()
 		require.NoError(s, s.kube.CoreV1().Nodes().Delete(context.WithoutCancel(s.Context()), name, metav1.DeleteOptions{}))
 	})
-	w, err := world.Open(ctx, plane.Admin(), s.namespace)
+	w, err := testenv.Open(ctx, plane.Admin(), s.namespace)
 	require.NoError(s, err)
 	agent, err := w.NodeAgentPod(ctx, name, func(pod *corev1.Pod) bool {
-		return world.Ready(pod) && pod.Spec.ServiceAccountName == deploy.ServiceAccountName
+		return testenv.Ready(pod) && pod.Spec.ServiceAccountName == deploy.ServiceAccountName
 	})
 	require.NoError(s, err)
 	s.startAgent(agent)
@@ -102,7 +102,7 @@ func (s *site) startAdopted(ctx context.Context) *corev1.Pod {
 
 // Agents read Deployment velero alone; where the server has another name, as Helm gives it, they are told.
 func TestAdoptedAgentsAreToldWhatAServerOfAnotherNameIsConfiguredBy(t *testing.T) {
-	s := newSite(t)
+	s := newEnv(t)
 	s.installVelero()
 	s.maintainedBy("")
 	deployments := s.kube.AppsV1().Deployments(s.namespace)
@@ -119,7 +119,7 @@ func TestAdoptedAgentsAreToldWhatAServerOfAnotherNameIsConfiguredBy(t *testing.T
 }
 
 // maintainedBy configures maintenance jobs as users of Velero do: in a ConfigMap that the server's Deployment names.
-func (s *site) maintainedBy(class string) {
+func (s *env) maintainedBy(class string) {
 	s.Helper()
 	if class != "" {
 		_, err := s.kube.SchedulingV1().PriorityClasses().Create(soon(s.T), &schedulingv1.PriorityClass{ObjectMeta: metav1.ObjectMeta{Name: class}, Value: 10}, metav1.CreateOptions{})
@@ -138,7 +138,7 @@ func (s *site) maintainedBy(class string) {
 }
 
 // firstJob is the first of the namespace.
-func (s *site) firstJob(ctx context.Context) *batchv1.Job {
+func (s *env) firstJob(ctx context.Context) *batchv1.Job {
 	s.Helper()
 	changes, err := s.kube.BatchV1().Jobs(s.namespace).Watch(ctx, metav1.ListOptions{})
 	require.NoError(s, err)

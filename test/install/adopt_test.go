@@ -15,14 +15,14 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"github.com/lateen-project/lateen/deploy"
-	"github.com/lateen-project/lateen/test/world"
+	"github.com/lateen-project/lateen/test/testenv"
 )
 
 // installVelero is what `velero install` does with more flags than it must have.
-func (s *site) installVelero(args ...string) {
+func (s *env) installVelero(args ...string) {
 	s.Helper()
 	s.define()
-	ctx, cancel := context.WithTimeout(s.Context(), world.Patience) // a process, and what it prints made
+	ctx, cancel := context.WithTimeout(s.Context(), testenv.Patience) // a process, and what it prints made
 	defer cancel()
 	all := append(velero(s.T), "--image=velero/velero:v1.18.3", "--use-node-agent", "--dry-run", "--output=json",
 		"--namespace="+s.namespace, "--kubeconfig="+s.kubeconfig)
@@ -30,12 +30,12 @@ func (s *site) installVelero(args ...string) {
 	require.NoError(s, err)
 	for _, object := range printed(s.T, string(text)) {
 		if object.GetKind() != "CustomResourceDefinition" {
-			require.NoError(s, world.Apply(ctx, plane.Admin(), &object))
+			require.NoError(s, testenv.Apply(ctx, plane.Admin(), &object))
 		}
 	}
 }
 
-func (s *site) agents() *appsv1.DaemonSet {
+func (s *env) agents() *appsv1.DaemonSet {
 	s.Helper()
 	agents, err := s.kube.AppsV1().DaemonSets(s.namespace).Get(soon(s.T), deploy.DaemonSetName, metav1.GetOptions{})
 	require.NoError(s, err)
@@ -53,7 +53,7 @@ func asJSON(t *testing.T, agents *appsv1.DaemonSet) string {
 }
 
 func TestAdoptedAgentsKeepAllButTheirProgram(t *testing.T) {
-	s := newSite(t)
+	s := newEnv(t)
 	s.installVelero("--features=EnableCSI", "--pod-labels=team=storage", "--node-agent-priority-class-name=agents", "--kubelet-root-dir=/data/kubelet")
 	patch := `{"metadata":{"annotations":{"team":"storage"}},"spec":{"template":{"spec":{"nodeSelector":{"disk":"ssd"},"tolerations":[{"operator":"Exists"}]}}}}`
 	_, err := s.kube.AppsV1().DaemonSets(s.namespace).Patch(soon(t), deploy.DaemonSetName, "application/merge-patch+json", []byte(patch), metav1.PatchOptions{})
@@ -99,8 +99,8 @@ func TestAdoptedAgentsKeepAllButTheirProgram(t *testing.T) {
 	require.Contains(t, reported, "lateen adopt has not changed it")
 }
 
-// helms is the DaemonSet of Helm's chart in the namespace of the site.
-func (s *site) helms() *appsv1.DaemonSet {
+// helms is the DaemonSet of Helm's chart in the namespace of the environment.
+func (s *env) helms() *appsv1.DaemonSet {
 	s.Helper()
 	text, err := os.ReadFile("testdata/helm-node-agent.yaml")
 	require.NoError(s, err)
@@ -111,7 +111,7 @@ func (s *site) helms() *appsv1.DaemonSet {
 }
 
 func TestAgentsOfHelmAreAdopted(t *testing.T) {
-	s := newSite(t)
+	s := newEnv(t)
 	s.installVelero()
 	workloads := s.kube.AppsV1().DaemonSets(s.namespace)
 	require.NoError(t, workloads.Delete(soon(t), deploy.DaemonSetName, metav1.DeleteOptions{}))
@@ -150,7 +150,7 @@ func TestAgentsOfHelmAreAdopted(t *testing.T) {
 }
 
 func TestRepositoriesOfResticAreWarnedOf(t *testing.T) {
-	s := newSite(t)
+	s := newEnv(t)
 	s.installVelero()
 	s.repository("app-default-restic", "restic")
 	out, reported, err := s.run("", "adopt", "--dry-run", "--lateen-image=example.test/lateen:v1")
@@ -160,7 +160,7 @@ func TestRepositoriesOfResticAreWarnedOf(t *testing.T) {
 	require.Equal(t, "velero/velero:v1.18.3", s.agents().Spec.Template.Spec.Containers[0].Image)
 }
 
-func (s *site) adopt(args ...string) {
+func (s *env) adopt(args ...string) {
 	s.Helper()
 	out, reported, err := s.run("", append([]string{"adopt", "--force"}, args...)...)
 	require.NoError(s, err, out+reported)
@@ -189,9 +189,9 @@ func TestAgentsThatCannotBeAdopted(t *testing.T) {
 	}
 	for name, test := range tests {
 		t.Run(name, func(t *testing.T) {
-			s := newSite(t)
+			s := newEnv(t)
 			s.define()
-			_, err := world.New(soon(t), plane.Admin(), world.Options{Namespace: s.namespace, Node: "no-such-node"})
+			_, err := testenv.New(soon(t), plane.Admin(), testenv.Options{Namespace: s.namespace, Node: "no-such-node"})
 			require.NoError(t, err)
 			agents := s.agents()
 			test.change(&agents.Spec.Template.Spec)

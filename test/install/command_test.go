@@ -19,11 +19,11 @@ import (
 	"k8s.io/client-go/kubernetes"
 
 	"github.com/lateen-project/lateen/test/cluster"
-	"github.com/lateen-project/lateen/test/world"
+	"github.com/lateen-project/lateen/test/testenv"
 )
 
-// site is the namespace of a test's own installation, and how to reach it.
-type site struct {
+// env is the namespace of a test's own installation, and how to reach it.
+type env struct {
 	*testing.T
 	namespace  string
 	kubeconfig string
@@ -31,29 +31,29 @@ type site struct {
 	dynamic    dynamic.Interface
 }
 
-func newSite(t *testing.T) *site {
+func newEnv(t *testing.T) *env {
 	t.Helper()
 	t.Parallel()
-	return siteOf(t, plane)
+	return envOf(t, plane)
 }
 
-// siteOf is a site of any control plane.
-func siteOf(t *testing.T, plane *cluster.Cluster) *site {
+// envOf is an environment of any control plane.
+func envOf(t *testing.T, plane *cluster.Cluster) *env {
 	t.Helper()
 	kube, err := kubernetes.NewForConfig(plane.Admin())
 	require.NoError(t, err)
 	generic, err := dynamic.NewForConfig(plane.Admin())
 	require.NoError(t, err)
-	s := &site{T: t, namespace: "velero-" + rand.String(10), kube: kube, dynamic: generic}
+	s := &env{T: t, namespace: "velero-" + rand.String(10), kube: kube, dynamic: generic}
 	s.kubeconfig = filepath.Join(t.TempDir(), "kubeconfig")
 	require.NoError(t, plane.WriteKubeconfig(plane.Admin(), s.kubeconfig, s.namespace))
 	return s
 }
 
 // run runs lateen against the cluster of the tests.
-func (s *site) run(input string, args ...string) (out, complaints string, err error) {
+func (s *env) run(input string, args ...string) (out, complaints string, err error) {
 	s.Helper()
-	ctx, cancel := context.WithTimeout(s.Context(), world.Patience) // dozens of requests, and controllers that they wait for
+	ctx, cancel := context.WithTimeout(s.Context(), testenv.Patience) // dozens of requests, and controllers that they wait for
 	defer cancel()
 	command := program(ctx, s.T, "lateen", append(args, "--namespace="+s.namespace, "--kubeconfig="+s.kubeconfig)...)
 	command.Stdin = bytes.NewBufferString(input)
@@ -64,7 +64,7 @@ func (s *site) run(input string, args ...string) (out, complaints string, err er
 }
 
 // install runs `lateen install` with what it must have.
-func (s *site) install(args ...string) (out, warnings string) {
+func (s *env) install(args ...string) (out, warnings string) {
 	s.Helper()
 	out, warnings, err := s.run("", append([]string{"install"}, usual(s.T, args...)...)...)
 	require.NoError(s, err, warnings)
@@ -72,7 +72,7 @@ func (s *site) install(args ...string) (out, warnings string) {
 }
 
 // define installs Velero's definitions alone.
-func (s *site) define() {
+func (s *env) define() {
 	s.Helper()
 	_, reported, err := s.run("", "install", "--crds-only")
 	require.NoError(s, err, reported)
@@ -115,7 +115,7 @@ func printed(t *testing.T, text string) []unstructured.Unstructured {
 }
 
 // found is an object as the cluster has it.
-func (s *site) found(object unstructured.Unstructured) (*unstructured.Unstructured, error) {
+func (s *env) found(object unstructured.Unstructured) (*unstructured.Unstructured, error) {
 	s.Helper()
 	resource, _ := apimeta.UnsafeGuessKindToResource(object.GroupVersionKind())
 	return s.dynamic.Resource(resource).Namespace(object.GetNamespace()).Get(soon(s.T), object.GetName(), metav1.GetOptions{})

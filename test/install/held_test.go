@@ -14,21 +14,21 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 
-	"github.com/lateen-project/lateen/test/world"
+	"github.com/lateen-project/lateen/test/testenv"
 )
 
 // letGo is the remedy that the program names.
 const letGo = `{"metadata":{"finalizers":null}}`
 
 // holds makes a custom resource of Velero that has a finalizer.
-func (s *site) holds(resource schema.GroupVersionResource, kind, finalizer string) (release func()) {
+func (s *env) holds(resource schema.GroupVersionResource, kind, finalizer string) (release func()) {
 	s.Helper()
 	object := &unstructured.Unstructured{Object: map[string]any{
 		"apiVersion": resource.GroupVersion().String(), "kind": kind,
 		"metadata": map[string]any{"name": "held", "namespace": s.namespace, "finalizers": []any{finalizer}},
 		"spec":     required(kind),
 	}}
-	require.NoError(s, world.Apply(soon(s.T), plane.Admin(), object))
+	require.NoError(s, testenv.Apply(soon(s.T), plane.Admin(), object))
 	return func() {
 		s.Helper()
 		_, err := s.dynamic.Resource(resource).Namespace(s.namespace).Patch(soon(s.T), "held", types.MergePatchType, []byte(letGo), metav1.PatchOptions{})
@@ -65,7 +65,7 @@ func TestUninstallingSaysWhatIsHeldByWhomAndWhatToDo(t *testing.T) {
 	}
 	for name, test := range tests {
 		t.Run(name, func(t *testing.T) {
-			s := newSite(t)
+			s := newEnv(t)
 			s.install("--server-priority-class-name=no-such", "--node-agent-priority-class-name=no-such") // so that none has a pod
 			release := s.holds(test.resource, test.kind, test.finalizer)
 			out, reported, err := s.run("", "uninstall", "--force")
@@ -85,9 +85,9 @@ func TestUninstallingSaysWhatIsHeldByWhomAndWhatToDo(t *testing.T) {
 	}
 }
 
-// uninstallsInTime is for a site whose server has a pod that is ready and lets nothing go: it is waited for, but not for
+// uninstallsInTime is for an environment whose server has a pod that is ready and lets nothing go: it is waited for, but not for
 // ever.
-func (s *site) uninstallsInTime() {
+func (s *env) uninstallsInTime() {
 	s.Helper()
 	restores := schema.GroupVersionResource{Group: "velero.io", Version: "v1", Resource: "restores"}
 	release := s.holds(restores, "Restore", "restores.velero.io/external-resources-finalizer")
@@ -99,14 +99,14 @@ func (s *site) uninstallsInTime() {
 }
 
 func TestANamespaceThatSomethingElseKeepsIsNotWaitedForForEver(t *testing.T) {
-	s := newSite(t)
+	s := newEnv(t)
 	s.install()
 	maps := s.kube.CoreV1().ConfigMaps(s.namespace)
 	_, err := maps.Create(soon(t), &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "held", Finalizers: []string{"example.com/kept"}}}, metav1.CreateOptions{})
 	require.NoError(t, err)
 	reported := ""
 	for timeout := 4 * time.Second; !strings.Contains(reported, "example.com/kept in 1 resource instances"); timeout *= 2 {
-		require.Less(t, timeout, world.Patience, "with half of that: %s", reported) // what comes before the namespace takes longer on a slow machine
+		require.Less(t, timeout, testenv.Patience, "with half of that: %s", reported) // what comes before the namespace takes longer on a slow machine
 		_, reported, err = s.run("", "uninstall", "--force", "--timeout="+timeout.String())
 		require.Error(t, err)
 	}
@@ -116,7 +116,7 @@ func TestANamespaceThatSomethingElseKeepsIsNotWaitedForForEver(t *testing.T) {
 }
 
 func TestWhatStaysWithItsNamespaceIsToldOf(t *testing.T) {
-	s := newSite(t)
+	s := newEnv(t)
 	_, err := s.kube.CoreV1().Namespaces().Create(soon(t), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: s.namespace}}, metav1.CreateOptions{})
 	require.NoError(t, err)
 	s.install()

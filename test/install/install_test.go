@@ -14,11 +14,11 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 
 	"github.com/lateen-project/lateen/test/node"
-	"github.com/lateen-project/lateen/test/world"
+	"github.com/lateen-project/lateen/test/testenv"
 )
 
 func TestWhatIsInstalledBacksUp(t *testing.T) {
-	s := newSite(t)
+	s := newEnv(t)
 	name, root := "node-"+s.namespace, filepath.Join(t.TempDir(), "kubelet")
 	mover, err := node.NewStandIn(plane.Admin(), 50*time.Millisecond)
 	require.NoError(t, err)
@@ -34,33 +34,33 @@ func TestWhatIsInstalledBacksUp(t *testing.T) {
 	require.Contains(t, out, "Deployment velero: 1 of 1 pods ready\n")
 	require.Regexp(t, `DaemonSet node-agent: (\d+) of \d+ pods ready\n$`, out)
 
-	w, err := world.Open(soon(t), plane.Admin(), s.namespace)
+	w, err := testenv.Open(soon(t), plane.Admin(), s.namespace)
 	require.NoError(t, err)
-	pod, err := w.NodeAgentPod(soon(t), name, world.Ready)
+	pod, err := w.NodeAgentPod(soon(t), name, testenv.Ready)
 	require.NoError(t, err)
 	s.startAgent(pod)
-	app, err := w.SourcePod(soon(t), "app", name, world.EmptyDir("data"))
+	app, err := w.SourcePod(soon(t), "app", name, testenv.EmptyDir("data"))
 	require.NoError(t, err)
-	app, err = w.WaitPod(soon(t), w.Apps, app.Name, world.Ready)
+	app, err = w.WaitPod(soon(t), w.Apps, app.Name, testenv.Ready)
 	require.NoError(t, err)
 	backup, err := w.Backup(soon(t), "nightly")
 	require.NoError(t, err)
 	created, err := w.PodVolumeBackup(soon(t), backup, app, "data")
 	require.NoError(t, err)
-	moving, err := w.WaitPod(soon(t), s.namespace, created.Name, world.Ready)
+	moving, err := w.WaitPod(soon(t), s.namespace, created.Name, testenv.Ready)
 	require.NoError(t, err)
 	require.Equal(t, "velero/velero:v1.18.3", moving.Spec.Containers[0].Image)
 	require.Equal(t, "velero", moving.Spec.ServiceAccountName)
 	require.Contains(t, moving.Spec.Containers[0].Env, corev1.EnvVar{Name: "AWS_SHARED_CREDENTIALS_FILE", Value: "/credentials/cloud"})
-	ended, err := w.Transfers(world.PodVolumeBackup).Wait(soon(t), created.Name, world.Settled)
+	ended, err := w.Transfers(testenv.PodVolumeBackup).Wait(soon(t), created.Name, testenv.Settled)
 	require.NoError(t, err)
-	require.Equal(t, world.Completed, ended.Status.Phase, ended.Status.Message)
+	require.Equal(t, testenv.Completed, ended.Status.Phase, ended.Status.Message)
 	s.uninstallsInTime()
 }
 
 // startAgent is what the kubelet would do with the agent's pod: it runs the program with the arguments and the
 // environment of the pod, as its ServiceAccount.
-func (s *site) startAgent(pod *corev1.Pod) {
+func (s *env) startAgent(pod *corev1.Pod) {
 	s.Helper()
 	own, err := plane.ServiceAccount(soon(s.T), s.namespace, pod.Spec.ServiceAccountName)
 	require.NoError(s, err)
@@ -90,7 +90,7 @@ func (s *site) startAgent(pod *corev1.Pod) {
 }
 
 func TestInstallingAgainChangesNothing(t *testing.T) {
-	s := newSite(t)
+	s := newEnv(t)
 	s.install()
 	objects := printed(t, first(s.install("--dry-run", "-o=json")))
 	versions := func() map[string]string {
@@ -138,7 +138,7 @@ func version(t *testing.T, object *unstructured.Unstructured) string {
 }
 
 func TestAClassThatIsNotThereIsAWarning(t *testing.T) {
-	s := newSite(t)
+	s := newEnv(t)
 	_, warnings := s.install("--server-priority-class-name=no-such-server", "--node-agent-priority-class-name=no-such-agent")
 	require.Contains(t, warnings, "--server-priority-class-name: the cluster has no PriorityClass no-such-server")
 	require.Contains(t, warnings, "--node-agent-priority-class-name: the cluster has no PriorityClass no-such-agent")
@@ -181,7 +181,7 @@ func TestConfigMapsThatAreNamed(t *testing.T) {
 	}
 	for name, test := range tests {
 		t.Run(name, func(t *testing.T) {
-			s := newSite(t)
+			s := newEnv(t)
 			_, err := s.kube.CoreV1().Namespaces().Create(soon(t), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: s.namespace}}, metav1.CreateOptions{})
 			require.NoError(t, err)
 			if test.data != nil {
@@ -206,7 +206,7 @@ func TestConfigMapsThatAreNamed(t *testing.T) {
 }
 
 func TestFlagsForMaintenanceJobsBecomeAConfigMapOfServerAndAgents(t *testing.T) {
-	s := newSite(t)
+	s := newEnv(t)
 	s.install("--keep-latest-maintenance-jobs=2", "--maintenance-job-cpu-request=100m", "--maintenance-job-mem-limit=1Gi")
 	created, err := s.kube.CoreV1().ConfigMaps(s.namespace).Get(soon(t), "repo-maintenance-job", metav1.GetOptions{})
 	require.NoError(t, err)
@@ -229,9 +229,9 @@ func TestFlagsForMaintenanceJobsBecomeAConfigMapOfServerAndAgents(t *testing.T) 
 }
 
 func TestTheDaemonSetOfVelerosOwnAgentsIsNotOverwritten(t *testing.T) {
-	s := newSite(t)
+	s := newEnv(t)
 	s.define()
-	_, err := world.New(soon(t), plane.Admin(), world.Options{Namespace: s.namespace})
+	_, err := testenv.New(soon(t), plane.Admin(), testenv.Options{Namespace: s.namespace})
 	require.NoError(t, err)
 	_, reported, err := s.run("", append([]string{"install", "--apply"}, usual(t)...)...)
 	require.Error(t, err)

@@ -7,7 +7,7 @@ import (
 	"testing"
 
 	"github.com/lateen-project/lateen/test/cluster"
-	"github.com/lateen-project/lateen/test/world"
+	"github.com/lateen-project/lateen/test/testenv"
 )
 
 // plane is the one control plane of this test binary; TestMain sets it.
@@ -16,14 +16,14 @@ var plane *cluster.Cluster
 func TestMain(m *testing.M) {
 	// Definitions are everybody's: those that were there before are nobody's to remove.
 	os.Exit(cluster.Main(m, os.Stderr, &plane, func(ctx context.Context, c *cluster.Cluster) error {
-		return world.InstallCRDs(ctx, c.Admin())
+		return testenv.InstallCRDs(ctx, c.Admin())
 	}))
 }
 
 // soon bounds one wait.
 func soon(t *testing.T) context.Context {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), world.Patience)
+	ctx, cancel := context.WithTimeout(t.Context(), testenv.Patience)
 	t.Cleanup(cancel)
 	return ctx
 }

@@ -8,11 +8,11 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
-	"github.com/lateen-project/lateen/test/world"
+	"github.com/lateen-project/lateen/test/testenv"
 )
 
 // repository makes a BackupRepository that Velero's server would maintain every hour.
-func (s *site) repository(name, kind string) {
+func (s *env) repository(name, kind string) {
 	s.Helper()
 	object := &unstructured.Unstructured{Object: map[string]any{
 		"apiVersion": "velero.io/v1", "kind": "BackupRepository",
@@ -22,10 +22,10 @@ func (s *site) repository(name, kind string) {
 			"resticIdentifier": "", "volumeNamespace": "app",
 		},
 	}}
-	require.NoError(s, world.Apply(soon(s.T), plane.Admin(), object))
+	require.NoError(s, testenv.Apply(soon(s.T), plane.Admin(), object))
 }
 
-func (s *site) frequency(name string) string {
+func (s *env) frequency(name string) string {
 	s.Helper()
 	repositories := s.dynamic.Resource(schema.GroupVersionResource{Group: "velero.io", Version: "v1", Resource: "backuprepositories"})
 	found, err := repositories.Namespace(s.namespace).Get(soon(s.T), name, metav1.GetOptions{})
@@ -36,7 +36,7 @@ func (s *site) frequency(name string) string {
 
 func TestAgentsMaintainWhileTheServerWaitsForAYear(t *testing.T) {
 	const ofAgents, ofServer = "--repo-maintenance-frequency=2h0m0s", "--default-repo-maintain-frequency=8760h0m0s"
-	s := newSite(t)
+	s := newEnv(t)
 	args := func() (agents, server []string) {
 		deployment, err := s.kube.AppsV1().Deployments(s.namespace).Get(soon(t), "velero", metav1.GetOptions{})
 		require.NoError(t, err)

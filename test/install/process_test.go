@@ -10,7 +10,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/lateen-project/lateen/test/world"
+	"github.com/lateen-project/lateen/test/testenv"
 )
 
 // transcript collects what a process prints, and lets a test wait for it.
@@ -47,9 +47,9 @@ type process struct {
 }
 
 // start runs lateen against the cluster of the tests.
-func (s *site) start(args ...string) *process {
+func (s *env) start(args ...string) *process {
 	s.Helper()
-	ctx, cancel := context.WithTimeout(s.Context(), world.Patience) // only guards against hanging
+	ctx, cancel := context.WithTimeout(s.Context(), testenv.Patience) // only guards against hanging
 	s.Cleanup(cancel)
 	command := program(ctx, s.T, "lateen", append(args, "--namespace="+s.namespace, "--kubeconfig="+s.kubeconfig)...)
 	in, terminal, err := os.Pipe() // a file: nothing has to copy from it until it ends

@@ -9,7 +9,7 @@ import (
 )
 
 func TestAnInterruptAtThePromptOfAdoptChangesNothing(t *testing.T) {
-	s := newSite(t)
+	s := newEnv(t)
 	s.installVelero()
 	before := s.agents()
 	adopt := s.start("adopt", "--lateen-image=example.test/lateen:v1")
@@ -22,7 +22,7 @@ func TestAnInterruptAtThePromptOfAdoptChangesNothing(t *testing.T) {
 }
 
 func TestAnInterruptAtThePromptOfUninstallRemovesNothing(t *testing.T) {
-	s := newSite(t)
+	s := newEnv(t)
 	s.install()
 	uninstall := s.start("uninstall")
 	uninstall.prints("[y/N]")
@@ -34,7 +34,7 @@ func TestAnInterruptAtThePromptOfUninstallRemovesNothing(t *testing.T) {
 }
 
 func TestForceAdoptsWithoutAQuestion(t *testing.T) {
-	s := newSite(t)
+	s := newEnv(t)
 	s.installVelero()
 	for _, args := range [][]string{{"adopt", "--lateen-image=example.test/lateen:v1"}, {"adopt", "--undo"}} {
 		out, reported, err := s.run("", append(args, "--force")...)
@@ -44,7 +44,7 @@ func TestForceAdoptsWithoutAQuestion(t *testing.T) {
 }
 
 func TestForceUninstallsWithoutAQuestion(t *testing.T) {
-	s := newSite(t)
+	s := newEnv(t)
 	s.install()
 	out, reported, err := s.run("", "uninstall", "--force")
 	require.NoError(t, err, reported)
@@ -53,7 +53,7 @@ func TestForceUninstallsWithoutAQuestion(t *testing.T) {
 }
 
 func TestPrintedObjectsAreAllOfStandardOutput(t *testing.T) {
-	s := newSite(t)
+	s := newEnv(t)
 	_, err := s.kube.CoreV1().Namespaces().Create(soon(t), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: s.namespace}}, metav1.CreateOptions{})
 	require.NoError(t, err)
 	out, progress := s.install("-o=json")

@@ -10,7 +10,7 @@ import (
 	"k8s.io/client-go/kubernetes"
 
 	"github.com/lateen-project/lateen/deploy"
-	"github.com/lateen-project/lateen/test/world"
+	"github.com/lateen-project/lateen/test/testenv"
 )
 
 func TestPodSecurityOfTheAgent(t *testing.T) {
@@ -39,7 +39,7 @@ func TestPodSecurityOfTheAgent(t *testing.T) {
 			require.NoError(t, err)
 			test.options.Namespace, test.options.Image = namespace.Name, "example.test/lateen:v1"
 			objects := deploy.Objects(test.options)
-			require.NoError(t, world.Apply(soon(t), plane.Admin(), objects...))
+			require.NoError(t, testenv.Apply(soon(t), plane.Admin(), objects...))
 			agents, ok := objects[len(objects)-1].(*appsv1.DaemonSet)
 			require.True(t, ok)
 			pod := &corev1.Pod{ObjectMeta: agents.Spec.Template.ObjectMeta, Spec: agents.Spec.Template.Spec}

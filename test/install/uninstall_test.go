@@ -10,20 +10,20 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/lateen-project/lateen/test/cluster"
-	"github.com/lateen-project/lateen/test/world"
+	"github.com/lateen-project/lateen/test/testenv"
 )
 
 func TestUninstallingRemovesAllThatWasInstalled(t *testing.T) {
 	t.Parallel()
-	ctx, cancel := context.WithTimeout(t.Context(), world.Patience) // a control plane of its own: definitions are everybody's
+	ctx, cancel := context.WithTimeout(t.Context(), testenv.Patience) // a control plane of its own: definitions are everybody's
 	defer cancel()
 	own, err := cluster.Start(ctx, cluster.Options{})
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, own.Stop()) })
-	s := siteOf(t, own)
+	s := envOf(t, own)
 	s.install()
 	objects := printed(t, first(s.install("--dry-run", "-o=json")))
-	w, err := world.Open(soon(t), own.Admin(), s.namespace)
+	w, err := testenv.Open(soon(t), own.Admin(), s.namespace)
 	require.NoError(t, err)
 	_, err = w.Backup(soon(t), "nightly")
 	require.NoError(t, err)
@@ -49,7 +49,7 @@ func TestUninstallingRemovesAllThatWasInstalled(t *testing.T) {
 }
 
 func TestUninstallingLeavesWhatWasThereBefore(t *testing.T) {
-	s := newSite(t)
+	s := newEnv(t)
 	_, err := s.kube.CoreV1().Namespaces().Create(soon(t), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: s.namespace}}, metav1.CreateOptions{})
 	require.NoError(t, err)
 	_, err = s.kube.CoreV1().ServiceAccounts(s.namespace).Create(soon(t), &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Name: "velero"}}, metav1.CreateOptions{})

@@ -16,7 +16,7 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"sigs.k8s.io/yaml"
 
-	"github.com/lateen-project/lateen/test/world"
+	"github.com/lateen-project/lateen/test/testenv"
 )
 
 var update = flag.Bool("update", false, "rewrite the golden file from what both commands print, keeping the reasons")
@@ -30,7 +30,7 @@ type difference struct {
 
 // Every difference from what Velero's own command makes of the same flags has a reason.
 func TestDifferencesFromVelerosOwnInstallation(t *testing.T) {
-	ctx, cancel := context.WithTimeout(t.Context(), world.Patience) // two processes
+	ctx, cancel := context.WithTimeout(t.Context(), testenv.Patience) // two processes
 	defer cancel()
 	kubeconfig := filepath.Join(t.TempDir(), "kubeconfig")
 	require.NoError(t, plane.WriteKubeconfig(plane.Admin(), kubeconfig, "velero"))

@@ -11,17 +11,17 @@ import (
 
 	"github.com/lateen-project/lateen/test/cluster"
 	"github.com/lateen-project/lateen/test/node"
-	"github.com/lateen-project/lateen/test/world"
+	"github.com/lateen-project/lateen/test/testenv"
 )
 
 func TestInstallWaitsWhileNoNodeTakesAnAgent(t *testing.T) {
 	t.Parallel()
-	ctx, cancel := context.WithTimeout(t.Context(), world.Patience) // a control plane of its own: nodes are everybody's
+	ctx, cancel := context.WithTimeout(t.Context(), testenv.Patience) // a control plane of its own: nodes are everybody's
 	defer cancel()
 	own, err := cluster.Start(ctx, cluster.Options{})
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, own.Stop()) })
-	s := siteOf(t, own)
+	s := envOf(t, own)
 	s.played(own, "tainted", nil)
 	s.played(own, "other", map[string]string{corev1.LabelOSStable: "plan9"}) // takes the server
 	s.patchNode("tainted", `{"spec":{"taints":[{"key":"dedicated","value":"db","effect":"NoSchedule"}]}}`)
@@ -41,14 +41,14 @@ func TestInstallWaitsWhileNoNodeTakesAnAgent(t *testing.T) {
 }
 
 // played starts a node of a control plane, whose pods run and do nothing.
-func (s *site) played(plane *cluster.Cluster, name string, labels map[string]string) {
+func (s *env) played(plane *cluster.Cluster, name string, labels map[string]string) {
 	s.Helper()
 	kubelet, err := node.Start(soon(s.T), plane.Admin(), node.Options{Name: name, Root: s.TempDir(), Labels: labels})
 	require.NoError(s, err)
 	s.Cleanup(kubelet.Stop)
 }
 
-func (s *site) patchNode(name, patch string) {
+func (s *env) patchNode(name, patch string) {
 	s.Helper()
 	_, err := s.kube.CoreV1().Nodes().Patch(soon(s.T), name, types.MergePatchType, []byte(patch), metav1.PatchOptions{})
 	require.NoError(s, err)

@@ -12,14 +12,14 @@ import (
 	"github.com/lateen-project/lateen/cmd/lateen/agent"
 	"github.com/lateen-project/lateen/test/cluster"
 	"github.com/lateen-project/lateen/test/csi"
-	"github.com/lateen-project/lateen/test/world"
+	"github.com/lateen-project/lateen/test/testenv"
 )
 
 // completed waits for one after the other, in whichever order, until all of them are.
-func (s *site) completed(history *world.Recorder, names ...string) []world.Transition {
+func (s *env) completed(history *testenv.Recorder, names ...string) []testenv.Transition {
 	s.Helper()
 	for number := range names {
-		_, err := history.Until(s.soon(), func(all []world.Transition) bool {
+		_, err := history.Until(s.soon(), func(all []testenv.Transition) bool {
 			finished := 0
 			for _, seen := range all {
 				if seen.To.Ended() && slices.Contains(names, seen.Name) {
@@ -31,16 +31,16 @@ func (s *site) completed(history *world.Recorder, names ...string) []world.Trans
 		require.NoError(s, err)
 	}
 	for _, name := range names {
-		require.Contains(s, history.Phases(name), world.Completed, name)
+		require.Contains(s, history.Phases(name), testenv.Completed, name)
 	}
 	return history.Transitions()
 }
 
 // mostPrepared is how many transfers were Accepted or Prepared at the same time, at most, wherever they belong.
-func mostPrepared(transitions []world.Transition) int {
+func mostPrepared(transitions []testenv.Transition) int {
 	inside, most := map[string]bool{}, 0
 	for _, transition := range transitions {
-		if transition.To == world.Accepted || transition.To == world.Prepared {
+		if transition.To == testenv.Accepted || transition.To == testenv.Prepared {
 			inside[transition.Name] = true
 		} else {
 			delete(inside, transition.Name)
@@ -51,7 +51,7 @@ func mostPrepared(transitions []world.Transition) int {
 }
 
 // ahead is how many of others came to a phase while the one of that name was there and had not.
-func ahead(transitions []world.Transition, name string, phase world.Phase, others []string) int {
+func ahead(transitions []testenv.Transition, name string, phase testenv.Phase, others []string) int {
 	there, count := false, 0
 	for _, transition := range transitions {
 		switch {
@@ -82,7 +82,7 @@ func TestNeverMoreIsPreparedThanThePrepareQueueHolds(t *testing.T) {
 	transitions := f.completed(history, names...)
 	require.LessOrEqual(t, mostPrepared(transitions), 3)
 	for _, n := range f.nodes {
-		require.LessOrEqual(t, history.MostAtOnce(n.Name(), world.Accepted, world.Prepared), 2, "a node prepares no more than it has slots")
+		require.LessOrEqual(t, history.MostAtOnce(n.Name(), testenv.Accepted, testenv.Prepared), 2, "a node prepares no more than it has slots")
 	}
 }
 
@@ -102,11 +102,11 @@ func TestTheBackupsOfOneNodeDoNotKeepAnotherOneIdle(t *testing.T) {
 	}
 	transitions := f.completed(history, append(busy, idle)...)
 	require.LessOrEqual(t, mostPrepared(transitions), 2)
-	require.LessOrEqual(t, ahead(transitions, idle, world.InProgress, busy), 4, "all ten of them are older")
+	require.LessOrEqual(t, ahead(transitions, idle, testenv.InProgress, busy), 4, "all ten of them are older")
 }
 
 func TestARestoreIsNotStarvedByBackupsThatCameBefore(t *testing.T) {
-	s := newSite(t, 100*time.Millisecond)
+	s := newEnv(t, 100*time.Millisecond)
 	s.configure(`{"loadConcurrency":{"prepareQueueLength":2}}`)
 	history, err := s.Record(t.Context())
 	require.NoError(t, err)
@@ -116,28 +116,28 @@ func TestARestoreIsNotStarvedByBackupsThatCameBefore(t *testing.T) {
 		backups = append(backups, s.transfer())
 	}
 	s.start()
-	_, err = history.Until(s.soon(), func(all []world.Transition) bool {
-		return slices.ContainsFunc(all, func(seen world.Transition) bool { return seen.To == world.InProgress })
+	_, err = history.Until(s.soon(), func(all []testenv.Transition) bool {
+		return slices.ContainsFunc(all, func(seen testenv.Transition) bool { return seen.To == testenv.InProgress })
 	})
 	require.NoError(t, err)
 	restore := s.restoreOf(waiting)
 	transitions := s.completed(history, append([]string{restore}, backups...)...)
-	require.LessOrEqual(t, ahead(transitions, restore, world.Accepted, backups), 4, "nineteen of them are older and wait")
-	require.LessOrEqual(t, ahead(transitions, restore, world.InProgress, backups), 6)
+	require.LessOrEqual(t, ahead(transitions, restore, testenv.Accepted, backups), 4, "nineteen of them are older and wait")
+	require.LessOrEqual(t, ahead(transitions, restore, testenv.InProgress, backups), 6)
 }
 
 func TestABackupThatNobodyAcceptsHoldsNoPlaceForLong(t *testing.T) {
-	s := newSite(t, 50*time.Millisecond)
+	s := newEnv(t, 50*time.Millisecond)
 	s.configure(`{"loadConcurrency":{"prepareQueueLength":1}}`)
 	for range 3 {
 		s.transfer(elsewhere)
 	}
 	s.start(func(options *agent.Options) { options.AdmitTimeout = 500 * time.Millisecond })
-	s.ends(s.transfer(), world.Completed)
+	s.ends(s.transfer(), testenv.Completed)
 }
 
 func TestThePrepareQueueIsOneForAllKinds(t *testing.T) {
-	v := newSite(t, 100*time.Millisecond).volumes(csi.Options{})
+	v := newEnv(t, 100*time.Millisecond).volumes(csi.Options{})
 	v.configure(`{"loadConcurrency":{"globalConfig":8,"prepareQueueLength":2}}`)
 	restored := v.restores(v.node.Name())
 	var uploads []string
@@ -151,23 +151,23 @@ func TestThePrepareQueueIsOneForAllKinds(t *testing.T) {
 	require.NoError(t, err)
 	v.start()
 	for _, name := range uploads {
-		v.settles(world.DataUpload, name, world.Completed)
+		v.settles(testenv.DataUpload, name, testenv.Completed)
 	}
-	v.settles(world.DataDownload, download.Name, world.Completed)
-	v.restored(restore, world.Completed)
+	v.settles(testenv.DataDownload, download.Name, testenv.Completed)
+	v.restored(restore, testenv.Completed)
 	require.LessOrEqual(t, v.mostPreparedByWrites(), 2)
 }
 
 // mostPreparedByWrites is mostPrepared of all kinds together, by what agents have written one after the other.
-func (s *site) mostPreparedByWrites() int {
+func (s *env) mostPreparedByWrites() int {
 	s.Helper()
 	inside, most := map[string]bool{}, 0
 	for _, record := range s.requests(cluster.Query{Verbs: []string{"patch"}}).Where(func(r cluster.Record) bool { return r.APIGroup == "velero.io" }) {
-		var written world.Transfer
+		var written testenv.Transfer
 		require.NoError(s, json.Unmarshal(record.Body, &written))
 		switch written.Status.Phase {
 		case "": // something else was written
-		case world.Accepted, world.Prepared:
+		case testenv.Accepted, testenv.Prepared:
 			inside[record.Resource+"/"+record.Name] = true
 		default:
 			delete(inside, record.Resource+"/"+record.Name)

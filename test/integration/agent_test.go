@@ -24,9 +24,9 @@ import (
 	"github.com/lateen-project/lateen/reconcile/transfer"
 )
 
-// agentRun is an agent of a site.
+// agentRun is an agent of an environment.
 type agentRun struct {
-	site     *site
+	env      *env
 	options  agent.Options
 	cancel   context.CancelFunc
 	ended    chan struct{}
@@ -36,7 +36,7 @@ type agentRun struct {
 }
 
 // start runs an agent as `lateen node-agent` assembles it.
-func (s *site) start(changes ...func(*agent.Options)) *agentRun {
+func (s *env) start(changes ...func(*agent.Options)) *agentRun {
 	s.Helper()
 	r := s.assemble(changes...)
 	r.run()
@@ -44,7 +44,7 @@ func (s *site) start(changes ...func(*agent.Options)) *agentRun {
 }
 
 // assemble makes an agent that does not run yet. Delays are as short as the protocol allows.
-func (s *site) assemble(changes ...func(*agent.Options)) *agentRun {
+func (s *env) assemble(changes ...func(*agent.Options)) *agentRun {
 	s.Helper()
 	own, err := plane.ServiceAccount(s.soon(), s.Namespace, deploy.ServiceAccountName)
 	require.NoError(s, err)
@@ -52,7 +52,7 @@ func (s *site) assemble(changes ...func(*agent.Options)) *agentRun {
 	server, err := agent.Listen("127.0.0.1:0", registry, false)
 	require.NoError(s, err)
 	s.Cleanup(func() { require.NoError(s, server.Close()) })
-	r := &agentRun{site: s, ended: make(chan struct{}), registry: registry, movers: &safeBuffer{}}
+	r := &agentRun{env: s, ended: make(chan struct{}), registry: registry, movers: &safeBuffer{}}
 	r.options = agent.Options{
 		Flags: config.Options{
 			Namespace: s.Namespace, NodeName: s.node.Name(), NodeAgentConfigMap: configMap, MoverTemplate: "daemonset",
@@ -74,11 +74,11 @@ func (s *site) assemble(changes ...func(*agent.Options)) *agentRun {
 
 // run starts it. The end of the test ends it at the latest.
 func (r *agentRun) run() {
-	logger := ktesting.NewLogger(r.site.T, ktesting.NewConfig(ktesting.Verbosity(2)))
-	ctx, cancel := context.WithCancel(klog.NewContext(context.WithoutCancel(r.site.Context()), logger))
+	logger := ktesting.NewLogger(r.env.T, ktesting.NewConfig(ktesting.Verbosity(2)))
+	ctx, cancel := context.WithCancel(klog.NewContext(context.WithoutCancel(r.env.Context()), logger))
 	r.cancel = cancel
-	r.site.agents.Add(1)
-	r.site.Cleanup(func() {
+	r.env.agents.Add(1)
+	r.env.Cleanup(func() {
 		cancel()
 		<-r.ended
 	})
@@ -92,28 +92,28 @@ func (r *agentRun) run() {
 
 // stop ends the agent as SIGTERM does.
 func (r *agentRun) stop() {
-	r.site.Helper()
+	r.env.Helper()
 	r.cancel()
 	r.wait()
-	require.NoError(r.site, r.err)
+	require.NoError(r.env, r.err)
 }
 
 // wait returns when the agent has ended by itself.
 func (r *agentRun) wait() {
-	r.site.Helper()
+	r.env.Helper()
 	select {
 	case <-r.ended:
-	case <-r.site.soon().Done():
-		require.Fail(r.site, "the agent did not end")
+	case <-r.env.soon().Done():
+		require.Fail(r.env, "the agent did not end")
 	}
 }
 
 // metric is the sum of all series with these labels, of histograms how often they were observed; labels are
 // given as name, value, name, value … What is counted here has whole values.
 func (r *agentRun) metric(name string, labels ...string) int {
-	r.site.Helper()
+	r.env.Helper()
 	families, err := r.registry.Gather()
-	require.NoError(r.site, err)
+	require.NoError(r.env, err)
 	sum, found := 0, false
 	for _, family := range families {
 		if family.GetName() != name {
@@ -126,7 +126,7 @@ func (r *agentRun) metric(name string, labels ...string) int {
 			}
 		}
 	}
-	require.Truef(r.site, found, "no series %s %v", name, labels)
+	require.Truef(r.env, found, "no series %s %v", name, labels)
 	return sum
 }
 
@@ -145,7 +145,7 @@ func has(series *dto.Metric, labels []string) bool {
 
 // finished is how many transfers the agent has seen end like this.
 func (r *agentRun) finished(phase, reason string) int {
-	r.site.Helper()
+	r.env.Helper()
 	return r.metric("lateen_transfers_finished_total", "kind", "podvolumebackup", "phase", phase, "reason", reason)
 }
 

@@ -12,13 +12,13 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/lateen-project/lateen/test/csi"
-	"github.com/lateen-project/lateen/test/world"
+	"github.com/lateen-project/lateen/test/testenv"
 )
 
-// attaching is a site with a driver that attaches volumes, and whose attacher or detacher is as the test says.
+// attaching is an environment with a driver that attaches volumes, and whose attacher or detacher is as the test says.
 func attaching(t *testing.T, verb csi.Verb, fault func(ctx context.Context) error) *volumes {
 	t.Helper()
-	v := newSite(t, 50*time.Millisecond).volumes(csi.Options{Attach: true, Fault: func(ctx context.Context, call csi.Call) error {
+	v := newEnv(t, 50*time.Millisecond).volumes(csi.Options{Attach: true, Fault: func(ctx context.Context, call csi.Call) error {
 		if call.Verb != verb {
 			return nil
 		}
@@ -92,7 +92,7 @@ func TestAnUploadWhoseVolumeIsHardToAttachCompletes(t *testing.T) {
 			v := attaching(t, test.verb, test.fault)
 			v.start()
 			upload, handle := v.uploads("data")
-			v.uploaded(upload, handle, world.Completed)
+			v.uploaded(upload, handle, testenv.Completed)
 			v.noSnapshots()
 			v.nothingLeft()
 			v.nothingAttached()
@@ -105,8 +105,8 @@ func TestAnUploadWhoseVolumeIsNeverAttachedFailsAndSaysWhy(t *testing.T) {
 	r := v.start()
 	upload, handle := v.uploads("data")
 	v.says("FailedAttachVolume", "the node has no free slot")
-	r.expire(world.DataUpload, upload)
-	ended := v.uploaded(upload, handle, world.Failed)
+	r.expire(testenv.DataUpload, upload)
+	ended := v.uploaded(upload, handle, testenv.Failed)
 	require.Contains(t, ended.Status.Message, "FailedAttachVolume: AttachVolume.Attach failed for volume")
 	require.Contains(t, ended.Status.Message, "the node has no free slot")
 	v.noSnapshots()
@@ -123,8 +123,8 @@ func TestAnUploadIsCanceledWhileItsVolumeIsBeingAttached(t *testing.T) {
 	v.start()
 	upload, handle := v.uploads("data")
 	<-asked
-	require.NoError(t, v.Transfers(world.DataUpload).Cancel(v.soon(), upload))
-	v.uploaded(upload, handle, world.Canceled)
+	require.NoError(t, v.Transfers(testenv.DataUpload).Cancel(v.soon(), upload))
+	v.uploaded(upload, handle, testenv.Canceled)
 	v.noSnapshots()
 	v.nothingLeft()
 	v.nothingAttached()

@@ -12,7 +12,7 @@ import (
 	"github.com/lateen-project/lateen/cmd/lateen/agent"
 	"github.com/lateen-project/lateen/test/cluster"
 	"github.com/lateen-project/lateen/test/node"
-	"github.com/lateen-project/lateen/test/world"
+	"github.com/lateen-project/lateen/test/testenv"
 )
 
 // noRoom has movers ask for more than any node has.
@@ -20,24 +20,24 @@ const noRoom = `{"podResources":{"cpuRequest":"4000"}}`
 
 // situation is where a cancel or a deletion finds a transfer.
 type situation struct {
-	phase   world.Phase
+	phase   testenv.Phase
 	config  string
-	prepare func(s *site)
+	prepare func(s *env)
 }
 
 func situations() map[string]situation {
 	return map[string]situation{
-		"Accepted, while its mover is started":    {phase: "Accepted", prepare: func(s *site) { s.node.Faults.Add(node.Fault{NeverStarts: true}) }},
+		"Accepted, while its mover is started":    {phase: "Accepted", prepare: func(s *env) { s.node.Faults.Add(node.Fault{NeverStarts: true}) }},
 		"Accepted, while its mover finds no room": {phase: "Accepted", config: noRoom},
-		"Prepared, while the only slot is taken": {phase: "Prepared", prepare: func(s *site) {
-			s.in(s.transfer(), world.InProgress)
+		"Prepared, while the only slot is taken": {phase: "Prepared", prepare: func(s *env) {
+			s.in(s.transfer(), testenv.InProgress)
 		}},
 		"InProgress": {phase: "InProgress"},
 	}
 }
 
 // reach brings a PodVolumeBackup into the situation.
-func (at situation) reach(s *site) string {
+func (at situation) reach(s *env) string {
 	s.Helper()
 	if at.prepare != nil {
 		at.prepare(s)
@@ -45,9 +45,9 @@ func (at situation) reach(s *site) string {
 	name := s.transfer()
 	s.in(name, at.phase)
 	switch at.phase {
-	case world.InProgress:
+	case testenv.InProgress:
 		s.says("Data-Path-Started", name)
-	case world.Accepted:
+	case testenv.Accepted:
 		s.moverIs(name, func(*corev1.Pod) bool { return true })
 	default:
 	}
@@ -58,24 +58,24 @@ func TestACancelIsHonouredAtOnce(t *testing.T) {
 	t.Parallel()
 	for title, at := range situations() {
 		t.Run(title, func(t *testing.T) {
-			s := newSite(t, time.Hour, heard)
+			s := newEnv(t, time.Hour, acknowledged)
 			s.configure(cmp.Or(at.config, `{}`))
 			history, err := s.Record(t.Context())
 			require.NoError(t, err)
 			r := s.start()
 			name := at.reach(s)
 			slots := r.metric("lateen_slots_in_use")
-			require.NoError(t, s.Transfers(world.PodVolumeBackup).Cancel(s.soon(), name))
+			require.NoError(t, s.Transfers(testenv.PodVolumeBackup).Cancel(s.soon(), name))
 
-			ended := s.ends(name, world.Canceled)
+			ended := s.ends(name, testenv.Canceled)
 			require.Empty(t, ended.Status.Message)
 			require.Empty(t, ended.Status.SnapshotID)
 			require.Equal(t, 1, r.finished("Canceled", "canceled"))
 			require.Equal(t, 1, s.moversMade(name))
 			s.says("Canceled", "")
-			if at.phase == world.InProgress {
+			if at.phase == testenv.InProgress {
 				slots--
-				require.Equal(t, []world.Phase{"", "Accepted", "Prepared", "InProgress", "Canceling", "Canceled"}, s.path(history, name, "Canceled"))
+				require.Equal(t, []testenv.Phase{"", "Accepted", "Prepared", "InProgress", "Canceling", "Canceled"}, s.path(history, name, "Canceled"))
 			}
 			require.Equal(t, slots, r.metric("lateen_slots_in_use"))
 		})
@@ -83,42 +83,42 @@ func TestACancelIsHonouredAtOnce(t *testing.T) {
 }
 
 func TestACancelOfWhatNobodyHasAcceptedYet(t *testing.T) {
-	s := newSite(t, 50*time.Millisecond)
+	s := newEnv(t, 50*time.Millisecond)
 	s.configure(`{}`)
 	name := s.transfer(func(b *velerov1.PodVolumeBackup) { b.Spec.Cancel = true })
 	r := s.start()
-	s.ends(name, world.Canceled)
+	s.ends(name, testenv.Canceled)
 	require.Zero(t, s.moversMade(name))
 	require.Equal(t, 1, r.finished("Canceled", "canceled"))
 }
 
 func TestACancelThatTheMoverMayNotHaveSeenDeletesIt(t *testing.T) {
-	s := newSite(t, time.Hour)
+	s := newEnv(t, time.Hour)
 	s.mover.Silent = true
 	s.configure(`{}`)
 	r := s.start()
 	name := s.transfer()
-	s.in(name, world.InProgress)
-	require.NoError(t, s.Transfers(world.PodVolumeBackup).Cancel(s.soon(), name))
-	s.ends(name, world.Canceled)
+	s.in(name, testenv.InProgress)
+	require.NoError(t, s.Transfers(testenv.PodVolumeBackup).Cancel(s.soon(), name))
+	s.ends(name, testenv.Canceled)
 	require.Equal(t, 1, r.finished("Canceled", "canceled"))
 	require.Zero(t, r.metric("lateen_slots_in_use"))
 	require.Zero(t, r.metric("lateen_mover_restarts_total", "reason", "vanished"))
 }
 
 func TestACancelThatTheMoverIgnoresDeletesItAfterTheGrace(t *testing.T) {
-	s := newSite(t, time.Hour)
+	s := newEnv(t, time.Hour)
 	s.mover.Deaf = true
 	s.mover.Reports = 36000 // one each tenth of a second
 	s.configure(`{}`)
 	const grace = 500 * time.Millisecond
 	r := s.start(func(options *agent.Options) { options.Limits.CancelGrace = grace })
 	name := s.transfer()
-	_, err := s.Transfers(world.PodVolumeBackup).Wait(s.soon(), name, func(seen *world.Transfer) bool { return seen.Status.Progress.BytesDone > 0 })
+	_, err := s.Transfers(testenv.PodVolumeBackup).Wait(s.soon(), name, func(seen *testenv.Transfer) bool { return seen.Status.Progress.BytesDone > 0 })
 	require.NoError(t, err, "the agent has heard nothing of the mover")
 	began := time.Now()
-	require.NoError(t, s.Transfers(world.PodVolumeBackup).Cancel(s.soon(), name))
-	s.ends(name, world.Canceled)
+	require.NoError(t, s.Transfers(testenv.PodVolumeBackup).Cancel(s.soon(), name))
+	s.ends(name, testenv.Canceled)
 	require.GreaterOrEqual(t, time.Since(began), grace)
 	require.Equal(t, 1, r.finished("Canceled", "canceled"))
 }
@@ -127,21 +127,21 @@ func TestADeletionIsACancelAndLeavesNothing(t *testing.T) {
 	t.Parallel()
 	for title, at := range situations() {
 		t.Run(title, func(t *testing.T) {
-			s := newSite(t, time.Hour)
+			s := newEnv(t, time.Hour)
 			s.configure(cmp.Or(at.config, `{}`))
 			history, err := s.Record(t.Context())
 			require.NoError(t, err)
 			r := s.start()
 			name := at.reach(s)
-			require.NoError(t, s.Transfers(world.PodVolumeBackup).Delete(s.soon(), name))
-			require.NoError(t, s.Transfers(world.PodVolumeBackup).WaitGone(s.soon(), name))
+			require.NoError(t, s.Transfers(testenv.PodVolumeBackup).Delete(s.soon(), name))
+			require.NoError(t, s.Transfers(testenv.PodVolumeBackup).WaitGone(s.soon(), name))
 			require.NoError(t, s.WaitPodGone(s.soon(), s.Namespace, name))
 			s.says("Canceled", "because it is being deleted")
 			require.Equal(t, 1, r.finished("Canceled", "canceled"))
 			require.Equal(t, 1, s.moversMade(name))
-			phases := s.path(history, name, world.Gone)
-			require.Equal(t, world.Canceled, phases[len(phases)-2])
-			if at.phase == world.InProgress {
+			phases := s.path(history, name, testenv.Gone)
+			require.Equal(t, testenv.Canceled, phases[len(phases)-2])
+			if at.phase == testenv.InProgress {
 				requireToldByOneUpdate(s, name)
 			}
 		})
@@ -150,7 +150,7 @@ func TestADeletionIsACancelAndLeavesNothing(t *testing.T) {
 
 // requireToldByOneUpdate wants the mover to have been told of the cancel by exactly one update that says
 // nothing else.
-func requireToldByOneUpdate(s *site, name string) {
+func requireToldByOneUpdate(s *env, name string) {
 	s.Helper()
 	flips := s.requests(cluster.Query{Verbs: []string{"patch"}, Name: name}).Where(func(r cluster.Record) bool {
 		return containsAll(string(r.Body), `"cancel":true`)
@@ -160,19 +160,19 @@ func requireToldByOneUpdate(s *site, name string) {
 }
 
 func TestADeletionOfWhatNobodyHasAcceptedYet(t *testing.T) {
-	s := newSite(t, 50*time.Millisecond)
+	s := newEnv(t, 50*time.Millisecond)
 	s.configure(`{}`)
 	const somebodys = "example.com/keeps-it"
 	name := s.transfer(func(b *velerov1.PodVolumeBackup) { b.Finalizers = []string{somebodys} })
-	require.NoError(t, s.Transfers(world.PodVolumeBackup).Delete(s.soon(), name))
+	require.NoError(t, s.Transfers(testenv.PodVolumeBackup).Delete(s.soon(), name))
 	r := s.start()
-	ended, err := s.Transfers(world.PodVolumeBackup).Wait(s.soon(), name, world.Ended)
+	ended, err := s.Transfers(testenv.PodVolumeBackup).Wait(s.soon(), name, testenv.Ended)
 	require.NoError(t, err)
-	require.Equal(t, world.Canceled, ended.Status.Phase)
+	require.Equal(t, testenv.Canceled, ended.Status.Phase)
 	require.Equal(t, []string{somebodys}, ended.Finalizers, "none is added to what is being deleted")
 	require.Zero(t, s.moversMade(name))
 	s.says("Canceled", "because it is being deleted")
 	require.Equal(t, 1, r.finished("Canceled", "canceled"))
-	require.NoError(t, s.Transfers(world.PodVolumeBackup).Patch(s.soon(), name, `{"metadata":{"finalizers":null}}`))
-	require.NoError(t, s.Transfers(world.PodVolumeBackup).WaitGone(s.soon(), name))
+	require.NoError(t, s.Transfers(testenv.PodVolumeBackup).Patch(s.soon(), name, `{"metadata":{"finalizers":null}}`))
+	require.NoError(t, s.Transfers(testenv.PodVolumeBackup).WaitGone(s.soon(), name))
 }

@@ -11,7 +11,7 @@ import (
 
 func TestCheckLooksUpWhatIsNamedInTheCluster(t *testing.T) {
 	t.Parallel()
-	s := buildSite(t, 0)
+	s := buildEnv(t, 0)
 	s.configure(`{"priorityClassName": "class-that-is-not-there", "loadConcurrency": {"globalConfig": 3}}`)
 	binary, err := cluster.FindBinary("lateen")
 	require.NoError(t, err)

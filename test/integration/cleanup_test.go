@@ -15,7 +15,7 @@ import (
 
 	"github.com/lateen-project/lateen/cmd/lateen/agent"
 	"github.com/lateen-project/lateen/test/csi"
-	"github.com/lateen-project/lateen/test/world"
+	"github.com/lateen-project/lateen/test/testenv"
 )
 
 // impatient has agents report at once what a clean-up waits for.
@@ -27,7 +27,7 @@ func TestACleanUpThatWaitsForItsDriverSaysWhatToDo(t *testing.T) {
 	for name, silent := range map[string]bool{"and says so": false, "and is silent": true} {
 		t.Run(name, func(t *testing.T) {
 			givenUp := make(chan struct{})
-			v := newSite(t, time.Minute).volumes(csi.Options{Fault: func(ctx context.Context, call csi.Call) error {
+			v := newEnv(t, time.Minute).volumes(csi.Options{Fault: func(ctx context.Context, call csi.Call) error {
 				if call.Verb != csi.GetSnapshot {
 					return nil
 				}
@@ -46,7 +46,7 @@ func TestACleanUpThatWaitsForItsDriverSaysWhatToDo(t *testing.T) {
 				return silent || c.Status != nil && c.Status.Error != nil
 			})
 			require.NoError(t, err)
-			require.NoError(t, v.Transfers(world.DataUpload).Cancel(v.soon(), upload))
+			require.NoError(t, v.Transfers(testenv.DataUpload).Cancel(v.soon(), upload))
 			v.says("CleanUpWaits", "kubectl delete volumesnapshotcontent "+upload)
 			viewer := v.viewer(true)
 			reported := v.prints(viewer, "explain", "du/"+upload)
@@ -57,7 +57,7 @@ func TestACleanUpThatWaitsForItsDriverSaysWhatToDo(t *testing.T) {
 			contents := v.Snapshots.SnapshotV1().VolumeSnapshotContents()
 			require.NoError(t, contents.Delete(v.soon(), upload, metav1.DeleteOptions{}), "as the Event says")
 			close(givenUp)
-			v.settles(world.DataUpload, upload, world.Canceled)
+			v.settles(testenv.DataUpload, upload, testenv.Canceled)
 			v.noSnapshots()
 			v.nothingLeft()
 			require.Contains(t, v.driver.Handles(), handle, "it was given up")
@@ -67,7 +67,7 @@ func TestACleanUpThatWaitsForItsDriverSaysWhatToDo(t *testing.T) {
 }
 
 // eventsNamed are the Events with a reason about a transfer.
-func (s *site) eventsNamed(name, reason string) (found []string) {
+func (s *env) eventsNamed(name, reason string) (found []string) {
 	s.Helper()
 	for _, each := range s.eventsOf(name) {
 		if each == reason {
@@ -85,14 +85,14 @@ func retains(class *storagev1.StorageClass) {
 func TestVolumesOfAClassThatRetainsThemAreDeletedWithTheirTransfer(t *testing.T) {
 	t.Parallel()
 	for name, test := range map[string]struct {
-		end func(v *volumes, upload string) world.Phase
+		end func(v *volumes, upload string) testenv.Phase
 	}{
-		"that completes": {func(*volumes, string) world.Phase { return world.Completed }},
-		"that is canceled": {func(v *volumes, upload string) world.Phase {
-			v.reaches(world.DataUpload, upload, world.InProgress)
+		"that completes": {func(*volumes, string) testenv.Phase { return testenv.Completed }},
+		"that is canceled": {func(v *volumes, upload string) testenv.Phase {
+			v.reaches(testenv.DataUpload, upload, testenv.InProgress)
 			v.says("Data-Path-Started", upload)
-			require.NoError(v, v.Transfers(world.DataUpload).Cancel(v.soon(), upload))
-			return world.Canceled
+			require.NoError(v, v.Transfers(testenv.DataUpload).Cancel(v.soon(), upload))
+			return testenv.Canceled
 		}},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -100,7 +100,7 @@ func TestVolumesOfAClassThatRetainsThemAreDeletedWithTheirTransfer(t *testing.T)
 			if name == "that is canceled" {
 				works = time.Minute
 			}
-			v := newSite(t, works).volumes(csi.Options{}, retains)
+			v := newEnv(t, works).volumes(csi.Options{}, retains)
 			v.configure(`{}`)
 			v.start()
 			upload, handle := v.uploads("data")
@@ -113,12 +113,12 @@ func TestVolumesOfAClassThatRetainsThemAreDeletedWithTheirTransfer(t *testing.T)
 }
 
 func TestADeliveredVolumeOfAClassThatRetainsThemIsRetained(t *testing.T) {
-	v := newSite(t, 50*time.Millisecond).volumes(csi.Options{}, retains)
+	v := newEnv(t, 50*time.Millisecond).volumes(csi.Options{}, retains)
 	v.configure(`{}`)
 	v.start()
 	name := v.download(v.target())
-	v.settles(world.DataDownload, name, world.Completed)
-	target, err := v.WaitClaim(v.soon(), v.Apps, "restored", world.Bound)
+	v.settles(testenv.DataDownload, name, testenv.Completed)
+	target, err := v.WaitClaim(v.soon(), v.Apps, "restored", testenv.Bound)
 	require.NoError(t, err)
 	volume, err := v.Kube.CoreV1().PersistentVolumes().Get(v.soon(), target.Spec.VolumeName, metav1.GetOptions{})
 	require.NoError(t, err)
@@ -131,11 +131,11 @@ func TestADeliveredVolumeOfAClassThatRetainsThemIsRetained(t *testing.T) {
 // TestASnapshotThatIsHeldByItsCloneIsDeletedAfterIt has a driver that clones by copy-on-write: it does not delete a
 // snapshot while a volume made of it exists.
 func TestASnapshotThatIsHeldByItsCloneIsDeletedAfterIt(t *testing.T) {
-	v := newSite(t, 50*time.Millisecond).volumes(csi.Options{ClonesHold: true})
+	v := newEnv(t, 50*time.Millisecond).volumes(csi.Options{ClonesHold: true})
 	v.configure(`{}`)
 	v.start()
 	upload, handle := v.uploads("data")
-	v.uploaded(upload, handle, world.Completed)
+	v.uploaded(upload, handle, testenv.Completed)
 	v.noSnapshots()
 	v.nothingLeft()
 	v.onlyTheSource()

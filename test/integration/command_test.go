@@ -18,7 +18,7 @@ import (
 	"github.com/lateen-project/lateen/deploy"
 	"github.com/lateen-project/lateen/test/cluster"
 	"github.com/lateen-project/lateen/test/node"
-	"github.com/lateen-project/lateen/test/world"
+	"github.com/lateen-project/lateen/test/testenv"
 )
 
 // lateen is the command, ready to be started; its environment is what is given and nothing else.
@@ -42,7 +42,7 @@ func kubeconfig(t *testing.T, config *rest.Config, namespace string) string {
 
 func TestACommandThatCannotStartSaysWhyInOneLine(t *testing.T) {
 	t.Parallel()
-	s := buildSite(t, 0)
+	s := buildEnv(t, 0)
 	s.retries = true // its agents are processes, each of which reads the same at its start
 	own, err := plane.ServiceAccount(s.soon(), s.Namespace, deploy.ServiceAccountName)
 	require.NoError(t, err)
@@ -71,7 +71,7 @@ func TestACommandThatCannotStartSaysWhyInOneLine(t *testing.T) {
 	}
 	for name, test := range tests {
 		t.Run(name, func(t *testing.T) {
-			ctx, cancel := context.WithTimeout(t.Context(), world.Patience)
+			ctx, cancel := context.WithTimeout(t.Context(), testenv.Patience)
 			defer cancel()
 			command, reported := lateen(ctx, t, test.environment, test.args...)
 			err := command.Run()
@@ -99,7 +99,7 @@ func requireOneLine(t *testing.T, reported string, description []string) {
 
 func TestACommandInAClusterWithoutVelerosResourcesSaysSo(t *testing.T) {
 	t.Parallel()
-	ctx, cancel := context.WithTimeout(t.Context(), world.Patience)
+	ctx, cancel := context.WithTimeout(t.Context(), testenv.Patience)
 	defer cancel()
 	bare, err := cluster.Start(ctx, cluster.Options{})
 	require.NoError(t, err)
@@ -114,7 +114,7 @@ func TestACommandInAClusterWithoutVelerosResourcesSaysSo(t *testing.T) {
 }
 
 func TestACommandEndsWithinFiveSecondsOfSIGTERMAndItsMoversGoOn(t *testing.T) {
-	s := newSite(t, 0)
+	s := newEnv(t, 0)
 	finish := s.work()
 	s.configure(`{}`)
 	own, err := plane.ServiceAccount(s.soon(), s.Namespace, deploy.ServiceAccountName)
@@ -124,15 +124,15 @@ func TestACommandEndsWithinFiveSecondsOfSIGTERMAndItsMoversGoOn(t *testing.T) {
 	command.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	require.NoError(t, command.Start())
 	name := s.transfer()
-	s.in(name, world.InProgress)
+	s.in(name, testenv.InProgress)
 	began := time.Now()
 	require.NoError(t, command.Process.Signal(os.Signal(syscall.SIGTERM)))
 	require.NoError(t, command.Wait(), reported)
 	require.Less(t, time.Since(began), 5*time.Second)
-	s.in(name, world.InProgress)
+	s.in(name, testenv.InProgress)
 	s.start()
 	finish()
-	s.ends(name, world.Completed)
+	s.ends(name, testenv.Completed)
 	require.Equal(t, 1, s.moversMade(name))
 }
 

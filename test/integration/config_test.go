@@ -14,7 +14,7 @@ import (
 	"github.com/lateen-project/lateen/cmd/lateen/agent"
 	"github.com/lateen-project/lateen/deploy"
 	"github.com/lateen-project/lateen/test/cluster"
-	"github.com/lateen-project/lateen/test/world"
+	"github.com/lateen-project/lateen/test/testenv"
 )
 
 func TestAConfigurationThatCannotBeUsedIsSeenAndMoversRunAllTheSame(t *testing.T) {
@@ -34,12 +34,12 @@ func TestAConfigurationThatCannotBeUsedIsSeenAndMoversRunAllTheSame(t *testing.T
 	}
 	for name, test := range tests {
 		t.Run(name, func(t *testing.T) {
-			s := newSite(t, 50*time.Millisecond)
+			s := newEnv(t, 50*time.Millisecond)
 			if test.data != nil {
 				require.NoError(t, s.ConfigMap(s.soon(), configMap, test.data))
 			}
 			r := s.start()
-			s.ends(s.transfer(), world.Completed)
+			s.ends(s.transfer(), testenv.Completed)
 			require.Equal(t, 1, r.finished("Completed", "completed"))
 			require.Equal(t, 1, r.metric("lateen_slots_limit"), "the default")
 			require.Equal(t, 1, r.metric("lateen_config_fallbacks_total", "section", test.section, "reason", test.reason))
@@ -57,7 +57,7 @@ func TestAConfigurationThatCannotBeUsedIsSeenAndMoversRunAllTheSame(t *testing.T
 }
 
 func TestStrictConfigRefusesToStart(t *testing.T) {
-	s := newSite(t, 0)
+	s := newEnv(t, 0)
 	s.configure(`{"loadConcurency":{}}`)
 	r := s.start(func(options *agent.Options) { options.Flags.StrictConfig = true })
 	r.wait()
@@ -70,11 +70,11 @@ func TestAPriorityClassThatIsNotInForceIsSeenAndMoversRunWithout(t *testing.T) {
 	t.Parallel()
 	tests := map[string]struct {
 		reason  string
-		prepare func(s *site, class string)
+		prepare func(s *env, class string)
 		change  func(*agent.Options)
 	}{
 		"because it does not exist": {reason: "not_found"},
-		"because it may not be read": {reason: "forbidden", prepare: func(s *site, class string) {
+		"because it may not be read": {reason: "forbidden", prepare: func(s *env, class string) {
 			require.NoError(s, s.PriorityClass(s.soon(), class, 10))
 			s.refusal = true
 			role, err := s.Kube.RbacV1().ClusterRoles().Get(s.soon(), clusterRole(s), metav1.GetOptions{})
@@ -89,7 +89,7 @@ func TestAPriorityClassThatIsNotInForceIsSeenAndMoversRunWithout(t *testing.T) {
 			_, err = s.Kube.RbacV1().ClusterRoles().Update(s.soon(), role, metav1.UpdateOptions{})
 			require.NoError(s, err)
 		}},
-		"because only its GET fails": {reason: "unavailable", prepare: func(s *site, class string) {
+		"because only its GET fails": {reason: "unavailable", prepare: func(s *env, class string) {
 			require.NoError(s, s.PriorityClass(s.soon(), class, 10))
 		}, change: func(options *agent.Options) {
 			options.Flags.StartupTimeout = 2 * time.Second
@@ -98,7 +98,7 @@ func TestAPriorityClassThatIsNotInForceIsSeenAndMoversRunWithout(t *testing.T) {
 	}
 	for name, test := range tests {
 		t.Run(name, func(t *testing.T) {
-			s := newSite(t, 50*time.Millisecond)
+			s := newEnv(t, 50*time.Millisecond)
 			class := "class-" + s.Namespace
 			s.configure(`{"priorityClassName":"` + class + `"}`)
 			if test.prepare != nil {
@@ -111,7 +111,7 @@ func TestAPriorityClassThatIsNotInForceIsSeenAndMoversRunWithout(t *testing.T) {
 			name := s.transfer()
 			mover := s.moverIs(name, func(pod *corev1.Pod) bool { return pod.Spec.NodeName != "" })
 			require.Empty(t, mover.Spec.PriorityClassName)
-			s.ends(name, world.Completed)
+			s.ends(name, testenv.Completed)
 			require.Equal(t, 1, r.metric("lateen_priority_class_fallbacks_total", "consumer", "data-mover", "reason", test.reason))
 			require.Equal(t, 1, r.metric("lateen_priority_class_info", "configured", class, "effective", ""))
 			event := s.says("PriorityClassNotInForce", test.reason)
@@ -121,7 +121,7 @@ func TestAPriorityClassThatIsNotInForceIsSeenAndMoversRunWithout(t *testing.T) {
 	}
 }
 
-func clusterRole(s *site) string {
+func clusterRole(s *env) string {
 	for _, object := range deploy.RBAC(s.Namespace) {
 		if named, ok := object.(metav1.Object); ok && object.GetObjectKind().GroupVersionKind().Kind == "ClusterRole" {
 			return named.GetName()
@@ -147,15 +147,15 @@ func failing(path string) func(http.RoundTripper) http.RoundTripper {
 }
 
 func TestAClassThatIsDeletedLaterIsLeftOutAndCounted(t *testing.T) {
-	s := newSite(t, 50*time.Millisecond)
+	s := newEnv(t, 50*time.Millisecond)
 	class := "class-" + s.Namespace
 	require.NoError(t, s.PriorityClass(s.soon(), class, 10))
 	s.configure(`{"priorityClassName":"` + class + `"}`)
 	r := s.start()
-	s.ends(s.transfer(), world.Completed)
+	s.ends(s.transfer(), testenv.Completed)
 	require.NoError(t, s.Kube.SchedulingV1().PriorityClasses().Delete(s.soon(), class, metav1.DeleteOptions{}))
 	name := s.transfer()
-	s.ends(name, world.Completed)
+	s.ends(name, testenv.Completed)
 	require.Equal(t, 1, r.metric("lateen_priority_class_fallbacks_total", "consumer", "data-mover", "reason", "rejected"))
 	s.says("PriorityClassNotInForce", "was deleted after the start")
 	refused := s.requests(cluster.Query{Verbs: []string{"create"}, Resources: []string{"pods"}, Name: name}).Where(func(r cluster.Record) bool { return r.Code == 403 })
@@ -174,7 +174,7 @@ func TestAnAPIServerThatIsAwayAtTheStart(t *testing.T) {
 	}
 	for name, test := range tests {
 		t.Run(name, func(t *testing.T) {
-			s := newSite(t, 50*time.Millisecond)
+			s := newEnv(t, 50*time.Millisecond)
 			s.configure(`{}`)
 			gate, err := plane.Gate(t.Context())
 			require.NoError(t, err)
@@ -186,7 +186,7 @@ func TestAnAPIServerThatIsAwayAtTheStart(t *testing.T) {
 			if test.starts {
 				timer := time.AfterFunc(test.away, func() { _ = gate.Open(t.Context()) })
 				t.Cleanup(func() { timer.Stop() })
-				s.ends(s.transfer(), world.Completed)
+				s.ends(s.transfer(), testenv.Completed)
 				require.Equal(t, 1, r.finished("Completed", "completed"))
 				return
 			}

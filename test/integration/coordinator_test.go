@@ -14,7 +14,7 @@ import (
 
 	"github.com/lateen-project/lateen/test/csi"
 	"github.com/lateen-project/lateen/test/node"
-	"github.com/lateen-project/lateen/test/world"
+	"github.com/lateen-project/lateen/test/testenv"
 )
 
 // only puts the movers of data on one node.
@@ -31,11 +31,11 @@ func TestAnUploadWhoseAgentIsGoneIsFollowedByTheCoordinatorToItsEnd(t *testing.T
 	f.leads(f.nodes[1])
 	there := f.start()
 	name, handle := v.uploads("data")
-	require.Equal(t, f.nodes[0].Name(), v.reaches(world.DataUpload, name, world.InProgress).Status.Node)
+	require.Equal(t, f.nodes[0].Name(), v.reaches(testenv.DataUpload, name, testenv.InProgress).Status.Node)
 	there.stop()
 	f.loseAgents()
 	finish()
-	v.uploaded(name, handle, world.Completed)
+	v.uploaded(name, handle, testenv.Completed)
 	require.Equal(t, 1, f.moversMade(name))
 }
 
@@ -47,7 +47,7 @@ func TestAnUploadBelongsToTheCoordinatorAndToTheAgentOfItsMover(t *testing.T) {
 	f.leads(f.nodes[1])
 	mover := f.start()
 	name, handle := v.uploads("data")
-	ended := v.uploaded(name, handle, world.Completed)
+	ended := v.uploaded(name, handle, testenv.Completed)
 	require.Equal(t, f.nodes[1].Name(), ended.Status.AcceptedByNode)
 	require.Equal(t, f.nodes[0].Name(), ended.Status.Node)
 	f.noConflicts()
@@ -76,7 +76,7 @@ func TestAnUploadGoesOnWhereAKilledCoordinatorStopped(t *testing.T) {
 			}
 			first.cancel() // a process that was killed asks for nothing any more
 			f.leads(f.nodes[1])
-			v.uploaded(name, handle, world.Completed)
+			v.uploaded(name, handle, testenv.Completed)
 			v.noSnapshots()
 			require.Len(t, v.driver.Volumes(), 1, "the source")
 		})
@@ -95,7 +95,7 @@ func TestAnUploadWhoseMoverIsPreemptedCompletesWhenThereIsRoomAgain(t *testing.T
 	f.configure(`{"priorityClassName":"` + low + `","podResources":{"cpuRequest":"500m"}}`)
 	r := f.start()
 	name, handle := v.uploads("data")
-	v.reaches(world.DataUpload, name, world.InProgress)
+	v.reaches(testenv.DataUpload, name, testenv.InProgress)
 	letGo := f.holds(name)
 	var rivals []string
 	for i := range 3 { // with 600m each there is no room beside them
@@ -107,13 +107,13 @@ func TestAnUploadWhoseMoverIsPreemptedCompletesWhenThereIsRoomAgain(t *testing.T
 	}
 	f.says("MoverRestarted", "restart 1 of 3")
 	letGo()
-	requeue := v.reaches(world.DataUpload, name, world.Accepted)
+	requeue := v.reaches(testenv.DataUpload, name, testenv.Accepted)
 	require.Empty(t, requeue.Status.Node, "the next mover may be anywhere")
 	require.Contains(t, v.driver.Handles(), handle)
 	for _, rival := range rivals {
 		require.NoError(t, f.Kube.CoreV1().Pods(f.Apps).Delete(f.soon(), rival, metav1.DeleteOptions{}))
 	}
-	ended := v.uploaded(name, handle, world.Completed)
+	ended := v.uploaded(name, handle, testenv.Completed)
 	require.Equal(t, "1", ended.Annotations["lateen.dev/mover-restarts"])
 	require.Empty(t, ended.Status.Message)
 	require.Equal(t, 2, f.moversMade(name))
@@ -121,13 +121,13 @@ func TestAnUploadWhoseMoverIsPreemptedCompletesWhenThereIsRoomAgain(t *testing.T
 	require.Equal(t, 1, r.metric("lateen_mover_restarts_total"))
 }
 
-// asking keeps the requests of one agent that are no watches.
-type asking struct {
+// requestLog keeps the requests of one agent that are no watches.
+type requestLog struct {
 	lock sync.Mutex
 	all  []string
 }
 
-func (a *asking) wrap(next http.RoundTripper) http.RoundTripper {
+func (a *requestLog) wrap(next http.RoundTripper) http.RoundTripper {
 	return roundTripper(func(request *http.Request) (*http.Response, error) {
 		if !request.URL.Query().Has("watch") {
 			a.lock.Lock()
@@ -139,7 +139,7 @@ func (a *asking) wrap(next http.RoundTripper) http.RoundTripper {
 }
 
 // since are those from a number on.
-func (a *asking) since(number int) []string {
+func (a *requestLog) since(number int) []string {
 	a.lock.Lock()
 	defer a.lock.Unlock()
 	return slices.Clone(a.all[number:])
@@ -151,14 +151,14 @@ func TestAnAgentWithNothingToDoAsksForNothing(t *testing.T) {
 	f.configure(only(f.nodes[0]))
 	f.start()
 	f.leads(f.nodes[0])
-	idle := &asking{}
+	idle := &requestLog{}
 	f.start(on(f.nodes[1]), through(idle.wrap))
-	f.ends(f.transferOf(f.sourceOn(f.nodes[1])), world.Completed) // it has started
-	f.says("Completed", "1000 bytes")                             // which it writes down last
+	f.ends(f.transferOf(f.sourceOn(f.nodes[1])), testenv.Completed) // it has started
+	f.says("Completed", "1000 bytes")                               // which it writes down last
 	before := len(idle.since(0))
 	name, handle := v.uploads("data")
-	v.uploaded(name, handle, world.Completed)
+	v.uploaded(name, handle, testenv.Completed)
 	v.delivered(v.download(v.target()))
-	f.ends(f.transfer(), world.Completed)
+	f.ends(f.transfer(), testenv.Completed)
 	require.Empty(t, idle.since(before))
 }

@@ -16,12 +16,12 @@ import (
 	"github.com/lateen-project/lateen/cmd/lateen/agent"
 	"github.com/lateen-project/lateen/deploy"
 	"github.com/lateen-project/lateen/test/csi"
-	"github.com/lateen-project/lateen/test/world"
+	"github.com/lateen-project/lateen/test/testenv"
 )
 
 // encrypted has a driver that provisions only beside the Secret key and the ConfigMap kms with the contents of theirs in
 // the namespace of the applications, as drivers of encrypted volumes do.
-func (s *site) encrypted() *volumes {
+func (s *env) encrypted() *volumes {
 	s.Helper()
 	meta := metav1.ObjectMeta{Namespace: s.Apps, Name: "key"}
 	_, err := s.Kube.CoreV1().Secrets(s.Apps).Create(s.soon(), &corev1.Secret{ObjectMeta: meta, Data: map[string][]byte{"token": []byte("s3cret")}}, metav1.CreateOptions{})
@@ -56,7 +56,7 @@ func (s *site) encrypted() *volumes {
 func (v *volumes) mayCopy() {
 	v.Helper()
 	copies := deploy.Copies{Secrets: []string{"key"}, ConfigMaps: []string{"kms"}, From: []string{v.Apps}}
-	require.NoError(v, world.Apply(v.soon(), plane.Admin(), deploy.CopyAccess(v.Namespace, copies)...))
+	require.NoError(v, testenv.Apply(v.soon(), plane.Admin(), deploy.CopyAccess(v.Namespace, copies)...))
 }
 
 // copiesGone waits until garbage collection has removed all copies.
@@ -90,7 +90,7 @@ func (v *volumes) copiesGone() {
 
 // Defect D31: encrypted volumes could be neither backed up nor restored.
 func TestEncryptedVolumesAreMovedByTheKeysOfTheirNamespace(t *testing.T) {
-	v := newSite(t, 50*time.Millisecond).encrypted()
+	v := newEnv(t, 50*time.Millisecond).encrypted()
 	v.mayCopy()
 	r := v.start()
 	name := v.download(v.target())
@@ -100,7 +100,7 @@ func TestEncryptedVolumesAreMovedByTheKeysOfTheirNamespace(t *testing.T) {
 	snapshot, handle := v.snapshot(first)
 	other, otherHandle := v.snapshot(second)
 	for name, handle := range map[string]string{v.upload(first, snapshot.Name): handle, v.upload(second, other.Name): otherHandle} {
-		v.uploaded(name, handle, world.Completed)
+		v.uploaded(name, handle, testenv.Completed)
 	}
 	v.copiesGone()
 	require.Zero(t, r.metric("lateen_config_fallbacks_total", "section", "backupPVC", "reason", "forbidden"))
@@ -117,7 +117,7 @@ func TestWithoutTheRightToCopyATransferFailsAndSaysWhatIsMissing(t *testing.T) {
 		"to write the copy": {from: true, says: "create secrets %[2]s/key: the agent has no right to"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			v := newSite(t, 50*time.Millisecond).encrypted()
+			v := newEnv(t, 50*time.Millisecond).encrypted()
 			v.mayCopy()
 			v.refusal = true
 			bindings := map[string]string{v.Namespace: "lateen-copies"}
@@ -132,7 +132,7 @@ func TestWithoutTheRightToCopyATransferFailsAndSaysWhatIsMissing(t *testing.T) {
 			require.Equal(t, corev1.EventTypeWarning, event.Type)
 			require.Equal(t, 2, r.metric("lateen_config_fallbacks_total", "section", "backupPVC", "reason", "forbidden"), "of Secrets and of ConfigMaps")
 			upload, _ := v.uploads("data")
-			ended := v.settles(world.DataUpload, upload, world.Failed)
+			ended := v.settles(testenv.DataUpload, upload, testenv.Failed)
 			says := fmt.Sprintf(test.says, v.Apps, v.Namespace)
 			require.Contains(t, ended.Status.Message, says)
 			require.Contains(t, ended.Status.Message, "Secrets and ConfigMaps of CSI drivers")
@@ -144,7 +144,7 @@ func TestWithoutTheRightToCopyATransferFailsAndSaysWhatIsMissing(t *testing.T) {
 
 // --strict-config covers the class that movers would not get (D33).
 func TestStrictConfigRefusesAPriorityClassThatIsNotThere(t *testing.T) {
-	s := newSite(t, 0)
+	s := newEnv(t, 0)
 	s.configure(`{"priorityClassName":"class-` + s.Namespace + `"}`)
 	r := s.start(func(options *agent.Options) { options.Flags.StrictConfig = true })
 	r.wait()

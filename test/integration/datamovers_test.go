@@ -12,19 +12,19 @@ import (
 
 	"github.com/lateen-project/lateen/test/csi"
 	"github.com/lateen-project/lateen/test/node"
-	"github.com/lateen-project/lateen/test/world"
+	"github.com/lateen-project/lateen/test/testenv"
 )
 
 // dataKinds are those whose volumes are made for them.
-func dataKinds() map[world.Kind]func(v *volumes) (name string, finished func(phase world.Phase) *world.Transfer) {
-	return map[world.Kind]func(v *volumes) (string, func(world.Phase) *world.Transfer){
-		world.DataUpload: func(v *volumes) (string, func(world.Phase) *world.Transfer) {
+func dataKinds() map[testenv.Kind]func(v *volumes) (name string, finished func(phase testenv.Phase) *testenv.Transfer) {
+	return map[testenv.Kind]func(v *volumes) (string, func(testenv.Phase) *testenv.Transfer){
+		testenv.DataUpload: func(v *volumes) (string, func(testenv.Phase) *testenv.Transfer) {
 			name, handle := v.uploads("data")
-			return name, func(phase world.Phase) *world.Transfer { return v.uploaded(name, handle, phase) }
+			return name, func(phase testenv.Phase) *testenv.Transfer { return v.uploaded(name, handle, phase) }
 		},
-		world.DataDownload: func(v *volumes) (string, func(world.Phase) *world.Transfer) {
+		testenv.DataDownload: func(v *volumes) (string, func(testenv.Phase) *testenv.Transfer) {
 			name := v.download(v.target())
-			return name, func(phase world.Phase) *world.Transfer { return v.settles(world.DataDownload, name, phase) }
+			return name, func(phase testenv.Phase) *testenv.Transfer { return v.settles(testenv.DataDownload, name, phase) }
 		},
 	}
 }
@@ -33,12 +33,12 @@ func TestAMoverOfDataThatFailsLeavesNothing(t *testing.T) {
 	t.Parallel()
 	for kind, begin := range dataKinds() {
 		t.Run(string(kind), func(t *testing.T) {
-			v := newSite(t, 50*time.Millisecond).volumes(csi.Options{})
+			v := newEnv(t, 50*time.Millisecond).volumes(csi.Options{})
 			v.mover.Result = &node.Result{ExitCode: 1, Message: "disk on fire"}
 			v.configure(`{}`)
 			v.start()
 			name, finished := begin(v)
-			require.Equal(t, "disk on fire (exit code 1)", finished(world.Failed).Status.Message)
+			require.Equal(t, "disk on fire (exit code 1)", finished(testenv.Failed).Status.Message)
 			require.Equal(t, 1, v.moversMade(name))
 			v.nothingLeft()
 			v.noSnapshots()
@@ -57,24 +57,24 @@ func TestAMoverOfDataThatIsLostStartsAgainWithTheSameVolume(t *testing.T) {
 			"vanished": func(v *volumes, name string) error { return v.node.Vanish(v.soon(), v.Namespace, name) },
 		} {
 			t.Run(string(kind)+" "+how, func(t *testing.T) {
-				v := newSite(t, 0).volumes(csi.Options{})
+				v := newEnv(t, 0).volumes(csi.Options{})
 				finish := v.work()
 				v.configure(`{}`)
 				v.start()
 				name, finished := begin(v)
-				v.reaches(kind, name, world.InProgress)
-				before, err := v.WaitClaim(v.soon(), v.Namespace, name, world.Bound)
+				v.reaches(kind, name, testenv.InProgress)
+				before, err := v.WaitClaim(v.soon(), v.Namespace, name, testenv.Bound)
 				require.NoError(t, err)
 				require.NoError(t, lose(v, name))
-				_, err = v.Transfers(kind).Wait(v.soon(), name, func(seen *world.Transfer) bool {
-					return seen.Status.Phase == world.InProgress && seen.Annotations["lateen.dev/mover-restarts"] == "1"
+				_, err = v.Transfers(kind).Wait(v.soon(), name, func(seen *testenv.Transfer) bool {
+					return seen.Status.Phase == testenv.InProgress && seen.Annotations["lateen.dev/mover-restarts"] == "1"
 				})
 				require.NoError(t, err)
-				after, err := v.WaitClaim(v.soon(), v.Namespace, name, world.Bound)
+				after, err := v.WaitClaim(v.soon(), v.Namespace, name, testenv.Bound)
 				require.NoError(t, err)
 				require.Equal(t, before.UID, after.UID)
 				finish()
-				ended := finished(world.Completed)
+				ended := finished(testenv.Completed)
 				require.Equal(t, "1", ended.Annotations["lateen.dev/mover-restarts"])
 				require.Equal(t, 2, v.moversMade(name))
 			})
@@ -83,14 +83,14 @@ func TestAMoverOfDataThatIsLostStartsAgainWithTheSameVolume(t *testing.T) {
 }
 
 func TestAnUploadOfABlockVolumeGetsADevice(t *testing.T) {
-	v := newSite(t, 50*time.Millisecond).volumes(csi.Options{})
+	v := newEnv(t, 50*time.Millisecond).volumes(csi.Options{})
 	v.configure(`{}`)
 	v.start()
 	_, err := v.CSIClaim(v.soon(), "disk", v.class, func(claim *corev1.PersistentVolumeClaim) {
 		claim.Spec.VolumeMode = new(corev1.PersistentVolumeBlock)
 	})
 	require.NoError(t, err)
-	source, err := v.WaitClaim(v.soon(), v.Apps, "disk", world.Bound)
+	source, err := v.WaitClaim(v.soon(), v.Apps, "disk", testenv.Bound)
 	require.NoError(t, err)
 	v.fill(source)
 	snapshot, handle := v.snapshot(source)
@@ -98,12 +98,12 @@ func TestAnUploadOfABlockVolumeGetsADevice(t *testing.T) {
 	mover := v.moverIs(name, func(*corev1.Pod) bool { return true })
 	require.Len(t, mover.Spec.Containers[0].VolumeDevices, 1)
 	require.Contains(t, mover.Spec.Containers[0].Args, "--volume-mode=Block")
-	v.uploaded(name, handle, world.Completed)
+	v.uploaded(name, handle, testenv.Completed)
 }
 
 func TestASnapshotThatBelongsToTheSidecarOfANodeStaysThere(t *testing.T) {
 	const managedBy = "snapshot.storage.kubernetes.io/managed-by"
-	v := newSite(t, 50*time.Millisecond).volumes(csi.Options{ManagedBy: "far-node"})
+	v := newEnv(t, 50*time.Millisecond).volumes(csi.Options{ManagedBy: "far-node"})
 	v.configure(`{}`)
 	v.start()
 	source := v.claim("data")
@@ -120,16 +120,16 @@ func TestASnapshotThatBelongsToTheSidecarOfANodeStaysThere(t *testing.T) {
 	})
 	require.NoError(t, err)
 	name := v.upload(source, taken.Name)
-	v.uploaded(name, *cut.Status.SnapshotHandle, world.Completed)
+	v.uploaded(name, *cut.Status.SnapshotHandle, testenv.Completed)
 }
 
 func TestAVolumeWhoseTargetGotAnotherOneIsKept(t *testing.T) {
-	v := newSite(t, 1500*time.Millisecond).volumes(csi.Options{})
+	v := newEnv(t, 1500*time.Millisecond).volumes(csi.Options{})
 	v.configure(`{}`)
 	v.start()
 	target := v.target()
 	name := v.download(target)
-	v.reaches(world.DataDownload, name, world.InProgress)
+	v.reaches(testenv.DataDownload, name, testenv.InProgress)
 	_, err := v.Kube.CoreV1().PersistentVolumes().Create(v.soon(), &corev1.PersistentVolume{
 		ObjectMeta: metav1.ObjectMeta{Name: "rival-of-" + v.Apps, Labels: target.Spec.Selector.MatchLabels},
 		Spec: corev1.PersistentVolumeSpec{
@@ -143,9 +143,9 @@ func TestAVolumeWhoseTargetGotAnotherOneIsKept(t *testing.T) {
 	_, err = v.Kube.CoreV1().PersistentVolumeClaims(v.Apps).Patch(v.soon(), target.Name, types.MergePatchType,
 		[]byte(`{"metadata":{"annotations":{"looks":"again"}}}`), metav1.PatchOptions{}) // the volume controller does at a change of the claim
 	require.NoError(t, err)
-	_, err = v.WaitClaim(v.soon(), v.Apps, target.Name, world.Bound)
+	_, err = v.WaitClaim(v.soon(), v.Apps, target.Name, testenv.Bound)
 	require.NoError(t, err)
-	ended := v.settles(world.DataDownload, name, world.Failed)
+	ended := v.settles(testenv.DataDownload, name, testenv.Failed)
 	require.Contains(t, ended.Status.Message, "is already bound to PersistentVolume rival-of-"+v.Apps)
 	require.Contains(t, ended.Status.Message, "kept as PersistentVolume pvc-")
 	require.Len(t, v.driver.Volumes(), 1)

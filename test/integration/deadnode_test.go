@@ -14,16 +14,16 @@ import (
 	"github.com/lateen-project/lateen/cmd/lateen/agent"
 	"github.com/lateen-project/lateen/test/cluster"
 	"github.com/lateen-project/lateen/test/node"
-	"github.com/lateen-project/lateen/test/world"
+	"github.com/lateen-project/lateen/test/testenv"
 )
 
-// doomed is a fleet whose first node is going to die, with its agent, and whose movers there end only with their pods. The
+// nodeLoss is a fleet whose first node is going to die, with its agent, and whose movers there end only with their pods. The
 // agent of the other one coordinates.
-type doomed struct {
+type nodeLoss struct {
 	*fleet
-	kind   world.Kind
-	phase  world.Phase // in which the node dies
-	around *scene
+	kind   testenv.Kind
+	phase  testenv.Phase // in which the node dies
+	around *workload
 	agent  *agentRun // of the node that dies
 }
 
@@ -40,7 +40,7 @@ type skewed struct {
 func (s skewed) Now() time.Time                  { return s.RealClock.Now().Add(s.by) }
 func (s skewed) Since(t time.Time) time.Duration { return s.Now().Sub(t) }
 
-func newDoomed(t *testing.T, kind world.Kind, phase world.Phase) *doomed {
+func newNodeLoss(t *testing.T, kind testenv.Kind, phase testenv.Phase) *nodeLoss {
 	t.Helper()
 	movers, err := node.NewStandIn(plane.Admin(), time.Hour)
 	require.NoError(t, err)
@@ -52,13 +52,13 @@ func newDoomed(t *testing.T, kind world.Kind, phase world.Phase) *doomed {
 		}
 		first = false
 	})
-	d := &doomed{fleet: f, kind: kind, phase: phase}
-	if phase == world.Prepared {
+	d := &nodeLoss{fleet: f, kind: kind, phase: phase}
+	if phase == testenv.Prepared {
 		f.configure(`{"loadConcurrency":{"globalConfig":1}}`)
 	} else {
 		f.configure(`{}`)
 	}
-	d.around = f.scene(kind)
+	d.around = f.workload(kind)
 	f.start(on(f.nodes[1]), shortAbsence, skew(5*time.Minute), through(d.around.watch))
 	f.leads(f.nodes[1])
 	d.agent = f.start(shortAbsence, skew(-5*time.Minute), through(d.around.watch))
@@ -66,28 +66,28 @@ func newDoomed(t *testing.T, kind world.Kind, phase world.Phase) *doomed {
 }
 
 // begin makes a transfer, and brings it to the phase with its mover on the node that is going to die.
-func (d *doomed) begin() (name string) {
+func (d *nodeLoss) begin() (name string) {
 	d.Helper()
 	switch d.phase {
-	case world.Accepted:
+	case testenv.Accepted:
 		d.node.Faults.Add(node.Fault{NeverStarts: true})
-	case world.Prepared: // the only slot is taken
-		d.in(d.transfer(), world.InProgress)
+	case testenv.Prepared: // the only slot is taken
+		d.in(d.transfer(), testenv.InProgress)
 	default:
 	}
 	d.cordon(d.nodes[1], true)
 	name = d.around.create()
 	d.moverIs(name, func(pod *corev1.Pod) bool { return pod.Spec.NodeName == d.node.Name() })
 	seen := d.phase
-	if d.phase == world.Canceling {
-		seen = world.InProgress
+	if d.phase == testenv.Canceling {
+		seen = testenv.InProgress
 	}
-	_, err := d.Transfers(d.kind).Wait(d.soon(), name, world.In(seen))
+	_, err := d.Transfers(d.kind).Wait(d.soon(), name, testenv.In(seen))
 	require.NoError(d, err)
-	if d.phase == world.Canceling {
+	if d.phase == testenv.Canceling {
 		d.says("Data-Path-Started", name)
 		require.NoError(d, d.Transfers(d.kind).Cancel(d.soon(), name))
-		_, err := d.Transfers(d.kind).Wait(d.soon(), name, world.In(world.Canceling))
+		_, err := d.Transfers(d.kind).Wait(d.soon(), name, testenv.In(testenv.Canceling))
 		require.NoError(d, err)
 	}
 	d.cordon(d.nodes[1], false)
@@ -95,23 +95,23 @@ func (d *doomed) begin() (name string) {
 }
 
 // isLocal tells whether the volume is a pod's, which no other node has.
-func (d *doomed) isLocal() bool {
-	return d.kind == world.PodVolumeBackup || d.kind == world.PodVolumeRestore
+func (d *nodeLoss) isLocal() bool {
+	return d.kind == testenv.PodVolumeBackup || d.kind == testenv.PodVolumeRestore
 }
 
 // ends has what has to be true of the transfer, whatever became of its node.
-func (d *doomed) ends(name string) {
+func (d *nodeLoss) ends(name string) {
 	d.Helper()
-	ended, err := d.Transfers(d.kind).Wait(d.soon(), name, world.Settled)
+	ended, err := d.Transfers(d.kind).Wait(d.soon(), name, testenv.Settled)
 	require.NoError(d, err)
 	switch {
-	case d.phase == world.Canceling:
-		require.Equal(d, world.Canceled, ended.Status.Phase, ended.Status.Message)
+	case d.phase == testenv.Canceling:
+		require.Equal(d, testenv.Canceled, ended.Status.Phase, ended.Status.Message)
 	case d.isLocal():
-		require.Equal(d, world.Failed, ended.Status.Phase)
+		require.Equal(d, testenv.Failed, ended.Status.Phase)
 		require.Equal(d, fmt.Sprintf("node %s is not Ready or does not exist, so its mover counts as lost", d.node.Name()), ended.Status.Message)
 	default:
-		require.Equal(d, world.Completed, ended.Status.Phase, ended.Status.Message)
+		require.Equal(d, testenv.Completed, ended.Status.Phase, ended.Status.Message)
 		require.Equal(d, "1", ended.Annotations["lateen.dev/mover-restarts"])
 		require.Equal(d, d.nodes[1].Name(), ended.Status.Node)
 	}
@@ -120,9 +120,9 @@ func (d *doomed) ends(name string) {
 	const forced, graceful = true, false
 	expected := [][]bool{{forced}}
 	switch ended.Status.Phase {
-	case world.Completed: // the next mover ends by itself
+	case testenv.Completed: // the next mover ends by itself
 		expected = [][]bool{{forced, graceful}}
-	case world.Canceled: // the grace of the cancel may be over before the node is lost
+	case testenv.Canceled: // the grace of the cancel may be over before the node is lost
 		expected = append(expected, []bool{graceful, forced})
 	default:
 	}
@@ -130,7 +130,7 @@ func (d *doomed) ends(name string) {
 }
 
 // deletions are those of mover pods of a transfer by agents, in order: whether each was by force.
-func (d *doomed) deletions(name string) (forced []bool) {
+func (d *nodeLoss) deletions(name string) (forced []bool) {
 	d.Helper()
 	for _, record := range d.requests(cluster.Query{Verbs: []string{"delete"}, Resources: []string{"pods"}, Name: name}) {
 		options := metav1.DeleteOptions{}
@@ -143,10 +143,10 @@ func (d *doomed) deletions(name string) (forced []bool) {
 // A node loses its power, or its network, in every phase. Nobody confirms the end of what runs there.
 func TestATransferOutlivesItsNode(t *testing.T) {
 	t.Parallel()
-	for _, kind := range world.Kinds() {
-		for _, phase := range []world.Phase{world.Accepted, world.Prepared, world.InProgress, world.Canceling} {
+	for _, kind := range testenv.Kinds() {
+		for _, phase := range []testenv.Phase{testenv.Accepted, testenv.Prepared, testenv.InProgress, testenv.Canceling} {
 			t.Run(fmt.Sprintf("%s %s", kind, phase), func(t *testing.T) {
-				d := newDoomed(t, kind, phase)
+				d := newNodeLoss(t, kind, phase)
 				name := d.begin()
 				d.agent.stop()
 				require.NoError(t, d.node.Silence(d.soon()))
@@ -160,25 +160,25 @@ func TestATransferOutlivesItsNode(t *testing.T) {
 }
 
 // returns brings the node back, on which movers of before still run: they end, and their slots are free.
-func (d *doomed) returns() {
+func (d *nodeLoss) returns() {
 	d.Helper()
 	d.node.Faults.Clear()
 	require.NoError(d, d.node.Resume(d.soon()))
 	requeue := d.start(shortAbsence)
-	d.in(d.transfer(), world.InProgress)
+	d.in(d.transfer(), testenv.InProgress)
 	require.Equal(d, 1, requeue.metric("lateen_slots_in_use"))
 }
 
 // A mover that tolerates every taint is never evicted: its pod looks Running for ever.
 func TestAMoverThatLooksRunningOnADeadNodeCountsAsLost(t *testing.T) {
 	t.Parallel()
-	for name, dies := range map[string]func(d *doomed) error{
-		"that does not answer": func(d *doomed) error { return d.node.Silence(d.soon()) },
-		"that was deleted":     func(d *doomed) error { return d.node.Delete(d.soon()) },
+	for name, dies := range map[string]func(d *nodeLoss) error{
+		"that does not answer": func(d *nodeLoss) error { return d.node.Silence(d.soon()) },
+		"that was deleted":     func(d *nodeLoss) error { return d.node.Delete(d.soon()) },
 	} {
-		for _, kind := range world.Kinds() {
+		for _, kind := range testenv.Kinds() {
 			t.Run(fmt.Sprintf("%s on a node %s", kind, name), func(t *testing.T) {
-				d := newDoomed(t, kind, world.InProgress)
+				d := newNodeLoss(t, kind, testenv.InProgress)
 				name := d.begin()
 				d.agent.stop()
 				require.NoError(t, dies(d))
@@ -189,12 +189,12 @@ func TestAMoverThatLooksRunningOnADeadNodeCountsAsLost(t *testing.T) {
 }
 
 func TestAMoverOnANodeWhoseAgentIsAwayGoesOnWhileTheNodeIsReady(t *testing.T) {
-	d := newDoomed(t, world.DataUpload, world.InProgress)
+	d := newNodeLoss(t, testenv.DataUpload, testenv.InProgress)
 	name := d.begin()
 	d.agent.stop()
 	require.NoError(t, d.node.LoseAgent(d.soon(), d.Namespace))
 	require.NoError(t, d.Transfers(d.kind).Cancel(d.soon(), name))
-	_, err := d.Transfers(d.kind).Wait(d.soon(), name, world.In(world.Canceling))
+	_, err := d.Transfers(d.kind).Wait(d.soon(), name, testenv.In(testenv.Canceling))
 	require.NoError(t, err, "the coordinator stands in")
 	require.Empty(t, d.requests(cluster.Query{Verbs: []string{"delete"}, Resources: []string{"pods"}, Name: name}), "it may be at work")
 }

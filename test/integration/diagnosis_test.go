@@ -16,7 +16,7 @@ import (
 
 	"github.com/lateen-project/lateen/test/csi"
 	"github.com/lateen-project/lateen/test/node"
-	"github.com/lateen-project/lateen/test/world"
+	"github.com/lateen-project/lateen/test/testenv"
 )
 
 // full is a storage array that has no room for something.
@@ -53,7 +53,7 @@ func TestAnUploadThatIsNotPreparedInTimeSaysWhatWasInTheWay(t *testing.T) {
 	}
 	for name, test := range tests {
 		t.Run(name, func(t *testing.T) {
-			s := newSite(t, 50*time.Millisecond)
+			s := newEnv(t, 50*time.Millisecond)
 			options := csi.Options{}
 			var finished atomic.Bool
 			if test.fault != nil {
@@ -71,17 +71,17 @@ func TestAnUploadThatIsNotPreparedInTimeSaysWhatWasInTheWay(t *testing.T) {
 			}
 			r := v.start()
 			upload := v.uploadOf(test.pending)
-			v.reaches(world.DataUpload, upload, world.Accepted)
+			v.reaches(testenv.DataUpload, upload, testenv.Accepted)
 			test.sees(v, upload)
-			r = r.expire(world.DataUpload, upload)
-			ended := v.reaches(world.DataUpload, upload, world.Failed)
+			r = r.expire(testenv.DataUpload, upload)
+			ended := v.reaches(testenv.DataUpload, upload, testenv.Failed)
 			require.Contains(t, ended.Status.Message, "not prepared within 30m0s")
 			for _, description := range test.says {
 				require.Contains(t, ended.Status.Message, description)
 				v.says("Failed", description)
 			}
 			finished.Store(true) // a driver tries again until it can
-			v.settles(world.DataUpload, upload, world.Failed)
+			v.settles(testenv.DataUpload, upload, testenv.Failed)
 			v.noSnapshots()
 			require.Equal(t, 1, r.metric("lateen_transfers_finished_total", "kind", "dataupload", "phase", "Failed", "reason", "prepare_timeout"))
 		})
@@ -125,13 +125,13 @@ func (v *volumes) uploadOf(pending bool) string {
 }
 
 func TestADownloadThatIsNotPreparedInTimeSaysWhatTheProvisionerSays(t *testing.T) {
-	v := newSite(t, 50*time.Millisecond).volumes(csi.Options{Fault: full(csi.CreateVolume, "")})
+	v := newEnv(t, 50*time.Millisecond).volumes(csi.Options{Fault: full(csi.CreateVolume, "")})
 	v.configure(`{}`)
 	r := v.start()
 	download := v.download(v.target())
 	provisionerSays(v, download)
-	r.expire(world.DataDownload, download)
-	ended := v.settles(world.DataDownload, download, world.Failed)
+	r.expire(testenv.DataDownload, download)
+	ended := v.settles(testenv.DataDownload, download, testenv.Failed)
 	require.Contains(t, ended.Status.Message, "the array is full")
 	v.says("Failed", "the array is full")
 	v.nothingLeft()

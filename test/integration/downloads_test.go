@@ -13,7 +13,7 @@ import (
 	"github.com/lateen-project/lateen/cmd/lateen/agent"
 	"github.com/lateen-project/lateen/test/cluster"
 	"github.com/lateen-project/lateen/test/csi"
-	"github.com/lateen-project/lateen/test/world"
+	"github.com/lateen-project/lateen/test/testenv"
 )
 
 // target makes a claim as Velero's server restores one.
@@ -43,10 +43,10 @@ func (v *volumes) download(target *corev1.PersistentVolumeClaim) string {
 // delivered waits for a DataDownload to complete and for its target to have what was restored, as a volume like any other.
 func (v *volumes) delivered(name string) {
 	v.Helper()
-	ended := v.settles(world.DataDownload, name, world.Completed)
+	ended := v.settles(testenv.DataDownload, name, testenv.Completed)
 	require.EqualValues(v, 1000, ended.Status.Progress.BytesDone)
 	require.Empty(v, ended.Status.Message)
-	target, err := v.WaitClaim(v.soon(), v.Apps, "restored", world.Bound)
+	target, err := v.WaitClaim(v.soon(), v.Apps, "restored", testenv.Bound)
 	require.NoError(v, err)
 	volume, err := v.WaitVolume(v.soon(), target.Spec.VolumeName, func(volume *corev1.PersistentVolume) bool {
 		return volume.Spec.PersistentVolumeReclaimPolicy == corev1.PersistentVolumeReclaimDelete
@@ -61,14 +61,14 @@ func (v *volumes) delivered(name string) {
 }
 
 func TestARestoredVolumeIsDelivered(t *testing.T) {
-	v := newSite(t, 50*time.Millisecond, heard).volumes(csi.Options{})
+	v := newEnv(t, 50*time.Millisecond, acknowledged).volumes(csi.Options{})
 	v.configure(`{}`)
 	history, err := v.Record(t.Context())
 	require.NoError(t, err)
 	r := v.start()
 	name := v.download(v.target())
 	v.delivered(name)
-	require.Equal(t, []world.Phase{"", "Accepted", "Prepared", "InProgress", "Completed"}, v.path(history, name, "Completed"))
+	require.Equal(t, []testenv.Phase{"", "Accepted", "Prepared", "InProgress", "Completed"}, v.path(history, name, "Completed"))
 	require.Equal(t, 1, r.metric("lateen_transfers_finished_total", "kind", "datadownload", "phase", "Completed", "reason", "completed"))
 	require.Len(t, v.driver.Volumes(), 1)
 	require.NoError(t, v.Kube.CoreV1().PersistentVolumeClaims(v.Apps).Delete(v.soon(), "restored", metav1.DeleteOptions{}))
@@ -78,47 +78,47 @@ func TestARestoredVolumeIsDelivered(t *testing.T) {
 }
 
 func TestADownloadWaitsForTheConsumerOfItsClaim(t *testing.T) {
-	v := newSite(t, 50*time.Millisecond).volumes(csi.Options{}, world.WhenUsed)
+	v := newEnv(t, 50*time.Millisecond).volumes(csi.Options{}, testenv.WhenUsed)
 	v.configure(`{}`)
 	v.start()
 	name := v.download(v.target())
-	v.ends(v.transfer(), world.Completed) // the agent had the time to do something wrong
-	seen, err := v.Transfers(world.DataDownload).Get(v.soon(), name)
+	v.ends(v.transfer(), testenv.Completed) // the agent had the time to do something wrong
+	seen, err := v.Transfers(testenv.DataDownload).Get(v.soon(), name)
 	require.NoError(t, err)
 	require.Empty(t, seen.Status.Phase)
 	require.Empty(t, v.driver.Volumes())
-	user, err := v.SourcePod(v.soon(), "user", "", world.ClaimVolume("data", "restored"))
+	user, err := v.SourcePod(v.soon(), "user", "", testenv.ClaimVolume("data", "restored"))
 	require.NoError(t, err)
 	v.delivered(name)
-	_, err = v.WaitPod(v.soon(), v.Apps, user.Name, world.Ready)
+	_, err = v.WaitPod(v.soon(), v.Apps, user.Name, testenv.Ready)
 	require.NoError(t, err, "it gets what it waited for")
 }
 
 func TestADownloadDoesNotWaitForAConsumerWhereTheConfigurationSaysSo(t *testing.T) {
-	v := newSite(t, 50*time.Millisecond).volumes(csi.Options{}, world.WhenUsed)
+	v := newEnv(t, 50*time.Millisecond).volumes(csi.Options{}, testenv.WhenUsed)
 	v.configure(`{"restorePVC":{"ignoreDelayBinding":true}}`)
 	v.start()
 	v.delivered(v.download(v.target()))
 }
 
 func TestADownloadWaitsForItsClaim(t *testing.T) {
-	v := newSite(t, 50*time.Millisecond).volumes(csi.Options{})
+	v := newEnv(t, 50*time.Millisecond).volumes(csi.Options{})
 	v.configure(`{}`)
 	v.start()
 	name := v.download(&corev1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{Name: "restored", Namespace: v.Apps, UID: "later"}})
-	v.ends(v.transfer(), world.Completed)
+	v.ends(v.transfer(), testenv.Completed)
 	require.Zero(t, v.moversMade(name))
 	v.target()
 	v.delivered(name)
 }
 
 func TestADownloadWaitsForItsStorageClass(t *testing.T) {
-	v := newSite(t, 50*time.Millisecond).volumes(csi.Options{})
+	v := newEnv(t, 50*time.Millisecond).volumes(csi.Options{})
 	v.configure(`{}`)
 	v.start()
 	late := "late-" + v.Namespace
 	name := v.download(v.targetOf(late))
-	v.ends(v.transfer(), world.Completed)
+	v.ends(v.transfer(), testenv.Completed)
 	require.Zero(t, v.moversMade(name))
 	require.NoError(t, v.StorageClass(v.soon(), late, v.driver.Name()))
 	v.delivered(name)
@@ -131,7 +131,7 @@ func TestADownloadThatCannotBeginFailsAndSaysWhy(t *testing.T) {
 		target  func(v *volumes) *corev1.PersistentVolumeClaim
 		message string
 	}{
-		"for want of a consumer": {class: world.WhenUsed, target: func(v *volumes) *corev1.PersistentVolumeClaim { return v.target() },
+		"for want of a consumer": {class: testenv.WhenUsed, target: func(v *volumes) *corev1.PersistentVolumeClaim { return v.target() },
 			message: "restored has no consumer"},
 		"for want of its claim": {target: func(v *volumes) *corev1.PersistentVolumeClaim {
 			return &corev1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{Name: "never-made", Namespace: v.Apps, UID: "none"}}
@@ -143,7 +143,7 @@ func TestADownloadThatCannotBeginFailsAndSaysWhy(t *testing.T) {
 	}
 	for name, test := range tests {
 		t.Run(name, func(t *testing.T) {
-			v := newSite(t, 50*time.Millisecond).volumes(csi.Options{}, func(class *storagev1.StorageClass) {
+			v := newEnv(t, 50*time.Millisecond).volumes(csi.Options{}, func(class *storagev1.StorageClass) {
 				if test.class != nil {
 					test.class(class)
 				}
@@ -151,7 +151,7 @@ func TestADownloadThatCannotBeginFailsAndSaysWhy(t *testing.T) {
 			v.configure(`{}`)
 			v.start(shortWait)
 			download := v.download(test.target(v))
-			ended := v.settles(world.DataDownload, download, world.Failed)
+			ended := v.settles(testenv.DataDownload, download, testenv.Failed)
 			require.Contains(t, ended.Status.Message, test.message)
 			require.Zero(t, v.moversMade(download))
 			v.says("Failed", test.message)
@@ -166,7 +166,7 @@ func TestADownloadIsCanceledInWhicheverPhaseItIs(t *testing.T) {
 		gone  bool
 		wait  func(v *volumes, name string)
 	}{
-		"waiting for a consumer":        {class: world.WhenUsed, wait: func(*volumes, string) {}},
+		"waiting for a consumer":        {class: testenv.WhenUsed, wait: func(*volumes, string) {}},
 		"waiting for its storage class": {gone: true, wait: func(*volumes, string) {}},
 		"waiting for its volume": {class: func(class *storagev1.StorageClass) { class.Provisioner = "of-nobody.example.com" },
 			wait: func(v *volumes, name string) { v.moverIs(name, func(*corev1.Pod) bool { return true }) }},
@@ -174,7 +174,7 @@ func TestADownloadIsCanceledInWhicheverPhaseItIs(t *testing.T) {
 	}
 	for name, test := range tests {
 		t.Run(name, func(t *testing.T) {
-			v := newSite(t, time.Minute).volumes(csi.Options{}, func(class *storagev1.StorageClass) {
+			v := newEnv(t, time.Minute).volumes(csi.Options{}, func(class *storagev1.StorageClass) {
 				if test.class != nil {
 					test.class(class)
 				}
@@ -187,8 +187,8 @@ func TestADownloadIsCanceledInWhicheverPhaseItIs(t *testing.T) {
 			}
 			download := v.download(v.targetOf(class))
 			test.wait(v, download)
-			require.NoError(t, v.Transfers(world.DataDownload).Cancel(v.soon(), download))
-			v.settles(world.DataDownload, download, world.Canceled)
+			require.NoError(t, v.Transfers(testenv.DataDownload).Cancel(v.soon(), download))
+			v.settles(testenv.DataDownload, download, testenv.Canceled)
 			v.nothingLeft()
 			require.Empty(t, v.driver.Volumes())
 		})
@@ -196,23 +196,23 @@ func TestADownloadIsCanceledInWhicheverPhaseItIs(t *testing.T) {
 }
 
 func TestAVolumeThatCannotBeDeliveredIsKeptAndNamed(t *testing.T) {
-	v := newSite(t, 0).volumes(csi.Options{})
+	v := newEnv(t, 0).volumes(csi.Options{})
 	finish := v.work()
 	v.retries = true // orphans are looked for again and again
 	v.configure(`{}`)
-	sweep := make(lookouts)
+	sweep := make(sweepWatcher)
 	v.start(sweeps, through(sweep.wrap))
 	name := v.download(v.target())
-	v.reaches(world.DataDownload, name, world.InProgress)
+	v.reaches(testenv.DataDownload, name, testenv.InProgress)
 	require.NoError(t, v.Kube.CoreV1().PersistentVolumeClaims(v.Apps).Delete(v.soon(), "restored", metav1.DeleteOptions{}))
 	finish()
-	ended := v.settles(world.DataDownload, name, world.Failed)
+	ended := v.settles(testenv.DataDownload, name, testenv.Failed)
 	handle := v.driver.Volumes()[0]
 	volume := "pvc-" + strings.TrimPrefix(handle, "vol-")
 	require.Contains(t, ended.Status.Message, "restored does not exist")
 	require.Contains(t, ended.Status.Message, "kept as PersistentVolume "+volume)
 	v.says("Failed", volume)
-	require.NoError(t, v.Transfers(world.DataDownload).Delete(v.soon(), name))
+	require.NoError(t, v.Transfers(testenv.DataDownload).Delete(v.soon(), name))
 	v.swept(sweep)
 	kept, err := v.WaitVolume(v.soon(), volume, func(volume *corev1.PersistentVolume) bool { return volume.Status.Phase == corev1.VolumeReleased })
 	require.NoError(t, err)
@@ -224,11 +224,11 @@ func TestAVolumeThatCannotBeDeliveredIsKeptAndNamed(t *testing.T) {
 }
 
 func TestADownloadGoesOnWhereACoordinatorStopped(t *testing.T) {
-	v := newSite(t, 50*time.Millisecond).volumes(csi.Options{})
+	v := newEnv(t, 50*time.Millisecond).volumes(csi.Options{})
 	v.configure(`{}`)
 	first := v.start(func(options *agent.Options) { options.Limits.PrepareTimeout = time.Minute })
 	name := v.download(v.target())
-	v.reaches(world.DataDownload, name, world.Accepted)
+	v.reaches(testenv.DataDownload, name, testenv.Accepted)
 	first.stop()
 	v.start()
 	v.delivered(name)
@@ -236,12 +236,12 @@ func TestADownloadGoesOnWhereACoordinatorStopped(t *testing.T) {
 }
 
 func TestADownloadTakesFourteenWritesAndElevenReadsAtMost(t *testing.T) {
-	v := newSite(t, 50*time.Millisecond).volumes(csi.Options{})
+	v := newEnv(t, 50*time.Millisecond).volumes(csi.Options{})
 	v.mover.Silent = true // what it says costs a write each time
 	v.configure(`{}`)
 	v.start()
 	name, handle := v.uploads("first")
-	v.uploaded(name, handle, world.Completed) // the agent has started, and looked for orphans
+	v.uploaded(name, handle, testenv.Completed) // the agent has started, and looked for orphans
 	before := len(v.requests(cluster.Query{}))
 	v.delivered(v.download(v.target()))
 	writes, reads := counted(v.requests(cluster.Query{})[before:])

@@ -13,11 +13,11 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/lateen-project/lateen/test/node"
-	"github.com/lateen-project/lateen/test/world"
+	"github.com/lateen-project/lateen/test/testenv"
 )
 
 // cordon keeps new pods off a node, or lets them on it again.
-func (s *site) cordon(n *node.Node, is bool) {
+func (s *env) cordon(n *node.Node, is bool) {
 	s.Helper()
 	patch, err := json.Marshal(map[string]any{"spec": map[string]any{"unschedulable": is}})
 	require.NoError(s, err)
@@ -27,7 +27,7 @@ func (s *site) cordon(n *node.Node, is bool) {
 
 // drain is kubectl's: it cordons the node, and asks the eviction API to end the pods of a namespace that are there. Those of
 // DaemonSets stay.
-func (s *site) drain(n *node.Node, namespace string) {
+func (s *env) drain(n *node.Node, namespace string) {
 	s.Helper()
 	s.cordon(n, true)
 	pods, err := s.Kube.CoreV1().Pods(namespace).List(s.soon(), metav1.ListOptions{FieldSelector: "spec.nodeName=" + n.Name()})
@@ -45,16 +45,16 @@ func (s *site) drain(n *node.Node, namespace string) {
 // drained is a fleet of one or two nodes, of which the first one is drained. The movers end when the test says so.
 type drained struct {
 	*fleet
-	around *scene
+	around *workload
 	finish chan struct{}
 }
 
-func newDrained(t *testing.T, kind world.Kind, nodes int, config string) *drained {
+func newDrained(t *testing.T, kind testenv.Kind, nodes int, config string) *drained {
 	t.Helper()
 	d := &drained{fleet: newFleet(t, time.Hour, nodes), finish: make(chan struct{})}
 	d.mover.Finish = d.finish
 	d.configure(config)
-	d.around = d.scene(kind)
+	d.around = d.workload(kind)
 	for _, n := range d.nodes[1:] {
 		d.cordon(n, true)
 		d.start(on(n), through(d.around.watch))
@@ -65,18 +65,18 @@ func newDrained(t *testing.T, kind world.Kind, nodes int, config string) *draine
 }
 
 // begin makes a transfer and brings it to the phase, with its mover on the first node, and uncordons the others.
-func (d *drained) begin(phase world.Phase) (name string) {
+func (d *drained) begin(phase testenv.Phase) (name string) {
 	d.Helper()
 	switch phase {
-	case world.Accepted:
+	case testenv.Accepted:
 		d.node.Faults.Add(node.Fault{NeverStarts: true})
-	case world.Prepared:
-		d.in(d.transfer(), world.InProgress) // takes the only slot
+	case testenv.Prepared:
+		d.in(d.transfer(), testenv.InProgress) // takes the only slot
 	default:
 	}
 	name = d.around.create()
 	d.moverIs(name, func(pod *corev1.Pod) bool { return pod.Spec.NodeName == d.node.Name() })
-	_, err := d.Transfers(d.around.kind).Wait(d.soon(), name, world.In(phase))
+	_, err := d.Transfers(d.around.kind).Wait(d.soon(), name, testenv.In(phase))
 	require.NoError(d, err)
 	for _, n := range d.nodes[1:] {
 		d.cordon(n, false)
@@ -87,7 +87,7 @@ func (d *drained) begin(phase world.Phase) (name string) {
 // restarts waits until the mover of a transfer has been given up, and lets those that follow it end.
 func (d *drained) restarts(name string) {
 	d.Helper()
-	_, err := d.Transfers(d.around.kind).Wait(d.soon(), name, func(seen *world.Transfer) bool {
+	_, err := d.Transfers(d.around.kind).Wait(d.soon(), name, func(seen *testenv.Transfer) bool {
 		return seen.Annotations["lateen.dev/mover-restarts"] == "1"
 	})
 	require.NoError(d, err)
@@ -97,20 +97,20 @@ func (d *drained) restarts(name string) {
 
 func TestATransferOutlivesTheDrainOfItsNode(t *testing.T) {
 	t.Parallel()
-	for _, kind := range world.Kinds() {
-		for phase, config := range map[world.Phase]string{
-			world.Accepted: `{}`, world.Prepared: `{"loadConcurrency":{"globalConfig":1}}`, world.InProgress: `{}`,
+	for _, kind := range testenv.Kinds() {
+		for phase, config := range map[testenv.Phase]string{
+			testenv.Accepted: `{}`, testenv.Prepared: `{"loadConcurrency":{"globalConfig":1}}`, testenv.InProgress: `{}`,
 		} {
 			t.Run(fmt.Sprintf("%s %s", kind, phase), func(t *testing.T) {
 				d := newDrained(t, kind, 2, config)
 				name := d.begin(phase)
 				d.drain(d.node, d.Namespace)
 				d.restarts(name)
-				ended := d.around.ends(name, world.Completed)
+				ended := d.around.ends(name, testenv.Completed)
 				require.Equal(t, "1", ended.Annotations["lateen.dev/mover-restarts"])
 				require.Equal(t, 2, d.moversMade(name))
 				where := d.nodes[1]
-				if kind == world.PodVolumeBackup || kind == world.PodVolumeRestore {
+				if kind == testenv.PodVolumeBackup || kind == testenv.PodVolumeRestore {
 					where = d.node // no other one has its volume, and a mover tolerates that it is cordoned
 				}
 				require.Equal(t, where.Name(), ended.Node())
@@ -121,45 +121,45 @@ func TestATransferOutlivesTheDrainOfItsNode(t *testing.T) {
 
 func TestATransferOfDataWaitsForTheOnlyNodeToBeUncordoned(t *testing.T) {
 	t.Parallel()
-	for _, kind := range []world.Kind{world.DataUpload, world.DataDownload} {
+	for _, kind := range []testenv.Kind{testenv.DataUpload, testenv.DataDownload} {
 		t.Run(string(kind), func(t *testing.T) {
 			d := newDrained(t, kind, 1, `{}`)
-			name := d.begin(world.InProgress)
+			name := d.begin(testenv.InProgress)
 			d.drain(d.node, d.Namespace)
 			d.restarts(name)
 			d.moverIs(name, func(pod *corev1.Pod) bool {
 				return len(pod.Status.Conditions) > 0 && pod.Status.Conditions[0].Reason == corev1.PodReasonUnschedulable
 			})
 			d.cordon(d.node, false)
-			d.around.ends(name, world.Completed)
+			d.around.ends(name, testenv.Completed)
 		})
 	}
 }
 
 // A drain ends applications too. A backup of a pod that is gone with its volume does not go on, wherever its mover is.
 func TestABackupWhosePodIsDrainedTooFails(t *testing.T) {
-	d := newDrained(t, world.PodVolumeBackup, 1, `{}`)
-	name := d.begin(world.InProgress)
+	d := newDrained(t, testenv.PodVolumeBackup, 1, `{}`)
+	name := d.begin(testenv.InProgress)
 	d.drain(d.node, d.Apps)
 	require.NoError(t, d.WaitPodGone(d.soon(), d.Apps, d.source.Name))
 	d.drain(d.node, d.Namespace)
-	require.Contains(t, d.ends(name, world.Failed).Status.Message, "does not exist any more")
+	require.Contains(t, d.ends(name, testenv.Failed).Status.Message, "does not exist any more")
 	d.nothingLeft()
 }
 
 func TestACanceledTransferIsCanceledWhenItsNodeIsDrained(t *testing.T) {
 	t.Parallel()
-	for _, kind := range world.Kinds() {
+	for _, kind := range testenv.Kinds() {
 		t.Run(string(kind), func(t *testing.T) {
 			d := newDrained(t, kind, 1, `{}`)
 			d.mover.Deaf = true
-			name := d.begin(world.InProgress)
+			name := d.begin(testenv.InProgress)
 			d.says("Data-Path-Started", name)
 			require.NoError(t, d.Transfers(kind).Cancel(d.soon(), name))
-			_, err := d.Transfers(kind).Wait(d.soon(), name, world.In(world.Canceling))
+			_, err := d.Transfers(kind).Wait(d.soon(), name, testenv.In(testenv.Canceling))
 			require.NoError(t, err)
 			d.drain(d.node, d.Namespace)
-			d.around.ends(name, world.Canceled)
+			d.around.ends(name, testenv.Canceled)
 			require.Equal(t, 1, d.moversMade(name))
 		})
 	}

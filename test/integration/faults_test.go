@@ -15,7 +15,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/lateen-project/lateen/reconcile/seeds"
-	"github.com/lateen-project/lateen/test/world"
+	"github.com/lateen-project/lateen/test/testenv"
 )
 
 // request is what an agent asks of the API server, without the object.
@@ -64,13 +64,13 @@ func (c call) String() string { return fmt.Sprintf("%s number %d", c.request, c.
 // is faster.
 func (c call) sure() bool { return c.verb != "get" && c.verb != "list" }
 
-// secretary notes what an agent asks.
-type secretary struct {
+// requestCounter notes what an agent asks.
+type requestCounter struct {
 	lock  sync.Mutex
 	asked map[request]int
 }
 
-func (s *secretary) wrap(next http.RoundTripper) http.RoundTripper {
+func (s *requestCounter) wrap(next http.RoundTripper) http.RoundTripper {
 	return roundTripper(func(asked *http.Request) (*http.Response, error) {
 		s.lock.Lock()
 		s.asked[requestOf(asked)]++
@@ -80,14 +80,14 @@ func (s *secretary) wrap(next http.RoundTripper) http.RoundTripper {
 }
 
 // least keeps of each request as many as another run has made, if those are fewer.
-func (s *secretary) least(other *secretary) {
+func (s *requestCounter) least(other *requestCounter) {
 	for what, count := range s.asked {
 		s.asked[what] = min(count, other.asked[what])
 	}
 }
 
 // calls are all that there were, in an order that is always the same. Discovery is not about objects.
-func (s *secretary) calls() (all []call) {
+func (s *requestCounter) calls() (all []call) {
 	s.lock.Lock()
 	defer s.lock.Unlock()
 	for _, what := range slices.SortedFunc(maps.Keys(s.asked), func(a, b request) int { return strings.Compare(a.String(), b.String()) }) {
@@ -98,20 +98,20 @@ func (s *secretary) calls() (all []call) {
 	return all
 }
 
-// mishap is a fault that a call meets.
-type mishap struct {
+// injection is a fault that a call meets.
+type injection struct {
 	call
 	apiFault
 }
 
-func (m mishap) String() string { return fmt.Sprintf("%s to %s", m.name, m.call) }
+func (m injection) String() string { return fmt.Sprintf("%s to %s", m.name, m.call) }
 
-// mishaps are all that can happen to calls.
-func mishaps(calls []call) (all []mishap) {
+// injections are all that can happen to calls.
+func injections(calls []call) (all []injection) {
 	for _, what := range calls {
 		for _, fault := range apiFaults() {
 			if fault.meets(what.request) {
-				all = append(all, mishap{call: what, apiFault: fault})
+				all = append(all, injection{call: what, apiFault: fault})
 			}
 		}
 	}
@@ -124,17 +124,17 @@ func TestFaultsOfTheAPIServerChangeNothingInTheEnd(t *testing.T) {
 	seeds.Each(t, 1, func(t *testing.T, random *rand.Rand) {
 		t.Helper()
 		for _, kind := range swept(t) {
-			reported := story{kind: kind, outcome: completes}
+			reported := scenario{kind: kind, outcome: completes}
 			t.Run(reported.String(), func(t *testing.T) {
 				t.Parallel()
 				const runs = 3
 				calls, end := everyCall(t, reported, runs)
-				all := mishaps(calls)
+				all := injections(calls)
 				t.Logf("%s: %d calls, to which %d things can happen: %v", reported, len(calls), len(all), calls)
 				for _, one := range sample(random, all, ofEach) {
 					t.Run(one.String(), func(t *testing.T) {
 						t.Parallel()
-						strikes(t, one, func(spoiler *spoiler) { require.Equal(t, end, spoiled(t, reported, spoiler)) })
+						strikes(t, one, func(spoiler *injector) { require.Equal(t, end, spoiled(t, reported, spoiler)) })
 					})
 				}
 			})
@@ -143,23 +143,23 @@ func TestFaultsOfTheAPIServerChangeNothingInTheEnd(t *testing.T) {
 }
 
 // everyCall tells a story some times without a fault: what the agent asks in each, and how it ends.
-func everyCall(t *testing.T, reported story, runs int) (calls []call, end string) {
+func everyCall(t *testing.T, reported scenario, runs int) (calls []call, end string) {
 	t.Helper()
-	return measured(t, runs, func(t *testing.T, notes *secretary) string {
+	return measured(t, runs, func(t *testing.T, notes *requestCounter) string {
 		t.Helper()
-		s, around := reported.stage(t)
+		s, around := reported.setUp(t)
 		s.start(through(around.watch), through(notes.wrap))
-		return reported.tell(s, around, around.create())
+		return reported.run(s, around, around.create())
 	})
 }
 
 // measured are the calls that each of some runs without a fault has made, and the end to which all of them come.
-func measured[End any](t *testing.T, runs int, tell func(t *testing.T, notes *secretary) End) (calls []call, end End) {
+func measured[End any](t *testing.T, runs int, tell func(t *testing.T, notes *requestCounter) End) (calls []call, end End) {
 	t.Helper()
-	notes, ends := make([]*secretary, runs), make([]End, runs)
+	notes, ends := make([]*requestCounter, runs), make([]End, runs)
 	require.True(t, t.Run("without a fault", func(t *testing.T) {
 		for i := range runs {
-			notes[i] = &secretary{asked: map[request]int{}}
+			notes[i] = &requestCounter{asked: map[request]int{}}
 			t.Run(fmt.Sprint("run ", i+1), func(t *testing.T) {
 				t.Parallel()
 				ends[i] = tell(t, notes[i])
@@ -174,11 +174,11 @@ func measured[End any](t *testing.T, runs int, tell func(t *testing.T, notes *se
 }
 
 // strikes tells a story in which one request goes wrong. If that is a read that was not made this time, it tells it again.
-func strikes(t *testing.T, what mishap, tell func(spoiler *spoiler)) {
+func strikes(t *testing.T, what injection, tell func(spoiler *injector)) {
 	t.Helper()
 	const tries = 8
 	for range tries {
-		spoiler := newSpoiler(what)
+		spoiler := newInjector(what)
 		tell(spoiler)
 		if spoiler.hasStruck(t) {
 			return
@@ -189,30 +189,32 @@ func strikes(t *testing.T, what mishap, tell func(spoiler *spoiler)) {
 }
 
 // spoiled tells a story in which one request goes wrong, if it is made.
-func spoiled(t *testing.T, reported story, spoiler *spoiler) (end string) {
+func spoiled(t *testing.T, reported scenario, spoiler *injector) (end string) {
 	t.Helper()
-	s, around := reported.stage(t)
+	s, around := reported.setUp(t)
 	s.retries = true // what it was not answered it asks again
 	history, err := s.Record(t.Context())
 	require.NoError(t, err)
 	s.start(through(around.watch), through(spoiler.wrap))
 	name := around.create()
-	end = reported.tell(s, around, name)
+	end = reported.run(s, around, name)
 	require.Equal(t, 1, s.moversMade(name))
 	requireOneEnd(t, history, name)
 	return end
 }
 
-// spoiler lets one of the requests of one kind go wrong.
-type spoiler struct {
-	mishap
+// injector lets one of the requests of one kind go wrong.
+type injector struct {
+	injection
 	seen   atomic.Int32
 	struck chan struct{} // closed when that has happened
 }
 
-func newSpoiler(what mishap) *spoiler { return &spoiler{mishap: what, struck: make(chan struct{})} }
+func newInjector(what injection) *injector {
+	return &injector{injection: what, struck: make(chan struct{})}
+}
 
-func (s *spoiler) wrap(next http.RoundTripper) http.RoundTripper {
+func (s *injector) wrap(next http.RoundTripper) http.RoundTripper {
 	return roundTripper(func(asked *http.Request) (response *http.Response, err error) {
 		if requestOf(asked) != s.request || int(s.seen.Add(1)) != s.ordinal {
 			return next.RoundTrip(asked)
@@ -224,7 +226,7 @@ func (s *spoiler) wrap(next http.RoundTripper) http.RoundTripper {
 
 // hasStruck tells whether the mishap has happened. What an agent writes at its own pace, such as an Event, may come after the
 // end of a story.
-func (s *spoiler) hasStruck(t *testing.T) bool {
+func (s *injector) hasStruck(t *testing.T) bool {
 	t.Helper()
 	select {
 	case <-s.struck:
@@ -236,7 +238,7 @@ func (s *spoiler) hasStruck(t *testing.T) bool {
 	}
 	select {
 	case <-s.struck:
-	case <-time.After(world.Patience):
+	case <-time.After(testenv.Patience):
 		require.Failf(t, "nothing went wrong", "there was no %s", s.call)
 	}
 	return true

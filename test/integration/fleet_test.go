@@ -19,12 +19,12 @@ import (
 	"github.com/lateen-project/lateen/cmd/lateen/agent"
 	"github.com/lateen-project/lateen/deploy"
 	"github.com/lateen-project/lateen/test/node"
-	"github.com/lateen-project/lateen/test/world"
+	"github.com/lateen-project/lateen/test/testenv"
 )
 
-// fleet is a site of several nodes, of which site.node is the first.
+// fleet is an environment of several nodes, of which environment.node is the first.
 type fleet struct {
-	*site
+	*env
 	nodes  []*node.Node
 	labels map[string]string // of all of them and of no other
 }
@@ -33,7 +33,7 @@ type fleet struct {
 func newFleet(t *testing.T, takes time.Duration, count int, changes ...func(*node.Options)) *fleet {
 	t.Helper()
 	t.Parallel()
-	ctx, cancel := context.WithTimeout(t.Context(), world.Patience)
+	ctx, cancel := context.WithTimeout(t.Context(), testenv.Patience)
 	defer cancel()
 	name := "node-" + rand.String(nodeSuffix)
 	kubelet := filepath.Join(t.TempDir(), "kubelet")
@@ -46,10 +46,10 @@ func newFleet(t *testing.T, takes time.Duration, count int, changes ...func(*nod
 		}
 		windows = windows || all[i].Labels[corev1.LabelOSStable] == string(corev1.Windows)
 	}
-	w, err := world.New(ctx, plane.Admin(), world.Options{NodeLabels: labels, KubeletRoot: kubelet, Windows: windows})
+	w, err := testenv.New(ctx, plane.Admin(), testenv.Options{NodeLabels: labels, KubeletRoot: kubelet, Windows: windows})
 	require.NoError(t, err)
-	require.NoError(t, world.Apply(ctx, plane.Admin(), deploy.RBAC(w.Namespace)...))
-	f := &fleet{site: &site{T: t, World: w}, labels: labels}
+	require.NoError(t, testenv.Apply(ctx, plane.Admin(), deploy.RBAC(w.Namespace)...))
+	f := &fleet{env: &env{T: t, Env: w}, labels: labels}
 	f.mover, err = node.NewStandIn(plane.Admin(), takes)
 	require.NoError(t, err)
 	for _, options := range all {
@@ -64,7 +64,7 @@ func newFleet(t *testing.T, takes time.Duration, count int, changes ...func(*nod
 	f.node = f.nodes[0]
 	t.Cleanup(f.checkRequests)
 	for _, n := range f.nodes {
-		_, err = w.NodeAgentPod(ctx, n.Name(), world.Ready)
+		_, err = w.NodeAgentPod(ctx, n.Name(), testenv.Ready)
 		require.NoError(t, err)
 	}
 	f.source = f.sourceOn(f.node)
@@ -76,9 +76,9 @@ func newFleet(t *testing.T, takes time.Duration, count int, changes ...func(*nod
 // sourceOn is a pod on a node whose volume can be backed up.
 func (f *fleet) sourceOn(n *node.Node) *corev1.Pod {
 	f.Helper()
-	pod, err := f.SourcePod(f.soon(), "app-on-"+n.Name(), n.Name(), world.EmptyDir("data"))
+	pod, err := f.SourcePod(f.soon(), "app-on-"+n.Name(), n.Name(), testenv.EmptyDir("data"))
 	require.NoError(f, err)
-	pod, err = f.WaitPod(f.soon(), f.Apps, pod.Name, world.Ready)
+	pod, err = f.WaitPod(f.soon(), f.Apps, pod.Name, testenv.Ready)
 	require.NoError(f, err)
 	f.fill(f.soon(), n, pod)
 	return pod
@@ -98,7 +98,7 @@ func on(n *node.Node) func(*agent.Options) {
 }
 
 // leads waits until the agent of a node is the coordinator.
-func (s *site) leads(n *node.Node) {
+func (s *env) leads(n *node.Node) {
 	s.Helper()
 	leases, err := s.Kube.CoordinationV1().Leases(s.Namespace).Watch(s.soon(), metav1.ListOptions{})
 	require.NoError(s, err)
@@ -113,7 +113,7 @@ func (s *site) leads(n *node.Node) {
 }
 
 // loseAgents takes the DaemonSet's pods away, and with them whoever stood in the way of a stand-in.
-func (s *site) loseAgents() {
+func (s *env) loseAgents() {
 	s.Helper()
 	require.NoError(s, s.Kube.AppsV1().DaemonSets(s.Namespace).Delete(s.soon(), "node-agent", metav1.DeleteOptions{}))
 }

@@ -10,11 +10,11 @@ import (
 
 	"github.com/lateen-project/lateen/cmd/lateen/agent"
 	"github.com/lateen-project/lateen/test/cluster"
-	"github.com/lateen-project/lateen/test/world"
+	"github.com/lateen-project/lateen/test/testenv"
 )
 
 func TestABackupCompletesInThePriorityClass(t *testing.T) {
-	s := newSite(t, 50*time.Millisecond, heard)
+	s := newEnv(t, 50*time.Millisecond, acknowledged)
 	class := "low-" + s.Namespace
 	require.NoError(t, s.PriorityClass(s.soon(), class, 10))
 	s.configure(`{"priorityClassName":"` + class + `"}`)
@@ -27,13 +27,13 @@ func TestABackupCompletesInThePriorityClass(t *testing.T) {
 	require.EqualValues(t, 10, *mover.Spec.Priority)
 	require.Equal(t, "velero", mover.Spec.ServiceAccountName)
 
-	ended := s.ends(name, world.Completed)
+	ended := s.ends(name, testenv.Completed)
 	require.Equal(t, "snapshot-of-"+name, ended.Status.SnapshotID)
 	require.Equal(t, "/"+string(ended.UID), ended.Status.Path)
 	require.EqualValues(t, 1000, ended.Status.Progress.BytesDone)
 	require.EqualValues(t, 500, ended.Status.IncrementalBytes)
 	require.Empty(t, ended.Status.Message)
-	require.Equal(t, []world.Phase{"", "Accepted", "Prepared", "InProgress", "Completed"}, s.path(history, name, "Completed"))
+	require.Equal(t, []testenv.Phase{"", "Accepted", "Prepared", "InProgress", "Completed"}, s.path(history, name, "Completed"))
 	require.Equal(t, 1, s.moversMade(name))
 	require.Contains(t, r.movers.String(), "stand-in mover of "+name)
 
@@ -44,8 +44,8 @@ func TestABackupCompletesInThePriorityClass(t *testing.T) {
 	requireCompletedInMetrics(s, r)
 }
 
-// requireCompletedInMetrics wants the one transfer of a site to be in all metrics that it belongs to.
-func requireCompletedInMetrics(s *site, r *agentRun) {
+// requireCompletedInMetrics wants the one transfer of an environment to be in all metrics that it belongs to.
+func requireCompletedInMetrics(s *env, r *agentRun) {
 	s.Helper()
 	require.Zero(s, r.metric("lateen_priority_class_fallbacks_total", "consumer", "data-mover", "reason", "not_found"))
 	require.Equal(s, 1, r.finished("Completed", "completed"))
@@ -63,12 +63,12 @@ func requireCompletedInMetrics(s *site, r *agentRun) {
 func lateProgress(options *agent.Options) { options.Limits.FirstProgress = time.Minute }
 
 func TestABackupTakesSevenWritesAndFourReadsAtMost(t *testing.T) {
-	s := newSite(t, 50*time.Millisecond)
+	s := newEnv(t, 50*time.Millisecond)
 	s.configure(`{}`)
 	s.start(lateProgress)
-	s.ends(s.transfer(), world.Completed) // the agent has started
+	s.ends(s.transfer(), testenv.Completed) // the agent has started
 	before := len(s.requests(cluster.Query{}))
-	s.ends(s.transfer(), world.Completed)
+	s.ends(s.transfer(), testenv.Completed)
 	var writes, reads []string
 	for _, record := range s.requests(cluster.Query{})[before:] {
 		switch {
@@ -85,13 +85,13 @@ func TestABackupTakesSevenWritesAndFourReadsAtMost(t *testing.T) {
 }
 
 func TestNothingIsAskedWhileAMoverWorks(t *testing.T) {
-	s := newSite(t, time.Second)
+	s := newEnv(t, time.Second)
 	s.mover.Silent = true
 	s.configure(`{}`)
 	s.start()
-	s.ends(s.transfer(), world.Completed) // its term as coordinator has begun, too, and it has looked for orphans
+	s.ends(s.transfer(), testenv.Completed) // its term as coordinator has begun, too, and it has looked for orphans
 	before := len(s.requests(cluster.Query{}))
-	s.ends(s.transfer(), world.Completed)
+	s.ends(s.transfer(), testenv.Completed)
 	var between cluster.Records
 	asks := func(r cluster.Record) bool {
 		return r.Resource != "events" && r.Verb != "watch" && r.Resource != "leases" // the coordinator renews its Lease
@@ -112,12 +112,12 @@ func TestNothingIsAskedWhileAMoverWorks(t *testing.T) {
 }
 
 func TestTheTransfersOfOtherNodesAreLeftAlone(t *testing.T) {
-	s := newSite(t, 50*time.Millisecond)
+	s := newEnv(t, 50*time.Millisecond)
 	s.configure(`{}`)
 	r := s.start()
 	elsewhere := s.transfer(func(b *velerov1.PodVolumeBackup) { b.Spec.Node = "another-node" })
-	require.NoError(t, s.Transfers(world.PodVolumeBackup).Cancel(s.soon(), elsewhere))
-	s.ends(s.transfer(), world.Completed)
+	require.NoError(t, s.Transfers(testenv.PodVolumeBackup).Cancel(s.soon(), elsewhere))
+	s.ends(s.transfer(), testenv.Completed)
 	require.Empty(t, s.requests(cluster.Query{Name: elsewhere}))
 	require.Zero(t, r.metric("lateen_transfers", "phase", "New"))
 }

@@ -37,7 +37,7 @@ func TestAnAgentThatIsKilledAtAnyWriteLosesNothing(t *testing.T) {
 	const tales, ofEach = 4, 6 // in a sample
 	seeds.Each(t, 1, func(t *testing.T, random *rand.Rand) {
 		t.Helper()
-		for _, reported := range sample(random, stories(t, outcomes()...), tales) {
+		for _, reported := range sample(random, scenarios(t, outcomes()...), tales) {
 			t.Run(reported.String(), func(t *testing.T) {
 				t.Parallel()
 				writes, end := withoutFault(t, reported)
@@ -52,13 +52,13 @@ func TestAnAgentThatIsKilledAtAnyWriteLosesNothing(t *testing.T) {
 
 // withoutFault tells a story without a fault: how many writes the agent makes, Events and the Lease left out,
 // and how it ends.
-func withoutFault(t *testing.T, reported story) (writes int, end string) {
+func withoutFault(t *testing.T, reported scenario) (writes int, end string) {
 	t.Helper()
 	require.True(t, t.Run("without a fault", func(t *testing.T) {
-		s, around := reported.stage(t)
+		s, around := reported.setUp(t)
 		counter := newKiller(0, false)
 		s.start(through(around.watch), through(counter.wrap))
-		end = reported.tell(s, around, around.create())
+		end = reported.run(s, around, around.create())
 		seen := s.requests(cluster.Query{}).Where(func(r cluster.Record) bool {
 			return r.Write() && r.Resource != "events" && r.Resource != "leases"
 		})
@@ -69,10 +69,10 @@ func withoutFault(t *testing.T, reported story) (writes int, end string) {
 }
 
 // killedAt tells a story in which the first agent is killed at a write and a second one takes over.
-func killedAt(t *testing.T, reported story, at killPoint) (end string) {
+func killedAt(t *testing.T, reported scenario, at killPoint) (end string) {
 	t.Helper()
 	t.Parallel()
-	s, around := reported.stage(t)
+	s, around := reported.setUp(t)
 	history, err := s.Record(t.Context())
 	require.NoError(t, err)
 	k := newKiller(at.write, at.after)
@@ -80,7 +80,7 @@ func killedAt(t *testing.T, reported story, at killPoint) (end string) {
 	second := s.assemble(shortTerm, through(around.watch))
 	successor := s.follows(k, first, second)
 	name := around.create()
-	end = reported.tell(s, around, name)
+	end = reported.run(s, around, name)
 	select {
 	case <-k.struck:
 	case <-s.soon().Done():
@@ -93,7 +93,7 @@ func killedAt(t *testing.T, reported story, at killPoint) (end string) {
 }
 
 // follows has a second agent run as soon as the first one has been killed. The channel is closed once it does.
-func (s *site) follows(k *killer, first, second *agentRun) <-chan struct{} {
+func (s *env) follows(k *killer, first, second *agentRun) <-chan struct{} {
 	successor := make(chan struct{})
 	go func() {
 		defer close(successor)

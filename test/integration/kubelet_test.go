@@ -8,7 +8,7 @@ import (
 	"github.com/stretchr/testify/require"
 	corev1 "k8s.io/api/core/v1"
 
-	"github.com/lateen-project/lateen/test/world"
+	"github.com/lateen-project/lateen/test/testenv"
 )
 
 // A kubelet is updated or crashes, and comes back; containers do not need it. What it has not told yet is not lost.
@@ -17,20 +17,20 @@ func TestATransferOutlivesARestartOfTheKubelet(t *testing.T) {
 	for name, test := range map[string]struct {
 		ends  bool // the mover, while there is no kubelet
 		early bool // the kubelet stops before the mover is started
-		phase world.Phase
+		phase testenv.Phase
 	}{
-		"while its mover waits for a node":       {early: true, phase: world.Completed},
-		"while its mover works":                  {phase: world.Completed},
-		"while its mover ends":                   {ends: true, phase: world.Completed},
-		"while its mover works, and is canceled": {phase: world.Canceled},
+		"while its mover waits for a node":       {early: true, phase: testenv.Completed},
+		"while its mover works":                  {phase: testenv.Completed},
+		"while its mover ends":                   {ends: true, phase: testenv.Completed},
+		"while its mover works, and is canceled": {phase: testenv.Canceled},
 	} {
-		for _, kind := range world.Kinds() {
+		for _, kind := range testenv.Kinds() {
 			t.Run(fmt.Sprintf("%s %s", kind, name), func(t *testing.T) {
-				s := newSite(t, time.Hour)
+				s := newEnv(t, time.Hour)
 				finish := make(chan struct{})
 				s.mover.Finish = finish
 				s.configure(`{}`)
-				around := s.scene(kind)
+				around := s.workload(kind)
 				s.start(through(around.watch))
 				if test.early {
 					s.node.StopKubelet()
@@ -46,12 +46,12 @@ func TestATransferOutlivesARestartOfTheKubelet(t *testing.T) {
 					close(finish)
 					s.says("Data-Path-Completed", "")
 				}
-				if test.phase == world.Canceled {
+				if test.phase == testenv.Canceled {
 					require.NoError(t, s.Transfers(kind).Cancel(s.soon(), created))
 					s.says("Data-Path-Canceled", created)
 				}
 				require.NoError(t, s.node.Resume(s.soon()))
-				if !test.ends && test.phase == world.Completed {
+				if !test.ends && test.phase == testenv.Completed {
 					close(finish)
 				}
 				ended := around.ends(created, test.phase)

@@ -19,11 +19,11 @@ type leftover struct {
 	resource  schema.GroupVersionResource
 	namespace string
 	labels    string
-	belongs   func(*unstructured.Unstructured) bool // to this site; nil: all do
+	belongs   func(*unstructured.Unstructured) bool // to this environment; nil: all do
 }
 
 // leftovers are what agents make, all of it.
-func (s *site) leftovers() []leftover {
+func (s *env) leftovers() []leftover {
 	const ours = "lateen.dev/mover=true"
 	return []leftover{
 		{resource: corev1.SchemeGroupVersion.WithResource("pods"), namespace: s.Namespace, labels: ours},
@@ -35,7 +35,7 @@ func (s *site) leftovers() []leftover {
 }
 
 // isOf tells whether an object of the whole cluster is bound to one in a namespace.
-func (s *site) isOf(reference, namespace string) func(*unstructured.Unstructured) bool {
+func (s *env) isOf(reference, namespace string) func(*unstructured.Unstructured) bool {
 	return func(bound *unstructured.Unstructured) bool {
 		to, _, err := unstructured.NestedString(bound.Object, "spec", reference, "namespace")
 		require.NoError(s, err)
@@ -44,7 +44,7 @@ func (s *site) isOf(reference, namespace string) func(*unstructured.Unstructured
 }
 
 // nothingLeft waits until nothing is left of what agents have made.
-func (s *site) nothingLeft() {
+func (s *env) nothingLeft() {
 	s.Helper()
 	client, err := dynamic.NewForConfig(plane.Admin())
 	require.NoError(s, err)
@@ -53,7 +53,7 @@ func (s *site) nothingLeft() {
 	}
 }
 
-func (s *site) noneLeft(client dynamic.ResourceInterface, what leftover) {
+func (s *env) noneLeft(client dynamic.ResourceInterface, what leftover) {
 	s.Helper()
 	ctx := s.soon()
 	options := metav1.ListOptions{LabelSelector: what.labels}

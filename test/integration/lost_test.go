@@ -12,30 +12,30 @@ import (
 
 	"github.com/lateen-project/lateen/cmd/lateen/agent"
 	"github.com/lateen-project/lateen/test/node"
-	"github.com/lateen-project/lateen/test/world"
+	"github.com/lateen-project/lateen/test/testenv"
 )
 
 func TestAMoverThatIsLostStartsAgain(t *testing.T) {
 	t.Parallel()
 	tests := map[string]struct {
-		lose func(s *site, name string) error
+		lose func(s *env, name string) error
 		ends bool // by itself, and its pod goes right after it
 	}{
-		"vanished":  {lose: func(s *site, name string) error { return s.node.Vanish(s.soon(), s.Namespace, name) }},
-		"evicted":   {lose: func(s *site, name string) error { return s.node.Evict(s.Namespace, name, "the node is low on memory") }},
-		"preempted": {lose: func(s *site, name string) error { return s.node.Preempt(s.Namespace, name, "by a pod of class high") }},
-		"deleted": {ends: true, lose: func(s *site, name string) error {
+		"vanished":  {lose: func(s *env, name string) error { return s.node.Vanish(s.soon(), s.Namespace, name) }},
+		"evicted":   {lose: func(s *env, name string) error { return s.node.Evict(s.Namespace, name, "the node is low on memory") }},
+		"preempted": {lose: func(s *env, name string) error { return s.node.Preempt(s.Namespace, name, "by a pod of class high") }},
+		"deleted": {ends: true, lose: func(s *env, name string) error {
 			return s.Kube.CoreV1().Pods(s.Namespace).Delete(s.soon(), name, metav1.DeleteOptions{})
 		}},
 	}
 	for name, test := range tests {
 		t.Run(name, func(t *testing.T) {
-			s := newSite(t, 0)
+			s := newEnv(t, 0)
 			finish := s.work()
 			s.configure(`{}`)
 			r := s.start()
 			backup := s.transfer()
-			s.in(backup, world.InProgress)
+			s.in(backup, testenv.InProgress)
 			letGo := func() {}
 			if test.ends {
 				letGo = s.holds(backup)
@@ -44,7 +44,7 @@ func TestAMoverThatIsLostStartsAgain(t *testing.T) {
 			s.says("MoverRestarted", "restart 1 of 3")
 			letGo()
 			finish()
-			ended := s.ends(backup, world.Completed)
+			ended := s.ends(backup, testenv.Completed)
 			require.Equal(t, "1", ended.Annotations["lateen.dev/mover-restarts"])
 			require.Empty(t, ended.Status.Message)
 			require.Equal(t, 2, s.moversMade(backup))
@@ -56,23 +56,23 @@ func TestAMoverThatIsLostStartsAgain(t *testing.T) {
 }
 
 func TestATransferGoesBackToAcceptedOnceItsFailedMoverIsGone(t *testing.T) {
-	s := newSite(t, 0)
+	s := newEnv(t, 0)
 	finish := s.work()
 	s.configure(`{}`)
 	s.start()
 	backup := s.transfer()
-	s.in(backup, world.InProgress)
+	s.in(backup, testenv.InProgress)
 	letGo := s.holds(backup)
 	require.NoError(t, s.node.Evict(s.Namespace, backup, "the node is low on memory"))
 	s.says("MoverRestarted", "restart 1 of 3")
-	seen, err := s.Transfers(world.PodVolumeBackup).Get(s.soon(), backup)
+	seen, err := s.Transfers(testenv.PodVolumeBackup).Get(s.soon(), backup)
 	require.NoError(t, err)
-	require.Equal(t, world.InProgress, seen.Status.Phase, "an agent of Velero would see a failed mover, and cancel")
+	require.Equal(t, testenv.InProgress, seen.Status.Phase, "an agent of Velero would see a failed mover, and cancel")
 	require.Equal(t, "1", seen.Annotations["lateen.dev/mover-restarts"])
 	require.Contains(t, seen.Status.Message, "low on memory")
 	letGo()
 	finish()
-	ended := s.ends(backup, world.Completed)
+	ended := s.ends(backup, testenv.Completed)
 	require.Equal(t, "1", ended.Annotations["lateen.dev/mover-restarts"])
 	require.Equal(t, 2, s.moversMade(backup))
 }
@@ -88,12 +88,12 @@ func TestAMoverThatIsKilledStartsAgain(t *testing.T) {
 		"with its node, says the runtime": {node.Result{ExitCode: 255, Reason: "Unknown"}, "vanished"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			s := newSite(t, 50*time.Millisecond)
+			s := newEnv(t, 50*time.Millisecond)
 			s.configure(`{}`)
 			s.node.Faults.Add(node.Fault{Ends: &test.end, Times: 1})
 			r := s.start()
 			backup := s.transfer()
-			ended := s.ends(backup, world.Completed)
+			ended := s.ends(backup, testenv.Completed)
 			require.Equal(t, "1", ended.Annotations["lateen.dev/mover-restarts"])
 			require.Equal(t, 2, s.moversMade(backup))
 			require.Equal(t, 1, r.metric("lateen_mover_restarts_total", "reason", test.reason))
@@ -103,23 +103,23 @@ func TestAMoverThatIsKilledStartsAgain(t *testing.T) {
 }
 
 func TestAMoverThatTheKubeletRefusesStartsAgain(t *testing.T) {
-	s := newSite(t, 50*time.Millisecond)
+	s := newEnv(t, 50*time.Millisecond)
 	s.configure(`{}`)
 	s.node.Faults.Add(node.Fault{Times: 2, Refused: &node.Waiting{Reason: "OutOfcpu", Message: "Node didn't have enough resource: cpu"}})
 	r := s.start()
 	backup := s.transfer()
-	s.ends(backup, world.Completed)
+	s.ends(backup, testenv.Completed)
 	require.Equal(t, 3, s.moversMade(backup))
 	require.Equal(t, 2, r.metric("lateen_mover_restarts_total", "reason", "refused"))
 }
 
 func TestAMoverThatIsLostTooOftenFails(t *testing.T) {
-	s := newSite(t, 50*time.Millisecond)
+	s := newEnv(t, 50*time.Millisecond)
 	s.configure(`{}`)
 	s.node.Faults.Add(node.Fault{Refused: &node.Waiting{Reason: "OutOfpods", Message: "too many pods"}})
 	r := s.start(func(options *agent.Options) { options.Limits.Retries = 2 })
 	backup := s.transfer()
-	ended := s.ends(backup, world.Failed)
+	ended := s.ends(backup, testenv.Failed)
 	require.Contains(t, ended.Status.Message, "OutOfpods")
 	require.Contains(t, ended.Status.Message, "given up after 2 restarts")
 	require.Equal(t, 3, s.moversMade(backup))
@@ -127,20 +127,20 @@ func TestAMoverThatIsLostTooOftenFails(t *testing.T) {
 }
 
 func TestAMoverThatIsDeletedBeforeItRunsCountsAsLost(t *testing.T) {
-	s := newSite(t, 50*time.Millisecond)
+	s := newEnv(t, 50*time.Millisecond)
 	s.configure(`{}`)
 	s.node.Faults.Add(node.Fault{NeverStarts: true, Times: 1})
 	r := s.start()
 	backup := s.transfer()
 	s.moverIs(backup, func(pod *corev1.Pod) bool { return pod.Spec.NodeName != "" && len(pod.Status.ContainerStatuses) > 0 })
 	require.NoError(t, s.node.Vanish(s.soon(), s.Namespace, backup))
-	ended := s.ends(backup, world.Completed)
+	ended := s.ends(backup, testenv.Completed)
 	require.Equal(t, "1", ended.Annotations["lateen.dev/mover-restarts"])
 	require.Equal(t, 1, r.metric("lateen_mover_restarts_total", "reason", "vanished"))
 }
 
 func TestAMoverThatTheSchedulerPreemptsWaitsForRoomAndStartsAgain(t *testing.T) {
-	s := newSite(t, 0)
+	s := newEnv(t, 0)
 	finish := s.work()
 	low, high := "low-"+s.Namespace, "high-"+s.Namespace
 	require.NoError(t, s.PriorityClass(s.soon(), low, 10))
@@ -148,17 +148,17 @@ func TestAMoverThatTheSchedulerPreemptsWaitsForRoomAndStartsAgain(t *testing.T) 
 	s.configure(`{"priorityClassName":"` + low + `","podResources":{"cpuRequest":"40"}}`) // of 64
 	r := s.start()
 	name := s.transfer()
-	s.in(name, world.InProgress)
+	s.in(name, testenv.InProgress)
 	letGo := s.holds(name)
 	rival := s.rival(high)
 	_, err := s.WaitPod(s.soon(), s.Apps, rival.Name, func(pod *corev1.Pod) bool { return pod.Status.Phase == corev1.PodRunning })
 	require.NoError(t, err)
 	s.says("MoverRestarted", "restart 1 of 3")
 	letGo()
-	s.in(name, world.Accepted)
+	s.in(name, testenv.Accepted)
 	require.NoError(t, s.Kube.CoreV1().Pods(s.Apps).Delete(s.soon(), rival.Name, metav1.DeleteOptions{}))
 	finish()
-	ended := s.ends(name, world.Completed)
+	ended := s.ends(name, testenv.Completed)
 	require.Equal(t, "1", ended.Annotations["lateen.dev/mover-restarts"])
 	require.Equal(t, 2, s.moversMade(name))
 	require.Equal(t, 1, r.metric("lateen_mover_restarts_total", "reason", "preempted"))
@@ -166,7 +166,7 @@ func TestAMoverThatTheSchedulerPreemptsWaitsForRoomAndStartsAgain(t *testing.T) 
 }
 
 // holds keeps the pod of a mover when it has ended, so that whoever looks late sees how, until what it returns is called.
-func (s *site) holds(name string) (letGo func()) {
+func (s *env) holds(name string) (letGo func()) {
 	s.Helper()
 	finalizers := func(value string) error {
 		patch := []byte(`{"metadata":{"finalizers":` + value + `}}`)
@@ -181,7 +181,7 @@ func (s *site) holds(name string) (letGo func()) {
 }
 
 // rival is a pod that leaves no room for a mover beside it.
-func (s *site) rival(class string) *corev1.Pod {
+func (s *env) rival(class string) *corev1.Pod {
 	s.Helper()
 	created, err := s.Kube.CoreV1().Pods(s.Apps).Create(s.soon(), &corev1.Pod{
 		ObjectMeta: metav1.ObjectMeta{Name: "rival"},

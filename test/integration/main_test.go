@@ -8,18 +8,18 @@ import (
 	"testing"
 
 	"github.com/lateen-project/lateen/test/cluster"
-	"github.com/lateen-project/lateen/test/world"
+	"github.com/lateen-project/lateen/test/testenv"
 )
 
 // plane is the one control plane of this test binary; TestMain sets it.
 var plane *cluster.Cluster
 
 func TestMain(m *testing.M) {
-	os.Exit(cluster.Main(judged{tests: m}, os.Stderr, &plane, func(ctx context.Context, c *cluster.Cluster) error {
-		if err := world.InstallCRDs(ctx, c.Admin()); err != nil {
+	os.Exit(cluster.Main(checkedTests{tests: m}, os.Stderr, &plane, func(ctx context.Context, c *cluster.Cluster) error {
+		if err := testenv.InstallCRDs(ctx, c.Admin()); err != nil {
 			return err
 		}
-		_, err := world.ServeSnapshots(ctx, c)
+		_, err := testenv.ServeSnapshots(ctx, c)
 		return err // the snapshot-controller ends with this process
 	}))
 }

@@ -17,27 +17,27 @@ import (
 	"github.com/lateen-project/lateen/test/node"
 )
 
-// cycle is the maintenance of a repository up to its success, which always makes the same writes. No job is kept.
-type cycle struct {
+// maintenanceRun is the maintenance of a repository up to its success, which always makes the same writes. No job is kept.
+type maintenanceRun struct {
 	name  string
 	runs  int // in its history at the end
-	stage func(*site) transport.WrapperFunc
+	setUp func(*env) transport.WrapperFunc
 }
 
-// cycles are those that kill points are tried with; faults leave the last one out.
-func cycles() []cycle {
+// maintenanceRuns are those that kill points are tried with; faults leave the last one out.
+func maintenanceRuns() []maintenanceRun {
 	plain := func(next http.RoundTripper) http.RoundTripper { return next }
-	return []cycle{
-		{name: "succeeds", runs: 1, stage: func(s *site) transport.WrapperFunc {
+	return []maintenanceRun{
+		{name: "succeeds", runs: 1, setUp: func(s *env) transport.WrapperFunc {
 			s.configureJobs(`"keepLatestMaintenanceJobs":0`)
 			return plain
 		}},
-		{name: "fails first", runs: 2, stage: func(s *site) transport.WrapperFunc {
+		{name: "fails first", runs: 2, setUp: func(s *env) transport.WrapperFunc {
 			s.configureJobs(`"keepLatestMaintenanceJobs":0`)
 			s.jobsEnd(node.Result{ExitCode: 1, Message: "repository is locked"}, 1)
 			return plain
 		}},
-		{name: "has no pod first, for want of its class", runs: 2, stage: func(s *site) transport.WrapperFunc {
+		{name: "has no pod first, for want of its class", runs: 2, setUp: func(s *env) transport.WrapperFunc {
 			s.configureJobs(`"keepLatestMaintenanceJobs":0,"priorityClassName":"` + s.class() + `"`)
 			return deletingTheClass(s)
 		}},
@@ -49,17 +49,17 @@ func TestAnAgentThatIsKilledAtAnyWriteOfMaintenanceLosesNoRun(t *testing.T) {
 	const ofEach = 6 // in a sample
 	seeds.Each(t, 1, func(t *testing.T, random *rand.Rand) {
 		t.Helper()
-		for _, reported := range sample(random, cycles(), 1) {
+		for _, reported := range sample(random, maintenanceRuns(), 1) {
 			t.Run("a repository whose maintenance "+reported.name, func(t *testing.T) {
 				t.Parallel()
 				var writes int
 				var end []string
-				require.True(t, t.Run("without a fault", func(t *testing.T) { writes, end = reported.tell(t, newKiller(0, false)) }))
+				require.True(t, t.Run("without a fault", func(t *testing.T) { writes, end = reported.run(t, newKiller(0, false)) }))
 				t.Logf("%d writes, each with a kill before and one after it; it ends with %q", writes, end)
 				for _, at := range sample(random, killPoints(writes), ofEach) {
 					t.Run(at.String(), func(t *testing.T) {
 						t.Parallel()
-						_, same := reported.tell(t, newKiller(at.write, at.after))
+						_, same := reported.run(t, newKiller(at.write, at.after))
 						require.Equal(t, end, same)
 					})
 				}
@@ -73,21 +73,21 @@ func TestFaultsOfTheAPIServerLoseNoRunOfMaintenance(t *testing.T) {
 	const runs, ofEach = 3, 5 // in a sample
 	seeds.Each(t, 1, func(t *testing.T, random *rand.Rand) {
 		t.Helper()
-		for _, reported := range cycles()[:2] {
+		for _, reported := range maintenanceRuns()[:2] {
 			t.Run("a repository whose maintenance "+reported.name, func(t *testing.T) {
 				t.Parallel()
-				calls, end := measured(t, runs, func(t *testing.T, notes *secretary) []string {
+				calls, end := measured(t, runs, func(t *testing.T, notes *requestCounter) []string {
 					t.Helper()
-					_, end := reported.tell(t, newKiller(0, false), notes.wrap)
+					_, end := reported.run(t, newKiller(0, false), notes.wrap)
 					return end
 				})
-				all := mishaps(calls)
+				all := injections(calls)
 				t.Logf("%d things can happen to %v", len(all), calls)
 				for _, one := range sample(random, all, ofEach) {
 					t.Run(one.String(), func(t *testing.T) {
 						t.Parallel()
-						strikes(t, one, func(spoiler *spoiler) {
-							_, same := reported.tell(t, newKiller(0, false), spoiler.wrap)
+						strikes(t, one, func(spoiler *injector) {
+							_, same := reported.run(t, newKiller(0, false), spoiler.wrap)
 							require.Equal(t, end, same)
 						})
 					})
@@ -97,14 +97,14 @@ func TestFaultsOfTheAPIServerLoseNoRunOfMaintenance(t *testing.T) {
 	})
 }
 
-// tell returns how many writes the first agent made, Events and the Lease left out, and what the history says in the end.
+// run returns how many writes the first agent made, Events and the Lease left out, and what the history says in the end.
 // More may stand between it and the API server.
-func (reported cycle) tell(t *testing.T, k *killer, more ...transport.WrapperFunc) (writes int, end []string) {
+func (reported maintenanceRun) run(t *testing.T, k *killer, more ...transport.WrapperFunc) (writes int, end []string) {
 	t.Helper()
-	s := buildSite(t, time.Millisecond)
+	s := buildEnv(t, time.Millisecond)
 	s.retries = true // all is read anew for each job
 	s.configure(`{}`)
-	wrap := reported.stage(s)
+	wrap := reported.setUp(s)
 	s.jobsEnd(node.Result{}, 0)
 	name, seen := s.repository("app-default-kopia-x7k2p"), s.watchJobs()
 	soon := func(options *agent.Options) { options.Maintenance.MinBackoff = time.Second }
@@ -134,7 +134,7 @@ func (reported cycle) tell(t *testing.T, k *killer, more ...transport.WrapperFun
 }
 
 // history is what is written down of the runs of a repository, without how long they took.
-func (s *site) history(name string) (reported []string) {
+func (s *env) history(name string) (reported []string) {
 	s.Helper()
 	took := regexp.MustCompile(` \(after .*\)$`)
 	for _, run := range s.maintained(name, ran(0)).Status.RecentMaintenance {

@@ -13,9 +13,9 @@ import (
 	"github.com/lateen-project/lateen/exposer/objects"
 )
 
-// jobsAtOnce follows the maintenance jobs of a site until the context ends. It returns the most that were
+// jobsAtOnce follows the maintenance jobs of an environment until the context ends. It returns the most that were
 // unfinished at once, in all and of one repository.
-func (s *site) jobsAtOnce(ctx context.Context, jobs watch.Interface) (most, mostOfOne int) {
+func (s *env) jobsAtOnce(ctx context.Context, jobs watch.Interface) (most, mostOfOne int) {
 	unfinished := map[string]map[string]bool{} // names by repository
 	for {
 		select {
@@ -45,9 +45,9 @@ func (s *site) jobsAtOnce(ctx context.Context, jobs watch.Interface) (most, most
 	}
 }
 
-// watchJobs follows the maintenance jobs of a site. What it returns is called in the end, and tells the most that were
+// watchJobs follows the maintenance jobs of an environment. What it returns is called in the end, and tells the most that were
 // unfinished at once, in all and of one repository.
-func (s *site) watchJobs() (seen func() (most, mostOfOne int)) {
+func (s *env) watchJobs() (seen func() (most, mostOfOne int)) {
 	s.Helper()
 	ctx, stop := context.WithCancel(s.Context())
 	s.Cleanup(stop)
@@ -67,7 +67,7 @@ func (s *site) watchJobs() (seen func() (most, mostOfOne int)) {
 }
 
 // coordinator waits until an agent coordinates that is not the one given, and returns its name.
-func (s *site) coordinator(before string) string {
+func (s *env) coordinator(before string) string {
 	s.Helper()
 	leases, err := s.Kube.CoordinationV1().Leases(s.Namespace).Watch(s.soon(), metav1.ListOptions{FieldSelector: "metadata.name=lateen-coordinator"})
 	require.NoError(s, err)
@@ -86,7 +86,7 @@ func (s *site) coordinator(before string) string {
 }
 
 // haveLeft waits until there are so many jobs: one that was given up is written down first, and then deleted.
-func (s *site) haveLeft(jobs int) {
+func (s *env) haveLeft(jobs int) {
 	s.Helper()
 	watcher, err := s.Kube.BatchV1().Jobs(s.Namespace).Watch(s.soon(), metav1.ListOptions{LabelSelector: objects.LabelRepository})
 	require.NoError(s, err)

@@ -18,12 +18,12 @@ import (
 
 // leaving is how a coordinator leaves its work in the middle. Each returns how the agent is made, what has it go, and
 // what happens once another one coordinates.
-func leaving() map[string]func(*site) (change func(*agent.Options), leave func(*agentRun), after func()) {
-	return map[string]func(*site) (func(*agent.Options), func(*agentRun), func()){
-		"ends": func(*site) (func(*agent.Options), func(*agentRun), func()) {
+func leaving() map[string]func(*env) (change func(*agent.Options), leave func(*agentRun), after func()) {
+	return map[string]func(*env) (func(*agent.Options), func(*agentRun), func()){
+		"ends": func(*env) (func(*agent.Options), func(*agentRun), func()) {
 			return func(*agent.Options) {}, func(first *agentRun) { first.stop() }, func() {}
 		},
-		"is killed, and its term runs out": func(s *site) (func(*agent.Options), func(*agentRun), func()) {
+		"is killed, and its term runs out": func(s *env) (func(*agent.Options), func(*agentRun), func()) {
 			k := newKiller(12, true) // about the third run that is written down: into the history, and on its job
 			return through(k.wrap), func(first *agentRun) {
 				select {
@@ -35,7 +35,7 @@ func leaving() map[string]func(*site) (change func(*agent.Options), leave func(*
 				first.wait()
 			}, func() {}
 		},
-		"is cut off, and comes back": func(s *site) (func(*agent.Options), func(*agentRun), func()) {
+		"is cut off, and comes back": func(s *env) (func(*agent.Options), func(*agentRun), func()) {
 			gate, err := plane.Gate(s.Context())
 			require.NoError(s, err)
 			s.Cleanup(func() { require.NoError(s, gate.Stop()) })
@@ -51,7 +51,7 @@ func TestManyRepositoriesTakeTurns(t *testing.T) {
 	t.Parallel()
 	for name, prepare := range leaving() {
 		t.Run("a coordinator "+name, func(t *testing.T) {
-			s := newSite(t, time.Millisecond)
+			s := newEnv(t, time.Millisecond)
 			s.retries = true // the same configuration is read for each job
 			s.configureJobs("")
 			s.jobsEnd(node.Result{}, 0)
@@ -76,7 +76,7 @@ func TestManyRepositoriesTakeTurns(t *testing.T) {
 }
 
 // manyRepositories makes repositories that are due, and returns their names, the one that has been due for longest first.
-func (s *site) manyRepositories(count int) (names []string) {
+func (s *env) manyRepositories(count int) (names []string) {
 	s.Helper()
 	for i := range count {
 		names = append(names, s.repository(fmt.Sprintf("app-default-kopia-%05d", i), func(r *velerov1.BackupRepository) {
@@ -87,7 +87,7 @@ func (s *site) manyRepositories(count int) (names []string) {
 }
 
 // eachMaintainedOnce waits until all are, and looks whether that was in their order, but for those that began together.
-func (s *site) eachMaintainedOnce(names []string) {
+func (s *env) eachMaintainedOnce(names []string) {
 	s.Helper()
 	var began []time.Time
 	for _, name := range names {
@@ -105,7 +105,7 @@ func (s *site) eachMaintainedOnce(names []string) {
 
 // TestJobsWithoutARepositoryTakeNoPlaceAndAreDeleted has jobs that will never have a pod.
 func TestJobsWithoutARepositoryTakeNoPlaceAndAreDeleted(t *testing.T) {
-	s := newSite(t, time.Millisecond)
+	s := newEnv(t, time.Millisecond)
 	s.configureJobs("")
 	s.jobsEnd(node.Result{}, 0)
 	s.configure(`{}`)
@@ -119,7 +119,7 @@ func TestJobsWithoutARepositoryTakeNoPlaceAndAreDeleted(t *testing.T) {
 }
 
 func TestWhatKeepsAJobFromBeingMadeIsTold(t *testing.T) {
-	s := newSite(t, time.Millisecond)
+	s := newEnv(t, time.Millisecond)
 	s.refusal, s.retries = true, true
 	s.configureJobs(`"priorityClassName":"nowhere"`)
 	s.jobsEnd(node.Result{}, 0)
@@ -137,7 +137,7 @@ func TestWhatKeepsAJobFromBeingMadeIsTold(t *testing.T) {
 
 // TestARunThatEndedWithoutACoordinatorIsWrittenDown adopts the job of a Velero server.
 func TestARunThatEndedWithoutACoordinatorIsWrittenDown(t *testing.T) {
-	s := newSite(t, time.Millisecond)
+	s := newEnv(t, time.Millisecond)
 	s.configureJobs("")
 	s.jobsEnd(node.Result{}, 0)
 	s.configure(`{}`)

@@ -11,10 +11,10 @@ import (
 )
 
 func TestWhateverTheClusterDoesToAJobIsWrittenDown(t *testing.T) {
-	happening(t, map[string]trouble{
+	runJobFaults(t, map[string]jobFault{
 		"its node is drained": {
-			before: func(*site) {},
-			happens: func(s *site) {
+			before: func(*env) {},
+			happens: func(s *env) {
 				s.podOfJob()
 				s.jobsEnd(node.Result{}, 0)
 				s.drain(s.node, s.Namespace)
@@ -23,21 +23,21 @@ func TestWhateverTheClusterDoesToAJobIsWrittenDown(t *testing.T) {
 			runs: []string{" ", ""}, jobs: 2, // why, unless its pod is gone before anybody has read that
 		},
 		"a limit of containers lets no pod in, until it is lifted": {
-			before: func(s *site) {
+			before: func(s *env) {
 				limits(corev1.LimitTypeContainer, corev1.ResourceMemory)(s)
 				s.jobsEnd(node.Result{}, 0)
 			},
-			config: func(s *site) map[string]string {
+			config: func(s *env) map[string]string {
 				return map[string]string{"global": s.pinned(`"podResources":{"memoryLimit":"1Gi"}`)}
 			},
-			after: func(s *site) {
+			after: func(s *env) {
 				require.NoError(s, s.Kube.CoreV1().LimitRanges(s.Namespace).Delete(s.soon(), "small", metav1.DeleteOptions{}))
 			},
 			runs: []string{"maximum memory usage per Container is 1Ki", ""}, jobs: 1,
 		},
 		"Pod Security lets no pod in, until it is lifted": {
-			before: func(s *site) { secures("restricted")(s); s.jobsEnd(node.Result{}, 0) },
-			after:  func(s *site) { s.secure("privileged") },
+			before: func(s *env) { secures("restricted")(s); s.jobsEnd(node.Result{}, 0) },
+			after:  func(s *env) { s.secure("privileged") },
 			runs:   []string{`violates PodSecurity "restricted:latest"`, ""}, jobs: 1,
 		},
 	})

@@ -16,7 +16,7 @@ import (
 )
 
 func TestARepositoryThatIsDueIsMaintained(t *testing.T) {
-	s := newSite(t, time.Millisecond)
+	s := newEnv(t, time.Millisecond)
 	class := "low-" + s.Namespace
 	require.NoError(t, s.PriorityClass(s.soon(), class, 10))
 	s.configureJobs(`"priorityClassName":"`+class+`"`, `{"keepLatestMaintenanceJobs":1,"podResources":{"memoryRequest":"64Mi"}}`)
@@ -49,7 +49,7 @@ func TestARepositoryThatIsDueIsMaintained(t *testing.T) {
 // TestAgentsThatAreToldNothingConfigureJobsAsTheServerDoes is how it is after `lateen adopt`: the flag is one of Velero's
 // server, and never was one of its agents.
 func TestAgentsThatAreToldNothingConfigureJobsAsTheServerDoes(t *testing.T) {
-	s := newSite(t, time.Millisecond)
+	s := newEnv(t, time.Millisecond)
 	s.configureJobs(`"keepLatestMaintenanceJobs":7,"podLabels":{"team":"storage"}`)
 	patch := `[{"op":"add","path":"/spec/template/spec/containers/0/args/-","value":"--repo-maintenance-job-configmap=` + maintenanceConfigMap + `"}]`
 	_, err := s.Kube.AppsV1().Deployments(s.Namespace).Patch(s.soon(), "velero", types.JSONPatchType, []byte(patch), metav1.PatchOptions{})
@@ -67,7 +67,7 @@ func TestAgentsThatAreToldNothingConfigureJobsAsTheServerDoes(t *testing.T) {
 
 // TestAJobWithoutAPodIsMadeAgainWithoutItsClass is W39: Velero's server would wait for such a job for ever.
 func TestAJobWithoutAPodIsMadeAgainWithoutItsClass(t *testing.T) {
-	s := newSite(t, time.Millisecond)
+	s := newEnv(t, time.Millisecond)
 	s.retries = true
 	name := s.repository("app-default-kopia-x7k2p")
 	s.serverJob(name, "gone-"+s.Namespace, s.node.Name())
@@ -96,7 +96,7 @@ func TestHowAJobFailedIsWrittenDown(t *testing.T) {
 		"with the memory that it took":    {node.Result{ExitCode: 137, Reason: "OOMKilled"}, "OOMKilled"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			s := newSite(t, time.Millisecond)
+			s := newEnv(t, time.Millisecond)
 			s.configureJobs(`"podResources":{"memoryLimit":"1Gi"}`)
 			s.jobsEnd(test.result, 1)
 			s.jobsEnd(node.Result{}, 0)
@@ -125,7 +125,7 @@ func TestHowAJobFailedIsWrittenDown(t *testing.T) {
 
 // TestAJobWhosePodNeverStartsIsGivenUp holds a place until then.
 func TestAJobWhosePodNeverStartsIsGivenUp(t *testing.T) {
-	s := newSite(t, time.Millisecond)
+	s := newEnv(t, time.Millisecond)
 	s.retries = true
 	s.configureJobs("")
 	s.node.Faults.Add(node.Fault{Match: s.ofMaintenance, NeverStarts: true, Times: 1})
@@ -145,7 +145,7 @@ func TestAJobWhosePodNeverStartsIsGivenUp(t *testing.T) {
 
 // TestAJobOfTheServerThatNeverEndsIsEnded has one that no deadline ends.
 func TestAJobOfTheServerThatNeverEndsIsEnded(t *testing.T) {
-	s := newSite(t, time.Millisecond)
+	s := newEnv(t, time.Millisecond)
 	s.configureJobs("")
 	name := s.repository("app-default-kopia-x7k2p")
 	s.serverJob(name, "", s.node.Name())
@@ -158,7 +158,7 @@ func TestAJobOfTheServerThatNeverEndsIsEnded(t *testing.T) {
 }
 
 func TestAReadOnlyLocationHasNoMaintenance(t *testing.T) {
-	s := newSite(t, time.Millisecond)
+	s := newEnv(t, time.Millisecond)
 	s.configureJobs("")
 	s.jobsEnd(node.Result{}, 0)
 	s.accessMode(velerov1.BackupStorageLocationAccessModeReadOnly)
@@ -177,7 +177,7 @@ func TestAReadOnlyLocationHasNoMaintenance(t *testing.T) {
 // TestAJobWhoseTimeIsUpBeforeItHasAPodCountsAsFailed looks at the number by which Velero's server goes: Kubernetes says
 // so in a condition alone.
 func TestAJobWhoseTimeIsUpBeforeItHasAPodCountsAsFailed(t *testing.T) {
-	s := newSite(t, time.Millisecond)
+	s := newEnv(t, time.Millisecond)
 	s.configureJobs("")
 	name := s.repository("app-default-kopia-x7k2p")
 	s.configure(`{}`)

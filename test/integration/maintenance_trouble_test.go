@@ -19,16 +19,16 @@ import (
 	"github.com/lateen-project/lateen/cmd/lateen/agent"
 	"github.com/lateen-project/lateen/exposer/objects"
 	"github.com/lateen-project/lateen/test/node"
-	"github.com/lateen-project/lateen/test/world"
+	"github.com/lateen-project/lateen/test/testenv"
 )
 
-// trouble is what may happen to the maintenance of a repository that is due, and what is to be seen of it.
-type trouble struct {
-	config  func(*site) map[string]string // of the maintenance ConfigMap; nil: it only says where jobs run
-	before  func(*site)                   // the agent starts; nil: all pods of jobs end well
-	wrap    func(*site) transport.WrapperFunc
-	happens func(*site)
-	after   func(*site) // the first run is in the history
+// jobFault is what may happen to the maintenance of a repository that is due, and what is to be seen of it.
+type jobFault struct {
+	config  func(*env) map[string]string // of the maintenance ConfigMap; nil: it only says where jobs run
+	before  func(*env)                   // the agent starts; nil: all pods of jobs end well
+	wrap    func(*env) transport.WrapperFunc
+	happens func(*env)
+	after   func(*env) // the first run is in the history
 
 	runs      []string          // what is in the message of each, in their order; empty for a success
 	jobs      int               // that are left
@@ -38,15 +38,15 @@ type trouble struct {
 }
 
 func TestWhateverHappensToAJobIsWrittenDownAndTheNextOneIsMade(t *testing.T) {
-	happening(t, troubles())
+	runJobFaults(t, jobFaults())
 }
 
-// happening plays each of the troubles.
-func happening(t *testing.T, all map[string]trouble) {
+// runJobFaults plays each of the troubles.
+func runJobFaults(t *testing.T, all map[string]jobFault) {
 	t.Helper()
 	for name, test := range all {
 		t.Run(name, func(t *testing.T) {
-			s := newSite(t, time.Millisecond)
+			s := newEnv(t, time.Millisecond)
 			s.retries = true // a run that failed is tried again, and all is read anew for it
 			s.configure(`{}`)
 			wrap := func(next http.RoundTripper) http.RoundTripper { return next }
@@ -84,7 +84,7 @@ func happening(t *testing.T, all map[string]trouble) {
 }
 
 // check looks at all that is left of the trouble.
-func (test trouble) check(s *site, r *agentRun, after *velerov1.BackupRepository) {
+func (test jobFault) check(s *env, r *agentRun, after *velerov1.BackupRepository) {
 	s.Helper()
 	failures := 0
 	require.Len(s, after.Status.RecentMaintenance, len(test.runs))
@@ -125,23 +125,23 @@ func (test trouble) check(s *site, r *agentRun, after *velerov1.BackupRepository
 	require.Equal(s, problems, r.metric("lateen_config_fallbacks_total", "section", "repoMaintenance"))
 }
 
-func troubles() map[string]trouble {
-	none, created := func(*site) {}, make(chan struct{})
-	ends := func(result node.Result) func(*site) {
-		return func(s *site) {
+func jobFaults() map[string]jobFault {
+	none, created := func(*env) {}, make(chan struct{})
+	ends := func(result node.Result) func(*env) {
+		return func(s *env) {
 			s.jobsEnd(result, 1)
 			s.jobsEnd(node.Result{}, 0)
 		}
 	}
-	return map[string]trouble{
+	return map[string]jobFault{
 		"its class is missing": {
-			config: func(s *site) map[string]string {
+			config: func(s *env) map[string]string {
 				return map[string]string{"global": s.pinned(`"priorityClassName":"nowhere"`)}
 			},
 			runs: []string{""}, jobs: 1, fallbacks: "not_found", says: map[string]string{"PriorityClassNotInForce": `"nowhere" (not_found)`},
 		},
 		"its class is deleted after it was looked up": {
-			config: func(s *site) map[string]string {
+			config: func(s *env) map[string]string {
 				return map[string]string{"global": s.pinned(`"priorityClassName":"` + s.class() + `"`)}
 			},
 			wrap: deletingTheClass,
@@ -149,14 +149,14 @@ func troubles() map[string]trouble {
 			says: map[string]string{"PriorityClassNotInForce": "(not_found)"},
 		},
 		"a quota lets no pod in, until it is lifted": {
-			before: func(s *site) { s.quota("none"); s.jobsEnd(node.Result{}, 0) },
-			after:  (*site).lift,
+			before: func(s *env) { s.quota("none"); s.jobsEnd(node.Result{}, 0) },
+			after:  (*env).lift,
 			runs:   []string{"exceeded quota: none", ""}, jobs: 1,
 		},
 		"its pod is killed for its memory": {before: ends(node.Result{ExitCode: 137, Reason: "OOMKilled"}), runs: []string{"OOMKilled", ""}, jobs: 2},
 		"its pod is evicted": {
 			before: none,
-			happens: func(s *site) {
+			happens: func(s *env) {
 				pod := s.podOfJob()
 				s.jobsEnd(node.Result{}, 0)
 				require.NoError(s, s.node.Evict(s.Namespace, pod, "the node is low on memory"))
@@ -165,7 +165,7 @@ func troubles() map[string]trouble {
 		},
 		"its pod goes with its node": {
 			before: none,
-			happens: func(s *site) {
+			happens: func(s *env) {
 				pod := s.podOfJob()
 				s.jobsEnd(node.Result{}, 0)
 				require.NoError(s, s.node.Vanish(s.soon(), s.Namespace, pod))
@@ -173,47 +173,47 @@ func troubles() map[string]trouble {
 			runs: []string{"its pod is gone", ""}, jobs: 2,
 		},
 		"its time is up on a node that does not answer": {
-			before: none, happens: (*site).loseTheJob,
+			before: none, happens: (*env).loseTheJob,
 			runs: []string{"DeadlineExceeded"},
 		},
 		"it is deleted by hand": {
-			before: func(s *site) {
+			before: func(s *env) {
 				s.node.Faults.Add(node.Fault{Match: s.ofMaintenance, NeverStarts: true, Times: 1})
 				s.jobsEnd(node.Result{}, 0)
 			},
-			happens: (*site).deleteTheJob,
+			happens: (*env).deleteTheJob,
 			runs:    []string{""}, jobs: 1,
 		},
 		"there is no ConfigMap, until there is one": {
-			config: func(*site) map[string]string { return nil },
-			before: func(s *site) { s.quota("none"); s.jobsEnd(node.Result{}, 0) }, // the job has no node either
-			wrap:   func(*site) transport.WrapperFunc { return readingAgain(created) },
-			after:  func(s *site) { s.configureJobs(""); s.lift(); close(created) },
+			config: func(*env) map[string]string { return nil },
+			before: func(s *env) { s.quota("none"); s.jobsEnd(node.Result{}, 0) }, // the job has no node either
+			wrap:   func(*env) transport.WrapperFunc { return readingAgain(created) },
+			after:  func(s *env) { s.configureJobs(""); s.lift(); close(created) },
 			runs:   []string{"exceeded quota: none", ""}, jobs: 1, fallbacks: "config_missing", problems: "missing",
 			says: map[string]string{"PriorityClassNotInForce": "(config_missing)", "MaintenanceConfigProblem": maintenanceConfigMap},
 		},
 		"the ConfigMap has the file under its own name": {
-			config: func(s *site) map[string]string {
+			config: func(s *env) map[string]string {
 				return map[string]string{"config.json": `{"global":{"priorityClassName":"nowhere"}}`, "app-default-kopia": s.pinned("")}
 			},
 			runs: []string{""}, jobs: 1, fallbacks: "config_invalid", problems: "invalid_value",
 			says: map[string]string{"PriorityClassNotInForce": "(config_invalid)", "MaintenanceConfigProblem": "nothing reads its key config.json"},
 		},
 		"the ConfigMap is no JSON": {
-			config: func(s *site) map[string]string {
+			config: func(s *env) map[string]string {
 				return map[string]string{"global": `{"priorityClassName":`, "app-default-kopia": s.pinned("")}
 			},
 			runs: []string{""}, jobs: 1, fallbacks: "config_invalid", problems: "invalid_json",
 			says: map[string]string{"PriorityClassNotInForce": "(config_invalid)", "MaintenanceConfigProblem": "global"},
 		},
 		"the class is given for one repository, and is missing": {
-			config: func(s *site) map[string]string {
+			config: func(s *env) map[string]string {
 				return map[string]string{"global": s.pinned(""), "app-default-kopia": `{"priorityClassName":"nowhere"}`}
 			},
 			runs: []string{""}, jobs: 1, fallbacks: "not_found", says: map[string]string{"PriorityClassNotInForce": `"nowhere" (not_found)`},
 		},
 		"the class is given for one repository and for all": {
-			config: func(s *site) map[string]string {
+			config: func(s *env) map[string]string {
 				return map[string]string{"global": s.pinned(`"priorityClassName":"` + s.class() + `"`), "app-default-kopia": `{"priorityClassName":"nowhere"}`}
 			},
 			runs: []string{""}, jobs: 1, problems: "ignored",
@@ -223,7 +223,7 @@ func troubles() map[string]trouble {
 }
 
 // deletingTheClass has the class deleted in the last moment before the first job is made.
-func deletingTheClass(s *site) transport.WrapperFunc {
+func deletingTheClass(s *env) transport.WrapperFunc {
 	var once sync.Once
 	return func(next http.RoundTripper) http.RoundTripper {
 		return roundTripper(func(request *http.Request) (*http.Response, error) {
@@ -256,19 +256,19 @@ func readingAgain(created <-chan struct{}) transport.WrapperFunc {
 }
 
 // lift takes the quota away.
-func (s *site) lift() {
+func (s *env) lift() {
 	s.Helper()
 	require.NoError(s, s.Kube.CoreV1().ResourceQuotas(s.Namespace).Delete(s.soon(), "none", metav1.DeleteOptions{}))
 }
 
 // podOfJob waits until the pod of a job runs.
-func (s *site) podOfJob() string {
+func (s *env) podOfJob() string {
 	s.Helper()
 	pods, err := s.Kube.CoreV1().Pods(s.Namespace).Watch(s.soon(), metav1.ListOptions{LabelSelector: objects.LabelRepository})
 	require.NoError(s, err)
 	defer pods.Stop()
 	for change := range pods.ResultChan() {
-		if pod, ok := change.Object.(*corev1.Pod); ok && world.Ready(pod) {
+		if pod, ok := change.Object.(*corev1.Pod); ok && testenv.Ready(pod) {
 			return pod.Name
 		}
 	}
@@ -277,7 +277,7 @@ func (s *site) podOfJob() string {
 }
 
 // deleteTheJob deletes the first job once it has a pod, and waits for the one that takes its place.
-func (s *site) deleteTheJob() {
+func (s *env) deleteTheJob() {
 	s.Helper()
 	first := s.job(func(job *batchv1.Job) bool { return job.Status.Active > 0 })
 	options := metav1.DeleteOptions{PropagationPolicy: new(metav1.DeletePropagationBackground)}
@@ -286,7 +286,7 @@ func (s *site) deleteTheJob() {
 }
 
 // loseTheJob has the time of a job run out, whose node does not answer any more. The pod stays as it is.
-func (s *site) loseTheJob() {
+func (s *env) loseTheJob() {
 	s.Helper()
 	s.podOfJob()
 	require.NoError(s, s.node.Silence(s.soon()))

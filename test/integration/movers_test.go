@@ -12,7 +12,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/lateen-project/lateen/test/node"
-	"github.com/lateen-project/lateen/test/world"
+	"github.com/lateen-project/lateen/test/testenv"
 )
 
 func TestAMoverThatEndsBadly(t *testing.T) {
@@ -33,12 +33,12 @@ func TestAMoverThatEndsBadly(t *testing.T) {
 	}
 	for name, test := range tests {
 		t.Run(name, func(t *testing.T) {
-			s := newSite(t, 50*time.Millisecond)
+			s := newEnv(t, 50*time.Millisecond)
 			s.configure(`{"podResources":{"memoryLimit":"512Mi"}}`)
 			s.node.Faults.Add(node.Fault{Ends: &test.end})
 			r := s.start()
 			backup := s.transfer()
-			ended := s.ends(backup, world.Failed)
+			ended := s.ends(backup, testenv.Failed)
 			require.Contains(t, ended.Status.Message, test.message)
 			require.Equal(t, 1, r.finished("Failed", test.reason))
 			require.Zero(t, r.metric("lateen_mover_restarts_total"))
@@ -49,12 +49,12 @@ func TestAMoverThatEndsBadly(t *testing.T) {
 }
 
 func TestAMoverThatFailsAtWorkKeepsItsProgress(t *testing.T) {
-	s := newSite(t, 50*time.Millisecond, heard)
+	s := newEnv(t, 50*time.Millisecond, acknowledged)
 	s.mover.Result = &node.Result{ExitCode: 1, Message: "disk on fire"}
 	s.configure(`{}`)
 	r := s.start()
 	name := s.transfer()
-	ended := s.ends(name, world.Failed)
+	ended := s.ends(name, testenv.Failed)
 	require.Equal(t, "disk on fire (exit code 1)", ended.Status.Message)
 	require.Equal(t, velerov1shared.DataMoveOperationProgress{TotalBytes: 1000, BytesDone: 500}, ended.Status.Progress)
 	require.Equal(t, 1, r.finished("Failed", "mover_failed"))
@@ -64,7 +64,7 @@ func TestAMoverThatFailsAtWorkKeepsItsProgress(t *testing.T) {
 }
 
 func TestAMoverThatEndsWellBeforeItWasToldToStartHasFailed(t *testing.T) {
-	s := newSite(t, 50*time.Millisecond)
+	s := newEnv(t, 50*time.Millisecond)
 	s.configure(`{}`)
 	s.node.Faults.Add(node.Fault{Ends: &node.Result{Message: `{"snapshotID":"x"}`}})
 	k := newKiller(3, false) // nobody sees it run
@@ -74,7 +74,7 @@ func TestAMoverThatEndsWellBeforeItWasToldToStartHasFailed(t *testing.T) {
 	first.stop()
 	s.moverIs(name, func(pod *corev1.Pod) bool { return pod.Status.Phase == corev1.PodSucceeded })
 	r := s.start()
-	ended := s.ends(name, world.Failed)
+	ended := s.ends(name, testenv.Failed)
 	require.Contains(t, ended.Status.Message, "before it was told to start")
 	require.Empty(t, ended.Status.SnapshotID)
 	require.Equal(t, 1, r.finished("Failed", "mover_failed"))
@@ -85,11 +85,11 @@ func TestAMoverWhoseResultCannotBeReadHasFailed(t *testing.T) {
 	t.Parallel()
 	for name, message := range map[string]string{"garbage": "Segmentation fault", "nothing": "", "no snapshot": `{"totalBytes":5}`} {
 		t.Run(name, func(t *testing.T) {
-			s := newSite(t, 50*time.Millisecond)
+			s := newEnv(t, 50*time.Millisecond)
 			s.configure(`{}`)
 			s.mover.Result = &node.Result{Message: message}
 			r := s.start()
-			ended := s.ends(s.transfer(), world.Failed)
+			ended := s.ends(s.transfer(), testenv.Failed)
 			require.Contains(t, ended.Status.Message, "its result cannot be read")
 			require.Empty(t, ended.Status.SnapshotID)
 			require.Equal(t, 1, r.finished("Failed", "result_unreadable"))
@@ -123,7 +123,7 @@ func TestAMoverThatDoesNotComeToRun(t *testing.T) {
 	}
 	for name, test := range tests {
 		t.Run(name, func(t *testing.T) {
-			s := newSite(t, 50*time.Millisecond)
+			s := newEnv(t, 50*time.Millisecond)
 			s.configure(cmp.Or(test.config, `{}`))
 			if test.fault != nil {
 				s.node.Faults.Add(*test.fault)
@@ -132,9 +132,9 @@ func TestAMoverThatDoesNotComeToRun(t *testing.T) {
 			name := s.transfer()
 			if test.reason == "prepare_timeout" {
 				s.pending(name, test.message)
-				r = r.expire(world.PodVolumeBackup, name)
+				r = r.expire(testenv.PodVolumeBackup, name)
 			}
-			ended := s.ends(name, world.Failed)
+			ended := s.ends(name, testenv.Failed)
 			require.Contains(t, ended.Status.Message, test.message)
 			require.Equal(t, 1, r.finished("Failed", test.reason))
 		})
@@ -142,11 +142,11 @@ func TestAMoverThatDoesNotComeToRun(t *testing.T) {
 }
 
 func TestAnUploaderThatIsNotKopiaFailsAtOnce(t *testing.T) {
-	s := newSite(t, 50*time.Millisecond)
+	s := newEnv(t, 50*time.Millisecond)
 	s.configure(`{}`)
 	r := s.start()
 	backup := s.transfer(func(b *velerov1.PodVolumeBackup) { b.Spec.UploaderType = "restic" })
-	ended := s.ends(backup, world.Failed)
+	ended := s.ends(backup, testenv.Failed)
 	require.Contains(t, ended.Status.Message, "uploader restic is not supported by Lateen")
 	require.Zero(t, s.moversMade(backup))
 	require.Equal(t, 1, r.finished("Failed", "unsupported"))
@@ -154,31 +154,31 @@ func TestAnUploaderThatIsNotKopiaFailsAtOnce(t *testing.T) {
 
 func TestABackupOfAPodThatIsGoneFails(t *testing.T) {
 	t.Parallel()
-	for name, lose := range map[string]func(s *site){
-		"and nothing has its name": func(s *site) {
+	for name, lose := range map[string]func(s *env){
+		"and nothing has its name": func(s *env) {
 			require.NoError(s, s.Kube.CoreV1().Pods(s.Apps).Delete(s.soon(), s.source.Name, metav1.DeleteOptions{}))
 			require.NoError(s, s.WaitPodGone(s.soon(), s.Apps, s.source.Name))
 		},
-		"and another one has its name": func(s *site) { s.source.UID = "of-a-pod-that-had-the-name-before" },
+		"and another one has its name": func(s *env) { s.source.UID = "of-a-pod-that-had-the-name-before" },
 	} {
-		t.Run(name, func(t *testing.T) { failsWithoutSource(newSite(t, 50*time.Millisecond), lose) })
+		t.Run(name, func(t *testing.T) { failsWithoutSource(newEnv(t, 50*time.Millisecond), lose) })
 	}
 }
 
-func failsWithoutSource(s *site, lose func(s *site)) {
+func failsWithoutSource(s *env, lose func(s *env)) {
 	s.Helper()
 	s.configure(`{}`)
 	r := s.start()
 	lose(s)
 	name := s.transfer()
-	ended := s.ends(name, world.Failed)
+	ended := s.ends(name, testenv.Failed)
 	require.Contains(s, ended.Status.Message, "does not exist any more")
 	require.Zero(s, s.moversMade(name))
 	require.Equal(s, 1, r.finished("Failed", "source_gone"))
 }
 
 func TestNoMoreMoversWorkThanThereAreSlots(t *testing.T) {
-	s := newSite(t, 200*time.Millisecond)
+	s := newEnv(t, 200*time.Millisecond)
 	s.configure(`{"loadConcurrency":{"globalConfig":2}}`)
 	history, err := s.Record(t.Context())
 	require.NoError(t, err)
@@ -188,7 +188,7 @@ func TestNoMoreMoversWorkThanThereAreSlots(t *testing.T) {
 		names[i] = s.transfer()
 	}
 	for _, name := range names {
-		s.ends(name, world.Completed)
+		s.ends(name, testenv.Completed)
 	}
 	require.Equal(t, 2, history.MostAtOnce(s.node.Name(), "InProgress", "Canceling"))
 	require.Equal(t, 2, r.metric("lateen_slots_limit"))

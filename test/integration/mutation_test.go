@@ -10,7 +10,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"github.com/lateen-project/lateen/test/world"
+	"github.com/lateen-project/lateen/test/testenv"
 )
 
 // operation is one of a JSON patch.
@@ -22,11 +22,11 @@ func operation(op, path string, value any) map[string]any {
 func TestAMoverThatTheClusterChangesDoesItsWork(t *testing.T) {
 	t.Parallel()
 	for name, test := range map[string]struct {
-		change func(s *site)
+		change func(s *env)
 		is     func(*corev1.Pod) bool
 		class  bool
 	}{
-		"gets resources of a LimitRange": {class: true, change: (*site).defaults, is: func(pod *corev1.Pod) bool {
+		"gets resources of a LimitRange": {class: true, change: (*env).defaults, is: func(pod *corev1.Pod) bool {
 			return pod.Spec.Containers[0].Resources.Limits.Memory().String() == "3Gi"
 		}},
 		"gets a sidecar that never ends, and labels": {class: true, change: mutated(
@@ -38,17 +38,17 @@ func TestAMoverThatTheClusterChangesDoesItsWork(t *testing.T) {
 			operation("remove", "/spec/priorityClassName", nil), operation("remove", "/spec/priority", nil),
 		), is: func(pod *corev1.Pod) bool { return pod.Spec.PriorityClassName == "" }},
 	} {
-		for _, kind := range world.Kinds() {
+		for _, kind := range testenv.Kinds() {
 			t.Run(fmt.Sprintf("%s %s", kind, name), func(t *testing.T) {
-				s := newSite(t, 50*time.Millisecond)
+				s := newEnv(t, 50*time.Millisecond)
 				class := s.class()
 				s.configure(`{"priorityClassName":"` + class + `"}`)
-				around := s.scene(kind)
+				around := s.workload(kind)
 				test.change(s)
 				r := s.start(through(around.watch))
 				created := around.create()
 				pod := s.moverIs(created, test.is)
-				ended := around.ends(created, world.Completed)
+				ended := around.ends(created, testenv.Completed)
 				require.Empty(t, ended.Annotations["lateen.dev/mover-restarts"])
 				rejected := 0
 				if test.class {
@@ -64,15 +64,15 @@ func TestAMoverThatTheClusterChangesDoesItsWork(t *testing.T) {
 }
 
 // mutated has a webhook change every mover.
-func mutated(operations ...map[string]any) func(s *site) {
-	return func(s *site) {
+func mutated(operations ...map[string]any) func(s *env) {
+	return func(s *env) {
 		s.Helper()
 		s.webhook(patches(operations...)).mutates()
 	}
 }
 
 // defaults has a LimitRange give resources to containers without.
-func (s *site) defaults() {
+func (s *env) defaults() {
 	s.Helper()
 	_, err := s.Kube.CoreV1().LimitRanges(s.Namespace).Create(s.soon(), &corev1.LimitRange{
 		ObjectMeta: metav1.ObjectMeta{Name: "defaults"},
@@ -85,8 +85,8 @@ func (s *site) defaults() {
 	require.NoError(s, err)
 }
 
-// class makes a PriorityClass of this site alone, and returns its name.
-func (s *site) class() string {
+// class makes a PriorityClass of this environment alone, and returns its name.
+func (s *env) class() string {
 	s.Helper()
 	name := "class-" + s.Namespace
 	require.NoError(s, s.PriorityClass(s.soon(), name, 10))

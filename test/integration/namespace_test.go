@@ -12,17 +12,17 @@ import (
 	"k8s.io/apimachinery/pkg/watch"
 
 	"github.com/lateen-project/lateen/test/cluster"
-	"github.com/lateen-project/lateen/test/world"
+	"github.com/lateen-project/lateen/test/testenv"
 )
 
 // deletes deletes a namespace with all that is in it.
-func (s *site) deletes(namespace string) {
+func (s *env) deletes(namespace string) {
 	s.Helper()
 	require.NoError(s, s.Kube.CoreV1().Namespaces().Delete(s.soon(), namespace, metav1.DeleteOptions{}))
 }
 
 // namespaceGone waits until a namespace is deleted.
-func (s *site) namespaceGone(namespace string) {
+func (s *env) namespaceGone(namespace string) {
 	s.Helper()
 	ctx := s.soon()
 	named := metav1.ListOptions{FieldSelector: "metadata.name=" + namespace}
@@ -49,28 +49,28 @@ func (s *site) namespaceGone(namespace string) {
 // restored and has no claim to go to.
 func TestATransferEndsWhenTheNamespaceOfItsApplicationIsDeleted(t *testing.T) {
 	t.Parallel()
-	for kind, test := range map[world.Kind]struct {
-		phase world.Phase
+	for kind, test := range map[testenv.Kind]struct {
+		phase testenv.Phase
 		says  string
 	}{
-		world.PodVolumeBackup:  {phase: world.Completed}, // its mover has read everything
-		world.PodVolumeRestore: {phase: world.Failed, says: "no such file or directory"},
-		world.DataUpload:       {phase: world.Completed}, // the snapshot had been handed over
-		world.DataDownload:     {phase: world.Failed, says: "restored does not exist; restored volume kept as PersistentVolume pvc-"},
+		testenv.PodVolumeBackup:  {phase: testenv.Completed}, // its mover has read everything
+		testenv.PodVolumeRestore: {phase: testenv.Failed, says: "no such file or directory"},
+		testenv.DataUpload:       {phase: testenv.Completed}, // the snapshot had been handed over
+		testenv.DataDownload:     {phase: testenv.Failed, says: "restored does not exist; restored volume kept as PersistentVolume pvc-"},
 	} {
 		t.Run(string(kind), func(t *testing.T) {
-			s := newSite(t, time.Hour)
+			s := newEnv(t, time.Hour)
 			finish := make(chan struct{})
 			s.mover.Finish = finish
 			s.configure(`{}`)
-			around := s.scene(kind)
+			around := s.workload(kind)
 			s.start(through(around.watch))
 			created := around.create()
 			s.says("Data-Path-Started", created)
 			s.deletes(s.Apps)
 			s.namespaceGone(s.Apps)
 			close(finish)
-			ended, err := s.Transfers(kind).Wait(s.soon(), created, world.Settled)
+			ended, err := s.Transfers(kind).Wait(s.soon(), created, testenv.Settled)
 			require.NoError(t, err)
 			require.Equal(t, test.phase, ended.Status.Phase, ended.Status.Message)
 			require.Contains(t, ended.Status.Message, test.says)
@@ -90,12 +90,12 @@ func TestAnAgentWhoseNamespaceIsDeletedIdles(t *testing.T) {
 		observed = 5 * time.Second
 		most     = 60 // requests in that time, the Lease aside
 	)
-	for _, kind := range world.Kinds() {
+	for _, kind := range testenv.Kinds() {
 		t.Run(string(kind), func(t *testing.T) {
-			s := newSite(t, time.Hour)
+			s := newEnv(t, time.Hour)
 			s.retries, s.refusal = true, true
 			s.configure(`{}`)
-			around := s.scene(kind)
+			around := s.workload(kind)
 			r := s.start(through(around.watch))
 			created := around.create()
 			s.says("Data-Path-Started", created)

@@ -16,7 +16,7 @@ import (
 	"github.com/lateen-project/lateen/cmd/lateen/agent"
 	"github.com/lateen-project/lateen/test/cluster"
 	"github.com/lateen-project/lateen/test/csi"
-	"github.com/lateen-project/lateen/test/world"
+	"github.com/lateen-project/lateen/test/testenv"
 )
 
 // vanished is the UID of no resource.
@@ -36,8 +36,8 @@ func ofMover(name string, owner types.UID, labels ...string) metav1.ObjectMeta {
 	return meta
 }
 
-// podOfMover makes a pod on the node of the site.
-func (s *site) podOfMover(meta metav1.ObjectMeta) {
+// podOfMover makes a pod on the node of the environment.
+func (s *env) podOfMover(meta metav1.ObjectMeta) {
 	s.Helper()
 	_, err := s.Kube.CoreV1().Pods(s.Namespace).Create(s.soon(), &corev1.Pod{
 		ObjectMeta: meta,
@@ -49,7 +49,7 @@ func (s *site) podOfMover(meta metav1.ObjectMeta) {
 }
 
 // claimOfMover makes a claim that nobody will ever bind.
-func (s *site) claimOfMover(meta metav1.ObjectMeta) {
+func (s *env) claimOfMover(meta metav1.ObjectMeta) {
 	s.Helper()
 	_, err := s.Kube.CoreV1().PersistentVolumeClaims(s.Namespace).Create(s.soon(), &corev1.PersistentVolumeClaim{
 		ObjectMeta: meta,
@@ -62,7 +62,7 @@ func (s *site) claimOfMover(meta metav1.ObjectMeta) {
 }
 
 // claimsLeft are the names of the claims in Velero's namespace.
-func (s *site) claimsLeft() []string {
+func (s *env) claimsLeft() []string {
 	s.Helper()
 	list, err := s.Kube.CoreV1().PersistentVolumeClaims(s.Namespace).List(s.soon(), metav1.ListOptions{})
 	require.NoError(s, err)
@@ -74,11 +74,11 @@ func (s *site) claimsLeft() []string {
 }
 
 func TestWhatHasOutlivedItsTransferIsSweptAway(t *testing.T) {
-	s := newSite(t, 50*time.Millisecond)
+	s := newEnv(t, 50*time.Millisecond)
 	s.retries = true // each sweep asks the same
 	s.configure(`{}`)
 	finished := s.transferIn("")
-	require.NoError(t, s.Transfers(world.PodVolumeBackup).Patch(s.soon(), finished.Name, `{"status":{"phase":"Completed"}}`))
+	require.NoError(t, s.Transfers(testenv.PodVolumeBackup).Patch(s.soon(), finished.Name, `{"status":{"phase":"Completed"}}`))
 	waiting := s.transferIn("node-without-agent")
 	s.podOfMover(ofMover("of-nobody", vanished))
 	s.claimOfMover(ofMover("of-nobody", vanished))
@@ -86,7 +86,7 @@ func TestWhatHasOutlivedItsTransferIsSweptAway(t *testing.T) {
 	s.claimOfMover(ofMover("kept", vanished, "lateen.dev/kept"))
 	s.claimOfMover(ofMover("of-one-that-waits", waiting.UID))
 	s.claimOfMover(metav1.ObjectMeta{Name: "of-somebody-else"})
-	sweep := make(lookouts)
+	sweep := make(sweepWatcher)
 	r := s.start(sweeps, through(sweep.wrap))
 	require.NoError(t, s.WaitPodGone(s.soon(), s.Namespace, "of-nobody"))
 	require.NoError(t, s.WaitClaimGone(s.soon(), s.Namespace, "of-nobody"))
@@ -98,11 +98,11 @@ func TestWhatHasOutlivedItsTransferIsSweptAway(t *testing.T) {
 }
 
 func TestWhatIsYoungIsNoOrphan(t *testing.T) {
-	s := newSite(t, 50*time.Millisecond)
+	s := newEnv(t, 50*time.Millisecond)
 	s.retries = true
 	s.configure(`{}`)
 	s.claimOfMover(ofMover("young", vanished))
-	sweep := make(lookouts)
+	sweep := make(sweepWatcher)
 	r := s.start(sweeps, through(sweep.wrap), func(options *agent.Options) { options.OrphanAge = time.Hour })
 	s.swept(sweep)
 	require.Equal(t, []string{"young"}, s.claimsLeft())
@@ -117,7 +117,7 @@ func TestAnAgentThatDoesNotCoordinateSweepsNothing(t *testing.T) {
 	f.leads(f.nodes[0])
 	second := f.start(on(f.nodes[1]), sweeps)
 	f.podOfMover(ofMover("of-nobody", vanished))
-	f.ends(f.transferOf(f.sourceOn(f.nodes[1])), world.Completed)
+	f.ends(f.transferOf(f.sourceOn(f.nodes[1])), testenv.Completed)
 	swept := f.requests(cluster.Query{Verbs: []string{"list"}}).Where(func(r cluster.Record) bool { return isSweep(r.RequestURI) })
 	require.Len(t, swept, 1, "that of the coordinator when it became one")
 	first.stop()
@@ -126,17 +126,17 @@ func TestAnAgentThatDoesNotCoordinateSweepsNothing(t *testing.T) {
 }
 
 // transferIn creates a PodVolumeBackup for a node.
-func (s *site) transferIn(node string) *velerov1.PodVolumeBackup {
+func (s *env) transferIn(node string) *velerov1.PodVolumeBackup {
 	s.Helper()
 	created, err := s.PodVolumeBackup(s.soon(), s.backup, s.source, "data", func(b *velerov1.PodVolumeBackup) { b.Spec.Node = node })
 	require.NoError(s, err)
 	return created
 }
 
-// lookouts notice when an agent begins to look for orphans among claims.
-type lookouts chan struct{}
+// sweepWatcher notice when an agent begins to look for orphans among claims.
+type sweepWatcher chan struct{}
 
-func (l lookouts) wrap(next http.RoundTripper) http.RoundTripper {
+func (l sweepWatcher) wrap(next http.RoundTripper) http.RoundTripper {
 	return roundTripper(func(request *http.Request) (*http.Response, error) {
 		if isSweep(request.URL.RequestURI()) {
 			select {
@@ -154,7 +154,7 @@ func isSweep(uri string) bool {
 }
 
 // swept returns when orphans were looked for from beginning to end at least once.
-func (s *site) swept(l lookouts) {
+func (s *env) swept(l sweepWatcher) {
 	s.Helper()
 	for range 2 { // the second one begins when the first has ended
 		select {
@@ -166,15 +166,15 @@ func (s *site) swept(l lookouts) {
 }
 
 func TestTheSnapshotsOfAnUploadThatVanishedAreSweptAway(t *testing.T) {
-	v := newSite(t, time.Minute).volumes(csi.Options{})
+	v := newEnv(t, time.Minute).volumes(csi.Options{})
 	v.retries = true
 	v.configure(noRoom) // so that it stays Accepted
 	first := v.start()
 	name, handle := v.uploads("data")
 	v.moverIs(name, func(*corev1.Pod) bool { return true })
 	first.stop()
-	require.NoError(t, v.Transfers(world.DataUpload).Patch(v.soon(), name, `{"metadata":{"finalizers":null}}`))
-	require.NoError(t, v.Transfers(world.DataUpload).Delete(v.soon(), name))
+	require.NoError(t, v.Transfers(testenv.DataUpload).Patch(v.soon(), name, `{"metadata":{"finalizers":null}}`))
+	require.NoError(t, v.Transfers(testenv.DataUpload).Delete(v.soon(), name))
 	require.Contains(t, v.driver.Handles(), handle)
 	r := v.start(sweeps)
 	require.NoError(t, v.WaitContentGone(v.soon(), name))
@@ -186,14 +186,14 @@ func TestTheSnapshotsOfAnUploadThatVanishedAreSweptAway(t *testing.T) {
 }
 
 func TestTheSnapshotsOfAnotherVeleroAreNoOrphans(t *testing.T) {
-	s, v := newSite(t, 50*time.Millisecond), buildSite(t, time.Minute).volumes(csi.Options{})
+	s, v := newEnv(t, 50*time.Millisecond), buildEnv(t, time.Minute).volumes(csi.Options{})
 	s.retries = true
 	s.configure(`{}`)
 	v.configure(noRoom) // so that it stays Accepted
 	v.start()
 	name, handle := v.uploads("data")
 	v.moverIs(name, func(*corev1.Pod) bool { return true })
-	sweep := make(lookouts)
+	sweep := make(sweepWatcher)
 	r := s.start(sweeps, func(options *agent.Options) { options.OrphanAge = time.Nanosecond }, through(sweep.wrap))
 	s.swept(sweep)
 	content, err := v.Snapshots.SnapshotV1().VolumeSnapshotContents().Get(v.soon(), name, metav1.GetOptions{})

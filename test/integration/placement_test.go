@@ -15,7 +15,7 @@ import (
 
 	"github.com/lateen-project/lateen/test/csi"
 	"github.com/lateen-project/lateen/test/node"
-	"github.com/lateen-project/lateen/test/world"
+	"github.com/lateen-project/lateen/test/testenv"
 )
 
 // zoned puts each node into a zone of its own.
@@ -32,12 +32,12 @@ func (v *volumes) claimOn(name string, n *node.Node) *corev1.PersistentVolumeCla
 	_, err = v.Kube.CoreV1().Pods(v.Apps).Create(v.soon(), &corev1.Pod{
 		ObjectMeta: metav1.ObjectMeta{Name: "user-of-" + name},
 		Spec: corev1.PodSpec{
-			NodeSelector: map[string]string{corev1.LabelHostname: n.Name()}, Volumes: []corev1.Volume{world.ClaimVolume("data", name)},
+			NodeSelector: map[string]string{corev1.LabelHostname: n.Name()}, Volumes: []corev1.Volume{testenv.ClaimVolume("data", name)},
 			Containers: []corev1.Container{{Name: "c", Image: "i", VolumeMounts: []corev1.VolumeMount{{Name: "data", MountPath: "/data"}}}},
 		},
 	}, metav1.CreateOptions{})
 	require.NoError(v, err)
-	claim, err := v.WaitClaim(v.soon(), v.Apps, name, world.Bound)
+	claim, err := v.WaitClaim(v.soon(), v.Apps, name, testenv.Bound)
 	require.NoError(v, err)
 	v.fill(claim)
 	return claim
@@ -45,7 +45,7 @@ func (v *volumes) claimOn(name string, n *node.Node) *corev1.PersistentVolumeCla
 
 func TestAnUploadRunsWhereItsVolumeCanBeReached(t *testing.T) {
 	f := newFleet(t, 50*time.Millisecond, 3, zoned)
-	v := f.volumes(csi.Options{Topology: corev1.LabelTopologyZone}, world.WhenUsed)
+	v := f.volumes(csi.Options{Topology: corev1.LabelTopologyZone}, testenv.WhenUsed)
 	f.configure(`{}`)
 	for _, n := range f.nodes {
 		f.start(on(n))
@@ -53,14 +53,14 @@ func TestAnUploadRunsWhereItsVolumeCanBeReached(t *testing.T) {
 	for _, n := range f.nodes[1:] {
 		source := v.claimOn("data-of-"+n.Name(), n)
 		snapshot, handle := v.snapshot(source)
-		ended := v.uploaded(v.upload(source, snapshot.Name), handle, world.Completed)
+		ended := v.uploaded(v.upload(source, snapshot.Name), handle, testenv.Completed)
 		require.Equal(t, n.Name(), ended.Status.Node)
 	}
 }
 
 func TestADownloadRunsWhereItsConsumerWill(t *testing.T) {
 	f := newFleet(t, 50*time.Millisecond, 3, zoned)
-	v := f.volumes(csi.Options{Topology: corev1.LabelTopologyZone}, world.WhenUsed)
+	v := f.volumes(csi.Options{Topology: corev1.LabelTopologyZone}, testenv.WhenUsed)
 	f.configure(only(f.nodes[0])) // of which the consumer knows nothing
 	for _, n := range f.nodes {
 		f.start(on(n))
@@ -69,13 +69,13 @@ func TestADownloadRunsWhereItsConsumerWill(t *testing.T) {
 	_, err := f.Kube.CoreV1().Pods(f.Apps).Create(f.soon(), &corev1.Pod{
 		ObjectMeta: metav1.ObjectMeta{Name: "user"},
 		Spec: corev1.PodSpec{
-			NodeSelector: map[string]string{corev1.LabelHostname: f.nodes[2].Name()}, Volumes: []corev1.Volume{world.ClaimVolume("data", "restored")},
+			NodeSelector: map[string]string{corev1.LabelHostname: f.nodes[2].Name()}, Volumes: []corev1.Volume{testenv.ClaimVolume("data", "restored")},
 			Containers: []corev1.Container{{Name: "c", Image: "i"}},
 		},
 	}, metav1.CreateOptions{})
 	require.NoError(t, err)
 	v.delivered(name)
-	_, err = f.WaitPod(f.soon(), f.Apps, "user", world.Ready)
+	_, err = f.WaitPod(f.soon(), f.Apps, "user", testenv.Ready)
 	require.NoError(t, err)
 }
 
@@ -100,7 +100,7 @@ func TestAnUploadRunsWhereTheConfigurationWantsIt(t *testing.T) {
 			agents = append(agents, f.start(on(n)))
 		}
 		name, handle := v.uploads(fmt.Sprintf("data-%d", i))
-		require.Contains(t, test.nodes, v.uploaded(name, handle, world.Completed).Status.Node, test.config)
+		require.Contains(t, test.nodes, v.uploaded(name, handle, testenv.Completed).Status.Node, test.config)
 		for _, agent := range agents {
 			agent.stop()
 		}
@@ -126,7 +126,7 @@ func TestAnUploadStaysOffTheNodeOfAVolumeThatIsProvisionedFast(t *testing.T) {
 		}, metav1.CreateOptions{})
 		require.NoError(t, err)
 		snapshot, handle := v.snapshot(source)
-		ended := v.uploaded(v.upload(source, snapshot.Name), handle, world.Completed)
+		ended := v.uploaded(v.upload(source, snapshot.Name), handle, testenv.Completed)
 		require.Equal(t, f.nodes[1-i].Name(), ended.Status.Node)
 	}
 }
@@ -144,11 +144,11 @@ func TestMoversOfDataTolerateWhatAgentsTolerate(t *testing.T) {
 	require.NoError(t, err)
 	f.configure(`{}`)
 	f.start()
-	v.uploaded(v.upload(source, snapshot.Name), handle, world.Completed)
+	v.uploaded(v.upload(source, snapshot.Name), handle, testenv.Completed)
 }
 
 func TestMoversOfDataLookAsTheConfigurationSays(t *testing.T) {
-	v := newSite(t, time.Minute).volumes(csi.Options{})
+	v := newEnv(t, time.Minute).volumes(csi.Options{})
 	other := v.class + "-other"
 	require.NoError(t, v.StorageClass(v.soon(), other, v.driver.Name()))
 	v.configure(`{
@@ -158,7 +158,7 @@ func TestMoversOfDataLookAsTheConfigurationSays(t *testing.T) {
 	}`)
 	v.start()
 	name, handle := v.uploads("data")
-	v.reaches(world.DataUpload, name, world.InProgress)
+	v.reaches(testenv.DataUpload, name, testenv.InProgress)
 	pod := v.moverIs(name, func(*corev1.Pod) bool { return true })
 	require.Equal(t, "storage", pod.Labels["team"])
 	require.Equal(t, "true", pod.Labels["lateen.dev/mover"])
@@ -169,22 +169,22 @@ func TestMoversOfDataLookAsTheConfigurationSays(t *testing.T) {
 	require.Equal(t, "100m", pod.Spec.Containers[0].Resources.Requests.Cpu().String())
 	require.Equal(t, "1Gi", pod.Spec.Containers[0].Resources.Limits.Memory().String())
 	require.Equal(t, "spc_t", pod.Spec.SecurityContext.SELinuxOptions.Type)
-	claim, err := v.WaitClaim(v.soon(), v.Namespace, name, world.Bound)
+	claim, err := v.WaitClaim(v.soon(), v.Namespace, name, testenv.Bound)
 	require.NoError(t, err)
 	require.Equal(t, other, *claim.Spec.StorageClassName)
 	require.Equal(t, []corev1.PersistentVolumeAccessMode{corev1.ReadOnlyMany}, claim.Spec.AccessModes)
 	require.Equal(t, "yes", claim.Annotations["fast"])
-	require.NoError(t, v.Transfers(world.DataUpload).Cancel(v.soon(), name))
-	v.uploaded(name, handle, world.Canceled)
+	require.NoError(t, v.Transfers(testenv.DataUpload).Cancel(v.soon(), name))
+	v.uploaded(name, handle, testenv.Canceled)
 }
 
 func TestARestoreHasItsCacheOnAVolume(t *testing.T) {
-	v := newSite(t, 0).volumes(csi.Options{})
+	v := newEnv(t, 0).volumes(csi.Options{})
 	finish := v.work()
 	v.configure(`{"cachePVC":{"storageClass":"` + v.class + `","residentThresholdInMB":1}}`)
 	v.start()
 	name := v.download(v.target())
-	_, err := v.WaitClaim(v.soon(), v.Namespace, name+"-cache", world.Bound)
+	_, err := v.WaitClaim(v.soon(), v.Namespace, name+"-cache", testenv.Bound)
 	require.NoError(t, err)
 	pod := v.moverIs(name, func(*corev1.Pod) bool { return true })
 	require.Contains(t, pod.Spec.Containers[0].Args, "--cache-volume-path=/cachedir")
@@ -215,5 +215,5 @@ func TestAVolumeOfWindowsIsMovedThere(t *testing.T) {
 	mover := f.moverIs(name, func(pod *corev1.Pod) bool { return pod.Spec.NodeName != "" })
 	require.Equal(t, f.nodes[1].Name(), mover.Spec.NodeName)
 	require.Equal(t, corev1.Windows, mover.Spec.OS.Name)
-	require.Equal(t, "windows", v.uploaded(name, handle, world.Completed).Status.NodeOS)
+	require.Equal(t, "windows", v.uploaded(name, handle, testenv.Completed).Status.NodeOS)
 }

@@ -11,23 +11,23 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"github.com/lateen-project/lateen/test/world"
+	"github.com/lateen-project/lateen/test/testenv"
 )
 
 func TestAQuotaIsNoReasonToLeaveTheClassOut(t *testing.T) {
 	t.Parallel()
 	tests := map[string]struct {
 		lifted bool
-		phase  world.Phase
+		phase  testenv.Phase
 		reason string
 		says   string
 	}{
-		"until it is lifted":            {lifted: true, phase: world.Completed, reason: "completed"},
-		"when it is not lifted in time": {phase: world.Failed, reason: "prepare_timeout", says: "exceeded quota: none"},
+		"until it is lifted":            {lifted: true, phase: testenv.Completed, reason: "completed"},
+		"when it is not lifted in time": {phase: testenv.Failed, reason: "prepare_timeout", says: "exceeded quota: none"},
 	}
 	for name, test := range tests {
 		t.Run(name, func(t *testing.T) {
-			s := newSite(t, 50*time.Millisecond)
+			s := newEnv(t, 50*time.Millisecond)
 			s.retries = true // whatever the quota refuses is tried again
 			class := "class-" + s.Namespace
 			require.NoError(t, s.PriorityClass(s.soon(), class, 10))
@@ -37,13 +37,13 @@ func TestAQuotaIsNoReasonToLeaveTheClassOut(t *testing.T) {
 			r := s.start(through(noticing(http.StatusForbidden, refused)))
 			name := s.transfer()
 			s.isRefused(refused)
-			s.in(name, world.Accepted)
+			s.in(name, testenv.Accepted)
 			s.says("MoverNotMade", "exceeded quota: none")
 			if test.lifted {
 				require.NoError(t, s.Kube.CoreV1().ResourceQuotas(s.Namespace).Delete(s.soon(), "none", metav1.DeleteOptions{}))
 				require.Equal(t, class, s.moverIs(name, func(*corev1.Pod) bool { return true }).Spec.PriorityClassName)
 			} else {
-				s.expire(world.PodVolumeBackup, name) // observed in the next step of the agent that met the quota
+				s.expire(testenv.PodVolumeBackup, name) // observed in the next step of the agent that met the quota
 			}
 			ended := s.ends(name, test.phase)
 			require.Contains(t, ended.Status.Message, test.says)
@@ -54,13 +54,13 @@ func TestAQuotaIsNoReasonToLeaveTheClassOut(t *testing.T) {
 }
 
 // quota lets no pod into Velero's namespace.
-func (s *site) quota(name string) {
+func (s *env) quota(name string) {
 	s.Helper()
 	s.limit(name, corev1.ResourcePods)
 }
 
 // limit lets none of a resource into Velero's namespace.
-func (s *site) limit(name string, what corev1.ResourceName) {
+func (s *env) limit(name string, what corev1.ResourceName) {
 	s.Helper()
 	quota := &corev1.ResourceQuota{
 		ObjectMeta: metav1.ObjectMeta{Name: name},
@@ -71,7 +71,7 @@ func (s *site) limit(name string, what corev1.ResourceName) {
 }
 
 // isRefused waits until the API server has refused a pod.
-func (s *site) isRefused(refused <-chan struct{}) {
+func (s *env) isRefused(refused <-chan struct{}) {
 	s.Helper()
 	select {
 	case <-refused:

@@ -12,7 +12,7 @@ import (
 
 	"github.com/lateen-project/lateen/cmd/lateen/agent"
 	"github.com/lateen-project/lateen/reconcile/seeds"
-	"github.com/lateen-project/lateen/test/world"
+	"github.com/lateen-project/lateen/test/testenv"
 )
 
 // How many random plays there are; `make sweep` has more of them.
@@ -25,7 +25,7 @@ func TestRandomFaultsLeaveEveryTransferEndedAndClean(t *testing.T) { seeds.Each(
 func play(t *testing.T, random *rand.Rand) {
 	t.Helper()
 	const transfers, slots = 4, 2
-	s := newSite(t, time.Duration(random.IntN(300))*time.Millisecond)
+	s := newEnv(t, time.Duration(random.IntN(300))*time.Millisecond)
 	s.configure(fmt.Sprintf(`{"loadConcurrency":{"globalConfig":%d}}`, slots))
 	history, err := s.Record(t.Context())
 	require.NoError(t, err)
@@ -53,19 +53,19 @@ func play(t *testing.T, random *rand.Rand) {
 type intent struct{ cancel, deletion bool }
 
 // ends are the phases that a transfer may end in. A deletion, too, may come when it has ended already.
-func (i intent) ends() []world.Phase {
+func (i intent) ends() []testenv.Phase {
 	switch {
 	case i.deletion:
-		return []world.Phase{world.Gone}
+		return []testenv.Phase{testenv.Gone}
 	case i.cancel:
-		return []world.Phase{world.Canceled, world.Completed}
+		return []testenv.Phase{testenv.Canceled, testenv.Completed}
 	default:
-		return []world.Phase{world.Completed}
+		return []testenv.Phase{testenv.Completed}
 	}
 }
 
 // meddle does one thing that can happen to a transfer; that it may come too late is a part of it.
-func meddle(s *site, random *rand.Rand, names []string, all map[string]intent) {
+func meddle(s *env, random *rand.Rand, names []string, all map[string]intent) {
 	s.Helper()
 	name := names[random.IntN(len(names))]
 	about := all[name]
@@ -73,10 +73,10 @@ func meddle(s *site, random *rand.Rand, names []string, all map[string]intent) {
 	switch random.IntN(4) {
 	case 0:
 		about.cancel = true
-		err = s.Transfers(world.PodVolumeBackup).Cancel(s.soon(), name)
+		err = s.Transfers(testenv.PodVolumeBackup).Cancel(s.soon(), name)
 	case 1:
 		about.deletion = true
-		err = s.Transfers(world.PodVolumeBackup).Delete(s.soon(), name)
+		err = s.Transfers(testenv.PodVolumeBackup).Delete(s.soon(), name)
 	case 2:
 		err = s.node.Vanish(s.soon(), s.Namespace, name)
 	default:
@@ -89,17 +89,17 @@ func meddle(s *site, random *rand.Rand, names []string, all map[string]intent) {
 }
 
 // settle waits for a transfer to be over and clean, and returns its phase, which is Gone if somebody has deleted it.
-func settle(s *site, name string) world.Phase {
+func settle(s *env, name string) testenv.Phase {
 	s.Helper()
-	phase := world.Gone
-	backup, err := s.Transfers(world.PodVolumeBackup).Get(s.soon(), name)
+	phase := testenv.Gone
+	backup, err := s.Transfers(testenv.PodVolumeBackup).Get(s.soon(), name)
 	switch {
 	case apierrors.IsNotFound(err):
 	case err == nil && backup.DeletionTimestamp != nil:
-		require.NoError(s, s.Transfers(world.PodVolumeBackup).WaitGone(s.soon(), name))
+		require.NoError(s, s.Transfers(testenv.PodVolumeBackup).WaitGone(s.soon(), name))
 	default:
 		require.NoError(s, err)
-		backup, err = s.Transfers(world.PodVolumeBackup).Wait(s.soon(), name, world.Settled)
+		backup, err = s.Transfers(testenv.PodVolumeBackup).Wait(s.soon(), name, testenv.Settled)
 		require.NoError(s, err)
 		phase = backup.Status.Phase
 	}
@@ -108,13 +108,13 @@ func settle(s *site, name string) world.Phase {
 }
 
 // requireOneEnd wants nothing to follow a terminal phase but the deletion.
-func requireOneEnd(t *testing.T, history *world.Recorder, name string) {
+func requireOneEnd(t *testing.T, history *testenv.Recorder, name string) {
 	t.Helper()
 	phases := history.Phases(name)
 	for i, phase := range phases {
 		if phase.Ended() {
 			for _, later := range phases[i+1:] {
-				require.Equal(t, world.Gone, later, "%v", phases)
+				require.Equal(t, testenv.Gone, later, "%v", phases)
 			}
 		}
 	}

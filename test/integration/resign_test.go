@@ -12,11 +12,11 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/ptr"
 
-	"github.com/lateen-project/lateen/test/world"
+	"github.com/lateen-project/lateen/test/testenv"
 )
 
 func TestACoordinatorThatEndsKeepsTheLeaseUntilItsStepsAreDone(t *testing.T) {
-	s := newSite(t, 50*time.Millisecond)
+	s := newEnv(t, 50*time.Millisecond)
 	s.configure(`{}`)
 	begun, goOn := make(chan struct{}), make(chan struct{})
 	var once sync.Once
@@ -57,5 +57,5 @@ func TestACoordinatorThatEndsKeepsTheLeaseUntilItsStepsAreDone(t *testing.T) {
 	for holder() != "" { // until it is given up
 	}
 	r.wait()
-	s.in(name, world.Accepted)
+	s.in(name, testenv.Accepted)
 }

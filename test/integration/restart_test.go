@@ -11,27 +11,27 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/lateen-project/lateen/test/cluster"
-	"github.com/lateen-project/lateen/test/world"
+	"github.com/lateen-project/lateen/test/testenv"
 )
 
 func TestAMoverGoesOnWithoutItsAgentAndTheNextAgentContinues(t *testing.T) {
-	s := newSite(t, 0)
+	s := newEnv(t, 0)
 	finish := s.work()
 	s.configure(`{}`)
 	first := s.start()
 	name := s.transfer()
-	s.in(name, world.InProgress)
+	s.in(name, testenv.InProgress)
 	first.stop()
 	finish()
 	s.moverIs(name, func(pod *corev1.Pod) bool { return pod.Status.Phase == corev1.PodSucceeded })
 	second := s.start()
-	s.ends(name, world.Completed)
+	s.ends(name, testenv.Completed)
 	require.Equal(t, 1, s.moversMade(name))
 	require.Equal(t, 1, second.finished("Completed", "completed"))
 }
 
 func TestWhatWasPreparedWhileNoAgentRanIsNotMissed(t *testing.T) {
-	s := newSite(t, 50*time.Millisecond)
+	s := newEnv(t, 50*time.Millisecond)
 	s.configure(`{}`)
 	k := newKiller(3, false) // accepted, mover made; Prepared is never written
 	first := s.start(through(k.wrap))
@@ -40,12 +40,12 @@ func TestWhatWasPreparedWhileNoAgentRanIsNotMissed(t *testing.T) {
 	first.stop()
 	s.moverIs(name, func(pod *corev1.Pod) bool { return pod.Status.Phase == corev1.PodRunning })
 	s.start()
-	s.ends(name, world.Completed)
+	s.ends(name, testenv.Completed)
 	require.Equal(t, 1, s.moversMade(name))
 }
 
 func TestTwoAgentsOfOneNode(t *testing.T) {
-	s := newSite(t, 100*time.Millisecond)
+	s := newEnv(t, 100*time.Millisecond)
 	s.configure(`{"loadConcurrency":{"globalConfig":3}}`)
 	history, err := s.Record(t.Context())
 	require.NoError(t, err)
@@ -55,8 +55,8 @@ func TestTwoAgentsOfOneNode(t *testing.T) {
 		names[i] = s.transfer()
 	}
 	for _, name := range names {
-		s.ends(name, world.Completed)
-		require.Equal(t, []world.Phase{"", "Accepted", "Prepared", "InProgress", "Completed"}, s.path(history, name, "Completed"))
+		s.ends(name, testenv.Completed)
+		require.Equal(t, []testenv.Phase{"", "Accepted", "Prepared", "InProgress", "Completed"}, s.path(history, name, "Completed"))
 		require.Equal(t, 1, s.moversMade(name))
 	}
 	require.Equal(t, len(names), one.finished("Completed", "completed")+other.finished("Completed", "completed"), "each has one end")
@@ -72,29 +72,29 @@ func TestAPodOfAnotherOwnerIsLeftAlone(t *testing.T) {
 	t.Parallel()
 	tests := map[string]struct {
 		goes   bool
-		phase  world.Phase
+		phase  testenv.Phase
 		reason string
 		says   string
 	}{
-		"and waited for":             {goes: true, phase: world.Completed, reason: "completed"},
-		"and named when it stays on": {phase: world.Failed, reason: "prepare_timeout", says: "exists and belongs to something else"},
+		"and waited for":             {goes: true, phase: testenv.Completed, reason: "completed"},
+		"and named when it stays on": {phase: testenv.Failed, reason: "prepare_timeout", says: "exists and belongs to something else"},
 	}
 	for name, test := range tests {
 		t.Run(name, func(t *testing.T) {
-			s := newSite(t, 50*time.Millisecond)
+			s := newEnv(t, 50*time.Millisecond)
 			s.retries = true // to make the mover
 			s.configure(`{}`)
 			s.foreign("taken")
 			refused := make(chan struct{}, 1)
 			r := s.start(through(noticing(http.StatusConflict, refused)))
 			name := s.transfer(func(b *velerov1.PodVolumeBackup) { b.Name, b.GenerateName = "taken", "" })
-			s.in(name, world.Accepted)
+			s.in(name, testenv.Accepted)
 			if test.goes {
 				require.NoError(t, s.node.Vanish(s.soon(), s.Namespace, "taken"))
 				s.ends(name, test.phase)
 			} else {
 				s.isRefused(refused)
-				s.expire(world.PodVolumeBackup, name) // observed in the next step of the agent that met the pod
+				s.expire(testenv.PodVolumeBackup, name) // observed in the next step of the agent that met the pod
 				ended := s.clean(name, test.phase)
 				require.Contains(t, ended.Status.Message, test.says)
 				s.moverIs("taken", func(pod *corev1.Pod) bool { return pod.Status.Phase == corev1.PodRunning })
@@ -106,7 +106,7 @@ func TestAPodOfAnotherOwnerIsLeftAlone(t *testing.T) {
 }
 
 // foreign is a pod of that name in Velero's namespace that belongs to nobody whom an agent knows.
-func (s *site) foreign(name string) {
+func (s *env) foreign(name string) {
 	s.Helper()
 	pod := &corev1.Pod{
 		ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: s.Namespace},
@@ -117,12 +117,12 @@ func (s *site) foreign(name string) {
 }
 
 func TestABackupThatVelerosAgentLeftInProgressIsContinued(t *testing.T) {
-	s := newSite(t, 0)
+	s := newEnv(t, 0)
 	finish := s.work()
 	s.configure(`{}`)
 	s.start().stop()
 	name := s.transfer()
-	backup, err := s.Transfers(world.PodVolumeBackup).Get(s.soon(), name)
+	backup, err := s.Transfers(testenv.PodVolumeBackup).Get(s.soon(), name)
 	require.NoError(t, err)
 	volume, err := s.node.VolumeDir(s.soon(), s.source, "data")
 	require.NoError(t, err)
@@ -143,12 +143,12 @@ func TestABackupThatVelerosAgentLeftInProgressIsContinued(t *testing.T) {
 	}
 	_, err = s.Kube.CoreV1().Pods(s.Namespace).Create(s.soon(), mover, metav1.CreateOptions{})
 	require.NoError(t, err)
-	require.NoError(t, s.Transfers(world.PodVolumeBackup).Patch(s.soon(), name, `{"metadata":{"finalizers":["velero.io/pod-volume-finalizer"]},"status":{"phase":"InProgress","startTimestamp":"`+
+	require.NoError(t, s.Transfers(testenv.PodVolumeBackup).Patch(s.soon(), name, `{"metadata":{"finalizers":["velero.io/pod-volume-finalizer"]},"status":{"phase":"InProgress","startTimestamp":"`+
 		metav1.Now().UTC().Format(time.RFC3339)+`"}}`))
 	s.moverIs(name, func(pod *corev1.Pod) bool { return pod.Status.Phase == corev1.PodRunning })
 	r := s.start()
 	finish()
-	s.ends(name, world.Completed)
+	s.ends(name, testenv.Completed)
 	require.Zero(t, s.moversMade(name))
 	require.Equal(t, 1, r.finished("Completed", "completed"))
 	require.Zero(t, r.metric("lateen_slots_in_use"))

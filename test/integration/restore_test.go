@@ -10,39 +10,39 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/lateen-project/lateen/cmd/lateen/agent"
-	"github.com/lateen-project/lateen/test/world"
+	"github.com/lateen-project/lateen/test/testenv"
 )
 
-// restoring is a restore and a pod that waits for its volume.
-type restoring struct {
+// waitingPod is a restore and a pod that waits for its volume.
+type waitingPod struct {
 	restore *velerov1.Restore
 	target  *corev1.Pod
 }
 
 // restores makes a pod that waits in its init container, if it has a node.
-func (s *site) restores(node string) restoring {
+func (s *env) restores(node string) waitingPod {
 	s.Helper()
 	restore, err := s.Restore(s.soon(), "nightly")
 	require.NoError(s, err)
-	target, err := s.RestorePod(s.soon(), restore, "restored", node, world.EmptyDir("data"))
+	target, err := s.RestorePod(s.soon(), restore, "restored", node, testenv.EmptyDir("data"))
 	require.NoError(s, err)
-	return restoring{restore: restore, target: target}
+	return waitingPod{restore: restore, target: target}
 }
 
 // restoreOf creates the PodVolumeRestore for it.
-func (s *site) restoreOf(r restoring, change ...func(*velerov1.PodVolumeRestore)) string {
+func (s *env) restoreOf(r waitingPod, change ...func(*velerov1.PodVolumeRestore)) string {
 	s.Helper()
 	created, err := s.PodVolumeRestore(s.soon(), r.restore, r.target, "data", "snapshot", s.Apps, change...)
 	require.NoError(s, err)
 	return created.Name
 }
 
-func (s *site) restored(name string, phase world.Phase) *world.Transfer {
+func (s *env) restored(name string, phase testenv.Phase) *testenv.Transfer {
 	s.Helper()
-	ended, err := s.Transfers(world.PodVolumeRestore).Wait(s.soon(), name, world.Settled)
+	ended, err := s.Transfers(testenv.PodVolumeRestore).Wait(s.soon(), name, testenv.Settled)
 	require.NoError(s, err)
 	require.Equal(s, phase, ended.Status.Phase, ended.Status.Message)
-	if phase == world.Completed {
+	if phase == testenv.Completed {
 		s.movedAll(ended)
 	}
 	require.NotNil(s, ended.Status.CompletionTimestamp)
@@ -51,57 +51,57 @@ func (s *site) restored(name string, phase world.Phase) *world.Transfer {
 }
 
 func TestAPodIsHeldBackUntilItsVolumeIsRestored(t *testing.T) {
-	s := newSite(t, 50*time.Millisecond)
+	s := newEnv(t, 50*time.Millisecond)
 	s.configure(`{}`)
 	history, err := s.Record(t.Context())
 	require.NoError(t, err)
 	r := s.start()
 	waiting := s.restores(s.node.Name())
 	name := s.restoreOf(waiting)
-	ended := s.restored(name, world.Completed)
+	ended := s.restored(name, testenv.Completed)
 	require.Equal(t, s.node.Name(), ended.Status.Node)
 	require.EqualValues(t, 1000, ended.Status.Progress.BytesDone)
-	require.Equal(t, []world.Phase{"", "Accepted", "Prepared", "InProgress", "Completed"}, s.path(history, name, "Completed"))
-	_, err = s.WaitPod(s.soon(), s.Apps, waiting.target.Name, world.Ready)
+	require.Equal(t, []testenv.Phase{"", "Accepted", "Prepared", "InProgress", "Completed"}, s.path(history, name, "Completed"))
+	_, err = s.WaitPod(s.soon(), s.Apps, waiting.target.Name, testenv.Ready)
 	require.NoError(t, err)
 	require.Equal(t, 1, r.metric("lateen_transfers_finished_total", "kind", "podvolumerestore", "phase", "Completed", "reason", "completed"))
 	require.Equal(t, 1, s.moversMade(name))
 }
 
 func TestARestoreWaitsForTheInitContainerOfItsPod(t *testing.T) {
-	s := newSite(t, 50*time.Millisecond)
+	s := newEnv(t, 50*time.Millisecond)
 	s.configure(`{}`)
 	s.start()
 	waiting := s.restores("no-such-node") // whose kubelet never starts it
 	name := s.restoreOf(waiting)
-	s.ends(s.transfer(), world.Completed) // the agent had the time to do something wrong
-	seen, err := s.Transfers(world.PodVolumeRestore).Get(s.soon(), name)
+	s.ends(s.transfer(), testenv.Completed) // the agent had the time to do something wrong
+	seen, err := s.Transfers(testenv.PodVolumeRestore).Get(s.soon(), name)
 	require.NoError(t, err)
 	require.Empty(t, seen.Status.Phase)
 	require.Empty(t, seen.Finalizers)
 }
 
 func TestARestoreWhosePodNeverStartsFailsInTime(t *testing.T) {
-	s := newSite(t, 50*time.Millisecond)
+	s := newEnv(t, 50*time.Millisecond)
 	s.configure(`{}`)
 	r := s.start(shortWait)
 	waiting := s.restores("no-such-node")
 	name := s.restoreOf(waiting, func(pvr *velerov1.PodVolumeRestore) { pvr.Spec.Pod.Name, pvr.Spec.Pod.UID = "never-made", "" })
-	ended := s.restored(name, world.Failed)
+	ended := s.restored(name, testenv.Failed)
 	require.Contains(t, ended.Status.Message, "pod "+s.Apps+"/never-made does not exist")
 	require.Equal(t, 1, r.metric("lateen_transfers_finished_total", "kind", "podvolumerestore", "phase", "Failed", "reason", "not_eligible"))
 }
 
 // TestARestoreFailsAtOnceWhenItsPodIsDeletedWhereNoAgentIs has a pod of which only the coordinator can know that it is gone.
 func TestARestoreFailsAtOnceWhenItsPodIsDeletedWhereNoAgentIs(t *testing.T) {
-	s := newSite(t, 50*time.Millisecond)
+	s := newEnv(t, 50*time.Millisecond)
 	s.configure(`{}`)
 	r := s.start(shortAbsence, func(options *agent.Options) { options.Limits.FollowTarget = time.Millisecond })
 	waiting := s.restores("no-such-node")
 	name := s.restoreOf(waiting)
-	s.ends(s.transfer(), world.Completed)
+	s.ends(s.transfer(), testenv.Completed)
 	require.NoError(t, s.Kube.CoreV1().Pods(s.Apps).Delete(s.soon(), waiting.target.Name, metav1.DeleteOptions{GracePeriodSeconds: new(int64(0))}))
-	ended := s.restored(name, world.Failed)
+	ended := s.restored(name, testenv.Failed)
 	require.Contains(t, ended.Status.Message, "does not exist any more")
 	require.Equal(t, 1, r.metric("lateen_transfers_finished_total", "kind", "podvolumerestore", "phase", "Failed", "reason", "source_gone"))
 }
@@ -110,16 +110,16 @@ func TestARestoreThatNobodyWantsAnyMoreIsCanceledAtOnce(t *testing.T) {
 	t.Parallel()
 	tests := map[string]struct {
 		node string
-		wait func(s *site, name string)
+		wait func(s *env, name string)
 	}{
-		"before its pod is anywhere": {node: "", wait: func(*site, string) {}},
-		"while its mover works": {node: "here", wait: func(s *site, name string) {
+		"before its pod is anywhere": {node: "", wait: func(*env, string) {}},
+		"while its mover works": {node: "here", wait: func(s *env, name string) {
 			s.says("Data-Path-Started", name)
 		}},
 	}
 	for name, test := range tests {
 		t.Run(name, func(t *testing.T) {
-			s := newSite(t, time.Minute)
+			s := newEnv(t, time.Minute)
 			s.configure(`{}`)
 			s.start()
 			node := test.node
@@ -133,32 +133,32 @@ func TestARestoreThatNobodyWantsAnyMoreIsCanceledAtOnce(t *testing.T) {
 				}
 			})
 			test.wait(s, created)
-			require.NoError(t, s.Transfers(world.PodVolumeRestore).Cancel(s.soon(), created))
-			s.restored(created, world.Canceled)
+			require.NoError(t, s.Transfers(testenv.PodVolumeRestore).Cancel(s.soon(), created))
+			s.restored(created, testenv.Canceled)
 		})
 	}
 }
 
 func TestARestoreOfAnotherUploaderIsRefused(t *testing.T) {
-	s := newSite(t, 50*time.Millisecond)
+	s := newEnv(t, 50*time.Millisecond)
 	s.configure(`{}`)
 	s.start()
 	name := s.restoreOf(s.restores(s.node.Name()), func(pvr *velerov1.PodVolumeRestore) { pvr.Spec.UploaderType = "restic" })
-	ended := s.restored(name, world.Failed)
+	ended := s.restored(name, testenv.Failed)
 	require.Contains(t, ended.Status.Message, "uploader restic is not supported by Lateen; restore it with Velero's node-agent")
 }
 
 func TestAVolumeWhosePodHasStartedIsNotRestoredAgain(t *testing.T) {
-	s := newSite(t, 50*time.Millisecond)
+	s := newEnv(t, 50*time.Millisecond)
 	s.mover.Lingers = time.Hour // after its mark lets the pod start
 	s.configure(`{}`)
 	r := s.start()
 	waiting := s.restores(s.node.Name())
 	name := s.restoreOf(waiting)
-	_, err := s.WaitPod(s.soon(), s.Apps, waiting.target.Name, world.Ready)
+	_, err := s.WaitPod(s.soon(), s.Apps, waiting.target.Name, testenv.Ready)
 	require.NoError(t, err)
 	require.NoError(t, s.node.Preempt(s.Namespace, name, "by a pod of class high"))
-	ended := s.restored(name, world.Failed)
+	ended := s.restored(name, testenv.Failed)
 	require.Contains(t, ended.Status.Message, "restore-wait of pod "+s.Apps+"/"+waiting.target.Name+" has ended")
 	require.Contains(t, ended.Status.Message, "may have been restored completely: check its data")
 	require.Equal(t, 1, s.moversMade(name))
@@ -168,14 +168,14 @@ func TestAVolumeWhosePodHasStartedIsNotRestoredAgain(t *testing.T) {
 // TestASecondMoverOfAPodWorksAlone is a pod with two volumes: the mark of the first mover may still be in one when the
 // other gets its own, with which the pod goes on.
 func TestASecondMoverOfAPodWorksAlone(t *testing.T) {
-	s := newSite(t, 4*time.Second)
+	s := newEnv(t, 4*time.Second)
 	s.configure(`{"loadConcurrency":{"globalConfig":2}}`)
 	history, err := s.Record(t.Context())
 	require.NoError(t, err)
 	s.start()
 	restore, err := s.Restore(s.soon(), "nightly")
 	require.NoError(t, err)
-	target, err := s.RestorePod(s.soon(), restore, "restored", s.node.Name(), world.EmptyDir("data"), world.EmptyDir("logs"))
+	target, err := s.RestorePod(s.soon(), restore, "restored", s.node.Name(), testenv.EmptyDir("data"), testenv.EmptyDir("logs"))
 	require.NoError(t, err)
 	var names []string
 	for _, volume := range []string{"data", "logs"} {
@@ -184,21 +184,21 @@ func TestASecondMoverOfAPodWorksAlone(t *testing.T) {
 		names = append(names, created.Name)
 	}
 	for _, name := range names {
-		_, err := s.Transfers(world.PodVolumeRestore).Wait(s.soon(), name, world.In(world.InProgress))
+		_, err := s.Transfers(testenv.PodVolumeRestore).Wait(s.soon(), name, testenv.In(testenv.InProgress))
 		require.NoError(t, err)
 	}
 	require.NoError(t, s.node.Evict(s.Namespace, names[0], "the node is low on memory"))
 	var restarted, other int
 	for at, seen := range s.completed(history, names...) {
 		switch {
-		case seen.Name == names[0] && seen.To == world.InProgress:
+		case seen.Name == names[0] && seen.To == testenv.InProgress:
 			restarted = at
-		case seen.Name == names[1] && seen.To == world.Completed:
+		case seen.Name == names[1] && seen.To == testenv.Completed:
 			other = at
 		}
 	}
 	require.Greater(t, restarted, other, "its second mover was told to start while the other volume was restored")
 	require.Equal(t, 2, s.moversMade(names[0]))
-	_, err = s.WaitPod(s.soon(), s.Apps, target.Name, world.Ready)
+	_, err = s.WaitPod(s.soon(), s.Apps, target.Name, testenv.Ready)
 	require.NoError(t, err)
 }

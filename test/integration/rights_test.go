@@ -10,14 +10,14 @@ import (
 	"github.com/lateen-project/lateen/deploy"
 	"github.com/lateen-project/lateen/test/cluster"
 	"github.com/lateen-project/lateen/test/rights"
-	"github.com/lateen-project/lateen/test/world"
+	"github.com/lateen-project/lateen/test/testenv"
 )
 
-// judged are the tests of this package, whose requests are looked at as a whole when they are over: the agents of none
+// checkedTests are the tests of this package, whose requests are looked at as a whole when they are over: the agents of none
 // may have been refused anything, and all of them together have to use every right that package deploy gives.
-type judged struct{ tests interface{ Run() int } }
+type checkedTests struct{ tests interface{ Run() int } }
 
-func (j judged) Run() int {
+func (j checkedTests) Run() int {
 	code := j.tests.Run()
 	complaints, err := complain(code == 0 && all())
 	if err != nil {
@@ -39,7 +39,7 @@ func all() bool {
 }
 
 func complain(all bool) (complaints []string, err error) {
-	ctx, cancel := context.WithTimeout(context.Background(), world.Patience)
+	ctx, cancel := context.WithTimeout(context.Background(), testenv.Patience)
 	defer cancel()
 	requests, err := plane.Audit(ctx, cluster.Query{})
 	if err != nil {

@@ -10,7 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"github.com/lateen-project/lateen/test/world"
+	"github.com/lateen-project/lateen/test/testenv"
 )
 
 // overloaded is an API server that takes its time for each request but a watch, and has none for each fifth one.
@@ -45,15 +45,15 @@ const mostAsked = 120
 
 func TestAnOverloadedAPIServerOnlyDelaysTransfers(t *testing.T) {
 	t.Parallel()
-	for _, kind := range world.Kinds() {
+	for _, kind := range testenv.Kinds() {
 		t.Run(fmt.Sprint(kind), func(t *testing.T) {
-			s := newSite(t, 50*time.Millisecond)
+			s := newEnv(t, 50*time.Millisecond)
 			s.configure(`{}`)
-			around := s.scene(kind)
+			around := s.workload(kind)
 			server := &overloaded{takes: 500 * time.Millisecond}
 			s.start(through(around.watch), through(server.wrap))
 			created := around.create()
-			ended := around.ends(created, world.Completed)
+			ended := around.ends(created, testenv.Completed)
 			require.Empty(t, ended.Annotations["lateen.dev/mover-restarts"])
 			require.Equal(t, 1, s.moversMade(created))
 			require.Less(t, int(server.asked.Load()), mostAsked)

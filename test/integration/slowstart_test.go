@@ -9,7 +9,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/lateen-project/lateen/test/node"
-	"github.com/lateen-project/lateen/test/world"
+	"github.com/lateen-project/lateen/test/testenv"
 )
 
 // waitsFor asks for a pod whose container waits for a reason.
@@ -29,21 +29,21 @@ func TestATransferWhoseImageIsPulledFirst(t *testing.T) {
 	for name, test := range map[string]struct {
 		pull  node.Pull
 		shows string // what the container of the mover waits for
-		phase world.Phase
+		phase testenv.Phase
 	}{
-		"completes after failures":              {pull: node.Pull{Takes: 400 * time.Millisecond, Fails: 2}, shows: "ImagePullBackOff", phase: world.Completed},
-		"is canceled while the image is pulled": {pull: node.Pull{Takes: time.Hour}, shows: "ContainerCreating", phase: world.Canceled},
+		"completes after failures":              {pull: node.Pull{Takes: 400 * time.Millisecond, Fails: 2}, shows: "ImagePullBackOff", phase: testenv.Completed},
+		"is canceled while the image is pulled": {pull: node.Pull{Takes: time.Hour}, shows: "ContainerCreating", phase: testenv.Canceled},
 	} {
-		for _, kind := range world.Kinds() {
+		for _, kind := range testenv.Kinds() {
 			t.Run(fmt.Sprintf("%s %s", kind, name), func(t *testing.T) {
-				s := newSite(t, 50*time.Millisecond)
+				s := newEnv(t, 50*time.Millisecond)
 				s.configure(`{}`)
-				around := s.scene(kind)
+				around := s.workload(kind)
 				s.node.Faults.Add(node.Fault{Pulls: &test.pull})
 				s.start(through(around.watch))
 				created := around.create()
 				s.moverIs(created, waitsFor(test.shows))
-				if test.phase == world.Canceled {
+				if test.phase == testenv.Canceled {
 					require.NoError(t, s.Transfers(kind).Cancel(s.soon(), created))
 				}
 				ended := around.ends(created, test.phase)

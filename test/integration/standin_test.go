@@ -8,29 +8,29 @@ import (
 
 	"github.com/lateen-project/lateen/test/cluster"
 	"github.com/lateen-project/lateen/test/node"
-	"github.com/lateen-project/lateen/test/world"
+	"github.com/lateen-project/lateen/test/testenv"
 )
 
 func TestATransferOfANodeWithoutAnAgentFailsInTimeAndNamesTheNode(t *testing.T) {
 	t.Parallel()
 	tests := map[string]struct {
-		kind   world.Kind
-		create func(s *site) string
+		kind   testenv.Kind
+		create func(s *env) string
 	}{
-		"a backup": {kind: world.PodVolumeBackup, create: func(s *site) string { return s.transfer(elsewhere) }},
-		"a restore": {kind: world.PodVolumeRestore, create: func(s *site) string {
+		"a backup": {kind: testenv.PodVolumeBackup, create: func(s *env) string { return s.transfer(elsewhere) }},
+		"a restore": {kind: testenv.PodVolumeRestore, create: func(s *env) string {
 			return s.restoreOf(s.restores("node-without-agent"))
 		}},
 	}
 	for name, test := range tests {
 		t.Run(name, func(t *testing.T) {
-			s := newSite(t, 50*time.Millisecond)
+			s := newEnv(t, 50*time.Millisecond)
 			s.configure(`{}`)
 			s.start(shortAbsence, shortWait)
 			created := test.create(s)
-			ended, err := s.Transfers(test.kind).Wait(s.soon(), created, world.Settled)
+			ended, err := s.Transfers(test.kind).Wait(s.soon(), created, testenv.Settled)
 			require.NoError(t, err)
-			require.Equal(t, world.Failed, ended.Status.Phase, ended.Status.Message)
+			require.Equal(t, testenv.Failed, ended.Status.Phase, ended.Status.Message)
 			require.Contains(t, ended.Status.Message, "no ready node-agent on node node-without-agent")
 			require.Zero(t, s.moversMade(created))
 			s.says("Failed", "no ready node-agent on node node-without-agent")
@@ -39,12 +39,12 @@ func TestATransferOfANodeWithoutAnAgentFailsInTimeAndNamesTheNode(t *testing.T) 
 }
 
 func TestABackupOfANodeWithoutAnAgentIsCanceledByTheCoordinator(t *testing.T) {
-	s := newSite(t, 50*time.Millisecond)
+	s := newEnv(t, 50*time.Millisecond)
 	s.configure(`{}`)
 	s.start(shortAbsence)
 	name := s.transfer(elsewhere)
-	require.NoError(t, s.Transfers(world.PodVolumeBackup).Cancel(s.soon(), name))
-	s.clean(name, world.Canceled)
+	require.NoError(t, s.Transfers(testenv.PodVolumeBackup).Cancel(s.soon(), name))
+	s.clean(name, testenv.Canceled)
 	require.Zero(t, s.moversMade(name))
 }
 
@@ -52,11 +52,11 @@ func TestABackupWhoseAgentIsGoneIsFollowedByTheCoordinator(t *testing.T) {
 	t.Parallel()
 	tests := map[string]struct {
 		act   func(f *fleet, name string, finish func())
-		phase world.Phase
+		phase testenv.Phase
 	}{
-		"to its end": {phase: world.Completed, act: func(_ *fleet, _ string, finish func()) { finish() }},
-		"and canceled for it": {phase: world.Canceled, act: func(f *fleet, name string, _ func()) {
-			require.NoError(f, f.Transfers(world.PodVolumeBackup).Cancel(f.soon(), name))
+		"to its end": {phase: testenv.Completed, act: func(_ *fleet, _ string, finish func()) { finish() }},
+		"and canceled for it": {phase: testenv.Canceled, act: func(f *fleet, name string, _ func()) {
+			require.NoError(f, f.Transfers(testenv.PodVolumeBackup).Cancel(f.soon(), name))
 		}},
 	}
 	for name, test := range tests {
@@ -68,7 +68,7 @@ func TestABackupWhoseAgentIsGoneIsFollowedByTheCoordinator(t *testing.T) {
 			f.leads(f.nodes[1])
 			here := f.start()
 			created := f.transfer()
-			f.in(created, world.InProgress)
+			f.in(created, testenv.InProgress)
 			f.says("Data-Path-Started", created)
 			here.stop()
 			f.loseAgents()
@@ -95,7 +95,7 @@ func TestACoordinatorThatIsKilledHasASuccessor(t *testing.T) {
 	}
 	first.cancel() // a process that was killed asks for nothing any more
 	f.leads(f.nodes[1])
-	ended := f.clean(name, world.Failed)
+	ended := f.clean(name, testenv.Failed)
 	require.Contains(t, ended.Status.Message, "no ready node-agent")
 	written := f.requests(cluster.Query{Verbs: []string{"patch"}, Resources: []string{"podvolumebackups"}, Name: name})
 	require.Len(t, written.Where(func(r cluster.Record) bool { return containsAll(string(r.Body), `"Failed"`) }), 1)
@@ -110,14 +110,14 @@ func TestABackupThatQueuedForLongOutlivesItsAgentsAbsence(t *testing.T) {
 	f.leads(f.nodes[1])
 	here := f.start()
 	f.node.Faults.Add(node.Fault{NeverStarts: true})
-	f.in(f.transfer(), world.Accepted) // the only place is taken
+	f.in(f.transfer(), testenv.Accepted) // the only place is taken
 	queued, canceled := f.transfer(), f.transfer()
 	here.stop()
 	require.NoError(t, f.node.LoseAgent(f.soon(), f.Namespace))
-	require.NoError(t, f.Transfers(world.PodVolumeBackup).Cancel(f.soon(), canceled))
-	f.clean(canceled, world.Canceled) // by the coordinator, which has looked at both
-	lead.stop()                       // by its clock, what is accepted is late too
+	require.NoError(t, f.Transfers(testenv.PodVolumeBackup).Cancel(f.soon(), canceled))
+	f.clean(canceled, testenv.Canceled) // by the coordinator, which has looked at both
+	lead.stop()                         // by its clock, what is accepted is late too
 	f.node.Faults.Clear()
 	f.start()
-	f.ends(queued, world.Completed)
+	f.ends(queued, testenv.Completed)
 }

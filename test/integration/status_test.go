@@ -25,12 +25,12 @@ import (
 	"github.com/lateen-project/lateen/cmd/lateen/status"
 	"github.com/lateen-project/lateen/test/cluster"
 	"github.com/lateen-project/lateen/test/csi"
-	"github.com/lateen-project/lateen/test/world"
+	"github.com/lateen-project/lateen/test/testenv"
 )
 
 // viewer is the kubeconfig of somebody with the rights that docs/command-line.md lists, in the whole cluster or in
 // Velero's namespace alone.
-func (s *site) viewer(everywhere bool) string {
+func (s *env) viewer(everywhere bool) string {
 	s.Helper()
 	text, err := os.ReadFile("../../docs/command-line.md")
 	require.NoError(s, err)
@@ -58,8 +58,8 @@ func (s *site) viewer(everywhere bool) string {
 	return kubeconfig(s.T, own, s.Namespace)
 }
 
-// look is a command of lateen that looks at the site.
-func (s *site) look(ctx context.Context, viewer string, args ...string) *exec.Cmd {
+// look is a command of lateen that looks at the environment.
+func (s *env) look(ctx context.Context, viewer string, args ...string) *exec.Cmd {
 	s.Helper()
 	binary, err := cluster.FindBinary("lateen")
 	require.NoError(s, err)
@@ -70,7 +70,7 @@ func (s *site) look(ctx context.Context, viewer string, args ...string) *exec.Cm
 }
 
 // prints is what such a command says, in 80 columns.
-func (s *site) prints(viewer string, args ...string) string {
+func (s *env) prints(viewer string, args ...string) string {
 	s.Helper()
 	reported, err := s.look(s.soon(), viewer, args...).Output()
 	require.NoError(s, err)
@@ -81,20 +81,20 @@ func (s *site) prints(viewer string, args ...string) string {
 	return strings.Join(strings.Fields(string(reported)), " ")
 }
 
-// screen is `lateen status --watch`.
-type screen struct {
-	*site
+// statusWatch is `lateen status --watch`.
+type statusWatch struct {
+	*env
 	command  *exec.Cmd
 	complain *bytes.Buffer
 	drawn    chan status.Report
 }
 
-func (s *site) watch(viewer string) *screen {
+func (s *env) watch(viewer string) *statusWatch {
 	s.Helper()
 	command := s.look(s.Context(), viewer, "status", "--watch", "--output=json")
 	out, err := command.StdoutPipe()
 	require.NoError(s, err)
-	w := &screen{site: s, command: command, complain: &bytes.Buffer{}, drawn: make(chan status.Report)}
+	w := &statusWatch{env: s, command: command, complain: &bytes.Buffer{}, drawn: make(chan status.Report)}
 	command.Stderr = w.complain
 	require.NoError(s, command.Start())
 	go func() {
@@ -117,7 +117,7 @@ func (s *site) watch(viewer string) *screen {
 }
 
 // until waits for a drawing that shows something.
-func (w *screen) until(shows func(status.Report) bool) status.Report {
+func (w *statusWatch) until(shows func(status.Report) bool) status.Report {
 	w.Helper()
 	ctx := w.soon()
 	var last status.Report
@@ -144,7 +144,7 @@ func waits(name, reason, description string) func(status.Report) bool {
 }
 
 // interrupt ends it as ^C does.
-func (w *screen) interrupt() {
+func (w *statusWatch) interrupt() {
 	w.Helper()
 	require.NoError(w, w.command.Process.Signal(os.Interrupt))
 	for {
@@ -163,7 +163,7 @@ func (w *screen) interrupt() {
 }
 
 // argue adds an argument to those of the agents' DaemonSet.
-func (s *site) argue(argument string) {
+func (s *env) argue(argument string) {
 	s.Helper()
 	patch, err := json.Marshal([]map[string]string{{"op": "add", "path": "/spec/template/spec/containers/0/args/-", "value": argument}})
 	require.NoError(s, err)
@@ -172,7 +172,7 @@ func (s *site) argue(argument string) {
 }
 
 func TestStatusSaysWhatEachTransferWaitsFor(t *testing.T) {
-	v := newSite(t, time.Minute).volumes(csi.Options{Fault: full(csi.CreateSnapshot, "")})
+	v := newEnv(t, time.Minute).volumes(csi.Options{Fault: full(csi.CreateSnapshot, "")})
 	class := "class-" + v.Namespace
 	require.NoError(t, v.PriorityClass(v.soon(), class, 10))
 	v.configure(`{"priorityClassName": "` + class + `", "loadConcurrency": {"globalConfig": 1, "prepareQueueLength": 2}}`)
@@ -180,7 +180,7 @@ func TestStatusSaysWhatEachTransferWaitsFor(t *testing.T) {
 	v.start()
 	viewer := v.viewer(true)
 	moves := v.transfer()
-	v.in(moves, world.InProgress)
+	v.in(moves, testenv.InProgress)
 	watched := v.watch(viewer)
 	watched.until(func(report status.Report) bool {
 		return slices.ContainsFunc(report.Transfers, func(one status.Transfer) bool {
@@ -218,7 +218,7 @@ func TestStatusSaysWhatEachTransferWaitsFor(t *testing.T) {
 }
 
 func TestStatusShowsWhatItMaySee(t *testing.T) {
-	s := newSite(t, time.Minute)
+	s := newEnv(t, time.Minute)
 	s.configure(noRoom)
 	s.start()
 	viewer := s.viewer(false)

@@ -14,13 +14,13 @@ import (
 	"k8s.io/client-go/dynamic"
 
 	"github.com/lateen-project/lateen/test/csi"
-	"github.com/lateen-project/lateen/test/world"
+	"github.com/lateen-project/lateen/test/testenv"
 )
 
 // What Velero's agent has made for an upload is what Lateen makes, but for Lateen's marks: the pod waits for a node, as
 // no agent of either kind can see it to be running.
 func TestAnUploadThatVelerosAgentHasPreparedIsTakenOver(t *testing.T) {
-	v := newSite(t, 50*time.Millisecond).volumes(csi.Options{})
+	v := newEnv(t, 50*time.Millisecond).volumes(csi.Options{})
 	v.configure(`{}`)
 	first := v.start()
 	source := v.claim("data")
@@ -35,7 +35,7 @@ func TestAnUploadThatVelerosAgentHasPreparedIsTakenOver(t *testing.T) {
 	ours := v.moverIs(name, func(pod *corev1.Pod) bool { return pod.Labels["lateen.dev/mover"] == "true" })
 	require.Equal(t, mover.UID, ours.UID)
 	v.cordon(v.node, false)
-	v.uploaded(name, handle, world.Completed)
+	v.uploaded(name, handle, testenv.Completed)
 	v.noSnapshots()
 	v.nothingLeft()
 	require.Equal(t, 1, v.moversMade(name))

@@ -15,7 +15,7 @@ import (
 	"k8s.io/utils/ptr"
 
 	"github.com/lateen-project/lateen/cmd/lateen/agent"
-	"github.com/lateen-project/lateen/test/world"
+	"github.com/lateen-project/lateen/test/testenv"
 )
 
 // unlisted lets nobody list, or watch, the objects of a resource.
@@ -37,7 +37,7 @@ func (f roundTrip) RoundTrip(request *http.Request) (*http.Response, error) { re
 
 // A coordinator that cannot list what it needs is none: it says what it cannot list, and lets another one try.
 func TestACoordinatorThatCannotListGivesItsLeaseUpAndSaysWhy(t *testing.T) {
-	s := newSite(t, 50*time.Millisecond)
+	s := newEnv(t, 50*time.Millisecond)
 	s.configure(`{}`)
 	leases, err := s.Kube.CoordinationV1().Leases(s.Namespace).Watch(s.soon(), metav1.ListOptions{})
 	require.NoError(t, err)
@@ -49,15 +49,15 @@ func TestACoordinatorThatCannotListGivesItsLeaseUpAndSaysWhy(t *testing.T) {
 	blind.stop()
 
 	seeing := s.start()
-	_, err = s.Transfers(world.PodVolumeBackup).Wait(s.soon(), s.transfer(), world.Settled)
+	_, err = s.Transfers(testenv.PodVolumeBackup).Wait(s.soon(), s.transfer(), testenv.Settled)
 	require.NoError(t, err)
 	s.leads(s.node)
-	require.Eventually(t, func() bool { return seeing.metric("lateen_coordinator") == 1 }, world.Patience, 10*time.Millisecond)
+	require.Eventually(t, func() bool { return seeing.metric("lateen_coordinator") == 1 }, testenv.Patience, 10*time.Millisecond)
 }
 
 // Who cannot list repositories lets another agent maintain them; transfers go on meanwhile.
 func TestMaintenanceThatCannotListGivesTheLeaseUpAndSaysWhy(t *testing.T) {
-	s := newSite(t, 50*time.Millisecond)
+	s := newEnv(t, 50*time.Millisecond)
 	s.configure(`{}`)
 	leases, err := s.Kube.CoordinationV1().Leases(s.Namespace).Watch(s.soon(), metav1.ListOptions{})
 	require.NoError(t, err)
@@ -68,11 +68,11 @@ func TestMaintenanceThatCannotListGivesTheLeaseUpAndSaysWhy(t *testing.T) {
 	s.says("CachesNotSynced", "no way to list backuprepositories")
 	require.Zero(t, blind.metric("lateen_coordinator"), "nobody maintains, and an alert says so")
 	s.givesUp(leases)
-	s.ends(s.transfer(), world.Completed)
+	s.ends(s.transfer(), testenv.Completed)
 }
 
 // givesUp waits until the coordinator gives its Lease back.
-func (s *site) givesUp(leases watch.Interface) {
+func (s *env) givesUp(leases watch.Interface) {
 	s.Helper()
 	held := false
 	for given := false; !given; {

@@ -12,25 +12,25 @@ import (
 
 	"github.com/lateen-project/lateen/test/cluster"
 	"github.com/lateen-project/lateen/test/csi"
-	"github.com/lateen-project/lateen/test/world"
+	"github.com/lateen-project/lateen/test/testenv"
 )
 
-// volumes are those of a site, with a CSI driver and classes of its own.
+// volumes are those of an environment, with a CSI driver and classes of its own.
 type volumes struct {
-	*site
+	*env
 	driver    *csi.Driver
 	class     string // of storage
 	snapshots string // class of snapshots
 }
 
 // volumes starts the driver.
-func (s *site) volumes(options csi.Options, change ...func(*storagev1.StorageClass)) *volumes {
+func (s *env) volumes(options csi.Options, change ...func(*storagev1.StorageClass)) *volumes {
 	s.Helper()
 	options.Driver, options.Dir = s.Namespace+".example.com", s.TempDir()
 	driver, err := csi.Start(s.soon(), plane.Admin(), options)
 	require.NoError(s, err)
 	s.Cleanup(driver.Stop)
-	v := &volumes{site: s, driver: driver, class: "disk-" + s.Namespace, snapshots: "snap-" + s.Namespace}
+	v := &volumes{env: s, driver: driver, class: "disk-" + s.Namespace, snapshots: "snap-" + s.Namespace}
 	require.NoError(s, s.StorageClass(s.soon(), v.class, driver.Name(), change...))
 	require.NoError(s, s.SnapshotClass(s.soon(), v.snapshots, driver.Name()))
 	return v
@@ -41,7 +41,7 @@ func (v *volumes) claim(name string) *corev1.PersistentVolumeClaim {
 	v.Helper()
 	_, err := v.CSIClaim(v.soon(), name, v.class)
 	require.NoError(v, err)
-	claim, err := v.WaitClaim(v.soon(), v.Apps, name, world.Bound)
+	claim, err := v.WaitClaim(v.soon(), v.Apps, name, testenv.Bound)
 	require.NoError(v, err)
 	v.fill(claim)
 	return claim
@@ -82,24 +82,24 @@ func (v *volumes) uploads(claim string) (name, handle string) {
 }
 
 // reaches waits until a transfer of data is in a phase.
-func (v *volumes) reaches(kind world.Kind, name string, phase world.Phase) *world.Transfer {
+func (v *volumes) reaches(kind testenv.Kind, name string, phase testenv.Phase) *testenv.Transfer {
 	v.Helper()
-	seen, err := v.Transfers(kind).Wait(v.soon(), name, world.In(phase))
+	seen, err := v.Transfers(kind).Wait(v.soon(), name, testenv.In(phase))
 	require.NoError(v, err)
 	return seen
 }
 
 // progresses waits for one step after the other, each of which may take its time, until nobody has anything left to do.
-func (v *volumes) progresses(kind world.Kind, name string) (settled *world.Transfer) {
+func (v *volumes) progresses(kind testenv.Kind, name string) (settled *testenv.Transfer) {
 	v.Helper()
-	after := func(phases ...world.Phase) func(*world.Transfer) bool {
-		return func(seen *world.Transfer) bool { return !slices.Contains(phases, seen.Status.Phase) }
+	after := func(phases ...testenv.Phase) func(*testenv.Transfer) bool {
+		return func(seen *testenv.Transfer) bool { return !slices.Contains(phases, seen.Status.Phase) }
 	}
-	moved := func(seen *world.Transfer) bool {
-		return world.Ended(seen) || seen.Annotations["lateen.dev/moved"] != ""
+	moved := func(seen *testenv.Transfer) bool {
+		return testenv.Ended(seen) || seen.Annotations["lateen.dev/moved"] != ""
 	}
-	for _, come := range []func(*world.Transfer) bool{
-		after(""), after("", world.Accepted), after("", world.Accepted, world.Prepared), moved, world.Ended, world.Settled,
+	for _, come := range []func(*testenv.Transfer) bool{
+		after(""), after("", testenv.Accepted), after("", testenv.Accepted, testenv.Prepared), moved, testenv.Ended, testenv.Settled,
 	} {
 		var err error
 		settled, err = v.Transfers(kind).Wait(v.soon(), name, come)
@@ -109,11 +109,11 @@ func (v *volumes) progresses(kind world.Kind, name string) (settled *world.Trans
 }
 
 // settles waits for the end of a transfer of data, and until nothing is left of what was made for it.
-func (v *volumes) settles(kind world.Kind, name string, phase world.Phase) *world.Transfer {
+func (v *volumes) settles(kind testenv.Kind, name string, phase testenv.Phase) *testenv.Transfer {
 	v.Helper()
 	ended := v.progresses(kind, name)
 	require.Equal(v, phase, ended.Status.Phase, ended.Status.Message)
-	if phase == world.Completed {
+	if phase == testenv.Completed {
 		v.movedAll(ended)
 	}
 	require.NotNil(v, ended.Status.CompletionTimestamp)
@@ -124,9 +124,9 @@ func (v *volumes) settles(kind world.Kind, name string, phase world.Phase) *worl
 }
 
 // uploaded is settles for a DataUpload whose snapshot was there: it is deleted, once.
-func (v *volumes) uploaded(name, handle string, phase world.Phase) *world.Transfer {
+func (v *volumes) uploaded(name, handle string, phase testenv.Phase) *testenv.Transfer {
 	v.Helper()
-	ended := v.settles(world.DataUpload, name, phase)
+	ended := v.settles(testenv.DataUpload, name, phase)
 	require.NoError(v, v.WaitSnapshotGone(v.soon(), v.Namespace, name))
 	require.NoError(v, v.WaitContentGone(v.soon(), name))
 	require.Equal(v, 1, v.driver.Deletions(handle), "of the snapshot by the driver")
@@ -134,7 +134,7 @@ func (v *volumes) uploaded(name, handle string, phase world.Phase) *world.Transf
 	return ended
 }
 
-// noSnapshots wants nothing of snapshots to be left in the namespaces of the site.
+// noSnapshots wants nothing of snapshots to be left in the namespaces of the environment.
 func (v *volumes) noSnapshots() {
 	v.Helper()
 	for _, namespace := range []string{v.Namespace, v.Apps} {
@@ -164,7 +164,7 @@ func counted(records cluster.Records) (writes, reads []string) {
 }
 
 // noConflicts wants no request of an agent to have been refused with 409, but for the Lease, for which agents compete.
-func (s *site) noConflicts() {
+func (s *env) noConflicts() {
 	s.Helper()
 	require.Empty(s, s.requests(cluster.Query{}).Where(func(r cluster.Record) bool { return r.Code == 409 && r.Resource != "leases" }))
 }

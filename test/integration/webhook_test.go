@@ -18,12 +18,12 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/lateen-project/lateen/exposer/objects"
-	"github.com/lateen-project/lateen/test/world"
+	"github.com/lateen-project/lateen/test/testenv"
 )
 
-// webhook is an admission webhook for what the agent of a site's node creates.
+// webhook is an admission webhook for what the agent of an environment's node creates.
 type webhook struct {
-	*site
+	*env
 	server *httptest.Server
 	review atomic.Pointer[func() *admissionv1.AdmissionResponse]
 }
@@ -50,9 +50,9 @@ func patches(operations ...map[string]any) func() *admissionv1.AdmissionResponse
 }
 
 // webhook starts a server.
-func (s *site) webhook(review func() *admissionv1.AdmissionResponse) *webhook {
+func (s *env) webhook(review func() *admissionv1.AdmissionResponse) *webhook {
 	s.Helper()
-	w := &webhook{site: s}
+	w := &webhook{env: s}
 	w.answers(review)
 	w.server = httptest.NewTLSServer(w)
 	s.Cleanup(w.server.Close)
@@ -85,8 +85,8 @@ func (w *webhook) client() admissionregistrationv1.WebhookClientConfig {
 	}
 }
 
-// ours selects what the agent of the site's node creates.
-func (s *site) ours() *metav1.LabelSelector {
+// ours selects what the agent of its node creates.
+func (s *env) ours() *metav1.LabelSelector {
 	return &metav1.LabelSelector{MatchLabels: map[string]string{objects.LabelAcceptor: objects.LabelValue(s.node.Name())}}
 }
 
@@ -134,10 +134,10 @@ func (w *webhook) mutates() {
 	w.removing(configurations.Delete)
 }
 
-// removing deletes a configuration of the site when it is called, and at the end of the test.
-func (s *site) removing(remove func(context.Context, string, metav1.DeleteOptions) error) func() {
+// removing deletes a configuration of the environment when it is called, and at the end of the test.
+func (s *env) removing(remove func(context.Context, string, metav1.DeleteOptions) error) func() {
 	once := sync.OnceFunc(func() {
-		ctx, cancel := context.WithTimeout(context.WithoutCancel(s.Context()), world.Patience)
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(s.Context()), testenv.Patience)
 		defer cancel()
 		require.NoError(s, remove(ctx, s.Namespace, metav1.DeleteOptions{}))
 	})
@@ -146,7 +146,7 @@ func (s *site) removing(remove func(context.Context, string, metav1.DeleteOption
 }
 
 // untilRefused returns when the API server asks the webhook, which it hears of by a watch.
-func (s *site) untilRefused() {
+func (s *env) untilRefused() {
 	s.Helper()
 	probe := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "probe", Labels: s.ours().MatchLabels}}
 	s.inForce(func() error {
@@ -156,7 +156,7 @@ func (s *site) untilRefused() {
 }
 
 // inForce tries something until the API server refuses it: nothing else tells that a rule has got there.
-func (s *site) inForce(try func() error) {
+func (s *env) inForce(try func() error) {
 	s.Helper()
 	ctx := s.soon()
 	ticker := time.NewTicker(20 * time.Millisecond)

@@ -23,36 +23,36 @@ import (
 	"github.com/lateen-project/lateen/reconcile/leader"
 	"github.com/lateen-project/lateen/reconcile/transfer"
 	"github.com/lateen-project/lateen/test/node"
-	"github.com/lateen-project/lateen/test/world"
+	"github.com/lateen-project/lateen/test/testenv"
 )
 
 const configMap = "node-agent-config"
 
-// site is Velero on a node of its own.
-type site struct {
-	*world.World
+// env is Velero on a node of its own.
+type env struct {
+	*testenv.Env
 	node, class string // names, unlike any other
 }
 
 // soon bounds one wait.
 func soon(t *testing.T) context.Context {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), world.Patience)
+	ctx, cancel := context.WithTimeout(t.Context(), testenv.Patience)
 	t.Cleanup(cancel)
 	return ctx
 }
 
-// newSite has rights for an agent. Its movers are to have a class that is not there.
-func newSite(t *testing.T) *site {
+// newEnv has rights for an agent. Its movers are to have a class that is not there.
+func newEnv(t *testing.T) *env {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), world.Patience)
+	ctx, cancel := context.WithTimeout(t.Context(), testenv.Patience)
 	defer cancel()
-	s := &site{node: "node-" + rand.String(10), class: "class-" + rand.String(10)}
+	s := &env{node: "node-" + rand.String(10), class: "class-" + rand.String(10)}
 	kubelet := filepath.Join(t.TempDir(), "kubelet")
 	var err error
-	s.World, err = world.New(ctx, plane.Admin(), world.Options{Node: s.node, KubeletRoot: kubelet})
+	s.Env, err = testenv.New(ctx, plane.Admin(), testenv.Options{Node: s.node, KubeletRoot: kubelet})
 	require.NoError(t, err)
-	require.NoError(t, world.Apply(ctx, plane.Admin(), deploy.RBAC(s.Namespace)...))
+	require.NoError(t, testenv.Apply(ctx, plane.Admin(), deploy.RBAC(s.Namespace)...))
 	require.NoError(t, s.ConfigMap(ctx, configMap, map[string]string{"config.json": `{"priorityClassName":"` + s.class + `"}`}))
 	mover, err := node.NewStandIn(plane.Admin(), 0)
 	require.NoError(t, err)
@@ -63,7 +63,7 @@ func newSite(t *testing.T) *site {
 }
 
 // startAgent runs an agent, which Prometheus scrapes until it is stopped.
-func (p *prometheus) startAgent(t *testing.T, s *site) (stop func()) {
+func (p *prometheus) startAgent(t *testing.T, s *env) (stop func()) {
 	t.Helper()
 	own, err := plane.ServiceAccount(soon(t), s.Namespace, deploy.ServiceAccountName)
 	require.NoError(t, err)
@@ -106,7 +106,7 @@ func (p *prometheus) startAgent(t *testing.T, s *site) (stop func()) {
 
 func TestAClassThatIsNotThereIsToldOfUntilItIs(t *testing.T) {
 	t.Parallel()
-	p, s := startPrometheus(t), newSite(t)
+	p, s := startPrometheus(t), newEnv(t)
 	unreadable := map[string]string{"alertname": "LateenSeriesMissing", "hides": "LateenPriorityClassNotInForce"}
 	class := map[string]string{"alertname": "LateenPriorityClassNotInForce", "consumer": "data-mover", "reason": "not_found", "severity": "warning"}
 	inForce := map[string]string{"alertname": scrapedClass, "effective": s.class}
@@ -137,10 +137,10 @@ func TestAClassThatIsNotThereIsToldOfUntilItIs(t *testing.T) {
 
 func TestAnAgentThatIsAwayIsToldOfWhileTransfersWaitForIt(t *testing.T) {
 	t.Parallel()
-	p, s := startPrometheus(t), newSite(t)
-	source, err := s.SourcePod(soon(t), "app", s.node, world.EmptyDir("data"))
+	p, s := startPrometheus(t), newEnv(t)
+	source, err := s.SourcePod(soon(t), "app", s.node, testenv.EmptyDir("data"))
 	require.NoError(t, err)
-	source, err = s.WaitPod(soon(t), s.Apps, source.Name, world.Ready)
+	source, err = s.WaitPod(soon(t), s.Apps, source.Name, testenv.Ready)
 	require.NoError(t, err)
 	backup, err := s.Backup(soon(t), "nightly")
 	require.NoError(t, err)
@@ -151,7 +151,7 @@ func TestAnAgentThatIsAwayIsToldOfWhileTransfersWaitForIt(t *testing.T) {
 	down := map[string]string{"alertname": "LateenAgentDown", "node": "node-without-agent", "severity": "critical"}
 	reported := p.await(t, true, down)
 	require.Equal(t, "Node node-without-agent has no Ready agent but 1 non-terminal transfers.", reported.Annotations["summary"])
-	require.NoError(t, s.Transfers(world.PodVolumeBackup).Cancel(soon(t), created.Name))
+	require.NoError(t, s.Transfers(testenv.PodVolumeBackup).Cancel(soon(t), created.Name))
 	p.await(t, false, down)
 	found, _ := p.with(map[string]string{"alertname": "LateenAgentDown", "node": s.node})
 	require.Nil(t, found, "that agent is there")

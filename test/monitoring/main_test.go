@@ -6,7 +6,7 @@ import (
 	"testing"
 
 	"github.com/lateen-project/lateen/test/cluster"
-	"github.com/lateen-project/lateen/test/world"
+	"github.com/lateen-project/lateen/test/testenv"
 )
 
 // plane is the one control plane of this test binary; TestMain sets it.
@@ -14,6 +14,6 @@ var plane *cluster.Cluster
 
 func TestMain(m *testing.M) {
 	os.Exit(cluster.Main(m, os.Stderr, &plane, func(ctx context.Context, c *cluster.Cluster) error {
-		return world.InstallCRDs(ctx, c.Admin())
+		return testenv.InstallCRDs(ctx, c.Admin())
 	}))
 }

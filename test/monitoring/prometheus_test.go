@@ -26,7 +26,7 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"github.com/lateen-project/lateen/test/cluster"
-	"github.com/lateen-project/lateen/test/world"
+	"github.com/lateen-project/lateen/test/testenv"
 )
 
 // alert is what Prometheus tells an Alertmanager (its API v2).
@@ -90,7 +90,7 @@ func (a *alertmanager) with(labels map[string]string) (found *alert, news <-chan
 // await waits until the alert with these labels fires, or is over.
 func (a *alertmanager) await(t *testing.T, firing bool, labels map[string]string) alert {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), world.Patience)
+	ctx, cancel := context.WithTimeout(t.Context(), testenv.Patience)
 	defer cancel()
 	for {
 		found, news := a.with(labels)
@@ -202,7 +202,7 @@ func launch(t *testing.T, args ...string) (address string) {
 	}()
 	select {
 	case address = <-addresses:
-	case <-time.After(world.Patience):
+	case <-time.After(testenv.Patience):
 	}
 	require.NotEmpty(t, address, "Prometheus does not listen")
 	return address
@@ -211,7 +211,7 @@ func launch(t *testing.T, args ...string) (address string) {
 // get asks Prometheus's HTTP API.
 func (p *prometheus) get(t *testing.T, path string, answer any) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), world.Patience)
+	ctx, cancel := context.WithTimeout(t.Context(), testenv.Patience)
 	defer cancel()
 	request, err := http.NewRequestWithContext(ctx, http.MethodGet, p.url+path, nil)
 	require.NoError(t, err)

@@ -13,7 +13,7 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"github.com/lateen-project/lateen/test/cluster"
-	"github.com/lateen-project/lateen/test/world"
+	"github.com/lateen-project/lateen/test/testenv"
 )
 
 // manifests are what the tests are about, and the data with which promtool tries it.
@@ -53,7 +53,7 @@ func promtool(t *testing.T, args ...string) {
 	t.Helper()
 	binary, err := cluster.FindBinary("promtool")
 	require.NoError(t, err)
-	ctx, cancel := context.WithTimeout(t.Context(), world.Patience) // it computes, for as many seconds as the machine is slow
+	ctx, cancel := context.WithTimeout(t.Context(), testenv.Patience) // it computes, for as many seconds as the machine is slow
 	defer cancel()
 	reported, err := exec.CommandContext(ctx, binary, args...).CombinedOutput()
 	require.NoError(t, err, string(reported))

@@ -12,7 +12,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/lateen-project/lateen/test/node"
-	"github.com/lateen-project/lateen/test/world"
+	"github.com/lateen-project/lateen/test/testenv"
 )
 
 // simulated returns a volume of a simulated CSI driver with its bytes in dir.
@@ -26,14 +26,14 @@ func TestVolumesOfASimulatedDriverHaveItsBytes(t *testing.T) {
 	for _, mode := range []corev1.PersistentVolumeMode{corev1.PersistentVolumeFilesystem, corev1.PersistentVolumeBlock} {
 		t.Run(string(mode), func(t *testing.T) {
 			ctx := deadline(t)
-			s := newSite(ctx, t, node.Options{})
+			s := newEnv(ctx, t, node.Options{})
 			bytes := t.TempDir()
 			require.NoError(t, os.WriteFile(filepath.Join(bytes, "file"), []byte("b"), 0o600))
 			_, err := s.Claim(ctx, "data", simulated(bytes), mode)
 			require.NoError(t, err)
-			_, err = s.SourcePod(ctx, "app", s.node.Name(), world.ClaimVolume("v", "data"))
+			_, err = s.SourcePod(ctx, "app", s.node.Name(), testenv.ClaimVolume("v", "data"))
 			require.NoError(t, err)
-			pod, err := s.WaitPod(ctx, s.Apps, "app", world.Ready)
+			pod, err := s.WaitPod(ctx, s.Apps, "app", testenv.Ready)
 			require.NoError(t, err)
 			dir, err := s.node.VolumeDir(ctx, pod, "v")
 			require.NoError(t, err)
@@ -43,7 +43,7 @@ func TestVolumesOfASimulatedDriverHaveItsBytes(t *testing.T) {
 			s.mover(ctx, t, "m1", func(pod *corev1.Pod) {
 				pod.Spec.Volumes = []corev1.Volume{hostPath("v", dir, corev1.HostPathDirectory)}
 			})
-			s.pod(ctx, t, "m1", world.Ready)
+			s.pod(ctx, t, "m1", testenv.Ready)
 			require.NoError(t, s.Kube.CoreV1().Pods(s.Apps).Delete(ctx, "app", metav1.DeleteOptions{}))
 			require.NoError(t, s.WaitPodGone(ctx, s.Apps, "app"))
 			require.NoFileExists(t, dir)
@@ -58,16 +58,16 @@ func hostPath(name, path string, kind corev1.HostPathType) corev1.Volume {
 
 func TestPodWaitsForAClaimToBeBound(t *testing.T) {
 	ctx := deadline(t)
-	s := newSite(ctx, t, node.Options{})
+	s := newEnv(ctx, t, node.Options{})
 	_, err := s.TargetClaim(ctx, "late", "", func(claim *corev1.PersistentVolumeClaim) {
 		claim.Spec.Selector, claim.Spec.VolumeName = nil, s.Apps+"-late"
 	})
 	require.NoError(t, err)
-	_, err = s.SourcePod(ctx, "app", s.node.Name(), world.ClaimVolume("v", "late"))
+	_, err = s.SourcePod(ctx, "app", s.node.Name(), testenv.ClaimVolume("v", "late"))
 	require.NoError(t, err)
 	_, err = s.SourcePod(ctx, "beside", s.node.Name())
 	require.NoError(t, err)
-	_, err = s.WaitPod(ctx, s.Apps, "beside", world.Ready)
+	_, err = s.WaitPod(ctx, s.Apps, "beside", testenv.Ready)
 	require.NoError(t, err)
 	pod, err := s.Kube.CoreV1().Pods(s.Apps).Get(ctx, "app", metav1.GetOptions{})
 	require.NoError(t, err)
@@ -84,7 +84,7 @@ func TestPodWaitsForAClaimToBeBound(t *testing.T) {
 	}
 	_, err = s.Kube.CoreV1().PersistentVolumes().Create(ctx, volume, metav1.CreateOptions{})
 	require.NoError(t, err)
-	pod, err = s.WaitPod(ctx, s.Apps, "app", world.Ready)
+	pod, err = s.WaitPod(ctx, s.Apps, "app", testenv.Ready)
 	require.NoError(t, err)
 	dir, err := s.node.VolumeDir(ctx, pod, "v")
 	require.NoError(t, err)
@@ -95,7 +95,7 @@ func TestPodWaitsForAClaimToBeBound(t *testing.T) {
 
 func TestVolumeThatIsNotThereIsComplainedOf(t *testing.T) {
 	ctx := deadline(t)
-	s := newSite(ctx, t, node.Options{})
+	s := newEnv(ctx, t, node.Options{})
 	events, err := s.Kube.CoreV1().Events(s.Namespace).Watch(ctx, metav1.ListOptions{FieldSelector: "involvedObject.name=m1,reason=FailedMount"})
 	require.NoError(t, err)
 	defer events.Stop()

@@ -11,7 +11,7 @@ import (
 
 	"k8s.io/apimachinery/pkg/types"
 
-	"github.com/lateen-project/lateen/test/world"
+	"github.com/lateen-project/lateen/test/testenv"
 )
 
 // dataFile is the only file of a volume. It shows the content of the volume.
@@ -54,7 +54,7 @@ func (s *StandIn) Uploaded(transfer types.UID) (data string, ok bool) {
 }
 
 // begin leaves a restored volume in an unfinished state.
-func (r role) begin(transfer *world.Transfer, host Host) error {
+func (r role) begin(transfer *testenv.Transfer, host Host) error {
 	volume := host.Volumes[string(transfer.UID)]
 	if !r.restores() || volume == "" {
 		return nil
@@ -63,7 +63,7 @@ func (r role) begin(transfer *world.Transfer, host Host) error {
 }
 
 // move plays the data path: it reads all of a volume, or writes it.
-func (s *StandIn) move(r role, transfer *world.Transfer, host Host) error {
+func (s *StandIn) move(r role, transfer *testenv.Transfer, host Host) error {
 	volume := host.Volumes[string(transfer.UID)]
 	if volume == "" {
 		return nil

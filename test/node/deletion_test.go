@@ -14,7 +14,7 @@ import (
 	"k8s.io/client-go/rest"
 
 	"github.com/lateen-project/lateen/test/node"
-	"github.com/lateen-project/lateen/test/world"
+	"github.com/lateen-project/lateen/test/testenv"
 )
 
 // stubborn runs until it is released and ignores its context.
@@ -52,7 +52,7 @@ func (o obedient) ended(ctx context.Context, t *testing.T, why string) {
 }
 
 // history collects the states of a pod until its deletion.
-func (s *site) history(ctx context.Context, t *testing.T, pod *corev1.Pod) func() []*corev1.Pod {
+func (s *env) history(ctx context.Context, t *testing.T, pod *corev1.Pod) func() []*corev1.Pod {
 	t.Helper()
 	watcher, err := s.Kube.CoreV1().Pods(s.Namespace).Watch(ctx, metav1.ListOptions{
 		FieldSelector: "metadata.name=" + pod.Name, ResourceVersion: pod.ResourceVersion,
@@ -76,9 +76,9 @@ func (s *site) history(ctx context.Context, t *testing.T, pod *corev1.Pod) func(
 func TestGracefulDeletionReportsTheEndAndLeavesNothing(t *testing.T) {
 	ctx := deadline(t)
 	runner := newObedient()
-	s := newSite(ctx, t, node.Options{Runner: node.Movers{Runner: runner}})
-	created := s.mover(ctx, t, "m1", func(pod *corev1.Pod) { pod.Spec.Volumes = []corev1.Volume{world.EmptyDir("data")} })
-	pod := s.pod(ctx, t, "m1", world.Ready)
+	s := newEnv(ctx, t, node.Options{Runner: node.Movers{Runner: runner}})
+	created := s.mover(ctx, t, "m1", func(pod *corev1.Pod) { pod.Spec.Volumes = []corev1.Volume{testenv.EmptyDir("data")} })
+	pod := s.pod(ctx, t, "m1", testenv.Ready)
 	require.NotEmpty(t, s.left(t, created))
 	rest := s.history(ctx, t, pod)
 	s.delete(ctx, t, "m1", nil)
@@ -95,9 +95,9 @@ func TestContainerThatDoesNotHeedItsEndIsCutOff(t *testing.T) {
 	ctx := deadline(t)
 	runner := stubborn{make(chan struct{})}
 	defer close(runner.release)
-	s := newSite(ctx, t, node.Options{Runner: node.Movers{Runner: runner}})
+	s := newEnv(ctx, t, node.Options{Runner: node.Movers{Runner: runner}})
 	s.mover(ctx, t, "m1")
-	pod := s.pod(ctx, t, "m1", world.Ready)
+	pod := s.pod(ctx, t, "m1", testenv.Ready)
 	rest := s.history(ctx, t, pod)
 	s.delete(ctx, t, "m1", nil)
 	all := rest()
@@ -107,16 +107,16 @@ func TestContainerThatDoesNotHeedItsEndIsCutOff(t *testing.T) {
 func TestContainerOfAPodThatVanishesIsEnded(t *testing.T) {
 	ctx := deadline(t)
 	runner := newObedient()
-	s := newSite(ctx, t, node.Options{Runner: node.Movers{Runner: runner}})
+	s := newEnv(ctx, t, node.Options{Runner: node.Movers{Runner: runner}})
 	s.mover(ctx, t, "m1")
-	first := s.pod(ctx, t, "m1", world.Ready)
+	first := s.pod(ctx, t, "m1", testenv.Ready)
 	rest := s.history(ctx, t, first)
 	require.NoError(t, s.node.Vanish(ctx, s.Namespace, "m1"))
 	all := rest()
 	require.Equal(t, corev1.PodRunning, all[len(all)-1].Status.Phase, "nobody has said how it ended")
 	runner.ended(ctx, t, "pod is gone")
 	s.mover(ctx, t, "m1") // the name is available
-	second := s.pod(ctx, t, "m1", world.Ready)
+	second := s.pod(ctx, t, "m1", testenv.Ready)
 	require.NotEqual(t, first.UID, second.UID)
 }
 
@@ -152,9 +152,9 @@ func TestNodeThatWasCutOffCatchesUp(t *testing.T) {
 			runner := newObedient()
 			config := gate.Config(plane.Admin())
 			change(config)
-			s := newSiteOf(ctx, t, config, node.Options{Runner: node.Movers{Runner: runner}})
+			s := newEnvOf(ctx, t, config, node.Options{Runner: node.Movers{Runner: runner}})
 			s.mover(ctx, t, "m1")
-			first := s.pod(ctx, t, "m1", world.Ready)
+			first := s.pod(ctx, t, "m1", testenv.Ready)
 			select {
 			case <-runner.began: // the node has observed that the pod is Ready
 			case <-ctx.Done():
@@ -169,7 +169,7 @@ func TestNodeThatWasCutOffCatchesUp(t *testing.T) {
 
 			ctx = deadline(t)
 			runner.ended(ctx, t, "pod is gone")
-			second := s.pod(ctx, t, "m1", world.Ready)
+			second := s.pod(ctx, t, "m1", testenv.Ready)
 			require.NotEqual(t, first.UID, second.UID)
 		})
 	}
@@ -192,9 +192,9 @@ func TestEndThatCannotBeReportedAtOnceIsReportedLater(t *testing.T) {
 		})
 	})
 	runner := stubborn{make(chan struct{})}
-	s := newSiteOf(ctx, t, config, node.Options{Runner: node.Movers{Runner: runner}})
+	s := newEnvOf(ctx, t, config, node.Options{Runner: node.Movers{Runner: runner}})
 	s.mover(ctx, t, "m1")
-	s.pod(ctx, t, "m1", world.Ready)
+	s.pod(ctx, t, "m1", testenv.Ready)
 	require.NoError(t, gate.Close())
 	close(runner.release)
 	select {
@@ -208,7 +208,7 @@ func TestEndThatCannotBeReportedAtOnceIsReportedLater(t *testing.T) {
 
 func TestPodThatIsDeletedBeforeTheNodeSeesItNeverRuns(t *testing.T) {
 	ctx := deadline(t)
-	s := newSite(ctx, t, node.Options{})
+	s := newEnv(ctx, t, node.Options{})
 	later := "later-" + s.Namespace
 	doomed := s.mover(ctx, t, "doomed", func(pod *corev1.Pod) { pod.Spec.NodeName = later })
 	rest := s.history(ctx, t, doomed)
@@ -226,7 +226,7 @@ func TestPodThatIsDeletedBeforeTheNodeSeesItNeverRuns(t *testing.T) {
 
 func TestVolumesThatAPodMayNotHaveYetKeepItFromStarting(t *testing.T) {
 	ctx := deadline(t)
-	s := newSite(ctx, t, node.Options{})
+	s := newEnv(ctx, t, node.Options{})
 	s.mover(ctx, t, "m1", func(pod *corev1.Pod) {
 		pod.Spec.Volumes = []corev1.Volume{{Name: "settings", VolumeSource: corev1.VolumeSource{
 			ConfigMap: &corev1.ConfigMapVolumeSource{LocalObjectReference: corev1.LocalObjectReference{Name: "not-there"}},

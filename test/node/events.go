@@ -10,20 +10,20 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes"
 
-	"github.com/lateen-project/lateen/test/world"
+	"github.com/lateen-project/lateen/test/testenv"
 )
 
-// voice sends the Events of a mover: one Event per reason, patched on each repetition.
-type voice struct {
+// eventSender sends the Events of a mover: one Event per reason, patched on each repetition.
+type eventSender struct {
 	client   kubernetes.Interface
 	role     role
-	transfer *world.Transfer
+	transfer *testenv.Transfer
 	host     Host
 	said     map[string]*corev1.Event // by reason
 }
 
 // say sends an Event. A failure stops nothing, as in Velero's mover.
-func (v *voice) say(ctx context.Context, reason, message string) {
+func (v *eventSender) say(ctx context.Context, reason, message string) {
 	reported, err := v.send(ctx, reason, message)
 	if err != nil {
 		fmt.Fprintf(v.host.Log, "stand-in mover: send Event %s: %v\n", reason, err)
@@ -33,12 +33,12 @@ func (v *voice) say(ctx context.Context, reason, message string) {
 }
 
 // fails returns the result of a mover whose data path failed.
-func (v *voice) fails(why error) Result {
+func (v *eventSender) fails(why error) Result {
 	fmt.Fprintln(v.host.Log, "stand-in mover:", why)
 	return Result{ExitCode: 1, Message: fmt.Sprintf("Failed to run data path service for %s: %v", v.role.inResults(), why)}
 }
 
-func (v *voice) send(ctx context.Context, reason, message string) (*corev1.Event, error) {
+func (v *eventSender) send(ctx context.Context, reason, message string) (*corev1.Event, error) {
 	now := metav1.Now()
 	events := v.client.CoreV1().Events(v.transfer.Namespace)
 	if last := v.said[reason]; last != nil {

@@ -10,7 +10,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/lateen-project/lateen/test/node"
-	"github.com/lateen-project/lateen/test/world"
+	"github.com/lateen-project/lateen/test/testenv"
 )
 
 // waits returns a condition: the container of the pod waits for a reason.
@@ -41,7 +41,7 @@ func TestContainerThatDoesNotStartSaysWhy(t *testing.T) {
 	for name, test := range tests {
 		t.Run(name, func(t *testing.T) {
 			ctx := deadline(t)
-			s := newSite(ctx, t, node.Options{})
+			s := newEnv(ctx, t, node.Options{})
 			s.node.Faults.Add(test.fault)
 			created := s.mover(ctx, t, "m1")
 			pod := s.pod(ctx, t, "m1", waits(test.reason))
@@ -79,7 +79,7 @@ func TestContainerThatEndsSaysHow(t *testing.T) {
 	for name, test := range tests {
 		t.Run(name, func(t *testing.T) {
 			ctx := deadline(t)
-			s := newSite(ctx, t, node.Options{})
+			s := newEnv(ctx, t, node.Options{})
 			s.node.Faults.Add(node.Fault{Ends: &test.end})
 			s.mover(ctx, t, "m1")
 			pod := s.pod(ctx, t, "m1", in(test.phase))
@@ -96,7 +96,7 @@ func TestContainerThatEndsSaysHow(t *testing.T) {
 
 func TestPodThatTheKubeletRefusesNeverRuns(t *testing.T) {
 	ctx := deadline(t)
-	s := newSite(ctx, t, node.Options{})
+	s := newEnv(ctx, t, node.Options{})
 	s.node.Faults.Add(node.Fault{Refused: &node.Waiting{Reason: "OutOfcpu", Message: "Node didn't have enough resource: cpu"}})
 	s.mover(ctx, t, "m1")
 	pod := s.pod(ctx, t, "m1", in(corev1.PodFailed))
@@ -107,7 +107,7 @@ func TestPodThatTheKubeletRefusesNeverRuns(t *testing.T) {
 
 func TestFaultHitsAsManyPodsAsItSays(t *testing.T) {
 	ctx := deadline(t)
-	s := newSite(ctx, t, node.Options{})
+	s := newEnv(ctx, t, node.Options{})
 	fails := node.Fault{Ends: &node.Result{ExitCode: 1}}
 	fails.Times = 2
 	s.node.Faults.Add(node.Fault{Match: func(pod *corev1.Pod) bool { return pod.Name == "other" }, NeverStarts: true})
@@ -117,14 +117,14 @@ func TestFaultHitsAsManyPodsAsItSays(t *testing.T) {
 		s.pod(ctx, t, name, in(corev1.PodFailed))
 	}
 	s.mover(ctx, t, "m3")
-	s.pod(ctx, t, "m3", world.Ready)
+	s.pod(ctx, t, "m3", testenv.Ready)
 	s.mover(ctx, t, "other")
 	s.pod(ctx, t, "other", waits("ContainerCreating"))
 	s.node.Faults.Clear()
 	s.delete(ctx, t, "other", nil)
 	require.NoError(t, s.WaitPodGone(ctx, s.Namespace, "other"))
 	s.mover(ctx, t, "other")
-	s.pod(ctx, t, "other", world.Ready)
+	s.pod(ctx, t, "other", testenv.Ready)
 }
 
 func TestNodeOrSchedulerEndsAPod(t *testing.T) {
@@ -137,7 +137,7 @@ func TestNodeOrSchedulerEndsAPod(t *testing.T) {
 	}{
 		"a pod that runs is evicted": {
 			end:    func(n *node.Node, namespace, name string) error { return n.Evict(namespace, name, "low on memory") },
-			before: world.Ready, reason: "Evicted", condition: corev1.PodReasonTerminationByKubelet, exitCode: 143,
+			before: testenv.Ready, reason: "Evicted", condition: corev1.PodReasonTerminationByKubelet, exitCode: 143,
 		},
 		"a pod that does not start is evicted": {
 			end:   func(n *node.Node, namespace, name string) error { return n.Evict(namespace, name, "low on memory") },
@@ -146,13 +146,13 @@ func TestNodeOrSchedulerEndsAPod(t *testing.T) {
 		},
 		"a pod that runs is preempted": {
 			end:    func(n *node.Node, namespace, name string) error { return n.Preempt(namespace, name, "low on memory") },
-			before: world.Ready, condition: corev1.PodReasonPreemptionByScheduler, exitCode: 143,
+			before: testenv.Ready, condition: corev1.PodReasonPreemptionByScheduler, exitCode: 143,
 		},
 	}
 	for name, test := range tests {
 		t.Run(name, func(t *testing.T) {
 			ctx := deadline(t)
-			s := newSite(ctx, t, node.Options{})
+			s := newEnv(ctx, t, node.Options{})
 			if test.fault.NeverStarts {
 				s.node.Faults.Add(test.fault)
 			}
@@ -166,7 +166,7 @@ func TestNodeOrSchedulerEndsAPod(t *testing.T) {
 			require.Equal(t, test.condition, target.Reason)
 			require.Equal(t, "low on memory", target.Message)
 			require.Equal(t, test.exitCode, pod.Status.ContainerStatuses[0].State.Terminated.ExitCode)
-			require.False(t, world.Ready(pod))
+			require.False(t, testenv.Ready(pod))
 			require.ErrorContains(t, test.end(s.node, s.Namespace, "m1"), "does not run on node")
 		})
 	}
@@ -174,7 +174,7 @@ func TestNodeOrSchedulerEndsAPod(t *testing.T) {
 
 func TestImageIsPulledBeforeAContainerRuns(t *testing.T) {
 	ctx := deadline(t)
-	s := newSite(ctx, t, node.Options{})
+	s := newEnv(ctx, t, node.Options{})
 	s.node.Faults.Add(node.Fault{Pulls: &node.Pull{Takes: 300 * time.Millisecond, Fails: 1}})
 	seen := make(chan string, 10)
 	watcher, err := s.Kube.CoreV1().Events(s.Namespace).Watch(ctx, metav1.ListOptions{FieldSelector: "involvedObject.name=m1,source=kubelet"})
@@ -190,7 +190,7 @@ func TestImageIsPulledBeforeAContainerRuns(t *testing.T) {
 	s.mover(ctx, t, "m1")
 	s.pod(ctx, t, "m1", waits("ContainerCreating"))
 	s.pod(ctx, t, "m1", waits("ImagePullBackOff"))
-	s.pod(ctx, t, "m1", world.Ready)
+	s.pod(ctx, t, "m1", testenv.Ready)
 	for _, reason := range []string{"Pulling", "Failed", "BackOff", "Pulling", "Pulled"} {
 		require.Equal(t, reason, <-seen)
 	}

@@ -8,24 +8,24 @@ import (
 	"k8s.io/client-go/dynamic/dynamicinformer"
 	"k8s.io/client-go/tools/cache"
 
-	"github.com/lateen-project/lateen/test/world"
+	"github.com/lateen-project/lateen/test/testenv"
 )
 
 // place is the scope of a watch that movers share. The watch ends with the node.
 type place struct {
 	node, namespace string
-	kind            world.Kind
+	kind            testenv.Kind
 }
 
 // follow returns channels for the start and the cancel of a transfer. As in Velero's mover, a cancel counts only as an
 // update of an uncanceled resource in phase InProgress.
 func (s *StandIn) follow(host Host, namespace string, role role) (
-	started <-chan *world.Transfer, canceled <-chan struct{}, stop func(), err error,
+	started <-chan *testenv.Transfer, canceled <-chan struct{}, stop func(), err error,
 ) {
-	starts, cancels := make(chan *world.Transfer, 1), make(chan struct{}, 1)
-	see := func(object any) *world.Transfer {
+	starts, cancels := make(chan *testenv.Transfer, 1), make(chan struct{}, 1)
+	see := func(object any) *testenv.Transfer {
 		transfer := look(object, role.name)
-		if transfer == nil || transfer.Status.Phase != world.InProgress {
+		if transfer == nil || transfer.Status.Phase != testenv.InProgress {
 			return nil
 		}
 		select {
@@ -55,12 +55,12 @@ func (s *StandIn) follow(host Host, namespace string, role role) (
 }
 
 // look returns the transfer of a watch event if it has that name. Many movers share the watch.
-func look(object any, name string) *world.Transfer {
+func look(object any, name string) *testenv.Transfer {
 	resource, ok := object.(*unstructured.Unstructured)
 	if !ok || resource.GetName() != name {
 		return nil
 	}
-	transfer, err := world.View(resource)
+	transfer, err := testenv.View(resource)
 	if err != nil { // the API server validates all fields of a Transfer
 		return nil
 	}

@@ -11,13 +11,13 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"github.com/lateen-project/lateen/test/world"
+	"github.com/lateen-project/lateen/test/testenv"
 )
 
 // initialize runs the init containers in order. All end at once, except the one that waits for restored volumes.
 func (n *Node) initialize(ctx context.Context, pod *corev1.Pod, volumes map[string]string) error {
 	for i, container := range pod.Spec.InitContainers {
-		if container.Name != world.WaitContainer {
+		if container.Name != testenv.WaitContainer {
 			continue
 		}
 		if err := n.post(ctx, pod, initializing(pod, i)); err != nil {

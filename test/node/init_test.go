@@ -11,17 +11,17 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/lateen-project/lateen/test/node"
-	"github.com/lateen-project/lateen/test/world"
+	"github.com/lateen-project/lateen/test/testenv"
 )
 
 // waitsForRestore reports whether the pod's first init container runs.
 func waitsForRestore(pod *corev1.Pod) bool {
 	statuses := pod.Status.InitContainerStatuses
-	return len(statuses) > 0 && statuses[0].Name == world.WaitContainer && statuses[0].State.Running != nil
+	return len(statuses) > 0 && statuses[0].Name == testenv.WaitContainer && statuses[0].State.Running != nil
 }
 
 // restored marks a volume of a pod as restored, as Velero's mover does at its end.
-func (s *site) restored(ctx context.Context, t *testing.T, pod *corev1.Pod, volume, uid string) {
+func (s *env) restored(ctx context.Context, t *testing.T, pod *corev1.Pod, volume, uid string) {
 	t.Helper()
 	dir, err := s.node.VolumeDir(ctx, pod, volume)
 	require.NoError(t, err)
@@ -31,10 +31,10 @@ func (s *site) restored(ctx context.Context, t *testing.T, pod *corev1.Pod, volu
 
 func TestRestoredPodStartsOnceEveryVolumeIsRestored(t *testing.T) {
 	ctx := deadline(t)
-	s := newSite(ctx, t, node.Options{})
+	s := newEnv(ctx, t, node.Options{})
 	restore, err := s.Restore(ctx, "monday")
 	require.NoError(t, err)
-	_, err = s.RestorePod(ctx, restore, "app", s.node.Name(), world.EmptyDir("a"), world.EmptyDir("b"))
+	_, err = s.RestorePod(ctx, restore, "app", s.node.Name(), testenv.EmptyDir("a"), testenv.EmptyDir("b"))
 	require.NoError(t, err)
 	pod, err := s.WaitPod(ctx, s.Apps, "app", waitsForRestore)
 	require.NoError(t, err)
@@ -48,7 +48,7 @@ func TestRestoredPodStartsOnceEveryVolumeIsRestored(t *testing.T) {
 	require.NoError(t, err)
 	require.NoError(t, os.RemoveAll(filepath.Join(dir, ".velero"))) // as movers do before they mark a volume
 	s.restored(ctx, t, pod, "a", string(restore.UID))
-	pod, err = s.WaitPod(ctx, s.Apps, "app", world.Ready)
+	pod, err = s.WaitPod(ctx, s.Apps, "app", testenv.Ready)
 	require.NoError(t, err)
 	require.Equal(t, "Completed", pod.Status.InitContainerStatuses[0].State.Terminated.Reason)
 	require.Equal(t, corev1.ConditionTrue, condition(pod, corev1.PodInitialized).Status)
@@ -57,10 +57,10 @@ func TestRestoredPodStartsOnceEveryVolumeIsRestored(t *testing.T) {
 
 func TestRestoredPodOfWhichAVolumeIsMissingDoesNotStart(t *testing.T) {
 	ctx := deadline(t)
-	s := newSite(ctx, t, node.Options{})
+	s := newEnv(ctx, t, node.Options{})
 	restore, err := s.Restore(ctx, "monday")
 	require.NoError(t, err)
-	created, err := s.RestorePod(ctx, restore, "app", s.node.Name(), world.EmptyDir("a"), world.EmptyDir("b"))
+	created, err := s.RestorePod(ctx, restore, "app", s.node.Name(), testenv.EmptyDir("a"), testenv.EmptyDir("b"))
 	require.NoError(t, err)
 	pod, err := s.WaitPod(ctx, s.Apps, "app", waitsForRestore)
 	require.NoError(t, err)
@@ -84,11 +84,11 @@ func TestRestoredPodOfWhichAVolumeIsMissingDoesNotStart(t *testing.T) {
 
 func TestOtherInitContainersEndAtOnce(t *testing.T) {
 	ctx := deadline(t)
-	s := newSite(ctx, t, node.Options{})
+	s := newEnv(ctx, t, node.Options{})
 	s.mover(ctx, t, "m1", func(pod *corev1.Pod) {
 		pod.Spec.InitContainers = []corev1.Container{{Name: "first", Image: "i"}, {Name: "second", Image: "i"}}
 	})
-	pod := s.pod(ctx, t, "m1", world.Ready)
+	pod := s.pod(ctx, t, "m1", testenv.Ready)
 	require.Len(t, pod.Status.InitContainerStatuses, 2)
 	for _, status := range pod.Status.InitContainerStatuses {
 		require.Equal(t, "Completed", status.State.Terminated.Reason)

@@ -13,31 +13,31 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/lateen-project/lateen/test/node"
-	"github.com/lateen-project/lateen/test/world"
+	"github.com/lateen-project/lateen/test/testenv"
 )
 
 // transferOf creates a transfer of any kind and its mover. The mover has one volume, named after the transfer as in
 // Velero.
-func (s *transfers) transferOf(ctx context.Context, t *testing.T, kind world.Kind) *world.Transfer {
+func (s *transfers) transferOf(ctx context.Context, t *testing.T, kind testenv.Kind) *testenv.Transfer {
 	t.Helper()
 	restore, err := s.Restore(ctx, "monday")
 	require.NoError(t, err)
 	claim, err := s.TargetClaim(ctx, "files", "fast")
 	require.NoError(t, err)
-	create := map[world.Kind]func() (string, error){
-		world.PodVolumeBackup: func() (string, error) {
+	create := map[testenv.Kind]func() (string, error){
+		testenv.PodVolumeBackup: func() (string, error) {
 			created, err := s.PodVolumeBackup(ctx, s.backup, s.source, "data")
 			return created.Name, err
 		},
-		world.PodVolumeRestore: func() (string, error) {
+		testenv.PodVolumeRestore: func() (string, error) {
 			created, err := s.PodVolumeRestore(ctx, restore, s.source, "data", "k1", s.Apps)
 			return created.Name, err
 		},
-		world.DataUpload: func() (string, error) {
+		testenv.DataUpload: func() (string, error) {
 			created, err := s.DataUpload(ctx, s.backup, claim, velerov2alpha1.CSISnapshotSpec{VolumeSnapshot: "s"})
 			return created.Name, err
 		},
-		world.DataDownload: func() (string, error) {
+		testenv.DataDownload: func() (string, error) {
 			created, err := s.DataDownload(ctx, restore, claim, "k1")
 			return created.Name, err
 		},
@@ -49,7 +49,7 @@ func (s *transfers) transferOf(ctx context.Context, t *testing.T, kind world.Kin
 	s.mover(ctx, t, name, func(pod *corev1.Pod) {
 		pod.Labels = map[string]string{kind.Label(): name}
 		volume := string(created.UID)
-		pod.Spec.Volumes = []corev1.Volume{world.EmptyDir(volume)}
+		pod.Spec.Volumes = []corev1.Volume{testenv.EmptyDir(volume)}
 		pod.Spec.Containers[0].VolumeMounts = []corev1.VolumeMount{{Name: volume, MountPath: "/" + volume}}
 		pod.Spec.Containers[0].Args = []string{"--" + strings.TrimPrefix(kind.Label(), "velero.io/") + "=" + name, "--volume-mode=Filesystem"}
 	})
@@ -57,22 +57,22 @@ func (s *transfers) transferOf(ctx context.Context, t *testing.T, kind world.Kin
 }
 
 func TestStandInPlaysMoversOfEveryKind(t *testing.T) {
-	tests := map[world.Kind]struct {
+	tests := map[testenv.Kind]struct {
 		inEvents, inResults string
 		success             string
 	}{
-		world.PodVolumeBackup: {
+		testenv.PodVolumeBackup: {
 			inEvents: "PVB", inResults: "PVB",
 			success: `{"snapshotID":"snapshot-of-NAME","emptySnapshot":false,"source":{"byPath":"/UID","volumeMode":"Filesystem"},"totalBytes":1000,"incrementalBytes":500}`,
 		},
-		world.PodVolumeRestore: {
+		testenv.PodVolumeRestore: {
 			inEvents: "PVR", inResults: "PVR", success: `{"target":{"byPath":"/UID","volumeMode":"Filesystem"},"totalBytes":1000}`,
 		},
-		world.DataUpload: {
+		testenv.DataUpload: {
 			inEvents: "data upload", inResults: "DataUpload",
 			success: `{"snapshotID":"snapshot-of-NAME","emptySnapshot":false,"source":{"byPath":"/UID","volumeMode":"Filesystem"},"totalBytes":1000,"incrementalBytes":500}`,
 		},
-		world.DataDownload: {
+		testenv.DataDownload: {
 			inEvents: "data download", inResults: "DataDownload", success: `{"target":{"byPath":"/UID","volumeMode":"Filesystem"},"totalBytes":1000}`,
 		},
 	}
@@ -81,7 +81,7 @@ func TestStandInPlaysMoversOfEveryKind(t *testing.T) {
 			ctx := deadline(t)
 			s := newTransfers(ctx, t, 10*time.Millisecond, func(*node.StandIn) {})
 			created := s.transferOf(ctx, t, kind)
-			pod := s.pod(ctx, t, created.Name, world.Ready)
+			pod := s.pod(ctx, t, created.Name, testenv.Ready)
 			require.True(t, node.IsMover(pod))
 			volume, err := s.node.VolumeDir(ctx, pod, string(created.UID))
 			require.NoError(t, err)
@@ -96,7 +96,7 @@ func TestStandInPlaysMoversOfEveryKind(t *testing.T) {
 			require.Equal(t, created.APIVersion, completed.InvolvedObject.APIVersion)
 			s.moved(t, created, volume)
 			mark := filepath.Join(volume, ".velero", string(created.OwnerReferences[0].UID))
-			if kind == world.PodVolumeRestore {
+			if kind == testenv.PodVolumeRestore {
 				require.FileExists(t, mark)
 			} else {
 				require.NoFileExists(t, mark)
@@ -120,17 +120,17 @@ func TestStandInPlaysMoversOfEveryKind(t *testing.T) {
 }
 
 // moved requires that a backup has read the content of the volume, and that a restore has written its own.
-func (s *transfers) moved(t *testing.T, created *world.Transfer, volume string) {
+func (s *transfers) moved(t *testing.T, created *testenv.Transfer, volume string) {
 	t.Helper()
 	there, err := node.ReadData(volume)
 	require.NoError(t, err)
 	read, ok := s.movers.Uploaded(created.UID)
-	switch world.Kind(created.Kind) {
-	case world.PodVolumeBackup, world.DataUpload:
+	switch testenv.Kind(created.Kind) {
+	case testenv.PodVolumeBackup, testenv.DataUpload:
 		require.True(t, ok)
 		require.Equal(t, "what is there\n", read)
 		require.Equal(t, "what is there\n", there)
-	case world.PodVolumeRestore, world.DataDownload:
+	case testenv.PodVolumeRestore, testenv.DataDownload:
 		require.False(t, ok)
 		require.Equal(t, node.Data(created.UID, "k1"), there)
 		require.NotEqual(t, node.Data(created.UID, "k2"), there)

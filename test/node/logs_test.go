@@ -11,7 +11,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/lateen-project/lateen/test/node"
-	"github.com/lateen-project/lateen/test/world"
+	"github.com/lateen-project/lateen/test/testenv"
 )
 
 // talker writes each line it receives, until the channel closes.
@@ -31,7 +31,7 @@ func (r talker) Run(ctx context.Context, _ *corev1.Pod, host node.Host) node.Res
 	}
 }
 
-func (s *site) log(ctx context.Context, t *testing.T, options corev1.PodLogOptions) string {
+func (s *env) log(ctx context.Context, t *testing.T, options corev1.PodLogOptions) string {
 	t.Helper()
 	text, err := s.Kube.CoreV1().Pods(s.Namespace).GetLogs("m1", &options).DoRaw(ctx)
 	require.NoError(t, err)
@@ -41,11 +41,11 @@ func (s *site) log(ctx context.Context, t *testing.T, options corev1.PodLogOptio
 func TestLogsAreServedThroughTheAPIServer(t *testing.T) {
 	ctx := deadline(t)
 	runner := talker{make(chan string, 9)}
-	s := newSite(ctx, t, node.Options{Runner: node.Movers{Runner: runner}})
+	s := newEnv(ctx, t, node.Options{Runner: node.Movers{Runner: runner}})
 	s.mover(ctx, t, "m1", func(pod *corev1.Pod) {
 		pod.Spec.Containers[0].TerminationMessagePolicy = corev1.TerminationMessageFallbackToLogsOnError
 	})
-	s.pod(ctx, t, "m1", world.Ready)
+	s.pod(ctx, t, "m1", testenv.Ready)
 	stream, err := s.Kube.CoreV1().Pods(s.Namespace).GetLogs("m1", &corev1.PodLogOptions{Follow: true}).Stream(ctx)
 	require.NoError(t, err)
 	defer func() { require.NoError(t, stream.Close()) }()
@@ -82,7 +82,7 @@ func TestLogsAreServedThroughTheAPIServer(t *testing.T) {
 
 func TestContainerThatWaitsHasNoLog(t *testing.T) {
 	ctx := deadline(t)
-	s := newSite(ctx, t, node.Options{})
+	s := newEnv(ctx, t, node.Options{})
 	s.node.Faults.Add(node.Fault{NeverStarts: true})
 	s.mover(ctx, t, "m1")
 	s.pod(ctx, t, "m1", waits("ContainerCreating"))

@@ -48,7 +48,7 @@ type Node struct {
 	running sync.WaitGroup
 	lock    sync.Mutex
 	pods    map[types.UID]*podRun
-	news    news          // notifies of changes in directories
+	news    notifier      // notifies of changes in directories
 	speech  sync.RWMutex  // held by API writes; exclusively by the start or end of a silence
 	silence chan struct{} // nil, or closed at the end of the silence
 	stopped chan struct{} // nil, or the silence of a kubelet that receives nothing either

@@ -17,7 +17,7 @@ import (
 
 	"github.com/lateen-project/lateen/test/cluster"
 	"github.com/lateen-project/lateen/test/node"
-	"github.com/lateen-project/lateen/test/world"
+	"github.com/lateen-project/lateen/test/testenv"
 )
 
 // plane is the only control plane of this test binary. TestMain sets it.
@@ -31,11 +31,11 @@ func TestMain(m *testing.M) {
 }
 
 func installCRDs(ctx context.Context, c *cluster.Cluster) error {
-	return world.InstallCRDs(ctx, c.Admin())
+	return testenv.InstallCRDs(ctx, c.Admin())
 }
 
 // patience is the limit for one wait of a test.
-const patience = world.Patience
+const patience = testenv.Patience
 
 // deadline returns a context that bounds all waits of a test.
 func deadline(t *testing.T) context.Context {
@@ -45,39 +45,39 @@ func deadline(t *testing.T) context.Context {
 	return ctx
 }
 
-// sites counts the sites, so that each has a unique name.
-var sites atomic.Int64
+// envs counts the environments, so that each has a unique name.
+var envs atomic.Int64
 
-// site is an installation of Velero with its own node.
-type site struct {
-	*world.World
+// env is an installation of Velero with its own node.
+type env struct {
+	*testenv.Env
 	node *node.Node
 }
 
-// newSite starts a node in its own directory. It has the name of the site's namespace.
-func newSite(ctx context.Context, t *testing.T, options node.Options) *site {
+// newEnv starts a node in its own directory. It has the name of its namespace.
+func newEnv(ctx context.Context, t *testing.T, options node.Options) *env {
 	t.Helper()
-	return newSiteOf(ctx, t, plane.Admin(), options)
+	return newEnvOf(ctx, t, plane.Admin(), options)
 }
 
-// newSiteOf connects the node to the API server by config.
-func newSiteOf(ctx context.Context, t *testing.T, config *rest.Config, options node.Options) *site {
+// newEnvOf connects the node to the API server by config.
+func newEnvOf(ctx context.Context, t *testing.T, config *rest.Config, options node.Options) *env {
 	t.Helper()
-	options.Name = fmt.Sprintf("site-%d", sites.Add(1))
+	options.Name = fmt.Sprintf("site-%d", envs.Add(1))
 	options.Root = t.TempDir()
-	installed, err := world.New(ctx, plane.Admin(), world.Options{Namespace: options.Name, Node: options.Name, KubeletRoot: options.Root})
+	installed, err := testenv.New(ctx, plane.Admin(), testenv.Options{Namespace: options.Name, Node: options.Name, KubeletRoot: options.Root})
 	require.NoError(t, err)
 	started, err := node.Start(ctx, config, options)
 	require.NoError(t, err)
 	t.Cleanup(started.Stop)
-	return &site{World: installed, node: started}
+	return &env{Env: installed, node: started}
 }
 
 // mover creates a pod that has the form of a pod volume backup's mover.
-func (s *site) mover(ctx context.Context, t *testing.T, name string, change ...func(*corev1.Pod)) *corev1.Pod {
+func (s *env) mover(ctx context.Context, t *testing.T, name string, change ...func(*corev1.Pod)) *corev1.Pod {
 	t.Helper()
 	pod := &corev1.Pod{
-		ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{world.PodVolumeBackup.Label(): name}},
+		ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{testenv.PodVolumeBackup.Label(): name}},
 		Spec: corev1.PodSpec{
 			NodeName: s.node.Name(), RestartPolicy: corev1.RestartPolicyNever, TerminationGracePeriodSeconds: new(int64(1)),
 			Containers: []corev1.Container{{
@@ -95,7 +95,7 @@ func (s *site) mover(ctx context.Context, t *testing.T, name string, change ...f
 }
 
 // pod waits for a pod in Velero's namespace.
-func (s *site) pod(ctx context.Context, t *testing.T, name string, done func(*corev1.Pod) bool) *corev1.Pod {
+func (s *env) pod(ctx context.Context, t *testing.T, name string, done func(*corev1.Pod) bool) *corev1.Pod {
 	t.Helper()
 	pod, err := s.WaitPod(ctx, s.Namespace, name, done)
 	require.NoError(t, err)
@@ -116,7 +116,7 @@ func condition(pod *corev1.Pod, kind corev1.PodConditionType) corev1.PodConditio
 	return corev1.PodCondition{}
 }
 
-func (s *site) delete(ctx context.Context, t *testing.T, name string, grace *int64) {
+func (s *env) delete(ctx context.Context, t *testing.T, name string, grace *int64) {
 	t.Helper()
 	require.NoError(t, s.Kube.CoreV1().Pods(s.Namespace).Delete(ctx, name, metav1.DeleteOptions{GracePeriodSeconds: grace}))
 }
@@ -124,13 +124,13 @@ func (s *site) delete(ctx context.Context, t *testing.T, name string, grace *int
 func TestPodThatTheSchedulerBindsRuns(t *testing.T) {
 	ctx := deadline(t)
 	reported := make(chan string, 10)
-	zone := map[string]string{"zone": fmt.Sprintf("z%d", sites.Add(1))}
-	s := newSite(ctx, t, node.Options{
+	zone := map[string]string{"zone": fmt.Sprintf("z%d", envs.Add(1))}
+	s := newEnv(ctx, t, node.Options{
 		Labels: zone, StartDelay: 10 * time.Millisecond, OnRunning: func(pod *corev1.Pod) { reported <- pod.Name },
 	})
 	free := func(pod *corev1.Pod) { pod.Spec.NodeName, pod.Spec.NodeSelector = "", zone }
 	s.mover(ctx, t, "m1", free)
-	pod := s.pod(ctx, t, "m1", world.Ready)
+	pod := s.pod(ctx, t, "m1", testenv.Ready)
 	require.Equal(t, s.node.Name(), pod.Spec.NodeName)
 	require.Equal(t, corev1.PodRunning, pod.Status.Phase)
 	require.Equal(t, "127.0.0.1", pod.Status.PodIP)
@@ -148,7 +148,7 @@ func TestPodThatTheSchedulerBindsRuns(t *testing.T) {
 
 func TestNodeStaysReady(t *testing.T) {
 	ctx := deadline(t)
-	s := newSite(ctx, t, node.Options{Heartbeat: 20 * time.Millisecond})
+	s := newEnv(ctx, t, node.Options{Heartbeat: 20 * time.Millisecond})
 	watcher, err := s.Kube.CoordinationV1().Leases(corev1.NamespaceNodeLease).Watch(ctx, metav1.ListOptions{FieldSelector: "metadata.name=" + s.node.Name()})
 	require.NoError(t, err)
 	defer watcher.Stop()
@@ -174,7 +174,7 @@ func TestNodeStaysReady(t *testing.T) {
 
 func TestSchedulerPreemptsForAPodOfHigherPriority(t *testing.T) {
 	ctx := deadline(t)
-	s := newSite(ctx, t, node.Options{Allocatable: corev1.ResourceList{
+	s := newEnv(ctx, t, node.Options{Allocatable: corev1.ResourceList{
 		corev1.ResourceCPU: resource.MustParse("1"), corev1.ResourceMemory: resource.MustParse("1Gi"), corev1.ResourcePods: resource.MustParse("10"),
 	}})
 	high := s.Namespace + "-high"
@@ -184,12 +184,12 @@ func TestSchedulerPreemptsForAPodOfHigherPriority(t *testing.T) {
 		pod.Spec.Containers[0].Resources.Requests = corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("800m")}
 	}
 	s.mover(ctx, t, "low", big)
-	s.pod(ctx, t, "low", world.Ready)
+	s.pod(ctx, t, "low", testenv.Ready)
 	ends, err := s.Kube.CoreV1().Pods(s.Namespace).Watch(ctx, metav1.ListOptions{FieldSelector: "metadata.name=low"})
 	require.NoError(t, err)
 	defer ends.Stop()
 	s.mover(ctx, t, "high", big, func(pod *corev1.Pod) { pod.Spec.PriorityClassName = high })
-	s.pod(ctx, t, "high", world.Ready)
+	s.pod(ctx, t, "high", testenv.Ready)
 	for event := range ends.ResultChan() {
 		pod, ok := event.Object.(*corev1.Pod)
 		require.True(t, ok)
@@ -203,7 +203,7 @@ func TestSchedulerPreemptsForAPodOfHigherPriority(t *testing.T) {
 }
 
 // left lists the files of a pod on the node.
-func (s *site) left(t *testing.T, pod *corev1.Pod) []string {
+func (s *env) left(t *testing.T, pod *corev1.Pod) []string {
 	t.Helper()
 	found, err := filepath.Glob(filepath.Join(s.node.PodsDir(), string(pod.UID)))
 	require.NoError(t, err)

@@ -8,16 +8,16 @@ import (
 	"github.com/fsnotify/fsnotify"
 )
 
-// news notifies all waiters of a node about changes in directories. All share one watch, because the kernel grants
+// notifier notifies all waiters of a node about changes in directories. All share one watch, because the kernel grants
 // only a few (fs.inotify.max_user_instances: 128).
-type news struct {
+type notifier struct {
 	lock    sync.Mutex
 	watcher *fsnotify.Watcher // nil before the first use
 	changed chan struct{}     // closed and replaced at each event
 }
 
 // follow watches a directory from now on. The first call starts the watch through beside.
-func (n *news) follow(dir string, beside func(func(context.Context))) error {
+func (n *notifier) follow(dir string, beside func(func(context.Context))) error {
 	n.lock.Lock()
 	defer n.lock.Unlock()
 	if n.watcher == nil {
@@ -32,13 +32,13 @@ func (n *news) follow(dir string, beside func(func(context.Context))) error {
 }
 
 // next returns a channel that closes at the next event. Call it before the check of the file.
-func (n *news) next() <-chan struct{} {
+func (n *notifier) next() <-chan struct{} {
 	n.lock.Lock()
 	defer n.lock.Unlock()
 	return n.changed
 }
 
-func (n *news) run(ctx context.Context, watcher *fsnotify.Watcher) {
+func (n *notifier) run(ctx context.Context, watcher *fsnotify.Watcher) {
 	defer watcher.Close()
 	for {
 		select {

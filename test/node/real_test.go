@@ -11,7 +11,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/lateen-project/lateen/test/node"
-	"github.com/lateen-project/lateen/test/world"
+	"github.com/lateen-project/lateen/test/testenv"
 )
 
 // The volume belongs to a simulated driver. A pod reaches it as a claim, or as a hostPath through the link in another
@@ -20,7 +20,7 @@ func TestRealContainerOwnsWhatItMounts(t *testing.T) {
 	self, err := os.Executable()
 	require.NoError(t, err)
 	tests := map[string]func(link string) corev1.Volume{
-		"of a claim":            func(string) corev1.Volume { return world.ClaimVolume("data", "data") },
+		"of a claim":            func(string) corev1.Volume { return testenv.ClaimVolume("data", "data") },
 		"by a path of the host": func(link string) corev1.Volume { return hostPath("data", link, corev1.HostPathDirectory) },
 	}
 	for name, volume := range tests {
@@ -29,15 +29,15 @@ func TestRealContainerOwnsWhatItMounts(t *testing.T) {
 			runner := node.Real{
 				Config: plane.Admin(), Velero: "/no/such/binary", Images: map[string]string{"velero:x": self}, Binds: libraries(),
 			}
-			s := newSite(ctx, t, node.Options{Runner: node.Movers{Runner: runner}})
+			s := newEnv(ctx, t, node.Options{Runner: node.Movers{Runner: runner}})
 			bytes := t.TempDir()
 			file := filepath.Join(bytes, "file")
 			require.NoError(t, os.WriteFile(file, nil, 0o600))
 			_, err := s.Claim(ctx, "data", simulated(bytes), corev1.PersistentVolumeFilesystem)
 			require.NoError(t, err)
-			_, err = s.SourcePod(ctx, "app", s.node.Name(), world.ClaimVolume("data", "data"))
+			_, err = s.SourcePod(ctx, "app", s.node.Name(), testenv.ClaimVolume("data", "data"))
 			require.NoError(t, err)
-			app, err := s.WaitPod(ctx, s.Apps, "app", world.Ready)
+			app, err := s.WaitPod(ctx, s.Apps, "app", testenv.Ready)
 			require.NoError(t, err)
 			link, err := s.node.VolumeDir(ctx, app, "data")
 			require.NoError(t, err)
@@ -48,7 +48,7 @@ func TestRealContainerOwnsWhatItMounts(t *testing.T) {
 			require.NoError(t, err)
 			require.NoError(t, s.inApps().ConfigMap(ctx, "settings", map[string]string{"COLOR": "red"}))
 			apps := *s
-			apps.World = s.inApps() // the namespace of the claim
+			apps.Env = s.inApps() // the namespace of the claim
 			apps.mover(ctx, t, "m1", func(pod *corev1.Pod) {
 				pod.Spec.Volumes = []corev1.Volume{volume(link)}
 				container := &pod.Spec.Containers[0]
@@ -72,9 +72,9 @@ func TestRealContainerOwnsWhatItMounts(t *testing.T) {
 	}
 }
 
-// inApps returns the same world for the namespace of the backed-up pods.
-func (s *site) inApps() *world.World {
-	w := *s.World
+// inApps returns the same environment for the namespace of the backed-up pods.
+func (s *env) inApps() *testenv.Env {
+	w := *s.Env
 	w.Namespace = s.Apps
 	return &w
 }

@@ -8,19 +8,19 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 
-	"github.com/lateen-project/lateen/test/world"
+	"github.com/lateen-project/lateen/test/testenv"
 )
 
 // role is the task of a mover, from the arguments of its pod.
 type role struct {
-	kind       world.Kind
+	kind       testenv.Kind
 	name       string // of the resource
 	volumeMode string // Filesystem or Block; pod volume movers have no such argument and use Filesystem
 }
 
 // roleOf reads the arguments of a mover pod. One of them names the resource and has the name of the label.
 func roleOf(pod *corev1.Pod) (role, error) {
-	for _, kind := range world.Kinds() {
+	for _, kind := range testenv.Kinds() {
 		_, flag, _ := strings.Cut(kind.Label(), "/")
 		if name := argument(pod, flag); name != "" {
 			mode := argument(pod, "volume-mode")
@@ -47,28 +47,28 @@ func argument(pod *corev1.Pod, flag string) string {
 // inEvents returns the name of the resource in the Events of Velero's movers. Their termination messages use another
 // one.
 func (r role) inEvents() string {
-	names := map[world.Kind]string{
-		world.PodVolumeBackup: "PVB", world.PodVolumeRestore: "PVR",
-		world.DataUpload: "data upload", world.DataDownload: "data download",
+	names := map[testenv.Kind]string{
+		testenv.PodVolumeBackup: "PVB", testenv.PodVolumeRestore: "PVR",
+		testenv.DataUpload: "data upload", testenv.DataDownload: "data download",
 	}
 	return names[r.kind] + " " + r.name
 }
 
 // inResults returns the name of the resource in the termination messages of Velero's movers.
 func (r role) inResults() string {
-	names := map[world.Kind]string{
-		world.PodVolumeBackup: "PVB", world.PodVolumeRestore: "PVR",
-		world.DataUpload: string(world.DataUpload), world.DataDownload: string(world.DataDownload),
+	names := map[testenv.Kind]string{
+		testenv.PodVolumeBackup: "PVB", testenv.PodVolumeRestore: "PVR",
+		testenv.DataUpload: string(testenv.DataUpload), testenv.DataDownload: string(testenv.DataDownload),
 	}
 	return names[r.kind] + " " + r.name
 }
 
 func (r role) restores() bool {
-	return r.kind == world.PodVolumeRestore || r.kind == world.DataDownload
+	return r.kind == testenv.PodVolumeRestore || r.kind == testenv.DataDownload
 }
 
 // success returns the termination message of a successful mover (velero-protocol 3.4).
-func (r role) success(transfer *world.Transfer, bytes int64) string {
+func (r role) success(transfer *testenv.Transfer, bytes int64) string {
 	volume := fmt.Sprintf(`{"byPath":"/%s","volumeMode":"%s"}`, transfer.UID, r.volumeMode)
 	if r.restores() {
 		return fmt.Sprintf(`{"target":%s,"totalBytes":%d}`, volume, bytes)
@@ -78,9 +78,9 @@ func (r role) success(transfer *world.Transfer, bytes int64) string {
 }
 
 // leave creates the mark that the restored pod's init container waits for. Its name is the UID of the restore.
-func (r role) leave(transfer *world.Transfer, host Host) error {
+func (r role) leave(transfer *testenv.Transfer, host Host) error {
 	volume := host.Volumes[string(transfer.UID)]
-	if r.kind != world.PodVolumeRestore || volume == "" || len(transfer.OwnerReferences) == 0 {
+	if r.kind != testenv.PodVolumeRestore || volume == "" || len(transfer.OwnerReferences) == 0 {
 		return nil
 	}
 	done := filepath.Join(volume, doneDir)

@@ -7,7 +7,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 
-	"github.com/lateen-project/lateen/test/world"
+	"github.com/lateen-project/lateen/test/testenv"
 )
 
 // Runner plays the containers of a pod.
@@ -60,7 +60,7 @@ func (a atOnce) Run(context.Context, *corev1.Pod, Host) Result { return a.end }
 
 // IsMover reports whether a pod is a data mover of any kind.
 func IsMover(pod *corev1.Pod) bool {
-	return slices.ContainsFunc(world.Kinds(), func(kind world.Kind) bool { return pod.Labels[kind.Label()] != "" })
+	return slices.ContainsFunc(testenv.Kinds(), func(kind testenv.Kind) bool { return pod.Labels[kind.Label()] != "" })
 }
 
 // repositoryLabel marks the pods of maintenance jobs (velero-protocol 4.4).

@@ -13,7 +13,7 @@ import (
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/cache"
 
-	"github.com/lateen-project/lateen/test/world"
+	"github.com/lateen-project/lateen/test/testenv"
 )
 
 // StandIn plays the mover of a resource of any of the four kinds. It waits for phase InProgress, sends the Events and
@@ -69,13 +69,13 @@ func (s *StandIn) Run(ctx context.Context, pod *corev1.Pod, host Host) Result {
 		return Result{ExitCode: 1, Message: fmt.Sprintf("Failed to create data path service for %s: %v", role.inResults(), err)}
 	}
 	defer stop()
-	var transfer *world.Transfer
+	var transfer *testenv.Transfer
 	select {
 	case transfer = <-started:
 	case <-ctx.Done():
 		return killed
 	}
-	voice := &voice{client: s.kube, role: role, transfer: transfer, host: host, said: map[string]*corev1.Event{}}
+	voice := &eventSender{client: s.kube, role: role, transfer: transfer, host: host, said: map[string]*corev1.Event{}}
 	if err := role.begin(transfer, host); err != nil {
 		return voice.fails(err)
 	}
@@ -92,7 +92,7 @@ func (s *StandIn) Run(ctx context.Context, pod *corev1.Pod, host Host) Result {
 }
 
 // work plays the data path.
-func (s *StandIn) work(ctx context.Context, canceled <-chan struct{}, voice *voice) Result {
+func (s *StandIn) work(ctx context.Context, canceled <-chan struct{}, voice *eventSender) Result {
 	if s.Silent || s.Deaf {
 		canceled = nil
 	}

@@ -14,12 +14,12 @@ import (
 
 	"github.com/lateen-project/lateen/test/cluster"
 	"github.com/lateen-project/lateen/test/node"
-	"github.com/lateen-project/lateen/test/world"
+	"github.com/lateen-project/lateen/test/testenv"
 )
 
-// transfers is a site whose movers are stand-ins, with the objects that they need.
+// transfers is an environment whose movers are stand-ins, with the objects that they need.
 type transfers struct {
-	*site
+	*env
 	movers *node.StandIn
 	backup *velerov1.Backup
 	source *corev1.Pod
@@ -33,10 +33,10 @@ func newTransfers(ctx context.Context, t *testing.T, takes time.Duration, change
 	runner, err := node.NewStandIn(own, takes)
 	require.NoError(t, err)
 	change(runner)
-	s := &transfers{movers: runner, site: newSite(ctx, t, node.Options{Runner: node.Movers{Runner: runner}})}
+	s := &transfers{movers: runner, env: newEnv(ctx, t, node.Options{Runner: node.Movers{Runner: runner}})}
 	s.backup, err = s.Backup(ctx, "nightly")
 	require.NoError(t, err)
-	s.source, err = s.SourcePod(ctx, "app", s.node.Name(), world.EmptyDir("data"))
+	s.source, err = s.SourcePod(ctx, "app", s.node.Name(), testenv.EmptyDir("data"))
 	require.NoError(t, err)
 	return s
 }
@@ -52,7 +52,7 @@ func (s *transfers) transfer(ctx context.Context, t *testing.T) *velerov1.PodVol
 
 func (s *transfers) begin(ctx context.Context, t *testing.T, name string) {
 	t.Helper()
-	require.NoError(t, s.Transfers(world.PodVolumeBackup).Patch(ctx, name, `{"status":{"phase":"InProgress"}}`))
+	require.NoError(t, s.Transfers(testenv.PodVolumeBackup).Patch(ctx, name, `{"status":{"phase":"InProgress"}}`))
 }
 
 // end waits for the end of a mover and returns its exit code and termination message.
@@ -98,7 +98,7 @@ func TestStandInCompletesAsVelerosMoverDoes(t *testing.T) {
 	ctx := deadline(t)
 	s := newTransfers(ctx, t, 30*time.Millisecond, func(m *node.StandIn) { m.Reports, m.Bytes = 2, 3000 })
 	created := s.transfer(ctx, t)
-	s.pod(ctx, t, created.Name, world.Ready)
+	s.pod(ctx, t, created.Name, testenv.Ready)
 	require.Empty(t, s.events(ctx, t, created), "it waits to be told")
 	s.begin(ctx, t, created.Name)
 	code, message := s.end(ctx, t, created.Name)
@@ -142,7 +142,7 @@ func TestStandInHearsACancel(t *testing.T) {
 	created := s.transfer(ctx, t)
 	s.begin(ctx, t, created.Name)
 	s.moves(ctx, t, created)
-	require.NoError(t, s.Transfers(world.PodVolumeBackup).Cancel(ctx, created.Name))
+	require.NoError(t, s.Transfers(testenv.PodVolumeBackup).Cancel(ctx, created.Name))
 	code, message := s.end(ctx, t, created.Name)
 	require.EqualValues(t, 1, code)
 	require.Equal(t, "Failed to run data path service for PVB "+created.Name+": data path is canceled", message)
@@ -157,8 +157,8 @@ func TestStandInHearsNoCancelThatCameTooEarly(t *testing.T) {
 	ctx := deadline(t)
 	s := newTransfers(ctx, t, 10*time.Millisecond, func(*node.StandIn) {})
 	created := s.transfer(ctx, t)
-	s.pod(ctx, t, created.Name, world.Ready)
-	require.NoError(t, s.Transfers(world.PodVolumeBackup).Cancel(ctx, created.Name))
+	s.pod(ctx, t, created.Name, testenv.Ready)
+	require.NoError(t, s.Transfers(testenv.PodVolumeBackup).Cancel(ctx, created.Name))
 	s.begin(ctx, t, created.Name)
 	code, _ := s.end(ctx, t, created.Name)
 	require.Zero(t, code, "Velero's mover hears of the change alone, and only while InProgress")
@@ -188,8 +188,8 @@ func TestStandInCanBeDeafAndSilentAndFail(t *testing.T) {
 			s := newTransfers(ctx, t, 300*time.Millisecond, test.change)
 			created := s.transfer(ctx, t)
 			s.begin(ctx, t, created.Name)
-			s.pod(ctx, t, created.Name, world.Ready)
-			require.NoError(t, s.Transfers(world.PodVolumeBackup).Cancel(ctx, created.Name))
+			s.pod(ctx, t, created.Name, testenv.Ready)
+			require.NoError(t, s.Transfers(testenv.PodVolumeBackup).Cancel(ctx, created.Name))
 			code, _ := s.end(ctx, t, created.Name)
 			require.Equal(t, test.code, code)
 			var reasons []string
@@ -212,7 +212,7 @@ func TestManyStandInsShareOneWatch(t *testing.T) {
 	s.begin(ctx, t, last.Name)
 	s.moves(ctx, t, last)
 	for i := range movers {
-		s.pod(ctx, t, fmt.Sprintf("m%d", i), world.Ready)
+		s.pod(ctx, t, fmt.Sprintf("m%d", i), testenv.Ready)
 	}
 	records, err := plane.Audit(ctx, cluster.Query{User: "stand-ins-of-" + t.Name(), Namespace: s.Namespace, Resources: []string{"podvolumebackups"}})
 	require.NoError(t, err)

@@ -18,7 +18,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/lateen-project/lateen/test/node"
-	"github.com/lateen-project/lateen/test/world"
+	"github.com/lateen-project/lateen/test/testenv"
 )
 
 // ours returns the stacks of goroutines that run code of this package, or that it started.
@@ -48,7 +48,7 @@ func TestStopEndsEverything(t *testing.T) {
 	require.NotEmpty(t, ours(t))
 	s.node.Stop()
 	require.Empty(t, ours(t))
-	require.Equal(t, corev1.PodRunning, s.pod(ctx, t, created.Name, world.Ready).Status.Phase, "a machine without power reports nothing")
+	require.Equal(t, corev1.PodRunning, s.pod(ctx, t, created.Name, testenv.Ready).Status.Phase, "a machine without power reports nothing")
 }
 
 // alive returns the processes whose command line contains a word.
@@ -89,18 +89,18 @@ func libraries() (dirs []string) {
 }
 
 func TestNoProcessOfARealMoverIsLeft(t *testing.T) {
-	tests := map[string]func(*testing.T, *site){
-		"when its pod is deleted": func(t *testing.T, s *site) {
+	tests := map[string]func(*testing.T, *env){
+		"when its pod is deleted": func(t *testing.T, s *env) {
 			t.Helper()
 			s.delete(deadline(t), t, "m1", nil)
 			require.NoError(t, s.WaitPodGone(deadline(t), s.Namespace, "m1"))
 		},
-		"when its pod is evicted": func(t *testing.T, s *site) {
+		"when its pod is evicted": func(t *testing.T, s *env) {
 			t.Helper()
 			require.NoError(t, s.node.Evict(s.Namespace, "m1", "low on memory"))
 			s.pod(deadline(t), t, "m1", in(corev1.PodFailed))
 		},
-		"when the node stops": func(_ *testing.T, s *site) { s.node.Stop() },
+		"when the node stops": func(_ *testing.T, s *env) { s.node.Stop() },
 	}
 	for name, end := range tests {
 		t.Run(name, func(t *testing.T) {
@@ -108,13 +108,13 @@ func TestNoProcessOfARealMoverIsLeft(t *testing.T) {
 			self, err := os.Executable()
 			require.NoError(t, err)
 			runner := node.Real{Config: plane.Admin(), Velero: self, Binds: libraries()}
-			s := newSite(ctx, t, node.Options{Runner: node.Movers{Runner: runner}})
+			s := newEnv(ctx, t, node.Options{Runner: node.Movers{Runner: runner}})
 			mark := "--mark-" + s.Namespace
 			s.mover(ctx, t, "m1", func(pod *corev1.Pod) {
 				pod.Spec.Containers[0].Args = []string{mark}
 				pod.Spec.Containers[0].Env = []corev1.EnvVar{{Name: playing, Value: "parent"}}
 			})
-			s.pod(ctx, t, "m1", world.Ready)
+			s.pod(ctx, t, "m1", testenv.Ready)
 			stream, err := s.Kube.CoreV1().Pods(s.Namespace).GetLogs("m1", &corev1.PodLogOptions{Follow: true}).Stream(ctx)
 			require.NoError(t, err)
 			untilSaid(t, stream, "child goes on")

@@ -10,12 +10,12 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/lateen-project/lateen/test/node"
-	"github.com/lateen-project/lateen/test/world"
+	"github.com/lateen-project/lateen/test/testenv"
 )
 
 func TestVolumesAreWhereAKubeletHasThem(t *testing.T) {
 	ctx := deadline(t)
-	s := newSite(ctx, t, node.Options{})
+	s := newEnv(ctx, t, node.Options{})
 	claims := map[string]struct {
 		source corev1.PersistentVolumeSource
 		mode   corev1.PersistentVolumeMode
@@ -28,7 +28,7 @@ func TestVolumesAreWhereAKubeletHasThem(t *testing.T) {
 		"host":  {corev1.PersistentVolumeSource{HostPath: &corev1.HostPathVolumeSource{Path: "/srv/x"}}, corev1.PersistentVolumeFilesystem},
 	}
 	volumes := []corev1.Volume{
-		world.EmptyDir("cache"),
+		testenv.EmptyDir("cache"),
 		{Name: "inline", VolumeSource: corev1.VolumeSource{CSI: &corev1.CSIVolumeSource{Driver: "d"}}},
 		{Name: "share", VolumeSource: corev1.VolumeSource{NFS: &corev1.NFSVolumeSource{Server: "nfs", Path: "/x"}}},
 		{Name: "settings", VolumeSource: corev1.VolumeSource{ConfigMap: &corev1.ConfigMapVolumeSource{LocalObjectReference: corev1.LocalObjectReference{Name: "settings"}}}},
@@ -38,7 +38,7 @@ func TestVolumesAreWhereAKubeletHasThem(t *testing.T) {
 	for name, claim := range claims {
 		_, err := s.Claim(ctx, name, claim.source, claim.mode)
 		require.NoError(t, err)
-		volumes = append(volumes, world.ClaimVolume("my-"+name, name))
+		volumes = append(volumes, testenv.ClaimVolume("my-"+name, name))
 	}
 	_, err := s.Kube.CoreV1().Secrets(s.Apps).Create(ctx, &corev1.Secret{
 		ObjectMeta: metav1.ObjectMeta{Name: "key"}, Data: map[string][]byte{"password": []byte("p")},
@@ -50,7 +50,7 @@ func TestVolumesAreWhereAKubeletHasThem(t *testing.T) {
 	require.NoError(t, err)
 	_, err = s.SourcePod(ctx, "app", s.node.Name(), volumes...)
 	require.NoError(t, err)
-	pod, err := s.WaitPod(ctx, s.Apps, "app", world.Ready)
+	pod, err := s.WaitPod(ctx, s.Apps, "app", testenv.Ready)
 	require.NoError(t, err)
 
 	below := filepath.Join(s.node.PodsDir(), string(pod.UID))

@@ -24,7 +24,7 @@ func main() {
 	}
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
-	s := &stage{seed: *seed, tally: newTally(), harms: newHarms(), logs: *logs, agents: max(*agents, 1)}
+	s := &env{seed: *seed, counts: newCounts(), incidents: newIncidents(), logs: *logs, agents: max(*agents, 1)}
 	err := s.soak(ctx, time.Duration(*minutes)*time.Minute)
 	if err != nil {
 		fmt.Fprintln(os.Stderr, err)
@@ -33,22 +33,22 @@ func main() {
 }
 
 // soak goes on for so long, and then as long as the last transfers take.
-func (s *stage) soak(ctx context.Context, length time.Duration) (err error) {
+func (s *env) soak(ctx context.Context, length time.Duration) (err error) {
 	defer func() { err = errors.Join(err, s.close()) }()
 	if err := s.open(ctx); err != nil {
-		return fmt.Errorf("open the stage: %w", err)
+		return fmt.Errorf("open the environment: %w", err)
 	}
 	fmt.Printf("seed %d, %s, %d nodes with %d agents each; logs in %s\n", s.seed, length, len(s.nodes), s.agents, s.logs)
 	for number, end := 1, time.Now().Add(length); time.Now().Before(end); number++ {
 		r := s.newRound(number, min(roundLength, max(time.Until(end), time.Second)))
 		if err := r.play(ctx); err != nil {
-			return errors.Join(fmt.Errorf("play round %d: %w", number, err), s.journal.verdict())
+			return errors.Join(fmt.Errorf("play round %d: %w", number, err), s.history.err())
 		}
 		fmt.Println(r)
-		if s.journal.broken() {
+		if s.history.isViolated() {
 			break
 		}
 	}
-	s.tally.print(os.Stdout)
-	return errors.Join(s.journal.verdict(), s.tally.verdict())
+	s.counts.print(os.Stdout)
+	return errors.Join(s.history.err(), s.counts.err())
 }

@@ -10,21 +10,21 @@ import (
 	"sync"
 	"time"
 
-	"github.com/lateen-project/lateen/test/world"
+	"github.com/lateen-project/lateen/test/testenv"
 )
 
 const (
-	roundLength = 25 * time.Second       // of bad weather
-	customers   = 10                     // how many transfers there are at a time
-	recovery    = 90 * time.Second       // bounds a transfer, from the end of the bad weather on
+	roundLength = 25 * time.Second       // of faults
+	concurrency = 10                     // how many transfers there are at a time
+	recovery    = 90 * time.Second       // bounds a transfer, from the end of the faults on
 	preparation = 60 * time.Second       // bounds what a transfer needs around it
 	cleaning    = 30 * time.Second       // bounds what has to be seen, and to go, after a transfer
-	mostIdle    = 400 * time.Millisecond // between two acts of mischief
+	maxPause    = 400 * time.Millisecond // between two injections
 )
 
-// round is some time of bad weather, and the calm after it in which all transfers must end and leave nothing.
+// round is some time of faults, and the calm after it in which all transfers must end and leave nothing.
 type round struct {
-	*stage
+	*env
 	number int
 	length time.Duration
 	random *rand.Rand
@@ -34,42 +34,42 @@ type round struct {
 	count  int
 
 	lock    sync.Mutex
-	running map[string]*errand
+	running map[string]*workload
 	lost    map[string]bool // their targets were deleted
 }
 
-func (s *stage) newRound(number int, length time.Duration) *round {
-	const mischief = 1 << 20
+func (s *env) newRound(number int, length time.Duration) *round {
+	const part = 1 << 20
 	return &round{
-		stage: s, number: number, length: length, random: s.chance(mischief + uint64(number)), running: map[string]*errand{}, lost: map[string]bool{},
+		env: s, number: number, length: length, random: s.randomFor(part + uint64(number)), running: map[string]*workload{}, lost: map[string]bool{},
 	}
 }
 
 // String tells what there was of it.
 func (r *round) String() string {
-	return fmt.Sprintf("%s  round %d: %d transfers, %s of bad weather, settled %s after it", r.ended.Format(time.TimeOnly),
+	return fmt.Sprintf("%s  round %d: %d transfers, %s of faults, settled %s after it", r.ended.Format(time.TimeOnly),
 		r.number, r.count, r.calmed.Sub(r.began).Round(time.Second), r.ended.Sub(r.calmed).Round(time.Second/10))
 }
 
 // play plays the round.
 func (r *round) play(ctx context.Context) error {
 	r.began = time.Now()
-	for _, k := range r.keepers {
-		k.turn()
+	for _, k := range r.supervisors {
+		k.reset()
 	}
-	r.weather.set(true)
+	r.plan.set(true)
 	bad, calm := context.WithTimeout(ctx, r.length)
 	defer calm()
 	bounded, cancel := context.WithTimeout(ctx, r.length+recovery)
 	defer cancel()
 	var work sync.WaitGroup
-	results := make(chan error, customers)
-	for i := range customers {
+	results := make(chan error, concurrency)
+	for i := range concurrency {
 		random := rand.New(rand.NewPCG(r.random.Uint64(), uint64(i)))
 		work.Go(func() { results <- r.serve(bad, bounded, random) })
 	}
-	err := r.meddle(bad)
-	r.weather.set(false)
+	err := r.injectFaults(bad)
+	r.plan.set(false)
 	for _, played := range r.nodes {
 		played.Faults.Clear()
 	}
@@ -83,17 +83,17 @@ func (r *round) play(ctx context.Context) error {
 		return err
 	}
 	err = r.judge(ctx)
-	r.journal.turn()
+	r.history.reset()
 	r.ended = time.Now()
 	return errors.Join(err, ctx.Err())
 }
 
-// serve has one transfer after the other made, until the weather is better.
+// serve has one transfer after the other made, until the faults end.
 func (r *round) serve(bad, bounded context.Context, random *rand.Rand) error {
-	var deck []world.Kind
-	for bad.Err() == nil && !r.journal.broken() {
+	var deck []testenv.Kind
+	for bad.Err() == nil && !r.history.isViolated() {
 		if len(deck) == 0 {
-			deck = world.Kinds()
+			deck = testenv.Kinds()
 			random.Shuffle(len(deck), func(i, j int) { deck[i], deck[j] = deck[j], deck[i] })
 		}
 		preparing, cancel := context.WithTimeout(bounded, preparation)
@@ -111,12 +111,12 @@ func (r *round) serve(bad, bounded context.Context, random *rand.Rand) error {
 }
 
 // see waits for the end of a transfer and looks at what is left.
-func (r *round) see(ctx context.Context, created *errand) error {
+func (r *round) see(ctx context.Context, created *workload) error {
 	r.lock.Lock()
 	r.running[created.name] = created
 	r.count++
 	r.lock.Unlock()
-	ended, err := r.journal.until(ctx, created.uid, func(l life) bool { return l.gone || world.Settled(l.last) })
+	ended, err := r.history.until(ctx, created.uid, func(l transferState) bool { return l.gone || testenv.Settled(l.last) })
 	r.lock.Lock()
 	delete(r.running, created.name)
 	lost := r.lost[created.name]
@@ -129,16 +129,16 @@ func (r *round) see(ctx context.Context, created *errand) error {
 		looking, cancel := context.WithTimeout(context.WithoutCancel(ctx), cleaning)
 		defer cancel()
 		left, err := r.left(looking, "="+string(created.uid), time.Now())
-		r.journal.wrong("%s %s did not end: it is %q on %q, %q, finalizers %v; there are %v; the driver has snapshots %v",
+		r.history.violate("%s %s did not end: it is %q on %q, %q, finalizers %v; there are %v; the driver has snapshots %v",
 			created.kind, created.name, status.Phase, status.Node, status.Message, ended.last.Finalizers, left, r.driver.Handles())
 		return err
 	}
-	r.tally.ended(created.kind, ended.last.Status.Phase)
+	r.counts.ended(created.kind, ended.last.Status.Phase)
 	return r.leave(context.WithoutCancel(ctx), created, ended, lost)
 }
 
 // leave looks at what a transfer that has ended has left, and removes the rest.
-func (r *round) leave(ctx context.Context, created *errand, ended life, lost bool) error {
+func (r *round) leave(ctx context.Context, created *workload, ended transferState, lost bool) error {
 	phase := ended.last.Status.Phase
 	bounded := func(step func(context.Context) error) error {
 		ctx, cancel := context.WithTimeout(ctx, cleaning)
@@ -149,18 +149,18 @@ func (r *round) leave(ctx context.Context, created *errand, ended life, lost boo
 		// What an agent that was out of reach makes even later goes by the event of it; nothing may stay till the end.
 		left, err := r.left(ctx, "="+string(created.uid), ended.at.Truncate(time.Second).Add(-time.Second))
 		if len(left) > 0 {
-			r.journal.wrong("%s %s has ended as %q and left %s", created.kind, created.name, phase, strings.Join(left, ", "))
+			r.history.violate("%s %s has ended as %q and left %s", created.kind, created.name, phase, strings.Join(left, ", "))
 		}
 		return err
 	})
 	if err != nil {
 		return err
 	}
-	if wrong := unjustified(ended, r.harms.of(created.name), limits().Retries); wrong != "" {
-		r.journal.wrong("%s %s is %q, but %s", created.kind, created.name, phase, wrong)
+	if wrong := unjustified(ended, r.incidents.of(created.name), limits().Retries); wrong != "" {
+		r.history.violate("%s %s is %q, but %s", created.kind, created.name, phase, wrong)
 	}
 	if err := bounded(func(ctx context.Context) error { return created.check(ctx, ended, lost) }); err != nil {
-		r.journal.wrong("%s %s is %q, but: %v", created.kind, created.name, phase, err)
+		r.history.violate("%s %s is %q, but: %v", created.kind, created.name, phase, err)
 	}
 	err = bounded(func(ctx context.Context) error {
 		return ignoreGone(r.Transfers(created.kind).Delete(ctx, created.name))
@@ -169,13 +169,13 @@ func (r *round) leave(ctx context.Context, created *errand, ended life, lost boo
 		return fmt.Errorf("delete %s %s: %w", created.kind, created.name, err)
 	}
 	if err := bounded(created.clean); err != nil {
-		r.journal.wrong("after %s %s (%q): %v", created.kind, created.name, phase, err)
+		r.history.violate("after %s %s (%q): %v", created.kind, created.name, phase, err)
 	}
 	return nil
 }
 
-// one is an errand that runs and suits, or nil.
-func (r *round) one(suits func(*errand) bool) *errand {
+// one is a workload that runs and suits, or nil.
+func (r *round) one(suits func(*workload) bool) *workload {
 	r.lock.Lock()
 	defer r.lock.Unlock()
 	var names []string

@@ -10,13 +10,13 @@ import (
 
 	"github.com/lateen-project/lateen/test/bench/figures"
 	"github.com/lateen-project/lateen/test/cluster"
-	"github.com/lateen-project/lateen/test/world"
+	"github.com/lateen-project/lateen/test/testenv"
 )
 
 const (
-	prepared   = world.Prepared
-	inProgress = world.InProgress
-	completed  = world.Completed
+	prepared   = testenv.Prepared
+	inProgress = testenv.InProgress
+	completed  = testenv.Completed
 )
 
 // at is a moment of the story below, in seconds.
@@ -25,11 +25,11 @@ func at(seconds float64) time.Time {
 }
 
 // story is three backups on a node with two slots: a and b at once, then c in the slot of b.
-func story() []world.Transition {
-	moment := func(seconds float64, name string, to world.Phase) world.Transition {
-		return world.Transition{Name: name, To: to, At: at(seconds)}
+func story() []testenv.Transition {
+	moment := func(seconds float64, name string, to testenv.Phase) testenv.Transition {
+		return testenv.Transition{Name: name, To: to, At: at(seconds)}
 	}
-	return []world.Transition{
+	return []testenv.Transition{
 		moment(0, "a", ""), moment(0, "b", ""), moment(0, "c", ""),
 		moment(1, "a", prepared), moment(1, "b", prepared), moment(1, "c", prepared),
 		moment(2, "a", inProgress), moment(2, "b", inProgress),

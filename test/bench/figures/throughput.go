@@ -7,7 +7,7 @@ import (
 	"slices"
 	"time"
 
-	"github.com/lateen-project/lateen/test/world"
+	"github.com/lateen-project/lateen/test/testenv"
 )
 
 // Throughput is how a number of pod volume backups went through the slots of one node.
@@ -21,7 +21,7 @@ type Throughput struct {
 }
 
 // Measure reads the transitions, which are in the order of the API server, of a node with that many slots.
-func Measure(transitions []world.Transition, slots int) Throughput {
+func Measure(transitions []testenv.Transition, slots int) Throughput {
 	var all Throughput
 	if len(transitions) == 0 {
 		return all
@@ -31,7 +31,7 @@ func Measure(transitions []world.Transition, slots int) Throughput {
 	var spans []time.Duration
 	last := transitions[0].At
 	for _, t := range transitions {
-		if t.To == world.InProgress {
+		if t.To == testenv.InProgress {
 			if len(begun) == 0 && len(spans) == 0 {
 				all.First = t.At.Sub(transitions[0].At)
 			}
@@ -42,7 +42,7 @@ func Measure(transitions []world.Transition, slots int) Throughput {
 			delete(begun, t.Name)
 		}
 		all.MostAtOnce = max(all.MostAtOnce, len(begun))
-		if t.To == world.Completed {
+		if t.To == testenv.Completed {
 			all.Completed++
 			last = t.At
 		}
@@ -65,14 +65,14 @@ func Share(busy, makespan time.Duration, slots int) float64 {
 // Turnovers are the times from the end of a mover to the InProgress that took its slot, sorted. Slots are
 // alike, so the first end goes with the first backup that began when all slots were taken, and so on. Left
 // out are those where nobody was Prepared, and so able to begin, when the mover ended.
-func Turnovers(transitions []world.Transition, ends []time.Time, slots int) []time.Duration {
+func Turnovers(transitions []testenv.Transition, ends []time.Time, slots int) []time.Duration {
 	ready := map[string]time.Time{}
-	var begins []world.Transition
+	var begins []testenv.Transition
 	for _, t := range transitions {
 		switch t.To {
-		case world.Prepared:
+		case testenv.Prepared:
 			ready[t.Name] = t.At
-		case world.InProgress:
+		case testenv.InProgress:
 			begins = append(begins, t)
 		default:
 		}

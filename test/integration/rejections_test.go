@@ -1,0 +1,192 @@
+package integration
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/lateen-project/lateen/test/testenv"
+)
+
+// rejection is a reason for which the API server does not take what agents create.
+type rejection struct {
+	refuse func(s *env) (lift func()) // nil if it stays
+	says   string
+	hits   []testenv.Kind
+	spares []testenv.Kind // which complete all the same
+}
+
+func rejections() map[string]rejection {
+	const snapshots = "snapshot.storage.k8s.io"
+	all, ofPods, ofData, upload := testenv.Kinds(), []testenv.Kind{testenv.PodVolumeBackup, testenv.PodVolumeRestore},
+		[]testenv.Kind{testenv.DataUpload, testenv.DataDownload}, []testenv.Kind{testenv.DataUpload}
+	const small = "is 1Ki"
+	return map[string]rejection{
+		"a limit of containers": {refuse: limits(corev1.LimitTypeContainer, corev1.ResourceMemory), hits: all, says: "maximum memory usage per Container " + small},
+		"a limit of claims": {
+			refuse: limits(corev1.LimitTypePersistentVolumeClaim, corev1.ResourceStorage), hits: ofData, says: "maximum storage usage per PersistentVolumeClaim " + small,
+		},
+		"Pod Security baseline":               {refuse: secures("baseline"), hits: ofPods, spares: ofData, says: `violates PodSecurity "baseline:latest": hostPath volumes`},
+		"Pod Security restricted":             {refuse: secures("restricted"), hits: all, says: `violates PodSecurity "restricted:latest"`},
+		"a webhook for pods":                  {refuse: rejects("", "pods"), hits: all, says: "not today"},
+		"a webhook for pods, for a while":     {refuse: forAWhile("", "pods"), hits: all, says: "not today"},
+		"a webhook for claims, for a while":   {refuse: forAWhile("", "persistentvolumeclaims"), hits: ofData, says: "not today"},
+		"a webhook for snapshots":             {refuse: rejects(snapshots, "volumesnapshots"), hits: upload, says: "not today"},
+		"a webhook for contents, for a while": {refuse: forAWhile(snapshots, "volumesnapshotcontents"), hits: upload, says: "not today"},
+		"a webhook that is down, for a while": {refuse: isDown, hits: all, says: "failed calling webhook"},
+	}
+}
+
+// rejects is a webhook that lets no such object in.
+func rejects(group, resource string) func(s *env) func() {
+	return func(s *env) func() {
+		s.webhook(denies).validates(group, resource)
+		return nil
+	}
+}
+
+// forAWhile is one which changes its mind.
+func forAWhile(group, resource string) func(s *env) func() {
+	return func(s *env) func() {
+		w := s.webhook(denies)
+		w.validates(group, resource)
+		return func() { w.answers(allows) }
+	}
+}
+
+// isDown is one without a server, until somebody removes its configuration.
+func isDown(s *env) func() {
+	w := s.webhook(denies)
+	remove := w.validates("", "pods")
+	w.server.Close()
+	return remove
+}
+
+// limits lets next to nothing of a resource into Velero's namespace.
+func limits(kind corev1.LimitType, what corev1.ResourceName) func(s *env) func() {
+	return func(s *env) func() {
+		s.Helper()
+		_, err := s.Kube.CoreV1().LimitRanges(s.Namespace).Create(s.soon(), &corev1.LimitRange{
+			ObjectMeta: metav1.ObjectMeta{Name: "small"},
+			Spec:       corev1.LimitRangeSpec{Limits: []corev1.LimitRangeItem{{Type: kind, Max: corev1.ResourceList{what: resource.MustParse("1Ki")}}}},
+		}, metav1.CreateOptions{})
+		require.NoError(s, err)
+		return nil
+	}
+}
+
+// secure sets the Pod Security standard that is enforced in Velero's namespace.
+func (s *env) secure(level string) {
+	s.Helper()
+	patch := fmt.Sprintf(`{"metadata":{"labels":{"pod-security.kubernetes.io/enforce":%q}}}`, level)
+	_, err := s.Kube.CoreV1().Namespaces().Patch(s.soon(), s.Namespace, types.MergePatchType, []byte(patch), metav1.PatchOptions{})
+	require.NoError(s, err)
+}
+
+// secures enforces a standard for good.
+func secures(level string) func(s *env) func() {
+	return func(s *env) func() {
+		s.Helper()
+		s.secure(level)
+		s.inForce(func() error {
+			_, err := s.Kube.CoreV1().Pods(s.Namespace).Create(s.Context(), &corev1.Pod{
+				ObjectMeta: metav1.ObjectMeta{Name: "probe"},
+				Spec:       corev1.PodSpec{HostNetwork: true, Containers: []corev1.Container{{Name: "c", Image: "i"}}},
+			}, metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}})
+			return err
+		})
+		return nil
+	}
+}
+
+// What is refused is said at once, in an Event, and ends with the time to prepare if it stays so; nothing hangs. What is
+// not refused goes on.
+func TestATransferThatTheClusterRefuses(t *testing.T) {
+	t.Parallel()
+	for name, test := range rejections() {
+		for _, kind := range test.hits {
+			t.Run(fmt.Sprintf("%s %s", name, kind), func(t *testing.T) {
+				s := newEnv(t, 50*time.Millisecond)
+				s.retries, s.refusal = true, true
+				s.configure(`{"podResources":{"memoryLimit":"1Gi"}}`)
+				around := s.workload(kind)
+				lift := test.refuse(s)
+				r := s.start(through(around.watch))
+				created := around.create()
+				s.says("MoverNotMade", test.says)
+				if lift != nil {
+					lift()
+					around.ends(created, testenv.Completed)
+					return
+				}
+				s.expire(kind, created)
+				ended := around.ends(created, testenv.Failed)
+				require.Contains(t, ended.Status.Message, "not prepared within")
+				require.Contains(t, ended.Status.Message, test.says)
+				require.Equal(t, 1, r.metric("lateen_transfers_finished_total", "phase", "Failed", "reason", "prepare_timeout"))
+				s.says("Failed", test.says)
+			})
+		}
+		for _, kind := range test.spares {
+			t.Run(fmt.Sprintf("%s spares a %s", name, kind), func(t *testing.T) {
+				s := newEnv(t, 50*time.Millisecond)
+				s.configure(`{}`)
+				around := s.workload(kind)
+				test.refuse(s)
+				s.start(through(around.watch))
+				around.ends(around.create(), testenv.Completed)
+			})
+		}
+	}
+}
+
+// A policy whose reason is Invalid, which is what it is by default, says that the object can never be created as it is.
+func TestATransferThatAPolicyCallsInvalidFailsAtOnce(t *testing.T) {
+	t.Parallel()
+	for _, kind := range testenv.Kinds() {
+		t.Run(string(kind), func(t *testing.T) {
+			s := newEnv(t, 50*time.Millisecond)
+			s.configure(`{}`)
+			around := s.workload(kind)
+			s.policy("movers have to be small")
+			r := s.start(through(around.watch))
+			ended := around.ends(around.create(), testenv.Failed)
+			require.Contains(t, ended.Status.Message, "movers have to be small")
+			require.Equal(t, 1, r.metric("lateen_transfers_finished_total", "phase", "Failed", "reason", "cannot_run"))
+			s.says("Failed", "movers have to be small")
+		})
+	}
+}
+
+// policy is a ValidatingAdmissionPolicy that lets no mover in.
+func (s *env) policy(message string) {
+	s.Helper()
+	admission := s.Kube.AdmissionregistrationV1()
+	_, err := admission.ValidatingAdmissionPolicies().Create(s.soon(), &admissionregistrationv1.ValidatingAdmissionPolicy{
+		ObjectMeta: metav1.ObjectMeta{Name: s.Namespace},
+		Spec: admissionregistrationv1.ValidatingAdmissionPolicySpec{
+			MatchConstraints: &admissionregistrationv1.MatchResources{ObjectSelector: s.ours(), ResourceRules: []admissionregistrationv1.NamedRuleWithOperations{
+				{RuleWithOperations: creating("", "pods", "configmaps")[0]},
+			}},
+			Validations: []admissionregistrationv1.Validation{{Expression: "false", Message: message}},
+		},
+	}, metav1.CreateOptions{})
+	require.NoError(s, err)
+	s.removing(admission.ValidatingAdmissionPolicies().Delete)
+	_, err = admission.ValidatingAdmissionPolicyBindings().Create(s.soon(), &admissionregistrationv1.ValidatingAdmissionPolicyBinding{
+		ObjectMeta: metav1.ObjectMeta{Name: s.Namespace},
+		Spec: admissionregistrationv1.ValidatingAdmissionPolicyBindingSpec{
+			PolicyName: s.Namespace, ValidationActions: []admissionregistrationv1.ValidationAction{admissionregistrationv1.Deny},
+		},
+	}, metav1.CreateOptions{})
+	require.NoError(s, err)
+	s.removing(admission.ValidatingAdmissionPolicyBindings().Delete)
+	s.untilRefused()
+}

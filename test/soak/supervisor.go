@@ -1,0 +1,200 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"sync"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"k8s.io/client-go/rest"
+	"k8s.io/klog/v2"
+	"k8s.io/klog/v2/textlogger"
+	"k8s.io/utils/clock"
+
+	"github.com/lateen-project/lateen/cmd/lateen/agent"
+	"github.com/lateen-project/lateen/cmd/lateen/config"
+	"github.com/lateen-project/lateen/metrics"
+	"github.com/lateen-project/lateen/reconcile/leader"
+	"github.com/lateen-project/lateen/reconcile/transfer"
+)
+
+const (
+	stopTime  = 10 * time.Second       // an agent may take, from SIGTERM on; 5 s on a machine that has nothing else to do
+	downTime  = 700 * time.Millisecond // of a node's agent between two runs, at most
+	verbosity = 2                      // of its log
+)
+
+// supervisor has an agent run on a node, as a kubelet does: when it ends, it is started again.
+type supervisor struct {
+	env    *env
+	node   string
+	number int // of those of the node
+	random *rand.Rand
+	log    io.WriteCloser
+	stop   context.CancelFunc
+	ended  chan struct{}
+
+	lock sync.Mutex
+	runs []*run // of this round; the last one is current
+}
+
+// run is one life of an agent.
+type run struct {
+	proxy    *proxy
+	registry *prometheus.Registry
+	cancel   context.CancelFunc
+	ended    chan struct{}
+	err      error // readable once ended is closed
+}
+
+func (k *supervisor) open(ctx context.Context) (err error) {
+	if k.log, err = os.Create(filepath.Join(k.env.logs, fmt.Sprintf("%s-%d.log", k.node, k.number))); err != nil {
+		return err
+	}
+	ctx, k.stop = context.WithCancel(ctx)
+	k.ended = make(chan struct{})
+	first, err := k.start(ctx)
+	if err != nil {
+		return err
+	}
+	go func() {
+		defer close(k.ended)
+		k.keep(ctx, first)
+	}()
+	return nil
+}
+
+func (k *supervisor) close() error {
+	k.stop()
+	<-k.ended
+	return k.log.Close()
+}
+
+// keep replaces the run that ends.
+func (k *supervisor) keep(ctx context.Context, current *run) {
+	for {
+		select {
+		case <-current.ended:
+			if err := current.err; err != nil && !current.proxy.isDead() && !k.env.plan.isActive() {
+				k.env.history.violate("the agent of %s ended by itself in calm: %v", k.node, err)
+			}
+		case <-current.proxy.struck:
+		case <-ctx.Done():
+		}
+		current.cancel()
+		select {
+		case <-current.ended:
+		case <-time.After(stopTime):
+			k.env.history.violate("the agent of %s does not end", k.node)
+			return
+		}
+		pause := time.NewTimer(time.Duration(k.random.Int64N(int64(downTime))))
+		select {
+		case <-pause.C:
+		case <-ctx.Done():
+			pause.Stop()
+			return
+		}
+		var err error
+		if current, err = k.start(ctx); err != nil {
+			k.env.history.violate("the agent of %s cannot start: %v", k.node, err)
+			return
+		}
+	}
+}
+
+// start begins a run, assembled as `lateen node-agent` does, with delays as short as the protocol allows.
+func (k *supervisor) start(ctx context.Context) (*run, error) {
+	registry := prometheus.NewRegistry()
+	server, err := agent.Listen("127.0.0.1:0", registry, false)
+	if err != nil {
+		return nil, err
+	}
+	r := &run{registry: registry, ended: make(chan struct{})}
+	r.proxy = newProxy(k.env.plan, rand.New(rand.NewPCG(k.random.Uint64(), k.random.Uint64())))
+	own := rest.CopyConfig(k.env.own)
+	own.Wrap(r.proxy.wrap)
+	options := agent.Options{
+		Flags: config.Options{
+			Namespace: k.env.Namespace, NodeName: k.node, NodeAgentConfigMap: configMap, MoverTemplate: "daemonset",
+			ResourceTimeout: time.Minute, Workers: 4, KubeAPIQPS: 500, KubeAPIBurst: 1000, StartupTimeout: 20 * time.Second,
+		},
+		Rest: own, Metrics: metrics.New(registry, "soak", k.node), Limits: limits(), Clock: clock.RealClock{}, Log: k.log, Server: server,
+		Election: leader.Options{
+			Lease: 2 * time.Second, Renew: 1500 * time.Millisecond, Retry: 200 * time.Millisecond, Spread: time.Millisecond,
+		},
+	}
+	logger := textlogger.NewLogger(textlogger.NewConfig(textlogger.Output(k.log), textlogger.Verbosity(verbosity)))
+	ctx, r.cancel = context.WithCancel(klog.NewContext(context.WithoutCancel(ctx), logger))
+	logger.Info("Agent begins a life", "node", k.node)
+	k.lock.Lock()
+	k.runs = append(k.runs, r)
+	k.lock.Unlock()
+	go func() {
+		defer close(r.ended)
+		r.err = errors.Join(agent.Run(ctx, options), server.Close())
+		logger.Info("Agent has ended", "node", k.node, "err", r.err)
+	}()
+	return r, nil
+}
+
+// limits are those of transfers: short enough for each to be reached.
+func limits() transfer.Limits {
+	l := transfer.DefaultLimits()
+	l.RestartDelay = 50 * time.Millisecond
+	l.PrepareTimeout = 30 * time.Second
+	l.CancelGrace = 5 * time.Second
+	l.FirstProgress = 500 * time.Millisecond
+	return l
+}
+
+// current is the run of now.
+func (k *supervisor) current() *run {
+	k.lock.Lock()
+	defer k.lock.Unlock()
+	return k.runs[len(k.runs)-1]
+}
+
+// reset forgets the runs of earlier rounds.
+func (k *supervisor) reset() {
+	k.lock.Lock()
+	defer k.lock.Unlock()
+	k.runs = k.runs[len(k.runs)-1:]
+}
+
+// fallbacks is how often the agents of this round counted that the priority class was not in force. lost says that
+// one of them was killed by the creation of a pod, before it could count anything about it.
+func (k *supervisor) fallbacks() (sum int, lost bool, err error) {
+	k.lock.Lock()
+	defer k.lock.Unlock()
+	for _, r := range k.runs {
+		lost = lost || r.proxy.diedByPod()
+		count, err := r.fallbacks()
+		if err != nil {
+			return 0, lost, err
+		}
+		sum += count
+	}
+	return sum, lost, nil
+}
+
+func (r *run) fallbacks() (sum int, err error) {
+	families, err := r.registry.Gather()
+	if err != nil {
+		return 0, fmt.Errorf("gather metrics: %w", err)
+	}
+	for _, family := range families {
+		if family.GetName() == "lateen_priority_class_fallbacks_total" {
+			for _, series := range family.GetMetric() {
+				sum += int(series.GetCounter().GetValue())
+			}
+		}
+	}
+	return sum, nil
+}

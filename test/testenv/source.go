@@ -1,0 +1,168 @@
+package testenv
+
+import (
+	"context"
+	"fmt"
+	"slices"
+
+	corev1 "k8s.io/api/core/v1"
+	schedulingv1 "k8s.io/api/scheduling/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	applycorev1 "k8s.io/client-go/applyconfigurations/core/v1"
+	"k8s.io/utils/ptr"
+)
+
+// SourcePod creates a pod in Apps that mounts the volumes of a backup. It runs on node. If node is "", the scheduler
+// selects one of the nodes of this installation. A claim in Block mode becomes a device. Every other volume is mounted at
+// /NAME.
+func (w *Env) SourcePod(ctx context.Context, name, node string, volumes ...corev1.Volume) (*corev1.Pod, error) {
+	pod, err := w.appPod(ctx, name, node, volumes)
+	if err != nil {
+		return nil, err
+	}
+	created, err := w.Kube.CoreV1().Pods(w.Apps).Create(ctx, pod, metav1.CreateOptions{})
+	if err != nil {
+		return nil, fmt.Errorf("create source pod: %w", err)
+	}
+	return created, nil
+}
+
+func (w *Env) appPod(ctx context.Context, name, node string, volumes []corev1.Volume) (*corev1.Pod, error) {
+	container := corev1.Container{Name: "app", Image: "app:1"}
+	for _, volume := range volumes {
+		claim, err := w.claimOf(ctx, w.Apps, volume)
+		if err != nil {
+			return nil, err
+		}
+		if claim != nil && ptr.Deref(claim.Spec.VolumeMode, corev1.PersistentVolumeFilesystem) == corev1.PersistentVolumeBlock {
+			container.VolumeDevices = append(container.VolumeDevices,
+				corev1.VolumeDevice{Name: volume.Name, DevicePath: "/dev/" + volume.Name})
+			continue
+		}
+		container.VolumeMounts = append(container.VolumeMounts,
+			corev1.VolumeMount{Name: volume.Name, MountPath: "/" + volume.Name})
+	}
+	pod := &corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{"app": name}},
+		Spec: corev1.PodSpec{
+			NodeName: node, Containers: []corev1.Container{container}, Volumes: volumes,
+			TerminationGracePeriodSeconds: new(int64(1)),
+		},
+	}
+	if node == "" {
+		pod.Spec.NodeSelector = w.nodes
+	}
+	return pod, nil
+}
+
+// EmptyDir returns a pod volume without a claim.
+func EmptyDir(name string) corev1.Volume { return emptyDir(name) }
+
+// ClaimVolume returns a pod volume of the claim.
+func ClaimVolume(name, claim string) corev1.Volume {
+	return corev1.Volume{Name: name, VolumeSource: corev1.VolumeSource{
+		PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{ClaimName: claim},
+	}}
+}
+
+// Claim creates a claim in Apps and a volume for it, named NAMESPACE-NAME. It returns the claim after the volume
+// controller has bound it. The volume has the policy Retain, and every node can mount it.
+func (w *Env) Claim(
+	ctx context.Context, name string, source corev1.PersistentVolumeSource, mode corev1.PersistentVolumeMode,
+) (*corev1.PersistentVolumeClaim, error) {
+	size := corev1.ResourceList{corev1.ResourceStorage: resource.MustParse("1Gi")}
+	access := []corev1.PersistentVolumeAccessMode{corev1.ReadWriteOnce}
+	volume := &corev1.PersistentVolume{
+		ObjectMeta: metav1.ObjectMeta{Name: w.Apps + "-" + name},
+		Spec: corev1.PersistentVolumeSpec{
+			PersistentVolumeSource: source, Capacity: size, AccessModes: access, VolumeMode: &mode,
+			ClaimRef: &corev1.ObjectReference{Kind: "PersistentVolumeClaim", Namespace: w.Apps, Name: name},
+		},
+	}
+	if source.Local != nil { // Local volumes must name their nodes.
+		anywhere := corev1.NodeSelectorRequirement{Key: corev1.LabelHostname, Operator: corev1.NodeSelectorOpExists}
+		terms := []corev1.NodeSelectorTerm{{MatchExpressions: []corev1.NodeSelectorRequirement{anywhere}}}
+		volume.Spec.NodeAffinity = &corev1.VolumeNodeAffinity{Required: &corev1.NodeSelector{NodeSelectorTerms: terms}}
+	}
+	claim := &corev1.PersistentVolumeClaim{
+		ObjectMeta: metav1.ObjectMeta{Name: name},
+		Spec: corev1.PersistentVolumeClaimSpec{
+			AccessModes: access, VolumeName: volume.Name, VolumeMode: &mode,
+			StorageClassName: new(""), Resources: corev1.VolumeResourceRequirements{Requests: size},
+		},
+	}
+	if err := w.offer(ctx, volume); err != nil {
+		return nil, fmt.Errorf("offer volume: %w", err)
+	}
+	claims := w.Kube.CoreV1().PersistentVolumeClaims(w.Apps)
+	if _, err := claims.Create(ctx, claim, metav1.CreateOptions{}); err != nil {
+		return nil, fmt.Errorf("create claim: %w", err)
+	}
+	watcher, err := claims.Watch(ctx, named(name))
+	if err != nil {
+		return nil, fmt.Errorf("watch claim: %w", err)
+	}
+	return await(ctx, watcher, func(c *corev1.PersistentVolumeClaim) bool {
+		return c.Status.Phase == corev1.ClaimBound
+	})
+}
+
+// offer creates a volume and waits until the volume controller has observed it. If the controller observes the claim
+// before its volume, the claim waits for the next resync.
+func (w *Env) offer(ctx context.Context, volume *corev1.PersistentVolume) error {
+	volumes := w.Kube.CoreV1().PersistentVolumes()
+	if _, err := volumes.Create(ctx, volume, metav1.CreateOptions{}); err != nil {
+		return err
+	}
+	watcher, err := volumes.Watch(ctx, named(volume.Name))
+	if err != nil {
+		return err
+	}
+	_, err = await(ctx, watcher, func(v *corev1.PersistentVolume) bool {
+		return v.Status.Phase == corev1.VolumeAvailable
+	})
+	return err
+}
+
+// claimOf reads the claim of a pod's volume; nil if the volume has none.
+func (w *Env) claimOf(ctx context.Context, namespace string, volume corev1.Volume) (*corev1.PersistentVolumeClaim, error) {
+	if volume.PersistentVolumeClaim == nil {
+		return nil, nil //nolint:nilnil // A missing claim is a valid result.
+	}
+	name := volume.PersistentVolumeClaim.ClaimName
+	claim, err := w.Kube.CoreV1().PersistentVolumeClaims(namespace).Get(ctx, name, metav1.GetOptions{})
+	if err != nil {
+		return nil, fmt.Errorf("get claim: %w", err)
+	}
+	return claim, nil
+}
+
+// claimOfVolume reads the claim of the pod's volume with that name.
+func (w *Env) claimOfVolume(ctx context.Context, pod *corev1.Pod, name string) (*corev1.PersistentVolumeClaim, error) {
+	index := slices.IndexFunc(pod.Spec.Volumes, func(v corev1.Volume) bool { return v.Name == name })
+	if index < 0 {
+		return nil, fmt.Errorf("pod %s has no volume %s", pod.Name, name)
+	}
+	return w.claimOf(ctx, pod.Namespace, pod.Spec.Volumes[index])
+}
+
+// PriorityClass creates a class. It is cluster-scoped, so its name must be unique to the test.
+func (w *Env) PriorityClass(ctx context.Context, name string, value int32) error {
+	class := &schedulingv1.PriorityClass{ObjectMeta: metav1.ObjectMeta{Name: name}, Value: value}
+	if _, err := w.Kube.SchedulingV1().PriorityClasses().Create(ctx, class, metav1.CreateOptions{}); err != nil {
+		return fmt.Errorf("create priority class: %w", err)
+	}
+	return nil
+}
+
+// ConfigMap creates or updates the ConfigMap in Velero's namespace so that it has exactly data.
+func (w *Env) ConfigMap(ctx context.Context, name string, data map[string]string) error {
+	wanted := applycorev1.ConfigMap(name, w.Namespace).WithData(data)
+	_, err := w.Kube.CoreV1().ConfigMaps(w.Namespace).Apply(ctx, wanted,
+		metav1.ApplyOptions{FieldManager: "testenv", Force: true})
+	if err != nil {
+		return fmt.Errorf("apply ConfigMap: %w", err)
+	}
+	return nil
+}

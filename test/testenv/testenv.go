@@ -1,0 +1,195 @@
+// Package testenv creates the environment of Lateen in a cluster with Velero: the installation, pods with volumes, and
+// the resources that Velero's server creates. It never moves data and does not depend on Lateen.
+package testenv
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	snapshots "github.com/kubernetes-csi/external-snapshotter/client/v8/clientset/versioned"
+	velerov1 "github.com/vmware-tanzu/velero/pkg/apis/velero/v1"
+	velerov2alpha1 "github.com/vmware-tanzu/velero/pkg/apis/velero/v2alpha1"
+	corev1 "k8s.io/api/core/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/runtime/serializer"
+	"k8s.io/client-go/dynamic"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
+)
+
+// Options configure the installation of Velero. The zero value equals `velero install --use-node-agent`.
+type Options struct {
+	// Namespace of Velero; "" selects a new one with a generated name.
+	Namespace string
+	// Image of Velero; "" selects velero/velero:v1.18.3.
+	Image string
+	// KubeletRoot is the kubelet's directory on the nodes; "" selects /var/lib/kubelet.
+	KubeletRoot string
+	// RepositoryDir is the directory of the kopia repositories in the default backup storage location (provider
+	// velero.io/fs, config fspath). "" selects a location that no test writes to.
+	RepositoryDir string
+	// Location, if set, replaces RepositoryDir as the default backup storage location.
+	Location *velerov1.BackupStorageLocationSpec
+	// Node, if set, is the only node for the pods of the installation. Installations that share a control plane need Node or
+	// NodeLabels. Otherwise, each runs its node-agent on the nodes of the others.
+	Node string
+	// NodeLabels select the nodes for the pods of the installation, if it has several.
+	NodeLabels map[string]string
+	// Windows adds a node-agent for Windows nodes.
+	Windows bool
+	// NodeAgentArgs follow `node-agent server --features=` in the DaemonSet.
+	NodeAgentArgs []string
+	// Credentials, if set, are the content of the Secret cloud-credentials. The pods then mount it.
+	Credentials []byte
+}
+
+// Env is one installation of Velero. Many goroutines may call its methods.
+type Env struct {
+	// Namespace is Velero's namespace, and Apps is the namespace of the backed-up pods.
+	Namespace string
+	Apps      string
+	// Kube is the client of Kubernetes' own resources, Velero of velero.io/v1, and VeleroAlpha of velero.io/v2alpha1.
+	Kube        kubernetes.Interface
+	Velero      rest.Interface
+	VeleroAlpha rest.Interface
+	// Snapshots is the client of snapshot.storage.k8s.io, which InstallSnapshotCRDs installs.
+	Snapshots snapshots.Interface
+
+	dynamic dynamic.Interface
+	nodes   map[string]string // labels of the nodes for pods of this installation
+}
+
+// New installs Velero with the permissions of config, and waits until both namespaces admit pods. The resource
+// definitions must exist (InstallCRDs). The error names the object that failed.
+func New(ctx context.Context, config *rest.Config, options Options) (*Env, error) {
+	w, err := connect(config)
+	if err != nil {
+		return nil, fmt.Errorf("make clients: %w", err)
+	}
+	w.nodes = options.nodeSelector()
+	if w.Namespace, err = w.namespace(ctx, veleroNamespace(options.Namespace)); err != nil {
+		return nil, err
+	}
+	apps := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: w.Namespace + "-apps"}}
+	if w.Apps, err = w.namespace(ctx, apps); err != nil {
+		return nil, err
+	}
+	if err := w.install(ctx, options); err != nil {
+		return nil, fmt.Errorf("install Velero in %s: %w", w.Namespace, err)
+	}
+	return w, nil
+}
+
+// Open returns the environment of an existing installation of Velero in namespace. It creates the namespace of the
+// backed-up pods.
+func Open(ctx context.Context, config *rest.Config, namespace string) (*Env, error) {
+	w, err := connect(config)
+	if err != nil {
+		return nil, fmt.Errorf("make clients: %w", err)
+	}
+	w.Namespace = namespace
+	w.Apps, err = w.namespace(ctx, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: namespace + "-apps"}})
+	return w, err
+}
+
+// connect creates the clients. Custom resources are served only as JSON, so the clients for Velero's types use it.
+func connect(config *rest.Config) (w *Env, err error) {
+	w = &Env{}
+	if w.Kube, err = kubernetes.NewForConfig(config); err != nil {
+		return nil, err
+	}
+	if w.Snapshots, err = snapshots.NewForConfig(config); err != nil {
+		return nil, err
+	}
+	if w.dynamic, err = dynamic.NewForConfig(config); err != nil {
+		return nil, err
+	}
+	known := runtime.NewScheme()
+	if err := errors.Join(velerov1.AddToScheme(known), velerov2alpha1.AddToScheme(known)); err != nil {
+		return nil, err
+	}
+	client := func(version schema.GroupVersion) (*rest.RESTClient, error) {
+		group := rest.CopyConfig(config)
+		group.APIPath, group.GroupVersion = "/apis", &version
+		group.NegotiatedSerializer = serializer.NewCodecFactory(known).WithoutConversion()
+		return rest.RESTClientFor(group)
+	}
+	if w.Velero, err = client(velerov1.SchemeGroupVersion); err != nil {
+		return nil, err
+	}
+	w.VeleroAlpha, err = client(velerov2alpha1.SchemeGroupVersion)
+	return w, err
+}
+
+// namespace creates a namespace and returns its name after it has a ServiceAccount. Without one, it admits no pod.
+func (w *Env) namespace(ctx context.Context, wanted *corev1.Namespace) (string, error) {
+	created, err := w.Kube.CoreV1().Namespaces().Create(ctx, wanted, metav1.CreateOptions{})
+	if err != nil {
+		return "", fmt.Errorf("create namespace: %w", err)
+	}
+	watcher, err := w.Kube.CoreV1().ServiceAccounts(created.Name).Watch(ctx, named("default"))
+	if err != nil {
+		return "", fmt.Errorf("watch ServiceAccounts of %s: %w", created.Name, err)
+	}
+	if _, err := await(ctx, watcher, func(*corev1.ServiceAccount) bool { return true }); err != nil {
+		return "", fmt.Errorf("wait for ServiceAccount default of %s: %w", created.Name, err)
+	}
+	return created.Name, nil
+}
+
+// install creates the objects of `velero install` in its namespace, and the binding of its permissions.
+func (w *Env) install(ctx context.Context, options Options) error {
+	create := metav1.CreateOptions{}
+	account := &corev1.ServiceAccount{ObjectMeta: meta("velero")}
+	if _, err := w.Kube.CoreV1().ServiceAccounts(w.Namespace).Create(ctx, account, create); err != nil {
+		return err
+	}
+	binding := &rbacv1.ClusterRoleBinding{
+		ObjectMeta: meta("velero-" + w.Namespace),
+		Subjects:   []rbacv1.Subject{{Kind: "ServiceAccount", Namespace: w.Namespace, Name: "velero"}},
+		RoleRef:    rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: "cluster-admin"},
+	}
+	if _, err := w.Kube.RbacV1().ClusterRoleBindings().Create(ctx, binding, create); err != nil {
+		return err
+	}
+	if options.Credentials != nil {
+		secret := &corev1.Secret{ObjectMeta: meta(credentials), Data: map[string][]byte{"cloud": options.Credentials}}
+		if _, err := w.Kube.CoreV1().Secrets(w.Namespace).Create(ctx, secret, create); err != nil {
+			return err
+		}
+	}
+	if err := w.create(ctx, w.Velero, locations, location(options), &velerov1.BackupStorageLocation{}); err != nil {
+		return err
+	}
+	if _, err := w.Kube.AppsV1().Deployments(w.Namespace).Create(ctx, deployment(options), create); err != nil {
+		return err
+	}
+	systems := []corev1.OSName{corev1.Linux}
+	if options.Windows {
+		systems = append(systems, corev1.Windows)
+	}
+	for _, system := range systems {
+		if _, err := w.Kube.AppsV1().DaemonSets(w.Namespace).Create(ctx, daemonSet(options, system), create); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// create posts one of Velero's resources and decodes the response into created.
+func (w *Env) create(ctx context.Context, client rest.Interface, resource string, object, created runtime.Object) error {
+	err := client.Post().Namespace(w.Namespace).Resource(resource).Body(object).Do(ctx).Into(created)
+	if err != nil {
+		return fmt.Errorf("create in %s: %w", resource, err)
+	}
+	return nil
+}
+
+// named selects the one object with that name in a list or watch.
+func named(name string) metav1.ListOptions {
+	return metav1.ListOptions{FieldSelector: "metadata.name=" + name}
+}

@@ -156,10 +156,13 @@ func (t *TransferReconciler[T]) keep(ctx context.Context, s *request[T], why str
 
 // remove deletes what was exposed, or only the mover pod if the reason is not ReasonCleaned. It saves the log of a
 // finished mover first. It returns the delay until the warning of a clean-up that still waits; 0 is none.
-func (t *TransferReconciler[T]) remove(ctx context.Context, s *request[T], reason transfer.Reason, force bool) (time.Duration, error) {
+func (t *TransferReconciler[T]) remove(ctx context.Context, s *request[T], step transfer.Step) (time.Duration, error) {
+	if step.Loss != (transfer.Loss{}) {
+		t.local.markLost(s.key, s.state.Restarts, step.Loss)
+	}
 	move, found := s.move, t.found(s)
-	found.Lost = force
-	if reason != transfer.ReasonCleaned {
+	found.Lost = step.Force
+	if step.Reason != transfer.ReasonCleaned {
 		move.Source, found.Claims = objects.Source{}, nil
 	}
 	found = t.local.toRemove(s.key, found)
@@ -169,7 +172,7 @@ func (t *TransferReconciler[T]) remove(ctx context.Context, s *request[T], reaso
 		return 0, nil // already deleting
 	}
 	t.keepLog(ctx, s)
-	klog.FromContext(ctx).V(2).Info("Removing what was exposed", "reason", reason, "force", force, "mover", found.Pod != nil, "claims", len(found.Claims), "snapshots", snapshots)
+	klog.FromContext(ctx).V(2).Info("Removing what was exposed", "reason", step.Reason, "force", step.Force, "mover", found.Pod != nil, "claims", len(found.Claims), "snapshots", snapshots)
 	waits, err := t.Exposer.Remove(ctx, move, found)
 	if err != nil {
 		return 0, err

@@ -30,10 +30,11 @@ const (
 
 // report publishes a successful write to the log, as an Event and in metrics.
 func (t *TransferReconciler[T]) report(ctx context.Context, key string, object T, before, after transfer.State, step transfer.Step) {
-	if step.Lost != "" {
-		t.reportLost(ctx, object, after, step.Lost)
+	lost := step.Loss.Reason != ""
+	if lost {
+		t.reportLost(ctx, object, after, step.Loss.Reason)
 	}
-	if before.Phase == after.Phase && (step.Lost == "" || after.Restarting) {
+	if before.Phase == after.Phase && (!lost || after.Restarting) {
 		klog.FromContext(ctx).V(2).Info("Written", "step", step.Reason)
 		return
 	}

@@ -11,6 +11,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/lateen-project/lateen/exposer"
+	"github.com/lateen-project/lateen/reconcile/transfer"
 )
 
 // localState holds what the caches do not show about the resources of one kind. All of it may be lost. A restarted
@@ -21,12 +22,14 @@ type localState struct {
 }
 
 type entry struct {
-	canceled   time.Time // when a cancel was first observed
-	waits      time.Time // since when it is observed as not eligible; zero if it was eligible last
-	activity   activity  // last observed activity of the mover
-	activeAt   time.Time // when it changed, by the clock of this agent
-	blocker    string    // why the last attempt to expose or rebind did not finish
-	created    int       // number of the last created mover: its restarts plus one
+	canceled   time.Time     // when a cancel was first observed
+	waits      time.Time     // since when it is observed as not eligible; zero if it was eligible last
+	activity   activity      // last observed activity of the mover
+	activeAt   time.Time     // when it changed, by the clock of this agent
+	blocker    string        // why the last attempt to expose or rebind did not finish
+	created    int           // number of the last created mover: its restarts plus one
+	lost       int           // number of the last mover that was deleted because it was lost
+	loss       transfer.Loss // of that mover
 	removed    []types.UID
 	forced     types.UID // the mover that was force-deleted
 	deleting   types.UID // the mover whose pod is observed as deleting
@@ -79,11 +82,29 @@ func (m *localState) setBlocker(key, waits string, err error) {
 	}
 }
 
-// exposedIn reports whether this agent created the mover that follows that number of restarts.
-func (m *localState) exposedIn(key string, restarts int) bool {
+// markLost records why the mover that follows that number of restarts was lost. Its pod is deleted before the
+// resource is written, so this agent alone knows the reason in between. The first reason counts: a deleting pod looks
+// deleted by another client.
+func (m *localState) markLost(key string, restarts int, loss transfer.Loss) {
 	m.lock.Lock()
 	defer m.lock.Unlock()
-	return m.of(key).created == restarts+1
+	if kept := m.of(key); kept.lost != restarts+1 {
+		kept.lost, kept.loss = restarts+1, loss
+	}
+}
+
+// loss returns why the mover that follows that number of restarts does not exist any more; zero if this agent
+// neither created nor deleted it. So a mover that is deleted repeatedly is not created without end.
+func (m *localState) loss(key string, restarts int) transfer.Loss {
+	m.lock.Lock()
+	defer m.lock.Unlock()
+	switch kept := m.of(key); restarts + 1 {
+	case kept.lost:
+		return kept.loss
+	case kept.created:
+		return transfer.Vanished()
+	}
+	return transfer.Loss{}
 }
 
 // hasExposed reports whether this agent created a mover. The snapshot is handed over before a mover is created.

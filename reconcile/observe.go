@@ -103,8 +103,8 @@ func (t *TransferReconciler[T]) localPod(s *request[T]) *corev1.Pod {
 // exposure reads the state of the mover pod and of the objects created with it.
 func (t *TransferReconciler[T]) exposure(s *request[T]) {
 	s.seen.Exposure = objects.ReadPod(s.pod)
-	if s.pod == nil && t.exposed(s) {
-		s.seen.Exposure = objects.Vanished(s.state.Restarts)
+	if s.pod == nil && s.state.Phase == transfer.Accepted {
+		s.seen.Loss = t.local.loss(s.key, s.state.Restarts)
 	}
 	if s.seen.Exposure.Condition == objects.Terminating {
 		s.seen.DeletingAt = t.local.deletingSince(s.key, s.pod.UID, s.seen.Now)
@@ -158,8 +158,9 @@ func (t *TransferReconciler[T]) mover(s *request[T]) *corev1.Pod {
 // confirmMover fetches the mover pod where its absence would cause a replacement. The caches may lag, and an agent
 // that is stopping may have created it.
 func (t *TransferReconciler[T]) confirmMover(ctx context.Context, s *request[T]) error {
+	exposed := s.state.Phase == transfer.Accepted && t.local.loss(s.key, s.state.Restarts) != (transfer.Loss{})
 	current := s.pod != nil && (s.state.Restarting || objects.ReadPod(s.pod).Attempt == s.state.Restarts)
-	if current || !s.state.MoverSucceededAt.IsZero() || !s.state.Phase.HasMover() && !t.exposed(s) {
+	if current || !s.state.MoverSucceededAt.IsZero() || !s.state.Phase.HasMover() && !exposed {
 		return nil
 	}
 	pod, err := t.LivePod(ctx, s.object.GetNamespace(), s.object.GetName())
@@ -174,12 +175,6 @@ func (t *TransferReconciler[T]) confirmMover(ctx context.Context, s *request[T])
 		s.pod = pod
 	}
 	return nil
-}
-
-// exposed reports whether this agent created the mover of this attempt, though it was not observed to run yet. So a
-// mover that is deleted repeatedly is not created without end.
-func (t *TransferReconciler[T]) exposed(s *request[T]) bool {
-	return s.state.Phase == transfer.Accepted && t.local.exposedIn(s.key, s.state.Restarts)
 }
 
 func (t *TransferReconciler[T]) watchMover(s *request[T]) {

@@ -26,7 +26,7 @@ func evicted(t *testing.T, phase velerov1.PodVolumeBackupPhase) *single[*velerov
 	s.kube.PrependReactor("delete", "pods", func(clienttesting.Action) (bool, runtime.Object, error) {
 		delete(s.live, testKey)
 		delete(s.pods, testKey)
-		return true, nil, nil
+		return false, nil, nil
 	})
 	return s
 }
@@ -72,6 +72,44 @@ func TestAFailedMoverIsGoneBeforeItsTransferGoesBackToAccepted(t *testing.T) {
 			})
 		}
 	}
+}
+
+func TestAMoverThatFailsBeforeItIsReadyIsGoneBeforeItsTransferIsWrittenAgain(t *testing.T) {
+	s := evicted(t, velerov1.PodVolumeBackupPhaseAccepted)
+	velero := &peeking{single: s}
+	s.Client = velero
+	deletions := 0
+	s.kube.PrependReactor("delete", "pods", func(clienttesting.Action) (bool, runtime.Object, error) { // the kubelet confirms it later
+		s.pods[testKey].DeletionTimestamp, s.pods[testKey].Status.Reason = new(metav1.NewTime(s.clock.Now())), ""
+		deletions++
+		return true, nil, nil
+	})
+	for range 2 {
+		require.Equal(t, s.Limits.PrepareTimeout, s.step(t))
+		require.Zero(t, s.state().Restarts)
+		require.Equal(t, 1, deletions)
+	}
+	delete(s.pods, testKey)
+	delete(s.live, testKey)
+	s.step(t)
+	require.Equal(t, transfer.Accepted, s.state().Phase)
+	require.False(t, velero.harmed, "an agent of Velero cancels it")
+	require.Equal(t, 1, s.state().Restarts)
+	require.Equal(t, "mover was evicted: low on memory", s.state().Message)
+	require.Equal(t, "Warning MoverRestarted mover was evicted: low on memory; restart 1 of 3", <-s.events.Events)
+	require.Equal(t, s.Limits.RestartDelay, s.step(t))
+}
+
+func TestACrashBetweenTheDeletionOfAMoverAndItsRestartHarmsNothing(t *testing.T) {
+	s := evicted(t, velerov1.PodVolumeBackupPhaseAccepted)
+	s.pods["app/db"].Spec.Volumes = []corev1.Volume{{Name: "data", VolumeSource: corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{}}}}
+	s.step(t)
+	s.local = localState{}
+	require.Equal(t, s.Limits.PrepareTimeout, s.step(t))
+	created, err := s.kube.CoreV1().Pods("velero").Get(t.Context(), "b1", metav1.GetOptions{})
+	require.NoError(t, err)
+	require.NotEqual(t, "mover-uid", string(created.UID))
+	require.Zero(t, s.state().Restarts, "nobody knows of the lost mover any more")
 }
 
 func TestACancelOfATransferWhoseMoverIsBeingReplacedEndsItAtOnce(t *testing.T) {

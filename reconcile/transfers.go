@@ -160,7 +160,7 @@ func (t *TransferReconciler[T]) execute(ctx context.Context, s *request[T], step
 	case transfer.AbandonRebind:
 		return 0, t.rebind(ctx, s, true)
 	case transfer.Remove:
-		requeue, err := t.remove(ctx, s, step.Reason, step.Force)
+		requeue, err := t.remove(ctx, s, step)
 		return cmp.Or(requeue, step.After), err
 	case transfer.Wait:
 	}

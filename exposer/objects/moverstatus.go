@@ -89,11 +89,6 @@ func ReadPod(pod *corev1.Pod) Exposure {
 	return observed
 }
 
-// Vanished returns the exposure of a mover that was created and does not exist any more.
-func Vanished(attempt int) Exposure {
-	return Exposure{Condition: Lost, Attempt: attempt, Reason: LostVanished, Message: "mover pod vanished"}
-}
-
 // readFailed distinguishes a failed mover from one that was stopped from outside. A pod that was terminated before
 // its deletion vanishes at once, so a failed pod that is still deleting was killed.
 func readFailed(pod *corev1.Pod, observed *Exposure) {

@@ -15,8 +15,7 @@ import (
 //	            ▲          │            │  │
 //	            └─ restart ┴────────────┘  └▶ Canceling ─▶ Canceled
 //
-// A mover that is given up in Prepared or later is deleted before the phase becomes Accepted again (see replace). A
-// cancel before InProgress leads to Canceled at once. Cleanup starts after the terminal phase is written:
+// A mover that is given up is deleted before Accepted is written again (see restart). A cancel before InProgress leads to Canceled at once. Cleanup starts after the terminal phase is written:
 // exposed objects are deleted first, the finalizer is removed last. A restored volume is rebound between the mover's
 // success and Completed; no other step is possible in that time.
 func Next(s State, observed Observed, lim Limits) Step {
@@ -106,6 +105,9 @@ func accepted(s State, observed Observed, lim Limits) Step {
 func exposing(s State, observed Observed, lim Limits, left time.Duration) Step {
 	switch observed.Exposure.Condition {
 	case objects.Absent:
+		if observed.Loss != (Loss{}) {
+			return restart(s, observed, lim)
+		}
 		if pause := remaining(s.AcceptedAt.Add(restartDelay(s.Restarts, lim)), observed); s.Restarts > 0 && pause > 0 {
 			return Step{After: min(pause, left)}
 		}

@@ -190,7 +190,7 @@ func cleaningRules() []rule {
 	}, {
 		"the terminal phase is written before a mover is removed: only useless ones go earlier",
 		func(m *moment) bool {
-			useless := m.in(Canceling) && m.alive() || m.in(Accepted) && m.stale() || m.replaces()
+			useless := m.in(Canceling) && m.alive() || m.in(Accepted) && m.stale() || m.discards() || m.replaces()
 			return implies(m.Step.Action == Remove, m.in(Completed, Failed, Canceled) || useless)
 		},
 		output(func(step *Step, _ State, _ Observed) {

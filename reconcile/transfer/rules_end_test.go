@@ -14,7 +14,7 @@ func endRules() []rule {
 		"what is not prepared in time fails, at the timeout and not before, and says what was in the way",
 		func(m *moment) bool {
 			finished := m.in(Accepted) && m.acts() && !m.asked() && m.sourceWaits() && m.left(m.State.AcceptedAt, m.Limits.PrepareTimeout) <= 0
-			why := m.Seen.Exposure.Message
+			why := m.Seen.Exposure.Message + m.Seen.Loss.Message
 			if m.nodeLost() {
 				why = m.lostBy()
 			}
@@ -134,7 +134,7 @@ func stepRules() []rule {
 	return []rule{{
 		"no wait that could be for ever is without a deadline",
 		func(m *moment) bool {
-			waits := m.Step.Action == Wait || m.Step.Reason == ReasonStale && m.replaces() || m.Step.Action == Expose || m.Step.Action == Rebind
+			waits := m.Step.Action == Wait || m.Step.Reason == ReasonStale && (m.replaces() || m.discards()) || m.Step.Action == Expose || m.Step.Action == Rebind
 			_, stalls := m.stallsIn()
 			bounded := m.fresh() && m.mine() && !m.Seen.Eligible || m.in(Accepted) && m.mine() || m.in(Canceling) && m.works() && m.acts() && m.alive() || m.moved() && m.acts() || stalls && m.acts() && !m.asked()
 			return implies(waits && bounded, m.Step.After > 0)
@@ -158,7 +158,7 @@ func stepRules() []rule {
 			case Wait, Expose, Rebind:
 				return m.Step == Step{Action: m.Step.Action, After: m.Step.After}
 			case Remove, AbandonRebind:
-				return m.Step == Step{Action: m.Step.Action, Reason: m.Step.Reason, Force: m.Step.Force, After: m.Step.After} && m.Step.Reason != ""
+				return m.Step == Step{Action: m.Step.Action, Reason: m.Step.Reason, Force: m.Step.Force, Loss: m.Step.Loss, After: m.Step.After} && m.Step.Reason != ""
 			case Write:
 				return m.Step.After == 0 && m.Step.Reason != ""
 			}

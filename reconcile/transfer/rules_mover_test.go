@@ -13,7 +13,7 @@ func moverRules() []rule {
 		func(m *moment) bool {
 			pause := m.left(m.State.AcceptedAt, pauseBefore(m.State.Restarts, m.Limits))
 			paused := m.State.Restarts > 0 && pause > 0
-			makes := m.preparing() && m.mine() && m.is(objects.Absent) && !paused
+			makes := m.preparing() && m.mine() && m.is(objects.Absent) && !m.loses() && !paused
 			return (m.Step.Action == Expose) == makes &&
 				implies(makes, m.Step == Step{Action: Expose, After: m.left(m.State.AcceptedAt, m.Limits.PrepareTimeout)})
 		},
@@ -26,7 +26,7 @@ func moverRules() []rule {
 		"the pause before another mover is 10 s, and twice as long each time",
 		func(m *moment) bool {
 			pause := m.left(m.State.AcceptedAt, pauseBefore(m.State.Restarts, m.Limits))
-			if !m.preparing() || !m.mine() || !m.is(objects.Absent) || m.State.Restarts == 0 || pause <= 0 {
+			if !m.preparing() || !m.mine() || !m.is(objects.Absent) || m.loses() || m.State.Restarts == 0 || pause <= 0 {
 				return true
 			}
 			return m.waits(min(pause, m.left(m.State.AcceptedAt, m.Limits.PrepareTimeout)))
@@ -93,10 +93,16 @@ func moverRules() []rule {
 
 // loses reports whether a mover was lost that may have a successor.
 func (m *moment) loses() bool {
-	lost := m.preparing() && m.mine() && !m.stale() && m.is(objects.Lost) ||
+	before := m.is(objects.Lost) || m.is(objects.Absent) && m.Seen.Loss != (Loss{})
+	lost := m.preparing() && m.mine() && !m.stale() && before ||
 		m.ready() && m.acts() && m.gone() ||
 		m.in(InProgress) && m.works() && m.acts() && m.gone() && !m.asked() && m.sourceWaits()
 	return lost && !m.stranded()
+}
+
+// discards reports whether a mover was lost before it was ready, and its pod must go before the loss is counted.
+func (m *moment) discards() bool {
+	return m.in(Accepted) && m.loses() && !m.is(objects.Absent) && m.State.Restarts < m.Limits.Retries
 }
 
 // lacks reports whether a mover is still to be created, replaced or started.
@@ -117,7 +123,7 @@ func restartRules() []rule {
 		"a mover that was lost is replaced as long as there are tries left",
 		func(m *moment) bool {
 			stalls := m.stalled() && m.sourceWaits() && m.State.Restarts == 0
-			return m.restarts() == (stalls || m.loses() && m.State.Restarts < m.Limits.Retries)
+			return m.restarts() == (stalls || m.loses() && !m.discards() && m.State.Restarts < m.Limits.Retries)
 		},
 		output(func(step *Step, s State, observed Observed) {
 			if step.Reason == ReasonRestarted && observed.Exposure.Condition == objects.Lost {
@@ -133,7 +139,7 @@ func restartRules() []rule {
 				if s.Exposer == "" {
 					s.Exposer = here
 				}
-				if s.Restarting = !m.in(Accepted) && !m.is(objects.Absent) && !m.unconfirmed(); !s.Restarting {
+				if s.Restarting = !m.is(objects.Absent) && !m.unconfirmed(); !s.Restarting {
 					beginAgain(s)
 				}
 			}))
@@ -143,6 +149,20 @@ func restartRules() []rule {
 				step.State.Progress = Progress{Done: 1}
 			}
 		}),
+	}, {
+		"the pod of a mover that was lost in Accepted goes before anything is written, and it is kept in mind why it was lost",
+		func(m *moment) bool {
+			return implies(m.discards(), m.Step == Step{
+				Action: Remove, Reason: ReasonStale, Force: m.Seen.NodeLost, After: m.left(m.State.AcceptedAt, m.Limits.PrepareTimeout),
+				Loss: Loss{Reason: m.Step.Loss.Reason, Message: m.lostBy()},
+			}) && implies(m.in(Accepted) && m.restarts(), m.is(objects.Absent))
+		},
+		func(s State, observed Observed, lim Limits) Step {
+			if s.Phase == Accepted && observed.Exposure.Condition == objects.Lost {
+				s.Phase = Prepared
+			}
+			return Next(s, observed, lim)
+		},
 	}, {
 		"a transfer goes back to Accepted only when the mover's pod is gone, or has been waited for: others cancel what is Accepted and has a failed pod",
 		func(m *moment) bool {
@@ -181,24 +201,25 @@ func restartRules() []rule {
 		"a mover that stalls is replaced if it is the first one, and fails the transfer if not",
 		func(m *moment) bool {
 			if !m.stalled() {
-				return m.Step.Reason != ReasonMoverStalled && m.Step.Lost != objects.LostStalled
+				return m.Step.Reason != ReasonMoverStalled && m.Step.Loss.Reason != objects.LostStalled
 			}
 			if m.State.Restarts > 0 {
 				return m.fails(ReasonMoverStalled, "no byte moved and no Event sent for 2h0m0s")
 			}
-			return implies(m.sourceWaits(), m.restarts() && m.Step.Lost == objects.LostStalled)
+			return implies(m.sourceWaits(), m.restarts() && m.Step.Loss.Reason == objects.LostStalled)
 		},
 		input(func(_ *State, observed *Observed, _ *Limits) { observed.ActiveAt = observed.ActiveAt.Add(tick) }),
 	}, {
-		"a restart, and nothing else, counts why the mover was lost",
+		"a restart, and nothing but the deletion before it, says why the mover was lost",
 		func(m *moment) bool {
-			if !m.restarts() {
-				return m.Step.Lost == ""
+			if !m.restarts() && !m.discards() {
+				return m.Step.Loss == Loss{}
 			}
-			return m.Step.Reason == ReasonRestarted && slices.Contains(objects.LostReasons(), m.Step.Lost) &&
-				implies(m.is(objects.Absent), m.Step.Lost == objects.LostVanished) && implies(m.nodeLost(), m.Step.Lost == objects.LostNode)
+			vanished := m.is(objects.Absent) && m.Seen.Loss == Loss{}
+			return implies(m.restarts(), m.Step.Reason == ReasonRestarted) && slices.Contains(objects.LostReasons(), m.Step.Loss.Reason) && m.Step.Loss.Message == m.lostBy() &&
+				implies(vanished, m.Step.Loss.Reason == objects.LostVanished) && implies(m.nodeLost(), m.Step.Loss.Reason == objects.LostNode)
 		},
-		output(func(step *Step, _ State, observed Observed) { step.Lost = observed.Exposure.Reason }),
+		output(func(step *Step, _ State, observed Observed) { step.Loss.Reason = observed.Exposure.Reason }),
 	}, {
 		"the volume of a pod is on one node: if that is lost with the mover the transfer fails at once and names it",
 		func(m *moment) bool {

@@ -76,6 +76,8 @@ func (m *moment) lostBy() string {
 		return "node " + m.Seen.Exposure.Node + " is not Ready or does not exist, so its mover counts as lost"
 	case m.unconfirmed():
 		return "mover pod is being deleted and node " + m.Seen.Exposure.Node + " has not confirmed its end within 1m0s"
+	case m.Seen.Loss != (Loss{}):
+		return m.Seen.Loss.Message
 	case m.is(objects.Absent):
 		return "mover pod vanished"
 	case m.stalled():

@@ -157,10 +157,11 @@ func exposures(restarts int, nodes []string) []objects.Exposure {
 	return all
 }
 
-// fates are what happens to a mover on its node: nothing, the node is lost, or its end is not confirmed in time. An
-// Accepted transfer without a restart may also have been accepted by an agent of Velero.
+// fates are what happens to a mover on its node: nothing, the node is lost, or its end is not confirmed in time. The
+// absent mover of an Accepted transfer may have been lost. An Accepted transfer without a restart may also have been
+// accepted by an agent of Velero.
 func fates(phase Phase, restarts int, exposure objects.Exposure) []choice {
-	all := withNode(exposure)
+	all := withNode(phase, exposure)
 	if phase == Accepted && restarts == 0 {
 		for _, fate := range all {
 			all = append(all, func(m *moment) { fate(m); m.State.Exposer = elsewhere })
@@ -169,7 +170,7 @@ func fates(phase Phase, restarts int, exposure objects.Exposure) []choice {
 	return all
 }
 
-func withNode(exposure objects.Exposure) []choice {
+func withNode(phase Phase, exposure objects.Exposure) []choice {
 	ending := func(ago time.Duration) choice { return func(m *moment) { m.Seen.DeletingAt = now().Add(-ago) } }
 	nodeLost := func(m *moment) { m.Seen.NodeLost = true }
 	grace := DefaultLimits().TerminationGrace
@@ -178,7 +179,11 @@ func withNode(exposure objects.Exposure) []choice {
 		return []choice{func(*moment) {}, nodeLost}
 	case objects.Terminating:
 		return []choice{ending(grace - tick), ending(grace), nodeLost}
-	case objects.Absent, objects.Pending, objects.Unrunnable, objects.Lost, objects.Failed:
+	case objects.Absent:
+		if phase == Accepted {
+			return []choice{func(*moment) {}, func(m *moment) { m.Seen.Loss = Loss{Reason: objects.LostEvicted, Message: toldWhy} }}
+		}
+	case objects.Pending, objects.Unrunnable, objects.Lost, objects.Failed:
 	}
 	return []choice{func(*moment) {}}
 }

@@ -114,6 +114,7 @@ type Observed struct {
 	SourceGone      bool          // the pod of the volume does not exist any more
 	PodResumed      string        // why no mover may write to the pod's volume any more; empty if one may
 	Exposure        objects.Exposure
+	Loss            Loss      // of an Accepted transfer without a pod: why the mover of this attempt was lost
 	NodeLost        bool      // the mover's node has no Ready agent, and its Node is not Ready or does not exist
 	DeletingAt      time.Time // when the mover pod was first observed deleting; zero if it is not
 	HasLeftovers    bool      // exposed objects exist besides the mover
@@ -129,6 +130,15 @@ type Observed struct {
 	// RebindingSince is when this agent first tried to rebind; zero if it has not.
 	RebindingSince time.Time
 }
+
+// Loss is why a mover was lost; zero if none was.
+type Loss struct {
+	Reason  string // one of objects.LostReasons
+	Message string
+}
+
+// Vanished returns the loss of a mover whose pod was deleted by another client.
+func Vanished() Loss { return Loss{Reason: objects.LostVanished, Message: "mover pod vanished"} }
 
 // Limits are the bounds of the protocol.
 type Limits struct {
@@ -182,5 +192,5 @@ type Step struct {
 	After  time.Duration // requeue after this delay, whatever the action; 0 is never
 	Reason Reason        // for Write and Remove
 	Force  bool          // for Remove: the mover's node cannot confirm the end of the mover
-	Lost   string        // for a restart: why the mover was lost, one of objects.LostReasons
+	Loss   Loss          // for a restart, and for the deletion before it: why the mover was lost
 }

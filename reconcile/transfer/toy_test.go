@@ -43,7 +43,9 @@ type toy struct {
 	delivers  bool
 	delivered int // completed steps of the rebind
 
-	canceledAt, deliveringSince time.Time // the whole local state of the agent
+	// the whole local state of the agent
+	canceledAt, deliveringSince time.Time
+	lost                        Loss
 }
 
 type mover struct {
@@ -75,6 +77,7 @@ func (c *toy) look() Observed {
 		observed.ActiveAt = c.state.StartedAt
 	}
 	if c.mover == nil {
+		observed.Loss = c.lost
 		return observed
 	}
 	if c.mover.seen.Condition == objects.Terminating && c.mover.endingAt.IsZero() {
@@ -100,6 +103,7 @@ func (c *toy) move() error {
 	case Write:
 		return c.write(step.State)
 	case Remove:
+		c.lost = step.Loss
 		return c.remove(step.Force)
 	case Expose:
 		return c.expose()
@@ -129,7 +133,10 @@ func (c *toy) write(state State) error {
 	if c.state.Phase.Terminal() && state.Phase != c.state.Phase {
 		return fmt.Errorf("phase %s became %s", c.state.Phase, state.Phase)
 	}
-	c.state = state
+	if state.Phase == Accepted && c.mover != nil && c.mover.seen.Condition == objects.Lost {
+		return errors.New("an agent of Velero sees the mover that failed and cancels")
+	}
+	c.state, c.lost = state, Loss{}
 	c.deleted = state.Deleting && !state.Finalizer
 	return nil
 }
@@ -247,6 +254,14 @@ func (c *toy) vanish() {
 	c.mover = nil
 }
 
+// crash loses the local state of the agent. A mover whose loss is not written yet is as if never created.
+func (c *toy) crash() {
+	if c.lost != (Loss{}) {
+		c.unseen++
+	}
+	c.canceledAt, c.deliveringSince, c.lost = time.Time{}, time.Time{}, Loss{}
+}
+
 // deleteResource simulates a client that deletes the resource.
 func (c *toy) deleteResource() {
 	c.state.Deleting = true
@@ -258,7 +273,7 @@ func faults() map[string]func(*toy) {
 	return map[string]func(*toy){
 		"cancel":              func(c *toy) { c.state.Cancel = true },
 		"delete":              (*toy).deleteResource,
-		"crash of the agent":  func(c *toy) { c.canceledAt, c.deliveringSince = time.Time{}, time.Time{} },
+		"crash of the agent":  (*toy).crash,
 		"mover vanishes":      (*toy).vanish,
 		"mover is evicted":    (*toy).evict,
 		"source pod vanishes": func(c *toy) { c.sourceGone = true },

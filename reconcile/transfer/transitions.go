@@ -61,30 +61,36 @@ func finish(s State, observed Observed, phase Phase, reason Reason) Step {
 	return Step{Action: Write, State: s, Reason: reason}
 }
 
-// restart replaces a lost mover. It first counts the restart, with its reason. If the mover pod still exists, the
-// pod is deleted next, and the phase becomes Accepted after that.
+// restart replaces a lost mover. The pod of the mover is deleted before Accepted is written: an agent of Velero on
+// any node cancels an Accepted transfer with a failed pod (velero-protocol 1.4). In Accepted the pod is therefore
+// deleted first, and the restart is counted after that. In later phases the restart is counted first (see replace).
 func restart(s State, observed Observed, lim Limits) Step {
-	why, lost := observed.Exposure.Message, observed.Exposure.Reason
-	if observed.Exposure.Condition == objects.Absent {
-		why, lost = "mover pod vanished", objects.LostVanished
+	loss := Loss{Reason: observed.Exposure.Reason, Message: observed.Exposure.Message}
+	deleted := observed.Exposure.Condition == objects.Absent
+	if deleted {
+		loss = cmp.Or(observed.Loss, Vanished())
 	}
 	switch {
 	case observed.SourceGone:
 		return failed(s, observed, ReasonSourceGone, sourceGone)
 	case observed.PodResumed != "":
-		return failed(s, observed, ReasonUnconfirmed, joined(why, observed.PodResumed))
-	case lost == objects.LostNode && s.NodeBound: // no other node has its volume
-		return failed(s, observed, ReasonMoverLost, why)
+		return failed(s, observed, ReasonUnconfirmed, joined(loss.Message, observed.PodResumed))
+	case loss.Reason == objects.LostNode && s.NodeBound: // no other node has its volume
+		return failed(s, observed, ReasonMoverLost, loss.Message)
 	case s.Restarts >= lim.Retries:
-		return failed(s, observed, ReasonMoverLost, fmt.Sprintf("%s; given up after %d restarts", why, s.Restarts))
+		return failed(s, observed, ReasonMoverLost, fmt.Sprintf("%s; given up after %d restarts", loss.Message, s.Restarts))
+	case s.Phase == Accepted && !deleted:
+		step := remove(observed, ReasonStale)
+		step.After, step.Loss = remaining(s.AcceptedAt.Add(lim.PrepareTimeout), observed), loss
+		return step
 	}
 	s.Restarts++
-	s.Exposer, s.AcceptedAt, s.Message = cmp.Or(s.Exposer, observed.ThisNode), observed.Now, why
-	s.Restarting = s.Phase.HasMover() && observed.Exposure.Condition != objects.Absent && !unconfirmed(observed, lim)
+	s.Exposer, s.AcceptedAt, s.Message = cmp.Or(s.Exposer, observed.ThisNode), observed.Now, loss.Message
+	s.Restarting = !deleted && !unconfirmed(observed, lim)
 	if !s.Restarting {
 		s = requeue(s)
 	}
-	return Step{Action: Write, State: s, Reason: ReasonRestarted, Lost: lost}
+	return Step{Action: Write, State: s, Reason: ReasonRestarted, Loss: loss}
 }
 
 // requeue returns the state to Accepted, without start time and progress.
@@ -96,9 +102,8 @@ func requeue(s State) State {
 	return s
 }
 
-// replace deletes the pod of a mover that was given up, and then returns the transfer to Accepted. The order
-// matters: an agent of Velero on any node cancels an Accepted transfer with a failed pod (velero-protocol 1.4). It
-// waits for the pod no longer than the grace period. The next mover is not created before that pod is deleted.
+// replace deletes the pod of a mover that was given up, and then returns the transfer to Accepted. It waits for the
+// pod no longer than the grace period. The next mover is not created before that pod is deleted.
 func replace(s State, observed Observed, lim Limits) Step {
 	left := remaining(s.AcceptedAt.Add(lim.TerminationGrace), observed)
 	switch {
@@ -136,7 +141,7 @@ func restartDelay(restarts int, lim Limits) time.Duration {
 }
 
 func prepareTimeout(observed Observed, lim Limits) string {
-	why := cmp.Or(joined(observed.Exposure.Message, observed.Diagnosis), "the mover pod did not come to run")
+	why := cmp.Or(joined(observed.Exposure.Message, observed.Loss.Message, observed.Diagnosis), "the mover pod did not come to run")
 	return fmt.Sprintf("not prepared within %s: %s", lim.PrepareTimeout, why)
 }
 

@@ -181,7 +181,7 @@ func TestWhateverBecomesOfARequestAllIsRemoved(t *testing.T) {
 	}
 
 	client := start()
-	waits, err := exposed(client, objects.Settings{}).Remove(t.Context(), move, found)
+	waits, err := exposed(client, objects.Settings{}).CleanUp(t.Context(), move, found)
 	require.NoError(t, err)
 	require.Empty(t, waits)
 	clean := requests(client)
@@ -193,9 +193,9 @@ func TestWhateverBecomesOfARequestAllIsRemoved(t *testing.T) {
 				client := start()
 				breakAt(client, number+1, happens)
 				e := exposed(client, objects.Settings{})
-				_, err := e.Remove(t.Context(), move, found)
+				_, err := e.CleanUp(t.Context(), move, found)
 				require.Error(t, err)
-				_, err = e.Remove(t.Context(), move, found)
+				_, err = e.CleanUp(t.Context(), move, found)
 				require.NoError(t, err)
 				require.Equal(t, []string{"volume pv1 Delete"}, left(t, client))
 			})

@@ -43,7 +43,7 @@ type Exposer struct {
 // Existing is what the caches hold of an exposure.
 type Existing struct {
 	Pod    *corev1.Pod // the mover; nil if there is none
-	Lost   bool        // the node is lost: no kubelet confirms the end of the pod, so its deletion is forced
+	Force  bool        // no kubelet confirms the end of the pod, so its deletion is forced
 	Claims []*corev1.PersistentVolumeClaim
 	// HandedOver reports that this process deleted the original VolumeSnapshot, so a cache miss needs no GET.
 	HandedOver bool
@@ -172,18 +172,27 @@ func adoption(what string, have, want metav1.Object) ([]byte, error) {
 	return json.Marshal(objects.Labelled(owner.UID, want.GetLabels()[objects.LabelAcceptor]))
 }
 
-// Remove deletes the found objects, and no recreated object of the same name. For a snapshot it deletes both pairs
+// DeleteMover deletes the found mover pod, and no recreated pod of the same name.
+func (e *Exposer) DeleteMover(ctx context.Context, found Existing) error {
+	if found.Pod == nil {
+		return nil
+	}
+	options := uidPrecondition(found.Pod)
+	if found.Force {
+		options.GracePeriodSeconds = ptr.To[int64](0)
+	}
+	err := e.Client.CoreV1().Pods(found.Pod.Namespace).Delete(ctx, found.Pod.Name, options)
+	if err != nil && !apierrors.IsNotFound(err) {
+		return fmt.Errorf("delete mover pod %s: %w", found.Pod.Name, err)
+	}
+	return nil
+}
+
+// CleanUp deletes the found objects, and no recreated object of the same name. For a snapshot it deletes both pairs
 // of VolumeSnapshot and content as far as possible. waits says what blocks it; empty means that nothing is left.
-func (e *Exposer) Remove(ctx context.Context, move objects.MoverSpec, found Existing) (waits string, err error) {
-	if found.Pod != nil {
-		options := uidPrecondition(found.Pod)
-		if found.Lost {
-			options.GracePeriodSeconds = ptr.To[int64](0)
-		}
-		err := e.Client.CoreV1().Pods(found.Pod.Namespace).Delete(ctx, found.Pod.Name, options)
-		if err != nil && !apierrors.IsNotFound(err) {
-			return "", fmt.Errorf("delete mover pod %s: %w", found.Pod.Name, err)
-		}
+func (e *Exposer) CleanUp(ctx context.Context, move objects.MoverSpec, found Existing) (waits string, err error) {
+	if err := e.DeleteMover(ctx, found); err != nil {
+		return "", err
 	}
 	for _, claim := range found.Claims {
 		if err := e.removeClaim(ctx, claim); err != nil {

@@ -173,7 +173,7 @@ func TestRemoveNamesTheUIDAndDoesNotMindWhatIsGone(t *testing.T) {
 	pod := mover()
 	pod.UID = "mover-uid"
 	claim := &corev1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{Namespace: "velero", Name: "b1", UID: "claim-uid"}}
-	waits, err := exposed(client, objects.Settings{}).Remove(t.Context(), movement(), Existing{Pod: pod, Claims: []*corev1.PersistentVolumeClaim{claim}})
+	waits, err := exposed(client, objects.Settings{}).CleanUp(t.Context(), movement(), Existing{Pod: pod, Claims: []*corev1.PersistentVolumeClaim{claim}})
 	require.NoError(t, err)
 	require.Empty(t, waits)
 	var deleted []string

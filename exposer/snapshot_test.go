@@ -124,7 +124,7 @@ func TestACleanUpIsConfirmedByOneReadAfterAHandOverOfItsOwn(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			s := newStorage()
 			s.refresh(t)
-			waits, err := (&Exposer{Snapshots: s}).Remove(t.Context(), upload(), Existing{HandedOver: test.handedOver})
+			waits, err := (&Exposer{Snapshots: s}).CleanUp(t.Context(), upload(), Existing{HandedOver: test.handedOver})
 			require.NoError(t, err)
 			require.Empty(t, waits)
 			require.Equal(t, test.want, s.requests())
@@ -154,7 +154,7 @@ func TestWhateverIsDeletedIsThatVeryObject(t *testing.T) {
 	found := staleFound()
 	found.Pod.UID = "mover-uid"
 	client := clientset.NewClientset(found.Pod, found.Claims[0])
-	_, err = exposed(client, objects.Settings{}).Remove(t.Context(), download(), found)
+	_, err = exposed(client, objects.Settings{}).CleanUp(t.Context(), download(), found)
 	require.NoError(t, err)
 	require.Len(t, deletedUIDs(t, client.Actions()), 1, "pod and claim have one name")
 	client = clientset.NewClientset(found.Pod, found.Claims[0], freeTarget(), restoredVolume())

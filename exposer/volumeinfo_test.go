@@ -207,7 +207,7 @@ func TestAVolumeThatItsClassRetainsGoesWithTheClaimOfAMover(t *testing.T) {
 		volume.Annotations = map[string]string{"pv.kubernetes.io/provisioned-by": "d"}
 		volume.Spec.PersistentVolumeReclaimPolicy, volume.Spec.ClaimRef = test.policy, &corev1.ObjectReference{UID: "claim-uid"}
 		client := fake.NewClientset(claim, volume)
-		_, err := exposed(client, objects.Settings{}).Remove(t.Context(), movement(), Existing{Claims: []*corev1.PersistentVolumeClaim{claim}})
+		_, err := exposed(client, objects.Settings{}).CleanUp(t.Context(), movement(), Existing{Claims: []*corev1.PersistentVolumeClaim{claim}})
 		require.NoError(t, err)
 		patches := 0
 		for _, action := range client.Actions() {

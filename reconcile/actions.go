@@ -154,26 +154,38 @@ func (t *TransferReconciler[T]) keep(ctx context.Context, s *request[T], why str
 	return t.write(ctx, s, transfer.FailRebind(s.state, s.seen, joinNonEmpty(why, t.local.blocker(s.key), kept)))
 }
 
-// remove deletes what was exposed, or only the mover pod if the reason is not ReasonCleaned. It saves the log of a
-// finished mover first. It returns the delay until the warning of a clean-up that still waits; 0 is none.
-func (t *TransferReconciler[T]) remove(ctx context.Context, s *request[T], step transfer.Step) (time.Duration, error) {
+// deleteMover deletes the mover pod. It saves the log of a finished mover first.
+func (t *TransferReconciler[T]) deleteMover(ctx context.Context, s *request[T], step transfer.Step) error {
 	if step.Loss != (transfer.Loss{}) {
 		t.local.markLost(s.key, s.state.Restarts, step.Loss)
 	}
-	move, found := s.move, t.found(s)
-	found.Lost = step.Force
-	if step.Reason != transfer.ReasonCleaned {
-		move.Source, found.Claims = objects.Source{}, nil
+	found := t.local.toRemove(s.key, exposer.Existing{Pod: s.pod, Force: step.Force})
+	if found.Pod == nil {
+		return nil // already deleting
 	}
+	t.keepLog(ctx, s)
+	klog.FromContext(ctx).V(2).Info("Deleting mover pod", "reason", step.Reason, "force", step.Force)
+	if err := t.Exposer.DeleteMover(ctx, found); err != nil {
+		return err
+	}
+	t.local.markDeleted(s.key, found, !s.late)
+	return nil
+}
+
+// cleanUp deletes everything that was exposed. It saves the log of a finished mover first. It returns the delay until
+// the warning of a clean-up that still waits; 0 is none.
+func (t *TransferReconciler[T]) cleanUp(ctx context.Context, s *request[T], force bool) (time.Duration, error) {
+	found := t.found(s)
+	found.Force = force
 	found = t.local.toRemove(s.key, found)
-	snapshots := move.Source.Snapshot != nil && !t.local.isClean(s.key)
+	snapshots := s.move.Source.Snapshot != nil && !t.local.isClean(s.key)
 	found.HandedOver = t.local.hasExposed(s.key)
 	if found.Pod == nil && len(found.Claims) == 0 && !snapshots {
 		return 0, nil // already deleting
 	}
 	t.keepLog(ctx, s)
-	klog.FromContext(ctx).V(2).Info("Removing what was exposed", "reason", step.Reason, "force", step.Force, "mover", found.Pod != nil, "claims", len(found.Claims), "snapshots", snapshots)
-	waits, err := t.Exposer.Remove(ctx, move, found)
+	klog.FromContext(ctx).V(2).Info("Removing what was exposed", "force", force, "mover", found.Pod != nil, "claims", len(found.Claims), "snapshots", snapshots)
+	waits, err := t.Exposer.CleanUp(ctx, s.move, found)
 	if err != nil {
 		return 0, err
 	}

@@ -54,9 +54,9 @@ func (t *TransferReconciler[T]) report(ctx context.Context, key string, object T
 }
 
 // reportLost reports why a mover was replaced.
-func (t *TransferReconciler[T]) reportLost(ctx context.Context, object T, after transfer.State, lost string) {
+func (t *TransferReconciler[T]) reportLost(ctx context.Context, object T, after transfer.State, lost objects.LossReason) {
 	klog.FromContext(ctx).Info("Restarting a mover", "reason", lost, "message", after.Message, "restart", after.Restarts)
-	t.Metrics.MoverRestarted(t.Kind.Name, lost)
+	t.Metrics.MoverRestarted(t.Kind.Name, string(lost))
 	t.event(t.movement(object), corev1.EventTypeWarning, EventRestarted, fmt.Sprintf("%s; restart %d of %d", after.Message, after.Restarts, t.Limits.Retries))
 }
 

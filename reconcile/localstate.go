@@ -133,7 +133,7 @@ func (m *localState) toRemove(key string, found exposer.Existing) exposer.Existi
 	m.lock.Lock()
 	defer m.lock.Unlock()
 	removed := m.of(key).removed
-	if found.Pod != nil && slices.Contains(removed, found.Pod.UID) && (!found.Lost || m.of(key).forced == found.Pod.UID) {
+	if found.Pod != nil && slices.Contains(removed, found.Pod.UID) && (!found.Force || m.of(key).forced == found.Pod.UID) {
 		found.Pod = nil
 	}
 	found.Claims = slices.DeleteFunc(slices.Clone(found.Claims), func(claim *corev1.PersistentVolumeClaim) bool {
@@ -152,7 +152,7 @@ func (m *localState) markDeleted(key string, found exposer.Existing, cached bool
 	if found.Pod != nil {
 		kept.removed = append(kept.removed, found.Pod.UID)
 	}
-	if found.Pod != nil && found.Lost {
+	if found.Pod != nil && found.Force {
 		kept.forced = found.Pod.UID
 	}
 	for _, claim := range found.Claims {

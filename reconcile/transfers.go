@@ -1,7 +1,6 @@
 package reconcile
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"slices"
@@ -159,9 +158,10 @@ func (t *TransferReconciler[T]) execute(ctx context.Context, s *request[T], step
 		return step.After, t.rebind(ctx, s, false)
 	case transfer.AbandonRebind:
 		return 0, t.rebind(ctx, s, true)
-	case transfer.Remove:
-		requeue, err := t.remove(ctx, s, step)
-		return cmp.Or(requeue, step.After), err
+	case transfer.DeleteMover:
+		return step.After, t.deleteMover(ctx, s, step)
+	case transfer.CleanUp:
+		return t.cleanUp(ctx, s, step.Force)
 	case transfer.Wait:
 	}
 	return step.After, nil

@@ -32,32 +32,35 @@ func (c Condition) String() string {
 	return names[c]
 }
 
-// Reasons of a lost mover: the values of the label reason of lateen_mover_restarts_total.
+// LossReason is why a mover was lost: the value of the label reason of lateen_mover_restarts_total.
+type LossReason string
+
+// The reasons of a lost mover.
 const (
-	LostVanished  = "vanished"  // its pod does not exist
-	LostDeleted   = "deleted"   // its pod was deleted while it ran
-	LostEvicted   = "evicted"   // by the kubelet or the eviction API
-	LostPreempted = "preempted" // by the scheduler, for a pod of higher priority
-	LostRefused   = "refused"   // by the kubelet: the mover never ran
-	LostStalled   = "stalled"   // it reported neither bytes nor Events for too long
-	LostNode      = "node_lost" // with its node, which is not Ready or does not exist
-	LostKilled    = "killed"    // by a signal, not for its memory: its node or container runtime restarted
+	LostVanished  LossReason = "vanished"  // its pod does not exist
+	LostDeleted   LossReason = "deleted"   // its pod was deleted while it ran
+	LostEvicted   LossReason = "evicted"   // by the kubelet or the eviction API
+	LostPreempted LossReason = "preempted" // by the scheduler, for a pod of higher priority
+	LostRefused   LossReason = "refused"   // by the kubelet: the mover never ran
+	LostStalled   LossReason = "stalled"   // it reported neither bytes nor Events for too long
+	LostNode      LossReason = "node_lost" // with its node, which is not Ready or does not exist
+	LostKilled    LossReason = "killed"    // by a signal, not for its memory: its node or container runtime restarted
 )
 
 // LostReasons returns all reasons of a lost mover.
-func LostReasons() []string {
-	return []string{LostVanished, LostDeleted, LostEvicted, LostPreempted, LostRefused, LostStalled, LostNode, LostKilled}
+func LostReasons() []LossReason {
+	return []LossReason{LostVanished, LostDeleted, LostEvicted, LostPreempted, LostRefused, LostStalled, LostNode, LostKilled}
 }
 
 // Exposure is the state of a transfer's objects.
 type Exposure struct {
 	Condition Condition
-	Attempt   int    // the restart count of the mover
-	Node      string // node of the mover
-	OS        string // operating system of the mover: linux or windows; empty if its pod has none
-	Canceled  bool   // of Failed: the mover ended because of a cancel
-	Reason    string // why it was lost: one of LostReasons()
-	Message   string // stable text for people; of Succeeded and Failed, the message of the mover
+	Attempt   int        // the restart count of the mover
+	Node      string     // node of the mover
+	OS        string     // operating system of the mover: linux or windows; empty if its pod has none
+	Canceled  bool       // of Failed: the mover ended because of a cancel
+	Reason    LossReason // of Lost
+	Message   string     // stable text for people; of Succeeded and Failed, the message of the mover
 }
 
 // ReadPod reads an exposure from its mover pod; nil is a pod that does not exist.

@@ -45,7 +45,7 @@ func edges() []edge {
 			add(FailExpose(m.State, m.Seen, ""))
 		case AbandonRebind:
 			add(FailRebind(m.State, m.Seen, ""))
-		case Wait, Rebind, Remove:
+		case Wait, Rebind, DeleteMover, CleanUp:
 		}
 		return true
 	})

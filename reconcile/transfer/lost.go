@@ -7,6 +7,15 @@ import (
 	"github.com/lateen-project/lateen/exposer/objects"
 )
 
+// Loss is why a mover was lost; zero if none was.
+type Loss struct {
+	Reason  objects.LossReason
+	Message string
+}
+
+// Vanished returns the loss of a mover whose pod was deleted by another client.
+func Vanished() Loss { return Loss{Reason: objects.LostVanished, Message: "mover pod vanished"} }
+
 // counted returns the exposure that the state machine acts on. A mover on a lost node is lost, whatever its pod
 // status says: no kubelet updates that pod. A mover whose pod keeps deleting on a live node is lost after a grace
 // period. The next mover is still created only after that pod is deleted. A result that the mover reported always
@@ -38,17 +47,4 @@ func unconfirmed(observed Observed, lim Limits) bool {
 // remainingUntilLost returns the time until a mover whose pod is deleting counts as lost.
 func remainingUntilLost(observed Observed, lim Limits) time.Duration {
 	return remaining(observed.DeletingAt.Add(lim.TerminationGrace), observed)
-}
-
-// remove deletes what was exposed. It forces the deletion of a pod only on a lost node: containers of other pods
-// may still run.
-func remove(observed Observed, reason Reason) Step {
-	return Step{Action: Remove, Reason: reason, Force: observed.NodeLost}
-}
-
-// takeOver records this agent as the exposer of a transfer whose acceptor, an agent of Velero, is unavailable. The
-// transfer stays Lateen's if that agent returns, because that agent would not continue it (velero-protocol 1.6).
-func takeOver(s State, observed Observed) Step {
-	s.Exposer = observed.ThisNode
-	return Step{Action: Write, State: s, Reason: ReasonTakenOver}
 }

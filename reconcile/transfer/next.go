@@ -21,7 +21,7 @@ import (
 func Next(s State, observed Observed, lim Limits) Step {
 	near := observed.MayMarkPrepared && s.Phase == Accepted
 	if s.Foreign || !observed.Exposes && !observed.OwnsMover && !near {
-		return Step{}
+		return waitForEvent()
 	}
 	observed.Exposure = counted(s, observed, lim)
 	switch s.Phase {
@@ -36,9 +36,9 @@ func Next(s State, observed Observed, lim Limits) Step {
 	case Canceling:
 		return canceling(s, observed, lim)
 	case Completed, Failed, Canceled:
-		return cleanUp(s, observed, lim)
+		return terminal(s, observed, lim)
 	}
-	return Step{} // Lateen does not touch phases of a newer Velero
+	return waitForEvent() // Lateen does not touch phases of a newer Velero
 }
 
 // reconcileNew handles a transfer without an acceptor. An agent that stands in for an unavailable one only finishes
@@ -52,20 +52,20 @@ func reconcileNew(s State, observed Observed, lim Limits) Step {
 	case !observed.Eligible && observed.SourceGone:
 		return failed(s, observed, ReasonSourceGone, sourceGone)
 	case !observed.Eligible && observed.Unbounded:
-		return Step{After: lim.PrepareTimeout}
+		return requeueAfter(lim.PrepareTimeout)
 	case !observed.Eligible:
 		if left := remaining(observed.WaitsSince.Add(lim.PrepareTimeout), observed); left > 0 {
-			return Step{After: left}
+			return requeueAfter(left)
 		}
 		return failed(s, observed, ReasonNotEligible, fmt.Sprintf("not ready to be prepared after %s: %s", lim.PrepareTimeout, observed.WaitingFor))
 	case !observed.Exposes || !observed.Admitted:
-		return Step{}
+		return waitForEvent()
 	}
 	s.Phase, s.AcceptedAt, s.Acceptor, s.Exposer, s.Finalizer = Accepted, observed.Now, observed.ThisNode, observed.ThisNode, true
 	if s.NodeBound {
 		s.Node = observed.ThisNode
 	}
-	return Step{Action: Write, State: s, Reason: ReasonAccepted}
+	return write(s, ReasonAccepted)
 }
 
 // accepted checks in order: a reason to finish, a blocker, a ready mover, a missing mover. An agent that only has
@@ -77,7 +77,7 @@ func accepted(s State, observed Observed, lim Limits) Step {
 	ended := s.Cancel || s.Deleting || observed.SourceGone || observed.PodResumed != "" || left <= 0
 	switch {
 	case !observed.Exposes && !observed.OwnsMover && (ended || !ready):
-		return Step{}
+		return waitForEvent()
 	case s.Cancel || s.Deleting:
 		return canceled(s, observed)
 	case observed.SourceGone:
@@ -94,9 +94,9 @@ func accepted(s State, observed Observed, lim Limits) Step {
 		return deleteStale(observed, left)
 	case ready:
 		s.Phase, s.Node, s.Exposer = Prepared, mover.Node, cmp.Or(s.Exposer, observed.ThisNode)
-		return Step{Action: Write, State: s, Reason: ReasonPrepared}
+		return write(s, ReasonPrepared)
 	case !observed.Exposes:
-		return Step{After: left}
+		return requeueAfter(left)
 	}
 	return exposing(s, observed, lim, left)
 }
@@ -109,7 +109,7 @@ func exposing(s State, observed Observed, lim Limits, left time.Duration) Step {
 			return restart(s, observed, lim)
 		}
 		if pause := remaining(s.AcceptedAt.Add(restartDelay(s.Restarts, lim)), observed); s.Restarts > 0 && pause > 0 {
-			return Step{After: min(pause, left)}
+			return requeueAfter(min(pause, left))
 		}
 		return Step{Action: Expose, After: left}
 	case objects.Unrunnable:
@@ -122,21 +122,21 @@ func exposing(s State, observed Observed, lim Limits, left time.Duration) Step {
 		return failed(s, observed, ReasonMoverFailed, "mover ended before it was told to start")
 	case objects.Pending, objects.Running, objects.Terminating:
 	}
-	return Step{After: left}
+	return requeueAfter(left)
 }
 
 // deleteStale deletes a mover that was already given up, so that the next one can be created.
 func deleteStale(observed Observed, left time.Duration) Step {
 	if !observed.Exposes || observed.Exposure.Condition == objects.Terminating {
-		return Step{After: left}
+		return requeueAfter(left)
 	}
-	return remove(observed, ReasonStale)
+	return deleteMover(observed, ReasonStale, left)
 }
 
 func prepared(s State, observed Observed, lim Limits) Step {
 	switch {
 	case !observed.OwnsMover:
-		return Step{}
+		return waitForEvent()
 	case s.Cancel || s.Deleting:
 		return canceled(s, observed)
 	case observed.SourceGone:
@@ -149,10 +149,10 @@ func prepared(s State, observed Observed, lim Limits) Step {
 	switch observed.Exposure.Condition {
 	case objects.Running:
 		if !observed.HasSlot {
-			return Step{After: observed.SlotIn}
+			return requeueAfter(observed.SlotIn)
 		}
 		s.Phase, s.StartedAt, s.NodeOS = InProgress, observed.Now, observed.Exposure.OS
-		return Step{Action: Write, State: s, Reason: ReasonStarted}
+		return write(s, ReasonStarted)
 	case objects.Absent, objects.Lost:
 		return restart(s, observed, lim)
 	case objects.Failed:
@@ -162,16 +162,16 @@ func prepared(s State, observed Observed, lim Limits) Step {
 	case objects.Succeeded:
 		return failed(s, observed, ReasonMoverFailed, "mover ended before it was told to start")
 	case objects.Terminating:
-		return Step{After: remainingUntilLost(observed, lim)}
+		return requeueAfter(remainingUntilLost(observed, lim))
 	case objects.Pending:
 	}
-	return Step{}
+	return waitForEvent()
 }
 
 func inProgress(s State, observed Observed, lim Limits) Step {
 	switch {
 	case !observed.OwnsMover:
-		return Step{}
+		return waitForEvent()
 	case !s.MoverSucceededAt.IsZero():
 		return rebind(s, observed, lim)
 	case s.Restarting && (s.Cancel || s.Deleting):
@@ -197,12 +197,12 @@ func inProgress(s State, observed Observed, lim Limits) Step {
 	switch {
 	case s.Cancel:
 		s.Phase = Canceling
-		return Step{Action: Write, State: s, Reason: ReasonCanceling}
+		return write(s, ReasonCanceling)
 	case s.Deleting: // no other change in this write: the mover reacts to exactly this update
 		s.Cancel = true
-		return Step{Action: Write, State: s, Reason: ReasonDeleting}
+		return write(s, ReasonDeleting)
 	case observed.Exposure.Condition == objects.Terminating: // the next mover does not continue this progress
-		return Step{After: remainingUntilLost(observed, lim)}
+		return requeueAfter(remainingUntilLost(observed, lim))
 	}
 	return running(s, observed, lim)
 }
@@ -216,19 +216,19 @@ func running(s State, observed Observed, lim Limits) Step {
 		}
 	}
 	if currentProgress(s, observed) == s.Progress {
-		return Step{After: left}
+		return requeueAfter(left)
 	}
 	if early := remaining(s.StartedAt.Add(lim.FirstProgress), observed); early > 0 {
-		return Step{After: early}
+		return requeueAfter(early)
 	}
 	s.Progress = currentProgress(s, observed)
-	return Step{Action: Write, State: s, Reason: ReasonProgress}
+	return write(s, ReasonProgress)
 }
 
 func canceling(s State, observed Observed, lim Limits) Step {
 	switch {
 	case !observed.OwnsMover:
-		return Step{}
+		return waitForEvent()
 	case !s.MoverSucceededAt.IsZero():
 		return rebind(s, observed, lim)
 	}
@@ -243,14 +243,14 @@ func canceling(s State, observed Observed, lim Limits) Step {
 	case objects.Absent, objects.Lost:
 		return canceled(s, observed)
 	case objects.Terminating:
-		return Step{After: remainingUntilLost(observed, lim)}
+		return requeueAfter(remainingUntilLost(observed, lim))
 	case objects.Pending, objects.Running, objects.Unrunnable:
 	}
 	left := remaining(observed.CanceledAt.Add(lim.CancelGrace), observed)
 	if !observed.Started || left <= 0 { // a mover that has not started may never see the cancel
-		return remove(observed, ReasonCancelTimeout)
+		return deleteMover(observed, ReasonCancelTimeout, 0)
 	}
-	return Step{After: left}
+	return requeueAfter(left)
 }
 
 // rebind returns the step after the mover succeeded. Neither the loss of the mover nor a cancel changes anything
@@ -263,22 +263,22 @@ func rebind(s State, observed Observed, lim Limits) Step {
 	first := cmp.Or(observed.RebindingSince, observed.Now)
 	left := max(remaining(s.MoverSucceededAt.Add(cmp.Or(s.RebindTimeout, lim.RebindTimeout)), observed), remaining(first.Add(lim.RebindGrace), observed))
 	if left <= 0 {
-		return Step{Action: AbandonRebind, Reason: ReasonRebindFailed}
+		return Step{Action: AbandonRebind}
 	}
 	return Step{Action: Rebind, After: left}
 }
 
-func cleanUp(s State, observed Observed, lim Limits) Step {
+func terminal(s State, observed Observed, lim Limits) Step {
 	switch {
 	case observed.Exposure.Condition == objects.Absent && !observed.HasLeftovers:
 	case observed.Exposure.Condition == objects.Terminating && !observed.HasLeftovers:
-		return Step{After: max(remaining(observed.DeletingAt.Add(lim.CleanUpWarning), observed), 0)}
+		return requeueAfter(max(remaining(observed.DeletingAt.Add(lim.CleanUpWarning), observed), 0))
 	default:
-		return remove(observed, ReasonCleaned)
+		return Step{Action: CleanUp, Force: observed.NodeLost}
 	}
 	if !s.HasLeftovers() {
-		return Step{}
+		return waitForEvent()
 	}
 	s.Finalizer, s.Exposer = false, ""
-	return Step{Action: Write, State: s, Reason: ReasonCleaned}
+	return write(s, ReasonCleaned)
 }

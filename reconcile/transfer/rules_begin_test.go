@@ -26,7 +26,7 @@ func ownershipRules() []rule {
 		"until a mover is prepared, only who accepts makes, removes and replaces it",
 		func(m *moment) bool {
 			return m.mine() || implies(m.fresh(), !m.writes(Accepted)) &&
-				implies(m.in(Accepted), m.Step.Action != Expose && m.Step.Action != Remove && !m.restarts())
+				implies(m.in(Accepted), m.Step.Action != Expose && !m.removes() && !m.restarts())
 		},
 		input(func(_ *State, observed *Observed, _ *Limits) {
 			observed.Exposes = observed.Exposes || observed.OwnsMover
@@ -191,18 +191,18 @@ func cleaningRules() []rule {
 		"the terminal phase is written before a mover is removed: only useless ones go earlier",
 		func(m *moment) bool {
 			useless := m.in(Canceling) && m.alive() || m.in(Accepted) && m.stale() || m.discards() || m.replaces()
-			return implies(m.Step.Action == Remove, m.in(Completed, Failed, Canceled) || useless)
+			return implies(m.Step.Action == CleanUp, m.in(Completed, Failed, Canceled)) && implies(m.Step.Action == DeleteMover, useless)
 		},
 		output(func(step *Step, _ State, _ Observed) {
 			if step.State.Phase == Completed && step.Reason == ReasonCompleted {
-				*step = Step{Action: Remove, Reason: ReasonCleaned}
+				*step = Step{Action: CleanUp}
 			}
 		}),
 	}, {
 		"what was exposed is removed once the transfer has ended",
 		func(m *moment) bool {
 			left := m.in(Completed, Failed, Canceled) && m.acts() && (!m.is(objects.Absent, objects.Terminating) || m.Seen.HasLeftovers)
-			return implies(left, m.Step.Action == Remove)
+			return implies(left, m.Step.Action == CleanUp)
 		},
 		input(func(s *State, observed *Observed, _ *Limits) {
 			if s.Phase.Terminal() && observed.Exposure.Condition == objects.Unrunnable {
@@ -236,7 +236,7 @@ func cleaningRules() []rule {
 		},
 		output(func(step *Step, s State, observed Observed) {
 			if s.Phase.Terminal() && observed.Exposes && *step == (Step{}) {
-				*step = Step{Action: Remove, Reason: ReasonCleaned}
+				*step = Step{Action: CleanUp}
 			}
 		}),
 	}, {

@@ -50,7 +50,7 @@ func cancelRules() []rule {
 	}, {
 		"a mover that has not started may miss the cancel, and is removed at once",
 		func(m *moment) bool {
-			return implies(m.in(Canceling) && m.works() && m.acts() && m.alive() && !m.Seen.Started, m.Step.Action == Remove)
+			return implies(m.in(Canceling) && m.works() && m.acts() && m.alive() && !m.Seen.Started, m.Step.Action == DeleteMover)
 		},
 		input(func(_ *State, observed *Observed, _ *Limits) { observed.Started = true }),
 	}, {
@@ -62,7 +62,7 @@ func cancelRules() []rule {
 			if left := m.left(m.Seen.CanceledAt, m.Limits.CancelGrace); left > 0 {
 				return m.waits(left)
 			}
-			return m.Step.Action == Remove
+			return m.Step.Action == DeleteMover
 		},
 		input(func(_ *State, observed *Observed, _ *Limits) { observed.CanceledAt = observed.Now }),
 	}, {

@@ -157,7 +157,9 @@ func stepRules() []rule {
 			switch m.Step.Action {
 			case Wait, Expose, Rebind:
 				return m.Step == Step{Action: m.Step.Action, After: m.Step.After}
-			case Remove, AbandonRebind:
+			case CleanUp, AbandonRebind:
+				return m.Step == Step{Action: m.Step.Action, Force: m.Step.Force}
+			case DeleteMover:
 				return m.Step == Step{Action: m.Step.Action, Reason: m.Step.Reason, Force: m.Step.Force, Loss: m.Step.Loss, After: m.Step.After} && m.Step.Reason != ""
 			case Write:
 				return m.Step.After == 0 && m.Step.Reason != ""
@@ -165,7 +167,7 @@ func stepRules() []rule {
 			return false
 		},
 		output(func(step *Step, s State, _ Observed) {
-			if step.Action == Remove {
+			if step.Action == DeleteMover {
 				step.State = s
 			}
 		}),

@@ -39,7 +39,7 @@ func moverRules() []rule {
 				return true
 			}
 			if m.mine() && !m.is(objects.Terminating) {
-				return m.Step.Action == Remove
+				return m.Step.Action == DeleteMover
 			}
 			return m.Step.Action == Wait
 		},
@@ -47,7 +47,7 @@ func moverRules() []rule {
 	}, {
 		"a mover that is being deleted still runs: it is neither replaced nor removed again",
 		func(m *moment) bool {
-			return implies(m.is(objects.Terminating) && !m.Seen.HasLeftovers, m.Step.Action != Expose && m.Step.Action != Remove && !m.restarts())
+			return implies(m.is(objects.Terminating) && !m.Seen.HasLeftovers, m.Step.Action != Expose && !m.removes() && !m.restarts())
 		},
 		input(func(_ *State, observed *Observed, _ *Limits) {
 			if observed.Exposure.Condition == objects.Terminating {
@@ -153,7 +153,7 @@ func restartRules() []rule {
 		"the pod of a mover that was lost in Accepted goes before anything is written, and it is kept in mind why it was lost",
 		func(m *moment) bool {
 			return implies(m.discards(), m.Step == Step{
-				Action: Remove, Reason: ReasonStale, Force: m.Seen.NodeLost, After: m.left(m.State.AcceptedAt, m.Limits.PrepareTimeout),
+				Action: DeleteMover, Reason: ReasonStale, Force: m.Seen.NodeLost, After: m.left(m.State.AcceptedAt, m.Limits.PrepareTimeout),
 				Loss: Loss{Reason: m.Step.Loss.Reason, Message: m.lostBy()},
 			}) && implies(m.in(Accepted) && m.restarts(), m.is(objects.Absent))
 		},
@@ -187,7 +187,7 @@ func restartRules() []rule {
 			case m.is(objects.Terminating):
 				return m.waits(left)
 			}
-			return m.Step.Action == Remove && m.Step.After == left
+			return m.Step.Action == DeleteMover && m.Step.After == left
 		},
 		input(func(s *State, _ *Observed, _ *Limits) { s.Restarting = false }),
 	}, {
@@ -229,8 +229,8 @@ func restartRules() []rule {
 		input(func(s *State, _ *Observed, _ *Limits) { s.NodeBound = false }),
 	}, {
 		"a mover's pod is deleted by force where its node is lost, and nowhere else",
-		func(m *moment) bool { return m.Step.Force == (m.Step.Action == Remove && m.Seen.NodeLost) },
-		output(func(step *Step, s State, _ Observed) { step.Force = step.Action == Remove && s.Phase.Terminal() }),
+		func(m *moment) bool { return m.Step.Force == (m.removes() && m.Seen.NodeLost) },
+		output(func(step *Step, _ State, _ Observed) { step.Force = step.Action == CleanUp }),
 	}, {
 		"a transfer whose source pod is gone fails instead of getting a mover",
 		func(m *moment) bool {

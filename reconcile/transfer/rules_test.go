@@ -186,6 +186,9 @@ func (m *moment) ends() bool {
 	return !m.in(Completed, Failed, Canceled) && m.writes(Completed, Failed, Canceled)
 }
 
+// removes reports whether the step deletes a mover.
+func (m *moment) removes() bool { return m.Step.Action == DeleteMover || m.Step.Action == CleanUp }
+
 // restarts reports whether the step replaces a mover.
 func (m *moment) restarts() bool {
 	return m.Step.Action == Write && m.Step.State.Restarts > m.State.Restarts

@@ -131,15 +131,6 @@ type Observed struct {
 	RebindingSince time.Time
 }
 
-// Loss is why a mover was lost; zero if none was.
-type Loss struct {
-	Reason  string // one of objects.LostReasons
-	Message string
-}
-
-// Vanished returns the loss of a mover whose pod was deleted by another client.
-func Vanished() Loss { return Loss{Reason: objects.LostVanished, Message: "mover pod vanished"} }
-
 // Limits are the bounds of the protocol.
 type Limits struct {
 	PrepareTimeout   time.Duration // from accepting to a running mover (Velero's --data-mover-prepare-timeout)
@@ -170,27 +161,4 @@ func DefaultLimits() Limits {
 		StallTimeout:     2 * time.Hour,
 		Retries:          3,
 	}
-}
-
-// Action is the one effect of a step.
-type Action int
-
-// The effects of steps.
-const (
-	Wait          Action = iota // do nothing; an event or the timer triggers the next reconcile
-	Write                       // write State to the custom resource
-	Expose                      // create the missing objects, the mover last
-	Rebind                      // bind the restored volume to the target claim
-	AbandonRebind               // try the rebind a last time; if it fails, keep the restored volume and fail
-	Remove                      // delete what was exposed
-)
-
-// Step is the next step of a transfer.
-type Step struct {
-	Action Action
-	State  State         // for Write
-	After  time.Duration // requeue after this delay, whatever the action; 0 is never
-	Reason Reason        // for Write and Remove
-	Force  bool          // for Remove: the mover's node cannot confirm the end of the mover
-	Loss   Loss          // for a restart, and for the deletion before it: why the mover was lost
 }

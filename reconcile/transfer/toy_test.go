@@ -102,9 +102,9 @@ func (c *toy) move() error {
 	switch step.Action {
 	case Write:
 		return c.write(step.State)
-	case Remove:
+	case DeleteMover, CleanUp:
 		c.lost = step.Loss
-		return c.remove(step.Force)
+		return c.remove(step.Action, step.Force)
 	case Expose:
 		return c.expose()
 	case Rebind:
@@ -141,8 +141,10 @@ func (c *toy) write(state State) error {
 	return nil
 }
 
-func (c *toy) remove(force bool) error {
+func (c *toy) remove(action Action, force bool) error {
 	switch {
+	case (action == CleanUp) != c.state.Phase.Terminal():
+		return fmt.Errorf("action %d in phase %s", action, c.state.Phase)
 	case c.mover == nil:
 		return errors.New("there is no mover to remove")
 	case force != c.mover.silent:

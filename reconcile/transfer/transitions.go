@@ -12,6 +12,13 @@ import (
 
 const sourceGone = "the pod whose volume is to be moved does not exist any more"
 
+// takeOver records this agent as the exposer of a transfer whose acceptor, an agent of Velero, is unavailable. The
+// transfer stays Lateen's if that agent returns, because that agent would not continue it (velero-protocol 1.6).
+func takeOver(s State, observed Observed) Step {
+	s.Exposer = observed.ThisNode
+	return write(s, ReasonTakenOver)
+}
+
 // succeeded finishes a transfer whose mover succeeded, or records that only the rebind is left. An unreadable
 // result is a failure.
 func succeeded(s State, observed Observed) Step {
@@ -23,7 +30,7 @@ func succeeded(s State, observed Observed) Step {
 	s.Message = s.Outcome.Note
 	if observed.Rebinds {
 		s.MoverSucceededAt = observed.Now
-		return Step{Action: Write, State: s, Reason: ReasonMoved}
+		return write(s, ReasonMoved)
 	}
 	return finish(s, observed, Completed, ReasonCompleted)
 }
@@ -58,7 +65,7 @@ func finish(s State, observed Observed, phase Phase, reason Reason) Step {
 	if s.OwnsSnapshot && !s.Deleting {
 		s.Finalizer = true // cleanup deletes the snapshot
 	}
-	return Step{Action: Write, State: s, Reason: reason}
+	return write(s, reason)
 }
 
 // restart replaces a lost mover. The pod of the mover is deleted before Accepted is written: an agent of Velero on
@@ -80,8 +87,8 @@ func restart(s State, observed Observed, lim Limits) Step {
 	case s.Restarts >= lim.Retries:
 		return failed(s, observed, ReasonMoverLost, fmt.Sprintf("%s; given up after %d restarts", loss.Message, s.Restarts))
 	case s.Phase == Accepted && !deleted:
-		step := remove(observed, ReasonStale)
-		step.After, step.Loss = remaining(s.AcceptedAt.Add(lim.PrepareTimeout), observed), loss
+		step := deleteMover(observed, ReasonStale, remaining(s.AcceptedAt.Add(lim.PrepareTimeout), observed))
+		step.Loss = loss
 		return step
 	}
 	s.Restarts++
@@ -90,7 +97,9 @@ func restart(s State, observed Observed, lim Limits) Step {
 	if !s.Restarting {
 		s = requeue(s)
 	}
-	return Step{Action: Write, State: s, Reason: ReasonRestarted, Loss: loss}
+	step := write(s, ReasonRestarted)
+	step.Loss = loss
+	return step
 }
 
 // requeue returns the state to Accepted, without start time and progress.
@@ -112,13 +121,11 @@ func replace(s State, observed Observed, lim Limits) Step {
 	case observed.PodResumed != "":
 		return failed(s, observed, ReasonUnconfirmed, joined(s.Message, observed.PodResumed))
 	case observed.Exposure.Condition == objects.Absent || left <= 0:
-		return Step{Action: Write, State: requeue(s), Reason: ReasonRequeued}
+		return write(requeue(s), ReasonRequeued)
 	case observed.Exposure.Condition == objects.Terminating:
-		return Step{After: left}
+		return requeueAfter(left)
 	}
-	step := remove(observed, ReasonStale)
-	step.After = left
-	return step
+	return deleteMover(observed, ReasonStale, left)
 }
 
 // stalled restarts a mover that reports nothing new if no mover of the transfer was replaced before. A second stall

@@ -116,7 +116,10 @@ func TestEveryMetricIsDescribed(t *testing.T) {
 
 // Who sees a reason in a label finds it.
 func TestEveryReasonInALabelIsNamed(t *testing.T) {
-	known := map[string][]string{"lateen_mover_restarts_total": objects.LostReasons()}
+	known := map[string][]string{}
+	for _, reason := range objects.LostReasons() {
+		known["lateen_mover_restarts_total"] = append(known["lateen_mover_restarts_total"], string(reason))
+	}
 	for _, reason := range priority.Reasons() {
 		known["lateen_priority_class_fallbacks_total"] = append(known["lateen_priority_class_fallbacks_total"], string(reason))
 	}
@@ -158,7 +161,7 @@ func TestMetricsThatAreNamedExist(t *testing.T) {
 
 // A loss reason that is not listed has no series before it happens.
 func TestEveryLossReasonIsListed(t *testing.T) {
-	var declared []string
+	var declared []objects.LossReason
 	for _, file := range sources(t, "exposer/objects") {
 		for node := range ast.Preorder(file) {
 			constant, is := node.(*ast.ValueSpec)
@@ -166,7 +169,7 @@ func TestEveryLossReasonIsListed(t *testing.T) {
 				continue
 			}
 			if value, is := text(constant.Values[0]); is {
-				declared = append(declared, value)
+				declared = append(declared, objects.LossReason(value))
 			}
 		}
 	}

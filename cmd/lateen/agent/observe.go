@@ -35,7 +35,7 @@ func countFromZero(meter *metrics.Metrics) {
 			transfer.PodVolumeBackup().Name, transfer.PodVolumeRestore().Name,
 			transfer.DataUpload().Name, transfer.DataDownload().Name,
 		},
-		LostReasons: objects.LostReasons(),
+		LostReasons: format(objects.LostReasons()),
 		Ends:        terminalReasons(),
 	})
 }

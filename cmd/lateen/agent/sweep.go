@@ -50,7 +50,7 @@ func (p *assembly) removeClaim(ctx context.Context, orphan *metav1.PartialObject
 	if err != nil || claim.UID != orphan.UID {
 		return err // the caller ignores that an orphan is already deleted
 	}
-	_, err = p.exposing.Remove(ctx, objects.MoverSpec{}, exposer.Existing{Claims: []*corev1.PersistentVolumeClaim{claim}})
+	_, err = p.exposing.CleanUp(ctx, objects.MoverSpec{}, exposer.Existing{Claims: []*corev1.PersistentVolumeClaim{claim}})
 	return err
 }
 

@@ -153,7 +153,7 @@ func TestAClassThatIsDeletedLaterIsLeftOutAndCounted(t *testing.T) {
 	s.configure(`{"priorityClassName":"` + class + `"}`)
 	r := s.start()
 	s.ends(s.transfer(), testenv.Completed)
-	require.NoError(t, s.Kube.SchedulingV1().PriorityClasses().Delete(s.soon(), class, metav1.DeleteOptions{}))
+	require.NoError(t, s.deleteClass(s.soon(), class))
 	name := s.transfer()
 	s.ends(name, testenv.Completed)
 	require.Equal(t, 1, r.metric("lateen_priority_class_fallbacks_total", "consumer", "data-mover", "reason", "rejected"))

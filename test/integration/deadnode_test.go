@@ -70,7 +70,7 @@ func (d *nodeLoss) begin() (name string) {
 	d.Helper()
 	switch d.phase {
 	case testenv.Accepted:
-		d.node.Faults.Add(node.Fault{NeverStarts: true})
+		d.node.Faults.Add(node.Fault{NeverStarts: true, Times: 1})
 	case testenv.Prepared: // the only slot is taken
 		d.in(d.transfer(), testenv.InProgress)
 	default:
@@ -162,7 +162,6 @@ func TestATransferOutlivesItsNode(t *testing.T) {
 // returns brings the node back, on which movers of before still run: they end, and their slots are free.
 func (d *nodeLoss) returns() {
 	d.Helper()
-	d.node.Faults.Clear()
 	require.NoError(d, d.node.Resume(d.soon()))
 	requeue := d.start(shortAbsence)
 	d.in(d.transfer(), testenv.InProgress)

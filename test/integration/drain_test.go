@@ -69,7 +69,7 @@ func (d *drained) begin(phase testenv.Phase) (name string) {
 	d.Helper()
 	switch phase {
 	case testenv.Accepted:
-		d.node.Faults.Add(node.Fault{NeverStarts: true})
+		d.node.Faults.Add(node.Fault{NeverStarts: true, Times: 1})
 	case testenv.Prepared:
 		d.in(d.transfer(), testenv.InProgress) // takes the only slot
 	default:
@@ -91,7 +91,6 @@ func (d *drained) restarts(name string) {
 		return seen.Annotations["lateen.dev/mover-restarts"] == "1"
 	})
 	require.NoError(d, err)
-	d.node.Faults.Clear()
 	close(d.finish)
 }
 

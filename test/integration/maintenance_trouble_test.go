@@ -229,7 +229,7 @@ func deletingTheClass(s *env) transport.WrapperFunc {
 		return roundTripper(func(request *http.Request) (*http.Response, error) {
 			if request.Method == http.MethodPost && strings.HasSuffix(request.URL.Path, "/jobs") {
 				once.Do(func() {
-					if err := s.Kube.SchedulingV1().PriorityClasses().Delete(request.Context(), "class-"+s.Namespace, metav1.DeleteOptions{}); err != nil {
+					if err := s.deleteClass(request.Context(), "class-"+s.Namespace); err != nil {
 						s.Errorf("delete the class: %v", err)
 					}
 				})

@@ -1,14 +1,17 @@
 package integration
 
 import (
+	"context"
 	"fmt"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/wait"
 
 	"github.com/lateen-project/lateen/test/testenv"
 )
@@ -91,4 +94,19 @@ func (s *env) class() string {
 	name := "class-" + s.Namespace
 	require.NoError(s, s.PriorityClass(s.soon(), name, 10))
 	return name
+}
+
+// deleteClass deletes a priority class, and returns when the API server admits no pod with it: its admission has a cache.
+func (s *env) deleteClass(ctx context.Context, name string) error {
+	if err := s.Kube.SchedulingV1().PriorityClasses().Delete(ctx, name, metav1.DeleteOptions{}); err != nil {
+		return err
+	}
+	probe := &corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{Name: "probe"},
+		Spec:       corev1.PodSpec{PriorityClassName: name, Containers: []corev1.Container{{Name: "c", Image: "i"}}},
+	}
+	return wait.PollUntilContextTimeout(ctx, 20*time.Millisecond, testenv.Patience, true, func(ctx context.Context) (bool, error) {
+		_, err := s.Kube.CoreV1().Pods(s.Namespace).Create(ctx, probe, metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}})
+		return apierrors.IsForbidden(err), nil
+	})
 }

@@ -65,7 +65,7 @@ func (b isolatedBody) Read(p []byte) (int, error) {
 
 // longTerm lets an agent coordinate for long without hearing of the Lease.
 func longTerm(options *agent.Options) {
-	options.Election.Lease, options.Election.Renew = time.Minute, 50*time.Second
+	options.Election.Lease, options.Election.Renew = time.Hour, 50*time.Minute
 }
 
 // endTerm lets the next agent coordinate although the term of one that still lives goes on.

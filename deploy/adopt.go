@@ -20,7 +20,7 @@ type Adoption struct {
 func Adopt(velero corev1.PodTemplateSpec, adoption Adoption) (corev1.PodTemplateSpec, error) {
 	template := *velero.DeepCopy()
 	if n := len(template.Spec.Containers); n != 1 {
-		return template, fmt.Errorf("its pods have %d containers where Velero's node-agent has one: take what was added out first, or install Lateen by other means", n)
+		return template, fmt.Errorf("its pods have %d containers, want only Velero's node-agent: remove the other containers first, or use lateen install", n)
 	}
 	container := &template.Spec.Containers[0]
 	args, err := AgentArgs(*container)
@@ -75,7 +75,7 @@ func AgentArgs(container corev1.Container) ([]string, error) {
 	description := slices.Concat(container.Command, container.Args)
 	server := slices.Index(description, "server")
 	if server < 1 || description[server-1] != "node-agent" {
-		return nil, errors.New("its container does not run velero node-agent server: is it Velero's?")
+		return nil, errors.New("its container does not run velero node-agent server, so it is not Velero's node-agent")
 	}
 	return description[server+1:], nil
 }

@@ -18,7 +18,7 @@ func Rebase(onto, before, after corev1.PodTemplateSpec) (_ corev1.PodTemplateSpe
 	name := onto.Spec.Containers[0].Name
 	then, now := named(&before, name), named(&after, name)
 	if then == nil || now == nil {
-		return onto, false, fmt.Errorf("compare templates: container %s is not there any more: somebody has renamed it", name)
+		return onto, false, fmt.Errorf("compare templates: container %s does not exist any more: restore its name", name)
 	}
 	added, removed := without(now.Args, then.Args), without(then.Args, now.Args)
 	settle(*named(&onto, name), then, now)

@@ -94,7 +94,7 @@ func TestAContainerThatWasRenamedIsNotGuessed(t *testing.T) {
 	now := adopted(t, "example.test/lateen:v1")
 	now.Spec.Containers[0].Name = "agent"
 	_, _, err := deploy.Rebase(agents(), adopted(t, "example.test/lateen:v1"), now)
-	require.ErrorContains(t, err, "container node-agent is not there any more")
+	require.ErrorContains(t, err, "container node-agent does not exist any more")
 }
 
 func TestWhatRunsVelerosServer(t *testing.T) {

@@ -34,12 +34,12 @@ func newAdopt() *cobra.Command {
 		Use:   "adopt",
 		Short: "Replace Velero's node-agent with Lateen (--undo reverts)",
 		Long: "Replace Velero's node-agent with Lateen in its DaemonSets, node-agent and node-agent-windows; --undo reverts.\n" +
-			"Image, program, ServiceAccount and probes become Lateen's, everything else stays. What was changed in an adopted\n" +
-			"DaemonSet since survives both. Lateen's agents read the maintenance configuration that the server's Deployment names.",
+			"Image, program, ServiceAccount and probes become Lateen's; everything else is kept. Changes to an adopted DaemonSet\n" +
+			"survive both. Lateen's agents use the maintenance ConfigMap that the server's Deployment names.",
 		Args: cobra.NoArgs,
 		RunE: func(command *cobra.Command, _ []string) error {
 			if (options.image == "") != options.undo {
-				return fmt.Errorf("either --lateen-image or --undo is needed: name the image of Lateen, or have Velero's agents put back")
+				return fmt.Errorf("set --lateen-image to the image of Lateen, or --undo to restore Velero's agents")
 			}
 			if err := options.validateCopies(); err != nil {
 				return err
@@ -60,16 +60,16 @@ func newAdopt() *cobra.Command {
 	addClusterFlags(flags, &options.cluster)
 	flags.StringVar(&options.image, "lateen-image", "", "image of Lateen, for the agents")
 	addCopyFlags(flags, &options.copies)
-	flags.BoolVar(&options.undo, "undo", false, "put Velero's agents back")
-	flags.BoolVar(&options.dryRun, "dry-run", false, "show what would change, and change nothing")
-	flags.BoolVar(&options.force, "force", false, "do not ask")
-	flags.DurationVar(&options.timeout, "timeout", 5*time.Minute, "how long --undo may wait for Velero's agents once it was confirmed")
+	flags.BoolVar(&options.undo, "undo", false, "restore Velero's agents")
+	flags.BoolVar(&options.dryRun, "dry-run", false, "print the changes without applying them")
+	flags.BoolVar(&options.force, "force", false, "do not ask for confirmation")
+	flags.DurationVar(&options.timeout, "timeout", 5*time.Minute, "how long --undo waits for Velero's agents, after confirmation")
 	return command
 }
 
 func (o adoptOptions) validateCopies() error {
 	if o.undo && len(o.copies.Secrets)+len(o.copies.ConfigMaps)+len(o.copies.From) > 0 {
-		return errors.New("--undo takes every right to copy away: leave --copy-secrets, --copy-configmaps and --copy-from out")
+		return errors.New("--undo removes all RBAC rules for copies: remove --copy-secrets, --copy-configmaps and --copy-from")
 	}
 	return validateCopies(o.copies)
 }
@@ -108,7 +108,7 @@ func (a *adoption) run(ctx context.Context) error {
 		return nil
 	}
 	if err := a.prompt.confirm(ctx, "Apply this change? Running movers are not interrupted."); err != nil {
-		return fmt.Errorf("adopt the agents of namespace %s: %w, so nothing was changed", a.namespace, err)
+		return fmt.Errorf("adopt agents of namespace %s: %w, nothing changed", a.namespace, err)
 	}
 	if a.undo {
 		return a.revert(ctx, changes)
@@ -149,10 +149,10 @@ func (a *adoption) agents(ctx context.Context) ([]*unstructured.Unstructured, er
 			continue
 		}
 		if err != nil {
-			return nil, fmt.Errorf("read the DaemonSet of Velero's agents: %w", err)
+			return nil, fmt.Errorf("get DaemonSet of Velero's agents: %w", err)
 		}
 		if agents.GetLabels()["app.kubernetes.io/part-of"] == "lateen" {
-			return nil, fmt.Errorf("adopt DaemonSet %s/%s: it is Lateen's own; lateen install --apply changes it", a.namespace, name)
+			return nil, fmt.Errorf("adopt DaemonSet %s/%s: it was created by lateen install; use lateen install --apply to change it", a.namespace, name)
 		}
 		found = append(found, agents)
 		if isAdopted(agents) {

@@ -36,7 +36,7 @@ func (a *adoption) revert(ctx context.Context, changes []replacement) error {
 	defer cancel()
 	for _, change := range changes {
 		if err := a.rollout(waiting, "daemonsets", change.before.GetName(), daemonSetPods); err != nil {
-			return errors.Join(err, errors.New("the rights of Lateen's agents were left: lateen uninstall takes them away"))
+			return errors.Join(err, errors.New("the RBAC objects of Lateen's agents were not removed: remove them with lateen uninstall"))
 		}
 	}
 	rights, err := a.rbac()
@@ -89,7 +89,7 @@ func (a *adoption) write(ctx context.Context, agents *unstructured.Unstructured)
 		return err
 	}
 	if current.GetUID() != agents.GetUID() || current.GetGeneration() != agents.GetGeneration() {
-		return errors.New("somebody has changed it since it was shown; look again")
+		return errors.New("it changed after the diff was printed; run lateen adopt again")
 	}
 	current.SetAnnotations(agents.GetAnnotations())
 	current.Object["spec"] = agents.Object["spec"]

@@ -50,7 +50,7 @@ func (a *adoption) serverArgs(ctx context.Context, velero corev1.PodTemplateSpec
 		maintenance, _ = config.MaintenanceConfigMap("", &server.Spec.Template)
 	}
 	if maintenance != "" {
-		a.maintenance = fmt.Sprintf("Maintenance jobs are configured by ConfigMap %s, which Deployment %s names.", maintenance, server.Name)
+		a.maintenance = fmt.Sprintf("Maintenance jobs use ConfigMap %s, named by Deployment %s.", maintenance, server.Name)
 	}
 	if server != nil && server.Name == deploy.VeleroDeployment || len(velero.Spec.Containers) == 0 {
 		return nil, nil

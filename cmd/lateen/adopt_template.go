@@ -80,10 +80,10 @@ func (a *adoption) adopt(ctx context.Context, agents *unstructured.Unstructured)
 // restore turns adopted agents into Velero's and keeps later changes. It drops arguments that only Lateen has.
 func (a *adoption) restore(_ context.Context, agents *unstructured.Unstructured) error {
 	if !isAdopted(agents) {
-		return fmt.Errorf("it has no annotation %s, so lateen adopt has not changed it", adoptedAnnotation)
+		return fmt.Errorf("annotation %s is missing, so lateen adopt did not change it", adoptedAnnotation)
 	}
 	if account := runAs(agents); account != deploy.ServiceAccountName {
-		return fmt.Errorf("somebody has changed it since it was adopted: its agents run as ServiceAccount %q; if they are Velero's, take the annotation %s away", account, adoptedAnnotation)
+		return fmt.Errorf("it changed after it was adopted: its agents run as ServiceAccount %q; if they are Velero's, remove annotation %s", account, adoptedAnnotation)
 	}
 	original, err := keptTemplate(agents, adoptedAnnotation)
 	if err != nil {
@@ -106,7 +106,7 @@ func (a *adoption) restore(_ context.Context, agents *unstructured.Unstructured)
 		container := &template.Spec.Containers[index]
 		var foreign []string
 		if container.Args, foreign = config.VeleroArgs(container.Args); len(foreign) > 0 {
-			fmt.Fprintf(a.warnings, "Warning: DaemonSet %s loses arguments that Velero's agents do not have: %s\n", agents.GetName(), strings.Join(foreign, " "))
+			fmt.Fprintf(a.warnings, "Warning: DaemonSet %s loses arguments that Velero's agents do not support: %s\n", agents.GetName(), strings.Join(foreign, " "))
 		}
 	}
 	return setTemplate(agents, template)
@@ -194,7 +194,7 @@ func validateArgs(template corev1.PodTemplateSpec) error {
 	flags.Usage = func() {}
 	options.AddFlags(flags)
 	if err := flags.Parse(args); err != nil {
-		return fmt.Errorf("read its arguments: %w; take it out first, lateen node-agent --help has all that there are", err)
+		return fmt.Errorf("parse its arguments: %w; remove the argument first, lateen node-agent --help lists all arguments", err)
 	}
 	return nil
 }

@@ -15,10 +15,10 @@ import (
 // warnOf prints the consequences of an adoption for the user.
 func (a *adoption) warnOf(agents *unstructured.Unstructured) {
 	if agents.GetLabels()["app.kubernetes.io/managed-by"] == "Helm" {
-		fmt.Fprintf(a.warnings, "Warning: DaemonSet %s is Helm's: the next helm upgrade puts Velero's agents back; run lateen adopt again after it\n", agents.GetName())
+		fmt.Fprintf(a.warnings, "Warning: DaemonSet %s is managed by Helm: the next helm upgrade restores Velero's agents; run lateen adopt again after it\n", agents.GetName())
 	}
 	if agents.GetName() == deploy.WindowsDaemonSetName {
-		fmt.Fprintf(a.warnings, "Warning: DaemonSet %s is adopted too: --lateen-image has to be for Windows nodes as well\n", agents.GetName())
+		fmt.Fprintf(a.warnings, "Warning: DaemonSet %s is adopted too: --lateen-image must also support Windows nodes\n", agents.GetName())
 	}
 }
 
@@ -27,12 +27,12 @@ func (a *adoption) warnOfRestic(ctx context.Context) {
 	repositories := a.dynamic.Resource(schema.GroupVersionResource{Group: "velero.io", Version: "v1", Resource: "backuprepositories"})
 	list, err := repositories.Namespace(a.namespace).List(ctx, metav1.ListOptions{})
 	if err != nil {
-		fmt.Fprintf(a.warnings, "Warning: cannot tell whether there are restic repositories: %v\n", err)
+		fmt.Fprintf(a.warnings, "Warning: cannot check for restic repositories: %v\n", err)
 		return
 	}
 	for _, repository := range list.Items {
 		if kind, _, _ := unstructured.NestedString(repository.Object, "spec", "repositoryType"); kind == "restic" {
-			fmt.Fprintf(a.warnings, "Warning: BackupRepository %s is restic's: only Velero's agents restore from it (lateen adopt --undo puts them back)\n", repository.GetName())
+			fmt.Fprintf(a.warnings, "Warning: BackupRepository %s has type restic: only Velero's agents can restore from it (lateen adopt --undo restores them)\n", repository.GetName())
 		}
 	}
 }
@@ -40,10 +40,10 @@ func (a *adoption) warnOfRestic(ctx context.Context) {
 // Effects of the exchange of agents on transfers without a mover. Velero's agents ignore movers that started to run
 // before them (velero-protocol 1.6).
 const (
-	newMeans            = "a New transfer is accepted by either side while both have agents"
-	acceptedAtAdoption  = "an Accepted one stays with Velero's agent until that agent is gone, and Lateen goes on from there"
-	acceptedAtUndo      = "an Accepted one, whose mover comes to run before Velero's agent does, fails when its preparation times out (30m by default)"
-	transfersMayBeAwait = "lateen status shows when there is none"
+	newMeans            = "a New transfer may be accepted by an agent of Velero or of Lateen while both run"
+	acceptedAtAdoption  = "an Accepted transfer belongs to Velero's agent until that agent stops, then Lateen continues it"
+	acceptedAtUndo      = "an Accepted transfer whose mover starts before Velero's agent fails after the prepare timeout (30m by default)"
+	transfersMayBeAwait = "lateen status shows whether there are any left"
 )
 
 // warnOfTransfers counts the transfers that are neither prepared nor terminal, and prints the effect of the exchange
@@ -57,7 +57,7 @@ func (a *adoption) warnOfTransfers(ctx context.Context) {
 		}
 		list, err := a.dynamic.Resource(each.GroupVersionResource).Namespace(a.namespace).List(ctx, metav1.ListOptions{})
 		if err != nil {
-			fmt.Fprintf(a.warnings, "Warning: cannot tell whether %s are being prepared: %v\n", each.Resource, err)
+			fmt.Fprintf(a.warnings, "Warning: cannot check for %s that are being prepared: %v\n", each.Resource, err)
 			continue
 		}
 		phases := map[string]int{}

@@ -44,11 +44,11 @@ func newCheck() *cobra.Command {
 	var options checkOptions
 	command := &cobra.Command{
 		Use:   "check",
-		Short: "Say what is wrong with the configuration of the agents, and what is in effect",
-		Long: "Say what is wrong with the ConfigMaps of the agents, and what is in effect: those that the agents in a cluster\n" +
-			"are told to read, or those in a file. What they name is looked up in the cluster; for a file this is only done\n" +
+		Short: "Validate the ConfigMaps of the agents and show the effective configuration",
+		Long: "Validate the ConfigMaps of the agents and show the effective configuration. The ConfigMaps are those that the agents\n" +
+			"in a cluster name, or those in a file. Objects that they name are looked up in the cluster; for a file, only\n" +
 			"with --node, --namespace, --kubeconfig or --kubecontext.\n\n" +
-			"Ends with 0 if there is no problem, with 1 if there is one, and with 2 if it could not look.",
+			"Exits with 0 if there is no problem, with 1 if there are problems, and with 2 if the check failed.",
 		Args: func(command *cobra.Command, args []string) error {
 			return exitWith(exitCannotCheck, cobra.NoArgs(command, args))
 		},
@@ -65,9 +65,9 @@ func newCheck() *cobra.Command {
 	}
 	command.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return exitWith(exitCannotCheck, err) })
 	flags := command.Flags()
-	flags.StringVarP(&options.file, "file", "f", "", "a manifest of ConfigMaps, or the configuration alone as JSON; - is standard input")
-	flags.StringVar(&options.kind, "as", "", "what the file configures: "+kinds()+" (default: told by its keys)")
-	flags.StringVar(&options.node, "node", "", "say how many movers may run on this node")
+	flags.StringVarP(&options.file, "file", "f", "", "manifest of ConfigMaps, or only the configuration as JSON; - is standard input")
+	flags.StringVar(&options.kind, "as", "", "kind of configuration in the file: "+kinds()+" (default: derived from its keys)")
+	flags.StringVar(&options.node, "node", "", "show the limit of concurrent movers on this node")
 	flags.StringVar(&options.nodeAgent, "node-agent-configmap", "", "ConfigMap to check (default: that of the agents' flag)")
 	flags.StringVar(&options.repository, "backup-repository-configmap", "", "ConfigMap to check (default: that of the agents' flag)")
 	flags.StringVar(&options.jobs, "repo-maintenance-job-configmap", "", "ConfigMap to check (default: that of the agents' flag, or else of the server's)")
@@ -92,7 +92,7 @@ func (o *checkOptions) run(command *cobra.Command) (int, error) {
 	}
 	client, err := kubernetes.NewForConfig(rest)
 	if err != nil {
-		return 0, fmt.Errorf("make client: %w", err)
+		return 0, fmt.Errorf("create client: %w", err)
 	}
 	installation, err := check.Find(ctx, client, cmp.Or(o.namespace, os.Getenv("VELERO_NAMESPACE"), config.DefaultNamespace))
 	if err != nil {
@@ -125,11 +125,11 @@ func (o *checkOptions) online() bool {
 func (o *checkOptions) fromFile(stdin io.Reader) ([]check.Document, error) {
 	switch {
 	case o.file == "" && o.kind != "":
-		return nil, errors.New("--as is for what a file holds; name one with -f")
+		return nil, errors.New("--as requires a file; name one with -f")
 	case o.file == "":
 		return nil, nil
 	case cmp.Or(o.nodeAgent, o.repository, o.jobs) != "":
-		return nil, errors.New("-f reads a file and not the cluster's ConfigMaps; drop -f, or the names of ConfigMaps")
+		return nil, errors.New("-f reads a file, not the cluster's ConfigMaps; remove -f or the names of ConfigMaps")
 	case o.kind != "" && !slices.Contains(check.Kinds(), check.Kind(o.kind)):
 		return nil, fmt.Errorf("--as %q is unknown: use %s", o.kind, kinds())
 	case o.file == "-":
@@ -141,7 +141,7 @@ func (o *checkOptions) fromFile(stdin io.Reader) ([]check.Document, error) {
 	}
 	text, err := os.ReadFile(o.file)
 	if err != nil {
-		return nil, fmt.Errorf("read the file: %w", err)
+		return nil, fmt.Errorf("read file: %w", err)
 	}
 	return check.ReadFile(o.file, text, check.Kind(o.kind))
 }
@@ -166,7 +166,7 @@ func report(to io.Writer, documents []check.Document, cluster *check.Cluster, no
 			fmt.Fprintln(to)
 		}
 		if err := check.Report(to, &verdict, cluster, node); err != nil {
-			return 0, fmt.Errorf("write the report: %w", err)
+			return 0, fmt.Errorf("write report: %w", err)
 		}
 	}
 	return count, nil

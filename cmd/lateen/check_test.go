@@ -38,19 +38,19 @@ func TestCheckOfFiles(t *testing.T) {
 		says      string // on standard output
 		fails     string // in the error
 	}{
-		"a good file":                          {arguments: []string{"-f", corpus("good-every-field.yaml")}, says: "No problem."},
-		"one problem":                          {arguments: []string{"-f", corpus("type-flag-as-number.json")}, code: 1, says: "a number where true or false belongs", fails: "1 problem"},
+		"a good file":                          {arguments: []string{"-f", corpus("good-every-field.yaml")}, says: "No problems."},
+		"one problem":                          {arguments: []string{"-f", corpus("type-flag-as-number.json")}, code: 1, says: "got a number, want true or false", fails: "1 problem"},
 		"several problems":                     {arguments: []string{"-f", corpus("type-number-as-string.json")}, code: 1, says: "2. loadConcurrency.prepareQueueLength, line 4", fails: "2 problems"},
 		"standard input":                       {stdin: "{}", arguments: []string{"-f", "-"}, says: "node-agent: standard input"},
 		"a mebibyte":                           {stdin: mebibyte, arguments: []string{"-f", "-"}, code: 1, says: "team=storage", fails: "10 problems"},
-		"settings of repositories":             {stdin: `{"cacheLimitMB": 1}`, arguments: []string{"-f", "-", "--as=backup-repository"}, says: "1Mi in the cache"},
+		"settings of repositories":             {stdin: `{"cacheLimitMB": 1}`, arguments: []string{"-f", "-", "--as=backup-repository"}, says: "1Mi per mover"},
 		"what is there no cluster for":         {code: 2, fails: "find the cluster"},
 		"a file, of which names are looked up": {stdin: "{}", arguments: []string{"-f", "-", "--node=n"}, code: 2, fails: "find the cluster"},
 		"no such file":                         {arguments: []string{"-f", "/nonexistent"}, code: 2, fails: "/nonexistent"},
 		"a file of something else":             {stdin: "kind: Secret", arguments: []string{"-f", "-"}, code: 2, fails: "no ConfigMap, only Secret"},
 		"a kind that is unknown":               {stdin: "{}", arguments: []string{"-f", "-", "--as=x"}, code: 2, fails: `--as "x" is unknown: use node-agent or backup-repository or repo-maintenance-job`},
 		"a kind without a file":                {arguments: []string{"--as=node-agent"}, code: 2, fails: "name one with -f"},
-		"a file and a name":                    {arguments: []string{"-f", "-", "--node-agent-configmap=x"}, code: 2, fails: "drop -f"},
+		"a file and a name":                    {arguments: []string{"-f", "-", "--node-agent-configmap=x"}, code: 2, fails: "remove -f"},
 		"a flag that is unknown":               {arguments: []string{"--nodes=x"}, code: 2, fails: "unknown flag"},
 		"an argument":                          {arguments: []string{"config.json"}, code: 2, fails: "config.json"},
 	} {

@@ -26,22 +26,22 @@ func reportVersion(ctx context.Context, command *cobra.Command, cluster *rest.Co
 	if image == "" {
 		return nil
 	}
-	fmt.Fprintf(command.OutOrStdout(), "velero: %s (Lateen was tried with Velero %s)\n\n", image, strings.Join(config.TriedVersions(), " and "))
+	fmt.Fprintf(command.OutOrStdout(), "velero: %s (Lateen is tested with Velero %s)\n\n", image, strings.Join(config.TriedVersions(), " and "))
 	if untried := config.UntriedVelero(image); untried != "" {
-		fmt.Fprintf(command.ErrOrStderr(), "Warning: %s; look for a newer Lateen, or try a backup and a restore first\n", untried)
+		fmt.Fprintf(command.ErrOrStderr(), "Warning: %s; use a newer Lateen, or test a backup and a restore first\n", untried)
 	}
 	cluster = rest.CopyConfig(cluster)
 	cluster.QPS = -1 // no limit: the requests are sequential
 	client, err := dynamic.NewForConfig(cluster)
 	if err != nil {
-		return fmt.Errorf("make client: %w", err)
+		return fmt.Errorf("create client: %w", err)
 	}
 	fields, err := unknownFields(ctx, client)
 	if err != nil {
 		return err
 	}
 	if len(fields) > 0 {
-		fmt.Fprintf(command.ErrOrStderr(), "Warning: Velero's definitions have fields that Lateen does not know and leaves alone: %s\n", strings.Join(fields, ", "))
+		fmt.Fprintf(command.ErrOrStderr(), "Warning: Velero's CustomResourceDefinitions have fields that Lateen does not know and ignores: %s\n", strings.Join(fields, ", "))
 	}
 	return nil
 }

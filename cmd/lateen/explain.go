@@ -13,9 +13,9 @@ func newExplain() *cobra.Command {
 	var at viewOptions
 	command := &cobra.Command{
 		Use:   "explain KIND/NAME",
-		Short: "Tell the story of one transfer, and what it waits for or why it failed",
-		Long: "Tell the story of one transfer in the order of time, from its status, its mover, its volumes and snapshots, and\n" +
-			"Events: what it waits for now or why it failed, and what to do. Kinds are podvolumebackup (pvb),\n" +
+		Short: "Show the timeline of one transfer, and why it waits or failed",
+		Long: "Show the timeline of one transfer, from its status, its mover, its volumes and snapshots, and Events. Then show what\n" +
+			"it waits for or why it failed, and what to do. Kinds are podvolumebackup (pvb),\n" +
 			"podvolumerestore (pvr), dataupload (du), datadownload (dd), and backuprepository (br).",
 		Example: "  lateen explain pvb/nightly-x7k2p",
 		Args:    cobra.ExactArgs(1),

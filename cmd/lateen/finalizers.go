@@ -74,11 +74,11 @@ func (i *installer) removeFinalized(ctx context.Context) error {
 		}
 		resource, name := each.workload()
 		if ready, err := i.ready(ctx, resource, name); err != nil || ready == 0 {
-			return i.blocked(each, held, fmt.Sprintf("no pod of %s %s runs that would take their finalizers away", resource, name), err)
+			return i.blocked(each, held, fmt.Sprintf("no pod of %s %s is running to remove their finalizers", resource, name), err)
 		}
-		fmt.Fprintf(i.out, "%d %s wait for %s %s to let them go\n", len(held), each.Resource, resource, name)
+		fmt.Fprintf(i.out, "%d %s wait for %s %s to remove their finalizers\n", len(held), each.Resource, resource, name)
 		if err := untilDeleted(ctx, client, metav1.ListOptions{}); err != nil {
-			return i.blocked(each, held, "their finalizers have not been taken away", err)
+			return i.blocked(each, held, "their finalizers were not removed", err)
 		}
 	}
 	return nil
@@ -110,7 +110,7 @@ func (i *installer) blocked(each finalized, held []unstructured.Unstructured, wh
 		names = append(names, fmt.Sprintf("and %d more", more))
 	}
 	resource, name := each.workload()
-	err := fmt.Errorf("remove %d %s of namespace %s: %s: %s; have %s %s run and uninstall again, or give up what they were to clean up: kubectl -n %s patch %s NAME --type=merge -p '{\"metadata\":{\"finalizers\":null}}'",
+	err := fmt.Errorf("remove %d %s of namespace %s: %s: %s; start %s %s and uninstall again, or abandon their clean-up: kubectl -n %s patch %s NAME --type=merge -p '{\"metadata\":{\"finalizers\":null}}'",
 		len(held), each.Resource, i.namespace, why, strings.Join(names, ", "), resource, name, i.namespace, each.Resource)
 	if cause != nil {
 		return fmt.Errorf("%w (%w)", err, cause)
@@ -127,7 +127,7 @@ func (i *installer) reportHeld(ctx context.Context) error {
 		}
 		if len(held) > 0 {
 			resource, name := each.workload()
-			fmt.Fprintf(i.out, "%d %s stay, as the namespace does, with finalizers that only %s %s takes away\n", len(held), each.Resource, resource, name)
+			fmt.Fprintf(i.out, "%d %s are kept with the namespace; only %s %s can remove their finalizers\n", len(held), each.Resource, resource, name)
 		}
 	}
 	return nil
@@ -138,7 +138,7 @@ func (i *installer) reportHeld(ctx context.Context) error {
 func blockers(ctx context.Context, client dynamic.ResourceInterface, name string) string {
 	object, err := client.Get(ctx, name, metav1.GetOptions{})
 	if err != nil {
-		return fmt.Sprintf("what keeps it cannot be told: %v", err)
+		return fmt.Sprintf("cannot read what blocks it: %v", err)
 	}
 	description := object.GetFinalizers()
 	conditions, _, _ := unstructured.NestedSlice(object.Object, "status", "conditions")
@@ -149,5 +149,5 @@ func blockers(ctx context.Context, client dynamic.ResourceInterface, name string
 			description = append(description, message)
 		}
 	}
-	return "it is kept by: " + strings.Join(description, "; ") + "; let go of that and uninstall again"
+	return "blocked by: " + strings.Join(description, "; ") + "; remove these and uninstall again"
 }

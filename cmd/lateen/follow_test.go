@@ -102,12 +102,23 @@ func TestWaitingEndsWithWhatWasInTheWay(t *testing.T) {
 
 func TestWaitingForAgentsThatNoNodeTakesEndsWithTheReason(t *testing.T) {
 	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "a"}, Spec: corev1.NodeSpec{Taints: []corev1.Taint{{Key: "dedicated", Effect: corev1.TaintEffectNoSchedule}}}}
-	var out bytes.Buffer
+	ctx, cancel := context.WithCancelCause(t.Context())
+	defer cancel(nil)
+	out := expiring{expire: func() { cancel(context.DeadlineExceeded) }}
 	i := &installer{kube: kubefake.NewClientset(node), dynamic: fakeCluster(), namespace: "velero", out: &out}
-	ctx, cancel := context.WithTimeout(t.Context(), 200*time.Millisecond)
-	defer cancel()
 	err := i.rollout(ctx, "daemonsets", "node-agent", agentPods)
-	require.EqualError(t, err, "wait for daemonsets node-agent: context deadline exceeded; no node takes its pods: taint dedicated:NoSchedule is not tolerated (node a)")
-	require.Equal(t, "DaemonSet node-agent: no node takes its pods: taint dedicated:NoSchedule is not tolerated (node a)\n", out.String())
+	require.EqualError(t, err, "wait for daemonsets node-agent: context deadline exceeded; no node is eligible for its pods: taint dedicated:NoSchedule is not tolerated (node a)")
+	require.Equal(t, "DaemonSet node-agent: no node is eligible for its pods: taint dedicated:NoSchedule is not tolerated (node a)\n", out.String())
 	require.NoError(t, i.rollout(t.Context(), "daemonsets", "node-agent", daemonSetPods), "Velero's agents may have no node")
+}
+
+// expiring ends a wait as its deadline would, once something is printed.
+type expiring struct {
+	bytes.Buffer
+	expire func()
+}
+
+func (e *expiring) Write(text []byte) (int, error) {
+	defer e.expire()
+	return e.Buffer.Write(text)
 }

@@ -22,7 +22,7 @@ func newInstall() *cobra.Command {
 	var options installOptions
 	command := &cobra.Command{
 		Use:   "install",
-		Short: "Install Velero's server, and Lateen as its node-agent",
+		Short: "Install Velero's server with Lateen as its node-agent",
 		Args:  cobra.NoArgs,
 		Example: `  lateen install --lateen-image registry.example/lateen:v1 --provider aws --plugins velero/velero-plugin-for-aws:v1.14.0 \
     --bucket backups --secret-file ./credentials --backup-location-config region=eu-central-1 --wait`,
@@ -45,7 +45,7 @@ func newInstall() *cobra.Command {
 
 func runInstall(ctx context.Context, o *installOptions, out, warnings io.Writer) error {
 	if o.privileged {
-		fmt.Fprintln(warnings, "Warning: --privileged-node-agent changes nothing: agents open no device; privilegedFsBackup in the node-agent ConfigMap makes movers privileged")
+		fmt.Fprintln(warnings, "Warning: --privileged-node-agent has no effect: agents open no devices; privilegedFsBackup in the node-agent ConfigMap makes movers privileged")
 	}
 	i, err := o.target(ctx, out, warnings)
 	if err != nil {
@@ -179,11 +179,11 @@ func connect(cluster config.Options, out io.Writer) (*installer, error) {
 	rest.QPS = -1 // no limit: the requests are sequential
 	kube, err := kubernetes.NewForConfig(rest)
 	if err != nil {
-		return nil, fmt.Errorf("make client: %w", err)
+		return nil, fmt.Errorf("create client: %w", err)
 	}
 	generic, err := dynamic.NewForConfig(rest)
 	if err != nil {
-		return nil, fmt.Errorf("make client: %w", err)
+		return nil, fmt.Errorf("create client: %w", err)
 	}
 	return &installer{kube: kube, dynamic: generic, namespace: cluster.Namespace, out: out}, nil
 }

@@ -61,7 +61,7 @@ func (i *installer) write(ctx context.Context, manifest *unstructured.Unstructur
 	if !i.apply {
 		_, err := resource.Create(ctx, manifest, metav1.CreateOptions{FieldManager: fieldManager})
 		if apierrors.IsAlreadyExists(err) {
-			return "is there already and stays as it is", nil
+			return "already exists, unchanged", nil
 		}
 		return "created", err
 	}
@@ -113,7 +113,7 @@ func foreignAgents(found *unstructured.Unstructured) error {
 	if found.GetKind() != "DaemonSet" || found.GetLabels()["app.kubernetes.io/part-of"] == "lateen" {
 		return nil
 	}
-	return fmt.Errorf("it is not Lateen's; lateen adopt -n %s puts Lateen in its place", found.GetNamespace())
+	return fmt.Errorf("it belongs to Velero's agents; replace them with lateen adopt -n %s", found.GetNamespace())
 }
 
 // definitionsResource is the resource of CustomResourceDefinitions.
@@ -136,7 +136,7 @@ func (i *installer) installDefinitions(ctx context.Context, definitions []*unstr
 		}
 	}, func() bool { return len(missing) == 0 })
 	if err != nil {
-		return fmt.Errorf("wait for %d definitions to be served: %w", len(missing), err)
+		return fmt.Errorf("wait for %d CustomResourceDefinitions to be established: %w", len(missing), err)
 	}
 	return nil
 }

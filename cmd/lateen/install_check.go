@@ -32,9 +32,9 @@ func (o *installOptions) checkClasses(ctx context.Context, kube kubernetes.Inter
 		_, err := kube.SchedulingV1().PriorityClasses().Get(ctx, class.name, metav1.GetOptions{})
 		switch {
 		case apierrors.IsNotFound(err):
-			fmt.Fprintf(warnings, "Warning: %s: the cluster has no PriorityClass %s; no pod of %s is let in until there is one\n", class.flag, class.name, class.whose)
+			fmt.Fprintf(warnings, "Warning: %s: PriorityClass %s does not exist; pods of %s cannot be created until it does\n", class.flag, class.name, class.whose)
 		case err != nil:
-			fmt.Fprintf(warnings, "Warning: %s: cannot tell whether there is a PriorityClass %s: %v\n", class.flag, class.name, err)
+			fmt.Fprintf(warnings, "Warning: %s: cannot check whether PriorityClass %s exists: %v\n", class.flag, class.name, err)
 		}
 	}
 }
@@ -55,7 +55,7 @@ func (o *installOptions) checkConfigMaps(ctx context.Context, kube kubernetes.In
 	}
 	cluster, unreadable := installation.Observe(ctx, kube)
 	if unreadable != nil {
-		fmt.Fprintf(warnings, "Warning: cannot tell whether all that the ConfigMaps name is there: %v\n", unreadable)
+		fmt.Fprintf(warnings, "Warning: cannot check the objects named in the ConfigMaps: %v\n", unreadable)
 	}
 	cluster.MoverImage = o.server.Image
 	var wrong []error

@@ -51,11 +51,11 @@ func (o *installOptions) addFlags(flags *pflag.FlagSet) {
 	o.addStorageFlags(flags)
 	o.addPodFlags(flags)
 	o.addServerFlags(flags)
-	flags.BoolVar(&o.apply, "apply", false, "apply the objects on the server's side instead of creating them; for an installation that exists")
-	flags.BoolVar(&o.dryRun, "dry-run", false, "send nothing to the cluster; use with -o")
-	flags.BoolVar(&o.crdsOnly, "crds-only", false, "only Velero's CustomResourceDefinitions")
+	flags.BoolVar(&o.apply, "apply", false, "update an existing installation, with server-side apply")
+	flags.BoolVar(&o.dryRun, "dry-run", false, "change nothing in the cluster; use with -o")
+	flags.BoolVar(&o.crdsOnly, "crds-only", false, "install only Velero's CustomResourceDefinitions")
 	flags.BoolVar(&o.wait, "wait", false, "wait until server and agents are ready")
-	flags.DurationVar(&o.timeout, "timeout", 5*time.Minute, "how long all of it may take")
+	flags.DurationVar(&o.timeout, "timeout", 5*time.Minute, "how long the installation may take")
 	flags.StringVarP(&o.output, "output", "o", "", "print the objects: yaml or json")
 }
 
@@ -78,15 +78,15 @@ func addKubeFlags(flags *pflag.FlagSet, cluster *config.Options) {
 
 func (o *installOptions) addStorageFlags(flags *pflag.FlagSet) {
 	flags.StringVar(&o.server.Provider, "provider", "", "provider of backup and volume storage")
-	flags.StringVar(&o.server.Bucket, "bucket", "", "bucket where backups are stored")
-	flags.StringVar(&o.server.Prefix, "prefix", "", "prefix in the bucket below which backups are stored")
-	flags.StringVar(&o.secretFile, "secret-file", "", "file with the credentials of the provider; without it, --no-secret must be given")
-	flags.BoolVar(&o.noSecret, "no-secret", false, "make no Secret")
-	flags.StringVar(&o.caCertFile, "cacert", "", "file with the certificates by which the object store is verified")
-	flags.BoolVar(&o.server.NoLocation, "no-default-backup-location", false, "make no default backup storage location")
+	flags.StringVar(&o.server.Bucket, "bucket", "", "bucket of the backup storage location")
+	flags.StringVar(&o.server.Prefix, "prefix", "", "prefix of backups in the bucket")
+	flags.StringVar(&o.secretFile, "secret-file", "", "file with the credentials of the provider; required unless --no-secret is set")
+	flags.BoolVar(&o.noSecret, "no-secret", false, "do not create a Secret")
+	flags.StringVar(&o.caCertFile, "cacert", "", "file with the CA certificates of the object store")
+	flags.BoolVar(&o.server.NoLocation, "no-default-backup-location", false, "do not create a default backup storage location")
 	flags.StringToStringVar(&o.server.LocationConfig, "backup-location-config", nil, "configuration of the backup storage location: key1=value1,key2=value2")
 	flags.StringToStringVar(&o.server.SnapshotConfig, "snapshot-location-config", nil, "configuration of the volume snapshot location: key1=value1,key2=value2")
-	flags.BoolVar(&o.snapshots, "use-volume-snapshots", true, "make a default volume snapshot location")
+	flags.BoolVar(&o.snapshots, "use-volume-snapshots", true, "create a default volume snapshot location")
 }
 
 func (o *installOptions) addPodFlags(flags *pflag.FlagSet) {
@@ -95,47 +95,47 @@ func (o *installOptions) addPodFlags(flags *pflag.FlagSet) {
 	flags.StringToStringVar(&o.server.Annotations, "pod-annotations", nil, "annotations of the pods of server and agents: key1=value1,key2=value2")
 	flags.StringToStringVar(&o.server.Labels, "pod-labels", nil, "labels of the pods of server and agents: key1=value1,key2=value2")
 	flags.StringToStringVar(&o.server.ServiceAccountAnnotations, "sa-annotations", nil, "annotations of Velero's ServiceAccount: key1=value1,key2=value2")
-	flags.StringVar(&o.server.Account, "service-account-name", "", "ServiceAccount of the server and of movers, which exists and has its rights; agents have their own")
+	flags.StringVar(&o.server.Account, "service-account-name", "", "existing ServiceAccount for server and movers, with RBAC rules; agents have their own")
 	o.serverPod.addFlags(flags, "velero-pod", "the server's pod", quantities{cpuRequest: "500m", cpuLimit: "1000m", memRequest: "128Mi", memLimit: "512Mi"})
 	o.agentPod.addFlags(flags, "node-agent-pod", "an agent's pod", quantities{cpuRequest: "20m", cpuLimit: "0", memRequest: "64Mi", memLimit: "512Mi"})
 	flags.StringVar(&o.server.PriorityClass, "server-priority-class-name", "", "priority class of the server's Deployment")
 	flags.StringVar(&o.agent.PriorityClass, "node-agent-priority-class-name", "", "priority class of the agents' DaemonSet")
-	flags.StringVar(&o.agent.KubeletRoot, "kubelet-root-dir", deploy.DefaultKubeletRoot, "root directory of the kubelets")
-	flags.BoolVar(&o.useNodeAgent, "use-node-agent", true, "make the DaemonSet of Lateen's agents")
-	flags.BoolVar(&o.agent.Windows, "use-node-agent-windows", false, "make the DaemonSet of Lateen's agents on Windows nodes too; --lateen-image has to be for both systems")
-	flags.BoolVar(&o.agent.HostPath, "node-agent-host-path", false, "have agents look for volumes in the kubelet's directory, as root; without it they derive the paths")
-	flags.BoolVar(&o.noHostPath, "node-agent-disable-host-path", false, "the default of Lateen")
-	flags.BoolVar(&o.privileged, "privileged-node-agent", false, "changes nothing: agents open no device, and privilegedFsBackup in the node-agent ConfigMap makes movers privileged")
+	flags.StringVar(&o.agent.KubeletRoot, "kubelet-root-dir", deploy.DefaultKubeletRoot, "root directory of the kubelet")
+	flags.BoolVar(&o.useNodeAgent, "use-node-agent", true, "create the DaemonSet of Lateen's agents")
+	flags.BoolVar(&o.agent.Windows, "use-node-agent-windows", false, "also create the DaemonSet of Lateen's agents for Windows nodes; --lateen-image must support both systems")
+	flags.BoolVar(&o.agent.HostPath, "node-agent-host-path", false, "search volumes in the kubelet's pods directory, as root; otherwise agents derive the paths")
+	flags.BoolVar(&o.noHostPath, "node-agent-disable-host-path", false, "no effect; this is the default of Lateen")
+	flags.BoolVar(&o.privileged, "privileged-node-agent", false, "no effect: agents open no devices; privilegedFsBackup in the node-agent ConfigMap makes movers privileged")
 }
 
 func (q *quantities) addFlags(flags *pflag.FlagSet, prefix, of string, usual quantities) {
-	flags.StringVar(&q.cpuRequest, prefix+"-cpu-request", usual.cpuRequest, "CPU that "+of+` requests; "0" for none`)
-	flags.StringVar(&q.memRequest, prefix+"-mem-request", usual.memRequest, "memory that "+of+` requests; "0" for none`)
-	flags.StringVar(&q.cpuLimit, prefix+"-cpu-limit", usual.cpuLimit, "most CPU that "+of+` gets; "0" for no limit`)
-	flags.StringVar(&q.memLimit, prefix+"-mem-limit", usual.memLimit, "most memory that "+of+` gets; "0" for no limit`)
+	flags.StringVar(&q.cpuRequest, prefix+"-cpu-request", usual.cpuRequest, "CPU request of "+of+`; "0" for none`)
+	flags.StringVar(&q.memRequest, prefix+"-mem-request", usual.memRequest, "memory request of "+of+`; "0" for none`)
+	flags.StringVar(&q.cpuLimit, prefix+"-cpu-limit", usual.cpuLimit, "CPU limit of "+of+`; "0" for none`)
+	flags.StringVar(&q.memLimit, prefix+"-mem-limit", usual.memLimit, "memory limit of "+of+`; "0" for none`)
 }
 
 func (o *installOptions) addServerFlags(flags *pflag.FlagSet) {
 	flags.BoolVar(&o.restoreOnly, "restore-only", false, "run the server in restore-only mode")
-	flags.DurationVar(&o.maintain, "default-repo-maintain-frequency", 0, "how often repositories are maintained by default")
-	flags.DurationVar(&o.agent.MaintenanceFrequency, "repo-maintenance-frequency", 0, "how often the agents maintain every repository, while the server is told to wait for a year (default: that of each repository)")
-	flags.DurationVar(&o.collect, "garbage-collection-frequency", 0, "how often expired backups are looked for (default of the server: 1h)")
+	flags.DurationVar(&o.maintain, "default-repo-maintain-frequency", 0, "default maintenance interval of repositories")
+	flags.DurationVar(&o.agent.MaintenanceFrequency, "repo-maintenance-frequency", 0, "maintenance interval of all repositories, for the agents; sets the server's interval to a year (default: that of each repository)")
+	flags.DurationVar(&o.collect, "garbage-collection-frequency", 0, "interval of the search for expired backups (default of the server: 1h)")
 	flags.DurationVar(&o.limit, "pod-volume-operation-timeout", 0, "how long pod volume operations may take (default of the server: 4h)")
 	flags.StringSliceVar(&o.server.Plugins, "plugins", nil, "images of the server's plugins")
 	flags.StringVar(&o.features, "features", "", "Velero's feature flags for server and agents, separated by commas")
-	flags.BoolVar(&o.fsBackup, "default-volumes-to-fs-backup", false, "back up volumes of pods by file system unless a backup says otherwise")
-	flags.StringVar(&o.uploader, "uploader-type", "kopia", "what moves the data: kopia")
-	flags.BoolVar(&o.moveSnapshots, "default-snapshot-move-data", false, "move the data of snapshots unless a backup says otherwise")
-	flags.BoolVar(&o.server.EarlyPolling, "csi-snapshot-early-frequent-polling", false, "have the server poll CSI snapshots often at first")
-	flags.BoolVar(&o.noInformerCache, "disable-informer-cache", false, "have the server restore without an informer cache")
-	flags.BoolVar(&o.skip, "schedule-skip-immediately", false, "skip the backup that is due when a schedule is created")
-	flags.IntVar(&o.itemBlocks, "item-block-worker-count", 0, "workers of the server for item blocks (default of the server: 1)")
-	flags.IntVar(&o.backups, "concurrent-backups", 0, "backups at the same time (default of the server: 1)")
-	flags.StringVar(&o.agent.NodeAgentConfigMap, "node-agent-configmap", "", "ConfigMap with the configuration of the agents")
+	flags.BoolVar(&o.fsBackup, "default-volumes-to-fs-backup", false, "back up pod volumes by file system unless a backup overrides it")
+	flags.StringVar(&o.uploader, "uploader-type", "kopia", "uploader: kopia")
+	flags.BoolVar(&o.moveSnapshots, "default-snapshot-move-data", false, "move snapshot data unless a backup overrides it")
+	flags.BoolVar(&o.server.EarlyPolling, "csi-snapshot-early-frequent-polling", false, "poll new CSI snapshots more frequently, in the server")
+	flags.BoolVar(&o.noInformerCache, "disable-informer-cache", false, "disable the informer cache for restores, in the server")
+	flags.BoolVar(&o.skip, "schedule-skip-immediately", false, "skip the immediate backup of a new schedule")
+	flags.IntVar(&o.itemBlocks, "item-block-worker-count", 0, "item block workers of the server (default of the server: 1)")
+	flags.IntVar(&o.backups, "concurrent-backups", 0, "concurrent backups (default of the server: 1)")
+	flags.StringVar(&o.agent.NodeAgentConfigMap, "node-agent-configmap", "", "ConfigMap with the node-agent configuration")
 	flags.StringVar(&o.agent.BackupRepositoryConfigMap, "backup-repository-configmap", "", "ConfigMap with the configuration of backup repositories")
-	flags.StringVar(&o.agent.MaintenanceConfigMap, "repo-maintenance-job-configmap", "", "ConfigMap with the configuration of repository maintenance jobs")
+	flags.StringVar(&o.agent.MaintenanceConfigMap, "repo-maintenance-job-configmap", "", "ConfigMap with the configuration of maintenance jobs")
 	addCopyFlags(flags, &o.copies)
-	flags.IntVar(&o.keepJobs, "keep-latest-maintenance-jobs", 0, "maintenance jobs of each repository that are kept when they have ended (default: 3)")
+	flags.IntVar(&o.keepJobs, "keep-latest-maintenance-jobs", 0, "finished maintenance jobs to keep per repository (default: 3)")
 	o.jobPod.addFlags(flags, "maintenance-job", "a maintenance job", quantities{cpuRequest: "0", cpuLimit: "0", memRequest: "0", memLimit: "0"})
 }
 
@@ -145,35 +145,35 @@ func (o *installOptions) validate() error {
 	case o.output != "" && o.output != "yaml" && o.output != "json":
 		return fmt.Errorf("--output=%s is unknown: use yaml or json", o.output)
 	case o.dryRun && (o.apply || o.wait):
-		return errors.New("--dry-run sends nothing: leave --apply and --wait out")
+		return errors.New("--dry-run changes nothing: remove --apply and --wait")
 	case o.crdsOnly:
 		return nil
 	case o.useNodeAgent && o.agent.Image == "":
-		return errors.New("--lateen-image is missing: no image of Lateen is published, so build one with the Dockerfile and push it where the nodes find it (or leave agents out by --use-node-agent=false)")
+		return errors.New("--lateen-image is missing: no image of Lateen is published, so build one with the Dockerfile and push it to a registry of the nodes (or install no agents with --use-node-agent=false)")
 	case o.agent.HostPath && o.noHostPath:
-		return errors.New("--node-agent-host-path and --node-agent-disable-host-path contradict each other: leave one out")
+		return errors.New("--node-agent-host-path and --node-agent-disable-host-path exclude each other: remove one")
 	case o.uploader != "kopia":
-		return fmt.Errorf("--uploader-type=%s is unknown: Velero 1.18 has kopia alone", o.uploader)
+		return fmt.Errorf("--uploader-type=%s is unknown: use kopia, the only uploader of Velero 1.18", o.uploader)
 	case o.agent.Windows && !o.useNodeAgent:
-		return errors.New("--use-node-agent-windows is for agents on Windows nodes besides those on Linux nodes: leave --use-node-agent=false out")
+		return errors.New("--use-node-agent-windows requires agents on Linux nodes: remove --use-node-agent=false")
 	case validateCopies(o.copies) != nil:
 		return validateCopies(o.copies)
 	case len(o.copies.From) > 0 && !o.useNodeAgent:
-		return errors.New("--copy-from is for agents: leave --use-node-agent=false out")
+		return errors.New("--copy-from requires agents: remove --use-node-agent=false")
 	case o.keepJobs < 0:
-		return errors.New("--keep-latest-maintenance-jobs cannot be negative: leave it out to keep 3")
+		return errors.New("--keep-latest-maintenance-jobs cannot be negative: remove it to keep 3")
 	case o.fsBackup && !o.useNodeAgent:
-		return errors.New("--default-volumes-to-fs-backup needs agents: leave --use-node-agent=false out")
+		return errors.New("--default-volumes-to-fs-backup requires agents: remove --use-node-agent=false")
 	case o.secretFile == "" && !o.noSecret:
-		return errors.New("--secret-file or --no-secret is missing: name the file with the credentials of the provider, or confirm that there is none")
+		return errors.New("--secret-file or --no-secret is missing: name the file with the credentials of the provider, or confirm that none is needed")
 	case o.secretFile != "" && o.noSecret:
-		return errors.New("--secret-file and --no-secret contradict each other: leave one out")
+		return errors.New("--secret-file and --no-secret exclude each other: remove one")
 	case o.maintain < 0 || o.agent.MaintenanceFrequency < 0 || o.collect < 0 || o.limit < 0:
-		return errors.New("--default-repo-maintain-frequency, --repo-maintenance-frequency, --garbage-collection-frequency and --pod-volume-operation-timeout cannot be negative")
+		return errors.New("--default-repo-maintain-frequency, --repo-maintenance-frequency, --garbage-collection-frequency and --pod-volume-operation-timeout cannot be negative: use a positive duration, such as 1h")
 	case o.maintain > 0 && o.agent.MaintenanceFrequency > 0:
-		return errors.New("--repo-maintenance-frequency has the server wait for a year, so it goes without --default-repo-maintain-frequency: leave one out")
+		return errors.New("--repo-maintenance-frequency sets the server's interval to a year, so it excludes --default-repo-maintain-frequency: remove one")
 	case o.agent.MaintenanceFrequency > 0 && !o.useNodeAgent:
-		return errors.New("--repo-maintenance-frequency is of the agents: leave --use-node-agent=false out")
+		return errors.New("--repo-maintenance-frequency requires agents: remove --use-node-agent=false")
 	}
 	return o.validateStorage()
 }
@@ -182,19 +182,19 @@ func (o *installOptions) validateStorage() error {
 	v := o.server
 	switch {
 	case strings.HasPrefix(v.Bucket, "-"):
-		return fmt.Errorf("--bucket=%s begins with a dash, which no bucket does: is its value missing?", v.Bucket)
+		return fmt.Errorf("--bucket=%s begins with a dash: its value seems to be missing", v.Bucket)
 	case v.NoLocation && (v.Bucket != "" || v.Prefix != "" || len(v.LocationConfig) > 0):
-		return errors.New("--bucket, --prefix and --backup-location-config are of the location that --no-default-backup-location leaves out")
+		return errors.New("--bucket, --prefix and --backup-location-config have no location: remove them or --no-default-backup-location")
 	case !v.NoLocation && v.Provider == "":
-		return errors.New("--provider is missing, or --no-default-backup-location")
+		return errors.New("--provider is missing: set it, or --no-default-backup-location")
 	case !v.NoLocation && v.Bucket == "":
-		return errors.New("--bucket is missing, or --no-default-backup-location")
+		return errors.New("--bucket is missing: set it, or --no-default-backup-location")
 	case o.snapshots && v.Provider == "":
-		return errors.New("--provider is missing, or --use-volume-snapshots=false")
+		return errors.New("--provider is missing: set it, or --use-volume-snapshots=false")
 	case !o.snapshots && len(v.SnapshotConfig) > 0:
-		return errors.New("--snapshot-location-config is of the location that --use-volume-snapshots=false leaves out")
+		return errors.New("--snapshot-location-config has no location: remove it or --use-volume-snapshots=false")
 	case v.NoLocation && !o.snapshots && v.Provider != "":
-		return errors.New("--provider is of locations, and there are none")
+		return errors.New("--provider has no location: remove it, or enable a location")
 	case (!v.NoLocation || o.snapshots) && len(v.Plugins) == 0:
 		return errors.New("--plugins is missing: name the image of the provider's plugin")
 	}
@@ -269,7 +269,7 @@ func (q quantities) parse(prefix string) (corev1.ResourceRequirements, error) {
 	} {
 		amount, err := resource.ParseQuantity(flag.text)
 		if err != nil {
-			return parsed, fmt.Errorf("--%s-%s=%s is no quantity: use one such as 500m or 128Mi, or 0", prefix, flag.suffix, flag.text)
+			return parsed, fmt.Errorf("--%s-%s=%s is not a quantity: use one such as 500m or 128Mi, or 0", prefix, flag.suffix, flag.text)
 		}
 		if !amount.IsZero() {
 			flag.list[flag.name] = amount
@@ -277,7 +277,7 @@ func (q quantities) parse(prefix string) (corev1.ResourceRequirements, error) {
 	}
 	for name, request := range parsed.Requests {
 		if most, limited := parsed.Limits[name]; limited && request.Cmp(most) > 0 {
-			return parsed, fmt.Errorf("the %s that --%s-… request is %s, more than the limit of %s", name, prefix, &request, &most)
+			return parsed, fmt.Errorf("%s request %[3]s of --%[2]s-… exceeds limit %[4]s: lower the request or raise the limit", name, prefix, &request, &most)
 		}
 	}
 	return parsed, nil

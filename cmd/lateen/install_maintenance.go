@@ -47,11 +47,11 @@ func (o *installOptions) completeMaintenance() error {
 		return nil
 	}
 	if o.agent.MaintenanceConfigMap != "" {
-		return fmt.Errorf("--keep-latest-maintenance-jobs and --maintenance-job-… make a ConfigMap of their own: write them into %s, which --repo-maintenance-job-configmap names, or leave that flag out", o.agent.MaintenanceConfigMap)
+		return fmt.Errorf("--keep-latest-maintenance-jobs and --maintenance-job-… create their own ConfigMap: write the settings into %s, named by --repo-maintenance-job-configmap, or remove that flag", o.agent.MaintenanceConfigMap)
 	}
 	text, err := json.Marshal(wanted)
 	if err != nil {
-		return fmt.Errorf("write the ConfigMap of maintenance jobs: %w", err)
+		return fmt.Errorf("encode ConfigMap of maintenance jobs: %w", err)
 	}
 	o.server.Maintenance, o.agent.MaintenanceConfigMap = string(text), deploy.MaintenanceConfigMap
 	return nil
@@ -75,7 +75,7 @@ func (o *installOptions) keepFrequency(ctx context.Context, i *installer) error 
 		return nil
 	}
 	if err != nil {
-		return fmt.Errorf("read DaemonSet %s: %w", deploy.DaemonSetName, err)
+		return fmt.Errorf("get DaemonSet %s: %w", deploy.DaemonSetName, err)
 	}
 	frequency, err := time.ParseDuration(config.FlagOf(agents.Spec.Template.Spec.Containers, deploy.MaintenanceFrequencyFlag))
 	if err != nil || frequency <= 0 {

@@ -37,7 +37,7 @@ func (i *installer) agentsReady(ctx context.Context, name string) error {
 			return fmt.Errorf("wait for DaemonSet %s: list nodes: %w", name, err)
 		}
 		if len(windows.Items) == 0 {
-			_, err := fmt.Fprintf(i.out, "DaemonSet %s: the cluster has no Windows node, so it has no pod to wait for\n", name)
+			_, err := fmt.Fprintf(i.out, "DaemonSet %s: no Windows node in the cluster, nothing to wait for\n", name)
 			return err
 		}
 	}
@@ -76,7 +76,7 @@ func (i *installer) rollout(ctx context.Context, resource, name string, count fu
 	if err == nil {
 		return nil
 	}
-	remedy := fmt.Sprintf("kubectl -n %s describe pods says what is in the way", i.namespace)
+	remedy := fmt.Sprintf("see kubectl -n %s describe pods", i.namespace)
 	if last.wanted == 0 && last.needed && !errors.Is(err, context.Canceled) {
 		asking, cancel := context.WithTimeout(context.WithoutCancel(ctx), diagnoseTimeout)
 		defer cancel()
@@ -87,7 +87,7 @@ func (i *installer) rollout(ctx context.Context, resource, name string, count fu
 
 // whyNoNode describes what keeps the pods of a DaemonSet off each node.
 func (i *installer) whyNoNode(ctx context.Context, agents *unstructured.Unstructured) string {
-	const none = "no node takes its pods: "
+	const none = "no node is eligible for its pods: "
 	fields, _, _ := unstructured.NestedMap(agents.Object, "spec", "template", "spec")
 	var pod corev1.PodSpec
 	if err := runtime.DefaultUnstructuredConverter.FromUnstructured(fields, &pod); err != nil {
@@ -95,7 +95,7 @@ func (i *installer) whyNoNode(ctx context.Context, agents *unstructured.Unstruct
 	}
 	nodes, err := i.kube.CoreV1().Nodes().List(ctx, metav1.ListOptions{})
 	if err != nil {
-		return none + "cannot tell why: " + err.Error()
+		return none + "cannot list nodes: " + err.Error()
 	}
 	return none + formatObstacles(pod, nodes.Items)
 }

@@ -23,7 +23,7 @@ func newNodeAgent() *cobra.Command {
 	var options config.Options
 	command := &cobra.Command{
 		Use:   "node-agent",
-		Short: "Turn Velero's data-movement resources into data mover pods on this node",
+		Short: "Run the node-agent of this node",
 		Args:  cobra.NoArgs,
 		RunE: func(command *cobra.Command, _ []string) error {
 			if err := options.Complete(os.Getenv); err != nil {
@@ -76,7 +76,7 @@ func restConfig(options config.Options) (*rest.Config, error) {
 	overrides := &clientcmd.ConfigOverrides{CurrentContext: options.Kubecontext}
 	cluster, err := clientcmd.NewNonInteractiveDeferredLoadingClientConfig(rules, overrides).ClientConfig()
 	if err != nil {
-		return nil, fmt.Errorf("find the cluster: %w; run in a pod with a ServiceAccount, or name a kubeconfig with --kubeconfig", err)
+		return nil, fmt.Errorf("find the cluster: %w; run in a pod with a ServiceAccount, or set --kubeconfig", err)
 	}
 	cluster.UserAgent = "lateen/" + version
 	return cluster, nil

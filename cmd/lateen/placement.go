@@ -59,7 +59,7 @@ func formatObstacles(pod corev1.PodSpec, nodes []corev1.Node) string {
 		}
 	}
 	if len(by) == 0 {
-		return "nothing keeps them off now"
+		return "all nodes are eligible now"
 	}
 	var sentences []string
 	for _, why := range slices.Sorted(maps.Keys(by)) {

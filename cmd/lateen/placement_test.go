@@ -29,11 +29,11 @@ func TestWhatKeepsAgentsOffNodes(t *testing.T) {
 		},
 		"a taint that is tolerated": {
 			pod: corev1.PodSpec{Tolerations: []corev1.Toleration{{Operator: corev1.TolerationOpExists}}}, nodes: []corev1.Node{node("a", dedicated)},
-			says: "nothing keeps them off now",
+			says: "all nodes are eligible now",
 		},
 		"taints that every DaemonSet tolerates, or that keep nothing off": {
 			nodes: []corev1.Node{node("a", corev1.Taint{Key: corev1.TaintNodeUnschedulable, Effect: corev1.TaintEffectNoSchedule}, corev1.Taint{Key: "soft", Effect: corev1.TaintEffectPreferNoSchedule})},
-			says:  "nothing keeps them off now",
+			says:  "all nodes are eligible now",
 		},
 		"a selector and a taint": {
 			pod: corev1.PodSpec{NodeSelector: map[string]string{"disk": "ssd"}}, nodes: []corev1.Node{node("a", dedicated), {ObjectMeta: metav1.ObjectMeta{Name: "b", Labels: map[string]string{"disk": "ssd"}}, Spec: corev1.NodeSpec{Taints: []corev1.Taint{dedicated}}}},

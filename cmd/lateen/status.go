@@ -47,13 +47,13 @@ type viewOptions struct {
 
 func (s *viewOptions) addFlags(flags *pflag.FlagSet) {
 	addViewFlags(flags, &s.namespace, &s.cluster)
-	flags.StringVarP(&s.output, "output", "o", "", "json: for programs (default: for people)")
+	flags.StringVarP(&s.output, "output", "o", "", "output format: json (default: text)")
 }
 
 // clients returns the clients of the cluster that the flags select.
 func (s *viewOptions) clients() (*status.Clients, error) {
 	if s.output != "" && s.output != "json" {
-		return nil, fmt.Errorf("-o %q is unknown: use json, or leave it out", s.output)
+		return nil, fmt.Errorf("-o %q is unknown: use json, or remove it", s.output)
 	}
 	s.namespace = cmp.Or(s.namespace, os.Getenv("VELERO_NAMESPACE"), config.DefaultNamespace)
 	cluster, err := restConfig(s.cluster)
@@ -69,10 +69,10 @@ func newStatus() *cobra.Command {
 	var watch bool
 	command := &cobra.Command{
 		Use:   "status",
-		Short: "Say what is moving, what waits, and for what",
-		Long: "Say what is moving, what waits, and for what; which priority classes are in force, which agents are ready, and\n" +
-			"when repositories were maintained. It reads what the API server has and changes nothing; what may not be read is\n" +
-			"named at the end. With --watch it goes on until it is interrupted.",
+		Short: "Show running and waiting transfers, and what they wait for",
+		Long: "Show running and waiting transfers and what they wait for, the priority classes in force, the agents, and the last\n" +
+			"maintenance of repositories. The command changes nothing. Resources that could not be read are listed at the end.\n" +
+			"With --watch, it continues until it is interrupted.",
 		Args: cobra.NoArgs,
 		RunE: func(command *cobra.Command, _ []string) error {
 			clients, err := at.clients()
@@ -93,7 +93,7 @@ func newStatus() *cobra.Command {
 		},
 	}
 	at.addFlags(command.Flags())
-	command.Flags().BoolVarP(&watch, "watch", "w", false, "go on: say it anew whenever something changes, at most once a second")
+	command.Flags().BoolVarP(&watch, "watch", "w", false, "update the output when something changes, at most once a second")
 	return command
 }
 
@@ -106,7 +106,7 @@ func (s *viewOptions) watch(ctx context.Context, clients *status.Clients, to io.
 		var text bytes.Buffer
 		if s.output == "json" {
 			if err := json.NewEncoder(&text).Encode(report); err != nil {
-				return fmt.Errorf("write as JSON: %w", err)
+				return fmt.Errorf("encode JSON: %w", err)
 			}
 		} else if err := report.Write(&text); err != nil {
 			return err
@@ -132,7 +132,7 @@ func redraw(text string, rows int) string {
 	lines[len(lines)-1] += "\n"
 	if most := max(rows-1, 1); len(lines) > most { // the cursor needs the last row
 		more := len(lines) - most + 1
-		lines = append(lines[:most-1:most-1], fmt.Sprintf("… %d more lines: make the terminal higher, or leave --watch out\n", more))
+		lines = append(lines[:most-1:most-1], fmt.Sprintf("… %d more lines: enlarge the terminal, or remove --watch\n", more))
 	}
 	return home + wrapOff + strings.ReplaceAll(strings.Join(lines, ""), "\n", clearLine+"\n") + clearBelow + wrapOn
 }
@@ -163,7 +163,7 @@ func (s *viewOptions) print(to io.Writer, value any, forPeople func(io.Writer) e
 	}
 	_, failed := to.Write(text.Bytes())
 	if err = errors.Join(err, failed); err != nil {
-		return fmt.Errorf("write the answer: %w", err)
+		return fmt.Errorf("write output: %w", err)
 	}
 	return nil
 }

@@ -15,7 +15,7 @@ func TestStatusAndExplainSayWhatTheyCannotDo(t *testing.T) {
 		says      string
 	}{
 		"a status without a cluster":       {[]string{"status"}, "find the cluster"},
-		"a status that is to be YAML":      {[]string{"status", "-o", "yaml"}, `-o "yaml" is unknown: use json, or leave it out`},
+		"a status that is to be YAML":      {[]string{"status", "-o", "yaml"}, `-o "yaml" is unknown: use json, or remove it`},
 		"a status of something":            {[]string{"status", "pvb/nightly"}, "unknown command"},
 		"an explanation without a cluster": {[]string{"explain", "pvb/nightly"}, "find the cluster"},
 		"an explanation of nothing":        {[]string{"explain"}, "accepts 1 arg(s), received 0"},
@@ -42,8 +42,8 @@ func TestATerminalIsDrawnOver(t *testing.T) {
 		drawn string
 	}{
 		"all of it where there is room":               {rows: 4, drawn: "one\x1b[K\ntwo\x1b[K\nthree\x1b[K\n"},
-		"and what does not fit is counted":            {rows: 3, drawn: "one\x1b[K\n… 2 more lines: make the terminal higher, or leave --watch out\x1b[K\n"},
-		"in one line where there is room for no more": {rows: 1, drawn: "… 3 more lines: make the terminal higher, or leave --watch out\x1b[K\n"},
+		"and what does not fit is counted":            {rows: 3, drawn: "one\x1b[K\n… 2 more lines: enlarge the terminal, or remove --watch\x1b[K\n"},
+		"in one line where there is room for no more": {rows: 1, drawn: "… 3 more lines: enlarge the terminal, or remove --watch\x1b[K\n"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			drawn := redraw("one\ntwo\nthree\n", test.rows)

@@ -25,7 +25,7 @@ func newUninstall() *cobra.Command {
 	var timeout time.Duration
 	command := &cobra.Command{
 		Use:   "uninstall",
-		Short: "Remove what lateen install has made",
+		Short: "Remove the objects that lateen install created",
 		Args:  cobra.NoArgs,
 		RunE: func(command *cobra.Command, _ []string) error {
 			i, err := connect(cluster, command.OutOrStdout())
@@ -36,8 +36,8 @@ func newUninstall() *cobra.Command {
 		},
 	}
 	addClusterFlags(command.Flags(), &cluster)
-	command.Flags().BoolVar(&force, "force", false, "do not ask")
-	command.Flags().DurationVar(&timeout, "timeout", 5*time.Minute, "how long it may take once it was confirmed")
+	command.Flags().BoolVar(&force, "force", false, "do not ask for confirmation")
+	command.Flags().DurationVar(&timeout, "timeout", 5*time.Minute, "how long the removal may take, after confirmation")
 	return command
 }
 
@@ -74,10 +74,10 @@ func (i installed) isNamespace() bool { return i.resource.Resource == "namespace
 // deletesNamespace lists the consequences of deleting the namespace. Velero's server deletes the data of a Restore in
 // the bucket before it removes the finalizer of the Restore, and uninstall waits for that. A Backup has no finalizer.
 const deletesNamespace = `Deleting the namespace deletes everything in it:
-- Backups stay in the backup storage, but the logs and results of Restores do not: while it runs, Velero's server deletes those
-  of each Restore that is deleted.
-- Secret velero-repo-credentials has the password of the repositories. If it is not Velero's default, nothing that is in
-  them can be read without it: keep a copy (kubectl get secret velero-repo-credentials -o yaml).
+- Backups stay in the backup storage. Logs and results of Restores do not: while it runs, Velero's server deletes them with
+  each deleted Restore.
+- Secret velero-repo-credentials has the password of the repositories. If it is not Velero's default, the repositories
+  cannot be read without it: keep a copy (kubectl get secret velero-repo-credentials -o yaml).
 `
 
 // refuseAdopted fails while a DaemonSet is adopted: its agents would run on without permissions.
@@ -92,10 +92,10 @@ func (i *installer) refuseAdopted(ctx context.Context) error {
 			continue
 		}
 		if runAs(agents) == deploy.ServiceAccountName {
-			return fmt.Errorf("uninstall %s: DaemonSet %s was adopted, and its agents would lose their rights: put Velero's agents back first: lateen adopt --undo -n %s",
+			return fmt.Errorf("uninstall %s: DaemonSet %s is adopted, and its agents would lose their RBAC rules: restore Velero's agents first: lateen adopt --undo -n %s",
 				i.namespace, agents.GetName(), i.namespace)
 		}
-		return fmt.Errorf("uninstall %s: DaemonSet %s has annotation %s, but its agents are not Lateen's: if they are Velero's, take the annotation away: kubectl -n %s annotate daemonset %s %s- %s-",
+		return fmt.Errorf("uninstall %s: DaemonSet %s has annotation %s, but its agents are not Lateen's: if they are Velero's, remove the annotation: kubectl -n %s annotate daemonset %s %s- %s-",
 			i.namespace, agents.GetName(), adoptedAnnotation, i.namespace, agents.GetName(), adoptedAnnotation, adoptedAsAnnotation)
 	}
 	return nil
@@ -115,17 +115,17 @@ func (i *installer) uninstall(ctx context.Context, prompt prompt, timeout time.D
 		found = append(found, objects...)
 	}
 	if len(found) == 0 {
-		return fmt.Errorf("find what lateen install has made for namespace %s: nothing has the label %s=%s", i.namespace, installedLabel, i.namespace)
+		return fmt.Errorf("find objects of lateen install for namespace %s: no object has label %s=%s", i.namespace, installedLabel, i.namespace)
 	}
 	for _, each := range found {
 		fmt.Fprintf(i.out, "%s %s\n", each.object.GetKind(), each.object.GetName())
 	}
-	fmt.Fprintf(i.out, "These %d objects were made by lateen install.\n", len(found))
+	fmt.Fprintf(i.out, "lateen install created these %d objects.\n", len(found))
 	if slices.ContainsFunc(found, installed.isNamespace) {
 		fmt.Fprint(i.out, deletesNamespace)
 	}
 	if err := prompt.confirm(ctx, "Remove them?"); err != nil {
-		return fmt.Errorf("uninstall %s: %w, so nothing was removed", i.namespace, err)
+		return fmt.Errorf("uninstall %s: %w, nothing removed", i.namespace, err)
 	}
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
@@ -162,7 +162,7 @@ func (i *installer) removeAll(ctx context.Context, found []installed) error {
 				return err
 			}
 			if used != "" {
-				fmt.Fprintf(i.out, "CustomResourceDefinition %s stays: %s\n", each.object.GetName(), used)
+				fmt.Fprintf(i.out, "CustomResourceDefinition %s kept: %s\n", each.object.GetName(), used)
 				continue
 			}
 		}
@@ -186,7 +186,7 @@ func (i *installer) used(ctx context.Context, definition *unstructured.Unstructu
 			return "", fmt.Errorf("list %s: %w", plural, err)
 		}
 		if len(list.Items) > 0 {
-			return fmt.Sprintf("%s %s/%s is left", plural, list.Items[0].GetNamespace(), list.Items[0].GetName()), nil
+			return fmt.Sprintf("%s %s/%s still exists", plural, list.Items[0].GetNamespace(), list.Items[0].GetName()), nil
 		}
 	}
 	return "", nil

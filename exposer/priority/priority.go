@@ -77,13 +77,13 @@ func Classify(name string, err error) Resolution {
 		return Resolution{Configured: name, Effective: name}
 	case apierrors.IsNotFound(err):
 		return Unresolved(name, NotFound, fmt.Sprintf(
-			"the cluster has no PriorityClass %q; create it or correct priorityClassName, then restart", name))
+			"PriorityClass %q does not exist; create it or correct priorityClassName, then restart", name))
 	case apierrors.IsForbidden(err):
 		return Unresolved(name, Forbidden, fmt.Sprintf(
-			"PriorityClass %q may not be read; allow get on priorityclasses of scheduling.k8s.io, then restart", name))
+			"not allowed to read PriorityClass %q; allow get on priorityclasses of scheduling.k8s.io, then restart", name))
 	default:
 		return Unresolved(name, Unavailable, fmt.Sprintf(
-			"PriorityClass %q could not be read (%v); restart once the API server answers", name, err))
+			"cannot read PriorityClass %q (%v); restart when the API server responds", name, err))
 	}
 }
 

@@ -32,7 +32,7 @@ func TestAgentsOnWindowsAreAdoptedWithTheOthers(t *testing.T) {
 	linux, windows := s.agents(), s.windowsAgents()
 	out, reported, err := s.run("y\n", "adopt", "--lateen-image=example.test/lateen:v1")
 	require.NoError(t, err, reported)
-	require.Contains(t, reported, "Warning: DaemonSet node-agent-windows is adopted too: --lateen-image has to be for Windows nodes as well")
+	require.Contains(t, reported, "Warning: DaemonSet node-agent-windows is adopted too: --lateen-image must also support Windows nodes")
 	require.Contains(t, out, "/node-agent, spec.template:\n")
 	require.Contains(t, out, "/node-agent-windows, spec.template:\n")
 	adopted := s.windowsAgents()
@@ -78,7 +78,7 @@ func TestWhatWasChangedSinceTheAdoptionSurvives(t *testing.T) {
 
 	out, reported, err := s.run("", "adopt", "--undo", "--force")
 	require.NoError(t, err, out)
-	require.Contains(t, reported, "Warning: DaemonSet node-agent loses arguments that Velero's agents do not have: --repo-maintenance-frequency=1h\n")
+	require.Contains(t, reported, "Warning: DaemonSet node-agent loses arguments that Velero's agents do not support: --repo-maintenance-frequency=1h\n")
 	want := before.DeepCopy()
 	container := &want.Spec.Template.Spec.Containers[0]
 	container.Args = append(container.Args, "--log-level=debug")
@@ -109,17 +109,17 @@ func TestTransfersWithoutAMoverAreWarnedOf(t *testing.T) {
 	phase(uploads, "Accepted")
 	reported := warned("--lateen-image=example.test/lateen:v1")
 	require.Contains(t, reported, "Warning: transfers without a mover: 1 datauploads Accepted, 1 podvolumebackups New: ")
-	require.Contains(t, reported, "an Accepted one stays with Velero's agent until that agent is gone")
+	require.Contains(t, reported, "an Accepted transfer belongs to Velero's agent until that agent stops")
 
 	phase(uploads, "InProgress")
 	out, _, err := s.run("", "adopt", "--force", "--lateen-image=example.test/lateen:v1")
 	require.NoError(t, err, out)
 	reported = warned("--undo")
 	require.Contains(t, reported, "Warning: transfers without a mover: 1 podvolumebackups New: ")
-	require.NotContains(t, reported, "Accepted one")
+	require.NotContains(t, reported, "Accepted transfer")
 	phase(backups, "Accepted")
-	require.Contains(t, warned("--undo"), "1 podvolumebackups Accepted: a New transfer is accepted by either side while both have agents; "+
-		"an Accepted one, whose mover comes to run before Velero's agent does, fails when its preparation times out")
+	require.Contains(t, warned("--undo"), "1 podvolumebackups Accepted: a New transfer may be accepted by an agent of Velero or of Lateen while both run; "+
+		"an Accepted transfer whose mover starts before Velero's agent fails after the prepare timeout")
 	phase(backups, "Completed")
 	require.Empty(t, warned("--undo"))
 }
@@ -134,7 +134,7 @@ func TestUninstallingIsRefusedWhileAgentsAreAdopted(t *testing.T) {
 	require.NoError(t, err, out+reported)
 	_, reported, err = s.run("", "uninstall", "--force")
 	require.Error(t, err)
-	require.Contains(t, reported, "DaemonSet node-agent was adopted, and its agents would lose their rights: put Velero's agents back first: lateen adopt --undo -n "+s.namespace)
+	require.Contains(t, reported, "DaemonSet node-agent is adopted, and its agents would lose their RBAC rules: restore Velero's agents first: lateen adopt --undo -n "+s.namespace)
 	_, err = s.kube.CoreV1().ServiceAccounts(s.namespace).Get(soon(t), "lateen", metav1.GetOptions{})
 	require.NoError(t, err)
 
@@ -147,10 +147,10 @@ func TestUninstallingIsRefusedWhileAgentsAreAdopted(t *testing.T) {
 	require.NoError(t, err)
 	out, reported, err = s.run("n\n", "uninstall")
 	require.Error(t, err)
-	require.Contains(t, reported, "nothing was removed")
+	require.Contains(t, reported, "nothing removed")
 	require.Contains(t, out, "Secret velero-repo-credentials has the password of the repositories.")
-	require.Contains(t, out, "Velero's server deletes those\n  of each Restore that is deleted.")
-	require.NotContains(t, out, "what is in the backup storage stays")
+	require.Contains(t, out, "Velero's server deletes them with\n  each deleted Restore.")
+	require.NotContains(t, out, "Backups stay in the backup storage")
 	out, reported, err = s.run("", "uninstall", "--force")
 	require.NoError(t, err, out+reported)
 }
@@ -176,7 +176,7 @@ func TestAdoptedAgentsMayCopyWhatIsNamedUntilTheUndo(t *testing.T) {
 	}
 	_, reported, err = s.run("", "adopt", "--undo", "--force", "--copy-from="+volumes)
 	require.Error(t, err)
-	require.Contains(t, reported, "--undo takes every right to copy away")
+	require.Contains(t, reported, "--undo removes all RBAC rules for copies")
 	s.adopt("--undo")
 	for _, object := range rights {
 		manifest, err := deploy.Manifest(object)

@@ -29,7 +29,7 @@ func TestAdoptedAgentsMaintainAsTheServerIsConfigured(t *testing.T) {
 	s.maintainedBy("backup-jobs-" + s.namespace)
 	out, reported, err := s.run("", "adopt", "--force", "--lateen-image=example.test/lateen:v1")
 	require.NoError(t, err, reported)
-	require.Contains(t, out, "Maintenance jobs are configured by ConfigMap jobs, which Deployment velero names.\n")
+	require.Contains(t, out, "Maintenance jobs use ConfigMap jobs, named by Deployment velero.\n")
 	out, reported, err = s.run("", "check")
 	require.NoError(t, err, out+reported)
 	require.Contains(t, strings.Join(strings.Fields(out), " "), "repo-maintenance-job: ConfigMap "+s.namespace+"/jobs, named by Deployment velero No problem.")
@@ -49,12 +49,12 @@ func TestAdoptedAgentsMaintainAsTheServerIsConfigured(t *testing.T) {
 }
 
 func TestAVeleroThatWasNotTriedIsWarnedOf(t *testing.T) {
-	const newer = "Velero v1.99.0 is newer than 1.18, the newest version that Lateen was tried with; look for a newer Lateen, or try a backup and a restore first"
+	const newer = "Velero v1.99.0 is newer than 1.18, the newest version tested with Lateen; use a newer Lateen, or test a backup and a restore first"
 	s := newEnv(t)
 	s.installVelero()
 	out, reported, err := s.run("", "check")
 	require.NoError(t, err, out+reported)
-	require.Contains(t, out, "velero: velero/velero:v1.18.3 (Lateen was tried with Velero 1.17 and 1.18)\n")
+	require.Contains(t, out, "velero: velero/velero:v1.18.3 (Lateen is tested with Velero 1.17 and 1.18)\n")
 	require.Empty(t, reported)
 
 	patch := `[{"op":"replace","path":"/spec/template/spec/containers/0/image","value":"velero/velero:v1.99.0"}]`

@@ -62,7 +62,7 @@ func TestAdoptedAgentsKeepAllButTheirProgram(t *testing.T) {
 
 	out, reported, err := s.run("n\n", "adopt", "--lateen-image=example.test/lateen:v1")
 	require.Error(t, err)
-	require.Contains(t, reported, "nothing was changed")
+	require.Contains(t, reported, "nothing changed")
 	require.Contains(t, out, "\n-     image: velero/velero:v1.18.3\n")
 	require.Contains(t, out, "\n+     image: example.test/lateen:v1\n")
 	require.Equal(t, asJSON(t, before), asJSON(t, s.agents()))
@@ -96,7 +96,7 @@ func TestAdoptedAgentsKeepAllButTheirProgram(t *testing.T) {
 	}
 	_, reported, err = s.run("", "adopt", "--undo", "--force")
 	require.Error(t, err)
-	require.Contains(t, reported, "lateen adopt has not changed it")
+	require.Contains(t, reported, "lateen adopt did not change it")
 }
 
 // helms is the DaemonSet of Helm's chart in the namespace of the environment.
@@ -121,7 +121,7 @@ func TestAgentsOfHelmAreAdopted(t *testing.T) {
 	adopt := func(image string) corev1.PodTemplateSpec {
 		out, reported, err := s.run("", "adopt", "--force", "--lateen-image="+image)
 		require.NoError(t, err, out+reported)
-		require.Contains(t, reported, "Warning: DaemonSet node-agent is Helm's")
+		require.Contains(t, reported, "Warning: DaemonSet node-agent is managed by Helm")
 		return s.agents().Spec.Template
 	}
 	adopted := adopt("example.test/lateen:v1")
@@ -155,7 +155,7 @@ func TestRepositoriesOfResticAreWarnedOf(t *testing.T) {
 	s.repository("app-default-restic", "restic")
 	out, reported, err := s.run("", "adopt", "--dry-run", "--lateen-image=example.test/lateen:v1")
 	require.NoError(t, err)
-	require.Contains(t, reported, "Warning: BackupRepository app-default-restic is restic's")
+	require.Contains(t, reported, "Warning: BackupRepository app-default-restic has type restic")
 	require.Contains(t, out, "+     image: example.test/lateen:v1")
 	require.Equal(t, "velero/velero:v1.18.3", s.agents().Spec.Template.Spec.Containers[0].Image)
 }

@@ -70,7 +70,7 @@ func TestUninstallingSaysWhatIsHeldByWhomAndWhatToDo(t *testing.T) {
 			release := s.holds(test.resource, test.kind, test.finalizer)
 			out, reported, err := s.run("", "uninstall", "--force")
 			require.Error(t, err, out)
-			require.Contains(t, reported, fmt.Sprintf("remove 1 %s of namespace %s: no pod of %s runs that would take their finalizers away: held (%s)",
+			require.Contains(t, reported, fmt.Sprintf("remove 1 %s of namespace %s: no pod of %s is running to remove their finalizers: held (%s)",
 				test.resource.Resource, s.namespace, test.workload, test.finalizer))
 			require.Contains(t, reported, fmt.Sprintf("kubectl -n %s patch %s NAME --type=merge -p '%s'", s.namespace, test.resource.Resource, letGo))
 			_, err = s.kube.AppsV1().Deployments(s.namespace).Get(soon(t), "velero", metav1.GetOptions{})
@@ -93,8 +93,8 @@ func (s *env) uninstallsInTime() {
 	release := s.holds(restores, "Restore", "restores.velero.io/external-resources-finalizer")
 	out, reported, err := s.run("", "uninstall", "--force", "--timeout=2s")
 	require.Error(s, err)
-	require.Contains(s, out, "1 restores wait for deployments velero to let them go\n")
-	require.Contains(s, reported, "their finalizers have not been taken away: held (restores.velero.io/external-resources-finalizer)")
+	require.Contains(s, out, "1 restores wait for deployments velero to remove their finalizers\n")
+	require.Contains(s, reported, "their finalizers were not removed: held (restores.velero.io/external-resources-finalizer)")
 	release()
 }
 
@@ -124,6 +124,6 @@ func TestWhatStaysWithItsNamespaceIsToldOf(t *testing.T) {
 	release := s.holds(restores, "Restore", "restores.velero.io/external-resources-finalizer")
 	out, reported, err := s.run("", "uninstall", "--force")
 	require.NoError(t, err, out+reported)
-	require.Contains(t, out, "1 restores stay, as the namespace does, with finalizers that only deployments velero takes away\n")
+	require.Contains(t, out, "1 restores are kept with the namespace; only deployments velero can remove their finalizers\n")
 	release()
 }

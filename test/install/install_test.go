@@ -107,7 +107,7 @@ func TestInstallingAgainChangesNothing(t *testing.T) {
 	}
 	created := versions()
 	out, _ := s.install()
-	require.Equal(t, len(objects), strings.Count(out, "is there already and stays as it is\n"))
+	require.Equal(t, len(objects), strings.Count(out, "already exists, unchanged\n"))
 	require.Equal(t, created, versions())
 
 	s.install("--apply") // whose fields these are is written down once
@@ -140,8 +140,8 @@ func version(t *testing.T, object *unstructured.Unstructured) string {
 func TestAClassThatIsNotThereIsAWarning(t *testing.T) {
 	s := newEnv(t)
 	_, warnings := s.install("--server-priority-class-name=no-such-server", "--node-agent-priority-class-name=no-such-agent")
-	require.Contains(t, warnings, "--server-priority-class-name: the cluster has no PriorityClass no-such-server")
-	require.Contains(t, warnings, "--node-agent-priority-class-name: the cluster has no PriorityClass no-such-agent")
+	require.Contains(t, warnings, "--server-priority-class-name: PriorityClass no-such-server does not exist")
+	require.Contains(t, warnings, "--node-agent-priority-class-name: PriorityClass no-such-agent does not exist")
 	server, err := s.kube.AppsV1().Deployments(s.namespace).Get(soon(t), "velero", metav1.GetOptions{})
 	require.NoError(t, err)
 	require.Equal(t, "no-such-server", server.Spec.Template.Spec.PriorityClassName)
@@ -222,7 +222,7 @@ func TestFlagsForMaintenanceJobsBecomeAConfigMapOfServerAndAgents(t *testing.T) 
 
 	_, reported, err = s.run("", append([]string{"install", "--keep-latest-maintenance-jobs=2", "--repo-maintenance-job-configmap=named"}, usual(t)...)...)
 	require.Error(t, err)
-	require.Contains(t, reported, "leave that flag out")
+	require.Contains(t, reported, "remove that flag")
 	out, reported, err = s.run("", "uninstall", "--force")
 	require.NoError(t, err, out+reported)
 	require.Contains(t, out, "ConfigMap repo-maintenance-job removed\n")
@@ -235,7 +235,7 @@ func TestTheDaemonSetOfVelerosOwnAgentsIsNotOverwritten(t *testing.T) {
 	require.NoError(t, err)
 	_, reported, err := s.run("", append([]string{"install", "--apply"}, usual(t)...)...)
 	require.Error(t, err)
-	require.Contains(t, reported, "DaemonSet node-agent: it is not Lateen's; lateen adopt")
+	require.Contains(t, reported, "DaemonSet node-agent: it belongs to Velero's agents; replace them with lateen adopt")
 	agents, err := s.kube.AppsV1().DaemonSets(s.namespace).Get(soon(t), "node-agent", metav1.GetOptions{})
 	require.NoError(t, err)
 	require.Equal(t, []string{"/velero"}, agents.Spec.Template.Spec.Containers[0].Command)

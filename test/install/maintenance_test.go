@@ -64,6 +64,6 @@ func TestAgentsMaintainWhileTheServerWaitsForAYear(t *testing.T) {
 	for _, contradiction := range [][]string{{"--repo-maintenance-frequency=2h", "--default-repo-maintain-frequency=1h"}, {"--repo-maintenance-frequency=2h", "--use-node-agent=false"}} {
 		_, reported, err := s.run("", append(append([]string{"install"}, contradiction...), usual(t)...)...)
 		require.Error(t, err)
-		require.Contains(t, reported, "leave ")
+		require.Contains(t, reported, "remove ")
 	}
 }

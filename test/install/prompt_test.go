@@ -17,7 +17,7 @@ func TestAnInterruptAtThePromptOfAdoptChangesNothing(t *testing.T) {
 	adopt.interrupt()
 	_, reported, err := adopt.wait()
 	require.ErrorContains(t, err, "exit status 1")
-	require.Contains(t, reported, "interrupted, so nothing was changed")
+	require.Contains(t, reported, "interrupted, nothing changed")
 	require.Equal(t, asJSON(t, before), asJSON(t, s.agents()))
 }
 
@@ -29,7 +29,7 @@ func TestAnInterruptAtThePromptOfUninstallRemovesNothing(t *testing.T) {
 	uninstall.interrupt()
 	_, reported, err := uninstall.wait()
 	require.ErrorContains(t, err, "exit status 1")
-	require.Contains(t, reported, "interrupted, so nothing was removed")
+	require.Contains(t, reported, "interrupted, nothing removed")
 	require.Equal(t, "lateen", s.agents().Labels["app.kubernetes.io/part-of"])
 }
 

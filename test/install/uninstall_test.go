@@ -30,7 +30,7 @@ func TestUninstallingRemovesAllThatWasInstalled(t *testing.T) {
 
 	out, reported, err := s.run("no\n", "uninstall")
 	require.Error(t, err)
-	require.Contains(t, reported, "nothing was removed")
+	require.Contains(t, reported, "nothing removed")
 	require.Contains(t, out, "Deployment velero\n")
 	for _, object := range objects {
 		_, err := s.found(object)
@@ -45,7 +45,7 @@ func TestUninstallingRemovesAllThatWasInstalled(t *testing.T) {
 	}
 	_, reported, err = s.run("y\n", "uninstall")
 	require.Error(t, err)
-	require.Contains(t, reported, "nothing has the label")
+	require.Contains(t, reported, "no object has label")
 }
 
 func TestUninstallingLeavesWhatWasThereBefore(t *testing.T) {

@@ -28,7 +28,7 @@ func TestInstallWaitsWhileNoNodeTakesAnAgent(t *testing.T) {
 
 	install := s.start(append([]string{"install", "--wait"}, usual(t)...)...)
 	install.prints("Deployment velero: 1 of 1 pods ready\n")
-	install.prints("DaemonSet node-agent: no node takes its pods: " +
+	install.prints("DaemonSet node-agent: no node is eligible for its pods: " +
 		"node selector kubernetes.io/os=linux does not match (node other); taint dedicated=db:NoSchedule is not tolerated (node tainted)\n")
 	s.patchNode("tainted", `{"spec":{"taints":null}}`)
 	out, reported, err := install.wait()
@@ -37,7 +37,7 @@ func TestInstallWaitsWhileNoNodeTakesAnAgent(t *testing.T) {
 
 	out, reported = s.install("--wait", "--use-node-agent-windows")
 	require.Empty(t, reported)
-	require.Contains(t, out, "DaemonSet node-agent-windows: the cluster has no Windows node, so it has no pod to wait for\n")
+	require.Contains(t, out, "DaemonSet node-agent-windows: no Windows node in the cluster, nothing to wait for\n")
 }
 
 // played starts a node of a control plane, whose pods run and do nothing.

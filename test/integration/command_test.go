@@ -62,7 +62,7 @@ func TestACommandThatCannotStartSaysWhyInOneLine(t *testing.T) {
 		"without a cluster":          {environment: []string{here}, says: []string{"find the cluster", "--kubeconfig"}},
 		"with a file that is absent": {environment: []string{here}, args: []string{"--kubeconfig=/nonexistent"}, says: []string{"/nonexistent", "no such file"}},
 		"with a token that is none":  {environment: []string{here}, args: []string{namespace, "--kubeconfig=" + kubeconfig(t, stranger, s.Namespace)}, says: []string{"token"}},
-		"on a node that is unknown":  {environment: []string{"NODE_NAME=nowhere"}, args: []string{namespace, good}, says: []string{"node nowhere", "NODE_NAME must be spec.nodeName"}},
+		"on a node that is unknown":  {environment: []string{"NODE_NAME=nowhere"}, args: []string{namespace, good}, says: []string{"node nowhere", "set NODE_NAME to spec.nodeName"}},
 		"when nothing answers": {
 			environment: []string{here}, says: []string{"2s", "refused"},
 			args: []string{namespace, "--startup-timeout=2s", "--kubeconfig=" + kubeconfig(t, &rest.Config{Host: "http://" + nobody.Addr().String(), BearerToken: "any"}, s.Namespace)},

@@ -25,8 +25,8 @@ func TestAConfigurationThatCannotBeUsedIsSeenAndMoversRunAllTheSame(t *testing.T
 		class           string // reason of the priority class's fallback
 		says            string
 	}{
-		"no ConfigMap":    {section: "configMap", reason: "missing", class: "config_missing", says: "it does not exist"},
-		"empty ConfigMap": {data: map[string]string{}, section: "configMap", reason: "empty", class: "config_empty", says: "it has no data"},
+		"no ConfigMap":    {section: "configMap", reason: "missing", class: "config_missing", says: "does not exist"},
+		"empty ConfigMap": {data: map[string]string{}, section: "configMap", reason: "empty", class: "config_empty", says: "no data"},
 		"two keys":        {data: map[string]string{"a": "{}", "b": "{}"}, section: "configMap", reason: "too_many_keys", class: "config_invalid", says: "it has 2 keys, a and b"},
 		"bad JSON":        {data: map[string]string{"a": `{"priorityClassName": low}`}, section: "configMap", reason: "invalid_json", class: "config_invalid", says: "line 1, column"},
 		"unknown field":   {data: map[string]string{"a": `{"priorityClasName":"low"}`}, section: "configMap", reason: "unknown_field", says: "priorityClasName"},
@@ -61,7 +61,7 @@ func TestStrictConfigRefusesToStart(t *testing.T) {
 	s.configure(`{"loadConcurency":{}}`)
 	r := s.start(func(options *agent.Options) { options.Flags.StrictConfig = true })
 	r.wait()
-	require.ErrorContains(t, r.err, "--strict-config refuses to start")
+	require.ErrorContains(t, r.err, "not starting because of --strict-config")
 	require.ErrorContains(t, r.err, "loadConcurency")
 	require.NotContains(t, r.err.Error(), "\n")
 }

@@ -148,6 +148,6 @@ func TestStrictConfigRefusesAPriorityClassThatIsNotThere(t *testing.T) {
 	s.configure(`{"priorityClassName":"class-` + s.Namespace + `"}`)
 	r := s.start(func(options *agent.Options) { options.Flags.StrictConfig = true })
 	r.wait()
-	require.ErrorContains(t, r.err, "--strict-config refuses to start: priorityClassName")
+	require.ErrorContains(t, r.err, "not starting because of --strict-config: priorityClassName")
 	require.ErrorContains(t, r.err, "class-"+s.Namespace)
 }

@@ -197,7 +197,7 @@ func jobFaults() map[string]jobFault {
 				return map[string]string{"config.json": `{"global":{"priorityClassName":"nowhere"}}`, "app-default-kopia": s.pinned("")}
 			},
 			runs: []string{""}, jobs: 1, fallbacks: "config_invalid", problems: "invalid_value",
-			says: map[string]string{"PriorityClassNotInForce": "(config_invalid)", "MaintenanceConfigProblem": "nothing reads its key config.json"},
+			says: map[string]string{"PriorityClassNotInForce": "(config_invalid)", "MaintenanceConfigProblem": "unknown key config.json"},
 		},
 		"the ConfigMap is no JSON": {
 			config: func(s *env) map[string]string {
@@ -217,7 +217,7 @@ func jobFaults() map[string]jobFault {
 				return map[string]string{"global": s.pinned(`"priorityClassName":"` + s.class() + `"`), "app-default-kopia": `{"priorityClassName":"nowhere"}`}
 			},
 			runs: []string{""}, jobs: 1, problems: "ignored",
-			says: map[string]string{"MaintenanceConfigProblem": "the one under global counts"},
+			says: map[string]string{"MaintenanceConfigProblem": "because key global sets it"},
 		},
 	}
 }

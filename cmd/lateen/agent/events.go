@@ -79,7 +79,7 @@ func (p *assembly) reportVersion(ctx context.Context, self *corev1.ObjectReferen
 		return
 	}
 	logger.Error(nil, "Velero was not tried with this Lateen", "image", image, "tried", config.TriedVersions())
-	p.recorder.Event(self, corev1.EventTypeWarning, EventVersion, untried+"; look for a newer Lateen, or try a backup and a restore first")
+	p.recorder.Event(self, corev1.EventTypeWarning, EventVersion, untried+"; use a newer Lateen, or test a backup and a restore first")
 }
 
 // warn logs a Problem as a warning. logr has no warning level, slog has. At --log-level=warning, an informational

@@ -153,8 +153,8 @@ data:
 	require.NoError(t, check.Report(&reported, &verdict, bare(), nil))
 	require.Len(t, verdict.Problems, 4)
 	for _, description := range []string{
-		"global.podResources.cpuLimit, line 1", "ns1-default-kopia.priorityClassName", "the one under global counts",
-		"ns1-default-kopia.loadAffinity", `no PriorityClass "velero-low"`, "5 of each repository", "own settings      ns1-default-kopia",
+		"global.podResources.cpuLimit, line 1", "ns1-default-kopia.priorityClassName", "because key global sets it",
+		"ns1-default-kopia.loadAffinity", `PriorityClass "velero-low" does not exist`, "5 per repository", "own settings      ns1-default-kopia",
 	} {
 		require.Contains(t, reported.String(), description)
 	}

@@ -61,25 +61,25 @@ func (c *Cluster) unmatched(of config.Config) []config.Problem {
 	for _, rule := range of.NodeRules {
 		if !c.anyNode(rule.Nodes) {
 			add(config.SectionLoadConcurrency, "loadConcurrency.perNodeConfig",
-				fmt.Sprintf("no node matches %s; label the nodes that are meant, or correct the selector", formatSelector(rule.Nodes)))
+				fmt.Sprintf("no node matches %s; label nodes or correct the selector", formatSelector(rule.Nodes)))
 		}
 	}
 	for _, one := range of.Movers.LoadAffinity { // unusable rules are already removed, so an index would mislead
 		if !c.anyNode(one.Nodes) {
 			add(config.SectionLoadAffinity, "loadAffinity",
-				fmt.Sprintf("no node matches %s, and movers that have no other choice wait for one; label the nodes that are meant, or correct the selector", formatSelector(one.Nodes)))
+				fmt.Sprintf("no node matches %s, so movers without another rule stay pending; label nodes or correct the selector", formatSelector(one.Nodes)))
 		}
 		if c.lacks(one.StorageClass) {
-			add(config.SectionLoadAffinity, "loadAffinity", noClass(one.StorageClass, "so it is for no volume"))
+			add(config.SectionLoadAffinity, "loadAffinity", noClass(one.StorageClass, "so this rule applies to no volume"))
 		}
 	}
 	for _, source := range sortedNames(of.Movers.BackupClaims) {
 		claim, path := of.Movers.BackupClaims[source], "backupPVC."+source
 		if c.lacks(source) {
-			add(config.SectionBackupPVC, path, noClass(source, "so it is for no volume"))
+			add(config.SectionBackupPVC, path, noClass(source, "so this rule applies to no volume"))
 		}
 		if c.lacks(claim.StorageClass) {
-			add(config.SectionBackupPVC, path+".storageClass", noClass(claim.StorageClass, fmt.Sprintf("so no volume of class %s can be backed up from a snapshot", source)))
+			add(config.SectionBackupPVC, path+".storageClass", noClass(claim.StorageClass, fmt.Sprintf("so volumes of class %s cannot be backed up from snapshots", source)))
 		}
 	}
 	return problems
@@ -91,7 +91,7 @@ func (c *Cluster) lacks(storageClass string) bool {
 }
 
 func noClass(name, therefore string) string {
-	return fmt.Sprintf("there is no storage class %s, %s; create it, or name another", name, therefore)
+	return fmt.Sprintf("storage class %s does not exist, %s; create it or name another", name, therefore)
 }
 
 // anyNode reports whether a node matches. It is true while the nodes are unknown.

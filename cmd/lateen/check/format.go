@@ -25,7 +25,7 @@ type row struct {
 // rows describes the settings in effect. It describes one node if node is not nil.
 func (v *Result) rows(nodes []corev1.Node, node *corev1.Node) []row {
 	if v.Document.Kind == BackupRepository {
-		return []row{{"cache limit", config.SectionBackupRepository, []string{formatBytes(v.CacheLimit) + " in the cache of each mover"}}}
+		return []row{{"cache limit", config.SectionBackupRepository, []string{formatBytes(v.CacheLimit) + " per mover"}}}
 	}
 	if v.Document.Kind == Maintenance {
 		return v.jobRows()
@@ -33,13 +33,13 @@ func (v *Result) rows(nodes []corev1.Node, node *corev1.Node) []row {
 	movers := v.Config.Movers
 	return []row{
 		{"priority class", config.SectionPriorityClassName, []string{cmp.Or(v.Config.PriorityClassName, "none")}},
-		{"movers at once", config.SectionLoadConcurrency, formatConcurrency(v.Config, nodes, node)},
-		{"waiting transfers", config.SectionLoadConcurrency, []string{formatQueue(v.Config.PrepareQueueLength)}},
+		{"concurrent movers", config.SectionLoadConcurrency, formatConcurrency(v.Config, nodes, node)},
+		{"prepare queue", config.SectionLoadConcurrency, []string{formatQueue(v.Config.PrepareQueueLength)}},
 		{"resources", config.SectionPodResources, formatResources(movers.Resources)},
 		{"labels", config.SectionPodLabels, formatPairs(movers.Labels)},
 		{"annotations", config.SectionPodAnnotations, formatPairs(movers.Annotations)},
 		{"pod volumes", config.SectionPrivilegedFsBackup, []string{formatPrivilege(movers.Privileged)}},
-		{"nodes of movers", config.SectionLoadAffinity, formatAffinity(movers.LoadAffinity)},
+		{"mover nodes", config.SectionLoadAffinity, formatAffinity(movers.LoadAffinity)},
 		{"tolerations", config.SectionTolerations, formatTolerations(movers.Tolerations)},
 		{"backup volumes", config.SectionBackupPVC, formatClaim(movers.BackupClaims)},
 		{"restores", config.SectionRestorePVC, append([]string{formatBinding(movers.IgnoreDelayBinding)}, formatCopies(movers.RestoreCopies)...)},
@@ -58,11 +58,11 @@ func (v *Result) jobRows() []row {
 	}
 	return []row{
 		{"priority class", "", []string{cmp.Or(v.Jobs.PriorityClassName, "none")}},
-		{"jobs kept", "", []string{fmt.Sprintf("%d of each repository", v.Jobs.Jobs.Keep)}},
+		{"jobs kept", "", []string{fmt.Sprintf("%d per repository", v.Jobs.Jobs.Keep)}},
 		{"resources", "", formatResources(v.Jobs.Jobs.Resources)},
 		{"labels", "", formatPairs(v.Jobs.Jobs.Labels)},
 		{"annotations", "", formatPairs(v.Jobs.Jobs.Annotations)},
-		{"nodes of jobs", "", nodes},
+		{"job nodes", "", nodes},
 		{"own settings", "", orNone(v.Document.repositories())},
 	}
 }
@@ -79,7 +79,7 @@ func formatConcurrency(of config.Config, nodes []corev1.Node, node *corev1.Node)
 	for _, rule := range of.NodeRules {
 		description = append(description, fmt.Sprintf("%d on nodes with %s", rule.Number, formatSelector(rule.Nodes)))
 	}
-	description = append(description, fmt.Sprintf("%d on all others; of several the smallest number counts", of.GlobalConcurrency))
+	description = append(description, fmt.Sprintf("%d on other nodes; if several rules match, the smallest number applies", of.GlobalConcurrency))
 	if nodes != nil {
 		description = append(description, "now: "+nodeCounts(of, nodes))
 	}
@@ -100,7 +100,7 @@ func nodeCounts(of config.Config, nodes []corev1.Node) string {
 	for _, number := range slices.Backward(slices.Sorted(maps.Keys(names))) {
 		description = append(description, fmt.Sprintf("%d on %s", number, someNames(names[number])))
 	}
-	return cmp.Or(strings.Join(description, "; "), "there is no node")
+	return cmp.Or(strings.Join(description, "; "), "the cluster has no node")
 }
 
 func someNames(names []string) string {
@@ -114,7 +114,7 @@ func formatQueue(length int) string {
 	if length == 0 {
 		return "no limit"
 	}
-	return fmt.Sprintf("at most %d in the whole cluster", length)
+	return fmt.Sprintf("at most %d transfers in the cluster", length)
 }
 
 func formatResources(of corev1.ResourceRequirements) []string {
@@ -125,11 +125,11 @@ func formatResources(of corev1.ResourceRequirements) []string {
 		label := strings.ReplaceAll(string(name), "-", " ")
 		switch {
 		case requested && limited:
-			description = append(description, fmt.Sprintf("%s %s, at most %s", label, amount(request), amount(limit)))
+			description = append(description, fmt.Sprintf("%s request %s, limit %s", label, amount(request), amount(limit)))
 		case requested:
-			description = append(description, fmt.Sprintf("%s %s, without a limit", label, amount(request)))
+			description = append(description, fmt.Sprintf("%s request %s, no limit", label, amount(request)))
 		case limited:
-			description = append(description, fmt.Sprintf("%s at most %s", label, amount(limit)))
+			description = append(description, fmt.Sprintf("%s limit %s", label, amount(limit)))
 		}
 	}
 	return orNone(description)
@@ -158,22 +158,22 @@ func truncate(text string) string {
 
 func formatPrivilege(privileged bool) string {
 	if privileged {
-		return "movers run privileged"
+		return "privileged movers"
 	}
-	return "movers run without privileges"
+	return "unprivileged movers"
 }
 
 func formatAffinity(all []objects.LoadAffinity) []string {
 	var description []string
 	for _, one := range all {
-		of := "of any other volume"
+		of := "other volumes"
 		if one.StorageClass != "" {
-			of = "of storage class " + one.StorageClass
+			of = "storage class " + one.StorageClass
 		}
 		description = append(description, fmt.Sprintf("%s: %s", of, formatSelector(one.Nodes)))
 	}
 	if description == nil {
-		return []string{"wherever agents run"}
+		return []string{"any node with an agent"}
 	}
 	return description
 }
@@ -193,10 +193,10 @@ func formatClaim(claims map[string]objects.BackupClaim) []string {
 			parts = append(parts, "annotations "+strings.Join(formatPairs(claim.Annotations), " "))
 		}
 		parts = append(parts, formatCopies(claim.Copies)...)
-		description = append(description, fmt.Sprintf("of %s: %s", source, strings.Join(parts, ", ")))
+		description = append(description, fmt.Sprintf("for %s: %s", source, strings.Join(parts, ", ")))
 	}
 	if description == nil {
-		return []string{"of the storage class of what is backed up"}
+		return []string{"storage class of the source volume"}
 	}
 	return description
 }
@@ -230,23 +230,23 @@ func formatTolerations(all []corev1.Toleration) []string {
 		description = append(description, reported)
 	}
 	if description == nil {
-		return []string{"those that movers inherit"}
+		return []string{"only inherited ones"}
 	}
 	return description
 }
 
 func formatBinding(ignoreDelayBinding bool) string {
 	if ignoreDelayBinding {
-		return "do not wait for the first consumer of their volume"
+		return "do not wait for the first consumer of a WaitForFirstConsumer volume"
 	}
-	return "wait for the first consumer of a volume that is bound late"
+	return "wait for the first consumer of a WaitForFirstConsumer volume"
 }
 
 func formatCache(cache *objects.Cache) string {
 	if cache == nil {
-		return "none: movers cache in their own file system"
+		return "none: movers use their own file system"
 	}
-	return fmt.Sprintf("of storage class %s, to restore snapshots of %s or more", cache.StorageClass, formatBytes(cache.Threshold))
+	return fmt.Sprintf("storage class %s, for snapshots of %s or more", cache.StorageClass, formatBytes(cache.Threshold))
 }
 
 func formatBytes(bytes int64) string { return resource.NewQuantity(bytes, resource.BinarySI).String() }

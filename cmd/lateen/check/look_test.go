@@ -82,7 +82,7 @@ func TestDocumentsWithoutAgents(t *testing.T) {
 	found, err := check.Find(t.Context(), client, "backup")
 	require.NoError(t, err)
 	_, err = found.Documents(t.Context(), client, "", "", "")
-	require.ErrorContains(t, err, "there is no DaemonSet backup/node-agent")
+	require.ErrorContains(t, err, "DaemonSet backup/node-agent, which names them, does not exist")
 	documents, err := found.Documents(t.Context(), client, "agents", "", "")
 	require.NoError(t, err)
 	require.Equal(t, map[string]string{"config": "{}"}, documents[0].Data)
@@ -111,7 +111,7 @@ func TestTheServerNamesTheConfigMapOfMaintenanceJobs(t *testing.T) {
 		return text.String()
 	}
 	require.Contains(t, reported(""), "repo-maintenance-job: ConfigMap backup/jobs, named by Deployment velero\n")
-	require.Contains(t, reported(""), "1 of each repository")
+	require.Contains(t, reported(""), "1 per repository")
 	require.Contains(t, reported("jobs"), "repo-maintenance-job: ConfigMap backup/jobs\n", "it was named on the command line")
 }
 

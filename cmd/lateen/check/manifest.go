@@ -40,7 +40,7 @@ func ReadFile(name string, text []byte, kind Kind) ([]Document, error) {
 		documents, others = append(documents, found...), append(others, skipped...)
 	}
 	if len(documents) == 0 {
-		return nil, fmt.Errorf("read %s: it holds no ConfigMap, only %s; name a file with one", name, cmp.Or(strings.Join(others, ", "), "nothing of a kind"))
+		return nil, fmt.Errorf("read %s: found no ConfigMap, only %s; name a file with a ConfigMap", name, cmp.Or(strings.Join(others, ", "), "documents without a kind"))
 	}
 	for i := range documents {
 		documents[i].Title += " in " + name
@@ -120,7 +120,7 @@ func members(node *yaml.Node) (map[string]*yaml.Node, error) {
 	for i := 0; i+1 < len(names); i += 2 {
 		name, value := names[i], names[i+1]
 		if all[name.Value] != nil {
-			return nil, fmt.Errorf("line %d: %s is given twice, first at line %d; keep one", name.Line, name.Value, all[name.Value].Line)
+			return nil, fmt.Errorf("line %d: %s occurs twice, first at line %d; keep one", name.Line, name.Value, all[name.Value].Line)
 		}
 		if value.Kind == yaml.AliasNode {
 			value = value.Alias
@@ -183,7 +183,7 @@ func readConfigMap(data *yaml.Node, title string, kind Kind) (Document, error) {
 	}
 	for key, value := range values {
 		if value.Kind != yaml.ScalarNode || value.ShortTag() != "!!str" {
-			return Document{}, fmt.Errorf("line %d: data.%s of %s is no text; put the configuration after a | and indent it", value.Line, key, title)
+			return Document{}, fmt.Errorf("line %d: data.%s of %s is not a string; write the configuration as an indented block after |", value.Line, key, title)
 		}
 		document.Data[key] = value.Value
 		if value.Style == yaml.LiteralStyle && (len(values) == 1 || key == repositoryKey) {

@@ -63,12 +63,12 @@ func TestReadFile(t *testing.T) {
 func TestReadFileOfWhatCannotBeRead(t *testing.T) {
 	for name, test := range map[string]struct{ text, says string }{
 		"a manifest that is no YAML":       {"kind: ConfigMap\ndata:\n\tx: y\n", "read f: yaml: line 3"},
-		"no ConfigMap":                     {"kind: Secret\nmetadata: {name: s}\n---\nkind: Role\n", "holds no ConfigMap, only Secret s, Role"},
-		"configuration that is YAML":       {"kind: ConfigMap\nmetadata: {name: m}\ndata:\n  config:\n    podLabels: {}\n", "line 5: data.config of ConfigMap m is no text; put the configuration after a |"},
-		"a number":                         {"kind: ConfigMap\nmetadata: {name: m}\ndata: {config: 5}\n", "line 3: data.config of ConfigMap m is no text"},
-		"a key that is given twice":        {"kind: ConfigMap\ndata:\n  a: x\n  a: y\n", "line 4: a is given twice, first at line 3"},
-		"a list that holds itself":         {"&a\nkind: List\nitems: [*a]\n", "holds no ConfigMap, only "},
-		"a list of a list that is no list": {"kind: List\nitems: &a {b: *a}\n", "holds no ConfigMap, only "},
+		"no ConfigMap":                     {"kind: Secret\nmetadata: {name: s}\n---\nkind: Role\n", "found no ConfigMap, only Secret s, Role"},
+		"configuration that is YAML":       {"kind: ConfigMap\nmetadata: {name: m}\ndata:\n  config:\n    podLabels: {}\n", "line 5: data.config of ConfigMap m is not a string; write the configuration as an indented block after |"},
+		"a number":                         {"kind: ConfigMap\nmetadata: {name: m}\ndata: {config: 5}\n", "line 3: data.config of ConfigMap m is not a string"},
+		"a key that is given twice":        {"kind: ConfigMap\ndata:\n  a: x\n  a: y\n", "line 4: a occurs twice, first at line 3"},
+		"a list that holds itself":         {"&a\nkind: List\nitems: [*a]\n", "found no ConfigMap, only "},
+		"a list of a list that is no list": {"kind: List\nitems: &a {b: *a}\n", "found no ConfigMap, only "},
 		"a second document that is wrong":  {agentMap + "---\nkind: [\n", "read f: yaml"},
 	} {
 		t.Run(name, func(t *testing.T) {

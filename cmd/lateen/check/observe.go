@@ -72,7 +72,7 @@ func (i *Installation) MoverImage() string {
 // maintenance jobs, it may also be the one of the server's flag. An error names the request that failed.
 func (i *Installation) Documents(ctx context.Context, client kubernetes.Interface, nodeAgent, repository, maintenance string) ([]Document, error) {
 	if i.Agents == nil && cmp.Or(nodeAgent, repository, maintenance) == "" {
-		return nil, fmt.Errorf("find the ConfigMaps: there is no DaemonSet %s/%s that names them; name them with --node-agent-configmap and --backup-repository-configmap, a namespace with -n, or a file with -f",
+		return nil, fmt.Errorf("find the ConfigMaps: DaemonSet %s/%s, which names them, does not exist; name them with --node-agent-configmap and --backup-repository-configmap, a namespace with -n, or a file with -f",
 			i.Namespace, config.DaemonSetName)
 	}
 	var documents []Document

@@ -28,11 +28,11 @@ func Report(to io.Writer, verdict *Result, cluster *Cluster, node *corev1.Node) 
 		text.WriteString(wrap(strings.Repeat(" ", len(mark)), problem.Message))
 	}
 	if len(verdict.Problems) == 0 {
-		text.WriteString("  No problem.\n")
+		text.WriteString("  No problems.\n")
 	}
 	whole := verdict.wholeDefault()
 	if whole > 0 {
-		text.WriteString(wrap("  ", fmt.Sprintf("In effect, which are the defaults because of %d:", whole)))
+		text.WriteString(wrap("  ", fmt.Sprintf("In effect: the defaults, because of problem %d:", whole)))
 	} else {
 		text.WriteString("  In effect:\n")
 	}
@@ -59,10 +59,10 @@ func Report(to io.Writer, verdict *Result, cluster *Cluster, node *corev1.Node) 
 
 func (d *Document) heading() string {
 	if d.Unset && d.Kind == Maintenance {
-		return fmt.Sprintf("%s: neither the agents nor Velero's server name a ConfigMap with --%s-configmap", d.Kind, d.Kind)
+		return fmt.Sprintf("%s: neither the agents nor Velero's server set --%s-configmap", d.Kind, d.Kind)
 	}
 	if d.Unset {
-		return fmt.Sprintf("%s: no ConfigMap is named with --%s-configmap", d.Kind, d.Kind)
+		return fmt.Sprintf("%s: --%s-configmap is not set", d.Kind, d.Kind)
 	}
 	if d.NamedBy != "" {
 		return fmt.Sprintf("%s: %s, named by %s", d.Kind, d.Title, d.NamedBy)

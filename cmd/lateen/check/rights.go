@@ -84,7 +84,7 @@ func (i *Installation) allowed(ctx context.Context, client kubernetes.Interface,
 		},
 	}, metav1.CreateOptions{})
 	if err != nil {
-		return false, fmt.Errorf("review access of the agents: %w", err)
+		return false, fmt.Errorf("review the agents' access: %w", err)
 	}
 	return review.Status.Allowed, nil
 }

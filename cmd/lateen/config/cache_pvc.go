@@ -77,10 +77,10 @@ func UnusableCacheClass(name string, class *storagev1.StorageClass) *Problem {
 	switch {
 	case class == nil:
 		problem.Reason = Missing
-		problem.Message = fmt.Sprintf("there is no storage class %s; create it, or name another", name)
+		problem.Message = fmt.Sprintf("storage class %s does not exist; create it or name another", name)
 	case class.ReclaimPolicy != nil && *class.ReclaimPolicy != corev1.PersistentVolumeReclaimDelete:
 		problem.Reason = InvalidValue
-		problem.Message = fmt.Sprintf("storage class %s has reclaimPolicy %s, and its volumes would be left behind; name one with Delete", name, *class.ReclaimPolicy)
+		problem.Message = fmt.Sprintf("storage class %s has reclaimPolicy %s, which leaves cache volumes behind; name a class with Delete", name, *class.ReclaimPolicy)
 	default:
 		return nil
 	}
@@ -95,7 +95,7 @@ func CacheUnsupported(image string) *Problem {
 		return nil
 	}
 	return &Problem{Section: SectionCachePVC, Path: string(SectionCachePVC), Reason: InvalidValue, Message: fmt.Sprintf(
-		"restore movers of image %s know no cache volume, Velero 1.18 was the first; drop cachePVC, or use a newer image", image)}
+		"restore movers of image %s do not support cache volumes; use Velero 1.18 or newer, or remove cachePVC", image)}
 }
 
 // tag returns the tag of an image; empty if the image has no tag.

@@ -36,15 +36,15 @@ func TestLoadOfTheCache(t *testing.T) {
 		"a class that recycles": {
 			policy: new(corev1.PersistentVolumeReclaimRecycle), reason: config.InvalidValue, path: "cachePVC.storageClass", says: "reclaimPolicy Recycle", classes: 1,
 		},
-		"no such class": {gone: true, reason: config.Missing, path: "cachePVC.storageClass", says: "no storage class local", classes: 1},
+		"no such class": {gone: true, reason: config.Missing, path: "cachePVC.storageClass", says: "storage class local does not exist", classes: 1},
 		"a class that may not be read": {
 			fail: notAllowed("storageclasses"), reason: config.Forbidden, path: "cachePVC.storageClass", says: `apiGroups: ["storage.k8s.io"]`, classes: 1,
 		},
 		"movers that do not know the flag": {
-			image: "registry.test:5000/velero/velero:v1.17.2", reason: config.InvalidValue, path: "cachePVC", says: "v1.17.2 know no cache volume",
+			image: "registry.test:5000/velero/velero:v1.17.2", reason: config.InvalidValue, path: "cachePVC", says: "v1.17.2 do not support cache volumes",
 		},
 		"movers before them, with a digest": {
-			image: "velero:1.16.0-rc.1@sha256:0123", reason: config.InvalidValue, path: "cachePVC", says: "Velero 1.18 was the first",
+			image: "velero:1.16.0-rc.1@sha256:0123", reason: config.InvalidValue, path: "cachePVC", says: "use Velero 1.18 or newer",
 		},
 		"the first movers that do":                       {image: "velero/velero:v1.18.0-rc.1", classes: 1},
 		"movers of a version that is to come":            {image: "velero/velero:v2.0.0", classes: 1},
@@ -90,7 +90,7 @@ func TestLoadWaitsForTheStorageClassOfCachesNoLongerThanForAnythingElse(t *testi
 	client, clock := installation(withCache), newHasty()
 	fault(client, "storageclasses", 0, apierrors.NewInternalError(errors.New("etcd")))
 	_, err := config.Load(t.Context(), client, options(t), clock)
-	require.ErrorContains(t, err, "get storageclasses local: no answer from the API server within 30s")
+	require.ErrorContains(t, err, "get storageclasses local: no response from the API server within 30s")
 	require.Equal(t, 30*time.Second, clock.Now().Sub(time.Unix(0, 0)))
 }
 
@@ -111,8 +111,8 @@ func TestLoadOfTheBackupRepositoryConfigMap(t *testing.T) {
 		says   string
 	}{
 		"a limit":        {data: map[string]string{"kopia": `{"cacheLimitMB": 100}`}, limit: 100 << 20},
-		"no such object": {limit: 5000 << 20, reason: config.Missing, says: "configmaps velero/repositories: it does not exist"},
-		"no data":        {data: map[string]string{}, limit: 5000 << 20, reason: config.Empty, says: "configmaps velero/repositories: it has no data"},
+		"no such object": {limit: 5000 << 20, reason: config.Missing, says: "configmaps velero/repositories: does not exist"},
+		"no data":        {data: map[string]string{}, limit: 5000 << 20, reason: config.Empty, says: "configmaps velero/repositories: no data"},
 		"a bad limit":    {data: map[string]string{"kopia": `{"cacheLimitMB": true}`}, limit: 5000 << 20, reason: config.WrongType, says: "kopia.cacheLimitMB (line 1, column 18)"},
 	} {
 		t.Run(name, func(t *testing.T) {

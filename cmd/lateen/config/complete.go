@@ -31,20 +31,20 @@ func (o *Options) Complete(getenv func(string) string) error {
 func (o *Options) checkNames() []string {
 	var wrong validationErrors
 	if o.NodeName == "" {
-		wrong.add("NODE_NAME is not set: it must be the name of the node that this agent runs on; " +
-			"in a DaemonSet, set env NODE_NAME with valueFrom.fieldRef.fieldPath spec.nodeName")
+		wrong.add("NODE_NAME is not set: it must name the node of this agent; " +
+			"in a DaemonSet, set env NODE_NAME to valueFrom.fieldRef.fieldPath spec.nodeName")
 	} else if bad := validation.IsDNS1123Subdomain(o.NodeName); len(bad) > 0 {
-		wrong.add("NODE_NAME %q is no name of a node: %s", o.NodeName, bad[0])
+		wrong.add("NODE_NAME %q is not a valid node name: %s", o.NodeName, bad[0])
 	}
 	if bad := validation.IsDNS1123Label(o.Namespace); len(bad) > 0 {
-		wrong.add("--namespace (or VELERO_NAMESPACE) %q is no name of a namespace: %s", o.Namespace, bad[0])
+		wrong.add("--namespace (or VELERO_NAMESPACE) %q is not a valid namespace name: %s", o.Namespace, bad[0])
 	}
 	wrong.name("--node-agent-configmap", o.NodeAgentConfigMap)
 	wrong.name("--backup-repository-configmap", o.BackupRepositoryConfigMap)
 	wrong.name("--repo-maintenance-job-configmap", o.MaintenanceConfigMap)
 	wrong.name("--mover-service-account", o.MoverServiceAccount)
 	if strings.ContainsAny(o.MoverImage, " \t\r\n") {
-		wrong.add("--mover-image %q has blanks: use repository:tag or repository@digest", o.MoverImage)
+		wrong.add("--mover-image %q contains white space: use repository:tag or repository@digest", o.MoverImage)
 	}
 	if _, err := o.workload(""); err != nil {
 		wrong.add("%v", err)
@@ -58,7 +58,7 @@ func (o *Options) checkNumbers() []string {
 	wrong.atLeast("--workers", o.Workers, 1)
 	wrong.atLeast("--kube-api-burst", o.KubeAPIBurst, 1)
 	if !(o.KubeAPIQPS > 0) { // NaN is rejected too
-		wrong.add("--kube-api-qps is %v: use a number over 0", o.KubeAPIQPS)
+		wrong.add("--kube-api-qps is %v: use a number greater than 0", o.KubeAPIQPS)
 	}
 	wrong.positive("--resource-timeout", o.ResourceTimeout)
 	wrong.positive("--data-mover-prepare-timeout", o.DataMoverPrepareTimeout)
@@ -74,7 +74,7 @@ func (o *Options) checkNumbers() []string {
 		wrong.add("--cancel-grace is %s: use 0 or more, such as 5m", o.CancelGrace)
 	}
 	if o.StallTimeout != 0 && o.StallTimeout < time.Second {
-		wrong.add("--stall-timeout is %s: use 0 for ever, or 1s or more, such as 2h", o.StallTimeout)
+		wrong.add("--stall-timeout is %s: use 0 for no limit, or 1s or more, such as 2h", o.StallTimeout)
 	}
 	return wrong
 }
@@ -84,7 +84,7 @@ func (o *Options) checkChoices() []string {
 	wrong.choice("--log-level", o.LogLevel, logLevels())
 	wrong.choice("--log-format", o.LogFormat, logFormats())
 	if err := checkAddress(o.MetricsAddress); err != nil {
-		wrong.add("--metrics-address %q cannot be listened on (%v): use host:port or :port", o.MetricsAddress, err)
+		wrong.add("--metrics-address %q is invalid (%v): use host:port or :port", o.MetricsAddress, err)
 	}
 	// mount paths on Windows may lack a drive
 	if o.HostPath != "" && !filepath.IsAbs(o.HostPath) && !path.IsAbs(o.HostPath) {
@@ -99,7 +99,7 @@ func checkAddress(address string) error {
 		return err
 	}
 	if _, err := strconv.ParseUint(port, 10, 16); err != nil {
-		return fmt.Errorf("port %q is not a number up to 65535", port)
+		return fmt.Errorf("port %q is not a number from 0 to 65535", port)
 	}
 	return nil
 }
@@ -117,7 +117,7 @@ func (c *validationErrors) name(flag, value string) {
 		return
 	}
 	if bad := validation.IsDNS1123Subdomain(value); len(bad) > 0 {
-		c.add("%s %q is no name of an object: %s", flag, value, bad[0])
+		c.add("%s %q is not a valid object name: %s", flag, value, bad[0])
 	}
 }
 
@@ -129,7 +129,7 @@ func (c *validationErrors) atLeast(flag string, value, least int) {
 
 func (c *validationErrors) positive(flag string, value time.Duration) {
 	if value <= 0 {
-		c.add("%s is %s: use more than 0, such as 10m", flag, value)
+		c.add("%s is %s: use a duration greater than 0, such as 10m", flag, value)
 	}
 }
 

@@ -64,7 +64,7 @@ func (r CopyRight) Missing(namespace string) Problem {
 	}
 	return Problem{
 		Section: r.Section, Path: r.Path, Reason: Forbidden,
-		Message: fmt.Sprintf("agents may not %s %s in namespace %s, so transfers that need the copy fail; see %q in docs/configuration.md of Lateen",
+		Message: fmt.Sprintf("agents may not %s %s in namespace %s, so transfers that need the copy fail; grant the right, see %q in docs/configuration.md of Lateen",
 			r.Verb, what, namespace, access.CopyRightsTitle),
 	}
 }

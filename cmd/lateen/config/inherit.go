@@ -30,7 +30,7 @@ func inheritedTaints() []string {
 func Inherit(template corev1.PodTemplateSpec) (objects.Template, error) {
 	own := template.DeepCopy()
 	if n := len(own.Spec.Containers); n != 1 {
-		return objects.Template{}, fmt.Errorf("its pod template has %d containers where one is expected; name another workload with --mover-template", n)
+		return objects.Template{}, fmt.Errorf("pod template has %d containers, want 1; name another workload with --mover-template", n)
 	}
 	container := own.Spec.Containers[0]
 	arguments, err := logArgs(slices.Concat(container.Command, container.Args))
@@ -89,7 +89,7 @@ func logArgs(arguments []string) ([]string, error) {
 			continue
 		}
 		if i+1 == len(arguments) {
-			return nil, errors.New("its last argument " + name + " has no value; add one, or drop the argument")
+			return nil, errors.New("last argument " + name + " has no value; add one or remove the argument")
 		}
 		found = append(found, name+"="+arguments[i+1])
 	}

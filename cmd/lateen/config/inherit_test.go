@@ -145,7 +145,7 @@ func TestInheritNeedsOneContainer(t *testing.T) {
 		template := velerosTemplate()
 		template.Spec.Containers = make([]corev1.Container, count)
 		_, err := config.Inherit(template)
-		require.ErrorContains(t, err, "where one is expected")
+		require.ErrorContains(t, err, "want 1")
 		require.ErrorContains(t, err, "--mover-template")
 	}
 }

@@ -98,7 +98,7 @@ func (l loader) readNode(ctx context.Context, startup *Startup) error {
 		return err
 	}
 	if node == nil {
-		return fmt.Errorf("find node %s: the cluster has none of that name; NODE_NAME must be spec.nodeName, taken from the downward API", l.options.NodeName)
+		return fmt.Errorf("find node %s: it does not exist; set NODE_NAME to spec.nodeName by the downward API", l.options.NodeName)
 	}
 	os := corev1.OSName(cmp.Or(node.Labels[corev1.LabelOSStable], string(corev1.Linux)))
 	startup.Node = Node{Name: node.Name, Labels: node.Labels, OS: os}
@@ -189,7 +189,7 @@ func (l loader) enforceStrict(_ context.Context, startup *Startup) error {
 	if len(lines) == 0 {
 		return nil
 	}
-	return errors.New("--strict-config refuses to start: " + strings.Join(lines, "; "))
+	return errors.New("not starting because of --strict-config: " + strings.Join(lines, "; "))
 }
 
 // resolvePriority never falls back because the API server does not answer at all. The agent cannot work then either,

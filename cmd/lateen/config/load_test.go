@@ -182,7 +182,7 @@ func TestLoadDoesNotFallBackWhenNothingAnswers(t *testing.T) {
 	})
 	fault(client, "priorityclasses", 0, refused())
 	_, err := config.Load(t.Context(), client, options(t), newHasty())
-	require.ErrorContains(t, err, "no answer from the API server within 30s")
+	require.ErrorContains(t, err, "no response from the API server within 30s")
 	require.Equal(t, 2, nodes)
 }
 
@@ -219,8 +219,8 @@ func TestLoadGivesUpWithOneLine(t *testing.T) {
 		waits    bool // until the budget is used up
 		says     []string
 	}{
-		"nothing answers":                {"*", refused(), true, []string{"nodes node-1", "no answer from the API server within 30s", "connection refused"}},
-		"everything is a server error":   {"*", apierrors.NewInternalError(errors.New("etcd")), true, []string{"no answer from the API server within 30s", "etcd"}},
+		"nothing answers":                {"*", refused(), true, []string{"nodes node-1", "no response from the API server within 30s", "connection refused"}},
+		"everything is a server error":   {"*", apierrors.NewInternalError(errors.New("etcd")), true, []string{"no response from the API server within 30s", "etcd"}},
 		"the ConfigMap's read alone":     {"configmaps", apierrors.NewServiceUnavailable("later"), true, []string{"configmaps velero/agent-config", "30s"}},
 		"wrong credentials":              {"*", apierrors.NewUnauthorized("who?"), false, []string{"credentials", "--kubeconfig"}},
 		"an unknown authority":           {"*", &url.Error{Op: "Get", URL: "https://192.0.2.1", Err: &tls.CertificateVerificationError{Err: x509.UnknownAuthorityError{}}}, false, []string{"certificate", "kubeconfig"}},
@@ -277,6 +277,6 @@ func TestLoadSaysWhichConfigMapIsMissing(t *testing.T) {
 	require.Equal(t, config.Defaults(), got.Config)
 	require.Len(t, got.Problems, 1)
 	require.Equal(t, config.Missing, got.Problems[0].Reason)
-	require.Contains(t, got.Problems[0].String(), "configmaps velero/agent-config: it does not exist")
+	require.Contains(t, got.Problems[0].String(), "configmaps velero/agent-config: does not exist")
 	require.Contains(t, got.Problems[0].Message, "--node-agent-configmap")
 }

@@ -103,7 +103,7 @@ func ReadMaintenance(ctx context.Context, client kubernetes.Interface, options O
 		result.Unreadable = priority.Forbidden
 		return result, []Problem{{
 			Section: SectionMaintenance, Path: what.String(), Reason: Forbidden,
-			Message: "it may not be read, so maintenance jobs have defaults; allow get on configmaps in " + what.namespace,
+			Message: "not allowed to read it, so maintenance jobs have defaults; allow get on configmaps in " + what.namespace,
 		}}, nil
 	case err != nil:
 		return result, nil, fmt.Errorf("get %s: %w", what, err)

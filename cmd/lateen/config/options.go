@@ -53,7 +53,7 @@ type Options struct {
 	// limit without progress of a mover, before it is replaced or given up; 0: unlimited
 	StallTimeout   time.Duration
 	Workers        int           // reconcilers per kind
-	KubeAPIQPS     float32       // requests per second to the API server, without Events
+	KubeAPIQPS     float32       // maximum rate of requests to the API server, per second, without Events
 	KubeAPIBurst   int           // maximum burst of requests
 	HostPath       string        // mount path of the kubelet's pods directory; empty: not mounted
 	StrictConfig   bool          // a Problem prevents the start
@@ -73,40 +73,40 @@ type Options struct {
 // AddFlags declares all flags and sets their defaults in Options.
 func (o *Options) AddFlags(flags *pflag.FlagSet) {
 	o.addVeleroFlags(flags)
-	flags.StringVar(&o.MoverImage, "mover-image", "", "image of the movers, which run its /velero (default: that of Deployment velero)")
-	flags.StringVar(&o.MoverTemplate, "mover-template", templateDaemonSet, "workload whose pod template movers take after: daemonset, or deployment/<name>")
+	flags.StringVar(&o.MoverImage, "mover-image", "", "image of the movers, which contains /velero (default: that of Deployment velero)")
+	flags.StringVar(&o.MoverTemplate, "mover-template", templateDaemonSet, "workload from whose pod template movers inherit: daemonset, or deployment/<name>")
 	flags.StringVar(&o.MoverServiceAccount, "mover-service-account", "", "ServiceAccount of the movers (default: that of Deployment velero)")
-	flags.IntVar(&o.MoverRetries, "mover-retries", 3, "how often a mover that was evicted, preempted or deleted is replaced")
-	flags.DurationVar(&o.CancelGrace, "cancel-grace", 5*time.Minute, "how long a mover may take to answer a cancel before its pod is deleted")
-	flags.DurationVar(&o.StallTimeout, "stall-timeout", 2*time.Hour, "how long a mover that works may neither move a byte nor send an Event before it is replaced, and if it is not the first one given up; 0 is for ever")
-	flags.IntVar(&o.Workers, "workers", 8, "resources of one kind that are handled at the same time")
-	flags.Float32Var(&o.KubeAPIQPS, "kube-api-qps", 100, "requests per second to the API server")
-	flags.IntVar(&o.KubeAPIBurst, "kube-api-burst", 200, "requests to the API server at once")
-	flags.StringVar(&o.HostPath, "host-path", "", "directory where the kubelet's pods directory is mounted in this container; "+
-		"without it the paths of volumes are derived from pods, claims and volumes")
+	flags.IntVar(&o.MoverRetries, "mover-retries", 3, "how many lost movers of a transfer are replaced (evicted, preempted, deleted ...)")
+	flags.DurationVar(&o.CancelGrace, "cancel-grace", 5*time.Minute, "how long a mover may take to respond to a cancel before its pod is deleted")
+	flags.DurationVar(&o.StallTimeout, "stall-timeout", 2*time.Hour, "how long a running mover may neither move a byte nor send an Event; then the first mover is replaced, and a further one fails the transfer; 0 is no limit")
+	flags.IntVar(&o.Workers, "workers", 8, "resources of one kind that are reconciled concurrently")
+	flags.Float32Var(&o.KubeAPIQPS, "kube-api-qps", 100, "maximum rate of requests to the API server, per second")
+	flags.IntVar(&o.KubeAPIBurst, "kube-api-burst", 200, "maximum burst of requests to the API server")
+	flags.StringVar(&o.HostPath, "host-path", "", "mount path of the kubelet's pods directory in this container; "+
+		"if not set, volume paths are derived from pods, claims and volumes")
 	flags.Lookup("host-path").NoOptDefVal = DefaultHostPath
-	flags.StringVar(&o.MaintenanceConfigMap, "repo-maintenance-job-configmap", "", "ConfigMap with the configuration of maintenance jobs, read anew for each of them (default: that of Deployment velero)")
-	flags.DurationVar(&o.MaintenanceFrequency, "repo-maintenance-frequency", 0, "how often repositories are maintained, whatever they say themselves (default: what they say)")
-	flags.IntVar(&o.MaintenanceConcurrency, "repo-maintenance-concurrency", 3, "maintenance jobs in the cluster at once; 0 leaves repositories to Velero's server")
+	flags.StringVar(&o.MaintenanceConfigMap, "repo-maintenance-job-configmap", "", "ConfigMap with the configuration of maintenance jobs, read for each job (default: that of Deployment velero)")
+	flags.DurationVar(&o.MaintenanceFrequency, "repo-maintenance-frequency", 0, "maintenance interval of all repositories (default: that of each repository)")
+	flags.IntVar(&o.MaintenanceConcurrency, "repo-maintenance-concurrency", 3, "concurrent maintenance jobs in the cluster; 0 leaves maintenance to Velero's server")
 	flags.DurationVar(&o.MaintenanceTimeout, "repo-maintenance-timeout", 12*time.Hour, "how long a maintenance job may take")
-	flags.BoolVar(&o.StrictConfig, "strict-config", false, "refuse to start if anything in the configuration cannot be used")
+	flags.BoolVar(&o.StrictConfig, "strict-config", false, "do not start if a value of the configuration cannot be used")
 	flags.BoolVar(&o.Profiling, "profiling", false, "serve /debug/pprof on the metrics address")
-	flags.DurationVar(&o.StartupTimeout, "startup-timeout", 30*time.Second, "how long to wait for the API server before giving up")
+	flags.DurationVar(&o.StartupTimeout, "startup-timeout", 30*time.Second, "how long to wait for the API server at the start")
 }
 
 // addVeleroFlags declares the flags that `velero node-agent server` has too (velero-protocol 5.1).
 func (o *Options) addVeleroFlags(flags *pflag.FlagSet) {
-	flags.StringVar(&o.LogLevel, "log-level", "info", "least severe messages to log: "+oneOf(logLevels()))
-	flags.StringVar(&o.LogFormat, "log-format", "text", "format of the log: "+oneOf(logFormats()))
-	flags.DurationVar(&o.ResourceTimeout, "resource-timeout", 10*time.Minute, "how long movers wait for resources that are not ready at once")
-	flags.DurationVar(&o.DataMoverPrepareTimeout, "data-mover-prepare-timeout", 30*time.Minute, "how long a transfer may take from being accepted to being prepared")
+	flags.StringVar(&o.LogLevel, "log-level", "info", "log level of agent and movers: "+oneOf(logLevels()))
+	flags.StringVar(&o.LogFormat, "log-format", "text", "log format of agent and movers: "+oneOf(logFormats()))
+	flags.DurationVar(&o.ResourceTimeout, "resource-timeout", 10*time.Minute, "how long movers wait for a resource that is not ready, such as a repository")
+	flags.DurationVar(&o.DataMoverPrepareTimeout, "data-mover-prepare-timeout", 30*time.Minute, "how long a transfer may take from Accepted to Prepared")
 	flags.StringVar(&o.MetricsAddress, "metrics-address", ":8085", "address of /metrics, /healthz and /readyz")
 	flags.StringVar(&o.NodeAgentConfigMap, "node-agent-configmap", "", "ConfigMap with the node-agent configuration")
 	flags.StringVar(&o.BackupRepositoryConfigMap, "backup-repository-configmap", "", "ConfigMap with the configuration of backup repositories")
 	flags.StringVarP(&o.Namespace, "namespace", "n", "", "namespace of Velero (default: VELERO_NAMESPACE, else velero)")
 	flags.StringVar(&o.Kubeconfig, "kubeconfig", "", "kubeconfig file (default: KUBECONFIG, else the pod's ServiceAccount)")
 	flags.StringVar(&o.Kubecontext, "kubecontext", "", "context of the kubeconfig (default: its current one)")
-	flags.StringVar(&o.Features, "features", "", "accepted because Velero's manifests pass it; no feature changes anything")
+	flags.StringVar(&o.Features, "features", "", "no effect; accepted because Velero's manifests set it")
 }
 
 // VeleroArgs splits the arguments of an agent into those of `velero node-agent server`, and the others. An argument

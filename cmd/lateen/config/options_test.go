@@ -74,7 +74,7 @@ func TestCompleteNamesFlagAndRemedy(t *testing.T) {
 			environment: "NODE_NAME=", says: []string{"NODE_NAME", "spec.nodeName"},
 		},
 		"with a node name that cannot be one": {
-			environment: "NODE_NAME=$(NODE)", says: []string{"NODE_NAME", "no name of a node"},
+			environment: "NODE_NAME=$(NODE)", says: []string{"NODE_NAME", "not a valid node name"},
 		},
 		"with a namespace that cannot be one": {
 			arguments: []string{"--namespace=a.b"}, says: []string{"--namespace", "a.b"},
@@ -104,10 +104,10 @@ func TestCompleteNamesFlagAndRemedy(t *testing.T) {
 			arguments: []string{"--workers=0"}, says: []string{"--workers is 0", "1 or more"},
 		},
 		"without requests": {
-			arguments: []string{"--kube-api-qps=0"}, says: []string{"--kube-api-qps", "over 0"},
+			arguments: []string{"--kube-api-qps=0"}, says: []string{"--kube-api-qps", "greater than 0"},
 		},
 		"with requests that are not a number": {
-			arguments: []string{"--kube-api-qps=NaN"}, says: []string{"--kube-api-qps", "over 0"},
+			arguments: []string{"--kube-api-qps=NaN"}, says: []string{"--kube-api-qps", "greater than 0"},
 		},
 		"without burst": {
 			arguments: []string{"--kube-api-burst=0"}, says: []string{"--kube-api-burst"},

@@ -34,13 +34,13 @@ func onlyValue(data map[string]string) (string, *Problem) {
 	switch {
 	case len(keys) > 1:
 		problem.Reason = TooManyKeys
-		problem.Message = fmt.Sprintf("it has %d keys, %s and %s among them; keep the one with the configuration",
+		problem.Message = fmt.Sprintf("%d keys, including %s and %s; keep only the key with the configuration",
 			len(keys), truncate(keys[0]), truncate(keys[1]))
 	case len(keys) == 0:
-		problem.Reason, problem.Message = Empty, "it has no data; add one key with the configuration as JSON"
+		problem.Reason, problem.Message = Empty, "no data; add one key with the configuration as JSON"
 	case strings.TrimSpace(data[keys[0]]) == "":
 		problem.Reason = Empty
-		problem.Message = fmt.Sprintf("its key %s is empty; put the configuration there as JSON, at least {}", truncate(keys[0]))
+		problem.Message = fmt.Sprintf("key %s is empty; add the configuration as JSON, at least {}", truncate(keys[0]))
 	default:
 		return data[keys[0]], nil
 	}
@@ -48,10 +48,10 @@ func onlyValue(data map[string]string) (string, *Problem) {
 }
 
 func notJSON(whole Section, text string, err error) Problem {
-	problem := Problem{Section: whole, Reason: InvalidJSON, Message: "it cannot be read: " + err.Error()}
+	problem := Problem{Section: whole, Reason: InvalidJSON, Message: "cannot parse: " + err.Error()}
 	if syntax := (*json.SyntaxError)(nil); errors.As(err, &syntax) {
 		problem.Line, problem.Column = place(text, int(syntax.Offset)-1)
-		problem.Message = "it is not JSON: " + err.Error() + remedy(text)
+		problem.Message = "invalid JSON: " + err.Error() + remedy(text)
 	}
 	return problem
 }
@@ -63,9 +63,9 @@ const byteOrderMark = "\uFEFF"
 func remedy(text string) string {
 	switch {
 	case strings.HasPrefix(text, byteOrderMark):
-		return "; it begins with a byte order mark, save it as UTF-8 without one"
+		return "; the text begins with a byte order mark, save it as UTF-8 without one"
 	case !strings.HasPrefix(strings.TrimSpace(text), "{"):
-		return "; write an object that begins with {, YAML is not understood here"
+		return "; write a JSON object that begins with {, YAML is not supported here"
 	default:
 		return ""
 	}

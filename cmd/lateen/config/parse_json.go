@@ -31,8 +31,8 @@ type document struct {
 const maxDepth = 16
 
 var (
-	errTooDeep = errors.New("it is nested deeper than any configuration of a node-agent")
-	errNotUTF8 = errors.New("it is not UTF-8; save it as such")
+	errTooDeep = errors.New("nested too deeply for a node-agent configuration")
+	errNotUTF8 = errors.New("not UTF-8; save the text as UTF-8")
 )
 
 // readJSON parses one JSON document at path. Its error is a *json.SyntaxError, errTooDeep or errNotUTF8. Go's decoder

@@ -36,7 +36,7 @@ func ParseMaintenance(data map[string]string, repositoryKey string) (Maintenance
 	result := DefaultMaintenance()
 	if len(data) == 0 {
 		result.Unreadable = priority.ConfigEmpty
-		return result, []Problem{{Section: SectionMaintenance, Reason: Empty, Message: "it has no data; add the key global with the configuration as JSON"}}
+		return result, []Problem{{Section: SectionMaintenance, Reason: Empty, Message: "no data; add key global with the configuration as JSON"}}
 	}
 	problems := unreadKeys(data)
 	if _, found := data[globalKey]; !found && len(problems) > 0 {
@@ -81,9 +81,9 @@ func unreadKeys(data map[string]string) (problems []Problem) {
 		if key == globalKey || IsRepositoryKey(key) {
 			continue
 		}
-		problems = append(problems, Problem{Section: SectionMaintenance, Reason: reason, Message: "nothing reads its key " + truncate(key) + ": " +
-			"a key global has the JSON for all repositories, one <namespace>-<location>-kopia that for one of them; " +
-			"create the ConfigMap with --from-file=global=FILE, where FILE begins with the fields of a job"})
+		problems = append(problems, Problem{Section: SectionMaintenance, Reason: reason, Message: "unknown key " + truncate(key) + ": " +
+			"key global is for all repositories, key <namespace>-<location>-kopia for one; " +
+			"create the ConfigMap with --from-file=global=FILE, where FILE has the fields of a job at the top level"})
 	}
 	return problems[:min(len(problems), maxProblems)]
 }
@@ -97,7 +97,7 @@ func (r *reader) maintenance(into *Maintenance) fields {
 			return read
 		}
 		return func(v value) {
-			r.problem(v, Ignored, "the one under %s counts for all repositories; drop either", globalKey)
+			r.problem(v, Ignored, "ignored, because key %s sets it for all repositories; remove one of them", globalKey)
 		}
 	}
 	return fields{

@@ -54,7 +54,7 @@ func TestWhatGlobalDoesNotSayIsTakenFromTheRepository(t *testing.T) {
 	require.Len(t, problems, 3)
 	for _, problem := range problems {
 		require.Equal(t, config.Ignored, problem.Reason)
-		require.Contains(t, problem.Message, "the one under global counts")
+		require.Contains(t, problem.Message, "because key global sets it")
 	}
 	require.Equal(t, "all", got.PriorityClassName)
 	require.Equal(t, map[string]string{"all": "a"}, got.Jobs.Labels)

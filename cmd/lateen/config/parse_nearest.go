@@ -13,9 +13,9 @@ func suggestion(unknown string, known []string) string {
 		}
 	}
 	if best == "" {
-		return "known here: " + oneOf(known)
+		return "known fields: " + oneOf(known)
 	}
-	return "do you mean " + best + "?"
+	return "did you mean " + best + "?"
 }
 
 // editDistance counts the bytes to change, add or drop between two words (Levenshtein).

@@ -54,7 +54,7 @@ func (r *reader) problem(v value, reason Reason, format string, args ...any) {
 	}
 	message := fmt.Sprintf(format, args...)
 	if r.counts[under] == maxProblems {
-		message += fmt.Sprintf(" (of its sort, only the first %d problems of a section are listed)", maxProblems)
+		message += fmt.Sprintf(" (only the first %d problems of this type are listed per section)", maxProblems)
 	}
 	line, column := place(r.text, v.start)
 	r.problems = append(r.problems, Problem{
@@ -90,9 +90,9 @@ func (r *reader) object(v value, known fields) {
 		read, ok := known[m.name]
 		switch {
 		case !ok:
-			r.problem(m.value, UnknownField, "unknown field, ignored; %s", suggestion(m.name, names))
+			r.problem(m.value, UnknownField, "unknown field is ignored; %s", suggestion(m.name, names))
 		case seen[m.name] > 1:
-			r.problem(m.value, DuplicateField, "the field is given %d times; keep one", seen[m.name])
+			r.problem(m.value, DuplicateField, "field occurs %d times; keep one", seen[m.name])
 		case m.value.data != nil:
 			read(m.value)
 		}
@@ -133,7 +133,7 @@ func (r *reader) entries(v value, each func(name string, v value)) {
 	seen := count(members)
 	for _, m := range members {
 		if seen[m.name] > 1 {
-			r.problem(m.value, DuplicateField, "the name is given %d times; keep one", seen[m.name])
+			r.problem(m.value, DuplicateField, "name occurs %d times; keep one", seen[m.name])
 			continue
 		}
 		each(m.name, m.value)
@@ -152,7 +152,7 @@ func count(members []member) map[string]int {
 func (r *reader) string(v value) string {
 	text, ok := v.data.(string)
 	if !ok {
-		r.wrongType(v, "a string in quotes")
+		r.wrongType(v, "a quoted string")
 	}
 	return text
 }
@@ -169,12 +169,12 @@ func (r *reader) bool(v value) bool {
 func (r *reader) number(v value, least int) int {
 	number, ok := v.data.(json.Number)
 	if !ok {
-		r.wrongType(v, "a whole number without quotes")
+		r.wrongType(v, "an unquoted integer")
 		return 0
 	}
 	n, err := strconv.Atoi(string(number))
 	if err != nil || n < least || n > math.MaxInt32 {
-		r.problem(v, InvalidValue, "%s is not a whole number from %d to %d", truncate(string(number)), least, math.MaxInt32)
+		r.problem(v, InvalidValue, "%s is not an integer from %d to %d", truncate(string(number)), least, math.MaxInt32)
 		return 0
 	}
 	return n
@@ -211,7 +211,7 @@ func (r *reader) required(v value) string {
 
 func (r *reader) checkName(v value, name string) {
 	if wrong := validation.IsDNS1123Subdomain(name); len(wrong) > 0 {
-		r.problem(v, InvalidValue, "%q is no name of an object: %s", truncate(name), withoutPattern(wrong[0]))
+		r.problem(v, InvalidValue, "%q is not a valid object name: %s", truncate(name), withoutPattern(wrong[0]))
 	}
 }
 
@@ -229,7 +229,7 @@ func (r *reader) strings(v value, check func(name, text string) []string) map[st
 		read := func(v value) string {
 			text := r.string(v)
 			for _, wrong := range check(name, text) {
-				r.problem(v, InvalidValue, "%q: %q cannot be used: %s", truncate(name), truncate(text), withoutPattern(wrong))
+				r.problem(v, InvalidValue, "%q: %q is invalid: %s", truncate(name), truncate(text), withoutPattern(wrong))
 			}
 			return text
 		}
@@ -247,7 +247,7 @@ func add[T any](all *map[string]T, name string, one T) {
 }
 
 func (r *reader) wrongType(v value, want string) {
-	r.problem(v, WrongType, "%s where %s belongs", describe(v.data), want)
+	r.problem(v, WrongType, "got %s, want %s", describe(v.data), want)
 }
 
 // describe names a value by its type, because its content could be anything.
@@ -258,7 +258,7 @@ func describe(data any) string {
 	case json.Number:
 		return "a number"
 	case bool:
-		return "true or false"
+		return "a boolean"
 	case []value:
 		return "a list"
 	case []member:

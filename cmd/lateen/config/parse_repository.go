@@ -49,12 +49,12 @@ func repositoryValue(data map[string]string) (string, *Problem) {
 	keys := slices.Sorted(maps.Keys(data))
 	switch {
 	case len(keys) == 0:
-		problem.Reason, problem.Message = Empty, "it has no data; add the key kopia with the settings as JSON"
+		problem.Reason, problem.Message = Empty, "no data; add key kopia with the settings as JSON"
 	case !found:
 		problem.Reason = Missing
-		problem.Message = fmt.Sprintf("it has no key kopia, the only type of repository that movers know, but %s; name the settings kopia", truncate(keys[0]))
+		problem.Message = fmt.Sprintf("key kopia is missing, there is %s; rename it to kopia, the only repository type that movers support", truncate(keys[0]))
 	case strings.TrimSpace(text) == "":
-		problem.Reason, problem.Message = Empty, "its key kopia is empty; put the settings there as JSON, at least {}"
+		problem.Reason, problem.Message = Empty, "key kopia is empty; add the settings as JSON, at least {}"
 	default:
 		return text, nil
 	}

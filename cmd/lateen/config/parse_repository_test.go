@@ -35,20 +35,20 @@ func TestParseRepositoryThatCannotBeUsed(t *testing.T) {
 		line, column int
 		says         string
 	}{
-		"no data":                     {nil, "", config.Empty, 0, 0, "add the key kopia"},
-		"no key kopia":                {map[string]string{"repo.json": `{"cacheLimitMB": 7}`}, "", config.Missing, 0, 0, "no key kopia, the only type of repository that movers know, but repo.json"},
+		"no data":                     {nil, "", config.Empty, 0, 0, "add key kopia"},
+		"no key kopia":                {map[string]string{"repo.json": `{"cacheLimitMB": 7}`}, "", config.Missing, 0, 0, "key kopia is missing, there is repo.json"},
 		"a blank value":               {map[string]string{"kopia": " \n"}, "", config.Empty, 0, 0, "key kopia is empty"},
-		"no JSON":                     {map[string]string{"kopia": "cacheLimitMB: 7"}, "", config.InvalidJSON, 1, 1, "not JSON"},
-		"a list":                      {map[string]string{"kopia": `[]`}, "kopia", config.WrongType, 1, 1, "a list where an object belongs"},
+		"no JSON":                     {map[string]string{"kopia": "cacheLimitMB: 7"}, "", config.InvalidJSON, 1, 1, "invalid JSON"},
+		"a list":                      {map[string]string{"kopia": `[]`}, "kopia", config.WrongType, 1, 1, "got a list, want an object"},
 		"a limit of 0":                {map[string]string{"kopia": `{"cacheLimitMB": 0}`}, "kopia.cacheLimitMB", config.InvalidValue, 1, 18, "from 1"},
-		"a limit under 0, in quotes":  {map[string]string{"kopia": `{"cacheLimitMB": "-4"}`}, "kopia.cacheLimitMB", config.InvalidValue, 1, 18, "-4 is not a whole number"},
-		"a limit with a unit":         {map[string]string{"kopia": `{"cacheLimitMB": "4Gi"}`}, "kopia.cacheLimitMB", config.InvalidValue, 1, 18, "4Gi is not a whole number"},
-		"an empty limit":              {map[string]string{"kopia": `{"cacheLimitMB": ""}`}, "kopia.cacheLimitMB", config.InvalidValue, 1, 18, "is not a whole number"},
+		"a limit under 0, in quotes":  {map[string]string{"kopia": `{"cacheLimitMB": "-4"}`}, "kopia.cacheLimitMB", config.InvalidValue, 1, 18, "-4 is not an integer"},
+		"a limit with a unit":         {map[string]string{"kopia": `{"cacheLimitMB": "4Gi"}`}, "kopia.cacheLimitMB", config.InvalidValue, 1, 18, "4Gi is not an integer"},
+		"an empty limit":              {map[string]string{"kopia": `{"cacheLimitMB": ""}`}, "kopia.cacheLimitMB", config.InvalidValue, 1, 18, "is not an integer"},
 		"a limit that is a fraction":  {map[string]string{"kopia": `{"cacheLimitMB": 0.5}`}, "kopia.cacheLimitMB", config.InvalidValue, 1, 18, "0.5"},
-		"a limit that is an object":   {map[string]string{"kopia": `{"cacheLimitMB": {}}`}, "kopia.cacheLimitMB", config.WrongType, 1, 18, "an object where a whole number"},
+		"a limit that is an object":   {map[string]string{"kopia": `{"cacheLimitMB": {}}`}, "kopia.cacheLimitMB", config.WrongType, 1, 18, "got an object, want an unquoted integer"},
 		"the limit twice":             {map[string]string{"kopia": `{"cacheLimitMB": 1, "cacheLimitMB": 2}`}, "kopia.cacheLimitMB", config.DuplicateField, 1, 18, "2 times"},
-		"a typing error":              {map[string]string{"kopia": "{\n  \"cacheLimitMb\": 7}"}, "kopia.cacheLimitMb", config.UnknownField, 2, 19, "do you mean cacheLimitMB?"},
-		"a name that nobody has seen": {map[string]string{"kopia": `{"enableCompression": true}`}, "kopia.enableCompression", config.UnknownField, 1, 23, "known here: cacheLimitMB or fullMaintenanceInterval"},
+		"a typing error":              {map[string]string{"kopia": "{\n  \"cacheLimitMb\": 7}"}, "kopia.cacheLimitMb", config.UnknownField, 2, 19, "did you mean cacheLimitMB?"},
+		"a name that nobody has seen": {map[string]string{"kopia": `{"enableCompression": true}`}, "kopia.enableCompression", config.UnknownField, 1, 23, "known fields: cacheLimitMB or fullMaintenanceInterval"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			limit, problems := config.ParseRepository(test.data)

@@ -39,7 +39,7 @@ func (r *reader) nodeRule(v value) NodeRule {
 		"number":       func(v value) { rule.Number, given = r.number(v, 1), true },
 	})
 	if !given && r.invalid == before {
-		r.problem(v, Missing, "number is missing; say how many movers may run on the nodes of this rule")
+		r.problem(v, Missing, "number is missing; set the limit of concurrent movers for the nodes of this rule")
 	}
 	return rule
 }
@@ -61,7 +61,7 @@ func (r *reader) affinity(v value) objects.LoadAffinity {
 	})
 	selects := len(one.Nodes.MatchLabels)+len(one.Nodes.MatchExpressions) > 0
 	if !selects && (one.StorageClass == "" || r.unknown > unknown) && r.invalid == before {
-		r.problem(v, Missing, "nodeSelector is missing or empty; name the nodes by matchLabels or matchExpressions, or drop this element")
+		r.problem(v, Missing, "nodeSelector is missing or empty; select nodes by matchLabels or matchExpressions, or remove this element")
 	}
 	return one
 }
@@ -92,7 +92,7 @@ func (r *reader) backupClaim(v value) objects.BackupClaim {
 		"configMapNames":  func(v value) { one.ConfigMapNames = r.names(v) },
 	})
 	if one.SPCNoRelabeling && !one.ReadOnly {
-		r.problem(v, Ignored, "spcNoRelabeling has no effect without readOnly; set both, or neither")
+		r.problem(v, Ignored, "spcNoRelabeling has no effect without readOnly; set both or neither")
 	}
 	return one
 }
@@ -119,7 +119,7 @@ func (r *reader) cachePVC(v value) *objects.Cache {
 		return &cache
 	}
 	if r.invalid == before {
-		r.problem(v, Missing, "storageClass is missing; name one, or drop cachePVC")
+		r.problem(v, Missing, "storageClass is missing; name one or remove cachePVC")
 	}
 	return nil
 }
@@ -153,7 +153,7 @@ func (r *reader) podResources(v value) corev1.ResourceRequirements {
 	for _, name := range []corev1.ResourceName{corev1.ResourceCPU, corev1.ResourceMemory, corev1.ResourceEphemeralStorage} {
 		amount, limit := requests[name], limits[name]
 		if !limit.IsZero() && amount.Cmp(limit) > 0 {
-			r.problem(requested[name], InvalidValue, "the %s request %s is more than the limit %s; lower the request or raise the limit", name, amount.String(), limit.String())
+			r.problem(requested[name], InvalidValue, "%s request %s exceeds limit %s; lower the request or raise the limit", name, amount.String(), limit.String())
 			delete(requests, name)
 		}
 	}
@@ -168,7 +168,7 @@ func (r *reader) quantity(v value) resource.Quantity {
 	}
 	amount, err := resource.ParseQuantity(text)
 	if err != nil || amount.Sign() < 0 {
-		r.problem(v, InvalidValue, "%q is no amount; use one such as 500m, 2 or 512Mi, or 0 for none", truncate(text))
+		r.problem(v, InvalidValue, "%q is not a quantity; use one such as 500m, 2 or 512Mi, or 0 for none", truncate(text))
 		return resource.Quantity{}
 	}
 	return amount
@@ -198,7 +198,7 @@ func (r *reader) notOurs(v value, all map[string]string) map[string]string {
 	if members, ok := v.data.([]member); ok {
 		for _, m := range members {
 			if reserved(m.name) {
-				r.problem(m.value, Ignored, "the agent sets %s itself; drop it here", truncate(m.name))
+				r.problem(m.value, Ignored, "%s is reserved for the agent; remove it", truncate(m.name))
 			}
 		}
 	}
@@ -228,7 +228,7 @@ func (r *reader) annotations(v value) map[string]string {
 		return validation.IsQualifiedName(strings.ToLower(name))
 	})
 	if size > maxAnnotationBytes {
-		r.problem(v, InvalidValue, "the annotations have %d bytes; an object takes %d", size, maxAnnotationBytes)
+		r.problem(v, InvalidValue, "annotations have %d bytes, the limit of an object is %d; shorten them", size, maxAnnotationBytes)
 		return nil
 	}
 	return all

@@ -17,15 +17,15 @@ func TestParseLeavesOutWhatHasNoEffect(t *testing.T) {
 		want             objects.Settings
 	}{
 		"the label of Velero's movers": {
-			`{"podLabels": {"velero.io/data-upload": "x", "team": "storage"}}`, "podLabels.velero.io/data-upload", "sets velero.io/data-upload itself",
+			`{"podLabels": {"velero.io/data-upload": "x", "team": "storage"}}`, "podLabels.velero.io/data-upload", "velero.io/data-upload is reserved",
 			objects.Settings{Labels: map[string]string{"team": "storage"}},
 		},
 		"a label of ours": {
-			`{"podLabels": {"team": "storage", "lateen.dev/mover": "false"}}`, "podLabels.lateen.dev/mover", "sets lateen.dev/mover itself",
+			`{"podLabels": {"team": "storage", "lateen.dev/mover": "false"}}`, "podLabels.lateen.dev/mover", "lateen.dev/mover is reserved",
 			objects.Settings{Labels: map[string]string{"team": "storage"}},
 		},
 		"an annotation of ours": {
-			`{"podAnnotations": {"lateen.dev/attempt": "7", "a": "b"}}`, "podAnnotations.lateen.dev/attempt", "drop it here",
+			`{"podAnnotations": {"lateen.dev/attempt": "7", "a": "b"}}`, "podAnnotations.lateen.dev/attempt", "reserved for the agent",
 			objects.Settings{Annotations: map[string]string{"a": "b"}},
 		},
 		"a SELinux type without readOnly": {

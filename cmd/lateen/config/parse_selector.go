@@ -19,10 +19,10 @@ func (r *reader) selector(v value) metav1.LabelSelector {
 		return selector
 	}
 	if r.unknown > unknown && len(selector.MatchLabels)+len(selector.MatchExpressions) == 0 {
-		r.problem(v, Missing, "without its unknown field the selector would select everything; use matchLabels or matchExpressions")
+		r.problem(v, Missing, "selector has only unknown fields and would match everything; use matchLabels or matchExpressions")
 	}
 	if _, err := metav1.LabelSelectorAsSelector(&selector); err != nil {
-		r.problem(v, InvalidValue, "the selector cannot be used: %s", oneLine(err.Error()))
+		r.problem(v, InvalidValue, "selector is invalid: %s", oneLine(err.Error()))
 	}
 	return selector
 }

@@ -110,14 +110,14 @@ func TestParseOfWholeConfigMapsThatCannotBeUsed(t *testing.T) {
 		"an empty value":        {data: map[string]string{"a": ""}, reason: config.Empty, says: "key a is empty"},
 		"a blank value":         {data: map[string]string{"a": " \n\t"}, reason: config.Empty, says: "key a is empty"},
 		"two keys":              {data: map[string]string{"a": "{}", "b": "{}"}, reason: config.TooManyKeys, says: "a and b"},
-		"no JSON":               {data: map[string]string{"a": "{\n  \"podLabels\": {,}\n}"}, reason: config.InvalidJSON, line: 2, column: 17, says: "not JSON"},
+		"no JSON":               {data: map[string]string{"a": "{\n  \"podLabels\": {,}\n}"}, reason: config.InvalidJSON, line: 2, column: 17, says: "invalid JSON"},
 		"JSON that ends early":  {data: map[string]string{"a": "{\"podLabels\":\n{"}, reason: config.InvalidJSON, line: 2, column: 1, says: "unexpected end"},
 		"JSON and more":         {data: map[string]string{"a": "{}\n{}"}, reason: config.InvalidJSON, line: 2, column: 1, says: "after top-level value"},
-		"YAML":                  {data: map[string]string{"a": "loadConcurrency:\n  globalConfig: 2\n"}, reason: config.InvalidJSON, line: 1, column: 1, says: "not JSON"},
-		"a list":                {data: map[string]string{"a": "[]"}, reason: config.WrongType, line: 1, column: 1, says: "a list where an object belongs"},
-		"null":                  {data: map[string]string{"a": "null"}, reason: config.WrongType, line: 1, column: 1, says: "null where an object belongs"},
+		"YAML":                  {data: map[string]string{"a": "loadConcurrency:\n  globalConfig: 2\n"}, reason: config.InvalidJSON, line: 1, column: 1, says: "invalid JSON"},
+		"a list":                {data: map[string]string{"a": "[]"}, reason: config.WrongType, line: 1, column: 1, says: "got a list, want an object"},
+		"null":                  {data: map[string]string{"a": "null"}, reason: config.WrongType, line: 1, column: 1, says: "got null, want an object"},
 		"a thousand lists":      {data: map[string]string{"a": strings.Repeat("[", 1000) + strings.Repeat("]", 1000)}, reason: config.InvalidJSON, says: "nested"},
-		"a million open braces": {data: map[string]string{"a": strings.Repeat("[", 1<<20)}, reason: config.InvalidJSON, says: "not JSON", line: 1, column: 10001},
+		"a million open braces": {data: map[string]string{"a": strings.Repeat("[", 1<<20)}, reason: config.InvalidJSON, says: "invalid JSON", line: 1, column: 10001},
 	} {
 		t.Run(name, func(t *testing.T) {
 			got, problems := config.Parse(test.data, nil)
@@ -141,26 +141,26 @@ func TestParseOfValuesThatCannotBeUsed(t *testing.T) {
 	}{
 		"concurrency 0":              {`{"loadConcurrency": {"globalConfig": 0, "prepareQueueLength": 3}}`, config.SectionLoadConcurrency, "loadConcurrency.globalConfig", config.InvalidValue, "from 1"},
 		"concurrency -1":             {`{"loadConcurrency": {"globalConfig": -1}}`, config.SectionLoadConcurrency, "loadConcurrency.globalConfig", config.InvalidValue, "-1 is not"},
-		"concurrency 1.5":            {`{"loadConcurrency": {"globalConfig": 1.5}}`, config.SectionLoadConcurrency, "loadConcurrency.globalConfig", config.InvalidValue, "1.5 is not a whole number"},
-		"concurrency in quotes":      {`{"loadConcurrency": {"globalConfig": "4"}}`, config.SectionLoadConcurrency, "loadConcurrency.globalConfig", config.WrongType, "without quotes"},
+		"concurrency 1.5":            {`{"loadConcurrency": {"globalConfig": 1.5}}`, config.SectionLoadConcurrency, "loadConcurrency.globalConfig", config.InvalidValue, "1.5 is not an integer"},
+		"concurrency in quotes":      {`{"loadConcurrency": {"globalConfig": "4"}}`, config.SectionLoadConcurrency, "loadConcurrency.globalConfig", config.WrongType, "unquoted"},
 		"concurrency out of range":   {`{"loadConcurrency": {"globalConfig": 99999999999999999999}}`, config.SectionLoadConcurrency, "loadConcurrency.globalConfig", config.InvalidValue, "2147483647"},
 		"a queue of -1":              {`{"loadConcurrency": {"globalConfig": 4, "prepareQueueLength": -1}}`, config.SectionLoadConcurrency, "loadConcurrency.prepareQueueLength", config.InvalidValue, "from 0"},
 		"a rule without number":      {`{"loadConcurrency": {"globalConfig": 4, "perNodeConfig": [{"number": 3}, {"nodeSelector": {}}]}}`, config.SectionLoadConcurrency, "loadConcurrency.perNodeConfig[1]", config.Missing, "number is missing"},
 		"a rule of number 0":         {`{"loadConcurrency": {"perNodeConfig": [{"number": 0}]}}`, config.SectionLoadConcurrency, "loadConcurrency.perNodeConfig[0].number", config.InvalidValue, "from 1"},
 		"an operator of no selector": {`{"loadConcurrency": {"perNodeConfig": [{"number": 2, "nodeSelector": {"matchExpressions": [{"key": "a", "operator": "Gt", "values": ["1"]}]}}]}}`, config.SectionLoadConcurrency, "loadConcurrency.perNodeConfig[0].nodeSelector", config.InvalidValue, "Gt"},
-		"rules that are no list":     {`{"loadConcurrency": {"perNodeConfig": {"number": 2}}}`, config.SectionLoadConcurrency, "loadConcurrency.perNodeConfig", config.WrongType, "an object where a list belongs"},
+		"rules that are no list":     {`{"loadConcurrency": {"perNodeConfig": {"number": 2}}}`, config.SectionLoadConcurrency, "loadConcurrency.perNodeConfig", config.WrongType, "got an object, want a list"},
 		"affinity that is no list":   {`{"loadAffinity": {"nodeSelector": {}}}`, config.SectionLoadAffinity, "loadAffinity", config.WrongType, "a list"},
 		"affinity without nodes":     {`{"loadAffinity": [{}, {"storageClass": "gold"}]}`, config.SectionLoadAffinity, "loadAffinity[0]", config.Missing, "nodeSelector"},
 		"affinity In without values": {`{"loadAffinity": [{"nodeSelector": {"matchExpressions": [{"key": "a", "operator": "In"}]}}]}`, config.SectionLoadAffinity, "loadAffinity[0].nodeSelector", config.InvalidValue, "values"},
-		"affinity of a bad label":    {`{"loadAffinity": [{"nodeSelector": {"matchLabels": {"a b": "c"}}}]}`, config.SectionLoadAffinity, "loadAffinity[0].nodeSelector", config.InvalidValue, "cannot be used"},
+		"affinity of a bad label":    {`{"loadAffinity": [{"nodeSelector": {"matchLabels": {"a b": "c"}}}]}`, config.SectionLoadAffinity, "loadAffinity[0].nodeSelector", config.InvalidValue, "is invalid"},
 		"affinity of a bad class":    {`{"loadAffinity": [{"storageClass": "Gold", "nodeSelector": {"matchLabels": {"a": "c"}}}]}`, config.SectionLoadAffinity, "loadAffinity[0].storageClass", config.InvalidValue, "Gold"},
 		"backup of a bad class":      {`{"backupPVC": {"gold": {"readOnly": true}, "Bad Class": {}}}`, config.SectionBackupPVC, "backupPVC.Bad Class", config.InvalidValue, "Bad Class"},
 		"backup that is a string":    {`{"backupPVC": {"gold": {"readOnly": "true"}}}`, config.SectionBackupPVC, "backupPVC.gold.readOnly", config.WrongType, "true or false"},
 		"backup of a bad annotation": {`{"backupPVC": {"gold": {"annotations": {"a b": "c"}}}}`, config.SectionBackupPVC, "backupPVC.gold.annotations.a b", config.InvalidValue, "a b"},
 		"the same class twice":       {`{"backupPVC": {"gold": {}, "gold": {"readOnly": true}}}`, config.SectionBackupPVC, "backupPVC.gold", config.DuplicateField, "2 times"},
-		"a Secret without name":      {`{"backupPVC": {"gold": {"secretNames": ["key", ""]}}}`, config.SectionBackupPVC, "backupPVC.gold.secretNames[1]", config.InvalidValue, `"" is no name`},
+		"a Secret without name":      {`{"backupPVC": {"gold": {"secretNames": ["key", ""]}}}`, config.SectionBackupPVC, "backupPVC.gold.secretNames[1]", config.InvalidValue, `"" is not a valid object name`},
 		"a Secret in upper case":     {`{"restorePVC": {"secretNames": ["Key", "key"]}}`, config.SectionRestorePVC, "restorePVC.secretNames[0]", config.InvalidValue, "Key"},
-		"ConfigMaps as a string":     {`{"restorePVC": {"configMapNames": "kms"}}`, config.SectionRestorePVC, "restorePVC.configMapNames", config.WrongType, "a list belongs"},
+		"ConfigMaps as a string":     {`{"restorePVC": {"configMapNames": "kms"}}`, config.SectionRestorePVC, "restorePVC.configMapNames", config.WrongType, "want a list"},
 		"an operator of no taint":    {`{"tolerations": [{"key": "a", "operator": "In"}, {"key": "b"}]}`, config.SectionTolerations, "tolerations[0].operator", config.InvalidValue, `"In"`},
 		"an effect of no taint":      {`{"tolerations": [{"key": "a", "effect": "Never"}]}`, config.SectionTolerations, "tolerations[0].effect", config.InvalidValue, `"Never"`},
 		"a toleration of a bad key":  {`{"tolerations": [{"key": "a b"}]}`, config.SectionTolerations, "tolerations[0].key", config.InvalidValue, "a b"},
@@ -168,20 +168,20 @@ func TestParseOfValuesThatCannotBeUsed(t *testing.T) {
 		"a toleration of any value":  {`{"tolerations": [{"key": "a", "operator": "Exists", "value": "b"}]}`, config.SectionTolerations, "tolerations[0]", config.InvalidValue, "Exists takes no value"},
 		"a toleration for a time":    {`{"tolerations": [{"key": "a", "effect": "NoSchedule", "tolerationSeconds": 5}]}`, config.SectionTolerations, "tolerations[0]", config.InvalidValue, "NoExecute"},
 		"a bad account":              {`{"csiSnapshotMetadataServiceConfigs": {"saName": "A b"}}`, config.SectionCSISnapshotMetadataServiceConfigs, "csiSnapshotMetadataServiceConfigs.saName", config.InvalidValue, "A b"},
-		"restore of a number":        {`{"restorePVC": {"ignoreDelayBinding": 1}}`, config.SectionRestorePVC, "restorePVC.ignoreDelayBinding", config.WrongType, "a number where"},
+		"restore of a number":        {`{"restorePVC": {"ignoreDelayBinding": 1}}`, config.SectionRestorePVC, "restorePVC.ignoreDelayBinding", config.WrongType, "got a number"},
 		"cache without class":        {`{"cachePVC": {"residentThresholdInMB": 5}}`, config.SectionCachePVC, "cachePVC", config.Missing, "storageClass is missing"},
 		"cache of a negative size":   {`{"cachePVC": {"storageClass": "a", "residentThresholdInMB": -5}}`, config.SectionCachePVC, "cachePVC.residentThresholdInMB", config.InvalidValue, "-5"},
 		"resources without unit":     {`{"podResources": {"cpuRequest": "1", "memoryLimit": "lots"}}`, config.SectionPodResources, "podResources.memoryLimit", config.InvalidValue, "lots"},
-		"resources without quotes":   {`{"podResources": {"cpuRequest": 1}}`, config.SectionPodResources, "podResources.cpuRequest", config.WrongType, "in quotes"},
+		"resources without quotes":   {`{"podResources": {"cpuRequest": 1}}`, config.SectionPodResources, "podResources.cpuRequest", config.WrongType, "a quoted string"},
 		"negative resources":         {`{"podResources": {"cpuRequest": "-1"}}`, config.SectionPodResources, "podResources.cpuRequest", config.InvalidValue, "-1"},
-		"a request over its limit":   {`{"podResources": {"cpuRequest": "2", "cpuLimit": "1500m"}}`, config.SectionPodResources, "podResources.cpuRequest", config.InvalidValue, "request 2 is more than the limit 1500m"},
+		"a request over its limit":   {`{"podResources": {"cpuRequest": "2", "cpuLimit": "1500m"}}`, config.SectionPodResources, "podResources.cpuRequest", config.InvalidValue, "request 2 exceeds limit 1500m"},
 		"a class in upper case":      {`{"priorityClassName": "Velero"}`, config.SectionPriorityClassName, "priorityClassName", config.InvalidValue, "lower case"},
-		"a class that is a list":     {`{"priorityClassName": ["low"]}`, config.SectionPriorityClassName, "priorityClassName", config.WrongType, "a string in quotes"},
+		"a class that is a list":     {`{"priorityClassName": ["low"]}`, config.SectionPriorityClassName, "priorityClassName", config.WrongType, "a quoted string"},
 		"the class twice":            {`{"priorityClassName": "a", "priorityClassName": "b"}`, config.SectionPriorityClassName, "priorityClassName", config.DuplicateField, "2 times"},
-		"privileged as a string":     {`{"privilegedFsBackup": "yes"}`, config.SectionPrivilegedFsBackup, "privilegedFsBackup", config.WrongType, "a string where true or false"},
+		"privileged as a string":     {`{"privilegedFsBackup": "yes"}`, config.SectionPrivilegedFsBackup, "privilegedFsBackup", config.WrongType, "got a string, want true or false"},
 		"a label value too long":     {`{"podLabels": {"ok": "ok", "team": "` + strings.Repeat("x", 64) + `"}}`, config.SectionPodLabels, "podLabels.team", config.InvalidValue, "63"},
 		"a label name with a blank":  {`{"podLabels": {"my team": "x"}}`, config.SectionPodLabels, "podLabels.my team", config.InvalidValue, "my team"},
-		"a label that is a number":   {`{"podLabels": {"team": 1}}`, config.SectionPodLabels, "podLabels.team", config.WrongType, "in quotes"},
+		"a label that is a number":   {`{"podLabels": {"team": 1}}`, config.SectionPodLabels, "podLabels.team", config.WrongType, "a quoted string"},
 		"an annotation name":         {`{"podAnnotations": {"a/b/c": "x"}}`, config.SectionPodAnnotations, "podAnnotations.a/b/c", config.InvalidValue, "a/b/c"},
 		"annotations too big":        {`{"podAnnotations": {"a": "` + strings.Repeat("x", 256<<10) + `"}}`, config.SectionPodAnnotations, "podAnnotations", config.InvalidValue, "262144"},
 	} {
@@ -209,7 +209,7 @@ func TestParseKeepsSectionsApart(t *testing.T) {
 	require.Len(t, problems, 1)
 	require.Equal(t, "velero-low", got.PriorityClassName)
 	require.Equal(t, corev1.ResourceRequirements{Limits: corev1.ResourceList{"cpu": resource.MustParse("1")}}, got.Movers.Resources)
-	require.Equal(t, "podResources.cpuRequest (line 2, column 34): the cpu request 2 is more than the limit 1; lower the request or raise the limit", problems[0].String())
+	require.Equal(t, "podResources.cpuRequest (line 2, column 34): cpu request 2 exceeds limit 1; lower the request or raise the limit", problems[0].String())
 }
 
 // Defect D32: one invalid value invalidated the rest of its section.
@@ -246,13 +246,13 @@ func TestParseOfUnknownFields(t *testing.T) {
 		section    config.Section
 		says       string
 	}{
-		"a typing error at the top":       {`{"loadConcurency": {"globalConfig": 3}}`, "loadConcurency", config.SectionConfigMap, "do you mean loadConcurrency?"},
-		"a typing error further down":     {`{"podResources": {"cpuRequests": "1"}}`, "podResources.cpuRequests", config.SectionPodResources, "do you mean cpuRequest?"},
-		"in an element of a list":         {`{"loadConcurrency": {"perNodeConfig": [{"number": 1, "nodeSelectors": {}}]}}`, "loadConcurrency.perNodeConfig[0].nodeSelectors", config.SectionLoadConcurrency, "do you mean nodeSelector?"},
-		"nothing that it could be":        {`{"restorePVC": {"x": 1}}`, "restorePVC.x", config.SectionRestorePVC, "known here: configMapNames, ignoreDelayBinding or secretNames"},
-		"nothing at the top that it is":   {`{"": 1}`, "", config.SectionConfigMap, "known here: backupPVC, cachePVC"},
-		"a value that could not be read":  {`{"zzzzzz": [[[{"a": null}]]]}`, "zzzzzz", config.SectionConfigMap, "known here"},
-		"a name as long as a short novel": {`{"` + strings.Repeat("y", 1000) + `": 1}`, strings.Repeat("y", 64) + "…", config.SectionConfigMap, "known here"},
+		"a typing error at the top":       {`{"loadConcurency": {"globalConfig": 3}}`, "loadConcurency", config.SectionConfigMap, "did you mean loadConcurrency?"},
+		"a typing error further down":     {`{"podResources": {"cpuRequests": "1"}}`, "podResources.cpuRequests", config.SectionPodResources, "did you mean cpuRequest?"},
+		"in an element of a list":         {`{"loadConcurrency": {"perNodeConfig": [{"number": 1, "nodeSelectors": {}}]}}`, "loadConcurrency.perNodeConfig[0].nodeSelectors", config.SectionLoadConcurrency, "did you mean nodeSelector?"},
+		"nothing that it could be":        {`{"restorePVC": {"x": 1}}`, "restorePVC.x", config.SectionRestorePVC, "known fields: configMapNames, ignoreDelayBinding or secretNames"},
+		"nothing at the top that it is":   {`{"": 1}`, "", config.SectionConfigMap, "known fields: backupPVC, cachePVC"},
+		"a value that could not be read":  {`{"zzzzzz": [[[{"a": null}]]]}`, "zzzzzz", config.SectionConfigMap, "known fields"},
+		"a name as long as a short novel": {`{"` + strings.Repeat("y", 1000) + `": 1}`, strings.Repeat("y", 64) + "…", config.SectionConfigMap, "known fields"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			_, problems := parse(test.text, nil)
@@ -294,5 +294,5 @@ func TestParseDoesNotHideWhyAValueIsNotUsed(t *testing.T) {
 func TestSectionsAndReasonsAreBounded(t *testing.T) {
 	require.Len(t, config.Sections(), 16)
 	require.Len(t, config.Reasons(), 10)
-	require.Equal(t, "configMap: it has no data", config.Problem{Section: config.SectionConfigMap, Message: "it has no data"}.String())
+	require.Equal(t, "configMap: no data", config.Problem{Section: config.SectionConfigMap, Message: "no data"}.String())
 }

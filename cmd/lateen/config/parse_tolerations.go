@@ -37,13 +37,13 @@ func (r *reader) toleration(v value) corev1.Toleration {
 	wrong := validation.IsValidLabelValue(one.Value)
 	switch {
 	case one.Key == "" && !exists:
-		r.problem(v, InvalidValue, "without key it has to have the operator Exists, which tolerates all taints; name a key, or set the operator")
+		r.problem(v, InvalidValue, "without key, operator must be Exists, which tolerates all taints; set key or operator")
 	case exists && one.Value != "":
-		r.problem(v, InvalidValue, "the operator Exists takes no value; drop the value, or use Equal")
+		r.problem(v, InvalidValue, "operator Exists takes no value; remove value or use Equal")
 	case one.TolerationSeconds != nil && one.Effect != corev1.TaintEffectNoExecute:
-		r.problem(v, InvalidValue, "tolerationSeconds is for the effect NoExecute only; set that effect, or drop tolerationSeconds")
+		r.problem(v, InvalidValue, "tolerationSeconds requires effect NoExecute; set that effect or remove tolerationSeconds")
 	case len(wrong) > 0:
-		r.problem(v, InvalidValue, "%q is no value of a taint: %s", truncate(one.Value), withoutPattern(wrong[0]))
+		r.problem(v, InvalidValue, "%q is not a valid taint value: %s", truncate(one.Value), withoutPattern(wrong[0]))
 	}
 	return one
 }
@@ -54,7 +54,7 @@ func (r *reader) taintKey(v value) string {
 		return ""
 	}
 	if wrong := validation.IsQualifiedName(key); len(wrong) > 0 {
-		r.problem(v, InvalidValue, "%q is no key of a taint: %s", truncate(key), withoutPattern(wrong[0]))
+		r.problem(v, InvalidValue, "%q is not a valid taint key: %s", truncate(key), withoutPattern(wrong[0]))
 	}
 	return key
 }
@@ -68,7 +68,7 @@ func oneOfThese[T ~string](r *reader, v value, known ...T) T {
 		for _, name := range known[1:] {
 			names = append(names, string(name))
 		}
-		r.problem(v, InvalidValue, "%q is unknown; use %s, or leave it out", truncate(string(text)), oneOf(names))
+		r.problem(v, InvalidValue, "%q is unknown; use %s, or remove it", truncate(string(text)), oneOf(names))
 	}
 	return text
 }

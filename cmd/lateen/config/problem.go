@@ -88,7 +88,7 @@ func (p Problem) String() string {
 func NoNodeAgentConfigMap(namespace, name string) Problem {
 	return Problem{
 		Section: SectionConfigMap, Path: object{resource: "configmaps", namespace: namespace, name: name}.String(), Reason: Missing,
-		Message: "it does not exist, so everything has its default; create it, or drop --node-agent-configmap",
+		Message: "does not exist, so all settings have defaults; create it or remove --node-agent-configmap",
 	}
 }
 
@@ -96,7 +96,7 @@ func NoNodeAgentConfigMap(namespace, name string) Problem {
 func NoRepositoryConfigMap(namespace, name string) Problem {
 	return Problem{
 		Section: SectionBackupRepository, Path: object{resource: "configmaps", namespace: namespace, name: name}.String(), Reason: Missing,
-		Message: "it does not exist, so caches have their default size; create it, or drop --backup-repository-configmap",
+		Message: "does not exist, so caches have the default size; create it or remove --backup-repository-configmap",
 	}
 }
 
@@ -104,7 +104,7 @@ func NoRepositoryConfigMap(namespace, name string) Problem {
 func NoMaintenanceConfigMap(namespace, name string) Problem {
 	return Problem{
 		Section: SectionMaintenance, Path: object{resource: "configmaps", namespace: namespace, name: name}.String(), Reason: Missing,
-		Message: "it does not exist, so maintenance jobs have defaults; create it, or drop --repo-maintenance-job-configmap",
+		Message: "does not exist, so maintenance jobs have defaults; create it or remove --repo-maintenance-job-configmap",
 	}
 }
 

@@ -89,13 +89,13 @@ func (o object) explain(err error, timeout time.Duration) error {
 	var certificate *tls.CertificateVerificationError
 	switch {
 	case apierrors.IsUnauthorized(err):
-		return fmt.Errorf("get %s: the API server does not accept the credentials, check --kubeconfig and --kubecontext, or the token of the ServiceAccount: %w", o, err)
+		return fmt.Errorf("get %s: API server rejected the credentials, check --kubeconfig and --kubecontext, or the token of the ServiceAccount: %w", o, err)
 	case apierrors.IsForbidden(err):
 		return fmt.Errorf("get %s: not allowed, add {apiGroups: [%q], resources: [%s], verbs: [get]} to the agent's Role or ClusterRole: %w", o, o.group, o.resource, err)
 	case errors.As(err, &certificate):
-		return fmt.Errorf("get %s: the certificate of the API server is not trusted, check the certificate authority in the kubeconfig: %w", o, err)
+		return fmt.Errorf("get %s: certificate of the API server is not trusted, check the certificate authority in the kubeconfig: %w", o, err)
 	case transient(err):
-		return fmt.Errorf("get %s: no answer from the API server within %s, check that it runs and can be reached, or raise --startup-timeout: %w", o, timeout, err)
+		return fmt.Errorf("get %s: no response from the API server within %s, check that it is running and reachable, or raise --startup-timeout: %w", o, timeout, err)
 	default:
 		return fmt.Errorf("get %s: %w", o, err)
 	}

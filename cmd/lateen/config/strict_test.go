@@ -32,9 +32,9 @@ func TestAStrictConfigurationIsAboutThePriorityClassToo(t *testing.T) {
 		fault error
 		says  []string
 	}{
-		"that does not exist":    {text: `{"priorityClassName": "velero-lo"}`, says: []string{`no PriorityClass "velero-lo"`}},
+		"that does not exist":    {text: `{"priorityClassName": "velero-lo"}`, says: []string{`PriorityClass "velero-lo" does not exist`}},
 		"that cannot be read":    {text: `{"priorityClassName": "velero-low"}`, fault: errors.New("connection refused"), says: []string{"velero-low", "connection refused"}},
-		"that is no name at all": {text: `{"priorityClassName": "Velero"}`, says: []string{"no name of an object"}},
+		"that is no name at all": {text: `{"priorityClassName": "Velero"}`, says: []string{"not a valid object name"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			client := installation(test.text)
@@ -44,7 +44,7 @@ func TestAStrictConfigurationIsAboutThePriorityClassToo(t *testing.T) {
 			_, err := config.Load(t.Context(), client, options(t), newHasty())
 			require.NoError(t, err)
 			_, err = config.Load(t.Context(), client, options(t, "--strict-config"), newHasty())
-			for _, part := range append(test.says, "--strict-config refuses to start: priorityClassName") {
+			for _, part := range append(test.says, "not starting because of --strict-config: priorityClassName") {
 				require.ErrorContains(t, err, part)
 			}
 			require.NotContains(t, err.Error(), "; priorityClassName", "it is said once")

@@ -17,7 +17,7 @@ func UntriedVelero(image string) string {
 	tried := TriedVersions()
 	oldest, newest := version.MustParseGeneric(tried[0]), version.MustParseGeneric(tried[len(tried)-1])
 	if tag == "main" { // the tag of Velero's development branch
-		return fmt.Sprintf("Velero's development branch (%s) is newer than %s, the newest version that Lateen was tried with", image, newest)
+		return fmt.Sprintf("Velero's development branch (%s) is newer than %s, the newest version tested with Lateen", image, newest)
 	}
 	found, err := version.ParseGeneric(tag)
 	if err != nil {
@@ -26,9 +26,9 @@ func UntriedVelero(image string) string {
 	minor := version.MajorMinor(found.Major(), found.Minor())
 	switch {
 	case newest.LessThan(minor):
-		return fmt.Sprintf("Velero %s is newer than %s, the newest version that Lateen was tried with", tag, newest)
+		return fmt.Sprintf("Velero %s is newer than %s, the newest version tested with Lateen", tag, newest)
 	case minor.LessThan(oldest):
-		return fmt.Sprintf("Velero %s is older than %s, the oldest version that Lateen was tried with", tag, oldest)
+		return fmt.Sprintf("Velero %s is older than %s, the oldest version tested with Lateen", tag, oldest)
 	}
 	return ""
 }

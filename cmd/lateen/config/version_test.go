@@ -17,10 +17,10 @@ func TestVersionsOfVeleroThatWereNotTried(t *testing.T) {
 		"registry.example:5000/velero":             "",
 		"registry.example/velero:2026-08-01":       "",
 		"registry.example/velero:patched":          "",
-		"velero/velero:v1.19.0-rc.1":               "Velero v1.19.0-rc.1 is newer than 1.18, the newest version that Lateen was tried with",
-		"velero/velero:v2.0.0@sha256:0123":         "Velero v2.0.0 is newer than 1.18, the newest version that Lateen was tried with",
-		"velero/velero:v1.16.2":                    "Velero v1.16.2 is older than 1.17, the oldest version that Lateen was tried with",
-		"registry.example:5000/mirror/velero:main": "Velero's development branch (registry.example:5000/mirror/velero:main) is newer than 1.18, the newest version that Lateen was tried with",
+		"velero/velero:v1.19.0-rc.1":               "Velero v1.19.0-rc.1 is newer than 1.18, the newest version tested with Lateen",
+		"velero/velero:v2.0.0@sha256:0123":         "Velero v2.0.0 is newer than 1.18, the newest version tested with Lateen",
+		"velero/velero:v1.16.2":                    "Velero v1.16.2 is older than 1.17, the oldest version tested with Lateen",
+		"registry.example:5000/mirror/velero:main": "Velero's development branch (registry.example:5000/mirror/velero:main) is newer than 1.18, the newest version tested with Lateen",
 	} {
 		require.Equal(t, says, config.UntriedVelero(image), image)
 	}

@@ -62,7 +62,7 @@ func (l loader) readTemplates(ctx context.Context, startup *Startup) error {
 		if err != nil && optional { // the reads have succeeded, so the template itself cannot be inherited
 			startup.Problems = append(startup.Problems, Problem{
 				Section: SectionMoverTemplate, Path: l.object(agentsOn(os)).String(), Reason: InvalidValue,
-				Message: "there will be no movers on Windows: " + err.Error(),
+				Message: "no movers on Windows nodes: " + err.Error(),
 			})
 			continue
 		}
@@ -160,8 +160,8 @@ func (l loader) takeIdentity(ctx context.Context, startup *Startup) error {
 // exception, because it belongs to the agent itself.
 func (l loader) withoutServer(startup *Startup) error {
 	if l.options.MoverTemplate == templateDaemonSet && l.options.MoverServiceAccount == "" {
-		return errors.New("find the ServiceAccount of movers: there is no Deployment " + l.options.Namespace + "/" + VeleroDeployment +
-			"; name it with --mover-service-account, and the image with --mover-image")
+		return errors.New("find the ServiceAccount of movers: Deployment " + l.options.Namespace + "/" + VeleroDeployment +
+			" does not exist; set --mover-service-account and --mover-image")
 	}
 	for os, template := range startup.Templates {
 		template.Image = cmp.Or(l.options.MoverImage, template.Image)
@@ -171,7 +171,7 @@ func (l loader) withoutServer(startup *Startup) error {
 	linux := startup.Templates[corev1.Linux]
 	startup.Problems = append(startup.Problems, Problem{
 		Section: SectionMoverTemplate, Path: l.object(workload{deployments, VeleroDeployment}).String(), Reason: Missing,
-		Message: fmt.Sprintf("it does not exist, so movers run image %s as ServiceAccount %s; name them with --mover-image and --mover-service-account",
+		Message: fmt.Sprintf("does not exist, so movers run image %s as ServiceAccount %s; set them with --mover-image and --mover-service-account",
 			linux.Image, cmp.Or(linux.ServiceAccount, "default")),
 	})
 	return nil

@@ -76,7 +76,7 @@ func TestLoadOfATemplateThatCannotBeInherited(t *testing.T) {
 	_, err := client.AppsV1().DaemonSets("velero").Update(t.Context(), set, metav1.UpdateOptions{})
 	require.NoError(t, err)
 	_, err = config.Load(t.Context(), client, options(t), newHasty())
-	require.ErrorContains(t, err, "inherit from daemonsets velero/node-agent: its pod template has 0 containers")
+	require.ErrorContains(t, err, "inherit from daemonsets velero/node-agent: pod template has 0 containers")
 }
 
 // windowsAgents returns the DaemonSet of Velero's agents on Windows.

@@ -19,7 +19,7 @@ func TestStatusAndExplainSayWhatTheyCannotDo(t *testing.T) {
 		"a status of something":            {[]string{"status", "pvb/nightly"}, "unknown command"},
 		"an explanation without a cluster": {[]string{"explain", "pvb/nightly"}, "find the cluster"},
 		"an explanation of nothing":        {[]string{"explain"}, "accepts 1 arg(s), received 0"},
-		"an explanation without a kind":    {[]string{"explain", "nightly"}, "write KIND/NAME, such as pvb/nightly-x7k2p"},
+		"an explanation without a kind":    {[]string{"explain", "nightly"}, "is not KIND/NAME: use a form such as pvb/nightly-x7k2p"},
 		"an explanation of a pod":          {[]string{"explain", "pod/nightly"}, `kind "pod" is unknown`},
 	} {
 		t.Run(name, func(t *testing.T) {

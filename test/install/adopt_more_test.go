@@ -150,7 +150,7 @@ func TestUninstallingIsRefusedWhileAgentsAreAdopted(t *testing.T) {
 	require.Contains(t, reported, "nothing removed")
 	require.Contains(t, out, "Secret velero-repo-credentials has the password of the repositories.")
 	require.Contains(t, out, "Velero's server deletes them with\n  each deleted Restore.")
-	require.NotContains(t, out, "Backups stay in the backup storage")
+	require.Contains(t, out, "Logs and results of Restores do not")
 	out, reported, err = s.run("", "uninstall", "--force")
 	require.NoError(t, err, out+reported)
 }

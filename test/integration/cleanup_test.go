@@ -52,7 +52,7 @@ func TestACleanUpThatWaitsForItsDriverSaysWhatToDo(t *testing.T) {
 			reported := v.prints(viewer, "explain", "du/"+upload)
 			require.Contains(t, reported, "kubectl describe volumesnapshotcontent "+upload)
 			require.Equal(t, !silent, strings.Contains(reported, "the array was replaced"))
-			require.Contains(t, v.prints(viewer, "status"), "its snapshot to be deleted")
+			require.Contains(t, v.prints(viewer, "status"), "its snapshot is not deleted yet")
 
 			contents := v.Snapshots.SnapshotV1().VolumeSnapshotContents()
 			require.NoError(t, contents.Delete(v.soon(), upload, metav1.DeleteOptions{}), "as the Event says")

@@ -227,7 +227,7 @@ func TestStatusShowsWhatItMaySee(t *testing.T) {
 	refused := s.transfer(func(backup *velerov1.PodVolumeBackup) { backup.Spec.UploaderType = "restic" })
 	watched.until(func(report status.Report) bool { return report.Ended["Failed"] == 1 })
 	large := s.transfer()
-	watched.until(waits(restore, status.WaitAgent, "its agent to accept it"))
+	watched.until(waits(restore, status.WaitAgent, "its agent has not accepted it yet"))
 	report := watched.until(waits(large, status.WaitScheduler, "pod unschedulable: 0/"))
 	var unreadable []string
 	for _, one := range report.Unreadable {
@@ -238,7 +238,7 @@ func TestStatusShowsWhatItMaySee(t *testing.T) {
 	require.Contains(t, s.prints(viewer, "status"), "pods in "+s.Apps+": you may not list or watch them")
 	require.Contains(t, s.prints(viewer, "explain", "pvb/"+refused), "Now: It has failed: uploader restic is not supported by Lateen")
 	story := s.prints(viewer, "explain", "podvolumebackups/"+large)
-	for _, description := range []string{"FailedScheduling", "Waiting: pod unschedulable", "it fails at", "podResources"} {
+	for _, description := range []string{"FailedScheduling", "Waiting: pod unschedulable", "fails at", "podResources"} {
 		require.Contains(t, story, description)
 	}
 }

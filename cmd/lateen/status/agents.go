@@ -72,7 +72,7 @@ func (j *evaluator) nodesOf(transfers []Transfer) []Node {
 	all := maps.Clone(j.agents)
 	for _, one := range transfers {
 		if _, known := all[one.Node]; !known && one.Node != "" && j.sees(podsName, j.namespace) {
-			all[one.Node] = Node{Name: one.Node, Agent: AgentNone, Message: "it has no pod of a node-agent"}
+			all[one.Node] = Node{Name: one.Node, Agent: AgentNone, Message: "no node-agent pod on this node"}
 		}
 	}
 	nodes := slices.SortedFunc(maps.Values(all), func(a, b Node) int { return cmp.Compare(a.Name, b.Name) })

@@ -54,7 +54,7 @@ func (c *Clients) follow(ctx context.Context, how WatchOptions, first []source, 
 			return nil
 		}
 		if err := draw(all.seen(how, wanted)); err != nil {
-			return fmt.Errorf("draw: %w", err)
+			return fmt.Errorf("print status: %w", err)
 		}
 		all.pause(ctx, how)
 	}
@@ -70,7 +70,7 @@ func (w *watches) answered(ctx context.Context, how WatchOptions) error {
 		one.wait(bounded)
 	}
 	if ctx.Err() == nil && bounded.Err() != nil {
-		return fmt.Errorf("read the cluster: the API server did not answer within %s", how.SyncTimeout)
+		return fmt.Errorf("read cluster: no response from the API server within %s; check that it is running and reachable", how.SyncTimeout)
 	}
 	for _, one := range w.first {
 		if one.failure() == nil {

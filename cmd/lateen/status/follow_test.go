@@ -132,7 +132,7 @@ func TestAListNamesWhatMayNotBeReadEvenIfThatIsAll(t *testing.T) {
 	objects, unreadable, err := list(t.Context(), podsOf(client))
 	require.NoError(t, err)
 	require.Len(t, objects, 1)
-	require.Equal(t, []Unreadable{{configsName, "velero", "you may not list or watch them; docs/command-line.md lists the rights that are needed"}}, unreadable)
+	require.Equal(t, []Unreadable{{configsName, "velero", "not allowed to list or watch them; docs/command-line.md lists the required RBAC rules"}}, unreadable)
 	forbid(client, "pods")
 	_, unreadable, err = list(t.Context(), podsOf(client))
 	require.ErrorContains(t, err, "list pods: ")

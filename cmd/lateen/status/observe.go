@@ -52,7 +52,7 @@ func (s source) list(ctx context.Context) ([]runtime.Object, error) {
 	}
 	objects, err := meta.ExtractList(found)
 	if err != nil {
-		return nil, fmt.Errorf("read the list: %w", err)
+		return nil, fmt.Errorf("extract list: %w", err)
 	}
 	return objects, nil
 }
@@ -62,11 +62,11 @@ func (s source) unreadable(err error) Unreadable {
 	u := Unreadable{Resource: s.resource, Namespace: s.namespace, Message: oneLine(err.Error())}
 	switch {
 	case apierrors.IsForbidden(err):
-		u.Message = "you may not list or watch them; docs/command-line.md lists the rights that are needed"
+		u.Message = "not allowed to list or watch them; docs/command-line.md lists the required RBAC rules"
 	case apierrors.IsNotFound(err):
-		u.Message = "the cluster does not have them"
+		u.Message = "the API server does not serve them"
 	case errors.Is(err, context.DeadlineExceeded):
-		u.Message = "the API server did not answer in time"
+		u.Message = "no response from the API server in time"
 	}
 	return u
 }

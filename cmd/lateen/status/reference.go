@@ -19,7 +19,7 @@ const repositoryKind = "BackupRepository"
 func ParseReference(text string) (Reference, error) {
 	word, name, found := strings.Cut(text, "/")
 	if !found || name == "" || strings.Contains(name, "/") {
-		return Reference{}, fmt.Errorf("%q names nothing: write KIND/NAME, such as pvb/nightly-x7k2p", text)
+		return Reference{}, fmt.Errorf("%q is not KIND/NAME: use a form such as pvb/nightly-x7k2p", text)
 	}
 	word, _, _ = strings.Cut(strings.ToLower(word), ".")
 	all := append(kinds(), kind{repositoryKind, "br"})
@@ -57,12 +57,12 @@ func (s *Snapshot) unknown(of Reference, there []Reference) error {
 	}
 	for _, one := range s.unreadable {
 		if one.Resource == resource {
-			return fmt.Errorf("look for %s %s/%s: %s", of.Kind, s.namespace, of.Name, one.Message)
+			return fmt.Errorf("find %s %s/%s: %s", of.Kind, s.namespace, of.Name, one.Message)
 		}
 	}
-	description := fmt.Sprintf("there is no %s %s in namespace %s", of.Kind, of.Name, s.namespace)
+	description := fmt.Sprintf("%s %s does not exist in namespace %s", of.Kind, of.Name, s.namespace)
 	if near := similar(of, there); len(near) > 0 {
-		return errors.New(description + "; there is " + strings.Join(near, ", "))
+		return errors.New(description + "; similar names: " + strings.Join(near, ", "))
 	}
 	same := 0
 	for _, one := range there {
@@ -70,7 +70,7 @@ func (s *Snapshot) unknown(of Reference, there []Reference) error {
 			same++
 		}
 	}
-	return fmt.Errorf("%s, nor one with a name like it; there are %s of that kind, and -n names another namespace", description, counted(same, "object"))
+	return fmt.Errorf("%s; found %s of that kind and no similar name; use -n for another namespace", description, counted(same, "object"))
 }
 
 // maxSimilar bounds how many names an error suggests.

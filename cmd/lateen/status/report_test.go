@@ -72,10 +72,10 @@ func TestReportsAreAsExpected(t *testing.T) {
 		"restores go before backups":      {there: queued()},
 		"jobs that the server configures": {there: servers()},
 		"few rights": {there: &scene{}, unseen: []status.Unreadable{
-			{Resource: "pods", Namespace: "velero", Message: "you may not list or watch them; docs/command-line.md lists the rights that are needed"},
-			{Resource: "leases.coordination.k8s.io", Namespace: "velero", Message: "you may not list or watch them; docs/command-line.md lists the rights that are needed"},
-			{Resource: "configmaps", Namespace: "velero", Message: "you may not list or watch them; docs/command-line.md lists the rights that are needed"},
-			{Resource: "nodes", Message: "you may not list or watch them; docs/command-line.md lists the rights that are needed"},
+			{Resource: "pods", Namespace: "velero", Message: "not allowed to list or watch them; docs/command-line.md lists the required RBAC rules"},
+			{Resource: "leases.coordination.k8s.io", Namespace: "velero", Message: "not allowed to list or watch them; docs/command-line.md lists the required RBAC rules"},
+			{Resource: "configmaps", Namespace: "velero", Message: "not allowed to list or watch them; docs/command-line.md lists the required RBAC rules"},
+			{Resource: "nodes", Message: "not allowed to list or watch them; docs/command-line.md lists the required RBAC rules"},
 		}},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -58,7 +58,7 @@ type Clients struct {
 func NewClients(cluster *rest.Config) (*Clients, error) {
 	kube, err := kubernetes.NewForConfig(cluster)
 	if err != nil {
-		return nil, fmt.Errorf("make client: %w", err)
+		return nil, fmt.Errorf("create client: %w", err)
 	}
 	velero, err := informers.NewClientset(cluster)
 	if err != nil {
@@ -66,7 +66,7 @@ func NewClients(cluster *rest.Config) (*Clients, error) {
 	}
 	snapshots, err := snapshotclient.NewForConfig(cluster)
 	if err != nil {
-		return nil, fmt.Errorf("make client for snapshots: %w", err)
+		return nil, fmt.Errorf("create client for snapshots: %w", err)
 	}
 	return &Clients{kube: kube, velero: velero, snapshots: snapshots}, nil
 }

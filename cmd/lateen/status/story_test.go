@@ -99,17 +99,17 @@ func TestWhatIsNotThereIsNotExplainedAndTheErrorNamesWhatIs(t *testing.T) {
 		unseen []status.Unreadable
 		says   string
 	}{
-		"a letter that is wrong":      {of: "pvb/nightly-x7k2q", says: "there is no PodVolumeBackup nightly-x7k2q in namespace velero; there is podvolumebackup/nightly-x7k2p, podvolumebackup/nightly-"},
-		"a kind that is wrong":        {of: "pvb/nightly-pgdata-tc5vn", says: "; there is dataupload/nightly-pgdata-tc5vn"},
-		"a name like no other":        {of: "dd/wholly-different", says: "nor one with a name like it; there are 0 objects of that kind"},
-		"a repository":                {of: "br/shop-default", says: "there is backuprepository/shop-default-kopia"},
-		"what is out of sight":        {of: "dd/some", says: "look for DataDownload velero/some: you may not read them", unseen: []status.Unreadable{{Resource: "datadownloads.velero.io", Namespace: "velero", Message: "you may not read them"}}},
-		"repositories out of sight":   {of: "br/some", says: "look for BackupRepository velero/some: no", unseen: []status.Unreadable{{Resource: "backuprepositories.velero.io", Namespace: "velero", Message: "no"}}},
+		"a letter that is wrong":      {of: "pvb/nightly-x7k2q", says: "PodVolumeBackup nightly-x7k2q does not exist in namespace velero; similar names: podvolumebackup/nightly-x7k2p, podvolumebackup/nightly-"},
+		"a kind that is wrong":        {of: "pvb/nightly-pgdata-tc5vn", says: "; similar names: dataupload/nightly-pgdata-tc5vn"},
+		"a name like no other":        {of: "dd/wholly-different", says: "does not exist in namespace velero; found 0 objects of that kind and no similar name"},
+		"a repository":                {of: "br/shop-default", says: "similar names: backuprepository/shop-default-kopia"},
+		"what is out of sight":        {of: "dd/some", says: "find DataDownload velero/some: you may not read them", unseen: []status.Unreadable{{Resource: "datadownloads.velero.io", Namespace: "velero", Message: "you may not read them"}}},
+		"repositories out of sight":   {of: "br/some", says: "find BackupRepository velero/some: no", unseen: []status.Unreadable{{Resource: "backuprepositories.velero.io", Namespace: "velero", Message: "no"}}},
 		"a kind that is unknown":      {of: "pod/nightly", says: `kind "pod" is unknown: use podvolumebackup (pvb), podvolumerestore (pvr), dataupload (du), datadownload (dd), backuprepository (br)`},
-		"a name without a kind":       {of: "nightly", says: "write KIND/NAME, such as"},
-		"a kind without a name":       {of: "pvb/", says: "write KIND/NAME, such as"},
-		"a name with a slash":         {of: "pvb/velero/nightly", says: "write KIND/NAME, such as"},
-		"the beginning of a long one": {of: "du/nightly-pgdata", says: "there is dataupload/nightly-pgdata-tc5vn"},
+		"a name without a kind":       {of: "nightly", says: "is not KIND/NAME: use a form such as"},
+		"a kind without a name":       {of: "pvb/", says: "is not KIND/NAME: use a form such as"},
+		"a name with a slash":         {of: "pvb/velero/nightly", says: "is not KIND/NAME: use a form such as"},
+		"the beginning of a long one": {of: "du/nightly-pgdata", says: "similar names: dataupload/nightly-pgdata-tc5vn"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			of, err := status.ParseReference(test.of)
@@ -128,5 +128,5 @@ func TestAVolumeThatWasEmptyHasAStory(t *testing.T) {
 	upload.Status.Message = "volume was empty so no data was upload"
 	story, err := status.Gather("velero", now, *s, nil).Timeline(status.Reference{Kind: "DataUpload", Name: "empty"})
 	require.NoError(t, err)
-	require.Equal(t, "It is over: Completed. volume was empty so no data was upload", story.Now)
+	require.Equal(t, "Completed. volume was empty so no data was upload", story.Now)
 }

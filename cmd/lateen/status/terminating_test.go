@@ -20,7 +20,7 @@ func TestAMoverThatDoesNotEndIsTheKubeletsBusiness(t *testing.T) {
 	require.Len(t, report.Transfers, 1)
 	story, err := status.Gather("velero", now, *s, nil).Timeline(status.Reference{Kind: "PodVolumeBackup", Name: "nightly"})
 	require.NoError(t, err)
-	require.Contains(t, story.Now, "Its clean-up waits for the kubelet of node-1 to end its mover pod")
-	require.Contains(t, story.Remedy, "kubectl -n velero describe pod nightly, and the log of the kubelet of node-1, say more.")
-	require.Equal(t, &status.Wait{Reason: status.WaitCleanUp, Message: "the kubelet of node-1 to end its mover pod"}, report.Transfers[0].WaitsFor)
+	require.Contains(t, story.Now, "Clean-up is waiting: the kubelet of node-1 has not ended its mover pod")
+	require.Contains(t, story.Remedy, "kubectl -n velero describe pod nightly and the log of the kubelet of node-1 have details.")
+	require.Equal(t, &status.Wait{Reason: status.WaitCleanUp, Message: "the kubelet of node-1 has not ended its mover pod"}, report.Transfers[0].WaitsFor)
 }

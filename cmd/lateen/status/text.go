@@ -33,7 +33,7 @@ func (r *Report) Write(to io.Writer) error {
 	r.table(&text, "MOVING", moving)
 	r.table(&text, "WAITING", waiting)
 	if len(r.Transfers) == 0 {
-		text.WriteString("\nNothing moves, and nothing waits." + r.finished() + "\n")
+		text.WriteString("\nNo transfers are running or waiting." + r.finished() + "\n")
 	} else if finished := r.finished(); finished != "" {
 		text.WriteString("\n" + strings.TrimSpace(finished) + "\n")
 	}
@@ -41,7 +41,7 @@ func (r *Report) Write(to io.Writer) error {
 	r.classes(&text)
 	r.maintained(&text)
 	if len(r.Unreadable) > 0 {
-		text.WriteString("\nNOT SEEN\n")
+		text.WriteString("\nNOT READABLE\n")
 		for _, one := range r.Unreadable {
 			text.WriteString(wrap("  ", one.String()))
 		}
@@ -66,7 +66,7 @@ func (r *Report) headline() string {
 	case holder.Node == "":
 		description = append(description, "no coordinator")
 	case holder.Expired:
-		description = append(description, fmt.Sprintf("coordinator %s, silent for %s", holder.Node, r.ago(holder.Renewed)))
+		description = append(description, fmt.Sprintf("coordinator %s, last renewed %s ago", holder.Node, r.ago(holder.Renewed)))
 	default:
 		description = append(description, "coordinator "+holder.Node)
 	}
@@ -105,7 +105,7 @@ func (r *Report) finished() string {
 	if description == nil {
 		return ""
 	}
-	return " Over: " + strings.Join(description, ", ") + "."
+	return " Finished: " + strings.Join(description, ", ") + "."
 }
 
 // table prints at least two lines per transfer: its identity, then its state. It never truncates a name, because
@@ -150,7 +150,7 @@ func (r *Report) agents(text *strings.Builder) {
 	}
 	text.WriteString("\nAGENTS\n")
 	if len(r.Nodes) == 0 {
-		text.WriteString(wrap("  ", fmt.Sprintf("none: no pod in namespace %s has the label %s=%s; name Velero's namespace with -n", r.Namespace, roleLabel, roleNodeAgent)))
+		text.WriteString(wrap("  ", fmt.Sprintf("none: no pod in namespace %s has label %s=%s; set Velero's namespace with -n", r.Namespace, roleLabel, roleNodeAgent)))
 	}
 	idle := 0
 	for _, node := range r.Nodes {
@@ -169,7 +169,7 @@ func (r *Report) agents(text *strings.Builder) {
 		text.WriteString(wrap("  ", description+" slots in use"))
 	}
 	if idle > 0 {
-		fmt.Fprintf(text, "  %d ready and without a mover that works\n", idle)
+		fmt.Fprintf(text, "  %d ready, idle\n", idle)
 	}
 }
 
@@ -183,10 +183,10 @@ func (r *Report) classes(text *strings.Builder) {
 		text.WriteString(wrapHanging(fmt.Sprintf("  %-7s", consumer), formatClass(class)))
 	}
 	if len(r.PriorityClasses) == 0 {
-		text.WriteString("  not known\n")
+		text.WriteString("  unknown\n")
 	}
 	if len(r.AgentsWithOlderConfig) > 0 {
-		text.WriteString(wrap("  ", fmt.Sprintf("the ConfigMap was changed after the agents of %s had read it: restart them for it to count", someNames(r.AgentsWithOlderConfig))))
+		text.WriteString(wrap("  ", fmt.Sprintf("the ConfigMap changed after the agents of %s read it: restart them to apply it", someNames(r.AgentsWithOlderConfig))))
 	}
 	if r.ConfigProblems > 0 {
 		text.WriteString(wrap("  ", fmt.Sprintf("%s in the ConfigMaps: see lateen check -n %s", counted(r.ConfigProblems, "problem"), r.Namespace)))
@@ -210,7 +210,7 @@ func formatClass(class PriorityClass) string {
 		description += fmt.Sprintf("; %s it, %d without", counted(class.With, "pod")+" with", class.Without)
 	}
 	if len(class.NotInForceOn) > 0 {
-		description += fmt.Sprintf("; not in force for the agents of %s since they started: restart them once it exists", someNames(class.NotInForceOn))
+		description += fmt.Sprintf("; not in force for the agents of %s since their start: restart them when it exists", someNames(class.NotInForceOn))
 	}
 	return description
 }
@@ -219,7 +219,7 @@ func (r *Report) maintained(text *strings.Builder) {
 	if len(r.Repositories) == 0 {
 		return
 	}
-	text.WriteString("\nREPOSITORIES, and their last successful maintenance\n")
+	text.WriteString("\nREPOSITORIES: LAST SUCCESSFUL MAINTENANCE\n")
 	for _, one := range r.Repositories {
 		description := one.Name + ": never"
 		if !one.LastSuccess.IsZero() {
@@ -229,7 +229,7 @@ func (r *Report) maintained(text *strings.Builder) {
 			description += "; " + cmp.Or(one.Phase, "New")
 		}
 		if one.Running != "" {
-			description += "; runs now, as job " + one.Running
+			description += "; running as job " + one.Running
 		}
 		if one.Failures > 0 {
 			description += fmt.Sprintf("; %s since: %s", counted(one.Failures, "failure"), one.LastFailure)
@@ -237,7 +237,7 @@ func (r *Report) maintained(text *strings.Builder) {
 		text.WriteString(wrap("  ", description))
 	}
 	if jobs := r.MaintenanceJobs; jobs.Name != "" {
-		text.WriteString(wrap("  ", fmt.Sprintf("jobs are configured by ConfigMap %s, which %s names", jobs.Name, jobs.NamedBy)))
+		text.WriteString(wrap("  ", fmt.Sprintf("jobs use ConfigMap %s, named by %s", jobs.Name, jobs.NamedBy)))
 	}
 }
 

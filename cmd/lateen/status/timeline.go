@@ -95,7 +95,7 @@ func (s *Snapshot) steps(of *subject) []TimelineEvent {
 		add(state.AcceptedAt, false, "accepted by the agent of %s", cmp.Or(state.Acceptor, state.Node, "its node"))
 	}
 	for _, claim := range s.claimsOf(of) {
-		add(claim.CreationTimestamp.Time, false, "claim %s made", claim.Name)
+		add(claim.CreationTimestamp.Time, false, "claim %s created", claim.Name)
 	}
 	if backup := s.snapshots[of.key()]; backup != nil && of.move.Source.Snapshot != nil {
 		add(backup.CreationTimestamp.Time, false, "snapshot handed over to namespace %s", backup.Namespace)
@@ -103,9 +103,9 @@ func (s *Snapshot) steps(of *subject) []TimelineEvent {
 	s.moverSteps(of, add)
 	// otherwise, it ended before its start
 	if !state.StartedAt.Equal(state.CompletedAt) || of.phase() == transfer.Completed {
-		add(state.StartedAt, false, "mover told to start")
+		add(state.StartedAt, false, "mover started")
 	}
-	add(state.MoverSucceededAt, false, "mover has succeeded: what it restored is to be delivered")
+	add(state.MoverSucceededAt, false, "mover succeeded: restored volume is to be bound to the target claim")
 	switch of.phase() {
 	case transfer.Completed:
 		took := "" // an empty volume has no recorded start
@@ -120,7 +120,7 @@ func (s *Snapshot) steps(of *subject) []TimelineEvent {
 	case "", transfer.New, transfer.Accepted, transfer.Prepared, transfer.InProgress, transfer.Canceling:
 	}
 	if deleted := of.meta.GetDeletionTimestamp(); deleted != nil {
-		add(deleted.Time, true, "deletion asked for")
+		add(deleted.Time, true, "deletion requested")
 	}
 	return steps
 }
@@ -130,13 +130,13 @@ func (s *Snapshot) moverSteps(of *subject, add func(at time.Time, warning bool, 
 	if mover == nil {
 		return
 	}
-	add(mover.CreationTimestamp.Time, false, "mover pod made")
+	add(mover.CreationTimestamp.Time, false, "mover pod created")
 	for _, condition := range mover.Status.Conditions {
 		if condition.Type == corev1.PodScheduled && condition.Status == corev1.ConditionTrue {
 			add(condition.LastTransitionTime.Time, false, "mover pod scheduled to %s", mover.Spec.NodeName)
 		}
 	}
-	add(runningSince(mover), false, "mover runs on %s", mover.Spec.NodeName)
+	add(runningSince(mover), false, "mover running on %s", mover.Spec.NodeName)
 	for _, container := range mover.Status.ContainerStatuses {
 		if ended := container.State.Terminated; ended != nil {
 			add(ended.FinishedAt.Time, ended.ExitCode != 0, "mover ended: exit code %d. %s", ended.ExitCode, cmp.Or(ended.Message, ended.Reason))
@@ -195,7 +195,7 @@ func stepOf(event *corev1.Event, whose string) TimelineEvent {
 		count = max(count, event.Series.Count)
 	}
 	if count > 1 {
-		what += fmt.Sprintf(" (%d times, the last at %s)", count, lastSeen(event).UTC().Format(time.TimeOnly))
+		what += fmt.Sprintf(" (%d times, last at %s)", count, lastSeen(event).UTC().Format(time.TimeOnly))
 	}
 	return TimelineEvent{Time: firstSeen(event).UTC().Truncate(time.Second), What: oneLine(what), Warning: event.Type == corev1.EventTypeWarning}
 }
@@ -222,18 +222,18 @@ func (j *evaluator) deleting(of *subject, row Transfer) (now, remedy string) {
 	state := of.state
 	switch phase := of.phase(); {
 	case state.Foreign:
-		return fmt.Sprintf("It is for data mover %q, which is not Velero's own: Lateen leaves it alone.", state.DataMover), ""
+		return fmt.Sprintf("Ignored by Lateen: it is for data mover %q, not Velero's own.", state.DataMover), ""
 	case phase == transfer.Failed && row.WaitsFor != nil:
 		waits := strings.TrimSuffix(row.WaitsFor.Message, ".")
-		return "It has failed: " + strings.TrimSuffix(oneLine(state.Message), ".") + ". Its clean-up waits for " + waits, j.remedyOfWait(of, *row.WaitsFor) + " " + j.remedyOfFailure(of)
+		return "Failed: " + strings.TrimSuffix(oneLine(state.Message), ".") + ". Clean-up is waiting: " + waits, j.remedyOfWait(of, *row.WaitsFor) + " " + j.remedyOfFailure(of)
 	case phase == transfer.Failed:
-		return "It has failed: " + oneLine(state.Message), j.remedyOfFailure(of)
+		return "Failed: " + oneLine(state.Message), j.remedyOfFailure(of)
 	case row.WaitsFor != nil:
 		return "Waiting: " + strings.TrimSuffix(row.WaitsFor.Message, ".") + j.deadline(of), j.remedyOfWait(of, *row.WaitsFor)
 	case phase.Terminal():
-		return "It is over: " + strings.TrimSpace(string(phase)+". "+oneLine(state.Message)), ""
+		return strings.TrimSpace(string(phase) + ". " + oneLine(state.Message)), ""
 	}
-	return "It moves: " + progress(row), ""
+	return "Running: " + progress(row), ""
 }
 
 // deadline returns text about the time limit of the wait; empty if there is no limit.
@@ -253,7 +253,7 @@ func (j *evaluator) deadline(of *subject) string {
 	if !ends.After(j.now) || begun.IsZero() {
 		return ""
 	}
-	return fmt.Sprintf("; it fails at %s if this lasts (--data-mover-prepare-timeout=%s)", ends.UTC().Format(time.TimeOnly), shortDuration(limit))
+	return fmt.Sprintf("; fails at %s if this continues (--data-mover-prepare-timeout=%s)", ends.UTC().Format(time.TimeOnly), shortDuration(limit))
 }
 
 // podMayStart reports whether a restore waits for an existing pod that has not ended. Such a wait has no limit.

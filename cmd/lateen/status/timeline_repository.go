@@ -76,26 +76,26 @@ func (s *Snapshot) nextMaintenance(of *velerov1.BackupRepository) (now, remedy s
 	step := maintenance.Next(maintenance.From(of), jobs, s.locationOf(of), policy, s.now)
 	switch {
 	case step.Reason == maintenance.AlreadyRunning:
-		return "It is maintained now, by job " + unfinished(jobs) + ".", s.kubectl("describe job "+unfinished(jobs)) + " and its pod's log say more."
+		return "Maintenance is running in job " + unfinished(jobs) + ".", s.kubectl("describe job "+unfinished(jobs)) + " and the log of its pod have details."
 	case options.MaintenanceConcurrency == 0:
-		return "Lateen does not maintain it: Velero's server does.", "Agents maintain repositories with --repo-maintenance-concurrency of 1 or more."
+		return "Velero's server maintains it, not Lateen.", "To let agents maintain repositories, set --repo-maintenance-concurrency to 1 or more."
 	case step.Reason == maintenance.NotKopia:
-		return "It is not maintained: its type is not kopia.", ""
+		return "Not maintained: its type is not kopia.", ""
 	case step.Reason == maintenance.Deleting:
-		return "It is not maintained: it is being deleted.", ""
+		return "Not maintained: it is being deleted.", ""
 	case step.Reason == maintenance.NotReady:
-		return oneLine(fmt.Sprintf("It is not maintained: it is not Ready. %s", of.Status.Message)), "Velero's server prepares repositories: its log says why this one is not Ready."
+		return oneLine(fmt.Sprintf("Not maintained: it is not Ready. %s", of.Status.Message)), "Velero's server prepares repositories: see its log for the reason."
 	case step.Reason == maintenance.NoLocation:
-		return "It is not maintained: there is no BackupStorageLocation " + of.Spec.BackupStorageLocation + ".", "Make the location again, or delete the repository."
+		return "Not maintained: BackupStorageLocation " + of.Spec.BackupStorageLocation + " does not exist.", "Create the location again, or delete the repository."
 	case step.Reason == maintenance.ReadOnly:
-		return "It is not maintained: BackupStorageLocation " + of.Spec.BackupStorageLocation + " is read-only.", ""
+		return "Not maintained: BackupStorageLocation " + of.Spec.BackupStorageLocation + " is read-only.", ""
 	case step.Action == maintenance.Start:
-		return fmt.Sprintf("It is due since %s; %d of %d maintenance jobs run.", stamp(step.Due, s.now), running, options.MaintenanceConcurrency),
-			"The repository that has been due for longest comes first. --repo-maintenance-concurrency of the agents lets more jobs run at once."
+		return fmt.Sprintf("Due since %s; %d of %d maintenance jobs are running.", stamp(step.Due, s.now), running, options.MaintenanceConcurrency),
+			"The longest overdue repository comes first. A higher --repo-maintenance-concurrency of the agents allows more jobs."
 	case step.After > 0:
-		return fmt.Sprintf("It will be maintained at %s.", stamp(s.now.Add(step.After), s.now)), ""
+		return fmt.Sprintf("Next maintenance at %s.", stamp(s.now.Add(step.After), s.now)), ""
 	}
-	return "The coordinator has to write down what became of its last job.", ""
+	return "The coordinator has not recorded the result of its last job yet.", ""
 }
 
 // jobsOf returns the maintenance jobs of a repository, oldest first.

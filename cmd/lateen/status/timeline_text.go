@@ -30,7 +30,7 @@ func (s *Timeline) Write(to io.Writer) error {
 		text.WriteString(wrapHanging("Remedy:  ", s.Remedy))
 	}
 	if len(s.Unreadable) > 0 {
-		text.WriteString("\nNOT SEEN\n")
+		text.WriteString("\nNOT READABLE\n")
 		for _, one := range s.Unreadable {
 			text.WriteString(wrap("  ", one.String()))
 		}

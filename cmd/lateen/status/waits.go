@@ -24,15 +24,15 @@ func (j *evaluator) waits(of *subject) *Wait {
 	state := of.state
 	switch phase := of.phase(); {
 	case state.Foreign && phase == transfer.New:
-		return waitFor(WaitDataMover, "data mover %q, which is not Velero's own, to accept it", state.DataMover)
+		return waitFor(WaitDataMover, "data mover %q, not Velero's own, has not accepted it", state.DataMover)
 	case state.Foreign:
 		return nil
 	case phase.Terminal():
 		return j.cleanUp(of)
 	case phase == transfer.Canceling, phase == transfer.InProgress && (state.Cancel || state.Deleting):
-		return cmp.Or(j.missingActor(of), waitFor(WaitCancel, "its mover to stop, as it was told to"))
+		return cmp.Or(j.missingActor(of), waitFor(WaitCancel, "its mover has not stopped since the cancel"))
 	case state.Cancel || state.Deleting:
-		return cmp.Or(j.missingActor(of), waitFor(WaitAgent, "its agent to cancel it"))
+		return cmp.Or(j.missingActor(of), waitFor(WaitAgent, "its agent has not canceled it yet"))
 	case phase == transfer.New:
 		return j.newTransfer(of)
 	case phase == transfer.Accepted:
@@ -42,7 +42,7 @@ func (j *evaluator) waits(of *subject) *Wait {
 	case phase == transfer.InProgress:
 		return j.moving(of)
 	default:
-		return waitFor(WaitAgent, "somebody who knows the phase %s", phase)
+		return waitFor(WaitAgent, "phase %s is unknown to Lateen", phase)
 	}
 }
 
@@ -51,14 +51,14 @@ func (j *evaluator) cleanUp(of *subject) *Wait {
 		return nil
 	}
 	if mover := j.endingMover(of); mover != nil {
-		return cmp.Or(j.missingActor(of), waitFor(WaitCleanUp, "the kubelet of %s to end its mover pod", mover.Spec.NodeName))
+		return cmp.Or(j.missingActor(of), waitFor(WaitCleanUp, "the kubelet of %s has not ended its mover pod", mover.Spec.NodeName))
 	}
 	if h := j.handover(of); h != nil {
 		if rung, description := h.NextCleanup(); rung == handover.AwaitSnapshot {
-			return cmp.Or(j.missingActor(of), waitFor(WaitCleanUp, "its snapshot to be deleted: %s", description))
+			return cmp.Or(j.missingActor(of), waitFor(WaitCleanUp, "its snapshot is not deleted yet: %s", description))
 		}
 	}
-	return cmp.Or(j.missingActor(of), waitFor(WaitCleanUp, "what was made for it to be removed"))
+	return cmp.Or(j.missingActor(of), waitFor(WaitCleanUp, "its objects are not deleted yet"))
 }
 
 // endingMover returns the mover pod if the kubelet has not ended it yet; nil otherwise.
@@ -72,12 +72,12 @@ func (j *evaluator) endingMover(of *subject) *corev1.Pod {
 // newTransfer returns what a new transfer waits for.
 func (j *evaluator) newTransfer(of *subject) *Wait {
 	if of.state.UnsupportedReason != "" {
-		return waitFor(WaitAgent, "an agent to refuse it: %s", of.state.UnsupportedReason)
+		return waitFor(WaitAgent, "no agent has failed it yet: %s", of.state.UnsupportedReason)
 	}
 	if wait := cmp.Or(j.missingActor(of), j.eligible(of), j.place(of)); wait != nil {
 		return wait
 	}
-	return waitFor(WaitAgent, "%s to accept it", j.actorName(of))
+	return waitFor(WaitAgent, "%s has not accepted it yet", j.actorName(of))
 }
 
 // place returns a wait for the admission queue if it has no free place.
@@ -89,7 +89,7 @@ func (j *evaluator) place(of *subject) *Wait {
 	forIt, kept := limits.PrepareQueueLength, ""
 	if j.restores && !of.move.Restores {
 		forIt -= max(forIt/4, 1) // the share of capacity.Admission
-		kept = fmt.Sprintf(", %d kept for restores", limits.PrepareQueueLength-forIt)
+		kept = fmt.Sprintf(", %d reserved for restores", limits.PrepareQueueLength-forIt)
 	}
 	node := of.state.Node
 	switch {
@@ -108,14 +108,14 @@ func (j *evaluator) slot(of *subject) *Wait {
 		return wait
 	}
 	if limit := j.settings.slots(j.nodes[node]); limit > 0 && j.inUse[node] >= limit {
-		return waitFor(WaitSlot, "slot on %s: %d of %d in use", node, j.inUse[node], limit)
+		return waitFor(WaitSlot, "no free slot on %s: %d of %d in use", node, j.inUse[node], limit)
 	}
-	return waitFor(WaitAgent, "the agent of %s to start its mover", node)
+	return waitFor(WaitAgent, "the agent of %s has not started its mover yet", node)
 }
 
 func (j *evaluator) moving(of *subject) *Wait {
 	if !of.state.MoverSucceededAt.IsZero() {
-		return waitFor(WaitDelivery, "its volume to be bound to claim %s", of.volume())
+		return waitFor(WaitDelivery, "restored volume is not bound to claim %s yet", of.volume())
 	}
 	return cmp.Or(j.missingActor(of), j.lost(of))
 }
@@ -127,11 +127,11 @@ func (j *evaluator) lost(of *subject) *Wait {
 	case !j.sees(podsName, j.namespace):
 		return nil
 	case seen.Condition == objects.Absent:
-		return waitFor(WaitMover, "another mover: its pod is gone")
+		return waitFor(WaitMover, "mover is not replaced yet: mover pod vanished")
 	case seen.Condition == objects.Lost:
-		return waitFor(WaitMover, "another mover: %s", seen.Message)
+		return waitFor(WaitMover, "mover is not replaced yet: %s", seen.Message)
 	case seen.Condition == objects.Terminating:
-		return waitFor(WaitMover, "its mover pod to be gone, which is being deleted")
+		return waitFor(WaitMover, "its mover pod is being deleted")
 	}
 	return nil
 }
@@ -145,7 +145,7 @@ func (j *evaluator) missingActor(of *subject) *Wait {
 		return j.noAgent(node)
 	}
 	if holder := j.coordinator(); !of.state.NodeBound && j.sees(leasesName, j.namespace) && (holder.Node == "" || holder.Expired) {
-		return waitFor(WaitCoordinator, "a coordinator: no agent holds the Lease %s", deploy.CoordinatorLease)
+		return waitFor(WaitCoordinator, "no coordinator: no agent holds Lease %s", deploy.CoordinatorLease)
 	}
 	return nil
 }
@@ -157,7 +157,7 @@ func (j *evaluator) actorName(of *subject) string {
 	case of.state.NodeBound || holder == "":
 		return "its agent"
 	default:
-		return "the coordinator, the agent of " + holder
+		return "the coordinator on " + holder
 	}
 }
 
@@ -184,20 +184,20 @@ func (j *evaluator) accepted(of *subject) *Wait {
 			return wait
 		}
 		if of.state.Restarts > 0 {
-			return waitFor(WaitMover, "the mover of restart %d, after %s", of.state.Restarts, cmp.Or(of.state.Message, "it was lost"))
+			return waitFor(WaitMover, "mover of restart %d is not created yet, after: %s", of.state.Restarts, cmp.Or(of.state.Message, "mover was lost"))
 		}
-		return waitFor(WaitMover, "%s to make its mover pod", j.actorName(of))
+		return waitFor(WaitMover, "%s has not created its mover pod yet", j.actorName(of))
 	}
 	switch seen := objects.ReadPod(mover); seen.Condition {
 	case objects.Pending:
 		return cmp.Or(j.claim(of), j.snapshot(of), j.pending(mover, seen))
 	case objects.Running:
 		return cmp.Or(agentUnless(j.ready(mover.Spec.NodeName), j.noAgent(mover.Spec.NodeName)),
-			waitFor(WaitAgent, "the agent of %s to see that its mover runs", mover.Spec.NodeName))
+			waitFor(WaitAgent, "the agent of %s has not observed that its mover runs", mover.Spec.NodeName))
 	case objects.Terminating:
-		return waitFor(WaitMover, "its mover pod to be gone, which is being deleted")
+		return waitFor(WaitMover, "its mover pod is being deleted")
 	default:
-		return waitFor(WaitAgent, "%s to take in: %s", j.actorName(of), cmp.Or(seen.Message, "its mover has ended"))
+		return waitFor(WaitAgent, "%s has not handled this yet: %s", j.actorName(of), cmp.Or(seen.Message, "its mover ended"))
 	}
 }
 
@@ -212,7 +212,7 @@ func agentUnless(ready bool, wait *Wait) *Wait {
 func (j *evaluator) refused(of *subject) *Wait {
 	for _, event := range slices.Backward(j.events) {
 		if event.InvolvedObject.UID == of.meta.GetUID() && event.Reason == reconcile.EventCreateFailed && !lastSeen(event).Before(of.state.AcceptedAt) {
-			return waitFor(WaitRefused, "mover not made: %s", event.Message)
+			return waitFor(WaitRefused, "mover not created: %s", event.Message)
 		}
 	}
 	return nil
@@ -244,7 +244,7 @@ func (j *evaluator) claim(of *subject) *Wait {
 			continue
 		}
 		if warning := j.warning(claim.UID); warning != "" {
-			return waitFor(WaitVolume, "volume not made: claim %s is %s: %s", claim.Name, claim.Status.Phase, warning)
+			return waitFor(WaitVolume, "volume not created: claim %s is %s: %s", claim.Name, claim.Status.Phase, warning)
 		}
 	}
 	return nil
@@ -263,11 +263,11 @@ func (j *evaluator) pending(mover *corev1.Pod, seen objects.Exposure) *Wait {
 	}
 	switch warning := j.warning(mover.UID); {
 	case mover.Spec.NodeName == "":
-		return waitFor(WaitScheduler, "a node for its mover pod")
+		return waitFor(WaitScheduler, "its mover pod is not scheduled yet")
 	case objects.Starting(mover) && warning != "":
-		return waitFor(WaitVolume, "pod not started on %s: %s", mover.Spec.NodeName, warning)
+		return waitFor(WaitVolume, "pod has not started on %s: %s", mover.Spec.NodeName, warning)
 	case objects.Starting(mover) || seen.Message == "":
-		return waitFor(WaitMover, "its mover pod to start on %s", mover.Spec.NodeName)
+		return waitFor(WaitMover, "its mover pod has not started on %s yet", mover.Spec.NodeName)
 	}
 	return waitFor(WaitContainer, "%s", seen.Message)
 }

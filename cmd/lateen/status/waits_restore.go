@@ -21,9 +21,9 @@ func (j *evaluator) eligible(of *subject) *Wait {
 		case !j.sees(podsName, reference.Namespace):
 			return nil
 		case pod == nil || reference.UID != "" && pod.UID != reference.UID:
-			return waitFor(WaitPod, "pod %s, which does not exist", name)
+			return waitFor(WaitPod, "pod %s does not exist", name)
 		case pod.Spec.NodeName == "":
-			return waitFor(WaitPod, "pod %s, which has no node yet", name)
+			return waitFor(WaitPod, "pod %s is not scheduled yet", name)
 		case !j.ready(pod.Spec.NodeName):
 			return j.noAgent(pod.Spec.NodeName)
 		}
@@ -43,7 +43,7 @@ func (j *evaluator) consumer(target *objects.TargetSource) *Wait {
 	case !j.sees(claimsName, target.Namespace) || !j.sees(classesName, ""):
 		return nil
 	case claim == nil:
-		return waitFor(WaitConsumer, "claim %s, which does not exist", name)
+		return waitFor(WaitConsumer, "claim %s does not exist", name)
 	case j.settings.movers.Movers.IgnoreDelayBinding:
 		return nil
 	}

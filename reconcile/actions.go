@@ -14,7 +14,6 @@ import (
 	"k8s.io/klog/v2"
 
 	"github.com/lateen-project/lateen/exposer"
-	"github.com/lateen-project/lateen/exposer/objects"
 	"github.com/lateen-project/lateen/reconcile/transfer"
 	"github.com/lateen-project/lateen/reconcile/writes"
 )
@@ -106,8 +105,6 @@ func (t *TransferReconciler[T]) expose(ctx context.Context, s *request[T]) error
 // rebind if it is unfinished.
 func (t *TransferReconciler[T]) rebind(ctx context.Context, s *request[T], last bool) error {
 	t.local.rebinding(s.key, s.seen.Now)
-	target := types.NamespacedName{Namespace: s.move.Source.Target.Namespace, Name: s.move.Source.Target.Claim}
-	t.Targets.Watch(s.object.GetUID(), target, func() { t.Enqueue(s.key) })
 	found := t.found(s)
 	found.Claims = slices.DeleteFunc(found.Claims, func(claim *corev1.PersistentVolumeClaim) bool { return claim.Name != s.move.Name })
 	if !last && (t.local.isDeleting(s.key, found) || deleting(found) || t.local.isReserved(s.key) && t.binds(s)) {
@@ -199,19 +196,6 @@ func (t *TransferReconciler[T]) cleanUp(ctx context.Context, s *request[T], forc
 		t.Enqueue(s.key)
 	}
 	return 0, nil
-}
-
-// reportTerminating sends one Event if the kubelet of a reachable node has not ended a deleted mover pod. Nothing is
-// forced there: the mover may still run.
-func (t *TransferReconciler[T]) reportTerminating(ctx context.Context, s *request[T]) {
-	waits := s.state.Phase.Terminal() && s.seen.Exposure.Condition == objects.Terminating && !s.seen.NodeLost
-	if !waits || s.seen.Now.Before(s.seen.DeletingAt.Add(t.Limits.CleanUpWarning)) || !t.local.toReport(s.key) {
-		return
-	}
-	klog.FromContext(ctx).Info("Mover pod does not end", "pod", klog.KObj(s.pod), "node", s.pod.Spec.NodeName)
-	t.event(s.move, corev1.EventTypeWarning, EventCleanUpWaits, fmt.Sprintf(
-		"Its mover pod %s is being deleted, and the kubelet of node %s has not confirmed its end within %s: see kubectl -n %s describe pod %s and the kubelet's log",
-		s.pod.Name, s.pod.Spec.NodeName, t.Limits.CleanUpWarning, s.pod.Namespace, s.pod.Name))
 }
 
 // cleanUpWaits sends one Event if a clean-up waits longer than CleanUpWarning. Only a person can fix a CSI driver

@@ -30,14 +30,13 @@ func (t *TransferReconciler[T]) eligible(ctx context.Context, s *request[T]) (er
 		return nil
 	case source.Target != nil:
 		s.seen.WaitingFor = t.consumer(s)
+		s.needs.targetClaim = s.seen.WaitingFor != ""
 	case source.PodVolume != nil && s.move.Restores:
 		s.seen.WaitingFor, err = t.init(ctx, s)
 	}
 	s.seen.Eligible = err == nil && s.seen.WaitingFor == ""
 	if s.seen.Eligible {
 		t.local.clearWait(s.key)
-		t.Targets.Forget(s.object.GetUID())
-		s.seen.Admitted = t.Admission.TryAdmit(s.object.GetUID(), func() { t.Enqueue(s.key) })
 	}
 	return err
 }
@@ -73,7 +72,6 @@ func (t *TransferReconciler[T]) init(ctx context.Context, s *request[T]) (awaits
 // consumer returns what a restore to a claim waits for: the claim, its storage class, or the pod that will use it.
 func (t *TransferReconciler[T]) consumer(s *request[T]) (awaits string) {
 	target := types.NamespacedName{Namespace: s.move.Source.Target.Namespace, Name: s.move.Source.Target.Claim}
-	t.Targets.Watch(s.object.GetUID(), target, func() { t.Enqueue(s.key) })
 	claim, known := t.Targets.Claim(s.object.GetUID())
 	switch {
 	case !known:

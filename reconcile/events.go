@@ -76,13 +76,33 @@ func isRefusal(err error) bool {
 	return answered && !apierrors.IsConflict(err) && !apierrors.IsTooManyRequests(err)
 }
 
+// reportObserved sends the Events of situations that no step changes.
+func (t *TransferReconciler[T]) reportObserved(ctx context.Context, s *request[T]) {
+	t.reportForeign(s)
+	t.reportTerminating(ctx, s)
+}
+
 // reportForeign sends one Event for a new resource that belongs to another data mover.
 func (t *TransferReconciler[T]) reportForeign(s *request[T]) {
-	if phaseName(s.state.Phase) != transfer.New || !t.local.toReport(s.key) {
+	acts := s.seen.Exposes || s.seen.OwnsMover
+	if !s.state.Foreign || !acts || phaseName(s.state.Phase) != transfer.New || !t.local.toReport(s.key) {
 		return
 	}
 	t.event(s.move, corev1.EventTypeNormal, EventForeign,
 		fmt.Sprintf("It is for data mover %q, which is not Velero's own: Lateen leaves it to that one", s.state.DataMover))
+}
+
+// reportTerminating sends one Event if the kubelet of a reachable node has not ended a deleted mover pod. Nothing is
+// forced there: the mover may still run.
+func (t *TransferReconciler[T]) reportTerminating(ctx context.Context, s *request[T]) {
+	waits := s.state.Phase.Terminal() && s.seen.Exposure.Condition == objects.Terminating && !s.seen.NodeLost
+	if !waits || s.seen.Now.Before(s.seen.DeletingAt.Add(t.Limits.CleanUpWarning)) || !t.local.toReport(s.key) {
+		return
+	}
+	klog.FromContext(ctx).Info("Mover pod does not end", "pod", klog.KObj(s.pod), "node", s.pod.Spec.NodeName)
+	t.event(s.move, corev1.EventTypeWarning, EventCleanUpWaits, fmt.Sprintf(
+		"Its mover pod %s is being deleted, and the kubelet of node %s has not confirmed its end within %s: see kubectl -n %s describe pod %s and the kubelet's log",
+		s.pod.Name, s.pod.Spec.NodeName, t.Limits.CleanUpWarning, s.pod.Namespace, s.pod.Name))
 }
 
 // phaseName returns the phase as the API enumerates it. Resources are created with an empty phase, which means New.

@@ -18,21 +18,16 @@ const (
 	eventProgress = "Data-Path-Progress"
 )
 
-// observe fills in what the decision needs. It reads caches. It asks the API server only where a missing pod has
-// consequences: see confirmMover, verifyCleanup, source and standInBlocker.
+// observe fills in what the decision needs, and what reserve is to acquire for it. It only reads: it changes nothing but
+// the local state, which records since when something is observed. It reads caches. It asks the API server only where a
+// missing pod has consequences: see confirmMover, verifyCleanup, source and standInBlocker.
 func (t *TransferReconciler[T]) observe(ctx context.Context, s *request[T]) error {
-	s.seen = transfer.Observed{Now: t.Clock.Now(), ThisNode: t.Agent.Node, Admitted: true, Rebinds: t.Kind.Rebinds}
+	s.seen = transfer.Observed{Now: t.Clock.Now(), ThisNode: t.Agent.Node, Rebinds: t.Kind.Rebinds}
 	s.pod = t.mover(s)
 	role := t.Agent.OwnershipOf(s.state, t.owningNode(s), objects.ReadPod(s.pod).Node)
 	s.seen.Exposes, s.seen.OwnsMover, s.seen.MayMarkPrepared, s.seen.NodeLost = role.Exposes, role.OwnsMover, role.MayMarkPrepared, role.Lost
-	t.syncSlots(s)
-	if role.Acts() && s.state.Foreign {
-		t.reportForeign(s)
-	}
 	if !role.Acts() || s.state.Foreign {
 		t.local.clearWait(s.key)
-		t.Targets.Forget(s.object.GetUID())
-		t.TargetPods.Forget(s.object.GetUID())
 		return nil
 	}
 	if s.state.Phase != "" && s.state.Phase != transfer.New && t.decided(s) {
@@ -45,7 +40,6 @@ func (t *TransferReconciler[T]) observe(ctx context.Context, s *request[T]) erro
 	if err := t.verifyCleanup(ctx, s); err != nil {
 		return err
 	}
-	t.reportTerminating(ctx, s)
 	if s.state.Cancel || s.state.Deleting {
 		s.seen.CanceledAt = t.local.canceled(s.key, s.seen.Now)
 	}
@@ -58,26 +52,14 @@ func (t *TransferReconciler[T]) observe(ctx context.Context, s *request[T]) erro
 	case transfer.Accepted:
 		t.diagnose(ctx, s)
 	case transfer.Prepared:
-		t.askForSlot(s)
+		s.needs.delayed, s.seen.SlotIn = t.startDelay(s)
+		s.needs.slot = !s.needs.delayed && s.seen.Exposure.Condition == objects.Running
 	case transfer.InProgress, transfer.Canceling:
 		t.watchMover(s)
 		t.readResult(s)
 	case transfer.Completed, transfer.Failed, transfer.Canceled:
 	}
 	return nil
-}
-
-// askForSlot queues a mover that is ready to start for a slot, unless its start is delayed.
-func (t *TransferReconciler[T]) askForSlot(s *request[T]) {
-	uid := s.object.GetUID()
-	busy, left := t.startDelay(s)
-	if s.seen.SlotIn = left; busy || left > 0 {
-		t.NodeSlots.Release(uid)
-		return
-	}
-	if s.seen.Exposure.Condition == objects.Running {
-		s.seen.HasSlot = t.NodeSlots.Queue(s.state.Node, uid, s.state.CreatedAt, func() { t.Enqueue(s.key) })
-	}
 }
 
 // owningNode returns the node of a resource. Until its status names one, that is this node if the pod is here.

@@ -8,17 +8,18 @@ import (
 	"github.com/lateen-project/lateen/reconcile/transfer"
 )
 
-// startDelay reports whether another restore to the same pod blocks this one, and how long a restarted one must still
-// wait. Once no other restore runs, the kubelet gets RestartDelay to report the end of the pod's init container.
-func (t *TransferReconciler[T]) startDelay(s *request[T]) (busy bool, left time.Duration) {
+// startDelay reports whether another restore to the same pod blocks this one, and for how long if that is known. Once
+// no other restore runs, a restarted one waits for RestartDelay: the kubelet must report the end of the pod's init
+// container first.
+func (t *TransferReconciler[T]) startDelay(s *request[T]) (delayed bool, left time.Duration) {
 	if !t.sharesPod(s) {
 		return false, 0
 	}
-	busy = t.isBesideAnother(s)
+	busy := t.isBesideAnother(s)
 	if since := t.local.aloneSince(s.key, busy, s.seen.Now); !busy && s.state.Restarts > 0 {
 		left = max(since.Add(t.Limits.RestartDelay).Sub(s.seen.Now), 0)
 	}
-	return busy, left
+	return busy || left > 0, left
 }
 
 // sharesPod reports whether other volumes of the pod may be restored too.

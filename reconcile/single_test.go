@@ -29,20 +29,22 @@ import (
 // adds.
 type single[T transfer.Object] struct {
 	*TransferReconciler[T]
-	object   T
-	kube     *fake.Clientset
-	clock    *testingclock.FakeClock
-	events   *record.FakeRecorder
-	pods     map[string]*corev1.Pod // cached, by key: movers and pods of this node
-	live     map[string]*corev1.Pod // on the API server
-	failing  error                  // the error of each GET of a pod; nil for none
-	target   *corev1.PersistentVolumeClaim
-	listed   bool                 // the target is cached
-	watched  types.NamespacedName // the target pod
-	classes  map[string]*storagev1.StorageClass
-	said     map[string]said // by a mover, by reason
-	empty    func() T
-	siblings []T
+	object       T
+	kube         *fake.Clientset
+	clock        *testingclock.FakeClock
+	events       *record.FakeRecorder
+	pods         map[string]*corev1.Pod // cached, by key: movers and pods of this node
+	live         map[string]*corev1.Pod // on the API server
+	failing      error                  // the error of each GET of a pod; nil for none
+	target       *corev1.PersistentVolumeClaim
+	listed       bool // the target is cached
+	claimWatched bool
+	watched      types.NamespacedName // the target pod
+	opened       bool                 // that watch, since the last step
+	classes      map[string]*storagev1.StorageClass
+	said         map[string]said // by a mover, by reason
+	empty        func() T
+	siblings     []T
 }
 
 type said struct {
@@ -102,8 +104,8 @@ func (*single[T]) Claim(string) *corev1.PersistentVolumeClaim { return nil }
 // singleTarget caches the target claim of a single resource. Forget drops it.
 type singleTarget[T transfer.Object] struct{ of *single[T] }
 
-func (singleTarget[T]) Watch(types.UID, types.NamespacedName, func()) {}
-func (s singleTarget[T]) Forget(types.UID)                            { s.of.listed = false }
+func (s singleTarget[T]) Watch(types.UID, types.NamespacedName, func()) { s.of.claimWatched = true }
+func (s singleTarget[T]) Forget(types.UID)                              { s.of.listed = false }
 
 func (s singleTarget[T]) Claim(types.UID) (claim *corev1.PersistentVolumeClaim, known bool) {
 	return s.of.target, s.of.listed
@@ -112,8 +114,12 @@ func (s singleTarget[T]) Claim(types.UID) (claim *corev1.PersistentVolumeClaim, 
 // singlePod returns the target pod of a single resource, as a watch shows it.
 type singlePod[T transfer.Object] struct{ of *single[T] }
 
-func (s singlePod[T]) Watch(_ types.UID, pod types.NamespacedName, _ func()) { s.of.watched = pod }
-func (s singlePod[T]) Forget(types.UID)                                      { s.of.watched = types.NamespacedName{} }
+func (s singlePod[T]) Watch(_ types.UID, pod types.NamespacedName, _ func()) {
+	s.of.opened = s.of.watched != pod
+	s.of.watched = pod
+}
+
+func (s singlePod[T]) Forget(types.UID) { s.of.watched = types.NamespacedName{} }
 
 func (s singlePod[T]) Pod(types.UID) (pod *corev1.Pod, known bool) {
 	return s.of.live[s.of.watched.String()], s.of.watched.Name != ""
@@ -154,11 +160,15 @@ func (s *single[T]) Patch(_ context.Context, _ string, _ types.PatchType, patch 
 	return s.Kind.Copy(written), nil
 }
 
-// step reconciles once and returns the delay until the next step.
+// step reconciles once, and again if that opened a watch. It returns the delay until the next step.
 func (s *single[T]) step(t *testing.T) time.Duration {
 	t.Helper()
 	after, err := s.Reconcile(t.Context(), testKey)
 	require.NoError(t, err)
+	if s.opened {
+		s.opened = false
+		return s.step(t)
+	}
 	return after
 }
 

@@ -5,7 +5,6 @@ import (
 	"fmt"
 
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/lateen-project/lateen/reconcile/transfer"
 )
@@ -21,7 +20,6 @@ func (t *TransferReconciler[T]) standInBlocker(ctx context.Context, s *request[T
 		return "its node is not known", nil
 	}
 	if node := t.local.servedBy(s.key); node != "" && !t.decided(s) && !t.Agent.Unavailable(node) {
-		t.TargetPods.Forget(s.object.GetUID())
 		s.seen.OwnsMover = false
 		return "", nil
 	}
@@ -45,8 +43,7 @@ func (t *TransferReconciler[T]) standInBlocker(ctx context.Context, s *request[T
 		return "no ready node-agent on node " + pod.Spec.NodeName, nil
 	}
 	t.local.markServed(s.key, pod.Spec.NodeName)
-	t.TargetPods.Forget(s.object.GetUID())
-	s.seen.OwnsMover = false // the agent of that node owns it
+	s.needs.targetPod, s.seen.OwnsMover = false, false // the agent of that node owns it
 	return "", nil
 }
 
@@ -60,9 +57,7 @@ func (t *TransferReconciler[T]) targetPod(ctx context.Context, s *request[T], re
 		s.within = early
 		return nil, false, nil
 	default:
-		t.local.markFollowed(s.key)
-		name := types.NamespacedName{Namespace: reference.Namespace, Name: reference.Name}
-		t.TargetPods.Watch(s.object.GetUID(), name, func() { t.Enqueue(s.key) })
+		s.needs.targetPod = true
 		pod, known = t.TargetPods.Pod(s.object.GetUID())
 		if known && !isSource(pod, reference) {
 			pod = nil

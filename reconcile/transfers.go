@@ -112,6 +112,7 @@ type request[T transfer.Object] struct {
 	claims []*corev1.PersistentVolumeClaim // claims created for it that only the API server returned
 	within time.Duration                   // when to observe it again at the latest; 0: as the step says
 	late   bool                            // only the API server has pod and claims: no event reports their deletion
+	needs  needs
 	seen   transfer.Observed
 }
 
@@ -130,9 +131,12 @@ func (t *TransferReconciler[T]) Reconcile(ctx context.Context, key string) (time
 		t.forget(key)
 	}
 	s := t.newRequest(key, t.written.Newest(key, cached))
-	if err := t.observe(ctx, s); err != nil {
+	err := t.observe(ctx, s)
+	t.reserve(s)
+	if err != nil {
 		return 0, err
 	}
+	t.reportObserved(ctx, s)
 	requeue, err := t.execute(ctx, s, transfer.Next(s.state, s.seen, t.Limits))
 	if errors.Is(err, errConflict) {
 		klog.FromContext(ctx).V(4).Info("Somebody else was faster; their event is on its way")
@@ -220,30 +224,6 @@ func (t *TransferReconciler[T]) Observe(object T) {
 		entry.Node = state.Node
 	}
 	t.Admission.Observe(entry)
-}
-
-// syncSlots updates the slot, the Event watch and the target watch of a resource. All follow from the phase and the
-// ownership, so none can leak.
-func (t *TransferReconciler[T]) syncSlots(s *request[T]) {
-	uid := s.object.GetUID()
-	takes := s.state.TakesSlot()
-	if takes {
-		t.NodeSlots.ForceAcquire(s.state.Node, uid)
-	}
-	if takes && s.seen.OwnsMover {
-		t.Movers.Watch(uid, func() { t.Enqueue(s.key) })
-		return
-	}
-	t.Movers.Forget(uid)
-	if s.state.Phase.Terminal() {
-		t.Targets.Forget(uid)
-	}
-	if s.state.Phase.Terminal() || s.state.Node != "" || !s.seen.OwnsMover {
-		t.TargetPods.Forget(uid)
-	}
-	if !takes && (!s.seen.OwnsMover || s.state.Phase != transfer.Prepared) {
-		t.NodeSlots.Release(uid)
-	}
 }
 
 // forget drops the local state of a deleted resource and releases its slot.

@@ -1,0 +1,48 @@
+package reconcile
+
+import (
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/lateen-project/lateen/reconcile/transfer"
+)
+
+// needs is what a transfer needs beyond its own objects, as one reconcile observes it.
+type needs struct {
+	targetClaim bool // to be enqueued when its target claim changes
+	targetPod   bool // to be enqueued when its target pod changes
+	slot        bool // a slot, because its mover is ready to start
+	delayed     bool // no slot yet: another restore to its pod must end first
+}
+
+// reserve acquires what the observed transfer needs: a slot, a place among the transfers that are prepared, and watches.
+// It releases all else, so none can leak. It runs even after a failed observation, which has no needs.
+func (t *TransferReconciler[T]) reserve(s *request[T]) {
+	uid, enqueue := s.object.GetUID(), func() { t.Enqueue(s.key) }
+	takes, prepared := s.state.TakesSlot(), s.seen.OwnsMover && s.state.Phase == transfer.Prepared
+	switch {
+	case takes:
+		t.NodeSlots.ForceAcquire(s.state.Node, uid)
+	case !prepared || s.needs.delayed:
+		t.NodeSlots.Release(uid)
+	case s.needs.slot:
+		s.seen.HasSlot = t.NodeSlots.Queue(s.state.Node, uid, s.state.CreatedAt, enqueue)
+	}
+	if takes && s.seen.OwnsMover {
+		t.Movers.Watch(uid, enqueue)
+	} else {
+		t.Movers.Forget(uid)
+	}
+	rebinds := s.seen.OwnsMover && s.state.Phase.HasStarted() && !s.state.MoverSucceededAt.IsZero()
+	if target := s.move.Source.Target; target != nil && (s.needs.targetClaim || rebinds) {
+		t.Targets.Watch(uid, types.NamespacedName{Namespace: target.Namespace, Name: target.Claim}, enqueue)
+	} else {
+		t.Targets.Forget(uid)
+	}
+	if source := s.move.Source.PodVolume; source != nil && s.needs.targetPod {
+		t.local.markFollowed(s.key)
+		t.TargetPods.Watch(uid, types.NamespacedName{Namespace: source.Pod.Namespace, Name: source.Pod.Name}, enqueue)
+	} else {
+		t.TargetPods.Forget(uid)
+	}
+	s.seen.Admitted = s.seen.Eligible && t.Admission.TryAdmit(uid, enqueue)
+}

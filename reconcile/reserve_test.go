@@ -1,0 +1,93 @@
+package reconcile
+
+import (
+	"errors"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	velerov1 "github.com/vmware-tanzu/velero/pkg/apis/velero/v1"
+	velerov2alpha1 "github.com/vmware-tanzu/velero/pkg/apis/velero/v2alpha1"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	clienttesting "k8s.io/client-go/testing"
+
+	"github.com/lateen-project/lateen/reconcile/capacity"
+	"github.com/lateen-project/lateen/reconcile/transfer"
+)
+
+// observed observes a resource and reserves nothing.
+func (s *single[T]) observed(t *testing.T) *request[T] {
+	t.Helper()
+	request := s.newRequest(testKey, s.object)
+	require.NoError(t, s.observe(t.Context(), request))
+	require.Empty(t, s.events.Events)
+	require.Zero(t, s.NodeSlots.Own().InUse())
+	require.Empty(t, s.watched)
+	require.False(t, s.claimWatched)
+	return request
+}
+
+func TestObservingReservesNothing(t *testing.T) {
+	t.Run("a slot of a mover that works", func(t *testing.T) {
+		s := newWorking()
+		s.reserve(s.observed(t))
+		require.Equal(t, 1, s.NodeSlots.Own().InUse())
+	})
+	t.Run("a slot of a mover that is ready", func(t *testing.T) {
+		s := newWorking()
+		s.object.Status.Phase = "Prepared"
+		request := s.observed(t)
+		require.True(t, s.NodeSlots.TryAcquire(testNode, "another", s.clock.Now(), func() {}), "nobody queues before it")
+		s.reserve(request)
+		require.False(t, request.seen.HasSlot)
+	})
+	t.Run("admission", func(t *testing.T) {
+		s := newDownload("")
+		s.Admission = capacity.NewAdmission(1, 1, s.Limits.PrepareTimeout, s.clock)
+		s.Observe(s.object)
+		request := s.observed(t)
+		require.True(t, request.seen.Eligible)
+		require.False(t, request.seen.Admitted)
+		s.reserve(request)
+		require.True(t, request.seen.Admitted)
+	})
+	t.Run("the watch of a target claim", func(t *testing.T) {
+		s := newDownload("")
+		s.listed = false
+		s.reserve(s.observed(t))
+		require.True(t, s.claimWatched)
+	})
+	t.Run("the watch of a target pod", func(t *testing.T) {
+		s := newRestore()
+		s.live["app/db"] = targetOn("")
+		s.observed(t)
+		s.clock.Step(s.Limits.FollowTarget)
+		s.reserve(s.observed(t))
+		require.Equal(t, "app/db", s.watched.String())
+	})
+	t.Run("an Event", func(t *testing.T) {
+		upload := &velerov2alpha1.DataUpload{Spec: velerov2alpha1.DataUploadSpec{DataMover: "another"}}
+		s := newSingle(transfer.DataUpload(), upload, func() *velerov2alpha1.DataUpload { return &velerov2alpha1.DataUpload{} })
+		s.observed(t)
+		s.step(t)
+		require.Contains(t, <-s.events.Events, corev1.EventTypeNormal+" "+EventForeign)
+	})
+}
+
+func TestAFailedObservationKeepsTheSlotOnlyWhileTheMoverMayWork(t *testing.T) {
+	for phase, slots := range map[string]int{"InProgress": 1, "Prepared": 1, "Failed": 0} {
+		t.Run(phase, func(t *testing.T) {
+			s := newWorking()
+			s.step(t)
+			require.Equal(t, 1, s.NodeSlots.Own().InUse())
+			s.object.Status.Phase, s.failing = velerov1.PodVolumeBackupPhase(phase), errors.New("no answer")
+			delete(s.pods, testKey)
+			delete(s.pods, "app/db")
+			s.object.Finalizers = []string{"velero.io/pod-volume-finalizer"}
+			s.kube.PrependReactor("*", "*", func(clienttesting.Action) (bool, runtime.Object, error) { return true, nil, s.failing })
+			_, err := s.Reconcile(t.Context(), testKey)
+			require.Error(t, err)
+			require.Equal(t, slots, s.NodeSlots.Own().InUse())
+		})
+	}
+}

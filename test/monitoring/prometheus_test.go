@@ -15,6 +15,7 @@ import (
 	"path/filepath"
 	"regexp"
 	"runtime"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -71,6 +72,13 @@ func (a *alertmanager) keep(reported alert) {
 	a.known = append(a.known, reported)
 }
 
+// all returns a copy of every alert that was reported.
+func (a *alertmanager) all() []alert {
+	a.lock.Lock()
+	defer a.lock.Unlock()
+	return slices.Clone(a.known)
+}
+
 // with finds an alert that has these labels, whether it fires or is over, and says when to look again.
 func (a *alertmanager) with(labels map[string]string) (found *alert, news <-chan struct{}) {
 	a.lock.Lock()
@@ -100,7 +108,7 @@ func (a *alertmanager) await(t *testing.T, firing bool, labels map[string]string
 		select {
 		case <-news:
 		case <-ctx.Done():
-			require.Failf(t, "Prometheus does not tell it", "firing %v, of %v; it told %v", firing, labels, a.known)
+			require.Failf(t, "Prometheus does not tell it", "firing %v, of %v; it told %v", firing, labels, a.all())
 		}
 	}
 }

@@ -10,6 +10,8 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/intstr"
+
+	"github.com/lateen-project/lateen/api"
 )
 
 const (
@@ -46,7 +48,7 @@ func DefaultResources() corev1.ResourceRequirements {
 }
 
 func daemonSet(o Options) *appsv1.DaemonSet {
-	labels := map[string]string{"component": "velero", "name": DaemonSetName, RoleLabel: DaemonSetName}
+	labels := map[string]string{"component": "velero", "name": DaemonSetName, api.LabelRole: DaemonSetName}
 	return &appsv1.DaemonSet{
 		TypeMeta:   metav1.TypeMeta{APIVersion: appsv1.SchemeGroupVersion.String(), Kind: "DaemonSet"},
 		ObjectMeta: meta(o.Namespace, DaemonSetName),
@@ -205,7 +207,7 @@ func networkPolicy(namespace string) *networkingv1.NetworkPolicy {
 		TypeMeta:   metav1.TypeMeta{APIVersion: networkingv1.SchemeGroupVersion.String(), Kind: "NetworkPolicy"},
 		ObjectMeta: meta(namespace, DaemonSetName),
 		Spec: networkingv1.NetworkPolicySpec{
-			PodSelector: metav1.LabelSelector{MatchLabels: map[string]string{RoleLabel: DaemonSetName}},
+			PodSelector: metav1.LabelSelector{MatchLabels: map[string]string{api.LabelRole: DaemonSetName}},
 			PolicyTypes: []networkingv1.PolicyType{networkingv1.PolicyTypeIngress},
 			Ingress: []networkingv1.NetworkPolicyIngressRule{{
 				Ports: []networkingv1.NetworkPolicyPort{{Protocol: &protocol, Port: &port}},

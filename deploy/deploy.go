@@ -14,13 +14,11 @@ import (
 const (
 	// ServiceAccountName is the ServiceAccount of the agents only. Movers use Velero's.
 	ServiceAccountName = "lateen"
-	// DaemonSetName and RoleLabel let Velero's server detect a node-agent before it creates pod volume backups.
-	// Velero's pkg/nodeagent gets the DaemonSet by this name and lists its pods by this label.
+	// DaemonSetName lets Velero's server detect a node-agent before it creates pod volume backups: its pkg/nodeagent
+	// gets the DaemonSet by this name and lists its pods by api.LabelRole.
 	DaemonSetName = "node-agent"
 	// WindowsDaemonSetName is the DaemonSet of the agents on Windows nodes.
 	WindowsDaemonSetName = "node-agent-windows"
-	// RoleLabel is a label of the agent's pods, with the value DaemonSetName.
-	RoleLabel = "role"
 	// VeleroDeployment is the name that `velero install` gives to Velero's server.
 	VeleroDeployment = "velero"
 	// CoordinatorLease is the Lease of the coordinator, the one agent that acts for resources without a node.

@@ -15,6 +15,7 @@ import (
 	"k8s.io/client-go/kubernetes/fake"
 	clienttesting "k8s.io/client-go/testing"
 
+	"github.com/lateen-project/lateen/api"
 	"github.com/lateen-project/lateen/exposer/objects"
 )
 
@@ -77,7 +78,7 @@ func TestCopiesGoWithTheClaim(t *testing.T) {
 
 func TestTransfersShareACopyAndWaitForThatOfAnother(t *testing.T) {
 	theirs := func(s *corev1.Secret) {
-		s.Labels = map[string]string{objects.LabelCopy: "true"}
+		s.Labels = map[string]string{api.LabelCopy: "true"}
 		s.OwnerReferences = []metav1.OwnerReference{{Name: "other", UID: "other-uid"}}
 	}
 	for name, test := range map[string]struct {
@@ -121,7 +122,7 @@ func TestACopyThatMayNotBeMadeEndsTheTransfer(t *testing.T) {
 		"the copy may not be made":           {verb: "create", namespace: "velero", says: "create secrets velero/key: the agent has no right to"},
 		"a quota refuses it":                 {verb: "create", namespace: "velero", allowed: true, passes: true, says: "refused"},
 		"the copy that exists may not be":    {verb: "get", namespace: "velero", there: []runtime.Object{secret("velero", "s3cret")}, says: "get secrets velero/key: the agent has no right to"},
-		"the copy that exists may not share": {verb: "patch", namespace: "velero", there: []runtime.Object{secret("velero", "s3cret", func(s *corev1.Secret) { s.Labels = map[string]string{objects.LabelCopy: "true"} })}, says: "patch secrets velero/key: the agent has no right to"},
+		"the copy that exists may not share": {verb: "patch", namespace: "velero", there: []runtime.Object{secret("velero", "s3cret", func(s *corev1.Secret) { s.Labels = map[string]string{api.LabelCopy: "true"} })}, says: "patch secrets velero/key: the agent has no right to"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			client := withUIDs(fake.NewClientset(append(test.there, freeClaim(), secret("app", "s3cret"), configMap())...))

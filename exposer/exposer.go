@@ -18,6 +18,7 @@ import (
 	"k8s.io/klog/v2"
 	"k8s.io/utils/ptr"
 
+	"github.com/lateen-project/lateen/api"
 	"github.com/lateen-project/lateen/exposer/objects"
 	"github.com/lateen-project/lateen/exposer/priority"
 )
@@ -166,10 +167,10 @@ func adoption(what string, have, want metav1.Object) ([]byte, error) {
 		return nil, errors.New("adopt " + what + " without an owner")
 	case !objects.OwnedBy(have, owner.UID):
 		return nil, fmt.Errorf("%s %s/%s exists and belongs to something else; delete it to let the transfer go on", what, have.GetNamespace(), have.GetName())
-	case have.GetLabels()[objects.LabelAcceptor] != "":
+	case have.GetLabels()[api.LabelAcceptor] != "":
 		return nil, nil
 	}
-	return json.Marshal(objects.Labelled(owner.UID, want.GetLabels()[objects.LabelAcceptor]))
+	return json.Marshal(objects.Labelled(owner.UID, want.GetLabels()[api.LabelAcceptor]))
 }
 
 // DeleteMover deletes the found mover pod, and no recreated pod of the same name.

@@ -7,6 +7,7 @@ import (
 
 	"github.com/go-logr/logr/funcr"
 	"github.com/stretchr/testify/require"
+	velerov1 "github.com/vmware-tanzu/velero/pkg/apis/velero/v1"
 	corev1 "k8s.io/api/core/v1"
 	schedulingv1 "k8s.io/api/scheduling/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -17,13 +18,14 @@ import (
 	clienttesting "k8s.io/client-go/testing"
 	"k8s.io/klog/v2"
 
+	"github.com/lateen-project/lateen/api"
 	"github.com/lateen-project/lateen/exposer/objects"
 )
 
 func movement() objects.MoverSpec {
 	return objects.MoverSpec{
 		Name: "b1", Namespace: "velero", UID: "b1-uid", GVK: schema.GroupVersionKind{Group: "velero.io", Version: "v1", Kind: "PodVolumeBackup"},
-		PodLabel: "velero.io/pod-volume-backup", ExposingNode: "n1",
+		PodLabel: velerov1.PVBLabel, ExposingNode: "n1",
 		Source: objects.Source{PodVolume: &objects.PodVolumeSource{Pod: corev1.ObjectReference{Namespace: "app", Name: "db"}, Volume: "data"}},
 	}
 }
@@ -135,7 +137,7 @@ func TestAPodThatIsRefused(t *testing.T) {
 func TestAPodThatExists(t *testing.T) {
 	ours := mover()
 	veleros := ours.DeepCopy()
-	veleros.Labels = map[string]string{"velero.io/pod-volume-backup": "b1"}
+	veleros.Labels = map[string]string{velerov1.PVBLabel: "b1"}
 	foreign := ours.DeepCopy()
 	foreign.OwnerReferences[0].UID = "of-an-older-one"
 	tests := map[string]struct {
@@ -162,7 +164,7 @@ func TestAPodThatExists(t *testing.T) {
 			pod, err := client.CoreV1().Pods("velero").Get(t.Context(), "b1", metav1.GetOptions{})
 			require.NoError(t, err)
 			if test.taken {
-				require.Equal(t, "n1", pod.Labels[objects.LabelAcceptor])
+				require.Equal(t, "n1", pod.Labels[api.LabelAcceptor])
 			}
 		})
 	}

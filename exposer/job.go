@@ -17,6 +17,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes"
 
+	"github.com/lateen-project/lateen/api"
 	"github.com/lateen-project/lateen/exposer/objects"
 	"github.com/lateen-project/lateen/exposer/priority"
 )
@@ -34,7 +35,7 @@ var ErrAlreadyMaintained = errors.New("the repository has an unfinished maintena
 // the caches do not have yet.
 func (j Jobs) Start(ctx context.Context, job *batchv1.Job) (*batchv1.Job, error) {
 	jobs := j.Client.BatchV1().Jobs(job.Namespace)
-	same := metav1.ListOptions{LabelSelector: objects.LabelRepository + "=" + job.Labels[objects.LabelRepository]}
+	same := metav1.ListOptions{LabelSelector: api.LabelRepository + "=" + job.Labels[api.LabelRepository]}
 	found, err := jobs.List(ctx, same)
 	if err != nil {
 		return nil, fmt.Errorf("list maintenance jobs: %w", err)
@@ -52,7 +53,7 @@ func (j Jobs) Start(ctx context.Context, job *batchv1.Job) (*batchv1.Job, error)
 	if err != nil {
 		return nil, fmt.Errorf("get maintenance job %s: %w", job.Name, err)
 	}
-	if have.Annotations[objects.AnnotationRepositoryUID] != job.Annotations[objects.AnnotationRepositoryUID] {
+	if have.Annotations[api.AnnotationRepositoryUID] != job.Annotations[api.AnnotationRepositoryUID] {
 		return nil, fmt.Errorf("job %s/%s exists and belongs to something else; delete it to let the repository be maintained", have.Namespace, have.Name)
 	}
 	return have, nil
@@ -77,7 +78,7 @@ func (j Jobs) Remove(ctx context.Context, namespace string, job objects.JobStatu
 // deleted.
 func (j Jobs) Release(ctx context.Context, namespace string, job objects.JobStatus, now time.Time) (*batchv1.Job, error) {
 	patch := fmt.Sprintf(`{"metadata":{"uid":%q,"annotations":{%q:%q}},"status":{"failed":1}}`,
-		job.UID, objects.AnnotationReleased, now.UTC().Format(time.RFC3339))
+		job.UID, api.AnnotationReleased, now.UTC().Format(time.RFC3339))
 	released, err := j.Client.BatchV1().Jobs(namespace).Patch(ctx, job.Name, types.MergePatchType, []byte(patch), metav1.PatchOptions{}, "status")
 	switch {
 	case apierrors.IsForbidden(err):

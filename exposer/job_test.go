@@ -14,6 +14,7 @@ import (
 	"k8s.io/client-go/kubernetes/fake"
 	clienttesting "k8s.io/client-go/testing"
 
+	"github.com/lateen-project/lateen/api"
 	"github.com/lateen-project/lateen/exposer/objects"
 )
 
@@ -37,7 +38,7 @@ func TestAJobThatWillNotEndIsMadeToCountAsFailed(t *testing.T) {
 // TestNoJobIsStartedBesideOneThatTheCachesDoNotKnow covers a job that another coordinator or Velero's server has
 // just created: only a LIST from the API server contains it.
 func TestNoJobIsStartedBesideOneThatTheCachesDoNotKnow(t *testing.T) {
-	label := map[string]string{objects.LabelRepository: "app-default-kopia-x7k2p"}
+	label := map[string]string{api.LabelRepository: "app-default-kopia-x7k2p"}
 	theirs := &batchv1.Job{ObjectMeta: metav1.ObjectMeta{Namespace: "velero", Name: "theirs", Labels: label}}
 	client := fake.NewClientset(theirs)
 	mine := &batchv1.Job{ObjectMeta: metav1.ObjectMeta{Namespace: "velero", Name: "mine", Labels: label}}
@@ -55,7 +56,7 @@ func TestNoJobIsStartedBesideOneThatTheCachesDoNotKnow(t *testing.T) {
 func TestAJobOfTheSameNameIsTakenOverIfItIsOfTheRepository(t *testing.T) {
 	job := func(uid string) *batchv1.Job {
 		return &batchv1.Job{ObjectMeta: metav1.ObjectMeta{
-			Namespace: "velero", Name: "j1", Labels: map[string]string{objects.LabelRepository: "r1"}, Annotations: map[string]string{objects.AnnotationRepositoryUID: uid},
+			Namespace: "velero", Name: "j1", Labels: map[string]string{api.LabelRepository: "r1"}, Annotations: map[string]string{api.AnnotationRepositoryUID: uid},
 		}}
 	}
 	ended := job("uid-1")

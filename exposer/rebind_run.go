@@ -11,6 +11,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/lateen-project/lateen/api"
 	"github.com/lateen-project/lateen/exposer/objects"
 	"github.com/lateen-project/lateen/exposer/rebind"
 )
@@ -59,7 +60,7 @@ func (e *Exposer) AbandonRebind(ctx context.Context, move objects.MoverSpec, fou
 		return "", err
 	case d.Volume == nil:
 		return "there is no restored volume to keep", nil
-	case d.Volume.Labels[objects.LabelKept] == "":
+	case d.Volume.Labels[api.LabelKept] == "":
 		if err := d.patch(ctx, d.Keep()); err != nil {
 			return "", fmt.Errorf("keep PersistentVolume %s: %w", d.Volume.Name, err)
 		}
@@ -124,11 +125,11 @@ func (d *rebindRun) volume(ctx context.Context) (*corev1.PersistentVolume, error
 		if err != nil {
 			return nil, fmt.Errorf("get PersistentVolume %s: %w", d.Claim.Spec.VolumeName, err)
 		}
-		if claimed = volume; claimed != nil && claimed.Labels[rebind.LabelRebind] == string(d.Move.UID) {
+		if claimed = volume; claimed != nil && claimed.Labels[api.LabelRebind] == string(d.Move.UID) {
 			return claimed, nil
 		}
 	}
-	remembers, err := d.labelled(ctx, rebind.LabelRebind, string(d.Move.UID))
+	remembers, err := d.labelled(ctx, api.LabelRebind, string(d.Move.UID))
 	switch {
 	case err != nil || remembers != nil:
 		d.markStray(remembers)
@@ -136,7 +137,7 @@ func (d *rebindRun) volume(ctx context.Context) (*corev1.PersistentVolume, error
 	case d.Claim != nil:
 		return claimed, nil
 	}
-	return d.labelled(ctx, objects.LabelKept, objects.LabelValue(d.Move.Name))
+	return d.labelled(ctx, api.LabelKept, objects.LabelValue(d.Move.Name))
 }
 
 // labelled returns a volume with that label, or nil.

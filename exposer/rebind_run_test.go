@@ -8,16 +8,16 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes/fake"
 
+	"github.com/lateen-project/lateen/api"
 	"github.com/lateen-project/lateen/exposer/objects"
-	"github.com/lateen-project/lateen/exposer/rebind"
 )
 
 // restoredVolume is the volume of a rebind after the restore claim was deleted.
 func restoredVolume() *corev1.PersistentVolume {
 	return &corev1.PersistentVolume{
 		ObjectMeta: metav1.ObjectMeta{
-			Name: "restored", UID: "restored-uid", Labels: map[string]string{rebind.LabelRebind: string(download().UID)},
-			Annotations: map[string]string{rebind.AnnotationReclaimPolicy: "Delete"},
+			Name: "restored", UID: "restored-uid", Labels: map[string]string{api.LabelRebind: string(download().UID)},
+			Annotations: map[string]string{api.AnnotationReclaimPolicy: "Delete"},
 		},
 		Spec: corev1.PersistentVolumeSpec{
 			PersistentVolumeReclaimPolicy: corev1.PersistentVolumeReclaimRetain,
@@ -122,7 +122,7 @@ func TestAClaimThatTheCacheHasNotSeenBoundIsFetchedBeforeItsVolumeCountsAsGone(t
 	_, _, err := exposed(client, objects.Settings{}).Rebind(t.Context(), download(), stale)
 
 	require.NoError(t, err)
-	require.Equal(t, string(download().UID), volumeNow(t, client).Labels[rebind.LabelRebind])
+	require.Equal(t, string(download().UID), volumeNow(t, client).Labels[api.LabelRebind])
 	require.Equal(t, corev1.PersistentVolumeReclaimRetain, volumeNow(t, client).Spec.PersistentVolumeReclaimPolicy)
 }
 
@@ -130,13 +130,13 @@ func TestADeliveredVolumeGetsTheReclaimPolicyBackThatItHad(t *testing.T) {
 	for _, policy := range []corev1.PersistentVolumeReclaimPolicy{corev1.PersistentVolumeReclaimDelete, corev1.PersistentVolumeReclaimRetain} {
 		t.Run(string(policy), func(t *testing.T) {
 			volume := boundVolume()
-			volume.Annotations[rebind.AnnotationReclaimPolicy] = string(policy)
+			volume.Annotations[api.AnnotationReclaimPolicy] = string(policy)
 			client := fake.NewClientset(boundTarget(), volume)
 			done, _, err := exposed(client, objects.Settings{}).Rebind(t.Context(), download(), Existing{})
 			require.NoError(t, err)
 			require.True(t, done)
 			require.Equal(t, policy, volumeNow(t, client).Spec.PersistentVolumeReclaimPolicy)
-			require.NotContains(t, volumeNow(t, client).Annotations, rebind.AnnotationReclaimPolicy)
+			require.NotContains(t, volumeNow(t, client).Annotations, api.AnnotationReclaimPolicy)
 		})
 	}
 }
@@ -187,7 +187,7 @@ func TestADeliveryThatIsGivenUpKeepsTheVolume(t *testing.T) {
 			require.Equal(t, "restored volume kept as PersistentVolume restored", message)
 			volume := volumeNow(t, client)
 			require.Equal(t, test.policy, volume.Spec.PersistentVolumeReclaimPolicy)
-			require.Equal(t, "b1", volume.Labels[objects.LabelKept])
+			require.Equal(t, "b1", volume.Labels[api.LabelKept])
 		})
 	}
 }

@@ -11,6 +11,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/lateen-project/lateen/api"
 	"github.com/lateen-project/lateen/exposer/handover"
 	"github.com/lateen-project/lateen/exposer/objects"
 )
@@ -96,7 +97,7 @@ func (e *Exposer) cleanSnapshots(ctx context.Context, move objects.MoverSpec, ha
 // nothing is left.
 func (e *Exposer) RemoveOrphan(ctx context.Context, namespace string, orphan metav1.Object) error {
 	_, err := e.cleanSnapshots(ctx, objects.MoverSpec{
-		Namespace: namespace, Name: orphan.GetName(), UID: types.UID(orphan.GetLabels()[objects.LabelOwnerUID]),
+		Namespace: namespace, Name: orphan.GetName(), UID: types.UID(orphan.GetLabels()[api.LabelOwnerUID]),
 		Source: objects.Source{Snapshot: &objects.SnapshotSource{}}, // the backup VolumeSnapshot's annotations name it
 	}, false)
 	return err

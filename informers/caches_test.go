@@ -17,6 +17,8 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
+
+	"github.com/lateen-project/lateen/api"
 )
 
 func TestNewer(t *testing.T) {
@@ -121,13 +123,13 @@ func kindOf(url string) (kind, version string) {
 }
 
 func TestCachesAskForNoMoreThanAnAgentNeeds(t *testing.T) {
-	api := newServer(t)
-	config := &rest.Config{Host: api.URL}
+	served := newServer(t)
+	config := &rest.Config{Host: served.URL}
 	kube, err := kubernetes.NewForConfig(config)
 	require.NoError(t, err)
 	velero, err := NewClientset(config)
 	require.NoError(t, err)
-	caches, err := NewCaches(kube, velero, Selectors{Namespace: "velero", Node: "n1", OwnedLabels: "lateen.dev/mover=true", MoverLabels: "lateen.dev/acceptor=n1"})
+	caches, err := NewCaches(kube, velero, Selectors{Namespace: "velero", Node: "n1", OwnedLabels: api.LabelMover + "=true", MoverLabels: api.LabelAcceptor + "=n1"})
 	require.NoError(t, err)
 	ctx, stop := context.WithTimeout(t.Context(), 5*time.Second)
 	stopped := make(chan struct{})
@@ -140,17 +142,17 @@ func TestCachesAskForNoMoreThanAnAgentNeeds(t *testing.T) {
 	}
 	stop()
 	<-stopped
-	api.lock.Lock()
-	defer api.lock.Unlock()
+	served.lock.Lock()
+	defer served.lock.Unlock()
 	require.ElementsMatch(t, []string{
 		"GET /apis/velero.io/v1/namespaces/velero/podvolumebackups ",
 		"GET /apis/velero.io/v1/namespaces/velero/podvolumerestores ",
 		"GET /apis/velero.io/v2alpha1/namespaces/velero/datauploads ",
 		"GET /apis/velero.io/v2alpha1/namespaces/velero/datadownloads ",
-		"GET /api/v1/namespaces/velero/persistentvolumeclaims lateen.dev/mover=true",
+		"GET /api/v1/namespaces/velero/persistentvolumeclaims " + api.LabelMover + "=true",
 		"GET /api/v1/pods spec.nodeName=n1",
-		"GET /api/v1/namespaces/velero/pods lateen.dev/acceptor=n1",
-	}, api.asked, "one watch each, and no list")
+		"GET /api/v1/namespaces/velero/pods " + api.LabelAcceptor + "=n1",
+	}, served.asked, "one watch each, and no list")
 }
 
 func TestCachesRefuseASelectorThatIsNone(t *testing.T) {
@@ -163,11 +165,11 @@ func TestCachesRefuseASelectorThatIsNone(t *testing.T) {
 }
 
 func TestVeleroClientsSpeakJSONToTheRightPlace(t *testing.T) {
-	api := newServer(t)
-	velero, err := NewClientset(&rest.Config{Host: api.URL})
+	served := newServer(t)
+	velero, err := NewClientset(&rest.Config{Host: served.URL})
 	require.NoError(t, err)
 	written, err := velero.PodVolumeBackups("velero").Patch(t.Context(), "b1", types.MergePatchType, []byte(`{}`), metav1.PatchOptions{})
 	require.NoError(t, err)
 	require.Equal(t, velerov1.PodVolumeBackupPhaseAccepted, written.Status.Phase)
-	require.Equal(t, []string{"PATCH /apis/velero.io/v1/namespaces/velero/podvolumebackups/b1 "}, api.asked)
+	require.Equal(t, []string{"PATCH /apis/velero.io/v1/namespaces/velero/podvolumebackups/b1 "}, served.asked)
 }

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+	velerov1 "github.com/vmware-tanzu/velero/pkg/apis/velero/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/tools/cache"
@@ -136,7 +137,7 @@ func TestControllerWakesTheOwnerOfThatKind(t *testing.T) {
 		"its controller":                   {pod: pod("a", owned("PodVolumeBackup", true)), keys: []string{"velero/owner"}},
 		"a controller of another kind":     {pod: pod("a", owned("Job", true))},
 		"an owner that does not control":   {pod: pod("a", owned("PodVolumeBackup", false))},
-		"a label that names a transfer":    {pod: pod("a", func(p *corev1.Pod) { p.Labels = map[string]string{"velero.io/pod-volume-backup": "owner"} })},
+		"a label that names a transfer":    {pod: pod("a", func(p *corev1.Pod) { p.Labels = map[string]string{velerov1.PVBLabel: "owner"} })},
 		"a pod that belongs to nobody yet": {pod: pod("a")},
 	} {
 		t.Run(name, func(t *testing.T) {

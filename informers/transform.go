@@ -7,23 +7,15 @@ import (
 	velerov2alpha1 "github.com/vmware-tanzu/velero/pkg/apis/velero/v2alpha1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-)
 
-// Velero's finalizers: an object with one still needs a clean-up.
-const (
-	finalizerPodVolume = "velero.io/pod-volume-finalizer"
-	finalizerData      = "velero.io/data-upload-download-finalizer"
+	"github.com/lateen-project/lateen/api"
 )
-
-// annotationAcceptor marks a resource that needs a clean-up by Lateen, even if an agent of Velero removed the
-// finalizer.
-const annotationAcceptor = "lateen.dev/acceptor"
 
 // The trims reduce a terminal resource that needs no clean-up to the fields for counting. Thousands of them stay in a
 // cluster until their backup expires.
 
 func trimBackup(backup *velerov1.PodVolumeBackup) {
-	if ended(backup, string(backup.Status.Phase), finalizerPodVolume) {
+	if ended(backup, string(backup.Status.Phase), api.FinalizerPodVolume) {
 		*backup = velerov1.PodVolumeBackup{
 			ObjectMeta: minimalMeta(backup.ObjectMeta),
 			Spec:       velerov1.PodVolumeBackupSpec{Node: backup.Spec.Node},
@@ -33,7 +25,7 @@ func trimBackup(backup *velerov1.PodVolumeBackup) {
 }
 
 func trimRestore(restore *velerov1.PodVolumeRestore) {
-	if ended(restore, string(restore.Status.Phase), finalizerPodVolume) {
+	if ended(restore, string(restore.Status.Phase), api.FinalizerPodVolume) {
 		*restore = velerov1.PodVolumeRestore{
 			ObjectMeta: minimalMeta(restore.ObjectMeta),
 			Status:     velerov1.PodVolumeRestoreStatus{Phase: restore.Status.Phase, Node: restore.Status.Node},
@@ -42,7 +34,7 @@ func trimRestore(restore *velerov1.PodVolumeRestore) {
 }
 
 func trimUpload(upload *velerov2alpha1.DataUpload) {
-	if ended(upload, string(upload.Status.Phase), finalizerData) {
+	if ended(upload, string(upload.Status.Phase), api.FinalizerData) {
 		*upload = velerov2alpha1.DataUpload{
 			ObjectMeta: minimalMeta(upload.ObjectMeta),
 			Spec:       velerov2alpha1.DataUploadSpec{DataMover: upload.Spec.DataMover},
@@ -52,7 +44,7 @@ func trimUpload(upload *velerov2alpha1.DataUpload) {
 }
 
 func trimDownload(download *velerov2alpha1.DataDownload) {
-	if ended(download, string(download.Status.Phase), finalizerData) {
+	if ended(download, string(download.Status.Phase), api.FinalizerData) {
 		*download = velerov2alpha1.DataDownload{
 			ObjectMeta: minimalMeta(download.ObjectMeta),
 			Spec:       velerov2alpha1.DataDownloadSpec{DataMover: download.Spec.DataMover},
@@ -65,7 +57,7 @@ func trimDownload(download *velerov2alpha1.DataDownload) {
 func ended(object metav1.Object, phase, finalizer string) bool {
 	switch phase {
 	case "Completed", "Failed", "Canceled":
-		return !slices.Contains(object.GetFinalizers(), finalizer) && object.GetAnnotations()[annotationAcceptor] == ""
+		return !slices.Contains(object.GetFinalizers(), finalizer) && object.GetAnnotations()[api.AnnotationAcceptor] == ""
 	default:
 		return false
 	}
@@ -115,13 +107,10 @@ func trimNode(node *corev1.Node) {
 	*node = corev1.Node{ObjectMeta: minimalMeta(node.ObjectMeta), Status: corev1.NodeStatus{Conditions: conditions}}
 }
 
-// labelMover is on every mover (objects.LabelMover).
-const labelMover = "lateen.dev/mover"
-
 // memoryLimits returns the containers of a mover that have a memory limit, with nothing else. The message of an
 // OOM-killed mover names the limit.
 func memoryLimits(pod *corev1.Pod) []corev1.Container {
-	if !metav1.HasLabel(pod.ObjectMeta, labelMover) {
+	if !metav1.HasLabel(pod.ObjectMeta, api.LabelMover) {
 		return nil
 	}
 	var limited []corev1.Container

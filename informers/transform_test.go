@@ -11,6 +11,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/ptr"
 
+	"github.com/lateen-project/lateen/api"
 	"github.com/lateen-project/lateen/exposer/objects"
 )
 
@@ -28,7 +29,7 @@ func backup(phase velerov1.PodVolumeBackupPhase, finalizers ...string) *velerov1
 }
 
 func marked(backup *velerov1.PodVolumeBackup) *velerov1.PodVolumeBackup {
-	backup.Annotations["lateen.dev/acceptor"] = "n1"
+	backup.Annotations[api.AnnotationAcceptor] = "n1"
 	return backup
 }
 
@@ -36,9 +37,9 @@ func TestBackupsThatMayBeWrittenAreNotTrimmed(t *testing.T) {
 	for name, kept := range map[string]*velerov1.PodVolumeBackup{
 		"one that is new":                     backup(""),
 		"one that is accepted":                backup(velerov1.PodVolumeBackupPhaseAccepted),
-		"one that is moving":                  backup(velerov1.PodVolumeBackupPhaseInProgress, "velero.io/pod-volume-finalizer"),
-		"one that is being canceled":          backup(velerov1.PodVolumeBackupPhaseCanceling, "velero.io/pod-volume-finalizer"),
-		"one that is over but not cleaned up": backup(velerov1.PodVolumeBackupPhaseFailed, "a/b", "velero.io/pod-volume-finalizer"),
+		"one that is moving":                  backup(velerov1.PodVolumeBackupPhaseInProgress, api.FinalizerPodVolume),
+		"one that is being canceled":          backup(velerov1.PodVolumeBackupPhaseCanceling, api.FinalizerPodVolume),
+		"one that is over but not cleaned up": backup(velerov1.PodVolumeBackupPhaseFailed, "a/b", api.FinalizerPodVolume),
 		"one whose finalizer Velero's took":   marked(backup(velerov1.PodVolumeBackupPhaseCompleted)),
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -73,7 +74,7 @@ func TestTrimmedPodsAreReadAsWholeOnes(t *testing.T) {
 	whole := &corev1.Pod{
 		ObjectMeta: metav1.ObjectMeta{
 			Namespace: "velero", Name: "b1", UID: "uid", ResourceVersion: "7", DeletionTimestamp: &metav1.Time{},
-			Labels: map[string]string{objects.LabelAcceptor: "n1"}, Annotations: map[string]string{objects.AnnotationAttempt: "2"},
+			Labels: map[string]string{api.LabelAcceptor: "n1"}, Annotations: map[string]string{api.AnnotationAttempt: "2"},
 			OwnerReferences: []metav1.OwnerReference{{Kind: "PodVolumeBackup", Name: "b1", UID: "owner", Controller: new(true)}},
 		},
 		Spec: corev1.PodSpec{
@@ -111,7 +112,7 @@ func TestTrimmedPodsAreReadAsWholeOnes(t *testing.T) {
 
 func TestAMoverKeepsTheMemoryLimitThatItsMessageNames(t *testing.T) {
 	whole := &corev1.Pod{
-		ObjectMeta: metav1.ObjectMeta{Labels: map[string]string{objects.LabelMover: "true"}, OwnerReferences: []metav1.OwnerReference{{UID: "uid", Controller: new(true)}}},
+		ObjectMeta: metav1.ObjectMeta{Labels: map[string]string{api.LabelMover: "true"}, OwnerReferences: []metav1.OwnerReference{{UID: "uid", Controller: new(true)}}},
 		Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: "uid", Image: "velero", Resources: corev1.ResourceRequirements{
 			Limits: corev1.ResourceList{corev1.ResourceMemory: resource.MustParse("512Mi"), corev1.ResourceCPU: resource.MustParse("1")},
 		}}}},

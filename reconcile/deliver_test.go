@@ -17,8 +17,8 @@ import (
 	"k8s.io/client-go/tools/record"
 	testingclock "k8s.io/utils/clock/testing"
 
+	"github.com/lateen-project/lateen/api"
 	"github.com/lateen-project/lateen/exposer"
-	"github.com/lateen-project/lateen/exposer/rebind"
 	"github.com/lateen-project/lateen/reconcile/capacity"
 	"github.com/lateen-project/lateen/reconcile/transfer"
 )
@@ -37,8 +37,8 @@ func newLateDelivery(objects ...runtime.Object) *lateDelivery {
 	moved := now.Add(-transfer.DefaultLimits().RebindTimeout - time.Minute)
 	l := &lateDelivery{clock: testingclock.NewFakePassiveClock(now), kube: fake.NewClientset(objects...), download: &velerov2alpha1.DataDownload{
 		ObjectMeta: metav1.ObjectMeta{
-			Namespace: "velero", Name: "d1", UID: "d1-uid", Annotations: map[string]string{"lateen.dev/moved": moved.UTC().Format(time.RFC3339)},
-			Finalizers: []string{"velero.io/data-upload-download-finalizer"},
+			Namespace: "velero", Name: "d1", UID: "d1-uid", Annotations: map[string]string{api.AnnotationMoved: moved.UTC().Format(time.RFC3339)},
+			Finalizers: []string{api.FinalizerData},
 		},
 		Spec:   velerov2alpha1.DataDownloadSpec{TargetVolume: velerov2alpha1.TargetVolumeSpec{Namespace: "app", PVC: "restored"}},
 		Status: velerov2alpha1.DataDownloadStatus{Phase: velerov2alpha1.DataDownloadPhaseInProgress, Node: testNode},
@@ -92,7 +92,7 @@ func TestADeliveryPastItsDeadlineIsTriedBeforeItIsGivenUp(t *testing.T) {
 	bound.Spec.VolumeName, bound.Status.Phase = "pv", corev1.ClaimBound
 	volume := &corev1.PersistentVolume{
 		ObjectMeta: metav1.ObjectMeta{
-			Name: "pv", UID: "pv-uid", Labels: map[string]string{rebind.LabelRebind: "d1-uid"}, Annotations: map[string]string{rebind.AnnotationReclaimPolicy: "Delete"},
+			Name: "pv", UID: "pv-uid", Labels: map[string]string{api.LabelRebind: "d1-uid"}, Annotations: map[string]string{api.AnnotationReclaimPolicy: "Delete"},
 		},
 		Spec: corev1.PersistentVolumeSpec{
 			PersistentVolumeReclaimPolicy: corev1.PersistentVolumeReclaimRetain, ClaimRef: &corev1.ObjectReference{Namespace: "app", Name: "restored"},

@@ -12,6 +12,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	clienttesting "k8s.io/client-go/testing"
 
+	"github.com/lateen-project/lateen/api"
 	"github.com/lateen-project/lateen/reconcile/transfer"
 )
 
@@ -120,7 +121,7 @@ func TestACancelOfATransferWhoseMoverIsBeingReplacedEndsItAtOnce(t *testing.T) {
 	s.object.Spec.Cancel = true
 	s.step(t)
 	require.Equal(t, transfer.Canceled, s.state().Phase)
-	require.NotContains(t, s.object.Annotations, "lateen.dev/restarting")
+	require.NotContains(t, s.object.Annotations, api.AnnotationRestarting)
 }
 
 func TestAPodThatDoesNotGoHoldsARestartUpForTheGraceOnly(t *testing.T) {

@@ -11,6 +11,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	clienttesting "k8s.io/client-go/testing"
 
+	"github.com/lateen-project/lateen/api"
 	"github.com/lateen-project/lateen/reconcile/capacity"
 	"github.com/lateen-project/lateen/reconcile/transfer"
 )
@@ -83,7 +84,7 @@ func TestAFailedObservationKeepsTheSlotOnlyWhileTheMoverMayWork(t *testing.T) {
 			s.object.Status.Phase, s.failing = velerov1.PodVolumeBackupPhase(phase), errors.New("no answer")
 			delete(s.pods, testKey)
 			delete(s.pods, "app/db")
-			s.object.Finalizers = []string{"velero.io/pod-volume-finalizer"}
+			s.object.Finalizers = []string{api.FinalizerPodVolume}
 			s.kube.PrependReactor("*", "*", func(clienttesting.Action) (bool, runtime.Object, error) { return true, nil, s.failing })
 			_, err := s.Reconcile(t.Context(), testKey)
 			require.Error(t, err)

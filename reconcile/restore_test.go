@@ -9,6 +9,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/lateen-project/lateen/api"
 	"github.com/lateen-project/lateen/reconcile/transfer"
 )
 
@@ -44,7 +45,7 @@ func TestNoMoverWritesToAVolumeWhosePodWentOn(t *testing.T) {
 				node = "n2"
 			}
 			s.object.Status = velerov1.PodVolumeRestoreStatus{Phase: test.phase, Node: node, AcceptedTimestamp: &metav1.Time{Time: s.clock.Now()}}
-			s.object.Annotations = map[string]string{"lateen.dev/mover-restarts": test.restarts}
+			s.object.Annotations = map[string]string{api.AnnotationRestarts: test.restarts}
 			set := func(pod *corev1.Pod) {
 				s.live["app/db"] = pod
 				if test.here {

@@ -9,7 +9,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"github.com/lateen-project/lateen/exposer/objects"
+	"github.com/lateen-project/lateen/api"
 	"github.com/lateen-project/lateen/reconcile/transfer"
 )
 
@@ -19,17 +19,17 @@ func newTwoVolumes(phase velerov1.PodVolumeRestorePhase, restarts string) (*sing
 	pod := waitingPod(corev1.ContainerState{Running: &corev1.ContainerStateRunning{}})
 	s.live["app/db"], s.pods["app/db"] = pod, pod
 	s.object.Status = velerov1.PodVolumeRestoreStatus{Phase: velerov1.PodVolumeRestorePhasePrepared, Node: testNode, AcceptedTimestamp: &metav1.Time{Time: s.clock.Now()}}
-	s.object.Annotations = map[string]string{"lateen.dev/mover-restarts": "1"}
+	s.object.Annotations = map[string]string{api.AnnotationRestarts: "1"}
 	s.pods[testKey] = &corev1.Pod{
 		ObjectMeta: metav1.ObjectMeta{
 			Namespace: "velero", Name: "b1", UID: "mover-uid", OwnerReferences: []metav1.OwnerReference{{UID: "b1-uid", Controller: new(true)}},
-			Annotations: map[string]string{objects.AnnotationAttempt: "1"},
+			Annotations: map[string]string{api.AnnotationAttempt: "1"},
 		},
 		Spec: corev1.PodSpec{NodeName: testNode}, Status: corev1.PodStatus{Phase: corev1.PodRunning},
 	}
 	other := s.object.DeepCopy()
 	other.Name, other.UID, other.Spec.Volume = "b2", "b2-uid", "logs"
-	other.Annotations["lateen.dev/mover-restarts"] = restarts
+	other.Annotations[api.AnnotationRestarts] = restarts
 	other.Status.Phase = phase
 	s.siblings = append(s.siblings, other)
 	return s, other
@@ -66,11 +66,11 @@ func TestASecondMoverDoesNotStartOnceTheLastVolumeLetThePodGoOn(t *testing.T) {
 
 func TestAFirstMoverDoesNotStartWhileASecondOneOfItsPodWorks(t *testing.T) {
 	s, other := newTwoVolumes(velerov1.PodVolumeRestorePhaseInProgress, "1")
-	delete(s.object.Annotations, "lateen.dev/mover-restarts")
-	delete(s.pods[testKey].Annotations, objects.AnnotationAttempt)
+	delete(s.object.Annotations, api.AnnotationRestarts)
+	delete(s.pods[testKey].Annotations, api.AnnotationAttempt)
 	s.step(t)
 	require.Equal(t, transfer.Prepared, s.state().Phase)
-	other.Annotations["lateen.dev/mover-restarts"] = "0"
+	other.Annotations[api.AnnotationRestarts] = "0"
 	other.ResourceVersion = "2"
 	s.step(t)
 	require.Equal(t, transfer.InProgress, s.state().Phase, "first movers run side by side")

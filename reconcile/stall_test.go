@@ -9,7 +9,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"github.com/lateen-project/lateen/exposer/objects"
+	"github.com/lateen-project/lateen/api"
 	"github.com/lateen-project/lateen/reconcile/transfer"
 )
 
@@ -55,7 +55,7 @@ func TestAMoverThatReportsNothingForTooLongIsReplaced(t *testing.T) {
 	s.object.Status.Phase = velerov1.PodVolumeBackupPhaseInProgress // with the next mover
 	s.object.Status.StartTimestamp = &metav1.Time{Time: s.clock.Now()}
 	s.pods[testKey] = mover
-	mover.Annotations = map[string]string{objects.AnnotationAttempt: "1"}
+	mover.Annotations = map[string]string{api.AnnotationAttempt: "1"}
 	require.Equal(t, timeout, s.step(t), "the time of the first one does not count")
 	s.clock.Step(timeout)
 	s.step(t)

@@ -24,6 +24,7 @@ import (
 	"k8s.io/client-go/tools/record"
 	testingclock "k8s.io/utils/clock/testing"
 
+	"github.com/lateen-project/lateen/api"
 	"github.com/lateen-project/lateen/exposer"
 	"github.com/lateen-project/lateen/exposer/objects"
 	"github.com/lateen-project/lateen/reconcile/capacity"
@@ -282,7 +283,7 @@ func TestTransferConvergesOnceAFaultIsGone(t *testing.T) {
 						require.Equal(t, "snap", s.backup.Status.SnapshotID)
 						require.Nil(t, s.Mover(testKey), "mover left behind")
 						require.Zero(t, s.NodeSlots.Own().InUse(), "slot leaked")
-						require.NotContains(t, s.backup.Labels, "velero.io/expose-on-going")
+						require.NotContains(t, s.backup.Labels, api.LabelExposing)
 						require.LessOrEqual(t, s.calls["create pods"], 2, "more than one mover")
 					})
 				}

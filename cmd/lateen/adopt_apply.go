@@ -10,6 +10,7 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/client-go/util/retry"
 
+	"github.com/lateen-project/lateen/api"
 	"github.com/lateen-project/lateen/deploy"
 )
 
@@ -50,7 +51,7 @@ func (a *adoption) revert(ctx context.Context, changes []replacement) error {
 	for _, each := range append(rights, copies...) {
 		found, err := a.resource(each).Get(ctx, each.GetName(), metav1.GetOptions{})
 		switch {
-		case apierrors.IsNotFound(err), err == nil && found.GetLabels()[installedLabel] != a.namespace:
+		case apierrors.IsNotFound(err), err == nil && found.GetLabels()[api.LabelInstalled] != a.namespace:
 			continue
 		case err == nil:
 			err = a.resource(each).Delete(ctx, each.GetName(), metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: new(found.GetUID())}})
@@ -98,7 +99,7 @@ func (a *adoption) write(ctx context.Context, agents *unstructured.Unstructured)
 		if err != nil {
 			return err
 		}
-		annotate(current, adoptedAsAnnotation, completed)
+		annotate(current, api.AnnotationAdoptedAs, completed)
 	}
 	_, err = client.Update(ctx, current, metav1.UpdateOptions{FieldManager: fieldManager})
 	return err
@@ -107,7 +108,7 @@ func (a *adoption) write(ctx context.Context, agents *unstructured.Unstructured)
 // completed returns the template of adopt with the defaults of the API server. Without them, the defaults would look
 // like changes of a user.
 func (a *adoption) completed(ctx context.Context, agents *unstructured.Unstructured) (map[string]any, error) {
-	created, err := keptTemplate(agents, adoptedAsAnnotation)
+	created, err := keptTemplate(agents, api.AnnotationAdoptedAs)
 	if err != nil {
 		return nil, err
 	}

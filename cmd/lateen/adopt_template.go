@@ -11,20 +11,13 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/util/json" // keeps integers
 
+	"github.com/lateen-project/lateen/api"
 	"github.com/lateen-project/lateen/cmd/lateen/config"
 	"github.com/lateen-project/lateen/deploy"
 )
 
-// Annotations of an adopted DaemonSet. Each holds a pod template as JSON.
-const (
-	// The original template.
-	adoptedAnnotation = "lateen.dev/adopted-from"
-	// The template that lateen adopt wrote, with the defaults of the API server.
-	adoptedAsAnnotation = "lateen.dev/adopted-as"
-)
-
 func isAdopted(agents *unstructured.Unstructured) bool {
-	return agents.GetAnnotations()[adoptedAnnotation] != ""
+	return agents.GetAnnotations()[api.AnnotationAdopted] != ""
 }
 
 // runAs returns the ServiceAccount of agents.
@@ -43,7 +36,7 @@ func (a *adoption) adopt(ctx context.Context, agents *unstructured.Unstructured)
 	original := current
 	requeue := isAdopted(agents) && runAs(agents) == deploy.ServiceAccountName
 	if requeue {
-		if original, err = keptTemplate(agents, adoptedAnnotation); err != nil {
+		if original, err = keptTemplate(agents, api.AnnotationAdopted); err != nil {
 			return err
 		}
 	}
@@ -71,8 +64,8 @@ func (a *adoption) adopt(ctx context.Context, agents *unstructured.Unstructured)
 			return err
 		}
 	}
-	annotate(agents, adoptedAnnotation, original)
-	annotate(agents, adoptedAsAnnotation, created)
+	annotate(agents, api.AnnotationAdopted, original)
+	annotate(agents, api.AnnotationAdoptedAs, created)
 	a.warnOf(agents)
 	return setTemplate(agents, template)
 }
@@ -80,12 +73,12 @@ func (a *adoption) adopt(ctx context.Context, agents *unstructured.Unstructured)
 // restore turns adopted agents into Velero's and keeps later changes. It drops arguments that only Lateen has.
 func (a *adoption) restore(_ context.Context, agents *unstructured.Unstructured) error {
 	if !isAdopted(agents) {
-		return fmt.Errorf("annotation %s is missing, so lateen adopt did not change it", adoptedAnnotation)
+		return fmt.Errorf("annotation %s is missing, so lateen adopt did not change it", api.AnnotationAdopted)
 	}
 	if account := runAs(agents); account != deploy.ServiceAccountName {
-		return fmt.Errorf("it changed after it was adopted: its agents run as ServiceAccount %q; if they are Velero's, remove annotation %s", account, adoptedAnnotation)
+		return fmt.Errorf("it changed after it was adopted: its agents run as ServiceAccount %q; if they are Velero's, remove annotation %s", account, api.AnnotationAdopted)
 	}
-	original, err := keptTemplate(agents, adoptedAnnotation)
+	original, err := keptTemplate(agents, api.AnnotationAdopted)
 	if err != nil {
 		return err
 	}
@@ -97,8 +90,8 @@ func (a *adoption) restore(_ context.Context, agents *unstructured.Unstructured)
 	if err != nil {
 		return err
 	}
-	annotate(agents, adoptedAnnotation, nil)
-	annotate(agents, adoptedAsAnnotation, nil)
+	annotate(agents, api.AnnotationAdopted, nil)
+	annotate(agents, api.AnnotationAdoptedAs, nil)
 	if !changed {
 		return unstructured.SetNestedMap(agents.Object, original, "spec", "template") // byte for byte
 	}
@@ -115,10 +108,10 @@ func (a *adoption) restore(_ context.Context, agents *unstructured.Unstructured)
 // edited applies the changes since the adoption to a template. Without the annotation of the adopted template, there
 // are none.
 func edited(agents *unstructured.Unstructured, template corev1.PodTemplateSpec) (_ corev1.PodTemplateSpec, changed bool, err error) {
-	if agents.GetAnnotations()[adoptedAsAnnotation] == "" {
+	if agents.GetAnnotations()[api.AnnotationAdoptedAs] == "" {
 		return template, false, nil
 	}
-	then, err := keptTemplate(agents, adoptedAsAnnotation)
+	then, err := keptTemplate(agents, api.AnnotationAdoptedAs)
 	if err != nil {
 		return template, false, err
 	}

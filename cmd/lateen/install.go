@@ -14,6 +14,7 @@ import (
 	"k8s.io/client-go/kubernetes"
 	"sigs.k8s.io/yaml"
 
+	"github.com/lateen-project/lateen/api"
 	"github.com/lateen-project/lateen/cmd/lateen/config"
 	"github.com/lateen-project/lateen/deploy"
 )
@@ -126,10 +127,6 @@ func (o *installOptions) manifests() (definitions, rest []*unstructured.Unstruct
 	return definitions, rest, err
 }
 
-// installedLabel marks only objects that `lateen install` created. Its value is Velero's namespace. Existing objects
-// do not get it, so `lateen uninstall` keeps them.
-const installedLabel = "lateen.dev/installed-for"
-
 func toManifests(namespace string, objects []runtime.Object) ([]*unstructured.Unstructured, error) {
 	var all []*unstructured.Unstructured
 	for _, object := range objects {
@@ -138,7 +135,7 @@ func toManifests(namespace string, objects []runtime.Object) ([]*unstructured.Un
 			return nil, err
 		}
 		labels := manifest.GetLabels()
-		labels[installedLabel] = namespace
+		labels[api.LabelInstalled] = namespace
 		manifest.SetLabels(labels)
 		all = append(all, manifest)
 	}

@@ -16,6 +16,8 @@ import (
 	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/util/retry"
+
+	"github.com/lateen-project/lateen/api"
 )
 
 // fieldManager owns the fields that `lateen install --apply` sets.
@@ -73,7 +75,7 @@ func (i *installer) write(ctx context.Context, manifest *unstructured.Unstructur
 		if err := foreignAgents(before); err != nil {
 			return "", err
 		}
-		manifest = withLabel(manifest, before.GetLabels()[installedLabel])
+		manifest = withLabel(manifest, before.GetLabels()[api.LabelInstalled])
 	}
 	after, err := resource.Apply(ctx, manifest.GetName(), manifest, metav1.ApplyOptions{FieldManager: fieldManager, Force: true})
 	switch {
@@ -100,8 +102,8 @@ func comparableFields(object *unstructured.Unstructured) map[string]any {
 func withLabel(manifest *unstructured.Unstructured, installed string) *unstructured.Unstructured {
 	manifest = manifest.DeepCopy()
 	labels := manifest.GetLabels()
-	if labels[installedLabel] = installed; installed == "" {
-		delete(labels, installedLabel)
+	if labels[api.LabelInstalled] = installed; installed == "" {
+		delete(labels, api.LabelInstalled)
 	}
 	manifest.SetLabels(labels)
 	return manifest

@@ -15,6 +15,7 @@ import (
 	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/dynamic"
 
+	"github.com/lateen-project/lateen/api"
 	"github.com/lateen-project/lateen/cmd/lateen/config"
 	"github.com/lateen-project/lateen/deploy"
 )
@@ -96,7 +97,7 @@ func (i *installer) refuseAdopted(ctx context.Context) error {
 				i.namespace, agents.GetName(), i.namespace)
 		}
 		return fmt.Errorf("uninstall %s: DaemonSet %s has annotation %s, but its agents are not Lateen's: if they are Velero's, remove the annotation: kubectl -n %s annotate daemonset %s %s- %s-",
-			i.namespace, agents.GetName(), adoptedAnnotation, i.namespace, agents.GetName(), adoptedAnnotation, adoptedAsAnnotation)
+			i.namespace, agents.GetName(), api.AnnotationAdopted, i.namespace, agents.GetName(), api.AnnotationAdopted, api.AnnotationAdoptedAs)
 	}
 	return nil
 }
@@ -115,7 +116,7 @@ func (i *installer) uninstall(ctx context.Context, prompt prompt, timeout time.D
 		found = append(found, objects...)
 	}
 	if len(found) == 0 {
-		return fmt.Errorf("find objects of lateen install for namespace %s: no object has label %s=%s", i.namespace, installedLabel, i.namespace)
+		return fmt.Errorf("find objects of lateen install for namespace %s: no object has label %s=%s", i.namespace, api.LabelInstalled, i.namespace)
 	}
 	for _, each := range found {
 		fmt.Fprintf(i.out, "%s %s\n", each.object.GetKind(), each.object.GetName())
@@ -133,7 +134,7 @@ func (i *installer) uninstall(ctx context.Context, prompt prompt, timeout time.D
 }
 
 func (i *installer) installedOf(ctx context.Context, resource schema.GroupVersionResource) ([]installed, error) {
-	list, err := i.dynamic.Resource(resource).List(ctx, metav1.ListOptions{LabelSelector: installedLabel + "=" + i.namespace})
+	list, err := i.dynamic.Resource(resource).List(ctx, metav1.ListOptions{LabelSelector: api.LabelInstalled + "=" + i.namespace})
 	if apierrors.IsNotFound(err) {
 		return nil, nil // the definition does not exist
 	}

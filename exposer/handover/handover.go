@@ -8,6 +8,7 @@ import (
 
 	snapshotv1 "github.com/kubernetes-csi/external-snapshotter/client/v8/apis/volumesnapshot/v1"
 
+	"github.com/lateen-project/lateen/api"
 	"github.com/lateen-project/lateen/exposer/objects"
 )
 
@@ -106,7 +107,7 @@ func (h State) createBackupPair(first Step) (Step, string) {
 		return AwaitSnapshot, fmt.Sprintf("VolumeSnapshotContent %s is not bound to VolumeSnapshot %s", name, h.Source)
 	case handle(content) == "":
 		return AwaitSnapshot, fmt.Sprintf("VolumeSnapshotContent %s has no snapshot handle yet", name)
-	case h.Backup.Snapshot != nil && h.Backup.Snapshot.Labels[objects.LabelOwnerUID] == "":
+	case h.Backup.Snapshot != nil && h.Backup.Snapshot.Labels[api.LabelOwnerUID] == "":
 		return AdoptSnapshot, ""
 	}
 	return first, ""
@@ -124,9 +125,9 @@ func (h State) deleteOriginals() (Step, string) {
 		return h.fail("VolumeSnapshotContent %s is being deleted", h.Name)
 	case content.Spec.VolumeSnapshotRef.UID != "" && content.Spec.VolumeSnapshotRef.UID != backup.UID:
 		return h.fail("VolumeSnapshotContent %s is bound to an earlier VolumeSnapshot of the same name", h.Name)
-	case backup.Labels[objects.LabelOwnerUID] == "":
+	case backup.Labels[api.LabelOwnerUID] == "":
 		return AdoptSnapshot, ""
-	case content.Labels[objects.LabelOwnerUID] == "":
+	case content.Labels[api.LabelOwnerUID] == "":
 		return AdoptContent, ""
 	}
 	if rung := h.detachOriginal(); rung != Finished {

@@ -6,6 +6,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/lateen-project/lateen/api"
 	"github.com/lateen-project/lateen/exposer/objects"
 )
 
@@ -80,7 +81,7 @@ func (s toySnapshot) made(h State) *snapshotv1.VolumeSnapshot {
 	switch s.maker {
 	case lateen:
 		created.Labels = h.OwnerLabels()
-		created.Annotations = map[string]string{AnnotationSourceContent: "content", AnnotationSourceSnapshot: "apps/snap"}
+		created.Annotations = map[string]string{api.AnnotationSourceContent: "content", api.AnnotationSourceSnapshot: "apps/snap"}
 	case somebody:
 		created.Labels = objects.OwnerLabels("another", "n1")
 	case velero:

@@ -10,15 +10,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/lateen-project/lateen/api"
 	"github.com/lateen-project/lateen/exposer/objects"
-)
-
-// Annotations of a backup VolumeSnapshot, set at its creation. Every agent that finds it can continue or undo the
-// hand-over without other state.
-const (
-	AnnotationSourceContent  = "lateen.dev/source-content"  // name of the original VolumeSnapshotContent
-	AnnotationSourceSnapshot = "lateen.dev/source-snapshot" // namespace/name of the original VolumeSnapshot
-	AnnotationRestoreSize    = "lateen.dev/restore-size"    // status.restoreSize of the original; absent if it has none
 )
 
 // Names of the external snapshotter (its pkg/utils/util.go).
@@ -97,12 +90,12 @@ func (h State) BackupContent() *snapshotv1.VolumeSnapshotContent {
 
 // Annotations returns the annotations from which a hand-over can be continued.
 func (h State) Annotations() map[string]string {
-	memory := map[string]string{AnnotationSourceSnapshot: h.Source.String()}
+	memory := map[string]string{api.AnnotationSourceSnapshot: h.Source.String()}
 	if name := h.SourceContent(); name != "" {
-		memory[AnnotationSourceContent] = name
+		memory[api.AnnotationSourceContent] = name
 	}
 	if original := h.Original.Snapshot; original != nil && original.Status != nil && original.Status.RestoreSize != nil {
-		memory[AnnotationRestoreSize] = original.Status.RestoreSize.String()
+		memory[api.AnnotationRestoreSize] = original.Status.RestoreSize.String()
 	}
 	return memory
 }
@@ -110,7 +103,7 @@ func (h State) Annotations() map[string]string {
 // LoadSource reads the source from the annotations of the backup VolumeSnapshot, if it is not set.
 func (h *State) LoadSource() {
 	if h.Source.Name == "" && h.Backup.Snapshot != nil {
-		h.Source.Namespace, h.Source.Name, _ = strings.Cut(h.Backup.Snapshot.Annotations[AnnotationSourceSnapshot], "/")
+		h.Source.Namespace, h.Source.Name, _ = strings.Cut(h.Backup.Snapshot.Annotations[api.AnnotationSourceSnapshot], "/")
 	}
 }
 
@@ -124,7 +117,7 @@ func MarkedBeingDeleted() map[string]string { return map[string]string{annotatio
 // SourceContent returns the name of the original's content, or empty if no object names it.
 func (h State) SourceContent() string {
 	if h.Backup.Snapshot != nil {
-		if name := h.Backup.Snapshot.Annotations[AnnotationSourceContent]; name != "" {
+		if name := h.Backup.Snapshot.Annotations[api.AnnotationSourceContent]; name != "" {
 			return name
 		}
 	}
@@ -147,7 +140,7 @@ func (h State) RestoreSize() resource.Quantity {
 		if snapshot == nil {
 			continue
 		}
-		if size, err := resource.ParseQuantity(snapshot.Annotations[AnnotationRestoreSize]); err == nil {
+		if size, err := resource.ParseQuantity(snapshot.Annotations[api.AnnotationRestoreSize]); err == nil {
 			return size
 		}
 		if snapshot.Status != nil && snapshot.Status.RestoreSize != nil {
@@ -163,7 +156,7 @@ func (h State) isRecreatedSource() bool {
 	if h.Original.Snapshot == nil || h.Backup.Snapshot == nil {
 		return false
 	}
-	was := h.Backup.Snapshot.Annotations[AnnotationSourceContent]
+	was := h.Backup.Snapshot.Annotations[api.AnnotationSourceContent]
 	bare := State{Original: h.Original}
 	return was != "" && was != bare.SourceContent()
 }
@@ -173,7 +166,7 @@ func (h State) isRecreatedSource() bool {
 // of custom resources are generated, so a leftover of another one has a different name.
 func (h State) oursSnapshot() bool {
 	created := h.Backup.Snapshot
-	if owner, labelled := created.Labels[objects.LabelOwnerUID]; labelled {
+	if owner, labelled := created.Labels[api.LabelOwnerUID]; labelled {
 		return owner == string(h.UID)
 	}
 	content := created.Spec.Source.VolumeSnapshotContentName
@@ -182,7 +175,7 @@ func (h State) oursSnapshot() bool {
 
 func (h State) oursContent() bool {
 	created := h.Backup.Content
-	if owner, labelled := created.Labels[objects.LabelOwnerUID]; labelled {
+	if owner, labelled := created.Labels[api.LabelOwnerUID]; labelled {
 		return owner == string(h.UID)
 	}
 	ref := created.Spec.VolumeSnapshotRef

@@ -9,6 +9,8 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/ptr"
+
+	"github.com/lateen-project/lateen/api"
 )
 
 // Annotations of Kubernetes on claims and volumes (k8s.io/component-helpers/storage/volume).
@@ -112,7 +114,7 @@ func cacheSize(limit int64) resource.Quantity {
 func newClaim(move MoverSpec, name string) *corev1.PersistentVolumeClaim {
 	return &corev1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{
 		Name: name, Namespace: move.Namespace,
-		Labels:          Merged(OwnerLabels(move.UID, move.ExposingNode), map[string]string{LabelExclude: "true"}),
+		Labels:          Merged(OwnerLabels(move.UID, move.ExposingNode), map[string]string{api.LabelExclude: "true"}),
 		OwnerReferences: []metav1.OwnerReference{ownerReference(move)},
 	}}
 }
@@ -132,13 +134,10 @@ func readOnly(claim *corev1.PersistentVolumeClaim) bool {
 	return slices.Equal(claim.Spec.AccessModes, []corev1.PersistentVolumeAccessMode{corev1.ReadOnlyMany})
 }
 
-// LabelKept is on volumes that hold restored data and could not be rebound: no controller may delete them.
-const LabelKept = "lateen.dev/kept"
-
 // Disposable reports whether a volume was provisioned for this claim only, although its reclaim policy keeps it. A
 // volume of an administrator, created before the claim, is not disposable.
 func Disposable(volume *corev1.PersistentVolume, claim *corev1.PersistentVolumeClaim) bool {
 	return volume.Spec.PersistentVolumeReclaimPolicy != corev1.PersistentVolumeReclaimDelete &&
-		volume.Annotations[annotationProvisionedBy] != "" && volume.Labels[LabelKept] == "" &&
+		volume.Annotations[annotationProvisionedBy] != "" && volume.Labels[api.LabelKept] == "" &&
 		volume.Spec.ClaimRef != nil && volume.Spec.ClaimRef.UID == claim.UID
 }

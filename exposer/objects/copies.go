@@ -7,16 +7,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apiequality "k8s.io/apimachinery/pkg/api/equality"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-)
 
-const (
-	// LabelCopy is on Secrets and ConfigMaps in Velero's namespace that are copies for a claim; "true".
-	LabelCopy = "lateen.dev/copy"
-	// AnnotationCopyOf is the namespace/name of the original of such a copy.
-	AnnotationCopyOf = "lateen.dev/copy-of"
-
-	labelCopiedByVelero = "velero.io/backup-pvc-secret"   // on the copies of Velero's agent (its BackupPVCSecretLabel)
-	labelExcluded       = "velero.io/exclude-from-backup" // on objects without backup (its ExcludeFromBackupLabel)
+	"github.com/lateen-project/lateen/api"
 )
 
 // Copies are names of Secrets and ConfigMaps that a CSI driver reads in the namespace of a claim to provision its
@@ -62,8 +54,8 @@ func SameConfigMap(a, b *corev1.ConfigMap) bool {
 func copyMeta(source metav1.Object, namespace string) metav1.ObjectMeta {
 	return metav1.ObjectMeta{
 		Namespace: namespace, Name: source.GetName(),
-		Labels:      map[string]string{LabelCopy: "true", labelExcluded: "true"},
-		Annotations: map[string]string{AnnotationCopyOf: source.GetNamespace() + "/" + source.GetName()},
+		Labels:      map[string]string{api.LabelCopy: "true", api.LabelExclude: "true"},
+		Annotations: map[string]string{api.AnnotationCopyOf: source.GetNamespace() + "/" + source.GetName()},
 	}
 }
 
@@ -80,16 +72,16 @@ func ShareCopy(what string, have metav1.Object, same bool, want metav1.Object) (
 	owner := want.GetOwnerReferences()[0]
 	name := fmt.Sprintf("%s %s/%s", what, have.GetNamespace(), have.GetName())
 	owned := slices.ContainsFunc(have.GetOwnerReferences(), func(o metav1.OwnerReference) bool { return o.UID == owner.UID })
-	copied := have.GetLabels()[LabelCopy] != "" || have.GetLabels()[labelCopiedByVelero] != ""
+	copied := have.GetLabels()[api.LabelCopy] != "" || have.GetLabels()[api.LabelCopiedByVelero] != ""
 	switch {
 	case have.GetDeletionTimestamp() != nil:
 		return nil, fmt.Errorf("%s is being deleted", name)
 	case owned, same && !copied:
 		return nil, nil
 	case !same && copied:
-		return nil, fmt.Errorf("%s is a copy of another one for a transfer that runs (%s); this transfer waits until it is gone", name, have.GetAnnotations()[AnnotationCopyOf])
+		return nil, fmt.Errorf("%s is a copy of another one for a transfer that runs (%s); this transfer waits until it is gone", name, have.GetAnnotations()[api.AnnotationCopyOf])
 	case !same:
-		return nil, fmt.Errorf("%s exists and differs from %s, of which a copy is needed; delete it, or make it the same", name, want.GetAnnotations()[AnnotationCopyOf])
+		return nil, fmt.Errorf("%s exists and differs from %s, of which a copy is needed; delete it, or make it the same", name, want.GetAnnotations()[api.AnnotationCopyOf])
 	}
 	return map[string]any{"metadata": map[string]any{
 		"uid": have.GetUID(), "resourceVersion": have.GetResourceVersion(),

@@ -7,6 +7,8 @@ import (
 	"github.com/stretchr/testify/require"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/lateen-project/lateen/api"
 )
 
 func TestWhatIsCopiedAndFromWhere(t *testing.T) {
@@ -32,8 +34,8 @@ func TestACopyHoldsTheSameAndIsExcludedFromBackups(t *testing.T) {
 	copied := CopySecret(secret, "velero")
 	require.Equal(t, metav1.ObjectMeta{
 		Namespace: "velero", Name: "key",
-		Labels:      map[string]string{"lateen.dev/copy": "true", "velero.io/exclude-from-backup": "true"},
-		Annotations: map[string]string{"lateen.dev/copy-of": "app/key"},
+		Labels:      map[string]string{api.LabelCopy: "true", api.LabelExclude: "true"},
+		Annotations: map[string]string{api.AnnotationCopyOf: "app/key"},
 	}, copied.ObjectMeta)
 	require.True(t, SameSecret(secret, copied))
 	for name, change := range map[string]func(*corev1.Secret){
@@ -66,7 +68,7 @@ func TestWhatBecomesOfAnObjectThatHasTheNameOfACopy(t *testing.T) {
 	}{
 		"it is the claim's already":                      {labels: want.Labels, owners: []metav1.OwnerReference{theirs, ours}},
 		"the copy for another claim is shared":           {labels: want.Labels, owners: []metav1.OwnerReference{theirs}, same: true, shares: []metav1.OwnerReference{theirs, ours}},
-		"so is one of Velero's agent":                    {labels: map[string]string{"velero.io/backup-pvc-secret": "u1"}, same: true, shares: []metav1.OwnerReference{ours}},
+		"so is one of Velero's agent":                    {labels: map[string]string{api.LabelCopiedByVelero: "u1"}, same: true, shares: []metav1.OwnerReference{ours}},
 		"what a person made is used, and left alone":     {same: true},
 		"the copy of another original keeps it waiting":  {labels: want.Labels, owners: []metav1.OwnerReference{theirs}, says: "waits until it is gone"},
 		"what a person made for something else is kept":  {says: "differs from app/key"},

@@ -17,28 +17,8 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/utils/ptr"
-)
 
-// LabelRepository is the label by which Velero's server finds the maintenance jobs of a repository (Velero's
-// RepositoryNameLabel).
-const LabelRepository = "velero.io/repo-name"
-
-// Annotations of jobs, for the agent that is the coordinator when they finish.
-const (
-	// AnnotationRepositoryUID is the UID of the BackupRepository that a job was created for. It replaces an owner
-	// reference: the garbage collector would delete the job with its repository, and Velero's server polls a deleted
-	// job for ever (W42).
-	AnnotationRepositoryUID = "lateen.dev/repository-uid"
-	AnnotationKeep          = "lateen.dev/keep-latest"   // number of finished jobs of the repository that are kept
-	AnnotationFactor        = "lateen.dev/memory-factor" // factor of the configured memory limit for the job
-	// AnnotationFailures is the number of consecutive failures of the repository before the job. The history in the
-	// repository is not enough: the releases of Velero's server cut it to 3 entries.
-	AnnotationFailures = "lateen.dev/failures"
-	// AnnotationVerdict is a Verdict: the result of the job, once it is recorded in the history of its repository
-	// and counted. Jobs of Velero's server get it too.
-	AnnotationVerdict = "lateen.dev/verdict"
-	// AnnotationReleased is the time at which an unfinished job was marked as failed (RFC 3339).
-	AnnotationReleased = "lateen.dev/released"
+	"github.com/lateen-project/lateen/api"
 )
 
 // Names in the pods of Velero's own jobs (velero-protocol 4.4).
@@ -80,7 +60,7 @@ type JobSettings struct {
 
 // Job builds the job that maintains a repository once.
 func Job(what Maintenance, template JobTemplate, settings JobSettings) *batchv1.Job {
-	name := map[string]string{LabelRepository: RepositoryLabel(what.Name)}
+	name := map[string]string{api.LabelRepository: RepositoryLabel(what.Name)}
 	labels, annotations := settings.Labels, settings.Annotations
 	if labels == nil {
 		labels = template.Labels
@@ -94,10 +74,10 @@ func Job(what Maintenance, template JobTemplate, settings JobSettings) *batchv1.
 			Namespace: what.Namespace,
 			Labels:    Merged(name),
 			Annotations: map[string]string{
-				AnnotationRepositoryUID: string(what.UID),
-				AnnotationKeep:          strconv.Itoa(settings.Keep),
-				AnnotationFactor:        formatFactor(what.Factor),
-				AnnotationFailures:      strconv.Itoa(what.Failures),
+				api.AnnotationRepositoryUID: string(what.UID),
+				api.AnnotationKeep:          strconv.Itoa(settings.Keep),
+				api.AnnotationFactor:        formatFactor(what.Factor),
+				api.AnnotationFailures:      strconv.Itoa(what.Failures),
 			},
 		},
 		Spec: batchv1.JobSpec{

@@ -10,6 +10,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/ptr"
+
+	"github.com/lateen-project/lateen/api"
 )
 
 // JobOutcome is the result of a maintenance job, or that it is unfinished.
@@ -46,7 +48,7 @@ type JobRecord struct {
 // Annotations returns the annotations of a recorded job.
 func (r JobRecord) Annotations() map[string]string {
 	return map[string]string{
-		AnnotationVerdict: string(r.Verdict), AnnotationFailures: strconv.Itoa(r.Failures), AnnotationFactor: formatFactor(r.Factor),
+		api.AnnotationVerdict: string(r.Verdict), api.AnnotationFailures: strconv.Itoa(r.Failures), api.AnnotationFactor: formatFactor(r.Factor),
 	}
 }
 
@@ -129,14 +131,14 @@ func ReadJob(job *batchv1.Job) JobStatus {
 		Limited:   job.Spec.ActiveDeadlineSeconds != nil,
 		Suspended: job.Spec.Suspend != nil && *job.Spec.Suspend,
 		Deleting:  job.DeletionTimestamp != nil,
-		Ours:      job.Annotations[AnnotationRepositoryUID] != "",
+		Ours:      job.Annotations[api.AnnotationRepositoryUID] != "",
 		Class:     job.Spec.Template.Spec.PriorityClassName,
 		JobRecord: readRecord(job.Annotations),
 	}
-	if keep, err := strconv.Atoi(job.Annotations[AnnotationKeep]); err == nil {
+	if keep, err := strconv.Atoi(job.Annotations[api.AnnotationKeep]); err == nil {
 		observed.Keep = &keep
 	}
-	if released, err := time.Parse(time.RFC3339, job.Annotations[AnnotationReleased]); err == nil {
+	if released, err := time.Parse(time.RFC3339, job.Annotations[api.AnnotationReleased]); err == nil {
 		observed.Released = released
 	}
 	for _, condition := range status.Conditions {
@@ -165,11 +167,11 @@ func ReadJob(job *batchv1.Job) JobStatus {
 }
 
 func readRecord(annotations map[string]string) JobRecord {
-	record := JobRecord{Verdict: Verdict(annotations[AnnotationVerdict]), Factor: 1}
-	if factor, err := strconv.ParseFloat(annotations[AnnotationFactor], 64); err == nil && factor > 1 {
+	record := JobRecord{Verdict: Verdict(annotations[api.AnnotationVerdict]), Factor: 1}
+	if factor, err := strconv.ParseFloat(annotations[api.AnnotationFactor], 64); err == nil && factor > 1 {
 		record.Factor = factor
 	}
-	if failures, err := strconv.Atoi(annotations[AnnotationFailures]); err == nil && failures > 0 {
+	if failures, err := strconv.Atoi(annotations[api.AnnotationFailures]); err == nil && failures > 0 {
 		record.Failures = failures
 	}
 	return record

@@ -14,6 +14,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/validation"
+
+	"github.com/lateen-project/lateen/api"
 )
 
 func maintenance() Maintenance {
@@ -38,7 +40,7 @@ func jobSettings() JobSettings {
 			Requests: corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("100m")},
 			Limits:   corev1.ResourceList{corev1.ResourceMemory: resource.MustParse("1Gi")},
 		},
-		Labels:      map[string]string{"team": "storage", LabelRepository: "another"},
+		Labels:      map[string]string{"team": "storage", api.LabelRepository: "another"},
 		Annotations: map[string]string{"sidecar.istio.io/inject": "false"},
 		LoadAffinity: []metav1.LabelSelector{
 			{MatchLabels: map[string]string{"zone": "a"}},
@@ -92,8 +94,8 @@ func TestNamesOfJobs(t *testing.T) {
 		job := Job(what, jobTemplate(), jobSettings())
 		require.Empty(t, validation.IsDNS1123Subdomain(job.Name), job.Name)
 		require.LessOrEqual(t, len(job.Name), 63)
-		require.Empty(t, validation.IsValidLabelValue(job.Labels[LabelRepository]))
-		require.Equal(t, job.Labels[LabelRepository], job.Spec.Template.Labels[LabelRepository])
+		require.Empty(t, validation.IsValidLabelValue(job.Labels[api.LabelRepository]))
+		require.Equal(t, job.Labels[api.LabelRepository], job.Spec.Template.Labels[api.LabelRepository])
 		names[job.Name] = true
 	}
 	require.Len(t, names, 4, "two repositories never have the same job")
@@ -140,7 +142,7 @@ func TestReadJob(t *testing.T) {
 			require.Equal(t, test.want, ReadJob(job))
 		})
 	}
-	released := &batchv1.Job{ObjectMeta: metav1.ObjectMeta{Annotations: map[string]string{AnnotationReleased: "2026-01-02T03:04:05Z"}}}
+	released := &batchv1.Job{ObjectMeta: metav1.ObjectMeta{Annotations: map[string]string{api.AnnotationReleased: "2026-01-02T03:04:05Z"}}}
 	require.Equal(t, time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC), ReadJob(released).Released)
 	require.Nil(t, ReadJob(&batchv1.Job{}).Keep, "a job of Velero's server says nothing of it")
 	require.InDelta(t, 1, ReadJob(&batchv1.Job{}).Factor, 0)

@@ -9,22 +9,9 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/validation"
+
+	"github.com/lateen-project/lateen/api"
 )
-
-// Labels of every object that Lateen creates.
-const (
-	LabelMover    = "lateen.dev/mover"     // "true"
-	LabelOwnerUID = "lateen.dev/owner-uid" // UID of the custom resource that it was created for
-	LabelAcceptor = "lateen.dev/acceptor"  // the node whose agent exposes it
-)
-
-// LabelExclude keeps Velero's server from backing up an object (Velero's ExcludeFromBackupLabel). Objects of a
-// transfer do not exist any more when a backup of Velero's namespace is restored.
-const LabelExclude = "velero.io/exclude-from-backup"
-
-// AnnotationAttempt is the number of restarts before this mover was created. It distinguishes a mover that was
-// given up from its replacement of the same name.
-const AnnotationAttempt = "lateen.dev/attempt"
 
 // LabelValue returns a valid label value for any name. A name longer than Kubernetes allows (63) becomes its first
 // 54 characters, a dash and 8 hex digits of its SHA-256.
@@ -39,9 +26,9 @@ func LabelValue(name string) string {
 // OwnerLabels returns the labels of an object that is created for a transfer.
 func OwnerLabels(owner types.UID, acceptor string) map[string]string {
 	return map[string]string{
-		LabelMover:    "true",
-		LabelOwnerUID: string(owner),
-		LabelAcceptor: LabelValue(acceptor),
+		api.LabelMover:    "true",
+		api.LabelOwnerUID: string(owner),
+		api.LabelAcceptor: LabelValue(acceptor),
 	}
 }
 
@@ -54,7 +41,7 @@ func OwnedBy(object metav1.Object, owner types.UID) bool {
 
 // attempt reads AnnotationAttempt. Movers of Velero's own agent have none and count as the first attempt.
 func attempt(object metav1.Object) int {
-	n, err := strconv.Atoi(object.GetAnnotations()[AnnotationAttempt])
+	n, err := strconv.Atoi(object.GetAnnotations()[api.AnnotationAttempt])
 	if err != nil {
 		return 0
 	}

@@ -7,6 +7,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/lateen-project/lateen/api"
 )
 
 // Parts of pods, as the kubelet, the scheduler and the controllers write them.
@@ -24,7 +26,7 @@ func deleting(pod *corev1.Pod) { pod.DeletionTimestamp = &metav1.Time{} }
 
 func unscheduled(pod *corev1.Pod) { pod.Spec.NodeName = "" }
 
-func restarted(pod *corev1.Pod) { pod.Annotations = map[string]string{AnnotationAttempt: "2"} }
+func restarted(pod *corev1.Pod) { pod.Annotations = map[string]string{api.AnnotationAttempt: "2"} }
 
 func says(reason, message string) func(*corev1.Pod) {
 	return func(pod *corev1.Pod) { pod.Status.Reason, pod.Status.Message = reason, message }

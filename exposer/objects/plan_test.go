@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+	velerov1 "github.com/vmware-tanzu/velero/pkg/apis/velero/v1"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
 	"k8s.io/apimachinery/pkg/api/resource"
@@ -58,7 +59,7 @@ func written[T any](t *testing.T, object *T) string {
 // movement is the mover spec of a PodVolumeBackup.
 func movement() MoverSpec {
 	return MoverSpec{
-		Name: "backup1-x7k2p", Namespace: "velero", UID: "6f1c", PodLabel: "velero.io/pod-volume-backup",
+		Name: "backup1-x7k2p", Namespace: "velero", UID: "6f1c", PodLabel: velerov1.PVBLabel,
 		GVK:          schema.GroupVersionKind{Group: "velero.io", Version: "v1", Kind: "PodVolumeBackup"},
 		ExposingNode: "n1",
 		Command:      []string{"pod-volume", "backup", "--volume-path=/6f1c", "--pod-volume-backup=backup1-x7k2p", "--resource-timeout=10m0s"},
@@ -73,7 +74,7 @@ func onHost() VolumeInfo {
 // upload is the mover spec of a DataUpload.
 func upload() MoverSpec {
 	return MoverSpec{
-		Name: "backup1-q2w4e", Namespace: "velero", UID: "7a2d", PodLabel: "velero.io/data-upload",
+		Name: "backup1-q2w4e", Namespace: "velero", UID: "7a2d", PodLabel: velerov1.DataUploadLabel,
 		GVK:          schema.GroupVersionKind{Group: "velero.io", Version: "v2alpha1", Kind: "DataUpload"},
 		ExposingNode: "n1", PassVolumeMode: true, Group: "snapshot-exposer",
 		Command: []string{"data-mover", "backup", "--data-upload=backup1-q2w4e", "--volume-path=/7a2d", "--resource-timeout=10m0s"},
@@ -88,7 +89,7 @@ func ofSnapshot() VolumeInfo {
 // download is the mover spec of a DataDownload.
 func download() MoverSpec {
 	return MoverSpec{
-		Name: "restore1-r5t6y", Namespace: "velero", UID: "8b3e", PodLabel: "velero.io/data-download",
+		Name: "restore1-r5t6y", Namespace: "velero", UID: "8b3e", PodLabel: velerov1.DataDownloadLabel,
 		GVK:          schema.GroupVersionKind{Group: "velero.io", Version: "v2alpha1", Kind: "DataDownload"},
 		ExposingNode: "n1", PassVolumeMode: true, Group: "generic-restore-exposer", Restores: true, SnapshotSize: 3 << 30,
 		Command: []string{"data-mover", "restore", "--data-download=restore1-r5t6y", "--volume-path=/8b3e", "--resource-timeout=10m0s"},
@@ -103,7 +104,7 @@ func toTarget() VolumeInfo {
 	target.Spec = corev1.PersistentVolumeClaimSpec{
 		AccessModes: []corev1.PersistentVolumeAccessMode{corev1.ReadWriteOnce}, StorageClassName: new("fast"),
 		Resources: sized(resource.MustParse("5Gi")),
-		Selector:  &metav1.LabelSelector{MatchLabels: map[string]string{"velero.io/dynamic-pv-restore": "x"}},
+		Selector:  &metav1.LabelSelector{MatchLabels: map[string]string{velerov1.DynamicPVRestoreLabel: "x"}},
 	}
 	return VolumeInfo{OS: corev1.Linux, StorageClass: "fast", Target: target}
 }

@@ -8,6 +8,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/ptr"
+
+	"github.com/lateen-project/lateen/api"
 )
 
 // terminationGrace is the grace period of movers in seconds. With 0 the pod object would vanish before the process
@@ -42,16 +44,16 @@ func moverPod(move MoverSpec, facts VolumeInfo, template Template, settings Sett
 	name := string(move.UID)
 	group := map[string]string{}
 	if move.Group != "" {
-		group[LabelPodGroup] = move.Group
+		group[api.LabelPodGroup] = move.Group
 	}
 	pod := &corev1.Pod{
 		ObjectMeta: metav1.ObjectMeta{
 			Name:      move.Name,
 			Namespace: move.Namespace,
 			Labels: Merged(template.Labels, settings.Labels, group, OwnerLabels(move.UID, move.ExposingNode),
-				map[string]string{move.PodLabel: LabelValue(move.Name), LabelExclude: "true"}),
+				map[string]string{move.PodLabel: LabelValue(move.Name), api.LabelExclude: "true"}),
 			Annotations: Merged(noEvictAnnotations(), template.Annotations, settings.Annotations,
-				map[string]string{AnnotationAttempt: strconv.Itoa(move.Attempt)}),
+				map[string]string{api.AnnotationAttempt: strconv.Itoa(move.Attempt)}),
 			OwnerReferences: []metav1.OwnerReference{ownerReference(move)},
 		},
 		Spec: corev1.PodSpec{

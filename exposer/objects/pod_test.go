@@ -8,6 +8,8 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/ptr"
+
+	"github.com/lateen-project/lateen/api"
 )
 
 // podOf returns the pod of a plan.
@@ -54,13 +56,13 @@ func TestPlacesDoNotAccumulate(t *testing.T) {
 func TestPodLabelsOfTheConfigMapNeverHideAMover(t *testing.T) {
 	move := upload()
 	hostile := Settings{
-		Labels:      map[string]string{move.PodLabel: "x", LabelPodGroup: "x", LabelMover: "false", LabelOwnerUID: "x", LabelAcceptor: "x", "azure.workload.identity/use": "false"},
-		Annotations: map[string]string{AnnotationAttempt: "9", "cluster-autoscaler.kubernetes.io/safe-to-evict": "true"},
+		Labels:      map[string]string{move.PodLabel: "x", api.LabelPodGroup: "x", api.LabelMover: "false", api.LabelOwnerUID: "x", api.LabelAcceptor: "x", "azure.workload.identity/use": "false"},
+		Annotations: map[string]string{api.AnnotationAttempt: "9", "cluster-autoscaler.kubernetes.io/safe-to-evict": "true"},
 	}
 	pod := PlanOf(move, ofSnapshot(), full(), hostile).Pod
 	require.Equal(t, map[string]string{
-		move.PodLabel: move.Name, LabelMover: "true", LabelOwnerUID: "7a2d", LabelAcceptor: "n1", LabelPodGroup: "snapshot-exposer",
-		LabelExclude: "true", "azure.workload.identity/use": "false",
+		move.PodLabel: move.Name, api.LabelMover: "true", api.LabelOwnerUID: "7a2d", api.LabelAcceptor: "n1", api.LabelPodGroup: "snapshot-exposer",
+		api.LabelExclude: "true", "azure.workload.identity/use": "false",
 	}, pod.Labels, "of what the DaemonSet says podLabels win")
 	require.Equal(t, 0, ReadPod(pod).Attempt)
 	require.Equal(t, "true", pod.Annotations["cluster-autoscaler.kubernetes.io/safe-to-evict"], "who wants movers to be evicted may say so")
@@ -130,7 +132,7 @@ func TestAVolumeIsDisposedOfOnlyIfItIsOfThisClaim(t *testing.T) {
 		"of nobody":         {policy: corev1.PersistentVolumeReclaimRetain},
 		"kept after a bad rebind": {
 			policy: corev1.PersistentVolumeReclaimRetain, owner: &corev1.ObjectReference{UID: "c1"},
-			change: func(volume *corev1.PersistentVolume) { volume.Labels = map[string]string{LabelKept: "x"} },
+			change: func(volume *corev1.PersistentVolume) { volume.Labels = map[string]string{api.LabelKept: "x"} },
 		},
 		"made by an administrator, before any claim": {
 			policy: corev1.PersistentVolumeReclaimRetain, owner: &corev1.ObjectReference{UID: "c1"},

@@ -7,11 +7,9 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/ptr"
-)
 
-// LabelPodGroup is the label by which the scheduler finds the movers over which it spreads new ones (Velero's
-// ExposerPodGroupLabel).
-const LabelPodGroup = "velero.io/exposer-pod-group"
+	"github.com/lateen-project/lateen/api"
+)
 
 // applyScheduling sets the nodes on which the mover may run.
 //
@@ -39,7 +37,7 @@ func applyScheduling(spec *corev1.PodSpec, move MoverSpec, facts VolumeInfo, tem
 	spec.Tolerations = tolerations(facts, settings.Tolerations, template.Tolerations, template.AgentTolerations)
 	spec.TopologySpreadConstraints = []corev1.TopologySpreadConstraint{{
 		MaxSkew: 1, TopologyKey: corev1.LabelHostname, WhenUnsatisfiable: corev1.ScheduleAnyway,
-		LabelSelector: &metav1.LabelSelector{MatchLabels: map[string]string{LabelPodGroup: move.Group}},
+		LabelSelector: &metav1.LabelSelector{MatchLabels: map[string]string{api.LabelPodGroup: move.Group}},
 	}}
 }
 

@@ -19,7 +19,7 @@ type MoverSpec struct {
 
 	Command        []string // arguments of /velero, except those that depend on the volume
 	PassVolumeMode bool     // the command takes --volume-mode
-	Group          string   // value of LabelPodGroup, over which movers spread; empty for none
+	Group          string   // value of api.LabelPodGroup, over which movers spread; empty for none
 	OS             corev1.OSName
 	SnapshotSize   int64 // of the kopia snapshot to restore, in bytes; 0: not known
 	Restores       bool  // it writes to the volume, and may have a cache volume

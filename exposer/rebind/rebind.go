@@ -10,15 +10,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/lateen-project/lateen/api"
 	"github.com/lateen-project/lateen/exposer/objects"
-)
-
-// Label and annotation of a volume that is rebound.
-const (
-	LabelRebind = "lateen.dev/rebind" // UID of the DataDownload; it stays, as a record of the rebind
-	// AnnotationReclaimPolicy is the original reclaim policy of the volume; it is removed when the policy is
-	// restored.
-	AnnotationReclaimPolicy = "lateen.dev/reclaim-policy"
 )
 
 // State is the observed state of a restored volume and its rebind to the target claim.
@@ -26,7 +19,7 @@ type State struct {
 	Move   objects.MoverSpec
 	Pod    *corev1.Pod                   // the mover; nil if it is deleted
 	Claim  *corev1.PersistentVolumeClaim // the restore claim; nil if it is deleted
-	Volume *corev1.PersistentVolume      // of the restore claim, or found by LabelRebind; nil if there is none
+	Volume *corev1.PersistentVolume      // of the restore claim, or found by api.LabelRebind; nil if there is none
 	Target *corev1.PersistentVolumeClaim // nil if it does not exist
 }
 
@@ -99,7 +92,7 @@ func (d State) fail() string {
 	switch {
 	case d.Volume == nil:
 		return "the volume that was restored does not exist any more"
-	case d.Volume.Labels[objects.LabelKept] != "":
+	case d.Volume.Labels[api.LabelKept] != "":
 		return "the delivery was given up before"
 	case d.Target == nil:
 		return fmt.Sprintf("target claim %s does not exist", d.target())
@@ -123,12 +116,12 @@ func (d State) fail() string {
 }
 
 // labelled reports whether the volume's label names this DataDownload.
-func (d State) labelled() bool { return d.Volume.Labels[LabelRebind] == string(d.Move.UID) }
+func (d State) labelled() bool { return d.Volume.Labels[api.LabelRebind] == string(d.Move.UID) }
 
 // wasDelivered reports whether the volume was bound to the target and has its original reclaim policy. LabelRebind
 // and AnnotationReclaimPolicy are set together, and the label stays.
 func (d State) wasDelivered() bool {
-	return d.Volume != nil && d.labelled() && !d.marked() && d.Volume.Labels[objects.LabelKept] == ""
+	return d.Volume != nil && d.labelled() && !d.marked() && d.Volume.Labels[api.LabelKept] == ""
 }
 
 // namesTarget reports whether the claimRef of the labelled volume names the target.
@@ -151,7 +144,7 @@ func claimOf(volume *corev1.PersistentVolume) (claim types.NamespacedName) {
 }
 
 // marked reports whether the original reclaim policy is still to be restored.
-func (d State) marked() bool { return d.Volume.Annotations[AnnotationReclaimPolicy] != "" }
+func (d State) marked() bool { return d.Volume.Annotations[api.AnnotationReclaimPolicy] != "" }
 
 // retained reports whether the volume survives the deletion of its claim, or is already bound to the target.
 func (d State) retained() bool {
@@ -212,12 +205,12 @@ type VolumeSpec struct {
 // Retain returns the patch that keeps the volume after its claim is deleted. It records the DataDownload and the
 // original reclaim policy.
 func (d State) Retain() VolumePatch {
-	was := cmp.Or(d.Volume.Annotations[AnnotationReclaimPolicy], string(d.Volume.Spec.PersistentVolumeReclaimPolicy))
+	was := cmp.Or(d.Volume.Annotations[api.AnnotationReclaimPolicy], string(d.Volume.Spec.PersistentVolumeReclaimPolicy))
 	return VolumePatch{
 		VolumeMetadata{
 			UID:         d.Volume.UID,
-			Labels:      map[string]*string{LabelRebind: new(string(d.Move.UID))},
-			Annotations: map[string]*string{AnnotationReclaimPolicy: &was},
+			Labels:      map[string]*string{api.LabelRebind: new(string(d.Move.UID))},
+			Annotations: map[string]*string{api.AnnotationReclaimPolicy: &was},
 		},
 		VolumeSpec{Policy: corev1.PersistentVolumeReclaimRetain},
 	}
@@ -244,8 +237,8 @@ func (d State) Reserve() VolumePatch {
 // Release returns the patch that restores the reclaim policy.
 func (d State) Release() VolumePatch {
 	return VolumePatch{
-		VolumeMetadata{UID: d.Volume.UID, Annotations: map[string]*string{AnnotationReclaimPolicy: nil}},
-		VolumeSpec{Policy: corev1.PersistentVolumeReclaimPolicy(d.Volume.Annotations[AnnotationReclaimPolicy])},
+		VolumeMetadata{UID: d.Volume.UID, Annotations: map[string]*string{api.AnnotationReclaimPolicy: nil}},
+		VolumeSpec{Policy: corev1.PersistentVolumeReclaimPolicy(d.Volume.Annotations[api.AnnotationReclaimPolicy])},
 	}
 }
 
@@ -253,11 +246,11 @@ func (d State) Release() VolumePatch {
 // sweep deletes it then. If another claim uses the volume, the reclaim policy belongs to the owner of that claim
 // and stays.
 func (d State) Keep() VolumePatch {
-	labels := map[string]*string{objects.LabelKept: new(objects.LabelValue(d.Move.Name)), LabelRebind: nil}
+	labels := map[string]*string{api.LabelKept: new(objects.LabelValue(d.Move.Name)), api.LabelRebind: nil}
 	for name := range objects.OwnerLabels(d.Move.UID, d.Move.ExposingNode) {
 		labels[name] = nil
 	}
-	patch := VolumePatch{Metadata: VolumeMetadata{UID: d.Volume.UID, Labels: labels, Annotations: map[string]*string{AnnotationReclaimPolicy: nil}}}
+	patch := VolumePatch{Metadata: VolumeMetadata{UID: d.Volume.UID, Labels: labels, Annotations: map[string]*string{api.AnnotationReclaimPolicy: nil}}}
 	if !d.inUse() {
 		patch.Spec.Policy = corev1.PersistentVolumeReclaimRetain
 	}

@@ -19,7 +19,7 @@ import (
 	"k8s.io/klog/v2"
 	"k8s.io/utils/clock"
 
-	"github.com/lateen-project/lateen/exposer/objects"
+	"github.com/lateen-project/lateen/api"
 	"github.com/lateen-project/lateen/metrics"
 )
 
@@ -134,9 +134,9 @@ func (o *Sweeper) suspects(ctx context.Context, resource string) ([]suspect, err
 		return nil, nil
 	}
 	var found []suspect
-	selector := objects.LabelMover + "=true," + objects.LabelOwnerUID + ",!" + objects.LabelKept
+	selector := api.LabelMover + "=true," + api.LabelOwnerUID + ",!" + api.LabelKept
 	err := o.list(ctx, o.at(resource), selector, func(object *metav1.PartialObjectMetadata) {
-		owner := types.UID(object.Labels[objects.LabelOwnerUID])
+		owner := types.UID(object.Labels[api.LabelOwnerUID])
 		if controller := metav1.GetControllerOfNoCopy(object); controller != nil && controller.UID != owner {
 			return // the creator copied our labels
 		}

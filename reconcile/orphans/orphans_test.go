@@ -18,7 +18,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	clienttesting "k8s.io/client-go/testing"
 
-	"github.com/lateen-project/lateen/exposer/objects"
+	"github.com/lateen-project/lateen/api"
 )
 
 func TestWhatIsAnOrphan(t *testing.T) {
@@ -35,11 +35,11 @@ func TestWhatIsAnOrphan(t *testing.T) {
 		"it is ten minutes old": {func() *metav1.PartialObjectMetadata { return podOf("a", "gone", aged(10*time.Minute)) }, false},
 		"it is older":           {func() *metav1.PartialObjectMetadata { return podOf("a", "gone", aged(10*time.Minute+time.Second)) }, true},
 		"it was kept for a person": {func() *metav1.PartialObjectMetadata {
-			return podOf("a", "gone", labelled(objects.LabelKept, "restore-1"))
+			return podOf("a", "gone", labelled(api.LabelKept, "restore-1"))
 		}, false},
-		"it is not ours": {func() *metav1.PartialObjectMetadata { return podOf("a", "gone", labelled(objects.LabelMover, "false")) }, false},
+		"it is not ours": {func() *metav1.PartialObjectMetadata { return podOf("a", "gone", labelled(api.LabelMover, "false")) }, false},
 		"it has no owner": {func() *metav1.PartialObjectMetadata {
-			return podOf("a", "gone", func(object *metav1.PartialObjectMetadata) { delete(object.Labels, objects.LabelOwnerUID) })
+			return podOf("a", "gone", func(object *metav1.PartialObjectMetadata) { delete(object.Labels, api.LabelOwnerUID) })
 		}, false},
 		"it has our labels, but somebody else controls it": {func() *metav1.PartialObjectMetadata {
 			return podOf("a", "gone", func(object *metav1.PartialObjectMetadata) {
@@ -103,7 +103,7 @@ func TestOnlyMetadataOfOursIsListed(t *testing.T) {
 		for _, action := range a.client.Actions() {
 			require.Equal(t, "list", action.GetVerb())
 			list := action.(clienttesting.ListAction)
-			require.Contains(t, list.GetListRestrictions().Labels.String(), "lateen.dev/mover=true")
+			require.Contains(t, list.GetListRestrictions().Labels.String(), api.LabelMover+"=true")
 			listed = append(listed, strings.TrimSuffix(action.GetNamespace()+"/", "/")+" "+action.GetResource().Resource)
 		}
 		require.Equal(t, []string{"velero pods", "velero persistentvolumeclaims", "velero volumesnapshots", " volumesnapshotcontents"}, listed,

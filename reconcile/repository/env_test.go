@@ -18,6 +18,7 @@ import (
 	"k8s.io/client-go/tools/record"
 	testclock "k8s.io/utils/clock/testing"
 
+	"github.com/lateen-project/lateen/api"
 	"github.com/lateen-project/lateen/exposer"
 	"github.com/lateen-project/lateen/exposer/objects"
 	"github.com/lateen-project/lateen/reconcile/maintenance"
@@ -141,7 +142,7 @@ func (m *maintained) job(name, repository string, change ...func(*batchv1.Job)) 
 	m.Helper()
 	job := &batchv1.Job{ObjectMeta: metav1.ObjectMeta{
 		Namespace: "velero", Name: name, UID: types.UID(name), CreationTimestamp: metav1.NewTime(m.clock.Now()),
-		Labels: map[string]string{objects.LabelRepository: objects.RepositoryLabel(repository)},
+		Labels: map[string]string{api.LabelRepository: objects.RepositoryLabel(repository)},
 	}}
 	for _, one := range change {
 		one(job)

@@ -25,8 +25,8 @@ import (
 	"k8s.io/klog/v2"
 	testclock "k8s.io/utils/clock/testing"
 
+	"github.com/lateen-project/lateen/api"
 	"github.com/lateen-project/lateen/exposer"
-	"github.com/lateen-project/lateen/exposer/objects"
 	"github.com/lateen-project/lateen/reconcile/maintenance"
 	"github.com/lateen-project/lateen/reconcile/seeds"
 )
@@ -222,7 +222,7 @@ func (y *yard) end(name string) {
 	job := y.jobs[name].DeepCopy()
 	condition := batchv1.JobComplete
 	job.Status.Succeeded = 1
-	repository := y.repositories["velero/"+job.Labels[objects.LabelRepository]]
+	repository := y.repositories["velero/"+job.Labels[api.LabelRepository]]
 	if len(repository.Status.RecentMaintenance) < 2 && y.random.IntN(3) == 0 {
 		condition, job.Status.Succeeded, job.Status.Failed = batchv1.JobFailed, 0, 1
 	}

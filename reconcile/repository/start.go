@@ -15,6 +15,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/klog/v2"
 
+	"github.com/lateen-project/lateen/api"
 	"github.com/lateen-project/lateen/exposer"
 	"github.com/lateen-project/lateen/exposer/objects"
 	"github.com/lateen-project/lateen/reconcile/maintenance"
@@ -90,7 +91,7 @@ func (m *Reconciler) waiting(but string, jobs jobsByLabel) []maintenance.Waiting
 	return all
 }
 
-// jobsByLabel holds maintenance jobs by the value of objects.LabelRepository.
+// jobsByLabel holds maintenance jobs by the value of api.LabelRepository.
 type jobsByLabel map[string][]objects.JobStatus
 
 // stageSeen records when a job was first observed in its stage, by the clock of this process. The API server and
@@ -141,7 +142,7 @@ func (m *Reconciler) jobs() jobsByLabel {
 			m.stages[observed.UID] = stageSeen{observed.Stage(), m.Clock.Now()}
 		}
 		observed.Since = m.stages[observed.UID].since
-		label := job.Labels[objects.LabelRepository]
+		label := job.Labels[api.LabelRepository]
 		jobs[label] = append(jobs[label], observed)
 	}
 	return jobs
@@ -170,9 +171,9 @@ func (m *Reconciler) running(jobs jobsByLabel) int {
 // that wait for a free place. Without a repository, the label value is the key, and the job itself is reconciled.
 func (m *Reconciler) Job(job *batchv1.Job) {
 	m.drop(job)
-	key := job.Namespace + "/" + job.Labels[objects.LabelRepository]
+	key := job.Namespace + "/" + job.Labels[api.LabelRepository]
 	for _, object := range m.Repositories.List() {
-		if objects.RepositoryLabel(object.Name) == job.Labels[objects.LabelRepository] {
+		if objects.RepositoryLabel(object.Name) == job.Labels[api.LabelRepository] {
 			key = object.Namespace + "/" + object.Name
 		}
 	}

@@ -8,6 +8,7 @@ import (
 	velerov2alpha1 "github.com/vmware-tanzu/velero/pkg/apis/velero/v2alpha1"
 	corev1 "k8s.io/api/core/v1"
 
+	"github.com/lateen-project/lateen/api"
 	"github.com/lateen-project/lateen/exposer/objects"
 )
 
@@ -28,7 +29,7 @@ func DataDownload() Kind[*velerov2alpha1.DataDownload] {
 }
 
 func getDataDownload(dd *velerov2alpha1.DataDownload) State {
-	state := commonState(dd, finalizerData)
+	state := commonState(dd, api.FinalizerData)
 	status := dd.Status
 	state.Phase, state.Cancel = Phase(status.Phase), dd.Spec.Cancel
 	state.Foreign, state.DataMover = foreign(dd.Spec.DataMover), dd.Spec.DataMover
@@ -42,7 +43,7 @@ func getDataDownload(dd *velerov2alpha1.DataDownload) State {
 }
 
 func setDataDownload(dd *velerov2alpha1.DataDownload, state State) {
-	setCommon(dd, state, finalizerData)
+	setCommon(dd, state, api.FinalizerData)
 	dd.Spec.Cancel = state.Cancel
 	status := &dd.Status
 	status.Phase, status.Message = velerov2alpha1.DataDownloadPhase(state.Phase), state.Message

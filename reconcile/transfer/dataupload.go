@@ -9,11 +9,9 @@ import (
 	velerov2alpha1 "github.com/vmware-tanzu/velero/pkg/apis/velero/v2alpha1"
 	corev1 "k8s.io/api/core/v1"
 
+	"github.com/lateen-project/lateen/api"
 	"github.com/lateen-project/lateen/exposer/objects"
 )
-
-// finalizerData is Velero's finalizer of DataUploads and DataDownloads.
-const finalizerData = "velero.io/data-upload-download-finalizer"
 
 // DataUpload returns the kind that reads a CSI snapshot. The scheduler chooses the node of its mover.
 func DataUpload() Kind[*velerov2alpha1.DataUpload] {
@@ -30,7 +28,7 @@ func DataUpload() Kind[*velerov2alpha1.DataUpload] {
 }
 
 func getDataUpload(du *velerov2alpha1.DataUpload) State {
-	state := commonState(du, finalizerData)
+	state := commonState(du, api.FinalizerData)
 	status := du.Status
 	state.Phase, state.Cancel = Phase(status.Phase), du.Spec.Cancel
 	state.OwnsSnapshot, state.Foreign, state.DataMover = true, foreign(du.Spec.DataMover), du.Spec.DataMover
@@ -58,7 +56,7 @@ func refuseSnapshot(spec velerov2alpha1.DataUploadSpec) string {
 }
 
 func setDataUpload(du *velerov2alpha1.DataUpload, state State) {
-	setCommon(du, state, finalizerData)
+	setCommon(du, state, api.FinalizerData)
 	du.Spec.Cancel = state.Cancel
 	status := &du.Status
 	status.Phase, status.Message = velerov2alpha1.DataUploadPhase(state.Phase), state.Message

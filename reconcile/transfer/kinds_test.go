@@ -12,6 +12,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/lateen-project/lateen/api"
 	"github.com/lateen-project/lateen/exposer/objects"
 )
 
@@ -64,7 +65,7 @@ type sample[T Object] struct {
 
 func podVolumeBackups() sample[*velerov1.PodVolumeBackup] {
 	return sample[*velerov1.PodVolumeBackup]{
-		kind: PodVolumeBackup(), finalizer: finalizerPodVolume,
+		kind: PodVolumeBackup(), finalizer: api.FinalizerPodVolume,
 		empty:    func() *velerov1.PodVolumeBackup { return &velerov1.PodVolumeBackup{} },
 		setPhase: func(o *velerov1.PodVolumeBackup, phase Phase) { o.Status.Phase = velerov1.PodVolumeBackupPhase(phase) },
 		clear:    func(o *velerov1.PodVolumeBackup) { o.Spec.Cancel, o.Status = false, velerov1.PodVolumeBackupStatus{} },
@@ -74,7 +75,7 @@ func podVolumeBackups() sample[*velerov1.PodVolumeBackup] {
 
 func podVolumeRestores() sample[*velerov1.PodVolumeRestore] {
 	return sample[*velerov1.PodVolumeRestore]{
-		kind: PodVolumeRestore(), finalizer: finalizerPodVolume,
+		kind: PodVolumeRestore(), finalizer: api.FinalizerPodVolume,
 		empty: func() *velerov1.PodVolumeRestore { return &velerov1.PodVolumeRestore{} },
 		setPhase: func(o *velerov1.PodVolumeRestore, phase Phase) {
 			o.Status.Phase = velerov1.PodVolumeRestorePhase(phase)
@@ -86,7 +87,7 @@ func podVolumeRestores() sample[*velerov1.PodVolumeRestore] {
 
 func dataUploads() sample[*velerov2alpha1.DataUpload] {
 	return sample[*velerov2alpha1.DataUpload]{
-		kind: DataUpload(), finalizer: finalizerData,
+		kind: DataUpload(), finalizer: api.FinalizerData,
 		empty: func() *velerov2alpha1.DataUpload { return &velerov2alpha1.DataUpload{} },
 		setPhase: func(o *velerov2alpha1.DataUpload, phase Phase) {
 			o.Status.Phase = velerov2alpha1.DataUploadPhase(phase)
@@ -100,7 +101,7 @@ func dataUploads() sample[*velerov2alpha1.DataUpload] {
 
 func dataDownloads() sample[*velerov2alpha1.DataDownload] {
 	return sample[*velerov2alpha1.DataDownload]{
-		kind: DataDownload(), finalizer: finalizerData,
+		kind: DataDownload(), finalizer: api.FinalizerData,
 		empty: func() *velerov2alpha1.DataDownload { return &velerov2alpha1.DataDownload{} },
 		setPhase: func(o *velerov2alpha1.DataDownload, phase Phase) {
 			o.Status.Phase = velerov2alpha1.DataDownloadPhase(phase)
@@ -119,12 +120,12 @@ func (k sample[T]) filled(phase Phase) T {
 	k.setPhase(object, phase)
 	labels := map[string]string{velerov1.BackupUIDLabel: "uid"}
 	if phase == Accepted || phase == Prepared {
-		labels[labelExposing] = "true"
+		labels[api.LabelExposing] = "true"
 	}
 	object.SetLabels(labels)
 	object.SetAnnotations(map[string]string{
-		"velero.io/pvc-name": "claim", annotationRestarts: "2", annotationMoved: now().UTC().Format(time.RFC3339), annotationAcceptor: "n7",
-		annotationRestarting: "true",
+		"example.com/claim": "claim", api.AnnotationRestarts: "2", api.AnnotationMoved: now().UTC().Format(time.RFC3339), api.AnnotationAcceptor: "n7",
+		api.AnnotationRestarting: "true",
 	})
 	object.SetFinalizers([]string{"somebody/else", k.finalizer})
 	return object
@@ -152,8 +153,8 @@ func (k sample[T]) test(t *testing.T) {
 		want := k.kind.Copy(object)
 		want.SetLabels(map[string]string{velerov1.BackupUIDLabel: "uid"})
 		want.SetFinalizers([]string{"somebody/else"})
-		delete(want.GetAnnotations(), annotationAcceptor)
-		delete(want.GetAnnotations(), annotationRestarting)
+		delete(want.GetAnnotations(), api.AnnotationAcceptor)
+		delete(want.GetAnnotations(), api.AnnotationRestarting)
 		k.clear(want)
 		k.kind.Set(object, State{})
 		require.Equal(t, want, object)
@@ -219,8 +220,8 @@ func TestKindsNameTheirMoversAsVeleroDoes(t *testing.T) {
 		DataUpload().PodLabel: DataUpload().GVK.String(), DataDownload().PodLabel: DataDownload().GVK.String(),
 	} {
 		require.Equal(t, map[string]string{
-			"velero.io/pod-volume-backup": "velero.io/v1, Kind=PodVolumeBackup", "velero.io/pod-volume-restore": "velero.io/v1, Kind=PodVolumeRestore",
-			"velero.io/data-upload": "velero.io/v2alpha1, Kind=DataUpload", "velero.io/data-download": "velero.io/v2alpha1, Kind=DataDownload",
+			velerov1.PVBLabel: "velero.io/v1, Kind=PodVolumeBackup", velerov1.PVRLabel: "velero.io/v1, Kind=PodVolumeRestore",
+			velerov1.DataUploadLabel: "velero.io/v2alpha1, Kind=DataUpload", velerov1.DataDownloadLabel: "velero.io/v2alpha1, Kind=DataDownload",
 		}[label], gvk)
 	}
 }

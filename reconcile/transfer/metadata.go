@@ -8,36 +8,28 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/ptr"
 
+	"github.com/lateen-project/lateen/api"
 	"github.com/lateen-project/lateen/exposer/objects"
-)
-
-// The label that Velero's server and other agents read, and the annotations in which Lateen stores its own state.
-const (
-	labelExposing        = "velero.io/expose-on-going"
-	annotationRestarts   = "lateen.dev/mover-restarts"
-	annotationRestarting = "lateen.dev/restarting" // "true" while the pod of a mover that was given up is deleted
-	annotationMoved      = "lateen.dev/moved"      // time at which the mover of a restore succeeded (RFC 3339)
-	annotationAcceptor   = "lateen.dev/acceptor"   // node of the Lateen agent that first took part; removed after cleanup
 )
 
 // commonState returns the part of the state that every kind stores in its metadata.
 func commonState(object metav1.Object, finalizer string) State {
-	restarts, err := strconv.Atoi(object.GetAnnotations()[annotationRestarts])
+	restarts, err := strconv.Atoi(object.GetAnnotations()[api.AnnotationRestarts])
 	if err != nil {
 		restarts = 0
 	}
-	moved, err := time.Parse(time.RFC3339, object.GetAnnotations()[annotationMoved])
+	moved, err := time.Parse(time.RFC3339, object.GetAnnotations()[api.AnnotationMoved])
 	if err != nil {
 		moved = time.Time{}
 	}
 	return State{
-		Exposer:          object.GetAnnotations()[annotationAcceptor],
+		Exposer:          object.GetAnnotations()[api.AnnotationAcceptor],
 		MoverSucceededAt: moved,
 		Deleting:         object.GetDeletionTimestamp() != nil,
 		Finalizer:        slices.Contains(object.GetFinalizers(), finalizer),
 		CreatedAt:        object.GetCreationTimestamp().Time,
 		Restarts:         restarts,
-		Restarting:       object.GetAnnotations()[annotationRestarting] != "",
+		Restarting:       object.GetAnnotations()[api.AnnotationRestarting] != "",
 	}
 }
 
@@ -51,26 +43,26 @@ func setCommon(object metav1.Object, state State, finalizer string) {
 		object.SetFinalizers(append(object.GetFinalizers(), finalizer))
 	}
 	if state.Exposer != "" {
-		object.SetAnnotations(setKey(object.GetAnnotations(), annotationAcceptor, state.Exposer))
+		object.SetAnnotations(setKey(object.GetAnnotations(), api.AnnotationAcceptor, state.Exposer))
 	} else {
-		delete(object.GetAnnotations(), annotationAcceptor)
+		delete(object.GetAnnotations(), api.AnnotationAcceptor)
 	}
 	if state.Restarts > 0 {
-		object.SetAnnotations(setKey(object.GetAnnotations(), annotationRestarts, strconv.Itoa(state.Restarts)))
+		object.SetAnnotations(setKey(object.GetAnnotations(), api.AnnotationRestarts, strconv.Itoa(state.Restarts)))
 	}
 	if state.Restarting {
-		object.SetAnnotations(setKey(object.GetAnnotations(), annotationRestarting, "true"))
+		object.SetAnnotations(setKey(object.GetAnnotations(), api.AnnotationRestarting, "true"))
 	} else {
-		delete(object.GetAnnotations(), annotationRestarting)
+		delete(object.GetAnnotations(), api.AnnotationRestarting)
 	}
 	if !state.MoverSucceededAt.IsZero() {
-		object.SetAnnotations(setKey(object.GetAnnotations(), annotationMoved, state.MoverSucceededAt.UTC().Format(time.RFC3339)))
+		object.SetAnnotations(setKey(object.GetAnnotations(), api.AnnotationMoved, state.MoverSucceededAt.UTC().Format(time.RFC3339)))
 	}
 	labels := object.GetLabels()
 	if state.Phase == Accepted || state.Phase == Prepared {
-		labels = setKey(labels, labelExposing, "true")
+		labels = setKey(labels, api.LabelExposing, "true")
 	} else {
-		delete(labels, labelExposing)
+		delete(labels, api.LabelExposing)
 	}
 	object.SetLabels(labels)
 }

@@ -7,11 +7,9 @@ import (
 	velerov1 "github.com/vmware-tanzu/velero/pkg/apis/velero/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/lateen-project/lateen/api"
 	"github.com/lateen-project/lateen/exposer/objects"
 )
-
-// finalizerPodVolume is Velero's finalizer of PodVolumeBackups and PodVolumeRestores.
-const finalizerPodVolume = "velero.io/pod-volume-finalizer"
 
 // uploaderKopia is the only uploader whose movers are pods.
 const uploaderKopia = "kopia"
@@ -31,7 +29,7 @@ func PodVolumeBackup() Kind[*velerov1.PodVolumeBackup] {
 }
 
 func getPodVolumeBackup(pvb *velerov1.PodVolumeBackup) State {
-	state := commonState(pvb, finalizerPodVolume)
+	state := commonState(pvb, api.FinalizerPodVolume)
 	status := pvb.Status
 	state.Phase, state.Cancel, state.NodeBound, state.Node = Phase(status.Phase), pvb.Spec.Cancel, true, pvb.Spec.Node
 	state.Message = status.Message
@@ -43,7 +41,7 @@ func getPodVolumeBackup(pvb *velerov1.PodVolumeBackup) State {
 }
 
 func setPodVolumeBackup(pvb *velerov1.PodVolumeBackup, state State) {
-	setCommon(pvb, state, finalizerPodVolume)
+	setCommon(pvb, state, api.FinalizerPodVolume)
 	pvb.Spec.Cancel = state.Cancel
 	status := &pvb.Status
 	status.Phase, status.Message = velerov1.PodVolumeBackupPhase(state.Phase), state.Message

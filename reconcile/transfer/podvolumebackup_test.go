@@ -8,6 +8,8 @@ import (
 	velerov1 "github.com/vmware-tanzu/velero/pkg/apis/velero/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/lateen-project/lateen/api"
 )
 
 func TestPodVolumeBackupMetadata(t *testing.T) {
@@ -16,7 +18,7 @@ func TestPodVolumeBackupMetadata(t *testing.T) {
 		Annotations map[string]string
 		Finalizers  []string
 	}
-	exposing := map[string]string{labelExposing: "true"}
+	exposing := map[string]string{api.LabelExposing: "true"}
 	for name, test := range map[string]struct {
 		before metadata
 		state  State
@@ -24,33 +26,33 @@ func TestPodVolumeBackupMetadata(t *testing.T) {
 	}{
 		"accepting adds the label and the finalizer": {
 			state: State{Phase: Accepted, Finalizer: true},
-			after: metadata{Labels: exposing, Finalizers: []string{finalizerPodVolume}},
+			after: metadata{Labels: exposing, Finalizers: []string{api.FinalizerPodVolume}},
 		},
 		"preparing keeps both": {
-			before: metadata{Labels: exposing, Finalizers: []string{finalizerPodVolume}},
+			before: metadata{Labels: exposing, Finalizers: []string{api.FinalizerPodVolume}},
 			state:  State{Phase: Prepared, Finalizer: true},
-			after:  metadata{Labels: exposing, Finalizers: []string{finalizerPodVolume}},
+			after:  metadata{Labels: exposing, Finalizers: []string{api.FinalizerPodVolume}},
 		},
 		"starting takes the label off": {
-			before: metadata{Labels: map[string]string{labelExposing: "true"}, Finalizers: []string{finalizerPodVolume}},
+			before: metadata{Labels: map[string]string{api.LabelExposing: "true"}, Finalizers: []string{api.FinalizerPodVolume}},
 			state:  State{Phase: InProgress, Finalizer: true},
-			after:  metadata{Labels: map[string]string{}, Finalizers: []string{finalizerPodVolume}},
+			after:  metadata{Labels: map[string]string{}, Finalizers: []string{api.FinalizerPodVolume}},
 		},
 		"a restart puts the label back and is counted": {
-			before: metadata{Finalizers: []string{finalizerPodVolume}},
+			before: metadata{Finalizers: []string{api.FinalizerPodVolume}},
 			state:  State{Phase: Accepted, Finalizer: true, Restarts: 2},
 			after: metadata{
-				Labels: exposing, Finalizers: []string{finalizerPodVolume},
-				Annotations: map[string]string{annotationRestarts: "2"},
+				Labels: exposing, Finalizers: []string{api.FinalizerPodVolume},
+				Annotations: map[string]string{api.AnnotationRestarts: "2"},
 			},
 		},
 		"an end before the start takes the label off": {
-			before: metadata{Labels: map[string]string{labelExposing: "true"}, Finalizers: []string{finalizerPodVolume}},
+			before: metadata{Labels: map[string]string{api.LabelExposing: "true"}, Finalizers: []string{api.FinalizerPodVolume}},
 			state:  State{Phase: Failed, Finalizer: true},
-			after:  metadata{Labels: map[string]string{}, Finalizers: []string{finalizerPodVolume}},
+			after:  metadata{Labels: map[string]string{}, Finalizers: []string{api.FinalizerPodVolume}},
 		},
 		"only our finalizer goes": {
-			before: metadata{Finalizers: []string{"a/b", finalizerPodVolume, "c/d"}},
+			before: metadata{Finalizers: []string{"a/b", api.FinalizerPodVolume, "c/d"}},
 			state:  State{Phase: Completed},
 			after:  metadata{Finalizers: []string{"a/b", "c/d"}},
 		},
@@ -72,7 +74,7 @@ func TestPodVolumeBackupMetadata(t *testing.T) {
 
 func TestRestartsAreReadFromWhateverTheAnnotationSays(t *testing.T) {
 	for reported, restarts := range map[string]int{"": 0, "0": 0, "3": 3, "many": 0, "1.5": 0} {
-		pvb := &velerov1.PodVolumeBackup{ObjectMeta: metav1.ObjectMeta{Annotations: map[string]string{annotationRestarts: reported}}}
+		pvb := &velerov1.PodVolumeBackup{ObjectMeta: metav1.ObjectMeta{Annotations: map[string]string{api.AnnotationRestarts: reported}}}
 		require.Equal(t, restarts, PodVolumeBackup().Get(pvb).Restarts, "annotation %q", reported)
 	}
 }

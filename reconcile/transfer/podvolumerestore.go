@@ -5,6 +5,7 @@ import (
 
 	velerov1 "github.com/vmware-tanzu/velero/pkg/apis/velero/v1"
 
+	"github.com/lateen-project/lateen/api"
 	"github.com/lateen-project/lateen/exposer/objects"
 )
 
@@ -24,7 +25,7 @@ func PodVolumeRestore() Kind[*velerov1.PodVolumeRestore] {
 }
 
 func getPodVolumeRestore(pvr *velerov1.PodVolumeRestore) State {
-	state := commonState(pvr, finalizerPodVolume)
+	state := commonState(pvr, api.FinalizerPodVolume)
 	status := pvr.Status
 	state.Phase, state.Cancel, state.NodeBound, state.Node = Phase(status.Phase), pvr.Spec.Cancel, true, status.Node
 	state.Message = status.Message
@@ -35,7 +36,7 @@ func getPodVolumeRestore(pvr *velerov1.PodVolumeRestore) State {
 }
 
 func setPodVolumeRestore(pvr *velerov1.PodVolumeRestore, state State) {
-	setCommon(pvr, state, finalizerPodVolume)
+	setCommon(pvr, state, api.FinalizerPodVolume)
 	pvr.Spec.Cancel = state.Cancel
 	status := &pvr.Status
 	status.Phase, status.Message, status.Node = velerov1.PodVolumeRestorePhase(state.Phase), state.Message, state.Node

@@ -12,6 +12,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/watch"
 
+	"github.com/lateen-project/lateen/api"
 	"github.com/lateen-project/lateen/test/bench/figures"
 	"github.com/lateen-project/lateen/test/cluster"
 	"github.com/lateen-project/lateen/test/node"
@@ -21,7 +22,7 @@ const (
 	repositories         = 50
 	jobsAtOnce           = 3 // what --repo-maintenance-concurrency is given
 	maintenanceConfigMap = "repo-maintenance-config"
-	repositoryLabel      = "velero.io/repo-name" // of Velero's maintenance jobs and their pods
+	repositoryLabel      = api.LabelRepository // of Velero's maintenance jobs and their pods
 )
 
 // jobs plays the pods of maintenance jobs, and leaves all others to the movers.

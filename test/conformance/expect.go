@@ -11,6 +11,7 @@ import (
 	velerov1 "github.com/vmware-tanzu/velero/pkg/apis/velero/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 
+	"github.com/lateen-project/lateen/api"
 	"github.com/lateen-project/lateen/test/testenv"
 )
 
@@ -145,7 +146,7 @@ func (s *scene) clean() error {
 	if len(transfer.Finalizers) > 0 {
 		return fmt.Errorf("finalizers are left: %v", transfer.Finalizers)
 	}
-	if _, ongoing := transfer.Labels["velero.io/expose-on-going"]; ongoing {
+	if _, ongoing := transfer.Labels[api.LabelExposing]; ongoing {
 		return errors.New("label velero.io/expose-on-going is left")
 	}
 	if transfer.Labels[velerov1.BackupUIDLabel]+transfer.Labels[velerov1.RestoreUIDLabel] == "" {

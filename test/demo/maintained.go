@@ -12,6 +12,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/lateen-project/lateen/api"
 )
 
 const (
@@ -68,7 +70,7 @@ func (s *stage) makeDue(ctx context.Context) error {
 
 // jobPod waits for the pod of the repository's maintenance job to run, and shows it.
 func (s *stage) jobPod(ctx context.Context) (*corev1.Pod, error) {
-	watcher, err := s.world.Kube.CoreV1().Pods(s.world.Namespace).Watch(ctx, metav1.ListOptions{LabelSelector: "velero.io/repo-name=" + s.repository.Name})
+	watcher, err := s.world.Kube.CoreV1().Pods(s.world.Namespace).Watch(ctx, metav1.ListOptions{LabelSelector: api.LabelRepository + "=" + s.repository.Name})
 	if err != nil {
 		return nil, fmt.Errorf("watch pods: %w", err)
 	}

@@ -11,6 +11,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/watch"
 
+	"github.com/lateen-project/lateen/api"
 	"github.com/lateen-project/lateen/test/testenv"
 )
 
@@ -68,7 +69,7 @@ func TestCompletedIsHeldToAllThatWasPromised(t *testing.T) {
 func TestAStoryIsOverWhenNothingIsLeft(t *testing.T) {
 	s := told()
 	require.True(t, s.over())
-	s.transfer.Finalizers = []string{"velero.io/pod-volume-finalizer"}
+	s.transfer.Finalizers = []string{api.FinalizerPodVolume}
 	require.False(t, s.over(), "the finalizer is still there")
 	s = told()
 	s.seeMover(pod("1", corev1.PodSucceeded), false)

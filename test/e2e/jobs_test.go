@@ -16,6 +16,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/watch"
 
+	"github.com/lateen-project/lateen/api"
 	"github.com/lateen-project/lateen/exposer/objects"
 	"github.com/lateen-project/lateen/informers"
 )
@@ -131,7 +132,7 @@ type jobs struct {
 
 func (s *env) followJobs(t *testing.T) *jobs {
 	t.Helper()
-	watcher, err := s.Kube.BatchV1().Jobs(s.Namespace).Watch(s.ctx, metav1.ListOptions{LabelSelector: objects.LabelRepository})
+	watcher, err := s.Kube.BatchV1().Jobs(s.Namespace).Watch(s.ctx, metav1.ListOptions{LabelSelector: api.LabelRepository})
 	require.NoError(t, err)
 	t.Cleanup(watcher.Stop)
 	return &jobs{Interface: watcher, unfinished: map[string]string{}, seen: map[string]*batchv1.Job{}}
@@ -143,7 +144,7 @@ func (j *jobs) until(t *testing.T, wanted func(*batchv1.Job) bool) *batchv1.Job 
 	for event := range j.ResultChan() {
 		job, ok := event.Object.(*batchv1.Job)
 		require.True(t, ok, "%v", event)
-		repository := job.Labels[objects.LabelRepository]
+		repository := job.Labels[api.LabelRepository]
 		if event.Type == watch.Deleted && job.DeletionTimestamp == nil {
 			job.DeletionTimestamp = new(metav1.Now())
 		}
@@ -177,7 +178,7 @@ func (j *jobs) recorded() (n int) {
 // jobsOf are the jobs that a repository has now.
 func (s *env) jobsOf(t *testing.T, repository *velerov1.BackupRepository) []batchv1.Job {
 	t.Helper()
-	same := metav1.ListOptions{LabelSelector: objects.LabelRepository + "=" + objects.RepositoryLabel(repository.Name)}
+	same := metav1.ListOptions{LabelSelector: api.LabelRepository + "=" + objects.RepositoryLabel(repository.Name)}
 	list, err := s.Kube.BatchV1().Jobs(s.Namespace).List(s.ctx, same)
 	require.NoError(t, err)
 	return list.Items
@@ -195,11 +196,11 @@ func (j *jobs) untilGone(t *testing.T, deleted *batchv1.Job) {
 }
 
 // ofLateen tells whether Lateen has created a job.
-func ofLateen(job *batchv1.Job) bool { return job.Annotations[objects.AnnotationRepositoryUID] != "" }
+func ofLateen(job *batchv1.Job) bool { return job.Annotations[api.AnnotationRepositoryUID] != "" }
 
 // maintains tells whether a job is one of a repository.
 func maintains(job *batchv1.Job, repository *velerov1.BackupRepository) bool {
-	return job.Labels[objects.LabelRepository] == objects.RepositoryLabel(repository.Name)
+	return job.Labels[api.LabelRepository] == objects.RepositoryLabel(repository.Name)
 }
 
 // has tells whether a repository remembers a job as a success.

@@ -11,6 +11,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/lateen-project/lateen/api"
 	"github.com/lateen-project/lateen/deploy"
 )
 
@@ -104,8 +105,8 @@ func TestTransfersWithoutAMoverAreWarnedOf(t *testing.T) {
 		return reported
 	}
 	require.Empty(t, warned("--lateen-image=example.test/lateen:v1"))
-	defer s.holds(backups, "PodVolumeBackup", "velero.io/pod-volume-finalizer")()
-	defer s.holds(uploads, "DataUpload", "velero.io/data-upload-download-finalizer")()
+	defer s.holds(backups, "PodVolumeBackup", api.FinalizerPodVolume)()
+	defer s.holds(uploads, "DataUpload", api.FinalizerData)()
 	phase(uploads, "Accepted")
 	reported := warned("--lateen-image=example.test/lateen:v1")
 	require.Contains(t, reported, "Warning: transfers without a mover: 1 datauploads Accepted, 1 podvolumebackups New: ")

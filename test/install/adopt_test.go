@@ -14,6 +14,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/yaml"
 
+	"github.com/lateen-project/lateen/api"
 	"github.com/lateen-project/lateen/deploy"
 	"github.com/lateen-project/lateen/test/testenv"
 )
@@ -144,8 +145,8 @@ func TestAgentsOfHelmAreAdopted(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, "example.test/lateen:v2", adopt("example.test/lateen:v2").Spec.Containers[0].Image)
 	s.adopt("--undo")
-	delete(upgraded.Annotations, "lateen.dev/adopted-from")
-	delete(upgraded.Annotations, "lateen.dev/adopted-as")
+	delete(upgraded.Annotations, api.AnnotationAdopted)
+	delete(upgraded.Annotations, api.AnnotationAdoptedAs)
 	require.Equal(t, asJSON(t, upgraded), asJSON(t, s.agents()))
 }
 

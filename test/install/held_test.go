@@ -14,6 +14,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/lateen-project/lateen/api"
 	"github.com/lateen-project/lateen/test/testenv"
 )
 
@@ -60,7 +61,7 @@ func TestUninstallingSaysWhatIsHeldByWhomAndWhatToDo(t *testing.T) {
 		},
 		"by the agents": {
 			resource: schema.GroupVersionResource{Group: "velero.io", Version: "v1", Resource: "podvolumebackups"}, kind: "PodVolumeBackup",
-			finalizer: "velero.io/pod-volume-finalizer", workload: "daemonsets node-agent",
+			finalizer: api.FinalizerPodVolume, workload: "daemonsets node-agent",
 		},
 	}
 	for name, test := range tests {

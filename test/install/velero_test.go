@@ -16,6 +16,7 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"sigs.k8s.io/yaml"
 
+	"github.com/lateen-project/lateen/api"
 	"github.com/lateen-project/lateen/test/testenv"
 )
 
@@ -75,7 +76,7 @@ func byName(t *testing.T, text string) map[string]any {
 	all := map[string]any{}
 	for _, object := range printed(t, text) {
 		labels := object.GetLabels()
-		delete(labels, "lateen.dev/installed-for")
+		delete(labels, api.LabelInstalled)
 		object.SetLabels(labels)
 		key := object.GetKind() + " " + object.GetName()
 		require.NotContains(t, all, key)

@@ -14,6 +14,7 @@ import (
 	"k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/client-go/transport"
 
+	"github.com/lateen-project/lateen/api"
 	"github.com/lateen-project/lateen/test/testenv"
 )
 
@@ -60,8 +61,8 @@ func remains(backup *testenv.Transfer) string {
 	left := *backup
 	left.Status.AcceptedTimestamp, left.Status.StartTimestamp, left.Status.CompletionTimestamp = nil, nil, nil
 	left.Annotations = maps.Clone(backup.Annotations)
-	if _, moved := left.Annotations["lateen.dev/moved"]; moved {
-		left.Annotations["lateen.dev/moved"] = "TIME"
+	if _, moved := left.Annotations[api.AnnotationMoved]; moved {
+		left.Annotations[api.AnnotationMoved] = "TIME"
 	}
 	text, err := json.MarshalIndent(map[string]any{
 		"labels": len(left.Labels), "annotations": left.Annotations, "finalizers": left.Finalizers, "cancel": left.Spec.Cancel, "status": left.Status,

@@ -13,6 +13,7 @@ import (
 	storagev1 "k8s.io/api/storage/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/lateen-project/lateen/api"
 	"github.com/lateen-project/lateen/cmd/lateen/agent"
 	"github.com/lateen-project/lateen/test/csi"
 	"github.com/lateen-project/lateen/test/testenv"
@@ -123,7 +124,7 @@ func TestADeliveredVolumeOfAClassThatRetainsThemIsRetained(t *testing.T) {
 	volume, err := v.Kube.CoreV1().PersistentVolumes().Get(v.soon(), target.Spec.VolumeName, metav1.GetOptions{})
 	require.NoError(t, err)
 	require.Equal(t, corev1.PersistentVolumeReclaimRetain, volume.Spec.PersistentVolumeReclaimPolicy)
-	require.NotContains(t, volume.Annotations, "lateen.dev/reclaim-policy")
+	require.NotContains(t, volume.Annotations, api.AnnotationReclaimPolicy)
 	require.Equal(t, target.UID, volume.Spec.ClaimRef.UID)
 	v.nothingLeft()
 }

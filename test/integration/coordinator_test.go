@@ -12,6 +12,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/lateen-project/lateen/api"
 	"github.com/lateen-project/lateen/test/csi"
 	"github.com/lateen-project/lateen/test/node"
 	"github.com/lateen-project/lateen/test/testenv"
@@ -114,7 +115,7 @@ func TestAnUploadWhoseMoverIsPreemptedCompletesWhenThereIsRoomAgain(t *testing.T
 		require.NoError(t, f.Kube.CoreV1().Pods(f.Apps).Delete(f.soon(), rival, metav1.DeleteOptions{}))
 	}
 	ended := v.uploaded(name, handle, testenv.Completed)
-	require.Equal(t, "1", ended.Annotations["lateen.dev/mover-restarts"])
+	require.Equal(t, "1", ended.Annotations[api.AnnotationRestarts])
 	require.Empty(t, ended.Status.Message)
 	require.Equal(t, 2, f.moversMade(name))
 	require.Equal(t, 1, r.metric("lateen_mover_restarts_total", "reason", "preempted"))

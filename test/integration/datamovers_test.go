@@ -10,6 +10,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/lateen-project/lateen/api"
 	"github.com/lateen-project/lateen/test/csi"
 	"github.com/lateen-project/lateen/test/node"
 	"github.com/lateen-project/lateen/test/testenv"
@@ -67,7 +68,7 @@ func TestAMoverOfDataThatIsLostStartsAgainWithTheSameVolume(t *testing.T) {
 				require.NoError(t, err)
 				require.NoError(t, lose(v, name))
 				_, err = v.Transfers(kind).Wait(v.soon(), name, func(seen *testenv.Transfer) bool {
-					return seen.Status.Phase == testenv.InProgress && seen.Annotations["lateen.dev/mover-restarts"] == "1"
+					return seen.Status.Phase == testenv.InProgress && seen.Annotations[api.AnnotationRestarts] == "1"
 				})
 				require.NoError(t, err)
 				after, err := v.WaitClaim(v.soon(), v.Namespace, name, testenv.Bound)
@@ -75,7 +76,7 @@ func TestAMoverOfDataThatIsLostStartsAgainWithTheSameVolume(t *testing.T) {
 				require.Equal(t, before.UID, after.UID)
 				finish()
 				ended := finished(testenv.Completed)
-				require.Equal(t, "1", ended.Annotations["lateen.dev/mover-restarts"])
+				require.Equal(t, "1", ended.Annotations[api.AnnotationRestarts])
 				require.Equal(t, 2, v.moversMade(name))
 			})
 		}

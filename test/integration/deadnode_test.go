@@ -11,6 +11,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/clock"
 
+	"github.com/lateen-project/lateen/api"
 	"github.com/lateen-project/lateen/cmd/lateen/agent"
 	"github.com/lateen-project/lateen/test/cluster"
 	"github.com/lateen-project/lateen/test/node"
@@ -112,7 +113,7 @@ func (d *nodeLoss) ends(name string) {
 		require.Equal(d, fmt.Sprintf("node %s is not Ready or does not exist, so its mover counts as lost", d.node.Name()), ended.Status.Message)
 	default:
 		require.Equal(d, testenv.Completed, ended.Status.Phase, ended.Status.Message)
-		require.Equal(d, "1", ended.Annotations["lateen.dev/mover-restarts"])
+		require.Equal(d, "1", ended.Annotations[api.AnnotationRestarts])
 		require.Equal(d, d.nodes[1].Name(), ended.Status.Node)
 	}
 	d.nothingLeft()

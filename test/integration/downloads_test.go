@@ -10,6 +10,7 @@ import (
 	storagev1 "k8s.io/api/storage/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/lateen-project/lateen/api"
 	"github.com/lateen-project/lateen/cmd/lateen/agent"
 	"github.com/lateen-project/lateen/test/cluster"
 	"github.com/lateen-project/lateen/test/csi"
@@ -54,7 +55,7 @@ func (v *volumes) delivered(name string) {
 	require.NoError(v, err)
 	require.Equal(v, target.UID, volume.Spec.ClaimRef.UID)
 	v.restoredTo(ended, v.driver.VolumeDir(volume.Spec.CSI.VolumeHandle))
-	require.NotContains(v, volume.Annotations, "lateen.dev/reclaim-policy")
+	require.NotContains(v, volume.Annotations, api.AnnotationReclaimPolicy)
 	require.Subset(v, volume.Labels, target.Spec.Selector.MatchLabels)
 	v.nothingLeft()
 	v.noConflicts()
@@ -217,9 +218,9 @@ func TestAVolumeThatCannotBeDeliveredIsKeptAndNamed(t *testing.T) {
 	kept, err := v.WaitVolume(v.soon(), volume, func(volume *corev1.PersistentVolume) bool { return volume.Status.Phase == corev1.VolumeReleased })
 	require.NoError(t, err)
 	require.Equal(t, corev1.PersistentVolumeReclaimRetain, kept.Spec.PersistentVolumeReclaimPolicy)
-	require.Equal(t, name, kept.Labels["lateen.dev/kept"])
+	require.Equal(t, name, kept.Labels[api.LabelKept])
 	require.Empty(t, kept.OwnerReferences)
-	require.NotContains(t, kept.Labels, "lateen.dev/mover")
+	require.NotContains(t, kept.Labels, api.LabelMover)
 	require.Equal(t, []string{handle}, v.driver.Volumes())
 }
 

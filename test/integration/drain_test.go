@@ -12,6 +12,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/lateen-project/lateen/api"
 	"github.com/lateen-project/lateen/test/node"
 	"github.com/lateen-project/lateen/test/testenv"
 )
@@ -88,7 +89,7 @@ func (d *drained) begin(phase testenv.Phase) (name string) {
 func (d *drained) restarts(name string) {
 	d.Helper()
 	_, err := d.Transfers(d.around.kind).Wait(d.soon(), name, func(seen *testenv.Transfer) bool {
-		return seen.Annotations["lateen.dev/mover-restarts"] == "1"
+		return seen.Annotations[api.AnnotationRestarts] == "1"
 	})
 	require.NoError(d, err)
 	close(d.finish)
@@ -106,7 +107,7 @@ func TestATransferOutlivesTheDrainOfItsNode(t *testing.T) {
 				d.drain(d.node, d.Namespace)
 				d.restarts(name)
 				ended := d.around.ends(name, testenv.Completed)
-				require.Equal(t, "1", ended.Annotations["lateen.dev/mover-restarts"])
+				require.Equal(t, "1", ended.Annotations[api.AnnotationRestarts])
 				require.Equal(t, 2, d.moversMade(name))
 				where := d.nodes[1]
 				if kind == testenv.PodVolumeBackup || kind == testenv.PodVolumeRestore {

@@ -17,6 +17,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/rand"
 	"k8s.io/client-go/transport"
 
+	"github.com/lateen-project/lateen/api"
 	"github.com/lateen-project/lateen/deploy"
 	"github.com/lateen-project/lateen/test/cluster"
 	"github.com/lateen-project/lateen/test/node"
@@ -136,7 +137,7 @@ func (s *env) clean(name string, phase testenv.Phase) *testenv.Transfer {
 	require.NoError(s, err)
 	require.Equal(s, phase, backup.Status.Phase, backup.Status.Message)
 	require.NotNil(s, backup.Status.CompletionTimestamp)
-	require.NotContains(s, backup.Labels, "velero.io/expose-on-going")
+	require.NotContains(s, backup.Labels, api.LabelExposing)
 	require.Equal(s, string(s.backup.UID), backup.Labels[velerov1.BackupUIDLabel], "labels of Velero's server are lost")
 	if phase == testenv.Completed {
 		s.movedAll(backup)

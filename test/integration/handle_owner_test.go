@@ -9,6 +9,7 @@ import (
 	snapshotv1 "github.com/kubernetes-csi/external-snapshotter/client/v8/apis/volumesnapshot/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/lateen-project/lateen/api"
 	"github.com/lateen-project/lateen/test/testenv"
 )
 
@@ -70,7 +71,7 @@ func (c *handleOwner) look(after string) {
 		if !c.has(content) {
 			continue
 		}
-		if content.Name == c.original || content.Spec.DeletionPolicy == snapshotv1.VolumeSnapshotContentRetain || content.Labels["lateen.dev/mover"] == "true" {
+		if content.Name == c.original || content.Spec.DeletionPolicy == snapshotv1.VolumeSnapshotContentRetain || content.Labels[api.LabelMover] == "true" {
 			owners = append(owners, content.Name)
 		}
 		if content.DeletionTimestamp != nil && content.Spec.DeletionPolicy == snapshotv1.VolumeSnapshotContentDelete {

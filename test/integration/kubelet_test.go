@@ -8,6 +8,7 @@ import (
 	"github.com/stretchr/testify/require"
 	corev1 "k8s.io/api/core/v1"
 
+	"github.com/lateen-project/lateen/api"
 	"github.com/lateen-project/lateen/test/testenv"
 )
 
@@ -55,7 +56,7 @@ func TestATransferOutlivesARestartOfTheKubelet(t *testing.T) {
 					close(finish)
 				}
 				ended := around.ends(created, test.phase)
-				require.Empty(t, ended.Annotations["lateen.dev/mover-restarts"])
+				require.Empty(t, ended.Annotations[api.AnnotationRestarts])
 				require.Equal(t, 1, s.moversMade(created))
 			})
 		}

@@ -12,6 +12,8 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/dynamic"
+
+	"github.com/lateen-project/lateen/api"
 )
 
 // leftover is a kind of object that a transfer may leave.
@@ -24,7 +26,7 @@ type leftover struct {
 
 // leftovers are what agents make, all of it.
 func (s *env) leftovers() []leftover {
-	const ours = "lateen.dev/mover=true"
+	const ours = api.LabelMover + "=true"
 	return []leftover{
 		{resource: corev1.SchemeGroupVersion.WithResource("pods"), namespace: s.Namespace, labels: ours},
 		{resource: corev1.SchemeGroupVersion.WithResource("persistentvolumeclaims"), namespace: s.Namespace},

@@ -10,6 +10,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/lateen-project/lateen/api"
 	"github.com/lateen-project/lateen/cmd/lateen/agent"
 	"github.com/lateen-project/lateen/test/node"
 	"github.com/lateen-project/lateen/test/testenv"
@@ -45,7 +46,7 @@ func TestAMoverThatIsLostStartsAgain(t *testing.T) {
 			letGo()
 			finish()
 			ended := s.ends(backup, testenv.Completed)
-			require.Equal(t, "1", ended.Annotations["lateen.dev/mover-restarts"])
+			require.Equal(t, "1", ended.Annotations[api.AnnotationRestarts])
 			require.Empty(t, ended.Status.Message)
 			require.Equal(t, 2, s.moversMade(backup))
 			require.Equal(t, 1, r.metric("lateen_mover_restarts_total", "reason", name))
@@ -68,12 +69,12 @@ func TestATransferGoesBackToAcceptedOnceItsFailedMoverIsGone(t *testing.T) {
 	seen, err := s.Transfers(testenv.PodVolumeBackup).Get(s.soon(), backup)
 	require.NoError(t, err)
 	require.Equal(t, testenv.InProgress, seen.Status.Phase, "an agent of Velero would see a failed mover, and cancel")
-	require.Equal(t, "1", seen.Annotations["lateen.dev/mover-restarts"])
+	require.Equal(t, "1", seen.Annotations[api.AnnotationRestarts])
 	require.Contains(t, seen.Status.Message, "low on memory")
 	letGo()
 	finish()
 	ended := s.ends(backup, testenv.Completed)
-	require.Equal(t, "1", ended.Annotations["lateen.dev/mover-restarts"])
+	require.Equal(t, "1", ended.Annotations[api.AnnotationRestarts])
 	require.Equal(t, 2, s.moversMade(backup))
 }
 
@@ -94,7 +95,7 @@ func TestAMoverThatIsKilledStartsAgain(t *testing.T) {
 			r := s.start()
 			backup := s.transfer()
 			ended := s.ends(backup, testenv.Completed)
-			require.Equal(t, "1", ended.Annotations["lateen.dev/mover-restarts"])
+			require.Equal(t, "1", ended.Annotations[api.AnnotationRestarts])
 			require.Equal(t, 2, s.moversMade(backup))
 			require.Equal(t, 1, r.metric("lateen_mover_restarts_total", "reason", test.reason))
 			s.says("MoverRestarted", "restart 1 of 3")
@@ -135,7 +136,7 @@ func TestAMoverThatIsDeletedBeforeItRunsCountsAsLost(t *testing.T) {
 	s.moverIs(backup, func(pod *corev1.Pod) bool { return pod.Spec.NodeName != "" && len(pod.Status.ContainerStatuses) > 0 })
 	require.NoError(t, s.node.Vanish(s.soon(), s.Namespace, backup))
 	ended := s.ends(backup, testenv.Completed)
-	require.Equal(t, "1", ended.Annotations["lateen.dev/mover-restarts"])
+	require.Equal(t, "1", ended.Annotations[api.AnnotationRestarts])
 	require.Equal(t, 1, r.metric("lateen_mover_restarts_total", "reason", "vanished"))
 }
 
@@ -159,7 +160,7 @@ func TestAMoverThatTheSchedulerPreemptsWaitsForRoomAndStartsAgain(t *testing.T) 
 	require.NoError(t, s.Kube.CoreV1().Pods(s.Apps).Delete(s.soon(), rival.Name, metav1.DeleteOptions{}))
 	finish()
 	ended := s.ends(name, testenv.Completed)
-	require.Equal(t, "1", ended.Annotations["lateen.dev/mover-restarts"])
+	require.Equal(t, "1", ended.Annotations[api.AnnotationRestarts])
 	require.Equal(t, 2, s.moversMade(name))
 	require.Equal(t, 1, r.metric("lateen_mover_restarts_total", "reason", "preempted"))
 	require.Equal(t, 1, r.metric("lateen_mover_restarts_total"))

@@ -16,8 +16,8 @@ import (
 	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/utils/ptr"
 
+	"github.com/lateen-project/lateen/api"
 	"github.com/lateen-project/lateen/cmd/lateen/agent"
-	"github.com/lateen-project/lateen/exposer/objects"
 	"github.com/lateen-project/lateen/informers"
 	"github.com/lateen-project/lateen/reconcile/maintenance"
 	"github.com/lateen-project/lateen/test/node"
@@ -62,7 +62,7 @@ func (s *env) jobsEnd(result node.Result, times int) {
 
 // ofMaintenance tells whether a pod is that of a maintenance job of this environment.
 func (s *env) ofMaintenance(pod *corev1.Pod) bool {
-	return pod.Namespace == s.Namespace && pod.Labels[objects.LabelRepository] != ""
+	return pod.Namespace == s.Namespace && pod.Labels[api.LabelRepository] != ""
 }
 
 func (s *env) repositories() *informers.BackupRepositories {
@@ -119,8 +119,8 @@ func (s *env) changes(ctx context.Context, repository string) *changes {
 	var all changes
 	var errs [4]error
 	all.repositories, errs[0] = s.repositories().Watch(ctx, metav1.ListOptions{FieldSelector: "metadata.name=" + repository})
-	all.jobs, errs[1] = s.Kube.BatchV1().Jobs(s.Namespace).Watch(ctx, metav1.ListOptions{LabelSelector: objects.LabelRepository})
-	all.pods, errs[2] = s.Kube.CoreV1().Pods(s.Namespace).Watch(ctx, metav1.ListOptions{LabelSelector: objects.LabelRepository})
+	all.jobs, errs[1] = s.Kube.BatchV1().Jobs(s.Namespace).Watch(ctx, metav1.ListOptions{LabelSelector: api.LabelRepository})
+	all.pods, errs[2] = s.Kube.CoreV1().Pods(s.Namespace).Watch(ctx, metav1.ListOptions{LabelSelector: api.LabelRepository})
 	all.leases, errs[3] = s.Kube.CoordinationV1().Leases(s.Namespace).Watch(ctx, metav1.ListOptions{})
 	require.NoError(s, errors.Join(errs[:]...))
 	return &all
@@ -160,7 +160,7 @@ func ran(runs int) func(*velerov1.BackupRepository) bool {
 
 func (s *env) jobs() []batchv1.Job {
 	s.Helper()
-	list, err := s.Kube.BatchV1().Jobs(s.Namespace).List(s.soon(), metav1.ListOptions{LabelSelector: objects.LabelRepository})
+	list, err := s.Kube.BatchV1().Jobs(s.Namespace).List(s.soon(), metav1.ListOptions{LabelSelector: api.LabelRepository})
 	require.NoError(s, err)
 	return list.Items
 }
@@ -168,7 +168,7 @@ func (s *env) jobs() []batchv1.Job {
 // job waits for a maintenance job.
 func (s *env) job(wanted func(*batchv1.Job) bool) *batchv1.Job {
 	s.Helper()
-	watcher, err := s.Kube.BatchV1().Jobs(s.Namespace).Watch(s.soon(), metav1.ListOptions{LabelSelector: objects.LabelRepository})
+	watcher, err := s.Kube.BatchV1().Jobs(s.Namespace).Watch(s.soon(), metav1.ListOptions{LabelSelector: api.LabelRepository})
 	require.NoError(s, err)
 	defer watcher.Stop()
 	for change := range watcher.ResultChan() {
@@ -183,7 +183,7 @@ func (s *env) job(wanted func(*batchv1.Job) bool) *batchv1.Job {
 // serverJob is one that a server of Velero has made, for a node.
 func (s *env) serverJob(repository, class, node string) {
 	s.Helper()
-	label := map[string]string{objects.LabelRepository: repository}
+	label := map[string]string{api.LabelRepository: repository}
 	_, err := s.Kube.BatchV1().Jobs(s.Namespace).Create(s.soon(), &batchv1.Job{
 		ObjectMeta: metav1.ObjectMeta{Name: repository + "-maintain-job-1", Labels: label},
 		Spec: batchv1.JobSpec{BackoffLimit: new(int32(0)), Template: corev1.PodTemplateSpec{

@@ -10,6 +10,7 @@ import (
 	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/utils/ptr"
 
+	"github.com/lateen-project/lateen/api"
 	"github.com/lateen-project/lateen/exposer/objects"
 )
 
@@ -26,7 +27,7 @@ func (s *env) jobsAtOnce(ctx context.Context, jobs watch.Interface) (most, mostO
 			if !open || !ok {
 				return most, mostOfOne
 			}
-			repository := job.Labels[objects.LabelRepository]
+			repository := job.Labels[api.LabelRepository]
 			if unfinished[repository] == nil {
 				unfinished[repository] = map[string]bool{}
 			}
@@ -51,7 +52,7 @@ func (s *env) watchJobs() (seen func() (most, mostOfOne int)) {
 	s.Helper()
 	ctx, stop := context.WithCancel(s.Context())
 	s.Cleanup(stop)
-	jobs, err := s.Kube.BatchV1().Jobs(s.Namespace).Watch(ctx, metav1.ListOptions{LabelSelector: objects.LabelRepository})
+	jobs, err := s.Kube.BatchV1().Jobs(s.Namespace).Watch(ctx, metav1.ListOptions{LabelSelector: api.LabelRepository})
 	require.NoError(s, err)
 	var most, mostOfOne int
 	counted := make(chan struct{})
@@ -88,7 +89,7 @@ func (s *env) coordinator(before string) string {
 // haveLeft waits until there are so many jobs: one that was given up is written down first, and then deleted.
 func (s *env) haveLeft(jobs int) {
 	s.Helper()
-	watcher, err := s.Kube.BatchV1().Jobs(s.Namespace).Watch(s.soon(), metav1.ListOptions{LabelSelector: objects.LabelRepository})
+	watcher, err := s.Kube.BatchV1().Jobs(s.Namespace).Watch(s.soon(), metav1.ListOptions{LabelSelector: api.LabelRepository})
 	require.NoError(s, err)
 	defer watcher.Stop()
 	for len(s.jobs()) != jobs {

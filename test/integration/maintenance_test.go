@@ -10,6 +10,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/lateen-project/lateen/api"
 	"github.com/lateen-project/lateen/cmd/lateen/agent"
 	"github.com/lateen-project/lateen/exposer/objects"
 	"github.com/lateen-project/lateen/test/node"
@@ -37,7 +38,7 @@ func TestARepositoryThatIsDueIsMaintained(t *testing.T) {
 	require.Equal(t, "velero", pod.ServiceAccountName)
 	require.Equal(t, "64Mi", pod.Containers[0].Resources.Requests.Memory().String())
 	require.Equal(t, []string{"repo-maintenance", "--repo-name=app", "--repo-type=kopia", "--backup-storage-location=default"}, pod.Containers[0].Args[:4])
-	require.Equal(t, string(after.UID), jobs[0].Annotations[objects.AnnotationRepositoryUID])
+	require.Equal(t, string(after.UID), jobs[0].Annotations[api.AnnotationRepositoryUID])
 	require.Empty(t, jobs[0].OwnerReferences)
 	s.says("MaintenanceSucceeded", "succeeded")
 	require.Equal(t, 1, r.metric("velero_repo_maintenance_success_total", "repository_name", name))
@@ -62,7 +63,7 @@ func TestAgentsThatAreToldNothingConfigureJobsAsTheServerDoes(t *testing.T) {
 	jobs := s.jobs()
 	require.Len(t, jobs, 1)
 	require.Equal(t, "storage", jobs[0].Spec.Template.Labels["team"])
-	require.Equal(t, "7", jobs[0].Annotations[objects.AnnotationKeep])
+	require.Equal(t, "7", jobs[0].Annotations[api.AnnotationKeep])
 }
 
 // TestAJobWithoutAPodIsMadeAgainWithoutItsClass is W39: Velero's server would wait for such a job for ever.

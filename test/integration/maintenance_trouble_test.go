@@ -16,6 +16,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/transport"
 
+	"github.com/lateen-project/lateen/api"
 	"github.com/lateen-project/lateen/cmd/lateen/agent"
 	"github.com/lateen-project/lateen/exposer/objects"
 	"github.com/lateen-project/lateen/test/node"
@@ -264,7 +265,7 @@ func (s *env) lift() {
 // podOfJob waits until the pod of a job runs.
 func (s *env) podOfJob() string {
 	s.Helper()
-	pods, err := s.Kube.CoreV1().Pods(s.Namespace).Watch(s.soon(), metav1.ListOptions{LabelSelector: objects.LabelRepository})
+	pods, err := s.Kube.CoreV1().Pods(s.Namespace).Watch(s.soon(), metav1.ListOptions{LabelSelector: api.LabelRepository})
 	require.NoError(s, err)
 	defer pods.Stop()
 	for change := range pods.ResultChan() {

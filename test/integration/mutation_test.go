@@ -13,6 +13,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/wait"
 
+	"github.com/lateen-project/lateen/api"
 	"github.com/lateen-project/lateen/test/testenv"
 )
 
@@ -52,7 +53,7 @@ func TestAMoverThatTheClusterChangesDoesItsWork(t *testing.T) {
 				created := around.create()
 				pod := s.moverIs(created, test.is)
 				ended := around.ends(created, testenv.Completed)
-				require.Empty(t, ended.Annotations["lateen.dev/mover-restarts"])
+				require.Empty(t, ended.Annotations[api.AnnotationRestarts])
 				rejected := 0
 				if test.class {
 					require.Equal(t, class, pod.Spec.PriorityClassName)

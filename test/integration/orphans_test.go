@@ -13,6 +13,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/lateen-project/lateen/api"
 	"github.com/lateen-project/lateen/cmd/lateen/agent"
 	"github.com/lateen-project/lateen/test/cluster"
 	"github.com/lateen-project/lateen/test/csi"
@@ -29,7 +30,7 @@ func sweeps(options *agent.Options) {
 
 // ofMover is the metadata of something that was made for a transfer.
 func ofMover(name string, owner types.UID, labels ...string) metav1.ObjectMeta {
-	meta := metav1.ObjectMeta{Name: name, Labels: map[string]string{"lateen.dev/mover": "true", "lateen.dev/owner-uid": string(owner)}}
+	meta := metav1.ObjectMeta{Name: name, Labels: map[string]string{api.LabelMover: "true", api.LabelOwnerUID: string(owner)}}
 	for _, label := range labels {
 		meta.Labels[label] = "something"
 	}
@@ -83,7 +84,7 @@ func TestWhatHasOutlivedItsTransferIsSweptAway(t *testing.T) {
 	s.podOfMover(ofMover("of-nobody", vanished))
 	s.claimOfMover(ofMover("of-nobody", vanished))
 	s.claimOfMover(ofMover("of-one-that-is-over", finished.UID))
-	s.claimOfMover(ofMover("kept", vanished, "lateen.dev/kept"))
+	s.claimOfMover(ofMover("kept", vanished, api.LabelKept))
 	s.claimOfMover(ofMover("of-one-that-waits", waiting.UID))
 	s.claimOfMover(metav1.ObjectMeta{Name: "of-somebody-else"})
 	sweep := make(sweepWatcher)

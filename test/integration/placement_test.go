@@ -13,6 +13,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/lateen-project/lateen/api"
 	"github.com/lateen-project/lateen/test/csi"
 	"github.com/lateen-project/lateen/test/node"
 	"github.com/lateen-project/lateen/test/testenv"
@@ -152,7 +153,7 @@ func TestMoversOfDataLookAsTheConfigurationSays(t *testing.T) {
 	other := v.class + "-other"
 	require.NoError(t, v.StorageClass(v.soon(), other, v.driver.Name()))
 	v.configure(`{
-		"podLabels":{"team":"storage","lateen.dev/mover":"no"},"podAnnotations":{"note":"hello"},
+		"podLabels":{"team":"storage",api.LabelMover:"no"},"podAnnotations":{"note":"hello"},
 		"podResources":{"cpuRequest":"100m","memoryLimit":"1Gi"},
 		"backupPVC":{"` + v.class + `":{"storageClass":"` + other + `","readOnly":true,"spcNoRelabeling":true,"annotations":{"fast":"yes"}}}
 	}`)
@@ -161,7 +162,7 @@ func TestMoversOfDataLookAsTheConfigurationSays(t *testing.T) {
 	v.reaches(testenv.DataUpload, name, testenv.InProgress)
 	pod := v.moverIs(name, func(*corev1.Pod) bool { return true })
 	require.Equal(t, "storage", pod.Labels["team"])
-	require.Equal(t, "true", pod.Labels["lateen.dev/mover"])
+	require.Equal(t, "true", pod.Labels[api.LabelMover])
 	require.Equal(t, name, pod.Labels["velero.io/data-upload"])
 	require.Equal(t, "hello", pod.Annotations["note"])
 	require.Equal(t, "false", pod.Annotations["cluster-autoscaler.kubernetes.io/safe-to-evict"])

@@ -4,6 +4,7 @@ import (
 	"github.com/stretchr/testify/require"
 	corev1 "k8s.io/api/core/v1"
 
+	"github.com/lateen-project/lateen/api"
 	"github.com/lateen-project/lateen/test/testenv"
 )
 
@@ -55,8 +56,8 @@ func (v *volumes) downloading(around *workload, claim string) {
 		require.NoError(v, err)
 		require.Equal(v, target.UID, volume.Spec.ClaimRef.UID)
 		v.restoredTo(ended, v.driver.VolumeDir(volume.Spec.CSI.VolumeHandle))
-		require.NotContains(v, volume.Annotations, "lateen.dev/reclaim-policy")
-		require.NotContains(v, volume.Labels, "lateen.dev/mover")
+		require.NotContains(v, volume.Annotations, api.AnnotationReclaimPolicy)
+		require.NotContains(v, volume.Labels, api.LabelMover)
 		require.Contains(v, v.driver.Volumes(), volume.Spec.CSI.VolumeHandle)
 	}
 }

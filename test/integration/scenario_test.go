@@ -13,6 +13,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"k8s.io/client-go/transport"
 
+	"github.com/lateen-project/lateen/api"
 	"github.com/lateen-project/lateen/test/csi"
 	"github.com/lateen-project/lateen/test/node"
 	"github.com/lateen-project/lateen/test/testenv"
@@ -201,7 +202,7 @@ func (around *workload) ends(name string, phase testenv.Phase) *testenv.Transfer
 		around.movedAll(ended)
 	}
 	require.NotNil(around, ended.Status.CompletionTimestamp)
-	require.NotContains(around, ended.Labels, "velero.io/expose-on-going")
+	require.NotContains(around, ended.Labels, api.LabelExposing)
 	around.nothingLeft()
 	around.after(ended)
 	return ended

@@ -10,6 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/lateen-project/lateen/api"
 	"github.com/lateen-project/lateen/test/testenv"
 )
 
@@ -54,7 +55,7 @@ func TestAnOverloadedAPIServerOnlyDelaysTransfers(t *testing.T) {
 			s.start(through(around.watch), through(server.wrap))
 			created := around.create()
 			ended := around.ends(created, testenv.Completed)
-			require.Empty(t, ended.Annotations["lateen.dev/mover-restarts"])
+			require.Empty(t, ended.Annotations[api.AnnotationRestarts])
 			require.Equal(t, 1, s.moversMade(created))
 			require.Less(t, int(server.asked.Load()), mostAsked)
 		})

@@ -6,6 +6,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/lateen-project/lateen/api"
 	"github.com/lateen-project/lateen/cmd/lateen/agent"
 	"github.com/lateen-project/lateen/test/testenv"
 )
@@ -21,7 +22,7 @@ func TestAMoverThatStallsIsReplaced(t *testing.T) {
 	name := s.transfer()
 	s.says("MoverRestarted", "mover stalled")
 	ended := s.ends(name, testenv.Completed)
-	require.Equal(t, "1", ended.Annotations["lateen.dev/mover-restarts"])
+	require.Equal(t, "1", ended.Annotations[api.AnnotationRestarts])
 	require.Equal(t, 2, s.moversMade(name))
 	require.Equal(t, 1, r.metric("lateen_mover_restarts_total", "reason", "stalled"))
 	require.Zero(t, r.metric("lateen_slots_in_use"))

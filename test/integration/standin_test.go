@@ -6,6 +6,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/lateen-project/lateen/api"
 	"github.com/lateen-project/lateen/test/cluster"
 	"github.com/lateen-project/lateen/test/node"
 	"github.com/lateen-project/lateen/test/testenv"
@@ -74,7 +75,7 @@ func TestABackupWhoseAgentIsGoneIsFollowedByTheCoordinator(t *testing.T) {
 			f.loseAgents()
 			test.act(f, created, finish)
 			ended := f.ends(created, test.phase)
-			require.Empty(t, ended.Annotations["lateen.dev/mover-restarts"])
+			require.Empty(t, ended.Annotations[api.AnnotationRestarts])
 			require.Equal(t, 1, f.moversMade(created))
 		})
 	}

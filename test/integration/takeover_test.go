@@ -13,6 +13,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/dynamic"
 
+	"github.com/lateen-project/lateen/api"
 	"github.com/lateen-project/lateen/test/csi"
 	"github.com/lateen-project/lateen/test/testenv"
 )
@@ -32,7 +33,7 @@ func TestAnUploadThatVelerosAgentHasPreparedIsTakenOver(t *testing.T) {
 	v.unmark(name)
 
 	v.start()
-	ours := v.moverIs(name, func(pod *corev1.Pod) bool { return pod.Labels["lateen.dev/mover"] == "true" })
+	ours := v.moverIs(name, func(pod *corev1.Pod) bool { return pod.Labels[api.LabelMover] == "true" })
 	require.Equal(t, mover.UID, ours.UID)
 	v.cordon(v.node, false)
 	v.uploaded(name, handle, testenv.Completed)

@@ -10,6 +10,7 @@ import (
 	storagev1 "k8s.io/api/storage/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/lateen-project/lateen/api"
 	"github.com/lateen-project/lateen/test/cluster"
 	"github.com/lateen-project/lateen/test/csi"
 	"github.com/lateen-project/lateen/test/testenv"
@@ -96,7 +97,7 @@ func (v *volumes) progresses(kind testenv.Kind, name string) (settled *testenv.T
 		return func(seen *testenv.Transfer) bool { return !slices.Contains(phases, seen.Status.Phase) }
 	}
 	moved := func(seen *testenv.Transfer) bool {
-		return testenv.Ended(seen) || seen.Annotations["lateen.dev/moved"] != ""
+		return testenv.Ended(seen) || seen.Annotations[api.AnnotationMoved] != ""
 	}
 	for _, come := range []func(*testenv.Transfer) bool{
 		after(""), after("", testenv.Accepted), after("", testenv.Accepted, testenv.Prepared), moved, testenv.Ended, testenv.Settled,
@@ -117,7 +118,7 @@ func (v *volumes) settles(kind testenv.Kind, name string, phase testenv.Phase) *
 		v.movedAll(ended)
 	}
 	require.NotNil(v, ended.Status.CompletionTimestamp)
-	require.NotContains(v, ended.Labels, "velero.io/expose-on-going")
+	require.NotContains(v, ended.Labels, api.LabelExposing)
 	require.NoError(v, v.WaitPodGone(v.soon(), v.Namespace, name))
 	require.NoError(v, v.WaitClaimGone(v.soon(), v.Namespace, name))
 	return ended

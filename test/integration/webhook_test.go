@@ -17,6 +17,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/lateen-project/lateen/api"
 	"github.com/lateen-project/lateen/exposer/objects"
 	"github.com/lateen-project/lateen/test/testenv"
 )
@@ -87,7 +88,7 @@ func (w *webhook) client() admissionregistrationv1.WebhookClientConfig {
 
 // ours selects what the agent of its node creates.
 func (s *env) ours() *metav1.LabelSelector {
-	return &metav1.LabelSelector{MatchLabels: map[string]string{objects.LabelAcceptor: objects.LabelValue(s.node.Name())}}
+	return &metav1.LabelSelector{MatchLabels: map[string]string{api.LabelAcceptor: objects.LabelValue(s.node.Name())}}
 }
 
 // creating are the rules for new objects of some resources.

@@ -11,13 +11,14 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/lateen-project/lateen/api"
 	"github.com/lateen-project/lateen/test/testenv"
 )
 
 // left are the objects of agents whose owner is as a label selector says, as the API server has them now, if they were
 // made before a time.
 func (s *env) left(ctx context.Context, owner string, before time.Time) ([]string, error) {
-	options := metav1.ListOptions{LabelSelector: labelOwner + owner + ",!" + labelKept}
+	options := metav1.ListOptions{LabelSelector: api.LabelOwnerUID + owner + ",!" + api.LabelKept}
 	var all []string
 	add := func(kind string, object metav1.Object) {
 		if object.GetCreationTimestamp().Time.Before(before) {

@@ -21,16 +21,8 @@ import (
 	"k8s.io/client-go/rest"
 	watchtools "k8s.io/client-go/tools/watch"
 
+	"github.com/lateen-project/lateen/api"
 	"github.com/lateen-project/lateen/test/testenv"
-)
-
-// Labels of what agents make, and the annotation of a restore whose mover has succeeded, so that it needs no slot.
-const (
-	labelOwner    = "lateen.dev/owner-uid"
-	labelAcceptor = "lateen.dev/acceptor"
-	labelKept     = "lateen.dev/kept"
-
-	annotationMoved = "lateen.dev/moved"
 )
 
 // maxViolations is how many broken promises are told.
@@ -149,7 +141,7 @@ func (j *history) seeTransfer(kind testenv.Kind, event watch.Event) error {
 	seen.last, seen.owned, seen.gone = transfer, seen.owned || len(transfer.Finalizers) > 0, event.Type == watch.Deleted
 	seen.at = time.Now()
 	at := slotUse{version: version, uid: transfer.UID}
-	if !seen.gone && (after == testenv.InProgress || after == testenv.Canceling) && transfer.Annotations[annotationMoved] == "" {
+	if !seen.gone && (after == testenv.InProgress || after == testenv.Canceling) && transfer.Annotations[api.AnnotationMoved] == "" {
 		at.node = transfer.Node()
 	}
 	j.slots = append(j.slots, at)
@@ -161,7 +153,7 @@ func (j *history) seePod(event watch.Event) error {
 	if !ok {
 		return fmt.Errorf("it says %s: %v", event.Type, event.Object)
 	}
-	owner := object.GetLabels()[labelOwner]
+	owner := object.GetLabels()[api.LabelOwnerUID]
 	if owner == "" {
 		return nil
 	}
@@ -174,7 +166,7 @@ func (j *history) seePod(event watch.Event) error {
 	defer j.notify()
 	was := j.movers[pod.UID]
 	is := &mover{
-		name: pod.Name, owner: owner, node: pod.Spec.NodeName, acceptor: pod.Labels[labelAcceptor], class: pod.Spec.PriorityClassName,
+		name: pod.Name, owner: owner, node: pod.Spec.NodeName, acceptor: pod.Labels[api.LabelAcceptor], class: pod.Spec.PriorityClassName,
 		phase: pod.Status.Phase, succeeded: pod.Status.Phase == corev1.PodSucceeded, gone: event.Type == watch.Deleted,
 		preempted: slices.ContainsFunc(pod.Status.Conditions, func(c corev1.PodCondition) bool {
 			return c.Type == corev1.DisruptionTarget && c.Reason == corev1.PodReasonPreemptionByScheduler

@@ -12,6 +12,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/lateen-project/lateen/api"
 	"github.com/lateen-project/lateen/test/node"
 	"github.com/lateen-project/lateen/test/testenv"
 )
@@ -218,7 +219,7 @@ func (s *env) nameKept(ctx context.Context, ended transferState) error {
 
 // kept are the volumes that are kept of a download.
 func (s *env) kept(ctx context.Context, name string) ([]corev1.PersistentVolume, error) {
-	list, err := s.Kube.CoreV1().PersistentVolumes().List(ctx, metav1.ListOptions{LabelSelector: labelKept + "=" + name})
+	list, err := s.Kube.CoreV1().PersistentVolumes().List(ctx, metav1.ListOptions{LabelSelector: api.LabelKept + "=" + name})
 	if err != nil {
 		return nil, fmt.Errorf("list volumes that are kept: %w", err)
 	}

@@ -16,6 +16,7 @@ import (
 	"k8s.io/klog/v2"
 	"k8s.io/utils/clock"
 
+	"github.com/lateen-project/lateen/api"
 	"github.com/lateen-project/lateen/cmd/lateen/config"
 	"github.com/lateen-project/lateen/exposer"
 	"github.com/lateen-project/lateen/exposer/objects"
@@ -108,9 +109,9 @@ func selection(options config.Options) informers.Selectors {
 	return informers.Selectors{
 		Namespace:   options.Namespace,
 		Node:        options.NodeName,
-		OwnedLabels: objects.LabelMover + "=true",
-		MoverLabels: objects.LabelAcceptor + "=" + objects.LabelValue(options.NodeName),
-		AgentLabels: roleLabel + "=" + roleNodeAgent,
+		OwnedLabels: api.LabelMover + "=true",
+		MoverLabels: api.LabelAcceptor + "=" + objects.LabelValue(options.NodeName),
+		AgentLabels: api.LabelRole + "=" + api.RoleNodeAgent,
 	}
 }
 

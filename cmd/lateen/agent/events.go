@@ -14,6 +14,7 @@ import (
 	"k8s.io/client-go/tools/record"
 	"k8s.io/klog/v2"
 
+	"github.com/lateen-project/lateen/api"
 	"github.com/lateen-project/lateen/cmd/lateen/config"
 	"github.com/lateen-project/lateen/exposer/priority"
 )
@@ -27,9 +28,6 @@ const (
 	EventConfig        = "ConfigProblem"
 	EventVersion       = "VeleroNotTried"
 )
-
-// roleLabel marks the pods of a node-agent. Velero's server selects by it too.
-const roleLabel, roleNodeAgent = "role", "node-agent"
 
 type recorder = record.EventRecorder
 
@@ -101,7 +99,7 @@ func (p *assembly) rejected(ctx context.Context, mover *corev1.Pod, class string
 // self returns the agent's own pod, or the DaemonSet if the agent does not run in a pod of it.
 func (p *assembly) self() *corev1.ObjectReference {
 	for _, pod := range p.caches.LocalPods.List() {
-		if pod.Namespace == p.Flags.Namespace && pod.Labels[roleLabel] == roleNodeAgent {
+		if pod.Namespace == p.Flags.Namespace && pod.Labels[api.LabelRole] == api.RoleNodeAgent {
 			return &corev1.ObjectReference{APIVersion: "v1", Kind: "Pod", Namespace: pod.Namespace, Name: pod.Name, UID: pod.UID}
 		}
 	}

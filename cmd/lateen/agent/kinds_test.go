@@ -14,6 +14,7 @@ import (
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/utils/clock"
 
+	"github.com/lateen-project/lateen/api"
 	"github.com/lateen-project/lateen/reconcile"
 	"github.com/lateen-project/lateen/reconcile/transfer"
 )
@@ -97,7 +98,7 @@ func TestAChangeOfANodeCostsNoStepOfWhatIsOverOrElsewhere(t *testing.T) {
 			add(fmt.Sprint("done-", i), fmt.Sprint("n", i%3), velerov1.PodVolumeRestorePhaseCompleted)
 		}
 		add("works", "n1", velerov1.PodVolumeRestorePhaseInProgress)
-		add("cleans-up", "n1", velerov1.PodVolumeRestorePhaseFailed, "velero.io/pod-volume-finalizer")
+		add("cleans-up", "n1", velerov1.PodVolumeRestorePhaseFailed, api.FinalizerPodVolume)
 		add("waits", "", "")
 		add("elsewhere", "n2", velerov1.PodVolumeRestorePhaseInProgress)
 		ctx, stop := context.WithCancel(t.Context())

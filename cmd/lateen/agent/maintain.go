@@ -14,6 +14,7 @@ import (
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/klog/v2"
 
+	"github.com/lateen-project/lateen/api"
 	"github.com/lateen-project/lateen/cmd/lateen/config"
 	"github.com/lateen-project/lateen/exposer"
 	"github.com/lateen-project/lateen/exposer/objects"
@@ -37,7 +38,7 @@ func (p *assembly) maintain(ctx context.Context, complete, giveUp func()) error 
 		complete()
 		return nil
 	}
-	caches, err := informers.NewRepositoryCaches(p.clients.kube, p.clients.velero, p.Flags.Namespace, objects.LabelRepository)
+	caches, err := informers.NewRepositoryCaches(p.clients.kube, p.clients.velero, p.Flags.Namespace, api.LabelRepository)
 	if err != nil {
 		return fmt.Errorf("prepare caches of maintenance: %w", err)
 	}

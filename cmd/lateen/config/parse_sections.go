@@ -9,6 +9,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 	"k8s.io/apimachinery/pkg/util/validation"
 
+	"github.com/lateen-project/lateen/api"
 	"github.com/lateen-project/lateen/exposer/objects"
 )
 
@@ -205,13 +206,10 @@ func (r *reader) notOurs(v value, all map[string]string) map[string]string {
 	return all
 }
 
-// podGroupLabel is the label that spreads movers of snapshots and restored volumes over nodes (velero-protocol 2.1).
-const podGroupLabel = "velero.io/exposer-pod-group"
-
 // reserved reports whether Lateen or Velero's agent sets a name (velero-protocol 0 and 2.1).
 func reserved(name string) bool {
 	switch name {
-	case velerov1.PVBLabel, velerov1.PVRLabel, velerov1.DataUploadLabel, velerov1.DataDownloadLabel, podGroupLabel:
+	case velerov1.PVBLabel, velerov1.PVRLabel, velerov1.DataUploadLabel, velerov1.DataDownloadLabel, api.LabelPodGroup:
 		return true
 	}
 	return strings.HasPrefix(name, "lateen.dev/")

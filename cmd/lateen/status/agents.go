@@ -10,6 +10,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/utils/ptr"
 
+	"github.com/lateen-project/lateen/api"
 	"github.com/lateen-project/lateen/cmd/lateen/agent"
 	"github.com/lateen-project/lateen/cmd/lateen/check"
 )
@@ -29,9 +30,6 @@ func (s *Snapshot) coordinator() Coordinator {
 	}
 	return found
 }
-
-// roleLabel marks the pods of a node-agent, of Velero too.
-const roleLabel, roleNodeAgent = "role", "node-agent"
 
 // readAgents returns the readiness of the agent by node. Of several pods on a node, one Ready pod suffices.
 func (s *Snapshot) readAgents() map[string]Node {
@@ -86,7 +84,7 @@ func (j *evaluator) nodesOf(transfers []Transfer) []Node {
 func (s *Snapshot) agentPods() []*corev1.Pod {
 	var found []*corev1.Pod
 	for _, pod := range s.pods {
-		if pod.Namespace == s.namespace && pod.Labels[roleLabel] == roleNodeAgent && pod.Spec.NodeName != "" {
+		if pod.Namespace == s.namespace && pod.Labels[api.LabelRole] == api.RoleNodeAgent && pod.Spec.NodeName != "" {
 			found = append(found, pod)
 		}
 	}

@@ -9,6 +9,7 @@ import (
 	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
 
+	"github.com/lateen-project/lateen/api"
 	"github.com/lateen-project/lateen/cmd/lateen/status"
 	"github.com/lateen-project/lateen/exposer/objects"
 )
@@ -27,8 +28,8 @@ func TestFailuresOfMaintenanceAreCountedBeyondTheHistory(t *testing.T) {
 			s := cluster(1, `{}`)
 			s.repository("app-default-kopia", 0, "no bucket", "no bucket", "no bucket")
 			job := &batchv1.Job{ObjectMeta: meta("velero", "app-default-kopia-maintain-job-6", time.Minute)}
-			job.Labels = map[string]string{objects.LabelRepository: "app-default-kopia"}
-			job.Annotations = map[string]string{objects.AnnotationFailures: "5", objects.AnnotationFactor: "1", objects.AnnotationKeep: "3", objects.AnnotationVerdict: string(test.verdict)}
+			job.Labels = map[string]string{api.LabelRepository: "app-default-kopia"}
+			job.Annotations = map[string]string{api.AnnotationFailures: "5", api.AnnotationFactor: "1", api.AnnotationKeep: "3", api.AnnotationVerdict: string(test.verdict)}
 			job.Status.Conditions = []batchv1.JobCondition{{Type: batchv1.JobFailed, Status: corev1.ConditionTrue, LastTransitionTime: *past(time.Second)}}
 			s.add(job)
 			var reported bytes.Buffer

@@ -7,9 +7,9 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	schedulingv1 "k8s.io/api/scheduling/v1"
 
+	"github.com/lateen-project/lateen/api"
 	"github.com/lateen-project/lateen/cmd/lateen/check"
 	"github.com/lateen-project/lateen/cmd/lateen/config"
-	"github.com/lateen-project/lateen/exposer/objects"
 	"github.com/lateen-project/lateen/exposer/priority"
 	"github.com/lateen-project/lateen/reconcile/maintenance"
 )
@@ -103,7 +103,7 @@ func (j *evaluator) priorityClasses() []PriorityClass {
 	}
 	var jobPods []*corev1.Pod
 	for _, pod := range j.pods {
-		if pod.Namespace == j.namespace && pod.Labels[objects.LabelRepository] != "" && pod.Status.Phase != corev1.PodSucceeded && pod.Status.Phase != corev1.PodFailed {
+		if pod.Namespace == j.namespace && pod.Labels[api.LabelRepository] != "" && pod.Status.Phase != corev1.PodSucceeded && pod.Status.Phase != corev1.PodFailed {
 			jobPods = append(jobPods, pod)
 		}
 	}

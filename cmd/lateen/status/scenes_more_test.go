@@ -10,6 +10,7 @@ import (
 	storagev1 "k8s.io/api/storage/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/lateen-project/lateen/api"
 	"github.com/lateen-project/lateen/exposer/objects"
 )
 
@@ -29,7 +30,7 @@ func starting() *scene {
 	s.mover(claimed, "")
 	s.event("PersistentVolumeClaim", s.claim(claimed), corev1.EventTypeWarning, "ProvisioningFailed", "the array is full", time.Minute)
 	restarted := s.backup("evicted", "node-1", 3*time.Minute, accepted)
-	restarted.Annotations = map[string]string{"lateen.dev/mover-restarts": "2"}
+	restarted.Annotations = map[string]string{api.AnnotationRestarts: "2"}
 	restarted.Status.Message = "mover was evicted: The node was low on resource: memory."
 	s.mover(s.backup("a-name-that-is-much-longer-than-what-a-table-has-room-for", "node-1", 2*time.Minute, moves(time.Minute, 1, 2)), "node-1")
 	deleted := s.upload("no-snapshot", "gone", time.Minute, true)
@@ -100,15 +101,15 @@ func endings() *scene {
 	}), "node-1")
 	s.backup("lost", "node-1", 5*time.Minute, moves(time.Minute, mib, 2*mib))
 	s.backup("to-clean-up", "node-1", 4*time.Minute, is(velerov1.PodVolumeBackupPhaseCompleted, time.Minute), func(b *velerov1.PodVolumeBackup) {
-		b.Finalizers = []string{"velero.io/pod-volume-finalizer"}
+		b.Finalizers = []string{api.FinalizerPodVolume}
 	})
 	s.download("to-deliver", "data", func(d *velerov2alpha1.DataDownload) {
-		d.Annotations = map[string]string{"lateen.dev/moved": now.Add(-time.Minute).Format(time.RFC3339)}
+		d.Annotations = map[string]string{api.AnnotationMoved: now.Add(-time.Minute).Format(time.RFC3339)}
 		d.Status.Phase, d.Status.Node, d.Status.StartTimestamp = velerov2alpha1.DataDownloadPhaseInProgress, "node-1", past(2*time.Minute)
 	})
 	upload := s.upload("of-a-lost-snapshot", "pgdata", 3*time.Minute, true)
 	*s = (*s)[:len(*s)-2] // without the original pair: the snapshot was handed over
-	upload.Finalizers = []string{"velero.io/data-upload-download-finalizer"}
+	upload.Finalizers = []string{api.FinalizerData}
 	upload.Status.Phase, upload.Status.CompletionTimestamp = velerov2alpha1.DataUploadPhaseCanceled, past(30*time.Second)
 	s.add(&snapshotv1.VolumeSnapshotContent{
 		ObjectMeta: metav1.ObjectMeta{Name: upload.Name, Labels: objects.OwnerLabels(upload.UID, "node-1"), CreationTimestamp: ago(2 * time.Minute)},

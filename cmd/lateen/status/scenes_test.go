@@ -16,7 +16,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 
-	"github.com/lateen-project/lateen/exposer/objects"
+	"github.com/lateen-project/lateen/api"
 )
 
 // now is the observation time of every scene.
@@ -85,7 +85,7 @@ func (s *scene) backup(name, node string, age time.Duration, change ...func(*vel
 // moves returns a backup in progress since that long, with these bytes done.
 func moves(since time.Duration, done, total int64) func(*velerov1.PodVolumeBackup) {
 	return func(b *velerov1.PodVolumeBackup) {
-		b.Finalizers = []string{"velero.io/pod-volume-finalizer"}
+		b.Finalizers = []string{api.FinalizerPodVolume}
 		b.Status.Phase, b.Status.AcceptedTimestamp, b.Status.StartTimestamp = velerov1.PodVolumeBackupPhaseInProgress, past(since+2*time.Second), past(since)
 		b.Status.Progress.BytesDone, b.Status.Progress.TotalBytes = done, total
 	}
@@ -95,7 +95,7 @@ func moves(since time.Duration, done, total int64) func(*velerov1.PodVolumeBacku
 func is(phase velerov1.PodVolumeBackupPhase, accepted time.Duration) func(*velerov1.PodVolumeBackup) {
 	return func(b *velerov1.PodVolumeBackup) {
 		b.Status.Phase, b.Status.AcceptedTimestamp = phase, past(accepted)
-		b.Finalizers = []string{"velero.io/pod-volume-finalizer"}
+		b.Finalizers = []string{api.FinalizerPodVolume}
 		if phase == velerov1.PodVolumeBackupPhaseCompleted || phase == velerov1.PodVolumeBackupPhaseFailed {
 			b.Finalizers, b.Status.CompletionTimestamp = nil, past(accepted-time.Second)
 		}
@@ -200,6 +200,6 @@ func (s *scene) repository(name string, success time.Duration, failures ...strin
 
 func (s *scene) job(of, name string) {
 	created := &batchv1.Job{ObjectMeta: meta("velero", name, time.Minute)}
-	created.Labels = map[string]string{objects.LabelRepository: of}
+	created.Labels = map[string]string{api.LabelRepository: of}
 	s.add(created)
 }

@@ -23,9 +23,9 @@ import (
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/cache"
 
+	"github.com/lateen-project/lateen/api"
 	"github.com/lateen-project/lateen/cmd/lateen/config"
 	"github.com/lateen-project/lateen/deploy"
-	"github.com/lateen-project/lateen/exposer/objects"
 	"github.com/lateen-project/lateen/informers"
 	"github.com/lateen-project/lateen/reconcile/transfer"
 )
@@ -105,10 +105,10 @@ func (c *Clients) sources(namespace string) []source {
 	return append(c.transfers(namespace),
 		from(repositoriesName, namespace, &velerov1.BackupRepository{}, c.velero.BackupRepositories(namespace), all),
 		from(podsName, namespace, &corev1.Pod{}, core.Pods(namespace), all),
-		from(claimsName, namespace, &corev1.PersistentVolumeClaim{}, core.PersistentVolumeClaims(namespace), metav1.ListOptions{LabelSelector: objects.LabelMover + "=true"}),
+		from(claimsName, namespace, &corev1.PersistentVolumeClaim{}, core.PersistentVolumeClaims(namespace), metav1.ListOptions{LabelSelector: api.LabelMover + "=true"}),
 		from(configsName, namespace, &corev1.ConfigMap{}, core.ConfigMaps(namespace), all),
 		from(eventsName, namespace, &corev1.Event{}, core.Events(namespace), metav1.ListOptions{FieldSelector: "type=" + corev1.EventTypeWarning}),
-		from("jobs.batch", namespace, &batchv1.Job{}, c.kube.BatchV1().Jobs(namespace), metav1.ListOptions{LabelSelector: objects.LabelRepository}),
+		from("jobs.batch", namespace, &batchv1.Job{}, c.kube.BatchV1().Jobs(namespace), metav1.ListOptions{LabelSelector: api.LabelRepository}),
 		from(leasesName, namespace, &coordinationv1.Lease{}, c.kube.CoordinationV1().Leases(namespace), named(deploy.CoordinatorLease)),
 		from(agentsName, namespace, &appsv1.DaemonSet{}, c.kube.AppsV1().DaemonSets(namespace), named(config.DaemonSetName)),
 		from("deployments.apps", namespace, &appsv1.Deployment{}, c.kube.AppsV1().Deployments(namespace), named(config.VeleroDeployment)),

@@ -11,6 +11,7 @@ import (
 	velerov2alpha1 "github.com/vmware-tanzu/velero/pkg/apis/velero/v2alpha1"
 	corev1 "k8s.io/api/core/v1"
 
+	"github.com/lateen-project/lateen/api"
 	"github.com/lateen-project/lateen/cmd/lateen/status"
 )
 
@@ -21,7 +22,7 @@ func told() *scene {
 	s.mover(s.backup("nightly-9dq4c", "node-2", 5*time.Minute, moves(40*time.Second, 812*mib, 0)), "node-2")
 	backup := s.backup("nightly-f2wtz", "node-2", 4*time.Minute, is(velerov1.PodVolumeBackupPhasePrepared, time.Minute), func(b *velerov1.PodVolumeBackup) {
 		b.Labels = map[string]string{velerov1.BackupNameLabel: "nightly"}
-		b.Annotations = map[string]string{"lateen.dev/mover-restarts": "1"}
+		b.Annotations = map[string]string{api.AnnotationRestarts: "1"}
 		b.Status.Message = "mover was evicted: The node was low on resource: memory."
 	})
 	mover := s.mover(backup, "node-2")

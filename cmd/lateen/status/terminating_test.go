@@ -8,13 +8,14 @@ import (
 	velerov1 "github.com/vmware-tanzu/velero/pkg/apis/velero/v1"
 	corev1 "k8s.io/api/core/v1"
 
+	"github.com/lateen-project/lateen/api"
 	"github.com/lateen-project/lateen/cmd/lateen/status"
 )
 
 func TestAMoverThatDoesNotEndIsTheKubeletsBusiness(t *testing.T) {
 	s := cluster(1, `{}`)
 	s.mover(s.backup("nightly", "node-1", time.Hour, is(velerov1.PodVolumeBackupPhaseFailed, time.Hour), func(b *velerov1.PodVolumeBackup) {
-		b.Finalizers = []string{"velero.io/pod-volume-finalizer"}
+		b.Finalizers = []string{api.FinalizerPodVolume}
 	}), "node-1", func(pod *corev1.Pod) { pod.DeletionTimestamp = past(time.Minute) })
 	report := status.Gather("velero", now, *s, nil).Report()
 	require.Len(t, report.Transfers, 1)

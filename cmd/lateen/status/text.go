@@ -11,6 +11,7 @@ import (
 
 	"k8s.io/apimachinery/pkg/util/duration"
 
+	"github.com/lateen-project/lateen/api"
 	"github.com/lateen-project/lateen/exposer/priority"
 )
 
@@ -150,7 +151,7 @@ func (r *Report) agents(text *strings.Builder) {
 	}
 	text.WriteString("\nAGENTS\n")
 	if len(r.Nodes) == 0 {
-		text.WriteString(wrap("  ", fmt.Sprintf("none: no pod in namespace %s has label %s=%s; set Velero's namespace with -n", r.Namespace, roleLabel, roleNodeAgent)))
+		text.WriteString(wrap("  ", fmt.Sprintf("none: no pod in namespace %s has label %s=%s; set Velero's namespace with -n", r.Namespace, api.LabelRole, api.RoleNodeAgent)))
 	}
 	idle := 0
 	for _, node := range r.Nodes {

@@ -9,6 +9,7 @@ import (
 	velerov1 "github.com/vmware-tanzu/velero/pkg/apis/velero/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/lateen-project/lateen/api"
 	"github.com/lateen-project/lateen/exposer/objects"
 	"github.com/lateen-project/lateen/reconcile/maintenance"
 )
@@ -101,7 +102,7 @@ func (s *Snapshot) nextMaintenance(of *velerov1.BackupRepository) (now, remedy s
 // jobsOf returns the maintenance jobs of a repository, oldest first.
 func (s *Snapshot) jobsOf(repository *velerov1.BackupRepository) (jobs []objects.JobStatus) {
 	for _, job := range s.jobs {
-		if job.Labels[objects.LabelRepository] != objects.RepositoryLabel(repository.Name) {
+		if job.Labels[api.LabelRepository] != objects.RepositoryLabel(repository.Name) {
 			continue
 		}
 		seen := objects.ReadJob(job)

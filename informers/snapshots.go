@@ -83,15 +83,15 @@ func (s *Snapshots) Available(ctx context.Context) (bool, error) {
 	return true, nil
 }
 
-// start starts the caches and returns the term, or nil if the cluster has no snapshots.
+// start starts the caches and returns the term, or nil if the cluster has no snapshots. It does not hold the lock
+// during its request: a slow answer must not delay the reads of others.
 func (s *Snapshots) start() (*snapshotTerm, error) {
-	s.lock.Lock()
-	defer s.lock.Unlock()
-	term := s.term
+	notCoordinating := errors.New("look at snapshots: this agent does not coordinate")
+	term, started := s.current()
 	switch {
 	case term == nil || term.ctx.Err() != nil:
-		return nil, errors.New("look at snapshots: this agent does not coordinate")
-	case term.started:
+		return nil, notCoordinating
+	case started:
 		return term, nil
 	}
 	_, err := s.groups.ServerResourcesForGroupVersion(snapshotv1.SchemeGroupVersion.String())
@@ -101,10 +101,22 @@ func (s *Snapshots) start() (*snapshotTerm, error) {
 	case err != nil:
 		return nil, fmt.Errorf("ask for the resources of %s: %w", snapshotv1.SchemeGroupVersion, err)
 	}
-	if err := term.watch(s.client, s.enqueue); err != nil {
-		return nil, err
+	s.lock.Lock()
+	defer s.lock.Unlock()
+	switch {
+	case s.term != term:
+		return nil, notCoordinating
+	case term.started:
+		return term, nil
 	}
-	return term, nil
+	return term, term.watch(s.client, s.enqueue)
+}
+
+// current returns the term, or nil, and whether its caches are started.
+func (s *Snapshots) current() (term *snapshotTerm, started bool) {
+	s.lock.Lock()
+	defer s.lock.Unlock()
+	return s.term, s.term != nil && s.term.started
 }
 
 func (t *snapshotTerm) watch(client snapshotclient.SnapshotV1Interface, enqueue func(namespace, name string)) error {
@@ -171,10 +183,8 @@ func (s *Snapshots) Client() snapshotclient.SnapshotV1Interface { return s.clien
 
 // running returns the term if its caches are started; else nil.
 func (s *Snapshots) running() *snapshotTerm {
-	s.lock.Lock()
-	defer s.lock.Unlock()
-	if s.term == nil || !s.term.started {
-		return nil
+	if term, started := s.current(); started {
+		return term
 	}
-	return s.term
+	return nil
 }

@@ -1,0 +1,40 @@
+package informers
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/client-go/discovery"
+)
+
+// slowDiscovery answers that there are no snapshots once it may.
+type slowDiscovery struct {
+	discovery.ServerResourcesInterface
+
+	asked, answer chan struct{}
+}
+
+func (d slowDiscovery) ServerResourcesForGroupVersion(string) (*metav1.APIResourceList, error) {
+	close(d.asked)
+	<-d.answer
+	return nil, apierrors.NewNotFound(schema.GroupResource{}, "")
+}
+
+func TestASlowDiscoveryDelaysNoRead(t *testing.T) {
+	slow := slowDiscovery{asked: make(chan struct{}), answer: make(chan struct{})}
+	snapshots := NewSnapshots(nil, slow, nil)
+	snapshots.set(&snapshotTerm{ctx: t.Context()})
+	available := make(chan bool)
+	go func() {
+		served, _ := snapshots.Available(t.Context())
+		available <- served
+	}()
+	<-slow.asked
+	require.Nil(t, snapshots.Snapshot("app", "a"))
+	require.Nil(t, snapshots.Content("a"))
+	close(slow.answer)
+	require.False(t, <-available)
+}

@@ -27,8 +27,12 @@ func (t *TransferReconciler[T]) write(ctx context.Context, s *request[T], step t
 	starts := step.State.Phase == transfer.InProgress && s.state.Phase != transfer.InProgress
 	uid := s.object.GetUID()
 	if starts && t.sharesPod(s) {
-		t.starting.Lock()
-		defer t.starting.Unlock()
+		pod := s.move.Source.PodVolume.Pod
+		key := types.NamespacedName{Namespace: pod.Namespace, Name: pod.Name}
+		if _, busy := t.starting.LoadOrStore(key, true); busy {
+			return errConflict
+		}
+		defer t.starting.Delete(key)
 		if t.isBesideAnother(s) {
 			return nil // the end of the other restore enqueues this one
 		}

@@ -8,6 +8,7 @@ import (
 	velerov1 "github.com/vmware-tanzu/velero/pkg/apis/velero/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/lateen-project/lateen/api"
 	"github.com/lateen-project/lateen/reconcile/transfer"
@@ -82,4 +83,18 @@ func TestRestoresShareAPodByItsIdentity(t *testing.T) {
 	require.False(t, s.SharePod(s.object, s.object))
 	other.Spec.Pod.UID = "another"
 	require.False(t, s.SharePod(s.object, other))
+}
+
+func TestARestoreWaitsForTheStartOfAnotherOfItsPodOnly(t *testing.T) {
+	s, other := newTwoVolumes(velerov1.PodVolumeRestorePhaseCompleted, "0")
+	s.object.Annotations = nil
+	delete(s.pods[testKey].Annotations, api.AnnotationAttempt)
+	pod := other.Spec.Pod
+	s.starting.Store(types.NamespacedName{Namespace: pod.Namespace, Name: pod.Name}, true)
+	require.Equal(t, conflictRequeue, s.step(t), "another restore of the pod is being started")
+	require.Equal(t, transfer.Prepared, s.state().Phase)
+	s.starting.Clear()
+	s.starting.Store(types.NamespacedName{Namespace: pod.Namespace, Name: "another"}, true)
+	s.step(t)
+	require.Equal(t, transfer.InProgress, s.state().Phase)
 }

@@ -39,7 +39,7 @@ type TransferReconciler[T transfer.Object] struct {
 
 	local    localState
 	written  writes.Overlay[T]
-	starting sync.Mutex // held while a restore that shares its pod is written as InProgress
+	starting sync.Map // keys of the pods to which a restore is being written as InProgress
 }
 
 // Dependencies are shared by the reconcilers of all kinds of an agent. All fields are required.

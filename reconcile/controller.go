@@ -44,6 +44,8 @@ type Options struct {
 	Grace   time.Duration // for running reconciles after the context ends
 	Clock   clock.WithTickerAndDelayedExecution
 	Metrics workqueue.MetricsProvider
+	// Queue holds the keys; nil: client-go's queue, first in, first out. A simulation chooses which key is next.
+	Queue workqueue.TypedInterface[string]
 }
 
 // NewController returns a controller that is idle until Run is called.
@@ -57,7 +59,9 @@ func NewController(options Options, reconcile Func) *Controller {
 		clock:     options.Clock,
 		ready:     make(chan struct{}),
 		queue: workqueue.NewTypedRateLimitingQueueWithConfig(limiter, workqueue.TypedRateLimitingQueueConfig[string]{
-			Name: options.Name, Clock: options.Clock, MetricsProvider: options.Metrics,
+			DelayingQueue: workqueue.NewTypedDelayingQueueWithConfig(workqueue.TypedDelayingQueueConfig[string]{
+				Name: options.Name, Clock: options.Clock, MetricsProvider: options.Metrics, Queue: options.Queue,
+			}),
 		}),
 	}
 }

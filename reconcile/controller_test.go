@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+	"k8s.io/client-go/util/workqueue"
 	"k8s.io/klog/v2/ktesting"
 	"k8s.io/utils/clock"
 )
@@ -228,4 +229,12 @@ func TestAControllerStopsAtOnceWhenItIsIdle(t *testing.T) {
 		require.Equal(t, time.Minute, time.Since(d.started))
 		require.True(t, slices.Equal([]time.Duration{0}, d.times("a")))
 	})
+}
+
+func TestAGivenQueueHoldsTheKeys(t *testing.T) {
+	given := workqueue.NewTyped[string]()
+	defer given.ShutDown()
+	c := NewController(Options{Name: "test", Clock: clock.RealClock{}, Queue: given}, nil)
+	c.Enqueue("a")
+	require.Equal(t, 1, given.Len())
 }

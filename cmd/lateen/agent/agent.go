@@ -13,6 +13,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/cache"
+	"k8s.io/client-go/util/workqueue"
 	"k8s.io/klog/v2"
 	"k8s.io/utils/clock"
 
@@ -58,6 +59,18 @@ type Options struct {
 	AdmitTimeout time.Duration // limit for an admissible transfer to be accepted, after which it is skipped; 0: 1 min
 	OrphanAge    time.Duration // minimum age of an orphan; 0: 10 min
 	OrphanSweep  time.Duration // interval between two sweeps of a coordinator; 0: 10 min
+
+	// For a simulation, which must be repeatable.
+	Process string                                             // distinguishes the processes of one node; empty: random
+	Queue   func(name string) workqueue.TypedInterface[string] // makes the queue of a controller; nil: client-go's
+}
+
+// queue returns the queue of a controller; nil is client-go's.
+func (o *Options) queue(name string) workqueue.TypedInterface[string] {
+	if o.Queue == nil {
+		return nil
+	}
+	return o.Queue(name)
 }
 
 // Run starts the agent. It returns after the context has ended and the running reconciles have finished. Movers

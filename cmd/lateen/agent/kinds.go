@@ -58,6 +58,7 @@ func newKindController[T transfer.Object](
 	}
 	controller := reconcile.NewController(reconcile.Options{
 		Name: what.Name, Workers: p.Flags.Workers, Grace: stepGrace, Clock: p.Clock, Metrics: p.Metrics.Workqueues(),
+		Queue: p.queue(what.Name),
 	}, transfers.Reconcile)
 	transfers.Enqueue = controller.Enqueue
 	l := &kindController[T]{transfers: transfers, controller: controller, resources: resources}

@@ -74,7 +74,7 @@ func (p *assembly) coordinate(ctx context.Context, kinds []kind) error {
 		options.Identity += p.Flags.PodUID + "_"
 		options.Former = options.Identity
 	}
-	options.Identity += rand.String(identityLength)
+	options.Identity += cmp.Or(p.Process, rand.String(identityLength))
 	options.Clock = p.Clock
 	candidate, err := leader.NewCoordinator(options)
 	if err != nil {

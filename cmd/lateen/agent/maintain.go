@@ -43,8 +43,9 @@ func (p *assembly) maintain(ctx context.Context, complete, giveUp func()) error 
 		return fmt.Errorf("prepare caches of maintenance: %w", err)
 	}
 	maintainer := p.maintainer(caches)
+	const name = "backuprepository"
 	controller := reconcile.NewController(reconcile.Options{
-		Name: "backuprepository", Workers: 1, Grace: stepGrace, Clock: p.Clock, Metrics: p.Metrics.Workqueues(),
+		Name: name, Workers: 1, Grace: stepGrace, Clock: p.Clock, Metrics: p.Metrics.Workqueues(), Queue: p.queue(name),
 	}, maintainer.Reconcile)
 	maintainer.Enqueue = controller.Enqueue
 	handled, err := addRepositoryHandlers(caches, maintainer)

@@ -5,11 +5,11 @@ import (
 	"crypto/tls"
 	"errors"
 	"fmt"
-	"math/rand/v2"
 	"net/http"
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/utils/clock"
 )
 
@@ -44,7 +44,7 @@ func (b budget) retry(ctx context.Context, attempt func(context.Context) error) 
 		select {
 		case <-ctx.Done():
 			return ctx.Err()
-		case <-b.clock.After(min(delay/2+rand.N(delay/2), left)):
+		case <-b.clock.After(min(wait.Jitter(delay/2, 1), left)):
 		}
 	}
 }

@@ -1,0 +1,159 @@
+package api
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"slices"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/watch"
+)
+
+// Watch is an open watch. Its events wait until Deliver.
+type Watch struct {
+	Number int    // in the order of opening
+	Client string // that opened it
+	Name   string // for traces: resource and selectors
+
+	server   *Server
+	table    *table
+	filter   filter
+	position int     // in the history of the table
+	pending  *change // the next event for this watch
+	initial  []*Object
+	begins   bool // the initial events and their bookmark are due
+	bookmark bool // the client wants bookmarks
+	sent     int64
+	frames   chan []byte
+	closed   chan struct{}
+	client   *stream // nil until the client has the answer
+}
+
+// maxFrames is how many frames a watch holds that its client has not read. The caller lets clients read after each.
+const maxFrames = 64
+
+// open opens a watch from a revision; 0 begins with the existing objects. initial asks for a bookmark after them.
+func (s *Server) open(t *table, client, name string, only filter, from int64, initial, bookmarks bool) (*Watch, error) {
+	if from > 0 && from < t.compacted {
+		return nil, apierrors.NewResourceExpired(fmt.Sprintf("too old resource version: %d (%d)", from, t.compacted))
+	}
+	s.opened++
+	w := &Watch{
+		Number: s.opened, Client: client, Name: name, server: s, table: t, filter: only, bookmark: bookmarks,
+		frames: make(chan []byte, maxFrames), closed: make(chan struct{}), sent: from,
+	}
+	if from == 0 || initial {
+		for _, object := range t.sorted() {
+			if only.matches(object) {
+				w.initial = append(w.initial, object)
+			}
+		}
+		w.begins, w.position, w.sent = initial, len(t.history), s.revision
+	} else {
+		w.position, _ = slices.BinarySearchFunc(t.history, from+1, func(c change, revision int64) int { return int(c.revision - revision) })
+	}
+	s.watches = append(s.watches, w)
+	return w, nil
+}
+
+// Watches returns the open watches in the order of their opening.
+func (s *Server) Watches() []*Watch { return s.watches }
+
+// Close ends a watch as a server does that restarts or that reached the timeout of the watch.
+func (w *Watch) Close() {
+	if index := slices.Index(w.server.watches, w); index >= 0 {
+		w.server.watches = slices.Delete(w.server.watches, index, index+1)
+		close(w.closed)
+	}
+}
+
+// Next describes what Deliver sends; empty if nothing is due.
+func (w *Watch) Next() string {
+	if w.begins || len(w.initial) > 0 {
+		return fmt.Sprintf("the first %d", len(w.initial))
+	}
+	for ; w.pending == nil && w.position < len(w.table.history); w.position++ {
+		w.pending = w.visible(w.table.history[w.position])
+	}
+	if w.pending == nil {
+		return ""
+	}
+	return fmt.Sprintf("%s %s@%d", w.pending.kind, w.pending.now.Key(), w.pending.revision)
+}
+
+// visible returns the change as this watch sees it: an object that begins to match is added, one that ceases to match
+// is deleted. It is nil if the watch does not see it.
+func (w *Watch) visible(c change) *change {
+	was, is := c.before != nil && w.filter.matches(c.before), w.filter.matches(c.now)
+	switch {
+	case c.kind == watch.Deleted && was, c.kind == watch.Modified && was && is, c.kind == watch.Added && is:
+	case c.kind == watch.Modified && was:
+		gone := &Object{Unstructured: *c.before.DeepCopy()}
+		gone.SetResourceVersion(c.now.GetResourceVersion())
+		c.kind, c.now = watch.Deleted, gone
+	case c.kind == watch.Modified && is:
+		c.kind = watch.Added
+	default:
+		return nil
+	}
+	return &c
+}
+
+// Deliver sends the next event, or all initial events with their bookmark at once.
+func (w *Watch) Deliver() {
+	var frame bytes.Buffer
+	switch {
+	case w.begins || len(w.initial) > 0:
+		for _, object := range w.initial {
+			w.encode(&frame, watch.Added, object.JSON())
+		}
+		if w.begins {
+			w.encode(&frame, watch.Bookmark, w.mark(map[string]string{metav1.InitialEventsAnnotationKey: "true"}))
+		}
+		w.begins, w.initial = false, nil
+	case w.Next() != "":
+		w.encode(&frame, w.pending.kind, w.pending.now.JSON())
+		w.sent, w.pending = w.pending.revision, nil
+	default:
+		return
+	}
+	w.frames <- frame.Bytes()
+}
+
+// Bookmark tells the client the current revision. It does nothing if events are due or the client wants none.
+func (w *Watch) Bookmark() bool {
+	if !w.bookmark || w.Next() != "" || w.sent == w.server.revision {
+		return false
+	}
+	w.sent = w.server.revision
+	var frame bytes.Buffer
+	w.encode(&frame, watch.Bookmark, w.mark(nil))
+	w.frames <- frame.Bytes()
+	return true
+}
+
+// Expire ends the watch with 410 as an event: the client has to list again.
+func (w *Watch) Expire() {
+	status := apierrors.NewResourceExpired("too old resource version").Status()
+	status.Kind, status.APIVersion = "Status", "v1"
+	body, _ := json.Marshal(status) //nolint:errchkjson // plain strings
+	var frame bytes.Buffer
+	w.encode(&frame, watch.Error, body)
+	w.frames <- frame.Bytes()
+	w.Close()
+}
+
+func (w *Watch) encode(into *bytes.Buffer, kind watch.EventType, object []byte) {
+	fmt.Fprintf(into, `{"type":%q,"object":%s}`+"\n", kind, w.filter.shape(object))
+}
+
+func (w *Watch) mark(annotations map[string]string) []byte {
+	mark := metav1.PartialObjectMetadata{
+		TypeMeta:   metav1.TypeMeta{Kind: w.table.Kind, APIVersion: w.table.GroupVersion().String()},
+		ObjectMeta: metav1.ObjectMeta{ResourceVersion: fmt.Sprint(w.server.revision), Annotations: annotations},
+	}
+	body, _ := json.Marshal(mark) //nolint:errchkjson // plain strings
+	return body
+}

@@ -1,0 +1,234 @@
+package api
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apiequality "k8s.io/apimachinery/pkg/api/equality"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/util/validation/field"
+	"k8s.io/client-go/kubernetes/scheme"
+
+	utiljson "k8s.io/apimachinery/pkg/util/json"
+)
+
+// maxGenerated is the longest prefix of a generated name (apiserver's storage/names).
+const maxGenerated = 58
+
+// Create creates an object as the API server's handler does. With dry, nothing is stored.
+func (s *Server) Create(plural, namespace string, content map[string]any, dry bool) (*Object, error) {
+	t := s.table(plural)
+	object := &Object{Unstructured: unstructured.Unstructured{Object: content}}
+	if given := object.GetNamespace(); given != "" && given != namespace {
+		return nil, apierrors.NewBadRequest("the namespace of the provided object does not match the namespace sent on the request")
+	}
+	if object.GetResourceVersion() != "" {
+		return nil, errors.New("resourceVersion should not be set on objects to be created")
+	}
+	object.SetNamespace(namespace)
+	if object.GetName() == "" && object.GetGenerateName() != "" {
+		prefix := object.GetGenerateName()
+		object.SetName(prefix[:min(len(prefix), maxGenerated)] + s.Name())
+	}
+	if object.GetName() == "" {
+		return nil, t.invalid("", field.Required(field.NewPath("metadata", "name"), "name or generateName is required"))
+	}
+	if err := s.admit(t, object); err != nil {
+		return nil, err
+	}
+	if t.objects[object.Key()] != nil {
+		return nil, apierrors.NewAlreadyExists(t.GroupVersionResource.GroupResource(), object.GetName())
+	}
+	if t.Status {
+		unstructured.RemoveNestedField(object.Object, "status")
+	}
+	for _, set := range []string{"deletionTimestamp", "deletionGracePeriodSeconds", "managedFields"} {
+		unstructured.RemoveNestedField(object.Object, "metadata", set)
+	}
+	object.SetUID(s.UID())
+	object.SetCreationTimestamp(metav1.NewTime(s.Now().UTC().Truncate(time.Second)))
+	object.SetAPIVersion(t.GroupVersion().String())
+	object.SetKind(t.Kind)
+	t.prepare(object)
+	object, err := t.normalized(object)
+	if err != nil || dry {
+		return object, err
+	}
+	return s.commit(t, nil, object), nil
+}
+
+// prepare sets what admission and defaults set and what others read.
+func (t *table) prepare(object *Object) {
+	status := map[string]any{}
+	switch t.Resource.Resource {
+	case "pods":
+		status["phase"] = string(corev1.PodPending)
+		setDefault(object, int64(30), "spec", "terminationGracePeriodSeconds")
+	case "persistentvolumeclaims":
+		status["phase"] = string(corev1.ClaimPending)
+		setDefault(object, "Filesystem", "spec", "volumeMode")
+		object.SetFinalizers(append(object.GetFinalizers(), "kubernetes.io/pvc-protection"))
+	case "persistentvolumes":
+		status["phase"] = string(corev1.VolumePending)
+		setDefault(object, "Filesystem", "spec", "volumeMode")
+		setDefault(object, "Retain", "spec", "persistentVolumeReclaimPolicy")
+		object.SetFinalizers(append(object.GetFinalizers(), "kubernetes.io/pv-protection"))
+	case "namespaces":
+		status["phase"] = string(corev1.NamespaceActive)
+		object.SetLabels(merged(object.GetLabels(), map[string]string{corev1.LabelMetadataName: object.GetName()}))
+	case "storageclasses":
+		setDefault(object, "Delete", "reclaimPolicy")
+		setDefault(object, "Immediate", "volumeBindingMode")
+	default:
+		return
+	}
+	if len(status) > 0 {
+		object.Object["status"] = status
+	}
+}
+
+func setDefault(object *Object, value any, path ...string) {
+	if _, found, err := unstructured.NestedFieldNoCopy(object.Object, path...); err == nil && !found {
+		_ = unstructured.SetNestedField(object.Object, value, path...) // fails only for what normalized rejects
+	}
+}
+
+func merged(a, b map[string]string) map[string]string {
+	all := maps.Clone(a)
+	if all == nil {
+		all = map[string]string{}
+	}
+	maps.Copy(all, b)
+	return all
+}
+
+// normalized decodes the object of a built-in resource into its type and back: unknown fields and nulls go.
+func (t *table) normalized(object *Object) (*Object, error) {
+	if !t.builtIn() {
+		return object, nil
+	}
+	typed, err := scheme.Scheme.New(t.GVK())
+	if err != nil {
+		return nil, fmt.Errorf("make %s: %w", t.Kind, err)
+	}
+	data, err := json.Marshal(object.Object)
+	if err != nil {
+		return nil, fmt.Errorf("encode %s: %w", t.Kind, err)
+	}
+	if err := json.Unmarshal(data, typed); err != nil {
+		return nil, apierrors.NewBadRequest(err.Error())
+	}
+	if data, err = json.Marshal(typed); err != nil {
+		return nil, fmt.Errorf("encode %s: %w", t.Kind, err)
+	}
+	clean := &Object{}
+	if err := utiljson.Unmarshal(data, &clean.Object); err != nil {
+		return nil, fmt.Errorf("decode %s: %w", t.Kind, err)
+	}
+	clean.SetAPIVersion(t.GroupVersion().String())
+	clean.SetKind(t.Kind)
+	return clean, nil
+}
+
+// Update replaces an object by what alter makes of a copy of it. sub is empty or "status".
+func (s *Server) Update(plural, namespace, name, sub string, dry bool, alter func(content map[string]any) (map[string]any, error)) (*Object, error) {
+	t := s.table(plural)
+	before := t.objects[key(namespace, name)]
+	if before == nil {
+		return nil, apierrors.NewNotFound(t.GroupVersionResource.GroupResource(), name)
+	}
+	content, err := alter(before.DeepCopy().Object)
+	if err != nil {
+		return nil, err
+	}
+	now := &Object{Unstructured: unstructured.Unstructured{Object: content}}
+	if err := t.validate(before, now); err != nil {
+		return nil, err
+	}
+	t.keep(before, now, sub)
+	if now, err = t.normalized(now); err != nil {
+		return nil, err
+	}
+	now.SetResourceVersion(before.GetResourceVersion())
+	switch {
+	case apiequality.Semantic.DeepEqual(before.Object, now.Object), dry:
+		return now, nil
+	case now.GetDeletionTimestamp() != nil && len(now.GetFinalizers()) == 0 && ptrIs(now.GetDeletionGracePeriodSeconds(), 0):
+		s.replace(t, now)
+		return s.commit(t, now, nil), nil
+	}
+	return s.commit(t, before, now), nil
+}
+
+func ptrIs(value *int64, want int64) bool { return value == nil || *value == want }
+
+// replace stores an object without an event: the deletion that follows has one.
+func (s *Server) replace(t *table, now *Object) { t.objects[now.Key()], t.order = now, nil }
+
+// validate rejects what changes an identity, and another version than the current one.
+func (t *table) validate(before, now *Object) error {
+	path := field.NewPath("metadata")
+	switch version := now.GetResourceVersion(); {
+	case version != "" && version != before.GetResourceVersion():
+		return t.conflict(before.GetName(), "the object has been modified; please apply your changes to the latest version and try again")
+	case now.GetUID() != "" && now.GetUID() != before.GetUID():
+		return t.invalid(before.GetName(), field.Invalid(path.Child("uid"), now.GetUID(), "field is immutable"))
+	case now.GetName() != before.GetName():
+		return apierrors.NewBadRequest("the name of the object does not match the name on the URL")
+	}
+	if before.GetDeletionTimestamp() != nil {
+		for _, finalizer := range now.GetFinalizers() {
+			if !slices.Contains(before.GetFinalizers(), finalizer) {
+				return t.invalid(before.GetName(), field.Forbidden(path.Child("finalizers"), "no new finalizers can be added if the object is being deleted"))
+			}
+		}
+	}
+	return nil
+}
+
+// keep restores what a client cannot change, or not by this endpoint.
+func (t *table) keep(before, now *Object, sub string) {
+	restore := func(path ...string) {
+		unstructured.RemoveNestedField(now.Object, path...)
+		if value, found, err := unstructured.NestedFieldCopy(before.Object, path...); err == nil && found {
+			_ = unstructured.SetNestedField(now.Object, value, path...) // its parents are maps in before too
+		}
+	}
+	for _, own := range []string{"uid", "creationTimestamp", "deletionTimestamp", "deletionGracePeriodSeconds", "namespace", "managedFields"} {
+		restore("metadata", own)
+	}
+	now.SetAPIVersion(before.GetAPIVersion())
+	now.SetKind(before.GetKind())
+	switch {
+	case sub == "" && t.Status:
+		restore("status")
+	case sub == "" || t.builtIn():
+		if sub == "status" {
+			restore("spec")
+		}
+	default: // the status of a custom resource
+		version := now.GetResourceVersion()
+		status := now.Object["status"]
+		now.Object = before.DeepCopy().Object
+		now.Object["status"] = status
+		if status == nil {
+			delete(now.Object, "status")
+		}
+		now.SetResourceVersion(version)
+	}
+}
+
+func (t *table) invalid(name string, problems ...*field.Error) error {
+	return apierrors.NewInvalid(t.GVK().GroupKind(), name, problems)
+}
+
+func (t *table) conflict(name, why string) error {
+	return apierrors.NewConflict(t.GroupVersionResource.GroupResource(), name, fmt.Errorf("%s", why)) //nolint:err113 // the API server's words
+}

@@ -3,18 +3,20 @@ package deploy
 import (
 	rbacv1 "k8s.io/api/rbac/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/lateen-project/lateen/api"
 )
 
 // NamespaceRules are all permissions of the agent in Velero's namespace: to watch transfers, to create and delete
 // their movers and the objects of these, and to read its configuration. Creating a pod there includes the use of any
 // ServiceAccount of that namespace, as movers need it.
 func NamespaceRules() []rbacv1.PolicyRule {
-	return []rbacv1.PolicyRule{
-		// Transfers: patches write phase, progress and finalizer. The server creates and deletes transfers.
-		rule("velero.io", "podvolumebackups", "list", "watch", "patch"),
-		rule("velero.io", "podvolumerestores", "list", "watch", "patch"),
-		rule("velero.io", "datauploads", "list", "watch", "patch"),
-		rule("velero.io", "datadownloads", "list", "watch", "patch"),
+	var transfers []rbacv1.PolicyRule
+	for _, kind := range api.Kinds() {
+		// Patches write phase, progress and finalizer. The server creates and deletes transfers.
+		transfers = append(transfers, rule(kind.GVK.Group, kind.Resource, "list", "watch", "patch"))
+	}
+	return append(transfers,
 		// Movers. A dry run is a create. A patch adopts a mover of Velero's own agent.
 		rule("", "pods", "get", "list", "watch", "create", "delete", "patch"),
 		// The log of a failed mover.
@@ -39,7 +41,7 @@ func NamespaceRules() []rbacv1.PolicyRule {
 		// The Lease of the coordinator. RBAC cannot restrict create to a name.
 		rule("coordination.k8s.io", "leases", "create"),
 		only(rule("coordination.k8s.io", "leases", "get", "list", "watch", "update"), CoordinatorLease),
-	}
+	)
 }
 
 // ClusterRules are all permissions of the agent outside Velero's namespace. Workloads, their claims and their

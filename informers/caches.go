@@ -2,13 +2,10 @@ package informers
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"strings"
 	"sync"
 
-	velerov1 "github.com/vmware-tanzu/velero/pkg/apis/velero/v1"
-	velerov2alpha1 "github.com/vmware-tanzu/velero/pkg/apis/velero/v2alpha1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
@@ -30,21 +27,17 @@ type Selectors struct {
 
 // Caches holds all informers of an agent, each with the smallest sufficient scope:
 //
-//	PodVolumeBackups, PodVolumeRestores, DataUploads, DataDownloads
-//	            Velero's namespace; terminal ones are trimmed to a few fields
+//	Transfers   Velero's namespace; terminal ones are trimmed to a few fields
 //	LocalPods   the pods of this node in all namespaces: workloads and movers
 //	Movers      Velero's namespace, by label: movers that may not be scheduled yet
 //	Claims      Velero's namespace, by label: the volumes of movers
 //
 // CoordinatorCaches holds what only the coordinator needs.
 type Caches struct {
-	PodVolumeBackups  *Informer[*velerov1.PodVolumeBackup]
-	PodVolumeRestores *Informer[*velerov1.PodVolumeRestore]
-	DataUploads       *Informer[*velerov2alpha1.DataUpload]
-	DataDownloads     *Informer[*velerov2alpha1.DataDownload]
-	LocalPods         *Informer[*corev1.Pod]
-	Movers            *Informer[*corev1.Pod]
-	Claims            *Informer[*corev1.PersistentVolumeClaim]
+	Transfers
+	LocalPods *Informer[*corev1.Pod]
+	Movers    *Informer[*corev1.Pod]
+	Claims    *Informer[*corev1.PersistentVolumeClaim]
 
 	all         []informer
 	created     createdPods
@@ -69,13 +62,10 @@ func NewCaches(kube kubernetes.Interface, velero *Clientset, want Selectors) (*C
 	b, namespace := builder{}, want.Namespace
 	onNode := Scope{Fields: fields.OneTermEqualSelector("spec.nodeName", want.Node).String()}
 	c := &Caches{
-		PodVolumeBackups:  add(&b, "podvolumebackups", velero.PodVolumeBackups(namespace), &velerov1.PodVolumeBackup{}, Scope{}, trimBackup),
-		PodVolumeRestores: add(&b, "podvolumerestores", velero.PodVolumeRestores(namespace), &velerov1.PodVolumeRestore{}, Scope{}, trimRestore),
-		DataUploads:       add(&b, "datauploads", velero.DataUploads(namespace), &velerov2alpha1.DataUpload{}, Scope{}, trimUpload),
-		DataDownloads:     add(&b, "datadownloads", velero.DataDownloads(namespace), &velerov2alpha1.DataDownload{}, Scope{}, trimDownload),
-		LocalPods:         add(&b, "pods of this node", kube.CoreV1().Pods(metav1.NamespaceAll), &corev1.Pod{}, onNode, trimPod),
-		Movers:            add(&b, "mover pods", kube.CoreV1().Pods(namespace), &corev1.Pod{}, Scope{Labels: want.MoverLabels}, trimPod),
-		Claims:            add(&b, "claims of movers", kube.CoreV1().PersistentVolumeClaims(namespace), &corev1.PersistentVolumeClaim{}, Scope{Labels: want.OwnedLabels}, noTrim[*corev1.PersistentVolumeClaim]),
+		Transfers: newTransfers(&b, velero, namespace),
+		LocalPods: add(&b, "pods of this node", kube.CoreV1().Pods(metav1.NamespaceAll), &corev1.Pod{}, onNode, trimPod),
+		Movers:    add(&b, "mover pods", kube.CoreV1().Pods(namespace), &corev1.Pod{}, Scope{Labels: want.MoverLabels}, trimPod),
+		Claims:    add(&b, "claims of movers", kube.CoreV1().PersistentVolumeClaims(namespace), &corev1.PersistentVolumeClaim{}, Scope{Labels: want.OwnedLabels}, noTrim[*corev1.PersistentVolumeClaim]),
 	}
 	c.all = b.made
 	if b.err != nil {
@@ -91,20 +81,6 @@ const (
 	ByNode     = "node"     // transfers, by the nodes whose agents may own them
 	ByPod      = "pod"      // PodVolumeRestores, by namespace/name of the pod that they restore to
 )
-
-func (c *Caches) index() error {
-	return errors.Join(
-		c.DataUploads.Index(BySnapshot, func(upload *velerov2alpha1.DataUpload) []string {
-			if upload.Spec.CSISnapshot == nil {
-				return nil
-			}
-			return []string{upload.Spec.SourceNamespace + "/" + upload.Spec.CSISnapshot.VolumeSnapshot}
-		}),
-		c.PodVolumeRestores.Index(ByPod, func(restore *velerov1.PodVolumeRestore) []string {
-			return []string{restore.Spec.Pod.Namespace + "/" + restore.Spec.Pod.Name}
-		}),
-	)
-}
 
 // builder collects informers until one cannot be created.
 type builder struct {

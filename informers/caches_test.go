@@ -106,15 +106,12 @@ func (s *server) serve(w http.ResponseWriter, r *http.Request) {
 
 // kindOf returns the kind that the API server stores at a path.
 func kindOf(url string) (kind, version string) {
+	for _, kind := range api.Kinds() {
+		if path.Base(url) == kind.Resource {
+			return kind.GVK.Kind, kind.GVK.GroupVersion().String()
+		}
+	}
 	switch path.Base(url) {
-	case "podvolumebackups":
-		return "PodVolumeBackup", "velero.io/v1"
-	case "podvolumerestores":
-		return "PodVolumeRestore", "velero.io/v1"
-	case "datauploads":
-		return "DataUpload", "velero.io/v2alpha1"
-	case "datadownloads":
-		return "DataDownload", "velero.io/v2alpha1"
 	case "persistentvolumeclaims":
 		return "PersistentVolumeClaim", "v1"
 	default:
@@ -144,15 +141,15 @@ func TestCachesAskForNoMoreThanAnAgentNeeds(t *testing.T) {
 	<-stopped
 	served.lock.Lock()
 	defer served.lock.Unlock()
-	require.ElementsMatch(t, []string{
-		"GET /apis/velero.io/v1/namespaces/velero/podvolumebackups ",
-		"GET /apis/velero.io/v1/namespaces/velero/podvolumerestores ",
-		"GET /apis/velero.io/v2alpha1/namespaces/velero/datauploads ",
-		"GET /apis/velero.io/v2alpha1/namespaces/velero/datadownloads ",
+	expected := []string{
 		"GET /api/v1/namespaces/velero/persistentvolumeclaims " + api.LabelMover + "=true",
 		"GET /api/v1/pods spec.nodeName=n1",
 		"GET /api/v1/namespaces/velero/pods " + api.LabelAcceptor + "=n1",
-	}, served.asked, "one watch each, and no list")
+	}
+	for _, kind := range api.Kinds() {
+		expected = append(expected, "GET /apis/"+kind.GVK.GroupVersion().String()+"/namespaces/velero/"+kind.Resource+" ")
+	}
+	require.ElementsMatch(t, expected, served.asked, "one watch each, and no list")
 }
 
 func TestCachesRefuseASelectorThatIsNone(t *testing.T) {

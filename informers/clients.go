@@ -17,14 +17,6 @@ import (
 
 // Typed clients for the resources of one kind in one namespace.
 type (
-	// PodVolumeBackups is a client for PodVolumeBackups.
-	PodVolumeBackups = gentype.ClientWithList[*velerov1.PodVolumeBackup, *velerov1.PodVolumeBackupList]
-	// PodVolumeRestores is a client for PodVolumeRestores.
-	PodVolumeRestores = gentype.ClientWithList[*velerov1.PodVolumeRestore, *velerov1.PodVolumeRestoreList]
-	// DataUploads is a client for DataUploads.
-	DataUploads = gentype.ClientWithList[*velerov2alpha1.DataUpload, *velerov2alpha1.DataUploadList]
-	// DataDownloads is a client for DataDownloads.
-	DataDownloads = gentype.ClientWithList[*velerov2alpha1.DataDownload, *velerov2alpha1.DataDownloadList]
 	// BackupRepositories is a client for BackupRepositories.
 	BackupRepositories = gentype.ClientWithList[*velerov1.BackupRepository, *velerov1.BackupRepositoryList]
 	// BackupStorageLocations is a client for BackupStorageLocations.
@@ -62,42 +54,6 @@ func NewClientset(config *rest.Config) (*Clientset, error) {
 		*client = created
 	}
 	return velero, nil
-}
-
-// PodVolumeBackups returns the client for one namespace.
-func (v *Clientset) PodVolumeBackups(namespace string) *PodVolumeBackups {
-	return gentype.NewClientWithList(
-		"podvolumebackups", v.v1, v.codecs, namespace,
-		func() *velerov1.PodVolumeBackup { return &velerov1.PodVolumeBackup{} },
-		func() *velerov1.PodVolumeBackupList { return &velerov1.PodVolumeBackupList{} },
-	)
-}
-
-// PodVolumeRestores returns the client for one namespace.
-func (v *Clientset) PodVolumeRestores(namespace string) *PodVolumeRestores {
-	return gentype.NewClientWithList(
-		"podvolumerestores", v.v1, v.codecs, namespace,
-		func() *velerov1.PodVolumeRestore { return &velerov1.PodVolumeRestore{} },
-		func() *velerov1.PodVolumeRestoreList { return &velerov1.PodVolumeRestoreList{} },
-	)
-}
-
-// DataUploads returns the client for one namespace.
-func (v *Clientset) DataUploads(namespace string) *DataUploads {
-	return gentype.NewClientWithList(
-		"datauploads", v.v2, v.codecs, namespace,
-		func() *velerov2alpha1.DataUpload { return &velerov2alpha1.DataUpload{} },
-		func() *velerov2alpha1.DataUploadList { return &velerov2alpha1.DataUploadList{} },
-	)
-}
-
-// DataDownloads returns the client for one namespace.
-func (v *Clientset) DataDownloads(namespace string) *DataDownloads {
-	return gentype.NewClientWithList(
-		"datadownloads", v.v2, v.codecs, namespace,
-		func() *velerov2alpha1.DataDownload { return &velerov2alpha1.DataDownload{} },
-		func() *velerov2alpha1.DataDownloadList { return &velerov2alpha1.DataDownloadList{} },
-	)
 }
 
 // BackupRepositories returns the client for one namespace.

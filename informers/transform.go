@@ -3,65 +3,11 @@ package informers
 import (
 	"slices"
 
-	velerov1 "github.com/vmware-tanzu/velero/pkg/apis/velero/v1"
-	velerov2alpha1 "github.com/vmware-tanzu/velero/pkg/apis/velero/v2alpha1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/lateen-project/lateen/api"
 )
-
-// The trims reduce a terminal resource that needs no clean-up to the fields for counting. Thousands of them stay in a
-// cluster until their backup expires.
-
-func trimBackup(backup *velerov1.PodVolumeBackup) {
-	if ended(backup, string(backup.Status.Phase), api.FinalizerPodVolume) {
-		*backup = velerov1.PodVolumeBackup{
-			ObjectMeta: minimalMeta(backup.ObjectMeta),
-			Spec:       velerov1.PodVolumeBackupSpec{Node: backup.Spec.Node},
-			Status:     velerov1.PodVolumeBackupStatus{Phase: backup.Status.Phase},
-		}
-	}
-}
-
-func trimRestore(restore *velerov1.PodVolumeRestore) {
-	if ended(restore, string(restore.Status.Phase), api.FinalizerPodVolume) {
-		*restore = velerov1.PodVolumeRestore{
-			ObjectMeta: minimalMeta(restore.ObjectMeta),
-			Status:     velerov1.PodVolumeRestoreStatus{Phase: restore.Status.Phase, Node: restore.Status.Node},
-		}
-	}
-}
-
-func trimUpload(upload *velerov2alpha1.DataUpload) {
-	if ended(upload, string(upload.Status.Phase), api.FinalizerData) {
-		*upload = velerov2alpha1.DataUpload{
-			ObjectMeta: minimalMeta(upload.ObjectMeta),
-			Spec:       velerov2alpha1.DataUploadSpec{DataMover: upload.Spec.DataMover},
-			Status:     velerov2alpha1.DataUploadStatus{Phase: upload.Status.Phase, Node: upload.Status.Node},
-		}
-	}
-}
-
-func trimDownload(download *velerov2alpha1.DataDownload) {
-	if ended(download, string(download.Status.Phase), api.FinalizerData) {
-		*download = velerov2alpha1.DataDownload{
-			ObjectMeta: minimalMeta(download.ObjectMeta),
-			Spec:       velerov2alpha1.DataDownloadSpec{DataMover: download.Spec.DataMover},
-			Status:     velerov2alpha1.DataDownloadStatus{Phase: download.Status.Phase, Node: download.Status.Node},
-		}
-	}
-}
-
-// ended takes the phase as a string: each kind has the same phases with a type of its own.
-func ended(object metav1.Object, phase, finalizer string) bool {
-	switch phase {
-	case "Completed", "Failed", "Canceled":
-		return !slices.Contains(object.GetFinalizers(), finalizer) && object.GetAnnotations()[api.AnnotationAcceptor] == ""
-	default:
-		return false
-	}
-}
 
 func minimalMeta(meta metav1.ObjectMeta) metav1.ObjectMeta {
 	return metav1.ObjectMeta{

@@ -4,6 +4,8 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/lateen-project/lateen/api"
 )
 
 // veleroMetrics have the names and labels of Velero's node-agent, so that dashboards keep working (Velero's
@@ -28,12 +30,14 @@ func newVeleroMetrics(node string) veleroMetrics {
 		latest: gauge("podVolume_pod_volume_operation_latency_seconds_gauge", "Time from start to completion of a PodVolumeBackup.", series...),
 	}
 	v.moved = map[string]*prometheus.CounterVec{}
-	resources := map[string]string{"dataupload": "DataUploads", "datadownload": "DataDownloads"}
-	for kind, name := range map[string]string{"dataupload": "data_upload", "datadownload": "data_download"} {
+	for _, kind := range api.Kinds() {
+		if kind.Metric == "" {
+			continue
+		}
 		for phase, result := range map[string]string{"Completed": "success", "Failed": "failure", "Canceled": "cancel"} {
-			count := counter("podVolume_"+name+"_"+result+"_total", resources[kind]+" that reached phase "+phase+".", "node")
+			count := counter("podVolume_"+kind.Metric+"_"+result+"_total", kind.GVK.Kind+"s that reached phase "+phase+".", "node")
 			count.WithLabelValues(node)
-			v.moved[kind+" "+phase] = count
+			v.moved[kind.Name+" "+phase] = count
 		}
 	}
 	v.enqueued.WithLabelValues(node) // both exist from the start, as in Velero

@@ -6,12 +6,14 @@ import (
 	"slices"
 	"strings"
 
+	velerov1 "github.com/vmware-tanzu/velero/pkg/apis/velero/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/client-go/dynamic"
 
+	"github.com/lateen-project/lateen/api"
 	"github.com/lateen-project/lateen/deploy"
 )
 
@@ -21,18 +23,14 @@ type finalized struct {
 	server bool // removed by Velero's server; false: by the agents
 }
 
-// allFinalized returns the resources with finalizers of Velero. Lateen's transfers have them too:
-// restores.velero.io/external-resources-finalizer, velero.io/data-upload-download-finalizer and
-// velero.io/pod-volume-finalizer.
+// allFinalized returns the resources with finalizers of Velero: Restores
+// (restores.velero.io/external-resources-finalizer) and the transfers.
 func allFinalized() []finalized {
-	const group = "velero.io"
-	return []finalized{
-		{schema.GroupVersionResource{Group: group, Version: "v1", Resource: "restores"}, true},
-		{schema.GroupVersionResource{Group: group, Version: "v2alpha1", Resource: "datauploads"}, false},
-		{schema.GroupVersionResource{Group: group, Version: "v2alpha1", Resource: "datadownloads"}, false},
-		{schema.GroupVersionResource{Group: group, Version: "v1", Resource: "podvolumebackups"}, false},
-		{schema.GroupVersionResource{Group: group, Version: "v1", Resource: "podvolumerestores"}, false},
+	all := []finalized{{velerov1.SchemeGroupVersion.WithResource("restores"), true}}
+	for _, kind := range api.Kinds() {
+		all = append(all, finalized{kind.GVR(), false})
 	}
+	return all
 }
 
 // workload returns the workload that removes the finalizers.

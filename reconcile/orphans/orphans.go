@@ -169,8 +169,8 @@ func (o *Sweeper) confirm(ctx context.Context, suspects []suspect) ([]suspect, e
 		return orphans, nil
 	}
 	live := map[types.UID]bool{}
-	for _, kind := range transferResources() {
-		err := o.list(ctx, o.Client.Resource(kind).Namespace(o.Namespace), "", func(object *metav1.PartialObjectMetadata) {
+	for _, kind := range api.Kinds() {
+		err := o.list(ctx, o.Client.Resource(kind.GVR()).Namespace(o.Namespace), "", func(object *metav1.PartialObjectMetadata) {
 			live[object.UID] = true
 		})
 		if err != nil {
@@ -223,17 +223,6 @@ func (o *Sweeper) at(resource string) metadata.ResourceInterface {
 
 func snapshotResource(resource string) schema.GroupVersionResource {
 	return schema.GroupVersionResource{Group: "snapshot.storage.k8s.io", Version: "v1", Resource: resource}
-}
-
-// transferResources returns the resources of the four kinds (velero-protocol 0).
-func transferResources() []schema.GroupVersionResource {
-	velero := func(version, resource string) schema.GroupVersionResource {
-		return schema.GroupVersionResource{Group: "velero.io", Version: version, Resource: resource}
-	}
-	return []schema.GroupVersionResource{
-		velero("v1", "podvolumebackups"), velero("v1", "podvolumerestores"),
-		velero("v2alpha1", "datauploads"), velero("v2alpha1", "datadownloads"),
-	}
 }
 
 // list visits the metadata of all selected objects, page by page.

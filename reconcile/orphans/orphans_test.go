@@ -66,6 +66,19 @@ func TestWhatIsAnOrphan(t *testing.T) {
 	}
 }
 
+func TestNoOrphanHasALiveTransferOfAnyKind(t *testing.T) {
+	for _, kind := range api.Kinds() {
+		t.Run(kind.Name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				uncached := thing(kind.GVK.GroupVersion().String(), kind.GVK.Kind, "x", "", func(object *metav1.PartialObjectMetadata) { object.UID = "uncached" })
+				a := newAttic(t, podOf("a", "uncached"), uncached)
+				require.NoError(t, a.Sweep(t.Context()))
+				require.Empty(t, a.deleted())
+			})
+		})
+	}
+}
+
 func TestOrphansOfEveryResourceAreRemovedAndCounted(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a := newAttic(t, everyResource()...)

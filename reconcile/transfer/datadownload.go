@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"time"
 
-	velerov1 "github.com/vmware-tanzu/velero/pkg/apis/velero/v1"
 	velerov2alpha1 "github.com/vmware-tanzu/velero/pkg/apis/velero/v2alpha1"
 	corev1 "k8s.io/api/core/v1"
 
@@ -15,21 +14,17 @@ import (
 // DataDownload returns the kind that restores into an own volume, which is then rebound to the target claim.
 func DataDownload() Kind[*velerov2alpha1.DataDownload] {
 	return Kind[*velerov2alpha1.DataDownload]{
-		Name:     "datadownload",
-		PodLabel: velerov1.DataDownloadLabel,
-		GVK:      velerov2alpha1.SchemeGroupVersion.WithKind("DataDownload"),
+		Kind:     api.DataDownload(),
 		Copy:     (*velerov2alpha1.DataDownload).DeepCopy,
 		Get:      getDataDownload,
 		Set:      setDataDownload,
 		Movement: moveDataDownload,
 		Result:   readRestore,
-		Restores: true,
-		Rebinds:  true,
 	}
 }
 
 func getDataDownload(dd *velerov2alpha1.DataDownload) State {
-	state := commonState(dd, api.FinalizerData)
+	state := commonState(dd, api.DataDownload().Finalizer)
 	status := dd.Status
 	state.Phase, state.Cancel = Phase(status.Phase), dd.Spec.Cancel
 	state.Foreign, state.DataMover = foreign(dd.Spec.DataMover), dd.Spec.DataMover
@@ -43,7 +38,7 @@ func getDataDownload(dd *velerov2alpha1.DataDownload) State {
 }
 
 func setDataDownload(dd *velerov2alpha1.DataDownload, state State) {
-	setCommon(dd, state, api.FinalizerData)
+	setCommon(dd, state, api.DataDownload().Finalizer)
 	dd.Spec.Cancel = state.Cancel
 	status := &dd.Status
 	status.Phase, status.Message = velerov2alpha1.DataDownloadPhase(state.Phase), state.Message

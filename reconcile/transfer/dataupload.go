@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"time"
 
-	velerov1 "github.com/vmware-tanzu/velero/pkg/apis/velero/v1"
 	velerov2alpha1 "github.com/vmware-tanzu/velero/pkg/apis/velero/v2alpha1"
 	corev1 "k8s.io/api/core/v1"
 
@@ -16,9 +15,7 @@ import (
 // DataUpload returns the kind that reads a CSI snapshot. The scheduler chooses the node of its mover.
 func DataUpload() Kind[*velerov2alpha1.DataUpload] {
 	return Kind[*velerov2alpha1.DataUpload]{
-		Name:     "dataupload",
-		PodLabel: velerov1.DataUploadLabel,
-		GVK:      velerov2alpha1.SchemeGroupVersion.WithKind("DataUpload"),
+		Kind:     api.DataUpload(),
 		Copy:     (*velerov2alpha1.DataUpload).DeepCopy,
 		Get:      getDataUpload,
 		Set:      setDataUpload,
@@ -28,7 +25,7 @@ func DataUpload() Kind[*velerov2alpha1.DataUpload] {
 }
 
 func getDataUpload(du *velerov2alpha1.DataUpload) State {
-	state := commonState(du, api.FinalizerData)
+	state := commonState(du, api.DataUpload().Finalizer)
 	status := du.Status
 	state.Phase, state.Cancel = Phase(status.Phase), du.Spec.Cancel
 	state.OwnsSnapshot, state.Foreign, state.DataMover = true, foreign(du.Spec.DataMover), du.Spec.DataMover
@@ -56,7 +53,7 @@ func refuseSnapshot(spec velerov2alpha1.DataUploadSpec) string {
 }
 
 func setDataUpload(du *velerov2alpha1.DataUpload, state State) {
-	setCommon(du, state, api.FinalizerData)
+	setCommon(du, state, api.DataUpload().Finalizer)
 	du.Spec.Cancel = state.Cancel
 	status := &du.Status
 	status.Phase, status.Message = velerov2alpha1.DataUploadPhase(state.Phase), state.Message

@@ -7,8 +7,8 @@ import (
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/apimachinery/pkg/runtime/schema"
 
+	"github.com/lateen-project/lateen/api"
 	"github.com/lateen-project/lateen/exposer/objects"
 )
 
@@ -22,17 +22,13 @@ type Object interface {
 // Kind describes how the transfer state machine reads and writes one kind of custom resource. Its functions are
 // pure.
 type Kind[T Object] struct {
-	Name     string // label value in metrics: the singular name of the resource
-	PodLabel string // the label by which Velero finds its mover pods
-	GVK      schema.GroupVersionKind
-	Copy     func(T) T // deep copy
-	Get      func(T) State
-	Set      func(T, State)
+	api.Kind
+	Copy func(T) T // deep copy
+	Get  func(T) State
+	Set  func(T, State)
 	// Movement returns the mover spec without GVK, PodLabel, Attempt and ExposingNode, which the caller sets.
 	Movement func(object T, resourceTimeout time.Duration) objects.MoverSpec
 	Result   func(message string) (Outcome, error)
-	Restores bool // its movers write to a volume
-	Rebinds  bool // the restored volume must be rebound to the target claim
 }
 
 // Pod groups that the scheduler spreads over nodes (Velero's exposer-pod-group).

@@ -17,9 +17,7 @@ const uploaderKopia = "kopia"
 // PodVolumeBackup returns the kind that the agent of spec.node owns in every phase.
 func PodVolumeBackup() Kind[*velerov1.PodVolumeBackup] {
 	return Kind[*velerov1.PodVolumeBackup]{
-		Name:     "podvolumebackup",
-		PodLabel: velerov1.PVBLabel,
-		GVK:      velerov1.SchemeGroupVersion.WithKind("PodVolumeBackup"),
+		Kind:     api.PodVolumeBackup(),
 		Copy:     (*velerov1.PodVolumeBackup).DeepCopy,
 		Get:      getPodVolumeBackup,
 		Set:      setPodVolumeBackup,
@@ -29,7 +27,7 @@ func PodVolumeBackup() Kind[*velerov1.PodVolumeBackup] {
 }
 
 func getPodVolumeBackup(pvb *velerov1.PodVolumeBackup) State {
-	state := commonState(pvb, api.FinalizerPodVolume)
+	state := commonState(pvb, api.PodVolumeBackup().Finalizer)
 	status := pvb.Status
 	state.Phase, state.Cancel, state.NodeBound, state.Node = Phase(status.Phase), pvb.Spec.Cancel, true, pvb.Spec.Node
 	state.Message = status.Message
@@ -41,7 +39,7 @@ func getPodVolumeBackup(pvb *velerov1.PodVolumeBackup) State {
 }
 
 func setPodVolumeBackup(pvb *velerov1.PodVolumeBackup, state State) {
-	setCommon(pvb, state, api.FinalizerPodVolume)
+	setCommon(pvb, state, api.PodVolumeBackup().Finalizer)
 	pvb.Spec.Cancel = state.Cancel
 	status := &pvb.Status
 	status.Phase, status.Message = velerov1.PodVolumeBackupPhase(state.Phase), state.Message

@@ -12,20 +12,17 @@ import (
 // PodVolumeRestore returns the kind that belongs to the node of its target pod.
 func PodVolumeRestore() Kind[*velerov1.PodVolumeRestore] {
 	return Kind[*velerov1.PodVolumeRestore]{
-		Name:     "podvolumerestore",
-		PodLabel: velerov1.PVRLabel,
-		GVK:      velerov1.SchemeGroupVersion.WithKind("PodVolumeRestore"),
+		Kind:     api.PodVolumeRestore(),
 		Copy:     (*velerov1.PodVolumeRestore).DeepCopy,
 		Get:      getPodVolumeRestore,
 		Set:      setPodVolumeRestore,
 		Movement: movePodVolumeRestore,
 		Result:   readRestore,
-		Restores: true,
 	}
 }
 
 func getPodVolumeRestore(pvr *velerov1.PodVolumeRestore) State {
-	state := commonState(pvr, api.FinalizerPodVolume)
+	state := commonState(pvr, api.PodVolumeRestore().Finalizer)
 	status := pvr.Status
 	state.Phase, state.Cancel, state.NodeBound, state.Node = Phase(status.Phase), pvr.Spec.Cancel, true, status.Node
 	state.Message = status.Message
@@ -36,7 +33,7 @@ func getPodVolumeRestore(pvr *velerov1.PodVolumeRestore) State {
 }
 
 func setPodVolumeRestore(pvr *velerov1.PodVolumeRestore, state State) {
-	setCommon(pvr, state, api.FinalizerPodVolume)
+	setCommon(pvr, state, api.PodVolumeRestore().Finalizer)
 	pvr.Spec.Cancel = state.Cancel
 	status := &pvr.Status
 	status.Phase, status.Message, status.Node = velerov1.PodVolumeRestorePhase(state.Phase), state.Message, state.Node

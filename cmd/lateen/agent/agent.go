@@ -133,8 +133,8 @@ func (p *assembly) run(ctx context.Context) error {
 	movers := informers.NewMoverEvents(ctx, p.clients.kube, p.Flags.Namespace, p.Clock)
 	p.targets, p.targetPods = informers.NewTargets(ctx, p.clients.kube), informers.NewTargetPods(ctx, p.clients.kube)
 	defer func() { movers.Wait(); p.targets.Wait(); p.targetPods.Wait() }()
-	var kinds []kind
-	p.snapshots = informers.NewSnapshots(p.clients.snapshots, p.clients.kube.Discovery(), func(namespace, name string) { p.enqueueUploads(kinds, namespace+"/"+name) })
+	var kinds kindSet
+	p.snapshots = informers.NewSnapshots(p.clients.snapshots, p.clients.kube.Discovery(), func(namespace, name string) { p.enqueueUploads(kinds.uploads, namespace+"/"+name) })
 	p.exposing = p.exposer()
 	shared := p.shared(movers)
 	kinds = p.kinds(shared)
@@ -149,8 +149,8 @@ func (p *assembly) run(ctx context.Context) error {
 		return nil
 	}
 	p.reportConfig(ctx)
-	p.observe(shared.NodeSlots.Own(), kinds)
-	return p.runAll(ctx, kinds)
+	p.observe(shared.NodeSlots.Own(), kinds.all)
+	return p.runAll(ctx, kinds.all)
 }
 
 // runAll fills the slots before a worker can take one, then works until the context ends. It releases the Lease after
@@ -191,28 +191,26 @@ func allReady(ctx context.Context, kinds []kind) <-chan struct{} {
 }
 
 // addHandlers registers the event handlers that enqueue keys, all in one place.
-func (p *assembly) addHandlers(kinds []kind) ([]cache.DoneChecker, error) {
+func (p *assembly) addHandlers(kinds kindSet) ([]cache.DoneChecker, error) {
 	var handled []cache.DoneChecker
-	for _, k := range kinds {
+	for _, k := range kinds.all {
 		done, err := k.addHandlers(p.caches)
 		if err != nil {
 			return nil, err
 		}
 		handled = append(handled, done...)
 	}
-	restores := kinds[1]
 	// a restore waits for the init container of its pod
 	targets, err := p.caches.LocalPods.AddHandler(func(pod *corev1.Pod) {
 		for _, restore := range p.caches.PodVolumeRestores.ByIndex(informers.ByPod, informers.Key(pod)) {
-			restores.enqueue(informers.Key(restore))
+			kinds.restores.enqueue(informers.Key(restore))
 		}
 	})
 	return append(handled, targets), err
 }
 
 // enqueueUploads enqueues the DataUploads that read a VolumeSnapshot, and the DataUpload of its own name.
-func (p *assembly) enqueueUploads(kinds []kind, snapshot string) {
-	uploads := kinds[2]
+func (p *assembly) enqueueUploads(uploads kind, snapshot string) {
 	uploads.enqueue(snapshot)
 	for _, upload := range p.caches.DataUploads.ByIndex(informers.BySnapshot, snapshot) {
 		uploads.enqueue(informers.Key(upload))

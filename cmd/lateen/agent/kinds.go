@@ -19,6 +19,7 @@ import (
 
 // kind is one kind of custom resource with its queue. It hides the Go type of the resources.
 type kind interface {
+	name() string
 	enqueue(key string)
 	enqueueUnsettled()
 	enqueueNode(node string)
@@ -54,7 +55,7 @@ func newKindController[T transfer.Object](
 ) *kindController[T] {
 	transfers := &reconcile.TransferReconciler[T]{
 		Kind: what, Dependencies: shared, Cached: resources.Get, Client: client,
-		OnUpdate: func(T, transfer.State, transfer.State) {}, OnDelete: func(T) {},
+		OnUpdate: func(_ T, _, after transfer.State) { p.dataMoved(what.Name, after) }, OnDelete: func(T) {},
 	}
 	controller := reconcile.NewController(reconcile.Options{
 		Name: what.Name, Workers: p.Flags.Workers, Grace: stepGrace, Clock: p.Clock, Metrics: p.Metrics.Workqueues(),
@@ -66,23 +67,26 @@ func newKindController[T transfer.Object](
 	return l
 }
 
-// kinds returns all four kinds, in the order in which a backup and its restore use them.
-func (p *assembly) kinds(shared reconcile.Dependencies) []kind {
+// kindSet holds the queues of all kinds.
+type kindSet struct {
+	all []kind
+	// the kinds that events of objects without an owner also enqueue: pods of restores, snapshots of uploads
+	restores, uploads kind
+}
+
+// kinds returns all kinds, in the order of the table.
+func (p *assembly) kinds(shared reconcile.Dependencies) kindSet {
 	velero, namespace := p.clients.velero, p.Flags.Namespace
 	backups := newKindController(p, transfer.PodVolumeBackup(), shared, p.caches.PodVolumeBackups, reconcile.Patcher[*velerov1.PodVolumeBackup](velero.PodVolumeBackups(namespace)))
 	backups.transfers.OnUpdate = p.backupChanged
 	backups.transfers.OnDelete = func(backup *velerov1.PodVolumeBackup) { p.Metrics.BackupForgotten(backup.Name) }
 	restores := newKindController(p, transfer.PodVolumeRestore(), shared, p.caches.PodVolumeRestores, reconcile.Patcher[*velerov1.PodVolumeRestore](velero.PodVolumeRestores(namespace)))
 	uploads := newKindController(p, transfer.DataUpload(), shared, p.caches.DataUploads, reconcile.Patcher[*velerov2alpha1.DataUpload](velero.DataUploads(namespace)))
-	uploads.transfers.OnUpdate = func(_ *velerov2alpha1.DataUpload, _, after transfer.State) {
-		p.dataMoved(uploads.transfers.Kind.Name, after)
-	}
 	downloads := newKindController(p, transfer.DataDownload(), shared, p.caches.DataDownloads, reconcile.Patcher[*velerov2alpha1.DataDownload](velero.DataDownloads(namespace)))
-	downloads.transfers.OnUpdate = func(_ *velerov2alpha1.DataDownload, _, after transfer.State) {
-		p.dataMoved(downloads.transfers.Kind.Name, after)
-	}
-	return []kind{backups, restores, uploads, downloads}
+	return kindSet{all: []kind{backups, restores, uploads, downloads}, restores: restores, uploads: uploads}
 }
+
+func (l *kindController[T]) name() string { return l.transfers.Kind.Name }
 
 func (l *kindController[T]) enqueue(key string) { l.controller.Enqueue(key) }
 

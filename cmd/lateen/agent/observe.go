@@ -3,6 +3,7 @@ package agent
 import (
 	velerov1 "github.com/vmware-tanzu/velero/pkg/apis/velero/v1"
 
+	"github.com/lateen-project/lateen/api"
 	"github.com/lateen-project/lateen/cmd/lateen/config"
 	"github.com/lateen-project/lateen/exposer/objects"
 	"github.com/lateen-project/lateen/exposer/priority"
@@ -31,12 +32,9 @@ func countFromZero(meter *metrics.Metrics) {
 		ClassReasons:  format(priority.Reasons()),
 		Sections:      format(config.Sections()),
 		ConfigReasons: format(config.Reasons()),
-		Kinds: []string{
-			transfer.PodVolumeBackup().Name, transfer.PodVolumeRestore().Name,
-			transfer.DataUpload().Name, transfer.DataDownload().Name,
-		},
-		LostReasons: format(objects.LostReasons()),
-		Ends:        terminalReasons(),
+		Kinds:         kindNames(),
+		LostReasons:   format(objects.LostReasons()),
+		Ends:          terminalReasons(),
 	})
 }
 
@@ -56,6 +54,14 @@ func (p *assembly) dataMoved(kind string, after transfer.State) {
 	if after.Phase.Terminal() {
 		p.Metrics.DataMoved(kind, string(after.Phase))
 	}
+}
+
+func kindNames() []string {
+	var names []string
+	for _, kind := range api.Kinds() {
+		names = append(names, kind.Name)
+	}
+	return names
 }
 
 func terminalReasons() []metrics.End {

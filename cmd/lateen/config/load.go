@@ -15,6 +15,7 @@ import (
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/utils/clock"
 
+	"github.com/lateen-project/lateen/api"
 	"github.com/lateen-project/lateen/exposer/objects"
 	"github.com/lateen-project/lateen/exposer/priority"
 )
@@ -108,21 +109,18 @@ func (l loader) readNode(ctx context.Context, startup *Startup) error {
 // checkResources requires that the API server serves Velero's custom resources. A watch on a resource that is not
 // served never starts.
 func (l loader) checkResources(ctx context.Context, _ *Startup) error {
-	for _, need := range []struct {
-		version string
-		kinds   []string
-	}{
-		{"velero.io/v1", []string{"podvolumebackups", "podvolumerestores"}},
-		{"velero.io/v2alpha1", []string{"datauploads", "datadownloads"}},
-	} {
-		served, err := l.served(ctx, need.version)
-		if err != nil {
-			return err
-		}
-		for _, kind := range need.kinds {
-			if !slices.Contains(served, kind) {
-				return fmt.Errorf("find %s in %s: Velero's CRDs are not installed; run velero install --crds-only", kind, need.version)
+	served := map[string][]string{}
+	for _, kind := range api.Kinds() {
+		version := kind.GVK.GroupVersion().String()
+		if _, known := served[version]; !known {
+			resources, err := l.served(ctx, version)
+			if err != nil {
+				return err
 			}
+			served[version] = resources
+		}
+		if !slices.Contains(served[version], kind.Resource) {
+			return fmt.Errorf("find %s in %s: Velero's CRDs are not installed; run velero install --crds-only", kind.Resource, version)
 		}
 	}
 	return nil

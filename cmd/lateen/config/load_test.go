@@ -7,6 +7,7 @@ import (
 	"errors"
 	"net"
 	"net/url"
+	"slices"
 	"syscall"
 	"testing"
 	"time"
@@ -25,6 +26,7 @@ import (
 	ktesting "k8s.io/client-go/testing"
 	clocktesting "k8s.io/utils/clock/testing"
 
+	"github.com/lateen-project/lateen/api"
 	"github.com/lateen-project/lateen/cmd/lateen/config"
 	"github.com/lateen-project/lateen/exposer/priority"
 )
@@ -65,9 +67,13 @@ func installation(text string) *fake.Clientset {
 		objects = append(objects, &corev1.ConfigMap{ObjectMeta: meta("agent-config"), Data: map[string]string{"a": text}})
 	}
 	client := fake.NewClientset(objects...)
-	client.Resources = []*metav1.APIResourceList{
-		{GroupVersion: "velero.io/v1", APIResources: []metav1.APIResource{{Name: "backups"}, {Name: "podvolumebackups"}, {Name: "podvolumerestores"}}},
-		{GroupVersion: "velero.io/v2alpha1", APIResources: []metav1.APIResource{{Name: "datadownloads"}, {Name: "datauploads"}}},
+	client.Resources = []*metav1.APIResourceList{{GroupVersion: "velero.io/v1", APIResources: []metav1.APIResource{{Name: "backups"}}}, {GroupVersion: "velero.io/v2alpha1"}}
+	for _, kind := range api.Kinds() {
+		for _, list := range client.Resources {
+			if list.GroupVersion == kind.GVK.GroupVersion().String() {
+				list.APIResources = append(list.APIResources, metav1.APIResource{Name: kind.Resource})
+			}
+		}
 	}
 	reviews(client, func(*authorizationv1.ResourceAttributes) bool { return true })
 	return client
@@ -264,11 +270,15 @@ func TestLoadStopsWhenItIsTold(t *testing.T) {
 }
 
 func TestLoadNamesTheMissingKind(t *testing.T) {
-	client := installation("")
-	client.Resources[1].APIResources = client.Resources[1].APIResources[:1]
-	_, err := config.Load(t.Context(), client, options(t), newHasty())
-	require.ErrorContains(t, err, "datauploads")
-	require.ErrorContains(t, err, "velero install --crds-only")
+	for _, kind := range api.Kinds() {
+		client := installation("")
+		for _, list := range client.Resources {
+			list.APIResources = slices.DeleteFunc(list.APIResources, func(served metav1.APIResource) bool { return served.Name == kind.Resource })
+		}
+		_, err := config.Load(t.Context(), client, options(t), newHasty())
+		require.ErrorContains(t, err, kind.Resource)
+		require.ErrorContains(t, err, "velero install --crds-only")
+	}
 }
 
 func TestLoadSaysWhichConfigMapIsMissing(t *testing.T) {

@@ -2,9 +2,9 @@ package config
 
 import (
 	"maps"
+	"slices"
 	"strings"
 
-	velerov1 "github.com/vmware-tanzu/velero/pkg/apis/velero/v1"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	"k8s.io/apimachinery/pkg/util/validation"
@@ -208,11 +208,8 @@ func (r *reader) notOurs(v value, all map[string]string) map[string]string {
 
 // reserved reports whether Lateen or Velero's agent sets a name (velero-protocol 0 and 2.1).
 func reserved(name string) bool {
-	switch name {
-	case velerov1.PVBLabel, velerov1.PVRLabel, velerov1.DataUploadLabel, velerov1.DataDownloadLabel, api.LabelPodGroup:
-		return true
-	}
-	return strings.HasPrefix(name, "lateen.dev/")
+	return strings.HasPrefix(name, api.Prefix) || name == api.LabelPodGroup ||
+		slices.ContainsFunc(api.Kinds(), func(kind api.Kind) bool { return kind.PodLabel == name })
 }
 
 // maxAnnotationBytes is the API server's limit for all annotations of an object together.

@@ -4,28 +4,7 @@ import (
 	"fmt"
 	"strings"
 	"unicode/utf8"
-
-	"github.com/lateen-project/lateen/reconcile/transfer"
 )
-
-// kind is one of the four kinds with its short name.
-type kind struct{ name, short string }
-
-func kinds() []kind {
-	return []kind{
-		{transfer.PodVolumeBackup().GVK.Kind, "pvb"}, {transfer.PodVolumeRestore().GVK.Kind, "pvr"},
-		{transfer.DataUpload().GVK.Kind, "du"}, {transfer.DataDownload().GVK.Kind, "dd"},
-	}
-}
-
-func shortKind(name string) string {
-	for _, one := range kinds() {
-		if one.name == name {
-			return one.short
-		}
-	}
-	return name
-}
 
 // formatBytes returns text such as 812, 1.2Mi or 34Gi, with at least two digits.
 func formatBytes(bytes int64) string {

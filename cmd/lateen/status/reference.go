@@ -6,6 +6,10 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+
+	velerov1 "github.com/vmware-tanzu/velero/pkg/apis/velero/v1"
+
+	"github.com/lateen-project/lateen/api"
 )
 
 // Reference names the object to explain.
@@ -13,6 +17,13 @@ type Reference struct{ Kind, Name string } // the kind as in the API
 
 // repositoryKind is the only kind that can be explained besides transfers.
 const repositoryKind = "BackupRepository"
+
+// explained returns the kinds that can be explained.
+func explained() []api.Kind {
+	return append(api.Kinds(), api.Kind{
+		GVK: velerov1.SchemeGroupVersion.WithKind(repositoryKind), Name: "backuprepository", Resource: "backuprepositories", ShortName: "br",
+	})
+}
 
 // ParseReference parses KIND/NAME. Like kubectl, it accepts a kind that is short, plural, or followed by its group.
 // The error shows the expected form or the known kinds.
@@ -22,17 +33,12 @@ func ParseReference(text string) (Reference, error) {
 		return Reference{}, fmt.Errorf("%q is not KIND/NAME: use a form such as pvb/nightly-x7k2p", text)
 	}
 	word, _, _ = strings.Cut(strings.ToLower(word), ".")
-	all := append(kinds(), kind{repositoryKind, "br"})
-	for _, one := range all {
-		singular := strings.ToLower(one.name)
-		plurals := []string{singular + "s", strings.TrimSuffix(singular, "y") + "ies"}
-		if word == one.short || word == singular || slices.Contains(plurals, word) {
-			return Reference{one.name, name}, nil
-		}
-	}
 	var known []string
-	for _, one := range all {
-		known = append(known, fmt.Sprintf("%s (%s)", strings.ToLower(one.name), one.short))
+	for _, one := range explained() {
+		if slices.Contains([]string{one.ShortName, one.Name, one.Resource}, word) {
+			return Reference{one.GVK.Kind, name}, nil
+		}
+		known = append(known, fmt.Sprintf("%s (%s)", one.Name, one.ShortName))
 	}
 	return Reference{}, fmt.Errorf("kind %q is unknown: use %s", word, strings.Join(known, ", "))
 }
@@ -51,10 +57,8 @@ func (s *Snapshot) find(of Reference) (*subject, error) {
 
 // unknown returns the error for a missing object: similar names, or why the objects could not be read.
 func (s *Snapshot) unknown(of Reference, there []Reference) error {
-	resource := strings.ToLower(of.Kind) + "s.velero.io"
-	if of.Kind == repositoryKind {
-		resource = repositoriesName
-	}
+	all := explained()
+	resource := all[slices.IndexFunc(all, func(one api.Kind) bool { return one.GVK.Kind == of.Kind })].CRD()
 	for _, one := range s.unreadable {
 		if one.Resource == resource {
 			return fmt.Errorf("find %s %s/%s: %s", of.Kind, s.namespace, of.Name, one.Message)

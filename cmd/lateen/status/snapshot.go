@@ -8,7 +8,6 @@ import (
 
 	snapshotv1 "github.com/kubernetes-csi/external-snapshotter/client/v8/apis/volumesnapshot/v1"
 	velerov1 "github.com/vmware-tanzu/velero/pkg/apis/velero/v1"
-	velerov2alpha1 "github.com/vmware-tanzu/velero/pkg/apis/velero/v2alpha1"
 	appsv1 "k8s.io/api/apps/v1"
 	batchv1 "k8s.io/api/batch/v1"
 	coordinationv1 "k8s.io/api/coordination/v1"
@@ -81,10 +80,6 @@ func (s *subject) phase() transfer.Phase {
 	return s.state.Phase
 }
 
-func subjectOf[T transfer.Object](kind transfer.Kind[T], object T) *subject {
-	return &subject{kind: kind.GVK.Kind, meta: object, state: kind.Get(object), move: kind.Movement(object, 0)}
-}
-
 // Gather builds a Snapshot from the objects that were read. It ignores objects of other types.
 func Gather(namespace string, now time.Time, objects []runtime.Object, unreadable []Unreadable) *Snapshot {
 	s := &Snapshot{
@@ -109,15 +104,10 @@ func Gather(namespace string, now time.Time, objects []runtime.Object, unreadabl
 }
 
 func (s *Snapshot) take(object runtime.Object) {
+	if one := asTransfer(object); one != nil {
+		s.transfers = append(s.transfers, one)
+	}
 	switch o := object.(type) {
-	case *velerov1.PodVolumeBackup:
-		s.transfers = append(s.transfers, subjectOf(transfer.PodVolumeBackup(), o))
-	case *velerov1.PodVolumeRestore:
-		s.transfers = append(s.transfers, subjectOf(transfer.PodVolumeRestore(), o))
-	case *velerov2alpha1.DataUpload:
-		s.transfers = append(s.transfers, subjectOf(transfer.DataUpload(), o))
-	case *velerov2alpha1.DataDownload:
-		s.transfers = append(s.transfers, subjectOf(transfer.DataDownload(), o))
 	case *velerov1.BackupRepository:
 		s.repositories = append(s.repositories, o)
 	case *velerov1.BackupStorageLocation:

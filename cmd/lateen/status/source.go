@@ -9,7 +9,6 @@ import (
 	snapshotv1 "github.com/kubernetes-csi/external-snapshotter/client/v8/apis/volumesnapshot/v1"
 	snapshotclient "github.com/kubernetes-csi/external-snapshotter/client/v8/clientset/versioned/typed/volumesnapshot/v1"
 	velerov1 "github.com/vmware-tanzu/velero/pkg/apis/velero/v1"
-	velerov2alpha1 "github.com/vmware-tanzu/velero/pkg/apis/velero/v2alpha1"
 	appsv1 "k8s.io/api/apps/v1"
 	batchv1 "k8s.io/api/batch/v1"
 	coordinationv1 "k8s.io/api/coordination/v1"
@@ -115,16 +114,6 @@ func (c *Clients) sources(namespace string) []source {
 		from(nodesName, "", &corev1.Node{}, core.Nodes(), all),
 		from(priorityName, "", &schedulingv1.PriorityClass{}, c.kube.SchedulingV1().PriorityClasses(), all),
 	)
-}
-
-func (c *Clients) transfers(namespace string) []source {
-	all := metav1.ListOptions{}
-	return []source{
-		from("podvolumebackups.velero.io", namespace, &velerov1.PodVolumeBackup{}, c.velero.PodVolumeBackups(namespace), all),
-		from("podvolumerestores.velero.io", namespace, &velerov1.PodVolumeRestore{}, c.velero.PodVolumeRestores(namespace), all),
-		from("datauploads.velero.io", namespace, &velerov2alpha1.DataUpload{}, c.velero.DataUploads(namespace), all),
-		from("datadownloads.velero.io", namespace, &velerov2alpha1.DataDownload{}, c.velero.DataDownloads(namespace), all),
-	}
 }
 
 // dependency is a resource in a namespace that is read only because a transfer may wait for it.

@@ -1,0 +1,141 @@
+package informers
+
+import (
+	"errors"
+	"slices"
+
+	velerov1 "github.com/vmware-tanzu/velero/pkg/apis/velero/v1"
+	velerov2alpha1 "github.com/vmware-tanzu/velero/pkg/apis/velero/v2alpha1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/gentype"
+
+	"github.com/lateen-project/lateen/api"
+)
+
+// Transfers holds the informers of all kinds of transfers.
+type Transfers struct {
+	PodVolumeBackups  *Informer[*velerov1.PodVolumeBackup]
+	PodVolumeRestores *Informer[*velerov1.PodVolumeRestore]
+	DataUploads       *Informer[*velerov2alpha1.DataUpload]
+	DataDownloads     *Informer[*velerov2alpha1.DataDownload]
+}
+
+func newTransfers(b *builder, velero *Clientset, namespace string) Transfers {
+	return Transfers{
+		PodVolumeBackups:  add(b, api.PodVolumeBackup().Resource, velero.PodVolumeBackups(namespace), &velerov1.PodVolumeBackup{}, Scope{}, trimBackup),
+		PodVolumeRestores: add(b, api.PodVolumeRestore().Resource, velero.PodVolumeRestores(namespace), &velerov1.PodVolumeRestore{}, Scope{}, trimRestore),
+		DataUploads:       add(b, api.DataUpload().Resource, velero.DataUploads(namespace), &velerov2alpha1.DataUpload{}, Scope{}, trimUpload),
+		DataDownloads:     add(b, api.DataDownload().Resource, velero.DataDownloads(namespace), &velerov2alpha1.DataDownload{}, Scope{}, trimDownload),
+	}
+}
+
+func (t *Transfers) index() error {
+	return errors.Join(
+		t.DataUploads.Index(BySnapshot, func(upload *velerov2alpha1.DataUpload) []string {
+			if upload.Spec.CSISnapshot == nil {
+				return nil
+			}
+			return []string{upload.Spec.SourceNamespace + "/" + upload.Spec.CSISnapshot.VolumeSnapshot}
+		}),
+		t.PodVolumeRestores.Index(ByPod, func(restore *velerov1.PodVolumeRestore) []string {
+			return []string{restore.Spec.Pod.Namespace + "/" + restore.Spec.Pod.Name}
+		}),
+	)
+}
+
+// Typed clients for the transfers of one kind in one namespace.
+type (
+	// PodVolumeBackups is a client for PodVolumeBackups.
+	PodVolumeBackups = gentype.ClientWithList[*velerov1.PodVolumeBackup, *velerov1.PodVolumeBackupList]
+	// PodVolumeRestores is a client for PodVolumeRestores.
+	PodVolumeRestores = gentype.ClientWithList[*velerov1.PodVolumeRestore, *velerov1.PodVolumeRestoreList]
+	// DataUploads is a client for DataUploads.
+	DataUploads = gentype.ClientWithList[*velerov2alpha1.DataUpload, *velerov2alpha1.DataUploadList]
+	// DataDownloads is a client for DataDownloads.
+	DataDownloads = gentype.ClientWithList[*velerov2alpha1.DataDownload, *velerov2alpha1.DataDownloadList]
+)
+
+// PodVolumeBackups returns the client for one namespace.
+func (v *Clientset) PodVolumeBackups(namespace string) *PodVolumeBackups {
+	return gentype.NewClientWithList(
+		api.PodVolumeBackup().Resource, v.v1, v.codecs, namespace,
+		func() *velerov1.PodVolumeBackup { return &velerov1.PodVolumeBackup{} },
+		func() *velerov1.PodVolumeBackupList { return &velerov1.PodVolumeBackupList{} },
+	)
+}
+
+// PodVolumeRestores returns the client for one namespace.
+func (v *Clientset) PodVolumeRestores(namespace string) *PodVolumeRestores {
+	return gentype.NewClientWithList(
+		api.PodVolumeRestore().Resource, v.v1, v.codecs, namespace,
+		func() *velerov1.PodVolumeRestore { return &velerov1.PodVolumeRestore{} },
+		func() *velerov1.PodVolumeRestoreList { return &velerov1.PodVolumeRestoreList{} },
+	)
+}
+
+// DataUploads returns the client for one namespace.
+func (v *Clientset) DataUploads(namespace string) *DataUploads {
+	return gentype.NewClientWithList(
+		api.DataUpload().Resource, v.v2, v.codecs, namespace,
+		func() *velerov2alpha1.DataUpload { return &velerov2alpha1.DataUpload{} },
+		func() *velerov2alpha1.DataUploadList { return &velerov2alpha1.DataUploadList{} },
+	)
+}
+
+// DataDownloads returns the client for one namespace.
+func (v *Clientset) DataDownloads(namespace string) *DataDownloads {
+	return gentype.NewClientWithList(
+		api.DataDownload().Resource, v.v2, v.codecs, namespace,
+		func() *velerov2alpha1.DataDownload { return &velerov2alpha1.DataDownload{} },
+		func() *velerov2alpha1.DataDownloadList { return &velerov2alpha1.DataDownloadList{} },
+	)
+}
+
+// The trims reduce a terminal resource that needs no clean-up to the fields for counting. Thousands of them stay in a
+// cluster until their backup expires.
+
+func trimBackup(backup *velerov1.PodVolumeBackup) {
+	if cleanedUp(backup, backup.Status.Phase, api.PodVolumeBackup()) {
+		*backup = velerov1.PodVolumeBackup{
+			ObjectMeta: minimalMeta(backup.ObjectMeta),
+			Spec:       velerov1.PodVolumeBackupSpec{Node: backup.Spec.Node},
+			Status:     velerov1.PodVolumeBackupStatus{Phase: backup.Status.Phase},
+		}
+	}
+}
+
+func trimRestore(restore *velerov1.PodVolumeRestore) {
+	if cleanedUp(restore, restore.Status.Phase, api.PodVolumeRestore()) {
+		*restore = velerov1.PodVolumeRestore{
+			ObjectMeta: minimalMeta(restore.ObjectMeta),
+			Status:     velerov1.PodVolumeRestoreStatus{Phase: restore.Status.Phase, Node: restore.Status.Node},
+		}
+	}
+}
+
+func trimUpload(upload *velerov2alpha1.DataUpload) {
+	if cleanedUp(upload, upload.Status.Phase, api.DataUpload()) {
+		*upload = velerov2alpha1.DataUpload{
+			ObjectMeta: minimalMeta(upload.ObjectMeta),
+			Spec:       velerov2alpha1.DataUploadSpec{DataMover: upload.Spec.DataMover},
+			Status:     velerov2alpha1.DataUploadStatus{Phase: upload.Status.Phase, Node: upload.Status.Node},
+		}
+	}
+}
+
+func trimDownload(download *velerov2alpha1.DataDownload) {
+	if cleanedUp(download, download.Status.Phase, api.DataDownload()) {
+		*download = velerov2alpha1.DataDownload{
+			ObjectMeta: minimalMeta(download.ObjectMeta),
+			Spec:       velerov2alpha1.DataDownloadSpec{DataMover: download.Spec.DataMover},
+			Status:     velerov2alpha1.DataDownloadStatus{Phase: download.Status.Phase, Node: download.Status.Node},
+		}
+	}
+}
+
+// cleanedUp reports whether a transfer is terminal and needs no clean-up. Without the finalizer, it may still need one
+// by Lateen: an agent of Velero may have removed it. Each kind has the same phases with a type of its own.
+func cleanedUp[P ~string](object metav1.Object, phase P, kind api.Kind) bool {
+	return slices.Contains([]P{"Completed", "Failed", "Canceled"}, phase) &&
+		!slices.Contains(object.GetFinalizers(), kind.Finalizer) && object.GetAnnotations()[api.AnnotationAcceptor] == ""
+}

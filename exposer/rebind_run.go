@@ -42,7 +42,11 @@ func (e *Exposer) Rebind(ctx context.Context, move objects.MoverSpec, found Exis
 		case rebind.Fail:
 			return false, "", &TerminalError{errors.New(description)}
 		default:
-			if err := d.adoptVolume(ctx, hand); err != nil {
+			err := d.adoptVolume(ctx, hand)
+			if apierrors.IsConflict(err) { // another agent, or Kubernetes, was faster
+				err = d.observe(ctx)
+			}
+			if err != nil {
 				return false, "", fmt.Errorf("take step %s of delivery %s/%s: %w", hand, move.Namespace, move.Name, err)
 			}
 		}

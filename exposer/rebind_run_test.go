@@ -1,12 +1,17 @@
 package exposer
 
 import (
+	"errors"
+	"sync"
 	"testing"
 
 	"github.com/stretchr/testify/require"
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/kubernetes/fake"
+	clienttesting "k8s.io/client-go/testing"
 
 	"github.com/lateen-project/lateen/api"
 	"github.com/lateen-project/lateen/exposer/objects"
@@ -225,4 +230,47 @@ func TestAClaimThatIsMadeAnewDuringADeliveryIsNotDelivered(t *testing.T) {
 			require.NotContains(t, left(t, client), "claim b1")
 		})
 	}
+}
+
+// A soak found this: two agents of a node overlapped. The second one set the claimRef anew, without the UID that
+// Kubernetes had written, and the bound target became Lost.
+func TestAStaleAgentDoesNotUndoABinding(t *testing.T) {
+	client := fake.NewClientset(freeTarget(), restoredVolume())
+	var first sync.Once
+	client.PrependReactor("patch", "persistentvolumes", func(clienttesting.Action) (bool, runtime.Object, error) {
+		first.Do(func() { // another agent and Kubernetes finish in between
+			require.NoError(t, client.Tracker().Update(corev1.SchemeGroupVersion.WithResource("persistentvolumes"), boundVolume(), ""))
+			require.NoError(t, client.Tracker().Update(corev1.SchemeGroupVersion.WithResource("persistentvolumeclaims"), boundTarget(), "app"))
+		})
+		return false, nil, nil
+	})
+
+	done, _, err := exposed(client, objects.Settings{}).Rebind(t.Context(), download(), Existing{})
+
+	require.NoError(t, err)
+	require.True(t, done)
+	require.Equal(t, freeTarget().UID, volumeNow(t, client).Spec.ClaimRef.UID)
+	require.Equal(t, corev1.PersistentVolumeReclaimDelete, volumeNow(t, client).Spec.PersistentVolumeReclaimPolicy)
+}
+
+func TestAStaleAgentDoesNotRetainAVolumeThatWasDelivered(t *testing.T) {
+	before, after := restoredVolume(), boundVolume()
+	before.Labels, before.Annotations, before.Spec.PersistentVolumeReclaimPolicy = nil, nil, corev1.PersistentVolumeReclaimDelete
+	after.Annotations, after.Spec.PersistentVolumeReclaimPolicy = nil, corev1.PersistentVolumeReclaimDelete
+	before.ResourceVersion, after.ResourceVersion = "1", "2"
+	found := staleFound()
+	client := fake.NewClientset(freeTarget(), before, found.Claims[0])
+	client.PrependReactor("patch", "persistentvolumes", func(action clienttesting.Action) (bool, runtime.Object, error) {
+		patch, ok := action.(clienttesting.PatchAction)
+		require.True(t, ok)
+		require.Contains(t, string(patch.GetPatch()), `"resourceVersion":"1"`)
+		require.NoError(t, client.Tracker().Update(corev1.SchemeGroupVersion.WithResource("persistentvolumes"), after, ""))
+		return true, nil, apierrors.NewConflict(corev1.Resource("persistentvolumes"), after.Name, errors.New("the object has been modified"))
+	})
+
+	done, _, err := exposed(client, objects.Settings{}).Rebind(t.Context(), download(), found)
+
+	require.NoError(t, err)
+	require.True(t, done)
+	require.Equal(t, after, volumeNow(t, client))
 }

@@ -98,6 +98,8 @@ func (d State) fail() string {
 		return fmt.Sprintf("target claim %s does not exist", d.target())
 	case d.bound():
 		return ""
+	case d.Target.Status.Phase == corev1.ClaimLost:
+		return fmt.Sprintf("target claim %s is Lost", d.target())
 	case objects.IsDeleting(d.Target):
 		return fmt.Sprintf("target claim %s is being deleted", d.target())
 	case d.Target.Spec.VolumeName != "" && d.Target.Spec.VolumeName != d.Volume.Name:
@@ -189,11 +191,13 @@ type VolumePatch struct {
 }
 
 // VolumeMetadata is the metadata of a VolumePatch. The UID protects a recreated volume of the same name, because a
-// UID is immutable.
+// UID is immutable. The resourceVersion, if set, protects a volume that has changed since it was observed: agents of a
+// node may overlap.
 type VolumeMetadata struct {
-	UID         types.UID          `json:"uid"`
-	Labels      map[string]*string `json:"labels,omitempty"`
-	Annotations map[string]*string `json:"annotations,omitempty"`
+	UID             types.UID          `json:"uid"`
+	ResourceVersion string             `json:"resourceVersion,omitempty"`
+	Labels          map[string]*string `json:"labels,omitempty"`
+	Annotations     map[string]*string `json:"annotations,omitempty"`
 }
 
 // VolumeSpec is the spec of a VolumePatch.
@@ -208,7 +212,7 @@ func (d State) Retain() VolumePatch {
 	was := cmp.Or(d.Volume.Annotations[api.AnnotationReclaimPolicy], string(d.Volume.Spec.PersistentVolumeReclaimPolicy))
 	return VolumePatch{
 		VolumeMetadata{
-			UID:         d.Volume.UID,
+			UID: d.Volume.UID, ResourceVersion: d.Volume.ResourceVersion,
 			Labels:      map[string]*string{api.LabelRebind: new(string(d.Move.UID))},
 			Annotations: map[string]*string{api.AnnotationReclaimPolicy: &was},
 		},
@@ -217,7 +221,9 @@ func (d State) Retain() VolumePatch {
 }
 
 // Reserve returns the patch that reserves the volume for the target. It sets the claimRef and the labels that the
-// target's selector requires.
+// target's selector requires. It has the UID of the target, as after the binding: another agent may reserve a volume
+// that is already bound, and without the UID Kubernetes would mark the target as Lost. It has no resourceVersion,
+// because Kubernetes marks the volume as Released at the same time.
 func (d State) Reserve() VolumePatch {
 	labels := map[string]*string{}
 	if selector := d.Target.Spec.Selector; selector != nil {
@@ -226,15 +232,18 @@ func (d State) Reserve() VolumePatch {
 		}
 	}
 	return VolumePatch{
-		VolumeMetadata{UID: d.Volume.UID, Labels: labels, Annotations: map[string]*string{objects.AnnotationBoundByController: nil}},
+		VolumeMetadata{
+			UID: d.Volume.UID, Labels: labels, Annotations: map[string]*string{objects.AnnotationBoundByController: nil},
+		},
 		VolumeSpec{ClaimRef: map[string]*string{
 			"apiVersion": new("v1"), "kind": new("PersistentVolumeClaim"),
-			"namespace": &d.Target.Namespace, "name": &d.Target.Name, "uid": nil, "resourceVersion": nil,
+			"namespace": &d.Target.Namespace, "name": &d.Target.Name, "uid": new(string(d.Target.UID)), "resourceVersion": nil,
 		}},
 	}
 }
 
-// Release returns the patch that restores the reclaim policy.
+// Release returns the patch that restores the reclaim policy. It may be applied twice, and Kubernetes still writes to
+// the volume, so it has no resourceVersion.
 func (d State) Release() VolumePatch {
 	return VolumePatch{
 		VolumeMetadata{UID: d.Volume.UID, Annotations: map[string]*string{api.AnnotationReclaimPolicy: nil}},
@@ -250,7 +259,10 @@ func (d State) Keep() VolumePatch {
 	for name := range objects.OwnerLabels(d.Move.UID, d.Move.ExposingNode) {
 		labels[name] = nil
 	}
-	patch := VolumePatch{Metadata: VolumeMetadata{UID: d.Volume.UID, Labels: labels, Annotations: map[string]*string{api.AnnotationReclaimPolicy: nil}}}
+	patch := VolumePatch{Metadata: VolumeMetadata{
+		UID: d.Volume.UID, ResourceVersion: d.Volume.ResourceVersion,
+		Labels: labels, Annotations: map[string]*string{api.AnnotationReclaimPolicy: nil},
+	}}
 	if !d.inUse() {
 		patch.Spec.Policy = corev1.PersistentVolumeReclaimRetain
 	}

@@ -131,7 +131,7 @@ func (t *TransferReconciler[T]) rebind(ctx context.Context, s *request[T], last 
 		return t.keep(ctx, s, "not delivered in time")
 	}
 	t.local.rebinds(s.key, found)
-	klog.FromContext(ctx).V(4).Info("Not delivered yet", "waitsFor", waits)
+	klog.FromContext(ctx).V(2).Info("Not delivered yet", "waitsFor", waits)
 	return nil
 }
 

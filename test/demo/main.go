@@ -58,11 +58,7 @@ func (s *stage) run(ctx context.Context, acts []act) error {
 			stories = append(stories, reported)
 		}
 	}
-	if err := s.table(stories); err != nil {
-		return err
-	}
-	s.seeAlso()
-	return nil
+	return s.table(stories)
 }
 
 // within bounds a part of the play.

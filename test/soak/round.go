@@ -10,6 +10,8 @@ import (
 	"sync"
 	"time"
 
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
 	"github.com/lateen-project/lateen/test/testenv"
 )
 
@@ -110,6 +112,18 @@ func (r *round) serve(bad, bounded context.Context, random *rand.Rand) error {
 	return nil
 }
 
+// appClaims describes the claims of applications.
+func (r *round) appClaims(ctx context.Context) (all []string) {
+	list, err := r.Kube.CoreV1().PersistentVolumeClaims(r.Apps).List(ctx, metav1.ListOptions{})
+	if err != nil {
+		return []string{err.Error()}
+	}
+	for _, claim := range list.Items {
+		all = append(all, fmt.Sprintf("%s (%s, volume %q, deleting %t)", claim.Name, claim.Status.Phase, claim.Spec.VolumeName, claim.DeletionTimestamp != nil))
+	}
+	return all
+}
+
 // see waits for the end of a transfer and looks at what is left.
 func (r *round) see(ctx context.Context, created *workload) error {
 	r.lock.Lock()
@@ -129,8 +143,8 @@ func (r *round) see(ctx context.Context, created *workload) error {
 		looking, cancel := context.WithTimeout(context.WithoutCancel(ctx), cleaning)
 		defer cancel()
 		left, err := r.left(looking, "="+string(created.uid), time.Now())
-		r.history.violate("%s %s did not end: it is %q on %q, %q, finalizers %v; there are %v; the driver has snapshots %v",
-			created.kind, created.name, status.Phase, status.Node, status.Message, ended.last.Finalizers, left, r.driver.Handles())
+		r.history.violate("%s %s did not end: it is %q on %q, %q, finalizers %v; there are %v; the driver has snapshots %v; claims of applications are %v",
+			created.kind, created.name, status.Phase, status.Node, status.Message, ended.last.Finalizers, left, r.driver.Handles(), r.appClaims(looking))
 		return err
 	}
 	r.counts.ended(created.kind, ended.last.Status.Phase)

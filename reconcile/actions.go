@@ -1,6 +1,7 @@
 package reconcile
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -94,7 +95,7 @@ func (t *TransferReconciler[T]) expose(ctx context.Context, s *request[T]) error
 	if terminal := (*exposer.TerminalError)(nil); errors.As(err, &terminal) {
 		return t.write(ctx, s, transfer.FailExpose(s.state, s.seen, terminal.Error()))
 	}
-	t.reportCreateError(s.move, t.local.blocker(s.key), err)
+	t.reportCreateError(s.move, t.local.read(s.key).blocker, err)
 	t.local.exposed(s.key, s.state.Restarts, waits, err)
 	if err == nil {
 		klog.FromContext(ctx).V(2).Info("Exposed", "waitsFor", waits)
@@ -108,10 +109,10 @@ func (t *TransferReconciler[T]) expose(ctx context.Context, s *request[T]) error
 // Without last, rebind sends no request while an event is still due. With last, it always sends one, and abandons the
 // rebind if it is unfinished.
 func (t *TransferReconciler[T]) rebind(ctx context.Context, s *request[T], last bool) error {
-	t.local.rebinding(s.key, s.seen.Now)
+	t.local.update(s.key, func(kept *entry) { kept.rebinds = cmp.Or(kept.rebinds, s.seen.Now) })
 	found := t.found(s)
 	found.Claims = slices.DeleteFunc(found.Claims, func(claim *corev1.PersistentVolumeClaim) bool { return claim.Name != s.move.Name })
-	if !last && (t.local.isDeleting(s.key, found) || deleting(found) || t.local.isReserved(s.key) && t.binds(s)) {
+	if !last && (t.local.isDeleting(s.key, found) || deleting(found) || t.local.read(s.key).reserved && t.binds(s)) {
 		return nil // an event reports the end of this; no request is needed before
 	}
 	t.keepLog(ctx, s)
@@ -124,7 +125,7 @@ func (t *TransferReconciler[T]) rebind(ctx context.Context, s *request[T], last 
 	case err != nil:
 		return err
 	case done:
-		t.local.markRebound(s.key)
+		t.local.update(s.key, func(kept *entry) { kept.rebound = true })
 		t.Enqueue(s.key)
 		return nil
 	case last:
@@ -152,7 +153,7 @@ func (t *TransferReconciler[T]) keep(ctx context.Context, s *request[T], why str
 	if err != nil {
 		return err
 	}
-	return t.write(ctx, s, transfer.FailRebind(s.state, s.seen, joinNonEmpty(why, t.local.blocker(s.key), kept)))
+	return t.write(ctx, s, transfer.FailRebind(s.state, s.seen, joinNonEmpty(why, t.local.read(s.key).blocker, kept)))
 }
 
 // deleteMover deletes the mover pod. It saves the log of a finished mover first.
@@ -179,8 +180,9 @@ func (t *TransferReconciler[T]) cleanUp(ctx context.Context, s *request[T], forc
 	found := t.found(s)
 	found.Force = force
 	found = t.local.toRemove(s.key, found)
-	snapshots := s.move.Source.Snapshot != nil && !t.local.isClean(s.key)
-	found.HandedOver = t.local.hasExposed(s.key)
+	known := t.local.read(s.key)
+	snapshots := s.move.Source.Snapshot != nil && !known.clean
+	found.HandedOver = known.created > 0 // the snapshot is handed over before a mover is created
 	if found.Pod == nil && len(found.Claims) == 0 && !snapshots {
 		return 0, nil // already deleting
 	}
@@ -196,7 +198,7 @@ func (t *TransferReconciler[T]) cleanUp(ctx context.Context, s *request[T], forc
 	case waits != "":
 		return t.cleanUpWaits(ctx, s, waits), nil
 	default:
-		t.local.markCleaned(s.key)
+		t.local.update(s.key, func(kept *entry) { kept.clean = true })
 		t.Enqueue(s.key)
 	}
 	return 0, nil

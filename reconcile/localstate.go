@@ -1,7 +1,6 @@
 package reconcile
 
 import (
-	"cmp"
 	"slices"
 	"strings"
 	"sync"
@@ -59,65 +58,61 @@ func (m *localState) of(key string) *entry {
 	return m.kept[key]
 }
 
+// read returns a copy of what is known of a resource.
+func (m *localState) read(key string) entry {
+	m.lock.Lock()
+	defer m.lock.Unlock()
+	if kept := m.kept[key]; kept != nil {
+		return *kept
+	}
+	return entry{}
+}
+
+// update changes what is known of a resource.
+func (m *localState) update(key string, change func(*entry)) {
+	m.lock.Lock()
+	defer m.lock.Unlock()
+	change(m.of(key))
+}
+
 // exposed records how the last attempt to expose ended. The message of the prepare timeout contains it.
 func (m *localState) exposed(key string, restarts int, waits string, err error) {
 	m.setBlocker(key, waits, err)
 	if waits != "" || err != nil {
 		return
 	}
-	m.lock.Lock()
-	defer m.lock.Unlock()
-	kept := m.of(key)
-	kept.created, kept.podDeleted = restarts+1, false
+	m.update(key, func(kept *entry) { kept.created, kept.podDeleted = restarts+1, false })
 }
 
 // setBlocker records what a resource waits for, or the error that stopped it.
 func (m *localState) setBlocker(key, waits string, err error) {
-	m.lock.Lock()
-	defer m.lock.Unlock()
-	kept := m.of(key)
-	kept.blocker = waits
 	if err != nil {
-		kept.blocker = strings.TrimSpace(err.Error())
+		waits = strings.TrimSpace(err.Error())
 	}
+	m.update(key, func(kept *entry) { kept.blocker = waits })
 }
 
 // markLost records why the mover that follows that number of restarts was lost. Its pod is deleted before the
 // resource is written, so this agent alone knows the reason in between. The first reason counts: a deleting pod looks
 // deleted by another client.
 func (m *localState) markLost(key string, restarts int, loss transfer.Loss) {
-	m.lock.Lock()
-	defer m.lock.Unlock()
-	if kept := m.of(key); kept.lost != restarts+1 {
-		kept.lost, kept.loss = restarts+1, loss
-	}
+	m.update(key, func(kept *entry) {
+		if kept.lost != restarts+1 {
+			kept.lost, kept.loss = restarts+1, loss
+		}
+	})
 }
 
 // loss returns why the mover that follows that number of restarts does not exist any more; zero if this agent
 // neither created nor deleted it. So a mover that is deleted repeatedly is not created without end.
 func (m *localState) loss(key string, restarts int) transfer.Loss {
-	m.lock.Lock()
-	defer m.lock.Unlock()
-	switch kept := m.of(key); restarts + 1 {
+	switch kept := m.read(key); restarts + 1 {
 	case kept.lost:
 		return kept.loss
 	case kept.created:
 		return transfer.Vanished()
 	}
 	return transfer.Loss{}
-}
-
-// hasExposed reports whether this agent created a mover. The snapshot is handed over before a mover is created.
-func (m *localState) hasExposed(key string) bool {
-	m.lock.Lock()
-	defer m.lock.Unlock()
-	return m.of(key).created > 0
-}
-
-func (m *localState) blocker(key string) string {
-	m.lock.Lock()
-	defer m.lock.Unlock()
-	return m.of(key).blocker
 }
 
 // forget drops the state of a resource.
@@ -190,56 +185,7 @@ func (m *localState) isDeleting(key string, found exposer.Existing) bool {
 // rebinds records the progress of an unfinished rebind, which deleted the objects in found.
 func (m *localState) rebinds(key string, found exposer.Existing) {
 	m.markDeleted(key, found, true)
-	m.lock.Lock()
-	defer m.lock.Unlock()
-	m.of(key).reserved = found.Pod == nil && len(found.Claims) == 0
-}
-
-func (m *localState) isReserved(key string) bool {
-	m.lock.Lock()
-	defer m.lock.Unlock()
-	return m.of(key).reserved
-}
-
-// rebinding records the time of the first attempt to rebind.
-func (m *localState) rebinding(key string, now time.Time) {
-	m.lock.Lock()
-	defer m.lock.Unlock()
-	kept := m.of(key)
-	kept.rebinds = cmp.Or(kept.rebinds, now)
-}
-
-// rebindingSince returns when this agent first tried to rebind; zero if it has not.
-func (m *localState) rebindingSince(key string) time.Time {
-	m.lock.Lock()
-	defer m.lock.Unlock()
-	return m.of(key).rebinds
-}
-
-// markRebound records that the restored volume is bound to its target.
-func (m *localState) markRebound(key string) {
-	m.lock.Lock()
-	defer m.lock.Unlock()
-	m.of(key).rebound = true
-}
-
-func (m *localState) isRebound(key string) bool {
-	m.lock.Lock()
-	defer m.lock.Unlock()
-	return m.of(key).rebound
-}
-
-// markCleaned records that the snapshots are deleted.
-func (m *localState) markCleaned(key string) {
-	m.lock.Lock()
-	defer m.lock.Unlock()
-	m.of(key).clean = true
-}
-
-func (m *localState) isClean(key string) bool {
-	m.lock.Lock()
-	defer m.lock.Unlock()
-	return m.of(key).clean
+	m.update(key, func(kept *entry) { kept.reserved = found.Pod == nil && len(found.Claims) == 0 })
 }
 
 // toReport reports whether the one-time Event of a resource is still to be sent, and records that it is. Transfers of

@@ -91,9 +91,10 @@ func (t *TransferReconciler[T]) exposure(s *request[T]) {
 	if s.seen.Exposure.Condition == objects.Terminating {
 		s.seen.DeletingAt = t.local.deletingSince(s.key, s.pod.UID, s.seen.Now)
 	}
-	s.seen.Rebound, s.seen.RebindingSince = t.local.isRebound(s.key), t.local.rebindingSince(s.key)
+	known := t.local.read(s.key)
+	s.seen.Rebound, s.seen.RebindingSince = known.rebound, known.rebinds
 	s.seen.HasLeftovers = len(t.found(s).Claims) > 0 ||
-		s.state.HasLeftovers() && s.move.Source.Snapshot != nil && !t.local.isClean(s.key)
+		s.state.HasLeftovers() && s.move.Source.Snapshot != nil && !known.clean
 }
 
 // found returns the cached objects that were created for a resource.
@@ -198,5 +199,5 @@ func (t *TransferReconciler[T]) diagnose(ctx context.Context, s *request[T]) {
 	if !s.seen.Exposes && !s.seen.OwnsMover || s.seen.Now.Before(s.state.AcceptedAt.Add(t.Limits.PrepareTimeout)) {
 		return
 	}
-	s.seen.Diagnosis = joinNonEmpty(t.local.blocker(s.key), t.Exposer.Diagnose(ctx, s.move, t.found(s)))
+	s.seen.Diagnosis = joinNonEmpty(t.local.read(s.key).blocker, t.Exposer.Diagnose(ctx, s.move, t.found(s)))
 }

@@ -39,7 +39,7 @@ func (t *TransferReconciler[T]) reserve(s *request[T]) {
 		t.Targets.Forget(uid)
 	}
 	if source := s.move.Source.PodVolume; source != nil && s.needs.targetPod {
-		t.local.markFollowed(s.key)
+		t.local.update(s.key, func(kept *entry) { kept.followed = true })
 		t.TargetPods.Watch(uid, types.NamespacedName{Namespace: source.Pod.Namespace, Name: source.Pod.Name}, enqueue)
 	} else {
 		t.TargetPods.Forget(uid)

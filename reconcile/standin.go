@@ -19,7 +19,7 @@ func (t *TransferReconciler[T]) standInBlocker(ctx context.Context, s *request[T
 	if s.move.Source.PodVolume == nil {
 		return "its node is not known", nil
 	}
-	if node := t.local.servedBy(s.key); node != "" && !t.decided(s) && !t.Agent.Unavailable(node) {
+	if node := t.local.read(s.key).served; node != "" && !t.decided(s) && !t.Agent.Unavailable(node) {
 		s.seen.OwnsMover = false
 		return "", nil
 	}
@@ -42,7 +42,7 @@ func (t *TransferReconciler[T]) standInBlocker(ctx context.Context, s *request[T
 	case t.Agent.Unavailable(pod.Spec.NodeName):
 		return "no ready node-agent on node " + pod.Spec.NodeName, nil
 	}
-	t.local.markServed(s.key, pod.Spec.NodeName)
+	t.local.update(s.key, func(kept *entry) { kept.served = pod.Spec.NodeName })
 	s.needs.targetPod, s.seen.OwnsMover = false, false // the agent of that node owns it
 	return "", nil
 }
@@ -53,7 +53,7 @@ func (t *TransferReconciler[T]) targetPod(ctx context.Context, s *request[T], re
 	early := s.seen.WaitsSince.Add(t.Limits.FollowTarget).Sub(s.seen.Now)
 	switch {
 	case t.decided(s) || !canExist(reference):
-	case early > 0 && !t.local.isFollowed(s.key) && !t.pastDeadline(s):
+	case early > 0 && !t.local.read(s.key).followed && !t.pastDeadline(s):
 		s.within = early
 		return nil, false, nil
 	default:
@@ -73,39 +73,8 @@ func (t *TransferReconciler[T]) targetPod(ctx context.Context, s *request[T], re
 // AgentReturned has the coordinator observe a restore again that it has left to the agent of that node: the pod may have
 // been deleted while no agent ran there.
 func (t *TransferReconciler[T]) AgentReturned(key, node string) {
-	if t.local.servedBy(key) == node {
-		t.local.markServed(key, "")
+	if t.local.read(key).served == node {
+		t.local.update(key, func(kept *entry) { kept.served = "" })
 		t.Enqueue(key)
 	}
-}
-
-// markServed notes on which node the pod of a restore was seen, whose agent has the restore.
-func (m *localState) markServed(key, node string) {
-	m.lock.Lock()
-	defer m.lock.Unlock()
-	m.of(key).served = node
-}
-
-// servedBy is the node whose agent has a restore, as far as this coordinator has seen; empty if it has not.
-func (m *localState) servedBy(key string) string {
-	m.lock.Lock()
-	defer m.lock.Unlock()
-	if kept := m.kept[key]; kept != nil {
-		return kept.served
-	}
-	return ""
-}
-
-// markFollowed notes that the pod of a restore has been watched.
-func (m *localState) markFollowed(key string) {
-	m.lock.Lock()
-	defer m.lock.Unlock()
-	m.of(key).followed = true
-}
-
-func (m *localState) isFollowed(key string) bool {
-	m.lock.Lock()
-	defer m.lock.Unlock()
-	kept := m.kept[key]
-	return kept != nil && kept.followed
 }

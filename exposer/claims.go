@@ -95,6 +95,15 @@ func (e *Exposer) FindLeftovers(ctx context.Context, move objects.MoverSpec, pod
 	return left, nil
 }
 
+// TargetClaim GETs the target claim of a restore; nil if it does not exist.
+func (e *Exposer) TargetClaim(ctx context.Context, target types.NamespacedName) (*corev1.PersistentVolumeClaim, error) {
+	claim, err := found(ctx, e.Client.CoreV1().PersistentVolumeClaims(target.Namespace), target.Name)
+	if err != nil {
+		return nil, fmt.Errorf("get claim %s: %w", target, err)
+	}
+	return claim, nil
+}
+
 // Claims returns the names of the claims that the current configuration creates for a mover.
 func (e *Exposer) Claims(move objects.MoverSpec) []string {
 	move.Restores = move.Restores && e.Settings.Cache != nil // otherwise no cache claim exists

@@ -29,7 +29,7 @@ func (t *TransferReconciler[T]) eligible(ctx context.Context, s *request[T]) (er
 	case t.decided(s): // no observation is needed
 		return nil
 	case source.Target != nil:
-		s.seen.WaitingFor = t.consumer(s)
+		s.seen.WaitingFor = t.consumer(ctx, s)
 		s.needs.targetClaim = s.seen.WaitingFor != ""
 	case source.PodVolume != nil && s.move.Restores:
 		s.seen.WaitingFor, err = t.init(ctx, s)
@@ -69,10 +69,18 @@ func (t *TransferReconciler[T]) init(ctx context.Context, s *request[T]) (awaits
 	return transfer.InitBlocker(pod), nil
 }
 
-// consumer returns what a restore to a claim waits for: the claim, its storage class, or the pod that will use it.
-func (t *TransferReconciler[T]) consumer(s *request[T]) (awaits string) {
+// consumer returns what a restore to a claim waits for: the claim, its storage class, or the pod that will use it. A
+// claim whose watch shows nothing before the deadline is fetched: a slow watch must not fail the restore.
+func (t *TransferReconciler[T]) consumer(ctx context.Context, s *request[T]) (awaits string) {
 	target := types.NamespacedName{Namespace: s.move.Source.Target.Namespace, Name: s.move.Source.Target.Claim}
 	claim, known := t.Targets.Claim(s.object.GetUID())
+	if !known && t.pastDeadline(s) {
+		var err error
+		if claim, err = t.Exposer.TargetClaim(ctx, target); err != nil {
+			return err.Error()
+		}
+		known = true
+	}
 	switch {
 	case !known:
 		return fmt.Sprintf("claim %s was not looked at yet", target)

@@ -38,6 +38,32 @@ func TestADownloadWhoseStorageClassIsMissingWaitsForItAndFailsInTime(t *testing.
 	require.Contains(t, s.state().Message, "storage class never-made of claim app/data does not exist")
 }
 
+// TestADownloadDoesNotFailForAWatchThatIsLate has a claim whose watch shows nothing within the prepare timeout.
+func TestADownloadDoesNotFailForAWatchThatIsLate(t *testing.T) {
+	for name, test := range map[string]struct {
+		exists  bool
+		phase   transfer.Phase
+		message string
+	}{
+		"the claim exists": {exists: true, phase: transfer.Accepted},
+		"it does not":      {phase: transfer.Failed, message: "claim app/data does not exist"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := newDownload("")
+			s.listed = false
+			require.Equal(t, s.Limits.PrepareTimeout, s.step(t))
+			require.Empty(t, s.kube.Actions(), "its watch is enough")
+			if test.exists {
+				require.NoError(t, s.kube.Tracker().Add(s.target))
+			}
+			s.clock.Step(s.Limits.PrepareTimeout)
+			s.step(t)
+			require.Equal(t, test.phase, s.state().Phase)
+			require.Contains(t, s.state().Message, test.message)
+		})
+	}
+}
+
 func TestADownloadGoesOnOnceItsStorageClassIsThere(t *testing.T) {
 	s := newDownload("late")
 	s.step(t)

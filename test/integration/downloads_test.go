@@ -128,16 +128,17 @@ func TestADownloadWaitsForItsStorageClass(t *testing.T) {
 func TestADownloadThatCannotBeginFailsAndSaysWhy(t *testing.T) {
 	t.Parallel()
 	tests := map[string]struct {
+		waits   bool // until the prepare timeout
 		class   func(*storagev1.StorageClass)
 		target  func(v *volumes) *corev1.PersistentVolumeClaim
 		message string
 	}{
-		"for want of a consumer": {class: testenv.WhenUsed, target: func(v *volumes) *corev1.PersistentVolumeClaim { return v.target() },
+		"for want of a consumer": {waits: true, class: testenv.WhenUsed, target: func(v *volumes) *corev1.PersistentVolumeClaim { return v.target() },
 			message: "restored has no consumer"},
-		"for want of its claim": {target: func(v *volumes) *corev1.PersistentVolumeClaim {
+		"for want of its claim": {waits: true, target: func(v *volumes) *corev1.PersistentVolumeClaim {
 			return &corev1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{Name: "never-made", Namespace: v.Apps, UID: "none"}}
 		}, message: "never-made does not exist"},
-		"for want of its storage class": {target: func(v *volumes) *corev1.PersistentVolumeClaim { return v.targetOf("never-made-" + v.Namespace) },
+		"for want of its storage class": {waits: true, target: func(v *volumes) *corev1.PersistentVolumeClaim { return v.targetOf("never-made-" + v.Namespace) },
 			message: "storage class never-made-"},
 		"because its claim has a volume": {target: func(v *volumes) *corev1.PersistentVolumeClaim { return v.claim("restored") },
 			message: "is bound to volume pvc-"},
@@ -150,7 +151,11 @@ func TestADownloadThatCannotBeginFailsAndSaysWhy(t *testing.T) {
 				}
 			})
 			v.configure(`{}`)
-			v.start(shortWait)
+			v.start(func(options *agent.Options) {
+				if test.waits {
+					shortWait(options)
+				}
+			})
 			download := v.download(test.target(v))
 			ended := v.settles(testenv.DataDownload, download, testenv.Failed)
 			require.Contains(t, ended.Status.Message, test.message)

@@ -168,7 +168,8 @@ func TestAVolumeWhosePodHasStartedIsNotRestoredAgain(t *testing.T) {
 // TestASecondMoverOfAPodWorksAlone is a pod with two volumes: the mark of the first mover may still be in one when the
 // other gets its own, with which the pod goes on.
 func TestASecondMoverOfAPodWorksAlone(t *testing.T) {
-	s := newEnv(t, 4*time.Second)
+	s := newEnv(t, 0)
+	finish := s.work()
 	s.configure(`{"loadConcurrency":{"globalConfig":2}}`)
 	history, err := s.Record(t.Context())
 	require.NoError(t, err)
@@ -188,6 +189,11 @@ func TestASecondMoverOfAPodWorksAlone(t *testing.T) {
 		require.NoError(t, err)
 	}
 	require.NoError(t, s.node.Evict(s.Namespace, names[0], "the node is low on memory"))
+	_, err = s.Transfers(testenv.PodVolumeRestore).Wait(s.soon(), names[0], func(seen *testenv.Transfer) bool {
+		return seen.Annotations["lateen.dev/mover-restarts"] == "1" && seen.Status.Phase == testenv.Prepared
+	})
+	require.NoError(t, err)
+	finish()
 	var restarted, other int
 	for at, seen := range s.completed(history, names...) {
 		switch {

@@ -2,7 +2,7 @@ SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
 .DELETE_ON_ERROR:
 .DEFAULT_GOAL := help
-.PHONY: help build cluster cluster-test demo test test-unit sweep soak conformance bench pictures site image manifests lint
+.PHONY: help build cluster cluster-check cluster-sample cluster-test demo test test-unit sweep soak conformance bench pictures site image manifests lint
 
 BIN := $(CURDIR)/bin
 PROGRAMS := bin/controlplane bin/velero bin/velero-1.17 bin/snapshot-controller bin/kubectl
@@ -218,23 +218,34 @@ bin/debian/unpacked:
 CLUSTER_DIR := /tmp/lateen-cluster
 WITH_CLUSTER := lateen controlplane velero snapshot-controller kubectl versitygw velero-plugin-for-aws velero-restore-helper \
 	$(notdir $(CLUSTER_PROGRAMS))
+REALCLUSTER := cd test/realcluster && $(STATIC) -o $(BIN)/realcluster .
 define clusterfiles
 $(call with,$(WITH_CLUSTER))
 @$(MAKE) --no-print-directory --silent bin/debian/unpacked
 @$(MAKE) --no-print-directory --silent image PLATFORMS=linux/amd64 IMAGE=lateen:cluster IMAGE_FILE=cluster-image
-@cd test/realcluster && $(STATIC) -o $(BIN)/realcluster .
+@$(REALCLUSTER)
 endef
 
 cluster: ## Start a cluster with a real kubelet, and leave it running (CLUSTER_DIR=/tmp/lateen-cluster); nothing of the machine is changed
 	$(clusterfiles)
 	@bin/realcluster start --bin=$(BIN) --dir=$(CLUSTER_DIR)
 
+cluster-check: ## Say in one line what this machine lacks for a cluster with a real kubelet
+	@$(REALCLUSTER)
+	@bin/realcluster check
+
+# The sample is a test of its own that runs some of the others.
+cluster-sample: RUN := TestSample
+cluster-sample: SKIP := -
+cluster-test: SKIP := TestSample
+cluster-sample: ## Run what CI runs of make cluster-test: files and snapshots there and back, priority class
 cluster-test: ## Run the tests on a real cluster of their own (RUN=TestName for some)
+cluster-sample cluster-test:
 	$(clusterfiles)
 	cd test/image && $(TEST) ./...
 	cd test/csidriver && $(TEST) ./...
 	@dir=$$(mktemp -u -d /tmp/lateen-cluster-test-XXXXXX); bin/realcluster start --bin=$(BIN) --dir=$$dir; \
-	result=0; (cd test/realcluster && LATEEN_CLUSTER=$$dir $(TEST) -timeout 20m -v -run '$(RUN)' ./stories) || result=$$?; \
+	result=0; (cd test/realcluster && LATEEN_CLUSTER=$$dir $(TEST) -timeout 60m -v -run '$(RUN)' -skip '$(SKIP)' ./stories) || result=$$?; \
 	bin/realcluster stop --bin=$(BIN) --dir=$$dir; exit $$result
 
 manifests: ## Write deploy/base, and the golden files of deploy, as package deploy makes them now

@@ -58,7 +58,11 @@ func (s *stage) run(ctx context.Context, acts []act) error {
 			stories = append(stories, reported)
 		}
 	}
-	return s.table(stories)
+	if err := s.table(stories); err != nil {
+		return err
+	}
+	s.seeAlso()
+	return nil
 }
 
 // within bounds a part of the play.

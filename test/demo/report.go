@@ -35,6 +35,11 @@ func (r report) quote(reported ...string) {
 	}
 }
 
+// seeAlso names the command that starts what the demo only simulates.
+func (r report) seeAlso() {
+	fmt.Fprintln(r.out, "\nThe nodes were simulated. To see the same with a real kubelet, container runtime and CSI driver, run: make cluster")
+}
+
 // row is one line of the table: a name, and what it says of each story.
 type row struct {
 	name string

@@ -15,8 +15,8 @@ var programs = []string{
 	"velero-plugin-for-aws", "versitygw", "cluster-image.tar", "debian/bin/busybox", "debian/usr/sbin/runc",
 }
 
-// check says in one line what the machine or bin/ lacks for a cluster.
-func check(o options) error {
+// checkMachine says in one line what the machine lacks for a cluster.
+func checkMachine(options) error {
 	if os.Geteuid() != 0 {
 		return errors.New("a cluster needs root, for mounts and cgroups")
 	}
@@ -34,6 +34,14 @@ func check(o options) error {
 		if err := errors.Join(h.create(probe), h.remove(probe)); err != nil {
 			return fmt.Errorf("a cluster needs cgroups of its own: %w", err)
 		}
+	}
+	return nil
+}
+
+// check says in one line what the machine or bin/ lacks for a cluster.
+func check(o options) error {
+	if err := checkMachine(o); err != nil {
+		return err
 	}
 	for _, name := range programs {
 		if _, err := os.Stat(o.program(name)); err != nil {

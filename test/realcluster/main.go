@@ -20,12 +20,12 @@ func main() {
 // commands are the ones of users, then the processes that a cluster is made of: see supervise.go, first.go and node.go.
 func run(args []string) error {
 	commands := map[string]func(options) error{
-		"start": start, "stop": stop,
+		"check": checkMachine, "start": start, "stop": stop,
 		"kill": control("kill"), "revive": control("revive"), "freeze": control("freeze"), "thaw": control("thaw"),
 		"supervise": supervise, "first": first, "node": node,
 	}
 	if len(args) == 0 || commands[args[0]] == nil {
-		return errors.New("usage: realcluster start|stop --dir=DIR, realcluster kill|revive|freeze|thaw --dir=DIR SERVICE")
+		return errors.New("usage: realcluster check, realcluster start|stop --dir=DIR, realcluster kill|revive|freeze|thaw --dir=DIR SERVICE")
 	}
 	flags := flag.NewFlagSet("realcluster "+args[0], flag.ContinueOnError)
 	var o options
@@ -35,7 +35,7 @@ func run(args []string) error {
 		return err
 	}
 	o.args = flags.Args()
-	if o.dir == "" || o.bin == "" {
+	if args[0] != "check" && (o.dir == "" || o.bin == "") {
 		return errors.New("both --dir and --bin are needed")
 	}
 	var err error

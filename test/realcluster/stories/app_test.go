@@ -1,7 +1,11 @@
 package stories
 
 import (
+	"compress/gzip"
 	"fmt"
+	"io"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 
@@ -65,6 +69,22 @@ func newApp(t *testing.T, namespace string) *app {
 	return a
 }
 
+// newWorkerApp is newApp on the second node, of whose volumes the claim counts.
+func newWorkerApp(t *testing.T, namespace string) *app {
+	t.Helper()
+	a := &app{t: t, namespace: namespace, paths: []string{"/claim"}}
+	a.deploy(onWorker())
+	for _, path := range []string{"/scratch", "/claim"} {
+		a.sh(contents, path)
+	}
+	return a
+}
+
+// onWorker is the manifest with a pod that has to be on the second node.
+func onWorker() string {
+	return strings.Replace(manifest, "spec:\n  terminationGracePeriod", "spec:\n  nodeSelector: {kubernetes.io/hostname: worker}\n  terminationGracePeriod", 1)
+}
+
 // deploy creates the namespace with what a manifest has in it, which is gone after the test.
 func (a *app) deploy(manifest string) {
 	a.t.Helper()
@@ -123,6 +143,24 @@ func phases(t *testing.T, kind, label string) []string {
 func completed(t *testing.T, kind, name string) {
 	t.Helper()
 	if phase := get(t, "{.status.phase}", kind+".velero.io", name, "--namespace=velero"); phase != "Completed" {
-		require.Equal(t, "Completed", phase, "%s\n%s", velero(t, kind, "describe", name, "--details"), velero(t, kind, "logs", name))
+		require.Equal(t, "Completed", phase, "%s\n%s", velero(t, kind, "describe", name, "--details"), log(t, kind, name))
 	}
+}
+
+// log is that of a backup or restore. The server has it in the bucket, which is a directory of the machine: the address that
+// `velero logs` would fetch it from is one that pods alone can reach.
+func log(t *testing.T, kind, name string) string {
+	t.Helper()
+	file := name + "-logs.gz"
+	if kind == "restore" {
+		file = "restore-" + file
+	}
+	packed, err := os.Open(filepath.Join(os.Getenv("LATEEN_CLUSTER"), "s3", "buckets", "backups", kind+"s", name, file))
+	require.NoError(t, err)
+	defer packed.Close()
+	unpacked, err := gzip.NewReader(packed)
+	require.NoError(t, err)
+	content, err := io.ReadAll(unpacked)
+	require.NoError(t, err)
+	return string(content)
 }

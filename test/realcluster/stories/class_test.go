@@ -24,14 +24,32 @@ func TestMoversRunWithoutAClassThatIsMissing(t *testing.T) {
 	h.ends(t)
 }
 
+func TestAClassThatIsDeletedLaterStopsNoBackup(t *testing.T) {
+	kubectl(t, "create", "priorityclass", "short-lived", "--value=-20")
+	t.Cleanup(func() { kubectl(t, "delete", "priorityclass", "short-lived", "--ignore-not-found") })
+	configure(t, `{"priorityClassName":"short-lived"}`)
+	a := newClaimApp(t, "orphaned")
+	a.backup("orphaned-with", "--default-volumes-to-fs-backup")
+	kubectl(t, "delete", "priorityclass", "short-lived")
+	h := hold(t, a, "orphaned")
+	require.Empty(t, get(t, "{.spec.priorityClassName}", "pod", h.mover, "--namespace=velero"))
+	h.ends(t)
+}
+
 // configure gives the agents a configuration for the rest of the test. Agents read it as they start.
 func configure(t *testing.T, config string) {
 	t.Helper()
 	set := func(config string) {
 		kubectl(t, "patch", "configmap", "node-agent-config", "--namespace=velero", "--type=merge", "--patch", `{"data":{"config.json":`+quoted(t, config)+`}}`)
-		kubectl(t, "rollout", "restart", "--namespace=velero", "daemonset/node-agent")
-		kubectl(t, "rollout", "status", "--namespace=velero", "daemonset/node-agent", "--timeout="+patience.String())
+		rollOut(t)
 	}
 	t.Cleanup(func() { set("{}") })
 	set(config)
+}
+
+// rollOut replaces all agents.
+func rollOut(t *testing.T) {
+	t.Helper()
+	kubectl(t, "rollout", "restart", "--namespace=velero", "daemonset/node-agent")
+	kubectl(t, "rollout", "status", "--namespace=velero", "daemonset/node-agent", "--timeout="+patience.String())
 }

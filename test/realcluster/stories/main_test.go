@@ -10,6 +10,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -26,6 +27,13 @@ func TestMain(m *testing.M) {
 		os.Exit(1)
 	}
 	os.Exit(m.Run())
+}
+
+// installFlags are what `lateen install` and `velero install` have in common.
+var installFlags = []string{
+	"--provider=aws", "--bucket=backups", "--plugins=velero/velero-plugin-for-aws:v1.14.3", "--features=EnableCSI", "--use-volume-snapshots=false",
+	"--velero-pod-cpu-request=100m", "--wait",
+	"--backup-location-config=region=minio,s3ForcePathStyle=true,s3Url=http://10.10.0.1:9000",
 }
 
 // install installs Velero's server and Lateen's agents as the quick start does, in the cluster that `make cluster-test`
@@ -45,20 +53,22 @@ func install() error {
 			return fmt.Errorf("kubectl %v: %w\n%s", args, err, output)
 		}
 	}
+	return installWith("lateen", "--lateen-image=lateen:cluster", "--node-agent-configmap=node-agent-config")
+}
+
+// installWith installs the server and agents with the install command of a program.
+func installWith(program string, args ...string) error {
 	credentials := filepath.Join(os.TempDir(), "lateen-cluster-credentials")
 	if err := os.WriteFile(credentials, []byte("[default]\naws_access_key_id = lateen\naws_secret_access_key = lateen-secret\n"), 0o600); err != nil {
 		return err
 	}
 	defer os.Remove(credentials)
 	begun := time.Now()
-	output, err := command(context.Background(), "lateen", "install", "--lateen-image=lateen:cluster", "--provider=aws", "--bucket=backups",
-		"--plugins=velero/velero-plugin-for-aws:v1.14.3", "--secret-file="+credentials, "--features=EnableCSI", "--use-volume-snapshots=false",
-		"--node-agent-configmap=node-agent-config", "--velero-pod-cpu-request=100m", "--wait",
-		"--backup-location-config=region=minio,s3ForcePathStyle=true,s3Url=http://10.10.0.1:9000").CombinedOutput()
-	if err != nil {
-		return fmt.Errorf("%w\n%s", err, output)
+	all := slices.Concat([]string{"install", "--secret-file=" + credentials}, installFlags, args)
+	if output, err := command(context.Background(), program, all...).CombinedOutput(); err != nil {
+		return fmt.Errorf("%s install: %w\n%s", program, err, output)
 	}
-	fmt.Printf("lateen install --wait took %.1f s\n", time.Since(begun).Seconds())
+	fmt.Printf("%s install --wait took %.1f s\n", program, time.Since(begun).Seconds())
 	return nil
 }
 
@@ -86,6 +96,18 @@ func feed(t *testing.T, input, program string, args ...string) string {
 	output, err := running.Output()
 	require.NoError(t, err, "%s %s\n%s%s", program, strings.Join(args, " "), output, complaints.String())
 	return strings.TrimSpace(string(output))
+}
+
+// complaints is what a program that must succeed prints besides its output, such as warnings.
+func complaints(t *testing.T, program string, args ...string) string {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	running := command(ctx, program, args...)
+	var said bytes.Buffer
+	running.Stderr = &said
+	require.NoError(t, running.Run(), "%s %s\n%s", program, strings.Join(args, " "), said.String())
+	return said.String()
 }
 
 func kubectl(t *testing.T, args ...string) string {

@@ -1,9 +1,6 @@
 package stories
 
 import (
-	"bufio"
-	"bytes"
-	"context"
 	"errors"
 	"os"
 	"path/filepath"
@@ -15,91 +12,6 @@ import (
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
 )
-
-// Movers are held up by their backup storage: the S3 server stands still from when the server has made the transfer.
-
-// service kills, revives, freezes or thaws a process of the node.
-func service(t *testing.T, act, name string) {
-	t.Helper()
-	run(t, "realcluster", act, "--bin="+os.Getenv("LATEEN_BIN"), "--dir="+os.Getenv("LATEEN_CLUSTER"), name)
-}
-
-// held is a backup whose one mover runs and waits for the S3 server.
-type held struct {
-	app    *app
-	backup string
-	mover  string // the pod's name, which that of the next attempt has too
-	uid    string
-}
-
-// hold makes a backup of an application whose repository is there already, and holds its mover.
-func hold(t *testing.T, a *app, backup string) held {
-	t.Helper()
-	a.backup(backup+"-first", "--default-volumes-to-fs-backup")
-	velero(t, "backup", "create", backup, "--include-namespaces="+a.namespace, "--default-volumes-to-fs-backup")
-	mover := first(t, "podvolumebackups", "velero.io/backup-name="+backup)
-	service(t, "freeze", "versitygw")
-	t.Cleanup(func() { service(t, "thaw", "versitygw") })
-	wait(t, "jsonpath={.status.phase}=InProgress", "podvolumebackup/"+mover, "--namespace=velero")
-	wait(t, "condition=Ready", "pod/"+mover, "--namespace=velero")
-	return held{app: a, backup: backup, mover: mover, uid: uid(t, mover)}
-}
-
-// ends lets the mover go on, and checks that the backup completes and comes back as it was.
-func (h held) ends(t *testing.T) {
-	t.Helper()
-	service(t, "thaw", "versitygw")
-	wait(t, "jsonpath={.status.phase}=Completed", "backup.velero.io/"+h.backup, "--namespace=velero")
-	before := h.app.prints()
-	h.app.lose()
-	h.app.restore(h.backup)
-	h.app.ready()
-	require.Equal(t, before, h.app.prints())
-	noMoverLeft(t)
-}
-
-// first is the name of the first object of a kind with a label that there is.
-func first(t *testing.T, kind, label string) string {
-	t.Helper()
-	return until(t, "{.metadata.name}", func(string) bool { return true }, kind, "--selector="+label)
-}
-
-// restarted waits until the mover's next attempt runs.
-func (h held) restarted(t *testing.T) {
-	t.Helper()
-	until(t, "{.metadata.uid} {.status.phase}", func(line string) bool {
-		return !strings.Contains(line, h.uid) && strings.HasSuffix(line, " Running")
-	}, "pods", "--field-selector=metadata.name="+h.mover)
-}
-
-// until watches objects in Velero's namespace until one is as wanted, by the fields that a JSONPath prints.
-func until(t *testing.T, path string, wanted func(string) bool, args ...string) string {
-	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), patience)
-	defer cancel()
-	watching := command(ctx, "kubectl", append([]string{"get", "--namespace=velero", "--watch", "--output=jsonpath=" + path + `{"\n"}`}, args...)...)
-	var complaints bytes.Buffer
-	watching.Stderr = &complaints
-	output, err := watching.StdoutPipe()
-	require.NoError(t, err)
-	require.NoError(t, watching.Start())
-	lines := bufio.NewScanner(output)
-	for lines.Scan() {
-		if wanted(lines.Text()) {
-			cancel()
-			_ = watching.Wait() // It was killed.
-			return lines.Text()
-		}
-	}
-	err = watching.Wait()
-	require.Fail(t, "nothing was as wanted", "kubectl get %s: %v\n%s", strings.Join(args, " "), err, complaints.String())
-	return ""
-}
-
-func uid(t *testing.T, pod string) string {
-	t.Helper()
-	return get(t, "{.metadata.uid}", "pod", pod, "--namespace=velero")
-}
 
 func TestAMoverThatADrainEvictsStartsAgain(t *testing.T) {
 	h := hold(t, newClaimApp(t, "drained"), "drained")
@@ -132,15 +44,6 @@ func TestAMoverThatIsKilledStartsAgain(t *testing.T) {
 	gone(t, victims)
 	h.restarted(t)
 	h.ends(t)
-}
-
-// newClaimApp is an app whose emptyDir is left out of backups, so that a backup has one mover.
-func newClaimApp(t *testing.T, namespace string) *app {
-	t.Helper()
-	a := newApp(t, namespace)
-	kubectl(t, "annotate", "pod", "app", "--namespace="+namespace, "backup.velero.io/backup-volumes-excludes=scratch")
-	a.paths = []string{"/claim"}
-	return a
 }
 
 // processes are the numbers, on this machine, of the mover's processes. Only those are taken that are in the cluster's cgroup.

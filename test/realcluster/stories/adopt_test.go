@@ -1,0 +1,61 @@
+package stories
+
+import (
+	"context"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+// uninstalled takes the installation of the other tests away, for a test that installs what it wants instead. The namespace is
+// none that `lateen install` has made, so it stays until it is deleted.
+func uninstalled(t *testing.T) {
+	t.Helper()
+	run(t, "lateen", "uninstall", "--force")
+	kubectl(t, "delete", "namespace", "velero")
+	kubectl(t, "delete", "customresourcedefinitions", "--selector=component=velero")
+	t.Cleanup(func() { require.NoError(t, install()) })
+}
+
+func TestUninstallLeavesNothing(t *testing.T) {
+	uninstalled(t)
+	require.NoError(t, installWith("lateen", "--lateen-image=lateen:cluster"))
+	a := newUploadApp(t, "last")
+	before := a.prints()
+	a.backup("last", "--snapshot-move-data")
+	run(t, "lateen", "uninstall", "--force")
+	left := kubectl(t, "get", "--output=name", "customresourcedefinitions,clusterroles,clusterrolebindings,namespaces,priorityclasses,"+
+		"networkpolicies,leases,configmaps,secrets,volumesnapshots,volumesnapshotcontents", "--all-namespaces")
+	require.NotRegexp(t, `velero|lateen|node-agent|volumesnapshot\.|volumesnapshotcontent\.`, left)
+	require.Equal(t, before, a.prints(), "the application is none of its business")
+}
+
+// Velero's own agents have a transfer in flight when Lateen's replace them, and the other way round. Neither is disturbed.
+func TestAdoptAndItsUndoLeaveTransfersInFlightAlone(t *testing.T) {
+	uninstalled(t)
+	require.NoError(t, installWith("velero", "--image=velero/velero:v1.18.3", "--use-node-agent"))
+	t.Cleanup(func() { velero(t, "uninstall", "--force", "--wait") })
+	agentsRun(t, "velero/velero")
+
+	h := holdUpload(t, newUploadApp(t, "adopted"), "adopted")
+	run(t, "lateen", "adopt", "--force", "--lateen-image=lateen:cluster")
+	t.Cleanup(func() { // for Velero's uninstall; the test may have done it
+		_ = command(context.WithoutCancel(t.Context()), "lateen", "adopt", "--undo", "--force").Run()
+	})
+	agentsRun(t, "lateen:cluster")
+	h.undisturbed(t)
+	h.ends(t)
+
+	h = hold(t, newClaimApp(t, "returned"), "returned")
+	run(t, "lateen", "adopt", "--undo", "--force")
+	agentsRun(t, "velero/velero")
+	h.undisturbed(t)
+	h.ends(t)
+}
+
+// agentsRun waits until all agents are of an image.
+func agentsRun(t *testing.T, image string) {
+	t.Helper()
+	kubectl(t, "rollout", "status", "--namespace=velero", "daemonset/node-agent", "--timeout="+patience.String())
+	require.Contains(t, get(t, "{.spec.template.spec.containers[0].image}", "daemonset", "node-agent", "--namespace=velero"), image)
+}

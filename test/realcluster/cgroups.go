@@ -128,3 +128,15 @@ func mountCgroups(all []hierarchy) error {
 	}
 	return nil
 }
+
+// freezer is the controller that stops all processes of a cgroup at once.
+const freezer = "freezer"
+
+// setFreezer freezes or thaws a cgroup. One that does not exist needs neither.
+func (h hierarchy) setFreezer(name, state string) error {
+	err := os.WriteFile(filepath.Join(h.cgroup(name), "freezer.state"), []byte(state), 0o600)
+	if errors.Is(err, os.ErrNotExist) {
+		return nil
+	}
+	return err
+}

@@ -9,8 +9,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// first is process 1 of the cluster's namespaces. It goes into the cgroups, starts the node in a cgroup namespace that has
-// them for its root, and waits for processes that have lost their parents.
+// first is process 1 of a node's namespaces. It goes into the cgroups of a name, starts the node by a command in a cgroup
+// namespace that has them for its root, and waits for processes that have lost their parents.
 func first(o options) error {
 	if err := unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""); err != nil {
 		return fmt.Errorf("make the mounts private: %w", err)
@@ -29,7 +29,7 @@ func first(o options) error {
 	if err != nil {
 		return err
 	}
-	child, err := syscall.ForkExec(program, append([]string{program}, o.flags("node", o.args[1:]...)...), &syscall.ProcAttr{
+	child, err := syscall.ForkExec(program, append([]string{program}, o.flags(o.args[1], o.args[2:]...)...), &syscall.ProcAttr{
 		Env: o.environment(), Files: []uintptr{0, 1, 2, readyFile, listenerFile},
 		Sys: &syscall.SysProcAttr{Unshareflags: unix.CLONE_NEWCGROUP},
 	})

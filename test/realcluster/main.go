@@ -22,7 +22,7 @@ func run(args []string) error {
 	commands := map[string]func(options) error{
 		"check": checkMachine, "start": start, "stop": stop,
 		"kill": control("kill"), "revive": control("revive"), "freeze": control("freeze"), "thaw": control("thaw"),
-		"supervise": supervise, "first": first, "node": node,
+		"supervise": supervise, "first": first, "node": node, "worker": workerNode,
 	}
 	if len(args) == 0 || commands[args[0]] == nil {
 		return errors.New("usage: realcluster check, realcluster start|stop --dir=DIR, realcluster kill|revive|freeze|thaw --dir=DIR SERVICE")

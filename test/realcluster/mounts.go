@@ -15,8 +15,9 @@ var kernelDefaults = map[string]string{
 	"kernel/keys/root_maxkeys": "1000000", "kernel/keys/root_maxbytes": "25000000",
 }
 
-// mountAll gives the node the directories that a kubelet expects, all of its own.
-func mountAll(o options) error {
+// mountAll gives a node the directories that a kubelet expects, all of its own but for the volumes of the CSI driver, which
+// all nodes reach as they would a storage system.
+func mountAll(o options, volumes string) error {
 	all, err := hierarchies()
 	if err != nil {
 		return err
@@ -29,8 +30,10 @@ func mountAll(o options) error {
 	if err := mountCgroups(all); err != nil {
 		return err
 	}
-	for inside, outside := range map[string]string{"/var/lib/kubelet": "kubelet", "/var/lib/csi-data": "csi", "/var/log": "log/node"} {
-		if err := mountDir(o.path(outside), inside); err != nil {
+	for inside, outside := range map[string]string{
+		"/var/lib/kubelet": o.path("kubelet"), "/var/lib/csi-data": volumes, "/var/log": o.path("log", "node"),
+	} {
+		if err := mountDir(outside, inside); err != nil {
 			return err
 		}
 	}

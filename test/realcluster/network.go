@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"net"
@@ -10,24 +11,53 @@ import (
 	"strings"
 )
 
-// Addresses of the node's network, which nobody else can reach.
+// Addresses of the nodes' networks, which nobody else can reach. The worker is behind a link of its own.
 const (
-	nodeName    = "node"
-	nodeAddress = "10.10.0.1"
-	podRange    = "10.244.0.0/24"
-	s3Address   = nodeAddress + ":9000"
+	nodeName      = "node"
+	nodeAddress   = "10.10.0.1"
+	podRange      = "10.244.0.0/24"
+	s3Address     = nodeAddress + ":9000"
+	workerName    = "worker"
+	workerGateway = "10.10.1.1"
+	workerAddress = "10.10.1.2"
+	workerPods    = "10.244.1.0/24"
+	workerLink    = "worker0" // on the node's side
 )
 
-// setUpNetwork gives the node its address and forwards between pods.
+// setUpNetwork gives the node its address.
 func setUpNetwork(ctx context.Context) error {
-	for _, line := range []string{
-		"link set lo up", "link add node0 type veth peer name node1", "address add " + nodeAddress + "/24 dev node0",
+	return errors.Join(ip(ctx,
+		"link set lo up", "link add node0 type veth peer name node1", "address add "+nodeAddress+"/24 dev node0",
 		"link set node0 up", "link set node1 up", "route add default via 10.10.0.254 dev node0",
-	} {
+	), forwardPackets())
+}
+
+// setUpWorkerNetwork gives the worker its address. Its end of the link is there already.
+func setUpWorkerNetwork(ctx context.Context) error {
+	return errors.Join(ip(ctx,
+		"link set lo up", "address add "+workerAddress+"/24 dev eth0", "link set eth0 up", "route add default via "+workerGateway,
+	), forwardPackets())
+}
+
+// linkWorker connects the network namespace of a process with the node.
+func linkWorker(ctx context.Context, pid int) error {
+	return ip(ctx,
+		fmt.Sprintf("link add %s type veth peer name eth0 netns %d", workerLink, pid), "address add "+workerGateway+"/24 dev "+workerLink,
+		"link set "+workerLink+" up", "route add "+workerPods+" via "+workerAddress,
+	)
+}
+
+func ip(ctx context.Context, lines ...string) error {
+	for _, line := range lines {
 		if output, err := exec.CommandContext(ctx, "ip", strings.Fields(line)...).CombinedOutput(); err != nil {
 			return fmt.Errorf("ip %s: %w: %s", line, err, output)
 		}
 	}
+	return nil
+}
+
+// forwardPackets lets the kernel forward between pods and nodes.
+func forwardPackets() error {
 	for _, name := range []string{"net/ipv4/ip_forward", "net/bridge/bridge-nf-call-iptables"} {
 		if err := os.WriteFile("/proc/sys/"+name, []byte("1"), 0o600); err != nil {
 			return fmt.Errorf("set %s: %w", name, err)

@@ -26,10 +26,19 @@ const startTimeout = 3 * time.Minute
 // machine is the node from within: it runs everything, and the cluster is over when it ends.
 type machine struct {
 	options
+	host
 	plane    *cluster.Cluster
 	services *services
 	outside  string // where the machine finds the API server
 	begun    time.Time
+}
+
+// host is what differs between the nodes.
+type host struct {
+	name    string
+	address string
+	pods    string // their address range
+	ca      string // file of the cluster's certificate authority
 }
 
 // done notes when a part of the start was done, for who wants to know where the time goes.
@@ -50,7 +59,11 @@ func node(o options) error {
 	if err != nil {
 		return err
 	}
-	m := &machine{options: o, services: newServices(o), outside: o.args[0], begun: time.Now()}
+	m := &machine{
+		options: o, services: newServices(o), outside: o.args[0], begun: time.Now(),
+		host: host{name: nodeName, address: nodeAddress, pods: podRange, ca: o.path("control", "ca.crt")},
+	}
+	m.services.worker = &worker{machine: m}
 	begin, cancel := context.WithTimeout(stopped, startTimeout)
 	defer cancel()
 	if err := m.start(begin); err != nil {
@@ -72,7 +85,7 @@ func node(o options) error {
 
 // start brings everything up to a kubelet that runs pods.
 func (m *machine) start(ctx context.Context) error {
-	if err := mountAll(m.options); err != nil {
+	if err := mountAll(m.options, m.path("csi")); err != nil {
 		return err
 	}
 	if err := unix.Sethostname([]byte(nodeName)); err != nil {
@@ -85,6 +98,9 @@ func (m *machine) start(ctx context.Context) error {
 	side.Go(func() error { return m.startPlane(ctx) })
 	side.Go(func() error { return m.startRuntime(ctx) })
 	if err := side.Wait(); err != nil {
+		return err
+	}
+	if err := m.identify(m.plane.Admin().Host, m.options, m.name); err != nil {
 		return err
 	}
 	return m.startKubelet()
@@ -143,6 +159,7 @@ func (m *machine) complete(ctx context.Context) error {
 		{"wait", "--for=condition=Ready", "node/" + nodeName},
 		{"apply", "--server-side", "-f", m.path("classes.yaml")},
 		{"rollout", "status", "--namespace=kube-system", "daemonset/csi"},
+		{"rollout", "status", "--namespace=kube-system", "deployment/csi"},
 		{"wait", "--for=jsonpath={.spec.drivers[0].name}=csi.lateen.test", "csinode/" + nodeName},
 	} {
 		if err := m.kubectl(ctx, wait...); err != nil {

@@ -41,7 +41,7 @@ var classes string
 // configure writes all configuration files. They are templates of the directories and addresses.
 func (m *machine) configure() error {
 	values := map[string]string{
-		"Dir": m.dir, "Debian": m.debian(""), "Node": nodeName, "Pods": podRange, "Address": nodeAddress, "Pause": pauseImage, "CSI": csiImage,
+		"Dir": m.dir, "Debian": m.debian(""), "Node": m.name, "Pods": m.pods, "Address": m.address, "CA": m.ca, "Pause": pauseImage, "CSI": csiImage,
 	}
 	for path, text := range map[string]string{
 		"containerd.toml": containerdConfig, "cni/10-pods.conflist": cniConfig, "kubelet.yaml": kubeletConfig,
@@ -81,13 +81,17 @@ func (m *machine) startRuntime(ctx context.Context) error {
 		return err
 	}
 	m.done("containerd")
+	imported := m.path("imported") // A node that boots again has its images.
+	if _, err := os.Stat(imported); err == nil {
+		return nil
+	}
 	for _, archive := range archives {
 		if err := m.ctr(ctx, "images", "import", archive); err != nil {
 			return err
 		}
 	}
 	m.done("images")
-	return nil
+	return os.WriteFile(imported, nil, 0o600)
 }
 
 // answerInterval is how often containerd is asked while it starts.
@@ -121,26 +125,34 @@ func (m *machine) ctr(ctx context.Context, args ...string) error {
 	return nil
 }
 
-// startKubelet starts the kubelet and kube-proxy, each with an identity of its own.
-func (m *machine) startKubelet() error {
-	for name, user := range map[string][]string{"kubelet": {"system:node:" + nodeName, "system:nodes"}, "kube-proxy": {"system:kube-proxy"}} {
+// identify writes the kubeconfigs of a node's kubelet and kube-proxy, each with an identity of its own, into the directory of
+// the node's options.
+func (m *machine) identify(server string, o options, node string) error {
+	for name, user := range map[string][]string{"kubelet": {"system:node:" + node, "system:nodes"}, "kube-proxy": {"system:kube-proxy"}} {
 		config, err := m.plane.User(user[0], user[1:]...)
 		if err != nil {
 			return err
 		}
-		if err := m.plane.WriteKubeconfig(config, m.path(name+".kubeconfig"), "default"); err != nil {
+		config.Host = server
+		if err := m.plane.WriteKubeconfig(config, o.path(name+".kubeconfig"), "default"); err != nil {
 			return err
 		}
-		link := m.path("programs", name)
-		if err := os.MkdirAll(m.path("programs"), 0o755); err != nil {
-			return err
-		}
-		if err := unix.Symlink(m.program("kubenode"), link); err != nil {
+	}
+	return nil
+}
+
+// startKubelet starts the kubelet and kube-proxy.
+func (m *machine) startKubelet() error {
+	if err := os.MkdirAll(m.path("programs"), 0o755); err != nil {
+		return err
+	}
+	for _, name := range []string{"kubelet", "kube-proxy"} {
+		if err := unix.Symlink(m.program("kubenode"), m.path("programs", name)); err != nil && !errors.Is(err, os.ErrExist) {
 			return fmt.Errorf("link %s: %w", name, err)
 		}
 	}
 	err := m.services.start("kubelet", m.path("programs", "kubelet"), "--config="+m.path("kubelet.yaml"),
-		"--kubeconfig="+m.path("kubelet.kubeconfig"), "--node-ip="+nodeAddress, "--hostname-override="+nodeName, "--cert-dir="+m.path("pki"))
+		"--kubeconfig="+m.path("kubelet.kubeconfig"), "--node-ip="+m.address, "--hostname-override="+m.name, "--cert-dir="+m.path("pki"))
 	if err != nil {
 		return err
 	}

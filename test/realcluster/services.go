@@ -20,6 +20,7 @@ import (
 // services are the node's processes. One that ends by itself ends the cluster; one may be killed and started again.
 type services struct {
 	options
+	worker  *worker // the second node, which answers to the same commands
 	lock    sync.Mutex
 	running map[string]*process.Process
 	command map[string][]string
@@ -78,6 +79,10 @@ func (s *services) wait(ctx context.Context) error {
 		return err
 	}
 	handler := http.NewServeMux()
+	handler.HandleFunc("POST /kill/"+workerName, s.handle(s.worker.kill))
+	handler.HandleFunc("POST /revive/"+workerName, s.handle(s.worker.revive))
+	handler.HandleFunc("POST /freeze/"+workerName, s.handle(s.worker.freeze))
+	handler.HandleFunc("POST /thaw/"+workerName, s.handle(s.worker.thaw))
 	handler.HandleFunc("POST /kill/{name}", s.handle(s.kill))
 	handler.HandleFunc("POST /revive/{name}", s.handle(s.revive))
 	handler.HandleFunc("POST /freeze/{name}", s.handle(s.send(syscall.SIGSTOP)))

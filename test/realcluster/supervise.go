@@ -63,6 +63,17 @@ func supervise(o options) (err error) {
 	return untilEnd(o, name, listener)
 }
 
+// thawWorker lets the processes of a worker that was frozen end.
+func thawWorker(name string) error {
+	all, err := hierarchies()
+	for _, h := range all {
+		if h.controllers == freezer {
+			err = errors.Join(err, h.setFreezer(filepath.Join(name, workerName), "THAWED"))
+		}
+	}
+	return err
+}
+
 func cgroupName(supervisor int) string { return "lateen-cluster-" + strconv.Itoa(supervisor) }
 
 // untilEnd runs the first process until it ends or this one is to stop.
@@ -73,7 +84,7 @@ func untilEnd(o options, name string, listener *net.TCPListener) error {
 	if err != nil {
 		return err
 	}
-	command := exec.Command("/proc/self/exe", o.flags("first", name, listener.Addr().String())...)
+	command := exec.Command("/proc/self/exe", o.flags("first", name, "node", listener.Addr().String())...)
 	command.Stdout, command.Stderr = os.Stdout, os.Stderr
 	command.ExtraFiles = []*os.File{os.NewFile(readyFile, "ready"), socket}
 	command.Env = o.environment()
@@ -95,7 +106,7 @@ func untilEnd(o options, name string, listener *net.TCPListener) error {
 		select {
 		case <-stopped:
 			asked = true
-			err = errors.Join(err, command.Process.Kill()) // and with it all of its namespace
+			err = errors.Join(err, thawWorker(name), command.Process.Kill()) // and with it all of its namespace
 		case <-ended:
 		}
 	}()

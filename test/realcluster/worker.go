@@ -1,0 +1,212 @@
+package main
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"os/signal"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// worker is a second node, in namespaces and a cgroup within those of the first. It is off until it is revived for the first
+// time. It has no control plane, so it can die: killed, it has lost its power, and what is on its disk stays; frozen, it is
+// a node of which nothing is heard, and whose processes have not ended.
+type worker struct {
+	machine *machine // the node that it is linked to
+	lock    sync.Mutex
+	command *exec.Cmd // nil: off
+}
+
+// options are those of the worker: its directory is within the cluster's.
+func (w *worker) options() options {
+	return options{dir: w.machine.path(workerName), bin: w.machine.bin, args: []string{w.machine.path("csi"), w.machine.ca}}
+}
+
+func (w *worker) revive(string) error {
+	w.lock.Lock()
+	defer w.lock.Unlock()
+	if w.command != nil {
+		return errors.New("the worker runs already")
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), startTimeout)
+	defer cancel()
+	o := w.options()
+	if err := os.MkdirAll(o.dir, 0o755); err != nil {
+		return err
+	}
+	server := "https://" + nodeAddress + w.machine.outsidePort()
+	if err := w.machine.identify(server, o, workerName); err != nil {
+		return err
+	}
+	if err := w.eachHierarchy(func(h hierarchy) error { return h.create(workerName) }); err != nil {
+		return fmt.Errorf("create cgroup: %w", err)
+	}
+	return w.boot(ctx, o)
+}
+
+// boot starts the worker's first process, and returns when its kubelet has.
+func (w *worker) boot(ctx context.Context, o options) error {
+	booted, bootedEnd, err := os.Pipe()
+	if err != nil {
+		return err
+	}
+	defer booted.Close()
+	linked, linkedEnd, err := os.Pipe()
+	if err != nil {
+		return err
+	}
+	command := exec.Command("/proc/self/exe", o.flags("first", append([]string{workerName, "worker"}, o.args...)...)...)
+	command.Stdout, command.Stderr, command.Env = os.Stdout, os.Stderr, o.environment()
+	command.ExtraFiles = []*os.File{bootedEnd, linked}
+	command.SysProcAttr = &syscall.SysProcAttr{
+		Cloneflags: unix.CLONE_NEWNS | unix.CLONE_NEWPID | unix.CLONE_NEWNET | unix.CLONE_NEWUTS | unix.CLONE_NEWIPC,
+	}
+	if err := command.Start(); err != nil {
+		return fmt.Errorf("start the worker: %w", err)
+	}
+	w.command = command
+	err = errors.Join(bootedEnd.Close(), linked.Close(), linkWorker(ctx, command.Process.Pid))
+	if err == nil {
+		_, err = io.WriteString(linkedEnd, "linked")
+	}
+	if err := errors.Join(err, linkedEnd.Close()); err != nil {
+		return err
+	}
+	word, err := io.ReadAll(booted)
+	if err == nil && string(word) != "ready" {
+		err = errors.New("the worker did not start; the cluster's log says why")
+	}
+	return err
+}
+
+// kill ends all processes of the worker at once, and with its namespaces its mounts.
+func (w *worker) kill(string) error {
+	w.lock.Lock()
+	defer w.lock.Unlock()
+	if w.command == nil {
+		return errors.New("the worker does not run")
+	}
+	// The kernel clears a network namespace up some time after its last process.
+	if err := errors.Join(ip(context.Background(), "link delete "+workerLink), w.setFreezer("THAWED")); err != nil {
+		return err
+	}
+	if err := w.command.Process.Kill(); err != nil {
+		return err
+	}
+	_ = w.command.Wait() // It was killed.
+	w.command = nil
+	return w.eachHierarchy(func(h hierarchy) error { return h.remove(workerName) })
+}
+
+// freeze cuts the worker's network and stops its processes where they are.
+func (w *worker) freeze(string) error {
+	return errors.Join(ip(context.Background(), "link set "+workerLink+" down"), w.setFreezer("FROZEN"))
+}
+
+// thaw undoes freeze. A route goes with its link.
+func (w *worker) thaw(string) error {
+	return errors.Join(
+		ip(context.Background(), "link set "+workerLink+" up", "route replace "+workerPods+" via "+workerAddress), w.setFreezer("THAWED"),
+	)
+}
+
+func (w *worker) setFreezer(state string) error {
+	return w.eachHierarchy(func(h hierarchy) error {
+		if h.controllers != freezer {
+			return nil
+		}
+		return h.setFreezer(workerName, state)
+	})
+}
+
+func (w *worker) eachHierarchy(act func(hierarchy) error) error {
+	all, err := hierarchies()
+	for _, h := range all {
+		err = errors.Join(err, act(h))
+	}
+	return err
+}
+
+// outsidePort is that of the API server, with its colon.
+func (m *machine) outsidePort() string {
+	host := m.plane.Admin().Host
+	return host[strings.LastIndex(host, ":"):]
+}
+
+// workerNode is the worker from within.
+func workerNode(o options) error {
+	stopped, release := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer release()
+	for _, inherited := range []int{readyFile, listenerFile} {
+		syscall.CloseOnExec(inherited)
+	}
+	word, err := io.ReadAll(os.NewFile(listenerFile, "linked"))
+	if err != nil || string(word) != "linked" {
+		return errors.Join(errors.New("the worker has no link to the node"), err)
+	}
+	m := &machine{
+		options: o, services: newServices(o), begun: time.Now(),
+		host: host{name: workerName, address: workerAddress, pods: workerPods, ca: o.args[1]},
+	}
+	begin, cancel := context.WithTimeout(stopped, startTimeout)
+	defer cancel()
+	if err := m.join(begin, o.args[0]); err != nil {
+		return fmt.Errorf("worker: %w", err)
+	}
+	ready := os.NewFile(readyFile, "ready")
+	if _, err := io.WriteString(ready, "ready"); err != nil {
+		return err
+	}
+	if err := ready.Close(); err != nil {
+		return err
+	}
+	select {
+	case err := <-m.services.broken:
+		return fmt.Errorf("worker: %w", err)
+	case <-stopped.Done():
+		return nil
+	}
+}
+
+// join starts what a node needs that has no control plane.
+func (m *machine) join(ctx context.Context, volumes string) error {
+	if err := mountAll(m.options, volumes); err != nil {
+		return err
+	}
+	if err := m.newBoot(); err != nil {
+		return err
+	}
+	if err := unix.Sethostname([]byte(m.name)); err != nil {
+		return err
+	}
+	if err := setUpWorkerNetwork(ctx); err != nil {
+		return err
+	}
+	if err := m.startRuntime(ctx); err != nil {
+		return err
+	}
+	return m.startKubelet()
+}
+
+// newBoot gives the node a boot id of its own, by which a kubelet knows that its node was rebooted.
+func (m *machine) newBoot() error {
+	random := make([]byte, 16)
+	_, _ = rand.Read(random) // It never fails.
+	id := fmt.Sprintf("%x-%x-%x-%x-%x\n", random[:4], random[4:6], random[6:8], random[8:10], random[10:])
+	if err := m.write(id, "boot_id"); err != nil {
+		return err
+	}
+	if err := unix.Mount(m.path("boot_id"), "/proc/sys/kernel/random/boot_id", "", unix.MS_BIND, ""); err != nil {
+		return fmt.Errorf("bind the boot id: %w", err)
+	}
+	return nil
+}

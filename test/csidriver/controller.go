@@ -14,6 +14,12 @@ import (
 // defaultSize is that of a volume for which none is asked.
 const defaultSize = 1 << 20
 
+// topologyKey is the node label by which the driver says from where a volume can be reached.
+const topologyKey = driverName + "/node"
+
+// pinned is the parameter of a StorageClass whose volumes can be reached from one node alone, as those of a local disk.
+const pinned = "pinned"
+
 type controller struct {
 	csi.UnimplementedControllerServer
 	store *store
@@ -59,8 +65,16 @@ func (c controller) CreateVolume(_ context.Context, request *csi.CreateVolumeReq
 		return nil, status.Errorf(codes.AlreadyExists, "volume %s exists with another size or mode", volume.ID)
 	}
 	return &csi.CreateVolumeResponse{Volume: &csi.Volume{
-		VolumeId: volume.ID, CapacityBytes: volume.Size, ContentSource: request.VolumeContentSource,
+		VolumeId: volume.ID, CapacityBytes: volume.Size, ContentSource: request.VolumeContentSource, AccessibleTopology: place(request),
 	}}, nil
+}
+
+// place is where the volume can be reached from; nil is everywhere.
+func place(request *csi.CreateVolumeRequest) []*csi.Topology {
+	if preferred := request.AccessibilityRequirements.GetPreferred(); request.Parameters[pinned] == "true" && len(preferred) > 0 {
+		return preferred[:1]
+	}
+	return nil
 }
 
 // create makes a volume, a copy of source if there is one.

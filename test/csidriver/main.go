@@ -21,6 +21,9 @@ import (
 // driverName is what StorageClasses and VolumeSnapshotClasses name.
 const driverName = "csi.lateen.test"
 
+// faultsFile is the file of faults, in the directory of the data.
+const faultsFile = "faults.json"
+
 func main() {
 	data := flag.String("data", "/csi-data", "directory of volumes and snapshots, which outlives the driver")
 	socket := flag.String("socket", "/csi/csi.sock", "socket of the driver")
@@ -46,7 +49,7 @@ func run(data, socket, endpoint, plugins, node string) error {
 	if err != nil {
 		return err
 	}
-	driver := grpc.NewServer()
+	driver := grpc.NewServer(grpc.UnaryInterceptor(faults{file: filepath.Join(data, faultsFile), store: store}.intercept))
 	csi.RegisterIdentityServer(driver, identity{})
 	csi.RegisterControllerServer(driver, controller{store: store})
 	csi.RegisterNodeServer(driver, nodeServer{store: store, name: node})

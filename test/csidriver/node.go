@@ -20,7 +20,9 @@ type nodeServer struct {
 }
 
 func (n nodeServer) NodeGetInfo(context.Context, *csi.NodeGetInfoRequest) (*csi.NodeGetInfoResponse, error) {
-	return &csi.NodeGetInfoResponse{NodeId: n.name}, nil
+	return &csi.NodeGetInfoResponse{
+		NodeId: n.name, AccessibleTopology: &csi.Topology{Segments: map[string]string{topologyKey: n.name}},
+	}, nil
 }
 
 func (n nodeServer) NodeGetCapabilities(

@@ -1,0 +1,56 @@
+package stories
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+// wrong has the CSI driver do something wrong for the rest of the test, or until it is right again: "{}". See test/csidriver.
+func wrong(t *testing.T, faults string) {
+	t.Helper()
+	file := filepath.Join(os.Getenv("LATEEN_CLUSTER"), "csi", "faults.json")
+	set := func(faults string) {
+		require.NoError(t, os.WriteFile(file+".new", []byte(faults), 0o600))
+		require.NoError(t, os.Rename(file+".new", file))
+	}
+	t.Cleanup(func() { set("{}") })
+	set(faults)
+}
+
+// A driver that is out of space for a while holds an upload up. Its mover's pod waits for its claim, and starts when that is
+// there: nothing fails, and nothing is tried twice.
+func TestAnUploadWaitsForADriverThatFails(t *testing.T) {
+	a := newUploadApp(t, "full")
+	a.backup("full-first", "--snapshot-move-data")
+	wrong(t, `{"CreateVolume":{"error":"the array is full"}}`)
+	velero(t, "backup", "create", "full", "--include-namespaces=full", "--snapshot-move-data")
+	upload := first(t, "datauploads", "velero.io/backup-name=full")
+	until(t, "{.involvedObject.name} {.message}", func(line string) bool {
+		return strings.HasPrefix(line, upload+" ") && strings.Contains(line, "the array is full")
+	}, "events")
+	wrong(t, "{}")
+	h := held{app: a, backup: "full", kind: "datauploads"}
+	h.ends(t)
+}
+
+// A volume that one node alone reaches is moved on that node, there and back, although another node is free.
+func TestAVolumeThatOneNodeReachesIsMovedThere(t *testing.T) {
+	worker(t)
+	kubectl(t, "uncordon", "node")
+	a := &app{t: t, namespace: "pinned", paths: []string{"/claim"}}
+	a.deploy(strings.Replace(onWorker(), "accessModes:", "storageClassName: pinned\n  accessModes:", 1))
+	a.sh(contents, "/claim")
+	before := a.prints()
+	a.backup("pinned", "--snapshot-move-data")
+	require.Equal(t, "worker", get(t, "{.items[*].status.node}", "datauploads", "--namespace=velero", "--selector=velero.io/backup-name=pinned"))
+	a.lose()
+	a.restore("pinned")
+	a.ready()
+	require.Equal(t, "worker", get(t, "{.items[*].status.node}", "datadownloads", "--namespace=velero", "--selector=velero.io/restore-name=pinned"))
+	require.Equal(t, before, a.prints())
+	noMoverLeft(t)
+}

@@ -102,10 +102,10 @@ func waiting(pod *corev1.Pod, why Waiting) corev1.PodStatus {
 
 // ended returns the status of a pod whose containers have all ended with the same result.
 func ended(pod *corev1.Pod, end Result, began metav1.Time) corev1.PodStatus {
-	status := corev1.PodStatus{Phase: corev1.PodSucceeded, Conditions: conditions(corev1.ConditionFalse, "PodCompleted", "")}
+	status := corev1.PodStatus{Phase: corev1.PodSucceeded, Conditions: completed()}
 	reason := "Completed"
 	if end.ExitCode != 0 {
-		status.Phase, status.Conditions = corev1.PodFailed, conditions(corev1.ConditionFalse, "PodFailed", "")
+		status.Phase, status.Conditions = corev1.PodFailed, conditions(corev1.ConditionFalse, unready(began), "")
 		reason = "Error"
 	}
 	if end.Reason != "" {
@@ -152,6 +152,25 @@ func conditions(ready corev1.ConditionStatus, reason, message string) []corev1.P
 		{Type: corev1.ContainersReady, Status: ready, Reason: reason, Message: message, LastTransitionTime: now},
 		{Type: corev1.PodReady, Status: ready, Reason: reason, Message: message, LastTransitionTime: now},
 	}
+}
+
+// completed returns the conditions of a pod that has succeeded: it is not ready, and its initialization has the same reason.
+func completed() []corev1.PodCondition {
+	all := conditions(corev1.ConditionFalse, "PodCompleted", "")
+	for i := range all {
+		if all[i].Type == corev1.PodInitialized {
+			all[i].Reason = "PodCompleted"
+		}
+	}
+	return all
+}
+
+// unready returns the reason why a failed pod is not ready. A pod whose containers never began has none but that.
+func unready(began metav1.Time) string {
+	if began.IsZero() {
+		return "ContainersNotReady"
+	}
+	return "PodFailed"
 }
 
 func containerID(pod *corev1.Pod) string { return "simulated://" + string(pod.UID) }

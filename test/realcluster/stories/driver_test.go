@@ -37,6 +37,29 @@ func TestAnUploadWaitsForADriverThatFails(t *testing.T) {
 	h.ends(t)
 }
 
+// A driver that has lost a snapshot never makes it ready. The upload waits, and can be canceled. What is left then is what only
+// the driver or an operator can give up: explain says how.
+func TestAnUploadOfASnapshotThatIsLostCanBeCanceled(t *testing.T) {
+	a := newUploadApp(t, "lost")
+	before := a.prints()
+	wrong(t, `{"CreateSnapshot":{"lost":true}}`)
+	velero(t, "backup", "create", "lost", "--include-namespaces=lost", "--snapshot-move-data")
+	upload := first(t, "datauploads", "velero.io/backup-name=lost")
+	until(t, "{.involvedObject.name} {.message}", func(line string) bool {
+		return strings.HasPrefix(line, upload+" ") && strings.HasSuffix(line, "is not Ready")
+	}, "events")
+	kubectl(t, "patch", "dataupload", upload, "--namespace=velero", "--type=merge", `--patch={"spec":{"cancel":true}}`)
+	ended(t, "backup", "lost", "PartiallyFailed")
+	require.Equal(t, []string{"Canceled"}, phases(t, "datauploads", "velero.io/backup-name=lost"))
+	noMoverLeft(t)
+	remedy := "delete volumesnapshotcontent " + upload
+	require.Contains(t, strings.Join(strings.Fields(run(t, "lateen", "explain", "dataupload/"+upload)), " "), "kubectl "+remedy)
+	kubectl(t, strings.Fields(remedy)...)
+	wait(t, "delete", "volumesnapshot/"+upload, "--namespace=velero")
+	require.Empty(t, get(t, "{.items[*].metadata.name}", "volumesnapshots,volumesnapshotcontents", "--all-namespaces"))
+	require.Equal(t, before, a.prints())
+}
+
 // A volume that one node alone reaches is moved on that node, there and back, although another node is free.
 func TestAVolumeThatOneNodeReachesIsMovedThere(t *testing.T) {
 	worker(t)

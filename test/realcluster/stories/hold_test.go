@@ -5,6 +5,7 @@ import (
 	"bytes"
 	"context"
 	"os"
+	"slices"
 	"strings"
 	"testing"
 
@@ -72,8 +73,8 @@ func (h held) ends(t *testing.T) {
 	t.Helper()
 	service(t, "thaw", "versitygw")
 	if h.before == nil {
-		h.before = h.app.prints()
 		ended(t, "backup", h.backup, "Completed")
+		h.before = h.app.prints()
 		h.app.lose()
 		h.app.restore(h.backup)
 	} else {
@@ -95,7 +96,7 @@ func (h held) undisturbed(t *testing.T) {
 func ended(t *testing.T, kind, name, phase string) {
 	t.Helper()
 	seen := until(t, "{.status.phase}", func(phase string) bool {
-		return phase == "Completed" || strings.HasSuffix(phase, "Failed")
+		return slices.Contains([]string{"Completed", "PartiallyFailed", "Failed", "FailedValidation"}, phase) // and not FinalizingPartiallyFailed
 	}, kind+".velero.io", "--field-selector=metadata.name="+name)
 	if seen != phase {
 		require.Equal(t, phase, seen, "%s\n%s", velero(t, kind, "describe", name, "--details"), log(t, kind, name))

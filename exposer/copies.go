@@ -62,14 +62,14 @@ func (c copying[T]) read(ctx context.Context, at client[T], namespace, name stri
 	case apierrors.IsForbidden(err):
 		return source, c.forbidden("get", namespace, name, err)
 	case err != nil:
-		return source, terminalIfGone(fmt.Errorf("get %s %s/%s to copy it: %w", c.resource, namespace, name, err))
+		return source, terminalIfGone(fmt.Errorf("get %s %s/%s for its copy: %w", c.resource, namespace, name, err))
 	}
 	return source, nil
 }
 
 // forbidden returns a TerminalError that says how to grant the missing permission.
 func (c copying[T]) forbidden(verb, namespace, name string, err error) error {
-	return &TerminalError{fmt.Errorf("%s %s %s/%s: the agent has no right to; see %q in docs/configuration.md of Lateen, or drop the name from the node-agent ConfigMap: %w",
+	return &TerminalError{fmt.Errorf("%s %s %s/%s: the agent is not allowed to; see %q in docs/configuration.md of Lateen, or remove the name from the node-agent ConfigMap: %w",
 		verb, c.resource, namespace, name, access.CopyRightsTitle, err)}
 }
 

@@ -87,7 +87,7 @@ func TestTransfersShareACopyAndWaitForThatOfAnother(t *testing.T) {
 		says   string
 	}{
 		"the same":              {there: secret("velero", "s3cret", theirs), owners: 2},
-		"another":               {there: secret("velero", "other", theirs), owners: 1, says: "waits until it is gone"},
+		"another":               {there: secret("velero", "other", theirs), owners: 1, says: "waits for its deletion"},
 		"the same, by a person": {there: secret("velero", "s3cret")},
 		"another, by a person":  {there: secret("velero", "other"), says: "secrets velero/key exists and differs from app/key"},
 	} {
@@ -118,11 +118,11 @@ func TestACopyThatMayNotBeMadeEndsTheTransfer(t *testing.T) {
 		allowed, passes bool
 		says            string
 	}{
-		"the original may not be read":       {verb: "get", namespace: "app", says: "get secrets app/key: the agent has no right to"},
-		"the copy may not be made":           {verb: "create", namespace: "velero", says: "create secrets velero/key: the agent has no right to"},
+		"the original may not be read":       {verb: "get", namespace: "app", says: "get secrets app/key: the agent is not allowed to"},
+		"the copy may not be made":           {verb: "create", namespace: "velero", says: "create secrets velero/key: the agent is not allowed to"},
 		"a quota refuses it":                 {verb: "create", namespace: "velero", allowed: true, passes: true, says: "refused"},
-		"the copy that exists may not be":    {verb: "get", namespace: "velero", there: []runtime.Object{secret("velero", "s3cret")}, says: "get secrets velero/key: the agent has no right to"},
-		"the copy that exists may not share": {verb: "patch", namespace: "velero", there: []runtime.Object{secret("velero", "s3cret", func(s *corev1.Secret) { s.Labels = map[string]string{api.LabelCopy: "true"} })}, says: "patch secrets velero/key: the agent has no right to"},
+		"the copy that exists may not be":    {verb: "get", namespace: "velero", there: []runtime.Object{secret("velero", "s3cret")}, says: "get secrets velero/key: the agent is not allowed to"},
+		"the copy that exists may not share": {verb: "patch", namespace: "velero", there: []runtime.Object{secret("velero", "s3cret", func(s *corev1.Secret) { s.Labels = map[string]string{api.LabelCopy: "true"} })}, says: "patch secrets velero/key: the agent is not allowed to"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			client := withUIDs(fake.NewClientset(append(test.there, freeClaim(), secret("app", "s3cret"), configMap())...))
@@ -141,7 +141,7 @@ func TestAnOriginalThatDoesNotExistEndsTheTransfer(t *testing.T) {
 	_, err := exposed(client, copied()).Ensure(t.Context(), download())
 	terminal := (*TerminalError)(nil)
 	require.ErrorAs(t, err, &terminal)
-	require.ErrorContains(t, err, "get configmaps app/kms to copy it")
+	require.ErrorContains(t, err, "get configmaps app/kms for its copy")
 	require.NotContains(t, requests(client), "create persistentvolumeclaims")
 }
 
@@ -160,7 +160,7 @@ func TestCopiesAreRehearsedBeforeASnapshotIsGivenUp(t *testing.T) {
 			e := exposed(client, settings)
 			e.Snapshots = s
 			_, err := e.Ensure(t.Context(), upload())
-			require.ErrorContains(t, err, "secrets "+namespace+"/key: the agent has no right to")
+			require.ErrorContains(t, err, "secrets "+namespace+"/key: the agent is not allowed to")
 			require.NotContains(t, s.requests(), "delete volumesnapshots snap")
 		})
 	}

@@ -237,7 +237,7 @@ func TestARehearsalMeetsAPodThatExists(t *testing.T) {
 	foreign := mover()
 	foreign.OwnerReferences[0].UID = "of-an-older-one"
 	p := planner{exposer: exposed(fake.NewClientset(foreign), objects.Settings{}), spec: movement()}
-	require.ErrorContains(t, p.dryRun(t.Context()), "belongs to something else")
+	require.ErrorContains(t, p.dryRun(t.Context()), "has another owner")
 	p = planner{exposer: exposed(fake.NewClientset(mover()), objects.Settings{}), spec: movement()}
 	require.NoError(t, p.dryRun(t.Context()), "it is the one that is wanted")
 }
@@ -258,7 +258,7 @@ func TestAClaimThatExists(t *testing.T) {
 		},
 		"and belongs to another one is not touched": {
 			change: func(claim *corev1.PersistentVolumeClaim) { claim.OwnerReferences[0].UID = "of-an-older-one" },
-			want:   []string{"create persistentvolumeclaims", "get persistentvolumeclaims"}, says: "belongs to something else",
+			want:   []string{"create persistentvolumeclaims", "get persistentvolumeclaims"}, says: "has another owner",
 		},
 		"and is being deleted has to be gone first": {
 			change: func(claim *corev1.PersistentVolumeClaim) {

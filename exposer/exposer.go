@@ -166,7 +166,7 @@ func adoption(what string, have, want metav1.Object) ([]byte, error) {
 	case owner == nil:
 		return nil, errors.New("adopt " + what + " without an owner")
 	case !objects.OwnedBy(have, owner.UID):
-		return nil, fmt.Errorf("%s %s/%s exists and belongs to something else; delete it to let the transfer go on", what, have.GetNamespace(), have.GetName())
+		return nil, fmt.Errorf("%s %s/%s exists but has another owner; delete it to unblock the transfer", what, have.GetNamespace(), have.GetName())
 	case have.GetLabels()[api.LabelAcceptor] != "":
 		return nil, nil
 	}

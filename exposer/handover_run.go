@@ -82,7 +82,7 @@ func (c *handoverRun) step(ctx context.Context, rung handover.Step) (err error) 
 	case handover.DeleteBackupContent:
 		backup.Content, err = deleteTracked(ctx, c, c.contents(), backup.Content)
 	default:
-		err = errors.New("there is nothing to take")
+		err = errors.New("unknown step")
 	}
 	if err != nil {
 		return fmt.Errorf("%s: %w", c.describe(rung), err)
@@ -91,7 +91,7 @@ func (c *handoverRun) step(ctx context.Context, rung handover.Step) (err error) 
 }
 
 func (c *handoverRun) describe(rung handover.Step) string {
-	return fmt.Sprintf("take rung %s of snapshot %s for %s/%s", rung, c.Source, c.Namespace, c.Name)
+	return fmt.Sprintf("run step %s of snapshot %s for %s/%s", rung, c.Source, c.Namespace, c.Name)
 }
 
 // observe GETs what the caches do not have. It skips the backup content if neither VolumeSnapshot exists. That

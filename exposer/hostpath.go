@@ -71,10 +71,10 @@ func (h HostPaths) glob(volume objects.PodVolume) (string, error) {
 	pattern := filepath.Join(h.Mounted, glob)
 	matches, err := filepath.Glob(pattern)
 	if err != nil {
-		return "", &TerminalError{fmt.Errorf("look for %s: %w", pattern, err)}
+		return "", &TerminalError{fmt.Errorf("search %s: %w", pattern, err)}
 	}
 	if len(matches) != 1 {
-		return "", fmt.Errorf("look for %s: want one match, got %d %v; is the kubelet's pods directory mounted at %s with mountPropagation HostToContainer?",
+		return "", fmt.Errorf("search %s: got %d matches %v, want 1; check that the kubelet's pods directory is mounted at %s with mountPropagation HostToContainer",
 			pattern, len(matches), matches, h.Mounted)
 	}
 	below, err := filepath.Rel(h.Mounted, matches[0]) // on Windows, matches have other separators than the flag

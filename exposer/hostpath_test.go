@@ -75,8 +75,8 @@ func TestLocateSaysWhatIsMissing(t *testing.T) {
 	}{
 		"no such volume":           {pod: podWith(emptyDir), volume: "other", hopeless: true, want: `has no volume "other"`},
 		"no such claim":            {pod: podWith(claimed()), volume: "data", hopeless: true, want: "get claim app/claim"},
-		"a host path":              {pod: podWith(corev1.VolumeSource{HostPath: &corev1.HostPathVolumeSource{Path: "/"}}), volume: "data", hopeless: true, want: "not kept below the kubelet's pods directory"},
-		"nothing where it must be": {paths: HostPaths{Mounted: "/nonexistent"}, pod: podWith(emptyDir), volume: "data", want: "want one match, got 0"},
+		"a host path":              {pod: podWith(corev1.VolumeSource{HostPath: &corev1.HostPathVolumeSource{Path: "/"}}), volume: "data", hopeless: true, want: "not in the kubelet's pods directory"},
+		"nothing where it must be": {paths: HostPaths{Mounted: "/nonexistent"}, pod: podWith(emptyDir), volume: "data", want: "got 0 matches [], want 1"},
 	}
 	for name, test := range tests {
 		t.Run(name, func(t *testing.T) {

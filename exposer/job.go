@@ -54,7 +54,7 @@ func (j Jobs) Start(ctx context.Context, job *batchv1.Job) (*batchv1.Job, error)
 		return nil, fmt.Errorf("get maintenance job %s: %w", job.Name, err)
 	}
 	if have.Annotations[api.AnnotationRepositoryUID] != job.Annotations[api.AnnotationRepositoryUID] {
-		return nil, fmt.Errorf("job %s/%s exists and belongs to something else; delete it to let the repository be maintained", have.Namespace, have.Name)
+		return nil, fmt.Errorf("job %s/%s exists but has another owner; delete it to unblock maintenance", have.Namespace, have.Name)
 	}
 	return have, nil
 }
@@ -86,7 +86,7 @@ func (j Jobs) Release(ctx context.Context, namespace string, job objects.JobStat
 	case apierrors.IsNotFound(err) || apierrors.IsConflict(err):
 		return nil, nil
 	case err != nil:
-		return nil, fmt.Errorf("release maintenance job %s: %w", job.Name, err)
+		return nil, fmt.Errorf("mark maintenance job %s as failed: %w", job.Name, err)
 	}
 	return released, nil
 }
@@ -119,7 +119,7 @@ func (j Jobs) Failure(ctx context.Context, namespace string, job objects.JobStat
 // progress.
 func (j Jobs) Stuck(ctx context.Context, namespace string, job objects.JobStatus) (why string, stuck bool, err error) {
 	if job.Stage() == objects.StageRunning {
-		return "it took longer than --repo-maintenance-timeout; raise that if it needs longer", true, nil
+		return "it exceeded --repo-maintenance-timeout; raise the timeout if maintenance needs longer", true, nil
 	}
 	pods, err := j.pods(ctx, namespace, job)
 	if err != nil {
@@ -130,13 +130,13 @@ func (j Jobs) Stuck(ctx context.Context, namespace string, job objects.JobStatus
 		if stuck && why == "" {
 			why, err = j.warning(ctx, namespace, pods[0].UID)
 		}
-		return "its pod did not start: " + cmp.Or(why, "no Event says why"), stuck, err
+		return "pod did not start: " + cmp.Or(why, "no Event gives a reason"), stuck, err
 	}
 	if len(pods) > 0 {
 		return "", false, nil
 	}
 	why, err = j.warning(ctx, namespace, job.UID)
-	return "its job had no pod: " + cmp.Or(why, "no Event says why"), true, err
+	return "job has no pod: " + cmp.Or(why, "no Event gives a reason"), true, err
 }
 
 // warning returns the newest Warning about an object; empty if there is none.
@@ -145,7 +145,7 @@ func (j Jobs) warning(ctx context.Context, namespace string, about types.UID) (s
 		FieldSelector: fields.OneTermEqualSelector("involvedObject.uid", string(about)).String(),
 	})
 	if err != nil {
-		return "", fmt.Errorf("list events of a maintenance job: %w", err)
+		return "", fmt.Errorf("list Events of maintenance job: %w", err)
 	}
 	var newest corev1.Event
 	for _, event := range events.Items {

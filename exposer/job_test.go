@@ -66,7 +66,7 @@ func TestAJobOfTheSameNameIsTakenOverIfItIsOfTheRepository(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, ended, same)
 	_, err = jobs.Start(t.Context(), job("uid-2"))
-	require.ErrorContains(t, err, "belongs to something else")
+	require.ErrorContains(t, err, "has another owner")
 }
 
 func TestWhoMayNotDoThatDeletesTheJob(t *testing.T) {

@@ -40,7 +40,7 @@ func (p *planner) create(ctx context.Context) error {
 	}
 	template, ok := p.exposer.Templates[facts.OS]
 	if !ok {
-		return &TerminalError{fmt.Errorf("find template of movers for nodes with %s: there is no DaemonSet of node-agents for them", facts.OS)}
+		return &TerminalError{fmt.Errorf("find mover template for %s nodes: no DaemonSet of node-agents exists for them", facts.OS)}
 	}
 	if p.copies, err = p.exposer.copies(ctx, p.spec, facts); err != nil {
 		return err

@@ -47,11 +47,11 @@ func (e *Exposer) Rebind(ctx context.Context, move objects.MoverSpec, found Exis
 				err = d.observe(ctx)
 			}
 			if err != nil {
-				return false, "", fmt.Errorf("take step %s of delivery %s/%s: %w", hand, move.Namespace, move.Name, err)
+				return false, "", fmt.Errorf("run step %s of rebind %s/%s: %w", hand, move.Namespace, move.Name, err)
 			}
 		}
 	}
-	return false, "", fmt.Errorf("deliver %s/%s: it does not come to an end", move.Namespace, move.Name)
+	return false, "", fmt.Errorf("rebind %s/%s: too many steps", move.Namespace, move.Name)
 }
 
 // AbandonRebind gives up a rebind and keeps the restored volume for a person, who finds it by the message. The
@@ -63,7 +63,7 @@ func (e *Exposer) AbandonRebind(ctx context.Context, move objects.MoverSpec, fou
 	case err != nil:
 		return "", err
 	case d.Volume == nil:
-		return "there is no restored volume to keep", nil
+		return "no restored volume to keep", nil
 	case d.Volume.Labels[api.LabelKept] == "":
 		if err := d.patch(ctx, d.Keep()); err != nil {
 			return "", fmt.Errorf("keep PersistentVolume %s: %w", d.Volume.Name, err)
@@ -184,7 +184,7 @@ func (d *rebindRun) adoptVolume(ctx context.Context, hand rebind.Step) (err erro
 	case rebind.SetVolumeName:
 		return d.choose(ctx)
 	default:
-		return errors.New("there is nothing to take")
+		return errors.New("unknown step")
 	}
 	return err
 }

@@ -64,7 +64,7 @@ func (e *Exposer) handOver(ctx context.Context, move objects.MoverSpec, rehearse
 			return "", size, err
 		}
 	}
-	return "", size, fmt.Errorf("hand snapshot %s over: it does not come to an end", climb.Source)
+	return "", size, fmt.Errorf("hand over snapshot %s: too many steps", climb.Source)
 }
 
 // cleanSnapshots undoes a hand-over from any point, until it must wait, and returns what for. Neither pair is left
@@ -89,7 +89,7 @@ func (e *Exposer) cleanSnapshots(ctx context.Context, move objects.MoverSpec, ha
 			}
 		}
 	}
-	return "", fmt.Errorf("remove snapshot %s: it does not come to an end", climb.Source)
+	return "", fmt.Errorf("delete snapshot %s: too many steps", climb.Source)
 }
 
 // RemoveOrphan deletes what is left of a hand-over whose custom resource is deleted or terminal. orphan is a backup

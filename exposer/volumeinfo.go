@@ -27,7 +27,7 @@ const parameterFSType = "csi.storage.k8s.io/fstype"
 
 // errSourceGone reports a source that was deleted after the transfer was accepted; the next reconcile fails the
 // transfer.
-var errSourceGone = errors.New("find source pod: it is gone")
+var errSourceGone = errors.New("find source pod: it does not exist")
 
 // volumeInfo reads the properties of a mover's volume from the cluster, each object once.
 func (e *Exposer) volumeInfo(ctx context.Context, move objects.MoverSpec) (objects.VolumeInfo, error) {
@@ -39,7 +39,7 @@ func (e *Exposer) volumeInfo(ctx context.Context, move objects.MoverSpec) (objec
 	case source.Target != nil:
 		return e.target(ctx, move)
 	}
-	return objects.VolumeInfo{}, &TerminalError{errors.New("find the volume to move: the resource names none")}
+	return objects.VolumeInfo{}, &TerminalError{errors.New("find source volume: the resource names no volume")}
 }
 
 func (e *Exposer) podVolume(ctx context.Context, source *objects.PodVolumeSource) (objects.VolumeInfo, error) {
@@ -123,7 +123,7 @@ func (e *Exposer) target(ctx context.Context, move objects.MoverSpec) (objects.V
 		return objects.VolumeInfo{}, err
 	}
 	if claim.Spec.VolumeName != "" {
-		return objects.VolumeInfo{}, &TerminalError{fmt.Errorf("target claim %s/%s is bound to volume %s already", claim.Namespace, claim.Name, claim.Spec.VolumeName)}
+		return objects.VolumeInfo{}, &TerminalError{fmt.Errorf("target claim %s/%s is already bound to volume %s", claim.Namespace, claim.Name, claim.Spec.VolumeName)}
 	}
 	facts := objects.VolumeInfo{
 		OS: move.OS, Target: claim, Block: isBlock(claim), StorageClass: ptr.Deref(claim.Spec.StorageClassName, ""),

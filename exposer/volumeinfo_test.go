@@ -161,8 +161,8 @@ func TestASourceThatCanNeverBeMovedIsHopeless(t *testing.T) {
 		"without a storage class":  {snapshot, []runtime.Object{sourceClaim()}, "get storage class fast"},
 		"without its claim":        {snapshot, []runtime.Object{immediate}, "get claim app/claim"},
 		"without a target":         {target, nil, "get claim app/claim"},
-		"to a claim that is bound": {target, []runtime.Object{boundClaim()}, "target claim app/claim is bound to volume pv1 already"},
-		"of nothing":               {objects.Source{}, nil, "the resource names none"},
+		"to a claim that is bound": {target, []runtime.Object{boundClaim()}, "target claim app/claim is already bound to volume pv1"},
+		"of nothing":               {objects.Source{}, nil, "the resource names no volume"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			_, err := exposed(fake.NewClientset(test.objects...), objects.Settings{}).volumeInfo(t.Context(), objects.MoverSpec{Source: test.source})

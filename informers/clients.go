@@ -49,7 +49,7 @@ func NewClientset(config *rest.Config) (*Clientset, error) {
 		config.GroupVersion = &version
 		created, err := rest.RESTClientFor(config)
 		if err != nil {
-			return nil, fmt.Errorf("make client for %s: %w", version, err)
+			return nil, fmt.Errorf("create client for %s: %w", version, err)
 		}
 		*client = created
 	}

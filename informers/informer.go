@@ -175,7 +175,7 @@ func (i *Informer[T]) lacks() string {
 	case i.shared.HasSynced():
 		return ""
 	case failure == nil:
-		return i.name + ": no answer"
+		return i.name + ": no response"
 	default:
 		return i.name + ": " + (*failure).Error()
 	}

@@ -127,7 +127,7 @@ func (m *MoverEvents) watch(ctx context.Context, uid types.UID, talk *eventWatch
 				pause = firstPause
 			}
 		} else if ctx.Err() == nil {
-			logger.Error(err, "Watch Events of a mover", "uid", uid, "again", pause)
+			logger.Error(err, "Failed to watch mover Events", "uid", uid, "retryAfter", pause)
 		}
 		select {
 		case <-ctx.Done():

@@ -78,7 +78,7 @@ func (s *Snapshots) Available(ctx context.Context) (bool, error) {
 	defer cancel()
 	defer context.AfterFunc(term.ctx, cancel)() //nolint:contextcheck // the end of the term also ends the wait
 	if !cache.WaitFor(ctx, "", term.handled...) {
-		return false, errors.New("list snapshots for the first time: not done yet")
+		return false, errors.New("read snapshots: caches are not synced yet")
 	}
 	return true, nil
 }
@@ -86,7 +86,7 @@ func (s *Snapshots) Available(ctx context.Context) (bool, error) {
 // start starts the caches and returns the term, or nil if the cluster has no snapshots. It does not hold the lock
 // during its request: a slow answer must not delay the reads of others.
 func (s *Snapshots) start() (*snapshotTerm, error) {
-	notCoordinating := errors.New("look at snapshots: this agent does not coordinate")
+	notCoordinating := errors.New("read snapshots: this agent is not the coordinator")
 	term, started := s.current()
 	switch {
 	case term == nil || term.ctx.Err() != nil:
@@ -99,7 +99,7 @@ func (s *Snapshots) start() (*snapshotTerm, error) {
 	case apierrors.IsNotFound(err):
 		return nil, nil
 	case err != nil:
-		return nil, fmt.Errorf("ask for the resources of %s: %w", snapshotv1.SchemeGroupVersion, err)
+		return nil, fmt.Errorf("list resources of %s: %w", snapshotv1.SchemeGroupVersion, err)
 	}
 	s.lock.Lock()
 	defer s.lock.Unlock()

@@ -20,7 +20,7 @@ import (
 )
 
 // errConflict means that another client changed the resource since it was read.
-var errConflict = errors.New("somebody else was faster")
+var errConflict = errors.New("another client changed the object first")
 
 // write patches the custom resource to the state of the step. The patch fails if the resource changed since it was
 // read.
@@ -45,7 +45,7 @@ func (t *TransferReconciler[T]) write(ctx context.Context, s *request[T], step t
 	t.Kind.Set(changed, step.State)
 	patch, err := writes.MergePatch(s.object, changed)
 	if err != nil {
-		return fmt.Errorf("make patch of %s: %w", s.key, err)
+		return fmt.Errorf("create patch of %s: %w", s.key, err)
 	}
 	written, err := t.Client.Patch(ctx, s.object.GetName(), types.MergePatchType, patch, metav1.PatchOptions{FieldManager: writes.FieldManager})
 	if err != nil {
@@ -129,10 +129,10 @@ func (t *TransferReconciler[T]) rebind(ctx context.Context, s *request[T], last 
 		t.Enqueue(s.key)
 		return nil
 	case last:
-		return t.keep(ctx, s, "not delivered in time")
+		return t.keep(ctx, s, "restored volume was not rebound in time")
 	}
 	t.local.rebinds(s.key, found)
-	klog.FromContext(ctx).V(2).Info("Not delivered yet", "waitsFor", waits)
+	klog.FromContext(ctx).V(2).Info("Rebind is waiting", "waitsFor", waits)
 	return nil
 }
 
@@ -187,7 +187,7 @@ func (t *TransferReconciler[T]) cleanUp(ctx context.Context, s *request[T], forc
 		return 0, nil // already deleting
 	}
 	t.keepLog(ctx, s)
-	klog.FromContext(ctx).V(2).Info("Removing what was exposed", "force", force, "mover", found.Pod != nil, "claims", len(found.Claims), "snapshots", snapshots)
+	klog.FromContext(ctx).V(2).Info("Deleting exposed objects", "force", force, "mover", found.Pod != nil, "claims", len(found.Claims), "snapshots", snapshots)
 	waits, err := t.Exposer.CleanUp(ctx, s.move, found)
 	if err != nil {
 		return 0, err
@@ -211,8 +211,8 @@ func (t *TransferReconciler[T]) cleanUpWaits(ctx context.Context, s *request[T],
 		return left
 	}
 	if t.local.toReport(s.key) {
-		klog.FromContext(ctx).Info("Clean-up waits", "waitsFor", waits)
-		t.event(s.move, corev1.EventTypeWarning, EventCleanUpWaits, "Its snapshot is not deleted yet: "+waits)
+		klog.FromContext(ctx).Info("Clean-up is waiting", "waitsFor", waits)
+		t.event(s.move, corev1.EventTypeWarning, EventCleanUpWaits, "Snapshot is not deleted yet: "+waits)
 	}
 	return 0
 }

@@ -103,7 +103,7 @@ func (c *Controller) work(ctx context.Context) bool {
 	logger := klog.FromContext(ctx).WithValues("controller", c.name, "object", key)
 	requeue, err := c.reconcile(klog.NewContext(ctx, logger), key)
 	if err != nil {
-		logger.Error(err, "Step failed, trying again", "failures", c.queue.NumRequeues(key))
+		logger.Error(err, "Failed to reconcile", "failures", c.queue.NumRequeues(key))
 		c.queue.AddRateLimited(key)
 		return true
 	}

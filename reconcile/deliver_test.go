@@ -114,7 +114,7 @@ func TestADeliveryPastItsDeadlineIsTriedBeforeItIsGivenUp(t *testing.T) {
 		"the target is bound, all else is done": {target: bound, volume: done, phase: "Completed", policy: "Delete"},
 		"the target is bound unheard":           {target: target, volume: volume, bind: true, phase: "Completed", policy: "Delete"},
 		"the target is not bound": {target: target, volume: volume, phase: "Failed", policy: "Retain",
-			message: "not delivered in time; target claim app/restored is not yet bound to PersistentVolume pv; restored volume kept as PersistentVolume pv"},
+			message: "restored volume was not rebound in time; target claim app/restored is not yet bound to PersistentVolume pv; restored volume kept as PersistentVolume pv"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			l := newLateDelivery(test.target.DeepCopy(), test.volume.DeepCopy())

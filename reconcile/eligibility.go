@@ -83,7 +83,7 @@ func (t *TransferReconciler[T]) consumer(ctx context.Context, s *request[T]) (aw
 	}
 	switch {
 	case !known:
-		return fmt.Sprintf("claim %s was not looked at yet", target)
+		return fmt.Sprintf("claim %s has not been observed yet", target)
 	case claim == nil:
 		return fmt.Sprintf("claim %s does not exist", target)
 	case t.NoConsumer:

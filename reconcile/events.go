@@ -35,7 +35,7 @@ func (t *TransferReconciler[T]) report(ctx context.Context, key string, object T
 		t.reportLost(ctx, object, after, step.Loss.Reason)
 	}
 	if before.Phase == after.Phase && (!lost || after.Restarting) {
-		klog.FromContext(ctx).V(2).Info("Written", "step", step.Reason)
+		klog.FromContext(ctx).V(2).Info("Status written", "step", step.Reason)
 		return
 	}
 	klog.FromContext(ctx).Info("Phase changed", "from", phaseName(before.Phase), "to", after.Phase, "reason", step.Reason, "message", after.Message)
@@ -55,7 +55,7 @@ func (t *TransferReconciler[T]) report(ctx context.Context, key string, object T
 
 // reportLost reports why a mover was replaced.
 func (t *TransferReconciler[T]) reportLost(ctx context.Context, object T, after transfer.State, lost objects.LossReason) {
-	klog.FromContext(ctx).Info("Restarting a mover", "reason", lost, "message", after.Message, "restart", after.Restarts)
+	klog.FromContext(ctx).Info("Mover lost, restarting", "reason", lost, "message", after.Message, "restart", after.Restarts)
 	t.Metrics.MoverRestarted(t.Kind.Name, string(lost))
 	t.event(t.movement(object), corev1.EventTypeWarning, EventRestarted, fmt.Sprintf("%s; restart %d of %d", after.Message, after.Restarts, t.Limits.Retries))
 }
@@ -89,7 +89,7 @@ func (t *TransferReconciler[T]) reportForeign(s *request[T]) {
 		return
 	}
 	t.event(s.move, corev1.EventTypeNormal, EventForeign,
-		fmt.Sprintf("It is for data mover %q, which is not Velero's own: Lateen leaves it to that one", s.state.DataMover))
+		fmt.Sprintf("Ignored by Lateen: it is for data mover %q, not Velero's own. That data mover must be installed and accept it", s.state.DataMover))
 }
 
 // reportTerminating sends one Event if the kubelet of a reachable node has not ended a deleted mover pod. Nothing is
@@ -99,9 +99,9 @@ func (t *TransferReconciler[T]) reportTerminating(ctx context.Context, s *reques
 	if !waits || s.seen.Now.Before(s.seen.DeletingAt.Add(t.Limits.CleanUpWarning)) || !t.local.toReport(s.key) {
 		return
 	}
-	klog.FromContext(ctx).Info("Mover pod does not end", "pod", klog.KObj(s.pod), "node", s.pod.Spec.NodeName)
+	klog.FromContext(ctx).Info("Mover pod has not terminated", "pod", klog.KObj(s.pod), "node", s.pod.Spec.NodeName)
 	t.event(s.move, corev1.EventTypeWarning, EventCleanUpWaits, fmt.Sprintf(
-		"Its mover pod %s is being deleted, and the kubelet of node %s has not confirmed its end within %s: see kubectl -n %s describe pod %s and the kubelet's log",
+		"Mover pod %s is being deleted, but the kubelet of node %s has not confirmed its end within %s: see kubectl -n %s describe pod %s and the kubelet's log",
 		s.pod.Name, s.pod.Spec.NodeName, t.Limits.CleanUpWarning, s.pod.Namespace, s.pod.Name))
 }
 
@@ -155,10 +155,10 @@ func (t *TransferReconciler[T]) keepLog(ctx context.Context, s *request[T]) {
 func (t *TransferReconciler[T]) reportLog(ctx context.Context, s *request[T]) {
 	lines, err := t.Exposer.LastLines(ctx, s.pod, logLines)
 	if err != nil {
-		klog.FromContext(ctx).V(2).Info("Failed to read the last lines of the mover log", "err", err)
+		klog.FromContext(ctx).V(2).Info("Failed to read last lines of mover log", "err", err)
 		return
 	}
-	t.event(s.move, corev1.EventTypeWarning, EventMoverLog, "Last lines of the mover: "+string(lines))
+	t.event(s.move, corev1.EventTypeWarning, EventMoverLog, "Last lines of the mover log: "+string(lines))
 }
 
 // recordMetrics records a phase change.

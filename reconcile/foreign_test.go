@@ -25,7 +25,7 @@ func TestAForeignTransferIsReportedOnceAndLeftAlone(t *testing.T) {
 	}
 	require.Equal(t, before, s.object)
 	require.Len(t, s.events.Events, 1)
-	require.Equal(t, `Normal ForeignDataMover It is for data mover "acme", which is not Velero's own: Lateen leaves it to that one`, <-s.events.Events)
+	require.Equal(t, `Normal ForeignDataMover Ignored by Lateen: it is for data mover "acme", not Velero's own. That data mover must be installed and accept it`, <-s.events.Events)
 }
 
 func TestAForeignTransferThatItsDataMoverHasIsNotReported(t *testing.T) {

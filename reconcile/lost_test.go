@@ -81,7 +81,7 @@ func TestABackupIsEndedWithItsNodeAndNothingIsLeftOfIt(t *testing.T) {
 				s.steps(t, 6)
 				require.Equal(t, test.ends, s.backup.Status.Phase)
 				if !test.cancel {
-					require.Equal(t, "node n1 is not Ready or does not exist, so its mover counts as lost", s.backup.Status.Message)
+					require.Equal(t, "mover counts as lost: node n1 is not Ready or does not exist", s.backup.Status.Message)
 				}
 				require.Equal(t, []int64{0}, *graces, "deleted once, by force")
 				require.Nil(t, s.Mover(testKey))

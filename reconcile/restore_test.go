@@ -119,5 +119,5 @@ func TestARestoreToAPodThatHasEndedFailsInTime(t *testing.T) {
 	s.clock.Step(s.step(t))
 	s.step(t)
 	require.Equal(t, transfer.Failed, s.state().Phase)
-	require.Contains(t, s.state().Message, "restore-wait of pod app/db does not run")
+	require.Contains(t, s.state().Message, "restore-wait of pod app/db is not running")
 }

@@ -50,7 +50,7 @@ func TestAMoverThatReportsNothingForTooLongIsReplaced(t *testing.T) {
 	delete(s.pods, testKey)
 	s.step(t)
 	require.Equal(t, transfer.Accepted, s.state().Phase)
-	require.Equal(t, "mover stalled: no byte moved and no Event sent for 2h0m0s", s.state().Message)
+	require.Equal(t, "mover stalled: no byte moved and no Event sent within 2h0m0s", s.state().Message)
 	require.Zero(t, s.silence())
 	s.object.Status.Phase = velerov1.PodVolumeBackupPhaseInProgress // with the next mover
 	s.object.Status.StartTimestamp = &metav1.Time{Time: s.clock.Now()}
@@ -60,7 +60,7 @@ func TestAMoverThatReportsNothingForTooLongIsReplaced(t *testing.T) {
 	s.clock.Step(timeout)
 	s.step(t)
 	require.Equal(t, transfer.Failed, s.state().Phase)
-	require.Contains(t, s.state().Message, "mover stalled: no byte moved and no Event sent for 2h0m0s; given up after 1 restarts")
+	require.Contains(t, s.state().Message, "mover stalled: no byte moved and no Event sent within 2h0m0s; given up after 1 restarts")
 }
 
 func TestAMoverThatReportsAnythingIsNotStalled(t *testing.T) {

@@ -17,7 +17,7 @@ func (t *TransferReconciler[T]) standInBlocker(ctx context.Context, s *request[T
 		return "no ready node-agent on node " + s.state.Node, nil
 	}
 	if s.move.Source.PodVolume == nil {
-		return "its node is not known", nil
+		return "its node is unknown", nil
 	}
 	if node := t.local.read(s.key).served; node != "" && !t.decided(s) && !t.Agent.Unavailable(node) {
 		s.seen.OwnsMover = false
@@ -32,7 +32,7 @@ func (t *TransferReconciler[T]) standInBlocker(ctx context.Context, s *request[T
 	case err != nil:
 		return "", err
 	case !known:
-		return "its node is not known", nil
+		return "its node is unknown", nil
 	case pod == nil:
 		s.seen.SourceGone = reference.UID != "" // it existed when the restore was made
 		return fmt.Sprintf("pod %s does not exist", name), nil

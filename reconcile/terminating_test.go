@@ -26,6 +26,6 @@ func TestAMoverThatDoesNotEndOnAReadyNodeIsReportedOnce(t *testing.T) {
 	require.NotEmpty(t, s.backup.Finalizers, "the mover may still run")
 	require.Len(t, s.events.Events, 1)
 	event := <-s.events.Events
-	require.Contains(t, event, "Warning CleanUpWaits Its mover pod b1 is being deleted, and the kubelet of node n1 has not confirmed its end within 1m0s")
+	require.Contains(t, event, "Warning CleanUpWaits Mover pod b1 is being deleted, but the kubelet of node n1 has not confirmed its end within 1m0s")
 	require.Contains(t, event, "kubectl -n velero describe pod b1")
 }

@@ -139,7 +139,7 @@ func (t *TransferReconciler[T]) Reconcile(ctx context.Context, key string) (time
 	t.reportObserved(ctx, s)
 	requeue, err := t.execute(ctx, s, transfer.Next(s.state, s.seen, t.Limits))
 	if errors.Is(err, errConflict) {
-		klog.FromContext(ctx).V(4).Info("Somebody else was faster; their event is on its way")
+		klog.FromContext(ctx).V(4).Info("Another client changed the object; waiting for its event")
 		return conflictRequeue, nil
 	}
 	if s.late {

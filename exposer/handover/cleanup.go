@@ -47,7 +47,7 @@ func (h State) undoBackup() (Step, string) {
 	case handle(content) == "":
 		return AwaitSnapshot, h.unread()
 	case !slices.Contains(content.Finalizers, finalizerContent):
-		return AwaitSnapshot, fmt.Sprintf("VolumeSnapshotContent %s waits for the finalizer of the snapshot-controller", h.Name)
+		return AwaitSnapshot, fmt.Sprintf("VolumeSnapshotContent %s has no finalizer of the snapshot-controller yet", h.Name)
 	}
 	if h.Backup.Snapshot == nil && !markedBeingDeleted(content) && !h.Verified {
 		return Reobserve, "" // a backup VolumeSnapshot may exist and name an original that owns the handle too
@@ -64,11 +64,11 @@ func (h State) undoBackup() (Step, string) {
 // unread describes a content without a handle in its status. Its driver may have lost the snapshot. Only a person
 // can give it up then.
 func (h State) unread() string {
-	description := fmt.Sprintf("VolumeSnapshotContent %s waits for CSI driver %s to find the snapshot", h.Name, h.Backup.Content.Spec.Driver)
+	description := fmt.Sprintf("CSI driver %[2]s has not reported the snapshot of VolumeSnapshotContent %[1]s yet", h.Name, h.Backup.Content.Spec.Driver)
 	if status := h.Backup.Content.Status; status != nil && status.Error != nil && status.Error.Message != nil {
 		description += ": " + *status.Error.Message
 	}
-	return description + "; if the driver has lost it, give it up: kubectl delete volumesnapshotcontent " + h.Name
+	return description + "; if the driver lost the snapshot, abandon it: kubectl delete volumesnapshotcontent " + h.Name
 }
 
 // deleteContent deletes a content whose VolumeSnapshot is deleted or deleting. Without a VolumeSnapshot no

@@ -118,7 +118,7 @@ func (h State) deleteOriginals() (Step, string) {
 	backup, content := h.Backup.Snapshot, h.Backup.Content
 	switch {
 	case backup == nil:
-		return h.fail("VolumeSnapshot %s/%s is gone although the snapshot was handed to it", h.Namespace, h.Name)
+		return h.fail("VolumeSnapshot %s/%s was deleted after the hand-over of the snapshot", h.Namespace, h.Name)
 	case objects.IsDeleting(backup):
 		return h.fail("VolumeSnapshot %s/%s is being deleted", h.Namespace, h.Name)
 	case objects.IsDeleting(content):
@@ -158,9 +158,9 @@ func (h State) detachOriginal() Step {
 func (h State) nameConflict() string {
 	switch {
 	case h.Backup.Snapshot != nil && !h.oursSnapshot():
-		return fmt.Sprintf("VolumeSnapshot %s/%s exists and belongs to something else; delete it to let the transfer go on", h.Namespace, h.Name)
+		return fmt.Sprintf("VolumeSnapshot %s/%s exists but has another owner; delete it to unblock the transfer", h.Namespace, h.Name)
 	case h.Backup.Content != nil && !h.oursContent():
-		return fmt.Sprintf("VolumeSnapshotContent %s exists and belongs to something else; delete it to let the transfer go on", h.Name)
+		return fmt.Sprintf("VolumeSnapshotContent %s exists but has another owner; delete it to unblock the transfer", h.Name)
 	}
 	return ""
 }

@@ -28,17 +28,17 @@ func TestAHandOverStopsAtWhatIsNotIts(t *testing.T) {
 			change: func(h *State) {
 				h.Backup.Snapshot.Labels, h.Backup.Content = objects.OwnerLabels("another", "n1"), nil
 			},
-			rung: NameConflict, says: "VolumeSnapshot velero/du exists and belongs to something else; delete it to let the transfer go on",
+			rung: NameConflict, says: "VolumeSnapshot velero/du exists but has another owner; delete it to unblock the transfer",
 		},
 		"a VolumeSnapshot that somebody made by hand": {
 			change: func(h *State) {
 				h.Backup.Snapshot.Labels, h.Backup.Snapshot.Spec.Source.VolumeSnapshotContentName, h.Backup.Content = nil, nil, nil
 			},
-			rung: NameConflict, says: "VolumeSnapshot velero/du exists and belongs to something else; delete it to let the transfer go on",
+			rung: NameConflict, says: "VolumeSnapshot velero/du exists but has another owner; delete it to unblock the transfer",
 		},
 		"a content of another resource": {
 			change: func(h *State) { h.Backup.Content.Labels = objects.OwnerLabels("another", "n1") },
-			rung:   NameConflict, says: "VolumeSnapshotContent du exists and belongs to something else; delete it to let the transfer go on",
+			rung:   NameConflict, says: "VolumeSnapshotContent du exists but has another owner; delete it to unblock the transfer",
 		},
 		"a content of an earlier VolumeSnapshot with the same name": {
 			change: func(h *State) { h.Backup.Content.Spec.VolumeSnapshotRef.UID = "earlier-uid" },

@@ -79,9 +79,9 @@ func ShareCopy(what string, have metav1.Object, same bool, want metav1.Object) (
 	case owned, same && !copied:
 		return nil, nil
 	case !same && copied:
-		return nil, fmt.Errorf("%s is a copy of another one for a transfer that runs (%s); this transfer waits until it is gone", name, have.GetAnnotations()[api.AnnotationCopyOf])
+		return nil, fmt.Errorf("%s is a copy of %s for a running transfer; this transfer waits for its deletion", name, have.GetAnnotations()[api.AnnotationCopyOf])
 	case !same:
-		return nil, fmt.Errorf("%s exists and differs from %s, of which a copy is needed; delete it, or make it the same", name, want.GetAnnotations()[api.AnnotationCopyOf])
+		return nil, fmt.Errorf("%s exists and differs from %s, its source; delete it or make both equal", name, want.GetAnnotations()[api.AnnotationCopyOf])
 	}
 	return map[string]any{"metadata": map[string]any{
 		"uid": have.GetUID(), "resourceVersion": have.GetResourceVersion(),

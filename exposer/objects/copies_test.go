@@ -70,7 +70,7 @@ func TestWhatBecomesOfAnObjectThatHasTheNameOfACopy(t *testing.T) {
 		"the copy for another claim is shared":           {labels: want.Labels, owners: []metav1.OwnerReference{theirs}, same: true, shares: []metav1.OwnerReference{theirs, ours}},
 		"so is one of Velero's agent":                    {labels: map[string]string{api.LabelCopiedByVelero: "u1"}, same: true, shares: []metav1.OwnerReference{ours}},
 		"what a person made is used, and left alone":     {same: true},
-		"the copy of another original keeps it waiting":  {labels: want.Labels, owners: []metav1.OwnerReference{theirs}, says: "waits until it is gone"},
+		"the copy of another original keeps it waiting":  {labels: want.Labels, owners: []metav1.OwnerReference{theirs}, says: "waits for its deletion"},
 		"what a person made for something else is kept":  {says: "differs from app/key"},
 		"one that is being deleted keeps it waiting too": {labels: want.Labels, owners: []metav1.OwnerReference{ours}, same: true, going: true, says: "is being deleted"},
 	} {

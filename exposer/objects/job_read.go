@@ -203,17 +203,17 @@ const lengthOfFailure = 1024
 // only in the condition: the pod does not know it.
 func JobFailure(job JobStatus, pods []corev1.Pod) (Verdict, string) {
 	if strings.HasPrefix(job.Reason, batchv1.JobReasonDeadlineExceeded) {
-		return VerdictFailed, job.Reason + "; raise --repo-maintenance-timeout if it needs longer"
+		return VerdictFailed, job.Reason + "; raise --repo-maintenance-timeout if maintenance needs longer"
 	}
 	if len(pods) == 0 {
-		return VerdictFailed, "its pod is gone, and with it what it said: " + cmp.Or(job.Reason, "its job failed")
+		return VerdictFailed, "its pod and its message are deleted: " + cmp.Or(job.Reason, "its job failed")
 	}
 	for _, pod := range pods {
 		if verdict, reported := podFailure(pod); reported != "" {
 			return verdict, reported
 		}
 	}
-	return VerdictFailed, cmp.Or(job.Reason, "its job failed and left no reason")
+	return VerdictFailed, cmp.Or(job.Reason, "its job failed without a reason")
 }
 
 func podFailure(pod corev1.Pod) (Verdict, string) {
@@ -246,10 +246,10 @@ func podFailure(pod corev1.Pod) (Verdict, string) {
 }
 
 func outOfMemory(pod corev1.Pod, text string) string {
-	reported := "OOMKilled: its pod took more memory than it may; set or raise memoryLimit in podResources of the maintenance ConfigMap"
+	reported := "OOMKilled: its pod ran out of memory; set or raise memoryLimit in podResources of the maintenance ConfigMap"
 	for _, container := range pod.Spec.Containers {
 		if limit, ok := container.Resources.Limits[corev1.ResourceMemory]; ok {
-			reported = "OOMKilled: its pod took more than its memory limit of " + limit.String() + "; the next one may take more, up to 4 times what is configured"
+			reported = "OOMKilled: its pod exceeded its memory limit of " + limit.String() + "; the next job gets more, up to 4 times the configured limit"
 		}
 	}
 	return strings.TrimSpace(reported + " " + text)

@@ -208,10 +208,10 @@ func TestJobFailure(t *testing.T) {
 		"what follows the mark counts":             {reported("Error", "level=info msg=x\nRepo maintenance error: repository is locked\n"), "repository is locked"},
 		"without the mark the log counts":          {reported("Error", "  panic: out of cheese "), "panic: out of cheese"},
 		"a pod without words leaves it to the job": {reported("Error", ""), job.Reason},
-		"no pod leaves it to the job":              {nil, "its pod is gone, and with it what it said: " + job.Reason},
+		"no pod leaves it to the job":              {nil, "its pod and its message are deleted: " + job.Reason},
 		"an evicted pod":                           {[]corev1.Pod{{Status: corev1.PodStatus{Reason: "Evicted", Message: "the node was low on memory"}}}, "Evicted the node was low on memory"},
 		"a pod whose node is gone":                 {[]corev1.Pod{{Status: corev1.PodStatus{Conditions: []corev1.PodCondition{{Type: corev1.DisruptionTarget, Status: corev1.ConditionTrue, Reason: "DeletionByPodGC", Message: "PodGC: node not found"}}}}}, "DeletionByPodGC PodGC: node not found"},
-		"a pod that took too much memory":          {reported("OOMKilled", ""), "OOMKilled: its pod took more memory than it may; set or raise memoryLimit in podResources of the maintenance ConfigMap"},
+		"a pod that took too much memory":          {reported("OOMKilled", ""), "OOMKilled: its pod ran out of memory; set or raise memoryLimit in podResources of the maintenance ConfigMap"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			verdict, message := JobFailure(job, test.pods)
@@ -222,7 +222,7 @@ func TestJobFailure(t *testing.T) {
 	}
 	late := JobStatus{Reason: "DeadlineExceeded: it was active longer than the deadline"}
 	_, message := JobFailure(late, reported("Error", "level=info msg=working"))
-	require.Equal(t, late.Reason+"; raise --repo-maintenance-timeout if it needs longer", message)
+	require.Equal(t, late.Reason+"; raise --repo-maintenance-timeout if maintenance needs longer", message)
 	_, long := JobFailure(job, reported("Error", failureMark+strings.Repeat("ä", 4000)))
 	require.LessOrEqual(t, len(long), lengthOfFailure)
 }

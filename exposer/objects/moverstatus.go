@@ -107,12 +107,12 @@ func readFailed(pod *corev1.Pod, observed *Exposure) {
 	case pod.DeletionTimestamp != nil:
 		observed.Reason, observed.Message = LostDeleted, "mover pod was deleted while it ran"
 	case terminated(pod) != nil && lostWithNode(terminated(pod)):
-		observed.Reason, observed.Message = LostVanished, "node "+pod.Spec.NodeName+" lost the mover, as in a reboot"
+		observed.Reason, observed.Message = LostVanished, "node "+pod.Spec.NodeName+" lost the mover, for example in a reboot"
 	case terminated(pod) == nil:
-		observed.Reason, observed.Message = LostRefused, fmt.Sprintf("node %s refused the mover: %s: %s", pod.Spec.NodeName, pod.Status.Reason, pod.Status.Message)
+		observed.Reason, observed.Message = LostRefused, fmt.Sprintf("node %s rejected the mover: %s: %s", pod.Spec.NodeName, pod.Status.Reason, pod.Status.Message)
 	case killed(pod, terminated(pod)):
 		observed.Reason = LostKilled
-		observed.Message = fmt.Sprintf("mover was killed on node %s (exit code %d), as when the node or its container runtime restarts", pod.Spec.NodeName, terminated(pod).ExitCode)
+		observed.Message = fmt.Sprintf("mover was killed on node %s (exit code %d), for example by a restart of the node or its container runtime", pod.Spec.NodeName, terminated(pod).ExitCode)
 	default:
 		observed.Condition, observed.Message = Failed, failure(pod)
 		observed.Canceled = strings.HasSuffix(strings.TrimSpace(terminated(pod).Message), canceledSuffix)
@@ -152,7 +152,7 @@ func memoryLimit(pod *corev1.Pod) string {
 			return "its memory limit is " + limit.String()
 		}
 	}
-	return "it has no memory limit: its node had no more"
+	return "it has no memory limit, so its node ran out of memory"
 }
 
 // canceledSuffix ends the termination message of a canceled mover. Only it distinguishes a canceled mover from a

@@ -111,27 +111,27 @@ func TestReadPodThatWasTakenAway(t *testing.T) {
 		},
 		"refused for want of CPU": {
 			pod:  pod(corev1.PodFailed, says("OutOfcpu", "Pod was rejected: Node didn't have enough resource: cpu, requested: 500, used: 1900, capacity: 2000")),
-			want: Exposure{Condition: Lost, Reason: LostRefused, Message: "node n1 refused the mover: OutOfcpu: Pod was rejected: Node didn't have enough resource: cpu, requested: 500, used: 1900, capacity: 2000"},
+			want: Exposure{Condition: Lost, Reason: LostRefused, Message: "node n1 rejected the mover: OutOfcpu: Pod was rejected: Node didn't have enough resource: cpu, requested: 500, used: 1900, capacity: 2000"},
 		},
 		"refused by a device plugin": {
 			pod:  pod(corev1.PodFailed, says("UnexpectedAdmissionError", "Pod was rejected: Allocate failed"), waiting("ContainerCreating", "")),
-			want: Exposure{Condition: Lost, Reason: LostRefused, Message: "node n1 refused the mover: UnexpectedAdmissionError: Pod was rejected: Allocate failed"},
+			want: Exposure{Condition: Lost, Reason: LostRefused, Message: "node n1 rejected the mover: UnexpectedAdmissionError: Pod was rejected: Allocate failed"},
 		},
 		"killed by a signal of nobody's, as by a container runtime that restarts": {
 			pod:  pod(corev1.PodFailed, ended(137, "Error", "")),
-			want: Exposure{Condition: Lost, Reason: LostKilled, Message: "mover was killed on node n1 (exit code 137), as when the node or its container runtime restarts"},
+			want: Exposure{Condition: Lost, Reason: LostKilled, Message: "mover was killed on node n1 (exit code 137), for example by a restart of the node or its container runtime"},
 		},
 		"told to end by a node that goes down and does not say so": {
 			pod:  pod(corev1.PodFailed, ended(143, "Error", " \n")),
-			want: Exposure{Condition: Lost, Reason: LostKilled, Message: "mover was killed on node n1 (exit code 143), as when the node or its container runtime restarts"},
+			want: Exposure{Condition: Lost, Reason: LostKilled, Message: "mover was killed on node n1 (exit code 143), for example by a restart of the node or its container runtime"},
 		},
 		"not known to the container runtime any more": {
 			pod:  pod(corev1.PodFailed, ended(137, "ContainerStatusUnknown", "The container could not be located when the pod was terminated")),
-			want: Exposure{Condition: Lost, Reason: LostVanished, Message: "node n1 lost the mover, as in a reboot"},
+			want: Exposure{Condition: Lost, Reason: LostVanished, Message: "node n1 lost the mover, for example in a reboot"},
 		},
 		"found dead by containerd after a reboot": {
 			pod:  pod(corev1.PodFailed, ended(255, "Unknown", "")),
-			want: Exposure{Condition: Lost, Reason: LostVanished, Message: "node n1 lost the mover, as in a reboot"},
+			want: Exposure{Condition: Lost, Reason: LostVanished, Message: "node n1 lost the mover, for example in a reboot"},
 		},
 		"deleted while it ran": {
 			pod:  pod(corev1.PodFailed, deleting, ended(137, "Error", "")),
@@ -185,7 +185,7 @@ func TestReadPodThatEnded(t *testing.T) {
 		},
 		"out of memory of the node": {
 			pod:  pod(corev1.PodFailed, ended(137, "OOMKilled", "")),
-			want: Exposure{Condition: Failed, Message: "mover left no message (exit code 137, out of memory (OOMKilled), it has no memory limit: its node had no more)"},
+			want: Exposure{Condition: Failed, Message: "mover left no message (exit code 137, out of memory (OOMKilled), it has no memory limit, so its node ran out of memory)"},
 		},
 		"killed by a signal after it said why it fails": {
 			pod:  pod(corev1.PodFailed, ended(137, "Error", "no such bucket")),

@@ -102,7 +102,7 @@ func (v PodVolume) podDir() (string, error) {
 	case mirrored == "":
 		return string(v.Pod.UID), nil
 	case !isHash(mirrored):
-		return "", fmt.Errorf("pod %s/%s has annotation %s with %q, which is no hash that a kubelet writes", v.Pod.Namespace, v.Pod.Name, annotationMirrored, mirrored)
+		return "", fmt.Errorf("pod %s/%s has annotation %s with %q, which is not a hash of the kubelet", v.Pod.Namespace, v.Pod.Name, annotationMirrored, mirrored)
 	}
 	return mirrored, nil
 }
@@ -134,13 +134,13 @@ func (v PodVolume) plugin() (plugin, name string, err error) {
 	if v.Bound == nil {
 		plugin = inlinePlugin(v.Volume.VolumeSource)
 		if plugin == "" {
-			return "", "", fmt.Errorf("volume %q of pod %s/%s is of a type whose files are not kept below the kubelet's pods directory", v.Volume.Name, v.Pod.Namespace, v.Pod.Name)
+			return "", "", fmt.Errorf("volume %q of pod %s/%s has a type whose files are not in the kubelet's pods directory", v.Volume.Name, v.Pod.Namespace, v.Pod.Name)
 		}
 		return plugin, v.Volume.Name, nil
 	}
 	plugin = boundPlugin(v.Bound)
 	if plugin == "" {
-		return "", "", fmt.Errorf("persistent volume %s is of a type whose files are not kept below the kubelet's pods directory", v.Bound.Name)
+		return "", "", fmt.Errorf("persistent volume %s has a type whose files are not in the kubelet's pods directory", v.Bound.Name)
 	}
 	return plugin, v.Bound.Name, nil
 }

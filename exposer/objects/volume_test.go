@@ -147,9 +147,9 @@ func TestAnAnnotationThatIsNoHashLeadsNowhere(t *testing.T) {
 			volume := volumeCase{inline: corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{}}}.volume()
 			volume.Pod.Annotations = map[string]string{annotationMirrored: says}
 			_, err := volume.HostDir()
-			require.ErrorContains(t, err, "no hash")
+			require.ErrorContains(t, err, "not a hash of the kubelet")
 			_, err = volume.Glob()
-			require.ErrorContains(t, err, "no hash")
+			require.ErrorContains(t, err, "not a hash of the kubelet")
 		})
 	}
 }

@@ -91,9 +91,9 @@ func (d State) Next() (Step, string) {
 func (d State) fail() string {
 	switch {
 	case d.Volume == nil:
-		return "the volume that was restored does not exist any more"
+		return "the restored volume does not exist any more"
 	case d.Volume.Labels[api.LabelKept] != "":
-		return "the delivery was given up before"
+		return "the rebind was abandoned before"
 	case d.Target == nil:
 		return fmt.Sprintf("target claim %s does not exist", d.target())
 	case d.bound():
@@ -105,7 +105,7 @@ func (d State) fail() string {
 	case d.Target.Spec.VolumeName != "" && d.Target.Spec.VolumeName != d.Volume.Name:
 		return fmt.Sprintf("target claim %s is already bound to PersistentVolume %s", d.target(), d.Target.Spec.VolumeName)
 	case d.Claim == nil && !d.labelled():
-		return fmt.Sprintf("PersistentVolume %s is not the one that was restored", d.Volume.Name)
+		return fmt.Sprintf("PersistentVolume %s is not the restored volume", d.Volume.Name)
 	case d.Claim != nil && !d.holds(d.Claim):
 		return fmt.Sprintf("PersistentVolume %s does not belong to claim %s/%s", d.Volume.Name, d.Claim.Namespace, d.Claim.Name)
 	case objects.IsDeleting(d.Volume):

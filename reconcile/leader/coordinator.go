@@ -164,7 +164,7 @@ func (c *Coordinator) lead(ctx, leading context.Context, term func(context.Conte
 	logger := klog.FromContext(ctx)
 	logger.Info("Became coordinator", "identity", c.Identity)
 	term(leading)
-	logger.Info("Is no longer coordinator", "identity", c.Identity)
+	logger.Info("Stopped being coordinator", "identity", c.Identity)
 }
 
 // release releases the Lease, so that the next term starts at once and not only after the expiry.
@@ -180,7 +180,7 @@ func (c *Coordinator) release(ctx context.Context) {
 		})
 	}
 	if err != nil {
-		klog.FromContext(ctx).Error(err, "Give back the coordinator's lease; it will expire", "after", c.Lease)
+		klog.FromContext(ctx).Error(err, "Failed to release coordinator Lease; it will expire", "after", c.Lease)
 	}
 }
 
@@ -202,7 +202,7 @@ func (c *Coordinator) elector(free resourcelock.LeaderElectionRecord, won func(c
 		Callbacks: leaderelection.LeaderCallbacks{OnStartedLeading: won, OnStoppedLeading: func() {}},
 	})
 	if err != nil {
-		return nil, fmt.Errorf("prepare election of the coordinator: %w", err)
+		return nil, fmt.Errorf("create leader elector: %w", err)
 	}
 	return elector, nil
 }

@@ -65,7 +65,7 @@ func Resources() []string {
 func (o *Sweeper) Run(ctx context.Context) {
 	for ctx.Err() == nil {
 		if err := o.Sweep(ctx); err != nil && ctx.Err() == nil {
-			klog.FromContext(ctx).Error(err, "Sweep orphans; trying again", "after", o.interval())
+			klog.FromContext(ctx).Error(err, "Failed to sweep orphans", "retryAfter", o.interval())
 		}
 		timer := o.Clock.NewTimer(o.interval())
 		select {
@@ -200,11 +200,11 @@ func (o *Sweeper) remove(ctx context.Context, orphan suspect) error {
 	case apierrors.IsNotFound(err), apierrors.IsConflict(err):
 		return nil // deleted; a conflict means that another object has its name
 	case err != nil:
-		return fmt.Errorf("remove orphan %s %s: %w", orphan.resource, klog.KObj(orphan), err)
+		return fmt.Errorf("delete orphan %s %s: %w", orphan.resource, klog.KObj(orphan), err)
 	}
 	if !o.counted[orphan.UID] {
 		o.Metrics.OrphanRemoved(orphan.resource)
-		klog.FromContext(ctx).Info("Removed an orphan", "resource", orphan.resource, "object", klog.KObj(orphan), "owner", orphan.owner, "ownerExists", orphan.done)
+		klog.FromContext(ctx).Info("Deleted orphan", "resource", orphan.resource, "object", klog.KObj(orphan), "owner", orphan.owner, "ownerExists", orphan.done)
 	}
 	return nil
 }

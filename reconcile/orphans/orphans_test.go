@@ -147,7 +147,7 @@ func TestAnOrphanThatStaysIsRemovedAgainAndCountedOnce(t *testing.T) {
 			},
 		}
 		require.NoError(t, a.Sweep(t.Context()))
-		require.ErrorContains(t, a.Sweep(t.Context()), "remove orphan volumesnapshotcontents a: the driver is away")
+		require.ErrorContains(t, a.Sweep(t.Context()), "delete orphan volumesnapshotcontents a: the driver is away")
 		require.NoError(t, a.Sweep(t.Context()))
 		require.Equal(t, 3, calls)
 		require.InDelta(t, 1, total(t, a.registry), 0)
@@ -163,7 +163,7 @@ func TestWhatFailsDoesNotKeepTheSweepFromTheRest(t *testing.T) {
 		err     string
 	}{
 		"pods cannot be listed":                {map[string]error{"list pods": errors.New("500")}, 3, 3, "list pods of movers: 500"},
-		"a pod cannot be deleted":              {map[string]error{"delete pods": errors.New("500")}, 4, 3, "remove orphan pods velero/a: 500"},
+		"a pod cannot be deleted":              {map[string]error{"delete pods": errors.New("500")}, 4, 3, "delete orphan pods velero/a: 500"},
 		"a pod is gone":                        {map[string]error{"delete pods": apierrors.NewNotFound(resource, "a")}, 4, 3, ""},
 		"another pod has its name":             {map[string]error{"delete pods": apierrors.NewConflict(resource, "a", errors.New("uid"))}, 4, 3, ""},
 		"it is not certain that it is orphans": {map[string]error{"list datauploads": errors.New("500")}, 0, 0, "list datauploads: 500"},

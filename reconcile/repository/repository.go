@@ -144,7 +144,7 @@ func (m *Reconciler) record(ctx context.Context, key string, object *velerov1.Ba
 }
 
 // classGone is the start of the message of a run that had no pod because its PriorityClass does not exist.
-const classGone = "the PriorityClass of its job does not exist: "
+const classGone = "PriorityClass of its job does not exist: "
 
 // abandon records that a job cannot make progress, and why. The next step marks the job failed.
 func (m *Reconciler) abandon(ctx context.Context, key string, object *velerov1.BackupRepository, step maintenance.Step) (time.Duration, error) {
@@ -178,7 +178,7 @@ func (m *Reconciler) recordRuns(ctx context.Context, key string, object *velerov
 	if job.UID != "" {
 		err := m.JobClient.Record(ctx, object.Namespace, job, record)
 		if apierrors.IsForbidden(err) { // this process still remembers it
-			klog.FromContext(ctx).Error(err, "Failed to record what became of a maintenance job", "repository", key, "job", job.Name)
+			klog.FromContext(ctx).Error(err, "Failed to record result of maintenance job", "repository", key, "job", job.Name)
 		} else if err != nil {
 			return err
 		}
@@ -202,7 +202,7 @@ func (m *Reconciler) markFailed(ctx context.Context, key string, jobs []objects.
 			continue
 		}
 		m.add(released)
-		klog.FromContext(ctx).V(2).Info("Had a maintenance job count as failed", "repository", key, "job", job.Name)
+		klog.FromContext(ctx).V(2).Info("Marked maintenance job as failed", "repository", key, "job", job.Name)
 	}
 	return nil
 }
@@ -214,7 +214,7 @@ func (m *Reconciler) remove(ctx context.Context, key string, jobs []objects.JobS
 			return err
 		}
 		m.removed(job.UID)
-		klog.FromContext(ctx).V(2).Info("Removed a maintenance job", "repository", key, "job", job.Name)
+		klog.FromContext(ctx).V(2).Info("Deleted maintenance job", "repository", key, "job", job.Name)
 	}
 	m.Enqueue(key) // the next step does not wait for the event
 	return nil
@@ -233,14 +233,14 @@ func (m *Reconciler) write(ctx context.Context, key string, object *velerov1.Bac
 	after.ApplyTo(changed)
 	patch, err := writes.MergePatch(object, changed)
 	if err != nil {
-		return false, fmt.Errorf("make patch of backup repository %s: %w", key, err)
+		return false, fmt.Errorf("create patch of BackupRepository %s: %w", key, err)
 	}
 	written, err := m.Client.Patch(ctx, object.Name, types.MergePatchType, patch, metav1.PatchOptions{FieldManager: writes.FieldManager})
 	if apierrors.IsConflict(err) || apierrors.IsNotFound(err) {
 		return false, nil
 	}
 	if err != nil {
-		return false, fmt.Errorf("write history of backup repository %s: %w", key, err)
+		return false, fmt.Errorf("write history of BackupRepository %s: %w", key, err)
 	}
 	m.memory.Record(key, written)
 	m.show(written)

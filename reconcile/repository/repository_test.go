@@ -170,7 +170,7 @@ func TestJobsWhosePodsNeverRunHoldNoPlaceForEver(t *testing.T) {
 	m.clock.SetTime(m.clock.Now().Add(m.Policy.PendingWait))
 	m.settle("velero/r1")
 	run := m.repositories["velero/r1"].Status.RecentMaintenance[0]
-	require.Equal(t, "its pod did not start: pod is not scheduled: Unschedulable: 0/3 nodes are available (after 30m0s)", run.Message)
+	require.Equal(t, "pod did not start: pod is not scheduled: Unschedulable: 0/3 nodes are available (after 30m0s)", run.Message)
 	released, err := m.client.BatchV1().Jobs("velero").Get(t.Context(), "of-r1", metav1.GetOptions{})
 	require.NoError(t, err)
 	require.EqualValues(t, 1, released.Status.Failed, "Kubernetes ends it, and Velero's server sees it")
@@ -188,7 +188,7 @@ func TestAJobOfTheServerHasADeadlineToo(t *testing.T) {
 	require.Equal(t, time.Hour, m.settle(key))
 	m.clock.SetTime(m.clock.Now().Add(time.Hour))
 	m.settle(key)
-	require.Contains(t, m.repositories[key].Status.RecentMaintenance[0].Message, "longer than --repo-maintenance-timeout")
+	require.Contains(t, m.repositories[key].Status.RecentMaintenance[0].Message, "exceeded --repo-maintenance-timeout")
 	released, err := m.client.BatchV1().Jobs("velero").Get(t.Context(), "j1", metav1.GetOptions{})
 	require.NoError(t, err)
 	require.EqualValues(t, 1, released.Status.Failed)

@@ -49,7 +49,7 @@ func (m *Reconciler) start(ctx context.Context, key string, object *velerov1.Bac
 		return m.recordRuns(ctx, key, object, never, record, terminal.Error())
 	case err != nil:
 		if m.setCreateFailed(key, true) {
-			m.Recorder.Eventf(referenceTo(object), corev1.EventTypeWarning, EventSkipped, "no maintenance until its job can be made: %v", err)
+			m.Recorder.Eventf(referenceTo(object), corev1.EventTypeWarning, EventSkipped, "Maintenance job cannot be created, retrying: %v", err)
 		}
 		return err
 	}
@@ -202,11 +202,11 @@ func (m *Reconciler) ended(ctx context.Context, object *velerov1.BackupRepositor
 	logger := klog.FromContext(ctx)
 	if !succeeded {
 		logger.Error(nil, "Maintenance failed", "repository", klog.KObj(object), "took", took, "message", why)
-		m.Recorder.Eventf(referenceTo(object), corev1.EventTypeWarning, EventNotMaintained, "maintenance failed after %s: %s", took.Round(time.Second), why)
+		m.Recorder.Eventf(referenceTo(object), corev1.EventTypeWarning, EventNotMaintained, "Maintenance failed after %s: %s", took.Round(time.Second), why)
 		return
 	}
 	logger.Info("Maintenance succeeded", "repository", klog.KObj(object), "took", took)
-	m.Recorder.Eventf(referenceTo(object), corev1.EventTypeNormal, EventMaintained, "maintenance succeeded in %s", took.Round(time.Second))
+	m.Recorder.Eventf(referenceTo(object), corev1.EventTypeNormal, EventMaintained, "Maintenance succeeded in %s", took.Round(time.Second))
 }
 
 // referenceTo returns the object reference for Events. Cached objects do not have their kind set.

@@ -44,12 +44,12 @@ func (m *Reconciler) note(ctx context.Context, key string, object *velerov1.Back
 	if !changed {
 		return
 	}
-	klog.FromContext(ctx).V(2).Info("Maintenance waits", "repository", key, "reason", step.Reason)
+	klog.FromContext(ctx).V(2).Info("Maintenance is waiting", "repository", key, "reason", step.Reason)
 	switch step.Reason {
 	case maintenance.ReadOnly:
-		m.Recorder.Eventf(referenceTo(object), corev1.EventTypeNormal, EventSkipped, "no maintenance: BackupStorageLocation %s is read-only", object.Spec.BackupStorageLocation)
+		m.Recorder.Eventf(referenceTo(object), corev1.EventTypeNormal, EventSkipped, "Maintenance skipped: BackupStorageLocation %s is read-only", object.Spec.BackupStorageLocation)
 	case maintenance.NoLocation:
-		m.Recorder.Eventf(referenceTo(object), corev1.EventTypeWarning, EventSkipped, "no maintenance: there is no BackupStorageLocation %s", object.Spec.BackupStorageLocation)
+		m.Recorder.Eventf(referenceTo(object), corev1.EventTypeWarning, EventSkipped, "Maintenance skipped: BackupStorageLocation %s does not exist. Create it, or delete this repository", object.Spec.BackupStorageLocation)
 	case maintenance.NotKopia, maintenance.NotReady, maintenance.Deleting, maintenance.AlreadyRunning:
 	}
 }

@@ -17,7 +17,7 @@ import (
 // what was wrong. Empty lines and lines that begin with # are ignored.
 const File = "testdata/seeds.txt"
 
-var given = flag.Uint64("seed", 0, "run random tests with this seed alone; 0: with those of "+File+" and with fresh ones") //nolint:gochecknoglobals // as flags of tests are
+var given = flag.Uint64("seed", 0, "run random tests with this seed only; 0: with those of "+File+" and with fresh ones") //nolint:gochecknoglobals // as flags of tests are
 
 // Each runs a test once for each recorded seed, and then with fresh ones. The flag -seed runs only that one. A
 // failure logs its seed.
@@ -31,7 +31,7 @@ func Each(t *testing.T, fresh int, test func(t *testing.T, random *rand.Rand)) {
 		t.Run(fmt.Sprintf("seed %d", seed), func(t *testing.T) {
 			t.Cleanup(func() {
 				if t.Failed() {
-					t.Logf("-seed %d repeats it; keep it: add it to %s", seed, File)
+					t.Logf("-seed %d reproduces it; add the seed to %s", seed, File)
 				}
 			})
 			test(t, rand.New(rand.NewPCG(seed, seed)))
@@ -68,7 +68,7 @@ func Kept(dir fs.FS, test string) (seeds []uint64, err error) {
 		fields := strings.Fields(line)
 		const least = 3
 		if len(fields) < least {
-			return nil, fmt.Errorf("read %s, line %d: want a test, a seed and what was wrong", File, number)
+			return nil, fmt.Errorf("read %s, line %d: want a test, a seed and the failure", File, number)
 		}
 		seed, err := strconv.ParseUint(fields[1], 10, 64)
 		if err != nil {

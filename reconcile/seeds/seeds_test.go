@@ -26,7 +26,7 @@ func TestKeptSeedsAreThoseOfTheTest(t *testing.T) {
 	require.NoError(t, err)
 	require.Empty(t, kept)
 	for text, says := range map[string]string{
-		"TestA 1\n":                "line 1: want a test, a seed and what was wrong",
+		"TestA 1\n":                "line 1: want a test, a seed and the failure",
 		"# a\nTestA one was bad\n": "line 2: strconv.ParseUint",
 	} {
 		_, err := Kept(file(text), "TestA")

@@ -17,14 +17,14 @@ const annotationSelectedNode = "volume.kubernetes.io/selected-node"
 // InitBlocker returns what blocks a restore to a volume of the pod; empty if the restore can begin.
 func InitBlocker(pod *corev1.Pod) string {
 	if pod == nil {
-		return "its pod does not run here"
+		return "its pod does not run on this node"
 	}
 	for _, status := range pod.Status.InitContainerStatuses {
 		if status.Name == restoreWait && status.State.Running != nil {
 			return ""
 		}
 	}
-	return fmt.Sprintf("init container %s of pod %s/%s does not run", restoreWait, pod.Namespace, pod.Name)
+	return fmt.Sprintf("init container %s of pod %s/%s is not running", restoreWait, pod.Namespace, pod.Name)
 }
 
 // PodEnded reports whether the pod is terminal: none of its containers runs again.

@@ -15,12 +15,12 @@ func TestARestoreWaitsForTheInitContainer(t *testing.T) {
 	with := func(statuses ...corev1.ContainerStatus) *corev1.Pod {
 		return &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "app", Name: "db"}, Status: corev1.PodStatus{InitContainerStatuses: statuses}}
 	}
-	waits := "init container restore-wait of pod app/db does not run"
+	waits := "init container restore-wait of pod app/db is not running"
 	for name, test := range map[string]struct {
 		pod    *corev1.Pod
 		awaits string
 	}{
-		"no pod":                       {nil, "its pod does not run here"},
+		"no pod":                       {nil, "its pod does not run on this node"},
 		"a pod that was just bound":    {with(), waits},
 		"another one runs before it":   {with(corev1.ContainerStatus{Name: "setup", State: running}, corev1.ContainerStatus{Name: "restore-wait"}), waits},
 		"it runs":                      {with(corev1.ContainerStatus{Name: "restore-wait", State: running}), ""},

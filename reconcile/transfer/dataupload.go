@@ -43,9 +43,9 @@ func getDataUpload(du *velerov2alpha1.DataUpload) State {
 func refuseSnapshot(spec velerov2alpha1.DataUploadSpec) string {
 	switch {
 	case spec.SnapshotType != velerov2alpha1.SnapshotTypeCSI || spec.CSISnapshot == nil:
-		return fmt.Sprintf("snapshot type %q is not supported by Lateen; run it with the data mover that knows it", spec.SnapshotType)
+		return fmt.Sprintf("snapshot type %q is not supported by Lateen; run the backup with a data mover that supports it", spec.SnapshotType)
 	case spec.CSISnapshot.StorageClass == "":
-		return fmt.Sprintf("claim %s/%s has no storage class, so no volume can be provisioned from its snapshot; back it up without moving the snapshot",
+		return fmt.Sprintf("claim %s/%s has no storage class, so no volume can be provisioned from its snapshot; run the backup without snapshot data movement",
 			spec.SourceNamespace, spec.SourcePVC)
 	default:
 		return ""

@@ -265,7 +265,7 @@ func TestReadRestore(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, Outcome{TotalBytes: 3}, outcome)
 	for message, says := range map[string]string{
-		"": "it is empty", "done": `"done"`, `{"snapshotID":"k1"}`: "it names no target", `{"target":{}`: "unexpected end",
+		"": "empty termination message", "done": `"done"`, `{"snapshotID":"k1"}`: "no target", `{"target":{}`: "unexpected end",
 	} {
 		_, err := readRestore(message)
 		require.ErrorContains(t, err, says)

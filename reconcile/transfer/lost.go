@@ -30,10 +30,10 @@ func counted(s State, observed Observed, lim Limits) objects.Exposure {
 	switch {
 	case observed.NodeLost:
 		mover.Condition, mover.Reason = objects.Lost, objects.LostNode
-		mover.Message = fmt.Sprintf("node %s is not Ready or does not exist, so its mover counts as lost", mover.Node)
+		mover.Message = fmt.Sprintf("mover counts as lost: node %s is not Ready or does not exist", mover.Node)
 	case s.Phase.HasMover() && unconfirmed(observed, lim):
 		mover.Condition, mover.Reason = objects.Lost, objects.LostDeleted
-		mover.Message = fmt.Sprintf("mover pod is being deleted and node %s has not confirmed its end within %s", mover.Node, lim.TerminationGrace)
+		mover.Message = fmt.Sprintf("mover pod is being deleted, but node %s has not confirmed its end within %s", mover.Node, lim.TerminationGrace)
 	}
 	return mover
 }

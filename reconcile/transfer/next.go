@@ -57,7 +57,7 @@ func reconcileNew(s State, observed Observed, lim Limits) Step {
 		if left := remaining(observed.WaitsSince.Add(lim.PrepareTimeout), observed); left > 0 {
 			return requeueAfter(left)
 		}
-		return failed(s, observed, ReasonNotEligible, fmt.Sprintf("not ready to be prepared after %s: %s", lim.PrepareTimeout, observed.WaitingFor))
+		return failed(s, observed, ReasonNotEligible, fmt.Sprintf("not ready to be prepared within %s: %s", lim.PrepareTimeout, observed.WaitingFor))
 	case !observed.Exposes || !observed.Admitted:
 		return waitForEvent()
 	}
@@ -119,7 +119,7 @@ func exposing(s State, observed Observed, lim Limits, left time.Duration) Step {
 	case objects.Failed:
 		return failed(s, observed, ReasonMoverFailed, observed.Exposure.Message)
 	case objects.Succeeded:
-		return failed(s, observed, ReasonMoverFailed, "mover ended before it was told to start")
+		return failed(s, observed, ReasonMoverFailed, "mover ended before its start")
 	case objects.Pending, objects.Running, objects.Terminating:
 	}
 	return requeueAfter(left)
@@ -160,7 +160,7 @@ func prepared(s State, observed Observed, lim Limits) Step {
 	case objects.Unrunnable:
 		return failed(s, observed, ReasonCannotRun, observed.Exposure.Message)
 	case objects.Succeeded:
-		return failed(s, observed, ReasonMoverFailed, "mover ended before it was told to start")
+		return failed(s, observed, ReasonMoverFailed, "mover ended before its start")
 	case objects.Terminating:
 		return requeueAfter(remainingUntilLost(observed, lim))
 	case objects.Pending:

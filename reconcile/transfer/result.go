@@ -8,7 +8,7 @@ import (
 )
 
 // ErrNoSnapshot reports a mover that succeeded without a snapshot of a volume that was not empty.
-var ErrNoSnapshot = errors.New("it names no snapshot")
+var ErrNoSnapshot = errors.New("no snapshot ID")
 
 // backupResult is the termination message of a backup mover (velero-protocol 3.4, Velero's datapath.BackupResult).
 type backupResult struct {
@@ -53,7 +53,7 @@ type restoreResult struct {
 }
 
 // errNoTarget reports a message that is valid JSON but not the result of a restore.
-var errNoTarget = errors.New("it names no target")
+var errNoTarget = errors.New("no target")
 
 // readRestore parses the termination message of a restore mover.
 func readRestore(message string) (Outcome, error) {
@@ -69,7 +69,7 @@ func readRestore(message string) (Outcome, error) {
 
 func readResult[T any](message string, into *T) error {
 	if strings.TrimSpace(message) == "" {
-		return errors.New("it is empty")
+		return errors.New("empty termination message")
 	}
 	if err := json.Unmarshal([]byte(message), into); err != nil {
 		return fmt.Errorf("parse %q: %w", truncate(message), err)

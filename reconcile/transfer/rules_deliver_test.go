@@ -44,7 +44,7 @@ func deliveryRules() []rule {
 			return Next(s, observed, lim)
 		},
 	}, {
-		"what is not delivered in time is kept, and nothing that was delivered is",
+		"a volume that was not rebound in time is kept, and no rebound one is",
 		func(m *moment) bool {
 			late := m.moved() && m.acts() && !m.Seen.Rebound && m.deliverLeft() <= 0
 			return (m.Step.Action == AbandonRebind) == late

@@ -81,7 +81,7 @@ func moverRules() []rule {
 		"a mover that ended before it was told to start fails the transfer",
 		func(m *moment) bool {
 			early := m.preparing() && m.mine() && !m.stale() || m.ready() && m.acts()
-			return implies(early && m.is(objects.Succeeded), m.fails(ReasonMoverFailed, "before it was told to start"))
+			return implies(early && m.is(objects.Succeeded), m.fails(ReasonMoverFailed, "mover ended before its start"))
 		},
 		output(func(step *Step, _ State, observed Observed) {
 			if observed.Result != nil && step.Reason == ReasonMoverFailed {
@@ -204,7 +204,7 @@ func restartRules() []rule {
 				return m.Step.Reason != ReasonMoverStalled && m.Step.Loss.Reason != objects.LostStalled
 			}
 			if m.State.Restarts > 0 {
-				return m.fails(ReasonMoverStalled, "no byte moved and no Event sent for 2h0m0s")
+				return m.fails(ReasonMoverStalled, "no byte moved and no Event sent within 2h0m0s")
 			}
 			return implies(m.sourceWaits(), m.restarts() && m.Step.Loss.Reason == objects.LostStalled)
 		},

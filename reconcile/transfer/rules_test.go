@@ -73,15 +73,15 @@ func (m *moment) unmarked() bool {
 func (m *moment) lostBy() string {
 	switch {
 	case m.nodeLost():
-		return "node " + m.Seen.Exposure.Node + " is not Ready or does not exist, so its mover counts as lost"
+		return "mover counts as lost: node " + m.Seen.Exposure.Node + " is not Ready or does not exist"
 	case m.unconfirmed():
-		return "mover pod is being deleted and node " + m.Seen.Exposure.Node + " has not confirmed its end within 1m0s"
+		return "mover pod is being deleted, but node " + m.Seen.Exposure.Node + " has not confirmed its end within 1m0s"
 	case m.Seen.Loss != (Loss{}):
 		return m.Seen.Loss.Message
 	case m.is(objects.Absent):
 		return "mover pod vanished"
 	case m.stalled():
-		return "mover stalled: no byte moved and no Event sent for 2h0m0s"
+		return "mover stalled: no byte moved and no Event sent within 2h0m0s"
 	}
 	return m.Seen.Exposure.Message
 }

@@ -23,7 +23,7 @@ func takeOver(s State, observed Observed) Step {
 // result is a failure.
 func succeeded(s State, observed Observed) Step {
 	if observed.Result == nil {
-		return failed(s, observed, ReasonUnreadable, "mover succeeded, but its result cannot be read: "+observed.ResultError)
+		return failed(s, observed, ReasonUnreadable, "mover succeeded, but its result is unreadable: "+observed.ResultError)
 	}
 	s.Outcome = *observed.Result
 	s.Progress = Progress{Total: s.Outcome.TotalBytes, Done: s.Outcome.TotalBytes}
@@ -43,7 +43,7 @@ func failed(s State, observed Observed, reason Reason, message string) Step {
 // canceled keeps an existing message: the client that canceled may have given a reason.
 func canceled(s State, observed Observed) Step {
 	if s.Message == "" && s.Deleting {
-		s.Message = "canceled because it is being deleted"
+		s.Message = "canceled because the resource is being deleted"
 	}
 	s.Progress = currentProgress(s, observed)
 	return finish(s, observed, Canceled, ReasonCanceled)
@@ -131,7 +131,7 @@ func replace(s State, observed Observed, lim Limits) Step {
 // stalled restarts a mover that reports nothing new if no mover of the transfer was replaced before. A second stall
 // is no coincidence, so it fails the transfer.
 func stalled(s State, observed Observed, lim Limits) Step {
-	why := fmt.Sprintf("mover stalled: no byte moved and no Event sent for %s", lim.StallTimeout)
+	why := fmt.Sprintf("mover stalled: no byte moved and no Event sent within %s", lim.StallTimeout)
 	if s.Restarts > 0 {
 		return failed(s, observed, ReasonMoverStalled, fmt.Sprintf("%s; given up after %d restarts", why, s.Restarts))
 	}
@@ -148,7 +148,7 @@ func restartDelay(restarts int, lim Limits) time.Duration {
 }
 
 func prepareTimeout(observed Observed, lim Limits) string {
-	why := cmp.Or(joined(observed.Exposure.Message, observed.Loss.Message, observed.Diagnosis), "the mover pod did not come to run")
+	why := cmp.Or(joined(observed.Exposure.Message, observed.Loss.Message, observed.Diagnosis), "mover pod did not start running")
 	return fmt.Sprintf("not prepared within %s: %s", lim.PrepareTimeout, why)
 }
 

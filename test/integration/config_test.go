@@ -157,7 +157,7 @@ func TestAClassThatIsDeletedLaterIsLeftOutAndCounted(t *testing.T) {
 	name := s.transfer()
 	s.ends(name, testenv.Completed)
 	require.Equal(t, 1, r.metric("lateen_priority_class_fallbacks_total", "consumer", "data-mover", "reason", "rejected"))
-	s.says("PriorityClassNotInForce", "was deleted after the start")
+	s.says("PriorityClassNotInForce", "was deleted after the agent's start")
 	refused := s.requests(cluster.Query{Verbs: []string{"create"}, Resources: []string{"pods"}, Name: name}).Where(func(r cluster.Record) bool { return r.Code == 403 })
 	require.Len(t, refused, 1, "admission refuses the class once")
 }

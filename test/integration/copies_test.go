@@ -113,8 +113,8 @@ func TestWithoutTheRightToCopyATransferFailsAndSaysWhatIsMissing(t *testing.T) {
 		from bool // it may read the original
 		says string
 	}{
-		"the original":      {says: "get secrets %[1]s/key: the agent has no right to"},
-		"to write the copy": {from: true, says: "create secrets %[2]s/key: the agent has no right to"},
+		"the original":      {says: "get secrets %[1]s/key: the agent is not allowed to"},
+		"to write the copy": {from: true, says: "create secrets %[2]s/key: the agent is not allowed to"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			v := newEnv(t, 50*time.Millisecond).encrypted()

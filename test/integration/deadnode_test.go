@@ -110,7 +110,7 @@ func (d *nodeLoss) ends(name string) {
 		require.Equal(d, testenv.Canceled, ended.Status.Phase, ended.Status.Message)
 	case d.isLocal():
 		require.Equal(d, testenv.Failed, ended.Status.Phase)
-		require.Equal(d, fmt.Sprintf("node %s is not Ready or does not exist, so its mover counts as lost", d.node.Name()), ended.Status.Message)
+		require.Equal(d, fmt.Sprintf("mover counts as lost: node %s is not Ready or does not exist", d.node.Name()), ended.Status.Message)
 	default:
 		require.Equal(d, testenv.Completed, ended.Status.Phase, ended.Status.Message)
 		require.Equal(d, "1", ended.Annotations[api.AnnotationRestarts])

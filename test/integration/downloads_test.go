@@ -141,7 +141,7 @@ func TestADownloadThatCannotBeginFailsAndSaysWhy(t *testing.T) {
 		"for want of its storage class": {waits: true, target: func(v *volumes) *corev1.PersistentVolumeClaim { return v.targetOf("never-made-" + v.Namespace) },
 			message: "storage class never-made-"},
 		"because its claim has a volume": {target: func(v *volumes) *corev1.PersistentVolumeClaim { return v.claim("restored") },
-			message: "is bound to volume pvc-"},
+			message: "is already bound to volume pvc-"},
 	}
 	for name, test := range tests {
 		t.Run(name, func(t *testing.T) {
@@ -215,7 +215,7 @@ func TestAVolumeThatCannotBeDeliveredIsKeptAndNamed(t *testing.T) {
 	ended := v.settles(testenv.DataDownload, name, testenv.Failed)
 	handle := v.driver.Volumes()[0]
 	volume := "pvc-" + strings.TrimPrefix(handle, "vol-")
-	require.Contains(t, ended.Status.Message, "restored does not exist")
+	require.Contains(t, ended.Status.Message, "restored volume does not exist")
 	require.Contains(t, ended.Status.Message, "kept as PersistentVolume "+volume)
 	v.says("Failed", volume)
 	require.NoError(t, v.Transfers(testenv.DataDownload).Delete(v.soon(), name))

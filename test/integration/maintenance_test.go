@@ -80,7 +80,7 @@ func TestAJobWithoutAPodIsMadeAgainWithoutItsClass(t *testing.T) {
 	after := s.maintained(name, ran(2))
 	runs := after.Status.RecentMaintenance
 	require.Equal(t, velerov1.BackupRepositoryMaintenanceFailed, runs[0].Result)
-	require.Contains(t, runs[0].Message, "the PriorityClass of its job does not exist: gone-"+s.Namespace)
+	require.Contains(t, runs[0].Message, "PriorityClass of its job does not exist: gone-"+s.Namespace)
 	require.Nil(t, runs[0].CompleteTimestamp)
 	require.Equal(t, velerov1.BackupRepositoryMaintenanceSucceeded, runs[1].Result)
 	require.Len(t, s.jobs(), 1, "the job without a pod is gone")
@@ -140,8 +140,8 @@ func TestAJobWhosePodNeverStartsIsGivenUp(t *testing.T) {
 		runs := r.Status.RecentMaintenance
 		return len(runs) > 1 && runs[len(runs)-1].Result == velerov1.BackupRepositoryMaintenanceSucceeded
 	})
-	require.Contains(t, after.Status.RecentMaintenance[0].Message, "its pod did not start")
-	s.says("MaintenanceFailed", "its pod did not start")
+	require.Contains(t, after.Status.RecentMaintenance[0].Message, "pod did not start")
+	s.says("MaintenanceFailed", "pod did not start")
 }
 
 // TestAJobOfTheServerThatNeverEndsIsEnded has one that no deadline ends.
@@ -154,7 +154,7 @@ func TestAJobOfTheServerThatNeverEndsIsEnded(t *testing.T) {
 	s.configure(`{}`)
 	s.start(maintains, func(options *agent.Options) { options.Flags.MaintenanceTimeout = 2 * time.Second })
 	after := s.maintained(name, ran(1))
-	require.Contains(t, after.Status.RecentMaintenance[0].Message, "longer than --repo-maintenance-timeout")
+	require.Contains(t, after.Status.RecentMaintenance[0].Message, "exceeded --repo-maintenance-timeout")
 	s.job(func(job *batchv1.Job) bool { return objects.ReadJob(job).Outcome == objects.JobFailed })
 }
 

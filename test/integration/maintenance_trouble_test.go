@@ -146,7 +146,7 @@ func jobFaults() map[string]jobFault {
 				return map[string]string{"global": s.pinned(`"priorityClassName":"` + s.class() + `"`)}
 			},
 			wrap: deletingTheClass,
-			runs: []string{"the PriorityClass of its job does not exist: ", ""}, jobs: 1, fallbacks: "not_found",
+			runs: []string{"PriorityClass of its job does not exist: ", ""}, jobs: 1, fallbacks: "not_found",
 			says: map[string]string{"PriorityClassNotInForce": "(not_found)"},
 		},
 		"a quota lets no pod in, until it is lifted": {
@@ -171,7 +171,7 @@ func jobFaults() map[string]jobFault {
 				s.jobsEnd(node.Result{}, 0)
 				require.NoError(s, s.node.Vanish(s.soon(), s.Namespace, pod))
 			},
-			runs: []string{"its pod is gone", ""}, jobs: 2,
+			runs: []string{"its pod and its message are deleted", ""}, jobs: 2,
 		},
 		"its time is up on a node that does not answer": {
 			before: none, happens: (*env).loseTheJob,

@@ -75,7 +75,7 @@ func TestAMoverThatEndsWellBeforeItWasToldToStartHasFailed(t *testing.T) {
 	s.moverIs(name, func(pod *corev1.Pod) bool { return pod.Status.Phase == corev1.PodSucceeded })
 	r := s.start()
 	ended := s.ends(name, testenv.Failed)
-	require.Contains(t, ended.Status.Message, "before it was told to start")
+	require.Contains(t, ended.Status.Message, "mover ended before its start")
 	require.Empty(t, ended.Status.SnapshotID)
 	require.Equal(t, 1, r.finished("Failed", "mover_failed"))
 	require.Equal(t, 1, s.moversMade(name))
@@ -90,7 +90,7 @@ func TestAMoverWhoseResultCannotBeReadHasFailed(t *testing.T) {
 			s.mover.Result = &node.Result{Message: message}
 			r := s.start()
 			ended := s.ends(s.transfer(), testenv.Failed)
-			require.Contains(t, ended.Status.Message, "its result cannot be read")
+			require.Contains(t, ended.Status.Message, "its result is unreadable")
 			require.Empty(t, ended.Status.SnapshotID)
 			require.Equal(t, 1, r.finished("Failed", "result_unreadable"))
 			s.says("MoverLog", "stand-in mover of "+ended.Name)

@@ -59,7 +59,7 @@ func TestAMoverThatTheClusterChangesDoesItsWork(t *testing.T) {
 					require.Equal(t, class, pod.Spec.PriorityClassName)
 				} else {
 					rejected = 1
-					s.says("PriorityClassNotInForce", "mover pod "+created+` has priority class "" instead of "`+class+`"`)
+					s.says("PriorityClassNotInForce", "Mover pod "+created+` has priority class "" instead of "`+class+`"`)
 				}
 				require.Equal(t, rejected, r.metric("lateen_priority_class_fallbacks_total", "consumer", "data-mover"))
 			})

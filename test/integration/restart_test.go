@@ -77,7 +77,7 @@ func TestAPodOfAnotherOwnerIsLeftAlone(t *testing.T) {
 		says   string
 	}{
 		"and waited for":             {goes: true, phase: testenv.Completed, reason: "completed"},
-		"and named when it stays on": {phase: testenv.Failed, reason: "prepare_timeout", says: "exists and belongs to something else"},
+		"and named when it stays on": {phase: testenv.Failed, reason: "prepare_timeout", says: "exists but has another owner"},
 	}
 	for name, test := range tests {
 		t.Run(name, func(t *testing.T) {

@@ -270,7 +270,7 @@ func (p *assembly) moverLog(ctx context.Context, mover string, text []byte) {
 	logger := klog.FromContext(ctx)
 	logger.Info("Begin of mover log", "pod", mover)
 	if _, err := p.Log.Write(text); err != nil {
-		logger.Error(err, "Write mover log", "pod", mover)
+		logger.Error(err, "Failed to write mover log", "pod", mover)
 	}
 	logger.Info("End of mover log", "pod", mover)
 }

@@ -19,6 +19,6 @@ func TestAProblemIsAWarning(t *testing.T) {
 	ctx := klog.NewContext(t.Context(), logger)
 	klog.FromContext(ctx).Info("nothing of note")
 	warn(ctx, config.Problem{Section: config.SectionPodLabels, Path: "podLabels.team", Reason: config.WrongType, Message: "a number"})
-	require.Contains(t, out.String(), `level=WARN msg="Configuration problem" controller=maintenance section=podLabels path=podLabels.team reason=wrong_type message="a number"`)
+	require.Contains(t, out.String(), `level=WARN msg="Found configuration problem" controller=maintenance section=podLabels path=podLabels.team reason=wrong_type message="a number"`)
 	require.NotContains(t, out.String(), "nothing of note")
 }

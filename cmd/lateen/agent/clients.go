@@ -40,27 +40,27 @@ func newClients(options Options) (*clients, error) {
 	}
 	snapshots, err := snapshotclient.NewForConfig(base)
 	if err != nil {
-		return nil, fmt.Errorf("make client for snapshots: %w", err)
+		return nil, fmt.Errorf("create client for snapshots: %w", err)
 	}
 	base.ContentType = runtime.ContentTypeProtobuf
 	base.AcceptContentTypes = runtime.ContentTypeProtobuf + "," + runtime.ContentTypeJSON
 	kube, err := kubernetes.NewForConfig(base)
 	if err != nil {
-		return nil, fmt.Errorf("make client: %w", err)
+		return nil, fmt.Errorf("create client: %w", err)
 	}
 	slow := rest.CopyConfig(base)
 	slow.QPS, slow.Burst = eventsQPS, eventsBurst
 	events, err := kubernetes.NewForConfig(slow)
 	if err != nil {
-		return nil, fmt.Errorf("make client for Events: %w", err)
+		return nil, fmt.Errorf("create client for Events: %w", err)
 	}
 	lease, err := kubernetes.NewForConfig(slow) // a separate client, so that nothing delays a renewal
 	if err != nil {
-		return nil, fmt.Errorf("make client for the Lease: %w", err)
+		return nil, fmt.Errorf("create client for the Lease: %w", err)
 	}
 	objects, err := metadata.NewForConfig(base)
 	if err != nil {
-		return nil, fmt.Errorf("make client for metadata: %w", err)
+		return nil, fmt.Errorf("create client for metadata: %w", err)
 	}
 	return &clients{kube: kube, velero: velero, events: events, lease: lease, metadata: objects, snapshots: snapshots}, nil
 }

@@ -53,7 +53,7 @@ func (p *assembly) reportConfig(ctx context.Context) {
 	}
 	p.reportVersion(ctx, self)
 	if p.Flags.MaintenanceConcurrency > 0 {
-		logger.Info("Found the ConfigMap of maintenance jobs", "configMap", p.startup.MaintenanceConfigMap, "namedBy", p.startup.MaintenanceNamedBy)
+		logger.Info("Found ConfigMap of maintenance jobs", "configMap", p.startup.MaintenanceConfigMap, "namedBy", p.startup.MaintenanceNamedBy)
 	}
 	class := p.startup.Priority
 	p.Metrics.PriorityClass(priority.DataMover, class.Configured, class.Effective)
@@ -62,28 +62,28 @@ func (p *assembly) reportConfig(ctx context.Context) {
 		return
 	}
 	p.Metrics.PriorityClassFallback(priority.DataMover, string(class.Reason))
-	logger.Error(nil, "Priority class is not in force: data movers run without one", "configured", class.Configured, "reason", class.Reason, "message", class.Message)
+	logger.Error(nil, "Priority class is not in force, data movers run without one", "configured", class.Configured, "reason", class.Reason, "message", class.Message)
 	p.recorder.Event(self, corev1.EventTypeWarning, EventPriorityClass,
-		fmt.Sprintf("data movers run without priority class %q (%s): %s", class.Configured, class.Reason, class.Message))
+		fmt.Sprintf("Data movers run without priority class %q (%s): %s", class.Configured, class.Reason, class.Message))
 }
 
 // reportVersion warns if this version of Velero was not tested with Lateen.
 func (p *assembly) reportVersion(ctx context.Context, self *corev1.ObjectReference) {
 	image := p.startup.Templates[corev1.Linux].Image
 	logger := klog.FromContext(ctx)
-	logger.Info("Found Velero", "image", image, "tried", config.TriedVersions())
+	logger.Info("Found Velero", "image", image, "tested", config.TriedVersions())
 	untried := config.UntriedVelero(image)
 	if untried == "" {
 		return
 	}
-	logger.Error(nil, "Velero was not tried with this Lateen", "image", image, "tried", config.TriedVersions())
+	logger.Error(nil, "Velero version is not tested with this Lateen", "image", image, "tested", config.TriedVersions())
 	p.recorder.Event(self, corev1.EventTypeWarning, EventVersion, untried+"; use a newer Lateen, or test a backup and a restore first")
 }
 
 // warn logs a Problem as a warning. logr has no warning level, slog has. At --log-level=warning, an informational
 // message gets lost.
 func warn(ctx context.Context, problem config.Problem) {
-	slog.New(logr.ToSlogHandler(klog.FromContext(ctx))).WarnContext(ctx, "Configuration problem",
+	slog.New(logr.ToSlogHandler(klog.FromContext(ctx))).WarnContext(ctx, "Found configuration problem",
 		"section", problem.Section, "path", problem.Path, "reason", problem.Reason, "message", problem.Message)
 }
 
@@ -92,7 +92,7 @@ func (p *assembly) rejected(ctx context.Context, mover *corev1.Pod, class string
 	klog.FromContext(ctx).Error(nil, "Created mover without its priority class", "pod", klog.KObj(mover), "class", class, "actual", mover.Spec.PriorityClassName)
 	p.Metrics.PriorityClassFallback(priority.DataMover, string(priority.Rejected))
 	p.recorder.Event(p.self(), corev1.EventTypeWarning, EventPriorityClass,
-		fmt.Sprintf("mover pod %s has priority class %q instead of %q: the class was deleted after the start, or an admission webhook or policy changed the pod",
+		fmt.Sprintf("Mover pod %s has priority class %q instead of %q: the class was deleted after the agent's start, or an admission webhook or policy changed the pod. Create the class and restart the agents, or exempt the pods",
 			mover.Name, mover.Spec.PriorityClassName, class))
 }
 

@@ -78,11 +78,11 @@ func (p *assembly) coordinate(ctx context.Context, kinds []kind) error {
 	options.Clock = p.Clock
 	candidate, err := leader.NewCoordinator(options)
 	if err != nil {
-		return fmt.Errorf("stand for coordinator: %w", err)
+		return fmt.Errorf("run coordinator election: %w", err)
 	}
 	return candidate.Run(ctx, func(ctx context.Context) {
 		if err := p.runTerm(ctx, kinds); err != nil {
-			klog.FromContext(ctx).Error(err, "Coordinate")
+			klog.FromContext(ctx).Error(err, "Coordinator term failed")
 		}
 	})
 }
@@ -95,7 +95,7 @@ func (p *assembly) runTerm(ctx context.Context, kinds []kind) error {
 	defer end()
 	term, err := informers.NewCoordinatorCaches(p.clients.kube, selection(p.Flags))
 	if err != nil {
-		return fmt.Errorf("prepare caches of the coordinator: %w", err)
+		return fmt.Errorf("create caches of the coordinator: %w", err)
 	}
 	nodes := informers.NewNodes(ctx, p.clients.kube)
 	defer nodes.Wait()

@@ -40,7 +40,7 @@ func (p *assembly) maintain(ctx context.Context, complete, giveUp func()) error 
 	}
 	caches, err := informers.NewRepositoryCaches(p.clients.kube, p.clients.velero, p.Flags.Namespace, api.LabelRepository)
 	if err != nil {
-		return fmt.Errorf("prepare caches of maintenance: %w", err)
+		return fmt.Errorf("create caches of maintenance: %w", err)
 	}
 	maintainer := p.maintainer(caches)
 	const name = "backuprepository"
@@ -57,7 +57,7 @@ func (p *assembly) maintain(ctx context.Context, complete, giveUp func()) error 
 	defer running.Wait()
 	late := p.Clock.AfterFunc(cmp.Or(p.SyncTimeout, syncTimeout), func() {
 		if lacking := caches.Lacking(); lacking != "" && ctx.Err() == nil {
-			p.reportLacking(ctx, "the maintenance of repositories", lacking)
+			p.reportLacking(ctx, "repository maintenance", lacking)
 			giveUp()
 		}
 	})
@@ -151,9 +151,9 @@ func (p jobPlanner) reportClass(ctx context.Context, repository *velerov1.Backup
 		return
 	}
 	p.Metrics.PriorityClassFallback(priority.MaintenanceJob, string(class.Reason))
-	klog.FromContext(ctx).Error(nil, "Priority class is not in force: maintenance job made without one", "configured", class.Configured, "reason", class.Reason)
+	klog.FromContext(ctx).Error(nil, "Priority class is not in force, created maintenance job without one", "configured", class.Configured, "reason", class.Reason)
 	p.recorder.Eventf(about(repository), corev1.EventTypeWarning, EventPriorityClass,
-		"a maintenance job runs without priority class %q (%s); the next one is made anew from the configuration", class.Configured, class.Reason)
+		"Maintenance job runs without priority class %q (%s). The next job reads the configuration again", class.Configured, class.Reason)
 }
 
 func about(repository *velerov1.BackupRepository) *corev1.ObjectReference {

@@ -84,7 +84,7 @@ func (s *Server) isReady() bool {
 
 func (s *Server) readyz(w http.ResponseWriter, _ *http.Request) {
 	if !s.isReady() {
-		answer(w, http.StatusServiceUnavailable, "caches are not synced, or not every transfer has been looked at once")
+		answer(w, http.StatusServiceUnavailable, "caches are not synced, or not every transfer was reconciled once")
 		return
 	}
 	answer(w, http.StatusOK, "ok")

@@ -28,5 +28,5 @@ const syncTimeout = 2 * time.Minute
 func (p *assembly) reportLacking(ctx context.Context, what, lacking string) {
 	klog.FromContext(ctx).Error(nil, "Failed to sync caches", "of", what, "failing", lacking)
 	p.recorder.Event(p.self(), corev1.EventTypeWarning, EventCaches,
-		reconcile.EventMessage(fmt.Sprintf("%s cannot work, because its caches cannot be filled: %s. Check the rights of the agents' ServiceAccount (lateen install --apply sets them)", what, lacking)))
+		reconcile.EventMessage(fmt.Sprintf("Caches of %s cannot sync: %s. Check the RBAC rules of the agents' ServiceAccount (lateen install --apply restores them)", what, lacking)))
 }

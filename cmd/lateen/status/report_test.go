@@ -37,7 +37,7 @@ func busy() *scene {
 	s.backup("hourly-2v5bn", "node-3", time.Hour, is(velerov1.PodVolumeBackupPhaseCompleted, time.Hour))
 	s.backup("hourly-c9wzr", "node-3", time.Hour, is(velerov1.PodVolumeBackupPhaseFailed, time.Hour))
 	s.repository("app-default-kopia", 42*time.Minute)
-	s.repository("shop-default-kopia", 26*time.Hour, "OOMKilled: its pod took more than its memory limit of 1Gi", "cannot reach the bucket")
+	s.repository("shop-default-kopia", 26*time.Hour, "OOMKilled: its pod exceeded its memory limit of 1Gi", "cannot reach the bucket")
 	return s
 }
 

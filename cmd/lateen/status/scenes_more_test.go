@@ -138,7 +138,7 @@ func classless() *scene {
 		case *corev1.Pod:
 			if o.Name == "node-agent-node-2" {
 				o.Status.ContainerStatuses = []corev1.ContainerStatus{{State: corev1.ContainerState{Running: &corev1.ContainerStateRunning{StartedAt: ago(time.Hour)}}}}
-				s.event("Pod", o, corev1.EventTypeWarning, "PriorityClassNotInForce", "data movers run without priority class", 59*time.Minute)
+				s.event("Pod", o, corev1.EventTypeWarning, "PriorityClassNotInForce", "Data movers run without priority class", 59*time.Minute)
 			}
 		case *corev1.ConfigMap:
 			if o.Name == "node-agent-config" {

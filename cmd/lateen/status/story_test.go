@@ -41,7 +41,7 @@ func failing(message string) *scene {
 		b.Status.CompletionTimestamp, b.Status.Message = past(time.Minute), message
 	})
 	s.event("PodVolumeBackup", failed, corev1.EventTypeWarning, "Failed", message, time.Minute)
-	s.event("PodVolumeBackup", failed, corev1.EventTypeWarning, "MoverLog", "Last lines of the mover: level=error msg=\"no space left\"\nlevel=info msg=bye", time.Minute)
+	s.event("PodVolumeBackup", failed, corev1.EventTypeWarning, "MoverLog", "Last lines of the mover log: level=error msg=\"no space left\"\nlevel=info msg=bye", time.Minute)
 	return s
 }
 

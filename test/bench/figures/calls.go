@@ -20,7 +20,7 @@ type Calls struct {
 	Reads    int // get and list
 	Watches  int // begun
 	Failed   int // of all these, answered with 400 or more
-	Conflict int // of those, answered with 409: somebody else was faster
+	Conflict int // of those, answered with 409: another client changed the object first
 
 	// Refused counts those that failed by verb, resource and reason.
 	Refused []Count

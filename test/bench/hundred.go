@@ -11,6 +11,7 @@ import (
 
 	"github.com/lateen-project/lateen/test/bench/figures"
 	"github.com/lateen-project/lateen/test/cluster"
+	"github.com/lateen-project/lateen/test/fixture"
 	"github.com/lateen-project/lateen/test/testenv"
 )
 
@@ -39,22 +40,22 @@ func (s *env) runHundred(ctx context.Context, name string, movers time.Duration,
 	if err != nil {
 		return nil, err
 	}
-	agent, err := installed.agent(ctx, installed.nodes[0], flags...)
+	agent, err := installed.agent(ctx, installed.Nodes[0], flags...)
 	if err != nil {
 		return nil, err
 	}
-	defer agent.kill()
+	defer agent.Kill()
 	seen, err := installed.transfer(ctx, agent, pod)
 	if err != nil {
-		return nil, fmt.Errorf("%w; the agent's log ends with:\n%s", err, agent.tail())
+		return nil, fmt.Errorf("%w; the agent's log ends with:\n%s", err, agent.Tail())
 	}
 	return seen, nil
 }
 
 // transfer creates the backups, and returns what was seen until the agent had nothing left to do.
-func (s *installation) transfer(ctx context.Context, agent *agent, pod *corev1.Pod) (*hundred, error) {
+func (s *installation) transfer(ctx context.Context, agent *fixture.Program, pod *corev1.Pod) (*hundred, error) {
 	seen := &hundred{}
-	watching, stop := while(ctx, agent)
+	watching, stop := fixture.While(ctx, agent)
 	defer stop()
 	phases, err := s.phases(watching, testenv.PodVolumeBackup, backups, &seen.transitions)
 	if err != nil {
@@ -64,7 +65,7 @@ func (s *installation) transfer(ctx context.Context, agent *agent, pod *corev1.P
 	if err != nil {
 		return nil, err
 	}
-	before, err := cpuOf(agent.pid)
+	before, err := cpuOf(agent.PID())
 	if err != nil {
 		return nil, err
 	}
@@ -79,16 +80,16 @@ func (s *installation) transfer(ctx context.Context, agent *agent, pod *corev1.P
 }
 
 // measure adds what the agent used, once it has nothing left to do.
-func (s *installation) measure(ctx context.Context, agent *agent, begun time.Time, before time.Duration, seen *hundred) error {
-	after, err := cpuOf(agent.pid)
+func (s *installation) measure(ctx context.Context, agent *fixture.Program, begun time.Time, before time.Duration, seen *hundred) error {
+	after, err := cpuOf(agent.PID())
 	if err != nil {
 		return err
 	}
 	seen.cpu = after - before
-	if seen.memory, err = memoryOf(agent.pid); err != nil {
+	if seen.memory, err = memoryOf(agent.PID()); err != nil {
 		return err
 	}
-	records, err := s.env.plane.Audit(ctx, cluster.Query{User: s.user(), Since: begun})
+	records, err := s.Plane.Audit(ctx, cluster.Query{User: s.User(), Since: begun})
 	if err != nil {
 		return err
 	}

@@ -12,9 +12,9 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/watch"
 
-	"github.com/lateen-project/lateen/api"
 	"github.com/lateen-project/lateen/test/bench/figures"
 	"github.com/lateen-project/lateen/test/cluster"
+	"github.com/lateen-project/lateen/test/fixture"
 	"github.com/lateen-project/lateen/test/node"
 )
 
@@ -22,20 +22,16 @@ const (
 	repositories         = 50
 	jobsAtOnce           = 3 // what --repo-maintenance-concurrency is given
 	maintenanceConfigMap = "repo-maintenance-config"
-	repositoryLabel      = api.LabelRepository // of Velero's maintenance jobs and their pods
+	repositoryLabel      = "velero.io/repo-name" // of Velero's maintenance jobs and their pods
 )
 
-// jobs plays the pods of maintenance jobs, and leaves all others to the movers.
-type jobs struct {
-	take   time.Duration
-	movers node.Movers
-}
+// ofRepositories selects maintenance jobs and their pods.
+var ofRepositories = metav1.ListOptions{LabelSelector: repositoryLabel}
 
-// Run implements node.Runner.
-func (j jobs) Run(ctx context.Context, pod *corev1.Pod, host node.Host) node.Result {
-	if pod.Labels[repositoryLabel] == "" {
-		return j.movers.Run(ctx, pod, host)
-	}
+// jobs plays the pods of maintenance jobs.
+type jobs struct{ take time.Duration }
+
+func (j jobs) Run(ctx context.Context, _ *corev1.Pod, _ node.Host) node.Result {
 	timer := time.NewTimer(j.take)
 	defer timer.Stop()
 	select {
@@ -60,22 +56,22 @@ func (s *env) maintenance(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	here := fmt.Sprintf(`{"loadAffinity":[{"nodeSelector":{"matchLabels":{"kubernetes.io/hostname":%q}}}]}`, installed.nodes[0].Name())
+	here := fmt.Sprintf(`{"loadAffinity":[{"nodeSelector":{"matchLabels":{"kubernetes.io/hostname":%q}}}]}`, installed.Nodes[0].Name())
 	if err := installed.ConfigMap(ctx, maintenanceConfigMap, map[string]string{"global": here}); err != nil {
 		return err
 	}
-	agent, err := installed.agent(ctx, installed.nodes[0], fmt.Sprintf("--repo-maintenance-concurrency=%d", jobsAtOnce),
+	agent, err := installed.agent(ctx, installed.Nodes[0], fmt.Sprintf("--repo-maintenance-concurrency=%d", jobsAtOnce),
 		"--repo-maintenance-job-configmap="+maintenanceConfigMap)
 	if err != nil {
 		return err
 	}
-	defer agent.kill()
+	defer agent.Kill()
 	if err := installed.coordinated(ctx); err != nil {
 		return err
 	}
 	seen, err := installed.maintain(ctx, agent)
 	if err != nil {
-		return fmt.Errorf("%w; the agent's log ends with:\n%s", err, agent.tail())
+		return fmt.Errorf("%w; the agent's log ends with:\n%s", err, agent.Tail())
 	}
 	var runs []figures.Run
 	for _, run := range seen.runs {
@@ -113,8 +109,8 @@ func (p panel) maintenance(measured figures.Runs, created int, calls figures.Cal
 }
 
 // maintain makes the repositories, and returns once each has a run in its history.
-func (s *installation) maintain(ctx context.Context, agent *agent) (*maintained, error) {
-	ctx, stop := while(ctx, agent)
+func (s *installation) maintain(ctx context.Context, agent *fixture.Program) (*maintained, error) {
+	ctx, stop := fixture.While(ctx, agent)
 	defer stop()
 	seen := &maintained{runs: map[string]*figures.Run{}}
 	jobsOver, err := s.followJobs(ctx, seen.runs)
@@ -139,7 +135,7 @@ func (s *installation) maintain(ctx context.Context, agent *agent) (*maintained,
 	for name, run := range seen.runs {
 		run.Begun, run.Ended, run.Noted = begun[name], ended[name], noted[run.Repository]
 	}
-	records, err := s.env.plane.Audit(ctx, cluster.Query{User: s.user(), Since: seen.due})
+	records, err := s.Plane.Audit(ctx, cluster.Query{User: s.User(), Since: seen.due})
 	seen.calls = figures.CountCalls(records)
 	return seen, err
 }
@@ -147,7 +143,6 @@ func (s *installation) maintain(ctx context.Context, agent *agent) (*maintained,
 // repository makes one that has been due for an hour.
 func (s *installation) repository(ctx context.Context, name string) error {
 	repository := &velerov1.BackupRepository{
-		TypeMeta:   metav1.TypeMeta{APIVersion: velerov1.SchemeGroupVersion.String(), Kind: "BackupRepository"},
 		ObjectMeta: metav1.ObjectMeta{Name: name},
 		Spec: velerov1.BackupRepositorySpec{
 			VolumeNamespace: "app", BackupStorageLocation: "default", RepositoryType: velerov1.BackupRepositoryTypeKopia,
@@ -157,17 +152,14 @@ func (s *installation) repository(ctx context.Context, name string) error {
 			Phase: velerov1.BackupRepositoryPhaseReady, LastMaintenanceTime: new(metav1.NewTime(time.Now().Add(-2 * time.Hour))),
 		},
 	}
-	if err := s.Velero.Post().Namespace(s.Namespace).Resource("backuprepositories").Body(repository).Do(ctx).Error(); err != nil {
-		return fmt.Errorf("create backup repository %s: %w", name, err)
-	}
-	return nil
+	_, err := s.Repositories().Create(ctx, repository, metav1.CreateOptions{})
+	return err
 }
 
 // followJobs collects when jobs were made and over, until so many are.
 func (s *installation) followJobs(ctx context.Context, into map[string]*figures.Run) (<-chan error, error) {
 	finished := 0
-	all := stream{client: s.Kube.BatchV1().RESTClient(), namespace: s.Namespace, resource: "jobs", labels: repositoryLabel}
-	return all.start(ctx, func(event watch.Event) bool {
+	return follow(ctx, s.Kube.BatchV1().Jobs(s.Namespace), ofRepositories, func(event watch.Event) bool {
 		job, ok := event.Object.(*batchv1.Job)
 		if !ok {
 			return false
@@ -188,8 +180,7 @@ func (s *installation) followJobs(ctx context.Context, into map[string]*figures.
 
 // followPods collects when the pods of jobs began and ended to work, by job.
 func (s *installation) followPods(ctx context.Context, begun, ended map[string]time.Time) (<-chan error, error) {
-	all := stream{client: s.Kube.CoreV1().RESTClient(), namespace: s.Namespace, resource: "pods", labels: repositoryLabel}
-	return all.start(ctx, func(event watch.Event) bool {
+	return follow(ctx, s.Kube.CoreV1().Pods(s.Namespace), ofRepositories, func(event watch.Event) bool {
 		pod, ok := event.Object.(*corev1.Pod)
 		if !ok {
 			return false
@@ -208,8 +199,7 @@ func (s *installation) followPods(ctx context.Context, begun, ended map[string]t
 
 // followRepositories collects when the first run of each was in its history.
 func (s *installation) followRepositories(ctx context.Context, noted map[string]time.Time) (<-chan error, error) {
-	all := stream{client: s.Velero, namespace: s.Namespace, resource: "backuprepositories"}
-	return all.start(ctx, func(event watch.Event) bool {
+	return follow(ctx, s.Repositories(), metav1.ListOptions{}, func(event watch.Event) bool {
 		repository, ok := event.Object.(*velerov1.BackupRepository)
 		if ok && len(repository.Status.RecentMaintenance) > 0 && noted[repository.Name].IsZero() {
 			noted[repository.Name] = time.Now()

@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"fmt"
+	"strings"
 	"time"
 
 	velerov1 "github.com/vmware-tanzu/velero/pkg/apis/velero/v1"
@@ -33,18 +34,23 @@ func (s *env) memory(ctx context.Context) error {
 
 // weigh starts an agent, and adds what it needs.
 func (s *installation) weigh(ctx context.Context, show panel, with string) error {
-	agent, err := s.agent(ctx, s.nodes[0])
+	agent, err := s.agent(ctx, s.Nodes[0])
 	if err != nil {
 		return err
 	}
-	defer agent.kill()
-	used, err := memoryOf(agent.pid)
+	defer agent.Kill()
+	used, err := memoryOf(agent.PID())
 	if err != nil {
 		return err
 	}
-	heap, err := agent.metric(ctx, "go_memstats_heap_alloc_bytes")
+	const gauge = "go_memstats_heap_alloc_bytes"
+	lines, err := agent.Metrics(ctx, gauge)
 	if err != nil {
 		return err
+	}
+	var heap float64
+	if _, err := fmt.Sscanf(strings.Join(lines, ""), gauge+" %g", &heap); err != nil {
+		return fmt.Errorf("read metric %s of %q: %w", gauge, lines, err)
 	}
 	show.show(with+": resident", mebibytes(used.resident), "MiB")
 	show.show(with+": resident, peak", mebibytes(used.peak), "MiB")

@@ -4,8 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"os"
-	"path/filepath"
 	"time"
 
 	snapshotv1 "github.com/kubernetes-csi/external-snapshotter/client/v8/apis/volumesnapshot/v1"
@@ -14,12 +12,12 @@ import (
 	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/utils/ptr"
 
 	"github.com/lateen-project/lateen/test/bench/figures"
 	"github.com/lateen-project/lateen/test/cluster"
 	"github.com/lateen-project/lateen/test/csi"
+	"github.com/lateen-project/lateen/test/fixture"
 	"github.com/lateen-project/lateen/test/testenv"
 )
 
@@ -46,9 +44,8 @@ type carried struct {
 type uploads struct {
 	*installation
 	load   workload
-	driver *csi.Driver
 	class  string // of storage, and of snapshots
-	agents []*agent
+	agents []*fixture.Program
 }
 
 // carry has agents do a load.
@@ -66,10 +63,10 @@ func (s *env) carry(ctx context.Context, load workload) (*carried, error) {
 	}
 	seen := &carried{workload: load}
 	if err := f.carry(ctx, seen); err != nil {
-		return nil, fmt.Errorf("%w; the log of agent %s ends with:\n%s", err, f.nodes[0].Name(), f.agents[0].tail())
+		return nil, fmt.Errorf("%w; the log of agent %s ends with:\n%s", err, f.Nodes[0].Name(), f.agents[0].Tail())
 	}
 	for _, agent := range f.agents {
-		agent.kill() // or it would disturb what comes next
+		_ = agent.Kill() // or it would disturb what comes next
 	}
 	return seen, nil
 }
@@ -85,33 +82,15 @@ func (f *uploads) storage(ctx context.Context) error {
 		s.snapshotting = true
 		s.atEnd(func() error { s.snapshotting = false; return controller.Stop() })
 	}
-	dir := filepath.Join(s.dir, f.class)
-	if err := os.Mkdir(dir, 0o755); err != nil {
-		return err
-	}
-	var err error
-	f.driver, err = csi.Start(ctx, s.plane.Admin(), csi.Options{
-		Driver: f.class + ".example.com", Dir: dir, DataLess: true, ReadyDelay: f.load.ready,
-	})
-	if err != nil {
-		return err
-	}
-	s.atEnd(func() error { f.driver.Stop(); return nil })
-	if err := f.StorageClass(ctx, f.class, f.driver.Name()); err != nil {
-		return err
-	}
-	return f.SnapshotClass(ctx, f.class, f.driver.Name())
+	return f.StartDriver(ctx, f.class, csi.Options{DataLess: true, ReadyDelay: f.load.ready})
 }
 
 // launch starts the agents, and returns when one of them coordinates and the pods that stand for them are Ready.
 func (f *uploads) launch(ctx context.Context) error {
-	f.agents = make([]*agent, len(f.nodes))
+	f.agents = make([]*fixture.Program, len(f.Nodes))
 	const atOnce = 4 // of processes that start
 	err := inParallel(len(f.agents), atOnce, func(i int) error {
-		on := f.nodes[i]
-		if _, err := f.NodeAgentPod(ctx, on.Name(), testenv.Ready); err != nil {
-			return err
-		}
+		on := f.Nodes[i]
 		var err error
 		f.agents[i], err = f.agent(ctx, on)
 		return err
@@ -124,21 +103,10 @@ func (f *uploads) launch(ctx context.Context) error {
 
 // coordinated returns when an agent coordinates.
 func (s *installation) coordinated(ctx context.Context) error {
-	watcher, err := s.Kube.CoordinationV1().Leases(s.Namespace).Watch(ctx, metav1.ListOptions{})
-	if err != nil {
-		return fmt.Errorf("watch Lease of the coordinator: %w", err)
-	}
-	_, held, err := drain(watcher, "", func(event watch.Event) bool {
-		lease, ok := event.Object.(*coordinationv1.Lease)
-		return ok && ptr.Deref(lease.Spec.HolderIdentity, "") != ""
+	_, err := testenv.Wait(ctx, s.Kube.CoordinationV1().Leases(s.Namespace), metav1.ListOptions{}, func(lease *coordinationv1.Lease) bool {
+		return ptr.Deref(lease.Spec.HolderIdentity, "") != ""
 	})
-	if err == nil && !held {
-		err = errors.New("the watch ended before anybody had it")
-	}
-	if err != nil {
-		return fmt.Errorf("wait for the Lease of the coordinator: %w", err)
-	}
-	return nil
+	return err
 }
 
 // carry creates what there is to do, and adds to seen what was seen until the agents had nothing left to do.
@@ -168,7 +136,7 @@ func (f *uploads) carry(ctx context.Context, seen *carried) error {
 				return err
 			}
 			_, err := f.DataUpload(ctx, backup, claims[i], velerov2alpha1.CSISnapshotSpec{
-				VolumeSnapshot: taken[i].Name, SnapshotClass: f.class, Driver: f.driver.Name(),
+				VolumeSnapshot: taken[i].Name, SnapshotClass: f.class, Driver: f.Driver.Name(),
 			})
 			return err
 		})
@@ -177,7 +145,7 @@ func (f *uploads) carry(ctx context.Context, seen *carried) error {
 
 // observe adds what is seen of the uploads that create makes.
 func (f *uploads) observe(ctx context.Context, seen *carried, create func() error) error {
-	ctx, stop := while(ctx, f.agents...)
+	ctx, stop := fixture.While(ctx, f.agents...)
 	defer stop()
 	phases, err := f.phases(ctx, testenv.DataUpload, f.load.uploads, &seen.transitions)
 	if err != nil {
@@ -200,7 +168,7 @@ func (f *uploads) observe(ctx context.Context, seen *carried, create func() erro
 		return err
 	}
 	seen.cpu, seen.busy = after.agents-before.agents, after.machine.busy(before.machine)
-	records, err := f.env.plane.Audit(ctx, cluster.Query{User: f.user(), Since: begun})
+	records, err := f.Plane.Audit(ctx, cluster.Query{User: f.User(), Since: begun})
 	seen.calls = figures.CountCalls(records)
 	return err
 }
@@ -213,7 +181,7 @@ type usage struct {
 
 func (f *uploads) usage() (sum usage, err error) {
 	for _, agent := range f.agents {
-		used, err := cpuOf(agent.pid)
+		used, err := cpuOf(agent.PID())
 		if err != nil {
 			return sum, err
 		}

@@ -14,6 +14,7 @@ import (
 
 	"github.com/lateen-project/lateen/deploy"
 	"github.com/lateen-project/lateen/test/cluster"
+	"github.com/lateen-project/lateen/test/fixture"
 	"github.com/lateen-project/lateen/test/node"
 	"github.com/lateen-project/lateen/test/process"
 	"github.com/lateen-project/lateen/test/testenv"
@@ -80,7 +81,7 @@ func (a *Agent) arguments(story *Case) []string {
 	if story.maintains() && a.Maintains != nil {
 		return append(slices.Clone(a.Maintains), "--repo-maintenance-job-configmap="+jobMap)
 	}
-	args := append(slices.Clone(a.Args), "--node-agent-configmap="+configMap)
+	args := append(slices.Clone(a.Args), "--node-agent-configmap="+fixture.ConfigMap)
 	if story.maintains() {
 		args = append(args, "--repo-maintenance-job-configmap="+jobMap)
 	}

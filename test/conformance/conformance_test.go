@@ -13,6 +13,7 @@ import (
 	"k8s.io/client-go/dynamic"
 
 	"github.com/lateen-project/lateen/test/cluster"
+	"github.com/lateen-project/lateen/test/fixture"
 	"github.com/lateen-project/lateen/test/testenv"
 )
 
@@ -24,8 +25,8 @@ var (
 )
 
 func TestMain(m *testing.M) {
-	os.Exit(cluster.Main(m, os.Stderr, &plane, func(ctx context.Context, c *cluster.Cluster) error {
-		return errors.Join(testenv.InstallCRDs(ctx, c.Admin()), testenv.InstallSnapshotCRDs(ctx, c.Admin()))
+	os.Exit(fixture.Main(m, &plane, func(ctx context.Context, c *cluster.Cluster) error {
+		return testenv.InstallSnapshotCRDs(ctx, c.Admin())
 	}))
 }
 

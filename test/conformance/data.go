@@ -105,7 +105,7 @@ func (s *scene) movedBy(ctx context.Context, transfer *testenv.Transfer) error {
 
 // uploaded wants the mover of a backup to have read the data of something.
 func (s *scene) uploaded(transfer *testenv.Transfer, of types.UID) error {
-	data, ok := s.movers.Uploaded(transfer.UID)
+	data, ok := s.Movers.Uploaded(transfer.UID)
 	if !ok {
 		return errors.New("no mover has read a volume")
 	}

@@ -82,11 +82,11 @@ func (s *scene) nameNodes(name string) {
 
 // startNodes starts the nodes, the first one before the others, and returns when there are pods of the node-agent where
 // agents are to run.
-func (s *scene) startNodes(ctx context.Context, admin *rest.Config, kubelet string) error {
+func (s *scene) startNodes(ctx context.Context) error {
 	machines := s.story.machines()
 	others := slices.DeleteFunc(slices.Sorted(maps.Keys(machines)), func(word string) bool { return word == firstNode })
 	for _, word := range append([]string{firstNode}, others...) {
-		if err := s.startNode(ctx, admin, word, machines[word], kubelet); err != nil {
+		if err := s.startNode(ctx, word, machines[word]); err != nil {
 			return err
 		}
 	}
@@ -100,19 +100,18 @@ func (s *scene) startNodes(ctx context.Context, admin *rest.Config, kubelet stri
 	return nil
 }
 
-func (s *scene) startNode(ctx context.Context, admin *rest.Config, word string, machine Machine, kubelet string) error {
+func (s *scene) startNode(ctx context.Context, word string, machine Machine) error {
 	options := node.Options{
-		Name: s.words.of(word), Root: kubelet, StartDelay: time.Duration(s.story.Mover.Starts),
-		Runner: node.Movers{Runner: s.movers, Jobs: jobs{}},
+		Name: s.words.of(word), Root: filepath.Join(s.dir, "kubelet"), StartDelay: time.Duration(s.story.Mover.Starts),
+		Runner: node.Movers{Runner: s.Movers, Jobs: jobs{}},
 	}
 	if machine.Agent {
 		options.Labels = map[string]string{fleet: s.words.of(firstNode)}
 	}
-	started, err := node.Start(ctx, admin, options)
-	if err != nil {
+	if err := s.StartNode(ctx, options); err != nil {
 		return err
 	}
-	s.atEnd(started.Stop)
+	started := s.Nodes[len(s.Nodes)-1]
 	s.story.Mover.trouble(started.Faults)
 	if word == firstNode {
 		s.node = started

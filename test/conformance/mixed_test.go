@@ -2,7 +2,7 @@ package conformance
 
 import (
 	"context"
-	"encoding/json"
+	"fmt"
 	"path/filepath"
 	"strings"
 	"syscall"
@@ -22,6 +22,7 @@ import (
 	"github.com/lateen-project/lateen/deploy"
 	"github.com/lateen-project/lateen/test/cluster"
 	"github.com/lateen-project/lateen/test/csi"
+	"github.com/lateen-project/lateen/test/fixture"
 	"github.com/lateen-project/lateen/test/node"
 	"github.com/lateen-project/lateen/test/testenv"
 )
@@ -30,8 +31,7 @@ import (
 // long as the test; which of them accepts a transfer is decided by having the other one stand still.
 type mixed struct {
 	*testing.T
-	*testenv.Env
-	driver *csi.Driver
+	*fixture.Env
 	backup *velerov1.Backup
 	class  string
 	nodes  map[string]string // by agent
@@ -43,42 +43,32 @@ const unready = 10 * time.Second
 
 func newMixed(ctx context.Context, t *testing.T, moversOn string) *mixed {
 	t.Helper()
-	base, dir := "node-"+rand.String(8), t.TempDir()
-	labels, kubelet := map[string]string{"fleet": base}, filepath.Join(dir, "kubelet")
-	w, err := testenv.New(ctx, plane.Admin(), testenv.Options{NodeLabels: labels, KubeletRoot: kubelet})
-	require.NoError(t, err)
-	require.NoError(t, testenv.Apply(ctx, plane.Admin(), deploy.RBAC(w.Namespace)...))
-	m := &mixed{T: t, Env: w, class: "class-" + w.Namespace, nodes: map[string]string{}, agents: map[string]*run{}}
-	movers, err := node.NewStandIn(plane.Admin(), takes)
-	require.NoError(t, err)
+	base := "node-" + rand.String(8)
+	m := &mixed{T: t, nodes: map[string]string{}, agents: map[string]*run{}}
+	options := fixture.Options{Takes: takes}
+	options.NodeLabels = map[string]string{"fleet": base}
 	for _, name := range []string{"velero", "lateen"} {
 		m.nodes[name] = base + "-" + name
-		started, err := node.Start(ctx, plane.Admin(), node.Options{Name: m.nodes[name], Labels: labels, Root: kubelet, Runner: node.Movers{Runner: movers}})
-		require.NoError(t, err)
-		t.Cleanup(started.Stop)
+		options.Nodes = append(options.Nodes, node.Options{Name: m.nodes[name]})
 	}
-	m.driver, err = csi.Start(ctx, plane.Admin(), csi.Options{Driver: w.Namespace + ".example.com", Dir: t.TempDir(), ReadyDelay: unready})
+	options.Config = fmt.Sprintf(`{"loadAffinity":[{"nodeSelector":{"matchLabels":{%q:%q}}}]}`, corev1.LabelHostname, m.nodes[moversOn])
+	var err error
+	m.Env, err = fixture.New(ctx, plane, t.TempDir(), options)
+	t.Cleanup(func() { require.NoError(t, m.Close()) })
 	require.NoError(t, err)
-	t.Cleanup(m.driver.Stop)
-	require.NoError(t, w.StorageClass(ctx, m.class, m.driver.Name()))
-	require.NoError(t, w.SnapshotClass(ctx, m.class, m.driver.Name()))
-	config, err := json.Marshal(map[string]any{"loadAffinity": []any{map[string]any{
-		"nodeSelector": map[string]any{"matchLabels": map[string]any{corev1.LabelHostname: m.nodes[moversOn]}},
-	}}})
-	require.NoError(t, err)
-	require.NoError(t, w.ConfigMap(ctx, configMap, map[string]string{"config.json": string(config)}))
-	m.backup, err = w.Backup(ctx, "nightly")
+	m.class = "class-" + m.Namespace
+	require.NoError(t, m.StartDriver(ctx, m.class, csi.Options{ReadyDelay: unready}))
+	m.backup, err = m.Backup(ctx, "nightly")
 	require.NoError(t, err)
 	m.exchange(ctx)
-	m.start(ctx, "velero", filepath.Join(kubelet, "pods"))
-	m.start(ctx, "lateen", filepath.Join(kubelet, "pods"))
+	m.start(ctx, "velero", m.Nodes[0].PodsDir())
+	m.start(ctx, "lateen", m.Nodes[0].PodsDir())
 	m.leads(ctx)
 	return m
 }
 
 // exchange makes the pod of Lateen's node one of Lateen's agent, as an adoption does with one node after the other.
 func (m *mixed) exchange(ctx context.Context) {
-	m.Helper()
 	for _, name := range m.nodes {
 		_, err := m.NodeAgentPod(ctx, name, testenv.Ready)
 		require.NoError(m, err)
@@ -106,7 +96,6 @@ func (m *mixed) exchange(ctx context.Context) {
 
 // start starts an agent on its node.
 func (m *mixed) start(ctx context.Context, name, pods string) {
-	m.Helper()
 	played, err := agentNamed(name)
 	require.NoError(m, err)
 	config, err := plane.ServiceAccount(ctx, m.Namespace, played.Account)
@@ -124,22 +113,14 @@ func (m *mixed) start(ctx context.Context, name, pods string) {
 
 // leads waits until Lateen's agent coordinates.
 func (m *mixed) leads(ctx context.Context) {
-	m.Helper()
-	leases, err := m.Kube.CoordinationV1().Leases(m.Namespace).Watch(ctx, metav1.ListOptions{})
+	_, err := testenv.Wait(ctx, m.Kube.CoordinationV1().Leases(m.Namespace), testenv.Named(deploy.CoordinatorLease), func(lease *coordinationv1.Lease) bool {
+		return strings.HasPrefix(ptr.Deref(lease.Spec.HolderIdentity, ""), m.nodes["lateen"])
+	})
 	require.NoError(m, err)
-	defer leases.Stop()
-	for change := range leases.ResultChan() {
-		lease, ok := change.Object.(*coordinationv1.Lease)
-		if ok && lease.Name == deploy.CoordinatorLease && strings.HasPrefix(ptr.Deref(lease.Spec.HolderIdentity, ""), m.nodes["lateen"]) {
-			return
-		}
-	}
-	require.Fail(m, "Lateen's agent does not coordinate")
 }
 
 // acceptedBy makes a DataUpload while only one of the agents moves, which accepts it.
 func (m *mixed) acceptedBy(ctx context.Context, agent, claim string) (upload string) {
-	m.Helper()
 	other := map[string]string{"velero": "lateen", "lateen": "velero"}[agent]
 	_, err := m.CSIClaim(ctx, claim, m.class)
 	require.NoError(m, err)
@@ -149,7 +130,7 @@ func (m *mixed) acceptedBy(ctx context.Context, agent, claim string) (upload str
 	snapshot, err := m.Snapshot(ctx, m.backup, source, m.class)
 	require.NoError(m, err)
 	created, err := m.DataUpload(ctx, m.backup, source, velerov2alpha1.CSISnapshotSpec{
-		VolumeSnapshot: snapshot.Name, SnapshotClass: m.class, Driver: m.driver.Name(),
+		VolumeSnapshot: snapshot.Name, SnapshotClass: m.class, Driver: m.Driver.Name(),
 	})
 	require.NoError(m, err)
 	accepted, err := m.Transfers(testenv.DataUpload).Wait(ctx, created.Name, testenv.In(testenv.Accepted))
@@ -181,14 +162,13 @@ func TestAnUploadIsExposedByTheAgentThatAcceptedItAndByNoOther(t *testing.T) {
 				require.NoError(t, m.WaitClaimGone(ctx, m.Namespace, name))
 				m.exposedBy(ctx, agent, name)
 			}
-			require.Empty(t, m.driver.Handles(), "snapshots are left")
+			require.Empty(t, m.Driver.Handles(), "snapshots are left")
 		})
 	}
 }
 
 // exposedBy wants nobody else to have made anything for an upload.
 func (m *mixed) exposedBy(ctx context.Context, agent, name string) {
-	m.Helper()
 	played, err := agentNamed(agent)
 	require.NoError(m, err)
 	created, err := plane.Audit(ctx, cluster.Query{Verbs: []string{"create"}, Name: name})
@@ -200,8 +180,7 @@ func (m *mixed) exposedBy(ctx context.Context, agent, name string) {
 	for _, record := range created {
 		require.Equal(m, "system:serviceaccount:"+m.Namespace+":"+played.Account, record.User, record.String())
 	}
-	movers := created.Where(func(r cluster.Record) bool {
-		return r.Resource == "pods" && r.Code == 201 && !strings.Contains(r.RequestURI, "dryRun")
-	})
-	require.Len(m, movers, 1)
+	made, err := m.MoversMade(ctx, name)
+	require.NoError(m, err)
+	require.Equal(m, 1, made)
 }

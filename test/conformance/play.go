@@ -1,6 +1,7 @@
 package conformance
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -16,11 +17,10 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/rand"
 	"k8s.io/client-go/dynamic"
-	"k8s.io/client-go/rest"
 
-	"github.com/lateen-project/lateen/deploy"
 	"github.com/lateen-project/lateen/test/cluster"
 	"github.com/lateen-project/lateen/test/csi"
+	"github.com/lateen-project/lateen/test/fixture"
 	"github.com/lateen-project/lateen/test/node"
 	"github.com/lateen-project/lateen/test/testenv"
 )
@@ -39,7 +39,6 @@ const (
 	// takes is how long movers take if a case does not say so.
 	takes = 200 * time.Millisecond
 
-	configMap     = "node-agent-config"
 	repositoryMap = "backup-repository-config"
 	jobMap        = "repo-maintenance-job-config"
 	// frequency is how often repositories are maintained.
@@ -48,7 +47,7 @@ const (
 
 // scene is one case being played.
 type scene struct {
-	*testenv.Env
+	*fixture.Env
 	plane  *Plane
 	agent  *Agent
 	story  *Case
@@ -56,7 +55,6 @@ type scene struct {
 	config Object // of the node-agent
 	node   *node.Node
 	hosts  []*host // the nodes with agents; the first one is node
-	movers *node.StandIn
 	words  words
 	named  chan struct{} // closed when the resource has a name
 	// create makes a resource, which alter changes before.
@@ -139,20 +137,19 @@ func (s *scene) atEnd(do func()) {
 func (s *scene) build(ctx context.Context) (err error) {
 	ctx, cancel := context.WithTimeout(ctx, buildTimeout)
 	defer cancel()
-	admin := s.plane.Cluster.Admin()
-	name, kubelet := "node-"+rand.String(8), filepath.Join(s.dir, "kubelet")
-	options := testenv.Options{NodeLabels: map[string]string{fleet: name}, KubeletRoot: kubelet}
-	if s.Env, err = testenv.New(ctx, admin, options); err != nil {
+	name := "node-" + rand.String(8)
+	options := fixture.Options{Takes: time.Duration(cmp.Or(s.story.Mover.Takes, Duration(takes)))}
+	options.NodeLabels = map[string]string{fleet: name}
+	s.Env, err = fixture.New(ctx, s.plane.Cluster, s.dir, options)
+	s.atEnd(func() { _ = s.Close() }) // nodes end without an error
+	if err != nil {
 		return err
 	}
 	s.nameNodes(name)
 	for word, stands := range map[string]string{
-		"NAMESPACE": s.Namespace, "APPS": s.Apps, "KUBELET": kubelet, "CLASS": "class-" + s.Namespace,
+		"NAMESPACE": s.Namespace, "APPS": s.Apps, "KUBELET": filepath.Join(s.dir, "kubelet"), "CLASS": "class-" + s.Namespace,
 	} {
 		s.words.set(word, stands)
-	}
-	if err := testenv.Apply(ctx, admin, deploy.RBAC(s.Namespace)...); err != nil {
-		return err
 	}
 	if err := s.classes(ctx); err != nil {
 		return err
@@ -165,10 +162,11 @@ func (s *scene) build(ctx context.Context) (err error) {
 	if err := s.configure(ctx); err != nil {
 		return err
 	}
-	if err := s.playMovers(admin); err != nil {
-		return err
+	s.Movers.Silent = s.story.Mover.Silent
+	if want := s.story.Mover.Result; want != nil {
+		s.Movers.Result = &node.Result{ExitCode: want.ExitCode, Message: want.Message, Reason: want.Reason}
 	}
-	if err := s.startNodes(ctx, admin, kubelet); err != nil {
+	if err := s.startNodes(ctx); err != nil {
 		return err
 	}
 	return s.prepare(ctx)
@@ -187,7 +185,7 @@ func (s *scene) configure(ctx context.Context) error {
 	if err := s.configureJobs(ctx); err != nil {
 		return err
 	}
-	for name, content := range map[string]Object{configMap: s.config, repositoryMap: s.story.Repository} {
+	for name, content := range map[string]Object{fixture.ConfigMap: s.config, repositoryMap: s.story.Repository} {
 		if content == nil {
 			continue
 		}
@@ -221,21 +219,6 @@ func (s *scene) configure(ctx context.Context) error {
 func (s *scene) here() []any {
 	labels := map[string]any{"matchLabels": map[string]any{corev1.LabelHostname: s.words.of(firstNode)}}
 	return []any{map[string]any{"nodeSelector": labels}}
-}
-
-func (s *scene) playMovers(admin *rest.Config) (err error) {
-	want := s.story.Mover
-	if s.movers, err = node.NewStandIn(admin, takes); err != nil {
-		return err
-	}
-	s.movers.Silent = want.Silent
-	if want.Takes != 0 {
-		s.movers.Takes = time.Duration(want.Takes)
-	}
-	if want.Result != nil {
-		s.movers.Result = &node.Result{ExitCode: want.Result.ExitCode, Message: want.Result.Message, Reason: want.Result.Reason}
-	}
-	return nil
 }
 
 // ready waits for a pod of the applications.

@@ -23,7 +23,6 @@ func kinds() []testenv.Kind { return append(testenv.Kinds(), repository) }
 // jobs plays maintenance, which succeeds at once.
 type jobs struct{}
 
-// Run implements node.Runner.
 func (jobs) Run(context.Context, *corev1.Pod, node.Host) node.Result { return node.Result{} }
 
 // maintains tells whether the case is about maintenance.
@@ -54,7 +53,7 @@ func (s *scene) configureJobs(ctx context.Context) error {
 func (s *scene) prepareRepository() error {
 	s.create = func(ctx context.Context, alter func(metav1.Object) error) (metav1.Object, error) {
 		wanted := &velerov1.BackupRepository{
-			TypeMeta:   metav1.TypeMeta{APIVersion: velerov1.SchemeGroupVersion.String(), Kind: string(repository)},
+
 			ObjectMeta: metav1.ObjectMeta{Name: s.Apps + "-default-kopia-abcde"},
 			Spec: velerov1.BackupRepositorySpec{
 				VolumeNamespace: s.Apps, BackupStorageLocation: "default", RepositoryType: velerov1.BackupRepositoryTypeKopia,
@@ -65,8 +64,7 @@ func (s *scene) prepareRepository() error {
 		if err := alter(wanted); err != nil {
 			return nil, err
 		}
-		created := &velerov1.BackupRepository{}
-		err := s.Velero.Post().Namespace(s.Namespace).Resource("backuprepositories").Body(wanted).Do(ctx).Into(created)
+		created, err := s.Repositories().Create(ctx, wanted, metav1.CreateOptions{})
 		if err != nil {
 			return nil, fmt.Errorf("create repository: %w", err)
 		}

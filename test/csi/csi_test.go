@@ -17,6 +17,7 @@ import (
 
 	"github.com/lateen-project/lateen/test/cluster"
 	"github.com/lateen-project/lateen/test/csi"
+	"github.com/lateen-project/lateen/test/fixture"
 	"github.com/lateen-project/lateen/test/testenv"
 )
 
@@ -24,25 +25,14 @@ import (
 var plane *cluster.Cluster
 
 func TestMain(m *testing.M) {
-	os.Exit(cluster.Main(m, os.Stderr, &plane, func(ctx context.Context, c *cluster.Cluster) error {
-		if err := testenv.InstallCRDs(ctx, c.Admin()); err != nil {
-			return err
-		}
+	os.Exit(fixture.Main(m, &plane, func(ctx context.Context, c *cluster.Cluster) error {
 		_, err := testenv.ServeSnapshots(ctx, c)
 		return err
 	}))
 }
 
-// patience is the limit for one wait of a test.
-const patience = testenv.Patience
-
 // deadline returns a context that bounds all waits of a test.
-func deadline(t *testing.T) context.Context {
-	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), patience)
-	t.Cleanup(cancel)
-	return ctx
-}
+var deadline = fixture.Soon
 
 // envs counts the environments, so that each has a unique name.
 var envs atomic.Int64
@@ -87,18 +77,10 @@ func (s *env) claim(
 // said returns the first Event with that reason about the object with that name in Apps.
 func (s *env) said(ctx context.Context, t *testing.T, name, reason string) *corev1.Event {
 	t.Helper()
-	watcher, err := s.Kube.CoreV1().Events(s.Apps).Watch(ctx, metav1.ListOptions{FieldSelector: "involvedObject.name=" + name + ",reason=" + reason})
+	event, err := testenv.Wait(ctx, s.Kube.CoreV1().Events(s.Apps),
+		metav1.ListOptions{FieldSelector: "involvedObject.name=" + name + ",reason=" + reason}, func(*corev1.Event) bool { return true })
 	require.NoError(t, err)
-	defer watcher.Stop()
-	select {
-	case event := <-watcher.ResultChan():
-		reported, ok := event.Object.(*corev1.Event)
-		require.True(t, ok, "%v", event)
-		return reported
-	case <-ctx.Done():
-		require.Fail(t, "nothing was said of "+name)
-		return nil
-	}
+	return event
 }
 
 // plant creates a tree with every property that a copy could lose.

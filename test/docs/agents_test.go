@@ -22,7 +22,6 @@ type agents struct {
 	lateen string // the program
 }
 
-// Run implements node.Runner.
 func (a agents) Run(ctx context.Context, pod *corev1.Pod, host node.Host) node.Result {
 	container := pod.Spec.Containers[0]
 	if pod.Labels["role"] != "node-agent" || !strings.Contains(container.Image, "lateen") {

@@ -73,7 +73,6 @@ func newShell(t *testing.T) *shell {
 // consent answers y for as long as somebody asks.
 type consent struct{}
 
-// Read implements io.Reader.
 func (consent) Read(into []byte) (int, error) { return copy(into, "y\n"), nil }
 
 // run runs a script as a reader's shell would, but for that it stops at the first error, and says what was printed.

@@ -15,8 +15,8 @@ import (
 	velerov1 "github.com/vmware-tanzu/velero/pkg/apis/velero/v1"
 
 	"github.com/lateen-project/lateen/cmd/lateen/agent"
-	"github.com/lateen-project/lateen/deploy"
 	"github.com/lateen-project/lateen/test/cluster"
+	"github.com/lateen-project/lateen/test/fixture"
 	"github.com/lateen-project/lateen/test/node"
 	"github.com/lateen-project/lateen/test/testenv"
 )
@@ -27,23 +27,19 @@ const patience = 10 * time.Minute
 
 const (
 	nodeName  = "e2e-node"
-	configMap = "node-agent-config"
 	jobConfig = "repo-maintenance-job" // a ConfigMap that Velero's server reads, and agents that are told to
 	keptJobs  = 5
 	lowClass  = "e2e-low"
 	lowValue  = 10
-	lastLines = 10 // of a log that is shown where a test has failed
+	lastBytes = 2000 // of a log that is shown where a test has failed
 )
 
 // env is a cluster with Velero, its server, a node with real movers, and an agent.
 type env struct {
-	*testenv.Env
-	ctx     context.Context
-	plane   *cluster.Cluster
-	kubelet *node.Node
-	server  *node.VeleroServer
-	agent   *agentRun
-
+	*fixture.Env
+	ctx        context.Context
+	server     *node.VeleroServer
+	agent      *fixture.Agent
 	repository *velerov1.BackupRepository
 	jobs       gate
 }
@@ -59,36 +55,69 @@ func ofEveryVersion(t *testing.T, test func(t *testing.T, s *env), change ...fun
 	}
 }
 
-// newEnv builds one whose movers are that binary, and have a priority class of their own. The server is always the newest:
-// it only initialises and maintains repositories.
+// newEnv builds one with an agent in this process.
 func newEnv(t *testing.T, velero string, change ...func(*agent.Options)) *env {
 	t.Helper()
-	movers, err := cluster.FindBinary(velero)
-	require.NoError(t, err)
+	s := buildEnv(t, velero)
+	s.startAgent(t, change...)
+	return s
+}
+
+// buildEnv builds one without an agent, whose movers are that binary, and have a priority class of their own. The server is
+// always the newest: it only initialises and maintains repositories.
+func buildEnv(t *testing.T, velero string) *env {
+	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	t.Cleanup(cancel)
-	dir := t.TempDir()
-	repository := filepath.Join(dir, "repository")
-	require.NoError(t, os.Mkdir(repository, 0o755))
-	s := &env{ctx: ctx, plane: startCluster(ctx, t)}
-	require.NoError(t, testenv.InstallCRDsOf(ctx, s.plane.Admin(), movers))
-	s.Env, err = testenv.New(ctx, s.plane.Admin(), testenv.Options{Node: nodeName, KubeletRoot: filepath.Join(dir, "kubelet"), RepositoryDir: repository})
-	require.NoError(t, err)
+	movers, plane, dir := binary(t, velero), startCluster(ctx, t), t.TempDir()
+	options := fixture.Options{Config: `{"priorityClassName":"` + lowClass + `"}`}
+	options.Node, options.RepositoryDir = nodeName, filepath.Join(dir, "repository")
+	require.NoError(t, os.Mkdir(options.RepositoryDir, 0o755))
+	s := &env{ctx: ctx}
+	runner := node.Real{Config: plane.Admin(), Velero: movers, Binds: []string{options.RepositoryDir}}
+	options.Nodes = []node.Options{{Name: nodeName, Runner: node.Movers{Runner: runner, Jobs: gated{runner, &s.jobs}}}}
+	s.build(t, plane, dir, movers, options)
 	require.NoError(t, s.PriorityClass(ctx, lowClass, lowValue))
-	require.NoError(t, s.ConfigMap(ctx, configMap, map[string]string{"config.json": `{"priorityClassName":"` + lowClass + `"}`}))
-	require.NoError(t, s.ConfigMap(ctx, jobConfig, map[string]string{"global": fmt.Sprintf(`{"keepLatestMaintenanceJobs":%d}`, keptJobs)}))
-	s.server = startVelero(ctx, t, s.plane, s.Namespace, dir)
-	runner := node.Real{Config: s.plane.Admin(), Velero: movers, Binds: []string{repository}}
-	s.kubelet, err = node.Start(ctx, s.plane.Admin(), node.Options{
-		Name: nodeName, Root: filepath.Join(dir, "kubelet"), Runner: node.Movers{Runner: runner, Jobs: gated{runner, &s.jobs}},
-	})
-	require.NoError(t, err)
-	t.Cleanup(s.kubelet.Stop)
-	require.NoError(t, testenv.Apply(ctx, s.plane.Admin(), deploy.RBAC(s.Namespace)...))
-	s.startAgent(t, change...)
+	s.startServer(t, node.ServerOptions{})
+	var err error
 	s.repository, err = s.Repository(ctx, s.Apps) // a server that starts cancels what it finds in progress, so it must be up
 	require.NoError(t, err)
 	return s
+}
+
+// build installs the resource definitions of a Velero, and what the options say.
+func (s *env) build(t *testing.T, plane *cluster.Cluster, dir, velero string, options fixture.Options) {
+	t.Helper()
+	require.NoError(t, testenv.InstallCRDsOf(s.ctx, plane.Admin(), velero))
+	var err error
+	s.Env, err = fixture.New(s.ctx, plane, dir, options)
+	t.Cleanup(func() { require.NoError(t, s.Close()); showLogs(t, dir) })
+	require.NoError(t, err)
+	require.NoError(t, s.ConfigMap(s.ctx, jobConfig, map[string]string{"global": fmt.Sprintf(`{"keepLatestMaintenanceJobs":%d}`, keptJobs)}))
+}
+
+func (s *env) startServer(t *testing.T, options node.ServerOptions) {
+	t.Helper()
+	options.Args = append(options.Args, "--repo-maintenance-job-configmap", jobConfig)
+	var err error
+	s.server, err = s.StartServer(s.ctx, options)
+	require.NoError(t, err)
+}
+
+// startAgent runs the agent with the rights that package deploy gives it and no others.
+func (s *env) startAgent(t *testing.T, change ...func(*agent.Options)) {
+	t.Helper()
+	started, err := s.Agent(s.ctx, s.Nodes[0], t.Output(), change...)
+	require.NoError(t, err)
+	started.Run(s.ctx)
+	s.agent = started
+	t.Cleanup(func() { require.NoError(t, started.Stop()) })
+}
+
+// stopAgent ends the agent as SIGTERM does.
+func (s *env) stopAgent(t *testing.T) {
+	t.Helper()
+	require.NoError(t, s.agent.Stop())
 }
 
 // completed waits for the end of a transfer and of its mover.
@@ -104,42 +133,28 @@ func (s *env) completed(t *testing.T, kind testenv.Kind, name string) *testenv.T
 
 func startCluster(ctx context.Context, t *testing.T) *cluster.Cluster {
 	t.Helper()
-	binary, err := cluster.FindBinary("controlplane")
-	require.NoError(t, err)
-	plane, err := cluster.Start(ctx, cluster.Options{Binary: binary})
+	plane, err := cluster.Start(ctx, cluster.Options{})
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, plane.Stop()) })
 	return plane
 }
 
-func startVelero(
-	ctx context.Context, t *testing.T, plane *cluster.Cluster, namespace, dir string, change ...func(*node.ServerOptions),
-) *node.VeleroServer {
+func binary(t *testing.T, name string) string {
 	t.Helper()
-	binary, err := cluster.FindBinary("velero")
+	path, err := cluster.FindBinary(name)
 	require.NoError(t, err)
-	own, err := plane.ServiceAccount(ctx, namespace, "velero")
-	require.NoError(t, err)
-	kubeconfig := filepath.Join(dir, "velero.kubeconfig")
-	require.NoError(t, plane.WriteKubeconfig(own, kubeconfig, namespace))
-	options := node.ServerOptions{Velero: binary, Kubeconfig: kubeconfig, Namespace: namespace, Dir: filepath.Join(dir, "velero")}
-	options.Args = []string{"--repo-maintenance-job-configmap", jobConfig}
-	options.Addresses = []string{strings.TrimPrefix(own.Host, "https://")}
-	for _, alter := range change {
-		alter(&options)
-	}
-	server, err := node.StartVeleroServer(ctx, options)
-	require.NoError(t, err)
-	t.Cleanup(func() { server.Stop(); logTail(t, "Velero's server", server.Log()) })
-	return server
+	return path
 }
 
-// logTail shows the end of a log of a test that has failed.
-func logTail(t *testing.T, whose, path string) {
+// showLogs shows the ends of all logs of a test that has failed.
+func showLogs(t *testing.T, dir string) {
 	t.Helper()
-	log, err := os.ReadFile(path)
-	if err == nil && t.Failed() {
-		lines := strings.Split(string(log), "\n")
-		t.Logf("the log of %s ends with:\n%s", whose, strings.Join(lines[max(len(lines)-lastLines, 0):], "\n"))
+	for _, pattern := range []string{"*.log", "*/*.log"} {
+		logs, _ := filepath.Glob(filepath.Join(dir, pattern)) // the pattern is good
+		for _, path := range logs {
+			if log, err := os.ReadFile(path); err == nil && t.Failed() {
+				t.Logf("%s ends with:\n%s", strings.TrimPrefix(path, dir), log[max(len(log)-lastBytes, 0):])
+			}
+		}
 	}
 }

@@ -15,7 +15,6 @@ type gated struct {
 	gate   *gate
 }
 
-// Run implements node.Runner.
 func (g gated) Run(ctx context.Context, pod *corev1.Pod, host node.Host) node.Result {
 	g.gate.pass(ctx)
 	return g.runner.Run(ctx, pod, host)

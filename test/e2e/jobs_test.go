@@ -18,7 +18,7 @@ import (
 
 	"github.com/lateen-project/lateen/api"
 	"github.com/lateen-project/lateen/exposer/objects"
-	"github.com/lateen-project/lateen/informers"
+	"github.com/lateen-project/lateen/test/testenv"
 )
 
 // lookInterval is how often the log of Velero's server is read: only there it says that it waits.
@@ -41,33 +41,16 @@ func (s *env) patch(t *testing.T, repository *velerov1.BackupRepository, change 
 	t.Helper()
 	patch, err := json.Marshal(change)
 	require.NoError(t, err)
-	_, err = s.repositories(t).Patch(s.ctx, repository.Name, types.MergePatchType, patch, metav1.PatchOptions{})
+	_, err = s.Repositories().Patch(s.ctx, repository.Name, types.MergePatchType, patch, metav1.PatchOptions{})
 	require.NoError(t, err)
-}
-
-func (s *env) repositories(t *testing.T) *informers.BackupRepositories {
-	t.Helper()
-	velero, err := informers.NewClientset(s.plane.Admin())
-	require.NoError(t, err)
-	return velero.BackupRepositories(s.Namespace)
 }
 
 // until waits for a repository to be as wanted.
 func (s *env) until(t *testing.T, repository *velerov1.BackupRepository, wanted func(*velerov1.BackupRepository) bool) *velerov1.BackupRepository {
 	t.Helper()
-	watcher, err := s.repositories(t).Watch(s.ctx, metav1.ListOptions{FieldSelector: "metadata.name=" + repository.Name})
+	found, err := testenv.Wait(s.ctx, s.Repositories(), testenv.Named(repository.Name), wanted)
 	require.NoError(t, err)
-	defer watcher.Stop()
-	var last *velerov1.BackupRepository
-	for event := range watcher.ResultChan() {
-		now, ok := event.Object.(*velerov1.BackupRepository)
-		require.True(t, ok, "%v", event)
-		if last = now; wanted(now) {
-			return now
-		}
-	}
-	require.Failf(t, "the repository is not as wanted", "%+v", last)
-	return nil
+	return found
 }
 
 // looked returns when Velero's server is done with whatever it was told before: it has one worker for all repositories,
@@ -110,16 +93,8 @@ func (s *env) dependent(t *testing.T, repository *velerov1.BackupRepository) (co
 	}}}}
 	_, err := configMaps.Create(s.ctx, owned, metav1.CreateOptions{})
 	require.NoError(t, err)
-	watcher, err := configMaps.Watch(s.ctx, metav1.ListOptions{FieldSelector: "metadata.name=owned"})
-	require.NoError(t, err)
 	return func() {
-		defer watcher.Stop()
-		for event := range watcher.ResultChan() {
-			if event.Type == watch.Deleted {
-				return
-			}
-		}
-		require.Fail(t, "the garbage collector does not work")
+		require.NoError(t, testenv.WaitGone(s.ctx, configMaps, testenv.Named("owned")), "the garbage collector does not work")
 	}
 }
 

@@ -36,7 +36,7 @@ func TestAServerThatIsToWaitForAYearLeavesMaintenanceToLateen(t *testing.T) {
 func maintainInstead(t *testing.T, s *env) {
 	t.Helper()
 	saved, before := s.backUp(t)
-	s.agent.end(t)
+	s.stopAgent(t)
 	s.asks(t, s.repository, "8760h")
 	s.overdue(t, s.repository)
 	s.asks(t, s.repository, "8761h") // has the server look
@@ -48,7 +48,7 @@ func maintainInstead(t *testing.T, s *env) {
 	require.True(t, maintains(only, s.repository))
 	maintained := s.until(t, s.repository, func(r *velerov1.BackupRepository) bool { return has(r, only) })
 	require.Len(t, maintained.Status.RecentMaintenance, 1)
-	s.restore(t, saved, before)
+	require.Equal(t, before.read(t), s.tree(t, s.restore(t, saved)).read(t))
 }
 
 // The second way: the server stays as it is, and Lateen comes first because its deadlines are exact.
@@ -66,7 +66,7 @@ func TestLateenComesFirstAndAdoptsWhatTheServerHasBegun(t *testing.T) {
 	s.until(t, s.repository, func(r *velerov1.BackupRepository) bool { return has(r, first) })
 	other := s.looked(t, "another")
 
-	s.agent.end(t)
+	s.stopAgent(t)
 	s.jobs.shut()
 	s.asks(t, s.repository, "1ms")
 	second := jobs.until(t, func(job *batchv1.Job) bool { return !ofLateen(job) })
@@ -103,7 +103,7 @@ func TestAJobThatCannotHaveAPodDoesNotBlockTheServer(t *testing.T) {
 	terminal := jobs.until(t, func(*batchv1.Job) bool { return true })
 	require.True(t, ofLateen(terminal))
 	s.serverWaits(t, terminal)
-	s.agent.end(t)
+	s.stopAgent(t)
 	s.startAgent(t, hourly, podless(time.Millisecond))
 	s.looked(t, "another")
 	jobs.until(t, func(job *batchv1.Job) bool { // nobody deletes it before
@@ -139,7 +139,9 @@ func TestEndedJobsAreCountedOnceBesideTheServer(t *testing.T) {
 	}
 	s.until(t, s.repository, func(r *velerov1.BackupRepository) bool { return len(r.Status.RecentMaintenance) == entries })
 	require.Greater(t, len(s.jobsOf(t, s.repository)), entries)
-	require.Equal(t, len(jobs.seen), s.agent.sum(t, "velero_repo_maintenance_success_total"), "each job once")
+	counted, err := s.agent.Metric("velero_repo_maintenance_success_total")
+	require.NoError(t, err)
+	require.Equal(t, len(jobs.seen), counted, "each job once")
 }
 
 // TestARepositoryThatIsDeletedDoesNotBlockTheServer is W42: the server polls the job by which it waits, and does so for
@@ -155,7 +157,7 @@ func TestARepositoryThatIsDeletedDoesNotBlockTheServer(t *testing.T) {
 	require.True(t, ofLateen(orphan))
 	s.serverWaits(t, orphan)
 	collected := s.dependent(t, s.repository)
-	require.NoError(t, s.repositories(t).Delete(s.ctx, s.repository.Name, metav1.DeleteOptions{}))
+	require.NoError(t, s.Repositories().Delete(s.ctx, s.repository.Name, metav1.DeleteOptions{}))
 	collected()
 	s.jobs.open()
 	s.looked(t, "another")

@@ -18,7 +18,7 @@ func TestAPodVolumeIsBackedUpAndRestored(t *testing.T) {
 func backUpAndRestore(t *testing.T, s *env) {
 	t.Helper()
 	saved, before := s.backUp(t)
-	s.restore(t, saved, before)
+	require.Equal(t, before.read(t), s.tree(t, s.restore(t, saved)).read(t))
 }
 
 // backUp backs a tree up that it has planted.
@@ -42,8 +42,8 @@ func (s *env) backUp(t *testing.T) (*testenv.Transfer, tree) {
 	return ended, before
 }
 
-// restore restores what was backed up into another pod, and compares.
-func (s *env) restore(t *testing.T, saved *testenv.Transfer, before tree) {
+// restore restores what was backed up into another pod, and returns that when it runs.
+func (s *env) restore(t *testing.T, saved *testenv.Transfer) *corev1.Pod {
 	t.Helper()
 	restore, err := s.Restore(s.ctx, "nightly")
 	require.NoError(t, err)
@@ -55,13 +55,18 @@ func (s *env) restore(t *testing.T, saved *testenv.Transfer, before tree) {
 	require.Equal(t, saved.Status.Progress.TotalBytes, restored.Status.Progress.TotalBytes)
 	target, err = s.WaitPod(s.ctx, s.Apps, target.Name, testenv.Ready) // its init container has seen the mark of the restore
 	require.NoError(t, err)
-	require.Equal(t, before.read(t), s.tree(t, target).read(t))
+	return target
 }
 
 // source is a pod that runs and has an emptyDir.
 func (s *env) source(t *testing.T, name string) *corev1.Pod {
 	t.Helper()
-	pod, err := s.SourcePod(s.ctx, name, nodeName, testenv.EmptyDir("data"))
+	return s.runs(t, name, testenv.EmptyDir("data"))
+}
+
+func (s *env) runs(t *testing.T, name string, volume corev1.Volume) *corev1.Pod {
+	t.Helper()
+	pod, err := s.SourcePod(s.ctx, name, nodeName, volume)
 	require.NoError(t, err)
 	pod, err = s.WaitPod(s.ctx, s.Apps, pod.Name, testenv.Ready)
 	require.NoError(t, err)
@@ -76,7 +81,7 @@ func (s *env) tree(t *testing.T, pod *corev1.Pod) tree {
 
 func (s *env) volume(t *testing.T, pod *corev1.Pod, name string) tree {
 	t.Helper()
-	dir, err := s.kubelet.VolumeDir(s.ctx, pod, name)
+	dir, err := s.Nodes[0].VolumeDir(s.ctx, pod, name)
 	require.NoError(t, err)
 	dir, err = filepath.EvalSymlinks(dir) // a walk does not follow one that it begins with
 	require.NoError(t, err)

@@ -9,6 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
 
 	"github.com/lateen-project/lateen/test/testenv"
 )
@@ -58,49 +59,20 @@ func (s *served) nothingLeft(t *testing.T) {
 			require.NoError(t, err)
 		}
 	}
-	s.noMoverLeft(t)
-	s.noSnapshotLeft(t)
-	volumes, err := s.Kube.CoreV1().PersistentVolumes().List(s.ctx, metav1.ListOptions{})
-	require.NoError(t, err)
-	used := 0
-	for _, volume := range volumes.Items {
-		if volume.Status.Phase != corev1.VolumeBound || volume.Spec.ClaimRef.Namespace == s.Namespace {
-			require.NoError(t, s.WaitVolumeGone(s.ctx, volume.Name))
-			continue
-		}
-		used++
+	isMover := func(object runtime.Object) bool {
+		volume, ok := object.(*corev1.PersistentVolume)
+		return ok && (volume.Status.Phase != corev1.VolumeBound || volume.Spec.ClaimRef.Namespace == s.Namespace)
 	}
-	require.Len(t, s.driver.Volumes(), used)
-}
-
-// noMoverLeft waits until Velero's namespace has the pods of its installation alone, and no claim.
-func (s *served) noMoverLeft(t *testing.T) {
-	t.Helper()
-	pods, err := s.Kube.CoreV1().Pods(s.Namespace).List(s.ctx, metav1.ListOptions{LabelSelector: "component!=velero"})
+	all := metav1.ListOptions{}
+	require.NoError(t, testenv.WaitGone(s.ctx, s.Kube.CoreV1().Pods(s.Namespace), metav1.ListOptions{LabelSelector: "component!=velero"}))
+	require.NoError(t, testenv.WaitGone(s.ctx, s.Kube.CoreV1().PersistentVolumeClaims(s.Namespace), all))
+	require.NoError(t, testenv.WaitGone(s.ctx, s.Snapshots.SnapshotV1().VolumeSnapshots(""), all))
+	require.NoError(t, testenv.WaitGone(s.ctx, s.Snapshots.SnapshotV1().VolumeSnapshotContents(), all))
+	require.Empty(t, s.Driver.Handles())
+	require.NoError(t, testenv.WaitGone(s.ctx, s.Kube.CoreV1().PersistentVolumes(), all, isMover))
+	used, err := s.Kube.CoreV1().PersistentVolumes().List(s.ctx, all)
 	require.NoError(t, err)
-	for _, pod := range pods.Items {
-		require.NoError(t, s.WaitPodGone(s.ctx, pod.Namespace, pod.Name))
-	}
-	claims, err := s.Kube.CoreV1().PersistentVolumeClaims(s.Namespace).List(s.ctx, metav1.ListOptions{})
-	require.NoError(t, err)
-	for _, claim := range claims.Items {
-		require.NoError(t, s.WaitClaimGone(s.ctx, claim.Namespace, claim.Name))
-	}
-}
-
-func (s *served) noSnapshotLeft(t *testing.T) {
-	t.Helper()
-	snapshots, err := s.Snapshots.SnapshotV1().VolumeSnapshots("").List(s.ctx, metav1.ListOptions{})
-	require.NoError(t, err)
-	for _, snapshot := range snapshots.Items {
-		require.NoError(t, s.WaitSnapshotGone(s.ctx, snapshot.Namespace, snapshot.Name))
-	}
-	contents, err := s.Snapshots.SnapshotV1().VolumeSnapshotContents().List(s.ctx, metav1.ListOptions{})
-	require.NoError(t, err)
-	for _, content := range contents.Items {
-		require.NoError(t, s.WaitContentGone(s.ctx, content.Name))
-	}
-	require.Empty(t, s.driver.Handles())
+	require.Len(t, s.Driver.Volumes(), len(used.Items))
 }
 
 // transfersGone waits until the garbage collector has deleted all transfers with the backup and the restores that own

@@ -19,8 +19,7 @@ const (
 func TestTheServerBacksUpFilesAndRestoresThem(t *testing.T) {
 	t.Parallel()
 	s := newServed(t)
-	claim, err := s.CSIClaim(s.ctx, "data", storageClass)
-	require.NoError(t, err)
+	claim := s.claim(t)
 	app := s.plant(t, "app", testenv.EmptyDir("cache"), testenv.ClaimVolume("data", claim.Name))
 	s.comesBack(t, app, fsBackup)
 	s.deleteNamespace(t, s.copied(t, app))
@@ -30,8 +29,7 @@ func TestTheServerBacksUpFilesAndRestoresThem(t *testing.T) {
 func TestTheServerMovesSnapshotsAndRestoresThem(t *testing.T) {
 	t.Parallel()
 	s := newServed(t)
-	claim, err := s.CSIClaim(s.ctx, "data", storageClass)
-	require.NoError(t, err)
+	claim := s.claim(t)
 	app := s.plant(t, "app", testenv.ClaimVolume("data", claim.Name))
 	s.comesBack(t, app, moveData)
 	require.Equal(t, storageClass, s.classOf(t, s.Apps, claim.Name))
@@ -49,7 +47,7 @@ func (s *served) comesBack(t *testing.T, app planted, how string) {
 	s.backedUp(t)
 	s.deleteNamespace(t, s.Apps)
 	s.nothingLeft(t)
-	require.Empty(t, s.driver.Volumes())
+	require.Empty(t, s.Driver.Volumes())
 	s.startRestore(t, "back")
 	s.restored(t, "back")
 	s.same(t, s.Apps, app)
@@ -80,7 +78,7 @@ func (s *served) isForgotten(t *testing.T, kind testenv.Kind, transfers int) {
 	s.forgotten(t, saved...)
 	s.deleteNamespace(t, s.Apps)
 	s.nothingLeft(t)
-	require.Empty(t, s.driver.Volumes())
+	require.Empty(t, s.Driver.Volumes())
 }
 
 // Of the two pods, the files of one are copied and a snapshot of the other is moved, by one backup. The agent is killed
@@ -88,8 +86,7 @@ func (s *served) isForgotten(t *testing.T, kind testenv.Kind, transfers int) {
 func TestAnAgentThatIsKilledLosesNothingOfTheServers(t *testing.T) {
 	t.Parallel()
 	s := newServed(t)
-	claim, err := s.CSIClaim(s.ctx, "data", storageClass)
-	require.NoError(t, err)
+	claim := s.claim(t)
 	web := s.plant(t, "web", testenv.EmptyDir("cache"))
 	database := s.plant(t, "database", testenv.ClaimVolume("data", claim.Name))
 	s.annotate(t, "web", "backup.velero.io/backup-volumes", "cache")
@@ -108,7 +105,7 @@ func TestAnAgentThatIsKilledLosesNothingOfTheServers(t *testing.T) {
 	s.same(t, s.Apps, web)
 	s.same(t, s.Apps, database)
 	s.nothingLeft(t)
-	require.Len(t, s.driver.Volumes(), 1)
+	require.Len(t, s.Driver.Volumes(), 1)
 }
 
 // surviveKill waits until the one transfer of each kind is InProgress, kills the agent, lets the movers do their work to
@@ -121,7 +118,7 @@ func (s *served) surviveKill(t *testing.T, kinds ...testenv.Kind) {
 		require.NoError(t, err)
 		movers = append(movers, working.Name)
 	}
-	s.killLateen(t)
+	require.NoError(t, s.lateen.Kill())
 	s.movers.open()
 	for _, name := range movers {
 		_, err := s.WaitPod(s.ctx, s.Namespace, name, func(pod *corev1.Pod) bool { return pod.Status.Phase == corev1.PodSucceeded })

@@ -26,13 +26,11 @@ func (d tree) grow(t *testing.T, seed uint64) int64 {
 	t.Helper()
 	const files = 200
 	t.Log("seed", seed)
-	random := rand.New(rand.NewPCG(seed, seed))
+	random, bytes := rand.New(rand.NewPCG(seed, seed)), rand.NewChaCha8([32]byte{byte(seed)})
 	var total int64
 	for i := range files {
 		content := make([]byte, 1<<random.IntN(16))
-		for j := range content {
-			content[j] = byte(random.Uint32())
-		}
+		_, _ = bytes.Read(content) // never fails
 		d.write(t, fmt.Sprintf("d%d/f%d", i%7, i), content, fs.FileMode(0o600|random.IntN(0o100)))
 		total += int64(len(content))
 	}
@@ -46,6 +44,16 @@ func (d tree) grow(t *testing.T, seed uint64) int64 {
 	total += d.sparse(t)
 	d.age(t)
 	return total
+}
+
+// random adds a file of that many bytes, which no other seed has, and returns their number.
+func (d tree) random(t *testing.T, name string, size int, seed uint64) int64 {
+	t.Helper()
+	content := make([]byte, size)
+	_, _ = rand.NewChaCha8([32]byte{1: byte(seed)}).Read(content) // never fails
+	d.write(t, name, content, 0o600)
+	d.age(t)
+	return int64(size)
 }
 
 // age gives everything a time of its own in the past, but a directory that of the newest file in it: kopia restores no

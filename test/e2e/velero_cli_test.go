@@ -8,13 +8,15 @@ import (
 	"github.com/stretchr/testify/require"
 	velerov1 "github.com/vmware-tanzu/velero/pkg/apis/velero/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/lateen-project/lateen/test/testenv"
 )
 
 // velero runs the command that users have.
 func (s *served) velero(t *testing.T, args ...string) string {
 	t.Helper()
 	command := exec.CommandContext(s.ctx, binary(t, "velero"), append(args, "--kubeconfig="+s.kubeconfig, "--namespace="+s.Namespace)...)
-	command.Env = []string{"HOME=" + s.dir}
+	command.Env = []string{"HOME=" + s.Dir}
 	reported, err := command.CombinedOutput()
 	require.NoError(t, err, "%s: %s", command, reported)
 	return string(reported)
@@ -32,14 +34,21 @@ func (s *served) startBackup(t *testing.T, how string) {
 // backedUp waits for the end of the backup, which must be a success.
 func (s *served) backedUp(t *testing.T) {
 	t.Helper()
-	ended, err := s.WaitBackup(s.ctx, backupName, func(backup *velerov1.Backup) bool {
-		return slices.Contains([]velerov1.BackupPhase{
-			velerov1.BackupPhaseCompleted, velerov1.BackupPhasePartiallyFailed, velerov1.BackupPhaseFailed, velerov1.BackupPhaseFailedValidation,
-		}, backup.Status.Phase)
-	})
+	ended, err := s.WaitBackup(s.ctx, backupName, func(backup *velerov1.Backup) bool { return isTerminal(backup.Status.Phase) })
 	require.NoError(t, err)
-	if ended.Status.Phase != velerov1.BackupPhaseCompleted {
-		require.Failf(t, "the backup has not succeeded", "%s\n%s", s.velero(t, "backup", "describe", backupName, "--details"), s.velero(t, "backup", "logs", backupName))
+	s.hasCompleted(t, "backup", backupName, string(ended.Status.Phase))
+}
+
+// isTerminal tells whether the server has nothing left to do for a backup or a restore: both have these phases.
+func isTerminal[Phase ~string](phase Phase) bool {
+	return slices.Contains([]Phase{"Completed", "PartiallyFailed", "Failed", "FailedValidation"}, phase)
+}
+
+// hasCompleted shows what the server says of a backup or a restore that has not.
+func (s *served) hasCompleted(t *testing.T, kind, name, phase string) {
+	t.Helper()
+	if phase != "Completed" {
+		require.Failf(t, "the "+kind+" has not succeeded", "%s\n%s", s.velero(t, kind, "describe", name, "--details"), s.velero(t, kind, "logs", name))
 	}
 }
 
@@ -52,22 +61,16 @@ func (s *served) startRestore(t *testing.T, name string, flags ...string) {
 // restored waits for the end of a restore, which must be a success.
 func (s *served) restored(t *testing.T, name string) {
 	t.Helper()
-	ended, err := s.WaitRestore(s.ctx, name, func(restore *velerov1.Restore) bool {
-		return slices.Contains([]velerov1.RestorePhase{
-			velerov1.RestorePhaseCompleted, velerov1.RestorePhasePartiallyFailed, velerov1.RestorePhaseFailed, velerov1.RestorePhaseFailedValidation,
-		}, restore.Status.Phase)
-	})
+	ended, err := s.WaitRestore(s.ctx, name, func(restore *velerov1.Restore) bool { return isTerminal(restore.Status.Phase) })
 	require.NoError(t, err)
-	if ended.Status.Phase != velerov1.RestorePhaseCompleted {
-		require.Failf(t, "the restore has not succeeded", "%s\n%s", s.velero(t, "restore", "describe", name, "--details"), s.velero(t, "restore", "logs", name))
-	}
+	s.hasCompleted(t, "restore", name, string(ended.Status.Phase))
 }
 
 // deleteBackup deletes the backup as users do, and returns when it is gone.
 func (s *served) deleteBackup(t *testing.T) {
 	t.Helper()
 	s.velero(t, "backup", "delete", backupName, "--confirm")
-	require.NoError(t, s.WaitBackupGone(s.ctx, backupName))
+	require.NoError(t, testenv.WaitGone(s.ctx, s.Backups(), testenv.Named(backupName)))
 }
 
 // deleteNamespace returns when a namespace is gone with all that it had.

@@ -16,7 +16,6 @@ import (
 )
 
 func (s *env) windowsAgents() *appsv1.DaemonSet {
-	s.Helper()
 	agents, err := s.kube.AppsV1().DaemonSets(s.namespace).Get(soon(s.T), deploy.WindowsDaemonSetName, metav1.GetOptions{})
 	require.NoError(s, err)
 	return agents
@@ -31,8 +30,7 @@ func TestAgentsOnWindowsAreAdoptedWithTheOthers(t *testing.T) {
 	s := newEnv(t)
 	s.installVelero("--use-node-agent-windows")
 	linux, windows := s.agents(), s.windowsAgents()
-	out, reported, err := s.run("y\n", "adopt", "--lateen-image=example.test/lateen:v1")
-	require.NoError(t, err, reported)
+	out, reported := s.succeeds("y\n", "adopt", "--lateen-image=example.test/lateen:v1")
 	require.Contains(t, reported, "Warning: DaemonSet node-agent-windows is adopted too: --lateen-image must also support Windows nodes")
 	require.Contains(t, out, "/node-agent, spec.template:\n")
 	require.Contains(t, out, "/node-agent-windows, spec.template:\n")
@@ -51,7 +49,7 @@ func TestAgentsOnWindowsAreAdoptedWithTheOthers(t *testing.T) {
 	s.adopt("--undo")
 	require.Equal(t, asJSON(t, linux), asJSON(t, s.agents()))
 	require.Equal(t, asJSON(t, windows), asJSON(t, s.windowsAgents()))
-	_, err = s.kube.CoreV1().ServiceAccounts(s.namespace).Get(soon(t), "lateen", metav1.GetOptions{})
+	_, err := s.kube.CoreV1().ServiceAccounts(s.namespace).Get(soon(t), "lateen", metav1.GetOptions{})
 	require.True(t, apierrors.IsNotFound(err), "%v", err)
 }
 
@@ -77,8 +75,7 @@ func TestWhatWasChangedSinceTheAdoptionSurvives(t *testing.T) {
 		require.Equal(t, []corev1.Toleration{{Operator: corev1.TolerationOpExists}}, pod.Tolerations)
 	}
 
-	out, reported, err := s.run("", "adopt", "--undo", "--force")
-	require.NoError(t, err, out)
+	_, reported := s.succeeds("", "adopt", "--undo", "--force")
 	require.Contains(t, reported, "Warning: DaemonSet node-agent loses arguments that Velero's agents do not support: --repo-maintenance-frequency=1h\n")
 	want := before.DeepCopy()
 	container := &want.Spec.Template.Spec.Containers[0]
@@ -100,8 +97,7 @@ func TestTransfersWithoutAMoverAreWarnedOf(t *testing.T) {
 		require.NoError(t, err)
 	}
 	warned := func(args ...string) string {
-		out, reported, err := s.run("", append([]string{"adopt", "--dry-run"}, args...)...)
-		require.NoError(t, err, out+reported)
+		_, reported := s.succeeds("", append([]string{"adopt", "--dry-run"}, args...)...)
 		return reported
 	}
 	require.Empty(t, warned("--lateen-image=example.test/lateen:v1"))
@@ -113,8 +109,7 @@ func TestTransfersWithoutAMoverAreWarnedOf(t *testing.T) {
 	require.Contains(t, reported, "an Accepted transfer belongs to Velero's agent until that agent stops")
 
 	phase(uploads, "InProgress")
-	out, _, err := s.run("", "adopt", "--force", "--lateen-image=example.test/lateen:v1")
-	require.NoError(t, err, out)
+	s.succeeds("", "adopt", "--force", "--lateen-image=example.test/lateen:v1")
 	reported = warned("--undo")
 	require.Contains(t, reported, "Warning: transfers without a mover: 1 podvolumebackups New: ")
 	require.NotContains(t, reported, "Accepted transfer")
@@ -131,39 +126,32 @@ func TestUninstallingIsRefusedWhileAgentsAreAdopted(t *testing.T) {
 	workloads := s.kube.AppsV1().DaemonSets(s.namespace)
 	_, err := workloads.Create(soon(t), s.helms(), metav1.CreateOptions{})
 	require.NoError(t, err)
-	out, reported, err := s.run("", "adopt", "--force", "--lateen-image=example.test/lateen:v1")
-	require.NoError(t, err, out+reported)
-	_, reported, err = s.run("", "uninstall", "--force")
-	require.Error(t, err)
+	out, reported := s.succeeds("", "adopt", "--force", "--lateen-image=example.test/lateen:v1")
+	_, reported = s.fails("", "uninstall", "--force")
 	require.Contains(t, reported, "DaemonSet node-agent is adopted, and its agents would lose their RBAC rules: restore Velero's agents first: lateen adopt --undo -n "+s.namespace)
 	_, err = s.kube.CoreV1().ServiceAccounts(s.namespace).Get(soon(t), "lateen", metav1.GetOptions{})
 	require.NoError(t, err)
 
 	_, err = workloads.Patch(soon(t), deploy.DaemonSetName, types.StrategicMergePatchType, []byte(`{"spec":{"template":{"spec":{"serviceAccountName":"velero","serviceAccount":"velero"}}}}`), metav1.PatchOptions{})
 	require.NoError(t, err)
-	_, reported, err = s.run("", "uninstall", "--force")
-	require.Error(t, err)
+	_, reported = s.fails("", "uninstall", "--force")
 	require.Contains(t, reported, "annotate daemonset node-agent lateen.dev/adopted-from- lateen.dev/adopted-as-")
 	_, err = workloads.Patch(soon(t), deploy.DaemonSetName, types.MergePatchType, []byte(`{"metadata":{"annotations":{"lateen.dev/adopted-from":null}}}`), metav1.PatchOptions{})
 	require.NoError(t, err)
-	out, reported, err = s.run("n\n", "uninstall")
-	require.Error(t, err)
+	out, reported = s.fails("n\n", "uninstall")
 	require.Contains(t, reported, "nothing removed")
 	require.Contains(t, out, "Secret velero-repo-credentials has the password of the repositories.")
 	require.Contains(t, out, "Velero's server deletes them with\n  each deleted Restore.")
 	require.Contains(t, out, "Logs and results of Restores do not")
-	out, reported, err = s.run("", "uninstall", "--force")
-	require.NoError(t, err, out+reported)
+	out, reported = s.succeeds("", "uninstall", "--force")
 }
 
 func TestAdoptedAgentsMayCopyWhatIsNamedUntilTheUndo(t *testing.T) {
 	s := newEnv(t)
 	s.installVelero()
 	volumes := s.namespace + "-volumes"
-	_, err := s.kube.CoreV1().Namespaces().Create(soon(t), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: volumes}}, metav1.CreateOptions{})
-	require.NoError(t, err)
-	_, reported, err := s.run("", "adopt", "--force", "--lateen-image=example.test/lateen:v1", "--copy-secrets=key")
-	require.Error(t, err)
+	s.createNamespace(volumes)
+	_, reported := s.fails("", "adopt", "--force", "--lateen-image=example.test/lateen:v1", "--copy-secrets=key")
 	require.Contains(t, reported, "--copy-from is missing")
 	copies := deploy.Copies{Secrets: []string{"key"}, ConfigMaps: []string{"kms"}, From: []string{volumes}}
 	s.adopt("--lateen-image=example.test/lateen:v1", "--copy-secrets=key", "--copy-configmaps=kms", "--copy-from="+volumes)
@@ -175,8 +163,7 @@ func TestAdoptedAgentsMayCopyWhatIsNamedUntilTheUndo(t *testing.T) {
 		_, err = s.found(*manifest)
 		require.NoError(t, err, manifest.GetKind())
 	}
-	_, reported, err = s.run("", "adopt", "--undo", "--force", "--copy-from="+volumes)
-	require.Error(t, err)
+	_, reported = s.fails("", "adopt", "--undo", "--force", "--copy-from="+volumes)
 	require.Contains(t, reported, "--undo removes all RBAC rules for copies")
 	s.adopt("--undo")
 	for _, object := range rights {

@@ -27,19 +27,17 @@ func TestAdoptedAgentsMaintainAsTheServerIsConfigured(t *testing.T) {
 	s := newEnv(t)
 	s.installVelero()
 	s.maintainedBy("backup-jobs-" + s.namespace)
-	out, reported, err := s.run("", "adopt", "--force", "--lateen-image=example.test/lateen:v1")
-	require.NoError(t, err, reported)
+	out, _ := s.succeeds("", "adopt", "--force", "--lateen-image=example.test/lateen:v1")
 	require.Contains(t, out, "Maintenance jobs use ConfigMap jobs, named by Deployment velero.\n")
-	out, reported, err = s.run("", "check")
-	require.NoError(t, err, out+reported)
-	require.Contains(t, strings.Join(strings.Fields(out), " "), "repo-maintenance-job: ConfigMap "+s.namespace+"/jobs, named by Deployment velero No problem.")
+	out, _ = s.succeeds("", "check")
+	require.Contains(t, strings.Join(strings.Fields(out), " "), "repo-maintenance-job: ConfigMap "+s.namespace+"/jobs, named by Deployment velero No problems.")
 
 	ctx, cancel := context.WithTimeout(t.Context(), testenv.Patience) // only guards against hanging
 	defer cancel()
 	s.startAdopted(ctx)
 	s.repository("app-default-kopia-x", "kopia")
 	repositories := schema.GroupVersionResource{Group: "velero.io", Version: "v1", Resource: "backuprepositories"}
-	_, err = s.dynamic.Resource(repositories).Namespace(s.namespace).Patch(ctx, "app-default-kopia-x", types.MergePatchType, []byte(`{"status":{"phase":"Ready"}}`), metav1.PatchOptions{})
+	_, err := s.dynamic.Resource(repositories).Namespace(s.namespace).Patch(ctx, "app-default-kopia-x", types.MergePatchType, []byte(`{"status":{"phase":"Ready"}}`), metav1.PatchOptions{})
 	require.NoError(t, err)
 
 	pod := s.firstJob(ctx).Spec.Template
@@ -52,13 +50,12 @@ func TestAVeleroThatWasNotTriedIsWarnedOf(t *testing.T) {
 	const newer = "Velero v1.99.0 is newer than 1.18, the newest version tested with Lateen; use a newer Lateen, or test a backup and a restore first"
 	s := newEnv(t)
 	s.installVelero()
-	out, reported, err := s.run("", "check")
-	require.NoError(t, err, out+reported)
+	out, reported := s.succeeds("", "check")
 	require.Contains(t, out, "velero: velero/velero:v1.18.3 (Lateen is tested with Velero 1.17 and 1.18)\n")
 	require.Empty(t, reported)
 
 	patch := `[{"op":"replace","path":"/spec/template/spec/containers/0/image","value":"velero/velero:v1.99.0"}]`
-	_, err = s.kube.AppsV1().Deployments(s.namespace).Patch(soon(t), deploy.VeleroDeployment, types.JSONPatchType, []byte(patch), metav1.PatchOptions{})
+	_, err := s.kube.AppsV1().Deployments(s.namespace).Patch(soon(t), deploy.VeleroDeployment, types.JSONPatchType, []byte(patch), metav1.PatchOptions{})
 	require.NoError(t, err)
 	_, reported, err = s.run("", "check")
 	require.NoError(t, err, "it is no Problem")
@@ -67,14 +64,10 @@ func TestAVeleroThatWasNotTriedIsWarnedOf(t *testing.T) {
 	s.adopt("--lateen-image=example.test/lateen:v1")
 	ctx, cancel := context.WithTimeout(t.Context(), testenv.Patience) // only guards against hanging
 	defer cancel()
-	changes, err := s.kube.CoreV1().Events(s.namespace).Watch(ctx, metav1.ListOptions{FieldSelector: "reason=VeleroNotTried"})
-	require.NoError(t, err)
-	defer changes.Stop()
 	agent := s.startAdopted(ctx)
-	change, open := <-changes.ResultChan()
-	require.True(t, open, "the agent has no Event: %v", ctx.Err())
-	event, ok := change.Object.(*corev1.Event)
-	require.True(t, ok)
+	event, err := testenv.Wait(ctx, s.kube.CoreV1().Events(s.namespace), metav1.ListOptions{FieldSelector: "reason=VeleroNotTried"},
+		func(*corev1.Event) bool { return true })
+	require.NoError(t, err)
 	require.Equal(t, newer, event.Message)
 	require.Equal(t, corev1.EventTypeWarning, event.Type)
 	require.Equal(t, agent.Name, event.InvolvedObject.Name)
@@ -82,7 +75,6 @@ func TestAVeleroThatWasNotTriedIsWarnedOf(t *testing.T) {
 
 // startAdopted starts a node, and the agent that its pod of the adopted DaemonSet stands for.
 func (s *env) startAdopted(ctx context.Context) *corev1.Pod {
-	s.Helper()
 	name := "node-" + s.namespace
 	kubelet, err := node.Start(ctx, plane.Admin(), node.Options{Name: name, Root: filepath.Join(s.TempDir(), "kubelet")})
 	require.NoError(s, err)
@@ -120,7 +112,6 @@ func TestAdoptedAgentsAreToldWhatAServerOfAnotherNameIsConfiguredBy(t *testing.T
 
 // maintainedBy configures maintenance jobs as users of Velero do: in a ConfigMap that the server's Deployment names.
 func (s *env) maintainedBy(class string) {
-	s.Helper()
 	if class != "" {
 		_, err := s.kube.SchedulingV1().PriorityClasses().Create(soon(s.T), &schedulingv1.PriorityClass{ObjectMeta: metav1.ObjectMeta{Name: class}, Value: 10}, metav1.CreateOptions{})
 		require.NoError(s, err)
@@ -139,13 +130,7 @@ func (s *env) maintainedBy(class string) {
 
 // firstJob is the first of the namespace.
 func (s *env) firstJob(ctx context.Context) *batchv1.Job {
-	s.Helper()
-	changes, err := s.kube.BatchV1().Jobs(s.namespace).Watch(ctx, metav1.ListOptions{})
+	job, err := testenv.Wait(ctx, s.kube.BatchV1().Jobs(s.namespace), metav1.ListOptions{}, func(*batchv1.Job) bool { return true })
 	require.NoError(s, err)
-	defer changes.Stop()
-	change, open := <-changes.ResultChan()
-	require.True(s, open, "there is no job: %v", ctx.Err())
-	job, ok := change.Object.(*batchv1.Job)
-	require.True(s, ok)
 	return job
 }

@@ -21,7 +21,6 @@ import (
 
 // installVelero is what `velero install` does with more flags than it must have.
 func (s *env) installVelero(args ...string) {
-	s.Helper()
 	s.define()
 	ctx, cancel := context.WithTimeout(s.Context(), testenv.Patience) // a process, and what it prints made
 	defer cancel()
@@ -37,10 +36,20 @@ func (s *env) installVelero(args ...string) {
 }
 
 func (s *env) agents() *appsv1.DaemonSet {
-	s.Helper()
 	agents, err := s.kube.AppsV1().DaemonSets(s.namespace).Get(soon(s.T), deploy.DaemonSetName, metav1.GetOptions{})
 	require.NoError(s, err)
 	return agents
+}
+
+func (s *env) server() *appsv1.Deployment {
+	server, err := s.kube.AppsV1().Deployments(s.namespace).Get(soon(s.T), deploy.VeleroDeployment, metav1.GetOptions{})
+	require.NoError(s, err)
+	return server
+}
+
+func (s *env) createNamespace(name string) {
+	_, err := s.kube.CoreV1().Namespaces().Create(soon(s.T), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: name}}, metav1.CreateOptions{})
+	require.NoError(s, err)
 }
 
 // asJSON is what an undo has to put back. The API server counts the templates of a DaemonSet in an annotation.
@@ -61,8 +70,7 @@ func TestAdoptedAgentsKeepAllButTheirProgram(t *testing.T) {
 	require.NoError(t, err)
 	before := s.agents()
 
-	out, reported, err := s.run("n\n", "adopt", "--lateen-image=example.test/lateen:v1")
-	require.Error(t, err)
+	out, reported := s.fails("n\n", "adopt", "--lateen-image=example.test/lateen:v1")
 	require.Contains(t, reported, "nothing changed")
 	require.Contains(t, out, "\n-     image: velero/velero:v1.18.3\n")
 	require.Contains(t, out, "\n+     image: example.test/lateen:v1\n")
@@ -95,14 +103,12 @@ func TestAdoptedAgentsKeepAllButTheirProgram(t *testing.T) {
 		_, err = s.found(*manifest)
 		require.True(t, apierrors.IsNotFound(err), "%s is left: %v", manifest.GetKind(), err)
 	}
-	_, reported, err = s.run("", "adopt", "--undo", "--force")
-	require.Error(t, err)
+	_, reported = s.fails("", "adopt", "--undo", "--force")
 	require.Contains(t, reported, "lateen adopt did not change it")
 }
 
 // helms is the DaemonSet of Helm's chart in the namespace of the environment.
 func (s *env) helms() *appsv1.DaemonSet {
-	s.Helper()
 	text, err := os.ReadFile("testdata/helm-node-agent.yaml")
 	require.NoError(s, err)
 	var agents appsv1.DaemonSet
@@ -120,8 +126,7 @@ func TestAgentsOfHelmAreAdopted(t *testing.T) {
 	require.NoError(t, err)
 
 	adopt := func(image string) corev1.PodTemplateSpec {
-		out, reported, err := s.run("", "adopt", "--force", "--lateen-image="+image)
-		require.NoError(t, err, out+reported)
+		_, reported := s.succeeds("", "adopt", "--force", "--lateen-image="+image)
 		require.Contains(t, reported, "Warning: DaemonSet node-agent is managed by Helm")
 		return s.agents().Spec.Template
 	}
@@ -154,17 +159,14 @@ func TestRepositoriesOfResticAreWarnedOf(t *testing.T) {
 	s := newEnv(t)
 	s.installVelero()
 	s.repository("app-default-restic", "restic")
-	out, reported, err := s.run("", "adopt", "--dry-run", "--lateen-image=example.test/lateen:v1")
-	require.NoError(t, err)
+	out, reported := s.succeeds("", "adopt", "--dry-run", "--lateen-image=example.test/lateen:v1")
 	require.Contains(t, reported, "Warning: BackupRepository app-default-restic has type restic")
 	require.Contains(t, out, "+     image: example.test/lateen:v1")
 	require.Equal(t, "velero/velero:v1.18.3", s.agents().Spec.Template.Spec.Containers[0].Image)
 }
 
 func (s *env) adopt(args ...string) {
-	s.Helper()
-	out, reported, err := s.run("", append([]string{"adopt", "--force"}, args...)...)
-	require.NoError(s, err, out+reported)
+	_, reported := s.succeeds("", append([]string{"adopt", "--force"}, args...)...)
 	require.Empty(s, reported)
 }
 
@@ -200,8 +202,7 @@ func TestAgentsThatCannotBeAdopted(t *testing.T) {
 			_, err = s.kube.AppsV1().DaemonSets(s.namespace).Update(soon(t), agents, metav1.UpdateOptions{})
 			require.NoError(t, err)
 			before := s.agents()
-			_, reported, err := s.run("", "adopt", "--force", "--lateen-image=example.test/lateen:v1")
-			require.Error(t, err)
+			_, reported := s.fails("", "adopt", "--force", "--lateen-image=example.test/lateen:v1")
 			require.Contains(t, reported, test.says)
 			require.Len(t, strings.Split(strings.TrimSpace(reported), "\n"), 1)
 			require.Equal(t, asJSON(t, before), asJSON(t, s.agents()))

@@ -52,7 +52,6 @@ func envOf(t *testing.T, plane *cluster.Cluster) *env {
 
 // run runs lateen against the cluster of the tests.
 func (s *env) run(input string, args ...string) (out, complaints string, err error) {
-	s.Helper()
 	ctx, cancel := context.WithTimeout(s.Context(), testenv.Patience) // dozens of requests, and controllers that they wait for
 	defer cancel()
 	command := program(ctx, s.T, "lateen", append(args, "--namespace="+s.namespace, "--kubeconfig="+s.kubeconfig)...)
@@ -63,19 +62,28 @@ func (s *env) run(input string, args ...string) (out, complaints string, err err
 	return reported.String(), warned.String(), err
 }
 
+// succeeds is run of a command that must end without an error.
+func (s *env) succeeds(input string, args ...string) (out, warnings string) {
+	out, warnings, err := s.run(input, args...)
+	require.NoError(s, err, out+warnings)
+	return out, warnings
+}
+
+// fails is run of a command that must end with an error.
+func (s *env) fails(input string, args ...string) (out, complaints string) {
+	out, complaints, err := s.run(input, args...)
+	require.Error(s, err, out)
+	return out, complaints
+}
+
 // install runs `lateen install` with what it must have.
 func (s *env) install(args ...string) (out, warnings string) {
-	s.Helper()
-	out, warnings, err := s.run("", append([]string{"install"}, usual(s.T, args...)...)...)
-	require.NoError(s, err, warnings)
-	return out, warnings
+	return s.succeeds("", append([]string{"install"}, usual(s.T, args...)...)...)
 }
 
 // define installs Velero's definitions alone.
 func (s *env) define() {
-	s.Helper()
-	_, reported, err := s.run("", "install", "--crds-only")
-	require.NoError(s, err, reported)
+	s.succeeds("", "install", "--crds-only")
 }
 
 // usual are the flags that both `velero install` and `lateen install` must have, and the image of the latter.
@@ -116,7 +124,6 @@ func printed(t *testing.T, text string) []unstructured.Unstructured {
 
 // found is an object as the cluster has it.
 func (s *env) found(object unstructured.Unstructured) (*unstructured.Unstructured, error) {
-	s.Helper()
 	resource, _ := apimeta.UnsafeGuessKindToResource(object.GroupVersionKind())
 	return s.dynamic.Resource(resource).Namespace(object.GetNamespace()).Get(soon(s.T), object.GetName(), metav1.GetOptions{})
 }

@@ -23,7 +23,6 @@ const letGo = `{"metadata":{"finalizers":null}}`
 
 // holds makes a custom resource of Velero that has a finalizer.
 func (s *env) holds(resource schema.GroupVersionResource, kind, finalizer string) (release func()) {
-	s.Helper()
 	object := &unstructured.Unstructured{Object: map[string]any{
 		"apiVersion": resource.GroupVersion().String(), "kind": kind,
 		"metadata": map[string]any{"name": "held", "namespace": s.namespace, "finalizers": []any{finalizer}},
@@ -69,17 +68,15 @@ func TestUninstallingSaysWhatIsHeldByWhomAndWhatToDo(t *testing.T) {
 			s := newEnv(t)
 			s.install("--server-priority-class-name=no-such", "--node-agent-priority-class-name=no-such") // so that none has a pod
 			release := s.holds(test.resource, test.kind, test.finalizer)
-			out, reported, err := s.run("", "uninstall", "--force")
-			require.Error(t, err, out)
+			_, reported := s.fails("", "uninstall", "--force")
 			require.Contains(t, reported, fmt.Sprintf("remove 1 %s of namespace %s: no pod of %s is running to remove their finalizers: held (%s)",
 				test.resource.Resource, s.namespace, test.workload, test.finalizer))
 			require.Contains(t, reported, fmt.Sprintf("kubectl -n %s patch %s NAME --type=merge -p '%s'", s.namespace, test.resource.Resource, letGo))
-			_, err = s.kube.AppsV1().Deployments(s.namespace).Get(soon(t), "velero", metav1.GetOptions{})
+			_, err := s.kube.AppsV1().Deployments(s.namespace).Get(soon(t), "velero", metav1.GetOptions{})
 			require.NoError(t, err, "what might let it go stays until it has")
 
 			release()
-			out, reported, err = s.run("", "uninstall", "--force")
-			require.NoError(t, err, out+reported)
+			s.succeeds("", "uninstall", "--force")
 			_, err = s.kube.CoreV1().Namespaces().Get(soon(t), s.namespace, metav1.GetOptions{})
 			require.True(t, apierrors.IsNotFound(err))
 		})
@@ -89,11 +86,9 @@ func TestUninstallingSaysWhatIsHeldByWhomAndWhatToDo(t *testing.T) {
 // uninstallsInTime is for an environment whose server has a pod that is ready and lets nothing go: it is waited for, but not for
 // ever.
 func (s *env) uninstallsInTime() {
-	s.Helper()
 	restores := schema.GroupVersionResource{Group: "velero.io", Version: "v1", Resource: "restores"}
 	release := s.holds(restores, "Restore", "restores.velero.io/external-resources-finalizer")
-	out, reported, err := s.run("", "uninstall", "--force", "--timeout=2s")
-	require.Error(s, err)
+	out, reported := s.fails("", "uninstall", "--force", "--timeout=2s")
 	require.Contains(s, out, "1 restores wait for deployments velero to remove their finalizers\n")
 	require.Contains(s, reported, "their finalizers were not removed: held (restores.velero.io/external-resources-finalizer)")
 	release()
@@ -108,8 +103,7 @@ func TestANamespaceThatSomethingElseKeepsIsNotWaitedForForEver(t *testing.T) {
 	reported := ""
 	for timeout := 4 * time.Second; !strings.Contains(reported, "example.com/kept in 1 resource instances"); timeout *= 2 {
 		require.Less(t, timeout, testenv.Patience, "with half of that: %s", reported) // what comes before the namespace takes longer on a slow machine
-		_, reported, err = s.run("", "uninstall", "--force", "--timeout="+timeout.String())
-		require.Error(t, err)
+		_, reported = s.fails("", "uninstall", "--force", "--timeout="+timeout.String())
 	}
 	require.Contains(t, reported, "remove Namespace "+s.namespace)
 	_, err = maps.Patch(soon(t), "held", types.MergePatchType, []byte(letGo), metav1.PatchOptions{})
@@ -118,13 +112,11 @@ func TestANamespaceThatSomethingElseKeepsIsNotWaitedForForEver(t *testing.T) {
 
 func TestWhatStaysWithItsNamespaceIsToldOf(t *testing.T) {
 	s := newEnv(t)
-	_, err := s.kube.CoreV1().Namespaces().Create(soon(t), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: s.namespace}}, metav1.CreateOptions{})
-	require.NoError(t, err)
+	s.createNamespace(s.namespace)
 	s.install()
 	restores := schema.GroupVersionResource{Group: "velero.io", Version: "v1", Resource: "restores"}
 	release := s.holds(restores, "Restore", "restores.velero.io/external-resources-finalizer")
-	out, reported, err := s.run("", "uninstall", "--force")
-	require.NoError(t, err, out+reported)
+	out, _ := s.succeeds("", "uninstall", "--force")
 	require.Contains(t, out, "1 restores are kept with the namespace; only deployments velero can remove their finalizers\n")
 	release()
 }

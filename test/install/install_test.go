@@ -61,7 +61,6 @@ func TestWhatIsInstalledBacksUp(t *testing.T) {
 // startAgent is what the kubelet would do with the agent's pod: it runs the program with the arguments and the
 // environment of the pod, as its ServiceAccount.
 func (s *env) startAgent(pod *corev1.Pod) {
-	s.Helper()
 	own, err := plane.ServiceAccount(soon(s.T), s.namespace, pod.Spec.ServiceAccountName)
 	require.NoError(s, err)
 	kubeconfig := filepath.Join(s.TempDir(), "kubeconfig")
@@ -142,11 +141,9 @@ func TestAClassThatIsNotThereIsAWarning(t *testing.T) {
 	_, warnings := s.install("--server-priority-class-name=no-such-server", "--node-agent-priority-class-name=no-such-agent")
 	require.Contains(t, warnings, "--server-priority-class-name: PriorityClass no-such-server does not exist")
 	require.Contains(t, warnings, "--node-agent-priority-class-name: PriorityClass no-such-agent does not exist")
-	server, err := s.kube.AppsV1().Deployments(s.namespace).Get(soon(t), "velero", metav1.GetOptions{})
-	require.NoError(t, err)
+	server := s.server()
 	require.Equal(t, "no-such-server", server.Spec.Template.Spec.PriorityClassName)
-	agents, err := s.kube.AppsV1().DaemonSets(s.namespace).Get(soon(t), "node-agent", metav1.GetOptions{})
-	require.NoError(t, err)
+	agents := s.agents()
 	require.Equal(t, "no-such-agent", agents.Spec.Template.Spec.PriorityClassName)
 }
 
@@ -182,8 +179,7 @@ func TestConfigMapsThatAreNamed(t *testing.T) {
 	for name, test := range tests {
 		t.Run(name, func(t *testing.T) {
 			s := newEnv(t)
-			_, err := s.kube.CoreV1().Namespaces().Create(soon(t), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: s.namespace}}, metav1.CreateOptions{})
-			require.NoError(t, err)
+			s.createNamespace(s.namespace)
 			if test.data != nil {
 				_, err := s.kube.CoreV1().ConfigMaps(s.namespace).Create(soon(t), &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "named"}, Data: test.data}, metav1.CreateOptions{})
 				require.NoError(t, err)
@@ -211,20 +207,15 @@ func TestFlagsForMaintenanceJobsBecomeAConfigMapOfServerAndAgents(t *testing.T) 
 	created, err := s.kube.CoreV1().ConfigMaps(s.namespace).Get(soon(t), "repo-maintenance-job", metav1.GetOptions{})
 	require.NoError(t, err)
 	require.JSONEq(t, `{"keepLatestMaintenanceJobs":2,"podResources":{"cpuRequest":"100m","memoryLimit":"1Gi"}}`, created.Data["global"])
-	server, err := s.kube.AppsV1().Deployments(s.namespace).Get(soon(t), "velero", metav1.GetOptions{})
-	require.NoError(t, err)
+	server := s.server()
 	require.Contains(t, server.Spec.Template.Spec.Containers[0].Args, "--repo-maintenance-job-configmap=repo-maintenance-job")
-	agents, err := s.kube.AppsV1().DaemonSets(s.namespace).Get(soon(t), "node-agent", metav1.GetOptions{})
-	require.NoError(t, err)
+	agents := s.agents()
 	require.Contains(t, agents.Spec.Template.Spec.Containers[0].Args, "--repo-maintenance-job-configmap=repo-maintenance-job")
-	out, reported, err := s.run("", "check")
-	require.NoError(t, err, out+reported)
+	out, reported := s.succeeds("", "check")
 
-	_, reported, err = s.run("", append([]string{"install", "--keep-latest-maintenance-jobs=2", "--repo-maintenance-job-configmap=named"}, usual(t)...)...)
-	require.Error(t, err)
+	_, reported = s.fails("", append([]string{"install", "--keep-latest-maintenance-jobs=2", "--repo-maintenance-job-configmap=named"}, usual(t)...)...)
 	require.Contains(t, reported, "remove that flag")
-	out, reported, err = s.run("", "uninstall", "--force")
-	require.NoError(t, err, out+reported)
+	out, reported = s.succeeds("", "uninstall", "--force")
 	require.Contains(t, out, "ConfigMap repo-maintenance-job removed\n")
 }
 
@@ -233,11 +224,9 @@ func TestTheDaemonSetOfVelerosOwnAgentsIsNotOverwritten(t *testing.T) {
 	s.define()
 	_, err := testenv.New(soon(t), plane.Admin(), testenv.Options{Namespace: s.namespace})
 	require.NoError(t, err)
-	_, reported, err := s.run("", append([]string{"install", "--apply"}, usual(t)...)...)
-	require.Error(t, err)
+	_, reported := s.fails("", append([]string{"install", "--apply"}, usual(t)...)...)
 	require.Contains(t, reported, "DaemonSet node-agent: it belongs to Velero's agents; replace them with lateen adopt")
-	agents, err := s.kube.AppsV1().DaemonSets(s.namespace).Get(soon(t), "node-agent", metav1.GetOptions{})
-	require.NoError(t, err)
+	agents := s.agents()
 	require.Equal(t, []string{"/velero"}, agents.Spec.Template.Spec.Containers[0].Command)
 	require.Equal(t, "velero/velero:v1.18.3", agents.Spec.Template.Spec.Containers[0].Image)
 }

@@ -2,28 +2,18 @@
 package install
 
 import (
-	"context"
 	"os"
 	"testing"
 
 	"github.com/lateen-project/lateen/test/cluster"
-	"github.com/lateen-project/lateen/test/testenv"
+	"github.com/lateen-project/lateen/test/fixture"
 )
 
 // plane is the one control plane of this test binary; TestMain sets it.
 var plane *cluster.Cluster
 
-func TestMain(m *testing.M) {
-	// Definitions are everybody's: those that were there before are nobody's to remove.
-	os.Exit(cluster.Main(m, os.Stderr, &plane, func(ctx context.Context, c *cluster.Cluster) error {
-		return testenv.InstallCRDs(ctx, c.Admin())
-	}))
-}
+// Definitions are everybody's: those that were there before are nobody's to remove.
+func TestMain(m *testing.M) { os.Exit(fixture.Main(m, &plane)) }
 
 // soon bounds one wait.
-func soon(t *testing.T) context.Context {
-	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), testenv.Patience)
-	t.Cleanup(cancel)
-	return ctx
-}
+var soon = fixture.Soon

@@ -48,7 +48,6 @@ type process struct {
 
 // start runs lateen against the cluster of the tests.
 func (s *env) start(args ...string) *process {
-	s.Helper()
 	ctx, cancel := context.WithTimeout(s.Context(), testenv.Patience) // only guards against hanging
 	s.Cleanup(cancel)
 	command := program(ctx, s.T, "lateen", append(args, "--namespace="+s.namespace, "--kubeconfig="+s.kubeconfig)...)
@@ -68,7 +67,6 @@ func (s *env) start(args ...string) *process {
 
 // prints returns once the process has printed text, and fails if it ends without.
 func (p *process) prints(text string) {
-	p.Helper()
 	for {
 		printed, grown := p.out.read()
 		if strings.Contains(printed, text) {
@@ -87,7 +85,6 @@ func (p *process) prints(text string) {
 
 // wait returns how the process has ended, and what it printed.
 func (p *process) wait() (out, warnings string, err error) {
-	p.Helper()
 	<-p.ended
 	out, _ = p.out.read()
 	warnings, _ = p.warnings.read()

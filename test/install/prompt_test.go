@@ -4,8 +4,6 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
-	corev1 "k8s.io/api/core/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
 func TestAnInterruptAtThePromptOfAdoptChangesNothing(t *testing.T) {
@@ -37,8 +35,7 @@ func TestForceAdoptsWithoutAQuestion(t *testing.T) {
 	s := newEnv(t)
 	s.installVelero()
 	for _, args := range [][]string{{"adopt", "--lateen-image=example.test/lateen:v1"}, {"adopt", "--undo"}} {
-		out, reported, err := s.run("", append(args, "--force")...)
-		require.NoError(t, err, reported)
+		out, _ := s.succeeds("", append(args, "--force")...)
 		require.NotContains(t, out, "[y/N]", args)
 	}
 }
@@ -46,16 +43,14 @@ func TestForceAdoptsWithoutAQuestion(t *testing.T) {
 func TestForceUninstallsWithoutAQuestion(t *testing.T) {
 	s := newEnv(t)
 	s.install()
-	out, reported, err := s.run("", "uninstall", "--force")
-	require.NoError(t, err, reported)
+	out, _ := s.succeeds("", "uninstall", "--force")
 	require.NotContains(t, out, "[y/N]")
 	require.Contains(t, out, "DaemonSet node-agent removed\n")
 }
 
 func TestPrintedObjectsAreAllOfStandardOutput(t *testing.T) {
 	s := newEnv(t)
-	_, err := s.kube.CoreV1().Namespaces().Create(soon(t), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: s.namespace}}, metav1.CreateOptions{})
-	require.NoError(t, err)
+	s.createNamespace(s.namespace)
 	out, progress := s.install("-o=json")
 	require.NotEmpty(t, printed(t, out))
 	require.Contains(t, progress, "Deployment velero created\n")

@@ -28,8 +28,7 @@ func TestUninstallingRemovesAllThatWasInstalled(t *testing.T) {
 	_, err = w.Backup(soon(t), "nightly")
 	require.NoError(t, err)
 
-	out, reported, err := s.run("no\n", "uninstall")
-	require.Error(t, err)
+	out, reported := s.fails("no\n", "uninstall")
 	require.Contains(t, reported, "nothing removed")
 	require.Contains(t, out, "Deployment velero\n")
 	for _, object := range objects {
@@ -37,27 +36,23 @@ func TestUninstallingRemovesAllThatWasInstalled(t *testing.T) {
 		require.NoError(t, err)
 	}
 
-	out, reported, err = s.run("y\n", "uninstall")
-	require.NoError(t, err, out+reported)
+	out, reported = s.succeeds("y\n", "uninstall")
 	for _, object := range objects {
 		_, err := s.found(object)
 		require.True(t, apierrors.IsNotFound(err), "%s %s is left: %v", object.GetKind(), object.GetName(), err)
 	}
-	_, reported, err = s.run("y\n", "uninstall")
-	require.Error(t, err)
+	_, reported = s.fails("y\n", "uninstall")
 	require.Contains(t, reported, "no object has label")
 }
 
 func TestUninstallingLeavesWhatWasThereBefore(t *testing.T) {
 	s := newEnv(t)
-	_, err := s.kube.CoreV1().Namespaces().Create(soon(t), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: s.namespace}}, metav1.CreateOptions{})
-	require.NoError(t, err)
-	_, err = s.kube.CoreV1().ServiceAccounts(s.namespace).Create(soon(t), &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Name: "velero"}}, metav1.CreateOptions{})
+	s.createNamespace(s.namespace)
+	_, err := s.kube.CoreV1().ServiceAccounts(s.namespace).Create(soon(t), &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Name: "velero"}}, metav1.CreateOptions{})
 	require.NoError(t, err)
 	s.install("--apply")
 	s.install("--apply")
-	out, reported, err := s.run("", "uninstall", "--force")
-	require.NoError(t, err, out+reported)
+	s.succeeds("", "uninstall", "--force")
 	for _, object := range printed(t, first(s.install("--dry-run", "-o=json"))) {
 		_, err := s.found(object)
 		switch kind, name := object.GetKind(), object.GetName(); {

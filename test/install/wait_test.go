@@ -42,14 +42,12 @@ func TestInstallWaitsWhileNoNodeTakesAnAgent(t *testing.T) {
 
 // played starts a node of a control plane, whose pods run and do nothing.
 func (s *env) played(plane *cluster.Cluster, name string, labels map[string]string) {
-	s.Helper()
 	kubelet, err := node.Start(soon(s.T), plane.Admin(), node.Options{Name: name, Root: s.TempDir(), Labels: labels})
 	require.NoError(s, err)
 	s.Cleanup(kubelet.Stop)
 }
 
 func (s *env) patchNode(name, patch string) {
-	s.Helper()
 	_, err := s.kube.CoreV1().Nodes().Patch(soon(s.T), name, types.MergePatchType, []byte(patch), metav1.PatchOptions{})
 	require.NoError(s, err)
 }

@@ -15,6 +15,7 @@ import (
 	"k8s.io/client-go/transport"
 
 	"github.com/lateen-project/lateen/api"
+	"github.com/lateen-project/lateen/test/fixture"
 	"github.com/lateen-project/lateen/test/testenv"
 )
 
@@ -27,7 +28,7 @@ func acknowledged(s *env) transport.WrapperFunc {
 		"Data-Path-Canceling": func(b *testenv.Transfer) bool { return b.Status.Phase == testenv.Canceling || testenv.Ended(b) },
 	}
 	return func(next http.RoundTripper) http.RoundTripper {
-		return roundTripper(func(request *http.Request) (*http.Response, error) {
+		return fixture.RoundTripper(func(request *http.Request) (*http.Response, error) {
 			reported, err := eventOf(request)
 			if err != nil {
 				return nil, fmt.Errorf("read Event: %w", err)

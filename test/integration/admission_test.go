@@ -17,7 +17,6 @@ import (
 
 // completed waits for one after the other, in whichever order, until all of them are.
 func (s *env) completed(history *testenv.Recorder, names ...string) []testenv.Transition {
-	s.Helper()
 	for number := range names {
 		_, err := history.Until(s.soon(), func(all []testenv.Transition) bool {
 			finished := 0
@@ -69,19 +68,18 @@ func ahead(transitions []testenv.Transition, name string, phase testenv.Phase, o
 func TestNeverMoreIsPreparedThanThePrepareQueueHolds(t *testing.T) {
 	f := newFleet(t, 100*time.Millisecond, 2)
 	f.configure(`{"loadConcurrency":{"globalConfig":2,"prepareQueueLength":3}}`)
-	history, err := f.Record(t.Context())
-	require.NoError(t, err)
-	there := f.sourceOn(f.nodes[1])
+	history := f.record()
+	there := f.sourceOn(f.Nodes[1])
 	var names []string
 	for range 6 {
 		names = append(names, f.transfer(), f.transferOf(there))
 	}
-	for _, n := range f.nodes {
+	for _, n := range f.Nodes {
 		f.start(on(n))
 	}
 	transitions := f.completed(history, names...)
 	require.LessOrEqual(t, mostPrepared(transitions), 3)
-	for _, n := range f.nodes {
+	for _, n := range f.Nodes {
 		require.LessOrEqual(t, history.MostAtOnce(n.Name(), testenv.Accepted, testenv.Prepared), 2, "a node prepares no more than it has slots")
 	}
 }
@@ -89,15 +87,14 @@ func TestNeverMoreIsPreparedThanThePrepareQueueHolds(t *testing.T) {
 func TestTheBackupsOfOneNodeDoNotKeepAnotherOneIdle(t *testing.T) {
 	f := newFleet(t, 200*time.Millisecond, 2)
 	f.configure(`{"loadConcurrency":{"prepareQueueLength":2}}`)
-	history, err := f.Record(t.Context())
-	require.NoError(t, err)
-	there := f.sourceOn(f.nodes[1])
+	history := f.record()
+	there := f.sourceOn(f.Nodes[1])
 	var busy []string
 	for range 10 {
 		busy = append(busy, f.transfer())
 	}
 	idle := f.transferOf(there)
-	for _, n := range f.nodes {
+	for _, n := range f.Nodes {
 		f.start(on(n))
 	}
 	transitions := f.completed(history, append(busy, idle)...)
@@ -108,15 +105,14 @@ func TestTheBackupsOfOneNodeDoNotKeepAnotherOneIdle(t *testing.T) {
 func TestARestoreIsNotStarvedByBackupsThatCameBefore(t *testing.T) {
 	s := newEnv(t, 100*time.Millisecond)
 	s.configure(`{"loadConcurrency":{"prepareQueueLength":2}}`)
-	history, err := s.Record(t.Context())
-	require.NoError(t, err)
+	history := s.record()
 	waiting := s.restores(s.node.Name())
 	var backups []string
 	for range 20 {
 		backups = append(backups, s.transfer())
 	}
 	s.start()
-	_, err = history.Until(s.soon(), func(all []testenv.Transition) bool {
+	_, err := history.Until(s.soon(), func(all []testenv.Transition) bool {
 		return slices.ContainsFunc(all, func(seen testenv.Transition) bool { return seen.To == testenv.InProgress })
 	})
 	require.NoError(t, err)
@@ -160,7 +156,6 @@ func TestThePrepareQueueIsOneForAllKinds(t *testing.T) {
 
 // mostPreparedByWrites is mostPrepared of all kinds together, by what agents have written one after the other.
 func (s *env) mostPreparedByWrites() int {
-	s.Helper()
 	inside, most := map[string]bool{}, 0
 	for _, record := range s.requests(cluster.Query{Verbs: []string{"patch"}}).Where(func(r cluster.Record) bool { return r.APIGroup == "velero.io" }) {
 		var written testenv.Transfer

@@ -1,16 +1,16 @@
 package integration
 
 import (
-	"bytes"
-	"encoding/json"
 	"fmt"
-	"io"
 	"net"
 	"net/http"
 	"os"
 	"syscall"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/transport"
+
+	"github.com/lateen-project/lateen/test/fixture"
 )
 
 // apiFault is something that a request may meet.
@@ -52,23 +52,20 @@ func apiFaults() []apiFault {
 }
 
 // refusing is an answer that the request was not carried out.
-func refusing(code int, reason metav1.StatusReason) apiFault {
+func refusing(code int32, reason metav1.StatusReason) apiFault {
 	return apiFault{name: fmt.Sprintf("a %d", code), answer: func(asked *http.Request, _ http.RoundTripper) (*http.Response, error) {
-		if asked.Body != nil {
-			_ = asked.Body.Close() // as a RoundTripper has to
-		}
-		status := metav1.Status{
-			TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Status"}, Status: metav1.StatusFailure,
-			Code: int32(code), Reason: reason, Message: "as the test wants it", //nolint:gosec // an HTTP status
-		}
-		header := http.Header{"Content-Type": {"application/json"}}
-		if code == http.StatusTooManyRequests {
-			header.Set("Retry-After", "1") // seconds
-		}
-		body, err := json.Marshal(status)
-		return &http.Response{
-			StatusCode: code, Status: http.StatusText(code), Proto: "HTTP/1.1", ProtoMajor: 1, ProtoMinor: 1,
-			Header: header, Body: io.NopCloser(bytes.NewReader(body)), ContentLength: int64(len(body)), Request: asked,
-		}, err
+		return fixture.Refuse(asked, code, reason, "as the test wants it")
 	}}
+}
+
+// refusingWhere has an API server refuse the requests that match.
+func refusingWhere(match func(*http.Request) bool, code int32, reason metav1.StatusReason, message string) transport.WrapperFunc {
+	return func(next http.RoundTripper) http.RoundTripper {
+		return fixture.RoundTripper(func(request *http.Request) (*http.Response, error) {
+			if match(request) {
+				return fixture.Refuse(request, code, reason, message)
+			}
+			return next.RoundTrip(request)
+		})
+	}
 }

@@ -10,13 +10,14 @@ import (
 	"github.com/stretchr/testify/require"
 	storagev1 "k8s.io/api/storage/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
 
 	"github.com/lateen-project/lateen/test/csi"
 	"github.com/lateen-project/lateen/test/testenv"
 )
 
 // attaching is an environment with a driver that attaches volumes, and whose attacher or detacher is as the test says.
-func attaching(t *testing.T, verb csi.Verb, fault func(ctx context.Context) error) *volumes {
+func attaching(t *testing.T, verb csi.Verb, fault func(ctx context.Context) error) *env {
 	t.Helper()
 	v := newEnv(t, 50*time.Millisecond).volumes(csi.Options{Attach: true, Fault: func(ctx context.Context, call csi.Call) error {
 		if call.Verb != verb {
@@ -24,7 +25,6 @@ func attaching(t *testing.T, verb csi.Verb, fault func(ctx context.Context) erro
 		}
 		return fault(ctx)
 	}})
-	v.configure(`{}`)
 	return v
 }
 
@@ -52,29 +52,12 @@ func atFirst() func(context.Context) error {
 }
 
 // nothingAttached waits until the driver has detached all volumes, and deleted those that were made for movers.
-func (v *volumes) nothingAttached() {
-	v.Helper()
-	ctx := v.soon()
-	attachments := v.Kube.StorageV1().VolumeAttachments()
-	list, err := attachments.List(ctx, metav1.ListOptions{})
-	require.NoError(v, err)
-	left := map[string]bool{}
-	for _, attachment := range list.Items {
-		if attachment.Spec.Attacher == v.driver.Name() {
-			left[attachment.Name] = true
-		}
-	}
-	changes, err := attachments.Watch(ctx, metav1.ListOptions{ResourceVersion: list.ResourceVersion})
-	require.NoError(v, err)
-	defer changes.Stop()
-	for len(left) > 0 {
-		change, open := <-changes.ResultChan()
-		require.True(v, open, "VolumeAttachments %v are left", left)
-		if attachment, ok := change.Object.(*storagev1.VolumeAttachment); ok && change.Type == "DELETED" {
-			delete(left, attachment.Name)
-		}
-	}
-	v.onlyTheSource()
+func (s *env) nothingAttached() {
+	require.NoError(s, testenv.WaitGone(s.soon(), s.Kube.StorageV1().VolumeAttachments(), metav1.ListOptions{}, func(object runtime.Object) bool {
+		attachment, ok := object.(*storagev1.VolumeAttachment)
+		return ok && attachment.Spec.Attacher == s.Driver.Name()
+	}))
+	s.onlyTheSource()
 }
 
 func TestAnUploadWhoseVolumeIsHardToAttachCompletes(t *testing.T) {
@@ -143,7 +126,7 @@ func TestADownloadWhoseVolumeIsHardToAttachIsDelivered(t *testing.T) {
 			v := attaching(t, test.verb, test.fault)
 			v.start()
 			v.delivered(v.download(v.target()))
-			require.Len(t, v.driver.Volumes(), 1)
+			require.Len(t, v.Driver.Volumes(), 1)
 		})
 	}
 }

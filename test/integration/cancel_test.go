@@ -38,7 +38,6 @@ func situations() map[string]situation {
 
 // reach brings a PodVolumeBackup into the situation.
 func (at situation) reach(s *env) string {
-	s.Helper()
 	if at.prepare != nil {
 		at.prepare(s)
 	}
@@ -60,8 +59,7 @@ func TestACancelIsHonouredAtOnce(t *testing.T) {
 		t.Run(title, func(t *testing.T) {
 			s := newEnv(t, time.Hour, acknowledged)
 			s.configure(cmp.Or(at.config, `{}`))
-			history, err := s.Record(t.Context())
-			require.NoError(t, err)
+			history := s.record()
 			r := s.start()
 			name := at.reach(s)
 			slots := r.metric("lateen_slots_in_use")
@@ -82,35 +80,10 @@ func TestACancelIsHonouredAtOnce(t *testing.T) {
 	}
 }
 
-func TestACancelOfWhatNobodyHasAcceptedYet(t *testing.T) {
-	s := newEnv(t, 50*time.Millisecond)
-	s.configure(`{}`)
-	name := s.transfer(func(b *velerov1.PodVolumeBackup) { b.Spec.Cancel = true })
-	r := s.start()
-	s.ends(name, testenv.Canceled)
-	require.Zero(t, s.moversMade(name))
-	require.Equal(t, 1, r.finished("Canceled", "canceled"))
-}
-
-func TestACancelThatTheMoverMayNotHaveSeenDeletesIt(t *testing.T) {
-	s := newEnv(t, time.Hour)
-	s.mover.Silent = true
-	s.configure(`{}`)
-	r := s.start()
-	name := s.transfer()
-	s.in(name, testenv.InProgress)
-	require.NoError(t, s.Transfers(testenv.PodVolumeBackup).Cancel(s.soon(), name))
-	s.ends(name, testenv.Canceled)
-	require.Equal(t, 1, r.finished("Canceled", "canceled"))
-	require.Zero(t, r.metric("lateen_slots_in_use"))
-	require.Zero(t, r.metric("lateen_mover_restarts_total", "reason", "vanished"))
-}
-
 func TestACancelThatTheMoverIgnoresDeletesItAfterTheGrace(t *testing.T) {
 	s := newEnv(t, time.Hour)
-	s.mover.Deaf = true
-	s.mover.Reports = 36000 // one each tenth of a second
-	s.configure(`{}`)
+	s.Movers.Deaf = true
+	s.Movers.Reports = 36000 // one each tenth of a second
 	const grace = 500 * time.Millisecond
 	r := s.start(func(options *agent.Options) { options.Limits.CancelGrace = grace })
 	name := s.transfer()
@@ -129,8 +102,7 @@ func TestADeletionIsACancelAndLeavesNothing(t *testing.T) {
 		t.Run(title, func(t *testing.T) {
 			s := newEnv(t, time.Hour)
 			s.configure(cmp.Or(at.config, `{}`))
-			history, err := s.Record(t.Context())
-			require.NoError(t, err)
+			history := s.record()
 			r := s.start()
 			name := at.reach(s)
 			require.NoError(t, s.Transfers(testenv.PodVolumeBackup).Delete(s.soon(), name))
@@ -151,7 +123,6 @@ func TestADeletionIsACancelAndLeavesNothing(t *testing.T) {
 // requireToldByOneUpdate wants the mover to have been told of the cancel by exactly one update that says
 // nothing else.
 func requireToldByOneUpdate(s *env, name string) {
-	s.Helper()
 	flips := s.requests(cluster.Query{Verbs: []string{"patch"}, Name: name}).Where(func(r cluster.Record) bool {
 		return containsAll(string(r.Body), `"cancel":true`)
 	})
@@ -161,7 +132,6 @@ func requireToldByOneUpdate(s *env, name string) {
 
 func TestADeletionOfWhatNobodyHasAcceptedYet(t *testing.T) {
 	s := newEnv(t, 50*time.Millisecond)
-	s.configure(`{}`)
 	const somebodys = "example.com/keeps-it"
 	name := s.transfer(func(b *velerov1.PodVolumeBackup) { b.Finalizers = []string{somebodys} })
 	require.NoError(t, s.Transfers(testenv.PodVolumeBackup).Delete(s.soon(), name))

@@ -12,6 +12,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
 
 	"github.com/lateen-project/lateen/api"
 	"github.com/lateen-project/lateen/cmd/lateen/agent"
@@ -40,7 +41,6 @@ func TestACleanUpThatWaitsForItsDriverSaysWhatToDo(t *testing.T) {
 				}
 				return errors.New("the array was replaced")
 			}})
-			v.configure(`{}`)
 			v.start(impatient)
 			upload, handle := v.uploads("data")
 			_, err := v.WaitContent(v.soon(), upload, func(c *snapshotv1.VolumeSnapshotContent) bool {
@@ -61,21 +61,10 @@ func TestACleanUpThatWaitsForItsDriverSaysWhatToDo(t *testing.T) {
 			v.settles(testenv.DataUpload, upload, testenv.Canceled)
 			v.noSnapshots()
 			v.nothingLeft()
-			require.Contains(t, v.driver.Handles(), handle, "it was given up")
-			require.Len(t, v.eventsNamed(upload, "CleanUpWaits"), 1)
+			require.Contains(t, v.Driver.Handles(), handle, "it was given up")
+			require.Equal(t, 1, strings.Count(strings.Join(v.eventsOf(upload), " "), "CleanUpWaits"))
 		})
 	}
-}
-
-// eventsNamed are the Events with a reason about a transfer.
-func (s *env) eventsNamed(name, reason string) (found []string) {
-	s.Helper()
-	for _, each := range s.eventsOf(name) {
-		if each == reason {
-			found = append(found, each)
-		}
-	}
-	return found
 }
 
 func retains(class *storagev1.StorageClass) {
@@ -86,10 +75,10 @@ func retains(class *storagev1.StorageClass) {
 func TestVolumesOfAClassThatRetainsThemAreDeletedWithTheirTransfer(t *testing.T) {
 	t.Parallel()
 	for name, test := range map[string]struct {
-		end func(v *volumes, upload string) testenv.Phase
+		end func(v *env, upload string) testenv.Phase
 	}{
-		"that completes": {func(*volumes, string) testenv.Phase { return testenv.Completed }},
-		"that is canceled": {func(v *volumes, upload string) testenv.Phase {
+		"that completes": {func(*env, string) testenv.Phase { return testenv.Completed }},
+		"that is canceled": {func(v *env, upload string) testenv.Phase {
 			v.reaches(testenv.DataUpload, upload, testenv.InProgress)
 			v.says("Data-Path-Started", upload)
 			require.NoError(v, v.Transfers(testenv.DataUpload).Cancel(v.soon(), upload))
@@ -102,7 +91,6 @@ func TestVolumesOfAClassThatRetainsThemAreDeletedWithTheirTransfer(t *testing.T)
 				works = time.Minute
 			}
 			v := newEnv(t, works).volumes(csi.Options{}, retains)
-			v.configure(`{}`)
 			v.start()
 			upload, handle := v.uploads("data")
 			v.uploaded(upload, handle, test.end(v, upload))
@@ -115,7 +103,6 @@ func TestVolumesOfAClassThatRetainsThemAreDeletedWithTheirTransfer(t *testing.T)
 
 func TestADeliveredVolumeOfAClassThatRetainsThemIsRetained(t *testing.T) {
 	v := newEnv(t, 50*time.Millisecond).volumes(csi.Options{}, retains)
-	v.configure(`{}`)
 	v.start()
 	name := v.download(v.target())
 	v.settles(testenv.DataDownload, name, testenv.Completed)
@@ -133,7 +120,6 @@ func TestADeliveredVolumeOfAClassThatRetainsThemIsRetained(t *testing.T) {
 // snapshot while a volume made of it exists.
 func TestASnapshotThatIsHeldByItsCloneIsDeletedAfterIt(t *testing.T) {
 	v := newEnv(t, 50*time.Millisecond).volumes(csi.Options{ClonesHold: true})
-	v.configure(`{}`)
 	v.start()
 	upload, handle := v.uploads("data")
 	v.uploaded(upload, handle, testenv.Completed)
@@ -143,14 +129,10 @@ func TestASnapshotThatIsHeldByItsCloneIsDeletedAfterIt(t *testing.T) {
 }
 
 // onlyTheSource waits until the volumes that were made for movers are gone, and wants the driver to have no other.
-func (v *volumes) onlyTheSource() {
-	v.Helper()
-	list, err := v.Kube.CoreV1().PersistentVolumes().List(v.soon(), metav1.ListOptions{})
-	require.NoError(v, err)
-	for _, volume := range list.Items {
-		if ref := volume.Spec.ClaimRef; ref != nil && ref.Namespace == v.Namespace {
-			require.NoError(v, v.WaitVolumeGone(v.soon(), volume.Name))
-		}
-	}
-	require.Len(v, v.driver.Volumes(), 1)
+func (s *env) onlyTheSource() {
+	require.NoError(s, testenv.WaitGone(s.soon(), s.Kube.CoreV1().PersistentVolumes(), metav1.ListOptions{}, func(object runtime.Object) bool {
+		volume, ok := object.(*corev1.PersistentVolume)
+		return ok && volume.Spec.ClaimRef != nil && volume.Spec.ClaimRef.Namespace == s.Namespace
+	}))
+	require.Len(s, s.Driver.Volumes(), 1)
 }

@@ -17,6 +17,7 @@ import (
 
 	"github.com/lateen-project/lateen/deploy"
 	"github.com/lateen-project/lateen/test/cluster"
+	"github.com/lateen-project/lateen/test/fixture"
 	"github.com/lateen-project/lateen/test/node"
 	"github.com/lateen-project/lateen/test/testenv"
 )
@@ -116,10 +117,9 @@ func TestACommandInAClusterWithoutVelerosResourcesSaysSo(t *testing.T) {
 func TestACommandEndsWithinFiveSecondsOfSIGTERMAndItsMoversGoOn(t *testing.T) {
 	s := newEnv(t, 0)
 	finish := s.work()
-	s.configure(`{}`)
 	own, err := plane.ServiceAccount(s.soon(), s.Namespace, deploy.ServiceAccountName)
 	require.NoError(t, err)
-	args := []string{"--namespace=" + s.Namespace, "--node-agent-configmap=" + configMap, "--kubeconfig=" + kubeconfig(t, own, s.Namespace)}
+	args := []string{"--namespace=" + s.Namespace, "--node-agent-configmap=" + fixture.ConfigMap, "--kubeconfig=" + kubeconfig(t, own, s.Namespace)}
 	command, reported := lateen(t.Context(), t, []string{"NODE_NAME=" + s.node.Name()}, args...)
 	command.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	require.NoError(t, command.Start())
@@ -141,4 +141,24 @@ func registerNode(ctx context.Context, t *testing.T, bare *cluster.Cluster) {
 	kubelet, err := node.Start(ctx, bare.Admin(), node.Options{Name: "bare", Root: t.TempDir()})
 	require.NoError(t, err)
 	t.Cleanup(kubelet.Stop)
+}
+
+func TestCheckLooksUpWhatIsNamedInTheCluster(t *testing.T) {
+	t.Parallel()
+	s := buildEnv(t, 0)
+	s.configure(`{"priorityClassName": "class-that-is-not-there", "loadConcurrency": {"globalConfig": 3}}`)
+	binary, err := cluster.FindBinary("lateen")
+	require.NoError(t, err)
+	command := exec.CommandContext(s.soon(), binary, "check", "--kubeconfig="+kubeconfig(t, plane.Admin(), s.Namespace),
+		"--namespace="+s.Namespace, "--node-agent-configmap="+fixture.ConfigMap, "--node="+s.node.Name())
+	reported, err := command.Output()
+	require.Error(t, err)
+	require.Equal(t, 1, command.ProcessState.ExitCode(), "%s", reported)
+	for _, description := range []string{
+		"node-agent: ConfigMap " + s.Namespace + "/" + fixture.ConfigMap, `no PriorityClass "class-that-is-not-there"`,
+		"none (see problem 1)", "3 on node " + s.node.Name(),
+		"repo-maintenance-job: neither the agents nor Velero's server name a ConfigMap",
+	} {
+		require.Contains(t, string(reported), description)
+	}
 }

@@ -1,7 +1,6 @@
 package integration
 
 import (
-	"io"
 	"net/http"
 	"strings"
 	"testing"
@@ -10,10 +9,12 @@ import (
 	"github.com/stretchr/testify/require"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/transport"
 
 	"github.com/lateen-project/lateen/cmd/lateen/agent"
 	"github.com/lateen-project/lateen/deploy"
 	"github.com/lateen-project/lateen/test/cluster"
+	"github.com/lateen-project/lateen/test/fixture"
 	"github.com/lateen-project/lateen/test/testenv"
 )
 
@@ -27,7 +28,7 @@ func TestAConfigurationThatCannotBeUsedIsSeenAndMoversRunAllTheSame(t *testing.T
 	}{
 		"no ConfigMap":    {section: "configMap", reason: "missing", class: "config_missing", says: "does not exist"},
 		"empty ConfigMap": {data: map[string]string{}, section: "configMap", reason: "empty", class: "config_empty", says: "no data"},
-		"two keys":        {data: map[string]string{"a": "{}", "b": "{}"}, section: "configMap", reason: "too_many_keys", class: "config_invalid", says: "it has 2 keys, a and b"},
+		"two keys":        {data: map[string]string{"a": "{}", "b": "{}"}, section: "configMap", reason: "too_many_keys", class: "config_invalid", says: "2 keys, including a and b"},
 		"bad JSON":        {data: map[string]string{"a": `{"priorityClassName": low}`}, section: "configMap", reason: "invalid_json", class: "config_invalid", says: "line 1, column"},
 		"unknown field":   {data: map[string]string{"a": `{"priorityClasName":"low"}`}, section: "configMap", reason: "unknown_field", says: "priorityClasName"},
 		"bad value":       {data: map[string]string{"a": `{"loadConcurrency":{"globalConfig":-3}}`}, section: "loadConcurrency", reason: "invalid_value", says: "loadConcurrency.globalConfig"},
@@ -35,8 +36,10 @@ func TestAConfigurationThatCannotBeUsedIsSeenAndMoversRunAllTheSame(t *testing.T
 	for name, test := range tests {
 		t.Run(name, func(t *testing.T) {
 			s := newEnv(t, 50*time.Millisecond)
-			if test.data != nil {
-				require.NoError(t, s.ConfigMap(s.soon(), configMap, test.data))
+			if test.data == nil {
+				require.NoError(t, s.Kube.CoreV1().ConfigMaps(s.Namespace).Delete(s.soon(), fixture.ConfigMap, metav1.DeleteOptions{}))
+			} else {
+				require.NoError(t, s.ConfigMap(s.soon(), fixture.ConfigMap, test.data))
 			}
 			r := s.start()
 			s.ends(s.transfer(), testenv.Completed)
@@ -61,9 +64,9 @@ func TestStrictConfigRefusesToStart(t *testing.T) {
 	s.configure(`{"loadConcurency":{}}`)
 	r := s.start(func(options *agent.Options) { options.Flags.StrictConfig = true })
 	r.wait()
-	require.ErrorContains(t, r.err, "not starting because of --strict-config")
-	require.ErrorContains(t, r.err, "loadConcurency")
-	require.NotContains(t, r.err.Error(), "\n")
+	require.ErrorContains(t, r.Err(), "not starting because of --strict-config")
+	require.ErrorContains(t, r.Err(), "loadConcurency")
+	require.NotContains(t, r.Err().Error(), "\n")
 }
 
 func TestAPriorityClassThatIsNotInForceIsSeenAndMoversRunWithout(t *testing.T) {
@@ -93,7 +96,7 @@ func TestAPriorityClassThatIsNotInForceIsSeenAndMoversRunWithout(t *testing.T) {
 			require.NoError(s, s.PriorityClass(s.soon(), class, 10))
 		}, change: func(options *agent.Options) {
 			options.Flags.StartupTimeout = 2 * time.Second
-			through(failing("/priorityclasses/"))(options)
+			fixture.Through(failing("/priorityclasses/"))(options)
 		}},
 	}
 	for name, test := range tests {
@@ -131,25 +134,15 @@ func clusterRole(s *env) string {
 	return ""
 }
 
-// failing answers requests for a path with 500, as an API server whose storage is broken.
-func failing(path string) func(http.RoundTripper) http.RoundTripper {
-	return func(next http.RoundTripper) http.RoundTripper {
-		return roundTripper(func(request *http.Request) (*http.Response, error) {
-			if strings.Contains(request.URL.Path, path) {
-				return &http.Response{
-					StatusCode: http.StatusInternalServerError, Header: http.Header{}, Request: request,
-					Body: io.NopCloser(strings.NewReader("etcdserver: request timed out")),
-				}, nil
-			}
-			return next.RoundTrip(request)
-		})
-	}
+// failing is an API server that cannot read what is below a path.
+func failing(path string) transport.WrapperFunc {
+	below := func(request *http.Request) bool { return strings.Contains(request.URL.Path, path) }
+	return refusingWhere(below, http.StatusInternalServerError, metav1.StatusReasonInternalError, "etcdserver: request timed out")
 }
 
 func TestAClassThatIsDeletedLaterIsLeftOutAndCounted(t *testing.T) {
 	s := newEnv(t, 50*time.Millisecond)
-	class := "class-" + s.Namespace
-	require.NoError(t, s.PriorityClass(s.soon(), class, 10))
+	class := s.class()
 	s.configure(`{"priorityClassName":"` + class + `"}`)
 	r := s.start()
 	s.ends(s.transfer(), testenv.Completed)
@@ -175,7 +168,6 @@ func TestAnAPIServerThatIsAwayAtTheStart(t *testing.T) {
 	for name, test := range tests {
 		t.Run(name, func(t *testing.T) {
 			s := newEnv(t, 50*time.Millisecond)
-			s.configure(`{}`)
 			gate, err := plane.Gate(t.Context())
 			require.NoError(t, err)
 			t.Cleanup(func() { require.NoError(t, gate.Stop()) })
@@ -191,8 +183,8 @@ func TestAnAPIServerThatIsAwayAtTheStart(t *testing.T) {
 				return
 			}
 			r.wait()
-			require.ErrorContains(t, r.err, "4s")
-			require.NotContains(t, r.err.Error(), "\n")
+			require.ErrorContains(t, r.Err(), "4s")
+			require.NotContains(t, r.Err().Error(), "\n")
 		})
 	}
 }

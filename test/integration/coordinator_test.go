@@ -14,6 +14,7 @@ import (
 
 	"github.com/lateen-project/lateen/api"
 	"github.com/lateen-project/lateen/test/csi"
+	"github.com/lateen-project/lateen/test/fixture"
 	"github.com/lateen-project/lateen/test/node"
 	"github.com/lateen-project/lateen/test/testenv"
 )
@@ -27,12 +28,12 @@ func TestAnUploadWhoseAgentIsGoneIsFollowedByTheCoordinatorToItsEnd(t *testing.T
 	f := newFleet(t, 0, 2)
 	finish := f.work()
 	v := f.volumes(csi.Options{})
-	f.configure(only(f.nodes[0]))
-	f.start(on(f.nodes[1]), shortAbsence)
-	f.leads(f.nodes[1])
+	f.configure(only(f.Nodes[0]))
+	f.start(on(f.Nodes[1]), shortAbsence)
+	f.leads(f.Nodes[1])
 	there := f.start()
 	name, handle := v.uploads("data")
-	require.Equal(t, f.nodes[0].Name(), v.reaches(testenv.DataUpload, name, testenv.InProgress).Status.Node)
+	require.Equal(t, f.Nodes[0].Name(), v.reaches(testenv.DataUpload, name, testenv.InProgress).Status.Node)
 	there.stop()
 	f.loseAgents()
 	finish()
@@ -43,14 +44,14 @@ func TestAnUploadWhoseAgentIsGoneIsFollowedByTheCoordinatorToItsEnd(t *testing.T
 func TestAnUploadBelongsToTheCoordinatorAndToTheAgentOfItsMover(t *testing.T) {
 	f := newFleet(t, 50*time.Millisecond, 2)
 	v := f.volumes(csi.Options{})
-	f.configure(only(f.nodes[0]))
-	coordinator := f.start(on(f.nodes[1]))
-	f.leads(f.nodes[1])
+	f.configure(only(f.Nodes[0]))
+	coordinator := f.start(on(f.Nodes[1]))
+	f.leads(f.Nodes[1])
 	mover := f.start()
 	name, handle := v.uploads("data")
 	ended := v.uploaded(name, handle, testenv.Completed)
-	require.Equal(t, f.nodes[1].Name(), ended.Status.AcceptedByNode)
-	require.Equal(t, f.nodes[0].Name(), ended.Status.Node)
+	require.Equal(t, f.Nodes[1].Name(), ended.Status.AcceptedByNode)
+	require.Equal(t, f.Nodes[0].Name(), ended.Status.Node)
 	f.noConflicts()
 	require.Equal(t, 1, mover.metric("lateen_transfers_finished_total", "kind", "dataupload", "phase", "Completed"))
 	require.Zero(t, coordinator.metric("lateen_slots_in_use"))
@@ -64,22 +65,18 @@ func TestAnUploadGoesOnWhereAKilledCoordinatorStopped(t *testing.T) {
 		t.Run("after "+what, func(t *testing.T) {
 			f := newFleet(t, 50*time.Millisecond, 2)
 			v := f.volumes(csi.Options{})
-			f.configure(only(f.nodes[1])) // whose agent lives
+			f.configure(only(f.Nodes[1])) // whose agent lives
 			k := newKiller(at, true)
-			first := f.start(shortTerm, through(k.wrap))
-			f.leads(f.nodes[0])
-			f.start(on(f.nodes[1]), shortAbsence, shortTerm)
+			first := f.start(shortTerm, fixture.Through(k.wrap))
+			f.leads(f.Nodes[0])
+			f.start(on(f.Nodes[1]), shortAbsence, shortTerm)
 			name, handle := v.uploads("data")
-			select {
-			case <-k.struck:
-			case <-f.soon().Done():
-				require.Fail(t, "the coordinator has not come to write so much")
-			}
-			first.cancel() // a process that was killed asks for nothing any more
-			f.leads(f.nodes[1])
+			f.await(k.struck, "that many writes of the coordinator")
+			first.Cancel() // a process that was killed asks for nothing any more
+			f.leads(f.Nodes[1])
 			v.uploaded(name, handle, testenv.Completed)
 			v.noSnapshots()
-			require.Len(t, v.driver.Volumes(), 1, "the source")
+			require.Len(t, v.Driver.Volumes(), 1, "the source")
 		})
 	}
 }
@@ -100,7 +97,7 @@ func TestAnUploadWhoseMoverIsPreemptedCompletesWhenThereIsRoomAgain(t *testing.T
 	letGo := f.holds(name)
 	var rivals []string
 	for i := range 3 { // with 600m each there is no room beside them
-		rivals = append(rivals, f.pushes(fmt.Sprintf("rival-%d", i), high, "600m"))
+		rivals = append(rivals, f.rival(fmt.Sprintf("rival-%d", i), high, "600m").Name)
 	}
 	for _, rival := range rivals {
 		_, err := f.WaitPod(f.soon(), f.Apps, rival, func(pod *corev1.Pod) bool { return pod.Status.Phase == corev1.PodRunning })
@@ -110,7 +107,7 @@ func TestAnUploadWhoseMoverIsPreemptedCompletesWhenThereIsRoomAgain(t *testing.T
 	letGo()
 	requeue := v.reaches(testenv.DataUpload, name, testenv.Accepted)
 	require.Empty(t, requeue.Status.Node, "the next mover may be anywhere")
-	require.Contains(t, v.driver.Handles(), handle)
+	require.Contains(t, v.Driver.Handles(), handle)
 	for _, rival := range rivals {
 		require.NoError(t, f.Kube.CoreV1().Pods(f.Apps).Delete(f.soon(), rival, metav1.DeleteOptions{}))
 	}
@@ -129,7 +126,7 @@ type requestLog struct {
 }
 
 func (a *requestLog) wrap(next http.RoundTripper) http.RoundTripper {
-	return roundTripper(func(request *http.Request) (*http.Response, error) {
+	return fixture.RoundTripper(func(request *http.Request) (*http.Response, error) {
 		if !request.URL.Query().Has("watch") {
 			a.lock.Lock()
 			a.all = append(a.all, request.Method+" "+request.URL.RequestURI())
@@ -149,12 +146,12 @@ func (a *requestLog) since(number int) []string {
 func TestAnAgentWithNothingToDoAsksForNothing(t *testing.T) {
 	f := newFleet(t, 50*time.Millisecond, 2)
 	v := f.volumes(csi.Options{})
-	f.configure(only(f.nodes[0]))
+	f.configure(only(f.Nodes[0]))
 	f.start()
-	f.leads(f.nodes[0])
+	f.leads(f.Nodes[0])
 	idle := &requestLog{}
-	f.start(on(f.nodes[1]), through(idle.wrap))
-	f.ends(f.transferOf(f.sourceOn(f.nodes[1])), testenv.Completed) // it has started
+	f.start(on(f.Nodes[1]), fixture.Through(idle.wrap))
+	f.ends(f.transferOf(f.sourceOn(f.Nodes[1])), testenv.Completed) // it has started
 	f.says("Completed", "1000 bytes")                               // which it writes down last
 	before := len(idle.since(0))
 	name, handle := v.uploads("data")

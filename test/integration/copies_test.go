@@ -11,7 +11,6 @@ import (
 	"github.com/stretchr/testify/require"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/watch"
 
 	"github.com/lateen-project/lateen/cmd/lateen/agent"
 	"github.com/lateen-project/lateen/deploy"
@@ -21,8 +20,7 @@ import (
 
 // encrypted has a driver that provisions only beside the Secret key and the ConfigMap kms with the contents of theirs in
 // the namespace of the applications, as drivers of encrypted volumes do.
-func (s *env) encrypted() *volumes {
-	s.Helper()
+func (s *env) encrypted() *env {
 	meta := metav1.ObjectMeta{Namespace: s.Apps, Name: "key"}
 	_, err := s.Kube.CoreV1().Secrets(s.Apps).Create(s.soon(), &corev1.Secret{ObjectMeta: meta, Data: map[string][]byte{"token": []byte("s3cret")}}, metav1.CreateOptions{})
 	require.NoError(s, err)
@@ -48,44 +46,20 @@ func (s *env) encrypted() *volumes {
 		return nil
 	}})
 	v.configure(fmt.Sprintf(`{"backupPVC": {%q: {"secretNames": ["key"], "configMapNames": ["kms"]}},
-		"restorePVC": {"secretNames": ["key"], "configMapNames": ["kms"]}}`, v.class))
+		"restorePVC": {"secretNames": ["key"], "configMapNames": ["kms"]}}`, v.storageClass))
 	return v
 }
 
 // mayCopy gives the agents the rights that package deploy has for it.
-func (v *volumes) mayCopy() {
-	v.Helper()
+func (v *env) mayCopy() {
 	copies := deploy.Copies{Secrets: []string{"key"}, ConfigMaps: []string{"kms"}, From: []string{v.Apps}}
 	require.NoError(v, testenv.Apply(v.soon(), plane.Admin(), deploy.CopyAccess(v.Namespace, copies)...))
 }
 
 // copiesGone waits until garbage collection has removed all copies.
-func (v *volumes) copiesGone() {
-	v.Helper()
-	ctx, cancel := context.WithTimeout(v.Context(), time.Minute)
-	defer cancel()
-	secrets, err := v.Kube.CoreV1().Secrets(v.Namespace).Watch(ctx, metav1.ListOptions{FieldSelector: "metadata.name=key"})
-	require.NoError(v, err)
-	configMaps, err := v.Kube.CoreV1().ConfigMaps(v.Namespace).Watch(ctx, metav1.ListOptions{FieldSelector: "metadata.name=kms"})
-	require.NoError(v, err)
-	for _, watcher := range []watch.Interface{secrets, configMaps} {
-		defer watcher.Stop()
-	}
-	deleted := func(changes watch.Interface, get func() error) {
-		for get() == nil {
-			_, open := <-changes.ResultChan()
-			require.True(v, open, "a copy is left")
-		}
-	}
-	deleted(secrets, func() error {
-		_, err := v.Kube.CoreV1().Secrets(v.Namespace).Get(ctx, "key", metav1.GetOptions{})
-		return err
-	})
-	deleted(configMaps, func() error {
-		_, err := v.Kube.CoreV1().ConfigMaps(v.Namespace).Get(ctx, "kms", metav1.GetOptions{})
-		return err
-	})
-	require.NoError(v, ctx.Err())
+func (s *env) copiesGone() {
+	require.NoError(s, testenv.WaitGone(s.soon(), s.Kube.CoreV1().Secrets(s.Namespace), testenv.Named("key")))
+	require.NoError(s, testenv.WaitGone(s.soon(), s.Kube.CoreV1().ConfigMaps(s.Namespace), testenv.Named("kms")))
 }
 
 // Defect D31: encrypted volumes could be neither backed up nor restored.
@@ -148,6 +122,6 @@ func TestStrictConfigRefusesAPriorityClassThatIsNotThere(t *testing.T) {
 	s.configure(`{"priorityClassName":"class-` + s.Namespace + `"}`)
 	r := s.start(func(options *agent.Options) { options.Flags.StrictConfig = true })
 	r.wait()
-	require.ErrorContains(t, r.err, "not starting because of --strict-config: priorityClassName")
-	require.ErrorContains(t, r.err, "class-"+s.Namespace)
+	require.ErrorContains(t, r.Err(), "not starting because of --strict-config: priorityClassName")
+	require.ErrorContains(t, r.Err(), "class-"+s.Namespace)
 }

@@ -17,13 +17,13 @@ import (
 )
 
 // dataKinds are those whose volumes are made for them.
-func dataKinds() map[testenv.Kind]func(v *volumes) (name string, finished func(phase testenv.Phase) *testenv.Transfer) {
-	return map[testenv.Kind]func(v *volumes) (string, func(testenv.Phase) *testenv.Transfer){
-		testenv.DataUpload: func(v *volumes) (string, func(testenv.Phase) *testenv.Transfer) {
+func dataKinds() map[testenv.Kind]func(v *env) (name string, finished func(phase testenv.Phase) *testenv.Transfer) {
+	return map[testenv.Kind]func(v *env) (string, func(testenv.Phase) *testenv.Transfer){
+		testenv.DataUpload: func(v *env) (string, func(testenv.Phase) *testenv.Transfer) {
 			name, handle := v.uploads("data")
 			return name, func(phase testenv.Phase) *testenv.Transfer { return v.uploaded(name, handle, phase) }
 		},
-		testenv.DataDownload: func(v *volumes) (string, func(testenv.Phase) *testenv.Transfer) {
+		testenv.DataDownload: func(v *env) (string, func(testenv.Phase) *testenv.Transfer) {
 			name := v.download(v.target())
 			return name, func(phase testenv.Phase) *testenv.Transfer { return v.settles(testenv.DataDownload, name, phase) }
 		},
@@ -35,8 +35,7 @@ func TestAMoverOfDataThatFailsLeavesNothing(t *testing.T) {
 	for kind, begin := range dataKinds() {
 		t.Run(string(kind), func(t *testing.T) {
 			v := newEnv(t, 50*time.Millisecond).volumes(csi.Options{})
-			v.mover.Result = &node.Result{ExitCode: 1, Message: "disk on fire"}
-			v.configure(`{}`)
+			v.Movers.Result = &node.Result{ExitCode: 1, Message: "disk on fire"}
 			v.start()
 			name, finished := begin(v)
 			require.Equal(t, "disk on fire (exit code 1)", finished(testenv.Failed).Status.Message)
@@ -51,16 +50,15 @@ func TestAMoverOfDataThatFailsLeavesNothing(t *testing.T) {
 func TestAMoverOfDataThatIsLostStartsAgainWithTheSameVolume(t *testing.T) {
 	t.Parallel()
 	for kind, begin := range dataKinds() {
-		for how, lose := range map[string]func(v *volumes, name string) error{
-			"evicted": func(v *volumes, name string) error {
+		for how, lose := range map[string]func(v *env, name string) error{
+			"evicted": func(v *env, name string) error {
 				return v.node.Evict(v.Namespace, name, "the node is low on memory")
 			},
-			"vanished": func(v *volumes, name string) error { return v.node.Vanish(v.soon(), v.Namespace, name) },
+			"vanished": func(v *env, name string) error { return v.node.Vanish(v.soon(), v.Namespace, name) },
 		} {
 			t.Run(string(kind)+" "+how, func(t *testing.T) {
 				v := newEnv(t, 0).volumes(csi.Options{})
 				finish := v.work()
-				v.configure(`{}`)
 				v.start()
 				name, finished := begin(v)
 				v.reaches(kind, name, testenv.InProgress)
@@ -83,32 +81,12 @@ func TestAMoverOfDataThatIsLostStartsAgainWithTheSameVolume(t *testing.T) {
 	}
 }
 
-func TestAnUploadOfABlockVolumeGetsADevice(t *testing.T) {
-	v := newEnv(t, 50*time.Millisecond).volumes(csi.Options{})
-	v.configure(`{}`)
-	v.start()
-	_, err := v.CSIClaim(v.soon(), "disk", v.class, func(claim *corev1.PersistentVolumeClaim) {
-		claim.Spec.VolumeMode = new(corev1.PersistentVolumeBlock)
-	})
-	require.NoError(t, err)
-	source, err := v.WaitClaim(v.soon(), v.Apps, "disk", testenv.Bound)
-	require.NoError(t, err)
-	v.fill(source)
-	snapshot, handle := v.snapshot(source)
-	name := v.upload(source, snapshot.Name)
-	mover := v.moverIs(name, func(*corev1.Pod) bool { return true })
-	require.Len(t, mover.Spec.Containers[0].VolumeDevices, 1)
-	require.Contains(t, mover.Spec.Containers[0].Args, "--volume-mode=Block")
-	v.uploaded(name, handle, testenv.Completed)
-}
-
 func TestASnapshotThatBelongsToTheSidecarOfANodeStaysThere(t *testing.T) {
 	const managedBy = "snapshot.storage.kubernetes.io/managed-by"
 	v := newEnv(t, 50*time.Millisecond).volumes(csi.Options{ManagedBy: "far-node"})
-	v.configure(`{}`)
 	v.start()
 	source := v.claim("data")
-	taken, err := v.Snapshot(v.soon(), v.backup, source, v.snapshots)
+	taken, err := v.Snapshot(v.soon(), v.backup, source, v.storageClass)
 	require.NoError(t, err)
 	content := "snapcontent-" + string(taken.UID)
 	_, err = v.WaitContent(v.soon(), content, func(*snapshotv1.VolumeSnapshotContent) bool { return true })
@@ -126,7 +104,6 @@ func TestASnapshotThatBelongsToTheSidecarOfANodeStaysThere(t *testing.T) {
 
 func TestAVolumeWhoseTargetGotAnotherOneIsKept(t *testing.T) {
 	v := newEnv(t, 1500*time.Millisecond).volumes(csi.Options{})
-	v.configure(`{}`)
 	v.start()
 	target := v.target()
 	name := v.download(target)
@@ -134,7 +111,7 @@ func TestAVolumeWhoseTargetGotAnotherOneIsKept(t *testing.T) {
 	_, err := v.Kube.CoreV1().PersistentVolumes().Create(v.soon(), &corev1.PersistentVolume{
 		ObjectMeta: metav1.ObjectMeta{Name: "rival-of-" + v.Apps, Labels: target.Spec.Selector.MatchLabels},
 		Spec: corev1.PersistentVolumeSpec{
-			Capacity: corev1.ResourceList{corev1.ResourceStorage: quantity("1Gi")}, AccessModes: target.Spec.AccessModes, StorageClassName: v.class,
+			Capacity: corev1.ResourceList{corev1.ResourceStorage: quantity("1Gi")}, AccessModes: target.Spec.AccessModes, StorageClassName: v.storageClass,
 			PersistentVolumeSource:        corev1.PersistentVolumeSource{HostPath: &corev1.HostPathVolumeSource{Path: "/rival"}},
 			ClaimRef:                      &corev1.ObjectReference{Kind: "PersistentVolumeClaim", Namespace: v.Apps, Name: target.Name},
 			PersistentVolumeReclaimPolicy: corev1.PersistentVolumeReclaimRetain,
@@ -149,5 +126,5 @@ func TestAVolumeWhoseTargetGotAnotherOneIsKept(t *testing.T) {
 	ended := v.settles(testenv.DataDownload, name, testenv.Failed)
 	require.Contains(t, ended.Status.Message, "is already bound to PersistentVolume rival-of-"+v.Apps)
 	require.Contains(t, ended.Status.Message, "kept as PersistentVolume pvc-")
-	require.Len(t, v.driver.Volumes(), 1)
+	require.Len(t, v.Driver.Volumes(), 1)
 }

@@ -14,6 +14,7 @@ import (
 	"github.com/lateen-project/lateen/api"
 	"github.com/lateen-project/lateen/cmd/lateen/agent"
 	"github.com/lateen-project/lateen/test/cluster"
+	"github.com/lateen-project/lateen/test/fixture"
 	"github.com/lateen-project/lateen/test/node"
 	"github.com/lateen-project/lateen/test/testenv"
 )
@@ -21,7 +22,7 @@ import (
 // nodeLoss is a fleet whose first node is going to die, with its agent, and whose movers there end only with their pods. The
 // agent of the other one coordinates.
 type nodeLoss struct {
-	*fleet
+	*env
 	kind   testenv.Kind
 	phase  testenv.Phase // in which the node dies
 	around *workload
@@ -53,22 +54,20 @@ func newNodeLoss(t *testing.T, kind testenv.Kind, phase testenv.Phase) *nodeLoss
 		}
 		first = false
 	})
-	d := &nodeLoss{fleet: f, kind: kind, phase: phase}
+	d := &nodeLoss{env: f, kind: kind, phase: phase}
 	if phase == testenv.Prepared {
 		f.configure(`{"loadConcurrency":{"globalConfig":1}}`)
 	} else {
-		f.configure(`{}`)
 	}
 	d.around = f.workload(kind)
-	f.start(on(f.nodes[1]), shortAbsence, skew(5*time.Minute), through(d.around.watch))
-	f.leads(f.nodes[1])
-	d.agent = f.start(shortAbsence, skew(-5*time.Minute), through(d.around.watch))
+	f.start(on(f.Nodes[1]), shortAbsence, skew(5*time.Minute), fixture.Through(d.around.watch))
+	f.leads(f.Nodes[1])
+	d.agent = f.start(shortAbsence, skew(-5*time.Minute), fixture.Through(d.around.watch))
 	return d
 }
 
 // begin makes a transfer, and brings it to the phase with its mover on the node that is going to die.
 func (d *nodeLoss) begin() (name string) {
-	d.Helper()
 	switch d.phase {
 	case testenv.Accepted:
 		d.node.Faults.Add(node.Fault{NeverStarts: true, Times: 1})
@@ -76,7 +75,7 @@ func (d *nodeLoss) begin() (name string) {
 		d.in(d.transfer(), testenv.InProgress)
 	default:
 	}
-	d.cordon(d.nodes[1], true)
+	d.cordon(d.Nodes[1], true)
 	name = d.around.create()
 	d.moverIs(name, func(pod *corev1.Pod) bool { return pod.Spec.NodeName == d.node.Name() })
 	seen := d.phase
@@ -91,7 +90,7 @@ func (d *nodeLoss) begin() (name string) {
 		_, err := d.Transfers(d.kind).Wait(d.soon(), name, testenv.In(testenv.Canceling))
 		require.NoError(d, err)
 	}
-	d.cordon(d.nodes[1], false)
+	d.cordon(d.Nodes[1], false)
 	return name
 }
 
@@ -102,7 +101,6 @@ func (d *nodeLoss) isLocal() bool {
 
 // ends has what has to be true of the transfer, whatever became of its node.
 func (d *nodeLoss) ends(name string) {
-	d.Helper()
 	ended, err := d.Transfers(d.kind).Wait(d.soon(), name, testenv.Settled)
 	require.NoError(d, err)
 	switch {
@@ -114,7 +112,7 @@ func (d *nodeLoss) ends(name string) {
 	default:
 		require.Equal(d, testenv.Completed, ended.Status.Phase, ended.Status.Message)
 		require.Equal(d, "1", ended.Annotations[api.AnnotationRestarts])
-		require.Equal(d, d.nodes[1].Name(), ended.Status.Node)
+		require.Equal(d, d.Nodes[1].Name(), ended.Status.Node)
 	}
 	d.nothingLeft()
 	d.around.after(ended)
@@ -132,7 +130,6 @@ func (d *nodeLoss) ends(name string) {
 
 // deletions are those of mover pods of a transfer by agents, in order: whether each was by force.
 func (d *nodeLoss) deletions(name string) (forced []bool) {
-	d.Helper()
 	for _, record := range d.requests(cluster.Query{Verbs: []string{"delete"}, Resources: []string{"pods"}, Name: name}) {
 		options := metav1.DeleteOptions{}
 		require.NoError(d, json.Unmarshal(record.Body, &options), "%s: %s", record, record.Body)
@@ -162,7 +159,6 @@ func TestATransferOutlivesItsNode(t *testing.T) {
 
 // returns brings the node back, on which movers of before still run: they end, and their slots are free.
 func (d *nodeLoss) returns() {
-	d.Helper()
 	require.NoError(d, d.node.Resume(d.soon()))
 	requeue := d.start(shortAbsence)
 	d.in(d.transfer(), testenv.InProgress)

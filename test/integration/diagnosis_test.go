@@ -35,7 +35,7 @@ func TestAnUploadThatIsNotPreparedInTimeSaysWhatWasInTheWay(t *testing.T) {
 		config  string
 		fault   func(context.Context, csi.Call) error
 		node    *node.Fault
-		sees    func(v *volumes, upload string) // waits until what is in the way has been reported
+		sees    func(v *env, upload string) // waits until what is in the way has been reported
 		says    []string
 		pending bool // the snapshot has no handle when the upload begins
 	}{
@@ -89,19 +89,17 @@ func TestAnUploadThatIsNotPreparedInTimeSaysWhatWasInTheWay(t *testing.T) {
 }
 
 // podSays waits for the status of the mover pod.
-func podSays(description string) func(v *volumes, upload string) {
-	return func(v *volumes, upload string) { v.pending(upload, description) }
+func podSays(description string) func(v *env, upload string) {
+	return func(v *env, upload string) { v.pending(upload, description) }
 }
 
 // provisionerSays waits for the Event about a claim that has no volume.
-func provisionerSays(v *volumes, _ string) {
-	v.Helper()
+func provisionerSays(v *env, _ string) {
 	v.says("ProvisioningFailed", "the array is full")
 }
 
 // snapshotterSays waits for the status of the snapshot that an upload consumes.
-func snapshotterSays(v *volumes, _ string) {
-	v.Helper()
+func snapshotterSays(v *env, _ string) {
 	all, err := v.Snapshots.SnapshotV1().VolumeSnapshots(v.Apps).List(v.soon(), metav1.ListOptions{})
 	require.NoError(v, err)
 	require.Len(v, all.Items, 1)
@@ -112,21 +110,19 @@ func snapshotterSays(v *volumes, _ string) {
 }
 
 // uploadOf makes a DataUpload of a new claim, whose snapshot may be one that never gets a handle.
-func (v *volumes) uploadOf(pending bool) string {
-	v.Helper()
+func (v *env) uploadOf(pending bool) string {
 	if !pending {
 		name, _ := v.uploads("data")
 		return name
 	}
 	source := v.claim("data")
-	snapshot, err := v.Snapshot(v.soon(), v.backup, source, v.snapshots)
+	snapshot, err := v.Snapshot(v.soon(), v.backup, source, v.storageClass)
 	require.NoError(v, err)
 	return v.upload(source, snapshot.Name)
 }
 
 func TestADownloadThatIsNotPreparedInTimeSaysWhatTheProvisionerSays(t *testing.T) {
 	v := newEnv(t, 50*time.Millisecond).volumes(csi.Options{Fault: full(csi.CreateVolume, "")})
-	v.configure(`{}`)
 	r := v.start()
 	download := v.download(v.target())
 	provisionerSays(v, download)

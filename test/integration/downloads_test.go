@@ -5,35 +5,34 @@ import (
 	"testing"
 	"time"
 
+	"github.com/lateen-project/lateen/api"
+	"github.com/lateen-project/lateen/cmd/lateen/agent"
+
 	"github.com/stretchr/testify/require"
 	corev1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"github.com/lateen-project/lateen/api"
-	"github.com/lateen-project/lateen/cmd/lateen/agent"
 	"github.com/lateen-project/lateen/test/cluster"
 	"github.com/lateen-project/lateen/test/csi"
+	"github.com/lateen-project/lateen/test/fixture"
 	"github.com/lateen-project/lateen/test/testenv"
 )
 
 // target makes a claim as Velero's server restores one.
-func (v *volumes) target() *corev1.PersistentVolumeClaim {
-	v.Helper()
-	return v.targetOf(v.class)
+func (v *env) target() *corev1.PersistentVolumeClaim {
+	return v.targetOf(v.storageClass)
 }
 
 // targetOf is a target of a class that need not exist.
-func (v *volumes) targetOf(class string) *corev1.PersistentVolumeClaim {
-	v.Helper()
+func (v *env) targetOf(class string) *corev1.PersistentVolumeClaim {
 	claim, err := v.TargetClaim(v.soon(), "restored", class)
 	require.NoError(v, err)
 	return claim
 }
 
 // download creates a DataDownload into a claim, which need not exist.
-func (v *volumes) download(target *corev1.PersistentVolumeClaim) string {
-	v.Helper()
+func (v *env) download(target *corev1.PersistentVolumeClaim) string {
 	restore, err := v.Restore(v.soon(), "nightly")
 	require.NoError(v, err)
 	created, err := v.DataDownload(v.soon(), restore, target, "snapshot")
@@ -42,8 +41,7 @@ func (v *volumes) download(target *corev1.PersistentVolumeClaim) string {
 }
 
 // delivered waits for a DataDownload to complete and for its target to have what was restored, as a volume like any other.
-func (v *volumes) delivered(name string) {
-	v.Helper()
+func (v *env) delivered(name string) {
 	ended := v.settles(testenv.DataDownload, name, testenv.Completed)
 	require.EqualValues(v, 1000, ended.Status.Progress.BytesDone)
 	require.Empty(v, ended.Status.Message)
@@ -54,7 +52,7 @@ func (v *volumes) delivered(name string) {
 	})
 	require.NoError(v, err)
 	require.Equal(v, target.UID, volume.Spec.ClaimRef.UID)
-	v.restoredTo(ended, v.driver.VolumeDir(volume.Spec.CSI.VolumeHandle))
+	v.restoredTo(ended, v.Driver.VolumeDir(volume.Spec.CSI.VolumeHandle))
 	require.NotContains(v, volume.Annotations, api.AnnotationReclaimPolicy)
 	require.Subset(v, volume.Labels, target.Spec.Selector.MatchLabels)
 	v.nothingLeft()
@@ -63,65 +61,27 @@ func (v *volumes) delivered(name string) {
 
 func TestARestoredVolumeIsDelivered(t *testing.T) {
 	v := newEnv(t, 50*time.Millisecond, acknowledged).volumes(csi.Options{})
-	v.configure(`{}`)
-	history, err := v.Record(t.Context())
-	require.NoError(t, err)
+	history := v.record()
 	r := v.start()
 	name := v.download(v.target())
 	v.delivered(name)
 	require.Equal(t, []testenv.Phase{"", "Accepted", "Prepared", "InProgress", "Completed"}, v.path(history, name, "Completed"))
 	require.Equal(t, 1, r.metric("lateen_transfers_finished_total", "kind", "datadownload", "phase", "Completed", "reason", "completed"))
-	require.Len(t, v.driver.Volumes(), 1)
+	require.Len(t, v.Driver.Volumes(), 1)
 	require.NoError(t, v.Kube.CoreV1().PersistentVolumeClaims(v.Apps).Delete(v.soon(), "restored", metav1.DeleteOptions{}))
-	volume := "pvc-" + strings.TrimPrefix(v.driver.Volumes()[0], "vol-")
+	volume := "pvc-" + strings.TrimPrefix(v.Driver.Volumes()[0], "vol-")
 	require.NoError(t, v.WaitVolumeGone(v.soon(), volume), "it goes with its claim")
-	require.Empty(t, v.driver.Volumes())
-}
-
-func TestADownloadWaitsForTheConsumerOfItsClaim(t *testing.T) {
-	v := newEnv(t, 50*time.Millisecond).volumes(csi.Options{}, testenv.WhenUsed)
-	v.configure(`{}`)
-	v.start()
-	name := v.download(v.target())
-	v.ends(v.transfer(), testenv.Completed) // the agent had the time to do something wrong
-	seen, err := v.Transfers(testenv.DataDownload).Get(v.soon(), name)
-	require.NoError(t, err)
-	require.Empty(t, seen.Status.Phase)
-	require.Empty(t, v.driver.Volumes())
-	user, err := v.SourcePod(v.soon(), "user", "", testenv.ClaimVolume("data", "restored"))
-	require.NoError(t, err)
-	v.delivered(name)
-	_, err = v.WaitPod(v.soon(), v.Apps, user.Name, testenv.Ready)
-	require.NoError(t, err, "it gets what it waited for")
-}
-
-func TestADownloadDoesNotWaitForAConsumerWhereTheConfigurationSaysSo(t *testing.T) {
-	v := newEnv(t, 50*time.Millisecond).volumes(csi.Options{}, testenv.WhenUsed)
-	v.configure(`{"restorePVC":{"ignoreDelayBinding":true}}`)
-	v.start()
-	v.delivered(v.download(v.target()))
-}
-
-func TestADownloadWaitsForItsClaim(t *testing.T) {
-	v := newEnv(t, 50*time.Millisecond).volumes(csi.Options{})
-	v.configure(`{}`)
-	v.start()
-	name := v.download(&corev1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{Name: "restored", Namespace: v.Apps, UID: "later"}})
-	v.ends(v.transfer(), testenv.Completed)
-	require.Zero(t, v.moversMade(name))
-	v.target()
-	v.delivered(name)
+	require.Empty(t, v.Driver.Volumes())
 }
 
 func TestADownloadWaitsForItsStorageClass(t *testing.T) {
 	v := newEnv(t, 50*time.Millisecond).volumes(csi.Options{})
-	v.configure(`{}`)
 	v.start()
 	late := "late-" + v.Namespace
 	name := v.download(v.targetOf(late))
 	v.ends(v.transfer(), testenv.Completed)
 	require.Zero(t, v.moversMade(name))
-	require.NoError(t, v.StorageClass(v.soon(), late, v.driver.Name()))
+	require.NoError(t, v.StorageClass(v.soon(), late, v.Driver.Name()))
 	v.delivered(name)
 }
 
@@ -130,17 +90,17 @@ func TestADownloadThatCannotBeginFailsAndSaysWhy(t *testing.T) {
 	tests := map[string]struct {
 		waits   bool // until the prepare timeout
 		class   func(*storagev1.StorageClass)
-		target  func(v *volumes) *corev1.PersistentVolumeClaim
+		target  func(v *env) *corev1.PersistentVolumeClaim
 		message string
 	}{
-		"for want of a consumer": {waits: true, class: testenv.WhenUsed, target: func(v *volumes) *corev1.PersistentVolumeClaim { return v.target() },
+		"for want of a consumer": {waits: true, class: testenv.WhenUsed, target: func(v *env) *corev1.PersistentVolumeClaim { return v.target() },
 			message: "restored has no consumer"},
-		"for want of its claim": {waits: true, target: func(v *volumes) *corev1.PersistentVolumeClaim {
+		"for want of its claim": {waits: true, target: func(v *env) *corev1.PersistentVolumeClaim {
 			return &corev1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{Name: "never-made", Namespace: v.Apps, UID: "none"}}
 		}, message: "never-made does not exist"},
-		"for want of its storage class": {waits: true, target: func(v *volumes) *corev1.PersistentVolumeClaim { return v.targetOf("never-made-" + v.Namespace) },
+		"for want of its storage class": {waits: true, target: func(v *env) *corev1.PersistentVolumeClaim { return v.targetOf("never-made-" + v.Namespace) },
 			message: "storage class never-made-"},
-		"because its claim has a volume": {target: func(v *volumes) *corev1.PersistentVolumeClaim { return v.claim("restored") },
+		"because its claim has a volume": {target: func(v *env) *corev1.PersistentVolumeClaim { return v.claim("restored") },
 			message: "is already bound to volume pvc-"},
 	}
 	for name, test := range tests {
@@ -150,7 +110,6 @@ func TestADownloadThatCannotBeginFailsAndSaysWhy(t *testing.T) {
 					test.class(class)
 				}
 			})
-			v.configure(`{}`)
 			v.start(func(options *agent.Options) {
 				if test.waits {
 					shortWait(options)
@@ -170,13 +129,13 @@ func TestADownloadIsCanceledInWhicheverPhaseItIs(t *testing.T) {
 	tests := map[string]struct {
 		class func(*storagev1.StorageClass)
 		gone  bool
-		wait  func(v *volumes, name string)
+		wait  func(v *env, name string)
 	}{
-		"waiting for a consumer":        {class: testenv.WhenUsed, wait: func(*volumes, string) {}},
-		"waiting for its storage class": {gone: true, wait: func(*volumes, string) {}},
+		"waiting for a consumer":        {class: testenv.WhenUsed, wait: func(*env, string) {}},
+		"waiting for its storage class": {gone: true, wait: func(*env, string) {}},
 		"waiting for its volume": {class: func(class *storagev1.StorageClass) { class.Provisioner = "of-nobody.example.com" },
-			wait: func(v *volumes, name string) { v.moverIs(name, func(*corev1.Pod) bool { return true }) }},
-		"being moved": {wait: func(v *volumes, name string) { v.says("Data-Path-Started", name) }},
+			wait: func(v *env, name string) { v.moverIs(name, func(*corev1.Pod) bool { return true }) }},
+		"being moved": {wait: func(v *env, name string) { v.says("Data-Path-Started", name) }},
 	}
 	for name, test := range tests {
 		t.Run(name, func(t *testing.T) {
@@ -185,9 +144,8 @@ func TestADownloadIsCanceledInWhicheverPhaseItIs(t *testing.T) {
 					test.class(class)
 				}
 			})
-			v.configure(`{}`)
 			v.start()
-			class := v.class
+			class := v.storageClass
 			if test.gone {
 				class = "never-made-" + v.Namespace
 			}
@@ -196,7 +154,7 @@ func TestADownloadIsCanceledInWhicheverPhaseItIs(t *testing.T) {
 			require.NoError(t, v.Transfers(testenv.DataDownload).Cancel(v.soon(), download))
 			v.settles(testenv.DataDownload, download, testenv.Canceled)
 			v.nothingLeft()
-			require.Empty(t, v.driver.Volumes())
+			require.Empty(t, v.Driver.Volumes())
 		})
 	}
 }
@@ -205,15 +163,14 @@ func TestAVolumeThatCannotBeDeliveredIsKeptAndNamed(t *testing.T) {
 	v := newEnv(t, 0).volumes(csi.Options{})
 	finish := v.work()
 	v.retries = true // orphans are looked for again and again
-	v.configure(`{}`)
 	sweep := make(sweepWatcher)
-	v.start(sweeps, through(sweep.wrap))
+	v.start(sweeps, fixture.Through(sweep.wrap))
 	name := v.download(v.target())
 	v.reaches(testenv.DataDownload, name, testenv.InProgress)
 	require.NoError(t, v.Kube.CoreV1().PersistentVolumeClaims(v.Apps).Delete(v.soon(), "restored", metav1.DeleteOptions{}))
 	finish()
 	ended := v.settles(testenv.DataDownload, name, testenv.Failed)
-	handle := v.driver.Volumes()[0]
+	handle := v.Driver.Volumes()[0]
 	volume := "pvc-" + strings.TrimPrefix(handle, "vol-")
 	require.Contains(t, ended.Status.Message, "restored volume does not exist")
 	require.Contains(t, ended.Status.Message, "kept as PersistentVolume "+volume)
@@ -226,25 +183,12 @@ func TestAVolumeThatCannotBeDeliveredIsKeptAndNamed(t *testing.T) {
 	require.Equal(t, name, kept.Labels[api.LabelKept])
 	require.Empty(t, kept.OwnerReferences)
 	require.NotContains(t, kept.Labels, api.LabelMover)
-	require.Equal(t, []string{handle}, v.driver.Volumes())
-}
-
-func TestADownloadGoesOnWhereACoordinatorStopped(t *testing.T) {
-	v := newEnv(t, 50*time.Millisecond).volumes(csi.Options{})
-	v.configure(`{}`)
-	first := v.start(func(options *agent.Options) { options.Limits.PrepareTimeout = time.Minute })
-	name := v.download(v.target())
-	v.reaches(testenv.DataDownload, name, testenv.Accepted)
-	first.stop()
-	v.start()
-	v.delivered(name)
-	require.Equal(t, 1, v.moversMade(name))
+	require.Equal(t, []string{handle}, v.Driver.Volumes())
 }
 
 func TestADownloadTakesFourteenWritesAndElevenReadsAtMost(t *testing.T) {
 	v := newEnv(t, 50*time.Millisecond).volumes(csi.Options{})
-	v.mover.Silent = true // what it says costs a write each time
-	v.configure(`{}`)
+	v.Movers.Silent = true // what it says costs a write each time
 	v.start()
 	name, handle := v.uploads("first")
 	v.uploaded(name, handle, testenv.Completed) // the agent has started, and looked for orphans

@@ -13,13 +13,13 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/lateen-project/lateen/api"
+	"github.com/lateen-project/lateen/test/fixture"
 	"github.com/lateen-project/lateen/test/node"
 	"github.com/lateen-project/lateen/test/testenv"
 )
 
 // cordon keeps new pods off a node, or lets them on it again.
 func (s *env) cordon(n *node.Node, is bool) {
-	s.Helper()
 	patch, err := json.Marshal(map[string]any{"spec": map[string]any{"unschedulable": is}})
 	require.NoError(s, err)
 	_, err = s.Kube.CoreV1().Nodes().Patch(s.soon(), n.Name(), types.MergePatchType, patch, metav1.PatchOptions{})
@@ -29,7 +29,6 @@ func (s *env) cordon(n *node.Node, is bool) {
 // drain is kubectl's: it cordons the node, and asks the eviction API to end the pods of a namespace that are there. Those of
 // DaemonSets stay.
 func (s *env) drain(n *node.Node, namespace string) {
-	s.Helper()
 	s.cordon(n, true)
 	pods, err := s.Kube.CoreV1().Pods(namespace).List(s.soon(), metav1.ListOptions{FieldSelector: "spec.nodeName=" + n.Name()})
 	require.NoError(s, err)
@@ -45,29 +44,28 @@ func (s *env) drain(n *node.Node, namespace string) {
 
 // drained is a fleet of one or two nodes, of which the first one is drained. The movers end when the test says so.
 type drained struct {
-	*fleet
+	*env
 	around *workload
 	finish chan struct{}
 }
 
 func newDrained(t *testing.T, kind testenv.Kind, nodes int, config string) *drained {
 	t.Helper()
-	d := &drained{fleet: newFleet(t, time.Hour, nodes), finish: make(chan struct{})}
-	d.mover.Finish = d.finish
+	d := &drained{env: newFleet(t, time.Hour, nodes), finish: make(chan struct{})}
+	d.Movers.Finish = d.finish
 	d.configure(config)
 	d.around = d.workload(kind)
-	for _, n := range d.nodes[1:] {
+	for _, n := range d.Nodes[1:] {
 		d.cordon(n, true)
-		d.start(on(n), through(d.around.watch))
+		d.start(on(n), fixture.Through(d.around.watch))
 		d.leads(n)
 	}
-	d.start(through(d.around.watch))
+	d.start(fixture.Through(d.around.watch))
 	return d
 }
 
 // begin makes a transfer and brings it to the phase, with its mover on the first node, and uncordons the others.
 func (d *drained) begin(phase testenv.Phase) (name string) {
-	d.Helper()
 	switch phase {
 	case testenv.Accepted:
 		d.node.Faults.Add(node.Fault{NeverStarts: true, Times: 1})
@@ -79,7 +77,7 @@ func (d *drained) begin(phase testenv.Phase) (name string) {
 	d.moverIs(name, func(pod *corev1.Pod) bool { return pod.Spec.NodeName == d.node.Name() })
 	_, err := d.Transfers(d.around.kind).Wait(d.soon(), name, testenv.In(phase))
 	require.NoError(d, err)
-	for _, n := range d.nodes[1:] {
+	for _, n := range d.Nodes[1:] {
 		d.cordon(n, false)
 	}
 	return name
@@ -87,7 +85,6 @@ func (d *drained) begin(phase testenv.Phase) (name string) {
 
 // restarts waits until the mover of a transfer has been given up, and lets those that follow it end.
 func (d *drained) restarts(name string) {
-	d.Helper()
 	_, err := d.Transfers(d.around.kind).Wait(d.soon(), name, func(seen *testenv.Transfer) bool {
 		return seen.Annotations[api.AnnotationRestarts] == "1"
 	})
@@ -109,7 +106,7 @@ func TestATransferOutlivesTheDrainOfItsNode(t *testing.T) {
 				ended := d.around.ends(name, testenv.Completed)
 				require.Equal(t, "1", ended.Annotations[api.AnnotationRestarts])
 				require.Equal(t, 2, d.moversMade(name))
-				where := d.nodes[1]
+				where := d.Nodes[1]
 				if kind == testenv.PodVolumeBackup || kind == testenv.PodVolumeRestore {
 					where = d.node // no other one has its volume, and a mover tolerates that it is cordoned
 				}
@@ -152,7 +149,7 @@ func TestACanceledTransferIsCanceledWhenItsNodeIsDrained(t *testing.T) {
 	for _, kind := range testenv.Kinds() {
 		t.Run(string(kind), func(t *testing.T) {
 			d := newDrained(t, kind, 1, `{}`)
-			d.mover.Deaf = true
+			d.Movers.Deaf = true
 			name := d.begin(testenv.InProgress)
 			d.says("Data-Path-Started", name)
 			require.NoError(t, d.Transfers(kind).Cancel(d.soon(), name))

@@ -2,7 +2,6 @@ package integration
 
 import (
 	"context"
-	"path/filepath"
 	"slices"
 	"strings"
 	"sync"
@@ -14,12 +13,13 @@ import (
 	velerov1 "github.com/vmware-tanzu/velero/pkg/apis/velero/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/util/rand"
 	"k8s.io/client-go/transport"
 
 	"github.com/lateen-project/lateen/api"
-	"github.com/lateen-project/lateen/deploy"
 	"github.com/lateen-project/lateen/test/cluster"
+	"github.com/lateen-project/lateen/test/fixture"
 	"github.com/lateen-project/lateen/test/node"
 	"github.com/lateen-project/lateen/test/testenv"
 )
@@ -27,104 +27,145 @@ import (
 // nodeSuffix is how many random characters make the name of a node unlike any other.
 const nodeSuffix = 10
 
-// configMap is the name of the node-agent ConfigMap of every environment.
-const configMap = "node-agent-config"
-
-// env is a test's own installation of Velero, with a node and a pod whose volume is backed up.
+// env is a test's own installation of Velero, with nodes and a pod whose volume is backed up.
 type env struct {
 	*testing.T
-	*testenv.Env
-	node    *node.Node
-	mover   *node.StandIn
-	source  *corev1.Pod
-	backup  *velerov1.Backup
-	refusal bool         // the test took a right away, so a 403 is no fault
-	retries bool         // the test has the agent try something again and again
-	agents  atomic.Int32 // that were started
+	*fixture.Env
+
+	node         *node.Node // the first one
+	source       *corev1.Pod
+	backup       *velerov1.Backup
+	storageClass string            // of volumes and snapshots, once volumes was called
+	labels       map[string]string // of the nodes and of no other
+	refusal      bool              // the test took a right away, so a 403 is no fault
+	retries      bool              // the test has the agent try something again and again
+	agents       atomic.Int32      // that were started
 }
 
-// newEnv builds one for a test that runs beside others.
+// newEnv builds an environment of one node for a test that runs beside others.
 func newEnv(t *testing.T, takes time.Duration, movers ...func(*env) transport.WrapperFunc) *env {
 	t.Helper()
 	t.Parallel()
 	return buildEnv(t, takes, movers...)
 }
 
-// buildEnv builds an environment. Movers take as long as given from InProgress to the end; what they send may go
-// through something first.
+// buildEnv builds one. Movers take as long as given from InProgress to the end; what they send may go through
+// something first.
 func buildEnv(t *testing.T, takes time.Duration, movers ...func(*env) transport.WrapperFunc) *env {
+	t.Helper()
+	return buildNodes(t, takes, 1, movers)
+}
+
+// newFleet builds one of several nodes. The source pod is on the first node.
+func newFleet(t *testing.T, takes time.Duration, count int, changes ...func(*node.Options)) *env {
+	t.Helper()
+	t.Parallel()
+	return buildNodes(t, takes, count, nil, changes...)
+}
+
+func buildNodes(t *testing.T, takes time.Duration, count int, movers []func(*env) transport.WrapperFunc, changes ...func(*node.Options)) *env {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), testenv.Patience)
 	defer cancel()
 	name := "node-" + rand.String(nodeSuffix)
-	kubelet := filepath.Join(t.TempDir(), "kubelet")
-	w, err := testenv.New(ctx, plane.Admin(), testenv.Options{Node: name, KubeletRoot: kubelet})
-	require.NoError(t, err)
-	require.NoError(t, testenv.Apply(ctx, plane.Admin(), deploy.RBAC(w.Namespace)...))
-	s := &env{T: t, Env: w}
-	speaking := plane.Admin()
+	s := &env{T: t, labels: map[string]string{"fleet": name}}
+	options := fixture.Options{Takes: takes, Config: `{}`, Movers: plane.Admin()}
+	options.NodeLabels = s.labels
 	for _, wrap := range movers {
-		speaking.Wrap(wrap(s))
+		options.Movers.Wrap(wrap(s))
 	}
-	s.mover, err = node.NewStandIn(speaking, takes)
+	for i := range count {
+		one := node.Options{Name: name + "-" + string(rune('a'+i)), Labels: s.labels}
+		for _, change := range changes {
+			change(&one)
+		}
+		options.Windows = options.Windows || one.Labels[corev1.LabelOSStable] == string(corev1.Windows)
+		options.Nodes = append(options.Nodes, one)
+	}
+	var err error
+	s.Env, err = fixture.New(ctx, plane, t.TempDir(), options)
+	t.Cleanup(func() { require.NoError(t, s.Close()) })
 	require.NoError(t, err)
-	s.node, err = node.Start(ctx, plane.Admin(), node.Options{Name: name, Root: kubelet, Runner: node.Movers{Runner: s.mover}})
-	require.NoError(t, err)
-	t.Cleanup(s.node.Stop)
 	t.Cleanup(s.checkRequests)
-	pod, err := w.SourcePod(ctx, "app", name, testenv.EmptyDir("data"))
-	require.NoError(t, err)
-	s.source, err = w.WaitPod(ctx, w.Apps, pod.Name, testenv.Ready)
-	require.NoError(t, err)
-	s.fill(ctx, s.node, s.source)
-	_, err = w.NodeAgentPod(ctx, name, testenv.Ready)
-	require.NoError(t, err)
-	s.backup, err = w.Backup(ctx, "nightly")
+	s.node = s.Nodes[0]
+	s.source = s.sourceOn(s.node)
+	s.backup, err = s.Backup(ctx, "nightly")
 	require.NoError(t, err)
 	return s
+}
+
+// sourceOn is a pod on a node whose volume can be backed up.
+func (s *env) sourceOn(n *node.Node) *corev1.Pod {
+	pod, err := s.Source(s.soon(), "app-on-"+n.Name(), n)
+	require.NoError(s, err)
+	return pod
 }
 
 // work has the movers of the environment move data until finish is called. Those that start later end at once.
 func (s *env) work() (finish func()) {
 	finished := make(chan struct{})
-	s.mover.Takes, s.mover.Finish = time.Hour, finished
+	s.Movers.Takes, s.Movers.Finish = time.Hour, finished
 	return sync.OnceFunc(func() { close(finished) })
 }
 
 // soon bounds one wait, which only guards against hanging.
-func (s *env) soon() context.Context {
-	s.Helper()
-	ctx, cancel := context.WithTimeout(s.Context(), testenv.Patience)
-	s.Cleanup(cancel)
-	return ctx
-}
+func (s *env) soon() context.Context { return fixture.Soon(s.T) }
 
 // configure writes the node-agent ConfigMap.
 func (s *env) configure(json string) {
-	s.Helper()
-	require.NoError(s, s.ConfigMap(s.soon(), configMap, map[string]string{"config.json": json}))
+	require.NoError(s, s.Configure(s.soon(), json))
+}
+
+// record records the phases of all transfers until the end of the test.
+func (s *env) record() *testenv.Recorder {
+	history, err := s.Record(s.Context())
+	require.NoError(s, err)
+	return history
+}
+
+// await waits until something is done.
+func (s *env) await(done <-chan struct{}, what string) {
+	select {
+	case <-done:
+	case <-s.soon().Done():
+		require.Fail(s, "waited in vain for "+what)
+	}
+}
+
+// waitFor returns the first selected object that done accepts.
+func waitFor[T runtime.Object](s *env, client testenv.Watcher, options metav1.ListOptions, done func(T) bool) T {
+	found, err := testenv.Wait(s.soon(), client, options, done)
+	require.NoError(s, err)
+	return found
 }
 
 // transfer creates a PodVolumeBackup of the source pod's volume.
 func (s *env) transfer(change ...func(*velerov1.PodVolumeBackup)) string {
-	s.Helper()
-	created, err := s.PodVolumeBackup(s.soon(), s.backup, s.source, "data", change...)
+	return s.transferOf(s.source, change...)
+}
+
+// transferOf creates a PodVolumeBackup of a pod's volume.
+func (s *env) transferOf(source *corev1.Pod, change ...func(*velerov1.PodVolumeBackup)) string {
+	created, err := s.PodVolumeBackup(s.soon(), s.backup, source, "data", change...)
 	require.NoError(s, err)
 	return created.Name
 }
 
+// reaches waits until a transfer is in a phase.
+func (s *env) reaches(kind testenv.Kind, name string, phase testenv.Phase) *testenv.Transfer {
+	seen, err := s.Transfers(kind).Wait(s.soon(), name, testenv.In(phase))
+	require.NoError(s, err)
+	return seen
+}
+
 // in waits until the PodVolumeBackup is in a phase.
 func (s *env) in(name string, phase testenv.Phase) *testenv.Transfer {
-	s.Helper()
-	backup, err := s.Transfers(testenv.PodVolumeBackup).Wait(s.soon(), name, testenv.In(phase))
-	require.NoError(s, err)
-	return backup
+	return s.reaches(testenv.PodVolumeBackup, name, phase)
 }
 
 // ends waits for the end of a PodVolumeBackup and for what has to be true after any end: it is clean, and
 // no mover is left.
 func (s *env) ends(name string, phase testenv.Phase) *testenv.Transfer {
-	s.Helper()
 	backup := s.clean(name, phase)
 	require.NoError(s, s.WaitPodGone(s.soon(), s.Namespace, name))
 	return backup
@@ -132,7 +173,6 @@ func (s *env) ends(name string, phase testenv.Phase) *testenv.Transfer {
 
 // clean waits for the end of a PodVolumeBackup and looks at the resource alone.
 func (s *env) clean(name string, phase testenv.Phase) *testenv.Transfer {
-	s.Helper()
 	backup, err := s.Transfers(testenv.PodVolumeBackup).Wait(s.soon(), name, testenv.Settled)
 	require.NoError(s, err)
 	require.Equal(s, phase, backup.Status.Phase, backup.Status.Message)
@@ -147,7 +187,6 @@ func (s *env) clean(name string, phase testenv.Phase) *testenv.Transfer {
 
 // moverIs waits for the mover pod of a PodVolumeBackup.
 func (s *env) moverIs(name string, is func(*corev1.Pod) bool) *corev1.Pod {
-	s.Helper()
 	pod, err := s.WaitPod(s.soon(), s.Namespace, name, is)
 	require.NoError(s, err)
 	return pod
@@ -155,23 +194,15 @@ func (s *env) moverIs(name string, is func(*corev1.Pod) bool) *corev1.Pod {
 
 // says waits for a Kubernetes Event with that reason whose message contains the words.
 func (s *env) says(reason, description string) *corev1.Event {
-	s.Helper()
-	ctx := s.soon()
-	events, err := s.Kube.CoreV1().Events(s.Namespace).Watch(ctx, metav1.ListOptions{})
-	require.NoError(s, err)
-	defer events.Stop()
-	for change := range events.ResultChan() {
-		if event, ok := change.Object.(*corev1.Event); ok && event.Reason == reason && strings.Contains(event.Message, description) {
-			return event
-		}
-	}
-	require.Failf(s, "no such Event", "%s with %q", reason, description)
-	return nil
+	event, err := s.WaitEvent(s.soon(), func(event *corev1.Event) bool {
+		return event.Reason == reason && strings.Contains(event.Message, description)
+	})
+	require.NoError(s, err, "no Event %s with %q", reason, description)
+	return event
 }
 
 // eventsOf are the Events that agents have sent about a PodVolumeBackup.
 func (s *env) eventsOf(name string) []string {
-	s.Helper()
 	list, err := s.Kube.CoreV1().Events(s.Namespace).List(s.soon(), metav1.ListOptions{FieldSelector: "involvedObject.name=" + name})
 	require.NoError(s, err)
 	var reasons []string
@@ -185,7 +216,6 @@ func (s *env) eventsOf(name string) []string {
 
 // path is the phases that a transfer went through up to the one given.
 func (s *env) path(history *testenv.Recorder, name string, last testenv.Phase) []testenv.Phase {
-	s.Helper()
 	_, err := history.Until(s.soon(), func(all []testenv.Transition) bool {
 		return slices.ContainsFunc(all, func(seen testenv.Transition) bool {
 			return seen.Name == name && (seen.To == last || seen.To == testenv.Gone || seen.To.Ended() && last != testenv.Gone)
@@ -197,15 +227,9 @@ func (s *env) path(history *testenv.Recorder, name string, last testenv.Phase) [
 	return phases
 }
 
-// user is the agent's name to the API server.
-func (s *env) user() string {
-	return "system:serviceaccount:" + s.Namespace + ":" + deploy.ServiceAccountName
-}
-
 // requests are those of its agents so far.
 func (s *env) requests(query cluster.Query) cluster.Records {
-	s.Helper()
-	query.User = s.user()
+	query.User = s.User()
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(s.Context()), testenv.Patience) // also asked when the test is over
 	defer cancel()
 	records, err := plane.Audit(ctx, query)
@@ -215,10 +239,9 @@ func (s *env) requests(query cluster.Query) cluster.Records {
 
 // moversMade is how many mover pods agents have created for a transfer; a rehearsal is none.
 func (s *env) moversMade(name string) int {
-	s.Helper()
-	return len(s.requests(cluster.Query{Verbs: []string{"create"}, Resources: []string{"pods"}, Name: name}).Where(func(r cluster.Record) bool {
-		return r.Code == 201 && !strings.Contains(r.RequestURI, "dryRun")
-	}))
+	made, err := s.MoversMade(s.soon(), name)
+	require.NoError(s, err)
+	return made
 }
 
 // mostReads is how often an agent may read the same thing, be it the same pod in three steps that follow

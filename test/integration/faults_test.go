@@ -15,6 +15,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/lateen-project/lateen/reconcile/seeds"
+	"github.com/lateen-project/lateen/test/fixture"
 	"github.com/lateen-project/lateen/test/testenv"
 )
 
@@ -26,7 +27,7 @@ func requestOf(r *http.Request) request {
 	verb := map[string]string{
 		http.MethodPost: "create", http.MethodPut: "update", http.MethodPatch: "patch", http.MethodDelete: "delete",
 	}[r.Method]
-	resource, named := resourceOf(r.URL.Path)
+	resource, named := fixture.ResourceOf(r.URL.Path)
 	switch {
 	case verb != "":
 	case r.URL.Query().Get("watch") == "true":
@@ -71,7 +72,7 @@ type requestCounter struct {
 }
 
 func (s *requestCounter) wrap(next http.RoundTripper) http.RoundTripper {
-	return roundTripper(func(asked *http.Request) (*http.Response, error) {
+	return fixture.RoundTripper(func(asked *http.Request) (*http.Response, error) {
 		s.lock.Lock()
 		s.asked[requestOf(asked)]++
 		s.lock.Unlock()
@@ -148,7 +149,7 @@ func everyCall(t *testing.T, reported scenario, runs int) (calls []call, end str
 	return measured(t, runs, func(t *testing.T, notes *requestCounter) string {
 		t.Helper()
 		s, around := reported.setUp(t)
-		s.start(through(around.watch), through(notes.wrap))
+		s.start(fixture.Through(around.watch), fixture.Through(notes.wrap))
 		return reported.run(s, around, around.create())
 	})
 }
@@ -193,9 +194,8 @@ func spoiled(t *testing.T, reported scenario, spoiler *injector) (end string) {
 	t.Helper()
 	s, around := reported.setUp(t)
 	s.retries = true // what it was not answered it asks again
-	history, err := s.Record(t.Context())
-	require.NoError(t, err)
-	s.start(through(around.watch), through(spoiler.wrap))
+	history := s.record()
+	s.start(fixture.Through(around.watch), fixture.Through(spoiler.wrap))
 	name := around.create()
 	end = reported.run(s, around, name)
 	require.Equal(t, 1, s.moversMade(name))
@@ -215,7 +215,7 @@ func newInjector(what injection) *injector {
 }
 
 func (s *injector) wrap(next http.RoundTripper) http.RoundTripper {
-	return roundTripper(func(asked *http.Request) (response *http.Response, err error) {
+	return fixture.RoundTripper(func(asked *http.Request) (response *http.Response, err error) {
 		if requestOf(asked) != s.request || int(s.seen.Add(1)) != s.ordinal {
 			return next.RoundTrip(asked)
 		}

@@ -10,22 +10,19 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/lateen-project/lateen/api"
+	"github.com/lateen-project/lateen/test/fixture"
 	"github.com/lateen-project/lateen/test/testenv"
 )
 
 // handleOwner looks, after every single write of an agent, at who has the handle of a snapshot.
 type handleOwner struct {
-	*volumes
+	*env
 	original string // content
 	handle   string
 
 	lock     sync.Mutex
 	transfer string // whose snapshot it is; empty before it exists
 	looked   int
-}
-
-func (v *volumes) custody(original, handle string) *handleOwner {
-	return &handleOwner{volumes: v, original: original, handle: handle}
 }
 
 // of names the DataUpload of the snapshot.
@@ -43,9 +40,9 @@ func (c *handleOwner) checked() int {
 }
 
 func (c *handleOwner) wrap(next http.RoundTripper) http.RoundTripper {
-	return roundTripper(func(request *http.Request) (*http.Response, error) {
+	return fixture.RoundTripper(func(request *http.Request) (*http.Response, error) {
 		response, err := next.RoundTrip(request)
-		if isWrite(request) {
+		if fixture.IsWrite(request) {
 			c.look(request.Method + " " + request.URL.Path)
 		}
 		return response, err
@@ -57,7 +54,7 @@ func (c *handleOwner) wrap(next http.RoundTripper) http.RoundTripper {
 // First it looks at what goes last, so that nothing seems amiss that only goes on meanwhile.
 func (c *handleOwner) look(after string) {
 	contents, err := c.Snapshots.SnapshotV1().VolumeSnapshotContents().List(c.Context(), metav1.ListOptions{})
-	there := slices.Contains(c.driver.Handles(), c.handle)
+	there := slices.Contains(c.Driver.Handles(), c.handle)
 	ended, alsoErr := c.ended()
 	if err = errors.Join(err, alsoErr); c.Context().Err() != nil {
 		return // the test is over

@@ -5,7 +5,6 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
-	velerov1 "github.com/vmware-tanzu/velero/pkg/apis/velero/v1"
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/lateen-project/lateen/cmd/lateen/agent"
@@ -15,11 +14,9 @@ import (
 
 func TestABackupCompletesInThePriorityClass(t *testing.T) {
 	s := newEnv(t, 50*time.Millisecond, acknowledged)
-	class := "low-" + s.Namespace
-	require.NoError(t, s.PriorityClass(s.soon(), class, 10))
+	class := s.class()
 	s.configure(`{"priorityClassName":"` + class + `"}`)
-	history, err := s.Record(t.Context())
-	require.NoError(t, err)
+	history := s.record()
 	r := s.start()
 	name := s.transfer()
 	mover := s.moverIs(name, func(pod *corev1.Pod) bool { return pod.Spec.NodeName != "" })
@@ -46,7 +43,6 @@ func TestABackupCompletesInThePriorityClass(t *testing.T) {
 
 // requireCompletedInMetrics wants the one transfer of an environment to be in all metrics that it belongs to.
 func requireCompletedInMetrics(s *env, r *agentRun) {
-	s.Helper()
 	require.Zero(s, r.metric("lateen_priority_class_fallbacks_total", "consumer", "data-mover", "reason", "not_found"))
 	require.Equal(s, 1, r.finished("Completed", "completed"))
 	require.Equal(s, 1000, r.metric("lateen_bytes_moved_total"))
@@ -64,21 +60,11 @@ func lateProgress(options *agent.Options) { options.Limits.FirstProgress = time.
 
 func TestABackupTakesSevenWritesAndFourReadsAtMost(t *testing.T) {
 	s := newEnv(t, 50*time.Millisecond)
-	s.configure(`{}`)
 	s.start(lateProgress)
 	s.ends(s.transfer(), testenv.Completed) // the agent has started
 	before := len(s.requests(cluster.Query{}))
 	s.ends(s.transfer(), testenv.Completed)
-	var writes, reads []string
-	for _, record := range s.requests(cluster.Query{})[before:] {
-		switch {
-		case record.Resource == "events" || record.Resource == "leases" || record.Verb == "watch":
-		case record.Write():
-			writes = append(writes, record.String())
-		default:
-			reads = append(reads, record.String())
-		}
-	}
+	writes, reads := counted(s.requests(cluster.Query{})[before:])
 	require.Len(t, writes, 7)
 	// What is read once more depends on which cache is faster.
 	require.LessOrEqual(t, len(reads), 4, "%v", reads)
@@ -86,8 +72,7 @@ func TestABackupTakesSevenWritesAndFourReadsAtMost(t *testing.T) {
 
 func TestNothingIsAskedWhileAMoverWorks(t *testing.T) {
 	s := newEnv(t, time.Second)
-	s.mover.Silent = true
-	s.configure(`{}`)
+	s.Movers.Silent = true
 	s.start()
 	s.ends(s.transfer(), testenv.Completed) // its term as coordinator has begun, too, and it has looked for orphans
 	before := len(s.requests(cluster.Query{}))
@@ -109,15 +94,4 @@ func TestNothingIsAskedWhileAMoverWorks(t *testing.T) {
 		}
 	}
 	require.Fail(t, "no write of Completed in the audit log")
-}
-
-func TestTheTransfersOfOtherNodesAreLeftAlone(t *testing.T) {
-	s := newEnv(t, 50*time.Millisecond)
-	s.configure(`{}`)
-	r := s.start()
-	elsewhere := s.transfer(func(b *velerov1.PodVolumeBackup) { b.Spec.Node = "another-node" })
-	require.NoError(t, s.Transfers(testenv.PodVolumeBackup).Cancel(s.soon(), elsewhere))
-	s.ends(s.transfer(), testenv.Completed)
-	require.Empty(t, s.requests(cluster.Query{Name: elsewhere}))
-	require.Zero(t, r.metric("lateen_transfers", "phase", "New"))
 }

@@ -9,6 +9,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/lateen-project/lateen/api"
+	"github.com/lateen-project/lateen/test/fixture"
 	"github.com/lateen-project/lateen/test/testenv"
 )
 
@@ -29,10 +30,9 @@ func TestATransferOutlivesARestartOfTheKubelet(t *testing.T) {
 			t.Run(fmt.Sprintf("%s %s", kind, name), func(t *testing.T) {
 				s := newEnv(t, time.Hour)
 				finish := make(chan struct{})
-				s.mover.Finish = finish
-				s.configure(`{}`)
+				s.Movers.Finish = finish
 				around := s.workload(kind)
-				s.start(through(around.watch))
+				s.start(fixture.Through(around.watch))
 				if test.early {
 					s.node.StopKubelet()
 				}

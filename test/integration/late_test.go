@@ -20,7 +20,6 @@ func shortWait(options *agent.Options) { options.Limits.PrepareTimeout = 2 * tim
 // expire backdates an accepted transfer, so that its prepare timeout has passed. The agent that runs fails it with what it
 // has observed so far, which may be less than what the test has: every cache has a watch of its own.
 func (s *env) expire(kind testenv.Kind, name string) {
-	s.Helper()
 	accepted := time.Now().Add(-time.Hour).UTC().Format(time.RFC3339)
 	require.NoError(s, s.Transfers(kind).Patch(s.soon(), name, fmt.Sprintf(`{"status":{"acceptedTimestamp":%q}}`, accepted)))
 }
@@ -36,6 +35,5 @@ func (r *agentRun) expire(kind testenv.Kind, name string) *agentRun {
 
 // pending waits until the mover pod has a status from which an agent reads these words.
 func (s *env) pending(name, description string) {
-	s.Helper()
 	s.moverIs(name, func(pod *corev1.Pod) bool { return strings.Contains(objects.ReadPod(pod).Message, description) })
 }

@@ -1,19 +1,17 @@
 package integration
 
 import (
-	"maps"
-	"slices"
-
 	snapshotv1 "github.com/kubernetes-csi/external-snapshotter/client/v8/apis/volumesnapshot/v1"
 	"github.com/stretchr/testify/require"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
-	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/dynamic"
 
 	"github.com/lateen-project/lateen/api"
+	"github.com/lateen-project/lateen/test/testenv"
 )
 
 // leftover is a kind of object that a transfer may leave.
@@ -47,40 +45,13 @@ func (s *env) isOf(reference, namespace string) func(*unstructured.Unstructured)
 
 // nothingLeft waits until nothing is left of what agents have made.
 func (s *env) nothingLeft() {
-	s.Helper()
 	client, err := dynamic.NewForConfig(plane.Admin())
 	require.NoError(s, err)
 	for _, what := range s.leftovers() {
-		s.noneLeft(client.Resource(what.resource).Namespace(what.namespace), what)
+		objects := client.Resource(what.resource).Namespace(what.namespace)
+		require.NoError(s, testenv.WaitGone(s.soon(), objects, metav1.ListOptions{LabelSelector: what.labels}, func(object runtime.Object) bool {
+			found, ok := object.(*unstructured.Unstructured)
+			return ok && (what.belongs == nil || what.belongs(found))
+		}), "%s that are left", what.resource.Resource)
 	}
-}
-
-func (s *env) noneLeft(client dynamic.ResourceInterface, what leftover) {
-	s.Helper()
-	ctx := s.soon()
-	options := metav1.ListOptions{LabelSelector: what.labels}
-	list, err := client.List(ctx, options)
-	require.NoError(s, err)
-	left := map[string]bool{}
-	for i := range list.Items {
-		if what.belongs == nil || what.belongs(&list.Items[i]) {
-			left[list.Items[i].GetName()] = true
-		}
-	}
-	if len(left) == 0 {
-		return
-	}
-	options.ResourceVersion = list.GetResourceVersion()
-	changes, err := client.Watch(ctx, options)
-	require.NoError(s, err)
-	defer changes.Stop()
-	for change := range changes.ResultChan() {
-		if object, ok := change.Object.(*unstructured.Unstructured); ok && change.Type == watch.Deleted {
-			delete(left, object.GetName())
-		}
-		if len(left) == 0 {
-			return
-		}
-	}
-	require.Empty(s, slices.Sorted(maps.Keys(left)), "%s that are left", what.resource.Resource)
 }

@@ -2,7 +2,6 @@ package integration
 
 import (
 	"bytes"
-	"encoding/json"
 	"io"
 	"net/http"
 	"strings"
@@ -18,6 +17,7 @@ import (
 	"github.com/lateen-project/lateen/cmd/lateen/agent"
 	"github.com/lateen-project/lateen/test/cluster"
 	"github.com/lateen-project/lateen/test/csi"
+	"github.com/lateen-project/lateen/test/fixture"
 	"github.com/lateen-project/lateen/test/node"
 	"github.com/lateen-project/lateen/test/testenv"
 )
@@ -25,11 +25,10 @@ import (
 // A watch begins with what there is since Kubernetes 1.32 or later, depending on the cluster; before, it is listed first.
 func TestAnAPIServerThatDoesNotBeginAWatchWithWhatThereIs(t *testing.T) {
 	v := newEnv(t, 50*time.Millisecond).volumes(csi.Options{})
-	v.configure(`{}`)
 	v.configureJobs("")
 	v.jobsEnd(node.Result{}, 0)
 	repository := v.repository("app-default-kopia-x7k2p")
-	v.start(maintains, through(withoutWatchLists))
+	v.start(maintains, fixture.Through(withoutWatchLists))
 	v.maintained(repository, ran(1))
 	v.ends(v.transfer(), testenv.Completed)
 	name, handle := v.uploads("data")
@@ -42,23 +41,9 @@ func TestAnAPIServerThatDoesNotBeginAWatchWithWhatThereIs(t *testing.T) {
 
 // withoutWatchLists answers as an API server whose feature gate WatchList is off.
 func withoutWatchLists(next http.RoundTripper) http.RoundTripper {
-	return roundTripper(func(request *http.Request) (*http.Response, error) {
-		if request.URL.Query().Get("sendInitialEvents") != "true" {
-			return next.RoundTrip(request)
-		}
-		const description = "sendInitialEvents is forbidden for watch unless the WatchList feature gate is enabled"
-		answer, err := json.Marshal(metav1.Status{
-			TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Status"},
-			Status:   metav1.StatusFailure, Reason: metav1.StatusReasonInvalid, Code: http.StatusUnprocessableEntity, Message: description,
-		})
-		if err != nil {
-			return nil, err
-		}
-		return &http.Response{
-			StatusCode: http.StatusUnprocessableEntity, Header: http.Header{"Content-Type": {"application/json"}},
-			Body: io.NopCloser(bytes.NewReader(answer)), Request: request,
-		}, nil
-	})
+	asks := func(request *http.Request) bool { return request.URL.Query().Get("sendInitialEvents") == "true" }
+	return refusingWhere(asks, http.StatusUnprocessableEntity, metav1.StatusReasonInvalid,
+		"sendInitialEvents is forbidden for watch unless the WatchList feature gate is enabled")(next)
 }
 
 // What is between an agent and the API server may send a request again whose answer it has not got.
@@ -66,9 +51,8 @@ func TestAJobThatIsAskedForTwiceIsMadeOnce(t *testing.T) {
 	s := newEnv(t, time.Millisecond)
 	s.configureJobs("")
 	s.jobsEnd(node.Result{}, 0)
-	s.configure(`{}`)
 	name := s.repository("app-default-kopia-x7k2p")
-	s.start(maintains, through(repeating("/jobs")))
+	s.start(maintains, fixture.Through(repeating("/jobs")))
 	s.maintained(name, ran(1))
 	require.Len(t, s.jobs(), 1)
 	asked := s.requests(cluster.Query{Verbs: []string{"create"}, Resources: []string{"jobs"}})
@@ -79,7 +63,7 @@ func TestAJobThatIsAskedForTwiceIsMadeOnce(t *testing.T) {
 // repeating sends what creates something at a path twice, and returns the second answer.
 func repeating(path string) transport.WrapperFunc {
 	return func(next http.RoundTripper) http.RoundTripper {
-		return roundTripper(func(request *http.Request) (*http.Response, error) {
+		return fixture.RoundTripper(func(request *http.Request) (*http.Response, error) {
 			if request.Method != http.MethodPost || !strings.HasSuffix(request.URL.Path, path) {
 				return next.RoundTrip(request)
 			}
@@ -109,19 +93,11 @@ func TestWhatIsSaidAgainIsCounted(t *testing.T) {
 	s.configureJobs(`"priorityClassName":"nowhere"`)
 	s.jobsEnd(node.Result{ExitCode: 1, Message: "no"}, 1)
 	s.jobsEnd(node.Result{}, 0)
-	s.configure(`{}`)
 	name := s.repository("app-default-kopia-x7k2p")
 	s.start(maintains, func(options *agent.Options) { options.Maintenance.MinBackoff = time.Second })
 	s.job(func(job *batchv1.Job) bool { return job.Status.Failed > 0 })
 	s.maintained(name, ran(1))
 	s.maintained(name, ran(2))
-	events, err := s.Kube.CoreV1().Events(s.Namespace).Watch(s.soon(), metav1.ListOptions{})
+	_, err := s.WaitEvent(s.soon(), func(event *corev1.Event) bool { return event.Reason == "PriorityClassNotInForce" && event.Count == 2 })
 	require.NoError(t, err)
-	defer events.Stop()
-	for change := range events.ResultChan() {
-		if event, ok := change.Object.(*corev1.Event); ok && event.Reason == "PriorityClassNotInForce" && event.Count == 2 {
-			return
-		}
-	}
-	require.Fail(t, "no Event counts to two")
 }

@@ -14,6 +14,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/lateen-project/lateen/reconcile/seeds"
+	"github.com/lateen-project/lateen/test/fixture"
 )
 
 // eventDropper makes the first watch of each resource lose what happens: after some events nothing is heard for a while,
@@ -32,7 +33,7 @@ const expired = `{"type":"ERROR","object":{"kind":"Status","apiVersion":"v1","me
 	`"message":"too old resource version","reason":"Expired","code":410}}` + "\n"
 
 func (b *eventDropper) wrap(next http.RoundTripper) http.RoundTripper {
-	return roundTripper(func(asked *http.Request) (*http.Response, error) {
+	return fixture.RoundTripper(func(asked *http.Request) (*http.Response, error) {
 		what := requestOf(asked)
 		if what.verb != "watch" || !b.first(what.resource) {
 			return next.RoundTrip(asked)
@@ -120,10 +121,9 @@ func TestEventsThatAreLostOrMergedChangeNothingInTheEnd(t *testing.T) {
 func withLostEvents(t *testing.T, reported scenario, lets int) (end string) {
 	t.Helper()
 	s, around := reported.setUp(t)
-	history, err := s.Record(t.Context())
-	require.NoError(t, err)
+	history := s.record()
 	b := &eventDropper{lets: lets, blind: 300 * time.Millisecond, seen: map[string]bool{}, lost: map[string]bool{}}
-	s.start(through(around.watch), through(b.wrap))
+	s.start(fixture.Through(around.watch), fixture.Through(b.wrap))
 	name := around.create()
 	end = reported.run(s, around, name)
 	require.True(t, b.blinded(reported.kind.Resource().Resource), "nothing was lost of %s", reported.kind)

@@ -6,7 +6,6 @@ import (
 
 	"github.com/stretchr/testify/require"
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
@@ -33,7 +32,6 @@ func TestAMoverThatIsLostStartsAgain(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			s := newEnv(t, 0)
 			finish := s.work()
-			s.configure(`{}`)
 			r := s.start()
 			backup := s.transfer()
 			s.in(backup, testenv.InProgress)
@@ -59,7 +57,6 @@ func TestAMoverThatIsLostStartsAgain(t *testing.T) {
 func TestATransferGoesBackToAcceptedOnceItsFailedMoverIsGone(t *testing.T) {
 	s := newEnv(t, 0)
 	finish := s.work()
-	s.configure(`{}`)
 	s.start()
 	backup := s.transfer()
 	s.in(backup, testenv.InProgress)
@@ -90,7 +87,6 @@ func TestAMoverThatIsKilledStartsAgain(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := newEnv(t, 50*time.Millisecond)
-			s.configure(`{}`)
 			s.node.Faults.Add(node.Fault{Ends: &test.end, Times: 1})
 			r := s.start()
 			backup := s.transfer()
@@ -105,7 +101,6 @@ func TestAMoverThatIsKilledStartsAgain(t *testing.T) {
 
 func TestAMoverThatTheKubeletRefusesStartsAgain(t *testing.T) {
 	s := newEnv(t, 50*time.Millisecond)
-	s.configure(`{}`)
 	s.node.Faults.Add(node.Fault{Times: 2, Refused: &node.Waiting{Reason: "OutOfcpu", Message: "Node didn't have enough resource: cpu"}})
 	r := s.start()
 	backup := s.transfer()
@@ -116,7 +111,6 @@ func TestAMoverThatTheKubeletRefusesStartsAgain(t *testing.T) {
 
 func TestAMoverThatIsLostTooOftenFails(t *testing.T) {
 	s := newEnv(t, 50*time.Millisecond)
-	s.configure(`{}`)
 	s.node.Faults.Add(node.Fault{Refused: &node.Waiting{Reason: "OutOfpods", Message: "too many pods"}})
 	r := s.start(func(options *agent.Options) { options.Limits.Retries = 2 })
 	backup := s.transfer()
@@ -129,7 +123,6 @@ func TestAMoverThatIsLostTooOftenFails(t *testing.T) {
 
 func TestAMoverThatIsDeletedBeforeItRunsCountsAsLost(t *testing.T) {
 	s := newEnv(t, 50*time.Millisecond)
-	s.configure(`{}`)
 	s.node.Faults.Add(node.Fault{NeverStarts: true, Times: 1})
 	r := s.start()
 	backup := s.transfer()
@@ -151,7 +144,7 @@ func TestAMoverThatTheSchedulerPreemptsWaitsForRoomAndStartsAgain(t *testing.T) 
 	name := s.transfer()
 	s.in(name, testenv.InProgress)
 	letGo := s.holds(name)
-	rival := s.rival(high)
+	rival := s.rival("rival", high, "60")
 	_, err := s.WaitPod(s.soon(), s.Apps, rival.Name, func(pod *corev1.Pod) bool { return pod.Status.Phase == corev1.PodRunning })
 	require.NoError(t, err)
 	s.says("MoverRestarted", "restart 1 of 3")
@@ -168,7 +161,6 @@ func TestAMoverThatTheSchedulerPreemptsWaitsForRoomAndStartsAgain(t *testing.T) 
 
 // holds keeps the pod of a mover when it has ended, so that whoever looks late sees how, until what it returns is called.
 func (s *env) holds(name string) (letGo func()) {
-	s.Helper()
 	finalizers := func(value string) error {
 		patch := []byte(`{"metadata":{"finalizers":` + value + `}}`)
 		_, err := s.Kube.CoreV1().Pods(s.Namespace).Patch(s.soon(), name, types.MergePatchType, patch, metav1.PatchOptions{})
@@ -179,21 +171,4 @@ func (s *env) holds(name string) (letGo func()) {
 		s.Helper()
 		require.NoError(s, finalizers("null"))
 	}
-}
-
-// rival is a pod that leaves no room for a mover beside it.
-func (s *env) rival(class string) *corev1.Pod {
-	s.Helper()
-	created, err := s.Kube.CoreV1().Pods(s.Apps).Create(s.soon(), &corev1.Pod{
-		ObjectMeta: metav1.ObjectMeta{Name: "rival"},
-		Spec: corev1.PodSpec{
-			NodeSelector: map[string]string{corev1.LabelHostname: s.node.Name()}, PriorityClassName: class,
-			TerminationGracePeriodSeconds: new(int64(1)),
-			Containers: []corev1.Container{{Name: "c", Image: "i", Resources: corev1.ResourceRequirements{
-				Requests: corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("60")},
-			}}},
-		},
-	}, metav1.CreateOptions{})
-	require.NoError(s, err)
-	return created
 }

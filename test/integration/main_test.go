@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/lateen-project/lateen/test/cluster"
+	"github.com/lateen-project/lateen/test/fixture"
 	"github.com/lateen-project/lateen/test/testenv"
 )
 
@@ -15,10 +16,7 @@ import (
 var plane *cluster.Cluster
 
 func TestMain(m *testing.M) {
-	os.Exit(cluster.Main(checkedTests{tests: m}, os.Stderr, &plane, func(ctx context.Context, c *cluster.Cluster) error {
-		if err := testenv.InstallCRDs(ctx, c.Admin()); err != nil {
-			return err
-		}
+	os.Exit(fixture.Main(checkedTests{tests: m}, &plane, func(ctx context.Context, c *cluster.Cluster) error {
 		_, err := testenv.ServeSnapshots(ctx, c)
 		return err // the snapshot-controller ends with this process
 	}))

@@ -1,24 +1,18 @@
 package integration
 
 import (
-	"context"
-	"errors"
 	"fmt"
 	"time"
 
 	"github.com/stretchr/testify/require"
 	velerov1 "github.com/vmware-tanzu/velero/pkg/apis/velero/v1"
 	batchv1 "k8s.io/api/batch/v1"
-	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/apimachinery/pkg/watch"
-	"k8s.io/utils/ptr"
 
 	"github.com/lateen-project/lateen/api"
 	"github.com/lateen-project/lateen/cmd/lateen/agent"
-	"github.com/lateen-project/lateen/informers"
 	"github.com/lateen-project/lateen/reconcile/maintenance"
 	"github.com/lateen-project/lateen/test/node"
 	"github.com/lateen-project/lateen/test/testenv"
@@ -38,7 +32,6 @@ func maintains(options *agent.Options) {
 // configureJobs writes the maintenance ConfigMap: what is given for all repositories, on the node of this environment, and
 // what is given for that of the namespace app.
 func (s *env) configureJobs(global string, own ...string) {
-	s.Helper()
 	data := map[string]string{"global": s.pinned(global)}
 	if len(own) > 0 {
 		data["app-default-kopia"] = own[0]
@@ -65,18 +58,12 @@ func (s *env) ofMaintenance(pod *corev1.Pod) bool {
 	return pod.Namespace == s.Namespace && pod.Labels[api.LabelRepository] != ""
 }
 
-func (s *env) repositories() *informers.BackupRepositories {
-	s.Helper()
-	velero, err := informers.NewClientset(plane.Admin())
-	require.NoError(s, err)
-	return velero.BackupRepositories(s.Namespace)
-}
+// ofRepositories selects maintenance jobs and their pods.
+var ofRepositories = metav1.ListOptions{LabelSelector: api.LabelRepository}
 
 // repository makes one that has been due for an hour.
 func (s *env) repository(name string, change ...func(*velerov1.BackupRepository)) string {
-	s.Helper()
 	repository := &velerov1.BackupRepository{ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: s.Namespace}}
-	repository.APIVersion, repository.Kind = velerov1.SchemeGroupVersion.String(), "BackupRepository"
 	repository.Spec = velerov1.BackupRepositorySpec{
 		VolumeNamespace: "app", BackupStorageLocation: "default", RepositoryType: "kopia",
 		MaintenanceFrequency: metav1.Duration{Duration: time.Hour},
@@ -86,71 +73,15 @@ func (s *env) repository(name string, change ...func(*velerov1.BackupRepository)
 	for _, one := range change {
 		one(repository)
 	}
-	_, err := s.repositories().Create(s.soon(), repository, metav1.CreateOptions{})
+	_, err := s.Repositories().Create(s.soon(), repository, metav1.CreateOptions{})
 	require.NoError(s, err)
 	return name
 }
 
-// maintained waits until a repository is as wanted, for as long as something happens.
+// maintained waits until a repository is as wanted.
 func (s *env) maintained(name string, wanted func(*velerov1.BackupRepository) bool) *velerov1.BackupRepository {
 	s.Helper()
-	ctx, stop := context.WithCancel(s.Context())
-	defer stop()
-	var last *velerov1.BackupRepository
-	for news := s.changes(ctx, name); ; {
-		change, open := news.next()
-		require.Truef(s, open, "the repository is not as wanted, and nothing happens any more: %+v", last)
-		if repository, ok := change.Object.(*velerov1.BackupRepository); ok {
-			if last = repository; wanted(repository) {
-				return repository
-			}
-		}
-	}
-}
-
-// changes is what happens to a repository, to maintenance jobs and to their pods, and who coordinates.
-type changes struct {
-	repositories, jobs, pods, leases watch.Interface
-	holder                           string // of the Lease
-}
-
-func (s *env) changes(ctx context.Context, repository string) *changes {
-	s.Helper()
-	var all changes
-	var errs [4]error
-	all.repositories, errs[0] = s.repositories().Watch(ctx, metav1.ListOptions{FieldSelector: "metadata.name=" + repository})
-	all.jobs, errs[1] = s.Kube.BatchV1().Jobs(s.Namespace).Watch(ctx, metav1.ListOptions{LabelSelector: api.LabelRepository})
-	all.pods, errs[2] = s.Kube.CoreV1().Pods(s.Namespace).Watch(ctx, metav1.ListOptions{LabelSelector: api.LabelRepository})
-	all.leases, errs[3] = s.Kube.CoordinationV1().Leases(s.Namespace).Watch(ctx, metav1.ListOptions{})
-	require.NoError(s, errors.Join(errs[:]...))
-	return &all
-}
-
-// next waits for the next of many steps. That a term goes on is none.
-func (n *changes) next() (change watch.Event, open bool) {
-	timer := time.NewTimer(testenv.Patience)
-	defer timer.Stop()
-	for {
-		select {
-		case change, open = <-n.repositories.ResultChan():
-			return change, open
-		case change, open = <-n.jobs.ResultChan():
-			return change, open
-		case change, open = <-n.pods.ResultChan():
-			return change, open
-		case change, open = <-n.leases.ResultChan():
-			lease, ok := change.Object.(*coordinationv1.Lease)
-			if !ok {
-				return change, open
-			}
-			if holder := ptr.Deref(lease.Spec.HolderIdentity, ""); holder != n.holder {
-				n.holder = holder
-				return change, open
-			}
-		case <-timer.C:
-			return change, false
-		}
-	}
+	return waitFor(s, s.Repositories(), testenv.Named(name), wanted)
 }
 
 // ran tells whether a repository has so many runs in its history.
@@ -159,30 +90,18 @@ func ran(runs int) func(*velerov1.BackupRepository) bool {
 }
 
 func (s *env) jobs() []batchv1.Job {
-	s.Helper()
-	list, err := s.Kube.BatchV1().Jobs(s.Namespace).List(s.soon(), metav1.ListOptions{LabelSelector: api.LabelRepository})
+	list, err := s.Kube.BatchV1().Jobs(s.Namespace).List(s.soon(), ofRepositories)
 	require.NoError(s, err)
 	return list.Items
 }
 
 // job waits for a maintenance job.
 func (s *env) job(wanted func(*batchv1.Job) bool) *batchv1.Job {
-	s.Helper()
-	watcher, err := s.Kube.BatchV1().Jobs(s.Namespace).Watch(s.soon(), metav1.ListOptions{LabelSelector: api.LabelRepository})
-	require.NoError(s, err)
-	defer watcher.Stop()
-	for change := range watcher.ResultChan() {
-		if job, ok := change.Object.(*batchv1.Job); ok && wanted(job) {
-			return job
-		}
-	}
-	require.Fail(s, "no such job")
-	return nil
+	return waitFor(s, s.Kube.BatchV1().Jobs(s.Namespace), ofRepositories, wanted)
 }
 
 // serverJob is one that a server of Velero has made, for a node.
 func (s *env) serverJob(repository, class, node string) {
-	s.Helper()
 	label := map[string]string{api.LabelRepository: repository}
 	_, err := s.Kube.BatchV1().Jobs(s.Namespace).Create(s.soon(), &batchv1.Job{
 		ObjectMeta: metav1.ObjectMeta{Name: repository + "-maintain-job-1", Labels: label},
@@ -199,10 +118,7 @@ func (s *env) serverJob(repository, class, node string) {
 }
 
 func (s *env) accessMode(mode velerov1.BackupStorageLocationAccessMode) {
-	s.Helper()
-	velero, err := informers.NewClientset(plane.Admin())
-	require.NoError(s, err)
 	patch := fmt.Sprintf(`{"spec":{"accessMode":%q}}`, mode)
-	_, err = velero.BackupStorageLocations(s.Namespace).Patch(s.soon(), "default", types.MergePatchType, []byte(patch), metav1.PatchOptions{})
+	_, err := s.Locations().Patch(s.soon(), "default", types.MergePatchType, []byte(patch), metav1.PatchOptions{})
 	require.NoError(s, err)
 }

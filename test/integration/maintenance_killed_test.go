@@ -14,6 +14,7 @@ import (
 	"github.com/lateen-project/lateen/cmd/lateen/agent"
 	"github.com/lateen-project/lateen/reconcile/seeds"
 	"github.com/lateen-project/lateen/test/cluster"
+	"github.com/lateen-project/lateen/test/fixture"
 	"github.com/lateen-project/lateen/test/node"
 )
 
@@ -103,26 +104,21 @@ func (reported maintenanceRun) run(t *testing.T, k *killer, more ...transport.Wr
 	t.Helper()
 	s := buildEnv(t, time.Millisecond)
 	s.retries = true // all is read anew for each job
-	s.configure(`{}`)
 	wrap := reported.setUp(s)
 	s.jobsEnd(node.Result{}, 0)
 	name, seen := s.repository("app-default-kopia-x7k2p"), s.watchJobs()
 	soon := func(options *agent.Options) { options.Maintenance.MinBackoff = time.Second }
-	options := []func(*agent.Options){maintains, soon, shortTerm, through(wrap), through(k.wrap)}
+	options := []func(*agent.Options){maintains, soon, shortTerm, fixture.Through(wrap), fixture.Through(k.wrap)}
 	for _, each := range more {
-		options = append(options, through(each))
+		options = append(options, fixture.Through(each))
 	}
-	first, second := s.start(options...), s.assemble(maintains, soon, shortTerm, through(wrap))
+	first, second := s.start(options...), s.assemble(maintains, soon, shortTerm, fixture.Through(wrap))
 	successor := s.follows(k, first, second)
 	for run := range reported.runs {
 		s.maintained(name, ran(run+1))
 	}
 	if k.at > 0 {
-		select {
-		case <-successor:
-		case <-s.soon().Done():
-			require.Fail(t, "it ended without the write at which the agent is killed")
-		}
+		s.await(successor, "the write at which the agent is killed")
 		s.coordinator("")
 	}
 	s.haveLeft(0)
@@ -135,7 +131,6 @@ func (reported maintenanceRun) run(t *testing.T, k *killer, more ...transport.Wr
 
 // history is what is written down of the runs of a repository, without how long they took.
 func (s *env) history(name string) (reported []string) {
-	s.Helper()
 	took := regexp.MustCompile(` \(after .*\)$`)
 	for _, run := range s.maintained(name, ran(0)).Status.RecentMaintenance {
 		message := strings.ReplaceAll(took.ReplaceAllString(run.Message, ""), s.Namespace, "here")

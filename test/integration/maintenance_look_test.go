@@ -5,10 +5,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 	batchv1 "k8s.io/api/batch/v1"
-	coordinationv1 "k8s.io/api/coordination/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/watch"
-	"k8s.io/utils/ptr"
 
 	"github.com/lateen-project/lateen/api"
 	"github.com/lateen-project/lateen/exposer/objects"
@@ -49,10 +46,9 @@ func (s *env) jobsAtOnce(ctx context.Context, jobs watch.Interface) (most, mostO
 // watchJobs follows the maintenance jobs of an environment. What it returns is called in the end, and tells the most that were
 // unfinished at once, in all and of one repository.
 func (s *env) watchJobs() (seen func() (most, mostOfOne int)) {
-	s.Helper()
 	ctx, stop := context.WithCancel(s.Context())
 	s.Cleanup(stop)
-	jobs, err := s.Kube.BatchV1().Jobs(s.Namespace).Watch(ctx, metav1.ListOptions{LabelSelector: api.LabelRepository})
+	jobs, err := s.Kube.BatchV1().Jobs(s.Namespace).Watch(ctx, ofRepositories)
 	require.NoError(s, err)
 	var most, mostOfOne int
 	counted := make(chan struct{})
@@ -69,27 +65,12 @@ func (s *env) watchJobs() (seen func() (most, mostOfOne int)) {
 
 // coordinator waits until an agent coordinates that is not the one given, and returns its name.
 func (s *env) coordinator(before string) string {
-	s.Helper()
-	leases, err := s.Kube.CoordinationV1().Leases(s.Namespace).Watch(s.soon(), metav1.ListOptions{FieldSelector: "metadata.name=lateen-coordinator"})
-	require.NoError(s, err)
-	defer leases.Stop()
-	for change := range leases.ResultChan() {
-		lease, ok := change.Object.(*coordinationv1.Lease)
-		if !ok {
-			continue
-		}
-		if holder := ptr.Deref(lease.Spec.HolderIdentity, ""); holder != "" && holder != before {
-			return holder
-		}
-	}
-	require.Failf(s, "no other agent coordinates", "than %q", before)
-	return ""
+	return s.coordinatorIs(func(holder string) bool { return holder != "" && holder != before })
 }
 
 // haveLeft waits until there are so many jobs: one that was given up is written down first, and then deleted.
 func (s *env) haveLeft(jobs int) {
-	s.Helper()
-	watcher, err := s.Kube.BatchV1().Jobs(s.Namespace).Watch(s.soon(), metav1.ListOptions{LabelSelector: api.LabelRepository})
+	watcher, err := s.Kube.BatchV1().Jobs(s.Namespace).Watch(s.soon(), ofRepositories)
 	require.NoError(s, err)
 	defer watcher.Stop()
 	for len(s.jobs()) != jobs {

@@ -13,6 +13,7 @@ import (
 
 	"github.com/lateen-project/lateen/cmd/lateen/agent"
 	"github.com/lateen-project/lateen/exposer/objects"
+	"github.com/lateen-project/lateen/test/fixture"
 	"github.com/lateen-project/lateen/test/node"
 )
 
@@ -25,13 +26,9 @@ func leaving() map[string]func(*env) (change func(*agent.Options), leave func(*a
 		},
 		"is killed, and its term runs out": func(s *env) (func(*agent.Options), func(*agentRun), func()) {
 			k := newKiller(12, true) // about the third run that is written down: into the history, and on its job
-			return through(k.wrap), func(first *agentRun) {
-				select {
-				case <-k.struck:
-				case <-s.soon().Done():
-					require.Fail(s, "the agent did not come to write so much")
-				}
-				first.cancel() // nothing of it gets through any more
+			return fixture.Through(k.wrap), func(first *agentRun) {
+				s.await(k.struck, "the write at which the agent is killed")
+				first.Cancel() // nothing of it gets through any more
 				first.wait()
 			}, func() {}
 		},
@@ -55,7 +52,6 @@ func TestManyRepositoriesTakeTurns(t *testing.T) {
 			s.retries = true // the same configuration is read for each job
 			s.configureJobs("")
 			s.jobsEnd(node.Result{}, 0)
-			s.configure(`{}`)
 			seen := s.watchJobs()
 			names := s.manyRepositories(12)
 			change, leave, after := prepare(s)
@@ -77,7 +73,6 @@ func TestManyRepositoriesTakeTurns(t *testing.T) {
 
 // manyRepositories makes repositories that are due, and returns their names, the one that has been due for longest first.
 func (s *env) manyRepositories(count int) (names []string) {
-	s.Helper()
 	for i := range count {
 		names = append(names, s.repository(fmt.Sprintf("app-default-kopia-%05d", i), func(r *velerov1.BackupRepository) {
 			r.Status.LastMaintenanceTime = new(metav1.NewTime(time.Now().Add(-time.Duration(100-i) * time.Hour)))
@@ -88,7 +83,6 @@ func (s *env) manyRepositories(count int) (names []string) {
 
 // eachMaintainedOnce waits until all are, and looks whether that was in their order, but for those that began together.
 func (s *env) eachMaintainedOnce(names []string) {
-	s.Helper()
 	var began []time.Time
 	for _, name := range names {
 		repository := s.maintained(name, ran(1))
@@ -108,7 +102,6 @@ func TestJobsWithoutARepositoryTakeNoPlaceAndAreDeleted(t *testing.T) {
 	s := newEnv(t, time.Millisecond)
 	s.configureJobs("")
 	s.jobsEnd(node.Result{}, 0)
-	s.configure(`{}`)
 	for _, deleted := range []string{"a", "b", "c"} {
 		s.serverJob(deleted, "gone-"+s.Namespace, s.node.Name())
 	}
@@ -123,7 +116,6 @@ func TestWhatKeepsAJobFromBeingMadeIsTold(t *testing.T) {
 	s.refusal, s.retries = true, true
 	s.configureJobs(`"priorityClassName":"nowhere"`)
 	s.jobsEnd(node.Result{}, 0)
-	s.configure(`{}`)
 	s.limit("none", "count/jobs.batch")
 	name := s.repository("app-default-kopia-x7k2p")
 	r := s.start(maintains)
@@ -140,7 +132,6 @@ func TestARunThatEndedWithoutACoordinatorIsWrittenDown(t *testing.T) {
 	s := newEnv(t, time.Millisecond)
 	s.configureJobs("")
 	s.jobsEnd(node.Result{}, 0)
-	s.configure(`{}`)
 	name := s.repository("app-default-kopia-x7k2p")
 	s.serverJob(name, "", s.node.Name())
 	theirs := s.job(func(job *batchv1.Job) bool { return objects.ReadJob(job).Outcome == objects.JobSucceeded })

@@ -7,8 +7,6 @@ import (
 	"github.com/stretchr/testify/require"
 	velerov1 "github.com/vmware-tanzu/velero/pkg/apis/velero/v1"
 	batchv1 "k8s.io/api/batch/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/lateen-project/lateen/api"
 	"github.com/lateen-project/lateen/cmd/lateen/agent"
@@ -18,12 +16,10 @@ import (
 
 func TestARepositoryThatIsDueIsMaintained(t *testing.T) {
 	s := newEnv(t, time.Millisecond)
-	class := "low-" + s.Namespace
-	require.NoError(t, s.PriorityClass(s.soon(), class, 10))
+	class := s.class()
 	s.configureJobs(`"priorityClassName":"`+class+`"`, `{"keepLatestMaintenanceJobs":1,"podResources":{"memoryRequest":"64Mi"}}`)
 	s.jobsEnd(node.Result{}, 0)
 	name := s.repository("app-default-kopia-x7k2p")
-	s.configure(`{}`)
 	r := s.start(maintains)
 	after := s.maintained(name, ran(1))
 	run := after.Status.RecentMaintenance[0]
@@ -47,25 +43,6 @@ func TestARepositoryThatIsDueIsMaintained(t *testing.T) {
 	require.Equal(t, 1, r.metric("lateen_priority_class_info", "consumer", "maintenance-job", "configured", class, "effective", class))
 }
 
-// TestAgentsThatAreToldNothingConfigureJobsAsTheServerDoes is how it is after `lateen adopt`: the flag is one of Velero's
-// server, and never was one of its agents.
-func TestAgentsThatAreToldNothingConfigureJobsAsTheServerDoes(t *testing.T) {
-	s := newEnv(t, time.Millisecond)
-	s.configureJobs(`"keepLatestMaintenanceJobs":7,"podLabels":{"team":"storage"}`)
-	patch := `[{"op":"add","path":"/spec/template/spec/containers/0/args/-","value":"--repo-maintenance-job-configmap=` + maintenanceConfigMap + `"}]`
-	_, err := s.Kube.AppsV1().Deployments(s.Namespace).Patch(s.soon(), "velero", types.JSONPatchType, []byte(patch), metav1.PatchOptions{})
-	require.NoError(t, err)
-	s.jobsEnd(node.Result{}, 0)
-	name := s.repository("app-default-kopia-x7k2p")
-	s.configure(`{}`)
-	s.start(maintains, func(options *agent.Options) { options.Flags.MaintenanceConfigMap = "" })
-	s.maintained(name, ran(1))
-	jobs := s.jobs()
-	require.Len(t, jobs, 1)
-	require.Equal(t, "storage", jobs[0].Spec.Template.Labels["team"])
-	require.Equal(t, "7", jobs[0].Annotations[api.AnnotationKeep])
-}
-
 // TestAJobWithoutAPodIsMadeAgainWithoutItsClass is W39: Velero's server would wait for such a job for ever.
 func TestAJobWithoutAPodIsMadeAgainWithoutItsClass(t *testing.T) {
 	s := newEnv(t, time.Millisecond)
@@ -74,7 +51,6 @@ func TestAJobWithoutAPodIsMadeAgainWithoutItsClass(t *testing.T) {
 	s.serverJob(name, "gone-"+s.Namespace, s.node.Name())
 	s.configureJobs("")
 	s.jobsEnd(node.Result{}, 0)
-	s.configure(`{}`)
 	r := s.start(maintains)
 	s.maintained(name, ran(1))
 	after := s.maintained(name, ran(2))
@@ -102,7 +78,6 @@ func TestHowAJobFailedIsWrittenDown(t *testing.T) {
 			s.jobsEnd(test.result, 1)
 			s.jobsEnd(node.Result{}, 0)
 			repository := s.repository("app-default-kopia-x7k2p")
-			s.configure(`{}`)
 			s.start(maintains, func(options *agent.Options) { options.Maintenance.MinBackoff = time.Second })
 			s.maintained(repository, ran(1))
 			runs := s.maintained(repository, ran(2)).Status.RecentMaintenance
@@ -132,7 +107,6 @@ func TestAJobWhosePodNeverStartsIsGivenUp(t *testing.T) {
 	s.node.Faults.Add(node.Fault{Match: s.ofMaintenance, NeverStarts: true, Times: 1})
 	s.jobsEnd(node.Result{}, 0)
 	name := s.repository("app-default-kopia-x7k2p")
-	s.configure(`{}`)
 	s.start(maintains, func(options *agent.Options) {
 		options.Maintenance.PendingWait, options.Maintenance.MinBackoff = 2*time.Second, time.Second
 	})
@@ -151,7 +125,6 @@ func TestAJobOfTheServerThatNeverEndsIsEnded(t *testing.T) {
 	name := s.repository("app-default-kopia-x7k2p")
 	s.serverJob(name, "", s.node.Name())
 	s.podOfJob()
-	s.configure(`{}`)
 	s.start(maintains, func(options *agent.Options) { options.Flags.MaintenanceTimeout = 2 * time.Second })
 	after := s.maintained(name, ran(1))
 	require.Contains(t, after.Status.RecentMaintenance[0].Message, "exceeded --repo-maintenance-timeout")
@@ -165,7 +138,6 @@ func TestAReadOnlyLocationHasNoMaintenance(t *testing.T) {
 	s.accessMode(velerov1.BackupStorageLocationAccessModeReadOnly)
 	name := s.repository("app-default-kopia-x7k2p")
 	other := s.repository("app-elsewhere-kopia-b3c4d", func(r *velerov1.BackupRepository) { r.Spec.BackupStorageLocation = "elsewhere" })
-	s.configure(`{}`)
 	s.start(maintains)
 	s.says("MaintenanceSkipped", "default is read-only")
 	s.says("MaintenanceSkipped", "there is no BackupStorageLocation elsewhere")
@@ -181,7 +153,6 @@ func TestAJobWhoseTimeIsUpBeforeItHasAPodCountsAsFailed(t *testing.T) {
 	s := newEnv(t, time.Millisecond)
 	s.configureJobs("")
 	name := s.repository("app-default-kopia-x7k2p")
-	s.configure(`{}`)
 	s.start(maintains, func(options *agent.Options) {
 		options.Flags.MoverServiceAccount, options.Flags.MaintenanceTimeout = "missing", time.Second
 		options.Maintenance.PodWait, options.Maintenance.DeleteDelay = time.Hour, time.Hour

@@ -11,14 +11,13 @@ import (
 	"github.com/stretchr/testify/require"
 	velerov1 "github.com/vmware-tanzu/velero/pkg/apis/velero/v1"
 	batchv1 "k8s.io/api/batch/v1"
-	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/transport"
 
-	"github.com/lateen-project/lateen/api"
 	"github.com/lateen-project/lateen/cmd/lateen/agent"
 	"github.com/lateen-project/lateen/exposer/objects"
+	"github.com/lateen-project/lateen/test/fixture"
 	"github.com/lateen-project/lateen/test/node"
 	"github.com/lateen-project/lateen/test/testenv"
 )
@@ -49,7 +48,6 @@ func runJobFaults(t *testing.T, all map[string]jobFault) {
 		t.Run(name, func(t *testing.T) {
 			s := newEnv(t, time.Millisecond)
 			s.retries = true // a run that failed is tried again, and all is read anew for it
-			s.configure(`{}`)
 			wrap := func(next http.RoundTripper) http.RoundTripper { return next }
 			if test.wrap != nil {
 				wrap = test.wrap(s)
@@ -65,7 +63,7 @@ func runJobFaults(t *testing.T, all map[string]jobFault) {
 				test.before(s)
 			}
 			name := s.repository("app-default-kopia-x7k2p")
-			r := s.start(maintains, through(wrap), func(options *agent.Options) {
+			r := s.start(maintains, fixture.Through(wrap), func(options *agent.Options) {
 				if len(test.runs) > 1 {
 					options.Maintenance.MinBackoff = time.Second
 				}
@@ -86,7 +84,6 @@ func runJobFaults(t *testing.T, all map[string]jobFault) {
 
 // check looks at all that is left of the trouble.
 func (test jobFault) check(s *env, r *agentRun, after *velerov1.BackupRepository) {
-	s.Helper()
 	failures := 0
 	require.Len(s, after.Status.RecentMaintenance, len(test.runs))
 	for i, run := range after.Status.RecentMaintenance {
@@ -227,7 +224,7 @@ func jobFaults() map[string]jobFault {
 func deletingTheClass(s *env) transport.WrapperFunc {
 	var once sync.Once
 	return func(next http.RoundTripper) http.RoundTripper {
-		return roundTripper(func(request *http.Request) (*http.Response, error) {
+		return fixture.RoundTripper(func(request *http.Request) (*http.Response, error) {
 			if request.Method == http.MethodPost && strings.HasSuffix(request.URL.Path, "/jobs") {
 				once.Do(func() {
 					if err := s.deleteClass(request.Context(), "class-"+s.Namespace); err != nil {
@@ -244,7 +241,7 @@ func deletingTheClass(s *env) transport.WrapperFunc {
 func readingAgain(created <-chan struct{}) transport.WrapperFunc {
 	var reads atomic.Int32
 	return func(next http.RoundTripper) http.RoundTripper {
-		return roundTripper(func(request *http.Request) (*http.Response, error) {
+		return fixture.RoundTripper(func(request *http.Request) (*http.Response, error) {
 			if strings.HasSuffix(request.URL.Path, "/"+maintenanceConfigMap) && reads.Add(1) == 2 {
 				select {
 				case <-created:
@@ -258,28 +255,16 @@ func readingAgain(created <-chan struct{}) transport.WrapperFunc {
 
 // lift takes the quota away.
 func (s *env) lift() {
-	s.Helper()
 	require.NoError(s, s.Kube.CoreV1().ResourceQuotas(s.Namespace).Delete(s.soon(), "none", metav1.DeleteOptions{}))
 }
 
 // podOfJob waits until the pod of a job runs.
 func (s *env) podOfJob() string {
-	s.Helper()
-	pods, err := s.Kube.CoreV1().Pods(s.Namespace).Watch(s.soon(), metav1.ListOptions{LabelSelector: api.LabelRepository})
-	require.NoError(s, err)
-	defer pods.Stop()
-	for change := range pods.ResultChan() {
-		if pod, ok := change.Object.(*corev1.Pod); ok && testenv.Ready(pod) {
-			return pod.Name
-		}
-	}
-	require.Fail(s, "no pod of a job runs")
-	return ""
+	return waitFor(s, s.Kube.CoreV1().Pods(s.Namespace), ofRepositories, testenv.Ready).Name
 }
 
 // deleteTheJob deletes the first job once it has a pod, and waits for the one that takes its place.
 func (s *env) deleteTheJob() {
-	s.Helper()
 	first := s.job(func(job *batchv1.Job) bool { return job.Status.Active > 0 })
 	options := metav1.DeleteOptions{PropagationPolicy: new(metav1.DeletePropagationBackground)}
 	require.NoError(s, s.Kube.BatchV1().Jobs(s.Namespace).Delete(s.soon(), first.Name, options))
@@ -288,7 +273,6 @@ func (s *env) deleteTheJob() {
 
 // loseTheJob has the time of a job run out, whose node does not answer any more. The pod stays as it is.
 func (s *env) loseTheJob() {
-	s.Helper()
 	s.podOfJob()
 	require.NoError(s, s.node.Silence(s.soon()))
 	job := s.jobs()[0]

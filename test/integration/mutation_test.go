@@ -14,6 +14,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/wait"
 
 	"github.com/lateen-project/lateen/api"
+	"github.com/lateen-project/lateen/test/fixture"
 	"github.com/lateen-project/lateen/test/testenv"
 )
 
@@ -49,7 +50,7 @@ func TestAMoverThatTheClusterChangesDoesItsWork(t *testing.T) {
 				s.configure(`{"priorityClassName":"` + class + `"}`)
 				around := s.workload(kind)
 				test.change(s)
-				r := s.start(through(around.watch))
+				r := s.start(fixture.Through(around.watch))
 				created := around.create()
 				pod := s.moverIs(created, test.is)
 				ended := around.ends(created, testenv.Completed)
@@ -77,7 +78,6 @@ func mutated(operations ...map[string]any) func(s *env) {
 
 // defaults has a LimitRange give resources to containers without.
 func (s *env) defaults() {
-	s.Helper()
 	_, err := s.Kube.CoreV1().LimitRanges(s.Namespace).Create(s.soon(), &corev1.LimitRange{
 		ObjectMeta: metav1.ObjectMeta{Name: "defaults"},
 		Spec: corev1.LimitRangeSpec{Limits: []corev1.LimitRangeItem{{
@@ -91,7 +91,6 @@ func (s *env) defaults() {
 
 // class makes a PriorityClass of this environment alone, and returns its name.
 func (s *env) class() string {
-	s.Helper()
 	name := "class-" + s.Namespace
 	require.NoError(s, s.PriorityClass(s.soon(), name, 10))
 	return name

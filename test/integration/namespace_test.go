@@ -6,43 +6,17 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
-	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/watch"
 
 	"github.com/lateen-project/lateen/test/cluster"
+	"github.com/lateen-project/lateen/test/fixture"
 	"github.com/lateen-project/lateen/test/testenv"
 )
 
 // deletes deletes a namespace with all that is in it.
 func (s *env) deletes(namespace string) {
-	s.Helper()
 	require.NoError(s, s.Kube.CoreV1().Namespaces().Delete(s.soon(), namespace, metav1.DeleteOptions{}))
-}
-
-// namespaceGone waits until a namespace is deleted.
-func (s *env) namespaceGone(namespace string) {
-	s.Helper()
-	ctx := s.soon()
-	named := metav1.ListOptions{FieldSelector: "metadata.name=" + namespace}
-	list, err := s.Kube.CoreV1().Namespaces().List(ctx, named)
-	require.NoError(s, err)
-	if len(list.Items) == 0 {
-		return
-	}
-	named.ResourceVersion = list.ResourceVersion
-	changes, err := s.Kube.CoreV1().Namespaces().Watch(ctx, named)
-	require.NoError(s, err)
-	defer changes.Stop()
-	var last *corev1.Namespace
-	for change := range changes.ResultChan() {
-		if change.Type == watch.Deleted {
-			return
-		}
-		last, _ = change.Object.(*corev1.Namespace)
-	}
-	require.Fail(s, "the namespace is still there", "%+v", last)
 }
 
 // Whoever deletes the namespace of an application in the middle of a transfer gets an end of it, and nothing is left but what was
@@ -61,14 +35,13 @@ func TestATransferEndsWhenTheNamespaceOfItsApplicationIsDeleted(t *testing.T) {
 		t.Run(string(kind), func(t *testing.T) {
 			s := newEnv(t, time.Hour)
 			finish := make(chan struct{})
-			s.mover.Finish = finish
-			s.configure(`{}`)
+			s.Movers.Finish = finish
 			around := s.workload(kind)
-			s.start(through(around.watch))
+			s.start(fixture.Through(around.watch))
 			created := around.create()
 			s.says("Data-Path-Started", created)
 			s.deletes(s.Apps)
-			s.namespaceGone(s.Apps)
+			require.NoError(t, s.WaitNamespaceGone(s.soon(), s.Apps))
 			close(finish)
 			ended, err := s.Transfers(kind).Wait(s.soon(), created, testenv.Settled)
 			require.NoError(t, err)
@@ -94,9 +67,8 @@ func TestAnAgentWhoseNamespaceIsDeletedIdles(t *testing.T) {
 		t.Run(string(kind), func(t *testing.T) {
 			s := newEnv(t, time.Hour)
 			s.retries, s.refusal = true, true
-			s.configure(`{}`)
 			around := s.workload(kind)
-			r := s.start(through(around.watch))
+			r := s.start(fixture.Through(around.watch))
 			created := around.create()
 			s.says("Data-Path-Started", created)
 			before := len(s.requests(cluster.Query{}))
@@ -105,7 +77,7 @@ func TestAnAgentWhoseNamespaceIsDeletedIdles(t *testing.T) {
 			defer timer.Stop()
 			select {
 			case <-timer.C:
-			case <-r.ended:
+			case <-r.Ended():
 			}
 			r.stop()
 			records := s.requests(cluster.Query{})[before:].Where(func(r cluster.Record) bool { return r.Resource != "leases" })
@@ -113,7 +85,7 @@ func TestAnAgentWhoseNamespaceIsDeletedIdles(t *testing.T) {
 			if err := s.Transfers(kind).Patch(s.soon(), created, `{"metadata":{"finalizers":null}}`); !apierrors.IsNotFound(err) {
 				require.NoError(t, err)
 			}
-			s.namespaceGone(s.Namespace)
+			require.NoError(t, s.WaitNamespaceGone(s.soon(), s.Namespace))
 			s.nothingLeft()
 		})
 	}

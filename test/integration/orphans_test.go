@@ -17,6 +17,7 @@ import (
 	"github.com/lateen-project/lateen/cmd/lateen/agent"
 	"github.com/lateen-project/lateen/test/cluster"
 	"github.com/lateen-project/lateen/test/csi"
+	"github.com/lateen-project/lateen/test/fixture"
 	"github.com/lateen-project/lateen/test/testenv"
 )
 
@@ -39,19 +40,11 @@ func ofMover(name string, owner types.UID, labels ...string) metav1.ObjectMeta {
 
 // podOfMover makes a pod on the node of the environment.
 func (s *env) podOfMover(meta metav1.ObjectMeta) {
-	s.Helper()
-	_, err := s.Kube.CoreV1().Pods(s.Namespace).Create(s.soon(), &corev1.Pod{
-		ObjectMeta: meta,
-		Spec: corev1.PodSpec{
-			NodeName: s.node.Name(), Containers: []corev1.Container{{Name: "c", Image: "i"}}, TerminationGracePeriodSeconds: new(int64(1)),
-		},
-	}, metav1.CreateOptions{})
-	require.NoError(s, err)
+	s.pod(s.Namespace, meta, func(pod *corev1.PodSpec) { pod.NodeName = s.node.Name() })
 }
 
 // claimOfMover makes a claim that nobody will ever bind.
 func (s *env) claimOfMover(meta metav1.ObjectMeta) {
-	s.Helper()
 	_, err := s.Kube.CoreV1().PersistentVolumeClaims(s.Namespace).Create(s.soon(), &corev1.PersistentVolumeClaim{
 		ObjectMeta: meta,
 		Spec: corev1.PersistentVolumeClaimSpec{
@@ -64,7 +57,6 @@ func (s *env) claimOfMover(meta metav1.ObjectMeta) {
 
 // claimsLeft are the names of the claims in Velero's namespace.
 func (s *env) claimsLeft() []string {
-	s.Helper()
 	list, err := s.Kube.CoreV1().PersistentVolumeClaims(s.Namespace).List(s.soon(), metav1.ListOptions{})
 	require.NoError(s, err)
 	var names []string
@@ -77,7 +69,6 @@ func (s *env) claimsLeft() []string {
 func TestWhatHasOutlivedItsTransferIsSweptAway(t *testing.T) {
 	s := newEnv(t, 50*time.Millisecond)
 	s.retries = true // each sweep asks the same
-	s.configure(`{}`)
 	finished := s.transferIn("")
 	require.NoError(t, s.Transfers(testenv.PodVolumeBackup).Patch(s.soon(), finished.Name, `{"status":{"phase":"Completed"}}`))
 	waiting := s.transferIn("node-without-agent")
@@ -88,7 +79,7 @@ func TestWhatHasOutlivedItsTransferIsSweptAway(t *testing.T) {
 	s.claimOfMover(ofMover("of-one-that-waits", waiting.UID))
 	s.claimOfMover(metav1.ObjectMeta{Name: "of-somebody-else"})
 	sweep := make(sweepWatcher)
-	r := s.start(sweeps, through(sweep.wrap))
+	r := s.start(sweeps, fixture.Through(sweep.wrap))
 	require.NoError(t, s.WaitPodGone(s.soon(), s.Namespace, "of-nobody"))
 	require.NoError(t, s.WaitClaimGone(s.soon(), s.Namespace, "of-nobody"))
 	require.NoError(t, s.WaitClaimGone(s.soon(), s.Namespace, "of-one-that-is-over"))
@@ -101,10 +92,9 @@ func TestWhatHasOutlivedItsTransferIsSweptAway(t *testing.T) {
 func TestWhatIsYoungIsNoOrphan(t *testing.T) {
 	s := newEnv(t, 50*time.Millisecond)
 	s.retries = true
-	s.configure(`{}`)
 	s.claimOfMover(ofMover("young", vanished))
 	sweep := make(sweepWatcher)
-	r := s.start(sweeps, through(sweep.wrap), func(options *agent.Options) { options.OrphanAge = time.Hour })
+	r := s.start(sweeps, fixture.Through(sweep.wrap), func(options *agent.Options) { options.OrphanAge = time.Hour })
 	s.swept(sweep)
 	require.Equal(t, []string{"young"}, s.claimsLeft())
 	require.Zero(t, r.metric("lateen_orphans_removed_total"))
@@ -113,12 +103,11 @@ func TestWhatIsYoungIsNoOrphan(t *testing.T) {
 func TestAnAgentThatDoesNotCoordinateSweepsNothing(t *testing.T) {
 	f := newFleet(t, 50*time.Millisecond, 2)
 	f.retries = true
-	f.configure(`{}`)
 	first := f.start()
-	f.leads(f.nodes[0])
-	second := f.start(on(f.nodes[1]), sweeps)
+	f.leads(f.Nodes[0])
+	second := f.start(on(f.Nodes[1]), sweeps)
 	f.podOfMover(ofMover("of-nobody", vanished))
-	f.ends(f.transferOf(f.sourceOn(f.nodes[1])), testenv.Completed)
+	f.ends(f.transferOf(f.sourceOn(f.Nodes[1])), testenv.Completed)
 	swept := f.requests(cluster.Query{Verbs: []string{"list"}}).Where(func(r cluster.Record) bool { return isSweep(r.RequestURI) })
 	require.Len(t, swept, 1, "that of the coordinator when it became one")
 	first.stop()
@@ -127,9 +116,9 @@ func TestAnAgentThatDoesNotCoordinateSweepsNothing(t *testing.T) {
 }
 
 // transferIn creates a PodVolumeBackup for a node.
-func (s *env) transferIn(node string) *velerov1.PodVolumeBackup {
-	s.Helper()
-	created, err := s.PodVolumeBackup(s.soon(), s.backup, s.source, "data", func(b *velerov1.PodVolumeBackup) { b.Spec.Node = node })
+func (s *env) transferIn(node string) *testenv.Transfer {
+	name := s.transfer(func(b *velerov1.PodVolumeBackup) { b.Spec.Node = node })
+	created, err := s.Transfers(testenv.PodVolumeBackup).Get(s.soon(), name)
 	require.NoError(s, err)
 	return created
 }
@@ -138,7 +127,7 @@ func (s *env) transferIn(node string) *velerov1.PodVolumeBackup {
 type sweepWatcher chan struct{}
 
 func (l sweepWatcher) wrap(next http.RoundTripper) http.RoundTripper {
-	return roundTripper(func(request *http.Request) (*http.Response, error) {
+	return fixture.RoundTripper(func(request *http.Request) (*http.Response, error) {
 		if isSweep(request.URL.RequestURI()) {
 			select {
 			case l <- struct{}{}:
@@ -156,13 +145,8 @@ func isSweep(uri string) bool {
 
 // swept returns when orphans were looked for from beginning to end at least once.
 func (s *env) swept(l sweepWatcher) {
-	s.Helper()
 	for range 2 { // the second one begins when the first has ended
-		select {
-		case <-l:
-		case <-s.soon().Done():
-			require.Fail(s, "nobody looks for orphans")
-		}
+		s.await(l, "a sweep")
 	}
 }
 
@@ -176,11 +160,11 @@ func TestTheSnapshotsOfAnUploadThatVanishedAreSweptAway(t *testing.T) {
 	first.stop()
 	require.NoError(t, v.Transfers(testenv.DataUpload).Patch(v.soon(), name, `{"metadata":{"finalizers":null}}`))
 	require.NoError(t, v.Transfers(testenv.DataUpload).Delete(v.soon(), name))
-	require.Contains(t, v.driver.Handles(), handle)
+	require.Contains(t, v.Driver.Handles(), handle)
 	r := v.start(sweeps)
 	require.NoError(t, v.WaitContentGone(v.soon(), name))
 	require.NoError(t, v.WaitSnapshotGone(v.soon(), v.Namespace, name))
-	require.Equal(t, 1, v.driver.Deletions(handle))
+	require.Equal(t, 1, v.Driver.Deletions(handle))
 	v.noSnapshots()
 	v.nothingLeft()
 	require.Equal(t, 1, r.metric("lateen_orphans_removed_total", "resource", "volumesnapshots"))
@@ -189,17 +173,16 @@ func TestTheSnapshotsOfAnUploadThatVanishedAreSweptAway(t *testing.T) {
 func TestTheSnapshotsOfAnotherVeleroAreNoOrphans(t *testing.T) {
 	s, v := newEnv(t, 50*time.Millisecond), buildEnv(t, time.Minute).volumes(csi.Options{})
 	s.retries = true
-	s.configure(`{}`)
 	v.configure(noRoom) // so that it stays Accepted
 	v.start()
 	name, handle := v.uploads("data")
 	v.moverIs(name, func(*corev1.Pod) bool { return true })
 	sweep := make(sweepWatcher)
-	r := s.start(sweeps, func(options *agent.Options) { options.OrphanAge = time.Nanosecond }, through(sweep.wrap))
+	r := s.start(sweeps, func(options *agent.Options) { options.OrphanAge = time.Nanosecond }, fixture.Through(sweep.wrap))
 	s.swept(sweep)
 	content, err := v.Snapshots.SnapshotV1().VolumeSnapshotContents().Get(v.soon(), name, metav1.GetOptions{})
 	require.NoError(t, err)
 	require.Nil(t, content.DeletionTimestamp)
-	require.Contains(t, v.driver.Handles(), handle)
+	require.Contains(t, v.Driver.Handles(), handle)
 	require.Zero(t, r.metric("lateen_orphans_removed_total"))
 }

@@ -26,32 +26,25 @@ func zoned(options *node.Options) {
 }
 
 // claimOn makes a claim of a class that waits for its consumer, which is a pod on a node.
-func (v *volumes) claimOn(name string, n *node.Node) *corev1.PersistentVolumeClaim {
-	v.Helper()
-	_, err := v.CSIClaim(v.soon(), name, v.class)
-	require.NoError(v, err)
-	_, err = v.Kube.CoreV1().Pods(v.Apps).Create(v.soon(), &corev1.Pod{
-		ObjectMeta: metav1.ObjectMeta{Name: "user-of-" + name},
-		Spec: corev1.PodSpec{
-			NodeSelector: map[string]string{corev1.LabelHostname: n.Name()}, Volumes: []corev1.Volume{testenv.ClaimVolume("data", name)},
-			Containers: []corev1.Container{{Name: "c", Image: "i", VolumeMounts: []corev1.VolumeMount{{Name: "data", MountPath: "/data"}}}},
-		},
-	}, metav1.CreateOptions{})
-	require.NoError(v, err)
-	claim, err := v.WaitClaim(v.soon(), v.Apps, name, testenv.Bound)
-	require.NoError(v, err)
-	v.fill(claim)
-	return claim
+func (v *env) claimOn(name string, n *node.Node) *corev1.PersistentVolumeClaim {
+	v.uses("user-of-"+name, n, name)
+	return v.claim(name)
+}
+
+// uses makes a pod for a node that mounts a claim.
+func (v *env) uses(name string, n *node.Node, claim string) {
+	v.pod(v.Apps, metav1.ObjectMeta{Name: name}, func(pod *corev1.PodSpec) {
+		pod.NodeSelector, pod.Volumes = map[string]string{corev1.LabelHostname: n.Name()}, []corev1.Volume{testenv.ClaimVolume("data", claim)}
+	})
 }
 
 func TestAnUploadRunsWhereItsVolumeCanBeReached(t *testing.T) {
 	f := newFleet(t, 50*time.Millisecond, 3, zoned)
 	v := f.volumes(csi.Options{Topology: corev1.LabelTopologyZone}, testenv.WhenUsed)
-	f.configure(`{}`)
-	for _, n := range f.nodes {
+	for _, n := range f.Nodes {
 		f.start(on(n))
 	}
-	for _, n := range f.nodes[1:] {
+	for _, n := range f.Nodes[1:] {
 		source := v.claimOn("data-of-"+n.Name(), n)
 		snapshot, handle := v.snapshot(source)
 		ended := v.uploaded(v.upload(source, snapshot.Name), handle, testenv.Completed)
@@ -62,21 +55,14 @@ func TestAnUploadRunsWhereItsVolumeCanBeReached(t *testing.T) {
 func TestADownloadRunsWhereItsConsumerWill(t *testing.T) {
 	f := newFleet(t, 50*time.Millisecond, 3, zoned)
 	v := f.volumes(csi.Options{Topology: corev1.LabelTopologyZone}, testenv.WhenUsed)
-	f.configure(only(f.nodes[0])) // of which the consumer knows nothing
-	for _, n := range f.nodes {
+	f.configure(only(f.Nodes[0])) // of which the consumer knows nothing
+	for _, n := range f.Nodes {
 		f.start(on(n))
 	}
 	name := v.download(v.target())
-	_, err := f.Kube.CoreV1().Pods(f.Apps).Create(f.soon(), &corev1.Pod{
-		ObjectMeta: metav1.ObjectMeta{Name: "user"},
-		Spec: corev1.PodSpec{
-			NodeSelector: map[string]string{corev1.LabelHostname: f.nodes[2].Name()}, Volumes: []corev1.Volume{testenv.ClaimVolume("data", "restored")},
-			Containers: []corev1.Container{{Name: "c", Image: "i"}},
-		},
-	}, metav1.CreateOptions{})
-	require.NoError(t, err)
+	f.uses("user", f.Nodes[2], "restored")
 	v.delivered(name)
-	_, err = f.WaitPod(f.soon(), f.Apps, "user", testenv.Ready)
+	_, err := f.WaitPod(f.soon(), f.Apps, "user", testenv.Ready)
 	require.NoError(t, err)
 }
 
@@ -90,14 +76,14 @@ func TestAnUploadRunsWhereTheConfigurationWantsIt(t *testing.T) {
 		config string
 		nodes  []string
 	}{
-		{config: element("", f.nodes[0]) + "," + element(v.class, f.nodes[2]), nodes: []string{f.nodes[2].Name()}},
-		{config: element("", f.nodes[0]) + "," + element("another", f.nodes[2]), nodes: []string{f.nodes[0].Name()}},
-		{config: element(v.class, f.nodes[0]) + "," + element(v.class, f.nodes[1]), nodes: []string{f.nodes[0].Name(), f.nodes[1].Name()}},
+		{config: element("", f.Nodes[0]) + "," + element(v.storageClass, f.Nodes[2]), nodes: []string{f.Nodes[2].Name()}},
+		{config: element("", f.Nodes[0]) + "," + element("another", f.Nodes[2]), nodes: []string{f.Nodes[0].Name()}},
+		{config: element(v.storageClass, f.Nodes[0]) + "," + element(v.storageClass, f.Nodes[1]), nodes: []string{f.Nodes[0].Name(), f.Nodes[1].Name()}},
 	}
 	for i, test := range tests {
 		f.configure(`{"loadAffinity":[` + test.config + `]}`)
 		var agents []*agentRun
-		for _, n := range f.nodes {
+		for _, n := range f.Nodes {
 			agents = append(agents, f.start(on(n)))
 		}
 		name, handle := v.uploads(fmt.Sprintf("data-%d", i))
@@ -112,23 +98,23 @@ func TestAnUploadRunsWhereTheConfigurationWantsIt(t *testing.T) {
 func TestAnUploadStaysOffTheNodeOfAVolumeThatIsProvisionedFast(t *testing.T) {
 	f := newFleet(t, 50*time.Millisecond, 2)
 	v := f.volumes(csi.Options{})
-	f.configure(`{"backupPVC":{"` + v.class + `":{"annotations":{"csi.vsphere.volume/fast-provisioning":"true"}}}}`)
-	for _, n := range f.nodes {
+	f.configure(`{"backupPVC":{"` + v.storageClass + `":{"annotations":{"csi.vsphere.volume/fast-provisioning":"true"}}}}`)
+	for _, n := range f.Nodes {
 		f.start(on(n))
 	}
-	for i, n := range f.nodes {
+	for i, n := range f.Nodes {
 		source := v.claim(fmt.Sprintf("data-%d", i))
 		_, err := f.Kube.StorageV1().VolumeAttachments().Create(f.soon(), &storagev1.VolumeAttachment{
 			ObjectMeta: metav1.ObjectMeta{Name: source.Spec.VolumeName},
 			Spec: storagev1.VolumeAttachmentSpec{
-				Attacher: v.driver.Name(), NodeName: n.Name(),
+				Attacher: v.Driver.Name(), NodeName: n.Name(),
 				Source: storagev1.VolumeAttachmentSource{PersistentVolumeName: &source.Spec.VolumeName},
 			},
 		}, metav1.CreateOptions{})
 		require.NoError(t, err)
 		snapshot, handle := v.snapshot(source)
 		ended := v.uploaded(v.upload(source, snapshot.Name), handle, testenv.Completed)
-		require.Equal(t, f.nodes[1-i].Name(), ended.Status.Node)
+		require.Equal(t, f.Nodes[1-i].Name(), ended.Status.Node)
 	}
 }
 
@@ -143,19 +129,18 @@ func TestMoversOfDataTolerateWhatAgentsTolerate(t *testing.T) {
 	tolerates := `{"spec":{"template":{"spec":{"tolerations":[{"key":"backup-only","operator":"Exists","effect":"NoSchedule"}]}}}}`
 	_, err = f.Kube.AppsV1().DaemonSets(f.Namespace).Patch(f.soon(), "node-agent", types.StrategicMergePatchType, []byte(tolerates), metav1.PatchOptions{})
 	require.NoError(t, err)
-	f.configure(`{}`)
 	f.start()
 	v.uploaded(v.upload(source, snapshot.Name), handle, testenv.Completed)
 }
 
 func TestMoversOfDataLookAsTheConfigurationSays(t *testing.T) {
 	v := newEnv(t, time.Minute).volumes(csi.Options{})
-	other := v.class + "-other"
-	require.NoError(t, v.StorageClass(v.soon(), other, v.driver.Name()))
+	other := v.storageClass + "-other"
+	require.NoError(t, v.StorageClass(v.soon(), other, v.Driver.Name()))
 	v.configure(`{
-		"podLabels":{"team":"storage",api.LabelMover:"no"},"podAnnotations":{"note":"hello"},
+		"podLabels":{"team":"storage","lateen.dev/mover":"no"},"podAnnotations":{"note":"hello"},
 		"podResources":{"cpuRequest":"100m","memoryLimit":"1Gi"},
-		"backupPVC":{"` + v.class + `":{"storageClass":"` + other + `","readOnly":true,"spcNoRelabeling":true,"annotations":{"fast":"yes"}}}
+		"backupPVC":{"` + v.storageClass + `":{"storageClass":"` + other + `","readOnly":true,"spcNoRelabeling":true,"annotations":{"fast":"yes"}}}
 	}`)
 	v.start()
 	name, handle := v.uploads("data")
@@ -179,22 +164,6 @@ func TestMoversOfDataLookAsTheConfigurationSays(t *testing.T) {
 	v.uploaded(name, handle, testenv.Canceled)
 }
 
-func TestARestoreHasItsCacheOnAVolume(t *testing.T) {
-	v := newEnv(t, 0).volumes(csi.Options{})
-	finish := v.work()
-	v.configure(`{"cachePVC":{"storageClass":"` + v.class + `","residentThresholdInMB":1}}`)
-	v.start()
-	name := v.download(v.target())
-	_, err := v.WaitClaim(v.soon(), v.Namespace, name+"-cache", testenv.Bound)
-	require.NoError(t, err)
-	pod := v.moverIs(name, func(*corev1.Pod) bool { return true })
-	require.Contains(t, pod.Spec.Containers[0].Args, "--cache-volume-path=/cachedir")
-	finish()
-	v.delivered(name)
-	require.NoError(t, v.WaitClaimGone(v.soon(), v.Namespace, name+"-cache"))
-	require.Len(t, v.driver.Volumes(), 1)
-}
-
 // windows has the second node of a fleet run it.
 func windows(options *node.Options) {
 	if strings.HasSuffix(options.Name, "-b") {
@@ -208,13 +177,12 @@ func TestAVolumeOfWindowsIsMovedThere(t *testing.T) {
 	v := f.volumes(csi.Options{}, func(class *storagev1.StorageClass) {
 		class.Parameters = map[string]string{"csi.storage.k8s.io/fstype": "ntfs"}
 	})
-	f.configure(`{}`)
-	for _, n := range f.nodes {
+	for _, n := range f.Nodes {
 		f.start(on(n))
 	}
 	name, handle := v.uploads("data")
 	mover := f.moverIs(name, func(pod *corev1.Pod) bool { return pod.Spec.NodeName != "" })
-	require.Equal(t, f.nodes[1].Name(), mover.Spec.NodeName)
+	require.Equal(t, f.Nodes[1].Name(), mover.Spec.NodeName)
 	require.Equal(t, corev1.Windows, mover.Spec.OS.Name)
 	require.Equal(t, "windows", v.uploaded(name, handle, testenv.Completed).Status.NodeOS)
 }

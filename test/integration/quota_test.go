@@ -11,6 +11,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/lateen-project/lateen/test/fixture"
 	"github.com/lateen-project/lateen/test/testenv"
 )
 
@@ -29,14 +30,13 @@ func TestAQuotaIsNoReasonToLeaveTheClassOut(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			s := newEnv(t, 50*time.Millisecond)
 			s.retries = true // whatever the quota refuses is tried again
-			class := "class-" + s.Namespace
-			require.NoError(t, s.PriorityClass(s.soon(), class, 10))
+			class := s.class()
 			s.configure(`{"priorityClassName":"` + class + `"}`)
 			s.quota("none")
 			refused := make(chan struct{}, 1)
-			r := s.start(through(noticing(http.StatusForbidden, refused)))
+			r := s.start(fixture.Through(noticing(http.StatusForbidden, refused)))
 			name := s.transfer()
-			s.isRefused(refused)
+			s.await(refused, "a pod that is refused")
 			s.in(name, testenv.Accepted)
 			s.says("MoverNotMade", "exceeded quota: none")
 			if test.lifted {
@@ -55,13 +55,11 @@ func TestAQuotaIsNoReasonToLeaveTheClassOut(t *testing.T) {
 
 // quota lets no pod into Velero's namespace.
 func (s *env) quota(name string) {
-	s.Helper()
 	s.limit(name, corev1.ResourcePods)
 }
 
 // limit lets none of a resource into Velero's namespace.
 func (s *env) limit(name string, what corev1.ResourceName) {
-	s.Helper()
 	quota := &corev1.ResourceQuota{
 		ObjectMeta: metav1.ObjectMeta{Name: name},
 		Spec:       corev1.ResourceQuotaSpec{Hard: corev1.ResourceList{what: resource.MustParse("0")}},
@@ -70,20 +68,10 @@ func (s *env) limit(name string, what corev1.ResourceName) {
 	require.NoError(s, err)
 }
 
-// isRefused waits until the API server has refused a pod.
-func (s *env) isRefused(refused <-chan struct{}) {
-	s.Helper()
-	select {
-	case <-refused:
-	case <-s.soon().Done():
-		require.Fail(s, "no pod was refused")
-	}
-}
-
 // noticing sends once the API server has refused a pod with that code.
 func noticing(code int, refused chan<- struct{}) func(http.RoundTripper) http.RoundTripper {
 	return func(next http.RoundTripper) http.RoundTripper {
-		return roundTripper(func(request *http.Request) (*http.Response, error) {
+		return fixture.RoundTripper(func(request *http.Request) (*http.Response, error) {
 			response, err := next.RoundTrip(request)
 			if err == nil && request.Method == http.MethodPost && strings.HasSuffix(request.URL.Path, "/pods") && response.StatusCode == code {
 				select {

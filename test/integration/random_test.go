@@ -12,6 +12,7 @@ import (
 
 	"github.com/lateen-project/lateen/cmd/lateen/agent"
 	"github.com/lateen-project/lateen/reconcile/seeds"
+	"github.com/lateen-project/lateen/test/fixture"
 	"github.com/lateen-project/lateen/test/testenv"
 )
 
@@ -27,11 +28,10 @@ func play(t *testing.T, random *rand.Rand) {
 	const transfers, slots = 4, 2
 	s := newEnv(t, time.Duration(random.IntN(300))*time.Millisecond)
 	s.configure(fmt.Sprintf(`{"loadConcurrency":{"globalConfig":%d}}`, slots))
-	history, err := s.Record(t.Context())
-	require.NoError(t, err)
+	history := s.record()
 	enough := func(options *agent.Options) { options.Limits.Retries = 20 }
 	k := newKiller(1+random.IntN(30), random.IntN(2) == 0)
-	first := s.start(through(k.wrap), enough)
+	first := s.start(fixture.Through(k.wrap), enough)
 	names, intents := make([]string, transfers), map[string]intent{}
 	for i := range names {
 		names[i] = s.transfer()
@@ -39,8 +39,8 @@ func play(t *testing.T, random *rand.Rand) {
 	for range 1 + random.IntN(4) {
 		meddle(s, random, names, intents)
 	}
-	first.cancel() // as SIGTERM, if it was not killed before
-	<-first.ended
+	first.Cancel() // as SIGTERM, if it was not killed before
+	<-first.Ended()
 	s.start(enough)
 	for _, name := range names {
 		require.Contains(t, intents[name].ends(), settle(s, name), "what was asked for: %+v", intents[name])
@@ -66,7 +66,6 @@ func (i intent) ends() []testenv.Phase {
 
 // meddle does one thing that can happen to a transfer; that it may come too late is a part of it.
 func meddle(s *env, random *rand.Rand, names []string, all map[string]intent) {
-	s.Helper()
 	name := names[random.IntN(len(names))]
 	about := all[name]
 	var err error
@@ -90,7 +89,6 @@ func meddle(s *env, random *rand.Rand, names []string, all map[string]intent) {
 
 // settle waits for a transfer to be over and clean, and returns its phase, which is Gone if somebody has deleted it.
 func settle(s *env, name string) testenv.Phase {
-	s.Helper()
 	phase := testenv.Gone
 	backup, err := s.Transfers(testenv.PodVolumeBackup).Get(s.soon(), name)
 	switch {

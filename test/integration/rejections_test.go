@@ -12,6 +12,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/lateen-project/lateen/test/fixture"
 	"github.com/lateen-project/lateen/test/testenv"
 )
 
@@ -84,7 +85,6 @@ func limits(kind corev1.LimitType, what corev1.ResourceName) func(s *env) func()
 
 // secure sets the Pod Security standard that is enforced in Velero's namespace.
 func (s *env) secure(level string) {
-	s.Helper()
 	patch := fmt.Sprintf(`{"metadata":{"labels":{"pod-security.kubernetes.io/enforce":%q}}}`, level)
 	_, err := s.Kube.CoreV1().Namespaces().Patch(s.soon(), s.Namespace, types.MergePatchType, []byte(patch), metav1.PatchOptions{})
 	require.NoError(s, err)
@@ -118,7 +118,7 @@ func TestATransferThatTheClusterRefuses(t *testing.T) {
 				s.configure(`{"podResources":{"memoryLimit":"1Gi"}}`)
 				around := s.workload(kind)
 				lift := test.refuse(s)
-				r := s.start(through(around.watch))
+				r := s.start(fixture.Through(around.watch))
 				created := around.create()
 				s.says("MoverNotMade", test.says)
 				if lift != nil {
@@ -137,10 +137,9 @@ func TestATransferThatTheClusterRefuses(t *testing.T) {
 		for _, kind := range test.spares {
 			t.Run(fmt.Sprintf("%s spares a %s", name, kind), func(t *testing.T) {
 				s := newEnv(t, 50*time.Millisecond)
-				s.configure(`{}`)
 				around := s.workload(kind)
 				test.refuse(s)
-				s.start(through(around.watch))
+				s.start(fixture.Through(around.watch))
 				around.ends(around.create(), testenv.Completed)
 			})
 		}
@@ -153,10 +152,9 @@ func TestATransferThatAPolicyCallsInvalidFailsAtOnce(t *testing.T) {
 	for _, kind := range testenv.Kinds() {
 		t.Run(string(kind), func(t *testing.T) {
 			s := newEnv(t, 50*time.Millisecond)
-			s.configure(`{}`)
 			around := s.workload(kind)
 			s.policy("movers have to be small")
-			r := s.start(through(around.watch))
+			r := s.start(fixture.Through(around.watch))
 			ended := around.ends(around.create(), testenv.Failed)
 			require.Contains(t, ended.Status.Message, "movers have to be small")
 			require.Equal(t, 1, r.metric("lateen_transfers_finished_total", "phase", "Failed", "reason", "cannot_run"))
@@ -167,7 +165,6 @@ func TestATransferThatAPolicyCallsInvalidFailsAtOnce(t *testing.T) {
 
 // policy is a ValidatingAdmissionPolicy that lets no mover in.
 func (s *env) policy(message string) {
-	s.Helper()
 	admission := s.Kube.AdmissionregistrationV1()
 	_, err := admission.ValidatingAdmissionPolicies().Create(s.soon(), &admissionregistrationv1.ValidatingAdmissionPolicy{
 		ObjectMeta: metav1.ObjectMeta{Name: s.Namespace},

@@ -12,16 +12,16 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/ptr"
 
+	"github.com/lateen-project/lateen/test/fixture"
 	"github.com/lateen-project/lateen/test/testenv"
 )
 
 func TestACoordinatorThatEndsKeepsTheLeaseUntilItsStepsAreDone(t *testing.T) {
 	s := newEnv(t, 50*time.Millisecond)
-	s.configure(`{}`)
 	begun, goOn := make(chan struct{}), make(chan struct{})
 	var once sync.Once
 	hold := func(next http.RoundTripper) http.RoundTripper {
-		return roundTripper(func(request *http.Request) (*http.Response, error) {
+		return fixture.RoundTripper(func(request *http.Request) (*http.Response, error) {
 			if strings.Contains(request.URL.Path, "/podvolumebackups/") && request.Method == http.MethodPatch {
 				once.Do(func() {
 					close(begun)
@@ -31,16 +31,12 @@ func TestACoordinatorThatEndsKeepsTheLeaseUntilItsStepsAreDone(t *testing.T) {
 			return next.RoundTrip(request)
 		})
 	}
-	r := s.start(through(hold))
+	r := s.start(fixture.Through(hold))
 	release := sync.OnceFunc(func() { close(goOn) })
 	t.Cleanup(release)
 	s.leads(s.node)
 	name := s.transfer()
-	select {
-	case <-begun:
-	case <-s.soon().Done():
-		require.Fail(t, "the agent writes nothing")
-	}
+	s.await(begun, "a write of the agent")
 	leases, err := s.Kube.CoordinationV1().Leases(s.Namespace).Watch(s.soon(), metav1.ListOptions{})
 	require.NoError(t, err)
 	defer leases.Stop()
@@ -49,7 +45,7 @@ func TestACoordinatorThatEndsKeepsTheLeaseUntilItsStepsAreDone(t *testing.T) {
 		require.True(t, ok, "the Lease does not change any more")
 		return ptr.Deref(lease.Spec.HolderIdentity, "")
 	}
-	r.cancel()
+	r.Cancel()
 	for range 4 { // as it is, and renewals, the first of which may have been on its way
 		require.NotEmpty(t, holder(), "another one could begin beside the step in hand")
 	}

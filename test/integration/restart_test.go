@@ -11,44 +11,14 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/lateen-project/lateen/test/cluster"
+	"github.com/lateen-project/lateen/test/fixture"
 	"github.com/lateen-project/lateen/test/testenv"
 )
-
-func TestAMoverGoesOnWithoutItsAgentAndTheNextAgentContinues(t *testing.T) {
-	s := newEnv(t, 0)
-	finish := s.work()
-	s.configure(`{}`)
-	first := s.start()
-	name := s.transfer()
-	s.in(name, testenv.InProgress)
-	first.stop()
-	finish()
-	s.moverIs(name, func(pod *corev1.Pod) bool { return pod.Status.Phase == corev1.PodSucceeded })
-	second := s.start()
-	s.ends(name, testenv.Completed)
-	require.Equal(t, 1, s.moversMade(name))
-	require.Equal(t, 1, second.finished("Completed", "completed"))
-}
-
-func TestWhatWasPreparedWhileNoAgentRanIsNotMissed(t *testing.T) {
-	s := newEnv(t, 50*time.Millisecond)
-	s.configure(`{}`)
-	k := newKiller(3, false) // accepted, mover made; Prepared is never written
-	first := s.start(through(k.wrap))
-	name := s.transfer()
-	<-k.struck
-	first.stop()
-	s.moverIs(name, func(pod *corev1.Pod) bool { return pod.Status.Phase == corev1.PodRunning })
-	s.start()
-	s.ends(name, testenv.Completed)
-	require.Equal(t, 1, s.moversMade(name))
-}
 
 func TestTwoAgentsOfOneNode(t *testing.T) {
 	s := newEnv(t, 100*time.Millisecond)
 	s.configure(`{"loadConcurrency":{"globalConfig":3}}`)
-	history, err := s.Record(t.Context())
-	require.NoError(t, err)
+	history := s.record()
 	one, other := s.start(), s.start()
 	names := make([]string, 6)
 	for i := range names {
@@ -82,18 +52,17 @@ func TestAPodOfAnotherOwnerIsLeftAlone(t *testing.T) {
 	for name, test := range tests {
 		t.Run(name, func(t *testing.T) {
 			s := newEnv(t, 50*time.Millisecond)
-			s.retries = true // to make the mover
-			s.configure(`{}`)
-			s.foreign("taken")
+			s.retries = true                               // to make the mover
+			s.podOfMover(metav1.ObjectMeta{Name: "taken"}) // of nobody whom an agent knows
 			refused := make(chan struct{}, 1)
-			r := s.start(through(noticing(http.StatusConflict, refused)))
+			r := s.start(fixture.Through(noticing(http.StatusConflict, refused)))
 			name := s.transfer(func(b *velerov1.PodVolumeBackup) { b.Name, b.GenerateName = "taken", "" })
 			s.in(name, testenv.Accepted)
 			if test.goes {
 				require.NoError(t, s.node.Vanish(s.soon(), s.Namespace, "taken"))
 				s.ends(name, test.phase)
 			} else {
-				s.isRefused(refused)
+				s.await(refused, "a pod that is refused")
 				s.expire(testenv.PodVolumeBackup, name) // observed in the next step of the agent that met the pod
 				ended := s.clean(name, test.phase)
 				require.Contains(t, ended.Status.Message, test.says)
@@ -105,21 +74,9 @@ func TestAPodOfAnotherOwnerIsLeftAlone(t *testing.T) {
 	}
 }
 
-// foreign is a pod of that name in Velero's namespace that belongs to nobody whom an agent knows.
-func (s *env) foreign(name string) {
-	s.Helper()
-	pod := &corev1.Pod{
-		ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: s.Namespace},
-		Spec:       corev1.PodSpec{NodeName: s.node.Name(), Containers: []corev1.Container{{Name: "c", Image: "i"}}},
-	}
-	_, err := s.Kube.CoreV1().Pods(s.Namespace).Create(s.soon(), pod, metav1.CreateOptions{})
-	require.NoError(s, err)
-}
-
 func TestABackupThatVelerosAgentLeftInProgressIsContinued(t *testing.T) {
 	s := newEnv(t, 0)
 	finish := s.work()
-	s.configure(`{}`)
 	s.start().stop()
 	name := s.transfer()
 	backup, err := s.Transfers(testenv.PodVolumeBackup).Get(s.soon(), name)

@@ -21,7 +21,6 @@ type waitingPod struct {
 
 // restores makes a pod that waits in its init container, if it has a node.
 func (s *env) restores(node string) waitingPod {
-	s.Helper()
 	restore, err := s.Restore(s.soon(), "nightly")
 	require.NoError(s, err)
 	target, err := s.RestorePod(s.soon(), restore, "restored", node, testenv.EmptyDir("data"))
@@ -31,14 +30,12 @@ func (s *env) restores(node string) waitingPod {
 
 // restoreOf creates the PodVolumeRestore for it.
 func (s *env) restoreOf(r waitingPod, change ...func(*velerov1.PodVolumeRestore)) string {
-	s.Helper()
 	created, err := s.PodVolumeRestore(s.soon(), r.restore, r.target, "data", "snapshot", s.Apps, change...)
 	require.NoError(s, err)
 	return created.Name
 }
 
 func (s *env) restored(name string, phase testenv.Phase) *testenv.Transfer {
-	s.Helper()
 	ended, err := s.Transfers(testenv.PodVolumeRestore).Wait(s.soon(), name, testenv.Settled)
 	require.NoError(s, err)
 	require.Equal(s, phase, ended.Status.Phase, ended.Status.Message)
@@ -50,27 +47,8 @@ func (s *env) restored(name string, phase testenv.Phase) *testenv.Transfer {
 	return ended
 }
 
-func TestAPodIsHeldBackUntilItsVolumeIsRestored(t *testing.T) {
-	s := newEnv(t, 50*time.Millisecond)
-	s.configure(`{}`)
-	history, err := s.Record(t.Context())
-	require.NoError(t, err)
-	r := s.start()
-	waiting := s.restores(s.node.Name())
-	name := s.restoreOf(waiting)
-	ended := s.restored(name, testenv.Completed)
-	require.Equal(t, s.node.Name(), ended.Status.Node)
-	require.EqualValues(t, 1000, ended.Status.Progress.BytesDone)
-	require.Equal(t, []testenv.Phase{"", "Accepted", "Prepared", "InProgress", "Completed"}, s.path(history, name, "Completed"))
-	_, err = s.WaitPod(s.soon(), s.Apps, waiting.target.Name, testenv.Ready)
-	require.NoError(t, err)
-	require.Equal(t, 1, r.metric("lateen_transfers_finished_total", "kind", "podvolumerestore", "phase", "Completed", "reason", "completed"))
-	require.Equal(t, 1, s.moversMade(name))
-}
-
 func TestARestoreWaitsForTheInitContainerOfItsPod(t *testing.T) {
 	s := newEnv(t, 50*time.Millisecond)
-	s.configure(`{}`)
 	s.start()
 	waiting := s.restores("no-such-node") // whose kubelet never starts it
 	name := s.restoreOf(waiting)
@@ -83,7 +61,6 @@ func TestARestoreWaitsForTheInitContainerOfItsPod(t *testing.T) {
 
 func TestARestoreWhosePodNeverStartsFailsInTime(t *testing.T) {
 	s := newEnv(t, 50*time.Millisecond)
-	s.configure(`{}`)
 	r := s.start(shortWait)
 	waiting := s.restores("no-such-node")
 	name := s.restoreOf(waiting, func(pvr *velerov1.PodVolumeRestore) { pvr.Spec.Pod.Name, pvr.Spec.Pod.UID = "never-made", "" })
@@ -95,7 +72,6 @@ func TestARestoreWhosePodNeverStartsFailsInTime(t *testing.T) {
 // TestARestoreFailsAtOnceWhenItsPodIsDeletedWhereNoAgentIs has a pod of which only the coordinator can know that it is gone.
 func TestARestoreFailsAtOnceWhenItsPodIsDeletedWhereNoAgentIs(t *testing.T) {
 	s := newEnv(t, 50*time.Millisecond)
-	s.configure(`{}`)
 	r := s.start(shortAbsence, func(options *agent.Options) { options.Limits.FollowTarget = time.Millisecond })
 	waiting := s.restores("no-such-node")
 	name := s.restoreOf(waiting)
@@ -106,52 +82,9 @@ func TestARestoreFailsAtOnceWhenItsPodIsDeletedWhereNoAgentIs(t *testing.T) {
 	require.Equal(t, 1, r.metric("lateen_transfers_finished_total", "kind", "podvolumerestore", "phase", "Failed", "reason", "source_gone"))
 }
 
-func TestARestoreThatNobodyWantsAnyMoreIsCanceledAtOnce(t *testing.T) {
-	t.Parallel()
-	tests := map[string]struct {
-		node string
-		wait func(s *env, name string)
-	}{
-		"before its pod is anywhere": {node: "", wait: func(*env, string) {}},
-		"while its mover works": {node: "here", wait: func(s *env, name string) {
-			s.says("Data-Path-Started", name)
-		}},
-	}
-	for name, test := range tests {
-		t.Run(name, func(t *testing.T) {
-			s := newEnv(t, time.Minute)
-			s.configure(`{}`)
-			s.start()
-			node := test.node
-			if node == "here" {
-				node = s.node.Name()
-			}
-			waiting := s.restores(node)
-			created := s.restoreOf(waiting, func(pvr *velerov1.PodVolumeRestore) {
-				if test.node == "" {
-					pvr.Spec.Pod.Name, pvr.Spec.Pod.UID = "never-made", ""
-				}
-			})
-			test.wait(s, created)
-			require.NoError(t, s.Transfers(testenv.PodVolumeRestore).Cancel(s.soon(), created))
-			s.restored(created, testenv.Canceled)
-		})
-	}
-}
-
-func TestARestoreOfAnotherUploaderIsRefused(t *testing.T) {
-	s := newEnv(t, 50*time.Millisecond)
-	s.configure(`{}`)
-	s.start()
-	name := s.restoreOf(s.restores(s.node.Name()), func(pvr *velerov1.PodVolumeRestore) { pvr.Spec.UploaderType = "restic" })
-	ended := s.restored(name, testenv.Failed)
-	require.Contains(t, ended.Status.Message, "uploader restic is not supported by Lateen; restore it with Velero's node-agent")
-}
-
 func TestAVolumeWhosePodHasStartedIsNotRestoredAgain(t *testing.T) {
 	s := newEnv(t, 50*time.Millisecond)
-	s.mover.Lingers = time.Hour // after its mark lets the pod start
-	s.configure(`{}`)
+	s.Movers.Lingers = time.Hour // after its mark lets the pod start
 	r := s.start()
 	waiting := s.restores(s.node.Name())
 	name := s.restoreOf(waiting)
@@ -171,8 +104,7 @@ func TestASecondMoverOfAPodWorksAlone(t *testing.T) {
 	s := newEnv(t, 0)
 	finish := s.work()
 	s.configure(`{"loadConcurrency":{"globalConfig":2}}`)
-	history, err := s.Record(t.Context())
-	require.NoError(t, err)
+	history := s.record()
 	s.start()
 	restore, err := s.Restore(s.soon(), "nightly")
 	require.NoError(t, err)

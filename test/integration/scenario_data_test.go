@@ -9,12 +9,11 @@ import (
 )
 
 // uploading makes a claim and the snapshot for a DataUpload, which at any end is deleted exactly once.
-func (v *volumes) uploading(around *workload, claim string) {
-	v.Helper()
+func (v *env) uploading(around *workload, claim string) {
 	source := v.claim(claim)
 	snapshot, handle := v.snapshot(source)
 	content := *snapshot.Status.BoundVolumeSnapshotContentName
-	guard := v.custody(content, handle)
+	guard := &handleOwner{env: v, original: content, handle: handle}
 	around.watch = guard.wrap
 	around.create = func() string {
 		name := v.upload(source, snapshot.Name)
@@ -24,17 +23,16 @@ func (v *volumes) uploading(around *workload, claim string) {
 	around.after = func(*testenv.Transfer) {
 		require.NoError(v, v.WaitSnapshotGone(v.soon(), v.Apps, snapshot.Name))
 		require.NoError(v, v.WaitContentGone(v.soon(), content))
-		require.Equal(v, 1, v.driver.Deletions(handle), "of the snapshot by the driver")
-		require.NotContains(v, v.driver.Handles(), handle)
-		require.Contains(v, v.driver.Volumes(), v.handleOf(source), "the source")
+		require.Equal(v, 1, v.Driver.Deletions(handle), "of the snapshot by the driver")
+		require.NotContains(v, v.Driver.Handles(), handle)
+		require.Contains(v, v.Driver.Volumes(), v.handleOf(source), "the source")
 		require.NotZero(v, guard.checked(), "nobody has looked after the snapshot")
 	}
 }
 
 // downloading makes the claim that a DataDownload is for. It gets what was restored, if all went well.
-func (v *volumes) downloading(around *workload, claim string) {
-	v.Helper()
-	target, err := v.TargetClaim(v.soon(), claim, v.class)
+func (v *env) downloading(around *workload, claim string) {
+	target, err := v.TargetClaim(v.soon(), claim, v.storageClass)
 	require.NoError(v, err)
 	restore, err := v.Restore(v.soon(), "of-"+claim)
 	require.NoError(v, err)
@@ -45,7 +43,7 @@ func (v *volumes) downloading(around *workload, claim string) {
 	}
 	around.after = func(ended *testenv.Transfer) {
 		if ended.Status.Phase != testenv.Completed {
-			require.Empty(v, v.driver.Volumes())
+			require.Empty(v, v.Driver.Volumes())
 			return
 		}
 		bound, err := v.WaitClaim(v.soon(), v.Apps, target.Name, testenv.Bound)
@@ -55,26 +53,18 @@ func (v *volumes) downloading(around *workload, claim string) {
 		})
 		require.NoError(v, err)
 		require.Equal(v, target.UID, volume.Spec.ClaimRef.UID)
-		v.restoredTo(ended, v.driver.VolumeDir(volume.Spec.CSI.VolumeHandle))
+		v.restoredTo(ended, v.Driver.VolumeDir(volume.Spec.CSI.VolumeHandle))
 		require.NotContains(v, volume.Annotations, api.AnnotationReclaimPolicy)
 		require.NotContains(v, volume.Labels, api.LabelMover)
-		require.Contains(v, v.driver.Volumes(), volume.Spec.CSI.VolumeHandle)
+		require.Contains(v, v.Driver.Volumes(), volume.Spec.CSI.VolumeHandle)
 	}
 }
 
-// handleOf is the driver's name of a claim's volume.
-func (v *volumes) handleOf(claim *corev1.PersistentVolumeClaim) string {
-	v.Helper()
-	volume, err := v.WaitVolume(v.soon(), claim.Spec.VolumeName, func(*corev1.PersistentVolume) bool { return true })
-	require.NoError(v, err)
-	return volume.Spec.CSI.VolumeHandle
-}
-
 // alone wants a driver to have no more volumes than one: a source, or what was restored of it.
-func (v *volumes) alone(around *workload) {
+func (v *env) alone(around *workload) {
 	also := around.after
 	around.after = func(ended *testenv.Transfer) {
 		also(ended)
-		require.LessOrEqual(v, len(v.driver.Volumes()), 1, "volumes of nobody are left")
+		require.LessOrEqual(v, len(v.Driver.Volumes()), 1, "volumes of nobody are left")
 	}
 }

@@ -103,10 +103,9 @@ func (reported scenario) setUp(t *testing.T) (*env, *workload) {
 		takes = time.Hour
 	}
 	s := buildEnv(t, takes, acknowledged)
-	s.configure(`{}`)
 	switch reported.outcome {
 	case fails:
-		s.mover.Result = &node.Result{ExitCode: 1, Message: "disk on fire"}
+		s.Movers.Result = &node.Result{ExitCode: 1, Message: "disk on fire"}
 	case late:
 		s.node.Faults.Add(node.Fault{NeverStarts: true})
 	default:
@@ -116,7 +115,6 @@ func (reported scenario) setUp(t *testing.T) (*env, *workload) {
 
 // run returns how the story of a transfer ends.
 func (reported scenario) run(s *env, around *workload, name string) string {
-	s.Helper()
 	if reported.outcome == canceled {
 		around.moves(name)
 		s.says("Data-Path-Started", name)
@@ -145,7 +143,6 @@ type workload struct {
 
 // workload prepares all but the resource.
 func (s *env) workload(kind testenv.Kind) *workload {
-	s.Helper()
 	around := &workload{
 		env: s, kind: kind, after: func(*testenv.Transfer) {}, watch: func(next http.RoundTripper) http.RoundTripper { return next },
 	}
@@ -177,7 +174,6 @@ func (s *env) workload(kind testenv.Kind) *workload {
 
 // moves waits until the transfer is past its preparation, a step at a time.
 func (around *workload) moves(name string) {
-	around.Helper()
 	before := []testenv.Phase{""}
 	for _, phase := range []testenv.Phase{testenv.Accepted, testenv.Prepared, testenv.InProgress} {
 		_, err := around.Transfers(around.kind).Wait(around.soon(), name, func(seen *testenv.Transfer) bool {
@@ -190,7 +186,6 @@ func (around *workload) moves(name string) {
 
 // ends waits for the end of the transfer and for what has to be true of any: nothing is left.
 func (around *workload) ends(name string, phase testenv.Phase) *testenv.Transfer {
-	around.Helper()
 	around.moves(name)
 	_, err := around.Transfers(around.kind).Wait(around.soon(), name, testenv.Ended)
 	require.NoError(around, err)

@@ -11,6 +11,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/lateen-project/lateen/api"
+	"github.com/lateen-project/lateen/test/fixture"
 	"github.com/lateen-project/lateen/test/testenv"
 )
 
@@ -22,7 +23,7 @@ type overloaded struct {
 
 func (o *overloaded) wrap(next http.RoundTripper) http.RoundTripper {
 	refuses := refusing(http.StatusTooManyRequests, metav1.StatusReasonTooManyRequests)
-	return roundTripper(func(asked *http.Request) (*http.Response, error) {
+	return fixture.RoundTripper(func(asked *http.Request) (*http.Response, error) {
 		if requestOf(asked).verb == "watch" {
 			return next.RoundTrip(asked)
 		}
@@ -49,10 +50,9 @@ func TestAnOverloadedAPIServerOnlyDelaysTransfers(t *testing.T) {
 	for _, kind := range testenv.Kinds() {
 		t.Run(fmt.Sprint(kind), func(t *testing.T) {
 			s := newEnv(t, 50*time.Millisecond)
-			s.configure(`{}`)
 			around := s.workload(kind)
 			server := &overloaded{takes: 500 * time.Millisecond}
-			s.start(through(around.watch), through(server.wrap))
+			s.start(fixture.Through(around.watch), fixture.Through(server.wrap))
 			created := around.create()
 			ended := around.ends(created, testenv.Completed)
 			require.Empty(t, ended.Annotations[api.AnnotationRestarts])

@@ -9,6 +9,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/lateen-project/lateen/api"
+	"github.com/lateen-project/lateen/test/fixture"
 	"github.com/lateen-project/lateen/test/node"
 	"github.com/lateen-project/lateen/test/testenv"
 )
@@ -38,10 +39,9 @@ func TestATransferWhoseImageIsPulledFirst(t *testing.T) {
 		for _, kind := range testenv.Kinds() {
 			t.Run(fmt.Sprintf("%s %s", kind, name), func(t *testing.T) {
 				s := newEnv(t, 50*time.Millisecond)
-				s.configure(`{}`)
 				around := s.workload(kind)
 				s.node.Faults.Add(node.Fault{Pulls: &test.pull})
-				s.start(through(around.watch))
+				s.start(fixture.Through(around.watch))
 				created := around.create()
 				s.moverIs(created, waitsFor(test.shows))
 				if test.phase == testenv.Canceled {

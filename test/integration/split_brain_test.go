@@ -15,6 +15,7 @@ import (
 
 	"github.com/lateen-project/lateen/cmd/lateen/agent"
 	"github.com/lateen-project/lateen/test/csi"
+	"github.com/lateen-project/lateen/test/fixture"
 	"github.com/lateen-project/lateen/test/testenv"
 )
 
@@ -26,7 +27,7 @@ type isolated struct {
 }
 
 func (d *isolated) wrap(next http.RoundTripper) http.RoundTripper {
-	return roundTripper(func(asked *http.Request) (*http.Response, error) {
+	return fixture.RoundTripper(func(asked *http.Request) (*http.Response, error) {
 		resource := requestOf(asked).resource
 		if resource == "volumesnapshots" {
 			d.once.Do(func() { close(d.leads) })
@@ -53,7 +54,6 @@ type isolatedBody struct {
 	asked    *http.Request
 }
 
-// Read implements io.Reader.
 func (b isolatedBody) Read(p []byte) (int, error) {
 	n, err := b.ReadCloser.Read(p)
 	if b.isolated.now.Load() {
@@ -83,29 +83,24 @@ func TestTwoCoordinatorsAtTheSameTimeDoNoHarm(t *testing.T) {
 	v := f.volumes(csi.Options{})
 	f.retries = true // all of them ask for the same class
 	f.configure(`{"loadConcurrency":{"globalConfig":4}}`)
-	history, err := f.Record(t.Context())
-	require.NoError(t, err)
+	history := f.record()
 	uploads, watches := make([]*workload, pairs), []func(*agent.Options){}
 	for i := range uploads {
-		uploads[i] = &workload{env: v.env, kind: testenv.DataUpload}
+		uploads[i] = &workload{env: v, kind: testenv.DataUpload}
 		v.uploading(uploads[i], fmt.Sprintf("data-%d", i))
-		watches = append(watches, through(uploads[i].watch))
+		watches = append(watches, fixture.Through(uploads[i].watch))
 	}
 	ears := &isolated{leads: make(chan struct{})}
-	first := f.start(append(watches, longTerm, through(ears.wrap))...)
-	select {
-	case <-ears.leads:
-	case <-f.soon().Done():
-		require.Fail(t, "the first agent does not coordinate")
-	}
+	first := f.start(append(watches, longTerm, fixture.Through(ears.wrap))...)
+	f.await(ears.leads, "the first agent to coordinate")
 	ears.now.Store(true)
 	require.NoError(t, f.endTerm())
-	second := f.start(append(watches, on(f.nodes[1]))...)
-	f.leads(f.nodes[1])
+	second := f.start(append(watches, on(f.Nodes[1]))...)
+	f.leads(f.Nodes[1])
 	names := map[string]*workload{}
 	for i, upload := range uploads {
 		names[upload.create()] = upload
-		download := &workload{env: v.env, kind: testenv.DataDownload}
+		download := &workload{env: v, kind: testenv.DataDownload}
 		v.downloading(download, fmt.Sprintf("restored-%d", i))
 		names[download.create()] = download
 	}
@@ -123,6 +118,6 @@ func TestTwoCoordinatorsAtTheSameTimeDoNoHarm(t *testing.T) {
 		around.after(ended)
 	}
 	f.nothingLeft()
-	require.Empty(t, v.driver.Handles())
-	require.Len(t, v.driver.Volumes(), 2*pairs, "the sources, and what was restored")
+	require.Empty(t, v.Driver.Handles())
+	require.Len(t, v.Driver.Volumes(), 2*pairs, "the sources, and what was restored")
 }

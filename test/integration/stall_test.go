@@ -16,8 +16,7 @@ func soonStalled(options *agent.Options) { options.Limits.StallTimeout = 10 * ti
 
 func TestAMoverThatStallsIsReplaced(t *testing.T) {
 	s := newEnv(t, 50*time.Millisecond)
-	s.configure(`{}`)
-	s.mover.Stalls = 1
+	s.Movers.Stalls = 1
 	r := s.start(soonStalled)
 	name := s.transfer()
 	s.says("MoverRestarted", "mover stalled")
@@ -31,7 +30,7 @@ func TestAMoverThatStallsIsReplaced(t *testing.T) {
 func TestAMoverThatStallsAgainFailsItsTransferAndFreesItsSlot(t *testing.T) {
 	s := newEnv(t, 50*time.Millisecond)
 	s.configure(`{"loadConcurrency":{"globalConfig":1}}`)
-	s.mover.Stalls = 2
+	s.Movers.Stalls = 2
 	r := s.start(soonStalled)
 	name := s.transfer()
 	ended := s.ends(name, testenv.Failed)

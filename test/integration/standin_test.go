@@ -8,6 +8,7 @@ import (
 
 	"github.com/lateen-project/lateen/api"
 	"github.com/lateen-project/lateen/test/cluster"
+	"github.com/lateen-project/lateen/test/fixture"
 	"github.com/lateen-project/lateen/test/node"
 	"github.com/lateen-project/lateen/test/testenv"
 )
@@ -26,7 +27,6 @@ func TestATransferOfANodeWithoutAnAgentFailsInTimeAndNamesTheNode(t *testing.T) 
 	for name, test := range tests {
 		t.Run(name, func(t *testing.T) {
 			s := newEnv(t, 50*time.Millisecond)
-			s.configure(`{}`)
 			s.start(shortAbsence, shortWait)
 			created := test.create(s)
 			ended, err := s.Transfers(test.kind).Wait(s.soon(), created, testenv.Settled)
@@ -41,7 +41,6 @@ func TestATransferOfANodeWithoutAnAgentFailsInTimeAndNamesTheNode(t *testing.T) 
 
 func TestABackupOfANodeWithoutAnAgentIsCanceledByTheCoordinator(t *testing.T) {
 	s := newEnv(t, 50*time.Millisecond)
-	s.configure(`{}`)
 	s.start(shortAbsence)
 	name := s.transfer(elsewhere)
 	require.NoError(t, s.Transfers(testenv.PodVolumeBackup).Cancel(s.soon(), name))
@@ -52,11 +51,11 @@ func TestABackupOfANodeWithoutAnAgentIsCanceledByTheCoordinator(t *testing.T) {
 func TestABackupWhoseAgentIsGoneIsFollowedByTheCoordinator(t *testing.T) {
 	t.Parallel()
 	tests := map[string]struct {
-		act   func(f *fleet, name string, finish func())
+		act   func(f *env, name string, finish func())
 		phase testenv.Phase
 	}{
-		"to its end": {phase: testenv.Completed, act: func(_ *fleet, _ string, finish func()) { finish() }},
-		"and canceled for it": {phase: testenv.Canceled, act: func(f *fleet, name string, _ func()) {
+		"to its end": {phase: testenv.Completed, act: func(_ *env, _ string, finish func()) { finish() }},
+		"and canceled for it": {phase: testenv.Canceled, act: func(f *env, name string, _ func()) {
 			require.NoError(f, f.Transfers(testenv.PodVolumeBackup).Cancel(f.soon(), name))
 		}},
 	}
@@ -64,9 +63,8 @@ func TestABackupWhoseAgentIsGoneIsFollowedByTheCoordinator(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			f := newFleet(t, 0, 2)
 			finish := f.work()
-			f.configure(`{}`)
-			f.start(on(f.nodes[1]), shortAbsence)
-			f.leads(f.nodes[1])
+			f.start(on(f.Nodes[1]), shortAbsence)
+			f.leads(f.Nodes[1])
 			here := f.start()
 			created := f.transfer()
 			f.in(created, testenv.InProgress)
@@ -83,19 +81,14 @@ func TestABackupWhoseAgentIsGoneIsFollowedByTheCoordinator(t *testing.T) {
 
 func TestACoordinatorThatIsKilledHasASuccessor(t *testing.T) {
 	f := newFleet(t, 50*time.Millisecond, 2)
-	f.configure(`{}`)
 	k := newKiller(1, false) // it is about to write the end
-	first := f.start(shortAbsence, shortWait, shortTerm, through(k.wrap))
-	f.leads(f.nodes[0])
-	f.start(on(f.nodes[1]), shortAbsence, shortWait, shortTerm)
+	first := f.start(shortAbsence, shortWait, shortTerm, fixture.Through(k.wrap))
+	f.leads(f.Nodes[0])
+	f.start(on(f.Nodes[1]), shortAbsence, shortWait, shortTerm)
 	name := f.transfer(elsewhere)
-	select {
-	case <-k.struck:
-	case <-f.soon().Done():
-		require.Fail(t, "the coordinator has not come to write anything")
-	}
-	first.cancel() // a process that was killed asks for nothing any more
-	f.leads(f.nodes[1])
+	f.await(k.struck, "the write at which the agent is killed")
+	first.Cancel() // a process that was killed asks for nothing any more
+	f.leads(f.Nodes[1])
 	ended := f.clean(name, testenv.Failed)
 	require.Contains(t, ended.Status.Message, "no ready node-agent")
 	written := f.requests(cluster.Query{Verbs: []string{"patch"}, Resources: []string{"podvolumebackups"}, Name: name})
@@ -107,8 +100,8 @@ func TestACoordinatorThatIsKilledHasASuccessor(t *testing.T) {
 func TestABackupThatQueuedForLongOutlivesItsAgentsAbsence(t *testing.T) {
 	f := newFleet(t, 50*time.Millisecond, 2)
 	f.configure(`{"loadConcurrency":{"prepareQueueLength":1}}`)
-	lead := f.start(on(f.nodes[1]), shortAbsence, skew(2*time.Hour))
-	f.leads(f.nodes[1])
+	lead := f.start(on(f.Nodes[1]), shortAbsence, skew(2*time.Hour))
+	f.leads(f.Nodes[1])
 	here := f.start()
 	f.node.Faults.Add(node.Fault{NeverStarts: true})
 	f.in(f.transfer(), testenv.Accepted) // the only place is taken

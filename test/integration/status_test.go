@@ -25,13 +25,13 @@ import (
 	"github.com/lateen-project/lateen/cmd/lateen/status"
 	"github.com/lateen-project/lateen/test/cluster"
 	"github.com/lateen-project/lateen/test/csi"
+	"github.com/lateen-project/lateen/test/fixture"
 	"github.com/lateen-project/lateen/test/testenv"
 )
 
 // viewer is the kubeconfig of somebody with the rights that docs/command-line.md lists, in the whole cluster or in
 // Velero's namespace alone.
 func (s *env) viewer(everywhere bool) string {
-	s.Helper()
 	text, err := os.ReadFile("../../docs/command-line.md")
 	require.NoError(s, err)
 	_, after, found := strings.Cut(string(text), "```yaml\napiVersion: rbac.authorization.k8s.io/v1\nkind: ClusterRole\nmetadata:\n  name: lateen-viewer\n")
@@ -60,7 +60,6 @@ func (s *env) viewer(everywhere bool) string {
 
 // look is a command of lateen that looks at the environment.
 func (s *env) look(ctx context.Context, viewer string, args ...string) *exec.Cmd {
-	s.Helper()
 	binary, err := cluster.FindBinary("lateen")
 	require.NoError(s, err)
 	command := exec.CommandContext(ctx, binary, append(args, "--namespace="+s.Namespace, "--kubeconfig="+viewer)...)
@@ -71,7 +70,6 @@ func (s *env) look(ctx context.Context, viewer string, args ...string) *exec.Cmd
 
 // prints is what such a command says, in 80 columns.
 func (s *env) prints(viewer string, args ...string) string {
-	s.Helper()
 	reported, err := s.look(s.soon(), viewer, args...).Output()
 	require.NoError(s, err)
 	s.Logf("lateen %s:\n%s", strings.Join(args, " "), reported)
@@ -90,7 +88,6 @@ type statusWatch struct {
 }
 
 func (s *env) watch(viewer string) *statusWatch {
-	s.Helper()
 	command := s.look(s.Context(), viewer, "status", "--watch", "--output=json")
 	out, err := command.StdoutPipe()
 	require.NoError(s, err)
@@ -118,7 +115,6 @@ func (s *env) watch(viewer string) *statusWatch {
 
 // until waits for a drawing that shows something.
 func (w *statusWatch) until(shows func(status.Report) bool) status.Report {
-	w.Helper()
 	ctx := w.soon()
 	var last status.Report
 	for {
@@ -145,7 +141,6 @@ func waits(name, reason, description string) func(status.Report) bool {
 
 // interrupt ends it as ^C does.
 func (w *statusWatch) interrupt() {
-	w.Helper()
 	require.NoError(w, w.command.Process.Signal(os.Interrupt))
 	for {
 		select {
@@ -164,7 +159,6 @@ func (w *statusWatch) interrupt() {
 
 // argue adds an argument to those of the agents' DaemonSet.
 func (s *env) argue(argument string) {
-	s.Helper()
 	patch, err := json.Marshal([]map[string]string{{"op": "add", "path": "/spec/template/spec/containers/0/args/-", "value": argument}})
 	require.NoError(s, err)
 	_, err = s.Kube.AppsV1().DaemonSets(s.Namespace).Patch(s.soon(), "node-agent", types.JSONPatchType, patch, metav1.PatchOptions{})
@@ -173,10 +167,9 @@ func (s *env) argue(argument string) {
 
 func TestStatusSaysWhatEachTransferWaitsFor(t *testing.T) {
 	v := newEnv(t, time.Minute).volumes(csi.Options{Fault: full(csi.CreateSnapshot, "")})
-	class := "class-" + v.Namespace
-	require.NoError(t, v.PriorityClass(v.soon(), class, 10))
+	class := v.class()
 	v.configure(`{"priorityClassName": "` + class + `", "loadConcurrency": {"globalConfig": 1, "prepareQueueLength": 2}}`)
-	v.argue("--node-agent-configmap=" + configMap)
+	v.argue("--node-agent-configmap=" + fixture.ConfigMap)
 	v.start()
 	viewer := v.viewer(true)
 	moves := v.transfer()
@@ -207,7 +200,7 @@ func TestStatusSaysWhatEachTransferWaitsFor(t *testing.T) {
 	}
 	require.Contains(t, v.prints(viewer, "explain", "du/"+upload), "the array is full")
 	story := v.prints(viewer, "explain", "pvb/"+prepared)
-	for _, description := range []string{"accepted by the agent of " + v.node.Name(), "mover pod scheduled to", "Waiting: slot on", "loadConcurrency"} {
+	for _, description := range []string{"accepted by the agent of " + v.node.Name(), "mover pod scheduled to", "Waiting: no free slot on", "loadConcurrency"} {
 		require.Contains(t, story, description)
 	}
 	unknown := v.look(v.soon(), viewer, "explain", "dd/"+prepared)
@@ -235,8 +228,8 @@ func TestStatusShowsWhatItMaySee(t *testing.T) {
 	}
 	require.Equal(t, []string{"nodes", "pods", "priorityclasses.scheduling.k8s.io"}, unreadable)
 	watched.interrupt()
-	require.Contains(t, s.prints(viewer, "status"), "pods in "+s.Apps+": you may not list or watch them")
-	require.Contains(t, s.prints(viewer, "explain", "pvb/"+refused), "Now: It has failed: uploader restic is not supported by Lateen")
+	require.Contains(t, s.prints(viewer, "status"), "pods in "+s.Apps+": not allowed to list or watch them")
+	require.Contains(t, s.prints(viewer, "explain", "pvb/"+refused), "Now: Failed: uploader restic is not supported by Lateen")
 	story := s.prints(viewer, "explain", "podvolumebackups/"+large)
 	for _, description := range []string{"FailedScheduling", "Waiting: pod unschedulable", "fails at", "podResources"} {
 		require.Contains(t, story, description)

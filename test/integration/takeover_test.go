@@ -22,7 +22,6 @@ import (
 // no agent of either kind can see it to be running.
 func TestAnUploadThatVelerosAgentHasPreparedIsTakenOver(t *testing.T) {
 	v := newEnv(t, 50*time.Millisecond).volumes(csi.Options{})
-	v.configure(`{}`)
 	first := v.start()
 	source := v.claim("data")
 	snapshot, handle := v.snapshot(source)
@@ -43,8 +42,7 @@ func TestAnUploadThatVelerosAgentHasPreparedIsTakenOver(t *testing.T) {
 }
 
 // unmark takes Lateen's labels and annotations from all that was made for an upload.
-func (v *volumes) unmark(name string) {
-	v.Helper()
+func (v *env) unmark(name string) {
 	client, err := dynamic.NewForConfig(plane.Admin())
 	require.NoError(v, err)
 	snapshots := schema.GroupVersionResource{Group: "snapshot.storage.k8s.io", Version: "v1", Resource: "volumesnapshots"}

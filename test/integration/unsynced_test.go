@@ -15,13 +15,14 @@ import (
 	"k8s.io/utils/ptr"
 
 	"github.com/lateen-project/lateen/cmd/lateen/agent"
+	"github.com/lateen-project/lateen/test/fixture"
 	"github.com/lateen-project/lateen/test/testenv"
 )
 
 // unlisted lets nobody list, or watch, the objects of a resource.
 func unlisted(resource string) transport.WrapperFunc {
 	return func(next http.RoundTripper) http.RoundTripper {
-		return roundTrip(func(request *http.Request) (*http.Response, error) {
+		return fixture.RoundTripper(func(request *http.Request) (*http.Response, error) {
 			if request.Method == http.MethodGet && strings.HasSuffix(request.URL.Path, "/"+resource) {
 				return nil, errors.New("no way to list " + resource)
 			}
@@ -30,19 +31,13 @@ func unlisted(resource string) transport.WrapperFunc {
 	}
 }
 
-type roundTrip func(*http.Request) (*http.Response, error)
-
-// RoundTrip implements http.RoundTripper.
-func (f roundTrip) RoundTrip(request *http.Request) (*http.Response, error) { return f(request) }
-
 // A coordinator that cannot list what it needs is none: it says what it cannot list, and lets another one try.
 func TestACoordinatorThatCannotListGivesItsLeaseUpAndSaysWhy(t *testing.T) {
 	s := newEnv(t, 50*time.Millisecond)
-	s.configure(`{}`)
 	leases, err := s.Kube.CoordinationV1().Leases(s.Namespace).Watch(s.soon(), metav1.ListOptions{})
 	require.NoError(t, err)
 	defer leases.Stop()
-	blind := s.start(through(unlisted("storageclasses")), func(options *agent.Options) { options.SyncTimeout = time.Second })
+	blind := s.start(fixture.Through(unlisted("storageclasses")), func(options *agent.Options) { options.SyncTimeout = time.Second })
 	s.says("CachesNotSynced", "no way to list storageclasses")
 	require.Zero(t, blind.metric("lateen_coordinator"))
 	s.givesUp(leases)
@@ -58,11 +53,10 @@ func TestACoordinatorThatCannotListGivesItsLeaseUpAndSaysWhy(t *testing.T) {
 // Who cannot list repositories lets another agent maintain them; transfers go on meanwhile.
 func TestMaintenanceThatCannotListGivesTheLeaseUpAndSaysWhy(t *testing.T) {
 	s := newEnv(t, 50*time.Millisecond)
-	s.configure(`{}`)
 	leases, err := s.Kube.CoordinationV1().Leases(s.Namespace).Watch(s.soon(), metav1.ListOptions{})
 	require.NoError(t, err)
 	defer leases.Stop()
-	blind := s.start(through(unlisted("backuprepositories")), func(options *agent.Options) {
+	blind := s.start(fixture.Through(unlisted("backuprepositories")), func(options *agent.Options) {
 		options.SyncTimeout, options.Flags.MaintenanceConcurrency = time.Second, 1
 	})
 	s.says("CachesNotSynced", "no way to list backuprepositories")
@@ -73,7 +67,6 @@ func TestMaintenanceThatCannotListGivesTheLeaseUpAndSaysWhy(t *testing.T) {
 
 // givesUp waits until the coordinator gives its Lease back.
 func (s *env) givesUp(leases watch.Interface) {
-	s.Helper()
 	held := false
 	for given := false; !given; {
 		change, open := <-leases.ResultChan()

@@ -52,7 +52,6 @@ func patches(operations ...map[string]any) func() *admissionv1.AdmissionResponse
 
 // webhook starts a server.
 func (s *env) webhook(review func() *admissionv1.AdmissionResponse) *webhook {
-	s.Helper()
 	w := &webhook{env: s}
 	w.answers(review)
 	w.server = httptest.NewTLSServer(w)
@@ -65,7 +64,6 @@ func (w *webhook) answers(review func() *admissionv1.AdmissionResponse) {
 	w.review.Store(&review)
 }
 
-// ServeHTTP implements http.Handler.
 func (w *webhook) ServeHTTP(to http.ResponseWriter, request *http.Request) {
 	review := &admissionv1.AdmissionReview{}
 	if err := json.NewDecoder(request.Body).Decode(review); err != nil {
@@ -101,7 +99,6 @@ func creating(group string, resources ...string) []admissionregistrationv1.RuleW
 
 // validates has the webhook asked of some resources, until what it returns is called or the test is over.
 func (w *webhook) validates(group string, resources ...string) (remove func()) {
-	w.Helper()
 	configurations := w.Kube.AdmissionregistrationV1().ValidatingWebhookConfigurations()
 	_, err := configurations.Create(w.soon(), &admissionregistrationv1.ValidatingWebhookConfiguration{
 		ObjectMeta: metav1.ObjectMeta{Name: w.Namespace},
@@ -118,7 +115,6 @@ func (w *webhook) validates(group string, resources ...string) (remove func()) {
 
 // mutates has the webhook asked of new pods, until the test is over.
 func (w *webhook) mutates() {
-	w.Helper()
 	configurations := w.Kube.AdmissionregistrationV1().MutatingWebhookConfigurations()
 	_, err := configurations.Create(w.soon(), &admissionregistrationv1.MutatingWebhookConfiguration{
 		ObjectMeta: metav1.ObjectMeta{Name: w.Namespace},
@@ -148,7 +144,6 @@ func (s *env) removing(remove func(context.Context, string, metav1.DeleteOptions
 
 // untilRefused returns when the API server asks the webhook, which it hears of by a watch.
 func (s *env) untilRefused() {
-	s.Helper()
 	probe := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "probe", Labels: s.ours().MatchLabels}}
 	s.inForce(func() error {
 		_, err := s.Kube.CoreV1().ConfigMaps(s.Namespace).Create(s.Context(), probe, metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}})
@@ -158,7 +153,6 @@ func (s *env) untilRefused() {
 
 // inForce tries something until the API server refuses it: nothing else tells that a rule has got there.
 func (s *env) inForce(try func() error) {
-	s.Helper()
 	ctx := s.soon()
 	ticker := time.NewTicker(20 * time.Millisecond)
 	defer ticker.Stop()

@@ -1,105 +1,60 @@
 package monitoring
 
 import (
-	"context"
 	"encoding/json"
 	"net/url"
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
-	registries "github.com/prometheus/client_golang/prometheus"
 	"github.com/stretchr/testify/require"
 	velerov1 "github.com/vmware-tanzu/velero/pkg/apis/velero/v1"
 	"k8s.io/apimachinery/pkg/util/rand"
-	"k8s.io/utils/clock"
 
 	"github.com/lateen-project/lateen/cmd/lateen/agent"
-	"github.com/lateen-project/lateen/cmd/lateen/config"
-	"github.com/lateen-project/lateen/deploy"
-	"github.com/lateen-project/lateen/metrics"
-	"github.com/lateen-project/lateen/reconcile/leader"
-	"github.com/lateen-project/lateen/reconcile/transfer"
+	"github.com/lateen-project/lateen/test/fixture"
 	"github.com/lateen-project/lateen/test/node"
 	"github.com/lateen-project/lateen/test/testenv"
 )
 
-const configMap = "node-agent-config"
-
 // env is Velero on a node of its own.
 type env struct {
-	*testenv.Env
+	*fixture.Env
 	node, class string // names, unlike any other
 }
 
 // soon bounds one wait.
-func soon(t *testing.T) context.Context {
-	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), testenv.Patience)
-	t.Cleanup(cancel)
-	return ctx
-}
+var soon = fixture.Soon
 
 // newEnv has rights for an agent. Its movers are to have a class that is not there.
 func newEnv(t *testing.T) *env {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), testenv.Patience)
-	defer cancel()
 	s := &env{node: "node-" + rand.String(10), class: "class-" + rand.String(10)}
-	kubelet := filepath.Join(t.TempDir(), "kubelet")
+	options := fixture.Options{Config: `{"priorityClassName":"` + s.class + `"}`, Nodes: []node.Options{{Name: s.node}}}
+	options.Node = s.node
 	var err error
-	s.Env, err = testenv.New(ctx, plane.Admin(), testenv.Options{Node: s.node, KubeletRoot: kubelet})
+	s.Env, err = fixture.New(soon(t), plane, t.TempDir(), options)
+	t.Cleanup(func() { require.NoError(t, s.Close()) })
 	require.NoError(t, err)
-	require.NoError(t, testenv.Apply(ctx, plane.Admin(), deploy.RBAC(s.Namespace)...))
-	require.NoError(t, s.ConfigMap(ctx, configMap, map[string]string{"config.json": `{"priorityClassName":"` + s.class + `"}`}))
-	mover, err := node.NewStandIn(plane.Admin(), 0)
-	require.NoError(t, err)
-	played, err := node.Start(ctx, plane.Admin(), node.Options{Name: s.node, Root: kubelet, Runner: node.Movers{Runner: mover}})
-	require.NoError(t, err)
-	t.Cleanup(played.Stop)
 	return s
 }
 
 // startAgent runs an agent, which Prometheus scrapes until it is stopped.
 func (p *prometheus) startAgent(t *testing.T, s *env) (stop func()) {
 	t.Helper()
-	own, err := plane.ServiceAccount(soon(t), s.Namespace, deploy.ServiceAccountName)
+	run, err := s.Agent(soon(t), s.Nodes[0], t.Output(), func(options *agent.Options) {
+		options.Flags.MaintenanceConcurrency, options.AgentTimeout = 1, time.Second
+	})
 	require.NoError(t, err)
-	registry := registries.NewRegistry()
-	server, err := agent.Listen("127.0.0.1:0", registry, false)
-	require.NoError(t, err)
-	options := agent.Options{
-		Flags: config.Options{
-			Namespace: s.Namespace, NodeName: s.node, NodeAgentConfigMap: configMap, MoverTemplate: "daemonset",
-			ResourceTimeout: time.Minute, Workers: 4, KubeAPIQPS: 100, KubeAPIBurst: 200, StartupTimeout: time.Minute,
-			MaintenanceConcurrency: 1,
-		},
-		Rest: own, Metrics: metrics.New(registry, "test", s.node), Limits: transfer.DefaultLimits(),
-		Clock: clock.RealClock{}, Log: t.Output(), Server: server,
-		Election: leader.Options{
-			Lease: 15 * time.Second, Renew: 10 * time.Second, Retry: 200 * time.Millisecond, Spread: time.Millisecond,
-		},
-		AgentTimeout: time.Second,
-	}
-	ctx, cancel := context.WithCancel(t.Context())
-	ended, served := make(chan error, 1), make(chan error, 1)
-	go func() { ended <- agent.Run(ctx, options) }()
-	go func() { served <- server.Serve() }()
-	p.agent.Store(&url.URL{Scheme: "http", Host: server.Address()})
-	stopped := false
-	stop = func() {
-		if stopped {
-			return
-		}
-		stopped = true
+	run.Run(t.Context())
+	p.agent.Store(&url.URL{Scheme: "http", Host: run.Options.Server.Address()})
+	stop = sync.OnceFunc(func() {
 		p.agent.Store(nil)
-		cancel()
-		require.NoError(t, <-ended)
-		require.NoError(t, server.Close())
-		require.NoError(t, <-served)
-	}
+		require.NoError(t, run.Stop())
+	})
 	t.Cleanup(stop)
 	return stop
 }
@@ -138,9 +93,7 @@ func TestAClassThatIsNotThereIsToldOfUntilItIs(t *testing.T) {
 func TestAnAgentThatIsAwayIsToldOfWhileTransfersWaitForIt(t *testing.T) {
 	t.Parallel()
 	p, s := startPrometheus(t), newEnv(t)
-	source, err := s.SourcePod(soon(t), "app", s.node, testenv.EmptyDir("data"))
-	require.NoError(t, err)
-	source, err = s.WaitPod(soon(t), s.Apps, source.Name, testenv.Ready)
+	source, err := s.Source(soon(t), "app", s.Nodes[0])
 	require.NoError(t, err)
 	backup, err := s.Backup(soon(t), "nightly")
 	require.NoError(t, err)

@@ -14,12 +14,10 @@ import (
 	"os/exec"
 	"path/filepath"
 	"regexp"
-	"runtime"
 	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
-	"syscall"
 	"testing"
 	"time"
 
@@ -27,6 +25,7 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"github.com/lateen-project/lateen/test/cluster"
+	"github.com/lateen-project/lateen/test/process"
 	"github.com/lateen-project/lateen/test/testenv"
 )
 
@@ -176,27 +175,19 @@ func (p *prometheus) target() http.Handler {
 	}
 }
 
-// launch runs Prometheus until the end of the test and returns its address, which it says itself. The process dies with
-// the tests, however they end: the kernel watches the thread that forked, which is therefore kept.
+// launch runs Prometheus until the end of the test and returns its address, which it says itself.
 func launch(t *testing.T, args ...string) (address string) {
 	t.Helper()
 	binary, err := cluster.FindBinary("prometheus")
 	require.NoError(t, err)
-	command := exec.CommandContext(t.Context(), binary, args...) // the context ends before what t.Cleanup does
-	command.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
+	command := exec.Command(binary, args...)
 	log, err := command.StderrPipe()
 	require.NoError(t, err)
-	addresses, ended := make(chan string, 1), make(chan struct{})
-	t.Cleanup(func() { <-ended })
+	started, err := process.Start(command)
+	require.NoError(t, err)
+	addresses := make(chan string, 1)
+	t.Cleanup(func() { require.NoError(t, started.Kill()) })
 	go func() {
-		runtime.LockOSThread()
-		defer runtime.UnlockOSThread()
-		defer close(ended)
-		defer close(addresses)
-		if err := command.Start(); err != nil {
-			t.Log(err)
-			return
-		}
 		listens := regexp.MustCompile(`msg="Listening on" address=(\S+)`)
 		for lines := bufio.NewScanner(log); lines.Scan(); {
 			if found := listens.FindStringSubmatch(lines.Text()); found != nil {
@@ -206,10 +197,11 @@ func launch(t *testing.T, args ...string) (address string) {
 				t.Log(lines.Text())
 			}
 		}
-		_ = command.Wait() // it was killed
 	}()
 	select {
 	case address = <-addresses:
+	case <-started.Ended():
+		require.NoError(t, started.Err())
 	case <-time.After(testenv.Patience):
 	}
 	require.NotEmpty(t, address, "Prometheus does not listen")

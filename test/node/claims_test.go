@@ -96,15 +96,14 @@ func TestPodWaitsForAClaimToBeBound(t *testing.T) {
 func TestVolumeThatIsNotThereIsComplainedOf(t *testing.T) {
 	ctx := deadline(t)
 	s := newEnv(ctx, t, node.Options{})
-	events, err := s.Kube.CoreV1().Events(s.Namespace).Watch(ctx, metav1.ListOptions{FieldSelector: "involvedObject.name=m1,reason=FailedMount"})
-	require.NoError(t, err)
-	defer events.Stop()
 	s.mover(ctx, t, "m1", func(pod *corev1.Pod) {
 		pod.Spec.Volumes = []corev1.Volume{hostPath("v", "/no/such/directory", corev1.HostPathDirectory)}
 	})
 	s.pod(ctx, t, "m1", waits("ContainerCreating"))
-	reported, ok := (<-events.ResultChan()).Object.(*corev1.Event)
-	require.True(t, ok)
+	reported, err := s.WaitEvent(ctx, func(event *corev1.Event) bool {
+		return event.InvolvedObject.Name == "m1" && event.Reason == "FailedMount"
+	})
+	require.NoError(t, err)
 	require.Equal(t, corev1.EventTypeWarning, reported.Type)
 	require.Equal(t, `MountVolume.SetUp failed for volume "v": hostPath type check failed: /no/such/directory is not a directory`, reported.Message)
 }

@@ -39,7 +39,6 @@ type podLog struct {
 	grown chan struct{} // closed and replaced when more text is available or the log has ended
 }
 
-// Write implements io.Writer.
 func (l *podLog) Write(p []byte) (int, error) {
 	l.lock.Lock()
 	defer l.lock.Unlock()

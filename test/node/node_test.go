@@ -16,6 +16,7 @@ import (
 	"k8s.io/client-go/rest"
 
 	"github.com/lateen-project/lateen/test/cluster"
+	"github.com/lateen-project/lateen/test/fixture"
 	"github.com/lateen-project/lateen/test/node"
 	"github.com/lateen-project/lateen/test/testenv"
 )
@@ -27,23 +28,11 @@ func TestMain(m *testing.M) {
 	if role := os.Getenv(playing); role != "" {
 		os.Exit(play(role))
 	}
-	os.Exit(cluster.Main(m, os.Stderr, &plane, installCRDs))
+	os.Exit(fixture.Main(m, &plane))
 }
-
-func installCRDs(ctx context.Context, c *cluster.Cluster) error {
-	return testenv.InstallCRDs(ctx, c.Admin())
-}
-
-// patience is the limit for one wait of a test.
-const patience = testenv.Patience
 
 // deadline returns a context that bounds all waits of a test.
-func deadline(t *testing.T) context.Context {
-	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), patience)
-	t.Cleanup(cancel)
-	return ctx
-}
+var deadline = fixture.Soon
 
 // envs counts the environments, so that each has a unique name.
 var envs atomic.Int64

@@ -55,7 +55,6 @@ func (Idle) Run(ctx context.Context, _ *corev1.Pod, _ Host) Result {
 // atOnce is a container that ends at its start.
 type atOnce struct{ end Result }
 
-// Run implements Runner.
 func (a atOnce) Run(context.Context, *corev1.Pod, Host) Result { return a.end }
 
 // IsMover reports whether a pod is a data mover of any kind.

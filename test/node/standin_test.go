@@ -83,15 +83,10 @@ func (s *transfers) events(ctx context.Context, t *testing.T, about metav1.Objec
 // moves waits until a mover reports the start of its data path.
 func (s *transfers) moves(ctx context.Context, t *testing.T, about metav1.Object) {
 	t.Helper()
-	watcher, err := s.Kube.CoreV1().Events(s.Namespace).Watch(ctx, metav1.ListOptions{FieldSelector: "involvedObject.uid=" + string(about.GetUID())})
+	_, err := s.WaitEvent(ctx, func(event *corev1.Event) bool {
+		return event.InvolvedObject.UID == about.GetUID() && event.Reason == "Data-Path-Started"
+	})
 	require.NoError(t, err)
-	defer watcher.Stop()
-	for event := range watcher.ResultChan() {
-		if reported, ok := event.Object.(*corev1.Event); ok && reported.Reason == "Data-Path-Started" {
-			return
-		}
-	}
-	t.Fatal("the mover does not say that it has started")
 }
 
 func TestStandInCompletesAsVelerosMoverDoes(t *testing.T) {

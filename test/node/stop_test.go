@@ -132,7 +132,7 @@ func TestNoProcessOfVelerosServerIsLeft(t *testing.T) {
 	socket, err := net.ListenUnix("unix", &net.UnixAddr{Net: "unix", Name: filepath.Join(dir, "calls")})
 	require.NoError(t, err)
 	defer socket.Close()
-	require.NoError(t, socket.SetDeadline(time.Now().Add(patience)))
+	require.NoError(t, socket.SetDeadline(time.Now().Add(testenv.Patience)))
 	t.Setenv(calling, socket.Addr().String())
 	t.Setenv(playing, "parent")
 	ends := map[string]func(*node.VeleroServer, context.CancelFunc){
@@ -147,7 +147,7 @@ func TestNoProcessOfVelerosServerIsLeft(t *testing.T) {
 			require.NoError(t, err)
 			child, err := socket.Accept()
 			require.NoError(t, err)
-			require.NoError(t, child.SetDeadline(time.Now().Add(patience)))
+			require.NoError(t, child.SetDeadline(time.Now().Add(testenv.Patience)))
 			end(server, cancel)
 			_, err = child.Read(make([]byte, 1))
 			require.ErrorIs(t, err, io.EOF, "the server's child is gone too")

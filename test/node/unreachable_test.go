@@ -19,15 +19,8 @@ func unready(pod *corev1.Pod) bool {
 // untilNode waits until its node meets a condition.
 func (s *env) untilNode(ctx context.Context, t *testing.T, is func(*corev1.Node) bool) {
 	t.Helper()
-	watcher, err := s.Kube.CoreV1().Nodes().Watch(ctx, metav1.ListOptions{FieldSelector: "metadata.name=" + s.node.Name()})
+	_, err := testenv.Wait(ctx, s.Kube.CoreV1().Nodes(), testenv.Named(s.node.Name()), is)
 	require.NoError(t, err)
-	defer watcher.Stop()
-	for event := range watcher.ResultChan() {
-		if seen, ok := event.Object.(*corev1.Node); ok && is(seen) {
-			return
-		}
-	}
-	t.Fatal("the node is not as it should be")
 }
 
 func tainted(with *corev1.Node) bool {
@@ -68,7 +61,6 @@ func TestSilentNodeIsUnreachableUntilItSpeaksAgain(t *testing.T) {
 // report is a container that ends with the result it receives.
 type report struct{ end <-chan node.Result }
 
-// Run implements node.Runner.
 func (c report) Run(ctx context.Context, _ *corev1.Pod, _ node.Host) node.Result {
 	select {
 	case end := <-c.end:

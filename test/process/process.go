@@ -53,6 +53,9 @@ func start(command *exec.Cmd, prepare func() (func(), error)) (*Process, error) 
 // Ended returns a channel that closes when the process has ended.
 func (p *Process) Ended() <-chan struct{} { return p.ended }
 
+// PID returns the process id.
+func (p *Process) PID() int { return p.command.Process.Pid }
+
 // Err returns the signal or the exit status of the process. It is valid after Ended is closed.
 func (p *Process) Err() error { return p.err }
 

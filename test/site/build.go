@@ -163,7 +163,6 @@ type anchors struct{ used map[string]bool }
 
 var dropped = regexp.MustCompile(`[^a-z0-9_ -]`)
 
-// Generate implements parser.IDs.
 func (a *anchors) Generate(value []byte, _ ast.NodeKind) []byte {
 	name := strings.ReplaceAll(dropped.ReplaceAllString(strings.ToLower(strings.TrimSpace(string(value))), ""), " ", "-")
 	free := name
@@ -174,5 +173,4 @@ func (a *anchors) Generate(value []byte, _ ast.NodeKind) []byte {
 	return []byte(free)
 }
 
-// Put implements parser.IDs.
 func (a *anchors) Put(value []byte) { a.used[string(value)] = true }

@@ -78,10 +78,10 @@ func (r *round) judge(ctx context.Context) error {
 	if err := r.judgeVolumes(looking); err != nil {
 		return err
 	}
-	if handles := r.driver.Handles(); len(handles) > 0 {
+	if handles := r.Driver.Handles(); len(handles) > 0 {
 		r.history.violate("when all is over, the driver has snapshots %v", handles)
 	}
-	for _, played := range r.nodes {
+	for _, played := range r.Nodes {
 		if err := r.judgeClasses(played.Name()); err != nil {
 			return err
 		}
@@ -115,7 +115,7 @@ func (r *round) judgeVolumes(ctx context.Context) error {
 			return nil
 		}
 	}
-	if handles := r.driver.Volumes(); len(handles) != len(sources) {
+	if handles := r.Driver.Volumes(); len(handles) != len(sources) {
 		r.history.violate("when all is over, the driver has volumes %v", handles)
 	}
 	return nil
@@ -125,7 +125,7 @@ func (r *round) judgeVolumes(ctx context.Context) error {
 func (r *round) judgeClasses(on string) error {
 	fallbacks, lost := 0, false
 	for _, k := range r.supervisors {
-		if k.node != on {
+		if k.node.Name() != on {
 			continue
 		}
 		count, killed, err := k.fallbacks()

@@ -97,7 +97,7 @@ func kill(how fault) injection {
 
 // terminate ends an agent as SIGTERM does.
 func terminate(_ context.Context, r *round, _ *sync.WaitGroup) error {
-	r.supervisors[r.random.IntN(len(r.supervisors))].current().cancel()
+	r.supervisors[r.random.IntN(len(r.supervisors))].current().Cancel()
 	r.counts.add(terminated)
 	return nil
 }
@@ -113,7 +113,7 @@ func part(_ context.Context, r *round, undo *sync.WaitGroup) error {
 
 // silence has the API server hear nothing of a node for a while, on which everything goes on.
 func silence(ctx context.Context, r *round, undo *sync.WaitGroup) error {
-	quiet := r.nodes[r.random.IntN(len(r.nodes))]
+	quiet := r.Nodes[r.random.IntN(len(r.Nodes))]
 	if err := quiet.Silence(ctx); err != nil {
 		return err
 	}
@@ -136,7 +136,7 @@ func (r *round) someMover() (found mover, ok bool) {
 }
 
 func (r *round) nodeOf(m mover) *node.Node {
-	for _, played := range r.nodes {
+	for _, played := range r.Nodes {
 		if played.Name() == m.node {
 			return played
 		}
@@ -151,7 +151,7 @@ func vanish(ctx context.Context, r *round, _ *sync.WaitGroup) error {
 		return nil
 	}
 	r.incidents.add(victim.name, vanished)
-	err := r.nodes[0].Vanish(ctx, r.Namespace, victim.name)
+	err := r.Nodes[0].Vanish(ctx, r.Namespace, victim.name)
 	if err == nil {
 		r.counts.add(vanished)
 	}
@@ -213,7 +213,7 @@ func spoil(what fault, how node.Fault) injection {
 			r.incidents.add(pod.Name, what)
 			return true
 		}
-		r.nodes[r.random.IntN(len(r.nodes))].Faults.Add(how)
+		r.Nodes[r.random.IntN(len(r.Nodes))].Faults.Add(how)
 		later(undo, hitTime, func(context.Context) { finished.Store(true) })
 		return nil
 	}

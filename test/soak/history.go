@@ -18,10 +18,11 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/dynamic"
-	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/cache"
 	watchtools "k8s.io/client-go/tools/watch"
 
 	"github.com/lateen-project/lateen/api"
+	"github.com/lateen-project/lateen/test/fixture"
 	"github.com/lateen-project/lateen/test/testenv"
 )
 
@@ -65,10 +66,10 @@ type slotUse struct {
 }
 
 // openHistory begins one, which ends with the context.
-func openHistory(ctx context.Context, w *testenv.Env, config *rest.Config, t *counts, h *incidents) (*history, error) {
+func openHistory(ctx context.Context, w *fixture.Env, t *counts, h *incidents) (*history, error) {
 	j := &history{counts: t, incidents: h, changed: make(chan struct{})}
 	j.reset()
-	client, err := dynamic.NewForConfig(config)
+	client, err := dynamic.NewForConfig(w.Plane.Admin())
 	if err != nil {
 		return nil, err
 	}
@@ -87,7 +88,7 @@ func (j *history) follow(
 	if err != nil {
 		return fmt.Errorf("list %s: %w", resource.Resource, err)
 	}
-	watcher, err := watchtools.NewRetryWatcherWithContext(ctx, list.GetResourceVersion(), lister{objects})
+	watcher, err := watchtools.NewRetryWatcherWithContext(ctx, list.GetResourceVersion(), &cache.ListWatch{WatchFuncWithContext: objects.Watch})
 	if err != nil {
 		return fmt.Errorf("watch %s: %w", resource.Resource, err)
 	}
@@ -103,14 +104,6 @@ func (j *history) follow(
 		}
 	}()
 	return nil
-}
-
-// lister is a dynamic client as watches want it.
-type lister struct{ dynamic.ResourceInterface }
-
-// WatchWithContext implements cache.WatcherWithContext.
-func (l lister) WatchWithContext(ctx context.Context, options metav1.ListOptions) (watch.Interface, error) {
-	return l.Watch(ctx, options)
 }
 
 func (j *history) seeTransfer(kind testenv.Kind, event watch.Event) error {

@@ -38,7 +38,7 @@ func (s *env) soak(ctx context.Context, length time.Duration) (err error) {
 	if err := s.open(ctx); err != nil {
 		return fmt.Errorf("open the environment: %w", err)
 	}
-	fmt.Printf("seed %d, %s, %d nodes with %d agents each; logs in %s\n", s.seed, length, len(s.nodes), s.agents, s.logs)
+	fmt.Printf("seed %d, %s, %d nodes with %d agents each; logs in %s\n", s.seed, length, len(s.Nodes), s.agents, s.logs)
 	for number, end := 1, time.Now().Add(length); time.Now().Before(end); number++ {
 		r := s.newRound(number, min(roundLength, max(time.Until(end), time.Second)))
 		if err := r.play(ctx); err != nil {

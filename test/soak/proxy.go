@@ -1,9 +1,7 @@
 package main
 
 import (
-	"bytes"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -16,6 +14,8 @@ import (
 	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/lateen-project/lateen/test/fixture"
 )
 
 // proxy stands between one run of an agent and the API server. It spoils requests at random, and ends the agent as
@@ -64,9 +64,8 @@ func newProxy(w *faultPlan, random *rand.Rand) *proxy {
 	return &proxy{plan: w, random: random, struck: make(chan struct{}), watches: map[*http.Request]context.CancelFunc{}}
 }
 
-// wrap implements transport.WrapperFunc.
 func (l *proxy) wrap(next http.RoundTripper) http.RoundTripper {
-	return roundTripper(func(request *http.Request) (*http.Response, error) {
+	return fixture.RoundTripper(func(request *http.Request) (*http.Response, error) {
 		lethal, err := l.admit(request)
 		if err != nil {
 			return nil, err
@@ -76,7 +75,7 @@ func (l *proxy) wrap(next http.RoundTripper) http.RoundTripper {
 			return nil, errDead
 		}
 		var response *http.Response
-		if isWatch(request) {
+		if fixture.IsWatch(request) {
 			response, err = l.watch(request, next)
 		} else {
 			response, err = l.spoil(request, next)
@@ -101,7 +100,7 @@ func (l *proxy) admit(request *http.Request) (lethal fault, err error) {
 		return "", errDead
 	case l.parted:
 		return "", errParted
-	case l.armed != "" && isWrite(request):
+	case l.armed != "" && fixture.IsWrite(request):
 		l.dead, lethal = true, l.armed // no other request comes through from now on
 	}
 	return lethal, nil
@@ -168,7 +167,7 @@ func (l *proxy) spoil(request *http.Request, next http.RoundTripper) (*http.Resp
 	switch {
 	case request.Method == http.MethodPatch || request.Method == http.MethodPut:
 		possible = append(possible, conflict, lostAfter)
-	case isWrite(request):
+	case fixture.IsWrite(request):
 		possible = append(possible, lostAfter)
 	}
 	what := l.draw(possible...)
@@ -230,7 +229,6 @@ type watchBody struct {
 	closed func()
 }
 
-// Close implements io.Closer.
 func (b watchBody) Close() error {
 	b.closed()
 	return b.ReadCloser.Close()
@@ -238,30 +236,14 @@ func (b watchBody) Close() error {
 
 // refusal is the answer of an API server that does not do what it is asked for.
 func refusal(request *http.Request, what fault) (*http.Response, error) {
-	if request.Body != nil {
-		_ = request.Body.Close()
-	}
 	status := map[fault]metav1.Status{
 		conflict:    {Code: http.StatusConflict, Reason: metav1.StatusReasonConflict},
-		tooMany:     {Code: http.StatusTooManyRequests, Reason: metav1.StatusReasonTooManyRequests, Details: &metav1.StatusDetails{RetryAfterSeconds: 1}},
+		tooMany:     {Code: http.StatusTooManyRequests, Reason: metav1.StatusReasonTooManyRequests},
 		internal:    {Code: http.StatusInternalServerError, Reason: metav1.StatusReasonInternalError},
 		unavailable: {Code: http.StatusServiceUnavailable, Reason: metav1.StatusReasonServiceUnavailable},
 		expired:     {Code: http.StatusGone, Reason: metav1.StatusReasonExpired},
 	}[what]
-	status.TypeMeta = metav1.TypeMeta{Kind: "Status", APIVersion: "v1"}
-	status.Status, status.Message = metav1.StatusFailure, "it is a bad day"
-	body, err := json.Marshal(status)
-	if err != nil {
-		return nil, fmt.Errorf("encode status: %w", err)
-	}
-	header := http.Header{"Content-Type": {"application/json"}}
-	if what == tooMany {
-		header.Set("Retry-After", "1")
-	}
-	return &http.Response{
-		Status: http.StatusText(int(status.Code)), StatusCode: int(status.Code), Proto: "HTTP/1.1", ProtoMajor: 1, ProtoMinor: 1,
-		Header: header, Body: io.NopCloser(bytes.NewReader(body)), ContentLength: int64(len(body)), Request: request,
-	}, nil
+	return fixture.Refuse(request, status.Code, status.Reason, "it is a bad day")
 }
 
 func discard(response *http.Response) {
@@ -269,26 +251,6 @@ func discard(response *http.Response) {
 		_ = response.Body.Close() // nobody reads it any more
 	}
 }
-
-func isWatch(request *http.Request) bool {
-	watch := request.URL.Query().Get("watch")
-	return watch == "true" || watch == "1"
-}
-
-// isWrite leaves out what is written beside the transfers: Kubernetes Events and Leases.
-func isWrite(request *http.Request) bool {
-	switch request.Method {
-	case http.MethodPost, http.MethodPatch, http.MethodPut, http.MethodDelete:
-		return !strings.Contains(request.URL.Path, "/events") && !strings.Contains(request.URL.Path, "/leases")
-	default:
-		return false
-	}
-}
-
-type roundTripper func(*http.Request) (*http.Response, error)
-
-// RoundTrip implements http.RoundTripper.
-func (f roundTripper) RoundTrip(request *http.Request) (*http.Response, error) { return f(request) }
 
 // diedByPod tells whether the last that the agent did was to create a pod.
 func (l *proxy) diedByPod() bool {

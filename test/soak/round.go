@@ -72,7 +72,7 @@ func (r *round) play(ctx context.Context) error {
 	}
 	err := r.injectFaults(bad)
 	r.plan.set(false)
-	for _, played := range r.nodes {
+	for _, played := range r.Nodes {
 		played.Faults.Clear()
 	}
 	r.calmed = time.Now()
@@ -144,7 +144,7 @@ func (r *round) see(ctx context.Context, created *workload) error {
 		defer cancel()
 		left, err := r.left(looking, "="+string(created.uid), time.Now())
 		r.history.violate("%s %s did not end: it is %q on %q, %q, finalizers %v; there are %v; the driver has snapshots %v; claims of applications are %v",
-			created.kind, created.name, status.Phase, status.Node, status.Message, ended.last.Finalizers, left, r.driver.Handles(), r.appClaims(looking))
+			created.kind, created.name, status.Phase, status.Node, status.Message, ended.last.Finalizers, left, r.Driver.Handles(), r.appClaims(looking))
 		return err
 	}
 	r.counts.ended(created.kind, ended.last.Status.Phase)

@@ -60,7 +60,7 @@ func (s *env) checkSnapshotUnneeded(ctx context.Context, call csi.Call) {
 
 // hasVolume tells whether the driver has the bytes of a volume.
 func (s *env) hasVolume(volume *corev1.PersistentVolume) bool {
-	return volume.Spec.CSI != nil && slices.Contains(s.driver.Volumes(), volume.Spec.CSI.VolumeHandle)
+	return volume.Spec.CSI != nil && slices.Contains(s.Driver.Volumes(), volume.Spec.CSI.VolumeHandle)
 }
 
 func containsName(text, word string) bool {

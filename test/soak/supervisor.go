@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"io"
 	"math/rand/v2"
@@ -11,17 +10,13 @@ import (
 	"sync"
 	"time"
 
-	"github.com/prometheus/client_golang/prometheus"
-	"k8s.io/client-go/rest"
 	"k8s.io/klog/v2"
 	"k8s.io/klog/v2/textlogger"
-	"k8s.io/utils/clock"
 
 	"github.com/lateen-project/lateen/cmd/lateen/agent"
-	"github.com/lateen-project/lateen/cmd/lateen/config"
-	"github.com/lateen-project/lateen/metrics"
-	"github.com/lateen-project/lateen/reconcile/leader"
 	"github.com/lateen-project/lateen/reconcile/transfer"
+	"github.com/lateen-project/lateen/test/fixture"
+	"github.com/lateen-project/lateen/test/node"
 )
 
 const (
@@ -33,7 +28,7 @@ const (
 // supervisor has an agent run on a node, as a kubelet does: when it ends, it is started again.
 type supervisor struct {
 	env    *env
-	node   string
+	node   *node.Node
 	number int // of those of the node
 	random *rand.Rand
 	log    io.WriteCloser
@@ -46,15 +41,12 @@ type supervisor struct {
 
 // run is one life of an agent.
 type run struct {
-	proxy    *proxy
-	registry *prometheus.Registry
-	cancel   context.CancelFunc
-	ended    chan struct{}
-	err      error // readable once ended is closed
+	*fixture.Agent
+	proxy *proxy
 }
 
 func (k *supervisor) open(ctx context.Context) (err error) {
-	if k.log, err = os.Create(filepath.Join(k.env.logs, fmt.Sprintf("%s-%d.log", k.node, k.number))); err != nil {
+	if k.log, err = os.Create(filepath.Join(k.env.logs, fmt.Sprintf("%s-%d.log", k.node.Name(), k.number))); err != nil {
 		return err
 	}
 	ctx, k.stop = context.WithCancel(ctx)
@@ -80,18 +72,18 @@ func (k *supervisor) close() error {
 func (k *supervisor) keep(ctx context.Context, current *run) {
 	for {
 		select {
-		case <-current.ended:
-			if err := current.err; err != nil && !current.proxy.isDead() && !k.env.plan.isActive() {
-				k.env.history.violate("the agent of %s ended by itself in calm: %v", k.node, err)
+		case <-current.Ended():
+			if err := current.Err(); err != nil && !current.proxy.isDead() && !k.env.plan.isActive() {
+				k.env.history.violate("the agent of %s ended by itself in calm: %v", k.node.Name(), err)
 			}
 		case <-current.proxy.struck:
 		case <-ctx.Done():
 		}
-		current.cancel()
+		current.Cancel()
 		select {
-		case <-current.ended:
+		case <-current.Ended():
 		case <-time.After(stopTime):
-			k.env.history.violate("the agent of %s does not end", k.node)
+			k.env.history.violate("the agent of %s does not end", k.node.Name())
 			return
 		}
 		pause := time.NewTimer(time.Duration(k.random.Int64N(int64(downTime))))
@@ -103,44 +95,29 @@ func (k *supervisor) keep(ctx context.Context, current *run) {
 		}
 		var err error
 		if current, err = k.start(ctx); err != nil {
-			k.env.history.violate("the agent of %s cannot start: %v", k.node, err)
+			k.env.history.violate("the agent of %s cannot start: %v", k.node.Name(), err)
 			return
 		}
 	}
 }
 
-// start begins a run, assembled as `lateen node-agent` does, with delays as short as the protocol allows.
+// start begins a run, with delays as short as the protocol allows.
 func (k *supervisor) start(ctx context.Context) (*run, error) {
-	registry := prometheus.NewRegistry()
-	server, err := agent.Listen("127.0.0.1:0", registry, false)
+	r := &run{proxy: newProxy(k.env.plan, rand.New(rand.NewPCG(k.random.Uint64(), k.random.Uint64())))}
+	var err error
+	r.Agent, err = k.env.Agent(ctx, k.node, k.log, fixture.Through(r.proxy.wrap), func(options *agent.Options) {
+		options.Limits, options.Flags.StartupTimeout = limits(), 20*time.Second
+		options.Election.Lease, options.Election.Renew = 2*time.Second, 1500*time.Millisecond
+	})
 	if err != nil {
 		return nil, err
 	}
-	r := &run{registry: registry, ended: make(chan struct{})}
-	r.proxy = newProxy(k.env.plan, rand.New(rand.NewPCG(k.random.Uint64(), k.random.Uint64())))
-	own := rest.CopyConfig(k.env.own)
-	own.Wrap(r.proxy.wrap)
-	options := agent.Options{
-		Flags: config.Options{
-			Namespace: k.env.Namespace, NodeName: k.node, NodeAgentConfigMap: configMap, MoverTemplate: "daemonset",
-			ResourceTimeout: time.Minute, Workers: 4, KubeAPIQPS: 500, KubeAPIBurst: 1000, StartupTimeout: 20 * time.Second,
-		},
-		Rest: own, Metrics: metrics.New(registry, "soak", k.node), Limits: limits(), Clock: clock.RealClock{}, Log: k.log, Server: server,
-		Election: leader.Options{
-			Lease: 2 * time.Second, Renew: 1500 * time.Millisecond, Retry: 200 * time.Millisecond, Spread: time.Millisecond,
-		},
-	}
 	logger := textlogger.NewLogger(textlogger.NewConfig(textlogger.Output(k.log), textlogger.Verbosity(verbosity)))
-	ctx, r.cancel = context.WithCancel(klog.NewContext(context.WithoutCancel(ctx), logger))
-	logger.Info("Agent begins a life", "node", k.node)
+	logger.Info("Agent begins a life", "node", k.node.Name())
 	k.lock.Lock()
 	k.runs = append(k.runs, r)
 	k.lock.Unlock()
-	go func() {
-		defer close(r.ended)
-		r.err = errors.Join(agent.Run(ctx, options), server.Close())
-		logger.Info("Agent has ended", "node", k.node, "err", r.err)
-	}()
+	r.Run(klog.NewContext(context.WithoutCancel(ctx), logger))
 	return r, nil
 }
 
@@ -175,26 +152,11 @@ func (k *supervisor) fallbacks() (sum int, lost bool, err error) {
 	defer k.lock.Unlock()
 	for _, r := range k.runs {
 		lost = lost || r.proxy.diedByPod()
-		count, err := r.fallbacks()
+		count, err := r.Metric("lateen_priority_class_fallbacks_total")
 		if err != nil {
 			return 0, lost, err
 		}
 		sum += count
 	}
 	return sum, lost, nil
-}
-
-func (r *run) fallbacks() (sum int, err error) {
-	families, err := r.registry.Gather()
-	if err != nil {
-		return 0, fmt.Errorf("gather metrics: %w", err)
-	}
-	for _, family := range families {
-		if family.GetName() == "lateen_priority_class_fallbacks_total" {
-			for _, series := range family.GetMetric() {
-				sum += int(series.GetCounter().GetValue())
-			}
-		}
-	}
-	return sum, nil
 }

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 
-	snapshotv1 "github.com/kubernetes-csi/external-snapshotter/client/v8/apis/volumesnapshot/v1"
 	velerov2alpha1 "github.com/vmware-tanzu/velero/pkg/apis/velero/v2alpha1"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -58,7 +57,7 @@ func (s *env) beginBackup(ctx context.Context, number int) (*workload, error) {
 }
 
 func (s *env) beginRestore(ctx context.Context, number int) (*workload, error) {
-	pod, err := s.RestorePod(ctx, s.restore, s.name("restored"), s.nodes[number%len(s.nodes)].Name(), testenv.EmptyDir("data"))
+	pod, err := s.RestorePod(ctx, s.restore, s.name("restored"), s.Nodes[number%len(s.Nodes)].Name(), testenv.EmptyDir("data"))
 	if err != nil {
 		return nil, err
 	}
@@ -78,7 +77,7 @@ func (s *env) beginRestore(ctx context.Context, number int) (*workload, error) {
 			if _, err := s.WaitPod(ctx, s.Apps, pod.Name, testenv.Ready); err != nil {
 				return err
 			}
-			dir, err := s.nodes[0].VolumeDir(ctx, pod, "data") // all have one root
+			dir, err := s.Nodes[0].VolumeDir(ctx, pod, "data") // all have one root
 			if err != nil {
 				return err
 			}
@@ -92,32 +91,26 @@ func (s *env) beginRestore(ctx context.Context, number int) (*workload, error) {
 
 func (s *env) beginUpload(ctx context.Context, number int) (*workload, error) {
 	claim := s.claims[number%len(s.claims)]
-	snapshot, err := s.Snapshot(ctx, s.backup, claim, snapshotClass)
+	snapshot, err := s.Snapshot(ctx, s.backup, claim, storageClass)
 	if err != nil {
 		return nil, err
 	}
-	if snapshot, err = s.WaitSnapshot(ctx, s.Apps, snapshot.Name, testenv.ReadyToUse); err != nil {
+	snapshot, handle, err := s.Handle(ctx, snapshot)
+	if err != nil {
 		return nil, err
 	}
 	content := *snapshot.Status.BoundVolumeSnapshotContentName
-	cut, err := s.WaitContent(ctx, content, func(c *snapshotv1.VolumeSnapshotContent) bool {
-		return c.Status != nil && c.Status.SnapshotHandle != nil
-	})
-	if err != nil {
-		return nil, err
-	}
 	created, err := s.DataUpload(ctx, s.backup, claim, velerov2alpha1.CSISnapshotSpec{
-		VolumeSnapshot: snapshot.Name, SnapshotClass: snapshotClass, Driver: s.driver.Name(),
+		VolumeSnapshot: snapshot.Name, SnapshotClass: storageClass, Driver: s.Driver.Name(),
 	})
 	if err != nil {
 		return nil, err
 	}
-	handle := *cut.Status.SnapshotHandle
 	s.handles.Store(handle, created.Name)
 	return &workload{
 		kind: testenv.DataUpload, name: created.Name, uid: created.UID,
 		check: func(_ context.Context, ended transferState, _ bool) error {
-			if count := s.driver.Deletions(handle); ended.owned && count != 1 {
+			if count := s.Driver.Deletions(handle); ended.owned && count != 1 {
 				return fmt.Errorf("its snapshot %s was deleted %d times", handle, count)
 			}
 			return s.uploaded(ended, claim.UID)
@@ -159,7 +152,7 @@ func (s *env) uploaded(ended transferState, source types.UID) error {
 	if ended.last.Status.Phase != testenv.Completed {
 		return nil
 	}
-	data, ok := s.movers.Uploaded(ended.last.UID)
+	data, ok := s.Movers.Uploaded(ended.last.UID)
 	if want := node.Data(source, ""); !ok || data != want {
 		return fmt.Errorf("its mover has read %q, want %q", data, want)
 	}
@@ -193,7 +186,7 @@ func (s *env) delivered(ctx context.Context, name string, ended transferState) e
 	case !s.hasVolume(volume):
 		return fmt.Errorf("the driver has no volume %s of claim %s", volume.Name, name)
 	}
-	return restoredTo(s.driver.VolumeDir(volume.Spec.CSI.VolumeHandle), ended)
+	return restoredTo(s.Driver.VolumeDir(volume.Spec.CSI.VolumeHandle), ended)
 }
 
 // nameKept wants the message of a download that was not delivered to name the volume that was kept of it.
@@ -210,7 +203,7 @@ func (s *env) nameKept(ctx context.Context, ended transferState) error {
 		if !s.hasVolume(&kept[i]) {
 			return fmt.Errorf("volume %s is kept, and the driver does not have it", kept[i].Name)
 		}
-		if err := restoredTo(s.driver.VolumeDir(kept[i].Spec.CSI.VolumeHandle), ended); err != nil {
+		if err := restoredTo(s.Driver.VolumeDir(kept[i].Spec.CSI.VolumeHandle), ended); err != nil {
 			return err
 		}
 	}

@@ -47,8 +47,7 @@ func (w *Env) Backup(ctx context.Context, name string) (*velerov1.Backup, error)
 			Phase: velerov1.BackupPhaseInProgress, Version: 1, FormatVersion: "1.1.0", StartTimestamp: new(metav1.Now()),
 		},
 	}
-	created := &velerov1.Backup{}
-	return created, w.create(ctx, w.Velero, backups, backup, created)
+	return w.Backups().Create(ctx, backup, metav1.CreateOptions{})
 }
 
 // PodVolumeBackup creates the resource for one volume of a running pod, as Velero's server does: with the backup's

@@ -81,11 +81,7 @@ func install(
 		}
 		missing[wanted.Name] = true
 	}
-	watcher, err := crds.Watch(ctx, metav1.ListOptions{})
-	if err != nil {
-		return fmt.Errorf("watch definitions: %w", err)
-	}
-	_, err = await(ctx, watcher, func(crd *apiextensionsv1.CustomResourceDefinition) bool {
+	_, err = Wait(ctx, crds, metav1.ListOptions{}, func(crd *apiextensionsv1.CustomResourceDefinition) bool {
 		if served(crd) {
 			delete(missing, crd.Name)
 		}

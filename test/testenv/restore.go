@@ -28,8 +28,7 @@ func (w *Env) Restore(ctx context.Context, name string, change ...func(*velerov1
 	for _, alter := range change {
 		alter(wanted)
 	}
-	created := &velerov1.Restore{}
-	return created, w.create(ctx, w.Velero, restores, wanted, created)
+	return w.Restores().Create(ctx, wanted, metav1.CreateOptions{})
 }
 
 // RestorePod creates a pod in Apps as Velero's server restores it: a SourcePod whose first init container waits until

@@ -99,29 +99,16 @@ func (w *Env) Claim(
 	if _, err := claims.Create(ctx, claim, metav1.CreateOptions{}); err != nil {
 		return nil, fmt.Errorf("create claim: %w", err)
 	}
-	watcher, err := claims.Watch(ctx, named(name))
-	if err != nil {
-		return nil, fmt.Errorf("watch claim: %w", err)
-	}
-	return await(ctx, watcher, func(c *corev1.PersistentVolumeClaim) bool {
-		return c.Status.Phase == corev1.ClaimBound
-	})
+	return w.WaitClaim(ctx, w.Apps, name, Bound)
 }
 
 // offer creates a volume and waits until the volume controller has observed it. If the controller observes the claim
 // before its volume, the claim waits for the next resync.
 func (w *Env) offer(ctx context.Context, volume *corev1.PersistentVolume) error {
-	volumes := w.Kube.CoreV1().PersistentVolumes()
-	if _, err := volumes.Create(ctx, volume, metav1.CreateOptions{}); err != nil {
+	if _, err := w.Kube.CoreV1().PersistentVolumes().Create(ctx, volume, metav1.CreateOptions{}); err != nil {
 		return err
 	}
-	watcher, err := volumes.Watch(ctx, named(volume.Name))
-	if err != nil {
-		return err
-	}
-	_, err = await(ctx, watcher, func(v *corev1.PersistentVolume) bool {
-		return v.Status.Phase == corev1.VolumeAvailable
-	})
+	_, err := w.WaitVolume(ctx, volume.Name, func(v *corev1.PersistentVolume) bool { return v.Status.Phase == corev1.VolumeAvailable })
 	return err
 }
 

@@ -131,14 +131,8 @@ func (w *Env) namespace(ctx context.Context, wanted *corev1.Namespace) (string, 
 	if err != nil {
 		return "", fmt.Errorf("create namespace: %w", err)
 	}
-	watcher, err := w.Kube.CoreV1().ServiceAccounts(created.Name).Watch(ctx, named("default"))
-	if err != nil {
-		return "", fmt.Errorf("watch ServiceAccounts of %s: %w", created.Name, err)
-	}
-	if _, err := await(ctx, watcher, func(*corev1.ServiceAccount) bool { return true }); err != nil {
-		return "", fmt.Errorf("wait for ServiceAccount default of %s: %w", created.Name, err)
-	}
-	return created.Name, nil
+	_, err = Wait(ctx, w.Kube.CoreV1().ServiceAccounts(created.Name), Named("default"), func(*corev1.ServiceAccount) bool { return true })
+	return created.Name, err
 }
 
 // install creates the objects of `velero install` in its namespace, and the binding of its permissions.
@@ -162,7 +156,7 @@ func (w *Env) install(ctx context.Context, options Options) error {
 			return err
 		}
 	}
-	if err := w.create(ctx, w.Velero, locations, location(options), &velerov1.BackupStorageLocation{}); err != nil {
+	if _, err := w.Locations().Create(ctx, location(options), create); err != nil {
 		return err
 	}
 	if _, err := w.Kube.AppsV1().Deployments(w.Namespace).Create(ctx, deployment(options), create); err != nil {
@@ -187,9 +181,4 @@ func (w *Env) create(ctx context.Context, client rest.Interface, resource string
 		return fmt.Errorf("create in %s: %w", resource, err)
 	}
 	return nil
-}
-
-// named selects the one object with that name in a list or watch.
-func named(name string) metav1.ListOptions {
-	return metav1.ListOptions{FieldSelector: "metadata.name=" + name}
 }

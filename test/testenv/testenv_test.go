@@ -14,25 +14,17 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/lateen-project/lateen/test/cluster"
+	"github.com/lateen-project/lateen/test/fixture"
 	"github.com/lateen-project/lateen/test/testenv"
 )
 
 // plane is the only control plane of this test binary. TestMain sets it.
 var plane *cluster.Cluster
 
-func TestMain(m *testing.M) {
-	os.Exit(cluster.Main(m, os.Stderr, &plane, func(ctx context.Context, c *cluster.Cluster) error {
-		return testenv.InstallCRDs(ctx, c.Admin())
-	}))
-}
+func TestMain(m *testing.M) { os.Exit(fixture.Main(m, &plane)) }
 
 // deadline returns a context that bounds all waits of a test.
-func deadline(t *testing.T) context.Context {
-	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), testenv.Patience)
-	t.Cleanup(cancel)
-	return ctx
-}
+var deadline = fixture.Soon
 
 func newWorld(ctx context.Context, t *testing.T, options testenv.Options) *testenv.Env {
 	t.Helper()
@@ -142,21 +134,6 @@ func TestConfigMapHasExactlyWhatWasLastGiven(t *testing.T) {
 			require.Equal(t, value, found.Data[key])
 		}
 	}
-}
-
-func TestPriorityClassIsGivenToPods(t *testing.T) {
-	ctx := deadline(t)
-	w := newWorld(ctx, t, testenv.Options{})
-	class := "low-of-" + w.Namespace
-	require.NoError(t, w.PriorityClass(ctx, class, 10))
-	pod, err := w.Kube.CoreV1().Pods(w.Namespace).Create(ctx, &corev1.Pod{
-		ObjectMeta: metav1.ObjectMeta{Name: "p1"},
-		Spec: corev1.PodSpec{
-			PriorityClassName: class, Containers: []corev1.Container{{Name: "c", Image: "none"}},
-		},
-	}, metav1.CreateOptions{})
-	require.NoError(t, err)
-	require.Equal(t, int32(10), *pod.Spec.Priority)
 }
 
 // readyNode creates a schedulable node for the duration of the test.

@@ -14,7 +14,6 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/dynamic"
 )
 
@@ -172,15 +171,6 @@ func (t Transfers) List(ctx context.Context) ([]*Transfer, error) {
 	return found, nil
 }
 
-// Watch watches all changes from now on. View converts the objects of its events.
-func (t Transfers) Watch(ctx context.Context) (watch.Interface, error) {
-	watcher, err := t.client.Watch(ctx, metav1.ListOptions{})
-	if err != nil {
-		return nil, fmt.Errorf("watch %ss: %w", t.kind, err)
-	}
-	return watcher, nil
-}
-
 // Patch applies a JSON merge patch, including the status, because these resources have no status subresource. It
 // returns the error of the API server unwrapped.
 func (t Transfers) Patch(ctx context.Context, name, patch string) error {
@@ -201,17 +191,18 @@ func (t Transfers) Delete(ctx context.Context, name string) error {
 // Wait returns the transfer with that name after done accepts it. The error contains the last observed state. A
 // settled transfer that done rejects is an error at once.
 func (t Transfers) Wait(ctx context.Context, name string, done func(*Transfer) bool) (*Transfer, error) {
-	watcher, err := t.client.Watch(ctx, named(name))
-	if err != nil {
-		return nil, fmt.Errorf("watch %ss: %w", t.kind, err)
-	}
-	return t.await(ctx, watcher, name, done)
+	return t.wait(ctx, Named(name), done)
 }
 
-func (t Transfers) await(ctx context.Context, watcher watch.Interface, name string, done func(*Transfer) bool) (*Transfer, error) {
+// WaitAny returns the first transfer that done accepts.
+func (t Transfers) WaitAny(ctx context.Context, done func(*Transfer) bool) (*Transfer, error) {
+	return t.wait(ctx, metav1.ListOptions{}, done)
+}
+
+func (t Transfers) wait(ctx context.Context, options metav1.ListOptions, done func(*Transfer) bool) (*Transfer, error) {
 	found := &Transfer{}
 	var unread error
-	_, err := await(ctx, watcher, func(resource *unstructured.Unstructured) bool {
+	_, err := Wait(ctx, t.client, options, func(resource *unstructured.Unstructured) bool {
 		found, unread = View(resource)
 		return unread != nil || done(found)
 	}, func(*unstructured.Unstructured) error {
@@ -220,38 +211,13 @@ func (t Transfers) await(ctx context.Context, watcher watch.Interface, name stri
 		}
 		return nil
 	})
-	if err == nil {
-		err = unread
-	}
-	if err != nil {
-		return nil, fmt.Errorf("wait for %s %s: %w", t.kind, name, err)
+	if err := cmp.Or(err, unread); err != nil {
+		return nil, fmt.Errorf("wait for a %s: %w", t.kind, err)
 	}
 	return found, nil
 }
 
-// WaitAny returns the first transfer that done accepts.
-func (t Transfers) WaitAny(ctx context.Context, done func(*Transfer) bool) (*Transfer, error) {
-	watcher, err := t.Watch(ctx)
-	if err != nil {
-		return nil, err
-	}
-	return t.await(ctx, watcher, "any", done)
-}
-
 // WaitGone waits until no transfer has that name.
 func (t Transfers) WaitGone(ctx context.Context, name string) error {
-	options := named(name)
-	list, err := t.client.List(ctx, options)
-	if err != nil {
-		return fmt.Errorf("list %s %s: %w", t.kind, name, err)
-	}
-	if len(list.Items) == 0 {
-		return nil
-	}
-	options.ResourceVersion = list.GetResourceVersion()
-	watcher, err := t.client.Watch(ctx, options)
-	if err != nil {
-		return fmt.Errorf("watch %ss: %w", t.kind, err)
-	}
-	return awaitDeletion(ctx, watcher, fmt.Sprintf("%s %s", t.kind, name))
+	return WaitGone(ctx, t.client, Named(name))
 }

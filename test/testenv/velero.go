@@ -1,0 +1,83 @@
+package testenv
+
+import (
+	"context"
+	"fmt"
+
+	velerov1 "github.com/vmware-tanzu/velero/pkg/apis/velero/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/client-go/gentype"
+)
+
+// object is one of Velero's types.
+type object interface {
+	runtime.Object
+	metav1.Object
+}
+
+// clientOf returns a typed client of Velero's namespace.
+func clientOf[T any, L any, P interface {
+	*T
+	object
+}, Q interface {
+	*L
+	runtime.Object
+}](w *Env, resource string) *gentype.ClientWithList[P, Q] {
+	return gentype.NewClientWithList[P, Q](resource, w.Velero, metav1.ParameterCodec, w.Namespace,
+		func() P { return new(T) }, func() Q { return new(L) })
+}
+
+// Backups returns the client of Backups.
+func (w *Env) Backups() *gentype.ClientWithList[*velerov1.Backup, *velerov1.BackupList] {
+	return clientOf[velerov1.Backup, velerov1.BackupList](w, "backups")
+}
+
+// Restores returns the client of Restores.
+func (w *Env) Restores() *gentype.ClientWithList[*velerov1.Restore, *velerov1.RestoreList] {
+	return clientOf[velerov1.Restore, velerov1.RestoreList](w, "restores")
+}
+
+// Locations returns the client of BackupStorageLocations.
+func (w *Env) Locations() *gentype.ClientWithList[*velerov1.BackupStorageLocation, *velerov1.BackupStorageLocationList] {
+	return clientOf[velerov1.BackupStorageLocation, velerov1.BackupStorageLocationList](w, "backupstoragelocations")
+}
+
+// Repositories returns the client of BackupRepositories.
+func (w *Env) Repositories() *gentype.ClientWithList[*velerov1.BackupRepository, *velerov1.BackupRepositoryList] {
+	return clientOf[velerov1.BackupRepository, velerov1.BackupRepositoryList](w, "backuprepositories")
+}
+
+// WaitBackup returns the backup after done accepts it.
+func (w *Env) WaitBackup(ctx context.Context, name string, done func(*velerov1.Backup) bool) (*velerov1.Backup, error) {
+	return Wait(ctx, w.Backups(), Named(name), done)
+}
+
+// WaitRestore returns the restore after done accepts it.
+func (w *Env) WaitRestore(ctx context.Context, name string, done func(*velerov1.Restore) bool) (*velerov1.Restore, error) {
+	return Wait(ctx, w.Restores(), Named(name), done)
+}
+
+// Repository creates the backup repository of a namespace, as Velero's server does before the first pod volume
+// backup. It waits until a running Velero server has set it to Ready.
+func (w *Env) Repository(ctx context.Context, volumeNamespace string) (*velerov1.BackupRepository, error) {
+	repository := &velerov1.BackupRepository{
+		ObjectMeta: metav1.ObjectMeta{
+			GenerateName: fmt.Sprintf("%s-%s-kopia-", volumeNamespace, defaultLocation), Namespace: w.Namespace,
+			Labels: map[string]string{
+				velerov1.VolumeNamespaceLabel: labelValue(volumeNamespace), velerov1.StorageLocationLabel: defaultLocation,
+				velerov1.RepositoryTypeLabel: velerov1.BackupRepositoryTypeKopia,
+			},
+		},
+		Spec: velerov1.BackupRepositorySpec{
+			VolumeNamespace: volumeNamespace, BackupStorageLocation: defaultLocation, RepositoryType: velerov1.BackupRepositoryTypeKopia,
+		},
+	}
+	created, err := w.Repositories().Create(ctx, repository, metav1.CreateOptions{})
+	if err != nil {
+		return nil, fmt.Errorf("create repository: %w", err)
+	}
+	return Wait(ctx, w.Repositories(), Named(created.Name), func(r *velerov1.BackupRepository) bool {
+		return r.Status.Phase == velerov1.BackupRepositoryPhaseReady
+	})
+}

@@ -156,6 +156,9 @@ sweep: ## Run the long tests, before an issue is closed: kill points, faults, 30
 	cd test && $(TEST) -race -timeout 2h -parallel 4 -v -run 'TestRandom$(if $(SEED),,|TestAnAgentThatIsKilled|TestFault|TestEvents|TestTwoCoord)' \
 		./integration -whole -plays $(if $(SEED),1,300) -seed $(or $(SEED),0)
 
+sim: ## Play RUNS=1000 schedules of whole agents in virtual time (SEED= repeats one and prints its smallest form)
+	cd test && CGO_ENABLED=0 $(TEST) -timeout 12h -v -run TestSchedules ./sim -runs $(or $(RUNS),1000) -seed $(or $(SEED),0) | grep -v '^ *\(===\|---\)'
+
 # Velero's agent mostly waits: twelve of its cases at a time, which take less than 15 minutes each, keep within the 90.
 AGENT := velero
 soak: ## Have agents killed, faults, cancels, deletions and preemptions at random for MINUTES=10, with AGENTS=1 of each node (SEED= repeats one)

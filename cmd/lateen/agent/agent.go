@@ -146,6 +146,9 @@ func (p *assembly) run(ctx context.Context) error {
 	go func() { p.caches.Run(ctx); close(running) }()
 	defer func() { <-running }()
 	if !synced(ctx, "caches", handled...) {
+		for _, k := range kinds.all {
+			k.run(ctx, nil) // only shuts its queue down
+		}
 		return nil
 	}
 	p.reportConfig(ctx)

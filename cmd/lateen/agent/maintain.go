@@ -64,8 +64,8 @@ func (p *assembly) maintain(ctx context.Context, complete, giveUp func()) error 
 	defer late.Stop()
 	if synced(ctx, "caches of maintenance", handled...) {
 		complete()
-		controller.Run(ctx, nil)
 	}
+	controller.Run(ctx, nil) // if the term has ended before, it only shuts the queue down
 	p.maintenance.Reset()
 	p.showProblems(config.SectionMaintenance, nil)
 	return nil

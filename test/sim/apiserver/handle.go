@@ -1,4 +1,4 @@
-package api
+package apiserver
 
 import (
 	"encoding/json"
@@ -105,7 +105,7 @@ func (s *Server) find(version schema.GroupVersion, rest []string) (target, error
 	case at.builtIn():
 		return at, noResource(rest[0])
 	default:
-		return at, apierrors.NewNotFound(at.GroupVersionResource.GroupResource(), at.name)
+		return at, apierrors.NewNotFound(at.GroupResource(), at.name)
 	}
 	return at, nil
 }
@@ -121,7 +121,7 @@ func (s *Server) serve(at target, request Request) (Reply, error) {
 	case request.Method == http.MethodGet:
 		found := at.objects[key(at.namespace, at.name)]
 		if found == nil {
-			return Reply{}, apierrors.NewNotFound(at.GroupVersionResource.GroupResource(), at.name)
+			return Reply{}, apierrors.NewNotFound(at.GroupResource(), at.name)
 		}
 		return answer(http.StatusOK, found, partial(request)), nil
 	case request.Method == http.MethodPost:
@@ -157,7 +157,7 @@ func (s *Server) serve(at target, request Request) (Reply, error) {
 		}
 		return answer(http.StatusOK, deleted, partial(request)), err
 	default:
-		return Reply{}, apierrors.NewMethodNotSupported(at.GroupVersionResource.GroupResource(), request.Method)
+		return Reply{}, apierrors.NewMethodNotSupported(at.GroupResource(), request.Method)
 	}
 }
 
@@ -173,7 +173,7 @@ func (s *Server) put(at target, content map[string]any, dry bool) (Reply, error)
 	uid, given, _ := unstructured.NestedString(content, "metadata", "uid")
 	switch {
 	case before == nil && plural != "leases":
-		return Reply{}, apierrors.NewNotFound(at.GroupVersionResource.GroupResource(), at.name)
+		return Reply{}, apierrors.NewNotFound(at.GroupResource(), at.name)
 	case given && (before == nil || string(before.GetUID()) != uid):
 		return Reply{}, at.conflict(at.name, "Precondition failed: UID in precondition: "+uid)
 	case before == nil:

@@ -1,4 +1,4 @@
-package api
+package apiserver
 
 import (
 	"encoding/json"
@@ -11,10 +11,9 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
+	utiljson "k8s.io/apimachinery/pkg/util/json"
 	"k8s.io/apimachinery/pkg/util/strategicpatch"
 	"k8s.io/client-go/kubernetes/scheme"
-
-	utiljson "k8s.io/apimachinery/pkg/util/json"
 )
 
 // decode reads the object of a request, which client-go sends as JSON or protobuf.
@@ -64,7 +63,7 @@ func (t *table) patchable(request Request) error {
 	case kind == types.MergePatchType, kind == types.JSONPatchType, kind == types.StrategicMergePatchType && t.builtIn():
 		return nil
 	}
-	return apierrors.NewGenericServerResponse(http.StatusUnsupportedMediaType, "patch", t.GroupVersionResource.GroupResource(), "", "the body of the request was in an unknown format", 0, false)
+	return apierrors.NewGenericServerResponse(http.StatusUnsupportedMediaType, "patch", t.GroupResource(), "", "the body of the request was in an unknown format", 0, false)
 }
 
 // patch returns what applies the patch of a request.
@@ -96,7 +95,7 @@ func (t *table) patched(kind types.PatchType, before, patch []byte) (after []byt
 			after, err = steps.Apply(before)
 		}
 		if err != nil { // a failing operation is invalid, not malformed
-			return nil, apierrors.NewGenericServerResponse(http.StatusUnprocessableEntity, "patch", t.GroupVersionResource.GroupResource(), "", err.Error(), 0, false)
+			return nil, apierrors.NewGenericServerResponse(http.StatusUnprocessableEntity, "patch", t.GroupResource(), "", err.Error(), 0, false)
 		}
 	default: // strategic, see patchable
 		typed, unknown := scheme.Scheme.New(t.GVK())

@@ -1,4 +1,4 @@
-package api
+package apiserver
 
 import (
 	"encoding/json"
@@ -13,10 +13,9 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	utiljson "k8s.io/apimachinery/pkg/util/json"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 	"k8s.io/client-go/kubernetes/scheme"
-
-	utiljson "k8s.io/apimachinery/pkg/util/json"
 )
 
 // maxGenerated is the longest prefix of a generated name (apiserver's storage/names).
@@ -44,7 +43,7 @@ func (s *Server) Create(plural, namespace string, content map[string]any, dry bo
 		return nil, err
 	}
 	if t.objects[object.Key()] != nil {
-		return nil, apierrors.NewAlreadyExists(t.GroupVersionResource.GroupResource(), object.GetName())
+		return nil, apierrors.NewAlreadyExists(t.GroupResource(), object.GetName())
 	}
 	if t.Status {
 		unstructured.RemoveNestedField(object.Object, "status")
@@ -142,7 +141,7 @@ func (s *Server) Update(plural, namespace, name, sub string, dry bool, alter fun
 	t := s.table(plural)
 	before := t.objects[key(namespace, name)]
 	if before == nil {
-		return nil, apierrors.NewNotFound(t.GroupVersionResource.GroupResource(), name)
+		return nil, apierrors.NewNotFound(t.GroupResource(), name)
 	}
 	content, err := alter(before.DeepCopy().Object)
 	if err != nil {
@@ -230,5 +229,5 @@ func (t *table) invalid(name string, problems ...*field.Error) error {
 }
 
 func (t *table) conflict(name, why string) error {
-	return apierrors.NewConflict(t.GroupVersionResource.GroupResource(), name, fmt.Errorf("%s", why)) //nolint:err113 // the API server's words
+	return apierrors.NewConflict(t.GroupResource(), name, fmt.Errorf("%s", why)) //nolint:err113 // the API server's words
 }

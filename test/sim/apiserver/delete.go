@@ -1,4 +1,4 @@
-package api
+package apiserver
 
 import (
 	"fmt"
@@ -17,7 +17,7 @@ func (s *Server) Delete(plural, namespace, name string, options metav1.DeleteOpt
 	t := s.table(plural)
 	before := t.objects[key(namespace, name)]
 	if before == nil {
-		return nil, apierrors.NewNotFound(t.GroupVersionResource.GroupResource(), name)
+		return nil, apierrors.NewNotFound(t.GroupResource(), name)
 	}
 	if err := t.check(before, options.Preconditions); err != nil {
 		return nil, err
@@ -41,7 +41,7 @@ func (s *Server) Delete(plural, namespace, name string, options metav1.DeleteOpt
 	}
 	now := &Object{Unstructured: *before.DeepCopy()}
 	now.SetDeletionGracePeriodSeconds(&grace)
-	now.SetDeletionTimestamp(ptr.To(metav1.NewTime(s.Now().UTC().Truncate(time.Second).Add(time.Duration(grace) * time.Second))))
+	now.SetDeletionTimestamp(new(metav1.NewTime(s.Now().UTC().Truncate(time.Second).Add(time.Duration(grace) * time.Second))))
 	if dry {
 		return now, nil
 	}

@@ -1,11 +1,11 @@
-// Package api is an API server of Kubernetes in memory: one goroutine calls it, and nothing happens in it by itself.
+// Package apiserver is an API server of Kubernetes in memory: one goroutine calls it, and nothing happens in it by itself.
 // The caller decides when a request is answered and when a watch gets its next event. An equality test plays request
 // scripts to it and to a real API server.
 //
 // It has versions, optimistic locking, patches, finalizers, graceful deletion of pods, preconditions, selectors,
 // watches with bookmarks and expiry, initial events of watches, dry run, generated names, and the admission of
 // namespaces and priority classes. It has no rights, no schemas of custom resources, and few validations.
-package api
+package apiserver
 
 import (
 	"cmp"

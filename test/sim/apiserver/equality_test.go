@@ -1,4 +1,4 @@
-package api_test
+package apiserver_test
 
 import (
 	"bufio"
@@ -21,7 +21,7 @@ import (
 
 	"github.com/lateen-project/lateen/reconcile/seeds"
 	"github.com/lateen-project/lateen/test/cluster"
-	"github.com/lateen-project/lateen/test/sim/api"
+	"github.com/lateen-project/lateen/test/sim/apiserver"
 	"github.com/lateen-project/lateen/test/testenv"
 )
 
@@ -38,11 +38,12 @@ func TestMain(m *testing.M) {
 const scripts = 200
 
 func TestTheServerAnswersLikeTheRealOne(t *testing.T) {
-	real := newRealSide(t)
+	actual := newRealSide(t)
 	seeds.Each(t, scripts, func(t *testing.T, random *rand.Rand) {
+		t.Helper()
 		namespace := fmt.Sprintf("equal-%x", random.Uint64())
 		simulated := newSimulatedSide()
-		sides := []*side{real.in(namespace), simulated.in(namespace)}
+		sides := []*side{actual.in(namespace), simulated.in(namespace)}
 		made := fmt.Sprintf(`{"apiVersion":"v1","kind":"Namespace","metadata":{"name":%q}}`, namespace)
 		for _, s := range sides {
 			require.Equal(t, http.StatusCreated, s.send(request{method: http.MethodPost, path: "/api/v1/namespaces", body: made}).code)
@@ -133,22 +134,21 @@ func lines(from io.Reader, count int) (all []byte, err error) {
 // simulatedSide is the server in memory.
 type simulatedSide struct {
 	*side
-	server *api.Server
-	begin  int
+	server *apiserver.Server
 }
 
 func newSimulatedSide() *simulatedSide {
 	number := 0
-	server := api.New(time.Now, func() string { number++; return fmt.Sprintf("%05d", number) }, func() types.UID {
+	server := apiserver.New(time.Now, func() string { number++; return fmt.Sprintf("%05d", number) }, func() types.UID {
 		number++
 		return types.UID(fmt.Sprintf("00000000-0000-4000-8000-%012d", number))
 	})
-	handle := func(r request) api.Reply {
+	handle := func(r request) apiserver.Reply {
 		at, err := url.Parse(r.path)
 		if err != nil {
 			panic(err)
 		}
-		return server.Handle(api.Request{
+		return server.Handle(apiserver.Request{
 			Method: r.method, Path: at.Path, Query: at.Query(), Header: http.Header{"Content-Type": {r.contentType()}}, Body: []byte(r.body),
 		})
 	}

@@ -1,4 +1,4 @@
-package api
+package apiserver
 
 import (
 	"fmt"
@@ -36,5 +36,5 @@ func (s *Server) admit(t *table, object *Object) error {
 }
 
 func (t *table) forbidden(object *Object, why string) error {
-	return apierrors.NewForbidden(t.GroupVersionResource.GroupResource(), object.GetName(), fmt.Errorf("%s", why)) //nolint:err113 // the API server's words
+	return apierrors.NewForbidden(t.GroupResource(), object.GetName(), fmt.Errorf("%s", why)) //nolint:err113 // the API server's words
 }

@@ -1,0 +1,103 @@
+package sim
+
+import (
+	"fmt"
+	"slices"
+
+	velerov2alpha1 "github.com/vmware-tanzu/velero/pkg/apis/velero/v2alpha1"
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/lateen-project/lateen/test/sim/apiserver"
+)
+
+// checkEnd checks a schedule of which every transfer has ended.
+func (s *Simulation) checkEnd() error {
+	ended := 0
+	for _, j := range s.work {
+		object := s.api.Find(j.transfer)
+		if object == nil {
+			if !slices.Contains(s.faults.met, deleteIt) {
+				return fmt.Errorf("%s of work %d is gone", j.Kind, j.number)
+			}
+			continue
+		}
+		ended++
+		v := viewOf(object)
+		if v.phase != "Completed" {
+			if !s.justified(j) {
+				return fmt.Errorf("%s %s is %s without a fault that justifies it: %s", j.Kind, object.Key(), v.phase, v.message)
+			}
+			continue
+		}
+		if err := s.checkData(j, object); err != nil {
+			return fmt.Errorf("%s %s is Completed: %w", j.Kind, object.Key(), err)
+		}
+	}
+	return s.checkMetrics(ended)
+}
+
+// justified reports whether a fault was met that may fail or cancel a transfer. A restore to a pod that loses its mover
+// fails if the pod has gone on: nothing may overwrite its volume.
+func (s *Simulation) justified(j *job) bool {
+	return slices.ContainsFunc(s.faults.met, func(what string) bool {
+		return slices.Contains(harmful(), what) || j.Kind == Restore && (what == deleteMover || what == preempt)
+	})
+}
+
+// checkData checks that the bytes of a Completed transfer are where they belong.
+func (s *Simulation) checkData(j *job, object *apiserver.Object) error {
+	switch j.Kind {
+	case Upload:
+		if got := s.storage.uploaded[j.transfer]; got != j.original {
+			return fmt.Errorf("it moved %q instead of %q", got, j.original)
+		}
+	case Restore:
+		if !s.storage.restored[j.source.GetUID()] {
+			return fmt.Errorf("pod %s was not restored", j.source.Key())
+		}
+	case Download:
+		target := apiserver.As[velerov2alpha1.DataDownload](object).Spec.TargetVolume
+		claim := s.api.Get("persistentvolumeclaims", target.Namespace, target.PVC)
+		name := apiserver.As[corev1.PersistentVolumeClaim](claim).Spec.VolumeName
+		volume := s.api.Get("persistentvolumes", "", name)
+		if volume == nil {
+			return fmt.Errorf("claim %s has no volume", claim.Key())
+		}
+		bound := apiserver.As[corev1.PersistentVolume](volume)
+		if got := s.storage.volumes[bound.Spec.CSI.VolumeHandle]; got != string(j.transfer) {
+			return fmt.Errorf("claim %s has %q", claim.Key(), got)
+		}
+		if bound.Spec.PersistentVolumeReclaimPolicy != s.plan.reclaim() {
+			return fmt.Errorf("volume %s has reclaim policy %s", name, bound.Spec.PersistentVolumeReclaimPolicy)
+		}
+	case Backup:
+	}
+	return nil
+}
+
+// checkMetrics checks that no terminal transfer was counted twice. An agent that dies may not have counted one.
+func (s *Simulation) checkMetrics(ended int) error {
+	counted := 0
+	for _, p := range s.processes {
+		families, err := p.registry.Gather()
+		if err != nil {
+			return fmt.Errorf("gather metrics of %s: %w", p.name, err)
+		}
+		for _, family := range families {
+			if family.GetName() != "lateen_transfers_finished_total" {
+				continue
+			}
+			for _, series := range family.GetMetric() {
+				counted += int(series.GetCounter().GetValue())
+			}
+		}
+	}
+	calm := !slices.Contains(s.faults.met, killAgent) && !slices.Contains(s.faults.met, loseAnswer) && !slices.Contains(s.faults.met, cutAgent) && !slices.Contains(s.faults.met, deleteIt)
+	switch {
+	case calm && counted != ended:
+		return fmt.Errorf("%d transfers have ended and agents counted %d", ended, counted)
+	case counted > len(s.work):
+		return fmt.Errorf("agents counted %d of %d transfers", counted, len(s.work))
+	}
+	return nil
+}

@@ -1,0 +1,229 @@
+package sim
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"slices"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/lateen-project/lateen/test/sim/apiserver"
+)
+
+// Fault is one thing that goes wrong at a step of the schedule.
+type Fault struct {
+	Step int
+	What string
+	Pick int // which of the possible victims
+}
+
+func (f Fault) String() string { return fmt.Sprintf("%s@%d", f.What, f.Step) }
+
+// Faults of single requests: the next one of an agent that is no Kubernetes Event. client-go repeats an Event after a
+// random delay that no seed reaches.
+const (
+	loseRequest = "a request is lost"
+	loseAnswer  = "an answer is lost"
+	conflict    = "a request fails with 409"
+	tooMany     = "a request fails with 429"
+	internal    = "a request fails with 500"
+	unavailable = "a request fails with 503"
+	refusePod   = "a pod is refused with 403"
+)
+
+// Faults of agents, nodes, movers and of what people do.
+const (
+	killAgent   = "an agent is killed"
+	cutAgent    = "an agent is cut off"
+	breakWatch  = "a watch breaks"
+	expireWatch = "a watch expires"
+	deleteMover = "a mover pod is deleted"
+	preempt     = "a mover is preempted"
+	failMover   = "a mover fails"
+	killMover   = "a mover runs out of memory"
+	hangMover   = "a mover hangs"
+	silenceNode = "a node is silent"
+	failDriver  = "the driver fails"
+	cancel      = "a transfer is canceled"
+	deleteIt    = "a transfer is deleted"
+)
+
+// benign returns the faults after which every transfer still has to be Completed.
+func benign() []string {
+	return []string{loseRequest, loseAnswer, conflict, tooMany, internal, unavailable, killAgent, cutAgent, breakWatch, expireWatch, deleteMover, preempt}
+}
+
+// harmful returns the faults that may fail or cancel a transfer.
+func harmful() []string {
+	return []string{refusePod, failMover, killMover, hangMover, silenceNode, failDriver, cancel, deleteIt}
+}
+
+// drawFaults chooses which faults are possible at all, and when each happens.
+func drawFaults(random *rand.Rand, _ Plan) (drawn []Fault) {
+	all := benign()
+	if random.IntN(2) == 0 {
+		all = append(all, harmful()...)
+	}
+	random.Shuffle(len(all), func(i, j int) { all[i], all[j] = all[j], all[i] })
+	possible := all[:1+random.IntN(4)]
+	const most, steps = 5, 400
+	for range random.IntN(most) {
+		drawn = append(drawn, Fault{Step: 20 + random.IntN(steps), What: possible[random.IntN(len(possible))], Pick: random.IntN(1000)})
+	}
+	slices.SortStableFunc(drawn, func(a, b Fault) int { return a.Step - b.Step })
+	return drawn
+}
+
+// faults holds what is wrong now.
+type faults struct {
+	due      []Fault
+	requests []Fault            // wait for the next request
+	silent   map[string]bool    // nodes whose kubelets do nothing
+	hung     map[types.UID]bool // pods whose movers do nothing
+	driver   int                // 1 while the driver fails
+	met      []string
+}
+
+func newFaults(plan []Fault) *faults {
+	return &faults{due: slices.Clone(plan), silent: map[string]bool{}, hung: map[types.UID]bool{}}
+}
+
+// strike applies the faults that are due. One without a victim waits for it.
+func (s *Simulation) strike() {
+	f := s.faults
+	f.due = slices.DeleteFunc(f.due, func(fault Fault) bool {
+		if fault.Step > s.step || !s.apply(fault) {
+			return false
+		}
+		f.met = append(f.met, fault.What)
+		s.trace.note(fmt.Sprintf("%5d ! %s", s.step, fault.What))
+		return true
+	})
+}
+
+// apply applies a fault, and reports whether there was a victim.
+func (s *Simulation) apply(fault Fault) bool {
+	switch fault.What {
+	case killAgent, cutAgent:
+		return s.harmAgent(fault)
+	case breakWatch, expireWatch:
+		watches := s.api.Watches()
+		if len(watches) == 0 {
+			return false
+		}
+		w := watches[fault.Pick%len(watches)]
+		if fault.What == expireWatch {
+			w.Expire()
+		} else {
+			w.Close()
+		}
+		return true
+	case silenceNode:
+		node := s.nodes[fault.Pick%len(s.nodes)]
+		s.faults.silent[node] = true
+		s.setReady(node, corev1.ConditionUnknown)
+		return true
+	case failDriver:
+		s.faults.driver = 1
+		return true
+	case cancel, deleteIt:
+		return s.harmTransfer(fault)
+	case deleteMover, preempt, failMover, killMover, hangMover:
+		return s.harmMover(fault)
+	default:
+		s.faults.requests = append(s.faults.requests, fault)
+		return true
+	}
+}
+
+func (s *Simulation) harmAgent(fault Fault) bool {
+	var alive []*process
+	for _, p := range s.processes {
+		if p.alive() {
+			alive = append(alive, p)
+		}
+	}
+	if len(alive) == 0 {
+		return false
+	}
+	p := alive[fault.Pick%len(alive)]
+	if fault.What == killAgent {
+		s.kill(p)
+		s.setAgent(p, corev1.ConditionFalse)
+		return true
+	}
+	p.cut = true
+	for _, w := range s.watchesOf(p) {
+		w.Close()
+	}
+	return true
+}
+
+func (s *Simulation) harmTransfer(fault Fault) bool {
+	var open []apiserver.Reference
+	for _, transfer := range s.transfers() {
+		if !viewOf(transfer.Object).ended() && transfer.GetDeletionTimestamp() == nil {
+			open = append(open, transfer)
+		}
+	}
+	if len(open) == 0 {
+		return s.unsettled() == "" && s.asked()
+	}
+	victim := open[fault.Pick%len(open)]
+	if fault.What == cancel {
+		s.patch(victim.Plural, victim.Object, map[string]any{"spec": map[string]any{"cancel": true}})
+	} else {
+		s.mustDelete(victim.Plural, victim.Object)
+	}
+	return true
+}
+
+func (s *Simulation) harmMover(fault Fault) bool {
+	var running []*mover
+	for _, m := range s.running() {
+		if m.begun && m.plural != "jobs" {
+			running = append(running, m)
+		}
+	}
+	if len(running) == 0 {
+		return s.unsettled() == "" && s.asked()
+	}
+	m := running[fault.Pick%len(running)]
+	pod := s.api.Get("pods", m.pod.Namespace, m.pod.Name)
+	if pod == nil || pod.GetUID() != m.pod.UID || pod.GetDeletionTimestamp() != nil {
+		return true // another fault hit it
+	}
+	switch fault.What {
+	case preempt:
+		s.patch("pods", pod, map[string]any{"status": map[string]any{"conditions": append(s.conditions(corev1.ConditionTrue), corev1.PodCondition{
+			Type: corev1.DisruptionTarget, Status: corev1.ConditionTrue, Reason: corev1.PodReasonPreemptionByScheduler,
+		})}})
+		s.mustDelete("pods", pod)
+	case deleteMover:
+		s.mustDelete("pods", pod)
+	case failMover:
+		m.result = &result{code: 1, message: "Failed to run data path service: injected"}
+	case killMover:
+		m.result = &result{code: 137, reason: "OOMKilled"}
+	default:
+		s.faults.hung[m.pod.UID] = true
+	}
+	return true
+}
+
+func (s *Simulation) setReady(node string, ready corev1.ConditionStatus) {
+	object := s.api.Get("nodes", "", node)
+	s.patch("nodes", object, map[string]any{"status": map[string]any{
+		"conditions": []corev1.NodeCondition{{Type: corev1.NodeReady, Status: ready, LastTransitionTime: s.now()}},
+	}})
+}
+
+// setAgent sets whether the pod of an agent is Ready.
+func (s *Simulation) setAgent(p *process, ready corev1.ConditionStatus) {
+	pod := s.api.Find(types.UID(p.pod))
+	if pod == nil {
+		return
+	}
+	s.patch("pods", pod, map[string]any{"status": map[string]any{"conditions": s.conditions(ready)}})
+}

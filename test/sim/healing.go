@@ -1,0 +1,67 @@
+package sim
+
+import (
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/lateen-project/lateen/test/sim/apiserver"
+)
+
+// healing returns what ends a fault, or recovers from it.
+func (s *Simulation) healing() (all []choice) {
+	for _, node := range s.nodes {
+		if s.faults.silent[node] {
+			all = append(all, choice{"node " + node + " returns", seldom / 2, func() {
+				s.faults.silent[node] = false
+				s.setReady(node, corev1.ConditionTrue)
+			}})
+		}
+		if p := s.last(node); !p.alive() && !s.faults.silent[node] {
+			all = append(all, choice{node + ": restarts the agent", seldom, func() {
+				s.setAgent(s.start(node, p.pod), corev1.ConditionTrue)
+			}})
+		}
+	}
+	for _, p := range s.processes {
+		if p.alive() && p.cut {
+			all = append(all, choice{p.name + " is connected again", seldom, func() { p.cut = false }})
+		}
+	}
+	if s.faults.driver > 0 {
+		all = append(all, choice{"the driver works again", seldom, func() { s.faults.driver = 0 }})
+	}
+	return all
+}
+
+// last returns the newest process of a node.
+func (s *Simulation) last(node string) (newest *process) {
+	for _, p := range s.processes {
+		if p.node == node {
+			newest = p
+		}
+	}
+	return newest
+}
+
+// stray returns the choices that end movers whose pods no longer exist: their kubelets notice.
+func (s *Simulation) stray() (all []choice) {
+	for _, m := range s.running() {
+		pod := s.api.Get("pods", m.pod.Namespace, m.pod.Name)
+		if (pod == nil || pod.GetUID() != m.pod.UID) && !s.faults.silent[m.pod.Spec.NodeName] {
+			all = append(all, choice{m.pod.Spec.NodeName + ": ends the stray mover " + m.pod.Name, often, func() { m.result = &result{code: 137} }})
+		}
+	}
+	return all
+}
+
+// evicting plays the taint manager: it deletes the pods of a node that is not Ready.
+func (s *Simulation) evicting() (all []choice) {
+	for _, object := range s.api.List("pods") {
+		pod := apiserver.As[corev1.Pod](object)
+		mover := metav1.GetControllerOfNoCopy(pod) != nil
+		if mover && s.faults.silent[pod.Spec.NodeName] && pod.DeletionTimestamp == nil && !terminal(pod) {
+			all = append(all, choice{"taint manager: evicts pod " + object.Key(), 1, func() { s.mustDelete("pods", object) }})
+		}
+	}
+	return all
+}

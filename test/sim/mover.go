@@ -1,0 +1,150 @@
+package sim
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	velerov1 "github.com/vmware-tanzu/velero/pkg/apis/velero/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/lateen-project/lateen/test/sim/apiserver"
+)
+
+// mover is a running data mover. It acts by itself, whatever its kubelet and its pod do.
+type mover struct {
+	pod      *corev1.Pod
+	kind     Kind
+	plural   string
+	transfer types.UID
+	begun    bool
+	reports  int
+	result   *result           // set when it has ended
+	events   map[string]string // names of its Events by reason
+}
+
+// plurals of the kinds, by the label of their movers.
+func plural(kind Kind) string { return strings.ToLower(string(kind)) + "s" }
+
+// mover registers a pod that starts to run, if it is a data mover.
+func (s *Simulation) mover(pod *corev1.Pod) {
+	owner := metav1.GetControllerOfNoCopy(pod)
+	if owner == nil || !slices.Contains(Kinds(), Kind(owner.Kind)) {
+		if owner != nil && owner.Kind == "Job" {
+			s.movers[pod.UID] = &mover{pod: pod, plural: "jobs", transfer: owner.UID, begun: true}
+		}
+		return
+	}
+	s.movers[pod.UID] = &mover{pod: pod, kind: Kind(owner.Kind), plural: plural(Kind(owner.Kind)), transfer: owner.UID, events: map[string]string{}}
+}
+
+// running returns the movers that run, ordered by UID.
+func (s *Simulation) running() (all []*mover) {
+	for _, m := range s.movers {
+		if m.result == nil {
+			all = append(all, m)
+		}
+	}
+	slices.SortFunc(all, func(a, b *mover) int { return strings.Compare(string(a.pod.UID), string(b.pod.UID)) })
+	return all
+}
+
+// moving plays the data movers.
+func (s *Simulation) moving() (all []choice) {
+	for _, m := range s.running() {
+		if m.plural == "jobs" {
+			all = append(all, choice{"job " + m.pod.Name + ": finishes", often / 4, func() { m.result = &result{} }})
+			continue
+		}
+		if s.faults.hung[m.pod.UID] {
+			continue
+		}
+		all = append(all, s.movement(m)...)
+	}
+	return all
+}
+
+func (s *Simulation) movement(m *mover) (all []choice) {
+	act := func(what string, weight int, do func()) {
+		all = append(all, choice{fmt.Sprintf("mover %s on %s: %s", m.pod.Name, m.pod.Spec.NodeName, what), weight, do})
+	}
+	object := s.api.Get(m.plural, veleroNamespace, m.pod.Name)
+	if object == nil || object.GetUID() != m.transfer {
+		return nil
+	}
+	view := viewOf(object)
+	const reports = 2
+	switch {
+	case !m.begun && view.phase == "InProgress":
+		act("begins", often, func() { m.begun = true; s.tell(m, "Data-Path-Started", "Data path started") })
+	case !m.begun:
+	case view.cancel:
+		act("cancels", often, func() {
+			s.tell(m, "Data-Path-Canceled", "Data path canceled")
+			m.result = &result{code: 1, message: "Failed to run data path service: data path is canceled"}
+		})
+	default:
+		if m.reports < reports {
+			act("reports", often/4, func() {
+				m.reports++
+				s.tell(m, "Data-Path-Progress", fmt.Sprintf(`{"totalBytes":1000,"doneBytes":%d}`, 300*m.reports))
+			})
+		}
+		act("finishes", often/4, func() { s.finish(m) })
+	}
+	return all
+}
+
+// tell sends or updates the Event of a reason.
+func (s *Simulation) tell(m *mover, reason, message string) {
+	if name := m.events[reason]; name != "" {
+		if event := s.api.Get("events", veleroNamespace, name); event != nil {
+			s.patch("events", event, map[string]any{"message": message, "count": apiserver.As[corev1.Event](event).Count + 1, "lastTimestamp": s.now()})
+			return
+		}
+	}
+	m.events[reason] = s.create("events", veleroNamespace, &corev1.Event{
+		ObjectMeta:     metav1.ObjectMeta{GenerateName: m.pod.Name + "."},
+		InvolvedObject: corev1.ObjectReference{Kind: string(m.kind), Namespace: veleroNamespace, Name: m.pod.Name, UID: m.transfer},
+		Source:         corev1.EventSource{Component: m.pod.Name, Host: m.pod.Spec.NodeName},
+		Reason:         reason, Message: message, Type: corev1.EventTypeNormal, FirstTimestamp: s.now(), LastTimestamp: s.now(), Count: 1,
+	}).GetName()
+}
+
+// finish moves the bytes and ends the mover with Velero's message.
+func (s *Simulation) finish(m *mover) {
+	object := s.api.Get(m.plural, veleroNamespace, m.pod.Name)
+	volume := fmt.Sprintf(`{"byPath":"/%s","volumeMode":"Filesystem"}`, m.transfer)
+	message := fmt.Sprintf(`{"snapshotID":"snapshot-of-%s","emptySnapshot":false,"source":%s,"totalBytes":1000,"incrementalBytes":500}`, m.pod.Name, volume)
+	switch m.kind {
+	case Upload:
+		s.storage.uploaded[m.transfer] = s.storage.volumes[s.handleOf(m.pod)]
+	case Download:
+		s.promises.write(s, m)
+		s.storage.volumes[s.handleOf(m.pod)] = string(m.transfer)
+	case Restore:
+		s.promises.write(s, m)
+		s.storage.restored[apiserver.As[velerov1.PodVolumeRestore](object).Spec.Pod.UID] = true
+	case Backup:
+	}
+	if m.kind == Restore || m.kind == Download {
+		message = fmt.Sprintf(`{"target":%s,"totalBytes":1000}`, volume)
+	}
+	s.tell(m, "Data-Path-Completed", message)
+	m.result = &result{message: message}
+}
+
+// handleOf returns the handle of the volume that a mover of a snapshot or of a claim mounts.
+func (s *Simulation) handleOf(pod *corev1.Pod) string {
+	claim := s.api.Get("persistentvolumeclaims", pod.Namespace, pod.Name)
+	if claim == nil {
+		return ""
+	}
+	volume := s.api.Get("persistentvolumes", "", apiserver.As[corev1.PersistentVolumeClaim](claim).Spec.VolumeName)
+	if volume == nil || apiserver.As[corev1.PersistentVolume](volume).Spec.CSI == nil {
+		return ""
+	}
+	return apiserver.As[corev1.PersistentVolume](volume).Spec.CSI.VolumeHandle
+}

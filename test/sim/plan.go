@@ -1,0 +1,78 @@
+package sim
+
+import (
+	"math/rand/v2"
+
+	corev1 "k8s.io/api/core/v1"
+	storagev1 "k8s.io/api/storage/v1"
+)
+
+// Plan is what a seed decides before the first choice: the cluster, the work and the faults. A minimiser removes parts
+// of it and plays the same seed again.
+type Plan struct {
+	Seed        uint64
+	Nodes       int
+	Slots       int  // transfers InProgress on a node
+	Queue       int  // prepared transfers of the cluster; 0: unlimited
+	Maintenance int  // maintenance jobs at once
+	WhenUsed    bool // volumes are provisioned for the first consumer
+	Retain      bool // the storage class keeps volumes
+	Hurry       bool // time passes only when nothing else can happen
+	Work        []Work
+	Faults      []Fault
+}
+
+func (p Plan) binding() storagev1.VolumeBindingMode {
+	if p.WhenUsed {
+		return storagev1.VolumeBindingWaitForFirstConsumer
+	}
+	return storagev1.VolumeBindingImmediate
+}
+
+func (p Plan) reclaim() corev1.PersistentVolumeReclaimPolicy {
+	if p.Retain {
+		return corev1.PersistentVolumeReclaimRetain
+	}
+	return corev1.PersistentVolumeReclaimDelete
+}
+
+// Kind is a kind of transfer.
+type Kind string
+
+// The kinds.
+const (
+	Backup   Kind = "PodVolumeBackup"
+	Restore  Kind = "PodVolumeRestore"
+	Upload   Kind = "DataUpload"
+	Download Kind = "DataDownload"
+)
+
+// Kinds returns all kinds.
+func Kinds() []Kind { return []Kind{Backup, Restore, Upload, Download} }
+
+// Work is a transfer that Velero's server asks for.
+type Work struct {
+	Kind Kind
+	Node int // of the application's pod
+}
+
+// Draw makes the plan of a seed. Each seed also decides which faults are possible at all (swarm testing).
+func Draw(seed uint64) Plan {
+	random := rand.New(rand.NewPCG(seed, planStream))
+	plan := Plan{
+		Seed: seed, Nodes: 3, Slots: 1 + random.IntN(2), Queue: random.IntN(4),
+		WhenUsed: random.IntN(2) == 0, Retain: random.IntN(3) == 0, Hurry: random.IntN(2) == 0,
+	}
+	for range 1 + random.IntN(maxWork) {
+		plan.Work = append(plan.Work, Work{Kind: Kinds()[random.IntN(len(Kinds()))], Node: random.IntN(plan.Nodes)})
+	}
+	plan.Faults = drawFaults(random, plan)
+	return plan
+}
+
+const (
+	maxWork      = 4
+	planStream   = 1 // streams of random numbers of one seed
+	choiceStream = 2
+	nameStream   = 3
+)

@@ -1,0 +1,110 @@
+package sim
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"maps"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/go-logr/logr"
+	"github.com/prometheus/client_golang/prometheus"
+	"k8s.io/client-go/rest"
+	"k8s.io/klog/v2"
+	"k8s.io/utils/clock"
+
+	"github.com/lateen-project/lateen/cmd/lateen/agent"
+	"github.com/lateen-project/lateen/cmd/lateen/config"
+	"github.com/lateen-project/lateen/metrics"
+	"github.com/lateen-project/lateen/reconcile/transfer"
+)
+
+// process is one run of an agent on a node.
+type process struct {
+	name     string // node#number
+	node     string
+	pod      string // UID
+	gate     *gate
+	dead     atomic.Bool // it was killed: nothing of it gets through
+	cut      bool        // it does not reach the API server
+	cancel   context.CancelFunc
+	ended    chan struct{}
+	err      error // readable once ended is closed
+	registry *prometheus.Registry
+
+	lock   sync.Mutex
+	queues map[string]*queue // by the name of the controller
+}
+
+// start starts an agent as the command node-agent assembles it.
+func (s *Simulation) start(node, pod string) *process {
+	s.started++
+	p := &process{name: fmt.Sprintf("%s#%d", node, s.started), node: node, pod: pod, gate: s.gate, ended: make(chan struct{}), registry: prometheus.NewRegistry(), queues: map[string]*queue{}}
+	options := agent.Options{
+		Flags: config.Options{
+			Namespace: veleroNamespace, NodeName: node, PodUID: pod, NodeAgentConfigMap: configMapName, MoverTemplate: "daemonset",
+			ResourceTimeout: 10 * time.Minute, Workers: workers, KubeAPIQPS: 100, KubeAPIBurst: 200, StartupTimeout: 30 * time.Second,
+			MaintenanceConcurrency: s.plan.Maintenance, MaintenanceTimeout: 12 * time.Hour,
+		},
+		Rest:    &rest.Config{Host: "http://simulation", Transport: p},
+		Metrics: metrics.New(p.registry, "simulation", node), Limits: transfer.DefaultLimits(), Clock: clock.RealClock{}, Log: io.Discard,
+		Server: &agent.Server{}, Process: fmt.Sprint(s.started), Queue: p.queue,
+	}
+	const stall = 10 * time.Minute // a schedule is shorter than the default
+	options.Limits.StallTimeout = stall
+	logger := logr.Discard()
+	if s.Log != nil {
+		logger = s.Log.WithName(p.name)
+	}
+	var ctx context.Context
+	ctx, p.cancel = context.WithCancel(klog.NewContext(context.Background(), logger))
+	go func() {
+		defer close(p.ended)
+		p.err = agent.Run(ctx, options)
+	}()
+	s.processes = append(s.processes, p)
+	return p
+}
+
+// workers is how many resources of a kind an agent handles at once: more than a schedule has, so that the order of
+// the queue decides nothing.
+const workers = 8
+
+// alive reports whether the process runs.
+func (p *process) alive() bool {
+	select {
+	case <-p.ended:
+		return false
+	default:
+		return !p.dead.Load()
+	}
+}
+
+// reconciles returns the keys that the controllers of a process can reconcile next.
+func (p *process) reconciles() (all []choice) {
+	p.lock.Lock()
+	defer p.lock.Unlock()
+	for _, name := range slices.Sorted(maps.Keys(p.queues)) {
+		for _, key := range p.queues[name].ready() {
+			all = append(all, choice{p.name + ": reconcile " + name + " " + key, often, func() { p.queues[name].grant(key) }})
+		}
+	}
+	return all
+}
+
+// kill ends a process as SIGKILL does: none of its requests gets through from now on, and no answer.
+func (s *Simulation) kill(p *process) {
+	p.dead.Store(true)
+	p.cancel()
+	for _, waiting := range s.gate.waiting() {
+		if waiting.from == p {
+			s.gate.release(waiting, outcome{err: errKilled})
+		}
+	}
+	for _, w := range s.watchesOf(p) {
+		w.Close()
+	}
+}

@@ -1,0 +1,182 @@
+package sim
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	snapshotv1 "github.com/kubernetes-csi/external-snapshotter/client/v8/apis/volumesnapshot/v1"
+	velerov1 "github.com/vmware-tanzu/velero/pkg/apis/velero/v1"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/lateen-project/lateen/test/sim/apiserver"
+)
+
+// promises collects what single events break.
+type promises struct {
+	broken   []string
+	requests int // of agents about transfers
+	checked  int64
+}
+
+func newPromises() *promises { return &promises{} }
+
+func (p *promises) fail(format string, args ...any) {
+	p.broken = append(p.broken, fmt.Sprintf(format, args...))
+}
+
+// request counts a request. Elections, Kubernetes Events and watches have a pace of their own.
+func (p *promises) request(of *parked, reply apiserver.Reply) {
+	if reply.Watch == nil && !strings.Contains(of.request.Path, "/events") && !strings.Contains(of.request.Path, "/leases") {
+		p.requests++
+	}
+}
+
+// write checks the volume that a mover is about to write to.
+func (p *promises) write(s *Simulation, m *mover) {
+	if m.kind != Restore {
+		if strings.HasPrefix(s.handleOf(m.pod), "vol-app") {
+			p.fail("mover %s writes to a volume of an application", m.pod.Name)
+		}
+		return
+	}
+	object := s.api.Get(m.plural, veleroNamespace, m.pod.Name)
+	target := apiserver.As[velerov1.PodVolumeRestore](object).Spec.Pod
+	pod := s.api.Get("pods", target.Namespace, target.Name)
+	if pod != nil && pod.GetUID() == target.UID && apiserver.As[corev1.Pod](pod).Status.Phase == corev1.PodRunning && !s.faults.silent[m.pod.Spec.NodeName] {
+		p.fail("mover %s writes to the volume of pod %s, which runs", m.pod.Name, pod.Key())
+	}
+}
+
+// deleteVolume checks a volume that is about to be deleted.
+func (p *promises) deleteVolume(s *Simulation, volume *apiserver.Object, handle string) {
+	if strings.HasPrefix(handle, "vol-app") {
+		p.fail("volume %s of an application is deleted", volume.Key())
+	}
+	owner := s.api.Find(types.UID(s.storage.volumes[handle]))
+	if owner != nil && viewOf(owner).phase == "Completed" && owner.GetKind() == string(Download) {
+		p.fail("volume %s with the data of %s is deleted", volume.Key(), owner.Key())
+	}
+}
+
+// check returns the first promise that is broken now.
+func (s *Simulation) check() error {
+	if len(s.promises.broken) > 0 {
+		return errors.New(s.promises.broken[0])
+	}
+	if s.promises.checked == s.api.Revision() {
+		return nil
+	}
+	s.promises.checked = s.api.Revision()
+	if err := s.checkSlots(); err != nil {
+		return err
+	}
+	if err := s.checkMovers(); err != nil {
+		return err
+	}
+	if most := s.mostRequests(); s.promises.requests > most {
+		return fmt.Errorf("agents sent %d requests, more than %d", s.promises.requests, most)
+	}
+	return s.checkHandles()
+}
+
+// mostRequests bounds the requests of a schedule: those of each start, of each transfer, and of each fault.
+func (s *Simulation) mostRequests() int {
+	const start, transfer, fault = 40, 150, 300
+	return start*s.started + transfer*len(s.plan.Work) + fault*len(s.faults.met)
+}
+
+// moverSucceeded is on a DataDownload whose mover has ended: its rebind takes no slot.
+const moverSucceeded = "lateen.dev/moved"
+
+// checkSlots checks that no node has more transfers InProgress than slots.
+func (s *Simulation) checkSlots() error {
+	count := map[string]int{}
+	for _, transfer := range s.transfers() {
+		if v := viewOf(transfer.Object); v.phase == "InProgress" && transfer.GetAnnotations()[moverSucceeded] == "" {
+			if count[v.node]++; count[v.node] > s.plan.Slots {
+				return fmt.Errorf("%s has %d transfers InProgress and %d slots", v.node, count[v.node], s.plan.Slots)
+			}
+		}
+	}
+	return nil
+}
+
+// checkMovers checks that one attempt of a transfer has one mover at most.
+func (s *Simulation) checkMovers() error {
+	seen := map[string]string{}
+	for _, m := range s.running() {
+		attempt := string(m.transfer) + "/" + m.pod.Annotations["lateen.dev/attempt"]
+		if other, twice := seen[attempt]; twice && m.begun {
+			return fmt.Errorf("two movers of one attempt run: pods %s and %s of %s", other, m.pod.UID, m.pod.Name)
+		}
+		if m.begun {
+			seen[attempt] = string(m.pod.UID)
+		}
+	}
+	return nil
+}
+
+// checkHandles checks that every snapshot of the driver has a content that knows it.
+func (s *Simulation) checkHandles() error {
+	known := map[string]bool{}
+	for _, object := range s.api.List("volumesnapshotcontents") {
+		of := apiserver.As[snapshotv1.VolumeSnapshotContent](object)
+		if of.Status != nil && of.Status.SnapshotHandle != nil {
+			known[*of.Status.SnapshotHandle] = true
+		}
+		if of.Spec.Source.SnapshotHandle != nil {
+			known[*of.Spec.Source.SnapshotHandle] = true
+		}
+	}
+	for handle := range s.storage.snapshots {
+		if !known[handle] {
+			return fmt.Errorf("snapshot %s is lost: no VolumeSnapshotContent has its handle", handle)
+		}
+	}
+	for i, handle := range s.storage.deleted {
+		if slices.Contains(s.storage.deleted[:i], handle) {
+			return fmt.Errorf("snapshot %s is deleted twice", handle)
+		}
+	}
+	return nil
+}
+
+// asked reports whether Velero's server has asked for all work.
+func (s *Simulation) asked() bool {
+	return s.work != nil && !slices.ContainsFunc(s.work, func(j *job) bool { return j.transfer == "" })
+}
+
+// done reports whether all work has ended and nothing is left to do.
+func (s *Simulation) done() bool {
+	return s.asked() && len(s.faults.due) == 0 && s.unsettled() == "" && s.leftovers() == ""
+}
+
+// unsettled describes the transfers that have not ended or are not cleaned up.
+func (s *Simulation) unsettled() string {
+	var all []string
+	for _, transfer := range s.transfers() {
+		if v := viewOf(transfer.Object); !v.ended() || len(transfer.GetFinalizers()) > 0 {
+			all = append(all, fmt.Sprintf("%s %s is %s %s", transfer.GetKind(), transfer.GetName(), v.phase, v.message))
+		}
+	}
+	return strings.Join(all, "; ")
+}
+
+// leftovers describes what Lateen made for transfers.
+func (s *Simulation) leftovers() string {
+	var all []string
+	for _, plural := range []string{"pods", "persistentvolumeclaims", "volumesnapshots", "volumesnapshotcontents"} {
+		for _, object := range s.api.List(plural) {
+			if object.GetLabels()["lateen.dev/mover"] != "" {
+				all = append(all, plural+" "+object.Key())
+			}
+		}
+	}
+	if len(s.running()) > 0 {
+		all = append(all, "running movers")
+	}
+	return strings.Join(all, "; ")
+}

@@ -1,0 +1,70 @@
+package sim
+
+import (
+	"flag"
+	"math/rand/v2"
+	"os"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/lateen-project/lateen/reconcile/seeds"
+)
+
+func TestMain(m *testing.M) {
+	fixJitter()
+	os.Exit(m.Run())
+}
+
+// play plays a plan and returns the trace and what was broken.
+func play(t *testing.T, plan Plan) (played *trace, broken error) {
+	t.Helper()
+	synctest.Test(t, func(*testing.T) {
+		s := newSimulation(plan)
+		broken, played = s.run(), s.trace
+	})
+	return played, broken
+}
+
+func TestABackupWithoutFaultsIsCompleted(t *testing.T) {
+	plan := Plan{Seed: 1, Nodes: 1, Slots: 1, Hurry: true, Work: []Work{{Kind: Backup}}}
+	played, broken := play(t, plan)
+	require.NoError(t, broken, "%s", played)
+}
+
+func TestASeedReplaysToTheSameTrace(t *testing.T) {
+	seeds.Each(t, 5, func(t *testing.T, random *rand.Rand) {
+		t.Helper()
+		plan := Draw(random.Uint64())
+		first, _ := play(t, plan)
+		for range 3 {
+			again, _ := play(t, plan)
+			require.Equal(t, first.hash(), again.hash(), "plan %+v", plan)
+		}
+	})
+}
+
+// runs is how many fresh schedules are played.
+var runs = flag.Int("runs", 100, "fresh schedules")
+
+func TestSchedules(t *testing.T) {
+	start, played, steps := time.Now(), 0, 0
+	seeds.Each(t, *runs, func(t *testing.T, random *rand.Rand) {
+		t.Helper()
+		plan := Draw(random.Uint64())
+		trace, broken := play(t, plan)
+		played, steps = played+1, steps+len(trace.lines)
+		if broken == nil {
+			return
+		}
+		least := Minimize(plan, func(less Plan) error {
+			_, err := play(t, less)
+			return err
+		})
+		trace, smallest := play(t, least)
+		require.NoError(t, broken, "minimized to %+v: %v\n%s", least, smallest, trace)
+	})
+	t.Logf("%d schedules with %d choices in %s", played, steps, time.Since(start).Round(time.Millisecond))
+}

@@ -1,0 +1,250 @@
+// Package sim plays whole agents in virtual time against an API server in memory. A seed decides everything that a
+// real cluster leaves to chance: which event reaches which cache next, which request is answered or lost, when an
+// agent dies. One scheduler makes one choice at a time, and after each choice the promises of Lateen are checked.
+//
+// The same seed leads to the same choices: all requests and reconciles of the agents pass a gate, the actors act only
+// when they are chosen, and time passes only when the scheduler sleeps (testing/synctest).
+package sim
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"testing/synctest"
+	"time"
+
+	"github.com/go-logr/logr"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/lateen-project/lateen/test/sim/apiserver"
+)
+
+// Simulation is one schedule. All its methods run in one goroutine, within one bubble of synctest.
+type Simulation struct {
+	Log *logr.Logger // of the agents; nil discards
+
+	plan      Plan
+	random    *rand.Rand
+	api       *apiserver.Server
+	gate      *gate
+	trace     *trace
+	nodes     []string
+	processes []*process
+	started   int // processes so far
+	step      int
+	begin     time.Time
+	work      []*job
+	movers    map[types.UID]*mover
+	storage   *storage
+	faults    *faults
+	promises  *promises
+}
+
+// choice is something that can happen now.
+type choice struct {
+	name   string
+	weight int
+	do     func()
+}
+
+// Weights of choices. Requests, events and actors are the usual work.
+const (
+	often  = 40
+	seldom = 2
+)
+
+// limits of a schedule. A schedule that reaches one has not ended.
+const (
+	maxSteps = 30_000
+	maxTime  = 72 * time.Hour
+)
+
+// newSimulation prepares a schedule.
+func newSimulation(plan Plan) *Simulation {
+	names := rand.New(rand.NewPCG(plan.Seed, nameStream))
+	const digits = 5
+	s := &Simulation{
+		plan: plan, random: rand.New(rand.NewPCG(plan.Seed, choiceStream)), gate: newGate(), trace: newTrace(), begin: time.Now(),
+		movers: map[types.UID]*mover{}, storage: newStorage(),
+	}
+	s.api = apiserver.New(time.Now, func() string {
+		const letters = "bcdfghjklmnpqrstvwxz2456789"
+		name := make([]byte, digits)
+		for i := range name {
+			name[i] = letters[names.IntN(len(letters))]
+		}
+		return string(name)
+	}, func() types.UID {
+		return types.UID(fmt.Sprintf("%08x-0000-4000-8000-%012x", names.Uint32(), names.Uint64()&(1<<48-1)))
+	})
+	s.faults, s.promises = newFaults(plan.Faults), newPromises()
+	return s
+}
+
+// run plays the schedule to its end and returns what was broken, or nil.
+func (s *Simulation) run() (broken error) {
+	defer s.stop()
+	s.furnish()
+	for _, node := range s.nodes {
+		s.deploy(node)
+	}
+	for s.step = 1; ; s.step++ {
+		<-time.After(time.Microsecond) // no two choices have the same time: client-go names Events by it
+		synctest.Wait()
+		s.tidy()
+		s.strike()
+		synctest.Wait()
+		if err := s.check(); err != nil {
+			return fmt.Errorf("step %d: %w", s.step, err)
+		}
+		if s.done() {
+			return s.checkEnd()
+		}
+		if s.step > maxSteps || time.Since(s.begin) > maxTime {
+			return fmt.Errorf("step %d, after %s: not every transfer has ended: %s", s.step, time.Since(s.begin).Round(time.Second), s.unsettled())
+		}
+		s.choose()
+	}
+}
+
+// choose makes one choice.
+func (s *Simulation) choose() {
+	choices := s.choices()
+	total := 0
+	for _, one := range choices {
+		total += one.weight
+	}
+	if total == 0 || !s.plan.Hurry && s.random.IntN(often) == 0 {
+		s.sleep(total == 0)
+		return
+	}
+	at := s.random.IntN(total)
+	for _, one := range choices {
+		if at -= one.weight; at < 0 {
+			s.trace.add(s.step, time.Since(s.begin), one.name)
+			one.do()
+			return
+		}
+	}
+}
+
+// sleep lets time pass until an agent does something, at most for a while if something else could happen.
+func (s *Simulation) sleep(idle bool) {
+	most := time.Duration(1+s.random.IntN(5_000)) * time.Millisecond
+	if idle {
+		most = 10 * time.Minute
+	}
+	select { // something that was parked before may have left a mark
+	case <-s.gate.arrived:
+	default:
+	}
+	timer := time.NewTimer(most)
+	defer timer.Stop()
+	select {
+	case <-s.gate.arrived:
+	case <-timer.C:
+	}
+	s.trace.add(s.step, time.Since(s.begin), "time passes")
+}
+
+// choices returns everything that can happen now, in an order that only the seed decides.
+func (s *Simulation) choices() []choice {
+	all := s.requests()
+	for _, p := range s.processes {
+		if p.alive() {
+			all = append(all, p.reconciles()...)
+		}
+	}
+	all = append(all, s.deliveries()...)
+	all = append(all, s.scheduling()...)
+	all = append(all, s.kubelets()...)
+	all = append(all, s.moving()...)
+	all = append(all, s.binding()...)
+	all = append(all, s.snapshotting()...)
+	all = append(all, s.collecting()...)
+	all = append(all, s.server()...)
+	all = append(all, s.stray()...)
+	all = append(all, s.evicting()...)
+	return append(all, s.healing()...)
+}
+
+// requests returns the requests that can be answered.
+func (s *Simulation) requests() (all []choice) {
+	for _, p := range s.gate.waiting() {
+		if p.from.cut {
+			all = append(all, choice{p.from.name + ": cut: " + p.name, often, func() { s.gate.release(p, outcome{err: errCut}) }})
+			continue
+		}
+		all = append(all, choice{p.from.name + ": " + p.name, often, func() { s.answer(p) }})
+	}
+	return all
+}
+
+// answer answers a request, unless a fault hits it.
+func (s *Simulation) answer(p *parked) {
+	if end, hit := s.faults.hit(s, p); hit {
+		s.gate.release(p, end)
+		return
+	}
+	s.gate.release(p, outcome{response: s.handle(p).Response(p.http)})
+}
+
+// handle lets the API server handle a request.
+func (s *Simulation) handle(p *parked) apiserver.Reply {
+	reply := s.api.Handle(p.request)
+	s.promises.request(p, reply)
+	if reply.Code >= 300 {
+		s.trace.note(fmt.Sprintf("  → %d", reply.Code))
+	}
+	return reply
+}
+
+// deliveries returns the events that caches can get.
+func (s *Simulation) deliveries() (all []choice) {
+	for _, w := range s.api.Watches() {
+		if next := w.Next(); next != "" && !s.isCut(w.Client) {
+			all = append(all, choice{fmt.Sprintf("%s: hears %s (%s)", w.Client, next, w.Name), often, w.Deliver})
+		}
+	}
+	return all
+}
+
+func (s *Simulation) isCut(client string) bool {
+	for _, p := range s.processes {
+		if p.name == client {
+			return p.cut
+		}
+	}
+	return false
+}
+
+func (s *Simulation) watchesOf(p *process) (all []*apiserver.Watch) {
+	for _, w := range s.api.Watches() {
+		if w.Client == p.name {
+			all = append(all, w)
+		}
+	}
+	return all
+}
+
+// tidy closes watches whose clients have gone.
+func (s *Simulation) tidy() {
+	var gone []*apiserver.Watch
+	for _, w := range s.api.Watches() {
+		if w.Abandoned() {
+			gone = append(gone, w)
+		}
+	}
+	for _, w := range gone {
+		w.Close()
+	}
+}
+
+// stop ends all agents.
+func (s *Simulation) stop() {
+	for _, p := range s.processes {
+		s.kill(p)
+	}
+	for _, p := range s.processes {
+		<-p.ended
+	}
+}

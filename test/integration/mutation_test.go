@@ -8,10 +8,8 @@ import (
 
 	"github.com/stretchr/testify/require"
 	corev1 "k8s.io/api/core/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/util/wait"
 
 	"github.com/lateen-project/lateen/api"
 	"github.com/lateen-project/lateen/test/fixture"
@@ -105,8 +103,8 @@ func (s *env) deleteClass(ctx context.Context, name string) error {
 		ObjectMeta: metav1.ObjectMeta{Name: "probe"},
 		Spec:       corev1.PodSpec{PriorityClassName: name, Containers: []corev1.Container{{Name: "c", Image: "i"}}},
 	}
-	return wait.PollUntilContextTimeout(ctx, 20*time.Millisecond, testenv.Patience, true, func(ctx context.Context) (bool, error) {
+	return untilRefused(ctx, func() error {
 		_, err := s.Kube.CoreV1().Pods(s.Namespace).Create(ctx, probe, metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}})
-		return apierrors.IsForbidden(err), nil
+		return err
 	})
 }

@@ -185,5 +185,5 @@ func (s *env) policy(message string) {
 	}, metav1.CreateOptions{})
 	require.NoError(s, err)
 	s.removing(admission.ValidatingAdmissionPolicyBindings().Delete)
-	s.untilRefused()
+	s.webhookInForce()
 }

@@ -4,6 +4,8 @@ import (
 	"context"
 	"encoding/json"
 	"encoding/pem"
+	"errors"
+	"fmt"
 	"net/http"
 	"net/http/httptest"
 	"sync"
@@ -109,7 +111,7 @@ func (w *webhook) validates(group string, resources ...string) (remove func()) {
 		}},
 	}, metav1.CreateOptions{})
 	require.NoError(w, err)
-	w.untilRefused()
+	w.webhookInForce()
 	return w.removing(configurations.Delete)
 }
 
@@ -126,7 +128,7 @@ func (w *webhook) mutates() {
 	require.NoError(w, err)
 	review := *w.review.Load()
 	w.answers(denies)
-	w.untilRefused()
+	w.webhookInForce()
 	w.answers(review)
 	w.removing(configurations.Delete)
 }
@@ -142,8 +144,8 @@ func (s *env) removing(remove func(context.Context, string, metav1.DeleteOptions
 	return once
 }
 
-// untilRefused returns when the API server asks the webhook, which it hears of by a watch.
-func (s *env) untilRefused() {
+// webhookInForce returns when the API server asks the webhook, which it hears of by a watch.
+func (s *env) webhookInForce() {
 	probe := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "probe", Labels: s.ours().MatchLabels}}
 	s.inForce(func() error {
 		_, err := s.Kube.CoreV1().ConfigMaps(s.Namespace).Create(s.Context(), probe, metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}})
@@ -151,21 +153,25 @@ func (s *env) untilRefused() {
 	})
 }
 
-// inForce tries something until the API server refuses it: nothing else tells that a rule has got there.
-func (s *env) inForce(try func() error) {
-	ctx := s.soon()
+// inForce tries something until the API server refuses it.
+func (s *env) inForce(try func() error) { require.NoError(s, untilRefused(s.soon(), try)) }
+
+// untilRefused returns nil once the API server refuses what is tried: nothing else tells that a rule has got there.
+func untilRefused(ctx context.Context, try func() error) error {
 	ticker := time.NewTicker(20 * time.Millisecond)
 	defer ticker.Stop()
 	for {
 		err := try()
 		if status := apierrors.APIStatus(nil); err != nil {
-			require.ErrorAs(s, err, &status)
-			return
+			if errors.As(err, &status) {
+				return nil
+			}
+			return err
 		}
 		select {
 		case <-ticker.C:
 		case <-ctx.Done():
-			require.Fail(s, "nothing is refused")
+			return fmt.Errorf("nothing is refused: %w", ctx.Err())
 		}
 	}
 }

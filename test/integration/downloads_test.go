@@ -172,7 +172,7 @@ func TestAVolumeThatCannotBeDeliveredIsKeptAndNamed(t *testing.T) {
 	ended := v.settles(testenv.DataDownload, name, testenv.Failed)
 	handle := v.Driver.Volumes()[0]
 	volume := "pvc-" + strings.TrimPrefix(handle, "vol-")
-	require.Contains(t, ended.Status.Message, "restored volume does not exist")
+	require.Contains(t, ended.Status.Message, "restored does not exist")
 	require.Contains(t, ended.Status.Message, "kept as PersistentVolume "+volume)
 	v.says("Failed", volume)
 	require.NoError(t, v.Transfers(testenv.DataDownload).Delete(v.soon(), name))

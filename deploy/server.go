@@ -89,7 +89,7 @@ func plugins(v Velero) []corev1.Container {
 		name := pluginName(image)
 		for n := 2; taken[name]; n++ {
 			suffix := fmt.Sprintf("-%d", n)
-			name = truncate(pluginName(image), validation.DNS1123LabelMaxLength-len(suffix)) + suffix
+			name = shorten(pluginName(image), validation.DNS1123LabelMaxLength-len(suffix)) + suffix
 		}
 		taken[name] = true
 		all = append(all, corev1.Container{
@@ -106,10 +106,11 @@ func pluginName(image string) string {
 	if parts := strings.SplitN(name, "/", 2); len(parts) == 2 && (parts[0] == "" || strings.Contains(parts[1], "/")) {
 		name = parts[1]
 	}
-	return truncate(strings.NewReplacer("/", "-", "_", "-", ".", "-").Replace(name), validation.DNS1123LabelMaxLength)
+	return shorten(strings.NewReplacer("/", "-", "_", "-", ".", "-").Replace(name), validation.DNS1123LabelMaxLength)
 }
 
-func truncate(name string, most int) string {
+// shorten cuts a name, which is ASCII, so that it stays a valid name.
+func shorten(name string, most int) string {
 	return strings.Trim(name[:min(len(name), most)], "-")
 }
 

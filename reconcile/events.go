@@ -12,6 +12,7 @@ import (
 
 	"github.com/lateen-project/lateen/exposer/objects"
 	"github.com/lateen-project/lateen/reconcile/transfer"
+	"github.com/lateen-project/lateen/truncate"
 )
 
 // Reasons of the Kubernetes Events on the resources.
@@ -124,10 +125,7 @@ func (t *TransferReconciler[T]) event(about objects.MoverSpec, kind, reason, not
 
 // EventMessage truncates a text to the API server's limit for the message of an Event.
 func EventMessage(text string) string {
-	if len(text) <= maxEventBytes {
-		return text
-	}
-	return strings.ToValidUTF8(text[:maxEventBytes-len("…")], "") + "…"
+	return truncate.End(text, maxEventBytes)
 }
 
 // logLines is the number of lines of a failed mover's log in an Event.

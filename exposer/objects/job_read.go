@@ -12,6 +12,7 @@ import (
 	"k8s.io/utils/ptr"
 
 	"github.com/lateen-project/lateen/api"
+	"github.com/lateen-project/lateen/truncate"
 )
 
 // JobOutcome is the result of a maintenance job, or that it is unfinished.
@@ -226,9 +227,7 @@ func podFailure(pod corev1.Pod) (Verdict, string) {
 		if _, after, found := strings.Cut(text, failureMark); found {
 			text = strings.TrimSpace(after)
 		}
-		if len(text) > lengthOfFailure {
-			text = strings.ToValidUTF8(text[len(text)-lengthOfFailure:], "")
-		}
+		text = truncate.Start(text, lengthOfFailure)
 		if ended.Reason == "OOMKilled" {
 			return VerdictOutOfMemory, outOfMemory(pod, text)
 		}

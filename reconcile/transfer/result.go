@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+
+	"github.com/lateen-project/lateen/truncate"
 )
 
 // ErrNoSnapshot reports a mover that succeeded without a snapshot of a volume that was not empty.
@@ -72,10 +74,13 @@ func readResult[T any](message string, into *T) error {
 		return errors.New("empty termination message")
 	}
 	if err := json.Unmarshal([]byte(message), into); err != nil {
-		return fmt.Errorf("parse %q: %w", truncate(message), err)
+		return fmt.Errorf("parse %q: %w", truncate.End(message, maxQuoted), err)
 	}
 	return nil
 }
+
+// maxQuoted bounds the bytes of a message that an error quotes.
+const maxQuoted = 200
 
 // ReadProgress parses the message of a mover's progress Event, {"totalBytes":N,"doneBytes":N}. Units are bytes.
 func ReadProgress(message string) (Progress, error) {
@@ -84,15 +89,7 @@ func ReadProgress(message string) (Progress, error) {
 		DoneBytes  int64 `json:"doneBytes"`
 	}
 	if err := json.Unmarshal([]byte(message), &reported); err != nil {
-		return Progress{}, fmt.Errorf("parse progress %q: %w", truncate(message), err)
+		return Progress{}, fmt.Errorf("parse progress %q: %w", truncate.End(message, maxQuoted), err)
 	}
 	return Progress{Total: reported.TotalBytes, Done: reported.DoneBytes}, nil
-}
-
-func truncate(message string) string {
-	const most = 200
-	if len(message) <= most {
-		return message
-	}
-	return message[:most] + "…"
 }

@@ -7,6 +7,8 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+
+	"github.com/lateen-project/lateen/truncate"
 )
 
 // match returns how an object is unlike the part of it that is wanted; nothing if it is like that. A map wants its
@@ -121,8 +123,7 @@ func brief(value any) string {
 	if value == nil {
 		return "absent"
 	}
-	text := inJSON(value)
-	return text[:min(len(text), mostShown)]
+	return truncate.End(inJSON(value), mostShown)
 }
 
 func inJSON(value any) string {

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/lateen-project/lateen/test/testenv"
+	"github.com/lateen-project/lateen/truncate"
 )
 
 // Result is what came of one case.
@@ -46,10 +47,7 @@ const mostWhy = 250
 func newResult(story *Case, took time.Duration, err error) Result {
 	result := Result{Kind: story.Kind, Title: story.Title, Seconds: took.Round(time.Second / 10).Seconds(), Date: time.Now().Format(time.DateOnly)}
 	if err != nil {
-		result.Why = err.Error()
-		if len(result.Why) > mostWhy {
-			result.Why = strings.ToValidUTF8(result.Why[:mostWhy], "") + " …"
-		}
+		result.Why = truncate.End(err.Error(), mostWhy)
 	}
 	return result
 }

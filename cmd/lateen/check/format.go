@@ -13,6 +13,7 @@ import (
 
 	"github.com/lateen-project/lateen/cmd/lateen/config"
 	"github.com/lateen-project/lateen/exposer/objects"
+	"github.com/lateen-project/lateen/truncate"
 )
 
 // row is one setting in effect.
@@ -140,7 +141,7 @@ func amount(of resource.Quantity) string { return of.String() }
 func formatPairs(pairs map[string]string) []string {
 	var description []string
 	for _, name := range sortedNames(pairs) {
-		description = append(description, name+"="+truncate(pairs[name]))
+		description = append(description, name+"="+formatValue(pairs[name]))
 	}
 	return orNone(description)
 }
@@ -148,10 +149,10 @@ func formatPairs(pairs map[string]string) []string {
 // maxValue bounds the printed bytes of an annotation. An annotation may hold 256 KiB.
 const maxValue = 200
 
-func truncate(text string) string {
+func formatValue(text string) string {
 	text = strings.Join(strings.Fields(text), " ")
 	if len(text) > maxValue {
-		return fmt.Sprintf("%s… (%d bytes)", strings.ToValidUTF8(text[:maxValue], ""), len(text))
+		return fmt.Sprintf("%s (%d bytes)", truncate.End(text, maxValue), len(text))
 	}
 	return text
 }

@@ -27,7 +27,7 @@ type CopyRight struct {
 func CopyRights(movers objects.Settings) []CopyRight {
 	all := copyRights(SectionRestorePVC, string(SectionRestorePVC), movers.RestoreCopies)
 	for _, class := range slices.Sorted(maps.Keys(movers.BackupClaims)) {
-		all = append(all, copyRights(SectionBackupPVC, string(SectionBackupPVC)+"."+truncate(class), movers.BackupClaims[class].Copies)...)
+		all = append(all, copyRights(SectionBackupPVC, string(SectionBackupPVC)+"."+quote(class), movers.BackupClaims[class].Copies)...)
 	}
 	return all
 }

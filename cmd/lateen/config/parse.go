@@ -35,12 +35,12 @@ func onlyValue(data map[string]string) (string, *Problem) {
 	case len(keys) > 1:
 		problem.Reason = TooManyKeys
 		problem.Message = fmt.Sprintf("%d keys, including %s and %s; keep only the key with the configuration",
-			len(keys), truncate(keys[0]), truncate(keys[1]))
+			len(keys), quote(keys[0]), quote(keys[1]))
 	case len(keys) == 0:
 		problem.Reason, problem.Message = Empty, "no data; add one key with the configuration as JSON"
 	case strings.TrimSpace(data[keys[0]]) == "":
 		problem.Reason = Empty
-		problem.Message = fmt.Sprintf("key %s is empty; add the configuration as JSON, at least {}", truncate(keys[0]))
+		problem.Message = fmt.Sprintf("key %s is empty; add the configuration as JSON, at least {}", quote(keys[0]))
 	default:
 		return data[keys[0]], nil
 	}

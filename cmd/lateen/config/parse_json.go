@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"strings"
 	"unicode/utf8"
+
+	"github.com/lateen-project/lateen/truncate"
 )
 
 // value is one JSON value with its place. Decoding into structs would lose the place, unknown fields and duplicate
@@ -109,19 +111,17 @@ func (d document) items(path string, depth int) ([]value, error) {
 
 func join(path, name string) string {
 	if path == "" {
-		return truncate(name)
+		return quote(name)
 	}
-	return path + "." + truncate(name)
+	return path + "." + quote(name)
 }
 
-// maxTextBytes bounds the text that messages quote.
-const maxTextBytes = 64
+// maxTextBytes bounds the text that messages quote: 64 bytes and "…".
+const maxTextBytes = 64 + len("…")
 
-func truncate(text string) string {
-	if len(text) > maxTextBytes {
-		text = text[:maxTextBytes] + "…"
-	}
-	return strings.ToValidUTF8(text, "�")
+// quote returns text from a document as messages show it.
+func quote(text string) string {
+	return truncate.End(strings.ToValidUTF8(text, "�"), maxTextBytes)
 }
 
 // place returns the line and column of the byte at offset, both from 1.

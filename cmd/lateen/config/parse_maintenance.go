@@ -81,7 +81,7 @@ func unreadKeys(data map[string]string) (problems []Problem) {
 		if key == globalKey || IsRepositoryKey(key) {
 			continue
 		}
-		problems = append(problems, Problem{Section: SectionMaintenance, Reason: reason, Message: "unknown key " + truncate(key) + ": " +
+		problems = append(problems, Problem{Section: SectionMaintenance, Reason: reason, Message: "unknown key " + quote(key) + ": " +
 			"key global is for all repositories, key <namespace>-<location>-kopia for one; " +
 			"create the ConfigMap with --from-file=global=FILE, where FILE has the fields of a job at the top level"})
 	}

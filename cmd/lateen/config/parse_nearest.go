@@ -7,7 +7,7 @@ import "strings"
 func suggestion(unknown string, known []string) string {
 	best, nearest := "", len(unknown)
 	for _, name := range known {
-		d := editDistance(strings.ToLower(truncate(unknown)), strings.ToLower(name))
+		d := editDistance(strings.ToLower(quote(unknown)), strings.ToLower(name))
 		if d <= len(name)/3 && d < nearest {
 			best, nearest = name, d
 		}

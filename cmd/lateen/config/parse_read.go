@@ -10,6 +10,8 @@ import (
 	"strings"
 
 	"k8s.io/apimachinery/pkg/util/validation"
+
+	"github.com/lateen-project/lateen/truncate"
 )
 
 // reader converts values to the types of the schema and records a Problem for each invalid one. Its methods return a
@@ -174,7 +176,7 @@ func (r *reader) number(v value, least int) int {
 	}
 	n, err := strconv.Atoi(string(number))
 	if err != nil || n < least || n > math.MaxInt32 {
-		r.problem(v, InvalidValue, "%s is not an integer from %d to %d", truncate(string(number)), least, math.MaxInt32)
+		r.problem(v, InvalidValue, "%s is not an integer from %d to %d", quote(string(number)), least, math.MaxInt32)
 		return 0
 	}
 	return n
@@ -211,7 +213,7 @@ func (r *reader) required(v value) string {
 
 func (r *reader) checkName(v value, name string) {
 	if wrong := validation.IsDNS1123Subdomain(name); len(wrong) > 0 {
-		r.problem(v, InvalidValue, "%q is not a valid object name: %s", truncate(name), withoutPattern(wrong[0]))
+		r.problem(v, InvalidValue, "%q is not a valid object name: %s", quote(name), withoutPattern(wrong[0]))
 	}
 }
 
@@ -229,7 +231,7 @@ func (r *reader) strings(v value, check func(name, text string) []string) map[st
 		read := func(v value) string {
 			text := r.string(v)
 			for _, wrong := range check(name, text) {
-				r.problem(v, InvalidValue, "%q: %q is invalid: %s", truncate(name), truncate(text), withoutPattern(wrong))
+				r.problem(v, InvalidValue, "%q: %q is invalid: %s", quote(name), quote(text), withoutPattern(wrong))
 			}
 			return text
 		}
@@ -272,9 +274,5 @@ func describe(data any) string {
 const lineBytes = 256
 
 func oneLine(text string) string {
-	line := strings.Join(strings.Fields(text), " ")
-	if len(line) > lineBytes {
-		line = strings.ToValidUTF8(line[:lineBytes], "") + "…"
-	}
-	return line
+	return truncate.End(strings.Join(strings.Fields(text), " "), lineBytes)
 }

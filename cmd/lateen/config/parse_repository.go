@@ -52,7 +52,7 @@ func repositoryValue(data map[string]string) (string, *Problem) {
 		problem.Reason, problem.Message = Empty, "no data; add key kopia with the settings as JSON"
 	case !found:
 		problem.Reason = Missing
-		problem.Message = fmt.Sprintf("key kopia is missing, there is %s; rename it to kopia, the only repository type that movers support", truncate(keys[0]))
+		problem.Message = fmt.Sprintf("key kopia is missing, there is %s; rename it to kopia, the only repository type that movers support", quote(keys[0]))
 	case strings.TrimSpace(text) == "":
 		problem.Reason, problem.Message = Empty, "key kopia is empty; add the settings as JSON, at least {}"
 	default:

@@ -169,7 +169,7 @@ func (r *reader) quantity(v value) resource.Quantity {
 	}
 	amount, err := resource.ParseQuantity(text)
 	if err != nil || amount.Sign() < 0 {
-		r.problem(v, InvalidValue, "%q is not a quantity; use one such as 500m, 2 or 512Mi, or 0 for none", truncate(text))
+		r.problem(v, InvalidValue, "%q is not a quantity; use one such as 500m, 2 or 512Mi, or 0 for none", quote(text))
 		return resource.Quantity{}
 	}
 	return amount
@@ -199,7 +199,7 @@ func (r *reader) notOurs(v value, all map[string]string) map[string]string {
 	if members, ok := v.data.([]member); ok {
 		for _, m := range members {
 			if reserved(m.name) {
-				r.problem(m.value, Ignored, "%s is reserved for the agent; remove it", truncate(m.name))
+				r.problem(m.value, Ignored, "%s is reserved for the agent; remove it", quote(m.name))
 			}
 		}
 	}

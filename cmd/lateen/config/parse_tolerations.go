@@ -43,7 +43,7 @@ func (r *reader) toleration(v value) corev1.Toleration {
 	case one.TolerationSeconds != nil && one.Effect != corev1.TaintEffectNoExecute:
 		r.problem(v, InvalidValue, "tolerationSeconds requires effect NoExecute; set that effect or remove tolerationSeconds")
 	case len(wrong) > 0:
-		r.problem(v, InvalidValue, "%q is not a valid taint value: %s", truncate(one.Value), withoutPattern(wrong[0]))
+		r.problem(v, InvalidValue, "%q is not a valid taint value: %s", quote(one.Value), withoutPattern(wrong[0]))
 	}
 	return one
 }
@@ -54,7 +54,7 @@ func (r *reader) taintKey(v value) string {
 		return ""
 	}
 	if wrong := validation.IsQualifiedName(key); len(wrong) > 0 {
-		r.problem(v, InvalidValue, "%q is not a valid taint key: %s", truncate(key), withoutPattern(wrong[0]))
+		r.problem(v, InvalidValue, "%q is not a valid taint key: %s", quote(key), withoutPattern(wrong[0]))
 	}
 	return key
 }
@@ -68,7 +68,7 @@ func oneOfThese[T ~string](r *reader, v value, known ...T) T {
 		for _, name := range known[1:] {
 			names = append(names, string(name))
 		}
-		r.problem(v, InvalidValue, "%q is unknown; use %s, or remove it", truncate(string(text)), oneOf(names))
+		r.problem(v, InvalidValue, "%q is unknown; use %s, or remove it", quote(string(text)), oneOf(names))
 	}
 	return text
 }

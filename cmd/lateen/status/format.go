@@ -38,16 +38,6 @@ func counted(count int, what string) string {
 	return fmt.Sprintf("%d %ss", count, what)
 }
 
-// truncate cuts the middle out of a word that is wider than a column.
-func truncate(word string, columns int) string {
-	letters := []rune(word)
-	if len(letters) <= columns {
-		return word
-	}
-	tail := (columns - 1) / 2
-	return string(letters[:columns-1-tail]) + "…" + string(letters[len(letters)-tail:])
-}
-
 // wrap breaks text into lines with an indent. With a non-empty indent, it indents the following lines by two more
 // blanks.
 func wrap(indent, description string) string {

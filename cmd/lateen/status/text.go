@@ -13,6 +13,7 @@ import (
 
 	"github.com/lateen-project/lateen/api"
 	"github.com/lateen-project/lateen/exposer/priority"
+	"github.com/lateen-project/lateen/truncate"
 )
 
 // Columns of a terminal, and of the table in it.
@@ -121,7 +122,7 @@ func (r *Report) table(text *strings.Builder, title string, transfers []Transfer
 			text.WriteString(row + "\n")
 			row = strings.Repeat(" ", kindWidth+2+nameWidth)
 		}
-		row += fmt.Sprintf("  %-*s  %*s  %-*s  %s", phaseWidth, phase, sinceWidth, since, nodeWidth, truncate(node, nodeWidth), restarts)
+		row += fmt.Sprintf("  %-*s  %*s  %-*s  %s", phaseWidth, phase, sinceWidth, since, nodeWidth, truncate.Middle(node, nodeWidth), restarts)
 		text.WriteString(strings.TrimRight(row, " ") + "\n")
 	}
 	fmt.Fprintf(text, "\n%s %d\n", title, len(transfers))

@@ -48,17 +48,17 @@ func (e *Exposer) runHandover(move objects.MoverSpec) *handoverRun {
 }
 
 // step executes one step. An object that is not found counts as deleted.
-func (c *handoverRun) step(ctx context.Context, rung handover.Step) (err error) {
+func (c *handoverRun) step(ctx context.Context, step handover.Step) (err error) {
 	original, backup := &c.Original, &c.Backup
-	switch rung {
+	switch step {
 	case handover.Reobserve:
 		return c.observe(ctx)
 	case handover.CreateSnapshot:
 		backup.Snapshot, err = created(ctx, c.snapshots(c.Namespace), c.BackupSnapshot())
-		return wrapCreate(c.describe(rung), err)
+		return wrapCreate(c.describe(step), err)
 	case handover.CreateContent:
 		backup.Content, err = created(ctx, c.contents(), c.BackupContent())
-		return wrapCreate(c.describe(rung), err)
+		return wrapCreate(c.describe(step), err)
 	case handover.AdoptSnapshot:
 		backup.Snapshot, err = changed(ctx, c.snapshots(c.Namespace), backup.Snapshot, change{Labels: c.OwnerLabels(), Annotations: c.Annotations()})
 	case handover.AdoptContent:
@@ -85,13 +85,13 @@ func (c *handoverRun) step(ctx context.Context, rung handover.Step) (err error) 
 		err = errors.New("unknown step")
 	}
 	if err != nil {
-		return fmt.Errorf("%s: %w", c.describe(rung), err)
+		return fmt.Errorf("%s: %w", c.describe(step), err)
 	}
 	return nil
 }
 
-func (c *handoverRun) describe(rung handover.Step) string {
-	return fmt.Sprintf("run step %s of snapshot %s for %s/%s", rung, c.Source, c.Namespace, c.Name)
+func (c *handoverRun) describe(step handover.Step) string {
+	return fmt.Sprintf("run step %s of snapshot %s for %s/%s", step, c.Source, c.Namespace, c.Name)
 }
 
 // observe GETs what the caches do not have. It skips the backup content if neither VolumeSnapshot exists. That

@@ -33,8 +33,8 @@ func (e *Exposer) Rebind(ctx context.Context, move objects.MoverSpec, found Exis
 		}
 	}
 	for range maxRebindSteps {
-		hand, description := d.Next()
-		switch hand {
+		step, description := d.Next()
+		switch step {
 		case rebind.Done:
 			return true, "", nil
 		case rebind.Wait:
@@ -42,12 +42,12 @@ func (e *Exposer) Rebind(ctx context.Context, move objects.MoverSpec, found Exis
 		case rebind.Fail:
 			return false, "", &TerminalError{errors.New(description)}
 		default:
-			err := d.adoptVolume(ctx, hand)
+			err := d.adoptVolume(ctx, step)
 			if apierrors.IsConflict(err) { // another agent, or Kubernetes, was faster
 				err = d.observe(ctx)
 			}
 			if err != nil {
-				return false, "", fmt.Errorf("run step %s of rebind %s/%s: %w", hand, move.Namespace, move.Name, err)
+				return false, "", fmt.Errorf("run step %s of rebind %s/%s: %w", step, move.Namespace, move.Name, err)
 			}
 		}
 	}
@@ -168,9 +168,9 @@ func (d *rebindRun) markStray(volume *corev1.PersistentVolume) {
 }
 
 // adoptVolume executes one step.
-func (d *rebindRun) adoptVolume(ctx context.Context, hand rebind.Step) (err error) {
+func (d *rebindRun) adoptVolume(ctx context.Context, step rebind.Step) (err error) {
 	core := d.client.Client.CoreV1()
-	switch hand {
+	switch step {
 	case rebind.RetainVolume:
 		return d.patch(ctx, d.Retain())
 	case rebind.DeleteMover:

@@ -42,12 +42,12 @@ func (e *Exposer) handOver(ctx context.Context, move objects.MoverSpec, rehearse
 	case !served:
 		return "", size, &TerminalError{errors.New("snapshot.storage.k8s.io is not installed")}
 	}
-	climb := e.runHandover(move)
+	run := e.runHandover(move)
 	for range maxHandoverSteps {
-		rung, description := climb.Next()
-		switch rung {
+		step, description := run.Next()
+		switch step {
 		case handover.Finished:
-			return "", climb.RestoreSize(), nil
+			return "", run.RestoreSize(), nil
 		case handover.AwaitSnapshot:
 			return description, size, nil
 		case handover.Fail:
@@ -60,11 +60,11 @@ func (e *Exposer) handOver(ctx context.Context, move objects.MoverSpec, rehearse
 			}
 		default: // a failure of these steps loses nothing
 		}
-		if err := climb.step(ctx, rung); err != nil {
+		if err := run.step(ctx, step); err != nil {
 			return "", size, err
 		}
 	}
-	return "", size, fmt.Errorf("hand over snapshot %s: too many steps", climb.Source)
+	return "", size, fmt.Errorf("hand over snapshot %s: too many steps", run.Source)
 }
 
 // cleanSnapshots undoes a hand-over from any point, until it must wait, and returns what for. Neither pair is left
@@ -74,22 +74,22 @@ func (e *Exposer) cleanSnapshots(ctx context.Context, move objects.MoverSpec, ha
 	if err != nil || !served {
 		return "", err
 	}
-	climb := e.runHandover(move)
-	climb.handedOver = handedOver
+	run := e.runHandover(move)
+	run.handedOver = handedOver
 	for range maxHandoverSteps {
-		rung, description := climb.NextCleanup()
-		switch rung {
+		step, description := run.NextCleanup()
+		switch step {
 		case handover.Finished:
 			return "", nil
 		case handover.AwaitSnapshot:
 			return description, nil
 		default:
-			if err := climb.step(ctx, rung); err != nil {
+			if err := run.step(ctx, step); err != nil {
 				return "", err
 			}
 		}
 	}
-	return "", fmt.Errorf("delete snapshot %s: too many steps", climb.Source)
+	return "", fmt.Errorf("delete snapshot %s: too many steps", run.Source)
 }
 
 // RemoveOrphan deletes what is left of a hand-over whose custom resource is deleted or terminal. orphan is a backup
@@ -108,11 +108,11 @@ func (e *Exposer) diagnoseSnapshots(ctx context.Context, move objects.MoverSpec)
 	if served, err := e.served(ctx); err != nil || !served {
 		return ""
 	}
-	climb := e.runHandover(move)
-	if rung, description := climb.Next(); rung == handover.AwaitSnapshot || rung == handover.Fail || rung == handover.NameConflict {
+	run := e.runHandover(move)
+	if step, description := run.Next(); step == handover.AwaitSnapshot || step == handover.Fail || step == handover.NameConflict {
 		return description
 	}
-	if backup := climb.Backup.Snapshot; backup != nil && backup.Status != nil && backup.Status.Error != nil && backup.Status.Error.Message != nil {
+	if backup := run.Backup.Snapshot; backup != nil && backup.Status != nil && backup.Status.Error != nil && backup.Status.Error.Message != nil {
 		return fmt.Sprintf("VolumeSnapshot %s/%s: %s", backup.Namespace, backup.Name, *backup.Status.Error.Message)
 	}
 	return ""

@@ -127,18 +127,18 @@ func (t *snapshotTerm) watch(client snapshotclient.SnapshotV1Interface, enqueue 
 		return b.err
 	}
 	t.snapshots, t.contents = newDeletions(pairs), newDeletions(contents)
-	heard1, err1 := pairs.AddHandler(func(snapshot *snapshotv1.VolumeSnapshot) {
+	handled1, err1 := pairs.AddHandler(func(snapshot *snapshotv1.VolumeSnapshot) {
 		t.snapshots.drop(Key(snapshot), snapshot.UID)
 		enqueue(snapshot.Namespace, snapshot.Name)
 	})
-	heard2, err2 := contents.AddHandler(func(content *snapshotv1.VolumeSnapshotContent) {
+	handled2, err2 := contents.AddHandler(func(content *snapshotv1.VolumeSnapshotContent) {
 		t.contents.drop(Key(content), content.UID)
 		enqueue(content.Spec.VolumeSnapshotRef.Namespace, content.Spec.VolumeSnapshotRef.Name)
 	})
 	if err := errors.Join(err1, err2); err != nil {
 		return err
 	}
-	t.handled, t.started = []cache.DoneChecker{heard1, heard2}, true
+	t.handled, t.started = []cache.DoneChecker{handled1, handled2}, true
 	t.running.Go(func() { run(t.ctx, b.made) })
 	return nil
 }

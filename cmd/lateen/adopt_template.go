@@ -34,8 +34,8 @@ func (a *adoption) adopt(ctx context.Context, agents *unstructured.Unstructured)
 		return err
 	}
 	original := current
-	requeue := isAdopted(agents) && runAs(agents) == deploy.ServiceAccountName
-	if requeue {
+	adopted := isAdopted(agents) && runAs(agents) == deploy.ServiceAccountName
+	if adopted {
 		if original, err = keptTemplate(agents, api.AnnotationAdopted); err != nil {
 			return err
 		}
@@ -59,7 +59,7 @@ func (a *adoption) adopt(ctx context.Context, agents *unstructured.Unstructured)
 	if err != nil {
 		return err
 	}
-	if requeue {
+	if adopted {
 		if template, _, err = edited(agents, template); err != nil {
 			return err
 		}

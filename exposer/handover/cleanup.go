@@ -25,8 +25,8 @@ func (h State) NextCleanup() (Step, string) {
 	if h.Backup.Content == nil {
 		return h.undoOriginal()
 	}
-	if rung := h.detachOriginal(); rung != Finished {
-		return rung, ""
+	if step := h.detachOriginal(); step != Finished {
+		return step, ""
 	}
 	if h.Original.Content != nil {
 		return h.deleteContent(DeleteOriginalContent, MarkOriginalContentBeingDeleted, h.Original)

@@ -130,8 +130,8 @@ func (h State) deleteOriginals() (Step, string) {
 	case content.Labels[api.LabelOwnerUID] == "":
 		return AdoptContent, ""
 	}
-	if rung := h.detachOriginal(); rung != Finished {
-		return rung, ""
+	if step := h.detachOriginal(); step != Finished {
+		return step, ""
 	}
 	if original := h.Original.Content; original != nil && !objects.IsDeleting(original) {
 		return DeleteOriginalContent, ""

@@ -56,7 +56,7 @@ func (h Step) String() string {
 // A mover or restore claim that is observed after the claimRef names the target comes from a stale cache: both were
 // deleted before. A volume with its original reclaim policy was rebound, whatever happened to the target since.
 func (d State) Next() (Step, string) {
-	if d.wasDelivered() {
+	if d.isRebound() {
 		return Done, ""
 	}
 	if d.namesTarget() {
@@ -120,9 +120,9 @@ func (d State) fail() string {
 // labelled reports whether the volume's label names this DataDownload.
 func (d State) labelled() bool { return d.Volume.Labels[api.LabelRebind] == string(d.Move.UID) }
 
-// wasDelivered reports whether the volume was bound to the target and has its original reclaim policy. LabelRebind
+// isRebound reports whether the volume was bound to the target and has its original reclaim policy. LabelRebind
 // and AnnotationReclaimPolicy are set together, and the label stays.
-func (d State) wasDelivered() bool {
+func (d State) isRebound() bool {
 	return d.Volume != nil && d.labelled() && !d.marked() && d.Volume.Labels[api.LabelKept] == ""
 }
 

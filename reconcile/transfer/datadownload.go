@@ -48,7 +48,7 @@ func setDataDownload(dd *velerov2alpha1.DataDownload, state State) {
 }
 
 func moveDataDownload(dd *velerov2alpha1.DataDownload, resourceTimeout time.Duration) objects.MoverSpec {
-	move := commonMovement(dd)
+	move := newMoverSpec(dd)
 	move.Command = command(dd, cmp.Or(dd.Spec.OperationTimeout.Duration, resourceTimeout), "data-mover", "restore", "--data-download="+dd.Name)
 	move.PassVolumeMode, move.Group, move.OS = true, groupRestores, cmp.Or(nodeOS(dd.Spec.NodeOS), corev1.Linux)
 	move.Restores, move.SnapshotSize = true, dd.Spec.SnapshotSize

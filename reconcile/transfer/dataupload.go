@@ -64,7 +64,7 @@ func setDataUpload(du *velerov2alpha1.DataUpload, state State) {
 }
 
 func moveDataUpload(du *velerov2alpha1.DataUpload, resourceTimeout time.Duration) objects.MoverSpec {
-	move := commonMovement(du)
+	move := newMoverSpec(du)
 	move.Command = command(du, cmp.Or(du.Spec.OperationTimeout.Duration, resourceTimeout), "data-mover", "backup", "--data-upload="+du.Name)
 	move.PassVolumeMode, move.Group = true, groupSnapshots
 	if snapshot := du.Spec.CSISnapshot; snapshot != nil {

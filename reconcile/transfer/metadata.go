@@ -67,8 +67,8 @@ func setCommon(object metav1.Object, state State, finalizer string) {
 	object.SetLabels(labels)
 }
 
-// commonMovement returns the part of the mover spec that comes from the metadata.
-func commonMovement(object metav1.Object) objects.MoverSpec {
+// newMoverSpec returns the part of the mover spec that comes from the metadata.
+func newMoverSpec(object metav1.Object) objects.MoverSpec {
 	return objects.MoverSpec{Name: object.GetName(), Namespace: object.GetNamespace(), UID: object.GetUID()}
 }
 

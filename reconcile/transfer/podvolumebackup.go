@@ -49,7 +49,7 @@ func setPodVolumeBackup(pvb *velerov1.PodVolumeBackup, state State) {
 }
 
 func movePodVolumeBackup(pvb *velerov1.PodVolumeBackup, resourceTimeout time.Duration) objects.MoverSpec {
-	move := commonMovement(pvb)
+	move := newMoverSpec(pvb)
 	move.Command = command(pvb, resourceTimeout, "pod-volume", "backup", "--pod-volume-backup="+pvb.Name)
 	move.Source.PodVolume = &objects.PodVolumeSource{Pod: pvb.Spec.Pod, Volume: pvb.Spec.Volume}
 	return move

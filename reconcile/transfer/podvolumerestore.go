@@ -42,7 +42,7 @@ func setPodVolumeRestore(pvr *velerov1.PodVolumeRestore, state State) {
 }
 
 func movePodVolumeRestore(pvr *velerov1.PodVolumeRestore, resourceTimeout time.Duration) objects.MoverSpec {
-	move := commonMovement(pvr)
+	move := newMoverSpec(pvr)
 	move.Command = command(pvr, resourceTimeout, "pod-volume", "restore", "--pod-volume-restore="+pvr.Name)
 	move.Restores, move.SnapshotSize = true, pvr.Spec.SnapshotSize
 	move.Source.PodVolume = &objects.PodVolumeSource{Pod: pvr.Spec.Pod, Volume: pvr.Spec.Volume}

@@ -22,8 +22,8 @@ func FuzzParse(f *testing.F) {
 	}
 	f.Fuzz(func(t *testing.T, text, label, value string) {
 		got, problems := parse(text, map[string]string{label: value})
-		requeue, same := parse(text, map[string]string{label: value})
-		require.Equal(t, got, requeue)
+		second, same := parse(text, map[string]string{label: value})
+		require.Equal(t, got, second)
 		require.Equal(t, problems, same)
 		checkPlaces(t, text, "", problems)
 		broken := checkProblems(t, problems)

@@ -55,7 +55,7 @@ func (s *Snapshot) Timeline(of Reference) (Timeline, error) {
 		Phase: row.Phase, Facts: j.facts(one, row), WaitsFor: row.WaitsFor, Unreadable: append([]Unreadable{}, s.unreadable...),
 	}
 	story.Events = ordered(append(s.steps(one), s.reported(one)...))
-	story.Now, story.Remedy = j.deleting(one, row)
+	story.Now, story.Remedy = j.currentState(one, row)
 	return story, nil
 }
 
@@ -217,8 +217,8 @@ func ordered(steps []TimelineEvent) []TimelineEvent {
 	return append([]TimelineEvent{}, steps...)
 }
 
-// deleting returns the current state of a transfer and its remedy.
-func (j *evaluator) deleting(of *subject, row Transfer) (now, remedy string) {
+// currentState returns the current state of a transfer and its remedy.
+func (j *evaluator) currentState(of *subject, row Transfer) (now, remedy string) {
 	state := of.state
 	switch phase := of.phase(); {
 	case state.Foreign:

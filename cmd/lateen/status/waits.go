@@ -54,7 +54,7 @@ func (j *evaluator) cleanUp(of *subject) *Wait {
 		return cmp.Or(j.missingActor(of), waitFor(WaitCleanUp, "the kubelet of %s has not ended its mover pod", mover.Spec.NodeName))
 	}
 	if h := j.handover(of); h != nil {
-		if rung, description := h.NextCleanup(); rung == handover.AwaitSnapshot {
+		if step, description := h.NextCleanup(); step == handover.AwaitSnapshot {
 			return cmp.Or(j.missingActor(of), waitFor(WaitCleanUp, "its snapshot is not deleted yet: %s", description))
 		}
 	}
@@ -224,9 +224,9 @@ func (j *evaluator) snapshot(of *subject) *Wait {
 	if h == nil {
 		return nil
 	}
-	rung, description := h.Next()
+	step, description := h.Next()
 	switch {
-	case rung == handover.AwaitSnapshot:
+	case step == handover.AwaitSnapshot:
 		return waitFor(WaitSnapshot, "snapshot not ready: %s", description)
 	case description != "":
 		return waitFor(WaitSnapshot, "snapshot: %s", description)

@@ -43,6 +43,9 @@ func (t *TransferReconciler[T]) write(ctx context.Context, s *request[T], step t
 	}
 	changed := t.Kind.Copy(s.object)
 	t.Kind.Set(changed, step.State)
+	if step.State.Phase == transfer.Failed && s.state.Phase != transfer.Failed {
+		transfer.SetFailure(changed, step.Reason)
+	}
 	patch, err := writes.MergePatch(s.object, changed)
 	if err != nil {
 		return fmt.Errorf("create patch of %s: %w", s.key, err)

@@ -121,6 +121,7 @@ func TestABackupOfAPodThatCannotExistFails(t *testing.T) {
 		s.step(t)
 		require.Equal(t, transfer.Failed, s.state().Phase, "%+v", reference)
 		require.Contains(t, s.state().Message, "does not exist")
+		require.Equal(t, transfer.ReasonSourceGone, transfer.FailureOf(s.object))
 	}
 }
 

@@ -1,5 +1,11 @@
 package transfer
 
+import (
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/lateen-project/lateen/api"
+)
+
 // Reason is a stable identifier of why a step is taken. Events and metrics carry it.
 type Reason string
 
@@ -34,6 +40,16 @@ const (
 	ReasonUnreadable     Reason = "result_unreadable"
 	ReasonRebindFailed   Reason = "not_delivered"
 )
+
+// SetFailure records why a transfer failed, in a form that programs can read. The message is for people.
+func SetFailure(object metav1.Object, reason Reason) {
+	object.SetAnnotations(setKey(object.GetAnnotations(), api.AnnotationFailure, string(reason)))
+}
+
+// FailureOf returns the recorded reason of a failure; empty if none is recorded, as by an agent of Velero.
+func FailureOf(object metav1.Object) Reason {
+	return Reason(object.GetAnnotations()[api.AnnotationFailure])
+}
 
 // TerminalReasons returns the possible reasons of each terminal phase. Metrics start at 0 for each pair.
 func TerminalReasons() map[Phase][]Reason {

@@ -4,6 +4,10 @@ import (
 	"cmp"
 	"fmt"
 	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/lateen-project/lateen/reconcile/transfer"
 )
 
 // Remedies that apply to several situations.
@@ -99,28 +103,62 @@ func (j *evaluator) remedyOfAgent(of *subject) string {
 	return "If this continues, see " + j.kubectl("logs "+pod) + "."
 }
 
-// remedyOfFailure returns what the user can do to avoid the same failure. It matches text in the messages of agents,
-// and in the messages that agents pass on.
+// remedyOfFailure returns what the user can do to avoid the same failure.
 func (j *evaluator) remedyOfFailure(of *subject) string {
-	for _, known := range []struct{ text, remedy string }{
-		{"is not supported by Lateen", "Velero's agents support it: restore them with lateen adopt --undo for this transfer."},
+	return strings.TrimSpace(j.remedyOfReason(of) + " " + remedyRetry)
+}
+
+// remedyOfReason returns the remedy of the reason that the agent recorded; empty if there is none.
+func (j *evaluator) remedyOfReason(of *subject) string {
+	lost := ""
+	if of.state.Restarts > 0 {
+		lost = "Its movers were lost repeatedly. priorityClassName in the node-agent ConfigMap protects movers from preemption, podResources from eviction; a higher --mover-retries allows more restarts."
+	}
+	return map[transfer.Reason]string{
+		transfer.ReasonUnsupported:    "Velero's agents support it: restore them with lateen adopt --undo for this transfer.",
+		transfer.ReasonMoverLost:      lost,
+		transfer.ReasonMoverStalled:   lost,
+		transfer.ReasonUnconfirmed:    "Check the data of the named volume: if it is complete, nothing is left to do; if not, delete the pod first.",
+		transfer.ReasonRebindFailed:   "The restored data is kept: bind the named PersistentVolume to a claim, or delete it.",
+		transfer.ReasonSourceGone:     "The pod was deleted before or during the transfer, so its volume cannot be accessed any more.",
+		transfer.ReasonNotEligible:    j.remedyOfIneligible(of),
+		transfer.ReasonPrepareTimeout: j.remedyOfMover(of),
+		transfer.ReasonCannotRun:      j.remedyOfMover(of),
+		transfer.ReasonMoverFailed:    j.remedyOfMover(of),
+	}[transfer.FailureOf(of.meta)]
+}
+
+func (j *evaluator) remedyOfIneligible(of *subject) string {
+	source := of.move.Source
+	switch {
+	case source.Target != nil:
+		return "Start a pod that uses the claim, or set restorePVC.ignoreDelayBinding in the node-agent ConfigMap."
+	case source.PodVolume != nil:
+		pod := j.pods[source.PodVolume.Pod.Namespace+"/"+source.PodVolume.Pod.Name]
+		if pod != nil && !j.ready(pod.Spec.NodeName) {
+			return "Check that DaemonSet node-agent has a Ready pod on that node."
+		}
+	}
+	return ""
+}
+
+// remedyOfMover returns the remedy for a mover that failed or could not run. The message holds the reason code of
+// Kubernetes, which is API: https://kubernetes.io/docs/concepts/workloads/pods/pod-lifecycle/.
+func (j *evaluator) remedyOfMover(of *subject) string {
+	for _, known := range []struct{ code, remedy string }{
 		{"OOMKilled", remedyMemory},
 		{"ErrImage", remedyImage},
 		{"ImagePull", remedyImage},
 		{"InvalidImageName", remedyImage},
-		{"given up after", "Its movers were lost repeatedly. priorityClassName in the node-agent ConfigMap protects movers from preemption, podResources from eviction; a higher --mover-retries allows more restarts."},
-		{"no mover may overwrite it", "Check the data of the named volume: if it is complete, nothing is left to do; if not, delete the pod first."},
 		{"exceeded quota", "Raise the quota of namespace " + of.meta.GetNamespace() + ", or reduce podResources."},
-		{"Unschedulable", remedyRoom},
-		{"no ready node-agent", "Check that DaemonSet node-agent has a Ready pod on that node."},
-		{"has no consumer", "Start a pod that uses the claim, or set restorePVC.ignoreDelayBinding in the node-agent ConfigMap."},
-		{"VolumeSnapshot", "See the log of the CSI driver's snapshotter for the snapshot."},
-		{"is kept", "The restored data is kept: bind the named PersistentVolume to a claim, or delete it."},
-		{"does not exist any more", "The pod was deleted before or during the transfer, so its volume cannot be accessed any more."},
+		{corev1.PodReasonUnschedulable, remedyRoom},
 	} {
-		if strings.Contains(of.state.Message, known.text) {
-			return known.remedy + " " + remedyRetry
+		if strings.Contains(of.state.Message, known.code) {
+			return known.remedy
 		}
 	}
-	return remedyRetry
+	if of.move.Source.Snapshot != nil && transfer.FailureOf(of.meta) != transfer.ReasonMoverFailed {
+		return "See the log of the CSI driver's snapshotter for the snapshot."
+	}
+	return ""
 }

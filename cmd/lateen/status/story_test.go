@@ -13,6 +13,7 @@ import (
 
 	"github.com/lateen-project/lateen/api"
 	"github.com/lateen-project/lateen/cmd/lateen/status"
+	"github.com/lateen-project/lateen/reconcile/transfer"
 )
 
 // told returns the cluster of the timeline in docs/command-line.md: a mover was evicted, and its replacement has no
@@ -34,11 +35,15 @@ func told() *scene {
 	return s
 }
 
-// failing returns a transfer that failed with this message.
-func failing(message string) *scene {
+// failing returns a transfer that failed with this reason and message.
+func failing(reason transfer.Reason, message string) *scene {
 	s := cluster(1, `{}`)
 	failed := s.backup("failed", "node-1", 2*time.Hour, is(velerov1.PodVolumeBackupPhaseFailed, 31*time.Minute), func(b *velerov1.PodVolumeBackup) {
 		b.Status.CompletionTimestamp, b.Status.Message = past(time.Minute), message
+		transfer.SetFailure(b, reason)
+		if reason == transfer.ReasonMoverLost {
+			b.Annotations[api.AnnotationRestarts] = "3"
+		}
 	})
 	s.event("PodVolumeBackup", failed, corev1.EventTypeWarning, "Failed", message, time.Minute)
 	s.event("PodVolumeBackup", failed, corev1.EventTypeWarning, "MoverLog", "Last lines of the mover log: level=error msg=\"no space left\"\nlevel=info msg=bye", time.Minute)
@@ -71,10 +76,10 @@ func TestStoriesAreAsExpected(t *testing.T) {
 		"a story of a clean-up":                 {delivering, "du/of-a-lost-snapshot"},
 		"a story of a cancel":                   {delivering, "pvb/to-cancel"},
 		"a story of somebody elses":             {delivering, "dd/of-another-data-mover"},
-		"a story of a failure":                  {failing("not prepared within 30m0s: mover pod is not scheduled: Unschedulable: 0/1 nodes are available: 1 Insufficient cpu."), "pvb/failed"},
-		"a story of a failure for want of room": {failing("data path backup failed: mover left no message (exit code 137, out of memory (OOMKilled))"), "pvb/failed"},
-		"a story of a refused uploader":         {failing("uploader restic is not supported by Lateen; run it with Velero's node-agent"), "pvb/failed"},
-		"a story of a mover that was given up":  {failing("mover was preempted: by pod app/web; given up after 3 restarts"), "pvb/failed"},
+		"a story of a failure":                  {failing(transfer.ReasonPrepareTimeout, "not prepared within 30m0s: mover pod is not scheduled: Unschedulable: 0/1 nodes are available: 1 Insufficient cpu."), "pvb/failed"},
+		"a story of a failure for want of room": {failing(transfer.ReasonMoverFailed, "data path backup failed: mover left no message (exit code 137, out of memory (OOMKilled))"), "pvb/failed"},
+		"a story of a refused uploader":         {failing(transfer.ReasonUnsupported, "uploader restic is not supported by Lateen; run it with Velero's node-agent"), "pvb/failed"},
+		"a story of a mover that was given up":  {failing(transfer.ReasonMoverLost, "mover was preempted: by pod app/web; given up after 3 restarts"), "pvb/failed"},
 		"a story of a repository":               {repaired, "br/shop-default-kopia"},
 		"a story of a job":                      {classless(), "backuprepositories/app-default-kopia"},
 	} {
@@ -130,4 +135,17 @@ func TestAVolumeThatWasEmptyHasAStory(t *testing.T) {
 	story, err := status.Gather("velero", now, *s, nil).Timeline(status.Reference{Kind: "DataUpload", Name: "empty"})
 	require.NoError(t, err)
 	require.Equal(t, "Completed. volume was empty so no data was upload", story.Now)
+}
+
+func TestRemediesFollowTheReasonAndNotTheMessage(t *testing.T) {
+	remedies := map[string]bool{}
+	for _, reason := range []transfer.Reason{
+		transfer.ReasonUnsupported, transfer.ReasonMoverLost, transfer.ReasonUnconfirmed, transfer.ReasonRebindFailed, transfer.ReasonSourceGone, "",
+	} {
+		story, err := status.Gather("velero", now, *failing(reason, "is not supported by Lateen; given up after 3 restarts; it is kept"), nil).
+			Timeline(status.Reference{Kind: "PodVolumeBackup", Name: "failed"})
+		require.NoError(t, err)
+		require.False(t, remedies[story.Remedy], "%s has the remedy of another reason", reason)
+		remedies[story.Remedy] = true
+	}
 }

@@ -44,7 +44,7 @@ func (s *env) runHundred(ctx context.Context, name string, movers time.Duration,
 	if err != nil {
 		return nil, err
 	}
-	defer agent.Kill()
+	defer func() { _ = agent.Kill() }()
 	seen, err := installed.transfer(ctx, agent, pod)
 	if err != nil {
 		return nil, fmt.Errorf("%w; the agent's log ends with:\n%s", err, agent.Tail())

@@ -65,7 +65,7 @@ func (s *env) maintenance(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	defer agent.Kill()
+	defer func() { _ = agent.Kill() }()
 	if err := installed.coordinated(ctx); err != nil {
 		return err
 	}

@@ -38,7 +38,7 @@ func (s *installation) weigh(ctx context.Context, show panel, with string) error
 	if err != nil {
 		return err
 	}
-	defer agent.Kill()
+	defer func() { _ = agent.Kill() }()
 	used, err := memoryOf(agent.PID())
 	if err != nil {
 		return err

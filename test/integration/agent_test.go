@@ -61,7 +61,7 @@ func (r *agentRun) stop() {
 // wait returns when the agent has ended by itself.
 func (r *agentRun) wait() { r.env.await(r.Ended(), "the end of the agent") }
 
-// metric is the sum of all series with these labels, given as name, value, name, value …
+// metric is the sum of all series with these labels, given as name, value, and so on.
 func (r *agentRun) metric(name string, labels ...string) int {
 	r.env.Helper()
 	sum, err := r.Metric(name, labels...)

@@ -5,14 +5,13 @@ import (
 	"testing"
 	"time"
 
-	"github.com/lateen-project/lateen/api"
-	"github.com/lateen-project/lateen/cmd/lateen/agent"
-
 	"github.com/stretchr/testify/require"
 	corev1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/lateen-project/lateen/api"
+	"github.com/lateen-project/lateen/cmd/lateen/agent"
 	"github.com/lateen-project/lateen/test/cluster"
 	"github.com/lateen-project/lateen/test/csi"
 	"github.com/lateen-project/lateen/test/fixture"

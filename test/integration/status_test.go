@@ -206,7 +206,7 @@ func TestStatusSaysWhatEachTransferWaitsFor(t *testing.T) {
 	unknown := v.look(v.soon(), viewer, "explain", "dd/"+prepared)
 	complain, err := unknown.CombinedOutput()
 	require.Error(t, err)
-	require.Contains(t, string(complain), "; there is podvolumebackup/"+prepared)
+	require.Contains(t, string(complain), "; similar names: podvolumebackup/"+prepared)
 	watched.interrupt()
 }
 

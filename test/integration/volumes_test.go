@@ -27,8 +27,8 @@ func (s *env) volumes(options csi.Options, change ...func(*storagev1.StorageClas
 }
 
 // claim makes a claim whose volume has data of its own.
-func (s *env) claim(name string, change ...func(*corev1.PersistentVolumeClaim)) *corev1.PersistentVolumeClaim {
-	claim, err := s.SourceClaim(s.soon(), name, s.storageClass, change...)
+func (s *env) claim(name string) *corev1.PersistentVolumeClaim {
+	claim, err := s.SourceClaim(s.soon(), name, s.storageClass)
 	require.NoError(s, err)
 	return claim
 }

@@ -1,5 +1,5 @@
 // Package deploy creates the typed objects of an installation. It is pure: it calls no API server, reads no flags,
-// and imports only the names of package api.
+// and imports only the names of package exposer/api.
 package deploy
 
 import (

@@ -5,7 +5,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
-	"github.com/lateen-project/lateen/api"
+	"github.com/lateen-project/lateen/exposer/api"
 )
 
 // veleroMetrics have the names and labels of Velero's node-agent, so that dashboards keep working (Velero's

@@ -11,8 +11,8 @@ import (
 	"k8s.io/klog/v2"
 
 	"github.com/lateen-project/lateen/exposer/objects"
+	"github.com/lateen-project/lateen/exposer/truncate"
 	"github.com/lateen-project/lateen/reconcile/transfer"
-	"github.com/lateen-project/lateen/truncate"
 )
 
 // Reasons of the Kubernetes Events on the resources.

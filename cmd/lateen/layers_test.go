@@ -19,9 +19,9 @@ func dependencies(t *testing.T, of string) []string {
 }
 
 func TestLayers(t *testing.T) {
-	layers := map[string][]string{ // own packages that each package may depend on, directly or not, besides api and truncate
-		"api":                   {},
-		"truncate":              {},
+	layers := map[string][]string{ // own packages that each package may depend on, directly or not, besides exposer/api and exposer/truncate
+		"exposer/api":           {},
+		"exposer/truncate":      {},
 		"metrics":               {},
 		"informers":             {},
 		"exposer/objects":       {},
@@ -46,7 +46,7 @@ func TestLayers(t *testing.T) {
 	for of, allowed := range layers {
 		t.Run(of, func(t *testing.T) {
 			for _, dependency := range dependencies(t, of) {
-				if ours, ok := strings.CutPrefix(dependency, module); ok && ours != of && ours != "api" && ours != "truncate" {
+				if ours, ok := strings.CutPrefix(dependency, module); ok && ours != of && ours != "exposer/api" && ours != "exposer/truncate" {
 					require.Contains(t, allowed, ours)
 				}
 			}
@@ -55,7 +55,7 @@ func TestLayers(t *testing.T) {
 }
 
 func TestDecisionsArePure(t *testing.T) {
-	for _, of := range []string{"api", "exposer/objects", "exposer/handover", "exposer/rebind", "reconcile/transfer", "reconcile/maintenance"} {
+	for _, of := range []string{"exposer/api", "exposer/objects", "exposer/handover", "exposer/rebind", "reconcile/transfer", "reconcile/maintenance"} {
 		t.Run(of, func(t *testing.T) {
 			for _, dependency := range dependencies(t, of) {
 				require.NotRegexp(t, `^k8s\.io/client-go(/|$)|^github\.com/prometheus/|^k8s\.io/utils/clock`, dependency)

@@ -11,8 +11,8 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/ptr"
 
-	"github.com/lateen-project/lateen/api"
-	"github.com/lateen-project/lateen/truncate"
+	"github.com/lateen-project/lateen/exposer/api"
+	"github.com/lateen-project/lateen/exposer/truncate"
 )
 
 // JobOutcome is the result of a maintenance job, or that it is unfinished.

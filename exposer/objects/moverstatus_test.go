@@ -8,7 +8,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"github.com/lateen-project/lateen/api"
+	"github.com/lateen-project/lateen/exposer/api"
 )
 
 // Parts of pods, as the kubelet, the scheduler and the controllers write them.

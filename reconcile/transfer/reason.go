@@ -3,7 +3,7 @@ package transfer
 import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"github.com/lateen-project/lateen/api"
+	"github.com/lateen-project/lateen/exposer/api"
 )
 
 // Reason is a stable identifier of why a step is taken. Events and metrics carry it.

@@ -6,7 +6,7 @@ import (
 	"fmt"
 	"strings"
 
-	"github.com/lateen-project/lateen/truncate"
+	"github.com/lateen-project/lateen/exposer/truncate"
 )
 
 // ErrNoSnapshot reports a mover that succeeded without a snapshot of a volume that was not empty.

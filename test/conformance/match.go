@@ -8,7 +8,7 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/lateen-project/lateen/truncate"
+	"github.com/lateen-project/lateen/exposer/truncate"
 )
 
 // match returns how an object is unlike the part of it that is wanted; nothing if it is like that. A map wants its

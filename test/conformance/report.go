@@ -11,8 +11,8 @@ import (
 	"strings"
 	"time"
 
+	"github.com/lateen-project/lateen/exposer/truncate"
 	"github.com/lateen-project/lateen/test/testenv"
-	"github.com/lateen-project/lateen/truncate"
 )
 
 // Result is what came of one case.

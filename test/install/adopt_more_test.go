@@ -11,8 +11,8 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 
-	"github.com/lateen-project/lateen/api"
 	"github.com/lateen-project/lateen/deploy"
+	"github.com/lateen-project/lateen/exposer/api"
 )
 
 func (s *env) windowsAgents() *appsv1.DaemonSet {
@@ -143,7 +143,7 @@ func TestUninstallingIsRefusedWhileAgentsAreAdopted(t *testing.T) {
 	require.Contains(t, out, "Secret velero-repo-credentials has the password of the repositories.")
 	require.Contains(t, out, "Velero's server deletes them with\n  each deleted Restore.")
 	require.Contains(t, out, "Logs and results of Restores do not")
-	out, reported = s.succeeds("", "uninstall", "--force")
+	s.succeeds("", "uninstall", "--force")
 }
 
 func TestAdoptedAgentsMayCopyWhatIsNamedUntilTheUndo(t *testing.T) {

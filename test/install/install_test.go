@@ -211,11 +211,11 @@ func TestFlagsForMaintenanceJobsBecomeAConfigMapOfServerAndAgents(t *testing.T) 
 	require.Contains(t, server.Spec.Template.Spec.Containers[0].Args, "--repo-maintenance-job-configmap=repo-maintenance-job")
 	agents := s.agents()
 	require.Contains(t, agents.Spec.Template.Spec.Containers[0].Args, "--repo-maintenance-job-configmap=repo-maintenance-job")
-	out, reported := s.succeeds("", "check")
+	s.succeeds("", "check")
 
-	_, reported = s.fails("", append([]string{"install", "--keep-latest-maintenance-jobs=2", "--repo-maintenance-job-configmap=named"}, usual(t)...)...)
+	_, reported := s.fails("", append([]string{"install", "--keep-latest-maintenance-jobs=2", "--repo-maintenance-job-configmap=named"}, usual(t)...)...)
 	require.Contains(t, reported, "remove that flag")
-	out, reported = s.succeeds("", "uninstall", "--force")
+	out, _ := s.succeeds("", "uninstall", "--force")
 	require.Contains(t, out, "ConfigMap repo-maintenance-job removed\n")
 }
 

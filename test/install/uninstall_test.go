@@ -36,7 +36,7 @@ func TestUninstallingRemovesAllThatWasInstalled(t *testing.T) {
 		require.NoError(t, err)
 	}
 
-	out, reported = s.succeeds("y\n", "uninstall")
+	s.succeeds("y\n", "uninstall")
 	for _, object := range objects {
 		_, err := s.found(object)
 		require.True(t, apierrors.IsNotFound(err), "%s %s is left: %v", object.GetKind(), object.GetName(), err)

@@ -51,9 +51,9 @@ func (s *env) encrypted() *env {
 }
 
 // mayCopy gives the agents the rights that package deploy has for it.
-func (v *env) mayCopy() {
-	copies := deploy.Copies{Secrets: []string{"key"}, ConfigMaps: []string{"kms"}, From: []string{v.Apps}}
-	require.NoError(v, testenv.Apply(v.soon(), plane.Admin(), deploy.CopyAccess(v.Namespace, copies)...))
+func (s *env) mayCopy() {
+	copies := deploy.Copies{Secrets: []string{"key"}, ConfigMaps: []string{"kms"}, From: []string{s.Apps}}
+	require.NoError(s, testenv.Apply(s.soon(), plane.Admin(), deploy.CopyAccess(s.Namespace, copies)...))
 }
 
 // copiesGone waits until garbage collection has removed all copies.

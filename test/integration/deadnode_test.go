@@ -11,8 +11,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/clock"
 
-	"github.com/lateen-project/lateen/api"
 	"github.com/lateen-project/lateen/cmd/lateen/agent"
+	"github.com/lateen-project/lateen/exposer/api"
 	"github.com/lateen-project/lateen/test/cluster"
 	"github.com/lateen-project/lateen/test/fixture"
 	"github.com/lateen-project/lateen/test/node"
@@ -57,7 +57,6 @@ func newNodeLoss(t *testing.T, kind testenv.Kind, phase testenv.Phase) *nodeLoss
 	d := &nodeLoss{env: f, kind: kind, phase: phase}
 	if phase == testenv.Prepared {
 		f.configure(`{"loadConcurrency":{"globalConfig":1}}`)
-	} else {
 	}
 	d.around = f.workload(kind)
 	f.start(on(f.Nodes[1]), shortAbsence, skew(5*time.Minute), fixture.Through(d.around.watch))

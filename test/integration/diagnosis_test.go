@@ -110,15 +110,15 @@ func snapshotterSays(v *env, _ string) {
 }
 
 // uploadOf makes a DataUpload of a new claim, whose snapshot may be one that never gets a handle.
-func (v *env) uploadOf(pending bool) string {
+func (s *env) uploadOf(pending bool) string {
 	if !pending {
-		name, _ := v.uploads("data")
+		name, _ := s.uploads("data")
 		return name
 	}
-	source := v.claim("data")
-	snapshot, err := v.Snapshot(v.soon(), v.backup, source, v.storageClass)
-	require.NoError(v, err)
-	return v.upload(source, snapshot.Name)
+	source := s.claim("data")
+	snapshot, err := s.Snapshot(s.soon(), s.backup, source, s.storageClass)
+	require.NoError(s, err)
+	return s.upload(source, snapshot.Name)
 }
 
 func TestADownloadThatIsNotPreparedInTimeSaysWhatTheProvisionerSays(t *testing.T) {

@@ -10,8 +10,8 @@ import (
 	storagev1 "k8s.io/api/storage/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"github.com/lateen-project/lateen/api"
 	"github.com/lateen-project/lateen/cmd/lateen/agent"
+	"github.com/lateen-project/lateen/exposer/api"
 	"github.com/lateen-project/lateen/test/cluster"
 	"github.com/lateen-project/lateen/test/csi"
 	"github.com/lateen-project/lateen/test/fixture"
@@ -19,43 +19,43 @@ import (
 )
 
 // target makes a claim as Velero's server restores one.
-func (v *env) target() *corev1.PersistentVolumeClaim {
-	return v.targetOf(v.storageClass)
+func (s *env) target() *corev1.PersistentVolumeClaim {
+	return s.targetOf(s.storageClass)
 }
 
 // targetOf is a target of a class that need not exist.
-func (v *env) targetOf(class string) *corev1.PersistentVolumeClaim {
-	claim, err := v.TargetClaim(v.soon(), "restored", class)
-	require.NoError(v, err)
+func (s *env) targetOf(class string) *corev1.PersistentVolumeClaim {
+	claim, err := s.TargetClaim(s.soon(), "restored", class)
+	require.NoError(s, err)
 	return claim
 }
 
 // download creates a DataDownload into a claim, which need not exist.
-func (v *env) download(target *corev1.PersistentVolumeClaim) string {
-	restore, err := v.Restore(v.soon(), "nightly")
-	require.NoError(v, err)
-	created, err := v.DataDownload(v.soon(), restore, target, "snapshot")
-	require.NoError(v, err)
+func (s *env) download(target *corev1.PersistentVolumeClaim) string {
+	restore, err := s.Restore(s.soon(), "nightly")
+	require.NoError(s, err)
+	created, err := s.DataDownload(s.soon(), restore, target, "snapshot")
+	require.NoError(s, err)
 	return created.Name
 }
 
 // delivered waits for a DataDownload to complete and for its target to have what was restored, as a volume like any other.
-func (v *env) delivered(name string) {
-	ended := v.settles(testenv.DataDownload, name, testenv.Completed)
-	require.EqualValues(v, 1000, ended.Status.Progress.BytesDone)
-	require.Empty(v, ended.Status.Message)
-	target, err := v.WaitClaim(v.soon(), v.Apps, "restored", testenv.Bound)
-	require.NoError(v, err)
-	volume, err := v.WaitVolume(v.soon(), target.Spec.VolumeName, func(volume *corev1.PersistentVolume) bool {
+func (s *env) delivered(name string) {
+	ended := s.settles(testenv.DataDownload, name, testenv.Completed)
+	require.EqualValues(s, 1000, ended.Status.Progress.BytesDone)
+	require.Empty(s, ended.Status.Message)
+	target, err := s.WaitClaim(s.soon(), s.Apps, "restored", testenv.Bound)
+	require.NoError(s, err)
+	volume, err := s.WaitVolume(s.soon(), target.Spec.VolumeName, func(volume *corev1.PersistentVolume) bool {
 		return volume.Spec.PersistentVolumeReclaimPolicy == corev1.PersistentVolumeReclaimDelete
 	})
-	require.NoError(v, err)
-	require.Equal(v, target.UID, volume.Spec.ClaimRef.UID)
-	v.restoredTo(ended, v.Driver.VolumeDir(volume.Spec.CSI.VolumeHandle))
-	require.NotContains(v, volume.Annotations, api.AnnotationReclaimPolicy)
-	require.Subset(v, volume.Labels, target.Spec.Selector.MatchLabels)
-	v.nothingLeft()
-	v.noConflicts()
+	require.NoError(s, err)
+	require.Equal(s, target.UID, volume.Spec.ClaimRef.UID)
+	s.restoredTo(ended, s.Driver.VolumeDir(volume.Spec.CSI.VolumeHandle))
+	require.NotContains(s, volume.Annotations, api.AnnotationReclaimPolicy)
+	require.Subset(s, volume.Labels, target.Spec.Selector.MatchLabels)
+	s.nothingLeft()
+	s.noConflicts()
 }
 
 func TestARestoredVolumeIsDelivered(t *testing.T) {

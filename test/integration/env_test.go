@@ -17,7 +17,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/rand"
 	"k8s.io/client-go/transport"
 
-	"github.com/lateen-project/lateen/api"
+	"github.com/lateen-project/lateen/exposer/api"
 	"github.com/lateen-project/lateen/test/cluster"
 	"github.com/lateen-project/lateen/test/fixture"
 	"github.com/lateen-project/lateen/test/node"
@@ -159,9 +159,7 @@ func (s *env) reaches(kind testenv.Kind, name string, phase testenv.Phase) *test
 }
 
 // in waits until the PodVolumeBackup is in a phase.
-func (s *env) in(name string, phase testenv.Phase) *testenv.Transfer {
-	return s.reaches(testenv.PodVolumeBackup, name, phase)
-}
+func (s *env) in(name string, phase testenv.Phase) { s.reaches(testenv.PodVolumeBackup, name, phase) }
 
 // ends waits for the end of a PodVolumeBackup and for what has to be true after any end: it is clean, and
 // no mover is left.

@@ -10,7 +10,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/client-go/dynamic"
 
-	"github.com/lateen-project/lateen/api"
+	"github.com/lateen-project/lateen/exposer/api"
 	"github.com/lateen-project/lateen/test/testenv"
 )
 

@@ -13,7 +13,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
-	"github.com/lateen-project/lateen/api"
+	"github.com/lateen-project/lateen/exposer/api"
 	"github.com/lateen-project/lateen/test/csi"
 	"github.com/lateen-project/lateen/test/node"
 	"github.com/lateen-project/lateen/test/testenv"
@@ -26,14 +26,14 @@ func zoned(options *node.Options) {
 }
 
 // claimOn makes a claim of a class that waits for its consumer, which is a pod on a node.
-func (v *env) claimOn(name string, n *node.Node) *corev1.PersistentVolumeClaim {
-	v.uses("user-of-"+name, n, name)
-	return v.claim(name)
+func (s *env) claimOn(name string, n *node.Node) *corev1.PersistentVolumeClaim {
+	s.uses("user-of-"+name, n, name)
+	return s.claim(name)
 }
 
 // uses makes a pod for a node that mounts a claim.
-func (v *env) uses(name string, n *node.Node, claim string) {
-	v.pod(v.Apps, metav1.ObjectMeta{Name: name}, func(pod *corev1.PodSpec) {
+func (s *env) uses(name string, n *node.Node, claim string) {
+	s.pod(s.Apps, metav1.ObjectMeta{Name: name}, func(pod *corev1.PodSpec) {
 		pod.NodeSelector, pod.Volumes = map[string]string{corev1.LabelHostname: n.Name()}, []corev1.Volume{testenv.ClaimVolume("data", claim)}
 	})
 }

@@ -4,67 +4,67 @@ import (
 	"github.com/stretchr/testify/require"
 	corev1 "k8s.io/api/core/v1"
 
-	"github.com/lateen-project/lateen/api"
+	"github.com/lateen-project/lateen/exposer/api"
 	"github.com/lateen-project/lateen/test/testenv"
 )
 
 // uploading makes a claim and the snapshot for a DataUpload, which at any end is deleted exactly once.
-func (v *env) uploading(around *workload, claim string) {
-	source := v.claim(claim)
-	snapshot, handle := v.snapshot(source)
+func (s *env) uploading(around *workload, claim string) {
+	source := s.claim(claim)
+	snapshot, handle := s.snapshot(source)
 	content := *snapshot.Status.BoundVolumeSnapshotContentName
-	guard := &handleOwner{env: v, original: content, handle: handle}
+	guard := &handleOwner{env: s, original: content, handle: handle}
 	around.watch = guard.wrap
 	around.create = func() string {
-		name := v.upload(source, snapshot.Name)
+		name := s.upload(source, snapshot.Name)
 		guard.of(name)
 		return name
 	}
 	around.after = func(*testenv.Transfer) {
-		require.NoError(v, v.WaitSnapshotGone(v.soon(), v.Apps, snapshot.Name))
-		require.NoError(v, v.WaitContentGone(v.soon(), content))
-		require.Equal(v, 1, v.Driver.Deletions(handle), "of the snapshot by the driver")
-		require.NotContains(v, v.Driver.Handles(), handle)
-		require.Contains(v, v.Driver.Volumes(), v.handleOf(source), "the source")
-		require.NotZero(v, guard.checked(), "nobody has looked after the snapshot")
+		require.NoError(s, s.WaitSnapshotGone(s.soon(), s.Apps, snapshot.Name))
+		require.NoError(s, s.WaitContentGone(s.soon(), content))
+		require.Equal(s, 1, s.Driver.Deletions(handle), "of the snapshot by the driver")
+		require.NotContains(s, s.Driver.Handles(), handle)
+		require.Contains(s, s.Driver.Volumes(), s.handleOf(source), "the source")
+		require.NotZero(s, guard.checked(), "nobody has looked after the snapshot")
 	}
 }
 
 // downloading makes the claim that a DataDownload is for. It gets what was restored, if all went well.
-func (v *env) downloading(around *workload, claim string) {
-	target, err := v.TargetClaim(v.soon(), claim, v.storageClass)
-	require.NoError(v, err)
-	restore, err := v.Restore(v.soon(), "of-"+claim)
-	require.NoError(v, err)
+func (s *env) downloading(around *workload, claim string) {
+	target, err := s.TargetClaim(s.soon(), claim, s.storageClass)
+	require.NoError(s, err)
+	restore, err := s.Restore(s.soon(), "of-"+claim)
+	require.NoError(s, err)
 	around.create = func() string {
-		created, err := v.DataDownload(v.soon(), restore, target, "snapshot")
-		require.NoError(v, err)
+		created, err := s.DataDownload(s.soon(), restore, target, "snapshot")
+		require.NoError(s, err)
 		return created.Name
 	}
 	around.after = func(ended *testenv.Transfer) {
 		if ended.Status.Phase != testenv.Completed {
-			require.Empty(v, v.Driver.Volumes())
+			require.Empty(s, s.Driver.Volumes())
 			return
 		}
-		bound, err := v.WaitClaim(v.soon(), v.Apps, target.Name, testenv.Bound)
-		require.NoError(v, err)
-		volume, err := v.WaitVolume(v.soon(), bound.Spec.VolumeName, func(volume *corev1.PersistentVolume) bool {
+		bound, err := s.WaitClaim(s.soon(), s.Apps, target.Name, testenv.Bound)
+		require.NoError(s, err)
+		volume, err := s.WaitVolume(s.soon(), bound.Spec.VolumeName, func(volume *corev1.PersistentVolume) bool {
 			return volume.Spec.PersistentVolumeReclaimPolicy == corev1.PersistentVolumeReclaimDelete
 		})
-		require.NoError(v, err)
-		require.Equal(v, target.UID, volume.Spec.ClaimRef.UID)
-		v.restoredTo(ended, v.Driver.VolumeDir(volume.Spec.CSI.VolumeHandle))
-		require.NotContains(v, volume.Annotations, api.AnnotationReclaimPolicy)
-		require.NotContains(v, volume.Labels, api.LabelMover)
-		require.Contains(v, v.Driver.Volumes(), volume.Spec.CSI.VolumeHandle)
+		require.NoError(s, err)
+		require.Equal(s, target.UID, volume.Spec.ClaimRef.UID)
+		s.restoredTo(ended, s.Driver.VolumeDir(volume.Spec.CSI.VolumeHandle))
+		require.NotContains(s, volume.Annotations, api.AnnotationReclaimPolicy)
+		require.NotContains(s, volume.Labels, api.LabelMover)
+		require.Contains(s, s.Driver.Volumes(), volume.Spec.CSI.VolumeHandle)
 	}
 }
 
 // alone wants a driver to have no more volumes than one: a source, or what was restored of it.
-func (v *env) alone(around *workload) {
+func (s *env) alone(around *workload) {
 	also := around.after
 	around.after = func(ended *testenv.Transfer) {
 		also(ended)
-		require.LessOrEqual(v, len(v.Driver.Volumes()), 1, "volumes of nobody are left")
+		require.LessOrEqual(s, len(s.Driver.Volumes()), 1, "volumes of nobody are left")
 	}
 }

@@ -13,7 +13,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/dynamic"
 
-	"github.com/lateen-project/lateen/api"
+	"github.com/lateen-project/lateen/exposer/api"
 	"github.com/lateen-project/lateen/test/csi"
 	"github.com/lateen-project/lateen/test/testenv"
 )
@@ -42,24 +42,24 @@ func TestAnUploadThatVelerosAgentHasPreparedIsTakenOver(t *testing.T) {
 }
 
 // unmark takes Lateen's labels and annotations from all that was made for an upload.
-func (v *env) unmark(name string) {
+func (s *env) unmark(name string) {
 	client, err := dynamic.NewForConfig(plane.Admin())
-	require.NoError(v, err)
+	require.NoError(s, err)
 	snapshots := schema.GroupVersionResource{Group: "snapshot.storage.k8s.io", Version: "v1", Resource: "volumesnapshots"}
 	for _, created := range []dynamic.ResourceInterface{
-		client.Resource(snapshots).Namespace(v.Namespace),
+		client.Resource(snapshots).Namespace(s.Namespace),
 		client.Resource(snapshots.GroupVersion().WithResource("volumesnapshotcontents")),
-		client.Resource(corev1.SchemeGroupVersion.WithResource("persistentvolumeclaims")).Namespace(v.Namespace),
-		client.Resource(corev1.SchemeGroupVersion.WithResource("pods")).Namespace(v.Namespace),
+		client.Resource(corev1.SchemeGroupVersion.WithResource("persistentvolumeclaims")).Namespace(s.Namespace),
+		client.Resource(corev1.SchemeGroupVersion.WithResource("pods")).Namespace(s.Namespace),
 	} {
-		object, err := created.Get(v.soon(), name, metav1.GetOptions{})
-		require.NoError(v, err)
+		object, err := created.Get(s.soon(), name, metav1.GetOptions{})
+		require.NoError(s, err)
 		labels, annotations := marks(object.GetLabels()), marks(object.GetAnnotations())
-		require.NotEmpty(v, labels, "of %s", object.GetKind())
+		require.NotEmpty(s, labels, "of %s", object.GetKind())
 		patch, err := json.Marshal(map[string]any{"metadata": map[string]any{"labels": labels, "annotations": annotations}})
-		require.NoError(v, err)
-		_, err = created.Patch(v.soon(), name, types.MergePatchType, patch, metav1.PatchOptions{})
-		require.NoError(v, err)
+		require.NoError(s, err)
+		_, err = created.Patch(s.soon(), name, types.MergePatchType, patch, metav1.PatchOptions{})
+		require.NoError(s, err)
 	}
 }
 

@@ -12,7 +12,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
-	"github.com/lateen-project/lateen/api"
+	"github.com/lateen-project/lateen/exposer/api"
 	"github.com/lateen-project/lateen/test/cluster"
 	"github.com/lateen-project/lateen/test/csi"
 	"github.com/lateen-project/lateen/test/node"
@@ -50,23 +50,23 @@ func (s *env) snapshot(claim *corev1.PersistentVolumeClaim) (snapshot *snapshotv
 }
 
 // upload creates the DataUpload of a snapshot.
-func (v *env) upload(claim *corev1.PersistentVolumeClaim, snapshot string, change ...func(*velerov2alpha1.DataUpload)) string {
-	created, err := v.DataUpload(v.soon(), v.backup, claim, velerov2alpha1.CSISnapshotSpec{
-		VolumeSnapshot: snapshot, SnapshotClass: v.storageClass, Driver: v.Driver.Name(),
+func (s *env) upload(claim *corev1.PersistentVolumeClaim, snapshot string, change ...func(*velerov2alpha1.DataUpload)) string {
+	created, err := s.DataUpload(s.soon(), s.backup, claim, velerov2alpha1.CSISnapshotSpec{
+		VolumeSnapshot: snapshot, SnapshotClass: s.storageClass, Driver: s.Driver.Name(),
 	}, change...)
-	require.NoError(v, err)
+	require.NoError(s, err)
 	return created.Name
 }
 
 // uploads makes a claim, its snapshot and its DataUpload.
-func (v *env) uploads(claim string) (name, handle string) {
-	source := v.claim(claim)
-	snapshot, handle := v.snapshot(source)
-	return v.upload(source, snapshot.Name), handle
+func (s *env) uploads(claim string) (name, handle string) {
+	source := s.claim(claim)
+	snapshot, handle := s.snapshot(source)
+	return s.upload(source, snapshot.Name), handle
 }
 
 // progresses waits for one step after the other, each of which may take its time, until nobody has anything left to do.
-func (v *env) progresses(kind testenv.Kind, name string) (settled *testenv.Transfer) {
+func (s *env) progresses(kind testenv.Kind, name string) (settled *testenv.Transfer) {
 	after := func(phases ...testenv.Phase) func(*testenv.Transfer) bool {
 		return func(seen *testenv.Transfer) bool { return !slices.Contains(phases, seen.Status.Phase) }
 	}
@@ -77,47 +77,47 @@ func (v *env) progresses(kind testenv.Kind, name string) (settled *testenv.Trans
 		after(""), after("", testenv.Accepted), after("", testenv.Accepted, testenv.Prepared), moved, testenv.Ended, testenv.Settled,
 	} {
 		var err error
-		settled, err = v.Transfers(kind).Wait(v.soon(), name, come)
-		require.NoError(v, err)
+		settled, err = s.Transfers(kind).Wait(s.soon(), name, come)
+		require.NoError(s, err)
 	}
 	return settled
 }
 
 // settles waits for the end of a transfer of data, and until nothing is left of what was made for it.
-func (v *env) settles(kind testenv.Kind, name string, phase testenv.Phase) *testenv.Transfer {
-	ended := v.progresses(kind, name)
-	require.Equal(v, phase, ended.Status.Phase, ended.Status.Message)
+func (s *env) settles(kind testenv.Kind, name string, phase testenv.Phase) *testenv.Transfer {
+	ended := s.progresses(kind, name)
+	require.Equal(s, phase, ended.Status.Phase, ended.Status.Message)
 	if phase == testenv.Completed {
-		v.movedAll(ended)
+		s.movedAll(ended)
 	}
-	require.NotNil(v, ended.Status.CompletionTimestamp)
-	require.NotContains(v, ended.Labels, api.LabelExposing)
-	require.NoError(v, v.WaitPodGone(v.soon(), v.Namespace, name))
-	require.NoError(v, v.WaitClaimGone(v.soon(), v.Namespace, name))
+	require.NotNil(s, ended.Status.CompletionTimestamp)
+	require.NotContains(s, ended.Labels, api.LabelExposing)
+	require.NoError(s, s.WaitPodGone(s.soon(), s.Namespace, name))
+	require.NoError(s, s.WaitClaimGone(s.soon(), s.Namespace, name))
 	return ended
 }
 
 // uploaded is settles for a DataUpload whose snapshot was there: it is deleted, once.
-func (v *env) uploaded(name, handle string, phase testenv.Phase) *testenv.Transfer {
-	ended := v.settles(testenv.DataUpload, name, phase)
-	require.NoError(v, v.WaitSnapshotGone(v.soon(), v.Namespace, name))
-	require.NoError(v, v.WaitContentGone(v.soon(), name))
-	require.Equal(v, 1, v.Driver.Deletions(handle), "of the snapshot by the driver")
-	require.NotContains(v, v.Driver.Handles(), handle)
+func (s *env) uploaded(name, handle string, phase testenv.Phase) *testenv.Transfer {
+	ended := s.settles(testenv.DataUpload, name, phase)
+	require.NoError(s, s.WaitSnapshotGone(s.soon(), s.Namespace, name))
+	require.NoError(s, s.WaitContentGone(s.soon(), name))
+	require.Equal(s, 1, s.Driver.Deletions(handle), "of the snapshot by the driver")
+	require.NotContains(s, s.Driver.Handles(), handle)
 	return ended
 }
 
 // noSnapshots wants nothing of snapshots to be left in the namespaces of the environment.
-func (v *env) noSnapshots() {
-	for _, namespace := range []string{v.Namespace, v.Apps} {
-		left, err := v.Snapshots.SnapshotV1().VolumeSnapshots(namespace).List(v.soon(), metav1.ListOptions{})
-		require.NoError(v, err)
-		require.Empty(v, left.Items)
+func (s *env) noSnapshots() {
+	for _, namespace := range []string{s.Namespace, s.Apps} {
+		left, err := s.Snapshots.SnapshotV1().VolumeSnapshots(namespace).List(s.soon(), metav1.ListOptions{})
+		require.NoError(s, err)
+		require.Empty(s, left.Items)
 	}
-	contents, err := v.Snapshots.SnapshotV1().VolumeSnapshotContents().List(v.soon(), metav1.ListOptions{})
-	require.NoError(v, err)
+	contents, err := s.Snapshots.SnapshotV1().VolumeSnapshotContents().List(s.soon(), metav1.ListOptions{})
+	require.NoError(s, err)
 	for _, content := range contents.Items {
-		require.NotEqual(v, v.Driver.Name(), content.Spec.Driver, "content %s is left", content.Name)
+		require.NotEqual(s, s.Driver.Name(), content.Spec.Driver, "content %s is left", content.Name)
 	}
 }
 

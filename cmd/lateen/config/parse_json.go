@@ -7,7 +7,7 @@ import (
 	"strings"
 	"unicode/utf8"
 
-	"github.com/lateen-project/lateen/truncate"
+	"github.com/lateen-project/lateen/exposer/truncate"
 )
 
 // value is one JSON value with its place. Decoding into structs would lose the place, unknown fields and duplicate

@@ -11,7 +11,7 @@ import (
 
 	"k8s.io/apimachinery/pkg/util/validation"
 
-	"github.com/lateen-project/lateen/truncate"
+	"github.com/lateen-project/lateen/exposer/truncate"
 )
 
 // reader converts values to the types of the schema and records a Problem for each invalid one. Its methods return a

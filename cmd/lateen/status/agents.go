@@ -10,9 +10,9 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/utils/ptr"
 
-	"github.com/lateen-project/lateen/api"
 	"github.com/lateen-project/lateen/cmd/lateen/agent"
 	"github.com/lateen-project/lateen/cmd/lateen/check"
+	"github.com/lateen-project/lateen/exposer/api"
 )
 
 // coordinator returns the holder of the Lease. The holder identity is the node name, "_", and a part unique to the

@@ -8,8 +8,8 @@ import (
 	velerov1 "github.com/vmware-tanzu/velero/pkg/apis/velero/v1"
 	corev1 "k8s.io/api/core/v1"
 
-	"github.com/lateen-project/lateen/api"
 	"github.com/lateen-project/lateen/cmd/lateen/status"
+	"github.com/lateen-project/lateen/exposer/api"
 )
 
 func TestAMoverThatDoesNotEndIsTheKubeletsBusiness(t *testing.T) {

@@ -11,9 +11,9 @@ import (
 
 	"k8s.io/apimachinery/pkg/util/duration"
 
-	"github.com/lateen-project/lateen/api"
+	"github.com/lateen-project/lateen/exposer/api"
 	"github.com/lateen-project/lateen/exposer/priority"
-	"github.com/lateen-project/lateen/truncate"
+	"github.com/lateen-project/lateen/exposer/truncate"
 )
 
 // Columns of a terminal, and of the table in it.

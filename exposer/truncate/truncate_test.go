@@ -5,7 +5,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/lateen-project/lateen/truncate"
+	"github.com/lateen-project/lateen/exposer/truncate"
 )
 
 func TestEndKeepsWholeCharacters(t *testing.T) {

@@ -8,49 +8,49 @@ import (
 	"github.com/lateen-project/lateen/exposer/objects"
 )
 
-// handed is a hand-over whose backup pair exists.
-func handed(change func(*State)) State {
-	h := toyPairs{
-		original: toySnapshot{there: true, ready: true}, content: toyContent{there: true, handle: true, retained: true},
-		backup: toySnapshot{there: true}, copied: toyContent{there: true},
-	}.seen(true)
+// handoverState returns a hand-over whose backup pair exists, with a change.
+func handoverState(change func(*State)) State {
+	h := simulatedPairs{
+		original: simulatedSnapshot{exists: true, ready: true}, content: simulatedContent{exists: true, handle: true, retained: true},
+		backup: simulatedSnapshot{exists: true}, backupContent: simulatedContent{exists: true},
+	}.state(true)
 	change(&h)
 	return h
 }
 
-func TestAHandOverStopsAtWhatIsNotIts(t *testing.T) {
+func TestAHandOverStopsAtObjectsOfOtherOwners(t *testing.T) {
 	for name, test := range map[string]struct {
-		change func(*State)
-		rung   Step
-		says   string
+		change      func(*State)
+		step        Step
+		description string
 	}{
 		"a VolumeSnapshot of another resource": {
 			change: func(h *State) {
 				h.Backup.Snapshot.Labels, h.Backup.Content = objects.OwnerLabels("another", "n1"), nil
 			},
-			rung: NameConflict, says: "VolumeSnapshot velero/du exists but has another owner; delete it to unblock the transfer",
+			step: NameConflict, description: "VolumeSnapshot velero/du exists but has another owner; delete it to unblock the transfer",
 		},
-		"a VolumeSnapshot that somebody made by hand": {
+		"a VolumeSnapshot that was created by hand": {
 			change: func(h *State) {
 				h.Backup.Snapshot.Labels, h.Backup.Snapshot.Spec.Source.VolumeSnapshotContentName, h.Backup.Content = nil, nil, nil
 			},
-			rung: NameConflict, says: "VolumeSnapshot velero/du exists but has another owner; delete it to unblock the transfer",
+			step: NameConflict, description: "VolumeSnapshot velero/du exists but has another owner; delete it to unblock the transfer",
 		},
 		"a content of another resource": {
 			change: func(h *State) { h.Backup.Content.Labels = objects.OwnerLabels("another", "n1") },
-			rung:   NameConflict, says: "VolumeSnapshotContent du exists but has another owner; delete it to unblock the transfer",
+			step:   NameConflict, description: "VolumeSnapshotContent du exists but has another owner; delete it to unblock the transfer",
 		},
 		"a content of an earlier VolumeSnapshot with the same name": {
 			change: func(h *State) { h.Backup.Content.Spec.VolumeSnapshotRef.UID = "earlier-uid" },
-			rung:   Fail, says: "VolumeSnapshotContent du is bound to an earlier VolumeSnapshot of the same name",
+			step:   Fail, description: "VolumeSnapshotContent du is bound to an earlier VolumeSnapshot of the same name",
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			rung, description := handed(test.change).Next()
-			require.Equal(t, test.rung, rung)
-			require.Equal(t, test.says, description)
+			step, description := handoverState(test.change).Next()
+			require.Equal(t, test.step, step)
+			require.Equal(t, test.description, description)
 		})
 	}
-	rung, _ := handed(func(*State) {}).Next()
-	require.Equal(t, DeleteOriginal, rung, "and goes on where all is its")
+	step, _ := handoverState(func(*State) {}).Next()
+	require.Equal(t, DeleteOriginal, step, "it continues if it owns all objects")
 }

@@ -1,112 +1,112 @@
 package handover
 
-// toyClimb is a simulated run of an agent: the real state, its caches, and the agent's current view.
-type toyClimb struct {
-	storage toyStorage
-	cache   toyPairs
-	view    toyPairs
-	known   bool
-	undoing bool
+// simulatedRun is a simulated run of an agent: the real state, its caches, and the agent's current view.
+type simulatedRun struct {
+	storage    simulatedStorage
+	cache      simulatedPairs
+	view       simulatedPairs
+	verified   bool
+	cleaningUp bool
 }
 
-// ladders are the state machines of the hand-over and its cleanup, or broken ones.
-type ladders struct {
-	next, undo func(State) (Step, string)
+// machines are the state machines of the hand-over and its cleanup, or broken ones.
+type machines struct {
+	next, cleanup func(State) (Step, string)
 }
 
-func (l ladders) rung(c toyClimb) (Step, string) {
-	if c.undoing {
-		return l.undo(c.view.seen(c.known))
+func (l machines) step(c simulatedRun) (Step, string) {
+	if c.cleaningUp {
+		return l.cleanup(c.view.state(c.verified))
 	}
-	return l.next(c.view.seen(c.known))
+	return l.next(c.view.state(c.verified))
 }
 
-// again starts another run, of this agent or another one. It starts from the caches.
-func (c toyClimb) again() toyClimb {
-	c.view, c.known = c.cache, false
+// restart starts another run, of this agent or another one. It starts from the caches.
+func (c simulatedRun) restart() simulatedRun {
+	c.view, c.verified = c.cache, false
 	return c
 }
 
-// fresh is again with up-to-date caches.
-func (c toyClimb) fresh() toyClimb {
-	c.cache = c.storage.toyPairs
-	return c.again()
+// resync is restart with up-to-date caches.
+func (c simulatedRun) resync() simulatedRun {
+	c.cache = c.storage.simulatedPairs
+	return c.restart()
 }
 
-// take executes one step and updates the view from the API server's response.
-func (c toyClimb) take(rung Step) toyClimb {
+// execute runs one step and updates the view from the API server's response.
+func (c simulatedRun) execute(step Step) simulatedRun {
 	there, view := &c.storage, &c.view
-	switch rung {
+	switch step {
 	case Reobserve:
-		c.look()
+		c.reobserve()
 	case CreateSnapshot:
-		if !there.backup.there {
-			there.backup = toySnapshot{there: true}
+		if !there.backup.exists {
+			there.backup = simulatedSnapshot{exists: true}
 		}
 		view.backup = there.backup
 	case CreateContent:
-		if !there.copied.there {
-			there.copied = toyContent{there: true}
+		if !there.backupContent.exists {
+			there.backupContent = simulatedContent{exists: true}
 		}
-		view.copied = there.copied
+		view.backupContent = there.backupContent
 	case AdoptSnapshot:
-		changeToy(&there.backup, &view.backup, there.backup.there, func(s *toySnapshot) { s.maker = lateen })
+		updateSimulated(&there.backup, &view.backup, there.backup.exists, func(s *simulatedSnapshot) { s.creator = lateen })
 	case DeleteOriginal:
-		dropToy(&there.original, &view.original, there.original.there, (*toySnapshot).delete, func(s *toySnapshot) { s.ending = true })
+		deleteSimulated(&there.original, &view.original, there.original.exists, (*simulatedSnapshot).delete, func(s *simulatedSnapshot) { s.deleting = true })
 	case DeleteBackup:
-		dropToy(&there.backup, &view.backup, there.backup.there, (*toySnapshot).delete, func(s *toySnapshot) { s.ending = true })
+		deleteSimulated(&there.backup, &view.backup, there.backup.exists, (*simulatedSnapshot).delete, func(s *simulatedSnapshot) { s.deleting = true })
 	case DeleteOriginalContent:
-		dropToy(&there.content, &view.content, there.content.there, (*toyContent).delete, func(s *toyContent) { s.ending = true })
+		deleteSimulated(&there.content, &view.content, there.content.exists, (*simulatedContent).delete, func(s *simulatedContent) { s.deleting = true })
 	case DeleteBackupContent:
-		dropToy(&there.copied, &view.copied, there.copied.there, (*toyContent).delete, func(s *toyContent) { s.ending = true })
+		deleteSimulated(&there.backupContent, &view.backupContent, there.backupContent.exists, (*simulatedContent).delete, func(s *simulatedContent) { s.deleting = true })
 	case AdoptContent:
-		changeToy(&there.copied, &view.copied, there.copied.there, func(s *toyContent) { s.maker = lateen })
+		updateSimulated(&there.backupContent, &view.backupContent, there.backupContent.exists, func(s *simulatedContent) { s.creator = lateen })
 	case RetainOriginal:
-		changeToy(&there.content, &view.content, there.content.there, func(s *toyContent) { s.retained = true })
+		updateSimulated(&there.content, &view.content, there.content.exists, func(s *simulatedContent) { s.retained = true })
 	case SetDeletePolicyOfOriginal:
-		changeToy(&there.content, &view.content, there.content.there, func(s *toyContent) { s.retained = false })
+		updateSimulated(&there.content, &view.content, there.content.exists, func(s *simulatedContent) { s.retained = false })
 	case SetDeletePolicyOfBackup:
-		changeToy(&there.copied, &view.copied, there.copied.there, func(s *toyContent) { s.retained = false })
+		updateSimulated(&there.backupContent, &view.backupContent, there.backupContent.exists, func(s *simulatedContent) { s.retained = false })
 	case MarkOriginalContentBeingDeleted:
-		changeToy(&there.content, &view.content, there.content.there, func(s *toyContent) { s.freed = true })
+		updateSimulated(&there.content, &view.content, there.content.exists, func(s *simulatedContent) { s.markedBeingDeleted = true })
 	case MarkBackupContentBeingDeleted:
-		changeToy(&there.copied, &view.copied, there.copied.there, func(s *toyContent) { s.freed = true })
+		updateSimulated(&there.backupContent, &view.backupContent, there.backupContent.exists, func(s *simulatedContent) { s.markedBeingDeleted = true })
 	case Finished, AwaitSnapshot, Fail, NameConflict:
 	}
 	return c
 }
 
-// look reads the objects that the view lacks, in the same way as the exposer.
-func (c *toyClimb) look() {
+// reobserve reads the objects that the view lacks, in the same way as the exposer.
+func (c *simulatedRun) reobserve() {
 	there, view := &c.storage, &c.view
-	c.known = true
-	if !view.backup.there {
+	c.verified = true
+	if !view.backup.exists {
 		view.backup = there.backup
 	}
-	if !view.original.there {
+	if !view.original.exists {
 		view.original = there.original
 	}
-	if !view.copied.there && (view.backup.there || view.original.there) {
-		view.copied = there.copied
+	if !view.backupContent.exists && (view.backup.exists || view.original.exists) {
+		view.backupContent = there.backupContent
 	}
-	if !view.content.there {
+	if !view.content.exists {
 		view.content = there.content
 	}
 }
 
-func changeToy[T any](there, view *T, found bool, change func(*T)) {
+func updateSimulated[T any](there, view *T, found bool, change func(*T)) {
 	if found {
 		change(there)
 	}
 	*view = *there
 }
 
-func dropToy[T any](there, view *T, found bool, drop, mark func(*T)) {
+func deleteSimulated[T any](there, view *T, found bool, remove, mark func(*T)) {
 	if !found {
 		*view = *there
 		return
 	}
-	drop(there)
+	remove(there)
 	mark(view)
 }
 

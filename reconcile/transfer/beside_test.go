@@ -6,7 +6,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-func TestASecondMoverOfAPodRunsAlone(t *testing.T) {
+func TestReplacementMoverOfAPodRunsAlone(t *testing.T) {
 	for _, phase := range append(Phases(), "") {
 		works := phase == InProgress || phase == Canceling
 		for _, restarts := range [][2]int{{0, 0}, {0, 1}, {1, 0}, {2, 1}} {

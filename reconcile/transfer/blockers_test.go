@@ -20,19 +20,19 @@ func TestARestoreWaitsForTheInitContainer(t *testing.T) {
 		pod    *corev1.Pod
 		awaits string
 	}{
-		"no pod":                       {nil, "its pod does not run on this node"},
-		"a pod that was just bound":    {with(), waits},
-		"another one runs before it":   {with(corev1.ContainerStatus{Name: "setup", State: running}, corev1.ContainerStatus{Name: "restore-wait"}), waits},
-		"it runs":                      {with(corev1.ContainerStatus{Name: "restore-wait", State: running}), ""},
-		"it runs though not the first": {with(corev1.ContainerStatus{Name: "setup", State: ended}, corev1.ContainerStatus{Name: "restore-wait", State: running}), ""},
-		"it is over":                   {with(corev1.ContainerStatus{Name: "restore-wait", State: ended}), waits},
-		"that of Velero before 1.16":   {with(corev1.ContainerStatus{Name: "restic-wait", State: running}), waits},
+		"no pod":                                   {nil, "its pod does not run on this node"},
+		"a pod that was just bound":                {with(), waits},
+		"another one runs before it":               {with(corev1.ContainerStatus{Name: "setup", State: running}, corev1.ContainerStatus{Name: "restore-wait"}), waits},
+		"it runs":                                  {with(corev1.ContainerStatus{Name: "restore-wait", State: running}), ""},
+		"it runs though not the first":             {with(corev1.ContainerStatus{Name: "setup", State: ended}, corev1.ContainerStatus{Name: "restore-wait", State: running}), ""},
+		"it has ended":                             {with(corev1.ContainerStatus{Name: "restore-wait", State: ended}), waits},
+		"the init container of Velero before 1.16": {with(corev1.ContainerStatus{Name: "restic-wait", State: running}), waits},
 	} {
 		require.Equal(t, test.awaits, InitBlocker(test.pod), name)
 	}
 }
 
-func TestAPodWentOnOnceItsInitContainerHasSucceeded(t *testing.T) {
+func TestAPodResumesOnceItsInitContainerHasSucceeded(t *testing.T) {
 	succeeded := corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{}}
 	failed := corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{ExitCode: 137}}
 	running := corev1.ContainerState{Running: &corev1.ContainerStateRunning{}}
@@ -42,8 +42,8 @@ func TestAPodWentOnOnceItsInitContainerHasSucceeded(t *testing.T) {
 		}}
 	}
 	for name, test := range map[string]struct {
-		status corev1.PodStatus
-		wentOn bool
+		status  corev1.PodStatus
+		resumed bool
 	}{
 		"it waits":                             {wait(running, corev1.ContainerState{}), false},
 		"it was killed and will run again":     {wait(failed, corev1.ContainerState{}), false},
@@ -56,13 +56,13 @@ func TestAPodWentOnOnceItsInitContainerHasSucceeded(t *testing.T) {
 	} {
 		pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "app", Name: "db"}, Status: test.status}
 		why := PodResumed(pod, "data")
-		require.Equal(t, test.wentOn, why != "", name)
-		if test.wentOn {
+		require.Equal(t, test.resumed, why != "", name)
+		if test.resumed {
 			require.Contains(t, why, "pod app/db has ended")
 			require.Contains(t, why, "volume data")
 		}
 	}
-	require.Empty(t, PodResumed(nil, "data"), "it is gone, which is said elsewhere")
+	require.Empty(t, PodResumed(nil, "data"), "a deleted pod is reported elsewhere")
 }
 
 func TestARestoreWaitsForTheFirstConsumer(t *testing.T) {

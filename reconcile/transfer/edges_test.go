@@ -26,7 +26,7 @@ type edge struct {
 // the transfer inside the effect. Its edge is the one of FailExpose or FailRebind.
 func edges() []edge {
 	found := map[[2]Phase]map[Reason]bool{}
-	walk(Next, func(m *moment) bool {
+	walk(Next, func(m *situation) bool {
 		from := m.State.Phase
 		if from == "" {
 			from = New
@@ -42,9 +42,9 @@ func edges() []edge {
 		case Write:
 			add(m.Step)
 		case Expose:
-			add(FailExpose(m.State, m.Seen, ""))
+			add(FailExpose(m.State, m.Observed, ""))
 		case AbandonRebind:
-			add(FailRebind(m.State, m.Seen, ""))
+			add(FailRebind(m.State, m.Observed, ""))
 		case Wait, Rebind, DeleteMover, CleanUp:
 		}
 		return true
@@ -67,8 +67,8 @@ func edges() []edge {
 	return all
 }
 
-// TestEdgesAreThoseOfThePicture compares the golden file, the source of the picture, with the transitions of Next.
-func TestEdgesAreThoseOfThePicture(t *testing.T) {
+// TestEdgesMatchThePicture compares the golden file, the source of the picture, with the transitions of Next.
+func TestEdgesMatchThePicture(t *testing.T) {
 	path := filepath.Join("testdata", "edges.json")
 	have, err := json.MarshalIndent(edges(), "", "  ")
 	require.NoError(t, err)

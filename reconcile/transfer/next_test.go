@@ -12,36 +12,36 @@ import (
 // TestNextEverywhere verifies every rule of the protocol in every possible situation.
 func TestNextEverywhere(t *testing.T) {
 	all := rules()
-	looked := walk(Next, func(m *moment) bool {
+	visited := walk(Next, func(m *situation) bool {
 		for _, r := range all {
 			if !r.holds(m) {
-				t.Errorf("broken: %s\n%s", r.says, m)
+				t.Errorf("violated: %s\n%s", r.name, m)
 				return false
 			}
 		}
 		return true
 	})
-	require.Less(t, looked, stride) // otherwise the walk may miss some
-	t.Logf("%d rules in %d situations", len(all), looked)
+	require.Less(t, visited, stride) // otherwise the walk may miss some
+	t.Logf("%d rules in %d situations", len(all), visited)
 }
 
-func (m *moment) String() string {
+func (m *situation) String() string {
 	result := "none"
-	if m.Seen.Result != nil {
-		result = fmt.Sprintf("%+v", *m.Seen.Result)
+	if m.Observed.Result != nil {
+		result = fmt.Sprintf("%+v", *m.Observed.Result)
 	}
-	return fmt.Sprintf("state  %+v\nseen   %+v\nresult %s\nstep   %+v", m.State, m.Seen, result, m.Step)
+	return fmt.Sprintf("state  %+v\nobserved %+v\nresult %s\nstep   %+v", m.State, m.Observed, result, m.Step)
 }
 
 func TestEveryRuleCatchesTheNextThatBreaksIt(t *testing.T) {
 	reported := map[string]bool{}
 	for _, r := range rules() {
-		require.False(t, reported[r.says], "two rules say: %s", r.says)
-		reported[r.says] = true
-		t.Run(r.says, func(t *testing.T) {
+		require.False(t, reported[r.name], "two rules are named %s", r.name)
+		reported[r.name] = true
+		t.Run(r.name, func(t *testing.T) {
 			require.NotNil(t, r.broken, "no broken Next shows that this rule can fail")
 			caught := false
-			walk(r.broken, func(m *moment) bool {
+			walk(r.broken, func(m *situation) bool {
 				caught = !r.holds(m)
 				return !caught
 			})
@@ -50,8 +50,8 @@ func TestEveryRuleCatchesTheNextThatBreaksIt(t *testing.T) {
 	}
 }
 
-// wrong returns, for each phase, a change of the input that disables one guard of Next.
-func wrong() map[Phase]func(*State, *Observed, *Limits) {
+// disabledGuards returns, for each phase, a change of the input that disables one guard of Next.
+func disabledGuards() map[Phase]func(*State, *Observed, *Limits) {
 	return map[Phase]func(*State, *Observed, *Limits){
 		"":       func(_ *State, observed *Observed, _ *Limits) { observed.Exposes = true },
 		New:      func(s *State, _ *Observed, _ *Limits) { s.Deleting = false },
@@ -78,7 +78,7 @@ func wrong() map[Phase]func(*State, *Observed, *Limits) {
 }
 
 func TestOneWrongGuardIsCaughtInEveryPhase(t *testing.T) {
-	guards, all := wrong(), rules()
+	guards, all := disabledGuards(), rules()
 	for _, phase := range append(Phases(), "") {
 		t.Run("in phase "+string(phase), func(t *testing.T) {
 			require.Contains(t, guards, phase)
@@ -89,15 +89,15 @@ func TestOneWrongGuardIsCaughtInEveryPhase(t *testing.T) {
 				}
 				return Next(s, observed, lim)
 			}
-			walk(broken, func(m *moment) bool {
+			walk(broken, func(m *situation) bool {
 				for _, r := range all {
 					if !r.holds(m) {
-						caught = r.says
+						caught = r.name
 					}
 				}
 				return caught == ""
 			})
-			require.NotEmpty(t, caught, "no rule sees it")
+			require.NotEmpty(t, caught, "no rule detects it")
 		})
 	}
 }

@@ -56,7 +56,7 @@ func TestPodVolumeBackupMetadata(t *testing.T) {
 			state:  State{Phase: Completed},
 			after:  metadata{Finalizers: []string{"a/b", "c/d"}},
 		},
-		"no finalizer is added to an object that is being deleted": {
+		"no finalizer is added to a deleting object": {
 			before: metadata{Finalizers: []string{"a/b"}},
 			state:  State{Phase: Accepted, Finalizer: true, Deleting: true},
 			after:  metadata{Labels: exposing, Finalizers: []string{"a/b"}},

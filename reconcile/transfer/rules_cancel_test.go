@@ -10,9 +10,9 @@ func contains(message, what string) bool { return strings.Contains(message, what
 
 func cancelRules() []rule {
 	return []rule{{
-		"a transfer that does not work yet is canceled at once",
-		func(m *moment) bool {
-			return implies(m.asked() && m.acts() && (m.fresh() || m.in(Accepted, Prepared)), m.writes(Canceled))
+		"a transfer whose mover has not started is canceled at once",
+		func(m *situation) bool {
+			return implies(m.stopRequested() && m.acts() && (m.isNew() || m.in(Accepted, Prepared)), m.writes(Canceled))
 		},
 		input(func(s *State, _ *Observed, _ *Limits) { // Velero's behaviour
 			if s.Phase == Accepted {
@@ -21,7 +21,7 @@ func cancelRules() []rule {
 		}),
 	}, {
 		"deleting a transfer whose mover may work sets spec.cancel and changes nothing else",
-		func(m *moment) bool {
+		func(m *situation) bool {
 			flips := m.in(InProgress) && m.works() && m.acts() && m.State.Deleting && !m.State.Cancel && (m.alive() || m.is(objects.Terminating))
 			return implies(flips, m.changes(func(s *State) { s.Cancel = true }))
 		},
@@ -31,8 +31,8 @@ func cancelRules() []rule {
 			}
 		}),
 	}, {
-		"spec.cancel is set for a deletion only, and never taken back",
-		func(m *moment) bool {
+		"spec.cancel is set for a deletion only, and never reset",
+		func(m *situation) bool {
 			return implies(m.Step.Action == Write && m.Step.State.Cancel != m.State.Cancel, m.in(InProgress) && m.State.Deleting && m.Step.State.Cancel)
 		},
 		output(func(step *Step, _ State, _ Observed) {
@@ -41,35 +41,35 @@ func cancelRules() []rule {
 			}
 		}),
 	}, {
-		"Canceling is written once the cancel is seen with InProgress, which the mover reacts to",
-		func(m *moment) bool {
+		"a cancel in phase InProgress is answered with Canceling, which the mover reacts to",
+		func(m *situation) bool {
 			observed := m.in(InProgress) && m.works() && m.acts() && m.State.Cancel && (m.alive() || m.is(objects.Terminating))
 			return (m.writes(Canceling) && !m.in(Canceling)) == observed && implies(observed, m.changes(func(s *State) { s.Phase = Canceling }))
 		},
 		input(func(s *State, _ *Observed, _ *Limits) { s.Cancel = s.Cancel || s.Deleting }),
 	}, {
-		"a mover that has not started may miss the cancel, and is removed at once",
-		func(m *moment) bool {
-			return implies(m.in(Canceling) && m.works() && m.acts() && m.alive() && !m.Seen.Started, m.Step.Action == DeleteMover)
+		"a mover that has not started may miss the cancel, and is deleted at once",
+		func(m *situation) bool {
+			return implies(m.in(Canceling) && m.works() && m.acts() && m.alive() && !m.Observed.Started, m.Step.Action == DeleteMover)
 		},
 		input(func(_ *State, observed *Observed, _ *Limits) { observed.Started = true }),
 	}, {
-		"a mover that has started gets the grace to stop, and no more",
-		func(m *moment) bool {
-			if !m.in(Canceling) || m.moved() || !m.acts() || !m.alive() || !m.Seen.Started {
+		"a mover that has started is given the cancel grace period to stop, and no more",
+		func(m *situation) bool {
+			if !m.in(Canceling) || m.moved() || !m.acts() || !m.alive() || !m.Observed.Started {
 				return true
 			}
-			if left := m.left(m.Seen.CanceledAt, m.Limits.CancelGrace); left > 0 {
+			if left := m.left(m.Observed.CanceledAt, m.Limits.CancelGrace); left > 0 {
 				return m.waits(left)
 			}
 			return m.Step.Action == DeleteMover
 		},
 		input(func(_ *State, observed *Observed, _ *Limits) { observed.CanceledAt = observed.Now }),
 	}, {
-		"a canceled transfer whose mover is gone is Canceled and gets no other mover",
-		func(m *moment) bool {
-			stopped := m.in(Canceling) || m.in(InProgress) && m.asked()
-			return implies(stopped && m.works() && m.acts() && m.gone(), m.writes(Canceled))
+		"a canceled transfer whose mover is absent becomes Canceled and gets no other mover",
+		func(m *situation) bool {
+			stopped := m.in(Canceling) || m.in(InProgress) && m.stopRequested()
+			return implies(stopped && m.works() && m.acts() && m.lostOrAbsent(), m.writes(Canceled))
 		},
 		input(func(s *State, _ *Observed, _ *Limits) {
 			if s.Phase == InProgress {
@@ -77,23 +77,25 @@ func cancelRules() []rule {
 			}
 		}),
 	}, {
-		"a mover that stops because it was told to makes the transfer Canceled",
-		func(m *moment) bool {
-			reported := m.in(Canceling) || m.in(InProgress) && m.asked()
-			return implies(reported && m.works() && m.acts() && m.is(objects.Failed) && m.Seen.Exposure.Canceled, m.writes(Canceled))
+		"a mover that stops because of the cancel makes the transfer Canceled",
+		func(m *situation) bool {
+			reported := m.in(Canceling) || m.in(InProgress) && m.stopRequested()
+			return implies(reported && m.works() && m.acts() && m.is(objects.Failed) && m.Observed.Exposure.Canceled, m.writes(Canceled))
 		},
 		input(func(_ *State, observed *Observed, _ *Limits) { observed.Exposure.Canceled = false }),
 	}, {
-		"nothing is Canceled that nobody asked to stop",
-		func(m *moment) bool { return implies(m.ends() && m.writes(Canceled), m.asked() || m.in(Canceling)) },
+		"no transfer becomes Canceled without a cancel or a deletion",
+		func(m *situation) bool {
+			return implies(m.ends() && m.writes(Canceled), m.stopRequested() || m.in(Canceling))
+		},
 		output(func(step *Step, _ State, observed Observed) {
 			if observed.Exposure.Canceled && step.State.Phase == Failed {
 				step.State.Phase, step.Reason = Canceled, ReasonCanceled
 			}
 		}),
 	}, {
-		"a cancel keeps the message of whoever canceled, and a deletion says that it was one",
-		func(m *moment) bool {
+		"a cancel keeps its message, and a deletion gets a message of its own",
+		func(m *situation) bool {
 			if !m.ends() || !m.writes(Canceled) {
 				return true
 			}

@@ -7,9 +7,9 @@ import (
 )
 
 // deliverLeft returns the time left for a rebind. An agent that has not tried yet has its full grace period.
-func (m *moment) deliverLeft() time.Duration {
+func (m *situation) deliverLeft() time.Duration {
 	grace := m.Limits.RebindGrace
-	if since := m.Seen.RebindingSince; !since.IsZero() {
+	if since := m.Observed.RebindingSince; !since.IsZero() {
 		grace = m.left(since, m.Limits.RebindGrace)
 	}
 	return max(m.left(m.State.MoverSucceededAt, m.Limits.RebindTimeout), grace)
@@ -17,24 +17,24 @@ func (m *moment) deliverLeft() time.Duration {
 
 func deliveryRules() []rule {
 	return []rule{{
-		"a success that is still to be delivered is noted in one write, with the final progress, and nothing ends",
-		func(m *moment) bool {
-			result := m.Seen.Result
-			notes := m.works() && m.acts() && m.Seen.Rebinds && m.is(objects.Succeeded) && result != nil
+		"a success before the rebind is one write with the final progress and no terminal phase",
+		func(m *situation) bool {
+			result := m.Observed.Result
+			notes := m.works() && m.acts() && m.Observed.Rebinds && m.is(objects.Succeeded) && result != nil
 			if !notes {
 				return m.Step.Reason != ReasonMoved
 			}
 			return m.changes(func(s *State) {
-				s.MoverSucceededAt, s.Outcome, s.Message = m.Seen.Now, *result, result.Note
+				s.MoverSucceededAt, s.Outcome, s.Message = m.Observed.Now, *result, result.Note
 				s.Progress = Progress{Total: result.TotalBytes, Done: result.TotalBytes}
 			})
 		},
 		input(func(_ *State, observed *Observed, _ *Limits) { observed.Rebinds = false }),
 	}, {
-		"what was moved is delivered until its time is over, whatever becomes of the mover and whoever cancels",
-		func(m *moment) bool {
+		"moved data is rebound until the rebind timeout, whatever happens to the mover and despite a cancel",
+		func(m *situation) bool {
 			left := m.deliverLeft()
-			delivers := m.moved() && m.acts() && !m.Seen.Rebound && left > 0
+			delivers := m.moved() && m.acts() && !m.Observed.Rebound && left > 0
 			return (m.Step.Action == Rebind) == delivers && implies(delivers, m.Step.After == left)
 		},
 		func(s State, observed Observed, lim Limits) Step {
@@ -45,16 +45,16 @@ func deliveryRules() []rule {
 		},
 	}, {
 		"a volume that was not rebound in time is kept, and no rebound one is",
-		func(m *moment) bool {
-			late := m.moved() && m.acts() && !m.Seen.Rebound && m.deliverLeft() <= 0
+		func(m *situation) bool {
+			late := m.moved() && m.acts() && !m.Observed.Rebound && m.deliverLeft() <= 0
 			return (m.Step.Action == AbandonRebind) == late
 		},
 		input(func(_ *State, _ *Observed, lim *Limits) { lim.RebindGrace++ }),
 	}, {
-		"what is delivered is Completed, and nothing else of it changes",
-		func(m *moment) bool {
-			return implies(m.moved() && m.acts() && m.Seen.Rebound, m.changes(func(s *State) {
-				s.Phase, s.CompletedAt = Completed, m.Seen.Now
+		"a rebound transfer becomes Completed, and nothing else of it changes",
+		func(m *situation) bool {
+			return implies(m.moved() && m.acts() && m.Observed.Rebound, m.changes(func(s *State) {
+				s.Phase, s.CompletedAt = Completed, m.Observed.Now
 			}))
 		},
 		output(func(step *Step, s State, _ Observed) {
@@ -69,21 +69,21 @@ func deliveryRules() []rule {
 // left, in whether this agent has tried, and in whether the volume is rebound.
 func delivery() dimension {
 	moved := func(ago time.Duration, delivered bool) choice {
-		return func(m *moment) {
-			m.Seen.Rebinds, m.Seen.Rebound = true, delivered
+		return func(m *situation) {
+			m.Observed.Rebinds, m.Observed.Rebound = true, delivered
 			m.State.MoverSucceededAt = now().Add(-ago)
 		}
 	}
 	tried := func(ago time.Duration, moved choice) choice {
-		return func(m *moment) {
+		return func(m *situation) {
 			moved(m)
-			m.Seen.RebindingSince = now().Add(-ago)
+			m.Observed.RebindingSince = now().Add(-ago)
 		}
 	}
 	timeout, grace := DefaultLimits().RebindTimeout, DefaultLimits().RebindGrace
 	return dimension{
-		func(*moment) {},
-		func(m *moment) { m.Seen.Rebinds = true },
+		func(*situation) {},
+		func(m *situation) { m.Observed.Rebinds = true },
 		moved(timeout-tick, false), moved(timeout, false), moved(timeout, true),
 		tried(grace-tick, moved(timeout, false)), tried(grace, moved(timeout, false)), tried(grace, moved(timeout-tick, false)),
 	}

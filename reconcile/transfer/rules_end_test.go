@@ -11,22 +11,22 @@ import (
 func endRules() []rule {
 	reasons := TerminalReasons()
 	return []rule{{
-		"what is not prepared in time fails, at the timeout and not before, and says what was in the way",
-		func(m *moment) bool {
-			finished := m.in(Accepted) && m.acts() && !m.asked() && m.sourceWaits() && m.left(m.State.AcceptedAt, m.Limits.PrepareTimeout) <= 0
-			why := m.Seen.Exposure.Message + m.Seen.Loss.Message
+		"a transfer that is not prepared in time fails exactly at the timeout, with the diagnosis",
+		func(m *situation) bool {
+			finished := m.in(Accepted) && m.acts() && !m.stopRequested() && m.sourceWaits() && m.left(m.State.AcceptedAt, m.Limits.PrepareTimeout) <= 0
+			why := m.Observed.Exposure.Message + m.Observed.Loss.Message
 			if m.nodeLost() {
 				why = m.lostBy()
 			}
 			return (m.Step.Reason == ReasonPrepareTimeout) == finished && implies(finished,
-				m.fails(ReasonPrepareTimeout, why) && contains(m.Step.State.Message, m.Seen.Diagnosis))
+				m.fails(ReasonPrepareTimeout, why) && contains(m.Step.State.Message, m.Observed.Diagnosis))
 		},
 		input(func(s *State, observed *Observed, _ *Limits) { s.AcceptedAt = observed.Now }),
 	}, {
-		"whatever ends has a completion time, and nothing else gets one",
-		func(m *moment) bool {
+		"exactly the terminal transfers get a completion time",
+		func(m *situation) bool {
 			if m.ends() {
-				return m.Step.State.CompletedAt.Equal(m.Seen.Now)
+				return m.Step.State.CompletedAt.Equal(m.Observed.Now)
 			}
 			return m.Step.Action != Write || m.Step.State.CompletedAt.Equal(m.State.CompletedAt)
 		},
@@ -36,8 +36,8 @@ func endRules() []rule {
 			}
 		}),
 	}, {
-		"the reason of an end is one that the metrics know",
-		func(m *moment) bool {
+		"the terminal reason is one of the metrics",
+		func(m *situation) bool {
 			return implies(m.ends(), slices.Contains(reasons[m.Step.State.Phase], m.Step.Reason))
 		},
 		output(func(step *Step, _ State, _ Observed) {
@@ -46,18 +46,18 @@ func endRules() []rule {
 			}
 		}),
 	}, {
-		"a transfer that fails says why",
-		func(m *moment) bool { return implies(m.ends() && m.writes(Failed), len(m.Step.State.Message) > 10) },
+		"a failed transfer has a message",
+		func(m *situation) bool { return implies(m.ends() && m.writes(Failed), len(m.Step.State.Message) > 10) },
 		output(func(step *Step, s State, _ Observed) { step.State.Message = s.Message }),
 	}}
 }
 
 func outcomeRules() []rule {
 	return []rule{{
-		"Completed is a mover that worked, succeeded and left a result that can be read, and no other",
-		func(m *moment) bool {
-			worked := m.works() && m.is(objects.Succeeded) && m.Seen.Result != nil && !m.Seen.Rebinds
-			return (m.ends() && m.writes(Completed)) == (m.acts() && (worked || m.moved() && m.Seen.Rebound))
+		"Completed requires a mover that started, succeeded and left a readable result",
+		func(m *situation) bool {
+			worked := m.works() && m.is(objects.Succeeded) && m.Observed.Result != nil && !m.Observed.Rebinds
+			return (m.ends() && m.writes(Completed)) == (m.acts() && (worked || m.moved() && m.Observed.Rebound))
 		},
 		input(func(_ *State, observed *Observed, _ *Limits) { // Velero's behaviour
 			if observed.Result == nil {
@@ -65,24 +65,24 @@ func outcomeRules() []rule {
 			}
 		}),
 	}, {
-		"a success whose result cannot be read is a failure that says what is wrong with it",
-		func(m *moment) bool {
-			garbage := m.works() && m.acts() && m.is(objects.Succeeded) && m.Seen.Result == nil
-			return implies(garbage, m.fails(ReasonUnreadable, m.Seen.ResultError))
+		"a success with an unreadable result fails the transfer, with the parse error",
+		func(m *situation) bool {
+			garbage := m.works() && m.acts() && m.is(objects.Succeeded) && m.Observed.Result == nil
+			return implies(garbage, m.fails(ReasonUnreadable, m.Observed.ResultError))
 		},
 		input(func(_ *State, observed *Observed, _ *Limits) { observed.ResultError = "" }),
 	}, {
 		"completing is one write: phase, time, outcome, final progress, and a message only of an empty volume",
-		func(m *moment) bool {
+		func(m *situation) bool {
 			if !m.ends() || !m.writes(Completed) || m.moved() {
 				return true
 			}
-			result := m.Seen.Result
+			result := m.Observed.Result
 			if result == nil {
 				return false
 			}
 			return m.changes(func(s *State) {
-				s.Phase, s.CompletedAt, s.Outcome, s.Message = Completed, m.Seen.Now, *result, result.Note
+				s.Phase, s.CompletedAt, s.Outcome, s.Message = Completed, m.Observed.Now, *result, result.Note
 				s.Progress = Progress{Total: result.TotalBytes, Done: result.TotalBytes}
 			})
 		},
@@ -92,8 +92,8 @@ func outcomeRules() []rule {
 			}
 		}),
 	}, {
-		"failing and canceling keep what the mover moved, to the last that it said",
-		func(m *moment) bool {
+		"failing and canceling keep the last reported progress",
+		func(m *situation) bool {
 			return implies(m.ends() && m.writes(Failed, Canceled), m.Step.State.Progress == m.known())
 		},
 		input(func(s *State, observed *Observed, _ *Limits) {
@@ -102,13 +102,13 @@ func outcomeRules() []rule {
 			}
 		}),
 	}, {
-		"progress is written when it is new and the mover works for a while, and ignored when it is of the mover before",
-		func(m *moment) bool {
-			idle := m.in(InProgress) && m.works() && m.acts() && !m.asked() && m.alive() && !m.stalled()
+		"progress is written if it is new and the mover has worked for a while; that of an earlier mover is ignored",
+		func(m *situation) bool {
+			idle := m.in(InProgress) && m.works() && m.acts() && !m.stopRequested() && m.alive() && !m.stalled()
 			if !idle {
 				return m.Step.Reason != ReasonProgress
 			}
-			early := m.State.StartedAt.Add(m.Limits.FirstProgress).Sub(m.Seen.Now)
+			early := m.State.StartedAt.Add(m.Limits.FirstProgress).Sub(m.Observed.Now)
 			switch {
 			case m.known() == m.State.Progress:
 				left, _ := m.stallsIn()
@@ -123,20 +123,20 @@ func outcomeRules() []rule {
 }
 
 // known is the progress of the current mover: its last report, or what was written before.
-func (m *moment) known() Progress {
-	if m.in(InProgress, Canceling) && !m.moved() && !m.Seen.ProgressAt.Before(m.State.StartedAt) {
-		return m.Seen.Progress
+func (m *situation) known() Progress {
+	if m.in(InProgress, Canceling) && !m.moved() && !m.Observed.ProgressAt.Before(m.State.StartedAt) {
+		return m.Observed.Progress
 	}
 	return m.State.Progress
 }
 
 func stepRules() []rule {
 	return []rule{{
-		"no wait that could be for ever is without a deadline",
-		func(m *moment) bool {
+		"every wait that no event is certain to end has a deadline",
+		func(m *situation) bool {
 			waits := m.Step.Action == Wait || m.Step.Reason == ReasonStale && (m.replaces() || m.discards()) || m.Step.Action == Expose || m.Step.Action == Rebind
 			_, stalls := m.stallsIn()
-			bounded := m.fresh() && m.mine() && !m.Seen.Eligible || m.in(Accepted) && m.mine() || m.in(Canceling) && m.works() && m.acts() && m.alive() || m.moved() && m.acts() || stalls && m.acts() && !m.asked()
+			bounded := m.isNew() && m.exposes() && !m.Observed.Eligible || m.in(Accepted) && m.exposes() || m.in(Canceling) && m.works() && m.acts() && m.alive() || m.moved() && m.acts() || stalls && m.acts() && !m.stopRequested()
 			return implies(waits && bounded, m.Step.After > 0)
 		},
 		output(func(step *Step, _ State, _ Observed) {
@@ -145,15 +145,15 @@ func stepRules() []rule {
 			}
 		}),
 	}, {
-		"a mover whose pod is deleting is waited for until the grace is over, in every phase in which it may work",
-		func(m *moment) bool {
-			waits := m.ready() || m.in(InProgress) && m.works() && !m.asked() || m.in(Canceling) && m.works()
-			return implies(waits && m.acts() && m.is(objects.Terminating), m.waits(m.left(m.Seen.DeletingAt, m.Limits.TerminationGrace)))
+		"a mover whose pod is deleting is awaited for the grace period, in every phase in which it may work",
+		func(m *situation) bool {
+			waits := m.ready() || m.in(InProgress) && m.works() && !m.stopRequested() || m.in(Canceling) && m.works()
+			return implies(waits && m.acts() && m.is(objects.Terminating), m.waits(m.left(m.Observed.DeletingAt, m.Limits.TerminationGrace)))
 		},
 		input(func(_ *State, observed *Observed, _ *Limits) { observed.DeletingAt = observed.Now }),
 	}, {
 		"a step has one effect",
-		func(m *moment) bool {
+		func(m *situation) bool {
 			switch m.Step.Action {
 			case Wait, Expose, Rebind:
 				return m.Step == Step{Action: m.Step.Action, After: m.Step.After}
@@ -172,8 +172,8 @@ func stepRules() []rule {
 			}
 		}),
 	}, {
-		"a write changes something, or it would go on for ever",
-		func(m *moment) bool { return implies(m.Step.Action == Write, m.Step.State != m.State) },
+		"a write changes the state, otherwise it would repeat endlessly",
+		func(m *situation) bool { return implies(m.Step.Action == Write, m.Step.State != m.State) },
 		func(s State, observed Observed, lim Limits) Step {
 			if step := Next(s, observed, lim); step != (Step{}) || s.Phase != InProgress {
 				return step
@@ -181,9 +181,9 @@ func stepRules() []rule {
 			return Step{Action: Write, State: s, Reason: ReasonProgress}
 		},
 	}, {
-		"what ends has started: when it did, or as it ends",
-		func(m *moment) bool {
-			return implies(m.ends(), m.Step.State.StartedAt.Equal(cmp.Or(m.State.StartedAt, m.Seen.Now)))
+		"a terminal transfer has a start time: that of its start, otherwise that of its end",
+		func(m *situation) bool {
+			return implies(m.ends(), m.Step.State.StartedAt.Equal(cmp.Or(m.State.StartedAt, m.Observed.Now)))
 		},
 		output(func(step *Step, s State, _ Observed) {
 			if step.State.Phase == Failed {
@@ -191,7 +191,7 @@ func stepRules() []rule {
 			}
 		}),
 	}, {
-		"a write keeps what it does not mean to change",
+		"a write keeps all other fields",
 		keepsTheRest,
 		output(func(step *Step, _ State, observed Observed) {
 			if step.Reason == ReasonPrepared {
@@ -201,12 +201,12 @@ func stepRules() []rule {
 	}}
 }
 
-func keepsTheRest(m *moment) bool {
+func keepsTheRest(m *situation) bool {
 	if m.Step.Action != Write {
 		return true
 	}
 	s, w := m.State, m.Step.State
-	begins, restarts, requeues, ends := m.fresh() && m.writes(Accepted), m.restarts(), m.Step.Reason == ReasonRequeued, m.ends()
+	begins, restarts, requeues, ends := m.isNew() && m.writes(Accepted), m.restarts(), m.Step.Reason == ReasonRequeued, m.ends()
 	starts := m.in(Prepared) && m.writes(InProgress)
 	return w.Deleting == s.Deleting && w.UnsupportedReason == s.UnsupportedReason && w.CreatedAt.Equal(s.CreatedAt) &&
 		(w.Finalizer == s.Finalizer || begins || m.in(Completed, Failed, Canceled) || ends && s.OwnsSnapshot) &&

@@ -9,11 +9,11 @@ import (
 
 func moverRules() []rule {
 	return []rule{{
-		"a mover is made when there is none and the pause is over, and looked after until the prepare timeout",
-		func(m *moment) bool {
+		"a mover is created when there is none and the restart delay is over, and observed until the prepare timeout",
+		func(m *situation) bool {
 			pause := m.left(m.State.AcceptedAt, pauseBefore(m.State.Restarts, m.Limits))
 			paused := m.State.Restarts > 0 && pause > 0
-			makes := m.preparing() && m.mine() && m.is(objects.Absent) && !m.loses() && !paused
+			makes := m.preparing() && m.exposes() && m.is(objects.Absent) && !m.loses() && !paused
 			return (m.Step.Action == Expose) == makes &&
 				implies(makes, m.Step == Step{Action: Expose, After: m.left(m.State.AcceptedAt, m.Limits.PrepareTimeout)})
 		},
@@ -23,31 +23,31 @@ func moverRules() []rule {
 			}
 		}),
 	}, {
-		"the pause before another mover is 10 s, and twice as long each time",
-		func(m *moment) bool {
+		"the restart delay is 10 s, and doubles each time",
+		func(m *situation) bool {
 			pause := m.left(m.State.AcceptedAt, pauseBefore(m.State.Restarts, m.Limits))
-			if !m.preparing() || !m.mine() || !m.is(objects.Absent) || m.loses() || m.State.Restarts == 0 || pause <= 0 {
+			if !m.preparing() || !m.exposes() || !m.is(objects.Absent) || m.loses() || m.State.Restarts == 0 || pause <= 0 {
 				return true
 			}
 			return m.waits(min(pause, m.left(m.State.AcceptedAt, m.Limits.PrepareTimeout)))
 		},
 		input(func(_ *State, _ *Observed, lim *Limits) { lim.RestartDelay *= 2 }),
 	}, {
-		"a mover that was given up is removed and never adopted",
-		func(m *moment) bool {
+		"a mover that was given up is deleted and never adopted",
+		func(m *situation) bool {
 			if !m.preparing() || !m.stale() {
 				return true
 			}
-			if m.mine() && !m.is(objects.Terminating) {
+			if m.exposes() && !m.is(objects.Terminating) {
 				return m.Step.Action == DeleteMover
 			}
 			return m.Step.Action == Wait
 		},
 		input(func(s *State, observed *Observed, _ *Limits) { observed.Exposure.Attempt = s.Restarts }),
 	}, {
-		"a mover that is being deleted still runs: it is neither replaced nor removed again",
-		func(m *moment) bool {
-			return implies(m.is(objects.Terminating) && !m.Seen.HasLeftovers, m.Step.Action != Expose && !m.removes() && !m.restarts())
+		"a deleting mover still runs: it is neither replaced nor deleted again",
+		func(m *situation) bool {
+			return implies(m.is(objects.Terminating) && !m.Observed.HasLeftovers, m.Step.Action != Expose && !m.removes() && !m.restarts())
 		},
 		input(func(_ *State, observed *Observed, _ *Limits) {
 			if observed.Exposure.Condition == objects.Terminating {
@@ -55,10 +55,10 @@ func moverRules() []rule {
 			}
 		}),
 	}, {
-		"a mover that can never run fails the transfer at once and says why",
-		func(m *moment) bool {
-			waits := m.preparing() && m.mine() && !m.stale() || m.ready() && m.acts()
-			return implies(waits && m.is(objects.Unrunnable), m.fails(ReasonCannotRun, toldWhy))
+		"a mover that can never run fails the transfer at once, with the reason",
+		func(m *situation) bool {
+			waits := m.preparing() && m.exposes() && !m.stale() || m.ready() && m.acts()
+			return implies(waits && m.is(objects.Unrunnable), m.fails(ReasonCannotRun, exposureMessage))
 		},
 		input(func(_ *State, observed *Observed, _ *Limits) {
 			if observed.Exposure.Condition == objects.Unrunnable {
@@ -66,11 +66,11 @@ func moverRules() []rule {
 			}
 		}),
 	}, {
-		"a mover that ran and failed fails the transfer, with what the mover said",
-		func(m *moment) bool {
-			reported := m.Seen.Exposure.Canceled && (m.in(Canceling) || m.in(InProgress) && m.asked())
-			worked := m.preparing() && m.mine() && !m.stale() || m.ready() && m.acts() || m.works() && m.acts() && !reported
-			return implies(worked && m.is(objects.Failed), m.fails(ReasonMoverFailed, toldWhy))
+		"a mover that ran and failed fails the transfer, with its message",
+		func(m *situation) bool {
+			reported := m.Observed.Exposure.Canceled && (m.in(Canceling) || m.in(InProgress) && m.stopRequested())
+			worked := m.preparing() && m.exposes() && !m.stale() || m.ready() && m.acts() || m.works() && m.acts() && !reported
+			return implies(worked && m.is(objects.Failed), m.fails(ReasonMoverFailed, exposureMessage))
 		},
 		output(func(step *Step, _ State, _ Observed) {
 			if step.Reason == ReasonMoverFailed {
@@ -78,9 +78,9 @@ func moverRules() []rule {
 			}
 		}),
 	}, {
-		"a mover that ended before it was told to start fails the transfer",
-		func(m *moment) bool {
-			early := m.preparing() && m.mine() && !m.stale() || m.ready() && m.acts()
+		"a mover that ended before InProgress fails the transfer",
+		func(m *situation) bool {
+			early := m.preparing() && m.exposes() && !m.stale() || m.ready() && m.acts()
 			return implies(early && m.is(objects.Succeeded), m.fails(ReasonMoverFailed, "mover ended before its start"))
 		},
 		output(func(step *Step, _ State, observed Observed) {
@@ -92,22 +92,22 @@ func moverRules() []rule {
 }
 
 // loses reports whether a mover was lost that may have a successor.
-func (m *moment) loses() bool {
-	before := m.is(objects.Lost) || m.is(objects.Absent) && m.Seen.Loss != (Loss{})
-	lost := m.preparing() && m.mine() && !m.stale() && before ||
-		m.ready() && m.acts() && m.gone() ||
-		m.in(InProgress) && m.works() && m.acts() && m.gone() && !m.asked() && m.sourceWaits()
+func (m *situation) loses() bool {
+	before := m.is(objects.Lost) || m.is(objects.Absent) && m.Observed.Loss != (Loss{})
+	lost := m.preparing() && m.exposes() && !m.stale() && before ||
+		m.ready() && m.acts() && m.lostOrAbsent() ||
+		m.in(InProgress) && m.works() && m.acts() && m.lostOrAbsent() && !m.stopRequested() && m.sourceWaits()
 	return lost && !m.stranded()
 }
 
 // discards reports whether a mover was lost before it was ready, and its pod must go before the loss is counted.
-func (m *moment) discards() bool {
+func (m *situation) discards() bool {
 	return m.in(Accepted) && m.loses() && !m.is(objects.Absent) && m.State.Restarts < m.Limits.Retries
 }
 
 // lacks reports whether a mover is still to be created, replaced or started.
-func (m *moment) lacks() bool {
-	return m.in(Accepted, Prepared) || m.replaces() || m.in(InProgress) && m.works() && m.gone()
+func (m *situation) lacks() bool {
+	return m.in(Accepted, Prepared) || m.replaces() || m.in(InProgress) && m.works() && m.lostOrAbsent()
 }
 
 // beginAgain is the expected write once the previous mover is deleted.
@@ -120,8 +120,8 @@ func beginAgain(s *State) {
 
 func restartRules() []rule {
 	return []rule{{
-		"a mover that was lost is replaced as long as there are tries left",
-		func(m *moment) bool {
+		"a lost mover is replaced as long as retries are left",
+		func(m *situation) bool {
 			stalls := m.stalled() && m.sourceWaits() && m.State.Restarts == 0
 			return m.restarts() == (stalls || m.loses() && !m.discards() && m.State.Restarts < m.Limits.Retries)
 		},
@@ -131,10 +131,10 @@ func restartRules() []rule {
 			}
 		}),
 	}, {
-		"giving a mover up is one write that counts it and says why, and where no pod is left it begins as if nothing had been moved",
-		func(m *moment) bool {
+		"giving up a mover is one write with the count and the reason; without a pod it also resets the progress",
+		func(m *situation) bool {
 			return implies(m.restarts(), m.changes(func(s *State) {
-				s.AcceptedAt, s.Message = m.Seen.Now, m.lostBy()
+				s.AcceptedAt, s.Message = m.Observed.Now, m.lostBy()
 				s.Restarts++
 				if s.Exposer == "" {
 					s.Exposer = here
@@ -150,10 +150,10 @@ func restartRules() []rule {
 			}
 		}),
 	}, {
-		"the pod of a mover that was lost in Accepted goes before anything is written, and it is kept in mind why it was lost",
-		func(m *moment) bool {
+		"the pod of a mover lost in Accepted is deleted before the write, and the reason of the loss is kept",
+		func(m *situation) bool {
 			return implies(m.discards(), m.Step == Step{
-				Action: DeleteMover, Reason: ReasonStale, Force: m.Seen.NodeLost, After: m.left(m.State.AcceptedAt, m.Limits.PrepareTimeout),
+				Action: DeleteMover, Reason: ReasonStale, Force: m.Observed.NodeLost, After: m.left(m.State.AcceptedAt, m.Limits.PrepareTimeout),
 				Loss: Loss{Reason: m.Step.Loss.Reason, Message: m.lostBy()},
 			}) && implies(m.in(Accepted) && m.restarts(), m.is(objects.Absent))
 		},
@@ -164,8 +164,8 @@ func restartRules() []rule {
 			return Next(s, observed, lim)
 		},
 	}, {
-		"a transfer goes back to Accepted only when the mover's pod is gone, or has been waited for: others cancel what is Accepted and has a failed pod",
-		func(m *moment) bool {
+		"a transfer returns to Accepted only when the mover's pod is deleted or the grace period is over: agents of Velero cancel an Accepted transfer with a failed pod",
+		func(m *situation) bool {
 			back := m.in(Prepared, InProgress) && m.writes(Accepted)
 			return implies(back, m.is(objects.Absent) || m.unconfirmed() || m.replaces() && m.left(m.State.AcceptedAt, m.Limits.TerminationGrace) <= 0)
 		},
@@ -175,9 +175,9 @@ func restartRules() []rule {
 			}
 		}),
 	}, {
-		"a mover that was given up is removed, and once its pod is gone or was waited for the next one may be made",
-		func(m *moment) bool {
-			if !m.replaces() || !m.acts() || m.asked() || !m.sourceWaits() {
+		"a mover that was given up is deleted; once its pod is absent or the grace period is over, the next may be created",
+		func(m *situation) bool {
+			if !m.replaces() || !m.acts() || m.stopRequested() || !m.sourceWaits() {
 				return m.Step.Reason != ReasonRequeued
 			}
 			left := m.left(m.State.AcceptedAt, m.Limits.TerminationGrace)
@@ -191,15 +191,15 @@ func restartRules() []rule {
 		},
 		input(func(s *State, _ *Observed, _ *Limits) { s.Restarting = false }),
 	}, {
-		"after so many restarts a lost mover fails the transfer and says why",
-		func(m *moment) bool {
+		"after the last restart a lost mover fails the transfer, with the reason",
+		func(m *situation) bool {
 			return m.Step.State.Restarts <= m.Limits.Retries &&
 				implies(m.loses() && m.State.Restarts >= m.Limits.Retries, m.fails(ReasonMoverLost, m.lostBy()))
 		},
 		input(func(_ *State, _ *Observed, lim *Limits) { lim.Retries++ }),
 	}, {
-		"a mover that stalls is replaced if it is the first one, and fails the transfer if not",
-		func(m *moment) bool {
+		"a stalled mover is replaced the first time, and fails the transfer afterwards",
+		func(m *situation) bool {
 			if !m.stalled() {
 				return m.Step.Reason != ReasonMoverStalled && m.Step.Loss.Reason != objects.LostStalled
 			}
@@ -210,42 +210,42 @@ func restartRules() []rule {
 		},
 		input(func(_ *State, observed *Observed, _ *Limits) { observed.ActiveAt = observed.ActiveAt.Add(tick) }),
 	}, {
-		"a restart, and nothing but the deletion before it, says why the mover was lost",
-		func(m *moment) bool {
+		"only a restart and the deletion before it carry the reason of the loss",
+		func(m *situation) bool {
 			if !m.restarts() && !m.discards() {
 				return m.Step.Loss == Loss{}
 			}
-			vanished := m.is(objects.Absent) && m.Seen.Loss == Loss{}
+			vanished := m.is(objects.Absent) && m.Observed.Loss == Loss{}
 			return implies(m.restarts(), m.Step.Reason == ReasonRestarted) && slices.Contains(objects.LostReasons(), m.Step.Loss.Reason) && m.Step.Loss.Message == m.lostBy() &&
 				implies(vanished, m.Step.Loss.Reason == objects.LostVanished) && implies(m.nodeLost(), m.Step.Loss.Reason == objects.LostNode)
 		},
 		output(func(step *Step, _ State, observed Observed) { step.Loss.Reason = observed.Exposure.Reason }),
 	}, {
-		"the volume of a pod is on one node: if that is lost with the mover the transfer fails at once and names it",
-		func(m *moment) bool {
+		"a node-bound transfer whose node and mover are lost fails at once, and names the node",
+		func(m *situation) bool {
 			waits := m.in(Accepted) && m.acts() && m.left(m.State.AcceptedAt, m.Limits.PrepareTimeout) > 0 || m.in(Prepared) && m.acts() && !m.replaces() || m.works() && m.acts() && m.in(InProgress)
-			return implies(waits && m.stranded() && !m.asked() && m.sourceWaits(), m.fails(ReasonMoverLost, "node "+m.Seen.Exposure.Node+" "))
+			return implies(waits && m.stranded() && !m.stopRequested() && m.sourceWaits(), m.fails(ReasonMoverLost, "node "+m.Observed.Exposure.Node+" "))
 		},
 		input(func(s *State, _ *Observed, _ *Limits) { s.NodeBound = false }),
 	}, {
-		"a mover's pod is deleted by force where its node is lost, and nowhere else",
-		func(m *moment) bool { return m.Step.Force == (m.removes() && m.Seen.NodeLost) },
+		"a mover's pod is force-deleted exactly if its node is lost",
+		func(m *situation) bool { return m.Step.Force == (m.removes() && m.Observed.NodeLost) },
 		output(func(step *Step, _ State, _ Observed) { step.Force = step.Action == CleanUp }),
 	}, {
-		"a transfer whose source pod is gone fails instead of getting a mover",
-		func(m *moment) bool {
+		"a transfer whose source pod is deleted fails instead of getting a mover",
+		func(m *situation) bool {
 			lacks := m.lacks()
-			return implies(m.Seen.SourceGone && lacks && m.acts() && !m.asked(), m.fails(ReasonSourceGone, "does not exist"))
+			return implies(m.Observed.SourceGone && lacks && m.acts() && !m.stopRequested(), m.fails(ReasonSourceGone, "does not exist"))
 		},
 		input(func(s *State, observed *Observed, _ *Limits) {
 			observed.SourceGone = observed.SourceGone && s.Phase != InProgress
 		}),
 	}, {
-		"a volume whose pod went on gets no mover and no mover is told to start: the transfer fails and says what is known",
-		func(m *moment) bool {
+		"a volume whose pod resumed gets no mover and no mover is started: the transfer fails, with what is known",
+		func(m *situation) bool {
 			lacks := m.lacks()
-			return implies(m.Seen.PodResumed != "" && lacks && m.acts() && !m.asked(),
-				m.fails(ReasonUnconfirmed, m.Seen.PodResumed) && implies(m.in(Accepted) || m.replaces(), contains(m.Step.State.Message, m.State.Message)))
+			return implies(m.Observed.PodResumed != "" && lacks && m.acts() && !m.stopRequested(),
+				m.fails(ReasonUnconfirmed, m.Observed.PodResumed) && implies(m.in(Accepted) || m.replaces(), contains(m.Step.State.Message, m.State.Message)))
 		},
 		input(func(s *State, observed *Observed, _ *Limits) {
 			if s.Restarts == 0 {
@@ -253,8 +253,8 @@ func restartRules() []rule {
 			}
 		}),
 	}, {
-		"a mover that works goes on though the pod of its volume is gone: it says itself how that ends",
-		func(m *moment) bool {
+		"a mover that works continues though the pod of its volume is deleted: its own result counts",
+		func(m *situation) bool {
 			works := m.in(InProgress, Canceling) && !m.replaces() && !m.stalled() && (m.alive() || m.is(objects.Succeeded, objects.Terminating))
 			return implies(works, m.Step.Reason != ReasonSourceGone)
 		},

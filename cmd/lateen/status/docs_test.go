@@ -12,8 +12,8 @@ import (
 	"github.com/lateen-project/lateen/cmd/lateen/status"
 )
 
-// section returns the documentation of these commands.
-func section(t *testing.T) string {
+// documentation returns the documentation of these commands.
+func documentation(t *testing.T) string {
 	t.Helper()
 	text, err := os.ReadFile("../../../docs/command-line.md")
 	require.NoError(t, err)
@@ -23,13 +23,13 @@ func section(t *testing.T) string {
 	return reported
 }
 
-// TestDocumentationShowsWhatIsPrinted compares docs/command-line.md with the golden files, which match the output of
+// TestDocumentationShowsTheOutput compares docs/command-line.md with the golden files, which match the output of
 // the code.
-func TestDocumentationShowsWhatIsPrinted(t *testing.T) {
-	for _, name := range []string{"a-busy-cluster.txt", "a-story-of-a-wait-for-a-slot.txt"} {
+func TestDocumentationShowsTheOutput(t *testing.T) {
+	for _, name := range []string{"a-busy-cluster.txt", "timeline-of-a-wait-for-a-slot.txt"} {
 		want, err := os.ReadFile(filepath.Join("testdata", name))
 		require.NoError(t, err)
-		require.Contains(t, section(t), "```text\n"+string(want)+"```\n", "of testdata/%s", name)
+		require.Contains(t, documentation(t), "```text\n"+string(want)+"```\n", "of testdata/%s", name)
 	}
 }
 
@@ -47,6 +47,6 @@ func TestDocumentationNamesTheFieldsAndTheReasons(t *testing.T) {
 		}
 	}
 	for _, word := range description {
-		require.Contains(t, section(t), "`"+word+"`")
+		require.Contains(t, documentation(t), "`"+word+"`")
 	}
 }

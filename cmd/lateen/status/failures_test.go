@@ -19,10 +19,10 @@ import (
 func TestFailuresOfMaintenanceAreCountedBeyondTheHistory(t *testing.T) {
 	for name, test := range map[string]struct {
 		verdict objects.Verdict
-		says    string
+		want    string
 	}{
-		"after a job that failed":      {objects.VerdictFailed, "; 6 failures since: no bucket"},
-		"after a job that nobody read": {"", "; 3 failures since: no bucket"},
+		"after a job that failed":       {objects.VerdictFailed, "; 6 failures since: no bucket"},
+		"after a job without a verdict": {"", "; 3 failures since: no bucket"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := cluster(1, `{}`)
@@ -35,7 +35,7 @@ func TestFailuresOfMaintenanceAreCountedBeyondTheHistory(t *testing.T) {
 			var reported bytes.Buffer
 			report := status.Gather("velero", now, *s, nil).Report()
 			require.NoError(t, report.Write(&reported))
-			require.Contains(t, reported.String(), test.says)
+			require.Contains(t, reported.String(), test.want)
 		})
 	}
 }

@@ -30,73 +30,73 @@ func pod(name string) *corev1.Pod {
 	return &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "velero", Name: name}}
 }
 
-// drawn follows a fake cluster until the test ends, and returns the channel of its drawings.
-func drawn(t *testing.T, client *fake.Clientset, clk clock.Clock) (<-chan *Snapshot, func() error) {
+// follow watches a fake cluster until the test ends, and returns the channel of its snapshots.
+func follow(t *testing.T, client *fake.Clientset, clk clock.Clock) (<-chan *Snapshot, func() error) {
 	t.Helper()
 	ctx, stop := context.WithCancel(t.Context())
-	drawings, ended := make(chan *Snapshot), make(chan error, 1)
-	how := WatchOptions{Namespace: "velero", Clock: clk, MinInterval: time.Second, MaxInterval: time.Minute, SyncTimeout: 5 * time.Second}
+	snapshots, ended := make(chan *Snapshot), make(chan error, 1)
+	options := WatchOptions{Namespace: "velero", Clock: clk, MinInterval: time.Second, MaxInterval: time.Minute, SyncTimeout: 5 * time.Second}
 	go func() {
-		ended <- (&Clients{kube: client}).follow(ctx, how, podsOf(client), func(seen *Snapshot) error {
+		ended <- (&Clients{kube: client}).follow(ctx, options, podsOf(client), func(snapshot *Snapshot) error {
 			select {
-			case drawings <- seen:
+			case snapshots <- snapshot:
 			case <-ctx.Done():
 			}
 			return nil
 		})
 	}()
-	end := func() error { stop(); return received(t, ended) }
+	end := func() error { stop(); return receive(t, ended) }
 	t.Cleanup(stop)
-	return drawings, end
+	return snapshots, end
 }
 
-func received[T any](t *testing.T, from <-chan T) (value T) {
+func receive[T any](t *testing.T, from <-chan T) (value T) {
 	t.Helper()
 	select {
 	case value = <-from:
 	case <-time.After(5 * time.Second):
-		require.Fail(t, "nothing came")
+		require.Fail(t, "nothing received")
 	}
 	return value
 }
 
-// paused waits until the follower waits for the clock.
-func paused(t *testing.T, clk *clocktesting.FakeClock) {
+// waitForClock waits until the follower waits for the clock.
+func waitForClock(t *testing.T, clk *clocktesting.FakeClock) {
 	t.Helper()
 	require.Eventually(t, func() bool { return clk.Waiters() == 2 }, 5*time.Second, time.Millisecond)
 }
 
-func TestWhatChangesIsDrawnAtMostOnceInAPace(t *testing.T) {
+func TestChangesAreDrawnAtMostOncePerInterval(t *testing.T) {
 	client, clk := fake.NewClientset(pod("one")), clocktesting.NewFakeClock(time.Now())
-	drawings, end := drawn(t, client, clk)
-	require.Len(t, received(t, drawings).pods, 1)
-	paused(t, clk)
+	snapshots, end := follow(t, client, clk)
+	require.Len(t, receive(t, snapshots).pods, 1)
+	waitForClock(t, clk)
 	for _, name := range []string{"two", "three"} {
 		_, err := client.CoreV1().Pods("velero").Create(t.Context(), pod(name), metav1.CreateOptions{})
 		require.NoError(t, err)
 	}
 	select {
-	case <-drawings:
+	case <-snapshots:
 		require.Fail(t, "drawn before its time")
 	case <-time.After(50 * time.Millisecond):
 	}
 	clk.Step(time.Second)
-	seen := received(t, drawings)
-	for len(seen.pods) < 3 { // the last event may arrive later
-		paused(t, clk)
+	snapshot := receive(t, snapshots)
+	for len(snapshot.pods) < 3 { // the last event may arrive later
+		waitForClock(t, clk)
 		clk.Step(time.Second)
-		seen = received(t, drawings)
+		snapshot = receive(t, snapshots)
 	}
 	require.NoError(t, end())
 }
 
-func TestWhatDoesNotChangeIsDrawnAllTheSameOnceInAWhile(t *testing.T) {
+func TestAnUnchangedReportIsRedrawnAtTheMaxInterval(t *testing.T) {
 	client, clk := fake.NewClientset(), clocktesting.NewFakeClock(time.Now())
-	drawings, end := drawn(t, client, clk)
-	before := received(t, drawings)
-	paused(t, clk)
+	snapshots, end := follow(t, client, clk)
+	before := receive(t, snapshots)
+	waitForClock(t, clk)
 	clk.Step(time.Minute)
-	require.Equal(t, time.Minute, received(t, drawings).now.Sub(before.now))
+	require.Equal(t, time.Minute, receive(t, snapshots).now.Sub(before.now))
 	require.NoError(t, end())
 }
 
@@ -107,26 +107,26 @@ func forbid(client *fake.Clientset, resource string) {
 	client.PrependReactor("list", resource, func(action clienttesting.Action) (bool, runtime.Object, error) { return true, nil, refuse(action) })
 }
 
-func TestWhatMayNotBeReadIsNamedAndTheRestIsDrawn(t *testing.T) {
+func TestUnreadableResourcesAreNamedAndTheRestIsDrawn(t *testing.T) {
 	client := fake.NewClientset(pod("one"))
 	forbid(client, "configmaps")
-	drawings, end := drawn(t, client, clock.RealClock{})
-	seen := received(t, drawings)
-	require.Len(t, seen.pods, 1)
-	require.Len(t, seen.unreadable, 1)
-	require.Equal(t, configsName, seen.unreadable[0].Resource)
+	snapshots, end := follow(t, client, clock.RealClock{})
+	snapshot := receive(t, snapshots)
+	require.Len(t, snapshot.pods, 1)
+	require.Len(t, snapshot.unreadable, 1)
+	require.Equal(t, configsName, snapshot.unreadable[0].Resource)
 	require.NoError(t, end())
 }
 
-func TestWhoMayReadNothingIsToldSo(t *testing.T) {
+func TestFollowFailsIfNothingIsReadable(t *testing.T) {
 	client := fake.NewClientset()
 	forbid(client, "*")
-	how := WatchOptions{Namespace: "velero", Clock: clock.RealClock{}, MinInterval: time.Second, MaxInterval: time.Minute, SyncTimeout: 5 * time.Second}
-	err := (&Clients{kube: client}).follow(t.Context(), how, podsOf(client), func(*Snapshot) error { return nil })
+	options := WatchOptions{Namespace: "velero", Clock: clock.RealClock{}, MinInterval: time.Second, MaxInterval: time.Minute, SyncTimeout: 5 * time.Second}
+	err := (&Clients{kube: client}).follow(t.Context(), options, podsOf(client), func(*Snapshot) error { return nil })
 	require.ErrorContains(t, err, "list pods: ")
 }
 
-func TestAListNamesWhatMayNotBeReadEvenIfThatIsAll(t *testing.T) {
+func TestListNamesUnreadableResources(t *testing.T) {
 	client := fake.NewClientset(pod("one"))
 	forbid(client, "configmaps")
 	objects, unreadable, err := list(t.Context(), podsOf(client))
@@ -139,24 +139,24 @@ func TestAListNamesWhatMayNotBeReadEvenIfThatIsAll(t *testing.T) {
 	require.Len(t, unreadable, 2)
 }
 
-func TestADrawingThatFailsEndsIt(t *testing.T) {
-	how := WatchOptions{Namespace: "velero", Clock: clock.RealClock{}, MinInterval: time.Second, MaxInterval: time.Minute, SyncTimeout: 5 * time.Second}
+func TestAFailedDrawEndsFollow(t *testing.T) {
+	options := WatchOptions{Namespace: "velero", Clock: clock.RealClock{}, MinInterval: time.Second, MaxInterval: time.Minute, SyncTimeout: 5 * time.Second}
 	broken := errors.New("broken pipe")
 	client := fake.NewClientset()
-	err := (&Clients{kube: client}).follow(t.Context(), how, podsOf(client), func(*Snapshot) error { return broken })
+	err := (&Clients{kube: client}).follow(t.Context(), options, podsOf(client), func(*Snapshot) error { return broken })
 	require.ErrorIs(t, err, broken)
 }
 
-func TestWhatSomethingWaitsForIsFollowedToo(t *testing.T) {
+func TestDependenciesAreFollowed(t *testing.T) {
 	restore := &velerov1.PodVolumeRestore{
 		ObjectMeta: metav1.ObjectMeta{Namespace: "velero", Name: "restore"},
 		Spec:       velerov1.PodVolumeRestoreSpec{UploaderType: "kopia", Pod: corev1.ObjectReference{Namespace: "app", Name: "web"}},
 	}
-	seen := Gather("velero", time.Now(), []runtime.Object{restore}, nil)
-	require.Equal(t, []dependency{{podsName, "app"}}, seen.dependencies())
+	snapshot := Gather("velero", time.Now(), []runtime.Object{restore}, nil)
+	require.Equal(t, []dependency{{podsName, "app"}}, snapshot.dependencies())
 	client := fake.NewClientset(&corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "app", Name: "web"}})
-	asked := (&Clients{kube: client}).dependencies(seen.dependencies()[0])
-	objects, err := asked.list(t.Context())
+	source := (&Clients{kube: client}).dependencies(snapshot.dependencies()[0])
+	objects, err := source.list(t.Context())
 	require.NoError(t, err)
 	require.Len(t, objects, 1)
 }

@@ -23,26 +23,26 @@ var update = flag.Bool("update", false, "write the golden files anew")
 
 const gib, mib = 1 << 30, 1 << 20
 
-// busy returns a cluster with an example of everything that docs/command-line.md shows.
-func busy() *scene {
+// busyCluster returns a cluster with an example of everything that docs/command-line.md shows.
+func busyCluster() *fixture {
 	s := cluster(3, `{"priorityClassName": "backup-low", "loadConcurrency": {"globalConfig": 1, "prepareQueueLength": 4}}`)
-	s.mover(s.backup("nightly-x7k2p", "node-1", 5*time.Minute, moves(2*time.Minute+10*time.Second, 12*gib/10, 4*gib)), "node-1")
-	s.mover(s.backup("nightly-9dq4c", "node-2", 5*time.Minute, moves(40*time.Second, 812*mib, 0)), "node-2")
-	s.mover(s.backup("nightly-f2wtz", "node-2", 4*time.Minute, is(velerov1.PodVolumeBackupPhasePrepared, time.Minute)), "node-2")
-	s.mover(s.backup("nightly-hb6rk", "node-3", 3*time.Minute, is(velerov1.PodVolumeBackupPhaseAccepted, time.Minute)), "",
+	s.mover(s.backup("nightly-x7k2p", "node-1", 5*time.Minute, inProgress(2*time.Minute+10*time.Second, 12*gib/10, 4*gib)), "node-1")
+	s.mover(s.backup("nightly-9dq4c", "node-2", 5*time.Minute, inProgress(40*time.Second, 812*mib, 0)), "node-2")
+	s.mover(s.backup("nightly-f2wtz", "node-2", 4*time.Minute, inPhase(velerov1.PodVolumeBackupPhasePrepared, time.Minute)), "node-2")
+	s.mover(s.backup("nightly-hb6rk", "node-3", 3*time.Minute, inPhase(velerov1.PodVolumeBackupPhaseAccepted, time.Minute)), "",
 		unschedulable("0/3 nodes are available: 1 Insufficient cpu, 2 node(s) didn't match Pod's node affinity/selector. preemption: not eligible"))
 	s.upload("nightly-pgdata-tc5vn", "pgdata", 2*time.Minute, false)
 	s.mover(s.upload("nightly-images-m8sgl", "images", 2*time.Minute, true), "node-1", stuck("ImagePullBackOff", `Back-off pulling image "velero/velero:v1.18.3"`))
 	s.backup("nightly-qj7xd", "node-3", time.Minute)
-	s.backup("hourly-2v5bn", "node-3", time.Hour, is(velerov1.PodVolumeBackupPhaseCompleted, time.Hour))
-	s.backup("hourly-c9wzr", "node-3", time.Hour, is(velerov1.PodVolumeBackupPhaseFailed, time.Hour))
+	s.backup("hourly-2v5bn", "node-3", time.Hour, inPhase(velerov1.PodVolumeBackupPhaseCompleted, time.Hour))
+	s.backup("hourly-c9wzr", "node-3", time.Hour, inPhase(velerov1.PodVolumeBackupPhaseFailed, time.Hour))
 	s.repository("app-default-kopia", 42*time.Minute)
 	s.repository("shop-default-kopia", 26*time.Hour, "OOMKilled: its pod exceeded its memory limit of 1Gi", "cannot reach the bucket")
 	return s
 }
 
-// servers returns a cluster in which only Velero's server has the flag for the ConfigMap of maintenance jobs.
-func servers() *scene {
+// serverConfigured returns a cluster in which only Velero's server has the flag for the ConfigMap of maintenance jobs.
+func serverConfigured() *fixture {
 	s := cluster(1, `{}`)
 	for _, object := range *s {
 		if agents, ok := object.(*appsv1.DaemonSet); ok {
@@ -56,22 +56,22 @@ func servers() *scene {
 	return s
 }
 
-func TestReportsAreAsExpected(t *testing.T) {
+func TestReportsMatchTheGoldenFiles(t *testing.T) {
 	for name, test := range map[string]struct {
-		there  *scene
-		unseen []status.Unreadable
+		fixture    *fixture
+		unreadable []status.Unreadable
 	}{
-		"a busy cluster":                  {there: busy()},
-		"nothing to do":                   {there: cluster(2, `{}`)},
-		"no agents":                       {there: &scene{}},
-		"movers that do not start":        {there: starting()},
-		"restores that cannot begin":      {there: restores()},
-		"nobody acts":                     {there: abandoned()},
-		"ends of transfers":               {there: endings()},
-		"a class that is not in force":    {there: classless()},
-		"restores go before backups":      {there: queued()},
-		"jobs that the server configures": {there: servers()},
-		"few rights": {there: &scene{}, unseen: []status.Unreadable{
+		"a busy cluster":                {fixture: busyCluster()},
+		"nothing to do":                 {fixture: cluster(2, `{}`)},
+		"no agents":                     {fixture: &fixture{}},
+		"pending movers":                {fixture: starting()},
+		"waiting restores":              {fixture: restores()},
+		"no ready agent":                {fixture: unattended()},
+		"ending transfers":              {fixture: ending()},
+		"a missing priority class":      {fixture: missingClass()},
+		"restores before backups":       {fixture: queued()},
+		"jobs configured by the server": {fixture: serverConfigured()},
+		"missing RBAC rules": {fixture: &fixture{}, unreadable: []status.Unreadable{
 			{Resource: "pods", Namespace: "velero", Message: "not allowed to list or watch them; docs/command-line.md lists the required RBAC rules"},
 			{Resource: "leases.coordination.k8s.io", Namespace: "velero", Message: "not allowed to list or watch them; docs/command-line.md lists the required RBAC rules"},
 			{Resource: "configmaps", Namespace: "velero", Message: "not allowed to list or watch them; docs/command-line.md lists the required RBAC rules"},
@@ -79,7 +79,7 @@ func TestReportsAreAsExpected(t *testing.T) {
 		}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			report := status.Gather("velero", now, *test.there, test.unseen).Report()
+			report := status.Gather("velero", now, *test.fixture, test.unreadable).Report()
 			var reported, plain bytes.Buffer
 			require.NoError(t, report.Write(&reported))
 			fits(t, reported.String())

@@ -12,16 +12,16 @@ import (
 	"github.com/lateen-project/lateen/exposer/api"
 )
 
-func TestAMoverThatDoesNotEndIsTheKubeletsBusiness(t *testing.T) {
+func TestATerminatingMoverIsLeftToTheKubelet(t *testing.T) {
 	s := cluster(1, `{}`)
-	s.mover(s.backup("nightly", "node-1", time.Hour, is(velerov1.PodVolumeBackupPhaseFailed, time.Hour), func(b *velerov1.PodVolumeBackup) {
+	s.mover(s.backup("nightly", "node-1", time.Hour, inPhase(velerov1.PodVolumeBackupPhaseFailed, time.Hour), func(b *velerov1.PodVolumeBackup) {
 		b.Finalizers = []string{api.FinalizerPodVolume}
 	}), "node-1", func(pod *corev1.Pod) { pod.DeletionTimestamp = past(time.Minute) })
 	report := status.Gather("velero", now, *s, nil).Report()
 	require.Len(t, report.Transfers, 1)
-	story, err := status.Gather("velero", now, *s, nil).Timeline(status.Reference{Kind: "PodVolumeBackup", Name: "nightly"})
+	timeline, err := status.Gather("velero", now, *s, nil).Timeline(status.Reference{Kind: "PodVolumeBackup", Name: "nightly"})
 	require.NoError(t, err)
-	require.Contains(t, story.Now, "Clean-up is waiting: the kubelet of node-1 has not ended its mover pod")
-	require.Contains(t, story.Remedy, "kubectl -n velero describe pod nightly and the log of the kubelet of node-1 have details.")
+	require.Contains(t, timeline.Now, "Clean-up is waiting: the kubelet of node-1 has not ended its mover pod")
+	require.Contains(t, timeline.Remedy, "kubectl -n velero describe pod nightly and the log of the kubelet of node-1 have details.")
 	require.Equal(t, &status.Wait{Reason: status.WaitCleanUp, Message: "the kubelet of node-1 has not ended its mover pod"}, report.Transfers[0].WaitsFor)
 }

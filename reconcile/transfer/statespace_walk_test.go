@@ -5,19 +5,19 @@ package transfer
 const stride = 15_485_863
 
 // walk calls look for every situation until look returns false, and returns the number of calls.
-func walk(next decide, look func(*moment) bool) int {
+func walk(next decide, visit func(*situation) bool) int {
 	all := spaces()
 	total := 0
 	for _, s := range all {
 		total += s.size
 	}
-	var m moment
+	var m situation
 	for count, number := 0, 0; count < total; count++ {
 		number = (number + stride) % total
 		s, within := locate(all, number)
 		s.at(within, &m)
-		m.Step = next(m.State, m.Seen, m.Limits)
-		if !look(&m) {
+		m.Step = next(m.State, m.Observed, m.Limits)
+		if !visit(&m) {
 			return count + 1
 		}
 	}

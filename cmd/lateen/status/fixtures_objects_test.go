@@ -19,13 +19,13 @@ import (
 	"github.com/lateen-project/lateen/exposer/api"
 )
 
-// now is the observation time of every scene.
+// now is the observation time of every fixture.
 var now = time.Date(2026, time.November, 21, 14, 30, 0, 0, time.UTC)
 
-// scene is the objects of a cluster.
-type scene []runtime.Object
+// fixture is the objects of a cluster.
+type fixture []runtime.Object
 
-func (s *scene) add(objects ...runtime.Object) { *s = append(*s, objects...) }
+func (s *fixture) add(objects ...runtime.Object) { *s = append(*s, objects...) }
 
 // ago returns a time before now.
 func ago(d time.Duration) metav1.Time   { return metav1.NewTime(now.Add(-d)) }
@@ -36,8 +36,8 @@ func meta(namespace, name string, age time.Duration) metav1.ObjectMeta {
 }
 
 // cluster returns agents on this number of nodes with this node-agent ConfigMap. The first agent coordinates.
-func cluster(nodes int, config string) *scene {
-	s := &scene{}
+func cluster(nodes int, config string) *fixture {
+	s := &fixture{}
 	for i := range nodes {
 		s.agent(fmt.Sprintf("node-%d", i+1), true)
 	}
@@ -53,7 +53,7 @@ func cluster(nodes int, config string) *scene {
 	return s
 }
 
-func (s *scene) agent(node string, ready bool) {
+func (s *fixture) agent(node string, ready bool) {
 	status := corev1.ConditionFalse
 	if ready {
 		status = corev1.ConditionTrue
@@ -64,14 +64,14 @@ func (s *scene) agent(node string, ready bool) {
 	s.add(pod, &corev1.Node{ObjectMeta: meta("", node, time.Hour)})
 }
 
-func (s *scene) lease(holder string, age time.Duration) {
+func (s *fixture) lease(holder string, age time.Duration) {
 	s.add(&coordinationv1.Lease{ObjectMeta: meta("velero", "lateen-coordinator", time.Hour), Spec: coordinationv1.LeaseSpec{
 		HolderIdentity: &holder, LeaseDurationSeconds: new(int32(30)), RenewTime: new(metav1.NewMicroTime(now.Add(-age))),
 	}})
 }
 
 // backup adds a PodVolumeBackup of this age on a node.
-func (s *scene) backup(name, node string, age time.Duration, change ...func(*velerov1.PodVolumeBackup)) *velerov1.PodVolumeBackup {
+func (s *fixture) backup(name, node string, age time.Duration, change ...func(*velerov1.PodVolumeBackup)) *velerov1.PodVolumeBackup {
 	created := &velerov1.PodVolumeBackup{ObjectMeta: meta("velero", name, age), Spec: velerov1.PodVolumeBackupSpec{
 		Node: node, UploaderType: "kopia", Volume: "data", Pod: corev1.ObjectReference{Namespace: "app", Name: "postgres-0"},
 	}}
@@ -82,8 +82,8 @@ func (s *scene) backup(name, node string, age time.Duration, change ...func(*vel
 	return created
 }
 
-// moves returns a backup in progress since that long, with these bytes done.
-func moves(since time.Duration, done, total int64) func(*velerov1.PodVolumeBackup) {
+// inProgress returns a backup in progress since that long, with these bytes done.
+func inProgress(since time.Duration, done, total int64) func(*velerov1.PodVolumeBackup) {
 	return func(b *velerov1.PodVolumeBackup) {
 		b.Finalizers = []string{api.FinalizerPodVolume}
 		b.Status.Phase, b.Status.AcceptedTimestamp, b.Status.StartTimestamp = velerov1.PodVolumeBackupPhaseInProgress, past(since+2*time.Second), past(since)
@@ -91,8 +91,8 @@ func moves(since time.Duration, done, total int64) func(*velerov1.PodVolumeBacku
 	}
 }
 
-// is returns a backup in a phase without data movement. It was accepted that long ago.
-func is(phase velerov1.PodVolumeBackupPhase, accepted time.Duration) func(*velerov1.PodVolumeBackup) {
+// inPhase returns a backup in a phase without data movement. It was accepted that long ago.
+func inPhase(phase velerov1.PodVolumeBackupPhase, accepted time.Duration) func(*velerov1.PodVolumeBackup) {
 	return func(b *velerov1.PodVolumeBackup) {
 		b.Status.Phase, b.Status.AcceptedTimestamp = phase, past(accepted)
 		b.Finalizers = []string{api.FinalizerPodVolume}
@@ -103,7 +103,7 @@ func is(phase velerov1.PodVolumeBackupPhase, accepted time.Duration) func(*veler
 }
 
 // upload adds a DataUpload of a claim, accepted a minute ago, with its snapshot.
-func (s *scene) upload(name, claim string, age time.Duration, ready bool) *velerov2alpha1.DataUpload {
+func (s *fixture) upload(name, claim string, age time.Duration, ready bool) *velerov2alpha1.DataUpload {
 	created := &velerov2alpha1.DataUpload{
 		ObjectMeta: meta("velero", name, age),
 		Spec: velerov2alpha1.DataUploadSpec{
@@ -129,7 +129,7 @@ func (s *scene) upload(name, claim string, age time.Duration, ready bool) *veler
 }
 
 // mover adds the pod of a transfer. It runs on the node, or has none.
-func (s *scene) mover(of metav1.Object, node string, change ...func(*corev1.Pod)) *corev1.Pod {
+func (s *fixture) mover(of metav1.Object, node string, change ...func(*corev1.Pod)) *corev1.Pod {
 	pod := &corev1.Pod{ObjectMeta: meta(of.GetNamespace(), of.GetName(), time.Minute), Spec: corev1.PodSpec{NodeName: node, PriorityClassName: "backup-low", Priority: new(int32(10))}}
 	pod.UID = "uid-of-the-mover-of-" + of.GetUID()
 	pod.OwnerReferences = []metav1.OwnerReference{{Name: of.GetName(), UID: of.GetUID(), Controller: new(true)}}
@@ -161,7 +161,7 @@ func stuck(reason, message string) func(*corev1.Pod) {
 }
 
 // claim adds a claim of a transfer without a volume.
-func (s *scene) claim(of metav1.Object) *corev1.PersistentVolumeClaim {
+func (s *fixture) claim(of metav1.Object) *corev1.PersistentVolumeClaim {
 	created := &corev1.PersistentVolumeClaim{ObjectMeta: meta(of.GetNamespace(), of.GetName(), time.Minute)}
 	created.UID = "uid-of-the-claim-of-" + of.GetUID()
 	created.OwnerReferences = []metav1.OwnerReference{{UID: of.GetUID(), Controller: new(true)}}
@@ -171,7 +171,7 @@ func (s *scene) claim(of metav1.Object) *corev1.PersistentVolumeClaim {
 }
 
 // event adds an Event about an object.
-func (s *scene) event(kind string, about metav1.Object, class, reason, message string, age time.Duration) {
+func (s *fixture) event(kind string, about metav1.Object, class, reason, message string, age time.Duration) {
 	s.add(&corev1.Event{
 		ObjectMeta:     meta(about.GetNamespace(), fmt.Sprintf("event-%d", len(*s)), age),
 		InvolvedObject: corev1.ObjectReference{Kind: kind, Namespace: about.GetNamespace(), Name: about.GetName(), UID: about.GetUID()},
@@ -180,7 +180,7 @@ func (s *scene) event(kind string, about metav1.Object, class, reason, message s
 }
 
 // repository adds a repository whose last maintenance succeeded that long ago, or never if that is 0.
-func (s *scene) repository(name string, success time.Duration, failures ...string) *velerov1.BackupRepository {
+func (s *fixture) repository(name string, success time.Duration, failures ...string) *velerov1.BackupRepository {
 	created := &velerov1.BackupRepository{ObjectMeta: meta("velero", name, 48*time.Hour), Status: velerov1.BackupRepositoryStatus{Phase: velerov1.BackupRepositoryPhaseReady}}
 	created.Spec.RepositoryType, created.Spec.VolumeNamespace, created.Spec.BackupStorageLocation = velerov1.BackupRepositoryTypeKopia, "app", "default"
 	if success > 0 {
@@ -198,8 +198,31 @@ func (s *scene) repository(name string, success time.Duration, failures ...strin
 	return created
 }
 
-func (s *scene) job(of, name string) {
+func (s *fixture) job(of, name string) {
 	created := &batchv1.Job{ObjectMeta: meta("velero", name, time.Minute)}
 	created.Labels = map[string]string{api.LabelRepository: of}
+	s.add(created)
+}
+
+// restore adds a PodVolumeRestore to a pod, or to a deleted pod.
+func (s *fixture) restore(name string, pod *corev1.Pod) {
+	created := &velerov1.PodVolumeRestore{ObjectMeta: meta("velero", name, time.Minute), Spec: velerov1.PodVolumeRestoreSpec{
+		UploaderType: "kopia", Volume: "data", Pod: corev1.ObjectReference{Namespace: "app", Name: "gone"},
+	}}
+	if pod != nil {
+		created.Spec.Pod.Name = pod.Name
+		s.add(pod)
+	}
+	s.add(created)
+}
+
+// download adds a DataDownload to a claim.
+func (s *fixture) download(name, claim string, change ...func(*velerov2alpha1.DataDownload)) {
+	created := &velerov2alpha1.DataDownload{ObjectMeta: meta("velero", name, time.Minute), Spec: velerov2alpha1.DataDownloadSpec{
+		TargetVolume: velerov2alpha1.TargetVolumeSpec{Namespace: "app", PVC: claim},
+	}}
+	for _, one := range change {
+		one(created)
+	}
 	s.add(created)
 }

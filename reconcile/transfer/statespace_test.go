@@ -8,23 +8,23 @@ import (
 
 // Values that all situations share.
 const (
-	here      = "n1"
-	elsewhere = "n2"
-	toldWhy   = "what the exposure says"
-	tick      = time.Nanosecond
+	here            = "n1"
+	elsewhere       = "n2"
+	exposureMessage = "message of the exposure"
+	tick            = time.Nanosecond
 )
 
 func now() time.Time { return time.Unix(1_800_000_000, 0) }
 
-// newer is a phase that this version does not know.
-func newer() Phase { return "Quiescing" }
+// unknownPhase is a phase that this version does not know.
+func unknownPhase() Phase { return "Quiescing" }
 
-// moment is a situation and the step taken in it.
-type moment struct {
-	State  State
-	Seen   Observed
-	Limits Limits
-	Step   Step
+// situation is a state, what is observed in it, and the step that follows.
+type situation struct {
+	State    State
+	Observed Observed
+	Limits   Limits
+	Step     Step
 }
 
 // decide is Next, or a version of it that is broken on purpose.
@@ -32,19 +32,19 @@ type decide func(State, Observed, Limits) Step
 
 // A choice sets one aspect of a situation; a dimension lists its choices.
 type (
-	choice    func(*moment)
+	choice    func(*situation)
 	dimension []choice
 )
 
-func oneOf[V any](set func(*moment, V), values ...V) dimension {
+func oneOf[V any](set func(*situation, V), values ...V) dimension {
 	var all dimension
 	for _, value := range values {
-		all = append(all, func(m *moment) { set(m, value) })
+		all = append(all, func(m *situation) { set(m, value) })
 	}
 	return all
 }
 
-func either(set func(*moment, bool)) dimension { return oneOf(set, false, true) }
+func either(set func(*situation, bool)) dimension { return oneOf(set, false, true) }
 
 // space is the product of all dimensions of a phase. Later dimensions may build on earlier ones.
 type space struct {
@@ -62,10 +62,10 @@ func newSpace(phase Phase, dimensions []dimension) space {
 }
 
 // at sets m to the situation with that number.
-func (s space) at(number int, m *moment) {
-	*m = moment{Limits: DefaultLimits()}
+func (s space) at(number int, m *situation) {
+	*m = situation{Limits: DefaultLimits()}
 	m.State.Phase, m.State.CreatedAt = s.phase, now().Add(-24*time.Hour)
-	m.Seen.Now, m.Seen.ThisNode, m.Seen.ResultError, m.Seen.WaitingFor = now(), here, "it is garbage", "a claim that does not exist"
+	m.Observed.Now, m.Observed.ThisNode, m.Observed.ResultError, m.Observed.WaitingFor = now(), here, "invalid JSON", "a claim that does not exist"
 	for _, d := range s.dimensions {
 		d[number%len(d)](m)
 		number /= len(d)
@@ -74,38 +74,38 @@ func (s space) at(number int, m *moment) {
 
 // spaces returns all situations, by phase.
 func spaces() []space {
-	phases := append(Phases(), "", newer())
+	phases := append(Phases(), "", unknownPhase())
 	all := make([]space, 0, len(phases))
 	for _, phase := range phases {
-		dimensions := []dimension{movers(phase), asked(phase), finalizer(), owner()}
-		all = append(all, newSpace(phase, append(dimensions, only(phase)...)))
+		dimensions := []dimension{movers(phase), stopRequests(phase), finalizer(), owner()}
+		all = append(all, newSpace(phase, append(dimensions, phaseDimensions(phase)...)))
 	}
 	return all
 }
 
-// only returns the dimensions that a phase has in addition to the common ones, and the times of its earlier phases.
-func only(phase Phase) []dimension {
-	begun := oneOf(func(m *moment, ago time.Duration) {
+// phaseDimensions returns the dimensions that a phase has in addition to the common ones, and the times of its earlier phases.
+func phaseDimensions(phase Phase) []dimension {
+	begun := oneOf(func(m *situation, ago time.Duration) {
 		m.State.AcceptedAt, m.State.StartedAt, m.State.Node = now().Add(-2*ago), now().Add(-ago), here
 	}, DefaultLimits().FirstProgress)
 	switch phase {
 	case "", New:
-		return []dimension{eligible(), room(), refusal(), local(), consumes(), foreigners(), ages(func(m *moment, at time.Time) { m.Seen.WaitsSince = at })}
+		return []dimension{eligible(), admitted(), unsupported(), nodeBound(), ownsSnapshot(), isForeign(), ages(func(m *situation, at time.Time) { m.Observed.WaitsSince = at })}
 	case Accepted:
-		return []dimension{sinceAccepted(), alternatives(noSource(), diagnosis(), slot()), near(), local()}
+		return []dimension{sinceAccepted(), alternatives(noSource(), diagnosis(), slot()), mayMarkPrepared(), nodeBound()}
 	case Prepared:
-		return []dimension{onNode(), progress(), noSource(), ages(func(m *moment, at time.Time) { m.State.AcceptedAt = at }), alternatives(slot(), replaced()), local()}
+		return []dimension{onNode(), progress(), noSource(), ages(func(m *situation, at time.Time) { m.State.AcceptedAt = at }), alternatives(slot(), replaced()), nodeBound()}
 	case InProgress:
-		return []dimension{begun, alternatives(append(progress(), tooSoon), delivery()), alternatives(activity(), noSource(), replaced(noSource()[1:]...)), local()}
+		return []dimension{begun, alternatives(append(progress(), earlyProgress), delivery()), alternatives(activity(), noSource(), replaced(noSource()[1:]...)), nodeBound()}
 	case Canceling:
-		return []dimension{begun, alternatives(progress(), delivery()), heard(), noSource()}
+		return []dimension{begun, alternatives(progress(), delivery()), started(), noSource()}
 	case Completed, Failed, Canceled:
-		return []dimension{begun, progress(), remains(), consumes()}
+		return []dimension{begun, progress(), leftovers(), ownsSnapshot()}
 	}
 	return []dimension{begun}
 }
 
-func onNode() dimension { return dimension{func(m *moment) { m.State.Node = here }} }
+func onNode() dimension { return dimension{func(m *situation) { m.State.Node = here }} }
 
 // movers combines the restarts with the exposures that are possible after so many. Before Accepted there are no
 // restarts. The node counts until it is recorded.
@@ -122,13 +122,13 @@ func movers(phase Phase) dimension {
 	for _, restarts := range restarted {
 		for _, exposure := range exposures(restarts, nodes) {
 			for _, result := range results(exposure) {
-				for _, fate := range fates(phase, restarts, exposure) {
-					all = append(all, func(m *moment) {
-						m.State.Restarts, m.Seen.Exposure, m.Seen.Result = restarts, exposure, result
+				for _, nodeState := range nodeStates(phase, restarts, exposure) {
+					all = append(all, func(m *situation) {
+						m.State.Restarts, m.Observed.Exposure, m.Observed.Result = restarts, exposure, result
 						if restarts > 0 {
-							m.State.Message, m.State.Exposer = "why the mover before was lost", elsewhere
+							m.State.Message, m.State.Exposer = "reason of the previous loss", elsewhere
 						}
-						fate(m)
+						nodeState(m)
 					})
 				}
 			}
@@ -142,7 +142,7 @@ func exposures(restarts int, nodes []string) []objects.Exposure {
 	for condition := objects.Pending; condition <= objects.Failed; condition++ {
 		for _, node := range nodes {
 			for attempt := max(restarts-1, 0); attempt <= restarts; attempt++ {
-				observed := objects.Exposure{Condition: condition, Node: node, Attempt: attempt, Message: toldWhy}
+				observed := objects.Exposure{Condition: condition, Node: node, Attempt: attempt, Message: exposureMessage}
 				if condition == objects.Lost {
 					observed.Reason = objects.LostEvicted
 				}
@@ -157,35 +157,35 @@ func exposures(restarts int, nodes []string) []objects.Exposure {
 	return all
 }
 
-// fates are what happens to a mover on its node: nothing, the node is lost, or its end is not confirmed in time. The
+// nodeStates are the states of the node of a mover: nothing, the node is lost, or its end is not confirmed in time. The
 // absent mover of an Accepted transfer may have been lost. An Accepted transfer without a restart may also have been
 // accepted by an agent of Velero.
-func fates(phase Phase, restarts int, exposure objects.Exposure) []choice {
-	all := withNode(phase, exposure)
+func nodeStates(phase Phase, restarts int, exposure objects.Exposure) []choice {
+	all := reachableNodeStates(phase, exposure)
 	if phase == Accepted && restarts == 0 {
-		for _, fate := range all {
-			all = append(all, func(m *moment) { fate(m); m.State.Exposer = elsewhere })
+		for _, nodeState := range all {
+			all = append(all, func(m *situation) { nodeState(m); m.State.Exposer = elsewhere })
 		}
 	}
 	return all
 }
 
-func withNode(phase Phase, exposure objects.Exposure) []choice {
-	ending := func(ago time.Duration) choice { return func(m *moment) { m.Seen.DeletingAt = now().Add(-ago) } }
-	nodeLost := func(m *moment) { m.Seen.NodeLost = true }
+func reachableNodeStates(phase Phase, exposure objects.Exposure) []choice {
+	deleting := func(ago time.Duration) choice { return func(m *situation) { m.Observed.DeletingAt = now().Add(-ago) } }
+	nodeLost := func(m *situation) { m.Observed.NodeLost = true }
 	grace := DefaultLimits().TerminationGrace
 	switch exposure.Condition {
 	case objects.Running, objects.Succeeded:
-		return []choice{func(*moment) {}, nodeLost}
+		return []choice{func(*situation) {}, nodeLost}
 	case objects.Terminating:
-		return []choice{ending(grace - tick), ending(grace), nodeLost}
+		return []choice{deleting(grace - tick), deleting(grace), nodeLost}
 	case objects.Absent:
 		if phase == Accepted {
-			return []choice{func(*moment) {}, func(m *moment) { m.Seen.Loss = Loss{Reason: objects.LostEvicted, Message: toldWhy} }}
+			return []choice{func(*situation) {}, func(m *situation) { m.Observed.Loss = Loss{Reason: objects.LostEvicted, Message: exposureMessage} }}
 		}
 	case objects.Pending, objects.Unrunnable, objects.Lost, objects.Failed:
 	}
-	return []choice{func(*moment) {}}
+	return []choice{func(*situation) {}}
 }
 
 // results are the possible results of a mover; only one that succeeded has a result.
@@ -197,19 +197,19 @@ func results(exposure objects.Exposure) []*Outcome {
 	return []*Outcome{nil, snapshot, {Path: "/uid", Note: "volume was empty"}}
 }
 
-// asked are the ways to stop a transfer: none, a cancel, a deletion, or both. In phases with a grace period the
+// stopRequests are the ways to stop a transfer: none, a cancel, a deletion, or both. In phases with a grace period the
 // time since the cancel varies too.
-func asked(phase Phase) dimension {
-	all := dimension{func(*moment) {}}
+func stopRequests(phase Phase) dimension {
+	all := dimension{func(*situation) {}}
 	grace := []time.Duration{DefaultLimits().CancelGrace - tick}
 	if phase.HasStarted() {
 		grace = append(grace, DefaultLimits().CancelGrace)
 	}
 	for _, how := range [][2]bool{{true, false}, {false, true}, {true, true}} {
 		for _, ago := range grace {
-			all = append(all, func(m *moment) {
+			all = append(all, func(m *situation) {
 				m.State.Cancel, m.State.Deleting = how[0], how[1]
-				m.Seen.CanceledAt = now().Add(-ago)
+				m.Observed.CanceledAt = now().Add(-ago)
 			})
 		}
 	}
@@ -217,22 +217,22 @@ func asked(phase Phase) dimension {
 }
 
 func owner() dimension {
-	return oneOf(func(m *moment, is [2]bool) { m.Seen.Exposes, m.Seen.OwnsMover = is[0], is[1] },
+	return oneOf(func(m *situation, is [2]bool) { m.Observed.Exposes, m.Observed.OwnsMover = is[0], is[1] },
 		[2]bool{false, false}, [2]bool{false, true}, [2]bool{true, false}, [2]bool{true, true})
 }
 
 // ages are the times just before the prepare timeout and exactly at it.
-func ages(set func(*moment, time.Time)) dimension {
+func ages(set func(*situation, time.Time)) dimension {
 	timeout := DefaultLimits().PrepareTimeout
-	return oneOf(func(m *moment, ago time.Duration) { set(m, now().Add(-ago)) }, timeout-tick, timeout)
+	return oneOf(func(m *situation, ago time.Duration) { set(m, now().Add(-ago)) }, timeout-tick, timeout)
 }
 
 // sinceAccepted are the times around the end of the restart delay and the prepare timeout.
 func sinceAccepted() dimension {
-	pause := oneOf(func(m *moment, left time.Duration) {
+	pause := oneOf(func(m *situation, left time.Duration) {
 		m.State.AcceptedAt = now().Add(left - pauseBefore(m.State.Restarts, m.Limits))
 	}, tick, 0)
-	return append(pause, ages(func(m *moment, at time.Time) { m.State.AcceptedAt = at })...)
+	return append(pause, ages(func(m *situation, at time.Time) { m.State.AcceptedAt = at })...)
 }
 
 // pauseBefore is the time from giving up a mover to creating the next: 10 s, doubled for each further one.
@@ -246,20 +246,20 @@ func pauseBefore(restarts int, limits Limits) time.Duration {
 
 // progress is the last report of the mover: none, a new one, one from before its start, or the known one.
 func progress() dimension {
-	reported := func(m *moment, p Progress, at time.Time) {
+	reported := func(m *situation, p Progress, at time.Time) {
 		m.State.Progress = Progress{Total: 100, Done: 40}
-		m.Seen.Progress, m.Seen.ProgressAt = p, at
+		m.Observed.Progress, m.Observed.ProgressAt = p, at
 	}
 	return dimension{
-		func(m *moment) { reported(m, Progress{}, time.Time{}) },
-		func(m *moment) { reported(m, Progress{Total: 100, Done: 60}, m.State.StartedAt) },
-		func(m *moment) { reported(m, Progress{Total: 100, Done: 90}, m.State.StartedAt.Add(-tick)) },
-		func(m *moment) { reported(m, m.State.Progress, m.State.StartedAt.Add(time.Minute)) },
+		func(m *situation) { reported(m, Progress{}, time.Time{}) },
+		func(m *situation) { reported(m, Progress{Total: 100, Done: 60}, m.State.StartedAt) },
+		func(m *situation) { reported(m, Progress{Total: 100, Done: 90}, m.State.StartedAt.Add(-tick)) },
+		func(m *situation) { reported(m, m.State.Progress, m.State.StartedAt.Add(time.Minute)) },
 	}
 }
 
-// tooSoon is a new report of a mover that has just started: it is not written on its own yet.
-func tooSoon(m *moment) {
+// earlyProgress is a new report of a mover that has just started: it is not written on its own yet.
+func earlyProgress(m *situation) {
 	m.State.StartedAt = now().Add(tick - DefaultLimits().FirstProgress)
-	m.Seen.Progress, m.Seen.ProgressAt = Progress{Total: 100, Done: 60}, now()
+	m.Observed.Progress, m.Observed.ProgressAt = Progress{Total: 100, Done: 60}, now()
 }

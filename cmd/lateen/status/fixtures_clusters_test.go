@@ -15,9 +15,9 @@ import (
 )
 
 // starting returns movers that do not run yet, one for each cause.
-func starting() *scene {
+func starting() *fixture {
 	s := cluster(1, `{}`)
-	accepted := is(velerov1.PodVolumeBackupPhaseAccepted, time.Minute)
+	accepted := inPhase(velerov1.PodVolumeBackupPhaseAccepted, time.Minute)
 	s.backup("no-pod-yet", "node-1", 9*time.Minute, accepted)
 	s.event("PodVolumeBackup", s.backup("no-quota", "node-1", 9*time.Minute, accepted), corev1.EventTypeWarning, "MoverNotMade",
 		`create pod velero/no-quota: pods "no-quota" is forbidden: exceeded quota: none, requested: pods=1, used: pods=0, limited: pods=0`, 30*time.Second)
@@ -32,35 +32,14 @@ func starting() *scene {
 	restarted := s.backup("evicted", "node-1", 3*time.Minute, accepted)
 	restarted.Annotations = map[string]string{api.AnnotationRestarts: "2"}
 	restarted.Status.Message = "mover was evicted: The node was low on resource: memory."
-	s.mover(s.backup("a-name-that-is-much-longer-than-what-a-table-has-room-for", "node-1", 2*time.Minute, moves(time.Minute, 1, 2)), "node-1")
+	s.mover(s.backup("a-name-that-is-much-longer-than-what-a-table-has-room-for", "node-1", 2*time.Minute, inProgress(time.Minute, 1, 2)), "node-1")
 	deleted := s.upload("no-snapshot", "gone", time.Minute, true)
 	deleted.Spec.CSISnapshot.VolumeSnapshot = "never-taken"
 	return s
 }
 
-func (s *scene) restore(name string, pod *corev1.Pod) {
-	created := &velerov1.PodVolumeRestore{ObjectMeta: meta("velero", name, time.Minute), Spec: velerov1.PodVolumeRestoreSpec{
-		UploaderType: "kopia", Volume: "data", Pod: corev1.ObjectReference{Namespace: "app", Name: "gone"},
-	}}
-	if pod != nil {
-		created.Spec.Pod.Name = pod.Name
-		s.add(pod)
-	}
-	s.add(created)
-}
-
-func (s *scene) download(name, claim string, change ...func(*velerov2alpha1.DataDownload)) {
-	created := &velerov2alpha1.DataDownload{ObjectMeta: meta("velero", name, time.Minute), Spec: velerov2alpha1.DataDownloadSpec{
-		TargetVolume: velerov2alpha1.TargetVolumeSpec{Namespace: "app", PVC: claim},
-	}}
-	for _, one := range change {
-		one(created)
-	}
-	s.add(created)
-}
-
 // restores returns restores that wait for the pod or the claim they restore to.
-func restores() *scene {
+func restores() *fixture {
 	s := cluster(1, `{}`)
 	pod := func(name, node string) *corev1.Pod {
 		return &corev1.Pod{ObjectMeta: meta("app", name, time.Minute), Spec: corev1.PodSpec{NodeName: node}}
@@ -80,27 +59,27 @@ func restores() *scene {
 	return s
 }
 
-// abandoned returns agents that do not work, and no coordinator.
-func abandoned() *scene {
-	s := &scene{}
+// unattended returns agents that do not work, and no coordinator.
+func unattended() *fixture {
+	s := &fixture{}
 	s.agent("node-1", true)
 	s.agent("node-2", false)
 	s.lease("node-2_gone", 10*time.Minute)
 	s.add(&corev1.Pod{})
 	s.backup("of-a-node-without-a-ready-agent", "node-2", time.Minute)
-	s.backup("of-a-node-without-an-agent", "node-3", time.Minute, moves(time.Minute, 0, 0))
+	s.backup("of-a-node-without-an-agent", "node-3", time.Minute, inProgress(time.Minute, 0, 0))
 	s.download("of-no-node", "data")
 	return s
 }
 
-// endings returns transfers that are about to end, in the order of their remaining steps.
-func endings() *scene {
+// ending returns transfers that are about to end, in the order of their remaining steps.
+func ending() *fixture {
 	s := cluster(1, `{}`)
-	s.mover(s.backup("to-cancel", "node-1", 6*time.Minute, moves(time.Minute, mib, 2*mib), func(b *velerov1.PodVolumeBackup) {
+	s.mover(s.backup("to-cancel", "node-1", 6*time.Minute, inProgress(time.Minute, mib, 2*mib), func(b *velerov1.PodVolumeBackup) {
 		b.Spec.Cancel, b.Status.Phase = true, velerov1.PodVolumeBackupPhaseCanceling
 	}), "node-1")
-	s.backup("lost", "node-1", 5*time.Minute, moves(time.Minute, mib, 2*mib))
-	s.backup("to-clean-up", "node-1", 4*time.Minute, is(velerov1.PodVolumeBackupPhaseCompleted, time.Minute), func(b *velerov1.PodVolumeBackup) {
+	s.backup("lost", "node-1", 5*time.Minute, inProgress(time.Minute, mib, 2*mib))
+	s.backup("to-clean-up", "node-1", 4*time.Minute, inPhase(velerov1.PodVolumeBackupPhaseCompleted, time.Minute), func(b *velerov1.PodVolumeBackup) {
 		b.Finalizers = []string{api.FinalizerPodVolume}
 	})
 	s.download("to-deliver", "data", func(d *velerov2alpha1.DataDownload) {
@@ -116,22 +95,22 @@ func endings() *scene {
 		Spec:       snapshotv1.VolumeSnapshotContentSpec{Driver: "ebs.csi.aws.com", VolumeSnapshotRef: corev1.ObjectReference{Namespace: "velero", Name: upload.Name}},
 		Status:     &snapshotv1.VolumeSnapshotContentStatus{Error: &snapshotv1.VolumeSnapshotError{Message: new("rpc error: code = NotFound desc = snap-0a1b2c")}},
 	})
-	s.download("of-another-data-mover", "data", func(d *velerov2alpha1.DataDownload) { d.Spec.DataMover = "somebody-elses" })
+	s.download("of-another-data-mover", "data", func(d *velerov2alpha1.DataDownload) { d.Spec.DataMover = "acme-datamover" })
 	s.download("taken-by-another-data-mover", "data", func(d *velerov2alpha1.DataDownload) {
-		d.Spec.DataMover = "somebody-elses"
+		d.Spec.DataMover = "acme-datamover"
 		d.Status.Phase, d.Status.StartTimestamp = velerov2alpha1.DataDownloadPhaseInProgress, past(time.Minute)
 	})
 	s.download("over-by-another-data-mover", "data", func(d *velerov2alpha1.DataDownload) {
-		d.Spec.DataMover, d.Status.Phase = "somebody-elses", velerov2alpha1.DataDownloadPhaseCompleted
+		d.Spec.DataMover, d.Status.Phase = "acme-datamover", velerov2alpha1.DataDownloadPhaseCompleted
 	})
 	return s
 }
 
-// classless configures a class that does not exist in the cluster, and a class that cannot be read.
-func classless() *scene {
+// missingClass configures a class that does not exist in the cluster, and a class that cannot be read.
+func missingClass() *fixture {
 	s := cluster(1, `{"priorityClassName": "backup-high", "loadConcurrency": {"globalConfig": 2}}`)
 	s.add(&corev1.ConfigMap{ObjectMeta: meta("velero", "jobs", time.Hour), Data: map[string]string{"global": `{"priorityClassName": `}})
-	s.mover(s.backup("nightly", "node-1", time.Minute, moves(time.Minute, 512, 1024)), "node-1", func(pod *corev1.Pod) { pod.Spec.PriorityClassName, pod.Spec.Priority = "", new(int32(0)) })
+	s.mover(s.backup("nightly", "node-1", time.Minute, inProgress(time.Minute, 512, 1024)), "node-1", func(pod *corev1.Pod) { pod.Spec.PriorityClassName, pod.Spec.Priority = "", new(int32(0)) })
 	s.agent("node-2", true)
 	for _, object := range *s {
 		switch o := object.(type) {
@@ -154,10 +133,10 @@ func classless() *scene {
 }
 
 // queued returns an admission queue that reserves places for restores.
-func queued() *scene {
+func queued() *fixture {
 	s := cluster(1, `{"loadConcurrency": {"globalConfig": 8, "prepareQueueLength": 4}}`)
 	for _, name := range []string{"first", "second", "third"} {
-		s.backup(name, "node-1", 10*time.Minute, is(velerov1.PodVolumeBackupPhaseAccepted, time.Minute))
+		s.backup(name, "node-1", 10*time.Minute, inPhase(velerov1.PodVolumeBackupPhaseAccepted, time.Minute))
 	}
 	s.backup("fourth", "node-1", 5*time.Minute)
 	waits := &corev1.Pod{ObjectMeta: meta("app", "waiting", time.Minute), Spec: corev1.PodSpec{NodeName: "node-1"}}

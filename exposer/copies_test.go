@@ -82,22 +82,22 @@ func TestTransfersShareACopyAndWaitForThatOfAnother(t *testing.T) {
 		s.OwnerReferences = []metav1.OwnerReference{{Name: "other", UID: "other-uid"}}
 	}
 	for name, test := range map[string]struct {
-		there  *corev1.Secret
-		owners int
-		says   string
+		there   *corev1.Secret
+		owners  int
+		message string
 	}{
 		"the same":              {there: secret("velero", "s3cret", theirs), owners: 2},
-		"another":               {there: secret("velero", "other", theirs), owners: 1, says: "waits for its deletion"},
+		"another":               {there: secret("velero", "other", theirs), owners: 1, message: "waits for its deletion"},
 		"the same, by a person": {there: secret("velero", "s3cret")},
-		"another, by a person":  {there: secret("velero", "other"), says: "secrets velero/key exists and differs from app/key"},
+		"another, by a person":  {there: secret("velero", "other"), message: "secrets velero/key exists and differs from app/key"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			client := withUIDs(fake.NewClientset(freeClaim(), secret("app", "s3cret"), configMap(), test.there))
 			_, err := exposed(client, copied()).Ensure(t.Context(), download())
-			if test.says == "" {
+			if test.message == "" {
 				require.NoError(t, err)
 			} else {
-				require.ErrorContains(t, err, test.says)
+				require.ErrorContains(t, err, test.message)
 				terminal := (*TerminalError)(nil)
 				require.NotErrorAs(t, err, &terminal, "it passes, or a person can change it")
 			}
@@ -116,19 +116,19 @@ func TestACopyThatMayNotBeMadeEndsTheTransfer(t *testing.T) {
 		verb, namespace string
 		there           []runtime.Object
 		allowed, passes bool
-		says            string
+		message         string
 	}{
-		"the original may not be read":       {verb: "get", namespace: "app", says: "get secrets app/key: the agent is not allowed to"},
-		"the copy may not be made":           {verb: "create", namespace: "velero", says: "create secrets velero/key: the agent is not allowed to"},
-		"a quota refuses it":                 {verb: "create", namespace: "velero", allowed: true, passes: true, says: "refused"},
-		"the copy that exists may not be":    {verb: "get", namespace: "velero", there: []runtime.Object{secret("velero", "s3cret")}, says: "get secrets velero/key: the agent is not allowed to"},
-		"the copy that exists may not share": {verb: "patch", namespace: "velero", there: []runtime.Object{secret("velero", "s3cret", func(s *corev1.Secret) { s.Labels = map[string]string{api.LabelCopy: "true"} })}, says: "patch secrets velero/key: the agent is not allowed to"},
+		"the original may not be read":       {verb: "get", namespace: "app", message: "get secrets app/key: the agent is not allowed to"},
+		"the copy may not be made":           {verb: "create", namespace: "velero", message: "create secrets velero/key: the agent is not allowed to"},
+		"a quota refuses it":                 {verb: "create", namespace: "velero", allowed: true, passes: true, message: "refused"},
+		"the copy that exists may not be":    {verb: "get", namespace: "velero", there: []runtime.Object{secret("velero", "s3cret")}, message: "get secrets velero/key: the agent is not allowed to"},
+		"the copy that exists may not share": {verb: "patch", namespace: "velero", there: []runtime.Object{secret("velero", "s3cret", func(s *corev1.Secret) { s.Labels = map[string]string{api.LabelCopy: "true"} })}, message: "patch secrets velero/key: the agent is not allowed to"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			client := withUIDs(fake.NewClientset(append(test.there, freeClaim(), secret("app", "s3cret"), configMap())...))
 			refuseAccess(client, test.verb, test.namespace, test.allowed)
 			_, err := exposed(client, copied()).Ensure(t.Context(), download())
-			require.ErrorContains(t, err, test.says)
+			require.ErrorContains(t, err, test.message)
 			terminal := (*TerminalError)(nil)
 			require.Equal(t, !test.passes, errors.As(err, &terminal), "%v", err)
 			require.NotContains(t, requests(client), "create pods")

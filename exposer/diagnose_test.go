@@ -29,8 +29,8 @@ func TestADiagnosisSaysWhatIsInTheWay(t *testing.T) {
 	bound.Status.Phase = corev1.ClaimBound
 	starting := mover()
 	starting.UID, starting.Spec.NodeName, starting.Status.Phase = "mover-uid", "n1", corev1.PodPending
-	unplaced := starting.DeepCopy()
-	unplaced.Spec.NodeName = ""
+	withoutNode := starting.DeepCopy()
+	withoutNode.Spec.NodeName = ""
 	newer := event("newer", "claim-uid", "Warning", "quota of the array", 3)
 	single := event("single", "claim-uid", "Warning", "of the newer kind", 0)
 	single.LastTimestamp, single.EventTime = metav1.Time{}, metav1.MicroTime{Time: metav1.Unix(4, 0).Time}
@@ -63,7 +63,7 @@ func TestADiagnosisSaysWhatIsInTheWay(t *testing.T) {
 			found: Existing{Pod: starting}, events: []*corev1.Event{unscheduled, event("attach", "mover-uid", "Warning", "no free slot", 7)},
 			want: "mover pod b1 on node n1: Because: no free slot",
 		},
-		"no pod without a node: its status says why": {found: Existing{Pod: unplaced}, events: []*corev1.Event{event("place", "mover-uid", "Warning", "no room", 1)}},
+		"no pod without a node: its status says why": {found: Existing{Pod: withoutNode}, events: []*corev1.Event{event("place", "mover-uid", "Warning", "no room", 1)}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			client := fake.NewClientset()

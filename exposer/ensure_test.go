@@ -123,17 +123,17 @@ func TestWhateverBecomesOfARequestAllIsMadeOnce(t *testing.T) {
 		move     objects.MoverSpec
 		settings objects.Settings
 		clean    []string
-		made     []string
+		creates  []string
 	}{
 		"for a pod's volume": {
-			settings: cached(), move: restore(), clean: []string{"create persistentvolumeclaims", "create pods"}, made: []string{"pod b1", "claim b1-cache"},
+			settings: cached(), move: restore(), clean: []string{"create persistentvolumeclaims", "create pods"}, creates: []string{"pod b1", "claim b1-cache"},
 		},
 		"for a claim": {
-			settings: cached(), move: download(), made: []string{"pod b1", "claim b1", "claim b1-cache"},
+			settings: cached(), move: download(), creates: []string{"pod b1", "claim b1", "claim b1-cache"},
 			clean: []string{"get persistentvolumeclaims", "create persistentvolumeclaims", "create persistentvolumeclaims", "create pods"},
 		},
 		"for a claim, with copies": {
-			settings: copied(), move: download(), made: []string{"pod b1", "claim b1", "secret key"},
+			settings: copied(), move: download(), creates: []string{"pod b1", "claim b1", "secret key"},
 			clean: []string{
 				"get persistentvolumeclaims", "get secrets", "get configmaps",
 				"create persistentvolumeclaims", "create secrets", "create configmaps", "create pods",
@@ -145,7 +145,7 @@ func TestWhateverBecomesOfARequestAllIsMadeOnce(t *testing.T) {
 		_, err := exposed(client, test.settings).Ensure(t.Context(), test.move)
 		require.NoError(t, err)
 		require.Equal(t, test.clean, requests(client), "a request too many costs every transfer")
-		require.Equal(t, test.made, left(t, client))
+		require.Equal(t, test.creates, left(t, client))
 		for fault, happens := range faults() {
 			for number, request := range test.clean {
 				t.Run(fmt.Sprintf("%s, when request %d (%s) %s", name, number+1, request, fault), func(t *testing.T) {
@@ -158,7 +158,7 @@ func TestWhateverBecomesOfARequestAllIsMadeOnce(t *testing.T) {
 					require.NotErrorAs(t, err, &terminal, "it passes")
 					_, err = e.Ensure(t.Context(), test.move)
 					require.NoError(t, err)
-					require.Equal(t, test.made, left(t, client))
+					require.Equal(t, test.creates, left(t, client))
 				})
 			}
 		}
@@ -245,9 +245,9 @@ func TestARehearsalMeetsAPodThatExists(t *testing.T) {
 func TestAClaimThatExists(t *testing.T) {
 	plan := objects.PlanOf(download(), objects.VolumeInfo{OS: corev1.Linux, Target: freeClaim()}, objects.Template{}, objects.Settings{})
 	for name, test := range map[string]struct {
-		change func(*corev1.PersistentVolumeClaim)
-		says   string
-		want   []string
+		change  func(*corev1.PersistentVolumeClaim)
+		message string
+		want    []string
 	}{
 		"and is ours is taken as it is": {
 			change: func(*corev1.PersistentVolumeClaim) {}, want: []string{"create persistentvolumeclaims", "get persistentvolumeclaims"},
@@ -258,13 +258,13 @@ func TestAClaimThatExists(t *testing.T) {
 		},
 		"and belongs to another one is not touched": {
 			change: func(claim *corev1.PersistentVolumeClaim) { claim.OwnerReferences[0].UID = "of-an-older-one" },
-			want:   []string{"create persistentvolumeclaims", "get persistentvolumeclaims"}, says: "has another owner",
+			want:   []string{"create persistentvolumeclaims", "get persistentvolumeclaims"}, message: "has another owner",
 		},
 		"and is being deleted has to be gone first": {
 			change: func(claim *corev1.PersistentVolumeClaim) {
 				claim.DeletionTimestamp, claim.Finalizers = new(metav1.Now()), []string{"kubernetes.io/pvc-protection"}
 			},
-			want: []string{"create persistentvolumeclaims", "get persistentvolumeclaims"}, says: "claim velero/b1 is being deleted",
+			want: []string{"create persistentvolumeclaims", "get persistentvolumeclaims"}, message: "claim velero/b1 is being deleted",
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -272,10 +272,10 @@ func TestAClaimThatExists(t *testing.T) {
 			test.change(claim)
 			client := fake.NewClientset(claim)
 			_, err := exposed(client, objects.Settings{}).ensureClaim(t.Context(), plan.Claims[0])
-			if test.says == "" {
+			if test.message == "" {
 				require.NoError(t, err)
 			} else {
-				require.ErrorContains(t, err, test.says)
+				require.ErrorContains(t, err, test.message)
 			}
 			require.Equal(t, test.want, requests(client))
 		})

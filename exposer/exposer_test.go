@@ -100,14 +100,14 @@ func TestAPodThatIsRefused(t *testing.T) {
 		class    string
 		existing []runtime.Object
 		refusal  error
-		made     bool // a pod exists in the end
+		creates  bool // a pod exists in the end
 		rejected int
-		hopeless bool
+		terminal bool
 	}{
-		"for a class that is gone is made without it": {class: "low", refusal: forbidden("no PriorityClass with name low was found"), made: true, rejected: 1},
+		"for a class that is gone is made without it": {class: "low", refusal: forbidden("no PriorityClass with name low was found"), creates: true, rejected: 1},
 		"for a quota while the class is there waits":  {class: "low", existing: []runtime.Object{low}, refusal: forbidden("exceeded quota")},
 		"for a quota without a class waits":           {refusal: forbidden("exceeded quota")},
-		"as invalid is never made":                    {refusal: apierrors.NewInvalid(schema.GroupKind{Kind: "Pod"}, "b1", nil), hopeless: true},
+		"as invalid is never made":                    {refusal: apierrors.NewInvalid(schema.GroupKind{Kind: "Pod"}, "b1", nil), terminal: true},
 		"by an overloaded server waits":               {class: "low", refusal: apierrors.NewInternalError(errors.New("etcd"))},
 	}
 	for name, test := range tests {
@@ -121,8 +121,8 @@ func TestAPodThatIsRefused(t *testing.T) {
 			pod, getErr := client.CoreV1().Pods("velero").Get(t.Context(), "b1", metav1.GetOptions{})
 			require.Equal(t, test.rejected, rejected)
 			terminal := (*TerminalError)(nil)
-			require.Equal(t, test.hopeless, errors.As(err, &terminal))
-			if !test.made {
+			require.Equal(t, test.terminal, errors.As(err, &terminal))
+			if !test.creates {
 				require.Error(t, err)
 				require.True(t, apierrors.IsNotFound(getErr))
 				return

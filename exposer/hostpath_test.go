@@ -70,12 +70,12 @@ func TestLocateSaysWhatIsMissing(t *testing.T) {
 		paths    HostPaths
 		pod      *corev1.Pod
 		volume   string
-		hopeless bool
+		terminal bool
 		want     string
 	}{
-		"no such volume":           {pod: podWith(emptyDir), volume: "other", hopeless: true, want: `has no volume "other"`},
-		"no such claim":            {pod: podWith(claimed()), volume: "data", hopeless: true, want: "get claim app/claim"},
-		"a host path":              {pod: podWith(corev1.VolumeSource{HostPath: &corev1.HostPathVolumeSource{Path: "/"}}), volume: "data", hopeless: true, want: "not in the kubelet's pods directory"},
+		"no such volume":           {pod: podWith(emptyDir), volume: "other", terminal: true, want: `has no volume "other"`},
+		"no such claim":            {pod: podWith(claimed()), volume: "data", terminal: true, want: "get claim app/claim"},
+		"a host path":              {pod: podWith(corev1.VolumeSource{HostPath: &corev1.HostPathVolumeSource{Path: "/"}}), volume: "data", terminal: true, want: "not in the kubelet's pods directory"},
 		"nothing where it must be": {paths: HostPaths{Mounted: "/nonexistent"}, pod: podWith(emptyDir), volume: "data", want: "got 0 matches [], want 1"},
 	}
 	for name, test := range tests {
@@ -84,7 +84,7 @@ func TestLocateSaysWhatIsMissing(t *testing.T) {
 			_, err := test.paths.Locate(t.Context(), test.pod, test.volume)
 			require.ErrorContains(t, err, test.want)
 			terminal := (*TerminalError)(nil)
-			require.Equal(t, test.hopeless, errors.As(err, &terminal))
+			require.Equal(t, test.terminal, errors.As(err, &terminal))
 		})
 	}
 }

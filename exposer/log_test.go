@@ -14,13 +14,13 @@ import (
 )
 
 // logged returns an exposer on an API server with one log, and the query of the last request.
-func logged(t *testing.T, log string) (e *Exposer, asked *url.Values) {
+func logged(t *testing.T, log string) (e *Exposer, requests *url.Values) {
 	t.Helper()
-	asked = &url.Values{}
+	requests = &url.Values{}
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		*asked = r.URL.Query()
+		*requests = r.URL.Query()
 		text := log
-		if lines := asked.Get("tailLines"); lines == "10" {
+		if lines := requests.Get("tailLines"); lines == "10" {
 			all := strings.SplitAfter(log, "\n")
 			text = strings.Join(all[max(len(all)-11, 0):], "")
 		}
@@ -29,7 +29,7 @@ func logged(t *testing.T, log string) (e *Exposer, asked *url.Values) {
 	t.Cleanup(server.Close)
 	client, err := kubernetes.NewForConfig(&rest.Config{Host: server.URL})
 	require.NoError(t, err)
-	return &Exposer{Client: client}, asked
+	return &Exposer{Client: client}, requests
 }
 
 func TestTheEndOfALogIsKept(t *testing.T) {
@@ -48,13 +48,13 @@ func TestTheEndOfALogIsKept(t *testing.T) {
 		"that has exactly the bytes": {log: strings.Repeat("x", 1<<20-1) + "\n", starts: "x", ends: "x\n", bytes: 1 << 20},
 	} {
 		t.Run(name, func(t *testing.T) {
-			e, asked := logged(t, test.log)
+			e, requests := logged(t, test.log)
 			text, err := e.Log(t.Context(), mover())
 			require.NoError(t, err)
 			require.LessOrEqual(t, len(text), test.bytes)
 			require.True(t, strings.HasPrefix(string(text), test.starts))
 			require.True(t, strings.HasSuffix(string(text), test.ends))
-			require.Equal(t, url.Values{"container": {"b1-uid"}}, *asked, "the whole log of the mover alone")
+			require.Equal(t, url.Values{"container": {"b1-uid"}}, *requests, "the whole log of the mover alone")
 		})
 	}
 	e, _ := logged(t, long.String())
@@ -64,9 +64,9 @@ func TestTheEndOfALogIsKept(t *testing.T) {
 }
 
 func TestTheLastLinesOfALogAreAskedFor(t *testing.T) {
-	e, asked := logged(t, strings.Repeat("early\n", 1<<19)+strings.Repeat("late\n", 9)+"last\n")
+	e, requests := logged(t, strings.Repeat("early\n", 1<<19)+strings.Repeat("late\n", 9)+"last\n")
 	text, err := e.LastLines(t.Context(), mover(), 10)
 	require.NoError(t, err)
 	require.Equal(t, strings.Repeat("late\n", 9)+"last", string(text))
-	require.Equal(t, url.Values{"container": {"b1-uid"}, "tailLines": {"10"}}, *asked)
+	require.Equal(t, url.Values{"container": {"b1-uid"}, "tailLines": {"10"}}, *requests)
 }

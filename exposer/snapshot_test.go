@@ -100,12 +100,12 @@ func TestAHandOverWritesFiveTimesAndReadsNothing(t *testing.T) {
 	snapshot, content := original()
 	s := newStorage(snapshot, content)
 	s.refresh(t)
-	rehearsed := 0
-	waits, size, err := (&Exposer{Snapshots: s}).handOver(t.Context(), upload(), func(context.Context) error { rehearsed++; return nil })
+	dryRun := 0
+	waits, size, err := (&Exposer{Snapshots: s}).handOver(t.Context(), upload(), func(context.Context) error { dryRun++; return nil })
 	require.NoError(t, err)
 	require.Empty(t, waits)
 	require.Equal(t, "5Gi", size.String())
-	require.Equal(t, 1, rehearsed)
+	require.Equal(t, 1, dryRun)
 	require.Equal(t, []string{
 		"create volumesnapshots du-1", "create volumesnapshotcontents du-1", "patch volumesnapshotcontents snapcontent-snap-uid",
 		"delete volumesnapshots snap", "delete volumesnapshotcontents snapcontent-snap-uid",

@@ -156,7 +156,7 @@ func TestASourceThatCanNeverBeMovedIsHopeless(t *testing.T) {
 	for name, test := range map[string]struct {
 		source  objects.Source
 		objects []runtime.Object
-		says    string
+		message string
 	}{
 		"without a storage class":  {snapshot, []runtime.Object{sourceClaim()}, "get storage class fast"},
 		"without its claim":        {snapshot, []runtime.Object{immediate}, "get claim app/claim"},
@@ -166,7 +166,7 @@ func TestASourceThatCanNeverBeMovedIsHopeless(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			_, err := exposed(fake.NewClientset(test.objects...), objects.Settings{}).volumeInfo(t.Context(), objects.MoverSpec{Source: test.source})
-			require.ErrorContains(t, err, test.says)
+			require.ErrorContains(t, err, test.message)
 			terminal := (*TerminalError)(nil)
 			require.ErrorAs(t, err, &terminal)
 		})

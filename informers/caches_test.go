@@ -73,8 +73,8 @@ func TestMoverIsTheNewerOfTwoCaches(t *testing.T) {
 // server is an API server without objects that records its requests.
 type server struct {
 	*httptest.Server
-	lock  sync.Mutex
-	asked []string // method, path and selectors
+	lock     sync.Mutex
+	requests []string // method, path and selectors
 }
 
 func newServer(t *testing.T) *server {
@@ -88,7 +88,7 @@ func newServer(t *testing.T) *server {
 func (s *server) serve(w http.ResponseWriter, r *http.Request) {
 	query := r.URL.Query()
 	s.lock.Lock()
-	s.asked = append(s.asked, r.Method+" "+r.URL.Path+" "+query.Get("labelSelector")+query.Get("fieldSelector"))
+	s.requests = append(s.requests, r.Method+" "+r.URL.Path+" "+query.Get("labelSelector")+query.Get("fieldSelector"))
 	s.lock.Unlock()
 	w.Header().Set("Content-Type", "application/json")
 	if r.Method == http.MethodPatch {
@@ -149,7 +149,7 @@ func TestCachesAskForNoMoreThanAnAgentNeeds(t *testing.T) {
 	for _, kind := range api.Kinds() {
 		expected = append(expected, "GET /apis/"+kind.GVK.GroupVersion().String()+"/namespaces/velero/"+kind.Resource+" ")
 	}
-	require.ElementsMatch(t, expected, served.asked, "one watch each, and no list")
+	require.ElementsMatch(t, expected, served.requests, "one watch each, and no list")
 }
 
 func TestCachesRefuseASelectorThatIsNone(t *testing.T) {
@@ -168,5 +168,5 @@ func TestVeleroClientsSpeakJSONToTheRightPlace(t *testing.T) {
 	written, err := velero.PodVolumeBackups("velero").Patch(t.Context(), "b1", types.MergePatchType, []byte(`{}`), metav1.PatchOptions{})
 	require.NoError(t, err)
 	require.Equal(t, velerov1.PodVolumeBackupPhaseAccepted, written.Status.Phase)
-	require.Equal(t, []string{"PATCH /apis/velero.io/v1/namespaces/velero/podvolumebackups/b1 "}, served.asked)
+	require.Equal(t, []string{"PATCH /apis/velero.io/v1/namespaces/velero/podvolumebackups/b1 "}, served.requests)
 }

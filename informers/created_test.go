@@ -48,11 +48,11 @@ func TestAMoverThatWasMadeIsThereUntilTheCacheKnowsBetter(t *testing.T) {
 
 func TestAMoverOfWhoseEndOneCacheHasHeardIsNotThereWhateverAnotherHasMissed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		deaf, here := newFeed(), newFeed()
-		deaf.version, here.version = 5, 6
-		caches := &Caches{Movers: podInformer(t, deaf, Scope{}), LocalPods: podInformer(t, here, Scope{})}
-		var seen []*corev1.Pod
-		_, err := caches.LocalPods.AddHandler(caches.DropCreated(func(*corev1.Pod) { seen = append(seen, caches.Mover("velero/a")) }))
+		lagging, here := newFeed(), newFeed()
+		lagging.version, here.version = 5, 6
+		caches := &Caches{Movers: podInformer(t, lagging, Scope{}), LocalPods: podInformer(t, here, Scope{})}
+		var observed []*corev1.Pod
+		_, err := caches.LocalPods.AddHandler(caches.DropCreated(func(*corev1.Pod) { observed = append(observed, caches.Mover("velero/a")) }))
 		require.NoError(t, err)
 		running(t, caches.Movers, caches.LocalPods)
 		caches.Created(pod("a", ofUID("1"), func(pod *corev1.Pod) { pod.ResourceVersion = "7" }))
@@ -60,7 +60,7 @@ func TestAMoverOfWhoseEndOneCacheHasHeardIsNotThereWhateverAnotherHasMissed(t *t
 		here.set(pod("a", ofUID("1")))
 		here.remove(pod("a", ofUID("1")))
 		synctest.Wait()
-		require.NotEmpty(t, seen)
-		require.Nil(t, seen[len(seen)-1], "whoever is woken by its end finds it")
+		require.NotEmpty(t, observed)
+		require.Nil(t, observed[len(observed)-1], "whoever is woken by its end finds it")
 	})
 }

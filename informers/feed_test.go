@@ -19,11 +19,11 @@ import (
 
 // feed is an API server for pods: it lists them, and streams the existing ones and later changes.
 type feed struct {
-	lock    sync.Mutex
-	version int
-	pods    map[string]*corev1.Pod // by key
-	watches []*watch.RaceFreeFakeWatcher
-	asked   []metav1.ListOptions
+	lock     sync.Mutex
+	version  int
+	pods     map[string]*corev1.Pod // by key
+	watches  []*watch.RaceFreeFakeWatcher
+	requests []metav1.ListOptions
 }
 
 func newFeed(pods ...*corev1.Pod) *feed {
@@ -80,7 +80,7 @@ func (f *feed) send(kind watch.EventType, pod *corev1.Pod) {
 func (f *feed) List(_ context.Context, opts metav1.ListOptions) (*corev1.PodList, error) {
 	f.lock.Lock()
 	defer f.lock.Unlock()
-	f.asked = append(f.asked, opts)
+	f.requests = append(f.requests, opts)
 	list := &corev1.PodList{ListMeta: metav1.ListMeta{ResourceVersion: strconv.Itoa(f.version)}}
 	for _, pod := range f.pods {
 		list.Items = append(list.Items, *pod.DeepCopy())
@@ -92,7 +92,7 @@ func (f *feed) List(_ context.Context, opts metav1.ListOptions) (*corev1.PodList
 func (f *feed) Watch(ctx context.Context, opts metav1.ListOptions) (watch.Interface, error) {
 	f.lock.Lock()
 	defer f.lock.Unlock()
-	f.asked = append(f.asked, opts)
+	f.requests = append(f.requests, opts)
 	w := watch.NewRaceFreeFake()
 	context.AfterFunc(ctx, w.Stop)
 	f.watches = append(slices.DeleteFunc(f.watches, (*watch.RaceFreeFakeWatcher).IsStopped), w)

@@ -14,47 +14,47 @@ import (
 	"k8s.io/client-go/tools/cache"
 )
 
-// wakes records the objects with which a handler was called, as name@what.
-type wakes struct {
-	lock sync.Mutex
-	all  []string
+// recorder records the objects with which a handler was called, as name@what.
+type recorder struct {
+	lock  sync.Mutex
+	calls []string
 }
 
-func (w *wakes) wake(pod *corev1.Pod) {
+func (w *recorder) record(pod *corev1.Pod) {
 	w.lock.Lock()
 	defer w.lock.Unlock()
-	w.all = append(w.all, pod.Name+"@"+pod.Labels["is"])
+	w.calls = append(w.calls, pod.Name+"@"+pod.Labels["is"])
 }
 
-// heard returns the calls since its last call, ordered by name.
-func (w *wakes) heard() []string {
+// take returns the calls since its last call, ordered by name.
+func (w *recorder) take() []string {
 	w.lock.Lock()
 	defer w.lock.Unlock()
-	observed := w.all
-	w.all = nil
+	observed := w.calls
+	w.calls = nil
 	slices.Sort(observed)
 	return observed
 }
 
 func TestHandleWakesForWhatIsAddedChangedAndDeleted(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		f, w := newFeed(pod("a", labelled("first"))), &wakes{}
+		f, w := newFeed(pod("a", labelled("first"))), &recorder{}
 		informer := podInformer(t, f, Scope{})
-		checker, err := informer.AddHandler(w.wake)
+		checker, err := informer.AddHandler(w.record)
 		require.NoError(t, err)
 		running(t, informer)
 		done(t, checker)
-		require.Equal(t, []string{"a@first"}, w.heard())
+		require.Equal(t, []string{"a@first"}, w.take())
 
 		f.set(pod("b", labelled("second")))
 		synctest.Wait()
-		require.Equal(t, []string{"b@second"}, w.heard())
+		require.Equal(t, []string{"b@second"}, w.take())
 		f.set(pod("a", labelled("changed")))
 		synctest.Wait()
-		require.Equal(t, []string{"a@changed"}, w.heard(), "as it is now")
+		require.Equal(t, []string{"a@changed"}, w.take(), "as it is now")
 		f.remove(pod("a"))
 		synctest.Wait()
-		require.Equal(t, []string{"a@changed"}, w.heard())
+		require.Equal(t, []string{"a@changed"}, w.take())
 		_, exists := informer.Get("velero/a")
 		require.False(t, exists)
 	})
@@ -62,41 +62,41 @@ func TestHandleWakesForWhatIsAddedChangedAndDeleted(t *testing.T) {
 
 func TestHandleHearsOfADeletionThatTheWatchMissedAndNotOfWhatStayed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		f, w := newFeed(pod("goes"), pod("stays")), &wakes{}
+		f, w := newFeed(pod("goes"), pod("stays")), &recorder{}
 		informer := podInformer(t, f, Scope{})
-		_, err := informer.AddHandler(w.wake)
+		_, err := informer.AddHandler(w.record)
 		require.NoError(t, err)
 		running(t, informer)
 		synctest.Wait()
-		require.Equal(t, []string{"goes@", "stays@"}, w.heard())
+		require.Equal(t, []string{"goes@", "stays@"}, w.take())
 
 		f.lose(pod("goes")) // the rest is listed again: goes is a tombstone, stays keeps its version
 		requeue := time.NewTimer(time.Minute)
 		<-requeue.C
 		synctest.Wait()
-		require.Equal(t, []string{"goes@"}, w.heard())
+		require.Equal(t, []string{"goes@"}, w.take())
 		require.Len(t, informer.List(), 1)
 	})
 }
 
 func TestAHandlerThatComesLateHearsOfEverything(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		informer, w := podInformer(t, newFeed(pod("a"), pod("b")), Scope{}), &wakes{}
+		informer, w := podInformer(t, newFeed(pod("a"), pod("b")), Scope{}), &recorder{}
 		running(t, informer)
-		checker, err := informer.AddHandler(w.wake)
+		checker, err := informer.AddHandler(w.record)
 		require.NoError(t, err)
 		done(t, checker)
-		require.Equal(t, []string{"a@", "b@"}, w.heard(), "the checker is done when all of them were handled")
+		require.Equal(t, []string{"a@", "b@"}, w.take(), "the checker is done when all of them were handled")
 	})
 }
 
 func TestTombstonesAreUnwrapped(t *testing.T) {
-	w := &wakes{}
-	withObject(cache.DeletedFinalStateUnknown{Key: "velero/a", Obj: pod("a")}, w.wake)
-	require.Equal(t, []string{"a@"}, w.heard())
-	withObject(cache.DeletedFinalStateUnknown{Key: "velero/a"}, w.wake)
-	withObject[*corev1.Pod](&corev1.Node{}, w.wake)
-	require.Empty(t, w.heard(), "what is no pod wakes nobody")
+	w := &recorder{}
+	withObject(cache.DeletedFinalStateUnknown{Key: "velero/a", Obj: pod("a")}, w.record)
+	require.Equal(t, []string{"a@"}, w.take())
+	withObject(cache.DeletedFinalStateUnknown{Key: "velero/a"}, w.record)
+	withObject[*corev1.Pod](&corev1.Node{}, w.record)
+	require.Empty(t, w.take(), "what is no pod wakes nobody")
 }
 
 func TestAnInformerAsksForItsScopeOnly(t *testing.T) {
@@ -105,8 +105,8 @@ func TestAnInformerAsksForItsScopeOnly(t *testing.T) {
 		running(t, podInformer(t, f, Scope{Labels: "a=b", Fields: "spec.nodeName=n1"}))
 		f.lock.Lock()
 		defer f.lock.Unlock()
-		require.NotEmpty(t, f.asked)
-		for _, opts := range f.asked {
+		require.NotEmpty(t, f.requests)
+		for _, opts := range f.requests {
 			require.Equal(t, "a=b", opts.LabelSelector)
 			require.Equal(t, "spec.nodeName=n1", opts.FieldSelector)
 		}

@@ -19,37 +19,37 @@ import (
 	"k8s.io/utils/clock"
 )
 
-// speech is an API server with only the Events of movers. Each layer is a client of client-go that implements only
+// eventServer is an API server with only the Events of movers. Each layer is a client of client-go that implements only
 // the called methods; all others would panic.
-type speech struct {
+type eventServer struct {
 	lock     sync.Mutex
 	open     []*watch.RaceFreeFakeWatcher
-	asked    []metav1.ListOptions
+	requests []metav1.ListOptions
 	opened   []time.Time
 	refusals int // number of watches to refuse
 }
 
-type speechClient struct {
+type eventClient struct {
 	kubernetes.Interface
 	typedcorev1.CoreV1Interface
 	typedcorev1.EventInterface
-	*speech
+	*eventServer
 }
 
-func (s speechClient) CoreV1() typedcorev1.CoreV1Interface { return s }
-func (s speechClient) Events(namespace string) typedcorev1.EventInterface {
+func (s eventClient) CoreV1() typedcorev1.CoreV1Interface { return s }
+func (s eventClient) Events(namespace string) typedcorev1.EventInterface {
 	return inNamespace{s, namespace}
 }
 
 type inNamespace struct {
-	speechClient
+	eventClient
 	namespace string
 }
 
 func (s inNamespace) Watch(ctx context.Context, opts metav1.ListOptions) (watch.Interface, error) {
 	s.lock.Lock()
 	defer s.lock.Unlock()
-	s.asked = append(s.asked, opts)
+	s.requests = append(s.requests, opts)
 	s.opened = append(s.opened, time.Now())
 	if s.namespace != "velero" {
 		return nil, errors.New("movers do not speak in namespace " + s.namespace)
@@ -64,20 +64,20 @@ func (s inNamespace) Watch(ctx context.Context, opts metav1.ListOptions) (watch.
 	return w, nil
 }
 
-// stand is a MoverEvents in a synctest bubble.
-type stand struct {
+// eventsFixture is a MoverEvents in a synctest bubble.
+type eventsFixture struct {
 	*MoverEvents
-	*speech
-	stop  context.CancelFunc
-	woken int
+	*eventServer
+	stop     context.CancelFunc
+	enqueued int
 }
 
-func newStand(t *testing.T) *stand {
+func newEventsFixture(t *testing.T) *eventsFixture {
 	t.Helper()
 	_, ctx := ktesting.NewTestContext(t)
 	ctx, stop := context.WithCancel(ctx)
-	s := &stand{speech: &speech{}, stop: stop}
-	s.MoverEvents = NewMoverEvents(ctx, speechClient{speech: s.speech}, "velero", clock.RealClock{})
+	s := &eventsFixture{eventServer: &eventServer{}, stop: stop}
+	s.MoverEvents = NewMoverEvents(ctx, eventClient{eventServer: s.eventServer}, "velero", clock.RealClock{})
 	t.Cleanup(func() {
 		stop()
 		s.Wait()
@@ -85,13 +85,13 @@ func newStand(t *testing.T) *stand {
 	return s
 }
 
-func (s *stand) follow(uid types.UID) {
-	s.Watch(uid, func() { s.woken++ })
+func (s *eventsFixture) watch(uid types.UID) {
+	s.Watch(uid, func() { s.enqueued++ })
 	synctest.Wait()
 }
 
-// say sends an Event through the watch with number n.
-func (s *stand) say(n int, reason, message string, second int64) {
+// send sends an Event through the watch with number n.
+func (s *eventsFixture) send(n int, reason, message string, second int64) {
 	s.open[n].Add(event(reason, message, second))
 	synctest.Wait()
 }
@@ -100,13 +100,13 @@ func event(reason, message string, second int64) *corev1.Event {
 	return &corev1.Event{Reason: reason, Message: message, LastTimestamp: metav1.Unix(second, 0)}
 }
 
-func (s *stand) wakes() int {
-	woken := s.woken
-	s.woken = 0
-	return woken
+func (s *eventsFixture) takeEnqueued() int {
+	enqueued := s.enqueued
+	s.enqueued = 0
+	return enqueued
 }
 
-func (s *stand) requireLast(t *testing.T, reason, message string, second int64) {
+func (s *eventsFixture) requireLast(t *testing.T, reason, message string, second int64) {
 	t.Helper()
 	reported, at, ok := s.Last("uid", reason, nil)
 	require.True(t, ok, "nothing was heard")
@@ -121,61 +121,61 @@ const (
 
 func TestAMoverIsFollowedByOneWatchOfItsOwnEvents(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s := newStand(t)
-		s.follow("uid")
-		s.follow("uid")
-		require.Len(t, s.asked, 1)
-		require.Equal(t, metav1.ListOptions{FieldSelector: "involvedObject.uid=uid"}, s.asked[0])
-		s.follow("other")
-		require.Len(t, s.asked, 2)
+		s := newEventsFixture(t)
+		s.watch("uid")
+		s.watch("uid")
+		require.Len(t, s.requests, 1)
+		require.Equal(t, metav1.ListOptions{FieldSelector: "involvedObject.uid=uid"}, s.requests[0])
+		s.watch("other")
+		require.Len(t, s.requests, 2)
 	})
 }
 
 func TestWhatAMoverSaysIsHeard(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s := newStand(t)
+		s := newEventsFixture(t)
 		_, _, ok := s.Last("uid", started, nil)
 		require.False(t, ok, "nobody listens yet")
-		s.follow("uid")
+		s.watch("uid")
 		_, _, ok = s.Last("uid", started, nil)
 		require.False(t, ok, "nothing was said yet")
 
-		s.say(0, started, "started", 10)
-		s.say(0, progress, `{"doneBytes":1}`, 20)
-		require.Equal(t, 2, s.wakes())
+		s.send(0, started, "started", 10)
+		s.send(0, progress, `{"doneBytes":1}`, 20)
+		require.Equal(t, 2, s.takeEnqueued())
 		s.requireLast(t, started, "started", 10)
 		s.requireLast(t, progress, `{"doneBytes":1}`, 20)
 
 		s.open[0].Modify(event(progress, `{"doneBytes":2}`, 30)) // movers patch one Event for each reason
 		synctest.Wait()
-		require.Equal(t, 1, s.wakes())
+		require.Equal(t, 1, s.takeEnqueued())
 		s.requireLast(t, progress, `{"doneBytes":2}`, 30)
-		s.say(0, progress, `{"doneBytes":3}`, 30)
+		s.send(0, progress, `{"doneBytes":3}`, 30)
 		s.requireLast(t, progress, `{"doneBytes":3}`, 30) // within the same second
 	})
 }
 
 func TestWhatAMoverSaidEarlierDoesNotReplaceWhatItSaidLast(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s := newStand(t)
-		s.follow("uid")
-		s.say(0, progress, "late", 30)
-		require.Equal(t, 1, s.wakes())
-		s.say(0, progress, "early", 20)
-		require.Zero(t, s.wakes(), "there is nothing new to look at")
+		s := newEventsFixture(t)
+		s.watch("uid")
+		s.send(0, progress, "late", 30)
+		require.Equal(t, 1, s.takeEnqueued())
+		s.send(0, progress, "early", 20)
+		require.Zero(t, s.takeEnqueued(), "there is nothing new to look at")
 		s.requireLast(t, progress, "late", 30)
 	})
 }
 
 func TestOnlyWhatMoversSayIsHeard(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s := newStand(t)
-		s.follow("uid")
-		s.say(0, "Accepted", "our own Event", 10)
+		s := newEventsFixture(t)
+		s.watch("uid")
+		s.send(0, "Accepted", "our own Event", 10)
 		s.open[0].Delete(event(progress, "an Event that expires", 10))
 		s.open[0].Error(&metav1.Status{Code: 410})
 		synctest.Wait()
-		require.Zero(t, s.wakes())
+		require.Zero(t, s.takeEnqueued())
 		for _, reason := range []string{"Accepted", progress} {
 			_, _, ok := s.Last("uid", reason, nil)
 			require.False(t, ok, reason)
@@ -185,10 +185,10 @@ func TestOnlyWhatMoversSayIsHeard(t *testing.T) {
 
 func TestForgettingAMoverClosesItsWatch(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s := newStand(t)
-		s.follow("uid")
-		s.follow("other")
-		s.say(0, started, "started", 10)
+		s := newEventsFixture(t)
+		s.watch("uid")
+		s.watch("other")
+		s.send(0, started, "started", 10)
 		s.Forget("uid")
 		s.Forget("uid")
 		s.Forget("never followed")
@@ -198,8 +198,8 @@ func TestForgettingAMoverClosesItsWatch(t *testing.T) {
 		_, _, ok := s.Last("uid", started, nil)
 		require.False(t, ok, "what it said is forgotten")
 
-		s.follow("uid")
-		require.Len(t, s.asked, 3, "a restarted mover is followed anew")
+		s.watch("uid")
+		require.Len(t, s.requests, 3, "a restarted mover is followed anew")
 		_, _, ok = s.Last("uid", started, nil)
 		require.False(t, ok)
 	})
@@ -214,25 +214,25 @@ func pass(duration time.Duration) {
 
 func TestAWatchThatEndsIsOpenedAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s := newStand(t)
-		s.follow("uid")
-		s.say(0, progress, "before", 10)
-		s.wakes()
+		s := newEventsFixture(t)
+		s.watch("uid")
+		s.send(0, progress, "before", 10)
+		s.takeEnqueued()
 		s.open[0].Stop()
 		pass(firstPause)
 		require.Len(t, s.open, 2)
 		s.requireLast(t, progress, "before", 10) // kept meanwhile
-		s.say(1, progress, "after", 20)
-		require.Equal(t, 1, s.wakes())
+		s.send(1, progress, "after", 20)
+		require.Equal(t, 1, s.takeEnqueued())
 		s.requireLast(t, progress, "after", 20)
 	})
 }
 
 func TestAWatchThatCannotBeOpenedIsTriedWithGrowingPauses(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s := newStand(t)
+		s := newEventsFixture(t)
 		s.refusals = 12
-		s.follow("uid")
+		s.watch("uid")
 		pass(10 * time.Minute)
 		var pauses []time.Duration
 		for i := range s.opened[1:] {
@@ -248,12 +248,12 @@ func TestAWatchThatCannotBeOpenedIsTriedWithGrowingPauses(t *testing.T) {
 
 func TestAWatchThatWasHeardIsOpenedSoonAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s := newStand(t)
+		s := newEventsFixture(t)
 		s.refusals = 5
-		s.follow("uid")
+		s.watch("uid")
 		pass(time.Minute)
 		require.Len(t, s.open, 1)
-		s.say(0, progress, "something", 10)
+		s.send(0, progress, "something", 10)
 		ended := time.Now()
 		s.open[0].Stop()
 		pass(time.Minute)
@@ -263,25 +263,25 @@ func TestAWatchThatWasHeardIsOpenedSoonAgain(t *testing.T) {
 
 func TestAllWatchesEndWithTheirContext(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s := newStand(t)
-		s.follow("uid")
-		s.follow("other")
+		s := newEventsFixture(t)
+		s.watch("uid")
+		s.watch("other")
 		s.stop()
 		s.Wait()
 		require.True(t, s.open[0].IsStopped())
 		require.True(t, s.open[1].IsStopped())
-		s.follow("late")
-		require.Len(t, s.asked, 2, "none is opened after that")
+		s.watch("late")
+		require.Len(t, s.requests, 2, "none is opened after that")
 	})
 }
 
 func TestForgettingAMoverThatCannotBeHeardEndsTheTries(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s := newStand(t)
+		s := newEventsFixture(t)
 		s.refusals = 1000
-		s.follow("uid")
+		s.watch("uid")
 		s.Forget("uid")
 		pass(time.Hour)
-		require.Len(t, s.asked, 1)
+		require.Len(t, s.requests, 1)
 	})
 }

@@ -14,17 +14,17 @@ import (
 type slowDiscovery struct {
 	discovery.ServerResourcesInterface
 
-	asked, answer chan struct{}
+	requests, answer chan struct{}
 }
 
 func (d slowDiscovery) ServerResourcesForGroupVersion(string) (*metav1.APIResourceList, error) {
-	close(d.asked)
+	close(d.requests)
 	<-d.answer
 	return nil, apierrors.NewNotFound(schema.GroupResource{}, "")
 }
 
 func TestASlowDiscoveryDelaysNoRead(t *testing.T) {
-	slow := slowDiscovery{asked: make(chan struct{}), answer: make(chan struct{})}
+	slow := slowDiscovery{requests: make(chan struct{}), answer: make(chan struct{})}
 	snapshots := NewSnapshots(nil, slow, nil)
 	snapshots.set(&snapshotTerm{ctx: t.Context()})
 	available := make(chan bool)
@@ -32,7 +32,7 @@ func TestASlowDiscoveryDelaysNoRead(t *testing.T) {
 		served, _ := snapshots.Available(t.Context())
 		available <- served
 	}()
-	<-slow.asked
+	<-slow.requests
 	require.Nil(t, snapshots.Snapshot("app", "a"))
 	require.Nil(t, snapshots.Content("a"))
 	close(slow.answer)

@@ -20,13 +20,13 @@ import (
 // claimServer is an API server with only the claim app/data.
 type claimServer struct {
 	*httptest.Server
-	asked   chan string                        // the name in a watch request
-	changes chan *corev1.PersistentVolumeClaim // of app/data
+	requests chan string                        // the name in a watch request
+	changes  chan *corev1.PersistentVolumeClaim // of app/data
 }
 
 func newClaimServer(t *testing.T) *claimServer {
 	t.Helper()
-	s := &claimServer{asked: make(chan string, 10), changes: make(chan *corev1.PersistentVolumeClaim)}
+	s := &claimServer{requests: make(chan string, 10), changes: make(chan *corev1.PersistentVolumeClaim)}
 	s.Server = httptest.NewServer(http.HandlerFunc(s.watch))
 	t.Cleanup(s.Close)
 	return s
@@ -42,7 +42,7 @@ func claimOf(version string, annotations map[string]string) *corev1.PersistentVo
 
 func (s *claimServer) watch(w http.ResponseWriter, r *http.Request) {
 	name := strings.TrimPrefix(r.URL.Query().Get("fieldSelector"), "metadata.name=")
-	s.asked <- name
+	s.requests <- name
 	send := func(kind string, claim *corev1.PersistentVolumeClaim) {
 		_ = json.NewEncoder(w).Encode(map[string]any{"type": kind, "object": claim})
 		_ = http.NewResponseController(w).Flush()
@@ -68,17 +68,17 @@ func TestAClaimIsFollowedByAWatchOfItsOwn(t *testing.T) {
 	require.NoError(t, err)
 	ctx, stop := context.WithCancel(t.Context())
 	targets := NewTargets(ctx, client)
-	woken := make(chan struct{}, 10)
+	enqueued := make(chan struct{}, 10)
 	next := func() {
 		t.Helper()
 		select {
-		case <-woken:
+		case <-enqueued:
 		case <-time.After(5 * time.Second):
 			require.Fail(t, "not woken")
 		}
 	}
 	follow := func(uid types.UID, name string) {
-		targets.Watch(uid, types.NamespacedName{Namespace: "app", Name: name}, func() { woken <- struct{}{} })
+		targets.Watch(uid, types.NamespacedName{Namespace: "app", Name: name}, func() { enqueued <- struct{}{} })
 	}
 	_, known := targets.Claim("uid")
 	require.False(t, known, "nobody follows it")
@@ -90,15 +90,15 @@ func TestAClaimIsFollowedByAWatchOfItsOwn(t *testing.T) {
 	require.True(t, known)
 	require.Equal(t, "data", found.Name)
 
-	placed := map[string]string{"volume.kubernetes.io/selected-node": "n1"}
-	api.changes <- claimOf("2", placed)
+	bound := map[string]string{"volume.kubernetes.io/selected-node": "n1"}
+	api.changes <- claimOf("2", bound)
 	next()
 	targets.ClassChanged("slow")
-	require.Empty(t, woken, "it has another class")
+	require.Empty(t, enqueued, "it has another class")
 	targets.ClassChanged("fast")
 	next()
 	found, _ = targets.Claim("uid")
-	require.Equal(t, placed, found.Annotations)
+	require.Equal(t, bound, found.Annotations)
 
 	follow("other", "missing")
 	next()
@@ -110,5 +110,5 @@ func TestAClaimIsFollowedByAWatchOfItsOwn(t *testing.T) {
 	require.False(t, known)
 	stop()
 	targets.Wait()
-	require.Len(t, api.asked, 2, "one watch each")
+	require.Len(t, api.requests, 2, "one watch each")
 }

@@ -40,7 +40,7 @@ func TestASlotIsGivenBackOnlyIfNothingWasWritten(t *testing.T) {
 			}
 			t.Run(name+", "+outcome, func(t *testing.T) {
 				const starts = 3 // after Accepted and Prepared
-				s := newStage(t, fault{call: "patch podvolumebackups", ordinal: starts, err: test.answer, committed: committed})
+				s := newFixture(t, fault{call: "patch podvolumebackups", ordinal: starts, err: test.answer, committed: committed})
 				for s.calls["patch podvolumebackups"] < starts {
 					_, err := s.Reconcile(t.Context(), testKey)
 					require.Equal(t, s.calls["patch podvolumebackups"] == starts, err != nil, "%v", err)
@@ -93,13 +93,13 @@ func TestAnErrorIsNotTheEndOfAPod(t *testing.T) {
 	}
 }
 
-// speaker is a mover that reported its start once.
-type speaker struct {
-	silent
+// startReporter is a mover that reported its start once.
+type startReporter struct {
+	noReports
 	started time.Time
 }
 
-func (s speaker) Last(_ types.UID, reason string, _ *corev1.Pod) (message string, at time.Time, ok bool) {
+func (s startReporter) Last(_ types.UID, reason string, _ *corev1.Pod) (message string, at time.Time, ok bool) {
 	return "", s.started, reason == eventStarted
 }
 
@@ -114,7 +114,7 @@ func TestOnlyAMoverThatHasStartedGetsTheGraceOfACancel(t *testing.T) {
 		"said by the one before this": {after: -time.Second, deleted: 1},
 	} {
 		t.Run(name, func(t *testing.T) {
-			s := newStage(t, fault{})
+			s := newFixture(t, fault{})
 			for s.backup.Status.Phase != velerov1.PodVolumeBackupPhaseInProgress {
 				_, err := s.Reconcile(t.Context(), testKey)
 				require.NoError(t, err)
@@ -122,7 +122,7 @@ func TestOnlyAMoverThatHasStartedGetsTheGraceOfACancel(t *testing.T) {
 					s.kubelet(t)
 				}
 			}
-			s.Movers = speaker{started: s.backup.Status.StartTimestamp.Add(test.after)}
+			s.Movers = startReporter{started: s.backup.Status.StartTimestamp.Add(test.after)}
 			s.backup.Spec.Cancel = true
 			s.steps(t, 3)
 			require.Equal(t, test.deleted, s.calls["delete pods"])

@@ -13,9 +13,9 @@ import (
 )
 
 func TestTransfersAreCountedByPhaseAndAge(t *testing.T) {
-	s := newStage(t, fault{})
+	s := newFixture(t, fault{})
 	s.clock.Step(time.Hour)
-	s.Agent.Fleet = led{absent: "n2"}
+	s.Agent.Fleet = coordinatorFleet{absent: "n2"}
 	backup := func(node string, phase velerov1.PodVolumeBackupPhase, accepted time.Duration) *velerov1.PodVolumeBackup {
 		created := s.backup.DeepCopy()
 		created.Spec.Node, created.Status.Phase = node, phase

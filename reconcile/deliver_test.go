@@ -46,8 +46,8 @@ func newLateDelivery(objects ...runtime.Object) *lateDelivery {
 	l.TransferReconciler = &TransferReconciler[*velerov2alpha1.DataDownload]{
 		Kind: transfer.DataDownload(),
 		Dependencies: Dependencies{
-			Agent:  transfer.Agent{Node: testNode, Fleet: led{}},
-			Limits: transfer.DefaultLimits(), Pods: nothing{}, Claims: nothing{}, Targets: nobody{}, TargetPods: nobody{}, Movers: silent{},
+			Agent:  transfer.Agent{Node: testNode, Fleet: coordinatorFleet{}},
+			Limits: transfer.DefaultLimits(), Pods: emptyCaches{}, Claims: emptyCaches{}, Targets: noTargets{}, TargetPods: noTargets{}, Movers: noReports{},
 			Exposer:   &exposer.Exposer{Client: l.kube, Paths: exposer.HostPaths{Client: l.kube}},
 			NodeSlots: capacity.NewNodeSlots(testNode, 1, 1),
 			Admission: capacity.NewAdmission(0, 1, time.Minute, testingclock.NewFakeClock(now)), Recorder: record.NewFakeRecorder(10), Clock: l.clock,
@@ -79,12 +79,12 @@ func (l *lateDelivery) Patch(_ context.Context, _ string, _ types.PatchType, pat
 	return written.DeepCopy(), nil
 }
 
-// nothing is a cache without movers and claims.
-type nothing struct{}
+// emptyCaches is a cache without movers and claims.
+type emptyCaches struct{}
 
-func (nothing) Mover(string) *corev1.Pod                   { return nil }
-func (nothing) Pod(string) *corev1.Pod                     { return nil }
-func (nothing) Claim(string) *corev1.PersistentVolumeClaim { return nil }
+func (emptyCaches) Mover(string) *corev1.Pod                   { return nil }
+func (emptyCaches) Pod(string) *corev1.Pod                     { return nil }
+func (emptyCaches) Claim(string) *corev1.PersistentVolumeClaim { return nil }
 
 func TestADeliveryPastItsDeadlineIsTriedBeforeItIsGivenUp(t *testing.T) {
 	target := &corev1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{Namespace: "app", Name: "restored", UID: "target-uid"}}

@@ -179,13 +179,13 @@ func TestANewCoordinatorFailsNothingThatItHasNotObserved(t *testing.T) {
 
 func TestAnAgentThatComesBackIsNotBlamedForTheTimeBefore(t *testing.T) {
 	s := newBackup(corev1.ObjectReference{Namespace: "app", Name: "db"})
-	s.Agent.Fleet = led{absent: "n2"}
+	s.Agent.Fleet = coordinatorFleet{absent: "n2"}
 	s.object.Spec.Node = "n2"
 	require.Equal(t, s.Limits.PrepareTimeout, s.step(t))
-	s.Agent.Fleet = led{}
+	s.Agent.Fleet = coordinatorFleet{}
 	s.clock.Step(s.Limits.PrepareTimeout)
 	require.Zero(t, s.step(t))
-	s.Agent.Fleet = led{absent: "n2"}
+	s.Agent.Fleet = coordinatorFleet{absent: "n2"}
 	require.Equal(t, s.Limits.PrepareTimeout, s.step(t))
 	require.Empty(t, s.state().Phase)
 }

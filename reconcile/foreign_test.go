@@ -59,7 +59,7 @@ func TestOnlyTheCoordinatorReportsAndCountsForeignTransfers(t *testing.T) {
 	foreign, age := count()
 	require.Equal(t, map[string]int{"New": 1, "InProgress": 1, "Completed": 1}, foreign)
 	require.InDelta(t, 90, age, 0.001)
-	s.Agent.Fleet = unled{}
+	s.Agent.Fleet = followerFleet{}
 	foreign, age = count()
 	require.Empty(t, foreign)
 	require.Zero(t, age)

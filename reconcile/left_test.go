@@ -15,7 +15,7 @@ func (blind) Mover(string) *corev1.Pod { return nil }
 func (blind) Pod(string) *corev1.Pod   { return nil }
 
 func TestAMoverThatNoCacheHasYetGoesBeforeTheFinalizer(t *testing.T) {
-	s := newStage(t, fault{})
+	s := newFixture(t, fault{})
 	for range 2 { // accept, create the mover
 		_, err := s.Reconcile(t.Context(), testKey)
 		require.NoError(t, err)

@@ -14,9 +14,9 @@ import (
 	"github.com/lateen-project/lateen/reconcile/capacity"
 )
 
-// stands turns the stage's agent into a coordinator on another node. A mover of n1 runs; only a kubelet or a force
+// standsIn turns the fixture's agent into a coordinator on another node. A mover of n1 runs; only a kubelet or a force
 // deletion removes its pod. It returns the grace periods of all deletions; -1 means the pod's own.
-func (s *stage) stands(t *testing.T, phase velerov1.PodVolumeBackupPhase) *[]int64 {
+func (s *fixture) standsIn(t *testing.T, phase velerov1.PodVolumeBackupPhase) *[]int64 {
 	t.Helper()
 	for range 2 {
 		_, err := s.Reconcile(t.Context(), testKey)
@@ -41,14 +41,14 @@ func (s *stage) stands(t *testing.T, phase velerov1.PodVolumeBackupPhase) *[]int
 }
 
 // terminate marks the mover's pod as deleting. Its kubelet does not confirm the deletion.
-func (s *stage) terminate(t *testing.T) {
+func (s *fixture) terminate(t *testing.T) {
 	t.Helper()
 	pod := s.Mover(testKey)
 	pod.DeletionTimestamp, pod.Finalizers = new(metav1.NewTime(s.clock.Now())), []string{"kubelet"}
 	require.NoError(t, s.kube.Tracker().Update(corev1.SchemeGroupVersion.WithResource("pods"), pod, "velero"))
 }
 
-func (s *stage) steps(t *testing.T, count int) {
+func (s *fixture) steps(t *testing.T, count int) {
 	t.Helper()
 	for range count {
 		_, err := s.Reconcile(t.Context(), testKey)
@@ -71,13 +71,13 @@ func TestABackupIsEndedWithItsNodeAndNothingIsLeftOfIt(t *testing.T) {
 	} {
 		for mover, deleting := range map[string]bool{"its mover looks Running": false, "its mover is being deleted": true} {
 			t.Run(name+", "+mover, func(t *testing.T) {
-				s := newStage(t, fault{})
-				graces := s.stands(t, test.phase)
+				s := newFixture(t, fault{})
+				graces := s.standsIn(t, test.phase)
 				s.backup.Spec.Cancel = test.cancel
 				if deleting {
 					s.terminate(t)
 				}
-				s.Agent.Fleet = led{lost: testNode}
+				s.Agent.Fleet = coordinatorFleet{lost: testNode}
 				s.steps(t, 6)
 				require.Equal(t, test.ends, s.backup.Status.Phase)
 				if !test.cancel {
@@ -93,21 +93,21 @@ func TestABackupIsEndedWithItsNodeAndNothingIsLeftOfIt(t *testing.T) {
 }
 
 func TestAMoverIsDeletedByForceOnceItsNodeIsLostAndNotBefore(t *testing.T) {
-	s := newStage(t, fault{})
-	graces := s.stands(t, velerov1.PodVolumeBackupPhaseFailed)
-	s.Agent.Fleet = led{absent: testNode}
+	s := newFixture(t, fault{})
+	graces := s.standsIn(t, velerov1.PodVolumeBackupPhaseFailed)
+	s.Agent.Fleet = coordinatorFleet{absent: testNode}
 	s.steps(t, 3)
 	require.Equal(t, []int64{-1}, *graces)
 	require.NotEmpty(t, s.backup.Finalizers, "the mover may still work")
-	s.Agent.Fleet = led{lost: testNode}
+	s.Agent.Fleet = coordinatorFleet{lost: testNode}
 	s.steps(t, 3)
 	require.Equal(t, []int64{-1, 0}, *graces)
 	require.Empty(t, s.backup.Finalizers)
 }
 
 func TestAMoverWhoseEndNobodyConfirmsCountsAsLostAfterTheGrace(t *testing.T) {
-	s := newStage(t, fault{})
-	s.stands(t, velerov1.PodVolumeBackupPhaseInProgress)
+	s := newFixture(t, fault{})
+	s.standsIn(t, velerov1.PodVolumeBackupPhaseInProgress)
 	s.Agent.Node, s.NodeSlots = testNode, capacity.NewNodeSlots(testNode, 1, 1)
 	s.terminate(t)
 	s.clock.Step(time.Hour) // independent of the API server's clock
@@ -123,14 +123,14 @@ func TestAMoverWhoseEndNobodyConfirmsCountsAsLostAfterTheGrace(t *testing.T) {
 }
 
 func TestACoordinatorCountsTheMoversOfANodeBeforeItStandsInThere(t *testing.T) {
-	s := newStage(t, fault{})
-	s.stands(t, velerov1.PodVolumeBackupPhasePrepared) // a mover that waits for its slot
+	s := newFixture(t, fault{})
+	s.standsIn(t, velerov1.PodVolumeBackupPhasePrepared) // a mover that waits for its slot
 	s.Observe(s.backup.DeepCopy())
 	works := s.backup.DeepCopy()
 	works.Name, works.UID, works.Status.Phase = "works", "works-uid", velerov1.PodVolumeBackupPhaseInProgress
 	s.Observe(works)
 	require.Zero(t, s.NodeSlots.Own().InUse())
-	s.Agent.Fleet = led{absent: testNode}
+	s.Agent.Fleet = coordinatorFleet{absent: testNode}
 	s.steps(t, 3)
 	require.Equal(t, velerov1.PodVolumeBackupPhasePrepared, s.backup.Status.Phase, "two movers where one may work")
 	works.Status.Phase = velerov1.PodVolumeBackupPhaseCompleted
@@ -140,8 +140,8 @@ func TestACoordinatorCountsTheMoversOfANodeBeforeItStandsInThere(t *testing.T) {
 }
 
 func TestAMoverOfAnotherNodeHoldsItsSlotWhoeverFollowsIt(t *testing.T) {
-	s := newStage(t, fault{})
-	s.stands(t, velerov1.PodVolumeBackupPhaseInProgress)
+	s := newFixture(t, fault{})
+	s.standsIn(t, velerov1.PodVolumeBackupPhaseInProgress)
 	s.Observe(s.backup.DeepCopy())
 	s.steps(t, 1) // this agent does not act on it
 	require.Equal(t, 1, s.NodeSlots.On(testNode).InUse())

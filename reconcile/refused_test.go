@@ -12,14 +12,14 @@ import (
 
 func TestAConflictOfWhichNothingIsHeardIsNoDeadEnd(t *testing.T) {
 	conflict := apierrors.NewConflict(schema.GroupResource{Resource: "things"}, "b1", errors.New("a webhook says so"))
-	s := newStage(t, fault{call: "patch podvolumebackups", ordinal: 1, err: conflict})
+	s := newFixture(t, fault{call: "patch podvolumebackups", ordinal: 1, err: conflict})
 	requeue, err := s.Reconcile(t.Context(), testKey)
 	require.NoError(t, err)
 	require.Positive(t, requeue, "no event will come: nobody has written anything")
 }
 
 func TestAStartWhoseAnswerIsLostKeepsItsSlotUntilTheCacheShowsIt(t *testing.T) {
-	s := newStage(t, fault{call: "patch podvolumebackups", ordinal: 3, err: errors.New("timeout"), committed: true})
+	s := newFixture(t, fault{call: "patch podvolumebackups", ordinal: 3, err: errors.New("timeout"), committed: true})
 	for range 3 { // accept, create the mover, mark it prepared
 		_, err := s.Reconcile(t.Context(), testKey)
 		require.NoError(t, err)
@@ -44,7 +44,7 @@ func TestWhatIsRefusedIsToldOnceForAsLongAsTheReasonIsTheSame(t *testing.T) {
 	refusal := func(why string) error {
 		return apierrors.NewForbidden(schema.GroupResource{Resource: "pods"}, "b1", errors.New(why))
 	}
-	s := newStage(t, fault{})
+	s := newFixture(t, fault{})
 	_, err := s.Reconcile(t.Context(), testKey)
 	require.NoError(t, err)
 	require.Contains(t, <-s.events.Events, "Accepted")

@@ -39,7 +39,7 @@ func TestNoMoverWritesToAVolumeWhosePodWentOn(t *testing.T) {
 	for name, test := range tests {
 		t.Run(name, func(t *testing.T) {
 			s := newRestore()
-			s.Agent.Fleet = led{absent: "n2"}
+			s.Agent.Fleet = coordinatorFleet{absent: "n2"}
 			node := testNode
 			if !test.here {
 				node = "n2"

@@ -42,12 +42,12 @@ type single[T transfer.Object] struct {
 	watched      types.NamespacedName // the target pod
 	opened       bool                 // that watch, since the last step
 	classes      map[string]*storagev1.StorageClass
-	said         map[string]said // by a mover, by reason
+	reports      map[string]report // by a mover, by reason
 	empty        func() T
 	siblings     []T
 }
 
-type said struct {
+type report struct {
 	message string
 	at      time.Time
 }
@@ -55,7 +55,7 @@ type said struct {
 func newSingle[T transfer.Object](kind transfer.Kind[T], object T, empty func() T) *single[T] {
 	s := &single[T]{
 		object: object, empty: empty, kube: fake.NewClientset(), events: record.NewFakeRecorder(100), clock: testingclock.NewFakeClock(time.Unix(1_800_000_000, 0)),
-		pods: map[string]*corev1.Pod{}, live: map[string]*corev1.Pod{}, classes: map[string]*storagev1.StorageClass{}, said: map[string]said{},
+		pods: map[string]*corev1.Pod{}, live: map[string]*corev1.Pod{}, classes: map[string]*storagev1.StorageClass{}, reports: map[string]report{},
 	}
 	object.SetNamespace("velero")
 	object.SetName("b1")
@@ -65,7 +65,7 @@ func newSingle[T transfer.Object](kind transfer.Kind[T], object T, empty func() 
 	s.TransferReconciler = &TransferReconciler[T]{
 		Kind: kind,
 		Dependencies: Dependencies{
-			Agent:  transfer.Agent{Node: testNode, Fleet: led{}},
+			Agent:  transfer.Agent{Node: testNode, Fleet: coordinatorFleet{}},
 			Limits: transfer.DefaultLimits(), ResourceTimeout: time.Minute,
 			Pods: s, Claims: s, Targets: singleTarget[T]{s}, TargetPods: singlePod[T]{s}, Movers: singleMover[T]{s}, LivePod: s.livePod,
 			StorageClass: func(name string) *storagev1.StorageClass { return s.classes[name] },
@@ -132,7 +132,7 @@ func (singleMover[T]) Watch(types.UID, func()) {}
 func (singleMover[T]) Forget(types.UID)        {}
 
 func (s singleMover[T]) Last(_ types.UID, reason string, _ *corev1.Pod) (message string, at time.Time, ok bool) {
-	last, ok := s.of.said[reason]
+	last, ok := s.of.reports[reason]
 	return last.message, last.at, ok
 }
 

@@ -27,8 +27,8 @@ func newWorking() *single[*velerov1.PodVolumeBackup] {
 	return s
 }
 
-// silence returns the value of the metric.
-func (s *single[T]) silence() time.Duration {
+// inactivity returns the value of the metric.
+func (s *single[T]) inactivity() time.Duration {
 	var longest float64
 	for _, one := range s.Count([]T{s.object}) {
 		longest = max(longest, one.Silence)
@@ -41,7 +41,7 @@ func TestAMoverThatReportsNothingForTooLongIsReplaced(t *testing.T) {
 	timeout, mover := s.Limits.StallTimeout, s.pods[testKey]
 	require.Equal(t, timeout, s.step(t))
 	s.clock.Step(timeout - time.Second)
-	require.Equal(t, timeout-time.Second, s.silence())
+	require.Equal(t, timeout-time.Second, s.inactivity())
 	require.Equal(t, time.Second, s.step(t))
 	s.clock.Step(time.Second)
 	s.step(t)
@@ -51,7 +51,7 @@ func TestAMoverThatReportsNothingForTooLongIsReplaced(t *testing.T) {
 	s.step(t)
 	require.Equal(t, transfer.Accepted, s.state().Phase)
 	require.Equal(t, "mover stalled: no byte moved and no Event sent within 2h0m0s", s.state().Message)
-	require.Zero(t, s.silence())
+	require.Zero(t, s.inactivity())
 	s.object.Status.Phase = velerov1.PodVolumeBackupPhaseInProgress // with the next mover
 	s.object.Status.StartTimestamp = &metav1.Time{Time: s.clock.Now()}
 	s.pods[testKey] = mover
@@ -68,21 +68,21 @@ func TestAMoverThatReportsAnythingIsNotStalled(t *testing.T) {
 	timeout := s.Limits.StallTimeout
 	s.step(t)
 	long := s.clock.Now().Add(-24 * time.Hour) // by the wrong clock of its node
-	for i, report := range []struct{ reason, message string }{
+	for i, sent := range []struct{ reason, message string }{
 		{eventStarted, "Data path for b1 started"},
 		{eventProgress, `{"totalBytes":10,"doneBytes":1}`},
 		{eventProgress, `{"totalBytes":10,"doneBytes":2}`},
 		{eventProgress, `{"totalBytes":10,"doneBytes":2}`}, // an Event of its own: the mover is alive
 	} {
 		s.clock.Step(timeout - time.Second)
-		if report.reason == eventStarted {
-			s.said[report.reason] = said{report.message, s.clock.Now()}
+		if sent.reason == eventStarted {
+			s.reports[sent.reason] = report{sent.message, s.clock.Now()}
 		} else {
-			s.said[report.reason] = said{report.message, long.Add(time.Duration(i) * time.Second)}
+			s.reports[sent.reason] = report{sent.message, long.Add(time.Duration(i) * time.Second)}
 		}
 		require.Equal(t, timeout, s.step(t))
 		require.Equal(t, transfer.InProgress, s.state().Phase)
-		require.Zero(t, s.silence())
+		require.Zero(t, s.inactivity())
 	}
 }
 
@@ -93,5 +93,5 @@ func TestNoMoverStallsWithoutATimeout(t *testing.T) {
 	s.clock.Step(1000 * time.Hour)
 	require.Zero(t, s.step(t))
 	require.Equal(t, transfer.InProgress, s.state().Phase)
-	require.Equal(t, 1000*time.Hour, s.silence(), "it is seen all the same")
+	require.Equal(t, 1000*time.Hour, s.inactivity(), "it is seen all the same")
 }

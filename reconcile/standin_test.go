@@ -88,13 +88,13 @@ func TestACoordinatorTakesBackARestoreWhoseAgentIsGone(t *testing.T) {
 	s.clock.Step(s.Limits.FollowTarget)
 	s.step(t)
 	require.Empty(t, s.watched)
-	s.Agent.Fleet = led{absent: "n2"}
+	s.Agent.Fleet = coordinatorFleet{absent: "n2"}
 	require.Equal(t, s.Limits.PrepareTimeout, s.step(t), "the time with an agent does not count")
 	require.Equal(t, "app/db", s.watched.String())
-	s.Agent.Fleet = led{}
+	s.Agent.Fleet = coordinatorFleet{}
 	s.step(t)
 	require.Empty(t, s.watched)
 	require.Empty(t, s.state().Phase)
 }
 
-func (nobody) Pod(types.UID) (pod *corev1.Pod, known bool) { return nil, false }
+func (noTargets) Pod(types.UID) (pod *corev1.Pod, known bool) { return nil, false }

@@ -10,8 +10,8 @@ import (
 )
 
 func TestAMoverThatDoesNotEndOnAReadyNodeIsReportedOnce(t *testing.T) {
-	s := newStage(t, fault{})
-	s.stands(t, velerov1.PodVolumeBackupPhaseFailed)
+	s := newFixture(t, fault{})
+	s.standsIn(t, velerov1.PodVolumeBackupPhaseFailed)
 	s.Agent.Node, s.NodeSlots = testNode, capacity.NewNodeSlots(testNode, 1, 1)
 	for len(s.events.Events) > 0 {
 		<-s.events.Events

@@ -36,9 +36,9 @@ const (
 	testNode = "n1"
 )
 
-// stage is one PodVolumeBackup with an API server that can fail. Its kubelet acts when nothing else does. The caches
+// fixture is one PodVolumeBackup with an API server that can fail. Its kubelet acts when nothing else does. The caches
 // always match the API server.
-type stage struct {
+type fixture struct {
 	*TransferReconciler[*velerov1.PodVolumeBackup]
 	backup *velerov1.PodVolumeBackup
 	kube   *fake.Clientset
@@ -56,7 +56,7 @@ type fault struct {
 	committed bool // the call took effect, only its answer was lost
 }
 
-func newStage(t *testing.T, f fault) *stage {
+func newFixture(t *testing.T, f fault) *fixture {
 	t.Helper()
 	source := &corev1.Pod{
 		ObjectMeta: metav1.ObjectMeta{Namespace: "app", Name: "db", UID: "pod-uid"},
@@ -64,7 +64,7 @@ func newStage(t *testing.T, f fault) *stage {
 			Name: "data", VolumeSource: corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{}},
 		}}},
 	}
-	s := &stage{
+	s := &fixture{
 		kube: fake.NewClientset(source), clock: testingclock.NewFakeClock(time.Unix(1_800_000_000, 0)),
 		fault: f, calls: map[string]int{}, events: record.NewFakeRecorder(100),
 		backup: &velerov1.PodVolumeBackup{
@@ -79,9 +79,9 @@ func newStage(t *testing.T, f fault) *stage {
 	s.TransferReconciler = &TransferReconciler[*velerov1.PodVolumeBackup]{
 		Kind: transfer.PodVolumeBackup(),
 		Dependencies: Dependencies{
-			Agent:  transfer.Agent{Node: testNode, Fleet: unled{}},
+			Agent:  transfer.Agent{Node: testNode, Fleet: followerFleet{}},
 			Limits: transfer.DefaultLimits(), ResourceTimeout: time.Minute,
-			Pods: s, Claims: s, Targets: nobody{}, TargetPods: nobody{}, Movers: silent{},
+			Pods: s, Claims: s, Targets: noTargets{}, TargetPods: noTargets{}, Movers: noReports{},
 			LivePod: func(ctx context.Context, namespace, name string) (*corev1.Pod, error) {
 				return s.kube.CoreV1().Pods(namespace).Get(ctx, name, metav1.GetOptions{})
 			},
@@ -100,18 +100,18 @@ func newStage(t *testing.T, f fault) *stage {
 	return s
 }
 
-// hit counts a call and reports whether it is the one that fails.
-func (s *stage) hit(call string) bool {
+// fails counts a call and reports whether it is the one that fails.
+func (s *fixture) fails(call string) bool {
 	s.calls[call]++
 	return s.fault.call == call && s.fault.ordinal == s.calls[call]
 }
 
-func (s *stage) react(action clienttesting.Action) (bool, runtime.Object, error) {
+func (s *fixture) react(action clienttesting.Action) (bool, runtime.Object, error) {
 	call := action.GetVerb() + " " + action.GetResource().Resource
 	if sub := action.GetSubresource(); sub != "" {
 		call += "/" + sub
 	}
-	if !s.hit(call) {
+	if !s.fails(call) {
 		return false, nil, nil
 	}
 	if s.fault.committed {
@@ -124,8 +124,8 @@ func (s *stage) react(action clienttesting.Action) (bool, runtime.Object, error)
 }
 
 // Patch applies a JSON merge patch as the API server does. It checks the resourceVersion.
-func (s *stage) Patch(_ context.Context, _ string, _ types.PatchType, patch []byte, _ metav1.PatchOptions, _ ...string) (*velerov1.PodVolumeBackup, error) {
-	wrong := s.hit("patch podvolumebackups")
+func (s *fixture) Patch(_ context.Context, _ string, _ types.PatchType, patch []byte, _ metav1.PatchOptions, _ ...string) (*velerov1.PodVolumeBackup, error) {
+	wrong := s.fails("patch podvolumebackups")
 	if wrong && !s.fault.committed {
 		return nil, s.fault.err
 	}
@@ -163,18 +163,18 @@ func (s *stage) Patch(_ context.Context, _ string, _ types.PatchType, patch []by
 }
 
 // Claim returns nil: no claim exists.
-func (s *stage) Claim(string) *corev1.PersistentVolumeClaim { return nil }
+func (s *fixture) Claim(string) *corev1.PersistentVolumeClaim { return nil }
 
-func (s *stage) Mover(string) *corev1.Pod { return s.pod("velero", "b1") }
+func (s *fixture) Mover(string) *corev1.Pod { return s.pod("velero", "b1") }
 
-func (s *stage) Pod(key string) *corev1.Pod {
+func (s *fixture) Pod(key string) *corev1.Pod {
 	if key == "app/db" {
 		return s.pod("app", "db")
 	}
 	return nil
 }
 
-func (s *stage) pod(namespace, name string) *corev1.Pod {
+func (s *fixture) pod(namespace, name string) *corev1.Pod {
 	object, err := s.kube.Tracker().Get(corev1.SchemeGroupVersion.WithResource("pods"), namespace, name)
 	if err != nil {
 		return nil
@@ -187,7 +187,7 @@ func (s *stage) pod(namespace, name string) *corev1.Pod {
 }
 
 // kubelet advances the mover by one phase, as far as its resource allows.
-func (s *stage) kubelet(t *testing.T) {
+func (s *fixture) kubelet(t *testing.T) {
 	t.Helper()
 	pod := s.Mover(testKey)
 	if pod == nil {
@@ -208,7 +208,7 @@ func (s *stage) kubelet(t *testing.T) {
 }
 
 // run reconciles until the transfer is terminal and cleaned up.
-func (s *stage) run(t *testing.T) {
+func (s *fixture) run(t *testing.T) {
 	t.Helper()
 	const most = 40
 	for range most {
@@ -224,38 +224,40 @@ func (s *stage) run(t *testing.T) {
 	require.Failf(t, "did not converge", "after %d steps: %+v, mover left: %v", most, s.backup.Status, s.Mover(testKey) != nil)
 }
 
-// unled is a fleet of which this agent is not the coordinator.
-type unled struct{}
+// followerFleet is a fleet of which this agent is not the coordinator.
+type followerFleet struct{}
 
-func (unled) IsCoordinator() bool     { return false }
-func (unled) Unavailable(string) bool { return false }
-func (unled) RunsVelero(string) bool  { return false }
-func (unled) Lost(string) bool        { return false }
+func (followerFleet) IsCoordinator() bool     { return false }
+func (followerFleet) Unavailable(string) bool { return false }
+func (followerFleet) RunsVelero(string) bool  { return false }
+func (followerFleet) Lost(string) bool        { return false }
 
-// led is a fleet of which this agent is the coordinator. One node each has no agent, has Velero's, or is lost.
-type led struct{ absent, veleros, lost string }
+// coordinatorFleet is a fleet of which this agent is the coordinator. One node each has no agent, has Velero's, or is lost.
+type coordinatorFleet struct{ absent, veleros, lost string }
 
-func (led) IsCoordinator() bool            { return true }
-func (l led) Unavailable(node string) bool { return node == l.absent || node == l.lost }
-func (l led) RunsVelero(node string) bool  { return node == l.veleros }
-func (l led) Lost(node string) bool        { return node == l.lost }
+func (coordinatorFleet) IsCoordinator() bool            { return true }
+func (l coordinatorFleet) Unavailable(node string) bool { return node == l.absent || node == l.lost }
+func (l coordinatorFleet) RunsVelero(node string) bool  { return node == l.veleros }
+func (l coordinatorFleet) Lost(node string) bool        { return node == l.lost }
 
-// silent is a mover that reports nothing.
-type silent struct{}
+// noReports is a mover that reports nothing.
+type noReports struct{}
 
-func (silent) Watch(types.UID, func()) {}
-func (silent) Forget(types.UID)        {}
-func (silent) Last(types.UID, string, *corev1.Pod) (message string, at time.Time, ok bool) {
+func (noReports) Watch(types.UID, func()) {}
+func (noReports) Forget(types.UID)        {}
+func (noReports) Last(types.UID, string, *corev1.Pod) (message string, at time.Time, ok bool) {
 	return message, at, ok
 }
 
-// nobody has no target claim.
-type nobody struct{}
+// noTargets has no target claim.
+type noTargets struct{}
 
-func (nobody) Watch(types.UID, types.NamespacedName, func()) {}
-func (nobody) Forget(types.UID)                              {}
+func (noTargets) Watch(types.UID, types.NamespacedName, func()) {}
+func (noTargets) Forget(types.UID)                              {}
 
-func (nobody) Claim(types.UID) (claim *corev1.PersistentVolumeClaim, known bool) { return nil, false }
+func (noTargets) Claim(types.UID) (claim *corev1.PersistentVolumeClaim, known bool) {
+	return nil, false
+}
 
 func TestTransferConvergesOnceAFaultIsGone(t *testing.T) {
 	resource := schema.GroupResource{Resource: "things"}
@@ -277,7 +279,7 @@ func TestTransferConvergesOnceAFaultIsGone(t *testing.T) {
 						continue // these errors prove that the write did not happen
 					}
 					t.Run(fmt.Sprintf("%s %d answers %s, committed %v", call, ordinal, name, committed), func(t *testing.T) {
-						s := newStage(t, fault{call: call, ordinal: ordinal, err: answer, committed: committed})
+						s := newFixture(t, fault{call: call, ordinal: ordinal, err: answer, committed: committed})
 						s.run(t)
 						require.GreaterOrEqual(t, s.calls[call], ordinal, "the fault was never hit")
 						require.Equal(t, "snap", s.backup.Status.SnapshotID)
@@ -293,7 +295,7 @@ func TestTransferConvergesOnceAFaultIsGone(t *testing.T) {
 }
 
 func TestHappyPathTakesSevenWritesAndNoReadButTheLog(t *testing.T) {
-	s := newStage(t, fault{})
+	s := newFixture(t, fault{})
 	s.run(t)
 	require.Equal(t, map[string]int{"patch podvolumebackups": 5, "create pods": 1, "delete pods": 1, "get pods/log": 1}, s.calls)
 	require.Len(t, s.events.Events, 2)

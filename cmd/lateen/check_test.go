@@ -35,15 +35,15 @@ func TestCheckOfFiles(t *testing.T) {
 		stdin     string
 		arguments []string
 		code      int
-		says      string // on standard output
+		message   string // on standard output
 		fails     string // in the error
 	}{
-		"a good file":                          {arguments: []string{"-f", corpus("good-every-field.yaml")}, says: "No problems."},
-		"one problem":                          {arguments: []string{"-f", corpus("type-flag-as-number.json")}, code: 1, says: "got a number, want true or false", fails: "1 problem"},
-		"several problems":                     {arguments: []string{"-f", corpus("type-number-as-string.json")}, code: 1, says: "2. loadConcurrency.prepareQueueLength, line 4", fails: "2 problems"},
-		"standard input":                       {stdin: "{}", arguments: []string{"-f", "-"}, says: "node-agent: standard input"},
-		"a mebibyte":                           {stdin: mebibyte, arguments: []string{"-f", "-"}, code: 1, says: "team=storage", fails: "10 problems"},
-		"settings of repositories":             {stdin: `{"cacheLimitMB": 1}`, arguments: []string{"-f", "-", "--as=backup-repository"}, says: "1Mi per mover"},
+		"a good file":                          {arguments: []string{"-f", corpus("good-every-field.yaml")}, message: "No problems."},
+		"one problem":                          {arguments: []string{"-f", corpus("type-flag-as-number.json")}, code: 1, message: "got a number, want true or false", fails: "1 problem"},
+		"several problems":                     {arguments: []string{"-f", corpus("type-number-as-string.json")}, code: 1, message: "2. loadConcurrency.prepareQueueLength, line 4", fails: "2 problems"},
+		"standard input":                       {stdin: "{}", arguments: []string{"-f", "-"}, message: "node-agent: standard input"},
+		"a mebibyte":                           {stdin: mebibyte, arguments: []string{"-f", "-"}, code: 1, message: "team=storage", fails: "10 problems"},
+		"settings of repositories":             {stdin: `{"cacheLimitMB": 1}`, arguments: []string{"-f", "-", "--as=backup-repository"}, message: "1Mi per mover"},
 		"what is there no cluster for":         {code: 2, fails: "find the cluster"},
 		"a file, of which names are looked up": {stdin: "{}", arguments: []string{"-f", "-", "--node=n"}, code: 2, fails: "find the cluster"},
 		"no such file":                         {arguments: []string{"-f", "/nonexistent"}, code: 2, fails: "/nonexistent"},
@@ -57,7 +57,7 @@ func TestCheckOfFiles(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			reported, code, err := checked(t, test.stdin, test.arguments...)
 			require.Equal(t, test.code, code, err)
-			require.Contains(t, reported, test.says)
+			require.Contains(t, reported, test.message)
 			if test.code == 0 {
 				require.NoError(t, err)
 				return

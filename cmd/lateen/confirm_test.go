@@ -11,14 +11,14 @@ import (
 )
 
 func TestConfirm(t *testing.T) {
-	for answer, says := range map[string]string{"y\n": "", " Yes \n": "", "y": "", "n\n": "not confirmed", "\n": "not confirmed", "": "not confirmed"} {
+	for answer, want := range map[string]string{"y\n": "", " Yes \n": "", "y": "", "n\n": "not confirmed", "\n": "not confirmed", "": "not confirmed"} {
 		var out bytes.Buffer
 		err := prompt{in: strings.NewReader(answer), out: &out}.confirm(t.Context(), "Do it?")
 		require.Equal(t, "Do it? [y/N] \n", out.String())
-		if says == "" {
+		if want == "" {
 			require.NoError(t, err, "%q", answer)
 		} else {
-			require.EqualError(t, err, says, "%q", answer)
+			require.EqualError(t, err, want, "%q", answer)
 		}
 	}
 }

@@ -76,8 +76,8 @@ func TestWaitingSurvivesAServerThatDoesNotAnswer(t *testing.T) {
 func TestWaitingEndsWithWhatWasInTheWay(t *testing.T) {
 	refused := apierrors.NewForbidden(daemonSets().GroupResource(), "", errors.New("no rights"))
 	for name, test := range map[string]struct {
-		answer error
-		says   string
+		answer  error
+		message string
 	}{
 		"a request that is refused ends it at once": {refused, refused.Error()},
 		"a server that does not answer is named":    {errors.New("connection refused"), "context deadline exceeded (connection refused)"},
@@ -95,7 +95,7 @@ func TestWaitingEndsWithWhatWasInTheWay(t *testing.T) {
 			}
 			ctx, cancel := context.WithTimeout(t.Context(), limit)
 			defer cancel()
-			require.EqualError(t, readyAgents(ctx, client), test.says)
+			require.EqualError(t, readyAgents(ctx, client), test.message)
 		})
 	}
 }

@@ -12,7 +12,7 @@ import (
 func TestStatusAndExplainSayWhatTheyCannotDo(t *testing.T) {
 	for name, test := range map[string]struct {
 		arguments []string
-		says      string
+		message   string
 	}{
 		"a status without a cluster":       {[]string{"status"}, "find the cluster"},
 		"a status that is to be YAML":      {[]string{"status", "-o", "yaml"}, `-o "yaml" is unknown: use json, or remove it`},
@@ -29,7 +29,7 @@ func TestStatusAndExplainSayWhatTheyCannotDo(t *testing.T) {
 			root.SetOut(&bytes.Buffer{})
 			root.SetArgs(test.arguments)
 			err := root.ExecuteContext(t.Context())
-			require.ErrorContains(t, err, test.says)
+			require.ErrorContains(t, err, test.message)
 			require.Equal(t, 1, exitCode(err))
 		})
 	}

@@ -164,9 +164,9 @@ func TestTheDashboardCanBeLaidOut(t *testing.T) {
 		require.LessOrEqual(t, panel.At.X+panel.At.W, columns, panel.Title)
 		for x := range panel.At.W {
 			for y := range panel.At.H {
-				place := [2]int{panel.At.X + x, panel.At.Y + y}
-				require.Empty(t, taken[place], "%s is over another panel", panel.Title)
-				taken[place] = panel.Title
+				position := [2]int{panel.At.X + x, panel.At.Y + y}
+				require.Empty(t, taken[position], "%s is over another panel", panel.Title)
+				taken[position] = panel.Title
 			}
 		}
 	}

@@ -97,9 +97,9 @@ func TestEveryMetricThatIsAskedForExists(t *testing.T) {
 	require.Greater(t, len(known), 50)
 	target := []string{"job", "namespace", "pod", "instance"} // labels that Prometheus adds
 	for _, expression := range slices.Concat(expressions(t), queries(t)) {
-		asked := selectors(expression)
-		require.NotEmpty(t, asked, expression)
-		for _, used := range asked {
+		queried := selectors(expression)
+		require.NotEmpty(t, queried, expression)
+		for _, used := range queried {
 			labels, exists := known[used.metric]
 			for _, suffix := range []string{"_bucket", "_count", "_sum"} {
 				if base, cut := strings.CutSuffix(used.metric, suffix); cut && !exists {

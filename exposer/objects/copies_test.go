@@ -59,31 +59,31 @@ func TestWhatBecomesOfAnObjectThatHasTheNameOfACopy(t *testing.T) {
 	want := CopySecret(&corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: "app", Name: "key"}}, "velero")
 	want.OwnerReferences = []metav1.OwnerReference{ours}
 	for name, test := range map[string]struct {
-		labels map[string]string
-		owners []metav1.OwnerReference
-		going  bool
-		same   bool
-		shares []metav1.OwnerReference // nil: it stays unchanged
-		says   string                  // why it cannot be used
+		labels   map[string]string
+		owners   []metav1.OwnerReference
+		deleting bool
+		same     bool
+		shares   []metav1.OwnerReference // nil: it stays unchanged
+		message  string                  // why it cannot be used
 	}{
 		"it is the claim's already":                      {labels: want.Labels, owners: []metav1.OwnerReference{theirs, ours}},
 		"the copy for another claim is shared":           {labels: want.Labels, owners: []metav1.OwnerReference{theirs}, same: true, shares: []metav1.OwnerReference{theirs, ours}},
 		"so is one of Velero's agent":                    {labels: map[string]string{api.LabelCopiedByVelero: "u1"}, same: true, shares: []metav1.OwnerReference{ours}},
 		"what a person made is used, and left alone":     {same: true},
-		"the copy of another original keeps it waiting":  {labels: want.Labels, owners: []metav1.OwnerReference{theirs}, says: "waits for its deletion"},
-		"what a person made for something else is kept":  {says: "differs from app/key"},
-		"one that is being deleted keeps it waiting too": {labels: want.Labels, owners: []metav1.OwnerReference{ours}, same: true, going: true, says: "is being deleted"},
+		"the copy of another original keeps it waiting":  {labels: want.Labels, owners: []metav1.OwnerReference{theirs}, message: "waits for its deletion"},
+		"what a person made for something else is kept":  {message: "differs from app/key"},
+		"one that is being deleted keeps it waiting too": {labels: want.Labels, owners: []metav1.OwnerReference{ours}, same: true, deleting: true, message: "is being deleted"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			have := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{
 				Namespace: "velero", Name: "key", UID: "s1", ResourceVersion: "7", Labels: test.labels, OwnerReferences: test.owners,
 			}}
-			if test.going {
+			if test.deleting {
 				have.DeletionTimestamp = &metav1.Time{Time: time.Unix(1, 0)}
 			}
 			patch, err := ShareCopy("secrets", have, test.same, want)
-			if test.says != "" {
-				require.ErrorContains(t, err, test.says)
+			if test.message != "" {
+				require.ErrorContains(t, err, test.message)
 				require.ErrorContains(t, err, "secrets velero/key")
 				return
 			}

@@ -42,11 +42,11 @@ func TestOnlyTheMoversContainerCounts(t *testing.T) {
 			want: Exposure{Condition: Failed, Message: "no such bucket (exit code 1)"},
 		},
 		"evicted when it had just completed": {
-			pod:  pod(corev1.PodFailed, says("Evicted", "The node was low on resource: memory. "), ended(0, "Completed", result)),
+			pod:  pod(corev1.PodFailed, exposureText("Evicted", "The node was low on resource: memory. "), ended(0, "Completed", result)),
 			want: Exposure{Condition: Succeeded, Message: result},
 		},
 		"evicted, and ended with exit code 0 before it was done": {
-			pod:  pod(corev1.PodFailed, says("Evicted", "The node was low on resource: memory. "), ended(0, "Completed", "")),
+			pod:  pod(corev1.PodFailed, exposureText("Evicted", "The node was low on resource: memory. "), ended(0, "Completed", "")),
 			want: Exposure{Condition: Lost, Reason: LostEvicted, Message: "mover was evicted: The node was low on resource: memory. "},
 		},
 		"a sidecar that ended before the mover": {

@@ -28,7 +28,7 @@ func unscheduled(pod *corev1.Pod) { pod.Spec.NodeName = "" }
 
 func restarted(pod *corev1.Pod) { pod.Annotations = map[string]string{api.AnnotationAttempt: "2"} }
 
-func says(reason, message string) func(*corev1.Pod) {
+func exposureText(reason, message string) func(*corev1.Pod) {
 	return func(pod *corev1.Pod) { pod.Status.Reason, pod.Status.Message = reason, message }
 }
 
@@ -84,13 +84,13 @@ func TestReadPodThatWasTakenAway(t *testing.T) {
 		want Exposure
 	}{
 		"evicted by the kubelet, container killed": {
-			pod: pod(corev1.PodFailed, says("Evicted", lowMemory), disrupted(corev1.ConditionTrue, "TerminationByKubelet", lowMemory), ended(137, "Error", "")),
+			pod: pod(corev1.PodFailed, exposureText("Evicted", lowMemory), disrupted(corev1.ConditionTrue, "TerminationByKubelet", lowMemory), ended(137, "Error", "")),
 			want: Exposure{
 				Condition: Lost, Reason: LostEvicted, Message: "mover was evicted: " + lowMemory,
 			},
 		},
 		"evicted by the kubelet before it was started": {
-			pod:  pod(corev1.PodFailed, says("Evicted", "Pod was rejected: The node had condition: [MemoryPressure]. ")),
+			pod:  pod(corev1.PodFailed, exposureText("Evicted", "Pod was rejected: The node had condition: [MemoryPressure]. ")),
 			want: Exposure{Condition: Lost, Reason: LostEvicted, Message: "mover was evicted: Pod was rejected: The node had condition: [MemoryPressure]. "},
 		},
 		"evicted through the API, as for a drain": {
@@ -102,7 +102,7 @@ func TestReadPodThatWasTakenAway(t *testing.T) {
 			want: Exposure{Condition: Lost, Reason: LostEvicted, Message: "mover was evicted: Taint manager: deleting due to NoExecute taint"},
 		},
 		"ended by a node that shuts down": {
-			pod:  pod(corev1.PodFailed, says("Terminated", shutdown), disrupted(corev1.ConditionTrue, "TerminationByKubelet", shutdown), ended(143, "Error", "")),
+			pod:  pod(corev1.PodFailed, exposureText("Terminated", shutdown), disrupted(corev1.ConditionTrue, "TerminationByKubelet", shutdown), ended(143, "Error", "")),
 			want: Exposure{Condition: Lost, Reason: LostEvicted, Message: "mover was evicted: " + shutdown},
 		},
 		"preempted by the scheduler": {
@@ -110,11 +110,11 @@ func TestReadPodThatWasTakenAway(t *testing.T) {
 			want: Exposure{Condition: Lost, Reason: LostPreempted, Message: "mover was preempted: " + preempted},
 		},
 		"refused for want of CPU": {
-			pod:  pod(corev1.PodFailed, says("OutOfcpu", "Pod was rejected: Node didn't have enough resource: cpu, requested: 500, used: 1900, capacity: 2000")),
+			pod:  pod(corev1.PodFailed, exposureText("OutOfcpu", "Pod was rejected: Node didn't have enough resource: cpu, requested: 500, used: 1900, capacity: 2000")),
 			want: Exposure{Condition: Lost, Reason: LostRefused, Message: "node n1 rejected the mover: OutOfcpu: Pod was rejected: Node didn't have enough resource: cpu, requested: 500, used: 1900, capacity: 2000"},
 		},
 		"refused by a device plugin": {
-			pod:  pod(corev1.PodFailed, says("UnexpectedAdmissionError", "Pod was rejected: Allocate failed"), waiting("ContainerCreating", "")),
+			pod:  pod(corev1.PodFailed, exposureText("UnexpectedAdmissionError", "Pod was rejected: Allocate failed"), waiting("ContainerCreating", "")),
 			want: Exposure{Condition: Lost, Reason: LostRefused, Message: "node n1 rejected the mover: UnexpectedAdmissionError: Pod was rejected: Allocate failed"},
 		},
 		"killed by a signal of nobody's, as by a container runtime that restarts": {
@@ -200,7 +200,7 @@ func TestReadPodThatEnded(t *testing.T) {
 			want: Exposure{Condition: Failed, Message: `exec: "/velero": no such file or directory (exit code 128, StartError)`},
 		},
 		"a pod that says why": {
-			pod:  pod(corev1.PodFailed, says("DeadlineExceeded", "Pod was active on the node longer than the specified deadline"), ended(137, "Error", "")),
+			pod:  pod(corev1.PodFailed, exposureText("DeadlineExceeded", "Pod was active on the node longer than the specified deadline"), ended(137, "Error", "")),
 			want: Exposure{Condition: Failed, Message: "mover left no message (exit code 137, DeadlineExceeded Pod was active on the node longer than the specified deadline)"},
 		},
 		"told to cancel": {

@@ -144,8 +144,8 @@ func settings() Settings {
 	}
 }
 
-// placed is a template with agents on some nodes only.
-func placed() Template {
+// scheduled is a template with agents on some nodes only.
+func scheduled() Template {
 	template := plain()
 	template.AgentNodeSelector = map[string]string{"backup": "yes"}
 	template.AgentAffinity = &corev1.NodeSelector{NodeSelectorTerms: []corev1.NodeSelectorTerm{
@@ -209,7 +209,7 @@ func TestPlans(t *testing.T) {
 		}},
 		"upload":       {given: given{upload(), ofSnapshot(), plain(), Settings{}}},
 		"upload block": {given: given{upload(), ofSnapshot(), plain(), Settings{}}, change: func(g *given) { g.facts.Block = true }},
-		"upload everything set": {given: given{upload(), ofSnapshot(), placed(), choosy()}, change: func(g *given) {
+		"upload everything set": {given: given{upload(), ofSnapshot(), scheduled(), choosy()}, change: func(g *given) {
 			g.settings.BackupClaims = map[string]BackupClaim{"fast": {ReadOnly: true, SPCNoRelabeling: true, Annotations: map[string]string{"csi.vsphere.volume/fast-provisioning": "true"}}}
 			g.settings.Tolerations = configured()
 			g.facts.Excluded = []string{"n7"}
@@ -222,7 +222,7 @@ func TestPlans(t *testing.T) {
 		}},
 		"upload windows": {given: given{upload(), ofSnapshot(), plain(), Settings{}}, change: func(g *given) { g.facts.OS = corev1.Windows }},
 		"download":       {given: given{download(), toTarget(), plain(), choosy()}},
-		"download with cache to a node": {given: given{download(), toTarget(), placed(), choosy()}, change: func(g *given) {
+		"download with cache to a node": {given: given{download(), toTarget(), scheduled(), choosy()}, change: func(g *given) {
 			g.facts.SelectedNode = "n3"
 			g.settings.Cache = &Cache{StorageClass: "cache", Threshold: 1 << 30, Limit: 1000 << 20}
 		}},

@@ -43,10 +43,10 @@ func TestAPlanSharesNothing(t *testing.T) {
 
 // TestPlacesDoNotAccumulate covers W29: the constraints of one mover must not apply to later ones.
 func TestPlacesDoNotAccumulate(t *testing.T) {
-	template, config := placed(), choosy()
+	template, config := scheduled(), choosy()
 	windows := ofSnapshot()
 	windows.OS, windows.Excluded = corev1.Windows, []string{"n7"}
-	want := PlanOf(upload(), ofSnapshot(), placed(), choosy())
+	want := PlanOf(upload(), ofSnapshot(), scheduled(), choosy())
 	for range 3 {
 		PlanOf(upload(), windows, template, config)
 	}

@@ -125,27 +125,27 @@ func TestHostDirIsWhatTheGlobFinds(t *testing.T) {
 
 func TestVolumesThatTheKubeletDoesNotKeepAreRefused(t *testing.T) {
 	for name, test := range map[string]struct {
-		volume volumeCase
-		says   string
+		volume  volumeCase
+		message string
 	}{
-		"a path of the host":    {volume: volumeCase{inline: corev1.VolumeSource{HostPath: &corev1.HostPathVolumeSource{}}}, says: `volume "data" of pod app/db`},
-		"a volume of an image":  {volume: volumeCase{inline: corev1.VolumeSource{Image: &corev1.ImageVolumeSource{}}}, says: `volume "data" of pod app/db`},
-		"a path behind a claim": {volume: volumeCase{bound: &corev1.PersistentVolumeSource{HostPath: &corev1.HostPathVolumeSource{}}}, says: "persistent volume pvc-1"},
+		"a path of the host":    {volume: volumeCase{inline: corev1.VolumeSource{HostPath: &corev1.HostPathVolumeSource{}}}, message: `volume "data" of pod app/db`},
+		"a volume of an image":  {volume: volumeCase{inline: corev1.VolumeSource{Image: &corev1.ImageVolumeSource{}}}, message: `volume "data" of pod app/db`},
+		"a path behind a claim": {volume: volumeCase{bound: &corev1.PersistentVolumeSource{HostPath: &corev1.HostPathVolumeSource{}}}, message: "persistent volume pvc-1"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			_, err := test.volume.volume().HostDir()
-			require.ErrorContains(t, err, test.says)
+			require.ErrorContains(t, err, test.message)
 		})
 	}
 }
 
 func TestAnAnnotationThatIsNoHashLeadsNowhere(t *testing.T) {
-	for _, says := range []string{
+	for _, want := range []string{
 		"../etc", "..", ".", "/", "*", "a/b", "5a8b1c9e-3f0d-4b57-9c1d-0e6f2a7b8c9d", "0123456789ABCDEF0123456789ABCDEF", mirrorHash + "0", mirrorHash[1:],
 	} {
-		t.Run(says, func(t *testing.T) {
+		t.Run(want, func(t *testing.T) {
 			volume := volumeCase{inline: corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{}}}.volume()
-			volume.Pod.Annotations = map[string]string{annotationMirrored: says}
+			volume.Pod.Annotations = map[string]string{annotationMirrored: want}
 			_, err := volume.HostDir()
 			require.ErrorContains(t, err, "not a hash of the kubelet")
 			_, err = volume.Glob()

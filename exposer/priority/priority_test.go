@@ -19,14 +19,14 @@ func classes() schema.GroupResource { return schedulingv1.Resource("priorityclas
 
 // answering is a Getter that always returns the same error and counts its calls.
 func answering(err error) (priority.Getter, *int) {
-	asked := 0
+	requests := 0
 	return func(_ context.Context, name string) (*schedulingv1.PriorityClass, error) {
-		asked++
+		requests++
 		if err != nil {
 			return nil, err
 		}
 		return &schedulingv1.PriorityClass{ObjectMeta: metav1.ObjectMeta{Name: name}}, nil
-	}, &asked
+	}, &requests
 }
 
 func TestResolve(t *testing.T) {
@@ -35,40 +35,40 @@ func TestResolve(t *testing.T) {
 		err       error
 		effective string
 		reason    priority.Reason
-		says      string
+		message   string
 	}{
 		"a class that exists is in force": {
 			class: "velero-low", effective: "velero-low",
 		},
 		"a class that does not exist falls back": {
 			class: "velero-low", err: apierrors.NewNotFound(classes(), "velero-low"),
-			reason: priority.NotFound, says: "create it",
+			reason: priority.NotFound, message: "create it",
 		},
 		"a class that may not be read falls back": {
 			class: "velero-low", err: apierrors.NewForbidden(classes(), "velero-low", errors.New("RBAC")),
-			reason: priority.Forbidden, says: "allow get on priorityclasses",
+			reason: priority.Forbidden, message: "allow get on priorityclasses",
 		},
 		"a server error falls back": {
 			class: "velero-low", err: apierrors.NewInternalError(errors.New("etcd is full")),
-			reason: priority.Unavailable, says: "etcd is full",
+			reason: priority.Unavailable, message: "etcd is full",
 		},
 		"too many requests fall back": {
 			class: "velero-low", err: apierrors.NewTooManyRequestsError("slow down"),
-			reason: priority.Unavailable, says: "slow down",
+			reason: priority.Unavailable, message: "slow down",
 		},
 		"a broken connection falls back": {
 			class: "velero-low", err: errors.New("connection refused"),
-			reason: priority.Unavailable, says: "connection refused",
+			reason: priority.Unavailable, message: "connection refused",
 		},
 		"a deadline that passed falls back": {
 			class: "velero-low", err: context.DeadlineExceeded,
-			reason: priority.Unavailable, says: "deadline",
+			reason: priority.Unavailable, message: "deadline",
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			get, asked := answering(test.err)
+			get, requests := answering(test.err)
 			got := priority.Resolve(t.Context(), test.class, get)
-			require.Equal(t, 1, *asked, "who asks decides about more attempts")
+			require.Equal(t, 1, *requests, "who asks decides about more attempts")
 			require.Equal(t, test.class, got.Configured)
 			require.Equal(t, test.effective, got.Effective)
 			require.Equal(t, test.reason, got.Reason)
@@ -77,7 +77,7 @@ func TestResolve(t *testing.T) {
 				require.Empty(t, got.Message)
 				return
 			}
-			require.Contains(t, got.Message, test.says)
+			require.Contains(t, got.Message, test.message)
 			require.Contains(t, got.Message, test.class)
 			require.Contains(t, priority.Reasons(), got.Reason)
 		})
@@ -85,11 +85,11 @@ func TestResolve(t *testing.T) {
 }
 
 func TestResolveOfNoNameAsksNobodyAndIsNoFallback(t *testing.T) {
-	get, asked := answering(errors.New("unexpected"))
+	get, requests := answering(errors.New("unexpected"))
 	got := priority.Resolve(t.Context(), "", get)
 	require.Equal(t, priority.Resolution{}, got)
 	require.False(t, got.Fallback())
-	require.Zero(t, *asked)
+	require.Zero(t, *requests)
 }
 
 func TestMissingNow(t *testing.T) {

@@ -16,23 +16,23 @@ import (
 	"github.com/lateen-project/lateen/reconcile/seeds"
 )
 
-// naive is the simplest Admission: it sorts and counts everything after each change.
-type naive struct {
+// referenceModel is the simplest Admission: it sorts and counts everything after each change.
+type referenceModel struct {
 	limit, perNode int
 	now            time.Time
-	all            map[types.UID]*naively
-	woken          []types.UID
+	all            map[types.UID]*referenceEntry
+	enqueued       []types.UID
 }
 
-type naively struct {
+type referenceEntry struct {
 	Entry
-	may           bool // admissible at the last count
-	since, given  time.Time
-	passed, asked bool
-	refused       bool // and waits to be enqueued
+	admissible         bool // admissible at the last count
+	since, reserved    time.Time
+	skipped, requested bool
+	refused            bool // and waits to be enqueued
 }
 
-func (n *naive) note(e Entry) {
+func (n *referenceModel) observe(e Entry) {
 	for uid, known := range n.all {
 		if uid != e.UID && known.Key == e.Key {
 			delete(n.all, uid)
@@ -40,32 +40,32 @@ func (n *naive) note(e Entry) {
 	}
 	known := n.all[e.UID]
 	if known == nil {
-		known = &naively{}
+		known = &referenceEntry{}
 		n.all[e.UID] = known
 	}
 	if known.Entry != e {
-		known.Entry, known.passed = e, false
+		known.Entry, known.skipped = e, false
 	}
 	if e.Phase != Waiting {
-		*known = naively{Entry: e}
+		*known = referenceEntry{Entry: e}
 	}
 	n.count()
 }
 
-func (n *naive) forget(uid types.UID) {
+func (n *referenceModel) forget(uid types.UID) {
 	delete(n.all, uid)
 	n.count()
 }
 
-func (n *naive) room(uid types.UID) bool {
+func (n *referenceModel) tryAdmit(uid types.UID) bool {
 	known := n.all[uid]
-	if known.Phase != Waiting || !known.given.IsZero() {
+	if known.Phase != Waiting || !known.reserved.IsZero() {
 		return true
 	}
-	known.asked, known.refused = true, false
+	known.requested, known.refused = true, false
 	n.decide()
-	if known.may {
-		known.given = n.now
+	if known.admissible {
+		known.reserved = n.now
 	} else {
 		known.refused = true
 	}
@@ -73,13 +73,13 @@ func (n *naive) room(uid types.UID) bool {
 	return !known.refused
 }
 
-func (n *naive) release(uid types.UID) {
+func (n *referenceModel) release(uid types.UID) {
 	if known := n.all[uid]; known.Phase == Waiting {
-		known.given, known.asked, known.refused = time.Time{}, false, false
-		if !known.since.IsZero() && n.now.Sub(known.since) >= testPatience {
-			known.passed = true
+		known.reserved, known.requested, known.refused = time.Time{}, false, false
+		if !known.since.IsZero() && n.now.Sub(known.since) >= testTimeout {
+			known.skipped = true
 		}
-		if n.decide(); !known.may {
+		if n.decide(); !known.admissible {
 			known.since = time.Time{}
 		}
 		n.count()
@@ -87,7 +87,7 @@ func (n *naive) release(uid types.UID) {
 }
 
 // pass advances the time from one expired timeout to the next.
-func (n *naive) pass(d time.Duration) {
+func (n *referenceModel) pass(d time.Duration) {
 	until := n.now.Add(d)
 	for {
 		n.now = until
@@ -99,7 +99,7 @@ func (n *naive) pass(d time.Duration) {
 		finished := false
 		for _, known := range n.all {
 			if ends := known.ends(); !ends.IsZero() && !ends.After(n.now) {
-				*known = naively{Entry: known.Entry, passed: true}
+				*known = referenceEntry{Entry: known.Entry, skipped: true}
 				finished = true
 			}
 		}
@@ -110,50 +110,50 @@ func (n *naive) pass(d time.Duration) {
 	}
 }
 
-func (k *naively) ends() time.Time {
+func (k *referenceEntry) ends() time.Time {
 	switch {
-	case !k.given.IsZero():
-		return k.given.Add(testPatience)
-	case k.may:
-		return k.since.Add(testPatience)
+	case !k.reserved.IsZero():
+		return k.reserved.Add(testTimeout)
+	case k.admissible:
+		return k.since.Add(testTimeout)
 	}
 	return time.Time{}
 }
 
 // count determines the admissible transfers and enqueues the refused ones.
-func (n *naive) count() {
+func (n *referenceModel) count() {
 	n.decide()
 	for uid, known := range n.all {
 		switch {
-		case known.may && known.since.IsZero():
+		case known.admissible && known.since.IsZero():
 			known.since = n.now
-		case !known.may && known.given.IsZero():
+		case !known.admissible && known.reserved.IsZero():
 			known.since = time.Time{}
 		}
-		if known.may && known.refused {
+		if known.admissible && known.refused {
 			known.refused = false
-			n.woken = append(n.woken, uid)
+			n.enqueued = append(n.enqueued, uid)
 		}
 	}
 }
 
-func (n *naive) decide() {
-	var inLine []*naively
+func (n *referenceModel) decide() {
+	var queued []*referenceEntry
 	taken, takenAt, restoresAt := 0, map[string]int{}, map[string]bool{}
 	for _, known := range n.all {
-		known.may = false
-		if known.Phase == Admitted || !known.given.IsZero() {
+		known.admissible = false
+		if known.Phase == Admitted || !known.reserved.IsZero() {
 			taken++
 			takenAt[known.Node]++
-		} else if known.Phase == Waiting && (!known.passed || known.asked) {
-			inLine = append(inLine, known)
+		} else if known.Phase == Waiting && (!known.skipped || known.requested) {
+			queued = append(queued, known)
 			restoresAt[known.Node] = restoresAt[known.Node] || known.Restore
 		}
 	}
-	slices.SortFunc(inLine, func(a, b *naively) int {
+	slices.SortFunc(queued, func(a, b *referenceEntry) int {
 		return cmp.Or(a.Created.Compare(b.Created), cmp.Compare(a.UID, b.UID))
 	})
-	inLine = slices.DeleteFunc(inLine, func(known *naively) bool {
+	queued = slices.DeleteFunc(queued, func(known *referenceEntry) bool {
 		if known.Node == "" || n.perNode == 0 {
 			return false
 		}
@@ -163,59 +163,59 @@ func (n *naive) decide() {
 		takenAt[known.Node]++
 		return false
 	})
-	restores := slices.ContainsFunc(inLine, func(known *naively) bool { return known.Restore })
-	for _, known := range inLine {
+	restores := slices.ContainsFunc(queued, func(known *referenceEntry) bool { return known.Restore })
+	for _, known := range queued {
 		if taken < share(n.limit, known.Restore, restores) {
 			taken++
-			known.may = true
+			known.admissible = true
 		}
 	}
 }
 
-func share(places int, restore, restores bool) int {
+func share(limit int, restore, restores bool) int {
 	switch {
 	case restore || !restores:
-		return places
-	case places < 4:
-		return places - 1
+		return limit
+	case limit < 4:
+		return limit - 1
 	default:
-		return places - places/4
+		return limit - limit/4
 	}
 }
 
 func TestAdmissionIsAsItsModel(t *testing.T) {
 	seeds.Each(t, 1, func(t *testing.T, random *rand.Rand) {
 		t.Helper()
-		rooms := map[bool]int{}
+		answers := map[bool]int{}
 		enqueues := 0
 		for range 60 {
 			limit, perNode := 1+random.IntN(9), random.IntN(4)
 			synctest.Test(t, func(t *testing.T) {
-				inLine, model := newQueue(limit, perNode), &naive{limit: limit, perNode: perNode, now: time.Now(), all: map[types.UID]*naively{}}
+				admission, model := newRecordedAdmission(limit, perNode), &referenceModel{limit: limit, perNode: perNode, now: time.Now(), all: map[types.UID]*referenceEntry{}}
 				for step := range 400 {
-					what := randomStep(t, random, inLine, model, rooms)
-					going, size := inLine.may()
+					what := randomStep(t, random, admission, model, answers)
+					admissible, size := admission.admissibleUIDs()
 					require.Len(t, model.all, size)
 					for uid, known := range model.all {
-						require.Equal(t, known.may, slices.Contains(going, uid), "step %d, %s: whether %s may go", step, what, uid)
+						require.Equal(t, known.admissible, slices.Contains(admissible, uid), "step %d, %s: whether %s is admissible", step, what, uid)
 					}
-					woken := inLine.heard()
-					slices.Sort(woken)
-					slices.Sort(model.woken)
-					require.Equal(t, model.woken, woken, "step %d, %s: who is woken", step, what)
-					enqueues += len(woken)
-					model.woken = nil
+					enqueued := admission.takeEnqueued()
+					slices.Sort(enqueued)
+					slices.Sort(model.enqueued)
+					require.Equal(t, model.enqueued, enqueued, "step %d, %s: enqueued transfers", step, what)
+					enqueues += len(enqueued)
+					model.enqueued = nil
 				}
 			})
 		}
-		require.Greater(t, rooms[true], 1000)
-		require.Greater(t, rooms[false], 1000)
+		require.Greater(t, answers[true], 1000)
+		require.Greater(t, answers[false], 1000)
 		require.Greater(t, enqueues, 100)
 	})
 }
 
 // randomStep applies the same step to both and returns its description.
-func randomStep(t *testing.T, random *rand.Rand, inLine *queue, model *naive, rooms map[bool]int) string {
+func randomStep(t *testing.T, random *rand.Rand, admission *recordedAdmission, model *referenceModel, answers map[bool]int) string {
 	t.Helper()
 	uids := slices.Sorted(maps.Keys(model.all))
 	if len(uids) == 0 || random.IntN(5) == 0 {
@@ -223,8 +223,8 @@ func randomStep(t *testing.T, random *rand.Rand, inLine *queue, model *naive, ro
 		if len(uids) > 0 && random.IntN(10) == 0 {
 			e.Key = model.all[uids[random.IntN(len(uids))]].Key
 		}
-		inLine.Observe(e)
-		model.note(e)
+		admission.Observe(e)
+		model.observe(e)
 		return fmt.Sprintf("new %v", e)
 	}
 	uid := uids[random.IntN(len(uids))]
@@ -235,11 +235,11 @@ func randomStep(t *testing.T, random *rand.Rand, inLine *queue, model *naive, ro
 		model.pass(d)
 		return "pass " + d.String()
 	case 1:
-		inLine.Forget(uid)
+		admission.Forget(uid)
 		model.forget(uid)
 		return "forget " + string(uid)
 	case 2:
-		inLine.Release(uid)
+		admission.Release(uid)
 		model.release(uid)
 		return "release " + string(uid)
 	case 3, 4:
@@ -248,30 +248,30 @@ func randomStep(t *testing.T, random *rand.Rand, inLine *queue, model *naive, ro
 			e.Version += "+"
 			e.Phase = AdmissionPhase(random.IntN(3))
 		}
-		inLine.Observe(e)
-		model.note(e)
+		admission.Observe(e)
+		model.observe(e)
 		return fmt.Sprintf("change %v", e)
 	default:
-		room := inLine.ask(uid)
-		rooms[room]++
-		require.Equal(t, model.room(uid), room, "room for %s", uid)
+		admitted := admission.tryAdmit(uid)
+		answers[admitted]++
+		require.Equal(t, model.tryAdmit(uid), admitted, "admit %s", uid)
 		return "ask " + string(uid)
 	}
 }
 
 func BenchmarkTenThousandWaiting(b *testing.B) {
 	for range b.N {
-		q := newQueue(50, 4)
+		q := newRecordedAdmission(50, 4)
 		for i, uid := range numbered(10_000) {
 			q.Observe(newEntry(uid, i/7, fmt.Sprint(i%500)))
 		}
 		for range 10_000 {
-			going, _ := q.may()
-			if !q.ask(going[0]) {
-				b.Fatal("who may go was refused")
+			admissible, _ := q.admissibleUIDs()
+			if !q.tryAdmit(admissible[0]) {
+				b.Fatal("an admissible transfer was refused")
 			}
-			q.becomes(going[0], Admitted)
-			q.becomes(going[0], Uncounted)
+			q.observePhase(admissible[0], Admitted)
+			q.observePhase(admissible[0], Uncounted)
 		}
 	}
 }

@@ -12,17 +12,17 @@ import (
 	"k8s.io/utils/clock"
 )
 
-const testPatience = time.Minute
+const testTimeout = time.Minute
 
-// queue is an Admission that records its enqueue calls.
-type queue struct {
+// recordedAdmission is an Admission that records its enqueue calls.
+type recordedAdmission struct {
 	*Admission
-	heardLock sync.Mutex
-	woken     []types.UID
+	enqueuedLock sync.Mutex
+	enqueued     []types.UID
 }
 
-func newQueue(limit, perNode int) *queue {
-	return &queue{Admission: NewAdmission(limit, perNode, testPatience, clock.RealClock{})}
+func newRecordedAdmission(limit, perNode int) *recordedAdmission {
+	return &recordedAdmission{Admission: NewAdmission(limit, perNode, testTimeout, clock.RealClock{})}
 }
 
 // newEntry returns a waiting transfer. A UID that begins with r is a restore.
@@ -30,15 +30,15 @@ func newEntry(uid types.UID, age int, node string) Entry {
 	return Entry{UID: uid, Key: "kind/velero/" + string(uid), Version: "1", Created: created(age), Restore: uid[0] == 'r', Node: node, Phase: Waiting}
 }
 
-// noteAll observes waiting transfers without a node, oldest first.
-func (q *queue) noteAll(uids ...types.UID) {
+// observeAll observes waiting transfers without a node, oldest first.
+func (q *recordedAdmission) observeAll(uids ...types.UID) {
 	for age, uid := range uids {
 		q.Observe(newEntry(uid, age, ""))
 	}
 }
 
-// becomes observes another phase of a transfer.
-func (q *queue) becomes(uid types.UID, phase AdmissionPhase) {
+// observePhase observes another phase of a transfer.
+func (q *recordedAdmission) observePhase(uid types.UID, phase AdmissionPhase) {
 	q.lock.Lock()
 	next := q.known[uid].Entry
 	q.lock.Unlock()
@@ -46,25 +46,25 @@ func (q *queue) becomes(uid types.UID, phase AdmissionPhase) {
 	q.Observe(next)
 }
 
-func (q *queue) ask(uid types.UID) bool {
+func (q *recordedAdmission) tryAdmit(uid types.UID) bool {
 	return q.TryAdmit(uid, func() {
-		q.heardLock.Lock()
-		defer q.heardLock.Unlock()
-		q.woken = append(q.woken, uid)
+		q.enqueuedLock.Lock()
+		defer q.enqueuedLock.Unlock()
+		q.enqueued = append(q.enqueued, uid)
 	})
 }
 
-// heard returns the transfers enqueued since its last call.
-func (q *queue) heard() []types.UID {
-	q.heardLock.Lock()
-	defer q.heardLock.Unlock()
-	woken := q.woken
-	q.woken = nil
-	return woken
+// takeEnqueued returns the transfers enqueued since its last call.
+func (q *recordedAdmission) takeEnqueued() []types.UID {
+	q.enqueuedLock.Lock()
+	defer q.enqueuedLock.Unlock()
+	enqueued := q.enqueued
+	q.enqueued = nil
+	return enqueued
 }
 
-// may returns the admissible transfers and the number of known ones.
-func (q *queue) may() (going []types.UID, known int) {
+// admissibleUIDs returns the admissible transfers and the number of known ones.
+func (q *recordedAdmission) admissibleUIDs() (admissible []types.UID, known int) {
 	q.lock.Lock()
 	defer q.lock.Unlock()
 	return uidsOf(q.admissible), len(q.known)
@@ -87,158 +87,158 @@ func letPass(d time.Duration) {
 
 func TestPatienceIsWithThoseWhoCouldGo(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		q := newQueue(1, 0)
-		q.noteAll("working", "lost", "b1")
-		q.becomes("working", Admitted)
-		require.False(t, q.ask("b1"))
+		q := newRecordedAdmission(1, 0)
+		q.observeAll("working", "lost", "b1")
+		q.observePhase("working", Admitted)
+		require.False(t, q.tryAdmit("b1"))
 		letPass(24 * time.Hour)
-		q.becomes("working", Uncounted)
-		require.Empty(t, q.heard(), "until now there was no place, which is no fault of the older one")
-		letPass(testPatience / 2)
-		q.becomes("working", Admitted)
-		letPass(testPatience)
-		q.becomes("working", Uncounted)
-		letPass(testPatience - 1)
-		require.Empty(t, q.heard(), "it counts from when there was a place again")
+		q.observePhase("working", Uncounted)
+		require.Empty(t, q.takeEnqueued(), "until now there was no place, which is no fault of the older one")
+		letPass(testTimeout / 2)
+		q.observePhase("working", Admitted)
+		letPass(testTimeout)
+		q.observePhase("working", Uncounted)
+		letPass(testTimeout - 1)
+		require.Empty(t, q.takeEnqueued(), "it counts from when there was a place again")
 		letPass(1)
-		require.Equal(t, []types.UID{"b1"}, q.heard())
+		require.Equal(t, []types.UID{"b1"}, q.takeEnqueued())
 	})
 }
 
 func TestWhoWasPassedOverGetsAPlaceWhenItIsAskedFor(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		q := newQueue(1, 0)
-		q.noteAll("late", "b1", "b2")
-		letPass(testPatience)
-		require.True(t, q.ask("b1"))
-		q.becomes("b1", Admitted)
-		require.False(t, q.ask("late"), "its claim is gone")
-		require.False(t, q.ask("b2"))
-		q.becomes("b1", Uncounted)
-		require.Equal(t, []types.UID{"late"}, q.heard(), "but it keeps its age")
-		require.True(t, q.ask("late"))
+		q := newRecordedAdmission(1, 0)
+		q.observeAll("late", "b1", "b2")
+		letPass(testTimeout)
+		require.True(t, q.tryAdmit("b1"))
+		q.observePhase("b1", Admitted)
+		require.False(t, q.tryAdmit("late"), "its claim is gone")
+		require.False(t, q.tryAdmit("b2"))
+		q.observePhase("b1", Uncounted)
+		require.Equal(t, []types.UID{"late"}, q.takeEnqueued(), "but it keeps its age")
+		require.True(t, q.tryAdmit("late"))
 		q.Release("late")
-		require.Equal(t, []types.UID{"b2"}, q.heard(), "and it holds nothing when it is not asked for")
-		require.True(t, q.ask("b2"))
+		require.Equal(t, []types.UID{"b2"}, q.takeEnqueued(), "and it holds nothing when it is not asked for")
+		require.True(t, q.tryAdmit("b2"))
 	})
 }
 
 func TestAPlaceIsTakenFromTheAnswerOn(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		q := newQueue(1, 0)
-		q.noteAll("b1")
-		require.True(t, q.ask("b1"))
-		require.True(t, q.ask("b1"), "it is its own, however often it asks")
+		q := newRecordedAdmission(1, 0)
+		q.observeAll("b1")
+		require.True(t, q.tryAdmit("b1"))
+		require.True(t, q.tryAdmit("b1"), "it is its own, however often it asks")
 		q.Observe(newEntry("b0", -1, ""))
-		require.False(t, q.ask("b0"), "an older one comes before the cache has the write of b1")
+		require.False(t, q.tryAdmit("b0"), "an older one comes before the cache has the write of b1")
 		changed := newEntry("b1", 0, "")
 		changed.Version = "2"
 		q.Observe(changed)
-		require.Empty(t, q.heard(), "a change by somebody else is not that write")
-		q.becomes("b1", Admitted)
-		letPass(10 * testPatience)
-		require.Empty(t, q.heard(), "who prepares may take as long as it needs")
-		q.becomes("b1", Uncounted)
-		require.Equal(t, []types.UID{"b0"}, q.heard())
+		require.Empty(t, q.takeEnqueued(), "a change by somebody else is not that write")
+		q.observePhase("b1", Admitted)
+		letPass(10 * testTimeout)
+		require.Empty(t, q.takeEnqueued(), "who prepares may take as long as it needs")
+		q.observePhase("b1", Uncounted)
+		require.Equal(t, []types.UID{"b0"}, q.takeEnqueued())
 	})
 }
 
 func TestAPlaceIsGivenBackWhenTheWriteFails(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		q := newQueue(1, 0)
-		q.noteAll("b1", "b2")
-		require.False(t, q.ask("b2"))
+		q := newRecordedAdmission(1, 0)
+		q.observeAll("b1", "b2")
+		require.False(t, q.tryAdmit("b2"))
 		for range 6 { // every ten seconds for a minute, the length of the timeout
-			require.True(t, q.ask("b1"))
+			require.True(t, q.tryAdmit("b1"))
 			q.Release("b1")
-			letPass(testPatience / 6)
+			letPass(testTimeout / 6)
 		}
-		require.Equal(t, []types.UID{"b2"}, q.heard(), "it may fail for ever")
-		require.True(t, q.ask("b2"))
-		require.False(t, q.ask("b1"))
+		require.Equal(t, []types.UID{"b2"}, q.takeEnqueued(), "it may fail for ever")
+		require.True(t, q.tryAdmit("b2"))
+		require.False(t, q.tryAdmit("b1"))
 	})
 }
 
 func TestAPlaceThatIsNeverUsedGoesToTheNext(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		q := newQueue(1, 0)
-		q.noteAll("b1", "b2")
-		require.True(t, q.ask("b1"))
-		require.False(t, q.ask("b2"))
-		letPass(testPatience)
-		require.Equal(t, []types.UID{"b2"}, q.heard())
+		q := newRecordedAdmission(1, 0)
+		q.observeAll("b1", "b2")
+		require.True(t, q.tryAdmit("b1"))
+		require.False(t, q.tryAdmit("b2"))
+		letPass(testTimeout)
+		require.Equal(t, []types.UID{"b2"}, q.takeEnqueued())
 	})
 }
 
 func TestWhoIsRefusedIsWokenOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		q := newQueue(2, 0)
-		q.noteAll("a", "b", "c", "d")
-		require.True(t, q.ask("a"))
-		require.True(t, q.ask("b"))
-		require.False(t, q.ask("c"))
-		require.False(t, q.ask("c"))
-		require.False(t, q.ask("d"))
+		q := newRecordedAdmission(2, 0)
+		q.observeAll("a", "b", "c", "d")
+		require.True(t, q.tryAdmit("a"))
+		require.True(t, q.tryAdmit("b"))
+		require.False(t, q.tryAdmit("c"))
+		require.False(t, q.tryAdmit("c"))
+		require.False(t, q.tryAdmit("d"))
 		q.Forget("a")
-		require.Equal(t, []types.UID{"c"}, q.heard())
+		require.Equal(t, []types.UID{"c"}, q.takeEnqueued())
 		q.Observe(newEntry("e", 9, ""))
 		q.Observe(newEntry("e", 9, ""))
-		require.Empty(t, q.heard(), "nothing has changed for anybody")
+		require.Empty(t, q.takeEnqueued(), "nothing has changed for anybody")
 		q.ForgetKey("kind/velero/b")
-		require.Equal(t, []types.UID{"d"}, q.heard(), "c was woken and has not come yet; there is a place for both")
-		require.True(t, q.ask("d"))
-		require.True(t, q.ask("c"))
-		require.False(t, q.ask("e"))
+		require.Equal(t, []types.UID{"d"}, q.takeEnqueued(), "c was woken and has not come yet; there is a place for both")
+		require.True(t, q.tryAdmit("d"))
+		require.True(t, q.tryAdmit("c"))
+		require.False(t, q.tryAdmit("e"))
 	})
 }
 
 func TestACacheThatLagsBehindAWriteGivesNoPlaceBack(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		q := newQueue(1, 0)
-		q.noteAll("a", "b")
-		require.True(t, q.ask("a"))
-		require.False(t, q.ask("b"))
+		q := newRecordedAdmission(1, 0)
+		q.observeAll("a", "b")
+		require.True(t, q.tryAdmit("a"))
+		require.False(t, q.tryAdmit("b"))
 		written := newEntry("a", 0, "")
 		written.Version, written.Phase = "10", Admitted
 		q.Observe(written)
 		stale := newEntry("a", 0, "")
 		stale.Version = "9"
 		q.Observe(stale)
-		require.Empty(t, q.heard())
+		require.Empty(t, q.takeEnqueued())
 		written.Version, written.Phase = "11", Uncounted
 		q.Observe(written)
-		require.Equal(t, []types.UID{"b"}, q.heard())
+		require.Equal(t, []types.UID{"b"}, q.takeEnqueued())
 	})
 }
 
 func TestMoreMayBePreparingThanTheLimit(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		q := newQueue(2, 0)
-		q.noteAll("a", "b", "c", "d")
+		q := newRecordedAdmission(2, 0)
+		q.observeAll("a", "b", "c", "d")
 		for _, uid := range []types.UID{"a", "b", "c"} {
-			q.becomes(uid, Admitted) // restarted movers are not held back
-			require.True(t, q.ask(uid))
+			q.observePhase(uid, Admitted) // restarted movers are not held back
+			require.True(t, q.tryAdmit(uid))
 		}
-		require.False(t, q.ask("d"))
-		q.becomes("a", Uncounted)
-		require.Empty(t, q.heard())
-		q.becomes("b", Uncounted)
-		require.Equal(t, []types.UID{"d"}, q.heard())
+		require.False(t, q.tryAdmit("d"))
+		q.observePhase("a", Uncounted)
+		require.Empty(t, q.takeEnqueued())
+		q.observePhase("b", Uncounted)
+		require.Equal(t, []types.UID{"d"}, q.takeEnqueued())
 	})
 }
 
 func TestAResourceThatIsMadeAnewReplacesTheOld(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		q := newQueue(1, 1)
+		q := newRecordedAdmission(1, 1)
 		old := newEntry("old", 0, "n1")
 		old.Phase = Admitted
 		q.Observe(old)
 		requeue := newEntry("new", 1, "n1")
 		requeue.Key = old.Key
-		require.False(t, q.ask("new"), "it is asked for before it is noted")
+		require.False(t, q.tryAdmit("new"), "it is asked for before it is noted")
 		q.Observe(requeue)
-		require.Equal(t, []types.UID{"new"}, q.heard())
-		require.True(t, q.ask("new"))
+		require.Equal(t, []types.UID{"new"}, q.takeEnqueued())
+		require.True(t, q.tryAdmit("new"))
 		q.Forget("old")
 		q.Forget("new")
 		require.Empty(t, q.known)
@@ -249,27 +249,27 @@ func TestAResourceThatIsMadeAnewReplacesTheOld(t *testing.T) {
 }
 
 func TestWithoutALimitThereIsRoomForEverybody(t *testing.T) {
-	q := newQueue(0, 1)
+	q := newRecordedAdmission(0, 1)
 	for _, uid := range numbered(100) {
 		q.Observe(newEntry(uid, 0, "n1"))
-		require.True(t, q.ask(uid))
+		require.True(t, q.tryAdmit(uid))
 		q.Release(uid)
 		q.Forget(uid)
 	}
-	require.True(t, q.ask("unknown"))
+	require.True(t, q.tryAdmit("unknown"))
 	require.Empty(t, q.known, "nothing is kept")
 }
 
 func TestATransferWhoseNodeBecomesKnownWaitsForThatNode(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		q := newQueue(4, 1)
+		q := newRecordedAdmission(4, 1)
 		first := newEntry("a", 0, "n1")
 		first.Phase = Admitted
 		q.Observe(first)
 		q.Observe(newEntry("r", 1, ""))
 		q.Observe(newEntry("r", 1, "n1"))
-		require.False(t, q.ask("r"))
+		require.False(t, q.tryAdmit("r"))
 		q.Observe(newEntry("r", 1, "n2"))
-		require.Equal(t, []types.UID{"r"}, q.heard())
+		require.Equal(t, []types.UID{"r"}, q.takeEnqueued())
 	})
 }

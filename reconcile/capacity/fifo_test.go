@@ -28,9 +28,9 @@ func uidsOf(candidates []*pending) []types.UID {
 
 func TestWhoMayGo(t *testing.T) {
 	for sentence, is := range map[string]struct {
-		lane   *fifo
-		places int
-		first  []types.UID
+		queue *fifo
+		limit int
+		want  []types.UID
 	}{
 		"nobody waits":                                     {waiting(0), 4, []types.UID{}},
 		"the oldest go first":                              {waiting(2, "b1", "b2", "b3"), 4, []types.UID{"b1", "b2"}},
@@ -49,7 +49,7 @@ func TestWhoMayGo(t *testing.T) {
 		"when no restore waits backups use the last place": {waiting(3, "b1", "b2"), 4, []types.UID{"b1"}},
 	} {
 		t.Run(sentence, func(t *testing.T) {
-			require.Equal(t, is.first, uidsOf(is.lane.first(is.places)))
+			require.Equal(t, is.want, uidsOf(is.queue.first(is.limit)))
 		})
 	}
 }

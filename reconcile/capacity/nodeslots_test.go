@@ -8,9 +8,9 @@ import (
 )
 
 func TestPlacesOfNodesAreApart(t *testing.T) {
-	places := NewNodeSlots("n1", 2, 1)
+	nodeSlots := NewNodeSlots("n1", 2, 1)
 	take := func(node string, uid types.UID, age int) bool {
-		return places.TryAcquire(node, uid, created(age), func() {})
+		return nodeSlots.TryAcquire(node, uid, created(age), func() {})
 	}
 	require.True(t, take("n1", "a", 1))
 	require.True(t, take("n1", "b", 2))
@@ -18,30 +18,30 @@ func TestPlacesOfNodesAreApart(t *testing.T) {
 	require.True(t, take("n2", "d", 4))
 	require.False(t, take("n2", "e", 5), "any other has one")
 	require.True(t, take("n3", "f", 6))
-	require.Equal(t, 2, places.Own().InUse())
+	require.Equal(t, 2, nodeSlots.Own().InUse())
 }
 
 func TestAResourceIsReleasedWhereverItHeldAPlace(t *testing.T) {
-	places := NewNodeSlots("n1", 1, 1)
-	places.ForceAcquire("n2", "a")
-	woken := false
-	require.False(t, places.Queue("n2", "b", created(2), func() { woken = true }))
-	places.Release("a")
-	require.True(t, woken)
-	require.Zero(t, places.Own().InUse())
+	nodeSlots := NewNodeSlots("n1", 1, 1)
+	nodeSlots.ForceAcquire("n2", "a")
+	enqueued := false
+	require.False(t, nodeSlots.Queue("n2", "b", created(2), func() { enqueued = true }))
+	nodeSlots.Release("a")
+	require.True(t, enqueued)
+	require.Zero(t, nodeSlots.Own().InUse())
 }
 
 func TestAResourceThatMovesToAnotherNodeLeavesItsSlot(t *testing.T) {
-	places := NewNodeSlots("n1", 1, 1)
-	places.ForceAcquire("n2", "a")
-	woken := 0
-	require.False(t, places.Queue("n2", "b", created(2), func() { woken++ }))
-	places.ForceAcquire("n3", "a")
-	require.Equal(t, 1, woken)
-	require.True(t, places.TryAcquire("n2", "b", created(2), func() {}))
-	require.Equal(t, 1, places.On("n3").InUse())
-	places.Release("a")
-	places.Release("a")
-	require.Zero(t, places.On("n3").InUse())
-	require.Len(t, places.where, 1)
+	nodeSlots := NewNodeSlots("n1", 1, 1)
+	nodeSlots.ForceAcquire("n2", "a")
+	enqueued := 0
+	require.False(t, nodeSlots.Queue("n2", "b", created(2), func() { enqueued++ }))
+	nodeSlots.ForceAcquire("n3", "a")
+	require.Equal(t, 1, enqueued)
+	require.True(t, nodeSlots.TryAcquire("n2", "b", created(2), func() {}))
+	require.Equal(t, 1, nodeSlots.On("n3").InUse())
+	nodeSlots.Release("a")
+	nodeSlots.Release("a")
+	require.Zero(t, nodeSlots.On("n3").InUse())
+	require.Len(t, nodeSlots.where, 1)
 }

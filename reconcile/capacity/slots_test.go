@@ -16,30 +16,30 @@ import (
 	"github.com/lateen-project/lateen/reconcile/seeds"
 )
 
-// line are Slots that record their enqueue calls.
-type line struct {
+// recordedSlots are Slots that record their enqueue calls.
+type recordedSlots struct {
 	*Slots
-	woken []types.UID
+	enqueued []types.UID
 }
 
-func newLine(limit int) *line { return &line{Slots: NewSlots(limit)} }
+func newRecordedSlots(limit int) *recordedSlots { return &recordedSlots{Slots: NewSlots(limit)} }
 
 // created returns the creation time of the resource with that age; smaller numbers are older.
 func created(age int) time.Time { return time.Unix(1_800_000_000+int64(age), 0) }
 
-func (l *line) queue(uid types.UID, age int) bool {
-	return l.Queue(uid, created(age), func() { l.woken = append(l.woken, uid) })
+func (l *recordedSlots) queue(uid types.UID, age int) bool {
+	return l.Queue(uid, created(age), func() { l.enqueued = append(l.enqueued, uid) })
 }
 
-func (l *line) take(uid types.UID, age int) bool {
-	return l.TryAcquire(uid, created(age), func() { l.woken = append(l.woken, uid) })
+func (l *recordedSlots) tryAcquire(uid types.UID, age int) bool {
+	return l.TryAcquire(uid, created(age), func() { l.enqueued = append(l.enqueued, uid) })
 }
 
-// heard returns the resources enqueued since its last call.
-func (l *line) heard() []types.UID {
-	woken := l.woken
-	l.woken = nil
-	return woken
+// takeEnqueued returns the resources enqueued since its last call.
+func (l *recordedSlots) takeEnqueued() []types.UID {
+	enqueued := l.enqueued
+	l.enqueued = nil
+	return enqueued
 }
 
 func TestSlotsAreNeverMoreThanTheLimit(t *testing.T) {
@@ -52,16 +52,16 @@ func TestSlotsAreNeverMoreThanTheLimit(t *testing.T) {
 	for i := range transfers {
 		all.Go(func() {
 			uid := types.UID(fmt.Sprint(i))
-			woken := make(chan struct{}, 1)
+			enqueued := make(chan struct{}, 1)
 			enqueue := func() {
 				select {
-				case woken <- struct{}{}:
+				case enqueued <- struct{}{}:
 				default:
 				}
 			}
 			for !slots.TryAcquire(uid, created(i%7), enqueue) {
 				select {
-				case <-woken:
+				case <-enqueued:
 				case <-ctx.Done():
 					t.Errorf("transfer %s was never woken", uid)
 					return
@@ -84,8 +84,8 @@ func TestSlotsGoToTheOldestInLine(t *testing.T) {
 	seeds.Each(t, 1, func(t *testing.T, random *rand.Rand) {
 		t.Helper()
 		const waiting = 50
-		slots := newLine(1)
-		require.True(t, slots.take("first", -1))
+		slots := newRecordedSlots(1)
+		require.True(t, slots.tryAcquire("first", -1))
 		for _, age := range random.Perm(waiting) {
 			require.False(t, slots.queue(types.UID(fmt.Sprintf("%02d", age)), age/2), "no slot is free; two of each age")
 		}
@@ -93,68 +93,68 @@ func TestSlotsGoToTheOldestInLine(t *testing.T) {
 		for next := range waiting {
 			slots.Release(holder)
 			holder = types.UID(fmt.Sprintf("%02d", next))
-			require.Equal(t, []types.UID{holder}, slots.heard(), "the oldest is woken, and no other")
-			require.True(t, slots.take(holder, next/2))
+			require.Equal(t, []types.UID{holder}, slots.takeEnqueued(), "the oldest is woken, and no other")
+			require.True(t, slots.tryAcquire(holder, next/2))
 		}
 	})
 }
 
 func TestASlotThatIsFreeWaitsForTheOldest(t *testing.T) {
-	slots := newLine(1)
+	slots := newRecordedSlots(1)
 	require.True(t, slots.queue("old", 1), "free, and nobody is before it")
 	require.False(t, slots.queue("young", 2), "the old one is before it")
-	require.False(t, slots.take("young", 2))
+	require.False(t, slots.tryAcquire("young", 2))
 	require.True(t, slots.queue("older", 0))
-	require.False(t, slots.take("old", 1), "an older one came in the meantime")
-	require.True(t, slots.take("older", 0))
+	require.False(t, slots.tryAcquire("old", 1), "an older one came in the meantime")
+	require.True(t, slots.tryAcquire("older", 0))
 	require.Equal(t, 1, slots.InUse())
 }
 
 func TestAPlaceInLineThatIsGivenUpWakesTheNext(t *testing.T) {
-	slots := newLine(1)
+	slots := newRecordedSlots(1)
 	slots.queue("old", 1)
 	slots.queue("young", 2)
 	slots.Release("old")
-	require.Equal(t, []types.UID{"young"}, slots.heard())
-	require.True(t, slots.take("young", 2))
+	require.Equal(t, []types.UID{"young"}, slots.takeEnqueued())
+	require.True(t, slots.tryAcquire("young", 2))
 }
 
 func TestAsManyAreWokenAsSlotsAreFree(t *testing.T) {
-	slots := newLine(2)
-	slots.take("a", 1)
-	slots.take("b", 2)
+	slots := newRecordedSlots(2)
+	slots.tryAcquire("a", 1)
+	slots.tryAcquire("b", 2)
 	for age, uid := range []types.UID{"c", "d", "e"} {
 		require.False(t, slots.queue(uid, 3+age))
 	}
 	slots.Release("a")
-	require.Equal(t, []types.UID{"c"}, slots.heard())
+	require.Equal(t, []types.UID{"c"}, slots.takeEnqueued())
 	slots.Release("b")
-	require.Equal(t, []types.UID{"c", "d"}, slots.heard(), "c has not come yet")
-	require.True(t, slots.take("d", 4), "it need not wait for c: there is a slot for both")
-	require.False(t, slots.take("e", 5))
-	require.True(t, slots.take("c", 3))
+	require.Equal(t, []types.UID{"c", "d"}, slots.takeEnqueued(), "c has not come yet")
+	require.True(t, slots.tryAcquire("d", 4), "it need not wait for c: there is a slot for both")
+	require.False(t, slots.tryAcquire("e", 5))
+	require.True(t, slots.tryAcquire("c", 3))
 }
 
 func TestWhoAsksTwiceHasOnePlaceInLine(t *testing.T) {
-	slots := newLine(2)
+	slots := newRecordedSlots(2)
 	require.True(t, slots.queue("a", 1))
 	require.True(t, slots.queue("a", 1))
 	require.True(t, slots.queue("b", 2), "there is a slot for both")
 }
 
 func TestNobodyIsWokenWhenNothingBecameFree(t *testing.T) {
-	slots := newLine(2)
-	slots.take("a", 1)
+	slots := newRecordedSlots(2)
+	slots.tryAcquire("a", 1)
 	require.True(t, slots.queue("b", 2), "it may come, and knows")
 	slots.Release("unknown")
-	require.Empty(t, slots.heard())
+	require.Empty(t, slots.takeEnqueued())
 	require.Equal(t, 1, slots.InUse())
 }
 
 func TestASlotThatIsHeldIsNotTakenTwice(t *testing.T) {
-	slots := newLine(1)
-	require.True(t, slots.take("a", 1))
-	require.True(t, slots.take("a", 1), "after an ambiguous answer it is asked for again")
+	slots := newRecordedSlots(1)
+	require.True(t, slots.tryAcquire("a", 1))
+	require.True(t, slots.tryAcquire("a", 1), "after an ambiguous answer it is asked for again")
 	require.True(t, slots.queue("a", 1))
 	require.Equal(t, 1, slots.InUse())
 	slots.Release("a")
@@ -162,19 +162,19 @@ func TestASlotThatIsHeldIsNotTakenTwice(t *testing.T) {
 }
 
 func TestAPlaceInLineIsGivenUp(t *testing.T) {
-	slots := newLine(1)
-	slots.take("a", 1)
+	slots := newRecordedSlots(1)
+	slots.tryAcquire("a", 1)
 	slots.queue("b", 2)
 	slots.queue("c", 3)
 	slots.Release("b")
-	require.Empty(t, slots.heard(), "a still works")
+	require.Empty(t, slots.takeEnqueued(), "a still works")
 	slots.Release("a")
-	require.Equal(t, []types.UID{"c"}, slots.heard())
+	require.Equal(t, []types.UID{"c"}, slots.takeEnqueued())
 	require.Zero(t, slots.InUse())
 }
 
 func TestMoversThatWorkAlreadyMayExceedTheLimit(t *testing.T) {
-	slots := newLine(2)
+	slots := newRecordedSlots(2)
 	for _, uid := range []types.UID{"a", "b", "c"} {
 		slots.ForceAcquire(uid)
 		slots.ForceAcquire(uid)
@@ -183,17 +183,17 @@ func TestMoversThatWorkAlreadyMayExceedTheLimit(t *testing.T) {
 	require.Equal(t, 2, slots.Limit())
 	require.False(t, slots.queue("d", 1))
 	slots.Release("a")
-	require.Empty(t, slots.heard(), "still at the limit")
+	require.Empty(t, slots.takeEnqueued(), "still at the limit")
 	slots.Release("b")
-	require.Equal(t, []types.UID{"d"}, slots.heard())
+	require.Equal(t, []types.UID{"d"}, slots.takeEnqueued())
 }
 
 func TestAMoverThatTurnsOutToWorkLeavesTheLine(t *testing.T) {
-	slots := newLine(1)
-	slots.take("a", 1)
+	slots := newRecordedSlots(1)
+	slots.tryAcquire("a", 1)
 	slots.queue("b", 2)
 	slots.ForceAcquire("b")
 	slots.Release("a")
-	require.Empty(t, slots.heard(), "b holds the slot already")
+	require.Empty(t, slots.takeEnqueued(), "b holds the slot already")
 	require.Equal(t, 1, slots.InUse())
 }

@@ -17,31 +17,31 @@ import (
 	"github.com/lateen-project/lateen/reconcile/seeds"
 )
 
-// roll is an AgentTracker that records its changes, in a synctest bubble.
-type roll struct {
+// trackerFixture is an AgentTracker that records its changes, in a synctest bubble.
+type trackerFixture struct {
 	*AgentTracker
-	lock  sync.Mutex
-	seen  []string
-	nodes map[string]*nodeOfRoll
+	lock    sync.Mutex
+	changes []string
+	nodes   map[string]*watchedNode
 }
 
-func newRoll() *roll {
-	r := &roll{nodes: map[string]*nodeOfRoll{}}
+func newTrackerFixture() *trackerFixture {
+	r := &trackerFixture{nodes: map[string]*watchedNode{}}
 	r.AgentTracker = NewAgentTracker(time.Minute, clock.RealClock{}, r, func(node string) {
 		absent := r.Unavailable(node) // the callback may call the tracker
 		r.lock.Lock()
 		defer r.lock.Unlock()
-		r.seen = append(r.seen, fmt.Sprint(node, " ", absent))
+		r.changes = append(r.changes, fmt.Sprint(node, " ", absent))
 	})
 	return r
 }
 
-// heard returns the changes since its last call.
-func (r *roll) heard() []string {
+// takeChanges returns the changes since its last call.
+func (r *trackerFixture) takeChanges() []string {
 	r.lock.Lock()
 	defer r.lock.Unlock()
-	observed := r.seen
-	r.seen = nil
+	observed := r.changes
+	r.changes = nil
 	return observed
 }
 
@@ -69,7 +69,7 @@ const (
 
 func TestAnAgentThatIsReadyAgainIsReportedThoughItWasNeverAbsent(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		r := newRoll()
+		r := newTrackerFixture()
 		var returned []string
 		r.Returned = func(node string) { returned = append(returned, node) }
 		r.Update(agentPod("a", "n1", isReady, 0))
@@ -81,14 +81,14 @@ func TestAnAgentThatIsReadyAgainIsReportedThoughItWasNeverAbsent(t *testing.T) {
 		require.Equal(t, []string{"n1"}, returned, "its container was started again")
 		r.Update(agentPod("b", "n1", isReady, 3))
 		require.Equal(t, []string{"n1", "n1"}, returned, "it has another pod")
-		require.Empty(t, r.heard(), "no answer has changed")
+		require.Empty(t, r.takeChanges(), "no answer has changed")
 		r.Stop()
 	})
 }
 
 func TestAnAgentThatIsNotReadyForTheGraceIsAbsent(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		r := newRoll()
+		r := newTrackerFixture()
 		r.Update(agentPod("a", "n1", isReady, 0))
 		r.Start()
 		letPass(time.Hour)
@@ -97,13 +97,13 @@ func TestAnAgentThatIsNotReadyForTheGraceIsAbsent(t *testing.T) {
 		letPass(time.Minute - 1)
 		r.Update(agentPod("a", "n1", notReady, 1))
 		require.False(t, r.Unavailable("n1"))
-		require.Empty(t, r.heard())
+		require.Empty(t, r.takeChanges())
 		letPass(1)
 		require.True(t, r.Unavailable("n1"))
-		require.Equal(t, []string{"n1 true"}, r.heard())
+		require.Equal(t, []string{"n1 true"}, r.takeChanges())
 		letPass(time.Hour)
 		r.Update(agentPod("a", "n1", isReady, 2))
-		require.Equal(t, []string{"n1 false"}, r.heard())
+		require.Equal(t, []string{"n1 false"}, r.takeChanges())
 		require.False(t, r.Unavailable("n1"))
 	})
 }
@@ -112,7 +112,7 @@ func TestWhatNodesSayOfTheTimeIsNotCompared(t *testing.T) {
 	for sentence, transition := range map[string]int{"the node's clock is behind": -1_000_000_000, "the node's clock is ahead": 1_000_000_000} {
 		t.Run(sentence, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				r := newRoll()
+				r := newTrackerFixture()
 				r.Start()
 				r.Update(agentPod("a", "n1", notReady, transition))
 				letPass(time.Minute - 1)
@@ -126,7 +126,7 @@ func TestWhatNodesSayOfTheTimeIsNotCompared(t *testing.T) {
 
 func TestNobodyIsAbsentBeforeTheTermHasLastedForTheGrace(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		r := newRoll()
+		r := newTrackerFixture()
 		r.Update(agentPod("a", "n1", notReady, -1000))
 		letPass(time.Hour)
 		require.False(t, r.Unavailable("n1"), "the cache is not complete: another pod may be Ready there")
@@ -134,19 +134,19 @@ func TestNobodyIsAbsentBeforeTheTermHasLastedForTheGrace(t *testing.T) {
 		r.Start()
 		require.False(t, r.Unavailable("unknown"))
 		letPass(time.Minute - 1)
-		require.Empty(t, r.heard())
+		require.Empty(t, r.takeChanges())
 		letPass(1)
-		require.ElementsMatch(t, []string{"n1 true", "asked for early true", "unknown true"}, r.heard())
+		require.ElementsMatch(t, []string{"n1 true", "asked for early true", "unknown true"}, r.takeChanges())
 		require.True(t, r.Unavailable("asked for only now"), "it was never there")
-		require.Empty(t, r.heard(), "who asks has the answer")
+		require.Empty(t, r.takeChanges(), "who asks has the answer")
 		r.Update(agentPod("b", "unknown", isReady, 0))
-		require.Equal(t, []string{"unknown false"}, r.heard())
+		require.Equal(t, []string{"unknown false"}, r.takeChanges())
 	})
 }
 
 func TestOneReadyPodIsEnough(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		r := newRoll()
+		r := newTrackerFixture()
 		r.Start()
 		r.Update(agentPod("old", "n1", isReady, 0))
 		r.Update(agentPod("new", "n1", notReady, 0))
@@ -155,16 +155,16 @@ func TestOneReadyPodIsEnough(t *testing.T) {
 		r.Delete(agentPod("old", "n1", isReady, 0))
 		letPass(time.Hour)
 		require.False(t, r.Unavailable("n1"))
-		require.Empty(t, r.heard())
+		require.Empty(t, r.takeChanges())
 		r.Delete(agentPod("new", "n1", isReady, 1))
 		letPass(time.Minute)
-		require.Equal(t, []string{"n1 true"}, r.heard())
+		require.Equal(t, []string{"n1 true"}, r.takeChanges())
 	})
 }
 
 func TestAnAgentThatTerminatesIsNotReady(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		r := newRoll()
+		r := newTrackerFixture()
 		r.Start()
 		r.Update(agentPod("a", "n1", isReady, 0))
 		letPass(time.Hour)
@@ -172,31 +172,31 @@ func TestAnAgentThatTerminatesIsNotReady(t *testing.T) {
 		letPass(time.Minute / 2)
 		r.Update(terminating(agentPod("a", "n1", notReady, 30)))
 		letPass(time.Minute / 2)
-		require.Equal(t, []string{"n1 true"}, r.heard(), "that its condition follows is not a new beginning")
+		require.Equal(t, []string{"n1 true"}, r.takeChanges(), "that its condition follows is not a new beginning")
 	})
 }
 
 func TestAnAgentThatWasReadyInBetweenIsMissedAnew(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		r := newRoll()
+		r := newTrackerFixture()
 		r.Start()
 		r.Update(agentPod("a", "n1", notReady, 0))
 		letPass(time.Minute - 1)
 		r.Update(agentPod("a", "n1", notReady, 59)) // the watch has delivered only the last of two changes
 		letPass(time.Minute - 1)
-		require.Empty(t, r.heard())
+		require.Empty(t, r.takeChanges())
 		letPass(1)
-		require.Equal(t, []string{"n1 true"}, r.heard())
+		require.Equal(t, []string{"n1 true"}, r.takeChanges())
 		r.Update(agentPod("a", "n1", notReady, 120))
-		require.Equal(t, []string{"n1 false"}, r.heard())
+		require.Equal(t, []string{"n1 false"}, r.takeChanges())
 		letPass(time.Minute)
-		require.Equal(t, []string{"n1 true"}, r.heard())
+		require.Equal(t, []string{"n1 true"}, r.takeChanges())
 	})
 }
 
 func TestAPodThatIsMadeAnewUnderItsNameReplacesTheOld(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		r := newRoll()
+		r := newTrackerFixture()
 		r.Start()
 		r.Update(agentPod("a", "n1", isReady, 0))
 		requeue := agentPod("a", "n1", notReady, 9)
@@ -204,35 +204,35 @@ func TestAPodThatIsMadeAnewUnderItsNameReplacesTheOld(t *testing.T) {
 		r.Update(requeue)
 		r.Delete(agentPod("a", "n1", isReady, 0)) // a late event
 		letPass(time.Minute)
-		require.Equal(t, []string{"n1 true"}, r.heard())
+		require.Equal(t, []string{"n1 true"}, r.takeChanges())
 		requeue = agentPod("a", "n1", isReady, 10)
 		requeue.UID = "another"
 		r.Update(requeue)
-		require.Equal(t, []string{"n1 false"}, r.heard())
+		require.Equal(t, []string{"n1 false"}, r.takeChanges())
 	})
 }
 
 func TestAPodThatIsNotScheduledIsOnNoNode(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		r := newRoll()
+		r := newTrackerFixture()
 		r.Start()
 		r.Update(agentPod("a", "", isReady, 0))
 		r.Delete(agentPod("a", "", isReady, 0))
 		letPass(time.Hour)
-		require.Empty(t, r.heard())
+		require.Empty(t, r.takeChanges())
 	})
 }
 
 func TestAfterTheTermNothingChanges(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		r := newRoll()
+		r := newTrackerFixture()
 		r.Start()
 		r.Update(agentPod("a", "n1", notReady, 0))
 		letPass(time.Minute - 1)
 		r.Stop()
 		letPass(time.Hour)
 		r.Update(agentPod("a", "n1", isReady, 0))
-		require.Empty(t, r.heard())
+		require.Empty(t, r.takeChanges())
 		require.False(t, r.Unavailable("n1"))
 	})
 }
@@ -242,7 +242,7 @@ func TestEveryChangeOfTheAnswerIsTold(t *testing.T) {
 	seeds.Each(t, 1, func(t *testing.T, random *rand.Rand) {
 		t.Helper()
 		synctest.Test(t, func(t *testing.T) {
-			r := newRoll()
+			r := newTrackerFixture()
 			r.Start()
 			readyAt := map[string]time.Time{} // when the node last had a Ready pod
 			began, flips := time.Now(), 0
@@ -273,7 +273,7 @@ func TestEveryChangeOfTheAnswerIsTold(t *testing.T) {
 						readyAt[known.Spec.NodeName] = time.Now()
 					}
 				}
-				reported := r.heard()
+				reported := r.takeChanges()
 				for _, node := range []string{"n0", "n1", "n2"} {
 					since := readyAt[node]
 					if since.IsZero() {

@@ -27,17 +27,17 @@ import (
 
 const testLease = "lateen-coordinator"
 
-// parliament is an API server for one Lease and its candidates, in a synctest bubble. Unlike client-go's tracker
+// election is an API server for one Lease and its candidates, in a synctest bubble. Unlike client-go's tracker
 // alone, it refuses a write with an old resourceVersion.
-type parliament struct {
-	t       *testing.T
-	lock    sync.Mutex
-	tracker clienttesting.ObjectTracker
-	version int
-	watches []watch.Interface
-	all     []*member
-	spread  time.Duration // of candidates that join
-	answers time.Duration // duration of a GET of candidates that join
+type election struct {
+	t          *testing.T
+	lock       sync.Mutex
+	tracker    clienttesting.ObjectTracker
+	version    int
+	watches    []watch.Interface
+	candidates []*candidate
+	spread     time.Duration // of candidates that join
+	latency    time.Duration // duration of a GET of candidates that join
 
 	identity, former string // of the next candidate, if set
 }
@@ -45,58 +45,58 @@ type parliament struct {
 // remote is a client whose answers take time.
 type remote struct {
 	*fake.Clientset
-	answers time.Duration
+	latency time.Duration
 }
 
 type remoteGroup struct {
 	coordinationclient.CoordinationV1Interface
-	answers time.Duration
+	latency time.Duration
 }
 
 type remoteLeases struct {
 	coordinationclient.LeaseInterface
-	answers time.Duration
+	latency time.Duration
 }
 
 func (r remote) CoordinationV1() coordinationclient.CoordinationV1Interface {
-	return remoteGroup{r.Clientset.CoordinationV1(), r.answers}
+	return remoteGroup{r.Clientset.CoordinationV1(), r.latency}
 }
 
 func (r remoteGroup) Leases(namespace string) coordinationclient.LeaseInterface {
-	return remoteLeases{r.CoordinationV1Interface.Leases(namespace), r.answers}
+	return remoteLeases{r.CoordinationV1Interface.Leases(namespace), r.latency}
 }
 
 func (r remoteLeases) Get(ctx context.Context, name string, opts metav1.GetOptions) (*coordinationv1.Lease, error) {
-	<-time.NewTimer(r.answers).C
+	<-time.NewTimer(r.latency).C
 	return r.LeaseInterface.Get(ctx, name, opts)
 }
 
-// member is one candidate.
-type member struct {
+// candidate is an agent that campaigns for the Lease.
+type candidate struct {
 	*Coordinator
 	client *fake.Clientset
 	stop   context.CancelFunc
 	done   chan struct{} // closed when Run has returned
 
-	lock    sync.Mutex
-	cut     bool          // its requests fail
-	leading bool          // its term runs
-	terms   int           // number of started terms
-	lingers time.Duration // how long its term takes to end
+	lock         sync.Mutex
+	disconnected bool          // its requests fail
+	leading      bool          // its term runs
+	terms        int           // number of started terms
+	stopDelay    time.Duration // how long its term takes to end
 }
 
-func newParliament(t *testing.T) *parliament {
+func newElection(t *testing.T) *election {
 	t.Helper()
-	return &parliament{t: t, tracker: clienttesting.NewObjectTracker(scheme.Scheme, scheme.Codecs.UniversalDecoder())}
+	return &election{t: t, tracker: clienttesting.NewObjectTracker(scheme.Scheme, scheme.Codecs.UniversalDecoder())}
 }
 
 // join creates a candidate and starts its campaign.
-func (p *parliament) join(lingers time.Duration) *member {
+func (p *election) join(lingers time.Duration) *candidate {
 	p.t.Helper()
-	m := &member{client: &fake.Clientset{}, done: make(chan struct{}), lingers: lingers}
+	m := &candidate{client: &fake.Clientset{}, done: make(chan struct{}), stopDelay: lingers}
 	m.client.AddReactor("*", "*", func(action clienttesting.Action) (bool, runtime.Object, error) {
 		m.lock.Lock()
-		cut := m.cut
+		cut := m.disconnected
 		m.lock.Unlock()
 		if cut {
 			return true, nil, errors.New("connection refused")
@@ -112,12 +112,12 @@ func (p *parliament) join(lingers time.Duration) *member {
 	})
 	var err error
 	m.Coordinator, err = NewCoordinator(Options{
-		Client: remote{m.client, p.answers}, Namespace: "velero", Name: testLease, Identity: cmp.Or(p.identity, fmt.Sprintf("agent-%d", len(p.all))), Former: p.former, Clock: clock.RealClock{}, Spread: p.spread,
+		Client: remote{m.client, p.latency}, Namespace: "velero", Name: testLease, Identity: cmp.Or(p.identity, fmt.Sprintf("agent-%d", len(p.candidates))), Former: p.former, Clock: clock.RealClock{}, Spread: p.spread,
 	})
 	require.NoError(p.t, err)
 	ctx, stop := context.WithCancel(klog.NewContext(p.t.Context(), klog.Logger{}))
 	m.stop = stop
-	p.all = append(p.all, m)
+	p.candidates = append(p.candidates, m)
 	go func() {
 		defer close(m.done)
 		if err := m.Run(ctx, m.term); err != nil {
@@ -132,32 +132,32 @@ func (p *parliament) join(lingers time.Duration) *member {
 }
 
 // term is the work of a coordinator: it runs until the context ends, and takes a while to stop.
-func (m *member) term(ctx context.Context) {
+func (m *candidate) term(ctx context.Context) {
 	m.lock.Lock()
 	m.leading = true
 	m.terms++
 	m.lock.Unlock()
 	<-ctx.Done()
-	<-time.NewTimer(m.lingers).C
+	<-time.NewTimer(m.stopDelay).C
 	m.lock.Lock()
 	m.leading = false
 	m.lock.Unlock()
 }
 
-func (m *member) leads() bool {
+func (m *candidate) leads() bool {
 	m.lock.Lock()
 	defer m.lock.Unlock()
 	return m.leading
 }
 
-func (m *member) sever(cut bool) {
+func (m *candidate) disconnect(cut bool) {
 	m.lock.Lock()
 	defer m.lock.Unlock()
-	m.cut = cut
+	m.disconnected = cut
 }
 
 // serve answers a request like an API server.
-func (p *parliament) serve(action clienttesting.Action) (bool, runtime.Object, error) {
+func (p *election) serve(action clienttesting.Action) (bool, runtime.Object, error) {
 	p.lock.Lock()
 	defer p.lock.Unlock()
 	if update, ok := action.(clienttesting.UpdateAction); ok {
@@ -181,10 +181,10 @@ func (p *parliament) serve(action clienttesting.Action) (bool, runtime.Object, e
 	return clienttesting.ObjectReaction(p.tracker)(action)
 }
 
-// leaders returns the members whose term runs.
-func (p *parliament) leaders() []*member {
-	var leaders []*member
-	for _, m := range p.all {
+// leaders returns the candidates whose term runs.
+func (p *election) leaders() []*candidate {
+	var leaders []*candidate
+	for _, m := range p.candidates {
 		if m.leads() {
 			leaders = append(leaders, m)
 		}
@@ -192,18 +192,18 @@ func (p *parliament) leaders() []*member {
 	return leaders
 }
 
-// leader returns the only member whose term runs.
-func (p *parliament) leader() *member {
+// leader returns the only candidate whose term runs.
+func (p *election) leader() *candidate {
 	p.t.Helper()
 	leaders := p.leaders()
 	require.Len(p.t, leaders, 1)
 	return leaders[0]
 }
 
-// requests counts all requests since its last call, by verb, except those of the given members.
-func (p *parliament) requests(but ...*member) map[string]int {
+// requests counts all requests since its last call, by verb, except those of the given candidates.
+func (p *election) requests(but ...*candidate) map[string]int {
 	verbs := map[string]int{}
-	for _, m := range p.all {
+	for _, m := range p.candidates {
 		for _, action := range m.client.Actions() {
 			if len(but) == 0 || m != but[0] {
 				verbs[action.GetVerb()]++
@@ -214,8 +214,8 @@ func (p *parliament) requests(but ...*member) map[string]int {
 	return verbs
 }
 
-// pass advances the time, and requires that no two terms run at once.
-func (p *parliament) pass(d time.Duration) {
+// advance advances the time, and requires that no two terms run at once.
+func (p *election) advance(d time.Duration) {
 	p.t.Helper()
 	for ; d > 0; d -= time.Second {
 		<-time.NewTimer(min(d, time.Second)).C
@@ -225,7 +225,7 @@ func (p *parliament) pass(d time.Duration) {
 }
 
 // lease returns the stored Lease.
-func (p *parliament) lease() *coordinationv1.Lease {
+func (p *election) lease() *coordinationv1.Lease {
 	p.t.Helper()
 	lease, err := p.tracker.Get(coordinationv1.SchemeGroupVersion.WithResource("leases"), "velero", testLease)
 	require.NoError(p.t, err)
@@ -233,7 +233,7 @@ func (p *parliament) lease() *coordinationv1.Lease {
 }
 
 // endWatches ends all watches, as an API server does after some minutes.
-func (p *parliament) endWatches(last ...runtime.Object) {
+func (p *election) endWatches(last ...runtime.Object) {
 	p.lock.Lock()
 	watches := p.watches
 	p.watches = nil
@@ -247,6 +247,6 @@ func (p *parliament) endWatches(last ...runtime.Object) {
 }
 
 // expireWatches ends all watches because their resourceVersion is too old.
-func (p *parliament) expireWatches() {
+func (p *election) expireWatches() {
 	p.endWatches(&apierrors.NewResourceExpired("too old resource version").ErrStatus)
 }

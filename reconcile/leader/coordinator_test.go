@@ -13,14 +13,14 @@ import (
 
 func TestTheFirstCandidateMakesTheLeaseAndRenewsIt(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		p := newParliament(t)
+		p := newElection(t)
 		m := p.join(0)
-		p.pass(2 * time.Second)
+		p.advance(2 * time.Second)
 		require.Same(t, m, p.leader())
 		require.Equal(t, map[string]int{"list": 1, "watch": 1, "get": 1, "create": 1, "update": 1}, p.requests())
 		require.Equal(t, "agent-0", *p.lease().Spec.HolderIdentity)
 		require.Equal(t, int32(30), *p.lease().Spec.LeaseDurationSeconds)
-		p.pass(time.Hour)
+		p.advance(time.Hour)
 		require.Same(t, m, p.leader())
 		require.Equal(t, 1, m.terms)
 		require.Equal(t, map[string]int{"update": 720}, p.requests(), "one renewal in five seconds")
@@ -29,15 +29,15 @@ func TestTheFirstCandidateMakesTheLeaseAndRenewsIt(t *testing.T) {
 
 func TestIdleCandidatesMakeNoRequestButTheirWatches(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		p := newParliament(t)
+		p := newElection(t)
 		leader := p.join(0)
-		p.pass(2 * time.Second)
+		p.advance(2 * time.Second)
 		for range 500 {
 			p.join(0)
 		}
-		p.pass(time.Second)
+		p.advance(time.Second)
 		require.Equal(t, map[string]int{"list": 500, "watch": 500}, p.requests(leader), "each lists once and watches")
-		p.pass(5 * time.Minute)
+		p.advance(5 * time.Minute)
 		require.Same(t, leader, p.leader())
 		require.Empty(t, p.requests(leader))
 	})
@@ -47,20 +47,20 @@ func TestAReleaseDoesNotBringAllCandidatesAtOnce(t *testing.T) {
 	for sentence, absent := range map[string]bool{"the Lease is given back": false, "there is no Lease": true} {
 		t.Run(sentence, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				p := newParliament(t)
+				p := newElection(t)
 				if !absent {
 					p.join(0)
-					p.pass(2 * time.Second)
+					p.advance(2 * time.Second)
 				}
 				for range 500 {
 					p.join(0)
 				}
 				if !absent {
-					p.pass(time.Second)
+					p.advance(time.Second)
 					p.requests()
-					p.all[0].stop()
+					p.candidates[0].stop()
 				}
-				p.pass(2 * time.Second)
+				p.advance(2 * time.Second)
 				p.leader()
 				requests := p.requests()
 				delete(requests, "list")
@@ -77,15 +77,15 @@ func TestAReleaseDoesNotBringAllCandidatesAtOnce(t *testing.T) {
 
 func TestWhoLosesAnElectionIsIdleAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		p := newParliament(t)
-		p.spread, p.answers = 1, time.Second/10 // all campaign at once, and none observes the winner first
+		p := newElection(t)
+		p.spread, p.latency = 1, time.Second/10 // all campaign at once, and none observes the winner first
 		for range 50 {
 			p.join(0)
 		}
-		p.pass(2 * time.Second)
+		p.advance(2 * time.Second)
 		leader := p.leader()
 		require.Equal(t, 49, p.requests(leader)["get"], "all took part")
-		p.pass(5 * time.Minute)
+		p.advance(5 * time.Minute)
 		require.Empty(t, p.requests(leader))
 		require.Same(t, leader, p.leader())
 	})
@@ -93,36 +93,36 @@ func TestWhoLosesAnElectionIsIdleAgain(t *testing.T) {
 
 func TestALeaseThatIsListedAgainOrLabelledIsNotRenewed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		p := newParliament(t)
+		p := newElection(t)
 		first := p.join(0)
-		p.pass(2 * time.Second)
+		p.advance(2 * time.Second)
 		second := p.join(0)
-		p.pass(time.Minute)
-		first.sever(true)
-		p.pass(10 * time.Second)
+		p.advance(time.Minute)
+		first.disconnect(true)
+		p.advance(10 * time.Second)
 		p.expireWatches()
-		p.pass(10 * time.Second)
+		p.advance(10 * time.Second)
 		lease := p.lease().DeepCopy()
 		lease.Labels = map[string]string{"team": "storage"}
 		_, err := second.client.CoordinationV1().Leases("velero").Update(t.Context(), lease, metav1.UpdateOptions{})
 		require.NoError(t, err)
-		p.pass(12 * time.Second)
+		p.advance(12 * time.Second)
 		require.Same(t, second, p.leader())
 	})
 }
 
 func TestTheLeaseIsGivenBackWhenTheTermHasEnded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		p := newParliament(t)
+		p := newElection(t)
 		first := p.join(40 * time.Second) // longer than the Lease lasts
-		p.pass(2 * time.Second)
+		p.advance(2 * time.Second)
 		second := p.join(0)
-		p.pass(time.Minute)
+		p.advance(time.Minute)
 		first.stop()
-		p.pass(39 * time.Second)
+		p.advance(39 * time.Second)
 		require.Same(t, first, p.leader(), "it renews while its term comes to its end")
 		require.Equal(t, "agent-0", *p.lease().Spec.HolderIdentity)
-		p.pass(3 * time.Second)
+		p.advance(3 * time.Second)
 		require.Same(t, second, p.leader(), "at once, and not when the Lease has expired")
 		<-first.done
 	})
@@ -130,16 +130,16 @@ func TestTheLeaseIsGivenBackWhenTheTermHasEnded(t *testing.T) {
 
 func TestTheLeaseOfACandidateThatDiedExpires(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		p := newParliament(t)
+		p := newElection(t)
 		first := p.join(0)
-		p.pass(2 * time.Second)
+		p.advance(2 * time.Second)
 		second := p.join(0)
-		p.pass(time.Minute)
-		first.sever(true) // like a process that dies; this one ends its term when it cannot renew
+		p.advance(time.Minute)
+		first.disconnect(true) // like a process that dies; this one ends its term when it cannot renew
 		p.requests()
-		p.pass(19 * time.Second)
+		p.advance(19 * time.Second)
 		require.Empty(t, p.requests(first))
-		p.pass(13 * time.Second)
+		p.advance(13 * time.Second)
 		require.Same(t, second, p.leader(), "30 s after the last renewal that it saw, and its share of the spread")
 		requests := p.requests(first)
 		require.Equal(t, 1, requests["get"], "it does not wait for the Lease to expire once more: %v", requests)
@@ -149,47 +149,47 @@ func TestTheLeaseOfACandidateThatDiedExpires(t *testing.T) {
 
 func TestACoordinatorThatCannotRenewEndsItsTermBeforeTheNextBegins(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		p := newParliament(t)
+		p := newElection(t)
 		first := p.join(3 * time.Second)
-		p.pass(2 * time.Second)
+		p.advance(2 * time.Second)
 		p.join(0)
-		p.pass(8 * time.Second)
-		first.sever(true)
-		p.pass(24 * time.Second)
+		p.advance(8 * time.Second)
+		first.disconnect(true)
+		p.advance(24 * time.Second)
 		require.Empty(t, p.leaders(), "20 s without a renewal and 3 s to come to its end")
-		first.sever(false)
-		p.pass(time.Minute)
+		first.disconnect(false)
+		p.advance(time.Minute)
 		p.leader()
-		require.LessOrEqual(t, first.terms+p.all[1].terms, 3)
+		require.LessOrEqual(t, first.terms+p.candidates[1].terms, 3)
 	})
 }
 
 func TestACoordinatorThatSeesAnotherOneStops(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		p := newParliament(t)
+		p := newElection(t)
 		m := p.join(0)
-		p.pass(2 * time.Second)
+		p.advance(2 * time.Second)
 		lease := p.lease().DeepCopy()
 		*lease.Spec.HolderIdentity = "usurper"
 		_, err := p.join(0).client.CoordinationV1().Leases("velero").Update(t.Context(), lease, metav1.UpdateOptions{})
 		require.NoError(t, err)
-		p.pass(time.Second)
+		p.advance(time.Second)
 		require.False(t, m.leads(), "at once: not when it has failed to renew for 20 s")
 		require.Equal(t, "usurper", *p.lease().Spec.HolderIdentity, "what it does not hold it does not give back")
-		p.pass(40 * time.Second)
+		p.advance(40 * time.Second)
 		p.leader()
 	})
 }
 
 func TestALeaseThatIsDeletedIsMadeAnew(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		p := newParliament(t)
+		p := newElection(t)
 		p.join(0)
-		p.pass(2 * time.Second)
+		p.advance(2 * time.Second)
 		p.join(0)
-		p.pass(time.Second)
-		require.NoError(t, p.all[0].client.CoordinationV1().Leases("velero").Delete(t.Context(), testLease, metav1.DeleteOptions{}))
-		p.pass(10 * time.Second)
+		p.advance(time.Second)
+		require.NoError(t, p.candidates[0].client.CoordinationV1().Leases("velero").Delete(t.Context(), testLease, metav1.DeleteOptions{}))
+		p.advance(10 * time.Second)
 		p.leader()
 		require.NotEmpty(t, *p.lease().Spec.HolderIdentity)
 	})
@@ -197,51 +197,51 @@ func TestALeaseThatIsDeletedIsMadeAnew(t *testing.T) {
 
 func TestAWatchThatEndsIsBegunAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		p := newParliament(t)
+		p := newElection(t)
 		first := p.join(0)
-		p.pass(2 * time.Second)
+		p.advance(2 * time.Second)
 		second := p.join(0)
-		p.pass(time.Second)
+		p.advance(time.Second)
 		p.requests()
 		for range 10 {
 			p.endWatches()
-			p.pass(5 * time.Minute)
+			p.advance(5 * time.Minute)
 		}
 		requests := p.requests(first)
 		require.Equal(t, map[string]int{"watch": 10}, requests)
 		first.stop()
-		p.pass(2 * time.Second)
+		p.advance(2 * time.Second)
 		require.Same(t, second, p.leader())
 	})
 }
 
 func TestAWatchThatIsTooOldIsBegunWithAList(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		p := newParliament(t)
+		p := newElection(t)
 		first := p.join(0)
-		p.pass(2 * time.Second)
+		p.advance(2 * time.Second)
 		second := p.join(0)
-		p.pass(time.Second)
+		p.advance(time.Second)
 		p.requests()
 		p.expireWatches()
-		p.pass(time.Minute)
+		p.advance(time.Minute)
 		requests := p.requests(first)
 		require.Equal(t, map[string]int{"list": 1, "watch": 1}, requests)
 		require.Same(t, first, p.leader())
 		first.stop()
-		p.pass(2 * time.Second)
+		p.advance(2 * time.Second)
 		require.Same(t, second, p.leader())
 	})
 }
 
 func TestACandidateWaitsUntilItKnowsTheLease(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		p := newParliament(t)
+		p := newElection(t)
 		p.join(0)
-		p.pass(2 * time.Second)
+		p.advance(2 * time.Second)
 		blind := p.join(0)
-		blind.sever(true)
-		p.pass(5 * time.Minute)
+		blind.disconnect(true)
+		p.advance(5 * time.Minute)
 		require.Zero(t, blind.terms)
 	})
 }
@@ -256,7 +256,7 @@ func TestDurationsThatCannotWorkAreRefused(t *testing.T) {
 
 func TestTheSpreadIsBoundedAndEachHasItsOwn(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		p := newParliament(t)
+		p := newElection(t)
 		shares := map[time.Duration]bool{}
 		for range 100 {
 			m := p.join(0)

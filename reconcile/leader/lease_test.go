@@ -50,17 +50,17 @@ func TestAContainerThatIsStartedAgainInItsPodTakesItsLeaseBackAtOnce(t *testing.
 	} {
 		t.Run(sentence, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				p := newParliament(t)
+				p := newElection(t)
 				p.identity, p.former = "n1_pod-uid_killed", "n1_pod-uid_"
 				killed := p.join(0)
-				p.pass(2 * time.Second)
-				killed.sever(true)
+				p.advance(2 * time.Second)
+				killed.disconnect(true)
 				killed.stop()
 				<-killed.done
 				require.Equal(t, "n1_pod-uid_killed", *p.lease().Spec.HolderIdentity)
 				p.identity, p.former = test.former+"started", test.former
 				requeue := p.join(0)
-				p.pass(test.within)
+				p.advance(test.within)
 				require.Equal(t, test.leads, requeue.leads())
 			})
 		})

@@ -23,7 +23,7 @@ func ready() Repository {
 	return Repository{UID: "6f1c", Kopia: true, Ready: true, Created: ago(100 * time.Hour), Last: ago(2 * time.Hour), Frequency: time.Hour}
 }
 
-func there() Location { return Location{Exists: true} }
+func existing() Location { return Location{Exists: true} }
 
 // job is a job of Lateen, recorded if it is finished.
 func job(created time.Time, outcome objects.JobOutcome) objects.JobStatus {

@@ -48,60 +48,60 @@ func TestNext(t *testing.T) {
 		location Location
 		want     Step
 	}{
-		"it is due since its frequency after the last success": {func(*Repository) {}, nil, there(), Step{Action: Start, Due: ago(time.Hour), Factor: 1}},
-		"it is due in half an hour, and looked at then":        {func(r *Repository) { r.Last = ago(30 * time.Minute) }, nil, there(), Step{After: 30 * time.Minute}},
-		"it was never maintained":                              {func(r *Repository) { r.Last = time.Time{} }, nil, there(), Step{Action: Start, Due: ago(100 * time.Hour), Factor: 1}},
-		"it has no frequency yet":                              {func(r *Repository) { r.Frequency = 0 }, nil, there(), Step{Action: Start, Due: ago(time.Hour), Factor: 1}},
+		"it is due since its frequency after the last success": {func(*Repository) {}, nil, existing(), Step{Action: Start, Due: ago(time.Hour), Factor: 1}},
+		"it is due in half an hour, and looked at then":        {func(r *Repository) { r.Last = ago(30 * time.Minute) }, nil, existing(), Step{After: 30 * time.Minute}},
+		"it was never maintained":                              {func(r *Repository) { r.Last = time.Time{} }, nil, existing(), Step{Action: Start, Due: ago(100 * time.Hour), Factor: 1}},
+		"it has no frequency yet":                              {func(r *Repository) { r.Frequency = 0 }, nil, existing(), Step{Action: Start, Due: ago(time.Hour), Factor: 1}},
 		"its location is read-only":                            {func(*Repository) {}, nil, Location{Exists: true, ReadOnly: true}, Step{Reason: ReadOnly}},
 		"its location is missing":                              {func(*Repository) {}, nil, Location{}, Step{Reason: NoLocation}},
-		"it is not ready":                                      {func(r *Repository) { r.Ready = false }, nil, there(), Step{Reason: NotReady}},
-		"it is of another type, and its jobs are none of ours": {func(r *Repository) { r.Kopia = false }, []objects.JobStatus{podless(time.Hour)}, there(), Step{Reason: NotKopia}},
-		"it is being deleted":                                  {func(r *Repository) { r.Deleting = true }, nil, there(), Step{Reason: Deleting}},
-		"a job runs":                                           {func(*Repository) {}, []objects.JobStatus{job(ago(time.Hour), objects.JobUnfinished)}, there(), Step{Reason: AlreadyRunning}},
-		"a job has no pod yet":                                 {func(*Repository) {}, []objects.JobStatus{podless(time.Minute)}, there(), Step{Reason: AlreadyRunning, After: time.Minute}},
-		"a job will never have a pod":                          {func(*Repository) {}, []objects.JobStatus{podless(2 * time.Minute)}, there(), Step{Action: Abandon, Jobs: []objects.JobStatus{endedNow(podless(2 * time.Minute))}, Factor: 1}},
-		"the clock of the API server is hours behind":          {func(*Repository) {}, []objects.JobStatus{skewed(-3*time.Hour, podless(time.Minute))}, there(), Step{Reason: AlreadyRunning, After: time.Minute}},
-		"the clock of the API server is hours ahead":           {func(*Repository) {}, []objects.JobStatus{skewed(3*time.Hour, podless(2*time.Minute))}, there(), Step{Action: Abandon, Jobs: []objects.JobStatus{endedNow(skewed(3*time.Hour, podless(2*time.Minute)))}, Factor: 1}},
-		"a job has a pod that does not run yet":                {func(*Repository) {}, []objects.JobStatus{pending(29 * time.Minute)}, there(), Step{Reason: AlreadyRunning, After: time.Minute}},
-		"a job has a pod that never runs":                      {func(*Repository) {}, []objects.JobStatus{pending(30 * time.Minute)}, there(), Step{Action: Abandon, Jobs: []objects.JobStatus{endedNow(pending(30 * time.Minute))}, Factor: 1}},
-		"Kubernetes ends ours when their time is up":           {func(*Repository) {}, []objects.JobStatus{job(ago(13*time.Hour), objects.JobUnfinished)}, there(), Step{Reason: AlreadyRunning}},
-		"one of the server's has no deadline":                  {func(*Repository) {}, []objects.JobStatus{unlimited(11 * time.Hour)}, there(), Step{Reason: AlreadyRunning, After: time.Hour}},
-		"and its time is up, too":                              {func(*Repository) {}, []objects.JobStatus{unlimited(12 * time.Hour)}, there(), Step{Action: Abandon, Jobs: []objects.JobStatus{endedNow(unlimited(12 * time.Hour))}, Factor: 1}},
-		"a job that was given up counts as failed, in numbers": {func(*Repository) {}, []objects.JobStatus{recorded(podless(3 * time.Minute))}, there(), Step{Action: MarkFailed, Jobs: []objects.JobStatus{recorded(podless(3 * time.Minute))}}},
-		"Kubernetes then calls it failed, which is waited for": {func(*Repository) {}, []objects.JobStatus{recorded(released(podless(3*time.Minute), 0))}, there(), Step{Reason: AlreadyRunning}},
-		"it says how often maintenance failed, and is kept":    {func(*Repository) {}, []objects.JobStatus{released(endedBy, 10*time.Second)}, there(), Step{After: 5*time.Minute - 8*time.Second}},
-		"once there is a newer one it is removed":              {func(r *Repository) { r.Last = now() }, []objects.JobStatus{released(job(ago(3*time.Minute), objects.JobFailed), 3*time.Minute), job(ago(2*time.Minute), objects.JobSucceeded)}, there(), Step{Action: Delete, Jobs: []objects.JobStatus{released(job(ago(3*time.Minute), objects.JobFailed), 3*time.Minute)}}},
-		"after it was there to be seen":                        {func(r *Repository) { r.Last = now() }, []objects.JobStatus{released(endedBy, 10*time.Second), job(ago(2*time.Minute), objects.JobSucceeded)}, there(), Step{After: 2 * time.Second}},
-		"a job whose time was up before it had a pod":          {func(*Repository) {}, []objects.JobStatus{uncounted}, there(), Step{Action: MarkFailed, Jobs: []objects.JobStatus{uncounted}}},
-		"a job whose pod is being ended":                       {func(*Repository) {}, []objects.JobStatus{ending(time.Minute)}, there(), Step{Reason: AlreadyRunning, After: time.Minute}},
-		"a job whose pod does not end on a lost node":          {func(*Repository) {}, []objects.JobStatus{ending(2 * time.Minute)}, there(), Step{Action: Record, Jobs: []objects.JobStatus{unrecorded(ended)}, Factor: 1}},
-		"and which then counts as failed":                      {func(*Repository) {}, []objects.JobStatus{recorded(ending(2 * time.Minute))}, there(), Step{Action: MarkFailed, Jobs: []objects.JobStatus{recorded(ending(2 * time.Minute))}}},
-		"and stays while it has to be seen":                    {func(*Repository) {}, []objects.JobStatus{recorded(released(ending(4*time.Minute), time.Minute))}, there(), Step{Reason: AlreadyRunning, After: time.Minute}},
-		"and is removed though its pod is still there":         {func(*Repository) {}, []objects.JobStatus{recorded(released(ending(4*time.Minute), 2*time.Minute))}, there(), Step{Action: Delete, Jobs: []objects.JobStatus{recorded(released(ending(4*time.Minute), 2*time.Minute))}}},
-		"a job that somebody holds back is left to them":       {func(*Repository) {}, []objects.JobStatus{suspended}, there(), Step{Reason: AlreadyRunning}},
+		"it is not ready":                                      {func(r *Repository) { r.Ready = false }, nil, existing(), Step{Reason: NotReady}},
+		"it is of another type, and its jobs are none of ours": {func(r *Repository) { r.Kopia = false }, []objects.JobStatus{podless(time.Hour)}, existing(), Step{Reason: NotKopia}},
+		"it is being deleted":                                  {func(r *Repository) { r.Deleting = true }, nil, existing(), Step{Reason: Deleting}},
+		"a job runs":                                           {func(*Repository) {}, []objects.JobStatus{job(ago(time.Hour), objects.JobUnfinished)}, existing(), Step{Reason: AlreadyRunning}},
+		"a job has no pod yet":                                 {func(*Repository) {}, []objects.JobStatus{podless(time.Minute)}, existing(), Step{Reason: AlreadyRunning, After: time.Minute}},
+		"a job will never have a pod":                          {func(*Repository) {}, []objects.JobStatus{podless(2 * time.Minute)}, existing(), Step{Action: Abandon, Jobs: []objects.JobStatus{endedNow(podless(2 * time.Minute))}, Factor: 1}},
+		"the clock of the API server is hours behind":          {func(*Repository) {}, []objects.JobStatus{skewed(-3*time.Hour, podless(time.Minute))}, existing(), Step{Reason: AlreadyRunning, After: time.Minute}},
+		"the clock of the API server is hours ahead":           {func(*Repository) {}, []objects.JobStatus{skewed(3*time.Hour, podless(2*time.Minute))}, existing(), Step{Action: Abandon, Jobs: []objects.JobStatus{endedNow(skewed(3*time.Hour, podless(2*time.Minute)))}, Factor: 1}},
+		"a job has a pod that does not run yet":                {func(*Repository) {}, []objects.JobStatus{pending(29 * time.Minute)}, existing(), Step{Reason: AlreadyRunning, After: time.Minute}},
+		"a job has a pod that never runs":                      {func(*Repository) {}, []objects.JobStatus{pending(30 * time.Minute)}, existing(), Step{Action: Abandon, Jobs: []objects.JobStatus{endedNow(pending(30 * time.Minute))}, Factor: 1}},
+		"Kubernetes ends ours when their time is up":           {func(*Repository) {}, []objects.JobStatus{job(ago(13*time.Hour), objects.JobUnfinished)}, existing(), Step{Reason: AlreadyRunning}},
+		"one of the server's has no deadline":                  {func(*Repository) {}, []objects.JobStatus{unlimited(11 * time.Hour)}, existing(), Step{Reason: AlreadyRunning, After: time.Hour}},
+		"and its time is up, too":                              {func(*Repository) {}, []objects.JobStatus{unlimited(12 * time.Hour)}, existing(), Step{Action: Abandon, Jobs: []objects.JobStatus{endedNow(unlimited(12 * time.Hour))}, Factor: 1}},
+		"a job that was given up counts as failed, in numbers": {func(*Repository) {}, []objects.JobStatus{recorded(podless(3 * time.Minute))}, existing(), Step{Action: MarkFailed, Jobs: []objects.JobStatus{recorded(podless(3 * time.Minute))}}},
+		"Kubernetes then calls it failed, which is waited for": {func(*Repository) {}, []objects.JobStatus{recorded(released(podless(3*time.Minute), 0))}, existing(), Step{Reason: AlreadyRunning}},
+		"it says how often maintenance failed, and is kept":    {func(*Repository) {}, []objects.JobStatus{released(endedBy, 10*time.Second)}, existing(), Step{After: 5*time.Minute - 8*time.Second}},
+		"once there is a newer one it is removed":              {func(r *Repository) { r.Last = now() }, []objects.JobStatus{released(job(ago(3*time.Minute), objects.JobFailed), 3*time.Minute), job(ago(2*time.Minute), objects.JobSucceeded)}, existing(), Step{Action: Delete, Jobs: []objects.JobStatus{released(job(ago(3*time.Minute), objects.JobFailed), 3*time.Minute)}}},
+		"after it was there to be seen":                        {func(r *Repository) { r.Last = now() }, []objects.JobStatus{released(endedBy, 10*time.Second), job(ago(2*time.Minute), objects.JobSucceeded)}, existing(), Step{After: 2 * time.Second}},
+		"a job whose time was up before it had a pod":          {func(*Repository) {}, []objects.JobStatus{uncounted}, existing(), Step{Action: MarkFailed, Jobs: []objects.JobStatus{uncounted}}},
+		"a job whose pod is being ended":                       {func(*Repository) {}, []objects.JobStatus{ending(time.Minute)}, existing(), Step{Reason: AlreadyRunning, After: time.Minute}},
+		"a job whose pod does not end on a lost node":          {func(*Repository) {}, []objects.JobStatus{ending(2 * time.Minute)}, existing(), Step{Action: Record, Jobs: []objects.JobStatus{unrecorded(ended)}, Factor: 1}},
+		"and which then counts as failed":                      {func(*Repository) {}, []objects.JobStatus{recorded(ending(2 * time.Minute))}, existing(), Step{Action: MarkFailed, Jobs: []objects.JobStatus{recorded(ending(2 * time.Minute))}}},
+		"and stays while it has to be seen":                    {func(*Repository) {}, []objects.JobStatus{recorded(released(ending(4*time.Minute), time.Minute))}, existing(), Step{Reason: AlreadyRunning, After: time.Minute}},
+		"and is removed though its pod is still there":         {func(*Repository) {}, []objects.JobStatus{recorded(released(ending(4*time.Minute), 2*time.Minute))}, existing(), Step{Action: Delete, Jobs: []objects.JobStatus{recorded(released(ending(4*time.Minute), 2*time.Minute))}}},
+		"a job that somebody holds back is left to them":       {func(*Repository) {}, []objects.JobStatus{suspended}, existing(), Step{Reason: AlreadyRunning}},
 		"a run that ended while nobody looked is written down": {func(*Repository) {}, []objects.JobStatus{unrecorded(job(ago(time.Hour), objects.JobSucceeded))}, Location{}, Step{Action: Record, Jobs: []objects.JobStatus{unrecorded(job(ago(time.Hour), objects.JobSucceeded))}, Factor: 1}},
-		"a run that is in the history is still to be counted":  {func(r *Repository) { r.History = []Run{failed(ago(time.Hour), "x")} }, []objects.JobStatus{theirs}, there(), Step{Action: Record, Jobs: []objects.JobStatus{theirs}, Failures: 1, Factor: 1}},
-		"of many, one after the other, the oldest first":       {func(*Repository) {}, []objects.JobStatus{theirs, unrecorded(job(ago(2*time.Hour), objects.JobFailed))}, there(), Step{Action: Record, Jobs: []objects.JobStatus{unrecorded(job(ago(2*time.Hour), objects.JobFailed))}, Factor: 1}},
-		"one of the server's follows on those before it":       {func(*Repository) {}, []objects.JobStatus{theirs, of(objects.VerdictOutOfMemory, 6, 1.5, job(ago(2*time.Hour), objects.JobFailed))}, there(), Step{Action: Record, Jobs: []objects.JobStatus{theirs}, Failures: 7, Factor: 2.25}},
-		"a run that failed is tried again five minutes later":  {func(*Repository) {}, []objects.JobStatus{job(ago(4*time.Minute), objects.JobFailed)}, there(), Step{After: 2 * time.Minute}},
-		"the third failure in a row waits 20 minutes": {func(*Repository) {}, []objects.JobStatus{of(objects.VerdictFailed, 2, 1, job(ago(16*time.Minute), objects.JobFailed))}, there(),
+		"a run that is in the history is still to be counted":  {func(r *Repository) { r.History = []Run{failed(ago(time.Hour), "x")} }, []objects.JobStatus{theirs}, existing(), Step{Action: Record, Jobs: []objects.JobStatus{theirs}, Failures: 1, Factor: 1}},
+		"of many, one after the other, the oldest first":       {func(*Repository) {}, []objects.JobStatus{theirs, unrecorded(job(ago(2*time.Hour), objects.JobFailed))}, existing(), Step{Action: Record, Jobs: []objects.JobStatus{unrecorded(job(ago(2*time.Hour), objects.JobFailed))}, Factor: 1}},
+		"one of the server's follows on those before it":       {func(*Repository) {}, []objects.JobStatus{theirs, of(objects.VerdictOutOfMemory, 6, 1.5, job(ago(2*time.Hour), objects.JobFailed))}, existing(), Step{Action: Record, Jobs: []objects.JobStatus{theirs}, Failures: 7, Factor: 2.25}},
+		"a run that failed is tried again five minutes later":  {func(*Repository) {}, []objects.JobStatus{job(ago(4*time.Minute), objects.JobFailed)}, existing(), Step{After: 2 * time.Minute}},
+		"the third failure in a row waits 20 minutes": {func(*Repository) {}, []objects.JobStatus{of(objects.VerdictFailed, 2, 1, job(ago(16*time.Minute), objects.JobFailed))}, existing(),
 			Step{After: 5 * time.Minute}},
 		"failures without a job are in the history": {func(r *Repository) {
 			r.History = []Run{failed(ago(30*time.Minute), ""), failed(ago(25*time.Minute), ""), failed(ago(15*time.Minute), "")}
-		}, nil, there(), Step{After: 5 * time.Minute}},
+		}, nil, existing(), Step{After: 5 * time.Minute}},
 		"of which the server keeps three": {func(r *Repository) {
 			r.Failures, r.History = 8, []Run{failed(ago(3*time.Hour), ""), failed(ago(2*time.Hour), ""), failed(ago(time.Hour), "")}
-		}, nil, there(), Step{After: 5 * time.Hour}},
+		}, nil, existing(), Step{After: 5 * time.Hour}},
 		"failures before a success do not count": {func(r *Repository) {
 			r.History = []Run{failed(ago(5*time.Hour), ""), {Started: ago(2 * time.Hour), Completed: ago(2 * time.Hour)}}
-		}, nil, there(), Step{Action: Start, Due: ago(time.Hour), Factor: 1}},
-		"whoever sets the last success back gets a new job, with a name of its own": {func(*Repository) {}, []objects.JobStatus{job(ago(time.Hour), objects.JobSucceeded)}, there(),
+		}, nil, existing(), Step{Action: Start, Due: ago(time.Hour), Factor: 1}},
+		"whoever sets the last success back gets a new job, with a name of its own": {func(*Repository) {}, []objects.JobStatus{job(ago(time.Hour), objects.JobSucceeded)}, existing(),
 			Step{Action: Start, Due: ago(59*time.Minute - time.Second), Factor: 1}},
-		"a class that is gone is tried without, at once": {func(*Repository) {}, []objects.JobStatus{of(objects.VerdictClassMissing, 0, 1, job(ago(2*time.Minute), objects.JobFailed))}, there(),
+		"a class that is gone is tried without, at once": {func(*Repository) {}, []objects.JobStatus{of(objects.VerdictClassMissing, 0, 1, job(ago(2*time.Minute), objects.JobFailed))}, existing(),
 			Step{Action: Start, Due: ago(time.Minute - time.Second), Failures: 1, Factor: 1}},
-		"a class that is gone once more waits as any failure": {func(*Repository) {}, []objects.JobStatus{of(objects.VerdictClassMissing, 1, 1, job(ago(3*time.Minute), objects.JobFailed))}, there(),
+		"a class that is gone once more waits as any failure": {func(*Repository) {}, []objects.JobStatus{of(objects.VerdictClassMissing, 1, 1, job(ago(3*time.Minute), objects.JobFailed))}, existing(),
 			Step{After: 8 * time.Minute}},
-		"a run that took too much memory gets more": {func(*Repository) {}, []objects.JobStatus{of(objects.VerdictOutOfMemory, 0, 1, job(ago(time.Hour), objects.JobFailed))}, there(),
+		"a run that took too much memory gets more": {func(*Repository) {}, []objects.JobStatus{of(objects.VerdictOutOfMemory, 0, 1, job(ago(time.Hour), objects.JobFailed))}, existing(),
 			Step{Action: Start, Due: ago(54 * time.Minute), Failures: 1, Factor: 1.5}},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -120,25 +120,25 @@ func TestOnlyTheNewestJobsAreKept(t *testing.T) {
 		jobs = append(jobs, one)
 	}
 	r.Last = now()
-	require.Equal(t, Step{Action: Delete, Jobs: jobs[:2]}, Next(r, jobs, there(), policy(), now()))
+	require.Equal(t, Step{Action: Delete, Jobs: jobs[:2]}, Next(r, jobs, existing(), policy(), now()))
 	jobs[4].Keep = new(1)
-	require.Equal(t, Step{Action: Delete, Jobs: jobs[:4]}, Next(r, jobs, there(), policy(), now()))
+	require.Equal(t, Step{Action: Delete, Jobs: jobs[:4]}, Next(r, jobs, existing(), policy(), now()))
 	jobs[4].Keep = new(-7)
-	require.Equal(t, Step{Action: Delete, Jobs: jobs}, Next(r, jobs, there(), policy(), now()))
+	require.Equal(t, Step{Action: Delete, Jobs: jobs}, Next(r, jobs, existing(), policy(), now()))
 	last := jobs[4]
 	jobs[4].Finished, jobs[4].Since = ago(3*time.Second), ago(3*time.Second)
-	require.Equal(t, Step{Action: Delete, Jobs: jobs[:4]}, Next(r, jobs, there(), policy(), now()))
-	require.Equal(t, Step{After: 7 * time.Second}, Next(r, jobs[4:], there(), policy(), now()), "a server that waits for it must see how it ended")
+	require.Equal(t, Step{Action: Delete, Jobs: jobs[:4]}, Next(r, jobs, existing(), policy(), now()))
+	require.Equal(t, Step{After: 7 * time.Second}, Next(r, jobs[4:], existing(), policy(), now()), "a server that waits for it must see how it ended")
 	jobs[4] = last
 	jobs[4].Factor = 1.5
-	require.Equal(t, Step{Action: Delete, Jobs: jobs[:4]}, Next(r, jobs, there(), policy(), now()), "the newest knows how much memory is enough")
+	require.Equal(t, Step{Action: Delete, Jobs: jobs[:4]}, Next(r, jobs, existing(), policy(), now()), "the newest knows how much memory is enough")
 }
 
 func TestAJobThatRunsCountsAsKept(t *testing.T) {
 	r := ready()
 	jobs := []objects.JobStatus{job(ago(3*time.Hour), objects.JobSucceeded), job(ago(2*time.Hour), objects.JobSucceeded), job(ago(time.Hour), objects.JobSucceeded)}
 	running := job(now(), objects.JobUnfinished)
-	next := func(jobs ...objects.JobStatus) Step { return Next(r, jobs, there(), policy(), now()) }
+	next := func(jobs ...objects.JobStatus) Step { return Next(r, jobs, existing(), policy(), now()) }
 	require.Equal(t, Step{Action: Delete, Jobs: jobs[:1]}, next(append(slices.Clone(jobs), running)...), "three are kept where nothing is said")
 	require.Equal(t, Step{Reason: AlreadyRunning}, next(append(slices.Clone(jobs[1:]), running)...))
 	running.Keep = new(1)

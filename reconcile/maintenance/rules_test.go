@@ -155,7 +155,7 @@ func TestARepositoryIsMaintainedWhateverHappens(t *testing.T) {
 	fates := []objects.JobOutcome{objects.JobSucceeded, objects.JobFailed, objects.JobUnfinished, objects.JobFailed, objects.JobSucceeded}
 	started := 0
 	for range 3000 {
-		step := Next(r, jobs, there(), policy(), at)
+		step := Next(r, jobs, existing(), policy(), at)
 		switch step.Action {
 		case Start:
 			one := job(at.Add(-3*time.Minute), objects.JobUnfinished) // the clock of the API server is behind
@@ -204,7 +204,7 @@ func TestAJobIsNotDeletedBeforeTheServerCanSeeThatItFailed(t *testing.T) {
 	left := recorded(job(ago(time.Minute), objects.JobUnfinished))
 	left.Counted, left.Released, left.Terminating, left.Since = true, ago(9*time.Second), ago(9*time.Second), ago(9*time.Second)
 	require.Equal(t, objects.StageAbandoned, left.Stage())
-	require.Equal(t, Step{Reason: AlreadyRunning, After: time.Second}, Next(ready(), []objects.JobStatus{left}, there(), bounds, now()))
+	require.Equal(t, Step{Reason: AlreadyRunning, After: time.Second}, Next(ready(), []objects.JobStatus{left}, existing(), bounds, now()))
 	left.Since = ago(bounds.DeleteDelay)
-	require.Equal(t, Step{Action: Delete, Jobs: []objects.JobStatus{left}}, Next(ready(), []objects.JobStatus{left}, there(), bounds, now()))
+	require.Equal(t, Step{Action: Delete, Jobs: []objects.JobStatus{left}}, Next(ready(), []objects.JobStatus{left}, existing(), bounds, now()))
 }

@@ -18,16 +18,16 @@ import (
 	"github.com/lateen-project/lateen/metrics"
 )
 
-// attic is a cluster with objects of which some are orphans, in a synctest bubble.
-type attic struct {
+// fixture is a cluster with objects of which some are orphans, in a synctest bubble.
+type fixture struct {
 	*Sweeper
 	client   *fake.FakeMetadataClient
 	registry *prometheus.Registry
 	cached   map[types.UID]bool // cached transfers, and whether they are done
 }
 
-// thing returns the metadata of an object of ours that is old enough.
-func thing(apiVersion, kind, name string, owner types.UID, change ...func(*metav1.PartialObjectMetadata)) *metav1.PartialObjectMetadata {
+// ownedObject returns the metadata of an object of ours that is old enough.
+func ownedObject(apiVersion, kind, name string, owner types.UID, change ...func(*metav1.PartialObjectMetadata)) *metav1.PartialObjectMetadata {
 	object := &metav1.PartialObjectMetadata{
 		TypeMeta: metav1.TypeMeta{APIVersion: apiVersion, Kind: kind},
 		ObjectMeta: metav1.ObjectMeta{
@@ -45,7 +45,7 @@ func thing(apiVersion, kind, name string, owner types.UID, change ...func(*metav
 }
 
 func podOf(name string, owner types.UID, change ...func(*metav1.PartialObjectMetadata)) *metav1.PartialObjectMetadata {
-	return thing("v1", "Pod", name, owner, change...)
+	return ownedObject("v1", "Pod", name, owner, change...)
 }
 
 func aged(age time.Duration) func(*metav1.PartialObjectMetadata) {
@@ -58,11 +58,11 @@ func labelled(key, value string) func(*metav1.PartialObjectMetadata) {
 	return func(object *metav1.PartialObjectMetadata) { object.Labels[key] = value }
 }
 
-func newAttic(t *testing.T, objects ...runtime.Object) *attic {
+func newFixture(t *testing.T, objects ...runtime.Object) *fixture {
 	t.Helper()
 	scheme := fake.NewTestScheme()
 	require.NoError(t, metav1.AddMetaToScheme(scheme))
-	a := &attic{client: fake.NewSimpleMetadataClient(scheme, objects...), registry: prometheus.NewRegistry(), cached: map[types.UID]bool{}}
+	a := &fixture{client: fake.NewSimpleMetadataClient(scheme, objects...), registry: prometheus.NewRegistry(), cached: map[types.UID]bool{}}
 	a.Sweeper = &Sweeper{
 		Client: a.client, Namespace: "velero", Clock: clock.RealClock{}, Served: func() bool { return true },
 		Owner: func(uid types.UID) (bool, bool) {
@@ -75,7 +75,7 @@ func newAttic(t *testing.T, objects ...runtime.Object) *attic {
 }
 
 // deleted returns the objects deleted since its last call, each with the UID of its precondition.
-func (a *attic) deleted() []string {
+func (a *fixture) deleted() []string {
 	var all []string
 	for _, action := range a.client.Actions() {
 		if del, ok := action.(clienttesting.DeleteActionImpl); ok {
@@ -102,8 +102,8 @@ func total(t *testing.T, registry *prometheus.Registry) float64 {
 	return sum
 }
 
-// faults lets requests fail with these errors, by verb and resource.
-func (a *attic) faults(answers map[string]error) {
+// failRequests lets requests fail with these errors, by verb and resource.
+func (a *fixture) failRequests(answers map[string]error) {
 	a.client.PrependReactor("*", "*", func(action clienttesting.Action) (bool, runtime.Object, error) {
 		err := answers[action.GetVerb()+" "+action.GetResource().Resource]
 		return err != nil, nil, err
@@ -115,9 +115,9 @@ func everyResource() []runtime.Object {
 	const owner types.UID = "gone"
 	return []runtime.Object{
 		podOf("a", owner),
-		thing("v1", "PersistentVolumeClaim", "a", owner),
-		thing("snapshot.storage.k8s.io/v1", "VolumeSnapshot", "a", owner),
-		thing("snapshot.storage.k8s.io/v1", "VolumeSnapshotContent", "a", owner),
+		ownedObject("v1", "PersistentVolumeClaim", "a", owner),
+		ownedObject("snapshot.storage.k8s.io/v1", "VolumeSnapshot", "a", owner),
+		ownedObject("snapshot.storage.k8s.io/v1", "VolumeSnapshotContent", "a", owner),
 	}
 }
 

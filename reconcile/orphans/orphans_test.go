@@ -57,7 +57,7 @@ func TestWhatIsAnOrphan(t *testing.T) {
 	} {
 		t.Run(sentence, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				a := newAttic(t, is.object(), thing("velero.io/v2alpha1", "DataUpload", "u", "", func(object *metav1.PartialObjectMetadata) { object.UID = "uncached" }))
+				a := newFixture(t, is.object(), ownedObject("velero.io/v2alpha1", "DataUpload", "u", "", func(object *metav1.PartialObjectMetadata) { object.UID = "uncached" }))
 				a.cached["works"], a.cached["done"] = false, true
 				require.NoError(t, a.Sweep(t.Context()))
 				require.Equal(t, is.orphan, len(a.deleted()) == 1)
@@ -70,8 +70,8 @@ func TestNoOrphanHasALiveTransferOfAnyKind(t *testing.T) {
 	for _, kind := range api.Kinds() {
 		t.Run(kind.Name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				uncached := thing(kind.GVK.GroupVersion().String(), kind.GVK.Kind, "x", "", func(object *metav1.PartialObjectMetadata) { object.UID = "uncached" })
-				a := newAttic(t, podOf("a", "uncached"), uncached)
+				uncached := ownedObject(kind.GVK.GroupVersion().String(), kind.GVK.Kind, "x", "", func(object *metav1.PartialObjectMetadata) { object.UID = "uncached" })
+				a := newFixture(t, podOf("a", "uncached"), uncached)
 				require.NoError(t, a.Sweep(t.Context()))
 				require.Empty(t, a.deleted())
 			})
@@ -81,7 +81,7 @@ func TestNoOrphanHasALiveTransferOfAnyKind(t *testing.T) {
 
 func TestOrphansOfEveryResourceAreRemovedAndCounted(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		a := newAttic(t, everyResource()...)
+		a := newFixture(t, everyResource()...)
 		require.NoError(t, a.Sweep(t.Context()))
 		require.Equal(t, []string{
 			"pods Pod-a", "persistentvolumeclaims PersistentVolumeClaim-a",
@@ -100,7 +100,7 @@ func TestOrphansOfEveryResourceAreRemovedAndCounted(t *testing.T) {
 
 func TestContentsOfAnotherNamespaceAreNoOrphans(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		a := newAttic(t, everyResource()...)
+		a := newFixture(t, everyResource()...)
 		a.ForeignContent = func(content string) bool { return content == "a" }
 		require.NoError(t, a.Sweep(t.Context()))
 		require.Equal(t, []string{"pods Pod-a", "persistentvolumeclaims PersistentVolumeClaim-a", "volumesnapshots VolumeSnapshot-a"}, a.deleted())
@@ -109,7 +109,7 @@ func TestContentsOfAnotherNamespaceAreNoOrphans(t *testing.T) {
 
 func TestOnlyMetadataOfOursIsListed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		a := newAttic(t, podOf("a", "works"))
+		a := newFixture(t, podOf("a", "works"))
 		a.cached["works"] = false
 		require.NoError(t, a.Sweep(t.Context()))
 		var listed []string
@@ -126,7 +126,7 @@ func TestOnlyMetadataOfOursIsListed(t *testing.T) {
 
 func TestWithoutTheSnapshotAPINoSnapshotIsAskedFor(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		a := newAttic(t, everyResource()...)
+		a := newFixture(t, everyResource()...)
 		a.Served = nil
 		require.NoError(t, a.Sweep(t.Context()))
 		require.Equal(t, []string{"pods Pod-a", "persistentvolumeclaims PersistentVolumeClaim-a"}, a.deleted())
@@ -135,7 +135,7 @@ func TestWithoutTheSnapshotAPINoSnapshotIsAskedFor(t *testing.T) {
 
 func TestAnOrphanThatStaysIsRemovedAgainAndCountedOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		a := newAttic(t, thing("snapshot.storage.k8s.io/v1", "VolumeSnapshotContent", "a", "gone"))
+		a := newFixture(t, ownedObject("snapshot.storage.k8s.io/v1", "VolumeSnapshotContent", "a", "gone"))
 		calls := 0
 		a.Remove = map[string]func(context.Context, *metav1.PartialObjectMetadata) error{
 			orphanContents: func(_ context.Context, orphan *metav1.PartialObjectMetadata) error {
@@ -170,8 +170,8 @@ func TestWhatFailsDoesNotKeepTheSweepFromTheRest(t *testing.T) {
 	} {
 		t.Run(sentence, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				a := newAttic(t, everyResource()...)
-				a.faults(is.faults)
+				a := newFixture(t, everyResource()...)
+				a.failRequests(is.faults)
 				err := a.Sweep(t.Context())
 				if is.err == "" {
 					require.NoError(t, err)
@@ -187,9 +187,9 @@ func TestWhatFailsDoesNotKeepTheSweepFromTheRest(t *testing.T) {
 
 func TestOrphansOfATransferThatIsDoneNeedNoConfirmation(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		a := newAttic(t, podOf("a", "done"), podOf("b", "gone"))
+		a := newFixture(t, podOf("a", "done"), podOf("b", "gone"))
 		a.cached["done"] = true
-		a.faults(map[string]error{"list podvolumebackups": errors.New("500")})
+		a.failRequests(map[string]error{"list podvolumebackups": errors.New("500")})
 		require.Error(t, a.Sweep(t.Context()))
 		require.Equal(t, []string{"pods Pod-a"}, a.deleted(), "what is over stays over")
 	})
@@ -197,7 +197,7 @@ func TestOrphansOfATransferThatIsDoneNeedNoConfirmation(t *testing.T) {
 
 func TestSweepsAreAtTheBeginningOfATermAndEveryTenMinutes(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		a := newAttic(t)
+		a := newFixture(t)
 		var broken atomic.Bool
 		a.client.PrependReactor("list", "pods", func(clienttesting.Action) (bool, runtime.Object, error) {
 			return broken.Load(), nil, errors.New("500")

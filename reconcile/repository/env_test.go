@@ -24,9 +24,9 @@ import (
 	"github.com/lateen-project/lateen/reconcile/maintenance"
 )
 
-// maintained is a Reconciler whose caches are always current. The API server has no controllers: the test ends the
+// fixture is a Reconciler whose caches are always current. The API server has no controllers: the test ends the
 // jobs.
-type maintained struct {
+type fixture struct {
 	*testing.T
 	*Reconciler
 	client       *fake.Clientset
@@ -36,14 +36,14 @@ type maintained struct {
 	patches      int // number of writes to BackupRepositories
 }
 
-type maintainedRepositories struct{ *maintained }
+type fixtureRepositories struct{ *fixture }
 
-func (r maintainedRepositories) Get(key string) (*velerov1.BackupRepository, bool) {
+func (r fixtureRepositories) Get(key string) (*velerov1.BackupRepository, bool) {
 	found, ok := r.repositories[key]
 	return found, ok
 }
 
-func (r maintainedRepositories) List() (all []*velerov1.BackupRepository) {
+func (r fixtureRepositories) List() (all []*velerov1.BackupRepository) {
 	for _, repository := range r.repositories {
 		all = append(all, repository)
 	}
@@ -51,7 +51,7 @@ func (r maintainedRepositories) List() (all []*velerov1.BackupRepository) {
 }
 
 // Patch implements Patcher.
-func (r maintainedRepositories) Patch(_ context.Context, name string, _ types.PatchType, data []byte, _ metav1.PatchOptions, _ ...string) (*velerov1.BackupRepository, error) {
+func (r fixtureRepositories) Patch(_ context.Context, name string, _ types.PatchType, data []byte, _ metav1.PatchOptions, _ ...string) (*velerov1.BackupRepository, error) {
 	changed := r.repositories["velero/"+name].DeepCopy()
 	fields := struct {
 		Status map[string]json.RawMessage `json:"status"`
@@ -66,15 +66,15 @@ func (r maintainedRepositories) Patch(_ context.Context, name string, _ types.Pa
 	return changed, nil
 }
 
-type maintainedLocations struct{}
+type fixtureLocations struct{}
 
-func (maintainedLocations) Get(string) (*velerov1.BackupStorageLocation, bool) {
+func (fixtureLocations) Get(string) (*velerov1.BackupStorageLocation, bool) {
 	return &velerov1.BackupStorageLocation{}, true
 }
 
-type maintainedJobs struct{ *maintained }
+type fixtureJobs struct{ *fixture }
 
-func (j maintainedJobs) List() (all []*batchv1.Job) {
+func (j fixtureJobs) List() (all []*batchv1.Job) {
 	list, err := j.client.BatchV1().Jobs("velero").List(j.Context(), metav1.ListOptions{})
 	require.NoError(j, err)
 	for i := range list.Items {
@@ -83,14 +83,14 @@ func (j maintainedJobs) List() (all []*batchv1.Job) {
 	return all
 }
 
-func newMaintained(t *testing.T) *maintained {
+func newFixture(t *testing.T) *fixture {
 	t.Helper()
-	m := &maintained{
+	m := &fixture{
 		T: t, client: fake.NewClientset(), clock: testclock.NewFakePassiveClock(time.Unix(1764000000, 0)),
 		repositories: map[string]*velerov1.BackupRepository{}, enqueued: map[string]bool{},
 	}
 	m.Reconciler = &Reconciler{
-		Repositories: maintainedRepositories{m}, Locations: maintainedLocations{}, Jobs: maintainedJobs{m}, Client: maintainedRepositories{m},
+		Repositories: fixtureRepositories{m}, Locations: fixtureLocations{}, Jobs: fixtureJobs{m}, Client: fixtureRepositories{m},
 		JobClient: exposer.Jobs{Client: m.client}, Enqueue: func(key string) { m.enqueued[key] = true },
 		Plan: func(context.Context, *velerov1.BackupRepository) (JobPlan, error) {
 			return JobPlan{Settings: objects.JobSettings{Keep: maintenance.DefaultKeep}, Created: func() {}}, nil
@@ -106,15 +106,15 @@ func newMaintained(t *testing.T) *maintained {
 }
 
 // successor returns the next coordinator, which knows only what was written.
-func (m *maintained) successor() *maintained {
-	next := newMaintained(m.T)
+func (m *fixture) successor() *fixture {
+	next := newFixture(m.T)
 	next.client, next.clock, next.repositories = m.client, m.clock, m.repositories
 	next.JobClient.Client, next.Clock, next.Plan, next.Metrics = m.client, m.clock, m.Plan, m.Metrics
 	return next
 }
 
 // repository creates a BackupRepository that is due every hour and was maintained just now.
-func (m *maintained) repository(name string) string {
+func (m *fixture) repository(name string) string {
 	key := "velero/" + name
 	m.repositories[key] = &velerov1.BackupRepository{
 		ObjectMeta: metav1.ObjectMeta{Namespace: "velero", Name: name, UID: types.UID(name)},
@@ -127,7 +127,7 @@ func (m *maintained) repository(name string) string {
 }
 
 // resync does what Velero's server does every 5 minutes. It keeps that many entries, and clears their messages.
-func (m *maintained) resync(key string, entries int) {
+func (m *fixture) resync(key string, entries int) {
 	repository := m.repositories[key].DeepCopy()
 	history := repository.Status.RecentMaintenance
 	repository.Status.RecentMaintenance = history[max(0, len(history)-entries):]
@@ -138,7 +138,7 @@ func (m *maintained) resync(key string, entries int) {
 }
 
 // job creates a job of a repository, as the API server returns it a moment later.
-func (m *maintained) job(name, repository string, change ...func(*batchv1.Job)) *batchv1.Job {
+func (m *fixture) job(name, repository string, change ...func(*batchv1.Job)) *batchv1.Job {
 	m.Helper()
 	job := &batchv1.Job{ObjectMeta: metav1.ObjectMeta{
 		Namespace: "velero", Name: name, UID: types.UID(name), CreationTimestamp: metav1.NewTime(m.clock.Now()),
@@ -153,7 +153,7 @@ func (m *maintained) job(name, repository string, change ...func(*batchv1.Job)) 
 }
 
 // run waits for the next job of a repository and ends it.
-func (m *maintained) run(key string, end func(*batchv1.Job)) (job string) {
+func (m *fixture) run(key string, end func(*batchv1.Job)) (job string) {
 	m.Helper()
 	for range 5 {
 		next := m.settle(key)
@@ -173,7 +173,7 @@ func (m *maintained) run(key string, end func(*batchv1.Job)) (job string) {
 }
 
 // outOfMemory fails a job whose pod was OOM-killed.
-func (m *maintained) outOfMemory(job *batchv1.Job) {
+func (m *fixture) outOfMemory(job *batchv1.Job) {
 	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "velero", Name: job.Name, Labels: map[string]string{batchv1.ControllerUidLabel: string(job.UID)}}}
 	pod.Status.ContainerStatuses = []corev1.ContainerStatus{{State: corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{Reason: "OOMKilled"}}}}
 	_, err := m.client.CoreV1().Pods("velero").Create(m.Context(), pod, metav1.CreateOptions{})
@@ -182,7 +182,7 @@ func (m *maintained) outOfMemory(job *batchv1.Job) {
 }
 
 // end ends a job, with a condition and counts in its status.
-func (m *maintained) end(condition batchv1.JobConditionType) func(*batchv1.Job) {
+func (m *fixture) end(condition batchv1.JobConditionType) func(*batchv1.Job) {
 	return func(job *batchv1.Job) {
 		now := metav1.NewTime(m.clock.Now())
 		job.Status.Conditions = []batchv1.JobCondition{{Type: condition, Status: corev1.ConditionTrue, LastTransitionTime: now}}
@@ -194,7 +194,7 @@ func (m *maintained) end(condition batchv1.JobConditionType) func(*batchv1.Job) 
 	}
 }
 
-func (m *maintained) change(name string, change func(*batchv1.Job)) {
+func (m *fixture) change(name string, change func(*batchv1.Job)) {
 	m.Helper()
 	job, err := m.client.BatchV1().Jobs("velero").Get(m.Context(), name, metav1.GetOptions{})
 	require.NoError(m, err)
@@ -204,7 +204,7 @@ func (m *maintained) change(name string, change func(*batchv1.Job)) {
 }
 
 // names returns the names of all jobs.
-func (m *maintained) names() (names []string) {
+func (m *fixture) names() (names []string) {
 	for _, job := range m.Jobs.List() {
 		names = append(names, job.Name)
 	}
@@ -212,7 +212,7 @@ func (m *maintained) names() (names []string) {
 }
 
 // settle reconciles a key until nothing enqueues it. It returns the delay until the next reconcile; 0 is never.
-func (m *maintained) settle(key string) time.Duration {
+func (m *fixture) settle(key string) time.Duration {
 	m.Helper()
 	for range 20 {
 		delete(m.enqueued, key)

@@ -23,7 +23,7 @@ import (
 )
 
 func TestJobsWithoutARepositoryAreDeletedOnceTheirEndCouldBeSeen(t *testing.T) {
-	m := newMaintained(t)
+	m := newFixture(t)
 	job := m.job("j1", "gone", func(job *batchv1.Job) { job.Status.Active = 1 })
 	m.Job(job)
 	require.Equal(t, map[string]bool{"velero/gone": true}, m.enqueued, "no repository would be enqueued for it")
@@ -38,7 +38,7 @@ func TestJobsWithoutARepositoryAreDeletedOnceTheirEndCouldBeSeen(t *testing.T) {
 }
 
 func TestAJobWithoutARepositoryThatNeverGetsAPodIsReleasedFirst(t *testing.T) {
-	m := newMaintained(t)
+	m := newFixture(t)
 	m.job("j1", "gone")
 	require.Equal(t, m.Policy.PodWait, m.settle("velero/gone"))
 	m.clock.SetTime(m.clock.Now().Add(m.Policy.PodWait))
@@ -74,7 +74,7 @@ func counted(t *testing.T, registry *prometheus.Registry, name string) (sum floa
 func TestAnEndedJobIsCountedOnceHoweverShortTheHistoryIs(t *testing.T) {
 	for _, entries := range []int{3, 25} {
 		t.Run(fmt.Sprint(entries, " entries"), func(t *testing.T) {
-			m, registry := newMaintained(t), prometheus.NewRegistry()
+			m, registry := newFixture(t), prometheus.NewRegistry()
 			m.Metrics = metrics.New(registry, "test", "node-1").Maintenance()
 			m.Plan = func(context.Context, *velerov1.BackupRepository) (JobPlan, error) {
 				return JobPlan{Settings: objects.JobSettings{Keep: 5}, Created: func() {}}, nil
@@ -103,7 +103,7 @@ func TestAnEndedJobIsCountedOnceHoweverShortTheHistoryIs(t *testing.T) {
 
 // TestWithoutTheRightToRecordAJobItIsCountedOnceByAProcess forbids patch on jobs/status.
 func TestWithoutTheRightToRecordAJobItIsCountedOnceByAProcess(t *testing.T) {
-	m, registry := newMaintained(t), prometheus.NewRegistry()
+	m, registry := newFixture(t), prometheus.NewRegistry()
 	m.Metrics = metrics.New(registry, "test", "node-1").Maintenance()
 	m.client.PrependReactor("patch", "jobs", func(clienttesting.Action) (bool, runtime.Object, error) {
 		return true, nil, apierrors.NewForbidden(schema.GroupResource{Group: "batch", Resource: "jobs"}, "j1", nil)
@@ -119,7 +119,7 @@ func TestWithoutTheRightToRecordAJobItIsCountedOnceByAProcess(t *testing.T) {
 
 // TestStartsThatAreRefusedBackOffBesideAServerThatKeepsThree has no job that could record the number of failures.
 func TestStartsThatAreRefusedBackOffBesideAServerThatKeepsThree(t *testing.T) {
-	m := newMaintained(t)
+	m := newFixture(t)
 	m.client.PrependReactor("create", "jobs", func(clienttesting.Action) (bool, runtime.Object, error) {
 		return true, nil, apierrors.NewInvalid(schema.GroupKind{Group: "batch", Kind: "Job"}, "j1", nil)
 	})
@@ -135,7 +135,7 @@ func TestStartsThatAreRefusedBackOffBesideAServerThatKeepsThree(t *testing.T) {
 
 // TestAClockThatIsAheadGivesNoJobUp sets the API server's clock 3 minutes behind the coordinator's.
 func TestAClockThatIsAheadGivesNoJobUp(t *testing.T) {
-	m := newMaintained(t)
+	m := newFixture(t)
 	key := m.repository("r1")
 	m.job("j1", "r1")
 	m.clock.SetTime(m.clock.Now().Add(3 * time.Minute))
@@ -151,7 +151,7 @@ func TestAClockThatIsAheadGivesNoJobUp(t *testing.T) {
 
 // TestJobsWhosePodsNeverRunHoldNoPlaceForEver fills all places with such jobs, of Lateen and of Velero's server.
 func TestJobsWhosePodsNeverRunHoldNoPlaceForEver(t *testing.T) {
-	m := newMaintained(t)
+	m := newFixture(t)
 	for _, name := range []string{"r1", "r2", "r3"} {
 		m.repository(name)
 		job := m.job("of-"+name, name, func(job *batchv1.Job) { job.Status.Active, job.Status.Ready = 1, new(int32(0)) })
@@ -181,7 +181,7 @@ func TestJobsWhosePodsNeverRunHoldNoPlaceForEver(t *testing.T) {
 
 // TestAJobOfTheServerHasADeadlineToo lets a job run without end. Velero's server sets no deadline.
 func TestAJobOfTheServerHasADeadlineToo(t *testing.T) {
-	m := newMaintained(t)
+	m := newFixture(t)
 	m.Policy.Timeout = time.Hour
 	key := m.repository("r1")
 	m.job("j1", "r1", func(job *batchv1.Job) { job.Status.Active, job.Status.Ready = 1, new(int32(1)) })
@@ -196,7 +196,7 @@ func TestAJobOfTheServerHasADeadlineToo(t *testing.T) {
 
 // TestAJobWhosePodRunsBesideASlowContainerIsNotGivenUp covers an injected container that is not ready.
 func TestAJobWhosePodRunsBesideASlowContainerIsNotGivenUp(t *testing.T) {
-	m := newMaintained(t)
+	m := newFixture(t)
 	key := m.repository("r1")
 	m.job("j1", "r1", func(job *batchv1.Job) { job.Status.Active, job.Status.Ready = 1, new(int32(0)) })
 	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "velero", Name: "j1", Labels: map[string]string{batchv1.ControllerUidLabel: "j1"}}}
@@ -211,7 +211,7 @@ func TestAJobWhosePodRunsBesideASlowContainerIsNotGivenUp(t *testing.T) {
 
 // TestOnlyRepositoriesThatCanBeMaintainedAreShownAsOverdue turns one repository read-only; another one uses restic.
 func TestOnlyRepositoriesThatCanBeMaintainedAreShownAsOverdue(t *testing.T) {
-	m, registry := newMaintained(t), prometheus.NewRegistry()
+	m, registry := newFixture(t), prometheus.NewRegistry()
 	m.Metrics = metrics.New(registry, "test", "node-1").Maintenance()
 	location := &velerov1.BackupStorageLocation{}
 	m.Locations = oneLocation{location}

@@ -15,30 +15,30 @@ import (
 	"github.com/lateen-project/lateen/reconcile/transfer"
 )
 
-// nothing is a cache whose resources have all been deleted.
-type nothing struct {
+// emptyCache is a cache whose resources have all been deleted.
+type emptyCache struct {
 	resources[*velerov1.PodVolumeBackup]
 }
 
-func (nothing) Get(string) (*velerov1.PodVolumeBackup, bool) { return nil, false }
+func (emptyCache) Get(string) (*velerov1.PodVolumeBackup, bool) { return nil, false }
 
 // A deleted resource leaves the admission queue, even if this agent never reconciled it. Otherwise, the transfers
 // behind it never get their turn (T6).
 func TestWhatIsDeletedLeavesTheLine(t *testing.T) {
 	admission := capacity.NewAdmission(1, 1, time.Minute, testingclock.NewFakeClock(time.Unix(10, 0)))
-	places := capacity.NewNodeSlots("n1", 1, 1)
+	slots := capacity.NewNodeSlots("n1", 1, 1)
 	for i, uid := range []types.UID{"first", "second"} {
 		admission.Observe(capacity.Entry{UID: uid, Key: string(uid), Version: "1", Created: time.Unix(int64(i), 0), Phase: capacity.Waiting})
 	}
-	woken := false
-	require.False(t, admission.TryAdmit("second", func() { woken = true }))
+	enqueued := false
+	require.False(t, admission.TryAdmit("second", func() { enqueued = true }))
 	l := &kindController[*velerov1.PodVolumeBackup]{
-		resources: nothing{},
+		resources: emptyCache{},
 		transfers: &reconcile.TransferReconciler[*velerov1.PodVolumeBackup]{
-			Kind: transfer.PodVolumeBackup(), Dependencies: reconcile.Dependencies{Admission: admission, NodeSlots: places},
+			Kind: transfer.PodVolumeBackup(), Dependencies: reconcile.Dependencies{Admission: admission, NodeSlots: slots},
 		},
 	}
 	l.note(&velerov1.PodVolumeBackup{ObjectMeta: metav1.ObjectMeta{Namespace: "velero", Name: "b1", UID: "first"}})
-	require.True(t, woken, "the second in line is not enqueued")
+	require.True(t, enqueued, "the second in line is not enqueued")
 	require.True(t, admission.TryAdmit("second", nil))
 }

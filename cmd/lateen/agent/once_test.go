@@ -18,9 +18,9 @@ import (
 
 func TestEveryAgentReportsWhatIsReportedOnceAndOneEventIsKept(t *testing.T) {
 	client := fake.NewClientset()
-	asked := make(chan struct{}, 10)
+	requests := make(chan struct{}, 10)
 	client.PrependReactor("*", "events", func(action clienttesting.Action) (handled bool, answer runtime.Object, err error) {
-		defer func() { asked <- struct{}{} }()
+		defer func() { requests <- struct{}{} }()
 		return clienttesting.ObjectReaction(client.Tracker())(action)
 	})
 
@@ -33,7 +33,7 @@ func TestEveryAgentReportsWhatIsReportedOnceAndOneEventIsKept(t *testing.T) {
 			events.Event(about, corev1.EventTypeNormal, reconcile.EventAccepted, "on "+node)
 		}
 		for range 6 {
-			<-asked
+			<-requests
 		}
 		flush()
 	}

@@ -23,20 +23,20 @@ func (cached) Done() <-chan struct{} {
 
 func TestCachesAreWaitedForInSilence(t *testing.T) {
 	for name, test := range map[string]struct {
-		level slog.Level
-		said  string
+		level  slog.Level
+		logged string
 	}{
 		"nothing is said at the usual level":           {level: slog.LevelInfo},
-		"each cache is named to who looks for trouble": {level: -2, said: "pods"},
+		"each cache is named to who looks for trouble": {level: -2, logged: "pods"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			var log bytes.Buffer
 			logger := logr.FromSlogHandler(slog.NewTextHandler(&log, &slog.HandlerOptions{Level: test.level}))
 			require.True(t, synced(klog.NewContext(t.Context(), logger), "caches", cached{}))
-			if test.said == "" {
+			if test.logged == "" {
 				require.Empty(t, log.String())
 			} else {
-				require.Contains(t, log.String(), test.said)
+				require.Contains(t, log.String(), test.logged)
 			}
 		})
 	}

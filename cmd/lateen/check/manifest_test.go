@@ -61,7 +61,7 @@ func TestReadFile(t *testing.T) {
 }
 
 func TestReadFileOfWhatCannotBeRead(t *testing.T) {
-	for name, test := range map[string]struct{ text, says string }{
+	for name, test := range map[string]struct{ text, message string }{
 		"a manifest that is no YAML":       {"kind: ConfigMap\ndata:\n\tx: y\n", "read f: yaml: line 3"},
 		"no ConfigMap":                     {"kind: Secret\nmetadata: {name: s}\n---\nkind: Role\n", "found no ConfigMap, only Secret s, Role"},
 		"configuration that is YAML":       {"kind: ConfigMap\nmetadata: {name: m}\ndata:\n  config:\n    podLabels: {}\n", "line 5: data.config of ConfigMap m is not a string; write the configuration as an indented block after |"},
@@ -73,7 +73,7 @@ func TestReadFileOfWhatCannotBeRead(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			_, err := check.ReadFile("f", []byte(test.text), "")
-			require.ErrorContains(t, err, test.says)
+			require.ErrorContains(t, err, test.message)
 		})
 	}
 }

@@ -20,31 +20,31 @@ const withCache = `{"cachePVC": {"storageClass": "local", "residentThresholdInMB
 func TestLoadOfTheCache(t *testing.T) {
 	for name, test := range map[string]struct {
 		policy  *corev1.PersistentVolumeReclaimPolicy
-		gone    bool
+		missing bool
 		fail    error
 		image   string
 		reason  config.Reason // of the Problem; empty: caches get a volume
 		path    string
-		says    string
+		message string
 		classes int // expected GETs of the storage class
 	}{
 		"a class that does not say is of those that delete": {classes: 1},
 		"a class that deletes":                              {policy: new(corev1.PersistentVolumeReclaimDelete), classes: 1},
 		"a class that retains": {
-			policy: new(corev1.PersistentVolumeReclaimRetain), reason: config.InvalidValue, path: "cachePVC.storageClass", says: "reclaimPolicy Retain", classes: 1,
+			policy: new(corev1.PersistentVolumeReclaimRetain), reason: config.InvalidValue, path: "cachePVC.storageClass", message: "reclaimPolicy Retain", classes: 1,
 		},
 		"a class that recycles": {
-			policy: new(corev1.PersistentVolumeReclaimRecycle), reason: config.InvalidValue, path: "cachePVC.storageClass", says: "reclaimPolicy Recycle", classes: 1,
+			policy: new(corev1.PersistentVolumeReclaimRecycle), reason: config.InvalidValue, path: "cachePVC.storageClass", message: "reclaimPolicy Recycle", classes: 1,
 		},
-		"no such class": {gone: true, reason: config.Missing, path: "cachePVC.storageClass", says: "storage class local does not exist", classes: 1},
+		"no such class": {missing: true, reason: config.Missing, path: "cachePVC.storageClass", message: "storage class local does not exist", classes: 1},
 		"a class that may not be read": {
-			fail: notAllowed("storageclasses"), reason: config.Forbidden, path: "cachePVC.storageClass", says: `apiGroups: ["storage.k8s.io"]`, classes: 1,
+			fail: notAllowed("storageclasses"), reason: config.Forbidden, path: "cachePVC.storageClass", message: `apiGroups: ["storage.k8s.io"]`, classes: 1,
 		},
 		"movers that do not know the flag": {
-			image: "registry.test:5000/velero/velero:v1.17.2", reason: config.InvalidValue, path: "cachePVC", says: "v1.17.2 do not support cache volumes",
+			image: "registry.test:5000/velero/velero:v1.17.2", reason: config.InvalidValue, path: "cachePVC", message: "v1.17.2 do not support cache volumes",
 		},
 		"movers before them, with a digest": {
-			image: "velero:1.16.0-rc.1@sha256:0123", reason: config.InvalidValue, path: "cachePVC", says: "use Velero 1.18 or newer",
+			image: "velero:1.16.0-rc.1@sha256:0123", reason: config.InvalidValue, path: "cachePVC", message: "use Velero 1.18 or newer",
 		},
 		"the first movers that do":                       {image: "velero/velero:v1.18.0-rc.1", classes: 1},
 		"movers of a version that is to come":            {image: "velero/velero:v2.0.0", classes: 1},
@@ -59,17 +59,17 @@ func TestLoadOfTheCache(t *testing.T) {
 			class := &storagev1.StorageClass{ObjectMeta: metav1.ObjectMeta{Name: "local"}, ReclaimPolicy: test.policy}
 			_, err := client.StorageV1().StorageClasses().Update(t.Context(), class, metav1.UpdateOptions{})
 			require.NoError(t, err)
-			if test.gone {
+			if test.missing {
 				require.NoError(t, client.StorageV1().StorageClasses().Delete(t.Context(), "local", metav1.DeleteOptions{}))
 			}
 			times := 0
 			if test.fail == nil {
 				times = -1
 			}
-			asked := fault(client, "storageclasses", times, test.fail)
+			requests := fault(client, "storageclasses", times, test.fail)
 			got, err := config.Load(t.Context(), client, options(t, "--mover-image="+test.image), newHasty())
 			require.NoError(t, err)
-			require.Equal(t, test.classes, *asked)
+			require.Equal(t, test.classes, *requests)
 			if test.reason == "" {
 				require.Empty(t, got.Problems)
 				require.Equal(t, &objects.Cache{StorageClass: "local", Threshold: 3 << 20, Limit: 5000 << 20}, got.Settings().Cache)
@@ -81,7 +81,7 @@ func TestLoadOfTheCache(t *testing.T) {
 			require.Equal(t, config.SectionCachePVC, problem.Section)
 			require.Equal(t, test.reason, problem.Reason)
 			require.Equal(t, test.path, problem.Path)
-			require.Contains(t, problem.Message, test.says)
+			require.Contains(t, problem.Message, test.message)
 		})
 	}
 }
@@ -96,24 +96,24 @@ func TestLoadWaitsForTheStorageClassOfCachesNoLongerThanForAnythingElse(t *testi
 
 func TestLoadAsksForNoStorageClassWithoutCachePVC(t *testing.T) {
 	client := installation(`{}`)
-	asked := fault(client, "storageclasses", -1, nil)
+	requests := fault(client, "storageclasses", -1, nil)
 	got, err := config.Load(t.Context(), client, options(t), newHasty())
 	require.NoError(t, err)
-	require.Zero(t, *asked)
+	require.Zero(t, *requests)
 	require.Nil(t, got.Settings().Cache)
 }
 
 func TestLoadOfTheBackupRepositoryConfigMap(t *testing.T) {
 	for name, test := range map[string]struct {
-		data   map[string]string // nil: no ConfigMap
-		limit  int64
-		reason config.Reason
-		says   string
+		data    map[string]string // nil: no ConfigMap
+		limit   int64
+		reason  config.Reason
+		message string
 	}{
 		"a limit":        {data: map[string]string{"kopia": `{"cacheLimitMB": 100}`}, limit: 100 << 20},
-		"no such object": {limit: 5000 << 20, reason: config.Missing, says: "configmaps velero/repositories: does not exist"},
-		"no data":        {data: map[string]string{}, limit: 5000 << 20, reason: config.Empty, says: "configmaps velero/repositories: no data"},
-		"a bad limit":    {data: map[string]string{"kopia": `{"cacheLimitMB": true}`}, limit: 5000 << 20, reason: config.WrongType, says: "kopia.cacheLimitMB (line 1, column 18)"},
+		"no such object": {limit: 5000 << 20, reason: config.Missing, message: "configmaps velero/repositories: does not exist"},
+		"no data":        {data: map[string]string{}, limit: 5000 << 20, reason: config.Empty, message: "configmaps velero/repositories: no data"},
+		"a bad limit":    {data: map[string]string{"kopia": `{"cacheLimitMB": true}`}, limit: 5000 << 20, reason: config.WrongType, message: "kopia.cacheLimitMB (line 1, column 18)"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			client := installation(withCache)
@@ -131,11 +131,11 @@ func TestLoadOfTheBackupRepositoryConfigMap(t *testing.T) {
 			require.Len(t, got.Problems, 1)
 			require.Equal(t, config.SectionBackupRepository, got.Problems[0].Section)
 			require.Equal(t, test.reason, got.Problems[0].Reason)
-			require.Contains(t, got.Problems[0].String(), test.says)
+			require.Contains(t, got.Problems[0].String(), test.message)
 			require.Empty(t, got.Priority.Reason, "the priority class is of the other ConfigMap")
 
 			_, err = config.Load(t.Context(), client, options(t, append(arguments, "--strict-config")...), newHasty())
-			require.ErrorContains(t, err, test.says)
+			require.ErrorContains(t, err, test.message)
 		})
 	}
 }

@@ -26,7 +26,7 @@ func TestCorpus(t *testing.T) {
 	require.GreaterOrEqual(t, len(files), 60)
 	for _, file := range files {
 		t.Run(filepath.Base(file), func(t *testing.T) {
-			got := listed(judge(file, corpusData(t, file)))
+			got := listed(validate(file, corpusData(t, file)))
 			golden := file + ".problems"
 			if *update {
 				require.NoError(t, os.WriteFile(golden, []byte(got), 0o644))
@@ -41,7 +41,7 @@ func TestCorpus(t *testing.T) {
 // TestCorpusNamesTellWhatIsGood keeps -update from accepting a Problem in a good ConfigMap, or none in a bad one.
 func TestCorpusNamesTellWhatIsGood(t *testing.T) {
 	for _, file := range corpusFiles(t) {
-		problems := judge(file, corpusData(t, file))
+		problems := validate(file, corpusData(t, file))
 		require.Equal(t, !strings.Contains(filepath.Base(file), "good"), len(problems) > 0, file)
 	}
 }
@@ -71,8 +71,8 @@ func corpusData(tb testing.TB, file string) map[string]string {
 	return found.Data
 }
 
-// judge parses a file as the kind of ConfigMap that its name declares.
-func judge(file string, data map[string]string) []config.Problem {
+// validate parses a file as the kind of ConfigMap that its name declares.
+func validate(file string, data map[string]string) []config.Problem {
 	if strings.HasPrefix(filepath.Base(file), "repository-") {
 		_, problems := config.ParseRepository(data)
 		return problems

@@ -25,7 +25,7 @@ func FuzzParse(f *testing.F) {
 		second, same := parse(text, map[string]string{label: value})
 		require.Equal(t, got, second)
 		require.Equal(t, problems, same)
-		checkPlaces(t, text, "", problems)
+		checkPositions(t, text, "", problems)
 		broken := checkProblems(t, problems)
 		if !json.Valid([]byte(text)) || !utf8.ValidString(text) {
 			require.Equal(t, config.Defaults(), got)
@@ -34,19 +34,19 @@ func FuzzParse(f *testing.F) {
 		checkRanges(t, got)
 
 		limit, problems := config.ParseRepository(map[string]string{"kopia": text})
-		checkPlaces(t, text, "", problems)
+		checkPositions(t, text, "", problems)
 		checkProblems(t, problems)
 		require.True(t, 1<<20 <= limit && limit <= math.MaxInt32<<20, limit)
 
 		jobs, problems := config.ParseMaintenance(map[string]string{"global": text}, repositoryKey)
-		checkPlaces(t, text, "global", problems)
+		checkPositions(t, text, "global", problems)
 		checkProblems(t, problems)
 		require.GreaterOrEqual(t, jobs.Jobs.Keep, 0)
 	})
 }
 
-// checkPlaces requires that each Problem has a valid line and column, or concerns the text as a whole.
-func checkPlaces(t *testing.T, text, whole string, problems []config.Problem) {
+// checkPositions requires that each Problem has a valid line and column, or concerns the text as a whole.
+func checkPositions(t *testing.T, text, whole string, problems []config.Problem) {
 	t.Helper()
 	for _, problem := range problems {
 		if problem.Line == 0 {

@@ -115,23 +115,23 @@ func TestInheritLogArguments(t *testing.T) {
 	for name, test := range map[string]struct {
 		arguments []string
 		want      []string
-		says      string
+		message   string
 	}{
 		"none are none":                     {arguments: []string{"node-agent", "server"}},
 		"one token stays one":               {arguments: []string{"--log-level=debug"}, want: []string{"--log-level=debug"}},
 		"two tokens become one":             {arguments: []string{"--log-level", "debug", "x"}, want: []string{"--log-level=debug"}},
 		"an empty value is a value":         {arguments: []string{"--log-format="}, want: []string{"--log-format="}},
 		"a longer name is another flag":     {arguments: []string{"--log-levels=x", "--log-format-x", "y"}},
-		"the last one without a value":      {arguments: []string{"server", "--log-level"}, says: "--log-level has no value"},
-		"the only argument without value":   {arguments: []string{"--log-format"}, says: "--log-format has no value"},
+		"the last one without a value":      {arguments: []string{"server", "--log-level"}, message: "--log-level has no value"},
+		"the only argument without value":   {arguments: []string{"--log-format"}, message: "--log-format has no value"},
 		"both forms may stand side by side": {arguments: []string{"--log-format", "json", "--log-level=info"}, want: []string{"--log-format=json", "--log-level=info"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			template := velerosTemplate()
 			template.Spec.Containers[0].Args = test.arguments
 			got, err := config.Inherit(template)
-			if test.says != "" {
-				require.ErrorContains(t, err, test.says)
+			if test.message != "" {
+				require.ErrorContains(t, err, test.message)
 				return
 			}
 			require.NoError(t, err)

@@ -81,12 +81,12 @@ func installation(text string) *fake.Clientset {
 
 // fault fails every GET of a resource, or only the first ones if times is above 0. It returns the number of GETs.
 func fault(client *fake.Clientset, resource string, times int, err error) *int {
-	asked := 0
+	requests := 0
 	client.PrependReactor("get", resource, func(ktesting.Action) (bool, runtime.Object, error) {
-		asked++
-		return times == 0 || asked <= times, nil, err
+		requests++
+		return times == 0 || requests <= times, nil, err
 	})
-	return &asked
+	return &requests
 }
 
 func options(t *testing.T, arguments ...string) config.Options {
@@ -137,7 +137,7 @@ func TestLoadWithoutConfigMapNameHasDefaultsAndNoProblem(t *testing.T) {
 func TestLoadFallsBackToNoPriorityClass(t *testing.T) {
 	for name, test := range map[string]struct {
 		text       string
-		asked      int // expected GETs of the class
+		requests   int // expected GETs of the class
 		fail       error
 		times      int
 		configured string
@@ -145,16 +145,16 @@ func TestLoadFallsBackToNoPriorityClass(t *testing.T) {
 		reason     priority.Reason
 	}{
 		"unset is not a fallback":             {text: `{}`},
-		"in force":                            {text: `{"priorityClassName": "velero-low"}`, asked: 1, configured: "velero-low", effective: "velero-low"},
-		"missing":                             {text: `{"priorityClassName": "nobody"}`, asked: 1, configured: "nobody", reason: priority.NotFound},
-		"forbidden, which is not tried again": {text: `{"priorityClassName": "velero-low"}`, fail: notAllowed("priorityclasses"), asked: 1, configured: "velero-low", reason: priority.Forbidden},
-		"an error that passes":                {text: `{"priorityClassName": "velero-low"}`, fail: apierrors.NewInternalError(errors.New("etcd")), times: 4, asked: 5, configured: "velero-low", effective: "velero-low"},
-		"an error that stays":                 {text: `{"priorityClassName": "velero-low"}`, fail: apierrors.NewInternalError(errors.New("etcd")), asked: -1, configured: "velero-low", reason: priority.Unavailable},
+		"in force":                            {text: `{"priorityClassName": "velero-low"}`, requests: 1, configured: "velero-low", effective: "velero-low"},
+		"missing":                             {text: `{"priorityClassName": "nobody"}`, requests: 1, configured: "nobody", reason: priority.NotFound},
+		"forbidden, which is not tried again": {text: `{"priorityClassName": "velero-low"}`, fail: notAllowed("priorityclasses"), requests: 1, configured: "velero-low", reason: priority.Forbidden},
+		"an error that passes":                {text: `{"priorityClassName": "velero-low"}`, fail: apierrors.NewInternalError(errors.New("etcd")), times: 4, requests: 5, configured: "velero-low", effective: "velero-low"},
+		"an error that stays":                 {text: `{"priorityClassName": "velero-low"}`, fail: apierrors.NewInternalError(errors.New("etcd")), requests: -1, configured: "velero-low", reason: priority.Unavailable},
 		"no ConfigMap":                        {reason: priority.ConfigMissing},
 		"an empty ConfigMap":                  {text: " ", reason: priority.ConfigEmpty},
 		"no JSON":                             {text: `{"priorityClassName": "velero-low"`, reason: priority.ConfigInvalid},
 		"a name that is none":                 {text: `{"priorityClassName": "Velero Low"}`, reason: priority.ConfigInvalid},
-		"another section that is wrong":       {text: `{"priorityClassName": "velero-low", "podLabels": 1}`, asked: 1, configured: "velero-low", effective: "velero-low"},
+		"another section that is wrong":       {text: `{"priorityClassName": "velero-low", "podLabels": 1}`, requests: 1, configured: "velero-low", effective: "velero-low"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			client := installation(test.text)
@@ -162,19 +162,19 @@ func TestLoadFallsBackToNoPriorityClass(t *testing.T) {
 			if test.fail == nil {
 				times = -1
 			}
-			asked := fault(client, "priorityclasses", times, test.fail)
+			requests := fault(client, "priorityclasses", times, test.fail)
 			got, err := config.Load(t.Context(), client, options(t), newHasty())
 			require.NoError(t, err)
 			require.Equal(t, test.configured, got.Priority.Configured)
 			require.Equal(t, test.effective, got.Priority.Effective)
 			require.Equal(t, test.reason, got.Priority.Reason)
 			require.Equal(t, test.reason != "", got.Priority.Message != "")
-			if test.asked < 0 {
-				require.Greater(t, *asked, 10, "the whole budget is used")
-				require.Less(t, *asked, 100, "with growing delays")
+			if test.requests < 0 {
+				require.Greater(t, *requests, 10, "the whole budget is used")
+				require.Less(t, *requests, 100, "with growing delays")
 				return
 			}
-			require.Equal(t, test.asked, *asked)
+			require.Equal(t, test.requests, *requests)
 		})
 	}
 }
@@ -205,11 +205,11 @@ func TestLoadOutlivesFaults(t *testing.T) {
 		} {
 			t.Run(resource+" "+name, func(t *testing.T) {
 				client := installation(fullConfig)
-				asked := fault(client, resource, 5, fail)
+				requests := fault(client, resource, 5, fail)
 				clock := newHasty()
 				got, err := config.Load(t.Context(), client, options(t), clock)
 				require.NoError(t, err)
-				require.Greater(t, *asked, 5)
+				require.Greater(t, *requests, 5)
 				require.Empty(t, got.Problems)
 				require.Equal(t, "velero-low", got.Priority.Effective)
 				require.Less(t, clock.Now().Sub(time.Unix(0, 0)), 10*time.Second)
@@ -223,7 +223,7 @@ func TestLoadGivesUpWithOneLine(t *testing.T) {
 		resource string
 		fail     error
 		waits    bool // until the budget is used up
-		says     []string
+		message  []string
 	}{
 		"nothing answers":                {"*", refused(), true, []string{"nodes node-1", "no response from the API server within 30s", "connection refused"}},
 		"everything is a server error":   {"*", apierrors.NewInternalError(errors.New("etcd")), true, []string{"no response from the API server within 30s", "etcd"}},
@@ -241,16 +241,16 @@ func TestLoadGivesUpWithOneLine(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			client, clock := installation(fullConfig), newHasty()
-			asked := fault(client, test.resource, 0, test.fail)
+			requests := fault(client, test.resource, 0, test.fail)
 			_, err := config.Load(t.Context(), client, options(t), clock)
 			require.Error(t, err)
-			for _, part := range test.says {
+			for _, part := range test.message {
 				require.ErrorContains(t, err, part)
 			}
 			require.NotContains(t, err.Error(), "\n")
 			if took := clock.Now().Sub(time.Unix(0, 0)); test.waits {
 				require.Equal(t, 30*time.Second, took)
-				require.Less(t, *asked, 100)
+				require.Less(t, *requests, 100)
 			} else {
 				require.Zero(t, took, "what will not change is not waited for")
 			}

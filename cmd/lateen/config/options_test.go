@@ -68,79 +68,79 @@ func TestCompleteNamesFlagAndRemedy(t *testing.T) {
 	for name, test := range map[string]struct {
 		arguments   []string
 		environment string
-		says        []string
+		message     []string
 	}{
 		"without a node name": {
-			environment: "NODE_NAME=", says: []string{"NODE_NAME", "spec.nodeName"},
+			environment: "NODE_NAME=", message: []string{"NODE_NAME", "spec.nodeName"},
 		},
 		"with a node name that cannot be one": {
-			environment: "NODE_NAME=$(NODE)", says: []string{"NODE_NAME", "not a valid node name"},
+			environment: "NODE_NAME=$(NODE)", message: []string{"NODE_NAME", "not a valid node name"},
 		},
 		"with a namespace that cannot be one": {
-			arguments: []string{"--namespace=a.b"}, says: []string{"--namespace", "a.b"},
+			arguments: []string{"--namespace=a.b"}, message: []string{"--namespace", "a.b"},
 		},
 		"with a ConfigMap that cannot be one": {
-			arguments: []string{"--node-agent-configmap=Config"}, says: []string{"--node-agent-configmap", "lower case"},
+			arguments: []string{"--node-agent-configmap=Config"}, message: []string{"--node-agent-configmap", "lower case"},
 		},
 		"with a repository ConfigMap that cannot be one": {
-			arguments: []string{"--backup-repository-configmap=a b"}, says: []string{"--backup-repository-configmap"},
+			arguments: []string{"--backup-repository-configmap=a b"}, message: []string{"--backup-repository-configmap"},
 		},
 		"with a ServiceAccount that cannot be one": {
-			arguments: []string{"--mover-service-account=system:x"}, says: []string{"--mover-service-account"},
+			arguments: []string{"--mover-service-account=system:x"}, message: []string{"--mover-service-account"},
 		},
 		"with an image that has a blank": {
-			arguments: []string{"--mover-image=velero/velero v1"}, says: []string{"--mover-image", "repository:tag"},
+			arguments: []string{"--mover-image=velero/velero v1"}, message: []string{"--mover-image", "repository:tag"},
 		},
 		"with a template of a kind that is none": {
-			arguments: []string{"--mover-template=statefulset/x"}, says: []string{"--mover-template", "deployment/<name>"},
+			arguments: []string{"--mover-template=statefulset/x"}, message: []string{"--mover-template", "deployment/<name>"},
 		},
 		"with a template without a name": {
-			arguments: []string{"--mover-template=deployment/"}, says: []string{"--mover-template", "deployment/<name>"},
+			arguments: []string{"--mover-template=deployment/"}, message: []string{"--mover-template", "deployment/<name>"},
 		},
 		"with negative retries": {
-			arguments: []string{"--mover-retries=-1"}, says: []string{"--mover-retries is -1", "0 or more"},
+			arguments: []string{"--mover-retries=-1"}, message: []string{"--mover-retries is -1", "0 or more"},
 		},
 		"without workers": {
-			arguments: []string{"--workers=0"}, says: []string{"--workers is 0", "1 or more"},
+			arguments: []string{"--workers=0"}, message: []string{"--workers is 0", "1 or more"},
 		},
 		"without requests": {
-			arguments: []string{"--kube-api-qps=0"}, says: []string{"--kube-api-qps", "greater than 0"},
+			arguments: []string{"--kube-api-qps=0"}, message: []string{"--kube-api-qps", "greater than 0"},
 		},
 		"with requests that are not a number": {
-			arguments: []string{"--kube-api-qps=NaN"}, says: []string{"--kube-api-qps", "greater than 0"},
+			arguments: []string{"--kube-api-qps=NaN"}, message: []string{"--kube-api-qps", "greater than 0"},
 		},
 		"without burst": {
-			arguments: []string{"--kube-api-burst=0"}, says: []string{"--kube-api-burst"},
+			arguments: []string{"--kube-api-burst=0"}, message: []string{"--kube-api-burst"},
 		},
 		"without resource timeout": {
-			arguments: []string{"--resource-timeout=0s"}, says: []string{"--resource-timeout", "10m"},
+			arguments: []string{"--resource-timeout=0s"}, message: []string{"--resource-timeout", "10m"},
 		},
 		"with a negative prepare timeout": {
-			arguments: []string{"--data-mover-prepare-timeout=-1s"}, says: []string{"--data-mover-prepare-timeout is -1s"},
+			arguments: []string{"--data-mover-prepare-timeout=-1s"}, message: []string{"--data-mover-prepare-timeout is -1s"},
 		},
 		"without startup timeout": {
-			arguments: []string{"--startup-timeout=0s"}, says: []string{"--startup-timeout"},
+			arguments: []string{"--startup-timeout=0s"}, message: []string{"--startup-timeout"},
 		},
 		"with a negative grace": {
-			arguments: []string{"--cancel-grace=-1s"}, says: []string{"--cancel-grace"},
+			arguments: []string{"--cancel-grace=-1s"}, message: []string{"--cancel-grace"},
 		},
 		"with a level that Velero has not": {
-			arguments: []string{"--log-level=loud"}, says: []string{"--log-level", "trace, debug, info"},
+			arguments: []string{"--log-level=loud"}, message: []string{"--log-level", "trace, debug, info"},
 		},
 		"with a format that Velero has not": {
-			arguments: []string{"--log-format=xml"}, says: []string{"--log-format", "text or json"},
+			arguments: []string{"--log-format=xml"}, message: []string{"--log-format", "text or json"},
 		},
 		"with an address without a port": {
-			arguments: []string{"--metrics-address=localhost"}, says: []string{"--metrics-address", "host:port"},
+			arguments: []string{"--metrics-address=localhost"}, message: []string{"--metrics-address", "host:port"},
 		},
 		"with a port that is none": {
-			arguments: []string{"--metrics-address=:metrics"}, says: []string{"--metrics-address", "65535"},
+			arguments: []string{"--metrics-address=:metrics"}, message: []string{"--metrics-address", "65535"},
 		},
 		"with a host path that is not absolute": {
-			arguments: []string{"--host-path=host_pods"}, says: []string{"--host-path", "/host_pods"},
+			arguments: []string{"--host-path=host_pods"}, message: []string{"--host-path", "/host_pods"},
 		},
 		"with two mistakes, both are named": {
-			arguments: []string{"--workers=0", "--log-format=xml"}, says: []string{"--workers", "--log-format"},
+			arguments: []string{"--workers=0", "--log-format=xml"}, message: []string{"--workers", "--log-format"},
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -150,7 +150,7 @@ func TestCompleteNamesFlagAndRemedy(t *testing.T) {
 			}
 			err := options.Complete(environment(test.environment))
 			require.Error(t, err)
-			for _, part := range test.says {
+			for _, part := range test.message {
 				require.ErrorContains(t, err, part)
 			}
 			require.NotContains(t, err.Error(), "\n")

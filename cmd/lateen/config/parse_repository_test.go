@@ -33,7 +33,7 @@ func TestParseRepositoryThatCannotBeUsed(t *testing.T) {
 		path         string
 		reason       config.Reason
 		line, column int
-		says         string
+		message      string
 	}{
 		"no data":                     {nil, "", config.Empty, 0, 0, "add key kopia"},
 		"no key kopia":                {map[string]string{"repo.json": `{"cacheLimitMB": 7}`}, "", config.Missing, 0, 0, "key kopia is missing, there is repo.json"},
@@ -59,7 +59,7 @@ func TestParseRepositoryThatCannotBeUsed(t *testing.T) {
 			require.Equal(t, test.path, problem.Path)
 			require.Equal(t, test.reason, problem.Reason)
 			require.Equal(t, []int{test.line, test.column}, []int{problem.Line, problem.Column})
-			require.Contains(t, problem.Message, test.says)
+			require.Contains(t, problem.Message, test.message)
 		})
 	}
 }

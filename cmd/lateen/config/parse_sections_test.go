@@ -13,8 +13,8 @@ import (
 
 func TestParseLeavesOutWhatHasNoEffect(t *testing.T) {
 	for name, test := range map[string]struct {
-		text, path, says string
-		want             objects.Settings
+		text, path, message string
+		want                objects.Settings
 	}{
 		"the label of Velero's movers": {
 			`{"podLabels": {"velero.io/data-upload": "x", "team": "storage"}}`, "podLabels.velero.io/data-upload", "velero.io/data-upload is reserved",
@@ -39,7 +39,7 @@ func TestParseLeavesOutWhatHasNoEffect(t *testing.T) {
 			require.Len(t, problems, 1)
 			require.Equal(t, config.Ignored, problems[0].Reason)
 			require.Equal(t, test.path, problems[0].Path)
-			require.Contains(t, problems[0].Message, test.says)
+			require.Contains(t, problems[0].Message, test.message)
 		})
 	}
 }

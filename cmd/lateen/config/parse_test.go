@@ -104,20 +104,20 @@ func TestParseOfWholeConfigMapsThatCannotBeUsed(t *testing.T) {
 		data         map[string]string
 		reason       config.Reason
 		line, column int
-		says         string
+		message      string
 	}{
-		"no data":               {data: nil, reason: config.Empty, says: "add one key"},
-		"an empty value":        {data: map[string]string{"a": ""}, reason: config.Empty, says: "key a is empty"},
-		"a blank value":         {data: map[string]string{"a": " \n\t"}, reason: config.Empty, says: "key a is empty"},
-		"two keys":              {data: map[string]string{"a": "{}", "b": "{}"}, reason: config.TooManyKeys, says: "a and b"},
-		"no JSON":               {data: map[string]string{"a": "{\n  \"podLabels\": {,}\n}"}, reason: config.InvalidJSON, line: 2, column: 17, says: "invalid JSON"},
-		"JSON that ends early":  {data: map[string]string{"a": "{\"podLabels\":\n{"}, reason: config.InvalidJSON, line: 2, column: 1, says: "unexpected end"},
-		"JSON and more":         {data: map[string]string{"a": "{}\n{}"}, reason: config.InvalidJSON, line: 2, column: 1, says: "after top-level value"},
-		"YAML":                  {data: map[string]string{"a": "loadConcurrency:\n  globalConfig: 2\n"}, reason: config.InvalidJSON, line: 1, column: 1, says: "invalid JSON"},
-		"a list":                {data: map[string]string{"a": "[]"}, reason: config.WrongType, line: 1, column: 1, says: "got a list, want an object"},
-		"null":                  {data: map[string]string{"a": "null"}, reason: config.WrongType, line: 1, column: 1, says: "got null, want an object"},
-		"a thousand lists":      {data: map[string]string{"a": strings.Repeat("[", 1000) + strings.Repeat("]", 1000)}, reason: config.InvalidJSON, says: "nested"},
-		"a million open braces": {data: map[string]string{"a": strings.Repeat("[", 1<<20)}, reason: config.InvalidJSON, says: "invalid JSON", line: 1, column: 10001},
+		"no data":               {data: nil, reason: config.Empty, message: "add one key"},
+		"an empty value":        {data: map[string]string{"a": ""}, reason: config.Empty, message: "key a is empty"},
+		"a blank value":         {data: map[string]string{"a": " \n\t"}, reason: config.Empty, message: "key a is empty"},
+		"two keys":              {data: map[string]string{"a": "{}", "b": "{}"}, reason: config.TooManyKeys, message: "a and b"},
+		"no JSON":               {data: map[string]string{"a": "{\n  \"podLabels\": {,}\n}"}, reason: config.InvalidJSON, line: 2, column: 17, message: "invalid JSON"},
+		"JSON that ends early":  {data: map[string]string{"a": "{\"podLabels\":\n{"}, reason: config.InvalidJSON, line: 2, column: 1, message: "unexpected end"},
+		"JSON and more":         {data: map[string]string{"a": "{}\n{}"}, reason: config.InvalidJSON, line: 2, column: 1, message: "after top-level value"},
+		"YAML":                  {data: map[string]string{"a": "loadConcurrency:\n  globalConfig: 2\n"}, reason: config.InvalidJSON, line: 1, column: 1, message: "invalid JSON"},
+		"a list":                {data: map[string]string{"a": "[]"}, reason: config.WrongType, line: 1, column: 1, message: "got a list, want an object"},
+		"null":                  {data: map[string]string{"a": "null"}, reason: config.WrongType, line: 1, column: 1, message: "got null, want an object"},
+		"a thousand lists":      {data: map[string]string{"a": strings.Repeat("[", 1000) + strings.Repeat("]", 1000)}, reason: config.InvalidJSON, message: "nested"},
+		"a million open braces": {data: map[string]string{"a": strings.Repeat("[", 1<<20)}, reason: config.InvalidJSON, message: "invalid JSON", line: 1, column: 10001},
 	} {
 		t.Run(name, func(t *testing.T) {
 			got, problems := config.Parse(test.data, nil)
@@ -125,7 +125,7 @@ func TestParseOfWholeConfigMapsThatCannotBeUsed(t *testing.T) {
 			require.Len(t, problems, 1)
 			require.Equal(t, config.SectionConfigMap, problems[0].Section)
 			require.Equal(t, test.reason, problems[0].Reason)
-			require.Contains(t, problems[0].Message, test.says)
+			require.Contains(t, problems[0].Message, test.message)
 			require.Equal(t, []int{test.line, test.column}, []int{problems[0].Line, problems[0].Column})
 		})
 	}
@@ -137,7 +137,7 @@ func TestParseOfValuesThatCannotBeUsed(t *testing.T) {
 		section config.Section
 		path    string
 		reason  config.Reason
-		says    string
+		message string
 	}{
 		"concurrency 0":              {`{"loadConcurrency": {"globalConfig": 0, "prepareQueueLength": 3}}`, config.SectionLoadConcurrency, "loadConcurrency.globalConfig", config.InvalidValue, "from 1"},
 		"concurrency -1":             {`{"loadConcurrency": {"globalConfig": -1}}`, config.SectionLoadConcurrency, "loadConcurrency.globalConfig", config.InvalidValue, "-1 is not"},
@@ -193,7 +193,7 @@ func TestParseOfValuesThatCannotBeUsed(t *testing.T) {
 			require.Equal(t, test.section, problem.Section)
 			require.Equal(t, test.path, problem.Path)
 			require.Equal(t, test.reason, problem.Reason)
-			require.Contains(t, problem.Message, test.says)
+			require.Contains(t, problem.Message, test.message)
 			require.Positive(t, problem.Line)
 			require.Positive(t, problem.Column)
 			require.NotContains(t, problem.String(), "\n")
@@ -244,7 +244,7 @@ func TestParseOfUnknownFields(t *testing.T) {
 	for name, test := range map[string]struct {
 		text, path string
 		section    config.Section
-		says       string
+		message    string
 	}{
 		"a typing error at the top":       {`{"loadConcurency": {"globalConfig": 3}}`, "loadConcurency", config.SectionConfigMap, "did you mean loadConcurrency?"},
 		"a typing error further down":     {`{"podResources": {"cpuRequests": "1"}}`, "podResources.cpuRequests", config.SectionPodResources, "did you mean cpuRequest?"},
@@ -260,7 +260,7 @@ func TestParseOfUnknownFields(t *testing.T) {
 			require.Equal(t, config.UnknownField, problems[0].Reason)
 			require.Equal(t, test.path, problems[0].Path)
 			require.Equal(t, test.section, problems[0].Section)
-			require.Contains(t, problems[0].Message, test.says)
+			require.Contains(t, problems[0].Message, test.message)
 		})
 	}
 }

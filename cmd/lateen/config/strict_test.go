@@ -28,13 +28,13 @@ func TestLoadOfAStrictConfiguration(t *testing.T) {
 // Defect D33: the priority class was resolved after enforceStrict.
 func TestAStrictConfigurationIsAboutThePriorityClassToo(t *testing.T) {
 	for name, test := range map[string]struct {
-		text  string
-		fault error
-		says  []string
+		text    string
+		fault   error
+		message []string
 	}{
-		"that does not exist":    {text: `{"priorityClassName": "velero-lo"}`, says: []string{`PriorityClass "velero-lo" does not exist`}},
-		"that cannot be read":    {text: `{"priorityClassName": "velero-low"}`, fault: errors.New("connection refused"), says: []string{"velero-low", "connection refused"}},
-		"that is no name at all": {text: `{"priorityClassName": "Velero"}`, says: []string{"not a valid object name"}},
+		"that does not exist":    {text: `{"priorityClassName": "velero-lo"}`, message: []string{`PriorityClass "velero-lo" does not exist`}},
+		"that cannot be read":    {text: `{"priorityClassName": "velero-low"}`, fault: errors.New("connection refused"), message: []string{"velero-low", "connection refused"}},
+		"that is no name at all": {text: `{"priorityClassName": "Velero"}`, message: []string{"not a valid object name"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			client := installation(test.text)
@@ -44,7 +44,7 @@ func TestAStrictConfigurationIsAboutThePriorityClassToo(t *testing.T) {
 			_, err := config.Load(t.Context(), client, options(t), newHasty())
 			require.NoError(t, err)
 			_, err = config.Load(t.Context(), client, options(t, "--strict-config"), newHasty())
-			for _, part := range append(test.says, "not starting because of --strict-config: priorityClassName") {
+			for _, part := range append(test.message, "not starting because of --strict-config: priorityClassName") {
 				require.ErrorContains(t, err, part)
 			}
 			require.NotContains(t, err.Error(), "; priorityClassName", "it is said once")
@@ -70,9 +70,9 @@ func TestLoadSaysWhichRightsToCopyAreMissing(t *testing.T) {
   "restorePVC": {"configMapNames": ["kms"]}
 }`
 	client := installation(text)
-	var asked []authorizationv1.ResourceAttributes
+	var requests []authorizationv1.ResourceAttributes
 	reviews(client, func(what *authorizationv1.ResourceAttributes) bool {
-		asked = append(asked, *what)
+		requests = append(requests, *what)
 		return what.Resource == "configmaps" || what.Verb == "create"
 	})
 	got, err := config.Load(t.Context(), client, options(t), newHasty())
@@ -89,7 +89,7 @@ func TestLoadSaysWhichRightsToCopyAreMissing(t *testing.T) {
 		{Namespace: "velero", Verb: "patch", Resource: "configmaps", Name: "kms"},
 		{Namespace: "velero", Verb: "create", Resource: "secrets"},
 		{Namespace: "velero", Verb: "get", Resource: "secrets", Name: "key"},
-	}, asked)
+	}, requests)
 	_, err = config.Load(t.Context(), client, options(t, "--strict-config"), newHasty())
 	require.ErrorContains(t, err, "agents may not get secrets key")
 

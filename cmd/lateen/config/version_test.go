@@ -9,7 +9,7 @@ import (
 )
 
 func TestVersionsOfVeleroThatWereNotTried(t *testing.T) {
-	for image, says := range map[string]string{
+	for image, message := range map[string]string{
 		"velero/velero:v1.18.3":                    "",
 		"registry.example:5000/velero:v1.17.0":     "",
 		"velero/velero:v1.18.4-rc.1@sha256:0123":   "",
@@ -22,6 +22,6 @@ func TestVersionsOfVeleroThatWereNotTried(t *testing.T) {
 		"velero/velero:v1.16.2":                    "Velero v1.16.2 is older than 1.17, the oldest version tested with Lateen",
 		"registry.example:5000/mirror/velero:main": "Velero's development branch (registry.example:5000/mirror/velero:main) is newer than 1.18, the newest version tested with Lateen",
 	} {
-		require.Equal(t, says, config.UntriedVelero(image), image)
+		require.Equal(t, message, config.UntriedVelero(image), image)
 	}
 }

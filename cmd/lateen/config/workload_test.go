@@ -15,14 +15,14 @@ import (
 func TestLoadOfTheMoversIdentity(t *testing.T) {
 	for name, test := range map[string]struct {
 		arguments      []string
-		gone           string // the name of a Deployment that does not exist
+		missing        string // the name of a Deployment that does not exist
 		image, account string
 		hostPods       string
 		problem, fails string
 	}{
 		"that of the server": {image: "velero:server", account: "velero-server"},
 		"that of the flags": {
-			arguments: []string{"--mover-image=mine:1", "--mover-service-account=mine"}, gone: "velero", image: "mine:1", account: "mine",
+			arguments: []string{"--mover-image=mine:1", "--mover-service-account=mine"}, missing: "velero", image: "mine:1", account: "mine",
 		},
 		"the image of the flag alone": {
 			arguments: []string{"--mover-image=mine:1"}, image: "mine:1", account: "velero-server",
@@ -31,24 +31,24 @@ func TestLoadOfTheMoversIdentity(t *testing.T) {
 			arguments: []string{"--mover-template=deployment/velero"}, image: "velero:server", account: "velero-server",
 		},
 		"the server is the template and missing": {
-			arguments: []string{"--mover-template=deployment/velero"}, gone: "velero", fails: "deployments velero/velero: it does not exist",
+			arguments: []string{"--mover-template=deployment/velero"}, missing: "velero", fails: "deployments velero/velero: it does not exist",
 		},
 		"without server it is not the agent's own": {
-			gone: "velero", fails: "--mover-service-account",
+			missing: "velero", fails: "--mover-service-account",
 		},
 		"without server the image is the template's": {
-			arguments: []string{"--mover-service-account=mine"}, gone: "velero", image: "lateen:agent", account: "mine", problem: "--mover-image",
+			arguments: []string{"--mover-service-account=mine"}, missing: "velero", image: "lateen:agent", account: "mine", problem: "--mover-image",
 		},
 		"without server another Deployment has both": {
-			arguments: []string{"--mover-template=deployment/other"}, gone: "velero", image: "other:1", account: "other", problem: "ServiceAccount other",
+			arguments: []string{"--mover-template=deployment/other"}, missing: "velero", image: "other:1", account: "other", problem: "ServiceAccount other",
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			client := installation(fullConfig)
 			other := &appsv1.Deployment{ObjectMeta: meta("other"), Spec: appsv1.DeploymentSpec{Template: workload("other:1", "other")}}
 			require.NoError(t, client.Tracker().Add(other))
-			if test.gone != "" {
-				require.NoError(t, client.AppsV1().Deployments("velero").Delete(t.Context(), test.gone, metav1.DeleteOptions{}))
+			if test.missing != "" {
+				require.NoError(t, client.AppsV1().Deployments("velero").Delete(t.Context(), test.missing, metav1.DeleteOptions{}))
 			}
 			got, err := config.Load(t.Context(), client, options(t, test.arguments...), newHasty())
 			if test.fails != "" {
@@ -118,7 +118,7 @@ func TestLoadOfTemplatesByOperatingSystem(t *testing.T) {
 			other := &appsv1.Deployment{ObjectMeta: meta("other"), Spec: appsv1.DeploymentSpec{Template: workload("other:1", "other")}}
 			require.NoError(t, client.Tracker().Add(other))
 			require.NoError(t, client.Tracker().Add(windowsAgents()))
-			asked := fault(client, "*", -1, nil)
+			requests := fault(client, "*", -1, nil)
 			got, err := config.Load(t.Context(), client, options(t, append(test.arguments, "--node-agent-configmap=")...), newHasty())
 			require.NoError(t, err)
 			require.Empty(t, got.Problems)
@@ -139,7 +139,7 @@ func TestLoadOfTemplatesByOperatingSystem(t *testing.T) {
 			if slices.Contains(test.arguments, "--mover-template=deployment/other") {
 				workloads = 4
 			}
-			require.Equal(t, 3+workloads, *asked, "the node, two API versions, and each workload once")
+			require.Equal(t, 3+workloads, *requests, "the node, two API versions, and each workload once")
 		})
 	}
 }

@@ -22,8 +22,8 @@ func TestWhatALostMoverSaysIsNotOfTheNextOne(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				s := newStand(t)
-				s.follow("uid")
+				s := newEventsFixture(t)
+				s.watch("uid")
 				late := sentFrom(event(progress, "of the lost one", 200), "lost", test.host, test.created)
 				s.open[0].Add(late)
 				synctest.Wait()

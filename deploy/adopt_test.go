@@ -9,7 +9,7 @@ import (
 	"github.com/lateen-project/lateen/deploy"
 )
 
-func TestAdoptedAgentsLookForVolumesWhereVelerosDid(t *testing.T) {
+func TestAdoptedAgentsKeepTheHostPathOfVeleros(t *testing.T) {
 	for name, test := range map[string]struct {
 		mounts []corev1.VolumeMount
 		want   []string

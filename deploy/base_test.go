@@ -16,7 +16,7 @@ import (
 )
 
 // The kustomize base equals the objects of the package: one file for each object, and the list of the files.
-func TestTheBaseIsWhatThePackageMakes(t *testing.T) {
+func TestTheBaseMatchesThePackage(t *testing.T) {
 	want := base(t)
 	if *update {
 		require.NoError(t, os.RemoveAll("base"))

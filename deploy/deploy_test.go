@@ -121,7 +121,7 @@ func TestNoDefaultRoleReadsSecrets(t *testing.T) {
 	require.Empty(t, deploy.CopyAccess("velero", deploy.Copies{}))
 }
 
-func TestRightsToCopy(t *testing.T) {
+func TestRBACRulesOfCopies(t *testing.T) {
 	for golden, copies := range map[string]deploy.Copies{
 		"copies.yaml":            {Secrets: []string{"kms-key"}, ConfigMaps: []string{"kms-config"}, From: []string{"shop", "bank"}},
 		"copies-everywhere.yaml": {Secrets: []string{"kms-key", "kms-ca"}, From: []string{deploy.AllNamespaces}},
@@ -137,7 +137,7 @@ func TestRightsToCopy(t *testing.T) {
 	}
 }
 
-func TestTheAgentHasNoRightByWildcard(t *testing.T) {
+func TestTheAgentHasNoWildcardRules(t *testing.T) {
 	for _, rule := range append(deploy.NamespaceRules(), deploy.ClusterRules()...) {
 		for _, word := range slices.Concat(rule.APIGroups, rule.Resources, rule.Verbs) {
 			require.NotContains(t, word, "*")

@@ -29,7 +29,7 @@ func adopted(t *testing.T, image string) corev1.PodTemplateSpec {
 	return template
 }
 
-func TestWhatWasChangedInAdoptedAgentsSurvives(t *testing.T) {
+func TestChangesOfAdoptedAgentsSurviveARebase(t *testing.T) {
 	for name, test := range map[string]struct {
 		change func(*corev1.PodTemplateSpec)
 		want   func(*corev1.PodTemplateSpec) // nil: the same change
@@ -78,7 +78,7 @@ func TestWhatWasChangedInAdoptedAgentsSurvives(t *testing.T) {
 	}
 }
 
-func TestAProbeThatVelerosAgentsDoNotHaveIsNotHalfThere(t *testing.T) {
+func TestRebaseRemovesAnAddedProbeCompletely(t *testing.T) {
 	now := adopted(t, "example.test/lateen:v1")
 	now.Spec.Containers[0].LivenessProbe.PeriodSeconds = 30
 	back, changed, err := deploy.Rebase(agents(), adopted(t, "example.test/lateen:v1"), now)
@@ -90,14 +90,14 @@ func TestAProbeThatVelerosAgentsDoNotHaveIsNotHalfThere(t *testing.T) {
 	require.EqualValues(t, 30, requeue.Spec.Containers[0].LivenessProbe.PeriodSeconds)
 }
 
-func TestAContainerThatWasRenamedIsNotGuessed(t *testing.T) {
+func TestRebaseRefusesARenamedContainer(t *testing.T) {
 	now := adopted(t, "example.test/lateen:v1")
 	now.Spec.Containers[0].Name = "agent"
 	_, _, err := deploy.Rebase(agents(), adopted(t, "example.test/lateen:v1"), now)
 	require.ErrorContains(t, err, "container node-agent does not exist any more")
 }
 
-func TestWhatRunsVelerosServer(t *testing.T) {
+func TestVelerosServerIsFound(t *testing.T) {
 	require.True(t, deploy.RunsServer(corev1.Container{Command: []string{"/velero"}, Args: []string{"server", "--features="}}))
 	require.True(t, deploy.RunsServer(corev1.Container{Args: []string{"velero", "server"}}))
 	require.False(t, deploy.RunsServer(agents().Spec.Containers[0]))

@@ -42,7 +42,7 @@ func TestPluginsAreNamedAfterTheirImages(t *testing.T) {
 	}
 }
 
-func TestImagesThatMayChangeArePulledAlways(t *testing.T) {
+func TestMutableImageTagsArePulledAlways(t *testing.T) {
 	tests := map[string]corev1.PullPolicy{
 		"velero/velero":                        corev1.PullAlways,
 		"velero/velero:latest":                 corev1.PullAlways,

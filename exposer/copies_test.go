@@ -57,7 +57,7 @@ func refuseAccess(client *fake.Clientset, verb, namespace string, allowed bool) 
 	})
 }
 
-func TestCopiesGoWithTheClaim(t *testing.T) {
+func TestCopiesAreOwnedByTheClaim(t *testing.T) {
 	client := withUIDs(fake.NewClientset(freeClaim(), secret("app", "s3cret"), configMap()))
 	_, err := exposed(client, copied()).Ensure(t.Context(), download())
 	require.NoError(t, err)
@@ -76,7 +76,7 @@ func TestCopiesGoWithTheClaim(t *testing.T) {
 	require.Equal(t, map[string]string{"url": "vault"}, kms.Data)
 }
 
-func TestTransfersShareACopyAndWaitForThatOfAnother(t *testing.T) {
+func TestTransfersShareEqualCopiesAndWaitForOthers(t *testing.T) {
 	theirs := func(s *corev1.Secret) {
 		s.Labels = map[string]string{api.LabelCopy: "true"}
 		s.OwnerReferences = []metav1.OwnerReference{{Name: "other", UID: "other-uid"}}
@@ -111,7 +111,7 @@ func TestTransfersShareACopyAndWaitForThatOfAnother(t *testing.T) {
 
 // A missing permission fails the transfer at once, with a message that contains the fix. It does not wait for the
 // timeout.
-func TestACopyThatMayNotBeMadeEndsTheTransfer(t *testing.T) {
+func TestAForbiddenCopyFailsTheTransfer(t *testing.T) {
 	for name, test := range map[string]struct {
 		verb, namespace string
 		there           []runtime.Object
@@ -136,7 +136,7 @@ func TestACopyThatMayNotBeMadeEndsTheTransfer(t *testing.T) {
 	}
 }
 
-func TestAnOriginalThatDoesNotExistEndsTheTransfer(t *testing.T) {
+func TestAMissingOriginalFailsTheTransfer(t *testing.T) {
 	client := fake.NewClientset(freeClaim(), secret("app", "s3cret"))
 	_, err := exposed(client, copied()).Ensure(t.Context(), download())
 	terminal := (*TerminalError)(nil)
@@ -146,7 +146,7 @@ func TestAnOriginalThatDoesNotExistEndsTheTransfer(t *testing.T) {
 }
 
 // As with the mover pod, no original snapshot is deleted before a dry run of the copies succeeds.
-func TestCopiesAreRehearsedBeforeASnapshotIsGivenUp(t *testing.T) {
+func TestCopiesAreDryRunBeforeAHandOver(t *testing.T) {
 	source := secret("apps", "s3cret")
 	settings := objects.Settings{BackupClaims: map[string]objects.BackupClaim{"fast": {Copies: objects.Copies{SecretNames: []string{"key"}}}}}
 	for name, namespace := range map[string]string{"the original may not be read": "apps", "the copy may not be made": "velero"} {

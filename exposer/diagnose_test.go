@@ -22,7 +22,7 @@ func event(name string, about types.UID, kind, message string, at int64) *corev1
 	}
 }
 
-func TestADiagnosisSaysWhatIsInTheWay(t *testing.T) {
+func TestDiagnosisNamesTheBlocker(t *testing.T) {
 	pending := &corev1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{Namespace: "velero", Name: "b1", UID: "claim-uid"}}
 	pending.Status.Phase = corev1.ClaimPending
 	bound := pending.DeepCopy()

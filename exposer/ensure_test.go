@@ -118,7 +118,7 @@ func breakAt(client *fake.Clientset, number int, fault func(*fake.Clientset, cli
 	})
 }
 
-func TestWhateverBecomesOfARequestAllIsMadeOnce(t *testing.T) {
+func TestEnsureConvergesAfterAnyFailedRequest(t *testing.T) {
 	for name, test := range map[string]struct {
 		move     objects.MoverSpec
 		settings objects.Settings
@@ -165,7 +165,7 @@ func TestWhateverBecomesOfARequestAllIsMadeOnce(t *testing.T) {
 	}
 }
 
-func TestWhateverBecomesOfARequestAllIsRemoved(t *testing.T) {
+func TestCleanUpConvergesAfterAnyFailedRequest(t *testing.T) {
 	move := download()
 	created := func(name string) *corev1.PersistentVolumeClaim {
 		return &corev1.PersistentVolumeClaim{
@@ -203,7 +203,7 @@ func TestWhateverBecomesOfARequestAllIsRemoved(t *testing.T) {
 	}
 }
 
-func TestARehearsalOfAPodWhoseClassIsGoneIsNotPaidForTwice(t *testing.T) {
+func TestADryRunWithAMissingClassIsNotRepeated(t *testing.T) {
 	client := fake.NewClientset()
 	client.PrependReactor("create", "pods", func(action clienttesting.Action) (bool, runtime.Object, error) {
 		create, ok := action.(clienttesting.CreateActionImpl)
@@ -233,7 +233,7 @@ func TestARehearsalOfAPodWhoseClassIsGoneIsNotPaidForTwice(t *testing.T) {
 	require.Equal(t, "rehearse create pods, get priorityclasses, rehearse create pods, create pods", strings.Join(requests(client), ", "))
 }
 
-func TestARehearsalMeetsAPodThatExists(t *testing.T) {
+func TestADryRunWithAnExistingPod(t *testing.T) {
 	foreign := mover()
 	foreign.OwnerReferences[0].UID = "of-an-older-one"
 	p := planner{exposer: exposed(fake.NewClientset(foreign), objects.Settings{}), spec: movement()}
@@ -242,7 +242,7 @@ func TestARehearsalMeetsAPodThatExists(t *testing.T) {
 	require.NoError(t, p.dryRun(t.Context()), "it is the one that is wanted")
 }
 
-func TestAClaimThatExists(t *testing.T) {
+func TestEnsureAnExistingClaim(t *testing.T) {
 	plan := objects.PlanOf(download(), objects.VolumeInfo{OS: corev1.Linux, Target: freeClaim()}, objects.Template{}, objects.Settings{})
 	for name, test := range map[string]struct {
 		change  func(*corev1.PersistentVolumeClaim)

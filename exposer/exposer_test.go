@@ -63,7 +63,7 @@ func forbidden(why string) error {
 	return apierrors.NewForbidden(corev1.Resource("pods"), "b1", errors.New(why))
 }
 
-func TestAPodWhoseClassAdmissionChangesIsReported(t *testing.T) {
+func TestAChangedPriorityClassIsReported(t *testing.T) {
 	for name, test := range map[string]struct {
 		class, admitted string
 		rejected        int
@@ -94,7 +94,7 @@ func TestAPodWhoseClassAdmissionChangesIsReported(t *testing.T) {
 	}
 }
 
-func TestAPodThatIsRefused(t *testing.T) {
+func TestARejectedPod(t *testing.T) {
 	low := &schedulingv1.PriorityClass{ObjectMeta: metav1.ObjectMeta{Name: "low"}, Value: 10}
 	tests := map[string]struct {
 		class    string
@@ -134,7 +134,7 @@ func TestAPodThatIsRefused(t *testing.T) {
 	}
 }
 
-func TestAPodThatExists(t *testing.T) {
+func TestAnExistingPod(t *testing.T) {
 	ours := mover()
 	veleros := ours.DeepCopy()
 	veleros.Labels = map[string]string{velerov1.PVBLabel: "b1"}
@@ -170,7 +170,7 @@ func TestAPodThatExists(t *testing.T) {
 	}
 }
 
-func TestRemoveNamesTheUIDAndDoesNotMindWhatIsGone(t *testing.T) {
+func TestDeleteHasAUIDPreconditionAndIgnoresNotFound(t *testing.T) {
 	client := fake.NewClientset()
 	pod := mover()
 	pod.UID = "mover-uid"
@@ -189,7 +189,7 @@ func TestRemoveNamesTheUIDAndDoesNotMindWhatIsGone(t *testing.T) {
 
 // Defect D36: the log did not contain the class of a mover. The logged class is the one in the API server's
 // response.
-func TestTheLogSaysWhichPriorityClassAMoverGets(t *testing.T) {
+func TestTheLogNamesThePriorityClassOfAMover(t *testing.T) {
 	client := fake.NewClientset()
 	client.PrependReactor("create", "pods", func(action clienttesting.Action) (bool, runtime.Object, error) {
 		create, _ := action.(clienttesting.CreateAction)

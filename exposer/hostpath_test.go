@@ -33,7 +33,7 @@ func csiVolume(mode corev1.PersistentVolumeMode) *corev1.PersistentVolume {
 	}}
 }
 
-func TestLocateDerivesAndLooksUpTheSamePath(t *testing.T) {
+func TestLocateDerivesTheSamePathAsTheLookup(t *testing.T) {
 	tests := map[string]struct {
 		volume corev1.VolumeSource
 		mode   corev1.PersistentVolumeMode
@@ -64,7 +64,7 @@ func TestLocateDerivesAndLooksUpTheSamePath(t *testing.T) {
 	}
 }
 
-func TestLocateSaysWhatIsMissing(t *testing.T) {
+func TestLocateNamesWhatIsMissing(t *testing.T) {
 	emptyDir := corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{}}
 	tests := map[string]struct {
 		paths    HostPaths

@@ -18,7 +18,7 @@ import (
 	"github.com/lateen-project/lateen/exposer/objects"
 )
 
-func TestAJobThatWillNotEndIsMadeToCountAsFailed(t *testing.T) {
+func TestReleaseCountsAJobAsFailed(t *testing.T) {
 	job := &batchv1.Job{ObjectMeta: metav1.ObjectMeta{Namespace: "velero", Name: "j1", UID: "j1-uid"}}
 	client := fake.NewClientset(job)
 	now := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
@@ -35,9 +35,9 @@ func TestAJobThatWillNotEndIsMadeToCountAsFailed(t *testing.T) {
 	require.Nil(t, patched)
 }
 
-// TestNoJobIsStartedBesideOneThatTheCachesDoNotKnow covers a job that another coordinator or Velero's server has
+// TestNoJobIsStartedBesideAnUncachedOne covers a job that another coordinator or Velero's server has
 // just created: only a LIST from the API server contains it.
-func TestNoJobIsStartedBesideOneThatTheCachesDoNotKnow(t *testing.T) {
+func TestNoJobIsStartedBesideAnUncachedOne(t *testing.T) {
 	label := map[string]string{api.LabelRepository: "app-default-kopia-x7k2p"}
 	theirs := &batchv1.Job{ObjectMeta: metav1.ObjectMeta{Namespace: "velero", Name: "theirs", Labels: label}}
 	client := fake.NewClientset(theirs)
@@ -52,8 +52,8 @@ func TestNoJobIsStartedBesideOneThatTheCachesDoNotKnow(t *testing.T) {
 	require.Equal(t, "mine", started.Name)
 }
 
-// TestAJobOfTheSameNameIsTakenOverIfItIsOfTheRepository covers two coordinators that create the job of one second.
-func TestAJobOfTheSameNameIsTakenOverIfItIsOfTheRepository(t *testing.T) {
+// TestStartAdoptsAnEqualJobOfTheRepository covers two coordinators that create the job of one second.
+func TestStartAdoptsAnEqualJobOfTheRepository(t *testing.T) {
 	job := func(uid string) *batchv1.Job {
 		return &batchv1.Job{ObjectMeta: metav1.ObjectMeta{
 			Namespace: "velero", Name: "j1", Labels: map[string]string{api.LabelRepository: "r1"}, Annotations: map[string]string{api.AnnotationRepositoryUID: uid},
@@ -69,7 +69,7 @@ func TestAJobOfTheSameNameIsTakenOverIfItIsOfTheRepository(t *testing.T) {
 	require.ErrorContains(t, err, "has another owner")
 }
 
-func TestWhoMayNotDoThatDeletesTheJob(t *testing.T) {
+func TestReleaseDeletesTheJobIfPatchIsForbidden(t *testing.T) {
 	job := &batchv1.Job{ObjectMeta: metav1.ObjectMeta{Namespace: "velero", Name: "j1", UID: "j1-uid"}}
 	client := fake.NewClientset(job)
 	client.PrependReactor("patch", "jobs", func(clienttesting.Action) (bool, runtime.Object, error) {

@@ -63,7 +63,7 @@ func TestTheEndOfALogIsKept(t *testing.T) {
 	require.Greater(t, len(text), 1<<20-100, "no more is dropped than has to be")
 }
 
-func TestTheLastLinesOfALogAreAskedFor(t *testing.T) {
+func TestOnlyTheLastLinesOfALogAreFetched(t *testing.T) {
 	e, requests := logged(t, strings.Repeat("early\n", 1<<19)+strings.Repeat("late\n", 9)+"last\n")
 	text, err := e.LastLines(t.Context(), mover(), 10)
 	require.NoError(t, err)

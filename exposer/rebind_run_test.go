@@ -81,7 +81,7 @@ func volumeNow(t *testing.T, client *fake.Clientset) *corev1.PersistentVolume {
 	return volume
 }
 
-func TestAStaleClaimDoesNotStopADeliveryThatAnotherAgentTookFurther(t *testing.T) {
+func TestAStaleClaimDoesNotStopTheRebindOfAnotherAgent(t *testing.T) {
 	deleting := staleFound()
 	deleting.Pod.DeletionTimestamp, deleting.Claims = new(metav1.Now()), nil
 	named := freeTarget()
@@ -115,7 +115,7 @@ func TestAStaleClaimDoesNotStopADeliveryThatAnotherAgentTookFurther(t *testing.T
 
 // Lost events: the cache still has the unbound restore claim. A previous version took its volume for missing, and
 // the volume was deleted with the claim.
-func TestAClaimThatTheCacheHasNotSeenBoundIsFetchedBeforeItsVolumeCountsAsGone(t *testing.T) {
+func TestAClaimCachedAsUnboundIsFetchedBeforeItsVolumeCountsAsMissing(t *testing.T) {
 	volume := restoredVolume()
 	volume.Labels, volume.Annotations, volume.Spec.PersistentVolumeReclaimPolicy = nil, nil, corev1.PersistentVolumeReclaimDelete
 	volume.Status.Phase = corev1.VolumeBound
@@ -131,7 +131,7 @@ func TestAClaimThatTheCacheHasNotSeenBoundIsFetchedBeforeItsVolumeCountsAsGone(t
 	require.Equal(t, corev1.PersistentVolumeReclaimRetain, volumeNow(t, client).Spec.PersistentVolumeReclaimPolicy)
 }
 
-func TestADeliveredVolumeGetsTheReclaimPolicyBackThatItHad(t *testing.T) {
+func TestRebindRestoresTheReclaimPolicy(t *testing.T) {
 	for _, policy := range []corev1.PersistentVolumeReclaimPolicy{corev1.PersistentVolumeReclaimDelete, corev1.PersistentVolumeReclaimRetain} {
 		t.Run(string(policy), func(t *testing.T) {
 			volume := boundVolume()
@@ -146,7 +146,7 @@ func TestADeliveredVolumeGetsTheReclaimPolicyBackThatItHad(t *testing.T) {
 	}
 }
 
-func TestWhatWasDeliveredStaysDelivered(t *testing.T) {
+func TestAReboundVolumeStaysRebound(t *testing.T) {
 	released := func() *corev1.PersistentVolume {
 		volume := boundVolume()
 		volume.Annotations, volume.Spec.PersistentVolumeReclaimPolicy = nil, corev1.PersistentVolumeReclaimDelete
@@ -171,7 +171,7 @@ func TestWhatWasDeliveredStaysDelivered(t *testing.T) {
 	}
 }
 
-func TestADeliveryThatIsGivenUpKeepsTheVolume(t *testing.T) {
+func TestAbandonRebindKeepsTheVolume(t *testing.T) {
 	mine := restoredVolume()
 	mine.Spec.PersistentVolumeReclaimPolicy, mine.Status.Phase = corev1.PersistentVolumeReclaimDelete, corev1.VolumeBound
 	elsewhere := restoredVolume()
@@ -197,7 +197,7 @@ func TestADeliveryThatIsGivenUpKeepsTheVolume(t *testing.T) {
 	}
 }
 
-func TestAVolumeThatAnotherClaimUsesIsNotDelivered(t *testing.T) {
+func TestAVolumeOfAnotherClaimIsNotRebound(t *testing.T) {
 	elsewhere := restoredVolume()
 	elsewhere.Spec.ClaimRef, elsewhere.Status.Phase = &corev1.ObjectReference{Namespace: "app", Name: "rescued", UID: "rescued-uid"}, corev1.VolumeBound
 	client := fake.NewClientset(freeClaim(), elsewhere)
@@ -208,7 +208,7 @@ func TestAVolumeThatAnotherClaimUsesIsNotDelivered(t *testing.T) {
 	require.Equal(t, elsewhere, volumeNow(t, client))
 }
 
-func TestAClaimThatIsMadeAnewDuringADeliveryIsNotDelivered(t *testing.T) {
+func TestAClaimRecreatedDuringARebindIsNotRebound(t *testing.T) {
 	for name, bound := range map[string]bool{"before it is bound": false, "when it is bound to an empty volume": true} {
 		t.Run(name, func(t *testing.T) {
 			move := download()
@@ -253,7 +253,7 @@ func TestAStaleAgentDoesNotUndoABinding(t *testing.T) {
 	require.Equal(t, corev1.PersistentVolumeReclaimDelete, volumeNow(t, client).Spec.PersistentVolumeReclaimPolicy)
 }
 
-func TestAStaleAgentDoesNotRetainAVolumeThatWasDelivered(t *testing.T) {
+func TestAStaleAgentDoesNotRetainAReboundVolume(t *testing.T) {
 	before, after := restoredVolume(), boundVolume()
 	before.Labels, before.Annotations, before.Spec.PersistentVolumeReclaimPolicy = nil, nil, corev1.PersistentVolumeReclaimDelete
 	after.Annotations, after.Spec.PersistentVolumeReclaimPolicy = nil, corev1.PersistentVolumeReclaimDelete

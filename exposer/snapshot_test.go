@@ -113,7 +113,7 @@ func TestAHandOverWritesFiveTimesAndReadsNothing(t *testing.T) {
 	require.Equal(t, []string{"snap", "snapcontent-snap-uid"}, s.deleted, "or a cache that lags would have them deleted again")
 }
 
-func TestACleanUpIsConfirmedByOneReadAfterAHandOverOfItsOwn(t *testing.T) {
+func TestACleanUpAfterItsOwnHandOverIsConfirmedByOneRead(t *testing.T) {
 	for name, test := range map[string]struct {
 		handedOver bool
 		want       []string
@@ -132,7 +132,7 @@ func TestACleanUpIsConfirmedByOneReadAfterAHandOverOfItsOwn(t *testing.T) {
 	}
 }
 
-func TestWhateverIsDeletedIsThatVeryObject(t *testing.T) {
+func TestDeletesHaveUIDPreconditions(t *testing.T) {
 	snapshot, content := original()
 	s := newStorage(snapshot, content)
 	s.refresh(t)

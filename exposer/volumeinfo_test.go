@@ -36,7 +36,7 @@ func reads(client *fake.Clientset) map[string]int {
 	return count
 }
 
-func TestFactsOfASnapshot(t *testing.T) {
+func TestVolumeInfoOfASnapshot(t *testing.T) {
 	source := objects.Source{Snapshot: &objects.SnapshotSource{Namespace: "app", Snapshot: "snap", Claim: "claim", StorageClass: "fast"}}
 	immediate, waits := storagev1.VolumeBindingImmediate, storagev1.VolumeBindingWaitForFirstConsumer
 	zone := &corev1.NodeSelector{NodeSelectorTerms: []corev1.NodeSelectorTerm{{MatchFields: []corev1.NodeSelectorRequirement{{Key: "zone"}}}}}
@@ -122,7 +122,7 @@ func TestFactsOfASnapshot(t *testing.T) {
 	}
 }
 
-func TestAStorageClassThatIsCachedIsNotAskedFor(t *testing.T) {
+func TestACachedStorageClassIsNotFetched(t *testing.T) {
 	client := fake.NewClientset(sourceClaim())
 	e := exposed(client, objects.Settings{})
 	e.StorageClass = func(string) *storagev1.StorageClass { return storageClass(storagev1.VolumeBindingImmediate, nil) }
@@ -132,7 +132,7 @@ func TestAStorageClassThatIsCachedIsNotAskedFor(t *testing.T) {
 	require.Equal(t, map[string]int{"persistentvolumeclaims": 1}, reads(client))
 }
 
-func TestFactsOfATarget(t *testing.T) {
+func TestVolumeInfoOfATarget(t *testing.T) {
 	move := objects.MoverSpec{OS: corev1.Linux, Source: objects.Source{Target: &objects.TargetSource{Namespace: "app", Claim: "claim"}}}
 	free := sourceClaim(func(c *corev1.PersistentVolumeClaim) {
 		c.Spec.VolumeName, c.Spec.StorageClassName = "", new("fast")
@@ -149,7 +149,7 @@ func TestFactsOfATarget(t *testing.T) {
 	require.Empty(t, facts.SelectedNode, "it is restored without waiting for its consumer")
 }
 
-func TestASourceThatCanNeverBeMovedIsHopeless(t *testing.T) {
+func TestAnUnsupportedSourceIsATerminalError(t *testing.T) {
 	immediate := storageClass(storagev1.VolumeBindingImmediate, nil)
 	snapshot := objects.Source{Snapshot: &objects.SnapshotSource{Namespace: "app", Snapshot: "snap", Claim: "claim", StorageClass: "fast"}}
 	target := objects.Source{Target: &objects.TargetSource{Namespace: "app", Claim: "claim"}}
@@ -173,7 +173,7 @@ func TestASourceThatCanNeverBeMovedIsHopeless(t *testing.T) {
 	}
 }
 
-func TestASourceClaimWithoutAVolumeIsWaitedFor(t *testing.T) {
+func TestASourceClaimWithoutAVolumeIsAwaited(t *testing.T) {
 	unbound := sourceClaim(func(c *corev1.PersistentVolumeClaim) { c.Spec.VolumeName = "" })
 	inline := &storagev1.VolumeAttachment{ObjectMeta: metav1.ObjectMeta{Name: "a"}, Spec: storagev1.VolumeAttachmentSpec{NodeName: "n7"}}
 	move := objects.MoverSpec{Source: objects.Source{Snapshot: &objects.SnapshotSource{Namespace: "app", Claim: "claim", StorageClass: "fast"}}}
@@ -193,7 +193,7 @@ func TestASourceClaimWithoutAVolumeIsWaitedFor(t *testing.T) {
 	}
 }
 
-func TestAVolumeThatItsClassRetainsGoesWithTheClaimOfAMover(t *testing.T) {
+func TestARetainedVolumeIsDeletedWithTheClaimOfAMover(t *testing.T) {
 	claim := boundClaim()
 	claim.UID = "claim-uid"
 	for name, test := range map[string]struct {

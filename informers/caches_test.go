@@ -119,7 +119,7 @@ func kindOf(url string) (kind, version string) {
 	}
 }
 
-func TestCachesAskForNoMoreThanAnAgentNeeds(t *testing.T) {
+func TestCachesListOnlyWhatAnAgentNeeds(t *testing.T) {
 	served := newServer(t)
 	config := &rest.Config{Host: served.URL}
 	kube, err := kubernetes.NewForConfig(config)
@@ -152,7 +152,7 @@ func TestCachesAskForNoMoreThanAnAgentNeeds(t *testing.T) {
 	require.ElementsMatch(t, expected, served.requests, "one watch each, and no list")
 }
 
-func TestCachesRefuseASelectorThatIsNone(t *testing.T) {
+func TestCachesRefuseAnInvalidSelector(t *testing.T) {
 	velero, err := NewClientset(&rest.Config{Host: "http://127.0.0.1:1"})
 	require.NoError(t, err)
 	kube, err := kubernetes.NewForConfig(&rest.Config{Host: "http://127.0.0.1:1"})
@@ -161,7 +161,7 @@ func TestCachesRefuseASelectorThatIsNone(t *testing.T) {
 	require.ErrorContains(t, err, "parse selector")
 }
 
-func TestVeleroClientsSpeakJSONToTheRightPlace(t *testing.T) {
+func TestVeleroClientsSendJSONToTheirPaths(t *testing.T) {
 	served := newServer(t)
 	velero, err := NewClientset(&rest.Config{Host: served.URL})
 	require.NoError(t, err)

@@ -8,7 +8,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-func TestAMoverThatWasMadeIsThereUntilTheCacheKnowsBetter(t *testing.T) {
+func TestACreatedMoverIsReturnedUntilTheCacheIsNewer(t *testing.T) {
 	tests := map[string]struct {
 		then func(f *feed) // at version 5; the pod was created at version 7
 		is   string
@@ -46,7 +46,7 @@ func TestAMoverThatWasMadeIsThereUntilTheCacheKnowsBetter(t *testing.T) {
 	}
 }
 
-func TestAMoverOfWhoseEndOneCacheHasHeardIsNotThereWhateverAnotherHasMissed(t *testing.T) {
+func TestAMoverDeletedInOneCacheIsNotReturnedFromAnother(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		lagging, here := newFeed(), newFeed()
 		lagging.version, here.version = 5, 6

@@ -14,7 +14,7 @@ func ofUID(uid types.UID) func(*corev1.Pod) { return func(pod *corev1.Pod) { pod
 
 func ending(pod *corev1.Pod) { pod.DeletionTimestamp = new(metav1.Now()) }
 
-func TestWhatIsDeletedIsShownAsSuchUntilTheCacheHearsOfIt(t *testing.T) {
+func TestADeletedPodIsShownAsDeletingUntilTheCacheObservesIt(t *testing.T) {
 	tests := map[string]struct {
 		then func(f *feed)
 		show bool // a pod exists
@@ -51,7 +51,7 @@ func TestWhatIsDeletedIsShownAsSuchUntilTheCacheHearsOfIt(t *testing.T) {
 	}
 }
 
-func TestNoDeletionIsRememberedForEver(t *testing.T) {
+func TestRecordedDeletionsAreDroppedWithTheObject(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFeed(pod("a", ofUID("1")))
 		informer := podInformer(t, f, Scope{})

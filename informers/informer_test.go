@@ -36,7 +36,7 @@ func (w *recorder) take() []string {
 	return observed
 }
 
-func TestHandleWakesForWhatIsAddedChangedAndDeleted(t *testing.T) {
+func TestHandlersAreCalledForAddUpdateAndDelete(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f, w := newFeed(pod("a", labelled("first"))), &recorder{}
 		informer := podInformer(t, f, Scope{})
@@ -60,7 +60,7 @@ func TestHandleWakesForWhatIsAddedChangedAndDeleted(t *testing.T) {
 	})
 }
 
-func TestHandleHearsOfADeletionThatTheWatchMissedAndNotOfWhatStayed(t *testing.T) {
+func TestHandlersAreCalledForDeletionsMissedByTheWatchOnly(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f, w := newFeed(pod("goes"), pod("stays")), &recorder{}
 		informer := podInformer(t, f, Scope{})
@@ -79,7 +79,7 @@ func TestHandleHearsOfADeletionThatTheWatchMissedAndNotOfWhatStayed(t *testing.T
 	})
 }
 
-func TestAHandlerThatComesLateHearsOfEverything(t *testing.T) {
+func TestALateHandlerIsCalledForEveryObject(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		informer, w := podInformer(t, newFeed(pod("a"), pod("b")), Scope{}), &recorder{}
 		running(t, informer)
@@ -99,7 +99,7 @@ func TestTombstonesAreUnwrapped(t *testing.T) {
 	require.Empty(t, w.take(), "what is no pod wakes nobody")
 }
 
-func TestAnInformerAsksForItsScopeOnly(t *testing.T) {
+func TestAnInformerListsItsScopeOnly(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFeed(pod("a"))
 		running(t, podInformer(t, f, Scope{Labels: "a=b", Fields: "spec.nodeName=n1"}))
@@ -113,7 +113,7 @@ func TestAnInformerAsksForItsScopeOnly(t *testing.T) {
 	})
 }
 
-func TestManagedFieldsAreNotKept(t *testing.T) {
+func TestManagedFieldsAreDropped(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		managed := pod("a", func(pod *corev1.Pod) { pod.ManagedFields = []metav1.ManagedFieldsEntry{{Manager: "kubelet"}} })
 		informer := podInformer(t, newFeed(managed), Scope{})
@@ -124,7 +124,7 @@ func TestManagedFieldsAreNotKept(t *testing.T) {
 	})
 }
 
-func TestControllerWakesTheOwnerOfThatKind(t *testing.T) {
+func TestEnqueueOwnerEnqueuesTheControllerOfThatKind(t *testing.T) {
 	owned := func(kind string, controller bool) func(*corev1.Pod) {
 		return func(pod *corev1.Pod) {
 			pod.OwnerReferences = []metav1.OwnerReference{{Kind: kind, Name: "owner", Controller: &controller}}

@@ -9,7 +9,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-func TestWhatALostMoverSaysIsNotOfTheNextOne(t *testing.T) {
+func TestEventsOfALostMoverDoNotCountForTheNext(t *testing.T) {
 	mover := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{CreationTimestamp: metav1.Unix(100, 0)}, Spec: corev1.PodSpec{NodeName: "n2"}}
 	for name, test := range map[string]struct {
 		host    string

@@ -119,7 +119,7 @@ const (
 	progress = "Data-Path-Progress"
 )
 
-func TestAMoverIsFollowedByOneWatchOfItsOwnEvents(t *testing.T) {
+func TestAMoverHasOneWatchOfItsEvents(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newEventsFixture(t)
 		s.watch("uid")
@@ -131,7 +131,7 @@ func TestAMoverIsFollowedByOneWatchOfItsOwnEvents(t *testing.T) {
 	})
 }
 
-func TestWhatAMoverSaysIsHeard(t *testing.T) {
+func TestEventsOfAMoverAreRecorded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newEventsFixture(t)
 		_, _, ok := s.Last("uid", started, nil)
@@ -155,7 +155,7 @@ func TestWhatAMoverSaysIsHeard(t *testing.T) {
 	})
 }
 
-func TestWhatAMoverSaidEarlierDoesNotReplaceWhatItSaidLast(t *testing.T) {
+func TestAnOlderEventDoesNotReplaceANewerOne(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newEventsFixture(t)
 		s.watch("uid")
@@ -167,7 +167,7 @@ func TestWhatAMoverSaidEarlierDoesNotReplaceWhatItSaidLast(t *testing.T) {
 	})
 }
 
-func TestOnlyWhatMoversSayIsHeard(t *testing.T) {
+func TestOnlyEventsOfMoversAreRecorded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newEventsFixture(t)
 		s.watch("uid")
@@ -212,7 +212,7 @@ func pass(duration time.Duration) {
 	synctest.Wait()
 }
 
-func TestAWatchThatEndsIsOpenedAgain(t *testing.T) {
+func TestAnEndedWatchIsReopened(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newEventsFixture(t)
 		s.watch("uid")
@@ -228,7 +228,7 @@ func TestAWatchThatEndsIsOpenedAgain(t *testing.T) {
 	})
 }
 
-func TestAWatchThatCannotBeOpenedIsTriedWithGrowingPauses(t *testing.T) {
+func TestAFailedWatchIsRetriedWithBackoff(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newEventsFixture(t)
 		s.refusals = 12
@@ -246,7 +246,7 @@ func TestAWatchThatCannotBeOpenedIsTriedWithGrowingPauses(t *testing.T) {
 	})
 }
 
-func TestAWatchThatWasHeardIsOpenedSoonAgain(t *testing.T) {
+func TestAnEventResetsTheBackoffOfItsWatch(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newEventsFixture(t)
 		s.refusals = 5
@@ -275,7 +275,7 @@ func TestAllWatchesEndWithTheirContext(t *testing.T) {
 	})
 }
 
-func TestForgettingAMoverThatCannotBeHeardEndsTheTries(t *testing.T) {
+func TestForgettingAMoverEndsTheRetriesOfItsWatch(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newEventsFixture(t)
 		s.refusals = 1000

@@ -62,7 +62,7 @@ func (s *claimServer) watch(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-func TestAClaimIsFollowedByAWatchOfItsOwn(t *testing.T) {
+func TestEachClaimHasItsOwnWatch(t *testing.T) {
 	api := newClaimServer(t)
 	client, err := kubernetes.NewForConfig(&rest.Config{Host: api.URL, ContentConfig: rest.ContentConfig{ContentType: "application/json"}})
 	require.NoError(t, err)

@@ -33,7 +33,7 @@ func marked(backup *velerov1.PodVolumeBackup) *velerov1.PodVolumeBackup {
 	return backup
 }
 
-func TestBackupsThatMayBeWrittenAreNotTrimmed(t *testing.T) {
+func TestUnfinishedBackupsAreNotTrimmed(t *testing.T) {
 	for name, kept := range map[string]*velerov1.PodVolumeBackup{
 		"one that is new":                     backup(""),
 		"one that is accepted":                backup(velerov1.PodVolumeBackupPhaseAccepted),
@@ -50,7 +50,7 @@ func TestBackupsThatMayBeWrittenAreNotTrimmed(t *testing.T) {
 	}
 }
 
-func TestBackupsThatAreOverAreTrimmedToWhatIsCounted(t *testing.T) {
+func TestTerminalBackupsAreTrimmedToTheCountedFields(t *testing.T) {
 	for _, phase := range []velerov1.PodVolumeBackupPhase{
 		velerov1.PodVolumeBackupPhaseCompleted, velerov1.PodVolumeBackupPhaseFailed, velerov1.PodVolumeBackupPhaseCanceled,
 	} {
@@ -67,9 +67,9 @@ func TestBackupsThatAreOverAreTrimmedToWhatIsCounted(t *testing.T) {
 	}
 }
 
-// TestTrimmedPodsAreReadAsWholeOnes takes pods of a mover and of a workload. It reads everything that the agent reads
+// TestTrimmedPodsAreReadAsUntrimmedOnes takes pods of a mover and of a workload. It reads everything that the agent reads
 // of them, before and after the trim.
-func TestTrimmedPodsAreReadAsWholeOnes(t *testing.T) {
+func TestTrimmedPodsAreReadAsUntrimmedOnes(t *testing.T) {
 	ended := corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{ExitCode: 137, Reason: "OOMKilled"}}
 	whole := &corev1.Pod{
 		ObjectMeta: metav1.ObjectMeta{
@@ -110,7 +110,7 @@ func TestTrimmedPodsAreReadAsWholeOnes(t *testing.T) {
 	require.Equal(t, objects.ReadPod(whole), objects.ReadPod(trimmed))
 }
 
-func TestAMoverKeepsTheMemoryLimitThatItsMessageNames(t *testing.T) {
+func TestATrimmedMoverKeepsItsMemoryLimit(t *testing.T) {
 	whole := &corev1.Pod{
 		ObjectMeta: metav1.ObjectMeta{Labels: map[string]string{api.LabelMover: "true"}, OwnerReferences: []metav1.OwnerReference{{UID: "uid", Controller: new(true)}}},
 		Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: "uid", Image: "velero", Resources: corev1.ResourceRequirements{

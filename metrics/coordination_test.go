@@ -8,7 +8,7 @@ import (
 	"github.com/lateen-project/lateen/metrics"
 )
 
-func TestWhatIsDoneForTheWholeClusterIsCountedFromTheStart(t *testing.T) {
+func TestSeriesOfTheCoordinatorStartAtZero(t *testing.T) {
 	m, registry := newMetrics()
 	c := m.Coordination("pods", "volumesnapshots")
 	requireSeries(t, registry, `

@@ -83,7 +83,7 @@ func TestEverySeriesStartsAtZero(t *testing.T) {
 		"podVolume_pod_volume_backup_enqueue_count", "podVolume_pod_volume_backup_dequeue_count")
 }
 
-func TestProblemsOfTheConfigurationAreThoseThatWereReadLast(t *testing.T) {
+func TestConfigurationProblemsAreThoseOfTheLastRead(t *testing.T) {
 	m, registry := newMetrics()
 	m.ConfigProblems("podLabels", map[string]int{"invalid_value": 2, "unknown_field": 1})
 	m.ConfigProblems("podLabels", map[string]int{"invalid_value": 0, "unknown_field": 1})
@@ -150,7 +150,7 @@ func TestPhaseDurationReachesFromATenthToFourHours(t *testing.T) {
 	require.Fail(t, "lateen_transfer_phase_duration_seconds is not gathered")
 }
 
-func TestVelerosMetricsGoWithTheirBackup(t *testing.T) {
+func TestVelerosMetricsAreDeletedWithTheirBackup(t *testing.T) {
 	m, registry := newMetrics()
 	m.BackupStarted()
 	m.BackupStarted()

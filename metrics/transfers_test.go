@@ -53,7 +53,7 @@ func TestGaugesFollowTheCaches(t *testing.T) {
 	`, names...)
 }
 
-func TestTheLongestSilenceIsOfEachKind(t *testing.T) {
+func TestMaxSilenceIsPerKind(t *testing.T) {
 	m, registry := newMetrics()
 	m.Transfers(func() []metrics.Count {
 		return []metrics.Count{
@@ -66,7 +66,7 @@ func TestTheLongestSilenceIsOfEachKind(t *testing.T) {
 	`, "lateen_mover_max_silence_seconds")
 }
 
-func TestForeignTransfersAreThoseThatAreNotOver(t *testing.T) {
+func TestForeignTransfersCountUntilTheyAreTerminal(t *testing.T) {
 	m, registry := newMetrics()
 	m.Transfers(func() []metrics.Count {
 		return []metrics.Count{

@@ -87,7 +87,7 @@ func (d *driven) isReady() bool {
 	}
 }
 
-func TestAStepThatFailsIsTakenAgainForEver(t *testing.T) {
+func TestAFailedReconcileIsRetriedWithoutEnd(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d := drive(t, 1, []string{"a"}, func(context.Context, string) (time.Duration, error) {
 			return time.Hour, errors.New("the API server is away")
@@ -102,7 +102,7 @@ func TestAStepThatFailsIsTakenAgainForEver(t *testing.T) {
 	})
 }
 
-func TestAStepThatSucceedsForgetsTheFailures(t *testing.T) {
+func TestASuccessResetsTheBackoff(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		answers := []error{errors.New("1"), errors.New("2"), nil, errors.New("3"), nil}
 		d := drive(t, 1, []string{"a"}, func(context.Context, string) (time.Duration, error) {
@@ -118,7 +118,7 @@ func TestAStepThatSucceedsForgetsTheFailures(t *testing.T) {
 	})
 }
 
-func TestAStepIsTakenAgainWhenItSaysSo(t *testing.T) {
+func TestAKeyIsRequeuedAfterTheRequestedDelay(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		requeue := []time.Duration{time.Minute, 0}
 		d := drive(t, 1, []string{"a"}, func(context.Context, string) (time.Duration, error) {
@@ -172,7 +172,7 @@ func TestAControllerWithoutFirstKeysIsReady(t *testing.T) {
 	})
 }
 
-func TestOneKeyIsInOneHandAtATime(t *testing.T) {
+func TestAKeyIsReconciledByOneWorkerAtATime(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d := drive(t, 4, []string{"a"}, func(context.Context, string) (time.Duration, error) {
 			timer := time.NewTimer(time.Second)
@@ -187,7 +187,7 @@ func TestOneKeyIsInOneHandAtATime(t *testing.T) {
 	})
 }
 
-func TestAControllerThatStopsFinishesTheStepInHand(t *testing.T) {
+func TestAStoppingControllerFinishesTheRunningReconcile(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const takes = 3 * time.Second
 		var ended error
@@ -206,7 +206,7 @@ func TestAControllerThatStopsFinishesTheStepInHand(t *testing.T) {
 	})
 }
 
-func TestAControllerThatStopsWaitsNoLongerThanTheGrace(t *testing.T) {
+func TestAStoppingControllerWaitsForTheGracePeriodOnly(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d := drive(t, 2, []string{"a", "b"}, func(ctx context.Context, _ string) (time.Duration, error) {
 			<-ctx.Done() // like a request to an API server that does not answer

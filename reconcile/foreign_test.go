@@ -17,7 +17,7 @@ func newForeign(phase velerov2alpha1.DataDownloadPhase) *single[*velerov2alpha1.
 	return s
 }
 
-func TestAForeignTransferIsReportedOnceAndLeftAlone(t *testing.T) {
+func TestAForeignTransferIsReportedOnceAndNotChanged(t *testing.T) {
 	s := newForeign("")
 	before := s.object.DeepCopy()
 	for range 3 {
@@ -28,7 +28,7 @@ func TestAForeignTransferIsReportedOnceAndLeftAlone(t *testing.T) {
 	require.Equal(t, `Normal ForeignDataMover Ignored by Lateen: it is for data mover "acme", not Velero's own. That data mover must be installed and accept it`, <-s.events.Events)
 }
 
-func TestAForeignTransferThatItsDataMoverHasIsNotReported(t *testing.T) {
+func TestAForeignTransferWithItsDataMoverIsNotReported(t *testing.T) {
 	for _, phase := range []velerov2alpha1.DataDownloadPhase{"Accepted", "InProgress", "Completed", "Failed"} {
 		s := newForeign(phase)
 		require.Zero(t, s.step(t))

@@ -46,7 +46,7 @@ func (p *peeking) Patch(ctx context.Context, name string, pt types.PatchType, da
 	return written, err
 }
 
-func TestAFailedMoverIsGoneBeforeItsTransferGoesBackToAccepted(t *testing.T) {
+func TestAFailedMoverIsDeletedBeforeItsTransferReturnsToAccepted(t *testing.T) {
 	for _, phase := range []velerov1.PodVolumeBackupPhase{velerov1.PodVolumeBackupPhasePrepared, velerov1.PodVolumeBackupPhaseInProgress} {
 		for _, crash := range []bool{false, true} {
 			t.Run(string(phase), func(t *testing.T) {
@@ -75,7 +75,7 @@ func TestAFailedMoverIsGoneBeforeItsTransferGoesBackToAccepted(t *testing.T) {
 	}
 }
 
-func TestAMoverThatFailsBeforeItIsReadyIsGoneBeforeItsTransferIsWrittenAgain(t *testing.T) {
+func TestAMoverThatFailsBeforeItIsReadyIsDeletedBeforeTheNextWrite(t *testing.T) {
 	s := evicted(t, velerov1.PodVolumeBackupPhaseAccepted)
 	velero := &peeking{single: s}
 	s.Client = velero
@@ -101,7 +101,7 @@ func TestAMoverThatFailsBeforeItIsReadyIsGoneBeforeItsTransferIsWrittenAgain(t *
 	require.Equal(t, s.Limits.RestartDelay, s.step(t))
 }
 
-func TestACrashBetweenTheDeletionOfAMoverAndItsRestartHarmsNothing(t *testing.T) {
+func TestACrashBetweenDeletionAndRestartOfAMoverIsHarmless(t *testing.T) {
 	s := evicted(t, velerov1.PodVolumeBackupPhaseAccepted)
 	s.pods["app/db"].Spec.Volumes = []corev1.Volume{{Name: "data", VolumeSource: corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{}}}}
 	s.step(t)
@@ -113,7 +113,7 @@ func TestACrashBetweenTheDeletionOfAMoverAndItsRestartHarmsNothing(t *testing.T)
 	require.Zero(t, s.state().Restarts, "nobody knows of the lost mover any more")
 }
 
-func TestACancelOfATransferWhoseMoverIsBeingReplacedEndsItAtOnce(t *testing.T) {
+func TestACancelDuringAMoverReplacementEndsTheTransferAtOnce(t *testing.T) {
 	s := evicted(t, velerov1.PodVolumeBackupPhaseInProgress)
 	s.step(t)
 	require.Equal(t, transfer.InProgress, s.state().Phase)
@@ -124,7 +124,7 @@ func TestACancelOfATransferWhoseMoverIsBeingReplacedEndsItAtOnce(t *testing.T) {
 	require.NotContains(t, s.object.Annotations, api.AnnotationRestarting)
 }
 
-func TestAPodThatDoesNotGoHoldsARestartUpForTheGraceOnly(t *testing.T) {
+func TestATerminatingPodDelaysARestartForTheGracePeriodOnly(t *testing.T) {
 	s := evicted(t, velerov1.PodVolumeBackupPhaseInProgress)
 	s.kube.PrependReactor("delete", "pods", func(clienttesting.Action) (bool, runtime.Object, error) { return true, nil, nil }) // a finalizer holds it
 	s.step(t)

@@ -22,8 +22,8 @@ func waitingPod(wait corev1.ContainerState) *corev1.Pod {
 	}
 }
 
-// TestNoMoverWritesToAVolumeWhosePodWentOn covers a restore whose mover was lost after the pod resumed.
-func TestNoMoverWritesToAVolumeWhosePodWentOn(t *testing.T) {
+// TestNoMoverWritesToAVolumeWhosePodResumed covers a restore whose mover was lost after the pod resumed.
+func TestNoMoverWritesToAVolumeWhosePodResumed(t *testing.T) {
 	running := corev1.ContainerState{Running: &corev1.ContainerStateRunning{}}
 	succeeded := corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{}}
 	tests := map[string]struct {
@@ -68,7 +68,7 @@ func TestNoMoverWritesToAVolumeWhosePodWentOn(t *testing.T) {
 	}
 }
 
-func TestARestoreWaitsForItsPodForAsLongAsThatExists(t *testing.T) {
+func TestARestoreWaitsForItsPodWhileThePodExists(t *testing.T) {
 	waiting := corev1.ContainerState{Waiting: &corev1.ContainerStateWaiting{Reason: "PodInitializing"}}
 	unscheduled := waitingPod(waiting)
 	unscheduled.Spec.NodeName = ""
@@ -111,7 +111,7 @@ func TestARestoreFailsAtOnceWhenItsPodIsDeleted(t *testing.T) {
 	require.Contains(t, s.state().Message, "does not exist any more")
 }
 
-func TestARestoreToAPodThatHasEndedFailsInTime(t *testing.T) {
+func TestARestoreToATerminatedPodFailsAtTheTimeout(t *testing.T) {
 	pod := waitingPod(corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{ExitCode: 1}})
 	pod.Status.Phase = corev1.PodFailed
 	s := newRestore()

@@ -52,7 +52,7 @@ func TestASecondMoverDoesNotStartWhileAnotherVolumeOfItsPodIsRestored(t *testing
 	require.Equal(t, transfer.InProgress, s.state().Phase)
 }
 
-func TestASecondMoverDoesNotStartOnceTheLastVolumeLetThePodGoOn(t *testing.T) {
+func TestASecondMoverDoesNotStartOnceThePodResumed(t *testing.T) {
 	s, other := newTwoVolumes(velerov1.PodVolumeRestorePhaseInProgress, "0")
 	s.step(t)
 	other.Status.Phase = velerov1.PodVolumeRestorePhaseCompleted

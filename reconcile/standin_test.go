@@ -36,7 +36,7 @@ func TestARestoreFailsAtOnceWhenItsPodIsDeletedBeforeItHasANode(t *testing.T) {
 	require.Empty(t, s.watched, "it has ended")
 }
 
-func TestARestoreThatMayNotWaitForItsPodToBeWatchedNamesIt(t *testing.T) {
+func TestARestoreNamesItsUnwatchedPodAtTheTimeout(t *testing.T) {
 	s := newRestore()
 	s.object.Spec.Pod.UID = ""
 	s.Limits.PrepareTimeout = s.Limits.FollowTarget / 2
@@ -47,7 +47,7 @@ func TestARestoreThatMayNotWaitForItsPodToBeWatchedNamesIt(t *testing.T) {
 	require.Contains(t, s.state().Message, "pod app/db does not exist")
 }
 
-func TestARestoreFailsAtOnceWhenAnotherPodHasTheNameOfItsOwn(t *testing.T) {
+func TestARestoreFailsAtOnceWhenItsPodWasRecreated(t *testing.T) {
 	s := newRestore()
 	s.live["app/db"] = targetOn("n2")
 	s.live["app/db"].UID = "another"
@@ -57,8 +57,8 @@ func TestARestoreFailsAtOnceWhenAnotherPodHasTheNameOfItsOwn(t *testing.T) {
 	require.Equal(t, transfer.Failed, s.state().Phase)
 }
 
-// TestARestoreFailsWhenItsPodWasDeletedWhileTheAgentOfItsNodeWasStartedAgain has a pod of which no agent knows.
-func TestARestoreFailsWhenItsPodWasDeletedWhileTheAgentOfItsNodeWasStartedAgain(t *testing.T) {
+// TestARestoreFailsWhenItsPodWasDeletedDuringAnAgentRestart has a pod of which no agent knows.
+func TestARestoreFailsWhenItsPodWasDeletedDuringAnAgentRestart(t *testing.T) {
 	s := newRestore()
 	s.live["app/db"] = targetOn("n2")
 	s.step(t)
@@ -81,7 +81,7 @@ func TestARestoreFailsWhenItsPodWasDeletedWhileTheAgentOfItsNodeWasStartedAgain(
 	require.Contains(t, s.state().Message, "does not exist any more")
 }
 
-func TestACoordinatorTakesBackARestoreWhoseAgentIsGone(t *testing.T) {
+func TestACoordinatorTakesOverARestoreOfAMissingAgent(t *testing.T) {
 	s := newRestore()
 	s.live["app/db"] = targetOn("n2")
 	s.step(t)

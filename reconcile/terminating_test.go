@@ -9,7 +9,7 @@ import (
 	"github.com/lateen-project/lateen/reconcile/capacity"
 )
 
-func TestAMoverThatDoesNotEndOnAReadyNodeIsReportedOnce(t *testing.T) {
+func TestATerminatingMoverOnAReadyNodeIsReportedOnce(t *testing.T) {
 	s := newFixture(t, fault{})
 	s.standsIn(t, velerov1.PodVolumeBackupPhaseFailed)
 	s.Agent.Node, s.NodeSlots = testNode, capacity.NewNodeSlots(testNode, 1, 1)

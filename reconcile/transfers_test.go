@@ -259,7 +259,7 @@ func (noTargets) Claim(types.UID) (claim *corev1.PersistentVolumeClaim, known bo
 	return nil, false
 }
 
-func TestTransferConvergesOnceAFaultIsGone(t *testing.T) {
+func TestTransferConvergesAfterAnyFault(t *testing.T) {
 	resource := schema.GroupResource{Resource: "things"}
 	answers := map[string]error{
 		"409":              apierrors.NewConflict(resource, "b1", errors.New("changed")),

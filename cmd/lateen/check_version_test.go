@@ -26,7 +26,7 @@ func definedCluster(t *testing.T, change func(*unstructured.Unstructured)) *dyna
 	return dynamicfake.NewSimpleDynamicClientWithCustomListKinds(runtime.NewScheme(), kinds, all...)
 }
 
-func TestDefinitionsThatAreNewerThanLateen(t *testing.T) {
+func TestCheckWarnsOfNewerCRDs(t *testing.T) {
 	fields, err := unknownFields(t.Context(), definedCluster(t, func(*unstructured.Unstructured) {}))
 	require.NoError(t, err)
 	require.Empty(t, fields)

@@ -23,7 +23,7 @@ func TestConfirm(t *testing.T) {
 	}
 }
 
-func TestForceAsksNothing(t *testing.T) {
+func TestForceSkipsThePrompt(t *testing.T) {
 	var out bytes.Buffer
 	require.NoError(t, prompt{in: strings.NewReader("n\n"), out: &out, force: true}.confirm(t.Context(), "Do it?"))
 	require.Empty(t, out.String())

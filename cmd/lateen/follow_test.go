@@ -59,7 +59,7 @@ func TestWaitingSurvivesAClosedWatch(t *testing.T) {
 	require.Equal(t, 2, watches)
 }
 
-func TestWaitingSurvivesAServerThatDoesNotAnswer(t *testing.T) {
+func TestWaitingSurvivesAnUnreachableAPIServer(t *testing.T) {
 	client := fakeCluster()
 	lists := 0
 	client.PrependReactor("list", "daemonsets", func(clienttesting.Action) (bool, runtime.Object, error) {
@@ -73,7 +73,7 @@ func TestWaitingSurvivesAServerThatDoesNotAnswer(t *testing.T) {
 	require.NoError(t, readyAgents(ctx, client))
 }
 
-func TestWaitingEndsWithWhatWasInTheWay(t *testing.T) {
+func TestWaitingEndsWithTheBlocker(t *testing.T) {
 	refused := apierrors.NewForbidden(daemonSets().GroupResource(), "", errors.New("no rights"))
 	for name, test := range map[string]struct {
 		answer  error
@@ -100,7 +100,7 @@ func TestWaitingEndsWithWhatWasInTheWay(t *testing.T) {
 	}
 }
 
-func TestWaitingForAgentsThatNoNodeTakesEndsWithTheReason(t *testing.T) {
+func TestWaitingForUnschedulableAgentsEndsWithTheReason(t *testing.T) {
 	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "a"}, Spec: corev1.NodeSpec{Taints: []corev1.Taint{{Key: "dedicated", Effect: corev1.TaintEffectNoSchedule}}}}
 	ctx, cancel := context.WithCancelCause(t.Context())
 	defer cancel(nil)

@@ -8,7 +8,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-func TestWhatKeepsAgentsOffNodes(t *testing.T) {
+func TestPlacementBlockers(t *testing.T) {
 	node := func(name string, taints ...corev1.Taint) corev1.Node {
 		return corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{"kubernetes.io/os": "linux"}}, Spec: corev1.NodeSpec{Taints: taints}}
 	}

@@ -9,7 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-func TestStatusAndExplainSayWhatTheyCannotDo(t *testing.T) {
+func TestStatusAndExplainErrors(t *testing.T) {
 	for name, test := range map[string]struct {
 		arguments []string
 		message   string
@@ -35,7 +35,7 @@ func TestStatusAndExplainSayWhatTheyCannotDo(t *testing.T) {
 	}
 }
 
-func TestATerminalIsDrawnOver(t *testing.T) {
+func TestATerminalIsRedrawn(t *testing.T) {
 	const before, after = "\x1b[H\x1b[?7l", "\x1b[J\x1b[?7h"
 	for name, test := range map[string]struct {
 		rows  int

@@ -62,7 +62,7 @@ func selectors(expression string) []selector {
 	return found
 }
 
-func TestSelectorsAreFound(t *testing.T) {
+func TestSelectorsAreParsed(t *testing.T) {
 	require.Equal(t, []selector{
 		{metric: "a_total", labels: []string{"phase", "kind"}}, {metric: "b"}, {metric: "c_bucket"}, {metric: "d", labels: []string{"node"}},
 	}, selectors(`sum by (kind) (rate(a_total{phase!~"or|b",kind="x"}[5m])) > 4 * 3600 unless on (instance) b
@@ -92,7 +92,7 @@ func agents() map[string][]string {
 	return known
 }
 
-func TestEveryMetricThatIsAskedForExists(t *testing.T) {
+func TestEveryQueriedMetricExists(t *testing.T) {
 	known := agents()
 	require.Greater(t, len(known), 50)
 	target := []string{"job", "namespace", "pod", "instance"} // labels that Prometheus adds
@@ -130,7 +130,7 @@ func TestEveryMetricOfLateenHasAPanel(t *testing.T) {
 }
 
 // A comparison of a missing series never fires, so another rule must report the absence.
-func TestWhatIsNotThereIsToldOf(t *testing.T) {
+func TestMissingSeriesAreAlerted(t *testing.T) {
 	watched := map[string][]string{} // by alert, the metrics whose absence is reported
 	for _, rule := range group(t, "lateen-unseen") {
 		if rule.Alert != "LateenSeriesMissing" {

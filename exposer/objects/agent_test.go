@@ -7,7 +7,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-func TestVelerosAgentsAreToldFromLateens(t *testing.T) {
+func TestVelerosAgentsAreDistinguishedFromLateens(t *testing.T) {
 	for name, test := range map[string]struct {
 		command, args []string
 		veleros       bool

@@ -11,7 +11,7 @@ import (
 	"github.com/lateen-project/lateen/exposer/api"
 )
 
-func TestWhatIsCopiedAndFromWhere(t *testing.T) {
+func TestCopiesAndTheirNamespace(t *testing.T) {
 	settings := Settings{
 		BackupClaims:  map[string]BackupClaim{"fast": {StorageClass: "slow", Copies: Copies{SecretNames: []string{"backup"}}}},
 		RestoreCopies: Copies{ConfigMapNames: []string{"restore"}},
@@ -26,7 +26,7 @@ func TestWhatIsCopiedAndFromWhere(t *testing.T) {
 	require.Empty(t, copies, "the volume of a pod is there already")
 }
 
-func TestACopyHoldsTheSameAndIsExcludedFromBackups(t *testing.T) {
+func TestACopyHasTheSameDataAndIsExcludedFromBackups(t *testing.T) {
 	secret := &corev1.Secret{
 		ObjectMeta: metav1.ObjectMeta{Namespace: "app", Name: "key", Labels: map[string]string{"app": "db"}, Annotations: map[string]string{"a": "b"}},
 		Type:       "example.com/key", Data: map[string][]byte{"token": []byte("s3cret")}, Immutable: new(true),
@@ -54,7 +54,7 @@ func TestACopyHoldsTheSameAndIsExcludedFromBackups(t *testing.T) {
 	require.False(t, SameConfigMap(config, &corev1.ConfigMap{BinaryData: config.BinaryData}))
 }
 
-func TestWhatBecomesOfAnObjectThatHasTheNameOfACopy(t *testing.T) {
+func TestAnExistingObjectWithTheNameOfACopy(t *testing.T) {
 	ours, theirs := metav1.OwnerReference{Name: "b1", UID: "u1"}, metav1.OwnerReference{Name: "b2", UID: "u2"}
 	want := CopySecret(&corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: "app", Name: "key"}}, "velero")
 	want.OwnerReferences = []metav1.OwnerReference{ours}

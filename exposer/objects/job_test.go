@@ -161,7 +161,7 @@ func TestStagesOfJobs(t *testing.T) {
 	}
 }
 
-func TestWhatKeepsAJobPending(t *testing.T) {
+func TestReasonsOfPendingJobs(t *testing.T) {
 	pod := func(status corev1.PodStatus) []corev1.Pod { return []corev1.Pod{{Status: status}} }
 	for name, test := range map[string]struct {
 		pods    []corev1.Pod
@@ -182,7 +182,7 @@ func TestWhatKeepsAJobPending(t *testing.T) {
 	}
 }
 
-func TestARecordIsReadAsItIsWritten(t *testing.T) {
+func TestARecordRoundTrips(t *testing.T) {
 	theirs := &batchv1.Job{}
 	require.Equal(t, JobRecord{Factor: 1}, ReadJob(theirs).JobRecord)
 	require.False(t, ReadJob(theirs).Ours)

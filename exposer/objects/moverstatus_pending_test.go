@@ -7,7 +7,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-func TestReadPodThatIsThere(t *testing.T) {
+func TestReadPendingPod(t *testing.T) {
 	const unschedulable = "0/3 nodes are available: 1 Insufficient cpu, 2 node(s) didn't match Pod's node affinity/selector."
 	for name, test := range map[string]struct {
 		pod  *corev1.Pod
@@ -62,7 +62,7 @@ func TestReadPodThatIsThere(t *testing.T) {
 	}
 }
 
-func TestAPodStartsUntilItsImageIsAsked(t *testing.T) {
+func TestAPodIsStartingUntilItsImageIsPulled(t *testing.T) {
 	waiting := func(reason string) corev1.PodStatus {
 		return corev1.PodStatus{Phase: corev1.PodPending, ContainerStatuses: []corev1.ContainerStatus{
 			{State: corev1.ContainerState{Waiting: &corev1.ContainerStateWaiting{Reason: reason}}},

@@ -253,7 +253,7 @@ func TestPlans(t *testing.T) {
 	}
 }
 
-func TestARestoreClaimTakesOverWhatTheTargetWantsAndNotHowFarItIs(t *testing.T) {
+func TestARestoreClaimCopiesTheSpecOfTheTargetOnly(t *testing.T) {
 	facts := toTarget()
 	facts.Target.Annotations = map[string]string{
 		"note": "mine", annotationSelectedNode: "n3", AnnotationBindCompleted: "yes", AnnotationBoundByController: "yes",

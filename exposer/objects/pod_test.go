@@ -41,8 +41,8 @@ func TestAPlanSharesNothing(t *testing.T) {
 	require.Equal(t, []corev1.Toleration{{Key: "a"}}, facts.Tolerations)
 }
 
-// TestPlacesDoNotAccumulate covers W29: the constraints of one mover must not apply to later ones.
-func TestPlacesDoNotAccumulate(t *testing.T) {
+// TestSchedulingRulesDoNotAccumulate covers W29: the constraints of one mover must not apply to later ones.
+func TestSchedulingRulesDoNotAccumulate(t *testing.T) {
 	template, config := scheduled(), choosy()
 	windows := ofSnapshot()
 	windows.OS, windows.Excluded = corev1.Windows, []string{"n7"}
@@ -87,7 +87,7 @@ func TestMoversOfPodVolumesTolerate(t *testing.T) {
 	}
 }
 
-func TestMoversLeaveANodeThatFailsWhateverTheyInherit(t *testing.T) {
+func TestMoversAreEvictedFromFailedNodesDespiteInheritedTolerations(t *testing.T) {
 	noExecute := func(key string, seconds *int64) corev1.Toleration {
 		return corev1.Toleration{Key: key, Operator: corev1.TolerationOpExists, Effect: corev1.TaintEffectNoExecute, TolerationSeconds: seconds}
 	}
@@ -118,7 +118,7 @@ func TestACacheIsAFifthLargerInWholeGiB(t *testing.T) {
 	}
 }
 
-func TestAVolumeIsDisposedOfOnlyIfItIsOfThisClaim(t *testing.T) {
+func TestAVolumeIsDeletedOnlyIfItBelongsToTheClaim(t *testing.T) {
 	claim := &corev1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{UID: "c1"}}
 	for name, test := range map[string]struct {
 		policy corev1.PersistentVolumeReclaimPolicy

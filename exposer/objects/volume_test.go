@@ -94,9 +94,9 @@ func volumeCases() map[string]volumeCase {
 	}
 }
 
-// TestHostDirIsWhatTheGlobFinds creates the directory of the volume as a kubelet does, between others, and searches
+// TestHostDirMatchesTheGlob creates the directory of the volume as a kubelet does, between others, and searches
 // it.
-func TestHostDirIsWhatTheGlobFinds(t *testing.T) {
+func TestHostDirMatchesTheGlob(t *testing.T) {
 	for name, test := range volumeCases() {
 		t.Run(name, func(t *testing.T) {
 			volume := test.volume()
@@ -123,7 +123,7 @@ func TestHostDirIsWhatTheGlobFinds(t *testing.T) {
 	}
 }
 
-func TestVolumesThatTheKubeletDoesNotKeepAreRefused(t *testing.T) {
+func TestVolumesOutsideTheKubeletDirectoryAreRefused(t *testing.T) {
 	for name, test := range map[string]struct {
 		volume  volumeCase
 		message string
@@ -139,7 +139,7 @@ func TestVolumesThatTheKubeletDoesNotKeepAreRefused(t *testing.T) {
 	}
 }
 
-func TestAnAnnotationThatIsNoHashLeadsNowhere(t *testing.T) {
+func TestAnInvalidHashAnnotationIsAnError(t *testing.T) {
 	for _, want := range []string{
 		"../etc", "..", ".", "/", "*", "a/b", "5a8b1c9e-3f0d-4b57-9c1d-0e6f2a7b8c9d", "0123456789ABCDEF0123456789ABCDEF", mirrorHash + "0", mirrorHash[1:],
 	} {

@@ -84,7 +84,7 @@ func TestResolve(t *testing.T) {
 	}
 }
 
-func TestResolveOfNoNameAsksNobodyAndIsNoFallback(t *testing.T) {
+func TestResolveOfNoNameMakesNoRequestAndIsNoFallback(t *testing.T) {
 	get, requests := answering(errors.New("unexpected"))
 	got := priority.Resolve(t.Context(), "", get)
 	require.Equal(t, priority.Resolution{}, got)

@@ -30,7 +30,7 @@ func TestARestoreIsNotStarvedByAHundredBackups(t *testing.T) {
 	})
 }
 
-func TestOneNodesHundredBackupsDoNotIdleTheOthers(t *testing.T) {
+func TestBackupsOfOneNodeDoNotBlockOtherNodes(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		q := newRecordedAdmission(6, 2)
 		backups := numbered(100)
@@ -54,7 +54,7 @@ func TestOneNodesHundredBackupsDoNotIdleTheOthers(t *testing.T) {
 	})
 }
 
-func TestARestoreOfANodeIsNotStarvedByItsBackups(t *testing.T) {
+func TestBackupsOfANodeDoNotStarveItsRestores(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		q := newRecordedAdmission(10, 1)
 		for age, uid := range numbered(100) {
@@ -69,7 +69,7 @@ func TestARestoreOfANodeIsNotStarvedByItsBackups(t *testing.T) {
 	})
 }
 
-func TestATransferThatNobodyTakesHoldsNoPlace(t *testing.T) {
+func TestAnUnacceptedTransferLosesItsPlaceAfterTheTimeout(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		q := newRecordedAdmission(1, 0)
 		q.observeAll("lost", "b1")
@@ -92,7 +92,7 @@ func TestATransferThatNobodyTakesHoldsNoPlace(t *testing.T) {
 	})
 }
 
-func TestARestoreThatNobodyTakesReservesNothing(t *testing.T) {
+func TestAnUnacceptedRestoreReservesNothingAfterTheTimeout(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		q := newRecordedAdmission(2, 0)
 		q.observeAll("r", "b1", "b2")

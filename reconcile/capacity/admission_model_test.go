@@ -183,7 +183,7 @@ func share(limit int, restore, restores bool) int {
 	}
 }
 
-func TestAdmissionIsAsItsModel(t *testing.T) {
+func TestAdmissionMatchesItsModel(t *testing.T) {
 	seeds.Each(t, 1, func(t *testing.T, random *rand.Rand) {
 		t.Helper()
 		answers := map[bool]int{}

@@ -85,7 +85,7 @@ func letPass(d time.Duration) {
 	synctest.Wait()
 }
 
-func TestPatienceIsWithThoseWhoCouldGo(t *testing.T) {
+func TestTheAdmitTimeoutCountsOnlyWhileAdmissible(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		q := newRecordedAdmission(1, 0)
 		q.observeAll("working", "lost", "b1")
@@ -105,7 +105,7 @@ func TestPatienceIsWithThoseWhoCouldGo(t *testing.T) {
 	})
 }
 
-func TestWhoWasPassedOverGetsAPlaceWhenItIsAskedFor(t *testing.T) {
+func TestASkippedTransferIsAdmittedOnRequest(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		q := newRecordedAdmission(1, 0)
 		q.observeAll("late", "b1", "b2")
@@ -123,7 +123,7 @@ func TestWhoWasPassedOverGetsAPlaceWhenItIsAskedFor(t *testing.T) {
 	})
 }
 
-func TestAPlaceIsTakenFromTheAnswerOn(t *testing.T) {
+func TestAnAdmissionReservesItsPlaceAtOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		q := newRecordedAdmission(1, 0)
 		q.observeAll("b1")
@@ -143,7 +143,7 @@ func TestAPlaceIsTakenFromTheAnswerOn(t *testing.T) {
 	})
 }
 
-func TestAPlaceIsGivenBackWhenTheWriteFails(t *testing.T) {
+func TestAFailedWriteReleasesItsPlace(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		q := newRecordedAdmission(1, 0)
 		q.observeAll("b1", "b2")
@@ -159,7 +159,7 @@ func TestAPlaceIsGivenBackWhenTheWriteFails(t *testing.T) {
 	})
 }
 
-func TestAPlaceThatIsNeverUsedGoesToTheNext(t *testing.T) {
+func TestAnUnusedPlaceExpires(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		q := newRecordedAdmission(1, 0)
 		q.observeAll("b1", "b2")
@@ -170,7 +170,7 @@ func TestAPlaceThatIsNeverUsedGoesToTheNext(t *testing.T) {
 	})
 }
 
-func TestWhoIsRefusedIsWokenOnce(t *testing.T) {
+func TestARefusedTransferIsEnqueuedOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		q := newRecordedAdmission(2, 0)
 		q.observeAll("a", "b", "c", "d")
@@ -192,7 +192,7 @@ func TestWhoIsRefusedIsWokenOnce(t *testing.T) {
 	})
 }
 
-func TestACacheThatLagsBehindAWriteGivesNoPlaceBack(t *testing.T) {
+func TestALaggingCacheReleasesNoPlace(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		q := newRecordedAdmission(1, 0)
 		q.observeAll("a", "b")
@@ -211,7 +211,7 @@ func TestACacheThatLagsBehindAWriteGivesNoPlaceBack(t *testing.T) {
 	})
 }
 
-func TestMoreMayBePreparingThanTheLimit(t *testing.T) {
+func TestRestartedMoversMayExceedTheLimit(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		q := newRecordedAdmission(2, 0)
 		q.observeAll("a", "b", "c", "d")
@@ -227,7 +227,7 @@ func TestMoreMayBePreparingThanTheLimit(t *testing.T) {
 	})
 }
 
-func TestAResourceThatIsMadeAnewReplacesTheOld(t *testing.T) {
+func TestARecreatedResourceReplacesTheOld(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		q := newRecordedAdmission(1, 1)
 		old := newEntry("old", 0, "n1")
@@ -248,7 +248,7 @@ func TestAResourceThatIsMadeAnewReplacesTheOld(t *testing.T) {
 	})
 }
 
-func TestWithoutALimitThereIsRoomForEverybody(t *testing.T) {
+func TestWithoutALimitEveryTransferIsAdmitted(t *testing.T) {
 	q := newRecordedAdmission(0, 1)
 	for _, uid := range numbered(100) {
 		q.Observe(newEntry(uid, 0, "n1"))
@@ -260,7 +260,7 @@ func TestWithoutALimitThereIsRoomForEverybody(t *testing.T) {
 	require.Empty(t, q.known, "nothing is kept")
 }
 
-func TestATransferWhoseNodeBecomesKnownWaitsForThatNode(t *testing.T) {
+func TestATransferWaitsForItsNodeOnceItIsKnown(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		q := newRecordedAdmission(4, 1)
 		first := newEntry("a", 0, "n1")

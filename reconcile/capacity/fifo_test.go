@@ -26,7 +26,7 @@ func uidsOf(candidates []*pending) []types.UID {
 	return uids
 }
 
-func TestWhoMayGo(t *testing.T) {
+func TestAdmissibleTransfers(t *testing.T) {
 	for sentence, is := range map[string]struct {
 		queue *fifo
 		limit int
@@ -54,7 +54,7 @@ func TestWhoMayGo(t *testing.T) {
 	}
 }
 
-func TestOfOneAgeTheSmallerUIDGoesFirst(t *testing.T) {
+func TestTransfersOfEqualAgeAreOrderedByUID(t *testing.T) {
 	l := &fifo{}
 	for _, uid := range []types.UID{"c", "a", "b"} {
 		l.enter(&pending{Entry: Entry{UID: uid, Created: created(0)}})

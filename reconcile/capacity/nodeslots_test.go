@@ -7,7 +7,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-func TestPlacesOfNodesAreApart(t *testing.T) {
+func TestNodesHaveSeparateSlots(t *testing.T) {
 	nodeSlots := NewNodeSlots("n1", 2, 1)
 	take := func(node string, uid types.UID, age int) bool {
 		return nodeSlots.TryAcquire(node, uid, created(age), func() {})
@@ -21,7 +21,7 @@ func TestPlacesOfNodesAreApart(t *testing.T) {
 	require.Equal(t, 2, nodeSlots.Own().InUse())
 }
 
-func TestAResourceIsReleasedWhereverItHeldAPlace(t *testing.T) {
+func TestAResourceIsReleasedOnTheNodeOfItsSlot(t *testing.T) {
 	nodeSlots := NewNodeSlots("n1", 1, 1)
 	nodeSlots.ForceAcquire("n2", "a")
 	enqueued := false
@@ -31,7 +31,7 @@ func TestAResourceIsReleasedWhereverItHeldAPlace(t *testing.T) {
 	require.Zero(t, nodeSlots.Own().InUse())
 }
 
-func TestAResourceThatMovesToAnotherNodeLeavesItsSlot(t *testing.T) {
+func TestAResourceThatChangesItsNodeReleasesItsSlot(t *testing.T) {
 	nodeSlots := NewNodeSlots("n1", 1, 1)
 	nodeSlots.ForceAcquire("n2", "a")
 	enqueued := 0

@@ -80,7 +80,7 @@ func TestSlotsAreNeverMoreThanTheLimit(t *testing.T) {
 	require.Zero(t, slots.InUse())
 }
 
-func TestSlotsGoToTheOldestInLine(t *testing.T) {
+func TestSlotsGoToTheOldestInTheQueue(t *testing.T) {
 	seeds.Each(t, 1, func(t *testing.T, random *rand.Rand) {
 		t.Helper()
 		const waiting = 50
@@ -99,7 +99,7 @@ func TestSlotsGoToTheOldestInLine(t *testing.T) {
 	})
 }
 
-func TestASlotThatIsFreeWaitsForTheOldest(t *testing.T) {
+func TestAFreeSlotIsReservedForTheOldest(t *testing.T) {
 	slots := newRecordedSlots(1)
 	require.True(t, slots.queue("old", 1), "free, and nobody is before it")
 	require.False(t, slots.queue("young", 2), "the old one is before it")
@@ -110,7 +110,7 @@ func TestASlotThatIsFreeWaitsForTheOldest(t *testing.T) {
 	require.Equal(t, 1, slots.InUse())
 }
 
-func TestAPlaceInLineThatIsGivenUpWakesTheNext(t *testing.T) {
+func TestLeavingTheQueueEnqueuesTheNext(t *testing.T) {
 	slots := newRecordedSlots(1)
 	slots.queue("old", 1)
 	slots.queue("young", 2)
@@ -119,7 +119,7 @@ func TestAPlaceInLineThatIsGivenUpWakesTheNext(t *testing.T) {
 	require.True(t, slots.tryAcquire("young", 2))
 }
 
-func TestAsManyAreWokenAsSlotsAreFree(t *testing.T) {
+func TestAsManyAreEnqueuedAsSlotsAreFree(t *testing.T) {
 	slots := newRecordedSlots(2)
 	slots.tryAcquire("a", 1)
 	slots.tryAcquire("b", 2)
@@ -135,14 +135,14 @@ func TestAsManyAreWokenAsSlotsAreFree(t *testing.T) {
 	require.True(t, slots.tryAcquire("c", 3))
 }
 
-func TestWhoAsksTwiceHasOnePlaceInLine(t *testing.T) {
+func TestQueueIsIdempotent(t *testing.T) {
 	slots := newRecordedSlots(2)
 	require.True(t, slots.queue("a", 1))
 	require.True(t, slots.queue("a", 1))
 	require.True(t, slots.queue("b", 2), "there is a slot for both")
 }
 
-func TestNobodyIsWokenWhenNothingBecameFree(t *testing.T) {
+func TestNothingIsEnqueuedWithoutAFreedSlot(t *testing.T) {
 	slots := newRecordedSlots(2)
 	slots.tryAcquire("a", 1)
 	require.True(t, slots.queue("b", 2), "it may come, and knows")
@@ -151,7 +151,7 @@ func TestNobodyIsWokenWhenNothingBecameFree(t *testing.T) {
 	require.Equal(t, 1, slots.InUse())
 }
 
-func TestASlotThatIsHeldIsNotTakenTwice(t *testing.T) {
+func TestTryAcquireIsIdempotent(t *testing.T) {
 	slots := newRecordedSlots(1)
 	require.True(t, slots.tryAcquire("a", 1))
 	require.True(t, slots.tryAcquire("a", 1), "after an ambiguous answer it is asked for again")
@@ -161,7 +161,7 @@ func TestASlotThatIsHeldIsNotTakenTwice(t *testing.T) {
 	require.Zero(t, slots.InUse())
 }
 
-func TestAPlaceInLineIsGivenUp(t *testing.T) {
+func TestReleaseLeavesTheQueue(t *testing.T) {
 	slots := newRecordedSlots(1)
 	slots.tryAcquire("a", 1)
 	slots.queue("b", 2)
@@ -173,7 +173,7 @@ func TestAPlaceInLineIsGivenUp(t *testing.T) {
 	require.Zero(t, slots.InUse())
 }
 
-func TestMoversThatWorkAlreadyMayExceedTheLimit(t *testing.T) {
+func TestWorkingMoversMayExceedTheLimit(t *testing.T) {
 	slots := newRecordedSlots(2)
 	for _, uid := range []types.UID{"a", "b", "c"} {
 		slots.ForceAcquire(uid)
@@ -188,7 +188,7 @@ func TestMoversThatWorkAlreadyMayExceedTheLimit(t *testing.T) {
 	require.Equal(t, []types.UID{"d"}, slots.takeEnqueued())
 }
 
-func TestAMoverThatTurnsOutToWorkLeavesTheLine(t *testing.T) {
+func TestForceAcquireLeavesTheQueue(t *testing.T) {
 	slots := newRecordedSlots(1)
 	slots.tryAcquire("a", 1)
 	slots.queue("b", 2)

@@ -65,7 +65,7 @@ func (r *trackerFixture) deliver(t *testing.T, ready corev1.ConditionStatus) {
 	enqueue()
 }
 
-func TestANodeThatIsNotReadyForTheGraceIsLost(t *testing.T) {
+func TestANodeThatIsNotReadyForTheGracePeriodIsLost(t *testing.T) {
 	for name, state := range map[string]corev1.ConditionStatus{"it does not answer": corev1.ConditionUnknown, "it says so": notReady, "it was deleted": ""} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -91,7 +91,7 @@ func TestANodeThatIsNotReadyForTheGraceIsLost(t *testing.T) {
 	}
 }
 
-func TestANodeIsNotLostWhileItIsReadyOrNobodyKnows(t *testing.T) {
+func TestANodeIsNotLostWhileItIsReadyOrUnknown(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newTrackerFixture()
 		r.Start()
@@ -120,7 +120,7 @@ func TestANodeIsNotLostWhileItIsReadyOrNobodyKnows(t *testing.T) {
 	})
 }
 
-func TestANodeThatNobodyAsksForIsNotWatched(t *testing.T) {
+func TestANodeIsWatchedOnRequestOnly(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newTrackerFixture()
 		r.Update(agentPod("a", "n1", notReady, 0))
@@ -138,7 +138,7 @@ func velerosPod(ready corev1.ConditionStatus, transition int) *corev1.Pod {
 	return pod
 }
 
-func TestTheAgentOfANodeIsVelerosUntilItIsGoneOrReplaced(t *testing.T) {
+func TestANodeRunsVeleroUntilItsAgentIsDeletedOrReplaced(t *testing.T) {
 	after := map[string]struct {
 		happens func(r *trackerFixture)
 		veleros bool

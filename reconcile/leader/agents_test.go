@@ -67,7 +67,7 @@ const (
 	notReady = corev1.ConditionFalse
 )
 
-func TestAnAgentThatIsReadyAgainIsReportedThoughItWasNeverAbsent(t *testing.T) {
+func TestAnAgentThatIsReadyAgainIsReportedThoughItWasNeverUnavailable(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newTrackerFixture()
 		var returned []string
@@ -86,7 +86,7 @@ func TestAnAgentThatIsReadyAgainIsReportedThoughItWasNeverAbsent(t *testing.T) {
 	})
 }
 
-func TestAnAgentThatIsNotReadyForTheGraceIsAbsent(t *testing.T) {
+func TestAnAgentThatIsNotReadyForTheGracePeriodIsUnavailable(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newTrackerFixture()
 		r.Update(agentPod("a", "n1", isReady, 0))
@@ -108,7 +108,7 @@ func TestAnAgentThatIsNotReadyForTheGraceIsAbsent(t *testing.T) {
 	})
 }
 
-func TestWhatNodesSayOfTheTimeIsNotCompared(t *testing.T) {
+func TestClocksOfNodesAreNotCompared(t *testing.T) {
 	for sentence, transition := range map[string]int{"the node's clock is behind": -1_000_000_000, "the node's clock is ahead": 1_000_000_000} {
 		t.Run(sentence, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -124,7 +124,7 @@ func TestWhatNodesSayOfTheTimeIsNotCompared(t *testing.T) {
 	}
 }
 
-func TestNobodyIsAbsentBeforeTheTermHasLastedForTheGrace(t *testing.T) {
+func TestNoAgentIsUnavailableBeforeTheTermHasLastedForTheGracePeriod(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newTrackerFixture()
 		r.Update(agentPod("a", "n1", notReady, -1000))
@@ -176,7 +176,7 @@ func TestAnAgentThatTerminatesIsNotReady(t *testing.T) {
 	})
 }
 
-func TestAnAgentThatWasReadyInBetweenIsMissedAnew(t *testing.T) {
+func TestTheGracePeriodRestartsWhenAnAgentWasReady(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newTrackerFixture()
 		r.Start()
@@ -194,7 +194,7 @@ func TestAnAgentThatWasReadyInBetweenIsMissedAnew(t *testing.T) {
 	})
 }
 
-func TestAPodThatIsMadeAnewUnderItsNameReplacesTheOld(t *testing.T) {
+func TestARecreatedPodReplacesTheOldOne(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newTrackerFixture()
 		r.Start()
@@ -212,7 +212,7 @@ func TestAPodThatIsMadeAnewUnderItsNameReplacesTheOld(t *testing.T) {
 	})
 }
 
-func TestAPodThatIsNotScheduledIsOnNoNode(t *testing.T) {
+func TestAnUnscheduledPodIsOnNoNode(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newTrackerFixture()
 		r.Start()
@@ -238,7 +238,7 @@ func TestAfterTheTermNothingChanges(t *testing.T) {
 }
 
 // A change is reported exactly when the answer changes.
-func TestEveryChangeOfTheAnswerIsTold(t *testing.T) {
+func TestEveryChangeOfAvailabilityIsReported(t *testing.T) {
 	seeds.Each(t, 1, func(t *testing.T, random *rand.Rand) {
 		t.Helper()
 		synctest.Test(t, func(t *testing.T) {

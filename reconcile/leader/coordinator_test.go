@@ -11,7 +11,7 @@ import (
 	"k8s.io/utils/clock"
 )
 
-func TestTheFirstCandidateMakesTheLeaseAndRenewsIt(t *testing.T) {
+func TestTheFirstCandidateCreatesAndRenewsTheLease(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := newElection(t)
 		m := p.join(0)
@@ -27,7 +27,7 @@ func TestTheFirstCandidateMakesTheLeaseAndRenewsIt(t *testing.T) {
 	})
 }
 
-func TestIdleCandidatesMakeNoRequestButTheirWatches(t *testing.T) {
+func TestIdleCandidatesOnlyWatch(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := newElection(t)
 		leader := p.join(0)
@@ -43,7 +43,7 @@ func TestIdleCandidatesMakeNoRequestButTheirWatches(t *testing.T) {
 	})
 }
 
-func TestAReleaseDoesNotBringAllCandidatesAtOnce(t *testing.T) {
+func TestCandidatesCampaignWithJitterAfterARelease(t *testing.T) {
 	for sentence, absent := range map[string]bool{"the Lease is given back": false, "there is no Lease": true} {
 		t.Run(sentence, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -75,7 +75,7 @@ func TestAReleaseDoesNotBringAllCandidatesAtOnce(t *testing.T) {
 	}
 }
 
-func TestWhoLosesAnElectionIsIdleAgain(t *testing.T) {
+func TestACandidateThatLosesAnElectionIsIdleAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := newElection(t)
 		p.spread, p.latency = 1, time.Second/10 // all campaign at once, and none observes the winner first
@@ -111,7 +111,7 @@ func TestALeaseThatIsListedAgainOrLabelledIsNotRenewed(t *testing.T) {
 	})
 }
 
-func TestTheLeaseIsGivenBackWhenTheTermHasEnded(t *testing.T) {
+func TestTheLeaseIsReleasedAtTheEndOfTheTerm(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := newElection(t)
 		first := p.join(40 * time.Second) // longer than the Lease lasts
@@ -164,7 +164,7 @@ func TestACoordinatorThatCannotRenewEndsItsTermBeforeTheNextBegins(t *testing.T)
 	})
 }
 
-func TestACoordinatorThatSeesAnotherOneStops(t *testing.T) {
+func TestACoordinatorThatObservesAnotherOneStops(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := newElection(t)
 		m := p.join(0)
@@ -181,7 +181,7 @@ func TestACoordinatorThatSeesAnotherOneStops(t *testing.T) {
 	})
 }
 
-func TestALeaseThatIsDeletedIsMadeAnew(t *testing.T) {
+func TestADeletedLeaseIsRecreated(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := newElection(t)
 		p.join(0)
@@ -195,7 +195,7 @@ func TestALeaseThatIsDeletedIsMadeAnew(t *testing.T) {
 	})
 }
 
-func TestAWatchThatEndsIsBegunAgain(t *testing.T) {
+func TestAnEndedWatchIsReopened(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := newElection(t)
 		first := p.join(0)
@@ -215,7 +215,7 @@ func TestAWatchThatEndsIsBegunAgain(t *testing.T) {
 	})
 }
 
-func TestAWatchThatIsTooOldIsBegunWithAList(t *testing.T) {
+func TestAnExpiredWatchIsReopenedWithAList(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := newElection(t)
 		first := p.join(0)
@@ -234,7 +234,7 @@ func TestAWatchThatIsTooOldIsBegunWithAList(t *testing.T) {
 	})
 }
 
-func TestACandidateWaitsUntilItKnowsTheLease(t *testing.T) {
+func TestACandidateWaitsUntilItHasObservedTheLease(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := newElection(t)
 		p.join(0)
@@ -246,7 +246,7 @@ func TestACandidateWaitsUntilItKnowsTheLease(t *testing.T) {
 	})
 }
 
-func TestDurationsThatCannotWorkAreRefused(t *testing.T) {
+func TestInvalidDurationsAreRefused(t *testing.T) {
 	_, err := NewCoordinator(Options{
 		Client: &fake.Clientset{}, Namespace: "velero", Name: testLease, Identity: "a", Clock: clock.RealClock{},
 		Lease: 10 * time.Second,
@@ -254,7 +254,7 @@ func TestDurationsThatCannotWorkAreRefused(t *testing.T) {
 	require.ErrorContains(t, err, "leaseDuration must be greater than renewDeadline")
 }
 
-func TestTheSpreadIsBoundedAndEachHasItsOwn(t *testing.T) {
+func TestTheStartJitterIsBoundedAndDiffersPerCandidate(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := newElection(t)
 		shares := map[time.Duration]bool{}

@@ -12,7 +12,7 @@ import (
 	"k8s.io/utils/clock"
 )
 
-func TestALeaseThatIsTakenWhileACandidateLooksIsNotTakenForTheExpiredOne(t *testing.T) {
+func TestALeaseAcquiredDuringACampaignIsNotTakenForTheExpiredOne(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c, err := NewCoordinator(Options{Client: fake.NewClientset(), Namespace: "velero", Name: testLease, Identity: "me", Clock: clock.RealClock{}})
 		require.NoError(t, err)
@@ -37,7 +37,7 @@ func TestALeaseThatIsTakenWhileACandidateLooksIsNotTakenForTheExpiredOne(t *test
 	})
 }
 
-func TestAContainerThatIsStartedAgainInItsPodTakesItsLeaseBackAtOnce(t *testing.T) {
+func TestARestartedContainerReacquiresItsLeaseAtOnce(t *testing.T) {
 	for sentence, test := range map[string]struct {
 		former string
 		within time.Duration

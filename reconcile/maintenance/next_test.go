@@ -186,7 +186,7 @@ func TestHistory(t *testing.T) {
 	require.Equal(t, after.Last, after.With(Run{Started: now().Add(30 * time.Hour), Completed: now()}).Last, "time does not go back")
 }
 
-func TestARepositoryIsReadAsItIsWritten(t *testing.T) {
+func TestARepositoryRoundTrips(t *testing.T) {
 	r := ready().With(failed(ago(time.Hour), "why"), Run{Started: ago(time.Minute), Completed: now()})
 	object := &velerov1.BackupRepository{ObjectMeta: metav1.ObjectMeta{UID: r.UID, CreationTimestamp: metav1.NewTime(r.Created)}}
 	object.Spec.RepositoryType, object.Spec.MaintenanceFrequency.Duration = "kopia", r.Frequency
@@ -196,7 +196,7 @@ func TestARepositoryIsReadAsItIsWritten(t *testing.T) {
 	require.Nil(t, object.Status.RecentMaintenance[0].CompleteTimestamp, "Velero's server takes it for a success")
 }
 
-func TestRepositoriesAreSpreadAndNeverLate(t *testing.T) {
+func TestMaintenanceHasJitterAndIsNeverLate(t *testing.T) {
 	observed := map[time.Duration]bool{}
 	for i := range 100 {
 		r := ready()

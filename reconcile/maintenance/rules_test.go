@@ -28,8 +28,8 @@ func TestRules(t *testing.T) {
 	require.Greater(t, count, 5000)
 }
 
-// TestNoJobWithoutARepositoryIsDeletedBeforeItsEndCouldBeSeen verifies DeleteDelay for every pair of jobs.
-func TestNoJobWithoutARepositoryIsDeletedBeforeItsEndCouldBeSeen(t *testing.T) {
+// TestAJobWithoutARepositoryIsDeletedAfterTheDelayOnly verifies DeleteDelay for every pair of jobs.
+func TestAJobWithoutARepositoryIsDeletedAfterTheDelayOnly(t *testing.T) {
 	for _, first := range someJobs() {
 		for _, second := range someJobs() {
 			jobs := slices.Concat(first, second)
@@ -148,8 +148,8 @@ func someJobs() [][]objects.JobStatus {
 	return all
 }
 
-// TestARepositoryIsMaintainedWhateverHappens simulates a year of one repository whose jobs have changing results.
-func TestARepositoryIsMaintainedWhateverHappens(t *testing.T) {
+// TestMaintenanceConvergesUnderRandomFailures simulates a year of one repository whose jobs have changing results.
+func TestMaintenanceConvergesUnderRandomFailures(t *testing.T) {
 	r, at := ready(), now()
 	var jobs []objects.JobStatus
 	fates := []objects.JobOutcome{objects.JobSucceeded, objects.JobFailed, objects.JobUnfinished, objects.JobFailed, objects.JobSucceeded}
@@ -198,7 +198,7 @@ func TestARepositoryIsMaintainedWhateverHappens(t *testing.T) {
 
 // The bounds may be short. A released job with a pod that has not terminated is kept until Velero's server can
 // observe it.
-func TestAJobIsNotDeletedBeforeTheServerCanSeeThatItFailed(t *testing.T) {
+func TestAFailedJobIsDeletedAfterTheDelayOnly(t *testing.T) {
 	bounds := policy()
 	bounds.PodWait = time.Millisecond
 	left := recorded(job(ago(time.Minute), objects.JobUnfinished))

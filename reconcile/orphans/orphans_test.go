@@ -21,7 +21,7 @@ import (
 	"github.com/lateen-project/lateen/exposer/api"
 )
 
-func TestWhatIsAnOrphan(t *testing.T) {
+func TestOrphans(t *testing.T) {
 	for sentence, is := range map[string]struct {
 		object func() *metav1.PartialObjectMetadata
 		orphan bool
@@ -107,7 +107,7 @@ func TestContentsOfAnotherNamespaceAreNoOrphans(t *testing.T) {
 	})
 }
 
-func TestOnlyMetadataOfOursIsListed(t *testing.T) {
+func TestOnlyMetadataOfOwnedObjectsIsListed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a := newFixture(t, podOf("a", "works"))
 		a.cached["works"] = false
@@ -124,7 +124,7 @@ func TestOnlyMetadataOfOursIsListed(t *testing.T) {
 	})
 }
 
-func TestWithoutTheSnapshotAPINoSnapshotIsAskedFor(t *testing.T) {
+func TestWithoutTheSnapshotAPINoSnapshotIsListed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a := newFixture(t, everyResource()...)
 		a.Served = nil
@@ -133,7 +133,7 @@ func TestWithoutTheSnapshotAPINoSnapshotIsAskedFor(t *testing.T) {
 	})
 }
 
-func TestAnOrphanThatStaysIsRemovedAgainAndCountedOnce(t *testing.T) {
+func TestARemainingOrphanIsDeletedAgainAndCountedOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a := newFixture(t, ownedObject("snapshot.storage.k8s.io/v1", "VolumeSnapshotContent", "a", "gone"))
 		calls := 0
@@ -154,7 +154,7 @@ func TestAnOrphanThatStaysIsRemovedAgainAndCountedOnce(t *testing.T) {
 	})
 }
 
-func TestWhatFailsDoesNotKeepTheSweepFromTheRest(t *testing.T) {
+func TestAnErrorDoesNotEndTheSweep(t *testing.T) {
 	resource := schema.GroupResource{Resource: "pods"}
 	for sentence, is := range map[string]struct {
 		faults  map[string]error
@@ -185,7 +185,7 @@ func TestWhatFailsDoesNotKeepTheSweepFromTheRest(t *testing.T) {
 	}
 }
 
-func TestOrphansOfATransferThatIsDoneNeedNoConfirmation(t *testing.T) {
+func TestOrphansOfATerminalTransferNeedNoConfirmation(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a := newFixture(t, podOf("a", "done"), podOf("b", "gone"))
 		a.cached["done"] = true
@@ -195,7 +195,7 @@ func TestOrphansOfATransferThatIsDoneNeedNoConfirmation(t *testing.T) {
 	})
 }
 
-func TestSweepsAreAtTheBeginningOfATermAndEveryTenMinutes(t *testing.T) {
+func TestSweepsRunAtTheStartOfATermAndEveryTenMinutes(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a := newFixture(t)
 		var broken atomic.Bool

@@ -22,7 +22,7 @@ import (
 	"github.com/lateen-project/lateen/metrics"
 )
 
-func TestJobsWithoutARepositoryAreDeletedOnceTheirEndCouldBeSeen(t *testing.T) {
+func TestJobsWithoutARepositoryAreDeletedAfterTheDelay(t *testing.T) {
 	m := newFixture(t)
 	job := m.job("j1", "gone", func(job *batchv1.Job) { job.Status.Active = 1 })
 	m.Job(job)
@@ -69,9 +69,9 @@ func counted(t *testing.T, registry *prometheus.Registry, name string) (sum floa
 	return sum
 }
 
-// TestAnEndedJobIsCountedOnceHoweverShortTheHistoryIs runs beside two servers of Velero. A release keeps 3 entries
+// TestAnEndedJobIsCountedOnceDespiteAShortHistory runs beside two servers of Velero. A release keeps 3 entries
 // and replaces messages; the development branch keeps 25.
-func TestAnEndedJobIsCountedOnceHoweverShortTheHistoryIs(t *testing.T) {
+func TestAnEndedJobIsCountedOnceDespiteAShortHistory(t *testing.T) {
 	for _, entries := range []int{3, 25} {
 		t.Run(fmt.Sprint(entries, " entries"), func(t *testing.T) {
 			m, registry := newFixture(t), prometheus.NewRegistry()
@@ -117,8 +117,8 @@ func TestWithoutTheRightToRecordAJobItIsCountedOnceByAProcess(t *testing.T) {
 	require.Len(t, m.names(), 2)
 }
 
-// TestStartsThatAreRefusedBackOffBesideAServerThatKeepsThree has no job that could record the number of failures.
-func TestStartsThatAreRefusedBackOffBesideAServerThatKeepsThree(t *testing.T) {
+// TestRejectedStartsBackOffWithAHistoryOfThree has no job that could record the number of failures.
+func TestRejectedStartsBackOffWithAHistoryOfThree(t *testing.T) {
 	m := newFixture(t)
 	m.client.PrependReactor("create", "jobs", func(clienttesting.Action) (bool, runtime.Object, error) {
 		return true, nil, apierrors.NewInvalid(schema.GroupKind{Group: "batch", Kind: "Job"}, "j1", nil)
@@ -133,8 +133,8 @@ func TestStartsThatAreRefusedBackOffBesideAServerThatKeepsThree(t *testing.T) {
 	}
 }
 
-// TestAClockThatIsAheadGivesNoJobUp sets the API server's clock 3 minutes behind the coordinator's.
-func TestAClockThatIsAheadGivesNoJobUp(t *testing.T) {
+// TestAClockThatIsAheadAbandonsNoJob sets the API server's clock 3 minutes behind the coordinator's.
+func TestAClockThatIsAheadAbandonsNoJob(t *testing.T) {
 	m := newFixture(t)
 	key := m.repository("r1")
 	m.job("j1", "r1")
@@ -149,8 +149,8 @@ func TestAClockThatIsAheadGivesNoJobUp(t *testing.T) {
 	require.Equal(t, m.Policy.DeleteDelay, m.settle("velero/gone"), "Velero's server has had no time to see it")
 }
 
-// TestJobsWhosePodsNeverRunHoldNoPlaceForEver fills all places with such jobs, of Lateen and of Velero's server.
-func TestJobsWhosePodsNeverRunHoldNoPlaceForEver(t *testing.T) {
+// TestJobsWithPendingPodsFreeTheirPlaceAfterTheTimeout fills all places with such jobs, of Lateen and of Velero's server.
+func TestJobsWithPendingPodsFreeTheirPlaceAfterTheTimeout(t *testing.T) {
 	m := newFixture(t)
 	for _, name := range []string{"r1", "r2", "r3"} {
 		m.repository(name)
@@ -194,8 +194,8 @@ func TestAJobOfTheServerHasADeadlineToo(t *testing.T) {
 	require.EqualValues(t, 1, released.Status.Failed)
 }
 
-// TestAJobWhosePodRunsBesideASlowContainerIsNotGivenUp covers an injected container that is not ready.
-func TestAJobWhosePodRunsBesideASlowContainerIsNotGivenUp(t *testing.T) {
+// TestAJobWithARunningPodIsNotAbandonedForASlowContainer covers an injected container that is not ready.
+func TestAJobWithARunningPodIsNotAbandonedForASlowContainer(t *testing.T) {
 	m := newFixture(t)
 	key := m.repository("r1")
 	m.job("j1", "r1", func(job *batchv1.Job) { job.Status.Active, job.Status.Ready = 1, new(int32(0)) })
@@ -209,8 +209,8 @@ func TestAJobWhosePodRunsBesideASlowContainerIsNotGivenUp(t *testing.T) {
 	require.Empty(t, m.repositories[key].Status.RecentMaintenance)
 }
 
-// TestOnlyRepositoriesThatCanBeMaintainedAreShownAsOverdue turns one repository read-only; another one uses restic.
-func TestOnlyRepositoriesThatCanBeMaintainedAreShownAsOverdue(t *testing.T) {
+// TestOnlyMaintainableRepositoriesAreOverdue turns one repository read-only; another one uses restic.
+func TestOnlyMaintainableRepositoriesAreOverdue(t *testing.T) {
 	m, registry := newFixture(t), prometheus.NewRegistry()
 	m.Metrics = metrics.New(registry, "test", "node-1").Maintenance()
 	location := &velerov1.BackupStorageLocation{}

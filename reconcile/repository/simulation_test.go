@@ -261,8 +261,8 @@ func (s *simulation) overdue(since time.Time) (names []string) {
 	return names
 }
 
-// TestNoRepositoryWaitsForATurnThatNeverComes runs many orders of actions and events.
-func TestNoRepositoryWaitsForATurnThatNeverComes(t *testing.T) {
+// TestEveryDueRepositoryIsMaintained runs many orders of actions and events.
+func TestEveryDueRepositoryIsMaintained(t *testing.T) {
 	seeds.Each(t, 1, func(t *testing.T, random *rand.Rand) {
 		t.Helper()
 		for range 10 {

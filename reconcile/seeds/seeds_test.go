@@ -8,7 +8,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-func TestSeedsThatOnceFailedComeFirst(t *testing.T) {
+func TestKeptSeedsRunFirst(t *testing.T) {
 	kept := choose(0, []uint64{7, 8}, 2)
 	require.Len(t, kept, 4)
 	require.Equal(t, []uint64{7, 8}, kept[:2])
@@ -34,8 +34,8 @@ func TestKeptSeedsAreThoseOfTheTest(t *testing.T) {
 	}
 }
 
-// TestTheSameSeedIsTheSamePlay also runs the seed that testdata/seeds.txt has for it.
-func TestTheSameSeedIsTheSamePlay(t *testing.T) {
+// TestTheSameSeedIsTheSameRun also runs the seed that testdata/seeds.txt has for it.
+func TestTheSameSeedIsTheSameRun(t *testing.T) {
 	var first []uint64
 	Each(t, 1, func(_ *testing.T, random *rand.Rand) { first = append(first, random.Uint64()) })
 	if *given != 0 {

@@ -166,8 +166,8 @@ func TestPodVolumeRestoreAsAResource(t *testing.T) { podVolumeRestores().test(t)
 func TestDataUploadAsAResource(t *testing.T)       { dataUploads().test(t) }
 func TestDataDownloadAsAResource(t *testing.T)     { dataDownloads().test(t) }
 
-// TestMovements verifies the mover spec of each kind literally (velero-protocol 0, 2.1 and 3.1).
-func TestMovements(t *testing.T) {
+// TestMoverSpecs verifies the mover spec of each kind literally (velero-protocol 0, 2.1 and 3.1).
+func TestMoverSpecs(t *testing.T) {
 	meta := metav1.ObjectMeta{Namespace: "velero", Name: "x", UID: "uid"}
 	pod := corev1.ObjectReference{Namespace: "app", Name: "db", UID: "pod-uid"}
 	base := objects.MoverSpec{Name: "x", Namespace: "velero", UID: "uid"}
@@ -214,7 +214,7 @@ func TestMovements(t *testing.T) {
 	})
 }
 
-func TestKindsNameTheirMoversAsVeleroDoes(t *testing.T) {
+func TestMoverNamesMatchVeleros(t *testing.T) {
 	for label, gvk := range map[string]string{
 		PodVolumeBackup().PodLabel: PodVolumeBackup().GVK.String(), PodVolumeRestore().PodLabel: PodVolumeRestore().GVK.String(),
 		DataUpload().PodLabel: DataUpload().GVK.String(), DataDownload().PodLabel: DataDownload().GVK.String(),
@@ -226,14 +226,14 @@ func TestKindsNameTheirMoversAsVeleroDoes(t *testing.T) {
 	}
 }
 
-func TestOnlyVelerosOwnDataMoverIsServed(t *testing.T) {
+func TestOnlyVelerosDataMoverIsSupported(t *testing.T) {
 	for mover, foreign := range map[string]bool{"": false, "velero": false, "velero-fs": false, "velero-block": false, "other": true, "Velero": true} {
 		require.Equal(t, foreign, DataUpload().Get(&velerov2alpha1.DataUpload{Spec: velerov2alpha1.DataUploadSpec{DataMover: mover}}).Foreign, mover)
 		require.Equal(t, foreign, DataDownload().Get(&velerov2alpha1.DataDownload{Spec: velerov2alpha1.DataDownloadSpec{DataMover: mover}}).Foreign, mover)
 	}
 }
 
-func TestTheBlockMoverIsRefusedWithARemedy(t *testing.T) {
+func TestTheBlockMoverIsUnsupportedWithARemedy(t *testing.T) {
 	for mover, refused := range map[string]bool{"": false, "velero": false, "velero-fs": false, "velero-block": true, "other": false} {
 		upload := &velerov2alpha1.DataUpload{Spec: velerov2alpha1.DataUploadSpec{DataMover: mover, SnapshotType: "CSI", CSISnapshot: &velerov2alpha1.CSISnapshotSpec{StorageClass: "fast"}}}
 		download := &velerov2alpha1.DataDownload{Spec: velerov2alpha1.DataDownloadSpec{DataMover: mover}}
@@ -246,14 +246,14 @@ func TestTheBlockMoverIsRefusedWithARemedy(t *testing.T) {
 	}
 }
 
-func TestOnlyCSISnapshotsAreServed(t *testing.T) {
+func TestOnlyCSISnapshotsAreSupported(t *testing.T) {
 	du := &velerov2alpha1.DataUpload{Spec: velerov2alpha1.DataUploadSpec{SnapshotType: "CSI", CSISnapshot: &velerov2alpha1.CSISnapshotSpec{StorageClass: "fast"}}}
 	require.Empty(t, DataUpload().Get(du).UnsupportedReason)
 	du.Spec.SnapshotType = "EBS"
 	require.Contains(t, DataUpload().Get(du).UnsupportedReason, `"EBS"`)
 }
 
-func TestASnapshotOfAClaimWithoutAStorageClassIsRefused(t *testing.T) {
+func TestASnapshotOfAClaimWithoutAStorageClassIsUnsupported(t *testing.T) {
 	du := &velerov2alpha1.DataUpload{Spec: velerov2alpha1.DataUploadSpec{
 		SnapshotType: "CSI", CSISnapshot: &velerov2alpha1.CSISnapshotSpec{VolumeSnapshot: "snap"}, SourceNamespace: "shop", SourcePVC: "data",
 	}}
@@ -272,7 +272,7 @@ func TestReadRestore(t *testing.T) {
 	}
 }
 
-func TestOnlyVelerosOwnDataMoverTakesASlot(t *testing.T) {
+func TestOnlyVelerosDataMoverTakesASlot(t *testing.T) {
 	for mover, takes := range map[string]bool{"": true, "velero": true, "velero-fs": true, "other": false} {
 		upload := &velerov2alpha1.DataUpload{Spec: velerov2alpha1.DataUploadSpec{DataMover: mover}}
 		upload.Status.Phase, upload.Status.Node = velerov2alpha1.DataUploadPhaseInProgress, "node"

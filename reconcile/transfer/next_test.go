@@ -33,7 +33,7 @@ func (m *situation) String() string {
 	return fmt.Sprintf("state  %+v\nobserved %+v\nresult %s\nstep   %+v", m.State, m.Observed, result, m.Step)
 }
 
-func TestEveryRuleCatchesTheNextThatBreaksIt(t *testing.T) {
+func TestEveryRuleDetectsItsBrokenNext(t *testing.T) {
 	reported := map[string]bool{}
 	for _, r := range rules() {
 		require.False(t, reported[r.name], "two rules are named %s", r.name)
@@ -77,7 +77,7 @@ func disabledGuards() map[Phase]func(*State, *Observed, *Limits) {
 	}
 }
 
-func TestOneWrongGuardIsCaughtInEveryPhase(t *testing.T) {
+func TestADisabledGuardIsDetectedInEveryPhase(t *testing.T) {
 	guards, all := disabledGuards(), rules()
 	for _, phase := range append(Phases(), "") {
 		t.Run("in phase "+string(phase), func(t *testing.T) {

@@ -18,7 +18,7 @@ func (n nodes) Unavailable(node string) bool {
 func (n nodes) RunsVelero(node string) bool { return strings.HasPrefix(node, "velero") }
 func (n nodes) Lost(node string) bool       { return strings.HasPrefix(node, "lost") }
 
-func TestRoles(t *testing.T) {
+func TestOwnership(t *testing.T) {
 	type view struct {
 		state State
 		home  string
@@ -66,14 +66,14 @@ func TestRoles(t *testing.T) {
 	}
 }
 
-func TestANodeWhoseAgentActsIsNeverLostToItself(t *testing.T) {
+func TestAnAgentNeverObservesItsOwnNodeAsLost(t *testing.T) {
 	for _, home := range []string{"lost", ""} {
 		role := Agent{Node: "lost", Fleet: nodes{leads: true}}.OwnershipOf(State{Phase: InProgress}, home, "lost")
 		require.False(t, role.Lost)
 	}
 }
 
-func TestWhatIsOverOrNewDependsOnNoNode(t *testing.T) {
+func TestNodesOfATransfer(t *testing.T) {
 	for name, test := range map[string]struct {
 		state State
 		nodes []string
@@ -104,7 +104,7 @@ func (w *watchful) Lost(node string) bool {
 	return false
 }
 
-func TestANodeIsAskedForWhileItsAgentIsStillThere(t *testing.T) {
+func TestANodeIsObservedWhileItsAgentExists(t *testing.T) {
 	fleet := &watchful{nodes: nodes{leads: true}}
 	require.False(t, Agent{Node: "n0", Fleet: fleet}.OwnershipOf(State{Phase: InProgress}, here, here).Acts())
 	require.Equal(t, []string{here}, fleet.asked, "the grace of its Node begins with that of its agent")

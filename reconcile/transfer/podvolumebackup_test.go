@@ -72,14 +72,14 @@ func TestPodVolumeBackupMetadata(t *testing.T) {
 	}
 }
 
-func TestRestartsAreReadFromWhateverTheAnnotationSays(t *testing.T) {
+func TestRestartsAreReadFromAnyAnnotation(t *testing.T) {
 	for reported, restarts := range map[string]int{"": 0, "0": 0, "3": 3, "many": 0, "1.5": 0} {
 		pvb := &velerov1.PodVolumeBackup{ObjectMeta: metav1.ObjectMeta{Annotations: map[string]string{api.AnnotationRestarts: reported}}}
 		require.Equal(t, restarts, PodVolumeBackup().Get(pvb).Restarts, "annotation %q", reported)
 	}
 }
 
-func TestOnlyKopiaIsServed(t *testing.T) {
+func TestOnlyKopiaIsSupported(t *testing.T) {
 	for uploader, refusal := range map[string]string{
 		"kopia":  "",
 		"restic": "uploader restic is not supported by Lateen; run it with Velero's node-agent",
@@ -90,7 +90,7 @@ func TestOnlyKopiaIsServed(t *testing.T) {
 	}
 }
 
-func TestDeletionAndCancelAreTwoThings(t *testing.T) {
+func TestDeletionAndCancelAreDistinct(t *testing.T) {
 	pvb := &velerov1.PodVolumeBackup{Spec: velerov1.PodVolumeBackupSpec{UploaderType: uploaderKopia}}
 	pvb.DeletionTimestamp = &metav1.Time{Time: now()}
 	state := PodVolumeBackup().Get(pvb)

@@ -13,7 +13,7 @@ func pod(uid types.UID, resourceVersion string) *corev1.Pod {
 	return &corev1.Pod{ObjectMeta: metav1.ObjectMeta{UID: uid, ResourceVersion: resourceVersion}}
 }
 
-func TestNewestIsTheOwnWriteUntilTheCacheHasIt(t *testing.T) {
+func TestNewestIsTheLocalWriteUntilTheCacheHasIt(t *testing.T) {
 	var overlay Overlay[*corev1.Pod]
 	cached, written, later := pod("a", "5"), pod("a", "7"), pod("a", "8")
 	require.Same(t, cached, overlay.Newest("key", cached))
@@ -34,7 +34,7 @@ func TestNewestIsNoWriteOfAnotherObject(t *testing.T) {
 	require.False(t, overlay.IsRecreated("key", "b"))
 }
 
-func TestForgottenObjectIsNotKnown(t *testing.T) {
+func TestForgottenObjectIsUnknown(t *testing.T) {
 	var overlay Overlay[*corev1.Pod]
 	written := pod("a", "9")
 	overlay.Record("key", written)

@@ -256,7 +256,7 @@ func (s *env) checkRequests() {
 		return
 	}
 	reads := map[string]int{}
-	// An election reads the Lease at each attempt, and every release starts one. TestIdleCandidatesMakeNoRequestButTheirWatches
+	// An election reads the Lease at each attempt, and every release starts one. TestIdleCandidatesOnlyWatch
 	// in reconcile/leader shows that candidates do not poll.
 	for _, record := range all.Where(func(r cluster.Record) bool {
 		return (r.Verb == "get" || r.Verb == "list") && r.Resource != "leases"

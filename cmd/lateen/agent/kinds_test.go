@@ -77,7 +77,7 @@ func (s *steps) taken() []string {
 	return keys
 }
 
-func TestAChangeOfANodeCostsNoStepOfWhatIsOverOrElsewhere(t *testing.T) {
+func TestANodeEventEnqueuesOnlyUnsettledTransfersOfTheNode(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		all := stored[*velerov1.PodVolumeRestore]{cache.NewIndexer(cache.MetaNamespaceKeyFunc, cache.Indexers{})}
 		taken := &steps{}

@@ -33,7 +33,7 @@ func TestEveryKindHasAQueue(t *testing.T) {
 	require.Equal(t, []string{api.PodVolumeRestore().Name, api.DataUpload().Name}, []string{kinds.restores.name(), kinds.uploads.name()})
 }
 
-func TestTheSeriesOfEveryKindStartAtZero(t *testing.T) {
+func TestSeriesOfEveryKindStartAtZero(t *testing.T) {
 	registry := prometheus.NewPedanticRegistry()
 	countFromZero(metrics.New(registry, "v1", "n1"))
 	families, err := registry.Gather()

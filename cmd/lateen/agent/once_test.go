@@ -16,7 +16,7 @@ import (
 	"github.com/lateen-project/lateen/reconcile"
 )
 
-func TestEveryAgentReportsWhatIsReportedOnceAndOneEventIsKept(t *testing.T) {
+func TestReportOnceEventsAreKeptOncePerTransfer(t *testing.T) {
 	client := fake.NewClientset()
 	requests := make(chan struct{}, 10)
 	client.PrependReactor("*", "events", func(action clienttesting.Action) (handled bool, answer runtime.Object, err error) {

@@ -8,7 +8,7 @@ import (
 	"github.com/lateen-project/lateen/cmd/lateen/config"
 )
 
-func TestProblemsOfMaintenanceComeAndGo(t *testing.T) {
+func TestMaintenanceProblemsAreSetAndCleared(t *testing.T) {
 	global := config.Problem{Section: config.SectionMaintenance, Path: "global", Reason: config.InvalidValue}
 	own := config.Problem{Section: config.SectionMaintenance, Path: "one", Reason: config.UnknownField}
 	repositories := map[string]bool{"velero/one": true, "velero/two": true}

@@ -36,7 +36,7 @@ func fetch(t *testing.T, server *Server, path string) (int, string) {
 	return response.StatusCode, string(text)
 }
 
-func TestReadyzSaysOkOnlyWhenEveryTransferWasLookedAt(t *testing.T) {
+func TestReadyzSucceedsOnceEveryTransferWasReconciled(t *testing.T) {
 	server := serve(t, false)
 	code, _ := fetch(t, server, "/readyz")
 	require.Equal(t, http.StatusServiceUnavailable, code, "before the caches are filled")
@@ -63,7 +63,7 @@ func TestOneAddressServesMetricsHealthAndProfilesOnRequest(t *testing.T) {
 	require.Equal(t, http.StatusOK, code)
 }
 
-func TestAnAddressThatIsTakenIsNamed(t *testing.T) {
+func TestAnAddressInUseIsNamedInTheError(t *testing.T) {
 	_, err := Listen(serve(t, false).Address(), prometheus.NewRegistry(), false)
 	require.ErrorContains(t, err, "--metrics-address")
 }

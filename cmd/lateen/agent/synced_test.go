@@ -21,7 +21,7 @@ func (cached) Done() <-chan struct{} {
 	return done
 }
 
-func TestCachesAreWaitedForInSilence(t *testing.T) {
+func TestWaitingForCachesLogsOnlyAtDebugLevel(t *testing.T) {
 	for name, test := range map[string]struct {
 		level  slog.Level
 		logged string

@@ -60,7 +60,7 @@ func TestReadFile(t *testing.T) {
 	}
 }
 
-func TestReadFileOfWhatCannotBeRead(t *testing.T) {
+func TestReadFileOfUnreadableFiles(t *testing.T) {
 	for name, test := range map[string]struct{ text, message string }{
 		"a manifest that is no YAML":       {"kind: ConfigMap\ndata:\n\tx: y\n", "read f: yaml: line 3"},
 		"no ConfigMap":                     {"kind: Secret\nmetadata: {name: s}\n---\nkind: Role\n", "found no ConfigMap, only Secret s, Role"},

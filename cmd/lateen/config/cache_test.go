@@ -17,7 +17,7 @@ import (
 
 const withCache = `{"cachePVC": {"storageClass": "local", "residentThresholdInMB": 3}}`
 
-func TestLoadOfTheCache(t *testing.T) {
+func TestLoadCacheSettings(t *testing.T) {
 	for name, test := range map[string]struct {
 		policy  *corev1.PersistentVolumeReclaimPolicy
 		missing bool
@@ -86,7 +86,7 @@ func TestLoadOfTheCache(t *testing.T) {
 	}
 }
 
-func TestLoadWaitsForTheStorageClassOfCachesNoLongerThanForAnythingElse(t *testing.T) {
+func TestLoadOfTheCacheStorageClassHasTheCommonTimeout(t *testing.T) {
 	client, clock := installation(withCache), newHasty()
 	fault(client, "storageclasses", 0, apierrors.NewInternalError(errors.New("etcd")))
 	_, err := config.Load(t.Context(), client, options(t), clock)
@@ -94,7 +94,7 @@ func TestLoadWaitsForTheStorageClassOfCachesNoLongerThanForAnythingElse(t *testi
 	require.Equal(t, 30*time.Second, clock.Now().Sub(time.Unix(0, 0)))
 }
 
-func TestLoadAsksForNoStorageClassWithoutCachePVC(t *testing.T) {
+func TestLoadFetchesNoStorageClassWithoutCachePVC(t *testing.T) {
 	client := installation(`{}`)
 	requests := fault(client, "storageclasses", -1, nil)
 	got, err := config.Load(t.Context(), client, options(t), newHasty())

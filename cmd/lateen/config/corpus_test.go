@@ -38,8 +38,8 @@ func TestCorpus(t *testing.T) {
 	}
 }
 
-// TestCorpusNamesTellWhatIsGood keeps -update from accepting a Problem in a good ConfigMap, or none in a bad one.
-func TestCorpusNamesTellWhatIsGood(t *testing.T) {
+// TestCorpusNamesMatchTheirProblems keeps -update from accepting a Problem in a good ConfigMap, or none in a bad one.
+func TestCorpusNamesMatchTheirProblems(t *testing.T) {
 	for _, file := range corpusFiles(t) {
 		problems := validate(file, corpusData(t, file))
 		require.Equal(t, !strings.Contains(filepath.Base(file), "good"), len(problems) > 0, file)

@@ -55,7 +55,7 @@ func velerosTemplate() corev1.PodTemplateSpec {
 	}
 }
 
-func TestInheritTakesWhatMoversNeedAndNoMore(t *testing.T) {
+func TestInheritTakesOnlyWhatMoversNeed(t *testing.T) {
 	template := velerosTemplate()
 	got, err := config.Inherit(template)
 	require.NoError(t, err)
@@ -89,7 +89,7 @@ func TestInheritSharesNothingWithTheTemplate(t *testing.T) {
 	require.Equal(t, velerosTemplate(), template)
 }
 
-func TestInheritAddsWhatEveryMoverReads(t *testing.T) {
+func TestInheritAddsTheCommonEnvironment(t *testing.T) {
 	template := velerosTemplate()
 	template.Spec.Containers[0].Env = nil
 	got, err := config.Inherit(template)
@@ -150,7 +150,7 @@ func TestInheritNeedsOneContainer(t *testing.T) {
 	}
 }
 
-func TestConfineTakesWhereAgentsRunAndNoMore(t *testing.T) {
+func TestAddPlacementTakesOnlyTheNodesOfAgents(t *testing.T) {
 	agents := velerosTemplate()
 	required := &corev1.NodeSelector{NodeSelectorTerms: []corev1.NodeSelectorTerm{{
 		MatchExpressions: []corev1.NodeSelectorRequirement{{Key: "kubernetes.io/os", Operator: corev1.NodeSelectorOpNotIn, Values: []string{"windows"}}},
@@ -175,7 +175,7 @@ func TestConfineTakesWhereAgentsRunAndNoMore(t *testing.T) {
 	require.Equal(t, "kubernetes.io/os", required.NodeSelectorTerms[0].MatchExpressions[0].Key, "nothing is shared")
 }
 
-func TestConfineByAnAffinityToPodsAloneIsNone(t *testing.T) {
+func TestAddPlacementIgnoresPodAffinity(t *testing.T) {
 	agents := velerosTemplate()
 	agents.Spec.Affinity = &corev1.Affinity{PodAffinity: &corev1.PodAffinity{}}
 	var got objects.Template

@@ -179,7 +179,7 @@ func TestLoadFallsBackToNoPriorityClass(t *testing.T) {
 	}
 }
 
-func TestLoadDoesNotFallBackWhenNothingAnswers(t *testing.T) {
+func TestLoadDoesNotFallBackIfTheAPIServerIsUnreachable(t *testing.T) {
 	client := installation(`{"priorityClassName": "velero-low"}`)
 	nodes := 0
 	client.PrependReactor("get", "nodes", func(ktesting.Action) (bool, runtime.Object, error) {
@@ -192,8 +192,8 @@ func TestLoadDoesNotFallBackWhenNothingAnswers(t *testing.T) {
 	require.Equal(t, 2, nodes)
 }
 
-// TestLoadOutlivesFaults requires for every read that a temporary fault has no effect.
-func TestLoadOutlivesFaults(t *testing.T) {
+// TestLoadRetriesTransientErrors requires for every read that a temporary fault has no effect.
+func TestLoadRetriesTransientErrors(t *testing.T) {
 	for _, resource := range []string{"nodes", "configmaps", "daemonsets", "deployments", "storageclasses", "priorityclasses", "resource"} {
 		for name, fail := range map[string]error{
 			"500":                apierrors.NewInternalError(errors.New("etcd")),
@@ -218,7 +218,7 @@ func TestLoadOutlivesFaults(t *testing.T) {
 	}
 }
 
-func TestLoadGivesUpWithOneLine(t *testing.T) {
+func TestLoadFailsWithAOneLineError(t *testing.T) {
 	for name, test := range map[string]struct {
 		resource string
 		fail     error
@@ -258,7 +258,7 @@ func TestLoadGivesUpWithOneLine(t *testing.T) {
 	}
 }
 
-func TestLoadStopsWhenItIsTold(t *testing.T) {
+func TestLoadStopsWhenItsContextIsCanceled(t *testing.T) {
 	client := installation(fullConfig)
 	ctx, cancel := context.WithCancel(t.Context())
 	client.PrependReactor("get", "configmaps", func(ktesting.Action) (bool, runtime.Object, error) {
@@ -281,7 +281,7 @@ func TestLoadNamesTheMissingKind(t *testing.T) {
 	}
 }
 
-func TestLoadSaysWhichConfigMapIsMissing(t *testing.T) {
+func TestLoadNamesTheMissingConfigMap(t *testing.T) {
 	got, err := config.Load(t.Context(), installation(""), options(t), newHasty())
 	require.NoError(t, err)
 	require.Equal(t, config.Defaults(), got.Config)

@@ -21,7 +21,7 @@ func server(arguments ...string) *corev1.PodTemplateSpec {
 	}}}
 }
 
-func TestTheServersFlagCountsWhereTheAgentsHaveNone(t *testing.T) {
+func TestTheServersFlagAppliesIfTheAgentsHaveNone(t *testing.T) {
 	joined := []string{"server", "--repo-maintenance-job-configmap=jobs"}
 	for name, test := range map[string]struct {
 		own    string
@@ -46,7 +46,7 @@ func TestTheServersFlagCountsWhereTheAgentsHaveNone(t *testing.T) {
 	}
 }
 
-func TestJobsAreConfiguredAsTheServerIsTold(t *testing.T) {
+func TestJobsTakeTheConfigMapOfTheServersFlag(t *testing.T) {
 	template := server("server", "--repo-maintenance-job-configmap=jobs")
 	client := fake.NewClientset(
 		&appsv1.Deployment{ObjectMeta: meta("velero"), Spec: appsv1.DeploymentSpec{Template: *template}},

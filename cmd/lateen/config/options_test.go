@@ -43,7 +43,7 @@ func TestOptionsHaveVelerosDefaults(t *testing.T) {
 	}, options)
 }
 
-func TestOptionsTakeWhatVelerosManifestsPass(t *testing.T) {
+func TestOptionsAcceptTheArgumentsOfVelerosManifests(t *testing.T) {
 	options := parsed(t, "--features=", "--node-agent-configmap=node-agent-config", "--backup-repository-configmap=repo", "--log-level=warning")
 	require.NoError(t, options.Complete(environment("NODE_NAME=node-1", "VELERO_NAMESPACE=backup")))
 	require.Equal(t, "node-agent-config", options.NodeAgentConfigMap)
@@ -64,7 +64,7 @@ func TestHostPath(t *testing.T) {
 	require.Equal(t, "/kubelet/pods", parsed(t, "--host-path=/kubelet/pods").HostPath)
 }
 
-func TestCompleteNamesFlagAndRemedy(t *testing.T) {
+func TestCompleteErrorsNameFlagAndRemedy(t *testing.T) {
 	for name, test := range map[string]struct {
 		arguments   []string
 		environment string

@@ -31,9 +31,9 @@ func TestMaintenanceOfARepositoryComesBeforeThatOfAll(t *testing.T) {
 		"a section is used as a whole")
 }
 
-// TestWhatGlobalDoesNotSayIsTakenFromTheRepository follows Velero's code and its e2e case RepoMaintenance. Velero's
+// TestFieldsUnsetInGlobalAreTakenFromTheRepository follows Velero's code and its e2e case RepoMaintenance. Velero's
 // documentation says that these three are read from global only.
-func TestWhatGlobalDoesNotSayIsTakenFromTheRepository(t *testing.T) {
+func TestFieldsUnsetInGlobalAreTakenFromTheRepository(t *testing.T) {
 	own := `{"priorityClassName":"own","podLabels":{"own":"a"},"podAnnotations":{"own":"b"}}`
 	for name, global := range map[string]string{"no global": "", "a global that says nothing of it": `{"keepLatestMaintenanceJobs":1}`, "a global that says nothing at all": `{"priorityClassName":"","podLabels":{},"podAnnotations":{}}`} {
 		t.Run(name, func(t *testing.T) {
@@ -63,7 +63,7 @@ func TestWhatGlobalDoesNotSayIsTakenFromTheRepository(t *testing.T) {
 	require.Equal(t, priority.ConfigInvalid, got.Unreadable, "which class global means cannot be known")
 }
 
-func TestMaintenanceThatCannotBeUsed(t *testing.T) {
+func TestParseInvalidMaintenance(t *testing.T) {
 	for name, test := range map[string]struct {
 		data       map[string]string
 		reason     config.Reason

@@ -27,7 +27,7 @@ func TestParseRepository(t *testing.T) {
 	}
 }
 
-func TestParseRepositoryThatCannotBeUsed(t *testing.T) {
+func TestParseInvalidRepository(t *testing.T) {
 	for name, test := range map[string]struct {
 		data         map[string]string
 		path         string

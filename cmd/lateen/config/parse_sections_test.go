@@ -11,7 +11,7 @@ import (
 	"github.com/lateen-project/lateen/exposer/objects"
 )
 
-func TestParseLeavesOutWhatHasNoEffect(t *testing.T) {
+func TestParseOmitsFieldsWithoutEffect(t *testing.T) {
 	for name, test := range map[string]struct {
 		text, path, message string
 		want                objects.Settings
@@ -44,7 +44,7 @@ func TestParseLeavesOutWhatHasNoEffect(t *testing.T) {
 	}
 }
 
-func TestParseNeverSelectsEverythingByMistake(t *testing.T) {
+func TestParseRefusesAMisspelledNodeSelector(t *testing.T) {
 	got, problems := parse(`{"loadConcurrency": {"perNodeConfig": [{"number": 9, "nodeSelector": {"matchLabel": {"size": "big"}}}]}}`, nil)
 	require.Len(t, problems, 2)
 	require.Equal(t, config.UnknownField, problems[0].Reason)

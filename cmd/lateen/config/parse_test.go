@@ -90,7 +90,7 @@ func TestParseOfEverything(t *testing.T) {
 	}, got)
 }
 
-func TestParseOfNothingIsTheDefaults(t *testing.T) {
+func TestParseEmptyIsTheDefaults(t *testing.T) {
 	for _, text := range []string{"{}", " { } ", `{"loadConcurrency": {}, "podResources": {}}`, `{"podLabels": null, "cachePVC": null}`} {
 		got, problems := parse(text, nil)
 		require.Empty(t, problems, text)
@@ -99,7 +99,7 @@ func TestParseOfNothingIsTheDefaults(t *testing.T) {
 	require.Equal(t, config.Limits{Concurrency: 1, GlobalConcurrency: 1, MaxConcurrency: 1}, config.Defaults().Limits)
 }
 
-func TestParseOfWholeConfigMapsThatCannotBeUsed(t *testing.T) {
+func TestParseInvalidConfigMaps(t *testing.T) {
 	for name, test := range map[string]struct {
 		data         map[string]string
 		reason       config.Reason
@@ -131,7 +131,7 @@ func TestParseOfWholeConfigMapsThatCannotBeUsed(t *testing.T) {
 	}
 }
 
-func TestParseOfValuesThatCannotBeUsed(t *testing.T) {
+func TestParseInvalidValues(t *testing.T) {
 	for name, test := range map[string]struct {
 		text    string
 		section config.Section
@@ -213,7 +213,7 @@ func TestParseKeepsSectionsApart(t *testing.T) {
 }
 
 // Defect D32: one invalid value invalidated the rest of its section.
-func TestParseKeepsWhatStandsBesideABadValue(t *testing.T) {
+func TestParseKeepsValuesBesideAnInvalidOne(t *testing.T) {
 	got, problems := parse(`{
   "loadConcurrency": {"globalConfig": 4, "prepareQueueLength": -1, "perNodeConfig": [
     {"number": 0}, {"nodeSelector": {"matchLabels": {"size": "big"}}, "number": 8}]},
@@ -265,14 +265,14 @@ func TestParseOfUnknownFields(t *testing.T) {
 	}
 }
 
-func TestParseUsesASectionInSpiteOfAnUnknownField(t *testing.T) {
+func TestParseUsesASectionDespiteAnUnknownField(t *testing.T) {
 	got, problems := parse(`{"podResources": {"cpuRequest": "1", "cpuLimits": "2"}, "podLabels": {"a": "b"}}`, nil)
 	require.Len(t, problems, 1)
 	require.Equal(t, corev1.ResourceList{"cpu": resource.MustParse("1")}, got.Movers.Resources.Requests)
 	require.Equal(t, map[string]string{"a": "b"}, got.Movers.Labels)
 }
 
-func TestParseListsNoMoreThanOneCanRead(t *testing.T) {
+func TestParseLimitsTheNumberOfProblems(t *testing.T) {
 	text := `{"podLabels": {` + strings.Repeat(`"a b": 1, `, 1000) + `"c": "d"}, "priorityClassName": 1}`
 	got, problems := parse(text, nil)
 	require.Len(t, problems, 11)
@@ -283,7 +283,7 @@ func TestParseListsNoMoreThanOneCanRead(t *testing.T) {
 	require.Equal(t, want, got)
 }
 
-func TestParseDoesNotHideWhyAValueIsNotUsed(t *testing.T) {
+func TestParseKeepsTheReasonOfAnUnusedValue(t *testing.T) {
 	got, problems := parse(`{"podResources": {`+strings.Repeat(`"x": 1, `, 20)+`"cpuRequest": "1", "cpuLimit": "lots"}}`, nil)
 	require.Len(t, problems, 11)
 	require.Equal(t, config.InvalidValue, problems[10].Reason)

@@ -26,7 +26,7 @@ func TestLoadOfAStrictConfiguration(t *testing.T) {
 }
 
 // Defect D33: the priority class was resolved after enforceStrict.
-func TestAStrictConfigurationIsAboutThePriorityClassToo(t *testing.T) {
+func TestStrictConfigurationIncludesThePriorityClass(t *testing.T) {
 	for name, test := range map[string]struct {
 		text    string
 		fault   error
@@ -64,7 +64,7 @@ func reviews(client *fake.Clientset, allowed func(*authorizationv1.ResourceAttri
 }
 
 // No default role lets an agent copy objects. The missing permissions are reported at the start, once for each field.
-func TestLoadSaysWhichRightsToCopyAreMissing(t *testing.T) {
+func TestLoadNamesTheMissingRBACRulesOfCopies(t *testing.T) {
 	const text = `{
   "backupPVC": {"gold": {"secretNames": ["key", "ca"]}},
   "restorePVC": {"configMapNames": ["kms"]}

@@ -8,7 +8,7 @@ import (
 	"github.com/lateen-project/lateen/cmd/lateen/config"
 )
 
-func TestVersionsOfVeleroThatWereNotTried(t *testing.T) {
+func TestUntestedVersionsOfVelero(t *testing.T) {
 	for image, message := range map[string]string{
 		"velero/velero:v1.18.3":                    "",
 		"registry.example:5000/velero:v1.17.0":     "",

@@ -70,7 +70,7 @@ func TestLoadOfTheMoversIdentity(t *testing.T) {
 	}
 }
 
-func TestLoadOfATemplateThatCannotBeInherited(t *testing.T) {
+func TestLoadOfAnInvalidTemplate(t *testing.T) {
 	client := installation("")
 	set := &appsv1.DaemonSet{ObjectMeta: meta("node-agent")}
 	_, err := client.AppsV1().DaemonSets("velero").Update(t.Context(), set, metav1.UpdateOptions{})
@@ -152,7 +152,7 @@ func TestLoadWithoutAgentsOnWindowsHasNoMoversThere(t *testing.T) {
 	require.NotContains(t, got.Templates, corev1.Windows)
 }
 
-func TestLoadOnLinuxOutlivesAgentsOnWindowsThatCannotBeInherited(t *testing.T) {
+func TestLoadOnLinuxIgnoresAnInvalidWindowsTemplate(t *testing.T) {
 	client, agents := installation(fullConfig), windowsAgents()
 	agents.Spec.Template.Spec.Containers = append(agents.Spec.Template.Spec.Containers, corev1.Container{Name: "proxy"})
 	require.NoError(t, client.Tracker().Add(agents))
@@ -173,7 +173,7 @@ func TestLoadWithoutDaemonSetConfinesNoMover(t *testing.T) {
 	require.Empty(t, got.Templates[corev1.Linux].AgentTolerations)
 }
 
-func TestLoadOnANodeThatDoesNotSayIsLinux(t *testing.T) {
+func TestLoadOnANodeWithoutOSIsLinux(t *testing.T) {
 	client := installation("")
 	_, err := client.CoreV1().Nodes().Update(t.Context(), &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "node-1"}}, metav1.UpdateOptions{})
 	require.NoError(t, err)

@@ -19,7 +19,7 @@ import (
 
 // A reserved slot stays reserved unless an answer proves that nothing was written. Otherwise another transfer would
 // take the slot of a running one. A rejected write releases its slot at once (T6).
-func TestASlotIsGivenBackOnlyIfNothingWasWritten(t *testing.T) {
+func TestASlotIsReleasedOnlyIfNothingWasWritten(t *testing.T) {
 	resource := velerov1.Resource("podvolumebackups")
 	for name, test := range map[string]struct {
 		answer error
@@ -105,7 +105,7 @@ func (s startReporter) Last(_ types.UID, reason string, _ *corev1.Pod) (message 
 
 // A report of an earlier mover does not count for the current one. A mover that has not started may never see a
 // cancel, so it is deleted at once (T6).
-func TestOnlyAMoverThatHasStartedGetsTheGraceOfACancel(t *testing.T) {
+func TestOnlyAStartedMoverGetsTheCancelGracePeriod(t *testing.T) {
 	for name, test := range map[string]struct {
 		after   time.Duration // when it reported its start, relative to StartedAt
 		deleted int

@@ -38,8 +38,8 @@ func TestADownloadWhoseStorageClassIsMissingWaitsForItAndFailsInTime(t *testing.
 	require.Contains(t, s.state().Message, "storage class never-made of claim app/data does not exist")
 }
 
-// TestADownloadDoesNotFailForAWatchThatIsLate has a claim whose watch shows nothing within the prepare timeout.
-func TestADownloadDoesNotFailForAWatchThatIsLate(t *testing.T) {
+// TestALateWatchDoesNotFailADownload has a claim whose watch shows nothing within the prepare timeout.
+func TestALateWatchDoesNotFailADownload(t *testing.T) {
 	for name, test := range map[string]struct {
 		exists  bool
 		phase   transfer.Phase
@@ -64,7 +64,7 @@ func TestADownloadDoesNotFailForAWatchThatIsLate(t *testing.T) {
 	}
 }
 
-func TestADownloadGoesOnOnceItsStorageClassIsThere(t *testing.T) {
+func TestADownloadContinuesOnceItsStorageClassExists(t *testing.T) {
 	s := newDownload("late")
 	s.step(t)
 	s.classes["late"] = &storagev1.StorageClass{ObjectMeta: metav1.ObjectMeta{Name: "late"}}
@@ -72,8 +72,8 @@ func TestADownloadGoesOnOnceItsStorageClassIsThere(t *testing.T) {
 	require.Equal(t, transfer.Accepted, s.state().Phase)
 }
 
-// TestACancelIsHonoredWhateverCannotBeRead covers the phases in which no mover was started.
-func TestACancelIsHonoredWhateverCannotBeRead(t *testing.T) {
+// TestACancelIsHonoredDespiteReadErrors covers the phases in which no mover was started.
+func TestACancelIsHonoredDespiteReadErrors(t *testing.T) {
 	for _, phase := range []transfer.Phase{"", transfer.New, transfer.Accepted, transfer.Prepared} {
 		t.Run("download "+string(phase), func(t *testing.T) {
 			s := newDownload("never-made")
@@ -136,7 +136,7 @@ func TestARestoreToAPodThatCannotExistFails(t *testing.T) {
 	require.Contains(t, s.state().Message, "pod app/ does not exist")
 }
 
-func TestPreparingEndsInTimeThoughTheSourcePodCannotBeRead(t *testing.T) {
+func TestThePrepareTimeoutAppliesDespiteReadErrors(t *testing.T) {
 	s := newBackup(corev1.ObjectReference{Namespace: "app", Name: "db"})
 	s.step(t)
 	require.Equal(t, transfer.Accepted, s.state().Phase)
@@ -149,7 +149,7 @@ func TestPreparingEndsInTimeThoughTheSourcePodCannotBeRead(t *testing.T) {
 	require.Contains(t, s.state().Message, "no rights")
 }
 
-func TestADownloadThatQueuedForLongIsObservedAgainBeforeItIsLate(t *testing.T) {
+func TestAQueuedDownloadIsObservedAgainBeforeItsTimeout(t *testing.T) {
 	s := newDownload("")
 	s.Admission = capacity.NewAdmission(1, 1, time.Hour, s.clock)
 	s.Admission.Observe(capacity.Entry{UID: "first", Key: "datadownload/velero/first", Version: "1", Created: s.clock.Now().Add(-time.Hour), Restore: true, Phase: capacity.Admitted})
@@ -177,7 +177,7 @@ func TestANewCoordinatorFailsNothingThatItHasNotObserved(t *testing.T) {
 	require.Equal(t, transfer.Accepted, s.state().Phase)
 }
 
-func TestAnAgentThatComesBackIsNotBlamedForTheTimeBefore(t *testing.T) {
+func TestAReturningAgentRestartsTheTimeouts(t *testing.T) {
 	s := newBackup(corev1.ObjectReference{Namespace: "app", Name: "db"})
 	s.Agent.Fleet = coordinatorFleet{absent: "n2"}
 	s.object.Spec.Node = "n2"

@@ -56,7 +56,7 @@ func (s *fixture) steps(t *testing.T, count int) {
 	}
 }
 
-func TestABackupIsEndedWithItsNodeAndNothingIsLeftOfIt(t *testing.T) {
+func TestABackupFailsWithItsLostNodeAndLeavesNothing(t *testing.T) {
 	for name, test := range map[string]struct {
 		phase  velerov1.PodVolumeBackupPhase
 		cancel bool
@@ -92,7 +92,7 @@ func TestABackupIsEndedWithItsNodeAndNothingIsLeftOfIt(t *testing.T) {
 	}
 }
 
-func TestAMoverIsDeletedByForceOnceItsNodeIsLostAndNotBefore(t *testing.T) {
+func TestAMoverIsForceDeletedOnlyOnceItsNodeIsLost(t *testing.T) {
 	s := newFixture(t, fault{})
 	graces := s.standsIn(t, velerov1.PodVolumeBackupPhaseFailed)
 	s.Agent.Fleet = coordinatorFleet{absent: testNode}
@@ -105,7 +105,7 @@ func TestAMoverIsDeletedByForceOnceItsNodeIsLostAndNotBefore(t *testing.T) {
 	require.Empty(t, s.backup.Finalizers)
 }
 
-func TestAMoverWhoseEndNobodyConfirmsCountsAsLostAfterTheGrace(t *testing.T) {
+func TestAnUnconfirmedMoverCountsAsLostAfterTheGracePeriod(t *testing.T) {
 	s := newFixture(t, fault{})
 	s.standsIn(t, velerov1.PodVolumeBackupPhaseInProgress)
 	s.Agent.Node, s.NodeSlots = testNode, capacity.NewNodeSlots(testNode, 1, 1)
@@ -122,7 +122,7 @@ func TestAMoverWhoseEndNobodyConfirmsCountsAsLostAfterTheGrace(t *testing.T) {
 	require.Equal(t, 1, s.calls["create pods"], "another mover before the pod is gone")
 }
 
-func TestACoordinatorCountsTheMoversOfANodeBeforeItStandsInThere(t *testing.T) {
+func TestACoordinatorCountsTheMoversOfANodeBeforeItStandsIn(t *testing.T) {
 	s := newFixture(t, fault{})
 	s.standsIn(t, velerov1.PodVolumeBackupPhasePrepared) // a mover that waits for its slot
 	s.Observe(s.backup.DeepCopy())
@@ -139,7 +139,7 @@ func TestACoordinatorCountsTheMoversOfANodeBeforeItStandsInThere(t *testing.T) {
 	require.Equal(t, velerov1.PodVolumeBackupPhaseInProgress, s.backup.Status.Phase)
 }
 
-func TestAMoverOfAnotherNodeHoldsItsSlotWhoeverFollowsIt(t *testing.T) {
+func TestAMoverOfAnotherNodeHoldsItsSlotThere(t *testing.T) {
 	s := newFixture(t, fault{})
 	s.standsIn(t, velerov1.PodVolumeBackupPhaseInProgress)
 	s.Observe(s.backup.DeepCopy())

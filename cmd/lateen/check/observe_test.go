@@ -39,7 +39,7 @@ func installed(arguments ...string) *fake.Clientset {
 	)
 }
 
-func TestDocumentsAreThoseOfTheAgents(t *testing.T) {
+func TestDocumentsOfTheAgents(t *testing.T) {
 	for name, test := range map[string]struct {
 		arguments             []string
 		nodeAgent, repository string
@@ -115,7 +115,7 @@ func TestTheServerNamesTheConfigMapOfMaintenanceJobs(t *testing.T) {
 	require.Contains(t, reported("jobs"), "repo-maintenance-job: ConfigMap backup/jobs\n", "it was named on the command line")
 }
 
-func TestLook(t *testing.T) {
+func TestFind(t *testing.T) {
 	client := installed()
 	found, err := check.Find(t.Context(), client, "backup")
 	require.NoError(t, err)
@@ -127,7 +127,7 @@ func TestLook(t *testing.T) {
 	require.Equal(t, "velero:v1.17.0", cluster.MoverImage)
 }
 
-func TestLookWhereSomethingMayNotBeRead(t *testing.T) {
+func TestFindWithMissingRBACRules(t *testing.T) {
 	client := installed("--mover-image=ours:1")
 	client.PrependReactor("list", "nodes", func(clienttesting.Action) (bool, runtime.Object, error) { return true, nil, errors.New("not you") })
 	found, err := check.Find(t.Context(), client, "backup")
@@ -141,7 +141,7 @@ func TestLookWhereSomethingMayNotBeRead(t *testing.T) {
 
 // The permissions of the agents' ServiceAccount are reviewed in Velero's namespace, and in each namespace with an
 // original.
-func TestRightsThatAgentsLackToCopy(t *testing.T) {
+func TestMissingRBACRulesOfCopies(t *testing.T) {
 	client := installed()
 	for _, namespace := range []string{"backup", "bank", "shop"} {
 		_, err := client.CoreV1().Secrets(namespace).Create(t.Context(), &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "key"}}, metav1.CreateOptions{})

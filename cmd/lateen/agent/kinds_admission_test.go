@@ -24,7 +24,7 @@ func (emptyCache) Get(string) (*velerov1.PodVolumeBackup, bool) { return nil, fa
 
 // A deleted resource leaves the admission queue, even if this agent never reconciled it. Otherwise, the transfers
 // behind it never get their turn (T6).
-func TestWhatIsDeletedLeavesTheLine(t *testing.T) {
+func TestADeletedTransferLeavesTheAdmissionQueue(t *testing.T) {
 	admission := capacity.NewAdmission(1, 1, time.Minute, testingclock.NewFakeClock(time.Unix(10, 0)))
 	slots := capacity.NewNodeSlots("n1", 1, 1)
 	for i, uid := range []types.UID{"first", "second"} {

@@ -14,7 +14,7 @@ type blind struct{}
 func (blind) Mover(string) *corev1.Pod { return nil }
 func (blind) Pod(string) *corev1.Pod   { return nil }
 
-func TestAMoverThatNoCacheHasYetGoesBeforeTheFinalizer(t *testing.T) {
+func TestAnUncachedMoverIsDeletedBeforeTheFinalizerIsRemoved(t *testing.T) {
 	s := newFixture(t, fault{})
 	for range 2 { // accept, create the mover
 		_, err := s.Reconcile(t.Context(), testKey)

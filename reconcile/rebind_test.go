@@ -86,7 +86,7 @@ func (emptyCaches) Mover(string) *corev1.Pod                   { return nil }
 func (emptyCaches) Pod(string) *corev1.Pod                     { return nil }
 func (emptyCaches) Claim(string) *corev1.PersistentVolumeClaim { return nil }
 
-func TestADeliveryPastItsDeadlineIsTriedBeforeItIsGivenUp(t *testing.T) {
+func TestARebindPastItsDeadlineIsTriedOnceMore(t *testing.T) {
 	target := &corev1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{Namespace: "app", Name: "restored", UID: "target-uid"}}
 	bound := target.DeepCopy()
 	bound.Spec.VolumeName, bound.Status.Phase = "pv", corev1.ClaimBound

@@ -10,7 +10,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 )
 
-func TestAConflictOfWhichNothingIsHeardIsNoDeadEnd(t *testing.T) {
+func TestAConflictIsRequeuedWithoutAnEvent(t *testing.T) {
 	conflict := apierrors.NewConflict(schema.GroupResource{Resource: "things"}, "b1", errors.New("a webhook says so"))
 	s := newFixture(t, fault{call: "patch podvolumebackups", ordinal: 1, err: conflict})
 	requeue, err := s.Reconcile(t.Context(), testKey)
@@ -18,7 +18,7 @@ func TestAConflictOfWhichNothingIsHeardIsNoDeadEnd(t *testing.T) {
 	require.Positive(t, requeue, "no event will come: nobody has written anything")
 }
 
-func TestAStartWhoseAnswerIsLostKeepsItsSlotUntilTheCacheShowsIt(t *testing.T) {
+func TestAnUnconfirmedStartKeepsItsSlotUntilTheCacheShowsIt(t *testing.T) {
 	s := newFixture(t, fault{call: "patch podvolumebackups", ordinal: 3, err: errors.New("timeout"), committed: true})
 	for range 3 { // accept, create the mover, mark it prepared
 		_, err := s.Reconcile(t.Context(), testKey)
@@ -40,7 +40,7 @@ func TestAStartWhoseAnswerIsLostKeepsItsSlotUntilTheCacheShowsIt(t *testing.T) {
 	require.Zero(t, s.NodeSlots.Own().InUse())
 }
 
-func TestWhatIsRefusedIsToldOnceForAsLongAsTheReasonIsTheSame(t *testing.T) {
+func TestARejectionIsReportedOncePerReason(t *testing.T) {
 	refusal := func(why string) error {
 		return apierrors.NewForbidden(schema.GroupResource{Resource: "pods"}, "b1", errors.New(why))
 	}

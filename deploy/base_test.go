@@ -33,7 +33,7 @@ func TestTheBaseMatchesThePackage(t *testing.T) {
 		require.NoError(t, err)
 		have[file.Name()] = string(text)
 	}
-	require.Equal(t, want, have, "deploy/base is stale: make manifests writes it anew")
+	require.Equal(t, want, have, "deploy/base is stale: run make manifests")
 }
 
 // base returns the files of the kustomize base by name.

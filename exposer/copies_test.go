@@ -119,7 +119,7 @@ func TestAForbiddenCopyFailsTheTransfer(t *testing.T) {
 		message         string
 	}{
 		"the original may not be read":       {verb: "get", namespace: "app", message: "get secrets app/key: the agent is not allowed to"},
-		"the copy may not be made":           {verb: "create", namespace: "velero", message: "create secrets velero/key: the agent is not allowed to"},
+		"the copy is forbidden":              {verb: "create", namespace: "velero", message: "create secrets velero/key: the agent is not allowed to"},
 		"a quota refuses it":                 {verb: "create", namespace: "velero", allowed: true, passes: true, message: "refused"},
 		"the copy that exists may not be":    {verb: "get", namespace: "velero", there: []runtime.Object{secret("velero", "s3cret")}, message: "get secrets velero/key: the agent is not allowed to"},
 		"the copy that exists may not share": {verb: "patch", namespace: "velero", there: []runtime.Object{secret("velero", "s3cret", func(s *corev1.Secret) { s.Labels = map[string]string{api.LabelCopy: "true"} })}, message: "patch secrets velero/key: the agent is not allowed to"},
@@ -149,7 +149,7 @@ func TestAMissingOriginalFailsTheTransfer(t *testing.T) {
 func TestCopiesAreDryRunBeforeAHandOver(t *testing.T) {
 	source := secret("apps", "s3cret")
 	settings := objects.Settings{BackupClaims: map[string]objects.BackupClaim{"fast": {Copies: objects.Copies{SecretNames: []string{"key"}}}}}
-	for name, namespace := range map[string]string{"the original may not be read": "apps", "the copy may not be made": "velero"} {
+	for name, namespace := range map[string]string{"the original may not be read": "apps", "the copy is forbidden": "velero"} {
 		t.Run(name, func(t *testing.T) {
 			claim := sourceClaim(func(claim *corev1.PersistentVolumeClaim) { claim.Namespace, claim.Name = "apps", "data" })
 			client := fake.NewClientset(source, claim, &storagev1.StorageClass{ObjectMeta: metav1.ObjectMeta{Name: "fast"}})

@@ -45,15 +45,15 @@ func TestDiagnosisNamesTheBlocker(t *testing.T) {
 		events []*corev1.Event
 		want   string
 	}{
-		"nothing":                            {},
-		"a claim without a word about it":    {found: claims(pending), want: "claim b1 is Pending"},
-		"a claim and what is normal with it": {found: claims(pending), events: []*corev1.Event{event("a", "claim-uid", "Normal", "waiting", 9)}, want: "claim b1 is Pending"},
+		"nothing":                         {},
+		"a claim without a word about it": {found: claims(pending), want: "claim b1 is Pending"},
+		"a claim and its normal Events":   {found: claims(pending), events: []*corev1.Event{event("a", "claim-uid", "Normal", "waiting", 9)}, want: "claim b1 is Pending"},
 		"a claim and the newest warning about it": {
 			found: claims(pending), events: []*corev1.Event{newer, event("older", "claim-uid", "Warning", "no space", 1)},
 			want: "claim b1 is Pending: Because: quota of the array",
 		},
 		"a claim and a warning with one time": {found: claims(pending), events: []*corev1.Event{newer, single}, want: "claim b1 is Pending: Because: of the newer kind"},
-		"a claim and a warning that goes on":  {found: claims(pending), events: []*corev1.Event{series, newer, single}, want: "claim b1 is Pending: Because: once more"},
+		"a claim and a repeated warning":      {found: claims(pending), events: []*corev1.Event{series, newer, single}, want: "claim b1 is Pending: Because: once more"},
 		"no claim that has its volume":        {found: claims(bound), events: []*corev1.Event{newer}},
 		"a volume that cannot be mounted": {
 			found: Existing{Pod: starting, Claims: []*corev1.PersistentVolumeClaim{bound}}, events: []*corev1.Event{event("mount", "mover-uid", "Warning", "no such device", 1)},
@@ -63,7 +63,7 @@ func TestDiagnosisNamesTheBlocker(t *testing.T) {
 			found: Existing{Pod: starting}, events: []*corev1.Event{unscheduled, event("attach", "mover-uid", "Warning", "no free slot", 7)},
 			want: "mover pod b1 on node n1: Because: no free slot",
 		},
-		"no pod without a node: its status says why": {found: Existing{Pod: withoutNode}, events: []*corev1.Event{event("place", "mover-uid", "Warning", "no room", 1)}},
+		"no Events of a pod without a node: its status has the reason": {found: Existing{Pod: withoutNode}, events: []*corev1.Event{event("place", "mover-uid", "Warning", "no room", 1)}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			client := fake.NewClientset()

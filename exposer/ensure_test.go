@@ -186,7 +186,7 @@ func TestCleanUpConvergesAfterAnyFailedRequest(t *testing.T) {
 	require.Empty(t, waits)
 	clean := requests(client)
 	require.Equal(t, []string{"delete pods", "get persistentvolumes", "patch persistentvolumes", "delete persistentvolumeclaims"}, clean,
-		"a volume must be told to go before its claim does")
+		"the volume gets policy Delete before its claim is deleted")
 	for fault, happens := range faults() {
 		for number, request := range clean {
 			t.Run(fmt.Sprintf("when request %d (%s) %s", number+1, request, fault), func(t *testing.T) {
@@ -226,7 +226,7 @@ func TestADryRunWithAMissingClassIsNotRepeated(t *testing.T) {
 	e.Created = func(*corev1.Pod) { created++ }
 	p := planner{exposer: e, spec: movement()}
 	require.NoError(t, p.dryRun(t.Context()))
-	require.Zero(t, rejected+created, "no pod has been made yet")
+	require.Zero(t, rejected+created, "no pod is created yet")
 	require.NoError(t, e.ensurePod(t.Context(), p.plan.Pod))
 	require.Equal(t, 1, rejected)
 	require.Equal(t, 1, created)
@@ -249,18 +249,18 @@ func TestEnsureAnExistingClaim(t *testing.T) {
 		message string
 		want    []string
 	}{
-		"and is ours is taken as it is": {
+		"with this owner is used unchanged": {
 			change: func(*corev1.PersistentVolumeClaim) {}, want: []string{"create persistentvolumeclaims", "get persistentvolumeclaims"},
 		},
-		"and was made by Velero's agent is labelled": {
+		"of Velero's agent is labelled": {
 			change: func(claim *corev1.PersistentVolumeClaim) { claim.Labels = nil },
 			want:   []string{"create persistentvolumeclaims", "get persistentvolumeclaims", "patch persistentvolumeclaims"},
 		},
-		"and belongs to another one is not touched": {
+		"of another owner is not changed": {
 			change: func(claim *corev1.PersistentVolumeClaim) { claim.OwnerReferences[0].UID = "of-an-older-one" },
 			want:   []string{"create persistentvolumeclaims", "get persistentvolumeclaims"}, message: "has another owner",
 		},
-		"and is being deleted has to be gone first": {
+		"that is deleting blocks the creation": {
 			change: func(claim *corev1.PersistentVolumeClaim) {
 				claim.DeletionTimestamp, claim.Finalizers = new(metav1.Now()), []string{"kubernetes.io/pvc-protection"}
 			},

@@ -104,11 +104,11 @@ func TestARejectedPod(t *testing.T) {
 		rejected int
 		terminal bool
 	}{
-		"for a class that is gone is made without it": {class: "low", refusal: forbidden("no PriorityClass with name low was found"), creates: true, rejected: 1},
-		"for a quota while the class is there waits":  {class: "low", existing: []runtime.Object{low}, refusal: forbidden("exceeded quota")},
-		"for a quota without a class waits":           {refusal: forbidden("exceeded quota")},
-		"as invalid is never made":                    {refusal: apierrors.NewInvalid(schema.GroupKind{Kind: "Pod"}, "b1", nil), terminal: true},
-		"by an overloaded server waits":               {class: "low", refusal: apierrors.NewInternalError(errors.New("etcd"))},
+		"for a missing class is created without it": {class: "low", refusal: forbidden("no PriorityClass with name low was found"), creates: true, rejected: 1},
+		"for a quota while the class exists waits":  {class: "low", existing: []runtime.Object{low}, refusal: forbidden("exceeded quota")},
+		"for a quota without a class waits":         {refusal: forbidden("exceeded quota")},
+		"as invalid is terminal":                    {refusal: apierrors.NewInvalid(schema.GroupKind{Kind: "Pod"}, "b1", nil), terminal: true},
+		"by an overloaded server waits":             {class: "low", refusal: apierrors.NewInternalError(errors.New("etcd"))},
 	}
 	for name, test := range tests {
 		t.Run(name, func(t *testing.T) {
@@ -145,9 +145,9 @@ func TestAnExistingPod(t *testing.T) {
 		taken  bool
 		writes int
 	}{
-		"and is ours is taken as it is":                               {pod: ours, taken: true},
-		"and was made by Velero's agent for the same one is labelled": {pod: veleros, taken: true, writes: 1},
-		"and belongs to another one is not touched":                   {pod: foreign},
+		"with this owner is used unchanged":                   {pod: ours, taken: true},
+		"of Velero's agent for the same transfer is labelled": {pod: veleros, taken: true, writes: 1},
+		"of another owner is not changed":                     {pod: foreign},
 	}
 	for name, test := range tests {
 		t.Run(name, func(t *testing.T) {

@@ -92,11 +92,11 @@ func TestAStaleClaimDoesNotStopTheRebindOfAnotherAgent(t *testing.T) {
 		found  Existing
 		waits  string
 	}{
-		"the volume is reserved":             {freeTarget(), reservedVolume(), staleFound(), "target claim app/claim is not yet bound to PersistentVolume restored"},
-		"the target names the volume":        {named, reservedVolume(), staleFound(), "target claim app/claim is not yet bound to PersistentVolume restored"},
-		"the volume is half bound":           {named, boundVolume(), staleFound(), "target claim app/claim is not yet bound to PersistentVolume restored"},
-		"the target is bound":                {boundTarget(), boundVolume(), staleFound(), ""},
-		"the target is bound, a pod lingers": {boundTarget(), boundVolume(), deleting, ""},
+		"the volume is reserved":                   {freeTarget(), reservedVolume(), staleFound(), "target claim app/claim is not yet bound to PersistentVolume restored"},
+		"the target names the volume":              {named, reservedVolume(), staleFound(), "target claim app/claim is not yet bound to PersistentVolume restored"},
+		"the volume is half bound":                 {named, boundVolume(), staleFound(), "target claim app/claim is not yet bound to PersistentVolume restored"},
+		"the target is bound":                      {boundTarget(), boundVolume(), staleFound(), ""},
+		"the target is bound, the pod is deleting": {boundTarget(), boundVolume(), deleting, ""},
 	} {
 		t.Run(name, func(t *testing.T) {
 			client := fake.NewClientset(test.target, test.volume)
@@ -155,7 +155,7 @@ func TestAReboundVolumeStaysRebound(t *testing.T) {
 	requeue := freeTarget()
 	requeue.UID = "made-again-uid"
 	for name, target := range map[string]*corev1.PersistentVolumeClaim{
-		"and its target is still there": boundTarget(), "and its target was made again": requeue, "and its target is gone": nil,
+		"and its target exists": boundTarget(), "and its target was recreated": requeue, "and its target was deleted": nil,
 	} {
 		t.Run(name, func(t *testing.T) {
 			client := fake.NewClientset(released())
@@ -232,7 +232,7 @@ func TestAClaimRecreatedDuringARebindIsNotRebound(t *testing.T) {
 	}
 }
 
-// A soak found this: two agents of a node overlapped. The second one set the claimRef anew, without the UID that
+// A soak found this: two agents of a node overlapped. The second one set the claimRef again, without the UID that
 // Kubernetes had written, and the bound target became Lost.
 func TestAStaleAgentDoesNotUndoABinding(t *testing.T) {
 	client := fake.NewClientset(freeTarget(), restoredVolume())

@@ -74,7 +74,7 @@ func TestVolumeInfoOfASnapshot(t *testing.T) {
 			want:  objects.VolumeInfo{OS: corev1.Windows, StorageClass: "fast", Size: size},
 			reads: map[string]int{"storageclasses": 1, "persistentvolumeclaims": 1, "volumeattachments": 1},
 		},
-		"of NTFS is for Windows even where no agent runs there, so that it is said": {
+		"of NTFS is for Windows even without agents there, so that the error names it": {
 			objects: []runtime.Object{storageClass(immediate, map[string]string{parameterFSType: "ntfs"}), sourceClaim()},
 			want:    objects.VolumeInfo{OS: corev1.Windows, StorageClass: "fast", Size: size},
 			reads:   map[string]int{"storageclasses": 1, "persistentvolumeclaims": 1},

@@ -13,15 +13,15 @@ func TestACreatedMoverIsReturnedUntilTheCacheIsNewer(t *testing.T) {
 		then func(f *feed) // at version 5; the pod was created at version 7
 		is   string
 	}{
-		"while it hears nothing":            {then: func(*feed) {}, is: "made"},
-		"while it hears of what was before": {then: func(f *feed) { f.set(pod("b")) }, is: "made"},
-		"until it has the pod":              {then: func(f *feed) { f.version = 6; f.set(pod("a", ofUID("1"), labelled("running"))) }, is: "running"},
-		"until the pod is gone again": {is: "absent", then: func(f *feed) {
+		"while it receives no event":     {then: func(*feed) {}, is: "made"},
+		"while it receives older events": {then: func(f *feed) { f.set(pod("b")) }, is: "made"},
+		"until it has the pod":           {then: func(f *feed) { f.version = 6; f.set(pod("a", ofUID("1"), labelled("running"))) }, is: "running"},
+		"until the pod is deleted again": {is: "absent", then: func(f *feed) {
 			f.version = 6
 			f.set(pod("a", ofUID("1")))
 			f.remove(pod("a"))
 		}},
-		"until it has heard of what was later": {then: func(f *feed) { f.version = 9; f.set(pod("b")) }, is: "absent"},
+		"until it receives a newer event": {then: func(f *feed) { f.version = 9; f.set(pod("b")) }, is: "absent"},
 	}
 	for name, test := range tests {
 		t.Run(name, func(t *testing.T) {
@@ -61,6 +61,6 @@ func TestAMoverDeletedInOneCacheIsNotReturnedFromAnother(t *testing.T) {
 		here.remove(pod("a", ofUID("1")))
 		synctest.Wait()
 		require.NotEmpty(t, observed)
-		require.Nil(t, observed[len(observed)-1], "whoever is woken by its end finds it")
+		require.Nil(t, observed[len(observed)-1], "a reconcile after its deletion finds it")
 	})
 }

@@ -20,12 +20,12 @@ func TestADeletedPodIsShownAsDeletingUntilTheCacheObservesIt(t *testing.T) {
 		show bool // a pod exists
 		ends bool // and it is deleting
 	}{
-		"while it hears nothing":                   {then: func(*feed) {}, show: true, ends: true},
-		"when it is changed meanwhile":             {then: func(f *feed) { f.set(pod("a", ofUID("1"), labelled("x"))) }, show: true, ends: true},
-		"when it waits for its finalizers":         {then: func(f *feed) { f.set(pod("a", ofUID("1"), ending)) }, show: true, ends: true},
-		"when it is gone":                          {then: func(f *feed) { f.remove(pod("a")) }},
-		"and not the next one that has its name":   {then: func(f *feed) { f.remove(pod("a")); f.set(pod("a", ofUID("2"))) }, show: true},
-		"and not the next one without a gap, even": {then: func(f *feed) { f.set(pod("a", ofUID("2"))) }, show: true},
+		"while it receives no event":                       {then: func(*feed) {}, show: true, ends: true},
+		"when it is updated meanwhile":                     {then: func(f *feed) { f.set(pod("a", ofUID("1"), labelled("x"))) }, show: true, ends: true},
+		"when it waits for its finalizers":                 {then: func(f *feed) { f.set(pod("a", ofUID("1"), ending)) }, show: true, ends: true},
+		"when it is deleted":                               {then: func(f *feed) { f.remove(pod("a")) }},
+		"and not a recreated pod of its name":              {then: func(f *feed) { f.remove(pod("a")); f.set(pod("a", ofUID("2"))) }, show: true},
+		"and not a recreated pod without a deletion event": {then: func(f *feed) { f.set(pod("a", ofUID("2"))) }, show: true},
 	}
 	for name, test := range tests {
 		t.Run(name, func(t *testing.T) {

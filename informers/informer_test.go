@@ -96,7 +96,7 @@ func TestTombstonesAreUnwrapped(t *testing.T) {
 	require.Equal(t, []string{"a@"}, w.take())
 	withObject(cache.DeletedFinalStateUnknown{Key: "velero/a"}, w.record)
 	withObject[*corev1.Pod](&corev1.Node{}, w.record)
-	require.Empty(t, w.take(), "what is no pod wakes nobody")
+	require.Empty(t, w.take(), "only pods call the handler")
 }
 
 func TestAnInformerListsItsScopeOnly(t *testing.T) {
@@ -134,11 +134,11 @@ func TestEnqueueOwnerEnqueuesTheControllerOfThatKind(t *testing.T) {
 		pod  *corev1.Pod
 		keys []string
 	}{
-		"its controller":                   {pod: pod("a", owned("PodVolumeBackup", true)), keys: []string{"velero/owner"}},
-		"a controller of another kind":     {pod: pod("a", owned("Job", true))},
-		"an owner that does not control":   {pod: pod("a", owned("PodVolumeBackup", false))},
-		"a label that names a transfer":    {pod: pod("a", func(p *corev1.Pod) { p.Labels = map[string]string{velerov1.PVBLabel: "owner"} })},
-		"a pod that belongs to nobody yet": {pod: pod("a")},
+		"its controller":                 {pod: pod("a", owned("PodVolumeBackup", true)), keys: []string{"velero/owner"}},
+		"a controller of another kind":   {pod: pod("a", owned("Job", true))},
+		"an owner that does not control": {pod: pod("a", owned("PodVolumeBackup", false))},
+		"a label that names a transfer":  {pod: pod("a", func(p *corev1.Pod) { p.Labels = map[string]string{velerov1.PVBLabel: "owner"} })},
+		"a pod without an owner":         {pod: pod("a")},
 	} {
 		t.Run(name, func(t *testing.T) {
 			var keys []string

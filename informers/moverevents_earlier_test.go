@@ -15,9 +15,9 @@ func TestEventsOfALostMoverDoNotCountForTheNext(t *testing.T) {
 		host    string
 		created int64 // when the lost mover first sent it
 	}{
-		"from a node that came back":                             {"n1", 50},
-		"that it says for the first time":                        {"n1", 150},
-		"on the node of the next one, where it was ended late":   {"n2", 50},
+		"from a node that is reachable again":                    {"n1", 50},
+		"that is its first":                                      {"n1", 150},
+		"on the node of the next one, where it ended late":       {"n2", 50},
 		"before it knew its node, by a template that was edited": {"", 50},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -28,7 +28,7 @@ func TestEventsOfALostMoverDoNotCountForTheNext(t *testing.T) {
 				s.open[0].Add(late)
 				synctest.Wait()
 				_, _, ok := s.Last("uid", progress, mover)
-				require.False(t, ok, "the next one has not said anything")
+				require.False(t, ok, "the next one has not reported anything")
 				s.open[0].Add(sentFrom(event(progress, "of the next one", 120), "next", "n2", 120))
 				s.open[0].Modify(late)
 				synctest.Wait()

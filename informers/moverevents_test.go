@@ -52,11 +52,11 @@ func (s inNamespace) Watch(ctx context.Context, opts metav1.ListOptions) (watch.
 	s.requests = append(s.requests, opts)
 	s.opened = append(s.opened, time.Now())
 	if s.namespace != "velero" {
-		return nil, errors.New("movers do not speak in namespace " + s.namespace)
+		return nil, errors.New("movers send no Events in namespace " + s.namespace)
 	}
 	if s.refusals > 0 {
 		s.refusals--
-		return nil, errors.New("the API server is away")
+		return nil, errors.New("the API server is unreachable")
 	}
 	w := watch.NewRaceFreeFake()
 	context.AfterFunc(ctx, w.Stop)
@@ -109,9 +109,9 @@ func (s *eventsFixture) takeEnqueued() int {
 func (s *eventsFixture) requireLast(t *testing.T, reason, message string, second int64) {
 	t.Helper()
 	reported, at, ok := s.Last("uid", reason, nil)
-	require.True(t, ok, "nothing was heard")
+	require.True(t, ok, "nothing was received")
 	require.Equal(t, message, reported)
-	require.True(t, at.Equal(time.Unix(second, 0)), "said at %s", at)
+	require.True(t, at.Equal(time.Unix(second, 0)), "reported at %s", at)
 }
 
 const (
@@ -135,10 +135,10 @@ func TestEventsOfAMoverAreRecorded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newEventsFixture(t)
 		_, _, ok := s.Last("uid", started, nil)
-		require.False(t, ok, "nobody listens yet")
+		require.False(t, ok, "the mover is not watched yet")
 		s.watch("uid")
 		_, _, ok = s.Last("uid", started, nil)
-		require.False(t, ok, "nothing was said yet")
+		require.False(t, ok, "nothing was reported yet")
 
 		s.send(0, started, "started", 10)
 		s.send(0, progress, `{"doneBytes":1}`, 20)
@@ -162,7 +162,7 @@ func TestAnOlderEventDoesNotReplaceANewerOne(t *testing.T) {
 		s.send(0, progress, "late", 30)
 		require.Equal(t, 1, s.takeEnqueued())
 		s.send(0, progress, "early", 20)
-		require.Zero(t, s.takeEnqueued(), "there is nothing new to look at")
+		require.Zero(t, s.takeEnqueued(), "nothing new was received")
 		s.requireLast(t, progress, "late", 30)
 	})
 }
@@ -196,10 +196,10 @@ func TestForgettingAMoverClosesItsWatch(t *testing.T) {
 		require.True(t, s.open[0].IsStopped())
 		require.False(t, s.open[1].IsStopped(), "the other mover is still followed")
 		_, _, ok := s.Last("uid", started, nil)
-		require.False(t, ok, "what it said is forgotten")
+		require.False(t, ok, "its reports are forgotten")
 
 		s.watch("uid")
-		require.Len(t, s.requests, 3, "a restarted mover is followed anew")
+		require.Len(t, s.requests, 3, "a restarted mover is watched again")
 		_, _, ok = s.Last("uid", started, nil)
 		require.False(t, ok)
 	})

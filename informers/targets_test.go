@@ -74,14 +74,14 @@ func TestEachClaimHasItsOwnWatch(t *testing.T) {
 		select {
 		case <-enqueued:
 		case <-time.After(5 * time.Second):
-			require.Fail(t, "not woken")
+			require.Fail(t, "not enqueued")
 		}
 	}
 	follow := func(uid types.UID, name string) {
 		targets.Watch(uid, types.NamespacedName{Namespace: "app", Name: name}, func() { enqueued <- struct{}{} })
 	}
 	_, known := targets.Claim("uid")
-	require.False(t, known, "nobody follows it")
+	require.False(t, known, "it is not watched")
 	follow("uid", "data")
 	follow("uid", "data")
 	next() // the claim exists
@@ -103,7 +103,7 @@ func TestEachClaimHasItsOwnWatch(t *testing.T) {
 	follow("other", "missing")
 	next()
 	found, known = targets.Claim("other")
-	require.True(t, known, "that it is not there is known too")
+	require.True(t, known, "its absence is known too")
 	require.Nil(t, found)
 	targets.Forget("other")
 	_, known = targets.Claim("other")

@@ -35,12 +35,12 @@ func marked(backup *velerov1.PodVolumeBackup) *velerov1.PodVolumeBackup {
 
 func TestUnfinishedBackupsAreNotTrimmed(t *testing.T) {
 	for name, kept := range map[string]*velerov1.PodVolumeBackup{
-		"one that is new":                     backup(""),
-		"one that is accepted":                backup(velerov1.PodVolumeBackupPhaseAccepted),
-		"one that is moving":                  backup(velerov1.PodVolumeBackupPhaseInProgress, api.FinalizerPodVolume),
-		"one that is being canceled":          backup(velerov1.PodVolumeBackupPhaseCanceling, api.FinalizerPodVolume),
-		"one that is over but not cleaned up": backup(velerov1.PodVolumeBackupPhaseFailed, "a/b", api.FinalizerPodVolume),
-		"one whose finalizer Velero's took":   marked(backup(velerov1.PodVolumeBackupPhaseCompleted)),
+		"one that is new":                                       backup(""),
+		"one that is accepted":                                  backup(velerov1.PodVolumeBackupPhaseAccepted),
+		"one that is moving":                                    backup(velerov1.PodVolumeBackupPhaseInProgress, api.FinalizerPodVolume),
+		"one that is being canceled":                            backup(velerov1.PodVolumeBackupPhaseCanceling, api.FinalizerPodVolume),
+		"a terminal one that is not cleaned up":                 backup(velerov1.PodVolumeBackupPhaseFailed, "a/b", api.FinalizerPodVolume),
+		"a terminal one whose finalizer Velero's agent removed": marked(backup(velerov1.PodVolumeBackupPhaseCompleted)),
 	} {
 		t.Run(name, func(t *testing.T) {
 			trimmed := kept.DeepCopy()

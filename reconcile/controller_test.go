@@ -90,7 +90,7 @@ func (d *driven) isReady() bool {
 func TestAFailedReconcileIsRetriedWithoutEnd(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d := drive(t, 1, []string{"a"}, func(context.Context, string) (time.Duration, error) {
-			return time.Hour, errors.New("the API server is away")
+			return time.Hour, errors.New("the API server is unreachable")
 		})
 		d.pass(24 * time.Hour)
 		var want []time.Duration
@@ -201,7 +201,7 @@ func TestAStoppingControllerFinishesTheRunningReconcile(t *testing.T) {
 		d.stop()
 		<-d.stopped
 		require.Equal(t, takes, time.Since(d.started))
-		require.NoError(t, ended, "the step in hand has its context until the grace is over")
+		require.NoError(t, ended, "the running reconcile has its context until the grace period is over")
 		require.Empty(t, d.times("b"), "nothing new is begun")
 	})
 }

@@ -39,11 +39,11 @@ func TestTransfersAreCountedByPhaseAndAge(t *testing.T) {
 	require.Equal(t, metrics.Count{
 		Kind: "podvolumebackup", Phase: "New", Transfers: 1, OldestAge: 3600, MaxPhaseAge: 3600, Unattended: map[string]int{},
 	}, found["New"], "what has no phase yet is New")
-	require.InDelta(t, 3600, found["Accepted"].MaxPhaseAge, 0, "without a time of its own it counts from the beginning")
+	require.InDelta(t, 3600, found["Accepted"].MaxPhaseAge, 0, "without a time it counts from the creation")
 	require.Equal(t, metrics.Count{
 		Kind: "podvolumebackup", Phase: "Prepared", Transfers: 2, OldestAge: 3600, MaxPhaseAge: 2400, Unattended: map[string]int{"n2": 1},
 	}, found["Prepared"])
 	require.Equal(t, 1, found["Completed"].Transfers)
-	require.Empty(t, found["Completed"].Unattended, "what is over needs no agent")
+	require.Empty(t, found["Completed"].Unattended, "a terminal transfer needs no agent")
 	require.Zero(t, found["InProgress"].Transfers)
 }

@@ -87,7 +87,7 @@ func TestAnErrorIsNotTheEndOfAPod(t *testing.T) {
 				require.ErrorIs(t, err, failing)
 				require.Equal(t, "1", s.object.ResourceVersion, "nothing is written")
 				require.Equal(t, phase, s.object.Status.Phase)
-				require.Empty(t, s.kube.Actions(), "nothing is made and nothing is deleted")
+				require.Empty(t, s.kube.Actions(), "nothing is created and nothing is deleted")
 			})
 		}
 	}
@@ -110,8 +110,8 @@ func TestOnlyAStartedMoverGetsTheCancelGracePeriod(t *testing.T) {
 		after   time.Duration // when it reported its start, relative to StartedAt
 		deleted int
 	}{
-		"said by this mover":          {after: 0},
-		"said by the one before this": {after: -time.Second, deleted: 1},
+		"reported by this mover":        {after: 0},
+		"reported by the earlier mover": {after: -time.Second, deleted: 1},
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := newFixture(t, fault{})

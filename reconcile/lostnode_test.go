@@ -119,7 +119,7 @@ func TestAnUnconfirmedMoverCountsAsLostAfterTheGracePeriod(t *testing.T) {
 	require.Equal(t, velerov1.PodVolumeBackupPhaseAccepted, s.backup.Status.Phase)
 	require.Contains(t, s.backup.Status.Message, "has not confirmed its end within 1m0s")
 	s.steps(t, 3)
-	require.Equal(t, 1, s.calls["create pods"], "another mover before the pod is gone")
+	require.Equal(t, 1, s.calls["create pods"], "another mover before the pod is deleted")
 }
 
 func TestACoordinatorCountsTheMoversOfANodeBeforeItStandsIn(t *testing.T) {

@@ -11,11 +11,11 @@ import (
 )
 
 func TestAConflictIsRequeuedWithoutAnEvent(t *testing.T) {
-	conflict := apierrors.NewConflict(schema.GroupResource{Resource: "things"}, "b1", errors.New("a webhook says so"))
+	conflict := apierrors.NewConflict(schema.GroupResource{Resource: "things"}, "b1", errors.New("rejected by a webhook"))
 	s := newFixture(t, fault{call: "patch podvolumebackups", ordinal: 1, err: conflict})
 	requeue, err := s.Reconcile(t.Context(), testKey)
 	require.NoError(t, err)
-	require.Positive(t, requeue, "no event will come: nobody has written anything")
+	require.Positive(t, requeue, "no event follows: nothing was written")
 }
 
 func TestAnUnconfirmedStartKeepsItsSlotUntilTheCacheShowsIt(t *testing.T) {
@@ -29,7 +29,7 @@ func TestAnUnconfirmedStartKeepsItsSlotUntilTheCacheShowsIt(t *testing.T) {
 	late := s.backup.DeepCopy()
 	s.Cached = func(string) (*velerov1.PodVolumeBackup, bool) { return late.DeepCopy(), true }
 	_, err := s.Reconcile(t.Context(), testKey)
-	require.Error(t, err, "nobody knows whether it was written")
+	require.Error(t, err, "the write may have succeeded")
 	require.Equal(t, velerov1.PodVolumeBackupPhaseInProgress, s.backup.Status.Phase)
 	_, err = s.Reconcile(t.Context(), testKey)
 	require.NoError(t, err, "it is a conflict with itself")

@@ -110,7 +110,7 @@ func TestACrashBetweenDeletionAndRestartOfAMoverIsHarmless(t *testing.T) {
 	created, err := s.kube.CoreV1().Pods("velero").Get(t.Context(), "b1", metav1.GetOptions{})
 	require.NoError(t, err)
 	require.NotEqual(t, "mover-uid", string(created.UID))
-	require.Zero(t, s.state().Restarts, "nobody knows of the lost mover any more")
+	require.Zero(t, s.state().Restarts, "the loss of the mover is forgotten")
 }
 
 func TestACancelDuringAMoverReplacementEndsTheTransferAtOnce(t *testing.T) {

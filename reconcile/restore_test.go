@@ -31,10 +31,10 @@ func TestNoMoverWritesToAVolumeWhosePodResumed(t *testing.T) {
 		restarts string
 		here     bool // the pod is on this agent's node; otherwise the agent stands in for another node
 	}{
-		"as its mover is lost":                   {phase: velerov1.PodVolumeRestorePhaseInProgress, here: true},
-		"as its mover is lost, its agent too":    {phase: velerov1.PodVolumeRestorePhaseInProgress},
-		"in the pause before the next mover":     {phase: velerov1.PodVolumeRestorePhaseAccepted, restarts: "1", here: true},
-		"before the next mover is told to start": {phase: velerov1.PodVolumeRestorePhasePrepared, restarts: "1", here: true},
+		"as its mover is lost":                {phase: velerov1.PodVolumeRestorePhaseInProgress, here: true},
+		"as its mover is lost, its agent too": {phase: velerov1.PodVolumeRestorePhaseInProgress},
+		"in the pause before the next mover":  {phase: velerov1.PodVolumeRestorePhaseAccepted, restarts: "1", here: true},
+		"before the start of the next mover":  {phase: velerov1.PodVolumeRestorePhasePrepared, restarts: "1", here: true},
 	}
 	for name, test := range tests {
 		t.Run(name, func(t *testing.T) {
@@ -63,7 +63,7 @@ func TestNoMoverWritesToAVolumeWhosePodResumed(t *testing.T) {
 			s.step(t)
 			require.Equal(t, transfer.Failed, s.state().Phase)
 			require.Contains(t, s.state().Message, "no mover may overwrite it")
-			require.Empty(t, s.kube.Actions(), "no mover is made")
+			require.Empty(t, s.kube.Actions(), "no mover is created")
 		})
 	}
 }

@@ -44,7 +44,7 @@ func TestCheckOfFiles(t *testing.T) {
 		"standard input":                       {stdin: "{}", arguments: []string{"-f", "-"}, message: "node-agent: standard input"},
 		"a mebibyte":                           {stdin: mebibyte, arguments: []string{"-f", "-"}, code: 1, message: "team=storage", fails: "10 problems"},
 		"settings of repositories":             {stdin: `{"cacheLimitMB": 1}`, arguments: []string{"-f", "-", "--as=backup-repository"}, message: "1Mi per mover"},
-		"what is there no cluster for":         {code: 2, fails: "find the cluster"},
+		"no cluster":                           {code: 2, fails: "find the cluster"},
 		"a file, of which names are looked up": {stdin: "{}", arguments: []string{"-f", "-", "--node=n"}, code: 2, fails: "find the cluster"},
 		"no such file":                         {arguments: []string{"-f", "/nonexistent"}, code: 2, fails: "/nonexistent"},
 		"a file of something else":             {stdin: "kind: Secret", arguments: []string{"-f", "-"}, code: 2, fails: "no ConfigMap, only Secret"},

@@ -41,9 +41,9 @@ func TestATerminalIsRedrawn(t *testing.T) {
 		rows  int
 		drawn string
 	}{
-		"all of it where there is room":               {rows: 4, drawn: "one\x1b[K\ntwo\x1b[K\nthree\x1b[K\n"},
-		"and what does not fit is counted":            {rows: 3, drawn: "one\x1b[K\n… 2 more lines: enlarge the terminal, or remove --watch\x1b[K\n"},
-		"in one line where there is room for no more": {rows: 1, drawn: "… 3 more lines: enlarge the terminal, or remove --watch\x1b[K\n"},
+		"completely if the terminal is high enough":    {rows: 4, drawn: "one\x1b[K\ntwo\x1b[K\nthree\x1b[K\n"},
+		"with the number of omitted lines":             {rows: 3, drawn: "one\x1b[K\n… 2 more lines: enlarge the terminal, or remove --watch\x1b[K\n"},
+		"in one line if the terminal has only one row": {rows: 1, drawn: "… 3 more lines: enlarge the terminal, or remove --watch\x1b[K\n"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			drawn := redraw("one\ntwo\nthree\n", test.rows)

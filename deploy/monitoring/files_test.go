@@ -165,7 +165,7 @@ func TestTheDashboardCanBeLaidOut(t *testing.T) {
 		for x := range panel.At.W {
 			for y := range panel.At.H {
 				position := [2]int{panel.At.X + x, panel.At.Y + y}
-				require.Empty(t, taken[position], "%s is over another panel", panel.Title)
+				require.Empty(t, taken[position], "%s overlaps another panel", panel.Title)
 				taken[position] = panel.Title
 			}
 		}

@@ -69,9 +69,9 @@ func TestAnExistingObjectWithTheNameOfACopy(t *testing.T) {
 		"it is the claim's already":                      {labels: want.Labels, owners: []metav1.OwnerReference{theirs, ours}},
 		"the copy for another claim is shared":           {labels: want.Labels, owners: []metav1.OwnerReference{theirs}, same: true, shares: []metav1.OwnerReference{theirs, ours}},
 		"so is one of Velero's agent":                    {labels: map[string]string{api.LabelCopiedByVelero: "u1"}, same: true, shares: []metav1.OwnerReference{ours}},
-		"what a person made is used, and left alone":     {same: true},
+		"the same object of a person is used unchanged":  {same: true},
 		"the copy of another original keeps it waiting":  {labels: want.Labels, owners: []metav1.OwnerReference{theirs}, message: "waits for its deletion"},
-		"what a person made for something else is kept":  {message: "differs from app/key"},
+		"another object of a person is kept":             {message: "differs from app/key"},
 		"one that is being deleted keeps it waiting too": {labels: want.Labels, owners: []metav1.OwnerReference{ours}, same: true, deleting: true, message: "is being deleted"},
 	} {
 		t.Run(name, func(t *testing.T) {

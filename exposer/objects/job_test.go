@@ -122,17 +122,17 @@ func TestReadJob(t *testing.T) {
 		status batchv1.JobStatus
 		want   JobStatus
 	}{
-		"a job that was just made":       {batchv1.JobStatus{}, JobStatus{}},
-		"a job whose pod runs":           {batchv1.JobStatus{Active: 1, Ready: new(int32(1))}, JobStatus{HasPod: true}},
-		"a job whose pod does not":       {batchv1.JobStatus{Active: 1, Ready: new(int32(0))}, JobStatus{HasPod: true, Pending: true}},
-		"a job of an old API server":     {batchv1.JobStatus{Active: 1}, JobStatus{HasPod: true}},
-		"a pod that has just ended":      {batchv1.JobStatus{UncountedTerminatedPods: &batchv1.UncountedTerminatedPods{Failed: []types.UID{"x"}}}, JobStatus{HasPod: true}},
-		"a failure that is not yet told": {batchv1.JobStatus{Failed: 1, Conditions: condition(batchv1.JobFailureTarget)}, JobStatus{HasPod: true, Counted: true, Terminating: ended.Time, Reason: "BackoffLimitExceeded: it failed"}},
-		"a pod that does not end":        {batchv1.JobStatus{Terminating: new(int32(1))}, JobStatus{HasPod: true}},
-		"a failure that was told twice":  {batchv1.JobStatus{Failed: 1, Conditions: append(condition(batchv1.JobFailed), condition(batchv1.JobFailureTarget)...)}, JobStatus{HasPod: true, Counted: true, Outcome: JobFailed, Finished: ended.Time, Reason: "BackoffLimitExceeded: it failed"}},
-		"a success":                      {batchv1.JobStatus{Succeeded: 1, CompletionTime: &began, Conditions: condition(batchv1.JobComplete)}, JobStatus{HasPod: true, Counted: true, Outcome: JobSucceeded, Finished: began.Time}},
-		"a success without its time":     {batchv1.JobStatus{Succeeded: 1, Conditions: condition(batchv1.JobComplete)}, JobStatus{HasPod: true, Counted: true, Outcome: JobSucceeded, Finished: ended.Time}},
-		"a failure":                      {batchv1.JobStatus{Failed: 1, Conditions: condition(batchv1.JobFailed)}, JobStatus{HasPod: true, Counted: true, Outcome: JobFailed, Finished: ended.Time, Reason: "BackoffLimitExceeded: it failed"}},
+		"a job that was just created":       {batchv1.JobStatus{}, JobStatus{}},
+		"a job with a running pod":          {batchv1.JobStatus{Active: 1, Ready: new(int32(1))}, JobStatus{HasPod: true}},
+		"a job with a pending pod":          {batchv1.JobStatus{Active: 1, Ready: new(int32(0))}, JobStatus{HasPod: true, Pending: true}},
+		"a job of an old API server":        {batchv1.JobStatus{Active: 1}, JobStatus{HasPod: true}},
+		"a pod that has just ended":         {batchv1.JobStatus{UncountedTerminatedPods: &batchv1.UncountedTerminatedPods{Failed: []types.UID{"x"}}}, JobStatus{HasPod: true}},
+		"a failure that is not counted yet": {batchv1.JobStatus{Failed: 1, Conditions: condition(batchv1.JobFailureTarget)}, JobStatus{HasPod: true, Counted: true, Terminating: ended.Time, Reason: "BackoffLimitExceeded: it failed"}},
+		"a pod that does not end":           {batchv1.JobStatus{Terminating: new(int32(1))}, JobStatus{HasPod: true}},
+		"a failure that was counted twice":  {batchv1.JobStatus{Failed: 1, Conditions: append(condition(batchv1.JobFailed), condition(batchv1.JobFailureTarget)...)}, JobStatus{HasPod: true, Counted: true, Outcome: JobFailed, Finished: ended.Time, Reason: "BackoffLimitExceeded: it failed"}},
+		"a success":                         {batchv1.JobStatus{Succeeded: 1, CompletionTime: &began, Conditions: condition(batchv1.JobComplete)}, JobStatus{HasPod: true, Counted: true, Outcome: JobSucceeded, Finished: began.Time}},
+		"a success without its time":        {batchv1.JobStatus{Succeeded: 1, Conditions: condition(batchv1.JobComplete)}, JobStatus{HasPod: true, Counted: true, Outcome: JobSucceeded, Finished: ended.Time}},
+		"a failure":                         {batchv1.JobStatus{Failed: 1, Conditions: condition(batchv1.JobFailed)}, JobStatus{HasPod: true, Counted: true, Outcome: JobFailed, Finished: ended.Time, Reason: "BackoffLimitExceeded: it failed"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			job := Job(maintenance(), jobTemplate(), jobSettings())
@@ -144,7 +144,7 @@ func TestReadJob(t *testing.T) {
 	}
 	released := &batchv1.Job{ObjectMeta: metav1.ObjectMeta{Annotations: map[string]string{api.AnnotationReleased: "2026-01-02T03:04:05Z"}}}
 	require.Equal(t, time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC), ReadJob(released).Released)
-	require.Nil(t, ReadJob(&batchv1.Job{}).Keep, "a job of Velero's server says nothing of it")
+	require.Nil(t, ReadJob(&batchv1.Job{}).Keep, "a job of Velero's server has no record")
 	require.InDelta(t, 1, ReadJob(&batchv1.Job{}).Factor, 0)
 }
 
@@ -168,9 +168,9 @@ func TestReasonsOfPendingJobs(t *testing.T) {
 		why     string
 		pending bool
 	}{
-		"its pod is gone":        {nil, "", false},
+		"its pod does not exist": {nil, "", false},
 		"it runs":                {pod(corev1.PodStatus{Phase: corev1.PodRunning}), "", false},
-		"nobody says why":        {pod(corev1.PodStatus{Phase: corev1.PodPending}), "", true},
+		"no reason is known":     {pod(corev1.PodStatus{Phase: corev1.PodPending}), "", true},
 		"no node has room":       {pod(corev1.PodStatus{Phase: corev1.PodPending, Conditions: []corev1.PodCondition{{Type: corev1.PodScheduled, Status: corev1.ConditionFalse, Reason: "Unschedulable", Message: "0/3 nodes"}}}), "pod is not scheduled: Unschedulable: 0/3 nodes", true},
 		"there is no such image": {pod(corev1.PodStatus{Phase: corev1.PodPending, ContainerStatuses: []corev1.ContainerStatus{{State: corev1.ContainerState{Waiting: &corev1.ContainerStateWaiting{Reason: "ImagePullBackOff", Message: "no such tag"}}}}}), "container is waiting: ImagePullBackOff: no such tag", true},
 	} {
@@ -210,7 +210,7 @@ func TestJobFailure(t *testing.T) {
 		"a pod without words leaves it to the job": {reported("Error", ""), job.Reason},
 		"no pod leaves it to the job":              {nil, "its pod and its message are deleted: " + job.Reason},
 		"an evicted pod":                           {[]corev1.Pod{{Status: corev1.PodStatus{Reason: "Evicted", Message: "the node was low on memory"}}}, "Evicted the node was low on memory"},
-		"a pod whose node is gone":                 {[]corev1.Pod{{Status: corev1.PodStatus{Conditions: []corev1.PodCondition{{Type: corev1.DisruptionTarget, Status: corev1.ConditionTrue, Reason: "DeletionByPodGC", Message: "PodGC: node not found"}}}}}, "DeletionByPodGC PodGC: node not found"},
+		"a pod of a deleted node":                  {[]corev1.Pod{{Status: corev1.PodStatus{Conditions: []corev1.PodCondition{{Type: corev1.DisruptionTarget, Status: corev1.ConditionTrue, Reason: "DeletionByPodGC", Message: "PodGC: node not found"}}}}}, "DeletionByPodGC PodGC: node not found"},
 		"a pod that took too much memory":          {reported("OOMKilled", ""), "OOMKilled: its pod ran out of memory; set or raise memoryLimit in podResources of the maintenance ConfigMap"},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -12,10 +12,10 @@ import (
 
 func TestLabelValue(t *testing.T) {
 	for name, test := range map[string]struct{ name, value string }{
-		"a short name stays":                     {name: "b1", value: "b1"},
-		"the longest that fits stays":            {name: strings.Repeat("a", 63), value: strings.Repeat("a", 63)},
-		"one more is cut and told apart by hash": {name: strings.Repeat("a", 64), value: strings.Repeat("a", 54) + "-ffe054fe"},
-		"a dot at the cut is still valid":        {name: strings.Repeat("a", 53) + "." + strings.Repeat("b", 20), value: strings.Repeat("a", 53) + ".-faf921a0"},
+		"a short name stays":                    {name: "b1", value: "b1"},
+		"the longest that fits stays":           {name: strings.Repeat("a", 63), value: strings.Repeat("a", 63)},
+		"a longer one is truncated with a hash": {name: strings.Repeat("a", 64), value: strings.Repeat("a", 54) + "-ffe054fe"},
+		"a dot at the cut is still valid":       {name: strings.Repeat("a", 53) + "." + strings.Repeat("b", 20), value: strings.Repeat("a", 53) + ".-faf921a0"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			require.Equal(t, test.value, LabelValue(test.name))
@@ -34,11 +34,11 @@ func TestOwnedBy(t *testing.T) {
 		object metav1.ObjectMeta
 		owned  bool
 	}{
-		"the controller owns":                        {object: metav1.ObjectMeta{OwnerReferences: owner("a", new(true))}, owned: true},
-		"another UID does not":                       {object: metav1.ObjectMeta{OwnerReferences: owner("b", new(true))}},
-		"an owner that is no controller does not":    {object: metav1.ObjectMeta{OwnerReferences: owner("a", nil)}},
-		"our labels alone do not make it ours":       {object: metav1.ObjectMeta{Labels: OwnerLabels("a", "n1")}},
-		"an object without owners belongs to nobody": {},
+		"the controller owns":                     {object: metav1.ObjectMeta{OwnerReferences: owner("a", new(true))}, owned: true},
+		"another UID does not":                    {object: metav1.ObjectMeta{OwnerReferences: owner("b", new(true))}},
+		"an owner that is no controller does not": {object: metav1.ObjectMeta{OwnerReferences: owner("a", nil)}},
+		"our labels alone do not make it ours":    {object: metav1.ObjectMeta{Labels: OwnerLabels("a", "n1")}},
+		"an object without owners":                {},
 	} {
 		t.Run(name, func(t *testing.T) {
 			require.Equal(t, test.owned, OwnedBy(&test.object, "a"))

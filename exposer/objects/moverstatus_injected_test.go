@@ -21,7 +21,7 @@ func TestOnlyTheMoversContainerCounts(t *testing.T) {
 		pod  *corev1.Pod
 		want Exposure
 	}{
-		"completed while a sidecar goes on": {
+		"completed while a sidecar runs": {
 			pod:  pod(corev1.PodRunning, injected(running()), ended(0, "Completed", result)),
 			want: Exposure{Condition: Succeeded, Message: result},
 		},
@@ -37,16 +37,16 @@ func TestOnlyTheMoversContainerCounts(t *testing.T) {
 			pod:  pod(corev1.PodFailed, injected(ended(0, "Completed", result)), ended(1, "Error", "no such bucket")),
 			want: Exposure{Condition: Failed, Message: "no such bucket (exit code 1)"},
 		},
-		"exit 1 while a sidecar goes on": {
+		"exit 1 while a sidecar runs": {
 			pod:  pod(corev1.PodRunning, injected(running()), ended(1, "Error", "no such bucket")),
 			want: Exposure{Condition: Failed, Message: "no such bucket (exit code 1)"},
 		},
 		"evicted when it had just completed": {
-			pod:  pod(corev1.PodFailed, exposureText("Evicted", "The node was low on resource: memory. "), ended(0, "Completed", result)),
+			pod:  pod(corev1.PodFailed, withReason("Evicted", "The node was low on resource: memory. "), ended(0, "Completed", result)),
 			want: Exposure{Condition: Succeeded, Message: result},
 		},
 		"evicted, and ended with exit code 0 before it was done": {
-			pod:  pod(corev1.PodFailed, exposureText("Evicted", "The node was low on resource: memory. "), ended(0, "Completed", "")),
+			pod:  pod(corev1.PodFailed, withReason("Evicted", "The node was low on resource: memory. "), ended(0, "Completed", "")),
 			want: Exposure{Condition: Lost, Reason: LostEvicted, Message: "mover was evicted: The node was low on resource: memory. "},
 		},
 		"a sidecar that ended before the mover": {

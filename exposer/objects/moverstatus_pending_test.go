@@ -52,7 +52,7 @@ func TestReadPendingPod(t *testing.T) {
 			pod:  pod(corev1.PodPending, waiting("ErrImageNeverPull", `Container image "velero:x" is not present with pull policy of Never`)),
 			want: on(Exposure{Condition: Unrunnable, Message: `mover container is waiting: ErrImageNeverPull: Container image "velero:x" is not present with pull policy of Never`}),
 		},
-		"a mover that was made after two others": {
+		"a mover that was created after two others": {
 			pod: pod(corev1.PodRunning, restarted, running()), want: on(Exposure{Condition: Running, Attempt: 2}),
 		},
 	} {
@@ -73,11 +73,11 @@ func TestAPodIsStartingUntilItsImageIsPulled(t *testing.T) {
 		status corev1.PodStatus
 		want   bool
 	}{
-		"not before it has a node":           {status: corev1.PodStatus{Phase: corev1.PodPending}},
-		"on a node that has not said a word": {node: "n1", status: corev1.PodStatus{Phase: corev1.PodPending}, want: true},
-		"while its volumes are mounted":      {node: "n1", status: waiting("ContainerCreating"), want: true},
-		"not when its image is the trouble":  {node: "n1", status: waiting("ImagePullBackOff")},
-		"not when it runs":                   {node: "n1", status: corev1.PodStatus{Phase: corev1.PodRunning}},
+		"not before it has a node":                 {status: corev1.PodStatus{Phase: corev1.PodPending}},
+		"on a node that has not reported a status": {node: "n1", status: corev1.PodStatus{Phase: corev1.PodPending}, want: true},
+		"while its volumes are mounted":            {node: "n1", status: waiting("ContainerCreating"), want: true},
+		"not when its image is the trouble":        {node: "n1", status: waiting("ImagePullBackOff")},
+		"not when it runs":                         {node: "n1", status: corev1.PodStatus{Phase: corev1.PodRunning}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			require.Equal(t, test.want, Starting(&corev1.Pod{Spec: corev1.PodSpec{NodeName: test.node}, Status: test.status}))

@@ -28,7 +28,7 @@ func unscheduled(pod *corev1.Pod) { pod.Spec.NodeName = "" }
 
 func restarted(pod *corev1.Pod) { pod.Annotations = map[string]string{api.AnnotationAttempt: "2"} }
 
-func exposureText(reason, message string) func(*corev1.Pod) {
+func withReason(reason, message string) func(*corev1.Pod) {
 	return func(pod *corev1.Pod) { pod.Status.Reason, pod.Status.Message = reason, message }
 }
 
@@ -84,13 +84,13 @@ func TestReadPodThatWasTakenAway(t *testing.T) {
 		want Exposure
 	}{
 		"evicted by the kubelet, container killed": {
-			pod: pod(corev1.PodFailed, exposureText("Evicted", lowMemory), disrupted(corev1.ConditionTrue, "TerminationByKubelet", lowMemory), ended(137, "Error", "")),
+			pod: pod(corev1.PodFailed, withReason("Evicted", lowMemory), disrupted(corev1.ConditionTrue, "TerminationByKubelet", lowMemory), ended(137, "Error", "")),
 			want: Exposure{
 				Condition: Lost, Reason: LostEvicted, Message: "mover was evicted: " + lowMemory,
 			},
 		},
 		"evicted by the kubelet before it was started": {
-			pod:  pod(corev1.PodFailed, exposureText("Evicted", "Pod was rejected: The node had condition: [MemoryPressure]. ")),
+			pod:  pod(corev1.PodFailed, withReason("Evicted", "Pod was rejected: The node had condition: [MemoryPressure]. ")),
 			want: Exposure{Condition: Lost, Reason: LostEvicted, Message: "mover was evicted: Pod was rejected: The node had condition: [MemoryPressure]. "},
 		},
 		"evicted through the API, as for a drain": {
@@ -102,26 +102,26 @@ func TestReadPodThatWasTakenAway(t *testing.T) {
 			want: Exposure{Condition: Lost, Reason: LostEvicted, Message: "mover was evicted: Taint manager: deleting due to NoExecute taint"},
 		},
 		"ended by a node that shuts down": {
-			pod:  pod(corev1.PodFailed, exposureText("Terminated", shutdown), disrupted(corev1.ConditionTrue, "TerminationByKubelet", shutdown), ended(143, "Error", "")),
+			pod:  pod(corev1.PodFailed, withReason("Terminated", shutdown), disrupted(corev1.ConditionTrue, "TerminationByKubelet", shutdown), ended(143, "Error", "")),
 			want: Exposure{Condition: Lost, Reason: LostEvicted, Message: "mover was evicted: " + shutdown},
 		},
 		"preempted by the scheduler": {
 			pod:  pod(corev1.PodFailed, deleting, disrupted(corev1.ConditionTrue, "PreemptionByScheduler", preempted), ended(143, "Error", "")),
 			want: Exposure{Condition: Lost, Reason: LostPreempted, Message: "mover was preempted: " + preempted},
 		},
-		"refused for want of CPU": {
-			pod:  pod(corev1.PodFailed, exposureText("OutOfcpu", "Pod was rejected: Node didn't have enough resource: cpu, requested: 500, used: 1900, capacity: 2000")),
+		"rejected because of insufficient CPU": {
+			pod:  pod(corev1.PodFailed, withReason("OutOfcpu", "Pod was rejected: Node didn't have enough resource: cpu, requested: 500, used: 1900, capacity: 2000")),
 			want: Exposure{Condition: Lost, Reason: LostRefused, Message: "node n1 rejected the mover: OutOfcpu: Pod was rejected: Node didn't have enough resource: cpu, requested: 500, used: 1900, capacity: 2000"},
 		},
 		"refused by a device plugin": {
-			pod:  pod(corev1.PodFailed, exposureText("UnexpectedAdmissionError", "Pod was rejected: Allocate failed"), waiting("ContainerCreating", "")),
+			pod:  pod(corev1.PodFailed, withReason("UnexpectedAdmissionError", "Pod was rejected: Allocate failed"), waiting("ContainerCreating", "")),
 			want: Exposure{Condition: Lost, Reason: LostRefused, Message: "node n1 rejected the mover: UnexpectedAdmissionError: Pod was rejected: Allocate failed"},
 		},
-		"killed by a signal of nobody's, as by a container runtime that restarts": {
+		"killed by a signal of unknown origin, as by a restarted container runtime": {
 			pod:  pod(corev1.PodFailed, ended(137, "Error", "")),
 			want: Exposure{Condition: Lost, Reason: LostKilled, Message: "mover was killed on node n1 (exit code 137), for example by a restart of the node or its container runtime"},
 		},
-		"told to end by a node that goes down and does not say so": {
+		"stopped by a node shutdown that is not reported": {
 			pod:  pod(corev1.PodFailed, ended(143, "Error", " \n")),
 			want: Exposure{Condition: Lost, Reason: LostKilled, Message: "mover was killed on node n1 (exit code 143), for example by a restart of the node or its container runtime"},
 		},
@@ -187,11 +187,11 @@ func TestReadPodThatEnded(t *testing.T) {
 			pod:  pod(corev1.PodFailed, ended(137, "OOMKilled", "")),
 			want: Exposure{Condition: Failed, Message: "mover left no message (exit code 137, out of memory (OOMKilled), it has no memory limit, so its node ran out of memory)"},
 		},
-		"killed by a signal after it said why it fails": {
+		"killed by a signal after it reported its failure": {
 			pod:  pod(corev1.PodFailed, ended(137, "Error", "no such bucket")),
 			want: Exposure{Condition: Failed, Message: "no such bucket (exit code 137)"},
 		},
-		"exit 255 of its own": {
+		"exit 255 of the mover": {
 			pod:  pod(corev1.PodFailed, ended(255, "Error", "")),
 			want: Exposure{Condition: Failed, Message: "mover left no message (exit code 255)"},
 		},
@@ -199,19 +199,19 @@ func TestReadPodThatEnded(t *testing.T) {
 			pod:  pod(corev1.PodFailed, ended(128, "StartError", `exec: "/velero": no such file or directory`)),
 			want: Exposure{Condition: Failed, Message: `exec: "/velero": no such file or directory (exit code 128, StartError)`},
 		},
-		"a pod that says why": {
-			pod:  pod(corev1.PodFailed, exposureText("DeadlineExceeded", "Pod was active on the node longer than the specified deadline"), ended(137, "Error", "")),
+		"a pod with a reason": {
+			pod:  pod(corev1.PodFailed, withReason("DeadlineExceeded", "Pod was active on the node longer than the specified deadline"), ended(137, "Error", "")),
 			want: Exposure{Condition: Failed, Message: "mover left no message (exit code 137, DeadlineExceeded Pod was active on the node longer than the specified deadline)"},
 		},
-		"told to cancel": {
+		"stopped by a cancel": {
 			pod:  pod(corev1.PodFailed, ended(1, "Error", "Failed to run data path service for PVB b1: data path is canceled")),
 			want: Exposure{Condition: Failed, Canceled: true, Message: "Failed to run data path service for PVB b1: data path is canceled (exit code 1)"},
 		},
-		"told to cancel, with a newline behind it": {
+		"stopped by a cancel, with a trailing newline": {
 			pod:  pod(corev1.PodFailed, ended(1, "Error", "data path is canceled\n")),
 			want: Exposure{Condition: Failed, Canceled: true, Message: "data path is canceled (exit code 1)"},
 		},
-		"words about a cancel that are not the end": {
+		"text about a cancel before the end of the message": {
 			pod:  pod(corev1.PodFailed, ended(1, "Error", "data path is canceled: no such bucket")),
 			want: Exposure{Condition: Failed, Message: "data path is canceled: no such bucket (exit code 1)"},
 		},

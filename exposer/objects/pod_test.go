@@ -63,9 +63,9 @@ func TestPodLabelsOfTheConfigMapNeverHideAMover(t *testing.T) {
 	require.Equal(t, map[string]string{
 		move.PodLabel: move.Name, api.LabelMover: "true", api.LabelOwnerUID: "7a2d", api.LabelAcceptor: "n1", api.LabelPodGroup: "snapshot-exposer",
 		api.LabelExclude: "true", "azure.workload.identity/use": "false",
-	}, pod.Labels, "of what the DaemonSet says podLabels win")
+	}, pod.Labels, "podLabels override those of the DaemonSet")
 	require.Equal(t, 0, ReadPod(pod).Attempt)
-	require.Equal(t, "true", pod.Annotations["cluster-autoscaler.kubernetes.io/safe-to-evict"], "who wants movers to be evicted may say so")
+	require.Equal(t, "true", pod.Annotations["cluster-autoscaler.kubernetes.io/safe-to-evict"], "podAnnotations may allow the eviction of movers")
 }
 
 func TestMoversOfPodVolumesTolerate(t *testing.T) {
@@ -129,12 +129,12 @@ func TestAVolumeIsDeletedOnlyIfItBelongsToTheClaim(t *testing.T) {
 		"retained and ours": {policy: corev1.PersistentVolumeReclaimRetain, owner: &corev1.ObjectReference{UID: "c1"}, want: true},
 		"deleted anyway":    {policy: corev1.PersistentVolumeReclaimDelete, owner: &corev1.ObjectReference{UID: "c1"}},
 		"of another claim":  {policy: corev1.PersistentVolumeReclaimRetain, owner: &corev1.ObjectReference{UID: "c2"}},
-		"of nobody":         {policy: corev1.PersistentVolumeReclaimRetain},
+		"without an owner":  {policy: corev1.PersistentVolumeReclaimRetain},
 		"kept after a bad rebind": {
 			policy: corev1.PersistentVolumeReclaimRetain, owner: &corev1.ObjectReference{UID: "c1"},
 			change: func(volume *corev1.PersistentVolume) { volume.Labels = map[string]string{api.LabelKept: "x"} },
 		},
-		"made by an administrator, before any claim": {
+		"created by an administrator, before any claim": {
 			policy: corev1.PersistentVolumeReclaimRetain, owner: &corev1.ObjectReference{UID: "c1"},
 			change: func(volume *corev1.PersistentVolume) { volume.Annotations = nil },
 		},

@@ -68,7 +68,7 @@ func TestResolve(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			get, requests := answering(test.err)
 			got := priority.Resolve(t.Context(), test.class, get)
-			require.Equal(t, 1, *requests, "who asks decides about more attempts")
+			require.Equal(t, 1, *requests, "the caller decides about retries")
 			require.Equal(t, test.class, got.Configured)
 			require.Equal(t, test.effective, got.Effective)
 			require.Equal(t, test.reason, got.Reason)
@@ -100,7 +100,7 @@ func TestMissingNow(t *testing.T) {
 		fails   bool
 	}{
 		"a class that is there is not missing":           {class: "low"},
-		"a class that is gone is missing":                {class: "low", err: apierrors.NewNotFound(classes(), "low"), missing: true},
+		"a deleted class is missing":                     {class: "low", err: apierrors.NewNotFound(classes(), "low"), missing: true},
 		"a class that may not be read may be there":      {class: "low", err: apierrors.NewForbidden(classes(), "low", errors.New("RBAC")), fails: true},
 		"without an answer nothing is known":             {class: "low", err: apierrors.NewInternalError(errors.New("etcd")), fails: true},
 		"without a class there is nothing to be missing": {err: errors.New("unexpected")},

@@ -19,14 +19,14 @@ func TestARestoreIsNotStarvedByAHundredBackups(t *testing.T) {
 			require.Equal(t, uid < "b0004", q.tryAdmit(uid))
 		}
 		q.Observe(newEntry("r", 100, ""))
-		require.False(t, q.tryAdmit("r"), "all places are taken")
+		require.False(t, q.tryAdmit("r"), "all places are in use")
 		q.observePhase("b0000", Admitted)
 		require.Empty(t, q.takeEnqueued())
 		q.observePhase("b0000", Uncounted)
-		require.Equal(t, []types.UID{"r"}, q.takeEnqueued(), "the first place is the restore's, though it came last")
+		require.Equal(t, []types.UID{"r"}, q.takeEnqueued(), "the first place is for the restore, though it is the youngest")
 		require.True(t, q.tryAdmit("r"))
 		q.observePhase("b0001", Uncounted)
-		require.Equal(t, []types.UID{"b0004"}, q.takeEnqueued(), "and the next is a backup's again")
+		require.Equal(t, []types.UID{"b0004"}, q.takeEnqueued(), "the next one is for a backup again")
 	})
 }
 
@@ -48,7 +48,7 @@ func TestBackupsOfOneNodeDoNotBlockOtherNodes(t *testing.T) {
 		}
 		require.Equal(t, []types.UID{"b0000", "b0001", "x", "y", "z"}, admitted)
 		q.observePhase("x", Uncounted)
-		require.Empty(t, q.takeEnqueued(), "a place elsewhere is none of a node that has its share")
+		require.Empty(t, q.takeEnqueued(), "a node at its limit gets no place of another node")
 		q.observePhase("b0000", Uncounted)
 		require.Equal(t, []types.UID{"b0002"}, q.takeEnqueued())
 	})
@@ -73,7 +73,7 @@ func TestAnUnacceptedTransferLosesItsPlaceAfterTheTimeout(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		q := newRecordedAdmission(1, 0)
 		q.observeAll("lost", "b1")
-		require.False(t, q.tryAdmit("b1"), "the older one may come")
+		require.False(t, q.tryAdmit("b1"), "the older one is admissible")
 		letPass(testTimeout - 1)
 		require.Empty(t, q.takeEnqueued())
 		letPass(1)
@@ -87,7 +87,7 @@ func TestAnUnacceptedTransferLosesItsPlaceAfterTheTimeout(t *testing.T) {
 		q.Observe(newEntry("b2", 2, ""))
 		require.False(t, q.tryAdmit("b2"))
 		q.observePhase("b1", Uncounted)
-		require.Empty(t, q.takeEnqueued(), "it has changed, so it has a claim again")
+		require.Empty(t, q.takeEnqueued(), "a changed transfer is admissible again")
 		require.True(t, q.tryAdmit("lost"))
 	})
 }
@@ -96,7 +96,7 @@ func TestAnUnacceptedRestoreReservesNothingAfterTheTimeout(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		q := newRecordedAdmission(2, 0)
 		q.observeAll("r", "b1", "b2")
-		require.False(t, q.tryAdmit("b1"), "one place is the restore's, and another is left free for restores")
+		require.False(t, q.tryAdmit("b1"), "one place is reserved for the restore, another for further restores")
 		letPass(testTimeout)
 		require.Equal(t, []types.UID{"b1"}, q.takeEnqueued())
 		require.True(t, q.tryAdmit("b1"))
@@ -126,7 +126,7 @@ func TestManyAgentsKeepTheLimit(t *testing.T) {
 		}
 		done := 0
 		for round := 0; done < transfers; round++ {
-			require.Less(t, round, transfers, "every round brings something to its end")
+			require.Less(t, round, transfers, "every round finishes a transfer")
 			var accepted []Entry
 			for i := range all {
 				if all[i].Phase == Waiting && agents[int(all[i].Node[0]-'0')].tryAdmit(all[i].UID) {
@@ -139,7 +139,7 @@ func TestManyAgentsKeepTheLimit(t *testing.T) {
 				observeAll(e)
 			}
 			preparing := slices.IndexFunc(all, func(e Entry) bool { return e.Phase == Admitted })
-			require.GreaterOrEqual(t, preparing, 0, "somebody goes as long as somebody waits")
+			require.GreaterOrEqual(t, preparing, 0, "a transfer is admitted as long as one waits")
 			for _, agent := range agents {
 				require.LessOrEqual(t, agent.cluster.taken, limit)
 			}

@@ -63,7 +63,7 @@ func TestSlotsAreNeverMoreThanTheLimit(t *testing.T) {
 				select {
 				case <-enqueued:
 				case <-ctx.Done():
-					t.Errorf("transfer %s was never woken", uid)
+					t.Errorf("transfer %s was never enqueued", uid)
 					return
 				}
 			}
@@ -93,7 +93,7 @@ func TestSlotsGoToTheOldestInTheQueue(t *testing.T) {
 		for next := range waiting {
 			slots.Release(holder)
 			holder = types.UID(fmt.Sprintf("%02d", next))
-			require.Equal(t, []types.UID{holder}, slots.takeEnqueued(), "the oldest is woken, and no other")
+			require.Equal(t, []types.UID{holder}, slots.takeEnqueued(), "only the oldest is enqueued")
 			require.True(t, slots.tryAcquire(holder, next/2))
 		}
 	})
@@ -101,7 +101,7 @@ func TestSlotsGoToTheOldestInTheQueue(t *testing.T) {
 
 func TestAFreeSlotIsReservedForTheOldest(t *testing.T) {
 	slots := newRecordedSlots(1)
-	require.True(t, slots.queue("old", 1), "free, and nobody is before it")
+	require.True(t, slots.queue("old", 1), "it is free, and nothing is before it")
 	require.False(t, slots.queue("young", 2), "the old one is before it")
 	require.False(t, slots.tryAcquire("young", 2))
 	require.True(t, slots.queue("older", 0))
@@ -129,7 +129,7 @@ func TestAsManyAreEnqueuedAsSlotsAreFree(t *testing.T) {
 	slots.Release("a")
 	require.Equal(t, []types.UID{"c"}, slots.takeEnqueued())
 	slots.Release("b")
-	require.Equal(t, []types.UID{"c", "d"}, slots.takeEnqueued(), "c has not come yet")
+	require.Equal(t, []types.UID{"c", "d"}, slots.takeEnqueued(), "c has not requested yet")
 	require.True(t, slots.tryAcquire("d", 4), "it need not wait for c: there is a slot for both")
 	require.False(t, slots.tryAcquire("e", 5))
 	require.True(t, slots.tryAcquire("c", 3))
@@ -145,7 +145,7 @@ func TestQueueIsIdempotent(t *testing.T) {
 func TestNothingIsEnqueuedWithoutAFreedSlot(t *testing.T) {
 	slots := newRecordedSlots(2)
 	slots.tryAcquire("a", 1)
-	require.True(t, slots.queue("b", 2), "it may come, and knows")
+	require.True(t, slots.queue("b", 2), "a slot is free at once")
 	slots.Release("unknown")
 	require.Empty(t, slots.takeEnqueued())
 	require.Equal(t, 1, slots.InUse())
@@ -154,7 +154,7 @@ func TestNothingIsEnqueuedWithoutAFreedSlot(t *testing.T) {
 func TestTryAcquireIsIdempotent(t *testing.T) {
 	slots := newRecordedSlots(1)
 	require.True(t, slots.tryAcquire("a", 1))
-	require.True(t, slots.tryAcquire("a", 1), "after an ambiguous answer it is asked for again")
+	require.True(t, slots.tryAcquire("a", 1), "it is requested again after an ambiguous answer")
 	require.True(t, slots.queue("a", 1))
 	require.Equal(t, 1, slots.InUse())
 	slots.Release("a")

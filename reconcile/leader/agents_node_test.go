@@ -61,7 +61,7 @@ func (r *trackerFixture) deliver(t *testing.T, ready corev1.ConditionStatus) {
 	}
 	enqueue := of.enqueue
 	r.lock.Unlock()
-	require.NotNil(t, enqueue, "nobody watches the node")
+	require.NotNil(t, enqueue, "the node is not watched")
 	enqueue()
 }
 
@@ -75,7 +75,7 @@ func TestANodeThatIsNotReadyForTheGracePeriodIsLost(t *testing.T) {
 				require.False(t, r.Lost("n1"))
 				require.False(t, r.isWatched(), "a Node whose agent is Ready answers")
 				r.Update(agentPod("a", "n1", notReady, 1))
-				require.True(t, r.isWatched(), "somebody has asked for it")
+				require.True(t, r.isWatched(), "it was requested")
 				r.deliver(t, state)
 				letPass(time.Minute - 1)
 				require.False(t, r.Lost("n1"))
@@ -112,7 +112,7 @@ func TestANodeIsNotLostWhileItIsReadyOrUnknown(t *testing.T) {
 		require.Empty(t, r.takeChanges())
 		r.deliver(t, notReady)
 		letPass(time.Minute)
-		require.Equal(t, []string{"n1 true"}, r.takeChanges(), "a change that has to be told")
+		require.Equal(t, []string{"n1 true"}, r.takeChanges(), "a change to report")
 		require.True(t, r.Lost("n1"))
 		r.Stop()
 		require.False(t, r.Lost("n1"))
@@ -147,7 +147,7 @@ func TestANodeRunsVeleroUntilItsAgentIsDeletedOrReplaced(t *testing.T) {
 		"while it is away for a short time": {func(r *trackerFixture) { r.Update(velerosPod(notReady, 1)); letPass(time.Minute - 1) }, true},
 		"while it terminates":               {func(r *trackerFixture) { r.Update(terminating(velerosPod(isReady, 0))) }, true},
 		"not when it is away for longer":    {func(r *trackerFixture) { r.Update(velerosPod(notReady, 1)); letPass(time.Minute) }, false},
-		"not once its pod is gone":          {func(r *trackerFixture) { r.Delete(velerosPod(isReady, 0)) }, false},
+		"not once its pod is deleted":       {func(r *trackerFixture) { r.Delete(velerosPod(isReady, 0)) }, false},
 		"not once Lateen's is Ready there": {func(r *trackerFixture) {
 			r.Update(velerosPod(notReady, 1))
 			r.Update(agentPod("l", "n1", isReady, 2))
@@ -164,7 +164,7 @@ func TestANodeRunsVeleroUntilItsAgentIsDeletedOrReplaced(t *testing.T) {
 				test.happens(r)
 				require.Equal(t, test.veleros, r.RunsVelero("n1"))
 				if !test.veleros {
-					require.NotEmpty(t, r.takeChanges(), "a change that has to be told")
+					require.NotEmpty(t, r.takeChanges(), "a change to report")
 				}
 				require.False(t, r.RunsVelero("n2"))
 				require.False(t, r.RunsVelero(""))

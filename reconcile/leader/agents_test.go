@@ -138,7 +138,7 @@ func TestNoAgentIsUnavailableBeforeTheTermHasLastedForTheGracePeriod(t *testing.
 		letPass(1)
 		require.ElementsMatch(t, []string{"n1 true", "asked for early true", "unknown true"}, r.takeChanges())
 		require.True(t, r.Unavailable("asked for only now"), "it was never there")
-		require.Empty(t, r.takeChanges(), "who asks has the answer")
+		require.Empty(t, r.takeChanges(), "the caller gets the answer")
 		r.Update(agentPod("b", "unknown", isReady, 0))
 		require.Equal(t, []string{"unknown false"}, r.takeChanges())
 	})

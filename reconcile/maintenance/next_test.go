@@ -64,25 +64,25 @@ func TestNext(t *testing.T) {
 		"the clock of the API server is hours ahead":           {func(*Repository) {}, []objects.JobStatus{skewed(3*time.Hour, podless(2*time.Minute))}, existing(), Step{Action: Abandon, Jobs: []objects.JobStatus{endedNow(skewed(3*time.Hour, podless(2*time.Minute)))}, Factor: 1}},
 		"a job has a pod that does not run yet":                {func(*Repository) {}, []objects.JobStatus{pending(29 * time.Minute)}, existing(), Step{Reason: AlreadyRunning, After: time.Minute}},
 		"a job has a pod that never runs":                      {func(*Repository) {}, []objects.JobStatus{pending(30 * time.Minute)}, existing(), Step{Action: Abandon, Jobs: []objects.JobStatus{endedNow(pending(30 * time.Minute))}, Factor: 1}},
-		"Kubernetes ends ours when their time is up":           {func(*Repository) {}, []objects.JobStatus{job(ago(13*time.Hour), objects.JobUnfinished)}, existing(), Step{Reason: AlreadyRunning}},
-		"one of the server's has no deadline":                  {func(*Repository) {}, []objects.JobStatus{unlimited(11 * time.Hour)}, existing(), Step{Reason: AlreadyRunning, After: time.Hour}},
-		"and its time is up, too":                              {func(*Repository) {}, []objects.JobStatus{unlimited(12 * time.Hour)}, existing(), Step{Action: Abandon, Jobs: []objects.JobStatus{endedNow(unlimited(12 * time.Hour))}, Factor: 1}},
-		"a job that was given up counts as failed, in numbers": {func(*Repository) {}, []objects.JobStatus{recorded(podless(3 * time.Minute))}, existing(), Step{Action: MarkFailed, Jobs: []objects.JobStatus{recorded(podless(3 * time.Minute))}}},
-		"Kubernetes then calls it failed, which is waited for": {func(*Repository) {}, []objects.JobStatus{recorded(released(podless(3*time.Minute), 0))}, existing(), Step{Reason: AlreadyRunning}},
-		"it says how often maintenance failed, and is kept":    {func(*Repository) {}, []objects.JobStatus{released(endedBy, 10*time.Second)}, existing(), Step{After: 5*time.Minute - 8*time.Second}},
-		"once there is a newer one it is removed":              {func(r *Repository) { r.Last = now() }, []objects.JobStatus{released(job(ago(3*time.Minute), objects.JobFailed), 3*time.Minute), job(ago(2*time.Minute), objects.JobSucceeded)}, existing(), Step{Action: Delete, Jobs: []objects.JobStatus{released(job(ago(3*time.Minute), objects.JobFailed), 3*time.Minute)}}},
-		"after it was there to be seen":                        {func(r *Repository) { r.Last = now() }, []objects.JobStatus{released(endedBy, 10*time.Second), job(ago(2*time.Minute), objects.JobSucceeded)}, existing(), Step{After: 2 * time.Second}},
-		"a job whose time was up before it had a pod":          {func(*Repository) {}, []objects.JobStatus{uncounted}, existing(), Step{Action: MarkFailed, Jobs: []objects.JobStatus{uncounted}}},
-		"a job whose pod is being ended":                       {func(*Repository) {}, []objects.JobStatus{ending(time.Minute)}, existing(), Step{Reason: AlreadyRunning, After: time.Minute}},
+		"a job of Lateen ends at its own deadline":             {func(*Repository) {}, []objects.JobStatus{job(ago(13*time.Hour), objects.JobUnfinished)}, existing(), Step{Reason: AlreadyRunning}},
+		"a job of the server has no deadline":                  {func(*Repository) {}, []objects.JobStatus{unlimited(11 * time.Hour)}, existing(), Step{Reason: AlreadyRunning, After: time.Hour}},
+		"a job of the server is abandoned after the limit":     {func(*Repository) {}, []objects.JobStatus{unlimited(12 * time.Hour)}, existing(), Step{Action: Abandon, Jobs: []objects.JobStatus{endedNow(unlimited(12 * time.Hour))}, Factor: 1}},
+		"an abandoned job is marked failed":                    {func(*Repository) {}, []objects.JobStatus{recorded(podless(3 * time.Minute))}, existing(), Step{Action: MarkFailed, Jobs: []objects.JobStatus{recorded(podless(3 * time.Minute))}}},
+		"a job that is marked failed awaits its condition":     {func(*Repository) {}, []objects.JobStatus{recorded(released(podless(3*time.Minute), 0))}, existing(), Step{Reason: AlreadyRunning}},
+		"a job with the number of failures is kept":            {func(*Repository) {}, []objects.JobStatus{released(endedBy, 10*time.Second)}, existing(), Step{After: 5*time.Minute - 8*time.Second}},
+		"an older job is deleted":                              {func(r *Repository) { r.Last = now() }, []objects.JobStatus{released(job(ago(3*time.Minute), objects.JobFailed), 3*time.Minute), job(ago(2*time.Minute), objects.JobSucceeded)}, existing(), Step{Action: Delete, Jobs: []objects.JobStatus{released(job(ago(3*time.Minute), objects.JobFailed), 3*time.Minute)}}},
+		"an older job is deleted after the delay only":         {func(r *Repository) { r.Last = now() }, []objects.JobStatus{released(endedBy, 10*time.Second), job(ago(2*time.Minute), objects.JobSucceeded)}, existing(), Step{After: 2 * time.Second}},
+		"a job whose deadline passed before it had a pod":      {func(*Repository) {}, []objects.JobStatus{uncounted}, existing(), Step{Action: MarkFailed, Jobs: []objects.JobStatus{uncounted}}},
+		"a job whose pod is terminating":                       {func(*Repository) {}, []objects.JobStatus{ending(time.Minute)}, existing(), Step{Reason: AlreadyRunning, After: time.Minute}},
 		"a job whose pod does not end on a lost node":          {func(*Repository) {}, []objects.JobStatus{ending(2 * time.Minute)}, existing(), Step{Action: Record, Jobs: []objects.JobStatus{unrecorded(ended)}, Factor: 1}},
-		"and which then counts as failed":                      {func(*Repository) {}, []objects.JobStatus{recorded(ending(2 * time.Minute))}, existing(), Step{Action: MarkFailed, Jobs: []objects.JobStatus{recorded(ending(2 * time.Minute))}}},
-		"and stays while it has to be seen":                    {func(*Repository) {}, []objects.JobStatus{recorded(released(ending(4*time.Minute), time.Minute))}, existing(), Step{Reason: AlreadyRunning, After: time.Minute}},
-		"and is removed though its pod is still there":         {func(*Repository) {}, []objects.JobStatus{recorded(released(ending(4*time.Minute), 2*time.Minute))}, existing(), Step{Action: Delete, Jobs: []objects.JobStatus{recorded(released(ending(4*time.Minute), 2*time.Minute))}}},
-		"a job that somebody holds back is left to them":       {func(*Repository) {}, []objects.JobStatus{suspended}, existing(), Step{Reason: AlreadyRunning}},
-		"a run that ended while nobody looked is written down": {func(*Repository) {}, []objects.JobStatus{unrecorded(job(ago(time.Hour), objects.JobSucceeded))}, Location{}, Step{Action: Record, Jobs: []objects.JobStatus{unrecorded(job(ago(time.Hour), objects.JobSucceeded))}, Factor: 1}},
+		"a terminating job is marked failed after the wait":    {func(*Repository) {}, []objects.JobStatus{recorded(ending(2 * time.Minute))}, existing(), Step{Action: MarkFailed, Jobs: []objects.JobStatus{recorded(ending(2 * time.Minute))}}},
+		"a terminating job is kept for the delay":              {func(*Repository) {}, []objects.JobStatus{recorded(released(ending(4*time.Minute), time.Minute))}, existing(), Step{Reason: AlreadyRunning, After: time.Minute}},
+		"a terminating job is deleted though its pod exists":   {func(*Repository) {}, []objects.JobStatus{recorded(released(ending(4*time.Minute), 2*time.Minute))}, existing(), Step{Action: Delete, Jobs: []objects.JobStatus{recorded(released(ending(4*time.Minute), 2*time.Minute))}}},
+		"a suspended job is not changed":                       {func(*Repository) {}, []objects.JobStatus{suspended}, existing(), Step{Reason: AlreadyRunning}},
+		"an unobserved run is recorded":                        {func(*Repository) {}, []objects.JobStatus{unrecorded(job(ago(time.Hour), objects.JobSucceeded))}, Location{}, Step{Action: Record, Jobs: []objects.JobStatus{unrecorded(job(ago(time.Hour), objects.JobSucceeded))}, Factor: 1}},
 		"a run that is in the history is still to be counted":  {func(r *Repository) { r.History = []Run{failed(ago(time.Hour), "x")} }, []objects.JobStatus{theirs}, existing(), Step{Action: Record, Jobs: []objects.JobStatus{theirs}, Failures: 1, Factor: 1}},
 		"of many, one after the other, the oldest first":       {func(*Repository) {}, []objects.JobStatus{theirs, unrecorded(job(ago(2*time.Hour), objects.JobFailed))}, existing(), Step{Action: Record, Jobs: []objects.JobStatus{unrecorded(job(ago(2*time.Hour), objects.JobFailed))}, Factor: 1}},
-		"one of the server's follows on those before it":       {func(*Repository) {}, []objects.JobStatus{theirs, of(objects.VerdictOutOfMemory, 6, 1.5, job(ago(2*time.Hour), objects.JobFailed))}, existing(), Step{Action: Record, Jobs: []objects.JobStatus{theirs}, Failures: 7, Factor: 2.25}},
+		"a job of the server continues the counts":             {func(*Repository) {}, []objects.JobStatus{theirs, of(objects.VerdictOutOfMemory, 6, 1.5, job(ago(2*time.Hour), objects.JobFailed))}, existing(), Step{Action: Record, Jobs: []objects.JobStatus{theirs}, Failures: 7, Factor: 2.25}},
 		"a run that failed is tried again five minutes later":  {func(*Repository) {}, []objects.JobStatus{job(ago(4*time.Minute), objects.JobFailed)}, existing(), Step{After: 2 * time.Minute}},
 		"the third failure in a row waits 20 minutes": {func(*Repository) {}, []objects.JobStatus{of(objects.VerdictFailed, 2, 1, job(ago(16*time.Minute), objects.JobFailed))}, existing(),
 			Step{After: 5 * time.Minute}},
@@ -95,11 +95,11 @@ func TestNext(t *testing.T) {
 		"failures before a success do not count": {func(r *Repository) {
 			r.History = []Run{failed(ago(5*time.Hour), ""), {Started: ago(2 * time.Hour), Completed: ago(2 * time.Hour)}}
 		}, nil, existing(), Step{Action: Start, Due: ago(time.Hour), Factor: 1}},
-		"whoever sets the last success back gets a new job, with a name of its own": {func(*Repository) {}, []objects.JobStatus{job(ago(time.Hour), objects.JobSucceeded)}, existing(),
+		"an earlier last success starts a new job with another name": {func(*Repository) {}, []objects.JobStatus{job(ago(time.Hour), objects.JobSucceeded)}, existing(),
 			Step{Action: Start, Due: ago(59*time.Minute - time.Second), Factor: 1}},
-		"a class that is gone is tried without, at once": {func(*Repository) {}, []objects.JobStatus{of(objects.VerdictClassMissing, 0, 1, job(ago(2*time.Minute), objects.JobFailed))}, existing(),
+		"a missing class is retried without it at once": {func(*Repository) {}, []objects.JobStatus{of(objects.VerdictClassMissing, 0, 1, job(ago(2*time.Minute), objects.JobFailed))}, existing(),
 			Step{Action: Start, Due: ago(time.Minute - time.Second), Failures: 1, Factor: 1}},
-		"a class that is gone once more waits as any failure": {func(*Repository) {}, []objects.JobStatus{of(objects.VerdictClassMissing, 1, 1, job(ago(3*time.Minute), objects.JobFailed))}, existing(),
+		"a class missing again waits like any failure": {func(*Repository) {}, []objects.JobStatus{of(objects.VerdictClassMissing, 1, 1, job(ago(3*time.Minute), objects.JobFailed))}, existing(),
 			Step{After: 8 * time.Minute}},
 		"a run that took too much memory gets more": {func(*Repository) {}, []objects.JobStatus{of(objects.VerdictOutOfMemory, 0, 1, job(ago(time.Hour), objects.JobFailed))}, existing(),
 			Step{Action: Start, Due: ago(54 * time.Minute), Failures: 1, Factor: 1.5}},
@@ -139,7 +139,7 @@ func TestAJobThatRunsCountsAsKept(t *testing.T) {
 	jobs := []objects.JobStatus{job(ago(3*time.Hour), objects.JobSucceeded), job(ago(2*time.Hour), objects.JobSucceeded), job(ago(time.Hour), objects.JobSucceeded)}
 	running := job(now(), objects.JobUnfinished)
 	next := func(jobs ...objects.JobStatus) Step { return Next(r, jobs, existing(), policy(), now()) }
-	require.Equal(t, Step{Action: Delete, Jobs: jobs[:1]}, next(append(slices.Clone(jobs), running)...), "three are kept where nothing is said")
+	require.Equal(t, Step{Action: Delete, Jobs: jobs[:1]}, next(append(slices.Clone(jobs), running)...), "three are kept by default")
 	require.Equal(t, Step{Reason: AlreadyRunning}, next(append(slices.Clone(jobs[1:]), running)...))
 	running.Keep = new(1)
 	require.Equal(t, Step{Action: Delete, Jobs: jobs}, next(append(slices.Clone(jobs), running)...))
@@ -147,7 +147,7 @@ func TestAJobThatRunsCountsAsKept(t *testing.T) {
 	require.Equal(t, Step{Reason: AlreadyRunning, After: 7 * time.Second}, next(jobs[2], running), "a server that waits for it must see how it ended")
 
 	jobs[2] = of(objects.VerdictOutOfMemory, 0, 1, job(ago(time.Hour), objects.JobFailed))
-	require.Equal(t, Step{Action: Delete, Jobs: jobs[2:]}, next(jobs[2], running), "the one that runs says how much memory the next may take")
+	require.Equal(t, Step{Action: Delete, Jobs: jobs[2:]}, next(jobs[2], running), "the running job determines the memory of the next")
 	running.Ours = false
 	require.Equal(t, Step{Reason: AlreadyRunning}, next(jobs[2], running), "one of the server's does not")
 }
@@ -160,11 +160,11 @@ func TestMemoryGrowsFourfoldAtMost(t *testing.T) {
 		factors = append(factors, factor)
 	}
 	require.Equal(t, []float64{1.5, 2.25, 3.375, 4, 4, 4}, factors)
-	require.Equal(t, tally{factor: 2.25}, after(of(objects.VerdictSucceeded, 3, 2.25, job(now(), objects.JobSucceeded))), "what was enough stays")
+	require.Equal(t, tally{factor: 2.25}, after(of(objects.VerdictSucceeded, 3, 2.25, job(now(), objects.JobSucceeded))), "a sufficient factor is kept")
 	theirs := job(now(), objects.JobFailed)
 	theirs.Ours = false
-	require.Equal(t, tally{4, 1.5}, after(of(objects.VerdictOutOfMemory, 3, 1, theirs)), "it had what is configured")
-	require.Equal(t, tally{4, 2.25}, after(of(objects.VerdictOutOfMemory, 3, 2.25, theirs)), "it says nothing of how much is enough")
+	require.Equal(t, tally{4, 1.5}, after(of(objects.VerdictOutOfMemory, 3, 1, theirs)), "it had the configured memory")
+	require.Equal(t, tally{4, 2.25}, after(of(objects.VerdictOutOfMemory, 3, 2.25, theirs)), "it has no record of sufficient memory")
 }
 
 func TestHistory(t *testing.T) {

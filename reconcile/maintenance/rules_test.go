@@ -41,7 +41,7 @@ func TestAJobWithoutARepositoryIsDeletedAfterTheDelayOnly(t *testing.T) {
 				require.False(t, one.Stage() == objects.StageRunning || one.Stage() == objects.StageRetained, "it runs: %+v", jobs)
 			}
 			ended := len(undeleted(withOutcome(jobs, objects.JobSucceeded, objects.JobFailed))) > 0
-			require.False(t, ended && step.Action == Wait && step.After == 0, "it would stay for ever: %+v", jobs)
+			require.False(t, ended && step.Action == Wait && step.After == 0, "it would never be deleted: %+v", jobs)
 		}
 	}
 }
@@ -72,14 +72,14 @@ func rules(t *testing.T, what situation) {
 	case Record:
 		for _, one := range step.Jobs {
 			require.NotEqual(t, objects.JobUnfinished, one.Outcome, "%+v", what)
-			require.Empty(t, one.Verdict, "nothing is written down twice: %+v", what)
+			require.Empty(t, one.Verdict, "nothing is recorded twice: %+v", what)
 		}
 		require.Len(t, step.Jobs, 1, "%+v", what)
 	case Abandon, MarkFailed, Delete:
 		require.NotEmpty(t, step.Jobs, "%+v", what)
 		for _, one := range step.Jobs {
-			require.Equal(t, step.Action != Abandon, one.Verdict != "", "what is removed is written down first: %+v", what)
-			require.False(t, step.Action == Delete && !one.Counted, "a server may wait for it, and then for ever: %+v", what)
+			require.Equal(t, step.Action != Abandon, one.Verdict != "", "a job is recorded before its deletion: %+v", what)
+			require.False(t, step.Action == Delete && !one.Counted, "a server may wait for it without end: %+v", what)
 			require.False(t, step.Action == MarkFailed && one.Counted, "%+v", what)
 			require.NotContains(t, []objects.JobStage{objects.StageRunning, objects.StageReleased, objects.StageRetained}, one.Stage(), "no job that runs is removed: %+v", what)
 			require.False(t, one.Outcome == objects.JobUnfinished && one.Since.After(ago(policy().limit(one))), "%+v", what)
@@ -88,10 +88,10 @@ func rules(t *testing.T, what situation) {
 	case Wait:
 		idle := foreign || !r.Ready || !location.Exists || location.ReadOnly
 		if !idle && len(unfinished) == 0 {
-			require.Positive(t, step.After, "who is not hindered has a next time: %+v", what)
+			require.Positive(t, step.After, "an unblocked repository has a next time: %+v", what)
 		}
 		if idle && !foreign && step.Reason != AlreadyRunning {
-			require.NotEmpty(t, step.Reason, "who is hindered says by what: %+v", what)
+			require.NotEmpty(t, step.Reason, "a blocked repository has a reason: %+v", what)
 		}
 	}
 }

@@ -26,9 +26,9 @@ func TestOrphans(t *testing.T) {
 		object func() *metav1.PartialObjectMetadata
 		orphan bool
 	}{
-		"its transfer is gone":                       {func() *metav1.PartialObjectMetadata { return podOf("a", "gone") }, true},
-		"its transfer is over, and has no finalizer": {func() *metav1.PartialObjectMetadata { return podOf("a", "done") }, true},
-		"its transfer works":                         {func() *metav1.PartialObjectMetadata { return podOf("a", "works") }, false},
+		"its transfer does not exist":                  {func() *metav1.PartialObjectMetadata { return podOf("a", "gone") }, true},
+		"its transfer is terminal without a finalizer": {func() *metav1.PartialObjectMetadata { return podOf("a", "done") }, true},
+		"its transfer works":                           {func() *metav1.PartialObjectMetadata { return podOf("a", "works") }, false},
 		"its transfer is there, though no cache has it": {func() *metav1.PartialObjectMetadata {
 			return podOf("a", "uncached")
 		}, false},
@@ -41,12 +41,12 @@ func TestOrphans(t *testing.T) {
 		"it has no owner": {func() *metav1.PartialObjectMetadata {
 			return podOf("a", "gone", func(object *metav1.PartialObjectMetadata) { delete(object.Labels, api.LabelOwnerUID) })
 		}, false},
-		"it has our labels, but somebody else controls it": {func() *metav1.PartialObjectMetadata {
+		"it has our labels and another controller": {func() *metav1.PartialObjectMetadata {
 			return podOf("a", "gone", func(object *metav1.PartialObjectMetadata) {
 				object.OwnerReferences = []metav1.OwnerReference{{Kind: "ReplicaSet", UID: "replicas", Controller: new(true)}}
 			})
 		}, false},
-		"its transfer controls it and is gone": {func() *metav1.PartialObjectMetadata {
+		"its controller is a transfer that does not exist": {func() *metav1.PartialObjectMetadata {
 			return podOf("a", "gone", func(object *metav1.PartialObjectMetadata) {
 				object.OwnerReferences = []metav1.OwnerReference{{Kind: "DataUpload", UID: "gone", Controller: new(true)}}
 			})
@@ -164,7 +164,7 @@ func TestAnErrorDoesNotEndTheSweep(t *testing.T) {
 	}{
 		"pods cannot be listed":                {map[string]error{"list pods": errors.New("500")}, 3, 3, "list pods of movers: 500"},
 		"a pod cannot be deleted":              {map[string]error{"delete pods": errors.New("500")}, 4, 3, "delete orphan pods velero/a: 500"},
-		"a pod is gone":                        {map[string]error{"delete pods": apierrors.NewNotFound(resource, "a")}, 4, 3, ""},
+		"a pod is deleted":                     {map[string]error{"delete pods": apierrors.NewNotFound(resource, "a")}, 4, 3, ""},
 		"another pod has its name":             {map[string]error{"delete pods": apierrors.NewConflict(resource, "a", errors.New("uid"))}, 4, 3, ""},
 		"it is not certain that it is orphans": {map[string]error{"list datauploads": errors.New("500")}, 0, 0, "list datauploads: 500"},
 	} {
@@ -191,7 +191,7 @@ func TestOrphansOfATerminalTransferNeedNoConfirmation(t *testing.T) {
 		a.cached["done"] = true
 		a.failRequests(map[string]error{"list podvolumebackups": errors.New("500")})
 		require.Error(t, a.Sweep(t.Context()))
-		require.Equal(t, []string{"pods Pod-a"}, a.deleted(), "what is over stays over")
+		require.Equal(t, []string{"pods Pod-a"}, a.deleted(), "a terminal transfer stays terminal")
 	})
 }
 

@@ -165,7 +165,7 @@ func (m *fixture) run(key string, end func(*batchv1.Job)) (job string) {
 				return job.Name
 			}
 		}
-		require.Positive(m, next, "it never has a job again")
+		require.Positive(m, next, "it gets no further job")
 		m.clock.SetTime(m.clock.Now().Add(next))
 	}
 	require.Fail(m, "it has no job")
@@ -222,6 +222,6 @@ func (m *fixture) settle(key string) time.Duration {
 			return next
 		}
 	}
-	require.Failf(m, "it does not come to rest", "%s", key)
+	require.Failf(m, "it is enqueued without end", "%s", key)
 	return 0
 }

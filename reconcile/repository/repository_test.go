@@ -96,7 +96,7 @@ func TestAnEndedJobIsCountedOnceDespiteAShortHistory(t *testing.T) {
 			}
 			require.Equal(t, patches, m.patches+next.patches, "nothing is written down again")
 			require.InDelta(t, 5, counted(t, registry, "velero_repo_maintenance_failure_total"), 0)
-			require.Equal(t, 80*time.Minute, next.settle(key), "the back-off goes on")
+			require.Equal(t, 80*time.Minute, next.settle(key), "the back-off continues")
 		})
 	}
 }
@@ -164,7 +164,7 @@ func TestJobsWithPendingPodsFreeTheirPlaceAfterTheTimeout(t *testing.T) {
 	}
 	healthy := m.repository("r4")
 	m.repositories[healthy].Status.LastMaintenanceTime = new(metav1.NewTime(m.clock.Now().Add(-2 * time.Hour)))
-	require.Zero(t, m.settle(healthy), "there is no place: the end of a job is an event")
+	require.Zero(t, m.settle(healthy), "all places are in use: the end of a job is an event")
 	require.Len(t, m.names(), 3)
 	require.Equal(t, m.Policy.PendingWait, m.settle("velero/r1"))
 	m.clock.SetTime(m.clock.Now().Add(m.Policy.PendingWait))

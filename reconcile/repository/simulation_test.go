@@ -137,7 +137,7 @@ func newSimulation(t *testing.T, random *rand.Rand, count int) *simulation {
 	}
 	s.client.PrependReactor("create", "jobs", func(action clienttesting.Action) (bool, runtime.Object, error) {
 		job := action.(clienttesting.CreateAction).GetObject().(*batchv1.Job).DeepCopy()
-		require.NotContains(t, s.jobs, job.Name, "a job is made again")
+		require.NotContains(t, s.jobs, job.Name, "a job is created again")
 		job.UID, job.CreationTimestamp = types.UID(job.Name), metav1.NewTime(s.clock.Now())
 		s.writeJob(job)
 		return true, job, nil
@@ -279,12 +279,12 @@ func TestEveryDueRepositoryIsMaintained(t *testing.T) {
 					s.m.Location(&velerov1.BackupStorageLocation{})
 				}
 				if !s.step() && toggles == 0 {
-					require.Truef(t, s.advance(), "nothing will ever wake %v", s.overdue(began))
+					require.Truef(t, s.advance(), "nothing will enqueue %v", s.overdue(began))
 				}
 			}
 			require.Empty(t, s.overdue(began))
 			require.LessOrEqual(t, s.maxUnfinished, simulatedLimit)
-			require.Less(t, s.clock.Since(began), 16*time.Minute, "each waits for no more than its own two failures")
+			require.Less(t, s.clock.Since(began), 16*time.Minute, "each waits at most for its own two failures")
 		}
 	})
 }

@@ -51,7 +51,7 @@ func TestPodVolumeBackupMetadata(t *testing.T) {
 			state:  State{Phase: Failed, Finalizer: true},
 			after:  metadata{Labels: map[string]string{}, Finalizers: []string{api.FinalizerPodVolume}},
 		},
-		"only our finalizer goes": {
+		"only our finalizer is removed": {
 			before: metadata{Finalizers: []string{"a/b", api.FinalizerPodVolume, "c/d"}},
 			state:  State{Phase: Completed},
 			after:  metadata{Finalizers: []string{"a/b", "c/d"}},

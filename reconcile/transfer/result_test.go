@@ -31,7 +31,7 @@ func TestReadBackup(t *testing.T) {
 			message: `{"snapshotID":"","emptySnapshot":true,"source":{"byPath":"/uid","volumeMode":"Filesystem"}}`,
 			outcome: Outcome{Path: "/uid", Note: "nothing in it"},
 		},
-		"a newer mover says more": {
+		"a newer mover reports more": {
 			message: `{"snapshotID":"k1","source":{"byPath":"/uid"},"checksum":{"sha":"1"},"totalBytes":1}`,
 			outcome: Outcome{SnapshotID: "k1", Path: "/uid", TotalBytes: 1},
 		},
@@ -58,7 +58,7 @@ func TestReadBackup(t *testing.T) {
 			outcome, err := readBackup("nothing in it")(test.message)
 			if test.says != "" {
 				require.ErrorContains(t, err, test.says)
-				require.Less(t, len(err.Error()), 400, "the error goes into a status")
+				require.Less(t, len(err.Error()), 400, "the error is part of a status")
 				return
 			}
 			require.NoError(t, err)
@@ -104,7 +104,7 @@ func FuzzReadBackup(f *testing.F) {
 		outcome, err := readBackup("nothing in it")(message)
 		if err != nil {
 			require.Equal(t, Outcome{}, outcome, "half a result")
-			require.True(t, utf8.ValidString(err.Error()), "the error goes into a status")
+			require.True(t, utf8.ValidString(err.Error()), "the error is part of a status")
 			require.Less(t, len(err.Error()), 2*terminationBytes)
 			return
 		}

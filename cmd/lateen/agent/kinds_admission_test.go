@@ -39,6 +39,6 @@ func TestADeletedTransferLeavesTheAdmissionQueue(t *testing.T) {
 		},
 	}
 	l.note(&velerov1.PodVolumeBackup{ObjectMeta: metav1.ObjectMeta{Namespace: "velero", Name: "b1", UID: "first"}})
-	require.True(t, enqueued, "the second in line is not enqueued")
+	require.True(t, enqueued, "the second in the queue is not enqueued")
 	require.True(t, admission.TryAdmit("second", nil))
 }

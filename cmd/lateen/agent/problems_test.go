@@ -20,7 +20,7 @@ func TestMaintenanceProblemsAreSetAndCleared(t *testing.T) {
 	require.ElementsMatch(t, []config.Problem{global, own}, current.all())
 
 	require.Empty(t, current.replace("velero/one", nil, exists), "corrected")
-	require.Equal(t, []config.Problem{global}, current.all(), "the job of the other repository was made of it")
+	require.Equal(t, []config.Problem{global}, current.all(), "the job of the other repository uses it")
 	require.Equal(t, []config.Problem{own}, current.replace("velero/one", []config.Problem{own}, exists), "it is there again")
 
 	delete(repositories, "velero/two")

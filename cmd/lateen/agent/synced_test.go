@@ -26,8 +26,8 @@ func TestWaitingForCachesLogsOnlyAtDebugLevel(t *testing.T) {
 		level  slog.Level
 		logged string
 	}{
-		"nothing is said at the usual level":           {level: slog.LevelInfo},
-		"each cache is named to who looks for trouble": {level: -2, logged: "pods"},
+		"nothing at the default level": {level: slog.LevelInfo},
+		"each cache at debug level":    {level: -2, logged: "pods"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			var log bytes.Buffer

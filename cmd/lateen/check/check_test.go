@@ -18,7 +18,7 @@ import (
 	"github.com/lateen-project/lateen/cmd/lateen/check"
 )
 
-var update = flag.Bool("update", false, "write the golden reports anew")
+var update = flag.Bool("update", false, "write the golden reports")
 
 const corpus = "../config/testdata/corpus"
 

@@ -29,7 +29,7 @@ func TestReadFile(t *testing.T) {
 		want []check.Document
 	}{
 		"bare JSON is for the node-agent": {text: "{}", want: []check.Document{{Kind: check.NodeAgent, Title: "f", Data: map[string]string{"f": "{}"}}}},
-		"bare JSON that is said to be for repositories": {text: "{}", kind: check.BackupRepository, want: []check.Document{
+		"bare JSON with the kind of repositories": {text: "{}", kind: check.BackupRepository, want: []check.Document{
 			{Kind: check.BackupRepository, Title: "f", Data: map[string]string{"kopia": "{}"}},
 		}},
 		"nothing at all":                        {text: "", want: []check.Document{{Kind: check.NodeAgent, Title: "f", Data: map[string]string{"f": ""}}}},

@@ -49,11 +49,11 @@ func TestDocumentsOfTheAgents(t *testing.T) {
 			arguments: []string{"--node-agent-configmap=agents", "--unknown=x", "--backup-repository-configmap=repositories"},
 			titles:    []string{"ConfigMap backup/agents", "ConfigMap backup/repositories"},
 		},
-		"flags in two tokens, after some that nobody knows": {
+		"flags in two tokens, after unknown ones": {
 			arguments: []string{"server", "--unknown", "x", "-v", "4", "--node-agent-configmap", "agents", "--metrics-address", ":1"},
 			titles:    []string{"ConfigMap backup/agents", ""},
 		},
-		"flags whose values are bad":     {arguments: []string{"--workers=many", "--node-agent-configmap=agents"}, titles: []string{"ConfigMap backup/agents", ""}},
+		"flags with invalid values":      {arguments: []string{"--workers=many", "--node-agent-configmap=agents"}, titles: []string{"ConfigMap backup/agents", ""}},
 		"no flags":                       {titles: []string{"", ""}},
 		"names that are given":           {arguments: []string{"--node-agent-configmap=old"}, nodeAgent: "agents", repository: "repositories", titles: []string{"ConfigMap backup/agents", "ConfigMap backup/repositories"}},
 		"a name that is given and wrong": {nodeAgent: "gone", titles: []string{"ConfigMap backup/gone", ""}},
@@ -181,5 +181,5 @@ func TestMissingRBACRulesOfCopies(t *testing.T) {
 	found.Agents = nil
 	problems, err = found.CopyProblems(t.Context(), client, []check.Document{document})
 	require.NoError(t, err)
-	require.Empty(t, problems, "nobody knows as whom agents would run")
+	require.Empty(t, problems, "the ServiceAccount of the agents is unknown")
 }

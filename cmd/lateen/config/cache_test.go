@@ -28,8 +28,8 @@ func TestLoadCacheSettings(t *testing.T) {
 		message string
 		classes int // expected GETs of the storage class
 	}{
-		"a class that does not say is of those that delete": {classes: 1},
-		"a class that deletes":                              {policy: new(corev1.PersistentVolumeReclaimDelete), classes: 1},
+		"a class without a reclaim policy deletes": {classes: 1},
+		"a class that deletes":                     {policy: new(corev1.PersistentVolumeReclaimDelete), classes: 1},
 		"a class that retains": {
 			policy: new(corev1.PersistentVolumeReclaimRetain), reason: config.InvalidValue, path: "cachePVC.storageClass", message: "reclaimPolicy Retain", classes: 1,
 		},
@@ -48,7 +48,7 @@ func TestLoadCacheSettings(t *testing.T) {
 		},
 		"the first movers that do":                       {image: "velero/velero:v1.18.0-rc.1", classes: 1},
 		"movers of a version that is to come":            {image: "velero/velero:v2.0.0", classes: 1},
-		"movers of somebody's own numbers":               {image: "ours/velero:0.9.1", classes: 1},
+		"movers with custom version numbers":             {image: "ours/velero:0.9.1", classes: 1},
 		"movers of a branch":                             {image: "velero/velero:main", classes: 1},
 		"movers named by a digest alone":                 {image: "registry.test:5000/velero@sha256:1.17", classes: 1},
 		"movers without tag, of a registry with a port":  {image: "registry.test:1.17/velero", classes: 1},

@@ -19,7 +19,7 @@ import (
 // its only key. The expected Problems of a file are next to it, in a file of the same name with the suffix .problems.
 const corpus = "testdata/corpus"
 
-var update = flag.Bool("update", false, "write the expected Problems anew")
+var update = flag.Bool("update", false, "write the expected Problems")
 
 func TestCorpus(t *testing.T) {
 	files := corpusFiles(t)

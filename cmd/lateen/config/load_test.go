@@ -225,19 +225,19 @@ func TestLoadFailsWithAOneLineError(t *testing.T) {
 		waits    bool // until the budget is used up
 		message  []string
 	}{
-		"nothing answers":                {"*", refused(), true, []string{"nodes node-1", "no response from the API server within 30s", "connection refused"}},
-		"everything is a server error":   {"*", apierrors.NewInternalError(errors.New("etcd")), true, []string{"no response from the API server within 30s", "etcd"}},
-		"the ConfigMap's read alone":     {"configmaps", apierrors.NewServiceUnavailable("later"), true, []string{"configmaps velero/agent-config", "30s"}},
-		"wrong credentials":              {"*", apierrors.NewUnauthorized("who?"), false, []string{"credentials", "--kubeconfig"}},
-		"an unknown authority":           {"*", &url.Error{Op: "Get", URL: "https://192.0.2.1", Err: &tls.CertificateVerificationError{Err: x509.UnknownAuthorityError{}}}, false, []string{"certificate", "kubeconfig"}},
-		"a node that may not be read":    {"nodes", notAllowed("nodes"), false, []string{"not allowed", `apiGroups: [""]`, "resources: [nodes]"}},
-		"a ConfigMap likewise":           {"configmaps", notAllowed("configmaps"), false, []string{"resources: [configmaps]", "verbs: [get]"}},
-		"a DaemonSet likewise":           {"daemonsets", notAllowed("daemonsets"), false, []string{`apiGroups: ["apps"]`, "resources: [daemonsets]"}},
-		"a Deployment likewise":          {"deployments", notAllowed("deployments"), false, []string{`apiGroups: ["apps"]`, "resources: [deployments]"}},
-		"a node that does not exist":     {"nodes", apierrors.NewNotFound(schema.GroupResource{}, "x"), false, []string{"node-1", "NODE_NAME", "spec.nodeName"}},
-		"a DaemonSet that does not":      {"daemonsets", apierrors.NewNotFound(schema.GroupResource{}, "x"), false, []string{"velero/node-agent", "--mover-template"}},
-		"CRDs that are not installed":    {"resource", apierrors.NewNotFound(schema.GroupResource{}, "x"), false, []string{"podvolumebackups", "velero.io/v1", "velero install --crds-only"}},
-		"an answer that nobody foresees": {"configmaps", apierrors.NewBadRequest("odd"), false, []string{"get configmaps velero/agent-config", "odd"}},
+		"nothing answers":              {"*", refused(), true, []string{"nodes node-1", "no response from the API server within 30s", "connection refused"}},
+		"everything is a server error": {"*", apierrors.NewInternalError(errors.New("etcd")), true, []string{"no response from the API server within 30s", "etcd"}},
+		"the ConfigMap's read alone":   {"configmaps", apierrors.NewServiceUnavailable("later"), true, []string{"configmaps velero/agent-config", "30s"}},
+		"wrong credentials":            {"*", apierrors.NewUnauthorized("who?"), false, []string{"credentials", "--kubeconfig"}},
+		"an unknown authority":         {"*", &url.Error{Op: "Get", URL: "https://192.0.2.1", Err: &tls.CertificateVerificationError{Err: x509.UnknownAuthorityError{}}}, false, []string{"certificate", "kubeconfig"}},
+		"a node that may not be read":  {"nodes", notAllowed("nodes"), false, []string{"not allowed", `apiGroups: [""]`, "resources: [nodes]"}},
+		"a ConfigMap likewise":         {"configmaps", notAllowed("configmaps"), false, []string{"resources: [configmaps]", "verbs: [get]"}},
+		"a DaemonSet likewise":         {"daemonsets", notAllowed("daemonsets"), false, []string{`apiGroups: ["apps"]`, "resources: [daemonsets]"}},
+		"a Deployment likewise":        {"deployments", notAllowed("deployments"), false, []string{`apiGroups: ["apps"]`, "resources: [deployments]"}},
+		"a node that does not exist":   {"nodes", apierrors.NewNotFound(schema.GroupResource{}, "x"), false, []string{"node-1", "NODE_NAME", "spec.nodeName"}},
+		"a DaemonSet that does not":    {"daemonsets", apierrors.NewNotFound(schema.GroupResource{}, "x"), false, []string{"velero/node-agent", "--mover-template"}},
+		"CRDs that are not installed":  {"resource", apierrors.NewNotFound(schema.GroupResource{}, "x"), false, []string{"podvolumebackups", "velero.io/v1", "velero install --crds-only"}},
+		"an unexpected error":          {"configmaps", apierrors.NewBadRequest("odd"), false, []string{"get configmaps velero/agent-config", "odd"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			client, clock := installation(fullConfig), newHasty()

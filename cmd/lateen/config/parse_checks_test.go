@@ -47,7 +47,7 @@ func checkSections(t *testing.T, text string, got config.Config, broken map[conf
 		}
 		written := wire{}
 		if part, ok := parts[string(section)]; ok {
-			require.NoError(t, json.Unmarshal([]byte(`{"`+string(section)+`": `+string(part)+`}`), &written), "nothing was said of %s", section)
+			require.NoError(t, json.Unmarshal([]byte(`{"`+string(section)+`": `+string(part)+`}`), &written), "nothing was reported of %s", section)
 		}
 		require.True(t, written.same(t, got, nodeLabels)[section], "%s is not as it is written: %s", section, text)
 	}

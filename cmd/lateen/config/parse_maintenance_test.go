@@ -35,7 +35,7 @@ func TestMaintenanceOfARepositoryComesBeforeThatOfAll(t *testing.T) {
 // documentation says that these three are read from global only.
 func TestFieldsUnsetInGlobalAreTakenFromTheRepository(t *testing.T) {
 	own := `{"priorityClassName":"own","podLabels":{"own":"a"},"podAnnotations":{"own":"b"}}`
-	for name, global := range map[string]string{"no global": "", "a global that says nothing of it": `{"keepLatestMaintenanceJobs":1}`, "a global that says nothing at all": `{"priorityClassName":"","podLabels":{},"podAnnotations":{}}`} {
+	for name, global := range map[string]string{"no global": "", "a global without it": `{"keepLatestMaintenanceJobs":1}`, "a global with empty values": `{"priorityClassName":"","podLabels":{},"podAnnotations":{}}`} {
 		t.Run(name, func(t *testing.T) {
 			data := map[string]string{repositoryKey: own}
 			if global != "" {
@@ -80,7 +80,7 @@ func TestParseInvalidMaintenance(t *testing.T) {
 		"a class that is no name, for one repository": {map[string]string{repositoryKey: `{"priorityClassName":"Not A Name"}`}, config.InvalidValue, priority.ConfigInvalid},
 		"labels that are none, for one repository":    {map[string]string{repositoryKey: `{"podLabels":{"a":1}}`}, config.WrongType, ""},
 		"a number below zero":                         {map[string]string{"global": `{"keepLatestMaintenanceJobs":-1}`}, config.InvalidValue, ""},
-		"a field that nobody knows":                   {map[string]string{"global": `{"keepLatest":1}`}, config.UnknownField, ""},
+		"an unknown field":                            {map[string]string{"global": `{"keepLatest":1}`}, config.UnknownField, ""},
 		"resources that are none":                     {map[string]string{"global": `{"podResources":{"cpuLimit":"lots"}}`}, config.InvalidValue, ""},
 	} {
 		t.Run(name, func(t *testing.T) {

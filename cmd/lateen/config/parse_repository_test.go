@@ -13,11 +13,11 @@ func TestParseRepository(t *testing.T) {
 		text  string
 		limit int64 // in MiB
 	}{
-		"nothing said":                      {`{}`, 5000},
-		"a number":                          {`{"cacheLimitMB": 2048}`, 2048},
-		"a number in quotes":                {`{"cacheLimitMB": "2048"}`, 2048},
-		"null is left out":                  {`{"cacheLimitMB": null}`, 5000},
-		"what is for the server is skipped": {`{"cacheLimitMB": 1, "fullMaintenanceInterval": "fastGC"}`, 1},
+		"an empty object":                  {`{}`, 5000},
+		"a number":                         {`{"cacheLimitMB": 2048}`, 2048},
+		"a number in quotes":               {`{"cacheLimitMB": "2048"}`, 2048},
+		"null is left out":                 {`{"cacheLimitMB": null}`, 5000},
+		"fields of the server are skipped": {`{"cacheLimitMB": 1, "fullMaintenanceInterval": "fastGC"}`, 1},
 	} {
 		t.Run(name, func(t *testing.T) {
 			limit, problems := config.ParseRepository(map[string]string{"kopia": test.text, "other": "{"})
@@ -35,20 +35,20 @@ func TestParseInvalidRepository(t *testing.T) {
 		line, column int
 		message      string
 	}{
-		"no data":                     {nil, "", config.Empty, 0, 0, "add key kopia"},
-		"no key kopia":                {map[string]string{"repo.json": `{"cacheLimitMB": 7}`}, "", config.Missing, 0, 0, "key kopia is missing, there is repo.json"},
-		"a blank value":               {map[string]string{"kopia": " \n"}, "", config.Empty, 0, 0, "key kopia is empty"},
-		"no JSON":                     {map[string]string{"kopia": "cacheLimitMB: 7"}, "", config.InvalidJSON, 1, 1, "invalid JSON"},
-		"a list":                      {map[string]string{"kopia": `[]`}, "kopia", config.WrongType, 1, 1, "got a list, want an object"},
-		"a limit of 0":                {map[string]string{"kopia": `{"cacheLimitMB": 0}`}, "kopia.cacheLimitMB", config.InvalidValue, 1, 18, "from 1"},
-		"a limit under 0, in quotes":  {map[string]string{"kopia": `{"cacheLimitMB": "-4"}`}, "kopia.cacheLimitMB", config.InvalidValue, 1, 18, "-4 is not an integer"},
-		"a limit with a unit":         {map[string]string{"kopia": `{"cacheLimitMB": "4Gi"}`}, "kopia.cacheLimitMB", config.InvalidValue, 1, 18, "4Gi is not an integer"},
-		"an empty limit":              {map[string]string{"kopia": `{"cacheLimitMB": ""}`}, "kopia.cacheLimitMB", config.InvalidValue, 1, 18, "is not an integer"},
-		"a limit that is a fraction":  {map[string]string{"kopia": `{"cacheLimitMB": 0.5}`}, "kopia.cacheLimitMB", config.InvalidValue, 1, 18, "0.5"},
-		"a limit that is an object":   {map[string]string{"kopia": `{"cacheLimitMB": {}}`}, "kopia.cacheLimitMB", config.WrongType, 1, 18, "got an object, want an unquoted integer"},
-		"the limit twice":             {map[string]string{"kopia": `{"cacheLimitMB": 1, "cacheLimitMB": 2}`}, "kopia.cacheLimitMB", config.DuplicateField, 1, 18, "2 times"},
-		"a typing error":              {map[string]string{"kopia": "{\n  \"cacheLimitMb\": 7}"}, "kopia.cacheLimitMb", config.UnknownField, 2, 19, "did you mean cacheLimitMB?"},
-		"a name that nobody has seen": {map[string]string{"kopia": `{"enableCompression": true}`}, "kopia.enableCompression", config.UnknownField, 1, 23, "known fields: cacheLimitMB or fullMaintenanceInterval"},
+		"no data":                    {nil, "", config.Empty, 0, 0, "add key kopia"},
+		"no key kopia":               {map[string]string{"repo.json": `{"cacheLimitMB": 7}`}, "", config.Missing, 0, 0, "key kopia is missing, there is repo.json"},
+		"a blank value":              {map[string]string{"kopia": " \n"}, "", config.Empty, 0, 0, "key kopia is empty"},
+		"no JSON":                    {map[string]string{"kopia": "cacheLimitMB: 7"}, "", config.InvalidJSON, 1, 1, "invalid JSON"},
+		"a list":                     {map[string]string{"kopia": `[]`}, "kopia", config.WrongType, 1, 1, "got a list, want an object"},
+		"a limit of 0":               {map[string]string{"kopia": `{"cacheLimitMB": 0}`}, "kopia.cacheLimitMB", config.InvalidValue, 1, 18, "from 1"},
+		"a limit under 0, in quotes": {map[string]string{"kopia": `{"cacheLimitMB": "-4"}`}, "kopia.cacheLimitMB", config.InvalidValue, 1, 18, "-4 is not an integer"},
+		"a limit with a unit":        {map[string]string{"kopia": `{"cacheLimitMB": "4Gi"}`}, "kopia.cacheLimitMB", config.InvalidValue, 1, 18, "4Gi is not an integer"},
+		"an empty limit":             {map[string]string{"kopia": `{"cacheLimitMB": ""}`}, "kopia.cacheLimitMB", config.InvalidValue, 1, 18, "is not an integer"},
+		"a limit that is a fraction": {map[string]string{"kopia": `{"cacheLimitMB": 0.5}`}, "kopia.cacheLimitMB", config.InvalidValue, 1, 18, "0.5"},
+		"a limit that is an object":  {map[string]string{"kopia": `{"cacheLimitMB": {}}`}, "kopia.cacheLimitMB", config.WrongType, 1, 18, "got an object, want an unquoted integer"},
+		"the limit twice":            {map[string]string{"kopia": `{"cacheLimitMB": 1, "cacheLimitMB": 2}`}, "kopia.cacheLimitMB", config.DuplicateField, 1, 18, "2 times"},
+		"a typing error":             {map[string]string{"kopia": "{\n  \"cacheLimitMb\": 7}"}, "kopia.cacheLimitMb", config.UnknownField, 2, 19, "did you mean cacheLimitMB?"},
+		"an unknown name":            {map[string]string{"kopia": `{"enableCompression": true}`}, "kopia.enableCompression", config.UnknownField, 1, 23, "known fields: cacheLimitMB or fullMaintenanceInterval"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			limit, problems := config.ParseRepository(test.data)

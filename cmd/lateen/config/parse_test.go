@@ -277,7 +277,7 @@ func TestParseLimitsTheNumberOfProblems(t *testing.T) {
 	got, problems := parse(text, nil)
 	require.Len(t, problems, 11)
 	require.Contains(t, problems[9].Message, "only the first 10")
-	require.Equal(t, config.SectionPriorityClassName, problems[10].Section, "other sections have their say")
+	require.Equal(t, config.SectionPriorityClassName, problems[10].Section, "other sections are reported too")
 	want := config.Defaults()
 	want.Movers.Labels = map[string]string{"c": "d"}
 	require.Equal(t, want, got)

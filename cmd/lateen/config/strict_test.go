@@ -47,7 +47,7 @@ func TestStrictConfigurationIncludesThePriorityClass(t *testing.T) {
 			for _, part := range append(test.message, "not starting because of --strict-config: priorityClassName") {
 				require.ErrorContains(t, err, part)
 			}
-			require.NotContains(t, err.Error(), "; priorityClassName", "it is said once")
+			require.NotContains(t, err.Error(), "; priorityClassName", "it is reported once")
 		})
 	}
 }
@@ -99,7 +99,7 @@ func TestLoadNamesTheMissingRBACRulesOfCopies(t *testing.T) {
 	})
 	got, err = config.Load(t.Context(), client, options(t), newHasty())
 	require.NoError(t, err)
-	require.Empty(t, got.Problems, "what nobody can review shows with the transfers")
+	require.Empty(t, got.Problems, "rules that cannot be reviewed cause no Problem")
 
 	client = installation(`{}`)
 	reviews(client, func(*authorizationv1.ResourceAttributes) bool { t.Error("nothing is copied"); return false })

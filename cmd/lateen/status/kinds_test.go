@@ -28,7 +28,7 @@ func TestEveryKindIsReadAndShown(t *testing.T) {
 		require.NoError(t, err)
 		require.IsType(t, object, examples[kind.CRD()], "no source reads %s", kind.CRD())
 		one := asTransfer(object)
-		require.NotNil(t, one, "no transfer is made of a %s", kind.GVK.Kind)
+		require.NotNil(t, one, "no transfer is read from a %s", kind.GVK.Kind)
 		require.Equal(t, kind.GVK.Kind, one.kind)
 		require.Equal(t, kind.ShortName, shortKind(one.kind))
 		of, err := ParseReference(kind.Resource + "/x")

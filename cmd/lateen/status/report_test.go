@@ -19,7 +19,7 @@ import (
 	"github.com/lateen-project/lateen/cmd/lateen/status"
 )
 
-var update = flag.Bool("update", false, "write the golden files anew")
+var update = flag.Bool("update", false, "write the golden files")
 
 const gib, mib = 1 << 30, 1 << 20
 
@@ -87,7 +87,7 @@ func TestReportsMatchTheGoldenFiles(t *testing.T) {
 			encoder := json.NewEncoder(&plain)
 			encoder.SetIndent("", "  ")
 			require.NoError(t, encoder.Encode(report))
-			require.NotContains(t, plain.String(), "null", "programs would have to tell it from an empty list")
+			require.NotContains(t, plain.String(), "null", "null and an empty list would differ for programs")
 			if name == "a busy cluster" {
 				golden(t, name+".json", plain.Bytes())
 			}

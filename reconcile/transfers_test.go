@@ -224,22 +224,6 @@ func (s *fixture) run(t *testing.T) {
 	require.Failf(t, "did not converge", "after %d steps: %+v, mover left: %v", most, s.backup.Status, s.Mover(testKey) != nil)
 }
 
-// followerFleet is a fleet of which this agent is not the coordinator.
-type followerFleet struct{}
-
-func (followerFleet) IsCoordinator() bool     { return false }
-func (followerFleet) Unavailable(string) bool { return false }
-func (followerFleet) RunsVelero(string) bool  { return false }
-func (followerFleet) Lost(string) bool        { return false }
-
-// coordinatorFleet is a fleet of which this agent is the coordinator. One node each has no agent, has Velero's, or is lost.
-type coordinatorFleet struct{ absent, veleros, lost string }
-
-func (coordinatorFleet) IsCoordinator() bool            { return true }
-func (l coordinatorFleet) Unavailable(node string) bool { return node == l.absent || node == l.lost }
-func (l coordinatorFleet) RunsVelero(node string) bool  { return node == l.veleros }
-func (l coordinatorFleet) Lost(node string) bool        { return node == l.lost }
-
 // noReports is a mover that reports nothing.
 type noReports struct{}
 

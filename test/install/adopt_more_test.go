@@ -105,7 +105,7 @@ func TestTransfersWithoutAMoverAreWarnedOf(t *testing.T) {
 	defer s.holds(uploads, "DataUpload", api.FinalizerData)()
 	phase(uploads, "Accepted")
 	reported := warned("--lateen-image=example.test/lateen:v1")
-	require.Contains(t, reported, "Warning: transfers without a mover: 1 datauploads Accepted, 1 podvolumebackups New: ")
+	require.Contains(t, reported, "Warning: transfers without a mover: 1 podvolumebackups New, 1 datauploads Accepted: ")
 	require.Contains(t, reported, "an Accepted transfer belongs to Velero's agent until that agent stops")
 
 	phase(uploads, "InProgress")

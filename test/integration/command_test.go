@@ -155,9 +155,9 @@ func TestCheckLooksUpWhatIsNamedInTheCluster(t *testing.T) {
 	require.Error(t, err)
 	require.Equal(t, 1, command.ProcessState.ExitCode(), "%s", reported)
 	for _, description := range []string{
-		"node-agent: ConfigMap " + s.Namespace + "/" + fixture.ConfigMap, `no PriorityClass "class-that-is-not-there"`,
+		"node-agent: ConfigMap " + s.Namespace + "/" + fixture.ConfigMap, `PriorityClass "class-that-is-not-there" does not exist`,
 		"none (see problem 1)", "3 on node " + s.node.Name(),
-		"repo-maintenance-job: neither the agents nor Velero's server name a ConfigMap",
+		"repo-maintenance-job: neither the agents nor Velero's server set",
 	} {
 		require.Contains(t, string(reported), description)
 	}

@@ -140,7 +140,7 @@ func TestAReadOnlyLocationHasNoMaintenance(t *testing.T) {
 	other := s.repository("app-elsewhere-kopia-b3c4d", func(r *velerov1.BackupRepository) { r.Spec.BackupStorageLocation = "elsewhere" })
 	s.start(maintains)
 	s.says("MaintenanceSkipped", "default is read-only")
-	s.says("MaintenanceSkipped", "there is no BackupStorageLocation elsewhere")
+	s.says("MaintenanceSkipped", "BackupStorageLocation elsewhere does not exist")
 	require.Empty(t, s.jobs())
 	s.accessMode(velerov1.BackupStorageLocationAccessModeReadWrite)
 	s.maintained(name, ran(1))

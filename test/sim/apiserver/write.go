@@ -160,16 +160,13 @@ func (s *Server) Update(plural, namespace, name, sub string, dry bool, alter fun
 	case apiequality.Semantic.DeepEqual(before.Object, now.Object), dry:
 		return now, nil
 	case now.GetDeletionTimestamp() != nil && len(now.GetFinalizers()) == 0 && ptrIs(now.GetDeletionGracePeriodSeconds(), 0):
-		s.replace(t, now)
-		return s.commit(t, now, nil), nil
+		s.commit(t, before, nil)
+		return now, nil // the event has the object of before, the answer its version
 	}
 	return s.commit(t, before, now), nil
 }
 
 func ptrIs(value *int64, want int64) bool { return value == nil || *value == want }
-
-// replace stores an object without an event: the deletion that follows has one.
-func (s *Server) replace(t *table, now *Object) { t.objects[now.Key()], t.order = now, nil }
 
 // validate rejects what changes an identity, and another version than the current one.
 func (t *table) validate(before, now *Object) error {

@@ -160,7 +160,7 @@ func (j *history) seePod(event watch.Event) error {
 	was := j.movers[pod.UID]
 	is := &mover{
 		name: pod.Name, owner: owner, node: pod.Spec.NodeName, acceptor: pod.Labels[api.LabelAcceptor], class: pod.Spec.PriorityClassName,
-		phase: pod.Status.Phase, succeeded: pod.Status.Phase == corev1.PodSucceeded, gone: event.Type == watch.Deleted,
+		phase: pod.Status.Phase, succeeded: pod.Status.Phase == corev1.PodSucceeded || was != nil && was.succeeded, gone: event.Type == watch.Deleted,
 		preempted: slices.ContainsFunc(pod.Status.Conditions, func(c corev1.PodCondition) bool {
 			return c.Type == corev1.DisruptionTarget && c.Reason == corev1.PodReasonPreemptionByScheduler
 		}),

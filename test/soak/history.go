@@ -160,7 +160,7 @@ func (j *history) seePod(event watch.Event) error {
 	was := j.movers[pod.UID]
 	is := &mover{
 		name: pod.Name, owner: owner, node: pod.Spec.NodeName, acceptor: pod.Labels[api.LabelAcceptor], class: pod.Spec.PriorityClassName,
-		phase: pod.Status.Phase, succeeded: pod.Status.Phase == corev1.PodSucceeded || was != nil && was.succeeded, gone: event.Type == watch.Deleted,
+		phase: pod.Status.Phase, succeeded: succeeded(pod), gone: event.Type == watch.Deleted,
 		preempted: slices.ContainsFunc(pod.Status.Conditions, func(c corev1.PodCondition) bool {
 			return c.Type == corev1.DisruptionTarget && c.Reason == corev1.PodReasonPreemptionByScheduler
 		}),
@@ -174,6 +174,14 @@ func (j *history) seePod(event watch.Event) error {
 		j.onlyOne(owner)
 	}
 	return nil
+}
+
+// succeeded tells whether the container of a mover ended well. Its pod may have Failed all the same: it was evicted at
+// that moment.
+func succeeded(pod *corev1.Pod) bool {
+	return slices.ContainsFunc(pod.Status.ContainerStatuses, func(c corev1.ContainerStatus) bool {
+		return c.State.Terminated != nil && c.State.Terminated.ExitCode == 0
+	})
 }
 
 // alive tells whether a mover can do something.

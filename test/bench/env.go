@@ -26,7 +26,7 @@ type env struct {
 	report
 	logs     string    // directory; "" means a temporary one
 	flags    []string  // more of them for every agent
-	progress io.Writer // told of each scenario
+	progress io.Writer // one line per scenario
 
 	plane        *cluster.Cluster
 	closing      []func() error

@@ -75,7 +75,7 @@ func (s *env) run(ctx context.Context, only string) (err error) {
 	ctx, cancel := context.WithTimeout(ctx, deadline)
 	defer cancel()
 	defer func() { err = errors.Join(err, s.close()) }()
-	if err := s.tell("begin"); err != nil {
+	if err := s.printLoad("begin"); err != nil {
 		return err
 	}
 	if err := s.open(ctx); err != nil {
@@ -90,7 +90,7 @@ func (s *env) run(ctx context.Context, only string) (err error) {
 		if err := s.play(ctx, scene); err != nil {
 			return fmt.Errorf("play scene %s: %w", scene.name, err)
 		}
-		if err := s.tell(scene.name + " is over"); err != nil {
+		if err := s.printLoad(scene.name + " ended"); err != nil {
 			return err
 		}
 	}
@@ -114,8 +114,8 @@ func (s *env) play(ctx context.Context, scene scenario) error {
 	return errors.Join(err, s.closeDownTo(before))
 }
 
-// tell reports what has happened, and how busy the machine is: other work on it spoils the figures.
-func (s *env) tell(what string) error {
+// printLoad prints what has happened, and how busy the machine is: other work on it spoils the figures.
+func (s *env) printLoad(what string) error {
 	average, err := loadAverage()
 	if err != nil {
 		return err

@@ -25,7 +25,7 @@ type jobs struct{}
 
 func (jobs) Run(context.Context, *corev1.Pod, node.Host) node.Result { return node.Result{} }
 
-// maintains tells whether the case is about maintenance.
+// maintains reports whether the case is about maintenance.
 func (c *Case) maintains() bool { return c.Kind == repository }
 
 // configureJobs writes the ConfigMap of maintenance jobs, whose pods are for the first node unless the case says otherwise.

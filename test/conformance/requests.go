@@ -128,7 +128,7 @@ func (s *scene) openLine(ctx context.Context, config *rest.Config, on *host) (*r
 	return through, nil
 }
 
-// happens does what happens before a request, and tells whether the request goes on.
+// happens does what happens before a request, and reports whether the request goes on.
 func (s *scene) happens(ctx context.Context, rule *Request, on *host, answer http.ResponseWriter) bool {
 	asker := on.run()
 	if err := s.takeAll(ctx, rule.Before); err != nil {

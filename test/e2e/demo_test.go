@@ -42,7 +42,7 @@ type demo struct {
 	tree  tree              // its volume
 }
 
-// TestDemo tells what it reads from the API and the agent's metrics, and checks it.
+// TestDemo prints what it reads from the API and the agent's metrics, and checks it.
 func TestDemo(t *testing.T) {
 	t.Parallel()
 	d := &demo{env: buildEnv(t, "velero"), T: t, began: time.Now()}

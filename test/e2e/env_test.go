@@ -27,7 +27,7 @@ const patience = 10 * time.Minute
 
 const (
 	nodeName  = "e2e-node"
-	jobConfig = "repo-maintenance-job" // a ConfigMap that Velero's server reads, and agents that are told to
+	jobConfig = "repo-maintenance-job" // a ConfigMap that Velero's server reads, and agents with --repo-maintenance-frequency
 	keptJobs  = 5
 	lowClass  = "e2e-low"
 	lowValue  = 10

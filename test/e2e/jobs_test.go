@@ -53,7 +53,7 @@ func (s *env) until(t *testing.T, repository *velerov1.BackupRepository, wanted 
 	return found
 }
 
-// looked returns when Velero's server is done with whatever it was told before: it has one worker for all repositories,
+// looked returns when Velero's server has handled all earlier requests: it has one worker for all repositories,
 // which has made this new one Ready.
 func (s *env) looked(t *testing.T, volumeNamespace string) *velerov1.BackupRepository {
 	t.Helper()
@@ -170,15 +170,15 @@ func (j *jobs) untilGone(t *testing.T, deleted *batchv1.Job) {
 	require.Failf(t, "the job is still there", "%s", deleted.Name)
 }
 
-// ofLateen tells whether Lateen has created a job.
+// ofLateen reports whether Lateen has created a job.
 func ofLateen(job *batchv1.Job) bool { return job.Annotations[api.AnnotationRepositoryUID] != "" }
 
-// maintains tells whether a job is one of a repository.
+// maintains reports whether a job is one of a repository.
 func maintains(job *batchv1.Job, repository *velerov1.BackupRepository) bool {
 	return job.Labels[api.LabelRepository] == objects.RepositoryLabel(repository.Name)
 }
 
-// has tells whether a repository remembers a job as a success.
+// has reports whether a repository remembers a job as a success.
 func has(repository *velerov1.BackupRepository, job *batchv1.Job) bool {
 	for _, run := range repository.Status.RecentMaintenance {
 		if run.StartTimestamp.Equal(&job.CreationTimestamp) && run.Result == velerov1.BackupRepositoryMaintenanceSucceeded {

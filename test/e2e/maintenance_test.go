@@ -26,7 +26,7 @@ func hourly(options *agent.Options) {
 	options.Flags.MaintenanceFrequency = time.Hour
 }
 
-// The first way to live beside Velero's server: it is told to wait for a year, and leaves alone what has not been
+// The first way to live beside Velero's server: it waits for a year, and leaves alone what has not been
 // maintained for two days.
 func TestAServerThatIsToWaitForAYearLeavesMaintenanceToLateen(t *testing.T) {
 	t.Parallel()

@@ -39,7 +39,7 @@ func (s *served) backedUp(t *testing.T) {
 	s.hasCompleted(t, "backup", backupName, string(ended.Status.Phase))
 }
 
-// isTerminal tells whether the server has nothing left to do for a backup or a restore: both have these phases.
+// isTerminal reports whether the server has nothing left to do for a backup or a restore: both have these phases.
 func isTerminal[Phase ~string](phase Phase) bool {
 	return slices.Contains([]Phase{"Completed", "PartiallyFailed", "Failed", "FailedValidation"}, phase)
 }

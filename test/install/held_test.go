@@ -49,7 +49,7 @@ func required(kind string) map[string]any {
 	}
 }
 
-func TestUninstallingSaysWhatIsHeldByWhomAndWhatToDo(t *testing.T) {
+func TestUninstallNamesTheFinalizerItsControllerAndTheRemedy(t *testing.T) {
 	tests := map[string]struct {
 		resource                  schema.GroupVersionResource
 		kind, finalizer, workload string

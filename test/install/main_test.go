@@ -12,7 +12,7 @@ import (
 // plane is the one control plane of this test binary; TestMain sets it.
 var plane *cluster.Cluster
 
-// Definitions are everybody's: those that were there before are nobody's to remove.
+// Definitions belong to the cluster: no test removes those that it did not create.
 func TestMain(m *testing.M) { os.Exit(fixture.Main(m, &plane)) }
 
 // soon bounds one wait.

@@ -19,7 +19,7 @@ import (
 	"github.com/lateen-project/lateen/test/testenv"
 )
 
-// acknowledged stands between movers and the API server: who says something that an agent writes down waits
+// acknowledged stands between movers and the API server: a mover that sends an Event waits
 // until that has happened, or until the transfer is over without it. How many writes an agent makes then does not
 // depend on who is faster.
 func acknowledged(s *env) transport.WrapperFunc {

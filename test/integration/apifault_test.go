@@ -19,7 +19,7 @@ type apiFault struct {
 	answer func(asked *http.Request, next http.RoundTripper) (*http.Response, error)
 }
 
-// meets tells whether a request can meet the fault: a read has nothing to be in conflict with.
+// meets reports whether a request can meet the fault: a read has nothing to be in conflict with.
 func (f apiFault) meets(what request) bool {
 	reads := what.verb == "get" || what.verb == "list" || what.verb == "watch"
 	return !reads || f.name != conflict

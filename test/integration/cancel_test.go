@@ -114,15 +114,15 @@ func TestADeletionIsACancelAndLeavesNothing(t *testing.T) {
 			phases := s.path(history, name, testenv.Gone)
 			require.Equal(t, testenv.Canceled, phases[len(phases)-2])
 			if at.phase == testenv.InProgress {
-				requireToldByOneUpdate(s, name)
+				requireOneCancelUpdate(s, name)
 			}
 		})
 	}
 }
 
-// requireToldByOneUpdate wants the mover to have been told of the cancel by exactly one update that says
+// requireOneCancelUpdate requires that exactly one update passed the cancel to the mover, which says
 // nothing else.
-func requireToldByOneUpdate(s *env, name string) {
+func requireOneCancelUpdate(s *env, name string) {
 	flips := s.requests(cluster.Query{Verbs: []string{"patch"}, Name: name}).Where(func(r cluster.Record) bool {
 		return containsAll(string(r.Body), `"cancel":true`)
 	})

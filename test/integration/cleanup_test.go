@@ -23,8 +23,8 @@ import (
 // impatient has agents report at once what a clean-up waits for.
 func impatient(options *agent.Options) { options.Limits.CleanUpWarning = 0 }
 
-// TestACleanUpThatWaitsForItsDriverSaysWhatToDo has drivers that lost the handle of a snapshot once it was handed over.
-func TestACleanUpThatWaitsForItsDriverSaysWhatToDo(t *testing.T) {
+// TestACleanUpThatWaitsForItsDriverReportsTheRemedy uses drivers that lost the handle of a snapshot once it was handed over.
+func TestACleanUpThatWaitsForItsDriverReportsTheRemedy(t *testing.T) {
 	t.Parallel()
 	for name, silent := range map[string]bool{"and says so": false, "and is silent": true} {
 		t.Run(name, func(t *testing.T) {

@@ -143,7 +143,7 @@ func (a *requestLog) since(number int) []string {
 	return slices.Clone(a.all[number:])
 }
 
-func TestAnAgentWithNothingToDoAsksForNothing(t *testing.T) {
+func TestAnIdleAgentSendsNoRequest(t *testing.T) {
 	f := newFleet(t, 50*time.Millisecond, 2)
 	v := f.volumes(csi.Options{})
 	f.configure(only(f.Nodes[0]))

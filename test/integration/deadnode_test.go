@@ -93,7 +93,7 @@ func (d *nodeLoss) begin() (name string) {
 	return name
 }
 
-// isLocal tells whether the volume is a pod's, which no other node has.
+// isLocal reports whether the volume is a pod's, which no other node has.
 func (d *nodeLoss) isLocal() bool {
 	return d.kind == testenv.PodVolumeBackup || d.kind == testenv.PodVolumeRestore
 }

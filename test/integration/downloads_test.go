@@ -161,7 +161,7 @@ func TestADownloadIsCanceledInWhicheverPhaseItIs(t *testing.T) {
 func TestAVolumeThatCannotBeDeliveredIsKeptAndNamed(t *testing.T) {
 	v := newEnv(t, 0).volumes(csi.Options{})
 	finish := v.work()
-	v.retries = true // orphans are looked for again and again
+	v.retries = true // the sweep lists continuously
 	sweep := make(sweepWatcher)
 	v.start(sweeps, fixture.Through(sweep.wrap))
 	name := v.download(v.target())

@@ -38,7 +38,7 @@ type env struct {
 	storageClass string            // of volumes and snapshots, once volumes was called
 	labels       map[string]string // of the nodes and of no other
 	refusal      bool              // the test took a right away, so a 403 is no fault
-	retries      bool              // the test has the agent try something again and again
+	retries      bool              // the test makes the agent retry
 	agents       atomic.Int32      // that were started
 }
 
@@ -243,7 +243,7 @@ func (s *env) moversMade(name string) int {
 
 // mostReads is how often an agent may read the same thing, be it the same pod in three steps that follow
 // each other, a claim before each step that cannot be taken back, or what is left of a snapshot when another part
-// of it is gone. Each further agent reads once what it needs at its start. Who polls reads more often.
+// of it is gone. Each further agent reads once what it needs at its start. An agent that polls reads more often.
 const mostReads = 5
 
 // checkRequests fails the test for every request that RBAC has denied, and for polling.

@@ -61,7 +61,7 @@ type call struct {
 
 func (c call) String() string { return fmt.Sprintf("%s number %d", c.request, c.ordinal) }
 
-// sure tells whether an agent makes the call whoever is faster. How often it reads an object depends on which of its caches
+// sure reports whether an agent makes the call whoever is faster. How often it reads an object depends on which of its caches
 // is faster.
 func (c call) sure() bool { return c.verb != "get" && c.verb != "list" }
 
@@ -143,7 +143,7 @@ func TestFaultsOfTheAPIServerChangeNothingInTheEnd(t *testing.T) {
 	})
 }
 
-// everyCall tells a story some times without a fault: what the agent asks in each, and how it ends.
+// everyCall runs a scenario several times without a fault. It returns the requests common to all runs, and the end.
 func everyCall(t *testing.T, reported scenario, runs int) (calls []call, end string) {
 	t.Helper()
 	return measured(t, runs, func(t *testing.T, notes *requestCounter) string {
@@ -155,7 +155,7 @@ func everyCall(t *testing.T, reported scenario, runs int) (calls []call, end str
 }
 
 // measured are the calls that each of some runs without a fault has made, and the end to which all of them come.
-func measured[End any](t *testing.T, runs int, tell func(t *testing.T, notes *requestCounter) End) (calls []call, end End) {
+func measured[End any](t *testing.T, runs int, run func(t *testing.T, notes *requestCounter) End) (calls []call, end End) {
 	t.Helper()
 	notes, ends := make([]*requestCounter, runs), make([]End, runs)
 	require.True(t, t.Run("without a fault", func(t *testing.T) {
@@ -163,7 +163,7 @@ func measured[End any](t *testing.T, runs int, tell func(t *testing.T, notes *re
 			notes[i] = &requestCounter{asked: map[request]int{}}
 			t.Run(fmt.Sprint("run ", i+1), func(t *testing.T) {
 				t.Parallel()
-				ends[i] = tell(t, notes[i])
+				ends[i] = run(t, notes[i])
 			})
 		}
 	}))
@@ -174,13 +174,13 @@ func measured[End any](t *testing.T, runs int, tell func(t *testing.T, notes *re
 	return notes[0].calls(), ends[0]
 }
 
-// strikes tells a story in which one request goes wrong. If that is a read that was not made this time, it tells it again.
-func strikes(t *testing.T, what injection, tell func(spoiler *injector)) {
+// strikes runs a scenario in which one request fails. It repeats the run if that request is a read that was not sent.
+func strikes(t *testing.T, what injection, run func(spoiler *injector)) {
 	t.Helper()
 	const tries = 8
 	for range tries {
 		spoiler := newInjector(what)
-		tell(spoiler)
+		run(spoiler)
 		if spoiler.hasStruck(t) {
 			return
 		}
@@ -189,7 +189,7 @@ func strikes(t *testing.T, what injection, tell func(spoiler *injector)) {
 	require.Failf(t, "nothing went wrong", "there was no %s", what.call)
 }
 
-// spoiled tells a story in which one request goes wrong, if it is made.
+// spoiled runs a scenario in which one request fails, if it is sent.
 func spoiled(t *testing.T, reported scenario, spoiler *injector) (end string) {
 	t.Helper()
 	s, around := reported.setUp(t)
@@ -224,8 +224,8 @@ func (s *injector) wrap(next http.RoundTripper) http.RoundTripper {
 	})
 }
 
-// hasStruck tells whether the mishap has happened. What an agent writes at its own pace, such as an Event, may come after the
-// end of a story.
+// hasStruck reports whether the fault has fired. What an agent writes at its own pace, such as an Event, may come after the
+// end of a scenario.
 func (s *injector) hasStruck(t *testing.T) bool {
 	t.Helper()
 	select {

@@ -14,7 +14,7 @@ import (
 	"github.com/lateen-project/lateen/test/testenv"
 )
 
-// handleOwner looks, after every single write of an agent, at who has the handle of a snapshot.
+// handleOwner checks after every write of an agent which contents have the handle of a snapshot.
 type handleOwner struct {
 	*env
 	original string // content
@@ -85,7 +85,7 @@ func (c *handleOwner) look(after string) {
 	}
 }
 
-// ended tells whether the snapshot is needed no more: its transfer is over, which stays so.
+// ended reports whether the snapshot is no longer needed: its transfer is terminal.
 func (c *handleOwner) ended() (bool, error) {
 	c.lock.Lock()
 	defer c.lock.Unlock()
@@ -100,7 +100,7 @@ func (c *handleOwner) ended() (bool, error) {
 	return seen.Status.Phase.Ended(), nil
 }
 
-// has tells whether a content has the handle, or is about to.
+// has reports whether a content has the handle, or is about to.
 func (c *handleOwner) has(content *snapshotv1.VolumeSnapshotContent) bool {
 	source, status := content.Spec.Source.SnapshotHandle, content.Status
 	return source != nil && *source == c.handle || status != nil && status.SnapshotHandle != nil && *status.SnapshotHandle == c.handle

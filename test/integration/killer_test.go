@@ -53,7 +53,7 @@ func (k *killer) wrap(next http.RoundTripper) http.RoundTripper {
 	})
 }
 
-// count tells whether the agent is dead, or dies by this request.
+// count reports whether the agent is dead, or dies by this request.
 func (k *killer) count(request *http.Request) (dead, strike bool) {
 	k.lock.Lock()
 	defer k.lock.Unlock()
@@ -111,7 +111,7 @@ func TestAnAgentThatIsKilledAtAnyWriteLosesNothing(t *testing.T) {
 	})
 }
 
-// withoutFault tells a story without a fault: how many writes the agent makes, Events and the Lease left out,
+// withoutFault runs a scenario without a fault: how many writes the agent makes, Events and the Lease left out,
 // and how it ends.
 func withoutFault(t *testing.T, reported scenario) (writes int, end string) {
 	t.Helper()
@@ -129,7 +129,7 @@ func withoutFault(t *testing.T, reported scenario) (writes int, end string) {
 	return writes, end
 }
 
-// killedAt tells a story in which the first agent is killed at a write and a second one takes over.
+// killedAt runs a scenario in which the first agent is killed at a write and a second one takes over.
 func killedAt(t *testing.T, reported scenario, at killPoint) (end string) {
 	t.Helper()
 	t.Parallel()

@@ -13,7 +13,7 @@ import (
 	"github.com/lateen-project/lateen/test/testenv"
 )
 
-// A kubelet is updated or crashes, and comes back; containers do not need it. What it has not told yet is not lost.
+// A kubelet is updated or crashes, and comes back; containers do not need it. What it has not reported yet is not lost.
 func TestATransferOutlivesARestartOfTheKubelet(t *testing.T) {
 	t.Parallel()
 	for name, test := range map[string]struct {

@@ -34,7 +34,7 @@ func (s *env) leftovers() []leftover {
 	}
 }
 
-// isOf tells whether an object of the whole cluster is bound to one in a namespace.
+// isOf reports whether an object of the whole cluster is bound to one in a namespace.
 func (s *env) isOf(reference, namespace string) func(*unstructured.Unstructured) bool {
 	return func(bound *unstructured.Unstructured) bool {
 		to, _, err := unstructured.NestedString(bound.Object, "spec", reference, "namespace")

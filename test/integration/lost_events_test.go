@@ -17,7 +17,7 @@ import (
 	"github.com/lateen-project/lateen/test/fixture"
 )
 
-// eventDropper makes the first watch of each resource lose what happens: after some events nothing is heard for a while,
+// eventDropper makes the first watch of each resource lose events: after some events it delivers nothing for a while,
 // and then the watch ends with 410 Gone, so that the agent sees what has become of everything and not how.
 type eventDropper struct {
 	lets  int           // events that get through before
@@ -50,7 +50,7 @@ func (b *eventDropper) wrap(next http.RoundTripper) http.RoundTripper {
 	})
 }
 
-// first tells whether nobody has watched a resource before.
+// first reports whether this is the first watch of a resource.
 func (b *eventDropper) first(resource string) bool {
 	b.lock.Lock()
 	defer b.lock.Unlock()
@@ -64,7 +64,7 @@ func (b *eventDropper) went(resource string) {
 	b.lost[resource] = true
 }
 
-// blinded tells whether events of a resource were lost.
+// blinded reports whether events of a resource were lost.
 func (b *eventDropper) blinded(resource string) bool {
 	b.lock.Lock()
 	defer b.lock.Unlock()
@@ -117,7 +117,7 @@ func TestEventsThatAreLostOrMergedChangeNothingInTheEnd(t *testing.T) {
 	})
 }
 
-// withLostEvents tells a story in which the agent does not hear everything.
+// withLostEvents runs a scenario in which the agent does not receive every event.
 func withLostEvents(t *testing.T, reported scenario, lets int) (end string) {
 	t.Helper()
 	s, around := reported.setUp(t)

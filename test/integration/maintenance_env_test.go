@@ -53,7 +53,7 @@ func (s *env) jobsEnd(result node.Result, times int) {
 	s.node.Faults.Add(node.Fault{Match: s.ofMaintenance, Times: times, Ends: &result})
 }
 
-// ofMaintenance tells whether a pod is that of a maintenance job of this environment.
+// ofMaintenance reports whether a pod is that of a maintenance job of this environment.
 func (s *env) ofMaintenance(pod *corev1.Pod) bool {
 	return pod.Namespace == s.Namespace && pod.Labels[api.LabelRepository] != ""
 }
@@ -84,7 +84,7 @@ func (s *env) maintained(name string, wanted func(*velerov1.BackupRepository) bo
 	return waitFor(s, s.Repositories(), testenv.Named(name), wanted)
 }
 
-// ran tells whether a repository has so many runs in its history.
+// ran reports whether a repository has so many runs in its history.
 func ran(runs int) func(*velerov1.BackupRepository) bool {
 	return func(r *velerov1.BackupRepository) bool { return len(r.Status.RecentMaintenance) >= runs }
 }

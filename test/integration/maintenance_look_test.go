@@ -43,7 +43,7 @@ func (s *env) jobsAtOnce(ctx context.Context, jobs watch.Interface) (most, mostO
 	}
 }
 
-// watchJobs follows the maintenance jobs of an environment. What it returns is called in the end, and tells the most that were
+// watchJobs follows the maintenance jobs of an environment. What it returns is called in the end, and returns the most that were
 // unfinished at once, in all and of one repository.
 func (s *env) watchJobs() (seen func() (most, mostOfOne int)) {
 	ctx, stop := context.WithCancel(s.Context())

@@ -55,7 +55,7 @@ func TestATransferEndsWhenTheNamespaceOfItsApplicationIsDeleted(t *testing.T) {
 	}
 }
 
-// An agent loses its rights, its Lease and its Events with its namespace. It does not hurry then, and ends when it is told to. A
+// An agent loses its rights, its Lease and its Events with its namespace. It does not retry in a hot loop then, and stops on request. A
 // transfer may keep its finalizer, since nobody may write any more: without that the namespace goes, and all else with it.
 func TestAnAgentWhoseNamespaceIsDeletedIdles(t *testing.T) {
 	t.Parallel()

@@ -24,7 +24,7 @@ import (
 // vanished is the UID of no resource.
 const vanished = types.UID("5f0f3f4e-0000-4000-8000-000000000000")
 
-// sweeps has the coordinator look for orphans again and again; what is older than a second can be one.
+// sweeps makes the coordinator sweep continuously; objects older than a second can be orphans.
 func sweeps(options *agent.Options) {
 	options.OrphanAge, options.OrphanSweep = time.Second, 200*time.Millisecond
 }
@@ -138,7 +138,7 @@ func (l sweepWatcher) wrap(next http.RoundTripper) http.RoundTripper {
 	})
 }
 
-// isSweep tells whether a request is the list of claims by which a coordinator looks for orphans.
+// isSweep reports whether a request is the list of claims by which a coordinator looks for orphans.
 func isSweep(uri string) bool {
 	return strings.Contains(uri, "/persistentvolumeclaims?") && strings.Contains(uri, "lateen.dev%2Fkept")
 }

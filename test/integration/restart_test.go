@@ -53,7 +53,7 @@ func TestAPodOfAnotherOwnerIsLeftAlone(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			s := newEnv(t, 50*time.Millisecond)
 			s.retries = true                               // to make the mover
-			s.podOfMover(metav1.ObjectMeta{Name: "taken"}) // of nobody whom an agent knows
+			s.podOfMover(metav1.ObjectMeta{Name: "taken"}) // without an owner that an agent knows
 			refused := make(chan struct{}, 1)
 			r := s.start(fixture.Through(noticing(http.StatusConflict, refused)))
 			name := s.transfer(func(b *velerov1.PodVolumeBackup) { b.Name, b.GenerateName = "taken", "" })

@@ -135,7 +135,7 @@ func TestASecondMoverOfAPodWorksAlone(t *testing.T) {
 			other = at
 		}
 	}
-	require.Greater(t, restarted, other, "its second mover was told to start while the other volume was restored")
+	require.Greater(t, restarted, other, "its second mover started while the other volume was restored")
 	require.Equal(t, 2, s.moversMade(names[0]))
 	_, err = s.WaitPod(s.soon(), s.Apps, target.Name, testenv.Ready)
 	require.NoError(t, err)

@@ -32,7 +32,7 @@ func (j checkedTests) Run() int {
 	return code
 }
 
-// all says that no test was left out. Of a part of them one cannot tell which rights nobody needs.
+// all reports that no test was left out. A part of the tests does not show which rights are unused.
 func all() bool {
 	given := func(name string) bool { return flag.Lookup(name).Value.String() != flag.Lookup(name).DefValue }
 	return !slices.ContainsFunc([]string{"test.run", "test.skip", "test.list", "test.short"}, given)

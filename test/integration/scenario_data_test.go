@@ -26,7 +26,7 @@ func (s *env) uploading(around *workload, claim string) {
 		require.Equal(s, 1, s.Driver.Deletions(handle), "of the snapshot by the driver")
 		require.NotContains(s, s.Driver.Handles(), handle)
 		require.Contains(s, s.Driver.Volumes(), s.handleOf(source), "the source")
-		require.NotZero(s, guard.checked(), "nobody has looked after the snapshot")
+		require.NotZero(s, guard.checked(), "the owner of the snapshot was never checked")
 	}
 }
 
@@ -65,6 +65,6 @@ func (s *env) alone(around *workload) {
 	also := around.after
 	around.after = func(ended *testenv.Transfer) {
 		also(ended)
-		require.LessOrEqual(s, len(s.Driver.Volumes()), 1, "volumes of nobody are left")
+		require.LessOrEqual(s, len(s.Driver.Volumes()), 1, "volumes without an owner are left")
 	}
 }

@@ -36,7 +36,7 @@ func sample[T any](random *rand.Rand, all []T, count int) []T {
 	return picked[:min(count, len(picked))]
 }
 
-// outcome is how a story ends.
+// outcome is how a scenario ends.
 type outcome string
 
 const (
@@ -95,7 +95,7 @@ func (reported scenario) phase() testenv.Phase {
 	}
 }
 
-// setUp builds an environment on which the story can be told.
+// setUp builds an environment in which the scenario can run.
 func (reported scenario) setUp(t *testing.T) (*env, *workload) {
 	t.Helper()
 	takes := 50 * time.Millisecond
@@ -113,7 +113,7 @@ func (reported scenario) setUp(t *testing.T) (*env, *workload) {
 	return s, s.workload(reported.kind)
 }
 
-// run returns how the story of a transfer ends.
+// run returns how the scenario of a transfer ends.
 func (reported scenario) run(s *env, around *workload, name string) string {
 	if reported.outcome == canceled {
 		around.moves(name)

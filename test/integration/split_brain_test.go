@@ -19,7 +19,7 @@ import (
 	"github.com/lateen-project/lateen/test/testenv"
 )
 
-// isolated is an agent that at some time hears nothing of the Lease any more.
+// isolated is an agent that from some time on receives no event of the Lease.
 type isolated struct {
 	now   atomic.Bool
 	once  sync.Once
@@ -47,7 +47,7 @@ func (d *isolated) wrap(next http.RoundTripper) http.RoundTripper {
 	})
 }
 
-// isolatedBody is an answer of which no more is heard; it may be a watch.
+// isolatedBody is a response that delivers nothing more; it may be a watch.
 type isolatedBody struct {
 	io.ReadCloser
 	isolated *isolated

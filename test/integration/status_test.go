@@ -199,9 +199,9 @@ func TestStatusSaysWhatEachTransferWaitsFor(t *testing.T) {
 		require.Contains(t, reported, description)
 	}
 	require.Contains(t, v.prints(viewer, "explain", "du/"+upload), "the array is full")
-	story := v.prints(viewer, "explain", "pvb/"+prepared)
+	timeline := v.prints(viewer, "explain", "pvb/"+prepared)
 	for _, description := range []string{"accepted by the agent of " + v.node.Name(), "mover pod scheduled to", "Waiting: no free slot on", "loadConcurrency"} {
-		require.Contains(t, story, description)
+		require.Contains(t, timeline, description)
 	}
 	unknown := v.look(v.soon(), viewer, "explain", "dd/"+prepared)
 	complain, err := unknown.CombinedOutput()
@@ -230,8 +230,8 @@ func TestStatusShowsWhatItMaySee(t *testing.T) {
 	watched.interrupt()
 	require.Contains(t, s.prints(viewer, "status"), "pods in "+s.Apps+": not allowed to list or watch them")
 	require.Contains(t, s.prints(viewer, "explain", "pvb/"+refused), "Now: Failed: uploader restic is not supported by Lateen")
-	story := s.prints(viewer, "explain", "podvolumebackups/"+large)
+	timeline := s.prints(viewer, "explain", "podvolumebackups/"+large)
 	for _, description := range []string{"FailedScheduling", "Waiting: pod unschedulable", "fails at", "podResources"} {
-		require.Contains(t, story, description)
+		require.Contains(t, timeline, description)
 	}
 }

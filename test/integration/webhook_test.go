@@ -144,7 +144,7 @@ func (s *env) removing(remove func(context.Context, string, metav1.DeleteOptions
 	return once
 }
 
-// webhookInForce returns when the API server asks the webhook, which it hears of by a watch.
+// webhookInForce returns when the API server calls the webhook, which it learns from a watch.
 func (s *env) webhookInForce() {
 	probe := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "probe", Labels: s.ours().MatchLabels}}
 	s.inForce(func() error {
@@ -156,7 +156,7 @@ func (s *env) webhookInForce() {
 // inForce tries something until the API server refuses it.
 func (s *env) inForce(try func() error) { require.NoError(s, untilRefused(s.soon(), try)) }
 
-// untilRefused returns nil once the API server refuses what is tried: nothing else tells that a rule has got there.
+// untilRefused returns nil once the API server rejects the attempt: no other signal shows that a rule is in force.
 func untilRefused(ctx context.Context, try func() error) error {
 	ticker := time.NewTicker(20 * time.Millisecond)
 	defer ticker.Stop()

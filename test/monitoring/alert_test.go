@@ -66,7 +66,7 @@ func TestAClassThatIsNotThereIsToldOfUntilItIs(t *testing.T) {
 	class := map[string]string{"alertname": "LateenPriorityClassNotInForce", "consumer": "data-mover", "reason": "not_found", "severity": "warning"}
 	inForce := map[string]string{"alertname": scrapedClass, "effective": s.class}
 
-	// No agent runs: nothing can be told of the class but that.
+	// No agent runs: no more is known about the class.
 	p.await(t, true, unreadable)
 	found, _ := p.with(class)
 	require.Nil(t, found)

@@ -29,20 +29,20 @@ import (
 	"github.com/lateen-project/lateen/test/testenv"
 )
 
-// alert is what Prometheus tells an Alertmanager (its API v2).
+// alert is what Prometheus sends to an Alertmanager (its API v2).
 type alert struct {
 	Labels      map[string]string `json:"labels"`
 	Annotations map[string]string `json:"annotations"`
-	EndsAt      time.Time         `json:"endsAt"` // unless it is told again; in the past if it is over
+	EndsAt      time.Time         `json:"endsAt"` // unless it is sent again; in the past if it is resolved
 
-	firing bool // when it was told
+	firing bool // when it was received
 }
 
-// alertmanager takes in what Prometheus tells, so that a test need not ask for it.
+// alertmanager records what Prometheus sends, so that a test need not poll.
 type alertmanager struct {
 	lock  sync.Mutex
 	known []alert
-	news  chan struct{} // closed and made anew when something is told
+	news  chan struct{} // closed and made anew when an alert is received
 }
 
 func (a *alertmanager) ServeHTTP(w http.ResponseWriter, request *http.Request) {
@@ -107,7 +107,7 @@ func (a *alertmanager) await(t *testing.T, firing bool, labels map[string]string
 		select {
 		case <-news:
 		case <-ctx.Done():
-			require.Failf(t, "Prometheus does not tell it", "firing %v, of %v; it told %v", firing, labels, a.all())
+			require.Failf(t, "Prometheus does not send it", "firing %v, of %v; it sent %v", firing, labels, a.all())
 		}
 	}
 }
@@ -116,7 +116,7 @@ func (a *alertmanager) await(t *testing.T, firing bool, labels map[string]string
 // that all others of the group have been evaluated with the same series when it fires.
 const scrapedClass = "ScrapedClass"
 
-// prometheus is one that scrapes an agent, whichever runs at the time, and tells what the rules make of it. Alerts fire
+// prometheus is one that scrapes an agent, whichever runs at the time, and evaluates the rules. Alerts fire
 // at once: the rules are those of the PrometheusRule without what they wait (for).
 type prometheus struct {
 	alertmanager
@@ -151,7 +151,7 @@ func startPrometheus(t *testing.T) *prometheus {
 	require.NoError(t, err)
 	config := filepath.Join(dir, "prometheus.yaml")
 	require.NoError(t, os.WriteFile(config, text, 0o600))
-	// An alert that fires before Prometheus has found the Alertmanager reaches it when it is told again.
+	// An alert that fires before Prometheus has found the Alertmanager reaches it when it is sent again.
 	p.url = "http://" + launch(t, "--config.file="+config, "--storage.tsdb.path="+filepath.Join(dir, "data"),
 		"--web.listen-address=127.0.0.1:0", "--rules.alert.resend-delay=1s")
 	return p

@@ -11,7 +11,7 @@ import (
 	"strings"
 )
 
-// Addresses of the nodes' networks, which nobody else can reach. The worker is behind a link of its own.
+// Addresses of the nodes' networks, which no other process can reach. The worker is behind a link of its own.
 const (
 	nodeName      = "node"
 	nodeAddress   = "10.10.0.1"

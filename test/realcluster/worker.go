@@ -19,7 +19,7 @@ import (
 
 // worker is a second node, in namespaces and a cgroup within those of the first. It is off until it is revived for the first
 // time. It has no control plane, so it can die: killed, it has lost its power, and what is on its disk stays; frozen, it is
-// a node of which nothing is heard, and whose processes have not ended.
+// a node that does not answer, and whose processes have not ended.
 type worker struct {
 	machine *machine // the node that it is linked to
 	lock    sync.Mutex

@@ -51,7 +51,7 @@ func (g *gate) pass(ctx context.Context, p *parked) (*http.Response, error) {
 	g.lock.Lock()
 	g.parked = append(g.parked, p)
 	g.lock.Unlock()
-	g.wake()
+	g.signal()
 	select {
 	case end := <-p.let:
 		return end.response, end.err
@@ -61,8 +61,8 @@ func (g *gate) pass(ctx context.Context, p *parked) (*http.Response, error) {
 	}
 }
 
-// wake ends the sleep of the scheduler.
-func (g *gate) wake() {
+// signal ends the sleep of the scheduler.
+func (g *gate) signal() {
 	select {
 	case g.arrived <- struct{}{}:
 	default:

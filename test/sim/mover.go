@@ -78,18 +78,18 @@ func (s *Simulation) movement(m *mover) (all []choice) {
 	const reports = 2
 	switch {
 	case !m.begun && view.phase == "InProgress":
-		act("begins", often, func() { m.begun = true; s.tell(m, "Data-Path-Started", "Data path started") })
+		act("begins", often, func() { m.begun = true; s.sendEvent(m, "Data-Path-Started", "Data path started") })
 	case !m.begun:
 	case view.cancel:
 		act("cancels", often, func() {
-			s.tell(m, "Data-Path-Canceled", "Data path canceled")
+			s.sendEvent(m, "Data-Path-Canceled", "Data path canceled")
 			m.result = &result{code: 1, message: "Failed to run data path service: data path is canceled"}
 		})
 	default:
 		if m.reports < reports {
 			act("reports", often/4, func() {
 				m.reports++
-				s.tell(m, "Data-Path-Progress", fmt.Sprintf(`{"totalBytes":1000,"doneBytes":%d}`, 300*m.reports))
+				s.sendEvent(m, "Data-Path-Progress", fmt.Sprintf(`{"totalBytes":1000,"doneBytes":%d}`, 300*m.reports))
 			})
 		}
 		act("finishes", often/4, func() { s.finish(m) })
@@ -97,8 +97,8 @@ func (s *Simulation) movement(m *mover) (all []choice) {
 	return all
 }
 
-// tell sends or updates the Event of a reason.
-func (s *Simulation) tell(m *mover, reason, message string) {
+// sendEvent sends or updates the Event of a reason.
+func (s *Simulation) sendEvent(m *mover, reason, message string) {
 	if name := m.events[reason]; name != "" {
 		if event := s.api.Get("events", veleroNamespace, name); event != nil {
 			s.patch("events", event, map[string]any{"message": message, "count": apiserver.As[corev1.Event](event).Count + 1, "lastTimestamp": s.now()})
@@ -132,7 +132,7 @@ func (s *Simulation) finish(m *mover) {
 	if m.kind == Restore || m.kind == Download {
 		message = fmt.Sprintf(`{"target":%s,"totalBytes":1000}`, volume)
 	}
-	s.tell(m, "Data-Path-Completed", message)
+	s.sendEvent(m, "Data-Path-Completed", message)
 	m.result = &result{message: message}
 }
 

@@ -59,7 +59,7 @@ func (q *queue) Add(key string) {
 	defer q.lock.Unlock()
 	if !q.closed && !slices.Contains(q.granted, key) {
 		q.waiting[key] = true
-		q.gate.wake()
+		q.gate.signal()
 	}
 }
 
@@ -90,7 +90,7 @@ func (q *queue) Done(key string) {
 	q.lock.Lock()
 	defer q.lock.Unlock()
 	delete(q.working, key)
-	q.gate.wake()
+	q.gate.signal()
 }
 
 // ShutDown lets Get return.

@@ -26,7 +26,7 @@ import (
 	"github.com/lateen-project/lateen/test/testenv"
 )
 
-// maxViolations is how many broken promises are told.
+// maxViolations is how many broken promises are printed.
 const maxViolations = 20
 
 // history keeps what becomes of transfers and movers, event by event, and which promises were broken.
@@ -176,7 +176,7 @@ func (j *history) seePod(event watch.Event) error {
 	return nil
 }
 
-// succeeded tells whether the container of a mover ended well. Its pod may have Failed all the same: it was evicted at
+// succeeded reports whether the container of a mover ended well. Its pod may have Failed all the same: it was evicted at
 // that moment.
 func succeeded(pod *corev1.Pod) bool {
 	return slices.ContainsFunc(pod.Status.ContainerStatuses, func(c corev1.ContainerStatus) bool {
@@ -184,7 +184,7 @@ func succeeded(pod *corev1.Pod) bool {
 	})
 }
 
-// alive tells whether a mover can do something.
+// alive reports whether a mover can do something.
 func (m *mover) alive() bool {
 	return !m.gone && m.phase != corev1.PodSucceeded && m.phase != corev1.PodFailed
 }

@@ -91,7 +91,7 @@ func (l *proxy) wrap(next http.RoundTripper) http.RoundTripper {
 	})
 }
 
-// admit tells whether a request gets on its way, and whether it is the agent's last.
+// admit reports whether a request gets on its way, and whether it is the agent's last.
 func (l *proxy) admit(request *http.Request) (lethal fault, err error) {
 	l.lock.Lock()
 	defer l.lock.Unlock()
@@ -223,7 +223,7 @@ func (l *proxy) watch(request *http.Request, next http.RoundTripper) (*http.Resp
 	return response, nil
 }
 
-// watchBody is told of its end.
+// watchBody reports its end.
 type watchBody struct {
 	io.ReadCloser
 	closed func()
@@ -252,7 +252,7 @@ func discard(response *http.Response) {
 	}
 }
 
-// diedByPod tells whether the last that the agent did was to create a pod.
+// diedByPod reports whether the last request of the agent created a pod.
 func (l *proxy) diedByPod() bool {
 	l.lock.Lock()
 	defer l.lock.Unlock()

@@ -47,7 +47,7 @@ func (s *env) newRound(number int, length time.Duration) *round {
 	}
 }
 
-// String tells what there was of it.
+// String summarizes the round.
 func (r *round) String() string {
 	return fmt.Sprintf("%s  round %d: %d transfers, %s of faults, settled %s after it", r.ended.Format(time.TimeOnly),
 		r.number, r.count, r.calmed.Sub(r.began).Round(time.Second), r.ended.Sub(r.calmed).Round(time.Second/10))

@@ -58,7 +58,7 @@ func (s *env) checkSnapshotUnneeded(ctx context.Context, call csi.Call) {
 	}
 }
 
-// hasVolume tells whether the driver has the bytes of a volume.
+// hasVolume reports whether the driver has the bytes of a volume.
 func (s *env) hasVolume(volume *corev1.PersistentVolume) bool {
 	return volume.Spec.CSI != nil && slices.Contains(s.Driver.Volumes(), volume.Spec.CSI.VolumeHandle)
 }

@@ -85,7 +85,7 @@ func named(record cluster.Record) string {
 	return name
 }
 
-// onlyProgress tells a patch that changes status.progress alone.
+// onlyProgress reports whether a patch changes status.progress alone.
 func onlyProgress(record cluster.Record) bool {
 	var body struct {
 		Status map[string]json.RawMessage `json:"status"`

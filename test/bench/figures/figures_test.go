@@ -19,13 +19,13 @@ const (
 	completed  = testenv.Completed
 )
 
-// at is a moment of the story below, in seconds.
+// at is a moment of the fixture below, in seconds.
 func at(seconds float64) time.Time {
 	return time.Unix(1000, 0).Add(time.Duration(seconds * float64(time.Second)))
 }
 
-// story is three backups on a node with two slots: a and b at once, then c in the slot of b.
-func story() []testenv.Transition {
+// backups is three backups on a node with two slots: a and b at once, then c in the slot of b.
+func backups() []testenv.Transition {
 	moment := func(seconds float64, name string, to testenv.Phase) testenv.Transition {
 		return testenv.Transition{Name: name, To: to, At: at(seconds)}
 	}
@@ -39,7 +39,7 @@ func story() []testenv.Transition {
 }
 
 func TestThroughputIsWhatTheWatchSaw(t *testing.T) {
-	measured := figures.Measure(story(), 2)
+	measured := figures.Measure(backups(), 2)
 	require.Equal(t, 3, measured.Completed)
 	require.Equal(t, 10*time.Second, measured.Makespan)
 	require.Equal(t, 2, measured.MostAtOnce)
@@ -51,11 +51,11 @@ func TestThroughputIsWhatTheWatchSaw(t *testing.T) {
 
 func TestTurnoverIsFromTheEndOfAMoverToWhoeverTakesItsSlot(t *testing.T) {
 	ends := []time.Time{at(7.5), at(3.75), at(9.5)} // in any order
-	require.Equal(t, []time.Duration{750 * time.Millisecond}, figures.Turnovers(story(), ends, 2))
+	require.Equal(t, []time.Duration{750 * time.Millisecond}, figures.Turnovers(backups(), ends, 2))
 }
 
 func TestTurnoverIsNotCountedWhileNobodyCouldBegin(t *testing.T) {
-	require.Empty(t, figures.Turnovers(story(), []time.Time{at(0.5)}, 2))
+	require.Empty(t, figures.Turnovers(backups(), []time.Time{at(0.5)}, 2))
 }
 
 func TestPercentile(t *testing.T) {

@@ -30,7 +30,7 @@ type play struct {
 	traps   bool        // it ends with 143 at SIGTERM, which otherwise it ignores
 	release bool        // it ends by itself
 	change  func(*corev1.Pod)
-	fault   *node.Fault // what the simulator needs to be told of the change
+	fault   *node.Fault // the same change on the simulator
 	act     func(context.Context, kubernetes.Interface) error
 	until   string // it is acted upon when a line of what was seen contains this; "": when it runs
 }
@@ -154,7 +154,7 @@ func (p play) seen(ctx context.Context, t *testing.T, config *rest.Config, on st
 	return nil
 }
 
-// comparable leaves out what the simulator spares itself, as nobody has ever decided by it: that a pod which then runs is being
+// comparable leaves out what the simulator omits, because no agent depends on it: that a pod which then runs is being
 // created, and that a container has ended before its pod has.
 func (p play) comparable(lines []string) []string {
 	return slices.DeleteFunc(lines, func(line string) bool {

@@ -122,7 +122,7 @@ func (w *Watch) Deliver() {
 	w.frames <- frame.Bytes()
 }
 
-// Bookmark tells the client the current revision. It does nothing if events are due or the client wants none.
+// Bookmark sends the client the current revision. It does nothing if events are due or the client wants none.
 func (w *Watch) Bookmark() bool {
 	if !w.bookmark || w.Next() != "" || w.sent == w.server.revision {
 		return false

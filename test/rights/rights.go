@@ -63,6 +63,10 @@ func grants(rules []rbacv1.PolicyRule, elsewhere bool) []Grant {
 	return all
 }
 
+// fallback are the verbs that a request of a verb falls back to, so that an account with the one needs the other even if
+// no test made the API server refuse: an informer lists where the API server cannot stream the list in a watch (KEP-3157).
+var fallback = map[string][]string{"watch": {"list"}}
+
 // Unused are the grants that no request of a ServiceAccount called account has used, in whichever namespace it lives.
 // What became of a request that was allowed does not matter.
 func Unused(grants []Grant, account string, requests cluster.Records) []Grant {
@@ -78,9 +82,13 @@ func Unused(grants []Grant, account string, requests cluster.Records) []Grant {
 		if request.Subresource != "" {
 			grant.Resource += "/" + request.Subresource
 		}
-		used[grant] = true
-		grant.Name = request.Name
-		used[grant] = true
+		for _, verb := range append(fallback[grant.Verb], grant.Verb) {
+			grant.Verb = verb
+			used[grant] = true
+			named := grant
+			named.Name = request.Name
+			used[named] = true
+		}
 	}
 	return slices.DeleteFunc(slices.Clone(grants), func(grant Grant) bool { return used[grant] })
 }

@@ -53,6 +53,14 @@ func TestARightIsUsedWhereItIsGiven(t *testing.T) {
 			role: []rbacv1.PolicyRule{rule("pods/log", "get")}, requests: cluster.Records{allowed("get", "pods", "velero", "a")},
 			unused: []string{"get pods/log in the agents' namespace"},
 		},
+		"a watch needs the right to list": {
+			role: []rbacv1.PolicyRule{rule("nodes", "get", "list", "watch")}, requests: cluster.Records{allowed("watch", "nodes", "velero", "")},
+			unused: []string{"get nodes in the agents' namespace"},
+		},
+		"a list needs no right to watch": {
+			role: []rbacv1.PolicyRule{rule("nodes", "list", "watch")}, requests: cluster.Records{allowed("list", "nodes", "velero", "")},
+			unused: []string{"watch nodes in the agents' namespace"},
+		},
 		"what was refused was not used": {
 			role: []rbacv1.PolicyRule{rule("pods", "get")}, requests: cluster.Records{refused(allowed("get", "pods", "velero", "a"))},
 			unused: []string{"get pods in the agents' namespace"},

@@ -17,7 +17,7 @@ import (
 	"k8s.io/client-go/kubernetes"
 
 	"github.com/lateen-project/lateen/cmd/lateen/check"
-	"github.com/lateen-project/lateen/cmd/lateen/config"
+	"github.com/lateen-project/lateen/cmd/lateen/cluster"
 )
 
 // Exit codes of `lateen check`.
@@ -33,15 +33,14 @@ type checkOptions struct {
 	file       string // "-" is stdin; empty: the cluster
 	kind       string // kind of the file's content; empty: derived from its keys
 	node       string
-	namespace  string
 	nodeAgent  string // a ConfigMap; empty: the one of the agents
 	repository string // likewise
 	jobs       string // likewise
-	cluster    config.Options
+	cluster    cluster.Flags
 }
 
 func newCheck() *cobra.Command {
-	var options checkOptions
+	options := checkOptions{cluster: cluster.Flags{UserAgent: userAgent()}}
 	command := &cobra.Command{
 		Use:   "check",
 		Short: "Validate the ConfigMaps of the agents and show the effective configuration",
@@ -71,7 +70,7 @@ func newCheck() *cobra.Command {
 	flags.StringVar(&options.nodeAgent, "node-agent-configmap", "", "ConfigMap to check (default: that of the agents' flag)")
 	flags.StringVar(&options.repository, "backup-repository-configmap", "", "ConfigMap to check (default: that of the agents' flag)")
 	flags.StringVar(&options.jobs, "repo-maintenance-job-configmap", "", "ConfigMap to check (default: that of the agents' flag, or else of the server's)")
-	addViewFlags(flags, &options.namespace, &options.cluster)
+	options.cluster.AddView(flags)
 	return command
 }
 
@@ -86,7 +85,7 @@ func (o *checkOptions) run(command *cobra.Command) (int, error) {
 	}
 	ctx, cancel := context.WithTimeout(command.Context(), checkTimeout)
 	defer cancel()
-	rest, err := restConfig(o.cluster)
+	rest, err := o.cluster.Config()
 	if err != nil {
 		return 0, err
 	}
@@ -94,7 +93,7 @@ func (o *checkOptions) run(command *cobra.Command) (int, error) {
 	if err != nil {
 		return 0, fmt.Errorf("create client: %w", err)
 	}
-	installation, err := check.Find(ctx, client, cmp.Or(o.namespace, os.Getenv("VELERO_NAMESPACE"), config.DefaultNamespace))
+	installation, err := check.Find(ctx, client, o.cluster.ViewNamespace())
 	if err != nil {
 		return 0, err
 	}
@@ -110,16 +109,16 @@ func (o *checkOptions) run(command *cobra.Command) (int, error) {
 	if err != nil {
 		return 0, err
 	}
-	cluster, unreadable := installation.Observe(ctx, client)
+	observed, unreadable := installation.Observe(ctx, client)
 	var unreviewed error
-	cluster.CopyProblems, unreviewed = installation.CopyProblems(ctx, client, documents)
-	count, err := report(command.OutOrStdout(), documents, cluster, node)
+	observed.CopyProblems, unreviewed = installation.CopyProblems(ctx, client, documents)
+	count, err := report(command.OutOrStdout(), documents, observed, node)
 	return count, errors.Join(unreadable, unreviewed, err)
 }
 
 // online reports whether the objects named in a file are checked in the cluster.
 func (o *checkOptions) online() bool {
-	return cmp.Or(o.node, o.namespace, o.cluster.Kubeconfig, o.cluster.Kubecontext) != ""
+	return cmp.Or(o.node, o.cluster.Namespace, o.cluster.Kubeconfig, o.cluster.Kubecontext) != ""
 }
 
 func (o *checkOptions) fromFile(stdin io.Reader) ([]check.Document, error) {

@@ -15,13 +15,14 @@ import (
 	"k8s.io/client-go/rest"
 
 	"github.com/lateen-project/lateen/cmd/lateen/check"
+	"github.com/lateen-project/lateen/cmd/lateen/cluster"
 	"github.com/lateen-project/lateen/cmd/lateen/config"
 	"github.com/lateen-project/lateen/deploy"
 )
 
 // reportVersion prints the version of Velero and warns if it was not tested with Lateen. Such a version is no
 // Problem.
-func reportVersion(ctx context.Context, command *cobra.Command, cluster *rest.Config, installation *check.Installation) error {
+func reportVersion(ctx context.Context, command *cobra.Command, connection *rest.Config, installation *check.Installation) error {
 	image := installation.MoverImage()
 	if image == "" {
 		return nil
@@ -30,9 +31,9 @@ func reportVersion(ctx context.Context, command *cobra.Command, cluster *rest.Co
 	if untried := config.UntriedVelero(image); untried != "" {
 		fmt.Fprintf(command.ErrOrStderr(), "Warning: %s; use a newer Lateen, or test a backup and a restore first\n", untried)
 	}
-	cluster = rest.CopyConfig(cluster)
-	cluster.QPS = -1 // no limit: the requests are sequential
-	client, err := dynamic.NewForConfig(cluster)
+	connection = rest.CopyConfig(connection)
+	connection.QPS = -1 // no limit: the requests are sequential
+	client, err := dynamic.NewForConfig(connection)
 	if err != nil {
 		return fmt.Errorf("create client: %w", err)
 	}
@@ -55,7 +56,7 @@ func unknownFields(ctx context.Context, client dynamic.Interface) ([]string, err
 		if err != nil {
 			return nil, err
 		}
-		theirs, err := client.Resource(definitionsResource()).Get(ctx, ours.GetName(), metav1.GetOptions{})
+		theirs, err := client.Resource(cluster.Definitions()).Get(ctx, ours.GetName(), metav1.GetOptions{})
 		if apierrors.IsNotFound(err) || apierrors.IsForbidden(err) {
 			continue
 		}

@@ -9,6 +9,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	dynamicfake "k8s.io/client-go/dynamic/fake"
 
+	"github.com/lateen-project/lateen/cmd/lateen/cluster"
 	"github.com/lateen-project/lateen/deploy"
 )
 
@@ -22,7 +23,7 @@ func definedCluster(t *testing.T, change func(*unstructured.Unstructured)) *dyna
 		change(definition)
 		all = append(all, definition)
 	}
-	kinds := map[schema.GroupVersionResource]string{definitionsResource(): "CustomResourceDefinitionList"}
+	kinds := map[schema.GroupVersionResource]string{cluster.Definitions(): "CustomResourceDefinitionList"}
 	return dynamicfake.NewSimpleDynamicClientWithCustomListKinds(runtime.NewScheme(), kinds, all...)
 }
 

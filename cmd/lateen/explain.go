@@ -30,7 +30,7 @@ func newExplain() *cobra.Command {
 			}
 			ctx, cancel := context.WithTimeout(command.Context(), statusTimeout)
 			defer cancel()
-			seen, err := clients.ObserveOne(ctx, at.namespace, of, time.Now())
+			seen, err := clients.ObserveOne(ctx, at.cluster.ViewNamespace(), of, time.Now())
 			if err != nil {
 				return err
 			}

@@ -41,7 +41,8 @@ func TestLayers(t *testing.T) {
 			"reconcile/capacity", "reconcile/transfer", "reconcile/writes", "metrics"},
 		"reconcile/repository": {"exposer", "exposer/access", "exposer/objects", "exposer/handover", "exposer/rebind", "exposer/priority",
 			"reconcile", "reconcile/capacity", "reconcile/maintenance", "reconcile/transfer", "reconcile/writes", "metrics"},
-		"cmd/lateen/config": {"exposer/access", "exposer/objects", "exposer/priority"},
+		"cmd/lateen/cluster": {"deploy"},
+		"cmd/lateen/config":  {"exposer/access", "exposer/objects", "exposer/priority"},
 	}
 	for of, allowed := range layers {
 		t.Run(of, func(t *testing.T) {

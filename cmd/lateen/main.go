@@ -11,6 +11,10 @@ import (
 	"syscall"
 
 	"github.com/spf13/cobra"
+
+	"github.com/lateen-project/lateen/cmd/lateen/adopt"
+	"github.com/lateen-project/lateen/cmd/lateen/install"
+	"github.com/lateen-project/lateen/cmd/lateen/uninstall"
 )
 
 // version is the release or commit that the binary was built from.
@@ -51,6 +55,9 @@ func exitCode(err error) int {
 // oneLine formats an error as one line, even if it joins several.
 func oneLine(err error) string { return strings.ReplaceAll(err.Error(), "\n", "; ") }
 
+// userAgent names the program and its version in requests to the API server.
+func userAgent() string { return "lateen/" + version }
+
 func newRoot() *cobra.Command {
 	root := &cobra.Command{
 		Use:           "lateen",
@@ -59,6 +66,6 @@ func newRoot() *cobra.Command {
 		SilenceUsage:  true, // an error is one line
 		SilenceErrors: true,
 	}
-	root.AddCommand(newNodeAgent(), newInstall(), newUninstall(), newAdopt(), newCheck(), newStatus(), newExplain())
+	root.AddCommand(newNodeAgent(), install.NewCommand(userAgent()), uninstall.NewCommand(userAgent()), adopt.NewCommand(userAgent()), newCheck(), newStatus(), newExplain())
 	return root
 }

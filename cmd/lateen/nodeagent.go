@@ -3,17 +3,15 @@ package main
 import (
 	"context"
 	"errors"
-	"fmt"
 	"os"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/spf13/cobra"
-	"k8s.io/client-go/rest"
-	"k8s.io/client-go/tools/clientcmd"
 	"k8s.io/klog/v2"
 	"k8s.io/utils/clock"
 
 	"github.com/lateen-project/lateen/cmd/lateen/agent"
+	"github.com/lateen-project/lateen/cmd/lateen/cluster"
 	"github.com/lateen-project/lateen/cmd/lateen/config"
 	"github.com/lateen-project/lateen/metrics"
 	"github.com/lateen-project/lateen/reconcile/transfer"
@@ -44,7 +42,8 @@ func runNodeAgent(ctx context.Context, options config.Options) error {
 	}
 	klog.SetLogger(logger)
 	ctx = klog.NewContext(ctx, logger)
-	cluster, err := restConfig(options)
+	selected := cluster.Flags{Kubeconfig: options.Kubeconfig, Kubecontext: options.Kubecontext, UserAgent: userAgent()}
+	apiServer, err := selected.Config()
 	if err != nil {
 		return err
 	}
@@ -64,20 +63,8 @@ func runNodeAgent(ctx context.Context, options config.Options) error {
 	limits.PrepareTimeout, limits.CancelGrace, limits.Retries = options.DataMoverPrepareTimeout, options.CancelGrace, options.MoverRetries
 	limits.StallTimeout = options.StallTimeout
 	err = agent.Run(ctx, agent.Options{
-		Flags: options, Rest: cluster, Metrics: meter, Limits: limits,
+		Flags: options, Rest: apiServer, Metrics: meter, Limits: limits,
 		Clock: clock.RealClock{}, Log: os.Stderr, Server: server,
 	})
 	return errors.Join(err, server.Close(), <-served)
-}
-
-func restConfig(options config.Options) (*rest.Config, error) {
-	rules := clientcmd.NewDefaultClientConfigLoadingRules()
-	rules.ExplicitPath = options.Kubeconfig
-	overrides := &clientcmd.ConfigOverrides{CurrentContext: options.Kubecontext}
-	cluster, err := clientcmd.NewNonInteractiveDeferredLoadingClientConfig(rules, overrides).ClientConfig()
-	if err != nil {
-		return nil, fmt.Errorf("find the cluster: %w; run in a pod with a ServiceAccount, or set --kubeconfig", err)
-	}
-	cluster.UserAgent = "lateen/" + version
-	return cluster, nil
 }

@@ -2,7 +2,6 @@ package main
 
 import (
 	"bytes"
-	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -19,7 +18,7 @@ import (
 	"k8s.io/klog/v2"
 	"k8s.io/utils/clock"
 
-	"github.com/lateen-project/lateen/cmd/lateen/config"
+	"github.com/lateen-project/lateen/cmd/lateen/cluster"
 	"github.com/lateen-project/lateen/cmd/lateen/status"
 )
 
@@ -40,13 +39,13 @@ const (
 
 // viewOptions are the flags that `lateen status` and `lateen explain` share.
 type viewOptions struct {
-	namespace string
-	output    string // json, or empty for people
-	cluster   config.Options
+	output  string // json, or empty for people
+	cluster cluster.Flags
 }
 
 func (s *viewOptions) addFlags(flags *pflag.FlagSet) {
-	addViewFlags(flags, &s.namespace, &s.cluster)
+	s.cluster.UserAgent = userAgent()
+	s.cluster.AddView(flags)
 	flags.StringVarP(&s.output, "output", "o", "", "output format: json (default: text)")
 }
 
@@ -55,13 +54,12 @@ func (s *viewOptions) clients() (*status.Clients, error) {
 	if s.output != "" && s.output != "json" {
 		return nil, fmt.Errorf("-o %q is unknown: use json, or remove it", s.output)
 	}
-	s.namespace = cmp.Or(s.namespace, os.Getenv("VELERO_NAMESPACE"), config.DefaultNamespace)
-	cluster, err := restConfig(s.cluster)
+	connection, err := s.cluster.Config()
 	if err != nil {
 		return nil, err
 	}
-	cluster.QPS, cluster.Burst = statusQPS, statusBurst
-	return status.NewClients(cluster)
+	connection.QPS, connection.Burst = statusQPS, statusBurst
+	return status.NewClients(connection)
 }
 
 func newStatus() *cobra.Command {
@@ -84,7 +82,7 @@ func newStatus() *cobra.Command {
 			}
 			ctx, cancel := context.WithTimeout(command.Context(), statusTimeout)
 			defer cancel()
-			seen, err := clients.Observe(ctx, at.namespace, time.Now())
+			seen, err := clients.Observe(ctx, at.cluster.ViewNamespace(), time.Now())
 			if err != nil {
 				return err
 			}
@@ -100,7 +98,7 @@ func newStatus() *cobra.Command {
 // watch redraws the status in place in a terminal, and appends it to other outputs. JSON is one line per status.
 func (s *viewOptions) watch(ctx context.Context, clients *status.Clients, to io.Writer) error {
 	klog.SetLogger(logr.Discard()) // the drawing shows failures
-	how := status.WatchOptions{Namespace: s.namespace, Clock: clock.RealClock{}, MinInterval: statusMinInterval, MaxInterval: statusMaxInterval, SyncTimeout: statusTimeout}
+	how := status.WatchOptions{Namespace: s.cluster.ViewNamespace(), Clock: clock.RealClock{}, MinInterval: statusMinInterval, MaxInterval: statusMaxInterval, SyncTimeout: statusTimeout}
 	return clients.Follow(ctx, how, func(seen *status.Snapshot) error {
 		report := seen.Report()
 		var text bytes.Buffer

@@ -19,7 +19,7 @@ import (
 // variable and its fix.
 func (o *Options) Complete(getenv func(string) string) error {
 	o.NodeName, o.PodUID = getenv("NODE_NAME"), getenv("POD_UID")
-	o.Namespace = cmp.Or(o.Namespace, getenv("VELERO_NAMESPACE"), DefaultNamespace)
+	o.Namespace = cmp.Or(o.Namespace, getenv("VELERO_NAMESPACE"), defaultNamespace)
 	o.MoverTemplate = cmp.Or(o.MoverTemplate, templateDaemonSet)
 	wrong := slices.Concat(o.checkNames(), o.checkNumbers(), o.checkChoices())
 	if len(wrong) > 0 {

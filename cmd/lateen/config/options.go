@@ -20,8 +20,8 @@ const (
 	// DefaultHostPath is the mount path of the kubelet's pods directory in Velero's manifests of the node-agent.
 	DefaultHostPath = "/host_pods"
 
-	// DefaultNamespace is the default namespace of `velero install`.
-	DefaultNamespace = "velero"
+	// defaultNamespace is the default namespace of `velero install`.
+	defaultNamespace = "velero"
 )
 
 // Values of --mover-template: a DaemonSet by its well-known name, or a Deployment by any name.

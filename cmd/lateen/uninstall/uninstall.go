@@ -1,4 +1,6 @@
-package main
+// Package uninstall is `lateen uninstall`: it removes the objects that lateen install created, in the order that lets
+// controllers remove their finalizers. It never removes a finalizer itself.
+package uninstall
 
 import (
 	"context"
@@ -15,13 +17,14 @@ import (
 	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/dynamic"
 
-	"github.com/lateen-project/lateen/cmd/lateen/config"
-	"github.com/lateen-project/lateen/deploy"
+	"github.com/lateen-project/lateen/cmd/lateen/adopt"
+	"github.com/lateen-project/lateen/cmd/lateen/cluster"
 	"github.com/lateen-project/lateen/exposer/api"
 )
 
-func newUninstall() *cobra.Command {
-	var cluster config.Options
+// NewCommand returns `lateen uninstall`. The user agent is that of all its requests.
+func NewCommand(userAgent string) *cobra.Command {
+	flags := cluster.Flags{UserAgent: userAgent}
 	var force bool
 	var timeout time.Duration
 	command := &cobra.Command{
@@ -29,14 +32,15 @@ func newUninstall() *cobra.Command {
 		Short: "Remove the objects that lateen install created",
 		Args:  cobra.NoArgs,
 		RunE: func(command *cobra.Command, _ []string) error {
-			i, err := connect(cluster, command.OutOrStdout())
+			client, err := flags.Connect(command.OutOrStdout())
 			if err != nil {
 				return err
 			}
-			return i.uninstall(command.Context(), prompt{in: command.InOrStdin(), out: command.OutOrStdout(), force: force}, timeout)
+			prompt := cluster.Prompt{In: command.InOrStdin(), Out: command.OutOrStdout(), Force: force}
+			return (&removal{client}).run(command.Context(), prompt, timeout)
 		},
 	}
-	addClusterFlags(command.Flags(), &cluster)
+	flags.Add(command.Flags())
 	command.Flags().BoolVar(&force, "force", false, "do not ask for confirmation")
 	command.Flags().DurationVar(&timeout, "timeout", 5*time.Minute, "how long the removal may take, after confirmation")
 	return command
@@ -81,93 +85,62 @@ const deletesNamespace = `Deleting the namespace deletes everything in it:
   cannot be read without it: keep a copy (kubectl get secret velero-repo-credentials -o yaml).
 `
 
-// refuseAdopted fails while a DaemonSet is adopted: its agents would run on without permissions.
-func (i *installer) refuseAdopted(ctx context.Context) error {
-	list, err := i.dynamic.Resource(daemonSets()).Namespace(i.namespace).List(ctx, metav1.ListOptions{})
-	if err != nil {
-		return fmt.Errorf("list DaemonSets of %s: %w", i.namespace, err)
-	}
-	for index := range list.Items {
-		agents := &list.Items[index]
-		if !isAdopted(agents) {
-			continue
-		}
-		if runAs(agents) == deploy.ServiceAccountName {
-			return fmt.Errorf("uninstall %s: DaemonSet %s is adopted, and its agents would lose their RBAC rules: restore Velero's agents first: lateen adopt --undo -n %s",
-				i.namespace, agents.GetName(), i.namespace)
-		}
-		return fmt.Errorf("uninstall %s: DaemonSet %s has annotation %s, but its agents are not Lateen's: if they are Velero's, remove the annotation: kubectl -n %s annotate daemonset %s %s- %s-",
-			i.namespace, agents.GetName(), api.AnnotationAdopted, i.namespace, agents.GetName(), api.AnnotationAdopted, api.AnnotationAdoptedAs)
-	}
-	return nil
-}
+// removal is one run of the command.
+type removal struct{ *cluster.Client }
 
-// uninstall lists the installed objects, asks for a confirmation and removes them.
-func (i *installer) uninstall(ctx context.Context, prompt prompt, timeout time.Duration) error {
-	if err := i.refuseAdopted(ctx); err != nil {
+// run lists the installed objects, asks for a confirmation and removes them.
+func (r *removal) run(ctx context.Context, prompt cluster.Prompt, timeout time.Duration) error {
+	if err := adopt.Reject(ctx, r.Client); err != nil {
 		return err
 	}
 	var found []installed
-	for _, resource := range append(installedResources(), definitionsResource()) {
-		objects, err := i.installedOf(ctx, resource)
+	for _, resource := range append(installedResources(), cluster.Definitions()) {
+		objects, err := r.Installed(ctx, resource)
 		if err != nil {
 			return err
 		}
-		found = append(found, objects...)
+		for index := range objects {
+			found = append(found, installed{resource: resource, object: &objects[index]})
+		}
 	}
 	if len(found) == 0 {
-		return fmt.Errorf("find objects of lateen install for namespace %s: no object has label %s=%s", i.namespace, api.LabelInstalled, i.namespace)
+		return fmt.Errorf("find objects of lateen install for namespace %s: no object has label %s=%s", r.Namespace, api.LabelInstalled, r.Namespace)
 	}
 	for _, each := range found {
-		fmt.Fprintf(i.out, "%s %s\n", each.object.GetKind(), each.object.GetName())
+		fmt.Fprintf(r.Out, "%s %s\n", each.object.GetKind(), each.object.GetName())
 	}
-	fmt.Fprintf(i.out, "lateen install created these %d objects.\n", len(found))
+	fmt.Fprintf(r.Out, "lateen install created these %d objects.\n", len(found))
 	if slices.ContainsFunc(found, installed.isNamespace) {
-		fmt.Fprint(i.out, deletesNamespace)
+		fmt.Fprint(r.Out, deletesNamespace)
 	}
-	if err := prompt.confirm(ctx, "Remove them?"); err != nil {
-		return fmt.Errorf("uninstall %s: %w, nothing removed", i.namespace, err)
+	if err := prompt.Confirm(ctx, "Remove them?"); err != nil {
+		return fmt.Errorf("uninstall %s: %w, nothing removed", r.Namespace, err)
 	}
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
-	return i.removeAll(ctx, found)
+	return r.removeAll(ctx, found)
 }
 
-func (i *installer) installedOf(ctx context.Context, resource schema.GroupVersionResource) ([]installed, error) {
-	list, err := i.dynamic.Resource(resource).List(ctx, metav1.ListOptions{LabelSelector: api.LabelInstalled + "=" + i.namespace})
-	if apierrors.IsNotFound(err) {
-		return nil, nil // the definition does not exist
-	}
-	if err != nil {
-		return nil, fmt.Errorf("list %s: %w", resource.Resource, err)
-	}
-	var all []installed
-	for index := range list.Items {
-		all = append(all, installed{resource: resource, object: &list.Items[index]})
-	}
-	return all, nil
-}
-
-func (i *installer) removeAll(ctx context.Context, found []installed) error {
+func (r *removal) removeAll(ctx context.Context, found []installed) error {
 	if slices.ContainsFunc(found, installed.isNamespace) {
-		if err := i.removeFinalized(ctx); err != nil {
+		if err := r.removeFinalized(ctx); err != nil {
 			return err
 		}
-	} else if err := i.reportHeld(ctx); err != nil {
+	} else if err := r.reportHeld(ctx); err != nil {
 		return err
 	}
 	for _, each := range found {
-		if each.resource == definitionsResource() {
-			used, err := i.used(ctx, each.object)
+		if each.resource == cluster.Definitions() {
+			used, err := r.used(ctx, each.object)
 			if err != nil {
 				return err
 			}
 			if used != "" {
-				fmt.Fprintf(i.out, "CustomResourceDefinition %s kept: %s\n", each.object.GetName(), used)
+				fmt.Fprintf(r.Out, "CustomResourceDefinition %s kept: %s\n", each.object.GetName(), used)
 				continue
 			}
 		}
-		if err := i.remove(ctx, each); err != nil {
+		if err := r.remove(ctx, each); err != nil {
 			return err
 		}
 	}
@@ -175,14 +148,14 @@ func (i *installer) removeAll(ctx context.Context, found []installed) error {
 }
 
 // used returns a remaining custom resource of a definition, in any namespace; "" if there is none.
-func (i *installer) used(ctx context.Context, definition *unstructured.Unstructured) (string, error) {
+func (r *removal) used(ctx context.Context, definition *unstructured.Unstructured) (string, error) {
 	group, _, _ := unstructured.NestedString(definition.Object, "spec", "group")
 	plural, _, _ := unstructured.NestedString(definition.Object, "spec", "names", "plural")
 	versions, _, _ := unstructured.NestedSlice(definition.Object, "spec", "versions")
 	for _, version := range versions {
 		fields, _ := version.(map[string]any)
 		name, _ := fields["name"].(string)
-		list, err := i.dynamic.Resource(schema.GroupVersionResource{Group: group, Version: name, Resource: plural}).List(ctx, metav1.ListOptions{Limit: 1})
+		list, err := r.Dynamic.Resource(schema.GroupVersionResource{Group: group, Version: name, Resource: plural}).List(ctx, metav1.ListOptions{Limit: 1})
 		if err != nil {
 			return "", fmt.Errorf("list %s: %w", plural, err)
 		}
@@ -193,14 +166,11 @@ func (i *installer) used(ctx context.Context, definition *unstructured.Unstructu
 	return "", nil
 }
 
-// diagnoseTimeout bounds the diagnosis of an object that still exists after the timeout.
-const diagnoseTimeout = 5 * time.Second
-
 // remove deletes the object with the displayed UID and waits until it is deleted.
-func (i *installer) remove(ctx context.Context, each installed) error {
-	client := dynamic.ResourceInterface(i.dynamic.Resource(each.resource))
+func (r *removal) remove(ctx context.Context, each installed) error {
+	client := dynamic.ResourceInterface(r.Dynamic.Resource(each.resource))
 	if namespace := each.object.GetNamespace(); namespace != "" {
-		client = i.dynamic.Resource(each.resource).Namespace(namespace)
+		client = r.Dynamic.Resource(each.resource).Namespace(namespace)
 	}
 	kind, name := each.object.GetKind(), each.object.GetName()
 	propagation := metav1.DeletePropagationBackground
@@ -215,21 +185,21 @@ func (i *installer) remove(ctx context.Context, each installed) error {
 		err = untilDeleted(ctx, client, metav1.ListOptions{FieldSelector: "metadata.name=" + name})
 	}
 	if errors.Is(err, context.DeadlineExceeded) {
-		asking, cancel := context.WithTimeout(context.WithoutCancel(ctx), diagnoseTimeout)
+		asking, cancel := context.WithTimeout(context.WithoutCancel(ctx), cluster.DiagnoseTimeout)
 		defer cancel()
 		return fmt.Errorf("remove %s %s: %w: %s", kind, name, err, blockers(asking, client, name))
 	}
 	if err != nil && !apierrors.IsNotFound(err) {
 		return fmt.Errorf("remove %s %s: %w", kind, name, err)
 	}
-	_, err = fmt.Fprintf(i.out, "%s %s removed\n", kind, name)
+	_, err = fmt.Fprintf(r.Out, "%s %s removed\n", kind, name)
 	return err
 }
 
 // untilDeleted waits until no object is left.
 func untilDeleted(ctx context.Context, client dynamic.ResourceInterface, options metav1.ListOptions) error {
 	left := map[string]bool{}
-	return follow(ctx, client, options, func(event watch.EventType, object *unstructured.Unstructured) {
+	return cluster.Follow(ctx, client, options, func(event watch.EventType, object *unstructured.Unstructured) {
 		if left[object.GetName()] = true; event == watch.Deleted {
 			delete(left, object.GetName())
 		}

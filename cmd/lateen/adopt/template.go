@@ -1,4 +1,4 @@
-package main
+package adopt
 
 import (
 	"context"
@@ -7,14 +7,38 @@ import (
 
 	"github.com/spf13/pflag"
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/util/json" // keeps integers
 
+	"github.com/lateen-project/lateen/cmd/lateen/cluster"
 	"github.com/lateen-project/lateen/cmd/lateen/config"
 	"github.com/lateen-project/lateen/deploy"
 	"github.com/lateen-project/lateen/exposer/api"
 )
+
+// Reject fails while a DaemonSet of the namespace is adopted: without the RBAC objects of Lateen, its agents would run on
+// without permissions.
+func Reject(ctx context.Context, client *cluster.Client) error {
+	list, err := client.Dynamic.Resource(cluster.DaemonSets()).Namespace(client.Namespace).List(ctx, metav1.ListOptions{})
+	if err != nil {
+		return fmt.Errorf("list DaemonSets of %s: %w", client.Namespace, err)
+	}
+	for index := range list.Items {
+		agents := &list.Items[index]
+		if !isAdopted(agents) {
+			continue
+		}
+		if runAs(agents) == deploy.ServiceAccountName {
+			return fmt.Errorf("uninstall %s: DaemonSet %s is adopted, and its agents would lose their RBAC rules: restore Velero's agents first: lateen adopt --undo -n %s",
+				client.Namespace, agents.GetName(), client.Namespace)
+		}
+		return fmt.Errorf("uninstall %s: DaemonSet %s has annotation %s, but its agents are not Lateen's: if they are Velero's, remove the annotation: kubectl -n %s annotate daemonset %s %s- %s-",
+			client.Namespace, agents.GetName(), api.AnnotationAdopted, client.Namespace, agents.GetName(), api.AnnotationAdopted, api.AnnotationAdoptedAs)
+	}
+	return nil
+}
 
 func isAdopted(agents *unstructured.Unstructured) bool {
 	return agents.GetAnnotations()[api.AnnotationAdopted] != ""

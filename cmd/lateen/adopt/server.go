@@ -1,4 +1,4 @@
-package main
+package adopt
 
 import (
 	"context"
@@ -17,7 +17,7 @@ import (
 // server returns Velero's Deployment: the one with the usual name, else the only one that runs Velero's server. It is
 // nil without one.
 func (a *adoption) server(ctx context.Context) (*appsv1.Deployment, error) {
-	deployments := a.kube.AppsV1().Deployments(a.namespace)
+	deployments := a.Kube.AppsV1().Deployments(a.Namespace)
 	usual, err := deployments.Get(ctx, deploy.VeleroDeployment, metav1.GetOptions{})
 	if err == nil || !apierrors.IsNotFound(err) {
 		return usual, err

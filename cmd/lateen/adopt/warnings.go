@@ -1,4 +1,4 @@
-package main
+package adopt
 
 import (
 	"context"
@@ -10,6 +10,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	"github.com/lateen-project/lateen/deploy"
+	"github.com/lateen-project/lateen/exposer/api"
 )
 
 // warnOf prints the consequences of an adoption for the user.
@@ -24,8 +25,8 @@ func (a *adoption) warnOf(agents *unstructured.Unstructured) {
 
 // warnOfRestic warns of repositories that only Velero's agents can restore from.
 func (a *adoption) warnOfRestic(ctx context.Context) {
-	repositories := a.dynamic.Resource(schema.GroupVersionResource{Group: "velero.io", Version: "v1", Resource: "backuprepositories"})
-	list, err := repositories.Namespace(a.namespace).List(ctx, metav1.ListOptions{})
+	repositories := a.Dynamic.Resource(schema.GroupVersionResource{Group: "velero.io", Version: "v1", Resource: "backuprepositories"})
+	list, err := repositories.Namespace(a.Namespace).List(ctx, metav1.ListOptions{})
 	if err != nil {
 		fmt.Fprintf(a.warnings, "Warning: cannot check for restic repositories: %v\n", err)
 		return
@@ -51,13 +52,11 @@ const (
 func (a *adoption) warnOfTransfers(ctx context.Context) {
 	var counts []string
 	accepted := false
-	for _, each := range allFinalized() {
-		if each.server {
-			continue
-		}
-		list, err := a.dynamic.Resource(each.GroupVersionResource).Namespace(a.namespace).List(ctx, metav1.ListOptions{})
+	for _, kind := range api.Kinds() {
+		resource := kind.GVR()
+		list, err := a.Dynamic.Resource(resource).Namespace(a.Namespace).List(ctx, metav1.ListOptions{})
 		if err != nil {
-			fmt.Fprintf(a.warnings, "Warning: cannot check for %s that are being prepared: %v\n", each.Resource, err)
+			fmt.Fprintf(a.warnings, "Warning: cannot check for %s that are being prepared: %v\n", resource.Resource, err)
 			continue
 		}
 		phases := map[string]int{}
@@ -66,10 +65,10 @@ func (a *adoption) warnOfTransfers(ctx context.Context) {
 			phases[phase]++
 		}
 		if count := phases[""] + phases["New"]; count > 0 {
-			counts = append(counts, fmt.Sprintf("%d %s New", count, each.Resource))
+			counts = append(counts, fmt.Sprintf("%d %s New", count, resource.Resource))
 		}
 		if count := phases["Accepted"]; count > 0 {
-			counts = append(counts, fmt.Sprintf("%d %s Accepted", count, each.Resource))
+			counts = append(counts, fmt.Sprintf("%d %s Accepted", count, resource.Resource))
 			accepted = true
 		}
 	}

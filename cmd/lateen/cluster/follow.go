@@ -1,4 +1,4 @@
-package main
+package cluster
 
 import (
 	"context"
@@ -17,10 +17,10 @@ import (
 	"k8s.io/klog/v2"
 )
 
-// follow calls see for the existing objects and for every change, until done returns true or ctx ends. It resumes a
+// Follow calls see for the existing objects and for every change, until done returns true or ctx ends. It resumes a
 // watch that the API server closes, and retries while the server does not answer. Its error then includes the last
 // failure. A rejected request ends it at once.
-func follow(
+func Follow(
 	ctx context.Context, resource dynamic.ResourceInterface, options metav1.ListOptions,
 	see func(watch.EventType, *unstructured.Unstructured), done func() bool,
 ) error {

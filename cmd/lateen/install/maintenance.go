@@ -1,4 +1,4 @@
-package main
+package install
 
 import (
 	"cmp"
@@ -13,6 +13,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/lateen-project/lateen/cmd/lateen/cluster"
 	"github.com/lateen-project/lateen/cmd/lateen/config"
 	"github.com/lateen-project/lateen/deploy"
 )
@@ -35,7 +36,7 @@ type maintenanceOfAll struct {
 // completeMaintenance builds a ConfigMap from the flags for maintenance jobs. `velero install` passes them to its
 // server, but the server of 1.17 and 1.18 has no such flags and does not start with them. It reads a ConfigMap, as
 // Lateen's agents do.
-func (o *installOptions) completeMaintenance() error {
+func (o *options) completeMaintenance() error {
 	if _, err := o.jobPod.parse("maintenance-job"); err != nil {
 		return err
 	}
@@ -66,11 +67,11 @@ const (
 
 // keepFrequency keeps the maintenance frequency of the existing agents, unless a flag sets it. An apply without it
 // would leave repositories to a server that waits for a year.
-func (o *installOptions) keepFrequency(ctx context.Context, i *installer) error {
+func (o *options) keepFrequency(ctx context.Context, client *cluster.Client) error {
 	if !o.apply || o.crdsOnly || !o.useNodeAgent || o.frequencyGiven || o.maintain > 0 {
 		return nil
 	}
-	agents, err := i.kube.AppsV1().DaemonSets(i.namespace).Get(ctx, deploy.DaemonSetName, metav1.GetOptions{})
+	agents, err := client.Kube.AppsV1().DaemonSets(client.Namespace).Get(ctx, deploy.DaemonSetName, metav1.GetOptions{})
 	if apierrors.IsNotFound(err) {
 		return nil
 	}
@@ -82,19 +83,19 @@ func (o *installOptions) keepFrequency(ctx context.Context, i *installer) error 
 		return nil //nolint:nilerr // no valid frequency is set
 	}
 	o.agent.MaintenanceFrequency = frequency
-	fmt.Fprintf(i.out, "DaemonSet %s keeps %s=%s\n", deploy.DaemonSetName, deploy.MaintenanceFrequencyFlag, frequency)
+	fmt.Fprintf(client.Out, "DaemonSet %s keeps %s=%s\n", deploy.DaemonSetName, deploy.MaintenanceFrequencyFlag, frequency)
 	o.server.Args = o.serverArgs()
 	return nil
 }
 
 // setFrequencies sets the frequency of each repository to a year for Velero's server while the agents maintain it. If
 // the flag now turns this off, it restores the frequency of the server.
-func (o *installOptions) setFrequencies(ctx context.Context, i *installer) error {
+func (o *options) setFrequencies(ctx context.Context, client *cluster.Client) error {
 	if o.crdsOnly || o.agent.MaintenanceFrequency == 0 && !o.frequencyGiven {
 		return nil
 	}
-	client := i.dynamic.Resource(schema.GroupVersionResource{Group: "velero.io", Version: "v1", Resource: "backuprepositories"}).Namespace(i.namespace)
-	list, err := client.List(ctx, metav1.ListOptions{})
+	repositories := client.Dynamic.Resource(schema.GroupVersionResource{Group: "velero.io", Version: "v1", Resource: "backuprepositories"}).Namespace(client.Namespace)
+	list, err := repositories.List(ctx, metav1.ListOptions{})
 	if err != nil {
 		return fmt.Errorf("list BackupRepositories: %w", err)
 	}
@@ -109,10 +110,10 @@ func (o *installOptions) setFrequencies(ctx context.Context, i *installer) error
 			continue
 		}
 		patch := fmt.Sprintf(`{"spec":{"maintenanceFrequency":%q}}`, wanted)
-		if _, err := client.Patch(ctx, repository.GetName(), types.MergePatchType, []byte(patch), metav1.PatchOptions{FieldManager: fieldManager}); err != nil {
+		if _, err := repositories.Patch(ctx, repository.GetName(), types.MergePatchType, []byte(patch), metav1.PatchOptions{FieldManager: cluster.FieldManager}); err != nil {
 			return fmt.Errorf("patch BackupRepository %s: %w", repository.GetName(), err)
 		}
-		fmt.Fprintf(i.out, "BackupRepository %s: maintenanceFrequency %s\n", repository.GetName(), wanted)
+		fmt.Fprintf(client.Out, "BackupRepository %s: maintenanceFrequency %s\n", repository.GetName(), wanted)
 	}
 	return nil
 }

@@ -1,9 +1,10 @@
-package main
+package cluster
 
 import (
 	"context"
 	"errors"
 	"fmt"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -15,13 +16,16 @@ import (
 	"github.com/lateen-project/lateen/deploy"
 )
 
-// untilReady waits for the server and the agents' DaemonSets, and prints the number of their ready pods.
-func (i *installer) untilReady(ctx context.Context, agents ...string) error {
-	if err := i.rollout(ctx, "deployments", deploy.VeleroDeployment, deploymentPods); err != nil {
+// DiagnoseTimeout bounds the diagnosis of an object that is not ready or still exists after the timeout.
+const DiagnoseTimeout = 5 * time.Second
+
+// UntilReady waits for the server and the agents' DaemonSets, and prints the number of their ready pods.
+func (c *Client) UntilReady(ctx context.Context, agents ...string) error {
+	if err := c.rollout(ctx, "deployments", deploy.VeleroDeployment, deploymentPods); err != nil {
 		return err
 	}
 	for _, name := range agents {
-		if err := i.agentsReady(ctx, name); err != nil {
+		if err := c.agentsReady(ctx, name); err != nil {
 			return err
 		}
 	}
@@ -30,18 +34,18 @@ func (i *installer) untilReady(ctx context.Context, agents ...string) error {
 
 // agentsReady waits until the DaemonSet has a node and every agent is ready. Only a cluster without Windows nodes
 // needs no agent on Windows.
-func (i *installer) agentsReady(ctx context.Context, name string) error {
+func (c *Client) agentsReady(ctx context.Context, name string) error {
 	if name == deploy.WindowsDaemonSetName {
-		windows, err := i.kube.CoreV1().Nodes().List(ctx, metav1.ListOptions{LabelSelector: corev1.LabelOSStable + "=" + string(corev1.Windows), Limit: 1})
+		windows, err := c.Kube.CoreV1().Nodes().List(ctx, metav1.ListOptions{LabelSelector: corev1.LabelOSStable + "=" + string(corev1.Windows), Limit: 1})
 		if err != nil {
 			return fmt.Errorf("wait for DaemonSet %s: list nodes: %w", name, err)
 		}
 		if len(windows.Items) == 0 {
-			_, err := fmt.Fprintf(i.out, "DaemonSet %s: no Windows node in the cluster, nothing to wait for\n", name)
+			_, err := fmt.Fprintf(c.Out, "DaemonSet %s: no Windows node in the cluster, nothing to wait for\n", name)
 			return err
 		}
 	}
-	return i.rollout(ctx, "daemonsets", name, agentPods)
+	return c.rollout(ctx, "daemonsets", name, agentPods)
 }
 
 // pods counts the ready and the desired pods of a workload.
@@ -52,11 +56,18 @@ type pods struct {
 
 func (p pods) complete() bool { return p.ready >= p.wanted && (p.wanted > 0 || !p.needed) }
 
-func (i *installer) rollout(ctx context.Context, resource, name string, count func(*unstructured.Unstructured) pods) error {
+// DaemonSetRollout waits until all pods of a DaemonSet are updated and ready. The DaemonSet may have no node.
+func (c *Client) DaemonSetRollout(ctx context.Context, name string) error {
+	return c.rollout(ctx, "daemonsets", name, daemonSetPods)
+}
+
+// rollout waits until the counted pods of a workload are complete, and prints every change of their number. Its error says
+// what keeps them off the nodes.
+func (c *Client) rollout(ctx context.Context, resource, name string, count func(*unstructured.Unstructured) pods) error {
 	last := pods{wanted: -1} // unknown
 	var agents *unstructured.Unstructured
-	workloads := i.dynamic.Resource(schema.GroupVersionResource{Group: "apps", Version: "v1", Resource: resource}).Namespace(i.namespace)
-	err := follow(ctx, workloads, metav1.ListOptions{FieldSelector: "metadata.name=" + name}, func(event watch.EventType, workload *unstructured.Unstructured) {
+	workloads := c.Dynamic.Resource(schema.GroupVersionResource{Group: "apps", Version: "v1", Resource: resource}).Namespace(c.Namespace)
+	err := Follow(ctx, workloads, metav1.ListOptions{FieldSelector: "metadata.name=" + name}, func(event watch.EventType, workload *unstructured.Unstructured) {
 		observed, _, _ := unstructured.NestedInt64(workload.Object, "status", "observedGeneration")
 		if event == watch.Deleted || observed < workload.GetGeneration() {
 			return
@@ -68,32 +79,32 @@ func (i *installer) rollout(ctx context.Context, resource, name string, count fu
 		}
 		last = now
 		if now.wanted == 0 && now.needed {
-			fmt.Fprintf(i.out, "%s %s: %s\n", workload.GetKind(), name, i.whyNoNode(ctx, workload))
+			fmt.Fprintf(c.Out, "%s %s: %s\n", workload.GetKind(), name, c.whyNoNode(ctx, workload))
 			return
 		}
-		fmt.Fprintf(i.out, "%s %s: %d of %d pods ready\n", workload.GetKind(), name, now.ready, now.wanted)
+		fmt.Fprintf(c.Out, "%s %s: %d of %d pods ready\n", workload.GetKind(), name, now.ready, now.wanted)
 	}, func() bool { return last.wanted >= 0 && last.complete() })
 	if err == nil {
 		return nil
 	}
-	remedy := fmt.Sprintf("see kubectl -n %s describe pods", i.namespace)
+	remedy := fmt.Sprintf("see kubectl -n %s describe pods", c.Namespace)
 	if last.wanted == 0 && last.needed && !errors.Is(err, context.Canceled) {
-		asking, cancel := context.WithTimeout(context.WithoutCancel(ctx), diagnoseTimeout)
+		asking, cancel := context.WithTimeout(context.WithoutCancel(ctx), DiagnoseTimeout)
 		defer cancel()
-		remedy = i.whyNoNode(asking, agents)
+		remedy = c.whyNoNode(asking, agents)
 	}
 	return fmt.Errorf("wait for %s %s: %w; %s", resource, name, err, remedy)
 }
 
 // whyNoNode describes what keeps the pods of a DaemonSet off each node.
-func (i *installer) whyNoNode(ctx context.Context, agents *unstructured.Unstructured) string {
+func (c *Client) whyNoNode(ctx context.Context, agents *unstructured.Unstructured) string {
 	const none = "no node is eligible for its pods: "
 	fields, _, _ := unstructured.NestedMap(agents.Object, "spec", "template", "spec")
 	var pod corev1.PodSpec
 	if err := runtime.DefaultUnstructuredConverter.FromUnstructured(fields, &pod); err != nil {
 		return none + err.Error()
 	}
-	nodes, err := i.kube.CoreV1().Nodes().List(ctx, metav1.ListOptions{})
+	nodes, err := c.Kube.CoreV1().Nodes().List(ctx, metav1.ListOptions{})
 	if err != nil {
 		return none + "cannot list nodes: " + err.Error()
 	}

@@ -1,4 +1,4 @@
-package main
+package cluster
 
 import (
 	"context"
@@ -11,7 +11,6 @@ import (
 	apimeta "k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
-	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/dynamic"
@@ -20,31 +19,31 @@ import (
 	"github.com/lateen-project/lateen/exposer/api"
 )
 
-// fieldManager owns the fields that `lateen install --apply` sets.
-const fieldManager = "lateen"
+// FieldManager owns the fields that `lateen install --apply` sets.
+const FieldManager = "lateen"
 
-// resource returns the client for a manifest's kind. All kinds of an installation have regular plurals.
-func (i *installer) resource(manifest *unstructured.Unstructured) dynamic.ResourceInterface {
+// Resource returns the client for a manifest's kind. All kinds of an installation have regular plurals.
+func (c *Client) Resource(manifest *unstructured.Unstructured) dynamic.ResourceInterface {
 	plural, _ := apimeta.UnsafeGuessKindToResource(manifest.GroupVersionKind())
 	if manifest.GetNamespace() == "" {
-		return i.dynamic.Resource(plural)
+		return c.Dynamic.Resource(plural)
 	}
-	return i.dynamic.Resource(plural).Namespace(manifest.GetNamespace())
+	return c.Dynamic.Resource(plural).Namespace(manifest.GetNamespace())
 }
 
-// install creates one object. An existing object is updated with apply, and unchanged without it.
-func (i *installer) install(ctx context.Context, manifest *unstructured.Unstructured) error {
+// Install creates one object. An existing object is updated with apply, and unchanged without it.
+func (c *Client) Install(ctx context.Context, manifest *unstructured.Unstructured) error {
 	var did string
 	// The API server may need a moment to serve the resource of a new definition.
 	moment := wait.Backoff{Duration: 100 * time.Millisecond, Factor: 2, Steps: 6}
 	err := retry.OnError(moment, func(err error) bool { return isUnknownResource(err) && ctx.Err() == nil }, func() (err error) {
-		did, err = i.write(ctx, manifest)
+		did, err = c.write(ctx, manifest)
 		return err
 	})
 	if err != nil {
 		return fmt.Errorf("install %s %s: %w", manifest.GetKind(), manifest.GetName(), err)
 	}
-	_, err = fmt.Fprintf(i.out, "%s %s %s\n", manifest.GetKind(), manifest.GetName(), did)
+	_, err = fmt.Fprintf(c.Out, "%s %s %s\n", manifest.GetKind(), manifest.GetName(), did)
 	return err
 }
 
@@ -58,10 +57,10 @@ func isUnknownResource(err error) bool {
 	return details == nil || details.Name == ""
 }
 
-func (i *installer) write(ctx context.Context, manifest *unstructured.Unstructured) (did string, err error) {
-	resource := i.resource(manifest)
-	if !i.apply {
-		_, err := resource.Create(ctx, manifest, metav1.CreateOptions{FieldManager: fieldManager})
+func (c *Client) write(ctx context.Context, manifest *unstructured.Unstructured) (did string, err error) {
+	resource := c.Resource(manifest)
+	if !c.Apply {
+		_, err := resource.Create(ctx, manifest, metav1.CreateOptions{FieldManager: FieldManager})
 		if apierrors.IsAlreadyExists(err) {
 			return "already exists, unchanged", nil
 		}
@@ -77,7 +76,7 @@ func (i *installer) write(ctx context.Context, manifest *unstructured.Unstructur
 		}
 		manifest = withLabel(manifest, before.GetLabels()[api.LabelInstalled])
 	}
-	after, err := resource.Apply(ctx, manifest.GetName(), manifest, metav1.ApplyOptions{FieldManager: fieldManager, Force: true})
+	after, err := resource.Apply(ctx, manifest.GetName(), manifest, metav1.ApplyOptions{FieldManager: FieldManager, Force: true})
 	switch {
 	case err != nil:
 		return "", err
@@ -118,21 +117,16 @@ func foreignAgents(found *unstructured.Unstructured) error {
 	return fmt.Errorf("it belongs to Velero's agents; replace them with lateen adopt -n %s", found.GetNamespace())
 }
 
-// definitionsResource is the resource of CustomResourceDefinitions.
-func definitionsResource() schema.GroupVersionResource {
-	return schema.GroupVersionResource{Group: "apiextensions.k8s.io", Version: "v1", Resource: "customresourcedefinitions"}
-}
-
-// installDefinitions installs the definitions and waits until all of them are served.
-func (i *installer) installDefinitions(ctx context.Context, definitions []*unstructured.Unstructured) error {
+// InstallDefinitions installs the definitions and waits until all of them are served.
+func (c *Client) InstallDefinitions(ctx context.Context, definitions []*unstructured.Unstructured) error {
 	missing := map[string]bool{}
 	for _, definition := range definitions {
-		if err := i.install(ctx, definition); err != nil {
+		if err := c.Install(ctx, definition); err != nil {
 			return err
 		}
 		missing[definition.GetName()] = true
 	}
-	err := follow(ctx, i.dynamic.Resource(definitionsResource()), metav1.ListOptions{}, func(event watch.EventType, definition *unstructured.Unstructured) {
+	err := Follow(ctx, c.Dynamic.Resource(Definitions()), metav1.ListOptions{}, func(event watch.EventType, definition *unstructured.Unstructured) {
 		if established(definition) && event != watch.Deleted {
 			delete(missing, definition.GetName())
 		}

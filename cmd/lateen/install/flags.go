@@ -1,4 +1,4 @@
-package main
+package install
 
 import (
 	"errors"
@@ -11,14 +11,14 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 
-	"github.com/lateen-project/lateen/cmd/lateen/config"
+	"github.com/lateen-project/lateen/cmd/lateen/cluster"
 	"github.com/lateen-project/lateen/deploy"
 )
 
-// installOptions are the flags of `lateen install`. Flags of `velero install` in Velero 1.18 have the same name and
+// options are the flags of `lateen install`. Flags of `velero install` in Velero 1.18 have the same name and
 // meaning. Only --use-node-agent and the agent's resources have other defaults.
-type installOptions struct {
-	cluster config.Options // only Namespace, Kubeconfig and Kubecontext
+type options struct {
+	cluster cluster.Flags
 	server  deploy.Velero
 	agent   deploy.Options
 	copies  deploy.Copies
@@ -46,8 +46,8 @@ type installOptions struct {
 // quantities are the requests and limits of a pod, as given by flags.
 type quantities struct{ cpuRequest, cpuLimit, memRequest, memLimit string }
 
-func (o *installOptions) addFlags(flags *pflag.FlagSet) {
-	addClusterFlags(flags, &o.cluster)
+func (o *options) addFlags(flags *pflag.FlagSet) {
+	o.cluster.Add(flags)
 	o.addStorageFlags(flags)
 	o.addPodFlags(flags)
 	o.addServerFlags(flags)
@@ -59,24 +59,7 @@ func (o *installOptions) addFlags(flags *pflag.FlagSet) {
 	flags.StringVarP(&o.output, "output", "o", "", "print the objects: yaml or json")
 }
 
-// addClusterFlags declares the cluster flags of a command that changes a cluster.
-func addClusterFlags(flags *pflag.FlagSet, cluster *config.Options) {
-	flags.StringVarP(&cluster.Namespace, "namespace", "n", deploy.DefaultNamespace, "namespace of Velero")
-	addKubeFlags(flags, cluster)
-}
-
-// addViewFlags declares the cluster flags of a read-only command. Its default namespace is that of the agents.
-func addViewFlags(flags *pflag.FlagSet, namespace *string, cluster *config.Options) {
-	flags.StringVarP(namespace, "namespace", "n", "", "namespace of Velero (default: VELERO_NAMESPACE, else velero)")
-	addKubeFlags(flags, cluster)
-}
-
-func addKubeFlags(flags *pflag.FlagSet, cluster *config.Options) {
-	flags.StringVar(&cluster.Kubeconfig, "kubeconfig", "", "kubeconfig file (default: KUBECONFIG, else ~/.kube/config)")
-	flags.StringVar(&cluster.Kubecontext, "kubecontext", "", "context of the kubeconfig (default: its current one)")
-}
-
-func (o *installOptions) addStorageFlags(flags *pflag.FlagSet) {
+func (o *options) addStorageFlags(flags *pflag.FlagSet) {
 	flags.StringVar(&o.server.Provider, "provider", "", "provider of backup and volume storage")
 	flags.StringVar(&o.server.Bucket, "bucket", "", "bucket of the backup storage location")
 	flags.StringVar(&o.server.Prefix, "prefix", "", "prefix of backups in the bucket")
@@ -89,7 +72,7 @@ func (o *installOptions) addStorageFlags(flags *pflag.FlagSet) {
 	flags.BoolVar(&o.snapshots, "use-volume-snapshots", true, "create a default volume snapshot location")
 }
 
-func (o *installOptions) addPodFlags(flags *pflag.FlagSet) {
+func (o *options) addPodFlags(flags *pflag.FlagSet) {
 	flags.StringVar(&o.server.Image, "image", deploy.VeleroImage, "image of Velero, for the server and for movers")
 	flags.StringVar(&o.agent.Image, "lateen-image", "", "image of Lateen, for the agents")
 	flags.StringToStringVar(&o.server.Annotations, "pod-annotations", nil, "annotations of the pods of server and agents: key1=value1,key2=value2")
@@ -115,7 +98,7 @@ func (q *quantities) addFlags(flags *pflag.FlagSet, prefix, of string, usual qua
 	flags.StringVar(&q.memLimit, prefix+"-mem-limit", usual.memLimit, "memory limit of "+of+`; "0" for none`)
 }
 
-func (o *installOptions) addServerFlags(flags *pflag.FlagSet) {
+func (o *options) addServerFlags(flags *pflag.FlagSet) {
 	flags.BoolVar(&o.restoreOnly, "restore-only", false, "run the server in restore-only mode")
 	flags.DurationVar(&o.maintain, "default-repo-maintain-frequency", 0, "default maintenance interval of repositories")
 	flags.DurationVar(&o.agent.MaintenanceFrequency, "repo-maintenance-frequency", 0, "maintenance interval of all repositories, for the agents; sets the server's interval to a year (default: that of each repository)")
@@ -134,13 +117,13 @@ func (o *installOptions) addServerFlags(flags *pflag.FlagSet) {
 	flags.StringVar(&o.agent.NodeAgentConfigMap, "node-agent-configmap", "", "ConfigMap with the node-agent configuration")
 	flags.StringVar(&o.agent.BackupRepositoryConfigMap, "backup-repository-configmap", "", "ConfigMap with the configuration of backup repositories")
 	flags.StringVar(&o.agent.MaintenanceConfigMap, "repo-maintenance-job-configmap", "", "ConfigMap with the configuration of maintenance jobs")
-	addCopyFlags(flags, &o.copies)
+	cluster.AddCopyFlags(flags, &o.copies)
 	flags.IntVar(&o.keepJobs, "keep-latest-maintenance-jobs", 0, "finished maintenance jobs to keep per repository (default: 3)")
 	o.jobPod.addFlags(flags, "maintenance-job", "a maintenance job", quantities{cpuRequest: "0", cpuLimit: "0", memRequest: "0", memLimit: "0"})
 }
 
 // validate rejects contradicting flags, as `velero install` does.
-func (o *installOptions) validate() error {
+func (o *options) validate() error {
 	switch {
 	case o.output != "" && o.output != "yaml" && o.output != "json":
 		return fmt.Errorf("--output=%s is unknown: use yaml or json", o.output)
@@ -156,8 +139,8 @@ func (o *installOptions) validate() error {
 		return fmt.Errorf("--uploader-type=%s is unknown: use kopia, the only uploader of Velero 1.18", o.uploader)
 	case o.agent.Windows && !o.useNodeAgent:
 		return errors.New("--use-node-agent-windows requires agents on Linux nodes: remove --use-node-agent=false")
-	case validateCopies(o.copies) != nil:
-		return validateCopies(o.copies)
+	case cluster.ValidateCopies(o.copies) != nil:
+		return cluster.ValidateCopies(o.copies)
 	case len(o.copies.From) > 0 && !o.useNodeAgent:
 		return errors.New("--copy-from requires agents: remove --use-node-agent=false")
 	case o.keepJobs < 0:
@@ -178,7 +161,7 @@ func (o *installOptions) validate() error {
 	return o.validateStorage()
 }
 
-func (o *installOptions) validateStorage() error {
+func (o *options) validateStorage() error {
 	v := o.server
 	switch {
 	case strings.HasPrefix(v.Bucket, "-"):
@@ -202,7 +185,7 @@ func (o *installOptions) validateStorage() error {
 }
 
 // complete reads the files and converts flags to the options of package deploy.
-func (o *installOptions) complete() (err error) {
+func (o *options) complete() (err error) {
 	o.server.Namespace, o.agent.Namespace = o.cluster.Namespace, o.cluster.Namespace
 	o.server.NoSnapshots = !o.snapshots
 	o.agent.Labels, o.agent.Annotations, o.agent.Features = o.server.Labels, o.server.Annotations, o.features
@@ -229,7 +212,7 @@ func (o *installOptions) complete() (err error) {
 }
 
 // serverArgs returns the arguments of `velero server`. It omits settings with their default.
-func (o *installOptions) serverArgs() []string {
+func (o *options) serverArgs() []string {
 	var args []string
 	add := func(given bool, flag, value string) {
 		if given {

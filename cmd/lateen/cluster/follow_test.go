@@ -1,4 +1,4 @@
-package main
+package cluster
 
 import (
 	"bytes"
@@ -28,14 +28,14 @@ func agents(ready int64) *unstructured.Unstructured {
 }
 
 func fakeCluster() *dynamicfake.FakeDynamicClient {
-	kinds := map[schema.GroupVersionResource]string{daemonSets(): "DaemonSetList"}
+	kinds := map[schema.GroupVersionResource]string{DaemonSets(): "DaemonSetList"}
 	return dynamicfake.NewSimpleDynamicClientWithCustomListKinds(runtime.NewScheme(), kinds, agents(0))
 }
 
 // readyAgents runs the wait of `install --wait` for one ready agent.
 func readyAgents(ctx context.Context, client *dynamicfake.FakeDynamicClient) error {
 	ready := int64(0)
-	return follow(ctx, client.Resource(daemonSets()).Namespace("velero"), metav1.ListOptions{}, func(_ watch.EventType, found *unstructured.Unstructured) {
+	return Follow(ctx, client.Resource(DaemonSets()).Namespace("velero"), metav1.ListOptions{}, func(_ watch.EventType, found *unstructured.Unstructured) {
 		ready, _, _ = unstructured.NestedInt64(found.Object, "status", "numberAvailable")
 	}, func() bool { return ready == 1 })
 }
@@ -74,7 +74,7 @@ func TestWaitingSurvivesAnUnreachableAPIServer(t *testing.T) {
 }
 
 func TestWaitingEndsWithTheBlocker(t *testing.T) {
-	refused := apierrors.NewForbidden(daemonSets().GroupResource(), "", errors.New("no rights"))
+	refused := apierrors.NewForbidden(DaemonSets().GroupResource(), "", errors.New("no rights"))
 	for name, test := range map[string]struct {
 		answer  error
 		message string
@@ -105,11 +105,11 @@ func TestWaitingForUnschedulableAgentsEndsWithTheReason(t *testing.T) {
 	ctx, cancel := context.WithCancelCause(t.Context())
 	defer cancel(nil)
 	out := expiring{expire: func() { cancel(context.DeadlineExceeded) }}
-	i := &installer{kube: kubefake.NewClientset(node), dynamic: fakeCluster(), namespace: "velero", out: &out}
-	err := i.rollout(ctx, "daemonsets", "node-agent", agentPods)
+	c := &Client{Kube: kubefake.NewClientset(node), Dynamic: fakeCluster(), Namespace: "velero", Out: &out}
+	err := c.rollout(ctx, "daemonsets", "node-agent", agentPods)
 	require.EqualError(t, err, "wait for daemonsets node-agent: context deadline exceeded; no node is eligible for its pods: taint dedicated:NoSchedule is not tolerated (node a)")
 	require.Equal(t, "DaemonSet node-agent: no node is eligible for its pods: taint dedicated:NoSchedule is not tolerated (node a)\n", out.String())
-	require.NoError(t, i.rollout(t.Context(), "daemonsets", "node-agent", daemonSetPods), "Velero's agents may have no node")
+	require.NoError(t, c.rollout(t.Context(), "daemonsets", "node-agent", daemonSetPods), "Velero's agents may have no node")
 }
 
 // expiring ends a wait as its deadline would, once something is printed.

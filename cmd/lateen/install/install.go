@@ -1,4 +1,6 @@
-package main
+// Package install is `lateen install`: it creates or updates the objects of Velero's server and of Lateen's agents. It
+// never deletes one.
+package install
 
 import (
 	"context"
@@ -9,18 +11,15 @@ import (
 
 	"github.com/spf13/cobra"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
-	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/client-go/dynamic"
-	"k8s.io/client-go/kubernetes"
 	"sigs.k8s.io/yaml"
 
-	"github.com/lateen-project/lateen/cmd/lateen/config"
+	"github.com/lateen-project/lateen/cmd/lateen/cluster"
 	"github.com/lateen-project/lateen/deploy"
-	"github.com/lateen-project/lateen/exposer/api"
 )
 
-func newInstall() *cobra.Command {
-	var options installOptions
+// NewCommand returns `lateen install`. The user agent is that of all its requests.
+func NewCommand(userAgent string) *cobra.Command {
+	options := options{cluster: cluster.Flags{UserAgent: userAgent}}
 	command := &cobra.Command{
 		Use:   "install",
 		Short: "Install Velero's server with Lateen as its node-agent",
@@ -37,18 +36,18 @@ func newInstall() *cobra.Command {
 			}
 			ctx, cancel := context.WithTimeout(command.Context(), options.timeout)
 			defer cancel()
-			return runInstall(ctx, &options, command.OutOrStdout(), command.ErrOrStderr())
+			return options.run(ctx, command.OutOrStdout(), command.ErrOrStderr())
 		},
 	}
 	options.addFlags(command.Flags())
 	return command
 }
 
-func runInstall(ctx context.Context, o *installOptions, out, warnings io.Writer) error {
+func (o *options) run(ctx context.Context, out, warnings io.Writer) error {
 	if o.privileged {
 		fmt.Fprintln(warnings, "Warning: --privileged-node-agent has no effect: agents open no devices; privilegedFsBackup in the node-agent ConfigMap makes movers privileged")
 	}
-	i, err := o.target(ctx, out, warnings)
+	client, err := o.target(ctx, out, warnings)
 	if err != nil {
 		return err
 	}
@@ -59,51 +58,51 @@ func runInstall(ctx context.Context, o *installOptions, out, warnings io.Writer)
 	if err := printManifests(out, o.output, slices.Concat(definitions, rest)); err != nil || o.dryRun {
 		return err
 	}
-	return o.send(ctx, i, definitions, rest, warnings)
+	return o.send(ctx, client, definitions, rest, warnings)
 }
 
 // target returns the cluster to install in, and adopts its settings that must stay; nil for a dry run.
-func (o *installOptions) target(ctx context.Context, out, warnings io.Writer) (*installer, error) {
+func (o *options) target(ctx context.Context, out, warnings io.Writer) (*cluster.Client, error) {
 	if o.dryRun {
 		return nil, nil
 	}
 	if o.output != "" {
 		out = warnings // standard output is reserved for the objects
 	}
-	i, err := connect(o.cluster, out)
+	client, err := o.cluster.Connect(out)
 	if err != nil {
 		return nil, err
 	}
-	i.apply = o.apply
-	return i, o.keepFrequency(ctx, i)
+	client.Apply = o.apply
+	return client, o.keepFrequency(ctx, client)
 }
 
 // send installs the objects and, with --wait, waits for the workloads.
-func (o *installOptions) send(ctx context.Context, i *installer, definitions, rest []*unstructured.Unstructured, warnings io.Writer) error {
+func (o *options) send(ctx context.Context, client *cluster.Client, definitions, rest []*unstructured.Unstructured, warnings io.Writer) error {
 	if !o.crdsOnly {
-		if err := o.checkCluster(ctx, i.kube, warnings); err != nil {
+		if err := o.checkCluster(ctx, client.Kube, warnings); err != nil {
 			return err
 		}
 	}
-	if err := i.installDefinitions(ctx, definitions); err != nil {
+	if err := client.InstallDefinitions(ctx, definitions); err != nil {
 		return err
 	}
 	for _, manifest := range rest {
-		if err := i.install(ctx, manifest); err != nil {
+		if err := client.Install(ctx, manifest); err != nil {
 			return err
 		}
 	}
-	if err := o.setFrequencies(ctx, i); err != nil {
+	if err := o.setFrequencies(ctx, client); err != nil {
 		return err
 	}
 	if o.wait && !o.crdsOnly {
-		return i.untilReady(ctx, o.daemonSets()...)
+		return client.UntilReady(ctx, o.daemonSets()...)
 	}
 	return nil
 }
 
 // daemonSets returns the names of the agents' DaemonSets.
-func (o *installOptions) daemonSets() []string {
+func (o *options) daemonSets() []string {
 	switch {
 	case !o.useNodeAgent:
 		return nil
@@ -114,8 +113,8 @@ func (o *installOptions) daemonSets() []string {
 }
 
 // manifests returns the definitions, and the remaining objects.
-func (o *installOptions) manifests() (definitions, rest []*unstructured.Unstructured, err error) {
-	if definitions, err = toManifests(o.cluster.Namespace, deploy.Definitions()); err != nil || o.crdsOnly {
+func (o *options) manifests() (definitions, rest []*unstructured.Unstructured, err error) {
+	if definitions, err = cluster.Manifests(o.cluster.Namespace, deploy.Definitions()); err != nil || o.crdsOnly {
 		return definitions, nil, err
 	}
 	objects := deploy.Server(o.server)
@@ -123,23 +122,8 @@ func (o *installOptions) manifests() (definitions, rest []*unstructured.Unstruct
 		objects = append(objects, deploy.Objects(o.agent)...)
 		objects = append(objects, deploy.CopyAccess(o.cluster.Namespace, o.copies)...)
 	}
-	rest, err = toManifests(o.cluster.Namespace, objects)
+	rest, err = cluster.Manifests(o.cluster.Namespace, objects)
 	return definitions, rest, err
-}
-
-func toManifests(namespace string, objects []runtime.Object) ([]*unstructured.Unstructured, error) {
-	var all []*unstructured.Unstructured
-	for _, object := range objects {
-		manifest, err := deploy.Manifest(object)
-		if err != nil {
-			return nil, err
-		}
-		labels := manifest.GetLabels()
-		labels[api.LabelInstalled] = namespace
-		manifest.SetLabels(labels)
-		all = append(all, manifest)
-	}
-	return all, nil
 }
 
 // printManifests writes a List for kubectl, as velero does.
@@ -157,30 +141,4 @@ func printManifests(out io.Writer, format string, manifests []*unstructured.Unst
 	}
 	_, err = fmt.Fprintf(out, "%s\n", text)
 	return err
-}
-
-// installer changes the cluster and prints what it does.
-type installer struct {
-	kube      kubernetes.Interface
-	dynamic   dynamic.Interface
-	namespace string // of Velero
-	apply     bool   // server-side apply instead of create
-	out       io.Writer
-}
-
-func connect(cluster config.Options, out io.Writer) (*installer, error) {
-	rest, err := restConfig(cluster)
-	if err != nil {
-		return nil, err
-	}
-	rest.QPS = -1 // no limit: the requests are sequential
-	kube, err := kubernetes.NewForConfig(rest)
-	if err != nil {
-		return nil, fmt.Errorf("create client: %w", err)
-	}
-	generic, err := dynamic.NewForConfig(rest)
-	if err != nil {
-		return nil, fmt.Errorf("create client: %w", err)
-	}
-	return &installer{kube: kube, dynamic: generic, namespace: cluster.Namespace, out: out}, nil
 }

@@ -1,4 +1,4 @@
-package main
+package uninstall
 
 import (
 	"context"
@@ -42,8 +42,8 @@ func (f finalized) workload() (resource, name string) {
 }
 
 // withFinalizers lists the objects that have finalizers.
-func (i *installer) withFinalizers(ctx context.Context, f finalized) ([]unstructured.Unstructured, error) {
-	list, err := i.dynamic.Resource(f.GroupVersionResource).Namespace(i.namespace).List(ctx, metav1.ListOptions{})
+func (r *removal) withFinalizers(ctx context.Context, f finalized) ([]unstructured.Unstructured, error) {
+	list, err := r.Dynamic.Resource(f.GroupVersionResource).Namespace(r.Namespace).List(ctx, metav1.ListOptions{})
 	if apierrors.IsNotFound(err) {
 		return nil, nil // the definition does not exist
 	}
@@ -56,14 +56,14 @@ func (i *installer) withFinalizers(ctx context.Context, f finalized) ([]unstruct
 // removeFinalized deletes the custom resources that would block the deletion of the namespace. It does so while the
 // components that remove their finalizers still run. If such a component does not run, it returns an error instead of
 // waiting.
-func (i *installer) removeFinalized(ctx context.Context) error {
+func (r *removal) removeFinalized(ctx context.Context) error {
 	for _, each := range allFinalized() {
-		client := i.dynamic.Resource(each.GroupVersionResource).Namespace(i.namespace)
+		client := r.Dynamic.Resource(each.GroupVersionResource).Namespace(r.Namespace)
 		err := client.DeleteCollection(ctx, metav1.DeleteOptions{}, metav1.ListOptions{})
 		if err != nil && !apierrors.IsNotFound(err) {
 			return fmt.Errorf("delete %s: %w", each.Resource, err)
 		}
-		held, err := i.withFinalizers(ctx, each)
+		held, err := r.withFinalizers(ctx, each)
 		if err != nil {
 			return err
 		}
@@ -71,20 +71,20 @@ func (i *installer) removeFinalized(ctx context.Context) error {
 			continue
 		}
 		resource, name := each.workload()
-		if ready, err := i.ready(ctx, resource, name); err != nil || ready == 0 {
-			return i.blocked(each, held, fmt.Sprintf("no pod of %s %s is running to remove their finalizers", resource, name), err)
+		if ready, err := r.ready(ctx, resource, name); err != nil || ready == 0 {
+			return r.blocked(each, held, fmt.Sprintf("no pod of %s %s is running to remove their finalizers", resource, name), err)
 		}
-		fmt.Fprintf(i.out, "%d %s wait for %s %s to remove their finalizers\n", len(held), each.Resource, resource, name)
+		fmt.Fprintf(r.Out, "%d %s wait for %s %s to remove their finalizers\n", len(held), each.Resource, resource, name)
 		if err := untilDeleted(ctx, client, metav1.ListOptions{}); err != nil {
-			return i.blocked(each, held, "their finalizers were not removed", err)
+			return r.blocked(each, held, "their finalizers were not removed", err)
 		}
 	}
 	return nil
 }
 
 // ready returns the number of available pods of a workload; 0 if the workload does not exist.
-func (i *installer) ready(ctx context.Context, resource, name string) (int64, error) {
-	workloads := i.dynamic.Resource(schema.GroupVersionResource{Group: "apps", Version: "v1", Resource: resource}).Namespace(i.namespace)
+func (r *removal) ready(ctx context.Context, resource, name string) (int64, error) {
+	workloads := r.Dynamic.Resource(schema.GroupVersionResource{Group: "apps", Version: "v1", Resource: resource}).Namespace(r.Namespace)
 	found, err := workloads.Get(ctx, name, metav1.GetOptions{})
 	if apierrors.IsNotFound(err) {
 		return 0, nil
@@ -98,7 +98,7 @@ func (i *installer) ready(ctx context.Context, resource, name string) (int64, er
 }
 
 // blocked returns the error with the objects, their finalizers and the two ways out.
-func (i *installer) blocked(each finalized, held []unstructured.Unstructured, why string, cause error) error {
+func (r *removal) blocked(each finalized, held []unstructured.Unstructured, why string, cause error) error {
 	const most = 5
 	var names []string
 	for index := range held[:min(len(held), most)] {
@@ -109,7 +109,7 @@ func (i *installer) blocked(each finalized, held []unstructured.Unstructured, wh
 	}
 	resource, name := each.workload()
 	err := fmt.Errorf("remove %d %s of namespace %s: %s: %s; start %s %s and uninstall again, or abandon their clean-up: kubectl -n %s patch %s NAME --type=merge -p '{\"metadata\":{\"finalizers\":null}}'",
-		len(held), each.Resource, i.namespace, why, strings.Join(names, ", "), resource, name, i.namespace, each.Resource)
+		len(held), each.Resource, r.Namespace, why, strings.Join(names, ", "), resource, name, r.Namespace, each.Resource)
 	if cause != nil {
 		return fmt.Errorf("%w (%w)", err, cause)
 	}
@@ -117,15 +117,15 @@ func (i *installer) blocked(each finalized, held []unstructured.Unstructured, wh
 }
 
 // reportHeld prints the remaining custom resources whose finalizers no component will remove.
-func (i *installer) reportHeld(ctx context.Context) error {
+func (r *removal) reportHeld(ctx context.Context) error {
 	for _, each := range allFinalized() {
-		held, err := i.withFinalizers(ctx, each)
+		held, err := r.withFinalizers(ctx, each)
 		if err != nil {
 			return err
 		}
 		if len(held) > 0 {
 			resource, name := each.workload()
-			fmt.Fprintf(i.out, "%d %s are kept with the namespace; only %s %s can remove their finalizers\n", len(held), each.Resource, resource, name)
+			fmt.Fprintf(r.Out, "%d %s are kept with the namespace; only %s %s can remove their finalizers\n", len(held), each.Resource, resource, name)
 		}
 	}
 	return nil

@@ -1,15 +1,18 @@
-package main
+package adopt
 
 import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 
+	rbacv1 "k8s.io/api/rbac/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/client-go/util/retry"
 
+	"github.com/lateen-project/lateen/cmd/lateen/cluster"
 	"github.com/lateen-project/lateen/deploy"
 	"github.com/lateen-project/lateen/exposer/api"
 )
@@ -21,7 +24,7 @@ func (a *adoption) apply(ctx context.Context, changes []replacement) error {
 		return err
 	}
 	for _, each := range rights {
-		if err := a.install(ctx, each); err != nil {
+		if err := a.Install(ctx, each); err != nil {
 			return err
 		}
 	}
@@ -36,7 +39,7 @@ func (a *adoption) revert(ctx context.Context, changes []replacement) error {
 	waiting, cancel := context.WithTimeout(ctx, a.timeout)
 	defer cancel()
 	for _, change := range changes {
-		if err := a.rollout(waiting, "daemonsets", change.before.GetName(), daemonSetPods); err != nil {
+		if err := a.DaemonSetRollout(waiting, change.before.GetName()); err != nil {
 			return errors.Join(err, errors.New("the RBAC objects of Lateen's agents were not removed: remove them with lateen uninstall"))
 		}
 	}
@@ -49,23 +52,23 @@ func (a *adoption) revert(ctx context.Context, changes []replacement) error {
 		return err
 	}
 	for _, each := range append(rights, copies...) {
-		found, err := a.resource(each).Get(ctx, each.GetName(), metav1.GetOptions{})
+		found, err := a.Resource(each).Get(ctx, each.GetName(), metav1.GetOptions{})
 		switch {
-		case apierrors.IsNotFound(err), err == nil && found.GetLabels()[api.LabelInstalled] != a.namespace:
+		case apierrors.IsNotFound(err), err == nil && found.GetLabels()[api.LabelInstalled] != a.Namespace:
 			continue
 		case err == nil:
-			err = a.resource(each).Delete(ctx, each.GetName(), metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: new(found.GetUID())}})
+			err = a.Resource(each).Delete(ctx, each.GetName(), metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: new(found.GetUID())}})
 		}
 		if err != nil {
 			return fmt.Errorf("remove %s %s: %w", each.GetKind(), each.GetName(), err)
 		}
-		fmt.Fprintf(a.out, "%s %s removed\n", each.GetKind(), each.GetName())
+		fmt.Fprintf(a.Out, "%s %s removed\n", each.GetKind(), each.GetName())
 	}
 	return nil
 }
 
 func (a *adoption) rbac() ([]*unstructured.Unstructured, error) {
-	return toManifests(a.namespace, append(deploy.RBAC(a.namespace), deploy.CopyAccess(a.namespace, a.copies)...))
+	return cluster.Manifests(a.Namespace, append(deploy.RBAC(a.Namespace), deploy.CopyAccess(a.Namespace, a.copies)...))
 }
 
 func (a *adoption) update(ctx context.Context, changes []replacement) error {
@@ -74,7 +77,7 @@ func (a *adoption) update(ctx context.Context, changes []replacement) error {
 		if err := retry.RetryOnConflict(retry.DefaultBackoff, func() error { return a.write(ctx, change.after) }); err != nil {
 			return fmt.Errorf("update DaemonSet %s: %w", name, err)
 		}
-		if _, err := fmt.Fprintf(a.out, "DaemonSet %s changed\n", name); err != nil {
+		if _, err := fmt.Fprintf(a.Out, "DaemonSet %s changed\n", name); err != nil {
 			return err
 		}
 	}
@@ -84,7 +87,7 @@ func (a *adoption) update(ctx context.Context, changes []replacement) error {
 // write fails if the specification has changed since it was displayed. A changed status is no conflict, because
 // controllers update it at any time.
 func (a *adoption) write(ctx context.Context, agents *unstructured.Unstructured) error {
-	client := a.dynamic.Resource(daemonSets()).Namespace(a.namespace)
+	client := a.Dynamic.Resource(cluster.DaemonSets()).Namespace(a.Namespace)
 	current, err := client.Get(ctx, agents.GetName(), metav1.GetOptions{})
 	if err != nil {
 		return err
@@ -101,7 +104,7 @@ func (a *adoption) write(ctx context.Context, agents *unstructured.Unstructured)
 		}
 		annotate(current, api.AnnotationAdoptedAs, completed)
 	}
-	_, err = client.Update(ctx, current, metav1.UpdateOptions{FieldManager: fieldManager})
+	_, err = client.Update(ctx, current, metav1.UpdateOptions{FieldManager: cluster.FieldManager})
 	return err
 }
 
@@ -116,10 +119,27 @@ func (a *adoption) completed(ctx context.Context, agents *unstructured.Unstructu
 	if err := unstructured.SetNestedMap(agents.Object, created, "spec", "template"); err != nil {
 		return nil, err
 	}
-	dryRun := metav1.UpdateOptions{FieldManager: fieldManager, DryRun: []string{metav1.DryRunAll}}
-	answer, err := a.dynamic.Resource(daemonSets()).Namespace(a.namespace).Update(ctx, agents, dryRun)
+	dryRun := metav1.UpdateOptions{FieldManager: cluster.FieldManager, DryRun: []string{metav1.DryRunAll}}
+	answer, err := a.Dynamic.Resource(cluster.DaemonSets()).Namespace(a.Namespace).Update(ctx, agents, dryRun)
 	if err != nil {
 		return nil, err
 	}
 	return readTemplate(answer)
+}
+
+// copyRights returns the RBAC objects that let agents copy, in all namespaces.
+func (a *adoption) copyRights(ctx context.Context) (rights []*unstructured.Unstructured, err error) {
+	names := deploy.CopyAccessNames(a.Namespace)
+	for _, resource := range []string{"rolebindings", "roles", "clusterrolebindings", "clusterroles"} {
+		found, err := a.Installed(ctx, rbacv1.SchemeGroupVersion.WithResource(resource))
+		if err != nil {
+			return nil, err
+		}
+		for index := range found {
+			if slices.Contains(names, found[index].GetName()) {
+				rights = append(rights, &found[index])
+			}
+		}
+	}
+	return rights, nil
 }

@@ -1,4 +1,4 @@
-package main
+package install
 
 import (
 	"context"
@@ -16,12 +16,12 @@ import (
 
 // checkCluster checks the existing objects that the installation names. An unusable ConfigMap fails the installation,
 // as in Velero. A missing class is a warning, because it may be created later.
-func (o *installOptions) checkCluster(ctx context.Context, kube kubernetes.Interface, warnings io.Writer) error {
+func (o *options) checkCluster(ctx context.Context, kube kubernetes.Interface, warnings io.Writer) error {
 	o.checkClasses(ctx, kube, warnings)
 	return o.checkConfigMaps(ctx, kube, warnings)
 }
 
-func (o *installOptions) checkClasses(ctx context.Context, kube kubernetes.Interface, warnings io.Writer) {
+func (o *options) checkClasses(ctx context.Context, kube kubernetes.Interface, warnings io.Writer) {
 	for _, class := range []struct{ flag, name, whose string }{
 		{"--server-priority-class-name", o.server.PriorityClass, "the server"},
 		{"--node-agent-priority-class-name", o.agent.PriorityClass, "the agents"},
@@ -40,7 +40,7 @@ func (o *installOptions) checkClasses(ctx context.Context, kube kubernetes.Inter
 }
 
 // checkConfigMaps evaluates the named ConfigMaps as `lateen check` does.
-func (o *installOptions) checkConfigMaps(ctx context.Context, kube kubernetes.Interface, warnings io.Writer) error {
+func (o *options) checkConfigMaps(ctx context.Context, kube kubernetes.Interface, warnings io.Writer) error {
 	maintenance := o.agent.MaintenanceConfigMap
 	if o.server.Maintenance != "" {
 		maintenance = "" // it is built from flags that are already validated

@@ -1,4 +1,4 @@
-package main
+package cluster
 
 import (
 	"bytes"
@@ -13,7 +13,7 @@ import (
 func TestConfirm(t *testing.T) {
 	for answer, want := range map[string]string{"y\n": "", " Yes \n": "", "y": "", "n\n": "not confirmed", "\n": "not confirmed", "": "not confirmed"} {
 		var out bytes.Buffer
-		err := prompt{in: strings.NewReader(answer), out: &out}.confirm(t.Context(), "Do it?")
+		err := Prompt{In: strings.NewReader(answer), Out: &out}.Confirm(t.Context(), "Do it?")
 		require.Equal(t, "Do it? [y/N] \n", out.String())
 		if want == "" {
 			require.NoError(t, err, "%q", answer)
@@ -25,7 +25,7 @@ func TestConfirm(t *testing.T) {
 
 func TestForceSkipsThePrompt(t *testing.T) {
 	var out bytes.Buffer
-	require.NoError(t, prompt{in: strings.NewReader("n\n"), out: &out, force: true}.confirm(t.Context(), "Do it?"))
+	require.NoError(t, Prompt{In: strings.NewReader("n\n"), Out: &out, Force: true}.Confirm(t.Context(), "Do it?"))
 	require.Empty(t, out.String())
 }
 
@@ -34,5 +34,5 @@ func TestAnInterruptEndsThePrompt(t *testing.T) {
 	defer hold.Close()
 	ctx, interrupt := context.WithCancel(t.Context())
 	interrupt()
-	require.EqualError(t, prompt{in: never, out: io.Discard}.confirm(ctx, "Do it?"), "interrupted")
+	require.EqualError(t, Prompt{In: never, Out: io.Discard}.Confirm(ctx, "Do it?"), "interrupted")
 }

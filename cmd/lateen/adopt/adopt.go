@@ -1,4 +1,6 @@
-package main
+// Package adopt is `lateen adopt`: it turns the agents of a running Velero into Lateen's, and back. It never touches a
+// transfer or a mover.
+package adopt
 
 import (
 	"context"
@@ -12,24 +14,24 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
-	"k8s.io/apimachinery/pkg/runtime/schema"
 	"sigs.k8s.io/yaml"
 
-	"github.com/lateen-project/lateen/cmd/lateen/config"
+	"github.com/lateen-project/lateen/cmd/lateen/cluster"
 	"github.com/lateen-project/lateen/deploy"
 )
 
-// adoptOptions are the flags of `lateen adopt`.
-type adoptOptions struct {
-	cluster             config.Options // only Namespace, Kubeconfig and Kubecontext
+// options are the flags of `lateen adopt`.
+type options struct {
+	cluster             cluster.Flags
 	image               string
 	copies              deploy.Copies
 	undo, force, dryRun bool
 	timeout             time.Duration
 }
 
-func newAdopt() *cobra.Command {
-	var options adoptOptions
+// NewCommand returns `lateen adopt`. The user agent is that of all its requests.
+func NewCommand(userAgent string) *cobra.Command {
+	options := options{cluster: cluster.Flags{UserAgent: userAgent}}
 	command := &cobra.Command{
 		Use:   "adopt",
 		Short: "Replace Velero's node-agent with Lateen (--undo reverts)",
@@ -44,22 +46,22 @@ func newAdopt() *cobra.Command {
 			if err := options.validateCopies(); err != nil {
 				return err
 			}
-			i, err := connect(options.cluster, command.OutOrStdout())
+			client, err := options.cluster.Connect(command.OutOrStdout())
 			if err != nil {
 				return err
 			}
-			i.apply = true
+			client.Apply = true
 			a := adoption{
-				installer: i, adoptOptions: options, warnings: command.ErrOrStderr(),
-				prompt: prompt{in: command.InOrStdin(), out: command.OutOrStdout(), force: options.force},
+				Client: client, options: options, warnings: command.ErrOrStderr(),
+				prompt: cluster.Prompt{In: command.InOrStdin(), Out: command.OutOrStdout(), Force: options.force},
 			}
 			return a.run(command.Context())
 		},
 	}
 	flags := command.Flags()
-	addClusterFlags(flags, &options.cluster)
+	options.cluster.Add(flags)
 	flags.StringVar(&options.image, "lateen-image", "", "image of Lateen, for the agents")
-	addCopyFlags(flags, &options.copies)
+	cluster.AddCopyFlags(flags, &options.copies)
 	flags.BoolVar(&options.undo, "undo", false, "restore Velero's agents")
 	flags.BoolVar(&options.dryRun, "dry-run", false, "print the changes without applying them")
 	flags.BoolVar(&options.force, "force", false, "do not ask for confirmation")
@@ -67,28 +69,24 @@ func newAdopt() *cobra.Command {
 	return command
 }
 
-func (o adoptOptions) validateCopies() error {
+func (o options) validateCopies() error {
 	if o.undo && len(o.copies.Secrets)+len(o.copies.ConfigMaps)+len(o.copies.From) > 0 {
 		return errors.New("--undo removes all RBAC rules for copies: remove --copy-secrets, --copy-configmaps and --copy-from")
 	}
-	return validateCopies(o.copies)
+	return cluster.ValidateCopies(o.copies)
 }
 
 // adoption is one run of the command.
 type adoption struct {
-	*installer
-	adoptOptions
-	prompt      prompt
+	*cluster.Client
+	options
+	prompt      cluster.Prompt
 	warnings    io.Writer
 	maintenance string // the source of the maintenance configuration, for people; empty: none
 }
 
 // replacement is the change of one DaemonSet.
 type replacement struct{ before, after *unstructured.Unstructured }
-
-func daemonSets() schema.GroupVersionResource {
-	return schema.GroupVersionResource{Group: "apps", Version: "v1", Resource: "daemonsets"}
-}
 
 func (a *adoption) run(ctx context.Context) error {
 	changes, err := a.plan(ctx)
@@ -102,13 +100,13 @@ func (a *adoption) run(ctx context.Context) error {
 		}
 	}
 	if a.maintenance != "" {
-		fmt.Fprintln(a.out, a.maintenance)
+		fmt.Fprintln(a.Out, a.maintenance)
 	}
 	if a.dryRun {
 		return nil
 	}
-	if err := a.prompt.confirm(ctx, "Apply this change? Running movers are not interrupted."); err != nil {
-		return fmt.Errorf("adopt agents of namespace %s: %w, nothing changed", a.namespace, err)
+	if err := a.prompt.Confirm(ctx, "Apply this change? Running movers are not interrupted."); err != nil {
+		return fmt.Errorf("adopt agents of namespace %s: %w, nothing changed", a.Namespace, err)
 	}
 	if a.undo {
 		return a.revert(ctx, changes)
@@ -130,7 +128,7 @@ func (a *adoption) plan(ctx context.Context) ([]replacement, error) {
 			change = a.restore
 		}
 		if err := change(ctx, after); err != nil {
-			return nil, fmt.Errorf("adopt DaemonSet %s/%s: %w", a.namespace, agents.GetName(), err)
+			return nil, fmt.Errorf("adopt DaemonSet %s/%s: %w", a.Namespace, agents.GetName(), err)
 		}
 		changes = append(changes, replacement{before: agents, after: after})
 	}
@@ -144,7 +142,7 @@ func (a *adoption) plan(ctx context.Context) ([]replacement, error) {
 func (a *adoption) agents(ctx context.Context) ([]*unstructured.Unstructured, error) {
 	var found, adopted []*unstructured.Unstructured
 	for _, name := range []string{deploy.DaemonSetName, deploy.WindowsDaemonSetName} {
-		agents, err := a.dynamic.Resource(daemonSets()).Namespace(a.namespace).Get(ctx, name, metav1.GetOptions{})
+		agents, err := a.Dynamic.Resource(cluster.DaemonSets()).Namespace(a.Namespace).Get(ctx, name, metav1.GetOptions{})
 		if apierrors.IsNotFound(err) && name == deploy.WindowsDaemonSetName {
 			continue
 		}
@@ -152,7 +150,7 @@ func (a *adoption) agents(ctx context.Context) ([]*unstructured.Unstructured, er
 			return nil, fmt.Errorf("get DaemonSet of Velero's agents: %w", err)
 		}
 		if agents.GetLabels()["app.kubernetes.io/part-of"] == "lateen" {
-			return nil, fmt.Errorf("adopt DaemonSet %s/%s: it was created by lateen install; use lateen install --apply to change it", a.namespace, name)
+			return nil, fmt.Errorf("adopt DaemonSet %s/%s: it was created by lateen install; use lateen install --apply to change it", a.Namespace, name)
 		}
 		found = append(found, agents)
 		if isAdopted(agents) {
@@ -182,9 +180,9 @@ func (a *adoption) show(change replacement) error {
 		}
 		texts[side] = strings.Split(strings.TrimSuffix(string(text), "\n"), "\n")
 	}
-	fmt.Fprintf(a.out, "DaemonSet %s/%s, spec.template:\n", a.namespace, change.before.GetName())
+	fmt.Fprintf(a.Out, "DaemonSet %s/%s, spec.template:\n", a.Namespace, change.before.GetName())
 	for _, line := range diff(texts[0], texts[1]) {
-		fmt.Fprintln(a.out, line)
+		fmt.Fprintln(a.Out, line)
 	}
 	return nil
 }

@@ -68,7 +68,7 @@ func (s *Simulation) moving() (all []choice) {
 
 func (s *Simulation) movement(m *mover) (all []choice) {
 	act := func(what string, weight int, do func()) {
-		all = append(all, choice{fmt.Sprintf("mover %s on %s: %s", m.pod.Name, m.pod.Spec.NodeName, what), weight, do})
+		all = append(all, choice{"mover " + m.pod.Name + " on " + m.pod.Spec.NodeName + ": " + what, weight, do})
 	}
 	object := s.api.Get(m.plural, veleroNamespace, m.pod.Name)
 	if object == nil || object.GetUID() != m.transfer {

@@ -113,7 +113,7 @@ func (s *Simulation) kubelets() (all []choice) {
 			continue
 		}
 		if act, do := s.kubelet(object, pod); do != nil {
-			all = append(all, choice{fmt.Sprintf("%s: %s pod %s", pod.Spec.NodeName, act, object.Key()), often, do})
+			all = append(all, choice{pod.Spec.NodeName + ": " + act + " pod " + object.Key(), often, do})
 		}
 	}
 	return all

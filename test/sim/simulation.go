@@ -202,7 +202,7 @@ func (s *Simulation) handle(p *parked) apiserver.Reply {
 func (s *Simulation) deliveries() (all []choice) {
 	for _, w := range s.api.Watches() {
 		if next := w.Next(); next != "" && !s.isCut(w.Client) {
-			all = append(all, choice{fmt.Sprintf("%s: hears %s (%s)", w.Client, next, w.Name), often, w.Deliver})
+			all = append(all, choice{w.Client + ": hears " + next + " (" + w.Name + ")", often, w.Deliver})
 		}
 	}
 	return all

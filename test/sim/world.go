@@ -39,11 +39,13 @@ func content(object any) map[string]any {
 
 // create creates an object of an actor, which must succeed.
 func (s *Simulation) create(plural, namespace string, object any) *apiserver.Object {
-	created, err := s.api.Create(plural, namespace, content(object), false)
+	fields := content(object)
+	status := fields["status"]
+	created, err := s.api.Create(plural, namespace, fields, false)
 	if err != nil {
 		panic(fmt.Sprintf("create %s: %v", plural, err))
 	}
-	if status := content(object)["status"]; status != nil {
+	if status != nil {
 		return s.patch(plural, created, map[string]any{"status": status})
 	}
 	return created
@@ -51,14 +53,16 @@ func (s *Simulation) create(plural, namespace string, object any) *apiserver.Obj
 
 // patch changes fields of an object and of its status as an actor does; nil values remove.
 func (s *Simulation) patch(plural string, object *apiserver.Object, fields map[string]any) *apiserver.Object {
-	changed := object
+	changed, patch := object, content(fields)
+	_, status := patch["status"]
+	status = status && s.api.HasStatus(plural)
 	for _, sub := range []string{"", "status"} {
-		if _, has := fields["status"]; sub == "status" && (!has || !s.api.HasStatus(plural)) {
+		if sub == "status" && !status || sub == "" && status && len(patch) == 1 {
 			continue
 		}
 		var err error
 		changed, err = s.api.Update(plural, object.GetNamespace(), object.GetName(), sub, false, func(now map[string]any) (map[string]any, error) {
-			return merge(now, content(fields)), nil
+			return merge(now, patch), nil
 		})
 		if err != nil {
 			panic(fmt.Sprintf("patch %s %s: %v", plural, object.Key(), err))

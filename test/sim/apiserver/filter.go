@@ -11,6 +11,7 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/runtime"
 )
 
 // filter selects objects, and says whether only their metadata is wanted.
@@ -56,16 +57,18 @@ func (f fieldsOf) Get(path string) string {
 	return value
 }
 
-// shape returns an encoded object as the client wants it.
-func (f filter) shape(object []byte) []byte {
+// encoded returns an object as the client wants it.
+func (f filter) encoded(object *Object) []byte {
 	if !f.partial {
-		return object
+		return object.JSON()
 	}
-	partial := metav1.PartialObjectMetadata{}
-	if err := json.Unmarshal(object, &partial); err != nil {
-		return object
+	if object.partial == nil {
+		partial := metav1.PartialObjectMetadata{TypeMeta: metav1.TypeMeta{Kind: "PartialObjectMetadata", APIVersion: "meta.k8s.io/v1"}}
+		metadata, _ := object.Object["metadata"].(map[string]any)
+		if err := runtime.DefaultUnstructuredConverter.FromUnstructured(metadata, &partial.ObjectMeta); err != nil {
+			panic(fmt.Sprintf("decode the metadata of %s %s: %v", object.GetKind(), object.Key(), err))
+		}
+		object.partial, _ = json.Marshal(partial) //nolint:errchkjson // metadata only
 	}
-	partial.TypeMeta = metav1.TypeMeta{Kind: "PartialObjectMetadata", APIVersion: "meta.k8s.io/v1"}
-	body, _ := json.Marshal(partial) //nolint:errchkjson // metadata only
-	return body
+	return object.partial
 }

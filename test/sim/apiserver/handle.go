@@ -12,6 +12,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/client-go/kubernetes/scheme"
 )
@@ -213,7 +214,7 @@ func (s *Server) list(at target, request Request) (Reply, error) {
 	items := make([]json.RawMessage, 0, len(at.objects))
 	for _, object := range at.sorted() {
 		if only.matches(object) {
-			items = append(items, only.shape(object.JSON()))
+			items = append(items, only.encoded(object))
 		}
 	}
 	body, err := json.Marshal(map[string]any{
@@ -234,6 +235,9 @@ func (s *Server) watch(at target, request Request, only filter) (Reply, error) {
 	initial := query.Get("sendInitialEvents") == "true"
 	name := strings.TrimRight(strings.Join([]string{at.Resource.Resource, at.namespace, query.Get("labelSelector"), query.Get("fieldSelector")}, " "), " ")
 	w, err := s.open(at.table, request.Client, name, only, from, initial, query.Get("allowWatchBookmarks") == "true")
+	if err == nil {
+		w.protobuf = at.builtIn() && !only.partial && strings.Contains(request.Header.Get("Accept"), runtime.ContentTypeProtobuf)
+	}
 	return Reply{Code: http.StatusOK, Watch: w}, err
 }
 
@@ -245,7 +249,7 @@ func answer(code int, object *Object, partial bool) Reply {
 	if object == nil {
 		return Reply{}
 	}
-	return Reply{Code: code, Body: filter{partial: partial}.shape(object.JSON())}
+	return Reply{Code: code, Body: filter{partial: partial}.encoded(object)}
 }
 
 // Failure returns the answer with an error.

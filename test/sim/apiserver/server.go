@@ -12,10 +12,12 @@ import (
 	"encoding/json"
 	"fmt"
 	"slices"
+	"strconv"
 	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/watch"
@@ -25,12 +27,29 @@ import (
 type Object struct {
 	unstructured.Unstructured
 
-	typed any    // decoded on demand
-	raw   []byte // encoded on demand
+	key     string // set when it is stored, as uid
+	uid     types.UID
+	typed   any    // decoded on demand
+	raw     []byte // encoded on demand, as the two below
+	proto   []byte // as protobuf
+	partial []byte // its metadata
 }
 
 // Key returns namespace/name, or name of an object without namespace.
-func (o *Object) Key() string { return key(o.GetNamespace(), o.GetName()) }
+func (o *Object) Key() string {
+	if o.key != "" {
+		return o.key
+	}
+	return key(o.GetNamespace(), o.GetName())
+}
+
+// GetUID returns the UID.
+func (o *Object) GetUID() types.UID {
+	if o.uid != "" {
+		return o.uid
+	}
+	return o.Unstructured.GetUID()
+}
 
 func key(namespace, name string) string {
 	if namespace == "" {
@@ -53,11 +72,16 @@ func As[T any](object *Object) *T {
 		return known
 	}
 	known := new(T)
-	if err := json.Unmarshal(object.JSON(), known); err != nil {
-		panic(fmt.Sprintf("decode %s %s: %v", object.GetKind(), object.Key(), err))
-	}
-	object.typed = known
+	object.decode(known)
 	return known
+}
+
+// decode converts an object to its type.
+func (o *Object) decode(into any) {
+	if err := runtime.DefaultUnstructuredConverter.FromUnstructured(o.Object, into); err != nil {
+		panic(fmt.Sprintf("decode %s %s: %v", o.GetKind(), o.Key(), err))
+	}
+	o.typed = into
 }
 
 // change is one entry of a table's history.
@@ -172,8 +196,11 @@ func (s *Server) Garbage() []Reference {
 	for _, one := range s.ordered {
 		for _, object := range one.sorted() {
 			owners := object.GetOwnerReferences()
+			if len(owners) == 0 {
+				continue
+			}
 			owned := slices.ContainsFunc(owners, func(o metav1.OwnerReference) bool { return exists[o.UID] })
-			if len(owners) > 0 && !owned && object.GetDeletionTimestamp() == nil {
+			if !owned && object.GetDeletionTimestamp() == nil {
 				found = append(found, Reference{one.Resource.Resource, object})
 			}
 		}
@@ -198,7 +225,8 @@ func (s *Server) commit(t *table, before, now *Object) *Object {
 	case before == nil:
 		entry.kind = watch.Added
 	}
-	entry.now.SetResourceVersion(fmt.Sprint(s.revision))
+	entry.now.SetResourceVersion(strconv.FormatInt(s.revision, 10))
+	entry.now.key, entry.now.uid = entry.now.Key(), entry.now.GetUID()
 	t.order = nil
 	if entry.kind == watch.Deleted {
 		delete(t.objects, before.Key())

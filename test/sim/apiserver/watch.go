@@ -2,9 +2,9 @@ package apiserver
 
 import (
 	"bytes"
-	"encoding/json"
 	"fmt"
 	"slices"
+	"strconv"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -25,6 +25,7 @@ type Watch struct {
 	initial  []*Object
 	begins   bool // the initial events and their bookmark are due
 	bookmark bool // the client wants bookmarks
+	protobuf bool // its frames are protobuf, else JSON
 	sent     int64
 	frames   chan []byte
 	closed   chan struct{}
@@ -72,7 +73,7 @@ func (w *Watch) Close() {
 // Next describes what Deliver sends; empty if nothing is due.
 func (w *Watch) Next() string {
 	if w.begins || len(w.initial) > 0 {
-		return fmt.Sprintf("the first %d", len(w.initial))
+		return "the first " + strconv.Itoa(len(w.initial))
 	}
 	for ; w.pending == nil && w.position < len(w.table.history); w.position++ {
 		w.pending = w.visible(w.table.history[w.position])
@@ -80,7 +81,7 @@ func (w *Watch) Next() string {
 	if w.pending == nil {
 		return ""
 	}
-	return fmt.Sprintf("%s %s@%d", w.pending.kind, w.pending.now.Key(), w.pending.revision)
+	return string(w.pending.kind) + " " + w.pending.now.Key() + "@" + strconv.FormatInt(w.pending.revision, 10)
 }
 
 // visible returns the change as this watch sees it: an object that begins to match is added, one that ceases to match
@@ -107,14 +108,14 @@ func (w *Watch) Deliver() {
 	switch {
 	case w.begins || len(w.initial) > 0:
 		for _, object := range w.initial {
-			w.encode(&frame, watch.Added, object.JSON())
+			w.encode(&frame, watch.Added, object)
 		}
 		if w.begins {
-			w.encode(&frame, watch.Bookmark, w.mark(map[string]string{metav1.InitialEventsAnnotationKey: "true"}))
+			w.encode(&frame, watch.Bookmark, w.mark(map[string]any{metav1.InitialEventsAnnotationKey: "true"}))
 		}
 		w.begins, w.initial = false, nil
 	case w.Next() != "":
-		w.encode(&frame, w.pending.kind, w.pending.now.JSON())
+		w.encode(&frame, w.pending.kind, w.pending.now)
 		w.sent, w.pending = w.pending.revision, nil
 	default:
 		return
@@ -136,24 +137,19 @@ func (w *Watch) Bookmark() bool {
 
 // Expire ends the watch with 410 as an event: the client has to list again.
 func (w *Watch) Expire() {
-	status := apierrors.NewResourceExpired("too old resource version").Status()
-	status.Kind, status.APIVersion = "Status", "v1"
-	body, _ := json.Marshal(status) //nolint:errchkjson // plain strings
 	var frame bytes.Buffer
-	w.encode(&frame, watch.Error, body)
+	w.encode(&frame, watch.Error, expired())
 	w.frames <- frame.Bytes()
 	w.Close()
 }
 
-func (w *Watch) encode(into *bytes.Buffer, kind watch.EventType, object []byte) {
-	fmt.Fprintf(into, `{"type":%q,"object":%s}`+"\n", kind, w.filter.shape(object))
-}
-
-func (w *Watch) mark(annotations map[string]string) []byte {
-	mark := metav1.PartialObjectMetadata{
-		TypeMeta:   metav1.TypeMeta{Kind: w.table.Kind, APIVersion: w.table.GroupVersion().String()},
-		ObjectMeta: metav1.ObjectMeta{ResourceVersion: fmt.Sprint(w.server.revision), Annotations: annotations},
+// mark returns the object of a bookmark.
+func (w *Watch) mark(annotations map[string]any) *Object {
+	metadata := map[string]any{"resourceVersion": strconv.FormatInt(w.server.revision, 10)}
+	if annotations != nil {
+		metadata["annotations"] = annotations
 	}
-	body, _ := json.Marshal(mark) //nolint:errchkjson // plain strings
-	return body
+	mark := &Object{}
+	mark.Object = map[string]any{"kind": w.table.Kind, "apiVersion": w.table.GroupVersion().String(), "metadata": metadata}
+	return mark
 }

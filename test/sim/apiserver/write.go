@@ -1,7 +1,6 @@
 package apiserver
 
 import (
-	"encoding/json"
 	"errors"
 	"fmt"
 	"maps"
@@ -13,7 +12,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
-	utiljson "k8s.io/apimachinery/pkg/util/json"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 	"k8s.io/client-go/kubernetes/scheme"
 )
@@ -117,19 +116,13 @@ func (t *table) normalized(object *Object) (*Object, error) {
 	if err != nil {
 		return nil, fmt.Errorf("make %s: %w", t.Kind, err)
 	}
-	data, err := json.Marshal(object.Object)
-	if err != nil {
-		return nil, fmt.Errorf("encode %s: %w", t.Kind, err)
-	}
-	if err := json.Unmarshal(data, typed); err != nil {
+	converter := runtime.DefaultUnstructuredConverter
+	if err := converter.FromUnstructured(object.Object, typed); err != nil {
 		return nil, apierrors.NewBadRequest(err.Error())
 	}
-	if data, err = json.Marshal(typed); err != nil {
-		return nil, fmt.Errorf("encode %s: %w", t.Kind, err)
-	}
 	clean := &Object{}
-	if err := utiljson.Unmarshal(data, &clean.Object); err != nil {
-		return nil, fmt.Errorf("decode %s: %w", t.Kind, err)
+	if clean.Object, err = converter.ToUnstructured(typed); err != nil {
+		return nil, fmt.Errorf("convert %s: %w", t.Kind, err)
 	}
 	clean.SetAPIVersion(t.GroupVersion().String())
 	clean.SetKind(t.Kind)

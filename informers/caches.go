@@ -27,7 +27,7 @@ type Selectors struct {
 
 // Caches holds all informers of an agent, each with the smallest sufficient scope:
 //
-//	Transfers   Velero's namespace; terminal ones are trimmed to a few fields
+//	Transfers   Velero's namespace; not those labelled as done, and terminal ones are trimmed to a few fields
 //	LocalPods   the pods of this node in all namespaces: workloads and movers
 //	Movers      Velero's namespace, by label: movers that may not be scheduled yet
 //	Claims      Velero's namespace, by label: the volumes of movers

@@ -147,7 +147,7 @@ func TestCachesListOnlyWhatAnAgentNeeds(t *testing.T) {
 		"GET /api/v1/namespaces/velero/pods " + api.LabelAcceptor + "=n1",
 	}
 	for _, kind := range api.Kinds() {
-		expected = append(expected, "GET /apis/"+kind.GVK.GroupVersion().String()+"/namespaces/velero/"+kind.Resource+" ")
+		expected = append(expected, "GET /apis/"+kind.GVK.GroupVersion().String()+"/namespaces/velero/"+kind.Resource+" !lateen.dev/done")
 	}
 	require.ElementsMatch(t, expected, served.requests, "one watch each, and no list")
 }

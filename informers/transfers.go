@@ -21,11 +21,12 @@ type Transfers struct {
 }
 
 func newTransfers(b *builder, velero *Clientset, namespace string) Transfers {
+	undone := Scope{Labels: api.SelectUndone}
 	return Transfers{
-		PodVolumeBackups:  add(b, api.PodVolumeBackup().Resource, velero.PodVolumeBackups(namespace), &velerov1.PodVolumeBackup{}, Scope{}, trimBackup),
-		PodVolumeRestores: add(b, api.PodVolumeRestore().Resource, velero.PodVolumeRestores(namespace), &velerov1.PodVolumeRestore{}, Scope{}, trimRestore),
-		DataUploads:       add(b, api.DataUpload().Resource, velero.DataUploads(namespace), &velerov2alpha1.DataUpload{}, Scope{}, trimUpload),
-		DataDownloads:     add(b, api.DataDownload().Resource, velero.DataDownloads(namespace), &velerov2alpha1.DataDownload{}, Scope{}, trimDownload),
+		PodVolumeBackups:  add(b, api.PodVolumeBackup().Resource, velero.PodVolumeBackups(namespace), &velerov1.PodVolumeBackup{}, undone, trimBackup),
+		PodVolumeRestores: add(b, api.PodVolumeRestore().Resource, velero.PodVolumeRestores(namespace), &velerov1.PodVolumeRestore{}, undone, trimRestore),
+		DataUploads:       add(b, api.DataUpload().Resource, velero.DataUploads(namespace), &velerov2alpha1.DataUpload{}, undone, trimUpload),
+		DataDownloads:     add(b, api.DataDownload().Resource, velero.DataDownloads(namespace), &velerov2alpha1.DataDownload{}, undone, trimDownload),
 	}
 }
 
@@ -91,8 +92,8 @@ func (v *Clientset) DataDownloads(namespace string) *DataDownloads {
 	)
 }
 
-// The trims reduce a terminal resource that needs no clean-up to the fields for counting. Thousands of them stay in a
-// cluster until their backup expires.
+// The trims reduce a terminal resource that needs no clean-up to the fields for counting. Such a resource is cached only
+// while it has no api.LabelDone: Velero's agents do not set it. Then thousands may stay until the coordinator has set it.
 
 func trimBackup(backup *velerov1.PodVolumeBackup) {
 	if cleanedUp(backup, backup.Status.Phase, api.PodVolumeBackup()) {

@@ -1,6 +1,7 @@
 package metrics_test
 
 import (
+	"fmt"
 	"net/http"
 	"strings"
 	"testing"
@@ -150,7 +151,7 @@ func TestPhaseDurationReachesFromATenthToFourHours(t *testing.T) {
 	require.Fail(t, "lateen_transfer_phase_duration_seconds is not gathered")
 }
 
-func TestVelerosMetricsAreDeletedWithTheirBackup(t *testing.T) {
+func TestVelerosMetricsOfTheLastBackupsAreKept(t *testing.T) {
 	m, registry := newMetrics()
 	m.BackupStarted()
 	m.BackupStarted()
@@ -168,10 +169,17 @@ func TestVelerosMetricsAreDeletedWithTheirBackup(t *testing.T) {
 		return n
 	}
 	require.Equal(t, 4, count())
-	m.BackupForgotten("pvb-1")
-	require.Equal(t, 2, count())
-	m.BackupForgotten("pvb-2")
-	require.Zero(t, count())
+	for i := range 498 {
+		m.BackupCompleted("operation", "velero/later", fmt.Sprintf("later-%d", i), time.Second)
+	}
+	require.Equal(t, 1000, count(), "two metrics of 500 backups")
+	m.BackupCompleted("operation", "velero/later", "last", time.Second)
+	require.Equal(t, 1000, count(), "the oldest made room")
+	requireSeries(t, registry, `podVolume_pod_volume_backup_dequeue_count{node="node-1"} 501`, "podVolume_pod_volume_backup_dequeue_count")
+	families, err := registry.Gather()
+	require.NoError(t, err)
+	require.NotContains(t, fmt.Sprint(families), `"pvb-1"`)
+	require.Contains(t, fmt.Sprint(families), `"pvb-2"`)
 }
 
 // TestLint gathers one series of every metric. Velero's names are exempt.
@@ -224,7 +232,6 @@ func TestNoMetricsCountNothing(t *testing.T) {
 	m.Transfers(func() []metrics.Count { return nil })
 	m.BackupStarted()
 	m.BackupCompleted("operation", "backup", "name", time.Second)
-	m.BackupForgotten("name")
 	require.Nil(t, m.Workqueues())
 	require.Equal(t, http.DefaultTransport, m.Transport(http.DefaultTransport, clocktesting.NewFakePassiveClock(time.Time{})))
 }

@@ -1,6 +1,7 @@
 package metrics
 
 import (
+	"sync"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -14,6 +15,7 @@ type veleroMetrics struct {
 	enqueued, dequeued *prometheus.CounterVec
 	latency            *prometheus.HistogramVec
 	latest             *prometheus.GaugeVec
+	kept               *backupNames                      // that have series in latency and latest
 	moved              map[string]*prometheus.CounterVec // DataUploads and DataDownloads, by kind and terminal phase
 }
 
@@ -21,6 +23,7 @@ func newVeleroMetrics(node string) veleroMetrics {
 	series := []string{"node", "operation", "backupName", "pod_volume_backup"}
 	hour := time.Hour.Seconds()
 	v := veleroMetrics{
+		kept:     &backupNames{},
 		enqueued: counter("podVolume_pod_volume_backup_enqueue_count", "PodVolumeBackups whose mover started.", "node"),
 		dequeued: counter("podVolume_pod_volume_backup_dequeue_count", "PodVolumeBackups that completed.", "node"),
 		latency: prometheus.NewHistogramVec(prometheus.HistogramOpts{ //nolint:promlinter // the name is Velero's
@@ -60,25 +63,39 @@ func (m *Metrics) BackupStarted() {
 	}
 }
 
+// keptBackups is the number of PodVolumeBackups whose series an agent keeps.
+const keptBackups = 500
+
 // BackupCompleted counts a completed PodVolumeBackup. Its series have the backup's name, as in Velero. Unlike
-// Velero's, they are dropped with the resource (W51).
+// Velero's, they do not stay for ever (W51): only those of the last backups do.
 func (m *Metrics) BackupCompleted(operation, backup, name string, took time.Duration) {
 	if m == nil {
 		return
 	}
+	m.velero.keep(name)
 	m.velero.dequeued.WithLabelValues(m.node).Inc()
 	m.velero.latency.WithLabelValues(m.node, operation, backup, name).Observe(took.Seconds())
 	m.velero.latest.WithLabelValues(m.node, operation, backup, name).Set(took.Seconds())
 }
 
-// BackupForgotten drops the series of a deleted PodVolumeBackup.
-func (m *Metrics) BackupForgotten(name string) {
-	if m == nil {
+// backupNames are the PodVolumeBackups that have series, the oldest first.
+type backupNames struct {
+	lock  sync.Mutex
+	names []string
+}
+
+// keep adds a PodVolumeBackup. It drops the series of the oldest one if there are too many.
+func (v veleroMetrics) keep(name string) {
+	v.kept.lock.Lock()
+	defer v.kept.lock.Unlock()
+	v.kept.names = append(v.kept.names, name)
+	if len(v.kept.names) <= keptBackups {
 		return
 	}
-	series := prometheus.Labels{"pod_volume_backup": name}
-	m.velero.latency.DeletePartialMatch(series)
-	m.velero.latest.DeletePartialMatch(series)
+	series := prometheus.Labels{"pod_volume_backup": v.kept.names[0]}
+	v.kept.names = v.kept.names[1:]
+	v.latency.DeletePartialMatch(series)
+	v.latest.DeletePartialMatch(series)
 }
 
 // DataMoved counts a terminal DataUpload or DataDownload as Velero does.

@@ -56,7 +56,6 @@ func newLateDelivery(objects ...runtime.Object) *lateDelivery {
 		Cached: func(string) (*velerov2alpha1.DataDownload, bool) { return l.download.DeepCopy(), true },
 		Client: l, Enqueue: func(string) {},
 		OnUpdate: func(*velerov2alpha1.DataDownload, transfer.State, transfer.State) {},
-		OnDelete: func(*velerov2alpha1.DataDownload) {},
 	}
 	return l
 }

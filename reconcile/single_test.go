@@ -81,7 +81,6 @@ func newSingle[T transfer.Object](kind transfer.Kind[T], object T, empty func() 
 		Enqueue:  func(string) {},
 		Siblings: func(T) []T { return s.siblings },
 		OnUpdate: func(T, transfer.State, transfer.State) {},
-		OnDelete: func(T) {},
 	}
 	return s
 }

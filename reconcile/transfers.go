@@ -33,7 +33,6 @@ type TransferReconciler[T transfer.Object] struct {
 	Client   Patcher[T]
 	Enqueue  func(key string)
 	OnUpdate func(object T, before, after transfer.State) // reports a phase change, for metrics that only this kind has
-	OnDelete func(object T)                               // reports a deletion, for the same metrics
 	// Siblings returns the unfinished restores to other volumes of the same pod.
 	Siblings func(object T) []T
 
@@ -239,5 +238,4 @@ func (t *TransferReconciler[T]) forget(key string) {
 	t.TargetPods.Forget(uid)
 	t.NodeSlots.Release(uid)
 	t.Admission.Forget(uid)
-	t.OnDelete(deleted)
 }

@@ -95,7 +95,6 @@ func newFixture(t *testing.T, f fault) *fixture {
 		Cached: func(string) (*velerov1.PodVolumeBackup, bool) { return s.backup.DeepCopy(), s.backup != nil },
 		Client: s, Enqueue: func(string) {},
 		OnUpdate: func(*velerov1.PodVolumeBackup, transfer.State, transfer.State) {},
-		OnDelete: func(*velerov1.PodVolumeBackup) {},
 	}
 	return s
 }

@@ -24,12 +24,18 @@ const (
 	LabelKept = "lateen.dev/kept"
 	// LabelRebind is on a volume that is rebound: UID of the DataDownload. It stays, as a record of the rebind.
 	LabelRebind = "lateen.dev/rebind"
+	// LabelDone is on transfers that are terminal and cleaned up; "true". Nothing that lists transfers selects them, so
+	// the thousands that stay until their backup expires cost nothing.
+	LabelDone = "lateen.dev/done"
 	// LabelCopy is on Secrets and ConfigMaps in Velero's namespace that are copies for a claim; "true".
 	LabelCopy = "lateen.dev/copy"
 	// LabelInstalled marks only objects that `lateen install` created. Its value is Velero's namespace. Existing
 	// objects do not get it, so `lateen uninstall` keeps them.
 	LabelInstalled = "lateen.dev/installed-for"
 )
+
+// SelectUndone selects the transfers that may still need an action.
+const SelectUndone = "!" + LabelDone
 
 // Annotations of a transfer, in which Lateen stores its own state.
 const (

@@ -1,5 +1,5 @@
 // Package orphans deletes Lateen's objects whose transfer is deleted or done. If the caches lack the transfer, it
-// lists the transfers from the API server before it deletes anything.
+// lists the transfers that are not done from the API server before it deletes anything.
 package orphans
 
 import (
@@ -29,7 +29,7 @@ type Sweeper struct {
 	Client    metadata.Interface
 	Namespace string // of Velero
 	// Owner reports whether the transfer with that UID exists and whether it is done: terminal and without our
-	// finalizer. It reads caches that hold all transfers of the namespace.
+	// finalizer. It reads caches that hold all transfers of the namespace without api.LabelDone.
 	Owner func(uid types.UID) (exists, done bool)
 	// Served reports whether the cluster has snapshots; nil means no.
 	Served func() bool
@@ -154,8 +154,8 @@ func (o *Sweeper) suspects(ctx context.Context, resource string) ([]suspect, err
 	return found, nil
 }
 
-// confirm lists the transfers from the API server if the caches lack some. A cache may have lost its watch, and a
-// deletion cannot be undone.
+// confirm lists the transfers that are not done from the API server if the caches lack some. A cache may have lost its
+// watch, and a deletion cannot be undone.
 func (o *Sweeper) confirm(ctx context.Context, suspects []suspect) ([]suspect, error) {
 	var orphans, missing []suspect
 	for _, s := range suspects {
@@ -170,7 +170,7 @@ func (o *Sweeper) confirm(ctx context.Context, suspects []suspect) ([]suspect, e
 	}
 	live := map[types.UID]bool{}
 	for _, kind := range api.Kinds() {
-		err := o.list(ctx, o.Client.Resource(kind.GVR()).Namespace(o.Namespace), "", func(object *metav1.PartialObjectMetadata) {
+		err := o.list(ctx, o.Client.Resource(kind.GVR()).Namespace(o.Namespace), api.SelectUndone, func(object *metav1.PartialObjectMetadata) {
 			live[object.UID] = true
 		})
 		if err != nil {

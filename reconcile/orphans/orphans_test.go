@@ -32,6 +32,9 @@ func TestOrphans(t *testing.T) {
 		"its transfer is there, though no cache has it": {func() *metav1.PartialObjectMetadata {
 			return podOf("a", "uncached")
 		}, false},
+		"its transfer is labelled as done, so no cache has it": {func() *metav1.PartialObjectMetadata {
+			return podOf("a", "labelled")
+		}, true},
 		"it is ten minutes old": {func() *metav1.PartialObjectMetadata { return podOf("a", "gone", aged(10*time.Minute)) }, false},
 		"it is older":           {func() *metav1.PartialObjectMetadata { return podOf("a", "gone", aged(10*time.Minute+time.Second)) }, true},
 		"it was kept for a person": {func() *metav1.PartialObjectMetadata {
@@ -57,7 +60,9 @@ func TestOrphans(t *testing.T) {
 	} {
 		t.Run(sentence, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				a := newFixture(t, is.object(), ownedObject("velero.io/v2alpha1", "DataUpload", "u", "", func(object *metav1.PartialObjectMetadata) { object.UID = "uncached" }))
+				a := newFixture(t, is.object(),
+					ownedObject("velero.io/v2alpha1", "DataUpload", "u", "", func(object *metav1.PartialObjectMetadata) { object.UID = "uncached" }),
+					ownedObject("velero.io/v2alpha1", "DataUpload", "d", "", labelled(api.LabelDone, "true"), func(object *metav1.PartialObjectMetadata) { object.UID = "labelled" }))
 				a.cached["works"], a.cached["done"] = false, true
 				require.NoError(t, a.Sweep(t.Context()))
 				require.Equal(t, is.orphan, len(a.deleted()) == 1)

@@ -33,8 +33,8 @@ func commonState(object metav1.Object, finalizer string) State {
 	}
 }
 
-// setCommon writes finalizer, annotations and the label by which Velero's agents count the transfers being
-// prepared.
+// setCommon writes finalizer, annotations, the label by which Velero's agents count the transfers being prepared, and
+// the label of transfers that need no further action.
 func setCommon(object metav1.Object, state State, finalizer string) {
 	switch has := slices.Contains(object.GetFinalizers(), finalizer); {
 	case has && !state.Finalizer:
@@ -63,6 +63,9 @@ func setCommon(object metav1.Object, state State, finalizer string) {
 		labels = setKey(labels, api.LabelExposing, "true")
 	} else {
 		delete(labels, api.LabelExposing)
+	}
+	if state.Settled() {
+		labels = setKey(labels, api.LabelDone, "true")
 	}
 	object.SetLabels(labels)
 }

@@ -18,7 +18,7 @@ func TestPodVolumeBackupMetadata(t *testing.T) {
 		Annotations map[string]string
 		Finalizers  []string
 	}
-	exposing := map[string]string{api.LabelExposing: "true"}
+	exposing, done := map[string]string{api.LabelExposing: "true"}, map[string]string{api.LabelDone: "true"}
 	for name, test := range map[string]struct {
 		before metadata
 		state  State
@@ -51,10 +51,20 @@ func TestPodVolumeBackupMetadata(t *testing.T) {
 			state:  State{Phase: Failed, Finalizer: true},
 			after:  metadata{Labels: map[string]string{}, Finalizers: []string{api.FinalizerPodVolume}},
 		},
-		"only our finalizer is removed": {
+		"only our finalizer is removed, and the resource is done": {
 			before: metadata{Finalizers: []string{"a/b", api.FinalizerPodVolume, "c/d"}},
 			state:  State{Phase: Completed},
-			after:  metadata{Finalizers: []string{"a/b", "c/d"}},
+			after:  metadata{Labels: done, Finalizers: []string{"a/b", "c/d"}},
+		},
+		"an end without anything to clean up is done at once": {
+			before: metadata{Labels: map[string]string{"their": "own"}},
+			state:  State{Phase: Canceled},
+			after:  metadata{Labels: map[string]string{"their": "own", api.LabelDone: "true"}},
+		},
+		"leftovers after the end of another agent are not done": {
+			before: metadata{Annotations: map[string]string{api.AnnotationAcceptor: "n1"}},
+			state:  State{Phase: Failed, Exposer: "n1"},
+			after:  metadata{Annotations: map[string]string{api.AnnotationAcceptor: "n1"}},
 		},
 		"no finalizer is added to a deleting object": {
 			before: metadata{Finalizers: []string{"a/b"}},

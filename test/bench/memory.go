@@ -9,6 +9,7 @@ import (
 	velerov1 "github.com/vmware-tanzu/velero/pkg/apis/velero/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/lateen-project/lateen/exposer/api"
 	"github.com/lateen-project/lateen/test/testenv"
 )
 
@@ -71,6 +72,7 @@ func (s *installation) history(ctx context.Context) error {
 	return inParallel(finished, 16, func(int) error {
 		_, err := s.PodVolumeBackup(ctx, backup, pod, "data", func(b *velerov1.PodVolumeBackup) {
 			now := metav1.Now()
+			b.Labels[api.LabelDone] = "true" // as Lateen's agents leave it
 			b.Spec.RepoIdentifier = "repository-of-" + pod.Namespace
 			b.Spec.UploaderSettings = map[string]string{"ParallelFilesUpload": "4"}
 			b.Status = velerov1.PodVolumeBackupStatus{

@@ -221,3 +221,8 @@ func (t Transfers) wait(ctx context.Context, options metav1.ListOptions, done fu
 func (t Transfers) WaitGone(ctx context.Context, name string) error {
 	return WaitGone(ctx, t.client, Named(name))
 }
+
+// WaitNone waits until the label selector selects no transfer of now.
+func (t Transfers) WaitNone(ctx context.Context, selector string) error {
+	return WaitGone(ctx, t.client, metav1.ListOptions{LabelSelector: selector})
+}

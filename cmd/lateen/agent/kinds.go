@@ -31,6 +31,8 @@ type kind interface {
 	ready() <-chan struct{}
 	count() []metrics.Count
 	owner(uid types.UID) (exists, done bool)
+	settled() (keys []string)
+	labelDone(ctx context.Context, key string) error
 }
 
 // kindController implements kind.
@@ -55,7 +57,7 @@ func newKindController[T transfer.Object](
 ) *kindController[T] {
 	transfers := &reconcile.TransferReconciler[T]{
 		Kind: what, Dependencies: shared, Cached: resources.Get, Client: client,
-		OnUpdate: func(_ T, _, after transfer.State) { p.dataMoved(what.Name, after) }, OnDelete: func(T) {},
+		OnUpdate: func(_ T, _, after transfer.State) { p.dataMoved(what.Name, after) },
 	}
 	controller := reconcile.NewController(reconcile.Options{
 		Name: what.Name, Workers: p.Flags.Workers, Grace: stepGrace, Clock: p.Clock, Metrics: p.Metrics.Workqueues(),
@@ -79,7 +81,6 @@ func (p *assembly) kinds(shared reconcile.Dependencies) kindSet {
 	velero, namespace := p.clients.velero, p.Flags.Namespace
 	backups := newKindController(p, transfer.PodVolumeBackup(), shared, p.caches.PodVolumeBackups, reconcile.Patcher[*velerov1.PodVolumeBackup](velero.PodVolumeBackups(namespace)))
 	backups.transfers.OnUpdate = p.backupChanged
-	backups.transfers.OnDelete = func(backup *velerov1.PodVolumeBackup) { p.Metrics.BackupForgotten(backup.Name) }
 	restores := newKindController(p, transfer.PodVolumeRestore(), shared, p.caches.PodVolumeRestores, reconcile.Patcher[*velerov1.PodVolumeRestore](velero.PodVolumeRestores(namespace)))
 	uploads := newKindController(p, transfer.DataUpload(), shared, p.caches.DataUploads, reconcile.Patcher[*velerov2alpha1.DataUpload](velero.DataUploads(namespace)))
 	downloads := newKindController(p, transfer.DataDownload(), shared, p.caches.DataDownloads, reconcile.Patcher[*velerov2alpha1.DataDownload](velero.DataDownloads(namespace)))
@@ -160,6 +161,12 @@ func (l *kindController[T]) resume() []string {
 func (l *kindController[T]) run(ctx context.Context, first []string) { l.controller.Run(ctx, first) }
 func (l *kindController[T]) ready() <-chan struct{}                  { return l.controller.Ready() }
 func (l *kindController[T]) count() []metrics.Count                  { return l.transfers.Count(l.resources.List()) }
+
+func (l *kindController[T]) settled() []string { return l.transfers.Settled(l.resources.List()) }
+
+func (l *kindController[T]) labelDone(ctx context.Context, key string) error {
+	return l.transfers.LabelDone(ctx, key)
+}
 
 func keys[T metav1.Object](objects []T) []string {
 	all := make([]string, 0, len(objects))

@@ -135,6 +135,9 @@ func (p *assembly) runTerm(ctx context.Context, kinds []kind) error {
 	}
 	maintained := make(chan error, 1)
 	go func() { maintained <- p.maintain(ctx, func() { p.coordination.SetCoordinator(true) }, end) }()
+	var labelling sync.WaitGroup
+	labelling.Go(func() { p.labelDone(ctx, kinds) })
+	defer labelling.Wait()
 	p.sweeper(ctx, kinds).Run(ctx)
 	return <-maintained
 }

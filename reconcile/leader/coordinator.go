@@ -27,10 +27,20 @@ type Options struct {
 	Lease  time.Duration // how long candidates wait for a silent holder; 30 s, in whole seconds
 	Renew  time.Duration // how long a holder that cannot renew continues; 20 s
 	Retry  time.Duration // between two renewals; 5 s
-	Spread time.Duration // maximum start jitter of candidates that observe the same; 1 s
+	Spread time.Duration // maximum start jitter of candidates that observe the same; spreadPerAgent for each of Agents
+	Agents int           // number of candidates, as far as it is known
 
 	Clock clock.Clock
 }
+
+// The start jitter grows with the number of candidates. A candidate campaigns unless it observes the winner first, so the
+// requests of an election depend on how many start within that time. The first of them starts after spreadPerAgent on
+// average, however many there are.
+const (
+	spreadPerAgent = 20 * time.Millisecond
+	minSpread      = time.Second
+	maxSpread      = 30 * time.Second
+)
 
 // Coordinator is one candidate for the work that only one agent of the cluster does. While another candidate holds
 // the Lease, it has one watch open and sends no other request.
@@ -48,7 +58,7 @@ func NewCoordinator(options Options) (*Coordinator, error) {
 		{&options.Lease, 30 * time.Second},
 		{&options.Renew, 20 * time.Second},
 		{&options.Retry, 5 * time.Second},
-		{&options.Spread, time.Second},
+		{&options.Spread, min(max(time.Duration(options.Agents)*spreadPerAgent, minSpread), maxSpread)},
 	} {
 		if *duration.value == 0 {
 			*duration.value = duration.standard

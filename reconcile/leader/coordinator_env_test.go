@@ -37,6 +37,7 @@ type election struct {
 	watches    []watch.Interface
 	candidates []*candidate
 	spread     time.Duration // of candidates that join
+	agents     int           // number of candidates that candidates that join know of
 	latency    time.Duration // duration of a GET of candidates that join
 
 	identity, former string // of the next candidate, if set
@@ -112,7 +113,7 @@ func (p *election) join(lingers time.Duration) *candidate {
 	})
 	var err error
 	m.Coordinator, err = NewCoordinator(Options{
-		Client: remote{m.client, p.latency}, Namespace: "velero", Name: testLease, Identity: cmp.Or(p.identity, fmt.Sprintf("agent-%d", len(p.candidates))), Former: p.former, Clock: clock.RealClock{}, Spread: p.spread,
+		Client: remote{m.client, p.latency}, Namespace: "velero", Name: testLease, Identity: cmp.Or(p.identity, fmt.Sprintf("agent-%d", len(p.candidates))), Former: p.former, Clock: clock.RealClock{}, Spread: p.spread, Agents: p.agents,
 	})
 	require.NoError(p.t, err)
 	ctx, stop := context.WithCancel(klog.NewContext(p.t.Context(), klog.Logger{}))

@@ -1,6 +1,7 @@
 package leader
 
 import (
+	"strconv"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -70,6 +71,32 @@ func TestCandidatesCampaignWithJitterAfterARelease(t *testing.T) {
 					total += count
 				}
 				require.Less(t, total, 20, "%v", requests)
+			})
+		})
+	}
+}
+
+// TestTheRequestsOfAnElectionDoNotGrowWithTheNumberOfAgents: with a fixed spread of one second, the GETs of 30 of 1,500
+// candidates are on their way before the first has won.
+func TestTheRequestsOfAnElectionDoNotGrowWithTheNumberOfAgents(t *testing.T) {
+	for _, agents := range []int{50, 1500} {
+		t.Run(strconv.Itoa(agents), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				p := newElection(t)
+				p.agents, p.latency = agents, 20*time.Millisecond
+				for range agents {
+					p.join(0)
+				}
+				p.advance(2 * time.Second)
+				p.leader()
+				requests := p.requests()
+				delete(requests, "list")
+				delete(requests, "watch")
+				total := 0
+				for _, count := range requests {
+					total += count
+				}
+				require.LessOrEqual(t, total, 10, "%v", requests)
 			})
 		})
 	}

@@ -75,7 +75,7 @@ func (p *assembly) coordinate(ctx context.Context, kinds []kind) error {
 		options.Former = options.Identity
 	}
 	options.Identity += cmp.Or(p.Process, rand.String(identityLength))
-	options.Clock = p.Clock
+	options.Clock, options.Agents = p.Clock, p.startup.Agents
 	candidate, err := leader.NewCoordinator(options)
 	if err != nil {
 		return fmt.Errorf("run coordinator election: %w", err)

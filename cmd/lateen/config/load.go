@@ -28,6 +28,7 @@ type Startup struct {
 	Templates map[corev1.OSName]objects.Template
 	// the kubelet's pods directory on the host; empty if no manifest names it
 	HostPods string
+	Agents   int                 // number of nodes that should have an agent
 	Node     Node                // of the agent
 	Priority priority.Resolution // of the movers' priority class
 
@@ -57,6 +58,7 @@ func Load(ctx context.Context, client kubernetes.Interface, options Options, clo
 		workloads: map[workload]*corev1.PodTemplateSpec{},
 	}
 	startup := &Startup{}
+	l.agents = &startup.Agents
 	for _, step := range []func(context.Context, *Startup) error{
 		l.readNode, l.checkResources, l.readConfigMap, l.readTemplates, l.findMaintenance, l.readRepository, l.checkCache, l.checkCopies,
 		l.resolvePriority, l.enforceStrict,
@@ -73,6 +75,7 @@ type loader struct {
 	options   Options
 	budget    budget
 	workloads map[workload]*corev1.PodTemplateSpec // the workloads read so far; nil for a missing one
+	agents    *int                                 // sums up what their DaemonSets want
 }
 
 // get reads one object within the budget; nil if it does not exist.

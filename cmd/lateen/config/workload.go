@@ -126,6 +126,7 @@ func (l loader) readPodTemplate(ctx context.Context, w workload) (*corev1.PodTem
 		if err != nil || found == nil {
 			return nil, err
 		}
+		*l.agents += int(found.Status.DesiredNumberScheduled)
 		return &found.Spec.Template, nil
 	}
 	found, err := get(ctx, l, l.object(w), apps.Deployments(namespace).Get)

@@ -194,3 +194,18 @@ func TestLoadImageComesFromTheContainerOfTheServer(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, "velero:server", got.Templates[corev1.Linux].Image)
 }
+
+func TestLoadCountsTheAgents(t *testing.T) {
+	client := installation("")
+	windows := windowsAgents()
+	windows.Status.DesiredNumberScheduled = 7
+	require.NoError(t, client.Tracker().Add(windows))
+	linux, err := client.AppsV1().DaemonSets("velero").Get(t.Context(), config.DaemonSetName, metav1.GetOptions{})
+	require.NoError(t, err)
+	linux.Status.DesiredNumberScheduled = 500
+	_, err = client.AppsV1().DaemonSets("velero").UpdateStatus(t.Context(), linux, metav1.UpdateOptions{})
+	require.NoError(t, err)
+	got, err := config.Load(t.Context(), client, options(t, "--mover-template=deployment/velero"), newHasty())
+	require.NoError(t, err)
+	require.Equal(t, 507, got.Agents)
+}

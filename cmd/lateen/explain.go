@@ -6,7 +6,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/lateen-project/lateen/cmd/lateen/status"
+	"github.com/lateen-project/lateen/cmd/lateen/status/diagnose"
 )
 
 func newExplain() *cobra.Command {
@@ -20,7 +20,7 @@ func newExplain() *cobra.Command {
 		Example: "  lateen explain pvb/nightly-x7k2p",
 		Args:    cobra.ExactArgs(1),
 		RunE: func(command *cobra.Command, args []string) error {
-			of, err := status.ParseReference(args[0])
+			of, err := diagnose.ParseReference(args[0])
 			if err != nil {
 				return err
 			}
@@ -30,7 +30,7 @@ func newExplain() *cobra.Command {
 			}
 			ctx, cancel := context.WithTimeout(command.Context(), statusTimeout)
 			defer cancel()
-			seen, err := clients.ObserveOne(ctx, at.cluster.ViewNamespace(), of, time.Now())
+			seen, err := clients.Observe(ctx, at.cluster.ViewNamespace(), of, time.Now())
 			if err != nil {
 				return err
 			}

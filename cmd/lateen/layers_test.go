@@ -41,8 +41,9 @@ func TestLayers(t *testing.T) {
 			"reconcile/capacity", "reconcile/transfer", "reconcile/writes", "metrics"},
 		"reconcile/repository": {"exposer", "exposer/access", "exposer/objects", "exposer/handover", "exposer/rebind", "exposer/priority",
 			"reconcile", "reconcile/capacity", "reconcile/maintenance", "reconcile/transfer", "reconcile/writes", "metrics"},
-		"cmd/lateen/cluster": {"deploy"},
-		"cmd/lateen/config":  {"exposer/access", "exposer/objects", "exposer/priority"},
+		"cmd/lateen/cluster":     {"deploy"},
+		"cmd/lateen/status/view": {"cmd/lateen/config", "exposer/access", "exposer/objects", "exposer/priority"},
+		"cmd/lateen/config":      {"exposer/access", "exposer/objects", "exposer/priority"},
 	}
 	for of, allowed := range layers {
 		t.Run(of, func(t *testing.T) {

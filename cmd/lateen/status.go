@@ -20,6 +20,7 @@ import (
 
 	"github.com/lateen-project/lateen/cmd/lateen/cluster"
 	"github.com/lateen-project/lateen/cmd/lateen/status"
+	"github.com/lateen-project/lateen/cmd/lateen/status/diagnose"
 )
 
 // statusTimeout is the limit for all requests together.
@@ -82,7 +83,7 @@ func newStatus() *cobra.Command {
 			}
 			ctx, cancel := context.WithTimeout(command.Context(), statusTimeout)
 			defer cancel()
-			seen, err := clients.Observe(ctx, at.cluster.ViewNamespace(), time.Now())
+			seen, err := clients.Observe(ctx, at.cluster.ViewNamespace(), diagnose.Reference{}, time.Now())
 			if err != nil {
 				return err
 			}
@@ -99,7 +100,7 @@ func newStatus() *cobra.Command {
 func (s *viewOptions) watch(ctx context.Context, clients *status.Clients, to io.Writer) error {
 	klog.SetLogger(logr.Discard()) // the drawing shows failures
 	how := status.WatchOptions{Namespace: s.cluster.ViewNamespace(), Clock: clock.RealClock{}, MinInterval: statusMinInterval, MaxInterval: statusMaxInterval, SyncTimeout: statusTimeout}
-	return clients.Follow(ctx, how, func(seen *status.Snapshot) error {
+	return clients.Follow(ctx, how, func(seen *diagnose.Snapshot) error {
 		report := seen.Report()
 		var text bytes.Buffer
 		if s.output == "json" {

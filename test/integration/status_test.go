@@ -22,7 +22,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/yaml"
 
-	"github.com/lateen-project/lateen/cmd/lateen/status"
+	"github.com/lateen-project/lateen/cmd/lateen/status/view"
 	"github.com/lateen-project/lateen/test/cluster"
 	"github.com/lateen-project/lateen/test/csi"
 	"github.com/lateen-project/lateen/test/fixture"
@@ -84,21 +84,21 @@ type statusWatch struct {
 	*env
 	command  *exec.Cmd
 	complain *bytes.Buffer
-	drawn    chan status.Report
+	drawn    chan view.Report
 }
 
 func (s *env) watch(viewer string) *statusWatch {
 	command := s.look(s.Context(), viewer, "status", "--watch", "--output=json")
 	out, err := command.StdoutPipe()
 	require.NoError(s, err)
-	w := &statusWatch{env: s, command: command, complain: &bytes.Buffer{}, drawn: make(chan status.Report)}
+	w := &statusWatch{env: s, command: command, complain: &bytes.Buffer{}, drawn: make(chan view.Report)}
 	command.Stderr = w.complain
 	require.NoError(s, command.Start())
 	go func() {
 		defer close(w.drawn)
 		for lines := bufio.NewReader(out); ; {
 			line, err := lines.ReadBytes('\n')
-			var report status.Report
+			var report view.Report
 			if err != nil || json.Unmarshal(line, &report) != nil {
 				return
 			}
@@ -109,14 +109,14 @@ func (s *env) watch(viewer string) *statusWatch {
 			}
 		}
 	}()
-	w.until(func(status.Report) bool { return true }) // it has begun
+	w.until(func(view.Report) bool { return true }) // it has begun
 	return w
 }
 
 // until waits for a drawing that shows something.
-func (w *statusWatch) until(shows func(status.Report) bool) status.Report {
+func (w *statusWatch) until(shows func(view.Report) bool) view.Report {
 	ctx := w.soon()
-	var last status.Report
+	var last view.Report
 	for {
 		select {
 		case report, more := <-w.drawn:
@@ -131,9 +131,9 @@ func (w *statusWatch) until(shows func(status.Report) bool) status.Report {
 }
 
 // waits looks for a transfer that waits, in these words.
-func waits(name, reason, description string) func(status.Report) bool {
-	return func(report status.Report) bool {
-		return slices.ContainsFunc(report.Transfers, func(one status.Transfer) bool {
+func waits(name, reason, description string) func(view.Report) bool {
+	return func(report view.Report) bool {
+		return slices.ContainsFunc(report.Transfers, func(one view.Transfer) bool {
 			return one.Name == name && one.WaitsFor != nil && one.WaitsFor.Reason == reason && strings.Contains(one.WaitsFor.Message, description)
 		})
 	}
@@ -175,18 +175,18 @@ func TestStatusSaysWhatEachTransferWaitsFor(t *testing.T) {
 	moves := v.transfer()
 	v.in(moves, testenv.InProgress)
 	watched := v.watch(viewer)
-	watched.until(func(report status.Report) bool {
-		return slices.ContainsFunc(report.Transfers, func(one status.Transfer) bool {
+	watched.until(func(report view.Report) bool {
+		return slices.ContainsFunc(report.Transfers, func(one view.Transfer) bool {
 			return one.Name == moves && one.WaitsFor == nil && one.Node == v.node.Name() && one.PriorityClass == class && *one.Priority == 10
 		})
 	})
 	prepared := v.transfer()
-	watched.until(waits(prepared, status.WaitSlot, "slot on "+v.node.Name()+": 1 of 1 in use"))
+	watched.until(waits(prepared, view.WaitSlot, "slot on "+v.node.Name()+": 1 of 1 in use"))
 	upload := v.uploadOf(true)
-	watched.until(waits(upload, status.WaitSnapshot, "snapshot not ready: VolumeSnapshot "+v.Apps))
+	watched.until(waits(upload, view.WaitSnapshot, "snapshot not ready: VolumeSnapshot "+v.Apps))
 	queued := v.transfer()
-	report := watched.until(waits(queued, status.WaitQueue, "queue 2/2"))
-	require.Equal(t, status.Queue{Prepared: 2, Limit: 2, Waiting: 1}, report.Queue)
+	report := watched.until(waits(queued, view.WaitQueue, "queue 2/2"))
+	require.Equal(t, view.Queue{Prepared: 2, Limit: 2, Waiting: 1}, report.Queue)
 	require.Equal(t, v.node.Name(), report.Coordinator.Node)
 	require.Equal(t, class, report.PriorityClasses[0].Effective)
 	require.Zero(t, report.PriorityClasses[0].Without)
@@ -218,10 +218,10 @@ func TestStatusShowsWhatItMaySee(t *testing.T) {
 	restore := s.restoreOf(s.restores(s.node.Name()), func(restore *velerov1.PodVolumeRestore) { restore.Spec.Pod.Name = "never-made" })
 	watched := s.watch(viewer)
 	refused := s.transfer(func(backup *velerov1.PodVolumeBackup) { backup.Spec.UploaderType = "restic" })
-	watched.until(func(report status.Report) bool { return report.Ended["Failed"] == 1 })
+	watched.until(func(report view.Report) bool { return report.Ended["Failed"] == 1 })
 	large := s.transfer()
-	watched.until(waits(restore, status.WaitAgent, "its agent has not accepted it yet"))
-	report := watched.until(waits(large, status.WaitScheduler, "pod unschedulable: 0/"))
+	watched.until(waits(restore, view.WaitAgent, "its agent has not accepted it yet"))
+	report := watched.until(waits(large, view.WaitScheduler, "pod unschedulable: 0/"))
 	var unreadable []string
 	for _, one := range report.Unreadable {
 		unreadable = append(unreadable, one.Resource)

@@ -8,6 +8,9 @@ import (
 
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/utils/clock"
+
+	"github.com/lateen-project/lateen/cmd/lateen/status/diagnose"
+	"github.com/lateen-project/lateen/cmd/lateen/status/view"
 )
 
 // WatchOptions configure Follow.
@@ -22,13 +25,13 @@ type WatchOptions struct {
 // Follow draws a cluster until the context ends, which is no error. It draws after the first read of all resources,
 // and then after each change. It lists each resource once and then watches it. The error means that the first read
 // failed for all resources or timed out, or it comes from draw.
-func (c *Clients) Follow(ctx context.Context, how WatchOptions, draw func(*Snapshot) error) error {
+func (c *Clients) Follow(ctx context.Context, how WatchOptions, draw func(*diagnose.Snapshot) error) error {
 	return c.follow(ctx, how, c.sources(how.Namespace), draw)
 }
 
-func (c *Clients) follow(ctx context.Context, how WatchOptions, first []source, draw func(*Snapshot) error) error {
+func (c *Clients) follow(ctx context.Context, how WatchOptions, first []source, draw func(*diagnose.Snapshot) error) error {
 	ctx, stop := context.WithCancel(ctx)
-	all := &watches{kube: c.kube, changed: make(chan struct{}, 1), dependencies: map[dependency]*watched{}}
+	all := &watches{kube: c.kube, changed: make(chan struct{}, 1), dependencies: map[diagnose.Dependency]*watched{}}
 	defer all.running.Wait()
 	defer stop()
 	for _, one := range first {
@@ -41,9 +44,9 @@ func (c *Clients) follow(ctx context.Context, how WatchOptions, first []source, 
 		all.drain()
 		seen := all.seen(how, all.first)
 		wanted := slices.Clone(all.first)
-		for _, w := range seen.dependencies() {
+		for _, w := range seen.Dependencies() {
 			if all.dependencies[w] == nil {
-				all.dependencies[w] = all.start(ctx, c.dependencies(w))
+				all.dependencies[w] = all.start(ctx, c.dependency(w))
 			}
 			wanted = append(wanted, all.dependencies[w])
 		}
@@ -84,16 +87,16 @@ func (w *watches) answered(ctx context.Context, how WatchOptions) error {
 }
 
 // seen returns a snapshot of the current objects of these sources.
-func (w *watches) seen(how WatchOptions, of []*watched) *Snapshot {
+func (w *watches) seen(how WatchOptions, of []*watched) *diagnose.Snapshot {
 	var objects []runtime.Object
-	var unreadable []Unreadable
+	var unreadable []view.Unreadable
 	for _, one := range of {
 		objects = append(objects, one.objects()...)
 		if err := one.failure(); err != nil {
 			unreadable = append(unreadable, one.unreadable(err))
 		}
 	}
-	return Gather(how.Namespace, how.Clock.Now(), objects, unreadable)
+	return diagnose.Gather(how.Namespace, how.Clock.Now(), objects, unreadable)
 }
 
 // pause waits until the next drawing is due.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 	"time"
 
@@ -11,16 +12,33 @@ import (
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+
+	"github.com/lateen-project/lateen/cmd/lateen/status/diagnose"
+	"github.com/lateen-project/lateen/cmd/lateen/status/view"
 )
 
-// Observe reads a cluster once. It omits a resource that cannot be read. The error means that no resource could be
-// read.
-func (c *Clients) Observe(ctx context.Context, namespace string, now time.Time) (*Snapshot, error) {
-	return c.ObserveOne(ctx, namespace, Reference{}, now)
+// Observe reads a cluster once, with the additional objects about one reference if it is not empty. It omits a resource
+// that cannot be read. The error means that no resource could be read.
+func (c *Clients) Observe(ctx context.Context, namespace string, of diagnose.Reference, now time.Time) (*diagnose.Snapshot, error) {
+	objects, unreadable, err := list(ctx, c.sources(namespace))
+	if err != nil {
+		return nil, err
+	}
+	first := diagnose.Gather(namespace, now, objects, slices.Clone(unreadable))
+	dependencies := first.Dependencies()
+	if of != (diagnose.Reference{}) {
+		dependencies = append(dependencies, first.About(of)...)
+	}
+	var further []source
+	for _, w := range dependencies {
+		further = append(further, c.dependency(w))
+	}
+	more, also, _ := list(ctx, further) // all of these may be unreadable
+	return diagnose.Gather(namespace, now, append(objects, more...), append(unreadable, also...)), nil
 }
 
 // list reads all sources concurrently. The error means that none could be read.
-func list(ctx context.Context, sources []source) (objects []runtime.Object, unreadable []Unreadable, err error) {
+func list(ctx context.Context, sources []source) (objects []runtime.Object, unreadable []view.Unreadable, err error) {
 	type answer struct {
 		objects []runtime.Object
 		err     error
@@ -58,8 +76,8 @@ func (s source) list(ctx context.Context) ([]runtime.Object, error) {
 }
 
 // unreadable returns why a source could not be read, and the fix.
-func (s source) unreadable(err error) Unreadable {
-	u := Unreadable{Resource: s.resource, Namespace: s.namespace, Message: oneLine(err.Error())}
+func (s source) unreadable(err error) view.Unreadable {
+	u := view.Unreadable{Resource: s.resource, Namespace: s.namespace, Message: view.OneLine(err.Error())}
 	switch {
 	case apierrors.IsForbidden(err):
 		u.Message = "not allowed to list or watch them; docs/command-line.md lists the required RBAC rules"

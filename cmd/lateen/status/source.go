@@ -1,10 +1,8 @@
 package status
 
 import (
-	"cmp"
 	"context"
 	"fmt"
-	"slices"
 
 	snapshotv1 "github.com/kubernetes-csi/external-snapshotter/client/v8/apis/volumesnapshot/v1"
 	snapshotclient "github.com/kubernetes-csi/external-snapshotter/client/v8/clientset/versioned/typed/volumesnapshot/v1"
@@ -23,27 +21,11 @@ import (
 	"k8s.io/client-go/tools/cache"
 
 	"github.com/lateen-project/lateen/cmd/lateen/config"
+	"github.com/lateen-project/lateen/cmd/lateen/status/diagnose"
+	"github.com/lateen-project/lateen/cmd/lateen/status/view"
 	"github.com/lateen-project/lateen/deploy"
 	"github.com/lateen-project/lateen/exposer/api"
 	"github.com/lateen-project/lateen/informers"
-	"github.com/lateen-project/lateen/reconcile/transfer"
-)
-
-// Resources whose unreadability affects the report.
-const (
-	locationsName    = "backupstoragelocations.velero.io"
-	repositoriesName = "backuprepositories.velero.io"
-	podsName         = "pods"
-	claimsName       = "persistentvolumeclaims"
-	snapshotsName    = "volumesnapshots.snapshot.storage.k8s.io"
-	contentsName     = "volumesnapshotcontents.snapshot.storage.k8s.io"
-	classesName      = "storageclasses.storage.k8s.io"
-	eventsName       = "events"
-	leasesName       = "leases.coordination.k8s.io"
-	nodesName        = "nodes"
-	priorityName     = "priorityclasses.scheduling.k8s.io"
-	configsName      = "configmaps"
-	agentsName       = "daemonsets.apps"
 )
 
 // Clients read the objects of a Snapshot.
@@ -102,71 +84,37 @@ func named(name string) metav1.ListOptions {
 func (c *Clients) sources(namespace string) []source {
 	all, core := metav1.ListOptions{}, c.kube.CoreV1()
 	return append(c.transfers(namespace),
-		from(repositoriesName, namespace, &velerov1.BackupRepository{}, c.velero.BackupRepositories(namespace), all),
-		from(podsName, namespace, &corev1.Pod{}, core.Pods(namespace), all),
-		from(claimsName, namespace, &corev1.PersistentVolumeClaim{}, core.PersistentVolumeClaims(namespace), metav1.ListOptions{LabelSelector: api.LabelMover + "=true"}),
-		from(configsName, namespace, &corev1.ConfigMap{}, core.ConfigMaps(namespace), all),
-		from(eventsName, namespace, &corev1.Event{}, core.Events(namespace), metav1.ListOptions{FieldSelector: "type=" + corev1.EventTypeWarning}),
+		from(view.ResourceRepositories, namespace, &velerov1.BackupRepository{}, c.velero.BackupRepositories(namespace), all),
+		from(view.ResourcePods, namespace, &corev1.Pod{}, core.Pods(namespace), all),
+		from(view.ResourceClaims, namespace, &corev1.PersistentVolumeClaim{}, core.PersistentVolumeClaims(namespace), metav1.ListOptions{LabelSelector: api.LabelMover + "=true"}),
+		from(view.ResourceConfigMaps, namespace, &corev1.ConfigMap{}, core.ConfigMaps(namespace), all),
+		from(view.ResourceEvents, namespace, &corev1.Event{}, core.Events(namespace), metav1.ListOptions{FieldSelector: "type=" + corev1.EventTypeWarning}),
 		from("jobs.batch", namespace, &batchv1.Job{}, c.kube.BatchV1().Jobs(namespace), metav1.ListOptions{LabelSelector: api.LabelRepository}),
-		from(leasesName, namespace, &coordinationv1.Lease{}, c.kube.CoordinationV1().Leases(namespace), named(deploy.CoordinatorLease)),
-		from(agentsName, namespace, &appsv1.DaemonSet{}, c.kube.AppsV1().DaemonSets(namespace), named(config.DaemonSetName)),
+		from(view.ResourceLeases, namespace, &coordinationv1.Lease{}, c.kube.CoordinationV1().Leases(namespace), named(deploy.CoordinatorLease)),
+		from(view.ResourceDaemonSets, namespace, &appsv1.DaemonSet{}, c.kube.AppsV1().DaemonSets(namespace), named(config.DaemonSetName)),
 		from("deployments.apps", namespace, &appsv1.Deployment{}, c.kube.AppsV1().Deployments(namespace), named(config.VeleroDeployment)),
-		from(nodesName, "", &corev1.Node{}, core.Nodes(), all),
-		from(priorityName, "", &schedulingv1.PriorityClass{}, c.kube.SchedulingV1().PriorityClasses(), all),
+		from(view.ResourceNodes, "", &corev1.Node{}, core.Nodes(), all),
+		from(view.ResourcePriorityClasses, "", &schedulingv1.PriorityClass{}, c.kube.SchedulingV1().PriorityClasses(), all),
 	)
 }
 
-// dependency is a resource in a namespace that is read only because a transfer may wait for it.
-type dependency struct{ resource, namespace string }
-
-// dependencies returns the dependencies of all transfers in a fixed order.
-func (s *Snapshot) dependencies() []dependency {
-	all := map[dependency]bool{}
-	for _, one := range s.transfers {
-		for _, w := range one.dependencies() {
-			// all pods of Velero's namespace are read anyway
-			all[w] = w.namespace != s.namespace || w.resource != podsName
-		}
-	}
-	var wanted []dependency
-	for w, more := range all {
-		if more {
-			wanted = append(wanted, w)
-		}
-	}
-	slices.SortFunc(wanted, func(a, b dependency) int {
-		return cmp.Or(cmp.Compare(a.resource, b.resource), cmp.Compare(a.namespace, b.namespace))
-	})
-	return wanted
-}
-
-// dependencies returns what this transfer may wait for outside of the regular sources.
-func (s *subject) dependencies() []dependency {
-	source := s.move.Source
-	switch {
-	case s.phase() == transfer.New && source.PodVolume != nil && s.move.Restores:
-		return []dependency{{podsName, source.PodVolume.Pod.Namespace}}
-	case s.phase() == transfer.New && source.Target != nil:
-		return []dependency{{claimsName, source.Target.Namespace}, {classesName, ""}}
-	case source.Snapshot != nil && (s.phase() == transfer.Accepted || s.phase().Terminal() && s.state.Finalizer):
-		return []dependency{{snapshotsName, source.Snapshot.Namespace}, {snapshotsName, s.meta.GetNamespace()}, {contentsName, ""}}
-	}
-	return nil
-}
-
-// dependencies returns the source of a dependency.
-func (c *Clients) dependencies(w dependency) source {
+// dependency returns the source of a dependency.
+func (c *Clients) dependency(w diagnose.Dependency) source {
 	all, core := metav1.ListOptions{}, c.kube.CoreV1()
-	switch w.resource {
-	case podsName:
-		return from(w.resource, w.namespace, &corev1.Pod{}, core.Pods(w.namespace), all)
-	case claimsName:
-		return from(w.resource, w.namespace, &corev1.PersistentVolumeClaim{}, core.PersistentVolumeClaims(w.namespace), all)
-	case snapshotsName:
-		return from(w.resource, w.namespace, &snapshotv1.VolumeSnapshot{}, c.snapshots.VolumeSnapshots(w.namespace), all)
-	case contentsName:
-		return from(w.resource, "", &snapshotv1.VolumeSnapshotContent{}, c.snapshots.VolumeSnapshotContents(), all)
+	switch w.Resource {
+	case view.ResourceEvents:
+		return from(w.Resource, w.Namespace, &corev1.Event{}, core.Events(w.Namespace), metav1.ListOptions{FieldSelector: "involvedObject.name=" + w.Name})
+	case view.ResourceLocations:
+		return from(w.Resource, w.Namespace, &velerov1.BackupStorageLocation{}, c.velero.BackupStorageLocations(w.Namespace), all)
+	case view.ResourcePods:
+		return from(w.Resource, w.Namespace, &corev1.Pod{}, core.Pods(w.Namespace), all)
+	case view.ResourceClaims:
+		return from(w.Resource, w.Namespace, &corev1.PersistentVolumeClaim{}, core.PersistentVolumeClaims(w.Namespace), all)
+	case view.ResourceSnapshots:
+		return from(w.Resource, w.Namespace, &snapshotv1.VolumeSnapshot{}, c.snapshots.VolumeSnapshots(w.Namespace), all)
+	case view.ResourceContents:
+		return from(w.Resource, "", &snapshotv1.VolumeSnapshotContent{}, c.snapshots.VolumeSnapshotContents(), all)
 	default:
-		return from(w.resource, "", &storagev1.StorageClass{}, c.kube.StorageV1().StorageClasses(), all)
+		return from(w.Resource, "", &storagev1.StorageClass{}, c.kube.StorageV1().StorageClasses(), all)
 	}
 }

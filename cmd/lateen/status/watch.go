@@ -12,13 +12,15 @@ import (
 	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/tools/cache"
+
+	"github.com/lateen-project/lateen/cmd/lateen/status/diagnose"
 )
 
 // watches are all followed sources.
 type watches struct {
 	kube         kubernetes.Interface // of the cluster; a fake one cannot start a watch with the current objects
 	first        []*watched
-	dependencies map[dependency]*watched
+	dependencies map[diagnose.Dependency]*watched
 	changed      chan struct{} // has a buffer of one
 	running      sync.WaitGroup
 }

@@ -1,4 +1,4 @@
-package status
+package diagnose
 
 import (
 	"cmp"
@@ -9,13 +9,14 @@ import (
 	velerov1 "github.com/vmware-tanzu/velero/pkg/apis/velero/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/lateen-project/lateen/cmd/lateen/status/view"
 	"github.com/lateen-project/lateen/exposer/api"
 	"github.com/lateen-project/lateen/exposer/objects"
 	"github.com/lateen-project/lateen/reconcile/maintenance"
 )
 
 // repositoryTimeline returns the maintenance history of a repository and its next run.
-func (s *Snapshot) repositoryTimeline(of Reference) (Timeline, error) {
+func (s *Snapshot) repositoryTimeline(of Reference) (view.Timeline, error) {
 	var there []Reference
 	var found *velerov1.BackupRepository
 	for _, one := range s.repositories {
@@ -25,11 +26,11 @@ func (s *Snapshot) repositoryTimeline(of Reference) (Timeline, error) {
 		}
 	}
 	if found == nil {
-		return Timeline{}, s.unknown(of, there)
+		return view.Timeline{}, s.unknown(of, there)
 	}
-	story := Timeline{
+	story := view.Timeline{
 		Kind: of.Kind, Namespace: found.Namespace, Name: found.Name, Time: s.now.UTC().Truncate(time.Second),
-		Phase: cmp.Or(string(found.Status.Phase), "New"), Unreadable: append([]Unreadable{}, s.unreadable...),
+		Phase: cmp.Or(string(found.Status.Phase), "New"), Unreadable: append([]view.Unreadable{}, s.unreadable...),
 		Facts: []string{"volumes of " + found.Spec.VolumeNamespace, "location " + found.Spec.BackupStorageLocation, "type " + found.Spec.RepositoryType},
 	}
 	story.Events = ordered(append(s.runs(found), s.eventsOf(found.UID)...))
@@ -38,20 +39,20 @@ func (s *Snapshot) repositoryTimeline(of Reference) (Timeline, error) {
 }
 
 // runs returns the recorded maintenance runs of a repository.
-func (s *Snapshot) runs(of *velerov1.BackupRepository) []TimelineEvent {
-	steps := []TimelineEvent{{Time: of.CreationTimestamp.UTC(), What: "created"}}
+func (s *Snapshot) runs(of *velerov1.BackupRepository) []view.TimelineEvent {
+	steps := []view.TimelineEvent{{Time: of.CreationTimestamp.UTC(), What: "created"}}
 	for _, run := range maintenance.From(of).History {
 		if run.Failed {
-			steps = append(steps, TimelineEvent{Time: run.Started.UTC(), What: oneLine("maintenance failed: " + run.Message), Warning: true})
+			steps = append(steps, view.TimelineEvent{Time: run.Started.UTC(), What: view.OneLine("maintenance failed: " + run.Message), Warning: true})
 			continue
 		}
-		steps = append(steps, TimelineEvent{Time: run.Started.UTC(), What: "maintenance succeeded in " + run.Completed.Sub(run.Started).String()})
+		steps = append(steps, view.TimelineEvent{Time: run.Started.UTC(), What: "maintenance succeeded in " + run.Completed.Sub(run.Started).String()})
 	}
 	return steps
 }
 
-func (s *Snapshot) eventsOf(uid types.UID) []TimelineEvent {
-	var steps []TimelineEvent
+func (s *Snapshot) eventsOf(uid types.UID) []view.TimelineEvent {
+	var steps []view.TimelineEvent
 	reported := map[types.UID]bool{}
 	for _, event := range s.events {
 		if event.InvolvedObject.UID != uid || reported[event.UID] || event.Reason == "MaintenanceFailed" || event.Reason == "MaintenanceSucceeded" {
@@ -85,7 +86,7 @@ func (s *Snapshot) nextMaintenance(of *velerov1.BackupRepository) (now, remedy s
 	case step.Reason == maintenance.Deleting:
 		return "Not maintained: it is being deleted.", ""
 	case step.Reason == maintenance.NotReady:
-		return oneLine(fmt.Sprintf("Not maintained: it is not Ready. %s", of.Status.Message)), "Velero's server prepares repositories: see its log for the reason."
+		return view.OneLine(fmt.Sprintf("Not maintained: it is not Ready. %s", of.Status.Message)), "Velero's server prepares repositories: see its log for the reason."
 	case step.Reason == maintenance.NoLocation:
 		return "Not maintained: BackupStorageLocation " + of.Spec.BackupStorageLocation + " does not exist.", "Create the location again, or delete the repository."
 	case step.Reason == maintenance.ReadOnly:
@@ -118,7 +119,7 @@ func (s *Snapshot) jobsOf(repository *velerov1.BackupRepository) (jobs []objects
 func (s *Snapshot) locationOf(of *velerov1.BackupRepository) maintenance.Location {
 	at := slices.IndexFunc(s.locations, func(l *velerov1.BackupStorageLocation) bool { return l.Name == of.Spec.BackupStorageLocation })
 	if at < 0 {
-		return maintenance.Location{Exists: !s.sees(locationsName, s.namespace)}
+		return maintenance.Location{Exists: !s.sees(view.ResourceLocations, s.namespace)}
 	}
 	return maintenance.Location{Exists: true, ReadOnly: s.locations[at].Spec.AccessMode == velerov1.BackupStorageLocationAccessModeReadOnly}
 }

@@ -1,4 +1,4 @@
-package status
+package view
 
 import (
 	"cmp"
@@ -60,11 +60,11 @@ func (r *Report) headline() string {
 		}
 	}
 	description := []string{"Velero in namespace " + r.Namespace}
-	if r.sees(podsName) {
+	if r.sees(ResourcePods) {
 		description = append(description, fmt.Sprintf("agents %d/%d ready", ready, len(r.Nodes)))
 	}
 	switch holder := r.Coordinator; {
-	case !r.sees(leasesName):
+	case !r.sees(ResourceLeases):
 	case holder.Node == "":
 		description = append(description, "no coordinator")
 	case holder.Expired:
@@ -128,8 +128,8 @@ func (r *Report) table(text *strings.Builder, title string, transfers []Transfer
 	fmt.Fprintf(text, "\n%s %d\n", title, len(transfers))
 	line("KIND", "NAME", "PHASE", "SINCE", "NODE", "RESTARTS")
 	for _, one := range transfers {
-		line(shortKind(one.Kind), one.Name, one.Phase, r.ago(one.Since), cmp.Or(one.Node, "-"), fmt.Sprint(one.Restarts))
-		what := progress(one)
+		line(ShortKind(one.Kind), one.Name, one.Phase, r.ago(one.Since), cmp.Or(one.Node, "-"), fmt.Sprint(one.Restarts))
+		what := one.Progress()
 		if one.WaitsFor != nil {
 			what = one.WaitsFor.Message
 		}
@@ -137,17 +137,17 @@ func (r *Report) table(text *strings.Builder, title string, transfers []Transfer
 	}
 }
 
-// progress returns text such as "1.2Gi of 4.0Gi (30%), 12Mi/s".
-func progress(of Transfer) string {
-	description := formatBytes(of.BytesDone)
-	if of.BytesTotal > 0 {
-		description += fmt.Sprintf(" of %s (%d%%)", formatBytes(of.BytesTotal), of.BytesDone*100/of.BytesTotal)
+// Progress returns text such as "1.2Gi of 4.0Gi (30%), 12Mi/s".
+func (t Transfer) Progress() string {
+	description := FormatBytes(t.BytesDone)
+	if t.BytesTotal > 0 {
+		description += fmt.Sprintf(" of %s (%d%%)", FormatBytes(t.BytesTotal), t.BytesDone*100/t.BytesTotal)
 	}
-	return description + fmt.Sprintf(", %s/s", formatBytes(of.BytesPerSecond))
+	return description + fmt.Sprintf(", %s/s", FormatBytes(t.BytesPerSecond))
 }
 
 func (r *Report) agents(text *strings.Builder) {
-	if !r.sees(podsName) {
+	if !r.sees(ResourcePods) {
 		return
 	}
 	text.WriteString("\nAGENTS\n")
@@ -191,7 +191,7 @@ func (r *Report) classes(text *strings.Builder) {
 		text.WriteString(wrap("  ", fmt.Sprintf("the ConfigMap changed after the agents of %s read it: restart them to apply it", someNames(r.AgentsWithOlderConfig))))
 	}
 	if r.ConfigProblems > 0 {
-		text.WriteString(wrap("  ", fmt.Sprintf("%s in the ConfigMaps: see lateen check -n %s", counted(r.ConfigProblems, "problem"), r.Namespace)))
+		text.WriteString(wrap("  ", fmt.Sprintf("%s in the ConfigMaps: see lateen check -n %s", Counted(r.ConfigProblems, "problem"), r.Namespace)))
 	}
 }
 
@@ -209,7 +209,7 @@ func formatClass(class PriorityClass) string {
 		description = "none: " + class.Message
 	}
 	if class.With+class.Without > 0 && class.Configured != "" {
-		description += fmt.Sprintf("; %s it, %d without", counted(class.With, "pod")+" with", class.Without)
+		description += fmt.Sprintf("; %s it, %d without", Counted(class.With, "pod")+" with", class.Without)
 	}
 	if len(class.NotInForceOn) > 0 {
 		description += fmt.Sprintf("; not in force for the agents of %s since their start: restart them when it exists", someNames(class.NotInForceOn))
@@ -234,7 +234,7 @@ func (r *Report) maintained(text *strings.Builder) {
 			description += "; running as job " + one.Running
 		}
 		if one.Failures > 0 {
-			description += fmt.Sprintf("; %s since: %s", counted(one.Failures, "failure"), one.LastFailure)
+			description += fmt.Sprintf("; %s since: %s", Counted(one.Failures, "failure"), one.LastFailure)
 		}
 		text.WriteString(wrap("  ", description))
 	}

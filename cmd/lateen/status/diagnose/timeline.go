@@ -1,4 +1,4 @@
-package status
+package diagnose
 
 import (
 	"cmp"
@@ -11,55 +11,33 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/lateen-project/lateen/cmd/lateen/status/view"
 	"github.com/lateen-project/lateen/reconcile"
 	"github.com/lateen-project/lateen/reconcile/transfer"
 )
 
-// Timeline is the output of `lateen explain -o json`: the history of one transfer or one repository. New fields may
-// be added, and no field changes its meaning. Times are in UTC.
-type Timeline struct {
-	Kind       string          `json:"kind"`
-	Namespace  string          `json:"namespace"`
-	Name       string          `json:"name"`
-	Time       time.Time       `json:"time"` // when the cluster was read
-	Phase      string          `json:"phase"`
-	Facts      []string        `json:"facts"`  // constant properties, such as its volume and its node
-	Events     []TimelineEvent `json:"events"` // oldest first
-	Now        string          `json:"now"`    // what it waits for, or why it failed
-	WaitsFor   *Wait           `json:"waitsFor,omitempty"`
-	Remedy     string          `json:"remedy,omitempty"` // the fix, if known
-	Unreadable []Unreadable    `json:"unreadable"`       // resources that could not be read and are missing above
-}
-
-// TimelineEvent is one event in the history of an object.
-type TimelineEvent struct {
-	Time    time.Time `json:"time"`
-	What    string    `json:"what"`
-	Warning bool      `json:"warning"`
-}
-
 // Timeline returns the history of the referenced object. The error means that the object does not exist, and lists
 // similar names.
-func (s *Snapshot) Timeline(of Reference) (Timeline, error) {
+func (s *Snapshot) Timeline(of Reference) (view.Timeline, error) {
 	if of.Kind == repositoryKind {
 		return s.repositoryTimeline(of)
 	}
 	one, err := s.find(of)
 	if err != nil {
-		return Timeline{}, err
+		return view.Timeline{}, err
 	}
 	j := s.evaluator()
 	row := j.transfer(one)
-	story := Timeline{
+	story := view.Timeline{
 		Kind: one.kind, Namespace: one.meta.GetNamespace(), Name: one.meta.GetName(), Time: s.now.UTC().Truncate(time.Second),
-		Phase: row.Phase, Facts: j.facts(one, row), WaitsFor: row.WaitsFor, Unreadable: append([]Unreadable{}, s.unreadable...),
+		Phase: row.Phase, Facts: j.facts(one, row), WaitsFor: row.WaitsFor, Unreadable: append([]view.Unreadable{}, s.unreadable...),
 	}
 	story.Events = ordered(append(s.steps(one), s.reported(one)...))
 	story.Now, story.Remedy = j.currentState(one, row)
 	return story, nil
 }
 
-func (j *evaluator) facts(of *subject, row Transfer) []string {
+func (j *evaluator) facts(of *subject, row view.Transfer) []string {
 	facts := []string{"volume " + row.Volume}
 	for label, owner := range map[string]string{velerov1.BackupNameLabel: "backup ", velerov1.RestoreNameLabel: "restore "} {
 		if name := of.meta.GetLabels()[label]; name != "" {
@@ -80,11 +58,11 @@ func (j *evaluator) facts(of *subject, row Transfer) []string {
 }
 
 // steps returns the events that the resource and its objects record.
-func (s *Snapshot) steps(of *subject) []TimelineEvent {
-	var steps []TimelineEvent
+func (s *Snapshot) steps(of *subject) []view.TimelineEvent {
+	var steps []view.TimelineEvent
 	add := func(at time.Time, warning bool, format string, description ...any) {
 		if !at.IsZero() {
-			steps = append(steps, TimelineEvent{Time: at.UTC().Truncate(time.Second), What: oneLine(fmt.Sprintf(format, description...)), Warning: warning})
+			steps = append(steps, view.TimelineEvent{Time: at.UTC().Truncate(time.Second), What: view.OneLine(fmt.Sprintf(format, description...)), Warning: warning})
 		}
 	}
 	state := of.state
@@ -112,7 +90,7 @@ func (s *Snapshot) steps(of *subject) []TimelineEvent {
 		if !state.StartedAt.IsZero() {
 			took = " in " + state.CompletedAt.Sub(state.StartedAt).String()
 		}
-		add(state.CompletedAt, false, "Completed: moved %s%s. %s", formatBytes(state.Progress.Done), took, state.Message)
+		add(state.CompletedAt, false, "Completed: moved %s%s. %s", view.FormatBytes(state.Progress.Done), took, state.Message)
 	case transfer.Failed:
 		add(state.CompletedAt, true, "Failed: %s", state.Message)
 	case transfer.Canceled:
@@ -150,7 +128,7 @@ func repeated(reason string) bool {
 }
 
 // reported returns the Events about a transfer and its objects.
-func (s *Snapshot) reported(of *subject) []TimelineEvent {
+func (s *Snapshot) reported(of *subject) []view.TimelineEvent {
 	about := map[types.UID]string{of.meta.GetUID(): ""}
 	if mover := s.mover(of); mover != nil {
 		about[mover.UID] = "mover pod: "
@@ -175,7 +153,7 @@ func (s *Snapshot) reported(of *subject) []TimelineEvent {
 		memory[string(phase)] = of.state.CompletedAt
 	}
 	reported := map[types.UID]bool{}
-	var steps []TimelineEvent
+	var steps []view.TimelineEvent
 	for _, event := range s.events {
 		whose, known := about[event.InvolvedObject.UID]
 		remembered := whose == "" && !memory[event.Reason].IsZero() && firstSeen(event).Sub(memory[event.Reason]).Abs() <= 2*time.Second
@@ -188,7 +166,7 @@ func (s *Snapshot) reported(of *subject) []TimelineEvent {
 	return steps
 }
 
-func stepOf(event *corev1.Event, whose string) TimelineEvent {
+func stepOf(event *corev1.Event, whose string) view.TimelineEvent {
 	what := fmt.Sprintf("%s%s: %s", whose, event.Reason, event.Message)
 	count := event.Count
 	if event.Series != nil {
@@ -197,7 +175,7 @@ func stepOf(event *corev1.Event, whose string) TimelineEvent {
 	if count > 1 {
 		what += fmt.Sprintf(" (%d times, last at %s)", count, lastSeen(event).UTC().Format(time.TimeOnly))
 	}
-	return TimelineEvent{Time: firstSeen(event).UTC().Truncate(time.Second), What: oneLine(what), Warning: event.Type == corev1.EventTypeWarning}
+	return view.TimelineEvent{Time: firstSeen(event).UTC().Truncate(time.Second), What: view.OneLine(what), Warning: event.Type == corev1.EventTypeWarning}
 }
 
 // firstSeen returns the first occurrence of an Event.
@@ -212,28 +190,28 @@ func firstSeen(event *corev1.Event) time.Time {
 }
 
 // ordered sorts events by time. Events of the same second keep their logical order.
-func ordered(steps []TimelineEvent) []TimelineEvent {
-	slices.SortStableFunc(steps, func(a, b TimelineEvent) int { return a.Time.Compare(b.Time) })
-	return append([]TimelineEvent{}, steps...)
+func ordered(steps []view.TimelineEvent) []view.TimelineEvent {
+	slices.SortStableFunc(steps, func(a, b view.TimelineEvent) int { return a.Time.Compare(b.Time) })
+	return append([]view.TimelineEvent{}, steps...)
 }
 
 // currentState returns the current state of a transfer and its remedy.
-func (j *evaluator) currentState(of *subject, row Transfer) (now, remedy string) {
+func (j *evaluator) currentState(of *subject, row view.Transfer) (now, remedy string) {
 	state := of.state
 	switch phase := of.phase(); {
 	case state.Foreign:
 		return fmt.Sprintf("Ignored by Lateen: it is for data mover %q, not Velero's own.", state.DataMover), ""
 	case phase == transfer.Failed && row.WaitsFor != nil:
 		waits := strings.TrimSuffix(row.WaitsFor.Message, ".")
-		return "Failed: " + strings.TrimSuffix(oneLine(state.Message), ".") + ". Clean-up is waiting: " + waits, j.remedyOfWait(of, *row.WaitsFor) + " " + j.remedyOfFailure(of)
+		return "Failed: " + strings.TrimSuffix(view.OneLine(state.Message), ".") + ". Clean-up is waiting: " + waits, j.remedyOfWait(of, *row.WaitsFor) + " " + j.remedyOfFailure(of)
 	case phase == transfer.Failed:
-		return "Failed: " + oneLine(state.Message), j.remedyOfFailure(of)
+		return "Failed: " + view.OneLine(state.Message), j.remedyOfFailure(of)
 	case row.WaitsFor != nil:
 		return "Waiting: " + strings.TrimSuffix(row.WaitsFor.Message, ".") + j.deadline(of), j.remedyOfWait(of, *row.WaitsFor)
 	case phase.Terminal():
-		return strings.TrimSpace(string(phase) + ". " + oneLine(state.Message)), ""
+		return strings.TrimSpace(string(phase) + ". " + view.OneLine(state.Message)), ""
 	}
-	return "Running: " + progress(row), ""
+	return "Running: " + row.Progress(), ""
 }
 
 // deadline returns text about the time limit of the wait; empty if there is no limit.

@@ -1,4 +1,4 @@
-package status
+package diagnose
 
 import (
 	"slices"
@@ -6,6 +6,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 
+	"github.com/lateen-project/lateen/cmd/lateen/status/view"
 	"github.com/lateen-project/lateen/exposer/objects"
 	"github.com/lateen-project/lateen/reconcile/transfer"
 )
@@ -14,10 +15,10 @@ import (
 type evaluator struct {
 	*Snapshot
 	settings settings
-	agents   map[string]Node // by node name
-	inUse    map[string]int  // used slots, by node
-	prepared map[string]int  // accepted and prepared transfers, by node; "" counts all of them
-	restores bool            // a restore waits in the admission queue
+	agents   map[string]view.Node // by node name
+	inUse    map[string]int       // used slots, by node
+	prepared map[string]int       // accepted and prepared transfers, by node; "" counts all of them
+	restores bool                 // a restore waits in the admission queue
 }
 
 func (s *Snapshot) evaluator() *evaluator {
@@ -41,13 +42,13 @@ func (s *Snapshot) evaluator() *evaluator {
 }
 
 // Report evaluates the snapshot.
-func (s *Snapshot) Report() Report {
+func (s *Snapshot) Report() view.Report {
 	j := s.evaluator()
-	report := Report{
-		Namespace: s.namespace, Time: s.now.UTC().Truncate(time.Second), Transfers: []Transfer{}, Ended: map[string]int{},
-		Queue: Queue{Prepared: j.prepared[""], Limit: j.settings.movers.PrepareQueueLength}, Coordinator: s.coordinator(),
+	report := view.Report{
+		Namespace: s.namespace, Time: s.now.UTC().Truncate(time.Second), Transfers: []view.Transfer{}, Ended: map[string]int{},
+		Queue: view.Queue{Prepared: j.prepared[""], Limit: j.settings.movers.PrepareQueueLength}, Coordinator: s.coordinator(),
 		PriorityClasses: j.priorityClasses(), Repositories: s.maintenance(), MaintenanceJobs: j.settings.jobs, ConfigProblems: j.settings.problems,
-		AgentsWithOlderConfig: j.agentsWithOlderConfig(), Unreadable: append([]Unreadable{}, s.unreadable...),
+		AgentsWithOlderConfig: j.agentsWithOlderConfig(), Unreadable: append([]view.Unreadable{}, s.unreadable...),
 	}
 	for _, one := range s.transfers {
 		if one.state.Foreign && one.phase().Terminal() {
@@ -60,7 +61,7 @@ func (s *Snapshot) Report() Report {
 			}
 		}
 		row := j.transfer(one)
-		if row.WaitsFor != nil && row.WaitsFor.Reason == WaitQueue {
+		if row.WaitsFor != nil && row.WaitsFor.Reason == view.WaitQueue {
 			report.Queue.Waiting++
 		}
 		report.Transfers = append(report.Transfers, row)
@@ -69,9 +70,9 @@ func (s *Snapshot) Report() Report {
 	return report
 }
 
-func (j *evaluator) transfer(of *subject) Transfer {
+func (j *evaluator) transfer(of *subject) view.Transfer {
 	state, mover := of.state, j.mover(of)
-	row := Transfer{
+	row := view.Transfer{
 		Kind: of.kind, Name: of.meta.GetName(), Volume: of.volume(), Node: state.Node, Phase: string(of.phase()), Since: since(of, mover).UTC(),
 		BytesDone: state.Progress.Done, BytesTotal: state.Progress.Total, Restarts: state.Restarts, WaitsFor: j.waits(of),
 	}

@@ -1,4 +1,6 @@
-package status
+// Package diagnose evaluates one snapshot of a cluster: what each transfer waits for, why it failed, and what to do. It
+// sends no request and reads no clock.
+package diagnose
 
 import (
 	"fmt"
@@ -17,8 +19,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/client-go/tools/cache"
 
+	"github.com/lateen-project/lateen/cmd/lateen/status/view"
 	"github.com/lateen-project/lateen/exposer/handover"
 	"github.com/lateen-project/lateen/exposer/objects"
 	"github.com/lateen-project/lateen/reconcile/transfer"
@@ -28,7 +30,7 @@ import (
 type Snapshot struct {
 	now        time.Time
 	namespace  string // of Velero
-	unreadable []Unreadable
+	unreadable []view.Unreadable
 
 	transfers    []*subject
 	repositories []*velerov1.BackupRepository
@@ -46,20 +48,6 @@ type Snapshot struct {
 	nodes        map[string]*corev1.Node
 	classes      map[string]*storagev1.StorageClass
 	priorities   map[string]*schedulingv1.PriorityClass
-}
-
-// Unreadable is a resource that could not be read, so the report omits it.
-type Unreadable struct {
-	Resource  string `json:"resource"`            // as in RBAC, with its group after a dot
-	Namespace string `json:"namespace,omitempty"` // empty: in the whole cluster
-	Message   string `json:"message"`
-}
-
-func (u Unreadable) String() string {
-	if u.Namespace == "" {
-		return u.Resource + ": " + u.Message
-	}
-	return u.Resource + " in " + u.Namespace + ": " + u.Message
 }
 
 // subject is a custom resource of any of the four kinds.
@@ -81,7 +69,7 @@ func (s *subject) phase() transfer.Phase {
 }
 
 // Gather builds a Snapshot from the objects that were read. It ignores objects of other types.
-func Gather(namespace string, now time.Time, objects []runtime.Object, unreadable []Unreadable) *Snapshot {
+func Gather(namespace string, now time.Time, objects []runtime.Object, unreadable []view.Unreadable) *Snapshot {
 	s := &Snapshot{
 		now: now, namespace: namespace, unreadable: unreadable,
 		pods: map[string]*corev1.Pod{}, claims: map[string]*corev1.PersistentVolumeClaim{}, configMaps: map[string]*corev1.ConfigMap{},
@@ -99,7 +87,7 @@ func Gather(namespace string, now time.Time, objects []runtime.Object, unreadabl
 	})
 	slices.SortFunc(s.repositories, func(a, b *velerov1.BackupRepository) int { return strings.Compare(a.Name, b.Name) })
 	slices.SortStableFunc(s.events, func(a, b *corev1.Event) int { return lastSeen(a).Compare(lastSeen(b)) })
-	slices.SortFunc(s.unreadable, func(a, b Unreadable) int { return strings.Compare(a.Resource+a.Namespace, b.Resource+b.Namespace) })
+	slices.SortFunc(s.unreadable, func(a, b view.Unreadable) int { return strings.Compare(a.Resource+a.Namespace, b.Resource+b.Namespace) })
 	return s
 }
 
@@ -141,11 +129,11 @@ func (s *Snapshot) take(object runtime.Object) {
 	}
 }
 
-func keyOf(object metav1.Object) string { return cache.MetaObjectToName(object).String() }
+func keyOf(object metav1.Object) string { return object.GetNamespace() + "/" + object.GetName() }
 
 // sees reports whether a resource could be read in a namespace.
 func (s *Snapshot) sees(resource, namespace string) bool {
-	return !slices.ContainsFunc(s.unreadable, func(u Unreadable) bool {
+	return !slices.ContainsFunc(s.unreadable, func(u view.Unreadable) bool {
 		return u.Resource == resource && (u.Namespace == "" || u.Namespace == namespace)
 	})
 }
@@ -173,7 +161,7 @@ func (s *Snapshot) claimsOf(of *subject) []*corev1.PersistentVolumeClaim {
 // kinds, and if snapshots could not be read.
 func (s *Snapshot) handover(of *subject) *handover.State {
 	source := of.move.Source.Snapshot
-	if source == nil || !s.sees(snapshotsName, source.Namespace) || !s.sees(snapshotsName, s.namespace) || !s.sees(contentsName, "") {
+	if source == nil || !s.sees(view.ResourceSnapshots, source.Namespace) || !s.sees(view.ResourceSnapshots, s.namespace) || !s.sees(view.ResourceContents, "") {
 		return nil
 	}
 	h := &handover.State{
@@ -190,7 +178,7 @@ func (s *Snapshot) handover(of *subject) *handover.State {
 func (s *Snapshot) warning(about types.UID) string {
 	for _, event := range slices.Backward(s.events) {
 		if event.InvolvedObject.UID == about && event.Type == corev1.EventTypeWarning {
-			return strings.TrimSuffix(fmt.Sprintf("%s: %s", event.Reason, oneLine(event.Message)), ": ")
+			return strings.TrimSuffix(fmt.Sprintf("%s: %s", event.Reason, view.OneLine(event.Message)), ": ")
 		}
 	}
 	return ""
@@ -210,5 +198,3 @@ func lastSeen(event *corev1.Event) time.Time {
 	}
 	return seen
 }
-
-func oneLine(text string) string { return strings.Join(strings.Fields(text), " ") }

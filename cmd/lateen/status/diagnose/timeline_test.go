@@ -1,4 +1,4 @@
-package status_test
+package diagnose_test
 
 import (
 	"bytes"
@@ -11,7 +11,8 @@ import (
 	velerov2alpha1 "github.com/vmware-tanzu/velero/pkg/apis/velero/v2alpha1"
 	corev1 "k8s.io/api/core/v1"
 
-	"github.com/lateen-project/lateen/cmd/lateen/status"
+	"github.com/lateen-project/lateen/cmd/lateen/status/diagnose"
+	"github.com/lateen-project/lateen/cmd/lateen/status/view"
 	"github.com/lateen-project/lateen/exposer/api"
 	"github.com/lateen-project/lateen/reconcile/transfer"
 )
@@ -84,9 +85,9 @@ func TestTimelinesMatchTheGoldenFiles(t *testing.T) {
 		"timeline of a job":                     {missingClass(), "backuprepositories/app-default-kopia"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			of, err := status.ParseReference(test.of)
+			of, err := diagnose.ParseReference(test.of)
 			require.NoError(t, err)
-			timeline, err := status.Gather("velero", now, *test.fixture, nil).Timeline(of)
+			timeline, err := diagnose.Gather("velero", now, *test.fixture, nil).Timeline(of)
 			require.NoError(t, err)
 			var reported bytes.Buffer
 			require.NoError(t, timeline.Write(&reported))
@@ -102,15 +103,15 @@ func TestTimelinesMatchTheGoldenFiles(t *testing.T) {
 func TestExplainOfAMissingObjectNamesSimilarOnes(t *testing.T) {
 	for name, test := range map[string]struct {
 		of         string
-		unreadable []status.Unreadable
+		unreadable []view.Unreadable
 		want       string
 	}{
 		"a misspelled name":            {of: "pvb/nightly-x7k2q", want: "PodVolumeBackup nightly-x7k2q does not exist in namespace velero; similar names: podvolumebackup/nightly-x7k2p, podvolumebackup/nightly-"},
 		"a wrong kind":                 {of: "pvb/nightly-pgdata-tc5vn", want: "; similar names: dataupload/nightly-pgdata-tc5vn"},
 		"a name without similar names": {of: "dd/wholly-different", want: "does not exist in namespace velero; found 0 objects of that kind and no similar name"},
 		"a repository":                 {of: "br/shop-default", want: "similar names: backuprepository/shop-default-kopia"},
-		"an unreadable kind":           {of: "dd/some", want: "find DataDownload velero/some: you may not read them", unreadable: []status.Unreadable{{Resource: "datadownloads.velero.io", Namespace: "velero", Message: "you may not read them"}}},
-		"unreadable repositories":      {of: "br/some", want: "find BackupRepository velero/some: no", unreadable: []status.Unreadable{{Resource: "backuprepositories.velero.io", Namespace: "velero", Message: "no"}}},
+		"an unreadable kind":           {of: "dd/some", want: "find DataDownload velero/some: you may not read them", unreadable: []view.Unreadable{{Resource: "datadownloads.velero.io", Namespace: "velero", Message: "you may not read them"}}},
+		"unreadable repositories":      {of: "br/some", want: "find BackupRepository velero/some: no", unreadable: []view.Unreadable{{Resource: "backuprepositories.velero.io", Namespace: "velero", Message: "no"}}},
 		"an unknown kind":              {of: "pod/nightly", want: `kind "pod" is unknown: use podvolumebackup (pvb), podvolumerestore (pvr), dataupload (du), datadownload (dd), backuprepository (br)`},
 		"a name without a kind":        {of: "nightly", want: "is not KIND/NAME: use a form such as"},
 		"a kind without a name":        {of: "pvb/", want: "is not KIND/NAME: use a form such as"},
@@ -118,9 +119,9 @@ func TestExplainOfAMissingObjectNamesSimilarOnes(t *testing.T) {
 		"a prefix of a name":           {of: "du/nightly-pgdata", want: "similar names: dataupload/nightly-pgdata-tc5vn"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			of, err := status.ParseReference(test.of)
+			of, err := diagnose.ParseReference(test.of)
 			if err == nil {
-				_, err = status.Gather("velero", now, *busyCluster(), test.unreadable).Timeline(of)
+				_, err = diagnose.Gather("velero", now, *busyCluster(), test.unreadable).Timeline(of)
 			}
 			require.ErrorContains(t, err, test.want)
 		})
@@ -132,7 +133,7 @@ func TestTimelineOfAnEmptyVolume(t *testing.T) {
 	upload := s.upload("empty", "data", time.Minute, true)
 	upload.Status.Phase, upload.Status.CompletionTimestamp = velerov2alpha1.DataUploadPhaseCompleted, past(time.Second)
 	upload.Status.Message = "volume was empty so no data was upload"
-	timeline, err := status.Gather("velero", now, *s, nil).Timeline(status.Reference{Kind: "DataUpload", Name: "empty"})
+	timeline, err := diagnose.Gather("velero", now, *s, nil).Timeline(diagnose.Reference{Kind: "DataUpload", Name: "empty"})
 	require.NoError(t, err)
 	require.Equal(t, "Completed. volume was empty so no data was upload", timeline.Now)
 }
@@ -142,8 +143,8 @@ func TestRemediesFollowTheReasonAndNotTheMessage(t *testing.T) {
 	for _, reason := range []transfer.Reason{
 		transfer.ReasonUnsupported, transfer.ReasonMoverLost, transfer.ReasonUnconfirmed, transfer.ReasonRebindFailed, transfer.ReasonSourceGone, "",
 	} {
-		timeline, err := status.Gather("velero", now, *failing(reason, "is not supported by Lateen; given up after 3 restarts; it is kept"), nil).
-			Timeline(status.Reference{Kind: "PodVolumeBackup", Name: "failed"})
+		timeline, err := diagnose.Gather("velero", now, *failing(reason, "is not supported by Lateen; given up after 3 restarts; it is kept"), nil).
+			Timeline(diagnose.Reference{Kind: "PodVolumeBackup", Name: "failed"})
 		require.NoError(t, err)
 		require.False(t, remedies[timeline.Remedy], "%s has the remedy of another reason", reason)
 		remedies[timeline.Remedy] = true

@@ -1,4 +1,4 @@
-package status_test
+package diagnose_test
 
 import (
 	"time"

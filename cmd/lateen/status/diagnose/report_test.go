@@ -1,4 +1,4 @@
-package status_test
+package diagnose_test
 
 import (
 	"bytes"
@@ -16,7 +16,8 @@ import (
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 
-	"github.com/lateen-project/lateen/cmd/lateen/status"
+	"github.com/lateen-project/lateen/cmd/lateen/status/diagnose"
+	"github.com/lateen-project/lateen/cmd/lateen/status/view"
 )
 
 var update = flag.Bool("update", false, "write the golden files")
@@ -59,7 +60,7 @@ func serverConfigured() *fixture {
 func TestReportsMatchTheGoldenFiles(t *testing.T) {
 	for name, test := range map[string]struct {
 		fixture    *fixture
-		unreadable []status.Unreadable
+		unreadable []view.Unreadable
 	}{
 		"a busy cluster":                {fixture: busyCluster()},
 		"nothing to do":                 {fixture: cluster(2, `{}`)},
@@ -71,7 +72,7 @@ func TestReportsMatchTheGoldenFiles(t *testing.T) {
 		"a missing priority class":      {fixture: missingClass()},
 		"restores before backups":       {fixture: queued()},
 		"jobs configured by the server": {fixture: serverConfigured()},
-		"missing RBAC rules": {fixture: &fixture{}, unreadable: []status.Unreadable{
+		"missing RBAC rules": {fixture: &fixture{}, unreadable: []view.Unreadable{
 			{Resource: "pods", Namespace: "velero", Message: "not allowed to list or watch them; docs/command-line.md lists the required RBAC rules"},
 			{Resource: "leases.coordination.k8s.io", Namespace: "velero", Message: "not allowed to list or watch them; docs/command-line.md lists the required RBAC rules"},
 			{Resource: "configmaps", Namespace: "velero", Message: "not allowed to list or watch them; docs/command-line.md lists the required RBAC rules"},
@@ -79,7 +80,7 @@ func TestReportsMatchTheGoldenFiles(t *testing.T) {
 		}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			report := status.Gather("velero", now, *test.fixture, test.unreadable).Report()
+			report := diagnose.Gather("velero", now, *test.fixture, test.unreadable).Report()
 			var reported, plain bytes.Buffer
 			require.NoError(t, report.Write(&reported))
 			fits(t, reported.String())

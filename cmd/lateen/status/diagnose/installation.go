@@ -1,4 +1,4 @@
-package status
+package diagnose
 
 import (
 	"maps"
@@ -9,6 +9,7 @@ import (
 
 	"github.com/lateen-project/lateen/cmd/lateen/check"
 	"github.com/lateen-project/lateen/cmd/lateen/config"
+	"github.com/lateen-project/lateen/cmd/lateen/status/view"
 	"github.com/lateen-project/lateen/exposer/api"
 	"github.com/lateen-project/lateen/exposer/priority"
 	"github.com/lateen-project/lateen/reconcile/maintenance"
@@ -20,7 +21,7 @@ type settings struct {
 	movers   config.Config
 	problems int
 	classes  [2]class // of movers, and of maintenance jobs
-	jobs     JobConfig
+	jobs     view.JobConfig
 }
 
 // class is a priority class, as configured and as in force.
@@ -41,7 +42,7 @@ func (s settings) slots(node *corev1.Node) int {
 
 // readSettings evaluates the ConfigMaps of the agents, as `lateen check` does.
 func (s *Snapshot) readSettings() settings {
-	found := settings{known: s.sees(configsName, s.namespace) && s.sees(agentsName, s.namespace), movers: config.Defaults()}
+	found := settings{known: s.sees(view.ResourceConfigMaps, s.namespace) && s.sees(view.ResourceDaemonSets, s.namespace), movers: config.Defaults()}
 	if !found.known {
 		return found
 	}
@@ -53,7 +54,7 @@ func (s *Snapshot) readSettings() settings {
 		installation.Server = &s.server.Spec.Template
 	}
 	cluster := &check.Cluster{}
-	if s.sees(priorityName, "") {
+	if s.sees(view.ResourcePriorityClasses, "") {
 		cluster.PriorityClasses = map[string]*schedulingv1.PriorityClass{}
 		maps.Copy(cluster.PriorityClasses, s.priorities)
 	}
@@ -97,9 +98,9 @@ func classOf(configured, effective string, problems []config.Problem) class {
 
 // priorityClasses returns the priority classes of movers and jobs, with the number of current pods with and without
 // them.
-func (j *evaluator) priorityClasses() []PriorityClass {
+func (j *evaluator) priorityClasses() []view.PriorityClass {
 	if !j.settings.known {
-		return []PriorityClass{}
+		return []view.PriorityClass{}
 	}
 	var jobPods []*corev1.Pod
 	for _, pod := range j.pods {
@@ -107,10 +108,10 @@ func (j *evaluator) priorityClasses() []PriorityClass {
 			jobPods = append(jobPods, pod)
 		}
 	}
-	all := make([]PriorityClass, 0, len(j.settings.classes))
+	all := make([]view.PriorityClass, 0, len(j.settings.classes))
 	for i, pods := range [][]*corev1.Pod{j.movers(), jobPods} {
 		class := j.settings.classes[i]
-		one := PriorityClass{Consumer: priority.Consumers()[i], Configured: class.configured, Effective: class.effective, Message: class.message, NotInForceOn: []string{}}
+		one := view.PriorityClass{Consumer: priority.Consumers()[i], Configured: class.configured, Effective: class.effective, Message: class.message, NotInForceOn: []string{}}
 		if one.Consumer == priority.DataMover {
 			one.NotInForceOn = j.deniedBy()
 		}
@@ -130,15 +131,15 @@ func (j *evaluator) priorityClasses() []PriorityClass {
 }
 
 // maintenance returns the maintenance results of each repository.
-func (s *Snapshot) maintenance() []Repository {
-	all := make([]Repository, 0, len(s.repositories))
+func (s *Snapshot) maintenance() []view.Repository {
+	all := make([]view.Repository, 0, len(s.repositories))
 	for _, repository := range s.repositories {
 		read := maintenance.From(repository)
-		one := Repository{Name: repository.Name, Phase: string(repository.Status.Phase), LastSuccess: read.Last.UTC()}
+		one := view.Repository{Name: repository.Name, Phase: string(repository.Status.Phase), LastSuccess: read.Last.UTC()}
 		jobs := s.jobsOf(repository)
 		one.Failures, one.Running = read.FailuresAfter(jobs), unfinished(jobs)
 		if last := len(read.History) - 1; last >= 0 && read.History[last].Failed {
-			one.LastFailure = oneLine(read.History[last].Message)
+			one.LastFailure = view.OneLine(read.History[last].Message)
 		}
 		all = append(all, one)
 	}

@@ -1,6 +1,6 @@
-// Package status reports what the agents of a cluster do and wait for, as far as the API server shows it. It never
-// changes an object and sends no request to an agent.
-package status
+// Package view is the output of `lateen status` and `lateen explain`: its values, and their text for people. It reads no
+// cluster and evaluates nothing.
+package view
 
 import (
 	"time"

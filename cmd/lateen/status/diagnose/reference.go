@@ -1,4 +1,4 @@
-package status
+package diagnose
 
 import (
 	"cmp"
@@ -9,6 +9,7 @@ import (
 
 	velerov1 "github.com/vmware-tanzu/velero/pkg/apis/velero/v1"
 
+	"github.com/lateen-project/lateen/cmd/lateen/status/view"
 	"github.com/lateen-project/lateen/exposer/api"
 )
 
@@ -74,7 +75,7 @@ func (s *Snapshot) unknown(of Reference, there []Reference) error {
 			same++
 		}
 	}
-	return fmt.Errorf("%s; found %s of that kind and no similar name; use -n for another namespace", description, counted(same, "object"))
+	return fmt.Errorf("%s; found %s of that kind and no similar name; use -n for another namespace", description, view.Counted(same, "object"))
 }
 
 // maxSimilar bounds how many names an error suggests.

@@ -1,4 +1,4 @@
-package status
+package diagnose
 
 import (
 	"cmp"
@@ -12,18 +12,19 @@ import (
 
 	"github.com/lateen-project/lateen/cmd/lateen/agent"
 	"github.com/lateen-project/lateen/cmd/lateen/check"
+	"github.com/lateen-project/lateen/cmd/lateen/status/view"
 	"github.com/lateen-project/lateen/exposer/api"
 )
 
 // coordinator returns the holder of the Lease. The holder identity is the node name, "_", and a part unique to the
 // process.
-func (s *Snapshot) coordinator() Coordinator {
+func (s *Snapshot) coordinator() view.Coordinator {
 	if s.lease == nil {
-		return Coordinator{}
+		return view.Coordinator{}
 	}
 	spec := s.lease.Spec
 	node, _, _ := strings.Cut(ptr.Deref(spec.HolderIdentity, ""), "_")
-	found := Coordinator{Node: node}
+	found := view.Coordinator{Node: node}
 	if spec.RenewTime != nil && node != "" {
 		found.Renewed = spec.RenewTime.UTC().Truncate(time.Second)
 		found.Expired = s.now.Sub(spec.RenewTime.Time) > time.Duration(ptr.Deref(spec.LeaseDurationSeconds, 0))*time.Second
@@ -32,30 +33,30 @@ func (s *Snapshot) coordinator() Coordinator {
 }
 
 // readAgents returns the readiness of the agent by node. Of several pods on a node, one Ready pod suffices.
-func (s *Snapshot) readAgents() map[string]Node {
-	found := map[string]Node{}
+func (s *Snapshot) readAgents() map[string]view.Node {
+	found := map[string]view.Node{}
 	for _, pod := range s.agentPods() {
-		if name := pod.Spec.NodeName; found[name].Agent != AgentReady {
+		if name := pod.Spec.NodeName; found[name].Agent != view.AgentReady {
 			found[name] = s.agentIn(pod)
 		}
 	}
 	return found
 }
 
-func (s *Snapshot) agentIn(pod *corev1.Pod) Node {
-	node := Node{Name: pod.Spec.NodeName, Agent: AgentNotReady, Message: "pod " + pod.Name + " is not ready"}
+func (s *Snapshot) agentIn(pod *corev1.Pod) view.Node {
+	node := view.Node{Name: pod.Spec.NodeName, Agent: view.AgentNotReady, Message: "pod " + pod.Name + " is not ready"}
 	if pod.DeletionTimestamp != nil {
 		node.Message = "pod " + pod.Name + " is being deleted"
 		return node
 	}
 	for _, condition := range pod.Status.Conditions {
 		if condition.Type == corev1.PodReady && condition.Status == corev1.ConditionTrue {
-			return Node{Name: node.Name, Agent: AgentReady}
+			return view.Node{Name: node.Name, Agent: view.AgentReady}
 		}
 	}
 	for _, container := range pod.Status.ContainerStatuses {
 		if waiting := container.State.Waiting; waiting != nil {
-			node.Message = strings.TrimSuffix("pod "+pod.Name+": "+waiting.Reason+": "+oneLine(waiting.Message), ": ")
+			node.Message = strings.TrimSuffix("pod "+pod.Name+": "+waiting.Reason+": "+view.OneLine(waiting.Message), ": ")
 			return node
 		}
 	}
@@ -66,18 +67,18 @@ func (s *Snapshot) agentIn(pod *corev1.Pod) Node {
 }
 
 // nodesOf returns the nodes that have an agent or one of these transfers.
-func (j *evaluator) nodesOf(transfers []Transfer) []Node {
+func (j *evaluator) nodesOf(transfers []view.Transfer) []view.Node {
 	all := maps.Clone(j.agents)
 	for _, one := range transfers {
-		if _, known := all[one.Node]; !known && one.Node != "" && j.sees(podsName, j.namespace) {
-			all[one.Node] = Node{Name: one.Node, Agent: AgentNone, Message: "no node-agent pod on this node"}
+		if _, known := all[one.Node]; !known && one.Node != "" && j.sees(view.ResourcePods, j.namespace) {
+			all[one.Node] = view.Node{Name: one.Node, Agent: view.AgentNone, Message: "no node-agent pod on this node"}
 		}
 	}
-	nodes := slices.SortedFunc(maps.Values(all), func(a, b Node) int { return cmp.Compare(a.Name, b.Name) })
+	nodes := slices.SortedFunc(maps.Values(all), func(a, b view.Node) int { return cmp.Compare(a.Name, b.Name) })
 	for i := range nodes {
 		nodes[i].InUse, nodes[i].Limit = j.inUse[nodes[i].Name], j.settings.slots(j.nodes[nodes[i].Name])
 	}
-	return append([]Node{}, nodes...)
+	return append([]view.Node{}, nodes...)
 }
 
 // agentPods returns the pods of the node-agents, sorted by node and name.

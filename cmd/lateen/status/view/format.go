@@ -1,13 +1,15 @@
-package status
+package view
 
 import (
 	"fmt"
 	"strings"
 	"unicode/utf8"
+
+	"github.com/lateen-project/lateen/exposer/api"
 )
 
-// formatBytes returns text such as 812, 1.2Mi or 34Gi, with at least two digits.
-func formatBytes(bytes int64) string {
+// FormatBytes returns text such as 812, 1.2Mi or 34Gi, with at least two digits.
+func FormatBytes(bytes int64) string {
 	const step = 1024
 	value, unit := float64(bytes), 0
 	units := [...]string{"B", "Ki", "Mi", "Gi", "Ti", "Pi", "Ei"}
@@ -31,7 +33,7 @@ func someNames(names []string) string {
 	return strings.Join(names, ", ")
 }
 
-func counted(count int, what string) string {
+func Counted(count int, what string) string {
 	if count == 1 {
 		return "1 " + what
 	}
@@ -76,4 +78,17 @@ func wrapBroken(first, others, description string) string {
 	}
 	text.WriteString(line + "\n")
 	return text.String()
+}
+
+// OneLine replaces every run of white space by one blank.
+func OneLine(text string) string { return strings.Join(strings.Fields(text), " ") }
+
+// ShortKind returns the short name of a kind of transfer.
+func ShortKind(name string) string {
+	for _, one := range api.Kinds() {
+		if one.GVK.Kind == name {
+			return one.ShortName
+		}
+	}
+	return name
 }

@@ -1,4 +1,4 @@
-package status
+package diagnose
 
 import (
 	"cmp"
@@ -7,6 +7,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 
+	"github.com/lateen-project/lateen/cmd/lateen/status/view"
 	"github.com/lateen-project/lateen/deploy"
 	"github.com/lateen-project/lateen/exposer/handover"
 	"github.com/lateen-project/lateen/exposer/objects"
@@ -14,25 +15,25 @@ import (
 	"github.com/lateen-project/lateen/reconcile/transfer"
 )
 
-func waitFor(reason, format string, description ...any) *Wait {
-	return &Wait{Reason: reason, Message: oneLine(fmt.Sprintf(format, description...))}
+func waitFor(reason, format string, description ...any) *view.Wait {
+	return &view.Wait{Reason: reason, Message: view.OneLine(fmt.Sprintf(format, description...))}
 }
 
 // waits returns what blocks the next step of a transfer; nil if its mover moves data. It checks the cluster state in
 // the same order as an agent.
-func (j *evaluator) waits(of *subject) *Wait {
+func (j *evaluator) waits(of *subject) *view.Wait {
 	state := of.state
 	switch phase := of.phase(); {
 	case state.Foreign && phase == transfer.New:
-		return waitFor(WaitDataMover, "data mover %q, not Velero's own, has not accepted it", state.DataMover)
+		return waitFor(view.WaitDataMover, "data mover %q, not Velero's own, has not accepted it", state.DataMover)
 	case state.Foreign:
 		return nil
 	case phase.Terminal():
 		return j.cleanUp(of)
 	case phase == transfer.Canceling, phase == transfer.InProgress && (state.Cancel || state.Deleting):
-		return cmp.Or(j.missingActor(of), waitFor(WaitCancel, "its mover has not stopped since the cancel"))
+		return cmp.Or(j.missingActor(of), waitFor(view.WaitCancel, "its mover has not stopped since the cancel"))
 	case state.Cancel || state.Deleting:
-		return cmp.Or(j.missingActor(of), waitFor(WaitAgent, "its agent has not canceled it yet"))
+		return cmp.Or(j.missingActor(of), waitFor(view.WaitAgent, "its agent has not canceled it yet"))
 	case phase == transfer.New:
 		return j.newTransfer(of)
 	case phase == transfer.Accepted:
@@ -42,23 +43,23 @@ func (j *evaluator) waits(of *subject) *Wait {
 	case phase == transfer.InProgress:
 		return j.moving(of)
 	default:
-		return waitFor(WaitAgent, "phase %s is unknown to Lateen", phase)
+		return waitFor(view.WaitAgent, "phase %s is unknown to Lateen", phase)
 	}
 }
 
-func (j *evaluator) cleanUp(of *subject) *Wait {
+func (j *evaluator) cleanUp(of *subject) *view.Wait {
 	if !of.state.Finalizer {
 		return nil
 	}
 	if mover := j.endingMover(of); mover != nil {
-		return cmp.Or(j.missingActor(of), waitFor(WaitCleanUp, "the kubelet of %s has not ended its mover pod", mover.Spec.NodeName))
+		return cmp.Or(j.missingActor(of), waitFor(view.WaitCleanUp, "the kubelet of %s has not ended its mover pod", mover.Spec.NodeName))
 	}
 	if h := j.handover(of); h != nil {
 		if step, description := h.NextCleanup(); step == handover.AwaitSnapshot {
-			return cmp.Or(j.missingActor(of), waitFor(WaitCleanUp, "its snapshot is not deleted yet: %s", description))
+			return cmp.Or(j.missingActor(of), waitFor(view.WaitCleanUp, "its snapshot is not deleted yet: %s", description))
 		}
 	}
-	return cmp.Or(j.missingActor(of), waitFor(WaitCleanUp, "its objects are not deleted yet"))
+	return cmp.Or(j.missingActor(of), waitFor(view.WaitCleanUp, "its objects are not deleted yet"))
 }
 
 // endingMover returns the mover pod if the kubelet has not ended it yet; nil otherwise.
@@ -70,18 +71,18 @@ func (j *evaluator) endingMover(of *subject) *corev1.Pod {
 }
 
 // newTransfer returns what a new transfer waits for.
-func (j *evaluator) newTransfer(of *subject) *Wait {
+func (j *evaluator) newTransfer(of *subject) *view.Wait {
 	if of.state.UnsupportedReason != "" {
-		return waitFor(WaitAgent, "no agent has failed it yet: %s", of.state.UnsupportedReason)
+		return waitFor(view.WaitAgent, "no agent has failed it yet: %s", of.state.UnsupportedReason)
 	}
 	if wait := cmp.Or(j.missingActor(of), j.eligible(of), j.place(of)); wait != nil {
 		return wait
 	}
-	return waitFor(WaitAgent, "%s has not accepted it yet", j.actorName(of))
+	return waitFor(view.WaitAgent, "%s has not accepted it yet", j.actorName(of))
 }
 
 // place returns a wait for the admission queue if it has no free place.
-func (j *evaluator) place(of *subject) *Wait {
+func (j *evaluator) place(of *subject) *view.Wait {
 	limits := j.settings.movers.Limits
 	if limits.PrepareQueueLength == 0 {
 		return nil
@@ -94,58 +95,58 @@ func (j *evaluator) place(of *subject) *Wait {
 	node := of.state.Node
 	switch {
 	case j.prepared[""] >= forIt:
-		return waitFor(WaitQueue, "queue %d/%d%s", j.prepared[""], limits.PrepareQueueLength, kept)
+		return waitFor(view.WaitQueue, "queue %d/%d%s", j.prepared[""], limits.PrepareQueueLength, kept)
 	case of.state.NodeBound && node != "" && j.prepared[node] >= limits.MaxConcurrency:
-		return waitFor(WaitQueue, "queue of %s %d/%d", node, j.prepared[node], limits.MaxConcurrency)
+		return waitFor(view.WaitQueue, "queue of %s %d/%d", node, j.prepared[node], limits.MaxConcurrency)
 	}
 	return nil
 }
 
 // slot returns what a prepared transfer waits for.
-func (j *evaluator) slot(of *subject) *Wait {
+func (j *evaluator) slot(of *subject) *view.Wait {
 	node := of.state.Node
 	if wait := cmp.Or(j.missingActor(of), j.lost(of)); wait != nil {
 		return wait
 	}
 	if limit := j.settings.slots(j.nodes[node]); limit > 0 && j.inUse[node] >= limit {
-		return waitFor(WaitSlot, "no free slot on %s: %d of %d in use", node, j.inUse[node], limit)
+		return waitFor(view.WaitSlot, "no free slot on %s: %d of %d in use", node, j.inUse[node], limit)
 	}
-	return waitFor(WaitAgent, "the agent of %s has not started its mover yet", node)
+	return waitFor(view.WaitAgent, "the agent of %s has not started its mover yet", node)
 }
 
-func (j *evaluator) moving(of *subject) *Wait {
+func (j *evaluator) moving(of *subject) *view.Wait {
 	if !of.state.MoverSucceededAt.IsZero() {
-		return waitFor(WaitDelivery, "restored volume is not bound to claim %s yet", of.volume())
+		return waitFor(view.WaitDelivery, "restored volume is not bound to claim %s yet", of.volume())
 	}
 	return cmp.Or(j.missingActor(of), j.lost(of))
 }
 
 // lost returns a wait if the mover is missing, lost or being deleted.
-func (j *evaluator) lost(of *subject) *Wait {
+func (j *evaluator) lost(of *subject) *view.Wait {
 	seen := objects.ReadPod(j.mover(of))
 	switch {
-	case !j.sees(podsName, j.namespace):
+	case !j.sees(view.ResourcePods, j.namespace):
 		return nil
 	case seen.Condition == objects.Absent:
-		return waitFor(WaitMover, "mover is not replaced yet: mover pod vanished")
+		return waitFor(view.WaitMover, "mover is not replaced yet: mover pod vanished")
 	case seen.Condition == objects.Lost:
-		return waitFor(WaitMover, "mover is not replaced yet: %s", seen.Message)
+		return waitFor(view.WaitMover, "mover is not replaced yet: %s", seen.Message)
 	case seen.Condition == objects.Terminating:
-		return waitFor(WaitMover, "its mover pod is being deleted")
+		return waitFor(view.WaitMover, "its mover pod is being deleted")
 	}
 	return nil
 }
 
 // missingActor returns a wait if no agent can take the next step; nil if one can, or if that is unknown.
-func (j *evaluator) missingActor(of *subject) *Wait {
+func (j *evaluator) missingActor(of *subject) *view.Wait {
 	if node := of.state.Node; node != "" {
 		if j.ready(node) {
 			return nil
 		}
 		return j.noAgent(node)
 	}
-	if holder := j.coordinator(); !of.state.NodeBound && j.sees(leasesName, j.namespace) && (holder.Node == "" || holder.Expired) {
-		return waitFor(WaitCoordinator, "no coordinator: no agent holds Lease %s", deploy.CoordinatorLease)
+	if holder := j.coordinator(); !of.state.NodeBound && j.sees(view.ResourceLeases, j.namespace) && (holder.Node == "" || holder.Expired) {
+		return waitFor(view.WaitCoordinator, "no coordinator: no agent holds Lease %s", deploy.CoordinatorLease)
 	}
 	return nil
 }
@@ -162,19 +163,19 @@ func (j *evaluator) actorName(of *subject) string {
 }
 
 func (j *evaluator) ready(node string) bool {
-	return !j.sees(podsName, j.namespace) || j.agents[node].Agent == AgentReady
+	return !j.sees(view.ResourcePods, j.namespace) || j.agents[node].Agent == view.AgentReady
 }
 
-func (j *evaluator) noAgent(node string) *Wait {
+func (j *evaluator) noAgent(node string) *view.Wait {
 	description := "no ready node-agent on " + node
 	if why := j.agents[node].Message; why != "" {
 		description += ": " + why
 	}
-	return waitFor(WaitAgent, "%s", description)
+	return waitFor(view.WaitAgent, "%s", description)
 }
 
 // accepted returns what an accepted transfer waits for while its mover does not run.
-func (j *evaluator) accepted(of *subject) *Wait {
+func (j *evaluator) accepted(of *subject) *view.Wait {
 	if wait := j.missingActor(of); wait != nil {
 		return wait
 	}
@@ -184,24 +185,24 @@ func (j *evaluator) accepted(of *subject) *Wait {
 			return wait
 		}
 		if of.state.Restarts > 0 {
-			return waitFor(WaitMover, "mover of restart %d is not created yet, after: %s", of.state.Restarts, cmp.Or(of.state.Message, "mover was lost"))
+			return waitFor(view.WaitMover, "mover of restart %d is not created yet, after: %s", of.state.Restarts, cmp.Or(of.state.Message, "mover was lost"))
 		}
-		return waitFor(WaitMover, "%s has not created its mover pod yet", j.actorName(of))
+		return waitFor(view.WaitMover, "%s has not created its mover pod yet", j.actorName(of))
 	}
 	switch seen := objects.ReadPod(mover); seen.Condition {
 	case objects.Pending:
 		return cmp.Or(j.claim(of), j.snapshot(of), j.pending(mover, seen))
 	case objects.Running:
 		return cmp.Or(agentUnless(j.ready(mover.Spec.NodeName), j.noAgent(mover.Spec.NodeName)),
-			waitFor(WaitAgent, "the agent of %s has not observed that its mover runs", mover.Spec.NodeName))
+			waitFor(view.WaitAgent, "the agent of %s has not observed that its mover runs", mover.Spec.NodeName))
 	case objects.Terminating:
-		return waitFor(WaitMover, "its mover pod is being deleted")
+		return waitFor(view.WaitMover, "its mover pod is being deleted")
 	default:
-		return waitFor(WaitAgent, "%s has not handled this yet: %s", j.actorName(of), cmp.Or(seen.Message, "its mover ended"))
+		return waitFor(view.WaitAgent, "%s has not handled this yet: %s", j.actorName(of), cmp.Or(seen.Message, "its mover ended"))
 	}
 }
 
-func agentUnless(ready bool, wait *Wait) *Wait {
+func agentUnless(ready bool, wait *view.Wait) *view.Wait {
 	if ready {
 		return nil
 	}
@@ -209,17 +210,17 @@ func agentUnless(ready bool, wait *Wait) *Wait {
 }
 
 // refused returns the last create error that the agent reported.
-func (j *evaluator) refused(of *subject) *Wait {
+func (j *evaluator) refused(of *subject) *view.Wait {
 	for _, event := range slices.Backward(j.events) {
 		if event.InvolvedObject.UID == of.meta.GetUID() && event.Reason == reconcile.EventCreateFailed && !lastSeen(event).Before(of.state.AcceptedAt) {
-			return waitFor(WaitRefused, "mover not created: %s", event.Message)
+			return waitFor(view.WaitRefused, "mover not created: %s", event.Message)
 		}
 	}
 	return nil
 }
 
 // snapshot returns what blocks the hand-over of a snapshot to Velero's namespace, or its use there.
-func (j *evaluator) snapshot(of *subject) *Wait {
+func (j *evaluator) snapshot(of *subject) *view.Wait {
 	h := j.handover(of)
 	if h == nil {
 		return nil
@@ -227,47 +228,47 @@ func (j *evaluator) snapshot(of *subject) *Wait {
 	step, description := h.Next()
 	switch {
 	case step == handover.AwaitSnapshot:
-		return waitFor(WaitSnapshot, "snapshot not ready: %s", description)
+		return waitFor(view.WaitSnapshot, "snapshot not ready: %s", description)
 	case description != "":
-		return waitFor(WaitSnapshot, "snapshot: %s", description)
+		return waitFor(view.WaitSnapshot, "snapshot: %s", description)
 	}
 	if backup := h.Backup.Snapshot; backup != nil && backup.Status != nil && backup.Status.Error != nil && backup.Status.Error.Message != nil {
-		return waitFor(WaitSnapshot, "snapshot not ready: %s", *backup.Status.Error.Message)
+		return waitFor(view.WaitSnapshot, "snapshot not ready: %s", *backup.Status.Error.Message)
 	}
 	return nil
 }
 
 // claim returns a Warning about an unbound claim of the mover, with the message of its component.
-func (j *evaluator) claim(of *subject) *Wait {
+func (j *evaluator) claim(of *subject) *view.Wait {
 	for _, claim := range j.claimsOf(of) {
 		if claim.Status.Phase == corev1.ClaimBound {
 			continue
 		}
 		if warning := j.warning(claim.UID); warning != "" {
-			return waitFor(WaitVolume, "volume not created: claim %s is %s: %s", claim.Name, claim.Status.Phase, warning)
+			return waitFor(view.WaitVolume, "volume not created: claim %s is %s: %s", claim.Name, claim.Status.Phase, warning)
 		}
 	}
 	return nil
 }
 
 // pending returns what keeps a mover pod from running.
-func (j *evaluator) pending(mover *corev1.Pod, seen objects.Exposure) *Wait {
+func (j *evaluator) pending(mover *corev1.Pod, seen objects.Exposure) *view.Wait {
 	for _, condition := range mover.Status.Conditions {
 		if condition.Type != corev1.PodScheduled || condition.Status != corev1.ConditionFalse {
 			continue
 		}
 		if condition.Reason == corev1.PodReasonUnschedulable {
-			return waitFor(WaitScheduler, "pod unschedulable: %s", condition.Message)
+			return waitFor(view.WaitScheduler, "pod unschedulable: %s", condition.Message)
 		}
-		return waitFor(WaitScheduler, "pod not scheduled: %s: %s", condition.Reason, condition.Message)
+		return waitFor(view.WaitScheduler, "pod not scheduled: %s: %s", condition.Reason, condition.Message)
 	}
 	switch warning := j.warning(mover.UID); {
 	case mover.Spec.NodeName == "":
-		return waitFor(WaitScheduler, "its mover pod is not scheduled yet")
+		return waitFor(view.WaitScheduler, "its mover pod is not scheduled yet")
 	case objects.Starting(mover) && warning != "":
-		return waitFor(WaitVolume, "pod has not started on %s: %s", mover.Spec.NodeName, warning)
+		return waitFor(view.WaitVolume, "pod has not started on %s: %s", mover.Spec.NodeName, warning)
 	case objects.Starting(mover) || seen.Message == "":
-		return waitFor(WaitMover, "its mover pod has not started on %s yet", mover.Spec.NodeName)
+		return waitFor(view.WaitMover, "its mover pod has not started on %s yet", mover.Spec.NodeName)
 	}
-	return waitFor(WaitContainer, "%s", seen.Message)
+	return waitFor(view.WaitContainer, "%s", seen.Message)
 }

@@ -1,4 +1,4 @@
-package status_test
+package diagnose_test
 
 import (
 	"os"
@@ -9,13 +9,13 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/lateen-project/lateen/cmd/lateen/status"
+	"github.com/lateen-project/lateen/cmd/lateen/status/view"
 )
 
 // documentation returns the documentation of these commands.
 func documentation(t *testing.T) string {
 	t.Helper()
-	text, err := os.ReadFile("../../../docs/command-line.md")
+	text, err := os.ReadFile("../../../../docs/command-line.md")
 	require.NoError(t, err)
 	_, after, found := strings.Cut(string(text), "\n## lateen status and explain\n")
 	require.True(t, found)
@@ -37,10 +37,10 @@ func TestDocumentationShowsTheOutput(t *testing.T) {
 // JSON output.
 func TestDocumentationNamesTheFieldsAndTheReasons(t *testing.T) {
 	description := []string{
-		status.WaitAgent, status.WaitCoordinator, status.WaitQueue, status.WaitSlot, status.WaitPod, status.WaitConsumer, status.WaitRefused, status.WaitSnapshot,
-		status.WaitVolume, status.WaitScheduler, status.WaitContainer, status.WaitMover, status.WaitDelivery, status.WaitCancel, status.WaitDataMover, status.WaitCleanUp,
+		view.WaitAgent, view.WaitCoordinator, view.WaitQueue, view.WaitSlot, view.WaitPod, view.WaitConsumer, view.WaitRefused, view.WaitSnapshot,
+		view.WaitVolume, view.WaitScheduler, view.WaitContainer, view.WaitMover, view.WaitDelivery, view.WaitCancel, view.WaitDataMover, view.WaitCleanUp,
 	}
-	for _, of := range []reflect.Type{reflect.TypeFor[status.Report](), reflect.TypeFor[status.Transfer]()} {
+	for _, of := range []reflect.Type{reflect.TypeFor[view.Report](), reflect.TypeFor[view.Transfer]()} {
 		for field := range of.Fields() {
 			name, _, _ := strings.Cut(field.Tag.Get("json"), ",")
 			description = append(description, name)

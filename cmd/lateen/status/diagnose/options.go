@@ -1,4 +1,4 @@
-package status
+package diagnose
 
 import (
 	"github.com/spf13/pflag"

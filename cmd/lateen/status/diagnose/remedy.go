@@ -1,4 +1,4 @@
-package status
+package diagnose
 
 import (
 	"cmp"
@@ -7,6 +7,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 
+	"github.com/lateen-project/lateen/cmd/lateen/status/view"
 	"github.com/lateen-project/lateen/reconcile/transfer"
 )
 
@@ -20,43 +21,43 @@ const (
 )
 
 // remedyOfWait returns what the user can do about a wait.
-func (j *evaluator) remedyOfWait(of *subject, wait Wait) string {
+func (j *evaluator) remedyOfWait(of *subject, wait view.Wait) string {
 	source := of.move.Source
 	switch wait.Reason {
-	case WaitAgent:
+	case view.WaitAgent:
 		return j.remedyOfAgent(of)
-	case WaitCoordinator:
+	case view.WaitCoordinator:
 		return j.kubectl("logs -l role=node-agent --prefix --tail=20") + " shows why no agent acquires the Lease."
-	case WaitQueue:
+	case view.WaitQueue:
 		return "It is accepted when a prepared transfer starts. loadConcurrency in the node-agent ConfigMap limits running transfers (globalConfig, perNodeConfig) and prepared ones (prepareQueueLength)."
-	case WaitSlot:
+	case view.WaitSlot:
 		return fmt.Sprintf("It starts when another transfer on %s ends, the oldest first. A higher limit in loadConcurrency of the node-agent ConfigMap allows more.", of.state.Node)
-	case WaitPod:
+	case view.WaitPod:
 		pod := source.PodVolume.Pod
 		return fmt.Sprintf("kubectl -n %s describe pod %s shows why the restored pod has not started init container restore-wait.", pod.Namespace, pod.Name)
-	case WaitConsumer:
+	case view.WaitConsumer:
 		return "Start a pod that uses the claim, or set restorePVC.ignoreDelayBinding in the node-agent ConfigMap."
-	case WaitRefused:
+	case view.WaitRefused:
 		return "Raise the quota of namespace " + of.meta.GetNamespace() + ", or remove the cause of the rejection. The agent retries."
-	case WaitSnapshot:
+	case view.WaitSnapshot:
 		return fmt.Sprintf("kubectl -n %s describe volumesnapshot %s and the log of the CSI driver's snapshotter have details.", source.Snapshot.Namespace, source.Snapshot.Snapshot)
-	case WaitVolume:
+	case view.WaitVolume:
 		names := []string{"pod/" + of.meta.GetName()}
 		for _, claim := range j.claimsOf(of) {
 			names = append(names, "pvc/"+claim.Name)
 		}
 		return j.kubectl("describe "+strings.Join(names, " ")) + " has details."
-	case WaitScheduler:
+	case view.WaitScheduler:
 		return remedyRoom
-	case WaitContainer:
+	case view.WaitContainer:
 		return j.remedyOfContainer(of, wait)
-	case WaitMover:
+	case view.WaitMover:
 		return j.remedyOfAgent(of)
-	case WaitDelivery:
+	case view.WaitDelivery:
 		return fmt.Sprintf("kubectl -n %s describe pvc %s shows why the claim is not bound.", source.Target.Namespace, source.Target.Claim)
-	case WaitCleanUp:
+	case view.WaitCleanUp:
 		return j.remedyOfCleanUp(of)
-	case WaitCancel:
+	case view.WaitCancel:
 		return fmt.Sprintf("None needed: a mover that does not respond is deleted %s after the cancel (--cancel-grace).", shortDuration(j.options().CancelGrace))
 	}
 	return ""
@@ -75,7 +76,7 @@ func (j *evaluator) remedyOfCleanUp(of *subject) string {
 	return fmt.Sprintf("kubectl describe volumesnapshotcontent %s and the log of the CSI driver's snapshotter have details.", h.Name)
 }
 
-func (j *evaluator) remedyOfContainer(of *subject, wait Wait) string {
+func (j *evaluator) remedyOfContainer(of *subject, wait view.Wait) string {
 	if strings.Contains(wait.Message, "Image") {
 		return remedyImage
 	}
@@ -97,7 +98,7 @@ func (j *evaluator) remedyOfAgent(of *subject) string {
 		return "If this continues, see the log of its agent."
 	case pod == "":
 		return fmt.Sprintf("DaemonSet node-agent has no pod on %s: check its node selector and tolerations, and the node.", node)
-	case j.agents[node].Agent != AgentReady:
+	case j.agents[node].Agent != view.AgentReady:
 		return j.kubectl("describe pod "+pod) + " shows why the agent is not Ready."
 	}
 	return "If this continues, see " + j.kubectl("logs "+pod) + "."

@@ -1,4 +1,4 @@
-package status_test
+package diagnose_test
 
 import (
 	"bytes"
@@ -9,7 +9,7 @@ import (
 	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
 
-	"github.com/lateen-project/lateen/cmd/lateen/status"
+	"github.com/lateen-project/lateen/cmd/lateen/status/diagnose"
 	"github.com/lateen-project/lateen/exposer/api"
 	"github.com/lateen-project/lateen/exposer/objects"
 )
@@ -33,7 +33,7 @@ func TestFailuresOfMaintenanceAreCountedBeyondTheHistory(t *testing.T) {
 			job.Status.Conditions = []batchv1.JobCondition{{Type: batchv1.JobFailed, Status: corev1.ConditionTrue, LastTransitionTime: *past(time.Second)}}
 			s.add(job)
 			var reported bytes.Buffer
-			report := status.Gather("velero", now, *s, nil).Report()
+			report := diagnose.Gather("velero", now, *s, nil).Report()
 			require.NoError(t, report.Write(&reported))
 			require.Contains(t, reported.String(), test.want)
 		})

@@ -1,0 +1,28 @@
+package diagnose
+
+import (
+	velerov1 "github.com/vmware-tanzu/velero/pkg/apis/velero/v1"
+	velerov2alpha1 "github.com/vmware-tanzu/velero/pkg/apis/velero/v2alpha1"
+	"k8s.io/apimachinery/pkg/runtime"
+
+	"github.com/lateen-project/lateen/reconcile/transfer"
+)
+
+// asTransfer returns a custom resource of any kind of transfer; nil for other objects.
+func asTransfer(object runtime.Object) *subject {
+	switch o := object.(type) {
+	case *velerov1.PodVolumeBackup:
+		return subjectOf(transfer.PodVolumeBackup(), o)
+	case *velerov1.PodVolumeRestore:
+		return subjectOf(transfer.PodVolumeRestore(), o)
+	case *velerov2alpha1.DataUpload:
+		return subjectOf(transfer.DataUpload(), o)
+	case *velerov2alpha1.DataDownload:
+		return subjectOf(transfer.DataDownload(), o)
+	}
+	return nil
+}
+
+func subjectOf[T transfer.Object](kind transfer.Kind[T], object T) *subject {
+	return &subject{kind: kind.GVK.Kind, meta: object, state: kind.Get(object), move: kind.Movement(object, 0)}
+}

@@ -85,7 +85,8 @@ func TestAnUploadWhoseMoverIsPreemptedCompletesWhenThereIsRoomAgain(t *testing.T
 	small := func(options *node.Options) {
 		options.Allocatable = corev1.ResourceList{corev1.ResourceCPU: quantity("2"), corev1.ResourceMemory: quantity("4Gi"), corev1.ResourcePods: quantity("20")}
 	}
-	f := newFleet(t, 500*time.Millisecond, 1, small)
+	f := newFleet(t, 0, 1, small)
+	finish := f.work()
 	v := f.volumes(csi.Options{})
 	low, high := "low-"+f.Namespace, "high-"+f.Namespace
 	require.NoError(t, f.PriorityClass(f.soon(), low, 10))
@@ -104,6 +105,7 @@ func TestAnUploadWhoseMoverIsPreemptedCompletesWhenThereIsRoomAgain(t *testing.T
 		require.NoError(t, err)
 	}
 	f.says("MoverRestarted", "restart 1 of 3")
+	finish()
 	letGo()
 	requeue := v.reaches(testenv.DataUpload, name, testenv.Accepted)
 	require.Empty(t, requeue.Status.Node, "the next mover may be anywhere")

@@ -103,7 +103,8 @@ func TestASnapshotThatBelongsToTheSidecarOfANodeStaysThere(t *testing.T) {
 }
 
 func TestAVolumeWhoseTargetGotAnotherOneIsKept(t *testing.T) {
-	v := newEnv(t, 1500*time.Millisecond).volumes(csi.Options{})
+	v := newEnv(t, 0).volumes(csi.Options{})
+	finish := v.work()
 	v.start()
 	target := v.target()
 	name := v.download(target)
@@ -123,6 +124,7 @@ func TestAVolumeWhoseTargetGotAnotherOneIsKept(t *testing.T) {
 	require.NoError(t, err)
 	_, err = v.WaitClaim(v.soon(), v.Apps, target.Name, testenv.Bound)
 	require.NoError(t, err)
+	finish()
 	ended := v.settles(testenv.DataDownload, name, testenv.Failed)
 	require.Contains(t, ended.Status.Message, "is already bound to PersistentVolume rival-of-"+v.Apps)
 	require.Contains(t, ended.Status.Message, "kept as PersistentVolume pvc-")

@@ -86,7 +86,8 @@ func failsWithoutSource(s *env, lose func(s *env)) {
 }
 
 func TestNoMoreMoversWorkThanThereAreSlots(t *testing.T) {
-	s := newEnv(t, 200*time.Millisecond)
+	s := newEnv(t, 0)
+	finish := s.work()
 	s.configure(`{"loadConcurrency":{"globalConfig":2}}`)
 	history := s.record()
 	r := s.start()
@@ -94,6 +95,9 @@ func TestNoMoreMoversWorkThanThereAreSlots(t *testing.T) {
 	for i := range names {
 		names[i] = s.transfer()
 	}
+	_, err := history.Until(s.soon(), func([]testenv.Transition) bool { return history.MostAtOnce(s.node.Name(), "InProgress") == 2 })
+	require.NoError(t, err)
+	finish()
 	for _, name := range names {
 		s.ends(name, testenv.Completed)
 	}

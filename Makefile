@@ -6,8 +6,8 @@ SHELL := bash
 
 BIN := $(CURDIR)/bin
 PROGRAMS := bin/controlplane bin/velero bin/velero-1.17 bin/snapshot-controller bin/kubectl
-# An S3 server, Velero's plugin for it, and the init container of pods that Velero restores.
-PROGRAMS += bin/versitygw bin/velero-plugin-for-aws bin/velero-restore-helper
+# An S3 server, Velero's plugin for it, the init container of pods that Velero restores, and what installs the chart.
+PROGRAMS += bin/versitygw bin/velero-plugin-for-aws bin/velero-restore-helper bin/helm
 # What a cluster with a real kubelet needs besides.
 CLUSTER_PROGRAMS := bin/kubenode bin/containerd bin/containerd-shim-runc-v2 bin/ctr bin/csi-provisioner bin/csi-snapshotter
 CLUSTER_PROGRAMS += bin/image bin/csi-driver
@@ -62,6 +62,7 @@ snapshot-controller := snapshotter $(SNAPSHOTS)/v8/cmd/snapshot-controller
 versitygw := versitygw github.com/versity/versitygw/cmd/versitygw
 velero-plugin-for-aws := awsplugin github.com/vmware-tanzu/velero-plugin-for-aws/velero-plugin-for-aws
 velero-restore-helper := velero github.com/vmware-tanzu/velero/cmd/velero-restore-helper
+helm := helm helm.sh/helm/v4/cmd/helm
 kubenode := kubenode .
 CONTAINERD := containerd github.com/containerd/containerd/v2/cmd
 containerd := $(CONTAINERD)/containerd
@@ -85,6 +86,7 @@ minutes-kubectl := 2
 minutes-versitygw := 2
 minutes-velero-plugin-for-aws := 2
 minutes-velero-restore-helper := 1
+minutes-helm := 2
 minutes-kubenode := 3
 minutes-containerd := 2
 minutes-containerd-shim-runc-v2 := 1
@@ -250,7 +252,7 @@ cluster-sample cluster-test:
 	result=0; (cd test/realcluster && LATEEN_CLUSTER=$$dir $(TEST) -timeout 60m -v -run '$(RUN)' -skip '$(SKIP)' ./stories) || result=$$?; \
 	bin/realcluster stop --bin=$(BIN) --dir=$$dir; exit $$result
 
-manifests: ## Write deploy/base, and the golden files of deploy, as package deploy makes them now
+manifests: ## Write deploy/base, the files of the chart and the golden files of deploy, as package deploy makes them now
 	go test ./deploy -update
 
 # What golangci-lint compiles is what the programs are compiled of, so nothing is compiled twice.

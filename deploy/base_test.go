@@ -1,7 +1,6 @@
 package deploy_test
 
 import (
-	"fmt"
 	"os"
 	"path/filepath"
 	"slices"
@@ -17,23 +16,60 @@ import (
 
 // The kustomize base equals the objects of the package: one file for each object, and the list of the files.
 func TestTheBaseMatchesThePackage(t *testing.T) {
-	want := base(t)
+	requireFiles(t, "base", base(t))
+}
+
+// The chart reads what it shares with the package and with deploy/monitoring from files.
+func TestTheFilesOfTheChartMatchThePackage(t *testing.T) {
+	dashboard, err := os.ReadFile("monitoring/lateen.json")
+	require.NoError(t, err)
+	requireFiles(t, "chart/files", map[string]string{
+		"role.yaml":           document(t, deploy.NamespaceRules()),
+		"clusterrole.yaml":    document(t, deploy.ClusterRules()),
+		"podmonitor.yaml":     document(t, spec(t, "monitoring/podmonitor.yaml")),
+		"prometheusrule.yaml": document(t, spec(t, "monitoring/prometheusrule.yaml")),
+		"lateen.json":         string(dashboard),
+	})
+}
+
+// requireFiles compares a folder with the files that it should have, by name. With -update it writes the folder.
+func requireFiles(t *testing.T, folder string, want map[string]string) {
+	t.Helper()
 	if *update {
-		require.NoError(t, os.RemoveAll("base"))
-		require.NoError(t, os.Mkdir("base", 0o755))
+		require.NoError(t, os.RemoveAll(folder))
+		require.NoError(t, os.Mkdir(folder, 0o755))
 		for name, text := range want {
-			require.NoError(t, os.WriteFile(filepath.Join("base", name), []byte(text), 0o644))
+			require.NoError(t, os.WriteFile(filepath.Join(folder, name), []byte(text), 0o644))
 		}
 	}
 	have := map[string]string{}
-	files, err := os.ReadDir("base")
+	files, err := os.ReadDir(folder)
 	require.NoError(t, err)
 	for _, file := range files {
-		text, err := os.ReadFile(filepath.Join("base", file.Name()))
+		text, err := os.ReadFile(filepath.Join(folder, file.Name()))
 		require.NoError(t, err)
 		have[file.Name()] = string(text)
 	}
-	require.Equal(t, want, have, "deploy/base is stale: run make manifests")
+	require.Equal(t, want, have, "deploy/%s is stale: run make manifests", folder)
+}
+
+func document(t *testing.T, value any) string {
+	t.Helper()
+	text, err := yaml.Marshal(value)
+	require.NoError(t, err)
+	return string(text)
+}
+
+// spec returns the spec of the object in a file.
+func spec(t *testing.T, file string) any {
+	t.Helper()
+	text, err := os.ReadFile(file)
+	require.NoError(t, err)
+	var object struct {
+		Spec any `json:"spec"`
+	}
+	require.NoError(t, yaml.Unmarshal(text, &object))
+	return object.Spec
 }
 
 // base returns the files of the kustomize base by name.
@@ -48,10 +84,8 @@ func base(t *testing.T) map[string]string {
 		names = append(names, name)
 	}
 	slices.Sort(names)
-	list, err := yaml.Marshal(map[string]any{
+	files["kustomization.yaml"] = "# Written by: make manifests\n" + document(t, map[string]any{
 		"apiVersion": "kustomize.config.k8s.io/v1beta1", "kind": "Kustomization", "resources": names,
 	})
-	require.NoError(t, err)
-	files["kustomization.yaml"] = fmt.Sprintf("# Written by: make manifests\n%s", list)
 	return files
 }

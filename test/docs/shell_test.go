@@ -29,6 +29,10 @@ func places() map[string]string {
 			velero install --provider aws --bucket backups --plugins velero/velero-plugin-for-aws:v1.14.0 \
 				--secret-file credentials --image velero/velero:v1.18.3 --use-node-agent --dry-run --output yaml | kubectl apply -f -
 			kubectl -n velero rollout status daemonset node-agent`,
+		"<!-- on a cluster with Velero's server -->": `
+			printf '[default]\n' >credentials
+			lateen install --use-node-agent=false --provider aws --bucket backups \
+				--plugins velero/velero-plugin-for-aws:v1.14.0 --secret-file credentials`,
 		"<!-- on a cluster with Lateen -->": `
 			printf '[default]\n' >credentials
 			printf '{"loadConcurrency": {"globalConfig": 2}}' >config.json
@@ -55,7 +59,7 @@ func newShell(t *testing.T) *shell {
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, plane.Stop()) })
 	require.NoError(t, plane.WriteKubeconfig(plane.Admin(), s.kubeconfig, "default"))
-	for _, name := range []string{"lateen", "velero", "kubectl"} {
+	for _, name := range []string{"lateen", "velero", "kubectl", "helm"} {
 		binary, err := cluster.FindBinary(name)
 		require.NoError(t, err)
 		s.bin, err = filepath.Abs(filepath.Dir(binary))
@@ -116,6 +120,7 @@ func TestWhatReadersAreToldToTypeWorks(t *testing.T) {
 	place := regexp.MustCompile(`^<!-- on .+ -->$`)
 	for _, d := range documents(t) {
 		t.Run(d.name, func(t *testing.T) {
+			t.Parallel()
 			shells, out := map[string]*shell{}, ""
 			for _, each := range d.blocks {
 				position := fmt.Sprintf("%s:%d", d.name, each.line)

@@ -5,6 +5,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -22,12 +23,7 @@ func TestWhatIsInstalledBacksUp(t *testing.T) {
 	name, root := "node-"+s.namespace, filepath.Join(t.TempDir(), "kubelet")
 	mover, err := node.NewStandIn(plane.Admin(), 50*time.Millisecond)
 	require.NoError(t, err)
-	kubelet, err := node.Start(soon(t), plane.Admin(), node.Options{Name: name, Root: root, Runner: node.Movers{Runner: mover}})
-	require.NoError(t, err)
-	t.Cleanup(func() { // a node that nobody plays any more would keep every DaemonSet from being ready
-		kubelet.Stop()
-		require.NoError(t, s.kube.CoreV1().Nodes().Delete(context.WithoutCancel(t.Context()), name, metav1.DeleteOptions{}))
-	})
+	s.node(name, root, mover)
 
 	out, warnings := s.install("--kubelet-root-dir="+root, "--wait")
 	require.Empty(t, warnings)
@@ -39,34 +35,52 @@ func TestWhatIsInstalledBacksUp(t *testing.T) {
 	pod, err := w.NodeAgentPod(soon(t), name, testenv.Ready)
 	require.NoError(t, err)
 	s.startAgent(pod)
-	app, err := w.SourcePod(soon(t), "app", name, testenv.EmptyDir("data"))
-	require.NoError(t, err)
-	app, err = w.WaitPod(soon(t), w.Apps, app.Name, testenv.Ready)
-	require.NoError(t, err)
-	backup, err := w.Backup(soon(t), "nightly")
-	require.NoError(t, err)
-	created, err := w.PodVolumeBackup(soon(t), backup, app, "data")
-	require.NoError(t, err)
-	moving, err := w.WaitPod(soon(t), s.namespace, created.Name, testenv.Ready)
-	require.NoError(t, err)
+	transfer, moving := s.backUp(w, name)
 	require.Equal(t, "velero/velero:v1.18.3", moving.Spec.Containers[0].Image)
 	require.Equal(t, "velero", moving.Spec.ServiceAccountName)
 	require.Contains(t, moving.Spec.Containers[0].Env, corev1.EnvVar{Name: "AWS_SHARED_CREDENTIALS_FILE", Value: "/credentials/cloud"})
-	ended, err := w.Transfers(testenv.PodVolumeBackup).Wait(soon(t), created.Name, testenv.Settled)
+	ended, err := w.Transfers(testenv.PodVolumeBackup).Wait(soon(t), transfer, testenv.Settled)
 	require.NoError(t, err)
 	require.Equal(t, testenv.Completed, ended.Status.Phase, ended.Status.Message)
 	s.uninstallsInTime()
 }
 
+// node adds a simulated node until the end of the test.
+func (s *env) node(name, root string, mover *node.StandIn) {
+	kubelet, err := node.Start(soon(s.T), plane.Admin(), node.Options{Name: name, Root: root, Runner: node.Movers{Runner: mover}})
+	require.NoError(s, err)
+	s.Cleanup(func() { // a node without a kubelet would keep every DaemonSet from being ready
+		kubelet.Stop()
+		require.NoError(s, s.kube.CoreV1().Nodes().Delete(context.WithoutCancel(s.Context()), name, metav1.DeleteOptions{}))
+	})
+}
+
+// backUp starts the backup of a volume on a node, and returns its name and its mover, which is Ready.
+func (s *env) backUp(w *testenv.Env, nodeName string) (transfer string, mover *corev1.Pod) {
+	app, err := w.SourcePod(soon(s.T), "app", nodeName, testenv.EmptyDir("data"))
+	require.NoError(s, err)
+	app, err = w.WaitPod(soon(s.T), w.Apps, app.Name, testenv.Ready)
+	require.NoError(s, err)
+	backup, err := w.Backup(soon(s.T), "nightly")
+	require.NoError(s, err)
+	created, err := w.PodVolumeBackup(soon(s.T), backup, app, "data")
+	require.NoError(s, err)
+	mover, err = w.WaitPod(soon(s.T), s.namespace, created.Name, testenv.Ready)
+	require.NoError(s, err)
+	return created.Name, mover
+}
+
 // startAgent is what the kubelet would do with the agent's pod: it runs the program with the arguments and the
-// environment of the pod, as its ServiceAccount.
-func (s *env) startAgent(pod *corev1.Pod) {
+// environment of the pod, as its ServiceAccount, until stop or the end of the test.
+func (s *env) startAgent(pod *corev1.Pod) (stop func()) {
 	own, err := plane.ServiceAccount(soon(s.T), s.namespace, pod.Spec.ServiceAccountName)
 	require.NoError(s, err)
 	kubeconfig := filepath.Join(s.TempDir(), "kubeconfig")
 	require.NoError(s, plane.WriteKubeconfig(own, kubeconfig, s.namespace))
 	args := append(pod.Spec.Containers[0].Args, "--kubeconfig="+kubeconfig, "--metrics-address=127.0.0.1:0")
-	agent := program(s.Context(), s.T, "lateen", args...)
+	ctx, stop := context.WithCancel(s.Context())
+	agent := program(ctx, s.T, "lateen", args...)
+	agent.Cancel = func() error { return agent.Process.Signal(syscall.SIGTERM) }
 	for _, variable := range pod.Spec.Containers[0].Env {
 		value := variable.Value
 		if variable.ValueFrom != nil {
@@ -86,6 +100,7 @@ func (s *env) startAgent(pod *corev1.Pod) {
 			s.Log(reported.String())
 		}
 	})
+	return stop
 }
 
 func TestInstallingAgainChangesNothing(t *testing.T) {

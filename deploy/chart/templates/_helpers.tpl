@@ -1,0 +1,76 @@
+{{/* Labels of the objects. Those of pods do not name the chart: a new chart version alone restarts no agent. */}}
+{{- define "lateen.labels" -}}
+component: velero
+app.kubernetes.io/part-of: lateen
+app.kubernetes.io/managed-by: {{ .Release.Service }}
+app.kubernetes.io/instance: {{ .Release.Name }}
+helm.sh/chart: {{ printf "%s-%s" .Chart.Name (.Chart.Version | replace "+" "_") }}
+{{- end }}
+
+{{/* The names of cluster-wide objects contain the namespace, so that two installations do not share permissions. */}}
+{{- define "lateen.clusterName" -}}
+lateen-{{ .Release.Namespace }}
+{{- end }}
+
+{{- define "lateen.image" -}}
+{{- $repository := required "image.repository: set the image of Lateen, such as registry.example/lateen" .Values.image.repository -}}
+{{- if .Values.image.digest -}}
+{{ $repository }}@{{ .Values.image.digest }}
+{{- else -}}
+{{ $repository }}:{{ .Values.image.tag | default .Chart.AppVersion }}
+{{- end -}}
+{{- end }}
+
+{{- define "lateen.args" -}}
+- node-agent
+- --mover-template=deployment/{{ .Values.veleroDeployment }}
+{{- with .Values.configuration.nodeAgentConfigMap }}
+- --node-agent-configmap={{ . }}
+{{- end }}
+{{- with .Values.configuration.backupRepositoryConfigMap }}
+- --backup-repository-configmap={{ . }}
+{{- end }}
+{{- with .Values.configuration.repoMaintenanceJobConfigMap }}
+- --repo-maintenance-job-configmap={{ . }}
+{{- end }}
+{{- with .Values.configuration.repoMaintenanceFrequency }}
+- --repo-maintenance-frequency={{ . }}
+{{- end }}
+{{- if not .Values.nodeAgent.disableHostPath }}
+- --host-path
+{{- end }}
+{{- with .Values.configuration.features }}
+- --features={{ . }}
+{{- end }}
+{{- with .Values.configuration.dataMoverPrepareTimeout }}
+- --data-mover-prepare-timeout={{ . }}
+{{- end }}
+{{- with .Values.configuration.logLevel }}
+- --log-level={{ . }}
+{{- end }}
+{{- with .Values.configuration.logFormat }}
+- --log-format={{ . }}
+{{- end }}
+{{- with .Values.nodeAgent.extraArgs }}
+{{ toYaml . }}
+{{- end }}
+{{- end }}
+
+{{/* Values of Velero's chart that have no meaning here, each with its remedy. The schema refuses unknown ones. */}}
+{{- define "lateen.refuse" -}}
+{{- $agent := .Values.nodeAgent -}}
+{{- $refused := dict
+  "pluginVolumePath" "agents open no devices of the host; remove it"
+  "useScratchEmptyDir" "agents write no files; remove it"
+  "securityContext" "set nodeAgent.containerSecurityContext"
+-}}
+{{- range $name, $remedy := $refused -}}
+{{- if hasKey $agent $name -}}
+{{- fail (printf "nodeAgent.%s is a value of Velero's chart that Lateen does not have: %s" $name $remedy) -}}
+{{- end -}}
+{{- end -}}
+{{- $security := $agent.podSecurityContext -}}
+{{- if and $agent.disableHostPath $security.runAsNonRoot (hasKey $security "runAsUser") (eq (toString $security.runAsUser) "0") -}}
+{{- fail "nodeAgent.podSecurityContext: runAsUser is 0 and runAsNonRoot is true, so no agent would start: remove runAsUser, agents need no root" -}}
+{{- end -}}
+{{- end }}

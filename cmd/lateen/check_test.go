@@ -29,7 +29,7 @@ func checked(t *testing.T, stdin string, arguments ...string) (reported string, 
 }
 
 func TestCheckOfFiles(t *testing.T) {
-	corpus := func(name string) string { return filepath.Join("config", "testdata", "corpus", name) }
+	corpus := func(name string) string { return filepath.Join("configmap", "testdata", "corpus", name) }
 	mebibyte := `{"podLabels": {"team": "storage"}` + strings.Repeat(`, "unknown field": {"a": [1, 2, 3]}`, 1<<15) + "}"
 	for name, test := range map[string]struct {
 		stdin     string
@@ -69,7 +69,7 @@ func TestCheckOfFiles(t *testing.T) {
 
 // TestCheckOfTheCorpus requires that the exit code of each file shows whether it has Problems.
 func TestCheckOfTheCorpus(t *testing.T) {
-	expected, err := filepath.Glob(filepath.Join("config", "testdata", "corpus", "*.problems"))
+	expected, err := filepath.Glob(filepath.Join("configmap", "testdata", "corpus", "*.problems"))
 	require.NoError(t, err)
 	require.NotEmpty(t, expected)
 	for _, file := range expected {

@@ -11,6 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/lateen-project/lateen/cmd/lateen/config"
+	"github.com/lateen-project/lateen/cmd/lateen/configmap"
 )
 
 // fieldsRead are the names of all fields that the parser knows, at any depth and of any ConfigMap, by the function that
@@ -18,11 +19,11 @@ import (
 func fieldsRead(t *testing.T) map[string][]string {
 	t.Helper()
 	sections := map[string]string{}
-	for _, section := range config.Sections() {
+	for _, section := range configmap.Sections() {
 		sections[strings.ToLower("Section"+string(section))] = string(section)
 	}
 	all := map[string][]string{}
-	for _, file := range sources(t, "cmd/lateen/config") {
+	for _, file := range sources(t, "cmd/lateen/configmap") {
 		for _, declared := range file.Decls {
 			function, is := declared.(*ast.FuncDecl)
 			if !is {
@@ -65,23 +66,23 @@ func fieldName(t *testing.T, key ast.Expr, sections map[string]string) string {
 
 // schema is how one ConfigMap is read.
 type schema struct {
-	function string                                // that reads its first level
-	parse    func(example string) []config.Problem // says what is wrong with a configuration
+	function string                                   // that reads its first level
+	parse    func(example string) []configmap.Problem // says what is wrong with a configuration
 }
 
 // schemas are those of all ConfigMaps, by the section of docs/configuration.md.
 func schemas() map[string]schema {
 	return map[string]schema{
-		"The ConfigMap of --node-agent-configmap": {"sections", func(example string) []config.Problem {
-			_, problems := config.Parse(map[string]string{"config": example}, nil)
+		"The ConfigMap of --node-agent-configmap": {"sections", func(example string) []configmap.Problem {
+			_, problems := configmap.Parse(map[string]string{"config": example}, nil)
 			return problems
 		}},
-		"The ConfigMap of --backup-repository-configmap": {"ParseRepository", func(example string) []config.Problem {
-			_, problems := config.ParseRepository(map[string]string{"kopia": example})
+		"The ConfigMap of --backup-repository-configmap": {"ParseRepository", func(example string) []configmap.Problem {
+			_, problems := configmap.ParseRepository(map[string]string{"kopia": example})
 			return problems
 		}},
-		"The ConfigMap of --repo-maintenance-job-configmap": {"maintenance", func(example string) []config.Problem {
-			_, problems := config.ParseMaintenance(map[string]string{"global": example}, "")
+		"The ConfigMap of --repo-maintenance-job-configmap": {"maintenance", func(example string) []configmap.Problem {
+			_, problems := configmap.ParseMaintenance(map[string]string{"global": example}, "")
 			return problems
 		}},
 	}
@@ -129,21 +130,21 @@ func TestDefaultsOfFieldsAreThose(t *testing.T) {
 			}
 		}
 	}
-	usual := config.Defaults()
+	usual := configmap.Defaults()
 	require.Equal(t, strconv.Itoa(usual.GlobalConcurrency), defaults["loadConcurrency.globalConfig"])
 	require.Zero(t, usual.PrepareQueueLength)
 	require.Equal(t, "no limit", defaults["loadConcurrency.prepareQueueLength"])
 	require.Equal(t, strconv.FormatBool(usual.Movers.Privileged), defaults["privilegedFsBackup"])
 	require.Equal(t, strconv.FormatBool(usual.Movers.IgnoreDelayBinding), defaults["restorePVC.ignoreDelayBinding"])
-	require.Equal(t, fmt.Sprint(config.DefaultCacheLimit>>20), defaults["cacheLimitMB"])
-	require.Equal(t, strconv.Itoa(config.DefaultMaintenance().Jobs.Keep), defaults["keepLatestMaintenanceJobs"])
+	require.Equal(t, fmt.Sprint(configmap.DefaultCacheLimit>>20), defaults["cacheLimitMB"])
+	require.Equal(t, strconv.Itoa(configmap.DefaultMaintenance().Jobs.Keep), defaults["keepLatestMaintenanceJobs"])
 }
 
 // Labels of metrics have these values, and an operator who sees one finds it.
 func TestEveryReasonOfAProblemIsDescribed(t *testing.T) {
 	section := page(t, "configuration").section(t, "Problems")
 	var known, described []string
-	for _, reason := range config.Reasons() {
+	for _, reason := range configmap.Reasons() {
 		known = append(known, string(reason))
 	}
 	for _, row := range rows(section) {

@@ -15,6 +15,7 @@ import (
 	"k8s.io/klog/v2"
 
 	"github.com/lateen-project/lateen/cmd/lateen/config"
+	"github.com/lateen-project/lateen/cmd/lateen/configmap"
 	"github.com/lateen-project/lateen/exposer/api"
 	"github.com/lateen-project/lateen/exposer/priority"
 )
@@ -48,7 +49,7 @@ func (p *assembly) reportConfig(ctx context.Context) {
 		p.Metrics.ConfigFallback(string(problem.Section), string(problem.Reason))
 		p.recorder.Event(self, corev1.EventTypeWarning, EventConfig, problem.String())
 	}
-	for _, section := range config.Sections() {
+	for _, section := range configmap.Sections() {
 		p.showProblems(section, p.startup.Problems)
 	}
 	p.reportVersion(ctx, self)
@@ -82,7 +83,7 @@ func (p *assembly) reportVersion(ctx context.Context, self *corev1.ObjectReferen
 
 // warn logs a Problem as a warning. logr has no warning level, slog has. At --log-level=warning, an informational
 // message gets lost.
-func warn(ctx context.Context, problem config.Problem) {
+func warn(ctx context.Context, problem configmap.Problem) {
 	slog.New(logr.ToSlogHandler(klog.FromContext(ctx))).WarnContext(ctx, "Found configuration problem",
 		"section", problem.Section, "path", problem.Path, "reason", problem.Reason, "message", problem.Message)
 }

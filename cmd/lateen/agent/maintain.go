@@ -15,6 +15,7 @@ import (
 	"k8s.io/klog/v2"
 
 	"github.com/lateen-project/lateen/cmd/lateen/config"
+	"github.com/lateen-project/lateen/cmd/lateen/configmap"
 	"github.com/lateen-project/lateen/exposer"
 	"github.com/lateen-project/lateen/exposer/api"
 	"github.com/lateen-project/lateen/exposer/objects"
@@ -67,7 +68,7 @@ func (p *assembly) maintain(ctx context.Context, complete, giveUp func()) error 
 	}
 	controller.Run(ctx, nil) // if the term has ended before, it only shuts the queue down
 	p.maintenance.Reset()
-	p.showProblems(config.SectionMaintenance, nil)
+	p.showProblems(configmap.SectionMaintenance, nil)
 	return nil
 }
 
@@ -135,13 +136,13 @@ func (p jobPlanner) plan(ctx context.Context, object *velerov1.BackupRepository)
 }
 
 // reportProblems reports the new Problems, once for all the jobs they concern, and exports all current ones.
-func (p jobPlanner) reportProblems(ctx context.Context, repository *velerov1.BackupRepository, problems []config.Problem) {
+func (p jobPlanner) reportProblems(ctx context.Context, repository *velerov1.BackupRepository, problems []configmap.Problem) {
 	for _, problem := range p.problems.replace(informers.Key(repository), problems, p.exists) {
 		warn(ctx, problem)
 		p.Metrics.ConfigFallback(string(problem.Section), string(problem.Reason))
 		p.recorder.Event(about(repository), corev1.EventTypeWarning, EventJobConfig, problem.String())
 	}
-	p.showProblems(config.SectionMaintenance, p.problems.all())
+	p.showProblems(configmap.SectionMaintenance, p.problems.all())
 }
 
 // reportClass reports whether a job runs with the configured priority class.

@@ -3,7 +3,7 @@ package agent
 import (
 	velerov1 "github.com/vmware-tanzu/velero/pkg/apis/velero/v1"
 
-	"github.com/lateen-project/lateen/cmd/lateen/config"
+	"github.com/lateen-project/lateen/cmd/lateen/configmap"
 	"github.com/lateen-project/lateen/exposer/api"
 	"github.com/lateen-project/lateen/exposer/objects"
 	"github.com/lateen-project/lateen/exposer/priority"
@@ -30,8 +30,8 @@ func countFromZero(meter *metrics.Metrics) {
 	meter.Init(metrics.InitialLabels{
 		Consumers:     priority.Consumers(),
 		ClassReasons:  format(priority.Reasons()),
-		Sections:      format(config.Sections()),
-		ConfigReasons: format(config.Reasons()),
+		Sections:      format(configmap.Sections()),
+		ConfigReasons: format(configmap.Reasons()),
 		Kinds:         kindNames(),
 		LostReasons:   format(objects.LostReasons()),
 		Ends:          terminalReasons(),

@@ -5,23 +5,23 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/lateen-project/lateen/cmd/lateen/config"
+	"github.com/lateen-project/lateen/cmd/lateen/configmap"
 )
 
 func TestMaintenanceProblemsAreSetAndCleared(t *testing.T) {
-	global := config.Problem{Section: config.SectionMaintenance, Path: "global", Reason: config.InvalidValue}
-	own := config.Problem{Section: config.SectionMaintenance, Path: "one", Reason: config.UnknownField}
+	global := configmap.Problem{Section: configmap.SectionMaintenance, Path: "global", Reason: configmap.InvalidValue}
+	own := configmap.Problem{Section: configmap.SectionMaintenance, Path: "one", Reason: configmap.UnknownField}
 	repositories := map[string]bool{"velero/one": true, "velero/two": true}
 	exists := func(key string) bool { return repositories[key] }
 	current := jobProblems{}
 
-	require.Equal(t, []config.Problem{global, own}, current.replace("velero/one", []config.Problem{global, own}, exists))
-	require.Empty(t, current.replace("velero/two", []config.Problem{global}, exists), "it was reported of another repository")
-	require.ElementsMatch(t, []config.Problem{global, own}, current.all())
+	require.Equal(t, []configmap.Problem{global, own}, current.replace("velero/one", []configmap.Problem{global, own}, exists))
+	require.Empty(t, current.replace("velero/two", []configmap.Problem{global}, exists), "it was reported of another repository")
+	require.ElementsMatch(t, []configmap.Problem{global, own}, current.all())
 
 	require.Empty(t, current.replace("velero/one", nil, exists), "corrected")
-	require.Equal(t, []config.Problem{global}, current.all(), "the job of the other repository uses it")
-	require.Equal(t, []config.Problem{own}, current.replace("velero/one", []config.Problem{own}, exists), "it is there again")
+	require.Equal(t, []configmap.Problem{global}, current.all(), "the job of the other repository uses it")
+	require.Equal(t, []configmap.Problem{own}, current.replace("velero/one", []configmap.Problem{own}, exists), "it is there again")
 
 	delete(repositories, "velero/two")
 	require.Empty(t, current.replace("velero/one", nil, exists))

@@ -10,6 +10,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/lateen-project/lateen/cmd/lateen/config"
+	"github.com/lateen-project/lateen/cmd/lateen/configmap"
 	"github.com/lateen-project/lateen/exposer/priority"
 )
 
@@ -18,14 +19,14 @@ type Cluster struct {
 	Nodes           []corev1.Node
 	StorageClasses  map[string]*storagev1.StorageClass
 	PriorityClasses map[string]*schedulingv1.PriorityClass
-	MoverImage      string           // empty if unknown
-	CopyProblems    []config.Problem // missing permissions of the agents to copy objects
+	MoverImage      string              // empty if unknown
+	CopyProblems    []configmap.Problem // missing permissions of the agents to copy objects
 }
 
 // invalid returns the Problems that the agent finds beyond its parser. It removes these settings from the
 // configuration.
-func (c *Cluster) invalid(of *config.Config) []config.Problem {
-	problems := c.invalidClass(&of.PriorityClassName, config.SectionPriorityClassName, string(config.SectionPriorityClassName))
+func (c *Cluster) invalid(of *configmap.Config) []configmap.Problem {
+	problems := c.invalidClass(&of.PriorityClassName, configmap.SectionPriorityClassName, string(configmap.SectionPriorityClassName))
 	if cache := of.Movers.Cache; cache != nil {
 		if problem := c.invalidCache(cache.StorageClass); problem != nil {
 			problems = append(problems, *problem)
@@ -36,16 +37,16 @@ func (c *Cluster) invalid(of *config.Config) []config.Problem {
 }
 
 // invalidClass clears a priority class that does not exist in the cluster.
-func (c *Cluster) invalidClass(name *string, section config.Section, path string) []config.Problem {
+func (c *Cluster) invalidClass(name *string, section configmap.Section, path string) []configmap.Problem {
 	if *name == "" || c.PriorityClasses == nil || c.PriorityClasses[*name] != nil {
 		return nil
 	}
 	class := priority.Classify(*name, apierrors.NewNotFound(schedulingv1.Resource("priorityclasses"), *name))
 	*name = class.Effective
-	return []config.Problem{{Section: section, Path: path, Reason: config.Missing, Message: class.Message}}
+	return []configmap.Problem{{Section: section, Path: path, Reason: configmap.Missing, Message: class.Message}}
 }
 
-func (c *Cluster) invalidCache(class string) *config.Problem {
+func (c *Cluster) invalidCache(class string) *configmap.Problem {
 	if problem := config.CacheUnsupported(c.MoverImage); problem != nil || c.StorageClasses == nil {
 		return problem
 	}
@@ -53,33 +54,33 @@ func (c *Cluster) invalidCache(class string) *config.Problem {
 }
 
 // unmatched returns the Problems of valid settings that currently match nothing in the cluster.
-func (c *Cluster) unmatched(of config.Config) []config.Problem {
-	var problems []config.Problem
-	add := func(section config.Section, path, message string) {
-		problems = append(problems, config.Problem{Section: section, Path: path, Reason: config.Missing, Message: message})
+func (c *Cluster) unmatched(of configmap.Config) []configmap.Problem {
+	var problems []configmap.Problem
+	add := func(section configmap.Section, path, message string) {
+		problems = append(problems, configmap.Problem{Section: section, Path: path, Reason: configmap.Missing, Message: message})
 	}
 	for _, rule := range of.NodeRules {
 		if !c.anyNode(rule.Nodes) {
-			add(config.SectionLoadConcurrency, "loadConcurrency.perNodeConfig",
+			add(configmap.SectionLoadConcurrency, "loadConcurrency.perNodeConfig",
 				fmt.Sprintf("no node matches %s; label nodes or correct the selector", formatSelector(rule.Nodes)))
 		}
 	}
 	for _, one := range of.Movers.LoadAffinity { // unusable rules are already removed, so an index would mislead
 		if !c.anyNode(one.Nodes) {
-			add(config.SectionLoadAffinity, "loadAffinity",
+			add(configmap.SectionLoadAffinity, "loadAffinity",
 				fmt.Sprintf("no node matches %s, so movers without another rule stay pending; label nodes or correct the selector", formatSelector(one.Nodes)))
 		}
 		if c.lacks(one.StorageClass) {
-			add(config.SectionLoadAffinity, "loadAffinity", noClass(one.StorageClass, "so this rule applies to no volume"))
+			add(configmap.SectionLoadAffinity, "loadAffinity", noClass(one.StorageClass, "so this rule applies to no volume"))
 		}
 	}
 	for _, source := range sortedNames(of.Movers.BackupClaims) {
 		claim, path := of.Movers.BackupClaims[source], "backupPVC."+source
 		if c.lacks(source) {
-			add(config.SectionBackupPVC, path, noClass(source, "so this rule applies to no volume"))
+			add(configmap.SectionBackupPVC, path, noClass(source, "so this rule applies to no volume"))
 		}
 		if c.lacks(claim.StorageClass) {
-			add(config.SectionBackupPVC, path+".storageClass", noClass(claim.StorageClass, fmt.Sprintf("so volumes of class %s cannot be backed up from snapshots", source)))
+			add(configmap.SectionBackupPVC, path+".storageClass", noClass(claim.StorageClass, fmt.Sprintf("so volumes of class %s cannot be backed up from snapshots", source)))
 		}
 	}
 	return problems
@@ -99,7 +100,7 @@ func (c *Cluster) anyNode(wanted metav1.LabelSelector) bool {
 	if c.Nodes == nil {
 		return true
 	}
-	rule := config.NodeRule{Nodes: wanted}
+	rule := configmap.NodeRule{Nodes: wanted}
 	for _, node := range c.Nodes {
 		if rule.Matches(node.Labels) {
 			return true

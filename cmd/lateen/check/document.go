@@ -6,6 +6,7 @@ import (
 	"slices"
 
 	"github.com/lateen-project/lateen/cmd/lateen/config"
+	"github.com/lateen-project/lateen/cmd/lateen/configmap"
 )
 
 // Kind is the kind of a ConfigMap that Velero's flags name.
@@ -24,10 +25,10 @@ func Kinds() []Kind { return []Kind{NodeAgent, BackupRepository, Maintenance} }
 // Document is one ConfigMap.
 type Document struct {
 	Kind    Kind
-	Title   string            // its name in the report
-	Data    map[string]string // as in the ConfigMap
-	Missing *config.Problem   // set if the named ConfigMap does not exist
-	Unset   bool              // no ConfigMap is named, so the defaults apply
+	Title   string             // its name in the report
+	Data    map[string]string  // as in the ConfigMap
+	Missing *configmap.Problem // set if the named ConfigMap does not exist
+	Unset   bool               // no ConfigMap is named, so the defaults apply
 	// NamedBy is the workload whose flag names the ConfigMap of maintenance jobs. It is empty where that does not
 	// matter.
 	NamedBy config.NamedBy
@@ -38,37 +39,37 @@ type Document struct {
 type Result struct {
 	Document Document
 	// the Problems that the agent reports, and settings that match nothing in the cluster
-	Problems   []config.Problem
-	Config     config.Config          // in effect, for a node-agent ConfigMap
-	CacheLimit int64                  // bytes that a mover keeps in its cache, for a backup repository ConfigMap
-	Jobs       config.Maintenance     // the settings of all repositories, for a maintenance ConfigMap
-	Defaults   map[config.Section]int // per section, the first Problem, from 1, that causes a default
+	Problems   []configmap.Problem
+	Config     configmap.Config          // in effect, for a node-agent ConfigMap
+	CacheLimit int64                     // bytes that a mover keeps in its cache, for a backup repository ConfigMap
+	Jobs       configmap.Maintenance     // the settings of all repositories, for a maintenance ConfigMap
+	Defaults   map[configmap.Section]int // per section, the first Problem, from 1, that causes a default
 }
 
 // Evaluate parses a document. With a cluster, it also checks the objects that the document names.
 func Evaluate(document Document, cluster *Cluster) Result {
 	verdict := Result{
-		Document: document, Config: config.Defaults(), CacheLimit: config.DefaultCacheLimit,
-		Jobs: config.DefaultMaintenance(), Defaults: map[config.Section]int{},
+		Document: document, Config: configmap.Defaults(), CacheLimit: configmap.DefaultCacheLimit,
+		Jobs: configmap.DefaultMaintenance(), Defaults: map[configmap.Section]int{},
 	}
 	switch {
 	case document.Unset:
 	case document.Missing != nil:
 		verdict.fallBack(*document.Missing)
 	case document.Kind == BackupRepository:
-		limit, problems := config.ParseRepository(document.Data)
+		limit, problems := configmap.ParseRepository(document.Data)
 		verdict.CacheLimit = limit
 		verdict.fallBack(problems...)
 	case document.Kind == Maintenance:
-		jobs, problems := config.ParseMaintenance(document.Data, "")
+		jobs, problems := configmap.ParseMaintenance(document.Data, "")
 		verdict.Jobs = jobs
 		verdict.fallBack(problems...)
 		for _, key := range document.repositories() {
-			_, own := config.ParseMaintenance(document.Data, key)
-			verdict.fallBack(slices.DeleteFunc(own, func(p config.Problem) bool { return slices.Contains(problems, p) })...)
+			_, own := configmap.ParseMaintenance(document.Data, key)
+			verdict.fallBack(slices.DeleteFunc(own, func(p configmap.Problem) bool { return slices.Contains(problems, p) })...)
 		}
 	default:
-		parsed, problems := config.Parse(document.Data, nil)
+		parsed, problems := configmap.Parse(document.Data, nil)
 		verdict.Config = parsed
 		verdict.fallBack(problems...)
 	}
@@ -77,7 +78,7 @@ func Evaluate(document Document, cluster *Cluster) Result {
 		verdict.Problems = slices.Concat(verdict.Problems, cluster.unmatched(verdict.Config), cluster.CopyProblems)
 	}
 	if cluster != nil && document.Kind == Maintenance {
-		problems := cluster.invalidClass(&verdict.Jobs.PriorityClassName, config.SectionMaintenance, globalKey+".priorityClassName")
+		problems := cluster.invalidClass(&verdict.Jobs.PriorityClassName, configmap.SectionMaintenance, globalKey+".priorityClassName")
 		verdict.Problems = append(verdict.Problems, problems...)
 	}
 	return verdict
@@ -85,11 +86,11 @@ func Evaluate(document Document, cluster *Cluster) Result {
 
 // repositories returns the keys that configure one repository each.
 func (d *Document) repositories() []string {
-	return slices.DeleteFunc(sortedNames(d.Data), func(key string) bool { return !config.IsRepositoryKey(key) })
+	return slices.DeleteFunc(sortedNames(d.Data), func(key string) bool { return !configmap.IsRepositoryKey(key) })
 }
 
 // fallBack adds Problems. For each section, it records the first Problem that causes a default.
-func (v *Result) fallBack(problems ...config.Problem) {
+func (v *Result) fallBack(problems ...configmap.Problem) {
 	for _, problem := range problems {
 		v.Problems = append(v.Problems, problem)
 		if _, known := v.Defaults[problem.Section]; !known && problem.Reason.Invalidates() {
@@ -100,5 +101,5 @@ func (v *Result) fallBack(problems ...config.Problem) {
 
 // wholeDefault returns the Problem, from 1, that causes the defaults everywhere; 0 if there is none.
 func (v *Result) wholeDefault() int {
-	return max(v.Defaults[config.SectionConfigMap], v.Defaults[config.SectionBackupRepository])
+	return max(v.Defaults[configmap.SectionConfigMap], v.Defaults[configmap.SectionBackupRepository])
 }

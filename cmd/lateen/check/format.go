@@ -11,7 +11,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"github.com/lateen-project/lateen/cmd/lateen/config"
+	"github.com/lateen-project/lateen/cmd/lateen/configmap"
 	"github.com/lateen-project/lateen/exposer/objects"
 	"github.com/lateen-project/lateen/exposer/truncate"
 )
@@ -19,32 +19,32 @@ import (
 // row is one setting in effect.
 type row struct {
 	name    string
-	section config.Section // the section whose Problem causes the default
-	text    []string       // one line each
+	section configmap.Section // the section whose Problem causes the default
+	text    []string          // one line each
 }
 
 // rows describes the settings in effect. It describes one node if node is not nil.
 func (v *Result) rows(nodes []corev1.Node, node *corev1.Node) []row {
 	if v.Document.Kind == BackupRepository {
-		return []row{{"cache limit", config.SectionBackupRepository, []string{formatBytes(v.CacheLimit) + " per mover"}}}
+		return []row{{"cache limit", configmap.SectionBackupRepository, []string{formatBytes(v.CacheLimit) + " per mover"}}}
 	}
 	if v.Document.Kind == Maintenance {
 		return v.jobRows()
 	}
 	movers := v.Config.Movers
 	return []row{
-		{"priority class", config.SectionPriorityClassName, []string{cmp.Or(v.Config.PriorityClassName, "none")}},
-		{"concurrent movers", config.SectionLoadConcurrency, formatConcurrency(v.Config, nodes, node)},
-		{"prepare queue", config.SectionLoadConcurrency, []string{formatQueue(v.Config.PrepareQueueLength)}},
-		{"resources", config.SectionPodResources, formatResources(movers.Resources)},
-		{"labels", config.SectionPodLabels, formatPairs(movers.Labels)},
-		{"annotations", config.SectionPodAnnotations, formatPairs(movers.Annotations)},
-		{"pod volumes", config.SectionPrivilegedFsBackup, []string{formatPrivilege(movers.Privileged)}},
-		{"mover nodes", config.SectionLoadAffinity, formatAffinity(movers.LoadAffinity)},
-		{"tolerations", config.SectionTolerations, formatTolerations(movers.Tolerations)},
-		{"backup volumes", config.SectionBackupPVC, formatClaim(movers.BackupClaims)},
-		{"restores", config.SectionRestorePVC, append([]string{formatBinding(movers.IgnoreDelayBinding)}, formatCopies(movers.RestoreCopies)...)},
-		{"cache volumes", config.SectionCachePVC, []string{formatCache(movers.Cache)}},
+		{"priority class", configmap.SectionPriorityClassName, []string{cmp.Or(v.Config.PriorityClassName, "none")}},
+		{"concurrent movers", configmap.SectionLoadConcurrency, formatConcurrency(v.Config, nodes, node)},
+		{"prepare queue", configmap.SectionLoadConcurrency, []string{formatQueue(v.Config.PrepareQueueLength)}},
+		{"resources", configmap.SectionPodResources, formatResources(movers.Resources)},
+		{"labels", configmap.SectionPodLabels, formatPairs(movers.Labels)},
+		{"annotations", configmap.SectionPodAnnotations, formatPairs(movers.Annotations)},
+		{"pod volumes", configmap.SectionPrivilegedFsBackup, []string{formatPrivilege(movers.Privileged)}},
+		{"mover nodes", configmap.SectionLoadAffinity, formatAffinity(movers.LoadAffinity)},
+		{"tolerations", configmap.SectionTolerations, formatTolerations(movers.Tolerations)},
+		{"backup volumes", configmap.SectionBackupPVC, formatClaim(movers.BackupClaims)},
+		{"restores", configmap.SectionRestorePVC, append([]string{formatBinding(movers.IgnoreDelayBinding)}, formatCopies(movers.RestoreCopies)...)},
+		{"cache volumes", configmap.SectionCachePVC, []string{formatCache(movers.Cache)}},
 	}
 }
 
@@ -69,7 +69,7 @@ func (v *Result) jobRows() []row {
 }
 
 // formatConcurrency describes one node, else the rules and, if the nodes are known, their current result.
-func formatConcurrency(of config.Config, nodes []corev1.Node, node *corev1.Node) []string {
+func formatConcurrency(of configmap.Config, nodes []corev1.Node, node *corev1.Node) []string {
 	if node != nil {
 		return []string{fmt.Sprintf("%d on node %s", of.ConcurrencyOn(node.Labels), node.Name)}
 	}
@@ -91,7 +91,7 @@ func formatConcurrency(of config.Config, nodes []corev1.Node, node *corev1.Node)
 const maxNames = 5
 
 // nodeCounts returns a list such as "8 on node-1; 2 on node-2, node-3".
-func nodeCounts(of config.Config, nodes []corev1.Node) string {
+func nodeCounts(of configmap.Config, nodes []corev1.Node) string {
 	names := map[int][]string{}
 	for _, node := range nodes {
 		number := of.ConcurrencyOn(node.Labels)

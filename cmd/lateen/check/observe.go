@@ -14,6 +14,7 @@ import (
 	"k8s.io/client-go/kubernetes"
 
 	"github.com/lateen-project/lateen/cmd/lateen/config"
+	"github.com/lateen-project/lateen/cmd/lateen/configmap"
 )
 
 // Installation is the known state of the agents of a namespace before their ConfigMaps are read.
@@ -83,11 +84,11 @@ func (i *Installation) Documents(ctx context.Context, client kubernetes.Interfac
 	for _, want := range []struct {
 		kind    Kind
 		name    string
-		missing func(namespace, name string) config.Problem
+		missing func(namespace, name string) configmap.Problem
 	}{
-		{NodeAgent, cmp.Or(nodeAgent, i.Flag("--node-agent-configmap")), config.NoNodeAgentConfigMap},
-		{BackupRepository, cmp.Or(repository, i.Flag("--backup-repository-configmap")), config.NoRepositoryConfigMap},
-		{Maintenance, jobs, config.NoMaintenanceConfigMap},
+		{NodeAgent, cmp.Or(nodeAgent, i.Flag("--node-agent-configmap")), configmap.NoNodeAgent},
+		{BackupRepository, cmp.Or(repository, i.Flag("--backup-repository-configmap")), configmap.NoRepository},
+		{Maintenance, jobs, configmap.NoMaintenance},
 	} {
 		if want.name == "" {
 			documents = append(documents, Document{Kind: want.kind, Unset: true})

@@ -8,7 +8,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 
-	"github.com/lateen-project/lateen/cmd/lateen/config"
+	"github.com/lateen-project/lateen/cmd/lateen/configmap"
 )
 
 const (
@@ -71,7 +71,7 @@ func (d *Document) heading() string {
 }
 
 // place returns the location of a Problem in the document.
-func (d *Document) place(problem config.Problem) string {
+func (d *Document) place(problem configmap.Problem) string {
 	place := problem.Path
 	switch {
 	case problem.Line == 0:

@@ -11,24 +11,25 @@ import (
 	"k8s.io/client-go/kubernetes"
 
 	"github.com/lateen-project/lateen/cmd/lateen/config"
+	"github.com/lateen-project/lateen/cmd/lateen/configmap"
 	"github.com/lateen-project/lateen/exposer/objects"
 )
 
 // CopyProblems reports the missing permissions of the agents to copy the objects that their ConfigMap names. They
 // need to create copies in Velero's namespace, and to read the originals in each namespace with one. Without agents,
 // the ServiceAccount is unknown and nothing is reported.
-func (i *Installation) CopyProblems(ctx context.Context, client kubernetes.Interface, documents []Document) ([]config.Problem, error) {
+func (i *Installation) CopyProblems(ctx context.Context, client kubernetes.Interface, documents []Document) ([]configmap.Problem, error) {
 	if i.Agents == nil {
 		return nil, nil
 	}
 	var movers objects.Settings
 	for _, document := range documents {
 		if document.Kind == NodeAgent {
-			parsed, _ := config.Parse(document.Data, nil)
+			parsed, _ := configmap.Parse(document.Data, nil)
 			movers = parsed.Movers
 		}
 	}
-	var problems []config.Problem
+	var problems []configmap.Problem
 	for _, right := range config.CopyRights(movers) {
 		namespaces := []string{i.Namespace}
 		if right.Original {

@@ -12,6 +12,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/lateen-project/lateen/cmd/lateen/config"
+	"github.com/lateen-project/lateen/cmd/lateen/configmap"
 	"github.com/lateen-project/lateen/exposer/objects"
 )
 
@@ -23,7 +24,7 @@ func TestLoadCacheSettings(t *testing.T) {
 		missing bool
 		fail    error
 		image   string
-		reason  config.Reason // of the Problem; empty: caches get a volume
+		reason  configmap.Reason // of the Problem; empty: caches get a volume
 		path    string
 		message string
 		classes int // expected GETs of the storage class
@@ -31,20 +32,20 @@ func TestLoadCacheSettings(t *testing.T) {
 		"a class without a reclaim policy deletes": {classes: 1},
 		"a class that deletes":                     {policy: new(corev1.PersistentVolumeReclaimDelete), classes: 1},
 		"a class that retains": {
-			policy: new(corev1.PersistentVolumeReclaimRetain), reason: config.InvalidValue, path: "cachePVC.storageClass", message: "reclaimPolicy Retain", classes: 1,
+			policy: new(corev1.PersistentVolumeReclaimRetain), reason: configmap.InvalidValue, path: "cachePVC.storageClass", message: "reclaimPolicy Retain", classes: 1,
 		},
 		"a class that recycles": {
-			policy: new(corev1.PersistentVolumeReclaimRecycle), reason: config.InvalidValue, path: "cachePVC.storageClass", message: "reclaimPolicy Recycle", classes: 1,
+			policy: new(corev1.PersistentVolumeReclaimRecycle), reason: configmap.InvalidValue, path: "cachePVC.storageClass", message: "reclaimPolicy Recycle", classes: 1,
 		},
-		"no such class": {missing: true, reason: config.Missing, path: "cachePVC.storageClass", message: "storage class local does not exist", classes: 1},
+		"no such class": {missing: true, reason: configmap.Missing, path: "cachePVC.storageClass", message: "storage class local does not exist", classes: 1},
 		"a class that may not be read": {
-			fail: notAllowed("storageclasses"), reason: config.Forbidden, path: "cachePVC.storageClass", message: `apiGroups: ["storage.k8s.io"]`, classes: 1,
+			fail: notAllowed("storageclasses"), reason: configmap.Forbidden, path: "cachePVC.storageClass", message: `apiGroups: ["storage.k8s.io"]`, classes: 1,
 		},
 		"movers that do not know the flag": {
-			image: "registry.test:5000/velero/velero:v1.17.2", reason: config.InvalidValue, path: "cachePVC", message: "v1.17.2 do not support cache volumes",
+			image: "registry.test:5000/velero/velero:v1.17.2", reason: configmap.InvalidValue, path: "cachePVC", message: "v1.17.2 do not support cache volumes",
 		},
 		"movers before them, with a digest": {
-			image: "velero:1.16.0-rc.1@sha256:0123", reason: config.InvalidValue, path: "cachePVC", message: "use Velero 1.18 or newer",
+			image: "velero:1.16.0-rc.1@sha256:0123", reason: configmap.InvalidValue, path: "cachePVC", message: "use Velero 1.18 or newer",
 		},
 		"the first movers that do":                       {image: "velero/velero:v1.18.0-rc.1", classes: 1},
 		"movers of a version that is to come":            {image: "velero/velero:v2.0.0", classes: 1},
@@ -78,7 +79,7 @@ func TestLoadCacheSettings(t *testing.T) {
 			require.Nil(t, got.Settings().Cache)
 			require.Len(t, got.Problems, 1)
 			problem := got.Problems[0]
-			require.Equal(t, config.SectionCachePVC, problem.Section)
+			require.Equal(t, configmap.SectionCachePVC, problem.Section)
 			require.Equal(t, test.reason, problem.Reason)
 			require.Equal(t, test.path, problem.Path)
 			require.Contains(t, problem.Message, test.message)
@@ -107,13 +108,13 @@ func TestLoadOfTheBackupRepositoryConfigMap(t *testing.T) {
 	for name, test := range map[string]struct {
 		data    map[string]string // nil: no ConfigMap
 		limit   int64
-		reason  config.Reason
+		reason  configmap.Reason
 		message string
 	}{
 		"a limit":        {data: map[string]string{"kopia": `{"cacheLimitMB": 100}`}, limit: 100 << 20},
-		"no such object": {limit: 5000 << 20, reason: config.Missing, message: "configmaps velero/repositories: does not exist"},
-		"no data":        {data: map[string]string{}, limit: 5000 << 20, reason: config.Empty, message: "configmaps velero/repositories: no data"},
-		"a bad limit":    {data: map[string]string{"kopia": `{"cacheLimitMB": true}`}, limit: 5000 << 20, reason: config.WrongType, message: "kopia.cacheLimitMB (line 1, column 18)"},
+		"no such object": {limit: 5000 << 20, reason: configmap.Missing, message: "configmaps velero/repositories: does not exist"},
+		"no data":        {data: map[string]string{}, limit: 5000 << 20, reason: configmap.Empty, message: "configmaps velero/repositories: no data"},
+		"a bad limit":    {data: map[string]string{"kopia": `{"cacheLimitMB": true}`}, limit: 5000 << 20, reason: configmap.WrongType, message: "kopia.cacheLimitMB (line 1, column 18)"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			client := installation(withCache)
@@ -129,7 +130,7 @@ func TestLoadOfTheBackupRepositoryConfigMap(t *testing.T) {
 				return
 			}
 			require.Len(t, got.Problems, 1)
-			require.Equal(t, config.SectionBackupRepository, got.Problems[0].Section)
+			require.Equal(t, configmap.SectionBackupRepository, got.Problems[0].Section)
 			require.Equal(t, test.reason, got.Problems[0].Reason)
 			require.Contains(t, got.Problems[0].String(), test.message)
 			require.Empty(t, got.Priority.Reason, "the priority class is of the other ConfigMap")

@@ -13,6 +13,8 @@ import (
 	"time"
 
 	"k8s.io/apimachinery/pkg/util/validation"
+
+	"github.com/lateen-project/lateen/cmd/lateen/configmap"
 )
 
 // Complete reads the environment and validates every value. Its error is one line that names each invalid flag or
@@ -135,15 +137,6 @@ func (c *validationErrors) positive(flag string, value time.Duration) {
 
 func (c *validationErrors) choice(flag, value string, known []string) {
 	if !slices.Contains(known, value) {
-		c.add("%s %q is unknown: use %s", flag, value, oneOf(known))
+		c.add("%s %q is unknown: use %s", flag, value, configmap.OneOf(known))
 	}
-}
-
-// oneOf joins words as "a, b or c".
-func oneOf(description []string) string {
-	last := len(description) - 1
-	if last < 1 {
-		return strings.Join(description, "")
-	}
-	return strings.Join(description[:last], ", ") + " or " + description[last]
 }

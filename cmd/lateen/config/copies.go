@@ -8,6 +8,7 @@ import (
 
 	authorizationv1 "k8s.io/api/authorization/v1"
 
+	"github.com/lateen-project/lateen/cmd/lateen/configmap"
 	"github.com/lateen-project/lateen/exposer/access"
 	"github.com/lateen-project/lateen/exposer/objects"
 )
@@ -15,7 +16,7 @@ import (
 // CopyRight is a permission that agents need to copy the objects that a configuration names. No default role grants
 // it.
 type CopyRight struct {
-	Section  Section
+	Section  configmap.Section
 	Path     string // the field whose names need it
 	Verb     string
 	Original bool   // for the original, in the namespace of a volume, instead of the copy
@@ -25,14 +26,14 @@ type CopyRight struct {
 
 // CopyRights returns all permissions that a configuration needs.
 func CopyRights(movers objects.Settings) []CopyRight {
-	all := copyRights(SectionRestorePVC, string(SectionRestorePVC), movers.RestoreCopies)
+	all := copyRights(configmap.SectionRestorePVC, string(configmap.SectionRestorePVC), movers.RestoreCopies)
 	for _, class := range slices.Sorted(maps.Keys(movers.BackupClaims)) {
-		all = append(all, copyRights(SectionBackupPVC, string(SectionBackupPVC)+"."+quote(class), movers.BackupClaims[class].Copies)...)
+		all = append(all, copyRights(configmap.SectionBackupPVC, configmap.Join(string(configmap.SectionBackupPVC), class), movers.BackupClaims[class].Copies)...)
 	}
 	return all
 }
 
-func copyRights(section Section, path string, copies objects.Copies) []CopyRight {
+func copyRights(section configmap.Section, path string, copies objects.Copies) []CopyRight {
 	var all []CopyRight
 	for _, of := range []struct {
 		field, resource string
@@ -57,13 +58,13 @@ func copyRights(section Section, path string, copies objects.Copies) []CopyRight
 }
 
 // Missing returns the Problem of agents without this permission in a namespace.
-func (r CopyRight) Missing(namespace string) Problem {
+func (r CopyRight) Missing(namespace string) configmap.Problem {
 	what := r.Resource
 	if r.Name != "" {
 		what += " " + r.Name
 	}
-	return Problem{
-		Section: r.Section, Path: r.Path, Reason: Forbidden,
+	return configmap.Problem{
+		Section: r.Section, Path: r.Path, Reason: configmap.Forbidden,
 		Message: fmt.Sprintf("agents may not %s %s in namespace %s, so transfers that need the copy fail; grant the right, see %q in docs/configuration.md of Lateen",
 			r.Verb, what, namespace, access.CopyRightsTitle),
 	}

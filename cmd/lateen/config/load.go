@@ -15,6 +15,7 @@ import (
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/utils/clock"
 
+	"github.com/lateen-project/lateen/cmd/lateen/configmap"
 	"github.com/lateen-project/lateen/exposer/api"
 	"github.com/lateen-project/lateen/exposer/objects"
 	"github.com/lateen-project/lateen/exposer/priority"
@@ -22,8 +23,8 @@ import (
 
 // Startup is everything that an agent reads before it starts. It does not change until the agent restarts.
 type Startup struct {
-	Config   Config
-	Problems []Problem // settings that could not be used
+	Config   configmap.Config
+	Problems []configmap.Problem // settings that could not be used
 	// base of the mover pods; always for linux, for windows if agents run there
 	Templates map[corev1.OSName]objects.Template
 	// the kubelet's pods directory on the host; empty if no manifest names it
@@ -150,7 +151,7 @@ func (l loader) served(ctx context.Context, version string) ([]string, error) {
 }
 
 func (l loader) readConfigMap(ctx context.Context, startup *Startup) error {
-	startup.Config = Defaults()
+	startup.Config = configmap.Defaults()
 	if l.options.NodeAgentConfigMap == "" {
 		return nil
 	}
@@ -159,10 +160,10 @@ func (l loader) readConfigMap(ctx context.Context, startup *Startup) error {
 		return err
 	}
 	if found == nil {
-		startup.Problems = []Problem{NoNodeAgentConfigMap(what.namespace, what.name)}
+		startup.Problems = []configmap.Problem{configmap.NoNodeAgent(what.namespace, what.name)}
 		return nil
 	}
-	startup.Config, startup.Problems = Parse(found.Data, startup.Node.Labels)
+	startup.Config, startup.Problems = configmap.Parse(found.Data, startup.Node.Labels)
 	what.setPaths(startup.Problems)
 	return nil
 }
@@ -185,7 +186,7 @@ func (l loader) enforceStrict(_ context.Context, startup *Startup) error {
 	}
 	// without a configured class, a Problem already states the reason
 	if class := startup.Priority; class.Fallback() && class.Configured != "" {
-		lines = append(lines, string(SectionPriorityClassName)+": "+class.Message)
+		lines = append(lines, string(configmap.SectionPriorityClassName)+": "+class.Message)
 	}
 	if len(lines) == 0 {
 		return nil
@@ -224,16 +225,16 @@ func (l loader) class(ctx context.Context, name string) (found *schedulingv1.Pri
 }
 
 // unreadableClass returns why the configured priority class is unknown; empty if it is known.
-func unreadableClass(problems []Problem) (priority.Reason, string) {
+func unreadableClass(problems []configmap.Problem) (priority.Reason, string) {
 	for _, problem := range problems {
 		switch {
 		case !problem.Reason.Invalidates():
-		case problem.Section == SectionPriorityClassName:
+		case problem.Section == configmap.SectionPriorityClassName:
 			return priority.ConfigInvalid, problem.String()
-		case problem.Section != SectionConfigMap:
-		case problem.Reason == Missing:
+		case problem.Section != configmap.SectionConfigMap:
+		case problem.Reason == configmap.Missing:
 			return priority.ConfigMissing, problem.String()
-		case problem.Reason == Empty:
+		case problem.Reason == configmap.Empty:
 			return priority.ConfigEmpty, problem.String()
 		default:
 			return priority.ConfigInvalid, problem.String()

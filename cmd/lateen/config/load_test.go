@@ -27,6 +27,7 @@ import (
 	clocktesting "k8s.io/utils/clock/testing"
 
 	"github.com/lateen-project/lateen/cmd/lateen/config"
+	"github.com/lateen-project/lateen/cmd/lateen/configmap"
 	"github.com/lateen-project/lateen/exposer/api"
 	"github.com/lateen-project/lateen/exposer/priority"
 )
@@ -130,7 +131,7 @@ func TestLoadWithoutConfigMapNameHasDefaultsAndNoProblem(t *testing.T) {
 	got, err := config.Load(t.Context(), installation(""), options(t, "--node-agent-configmap="), newHasty())
 	require.NoError(t, err)
 	require.Empty(t, got.Problems)
-	require.Equal(t, config.Defaults(), got.Config)
+	require.Equal(t, configmap.Defaults(), got.Config)
 	require.False(t, got.Priority.Fallback())
 }
 
@@ -284,9 +285,9 @@ func TestLoadNamesTheMissingKind(t *testing.T) {
 func TestLoadNamesTheMissingConfigMap(t *testing.T) {
 	got, err := config.Load(t.Context(), installation(""), options(t), newHasty())
 	require.NoError(t, err)
-	require.Equal(t, config.Defaults(), got.Config)
+	require.Equal(t, configmap.Defaults(), got.Config)
 	require.Len(t, got.Problems, 1)
-	require.Equal(t, config.Missing, got.Problems[0].Reason)
+	require.Equal(t, configmap.Missing, got.Problems[0].Reason)
 	require.Contains(t, got.Problems[0].String(), "configmaps velero/agent-config: does not exist")
 	require.Contains(t, got.Problems[0].Message, "--node-agent-configmap")
 }

@@ -13,6 +13,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes"
 
+	"github.com/lateen-project/lateen/cmd/lateen/configmap"
 	"github.com/lateen-project/lateen/exposer/objects"
 	"github.com/lateen-project/lateen/exposer/priority"
 )
@@ -87,29 +88,29 @@ func ReadServer(ctx context.Context, client kubernetes.Interface, namespace stri
 // effect without a restart, as in Velero. Here, server is the pod template of Velero's Deployment, or nil. A setting
 // that cannot be used has its default and a Problem. An error means that the ConfigMap could not be read, so no job
 // can be planned.
-func ReadMaintenance(ctx context.Context, client kubernetes.Interface, options Options, server *corev1.PodTemplateSpec, repository *velerov1.BackupRepository) (Maintenance, []Problem, error) {
+func ReadMaintenance(ctx context.Context, client kubernetes.Interface, options Options, server *corev1.PodTemplateSpec, repository *velerov1.BackupRepository) (configmap.Maintenance, []configmap.Problem, error) {
 	name, _ := MaintenanceConfigMap(options.MaintenanceConfigMap, server)
 	if name == "" {
-		return DefaultMaintenance(), nil, nil
+		return configmap.DefaultMaintenance(), nil, nil
 	}
 	what := object{resource: "configmaps", namespace: options.Namespace, name: name}
 	found, err := client.CoreV1().ConfigMaps(what.namespace).Get(ctx, what.name, metav1.GetOptions{})
-	result := DefaultMaintenance()
+	result := configmap.DefaultMaintenance()
 	switch {
 	case apierrors.IsNotFound(err):
 		result.Unreadable = priority.ConfigMissing
-		return result, []Problem{NoMaintenanceConfigMap(what.namespace, what.name)}, nil
+		return result, []configmap.Problem{configmap.NoMaintenance(what.namespace, what.name)}, nil
 	case apierrors.IsForbidden(err):
 		result.Unreadable = priority.Forbidden
-		return result, []Problem{{
-			Section: SectionMaintenance, Path: what.String(), Reason: Forbidden,
+		return result, []configmap.Problem{{
+			Section: configmap.SectionMaintenance, Path: what.String(), Reason: configmap.Forbidden,
 			Message: "not allowed to read it, so maintenance jobs have defaults; allow get on configmaps in " + what.namespace,
 		}}, nil
 	case err != nil:
 		return result, nil, fmt.Errorf("get %s: %w", what, err)
 	}
 	spec := repository.Spec
-	result, problems := ParseMaintenance(found.Data, spec.VolumeNamespace+"-"+spec.BackupStorageLocation+"-"+spec.RepositoryType)
+	result, problems := configmap.ParseMaintenance(found.Data, spec.VolumeNamespace+"-"+spec.BackupStorageLocation+"-"+spec.RepositoryType)
 	what.setPaths(problems)
 	return result, problems, nil
 }

@@ -1,5 +1,5 @@
-// Package config is the only reader of flags, environment and ConfigMaps. It parses them and reports their Problems.
-// It never acts on a transfer and never changes an object.
+// Package config reads everything that an agent needs before it starts: flags, environment, ConfigMaps and pod
+// templates. It never acts on a transfer and never changes an object.
 package config
 
 import (
@@ -7,6 +7,8 @@ import (
 	"time"
 
 	"github.com/spf13/pflag"
+
+	"github.com/lateen-project/lateen/cmd/lateen/configmap"
 )
 
 const (
@@ -96,8 +98,8 @@ func (o *Options) AddFlags(flags *pflag.FlagSet) {
 
 // addVeleroFlags declares the flags that `velero node-agent server` has too (velero-protocol 5.1).
 func (o *Options) addVeleroFlags(flags *pflag.FlagSet) {
-	flags.StringVar(&o.LogLevel, "log-level", "info", "log level of agent and movers: "+oneOf(logLevels()))
-	flags.StringVar(&o.LogFormat, "log-format", "text", "log format of agent and movers: "+oneOf(logFormats()))
+	flags.StringVar(&o.LogLevel, "log-level", "info", "log level of agent and movers: "+configmap.OneOf(logLevels()))
+	flags.StringVar(&o.LogFormat, "log-format", "text", "log format of agent and movers: "+configmap.OneOf(logFormats()))
 	flags.DurationVar(&o.ResourceTimeout, "resource-timeout", 10*time.Minute, "how long movers wait for a resource that is not ready, such as a repository")
 	flags.DurationVar(&o.DataMoverPrepareTimeout, "data-mover-prepare-timeout", 30*time.Minute, "how long a transfer may take from Accepted to Prepared")
 	flags.StringVar(&o.MetricsAddress, "metrics-address", ":8085", "address of /metrics, /healthz and /readyz")

@@ -1,6 +1,7 @@
 package config
 
 import (
+	"cmp"
 	"context"
 	"crypto/tls"
 	"errors"
@@ -11,6 +12,8 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/utils/clock"
+
+	"github.com/lateen-project/lateen/cmd/lateen/configmap"
 )
 
 const (
@@ -98,5 +101,12 @@ func (o object) explain(err error, timeout time.Duration) error {
 		return fmt.Errorf("get %s: no response from the API server within %s, check that it is running and reachable, or raise --startup-timeout: %w", o, timeout, err)
 	default:
 		return fmt.Errorf("get %s: %w", o, err)
+	}
+}
+
+// setPaths sets the object's name as the path of Problems that concern the whole object.
+func (o object) setPaths(problems []configmap.Problem) {
+	for i, problem := range problems {
+		problems[i].Path = cmp.Or(problem.Path, o.String())
 	}
 }

@@ -2,6 +2,7 @@ package config_test
 
 import (
 	"errors"
+	"os"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -11,7 +12,17 @@ import (
 	ktesting "k8s.io/client-go/testing"
 
 	"github.com/lateen-project/lateen/cmd/lateen/config"
+	"github.com/lateen-project/lateen/cmd/lateen/configmap"
 )
+
+// fullConfig uses every field of the schema.
+var fullConfig = func() string {
+	text, err := os.ReadFile("../configmap/testdata/full.json")
+	if err != nil {
+		panic(err)
+	}
+	return string(text)
+}()
 
 func TestLoadOfAStrictConfiguration(t *testing.T) {
 	client := installation(`{"priorityClassName": "velero-low", "podLabels": 1, "loadConcurency": {}}`)
@@ -78,8 +89,8 @@ func TestLoadNamesTheMissingRBACRulesOfCopies(t *testing.T) {
 	got, err := config.Load(t.Context(), client, options(t), newHasty())
 	require.NoError(t, err)
 	require.Len(t, got.Problems, 1)
-	require.Equal(t, config.Forbidden, got.Problems[0].Reason)
-	require.Equal(t, config.SectionBackupPVC, got.Problems[0].Section)
+	require.Equal(t, configmap.Forbidden, got.Problems[0].Reason)
+	require.Equal(t, configmap.SectionBackupPVC, got.Problems[0].Section)
 	require.Equal(t, "backupPVC.gold.secretNames", got.Problems[0].Path)
 	require.Contains(t, got.Problems[0].Message, "agents may not get secrets key in namespace velero")
 	require.Equal(t, []string{"key", "ca"}, got.Config.Movers.BackupClaims["gold"].SecretNames, "the rights may come later")

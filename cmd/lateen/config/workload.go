@@ -11,6 +11,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/util/validation"
 
+	"github.com/lateen-project/lateen/cmd/lateen/configmap"
 	"github.com/lateen-project/lateen/exposer/objects"
 )
 
@@ -60,8 +61,8 @@ func (l loader) readTemplates(ctx context.Context, startup *Startup) error {
 		}
 		template, err := l.template(ctx, os)
 		if err != nil && optional { // the reads have succeeded, so the template itself cannot be inherited
-			startup.Problems = append(startup.Problems, Problem{
-				Section: SectionMoverTemplate, Path: l.object(agentsOn(os)).String(), Reason: InvalidValue,
+			startup.Problems = append(startup.Problems, configmap.Problem{
+				Section: configmap.SectionMoverTemplate, Path: l.object(agentsOn(os)).String(), Reason: configmap.InvalidValue,
 				Message: "no movers on Windows nodes: " + err.Error(),
 			})
 			continue
@@ -170,8 +171,8 @@ func (l loader) withoutServer(startup *Startup) error {
 		startup.Templates[os] = template
 	}
 	linux := startup.Templates[corev1.Linux]
-	startup.Problems = append(startup.Problems, Problem{
-		Section: SectionMoverTemplate, Path: l.object(workload{deployments, VeleroDeployment}).String(), Reason: Missing,
+	startup.Problems = append(startup.Problems, configmap.Problem{
+		Section: configmap.SectionMoverTemplate, Path: l.object(workload{deployments, VeleroDeployment}).String(), Reason: configmap.Missing,
 		Message: fmt.Sprintf("does not exist, so movers run image %s as ServiceAccount %s; set them with --mover-image and --mover-service-account",
 			linux.Image, cmp.Or(linux.ServiceAccount, "default")),
 	})

@@ -10,6 +10,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/lateen-project/lateen/cmd/lateen/config"
+	"github.com/lateen-project/lateen/cmd/lateen/configmap"
 )
 
 func TestLoadOfTheMoversIdentity(t *testing.T) {
@@ -64,7 +65,7 @@ func TestLoadOfTheMoversIdentity(t *testing.T) {
 				return
 			}
 			require.Len(t, got.Problems, 1)
-			require.Equal(t, config.SectionMoverTemplate, got.Problems[0].Section)
+			require.Equal(t, configmap.SectionMoverTemplate, got.Problems[0].Section)
 			require.Contains(t, got.Problems[0].Message, test.problem)
 		})
 	}
@@ -160,7 +161,7 @@ func TestLoadOnLinuxIgnoresAnInvalidWindowsTemplate(t *testing.T) {
 	require.NoError(t, err)
 	require.NotContains(t, got.Templates, corev1.Windows)
 	require.Len(t, got.Problems, 1)
-	require.Equal(t, config.SectionMoverTemplate, got.Problems[0].Section)
+	require.Equal(t, configmap.SectionMoverTemplate, got.Problems[0].Section)
 	require.Contains(t, got.Problems[0].Message, "no movers on Windows")
 }
 

@@ -11,7 +11,7 @@ import (
 	"k8s.io/client-go/kubernetes"
 
 	"github.com/lateen-project/lateen/cmd/lateen/check"
-	"github.com/lateen-project/lateen/cmd/lateen/config"
+	"github.com/lateen-project/lateen/cmd/lateen/configmap"
 )
 
 // checkCluster checks the existing objects that the installation names. An unusable ConfigMap fails the installation,
@@ -77,7 +77,7 @@ func (o *options) checkConfigMaps(ctx context.Context, kube kubernetes.Interface
 
 // judge separates Problems that no agent can use from ignored settings, and from settings whose objects are missing
 // in the cluster.
-func judge(document check.Document, cluster *check.Cluster) (fatal, harmless []config.Problem) {
+func judge(document check.Document, cluster *check.Cluster) (fatal, harmless []configmap.Problem) {
 	written := map[string]bool{}
 	for _, problem := range check.Evaluate(document, nil).Problems {
 		written[problem.String()] = true

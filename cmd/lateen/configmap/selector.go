@@ -1,4 +1,4 @@
-package config
+package configmap
 
 import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"

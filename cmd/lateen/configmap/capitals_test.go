@@ -1,11 +1,11 @@
-package config_test
+package configmap_test
 
 import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/lateen-project/lateen/cmd/lateen/config"
+	"github.com/lateen-project/lateen/cmd/lateen/configmap"
 )
 
 func TestParseReadsFieldsInOtherCapitalsAsVeleroDoes(t *testing.T) {
@@ -20,7 +20,7 @@ func TestParseOfAFieldInTwoCapitalizations(t *testing.T) {
 	_, problems := parse(`{"priorityClassName": "low", "PriorityClassName": "high"}`, nil)
 	require.Len(t, problems, 2)
 	for _, problem := range problems {
-		require.Equal(t, config.DuplicateField, problem.Reason)
-		require.Equal(t, config.SectionPriorityClassName, problem.Section)
+		require.Equal(t, configmap.DuplicateField, problem.Reason)
+		require.Equal(t, configmap.SectionPriorityClassName, problem.Section)
 	}
 }

@@ -1,4 +1,4 @@
-package config
+package configmap
 
 import (
 	"encoding/json"
@@ -86,7 +86,7 @@ func (d document) members(path string, depth int) ([]member, error) {
 			return nil, err
 		}
 		name, _ := token.(string) // the token before a colon is always a string
-		v, err := d.value(join(path, name), depth+1)
+		v, err := d.value(Join(path, name), depth+1)
 		if err != nil {
 			return nil, err
 		}
@@ -109,7 +109,8 @@ func (d document) items(path string, depth int) ([]value, error) {
 	return items, err
 }
 
-func join(path, name string) string {
+// Join appends the name of a member to the path of an object, as a Problem shows it.
+func Join(path, name string) string {
 	if path == "" {
 		return quote(name)
 	}

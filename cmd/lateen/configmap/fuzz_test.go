@@ -1,4 +1,4 @@
-package config_test
+package configmap_test
 
 import (
 	"encoding/json"
@@ -9,7 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"k8s.io/apimachinery/pkg/util/validation"
 
-	"github.com/lateen-project/lateen/cmd/lateen/config"
+	"github.com/lateen-project/lateen/cmd/lateen/configmap"
 )
 
 // FuzzParse starts with the corpus. For any text, the parser returns the same result each time. Every Problem has a
@@ -28,17 +28,17 @@ func FuzzParse(f *testing.F) {
 		checkPositions(t, text, "", problems)
 		broken := checkProblems(t, problems)
 		if !json.Valid([]byte(text)) || !utf8.ValidString(text) {
-			require.Equal(t, config.Defaults(), got)
-			require.Contains(t, broken, config.SectionConfigMap)
+			require.Equal(t, configmap.Defaults(), got)
+			require.Contains(t, broken, configmap.SectionConfigMap)
 		}
 		checkRanges(t, got)
 
-		limit, problems := config.ParseRepository(map[string]string{"kopia": text})
+		limit, problems := configmap.ParseRepository(map[string]string{"kopia": text})
 		checkPositions(t, text, "", problems)
 		checkProblems(t, problems)
 		require.True(t, 1<<20 <= limit && limit <= math.MaxInt32<<20, limit)
 
-		jobs, problems := config.ParseMaintenance(map[string]string{"global": text}, repositoryKey)
+		jobs, problems := configmap.ParseMaintenance(map[string]string{"global": text}, repositoryKey)
 		checkPositions(t, text, "global", problems)
 		checkProblems(t, problems)
 		require.GreaterOrEqual(t, jobs.Jobs.Keep, 0)
@@ -46,7 +46,7 @@ func FuzzParse(f *testing.F) {
 }
 
 // checkPositions requires that each Problem has a valid line and column, or concerns the text as a whole.
-func checkPositions(t *testing.T, text, whole string, problems []config.Problem) {
+func checkPositions(t *testing.T, text, whole string, problems []configmap.Problem) {
 	t.Helper()
 	for _, problem := range problems {
 		if problem.Line == 0 {
@@ -78,7 +78,7 @@ func exists(text string, line, column int) bool {
 }
 
 // checkRanges requires that the API server and the agent can use every accepted value.
-func checkRanges(t *testing.T, got config.Config) {
+func checkRanges(t *testing.T, got configmap.Config) {
 	t.Helper()
 	for _, number := range []int{got.Concurrency, got.GlobalConcurrency, got.MaxConcurrency} {
 		require.True(t, 1 <= number && number <= math.MaxInt32, number)

@@ -1,4 +1,4 @@
-package config_test
+package configmap_test
 
 import (
 	"encoding/json"
@@ -16,7 +16,7 @@ import (
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/utils/ptr"
 
-	"github.com/lateen-project/lateen/cmd/lateen/config"
+	"github.com/lateen-project/lateen/cmd/lateen/configmap"
 	"github.com/lateen-project/lateen/exposer/objects"
 	"github.com/lateen-project/lateen/reconcile/seeds"
 )
@@ -57,9 +57,9 @@ type wireCache struct {
 }
 
 // limits follows velero-protocol 5.4.
-func (w wire) limits(t *testing.T, nodeLabels map[string]string) config.Limits {
+func (w wire) limits(t *testing.T, nodeLabels map[string]string) configmap.Limits {
 	t.Helper()
-	all := config.Limits{GlobalConcurrency: 1, PrepareQueueLength: w.LoadConcurrency.PrepareQueueLength}
+	all := configmap.Limits{GlobalConcurrency: 1, PrepareQueueLength: w.LoadConcurrency.PrepareQueueLength}
 	if w.LoadConcurrency.GlobalConfig != nil {
 		all.GlobalConcurrency = *w.LoadConcurrency.GlobalConfig
 	}
@@ -105,11 +105,11 @@ func (w wire) cache() objects.Cache {
 	if w.CachePVC == nil {
 		return objects.Cache{}
 	}
-	return objects.Cache{StorageClass: w.CachePVC.StorageClass, Threshold: w.CachePVC.ResidentThresholdInMB << 20, Limit: config.DefaultCacheLimit}
+	return objects.Cache{StorageClass: w.CachePVC.StorageClass, Threshold: w.CachePVC.ResidentThresholdInMB << 20, Limit: configmap.DefaultCacheLimit}
 }
 
 // same compares the parsed result with the text, section by section. Nil and empty are equal.
-func (w wire) same(t *testing.T, got config.Config, nodeLabels map[string]string) map[config.Section]bool {
+func (w wire) same(t *testing.T, got configmap.Config, nodeLabels map[string]string) map[configmap.Section]bool {
 	t.Helper()
 	movers := got.Movers
 	equal := func(a, b any) bool {
@@ -118,18 +118,18 @@ func (w wire) same(t *testing.T, got config.Config, nodeLabels map[string]string
 	resources := func() bool {
 		return equal(movers.Resources.Requests, w.amounts(t, "Request")) && equal(movers.Resources.Limits, w.amounts(t, "Limit"))
 	}
-	return map[config.Section]bool{
-		config.SectionLoadConcurrency:    got.Limits == w.limits(t, nodeLabels),
-		config.SectionLoadAffinity:       equal(movers.LoadAffinity, w.loadAffinity()),
-		config.SectionBackupPVC:          equal(movers.BackupClaims, w.BackupPVC),
-		config.SectionRestorePVC:         reflect.DeepEqual(wireRestore{movers.IgnoreDelayBinding, movers.RestoreCopies}, w.RestorePVC),
-		config.SectionCachePVC:           ptr.Deref(movers.Cache, objects.Cache{}) == w.cache(),
-		config.SectionPodResources:       resources(),
-		config.SectionPriorityClassName:  got.PriorityClassName == w.PriorityClassName,
-		config.SectionPrivilegedFsBackup: movers.Privileged == w.PrivilegedFsBackup,
-		config.SectionPodLabels:          equal(movers.Labels, w.PodLabels),
-		config.SectionPodAnnotations:     equal(movers.Annotations, w.PodAnnotations),
-		config.SectionTolerations:        equal(movers.Tolerations, w.Tolerations),
+	return map[configmap.Section]bool{
+		configmap.SectionLoadConcurrency:    got.Limits == w.limits(t, nodeLabels),
+		configmap.SectionLoadAffinity:       equal(movers.LoadAffinity, w.loadAffinity()),
+		configmap.SectionBackupPVC:          equal(movers.BackupClaims, w.BackupPVC),
+		configmap.SectionRestorePVC:         reflect.DeepEqual(wireRestore{movers.IgnoreDelayBinding, movers.RestoreCopies}, w.RestorePVC),
+		configmap.SectionCachePVC:           ptr.Deref(movers.Cache, objects.Cache{}) == w.cache(),
+		configmap.SectionPodResources:       resources(),
+		configmap.SectionPriorityClassName:  got.PriorityClassName == w.PriorityClassName,
+		configmap.SectionPrivilegedFsBackup: movers.Privileged == w.PrivilegedFsBackup,
+		configmap.SectionPodLabels:          equal(movers.Labels, w.PodLabels),
+		configmap.SectionPodAnnotations:     equal(movers.Annotations, w.PodAnnotations),
+		configmap.SectionTolerations:        equal(movers.Tolerations, w.Tolerations),
 	}
 }
 
@@ -238,10 +238,10 @@ func TestParseOfRandomChanges(t *testing.T) {
 			got, problems := parse(string(text), nodeLabels)
 			broken := checkProblems(t, problems)
 			if spoiled != "" {
-				require.Contains(t, broken, config.Section(spoiled), "%s", text)
+				require.Contains(t, broken, configmap.Section(spoiled), "%s", text)
 			}
 			if unknown {
-				require.Contains(t, reasons(problems), config.UnknownField, "%s", text)
+				require.Contains(t, reasons(problems), configmap.UnknownField, "%s", text)
 			}
 			checkSections(t, string(text), got, broken, nodeLabels)
 			checkWithout(t, string(text), got, problems, nodeLabels)

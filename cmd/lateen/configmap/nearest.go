@@ -1,4 +1,4 @@
-package config
+package configmap
 
 import "strings"
 
@@ -13,7 +13,7 @@ func suggestion(unknown string, known []string) string {
 		}
 	}
 	if best == "" {
-		return "known fields: " + oneOf(known)
+		return "known fields: " + OneOf(known)
 	}
 	return "did you mean " + best + "?"
 }
@@ -37,4 +37,13 @@ func editDistance(a, b string) int {
 		}
 	}
 	return row[len(b)]
+}
+
+// OneOf joins words as "a, b or c".
+func OneOf(description []string) string {
+	last := len(description) - 1
+	if last < 1 {
+		return strings.Join(description, "")
+	}
+	return strings.Join(description[:last], ", ") + " or " + description[last]
 }

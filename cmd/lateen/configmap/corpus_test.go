@@ -1,4 +1,4 @@
-package config_test
+package configmap_test
 
 import (
 	"flag"
@@ -12,7 +12,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"sigs.k8s.io/yaml"
 
-	"github.com/lateen-project/lateen/cmd/lateen/config"
+	"github.com/lateen-project/lateen/cmd/lateen/configmap"
 )
 
 // The corpus holds ConfigMaps as users write them. A .yaml file is a whole ConfigMap. Any other file is the value of
@@ -72,16 +72,16 @@ func corpusData(tb testing.TB, file string) map[string]string {
 }
 
 // validate parses a file as the kind of ConfigMap that its name declares.
-func validate(file string, data map[string]string) []config.Problem {
+func validate(file string, data map[string]string) []configmap.Problem {
 	if strings.HasPrefix(filepath.Base(file), "repository-") {
-		_, problems := config.ParseRepository(data)
+		_, problems := configmap.ParseRepository(data)
 		return problems
 	}
-	_, problems := config.Parse(data, nil)
+	_, problems := configmap.Parse(data, nil)
 	return problems
 }
 
-func listed(problems []config.Problem) string {
+func listed(problems []configmap.Problem) string {
 	var text strings.Builder
 	for _, problem := range problems {
 		fmt.Fprintf(&text, "%s %s\n", problem.Reason, problem)

@@ -1,4 +1,4 @@
-package config_test
+package configmap_test
 
 import (
 	"testing"
@@ -7,7 +7,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 
-	"github.com/lateen-project/lateen/cmd/lateen/config"
+	"github.com/lateen-project/lateen/cmd/lateen/configmap"
 	"github.com/lateen-project/lateen/exposer/objects"
 )
 
@@ -37,7 +37,7 @@ func TestParseOmitsFieldsWithoutEffect(t *testing.T) {
 			got, problems := parse(test.text, nil)
 			require.Equal(t, test.want, got.Movers, "the rest is in force")
 			require.Len(t, problems, 1)
-			require.Equal(t, config.Ignored, problems[0].Reason)
+			require.Equal(t, configmap.Ignored, problems[0].Reason)
 			require.Equal(t, test.path, problems[0].Path)
 			require.Contains(t, problems[0].Message, test.message)
 		})
@@ -47,9 +47,9 @@ func TestParseOmitsFieldsWithoutEffect(t *testing.T) {
 func TestParseRefusesAMisspelledNodeSelector(t *testing.T) {
 	got, problems := parse(`{"loadConcurrency": {"perNodeConfig": [{"number": 9, "nodeSelector": {"matchLabel": {"size": "big"}}}]}}`, nil)
 	require.Len(t, problems, 2)
-	require.Equal(t, config.UnknownField, problems[0].Reason)
-	require.Equal(t, config.Missing, problems[1].Reason)
-	require.Equal(t, config.Defaults(), got)
+	require.Equal(t, configmap.UnknownField, problems[0].Reason)
+	require.Equal(t, configmap.Missing, problems[1].Reason)
+	require.Equal(t, configmap.Defaults(), got)
 }
 
 func TestParseConcurrencyOfANode(t *testing.T) {
@@ -69,7 +69,7 @@ func TestParseConcurrencyOfANode(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			got, problems := parse(rules, test.labels)
 			require.Empty(t, problems)
-			require.Equal(t, config.Limits{Concurrency: test.want, GlobalConcurrency: 3, MaxConcurrency: 9}, got.Limits)
+			require.Equal(t, configmap.Limits{Concurrency: test.want, GlobalConcurrency: 3, MaxConcurrency: 9}, got.Limits)
 		})
 	}
 }

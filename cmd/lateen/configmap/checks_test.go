@@ -1,4 +1,4 @@
-package config_test
+package configmap_test
 
 import (
 	"encoding/json"
@@ -9,27 +9,27 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/lateen-project/lateen/cmd/lateen/config"
+	"github.com/lateen-project/lateen/cmd/lateen/configmap"
 )
 
 // checkProblems returns the sections with a value that cannot be used.
-func checkProblems(t *testing.T, problems []config.Problem) map[config.Section]bool {
+func checkProblems(t *testing.T, problems []configmap.Problem) map[configmap.Section]bool {
 	t.Helper()
-	broken := map[config.Section]bool{}
+	broken := map[configmap.Section]bool{}
 	for _, problem := range problems {
-		require.Contains(t, config.Sections(), problem.Section)
-		require.Contains(t, config.Reasons(), problem.Reason)
+		require.Contains(t, configmap.Sections(), problem.Section)
+		require.Contains(t, configmap.Reasons(), problem.Reason)
 		require.NotEmpty(t, problem.Message)
 		require.Less(t, len(problem.String()), 1000)
-		if problem.Reason != config.UnknownField && problem.Reason != config.Ignored {
+		if problem.Reason != configmap.UnknownField && problem.Reason != configmap.Ignored {
 			broken[problem.Section] = true
 		}
 	}
 	return broken
 }
 
-func reasons(problems []config.Problem) []config.Reason {
-	all := make([]config.Reason, 0, len(problems))
+func reasons(problems []configmap.Problem) []configmap.Reason {
+	all := make([]configmap.Reason, 0, len(problems))
 	for _, problem := range problems {
 		all = append(all, problem.Reason)
 	}
@@ -37,7 +37,7 @@ func reasons(problems []config.Problem) []config.Reason {
 }
 
 // checkSections requires that a section without a Problem equals its text.
-func checkSections(t *testing.T, text string, got config.Config, broken map[config.Section]bool, nodeLabels map[string]string) {
+func checkSections(t *testing.T, text string, got configmap.Config, broken map[configmap.Section]bool, nodeLabels map[string]string) {
 	t.Helper()
 	var parts map[string]json.RawMessage
 	require.NoError(t, json.Unmarshal([]byte(text), &parts))
@@ -55,7 +55,7 @@ func checkSections(t *testing.T, text string, got config.Config, broken map[conf
 
 // checkWithout requires that a value with an invalidating Problem has the same effect as no value. Nothing else gets
 // lost with it.
-func checkWithout(t *testing.T, text string, got config.Config, problems []config.Problem, nodeLabels map[string]string) {
+func checkWithout(t *testing.T, text string, got configmap.Config, problems []configmap.Problem, nodeLabels map[string]string) {
 	t.Helper()
 	var document any
 	require.NoError(t, json.Unmarshal([]byte(text), &document))

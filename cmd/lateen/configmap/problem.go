@@ -1,9 +1,6 @@
-package config
+package configmap
 
-import (
-	"cmp"
-	"fmt"
-)
+import "fmt"
 
 // Section is a part of the configuration.
 type Section string
@@ -84,34 +81,27 @@ func (p Problem) String() string {
 	return place + ": " + p.Message
 }
 
-// NoNodeAgentConfigMap returns the Problem of a --node-agent-configmap that does not exist.
-func NoNodeAgentConfigMap(namespace, name string) Problem {
+// NoNodeAgent returns the Problem of a --node-agent-configmap that does not exist.
+func NoNodeAgent(namespace, name string) Problem {
 	return Problem{
-		Section: SectionConfigMap, Path: object{resource: "configmaps", namespace: namespace, name: name}.String(), Reason: Missing,
+		Section: SectionConfigMap, Path: "configmaps " + namespace + "/" + name, Reason: Missing,
 		Message: "does not exist, so all settings have defaults; create it or remove --node-agent-configmap",
 	}
 }
 
-// NoRepositoryConfigMap returns the Problem of a --backup-repository-configmap that does not exist.
-func NoRepositoryConfigMap(namespace, name string) Problem {
+// NoRepository returns the Problem of a --backup-repository-configmap that does not exist.
+func NoRepository(namespace, name string) Problem {
 	return Problem{
-		Section: SectionBackupRepository, Path: object{resource: "configmaps", namespace: namespace, name: name}.String(), Reason: Missing,
+		Section: SectionBackupRepository, Path: "configmaps " + namespace + "/" + name, Reason: Missing,
 		Message: "does not exist, so caches have the default size; create it or remove --backup-repository-configmap",
 	}
 }
 
-// NoMaintenanceConfigMap returns the Problem of a --repo-maintenance-job-configmap that does not exist.
-func NoMaintenanceConfigMap(namespace, name string) Problem {
+// NoMaintenance returns the Problem of a --repo-maintenance-job-configmap that does not exist.
+func NoMaintenance(namespace, name string) Problem {
 	return Problem{
-		Section: SectionMaintenance, Path: object{resource: "configmaps", namespace: namespace, name: name}.String(), Reason: Missing,
+		Section: SectionMaintenance, Path: "configmaps " + namespace + "/" + name, Reason: Missing,
 		Message: "does not exist, so maintenance jobs have defaults; create it or remove --repo-maintenance-job-configmap",
-	}
-}
-
-// setPaths sets the object's name as the path of Problems that concern the whole object.
-func (o object) setPaths(problems []Problem) {
-	for i, problem := range problems {
-		problems[i].Path = cmp.Or(problem.Path, o.String())
 	}
 }
 

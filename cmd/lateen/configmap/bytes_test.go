@@ -1,4 +1,4 @@
-package config_test
+package configmap_test
 
 import (
 	"encoding/json"
@@ -8,7 +8,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/lateen-project/lateen/cmd/lateen/config"
+	"github.com/lateen-project/lateen/cmd/lateen/configmap"
 	"github.com/lateen-project/lateen/reconcile/seeds"
 )
 
@@ -36,8 +36,8 @@ func TestParseOfRandomBytes(t *testing.T) {
 			got, problems := parse(string(text), nil)
 			broken := checkProblems(t, problems)
 			if !json.Valid(text) {
-				require.Equal(t, config.Defaults(), got, "%s", text)
-				require.True(t, broken[config.SectionConfigMap], "%s", text)
+				require.Equal(t, configmap.Defaults(), got, "%s", text)
+				require.True(t, broken[configmap.SectionConfigMap], "%s", text)
 			}
 		}
 	})

@@ -1,4 +1,4 @@
-package config
+package configmap
 
 import (
 	"slices"
@@ -68,7 +68,7 @@ func oneOfThese[T ~string](r *reader, v value, known ...T) T {
 		for _, name := range known[1:] {
 			names = append(names, string(name))
 		}
-		r.problem(v, InvalidValue, "%q is unknown; use %s, or remove it", quote(string(text)), oneOf(names))
+		r.problem(v, InvalidValue, "%q is unknown; use %s, or remove it", quote(string(text)), OneOf(names))
 	}
 	return text
 }

@@ -1,4 +1,6 @@
-package config
+// Package configmap parses the ConfigMaps of agents and reports each setting that cannot be used as a Problem. It never
+// reads an object from a cluster.
+package configmap
 
 import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"

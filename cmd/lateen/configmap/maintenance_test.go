@@ -1,4 +1,4 @@
-package config_test
+package configmap_test
 
 import (
 	"testing"
@@ -7,14 +7,14 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 
-	"github.com/lateen-project/lateen/cmd/lateen/config"
+	"github.com/lateen-project/lateen/cmd/lateen/configmap"
 	"github.com/lateen-project/lateen/exposer/priority"
 )
 
 const repositoryKey = "app-default-kopia"
 
 func TestMaintenanceOfARepositoryComesBeforeThatOfAll(t *testing.T) {
-	got, problems := config.ParseMaintenance(map[string]string{
+	got, problems := configmap.ParseMaintenance(map[string]string{
 		"global": `{"priorityClassName":"low","podLabels":{"a":"b"},"podAnnotations":{"c":"d"},"keepLatestMaintenanceJobs":5,
 			"podResources":{"memoryLimit":"1Gi"},"loadAffinity":[{"nodeSelector":{"matchLabels":{"x":"y"}}}]}`,
 		repositoryKey:          `{"podResources":{"cpuRequest":"100m"},"keepLatestMaintenanceJobs":0}`,
@@ -41,54 +41,54 @@ func TestFieldsUnsetInGlobalAreTakenFromTheRepository(t *testing.T) {
 			if global != "" {
 				data["global"] = global
 			}
-			got, problems := config.ParseMaintenance(data, repositoryKey)
+			got, problems := configmap.ParseMaintenance(data, repositoryKey)
 			require.Empty(t, problems)
 			require.Equal(t, "own", got.PriorityClassName)
 			require.Equal(t, map[string]string{"own": "a"}, got.Jobs.Labels)
 			require.Equal(t, map[string]string{"own": "b"}, got.Jobs.Annotations)
 		})
 	}
-	got, problems := config.ParseMaintenance(map[string]string{
+	got, problems := configmap.ParseMaintenance(map[string]string{
 		"global": `{"priorityClassName":"all","podLabels":{"all":"a"},"podAnnotations":{"all":"b"}}`, repositoryKey: own,
 	}, repositoryKey)
 	require.Len(t, problems, 3)
 	for _, problem := range problems {
-		require.Equal(t, config.Ignored, problem.Reason)
+		require.Equal(t, configmap.Ignored, problem.Reason)
 		require.Contains(t, problem.Message, "because key global sets it")
 	}
 	require.Equal(t, "all", got.PriorityClassName)
 	require.Equal(t, map[string]string{"all": "a"}, got.Jobs.Labels)
 	require.Equal(t, map[string]string{"all": "b"}, got.Jobs.Annotations)
-	got, _ = config.ParseMaintenance(map[string]string{"global": `{"priorityClassName":7}`, repositoryKey: own}, repositoryKey)
+	got, _ = configmap.ParseMaintenance(map[string]string{"global": `{"priorityClassName":7}`, repositoryKey: own}, repositoryKey)
 	require.Equal(t, priority.ConfigInvalid, got.Unreadable, "which class global means cannot be known")
 }
 
 func TestParseInvalidMaintenance(t *testing.T) {
 	for name, test := range map[string]struct {
 		data       map[string]string
-		reason     config.Reason
+		reason     configmap.Reason
 		unreadable priority.Reason
 	}{
-		"nothing at all":                              {nil, config.Empty, priority.ConfigEmpty},
-		"no JSON for all":                             {map[string]string{"global": "x: y"}, config.InvalidJSON, priority.ConfigInvalid},
-		"no JSON for this repository":                 {map[string]string{repositoryKey: "{"}, config.InvalidJSON, ""},
-		"a class that is no name":                     {map[string]string{"global": `{"priorityClassName":"Not A Name"}`}, config.InvalidValue, priority.ConfigInvalid},
-		"a file under its own name":                   {map[string]string{"config.json": `{"global":{"priorityClassName":"low"}}`}, config.InvalidValue, priority.ConfigInvalid},
-		"a file of fields":                            {map[string]string{"config.json": `{"priorityClassName":"low"}`}, config.InvalidValue, priority.ConfigInvalid},
-		"a key beside global":                         {map[string]string{"global": `{}`, "notes": "by hand"}, config.Ignored, ""},
-		"global in global":                            {map[string]string{"global": `{"global":{"keepLatestMaintenanceJobs":1}}`}, config.UnknownField, ""},
-		"a class that is no name, for one repository": {map[string]string{repositoryKey: `{"priorityClassName":"Not A Name"}`}, config.InvalidValue, priority.ConfigInvalid},
-		"labels that are none, for one repository":    {map[string]string{repositoryKey: `{"podLabels":{"a":1}}`}, config.WrongType, ""},
-		"a number below zero":                         {map[string]string{"global": `{"keepLatestMaintenanceJobs":-1}`}, config.InvalidValue, ""},
-		"an unknown field":                            {map[string]string{"global": `{"keepLatest":1}`}, config.UnknownField, ""},
-		"resources that are none":                     {map[string]string{"global": `{"podResources":{"cpuLimit":"lots"}}`}, config.InvalidValue, ""},
+		"nothing at all":                              {nil, configmap.Empty, priority.ConfigEmpty},
+		"no JSON for all":                             {map[string]string{"global": "x: y"}, configmap.InvalidJSON, priority.ConfigInvalid},
+		"no JSON for this repository":                 {map[string]string{repositoryKey: "{"}, configmap.InvalidJSON, ""},
+		"a class that is no name":                     {map[string]string{"global": `{"priorityClassName":"Not A Name"}`}, configmap.InvalidValue, priority.ConfigInvalid},
+		"a file under its own name":                   {map[string]string{"config.json": `{"global":{"priorityClassName":"low"}}`}, configmap.InvalidValue, priority.ConfigInvalid},
+		"a file of fields":                            {map[string]string{"config.json": `{"priorityClassName":"low"}`}, configmap.InvalidValue, priority.ConfigInvalid},
+		"a key beside global":                         {map[string]string{"global": `{}`, "notes": "by hand"}, configmap.Ignored, ""},
+		"global in global":                            {map[string]string{"global": `{"global":{"keepLatestMaintenanceJobs":1}}`}, configmap.UnknownField, ""},
+		"a class that is no name, for one repository": {map[string]string{repositoryKey: `{"priorityClassName":"Not A Name"}`}, configmap.InvalidValue, priority.ConfigInvalid},
+		"labels that are none, for one repository":    {map[string]string{repositoryKey: `{"podLabels":{"a":1}}`}, configmap.WrongType, ""},
+		"a number below zero":                         {map[string]string{"global": `{"keepLatestMaintenanceJobs":-1}`}, configmap.InvalidValue, ""},
+		"an unknown field":                            {map[string]string{"global": `{"keepLatest":1}`}, configmap.UnknownField, ""},
+		"resources that are none":                     {map[string]string{"global": `{"podResources":{"cpuLimit":"lots"}}`}, configmap.InvalidValue, ""},
 	} {
 		t.Run(name, func(t *testing.T) {
-			got, problems := config.ParseMaintenance(test.data, repositoryKey)
+			got, problems := configmap.ParseMaintenance(test.data, repositoryKey)
 			require.Len(t, problems, 1)
 			require.Equal(t, test.reason, problems[0].Reason)
-			require.Equal(t, config.SectionMaintenance, problems[0].Section)
-			want := config.DefaultMaintenance()
+			require.Equal(t, configmap.SectionMaintenance, problems[0].Section)
+			want := configmap.DefaultMaintenance()
 			want.Unreadable = test.unreadable
 			require.Equal(t, want, got)
 		})

@@ -1,4 +1,4 @@
-package config
+package configmap
 
 import (
 	"encoding/json"

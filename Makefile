@@ -2,7 +2,7 @@ SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
 .DELETE_ON_ERROR:
 .DEFAULT_GOAL := help
-.PHONY: help build cluster cluster-check cluster-sample cluster-test demo test test-unit sweep soak conformance bench pictures site image manifests lint
+.PHONY: help build cluster cluster-check cluster-sample cluster-test demo test test-unit sweep soak conformance bench pictures site image release manifests lint
 
 BIN := $(CURDIR)/bin
 PROGRAMS := bin/controlplane bin/velero bin/velero-1.17 bin/snapshot-controller bin/kubectl
@@ -11,6 +11,7 @@ PROGRAMS += bin/versitygw bin/velero-plugin-for-aws bin/velero-restore-helper bi
 # What a cluster with a real kubelet needs besides.
 CLUSTER_PROGRAMS := bin/kubenode bin/containerd bin/containerd-shim-runc-v2 bin/ctr bin/csi-provisioner bin/csi-snapshotter
 CLUSTER_PROGRAMS += bin/image bin/csi-driver
+RELEASE_PROGRAMS := bin/release
 comma := ,
 space := $() $()
 GOLANGCI_LINT_VERSION := 2.15.0
@@ -72,6 +73,7 @@ csi-provisioner := provisioner github.com/kubernetes-csi/external-provisioner/v6
 csi-snapshotter := snapshotter $(SNAPSHOTS)/v8/cmd/csi-snapshotter
 image := image .
 csi-driver := csidriver .
+release := release .
 ldflags-controlplane := $(KUBERNETES_LDFLAGS)
 ldflags-kubectl := $(KUBERNETES_LDFLAGS)
 ldflags-kubenode := $(KUBERNETES_LDFLAGS)
@@ -95,6 +97,7 @@ minutes-csi-provisioner := 3
 minutes-csi-snapshotter := 1
 minutes-image := 1
 minutes-csi-driver := 1
+minutes-release := 1
 
 # $(call with,PROGRAM …) makes lateen, if it is named, and the programs in bin/, and says before how long that takes.
 define with
@@ -105,7 +108,7 @@ define with
 endef
 
 .SECONDEXPANSION:
-$(PROGRAMS) $(CLUSTER_PROGRAMS): bin/%: $$(wildcard $$(addprefix test/$$(firstword $$($$*))/,go.mod go.sum $$(lastword $$($$*))/*.go))
+$(PROGRAMS) $(CLUSTER_PROGRAMS) $(RELEASE_PROGRAMS): bin/%: $$(wildcard $$(addprefix test/$$(firstword $$($$*))/,go.mod go.sum $$(lastword $$($$*))/*.go))
 	@echo "build: $@ (of the module test/$(firstword $($*)); about $(minutes-$*) min on 2 cores, once)"
 	@cd test/$(firstword $($*)) && $(STATIC) -v -ldflags "-s -w $(ldflags-$*)" -o $(CURDIR)/$@ $(lastword $($*)) 2>&1 | $(progress)
 	@cd test/$(firstword $($*)) && $(or $(besides-$*),:)
@@ -134,6 +137,7 @@ test: ## Run all tests: unit, integration, end to end
 	$(call with,lateen $(notdir $(PROGRAMS)))
 	cd test/cluster && $(TEST) ./...
 	cd test/velero && CGO_ENABLED=0 $(TEST) -trimpath ./...
+	cd test/release && CGO_ENABLED=0 $(TEST) -trimpath ./...
 	cd test && CGO_ENABLED=0 $(TEST) -trimpath -timeout 25m -p 2 -parallel 6 $$(go list ./... | grep -vE '/($(subst $(space),|,$(RACED)))$$')
 	cd test && $(TEST) -race -timeout 25m -p 2 -parallel 8 $(RACED:%=./%)
 
@@ -205,6 +209,26 @@ image: ## Write the image for all platforms, without an engine, as bin/lateen-im
 	@printf '  %-32s %4d MiB, %s\n' bin/$(IMAGE_FILE).tar $$(($$(stat -c %s bin/$(IMAGE_FILE).tar) >> 20)) $(IMAGE)
 	@[ -z "$(PUSH)" ] || bin/image push --layout=bin/$(IMAGE_FILE) --name=$(IMAGE)
 
+# The version as Helm wants it: a commit without a tag is 0.0.0-COMMIT.
+CHART_VERSION = $(or $(filter-out $(VERSION),$(VERSION:v%=%)),0.0.0-$(VERSION))
+RELEASE_PLATFORMS := linux/amd64 linux/arm64 darwin/amd64 darwin/arm64 windows/amd64
+DOWNLOAD := https://github.com/lateen-project/lateen/releases/download/$(VERSION)
+
+release: ## Write bin/dist: program for each system, image, chart, SBOMs, checksums; the same commit gives the same bytes
+	@rm -rf bin/dist && mkdir bin/dist
+	@$(MAKE) --no-print-directory image
+	$(call with,helm release)
+	@for platform in $(filter-out $(PLATFORMS),$(RELEASE_PLATFORMS)); do \
+		GOOS=$${platform%/*} GOARCH=$${platform#*/} $(STATIC) -ldflags "-s -w -X main.version=$(VERSION)" \
+			-o bin/lateen-$${platform/\//-} ./cmd/lateen; done
+	@cp bin/$(IMAGE_FILE).tar bin/dist/lateen_$(VERSION:v%=%)_image.tar
+	@date=$$(git log -1 --format=%cI); chart=$$(mktemp -d); trap 'rm -rf "$$chart"' EXIT; \
+	cp -r deploy/chart "$$chart/lateen"; find "$$chart" -exec touch -d "$$date" {} +; \
+	bin/helm package "$$chart/lateen" --version $(CHART_VERSION) --app-version $(VERSION) --destination bin/dist >/dev/null; \
+	bin/release --version=$(VERSION) --date="$$date" --binaries=bin --into=bin/dist --download=$(DOWNLOAD) \
+		--platforms=$(subst $(space),$(comma),$(RELEASE_PLATFORMS))
+	@cat bin/dist/checksums.txt
+
 # Debian's packages, unpacked and not installed, with those that they need and the machine lacks.
 DEBIAN := runc containernetworking-plugins nftables busybox-static iproute2
 bin/debian/unpacked:
@@ -262,5 +286,5 @@ lint: ## Check style, layers and forbidden calls, in every module
 	@[ "$$(bin/golangci-lint version --short 2>/dev/null)" = $(GOLANGCI_LINT_VERSION) ] || { \
 		echo "build: bin/golangci-lint $(GOLANGCI_LINT_VERSION) (about 2 minutes on 2 cores, once)"; \
 		GOBIN=$(BIN) go install -v github.com/golangci/golangci-lint/v2/cmd/golangci-lint@v$(GOLANGCI_LINT_VERSION) 2>&1 | $(progress); }
-	@failed=0; for module in . test test/cluster test/csidriver test/image test/realcluster test/kubectl test/velero test/velero117; do echo "lint: $$module"; \
+	@failed=0; for module in . test test/cluster test/csidriver test/image test/realcluster test/release test/kubectl test/velero test/velero117; do echo "lint: $$module"; \
 		(cd $$module && $(BIN)/golangci-lint run --allow-serial-runners --config $(CURDIR)/.golangci.yml ./...) || failed=1; done; exit $$failed

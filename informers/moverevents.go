@@ -7,6 +7,7 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/types"
@@ -40,21 +41,29 @@ type eventKey struct{ reason, name string }
 
 // MoverEvents watches the Events of movers. A mover reports in one Event per reason and patches it (velero-protocol
 // 3.3). Each watched transfer has one watch, only on its own Events.
+//
+// The API server has no watch cache for Events. A watch without a resourceVersion makes it read every Event of the
+// namespace from etcd. So a watch starts at a known version wherever earlier Events are known or cannot exist.
 type MoverEvents struct {
 	ctx       context.Context // ends all watches
 	namespace string
 	client    kubernetes.Interface
 	clock     clock.Clock
 
+	listing sync.Mutex // held during a request for the current version
+
 	lock    sync.Mutex
 	watched map[types.UID]*eventWatch
 	watches sync.WaitGroup
+	version string    // of the last known change of Events in the namespace
+	knownAt time.Time // when it was the last
 }
 
-// eventWatch holds the last Events of one resource's movers. MoverEvents.lock guards it.
+// eventWatch holds the last Events of one resource's movers.
 type eventWatch struct {
-	stop context.CancelFunc
-	last map[eventKey]moverEvent
+	stop    context.CancelFunc
+	last    map[eventKey]moverEvent // MoverEvents.lock guards it
+	version string                  // after which the next watch starts, empty: with the existing Events; for its goroutine
 }
 
 // NewMoverEvents watches movers in Velero's namespace until the context ends.
@@ -62,17 +71,57 @@ func NewMoverEvents(ctx context.Context, client kubernetes.Interface, namespace 
 	return &MoverEvents{ctx: ctx, namespace: namespace, client: client, clock: clk, watched: map[types.UID]*eventWatch{}}
 }
 
-// Watch opens the watch of a resource, once. It calls enqueue after each new Event of the mover.
-func (m *MoverEvents) Watch(uid types.UID, enqueue func()) {
+// Watch opens the watch of a resource whose mover may have sent Events already, once. It calls enqueue after each Event
+// of the mover.
+func (m *MoverEvents) Watch(uid types.UID, enqueue func()) { m.start(uid, "", enqueue) }
+
+// WatchNext opens the watch of a resource whose mover is about to start, once. It calls enqueue after each Event that
+// the mover sends from now on.
+func (m *MoverEvents) WatchNext(ctx context.Context, uid types.UID, enqueue func()) {
+	m.start(uid, m.current(ctx), enqueue)
+}
+
+func (m *MoverEvents) start(uid types.UID, version string, enqueue func()) {
 	m.lock.Lock()
 	defer m.lock.Unlock()
 	if m.watched[uid] != nil || m.ctx.Err() != nil {
 		return
 	}
 	ctx, stop := context.WithCancel(m.ctx)
-	talk := &eventWatch{stop: stop, last: map[eventKey]moverEvent{}}
+	talk := &eventWatch{stop: stop, last: map[eventKey]moverEvent{}, version: version}
 	m.watched[uid] = talk
 	m.watches.Go(func() { m.watch(ctx, uid, talk, enqueue) })
+}
+
+const (
+	// versionAge is how long a version is used to start watches. The API server replays the changes since then.
+	versionAge = 10 * time.Second
+	// versionTimeout limits the request for the current version, for which a mover waits.
+	versionTimeout = 5 * time.Second
+)
+
+// current returns a recent version of the Events in the namespace; empty if the API server does not tell it. A burst of
+// transfers needs one small request in versionAge at most.
+func (m *MoverEvents) current(ctx context.Context) string {
+	m.listing.Lock()
+	defer m.listing.Unlock()
+	m.lock.Lock()
+	version, fresh := m.version, m.clock.Since(m.knownAt) < versionAge
+	m.lock.Unlock()
+	if version != "" && fresh {
+		return version
+	}
+	ctx, cancel := context.WithTimeout(ctx, versionTimeout)
+	defer cancel()
+	one, err := m.client.CoreV1().Events(m.namespace).List(ctx, metav1.ListOptions{Limit: 1})
+	if err != nil {
+		klog.FromContext(ctx).V(2).Info("Failed to read the version of Events", "err", err)
+		return ""
+	}
+	m.lock.Lock()
+	defer m.lock.Unlock()
+	m.version, m.knownAt = one.ResourceVersion, m.clock.Now()
+	return m.version
 }
 
 // Forget closes the watch of a resource and drops its Events.
@@ -118,15 +167,20 @@ func (m *MoverEvents) watch(ctx context.Context, uid types.UID, talk *eventWatch
 	logger := klog.FromContext(ctx)
 	pause := firstPause
 	for ctx.Err() == nil {
-		// A watch without a resourceVersion starts with the existing objects, so no list is needed.
 		events, err := m.client.CoreV1().Events(m.namespace).Watch(ctx, metav1.ListOptions{
-			FieldSelector: fields.OneTermEqualSelector("involvedObject.uid", string(uid)).String(),
+			FieldSelector: fields.OneTermEqualSelector("involvedObject.uid", string(uid)).String(), ResourceVersion: talk.version,
 		})
 		if err == nil {
-			if m.observe(events, talk, enqueue) {
+			var observed bool
+			if observed, err = m.observe(events, talk, enqueue); observed {
 				pause = firstPause
 			}
-		} else if ctx.Err() == nil {
+		}
+		if err != nil && ctx.Err() == nil {
+			if talk.version != "" { // it may have expired; the existing Events include all that were missed
+				talk.version = ""
+				continue
+			}
 			logger.Error(err, "Failed to watch mover Events", "uid", uid, "retryAfter", pause)
 		}
 		select {
@@ -137,13 +191,19 @@ func (m *MoverEvents) watch(ctx context.Context, uid types.UID, talk *eventWatch
 	}
 }
 
-// observe records Events until the watch ends. It reports whether there was any.
-func (m *MoverEvents) observe(events watch.Interface, talk *eventWatch, enqueue func()) bool {
+// observe records Events until the watch ends. It reports whether there was any, and the error that ended the watch.
+func (m *MoverEvents) observe(events watch.Interface, talk *eventWatch, enqueue func()) (observed bool, err error) {
 	defer events.Stop()
-	observed := false
 	for change := range events.ResultChan() {
+		if change.Type == watch.Error {
+			return observed, apierrors.FromObject(change.Object)
+		}
 		event, ok := change.Object.(*corev1.Event)
-		if !ok || change.Type == watch.Deleted || !strings.HasPrefix(event.Reason, moverReasons) {
+		if !ok {
+			continue
+		}
+		m.advance(talk, event.ResourceVersion)
+		if change.Type == watch.Deleted || !strings.HasPrefix(event.Reason, moverReasons) {
 			continue
 		}
 		observed = true
@@ -151,7 +211,19 @@ func (m *MoverEvents) observe(events watch.Interface, talk *eventWatch, enqueue 
 			enqueue()
 		}
 	}
-	return observed
+	return observed, nil
+}
+
+// advance records the version of a change. A watch that started without a version returns the existing Events first, in
+// any order, so it tells no version.
+func (m *MoverEvents) advance(talk *eventWatch, version string) {
+	if talk.version == "" || version == "" {
+		return
+	}
+	talk.version = version
+	m.lock.Lock()
+	defer m.lock.Unlock()
+	m.version, m.knownAt = version, m.clock.Now()
 }
 
 // record keeps an Event unless a later version of it is known. Each mover has Events of its own, and a second Event

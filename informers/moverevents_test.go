@@ -3,6 +3,7 @@ package informers
 import (
 	"context"
 	"errors"
+	"fmt"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -24,9 +25,11 @@ import (
 type eventServer struct {
 	lock     sync.Mutex
 	open     []*watch.RaceFreeFakeWatcher
-	requests []metav1.ListOptions
+	requests []metav1.ListOptions // of watches
 	opened   []time.Time
 	refusals int // number of watches to refuse
+	lists    []metav1.ListOptions
+	unlisted error // the answer to lists
 }
 
 type eventClient struct {
@@ -64,6 +67,13 @@ func (s inNamespace) Watch(ctx context.Context, opts metav1.ListOptions) (watch.
 	return w, nil
 }
 
+func (s inNamespace) List(_ context.Context, opts metav1.ListOptions) (*corev1.EventList, error) {
+	s.lock.Lock()
+	defer s.lock.Unlock()
+	s.lists = append(s.lists, opts)
+	return &corev1.EventList{ListMeta: metav1.ListMeta{ResourceVersion: fmt.Sprint(100 * len(s.lists))}}, s.unlisted
+}
+
 // eventsFixture is a MoverEvents in a synctest bubble.
 type eventsFixture struct {
 	*MoverEvents
@@ -88,6 +98,20 @@ func newEventsFixture(t *testing.T) *eventsFixture {
 func (s *eventsFixture) watch(uid types.UID) {
 	s.Watch(uid, func() { s.enqueued++ })
 	synctest.Wait()
+}
+
+// watchNext opens the watch of a mover that is about to start.
+func (s *eventsFixture) watchNext(uid types.UID) {
+	s.WatchNext(s.ctx, uid, func() { s.enqueued++ })
+	synctest.Wait()
+}
+
+// versions returns the resourceVersions of the requested watches.
+func (s *eventsFixture) versions() (all []string) {
+	for _, request := range s.requests {
+		all = append(all, request.ResourceVersion)
+	}
+	return all
 }
 
 // send sends an Event through the watch with number n.

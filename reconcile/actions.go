@@ -41,6 +41,9 @@ func (t *TransferReconciler[T]) write(ctx context.Context, s *request[T], step t
 	if starts && !t.NodeSlots.TryAcquire(s.state.Node, uid, s.state.CreatedAt, func() { t.Enqueue(s.key) }) {
 		return nil // another worker took the slot; the queue enqueues this one
 	}
+	if starts {
+		t.Movers.WatchNext(ctx, uid, func() { t.Enqueue(s.key) }) // reserve closes it if the write fails
+	}
 	changed := t.Kind.Copy(s.object)
 	t.Kind.Set(changed, step.State)
 	if step.State.Phase == transfer.Failed && s.state.Phase != transfer.Failed {

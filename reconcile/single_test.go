@@ -127,8 +127,9 @@ func (s singlePod[T]) Pod(types.UID) (pod *corev1.Pod, known bool) {
 // singleMover returns the Events of a single resource's mover.
 type singleMover[T transfer.Object] struct{ of *single[T] }
 
-func (singleMover[T]) Watch(types.UID, func()) {}
-func (singleMover[T]) Forget(types.UID)        {}
+func (singleMover[T]) Watch(types.UID, func())                      {}
+func (singleMover[T]) Forget(types.UID)                             {}
+func (singleMover[T]) WatchNext(context.Context, types.UID, func()) {}
 
 func (s singleMover[T]) Last(_ types.UID, reason string, _ *corev1.Pod) (message string, at time.Time, ok bool) {
 	last, ok := s.of.reports[reason]

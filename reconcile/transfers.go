@@ -94,9 +94,11 @@ type TargetPods interface {
 	Pod(uid types.UID) (pod *corev1.Pod, known bool)
 }
 
-// Movers reads the Events of mover pods. Watch starts to watch those of one resource; Forget stops.
+// Movers reads the Events of mover pods. Watch starts to watch those of one resource, WatchNext only those of a mover
+// that is about to start, which is cheaper; Forget stops.
 type Movers interface {
 	Watch(uid types.UID, enqueue func())
+	WatchNext(ctx context.Context, uid types.UID, enqueue func())
 	Forget(uid types.UID)
 	Last(uid types.UID, reason string, mover *corev1.Pod) (message string, at time.Time, ok bool)
 }

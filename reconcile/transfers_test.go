@@ -226,8 +226,9 @@ func (s *fixture) run(t *testing.T) {
 // noReports is a mover that reports nothing.
 type noReports struct{}
 
-func (noReports) Watch(types.UID, func()) {}
-func (noReports) Forget(types.UID)        {}
+func (noReports) Watch(types.UID, func())                      {}
+func (noReports) Forget(types.UID)                             {}
+func (noReports) WatchNext(context.Context, types.UID, func()) {}
 func (noReports) Last(types.UID, string, *corev1.Pod) (message string, at time.Time, ok bool) {
 	return message, at, ok
 }

@@ -47,7 +47,6 @@ func requireCompletedInMetrics(s *env, r *agentRun) {
 	require.Equal(s, 1, r.finished("Completed", "completed"))
 	require.Equal(s, 1000, r.metric("lateen_bytes_moved_total"))
 	require.Zero(s, r.metric("lateen_slots_in_use"))
-	require.Equal(s, 1, r.metric("lateen_transfers", "phase", "Completed"))
 	require.Zero(s, r.metric("lateen_mover_restarts_total", "reason", "vanished"))
 	for _, phase := range []string{"New", "Accepted", "Prepared", "InProgress"} {
 		require.Equal(s, 1, r.metric("lateen_transfer_phase_duration_seconds", "phase", phase), phase)
@@ -68,6 +67,27 @@ func TestABackupTakesSevenWritesAndFourReadsAtMost(t *testing.T) {
 	require.Len(t, writes, 7)
 	// What is read once more depends on which cache is faster.
 	require.LessOrEqual(t, len(reads), 4, "%v", reads)
+}
+
+// TestEventsAreWatchedFromAKnownVersion: a watch without a resourceVersion makes the API server read all Events of the
+// namespace from etcd, for each transfer.
+func TestEventsAreWatchedFromAKnownVersion(t *testing.T) {
+	s := newEnv(t, 50*time.Millisecond)
+	s.start()
+	const transfers = 3
+	for range transfers {
+		s.ends(s.transfer(), testenv.Completed)
+	}
+	asked := s.requests(cluster.Query{Verbs: []string{"list", "watch"}, Resources: []string{"events"}})
+	watches := asked.Where(func(r cluster.Record) bool { return r.Verb == "watch" })
+	require.Len(t, watches, transfers)
+	for _, watch := range watches {
+		require.Regexp(t, `resourceVersion=\d`, watch.RequestURI)
+	}
+	for _, list := range asked.Where(func(r cluster.Record) bool { return r.Verb == "list" }) {
+		require.Contains(t, list.RequestURI, "limit=1")
+	}
+	require.Less(t, len(asked)-len(watches), transfers, "a version is good for ten seconds")
 }
 
 func TestNothingIsAskedWhileAMoverWorks(t *testing.T) {

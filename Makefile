@@ -114,6 +114,9 @@ $(PROGRAMS) $(CLUSTER_PROGRAMS) $(RELEASE_PROGRAMS): bin/%: $$(wildcard $$(addpr
 	@cd test/$(firstword $($*)) && $(or $(besides-$*),:)
 	@touch $@
 
+# The driver is a package of the tests: where sidecars and nodes are simulated, it is the same one.
+bin/csi-driver: $(wildcard test/csi/driver/*.go)
+
 # Debian's package, unpacked and not installed: nothing of it may start as a service.
 MONITORING := bin/prometheus bin/promtool
 $(MONITORING) &:

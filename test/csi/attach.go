@@ -31,7 +31,7 @@ func (d *Driver) syncAttachment(ctx context.Context, name string) error {
 	case attachment.DeletionTimestamp != nil && !held:
 		return nil
 	case attachment.DeletionTimestamp != nil:
-		if err := d.ask(ctx, Detach, attachment.Name, volume); err != nil {
+		if err := d.callAttacher(ctx, Detach, attachment.Name, volume); err != nil {
 			return err
 		}
 		return d.patchAttachment(ctx, attachment, map[string]any{"metadata": map[string]any{"finalizers": nil}})
@@ -40,7 +40,7 @@ func (d *Driver) syncAttachment(ctx context.Context, name string) error {
 	case !held:
 		return d.patchAttachment(ctx, attachment, map[string]any{"metadata": map[string]any{"finalizers": []string{d.attachFinalizer()}}})
 	}
-	if err := d.ask(ctx, Attach, attachment.Name, volume); err != nil {
+	if err := d.callAttacher(ctx, Attach, attachment.Name, volume); err != nil {
 		reported := map[string]any{"attachError": map[string]any{"time": metav1.Now(), "message": err.Error()}}
 		if patched := d.patchAttachment(ctx, attachment, map[string]any{"status": reported}, "status"); patched != nil {
 			return patched

@@ -1,4 +1,5 @@
-// Package csi plays a CSI driver and its sidecars against a real control plane. Volumes are directories, and
+// Package csi plays the sidecars of a CSI driver against a real control plane: provisioner, snapshotter and attacher.
+// They call the same driver as the real sidecars of the cluster with a real kubelet. Volumes are directories, and
 // snapshots are copies of directories. It never mounts anything and does not depend on Lateen.
 package csi
 
@@ -19,6 +20,8 @@ import (
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/record"
 	"k8s.io/client-go/util/workqueue"
+
+	"github.com/lateen-project/lateen/test/csi/driver"
 )
 
 // DefaultDriver is the default name of a driver.
@@ -54,39 +57,34 @@ type Options struct {
 	// ClonesHold plays a driver with copy-on-write clones: it does not delete a snapshot while a volume created from
 	// it exists.
 	ClonesHold bool
-	// Fault, if set, is called before each call of the driver. Its result becomes the driver's error. It may block
-	// until ctx is done. Many goroutines call it.
-	Fault func(ctx context.Context, call Call) error
+	// Fault, if set, decides about each call of the driver.
+	Fault driver.Fault
 }
 
-// Verb is an operation of a CSI driver.
-type Verb string
-
-// The verbs, by their names in CSI. GetSnapshot looks up a snapshot of another creator.
-const (
-	CreateVolume   Verb = "CreateVolume"
-	DeleteVolume   Verb = "DeleteVolume"
-	CreateSnapshot Verb = "CreateSnapshot"
-	DeleteSnapshot Verb = "DeleteSnapshot"
-	GetSnapshot    Verb = "GetSnapshot"
-	Attach         Verb = "ControllerPublishVolume"
-	Detach         Verb = "ControllerUnpublishVolume"
+// Verb is an operation of a CSI driver, and Call one call of it.
+type (
+	Verb = driver.Verb
+	Call = driver.Call
 )
 
-// Call is one call of the driver.
-type Call struct {
-	Verb Verb
-	// Handle is the driver's handle of the volume or snapshot, or the name of a VolumeAttachment.
-	Handle string
-	// Object is the object of the call: NAMESPACE/NAME of a claim, or the name of a PersistentVolume or
-	// VolumeSnapshotContent.
-	Object string
-}
+// The calls that the sidecars make.
+const (
+	CreateVolume   = driver.CreateVolume
+	DeleteVolume   = driver.DeleteVolume
+	CreateSnapshot = driver.CreateSnapshot
+	DeleteSnapshot = driver.DeleteSnapshot
+	GetSnapshot    = driver.GetSnapshot
+	Attach         = driver.Attach
+	Detach         = driver.Detach
+)
+
+// ErrLost is a fault of CreateSnapshot: it succeeds, and the driver forgets the snapshot.
+var ErrLost = driver.ErrLost
 
 // Driver is a running driver with its provisioner and its snapshotter. Many goroutines may call its methods.
 type Driver struct {
 	options   Options
-	store     *store
+	driver    *driver.Driver
 	kube      kubernetes.Interface
 	snapshots snapshotclient.Interface
 	caches    *caches
@@ -94,6 +92,9 @@ type Driver struct {
 	recorder  record.EventRecorder
 	settled   sync.Map // UIDs of contents whose handle is deleted, maybe not yet in the cache
 	stop      func()
+
+	mu        sync.Mutex
+	deletions map[string]int // by handle
 }
 
 // key identifies an object in the queue.
@@ -113,10 +114,14 @@ func Start(ctx context.Context, config *rest.Config, options Options) (*Driver, 
 	if options.Driver == "" {
 		options.Driver = DefaultDriver
 	}
-	d := &Driver{options: options}
+	d := &Driver{options: options, deletions: map[string]int{}}
 	var err error
-	if d.store, err = newStore(options.Dir, options.DataLess); err != nil {
-		return nil, fmt.Errorf("prepare directory of driver %s: %w", options.Driver, err)
+	d.driver, err = driver.New(driver.Options{
+		Name: options.Driver, Dir: options.Dir, ReadyDelay: options.ReadyDelay, Pinned: options.Topology != "",
+		DataLess: options.DataLess, ClonesHold: options.ClonesHold, Fault: options.Fault,
+	})
+	if err != nil {
+		return nil, err
 	}
 	if d.kube, err = kubernetes.NewForConfig(config); err != nil {
 		return nil, fmt.Errorf("make client: %w", err)
@@ -220,10 +225,38 @@ func (d *Driver) sync(ctx context.Context, item key) (time.Duration, error) {
 	}
 }
 
-// ask calls the test's fault, if any.
-func (d *Driver) ask(ctx context.Context, verb Verb, handle, object string) error {
-	if d.options.Fault == nil {
-		return nil
-	}
-	return d.options.Fault(ctx, Call{Verb: verb, Handle: handle, Object: object})
+// unserved is the answer of a call that the driver does not serve: its volumes need no attachment.
+func unserved() (any, error) { return nil, nil } //nolint:nilnil // only the fault counts
+
+// callAttacher calls the driver for a VolumeAttachment.
+func (d *Driver) callAttacher(ctx context.Context, verb Verb, attachment, volume string) error {
+	_, err := driver.Serve(ctx, d.driver, Call{Verb: verb, Handle: attachment, Object: volume}, unserved)
+	return err
 }
+
+// Volumes returns the handles of all volumes, sorted.
+func (d *Driver) Volumes() []string { return must(d.driver.Volumes()) }
+
+// Handles returns the handles of all snapshots, sorted.
+func (d *Driver) Handles() []string { return must(d.driver.Snapshots()) }
+
+// must returns what is in the driver's directory. Only a broken test environment makes it unreadable.
+func must(handles []string, err error) []string {
+	if err != nil {
+		panic(err)
+	}
+	return handles
+}
+
+// Deletions returns how many VolumeSnapshotContents have deleted the snapshot. Only the first deletion has an effect.
+func (d *Driver) Deletions(handle string) int {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.deletions[handle]
+}
+
+// VolumeDir returns the directory of a volume.
+func (d *Driver) VolumeDir(handle string) string { return d.driver.VolumeDir(handle) }
+
+// SnapshotDir returns the directory of a snapshot, which callers must not write to.
+func (d *Driver) SnapshotDir(handle string) string { return d.driver.SnapshotDir(handle) }

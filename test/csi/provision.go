@@ -4,7 +4,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
+	"slices"
 
+	"github.com/container-storage-interface/spec/lib/go/csi"
 	snapshotv1 "github.com/kubernetes-csi/external-snapshotter/client/v8/apis/volumesnapshot/v1"
 	corev1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
@@ -12,6 +15,8 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/ptr"
+
+	"github.com/lateen-project/lateen/test/csi/driver"
 )
 
 // Annotations of claims (Kubernetes' pkg/controller/volume/persistentvolume/util).
@@ -76,27 +81,53 @@ func (d *Driver) provision(ctx context.Context, claim *corev1.PersistentVolumeCl
 	if err != nil {
 		return err
 	}
-	affinity, err := d.topology(ctx, claim, class)
+	d.recorder.Eventf(claim, corev1.EventTypeNormal, "Provisioning",
+		"External provisioner is provisioning volume for claim %q", claim.Namespace+"/"+claim.Name)
+	topology, err := d.topology(ctx, claim, class)
 	if err != nil {
 		return err
 	}
-	handle := "vol-" + string(claim.UID)
-	if err := d.ask(ctx, CreateVolume, handle, claim.Namespace+"/"+claim.Name); err != nil {
+	created, err := d.createVolume(ctx, claim, class, from, topology)
+	if err != nil {
 		return err
 	}
-	if err := d.store.createVolume(ctx, handle, requestedBytes(claim), from); err != nil {
-		return err
-	}
+	handle := created.VolumeId
 	volume := d.persistentVolume(handle, claim, class)
-	volume.Spec.NodeAffinity = affinity
+	volume.Spec.NodeAffinity = affinity(created.AccessibleTopology)
 	_, err = d.kube.CoreV1().PersistentVolumes().Create(ctx, volume, metav1.CreateOptions{})
 	if err != nil && !apierrors.IsAlreadyExists(err) { // roll back: no other component would remove the directory
-		return errors.Join(fmt.Errorf("create PersistentVolume: %w", err), d.store.deleteVolume(handle))
+		return errors.Join(fmt.Errorf("create PersistentVolume: %w", err), d.deleteVolume(ctx, handle, volume.Name))
 	}
 	if err == nil {
 		d.recorder.Eventf(claim, corev1.EventTypeNormal, "ProvisioningSucceeded", "Successfully provisioned volume %s", volume.Name)
 	}
 	return nil
+}
+
+// createVolume calls the driver as external-provisioner does. A simulated node has no devices, so a block volume is a
+// directory too.
+func (d *Driver) createVolume(
+	ctx context.Context, claim *corev1.PersistentVolumeClaim, class *storagev1.StorageClass, snapshot string, topology *csi.Topology,
+) (*csi.Volume, error) {
+	request := &csi.CreateVolumeRequest{
+		Name: "pvc-" + string(claim.UID), Parameters: class.Parameters,
+		CapacityRange: &csi.CapacityRange{RequiredBytes: requestedBytes(claim)},
+		VolumeCapabilities: []*csi.VolumeCapability{{
+			AccessType: &csi.VolumeCapability_Mount{Mount: &csi.VolumeCapability_MountVolume{FsType: class.Parameters[fstypeParameter]}},
+			AccessMode: &csi.VolumeCapability_AccessMode{Mode: csi.VolumeCapability_AccessMode_SINGLE_NODE_WRITER},
+		}},
+	}
+	if topology != nil {
+		request.AccessibilityRequirements = &csi.TopologyRequirement{Preferred: []*csi.Topology{topology}}
+	}
+	if snapshot != "" {
+		request.VolumeContentSource = &csi.VolumeContentSource{Type: &csi.VolumeContentSource_Snapshot{
+			Snapshot: &csi.VolumeContentSource_SnapshotSource{SnapshotId: snapshot},
+		}}
+	}
+	call := Call{Verb: CreateVolume, Handle: request.Name, Object: claim.Namespace + "/" + claim.Name}
+	answer, err := driver.Serve(ctx, d.driver, call, func() (*csi.CreateVolumeResponse, error) { return d.driver.CreateVolume(ctx, request) })
+	return answer.GetVolume(), err
 }
 
 // origin returns the handle of the claim's source snapshot; "" for an empty volume. It rejects what
@@ -171,7 +202,7 @@ func (d *Driver) persistentVolume(
 			},
 			PersistentVolumeSource: corev1.PersistentVolumeSource{CSI: &corev1.CSIPersistentVolumeSource{
 				Driver: d.options.Driver, VolumeHandle: handle, FSType: class.Parameters[fstypeParameter],
-				VolumeAttributes: map[string]string{DirAttribute: d.store.volumeDir(handle)},
+				VolumeAttributes: map[string]string{DirAttribute: d.VolumeDir(handle)},
 			}},
 		},
 	}
@@ -181,12 +212,12 @@ func (d *Driver) persistentVolume(
 	return volume
 }
 
-// topology returns the node affinity of the volume; nil if every node can reach it.
+// topology returns the preferred topology of the volume; nil if the driver has none.
 func (d *Driver) topology(
 	ctx context.Context, claim *corev1.PersistentVolumeClaim, class *storagev1.StorageClass,
-) (*corev1.VolumeNodeAffinity, error) {
+) (*csi.Topology, error) {
 	if d.options.Topology == "" {
-		return nil, nil //nolint:nilnil // A nil affinity is a valid result.
+		return nil, nil //nolint:nilnil // No topology is a valid result.
 	}
 	value := allowed(class, d.options.Topology)
 	if selected := claim.Annotations[selectedNodeAnnotation]; selected != "" {
@@ -199,9 +230,25 @@ func (d *Driver) topology(
 	if value == "" {
 		return nil, fmt.Errorf("no topology key %s found", d.options.Topology)
 	}
-	here := corev1.NodeSelectorRequirement{Key: d.options.Topology, Operator: corev1.NodeSelectorOpIn, Values: []string{value}}
-	terms := []corev1.NodeSelectorTerm{{MatchExpressions: []corev1.NodeSelectorRequirement{here}}}
-	return &corev1.VolumeNodeAffinity{Required: &corev1.NodeSelector{NodeSelectorTerms: terms}}, nil
+	return &csi.Topology{Segments: map[string]string{d.options.Topology: value}}, nil
+}
+
+// affinity returns the node affinity of a volume; nil if every node can reach it.
+func affinity(accessible []*csi.Topology) *corev1.VolumeNodeAffinity {
+	var terms []corev1.NodeSelectorTerm
+	for _, each := range accessible {
+		var term corev1.NodeSelectorTerm
+		for _, label := range slices.Sorted(maps.Keys(each.Segments)) {
+			term.MatchExpressions = append(term.MatchExpressions, corev1.NodeSelectorRequirement{
+				Key: label, Operator: corev1.NodeSelectorOpIn, Values: []string{each.Segments[label]},
+			})
+		}
+		terms = append(terms, term)
+	}
+	if terms == nil {
+		return nil
+	}
+	return &corev1.VolumeNodeAffinity{Required: &corev1.NodeSelector{NodeSelectorTerms: terms}}
 }
 
 // allowed returns the first value that a class allows for a topology label.

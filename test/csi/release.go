@@ -6,9 +6,12 @@ import (
 	"fmt"
 	"slices"
 
+	"github.com/container-storage-interface/spec/lib/go/csi"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/lateen-project/lateen/test/csi/driver"
 )
 
 const (
@@ -83,10 +86,7 @@ func (d *Driver) reclaim(ctx context.Context, volume *corev1.PersistentVolume) e
 	if node, err := d.attachedTo(ctx, volume); err != nil || node != "" {
 		return cmp.Or(err, fmt.Errorf("persistentvolume %s is still attached to node %s", volume.Name, node))
 	}
-	if err := d.ask(ctx, DeleteVolume, handle, volume.Name); err != nil {
-		return err
-	}
-	if err := d.store.deleteVolume(handle); err != nil {
+	if err := d.deleteVolume(ctx, handle, volume.Name); err != nil {
 		return err
 	}
 	volumes := d.kube.CoreV1().PersistentVolumes()
@@ -104,6 +104,13 @@ func (d *Driver) reclaim(ctx context.Context, volume *corev1.PersistentVolume) e
 	}
 	live.Finalizers = without(live.Finalizers)
 	return d.update(ctx, live)
+}
+
+func (d *Driver) deleteVolume(ctx context.Context, handle, object string) error {
+	_, err := driver.Serve(ctx, d.driver, Call{Verb: DeleteVolume, Handle: handle, Object: object}, func() (*csi.DeleteVolumeResponse, error) {
+		return d.driver.DeleteVolume(ctx, &csi.DeleteVolumeRequest{VolumeId: handle})
+	})
+	return err
 }
 
 func (d *Driver) update(ctx context.Context, volume *corev1.PersistentVolume) error {

@@ -8,6 +8,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/container-storage-interface/spec/lib/go/csi"
 	snapshotv1 "github.com/kubernetes-csi/external-snapshotter/client/v8/apis/volumesnapshot/v1"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -15,6 +16,8 @@ import (
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/ptr"
+
+	"github.com/lateen-project/lateen/test/csi/driver"
 )
 
 // Names that the real sidecar shares with the snapshot-controller (external-snapshotter's pkg/utils).
@@ -42,11 +45,11 @@ func (d *Driver) syncContent(ctx context.Context, name string) (time.Duration, e
 	case content.Status != nil && ptr.Deref(content.Status.ReadyToUse, false):
 		return 0, d.created(ctx, content)
 	}
-	found, handle, err := d.find(ctx, content)
+	found, err := d.find(ctx, content)
 	if err != nil {
 		return 0, d.complain(ctx, content, err)
 	}
-	return d.report(ctx, content, handle, found)
+	return d.report(ctx, content, found)
 }
 
 // disposable reports whether the content must be deleted, and by its policy the snapshot. The content is being
@@ -84,15 +87,16 @@ func (d *Driver) dispose(ctx context.Context, content *snapshotv1.VolumeSnapshot
 
 // deleteSnapshot deletes the snapshot and removes its handle from the status, only once per content.
 func (d *Driver) deleteSnapshot(ctx context.Context, handle string, content *snapshotv1.VolumeSnapshotContent) error {
-	if err := d.ask(ctx, DeleteSnapshot, handle, content.Name); err != nil {
+	call := Call{Verb: DeleteSnapshot, Handle: handle, Object: content.Name}
+	_, err := driver.Serve(ctx, d.driver, call, func() (*csi.DeleteSnapshotResponse, error) {
+		return d.driver.DeleteSnapshot(ctx, &csi.DeleteSnapshotRequest{SnapshotId: handle})
+	})
+	if err != nil {
 		return err
 	}
-	if clone := d.store.clone(handle); d.options.ClonesHold && clone != "" {
-		return fmt.Errorf("snapshot %s has a clone: volume %s", handle, clone)
-	}
-	if err := d.store.deleteSnapshot(handle); err != nil {
-		return err
-	}
+	d.mu.Lock()
+	d.deletions[handle]++
+	d.mu.Unlock()
 	d.settled.Store(content.UID, nil)
 	return d.patch(ctx, content, map[string]any{"status": map[string]any{
 		"snapshotHandle": nil, "readyToUse": nil, "creationTime": nil, "restoreSize": nil,
@@ -101,43 +105,48 @@ func (d *Driver) deleteSnapshot(ctx context.Context, handle string, content *sna
 
 // find returns the snapshot of the content. It creates the snapshot if the source is a volume, and looks it up
 // otherwise.
-func (d *Driver) find(ctx context.Context, content *snapshotv1.VolumeSnapshotContent) (cut, string, error) {
+func (d *Driver) find(ctx context.Context, content *snapshotv1.VolumeSnapshotContent) (*csi.Snapshot, error) {
 	source := content.Spec.Source
 	if class := content.Spec.VolumeSnapshotClassName; class != nil {
 		if _, err := d.caches.snapshotClasses.Get(*class); err != nil {
-			return cut{}, "", fmt.Errorf("get snapshot class: %w", err)
+			return nil, fmt.Errorf("get snapshot class: %w", err)
 		}
 	} else if source.SnapshotHandle == nil {
-		return cut{}, "", fmt.Errorf("content %s has no snapshot class", content.Name)
+		return nil, fmt.Errorf("content %s has no snapshot class", content.Name)
 	}
 	if source.SnapshotHandle == nil {
-		handle := "snap-" + string(content.Spec.VolumeSnapshotRef.UID)
-		found, err := d.create(ctx, content, handle, ptr.Deref(source.VolumeHandle, ""))
-		return found, handle, err
+		return d.create(ctx, content, ptr.Deref(source.VolumeHandle, ""))
 	}
 	handle := *source.SnapshotHandle
-	if err := d.ask(ctx, GetSnapshot, handle, content.Name); err != nil {
-		return cut{}, "", err
+	call := Call{Verb: GetSnapshot, Handle: handle, Object: content.Name}
+	listed, err := driver.Serve(ctx, d.driver, call, func() (*csi.ListSnapshotsResponse, error) {
+		return d.driver.ListSnapshots(ctx, &csi.ListSnapshotsRequest{SnapshotId: handle})
+	})
+	switch {
+	case err != nil:
+		return nil, err
+	case len(listed.Entries) == 0:
+		return nil, fmt.Errorf("snapshot %s does not exist", handle)
+	default:
+		return listed.Entries[0].Snapshot, nil
 	}
-	found, ok := d.store.snapshot(handle)
-	if !ok {
-		return cut{}, "", fmt.Errorf("snapshot %s does not exist", handle)
-	}
-	return found, handle, nil
 }
 
 // create creates the snapshot. The content carries a mark in the meantime, which blocks its deletion.
-func (d *Driver) create(ctx context.Context, content *snapshotv1.VolumeSnapshotContent, handle, volume string) (cut, error) {
+func (d *Driver) create(ctx context.Context, content *snapshotv1.VolumeSnapshotContent, volume string) (*csi.Snapshot, error) {
 	if _, marked := content.Annotations[beingCreatedAnnotation]; !marked && content.Status == nil {
 		err := d.patch(ctx, content, annotation(beingCreatedAnnotation, "yes"))
 		if err != nil {
-			return cut{}, err
+			return nil, err
 		}
 	}
-	if err := d.ask(ctx, CreateSnapshot, handle, content.Name); err != nil {
-		return cut{}, fmt.Errorf("take snapshot of volume %s: %w", volume, err)
+	request := &csi.CreateSnapshotRequest{Name: "snapshot-" + string(content.Spec.VolumeSnapshotRef.UID), SourceVolumeId: volume}
+	call := Call{Verb: CreateSnapshot, Handle: request.Name, Object: content.Name}
+	answer, err := driver.Serve(ctx, d.driver, call, func() (*csi.CreateSnapshotResponse, error) { return d.driver.CreateSnapshot(ctx, request) })
+	if err != nil {
+		return nil, fmt.Errorf("take snapshot of volume %s: %w", volume, err)
 	}
-	return d.store.createSnapshot(ctx, handle, volume)
+	return answer.Snapshot, nil
 }
 
 // created removes the mark of create. If the cache does not have the mark yet, its event triggers another reconcile.
@@ -149,25 +158,28 @@ func (d *Driver) created(ctx context.Context, content *snapshotv1.VolumeSnapshot
 }
 
 // report writes the snapshot into the status and returns the time until it is ready.
-func (d *Driver) report(
-	ctx context.Context, content *snapshotv1.VolumeSnapshotContent, handle string, found cut,
-) (time.Duration, error) {
-	wait := time.Until(found.at.Add(d.options.ReadyDelay))
-	ready := wait <= 0
-	if content.Status == nil || content.Status.SnapshotHandle == nil || ready || content.Status.Error != nil {
+func (d *Driver) report(ctx context.Context, content *snapshotv1.VolumeSnapshotContent, found *csi.Snapshot) (time.Duration, error) {
+	created := found.CreationTime.AsTime()
+	if content.Status == nil || content.Status.SnapshotHandle == nil || found.ReadyToUse || content.Status.Error != nil {
 		status := map[string]any{
-			"snapshotHandle": handle, "readyToUse": ready, "creationTime": found.at.UnixNano(), "restoreSize": found.size, "error": nil,
+			"snapshotHandle": found.SnapshotId, "readyToUse": found.ReadyToUse, "creationTime": created.UnixNano(),
+			"restoreSize": found.SizeBytes, "error": nil,
 		}
 		if err := d.patch(ctx, content, map[string]any{"status": status}, "status"); err != nil {
 			return 0, err
 		}
 	}
-	return max(wait, 0), d.created(ctx, content)
+	if found.ReadyToUse {
+		return 0, d.created(ctx, content)
+	}
+	return max(time.Until(created.Add(d.options.ReadyDelay)), time.Millisecond), d.created(ctx, content)
 }
 
 // SetReady ends the ReadyDelay of a snapshot.
 func (d *Driver) SetReady(handle string) error {
-	d.store.age(handle, d.options.ReadyDelay)
+	if err := d.driver.SetReady(handle); err != nil {
+		return fmt.Errorf("end delay of snapshot %s: %w", handle, err)
+	}
 	contents, err := d.caches.contents.List(labels.Everything())
 	if err != nil {
 		return fmt.Errorf("list contents: %w", err)

@@ -129,7 +129,7 @@ func TestSnapshotThatFailsIsToldAndTriedAgain(t *testing.T) {
 		return snapshot.Status != nil && snapshot.Status.Error != nil
 	})
 	require.NoError(t, err)
-	require.Contains(t, *failed.Status.Error.Message, "no room for snap-"+string(created.UID))
+	require.Contains(t, *failed.Status.Error.Message, "no room for snapshot-"+string(created.UID))
 	close(broken)
 	_, err = s.WaitSnapshot(ctx, s.Apps, created.Name, testenv.ReadyToUse)
 	require.NoError(t, err)

@@ -1,5 +1,4 @@
-// Command csi-driver is a CSI driver for tests: identity, controller and node in one process, which registers itself with
-// the kubelet. Volumes and snapshots are directories below --data, and block volumes loop devices of files there.
+// Command csi-driver is the CSI driver of package driver in one process, which registers itself with the kubelet.
 package main
 
 import (
@@ -13,13 +12,11 @@ import (
 	"path/filepath"
 	"syscall"
 
-	"github.com/container-storage-interface/spec/lib/go/csi"
 	"google.golang.org/grpc"
 	registration "k8s.io/kubelet/pkg/apis/pluginregistration/v1"
-)
 
-// driverName is what StorageClasses and VolumeSnapshotClasses name.
-const driverName = "csi.lateen.test"
+	"github.com/lateen-project/lateen/test/csi/driver"
+)
 
 // faultsFile is the file of faults, in the directory of the data.
 const faultsFile = "faults.json"
@@ -45,19 +42,17 @@ func main() {
 func run(data, socket, endpoint, plugins, node string) error {
 	stop, release := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer release()
-	store, err := newStore(data)
+	storage, err := driver.New(driver.Options{Dir: data, Node: node, Fault: driver.FaultsIn(filepath.Join(data, faultsFile))})
 	if err != nil {
 		return err
 	}
-	driver := grpc.NewServer(grpc.UnaryInterceptor(faults{file: filepath.Join(data, faultsFile), store: store}.intercept))
-	csi.RegisterIdentityServer(driver, identity{})
-	csi.RegisterControllerServer(driver, controller{store: store})
-	csi.RegisterNodeServer(driver, nodeServer{store: store, name: node})
-	servers := map[string]*grpc.Server{socket: driver}
+	server := grpc.NewServer(grpc.UnaryInterceptor(storage.Intercept))
+	storage.Register(server)
+	servers := map[string]*grpc.Server{socket: server}
 	if plugins != "" {
 		registrar := grpc.NewServer()
 		registration.RegisterRegistrationServer(registrar, announcement{endpoint: endpoint})
-		servers[filepath.Join(plugins, driverName+"-reg.sock")] = registrar
+		servers[filepath.Join(plugins, driver.DefaultName+"-reg.sock")] = registrar
 	}
 	return serve(stop, servers)
 }
@@ -92,7 +87,7 @@ type announcement struct {
 
 func (a announcement) GetInfo(context.Context, *registration.InfoRequest) (*registration.PluginInfo, error) {
 	return &registration.PluginInfo{
-		Type: registration.CSIPlugin, Name: driverName, Endpoint: a.endpoint, SupportedVersions: []string{"1.0.0"},
+		Type: registration.CSIPlugin, Name: driver.DefaultName, Endpoint: a.endpoint, SupportedVersions: []string{"1.0.0"},
 	}, nil
 }
 

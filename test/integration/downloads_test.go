@@ -1,7 +1,6 @@
 package integration
 
 import (
-	"strings"
 	"testing"
 	"time"
 
@@ -68,7 +67,7 @@ func TestARestoredVolumeIsDelivered(t *testing.T) {
 	require.Equal(t, 1, r.metric("lateen_transfers_finished_total", "kind", "datadownload", "phase", "Completed", "reason", "completed"))
 	require.Len(t, v.Driver.Volumes(), 1)
 	require.NoError(t, v.Kube.CoreV1().PersistentVolumeClaims(v.Apps).Delete(v.soon(), "restored", metav1.DeleteOptions{}))
-	volume := "pvc-" + strings.TrimPrefix(v.Driver.Volumes()[0], "vol-")
+	volume := v.Driver.Volumes()[0] // the name of the PersistentVolume too
 	require.NoError(t, v.WaitVolumeGone(v.soon(), volume), "it goes with its claim")
 	require.Empty(t, v.Driver.Volumes())
 }
@@ -169,8 +168,7 @@ func TestAVolumeThatCannotBeDeliveredIsKeptAndNamed(t *testing.T) {
 	require.NoError(t, v.Kube.CoreV1().PersistentVolumeClaims(v.Apps).Delete(v.soon(), "restored", metav1.DeleteOptions{}))
 	finish()
 	ended := v.settles(testenv.DataDownload, name, testenv.Failed)
-	handle := v.Driver.Volumes()[0]
-	volume := "pvc-" + strings.TrimPrefix(handle, "vol-")
+	volume := v.Driver.Volumes()[0] // the name of the PersistentVolume too
 	require.Contains(t, ended.Status.Message, "restored does not exist")
 	require.Contains(t, ended.Status.Message, "kept as PersistentVolume "+volume)
 	v.says("Failed", volume)
@@ -182,7 +180,7 @@ func TestAVolumeThatCannotBeDeliveredIsKeptAndNamed(t *testing.T) {
 	require.Equal(t, name, kept.Labels[api.LabelKept])
 	require.Empty(t, kept.OwnerReferences)
 	require.NotContains(t, kept.Labels, api.LabelMover)
-	require.Equal(t, []string{handle}, v.Driver.Volumes())
+	require.Equal(t, []string{volume}, v.Driver.Volumes())
 }
 
 func TestADownloadTakesFourteenWritesAndElevenReadsAtMost(t *testing.T) {

@@ -1,4 +1,4 @@
-package main
+package driver
 
 import (
 	"context"
@@ -13,50 +13,47 @@ import (
 	"google.golang.org/grpc/status"
 )
 
-type nodeServer struct {
-	csi.UnimplementedNodeServer
-	store *store
-	name  string
-}
-
-func (n nodeServer) NodeGetInfo(context.Context, *csi.NodeGetInfoRequest) (*csi.NodeGetInfoResponse, error) {
+// NodeGetInfo implements csi.NodeServer.
+func (d *Driver) NodeGetInfo(context.Context, *csi.NodeGetInfoRequest) (*csi.NodeGetInfoResponse, error) {
 	return &csi.NodeGetInfoResponse{
-		NodeId: n.name, AccessibleTopology: &csi.Topology{Segments: map[string]string{topologyKey: n.name}},
+		NodeId: d.options.Node, AccessibleTopology: &csi.Topology{Segments: map[string]string{TopologyKey(d.options.Name): d.options.Node}},
 	}, nil
 }
 
-func (n nodeServer) NodeGetCapabilities(
+// NodeGetCapabilities implements csi.NodeServer.
+func (d *Driver) NodeGetCapabilities(
 	context.Context, *csi.NodeGetCapabilitiesRequest,
 ) (*csi.NodeGetCapabilitiesResponse, error) {
 	return &csi.NodeGetCapabilitiesResponse{}, nil
 }
 
-func (n nodeServer) NodePublishVolume(
+// NodePublishVolume implements csi.NodeServer.
+func (d *Driver) NodePublishVolume(
 	_ context.Context, request *csi.NodePublishVolumeRequest,
 ) (*csi.NodePublishVolumeResponse, error) {
 	if request.VolumeId == "" || request.TargetPath == "" || request.VolumeCapability == nil {
 		return nil, status.Error(codes.InvalidArgument, "which volume, where, and for what?")
 	}
-	volume, err := n.store.get(volumes, request.VolumeId)
+	volume, err := d.store.get(volumes, request.VolumeId)
 	if err != nil {
-		return nil, failure(err)
+		return nil, statusOf(err)
 	}
 	if (request.VolumeCapability.GetBlock() != nil) != volume.Block {
 		return nil, status.Errorf(codes.InvalidArgument, "volume %s has the other volume mode", volume.ID)
 	}
-	n.store.lock.Lock()
-	defer n.store.lock.Unlock()
+	d.store.lock.Lock()
+	defer d.store.lock.Unlock()
 	if published, err := isMounted(request.TargetPath); err != nil || published {
-		return &csi.NodePublishVolumeResponse{}, failure(err)
+		return &csi.NodePublishVolumeResponse{}, statusOf(err)
 	}
-	source := n.store.data(volumes, volume.ID)
+	source := d.store.data(volumes, volume.ID)
 	if volume.Block {
-		return &csi.NodePublishVolumeResponse{}, failure(publishBlock(source, request.TargetPath))
+		return &csi.NodePublishVolumeResponse{}, statusOf(publishBlock(source, request.TargetPath))
 	}
 	if err := os.MkdirAll(request.TargetPath, 0o750); err != nil {
-		return nil, failure(err)
+		return nil, statusOf(err)
 	}
-	return &csi.NodePublishVolumeResponse{}, failure(bind(source, request.TargetPath, request.Readonly))
+	return &csi.NodePublishVolumeResponse{}, statusOf(bind(source, request.TargetPath, request.Readonly))
 }
 
 func publishBlock(source, target string) error {
@@ -90,34 +87,35 @@ func bind(source, target string, readonly bool) error {
 	return unix.Mount("", target, "", unix.MS_BIND|unix.MS_REMOUNT|unix.MS_RDONLY, "")
 }
 
-func (n nodeServer) NodeUnpublishVolume(
+// NodeUnpublishVolume implements csi.NodeServer.
+func (d *Driver) NodeUnpublishVolume(
 	_ context.Context, request *csi.NodeUnpublishVolumeRequest,
 ) (*csi.NodeUnpublishVolumeResponse, error) {
 	if request.VolumeId == "" || request.TargetPath == "" {
 		return nil, status.Error(codes.InvalidArgument, "which volume, and where?")
 	}
-	n.store.lock.Lock()
-	defer n.store.lock.Unlock()
+	d.store.lock.Lock()
+	defer d.store.lock.Unlock()
 	published, err := isMounted(request.TargetPath)
 	if err != nil {
-		return nil, failure(err)
+		return nil, statusOf(err)
 	}
 	if published {
 		device, err := deviceAt(request.TargetPath)
 		if err != nil {
-			return nil, failure(err)
+			return nil, statusOf(err)
 		}
 		if err := unix.Unmount(request.TargetPath, 0); err != nil {
-			return nil, failure(fmt.Errorf("unmount %s: %w", request.TargetPath, err))
+			return nil, statusOf(fmt.Errorf("unmount %s: %w", request.TargetPath, err))
 		}
 		if device != "" {
 			if err := detach(device); err != nil {
-				return nil, failure(fmt.Errorf("detach %s: %w", device, err))
+				return nil, statusOf(fmt.Errorf("detach %s: %w", device, err))
 			}
 		}
 	}
 	if err := os.Remove(request.TargetPath); err != nil && !errors.Is(err, os.ErrNotExist) {
-		return nil, failure(err)
+		return nil, statusOf(err)
 	}
 	return &csi.NodeUnpublishVolumeResponse{}, nil
 }

@@ -1,4 +1,4 @@
-package main
+package driver
 
 import (
 	"context"
@@ -6,15 +6,13 @@ import (
 	"github.com/container-storage-interface/spec/lib/go/csi"
 )
 
-type identity struct {
-	csi.UnimplementedIdentityServer
+// GetPluginInfo implements csi.IdentityServer.
+func (d *Driver) GetPluginInfo(context.Context, *csi.GetPluginInfoRequest) (*csi.GetPluginInfoResponse, error) {
+	return &csi.GetPluginInfoResponse{Name: d.options.Name, VendorVersion: "1"}, nil
 }
 
-func (identity) GetPluginInfo(context.Context, *csi.GetPluginInfoRequest) (*csi.GetPluginInfoResponse, error) {
-	return &csi.GetPluginInfoResponse{Name: driverName, VendorVersion: "1"}, nil
-}
-
-func (identity) GetPluginCapabilities(
+// GetPluginCapabilities implements csi.IdentityServer.
+func (d *Driver) GetPluginCapabilities(
 	context.Context, *csi.GetPluginCapabilitiesRequest,
 ) (*csi.GetPluginCapabilitiesResponse, error) {
 	answer := &csi.GetPluginCapabilitiesResponse{}
@@ -28,6 +26,7 @@ func (identity) GetPluginCapabilities(
 	return answer, nil
 }
 
-func (identity) Probe(context.Context, *csi.ProbeRequest) (*csi.ProbeResponse, error) {
+// Probe implements csi.IdentityServer.
+func (d *Driver) Probe(context.Context, *csi.ProbeRequest) (*csi.ProbeResponse, error) {
 	return &csi.ProbeResponse{}, nil
 }

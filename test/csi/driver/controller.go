@@ -1,0 +1,216 @@
+package driver
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/container-storage-interface/spec/lib/go/csi"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/types/known/timestamppb"
+)
+
+// defaultSize is the minimum size of a volume in bytes.
+const defaultSize = 1 << 20
+
+// TopologyKey is the node label with which driver name says from where a volume can be reached.
+func TopologyKey(name string) string { return name + "/node" }
+
+// pinned is the parameter of a StorageClass whose volumes can be reached from one node alone, as those of a local disk.
+const pinned = "pinned"
+
+// The calls that sidecars make of the controller. GetSnapshot looks up a snapshot of another creator. CSI has no call of
+// that name: csi-snapshotter makes ListSnapshots.
+const (
+	CreateVolume   Verb = "CreateVolume"
+	DeleteVolume   Verb = "DeleteVolume"
+	CreateSnapshot Verb = "CreateSnapshot"
+	DeleteSnapshot Verb = "DeleteSnapshot"
+	GetSnapshot    Verb = "GetSnapshot"
+	Attach         Verb = "ControllerPublishVolume"
+	Detach         Verb = "ControllerUnpublishVolume"
+)
+
+// ControllerGetCapabilities implements csi.ControllerServer.
+func (d *Driver) ControllerGetCapabilities(
+	context.Context, *csi.ControllerGetCapabilitiesRequest,
+) (*csi.ControllerGetCapabilitiesResponse, error) {
+	answer := &csi.ControllerGetCapabilitiesResponse{}
+	for _, each := range []csi.ControllerServiceCapability_RPC_Type{
+		csi.ControllerServiceCapability_RPC_CREATE_DELETE_VOLUME, csi.ControllerServiceCapability_RPC_CREATE_DELETE_SNAPSHOT,
+		csi.ControllerServiceCapability_RPC_LIST_SNAPSHOTS, csi.ControllerServiceCapability_RPC_CLONE_VOLUME,
+	} {
+		answer.Capabilities = append(answer.Capabilities, &csi.ControllerServiceCapability{
+			Type: &csi.ControllerServiceCapability_Rpc{Rpc: &csi.ControllerServiceCapability_RPC{Type: each}},
+		})
+	}
+	return answer, nil
+}
+
+// CreateVolume implements csi.ControllerServer.
+func (d *Driver) CreateVolume(ctx context.Context, request *csi.CreateVolumeRequest) (*csi.CreateVolumeResponse, error) {
+	if request.Name == "" || len(request.VolumeCapabilities) == 0 {
+		return nil, status.Error(codes.InvalidArgument, "a volume needs a name and capabilities")
+	}
+	d.store.lock.Lock()
+	defer d.store.lock.Unlock()
+	wanted := item{ID: request.Name, Size: max(request.CapacityRange.GetRequiredBytes(), defaultSize), Created: time.Now()}
+	for _, each := range request.VolumeCapabilities {
+		wanted.Block = wanted.Block || each.GetBlock() != nil
+	}
+	if limit := request.CapacityRange.GetLimitBytes(); limit > 0 && limit < wanted.Size {
+		return nil, status.Errorf(codes.OutOfRange, "a volume has at least %d bytes", wanted.Size)
+	}
+	volume, err := d.store.get(volumes, wanted.ID)
+	if errors.Is(err, errNotFound) {
+		volume, err = d.create(ctx, wanted, request.VolumeContentSource)
+	}
+	if err != nil {
+		return nil, statusOf(err)
+	}
+	if volume.Block != wanted.Block || volume.Size < request.CapacityRange.GetRequiredBytes() ||
+		request.CapacityRange.GetLimitBytes() > 0 && volume.Size > request.CapacityRange.GetLimitBytes() {
+		return nil, status.Errorf(codes.AlreadyExists, "volume %s exists with another size or mode", volume.ID)
+	}
+	return &csi.CreateVolumeResponse{Volume: &csi.Volume{
+		VolumeId: volume.ID, CapacityBytes: volume.Size, ContentSource: request.VolumeContentSource, AccessibleTopology: d.topology(request),
+	}}, nil
+}
+
+// topology returns from where the volume can be reached; nil for everywhere.
+func (d *Driver) topology(request *csi.CreateVolumeRequest) []*csi.Topology {
+	preferred := request.AccessibilityRequirements.GetPreferred()
+	if (d.options.Pinned || request.Parameters[pinned] == "true") && len(preferred) > 0 {
+		return preferred[:1]
+	}
+	return nil
+}
+
+// create creates a volume, as a copy of source if there is one.
+func (d *Driver) create(ctx context.Context, wanted item, source *csi.VolumeContentSource) (item, error) {
+	if source == nil {
+		return wanted, d.store.create(ctx, volumes, wanted, "")
+	}
+	kind, id := snapshots, source.GetSnapshot().GetSnapshotId()
+	if volume := source.GetVolume(); volume != nil {
+		kind, id = volumes, volume.VolumeId
+	}
+	origin, err := d.store.get(kind, id)
+	if err != nil {
+		return item{}, err
+	}
+	if origin.Block != wanted.Block {
+		return item{}, status.Errorf(codes.InvalidArgument, "%s has another volume mode", id)
+	}
+	wanted.Source, wanted.Size = id, max(wanted.Size, origin.Size)
+	return wanted, d.store.create(ctx, volumes, wanted, d.store.data(kind, id))
+}
+
+// DeleteVolume implements csi.ControllerServer.
+func (d *Driver) DeleteVolume(_ context.Context, request *csi.DeleteVolumeRequest) (*csi.DeleteVolumeResponse, error) {
+	if request.VolumeId == "" {
+		return nil, status.Error(codes.InvalidArgument, "which volume?")
+	}
+	d.store.lock.Lock()
+	defer d.store.lock.Unlock()
+	return &csi.DeleteVolumeResponse{}, statusOf(d.store.remove(volumes, request.VolumeId))
+}
+
+// ValidateVolumeCapabilities implements csi.ControllerServer.
+func (d *Driver) ValidateVolumeCapabilities(
+	_ context.Context, request *csi.ValidateVolumeCapabilitiesRequest,
+) (*csi.ValidateVolumeCapabilitiesResponse, error) {
+	if request.VolumeId == "" || len(request.VolumeCapabilities) == 0 {
+		return nil, status.Error(codes.InvalidArgument, "which volume, and which capabilities?")
+	}
+	volume, err := d.store.get(volumes, request.VolumeId)
+	if err != nil {
+		return nil, statusOf(err)
+	}
+	answer := &csi.ValidateVolumeCapabilitiesResponse{}
+	for _, each := range request.VolumeCapabilities {
+		if (each.GetBlock() != nil) != volume.Block {
+			return answer, nil
+		}
+	}
+	answer.Confirmed = &csi.ValidateVolumeCapabilitiesResponse_Confirmed{VolumeCapabilities: request.VolumeCapabilities}
+	return answer, nil
+}
+
+// CreateSnapshot implements csi.ControllerServer.
+func (d *Driver) CreateSnapshot(ctx context.Context, request *csi.CreateSnapshotRequest) (*csi.CreateSnapshotResponse, error) {
+	if request.Name == "" || request.SourceVolumeId == "" {
+		return nil, status.Error(codes.InvalidArgument, "a snapshot needs a name and a volume")
+	}
+	d.store.lock.Lock()
+	defer d.store.lock.Unlock()
+	snapshot, err := d.store.get(snapshots, request.Name)
+	if err == nil && snapshot.Source != request.SourceVolumeId {
+		return nil, status.Errorf(codes.AlreadyExists, "snapshot %s is of another volume", request.Name)
+	}
+	if errors.Is(err, errNotFound) {
+		volume, notThere := d.store.get(volumes, request.SourceVolumeId)
+		if notThere != nil {
+			return nil, statusOf(notThere)
+		}
+		snapshot = item{ID: request.Name, Size: volume.Size, Block: volume.Block, Source: volume.ID, Created: time.Now()}
+		err = d.store.create(ctx, snapshots, snapshot, d.store.data(volumes, volume.ID))
+	}
+	if err != nil {
+		return nil, statusOf(err)
+	}
+	return &csi.CreateSnapshotResponse{Snapshot: d.described(snapshot)}, nil
+}
+
+// DeleteSnapshot implements csi.ControllerServer.
+func (d *Driver) DeleteSnapshot(_ context.Context, request *csi.DeleteSnapshotRequest) (*csi.DeleteSnapshotResponse, error) {
+	if request.SnapshotId == "" {
+		return nil, status.Error(codes.InvalidArgument, "which snapshot?")
+	}
+	d.store.lock.Lock()
+	defer d.store.lock.Unlock()
+	if d.options.ClonesHold {
+		clone, err := d.store.clone(request.SnapshotId)
+		if err != nil {
+			return nil, statusOf(err)
+		}
+		if clone != "" {
+			return nil, status.Errorf(codes.FailedPrecondition, "snapshot %s has a clone: volume %s", request.SnapshotId, clone)
+		}
+	}
+	return &csi.DeleteSnapshotResponse{}, statusOf(d.store.remove(snapshots, request.SnapshotId))
+}
+
+// ListSnapshots implements csi.ControllerServer.
+func (d *Driver) ListSnapshots(_ context.Context, request *csi.ListSnapshotsRequest) (*csi.ListSnapshotsResponse, error) {
+	all, err := d.store.list(snapshots)
+	if err != nil {
+		return nil, statusOf(err)
+	}
+	answer := &csi.ListSnapshotsResponse{}
+	for _, each := range all {
+		if (request.SnapshotId == "" || request.SnapshotId == each.ID) && (request.SourceVolumeId == "" || request.SourceVolumeId == each.Source) {
+			answer.Entries = append(answer.Entries, &csi.ListSnapshotsResponse_Entry{Snapshot: d.described(each)})
+		}
+	}
+	return paged(answer, request)
+}
+
+func (d *Driver) described(snapshot item) *csi.Snapshot {
+	return &csi.Snapshot{
+		SnapshotId: snapshot.ID, SourceVolumeId: snapshot.Source, SizeBytes: snapshot.Size,
+		CreationTime: timestamppb.New(snapshot.Created), ReadyToUse: time.Since(snapshot.Created) >= d.options.ReadyDelay,
+	}
+}
+
+// statusOf returns an error as gRPC knows it.
+func statusOf(err error) error {
+	if _, isStatus := status.FromError(err); isStatus { // nil is one too
+		return err
+	}
+	if errors.Is(err, errNotFound) {
+		return status.Error(codes.NotFound, err.Error())
+	}
+	return status.Error(codes.Internal, err.Error())
+}

@@ -12,6 +12,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
+// cgroupRoot is where systemd mounts cgroups: those of version 2 at this path itself, those of version 1 below it.
+const cgroupRoot = "/sys/fs/cgroup"
+
 // hierarchy is one of the machine's cgroup hierarchies of version 1.
 type hierarchy struct {
 	controllers string // as mount(2) takes them: "cpu,cpuacct", or "name=systemd"
@@ -109,12 +112,11 @@ func (h hierarchy) join(name string) error {
 // mountCgroups gives the node a view of its own cgroups, in whose namespace this process is. The machine's mounts
 // go out of sight before.
 func mountCgroups(all []hierarchy) error {
-	const root = "/sys/fs/cgroup"
-	if err := unix.Mount("tmpfs", root, "tmpfs", 0, "mode=755"); err != nil {
-		return fmt.Errorf("mount a tmpfs at %s: %w", root, err)
+	if err := unix.Mount("tmpfs", cgroupRoot, "tmpfs", 0, "mode=755"); err != nil {
+		return fmt.Errorf("mount a tmpfs at %s: %w", cgroupRoot, err)
 	}
 	for _, h := range all {
-		dir := filepath.Join(root, filepath.Base(h.mount))
+		dir := filepath.Join(cgroupRoot, filepath.Base(h.mount))
 		if err := os.Mkdir(dir, 0o755); err != nil {
 			return err
 		}

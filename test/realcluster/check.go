@@ -6,6 +6,8 @@ import (
 	"os"
 	"slices"
 	"strings"
+
+	"golang.org/x/sys/unix"
 )
 
 // programs are what a cluster runs of bin/.
@@ -26,7 +28,7 @@ func checkMachine(options) error {
 	}
 	for _, wanted := range []string{"cpu", "cpuacct", "cpuset", "memory", "devices", "freezer", "pids"} {
 		if !slices.ContainsFunc(all, func(h hierarchy) bool { return slices.Contains(strings.Split(h.controllers, ","), wanted) }) {
-			return fmt.Errorf("a cluster needs the cgroup hierarchy %q of version 1, which is not mounted here", wanted)
+			return lacksController(wanted)
 		}
 	}
 	for _, h := range all {
@@ -36,6 +38,16 @@ func checkMachine(options) error {
 		}
 	}
 	return nil
+}
+
+// lacksController explains that a controller is not mounted as a hierarchy of version 1.
+func lacksController(name string) error {
+	var mounted unix.Statfs_t
+	if err := unix.Statfs(cgroupRoot, &mounted); err == nil && mounted.Type == unix.CGROUP2_SUPER_MAGIC {
+		return errors.New("a cluster needs cgroups of version 1, and this machine has version 2 alone: " +
+			"boot it with systemd.unified_cgroup_hierarchy=0, if its kernel and its systemd still have version 1")
+	}
+	return fmt.Errorf("a cluster needs the cgroup hierarchy %q of version 1, which is not mounted here", name)
 }
 
 // check says in one line what the machine or bin/ lacks for a cluster.

@@ -239,6 +239,7 @@ func (n *Node) neverRuns(ctx context.Context, logger klog.Logger, run *podRun, w
 	}
 	for _, reason := range reasons {
 		report(ctx, logger, "Post that pod waits", n.post(ctx, run.pod, waiting(run.pod, reason)))
+		n.warn(ctx, run.pod, reason)
 	}
 	_, err := interruptible[Result](ctx, run, nil)
 	return run.verdict(neverStarted, err)

@@ -63,3 +63,17 @@ func backOff(pod *corev1.Pod, failed Waiting) Waiting {
 	return Waiting{Reason: "ImagePullBackOff", Message: fmt.Sprintf(
 		"Back-off pulling image %q: %s: %s", pod.Spec.Containers[0].Image, failed.Reason, failed.Message)}
 }
+
+// imageWarnings are the reasons of the Events that a kubelet sends about images besides Failed, by the container's reason.
+var imageWarnings = map[string]string{"ErrImageNeverPull": "ErrImageNeverPull", "InvalidImageName": "InspectFailed"}
+
+// warn sends the Events of a kubelet about a container that cannot start.
+func (n *Node) warn(ctx context.Context, pod *corev1.Pod, why Waiting) {
+	if why == creating {
+		return
+	}
+	if reason := imageWarnings[why.Reason]; reason != "" {
+		n.event(ctx, pod, corev1.EventTypeWarning, reason, why.Message)
+	}
+	n.event(ctx, pod, corev1.EventTypeWarning, "Failed", "Error: "+why.Reason)
+}

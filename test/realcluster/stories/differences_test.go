@@ -44,11 +44,6 @@ func plays() []play {
 			return client.CoreV1().Pods(playSpace).Delete(ctx, name, options)
 		}
 	}
-	evict := func(name string) func(context.Context, kubernetes.Interface) error {
-		return func(ctx context.Context, client kubernetes.Interface) error {
-			return client.PolicyV1().Evictions(playSpace).Evict(ctx, &policyv1.Eviction{ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: playSpace}})
-		}
-	}
 	return []play{
 		{name: "succeeds", release: true, end: node.Result{Message: "all is well"}},
 		{name: "fails", release: true, end: node.Result{ExitCode: 1, Message: "out of luck"}},
@@ -70,6 +65,13 @@ func plays() []play {
 			},
 			fault: &node.Fault{NeverStarts: true},
 		},
+	}
+}
+
+// evict evicts a pod through the API, as a drain does.
+func evict(name string) func(context.Context, kubernetes.Interface) error {
+	return func(ctx context.Context, client kubernetes.Interface) error {
+		return client.PolicyV1().Evictions(playSpace).Evict(ctx, &policyv1.Eviction{ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: playSpace}})
 	}
 }
 

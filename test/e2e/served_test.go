@@ -30,21 +30,30 @@ type served struct {
 	store      *s3.Server
 	movers     gate
 	lateen     *fixture.Program
+	program    string // of the server
 	kubeconfig string // an administrator's
 	seed       uint64 // of the last tree
 }
 
 func newServed(t *testing.T) *served {
 	t.Helper()
+	return newServedBy(t, "velero", "")
+}
+
+// newServedBy is newServed with server, movers and resource definitions of a Velero that is built into bin/. An image, if it is
+// given, is the one that the installation names.
+func newServedBy(t *testing.T, version, image string) *served {
+	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), servedPatience)
 	t.Cleanup(cancel)
-	s, plane, dir, velero := &served{env: &env{ctx: ctx}}, startCluster(ctx, t), t.TempDir(), binary(t, "velero")
+	s, plane, dir, velero := &served{env: &env{ctx: ctx}}, startCluster(ctx, t), t.TempDir(), binary(t, version)
+	s.program = velero
 	s.startStore(t, dir)
 	runner := node.Real{Config: plane.Admin(), Velero: velero, RestoreHelper: binary(t, "velero-restore-helper")}
 	options := fixture.Options{Config: `{"loadConcurrency":{"globalConfig":2}}`, Nodes: []node.Options{{
 		Name: nodeName, Runner: node.Movers{Runner: gated{runner, &s.movers}, Jobs: runner}, Inits: runner,
 	}}}
-	options.Node, options.Credentials = nodeName, s.store.Credentials()
+	options.Node, options.Image, options.Credentials = nodeName, image, s.store.Credentials()
 	options.Location = &velerov1.BackupStorageLocationSpec{
 		Provider:    "aws",
 		StorageType: velerov1.StorageType{ObjectStorage: &velerov1.ObjectStorageLocation{Bucket: s.store.Bucket()}},
@@ -77,7 +86,7 @@ func (s *served) overBucket(t *testing.T) node.ServerOptions {
 	credentials := filepath.Join(s.Dir, "credentials")
 	require.NoError(t, os.WriteFile(credentials, s.store.Credentials(), 0o600))
 	return node.ServerOptions{
-		AllControllers: true, Credentials: credentials, Addresses: []string{s.store.Address()},
+		Velero: s.program, AllControllers: true, Credentials: credentials, Addresses: []string{s.store.Address()},
 		Plugins: []string{binary(t, "velero-plugin-for-aws")},
 		Args:    []string{"--features=EnableCSI", "--item-operation-sync-frequency=1s", "--store-validation-frequency=1s"},
 	}

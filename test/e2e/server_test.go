@@ -4,6 +4,7 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+	velerov1 "github.com/vmware-tanzu/velero/pkg/apis/velero/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
@@ -38,6 +39,45 @@ func TestTheServerMovesSnapshotsAndRestoresThem(t *testing.T) {
 	require.Equal(t, otherClass, s.classOf(t, namespace, claim.Name))
 	s.deleteNamespace(t, namespace)
 	s.isForgotten(t, testenv.DataUpload, len(app.volumes))
+}
+
+// A server of Velero 1.17, with its movers, is served as one of 1.18 is.
+func TestAServerOf117BacksUpAndRestores(t *testing.T) {
+	t.Parallel()
+	for name, how := range map[string]string{"files": fsBackup, "snapshots": moveData} {
+		t.Run(name, func(t *testing.T) {
+			s := newServedBy(t, "velero-1.17", "velero/velero:v1.17.2")
+			claim := s.claim(t)
+			s.comesBack(t, s.plant(t, "app", testenv.ClaimVolume("data", claim.Name)), how)
+		})
+	}
+}
+
+// The bucket is away while a mover works, for longer than kopia tries: the transfer fails and says where the storage was. Nothing is
+// left of it, and once the bucket is back, so are backups.
+func TestABucketThatIsAwayDuringATransferFailsThatTransferAlone(t *testing.T) {
+	t.Parallel()
+	s := newServed(t)
+	claim := s.claim(t)
+	app := s.plant(t, "app", testenv.ClaimVolume("data", claim.Name))
+	s.movers.shut()
+	s.startBackup(t, moveData)
+	working, err := s.Transfers(testenv.DataUpload).WaitAny(s.ctx, testenv.In(testenv.InProgress))
+	require.NoError(t, err)
+	require.NoError(t, s.store.Close())
+	s.movers.open()
+	ended, err := s.Transfers(testenv.DataUpload).Wait(s.ctx, working.Name, testenv.Settled)
+	require.NoError(t, s.store.Open(s.ctx))
+	require.NoError(t, err)
+	require.Equal(t, testenv.Failed, ended.Status.Phase)
+	require.Contains(t, ended.Status.Message, s.store.Address())
+	backup, err := s.WaitBackup(s.ctx, backupName, func(backup *velerov1.Backup) bool { return isTerminal(backup.Status.Phase) })
+	require.NoError(t, err)
+	require.NotEqual(t, velerov1.BackupPhaseCompleted, backup.Status.Phase)
+	s.nothingLeft(t)
+	require.NoError(t, s.available())
+	s.deleteBackup(t)
+	s.comesBack(t, app, moveData)
 }
 
 // comesBack backs Apps up, deletes it, restores it and compares.

@@ -46,6 +46,13 @@ func (d tree) grow(t *testing.T, seed uint64) int64 {
 	return total
 }
 
+// hardLink gives a file a second name. kopia restores two files, each with the content and all else that the one had.
+func (d tree) hardLink(t *testing.T) {
+	t.Helper()
+	require.NoError(t, os.Link(d.path("d1/f1"), d.path("d2/hard")))
+	d.age(t)
+}
+
 // random adds a file of that many bytes, which no other seed has, and returns their number.
 func (d tree) random(t *testing.T, name string, size int, seed uint64) int64 {
 	t.Helper()
@@ -67,10 +74,15 @@ func (d tree) age(t *testing.T) {
 	}))
 	start := time.Date(2001, 2, 3, 4, 5, 6, 0, time.UTC)
 	newest := map[string]time.Time{} // by directory
+	files := map[uint64]time.Time{}  // by inode: a file may have several names
 	for i, path := range slices.Backward(paths) {
 		at, ok := newest[path]
 		if !ok {
-			at = start.Add(time.Duration(i) * (time.Hour + time.Microsecond))
+			inode := inodeOf(t, path)
+			if at, ok = files[inode]; !ok {
+				at = start.Add(time.Duration(i) * (time.Hour + time.Microsecond))
+				files[inode] = at
+			}
 		}
 		if dir := filepath.Dir(path); at.After(newest[dir]) {
 			newest[dir] = at
@@ -78,6 +90,13 @@ func (d tree) age(t *testing.T) {
 		stamp := unix.NsecToTimespec(at.UnixNano())
 		require.NoError(t, unix.UtimesNanoAt(unix.AT_FDCWD, path, []unix.Timespec{stamp, stamp}, unix.AT_SYMLINK_NOFOLLOW))
 	}
+}
+
+func inodeOf(t *testing.T, path string) uint64 {
+	t.Helper()
+	var info unix.Stat_t
+	require.NoError(t, unix.Lstat(path, &info))
+	return info.Ino
 }
 
 // sparse makes a file that is mostly a hole.

@@ -81,6 +81,7 @@ func (m *Reconciler) Reconcile(ctx context.Context, key string) (time.Duration, 
 	object, exists := m.Repositories.Get(key)
 	if !exists {
 		m.forget(key)
+		defer m.load()
 		return m.reconcileOrphans(ctx, key)
 	}
 	object = m.memory.Newest(key, object)

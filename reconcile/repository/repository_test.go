@@ -209,6 +209,35 @@ func TestAJobWithARunningPodIsNotAbandonedForASlowContainer(t *testing.T) {
 	require.Empty(t, m.repositories[key].Status.RecentMaintenance)
 }
 
+// TestADeletedRepositoryIsNeitherDueNorRunning deletes one whose job waits for a place, and one whose job runs.
+func TestADeletedRepositoryIsNeitherDueNorRunning(t *testing.T) {
+	m, registry := newFixture(t), prometheus.NewRegistry()
+	m.Metrics, m.Limit = metrics.New(registry, "test", "node-1").Maintenance(), 1
+	running, queued := m.repository("r1"), m.repository("r2")
+	m.clock.SetTime(m.clock.Now().Add(2 * time.Hour))
+	m.settle(running)
+	m.settle(queued)
+	load := func() map[string]float64 {
+		all := map[string]float64{}
+		families, err := registry.Gather()
+		require.NoError(t, err)
+		for _, family := range families {
+			if name := family.GetName(); name == "lateen_maintenance_running" || name == "lateen_maintenance_due" {
+				all[name] = family.GetMetric()[0].GetGauge().GetValue()
+			}
+		}
+		return all
+	}
+	require.Equal(t, map[string]float64{"lateen_maintenance_running": 1, "lateen_maintenance_due": 1}, load())
+	delete(m.repositories, queued)
+	m.settle(queued)
+	require.Equal(t, map[string]float64{"lateen_maintenance_running": 1, "lateen_maintenance_due": 0}, load())
+	delete(m.repositories, running)
+	m.change(m.names()[0], m.end(batchv1.JobComplete))
+	m.settle(running)
+	require.Equal(t, map[string]float64{"lateen_maintenance_running": 0, "lateen_maintenance_due": 0}, load())
+}
+
 // TestOnlyMaintainableRepositoriesAreOverdue turns one repository read-only; another one uses restic.
 func TestOnlyMaintainableRepositoriesAreOverdue(t *testing.T) {
 	m, registry := newFixture(t), prometheus.NewRegistry()

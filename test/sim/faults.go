@@ -47,16 +47,30 @@ const (
 	failDriver  = "the driver fails"
 	cancel      = "a transfer is canceled"
 	deleteIt    = "a transfer is deleted"
+
+	drainNode        = "a node is drained"
+	deleteOfNode     = "a node is deleted"
+	overlapAgents    = "a second agent starts on a node"
+	oldLists         = "an agent is killed, and the next lists are old"
+	deleteClaim      = "a claim is deleted"
+	deleteSnapshot   = "a snapshot is deleted"
+	deleteRepository = "a repository is deleted"
+	deleteJob        = "a job is deleted"
+	deleteNamespace  = "the namespace of the applications is deleted"
+	changeConfig     = "the ConfigMap is edited and the agents restart"
+	changeClass      = "the storage class is edited"
 )
 
 // benign returns the faults after which every transfer still has to be Completed.
 func benign() []string {
-	return []string{loseRequest, loseAnswer, conflict, tooMany, internal, unavailable, killAgent, cutAgent, breakWatch, expireWatch, deleteMover, preempt}
+	return []string{loseRequest, loseAnswer, conflict, tooMany, internal, unavailable, killAgent, cutAgent, breakWatch, expireWatch, deleteMover, preempt,
+		drainNode, overlapAgents, oldLists, deleteRepository, deleteJob, changeConfig, changeClass}
 }
 
 // harmful returns the faults that may fail or cancel a transfer.
 func harmful() []string {
-	return []string{refusePod, failMover, killMover, hangMover, silenceNode, failDriver, cancel, deleteIt}
+	return []string{refusePod, failMover, killMover, hangMover, silenceNode, failDriver, cancel, deleteIt,
+		deleteOfNode, deleteClaim, deleteSnapshot, deleteNamespace}
 }
 
 // drawFaults chooses which faults are possible at all, and when each happens.
@@ -83,18 +97,24 @@ type faults struct {
 	hung     map[types.UID]bool // pods whose movers do nothing
 	driver   int                // 1 while the driver fails
 	met      []string
+	deleted  map[types.UID]bool // by people
+	slots    int                // the highest limit so far
+	overlaps map[string]int     // second agents so far, by node
 }
 
-func newFaults(plan []Fault) *faults {
-	return &faults{due: slices.Clone(plan), silent: map[string]bool{}, hung: map[types.UID]bool{}}
+func newFaults(plan Plan) *faults {
+	return &faults{due: slices.Clone(plan.Faults), silent: map[string]bool{}, hung: map[types.UID]bool{}, deleted: map[types.UID]bool{}, slots: plan.Slots, overlaps: map[string]int{}}
 }
 
-// strike applies the faults that are due. One without a victim waits for it.
+// strike applies the faults that are due. One without a victim waits for it, until every transfer has ended.
 func (s *Simulation) strike() {
 	f := s.faults
 	f.due = slices.DeleteFunc(f.due, func(fault Fault) bool {
-		if fault.Step > s.step || !s.apply(fault) {
+		if fault.Step > s.step {
 			return false
+		}
+		if !s.apply(fault) {
+			return s.unsettled() == "" && s.asked() && s.unmaintained() == ""
 		}
 		f.met = append(f.met, fault.What)
 		s.trace.note(fmt.Sprintf("%5d ! %s", s.step, fault.What))
@@ -105,7 +125,7 @@ func (s *Simulation) strike() {
 // apply applies a fault, and reports whether there was a victim.
 func (s *Simulation) apply(fault Fault) bool {
 	switch fault.What {
-	case killAgent, cutAgent:
+	case killAgent, cutAgent, oldLists:
 		return s.harmAgent(fault)
 	case breakWatch, expireWatch:
 		watches := s.api.Watches()
@@ -119,10 +139,15 @@ func (s *Simulation) apply(fault Fault) bool {
 			w.Close()
 		}
 		return true
-	case silenceNode:
-		node := s.nodes[fault.Pick%len(s.nodes)]
-		s.faults.silent[node] = true
-		s.setReady(node, corev1.ConditionUnknown)
+	case silenceNode, drainNode, deleteOfNode, overlapAgents:
+		return s.harmNode(fault.What, s.nodes[fault.Pick%len(s.nodes)])
+	case deleteClaim, deleteSnapshot, deleteRepository, deleteJob, deleteNamespace:
+		return s.deleteSomething(fault)
+	case changeConfig:
+		s.editConfig()
+		return true
+	case changeClass:
+		s.editClass()
 		return true
 	case failDriver:
 		s.faults.driver = 1
@@ -137,6 +162,26 @@ func (s *Simulation) apply(fault Fault) bool {
 	}
 }
 
+// maxLag is how many revisions the lists of an API server may be behind that restarted.
+const maxLag = 60
+
+func (s *Simulation) harmNode(what, node string) bool {
+	switch what {
+	case drainNode:
+		return s.drain(node)
+	case deleteOfNode:
+		return s.deleteNode(node)
+	case overlapAgents:
+		return s.overlap(node)
+	}
+	if s.api.Get("nodes", "", node) == nil {
+		return false
+	}
+	s.faults.silent[node] = true
+	s.setReady(node, corev1.ConditionUnknown)
+	return true
+}
+
 func (s *Simulation) harmAgent(fault Fault) bool {
 	var alive []*process
 	for _, p := range s.processes {
@@ -148,7 +193,10 @@ func (s *Simulation) harmAgent(fault Fault) bool {
 		return false
 	}
 	p := alive[fault.Pick%len(alive)]
-	if fault.What == killAgent {
+	if fault.What == oldLists {
+		s.api.Lag = int64(fault.Pick % maxLag)
+	}
+	if fault.What != cutAgent {
 		s.kill(p)
 		s.setAgent(p, corev1.ConditionFalse)
 		return true
@@ -168,7 +216,7 @@ func (s *Simulation) harmTransfer(fault Fault) bool {
 		}
 	}
 	if len(open) == 0 {
-		return s.unsettled() == "" && s.asked()
+		return false
 	}
 	victim := open[fault.Pick%len(open)]
 	if fault.What == cancel {
@@ -182,12 +230,12 @@ func (s *Simulation) harmTransfer(fault Fault) bool {
 func (s *Simulation) harmMover(fault Fault) bool {
 	var running []*mover
 	for _, m := range s.running() {
-		if m.begun && m.plural != "jobs" {
+		if m.begun {
 			running = append(running, m)
 		}
 	}
 	if len(running) == 0 {
-		return s.unsettled() == "" && s.asked()
+		return false
 	}
 	m := running[fault.Pick%len(running)]
 	pod := s.api.Get("pods", m.pod.Namespace, m.pod.Name)

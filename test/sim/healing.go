@@ -10,12 +10,7 @@ import (
 // healing returns what ends a fault, or recovers from it.
 func (s *Simulation) healing() (all []choice) {
 	for _, node := range s.nodes {
-		if s.faults.silent[node] {
-			all = append(all, choice{"node " + node + " returns", seldom / 2, func() {
-				s.faults.silent[node] = false
-				s.setReady(node, corev1.ConditionTrue)
-			}})
-		}
+		all = append(all, s.returning(node)...)
 		if p := s.last(node); !p.alive() && !s.faults.silent[node] {
 			all = append(all, choice{node + ": restarts the agent", seldom, func() {
 				s.setAgent(s.start(node, p.pod), corev1.ConditionTrue)
@@ -26,6 +21,10 @@ func (s *Simulation) healing() (all []choice) {
 		if p.alive() && p.cut {
 			all = append(all, choice{p.name + " is connected again", seldom, func() { p.cut = false }})
 		}
+	}
+	all = append(all, s.leaving()...)
+	if s.api.Lag > 0 {
+		all = append(all, choice{"the API server has caught up", seldom / 2, func() { s.api.Lag = 0 }})
 	}
 	if s.faults.driver > 0 {
 		all = append(all, choice{"the driver works again", seldom, func() { s.faults.driver = 0 }})

@@ -5,7 +5,6 @@ import (
 	"slices"
 	"strings"
 
-	velerov1 "github.com/vmware-tanzu/velero/pkg/apis/velero/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -115,7 +114,6 @@ func (s *Simulation) sendEvent(m *mover, reason, message string) {
 
 // finish moves the bytes and ends the mover with Velero's message.
 func (s *Simulation) finish(m *mover) {
-	object := s.api.Get(m.plural, veleroNamespace, m.pod.Name)
 	volume := fmt.Sprintf(`{"byPath":"/%s","volumeMode":"Filesystem"}`, m.transfer)
 	message := fmt.Sprintf(`{"snapshotID":"snapshot-of-%s","emptySnapshot":false,"source":%s,"totalBytes":1000,"incrementalBytes":500}`, m.pod.Name, volume)
 	switch m.kind {
@@ -126,8 +124,9 @@ func (s *Simulation) finish(m *mover) {
 		s.storage.volumes[s.handleOf(m.pod)] = string(m.transfer)
 	case Restore:
 		s.promises.write(s, m)
-		s.storage.restored[apiserver.As[velerov1.PodVolumeRestore](object).Spec.Pod.UID] = true
+		s.storage.restored[mountedPod(m.pod)] = true
 	case Backup:
+		s.storage.uploaded[m.transfer] = dataOf(mountedPod(m.pod))
 	}
 	if m.kind == Restore || m.kind == Download {
 		message = fmt.Sprintf(`{"target":%s,"totalBytes":1000}`, volume)
@@ -135,6 +134,23 @@ func (s *Simulation) finish(m *mover) {
 	s.sendEvent(m, "Data-Path-Completed", message)
 	m.result = &result{message: message}
 }
+
+// mountedPod returns the UID of the pod of whose volume a mover mounts the kubelet's directory.
+func mountedPod(mover *corev1.Pod) types.UID {
+	for _, volume := range mover.Spec.Volumes {
+		if volume.HostPath == nil {
+			continue
+		}
+		if _, below, found := strings.Cut(volume.HostPath.Path, "/pods/"); found {
+			uid, _, _ := strings.Cut(below, "/")
+			return types.UID(uid)
+		}
+	}
+	return ""
+}
+
+// dataOf returns what is in the volume of a pod.
+func dataOf(pod types.UID) string { return "data of pod " + string(pod) }
 
 // handleOf returns the handle of the volume that a mover of a snapshot or of a claim mounts.
 func (s *Simulation) handleOf(pod *corev1.Pod) string {

@@ -2,6 +2,7 @@ package sim
 
 import (
 	"math/rand/v2"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
@@ -10,16 +11,19 @@ import (
 // Plan is what a seed decides before the first choice: the cluster, the work and the faults. A minimiser removes parts
 // of it and plays the same seed again.
 type Plan struct {
-	Seed        uint64
-	Nodes       int
-	Slots       int  // transfers InProgress on a node
-	Queue       int  // prepared transfers of the cluster; 0: unlimited
-	Maintenance int  // maintenance jobs at once
-	WhenUsed    bool // volumes are provisioned for the first consumer
-	Retain      bool // the storage class keeps volumes
-	Hurry       bool // time passes only when nothing else can happen
-	Work        []Work
-	Faults      []Fault
+	Seed         uint64
+	Nodes        int
+	Slots        int             // transfers InProgress on a node
+	Queue        int             // prepared transfers of the cluster; 0: unlimited
+	Maintenance  int             // maintenance jobs at once
+	Repositories int             // of backups, each due for maintenance at once
+	Lists        bool            // the API server cannot stream lists, as before Kubernetes 1.32
+	Skew         []time.Duration // of each node's clock
+	WhenUsed     bool            // volumes are provisioned for the first consumer
+	Retain       bool            // the storage class keeps volumes
+	Hurry        bool            // time passes only when nothing else can happen
+	Work         []Work
+	Faults       []Fault
 }
 
 func (p Plan) binding() storagev1.VolumeBindingMode {
@@ -60,8 +64,17 @@ type Work struct {
 func Draw(seed uint64) Plan {
 	random := rand.New(rand.NewPCG(seed, planStream))
 	plan := Plan{
-		Seed: seed, Nodes: 3, Slots: 1 + random.IntN(2), Queue: random.IntN(4),
+		Seed: seed, Nodes: 3, Slots: 1 + random.IntN(maxSlots), Queue: random.IntN(4),
 		WhenUsed: random.IntN(2) == 0, Retain: random.IntN(3) == 0, Hurry: random.IntN(2) == 0,
+	}
+	if random.IntN(3) == 0 {
+		plan.Repositories, plan.Maintenance = 1+random.IntN(2), 1+random.IntN(2)
+	}
+	plan.Lists = random.IntN(3) == 0
+	if random.IntN(3) == 0 {
+		for range plan.Nodes {
+			plan.Skew = append(plan.Skew, time.Duration(random.IntN(2*maxSkew+1)-maxSkew)*time.Minute)
+		}
 	}
 	for range 1 + random.IntN(maxWork) {
 		plan.Work = append(plan.Work, Work{Kind: Kinds()[random.IntN(len(Kinds()))], Node: random.IntN(plan.Nodes)})
@@ -72,6 +85,8 @@ func Draw(seed uint64) Plan {
 
 const (
 	maxWork      = 4
+	maxSlots     = 2
+	maxSkew      = 3 // minutes
 	planStream   = 1 // streams of random numbers of one seed
 	choiceStream = 2
 	nameStream   = 3

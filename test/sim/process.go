@@ -30,6 +30,7 @@ type process struct {
 	gate     *gate
 	dead     atomic.Bool // it was killed: nothing of it gets through
 	cut      bool        // it does not reach the API server
+	leaving  bool        // another agent of its node has replaced it
 	cancel   context.CancelFunc
 	ended    chan struct{}
 	err      error // readable once ended is closed
@@ -50,7 +51,7 @@ func (s *Simulation) start(node, pod string) *process {
 			MaintenanceConcurrency: s.plan.Maintenance, MaintenanceTimeout: 12 * time.Hour,
 		},
 		Rest:    &rest.Config{Host: "http://simulation", Transport: p},
-		Metrics: metrics.New(p.registry, "simulation", node), Limits: transfer.DefaultLimits(), Clock: clock.RealClock{}, Log: io.Discard,
+		Metrics: metrics.New(p.registry, "simulation", node), Limits: transfer.DefaultLimits(), Clock: s.clock(node), Log: io.Discard,
 		Server: &agent.Server{}, Process: fmt.Sprint(s.started), Queue: p.queue,
 	}
 	const stall = 10 * time.Minute // a schedule is shorter than the default
@@ -67,6 +68,27 @@ func (s *Simulation) start(node, pod string) *process {
 	}()
 	s.processes = append(s.processes, p)
 	return p
+}
+
+// skewed is a clock that is wrong by a constant.
+type skewed struct {
+	clock.RealClock
+
+	by time.Duration
+}
+
+// Now implements clock.PassiveClock, as Since does.
+func (c skewed) Now() time.Time { return c.RealClock.Now().Add(c.by) }
+
+// Since returns the time from t until now.
+func (c skewed) Since(t time.Time) time.Duration { return c.Now().Sub(t) }
+
+// clock returns the clock of a node.
+func (s *Simulation) clock(node string) clock.WithTickerAndDelayedExecution {
+	if index := slices.Index(s.nodes, node); index >= 0 && index < len(s.plan.Skew) {
+		return skewed{by: s.plan.Skew[index]}
+	}
+	return clock.RealClock{}
 }
 
 // workers is how many resources of a kind an agent handles at once: more than a schedule has, so that the order of

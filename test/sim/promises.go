@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"time"
 
 	snapshotv1 "github.com/kubernetes-csi/external-snapshotter/client/v8/apis/volumesnapshot/v1"
 	velerov1 "github.com/vmware-tanzu/velero/pkg/apis/velero/v1"
@@ -52,6 +53,10 @@ func (p *promises) write(s *Simulation, m *mover) {
 
 // deleteVolume checks a volume that is about to be deleted.
 func (p *promises) deleteVolume(s *Simulation, volume *apiserver.Object, handle string) {
+	claimed := apiserver.As[corev1.PersistentVolume](volume).Spec.ClaimRef
+	if claimed != nil && s.faults.deleted[claimed.UID] {
+		return // somebody deleted its claim
+	}
 	if strings.HasPrefix(handle, "vol-app") {
 		p.fail("volume %s of an application is deleted", volume.Key())
 	}
@@ -76,6 +81,12 @@ func (s *Simulation) check() error {
 	if err := s.checkMovers(); err != nil {
 		return err
 	}
+	if err := s.checkJobs(); err != nil {
+		return err
+	}
+	if err := s.checkBound(); err != nil {
+		return err
+	}
 	if most := s.mostRequests(); s.promises.requests > most {
 		return fmt.Errorf("agents sent %d requests, more than %d", s.promises.requests, most)
 	}
@@ -84,8 +95,24 @@ func (s *Simulation) check() error {
 
 // mostRequests bounds the requests of a schedule: those of each start, of each transfer, and of each fault.
 func (s *Simulation) mostRequests() int {
-	const start, transfer, fault = 40, 150, 300
-	return start*s.started + transfer*len(s.plan.Work) + fault*len(s.faults.met)
+	const start, transfer, fault, repository = 40, 150, 300, 100
+	return start*s.started + transfer*len(s.plan.Work) + fault*len(s.faults.met) + repository*s.plan.Repositories
+}
+
+// checkBound checks that each transfer ends in time. A fault may cost the time of a timeout and of another attempt.
+func (s *Simulation) checkBound() error {
+	const calm, fault = 15 * time.Minute, 45 * time.Minute
+	bound := calm + time.Duration(len(s.faults.met))*fault
+	for _, j := range s.work {
+		if j.transfer == "" || j.ended {
+			continue
+		}
+		object := s.api.Find(j.transfer)
+		if j.ended = object == nil || viewOf(object).ended(); !j.ended && time.Since(j.asked) > bound {
+			return fmt.Errorf("%s %s has not ended within %s, with %d faults", j.Kind, object.Key(), bound, len(s.faults.met))
+		}
+	}
+	return nil
 }
 
 // moverSucceeded is on a DataDownload whose mover has ended: its rebind takes no slot.
@@ -96,8 +123,9 @@ func (s *Simulation) checkSlots() error {
 	count := map[string]int{}
 	for _, transfer := range s.transfers() {
 		if v := viewOf(transfer.Object); v.phase == "InProgress" && transfer.GetAnnotations()[moverSucceeded] == "" {
-			if count[v.node]++; count[v.node] > s.plan.Slots {
-				return fmt.Errorf("%s has %d transfers InProgress and %d slots", v.node, count[v.node], s.plan.Slots)
+			slots := s.faults.slots * (1 + s.faults.overlaps[v.node]) // each agent counts for itself
+			if count[v.node]++; count[v.node] > slots {
+				return fmt.Errorf("%s has %d transfers InProgress and %d slots", v.node, count[v.node], slots)
 			}
 		}
 	}
@@ -146,12 +174,12 @@ func (s *Simulation) checkHandles() error {
 
 // asked reports whether Velero's server has asked for all work.
 func (s *Simulation) asked() bool {
-	return s.work != nil && !slices.ContainsFunc(s.work, func(j *job) bool { return j.transfer == "" })
+	return s.work != nil && !slices.ContainsFunc(s.work, func(j *job) bool { return j.transfer == "" && !s.abandoned(j) })
 }
 
 // done reports whether all work has ended and nothing is left to do.
 func (s *Simulation) done() bool {
-	return s.asked() && len(s.faults.due) == 0 && s.unsettled() == "" && s.leftovers() == ""
+	return s.asked() && len(s.faults.due) == 0 && s.unsettled() == "" && s.leftovers() == "" && s.unmaintained() == ""
 }
 
 // unsettled describes the transfers that have not ended or are not cleaned up.

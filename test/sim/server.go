@@ -25,6 +25,8 @@ type job struct {
 	snapshot string            // of an Upload
 	transfer types.UID         // once it is asked for
 	original string            // content of an Upload's volume
+	asked    time.Time         // when it was asked for
+	ended    bool              // it was terminal within its bound
 }
 
 // server plays Velero's server: it asks for transfers.
@@ -47,7 +49,7 @@ func (s *Simulation) ask(j *job) (string, func()) {
 	name := fmt.Sprintf("app-%d", j.number)
 	node := s.nodes[j.Node]
 	switch {
-	case j.transfer != "":
+	case j.transfer != "" || s.abandoned(j):
 		return "", nil
 	case j.source == nil:
 		return "furnishes the application", func() { s.furnishApp(j, name, node) }
@@ -63,7 +65,13 @@ func (s *Simulation) ask(j *job) (string, func()) {
 	case j.Kind == Upload && !s.snapshotReady(j.snapshot):
 		return "", nil
 	}
-	return "creates the " + string(j.Kind), func() { j.transfer = s.transfer(j, name, node).GetUID() }
+	return "creates the " + string(j.Kind), func() { j.transfer, j.asked = s.transfer(j, name, node).GetUID(), time.Now() }
+}
+
+// abandoned reports whether Velero's server no longer asks for a transfer: what it needs was deleted.
+func (s *Simulation) abandoned(j *job) bool {
+	gone := j.source != nil && s.faults.deleted[j.source.GetUID()] || j.snapshot != "" && s.api.Get("volumesnapshots", appNamespace, j.snapshot) == nil
+	return j.transfer == "" && (s.terminating() || gone)
 }
 
 func (s *Simulation) snapshotReady(name string) bool {

@@ -76,7 +76,8 @@ func newSimulation(plan Plan) *Simulation {
 	}, func() types.UID {
 		return types.UID(fmt.Sprintf("%08x-0000-4000-8000-%012x", names.Uint32(), names.Uint64()&(1<<48-1)))
 	})
-	s.faults, s.promises = newFaults(plan.Faults), newPromises()
+	s.api.Streams = !plan.Lists
+	s.faults, s.promises = newFaults(plan), newPromises()
 	return s
 }
 
@@ -162,6 +163,9 @@ func (s *Simulation) choices() []choice {
 	all = append(all, s.snapshotting()...)
 	all = append(all, s.collecting()...)
 	all = append(all, s.server()...)
+	all = append(all, s.working()...)
+	all = append(all, s.housekeeping()...)
+	all = append(all, s.emptying()...)
 	all = append(all, s.stray()...)
 	all = append(all, s.evicting()...)
 	return append(all, s.healing()...)

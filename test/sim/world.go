@@ -93,20 +93,16 @@ func merge(into, patch map[string]any) map[string]any {
 
 // furnish creates what exists before the first agent starts.
 func (s *Simulation) furnish() {
-	for _, namespace := range []string{veleroNamespace, appNamespace} {
-		s.create("namespaces", "", &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: namespace}})
-	}
+	s.create("namespaces", "", &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: veleroNamespace}})
+	s.create("namespaces", "", &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: appNamespace, Finalizers: []string{namespaceFinalizer}}})
 	for number := range s.plan.Nodes {
 		name := fmt.Sprintf("node-%d", number+1)
 		s.nodes = append(s.nodes, name)
-		s.create("nodes", "", &corev1.Node{
-			ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{corev1.LabelHostname: name, corev1.LabelOSStable: "linux"}},
-			Status:     corev1.NodeStatus{Conditions: []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionTrue, LastTransitionTime: s.now()}}},
-		})
+		s.createNode(name)
 	}
 	s.create("configmaps", veleroNamespace, &corev1.ConfigMap{
 		ObjectMeta: metav1.ObjectMeta{Name: configMapName},
-		Data:       map[string]string{"config": fmt.Sprintf(`{"loadConcurrency":{"globalConfig":%d},"prepareQueueLength":%d}`, s.plan.Slots, s.plan.Queue)},
+		Data:       map[string]string{"config": s.configuration()},
 	})
 	agents := podTemplate("node-agent", "node-agent", "server")
 	s.create("daemonsets", veleroNamespace, &appsv1.DaemonSet{ObjectMeta: metav1.ObjectMeta{Name: "node-agent"}, Spec: appsv1.DaemonSetSpec{
@@ -123,9 +119,22 @@ func (s *Simulation) furnish() {
 		ObjectMeta: metav1.ObjectMeta{Name: className}, Provisioner: driver, VolumeBindingMode: new(s.plan.binding()),
 		ReclaimPolicy: new(s.plan.reclaim()),
 	})
+	s.furnishRepositories()
 	s.create("volumesnapshotclasses", "", &snapshotv1.VolumeSnapshotClass{
 		ObjectMeta: metav1.ObjectMeta{Name: snapshotClass}, Driver: driver, DeletionPolicy: snapshotv1.VolumeSnapshotContentDelete,
 	})
+}
+
+func (s *Simulation) createNode(name string) {
+	s.create("nodes", "", &corev1.Node{
+		ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{corev1.LabelHostname: name, corev1.LabelOSStable: "linux"}},
+		Status:     corev1.NodeStatus{Conditions: []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionTrue, LastTransitionTime: s.now()}}},
+	})
+}
+
+// configuration returns the content of the agents' ConfigMap.
+func (s *Simulation) configuration() string {
+	return fmt.Sprintf(`{"loadConcurrency":{"globalConfig":%d},"prepareQueueLength":%d}`, s.plan.Slots, s.plan.Queue)
 }
 
 func podTemplate(name string, args ...string) corev1.PodTemplateSpec {

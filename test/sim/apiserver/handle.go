@@ -14,6 +14,7 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/util/validation/field"
 	"k8s.io/client-go/kubernetes/scheme"
 )
 
@@ -211,14 +212,19 @@ func (s *Server) list(at target, request Request) (Reply, error) {
 	if only.partial {
 		kind, version = "PartialObjectMetadataList", "meta.k8s.io/v1"
 	}
-	items := make([]json.RawMessage, 0, len(at.objects))
-	for _, object := range at.sorted() {
+	objects, revision := at.sorted(), s.revision
+	if query.Get("resourceVersion") == "0" && s.Lag > 0 && len(at.history) > 0 {
+		revision = max(at.history[0].revision, s.revision-s.Lag)
+		objects = at.at(revision)
+	}
+	items := make([]json.RawMessage, 0, len(objects))
+	for _, object := range objects {
 		if only.matches(object) {
 			items = append(items, only.encoded(object))
 		}
 	}
 	body, err := json.Marshal(map[string]any{
-		"kind": kind, "apiVersion": version, "items": items, "metadata": map[string]any{"resourceVersion": fmt.Sprint(s.revision)},
+		"kind": kind, "apiVersion": version, "items": items, "metadata": map[string]any{"resourceVersion": fmt.Sprint(revision)},
 	})
 	return Reply{Code: http.StatusOK, Body: body}, err
 }
@@ -233,6 +239,11 @@ func (s *Server) watch(at target, request Request, only filter) (Reply, error) {
 		}
 	}
 	initial := query.Get("sendInitialEvents") == "true"
+	if initial && !s.Streams {
+		return Reply{}, apierrors.NewInvalid(schema.GroupKind{Group: "meta.k8s.io", Kind: "ListOptions"}, "", field.ErrorList{
+			field.Forbidden(field.NewPath("sendInitialEvents"), "sendInitialEvents is forbidden for watch unless the WatchList feature gate is enabled"),
+		})
+	}
 	name := strings.TrimRight(strings.Join([]string{at.Resource.Resource, at.namespace, query.Get("labelSelector"), query.Get("fieldSelector")}, " "), " ")
 	w, err := s.open(at.table, request.Client, name, only, from, initial, query.Get("allowWatchBookmarks") == "true")
 	if err == nil {

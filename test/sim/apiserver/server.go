@@ -107,6 +107,9 @@ type Server struct {
 	Name func() string    // returns the suffix of a generated name
 	UID  func() types.UID // of a new object
 
+	Streams bool  // watches can send initial events
+	Lag     int64 // revisions by which lists of any version are behind
+
 	ordered  []*table
 	tables   map[schema.GroupVersionResource]*table
 	revision int64
@@ -118,7 +121,7 @@ type Server struct {
 
 // New returns a server that has only the priority classes of Kubernetes.
 func New(now func() time.Time, name func() string, uid func() types.UID) *Server {
-	s := &Server{Now: now, Name: name, UID: uid, tables: map[schema.GroupVersionResource]*table{}, revision: 1}
+	s := &Server{Now: now, Name: name, UID: uid, Streams: true, tables: map[schema.GroupVersionResource]*table{}, revision: 1}
 	for _, resource := range Resources() {
 		one := &table{Resource: resource, objects: map[string]*Object{}}
 		s.ordered = append(s.ordered, one)
@@ -167,6 +170,22 @@ func (t *table) sorted() []*Object {
 	slices.SortFunc(all, func(a, b *Object) int { return cmp.Compare(a.Key(), b.Key()) })
 	t.order = all
 	return all
+}
+
+// at returns the objects as they were at a revision, ordered by key.
+func (t *table) at(revision int64) []*Object {
+	was := &table{objects: map[string]*Object{}}
+	for _, one := range t.history {
+		if one.revision > revision {
+			break
+		}
+		if one.kind == watch.Deleted {
+			delete(was.objects, one.now.Key())
+		} else {
+			was.objects[one.now.Key()] = one.now
+		}
+	}
+	return was.sorted()
 }
 
 // Find returns the object with that UID, of any resource, or nil.

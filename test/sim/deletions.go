@@ -1,0 +1,116 @@
+package sim
+
+import (
+	corev1 "k8s.io/api/core/v1"
+	storagev1 "k8s.io/api/storage/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/lateen-project/lateen/exposer/api"
+	"github.com/lateen-project/lateen/test/sim/apiserver"
+)
+
+// deletable returns the objects that a deletion can hit.
+func (s *Simulation) deletable(what string) (all []apiserver.Reference) {
+	add := func(plural string, which func(*apiserver.Object) bool) {
+		for _, object := range s.api.List(plural) {
+			if object.GetDeletionTimestamp() == nil && which(object) {
+				all = append(all, apiserver.Reference{Plural: plural, Object: object})
+			}
+		}
+	}
+	owned := func(object *apiserver.Object) bool { return object.GetLabels()[api.LabelMover] != "" }
+	any := func(*apiserver.Object) bool { return true }
+	switch what {
+	case deleteClaim:
+		add("persistentvolumeclaims", func(object *apiserver.Object) bool { return owned(object) || object.GetNamespace() == appNamespace })
+	case deleteSnapshot:
+		add("volumesnapshots", any)
+	case deleteRepository:
+		add("backuprepositories", any)
+	case deleteJob:
+		add("jobs", any)
+	case deleteNamespace:
+		add("namespaces", func(object *apiserver.Object) bool { return object.GetName() == appNamespace })
+	}
+	return all
+}
+
+// deleteSomething deletes an object as a person does.
+func (s *Simulation) deleteSomething(fault Fault) bool {
+	victims := s.deletable(fault.What)
+	if len(victims) == 0 {
+		return false
+	}
+	s.excuse(victims[fault.Pick%len(victims)])
+	return true
+}
+
+// excuse deletes an object. What a claim had is lost on purpose.
+func (s *Simulation) excuse(victim apiserver.Reference) {
+	s.faults.deleted[victim.GetUID()] = true
+	s.mustDelete(victim.Plural, victim.Object)
+}
+
+// namespaceFinalizer delays the end of a namespace until the namespace controller has emptied it.
+const namespaceFinalizer = "sim.example.com/content"
+
+// emptying plays the namespace controller.
+func (s *Simulation) emptying() (all []choice) {
+	namespace := s.api.Get("namespaces", "", appNamespace)
+	if namespace == nil || namespace.GetDeletionTimestamp() == nil {
+		return nil
+	}
+	empty := true
+	for _, plural := range []string{"pods", "persistentvolumeclaims", "volumesnapshots"} {
+		for _, object := range s.api.List(plural) {
+			if object.GetNamespace() != appNamespace {
+				continue
+			}
+			empty = false
+			if object.GetDeletionTimestamp() == nil {
+				all = append(all, choice{"namespace controller: deletes " + plural + " " + object.Key(), often, func() {
+					s.excuse(apiserver.Reference{Plural: plural, Object: object})
+				}})
+			}
+		}
+	}
+	if empty {
+		all = append(all, choice{"namespace controller: releases " + appNamespace, often, func() {
+			s.removeFinalizer("namespaces", namespace, namespaceFinalizer)
+		}})
+	}
+	return all
+}
+
+// terminating reports whether the namespace of the applications is being deleted, or is gone.
+func (s *Simulation) terminating() bool {
+	namespace := s.api.Get("namespaces", "", appNamespace)
+	return namespace == nil || namespace.GetDeletionTimestamp() != nil
+}
+
+// editClass replaces the storage class by one that binds later or earlier, which is how somebody changes it.
+func (s *Simulation) editClass() {
+	object := s.api.Get("storageclasses", "", className)
+	mode := storagev1.VolumeBindingImmediate
+	if s.plan.WhenUsed = !s.plan.WhenUsed; s.plan.WhenUsed {
+		mode = storagev1.VolumeBindingWaitForFirstConsumer
+	}
+	s.patch("storageclasses", object, map[string]any{"volumeBindingMode": string(mode)})
+}
+
+// editConfig changes the ConfigMap of the agents, and restarts them one after the other.
+func (s *Simulation) editConfig() {
+	if s.plan.Slots++; s.plan.Slots > maxSlots {
+		s.plan.Slots = 1
+	}
+	s.faults.slots = max(s.faults.slots, s.plan.Slots)
+	s.patch("configmaps", s.api.Get("configmaps", veleroNamespace, configMapName), map[string]any{"data": map[string]any{"config": s.configuration()}})
+	for _, p := range s.processes {
+		if p.alive() {
+			s.kill(p)
+			s.setAgent(p, corev1.ConditionFalse)
+		}
+	}
+}
+
+func podUID(p *process) types.UID { return types.UID(p.pod) }

@@ -1,0 +1,109 @@
+package sim
+
+import (
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/lateen-project/lateen/test/sim/apiserver"
+)
+
+// drain cordons a node and evicts its movers and Jobs. What a DaemonSet or a disruption budget holds stays.
+func (s *Simulation) drain(node string) bool {
+	object := s.api.Get("nodes", "", node)
+	if object == nil {
+		return false
+	}
+	s.patch("nodes", object, map[string]any{"spec": map[string]any{"unschedulable": true}})
+	for _, m := range s.running() {
+		pod := s.api.Find(m.pod.UID)
+		if pod == nil || m.pod.Spec.NodeName != node || pod.GetDeletionTimestamp() != nil {
+			continue
+		}
+		s.patch("pods", pod, map[string]any{"status": map[string]any{"conditions": append(s.conditions(corev1.ConditionTrue), corev1.PodCondition{
+			Type: corev1.DisruptionTarget, Status: corev1.ConditionTrue, Reason: "EvictionByEvictionAPI", LastTransitionTime: s.now(),
+		})}})
+		s.mustDelete("pods", pod)
+	}
+	return true
+}
+
+// deleteNode takes a machine out of the cluster for ever: its agent and its movers end, its Node is deleted.
+func (s *Simulation) deleteNode(node string) bool {
+	object := s.api.Get("nodes", "", node)
+	if object == nil || s.faults.silent[node] {
+		return false
+	}
+	for _, p := range s.processes {
+		if p.node == node {
+			s.kill(p)
+		}
+	}
+	for _, m := range s.running() {
+		if m.pod.Spec.NodeName == node {
+			m.result = &result{code: 137}
+		}
+	}
+	s.faults.silent[node] = true
+	s.mustDelete("nodes", object)
+	return true
+}
+
+// housekeeping plays the garbage collector of pods: it removes those of nodes that do not exist.
+func (s *Simulation) housekeeping() (all []choice) {
+	for _, object := range s.api.List("pods") {
+		node := apiserver.As[corev1.Pod](object).Spec.NodeName
+		if node != "" && s.api.Get("nodes", "", node) == nil {
+			all = append(all, choice{"pod garbage collector: removes pod " + object.Key(), seldom, func() { s.remove(object) }})
+		}
+	}
+	return all
+}
+
+// returning returns the choices that bring a node back.
+func (s *Simulation) returning(node string) (all []choice) {
+	object := s.api.Get("nodes", "", node)
+	switch {
+	case object == nil:
+		return []choice{{"node " + node + " joins again", seldom / 2, func() {
+			s.createNode(node)
+			s.faults.silent[node] = false
+			s.deploy(node)
+		}}}
+	case s.faults.silent[node]:
+		return []choice{{"node " + node + " returns", seldom / 2, func() {
+			s.faults.silent[node] = false
+			s.setReady(node, corev1.ConditionTrue)
+		}}}
+	case apiserver.As[corev1.Node](object).Spec.Unschedulable:
+		return []choice{{"node " + node + " is uncordoned", seldom, func() {
+			s.patch("nodes", object, map[string]any{"spec": map[string]any{"unschedulable": nil}})
+		}}}
+	}
+	return nil
+}
+
+// overlap starts another agent on a node while the old one still runs, as a rolling update with surge does.
+func (s *Simulation) overlap(node string) bool {
+	old := s.last(node)
+	if s.faults.silent[node] || !old.alive() {
+		return false
+	}
+	old.leaving = true
+	s.faults.overlaps[node]++
+	s.deploy(node)
+	return true
+}
+
+// leaving returns the choices that end the old agents of overlaps.
+func (s *Simulation) leaving() (all []choice) {
+	for _, p := range s.processes {
+		if p.leaving && p.alive() {
+			all = append(all, choice{p.node + ": ends the old agent " + p.name, seldom, func() {
+				s.kill(p)
+				if pod := s.api.Find(podUID(p)); pod != nil {
+					s.remove(pod)
+				}
+			}})
+		}
+	}
+	return all
+}

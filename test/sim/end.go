@@ -49,7 +49,7 @@ func (s *Simulation) checkEnd() error {
 // fails if the pod has gone on: nothing may overwrite its volume.
 func (s *Simulation) justified(j *job) bool {
 	return slices.ContainsFunc(s.faults.met, func(what string) bool {
-		return slices.Contains(harmful(), what) || j.Kind == Restore && (what == deleteMover || what == preempt)
+		return slices.Contains(harmful(), what) || j.Kind == Restore && (what == deleteMover || what == preempt || what == drainNode)
 	})
 }
 

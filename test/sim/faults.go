@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"slices"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -59,12 +60,13 @@ const (
 	deleteNamespace  = "the namespace of the applications is deleted"
 	changeConfig     = "the ConfigMap is edited and the agents restart"
 	changeClass      = "the storage class is edited"
+	refuseJobPods    = "the pods of jobs are refused"
 )
 
 // benign returns the faults after which every transfer still has to be Completed.
 func benign() []string {
 	return []string{loseRequest, loseAnswer, conflict, tooMany, internal, unavailable, killAgent, cutAgent, breakWatch, expireWatch, deleteMover, preempt,
-		drainNode, overlapAgents, oldLists, deleteRepository, deleteJob, changeConfig, changeClass}
+		drainNode, overlapAgents, oldLists, deleteRepository, deleteJob, changeConfig, changeClass, refuseJobPods}
 }
 
 // harmful returns the faults that may fail or cancel a transfer.
@@ -100,6 +102,8 @@ type faults struct {
 	deleted  map[types.UID]bool // by people
 	slots    int                // the highest limit so far
 	overlaps map[string]int     // second agents so far, by node
+	noPods   bool               // the Job controller cannot create pods
+	lasts    time.Time          // nothing heals before
 }
 
 func newFaults(plan Plan) *faults {
@@ -117,6 +121,7 @@ func (s *Simulation) strike() {
 			return s.unsettled() == "" && s.asked() && s.unmaintained() == ""
 		}
 		f.met = append(f.met, fault.What)
+		f.last(fault)
 		s.trace.note(fmt.Sprintf("%5d ! %s", s.step, fault.What))
 		return true
 	})
@@ -146,6 +151,9 @@ func (s *Simulation) apply(fault Fault) bool {
 	case changeConfig:
 		s.editConfig()
 		return true
+	case refuseJobPods:
+		s.faults.noPods = true
+		return true
 	case changeClass:
 		s.editClass()
 		return true
@@ -159,6 +167,19 @@ func (s *Simulation) apply(fault Fault) bool {
 	default:
 		s.faults.requests = append(s.faults.requests, fault)
 		return true
+	}
+}
+
+// last decides how long nothing heals. Half of the faults can heal at once. Only harmful ones may last longer than a
+// transfer takes to be prepared.
+func (f *faults) last(fault Fault) {
+	longest := 7 // minutes
+	if fault.What == silenceNode || fault.What == deleteOfNode {
+		longest = 25
+	}
+	until := time.Now().Add(time.Duration(fault.Pick%longest) * time.Minute)
+	if fault.Pick%2 == 0 && until.After(f.lasts) {
+		f.lasts = until
 	}
 }
 

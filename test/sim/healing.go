@@ -1,6 +1,8 @@
 package sim
 
 import (
+	"time"
+
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
@@ -9,6 +11,10 @@ import (
 
 // healing returns what ends a fault, or recovers from it.
 func (s *Simulation) healing() (all []choice) {
+	all = s.leaving()
+	if time.Now().Before(s.faults.lasts) {
+		return all
+	}
 	for _, node := range s.nodes {
 		all = append(all, s.returning(node)...)
 		if p := s.last(node); !p.alive() && !s.faults.silent[node] {
@@ -22,7 +28,9 @@ func (s *Simulation) healing() (all []choice) {
 			all = append(all, choice{p.name + " is connected again", seldom, func() { p.cut = false }})
 		}
 	}
-	all = append(all, s.leaving()...)
+	if s.faults.noPods {
+		all = append(all, choice{"the pods of jobs are admitted again", seldom, func() { s.faults.noPods = false }})
+	}
 	if s.api.Lag > 0 {
 		all = append(all, choice{"the API server has caught up", seldom / 2, func() { s.api.Lag = 0 }})
 	}

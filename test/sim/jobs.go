@@ -30,6 +30,11 @@ func (s *Simulation) furnishRepositories() {
 	}
 }
 
+// calm reports whether an agent runs that nothing hinders.
+func (s *Simulation) calm() bool {
+	return slices.ContainsFunc(s.processes, func(p *process) bool { return p.alive() && !p.cut })
+}
+
 // working plays the Job controller.
 func (s *Simulation) working() (all []choice) {
 	for _, object := range s.api.List("jobs") {
@@ -56,6 +61,12 @@ func (s *Simulation) control(object *apiserver.Object) (string, func()) {
 		return "", nil
 	case failing:
 		return "fails", func() { s.endJob(object, batchv1.JobFailed) }
+	case of.Status.StartTime == nil:
+		return "starts", func() { s.patch("jobs", object, map[string]any{"status": map[string]any{"startTime": s.now()}}) }
+	case of.Status.Active == 0 && pod == nil && s.expired(of):
+		return "stops", func() { s.endJob(object, batchv1.JobFailureTarget) }
+	case of.Status.Active == 0 && pod == nil && s.faults.noPods:
+		return "", nil
 	case of.Status.Active == 0 && pod == nil:
 		return "creates the pod of", func() { s.createJobPod(object, of) }
 	case pod == nil, pod.DeletionTimestamp != nil, pod.Status.Phase == corev1.PodFailed, s.expired(of):
@@ -95,7 +106,7 @@ func (s *Simulation) createJobPod(object *apiserver.Object, of *batchv1.Job) {
 		OwnerReferences: []metav1.OwnerReference{{APIVersion: "batch/v1", Kind: "Job", Name: of.Name, UID: of.UID, Controller: new(true)}},
 	}, Spec: of.Spec.Template.Spec}
 	s.create("pods", of.Namespace, pod)
-	s.patch("jobs", object, map[string]any{"status": map[string]any{"active": 1, "ready": 0, "startTime": s.now()}})
+	s.patch("jobs", object, map[string]any{"status": map[string]any{"active": 1, "ready": 0}})
 }
 
 // endJob adds the condition of an end to a Job, and to a final one its counts.
@@ -106,7 +117,7 @@ func (s *Simulation) endJob(object *apiserver.Object, condition batchv1.JobCondi
 	case batchv1.JobComplete:
 		status.Succeeded, status.CompletionTime = 1, new(s.now())
 	case batchv1.JobFailed:
-		status.Failed = 1
+		status.Failed += status.Active // without a pod, the condition alone says so
 	default:
 	}
 	fields := map[string]any{"conditions": status.Conditions, "succeeded": status.Succeeded, "failed": status.Failed, "completionTime": status.CompletionTime}
@@ -124,8 +135,12 @@ func (s *Simulation) unmaintained() string {
 		}
 	}
 	for _, object := range s.api.List("jobs") {
-		if !finished(apiserver.As[batchv1.Job](object)) {
+		of := apiserver.As[batchv1.Job](object)
+		if !finished(of) {
 			return "job " + object.Key() + " has not ended"
+		}
+		if of.Status.Succeeded+of.Status.Failed == 0 {
+			return "job " + object.Key() + " has ended, which Velero's server cannot observe"
 		}
 		if s.api.Get("backuprepositories", veleroNamespace, object.GetLabels()[api.LabelRepository]) == nil {
 			return "job " + object.Key() + " has no repository"
@@ -143,12 +158,35 @@ func (s *Simulation) checkJobs() error {
 		if finished(of) || of.DeletionTimestamp != nil || of.Annotations[api.AnnotationReleased] != "" {
 			continue
 		}
+		if err := checkTerminating(of, s.api.Now()); err != nil && s.calm() {
+			return err
+		}
 		name := of.Labels[api.LabelRepository]
 		if unfinished[name]++; unfinished[name] > 1 {
 			return fmt.Errorf("repository %s has %d unfinished jobs", name, unfinished[name])
 		}
 		if total++; total > s.plan.Maintenance {
 			return fmt.Errorf("%d jobs are unfinished, and %d may be", total, s.plan.Maintenance)
+		}
+	}
+	return nil
+}
+
+// jobDeleted checks a job that is about to be deleted. The only worker of Velero's server waits for the end of each job,
+// and never learns that one without an end is gone.
+func (p *promises) jobDeleted(by string, object *apiserver.Object) {
+	of := apiserver.As[batchv1.Job](object)
+	if of.Status.Succeeded+of.Status.Failed == 0 {
+		p.fail("%s deletes job %s, for which Velero's server waits", by, object.Key())
+	}
+}
+
+// checkTerminating checks that no job that Kubernetes is ending holds its repository for long.
+func checkTerminating(of *batchv1.Job, now time.Time) error {
+	const most = 12 * time.Minute
+	for _, condition := range of.Status.Conditions {
+		if condition.Type == batchv1.JobFailureTarget && now.Sub(condition.LastTransitionTime.Time) > most {
+			return fmt.Errorf("job %s has been ending for more than %s", of.Name, most)
 		}
 	}
 	return nil

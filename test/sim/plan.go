@@ -17,6 +17,8 @@ type Plan struct {
 	Queue        int             // prepared transfers of the cluster; 0: unlimited
 	Maintenance  int             // maintenance jobs at once
 	Repositories int             // of backups, each due for maintenance at once
+	Timeout      time.Duration   // of a maintenance job
+	Foreign      int             // transfers of another data mover that never end, one on each of the first nodes
 	Lists        bool            // the API server cannot stream lists, as before Kubernetes 1.32
 	Skew         []time.Duration // of each node's clock
 	WhenUsed     bool            // volumes are provisioned for the first consumer
@@ -69,6 +71,12 @@ func Draw(seed uint64) Plan {
 	}
 	if random.IntN(3) == 0 {
 		plan.Repositories, plan.Maintenance = 1+random.IntN(2), 1+random.IntN(2)
+	}
+	if plan.Timeout = 12 * time.Hour; random.IntN(3) == 0 {
+		plan.Timeout = time.Minute
+	}
+	if random.IntN(5) == 0 {
+		plan.Foreign = 1 + random.IntN(plan.Nodes)
 	}
 	plan.Lists = random.IntN(3) == 0
 	if random.IntN(3) == 0 {

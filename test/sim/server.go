@@ -169,7 +169,12 @@ func (s *Simulation) transfer(j *job, name, node string) *apiserver.Object {
 // collecting plays the garbage collector.
 func (s *Simulation) collecting() (all []choice) {
 	for _, garbage := range s.api.Garbage() {
-		all = append(all, choice{"garbage collector: deletes " + garbage.Plural + " " + garbage.Key(), seldom, func() { s.mustDelete(garbage.Plural, garbage.Object) }})
+		all = append(all, choice{"garbage collector: deletes " + garbage.Plural + " " + garbage.Key(), seldom, func() {
+			if garbage.Plural == "jobs" {
+				s.promises.jobDeleted("the garbage collector", garbage.Object)
+			}
+			s.mustDelete(garbage.Plural, garbage.Object)
+		}})
 	}
 	return all
 }

@@ -9,6 +9,9 @@ package sim
 import (
 	"fmt"
 	"math/rand/v2"
+	"net/http"
+	"path"
+	"strings"
 	"testing/synctest"
 	"time"
 
@@ -194,6 +197,11 @@ func (s *Simulation) answer(p *parked) {
 
 // handle lets the API server handle a request.
 func (s *Simulation) handle(p *parked) apiserver.Reply {
+	if p.request.Method == http.MethodDelete && strings.Contains(p.request.Path, "/jobs/") {
+		if object := s.api.Get("jobs", veleroNamespace, path.Base(p.request.Path)); object != nil {
+			s.promises.jobDeleted(p.from.name, object)
+		}
+	}
 	reply := s.api.Handle(p.request)
 	s.promises.request(p, reply)
 	if reply.Code >= 300 {

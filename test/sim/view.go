@@ -1,6 +1,7 @@
 package sim
 
 import (
+	"strings"
 	"time"
 
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
@@ -32,10 +33,16 @@ func (v view) ended() bool {
 	return v.phase == "Completed" || v.phase == "Failed" || v.phase == "Canceled"
 }
 
-// transfers returns all transfers with their resource.
+// foreignPrefix is that of the names of transfers of another data mover.
+const foreignPrefix = "foreign-"
+
+// transfers returns all transfers that are Lateen's, with their resource.
 func (s *Simulation) transfers() (all []apiserver.Reference) {
 	for _, kind := range Kinds() {
 		for _, object := range s.api.List(plural(kind)) {
+			if strings.HasPrefix(object.GetName(), foreignPrefix) {
+				continue
+			}
 			all = append(all, apiserver.Reference{Plural: plural(kind), Object: object})
 		}
 	}

@@ -6,6 +6,7 @@ import (
 
 	snapshotv1 "github.com/kubernetes-csi/external-snapshotter/client/v8/apis/volumesnapshot/v1"
 	velerov1 "github.com/vmware-tanzu/velero/pkg/apis/velero/v1"
+	velerov2alpha1 "github.com/vmware-tanzu/velero/pkg/apis/velero/v2alpha1"
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
@@ -120,6 +121,12 @@ func (s *Simulation) furnish() {
 		ReclaimPolicy: new(s.plan.reclaim()),
 	})
 	s.furnishRepositories()
+	for _, node := range s.nodes[:s.plan.Foreign] {
+		s.create("datauploads", veleroNamespace, &velerov2alpha1.DataUpload{
+			ObjectMeta: metav1.ObjectMeta{Name: foreignPrefix + node}, Spec: velerov2alpha1.DataUploadSpec{DataMover: "example"},
+			Status: velerov2alpha1.DataUploadStatus{Phase: velerov2alpha1.DataUploadPhaseInProgress, Node: node},
+		})
+	}
 	s.create("volumesnapshotclasses", "", &snapshotv1.VolumeSnapshotClass{
 		ObjectMeta: metav1.ObjectMeta{Name: snapshotClass}, Driver: driver, DeletionPolicy: snapshotv1.VolumeSnapshotContentDelete,
 	})

@@ -3,7 +3,6 @@ package install
 import (
 	"context"
 	"path/filepath"
-	"strings"
 	"testing"
 	"time"
 
@@ -93,25 +92,26 @@ func TestAnUpgradeOfTheChartDisturbsNoMover(t *testing.T) {
 	s.install("--use-node-agent=false")
 	w, err := testenv.Open(soon(t), plane.Admin(), s.namespace)
 	require.NoError(t, err)
-	agent := func(tag string) (stop func()) {
-		pod, err := w.NodeAgentPod(soon(t), name, func(pod *corev1.Pod) bool {
-			return strings.HasSuffix(pod.Spec.Containers[0].Image, ":"+tag) && testenv.Ready(pod)
-		})
+	agent, stop := &corev1.Pod{}, func() {}
+	replace := func(tag string) { // the agent of the node by one of another image
+		stop()
+		require.NoError(t, w.WaitPodGone(soon(t), s.namespace, agent.Name))
+		var err error
+		agent, err = w.NodeAgentPod(soon(t), name, testenv.Ready)
 		require.NoError(t, err)
-		return s.startAgent(pod)
+		require.Equal(t, "example.test/lateen:"+tag, agent.Spec.Containers[0].Image)
+		stop = s.startAgent(agent)
 	}
 	kubelet := "--set=nodeAgent.podVolumePath=" + filepath.Join(root, "pods")
 	s.upgrade("v1", kubelet)
-	stop := agent("v1")
+	replace("v1")
 	transfer, moving := s.backUp(w, name)
 
 	s.upgrade("v2", kubelet)
-	stop()
-	stop = agent("v2")
+	replace("v2")
 	out, err := s.helm("rollback", "lateen", "1")
 	require.NoError(t, err, out)
-	stop()
-	agent("v1")
+	replace("v1")
 	after, err := s.kube.CoreV1().Pods(s.namespace).Get(soon(t), moving.Name, metav1.GetOptions{})
 	require.NoError(t, err)
 	require.Equal(t, moving.UID, after.UID)

@@ -46,8 +46,10 @@ func newCheck() *cobra.Command {
 		Short: "Validate the ConfigMaps of the agents and show the effective configuration",
 		Long: "Validate the ConfigMaps of the agents and show the effective configuration. The ConfigMaps are those that the agents\n" +
 			"in a cluster name, or those in a file. Objects that they name are looked up in the cluster; for a file, only\n" +
-			"with --node, --namespace, --kubeconfig or --kubecontext.\n\n" +
+			"with --node, --namespace, --kubeconfig or --context.\n\n" +
 			"Exits with 0 if there is no problem, with 1 if there are problems, and with 2 if the check failed.",
+		Example: "  lateen check\n" +
+			"  lateen check -f node-agent.yaml --node worker-1",
 		Args: func(command *cobra.Command, args []string) error {
 			return exitWith(exitCannotCheck, cobra.NoArgs(command, args))
 		},
@@ -118,7 +120,7 @@ func (o *checkOptions) run(command *cobra.Command) (int, error) {
 
 // online reports whether the objects named in a file are checked in the cluster.
 func (o *checkOptions) online() bool {
-	return cmp.Or(o.node, o.cluster.Namespace, o.cluster.Kubeconfig, o.cluster.Kubecontext) != ""
+	return cmp.Or(o.node, o.cluster.Namespace, o.cluster.Kubeconfig, o.cluster.Context) != ""
 }
 
 func (o *checkOptions) fromFile(stdin io.Reader) ([]check.Document, error) {

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"os"
 	"os/signal"
+	"path/filepath"
 	"strings"
 	"syscall"
 
@@ -66,6 +67,13 @@ func newRoot() *cobra.Command {
 		SilenceUsage:  true, // an error is one line
 		SilenceErrors: true,
 	}
-	root.AddCommand(newNodeAgent(), install.NewCommand(userAgent()), uninstall.NewCommand(userAgent()), adopt.NewCommand(userAgent()), newCheck(), newStatus(), newExplain())
+	// kubectl runs a program kubectl-lateen as `kubectl lateen`.
+	if strings.HasPrefix(filepath.Base(os.Args[0]), "kubectl-") {
+		root.Annotations = map[string]string{cobra.CommandDisplayNameAnnotation: "kubectl lateen"}
+	}
+	root.AddCommand(newVersion(), newNodeAgent(), install.NewCommand(userAgent()), uninstall.NewCommand(userAgent()), adopt.NewCommand(userAgent()), newCheck(), newStatus(), newExplain())
+	for _, command := range root.Commands() {
+		completeFlags(command)
+	}
 	return root
 }

@@ -22,7 +22,9 @@ func newNodeAgent() *cobra.Command {
 	command := &cobra.Command{
 		Use:   "node-agent",
 		Short: "Run the node-agent of this node",
-		Args:  cobra.NoArgs,
+		Example: "  lateen node-agent --mover-template=deployment/velero\n" +
+			"  NODE_NAME=worker-1 lateen node-agent --kubeconfig ~/.kube/config --log-level debug",
+		Args: cobra.NoArgs,
 		RunE: func(command *cobra.Command, _ []string) error {
 			if err := options.Complete(os.Getenv); err != nil {
 				return err
@@ -42,7 +44,7 @@ func runNodeAgent(ctx context.Context, options config.Options) error {
 	}
 	klog.SetLogger(logger)
 	ctx = klog.NewContext(ctx, logger)
-	selected := cluster.Flags{Kubeconfig: options.Kubeconfig, Kubecontext: options.Kubecontext, UserAgent: userAgent()}
+	selected := cluster.Flags{Kubeconfig: options.Kubeconfig, Context: options.Kubecontext, UserAgent: userAgent()}
 	apiServer, err := selected.Config()
 	if err != nil {
 		return err

@@ -8,15 +8,16 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"slices"
 	"strings"
 	"time"
 
 	"github.com/go-logr/logr"
 	"github.com/spf13/cobra"
-	"github.com/spf13/pflag"
 	"golang.org/x/term"
 	"k8s.io/klog/v2"
 	"k8s.io/utils/clock"
+	"sigs.k8s.io/yaml"
 
 	"github.com/lateen-project/lateen/cmd/lateen/cluster"
 	"github.com/lateen-project/lateen/cmd/lateen/status"
@@ -38,22 +39,46 @@ const (
 	statusBurst = 100
 )
 
-// viewOptions are the flags that `lateen status` and `lateen explain` share.
+// Formats of -o besides text for people.
+const (
+	outputJSON = "json"
+	outputYAML = "yaml"
+)
+
+// writeYAML writes the fields of a value as its JSON has them.
+func writeYAML(to io.Writer, value any) error {
+	text, err := yaml.Marshal(value)
+	if err != nil {
+		return err
+	}
+	_, err = to.Write(text)
+	return err
+}
+
+// viewOptions are the flags that `lateen status`, `lateen explain` and `lateen version` share.
 type viewOptions struct {
-	output  string // json, or empty for people
+	output  string // json or yaml; empty for people
 	cluster cluster.Flags
 }
 
-func (s *viewOptions) addFlags(flags *pflag.FlagSet) {
+func (s *viewOptions) addFlags(command *cobra.Command) {
 	s.cluster.UserAgent = userAgent()
-	s.cluster.AddView(flags)
-	flags.StringVarP(&s.output, "output", "o", "", "output format: json (default: text)")
+	s.cluster.AddView(command.Flags())
+	command.Flags().StringVarP(&s.output, "output", "o", "", "output format: json or yaml (default: text)")
+}
+
+// checkOutput returns an error for a format that does not exist.
+func (s *viewOptions) checkOutput() error {
+	if !slices.Contains([]string{"", outputJSON, outputYAML}, s.output) {
+		return fmt.Errorf("-o %q is unknown: use json or yaml, or remove it", s.output)
+	}
+	return nil
 }
 
 // clients returns the clients of the cluster that the flags select.
 func (s *viewOptions) clients() (*status.Clients, error) {
-	if s.output != "" && s.output != "json" {
-		return nil, fmt.Errorf("-o %q is unknown: use json, or remove it", s.output)
+	if err := s.checkOutput(); err != nil {
+		return nil, err
 	}
 	connection, err := s.cluster.Config()
 	if err != nil {
@@ -72,6 +97,8 @@ func newStatus() *cobra.Command {
 		Long: "Show running and waiting transfers and what they wait for, the priority classes in force, the agents, and the last\n" +
 			"maintenance of repositories. The command changes nothing. Resources that could not be read are listed at the end.\n" +
 			"With --watch, it continues until it is interrupted.",
+		Example: "  lateen status --watch\n" +
+			"  lateen status -n velero -o json",
 		Args: cobra.NoArgs,
 		RunE: func(command *cobra.Command, _ []string) error {
 			clients, err := at.clients()
@@ -91,24 +118,30 @@ func newStatus() *cobra.Command {
 			return at.print(command.OutOrStdout(), report, report.Write)
 		},
 	}
-	at.addFlags(command.Flags())
+	at.addFlags(command)
 	command.Flags().BoolVarP(&watch, "watch", "w", false, "update the output when something changes, at most once a second")
 	return command
 }
 
-// watch redraws the status in place in a terminal, and appends it to other outputs. JSON is one line per status.
+// watch redraws the status in place in a terminal, and appends it to other outputs. JSON is one line per status, YAML one document.
 func (s *viewOptions) watch(ctx context.Context, clients *status.Clients, to io.Writer) error {
 	klog.SetLogger(logr.Discard()) // the drawing shows failures
 	how := status.WatchOptions{Namespace: s.cluster.ViewNamespace(), Clock: clock.RealClock{}, MinInterval: statusMinInterval, MaxInterval: statusMaxInterval, SyncTimeout: statusTimeout}
 	return clients.Follow(ctx, how, func(seen *diagnose.Snapshot) error {
 		report := seen.Report()
 		var text bytes.Buffer
-		if s.output == "json" {
-			if err := json.NewEncoder(&text).Encode(report); err != nil {
-				return fmt.Errorf("encode JSON: %w", err)
-			}
-		} else if err := report.Write(&text); err != nil {
-			return err
+		var err error
+		switch s.output {
+		case outputJSON:
+			err = json.NewEncoder(&text).Encode(report)
+		case outputYAML:
+			text.WriteString("---\n")
+			err = writeYAML(&text, report)
+		default:
+			err = report.Write(&text)
+		}
+		if err != nil {
+			return fmt.Errorf("write output: %w", err)
 		}
 		reported := text.String()
 		switch rows := terminalRows(to); { // read each time: a window may be resized
@@ -117,7 +150,7 @@ func (s *viewOptions) watch(ctx context.Context, clients *status.Clients, to io.
 		case s.output == "":
 			reported += "\n"
 		}
-		_, err := io.WriteString(to, reported)
+		_, err = io.WriteString(to, reported)
 		return err
 	})
 }
@@ -149,15 +182,18 @@ func terminalRows(to io.Writer) int {
 	return usual
 }
 
-// print writes a value as JSON, or in its form for people.
+// print writes a value as JSON or YAML, or in its form for people.
 func (s *viewOptions) print(to io.Writer, value any, forPeople func(io.Writer) error) error {
 	var text bytes.Buffer
 	var err error
-	if s.output == "json" {
+	switch s.output {
+	case outputJSON:
 		encoder := json.NewEncoder(&text)
 		encoder.SetIndent("", "  ")
 		err = encoder.Encode(value)
-	} else {
+	case outputYAML:
+		err = writeYAML(&text, value)
+	default:
 		err = forPeople(&text)
 	}
 	_, failed := to.Write(text.Bytes())

@@ -15,7 +15,11 @@ func TestStatusAndExplainErrors(t *testing.T) {
 		message   string
 	}{
 		"a status without a cluster":       {[]string{"status"}, "find the cluster"},
-		"a status that is to be YAML":      {[]string{"status", "-o", "yaml"}, `-o "yaml" is unknown: use json, or remove it`},
+		"a status in another format":       {[]string{"status", "-o", "table"}, `-o "table" is unknown: use json or yaml, or remove it`},
+		"a version in another format":      {[]string{"version", "--client", "-o", "table"}, `-o "table" is unknown`},
+		"a version of no cluster":          {[]string{"version"}, "find the cluster"},
+		"a context that does not exist":    {[]string{"status", "--context", "elsewhere"}, `context "elsewhere" does not exist`},
+		"a context as Velero names it":     {[]string{"status", "--kubecontext", "elsewhere"}, `context "elsewhere" does not exist`},
 		"a status of something":            {[]string{"status", "pvb/nightly"}, "unknown command"},
 		"an explanation without a cluster": {[]string{"explain", "pvb/nightly"}, "find the cluster"},
 		"an explanation of nothing":        {[]string{"explain"}, "accepts 1 arg(s), received 0"},

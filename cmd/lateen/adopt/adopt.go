@@ -38,6 +38,8 @@ func NewCommand(userAgent string) *cobra.Command {
 		Long: "Replace Velero's node-agent with Lateen in its DaemonSets, node-agent and node-agent-windows; --undo reverts.\n" +
 			"Image, program, ServiceAccount and probes become Lateen's; everything else is kept. Changes to an adopted DaemonSet\n" +
 			"survive both. Lateen's agents use the maintenance ConfigMap that the server's Deployment names.",
+		Example: "  lateen adopt --lateen-image registry.example/lateen:v1\n" +
+			"  lateen adopt --undo",
 		Args: cobra.NoArgs,
 		RunE: func(command *cobra.Command, _ []string) error {
 			if (options.image == "") != options.undo {

@@ -6,7 +6,9 @@ import (
 	"cmp"
 	"fmt"
 	"io"
+	"maps"
 	"os"
+	"slices"
 
 	"github.com/spf13/pflag"
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -20,10 +22,10 @@ import (
 
 // Flags select a cluster and Velero's namespace in it.
 type Flags struct {
-	Namespace   string // of Velero
-	Kubeconfig  string // a file; empty: KUBECONFIG, then the default file or the pod's ServiceAccount
-	Kubecontext string // in that file; empty: its current one
-	UserAgent   string // not a flag: of all requests
+	Namespace  string // of Velero
+	Kubeconfig string // a file; empty: KUBECONFIG, then the default file or the pod's ServiceAccount
+	Context    string // in that file; empty: its current one
+	UserAgent  string // not a flag: of all requests
 }
 
 // Add declares the flags of a command that changes a cluster.
@@ -40,7 +42,31 @@ func (f *Flags) AddView(flags *pflag.FlagSet) {
 
 func (f *Flags) addKube(flags *pflag.FlagSet) {
 	flags.StringVar(&f.Kubeconfig, "kubeconfig", "", "kubeconfig file (default: KUBECONFIG, else ~/.kube/config)")
-	flags.StringVar(&f.Kubecontext, "kubecontext", "", "context of the kubeconfig (default: its current one)")
+	flags.StringVar(&f.Context, "context", "", "context of the kubeconfig (default: its current one)")
+	flags.SetNormalizeFunc(veleroNames)
+}
+
+// veleroNames accepts the name that Velero's command line has for a flag of kubectl.
+func veleroNames(_ *pflag.FlagSet, name string) pflag.NormalizedName {
+	if name == "kubecontext" {
+		name = "context"
+	}
+	return pflag.NormalizedName(name)
+}
+
+// Contexts returns the names of the contexts in the kubeconfig, sorted.
+func (f *Flags) Contexts() ([]string, error) {
+	config, err := f.loading(&clientcmd.ConfigOverrides{}).RawConfig()
+	if err != nil {
+		return nil, fmt.Errorf("read kubeconfig: %w", err)
+	}
+	return slices.Sorted(maps.Keys(config.Contexts)), nil
+}
+
+func (f *Flags) loading(overrides *clientcmd.ConfigOverrides) clientcmd.ClientConfig {
+	rules := clientcmd.NewDefaultClientConfigLoadingRules()
+	rules.ExplicitPath = f.Kubeconfig
+	return clientcmd.NewNonInteractiveDeferredLoadingClientConfig(rules, overrides)
 }
 
 // ViewNamespace returns the namespace of a read-only command.
@@ -50,10 +76,7 @@ func (f *Flags) ViewNamespace() string {
 
 // Config returns the configuration of clients of the cluster.
 func (f *Flags) Config() (*rest.Config, error) {
-	rules := clientcmd.NewDefaultClientConfigLoadingRules()
-	rules.ExplicitPath = f.Kubeconfig
-	overrides := &clientcmd.ConfigOverrides{CurrentContext: f.Kubecontext}
-	config, err := clientcmd.NewNonInteractiveDeferredLoadingClientConfig(rules, overrides).ClientConfig()
+	config, err := f.loading(&clientcmd.ConfigOverrides{CurrentContext: f.Context}).ClientConfig()
 	if err != nil {
 		return nil, fmt.Errorf("find the cluster: %w; run in a pod with a ServiceAccount, or set --kubeconfig", err)
 	}

@@ -25,7 +25,8 @@ func NewCommand(userAgent string) *cobra.Command {
 		Short: "Install Velero's server with Lateen as its node-agent",
 		Args:  cobra.NoArgs,
 		Example: `  lateen install --lateen-image registry.example/lateen:v1 --provider aws --plugins velero/velero-plugin-for-aws:v1.14.0 \
-    --bucket backups --secret-file ./credentials --backup-location-config region=eu-central-1 --wait`,
+    --bucket backups --secret-file ./credentials --backup-location-config region=eu-central-1 --wait
+  lateen install --crds-only`,
 		RunE: func(command *cobra.Command, _ []string) error {
 			if err := options.validate(); err != nil {
 				return err

@@ -3,6 +3,7 @@ package status
 import (
 	"context"
 	"fmt"
+	"slices"
 
 	snapshotv1 "github.com/kubernetes-csi/external-snapshotter/client/v8/apis/volumesnapshot/v1"
 	snapshotclient "github.com/kubernetes-csi/external-snapshotter/client/v8/clientset/versioned/typed/volumesnapshot/v1"
@@ -13,6 +14,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	schedulingv1 "k8s.io/api/scheduling/v1"
 	storagev1 "k8s.io/api/storage/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/watch"
@@ -96,6 +98,29 @@ func (c *Clients) sources(namespace string) []source {
 		from(view.ResourceNodes, "", &corev1.Node{}, core.Nodes(), all),
 		from(view.ResourcePriorityClasses, "", &schedulingv1.PriorityClass{}, c.kube.SchedulingV1().PriorityClasses(), all),
 	)
+}
+
+// Names returns the names of the objects of one of these resources.
+func (c *Clients) Names(ctx context.Context, namespace, resource string) ([]string, error) {
+	sources := c.sources(namespace)
+	at := slices.IndexFunc(sources, func(one source) bool { return one.resource == resource })
+	if at < 0 {
+		return nil, fmt.Errorf("resource %s is not part of a status", resource)
+	}
+	list, err := sources[at].lists.ListWithContextFunc(ctx, metav1.ListOptions{})
+	if err != nil {
+		return nil, fmt.Errorf("list %s: %w", resource, err)
+	}
+	var names []string
+	err = meta.EachListItem(list, func(object runtime.Object) error {
+		accessor, err := meta.Accessor(object)
+		if err != nil {
+			return fmt.Errorf("read name of %s: %w", resource, err)
+		}
+		names = append(names, accessor.GetName())
+		return nil
+	})
+	return names, err
 }
 
 // dependency returns the source of a dependency.

@@ -30,7 +30,9 @@ func NewCommand(userAgent string) *cobra.Command {
 	command := &cobra.Command{
 		Use:   "uninstall",
 		Short: "Remove the objects that lateen install created",
-		Args:  cobra.NoArgs,
+		Example: "  lateen uninstall\n" +
+			"  lateen uninstall -n velero --force",
+		Args: cobra.NoArgs,
 		RunE: func(command *cobra.Command, _ []string) error {
 			client, err := flags.Connect(command.OutOrStdout())
 			if err != nil {

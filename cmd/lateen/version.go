@@ -1,0 +1,119 @@
+package main
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"io"
+
+	"github.com/spf13/cobra"
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes"
+
+	"github.com/lateen-project/lateen/deploy"
+)
+
+// versions is what `lateen version` prints.
+type versions struct {
+	Client string          `json:"client"`
+	Agents []agentsVersion `json:"agents"`           // a DaemonSet each; empty if there is none
+	Velero string          `json:"velero,omitempty"` // image of the server; empty if there is none
+}
+
+// agentsVersion is a DaemonSet of agents, of Lateen or of Velero.
+type agentsVersion struct {
+	Name    string `json:"name"`
+	Image   string `json:"image"`
+	Ready   int32  `json:"ready"`
+	Desired int32  `json:"desired"`
+	Updated int32  `json:"updated"` // agents that run this image; fewer than desired during a rollout
+}
+
+func newVersion() *cobra.Command {
+	var at viewOptions
+	var client bool
+	command := &cobra.Command{
+		Use:   "version",
+		Short: "Show the versions of this program, of the agents and of Velero",
+		Example: "  lateen version --client\n" +
+			"  lateen version -n velero -o yaml",
+		Args: cobra.NoArgs,
+		RunE: func(command *cobra.Command, _ []string) error {
+			if err := at.checkOutput(); err != nil {
+				return err
+			}
+			found := versions{Client: version, Agents: []agentsVersion{}}
+			if !client {
+				if err := at.readVersions(command.Context(), &found); err != nil {
+					return err
+				}
+			}
+			return at.print(command.OutOrStdout(), found, func(to io.Writer) error { return found.write(to, client) })
+		},
+	}
+	at.addFlags(command)
+	command.Flags().BoolVar(&client, "client", false, "show only the version of this program, without a request to the cluster")
+	return command
+}
+
+func (s *viewOptions) readVersions(ctx context.Context, into *versions) error {
+	ctx, cancel := context.WithTimeout(ctx, statusTimeout)
+	defer cancel()
+	connection, err := s.cluster.Config()
+	if err != nil {
+		return err
+	}
+	kube, err := kubernetes.NewForConfig(connection)
+	if err != nil {
+		return fmt.Errorf("create client: %w", err)
+	}
+	namespace := s.cluster.ViewNamespace()
+	for _, name := range []string{deploy.DaemonSetName, deploy.WindowsDaemonSetName} {
+		agents, err := kube.AppsV1().DaemonSets(namespace).Get(ctx, name, metav1.GetOptions{})
+		switch {
+		case apierrors.IsNotFound(err):
+		case err != nil:
+			return fmt.Errorf("get DaemonSet %s: %w", name, err)
+		default:
+			into.Agents = append(into.Agents, versionOf(agents))
+		}
+	}
+	server, err := kube.AppsV1().Deployments(namespace).Get(ctx, deploy.VeleroDeployment, metav1.GetOptions{})
+	if err != nil && !apierrors.IsNotFound(err) {
+		return fmt.Errorf("get Deployment %s: %w", deploy.VeleroDeployment, err)
+	}
+	into.Velero = firstImage(server.Spec.Template)
+	return nil
+}
+
+func versionOf(agents *appsv1.DaemonSet) agentsVersion {
+	return agentsVersion{
+		Name: agents.Name, Image: firstImage(agents.Spec.Template),
+		Ready: agents.Status.NumberReady, Desired: agents.Status.DesiredNumberScheduled, Updated: agents.Status.UpdatedNumberScheduled,
+	}
+}
+
+func firstImage(template corev1.PodTemplateSpec) string {
+	for _, container := range template.Spec.Containers {
+		return container.Image
+	}
+	return ""
+}
+
+func (v versions) write(to io.Writer, client bool) error {
+	fmt.Fprintf(to, "Client: %s\n", v.Client)
+	if client {
+		return nil
+	}
+	for _, agents := range v.Agents {
+		fmt.Fprintf(to, "Agents: %s, DaemonSet %s: %d of %d ready, %d updated\n", agents.Image, agents.Name, agents.Ready, agents.Desired, agents.Updated)
+	}
+	if len(v.Agents) == 0 {
+		fmt.Fprintln(to, "Agents: none")
+	}
+	_, err := fmt.Fprintf(to, "Velero: %s\n", cmp.Or(v.Velero, "none"))
+	return err
+}

@@ -1,0 +1,58 @@
+package main
+
+import (
+	"bytes"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/spf13/cobra"
+	"github.com/stretchr/testify/require"
+)
+
+// output runs the program without a cluster and returns what it prints.
+func output(t *testing.T, args ...string) string {
+	t.Helper()
+	root := newRoot()
+	var out bytes.Buffer
+	root.SetOut(&out)
+	root.SetArgs(args)
+	require.NoError(t, root.ExecuteContext(t.Context()))
+	return out.String()
+}
+
+func TestTheVersionOfTheClientNeedsNoCluster(t *testing.T) {
+	t.Setenv("KUBECONFIG", filepath.Join(t.TempDir(), "none"))
+	require.Equal(t, "Client: unknown\n", output(t, "version", "--client"))
+	require.JSONEq(t, `{"client":"unknown","agents":[]}`, output(t, "version", "--client", "-o", "json"))
+	require.Equal(t, "agents: []\nclient: unknown\n", output(t, "version", "--client", "-o", "yaml"))
+}
+
+func TestEveryCommandHasTwoExamplesWithItsFlags(t *testing.T) {
+	for _, command := range newRoot().Commands() {
+		examples := strings.Split(strings.ReplaceAll(command.Example, "\\\n", ""), "\n")
+		require.GreaterOrEqual(t, len(examples), 2, command.Name())
+		for _, example := range examples {
+			_, args, found := strings.Cut(example, "lateen "+command.Name())
+			require.True(t, found, example)
+			require.NoError(t, command.ParseFlags(strings.Fields(args)), example)
+		}
+	}
+}
+
+func TestContextsAreCompleted(t *testing.T) {
+	kubeconfig := filepath.Join(t.TempDir(), "config")
+	t.Setenv("KUBECONFIG", kubeconfig)
+	require.NoError(t, os.WriteFile(kubeconfig, []byte("contexts: [{name: production}, {name: lab}]"), 0o600))
+	require.True(t, strings.HasPrefix(output(t, cobra.ShellCompRequestCmd, "status", "--context", ""), "lab\nproduction\n"))
+	require.True(t, strings.HasPrefix(output(t, cobra.ShellCompRequestCmd, "status", "-o", ""), "json\nyaml\n"))
+	require.True(t, strings.HasPrefix(output(t, cobra.ShellCompRequestCmd, "explain", ""), "pvb/\npvr/\ndu/\ndd/\nbr/\n"))
+}
+
+func TestTheNameOfTheProgramIsThatOfTheKubectlPlugin(t *testing.T) {
+	before := os.Args[0]
+	t.Cleanup(func() { os.Args[0] = before })
+	os.Args[0] = "/usr/local/bin/kubectl-lateen"
+	require.Contains(t, output(t, "status", "--help"), "\n  kubectl lateen status [flags]\n")
+}

@@ -18,8 +18,8 @@ import (
 func (e *Exposer) Diagnose(ctx context.Context, move objects.MoverSpec, found Existing) string {
 	var reported []string
 	if found.Pod != nil && objects.Starting(found.Pod) {
-		if trouble := e.warning(ctx, found.Pod); trouble != "" {
-			reported = append(reported, fmt.Sprintf("mover pod %s on node %s: %s", found.Pod.Name, found.Pod.Spec.NodeName, trouble))
+		if diagnosis := e.warning(ctx, found.Pod); diagnosis != "" {
+			reported = append(reported, fmt.Sprintf("mover pod %s on node %s: %s", found.Pod.Name, found.Pod.Spec.NodeName, diagnosis))
 		}
 	}
 	for _, claim := range found.Claims {
@@ -29,8 +29,8 @@ func (e *Exposer) Diagnose(ctx context.Context, move objects.MoverSpec, found Ex
 		reported = append(reported, strings.TrimSuffix(fmt.Sprintf("claim %s is %s: %s", claim.Name, claim.Status.Phase, e.warning(ctx, claim)), ": "))
 	}
 	if move.Source.Snapshot != nil {
-		if trouble := e.diagnoseSnapshots(ctx, move); trouble != "" {
-			reported = append(reported, trouble)
+		if diagnosis := e.diagnoseSnapshots(ctx, move); diagnosis != "" {
+			reported = append(reported, diagnosis)
 		}
 	}
 	return strings.Join(reported, "; ")

@@ -63,8 +63,8 @@ func (p *planner) dryRun(ctx context.Context) error {
 	if err := p.create(ctx); err != nil {
 		return err
 	}
-	for _, rehearse := range p.copies {
-		if err := rehearse(ctx, nil); err != nil {
+	for _, dryRun := range p.copies {
+		if err := dryRun(ctx, nil); err != nil {
 			return err
 		}
 	}

@@ -133,11 +133,11 @@ func (d *rebindRun) volume(ctx context.Context) (*corev1.PersistentVolume, error
 			return claimed, nil
 		}
 	}
-	remembers, err := d.labelled(ctx, api.LabelRebind, string(d.Move.UID))
+	labelled, err := d.labelled(ctx, api.LabelRebind, string(d.Move.UID))
 	switch {
-	case err != nil || remembers != nil:
-		d.markStray(remembers)
-		return remembers, err
+	case err != nil || labelled != nil:
+		d.markStray(labelled)
+		return labelled, err
 	case d.Claim != nil:
 		return claimed, nil
 	}

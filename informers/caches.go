@@ -67,7 +67,7 @@ func NewCaches(kube kubernetes.Interface, velero *Clientset, want Selectors) (*C
 		Movers:    add(&b, "mover pods", kube.CoreV1().Pods(namespace), &corev1.Pod{}, Scope{Labels: want.MoverLabels}, trimPod),
 		Claims:    add(&b, "claims of movers", kube.CoreV1().PersistentVolumeClaims(namespace), &corev1.PersistentVolumeClaim{}, Scope{Labels: want.OwnedLabels}, noTrim[*corev1.PersistentVolumeClaim]),
 	}
-	c.all = b.made
+	c.all = b.created
 	if b.err != nil {
 		return nil, b.err
 	}
@@ -84,8 +84,8 @@ const (
 
 // builder collects informers until one cannot be created.
 type builder struct {
-	made []informer
-	err  error
+	created []informer
+	err     error
 }
 
 func add[T Object, L runtime.Object](b *builder, name string, source Source[L], example T, scope Scope, trim func(T)) *Informer[T] {
@@ -97,7 +97,7 @@ func add[T Object, L runtime.Object](b *builder, name string, source Source[L], 
 		b.err = err
 		return nil
 	}
-	b.made = append(b.made, created)
+	b.created = append(b.created, created)
 	return created
 }
 

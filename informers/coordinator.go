@@ -31,7 +31,7 @@ func NewCoordinatorCaches(kube kubernetes.Interface, want Selectors) (*Coordinat
 		Agents:  add(&b, "pods of node-agents", pods, &corev1.Pod{}, Scope{Labels: want.AgentLabels}, trimAgent),
 		Classes: add(&b, "storageclasses", kube.StorageV1().StorageClasses(), &storagev1.StorageClass{}, Scope{}, noTrim[*storagev1.StorageClass]),
 	}
-	term.all = b.made
+	term.all = b.created
 	return term, b.err
 }
 

@@ -162,8 +162,8 @@ func sameVersion[T Object](before, after any) bool {
 	if !ok {
 		return false
 	}
-	young, ok := after.(T)
-	return ok && old.GetResourceVersion() == young.GetResourceVersion()
+	updated, ok := after.(T)
+	return ok && old.GetResourceVersion() == updated.GetResourceVersion()
 }
 
 func (i *Informer[T]) run(ctx context.Context)   { i.shared.RunWithContext(ctx) }

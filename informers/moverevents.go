@@ -88,9 +88,9 @@ func (m *MoverEvents) start(uid types.UID, version string, enqueue func()) {
 		return
 	}
 	ctx, stop := context.WithCancel(m.ctx)
-	talk := &eventWatch{stop: stop, last: map[eventKey]moverEvent{}, version: version}
-	m.watched[uid] = talk
-	m.watches.Go(func() { m.watch(ctx, uid, talk, enqueue) })
+	watched := &eventWatch{stop: stop, last: map[eventKey]moverEvent{}, version: version}
+	m.watched[uid] = watched
+	m.watches.Go(func() { m.watch(ctx, uid, watched, enqueue) })
 }
 
 const (
@@ -128,8 +128,8 @@ func (m *MoverEvents) current(ctx context.Context) string {
 func (m *MoverEvents) Forget(uid types.UID) {
 	m.lock.Lock()
 	defer m.lock.Unlock()
-	if talk := m.watched[uid]; talk != nil {
-		talk.stop()
+	if watched := m.watched[uid]; watched != nil {
+		watched.stop()
 		delete(m.watched, uid)
 	}
 }
@@ -139,11 +139,11 @@ func (m *MoverEvents) Forget(uid types.UID) {
 func (m *MoverEvents) Last(uid types.UID, reason string, mover *corev1.Pod) (message string, at time.Time, ok bool) {
 	m.lock.Lock()
 	defer m.lock.Unlock()
-	talk := m.watched[uid]
-	if talk == nil {
+	watched := m.watched[uid]
+	if watched == nil {
 		return "", time.Time{}, false
 	}
-	for key, event := range talk.last {
+	for key, event := range watched.last {
 		if key.reason == reason && event.mayBeFrom(mover) && (!ok || event.at.After(at)) {
 			message, at, ok = event.message, event.at, true
 		}
@@ -163,22 +163,22 @@ const (
 	longPause  = 30 * time.Second
 )
 
-func (m *MoverEvents) watch(ctx context.Context, uid types.UID, talk *eventWatch, enqueue func()) {
+func (m *MoverEvents) watch(ctx context.Context, uid types.UID, watched *eventWatch, enqueue func()) {
 	logger := klog.FromContext(ctx)
 	pause := firstPause
 	for ctx.Err() == nil {
 		events, err := m.client.CoreV1().Events(m.namespace).Watch(ctx, metav1.ListOptions{
-			FieldSelector: fields.OneTermEqualSelector("involvedObject.uid", string(uid)).String(), ResourceVersion: talk.version,
+			FieldSelector: fields.OneTermEqualSelector("involvedObject.uid", string(uid)).String(), ResourceVersion: watched.version,
 		})
 		if err == nil {
 			var observed bool
-			if observed, err = m.observe(events, talk, enqueue); observed {
+			if observed, err = m.observe(events, watched, enqueue); observed {
 				pause = firstPause
 			}
 		}
 		if err != nil && ctx.Err() == nil {
-			if talk.version != "" { // it may have expired; the existing Events include all that were missed
-				talk.version = ""
+			if watched.version != "" { // it may have expired; the existing Events include all that were missed
+				watched.version = ""
 				continue
 			}
 			logger.Error(err, "Failed to watch mover Events", "uid", uid, "retryAfter", pause)
@@ -192,7 +192,7 @@ func (m *MoverEvents) watch(ctx context.Context, uid types.UID, talk *eventWatch
 }
 
 // observe records Events until the watch ends. It reports whether there was any, and the error that ended the watch.
-func (m *MoverEvents) observe(events watch.Interface, talk *eventWatch, enqueue func()) (observed bool, err error) {
+func (m *MoverEvents) observe(events watch.Interface, watched *eventWatch, enqueue func()) (observed bool, err error) {
 	defer events.Stop()
 	for change := range events.ResultChan() {
 		if change.Type == watch.Error {
@@ -202,12 +202,12 @@ func (m *MoverEvents) observe(events watch.Interface, talk *eventWatch, enqueue 
 		if !ok {
 			continue
 		}
-		m.advance(talk, event.ResourceVersion)
+		m.advance(watched, event.ResourceVersion)
 		if change.Type == watch.Deleted || !strings.HasPrefix(event.Reason, moverReasons) {
 			continue
 		}
 		observed = true
-		if m.record(talk, event) {
+		if m.record(watched, event) {
 			enqueue()
 		}
 	}
@@ -216,11 +216,11 @@ func (m *MoverEvents) observe(events watch.Interface, talk *eventWatch, enqueue 
 
 // advance records the version of a change. A watch that started without a version returns the existing Events first, in
 // any order, so it tells no version.
-func (m *MoverEvents) advance(talk *eventWatch, version string) {
-	if talk.version == "" || version == "" {
+func (m *MoverEvents) advance(watched *eventWatch, version string) {
+	if watched.version == "" || version == "" {
 		return
 	}
-	talk.version = version
+	watched.version = version
 	m.lock.Lock()
 	defer m.lock.Unlock()
 	m.version, m.knownAt = version, m.clock.Now()
@@ -228,14 +228,14 @@ func (m *MoverEvents) advance(talk *eventWatch, version string) {
 
 // record keeps an Event unless a later version of it is known. Each mover has Events of its own, and a second Event
 // for a reason after ten silent minutes. A new watch may return them in any order.
-func (m *MoverEvents) record(talk *eventWatch, event *corev1.Event) bool {
+func (m *MoverEvents) record(watched *eventWatch, event *corev1.Event) bool {
 	m.lock.Lock()
 	defer m.lock.Unlock()
 	key := eventKey{reason: event.Reason, name: event.Name}
-	if before, ok := talk.last[key]; ok && event.LastTimestamp.Time.Before(before.at) {
+	if before, ok := watched.last[key]; ok && event.LastTimestamp.Time.Before(before.at) {
 		return false
 	}
-	talk.last[key] = moverEvent{
+	watched.last[key] = moverEvent{
 		message: event.Message, at: event.LastTimestamp.Time, host: event.Source.Host, createdAt: event.CreationTimestamp.Time,
 	}
 	return true

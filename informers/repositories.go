@@ -30,7 +30,7 @@ func NewRepositoryCaches(kube kubernetes.Interface, velero *Clientset, namespace
 		Locations:    add(&b, "backupstoragelocations", velero.BackupStorageLocations(namespace), &velerov1.BackupStorageLocation{}, Scope{}, noTrim[*velerov1.BackupStorageLocation]),
 		Jobs:         add(&b, "maintenance jobs", kube.BatchV1().Jobs(namespace), &batchv1.Job{}, Scope{Labels: jobLabel}, noTrim[*batchv1.Job]),
 	}
-	created.all = b.made
+	created.all = b.created
 	return created, b.err
 }
 

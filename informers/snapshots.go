@@ -139,7 +139,7 @@ func (t *snapshotTerm) watch(client snapshotclient.SnapshotV1Interface, enqueue 
 		return err
 	}
 	t.handled, t.started = []cache.DoneChecker{handled1, handled2}, true
-	t.running.Go(func() { run(t.ctx, b.made) })
+	t.running.Go(func() { run(t.ctx, b.created) })
 	return nil
 }
 

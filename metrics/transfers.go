@@ -33,14 +33,14 @@ type transfers struct {
 	untaken     *prometheus.Desc
 }
 
-// Transfers exports the counts that look returns; it calls look at each scrape.
-func (m *Metrics) Transfers(look func() []Count) {
+// Transfers exports the counts that observe returns; it calls observe at each scrape.
+func (m *Metrics) Transfers(observe func() []Count) {
 	if m == nil {
 		return
 	}
 	labels := []string{"kind", "phase"}
 	m.registry.MustRegister(&transfers{
-		observe:     look,
+		observe:     observe,
 		node:        m.node,
 		count:       prometheus.NewDesc("lateen_transfers", "Transfers that this agent owns, by kind and phase.", labels, nil),
 		oldestAge:   prometheus.NewDesc("lateen_transfer_oldest_age_seconds", "Age of the oldest transfer in a non-terminal phase, by kind and phase; 0 if there is none.", labels, nil),

@@ -41,15 +41,15 @@ func newExplain() *cobra.Command {
 			}
 			ctx, cancel := context.WithTimeout(command.Context(), statusTimeout)
 			defer cancel()
-			seen, err := clients.Observe(ctx, at.cluster.ViewNamespace(), of, time.Now())
+			snapshot, err := clients.Observe(ctx, at.cluster.ViewNamespace(), of, time.Now())
 			if err != nil {
 				return err
 			}
-			story, err := seen.Timeline(of)
+			timeline, err := snapshot.Timeline(of)
 			if err != nil {
 				return err
 			}
-			return at.print(command.OutOrStdout(), story, story.Write)
+			return at.print(command.OutOrStdout(), timeline, timeline.Write)
 		},
 	}
 	at.addFlags(command)

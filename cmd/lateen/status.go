@@ -110,11 +110,11 @@ func newStatus() *cobra.Command {
 			}
 			ctx, cancel := context.WithTimeout(command.Context(), statusTimeout)
 			defer cancel()
-			seen, err := clients.Observe(ctx, at.cluster.ViewNamespace(), diagnose.Reference{}, time.Now())
+			snapshot, err := clients.Observe(ctx, at.cluster.ViewNamespace(), diagnose.Reference{}, time.Now())
 			if err != nil {
 				return err
 			}
-			report := seen.Report()
+			report := snapshot.Report()
 			return at.print(command.OutOrStdout(), report, report.Write)
 		},
 	}
@@ -127,8 +127,8 @@ func newStatus() *cobra.Command {
 func (s *viewOptions) watch(ctx context.Context, clients *status.Clients, to io.Writer) error {
 	klog.SetLogger(logr.Discard()) // the drawing shows failures
 	how := status.WatchOptions{Namespace: s.cluster.ViewNamespace(), Clock: clock.RealClock{}, MinInterval: statusMinInterval, MaxInterval: statusMaxInterval, SyncTimeout: statusTimeout}
-	return clients.Follow(ctx, how, func(seen *diagnose.Snapshot) error {
-		report := seen.Report()
+	return clients.Follow(ctx, how, func(snapshot *diagnose.Snapshot) error {
+		report := snapshot.Report()
 		var text bytes.Buffer
 		var err error
 		switch s.output {

@@ -46,18 +46,18 @@ func ClaimNames(move MoverSpec) []string {
 
 // backupClaim returns the claim whose volume is created from a snapshot and read (velero-protocol 2.2).
 func backupClaim(move MoverSpec, facts VolumeInfo, settings Settings) *corev1.PersistentVolumeClaim {
-	wish := settings.BackupClaims[facts.StorageClass]
+	wanted := settings.BackupClaims[facts.StorageClass]
 	group := "snapshot.storage.k8s.io"
 	claim := newClaim(move, move.Name)
-	claim.Annotations = maps.Clone(wish.Annotations)
+	claim.Annotations = maps.Clone(wanted.Annotations)
 	claim.Spec = corev1.PersistentVolumeClaimSpec{
 		AccessModes:      []corev1.PersistentVolumeAccessMode{corev1.ReadWriteOnce},
-		StorageClassName: new(cmp.Or(wish.StorageClass, facts.StorageClass)),
+		StorageClassName: new(cmp.Or(wanted.StorageClass, facts.StorageClass)),
 		VolumeMode:       volumeMode(facts.Block),
 		DataSource:       &corev1.TypedLocalObjectReference{APIGroup: &group, Kind: "VolumeSnapshot", Name: move.Name},
 		Resources:        sized(facts.Size),
 	}
-	if wish.ReadOnly {
+	if wanted.ReadOnly {
 		claim.Spec.AccessModes = []corev1.PersistentVolumeAccessMode{corev1.ReadOnlyMany}
 	}
 	return claim

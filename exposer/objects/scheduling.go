@@ -43,8 +43,8 @@ func applyScheduling(spec *corev1.PodSpec, move MoverSpec, facts VolumeInfo, tem
 
 // volumeClass returns the storage class of the volume that the mover mounts.
 func volumeClass(facts VolumeInfo, settings Settings, move MoverSpec) string {
-	if wish := settings.BackupClaims[facts.StorageClass]; move.Source.Snapshot != nil && wish.StorageClass != "" {
-		return wish.StorageClass
+	if wanted := settings.BackupClaims[facts.StorageClass]; move.Source.Snapshot != nil && wanted.StorageClass != "" {
+		return wanted.StorageClass
 	}
 	return facts.StorageClass
 }

@@ -62,7 +62,7 @@ type Admission struct {
 // pending is the state of one transfer.
 type pending struct {
 	Entry
-	lined      bool      // in the cluster's queue
+	queued     bool      // in the cluster's queue
 	admissible bool      // may be admitted now
 	since      time.Time // since when it is admissible
 	reserved   time.Time // when its place was reserved; else zero
@@ -76,9 +76,9 @@ func (c *pending) holds() bool { return !c.reserved.IsZero() }
 
 // NewAdmission limits the prepared transfers of the cluster, and those of one node. perNode is the largest
 // concurrency of any node. A limit of 0 admits everything; a perNode of 0 sets no limit per node.
-func NewAdmission(limit, perNode int, patience time.Duration, clk clock.WithDelayedExecution) *Admission {
+func NewAdmission(limit, perNode int, admitTimeout time.Duration, clk clock.WithDelayedExecution) *Admission {
 	return &Admission{
-		limit: limit, perNode: perNode, admitTimeout: patience, clock: clk,
+		limit: limit, perNode: perNode, admitTimeout: admitTimeout, clock: clk,
 		known: map[types.UID]*pending{}, uids: map[string]types.UID{}, preregistered: map[types.UID]func(){},
 		nodes: map[string]*fifo{}, reserved: map[types.UID]*pending{},
 	}

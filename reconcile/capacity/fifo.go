@@ -49,18 +49,18 @@ func (l *fifo) first(places int) []*pending {
 	if len(l.restores) > 0 {
 		forBackups -= max(places/4, 1)
 	}
-	var going []*pending
+	var admissible []*pending
 	backups, restores := l.backups, l.restores
 	for taken := l.taken; taken < places; taken++ {
 		backup := len(backups) > 0 && taken < forBackups
 		switch {
 		case len(restores) > 0 && (!backup || byAge(restores[0], backups[0]) < 0):
-			going, restores = append(going, restores[0]), restores[1:]
+			admissible, restores = append(admissible, restores[0]), restores[1:]
 		case backup:
-			going, backups = append(going, backups[0]), backups[1:]
+			admissible, backups = append(admissible, backups[0]), backups[1:]
 		default:
-			return going
+			return admissible
 		}
 	}
-	return going
+	return admissible
 }

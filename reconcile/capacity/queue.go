@@ -105,10 +105,10 @@ func (a *Admission) atNode(name string, how func(*fifo)) {
 
 // line adds a transfer to the cluster's queue, or removes it.
 func (a *Admission) line(c *pending, in bool) {
-	if c.lined == in {
+	if c.queued == in {
 		return
 	}
-	c.lined = in
+	c.queued = in
 	if in {
 		a.cluster.enter(c)
 		return

@@ -135,7 +135,7 @@ func (a *AgentTracker) Update(pod *corev1.Pod) {
 	}
 	key, returned := cache.MetaObjectToName(pod).String(), false
 	a.change(pod.Spec.NodeName, func(node *agentState) {
-		before, now := node.pods[key], look(pod)
+		before, now := node.pods[key], podStateOf(pod)
 		node.pods[key] = now
 		if now.wasReady(before) {
 			node.unavailable.reset()
@@ -175,8 +175,8 @@ func nodeReady(node *corev1.Node) bool {
 	})
 }
 
-// look returns the state of an agent's pod. A terminating pod is not Ready: its agent has stopped or stops soon.
-func look(pod *corev1.Pod) podState {
+// podStateOf returns the state of an agent's pod. A terminating pod is not Ready: its agent has stopped or stops soon.
+func podStateOf(pod *corev1.Pod) podState {
 	observed := podState{uid: pod.UID, veleros: objects.IsVelerosAgent(pod)}
 	if pod.DeletionTimestamp != nil {
 		return observed

@@ -262,14 +262,14 @@ func TestEveryChangeOfAvailabilityIsReported(t *testing.T) {
 				default:
 					d := time.Duration(random.IntN(50)) * time.Second
 					for _, known := range pods {
-						if look(known).ready {
+						if podStateOf(known).ready {
 							readyAt[known.Spec.NodeName] = time.Now().Add(d)
 						}
 					}
 					letPass(d)
 				}
 				for _, known := range pods {
-					if look(known).ready {
+					if podStateOf(known).ready {
 						readyAt[known.Spec.NodeName] = time.Now()
 					}
 				}

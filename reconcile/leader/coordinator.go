@@ -128,10 +128,10 @@ func (c *Coordinator) pause(ctx context.Context, d time.Duration) {
 	}
 }
 
-// campaign takes part in one election. It returns when another candidate has won, or after this one's term.
+// campaign takes part in one election. It returns when another candidate was elected, or after this one's term.
 func (c *Coordinator) campaign(ctx context.Context, free resourcelock.LeaderElectionRecord, term func(context.Context)) error {
-	won := make(chan context.Context, 1)
-	elector, err := c.elector(free, func(leading context.Context) { won <- leading })
+	elected := make(chan context.Context, 1)
+	elector, err := c.elector(free, func(leading context.Context) { elected <- leading })
 	if err != nil {
 		return err
 	}
@@ -143,7 +143,7 @@ func (c *Coordinator) campaign(ctx context.Context, free resourcelock.LeaderElec
 		elector.Run(electing)
 	}()
 	select {
-	case leading := <-won:
+	case leading := <-elected:
 		c.lead(ctx, leading, term)
 	case <-c.view.held(electing):
 	case <-ctx.Done():
@@ -202,14 +202,14 @@ func (c *Coordinator) lock() *resourcelock.LeaseLock {
 	}
 }
 
-func (c *Coordinator) elector(free resourcelock.LeaderElectionRecord, won func(context.Context)) (*leaderelection.LeaderElector, error) {
+func (c *Coordinator) elector(free resourcelock.LeaderElectionRecord, elected func(context.Context)) (*leaderelection.LeaderElector, error) {
 	elector, err := leaderelection.NewLeaderElector(leaderelection.LeaderElectionConfig{
 		Name: c.Name,
 		Lock: expiredLock{c.lock(), free},
 		// This process releases the Lease itself after its term.
 		ReleaseOnCancel: false,
 		LeaseDuration:   c.Lease, RenewDeadline: c.Renew, RetryPeriod: c.Retry,
-		Callbacks: leaderelection.LeaderCallbacks{OnStartedLeading: won, OnStoppedLeading: func() {}},
+		Callbacks: leaderelection.LeaderCallbacks{OnStartedLeading: elected, OnStoppedLeading: func() {}},
 	})
 	if err != nil {
 		return nil, fmt.Errorf("create leader elector: %w", err)

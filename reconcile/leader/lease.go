@@ -34,8 +34,8 @@ func newLeaseObserver(identity, former string, clk clock.Clock) *leaseObserver {
 	return &leaseObserver{identity: identity, former: former, clock: clk, changed: make(chan struct{})}
 }
 
-// saw records the current Lease; nil means that there is none.
-func (v *leaseObserver) saw(lease *coordinationv1.Lease) {
+// observe records the current Lease; nil means that there is none.
+func (v *leaseObserver) observe(lease *coordinationv1.Lease) {
 	record := resourcelock.LeaderElectionRecord{}
 	if lease != nil {
 		record = *resourcelock.LeaseSpecToLeaderElectionRecord(&lease.Spec)
@@ -57,7 +57,7 @@ func (v *leaseObserver) synced() {
 	known := v.known
 	v.lock.Unlock()
 	if !known {
-		v.saw(nil)
+		v.observe(nil)
 	}
 }
 
@@ -129,12 +129,12 @@ func (c *Coordinator) watch(ctx context.Context) <-chan struct{} {
 		opts.FieldSelector = fields.OneTermEqualSelector(metav1.ObjectNameField, c.Name).String()
 		return opts
 	}
-	saw := func(object any, exists bool) {
+	update := func(object any, exists bool) {
 		if lease, ok := object.(*coordinationv1.Lease); ok && lease.Name == c.Name && exists {
-			c.view.saw(lease)
+			c.view.observe(lease)
 			return
 		}
-		c.view.saw(nil)
+		c.view.observe(nil)
 	}
 	source := &cache.ListWatch{
 		ListWithContextFunc: func(ctx context.Context, opts metav1.ListOptions) (runtime.Object, error) {
@@ -148,9 +148,9 @@ func (c *Coordinator) watch(ctx context.Context) <-chan struct{} {
 		ListerWatcher: cache.ToListWatcherWithWatchListSemantics(source, c.Client),
 		ObjectType:    &coordinationv1.Lease{},
 		Handler: cache.ResourceEventHandlerFuncs{
-			AddFunc:    func(object any) { saw(object, true) },
-			UpdateFunc: func(_, object any) { saw(object, true) },
-			DeleteFunc: func(object any) { saw(object, false) },
+			AddFunc:    func(object any) { update(object, true) },
+			UpdateFunc: func(_, object any) { update(object, true) },
+			DeleteFunc: func(object any) { update(object, false) },
 		},
 	})
 	done := make(chan struct{})

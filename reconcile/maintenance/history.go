@@ -46,15 +46,15 @@ func (r Repository) failures() []Run {
 	return r.History[last:]
 }
 
-// tally is what the previous runs of a repository imply for its next job.
-type tally struct {
+// counts is what the previous runs of a repository imply for its next job.
+type counts struct {
 	failures int     // consecutive
 	factor   float64 // of the memory limit
 }
 
-// after returns the tally after a recorded job.
-func after(job objects.JobStatus) tally {
-	t := tally{failures: job.Failures, factor: job.Factor}
+// after returns the counts after a recorded job.
+func after(job objects.JobStatus) counts {
+	t := counts{failures: job.Failures, factor: job.Factor}
 	if !job.Verdict.Failed() {
 		t.failures = 0
 		return t
@@ -70,24 +70,24 @@ func after(job objects.JobStatus) tally {
 	return t
 }
 
-// tallyBefore returns the tally before a job, from all existing jobs, oldest first. Lateen's jobs carry it in
+// countsBefore returns the counts before a job, from all existing jobs, oldest first. Lateen's jobs carry it in
 // annotations, because older jobs may have been deleted.
-func (r Repository) tallyBefore(job objects.JobStatus, jobs []objects.JobStatus) tally {
+func (r Repository) countsBefore(job objects.JobStatus, jobs []objects.JobStatus) counts {
 	if job.Ours {
-		return tally{failures: job.Failures, factor: job.Factor}
+		return counts{failures: job.Failures, factor: job.Factor}
 	}
 	older := slices.DeleteFunc(slices.Clone(jobs), func(one objects.JobStatus) bool { return !one.Created.Before(job.Created) })
-	return r.tallyAfter(older)
+	return r.countsAfter(older)
 }
 
 // FailuresAfter returns the number of consecutive failures after all existing jobs, oldest first.
-func (r Repository) FailuresAfter(jobs []objects.JobStatus) int { return r.tallyAfter(jobs).failures }
+func (r Repository) FailuresAfter(jobs []objects.JobStatus) int { return r.countsAfter(jobs).failures }
 
-// tallyAfter returns the tally after all jobs, oldest first. The history and the count of this process cover
+// countsAfter returns the counts after all jobs, oldest first. The history and the count of this process cover
 // failures without a job and deleted jobs. The history alone is not enough: Velero's server keeps 3 entries and
 // replaces messages.
-func (r Repository) tallyAfter(jobs []objects.JobStatus) tally {
-	t := tally{factor: 1}
+func (r Repository) countsAfter(jobs []objects.JobStatus) counts {
+	t := counts{factor: 1}
 	for _, job := range slices.Backward(jobs) {
 		if job.Verdict != "" {
 			t = after(job)

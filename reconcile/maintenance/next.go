@@ -51,13 +51,13 @@ func Next(r Repository, jobs []objects.JobStatus, location Location, policy Poli
 	if left := at.Sub(now); left > 0 {
 		return Step{After: minNonZero(left, later)}
 	}
-	t := r.tallyAfter(finished)
+	t := r.countsAfter(finished)
 	return Step{Action: Start, Due: at, Failures: t.failures, Factor: t.factor}
 }
 
 // about returns a step that records the result of one job.
 func (r Repository) about(action Action, job objects.JobStatus, jobs []objects.JobStatus) Step {
-	t := r.tallyBefore(job, jobs)
+	t := r.countsBefore(job, jobs)
 	return Step{Action: action, Jobs: []objects.JobStatus{job}, Failures: t.failures, Factor: t.factor}
 }
 
@@ -156,7 +156,7 @@ func minNonZero(one, other time.Duration) time.Duration {
 
 // surplus returns the finished jobs that are not kept: all but the newest ones, and jobs marked as failed
 // (Released). An unfinished job counts as a kept one. The newest finished job is always kept if no unfinished job
-// of Lateen carries its tally: the failures and the memory factor that the next job depends on.
+// of Lateen carries its counts: the failures and the memory factor that the next job depends on.
 func surplus(finished, unfinished []objects.JobStatus) []objects.JobStatus {
 	if len(finished) == 0 {
 		return nil
@@ -169,7 +169,7 @@ func surplus(finished, unfinished []objects.JobStatus) []objects.JobStatus {
 	}
 	keep -= len(unfinished)
 	carried := slices.ContainsFunc(unfinished, func(job objects.JobStatus) bool { return job.Ours })
-	if newest := finished[len(finished)-1]; !carried && after(newest) != (tally{factor: 1}) {
+	if newest := finished[len(finished)-1]; !carried && after(newest) != (counts{factor: 1}) {
 		finished, keep = finished[:len(finished)-1], keep-1
 	}
 	var old, lasting []objects.JobStatus
@@ -211,10 +211,10 @@ type Waiting struct {
 
 // MayStart reports whether a repository may start its job: the limit has room for all that were due earlier and for
 // it.
-func MayStart(mine Waiting, others []Waiting, running, limit int) bool {
+func MayStart(own Waiting, others []Waiting, running, limit int) bool {
 	before := 0
 	for _, other := range others {
-		if order := other.Due.Compare(mine.Due); order < 0 || order == 0 && other.Name < mine.Name {
+		if order := other.Due.Compare(own.Due); order < 0 || order == 0 && other.Name < own.Name {
 			before++
 		}
 	}

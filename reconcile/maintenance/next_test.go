@@ -160,11 +160,11 @@ func TestMemoryGrowsFourfoldAtMost(t *testing.T) {
 		factors = append(factors, factor)
 	}
 	require.Equal(t, []float64{1.5, 2.25, 3.375, 4, 4, 4}, factors)
-	require.Equal(t, tally{factor: 2.25}, after(of(objects.VerdictSucceeded, 3, 2.25, job(now(), objects.JobSucceeded))), "a sufficient factor is kept")
+	require.Equal(t, counts{factor: 2.25}, after(of(objects.VerdictSucceeded, 3, 2.25, job(now(), objects.JobSucceeded))), "a sufficient factor is kept")
 	theirs := job(now(), objects.JobFailed)
 	theirs.Ours = false
-	require.Equal(t, tally{4, 1.5}, after(of(objects.VerdictOutOfMemory, 3, 1, theirs)), "it had the configured memory")
-	require.Equal(t, tally{4, 2.25}, after(of(objects.VerdictOutOfMemory, 3, 2.25, theirs)), "it has no record of sufficient memory")
+	require.Equal(t, counts{4, 1.5}, after(of(objects.VerdictOutOfMemory, 3, 1, theirs)), "it had the configured memory")
+	require.Equal(t, counts{4, 2.25}, after(of(objects.VerdictOutOfMemory, 3, 2.25, theirs)), "it has no record of sufficient memory")
 }
 
 func TestHistory(t *testing.T) {

@@ -24,7 +24,7 @@ func due(r Repository, jobs []objects.JobStatus, policy Policy) time.Time {
 		// A client set the time of the last success back; the job name derived from that time may be in use.
 		at = jobs[n-1].Finished.Add(time.Second)
 	}
-	t := r.tallyAfter(jobs)
+	t := r.countsAfter(jobs)
 	if t.failures == 0 {
 		return at
 	}

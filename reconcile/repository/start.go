@@ -31,8 +31,8 @@ const (
 
 // start creates the due job of a repository if the limit and the older repositories allow it.
 func (m *Reconciler) start(ctx context.Context, key string, object *velerov1.BackupRepository, step maintenance.Step, jobs jobsByLabel) error {
-	mine := maintenance.Waiting{Name: key, Due: step.Due}
-	if !maintenance.MayStart(mine, m.waiting(key, jobs), m.running(jobs), m.Limit) {
+	own := maintenance.Waiting{Name: key, Due: step.Due}
+	if !maintenance.MayStart(own, m.waiting(key, jobs), m.running(jobs), m.Limit) {
 		m.queue(key, step.Due)
 		return nil
 	}

@@ -168,10 +168,10 @@ func (p *assembly) runAll(ctx context.Context, kinds []kind) error {
 	for i, k := range kinds {
 		working.Go(func() { k.run(ctx, first[i]) })
 	}
-	standing, resign := context.WithCancel(context.WithoutCancel(ctx))
+	campaign, resign := context.WithCancel(context.WithoutCancel(ctx))
 	defer resign()
 	ended := make(chan error, 1)
-	go func() { ended <- p.coordinate(standing, kinds) }()
+	go func() { ended <- p.coordinate(campaign, kinds) }()
 	working.Wait()
 	resign()
 	return <-ended

@@ -13,9 +13,9 @@ import (
 	"k8s.io/component-helpers/scheduling/corev1/nodeaffinity"
 )
 
-// obstacle returns what keeps pods of a DaemonSet off a node, by the rules of the DaemonSet controller; "" if nothing
+// blocker returns what keeps pods of a DaemonSet off a node, by the rules of the DaemonSet controller; "" if nothing
 // does.
-func obstacle(pod corev1.PodSpec, node *corev1.Node) string {
+func blocker(pod corev1.PodSpec, node *corev1.Node) string {
 	if !labels.SelectorFromSet(pod.NodeSelector).Matches(labels.Set(node.Labels)) {
 		return fmt.Sprintf("node selector %s does not match", labels.Set(pod.NodeSelector))
 	}
@@ -46,15 +46,15 @@ func daemonTolerations() []corev1.Toleration {
 	}
 }
 
-// formatObstacles groups nodes by obstacle.
-func formatObstacles(pod corev1.PodSpec, nodes []corev1.Node) string {
+// formatBlockers groups nodes by blocker.
+func formatBlockers(pod corev1.PodSpec, nodes []corev1.Node) string {
 	const most = 3
 	if len(nodes) == 0 {
 		return "the cluster has no node"
 	}
 	by := map[string][]string{}
 	for index := range nodes {
-		if why := obstacle(pod, &nodes[index]); why != "" {
+		if why := blocker(pod, &nodes[index]); why != "" {
 			by[why] = append(by[why], nodes[index].Name)
 		}
 	}

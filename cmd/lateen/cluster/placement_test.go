@@ -44,6 +44,6 @@ func TestPlacementBlockers(t *testing.T) {
 			message: "required node affinity does not match (node a)",
 		},
 	} {
-		t.Run(name, func(t *testing.T) { require.Equal(t, test.message, formatObstacles(test.pod, test.nodes)) })
+		t.Run(name, func(t *testing.T) { require.Equal(t, test.message, formatBlockers(test.pod, test.nodes)) })
 	}
 }

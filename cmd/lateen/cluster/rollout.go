@@ -108,7 +108,7 @@ func (c *Client) whyNoNode(ctx context.Context, agents *unstructured.Unstructure
 	if err != nil {
 		return none + "cannot list nodes: " + err.Error()
 	}
-	return none + formatObstacles(pod, nodes.Items)
+	return none + formatBlockers(pod, nodes.Items)
 }
 
 func deploymentPods(workload *unstructured.Unstructured) pods {

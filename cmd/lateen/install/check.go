@@ -64,7 +64,7 @@ func (o *options) checkConfigMaps(ctx context.Context, kube kubernetes.Interface
 			wrong = append(wrong, errors.New(document.Missing.String()))
 			continue
 		}
-		fatal, harmless := judge(document, cluster)
+		fatal, harmless := classify(document, cluster)
 		for _, problem := range harmless {
 			fmt.Fprintf(warnings, "Warning: %s: %s\n", document.Title, problem)
 		}
@@ -75,9 +75,9 @@ func (o *options) checkConfigMaps(ctx context.Context, kube kubernetes.Interface
 	return errors.Join(wrong...)
 }
 
-// judge separates Problems that no agent can use from ignored settings, and from settings whose objects are missing
+// classify separates Problems that no agent can use from ignored settings, and from settings whose objects are missing
 // in the cluster.
-func judge(document check.Document, cluster *check.Cluster) (fatal, harmless []configmap.Problem) {
+func classify(document check.Document, cluster *check.Cluster) (fatal, harmless []configmap.Problem) {
 	written := map[string]bool{}
 	for _, problem := range check.Evaluate(document, nil).Problems {
 		written[problem.String()] = true

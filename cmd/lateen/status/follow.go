@@ -42,9 +42,9 @@ func (c *Clients) follow(ctx context.Context, how WatchOptions, first []source, 
 	}
 	for ctx.Err() == nil {
 		all.drain()
-		seen := all.seen(how, all.first)
+		snapshot := all.snapshot(how, all.first)
 		wanted := slices.Clone(all.first)
-		for _, w := range seen.Dependencies() {
+		for _, w := range snapshot.Dependencies() {
 			if all.dependencies[w] == nil {
 				all.dependencies[w] = all.start(ctx, c.dependency(w))
 			}
@@ -56,7 +56,7 @@ func (c *Clients) follow(ctx context.Context, how WatchOptions, first []source, 
 		if ctx.Err() != nil {
 			return nil
 		}
-		if err := draw(all.seen(how, wanted)); err != nil {
+		if err := draw(all.snapshot(how, wanted)); err != nil {
 			return fmt.Errorf("print status: %w", err)
 		}
 		all.pause(ctx, how)
@@ -86,8 +86,8 @@ func (w *watches) answered(ctx context.Context, how WatchOptions) error {
 	return fmt.Errorf("list %s: %w", w.first[0].resource, w.first[0].failure())
 }
 
-// seen returns a snapshot of the current objects of these sources.
-func (w *watches) seen(how WatchOptions, of []*watched) *diagnose.Snapshot {
+// snapshot returns a snapshot of the current objects of these sources.
+func (w *watches) snapshot(how WatchOptions, of []*watched) *diagnose.Snapshot {
 	var objects []runtime.Object
 	var unreadable []view.Unreadable
 	for _, one := range of {

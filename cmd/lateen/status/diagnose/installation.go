@@ -61,12 +61,12 @@ func (s *Snapshot) readSettings() settings {
 	movers := s.document(check.NodeAgent, installation.Flag("--node-agent-configmap"), configmap.NoNodeAgent)
 	found.jobs.Name, found.jobs.NamedBy = installation.Maintenance()
 	jobs := s.document(check.Maintenance, found.jobs.Name, configmap.NoMaintenance)
-	written, judged := check.Evaluate(movers, nil), check.Evaluate(movers, cluster)
-	found.movers, found.problems = judged.Config, len(judged.Problems)
-	found.classes[0] = classOf(written.Config.PriorityClassName, judged.Config.PriorityClassName, judged.Problems)
-	written, judged = check.Evaluate(jobs, nil), check.Evaluate(jobs, cluster)
-	found.problems += len(judged.Problems)
-	found.classes[1] = classOf(written.Jobs.PriorityClassName, judged.Jobs.PriorityClassName, judged.Problems)
+	written, evaluated := check.Evaluate(movers, nil), check.Evaluate(movers, cluster)
+	found.movers, found.problems = evaluated.Config, len(evaluated.Problems)
+	found.classes[0] = classOf(written.Config.PriorityClassName, evaluated.Config.PriorityClassName, evaluated.Problems)
+	written, evaluated = check.Evaluate(jobs, nil), check.Evaluate(jobs, cluster)
+	found.problems += len(evaluated.Problems)
+	found.classes[1] = classOf(written.Jobs.PriorityClassName, evaluated.Jobs.PriorityClassName, evaluated.Problems)
 	return found
 }
 

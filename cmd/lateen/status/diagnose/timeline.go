@@ -28,13 +28,13 @@ func (s *Snapshot) Timeline(of Reference) (view.Timeline, error) {
 	}
 	j := s.evaluator()
 	row := j.transfer(one)
-	story := view.Timeline{
+	timeline := view.Timeline{
 		Kind: one.kind, Namespace: one.meta.GetNamespace(), Name: one.meta.GetName(), Time: s.now.UTC().Truncate(time.Second),
 		Phase: row.Phase, Facts: j.facts(one, row), WaitsFor: row.WaitsFor, Unreadable: append([]view.Unreadable{}, s.unreadable...),
 	}
-	story.Events = ordered(append(s.steps(one), s.reported(one)...))
-	story.Now, story.Remedy = j.currentState(one, row)
-	return story, nil
+	timeline.Events = ordered(append(s.steps(one), s.reported(one)...))
+	timeline.Now, timeline.Remedy = j.currentState(one, row)
+	return timeline, nil
 }
 
 func (j *evaluator) facts(of *subject, row view.Transfer) []string {

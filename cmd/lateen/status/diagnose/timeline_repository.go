@@ -28,14 +28,14 @@ func (s *Snapshot) repositoryTimeline(of Reference) (view.Timeline, error) {
 	if found == nil {
 		return view.Timeline{}, s.unknown(of, there)
 	}
-	story := view.Timeline{
+	timeline := view.Timeline{
 		Kind: of.Kind, Namespace: found.Namespace, Name: found.Name, Time: s.now.UTC().Truncate(time.Second),
 		Phase: cmp.Or(string(found.Status.Phase), "New"), Unreadable: append([]view.Unreadable{}, s.unreadable...),
 		Facts: []string{"volumes of " + found.Spec.VolumeNamespace, "location " + found.Spec.BackupStorageLocation, "type " + found.Spec.RepositoryType},
 	}
-	story.Events = ordered(append(s.runs(found), s.eventsOf(found.UID)...))
-	story.Now, story.Remedy = s.nextMaintenance(found)
-	return story, nil
+	timeline.Events = ordered(append(s.runs(found), s.eventsOf(found.UID)...))
+	timeline.Now, timeline.Remedy = s.nextMaintenance(found)
+	return timeline, nil
 }
 
 // runs returns the recorded maintenance runs of a repository.

@@ -85,9 +85,9 @@ func TestRebaseRemovesAnAddedProbeCompletely(t *testing.T) {
 	require.NoError(t, err)
 	require.False(t, changed)
 	require.Nil(t, back.Spec.Containers[0].LivenessProbe)
-	requeue, _, err := deploy.Rebase(adopted(t, "example.test/lateen:v2"), adopted(t, "example.test/lateen:v1"), now)
+	rebased, _, err := deploy.Rebase(adopted(t, "example.test/lateen:v2"), adopted(t, "example.test/lateen:v1"), now)
 	require.NoError(t, err)
-	require.EqualValues(t, 30, requeue.Spec.Containers[0].LivenessProbe.PeriodSeconds)
+	require.EqualValues(t, 30, rebased.Spec.Containers[0].LivenessProbe.PeriodSeconds)
 }
 
 func TestRebaseRefusesARenamedContainer(t *testing.T) {

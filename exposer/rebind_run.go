@@ -42,7 +42,7 @@ func (e *Exposer) Rebind(ctx context.Context, move objects.MoverSpec, found Exis
 		case rebind.Fail:
 			return false, "", &TerminalError{errors.New(description)}
 		default:
-			err := d.adoptVolume(ctx, step)
+			err := d.execute(ctx, step)
 			if apierrors.IsConflict(err) { // another agent, or Kubernetes, was faster
 				err = d.observe(ctx)
 			}
@@ -167,8 +167,8 @@ func (d *rebindRun) markStray(volume *corev1.PersistentVolume) {
 	}
 }
 
-// adoptVolume executes one step.
-func (d *rebindRun) adoptVolume(ctx context.Context, step rebind.Step) (err error) {
+// execute runs one step.
+func (d *rebindRun) execute(ctx context.Context, step rebind.Step) (err error) {
 	core := d.client.Client.CoreV1()
 	switch step {
 	case rebind.RetainVolume:
@@ -182,7 +182,7 @@ func (d *rebindRun) adoptVolume(ctx context.Context, step rebind.Step) (err erro
 	case rebind.ReleaseVolume:
 		return d.patch(ctx, d.Release())
 	case rebind.SetVolumeName:
-		return d.choose(ctx)
+		return d.setVolumeName(ctx)
 	default:
 		return errors.New("unknown step")
 	}
@@ -203,9 +203,9 @@ func (d *rebindRun) patch(ctx context.Context, patch rebind.VolumePatch) error {
 	return nil
 }
 
-// choose sets the volume name of the target. The next reconcile observes a target that was deleted or bound in the
+// setVolumeName sets the volume name of the target. The next reconcile observes a target that was deleted or bound in the
 // meantime; the API server allows only one change of the volume name.
-func (d *rebindRun) choose(ctx context.Context) error {
+func (d *rebindRun) setVolumeName(ctx context.Context) error {
 	data, err := json.Marshal(d.Choose())
 	if err != nil {
 		return fmt.Errorf("encode patch: %w", err)

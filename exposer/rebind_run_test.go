@@ -152,10 +152,10 @@ func TestAReboundVolumeStaysRebound(t *testing.T) {
 		volume.Annotations, volume.Spec.PersistentVolumeReclaimPolicy = nil, corev1.PersistentVolumeReclaimDelete
 		return volume
 	}
-	requeue := freeTarget()
-	requeue.UID = "made-again-uid"
+	recreated := freeTarget()
+	recreated.UID = "recreated-uid"
 	for name, target := range map[string]*corev1.PersistentVolumeClaim{
-		"and its target exists": boundTarget(), "and its target was recreated": requeue, "and its target was deleted": nil,
+		"and its target exists": boundTarget(), "and its target was recreated": recreated, "and its target was deleted": nil,
 	} {
 		t.Run(name, func(t *testing.T) {
 			client := fake.NewClientset(released())

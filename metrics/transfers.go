@@ -65,26 +65,24 @@ func (t *transfers) Describe(out chan<- *prometheus.Desc) {
 
 // Collect implements prometheus.Collector.
 func (t *transfers) Collect(out chan<- prometheus.Metric) {
-	agentless := map[string]int{t.node: 0} // so that a series always exists
+	unattended := map[string]int{t.node: 0} // so that a series always exists
 	foreign, untaken, silence := map[string]int{}, map[string]float64{}, map[string]float64{}
-	for _, seen := range t.observe() {
-		out <- prometheus.MustNewConstMetric(t.count, prometheus.GaugeValue, float64(seen.Transfers), seen.Kind, seen.Phase) //nolint:promlinter // it cannot read a Desc; a test lints what is gathered
-		if !seen.Terminal {
-			out <- prometheus.MustNewConstMetric(t.oldestAge, prometheus.GaugeValue, seen.OldestAge, seen.Kind, seen.Phase)     //nolint:promlinter // likewise
-			out <- prometheus.MustNewConstMetric(t.maxPhaseAge, prometheus.GaugeValue, seen.MaxPhaseAge, seen.Kind, seen.Phase) //nolint:promlinter // likewise
+	for _, count := range t.observe() {
+		out <- prometheus.MustNewConstMetric(t.count, prometheus.GaugeValue, float64(count.Transfers), count.Kind, count.Phase) //nolint:promlinter // it cannot read a Desc; a test lints what is gathered
+		if !count.Terminal {
+			out <- prometheus.MustNewConstMetric(t.oldestAge, prometheus.GaugeValue, count.OldestAge, count.Kind, count.Phase)     //nolint:promlinter // likewise
+			out <- prometheus.MustNewConstMetric(t.maxPhaseAge, prometheus.GaugeValue, count.MaxPhaseAge, count.Kind, count.Phase) //nolint:promlinter // likewise
+			foreign[count.Kind] += count.Foreign
+			silence[count.Kind] = max(silence[count.Kind], count.Silence)
 		}
-		if !seen.Terminal {
-			foreign[seen.Kind] += seen.Foreign
-			silence[seen.Kind] = max(silence[seen.Kind], seen.Silence)
+		if count.Phase == phaseNew {
+			untaken[count.Kind] = count.ForeignAge
 		}
-		if seen.Phase == phaseNew {
-			untaken[seen.Kind] = seen.ForeignAge
-		}
-		for node, transfers := range seen.Unattended {
-			agentless[node] += transfers
+		for node, transfers := range count.Unattended {
+			unattended[node] += transfers
 		}
 	}
-	for node, transfers := range agentless {
+	for node, transfers := range unattended {
 		out <- prometheus.MustNewConstMetric(t.unattended, prometheus.GaugeValue, float64(transfers), node) //nolint:promlinter // likewise
 	}
 	for kind, transfers := range foreign {

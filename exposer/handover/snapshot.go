@@ -90,14 +90,14 @@ func (h State) BackupContent() *snapshotv1.VolumeSnapshotContent {
 
 // Annotations returns the annotations from which a hand-over can be continued.
 func (h State) Annotations() map[string]string {
-	memory := map[string]string{api.AnnotationSourceSnapshot: h.Source.String()}
+	annotations := map[string]string{api.AnnotationSourceSnapshot: h.Source.String()}
 	if name := h.SourceContent(); name != "" {
-		memory[api.AnnotationSourceContent] = name
+		annotations[api.AnnotationSourceContent] = name
 	}
 	if original := h.Original.Snapshot; original != nil && original.Status != nil && original.Status.RestoreSize != nil {
-		memory[api.AnnotationRestoreSize] = original.Status.RestoreSize.String()
+		annotations[api.AnnotationRestoreSize] = original.Status.RestoreSize.String()
 	}
-	return memory
+	return annotations
 }
 
 // LoadSource reads the source from the annotations of the backup VolumeSnapshot, if it is not set.

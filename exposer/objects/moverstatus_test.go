@@ -73,7 +73,7 @@ func on(exposure Exposure) Exposure {
 	return exposure
 }
 
-func TestReadPodThatWasTakenAway(t *testing.T) {
+func TestReadPodOfALostMover(t *testing.T) {
 	const (
 		lowMemory = "The node was low on resource: memory. Threshold quantity: 100Mi, available: 80Mi. "
 		preempted = "default-scheduler: preempting to accommodate a higher priority pod"

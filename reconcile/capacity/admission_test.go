@@ -233,10 +233,10 @@ func TestARecreatedResourceReplacesTheOld(t *testing.T) {
 		old := newEntry("old", 0, "n1")
 		old.Phase = Admitted
 		q.Observe(old)
-		requeue := newEntry("new", 1, "n1")
-		requeue.Key = old.Key
+		recreated := newEntry("new", 1, "n1")
+		recreated.Key = old.Key
 		require.False(t, q.tryAdmit("new"), "it is requested before it is observed")
-		q.Observe(requeue)
+		q.Observe(recreated)
 		require.Equal(t, []types.UID{"new"}, q.takeEnqueued())
 		require.True(t, q.tryAdmit("new"))
 		q.Forget("old")

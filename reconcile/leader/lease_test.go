@@ -22,7 +22,7 @@ func TestALeaseAcquiredDuringACampaignIsNotTakenForTheExpiredOne(t *testing.T) {
 				Spec:       coordinationv1.LeaseSpec{HolderIdentity: &holder, LeaseDurationSeconds: new(int32(30)), RenewTime: new(metav1.NowMicro())},
 			}
 		}
-		c.view.saw(lease("old"))
+		c.view.observe(lease("old"))
 		letPass(time.Hour)
 		free, ok := c.awaitLease(t.Context())
 		require.True(t, ok)
@@ -30,7 +30,7 @@ func TestALeaseAcquiredDuringACampaignIsNotTakenForTheExpiredOne(t *testing.T) {
 		held := lease("new")
 		_, err = c.Client.CoordinationV1().Leases("velero").Create(t.Context(), held, metav1.CreateOptions{})
 		require.NoError(t, err)
-		c.view.saw(held) // before the election begins
+		c.view.observe(held) // before the election begins
 		record, _, err := expiredLock{c.lock(), free}.Get(t.Context())
 		require.NoError(t, err)
 		require.Equal(t, "new", record.HolderIdentity)

@@ -50,7 +50,7 @@ type Reconciler struct {
 	Metrics  *metrics.Maintenance
 	Clock    clock.PassiveClock
 
-	memory       writes.Overlay[*velerov1.BackupRepository]
+	overlay      writes.Overlay[*velerov1.BackupRepository]
 	lock         sync.Mutex
 	wrote        map[types.UID]*batchv1.Job    // created or updated jobs, until the cache has that version
 	deleted      sets.Set[types.UID]           // removed jobs, until they are no longer cached
@@ -84,7 +84,7 @@ func (m *Reconciler) Reconcile(ctx context.Context, key string) (time.Duration, 
 		defer m.load()
 		return m.reconcileOrphans(ctx, key)
 	}
-	object = m.memory.Newest(key, object)
+	object = m.overlay.Newest(key, object)
 	jobs := m.jobs()
 	step := m.next(object, jobs)
 	m.note(ctx, key, object, step)
@@ -243,7 +243,7 @@ func (m *Reconciler) write(ctx context.Context, key string, object *velerov1.Bac
 	if err != nil {
 		return false, fmt.Errorf("write history of BackupRepository %s: %w", key, err)
 	}
-	m.memory.Record(key, written)
+	m.overlay.Record(key, written)
 	m.show(written)
 	return true, nil
 }

@@ -84,7 +84,7 @@ func (m *Reconciler) waiting(but string, jobs jobsByLabel) []maintenance.Waiting
 		if key == but || m.isCreateFailed(key) {
 			continue
 		}
-		if step := m.next(m.memory.Newest(key, object), jobs); step.Action == maintenance.Start {
+		if step := m.next(m.overlay.Newest(key, object), jobs); step.Action == maintenance.Start {
 			all = append(all, maintenance.Waiting{Name: key, Due: step.Due})
 		}
 	}

@@ -75,7 +75,7 @@ func (m *Reconciler) load() {
 }
 
 func (m *Reconciler) forget(key string) {
-	if object, known := m.memory.Forget(key); known {
+	if object, known := m.overlay.Forget(key); known {
 		m.Metrics.DeleteRepository(object.Name)
 	}
 	m.lock.Lock()

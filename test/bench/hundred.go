@@ -15,7 +15,7 @@ import (
 	"github.com/lateen-project/lateen/test/testenv"
 )
 
-// The scenes of backups are a hundred of them, created at once, on a node with four slots.
+// The scenarios of backups are a hundred of them, created at once, on a node with four slots.
 const (
 	backups = 100
 	slots   = 4

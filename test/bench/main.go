@@ -16,12 +16,12 @@ import (
 	"time"
 )
 
-// deadline is what all scenes may take together; they take about eight minutes on two cores.
+// deadline is what all scenarios may take together; they take about eight minutes on two cores.
 const deadline = 20 * time.Minute
 
 func main() {
 	asJSON := flag.Bool("json", false, "print the figures as JSON")
-	only := flag.String("only", "", "play one scene: "+names())
+	only := flag.String("only", "", "play one scenario: "+names())
 	into := flag.String("record", "", "keep the figures of a run without an error in this file, which the plot of the documentation is drawn from")
 	logs := flag.String("logs", "", "directory for the logs of the agents and of the simulated nodes (default: they are not kept)")
 	flag.Parse()
@@ -64,13 +64,13 @@ func scenarios() []scenario {
 // names lists them, for messages.
 func names() string {
 	var all []string
-	for _, scene := range scenarios() {
-		all = append(all, scene.name)
+	for _, scenario := range scenarios() {
+		all = append(all, scenario.name)
 	}
 	return strings.Join(all, ", ")
 }
 
-// run plays the scenes. There are figures of a run that fails too.
+// run plays the scenarios. There are figures of a run that fails too.
 func (s *env) run(ctx context.Context, only string) (err error) {
 	ctx, cancel := context.WithTimeout(ctx, deadline)
 	defer cancel()
@@ -82,33 +82,33 @@ func (s *env) run(ctx context.Context, only string) (err error) {
 		return fmt.Errorf("open the stage: %w", err)
 	}
 	played := false
-	for _, scene := range scenarios() {
-		if only != "" && only != scene.name {
+	for _, scenario := range scenarios() {
+		if only != "" && only != scenario.name {
 			continue
 		}
 		played = true
-		if err := s.play(ctx, scene); err != nil {
-			return fmt.Errorf("play scene %s: %w", scene.name, err)
+		if err := s.play(ctx, scenario); err != nil {
+			return fmt.Errorf("play scenario %s: %w", scenario.name, err)
 		}
-		if err := s.printLoad(scene.name + " ended"); err != nil {
+		if err := s.printLoad(scenario.name + " ended"); err != nil {
 			return err
 		}
 	}
 	if !played {
-		return fmt.Errorf("find scene %q: use one of %s", only, names())
+		return fmt.Errorf("find scenario %q: use one of %s", only, names())
 	}
 	return nil
 }
 
-// play plays one scene, with which all ends that began in it.
-func (s *env) play(ctx context.Context, scene scenario) error {
+// play plays one scenario, with which all ends that began in it.
+func (s *env) play(ctx context.Context, scenario scenario) error {
 	before, known := len(s.closing), len(s.figures)
 	load, err := loadAverage()
 	if err != nil {
 		return err
 	}
-	err = scene.play(s, ctx)
-	played := newRecorded(scene.name, load)
+	err = scenario.play(s, ctx)
+	played := newRecorded(scenario.name, load)
 	played.Figures = append(played.Figures, s.figures[known:]...)
 	s.recorded = append(s.recorded, played)
 	return errors.Join(err, s.closeDownTo(before))

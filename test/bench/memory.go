@@ -13,7 +13,7 @@ import (
 	"github.com/lateen-project/lateen/test/testenv"
 )
 
-// finished is how many backups are over in the second part of the scene.
+// finished is how many backups are over in the second part of the scenario.
 const finished = 10_000
 
 // memory is what the agent needs to be ready, in a namespace without backups and in one where thousands are

@@ -12,16 +12,16 @@ import (
 	"time"
 )
 
-// Recorded is what one scene measured, and when and on which machine it did. The documentation draws its plot from it.
+// Recorded is what one scenario measured, and when and on which machine it did. The documentation draws its plot from it.
 type Recorded struct {
-	Scene      string   `json:"scene"`
+	Scenario   string   `json:"scenario"`
 	Date       string   `json:"date"`
 	Processors int      `json:"processors"`
-	Load       string   `json:"load"` // average of the minute before the scene began: other work spoils figures
+	Load       string   `json:"load"` // average of the minute before the scenario began: other work spoils figures
 	Figures    []Figure `json:"figures"`
 }
 
-// record replaces the scenes that were played in a file of recorded scenes, and keeps the others.
+// record replaces the scenarios that were played in a file of recorded scenarios, and keeps the others.
 func record(path string, played []Recorded) error {
 	var all []Recorded
 	text, err := os.ReadFile(path)
@@ -31,10 +31,10 @@ func record(path string, played []Recorded) error {
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return fmt.Errorf("read recorded figures: %w", err)
 	}
-	for _, scene := range played {
-		all = append(slices.DeleteFunc(all, func(r Recorded) bool { return r.Scene == scene.Scene }), scene)
+	for _, scenario := range played {
+		all = append(slices.DeleteFunc(all, func(r Recorded) bool { return r.Scenario == scenario.Scenario }), scenario)
 	}
-	slices.SortFunc(all, func(a, b Recorded) int { return strings.Compare(a.Scene, b.Scene) })
+	slices.SortFunc(all, func(a, b Recorded) int { return strings.Compare(a.Scenario, b.Scenario) })
 	if text, err = json.MarshalIndent(all, "", "  "); err != nil {
 		return fmt.Errorf("write recorded figures: %w", err)
 	}
@@ -44,9 +44,9 @@ func record(path string, played []Recorded) error {
 	return nil
 }
 
-// newRecorded begins the record of a scene.
-func newRecorded(scene, load string) Recorded {
-	return Recorded{Scene: scene, Date: time.Now().Format(time.DateOnly), Processors: runtime.NumCPU(), Load: load}
+// newRecorded begins the record of a scenario.
+func newRecorded(scenario, load string) Recorded {
+	return Recorded{Scenario: scenario, Date: time.Now().Format(time.DateOnly), Processors: runtime.NumCPU(), Load: load}
 }
 
 // loadAverage is that of the last minute.

@@ -11,10 +11,10 @@ import (
 
 // Figure is one line of what the benchmark says.
 type Figure struct {
-	Scene string  `json:"scene"`
-	Name  string  `json:"name"`
-	Value float64 `json:"value"`
-	Unit  string  `json:"unit,omitempty"`
+	Scenario string  `json:"scenario"`
+	Name     string  `json:"name"`
+	Value    float64 `json:"value"`
+	Unit     string  `json:"unit,omitempty"`
 	// Bound is what is asked of it; empty if nothing is.
 	Bound string `json:"bound,omitempty"`
 	// Velero is what Velero's own agent took for the same work, quoted and not measured here.
@@ -24,16 +24,16 @@ type Figure struct {
 // report collects figures.
 type report struct {
 	figures  []Figure
-	recorded []Recorded // the same, by scene
+	recorded []Recorded // the same, by scenario
 }
 
-// panel is the part of a report that one scene fills.
+// panel is the part of a report that one scenario fills.
 type panel struct {
-	report *report
-	scene  string
+	report   *report
+	scenario string
 }
 
-func (r *report) panel(scene string) panel { return panel{report: r, scene: scene} }
+func (r *report) panel(scenario string) panel { return panel{report: r, scenario: scenario} }
 
 // show adds a figure that nothing is asked of.
 func (p panel) show(name string, value float64, unit string) { p.against(name, value, unit, "", "") }
@@ -41,18 +41,18 @@ func (p panel) show(name string, value float64, unit string) { p.against(name, v
 // against adds a figure beside what is asked of it and what Velero's agent has; "" where there is nothing.
 func (p panel) against(name string, value float64, unit, bound, velero string) {
 	p.report.figures = append(p.report.figures, Figure{
-		Scene: p.scene, Name: name, Value: value, Unit: unit, Bound: bound, Velero: velero,
+		Scenario: p.scenario, Name: name, Value: value, Unit: unit, Bound: bound, Velero: velero,
 	})
 }
 
-// table prints them aligned, a heading per scene.
+// table prints them aligned, a heading per scenario.
 func (r *report) table(out io.Writer) error {
 	table := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
-	scene := ""
+	scenario := ""
 	for _, f := range r.figures {
-		if f.Scene != scene {
-			scene = f.Scene
-			fmt.Fprintf(table, "\n%s\n  \there\tbound\tVelero's agent (quoted, not measured)\n", scene)
+		if f.Scenario != scenario {
+			scenario = f.Scenario
+			fmt.Fprintf(table, "\n%s\n  \there\tbound\tVelero's agent (quoted, not measured)\n", scenario)
 		}
 		fmt.Fprintf(table, "  %s\t%s %s\t%s\t%s\n", f.Name, strconv.FormatFloat(f.Value, 'f', -1, 64), f.Unit, f.Bound, f.Velero)
 	}

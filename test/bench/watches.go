@@ -11,7 +11,7 @@ import (
 )
 
 const (
-	// written is how many Events each part of the scene writes.
+	// written is how many Events each part of the scenario writes.
 	written = 4000
 	// many watches are those of 25 nodes with four slots.
 	many = 100

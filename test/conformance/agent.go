@@ -77,18 +77,18 @@ func agentNamed(name string) (*Agent, error) {
 }
 
 // arguments are those of the agent for a case: its own, and flags that all agents have.
-func (a *Agent) arguments(story *Case) []string {
-	if story.maintains() && a.Maintains != nil {
+func (a *Agent) arguments(testCase *Case) []string {
+	if testCase.maintains() && a.Maintains != nil {
 		return append(slices.Clone(a.Maintains), "--repo-maintenance-job-configmap="+jobMap)
 	}
 	args := append(slices.Clone(a.Args), "--node-agent-configmap="+fixture.ConfigMap)
-	if story.maintains() {
+	if testCase.maintains() {
 		args = append(args, "--repo-maintenance-job-configmap="+jobMap)
 	}
-	if story.Repository != nil {
+	if testCase.Repository != nil {
 		args = append(args, "--backup-repository-configmap="+repositoryMap)
 	}
-	if timeout := story.PrepareTimeout; timeout != 0 {
+	if timeout := testCase.PrepareTimeout; timeout != 0 {
 		args = append(args, "--data-mover-prepare-timeout="+time.Duration(timeout).String())
 	}
 	return args

@@ -43,7 +43,7 @@ type Case struct {
 	PrepareTimeout Duration `json:"prepareTimeout"`
 	// DaemonSet is patched onto the DaemonSet of the node-agent.
 	DaemonSet Object `json:"daemonSet"`
-	// Nodes are further nodes, by the words for their names; NODE is the one that there is in any case.
+	// Nodes are further nodes, by the placeholders of their names; NODE is the one that there is in any case.
 	Nodes map[string]Machine `json:"nodes"`
 	// Begins is the program of the agent that is there at first, if it is not the one that is played: the step "agent:
 	// starts" always starts that one.
@@ -80,10 +80,10 @@ type Case struct {
 // Object is a part of an object, as match understands it.
 type Object map[string]any
 
-// Duration is one in words, such as "2s".
+// Duration is text such as "2s".
 type Duration time.Duration
 
-// UnmarshalJSON reads the words.
+// UnmarshalJSON parses the text.
 func (d *Duration) UnmarshalJSON(text []byte) error {
 	parsed, err := time.ParseDuration(strings.Trim(string(text), `"`))
 	*d = Duration(parsed)

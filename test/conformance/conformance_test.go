@@ -53,15 +53,15 @@ func TestTheAgentConforms(t *testing.T) {
 	var lock sync.Mutex
 	var results []Result
 	t.Run("cases", func(t *testing.T) {
-		for _, story := range all {
-			t.Run(string(story.Kind)+"/"+story.Title, func(t *testing.T) {
+		for _, testCase := range all {
+			t.Run(string(testCase.Kind)+"/"+testCase.Title, func(t *testing.T) {
 				t.Parallel()
 				began := time.Now()
-				err := on.Play(t.Context(), played, story, t.TempDir())
-				if errors.As(err, &sceneError{}) {
+				err := on.Play(t.Context(), played, testCase, t.TempDir())
+				if errors.As(err, &setupError{}) {
 					require.NoError(t, err, "tells nothing of the agent")
 				}
-				result := newResult(story, time.Since(began), err)
+				result := newResult(testCase, time.Since(began), err)
 				lock.Lock()
 				results = append(results, result)
 				lock.Unlock()
@@ -82,9 +82,9 @@ func TestThereAreCasesOfEveryKindAndNoTwoDifferOnlyInValues(t *testing.T) {
 	require.NoError(t, err)
 	require.GreaterOrEqual(t, len(all), 110)
 	shapes := map[string]string{}
-	for _, story := range all {
-		shape := string(story.Kind) + shapeOf(story.source)
-		require.Empty(t, shapes[shape], "%s differs only in values", story.Title)
-		shapes[shape] = story.Title
+	for _, testCase := range all {
+		shape := string(testCase.Kind) + shapeOf(testCase.source)
+		require.Empty(t, shapes[shape], "%s differs only in values", testCase.Title)
+		shapes[shape] = testCase.Title
 	}
 }

@@ -15,7 +15,7 @@ import (
 )
 
 // fillPod gives the volume of a pod data of the pod's own.
-func (s *scene) fillPod(ctx context.Context, pod *corev1.Pod) error {
+func (s *caseRun) fillPod(ctx context.Context, pod *corev1.Pod) error {
 	dir, err := s.node.VolumeDir(ctx, pod, "data")
 	if err != nil {
 		return err
@@ -24,7 +24,7 @@ func (s *scene) fillPod(ctx context.Context, pod *corev1.Pod) error {
 }
 
 // fillClaim gives the volume of a claim data of the claim's own.
-func (s *scene) fillClaim(ctx context.Context, claim *corev1.PersistentVolumeClaim) error {
+func (s *caseRun) fillClaim(ctx context.Context, claim *corev1.PersistentVolumeClaim) error {
 	dir, err := s.dirOf(ctx, claim)
 	if err != nil {
 		return err
@@ -33,7 +33,7 @@ func (s *scene) fillClaim(ctx context.Context, claim *corev1.PersistentVolumeCla
 }
 
 // dirOf is where the driver has the volume of a claim.
-func (s *scene) dirOf(ctx context.Context, claim *corev1.PersistentVolumeClaim) (string, error) {
+func (s *caseRun) dirOf(ctx context.Context, claim *corev1.PersistentVolumeClaim) (string, error) {
 	volume, err := s.Kube.CoreV1().PersistentVolumes().Get(ctx, claim.Spec.VolumeName, metav1.GetOptions{})
 	if err != nil {
 		return "", fmt.Errorf("get volume of claim %s: %w", claim.Name, err)
@@ -51,12 +51,12 @@ func (s *scene) dirOf(ctx context.Context, claim *corev1.PersistentVolumeClaim) 
 
 // moved wants every transfer of the case that is Completed to have moved its own data: a backup all of its volume, and a
 // restore to where it was asked to, where nothing has changed it since.
-func (s *scene) moved(ctx context.Context) error {
-	if s.story.maintains() || s.story.Mover.Result != nil { // these movers move nothing
+func (s *caseRun) moved(ctx context.Context) error {
+	if s.testCase.maintains() || s.testCase.Mover.Result != nil { // these movers move nothing
 		return nil
 	}
 	for _, word := range []string{"NAME", "SECOND"} {
-		name := s.words.of(word)
+		name := s.placeholders.of(word)
 		if name == "" {
 			continue
 		}
@@ -74,8 +74,8 @@ func (s *scene) moved(ctx context.Context) error {
 	return nil
 }
 
-func (s *scene) movedBy(ctx context.Context, transfer *testenv.Transfer) error {
-	switch s.story.Kind {
+func (s *caseRun) movedBy(ctx context.Context, transfer *testenv.Transfer) error {
+	switch s.testCase.Kind {
 	case testenv.PodVolumeBackup:
 		return s.uploaded(transfer, transfer.Spec.Pod.UID)
 	case testenv.DataUpload:
@@ -104,7 +104,7 @@ func (s *scene) movedBy(ctx context.Context, transfer *testenv.Transfer) error {
 }
 
 // uploaded wants the mover of a backup to have read the data of something.
-func (s *scene) uploaded(transfer *testenv.Transfer, of types.UID) error {
+func (s *caseRun) uploaded(transfer *testenv.Transfer, of types.UID) error {
 	data, ok := s.Movers.Uploaded(transfer.UID)
 	if !ok {
 		return errors.New("no mover has read a volume")
@@ -128,7 +128,7 @@ func restoredTo(dir string, transfer *testenv.Transfer) error {
 }
 
 // transferNow is what was last seen of a transfer.
-func (s *scene) transferNow(name string) (transfer *testenv.Transfer, err error) {
+func (s *caseRun) transferNow(name string) (transfer *testenv.Transfer, err error) {
 	s.plane.History.lock.Lock()
 	defer s.plane.History.lock.Unlock()
 	return s.transfer(name)

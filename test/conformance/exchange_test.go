@@ -53,8 +53,8 @@ func exchange(t *testing.T, on *Plane, kind testenv.Kind, from, to string, comma
 	require.NoError(t, err)
 	ctx, fail := context.WithCancelCause(ctx)
 	defer fail(nil)
-	story := &Case{Kind: kind, Title: t.Name(), Mover: Mover{Takes: Duration(working)}}
-	s := on.scene(first, story, t.TempDir(), fail)
+	testCase := &Case{Kind: kind, Title: t.Name(), Mover: Mover{Takes: Duration(working)}}
+	s := on.newRun(first, testCase, t.TempDir(), fail)
 	defer s.end()
 	require.NoError(t, s.build(ctx))
 	finish := make(chan struct{})
@@ -98,9 +98,9 @@ func exchange(t *testing.T, on *Plane, kind testenv.Kind, from, to string, comma
 
 // settled waits until server and agent have their pods, and every pod of the node has its directory. Where one has not yet,
 // or no more, Velero's agent ends as it starts, and the kubelet, which nobody plays for it here, would start it again.
-func (s *scene) settled(ctx context.Context, t *testing.T) {
+func (s *caseRun) settled(ctx context.Context, t *testing.T) {
 	t.Helper()
-	here := metav1.ListOptions{FieldSelector: "spec.nodeName=" + s.words.of("NODE")}
+	here := metav1.ListOptions{FieldSelector: "spec.nodeName=" + s.placeholders.of("NODE")}
 	list, err := s.Kube.CoreV1().Pods(metav1.NamespaceAll).List(ctx, here)
 	require.NoError(t, err)
 	pods := map[types.UID]*corev1.Pod{}
@@ -135,7 +135,7 @@ func allRun(pods map[types.UID]*corev1.Pod) bool {
 }
 
 // lateen runs the command-line program as an administrator.
-func (s *scene) lateen(ctx context.Context, t *testing.T, kubeconfig string, args ...string) {
+func (s *caseRun) lateen(ctx context.Context, t *testing.T, kubeconfig string, args ...string) {
 	t.Helper()
 	binary, err := cluster.FindBinary("lateen")
 	require.NoError(t, err)

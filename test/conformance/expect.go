@@ -17,7 +17,7 @@ import (
 
 // expect waits for what the case wants: first for the end of the transfer, within what is left of the agent's patience,
 // then for everything else, within its time to settle.
-func (s *scene) expect(ctx context.Context) error {
+func (s *caseRun) expect(ctx context.Context) error {
 	if err := s.awaitEnd(ctx); err != nil {
 		return err
 	}
@@ -29,8 +29,8 @@ func (s *scene) expect(ctx context.Context) error {
 	return s.moved(ctx)
 }
 
-func (s *scene) awaitEnd(ctx context.Context) error {
-	if within := time.Duration(s.story.Within); within != 0 {
+func (s *caseRun) awaitEnd(ctx context.Context) error {
+	if within := time.Duration(s.testCase.Within); within != 0 {
 		var cancel context.CancelFunc
 		ctx, cancel = context.WithTimeout(ctx, within)
 		defer cancel()
@@ -39,12 +39,12 @@ func (s *scene) awaitEnd(ctx context.Context) error {
 }
 
 // ended says what is missing for the transfer to have come to an end, the wanted one or another.
-func (s *scene) ended() error {
-	transfer, err := s.transfer(s.words.of("NAME"))
+func (s *caseRun) ended() error {
+	transfer, err := s.transfer(s.placeholders.of("NAME"))
 	if err != nil || testenv.Ended(transfer) || s.gone() {
 		return err
 	}
-	if len(s.story.Ends) == 0 {
+	if len(s.testCase.Ends) == 0 {
 		return fmt.Errorf("is not gone but still %s", inWords(transfer.Status.Phase))
 	}
 	if wanted, ok := s.wantedPhase(); ok && wanted != string(transfer.Status.Phase) {
@@ -70,74 +70,74 @@ func reason(transfer *testenv.Transfer) string {
 }
 
 // resource is what the resource is to be like in the end.
-func (s *scene) resource() Object {
-	wanted := s.expand(s.story.Ends)
-	wanted["kind"] = string(s.story.Kind)
+func (s *caseRun) resource() Object {
+	wanted := s.expand(s.testCase.Ends)
+	wanted["kind"] = string(s.testCase.Kind)
 	metadata, _ := wanted["metadata"].(map[string]any)
 	if metadata == nil {
 		metadata = map[string]any{}
 	}
-	metadata["name"] = s.words.of("NAME")
+	metadata["name"] = s.placeholders.of("NAME")
 	wanted["metadata"] = metadata
 	return wanted
 }
 
-func (s *scene) gone() bool {
-	return slices.ContainsFunc(s.plane.History.in(string(s.story.Kind), s.Namespace), func(life *biography) bool {
-		return life.gone && meta(life.last()).GetName() == s.words.of("NAME")
+func (s *caseRun) gone() bool {
+	return slices.ContainsFunc(s.plane.History.in(string(s.testCase.Kind), s.Namespace), func(life *biography) bool {
+		return life.gone && meta(life.last()).GetName() == s.placeholders.of("NAME")
 	})
 }
 
 // check holds everything against the case.
-func (s *scene) check() error {
+func (s *caseRun) check() error {
 	history := s.plane.History
 	if err := s.clean(); err != nil {
 		return err
 	}
-	if s.story.Ends != nil {
+	if s.testCase.Ends != nil {
 		if err := history.now(s.resource(), s.Namespace); err != nil {
 			return s.orHopeless(err)
 		}
 	}
-	for _, want := range s.story.Made {
+	for _, want := range s.testCase.Made {
 		if err := history.once(s.expand(want), s.Namespace, s.Apps); err != nil {
 			return fmt.Errorf("never made: %w", err)
 		}
 	}
-	for _, want := range s.story.Never {
+	for _, want := range s.testCase.Never {
 		if wanted := s.expand(want); history.once(wanted, s.Namespace, s.Apps) == nil {
 			return hopelessError{fmt.Errorf("was made: %s", brief(wanted))}
 		}
 	}
-	for _, want := range s.story.Left {
+	for _, want := range s.testCase.Left {
 		if err := history.now(s.expand(want), s.Namespace, s.Apps); err != nil {
 			return fmt.Errorf("not left: %w", err)
 		}
 	}
-	for _, want := range s.story.Gone {
+	for _, want := range s.testCase.Gone {
 		if wanted := s.expand(want); history.now(wanted, s.Namespace, s.Apps) == nil {
 			return fmt.Errorf("not gone: %s", brief(wanted))
 		}
 	}
-	for _, sort := range s.story.AtOnce {
+	for _, sort := range s.testCase.AtOnce {
 		if most := history.most(s.expand(sort.Of), s.Namespace, s.Apps); most > sort.Most {
 			return hopelessError{fmt.Errorf("at once: %d, want at most %d: %s", most, sort.Most, brief(sort.Of))}
 		}
 	}
-	if phases := s.phases(); len(s.story.Phases) > 0 && !slices.Equal(phases, s.story.Phases) {
-		return fmt.Errorf("phases were %v, want %v", phases, s.story.Phases)
+	if phases := s.phases(); len(s.testCase.Phases) > 0 && !slices.Equal(phases, s.testCase.Phases) {
+		return fmt.Errorf("phases were %v, want %v", phases, s.testCase.Phases)
 	}
-	if movers := s.moversMade(); movers != s.story.movers() {
-		return fmt.Errorf("movers made: %d, want %d", movers, s.story.movers())
+	if movers := s.moversMade(); movers != s.testCase.movers() {
+		return fmt.Errorf("movers made: %d, want %d", movers, s.testCase.movers())
 	}
 	return s.leftovers()
 }
 
 // clean is what holds for every transfer that has ended: nobody has anything left to do about it, and what Velero's
 // server looks it up by is still there.
-func (s *scene) clean() error {
-	transfer, err := s.transfer(s.words.of("NAME"))
-	if err != nil || !testenv.Ended(transfer) || s.gone() || s.story.maintains() {
+func (s *caseRun) clean() error {
+	transfer, err := s.transfer(s.placeholders.of("NAME"))
+	if err != nil || !testenv.Ended(transfer) || s.gone() || s.testCase.maintains() {
 		return err
 	}
 	if wanted, ok := s.wantedPhase(); ok && wanted != string(transfer.Status.Phase) {
@@ -156,26 +156,26 @@ func (s *scene) clean() error {
 }
 
 // orHopeless has nobody wait for a resource to change once it has ended.
-func (s *scene) orHopeless(err error) error {
-	if transfer, unread := s.transfer(s.words.of("NAME")); unread == nil && testenv.Ended(transfer) {
+func (s *caseRun) orHopeless(err error) error {
+	if transfer, unread := s.transfer(s.placeholders.of("NAME")); unread == nil && testenv.Ended(transfer) {
 		return hopelessError{err}
 	}
 	return err
 }
 
 // wantedPhase is the phase that the case wants, if it is one and not a choice.
-func (s *scene) wantedPhase() (string, bool) {
-	status, _ := s.story.Ends["status"].(map[string]any)
+func (s *caseRun) wantedPhase() (string, bool) {
+	status, _ := s.testCase.Ends["status"].(map[string]any)
 	phase, ok := status["phase"].(string)
 	return phase, ok && !strings.HasPrefix(phase, "~")
 }
 
 // phases are those that the transfer went through.
-func (s *scene) phases() (all []testenv.Phase) {
-	for _, life := range s.plane.History.in(string(s.story.Kind), s.Namespace) {
+func (s *caseRun) phases() (all []testenv.Phase) {
+	for _, life := range s.plane.History.in(string(s.testCase.Kind), s.Namespace) {
 		for _, version := range life.versions {
 			transfer, err := testenv.View(meta(version))
-			if err != nil || transfer.Name != s.words.of("NAME") || transfer.Status.Phase == "" {
+			if err != nil || transfer.Name != s.placeholders.of("NAME") || transfer.Status.Phase == "" {
 				continue
 			}
 			if len(all) == 0 || all[len(all)-1] != transfer.Status.Phase {
@@ -187,9 +187,9 @@ func (s *scene) phases() (all []testenv.Phase) {
 }
 
 // moversMade is how many pods there were for the transfer.
-func (s *scene) moversMade() (created int) {
+func (s *caseRun) moversMade() (created int) {
 	for _, life := range s.plane.History.in("Pod", s.Namespace) {
-		if meta(life.last()).GetName() == s.words.of("NAME") {
+		if meta(life.last()).GetName() == s.placeholders.of("NAME") {
 			created++
 		}
 	}
@@ -197,11 +197,11 @@ func (s *scene) moversMade() (created int) {
 }
 
 // leftovers names something of the transfer that is still there and that the case does not want to be left.
-func (s *scene) leftovers() error {
-	if s.story.maintains() { // jobs are kept
+func (s *caseRun) leftovers() error {
+	if s.testCase.maintains() { // jobs are kept
 		return nil
 	}
-	name := s.words.of("NAME")
+	name := s.placeholders.of("NAME")
 	for _, kind := range []string{"Pod", "PersistentVolumeClaim", "VolumeSnapshot", "VolumeSnapshotContent", "PersistentVolume"} {
 		for _, life := range s.plane.History.in(kind, s.Namespace) {
 			object := meta(life.last())
@@ -219,8 +219,8 @@ func (s *scene) leftovers() error {
 	return s.snapshotsLeft()
 }
 
-func (s *scene) wantsLeft(life *biography) bool {
-	return slices.ContainsFunc(s.story.Left, func(want Object) bool {
+func (s *caseRun) wantsLeft(life *biography) bool {
+	return slices.ContainsFunc(s.testCase.Left, func(want Object) bool {
 		return len(match(map[string]any(s.expand(want)), life.last(), "")) == 0
 	})
 }

@@ -23,10 +23,10 @@ import (
 // firstNode is the word for the node that every case has, on which an agent runs.
 const firstNode = "NODE"
 
-// fleet is the label of the nodes of a scene on which agents run; its value is the name of the first one.
+// fleet is the label of the nodes of a run on which agents run; its value is the name of the first one.
 const fleet = "conformance.example.com/fleet"
 
-// host is a node of a scene, with the agent that runs on it, if one does.
+// host is a node of a run, with the agent that runs on it, if one does.
 type host struct {
 	*node.Node
 	dir    string // for the agent's log and scratch files
@@ -62,7 +62,7 @@ func (h *host) endAgent() {
 	run.end()
 }
 
-// machines are the nodes of the case, by their words.
+// machines are the nodes of the case, by their placeholders.
 func (c *Case) machines() map[string]Machine {
 	all := map[string]Machine{firstNode: {}}
 	maps.Copy(all, c.Nodes)
@@ -73,17 +73,17 @@ func (c *Case) machines() map[string]Machine {
 }
 
 // nameNodes makes the names of all nodes of the case. The first one's is the beginning of all others.
-func (s *scene) nameNodes(name string) {
-	for word := range s.story.machines() {
-		s.words.set(word, name+"-"+strings.ToLower(word))
+func (s *caseRun) nameNodes(name string) {
+	for word := range s.testCase.machines() {
+		s.placeholders.set(word, name+"-"+strings.ToLower(word))
 	}
-	s.words.set(firstNode, name)
+	s.placeholders.set(firstNode, name)
 }
 
 // startNodes starts the nodes, the first one before the others, and returns when there are pods of the node-agent where
 // agents are to run.
-func (s *scene) startNodes(ctx context.Context) error {
-	machines := s.story.machines()
+func (s *caseRun) startNodes(ctx context.Context) error {
+	machines := s.testCase.machines()
 	others := slices.DeleteFunc(slices.Sorted(maps.Keys(machines)), func(word string) bool { return word == firstNode })
 	for _, word := range append([]string{firstNode}, others...) {
 		if err := s.startNode(ctx, word, machines[word]); err != nil {
@@ -100,19 +100,19 @@ func (s *scene) startNodes(ctx context.Context) error {
 	return nil
 }
 
-func (s *scene) startNode(ctx context.Context, word string, machine Machine) error {
+func (s *caseRun) startNode(ctx context.Context, word string, machine Machine) error {
 	options := node.Options{
-		Name: s.words.of(word), Root: filepath.Join(s.dir, "kubelet"), StartDelay: time.Duration(s.story.Mover.Starts),
+		Name: s.placeholders.of(word), Root: filepath.Join(s.dir, "kubelet"), StartDelay: time.Duration(s.testCase.Mover.Starts),
 		Runner: node.Movers{Runner: s.Movers, Jobs: jobs{}},
 	}
 	if machine.Agent {
-		options.Labels = map[string]string{fleet: s.words.of(firstNode)}
+		options.Labels = map[string]string{fleet: s.placeholders.of(firstNode)}
 	}
 	if err := s.StartNode(ctx, options); err != nil {
 		return err
 	}
 	started := s.Nodes[len(s.Nodes)-1]
-	s.story.Mover.trouble(started.Faults)
+	s.testCase.Mover.trouble(started.Faults)
 	if word == firstNode {
 		s.node = started
 	}
@@ -147,11 +147,11 @@ func (m Mover) trouble(faults *node.Faults) {
 }
 
 // startAgents starts the agents that the case begins with, one on each node that has one.
-func (s *scene) startAgents(ctx context.Context) error {
+func (s *caseRun) startAgents(ctx context.Context) error {
 	first := s.agent
-	if s.story.Begins != "" {
+	if s.testCase.Begins != "" {
 		var err error
-		if first, err = agentNamed(s.story.Begins); err != nil {
+		if first, err = agentNamed(s.testCase.Begins); err != nil {
 			return err
 		}
 	}
@@ -164,10 +164,10 @@ func (s *scene) startAgents(ctx context.Context) error {
 }
 
 // startAgent starts the agent that is played on the first node.
-func (s *scene) startAgent(ctx context.Context) error { return s.startOn(ctx, s.agent, s.hosts[0]) }
+func (s *caseRun) startAgent(ctx context.Context) error { return s.startOn(ctx, s.agent, s.hosts[0]) }
 
 // startOn starts an agent with its own rights.
-func (s *scene) startOn(ctx context.Context, agent *Agent, on *host) error {
+func (s *caseRun) startOn(ctx context.Context, agent *Agent, on *host) error {
 	if err := os.MkdirAll(on.PodsDir(), 0o755); err != nil {
 		return fmt.Errorf("make pods directory: %w", err)
 	}
@@ -178,14 +178,14 @@ func (s *scene) startOn(ctx context.Context, agent *Agent, on *host) error {
 	if err != nil {
 		return err
 	}
-	if len(s.story.Requests) > 0 {
+	if len(s.testCase.Requests) > 0 {
 		if config, err = s.openLine(ctx, config, on); err != nil {
 			return err
 		}
 	}
 	at := place{
 		Dir: on.dir, Kubeconfig: filepath.Join(on.dir, "kubeconfig"), APIServer: hostPort(config),
-		Namespace: s.Namespace, Node: on.Name(), PodUID: on.podUID, PodsDir: on.PodsDir(), Args: agent.arguments(s.story),
+		Namespace: s.Namespace, Node: on.Name(), PodUID: on.podUID, PodsDir: on.PodsDir(), Args: agent.arguments(s.testCase),
 	}
 	if err := s.plane.Cluster.WriteKubeconfig(config, at.Kubeconfig, s.Namespace); err != nil {
 		return err

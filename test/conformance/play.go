@@ -45,18 +45,18 @@ const (
 	frequency = time.Hour
 )
 
-// scene is one case being played.
-type scene struct {
+// caseRun is one case being played.
+type caseRun struct {
 	*fixture.Env
-	plane  *Plane
-	agent  *Agent
-	story  *Case
-	dir    string
-	config Object // of the node-agent
-	node   *node.Node
-	hosts  []*host // the nodes with agents; the first one is node
-	words  words
-	named  chan struct{} // closed when the resource has a name
+	plane        *Plane
+	agent        *Agent
+	testCase     *Case
+	dir          string
+	config       Object // of the node-agent
+	node         *node.Node
+	hosts        []*host // the nodes with agents; the first one is node
+	placeholders placeholders
+	named        chan struct{} // closed when the resource has a name
 	// create makes a resource, which alter changes before.
 	create func(ctx context.Context, alter func(metav1.Object) error) (metav1.Object, error)
 	fail   context.CancelCauseFunc
@@ -66,45 +66,45 @@ type scene struct {
 	ends     []func()
 }
 
-// sceneError is one of the scene, and not of the agent that is played in it.
-type sceneError struct{ error }
+// setupError is an error of the test environment, not of the agent.
+type setupError struct{ error }
 
-func (p *Plane) scene(agent *Agent, story *Case, dir string, fail context.CancelCauseFunc) *scene {
-	return &scene{plane: p, agent: agent, story: story, dir: dir, fail: fail, named: make(chan struct{})}
+func (p *Plane) newRun(agent *Agent, testCase *Case, dir string, fail context.CancelCauseFunc) *caseRun {
+	return &caseRun{plane: p, agent: agent, testCase: testCase, dir: dir, fail: fail, named: make(chan struct{})}
 }
 
 // Play plays a case against an agent; dir takes what belongs to the node. The error says in what the agent did not do
-// as the case wants, or is a sceneError.
-func (p *Plane) Play(ctx context.Context, agent *Agent, story *Case, dir string) error {
+// as the case wants, or is a setupError.
+func (p *Plane) Play(ctx context.Context, agent *Agent, testCase *Case, dir string) error {
 	ctx, fail := context.WithCancelCause(ctx)
 	defer fail(nil)
-	s := p.scene(agent, story, dir, fail)
+	s := p.newRun(agent, testCase, dir, fail)
 	defer s.end()
 	if err := s.build(ctx); err != nil {
-		return sceneError{fmt.Errorf("build the scene: %w", err)}
+		return setupError{fmt.Errorf("build the environment: %w", err)}
 	}
 	if err := s.startAgents(ctx); err != nil {
-		return sceneError{err}
+		return setupError{err}
 	}
 	ctx, cancel := context.WithTimeout(ctx, agent.Patience)
 	defer cancel()
 	created, err := s.create(ctx, s.alter)
 	if err != nil {
-		return sceneError{err}
+		return setupError{err}
 	}
-	s.words.set("NAME", created.GetName())
-	s.words.set("UID", string(created.GetUID()))
+	s.placeholders.set("NAME", created.GetName())
+	s.placeholders.set("UID", string(created.GetUID()))
 	close(s.named)
-	for i, step := range story.Happens {
+	for i, step := range testCase.Happens {
 		if err := s.take(ctx, step); err != nil {
-			return s.why(ctx, fmt.Errorf("step %d of %d: %w", i+1, len(story.Happens), err))
+			return s.why(ctx, fmt.Errorf("step %d of %d: %w", i+1, len(testCase.Happens), err))
 		}
 	}
 	return s.why(ctx, s.expect(ctx))
 }
 
-// why prefers the agent's own end to what came of it, and calls by their words what has a name of this play alone.
-func (s *scene) why(ctx context.Context, err error) error {
+// why returns the error of the agent's process if it ended, else err. It replaces names of this run by their placeholders.
+func (s *caseRun) why(ctx context.Context, err error) error {
 	if err == nil {
 		return nil
 	}
@@ -112,13 +112,13 @@ func (s *scene) why(ctx context.Context, err error) error {
 		return cause
 	}
 	var names []string
-	for word, name := range s.words.all() {
+	for word, name := range s.placeholders.all() {
 		names = append(names, name, "$"+word)
 	}
 	return errors.New(strings.NewReplacer(names...).Replace(err.Error()))
 }
 
-func (s *scene) end() {
+func (s *caseRun) end() {
 	s.lock.Lock()
 	defer s.lock.Unlock()
 	for i := range s.ends {
@@ -126,19 +126,19 @@ func (s *scene) end() {
 	}
 }
 
-// atEnd has something done at the end of the scene, before what was said earlier.
-func (s *scene) atEnd(do func()) {
+// atEnd has something done at the end of the run, before what was said earlier.
+func (s *caseRun) atEnd(do func()) {
 	s.lock.Lock()
 	defer s.lock.Unlock()
 	s.ends = append(s.ends, do)
 }
 
 // build makes the environment, the node, what is given and what is moved.
-func (s *scene) build(ctx context.Context) (err error) {
+func (s *caseRun) build(ctx context.Context) (err error) {
 	ctx, cancel := context.WithTimeout(ctx, buildTimeout)
 	defer cancel()
 	name := "node-" + rand.String(8)
-	options := fixture.Options{Takes: time.Duration(cmp.Or(s.story.Mover.Takes, Duration(takes)))}
+	options := fixture.Options{Takes: time.Duration(cmp.Or(s.testCase.Mover.Takes, Duration(takes)))}
 	options.NodeLabels = map[string]string{fleet: name}
 	s.Env, err = fixture.New(ctx, s.plane.Cluster, s.dir, options)
 	s.atEnd(func() { _ = s.Close() }) // nodes end without an error
@@ -149,12 +149,12 @@ func (s *scene) build(ctx context.Context) (err error) {
 	for word, stands := range map[string]string{
 		"NAMESPACE": s.Namespace, "APPS": s.Apps, "KUBELET": filepath.Join(s.dir, "kubelet"), "CLASS": "class-" + s.Namespace,
 	} {
-		s.words.set(word, stands)
+		s.placeholders.set(word, stands)
 	}
 	if err := s.classes(ctx); err != nil {
 		return err
 	}
-	for _, object := range s.story.Given {
+	for _, object := range s.testCase.Given {
 		if err := apply(ctx, s.plane.Client, s.expand(object)); err != nil {
 			return err
 		}
@@ -162,8 +162,8 @@ func (s *scene) build(ctx context.Context) (err error) {
 	if err := s.configure(ctx); err != nil {
 		return err
 	}
-	s.Movers.Silent = s.story.Mover.Silent
-	if want := s.story.Mover.Result; want != nil {
+	s.Movers.Silent = s.testCase.Mover.Silent
+	if want := s.testCase.Mover.Result; want != nil {
 		s.Movers.Result = &node.Result{ExitCode: want.ExitCode, Message: want.Message, Reason: want.Reason}
 	}
 	if err := s.startNodes(ctx); err != nil {
@@ -172,10 +172,10 @@ func (s *scene) build(ctx context.Context) (err error) {
 	return s.prepare(ctx)
 }
 
-// configure writes the ConfigMaps and changes the DaemonSet. The nodes of other scenes are no places for the movers of
+// configure writes the ConfigMaps and changes the DaemonSet. The nodes of other runs are no places for the movers of
 // this one.
-func (s *scene) configure(ctx context.Context) error {
-	s.config = maps.Clone(s.story.Config)
+func (s *caseRun) configure(ctx context.Context) error {
+	s.config = maps.Clone(s.testCase.Config)
 	if s.config == nil {
 		s.config = Object{}
 	}
@@ -185,7 +185,7 @@ func (s *scene) configure(ctx context.Context) error {
 	if err := s.configureJobs(ctx); err != nil {
 		return err
 	}
-	for name, content := range map[string]Object{fixture.ConfigMap: s.config, repositoryMap: s.story.Repository} {
+	for name, content := range map[string]Object{fixture.ConfigMap: s.config, repositoryMap: s.testCase.Repository} {
 		if content == nil {
 			continue
 		}
@@ -201,10 +201,10 @@ func (s *scene) configure(ctx context.Context) error {
 			return err
 		}
 	}
-	if s.story.DaemonSet == nil {
+	if s.testCase.DaemonSet == nil {
 		return nil
 	}
-	patch, err := json.Marshal(s.expand(s.story.DaemonSet))
+	patch, err := json.Marshal(s.expand(s.testCase.DaemonSet))
 	if err != nil {
 		return fmt.Errorf("write patch of DaemonSet: %w", err)
 	}
@@ -216,17 +216,17 @@ func (s *scene) configure(ctx context.Context) error {
 }
 
 // here is a loadAffinity to the first node.
-func (s *scene) here() []any {
-	labels := map[string]any{"matchLabels": map[string]any{corev1.LabelHostname: s.words.of(firstNode)}}
+func (s *caseRun) here() []any {
+	labels := map[string]any{"matchLabels": map[string]any{corev1.LabelHostname: s.placeholders.of(firstNode)}}
 	return []any{map[string]any{"nodeSelector": labels}}
 }
 
 // ready waits for a pod of the applications.
-func (s *scene) ready(ctx context.Context, name string, is func(*corev1.Pod) bool) (*corev1.Pod, error) {
+func (s *caseRun) ready(ctx context.Context, name string, is func(*corev1.Pod) bool) (*corev1.Pod, error) {
 	pod, err := s.WaitPod(ctx, s.Apps, name, is)
 	if err != nil {
 		return nil, err
 	}
-	s.words.set("APP", string(pod.UID))
+	s.placeholders.set("APP", string(pod.UID))
 	return pod, nil
 }

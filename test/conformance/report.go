@@ -44,8 +44,8 @@ const (
 const mostWhy = 250
 
 // newResult tells of a case that was played just now.
-func newResult(story *Case, took time.Duration, err error) Result {
-	result := Result{Kind: story.Kind, Title: story.Title, Seconds: took.Round(time.Second / 10).Seconds(), Date: time.Now().Format(time.DateOnly)}
+func newResult(testCase *Case, took time.Duration, err error) Result {
+	result := Result{Kind: testCase.Kind, Title: testCase.Title, Seconds: took.Round(time.Second / 10).Seconds(), Date: time.Now().Format(time.DateOnly)}
 	if err != nil {
 		result.Why = truncate.End(err.Error(), mostWhy)
 	}
@@ -67,7 +67,7 @@ func keep(agent *Agent, results []Result) error {
 		report.Results = append(slices.DeleteFunc(report.Results, result.same), result)
 	}
 	report.Results = slices.DeleteFunc(report.Results, func(result Result) bool {
-		return !slices.ContainsFunc(all, func(story *Case) bool { return result.same(Result{Kind: story.Kind, Title: story.Title}) })
+		return !slices.ContainsFunc(all, func(testCase *Case) bool { return result.same(Result{Kind: testCase.Kind, Title: testCase.Title}) })
 	})
 	slices.SortFunc(report.Results, func(a, b Result) int {
 		return strings.Compare(string(a.Kind)+a.Title, string(b.Kind)+b.Title)
@@ -168,10 +168,10 @@ func table(all []*Case, reports ...*Report) string {
 		fmt.Fprintf(&text, " %s |", report.Agent)
 	}
 	fmt.Fprint(&text, "\n|---|---|"+strings.Repeat("---|", len(reports))+"\n")
-	for _, story := range all {
-		fmt.Fprintf(&text, "| %s: %s | %s |", story.Kind, story.Title, strings.Join(story.Shows, ", "))
+	for _, testCase := range all {
+		fmt.Fprintf(&text, "| %s: %s | %s |", testCase.Kind, testCase.Title, strings.Join(testCase.Shows, ", "))
 		for _, report := range reports {
-			fmt.Fprintf(&text, " %s |", report.cell(story))
+			fmt.Fprintf(&text, " %s |", report.cell(testCase))
 		}
 		fmt.Fprintln(&text)
 	}
@@ -207,8 +207,8 @@ func (r *Report) summary() string {
 
 // compare counts the cases that both reports tell to be passed, and those of them that took the first one longer.
 func compare(all []*Case, first, second *Report) (both, slower int) {
-	for _, story := range all {
-		one, two := first.of(story), second.of(story)
+	for _, testCase := range all {
+		one, two := first.of(testCase), second.of(testCase)
 		if one == nil || two == nil || one.Why != "" || two.Why != "" {
 			continue
 		}
@@ -221,8 +221,8 @@ func compare(all []*Case, first, second *Report) (both, slower int) {
 }
 
 // of is the result of one case, or nil.
-func (r *Report) of(story *Case) *Result {
-	same := Result{Kind: story.Kind, Title: story.Title}.same
+func (r *Report) of(testCase *Case) *Result {
+	same := Result{Kind: testCase.Kind, Title: testCase.Title}.same
 	if index := slices.IndexFunc(r.Results, same); index >= 0 {
 		return &r.Results[index]
 	}
@@ -230,8 +230,8 @@ func (r *Report) of(story *Case) *Result {
 }
 
 // cell is what a report says of one case.
-func (r *Report) cell(story *Case) string {
-	found := r.of(story)
+func (r *Report) cell(testCase *Case) string {
+	found := r.of(testCase)
 	if found == nil {
 		return "not played"
 	}

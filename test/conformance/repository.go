@@ -29,12 +29,12 @@ func (jobs) Run(context.Context, *corev1.Pod, node.Host) node.Result { return no
 func (c *Case) maintains() bool { return c.Kind == repository }
 
 // configureJobs writes the ConfigMap of maintenance jobs, whose pods are for the first node unless the case says otherwise.
-func (s *scene) configureJobs(ctx context.Context) error {
-	if s.story.Maintenance == nil {
+func (s *caseRun) configureJobs(ctx context.Context) error {
+	if s.testCase.Maintenance == nil {
 		return nil
 	}
 	data := map[string]string{}
-	for key, content := range s.story.Maintenance {
+	for key, content := range s.testCase.Maintenance {
 		content = maps.Clone(content)
 		if content["loadAffinity"] == nil {
 			content["loadAffinity"] = s.here()
@@ -43,14 +43,14 @@ func (s *scene) configureJobs(ctx context.Context) error {
 		if err != nil {
 			return fmt.Errorf("write key %s of ConfigMap %s: %w", key, jobMap, err)
 		}
-		description := s.words.all()
+		description := s.placeholders.all()
 		data[fmt.Sprint(expand(key, description))] = string(text)
 	}
 	return s.ConfigMap(ctx, jobMap, data)
 }
 
 // prepareRepository makes a repository that is Ready and due. Nothing looks into it but its jobs, which are played.
-func (s *scene) prepareRepository() error {
+func (s *caseRun) prepareRepository() error {
 	s.create = func(ctx context.Context, alter func(metav1.Object) error) (metav1.Object, error) {
 		wanted := &velerov1.BackupRepository{
 

@@ -87,7 +87,7 @@ type met struct{}
 
 // openLine starts what the requests of an agent go through on their way to the API server, and returns the configuration
 // by which they do. It speaks no TLS and has the agent's rights.
-func (s *scene) openLine(ctx context.Context, config *rest.Config, on *host) (*rest.Config, error) {
+func (s *caseRun) openLine(ctx context.Context, config *rest.Config, on *host) (*rest.Config, error) {
 	transport, err := rest.TransportFor(config)
 	if err != nil {
 		return nil, fmt.Errorf("make client: %w", err)
@@ -111,7 +111,7 @@ func (s *scene) openLine(ctx context.Context, config *rest.Config, on *host) (*r
 		return nil, fmt.Errorf("listen for an agent: %w", err)
 	}
 	server := &http.Server{ReadHeaderTimeout: time.Minute, Handler: http.HandlerFunc(func(w http.ResponseWriter, asked *http.Request) {
-		rule, err := s.requests.of(s.story.Requests, asked)
+		rule, err := s.requests.of(s.testCase.Requests, asked)
 		if err != nil {
 			s.fail(err)
 		}
@@ -129,7 +129,7 @@ func (s *scene) openLine(ctx context.Context, config *rest.Config, on *host) (*r
 }
 
 // happens does what happens before a request, and reports whether the request goes on.
-func (s *scene) happens(ctx context.Context, rule *Request, on *host, answer http.ResponseWriter) bool {
+func (s *caseRun) happens(ctx context.Context, rule *Request, on *host, answer http.ResponseWriter) bool {
 	asker := on.run()
 	if err := s.takeAll(ctx, rule.Before); err != nil {
 		s.fail(err)
@@ -153,7 +153,7 @@ func (s *scene) happens(ctx context.Context, rule *Request, on *host, answer htt
 }
 
 // takeAll does steps at a request, once the resource has its name.
-func (s *scene) takeAll(ctx context.Context, steps []Step) error {
+func (s *caseRun) takeAll(ctx context.Context, steps []Step) error {
 	if len(steps) == 0 {
 		return nil
 	}

@@ -66,23 +66,23 @@ func (c *Case) driver() string {
 	return csi.DefaultDriver
 }
 
-// classes makes the storage class and the snapshot class of the scene.
-func (s *scene) classes(ctx context.Context) error {
+// classes makes the storage class and the snapshot class of the run.
+func (s *caseRun) classes(ctx context.Context) error {
 	mode := "Immediate"
-	if s.story.Volume.Late {
+	if s.testCase.Volume.Late {
 		mode = "WaitForFirstConsumer"
 	}
-	named := map[string]any{"name": s.words.of("CLASS")}
+	named := map[string]any{"name": s.placeholders.of("CLASS")}
 	return errors.Join(
 		apply(ctx, s.plane.Client, Object{
-			"kind": "StorageClass", "metadata": named, "provisioner": s.story.driver(), "volumeBindingMode": mode, "reclaimPolicy": "Delete",
+			"kind": "StorageClass", "metadata": named, "provisioner": s.testCase.driver(), "volumeBindingMode": mode, "reclaimPolicy": "Delete",
 		}),
 		apply(ctx, s.plane.Client, Object{
-			"kind": "VolumeSnapshotClass", "metadata": named, "driver": s.story.driver(), "deletionPolicy": "Delete",
+			"kind": "VolumeSnapshotClass", "metadata": named, "driver": s.testCase.driver(), "deletionPolicy": "Delete",
 		}))
 }
 
-func (s *scene) prepareDataUpload(ctx context.Context) error {
+func (s *caseRun) prepareDataUpload(ctx context.Context) error {
 	claim, err := s.claim(ctx)
 	if err != nil {
 		return err
@@ -97,13 +97,13 @@ func (s *scene) prepareDataUpload(ctx context.Context) error {
 			"annotations": map[string]any{"example.com/from": "the-driver"},
 		},
 		"spec": map[string]any{
-			"volumeSnapshotClassName": s.words.of("CLASS"), "source": map[string]any{"persistentVolumeClaimName": claim.Name},
+			"volumeSnapshotClassName": s.placeholders.of("CLASS"), "source": map[string]any{"persistentVolumeClaimName": claim.Name},
 		},
 	}
 	if err := apply(ctx, s.plane.Client, snapshot); err != nil {
 		return err
 	}
-	if !s.story.Volume.Unready {
+	if !s.testCase.Volume.Unready {
 		ready := Object{
 			"kind": "VolumeSnapshot", "metadata": map[string]any{"namespace": s.Apps, "name": "snapshot"},
 			"status": map[string]any{"readyToUse": true},
@@ -116,14 +116,14 @@ func (s *scene) prepareDataUpload(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
-		s.words.set("HANDLE", handle)
+		s.placeholders.set("HANDLE", handle)
 	}
 	backup, err := s.backup(ctx)
 	if err != nil {
 		return err
 	}
 	spec := velerov2alpha1.CSISnapshotSpec{
-		VolumeSnapshot: "snapshot", SnapshotClass: s.words.of("CLASS"), Driver: s.story.driver(),
+		VolumeSnapshot: "snapshot", SnapshotClass: s.placeholders.of("CLASS"), Driver: s.testCase.driver(),
 	}
 	s.create = func(ctx context.Context, alter func(metav1.Object) error) (metav1.Object, error) {
 		var unread error
@@ -134,22 +134,22 @@ func (s *scene) prepareDataUpload(ctx context.Context) error {
 }
 
 // claim makes the claim that is backed up, and returns it once it is bound; one that waits for a consumer gets one.
-func (s *scene) claim(ctx context.Context) (*corev1.PersistentVolumeClaim, error) {
+func (s *caseRun) claim(ctx context.Context) (*corev1.PersistentVolumeClaim, error) {
 	mode := "Filesystem"
-	if s.story.Volume.Block {
+	if s.testCase.Volume.Block {
 		mode = "Block"
 	}
 	err := apply(ctx, s.plane.Client, Object{
 		"kind": "PersistentVolumeClaim", "metadata": map[string]any{"namespace": s.Apps, "name": "data"},
 		"spec": map[string]any{
-			"storageClassName": s.words.of("CLASS"), "volumeMode": mode, "accessModes": []any{"ReadWriteOnce"},
+			"storageClassName": s.placeholders.of("CLASS"), "volumeMode": mode, "accessModes": []any{"ReadWriteOnce"},
 			"resources": map[string]any{"requests": map[string]any{"storage": "1Gi"}},
 		},
 	})
 	if err != nil {
 		return nil, err
 	}
-	if s.story.Volume.Late {
+	if s.testCase.Volume.Late {
 		if _, err := s.SourcePod(ctx, "app", "", testenv.ClaimVolume("data", "data")); err != nil {
 			return nil, err
 		}
@@ -165,17 +165,17 @@ func (s *scene) claim(ctx context.Context) (*corev1.PersistentVolumeClaim, error
 	if err != nil {
 		return nil, fmt.Errorf("get claim: %w", err)
 	}
-	s.words.set("VOLUME", claim.Spec.VolumeName)
+	s.placeholders.set("VOLUME", claim.Spec.VolumeName)
 	return claim, nil
 }
 
-func (s *scene) prepareDataDownload(ctx context.Context) error {
+func (s *caseRun) prepareDataDownload(ctx context.Context) error {
 	block := func(claim *corev1.PersistentVolumeClaim) {
-		if s.story.Volume.Block {
+		if s.testCase.Volume.Block {
 			claim.Spec.VolumeMode = new(corev1.PersistentVolumeBlock)
 		}
 	}
-	claim, err := s.TargetClaim(ctx, "data", s.words.of("CLASS"), block)
+	claim, err := s.TargetClaim(ctx, "data", s.placeholders.of("CLASS"), block)
 	if err != nil {
 		return err
 	}
@@ -192,7 +192,7 @@ func (s *scene) prepareDataDownload(ctx context.Context) error {
 }
 
 // handle waits until the content of the only snapshot tells the driver's name of it: it may do so after the snapshot.
-func (s *scene) handle(ctx context.Context) (handle string, err error) {
+func (s *caseRun) handle(ctx context.Context) (handle string, err error) {
 	err = s.plane.History.Until(ctx, func() error {
 		all := s.handles()
 		if len(all) == 0 {
@@ -204,8 +204,8 @@ func (s *scene) handle(ctx context.Context) (handle string, err error) {
 	return handle, err
 }
 
-// handles are the driver's names of all snapshots that there ever were in the namespaces of the scene, for a check.
-func (s *scene) handles() (all []string) {
+// handles are the driver's names of all snapshots that there ever were in the namespaces of the run, for a check.
+func (s *caseRun) handles() (all []string) {
 	for _, life := range s.plane.History.in("VolumeSnapshotContent") {
 		object := life.last()
 		namespace, _, _ := unstructured.NestedString(object, "spec", "volumeSnapshotRef", "namespace")
@@ -218,7 +218,7 @@ func (s *scene) handles() (all []string) {
 }
 
 // snapshotsLeft names a snapshot that the driver still has, or was asked to delete more than once.
-func (s *scene) snapshotsLeft() error {
+func (s *caseRun) snapshotsLeft() error {
 	for _, driver := range s.plane.Drivers {
 		for _, handle := range s.handles() {
 			if slices.Contains(driver.Handles(), handle) && !s.keepsSnapshot() {
@@ -233,6 +233,6 @@ func (s *scene) snapshotsLeft() error {
 }
 
 // keepsSnapshot says that the case wants a snapshot to be left.
-func (s *scene) keepsSnapshot() bool {
-	return slices.ContainsFunc(s.story.Left, func(want Object) bool { return want["kind"] == "VolumeSnapshot" })
+func (s *caseRun) keepsSnapshot() bool {
+	return slices.ContainsFunc(s.testCase.Left, func(want Object) bool { return want["kind"] == "VolumeSnapshot" })
 }

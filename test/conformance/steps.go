@@ -15,8 +15,8 @@ import (
 )
 
 // take does one step of what happens.
-func (s *scene) take(ctx context.Context, step Step) error {
-	transfers, name := s.Transfers(s.story.Kind), s.words.of("NAME")
+func (s *caseRun) take(ctx context.Context, step Step) error {
+	transfers, name := s.Transfers(s.testCase.Kind), s.placeholders.of("NAME")
 	switch {
 	case step.Phase != "":
 		return s.until(ctx, name, step.Phase)
@@ -28,8 +28,8 @@ func (s *scene) take(ctx context.Context, step Step) error {
 		if err != nil {
 			return err
 		}
-		s.words.set("SECOND", created.GetName())
-		s.words.set("SECOND_UID", string(created.GetUID()))
+		s.placeholders.set("SECOND", created.GetName())
+		s.placeholders.set("SECOND_UID", string(created.GetUID()))
 		if err := s.until(ctx, created.GetName(), step.Second); err != nil {
 			return fmt.Errorf("the second one %w", err)
 		}
@@ -63,19 +63,19 @@ func (s *scene) take(ctx context.Context, step Step) error {
 }
 
 // patch changes a resource of the case's kind.
-func (s *scene) patch(ctx context.Context, name string, change Object) error {
+func (s *caseRun) patch(ctx context.Context, name string, change Object) error {
 	patch, err := json.Marshal(change)
 	if err != nil {
 		return fmt.Errorf("write patch: %w", err)
 	}
-	all := s.plane.Client.Resource(resources()[string(s.story.Kind)]).Namespace(s.Namespace)
+	all := s.plane.Client.Resource(resources()[string(s.testCase.Kind)]).Namespace(s.Namespace)
 	_, err = all.Patch(ctx, name, types.MergePatchType, patch, metav1.PatchOptions{})
 	return err
 }
 
 // force deletes the resource and takes its finalizers away.
-func (s *scene) force(ctx context.Context) error {
-	transfers, name := s.Transfers(s.story.Kind), s.words.of("NAME")
+func (s *caseRun) force(ctx context.Context) error {
+	transfers, name := s.Transfers(s.testCase.Kind), s.placeholders.of("NAME")
 	if err := transfers.Delete(ctx, name); err != nil {
 		return err
 	}
@@ -99,7 +99,7 @@ func pass(ctx context.Context, takes time.Duration) error {
 }
 
 // until waits for a phase of a transfer of the case, and gives up when it has ended in another one.
-func (s *scene) until(ctx context.Context, name string, phase testenv.Phase) error {
+func (s *caseRun) until(ctx context.Context, name string, phase testenv.Phase) error {
 	last := &testenv.Transfer{}
 	var unread error
 	err := s.plane.History.Until(ctx, func() error {
@@ -119,8 +119,8 @@ func (s *scene) until(ctx context.Context, name string, phase testenv.Phase) err
 }
 
 // transfer is what was last seen of a resource of the case's kind.
-func (s *scene) transfer(name string) (*testenv.Transfer, error) {
-	for _, life := range s.plane.History.in(string(s.story.Kind), s.Namespace) {
+func (s *caseRun) transfer(name string) (*testenv.Transfer, error) {
+	for _, life := range s.plane.History.in(string(s.testCase.Kind), s.Namespace) {
 		if object := meta(life.last()); object.GetName() == name {
 			return testenv.View(object)
 		}

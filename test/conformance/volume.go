@@ -14,8 +14,8 @@ import (
 )
 
 // prepare makes what is moved, and how its resource is made.
-func (s *scene) prepare(ctx context.Context) error {
-	switch s.story.Kind {
+func (s *caseRun) prepare(ctx context.Context) error {
+	switch s.testCase.Kind {
 	case testenv.PodVolumeBackup:
 		return s.preparePodVolumeBackup(ctx)
 	case testenv.PodVolumeRestore:
@@ -29,12 +29,12 @@ func (s *scene) prepare(ctx context.Context) error {
 	}
 }
 
-func (s *scene) preparePodVolumeBackup(ctx context.Context) error {
+func (s *caseRun) preparePodVolumeBackup(ctx context.Context) error {
 	volume, err := s.podVolume(ctx)
 	if err != nil {
 		return err
 	}
-	created, err := s.SourcePod(ctx, "app", s.words.of("NODE"), volume)
+	created, err := s.SourcePod(ctx, "app", s.placeholders.of("NODE"), volume)
 	if err != nil {
 		return err
 	}
@@ -57,7 +57,7 @@ func (s *scene) preparePodVolumeBackup(ctx context.Context) error {
 	return nil
 }
 
-func (s *scene) preparePodVolumeRestore(ctx context.Context) error {
+func (s *caseRun) preparePodVolumeRestore(ctx context.Context) error {
 	volume, err := s.podVolume(ctx)
 	if err != nil {
 		return err
@@ -66,7 +66,7 @@ func (s *scene) preparePodVolumeRestore(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	created, err := s.RestorePod(ctx, restore, "app", s.words.of("NODE"), volume)
+	created, err := s.RestorePod(ctx, restore, "app", s.placeholders.of("NODE"), volume)
 	if err != nil {
 		return err
 	}
@@ -84,19 +84,19 @@ func (s *scene) preparePodVolumeRestore(ctx context.Context) error {
 }
 
 // backup makes the Backup that owns what is backed up.
-func (s *scene) backup(ctx context.Context) (*velerov1.Backup, error) {
+func (s *caseRun) backup(ctx context.Context) (*velerov1.Backup, error) {
 	created, err := s.Backup(ctx, "nightly")
 	if err == nil {
-		s.words.set("OWNER", string(created.UID))
+		s.placeholders.set("OWNER", string(created.UID))
 	}
 	return created, err
 }
 
 // restore makes the Restore that owns what is restored.
-func (s *scene) restore(ctx context.Context) (*velerov1.Restore, error) {
+func (s *caseRun) restore(ctx context.Context) (*velerov1.Restore, error) {
 	created, err := s.Restore(ctx, "nightly")
 	if err == nil {
-		s.words.set("OWNER", string(created.UID))
+		s.placeholders.set("OWNER", string(created.UID))
 	}
 	return created, err
 }
@@ -109,12 +109,12 @@ func waitsForRestore(pod *corev1.Pod) bool {
 }
 
 // podVolume is the volume of a pod that is backed up or restored.
-func (s *scene) podVolume(ctx context.Context) (corev1.Volume, error) {
-	if !s.story.Volume.Claim {
+func (s *caseRun) podVolume(ctx context.Context) (corev1.Volume, error) {
+	if !s.testCase.Volume.Claim {
 		return testenv.EmptyDir("data"), nil
 	}
 	mode := corev1.PersistentVolumeFilesystem
-	if s.story.Volume.Block {
+	if s.testCase.Volume.Block {
 		mode = corev1.PersistentVolumeBlock
 	}
 	source := corev1.PersistentVolumeSource{CSI: &corev1.CSIPersistentVolumeSource{
@@ -124,16 +124,16 @@ func (s *scene) podVolume(ctx context.Context) (corev1.Volume, error) {
 	if err != nil {
 		return corev1.Volume{}, err
 	}
-	s.words.set("VOLUME", claim.Spec.VolumeName)
+	s.placeholders.set("VOLUME", claim.Spec.VolumeName)
 	return testenv.ClaimVolume("data", claim.Name), nil
 }
 
 // alter changes a resource as the case wants, before it is created.
-func (s *scene) alter(wanted metav1.Object) error {
-	if s.story.Transfer == nil {
+func (s *caseRun) alter(wanted metav1.Object) error {
+	if s.testCase.Transfer == nil {
 		return nil
 	}
-	patch, err := json.Marshal(s.expand(s.story.Transfer))
+	patch, err := json.Marshal(s.expand(s.testCase.Transfer))
 	if err != nil {
 		return fmt.Errorf("write change of the resource: %w", err)
 	}

@@ -9,9 +9,9 @@ import (
 	"strings"
 )
 
-// recorded is one scene of make bench RECORD=1.
+// recorded is one scenario of make bench RECORD=1.
 type recorded struct {
-	Scene      string   `json:"scene"`
+	Scenario   string   `json:"scenario"`
 	Date       string   `json:"date"`
 	Processors int      `json:"processors"`
 	Load       string   `json:"load"`
@@ -20,12 +20,12 @@ type recorded struct {
 
 // figure is one measured value, its bound, and what Velero's agent had for the same work; both may be empty.
 type figure struct {
-	Scene  string  `json:"scene"`
-	Name   string  `json:"name"`
-	Value  float64 `json:"value"`
-	Unit   string  `json:"unit"`
-	Bound  string  `json:"bound"`
-	Velero string  `json:"velero"`
+	Scenario string  `json:"scenario"`
+	Name     string  `json:"name"`
+	Value    float64 `json:"value"`
+	Unit     string  `json:"unit"`
+	Bound    string  `json:"bound"`
+	Velero   string  `json:"velero"`
 }
 
 // value is the figure with its unit.
@@ -39,11 +39,11 @@ func readFigures(root string) ([]recorded, error) {
 	if err != nil {
 		return nil, fmt.Errorf("read figures: %w", err)
 	}
-	var scenes []recorded
-	if err := json.Unmarshal(text, &scenes); err != nil {
+	var scenarios []recorded
+	if err := json.Unmarshal(text, &scenarios); err != nil {
 		return nil, fmt.Errorf("read figures: %w", err)
 	}
-	return scenes, nil
+	return scenarios, nil
 }
 
 // The marks of the generated part of the page.
@@ -55,7 +55,7 @@ const (
 
 // withFigures is the page of the figures with its generated part replaced.
 func withFigures(root string) ([]byte, error) {
-	scenes, err := readFigures(root)
+	scenarios, err := readFigures(root)
 	if err != nil {
 		return nil, err
 	}
@@ -69,11 +69,11 @@ func withFigures(root string) ([]byte, error) {
 		return nil, fmt.Errorf("%s has no %s … %s", figuresPage, strings.TrimSpace(figuresBegin), figuresEnd)
 	}
 	var table strings.Builder
-	for _, scene := range scenes {
+	for _, scenario := range scenarios {
 		fmt.Fprintf(&table, "\n| %s, %s, %d processors, load %s | Lateen | bound | Velero's agent |\n|---|---|---|---|\n",
-			scene.Scene, scene.Date, scene.Processors, scene.Load)
-		for _, each := range scene.Figures {
-			if each.Bound != "" && each.Bound != "not counted" || each.Velero != "" || scene.Scene == "memory" {
+			scenario.Scenario, scenario.Date, scenario.Processors, scenario.Load)
+		for _, each := range scenario.Figures {
+			if each.Bound != "" && each.Bound != "not counted" || each.Velero != "" || scenario.Scenario == "memory" {
 				fmt.Fprintf(&table, "| %s | %s | %s | %s |\n", each.Name, each.value(), strings.ReplaceAll(each.Bound, "<", "&lt;"), each.Velero)
 			}
 		}

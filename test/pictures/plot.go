@@ -7,12 +7,12 @@ import (
 
 // comparison is one pair of bars.
 type comparison struct {
-	work, scene, figure string
+	work, scenario, figure string
 }
 
 // plot draws makespan and memory beside those of Velero's agent.
 func plot(root string) ([]byte, error) {
-	scenes, err := readFigures(root)
+	scenarios, err := readFigures(root)
 	if err != nil {
 		return nil, err
 	}
@@ -28,7 +28,7 @@ func plot(root string) ([]byte, error) {
 		if i == 2 {
 			top = 238
 		}
-		if err := drawPair(c, scenes, each, top); err != nil {
+		if err := drawPair(c, scenarios, each, top); err != nil {
 			return nil, err
 		}
 	}
@@ -36,11 +36,11 @@ func plot(root string) ([]byte, error) {
 }
 
 // drawPair draws the bar of Lateen above that of Velero's agent, both relative to the longer one.
-func drawPair(c *canvas, scenes []recorded, of comparison, top int) error {
+func drawPair(c *canvas, scenarios []recorded, of comparison, top int) error {
 	const left, widest = 150, 480
-	for _, scene := range scenes {
-		for _, each := range scene.Figures {
-			if scene.Scene != of.scene || each.Name != of.figure {
+	for _, scenario := range scenarios {
+		for _, each := range scenario.Figures {
+			if scenario.Scenario != of.scenario || each.Name != of.figure {
 				continue
 			}
 			velero, err := strconv.ParseFloat(each.Velero, 64)
@@ -48,7 +48,7 @@ func drawPair(c *canvas, scenes []recorded, of comparison, top int) error {
 				return fmt.Errorf("read figure %s of Velero: %w", of.figure, err)
 			}
 			most := max(velero, each.Value)
-			c.text(point{20, top + 10}, "start", small, fmt.Sprintf("%s (Lateen: %s, %d processors, load %s before)", of.work, scene.Date, scene.Processors, scene.Load))
+			c.text(point{20, top + 10}, "start", small, fmt.Sprintf("%s (Lateen: %s, %d processors, load %s before)", of.work, scenario.Date, scenario.Processors, scenario.Load))
 			for i, bar := range []struct {
 				name, fill string
 				value      float64
@@ -61,5 +61,5 @@ func drawPair(c *canvas, scenes []recorded, of comparison, top int) error {
 			return nil
 		}
 	}
-	return fmt.Errorf("find figure %s of scene %s: run make bench RECORD=1 ONLY=%s", of.figure, of.scene, of.scene)
+	return fmt.Errorf("find figure %s of scenario %s: run make bench RECORD=1 ONLY=%s", of.figure, of.scenario, of.scenario)
 }

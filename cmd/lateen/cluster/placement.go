@@ -61,13 +61,13 @@ func formatBlockers(pod corev1.PodSpec, nodes []corev1.Node) string {
 	if len(by) == 0 {
 		return "all nodes are eligible now"
 	}
-	var sentences []string
+	var messages []string
 	for _, why := range slices.Sorted(maps.Keys(by)) {
 		names := strings.Join(by[why][:min(len(by[why]), most)], ", ")
 		if more := len(by[why]) - most; more > 0 {
 			names += fmt.Sprintf(" and %d more", more)
 		}
-		sentences = append(sentences, fmt.Sprintf("%s (node %s)", why, names))
+		messages = append(messages, fmt.Sprintf("%s (node %s)", why, names))
 	}
-	return strings.Join(sentences, "; ")
+	return strings.Join(messages, "; ")
 }

@@ -148,16 +148,16 @@ func (s *Snapshot) reported(of *subject) []view.TimelineEvent {
 			about[claim.UID] = "claim " + keyOf(claim) + ": "
 		}
 	}
-	memory := map[string]time.Time{reconcile.EventAccepted: of.state.AcceptedAt, reconcile.EventRestarted: of.state.AcceptedAt}
+	recorded := map[string]time.Time{reconcile.EventAccepted: of.state.AcceptedAt, reconcile.EventRestarted: of.state.AcceptedAt}
 	for _, phase := range []transfer.Phase{transfer.Completed, transfer.Failed, transfer.Canceled} {
-		memory[string(phase)] = of.state.CompletedAt
+		recorded[string(phase)] = of.state.CompletedAt
 	}
 	reported := map[types.UID]bool{}
 	var steps []view.TimelineEvent
 	for _, event := range s.events {
 		whose, known := about[event.InvolvedObject.UID]
-		remembered := whose == "" && !memory[event.Reason].IsZero() && firstSeen(event).Sub(memory[event.Reason]).Abs() <= 2*time.Second
-		if !known || reported[event.UID] || repeated(event.Reason) || remembered {
+		isRecorded := whose == "" && !recorded[event.Reason].IsZero() && firstSeen(event).Sub(recorded[event.Reason]).Abs() <= 2*time.Second
+		if !known || reported[event.UID] || repeated(event.Reason) || isRecorded {
 			continue
 		}
 		reported[event.UID] = event.UID != ""

@@ -6,20 +6,20 @@ import (
 	"sync"
 )
 
-// words are the names that are made when a case is played, by the $WORDS that stand for them.
-type words struct {
+// placeholders maps the $WORDS of a case to the names of this run.
+type placeholders struct {
 	lock  sync.RWMutex
 	names map[string]string
 }
 
-// of is the name that a word stands for; "" if it is not known yet.
-func (w *words) of(word string) string {
+// of returns the name of a placeholder; "" if it is not known yet.
+func (w *placeholders) of(word string) string {
 	w.lock.RLock()
 	defer w.lock.RUnlock()
 	return w.names[word]
 }
 
-func (w *words) set(word, name string) {
+func (w *placeholders) set(word, name string) {
 	w.lock.Lock()
 	defer w.lock.Unlock()
 	if w.names == nil {
@@ -28,7 +28,7 @@ func (w *words) set(word, name string) {
 	w.names[word] = name
 }
 
-func (w *words) all() map[string]string {
+func (w *placeholders) all() map[string]string {
 	w.lock.RLock()
 	defer w.lock.RUnlock()
 	return maps.Clone(w.names)
@@ -61,7 +61,7 @@ func expand(value any, description map[string]string) any {
 	}
 }
 
-// expand replaces the words of an object of the case.
-func (s *scene) expand(object Object) Object {
-	return expand(map[string]any(object), s.words.all()).(map[string]any) //nolint:forcetypeassert // a map stays one
+// expand replaces the placeholders of an object of the case.
+func (s *caseRun) expand(object Object) Object {
+	return expand(map[string]any(object), s.placeholders.all()).(map[string]any) //nolint:forcetypeassert // a map stays one
 }

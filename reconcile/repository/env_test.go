@@ -93,7 +93,7 @@ func newFixture(t *testing.T) *fixture {
 		Repositories: fixtureRepositories{m}, Locations: fixtureLocations{}, Jobs: fixtureJobs{m}, Client: fixtureRepositories{m},
 		JobClient: exposer.Jobs{Client: m.client}, Enqueue: func(key string) { m.enqueued[key] = true },
 		Plan: func(context.Context, *velerov1.BackupRepository) (JobPlan, error) {
-			return JobPlan{Settings: objects.JobSettings{Keep: maintenance.DefaultKeep}, Created: func() {}}, nil
+			return JobPlan{Settings: objects.JobSettings{Keep: maintenance.DefaultKeep}, Created: func(*batchv1.Job) {}}, nil
 		},
 		Policy: maintenance.DefaultPolicy(), Limit: 3, Recorder: &record.FakeRecorder{}, Clock: m.clock,
 	}

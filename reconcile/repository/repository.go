@@ -73,7 +73,7 @@ type MaintainedCache interface {
 type JobPlan struct {
 	Template objects.JobTemplate
 	Settings objects.JobSettings
-	Created  func() // call it after a job was created from this plan
+	Created  func(*batchv1.Job) // call it with the job that was created from this plan
 }
 
 // Reconcile executes one step for one repository.

@@ -77,7 +77,7 @@ func TestAnEndedJobIsCountedOnceDespiteAShortHistory(t *testing.T) {
 			m, registry := newFixture(t), prometheus.NewRegistry()
 			m.Metrics = metrics.New(registry, "test", "node-1").Maintenance()
 			m.Plan = func(context.Context, *velerov1.BackupRepository) (JobPlan, error) {
-				return JobPlan{Settings: objects.JobSettings{Keep: 5}, Created: func() {}}, nil
+				return JobPlan{Settings: objects.JobSettings{Keep: 5}, Created: func(*batchv1.Job) {}}, nil
 			}
 			key := m.repository("r1")
 			for i := range 5 {

@@ -162,7 +162,7 @@ func newSimulation(t *testing.T, random *rand.Rand, count int) *simulation {
 			if repository.Spec.VolumeNamespace == terminal || random.IntN(4) == 0 {
 				return JobPlan{}, errors.New("the API server has no answer")
 			}
-			return JobPlan{Created: func() {}}, nil
+			return JobPlan{Created: func(*batchv1.Job) {}}, nil
 		},
 		Policy: policy, Limit: simulatedLimit, Recorder: &record.FakeRecorder{}, Clock: s.clock,
 	}

@@ -71,7 +71,7 @@ func (m *Reconciler) createJob(ctx context.Context, object *velerov1.BackupRepos
 		Due: step.Due, Failures: step.Failures, Factor: step.Factor, Timeout: m.Policy.Timeout,
 	}, plan.Template, plan.Settings))
 	if err == nil {
-		plan.Created()
+		plan.Created(created)
 	}
 	return created, err
 }

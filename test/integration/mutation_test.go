@@ -70,7 +70,7 @@ func TestAMoverThatTheClusterChangesDoesItsWork(t *testing.T) {
 func mutated(operations ...map[string]any) func(s *env) {
 	return func(s *env) {
 		s.Helper()
-		s.webhook(patches(operations...)).mutates()
+		s.webhook(patches(operations...)).mutates("", "pods")
 	}
 }
 

@@ -27,8 +27,9 @@ import (
 // webhook is an admission webhook for what the agent of an environment's node creates.
 type webhook struct {
 	*env
-	server *httptest.Server
-	review atomic.Pointer[func() *admissionv1.AdmissionResponse]
+	server  *httptest.Server
+	selects *metav1.LabelSelector // of its objects
+	review  atomic.Pointer[func() *admissionv1.AdmissionResponse]
 }
 
 // denies is the answer of a webhook that lets nothing in; it gives no status code, which the API server makes a 400.
@@ -54,11 +55,24 @@ func patches(operations ...map[string]any) func() *admissionv1.AdmissionResponse
 
 // webhook starts a server.
 func (s *env) webhook(review func() *admissionv1.AdmissionResponse) *webhook {
-	w := &webhook{env: s}
+	w := &webhook{env: s, selects: s.ours()}
 	w.answers(review)
 	w.server = httptest.NewTLSServer(w)
 	s.Cleanup(w.server.Close)
 	return w
+}
+
+// ofJobs has it asked of maintenance jobs instead.
+func (w *webhook) ofJobs() *webhook {
+	w.selects = &metav1.LabelSelector{MatchExpressions: []metav1.LabelSelectorRequirement{
+		{Key: api.LabelRepository, Operator: metav1.LabelSelectorOpExists},
+	}}
+	return w
+}
+
+// within selects the environment's namespace. Others share the control plane.
+func (s *env) within() *metav1.LabelSelector {
+	return &metav1.LabelSelector{MatchLabels: map[string]string{corev1.LabelMetadataName: s.Namespace}}
 }
 
 // answers changes what it does.
@@ -105,7 +119,7 @@ func (w *webhook) validates(group string, resources ...string) (remove func()) {
 	_, err := configurations.Create(w.soon(), &admissionregistrationv1.ValidatingWebhookConfiguration{
 		ObjectMeta: metav1.ObjectMeta{Name: w.Namespace},
 		Webhooks: []admissionregistrationv1.ValidatingWebhook{{
-			Name: "policy.example.com", ClientConfig: w.client(), ObjectSelector: w.ours(),
+			Name: "policy.example.com", ClientConfig: w.client(), ObjectSelector: w.selects, NamespaceSelector: w.within(),
 			Rules:       append(creating(group, resources...), creating("", "configmaps")...),
 			SideEffects: new(admissionregistrationv1.SideEffectClassNone), AdmissionReviewVersions: []string{"v1"},
 		}},
@@ -115,13 +129,14 @@ func (w *webhook) validates(group string, resources ...string) (remove func()) {
 	return w.removing(configurations.Delete)
 }
 
-// mutates has the webhook asked of new pods, until the test is over.
-func (w *webhook) mutates() {
+// mutates has the webhook asked of some resources, until the test is over.
+func (w *webhook) mutates(group, resource string) {
 	configurations := w.Kube.AdmissionregistrationV1().MutatingWebhookConfigurations()
 	_, err := configurations.Create(w.soon(), &admissionregistrationv1.MutatingWebhookConfiguration{
 		ObjectMeta: metav1.ObjectMeta{Name: w.Namespace},
 		Webhooks: []admissionregistrationv1.MutatingWebhook{{
-			Name: "injector.example.com", ClientConfig: w.client(), ObjectSelector: w.ours(), Rules: creating("", "pods", "configmaps"),
+			Name: "injector.example.com", ClientConfig: w.client(), ObjectSelector: w.selects, NamespaceSelector: w.within(),
+			Rules:       append(creating(group, resource), creating("", "configmaps")...),
 			SideEffects: new(admissionregistrationv1.SideEffectClassNone), AdmissionReviewVersions: []string{"v1"},
 		}},
 	}, metav1.CreateOptions{})
@@ -146,7 +161,9 @@ func (s *env) removing(remove func(context.Context, string, metav1.DeleteOptions
 
 // webhookInForce returns when the API server calls the webhook, which it learns from a watch.
 func (s *env) webhookInForce() {
-	probe := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "probe", Labels: s.ours().MatchLabels}}
+	labels := s.ours().MatchLabels
+	labels[api.LabelRepository] = "probe"
+	probe := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "probe", Labels: labels}}
 	s.inForce(func() error {
 		_, err := s.Kube.CoreV1().ConfigMaps(s.Namespace).Create(s.Context(), probe, metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}})
 		return err

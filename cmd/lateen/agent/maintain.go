@@ -132,7 +132,9 @@ func (p jobPlanner) plan(ctx context.Context, object *velerov1.BackupRepository)
 		})
 	}
 	wanted.Jobs.PriorityClass = class.Effective
-	return repository.JobPlan{Template: template, Settings: wanted.Jobs, Created: func() { p.reportClass(ctx, object, class) }}, nil
+	return repository.JobPlan{
+		Template: template, Settings: wanted.Jobs, Created: func(job *batchv1.Job) { p.reportClass(ctx, object, job, class) },
+	}, nil
 }
 
 // reportProblems reports the new Problems, once for all the jobs they concern, and exports all current ones.
@@ -145,8 +147,12 @@ func (p jobPlanner) reportProblems(ctx context.Context, repository *velerov1.Bac
 	p.showProblems(configmap.SectionMaintenance, p.problems.all())
 }
 
-// reportClass reports whether a job runs with the configured priority class.
-func (p jobPlanner) reportClass(ctx context.Context, repository *velerov1.BackupRepository, class priority.Resolution) {
+// reportClass reports whether a job runs with the configured priority class. An admission webhook or policy may have changed
+// the job.
+func (p jobPlanner) reportClass(ctx context.Context, repository *velerov1.BackupRepository, job *batchv1.Job, class priority.Resolution) {
+	if actual := job.Spec.Template.Spec.PriorityClassName; class.Effective != "" && actual != class.Effective {
+		class.Effective, class.Reason = actual, priority.Rejected
+	}
 	p.Metrics.PriorityClass(priority.MaintenanceJob, class.Configured, class.Effective)
 	if !class.Fallback() {
 		return

@@ -1,6 +1,7 @@
 package integration
 
 import (
+	"fmt"
 	"strings"
 	"testing"
 	"time"
@@ -11,6 +12,7 @@ import (
 
 	"github.com/lateen-project/lateen/test/cluster"
 	"github.com/lateen-project/lateen/test/fixture"
+	"github.com/lateen-project/lateen/test/node"
 	"github.com/lateen-project/lateen/test/testenv"
 )
 
@@ -47,12 +49,86 @@ func TestATransferEndsWhenTheNamespaceOfItsApplicationIsDeleted(t *testing.T) {
 			require.NoError(t, err)
 			require.Equal(t, test.phase, ended.Status.Phase, ended.Status.Message)
 			require.Contains(t, ended.Status.Message, test.says)
-			if _, kept, is := strings.Cut(ended.Status.Message, "kept as PersistentVolume "); is {
-				require.NoError(t, s.Kube.CoreV1().PersistentVolumes().Delete(s.soon(), kept, metav1.DeleteOptions{}))
-			}
+			s.deleteKept(ended)
 			s.nothingLeft()
 		})
 	}
+}
+
+// The same before a mover works: of a transfer that nobody has accepted, and of one whose mover does not start. And of one that is
+// canceled and whose mover does not heed it. A restore whose target claim is away waits for it as long as for a mover.
+func TestATransferEndsWhenTheNamespaceOfItsApplicationIsDeletedInAnyOtherPhase(t *testing.T) {
+	t.Parallel()
+	const noPod, late = "does not exist any more|has ended", "not prepared within"
+	for kind, says := range map[testenv.Kind][3]string{
+		testenv.PodVolumeBackup:  {noPod, noPod, ""},
+		testenv.PodVolumeRestore: {noPod, noPod, "no such file or directory"},
+		testenv.DataUpload:       {"VolumeSnapshot .* does not exist", late, ""},
+		testenv.DataDownload:     {"claim .* does not exist", late, "does not exist; restored volume kept as PersistentVolume pvc-"},
+	} {
+		for i, loses := range []func(*workload) string{(*workload).losesNamespaceNew, (*workload).losesNamespaceAccepted, (*workload).losesNamespaceCanceling} {
+			t.Run(fmt.Sprintf("%s %s", kind, []string{"New", "Accepted", "Canceling"}[i]), func(t *testing.T) {
+				s := newEnv(t, time.Hour)
+				s.retries = true
+				around := s.workload(kind)
+				created := loses(around)
+				ended, err := s.Transfers(kind).Wait(s.soon(), created, testenv.Settled)
+				require.NoError(t, err)
+				want := testenv.Failed
+				if says[i] == "" {
+					want = testenv.Completed // its mover has read everything
+				}
+				require.Equal(t, want, ended.Status.Phase, ended.Status.Message)
+				require.Regexp(t, says[i], ended.Status.Message)
+				s.deleteKept(ended)
+				s.nothingLeft()
+			})
+		}
+	}
+}
+
+// deleteKept deletes the volume that a restore kept, if there is one.
+func (s *env) deleteKept(ended *testenv.Transfer) {
+	if _, kept, is := strings.Cut(ended.Status.Message, "kept as PersistentVolume "); is {
+		require.NoError(s, s.Kube.CoreV1().PersistentVolumes().Delete(s.soon(), kept, metav1.DeleteOptions{}))
+	}
+}
+
+func (s *workload) losesNamespaceNew() string {
+	created := s.create()
+	s.losesNamespace() // and with it a snapshot, of which watch would hold the agents guilty
+	s.start(shortWait)
+	return created
+}
+
+func (s *workload) losesNamespaceAccepted() string {
+	s.node.Faults.Add(node.Fault{NeverStarts: true})
+	s.start(fixture.Through(s.watch))
+	created := s.create()
+	s.reaches(s.kind, created, testenv.Accepted)
+	s.losesNamespace()
+	s.expire(s.kind, created)
+	return created
+}
+
+func (s *workload) losesNamespaceCanceling() string {
+	s.Movers.Deaf = true
+	finish := make(chan struct{})
+	s.Movers.Finish = finish
+	s.start(fixture.Through(s.watch))
+	created := s.create()
+	s.says("Data-Path-Started", created)
+	require.NoError(s, s.Transfers(s.kind).Patch(s.soon(), created, `{"spec":{"cancel":true}}`))
+	s.reaches(s.kind, created, testenv.Canceling)
+	s.losesNamespace()
+	close(finish)
+	return created
+}
+
+// losesNamespace deletes the namespace of the applications, and returns when it is gone.
+func (s *env) losesNamespace() {
+	s.deletes(s.Apps)
+	require.NoError(s, s.WaitNamespaceGone(s.soon(), s.Apps))
 }
 
 // An agent loses its rights, its Lease and its Events with its namespace. It does not retry in a hot loop then, and stops on request. A

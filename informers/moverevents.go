@@ -50,7 +50,7 @@ type MoverEvents struct {
 	client    kubernetes.Interface
 	clock     clock.Clock
 
-	listing sync.Mutex // held during a request for the current version
+	listing chan struct{} // full during a request for the current version
 
 	lock    sync.Mutex
 	watched map[types.UID]*eventWatch
@@ -68,7 +68,7 @@ type eventWatch struct {
 
 // NewMoverEvents watches movers in Velero's namespace until the context ends.
 func NewMoverEvents(ctx context.Context, client kubernetes.Interface, namespace string, clk clock.Clock) *MoverEvents {
-	return &MoverEvents{ctx: ctx, namespace: namespace, client: client, clock: clk, watched: map[types.UID]*eventWatch{}}
+	return &MoverEvents{ctx: ctx, namespace: namespace, client: client, clock: clk, listing: make(chan struct{}, 1), watched: map[types.UID]*eventWatch{}}
 }
 
 // Watch opens the watch of a resource whose mover may have sent Events already, once. It calls enqueue after each Event
@@ -103,8 +103,12 @@ const (
 // current returns a recent version of the Events in the namespace; empty if the API server does not tell it. A burst of
 // transfers needs one small request in versionAge at most.
 func (m *MoverEvents) current(ctx context.Context) string {
-	m.listing.Lock()
-	defer m.listing.Unlock()
+	select {
+	case m.listing <- struct{}{}:
+		defer func() { <-m.listing }()
+	case <-ctx.Done():
+		return ""
+	}
 	m.lock.Lock()
 	version, fresh := m.version, m.clock.Since(m.knownAt) < versionAge
 	m.lock.Unlock()

@@ -2,7 +2,7 @@ SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
 .DELETE_ON_ERROR:
 .DEFAULT_GOAL := help
-.PHONY: help build cluster cluster-check cluster-sample cluster-test demo test test-unit sweep soak conformance bench pictures site image release manifests lint
+.PHONY: help build cluster cluster-check cluster-sample cluster-test demo test test-unit sweep soak conformance bench scale pictures site image release manifests lint
 
 BIN := $(CURDIR)/bin
 PROGRAMS := bin/controlplane bin/velero bin/velero-1.17 bin/snapshot-controller bin/kubectl
@@ -186,6 +186,11 @@ bench: ## Print the figures: throughput, API calls, memory (ONLY=pace|turnover|u
 	$(call with,lateen controlplane snapshot-controller)
 	@cd test && $(STATIC) -o $(BIN)/bench ./bench
 	@bin/bench --only=$(ONLY) $(if $(RECORD),--record=docs/pictures/benchmark.json)
+
+scale: ## Measure what an idle agent costs the API server (AGENTS=10,50,100 whole ones, HOLLOW=250,500 beside them)
+	$(call with,controlplane)
+	@cd test && $(STATIC) -o $(BIN)/scale ./scale
+	@bin/scale --agents=$(or $(AGENTS),10$(comma)50$(comma)100) --hollow=$(or $(HOLLOW),250$(comma)500)
 
 pictures: ## Draw the pictures of the documentation: architecture, state machine, plot of the recorded benchmark
 	@go test ./reconcile/transfer -run TestEdges -update >/dev/null

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"sync"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -100,7 +99,7 @@ func (s *installation) measure(ctx context.Context, agent *fixture.Program, begu
 // volumes is a pod with a claim per backup, so that no two backups read the same objects.
 func (s *installation) volumes(ctx context.Context) (*corev1.Pod, error) {
 	volumes := make([]corev1.Volume, backups)
-	err := inParallel(backups, backups, func(i int) error {
+	err := fixture.InParallel(backups, backups, func(i int) error {
 		claim, err := s.Claim(ctx, fmt.Sprintf("claim-%d", i), corev1.PersistentVolumeSource{
 			NFS: &corev1.NFSVolumeSource{Server: "nfs.example", Path: "/exported"},
 		}, corev1.PersistentVolumeFilesystem)
@@ -122,24 +121,8 @@ func (s *installation) backUp(ctx context.Context, pod *corev1.Pod) error {
 	if err != nil {
 		return err
 	}
-	return inParallel(backups, backups, func(i int) error {
+	return fixture.InParallel(backups, backups, func(i int) error {
 		_, err := s.PodVolumeBackup(ctx, backup, pod, fmt.Sprintf("volume-%d", i))
 		return err
 	})
-}
-
-// inParallel calls do with 0 to n-1, at most that many at once, and returns what went wrong.
-func inParallel(n, atOnce int, do func(i int) error) error {
-	errs := make([]error, n)
-	free := make(chan struct{}, atOnce)
-	var running sync.WaitGroup
-	for i := range n {
-		free <- struct{}{}
-		running.Go(func() {
-			errs[i] = do(i)
-			<-free
-		})
-	}
-	running.Wait()
-	return errors.Join(errs...)
 }

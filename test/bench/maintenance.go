@@ -128,7 +128,7 @@ func (s *installation) maintain(ctx context.Context, agent *fixture.Program) (*m
 		return nil, err
 	}
 	seen.due = time.Now()
-	err = inParallel(repositories, repositories, func(i int) error { return s.repository(ctx, fmt.Sprintf("app-default-kopia-%05d", i)) })
+	err = fixture.InParallel(repositories, repositories, func(i int) error { return s.repository(ctx, fmt.Sprintf("app-default-kopia-%05d", i)) })
 	if err := errors.Join(err, <-jobsOver, <-podsOver, <-allNoted); err != nil {
 		return nil, err
 	}

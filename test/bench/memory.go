@@ -10,6 +10,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/lateen-project/lateen/exposer/api"
+	"github.com/lateen-project/lateen/test/fixture"
 	"github.com/lateen-project/lateen/test/testenv"
 )
 
@@ -69,7 +70,7 @@ func (s *installation) history(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	return inParallel(finished, 16, func(int) error {
+	return fixture.InParallel(finished, 16, func(int) error {
 		_, err := s.PodVolumeBackup(ctx, backup, pod, "data", func(b *velerov1.PodVolumeBackup) {
 			now := metav1.Now()
 			b.Labels[api.LabelDone] = "true" // as Lateen's agents leave it

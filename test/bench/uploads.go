@@ -89,7 +89,7 @@ func (f *uploads) storage(ctx context.Context) error {
 func (f *uploads) launch(ctx context.Context) error {
 	f.agents = make([]*fixture.Program, len(f.Nodes))
 	const atOnce = 4 // of processes that start
-	err := inParallel(len(f.agents), atOnce, func(i int) error {
+	err := fixture.InParallel(len(f.agents), atOnce, func(i int) error {
 		on := f.Nodes[i]
 		var err error
 		f.agents[i], err = f.agent(ctx, on)
@@ -127,11 +127,11 @@ func (f *uploads) carry(ctx context.Context, seen *carried) error {
 	before := func(int) error { return nil }
 	if f.load.ready > 0 {
 		before = func(i int) error { return take(i, cut) }
-	} else if err := inParallel(len(claims), len(claims), func(i int) error { return take(i, testenv.ReadyToUse) }); err != nil {
+	} else if err := fixture.InParallel(len(claims), len(claims), func(i int) error { return take(i, testenv.ReadyToUse) }); err != nil {
 		return err
 	}
 	return f.observe(ctx, seen, func() error {
-		return inParallel(len(claims), len(claims), func(i int) error {
+		return fixture.InParallel(len(claims), len(claims), func(i int) error {
 			if err := before(i); err != nil {
 				return err
 			}
@@ -194,7 +194,7 @@ func (f *uploads) usage() (sum usage, err error) {
 // claims are those that get uploaded, all bound.
 func (f *uploads) claims(ctx context.Context) ([]*corev1.PersistentVolumeClaim, error) {
 	claims := make([]*corev1.PersistentVolumeClaim, f.load.uploads)
-	return claims, inParallel(len(claims), len(claims), func(i int) error {
+	return claims, fixture.InParallel(len(claims), len(claims), func(i int) error {
 		created, err := f.CSIClaim(ctx, fmt.Sprintf("claim-%d", i), f.class)
 		if err != nil {
 			return err

@@ -8,6 +8,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes"
+
+	"github.com/lateen-project/lateen/test/fixture"
 )
 
 const (
@@ -109,7 +111,7 @@ func controlPlaneCPU() (cpu, error) {
 
 func writeEvents(ctx context.Context, client kubernetes.Interface, namespace string) error {
 	now := metav1.Now()
-	return inParallel(written, slots, func(i int) error {
+	return fixture.InParallel(written, slots, func(i int) error {
 		_, err := client.CoreV1().Events(namespace).Create(ctx, &corev1.Event{
 			ObjectMeta: metav1.ObjectMeta{GenerateName: "event-", Namespace: namespace},
 			InvolvedObject: corev1.ObjectReference{

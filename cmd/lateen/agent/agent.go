@@ -88,7 +88,7 @@ func Run(ctx context.Context, options Options) error {
 	if err != nil {
 		return err
 	}
-	caches, err := informers.NewCaches(clients.kube, clients.velero, selection(options.Flags))
+	caches, err := informers.NewCaches(clients.kube, clients.velero, Selectors(options.Flags))
 	if err != nil {
 		return fmt.Errorf("prepare caches: %w", err)
 	}
@@ -118,7 +118,8 @@ type assembly struct {
 	maintenance  *metrics.Maintenance
 }
 
-func selection(options config.Options) informers.Selectors {
+// Selectors returns what an agent watches.
+func Selectors(options config.Options) informers.Selectors {
 	return informers.Selectors{
 		Namespace:   options.Namespace,
 		Node:        options.NodeName,

@@ -93,7 +93,7 @@ func (p *assembly) coordinate(ctx context.Context, kinds []kind) error {
 func (p *assembly) runTerm(ctx context.Context, kinds []kind) error {
 	ctx, end := context.WithCancel(ctx)
 	defer end()
-	term, err := informers.NewCoordinatorCaches(p.clients.kube, selection(p.Flags))
+	term, err := informers.NewCoordinatorCaches(p.clients.kube, Selectors(p.Flags))
 	if err != nil {
 		return fmt.Errorf("create caches of the coordinator: %w", err)
 	}

@@ -1,0 +1,234 @@
+package main
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"sync"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	velerov1 "github.com/vmware-tanzu/velero/pkg/apis/velero/v1"
+	coordinationv1 "k8s.io/api/coordination/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/cache"
+	"k8s.io/utils/ptr"
+
+	"github.com/lateen-project/lateen/cmd/lateen/agent"
+	"github.com/lateen-project/lateen/deploy"
+	"github.com/lateen-project/lateen/exposer/api"
+	"github.com/lateen-project/lateen/informers"
+	"github.com/lateen-project/lateen/metrics"
+	"github.com/lateen-project/lateen/test/cluster"
+	"github.com/lateen-project/lateen/test/fixture"
+	"github.com/lateen-project/lateen/test/node"
+	"github.com/lateen-project/lateen/test/testenv"
+)
+
+const (
+	// starting is the number of agents that start at the same time.
+	starting = 10
+	// slots is the number of movers that run at once on the node that works.
+	slots = 4
+	// moverTakes is short enough that no mover reports progress: that would add a write for each report.
+	moverTakes = 50 * time.Millisecond
+)
+
+// fleet is an installation in which one node works and all others have nothing to do. What the others receive is what
+// an agent costs for what it does not own.
+type fleet struct {
+	*fixture.Env
+	source *corev1.Pod
+
+	lock    sync.Mutex
+	whole   []*fixture.Agent
+	hollow  int
+	ctx     context.Context // of the agents
+	stop    context.CancelFunc
+	running sync.WaitGroup
+}
+
+// newFleet makes one without agents.
+func newFleet(ctx context.Context, plane *cluster.Cluster, dir string) (*fleet, error) {
+	labels := map[string]string{"scale": "works"}
+	options := fixture.Options{
+		Takes: moverTakes, Config: fmt.Sprintf(`{"loadConcurrency": {"globalConfig": %d}}`, slots),
+		Nodes: []node.Options{{Name: "worker"}},
+	}
+	options.NodeLabels = labels
+	f := &fleet{}
+	f.ctx, f.stop = context.WithCancel(context.WithoutCancel(ctx))
+	var err error
+	f.Env, err = fixture.New(ctx, plane, dir, options)
+	if err != nil {
+		return f, err
+	}
+	f.Movers.Silent = true
+	f.source, err = f.Source(ctx, "application", f.Nodes[0])
+	return f, err
+}
+
+// close ends all agents, then the installation.
+func (f *fleet) close() error {
+	f.stop()
+	f.running.Wait()
+	var errs []error
+	for _, one := range f.whole {
+		<-one.Ended()
+		errs = append(errs, one.Err())
+	}
+	return errors.Join(append(errs, f.Close())...)
+}
+
+// grow starts whole agents until there are so many. The first is that of the node that works, and the coordinator.
+func (f *fleet) grow(ctx context.Context, agents int) error {
+	if len(f.whole) == 0 {
+		if err := f.start(ctx, f.Nodes[0].Name()); err != nil {
+			return err
+		}
+		if err := f.coordinates(ctx); err != nil {
+			return err
+		}
+	}
+	return fixture.InParallel(agents-len(f.whole), starting, func(i int) error {
+		name, err := f.idleNode(ctx)
+		if err != nil {
+			return err
+		}
+		return f.start(ctx, name)
+	})
+}
+
+// coordinates waits until an agent holds the Lease.
+func (f *fleet) coordinates(ctx context.Context) error {
+	_, err := testenv.Wait(ctx, f.Kube.CoordinationV1().Leases(f.Namespace), testenv.Named(deploy.CoordinatorLease), func(lease *coordinationv1.Lease) bool {
+		return ptr.Deref(lease.Spec.HolderIdentity, "") != ""
+	})
+	return err
+}
+
+// idleNode registers a node without a kubelet.
+func (f *fleet) idleNode(ctx context.Context) (string, error) {
+	created, err := f.Kube.CoreV1().Nodes().Create(ctx, &corev1.Node{
+		ObjectMeta: metav1.ObjectMeta{GenerateName: "idle-", Labels: map[string]string{corev1.LabelOSStable: string(corev1.Linux)}},
+	}, metav1.CreateOptions{})
+	if err != nil {
+		return "", fmt.Errorf("register a node: %w", err)
+	}
+	return created.Name, nil
+}
+
+// start starts a whole agent.
+func (f *fleet) start(ctx context.Context, name string) error {
+	one, err := f.Agent(ctx, f.Nodes[0], io.Discard, func(options *agent.Options) {
+		options.Flags.NodeName = name
+		options.Metrics = metrics.New(prometheus.NewRegistry(), "scale", name)
+		options.Election.Spread = 0 // that of a fleet
+	})
+	if err != nil {
+		return err
+	}
+	if one.Options.Rest, err = ownConnection(one.Options.Rest); err != nil {
+		return err
+	}
+	one.Run(f.ctx)
+	f.lock.Lock()
+	f.whole = append(f.whole, one)
+	f.lock.Unlock()
+	return nil
+}
+
+// addHollow starts hollow agents until there are so many: the caches of an agent on a connection of its own, and nothing
+// that works on them. It waits until they are synced.
+func (f *fleet) addHollow(ctx context.Context, agents int) error {
+	return fixture.InParallel(agents-f.hollow, starting, func(int) error {
+		one, err := f.Agent(ctx, f.Nodes[0], io.Discard)
+		if err != nil {
+			return err
+		}
+		if err := one.Options.Server.Close(); err != nil {
+			return err
+		}
+		f.lock.Lock()
+		f.hollow++
+		one.Options.Flags.NodeName = fmt.Sprintf("hollow-%d", f.hollow)
+		f.lock.Unlock()
+		own, err := ownConnection(one.Options.Rest)
+		if err != nil {
+			return err
+		}
+		kube, err := kubernetes.NewForConfig(own)
+		if err != nil {
+			return fmt.Errorf("make client: %w", err)
+		}
+		velero, err := informers.NewClientset(own)
+		if err != nil {
+			return err
+		}
+		caches, err := informers.NewCaches(kube, velero, agent.Selectors(one.Options.Flags))
+		if err != nil {
+			return err
+		}
+		f.running.Go(func() { caches.Run(f.ctx) })
+		if !cache.WaitFor(ctx, "", caches.Synced()...) {
+			return fmt.Errorf("sync the caches of a hollow agent: %w", context.Cause(ctx))
+		}
+		return nil
+	})
+}
+
+// ownConnection returns a configuration whose clients share a connection with each other, and with nobody else: client-go
+// shares one among all clients of a process.
+func ownConnection(config *rest.Config) (*rest.Config, error) {
+	settings, err := rest.TLSConfigFor(config)
+	if err != nil {
+		return nil, fmt.Errorf("read certificates: %w", err)
+	}
+	own := rest.CopyConfig(config)
+	own.TLSClientConfig = rest.TLSClientConfig{}
+	own.Transport = &http.Transport{TLSClientConfig: orEmpty(settings), ForceAttemptHTTP2: true}
+	return own, nil
+}
+
+func orEmpty(settings *tls.Config) *tls.Config {
+	if settings == nil {
+		return &tls.Config{MinVersion: tls.VersionTLS12}
+	}
+	return settings
+}
+
+// backUp runs that many backups on the node that works, and waits until they are done.
+func (f *fleet) backUp(ctx context.Context, backups int) error {
+	owner, err := f.Backup(ctx, fmt.Sprintf("backup-%d", time.Now().UnixNano()))
+	if err != nil {
+		return err
+	}
+	err = fixture.InParallel(backups, starting, func(int) error {
+		_, err := f.PodVolumeBackup(ctx, owner, f.source, "data")
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	return f.Transfers(testenv.PodVolumeBackup).WaitNone(ctx, api.SelectUndone)
+}
+
+// finish creates backups that are done, as Lateen's agents leave them.
+func (f *fleet) finish(ctx context.Context, backups int) error {
+	owner, err := f.Backup(ctx, "finished")
+	if err != nil {
+		return err
+	}
+	return fixture.InParallel(backups, starting, func(int) error {
+		_, err := f.PodVolumeBackup(ctx, owner, f.source, "data", func(b *velerov1.PodVolumeBackup) {
+			b.Labels[api.LabelDone], b.Status.Phase = "true", velerov1.PodVolumeBackupPhaseCompleted
+		})
+		return err
+	})
+}

@@ -1,0 +1,174 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"math"
+	"slices"
+	"strings"
+	"time"
+
+	"k8s.io/client-go/kubernetes"
+
+	"github.com/lateen-project/lateen/exposer/api"
+)
+
+// The formula: what one more agent costs that has nothing to do with the work.
+const (
+	// deliveriesPerBackup are the creation of a PodVolumeBackup, and its patches: Accepted, Prepared, InProgress,
+	// Completed, and done.
+	deliveriesPerBackup = 6
+	tolerance           = 0.02
+	// A watch receives up to two bookmarks a minute. This is what a measurement may differ by in any case, for each backup.
+	bookmarksPerMinute, leastNoise = 2.5, 0.1
+)
+
+// watchesPerAgent are those of an idle agent by resource: of pods, those of its node and its own movers.
+func watchesPerAgent() map[string]float64 {
+	all := map[string]float64{"pods": 2, "persistentvolumeclaims": 1, "leases.coordination.k8s.io": 1}
+	for _, kind := range kinds() {
+		all[kind] = 1
+	}
+	return all
+}
+
+// kinds are the resources that every agent watches, and of which no other program of the fleet writes any.
+func kinds() []string {
+	var all []string
+	for _, kind := range api.Kinds() {
+		all = append(all, kind.GVR().GroupResource().String())
+	}
+	return all
+}
+
+// sample is what the API server did for some backups while so many agents ran.
+type sample struct {
+	agents, backups int
+	took            time.Duration
+	did             *counters
+}
+
+// measure has a fleet back up, and returns what the API server did for it until it had delivered everything.
+func (f *fleet) measure(ctx context.Context, agents, backups int) (*sample, error) {
+	before, err := calm(ctx, f.Kube)
+	if err != nil {
+		return nil, err
+	}
+	begun := time.Now()
+	if err := f.backUp(ctx, backups); err != nil {
+		return nil, err
+	}
+	took := time.Since(begun)
+	after, err := calm(ctx, f.Kube)
+	if err != nil {
+		return nil, err
+	}
+	return &sample{agents: agents, backups: backups, took: took, did: after.since(before)}, nil
+}
+
+// calmFor is how long nothing must be delivered until everything counts as delivered.
+const calmFor = 500 * time.Millisecond
+
+// calm returns the counters once the API server delivers nothing of Velero's and opens no watch. It has no way to tell.
+func calm(ctx context.Context, client kubernetes.Interface) (*counters, error) {
+	tick := time.NewTicker(calmFor)
+	defer tick.Stop()
+	before, err := scrape(ctx, client)
+	for err == nil {
+		select {
+		case <-ctx.Done():
+			return nil, fmt.Errorf("wait until everything is delivered: %w", context.Cause(ctx))
+		case <-tick.C:
+		}
+		var now *counters
+		if now, err = scrape(ctx, client); err != nil {
+			break
+		}
+		same := maps.Equal(before.watches, now.watches)
+		for _, kind := range kinds() {
+			same = same && before.deliveries[kind] == now.deliveries[kind]
+		}
+		if same {
+			return now, nil
+		}
+		before = now
+	}
+	return nil, err
+}
+
+// perAgent is what one more idle agent costs, by two samples with different numbers of agents.
+type perAgent struct {
+	watches    map[string]float64 // by resource
+	deliveries map[string]float64 // by resource, for each backup
+	bytes      float64            // of all deliveries, for each backup
+	requests   map[string]float64 // by verb and resource, for each backup
+	cpu        time.Duration      // of the API server, for each backup
+	noise      float64            // what comes with time, for each watch and backup
+}
+
+// compare returns the difference of two samples per agent. Leases and Nodes are left out: their changes come with time.
+func compare(few, many *sample) perAgent {
+	agents := float64(many.agents - few.agents)
+	perBackup := func(a, b map[string]float64) map[string]float64 {
+		all := map[string]float64{}
+		for name, value := range b {
+			if !strings.Contains(name, "leases") && name != "nodes" {
+				all[name] = value/float64(many.backups) - a[name]/float64(few.backups)
+			}
+		}
+		return all
+	}
+	cost := perAgent{
+		watches: map[string]float64{}, requests: perBackup(few.did.requests, many.did.requests),
+		noise: max(bookmarksPerMinute*many.took.Minutes()/float64(many.backups), leastNoise),
+	}
+	for name, open := range minus(many.did.watches, few.did.watches) {
+		cost.watches[name] = open / agents
+	}
+	// The controllers of Kubernetes may have opened watches meanwhile, which receive the same.
+	cost.deliveries = perBackup(few.did.deliveries, many.did.deliveries)
+	for name, value := range cost.deliveries {
+		cost.deliveries[name] = value / agents / max(cost.watches[name], 1)
+	}
+	for name := range cost.requests {
+		cost.requests[name] /= agents
+	}
+	cost.bytes = total(perBackup(few.did.bytes, many.did.bytes)) / agents
+	cost.cpu = time.Duration((float64(many.did.cpu)/float64(many.backups) - float64(few.did.cpu)/float64(few.backups)) / agents)
+	return cost
+}
+
+// check returns how the cost differs from the formula; empty if it does not.
+func (c perAgent) check(watches map[string]float64) (differs []string) {
+	for _, name := range names(c.watches, watches) {
+		if got := c.watches[name]; math.Round(got) != watches[name] {
+			differs = append(differs, fmt.Sprintf("an idle agent has %.2f watches of %s, not %g", got, name, watches[name]))
+		}
+	}
+	for _, name := range names(c.deliveries) {
+		want := 0.
+		if name == kinds()[0] {
+			want = deliveriesPerBackup
+		}
+		if got := c.deliveries[name]; math.Abs(got-want) > want*tolerance+c.noise {
+			differs = append(differs, fmt.Sprintf("an idle agent receives %.3f events of %s for a backup, not %g", got, name, want))
+		}
+	}
+	for _, name := range names(c.requests) {
+		if got := c.requests[name]; got > c.noise {
+			differs = append(differs, fmt.Sprintf("an idle agent sends %.3f requests %s for a backup", got, name))
+		}
+	}
+	return differs
+}
+
+func names(of ...map[string]float64) []string {
+	all := map[string]bool{}
+	for _, one := range of {
+		for name := range one {
+			all[name] = true
+		}
+	}
+	return slices.Sorted(maps.Keys(all))
+}

@@ -104,6 +104,7 @@ type faults struct {
 	overlaps map[string]int     // second agents so far, by node
 	noPods   bool               // the Job controller cannot create pods
 	lasts    time.Time          // nothing heals before
+	since    time.Time          // of the last fault
 }
 
 func newFaults(plan Plan) *faults {
@@ -121,6 +122,7 @@ func (s *Simulation) strike() {
 			return s.unsettled() == "" && s.asked() && s.unmaintained() == ""
 		}
 		f.met = append(f.met, fault.What)
+		f.since = time.Now()
 		f.last(fault)
 		s.trace.note(fmt.Sprintf("%5d ! %s", s.step, fault.What))
 		return true
@@ -198,8 +200,7 @@ func (s *Simulation) harmNode(what, node string) bool {
 	if s.api.Get("nodes", "", node) == nil {
 		return false
 	}
-	s.faults.silent[node] = true
-	s.setReady(node, corev1.ConditionUnknown)
+	s.silence(node)
 	return true
 }
 

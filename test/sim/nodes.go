@@ -1,6 +1,9 @@
 package sim
 
 import (
+	"fmt"
+	"time"
+
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/lateen-project/lateen/test/sim/apiserver"
@@ -47,6 +50,38 @@ func (s *Simulation) deleteNode(node string) bool {
 	return true
 }
 
+// silence cuts a machine off: its agent too, which the node lifecycle controller marks as not Ready. Its movers go on.
+func (s *Simulation) silence(node string) {
+	s.faults.silent[node] = true
+	s.setReady(node, corev1.ConditionUnknown)
+	for _, p := range s.processes {
+		if p.node != node || !p.alive() {
+			continue
+		}
+		p.cut = true
+		for _, w := range s.watchesOf(p) {
+			w.Close()
+		}
+		s.setAgent(p, corev1.ConditionFalse)
+	}
+}
+
+// checkLost checks that no transfer stays on a node that has been silent for long, if nothing else went wrong since
+// and an agent can act.
+func (s *Simulation) checkLost() error {
+	const long = 10 * time.Minute
+	if time.Since(s.faults.since) < long || !s.calm() || len(s.faults.silent) == 0 {
+		return nil
+	}
+	for _, transfer := range s.transfers() {
+		v := viewOf(transfer.Object)
+		if s.faults.silent[v.node] && !v.ended() && v.phase != "" && v.phase != "New" {
+			return fmt.Errorf("%s %s is %s on %s, which has been silent for more than %s", transfer.GetKind(), transfer.GetName(), v.phase, v.node, long)
+		}
+	}
+	return nil
+}
+
 // housekeeping plays the garbage collector of pods: it removes those of nodes that do not exist.
 func (s *Simulation) housekeeping() (all []choice) {
 	for _, object := range s.api.List("pods") {
@@ -72,6 +107,10 @@ func (s *Simulation) returning(node string) (all []choice) {
 		return []choice{{"node " + node + " returns", seldom / 2, func() {
 			s.faults.silent[node] = false
 			s.setReady(node, corev1.ConditionTrue)
+			if p := s.last(node); p.alive() {
+				p.cut = false
+				s.setAgent(p, corev1.ConditionTrue)
+			}
 		}}}
 	case apiserver.As[corev1.Node](object).Spec.Unschedulable:
 		return []choice{{"node " + node + " is uncordoned", seldom, func() {

@@ -7,6 +7,7 @@ import (
 	velerov2alpha1 "github.com/vmware-tanzu/velero/pkg/apis/velero/v2alpha1"
 	corev1 "k8s.io/api/core/v1"
 
+	"github.com/lateen-project/lateen/reconcile/transfer"
 	"github.com/lateen-project/lateen/test/sim/apiserver"
 )
 
@@ -48,6 +49,15 @@ func (s *Simulation) checkEnd() error {
 // justified reports whether a fault was met that may fail or cancel a transfer. A restore to a pod that loses its mover
 // fails if the pod has gone on: nothing may overwrite its volume.
 func (s *Simulation) justified(j *job) bool {
+	lost := 0
+	for _, what := range s.faults.met {
+		if what == deleteMover || what == preempt || what == drainNode {
+			lost++
+		}
+	}
+	if lost > transfer.DefaultLimits().Retries {
+		return true
+	}
 	return slices.ContainsFunc(s.faults.met, func(what string) bool {
 		return slices.Contains(harmful(), what) || j.Kind == Restore && (what == deleteMover || what == preempt || what == drainNode)
 	})

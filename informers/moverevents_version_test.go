@@ -48,7 +48,9 @@ func TestEventsTellTheVersionOfTheNextWatch(t *testing.T) {
 		sent, old := event(progress, "one", 10), event(progress, "old", 5)
 		sent.ResourceVersion, old.ResourceVersion = "150", "7"
 		s.open[1].Add(sent)
+		synctest.Wait() // both watches count what they enqueue in one number
 		s.open[0].Add(old)
+		synctest.Wait()
 		pass(versionAge / 2)
 		s.watchNext("b")
 		require.Equal(t, []string{"", "100", "150"}, s.versions())

@@ -33,6 +33,7 @@ func someNames(names []string) string {
 	return strings.Join(names, ", ")
 }
 
+// Counted returns a number with its noun, in the plural unless it is 1.
 func Counted(count int, what string) string {
 	if count == 1 {
 		return "1 " + what

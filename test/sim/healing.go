@@ -25,7 +25,7 @@ func (s *Simulation) healing() (all []choice) {
 	}
 	for _, p := range s.processes {
 		if p.alive() && p.cut && !s.faults.silent[p.node] {
-			all = append(all, choice{p.name + " is connected again", seldom, func() { p.cut = false }})
+			all = append(all, choice{p.name + " is connected again", seldom, func() { p.cut, s.faults.since = false, time.Now() }})
 		}
 	}
 	if s.faults.noPods {

@@ -43,6 +43,7 @@ type process struct {
 // start starts an agent as the command node-agent assembles it.
 func (s *Simulation) start(node, pod string) *process {
 	s.started++
+	s.faults.since = time.Now() // it has to learn what happened before
 	p := &process{name: fmt.Sprintf("%s#%d", node, s.started), node: node, pod: pod, gate: s.gate, ended: make(chan struct{}), registry: prometheus.NewRegistry(), queues: map[string]*queue{}}
 	options := agent.Options{
 		Flags: config.Options{

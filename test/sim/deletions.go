@@ -19,16 +19,16 @@ func (s *Simulation) deletable(what string) (all []apiserver.Reference) {
 		}
 	}
 	owned := func(object *apiserver.Object) bool { return object.GetLabels()[api.LabelMover] != "" }
-	any := func(*apiserver.Object) bool { return true }
+	every := func(*apiserver.Object) bool { return true }
 	switch what {
 	case deleteClaim:
 		add("persistentvolumeclaims", func(object *apiserver.Object) bool { return owned(object) || object.GetNamespace() == appNamespace })
 	case deleteSnapshot:
-		add("volumesnapshots", any)
+		add("volumesnapshots", every)
 	case deleteRepository:
-		add("backuprepositories", any)
+		add("backuprepositories", every)
 	case deleteJob:
-		add("jobs", any)
+		add("jobs", every)
 	case deleteNamespace:
 		add("namespaces", func(object *apiserver.Object) bool { return object.GetName() == appNamespace })
 	}

@@ -197,11 +197,11 @@ func (s *Simulation) checkHistory() error {
 	for _, object := range s.api.List("backuprepositories") {
 		seen := map[string]bool{}
 		for _, run := range apiserver.As[velerov1.BackupRepository](object).Status.RecentMaintenance {
-			if start := run.StartTimestamp.UTC().Format(time.RFC3339); seen[start] {
+			start := run.StartTimestamp.UTC().Format(time.RFC3339)
+			if seen[start] {
 				return fmt.Errorf("repository %s has the run of %s twice", object.Key(), start)
-			} else {
-				seen[start] = true
 			}
+			seen[start] = true
 		}
 	}
 	return nil

@@ -2,6 +2,7 @@ package sim
 
 import (
 	"fmt"
+	"slices"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -67,7 +68,7 @@ func (s *Simulation) silence(node string) {
 }
 
 // checkLost checks that no transfer stays on a node that has been silent for long, if nothing else went wrong since
-// and an agent can act.
+// and an agent can act. One that is Accepted has no mover there, and waits for the prepare timeout.
 func (s *Simulation) checkLost() error {
 	const long = 10 * time.Minute
 	if time.Since(s.faults.since) < long || !s.calm() || len(s.faults.silent) == 0 {
@@ -75,7 +76,7 @@ func (s *Simulation) checkLost() error {
 	}
 	for _, transfer := range s.transfers() {
 		v := viewOf(transfer.Object)
-		if s.faults.silent[v.node] && !v.ended() && v.phase != "" && v.phase != "New" {
+		if s.faults.silent[v.node] && !v.ended() && !slices.Contains([]string{"", "New", "Accepted"}, v.phase) {
 			return fmt.Errorf("%s %s is %s on %s, which has been silent for more than %s", transfer.GetKind(), transfer.GetName(), v.phase, v.node, long)
 		}
 	}
@@ -105,7 +106,7 @@ func (s *Simulation) returning(node string) (all []choice) {
 		}}}
 	case s.faults.silent[node]:
 		return []choice{{"node " + node + " returns", seldom / 2, func() {
-			s.faults.silent[node] = false
+			s.faults.silent[node], s.faults.since = false, time.Now()
 			s.setReady(node, corev1.ConditionTrue)
 			if p := s.last(node); p.alive() {
 				p.cut = false

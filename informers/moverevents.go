@@ -78,7 +78,7 @@ func (m *MoverEvents) Watch(uid types.UID, enqueue func()) { m.start(uid, "", en
 // WatchNext opens the watch of a resource whose mover is about to start, once. It calls enqueue after each Event that
 // the mover sends from now on.
 func (m *MoverEvents) WatchNext(ctx context.Context, uid types.UID, enqueue func()) {
-	m.start(uid, m.current(ctx), enqueue)
+	m.start(uid, m.current(ctx), enqueue) //nolint:contextcheck // the watch outlives the caller
 }
 
 func (m *MoverEvents) start(uid types.UID, version string, enqueue func()) {

@@ -100,20 +100,6 @@ func (s *eventsFixture) watch(uid types.UID) {
 	synctest.Wait()
 }
 
-// watchNext opens the watch of a mover that is about to start.
-func (s *eventsFixture) watchNext(uid types.UID) {
-	s.WatchNext(s.ctx, uid, func() { s.enqueued++ })
-	synctest.Wait()
-}
-
-// versions returns the resourceVersions of the requested watches.
-func (s *eventsFixture) versions() (all []string) {
-	for _, request := range s.requests {
-		all = append(all, request.ResourceVersion)
-	}
-	return all
-}
-
 // send sends an Event through the watch with number n.
 func (s *eventsFixture) send(n int, reason, message string, second int64) {
 	s.open[n].Add(event(reason, message, second))

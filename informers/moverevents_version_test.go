@@ -8,6 +8,7 @@ import (
 	"github.com/stretchr/testify/require"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 )
 
 // TestAWatchOfAMoverThatStartsDoesNotReadExistingEvents: without a resourceVersion the API server reads all Events of the
@@ -81,4 +82,18 @@ func TestARefusedVersionStartsWithTheExistingEvents(t *testing.T) {
 		s.watchNext("uid")
 		require.Equal(t, []string{""}, s.versions())
 	})
+}
+
+// watchNext opens the watch of a mover that is about to start.
+func (s *eventsFixture) watchNext(uid types.UID) {
+	s.WatchNext(s.ctx, uid, func() { s.enqueued++ })
+	synctest.Wait()
+}
+
+// versions returns the resourceVersions of the requested watches.
+func (s *eventsFixture) versions() (all []string) {
+	for _, request := range s.requests {
+		all = append(all, request.ResourceVersion)
+	}
+	return all
 }

@@ -61,11 +61,11 @@ type Options struct {
 	Fault driver.Fault
 }
 
-// Verb is an operation of a CSI driver, and Call one call of it.
-type (
-	Verb = driver.Verb
-	Call = driver.Call
-)
+// Verb is an operation of a CSI driver.
+type Verb = driver.Verb
+
+// Call is one call of a CSI driver.
+type Call = driver.Call
 
 // The calls that the sidecars make.
 const (

@@ -96,7 +96,7 @@ func (f *fleet) grow(ctx context.Context, agents int) error {
 			return err
 		}
 	}
-	return fixture.InParallel(agents-len(f.whole), starting, func(i int) error {
+	return fixture.InParallel(agents-len(f.whole), starting, func(int) error {
 		name, err := f.idleNode(ctx)
 		if err != nil {
 			return err

@@ -3,6 +3,7 @@ package stories
 import (
 	"context"
 	"fmt"
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
@@ -232,9 +233,7 @@ func (p moverPlay) seen(ctx context.Context, t *testing.T, config *rest.Config, 
 	r.lock.Lock()
 	defer r.lock.Unlock()
 	seen := map[string][]string{"pod": pod}
-	for object, states := range r.states {
-		seen[object] = states
-	}
+	maps.Copy(seen, r.states)
 	for event := range r.events {
 		seen["events"] = append(seen["events"], event)
 	}

@@ -2,7 +2,7 @@ SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
 .DELETE_ON_ERROR:
 .DEFAULT_GOAL := help
-.PHONY: help build cluster cluster-check cluster-sample cluster-test demo test test-unit sweep soak conformance bench scale pictures site image release manifests lint
+.PHONY: help build cluster cluster-check cluster-sample cluster-test demo test test-unit sweep sim mutants soak conformance bench scale pictures site image release manifests lint
 
 BIN := $(CURDIR)/bin
 PROGRAMS := bin/controlplane bin/velero bin/velero-1.17 bin/snapshot-controller bin/kubectl
@@ -167,6 +167,9 @@ sweep: ## Run the long tests, before an issue is closed: kill points, faults, 30
 
 sim: ## Play RUNS=1000 schedules of whole agents in virtual time (SEED= repeats one and prints its smallest form)
 	cd test && CGO_ENABLED=0 $(TEST) -timeout 12h -v -run TestSchedules ./sim -runs $(or $(RUNS),1000) -seed $(or $(SEED),0) | grep -v '^ *\(===\|---\)'
+
+mutants: ## Change COUNT=100 single lines of the product, one at a time, and count those that unit tests or the simulation find (SEED= repeats)
+	cd test && CGO_ENABLED=0 go run ./mutants --count=$(or $(COUNT),100) --seed=$(or $(SEED),0)
 
 # Velero's agent mostly waits: twelve of its cases at a time, which take less than 15 minutes each, keep within the 90.
 AGENT := velero

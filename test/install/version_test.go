@@ -16,7 +16,7 @@ func TestVersionsAndNamesComeFromTheCluster(t *testing.T) {
 	require.Regexp(t, `^Client: \S+\nAgents: none\nVelero: none\n$`, out)
 	s.installVelero()
 	out, _ = s.succeeds("", "version")
-	require.Regexp(t, `\nAgents: velero/velero:v1\.18\.3, DaemonSet node-agent: 0 of \d+ ready, \d+ updated\nVelero: velero/velero:v1\.18\.3\n$`, out)
+	require.Regexp(t, `\nAgents: velero/velero:v1\.18\.3, DaemonSet node-agent: \d+ of \d+ ready, \d+ updated\nVelero: velero/velero:v1\.18\.3\n$`, out)
 
 	w, err := testenv.Open(soon(t), plane.Admin(), s.namespace)
 	require.NoError(t, err)

@@ -46,7 +46,8 @@ type Options struct {
 
 // Objects returns all objects of Lateen's agent in the order of their creation.
 func Objects(o Options) []runtime.Object {
-	all := append(RBAC(o.Namespace), networkPolicy(o.Namespace), daemonSet(o))
+	all := append(RBAC(o.Namespace), flowControl(o.Namespace)...)
+	all = append(all, networkPolicy(o.Namespace), daemonSet(o))
 	if o.Windows {
 		all = append(all, windowsDaemonSet(o))
 	}

@@ -113,11 +113,13 @@ func (s *workload) losesNamespaceAccepted() string {
 
 func (s *workload) losesNamespaceCanceling() string {
 	s.Movers.Deaf = true
+	s.Movers.Reports = 36000 // one each tenth of a second
 	finish := make(chan struct{})
 	s.Movers.Finish = finish
 	s.start(fixture.Through(s.watch))
 	created := s.create()
-	s.says("Data-Path-Started", created)
+	_, err := s.Transfers(s.kind).Wait(s.soon(), created, func(seen *testenv.Transfer) bool { return seen.Status.Progress.BytesDone > 0 })
+	require.NoError(s, err, "an agent that knows nothing of the mover deletes it at once")
 	require.NoError(s, s.Transfers(s.kind).Patch(s.soon(), created, `{"spec":{"cancel":true}}`))
 	s.reaches(s.kind, created, testenv.Canceling)
 	s.losesNamespace()

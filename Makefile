@@ -142,7 +142,7 @@ test: ## Run all tests: unit, integration, end to end
 	cd test/velero && CGO_ENABLED=0 $(TEST) -trimpath ./...
 	cd test/release && CGO_ENABLED=0 $(TEST) -trimpath ./...
 	cd test && CGO_ENABLED=0 $(TEST) -trimpath -timeout 25m -p 2 -parallel 6 $$(go list ./... | grep -vE '/($(subst $(space),|,$(RACED)))$$')
-	cd test && $(TEST) -race -timeout 25m -p 2 -parallel 8 $(RACED:%=./%)
+	cd test && $(TEST) -race -timeout 25m -p 1 -parallel 8 $(RACED:%=./%)
 
 # These packages run agents within the test, and are short. So does the soak, which has the race detector too; of the tests of
 # integration, which would take twice as long with it, "make sweep" has it.

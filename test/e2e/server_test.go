@@ -77,6 +77,8 @@ func TestABucketThatIsAwayDuringATransferFailsThatTransferAlone(t *testing.T) {
 	s.nothingLeft(t)
 	require.NoError(t, s.available())
 	s.deleteBackup(t)
+	// A repository that was being opened stays NotReady until the server looks at it again, minutes later. Deleted, it is opened anew.
+	require.NoError(t, s.Repositories().DeleteCollection(s.ctx, metav1.DeleteOptions{}, metav1.ListOptions{}))
 	s.comesBack(t, app, moveData)
 }
 

@@ -53,7 +53,8 @@ func promtool(t *testing.T, args ...string) {
 	t.Helper()
 	binary, err := cluster.FindBinary("promtool")
 	require.NoError(t, err)
-	ctx, cancel := context.WithTimeout(t.Context(), testenv.Patience) // it computes, for as many seconds as the machine is slow
+	const patience = 5 * testenv.Patience // it computes, for as many seconds as the machine is slow
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
 	reported, err := exec.CommandContext(ctx, binary, args...).CombinedOutput()
 	require.NoError(t, err, string(reported))

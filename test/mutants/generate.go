@@ -22,7 +22,7 @@ type mutant struct {
 }
 
 // swapped are the operators that a mutant replaces.
-var swapped = map[token.Token]token.Token{ //nolint:gochecknoglobals // a constant
+var swapped = map[token.Token]token.Token{
 	token.EQL: token.NEQ, token.NEQ: token.EQL, token.LSS: token.LEQ, token.LEQ: token.LSS, token.GTR: token.GEQ, token.GEQ: token.GTR,
 	token.LAND: token.LOR, token.LOR: token.LAND,
 }
@@ -46,9 +46,6 @@ func generate(file string, source []byte) ([]mutant, error) {
 			start: files.Position(node.Pos()).Offset, end: files.Position(node.End()).Offset,
 		})
 	}
-	leaveOut := func(node ast.Stmt) {
-		add(node, "nothing", "if !mutants.Is(%d) {\n"+text(node.Pos(), node.End())+"\n}")
-	}
 	visit := func(node ast.Node) bool {
 		switch node := node.(type) {
 		case *ast.GenDecl:
@@ -66,17 +63,8 @@ func generate(file string, source []byte) ([]mutant, error) {
 			}
 		case *ast.BlockStmt:
 			for _, statement := range node.List {
-				switch one := statement.(type) {
-				case *ast.ExprStmt:
-					if call, ok := one.X.(*ast.CallExpr); ok && text(call.Fun.Pos(), call.Fun.End()) != "panic" {
-						leaveOut(one)
-					}
-				case *ast.AssignStmt:
-					if one.Tok != token.DEFINE {
-						leaveOut(one)
-					}
-				case *ast.IncDecStmt:
-					leaveOut(one)
+				if omissible(statement) {
+					add(statement, "nothing", "if !mutants.Is(%d) {\n"+text(statement.Pos(), statement.End())+"\n}")
 				}
 			}
 		}
@@ -88,6 +76,24 @@ func generate(file string, source []byte) ([]mutant, error) {
 		}
 	}
 	return all, nil
+}
+
+// omissible reports whether the program compiles without a statement: a call other than panic, or an assignment.
+func omissible(statement ast.Stmt) bool {
+	switch one := statement.(type) {
+	case *ast.ExprStmt:
+		call, ok := one.X.(*ast.CallExpr)
+		if !ok {
+			return false
+		}
+		name, ok := call.Fun.(*ast.Ident)
+		return !ok || name.Name != "panic"
+	case *ast.AssignStmt:
+		return one.Tok != token.DEFINE
+	case *ast.IncDecStmt:
+		return true
+	}
+	return false
 }
 
 // separate returns those of the mutants, in their order, that do not overlap an earlier one.

@@ -39,7 +39,7 @@ func measure(ctx context.Context, source string, packages []string, seed uint64,
 	if err != nil {
 		return fmt.Errorf("make a directory: %w", err)
 	}
-	defer os.RemoveAll(root) //nolint:errcheck // only a directory in /tmp stays
+	defer os.RemoveAll(root)
 	archive := exec.CommandContext(ctx, "sh", "-c", `git -C "$0" ls-files -z -- "$(git -C "$0" rev-parse --show-toplevel)" | tar -C "$0" --null -cf - -T - | tar -xf - -C "$1"`, source, root)
 	if output, err := archive.CombinedOutput(); err != nil {
 		return fmt.Errorf("copy the program: %w\n%s", err, output)

@@ -209,19 +209,24 @@ PLATFORMS := linux/amd64 linux/arm64 windows/amd64
 WINDOWS_BASE :=
 IMAGE_FILE := lateen-image
 
+# $(call crosscompile,PLATFORM …) builds bin/lateen-SYSTEM-ARCHITECTURE for each of them.
+define crosscompile
+@for platform in $(1); do \
+	out=bin/lateen-$${platform/\//-}; [ $${platform%/*} != windows ] || out+=.exe; \
+	GOOS=$${platform%/*} GOARCH=$${platform#*/} $(STATIC) -ldflags "-s -w -X main.version=$(VERSION)" -o $$out ./cmd/lateen; \
+	printf '  %-32s %4d MiB\n' $$out $$(($$(stat -c %s $$out) >> 20)); done
+endef
+
 image: ## Write the image for all platforms, without an engine, as bin/lateen-image.tar (IMAGE=lateen:VERSION; PUSH=yes to its registry)
 	$(call with,image)
-	@for platform in $(PLATFORMS); do \
-		out=bin/lateen-$${platform/\//-}; [ $${platform%/*} != windows ] || out+=.exe; \
-		GOOS=$${platform%/*} GOARCH=$${platform#*/} $(STATIC) -ldflags "-s -w -X main.version=$(VERSION)" -o $$out ./cmd/lateen; \
-		printf '  %-32s %4d MiB\n' $$out $$(($$(stat -c %s $$out) >> 20)); done
+	$(call crosscompile,$(PLATFORMS))
 	@bin/image lateen --name=$(IMAGE) --version=$(VERSION) --platforms=$(subst $(space),$(comma),$(PLATFORMS)) \
 		--windows-base=$(WINDOWS_BASE) --layout=bin/$(IMAGE_FILE) --archive=bin/$(IMAGE_FILE).tar
 	@printf '  %-32s %4d MiB, %s\n' bin/$(IMAGE_FILE).tar $$(($$(stat -c %s bin/$(IMAGE_FILE).tar) >> 20)) $(IMAGE)
 	@[ -z "$(PUSH)" ] || bin/image push --layout=bin/$(IMAGE_FILE) --name=$(IMAGE)
 
-# The version as Helm wants it: a commit without a tag is 0.0.0-COMMIT.
-CHART_VERSION = $(or $(filter-out $(VERSION),$(VERSION:v%=%)),0.0.0-$(VERSION))
+# The version as Helm wants it: a commit without a tag is 0.0.0-gCOMMIT, since a number must not begin with 0 there.
+CHART_VERSION = $(or $(filter-out $(VERSION),$(VERSION:v%=%)),0.0.0-g$(VERSION))
 RELEASE_PLATFORMS := linux/amd64 linux/arm64 darwin/amd64 darwin/arm64 windows/amd64
 DOWNLOAD := https://github.com/lateen-project/lateen/releases/download/$(VERSION)
 
@@ -229,9 +234,7 @@ release: ## Write bin/dist: program for each system, image, chart, SBOMs, checks
 	@rm -rf bin/dist && mkdir bin/dist
 	@$(MAKE) --no-print-directory image
 	$(call with,helm release)
-	@for platform in $(filter-out $(PLATFORMS),$(RELEASE_PLATFORMS)); do \
-		GOOS=$${platform%/*} GOARCH=$${platform#*/} $(STATIC) -ldflags "-s -w -X main.version=$(VERSION)" \
-			-o bin/lateen-$${platform/\//-} ./cmd/lateen; done
+	$(call crosscompile,$(filter-out $(PLATFORMS),$(RELEASE_PLATFORMS)))
 	@cp bin/$(IMAGE_FILE).tar bin/dist/lateen_$(VERSION:v%=%)_image.tar
 	@date=$$(git log -1 --format=%cI); chart=$$(mktemp -d); trap 'rm -rf "$$chart"' EXIT; \
 	cp -r deploy/chart "$$chart/lateen"; find "$$chart" -exec touch -d "$$date" {} +; \

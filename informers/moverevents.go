@@ -43,7 +43,8 @@ type eventKey struct{ reason, name string }
 // 3.3). Each watched transfer has one watch, only on its own Events.
 //
 // The API server has no watch cache for Events. A watch without a resourceVersion makes it read every Event of the
-// namespace from etcd. So a watch starts at a known version wherever earlier Events are known or cannot exist.
+// namespace from etcd. So a watch starts at a known version wherever earlier Events are known or cannot exist. Only an
+// Event tells it: large clusters keep Events in an etcd of their own (--etcd-servers-overrides).
 type MoverEvents struct {
 	ctx       context.Context // ends all watches
 	namespace string

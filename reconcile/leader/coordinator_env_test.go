@@ -215,6 +215,17 @@ func (p *election) requests(but ...*candidate) map[string]int {
 	return verbs
 }
 
+// campaigned counts the requests of a campaign, in all and by verb: those that read or write the Lease, without watches.
+func (p *election) campaigned() (total int, requests map[string]int) {
+	requests = p.requests()
+	delete(requests, "list")
+	delete(requests, "watch")
+	for _, count := range requests {
+		total += count
+	}
+	return total, requests
+}
+
 // advance advances the time, and requires that no two terms run at once.
 func (p *election) advance(d time.Duration) {
 	p.t.Helper()

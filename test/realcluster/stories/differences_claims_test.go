@@ -4,8 +4,6 @@ import (
 	"context"
 	"fmt"
 	"maps"
-	"os"
-	"path/filepath"
 	"slices"
 	"strings"
 	"sync"
@@ -19,7 +17,6 @@ import (
 	apiwatch "k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
-	"k8s.io/client-go/tools/clientcmd"
 
 	"github.com/lateen-project/lateen/test/cluster"
 	"github.com/lateen-project/lateen/test/csi"
@@ -268,22 +265,7 @@ func simulate(t *testing.T) *cluster.Cluster {
 // same as of the real ones.
 func TestSimulatedMoversAndVolumesAreAsTheRealOnes(t *testing.T) {
 	plane := simulate(t)
-	kubelet, err := clientcmd.BuildConfigFromFlags("", filepath.Join(os.Getenv("LATEEN_CLUSTER"), "kubeconfig"))
-	require.NoError(t, err)
 	for _, p := range moverPlays() {
-		t.Run(p.name, func(t *testing.T) {
-			simulated, err := node.Start(t.Context(), plane.Admin(), node.Options{Name: p.name, Root: t.TempDir(), Runner: p})
-			require.NoError(t, err)
-			t.Cleanup(simulated.Stop)
-			if p.fault != nil {
-				fault := *p.fault
-				fault.Match = func(*corev1.Pod) bool { return true }
-				simulated.Faults.Add(fault)
-			}
-			want := p.seen(t.Context(), t, kubelet, "node", func() {
-				kubectl(t, "exec", "--namespace="+playSpace, p.name, "--", "touch", "/tmp/go")
-			})
-			require.Equal(t, want, p.seen(t.Context(), t, plane.Admin(), p.name, func() {}))
-		})
+		t.Run(p.name, func(t *testing.T) { compare(t, p.play, plane, p.seen) })
 	}
 }

@@ -199,22 +199,26 @@ func TestTheSimulatedNodeDoesWhatAKubeletDoes(t *testing.T) {
 	plane, err := cluster.Start(t.Context(), cluster.Options{Dir: t.TempDir()})
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, plane.Stop()) })
+	for _, p := range plays() {
+		t.Run(p.name, func(t *testing.T) { compare(t, p, plane, p.seen) })
+	}
+}
+
+// compare wants the API server to see the same of a play on the real node as on a simulated one.
+func compare[T any](t *testing.T, p play, plane *cluster.Cluster, seen func(ctx context.Context, t *testing.T, config *rest.Config, on string, free func()) T) {
+	t.Helper()
 	kubelet, err := clientcmd.BuildConfigFromFlags("", filepath.Join(os.Getenv("LATEEN_CLUSTER"), "kubeconfig"))
 	require.NoError(t, err)
-	for _, p := range plays() {
-		t.Run(p.name, func(t *testing.T) {
-			simulated, err := node.Start(t.Context(), plane.Admin(), node.Options{Name: p.name, Root: t.TempDir(), Runner: p})
-			require.NoError(t, err)
-			t.Cleanup(simulated.Stop)
-			if p.fault != nil {
-				fault := *p.fault
-				fault.Match = func(*corev1.Pod) bool { return true }
-				simulated.Faults.Add(fault)
-			}
-			want := p.seen(t.Context(), t, kubelet, "node", func() {
-				kubectl(t, "exec", "--namespace="+playSpace, p.name, "--", "touch", "/tmp/go")
-			})
-			require.Equal(t, want, p.seen(t.Context(), t, plane.Admin(), p.name, func() {}))
-		})
+	simulated, err := node.Start(t.Context(), plane.Admin(), node.Options{Name: p.name, Root: t.TempDir(), Runner: p})
+	require.NoError(t, err)
+	t.Cleanup(simulated.Stop)
+	if p.fault != nil {
+		fault := *p.fault
+		fault.Match = func(*corev1.Pod) bool { return true }
+		simulated.Faults.Add(fault)
 	}
+	want := seen(t.Context(), t, kubelet, "node", func() {
+		kubectl(t, "exec", "--namespace="+playSpace, p.name, "--", "touch", "/tmp/go")
+	})
+	require.Equal(t, want, seen(t.Context(), t, plane.Admin(), p.name, func() {}))
 }

@@ -89,7 +89,7 @@ func TestTheAgentMayWriteOnlyThis(t *testing.T) {
 		"persistentvolumeclaims": {"patch"},
 		"persistentvolumes":      {"patch"},
 		"volumesnapshots":        {"delete"},
-		"volumesnapshotcontents": {"create", "delete", "patch"},
+		"volumesnapshotcontents": {"create", "delete", "patch"}, "volumesnapshotcontents/status": {"patch"},
 	}, writes(deploy.ClusterRules()))
 }
 

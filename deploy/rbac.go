@@ -58,6 +58,8 @@ func ClusterRules() []rbacv1.PolicyRule {
 		// The original snapshot is deleted only after another content has its handle.
 		rule("snapshot.storage.k8s.io", "volumesnapshots", "get", "list", "watch", "delete"),
 		rule("snapshot.storage.k8s.io", "volumesnapshotcontents", "get", "list", "watch", "create", "delete", "patch"),
+		// The handle of a snapshot that the driver does not find. Without it, its content is never deleted.
+		rule("snapshot.storage.k8s.io", "volumesnapshotcontents/status", "patch"),
 		// The binding mode of a class, and whether its volumes are usable as caches.
 		rule("storage.k8s.io", "storageclasses", "get", "list", "watch"),
 		// The nodes to which a vSphere volume is attached.

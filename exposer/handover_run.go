@@ -67,6 +67,8 @@ func (c *handoverRun) step(ctx context.Context, step handover.Step) (err error) 
 		original.Content, err = changed(ctx, c.contents(), original.Content, change{Policy: snapshotv1.VolumeSnapshotContentRetain})
 	case handover.SetDeletePolicyOfOriginal:
 		original.Content, err = changed(ctx, c.contents(), original.Content, change{Policy: snapshotv1.VolumeSnapshotContentDelete})
+	case handover.SetHandleOfBackup:
+		backup.Content, err = withHandle(ctx, c.contents(), backup.Content)
 	case handover.SetDeletePolicyOfBackup:
 		backup.Content, err = changed(ctx, c.contents(), backup.Content, change{Policy: snapshotv1.VolumeSnapshotContentDelete})
 	case handover.MarkOriginalContentBeingDeleted:
@@ -197,6 +199,23 @@ func changed[S any, T object[S]](ctx context.Context, at client[T], was T, to ch
 		return was, fmt.Errorf("encode patch: %w", err)
 	}
 	now, err := at.Patch(ctx, was.GetName(), types.MergePatchType, data, metav1.PatchOptions{})
+	if err != nil {
+		return ifFound(was, err), ignoreNotFound(err)
+	}
+	return now, nil
+}
+
+// withHandle returns the content after the handle of its source was written into its status, or nil if it does not
+// exist. A content that changed in the meantime is a conflict: the sidecar may have deleted the snapshot.
+func withHandle(ctx context.Context, at client[*snapshotv1.VolumeSnapshotContent], was *snapshotv1.VolumeSnapshotContent) (*snapshotv1.VolumeSnapshotContent, error) {
+	data, err := json.Marshal(map[string]any{
+		"metadata": map[string]any{"resourceVersion": was.ResourceVersion},
+		"status":   map[string]any{"snapshotHandle": was.Spec.Source.SnapshotHandle},
+	})
+	if err != nil {
+		return was, fmt.Errorf("encode patch: %w", err)
+	}
+	now, err := at.Patch(ctx, was.Name, types.MergePatchType, data, metav1.PatchOptions{}, "status")
 	if err != nil {
 		return ifFound(was, err), ignoreNotFound(err)
 	}

@@ -38,14 +38,16 @@ func (h State) NextCleanup() (Step, string) {
 }
 
 // undoBackup deletes a backup pair that is the only owner of the handle. The sidecar deletes a handle only if the
-// status of the content contains it. It also deletes no handle of a content without a finalizer, because that
-// content vanishes at once.
+// status of the content contains it, and writes it there only if the driver finds the snapshot. A snapshot that was
+// deleted before, for example with the namespace of its volume, is never found. So this step writes the handle: to
+// delete a snapshot that does not exist succeeds (CSI, DeleteSnapshot). The sidecar also deletes no handle of a
+// content without a finalizer, because that content vanishes at once.
 func (h State) undoBackup() (Step, string) {
 	content := h.Backup.Content
 	switch {
 	case objects.IsDeleting(content):
 	case handle(content) == "":
-		return AwaitSnapshot, h.unread()
+		return SetHandleOfBackup, ""
 	case !slices.Contains(content.Finalizers, finalizerContent):
 		return AwaitSnapshot, fmt.Sprintf("VolumeSnapshotContent %s has no finalizer of the snapshot-controller yet", h.Name)
 	}
@@ -59,16 +61,6 @@ func (h State) undoBackup() (Step, string) {
 		return DeleteBackup, ""
 	}
 	return h.deleteContent(DeleteBackupContent, MarkBackupContentBeingDeleted, h.Backup)
-}
-
-// unread describes a content without a handle in its status. Its driver may have lost the snapshot. Only a person
-// can give it up then.
-func (h State) unread() string {
-	description := fmt.Sprintf("CSI driver %[2]s has not reported the snapshot of VolumeSnapshotContent %[1]s yet", h.Name, h.Backup.Content.Spec.Driver)
-	if status := h.Backup.Content.Status; status != nil && status.Error != nil && status.Error.Message != nil {
-		description += ": " + *status.Error.Message
-	}
-	return description + "; if the driver lost the snapshot, abandon it: kubectl delete volumesnapshotcontent " + h.Name
 }
 
 // deleteContent deletes a content whose VolumeSnapshot is deleted or deleting. Without a VolumeSnapshot no

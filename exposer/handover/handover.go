@@ -31,6 +31,7 @@ const (
 	DeleteOriginalContent                       // delete the original content
 	SetDeletePolicyOfOriginal                   // set Delete, so that deleting the original content deletes the handle
 	MarkOriginalContentBeingDeleted             // let the sidecar delete an original content without a VolumeSnapshot
+	SetHandleOfBackup                           // write the handle into the status of the backup content, for the sidecar
 	SetDeletePolicyOfBackup                     // set Delete, so that deleting the backup content deletes the handle
 	MarkBackupContentBeingDeleted               // let the sidecar delete a backup content without a VolumeSnapshot
 	DeleteBackup                                // delete the backup VolumeSnapshot
@@ -41,7 +42,7 @@ func (r Step) String() string {
 	names := [...]string{
 		"Finished", "Reobserve", "AwaitSnapshot", "Fail", "NameConflict", "CreateSnapshot", "CreateContent", "AdoptSnapshot",
 		"AdoptContent", "RetainOriginal", "DeleteOriginal", "DeleteOriginalContent", "SetDeletePolicyOfOriginal",
-		"MarkOriginalContentBeingDeleted", "SetDeletePolicyOfBackup", "MarkBackupContentBeingDeleted", "DeleteBackup",
+		"MarkOriginalContentBeingDeleted", "SetHandleOfBackup", "SetDeletePolicyOfBackup", "MarkBackupContentBeingDeleted", "DeleteBackup",
 		"DeleteBackupContent",
 	}
 	if r < 0 || int(r) >= len(names) {

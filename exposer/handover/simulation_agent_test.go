@@ -65,6 +65,10 @@ func (c simulatedRun) execute(step Step) simulatedRun {
 		updateSimulated(&there.content, &view.content, there.content.exists, func(s *simulatedContent) { s.retained = true })
 	case SetDeletePolicyOfOriginal:
 		updateSimulated(&there.content, &view.content, there.content.exists, func(s *simulatedContent) { s.retained = false })
+	case SetHandleOfBackup:
+		if view.backupContent == there.backupContent { // otherwise a conflict
+			there.backupContent.handle, view.backupContent.handle = true, true
+		}
 	case SetDeletePolicyOfBackup:
 		updateSimulated(&there.backupContent, &view.backupContent, there.backupContent.exists, func(s *simulatedContent) { s.retained = false })
 	case MarkOriginalContentBeingDeleted:

@@ -23,48 +23,51 @@ import (
 // impatient has agents report at once what a clean-up waits for.
 func impatient(options *agent.Options) { options.Limits.CleanUpWarning = 0 }
 
-// TestACleanUpThatWaitsForItsDriverReportsTheRemedy uses drivers that lost the handle of a snapshot once it was handed over.
-func TestACleanUpThatWaitsForItsDriverReportsTheRemedy(t *testing.T) {
-	t.Parallel()
-	for name, silent := range map[string]bool{"and says so": false, "and is silent": true} {
-		t.Run(name, func(t *testing.T) {
-			givenUp := make(chan struct{})
-			v := newEnv(t, time.Minute).volumes(csi.Options{Fault: func(ctx context.Context, call csi.Call) error {
-				if call.Verb != csi.GetSnapshot {
-					return nil
-				}
-				if silent {
-					select {
-					case <-givenUp:
-					case <-ctx.Done():
-					}
-				}
-				return errors.New("the array was replaced")
-			}})
-			v.start(impatient)
-			upload, handle := v.uploads("data")
-			_, err := v.WaitContent(v.soon(), upload, func(c *snapshotv1.VolumeSnapshotContent) bool {
-				return silent || c.Status != nil && c.Status.Error != nil
-			})
-			require.NoError(t, err)
-			require.NoError(t, v.Transfers(testenv.DataUpload).Cancel(v.soon(), upload))
-			v.says("CleanUpWaits", "kubectl delete volumesnapshotcontent "+upload)
-			viewer := v.viewer(true)
-			reported := v.prints(viewer, "explain", "du/"+upload)
-			require.Contains(t, reported, "kubectl describe volumesnapshotcontent "+upload)
-			require.Equal(t, !silent, strings.Contains(reported, "the array was replaced"))
-			require.Contains(t, v.prints(viewer, "status"), "its snapshot is not deleted yet")
+func TestACleanUpThatWaitsForItsDriverSaysSo(t *testing.T) {
+	repaired := make(chan struct{})
+	v := newEnv(t, time.Minute).volumes(csi.Options{Fault: func(_ context.Context, call csi.Call) error {
+		if call.Verb != csi.DeleteSnapshot {
+			return nil
+		}
+		select {
+		case <-repaired:
+			return nil
+		default:
+			return errors.New("the array is busy")
+		}
+	}})
+	v.start(impatient)
+	upload, handle := v.uploads("data")
+	v.reaches(testenv.DataUpload, upload, testenv.InProgress)
+	require.NoError(t, v.Transfers(testenv.DataUpload).Cancel(v.soon(), upload))
+	v.says("CleanUpWaits", "kubectl describe volumesnapshotcontent "+upload)
+	viewer := v.viewer(true)
+	require.Contains(t, v.prints(viewer, "explain", "du/"+upload), "kubectl describe volumesnapshotcontent "+upload)
+	require.Contains(t, v.prints(viewer, "status"), "its snapshot is not deleted yet")
 
-			contents := v.Snapshots.SnapshotV1().VolumeSnapshotContents()
-			require.NoError(t, contents.Delete(v.soon(), upload, metav1.DeleteOptions{}), "as the Event says")
-			close(givenUp)
-			v.settles(testenv.DataUpload, upload, testenv.Canceled)
-			v.noSnapshots()
-			v.nothingLeft()
-			require.Contains(t, v.Driver.Handles(), handle, "it was given up")
-			require.Equal(t, 1, strings.Count(strings.Join(v.eventsOf(upload), " "), "CleanUpWaits"))
-		})
-	}
+	close(repaired)
+	v.uploaded(upload, handle, testenv.Canceled)
+	require.Equal(t, 1, strings.Count(strings.Join(v.eventsOf(upload), " "), "CleanUpWaits"))
+}
+
+// The sidecar deletes a snapshot only if it has found it, or if the cleanup names it.
+func TestASnapshotThatItsDriverDoesNotFindIsDeletedWithItsTransfer(t *testing.T) {
+	v := newEnv(t, time.Minute).volumes(csi.Options{Fault: func(_ context.Context, call csi.Call) error {
+		if call.Verb == csi.GetSnapshot {
+			return errors.New("the array was replaced")
+		}
+		return nil
+	}})
+	v.start()
+	upload, handle := v.uploads("data")
+	_, err := v.WaitContent(v.soon(), upload, func(c *snapshotv1.VolumeSnapshotContent) bool {
+		return c.Status != nil && c.Status.Error != nil
+	})
+	require.NoError(t, err)
+	require.NoError(t, v.Transfers(testenv.DataUpload).Cancel(v.soon(), upload))
+	v.uploaded(upload, handle, testenv.Canceled)
+	v.noSnapshots()
+	v.nothingLeft()
 }
 
 func retains(class *storagev1.StorageClass) {

@@ -11,6 +11,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/lateen-project/lateen/exposer/api"
+	"github.com/lateen-project/lateen/exposer/handover"
 	"github.com/lateen-project/lateen/exposer/objects"
 )
 
@@ -86,14 +87,19 @@ func ending() *fixture {
 		d.Annotations = map[string]string{api.AnnotationMoved: now.Add(-time.Minute).Format(time.RFC3339)}
 		d.Status.Phase, d.Status.Node, d.Status.StartTimestamp = velerov2alpha1.DataDownloadPhaseInProgress, "node-1", past(2*time.Minute)
 	})
-	upload := s.upload("of-a-lost-snapshot", "pgdata", 3*time.Minute, true)
+	upload := s.upload("whose-snapshot-is-held", "pgdata", 3*time.Minute, true)
 	*s = (*s)[:len(*s)-2] // without the original pair: the snapshot was handed over
 	upload.Finalizers = []string{api.FinalizerData}
 	upload.Status.Phase, upload.Status.CompletionTimestamp = velerov2alpha1.DataUploadPhaseCanceled, past(30*time.Second)
 	s.add(&snapshotv1.VolumeSnapshotContent{
-		ObjectMeta: metav1.ObjectMeta{Name: upload.Name, Labels: objects.OwnerLabels(upload.UID, "node-1"), CreationTimestamp: ago(2 * time.Minute)},
-		Spec:       snapshotv1.VolumeSnapshotContentSpec{Driver: "ebs.csi.aws.com", VolumeSnapshotRef: corev1.ObjectReference{Namespace: "velero", Name: upload.Name}},
-		Status:     &snapshotv1.VolumeSnapshotContentStatus{Error: &snapshotv1.VolumeSnapshotError{Message: new("rpc error: code = NotFound desc = snap-0a1b2c")}},
+		ObjectMeta: metav1.ObjectMeta{
+			Name: upload.Name, Labels: objects.OwnerLabels(upload.UID, "node-1"), Annotations: handover.MarkedBeingDeleted(),
+			CreationTimestamp: ago(2 * time.Minute), DeletionTimestamp: past(30 * time.Second),
+		},
+		Spec: snapshotv1.VolumeSnapshotContentSpec{
+			Driver: "ebs.csi.aws.com", DeletionPolicy: snapshotv1.VolumeSnapshotContentDelete,
+			VolumeSnapshotRef: corev1.ObjectReference{Namespace: "velero", Name: upload.Name},
+		},
 	})
 	s.download("of-another-data-mover", "data", func(d *velerov2alpha1.DataDownload) { d.Spec.DataMover = "acme-datamover" })
 	s.download("taken-by-another-data-mover", "data", func(d *velerov2alpha1.DataDownload) {

@@ -74,7 +74,7 @@ func TestTimelinesMatchTheGoldenFiles(t *testing.T) {
 		"timeline of an absent agent":           {unattended(), "pvb/of-a-node-without-an-agent"},
 		"timeline of an absent coordinator":     {unattended(), "dd/of-no-node"},
 		"timeline of a delivery":                {delivering, "dd/to-deliver"},
-		"timeline of a clean-up":                {delivering, "du/of-a-lost-snapshot"},
+		"timeline of a clean-up":                {delivering, "du/whose-snapshot-is-held"},
 		"timeline of a cancel":                  {delivering, "pvb/to-cancel"},
 		"timeline of another data mover":        {delivering, "dd/of-another-data-mover"},
 		"timeline of a failure":                 {failing(transfer.ReasonPrepareTimeout, "not prepared within 30m0s: mover pod is not scheduled: Unschedulable: 0/1 nodes are available: 1 Insufficient cpu."), "pvb/failed"},

@@ -40,6 +40,7 @@ type single[T transfer.Object] struct {
 	listed       bool // the target is cached
 	claimWatched bool
 	watched      types.NamespacedName // the target pod
+	oldPods      bool                 // its watch began with a list older than the pod
 	opened       bool                 // that watch, since the last step
 	classes      map[string]*storagev1.StorageClass
 	reports      map[string]report // by a mover, by reason
@@ -121,6 +122,9 @@ func (s singlePod[T]) Watch(_ types.UID, pod types.NamespacedName, _ func()) {
 func (s singlePod[T]) Forget(types.UID) { s.of.watched = types.NamespacedName{} }
 
 func (s singlePod[T]) Pod(types.UID) (pod *corev1.Pod, known bool) {
+	if s.of.oldPods {
+		return nil, true
+	}
 	return s.of.live[s.of.watched.String()], s.of.watched.Name != ""
 }
 

@@ -47,8 +47,9 @@ func (t *TransferReconciler[T]) standInBlocker(ctx context.Context, s *request[T
 	return "", nil
 }
 
-// targetPod is the pod to be restored to as its watch shows it, or as the API server has it where the step cannot wait for
-// that; nil is a pod that does not exist. It is not known while there is no reason to look for it.
+// targetPod is the pod to be restored to as its watch shows it; nil is a pod that does not exist. It is not known while
+// there is no reason to look for it. It is fetched where the step cannot wait for the watch, and where the watch does not
+// show it: its absence fails the restore, and the first list of a watch may be older than the pod.
 func (t *TransferReconciler[T]) targetPod(ctx context.Context, s *request[T], reference corev1.ObjectReference) (pod *corev1.Pod, known bool, err error) {
 	early := s.seen.WaitsSince.Add(t.Limits.FollowTarget).Sub(s.seen.Now)
 	switch {
@@ -59,10 +60,7 @@ func (t *TransferReconciler[T]) targetPod(ctx context.Context, s *request[T], re
 	default:
 		s.needs.targetPod = true
 		pod, known = t.TargetPods.Pod(s.object.GetUID())
-		if known && !isSource(pod, reference) {
-			pod = nil
-		}
-		if known || !t.pastDeadline(s) {
+		if known && isSource(pod, reference) || !known && !t.pastDeadline(s) {
 			return pod, known, nil
 		}
 	}

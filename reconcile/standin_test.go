@@ -57,6 +57,20 @@ func TestARestoreFailsAtOnceWhenItsPodWasRecreated(t *testing.T) {
 	require.Equal(t, transfer.Failed, s.state().Phase)
 }
 
+func TestAnOldListDoesNotFailARestore(t *testing.T) {
+	s := newRestore()
+	s.live["app/db"] = targetOn("n2")
+	s.Agent.Fleet = coordinatorFleet{absent: "n2"}
+	s.oldPods = true
+	s.step(t)
+	s.clock.Step(s.Limits.FollowTarget)
+	s.step(t)
+	require.Empty(t, s.state().Phase, s.state().Message)
+	delete(s.live, "app/db")
+	s.step(t)
+	require.Equal(t, transfer.Failed, s.state().Phase)
+}
+
 // TestARestoreFailsWhenItsPodWasDeletedDuringAnAgentRestart has a pod of which no agent knows.
 func TestARestoreFailsWhenItsPodWasDeletedDuringAnAgentRestart(t *testing.T) {
 	s := newRestore()

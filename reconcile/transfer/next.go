@@ -69,7 +69,8 @@ func reconcileNew(s State, observed Observed, lim Limits) Step {
 }
 
 // accepted checks in order: a reason to finish, a blocker, a ready mover, a missing mover. An agent that only has
-// MayMarkPrepared writes Prepared and takes no other step.
+// MayMarkPrepared writes Prepared and takes no other step. A mover that runs counts as prepared even after the timeout:
+// its agent may have been away for that long.
 func accepted(s State, observed Observed, lim Limits) Step {
 	mover := observed.Exposure
 	left := remaining(s.AcceptedAt.Add(lim.PrepareTimeout), observed)
@@ -84,7 +85,7 @@ func accepted(s State, observed Observed, lim Limits) Step {
 		return failed(s, observed, ReasonSourceGone, sourceGone)
 	case observed.PodResumed != "":
 		return failed(s, observed, ReasonUnconfirmed, joined(s.Message, observed.PodResumed))
-	case left <= 0:
+	case left <= 0 && !ready:
 		return failed(s, observed, ReasonPrepareTimeout, prepareTimeout(observed, lim))
 	case mover.Reason == objects.LostNode && s.NodeBound:
 		return restart(s, observed, lim)

@@ -42,7 +42,7 @@ func ownershipRules() []rule {
 	}, {
 		"a transfer that an agent of Velero accepted is marked before anything is created for it, and no other transfer is marked",
 		func(m *situation) bool {
-			takes := m.unmarked() && !m.stopRequested() && m.sourceWaits() && m.left(m.State.AcceptedAt, m.Limits.PrepareTimeout) > 0
+			takes := m.unmarked() && !m.stopRequested() && m.sourceWaits() && !m.late()
 			return (m.Step.Reason == ReasonTakenOver) == takes && implies(takes, m.changes(func(s *State) { s.Exposer = here }))
 		},
 		input(func(s *State, _ *Observed, _ *Limits) { s.Exposer = "n0" }),

@@ -11,9 +11,9 @@ import (
 func endRules() []rule {
 	reasons := TerminalReasons()
 	return []rule{{
-		"a transfer that is not prepared in time fails exactly at the timeout, with the diagnosis",
+		"a transfer whose mover does not run in time fails exactly at the timeout, with the diagnosis",
 		func(m *situation) bool {
-			finished := m.in(Accepted) && m.acts() && !m.stopRequested() && m.sourceWaits() && m.left(m.State.AcceptedAt, m.Limits.PrepareTimeout) <= 0
+			finished := m.in(Accepted) && m.acts() && !m.stopRequested() && m.sourceWaits() && m.late()
 			why := m.Observed.Exposure.Message + m.Observed.Loss.Message
 			if m.nodeLost() {
 				why = m.lostBy()

@@ -169,8 +169,13 @@ func (m *situation) stalled() bool {
 // preparing reports whether only the mover can end the preparation: no cancel, no lost source and no prepare
 // timeout does.
 func (m *situation) preparing() bool {
-	return m.in(Accepted) && !m.stopRequested() && m.sourceWaits() && m.left(m.State.AcceptedAt, m.Limits.PrepareTimeout) > 0 &&
-		!m.stranded() && !m.unmarked()
+	return m.in(Accepted) && !m.stopRequested() && m.sourceWaits() && !m.late() && !m.stranded() && !m.unmarked()
+}
+
+// late reports whether the prepare timeout has passed, and this agent has no mover that it may mark as prepared.
+func (m *situation) late() bool {
+	runs := m.acts() && m.is(objects.Running) && !m.stale() && m.Observed.MayMarkPrepared
+	return m.left(m.State.AcceptedAt, m.Limits.PrepareTimeout) <= 0 && !runs
 }
 
 // ready is the counterpart of preparing for a transfer that waits for its slot.

@@ -12,6 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/kubernetes/scheme"
@@ -31,7 +32,7 @@ func rendered(t *testing.T, namespace, values string) map[string]runtime.Object 
 	all := map[string]runtime.Object{}
 	for document := range strings.SplitSeq(out, "\n---\n") {
 		var object unstructured.Unstructured
-		require.NoError(t, yaml.Unmarshal([]byte(document), &object.Object))
+		require.NoError(t, yaml.UnmarshalStrict([]byte(document), &object.Object))
 		if object.Object != nil {
 			all[object.GetKind()+" "+object.GetName()] = typed(t, &object)
 		}
@@ -203,6 +204,22 @@ func TestEveryValueOfVelerosChartIsHonouredOrRefused(t *testing.T) {
 	for name, value := range values {
 		with := rendered(t, "velero", image+"nodeAgent: {"+name+": "+value+"}")["DaemonSet node-agent"]
 		require.NotEqual(t, without, with, "nodeAgent.%s has no effect", name)
+	}
+}
+
+// A label of a user never replaces a standard one, which other tools and lateen adopt read. YAML forbids a key twice.
+func TestTheChartKeepsItsStandardLabels(t *testing.T) {
+	all := rendered(t, "velero", `
+image: {repository: example.test/lateen}
+nodeAgent: {labels: &labels {component: mine, app.kubernetes.io/part-of: mine, team: storage}}
+metrics:
+  nodeAgentPodMonitor: {enabled: true, additionalLabels: *labels}
+  prometheusRule: {enabled: true, additionalLabels: *labels}
+`)
+	for _, name := range []string{"DaemonSet node-agent", "PodMonitor lateen", "PrometheusRule lateen"} {
+		object, ok := all[name].(metav1.Object)
+		require.True(t, ok, name)
+		require.Equal(t, map[string]string{"component": "velero", "app.kubernetes.io/part-of": "lateen", "team": "storage"}, object.GetLabels(), name)
 	}
 }
 

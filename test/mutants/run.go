@@ -32,7 +32,7 @@ func compile(ctx context.Context, root, module, dir string) (*suite, error) {
 	if err != nil {
 		return nil, fmt.Errorf("find %s: %w", dir, err)
 	}
-	build := exec.CommandContext(ctx, "go", "test", "-c", "-trimpath", "-o", one.binary, "./"+within)
+	build := exec.CommandContext(ctx, "go", "test", "-c", "-vet=off", "-trimpath", "-o", one.binary, "./"+within)
 	build.Dir, build.Env = filepath.Join(root, module), append(os.Environ(), "CGO_ENABLED=0")
 	if output, err := build.CombinedOutput(); err != nil {
 		return nil, fmt.Errorf("build the tests of %s: %w\n%s", dir, err, output)

@@ -17,7 +17,6 @@ import (
 
 // Reasons of the Kubernetes Events on the resources.
 const (
-	EventAccepted     = "Accepted"
 	EventCompleted    = "Completed"
 	EventFailed       = "Failed"
 	EventCanceled     = "Canceled"
@@ -29,7 +28,8 @@ const (
 	EventCleanUpWaits = "CleanUpWaits"
 )
 
-// report publishes a successful write to the log, as an Event and in metrics.
+// report publishes a successful write to the log, as an Event and in metrics. Acceptance has no Event: the resource names
+// the accepting agent and the time, and an Event would be one more write before the first mover runs.
 func (t *TransferReconciler[T]) report(ctx context.Context, key string, object T, before, after transfer.State, step transfer.Step) {
 	lost := step.Loss.Reason != ""
 	if lost {
@@ -43,8 +43,6 @@ func (t *TransferReconciler[T]) report(ctx context.Context, key string, object T
 	t.recordMetrics(key, object, before, after, step)
 	move := t.movement(object)
 	switch {
-	case after.Phase == transfer.Accepted && step.Reason == transfer.ReasonAccepted:
-		t.event(move, corev1.EventTypeNormal, EventAccepted, "Accepted by the agent of node "+t.Agent.Node)
 	case after.Phase == transfer.Completed:
 		t.event(move, corev1.EventTypeNormal, EventCompleted, fmt.Sprintf("Moved %d bytes in %s", after.Progress.Done, after.CompletedAt.Sub(after.StartedAt)))
 	case after.Phase == transfer.Failed:

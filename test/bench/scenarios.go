@@ -42,7 +42,7 @@ func (p panel) calls(calls figures.Calls) {
 	p.against("API reads per backup", each(calls.Reads), "", "<= 4", "15")
 	p.against("same read, most often", float64(calls.MostAlike.Times), "", "1: no polling", "")
 	p.against("progress updates per backup", each(calls.Progress), "", "not counted", "")
-	p.against("Kubernetes Events per backup", each(calls.Events), "", "<= 2", "")
+	p.against("Kubernetes Events per backup", each(calls.Events), "", "<= 1", "")
 	p.against("watches begun per backup", each(calls.Watches), "", "not counted", "")
 	p.show("refused requests", float64(calls.Failed), "")
 	for _, call := range calls.By {

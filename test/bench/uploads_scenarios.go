@@ -112,7 +112,7 @@ func (p panel) uploadCalls(seen *carried, writes, veleroWrites, veleroReads stri
 	p.against("conflicts (409)", float64(calls.Conflict), "", "0", "")
 	p.against("same read, most often", float64(calls.MostAlike.Times), "", "1: no polling", "")
 	p.against("progress updates per data upload", seen.each(calls.Progress), "", "not counted", "")
-	p.against("Kubernetes Events per data upload", seen.each(calls.Events), "", "not counted", "")
+	p.against("Kubernetes Events per data upload", seen.each(calls.Events), "", "<= 1", "")
 	p.against("writes of Leases, in all", float64(calls.Leases), "", "not counted", "")
 	p.against("watches begun per data upload", seen.each(calls.Watches), "", "not counted", "")
 	for _, refused := range calls.Refused {

@@ -25,7 +25,7 @@ func TestAMoverThatFailsAtWorkKeepsItsProgress(t *testing.T) {
 	require.Equal(t, 1, r.finished("Failed", "mover_failed"))
 	require.Zero(t, r.metric("lateen_slots_in_use"))
 	s.says("MoverLog", "ends with exit code 1")
-	require.ElementsMatch(t, []string{"Accepted", "Failed", "MoverLog"}, s.eventsOf(name))
+	require.ElementsMatch(t, []string{"Failed", "MoverLog"}, s.eventsOf(name))
 }
 
 func TestAMoverThatEndsWellBeforeItWasToldToStartHasFailed(t *testing.T) {

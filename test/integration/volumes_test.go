@@ -121,11 +121,11 @@ func (s *env) noSnapshots() {
 	}
 }
 
-// counted are those of requests that count: not what agents watch, the Lease and Events.
+// counted are those of requests that count, Events among them: not what agents watch, and the Lease.
 func counted(records cluster.Records) (writes, reads []string) {
 	for _, record := range records {
 		switch {
-		case record.Resource == "events" || record.Resource == "leases" || record.Verb == "watch":
+		case record.Resource == "leases" || record.Verb == "watch":
 		case record.Write():
 			writes = append(writes, record.String())
 		default:

@@ -148,7 +148,7 @@ func (s *Snapshot) reported(of *subject) []view.TimelineEvent {
 			about[claim.UID] = "claim " + keyOf(claim) + ": "
 		}
 	}
-	recorded := map[string]time.Time{reconcile.EventAccepted: of.state.AcceptedAt, reconcile.EventRestarted: of.state.AcceptedAt}
+	recorded := map[string]time.Time{reconcile.EventRestarted: of.state.AcceptedAt}
 	for _, phase := range []transfer.Phase{transfer.Completed, transfer.Failed, transfer.Canceled} {
 		recorded[string(phase)] = of.state.CompletedAt
 	}

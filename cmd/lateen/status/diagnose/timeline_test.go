@@ -29,7 +29,6 @@ func evicted() *fixture {
 	})
 	mover := s.mover(backup, "node-2")
 	mover.Status.Conditions = []corev1.PodCondition{{Type: corev1.PodScheduled, Status: corev1.ConditionTrue, LastTransitionTime: ago(55 * time.Second)}}
-	s.event("PodVolumeBackup", backup, corev1.EventTypeNormal, "Accepted", "Accepted by the agent of node node-2", 4*time.Minute-time.Second)
 	s.event("PodVolumeBackup", backup, corev1.EventTypeWarning, "MoverRestarted", "mover was evicted: The node was low on resource: memory.; restart 1 of 3", time.Minute)
 	s.event("Pod", mover, corev1.EventTypeNormal, "Scheduled", "Successfully assigned velero/nightly-f2wtz to node-2", 55*time.Second)
 	s.event("Pod", mover, corev1.EventTypeNormal, "Data-Path-Progress", `{"totalBytes":1000,"doneBytes":500}`, 3*time.Minute)

@@ -148,18 +148,18 @@ func (m *Reconciler) jobs() jobsByLabel {
 	return jobs
 }
 
-// running counts the unfinished jobs. A job without a pod counts only if it has a repository, whose next job waits
-// for its end.
+// running counts the unfinished jobs. A job without a pod counts only while a step ends it: if it has a repository, whose
+// next job waits for its end, or if its repository was deleted, after which it is released.
 func (m *Reconciler) running(jobs jobsByLabel) int {
-	maintained := map[string]bool{}
+	maintained, exists := map[string]bool{}, map[string]bool{}
 	for _, object := range m.Repositories.List() {
-		observed := maintenance.From(object)
-		maintained[objects.RepositoryLabel(object.Name)] = observed.Kopia && !observed.Deleting
+		observed, label := maintenance.From(object), objects.RepositoryLabel(object.Name)
+		maintained[label], exists[label] = observed.Kopia && !observed.Deleting, true
 	}
 	n := 0
 	for label, own := range jobs {
 		for _, job := range own {
-			if job.Outcome == objects.JobUnfinished && (job.HasPod || maintained[label]) {
+			if job.Outcome == objects.JobUnfinished && (job.HasPod || maintained[label] || !exists[label]) {
 				n++
 			}
 		}

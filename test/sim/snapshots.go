@@ -46,7 +46,11 @@ func (s *Simulation) snapshot(object *apiserver.Object) (string, func()) {
 			s.patch("volumesnapshots", object, map[string]any{"metadata": map[string]any{"finalizers": append(snapshot.Finalizers, snapshotFinalizer)}})
 		}
 	case of == nil && snapshot.Spec.Source.PersistentVolumeClaimName != nil && (snapshot.Status == nil || snapshot.Status.BoundVolumeSnapshotContentName == nil):
-		return "creates the content of", func() { s.createContent(snapshot) }
+		handle := s.sourceOf(snapshot)
+		if handle == "" {
+			return "", nil
+		}
+		return "creates the content of", func() { s.createContent(snapshot, handle) }
 	case of == nil:
 		return "", nil
 	}
@@ -102,21 +106,26 @@ func (s *Simulation) mustDelete(plural string, object *apiserver.Object) {
 	}
 }
 
-func (s *Simulation) createContent(snapshot *snapshotv1.VolumeSnapshot) {
+// sourceOf returns the handle of the volume of which a snapshot is taken; empty if it was deleted.
+func (s *Simulation) sourceOf(snapshot *snapshotv1.VolumeSnapshot) string {
 	claim := s.api.Get("persistentvolumeclaims", snapshot.Namespace, *snapshot.Spec.Source.PersistentVolumeClaimName)
 	if claim == nil {
-		return
+		return ""
 	}
 	volume := s.api.Get("persistentvolumes", "", apiserver.As[corev1.PersistentVolumeClaim](claim).Spec.VolumeName)
 	if volume == nil {
-		return
+		return ""
 	}
+	return apiserver.As[corev1.PersistentVolume](volume).Spec.CSI.VolumeHandle
+}
+
+func (s *Simulation) createContent(snapshot *snapshotv1.VolumeSnapshot, handle string) {
 	s.create("volumesnapshotcontents", "", &snapshotv1.VolumeSnapshotContent{
 		ObjectMeta: metav1.ObjectMeta{Name: "snapcontent-" + string(snapshot.UID), Finalizers: []string{contentFinalizer}},
 		Spec: snapshotv1.VolumeSnapshotContentSpec{
 			VolumeSnapshotRef: corev1.ObjectReference{Kind: "VolumeSnapshot", Namespace: snapshot.Namespace, Name: snapshot.Name, UID: snapshot.UID},
 			DeletionPolicy:    snapshotv1.VolumeSnapshotContentDelete, Driver: driver, VolumeSnapshotClassName: new(snapshotClass),
-			Source: snapshotv1.VolumeSnapshotContentSource{VolumeHandle: new(apiserver.As[corev1.PersistentVolume](volume).Spec.CSI.VolumeHandle)},
+			Source: snapshotv1.VolumeSnapshotContentSource{VolumeHandle: &handle},
 		},
 	})
 }

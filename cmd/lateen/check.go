@@ -17,7 +17,6 @@ import (
 	"k8s.io/client-go/kubernetes"
 
 	"github.com/lateen-project/lateen/cmd/lateen/check"
-	"github.com/lateen-project/lateen/cmd/lateen/cluster"
 )
 
 // Exit codes of `lateen check`.
@@ -36,11 +35,11 @@ type checkOptions struct {
 	nodeAgent  string // a ConfigMap; empty: the one of the agents
 	repository string // likewise
 	jobs       string // likewise
-	cluster    cluster.Flags
+	viewOptions
 }
 
 func newCheck() *cobra.Command {
-	options := checkOptions{cluster: cluster.Flags{UserAgent: userAgent()}}
+	var options checkOptions
 	command := &cobra.Command{
 		Use:   "check",
 		Short: "Validate the ConfigMaps of the agents and show the effective configuration",
@@ -48,7 +47,7 @@ func newCheck() *cobra.Command {
 			"in a cluster name, or those in a file. Objects that they name are looked up in the cluster; for a file, only\n" +
 			"with --node, --namespace, --kubeconfig or --context.\n\n" +
 			"Exits with 0 if there is no problem, with 1 if there are problems, and with 2 if the check failed.",
-		Example: "  lateen check\n" +
+		Example: "  lateen check -o json\n" +
 			"  lateen check -f node-agent.yaml --node worker-1",
 		Args: func(command *cobra.Command, args []string) error {
 			return exitWith(exitCannotCheck, cobra.NoArgs(command, args))
@@ -72,18 +71,21 @@ func newCheck() *cobra.Command {
 	flags.StringVar(&options.nodeAgent, "node-agent-configmap", "", "ConfigMap to check (default: that of the agents' flag)")
 	flags.StringVar(&options.repository, "backup-repository-configmap", "", "ConfigMap to check (default: that of the agents' flag)")
 	flags.StringVar(&options.jobs, "repo-maintenance-job-configmap", "", "ConfigMap to check (default: that of the agents' flag, or else of the server's)")
-	options.cluster.AddView(flags)
+	options.addFlags(command)
 	return command
 }
 
 // run prints the reports and counts the Problems. Its error names what it could not read.
 func (o *checkOptions) run(command *cobra.Command) (int, error) {
+	if err := o.checkOutput(); err != nil {
+		return 0, err
+	}
 	documents, err := o.fromFile(command.InOrStdin())
 	if err != nil {
 		return 0, err
 	}
 	if o.file != "" && !o.online() {
-		return report(command.OutOrStdout(), documents, nil, nil)
+		return o.report(command.OutOrStdout(), check.EvaluateAll(documents, nil, nil))
 	}
 	ctx, cancel := context.WithTimeout(command.Context(), checkTimeout)
 	defer cancel()
@@ -104,8 +106,12 @@ func (o *checkOptions) run(command *cobra.Command) (int, error) {
 			return 0, err
 		}
 	}
-	if err := reportVersion(ctx, command, rest, installation); err != nil {
+	velero, err := veleroVersion(ctx, rest, installation)
+	if err != nil {
 		return 0, err
+	}
+	if velero != nil {
+		warn(command.ErrOrStderr(), velero)
 	}
 	node, err := o.readNode(ctx, client)
 	if err != nil {
@@ -114,7 +120,9 @@ func (o *checkOptions) run(command *cobra.Command) (int, error) {
 	observed, unreadable := installation.Observe(ctx, client)
 	var unreviewed error
 	observed.CopyProblems, unreviewed = installation.CopyProblems(ctx, client, documents)
-	count, err := report(command.OutOrStdout(), documents, observed, node)
+	results := check.EvaluateAll(documents, observed, node)
+	results.Velero = velero
+	count, err := o.report(command.OutOrStdout(), results)
 	return count, errors.Join(unreadable, unreviewed, err)
 }
 
@@ -158,19 +166,9 @@ func (o *checkOptions) readNode(ctx context.Context, client kubernetes.Interface
 	return node, nil
 }
 
-func report(to io.Writer, documents []check.Document, cluster *check.Cluster, node *corev1.Node) (int, error) {
-	count := 0
-	for i, document := range documents {
-		verdict := check.Evaluate(document, cluster)
-		count += len(verdict.Problems)
-		if i > 0 {
-			fmt.Fprintln(to)
-		}
-		if err := check.Report(to, &verdict, cluster, node); err != nil {
-			return 0, fmt.Errorf("write report: %w", err)
-		}
-	}
-	return count, nil
+// report prints the results and counts their Problems.
+func (o *checkOptions) report(to io.Writer, results check.Results) (int, error) {
+	return results.Problems(), o.print(to, results.Output(), results.Write)
 }
 
 func counted(problems int) string {

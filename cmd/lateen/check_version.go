@@ -3,11 +3,11 @@ package main
 import (
 	"context"
 	"fmt"
+	"io"
 	"maps"
 	"slices"
 	"strings"
 
-	"github.com/spf13/cobra"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
@@ -20,31 +20,36 @@ import (
 	"github.com/lateen-project/lateen/deploy"
 )
 
-// reportVersion prints the version of Velero and warns if it was not tested with Lateen. Such a version is no
-// Problem.
-func reportVersion(ctx context.Context, command *cobra.Command, connection *rest.Config, installation *check.Installation) error {
+// veleroVersion reads the version of Velero and compares it with what Lateen was tested with; nil if no workload names
+// an image.
+func veleroVersion(ctx context.Context, connection *rest.Config, installation *check.Installation) (*check.Velero, error) {
 	image := installation.MoverImage()
 	if image == "" {
-		return nil
-	}
-	fmt.Fprintf(command.OutOrStdout(), "velero: %s (Lateen is tested with Velero %s)\n\n", image, strings.Join(config.TriedVersions(), " and "))
-	if untried := config.UntriedVelero(image); untried != "" {
-		fmt.Fprintf(command.ErrOrStderr(), "Warning: %s; use a newer Lateen, or test a backup and a restore first\n", untried)
+		return nil, nil
 	}
 	connection = rest.CopyConfig(connection)
 	connection.QPS = -1 // no limit: the requests are sequential
 	client, err := dynamic.NewForConfig(connection)
 	if err != nil {
-		return fmt.Errorf("create client: %w", err)
+		return nil, fmt.Errorf("create client: %w", err)
 	}
 	fields, err := unknownFields(ctx, client)
 	if err != nil {
-		return err
+		return nil, err
 	}
-	if len(fields) > 0 {
-		fmt.Fprintf(command.ErrOrStderr(), "Warning: Velero's CustomResourceDefinitions have fields that Lateen does not know and ignores: %s\n", strings.Join(fields, ", "))
+	return &check.Velero{
+		Image: image, TestedVersions: config.TriedVersions(), Untested: config.UntriedVelero(image), UnknownFields: append([]string{}, fields...),
+	}, nil
+}
+
+// warn prints what was not tested. Neither is a Problem.
+func warn(to io.Writer, velero *check.Velero) {
+	if velero.Untested != "" {
+		fmt.Fprintf(to, "Warning: %s; use a newer Lateen, or test a backup and a restore first\n", velero.Untested)
 	}
-	return nil
+	if len(velero.UnknownFields) > 0 {
+		fmt.Fprintf(to, "Warning: Velero's CustomResourceDefinitions have fields that Lateen does not know and ignores: %s\n", strings.Join(velero.UnknownFields, ", "))
+	}
 }
 
 // unknownFields lists the fields of Velero's definitions in the cluster that are not in Lateen's version of them. It

@@ -10,7 +10,6 @@ import (
 func completeFlags(command *cobra.Command) {
 	complete := map[string]cobra.CompletionFunc{
 		"context":   contexts,
-		"output":    cobra.FixedCompletions([]string{outputJSON, outputYAML}, cobra.ShellCompDirectiveNoFileComp),
 		"log-level": cobra.FixedCompletions([]string{"debug", "info", "warning", "error"}, cobra.ShellCompDirectiveNoFileComp),
 	}
 	for name, with := range complete {

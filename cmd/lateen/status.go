@@ -20,8 +20,10 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"github.com/lateen-project/lateen/cmd/lateen/cluster"
+	"github.com/lateen-project/lateen/cmd/lateen/configmap"
 	"github.com/lateen-project/lateen/cmd/lateen/status"
 	"github.com/lateen-project/lateen/cmd/lateen/status/diagnose"
+	"github.com/lateen-project/lateen/cmd/lateen/status/view"
 )
 
 // statusTimeout is the limit for all requests together.
@@ -43,6 +45,7 @@ const (
 const (
 	outputJSON = "json"
 	outputYAML = "yaml"
+	outputWide = "wide" // text with one line per object; only of `lateen status`
 )
 
 // writeYAML writes the fields of a value as its JSON has them.
@@ -55,24 +58,37 @@ func writeYAML(to io.Writer, value any) error {
 	return err
 }
 
-// viewOptions are the flags that `lateen status`, `lateen explain` and `lateen version` share.
+// viewOptions are the flags that `lateen status`, `explain`, `check` and `version` share.
 type viewOptions struct {
-	output  string // json or yaml; empty for people
+	output  string   // one of formats; empty: text for people
+	formats []string // of the command
 	cluster cluster.Flags
 }
 
-func (s *viewOptions) addFlags(command *cobra.Command) {
+// addFlags adds the flags. Further formats are those that only this command has.
+func (s *viewOptions) addFlags(command *cobra.Command, further ...string) {
 	s.cluster.UserAgent = userAgent()
 	s.cluster.AddView(command.Flags())
-	command.Flags().StringVarP(&s.output, "output", "o", "", "output format: json or yaml (default: text)")
+	s.formats = append([]string{outputJSON, outputYAML}, further...)
+	command.Flags().StringVarP(&s.output, "output", "o", "", "output format: "+configmap.OneOf(s.formats)+" (default: text)")
+	// The only errors are an unknown flag and a second registration.
+	_ = command.RegisterFlagCompletionFunc("output", cobra.FixedCompletions(s.formats, cobra.ShellCompDirectiveNoFileComp))
 }
 
-// checkOutput returns an error for a format that does not exist.
+// checkOutput returns an error for a format that the command does not have.
 func (s *viewOptions) checkOutput() error {
-	if !slices.Contains([]string{"", outputJSON, outputYAML}, s.output) {
-		return fmt.Errorf("-o %q is unknown: use json or yaml, or remove it", s.output)
+	if s.output != "" && !slices.Contains(s.formats, s.output) {
+		return fmt.Errorf("-o %q is unknown: use %s, or remove it", s.output, configmap.OneOf(s.formats))
 	}
 	return nil
+}
+
+// text returns the form of a report for people that the flags select.
+func (s *viewOptions) text(report *view.Report) func(io.Writer) error {
+	if s.output == outputWide {
+		return report.WriteWide
+	}
+	return report.Write
 }
 
 // clients returns the clients of the cluster that the flags select.
@@ -115,10 +131,10 @@ func newStatus() *cobra.Command {
 				return err
 			}
 			report := snapshot.Report()
-			return at.print(command.OutOrStdout(), report, report.Write)
+			return at.print(command.OutOrStdout(), report, at.text(&report))
 		},
 	}
-	at.addFlags(command)
+	at.addFlags(command, outputWide)
 	command.Flags().BoolVarP(&watch, "watch", "w", false, "update the output when something changes, at most once a second")
 	return command
 }
@@ -138,7 +154,7 @@ func (s *viewOptions) watch(ctx context.Context, clients *status.Clients, to io.
 			text.WriteString("---\n")
 			err = writeYAML(&text, report)
 		default:
-			err = report.Write(&text)
+			err = s.text(&report)(&text)
 		}
 		if err != nil {
 			return fmt.Errorf("write output: %w", err)
@@ -147,7 +163,7 @@ func (s *viewOptions) watch(ctx context.Context, clients *status.Clients, to io.
 		switch rows := terminalRows(to); { // read each time: a window may be resized
 		case rows > 0:
 			reported = redraw(reported, rows)
-		case s.output == "":
+		case s.output != outputJSON && s.output != outputYAML:
 			reported += "\n"
 		}
 		_, err = io.WriteString(to, reported)

@@ -3,6 +3,7 @@ package check_test
 import (
 	"bytes"
 	"flag"
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
@@ -34,13 +35,9 @@ func reported(t *testing.T, path string, cluster *check.Cluster, node *corev1.No
 	documents, err := check.ReadFile(filepath.Base(path), text, kind)
 	require.NoError(t, err)
 	var reported bytes.Buffer
-	count := 0
-	for _, document := range documents {
-		verdict := check.Evaluate(document, cluster)
-		count += len(verdict.Problems)
-		require.NoError(t, check.Report(&reported, &verdict, cluster, node))
-	}
-	return reported.String(), count
+	results := check.EvaluateAll(documents, cluster, node)
+	require.NoError(t, results.Write(&reported))
+	return reported.String(), results.Problems()
 }
 
 // TestReportsOfTheCorpus requires that a report has every Problem of the parser, and that its lines fit a terminal.
@@ -148,10 +145,13 @@ data:
 	require.NoError(t, err)
 	require.Len(t, documents, 1)
 	require.Equal(t, check.Maintenance, documents[0].Kind)
-	verdict := check.Evaluate(documents[0], bare())
+	results := check.EvaluateAll(documents, bare(), nil)
 	var reported bytes.Buffer
-	require.NoError(t, check.Report(&reported, &verdict, bare(), nil))
-	require.Len(t, verdict.Problems, 4)
+	require.NoError(t, results.Write(&reported))
+	require.Equal(t, 4, results.Problems())
+	problems := results.Output().ConfigMaps[0].Problems
+	require.Len(t, problems, 4)
+	require.Contains(t, reported.String(), fmt.Sprintf("ns1-default-kopia.priorityClassName, line %d", problems[1].Line))
 	for _, description := range []string{
 		"global.podResources.cpuLimit, line 1", "ns1-default-kopia.priorityClassName", "because key global sets it",
 		"ns1-default-kopia.loadAffinity", `PriorityClass "velero-low" does not exist`, "5 per repository", "own settings      ns1-default-kopia",

@@ -105,9 +105,8 @@ func TestTheServerNamesTheConfigMapOfMaintenanceJobs(t *testing.T) {
 	reported := func(maintenance string) string {
 		documents, err := found.Documents(t.Context(), client, "", "", maintenance)
 		require.NoError(t, err)
-		verdict := check.Evaluate(documents[2], nil)
 		var text strings.Builder
-		require.NoError(t, check.Report(&text, &verdict, nil, nil))
+		require.NoError(t, check.EvaluateAll(documents[2:], nil, nil).Write(&text))
 		return text.String()
 	}
 	require.Contains(t, reported(""), "repo-maintenance-job: ConfigMap backup/jobs, named by Deployment velero\n")

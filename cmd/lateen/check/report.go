@@ -6,8 +6,6 @@ import (
 	"strings"
 	"unicode/utf8"
 
-	corev1 "k8s.io/api/core/v1"
-
 	"github.com/lateen-project/lateen/cmd/lateen/configmap"
 )
 
@@ -16,32 +14,41 @@ const (
 	nameWidth = 18
 )
 
-// Report writes a result for people, in lines of 80 columns if no word is longer. It describes one node if node is
-// not nil.
-func Report(to io.Writer, verdict *Result, cluster *Cluster, node *corev1.Node) error {
+// Write prints the results for people, in lines of 80 columns if no word is longer. It returns the write error.
+func (r Results) Write(to io.Writer) error {
 	var text strings.Builder
-	document := &verdict.Document
+	if r.Velero != nil {
+		fmt.Fprintf(&text, "velero: %s (Lateen is tested with Velero %s)\n\n", r.Velero.Image, strings.Join(r.Velero.TestedVersions, " and "))
+	}
+	for i, one := range r.results {
+		if i > 0 {
+			text.WriteString("\n")
+		}
+		r.write(&text, one)
+	}
+	_, err := io.WriteString(to, text.String())
+	return err
+}
+
+func (r Results) write(text *strings.Builder, result Result) {
+	document := &result.Document
 	text.WriteString(wrap("", document.heading()))
-	for i, problem := range verdict.Problems {
+	for i, problem := range result.Problems {
 		mark := fmt.Sprintf("%4d. ", i+1)
 		text.WriteString(wrap(mark, document.place(problem)))
 		text.WriteString(wrap(strings.Repeat(" ", len(mark)), problem.Message))
 	}
-	if len(verdict.Problems) == 0 {
+	if len(result.Problems) == 0 {
 		text.WriteString("  No problems.\n")
 	}
-	whole := verdict.wholeDefault()
+	whole := result.wholeDefault()
 	if whole > 0 {
 		text.WriteString(wrap("  ", fmt.Sprintf("In effect: the defaults, because of problem %d:", whole)))
 	} else {
 		text.WriteString("  In effect:\n")
 	}
-	var nodes []corev1.Node
-	if cluster != nil {
-		nodes = cluster.Nodes
-	}
-	for _, row := range verdict.rows(nodes, node) {
-		if number := verdict.Defaults[row.section]; number > 0 && whole == 0 {
+	for _, row := range result.rows(r.nodes, r.node) {
+		if number := result.Defaults[row.section]; number > 0 && whole == 0 {
 			last := len(row.text) - 1
 			row.text[last] += fmt.Sprintf(" (see problem %d)", number)
 		}
@@ -53,8 +60,6 @@ func Report(to io.Writer, verdict *Result, cluster *Cluster, node *corev1.Node) 
 			text.WriteString(wrap(fmt.Sprintf("    %-*s", nameWidth, name), description))
 		}
 	}
-	_, err := io.WriteString(to, text.String())
-	return err
 }
 
 func (d *Document) heading() string {
@@ -73,12 +78,10 @@ func (d *Document) heading() string {
 // place returns the location of a Problem in the document.
 func (d *Document) place(problem configmap.Problem) string {
 	place := problem.Path
-	switch {
-	case problem.Line == 0:
-	case d.First > 0:
-		place += fmt.Sprintf(", line %d", d.First+problem.Line-1)
-	default:
-		place += fmt.Sprintf(", line %d, column %d", problem.Line, problem.Column)
+	if line, column := d.position(problem); column > 0 {
+		place += fmt.Sprintf(", line %d, column %d", line, column)
+	} else if line > 0 {
+		place += fmt.Sprintf(", line %d", line)
 	}
 	if problem.Path == "" {
 		place = strings.TrimPrefix(place, ", ")

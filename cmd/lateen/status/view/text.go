@@ -28,18 +28,23 @@ const (
 )
 
 // Write prints a report for people, in lines of 80 columns if no word is longer. It returns the write error.
-func (r *Report) Write(to io.Writer) error {
+func (r *Report) Write(to io.Writer) error { return r.write(to, r.table, r.agents) }
+
+// WriteWide prints a report with one line per transfer and agent, as wide as its content. It returns the write error.
+func (r *Report) WriteWide(to io.Writer) error { return r.write(to, r.wideTable, r.wideAgents) }
+
+func (r *Report) write(to io.Writer, table func(*strings.Builder, string, []Transfer), agents func(*strings.Builder)) error {
 	var text strings.Builder
 	text.WriteString(wrap("", r.headline()))
 	moving, waiting := r.split()
-	r.table(&text, "MOVING", moving)
-	r.table(&text, "WAITING", waiting)
+	table(&text, "MOVING", moving)
+	table(&text, "WAITING", waiting)
 	if len(r.Transfers) == 0 {
 		text.WriteString("\nNo transfers are running or waiting." + r.finished() + "\n")
 	} else if finished := r.finished(); finished != "" {
 		text.WriteString("\n" + strings.TrimSpace(finished) + "\n")
 	}
-	r.agents(&text)
+	agents(&text)
 	r.classes(&text)
 	r.maintained(&text)
 	if len(r.Unreadable) > 0 {
@@ -129,12 +134,16 @@ func (r *Report) table(text *strings.Builder, title string, transfers []Transfer
 	line("KIND", "NAME", "PHASE", "SINCE", "NODE", "RESTARTS")
 	for _, one := range transfers {
 		line(ShortKind(one.Kind), one.Name, one.Phase, r.ago(one.Since), cmp.Or(one.Node, "-"), fmt.Sprint(one.Restarts))
-		what := one.Progress()
-		if one.WaitsFor != nil {
-			what = one.WaitsFor.Message
-		}
-		text.WriteString(wrap(indent, one.Volume+": "+what))
+		text.WriteString(wrap(indent, one.Volume+": "+one.activity()))
 	}
+}
+
+// activity is the progress of a transfer that moves, else what it waits for.
+func (t Transfer) activity() string {
+	if t.WaitsFor != nil {
+		return t.WaitsFor.Message
+	}
+	return t.Progress()
 }
 
 // Progress returns text such as "1.2Gi of 4.0Gi (30%), 12Mi/s".

@@ -231,7 +231,7 @@ RELEASE_PLATFORMS := linux/amd64 linux/arm64 darwin/amd64 darwin/arm64 windows/a
 DOWNLOAD := https://github.com/lateen-project/lateen/releases/download/$(VERSION)
 
 release: ## Write bin/dist: program for each system, image, chart, SBOMs, checksums; the same commit gives the same bytes
-	@rm -rf bin/dist && mkdir bin/dist
+	@rm -rf bin/dist && mkdir -p bin/dist
 	@$(MAKE) --no-print-directory image
 	$(call with,helm release)
 	$(call crosscompile,$(filter-out $(PLATFORMS),$(RELEASE_PLATFORMS)))

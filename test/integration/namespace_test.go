@@ -55,19 +55,21 @@ func TestATransferEndsWhenTheNamespaceOfItsApplicationIsDeleted(t *testing.T) {
 	}
 }
 
-// The same before a mover works: of a transfer that nobody has accepted, and of one whose mover does not start. And of one that is
-// canceled and whose mover does not heed it. A restore whose target claim is away waits for it as long as for a mover.
+// The same before a mover works: of a transfer that nobody has accepted, of one whose mover does not start, and of one that waits
+// for a slot. And of one that is canceled and whose mover does not heed it. A restore whose target claim is away waits for it as long as for a mover.
 func TestATransferEndsWhenTheNamespaceOfItsApplicationIsDeletedInAnyOtherPhase(t *testing.T) {
 	t.Parallel()
-	const noPod, late = "does not exist any more|has ended", "not prepared within"
-	for kind, says := range map[testenv.Kind][3]string{
-		testenv.PodVolumeBackup:  {noPod, noPod, ""},
-		testenv.PodVolumeRestore: {noPod, noPod, "no such file or directory"},
-		testenv.DataUpload:       {"VolumeSnapshot .* does not exist", late, ""},
-		testenv.DataDownload:     {"claim .* does not exist", late, "does not exist; restored volume kept as PersistentVolume pvc-"},
+	const noPod, late, kept = "does not exist any more|has ended", "not prepared within", "does not exist; restored volume kept as PersistentVolume pvc-"
+	for kind, says := range map[testenv.Kind][4]string{
+		testenv.PodVolumeBackup:  {noPod, noPod, "", noPod},
+		testenv.PodVolumeRestore: {noPod, noPod, "no such file or directory", noPod},
+		testenv.DataUpload:       {"VolumeSnapshot .* does not exist", late, "", ""},
+		testenv.DataDownload:     {"claim .* does not exist", late, kept, kept},
 	} {
-		for i, loses := range []func(*workload) string{(*workload).losesNamespaceNew, (*workload).losesNamespaceAccepted, (*workload).losesNamespaceCanceling} {
-			t.Run(fmt.Sprintf("%s %s", kind, []string{"New", "Accepted", "Canceling"}[i]), func(t *testing.T) {
+		for i, loses := range []func(*workload) string{
+			(*workload).losesNamespaceNew, (*workload).losesNamespaceAccepted, (*workload).losesNamespaceCanceling, (*workload).losesNamespacePrepared,
+		} {
+			t.Run(fmt.Sprintf("%s %s", kind, []string{"New", "Accepted", "Canceling", "Prepared"}[i]), func(t *testing.T) {
 				s := newEnv(t, time.Hour)
 				s.retries = true
 				around := s.workload(kind)
@@ -122,6 +124,18 @@ func (s *workload) losesNamespaceCanceling() string {
 	require.NoError(s, err, "an agent that knows nothing of the mover deletes it at once")
 	require.NoError(s, s.Transfers(s.kind).Patch(s.soon(), created, `{"spec":{"cancel":true}}`))
 	s.reaches(s.kind, created, testenv.Canceling)
+	s.losesNamespace()
+	close(finish)
+	return created
+}
+
+func (s *workload) losesNamespacePrepared() string {
+	finish := make(chan struct{})
+	s.Movers.Finish = finish
+	s.start(fixture.Through(s.watch))
+	s.reaches(testenv.PodVolumeBackup, s.transfer(), testenv.InProgress) // it has the only slot
+	created := s.create()
+	s.reaches(s.kind, created, testenv.Prepared)
 	s.losesNamespace()
 	close(finish)
 	return created

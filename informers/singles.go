@@ -7,16 +7,18 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/tools/cache"
 	"k8s.io/klog/v2"
 )
 
-// singles watches single objects, each by its name for a resource that waits for it.
-type singles[T Object] struct {
+// singles watches single objects by name, each for a subject: the resource that waits for the object, or the object
+// itself.
+type singles[S comparable, T Object] struct {
 	ctx  context.Context // ends all watches
 	open func(namespace string, one Scope) (*Informer[T], error)
 
 	lock     sync.Mutex
-	followed map[types.UID]*single[T] // by the resource that waits
+	followed map[S]*single[T]
 	watches  sync.WaitGroup
 }
 
@@ -27,16 +29,16 @@ type single[T Object] struct {
 	enqueue func()
 }
 
-func newSingles[T Object](ctx context.Context, open func(namespace string, one Scope) (*Informer[T], error)) *singles[T] {
-	return &singles[T]{ctx: ctx, open: open, followed: map[types.UID]*single[T]{}}
+func newSingles[S comparable, T Object](ctx context.Context, open func(namespace string, one Scope) (*Informer[T], error)) *singles[S, T] {
+	return &singles[S, T]{ctx: ctx, open: open, followed: map[S]*single[T]{}}
 }
 
-// Watch opens the watch for a resource, once. Enqueue is called when it is known whether the object exists, and at each of
-// its changes.
-func (s *singles[T]) Watch(uid types.UID, name types.NamespacedName, enqueue func()) {
+// Watch opens the watch for a subject, once. It calls enqueue from another goroutine when it is known whether the object
+// exists, and at each of its changes.
+func (s *singles[S, T]) Watch(subject S, name types.NamespacedName, enqueue func()) {
 	s.lock.Lock()
 	defer s.lock.Unlock()
-	if s.followed[uid] != nil || s.ctx.Err() != nil {
+	if s.followed[subject] != nil || s.ctx.Err() != nil {
 		return
 	}
 	objects, err := s.open(name.Namespace, Scope{Fields: fields.OneTermEqualSelector(metav1.ObjectNameField, name.Name).String()})
@@ -48,9 +50,10 @@ func (s *singles[T]) Watch(uid types.UID, name types.NamespacedName, enqueue fun
 		return
 	}
 	ctx, stop := context.WithCancel(s.ctx)
-	s.followed[uid] = &single[T]{stop: stop, key: name.String(), objects: objects, enqueue: enqueue}
+	key := cache.NewObjectName(name.Namespace, name.Name).String()
+	s.followed[subject] = &single[T]{stop: stop, key: key, objects: objects, enqueue: enqueue}
 	s.watches.Go(func() { objects.run(ctx) })
-	s.watches.Go(func() { // an object that does not exist makes no event
+	s.watches.Go(func() { // an object that does not exist sends no event
 		select {
 		case <-objects.synced().Done():
 			enqueue()
@@ -59,21 +62,20 @@ func (s *singles[T]) Watch(uid types.UID, name types.NamespacedName, enqueue fun
 	})
 }
 
-// Forget closes the watch of a resource.
-func (s *singles[T]) Forget(uid types.UID) {
+// Forget closes the watch of a subject. enqueue may be called once more.
+func (s *singles[S, T]) Forget(subject S) {
 	s.lock.Lock()
 	defer s.lock.Unlock()
-	if followed := s.followed[uid]; followed != nil {
+	if followed := s.followed[subject]; followed != nil {
 		followed.stop()
-		delete(s.followed, uid)
+		delete(s.followed, subject)
 	}
 }
 
-// get is the object that a resource waits for, the zero value if it does not exist; known is false until the watch has
-// shown which.
-func (s *singles[T]) get(uid types.UID) (object T, known bool) {
+// get returns the watched object, the zero value if it does not exist; known is false until the watch has synced.
+func (s *singles[S, T]) get(subject S) (object T, known bool) {
 	s.lock.Lock()
-	followed := s.followed[uid]
+	followed := s.followed[subject]
 	s.lock.Unlock()
 	if followed == nil || !followed.objects.shared.HasSynced() {
 		return object, false
@@ -83,4 +85,4 @@ func (s *singles[T]) get(uid types.UID) (object T, known bool) {
 }
 
 // Wait returns when every watch is closed, after the context has ended.
-func (s *singles[T]) Wait() { s.watches.Wait() }
+func (s *singles[S, T]) Wait() { s.watches.Wait() }

@@ -12,14 +12,13 @@ import (
 // Targets watches the target claims of restores: one watch on one claim for each restore that waits for it. An agent
 // does not cache all claims of a cluster.
 type Targets struct {
-	*singles[*corev1.PersistentVolumeClaim]
+	*singles[types.UID, *corev1.PersistentVolumeClaim]
 }
 
 // NewTargets watches claims until the context ends.
 func NewTargets(ctx context.Context, client kubernetes.Interface) *Targets {
-	return &Targets{newSingles(ctx, func(namespace string, one Scope) (*Informer[*corev1.PersistentVolumeClaim], error) {
-		return New("target claim", client.CoreV1().PersistentVolumeClaims(namespace), &corev1.PersistentVolumeClaim{}, one,
-			func(*corev1.PersistentVolumeClaim) {})
+	return &Targets{newSingles[types.UID](ctx, func(namespace string, one Scope) (*Informer[*corev1.PersistentVolumeClaim], error) {
+		return New("target claim", client.CoreV1().PersistentVolumeClaims(namespace), &corev1.PersistentVolumeClaim{}, one, noTrim[*corev1.PersistentVolumeClaim])
 	})}
 }
 
@@ -42,12 +41,12 @@ func (t *Targets) ClassChanged(name string) {
 
 // TargetPods watches the target pods of restores that no agent owns: one watch on one pod for each restore.
 type TargetPods struct {
-	*singles[*corev1.Pod]
+	*singles[types.UID, *corev1.Pod]
 }
 
 // NewTargetPods watches pods until the context ends.
 func NewTargetPods(ctx context.Context, client kubernetes.Interface) *TargetPods {
-	return &TargetPods{newSingles(ctx, func(namespace string, one Scope) (*Informer[*corev1.Pod], error) {
+	return &TargetPods{newSingles[types.UID](ctx, func(namespace string, one Scope) (*Informer[*corev1.Pod], error) {
 		return New("target pod", client.CoreV1().Pods(namespace), &corev1.Pod{}, one, trimPod)
 	})}
 }

@@ -117,11 +117,6 @@ func (a *Admission) Forget(uid types.UID) {
 	})
 }
 
-// ForgetKey drops the transfer with that key. A deleted resource may leave only its key.
-func (a *Admission) ForgetKey(key string) {
-	a.change(func() { a.forget(a.known[a.uids[key]]) })
-}
-
 // TryAdmit reports whether a transfer may be accepted now, and reserves a place if so. Otherwise it calls enqueue
 // once, when a new attempt is worthwhile. Call it only for a transfer that could be accepted at once, and Release a
 // place that was not used: a requested transfer is queued.

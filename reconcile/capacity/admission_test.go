@@ -184,7 +184,7 @@ func TestARefusedTransferIsEnqueuedOnce(t *testing.T) {
 		q.Observe(newEntry("e", 9, ""))
 		q.Observe(newEntry("e", 9, ""))
 		require.Empty(t, q.takeEnqueued(), "nothing has changed for the waiting")
-		q.ForgetKey("kind/velero/b")
+		q.Forget("b")
 		require.Equal(t, []types.UID{"d"}, q.takeEnqueued(), "c is enqueued and has not requested yet; there is a place for both")
 		require.True(t, q.tryAdmit("d"))
 		require.True(t, q.tryAdmit("c"))

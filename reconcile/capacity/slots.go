@@ -44,7 +44,7 @@ func (s *Slots) InUse() int {
 func (s *Slots) ForceAcquire(uid types.UID) {
 	s.lock.Lock()
 	defer s.lock.Unlock()
-	s.leave(func(w *waiter) bool { return w.uid == uid })
+	s.leave(uid)
 	s.held[uid] = struct{}{}
 }
 
@@ -63,7 +63,7 @@ func (s *Slots) TryAcquire(uid types.UID, created time.Time, enqueue func()) boo
 	if !s.mayStart(uid, created, enqueue) {
 		return false
 	}
-	s.leave(func(w *waiter) bool { return w.uid == uid })
+	s.leave(uid)
 	s.held[uid] = struct{}{}
 	return true
 }
@@ -74,7 +74,7 @@ func (s *Slots) Release(uid types.UID) {
 	_, held := s.held[uid]
 	delete(s.held, uid)
 	var next []func()
-	if s.leave(func(w *waiter) bool { return w.uid == uid }) || held {
+	if s.leave(uid) || held {
 		for _, w := range s.line[:min(s.free(), len(s.line))] {
 			next = append(next, w.enqueue)
 		}
@@ -107,8 +107,9 @@ func (s *Slots) enter(w *waiter) int {
 	return place
 }
 
-func (s *Slots) leave(match func(*waiter) bool) bool {
+// leave removes a waiter and reports whether there was one.
+func (s *Slots) leave(uid types.UID) bool {
 	before := len(s.line)
-	s.line = slices.DeleteFunc(s.line, match)
+	s.line = slices.DeleteFunc(s.line, func(w *waiter) bool { return w.uid == uid })
 	return len(s.line) < before
 }

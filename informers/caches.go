@@ -1,19 +1,15 @@
 package informers
 
 import (
-	"context"
 	"fmt"
-	"strings"
-	"sync"
+	"sync/atomic"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/labels"
-	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/util/resourceversion"
 	"k8s.io/client-go/kubernetes"
-	"k8s.io/client-go/tools/cache"
 )
 
 // Selectors selects the objects that one agent watches.
@@ -34,44 +30,14 @@ type Selectors struct {
 //
 // CoordinatorCaches holds what only the coordinator needs.
 type Caches struct {
+	group
 	Transfers
 	LocalPods *Informer[*corev1.Pod]
 	Movers    *Informer[*corev1.Pod]
 	Claims    *Informer[*corev1.PersistentVolumeClaim]
 
-	all         []informer
 	created     createdPods
-	lock        sync.RWMutex
-	coordinator *CoordinatorCaches // nil while this agent does not coordinate
-}
-
-// informer is an Informer of any type.
-type informer interface {
-	run(ctx context.Context)
-	synced() cache.DoneChecker
-	lacks() string
-}
-
-// NewCaches returns the informers; Run starts them.
-func NewCaches(kube kubernetes.Interface, velero *Clientset, want Selectors) (*Caches, error) {
-	for _, selector := range []string{want.OwnedLabels, want.MoverLabels, want.AgentLabels} {
-		if _, err := labels.Parse(selector); err != nil {
-			return nil, fmt.Errorf("parse selector: %w", err)
-		}
-	}
-	b, namespace := builder{}, want.Namespace
-	onNode := Scope{Fields: fields.OneTermEqualSelector("spec.nodeName", want.Node).String()}
-	c := &Caches{
-		Transfers: newTransfers(&b, velero, namespace),
-		LocalPods: add(&b, "pods of this node", kube.CoreV1().Pods(metav1.NamespaceAll), &corev1.Pod{}, onNode, trimPod),
-		Movers:    add(&b, "mover pods", kube.CoreV1().Pods(namespace), &corev1.Pod{}, Scope{Labels: want.MoverLabels}, trimPod),
-		Claims:    add(&b, "claims of movers", kube.CoreV1().PersistentVolumeClaims(namespace), &corev1.PersistentVolumeClaim{}, Scope{Labels: want.OwnedLabels}, noTrim[*corev1.PersistentVolumeClaim]),
-	}
-	c.all = b.created
-	if b.err != nil {
-		return nil, b.err
-	}
-	return c, c.index()
+	coordinator atomic.Pointer[CoordinatorCaches] // nil while this agent does not coordinate
 }
 
 // Indexes.
@@ -82,62 +48,27 @@ const (
 	ByPod      = "pod"      // PodVolumeRestores, by namespace/name of the pod that they restore to
 )
 
-// builder collects informers until one cannot be created.
-type builder struct {
-	created []informer
-	err     error
-}
-
-func add[T Object, L runtime.Object](b *builder, name string, source Source[L], example T, scope Scope, trim func(T)) *Informer[T] {
-	if b.err != nil {
-		return nil
-	}
-	created, err := New(name, source, example, scope, trim)
-	if err != nil {
-		b.err = err
-		return nil
-	}
-	b.created = append(b.created, created)
-	return created
-}
-
-// noTrim keeps the whole object.
-func noTrim[T Object](T) {}
-
-// run runs informers until the context ends. It returns when every one has stopped.
-func run(ctx context.Context, all []informer) {
-	var running sync.WaitGroup
-	for _, one := range all {
-		running.Go(func() { one.run(ctx) })
-	}
-	running.Wait()
-}
-
-func synced(all []informer) []cache.DoneChecker {
-	checkers := make([]cache.DoneChecker, 0, len(all))
-	for _, one := range all {
-		checkers = append(checkers, one.synced())
-	}
-	return checkers
-}
-
-// lacking describes the informers that are not synced, with the errors of their last requests; empty if all are
-// synced.
-func lacking(all []informer) string {
-	var lacks []string
-	for _, one := range all {
-		if lack := one.lacks(); lack != "" {
-			lacks = append(lacks, lack)
+// NewCaches returns the informers; Run starts them.
+func NewCaches(kube kubernetes.Interface, velero *Clientset, want Selectors) (*Caches, error) {
+	for _, selector := range []string{want.OwnedLabels, want.MoverLabels, want.AgentLabels} {
+		if _, err := labels.Parse(selector); err != nil {
+			return nil, fmt.Errorf("parse selector: %w", err)
 		}
 	}
-	return strings.Join(lacks, "; ")
+	b, namespace := group{}, want.Namespace
+	onNode := Scope{Fields: fields.OneTermEqualSelector("spec.nodeName", want.Node).String()}
+	c := &Caches{
+		Transfers: newTransfers(&b, velero, namespace),
+		LocalPods: add(&b, "pods of this node", kube.CoreV1().Pods(metav1.NamespaceAll), &corev1.Pod{}, onNode, trimPod),
+		Movers:    add(&b, "mover pods", kube.CoreV1().Pods(namespace), &corev1.Pod{}, Scope{Labels: want.MoverLabels}, trimPod),
+		Claims:    add(&b, "claims of movers", kube.CoreV1().PersistentVolumeClaims(namespace), &corev1.PersistentVolumeClaim{}, Scope{Labels: want.OwnedLabels}, noTrim[*corev1.PersistentVolumeClaim]),
+	}
+	if b.err != nil {
+		return nil, b.err
+	}
+	c.group = b
+	return c, c.index()
 }
-
-// Run watches until the context ends. It returns when every informer has stopped.
-func (c *Caches) Run(ctx context.Context) { run(ctx, c.all) }
-
-// Synced returns checkers that are done when the caches hold what the API server had at the start.
-func (c *Caches) Synced() []cache.DoneChecker { return synced(c.all) }
 
 // Created records a mover that this agent created, as the API server returned it.
 func (c *Caches) Created(mover *corev1.Pod) { c.created.add(mover) }

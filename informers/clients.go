@@ -11,16 +11,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/runtime/serializer"
-	"k8s.io/client-go/gentype"
 	"k8s.io/client-go/rest"
-)
-
-// Typed clients for the resources of one kind in one namespace.
-type (
-	// BackupRepositories is a client for BackupRepositories.
-	BackupRepositories = gentype.ClientWithList[*velerov1.BackupRepository, *velerov1.BackupRepositoryList]
-	// BackupStorageLocations is a client for BackupStorageLocations.
-	BackupStorageLocations = gentype.ClientWithList[*velerov1.BackupStorageLocation, *velerov1.BackupStorageLocationList]
 )
 
 // Clientset returns typed clients for Velero's kinds without a generated clientset.
@@ -54,22 +45,4 @@ func NewClientset(config *rest.Config) (*Clientset, error) {
 		*client = created
 	}
 	return velero, nil
-}
-
-// BackupRepositories returns the client for one namespace.
-func (v *Clientset) BackupRepositories(namespace string) *BackupRepositories {
-	return gentype.NewClientWithList(
-		"backuprepositories", v.v1, v.codecs, namespace,
-		func() *velerov1.BackupRepository { return &velerov1.BackupRepository{} },
-		func() *velerov1.BackupRepositoryList { return &velerov1.BackupRepositoryList{} },
-	)
-}
-
-// BackupStorageLocations returns the client for one namespace.
-func (v *Clientset) BackupStorageLocations(namespace string) *BackupStorageLocations {
-	return gentype.NewClientWithList(
-		"backupstoragelocations", v.v1, v.codecs, namespace,
-		func() *velerov1.BackupStorageLocation { return &velerov1.BackupStorageLocation{} },
-		func() *velerov1.BackupStorageLocationList { return &velerov1.BackupStorageLocationList{} },
-	)
 }

@@ -1,10 +1,9 @@
 package informers
 
 import (
-	"context"
-
 	velerov1 "github.com/vmware-tanzu/velero/pkg/apis/velero/v1"
 	batchv1 "k8s.io/api/batch/v1"
+	"k8s.io/client-go/gentype"
 	"k8s.io/client-go/kubernetes"
 )
 
@@ -14,28 +13,47 @@ import (
 //	Locations      Velero's namespace
 //	Jobs           Velero's namespace, by label: all maintenance jobs, those of Velero's server too
 type RepositoryCaches struct {
+	group
 	Repositories *Informer[*velerov1.BackupRepository]
 	Locations    *Informer[*velerov1.BackupStorageLocation]
 	Jobs         *Informer[*batchv1.Job]
-
-	all []informer
 }
 
 // NewRepositoryCaches returns the informers of one term; Run starts them. jobLabel is the label key of maintenance
 // jobs, with any value.
 func NewRepositoryCaches(kube kubernetes.Interface, velero *Clientset, namespace, jobLabel string) (*RepositoryCaches, error) {
-	b := builder{}
+	b := group{}
 	created := &RepositoryCaches{
 		Repositories: add(&b, "backuprepositories", velero.BackupRepositories(namespace), &velerov1.BackupRepository{}, Scope{}, noTrim[*velerov1.BackupRepository]),
 		Locations:    add(&b, "backupstoragelocations", velero.BackupStorageLocations(namespace), &velerov1.BackupStorageLocation{}, Scope{}, noTrim[*velerov1.BackupStorageLocation]),
 		Jobs:         add(&b, "maintenance jobs", kube.BatchV1().Jobs(namespace), &batchv1.Job{}, Scope{Labels: jobLabel}, noTrim[*batchv1.Job]),
 	}
-	created.all = b.created
+	created.group = b
 	return created, b.err
 }
 
-// Run watches until the context ends. It returns when every informer has stopped.
-func (m *RepositoryCaches) Run(ctx context.Context) { run(ctx, m.all) }
+// Typed clients for the resources of one kind in one namespace.
+type (
+	// BackupRepositories is a client for BackupRepositories.
+	BackupRepositories = gentype.ClientWithList[*velerov1.BackupRepository, *velerov1.BackupRepositoryList]
+	// BackupStorageLocations is a client for BackupStorageLocations.
+	BackupStorageLocations = gentype.ClientWithList[*velerov1.BackupStorageLocation, *velerov1.BackupStorageLocationList]
+)
 
-// Lacking describes the caches that are not synced, with the errors of their last requests; empty if all are synced.
-func (m *RepositoryCaches) Lacking() string { return lacking(m.all) }
+// BackupRepositories returns the client for one namespace.
+func (v *Clientset) BackupRepositories(namespace string) *BackupRepositories {
+	return gentype.NewClientWithList(
+		"backuprepositories", v.v1, v.codecs, namespace,
+		func() *velerov1.BackupRepository { return &velerov1.BackupRepository{} },
+		func() *velerov1.BackupRepositoryList { return &velerov1.BackupRepositoryList{} },
+	)
+}
+
+// BackupStorageLocations returns the client for one namespace.
+func (v *Clientset) BackupStorageLocations(namespace string) *BackupStorageLocations {
+	return gentype.NewClientWithList(
+		"backupstoragelocations", v.v1, v.codecs, namespace,
+		func() *velerov1.BackupStorageLocation { return &velerov1.BackupStorageLocation{} },
+		func() *velerov1.BackupStorageLocationList { return &velerov1.BackupStorageLocationList{} },
+	)
+}

@@ -19,6 +19,8 @@ import (
 // firstList is how long Available waits for the first list of snapshots.
 const firstList = 30 * time.Second
 
+var errNotCoordinating = errors.New("read snapshots: this agent is not the coordinator")
+
 // Snapshots caches the VolumeSnapshots and VolumeSnapshotContents of a cluster that has them:
 //
 //	VolumeSnapshots          all namespaces: originals are in those of their volumes, ours in Velero's
@@ -86,11 +88,10 @@ func (s *Snapshots) Available(ctx context.Context) (bool, error) {
 // start starts the caches and returns the term, or nil if the cluster has no snapshots. It does not hold the lock
 // during its request: a slow answer must not delay the reads of others.
 func (s *Snapshots) start() (*snapshotTerm, error) {
-	notCoordinating := errors.New("read snapshots: this agent is not the coordinator")
 	term, started := s.current()
 	switch {
 	case term == nil || term.ctx.Err() != nil:
-		return nil, notCoordinating
+		return nil, errNotCoordinating
 	case started:
 		return term, nil
 	}
@@ -105,7 +106,7 @@ func (s *Snapshots) start() (*snapshotTerm, error) {
 	defer s.lock.Unlock()
 	switch {
 	case s.term != term:
-		return nil, notCoordinating
+		return nil, errNotCoordinating
 	case term.started:
 		return term, nil
 	}
@@ -120,26 +121,26 @@ func (s *Snapshots) current() (term *snapshotTerm, started bool) {
 }
 
 func (t *snapshotTerm) watch(client snapshotclient.SnapshotV1Interface, enqueue func(namespace, name string)) error {
-	b := builder{}
-	pairs := add(&b, "volumesnapshots", client.VolumeSnapshots(metav1.NamespaceAll), &snapshotv1.VolumeSnapshot{}, Scope{}, trimSnapshot)
+	b := group{}
+	snapshots := add(&b, "volumesnapshots", client.VolumeSnapshots(metav1.NamespaceAll), &snapshotv1.VolumeSnapshot{}, Scope{}, trimSnapshot)
 	contents := add(&b, "volumesnapshotcontents", client.VolumeSnapshotContents(), &snapshotv1.VolumeSnapshotContent{}, Scope{}, noTrim[*snapshotv1.VolumeSnapshotContent])
 	if b.err != nil {
 		return b.err
 	}
-	t.snapshots, t.contents = newDeletions(pairs), newDeletions(contents)
-	handled1, err1 := pairs.AddHandler(func(snapshot *snapshotv1.VolumeSnapshot) {
+	t.snapshots, t.contents = newDeletions(snapshots), newDeletions(contents)
+	handledSnapshots, err1 := snapshots.AddHandler(func(snapshot *snapshotv1.VolumeSnapshot) {
 		t.snapshots.drop(Key(snapshot), snapshot.UID)
 		enqueue(snapshot.Namespace, snapshot.Name)
 	})
-	handled2, err2 := contents.AddHandler(func(content *snapshotv1.VolumeSnapshotContent) {
+	handledContents, err2 := contents.AddHandler(func(content *snapshotv1.VolumeSnapshotContent) {
 		t.contents.drop(Key(content), content.UID)
 		enqueue(content.Spec.VolumeSnapshotRef.Namespace, content.Spec.VolumeSnapshotRef.Name)
 	})
 	if err := errors.Join(err1, err2); err != nil {
 		return err
 	}
-	t.handled, t.started = []cache.DoneChecker{handled1, handled2}, true
-	t.running.Go(func() { run(t.ctx, b.created) })
+	t.handled, t.started = []cache.DoneChecker{handledSnapshots, handledContents}, true
+	t.running.Go(func() { b.Run(t.ctx) })
 	return nil
 }
 

@@ -20,7 +20,7 @@ type Transfers struct {
 	DataDownloads     *Informer[*velerov2alpha1.DataDownload]
 }
 
-func newTransfers(b *builder, velero *Clientset, namespace string) Transfers {
+func newTransfers(b *group, velero *Clientset, namespace string) Transfers {
 	undone := Scope{Labels: api.SelectUndone}
 	return Transfers{
 		PodVolumeBackups:  add(b, api.PodVolumeBackup().Resource, velero.PodVolumeBackups(namespace), &velerov1.PodVolumeBackup{}, undone, trimBackup),

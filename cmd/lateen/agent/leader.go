@@ -5,6 +5,7 @@ import (
 	"context"
 	"fmt"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -26,40 +27,27 @@ const agentTimeout = time.Minute
 
 // leadership is an agent's view of the fleet while it coordinates. It is empty otherwise.
 type leadership struct {
-	lock   sync.RWMutex
-	agents *leader.AgentTracker // nil while this agent does not coordinate
-}
-
-func (l *leadership) set(agents *leader.AgentTracker) {
-	l.lock.Lock()
-	defer l.lock.Unlock()
-	l.agents = agents
-}
-
-func (l *leadership) current() *leader.AgentTracker {
-	l.lock.RLock()
-	defer l.lock.RUnlock()
-	return l.agents
+	agents atomic.Pointer[leader.AgentTracker] // nil while this agent does not coordinate
 }
 
 // IsCoordinator implements transfer.Fleet.
-func (l *leadership) IsCoordinator() bool { return l.current() != nil }
+func (l *leadership) IsCoordinator() bool { return l.agents.Load() != nil }
 
 // Unavailable implements transfer.Fleet.
 func (l *leadership) Unavailable(node string) bool {
-	agents := l.current()
+	agents := l.agents.Load()
 	return agents != nil && agents.Unavailable(node)
 }
 
 // RunsVelero implements transfer.Fleet.
 func (l *leadership) RunsVelero(node string) bool {
-	agents := l.current()
+	agents := l.agents.Load()
 	return agents != nil && agents.RunsVelero(node)
 }
 
 // Lost implements transfer.Fleet.
 func (l *leadership) Lost(node string) bool {
-	agents := l.current()
+	agents := l.agents.Load()
 	return agents != nil && agents.Lost(node)
 }
 
@@ -123,10 +111,10 @@ func (p *assembly) runTerm(ctx context.Context, kinds []kind) error {
 	}
 	agents.Start()
 	p.caches.SetCoordinator(term)
-	p.leadership.set(agents)
+	p.leadership.agents.Store(agents)
 	defer func() {
 		p.coordination.SetCoordinator(false)
-		p.leadership.set(nil)
+		p.leadership.agents.Store(nil)
 		p.caches.SetCoordinator(nil)
 		agents.Stop()
 	}()

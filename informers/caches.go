@@ -91,7 +91,7 @@ func (c *Caches) Mover(key string) *corev1.Pod {
 	}
 	var newest *corev1.Pod
 	for _, pods := range caches {
-		if pod, ok := pods.Get(key); ok && (newest == nil || Newer(pod, newest)) {
+		if pod, ok := pods.Get(key); ok && (newest == nil || newer(pod, newest)) {
 			newest = pod
 		}
 	}
@@ -114,9 +114,9 @@ func (c *Caches) Claim(key string) *corev1.PersistentVolumeClaim {
 	return claim
 }
 
-// Newer reports whether a is a later version of the object than b. Versions of one resource are comparable
-// (KEP-5504). If they cannot be compared, a counts as later.
-func Newer(a, b metav1.Object) bool {
+// newer reports whether a is a later version of the object than b. Versions of one resource are comparable (KEP-5504);
+// one that cannot be compared is not later.
+func newer(a, b metav1.Object) bool {
 	order, err := resourceversion.CompareResourceVersion(a.GetResourceVersion(), b.GetResourceVersion())
-	return err != nil || order > 0
+	return err == nil && order > 0
 }

@@ -26,15 +26,15 @@ func TestNewer(t *testing.T) {
 		a, b  string
 		newer bool
 	}{
-		"a later version":                    {a: "12", b: "9", newer: true},
-		"an earlier one":                     {a: "9", b: "12"},
-		"the same":                           {a: "9", b: "9"},
-		"one that cannot be compared counts": {a: "x", b: "9", newer: true},
+		"a later version":             {a: "12", b: "9", newer: true},
+		"an earlier one":              {a: "9", b: "12"},
+		"the same":                    {a: "9", b: "9"},
+		"one that cannot be compared": {a: "x", b: "9"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			a, b := pod("a"), pod("a")
 			a.ResourceVersion, b.ResourceVersion = test.a, test.b
-			require.Equal(t, test.newer, Newer(a, b))
+			require.Equal(t, test.newer, newer(a, b))
 		})
 	}
 }

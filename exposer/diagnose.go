@@ -9,6 +9,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/kubernetes"
 
 	"github.com/lateen-project/lateen/exposer/objects"
 )
@@ -39,23 +41,32 @@ func (e *Exposer) Diagnose(ctx context.Context, move objects.MoverSpec, found Ex
 // reasonUnscheduled is the reason of a pod without a node; it is outdated once the pod has a node.
 const reasonUnscheduled = "FailedScheduling"
 
-// warning returns the newest Warning about an object; empty if none exists or the read fails. It is used for claims
+// warning describes the newest Warning about an object; empty if none exists or the read fails. It is used for claims
 // and for pods with a node. It skips Warnings of the scheduler: they are outdated there, although their timestamps
 // are finer.
 func (e *Exposer) warning(ctx context.Context, about metav1.Object) string {
-	list, err := e.Client.CoreV1().Events(about.GetNamespace()).List(ctx, metav1.ListOptions{
-		FieldSelector: fields.OneTermEqualSelector("involvedObject.uid", string(about.GetUID())).String(),
-	})
+	newest, err := newestWarning(ctx, e.Client, about.GetNamespace(), about.GetUID(), reasonUnscheduled)
 	if err != nil {
 		return ""
 	}
-	var newest corev1.Event
-	for _, event := range list.Items {
-		if event.Type == corev1.EventTypeWarning && event.Reason != reasonUnscheduled && !last(&event).Before(last(&newest)) {
+	return strings.TrimSuffix(newest.Reason+": "+newest.Message, ": ")
+}
+
+// newestWarning lists the Events about an object and returns the newest Warning, but for those of the skipped reason;
+// an empty Event if there is none.
+func newestWarning(ctx context.Context, client kubernetes.Interface, namespace string, about types.UID, skipped string) (newest corev1.Event, err error) {
+	events, err := client.CoreV1().Events(namespace).List(ctx, metav1.ListOptions{
+		FieldSelector: fields.OneTermEqualSelector("involvedObject.uid", string(about)).String(),
+	})
+	if err != nil {
+		return newest, fmt.Errorf("list Events: %w", err)
+	}
+	for _, event := range events.Items {
+		if event.Type == corev1.EventTypeWarning && event.Reason != skipped && !last(&event).Before(last(&newest)) {
 			newest = event
 		}
 	}
-	return strings.TrimSuffix(newest.Reason+": "+newest.Message, ": ")
+	return newest, nil
 }
 
 // last returns when an Event was last observed. Recorders of events.k8s.io write a series or only one time.

@@ -13,7 +13,6 @@ import (
 	schedulingv1 "k8s.io/api/scheduling/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes"
 
@@ -139,19 +138,11 @@ func (j Jobs) Stuck(ctx context.Context, namespace string, job objects.JobStatus
 	return "job has no pod: " + cmp.Or(why, "no Event gives a reason"), true, err
 }
 
-// warning returns the newest Warning about an object; empty if there is none.
+// warning returns the message of the newest Warning about an object; empty if there is none.
 func (j Jobs) warning(ctx context.Context, namespace string, about types.UID) (string, error) {
-	events, err := j.Client.CoreV1().Events(namespace).List(ctx, metav1.ListOptions{
-		FieldSelector: fields.OneTermEqualSelector("involvedObject.uid", string(about)).String(),
-	})
+	newest, err := newestWarning(ctx, j.Client, namespace, about, "")
 	if err != nil {
-		return "", fmt.Errorf("list Events of maintenance job: %w", err)
-	}
-	var newest corev1.Event
-	for _, event := range events.Items {
-		if event.Type == corev1.EventTypeWarning && !last(&event).Before(last(&newest)) {
-			newest = event
-		}
+		return "", fmt.Errorf("diagnose maintenance job: %w", err)
 	}
 	return newest.Message, nil
 }

@@ -205,8 +205,3 @@ func (e *Exposer) CleanUp(ctx context.Context, move objects.MoverSpec, found Exi
 	}
 	return e.cleanSnapshots(ctx, move, found.HandedOver)
 }
-
-// uidPrecondition restricts a delete to this object, not a recreated one of the same name.
-func uidPrecondition(object metav1.Object) metav1.DeleteOptions {
-	return metav1.DeleteOptions{Preconditions: metav1.NewUIDPreconditions(string(object.GetUID()))}
-}

@@ -8,7 +8,6 @@ import (
 
 	snapshotv1 "github.com/kubernetes-csi/external-snapshotter/client/v8/apis/volumesnapshot/v1"
 	snapshotclient "github.com/kubernetes-csi/external-snapshotter/client/v8/clientset/versioned/typed/volumesnapshot/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
@@ -133,42 +132,6 @@ func (c *handoverRun) contents() client[*snapshotv1.VolumeSnapshotContent] {
 	return c.client.VolumeSnapshotContents()
 }
 
-// client is the common part of the typed clients.
-type client[T any] interface {
-	Get(ctx context.Context, name string, opts metav1.GetOptions) (T, error)
-	Create(ctx context.Context, object T, opts metav1.CreateOptions) (T, error)
-	Delete(ctx context.Context, name string, opts metav1.DeleteOptions) error
-	Patch(ctx context.Context, name string, kind types.PatchType, data []byte, opts metav1.PatchOptions, subresources ...string) (T, error)
-}
-
-// object is the object type of a client of pointers to S.
-type object[S any] interface {
-	*S
-	metav1.Object
-	DeepCopy() *S
-}
-
-// found returns the object from the API server, or nil if it does not exist.
-func found[S any, T object[S]](ctx context.Context, from client[T], name string) (T, error) {
-	there, err := from.Get(ctx, name, metav1.GetOptions{})
-	if err != nil {
-		return nil, ignoreNotFound(err)
-	}
-	return there, nil
-}
-
-// created returns the created object, or the existing one of that name.
-func created[S any, T object[S]](ctx context.Context, to client[T], want T) (T, error) {
-	there, err := to.Create(ctx, want, metav1.CreateOptions{})
-	if apierrors.IsAlreadyExists(err) {
-		there, err = to.Get(ctx, want.GetName(), metav1.GetOptions{})
-	}
-	if err != nil {
-		return nil, err
-	}
-	return there, nil
-}
-
 // change is the content of a merge patch.
 type change struct {
 	Labels, Annotations map[string]string
@@ -222,16 +185,6 @@ func withHandle(ctx context.Context, at client[*snapshotv1.VolumeSnapshotContent
 	return now, nil
 }
 
-// deleted returns the object with a deletionTimestamp, or nil if it does not exist.
-func deleted[S any, T object[S]](ctx context.Context, from client[T], was T) (T, error) {
-	if err := from.Delete(ctx, was.GetName(), uidPrecondition(was)); err != nil {
-		return ifFound(was, err), ignoreNotFound(err)
-	}
-	var now T = was.DeepCopy()
-	now.SetDeletionTimestamp(&metav1.Time{}) // the time is irrelevant
-	return now, nil
-}
-
 // deleteTracked deletes an object and records that, so that the caches return it as deleting at once.
 func deleteTracked[S any, T object[S]](ctx context.Context, c *handoverRun, from client[T], was T) (T, error) {
 	now, err := deleted(ctx, from, was)
@@ -239,18 +192,4 @@ func deleteTracked[S any, T object[S]](ctx context.Context, c *handoverRun, from
 		c.deleted(was)
 	}
 	return now, err
-}
-
-func ifFound[S any, T object[S]](was T, err error) T {
-	if apierrors.IsNotFound(err) {
-		return nil
-	}
-	return was
-}
-
-func ignoreNotFound(err error) error {
-	if apierrors.IsNotFound(err) {
-		return nil
-	}
-	return err
 }

@@ -7,7 +7,6 @@ import (
 	"path/filepath"
 
 	corev1 "k8s.io/api/core/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes"
 
@@ -98,11 +97,4 @@ func (h HostPaths) boundPV(ctx context.Context, namespace, name string) (*corev1
 		return nil, terminalIfGone(fmt.Errorf("get persistent volume %s: %w", claim.Spec.VolumeName, err))
 	}
 	return volume, nil
-}
-
-func terminalIfGone(err error) error {
-	if apierrors.IsNotFound(err) {
-		return &TerminalError{err}
-	}
-	return err
 }

@@ -20,13 +20,12 @@ func (m *Metrics) Maintenance() *Maintenance {
 	if m == nil {
 		return nil
 	}
-	hour := time.Hour.Seconds()
 	all := &Maintenance{
 		succeeded: counter("velero_repo_maintenance_success_total", "Maintenance jobs that succeeded.", "repository_name"),
 		failed:    counter("velero_repo_maintenance_failure_total", "Maintenance jobs that failed.", "repository_name"),
 		duration: prometheus.NewHistogramVec(prometheus.HistogramOpts{
 			Name: "velero_repo_maintenance_duration_seconds", Help: "Duration of maintenance jobs, failed ones included.",
-			Buckets: []float64{60, 300, 600, 900, 1800, hour, 2 * hour, 3 * hour, 4 * hour},
+			Buckets: veleroBuckets(),
 		}, []string{"repository_name"}),
 		lastSuccess: gauge("lateen_maintenance_last_success_timestamp_seconds", "Unix time of the last successful maintenance of a repository, 0 for none; reported by the coordinator, for repositories that can be maintained.", "repository"),
 		frequency:   gauge("lateen_maintenance_frequency_seconds", "Maintenance interval of a repository; reported by the coordinator, for repositories that can be maintained.", "repository"),

@@ -21,14 +21,13 @@ type veleroMetrics struct {
 
 func newVeleroMetrics(node string) veleroMetrics {
 	series := []string{"node", "operation", "backupName", "pod_volume_backup"}
-	hour := time.Hour.Seconds()
 	v := veleroMetrics{
 		kept:     &backupNames{},
 		enqueued: counter("podVolume_pod_volume_backup_enqueue_count", "PodVolumeBackups whose mover started.", "node"),
 		dequeued: counter("podVolume_pod_volume_backup_dequeue_count", "PodVolumeBackups that completed.", "node"),
 		latency: prometheus.NewHistogramVec(prometheus.HistogramOpts{ //nolint:promlinter // the name is Velero's
 			Name: "podVolume_pod_volume_operation_latency_seconds", Help: "Time from start to completion of a PodVolumeBackup.",
-			Buckets: []float64{60, 300, 600, 900, 1800, hour, 2 * hour, 3 * hour, 4 * hour},
+			Buckets: veleroBuckets(),
 		}, series),
 		latest: gauge("podVolume_pod_volume_operation_latency_seconds_gauge", "Time from start to completion of a PodVolumeBackup.", series...),
 	}
@@ -46,6 +45,12 @@ func newVeleroMetrics(node string) veleroMetrics {
 	v.enqueued.WithLabelValues(node) // both exist from the start, as in Velero
 	v.dequeued.WithLabelValues(node)
 	return v
+}
+
+// veleroBuckets returns the buckets of Velero's histograms, in seconds.
+func veleroBuckets() []float64 {
+	hour := time.Hour.Seconds()
+	return []float64{60, 300, 600, 900, 1800, hour, 2 * hour, 3 * hour, 4 * hour}
 }
 
 func (v veleroMetrics) collectors() []prometheus.Collector {

@@ -163,13 +163,9 @@ func (c *Coordinator) lead(ctx, leading context.Context, term func(context.Conte
 	leading, end := context.WithCancel(leading)
 	defer end()
 	defer context.AfterFunc(ctx, end)()
-	held := c.view.held(leading)
 	go func() {
-		select {
-		case <-held:
-			end()
-		case <-leading.Done():
-		}
+		<-c.view.held(leading)
+		end()
 	}()
 	logger := klog.FromContext(ctx)
 	logger.Info("Became coordinator", "identity", c.Identity)

@@ -78,10 +78,10 @@ type JobPlan struct {
 
 // Reconcile executes one step for one repository.
 func (m *Reconciler) Reconcile(ctx context.Context, key string) (time.Duration, error) {
+	defer m.load()
 	object, exists := m.Repositories.Get(key)
 	if !exists {
 		m.forget(key)
-		defer m.load()
 		return m.reconcileOrphans(ctx, key)
 	}
 	object = m.overlay.Newest(key, object)
@@ -100,7 +100,6 @@ func (m *Reconciler) Reconcile(ctx context.Context, key string) (time.Duration, 
 	case maintenance.Delete:
 		return 0, m.remove(ctx, key, step.Jobs)
 	case maintenance.Start:
-		defer m.load()
 		return 0, m.start(ctx, key, object, step, jobs)
 	}
 	return 0, nil

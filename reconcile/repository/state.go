@@ -40,7 +40,6 @@ func (m *Reconciler) note(ctx context.Context, key string, object *velerov1.Back
 		m.release(key)
 		m.setCreateFailed(key, false)
 	}
-	m.load()
 	if !changed {
 		return
 	}

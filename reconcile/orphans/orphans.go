@@ -50,15 +50,15 @@ type Sweeper struct {
 
 // Resources that can have orphans.
 const (
-	orphanPods      = "pods"
-	orphanClaims    = "persistentvolumeclaims"
-	orphanSnapshots = "volumesnapshots"
-	orphanContents  = "volumesnapshotcontents"
+	Pods      = "pods"
+	Claims    = "persistentvolumeclaims"
+	Snapshots = "volumesnapshots"
+	Contents  = "volumesnapshotcontents"
 )
 
 // Resources returns the resources that can have orphans, in the order of the sweep: users before what they use.
 func Resources() []string {
-	return []string{orphanPods, orphanClaims, orphanSnapshots, orphanContents}
+	return []string{Pods, Claims, Snapshots, Contents}
 }
 
 // Run sweeps at once, then in each interval until the context ends.
@@ -130,7 +130,7 @@ type suspect struct {
 
 // suspects lists the metadata of our objects of a resource and returns the suspects.
 func (o *Sweeper) suspects(ctx context.Context, resource string) ([]suspect, error) {
-	if snapshot := resource == orphanSnapshots || resource == orphanContents; snapshot && (o.Served == nil || !o.Served()) {
+	if snapshot := resource == Snapshots || resource == Contents; snapshot && (o.Served == nil || !o.Served()) {
 		return nil, nil
 	}
 	var found []suspect
@@ -140,7 +140,7 @@ func (o *Sweeper) suspects(ctx context.Context, resource string) ([]suspect, err
 		if controller := metav1.GetControllerOfNoCopy(object); controller != nil && controller.UID != owner {
 			return // the creator copied our labels
 		}
-		if resource == orphanContents && o.ForeignContent != nil && o.ForeignContent(object.Name) {
+		if resource == Contents && o.ForeignContent != nil && o.ForeignContent(object.Name) {
 			return
 		}
 		exists, done := o.Owner(owner)
@@ -212,9 +212,9 @@ func (o *Sweeper) remove(ctx context.Context, orphan suspect) error {
 // at returns the client for the objects of a resource. Contents have no namespace.
 func (o *Sweeper) at(resource string) metadata.ResourceInterface {
 	switch resource {
-	case orphanContents:
+	case Contents:
 		return o.Client.Resource(snapshotResource(resource))
-	case orphanSnapshots:
+	case Snapshots:
 		return o.Client.Resource(snapshotResource(resource)).Namespace(o.Namespace)
 	default:
 		return o.Client.Resource(schema.GroupVersionResource{Version: "v1", Resource: resource}).Namespace(o.Namespace)

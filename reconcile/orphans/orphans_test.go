@@ -143,7 +143,7 @@ func TestARemainingOrphanIsDeletedAgainAndCountedOnce(t *testing.T) {
 		a := newFixture(t, ownedObject("snapshot.storage.k8s.io/v1", "VolumeSnapshotContent", "a", "gone"))
 		calls := 0
 		a.Remove = map[string]func(context.Context, *metav1.PartialObjectMetadata) error{
-			orphanContents: func(_ context.Context, orphan *metav1.PartialObjectMetadata) error {
+			Contents: func(_ context.Context, orphan *metav1.PartialObjectMetadata) error {
 				require.Equal(t, "a", orphan.Name)
 				if calls++; calls == 2 {
 					return errors.New("the driver is away")

@@ -29,7 +29,7 @@ func (p *assembly) sweeper(ctx context.Context, kinds []kind) *orphans.Sweeper {
 			return content == nil || content.Spec.VolumeSnapshotRef.Namespace != p.Flags.Namespace
 		},
 		Remove: map[string]func(context.Context, *metav1.PartialObjectMetadata) error{
-			"persistentvolumeclaims": p.removeClaim, "volumesnapshots": snapshots, "volumesnapshotcontents": snapshots,
+			orphans.Claims: p.removeClaim, orphans.Snapshots: snapshots, orphans.Contents: snapshots,
 		},
 		Client: p.clients.metadata, Namespace: p.Flags.Namespace, Clock: p.Clock, Metrics: p.coordination,
 		MinAge: p.OrphanAge, Interval: p.OrphanSweep,

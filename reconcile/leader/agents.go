@@ -1,17 +1,12 @@
 package leader
 
 import (
-	"slices"
 	"sync"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/utils/clock"
-
-	"github.com/lateen-project/lateen/exposer/objects"
 )
 
 // AgentTracker tracks the nodes on which the coordinator stands in for the agent. Those are nodes without a Ready
@@ -42,27 +37,6 @@ type Nodes interface {
 	Watch(name string, enqueue func())
 	Node(name string) (node *corev1.Node, known bool)
 	Forget(name string)
-}
-
-// agentState is the state of one node and its agent. Normally there is one pod; a rolling update may show two.
-type agentState struct {
-	pods        map[string]podState // by key
-	unavailable overdue             // no pod of an agent is Ready
-	down        overdue             // the Node is not Ready, or does not exist, while it is watched
-	wanted      bool                // Lost was called
-	watched     bool                // the Node is watched
-	answer      answer
-}
-
-// answer holds the results for one node.
-type answer struct{ absent, veleros, lost bool }
-
-// podState is the last observed state of a pod.
-type podState struct {
-	uid     types.UID
-	veleros bool // it is an agent of Velero
-	ready   bool
-	unready metav1.Time // since when it is not Ready, by its node's clock; only compared with itself
 }
 
 // NewAgentTracker returns a tracker for the agent pods of a cache. It calls changed, without a lock, when an answer
@@ -97,7 +71,7 @@ func (a *AgentTracker) Stop() {
 func (a *AgentTracker) Unavailable(node string) bool {
 	a.lock.Lock()
 	defer a.lock.Unlock()
-	return a.requested(node).answer.absent
+	return a.requested(node).answer.unavailable
 }
 
 // RunsVelero reports whether the agent of the node is Velero's. That agent is Ready, or no agent is Ready and the
@@ -169,35 +143,6 @@ func (a *AgentTracker) isDown(name string, node *agentState) bool {
 	return known && (observed == nil || !nodeReady(observed))
 }
 
-func nodeReady(node *corev1.Node) bool {
-	return slices.ContainsFunc(node.Status.Conditions, func(condition corev1.NodeCondition) bool {
-		return condition.Type == corev1.NodeReady && condition.Status == corev1.ConditionTrue
-	})
-}
-
-// podStateOf returns the state of an agent's pod. A terminating pod is not Ready: its agent has stopped or stops soon.
-func podStateOf(pod *corev1.Pod) podState {
-	observed := podState{uid: pod.UID, veleros: objects.IsVelerosAgent(pod)}
-	if pod.DeletionTimestamp != nil {
-		return observed
-	}
-	for _, condition := range pod.Status.Conditions {
-		if condition.Type != corev1.PodReady {
-			continue
-		}
-		if observed.ready = condition.Status == corev1.ConditionTrue; !observed.ready {
-			observed.unready = condition.LastTransitionTime
-		}
-	}
-	return observed
-}
-
-// wasReady reports whether the pod was Ready between two observations in which it is not. A watch may deliver only
-// the last of several changes.
-func (s podState) wasReady(before podState) bool {
-	return before.uid == s.uid && !before.unready.IsZero() && !s.unready.IsZero() && !before.unready.Equal(&s.unready)
-}
-
 // change updates the state of a node and reports a changed answer.
 func (a *AgentTracker) change(name string, how func(*agentState)) {
 	a.lock.Lock()
@@ -230,9 +175,9 @@ func (a *AgentTracker) evaluate(name string) {
 	a.measure(name, &node.unavailable, !ready)
 	a.measure(name, &node.down, a.isDown(name, node))
 	node.answer = answer{
-		absent:  node.unavailable.past,
-		veleros: node.hasVeleros(ready, node.unavailable.past),
-		lost:    node.unavailable.past && node.down.past,
+		unavailable: node.unavailable.past,
+		veleros:     node.hasVeleros(ready, node.unavailable.past),
+		lost:        node.unavailable.past && node.down.past,
 	}
 }
 
@@ -268,24 +213,4 @@ func (a *AgentTracker) unwatch(name string, node *agentState) {
 		node.watched = false
 	}
 	node.down.reset()
-}
-
-func (p *agentState) ready() bool {
-	for _, pod := range p.pods {
-		if pod.ready {
-			return true
-		}
-	}
-	return false
-}
-
-// hasVeleros reports whether a Ready agent is Velero's. While no agent is Ready and the grace is not over, any agent
-// counts.
-func (p *agentState) hasVeleros(ready, absent bool) bool {
-	for _, pod := range p.pods {
-		if pod.veleros && (pod.ready || !ready && !absent) {
-			return true
-		}
-	}
-	return false
 }

@@ -44,6 +44,7 @@ func TestWhateverHappensToAJobIsWrittenDownAndTheNextOneIsMade(t *testing.T) {
 // runJobFaults plays each of the troubles.
 func runJobFaults(t *testing.T, all map[string]jobFault) {
 	t.Helper()
+	t.Parallel()
 	for name, test := range all {
 		t.Run(name, func(t *testing.T) {
 			s := newEnv(t, time.Millisecond)

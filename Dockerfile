@@ -11,7 +11,7 @@ ARG TARGETOS TARGETARCH VERSION=unknown
 RUN CGO_ENABLED=0 GOOS=$TARGETOS GOARCH=$TARGETARCH go build -trimpath -buildvcs=false \
     -ldflags "-s -w -X main.version=$VERSION" -o /out/ ./cmd/lateen
 RUN mkdir -p /out/etc/ssl/certs && cp /etc/ssl/certs/ca-certificates.crt /out/etc/ssl/certs/ca-certificates.crt && \
-    mkdir -m 1777 /out/tmp
+    mkdir -m 1777 /out/tmp && ln -s lateen /out/velero
 
 FROM mcr.microsoft.com/windows/nanoserver:ltsc2022 AS windows
 ARG VERSION=unknown

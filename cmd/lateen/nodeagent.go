@@ -20,12 +20,16 @@ import (
 func newNodeAgent() *cobra.Command {
 	var options config.Options
 	command := &cobra.Command{
-		Use:   "node-agent",
+		Use:   "node-agent [server]",
 		Short: "Run the node-agent of this node",
+		Long: "Run the node-agent of this node. The argument server has no effect on it: Velero's manifests run\n" +
+			"/velero node-agent server, and the image accepts this too.",
 		Example: "  lateen node-agent --mover-template=deployment/velero\n" +
 			"  NODE_NAME=worker-1 lateen node-agent --kubeconfig ~/.kube/config --log-level debug",
-		Args: cobra.NoArgs,
-		RunE: func(command *cobra.Command, _ []string) error {
+		Args:      cobra.MatchAll(cobra.MaximumNArgs(1), cobra.OnlyValidArgs),
+		ValidArgs: []string{"server"},
+		RunE: func(command *cobra.Command, args []string) error {
+			options.AsVelero = len(args) > 0
 			if err := options.Complete(os.Getenv); err != nil {
 				return err
 			}

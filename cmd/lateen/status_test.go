@@ -9,7 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-func TestStatusAndExplainErrors(t *testing.T) {
+func TestErrorsOfTheCommandLine(t *testing.T) {
 	for name, test := range map[string]struct {
 		arguments []string
 		message   string
@@ -21,6 +21,8 @@ func TestStatusAndExplainErrors(t *testing.T) {
 		"a version of no cluster":          {[]string{"version"}, "find the cluster"},
 		"a context that does not exist":    {[]string{"status", "--context", "elsewhere"}, `context "elsewhere" does not exist`},
 		"a context as Velero names it":     {[]string{"status", "--kubecontext", "elsewhere"}, `context "elsewhere" does not exist`},
+		"an agent's argument":              {[]string{"node-agent", "serve"}, `invalid argument "serve"`},
+		"Velero's arguments of an agent":   {[]string{"node-agent", "server", "--node-agent-configmap=a", "--metrics-address=x"}, "NODE_NAME is not set"},
 		"a status of something":            {[]string{"status", "pvb/nightly"}, "unknown command"},
 		"an explanation without a cluster": {[]string{"explain", "pvb/nightly"}, "find the cluster"},
 		"an explanation of nothing":        {[]string{"explain"}, "accepts 1 arg(s), received 0"},

@@ -32,6 +32,8 @@ const (
 	// LabelInstalled marks only objects that `lateen install` created. Its value is Velero's namespace. Existing
 	// objects do not get it, so `lateen uninstall` keeps them.
 	LabelInstalled = "lateen.dev/installed-for"
+	// LabelAgent is on the pods of Lateen's agents that run with the arguments of Velero's agent; "true".
+	LabelAgent = "lateen.dev/agent"
 )
 
 // SelectUndone selects the transfers that may still need an action.

@@ -39,7 +39,8 @@ func TestTheImageHasTheProgramCertificatesAndTmpForEveryPlatform(t *testing.T) {
 		require.EqualValues(t, 0o755, files["lateen"].Mode)
 		require.EqualValues(t, 0o1777, files["tmp"].Mode)
 		require.True(t, x509.NewCertPool().AppendCertsFromPEM([]byte(files["etc/ssl/certs/ca-certificates.crt"].content)))
-		require.Len(t, files, 6, "three directories lead to the certificates")
+		require.Equal(t, "lateen", files["velero"].Linkname, "the program that Velero's DaemonSet starts")
+		require.Len(t, files, 7, "three directories lead to the certificates")
 	}
 	windows := contents(t, images["windows/amd64"])
 	require.Equal(t, "lateen for windows/amd64", windows["Files/lateen.exe"].content)

@@ -30,6 +30,7 @@ func lateenSpec(platform, binary, version string) Spec {
 	}
 	spec.Files = []File{
 		{Path: "/lateen", Source: binary, Mode: 0o755},
+		{Path: "/velero", Link: "lateen"}, // the program of Velero's DaemonSet, whose image alone may be replaced
 		{Path: certificates, Content: roots(), Mode: 0o644},
 		{Path: "/tmp", Directory: true, Mode: 0o1777},
 	}

@@ -5,6 +5,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 	batchv1 "k8s.io/api/batch/v1"
@@ -15,6 +16,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/lateen-project/lateen/deploy"
+	"github.com/lateen-project/lateen/exposer/objects"
 	"github.com/lateen-project/lateen/test/node"
 	"github.com/lateen-project/lateen/test/testenv"
 )
@@ -90,6 +92,38 @@ func (s *env) startAdopted(ctx context.Context) *corev1.Pod {
 	require.NoError(s, err)
 	s.startAgent(agent)
 	return agent
+}
+
+// Whoever owns Velero's manifests, such as Helm or Argo CD, only overrides the image of the DaemonSet.
+func TestVelerosDaemonSetRunsLateenIfOnlyItsImageChanges(t *testing.T) {
+	s := newEnv(t)
+	name, root := "node-"+s.namespace, filepath.Join(t.TempDir(), "kubelet")
+	mover, err := node.NewStandIn(plane.Admin(), 50*time.Millisecond)
+	require.NoError(t, err)
+	s.installVelero("--kubelet-root-dir=" + root)
+	patch := `[{"op":"replace","path":"/spec/template/spec/containers/0/image","value":"example.test/lateen:v1"}]`
+	_, err = s.kube.AppsV1().DaemonSets(s.namespace).Patch(soon(t), deploy.DaemonSetName, types.JSONPatchType, []byte(patch), metav1.PatchOptions{})
+	require.NoError(t, err)
+	s.node(name, root, mover)
+	w, err := testenv.Open(soon(t), plane.Admin(), s.namespace)
+	require.NoError(t, err)
+	agent, err := w.NodeAgentPod(soon(t), name, func(pod *corev1.Pod) bool {
+		return testenv.Ready(pod) && pod.Spec.Containers[0].Image == "example.test/lateen:v1"
+	})
+	require.NoError(t, err)
+	require.Equal(t, []string{"/velero"}, agent.Spec.Containers[0].Command)
+	require.Equal(t, []string{"node-agent", "server"}, agent.Spec.Containers[0].Args[:2])
+	require.True(t, objects.IsVelerosAgent(agent))
+
+	s.startAgent(agent)
+	transfer, moving := s.backUp(w, name)
+	require.Equal(t, "velero/velero:v1.18.3", moving.Spec.Containers[0].Image)
+	ended, err := w.Transfers(testenv.PodVolumeBackup).Wait(soon(t), transfer, testenv.Settled)
+	require.NoError(t, err)
+	require.Equal(t, testenv.Completed, ended.Status.Phase, ended.Status.Message)
+	agent, err = s.kube.CoreV1().Pods(s.namespace).Get(soon(t), agent.Name, metav1.GetOptions{})
+	require.NoError(t, err)
+	require.False(t, objects.IsVelerosAgent(agent), "the coordinator would leave transfers to it")
 }
 
 // Agents read Deployment velero alone; where the server has another name, as Helm gives it, they are told.

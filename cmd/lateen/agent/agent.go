@@ -152,6 +152,9 @@ func (p *assembly) run(ctx context.Context) error {
 		}
 		return nil
 	}
+	if err := p.labelOwnPod(ctx); err != nil {
+		return err
+	}
 	p.reportConfig(ctx)
 	p.observe(shared.NodeSlots.Own(), kinds.all)
 	return p.runAll(ctx, kinds.all)

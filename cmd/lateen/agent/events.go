@@ -16,7 +16,6 @@ import (
 
 	"github.com/lateen-project/lateen/cmd/lateen/config"
 	"github.com/lateen-project/lateen/cmd/lateen/configmap"
-	"github.com/lateen-project/lateen/exposer/api"
 	"github.com/lateen-project/lateen/exposer/priority"
 )
 
@@ -99,10 +98,8 @@ func (p *assembly) rejected(ctx context.Context, mover *corev1.Pod, class string
 
 // self returns the agent's own pod, or the DaemonSet if the agent does not run in a pod of it.
 func (p *assembly) self() *corev1.ObjectReference {
-	for _, pod := range p.caches.LocalPods.List() {
-		if pod.Namespace == p.Flags.Namespace && pod.Labels[api.LabelRole] == api.RoleNodeAgent {
-			return &corev1.ObjectReference{APIVersion: "v1", Kind: "Pod", Namespace: pod.Namespace, Name: pod.Name, UID: pod.UID}
-		}
+	if pod := p.ownPod(); pod != nil {
+		return &corev1.ObjectReference{APIVersion: "v1", Kind: "Pod", Namespace: pod.Namespace, Name: pod.Name, UID: pod.UID}
 	}
 	return &corev1.ObjectReference{
 		APIVersion: appsv1.SchemeGroupVersion.String(), Kind: "DaemonSet",

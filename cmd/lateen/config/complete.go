@@ -20,7 +20,7 @@ import (
 // Complete reads the environment and validates every value. Its error is one line that names each invalid flag or
 // variable and its fix.
 func (o *Options) Complete(getenv func(string) string) error {
-	o.NodeName, o.PodUID = getenv("NODE_NAME"), getenv("POD_UID")
+	o.NodeName, o.PodUID, o.PodName = getenv("NODE_NAME"), getenv("POD_UID"), getenv("HOSTNAME")
 	o.Namespace = cmp.Or(o.Namespace, getenv("VELERO_NAMESPACE"), defaultNamespace)
 	o.MoverTemplate = cmp.Or(o.MoverTemplate, templateDaemonSet)
 	wrong := slices.Concat(o.checkNames(), o.checkNumbers(), o.checkChoices())

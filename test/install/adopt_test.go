@@ -107,6 +107,42 @@ func TestAdoptedAgentsKeepAllButTheirProgram(t *testing.T) {
 	require.Contains(t, reported, "lateen adopt did not change it")
 }
 
+// A GitOps tool applies what the command prints, with the same result as the command itself.
+func TestPrintedObjectsOfAnAdoptionMakeIt(t *testing.T) {
+	s := newEnv(t)
+	s.installVelero("--features=EnableCSI")
+	before := s.agents()
+	s.adopt("--lateen-image=example.test/lateen:v1")
+	adopted := s.agents()
+	s.adopt("--undo")
+	require.Equal(t, asJSON(t, before), asJSON(t, s.agents()))
+
+	out, reported := s.succeeds("", "adopt", "--dry-run", "-o=json", "--lateen-image=example.test/lateen:v1")
+	require.Empty(t, reported)
+	require.Equal(t, asJSON(t, before), asJSON(t, s.agents()), "it only prints")
+	objects := printed(t, out)
+	for _, object := range objects {
+		require.NoError(t, testenv.Apply(soon(t), plane.Admin(), &object))
+	}
+	applied := s.agents()
+	require.Equal(t, []string{"/lateen"}, applied.Spec.Template.Spec.Containers[0].Command, "an apply without it keeps Velero's")
+	applied.Spec.Template.Spec.Containers[0].Command = nil
+	require.Equal(t, asJSON(t, adopted), asJSON(t, applied))
+	for _, object := range deploy.RBAC(s.namespace) {
+		manifest, err := deploy.Manifest(object)
+		require.NoError(t, err)
+		_, err = s.found(*manifest)
+		require.NoError(t, err)
+	}
+	s.adopt("--undo")
+	require.Equal(t, asJSON(t, before), asJSON(t, s.agents()))
+
+	_, reported = s.fails("", "adopt", "-o=json", "--lateen-image=example.test/lateen:v1")
+	require.Contains(t, reported, "add --dry-run")
+	_, reported = s.fails("", "adopt", "-o=table", "--dry-run", "--lateen-image=example.test/lateen:v1")
+	require.Contains(t, reported, `-o "table" is unknown`)
+}
+
 // helms is the DaemonSet of Helm's chart in the namespace of the environment.
 func (s *env) helms() *appsv1.DaemonSet {
 	text, err := os.ReadFile("testdata/helm-node-agent.yaml")

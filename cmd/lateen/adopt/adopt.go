@@ -26,6 +26,7 @@ type options struct {
 	image               string
 	copies              deploy.Copies
 	undo, force, dryRun bool
+	output              string // json or yaml: print the objects; empty: print a diff
 	timeout             time.Duration
 }
 
@@ -39,13 +40,14 @@ func NewCommand(userAgent string) *cobra.Command {
 			"Image, program, ServiceAccount and probes become Lateen's; everything else is kept. Changes to an adopted DaemonSet\n" +
 			"survive both. Lateen's agents use the maintenance ConfigMap that the server's Deployment names.",
 		Example: "  lateen adopt --lateen-image registry.example/lateen:v1\n" +
+			"  lateen adopt --lateen-image registry.example/lateen:v1 --dry-run -o yaml\n" +
 			"  lateen adopt --undo",
 		Args: cobra.NoArgs,
 		RunE: func(command *cobra.Command, _ []string) error {
 			if (options.image == "") != options.undo {
 				return fmt.Errorf("set --lateen-image to the image of Lateen, or --undo to restore Velero's agents")
 			}
-			if err := options.validateCopies(); err != nil {
+			if err := errors.Join(options.validateCopies(), options.validateOutput()); err != nil {
 				return err
 			}
 			client, err := options.cluster.Connect(command.OutOrStdout())
@@ -66,6 +68,7 @@ func NewCommand(userAgent string) *cobra.Command {
 	cluster.AddCopyFlags(flags, &options.copies)
 	flags.BoolVar(&options.undo, "undo", false, "restore Velero's agents")
 	flags.BoolVar(&options.dryRun, "dry-run", false, "print the changes without applying them")
+	flags.StringVarP(&options.output, "output", "o", "", "print the objects that --dry-run leaves unapplied: json or yaml (default: a diff)")
 	flags.BoolVar(&options.force, "force", false, "do not ask for confirmation")
 	flags.DurationVar(&options.timeout, "timeout", 5*time.Minute, "how long --undo waits for Velero's agents, after confirmation")
 	return command
@@ -76,6 +79,18 @@ func (o options) validateCopies() error {
 		return errors.New("--undo removes all RBAC rules for copies: remove --copy-secrets, --copy-configmaps and --copy-from")
 	}
 	return cluster.ValidateCopies(o.copies)
+}
+
+func (o options) validateOutput() error {
+	switch {
+	case o.output == "":
+		return nil
+	case o.output != "json" && o.output != "yaml":
+		return fmt.Errorf("-o %q is unknown: use json or yaml, or remove it", o.output)
+	case o.undo || !o.dryRun:
+		return errors.New("-o prints the objects of an adoption instead of applying them: add --dry-run, and no --undo")
+	}
+	return nil
 }
 
 // adoption is one run of the command.
@@ -96,6 +111,9 @@ func (a *adoption) run(ctx context.Context) error {
 		return err
 	}
 	a.warnOfTransfers(ctx)
+	if a.output != "" {
+		return a.print(ctx, changes)
+	}
 	for _, change := range changes {
 		if err := a.show(change); err != nil {
 			return err

@@ -4,14 +4,12 @@ package install
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
 	"io"
 	"slices"
 
 	"github.com/spf13/cobra"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
-	"sigs.k8s.io/yaml"
 
 	"github.com/lateen-project/lateen/cmd/lateen/cluster"
 	"github.com/lateen-project/lateen/deploy"
@@ -56,7 +54,7 @@ func (o *options) run(ctx context.Context, out, warnings io.Writer) error {
 	if err != nil {
 		return err
 	}
-	if err := printManifests(out, o.output, slices.Concat(definitions, rest)); err != nil || o.dryRun {
+	if err := cluster.PrintManifests(out, o.output, slices.Concat(definitions, rest)); err != nil || o.dryRun {
 		return err
 	}
 	return o.send(ctx, client, definitions, rest, warnings)
@@ -125,21 +123,4 @@ func (o *options) manifests() (definitions, rest []*unstructured.Unstructured, e
 	}
 	rest, err = cluster.Manifests(o.cluster.Namespace, objects)
 	return definitions, rest, err
-}
-
-// printManifests writes a List for kubectl, as velero does.
-func printManifests(out io.Writer, format string, manifests []*unstructured.Unstructured) error {
-	if format == "" {
-		return nil
-	}
-	list := map[string]any{"apiVersion": "v1", "kind": "List", "items": manifests}
-	text, err := json.MarshalIndent(list, "", "  ")
-	if err == nil && format == "yaml" {
-		text, err = yaml.JSONToYAML(text)
-	}
-	if err != nil {
-		return fmt.Errorf("print objects: %w", err)
-	}
-	_, err = fmt.Fprintf(out, "%s\n", text)
-	return err
 }

@@ -99,7 +99,9 @@ func ended(t *testing.T, kind, name, phase string) {
 		return slices.Contains([]string{"Completed", "PartiallyFailed", "Failed", "FailedValidation"}, phase) // and not FinalizingPartiallyFailed
 	}, kind+".velero.io", "--field-selector=metadata.name="+name)
 	if seen != phase {
-		require.Equal(t, phase, seen, "%s\n%s", velero(t, kind, "describe", name, "--details"), log(t, kind, name))
+		transfers := get(t, `{range .items[*]}{.kind} {.metadata.name} {.status.phase}: {.status.message}{"\n"}{end}`,
+			"podvolumebackups,podvolumerestores,datauploads,datadownloads", "--namespace=velero", "--selector=velero.io/"+kind+"-name="+name)
+		require.Equal(t, phase, seen, "%s\n%s\n%s", transfers, velero(t, kind, "describe", name, "--details"), log(t, kind, name))
 	}
 }
 

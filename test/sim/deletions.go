@@ -89,13 +89,27 @@ func (s *Simulation) terminating() bool {
 }
 
 // editClass replaces the storage class by one that binds later or earlier, which is how somebody changes it.
-func (s *Simulation) editClass() {
+func (s *Simulation) editClass() bool {
 	object := s.api.Get("storageclasses", "", className)
+	if object == nil {
+		return false
+	}
 	mode := storagev1.VolumeBindingImmediate
 	if s.plan.WhenUsed = !s.plan.WhenUsed; s.plan.WhenUsed {
 		mode = storagev1.VolumeBindingWaitForFirstConsumer
 	}
 	s.patch("storageclasses", object, map[string]any{"volumeBindingMode": string(mode)})
+	return true
+}
+
+// deleteGlobal deletes an object without a namespace, if it exists.
+func (s *Simulation) deleteGlobal(plural, name string) bool {
+	object := s.api.Get(plural, "", name)
+	if object == nil {
+		return false
+	}
+	s.mustDelete(plural, object)
+	return true
 }
 
 // editConfig changes the ConfigMap of the agents, and restarts them one after the other.

@@ -60,6 +60,8 @@ const (
 	deleteNamespace  = "the namespace of the applications is deleted"
 	changeConfig     = "the ConfigMap is edited and the agents restart"
 	changeClass      = "the storage class is edited"
+	deleteClass      = "the storage class is deleted"
+	deletePriority   = "the priority class is deleted"
 	refuseJobPods    = "the pods of jobs are refused"
 )
 
@@ -74,6 +76,10 @@ func harmful() []string {
 	return []string{refusePod, failMover, killMover, hangMover, silenceNode, failDriver, cancel, deleteIt,
 		deleteOfNode, deleteClaim, deleteSnapshot, deleteNamespace}
 }
+
+// excuses returns the faults after which a transfer need not be Completed: those that are harmful, and a storage class
+// that is missing for longer than a transfer may take to be prepared.
+func excuses() []string { return append(harmful(), deleteClass) }
 
 // drawFaults chooses which faults are possible at all, and when each happens.
 func drawFaults(random *rand.Rand, _ Plan) (drawn []Fault) {
@@ -157,8 +163,11 @@ func (s *Simulation) apply(fault Fault) bool {
 		s.faults.noPods = true
 		return true
 	case changeClass:
-		s.editClass()
-		return true
+		return s.editClass()
+	case deleteClass:
+		return s.deleteGlobal("storageclasses", className)
+	case deletePriority:
+		return s.deleteGlobal("priorityclasses", priorityName)
 	case failDriver:
 		s.faults.driver = 1
 		return true
@@ -176,7 +185,7 @@ func (s *Simulation) apply(fault Fault) bool {
 // transfer takes to be prepared.
 func (f *faults) last(fault Fault) {
 	longest := 7 // minutes
-	if fault.What == silenceNode || fault.What == deleteOfNode {
+	if fault.What == silenceNode || fault.What == deleteOfNode || fault.What == deleteClass {
 		longest = 25
 	}
 	until := time.Now().Add(time.Duration(fault.Pick%longest) * time.Minute)
@@ -280,20 +289,4 @@ func (s *Simulation) harmMover(fault Fault) bool {
 		s.faults.hung[m.pod.UID] = true
 	}
 	return true
-}
-
-func (s *Simulation) setReady(node string, ready corev1.ConditionStatus) {
-	object := s.api.Get("nodes", "", node)
-	s.patch("nodes", object, map[string]any{"status": map[string]any{
-		"conditions": []corev1.NodeCondition{{Type: corev1.NodeReady, Status: ready, LastTransitionTime: s.now()}},
-	}})
-}
-
-// setAgent sets whether the pod of an agent is Ready.
-func (s *Simulation) setAgent(p *process, ready corev1.ConditionStatus) {
-	pod := s.api.Find(types.UID(p.pod))
-	if pod == nil {
-		return
-	}
-	s.patch("pods", pod, map[string]any{"status": map[string]any{"conditions": s.conditions(ready)}})
 }

@@ -34,6 +34,12 @@ func (s *Simulation) healing() (all []choice) {
 	if s.api.Lag > 0 {
 		all = append(all, choice{"the API server has caught up", seldom / 2, func() { s.api.Lag = 0 }})
 	}
+	if s.api.Get("storageclasses", "", className) == nil {
+		all = append(all, choice{"the storage class is created again", seldom, s.createClass})
+	}
+	if s.plan.Priority && s.api.Get("priorityclasses", "", priorityName) == nil {
+		all = append(all, choice{"the priority class is created again", seldom, s.createPriority})
+	}
 	if s.faults.driver > 0 {
 		all = append(all, choice{"the driver works again", seldom, func() { s.faults.driver = 0 }})
 	}

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/lateen-project/lateen/test/sim/apiserver"
 )
@@ -83,6 +84,22 @@ func (s *Simulation) checkLost() error {
 	return nil
 }
 
+// checkCanceled checks that no canceled transfer stays as it is before its mover starts, whatever is missing, if nothing
+// else went wrong for long and an agent can act.
+func (s *Simulation) checkCanceled() error {
+	const long = 10 * time.Minute
+	if time.Since(s.faults.since) < long || !s.calm() {
+		return nil
+	}
+	for _, transfer := range s.transfers() {
+		v := viewOf(transfer.Object)
+		if v.cancel && slices.Contains([]string{"", "New", "Accepted", "Prepared"}, v.phase) {
+			return fmt.Errorf("%s %s is %s, though it was canceled more than %s ago", transfer.GetKind(), transfer.GetName(), v.phase, long)
+		}
+	}
+	return nil
+}
+
 // housekeeping plays the garbage collector of pods: it removes those of nodes that do not exist.
 func (s *Simulation) housekeeping() (all []choice) {
 	for _, object := range s.api.List("pods") {
@@ -139,6 +156,7 @@ func (s *Simulation) leaving() (all []choice) {
 		if p.leaving && p.alive() {
 			all = append(all, choice{p.node + ": ends the old agent " + p.name, seldom, func() {
 				s.kill(p)
+				s.faults.since = time.Now()
 				if pod := s.api.Find(podUID(p)); pod != nil {
 					s.remove(pod)
 				}
@@ -146,4 +164,20 @@ func (s *Simulation) leaving() (all []choice) {
 		}
 	}
 	return all
+}
+
+func (s *Simulation) setReady(node string, ready corev1.ConditionStatus) {
+	object := s.api.Get("nodes", "", node)
+	s.patch("nodes", object, map[string]any{"status": map[string]any{
+		"conditions": []corev1.NodeCondition{{Type: corev1.NodeReady, Status: ready, LastTransitionTime: s.now()}},
+	}})
+}
+
+// setAgent sets whether the pod of an agent is Ready.
+func (s *Simulation) setAgent(p *process, ready corev1.ConditionStatus) {
+	pod := s.api.Find(types.UID(p.pod))
+	if pod == nil {
+		return
+	}
+	s.patch("pods", pod, map[string]any{"status": map[string]any{"conditions": s.conditions(ready)}})
 }

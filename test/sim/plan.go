@@ -2,6 +2,7 @@ package sim
 
 import (
 	"math/rand/v2"
+	"slices"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -23,6 +24,7 @@ type Plan struct {
 	Skew         []time.Duration // of each node's clock
 	WhenUsed     bool            // volumes are provisioned for the first consumer
 	Retain       bool            // the storage class keeps volumes
+	Priority     bool            // movers have a priority class
 	Hurry        bool            // time passes only when nothing else can happen
 	Work         []Work
 	Faults       []Fault
@@ -88,7 +90,29 @@ func Draw(seed uint64) Plan {
 		plan.Work = append(plan.Work, Work{Kind: Kinds()[random.IntN(len(Kinds()))], Node: random.IntN(plan.Nodes)})
 	}
 	plan.Faults = drawFaults(random, plan)
+	drawClasses(&plan)
 	return plan
+}
+
+// drawClasses deletes a class in one of five schedules. It draws from a stream of its own, so that the other seeds keep
+// their schedules.
+func drawClasses(plan *Plan) {
+	const oneIn, steps, picks = 5, 300, 1000
+	random := rand.New(rand.NewPCG(plan.Seed, classStream))
+	if random.IntN(oneIn) > 0 {
+		return
+	}
+	plan.Priority = random.IntN(2) == 0
+	what := deleteClass
+	if plan.Priority {
+		what = deletePriority
+	}
+	at := 1 + random.IntN(steps)
+	plan.Faults = append(plan.Faults, Fault{Step: at, What: what, Pick: random.IntN(picks)})
+	if random.IntN(2) == 0 {
+		plan.Faults = append(plan.Faults, Fault{Step: at + random.IntN(steps), What: cancel, Pick: random.IntN(picks)})
+	}
+	slices.SortStableFunc(plan.Faults, func(a, b Fault) int { return a.Step - b.Step })
 }
 
 const (
@@ -98,4 +122,5 @@ const (
 	planStream   = 1 // streams of random numbers of one seed
 	choiceStream = 2
 	nameStream   = 3
+	classStream  = 7
 )

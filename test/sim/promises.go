@@ -90,6 +90,9 @@ func (s *Simulation) check() error {
 	if err := s.checkLost(); err != nil {
 		return err
 	}
+	if err := s.checkCanceled(); err != nil {
+		return err
+	}
 	if most := s.mostRequests(); s.promises.requests > most {
 		return fmt.Errorf("agents sent %d requests, more than %d", s.promises.requests, most)
 	}

@@ -134,8 +134,10 @@ func (s *Simulation) choose() {
 // sleep lets time pass until an agent does something, at most for a while if something else could happen.
 func (s *Simulation) sleep(idle bool) {
 	most := time.Duration(1+s.random.IntN(5_000)) * time.Millisecond
-	if idle {
-		most = 10 * time.Minute
+	if idle { // what is down for minutes comes back in time
+		if most = 10 * time.Minute; time.Now().Before(s.faults.lasts) {
+			most = min(most, time.Until(s.faults.lasts))
+		}
 	}
 	select { // something that was parked before may have left a mark
 	case <-s.gate.arrived:

@@ -68,7 +68,7 @@ func (s *Simulation) bind(object *apiserver.Object) (string, func()) {
 			return "binds", func() { s.join(object, volume) }
 		}
 	}
-	if claim.Spec.Selector != nil || ptr.Deref(claim.Spec.StorageClassName, "") != className || s.plan.WhenUsed && claim.Annotations[selectedNode] == "" {
+	if claim.Spec.Selector != nil || ptr.Deref(claim.Spec.StorageClassName, "") != className || s.plan.WhenUsed && claim.Annotations[selectedNode] == "" || s.api.Get("storageclasses", "", className) == nil {
 		return "", nil
 	}
 	from, ready := s.origin(claim)

@@ -9,6 +9,7 @@ import (
 	velerov2alpha1 "github.com/vmware-tanzu/velero/pkg/apis/velero/v2alpha1"
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
+	schedulingv1 "k8s.io/api/scheduling/v1"
 	storagev1 "k8s.io/api/storage/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	utiljson "k8s.io/apimachinery/pkg/util/json"
@@ -23,6 +24,7 @@ const (
 	driver          = "sim.csi.example.com"
 	className       = "sim"
 	snapshotClass   = "sim-snapshots"
+	priorityName    = "backup"
 )
 
 // content encodes a typed object for the API server.
@@ -116,10 +118,10 @@ func (s *Simulation) furnish() {
 	s.create("backups", veleroNamespace, &velerov1.Backup{ObjectMeta: metav1.ObjectMeta{Name: "nightly"}})
 	s.create("restores", veleroNamespace, &velerov1.Restore{ObjectMeta: metav1.ObjectMeta{Name: "nightly"}})
 	s.create("backupstoragelocations", veleroNamespace, &velerov1.BackupStorageLocation{ObjectMeta: metav1.ObjectMeta{Name: "default"}})
-	s.create("storageclasses", "", &storagev1.StorageClass{
-		ObjectMeta: metav1.ObjectMeta{Name: className}, Provisioner: driver, VolumeBindingMode: new(s.plan.binding()),
-		ReclaimPolicy: new(s.plan.reclaim()),
-	})
+	s.createClass()
+	if s.plan.Priority {
+		s.createPriority()
+	}
 	s.furnishRepositories()
 	for _, node := range s.nodes[:s.plan.Foreign] {
 		s.create("datauploads", veleroNamespace, &velerov2alpha1.DataUpload{
@@ -132,6 +134,18 @@ func (s *Simulation) furnish() {
 	})
 }
 
+func (s *Simulation) createClass() {
+	s.create("storageclasses", "", &storagev1.StorageClass{
+		ObjectMeta: metav1.ObjectMeta{Name: className}, Provisioner: driver, VolumeBindingMode: new(s.plan.binding()),
+		ReclaimPolicy: new(s.plan.reclaim()),
+	})
+}
+
+func (s *Simulation) createPriority() {
+	const value = 1000
+	s.create("priorityclasses", "", &schedulingv1.PriorityClass{ObjectMeta: metav1.ObjectMeta{Name: priorityName}, Value: value})
+}
+
 func (s *Simulation) createNode(name string) {
 	s.create("nodes", "", &corev1.Node{
 		ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{corev1.LabelHostname: name, corev1.LabelOSStable: "linux"}},
@@ -141,7 +155,11 @@ func (s *Simulation) createNode(name string) {
 
 // configuration returns the content of the agents' ConfigMap.
 func (s *Simulation) configuration() string {
-	return fmt.Sprintf(`{"loadConcurrency":{"globalConfig":%d},"prepareQueueLength":%d}`, s.plan.Slots, s.plan.Queue)
+	priority := ""
+	if s.plan.Priority {
+		priority = fmt.Sprintf(`,"priorityClassName":%q`, priorityName)
+	}
+	return fmt.Sprintf(`{"loadConcurrency":{"globalConfig":%d},"prepareQueueLength":%d%s}`, s.plan.Slots, s.plan.Queue, priority)
 }
 
 func podTemplate(name string, args ...string) corev1.PodTemplateSpec {

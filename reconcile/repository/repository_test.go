@@ -238,24 +238,6 @@ func TestADeletedRepositoryIsNeitherDueNorRunning(t *testing.T) {
 	require.Equal(t, map[string]float64{"lateen_maintenance_running": 0, "lateen_maintenance_due": 0}, load())
 }
 
-// TestADeletedRepositoryHoldsItsPlaceUntilItsJobEnds deletes a repository before its job has a pod, which it soon gets.
-func TestADeletedRepositoryHoldsItsPlaceUntilItsJobEnds(t *testing.T) {
-	m := newFixture(t)
-	m.Limit = 1
-	deleted, queued := m.repository("r1"), m.repository("r2")
-	m.clock.SetTime(m.clock.Now().Add(2 * time.Hour))
-	m.settle(deleted)
-	delete(m.repositories, deleted)
-	m.settle(queued)
-	require.Len(t, m.names(), 1)
-	require.Equal(t, m.Policy.PodWait, m.settle(deleted))
-	m.clock.SetTime(m.clock.Now().Add(m.Policy.PodWait))
-	m.settle(deleted)
-	m.change(m.names()[0], m.end(batchv1.JobFailed)) // it was released
-	m.settle(queued)
-	require.Len(t, m.names(), 2)
-}
-
 // TestOnlyMaintainableRepositoriesAreOverdue turns one repository read-only; another one uses restic.
 func TestOnlyMaintainableRepositoriesAreOverdue(t *testing.T) {
 	m, registry := newFixture(t), prometheus.NewRegistry()

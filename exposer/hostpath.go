@@ -24,30 +24,30 @@ type HostPaths struct {
 
 func (h HostPaths) system() corev1.OSName { return cmp.Or(h.OS, corev1.Linux) }
 
-// Located is a volume on the host of its pod.
-type Located struct {
+// location is a volume on the host of its pod.
+type location struct {
 	Path  string
 	Block bool // Path is a device
 }
 
-// Locate finds a volume of a pod. It returns a TerminalError if the volume, its claim or its persistent volume does
+// locate finds a volume of a pod. It returns a TerminalError if the volume, its claim or its persistent volume does
 // not exist.
-func (h HostPaths) Locate(ctx context.Context, pod *corev1.Pod, name string) (Located, error) {
+func (h HostPaths) locate(ctx context.Context, pod *corev1.Pod, name string) (location, error) {
 	volume, err := objects.FindVolume(pod, name)
 	if err != nil {
-		return Located{}, &TerminalError{err}
+		return location{}, &TerminalError{err}
 	}
 	found := objects.PodVolume{Pod: pod, Volume: volume}
 	if claim := objects.ClaimName(pod, volume); claim != "" {
 		if found.Bound, err = h.boundPV(ctx, pod.Namespace, claim); err != nil {
-			return Located{}, err
+			return location{}, err
 		}
 	}
 	path, err := h.path(found)
 	if err != nil {
-		return Located{}, err
+		return location{}, err
 	}
-	return Located{Path: path, Block: found.Block()}, nil
+	return location{Path: path, Block: found.Block()}, nil
 }
 
 func (h HostPaths) path(volume objects.PodVolume) (string, error) {

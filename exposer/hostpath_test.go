@@ -37,19 +37,19 @@ func TestLocateDerivesTheSamePathAsTheLookup(t *testing.T) {
 	tests := map[string]struct {
 		volume corev1.VolumeSource
 		mode   corev1.PersistentVolumeMode
-		want   Located
+		want   location
 	}{
-		"a claim's files":  {volume: claimed(), mode: corev1.PersistentVolumeFilesystem, want: Located{Path: "/host/pods/pod-uid/volumes/kubernetes.io~csi/pv1/mount"}},
-		"a claim's device": {volume: claimed(), mode: corev1.PersistentVolumeBlock, want: Located{Path: "/host/pods/pod-uid/volumeDevices/kubernetes.io~csi/pv1", Block: true}},
+		"a claim's files":  {volume: claimed(), mode: corev1.PersistentVolumeFilesystem, want: location{Path: "/host/pods/pod-uid/volumes/kubernetes.io~csi/pv1/mount"}},
+		"a claim's device": {volume: claimed(), mode: corev1.PersistentVolumeBlock, want: location{Path: "/host/pods/pod-uid/volumeDevices/kubernetes.io~csi/pv1", Block: true}},
 		"a volume without a claim": {
 			volume: corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{}},
-			want:   Located{Path: "/host/pods/pod-uid/volumes/kubernetes.io~empty-dir/data"},
+			want:   location{Path: "/host/pods/pod-uid/volumes/kubernetes.io~empty-dir/data"},
 		},
 	}
 	for name, test := range tests {
 		t.Run(name, func(t *testing.T) {
 			client := fake.NewClientset(boundClaim(), csiVolume(test.mode))
-			derived, err := HostPaths{Client: client, PodsDir: "/host/pods"}.Locate(t.Context(), podWith(test.volume), "data")
+			derived, err := HostPaths{Client: client, PodsDir: "/host/pods"}.locate(t.Context(), podWith(test.volume), "data")
 			require.NoError(t, err)
 			require.Equal(t, test.want, derived)
 
@@ -57,7 +57,7 @@ func TestLocateDerivesTheSamePathAsTheLookup(t *testing.T) {
 			below, err := filepath.Rel("/host/pods", test.want.Path)
 			require.NoError(t, err)
 			require.NoError(t, os.MkdirAll(filepath.Join(mounted, below), 0o755))
-			found, err := HostPaths{Client: client, PodsDir: "/host/pods", Mounted: mounted}.Locate(t.Context(), podWith(test.volume), "data")
+			found, err := HostPaths{Client: client, PodsDir: "/host/pods", Mounted: mounted}.locate(t.Context(), podWith(test.volume), "data")
 			require.NoError(t, err)
 			require.Equal(t, derived, found)
 		})
@@ -81,7 +81,7 @@ func TestLocateNamesWhatIsMissing(t *testing.T) {
 	for name, test := range tests {
 		t.Run(name, func(t *testing.T) {
 			test.paths.Client = fake.NewClientset()
-			_, err := test.paths.Locate(t.Context(), test.pod, test.volume)
+			_, err := test.paths.locate(t.Context(), test.pod, test.volume)
 			require.ErrorContains(t, err, test.want)
 			terminal := (*TerminalError)(nil)
 			require.Equal(t, test.terminal, errors.As(err, &terminal))

@@ -47,7 +47,7 @@ func (e *Exposer) podVolume(ctx context.Context, source *objects.PodVolumeSource
 	if err != nil {
 		return objects.VolumeInfo{}, err
 	}
-	located, err := e.Paths.Locate(ctx, pod, source.Volume)
+	located, err := e.Paths.locate(ctx, pod, source.Volume)
 	if err != nil {
 		return objects.VolumeInfo{}, err
 	}

@@ -164,13 +164,13 @@ const moverReasons = "Data-Path-"
 
 // Minimum and maximum backoff. A watch ends after some minutes, or when the API server stops.
 const (
-	firstPause = 100 * time.Millisecond
-	longPause  = 30 * time.Second
+	minBackoff = 100 * time.Millisecond
+	maxBackoff = 30 * time.Second
 )
 
 func (m *MoverEvents) watch(ctx context.Context, uid types.UID, watched *eventWatch, enqueue func()) {
 	logger := klog.FromContext(ctx)
-	pause := firstPause
+	backoff := minBackoff
 	for ctx.Err() == nil {
 		events, err := m.client.CoreV1().Events(m.namespace).Watch(ctx, metav1.ListOptions{
 			FieldSelector: fields.OneTermEqualSelector("involvedObject.uid", string(uid)).String(), ResourceVersion: watched.version,
@@ -178,7 +178,7 @@ func (m *MoverEvents) watch(ctx context.Context, uid types.UID, watched *eventWa
 		if err == nil {
 			var observed bool
 			if observed, err = m.observe(events, watched, enqueue); observed {
-				pause = firstPause
+				backoff = minBackoff
 			}
 		}
 		if err != nil && ctx.Err() == nil {
@@ -186,13 +186,13 @@ func (m *MoverEvents) watch(ctx context.Context, uid types.UID, watched *eventWa
 				watched.version = ""
 				continue
 			}
-			logger.Error(err, "Failed to watch mover Events", "uid", uid, "retryAfter", pause)
+			logger.Error(err, "Failed to watch mover Events", "uid", uid, "retryAfter", backoff)
 		}
 		select {
 		case <-ctx.Done():
-		case <-m.clock.After(pause):
+		case <-m.clock.After(backoff):
 		}
-		pause = min(2*pause, longPause)
+		backoff = min(2*backoff, maxBackoff)
 	}
 }
 

@@ -229,7 +229,7 @@ func TestAnEndedWatchIsReopened(t *testing.T) {
 		s.send(0, progress, "before", 10)
 		s.takeEnqueued()
 		s.open[0].Stop()
-		pass(firstPause)
+		pass(minBackoff)
 		require.Len(t, s.open, 2)
 		s.requireLast(t, progress, "before", 10) // kept meanwhile
 		s.send(1, progress, "after", 20)
@@ -267,7 +267,7 @@ func TestAnEventResetsTheBackoffOfItsWatch(t *testing.T) {
 		ended := time.Now()
 		s.open[0].Stop()
 		pass(time.Minute)
-		require.Equal(t, firstPause, s.opened[6].Sub(ended))
+		require.Equal(t, minBackoff, s.opened[6].Sub(ended))
 	})
 }
 

@@ -57,7 +57,7 @@ func TestEventsTellTheVersionOfTheNextWatch(t *testing.T) {
 		require.Equal(t, []string{"", "100", "150"}, s.versions())
 		require.Len(t, s.lists, 1)
 		s.open[1].Stop()
-		pass(firstPause)
+		pass(minBackoff)
 		require.Equal(t, "150", s.versions()[3], "it continues where it ended")
 	})
 }

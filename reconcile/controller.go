@@ -19,8 +19,8 @@ type Func func(ctx context.Context, key string) (requeue time.Duration, err erro
 
 // Minimum and maximum backoff of a key whose reconcile failed.
 const (
-	firstRetry = 20 * time.Millisecond
-	lastRetry  = 30 * time.Second
+	minBackoff = 20 * time.Millisecond
+	maxBackoff  = 30 * time.Second
 )
 
 // Controller runs the workers of one workqueue. All kinds use it.
@@ -50,7 +50,7 @@ type Options struct {
 
 // NewController returns a controller that is idle until Run is called.
 func NewController(options Options, reconcile Func) *Controller {
-	limiter := workqueue.NewTypedItemExponentialFailureRateLimiter[string](firstRetry, lastRetry)
+	limiter := workqueue.NewTypedItemExponentialFailureRateLimiter[string](minBackoff, maxBackoff)
 	return &Controller{
 		name:      options.Name,
 		workers:   options.Workers,

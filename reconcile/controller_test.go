@@ -94,7 +94,7 @@ func TestAFailedReconcileIsRetriedWithoutEnd(t *testing.T) {
 		})
 		d.pass(24 * time.Hour)
 		var want []time.Duration
-		for at, pause := time.Duration(0), firstRetry; at <= 24*time.Hour; at, pause = at+pause, min(2*pause, lastRetry) {
+		for at, pause := time.Duration(0), minBackoff; at <= 24*time.Hour; at, pause = at+pause, min(2*pause, maxBackoff) {
 			want = append(want, at)
 		}
 		require.Equal(t, want, d.times("a"))

@@ -167,7 +167,7 @@ func (p *assembly) runAll(ctx context.Context, kinds []kind) error {
 	for i, k := range kinds {
 		first[i] = k.resume()
 	}
-	p.Server.ReadyWhen(allReady(ctx, kinds))
+	p.Server.readyWhen(allReady(ctx, kinds))
 	var working sync.WaitGroup
 	for i, k := range kinds {
 		working.Go(func() { k.run(ctx, first[i]) })

@@ -86,7 +86,7 @@ func (p *assembly) runTerm(ctx context.Context, kinds []kind) error {
 		return fmt.Errorf("create caches of the coordinator: %w", err)
 	}
 	nodes := informers.NewNodes(ctx, p.clients.kube)
-	defer nodes.Wait()
+	defer func() { end(); nodes.Wait() }() // also on a return before the term began
 	agents := p.agentTracker(nodes, kinds)
 	handled, err := p.addTermHandlers(term, kinds, agents)
 	if err != nil {

@@ -61,8 +61,8 @@ func (s *Server) Serve() error {
 // Close ends Serve and all connections.
 func (s *Server) Close() error { return s.http.Close() }
 
-// ReadyWhen sets the channel whose closing turns /readyz to ok.
-func (s *Server) ReadyWhen(ready <-chan struct{}) {
+// readyWhen sets the channel whose closing turns /readyz to ok.
+func (s *Server) readyWhen(ready <-chan struct{}) {
 	s.lock.Lock()
 	defer s.lock.Unlock()
 	s.ready = ready

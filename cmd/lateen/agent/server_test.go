@@ -41,7 +41,7 @@ func TestReadyzSucceedsOnceEveryTransferWasReconciled(t *testing.T) {
 	code, _ := fetch(t, server, "/readyz")
 	require.Equal(t, http.StatusServiceUnavailable, code, "before the caches are filled")
 	ready := make(chan struct{})
-	server.ReadyWhen(ready)
+	server.readyWhen(ready)
 	code, text := fetch(t, server, "/readyz")
 	require.Equal(t, http.StatusServiceUnavailable, code)
 	require.Contains(t, text, "not every transfer")

@@ -2,7 +2,7 @@ SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
 .DELETE_ON_ERROR:
 .DEFAULT_GOAL := help
-.PHONY: help build cluster cluster-check cluster-sample cluster-test demo test test-unit sim mutants soak conformance bench scale pictures site image release manifests lint
+.PHONY: help build cluster cluster-check cluster-sample cluster-test demo test test-unit sweep sim mutants soak conformance bench scale pictures site image release manifests lint
 
 BIN := $(CURDIR)/bin
 PROGRAMS := bin/controlplane bin/velero bin/velero-1.17 bin/snapshot-controller bin/kubectl
@@ -144,8 +144,8 @@ test: ## Run all tests: unit, integration, end to end
 	cd test && CGO_ENABLED=0 $(TEST) -trimpath -timeout 25m -p 2 -parallel 6 $$(go list ./... | grep -vE '/($(subst $(space),|,$(RACED)))$$')
 	cd test && $(TEST) -race -timeout 25m -p 1 -parallel 8 $(RACED:%=./%)
 
-# These packages run agents within the test, and are short. The tests of integration would take twice as long with the race
-# detector; the soak, which has it too, runs the same agents with all kinds of transfers and faults.
+# These packages run agents within the test, and are short. So does the soak, which has the race detector too; of the tests of
+# integration, which would take twice as long with it, "make sweep" has it.
 RACED := e2e monitoring
 
 # Go's cache of results does not see that a program in bin/ has changed: what runs one is always run anew.
@@ -158,6 +158,11 @@ test-unit: ## Run the quick tests alone
 	$(call need,gcc=gcc$(comma)libc6-dev)
 	go test $(PURE)
 	go test -race $$(go list ./... | grep -vE '/($(subst $(space),|,$(PURE:./%=%)))$$')
+
+sweep: ## Run the long tests, before an issue is closed: every kill point and every fault, of all kinds and of maintenance
+	$(call need,gcc=gcc$(comma)libc6-dev)
+	$(call with,controlplane snapshot-controller)
+	cd test && $(TEST) -race -timeout 2h -parallel 4 -v -run 'TestAnAgentThatIsKilled|TestFault|TestEvents' ./integration -whole
 
 sim: ## Play RUNS=1000 schedules of whole agents in virtual time (SEED= repeats one and prints its smallest form)
 	cd test && CGO_ENABLED=0 $(TEST) -timeout 12h -v -run TestSchedules ./sim -runs $(or $(RUNS),1000) -seed $(or $(SEED),0) | grep -v '^ *\(===\|---\)'

@@ -2,8 +2,11 @@ package integration
 
 import (
 	"bytes"
+	"cmp"
+	"encoding/json"
 	"fmt"
 	"io"
+	"maps"
 	"net/http"
 	"strings"
 
@@ -11,6 +14,7 @@ import (
 	"k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/client-go/transport"
 
+	"github.com/lateen-project/lateen/exposer/api"
 	"github.com/lateen-project/lateen/test/fixture"
 	"github.com/lateen-project/lateen/test/testenv"
 )
@@ -51,4 +55,23 @@ func eventOf(request *http.Request) (*corev1.Event, error) {
 	event := &corev1.Event{}
 	_, _, err = scheme.Codecs.UniversalDeserializer().Decode(body, nil, event)
 	return event, err
+}
+
+// remains is all that a transfer leaves in its resource, but for times and for what is random in names.
+func remains(backup *testenv.Transfer) string {
+	left := *backup
+	left.Status.AcceptedTimestamp, left.Status.StartTimestamp, left.Status.CompletionTimestamp = nil, nil, nil
+	left.Annotations = maps.Clone(backup.Annotations)
+	if _, moved := left.Annotations[api.AnnotationMoved]; moved {
+		left.Annotations[api.AnnotationMoved] = "TIME"
+	}
+	text, err := json.MarshalIndent(map[string]any{
+		"labels": len(left.Labels), "annotations": left.Annotations, "finalizers": left.Finalizers, "cancel": left.Spec.Cancel, "status": left.Status,
+	}, "", " ")
+	if err != nil {
+		return err.Error()
+	}
+	return strings.NewReplacer(
+		backup.Name, "NAME", string(backup.UID), "UID", cmp.Or(backup.Node(), backup.Status.AcceptedByNode, "NODE"), "NODE",
+	).Replace(string(text))
 }

@@ -21,23 +21,34 @@ type agentRun struct {
 	movers *safeBuffer // the logs of movers
 }
 
-// start runs an agent as `lateen node-agent` assembles it. It ends with the test at the latest.
+// start runs an agent as `lateen node-agent` assembles it.
 func (s *env) start(changes ...func(*agent.Options)) *agentRun {
+	r := s.assemble(changes...)
+	r.run()
+	return r
+}
+
+// assemble makes an agent that does not run yet.
+func (s *env) assemble(changes ...func(*agent.Options)) *agentRun {
 	r := &agentRun{env: s, movers: &safeBuffer{}}
 	// Movers are short, and the writes of their progress are tested.
 	changes = append([]func(*agent.Options){func(options *agent.Options) { options.Limits.FirstProgress = 0 }}, changes...)
 	var err error
 	r.Agent, err = s.Agent(s.soon(), s.node, r.movers, changes...)
 	require.NoError(s, err)
-	logger := ktesting.NewLogger(s.T, ktesting.NewConfig(ktesting.Verbosity(2)))
-	r.Run(klog.NewContext(context.WithoutCancel(s.Context()), logger))
-	s.agents.Add(1)
-	s.Cleanup(func() {
+	return r
+}
+
+// run starts it. It ends with the test at the latest.
+func (r *agentRun) run() {
+	logger := ktesting.NewLogger(r.env.T, ktesting.NewConfig(ktesting.Verbosity(2)))
+	r.Run(klog.NewContext(context.WithoutCancel(r.env.Context()), logger))
+	r.env.agents.Add(1)
+	r.env.Cleanup(func() {
 		if err := r.Stop(); err != nil {
 			logger.Error(err, "Agent ended")
 		}
 	})
-	return r
 }
 
 // stop ends the agent as SIGTERM does.

@@ -23,12 +23,13 @@ type overloaded struct {
 }
 
 func (o *overloaded) wrap(next http.RoundTripper) http.RoundTripper {
+	refuses := refusing(http.StatusTooManyRequests, metav1.StatusReasonTooManyRequests)
 	return fixture.RoundTripper(func(asked *http.Request) (*http.Response, error) {
-		if asked.URL.Query().Get("watch") == "true" {
+		if requestOf(asked).verb == "watch" {
 			return next.RoundTrip(asked)
 		}
 		if o.asked.Add(1)%5 == 0 && o.fifths {
-			return fixture.Refuse(asked, http.StatusTooManyRequests, metav1.StatusReasonTooManyRequests, "as the test wants it")
+			return refuses.answer(asked, next)
 		}
 		timer := time.NewTimer(o.takes)
 		defer timer.Stop()

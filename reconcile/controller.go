@@ -20,7 +20,7 @@ type Func func(ctx context.Context, key string) (requeue time.Duration, err erro
 // Minimum and maximum backoff of a key whose reconcile failed.
 const (
 	minBackoff = 20 * time.Millisecond
-	maxBackoff  = 30 * time.Second
+	maxBackoff = 30 * time.Second
 )
 
 // Controller runs the workers of one workqueue. All kinds use it.

@@ -42,13 +42,14 @@ func (t *TransferReconciler[T]) report(ctx context.Context, key string, object T
 	klog.FromContext(ctx).Info("Phase changed", "from", phaseName(before.Phase), "to", after.Phase, "reason", step.Reason, "message", after.Message)
 	t.recordMetrics(key, object, before, after, step)
 	move := t.movement(object)
-	switch {
-	case after.Phase == transfer.Completed:
+	switch after.Phase {
+	case transfer.Completed:
 		t.event(move, corev1.EventTypeNormal, EventCompleted, fmt.Sprintf("Moved %d bytes in %s", after.Progress.Done, after.CompletedAt.Sub(after.StartedAt)))
-	case after.Phase == transfer.Failed:
+	case transfer.Failed:
 		t.event(move, corev1.EventTypeWarning, EventFailed, after.Message)
-	case after.Phase == transfer.Canceled:
+	case transfer.Canceled:
 		t.event(move, corev1.EventTypeNormal, EventCanceled, "Canceled. "+after.Message)
+	case transfer.New, transfer.Accepted, transfer.Prepared, transfer.InProgress, transfer.Canceling: // the resource shows it
 	}
 }
 

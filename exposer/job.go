@@ -104,6 +104,17 @@ func (j Jobs) Record(ctx context.Context, namespace string, job objects.JobStatu
 	return nil
 }
 
+// Exists reports whether the API server has this job, not a recreated one.
+func (j Jobs) Exists(ctx context.Context, namespace string, job objects.JobStatus) (bool, error) {
+	found, err := j.Client.BatchV1().Jobs(namespace).Get(ctx, job.Name, metav1.GetOptions{})
+	if apierrors.IsNotFound(err) {
+		return false, nil
+	} else if err != nil {
+		return false, fmt.Errorf("get maintenance job %s: %w", job.Name, err)
+	}
+	return found.UID == job.UID, nil
+}
+
 // Failure returns why a job failed, as a code and as a message.
 func (j Jobs) Failure(ctx context.Context, namespace string, job objects.JobStatus) (objects.Verdict, string, error) {
 	pods, err := j.pods(ctx, namespace, job)

@@ -97,9 +97,11 @@ func newFixture(t *testing.T) *fixture {
 		},
 		Policy: maintenance.DefaultPolicy(), Limit: 3, Recorder: &record.FakeRecorder{}, Clock: m.clock,
 	}
+	created := map[string]string{} // by name: what makes the UID of the next job unique
 	m.client.PrependReactor("create", "jobs", func(action clienttesting.Action) (bool, runtime.Object, error) {
 		job := action.(clienttesting.CreateAction).GetObject().(*batchv1.Job)
-		job.UID, job.CreationTimestamp = types.UID(job.Name), metav1.NewTime(m.clock.Now())
+		job.UID, job.CreationTimestamp = types.UID(job.Name+created[job.Name]), metav1.NewTime(m.clock.Now())
+		created[job.Name] += "-later"
 		return false, nil, nil
 	})
 	return m

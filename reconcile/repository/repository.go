@@ -100,7 +100,7 @@ func (m *Reconciler) Reconcile(ctx context.Context, key string) (time.Duration, 
 	case maintenance.Delete:
 		return 0, m.remove(ctx, key, step.Jobs)
 	case maintenance.Start:
-		return 0, m.start(ctx, key, object, step, jobs)
+		return m.start(ctx, key, object, step, jobs)
 	}
 	return 0, nil
 }
@@ -157,11 +157,18 @@ func (m *Reconciler) abandon(ctx context.Context, key string, object *velerov1.B
 		return m.Policy.PodWait, nil // not written by the job controller yet, or another container is not ready
 	}
 	if job.Stage() == objects.StageNoPod {
-		deleted, err := m.JobClient.ClassGone(ctx, job)
+		if exists, err := m.JobClient.Exists(ctx, object.Namespace, job); err != nil {
+			return 0, err
+		} else if !exists { // it was deleted before the watch showed it
+			m.removed(job.UID)
+			m.Enqueue(key)
+			return 0, nil
+		}
+		classDeleted, err := m.JobClient.ClassGone(ctx, job)
 		if err != nil {
 			return 0, err
 		}
-		if deleted {
+		if classDeleted {
 			record.Verdict, why = objects.VerdictClassMissing, classGone+job.Class
 		}
 	}

@@ -3,6 +3,7 @@ package repository
 import (
 	"context"
 	"errors"
+	"fmt"
 	"maps"
 	"slices"
 	"strings"
@@ -11,6 +12,8 @@ import (
 	velerov1 "github.com/vmware-tanzu/velero/pkg/apis/velero/v1"
 	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/klog/v2"
@@ -29,12 +32,13 @@ const (
 	EventSkipped       = "MaintenanceSkipped"
 )
 
-// start creates the due job of a repository if the limit and the older repositories allow it.
-func (m *Reconciler) start(ctx context.Context, key string, object *velerov1.BackupRepository, step maintenance.Step, jobs jobsByLabel) error {
+// start creates the due job of a repository if the limit and the older repositories allow it. It returns the delay
+// until the job must have a pod: a job that is deleted before the watch shows it has no event.
+func (m *Reconciler) start(ctx context.Context, key string, object *velerov1.BackupRepository, step maintenance.Step, jobs jobsByLabel) (time.Duration, error) {
 	own := maintenance.Waiting{Name: key, Due: step.Due}
 	if !maintenance.MayStart(own, m.waiting(key, jobs), m.running(jobs), m.Limit) {
 		m.queue(key, step.Due)
-		return nil
+		return 0, nil
 	}
 	m.release(key)
 	created, err := m.createJob(ctx, object, step)
@@ -42,23 +46,26 @@ func (m *Reconciler) start(ctx context.Context, key string, object *velerov1.Bac
 	switch {
 	case errors.Is(err, exposer.ErrAlreadyMaintained):
 		m.setCreateFailed(key, false)
-		return nil // its event is on the way
+		return 0, nil // its event is on the way
 	case errors.As(err, &terminal):
 		never := objects.JobStatus{Outcome: objects.JobFailed, Created: m.Clock.Now(), Finished: m.Clock.Now()}
 		record := objects.JobRecord{Verdict: objects.VerdictFailed, Failures: step.Failures, Factor: step.Factor}
-		return m.recordRuns(ctx, key, object, never, record, terminal.Error())
+		return 0, m.recordRuns(ctx, key, object, never, record, terminal.Error())
 	case err != nil:
-		if m.setCreateFailed(key, true) {
+		if !errors.Is(err, errUnanswered) && m.setCreateFailed(key, true) {
 			m.Recorder.Eventf(referenceTo(object), corev1.EventTypeWarning, EventSkipped, "Maintenance job cannot be created, retrying: %v", err)
 		}
-		return err
+		return 0, err
 	}
 	m.setCreateFailed(key, false)
 	m.add(created)
 	klog.FromContext(ctx).Info("Started maintenance", "repository", key, "job", created.Name, "due", step.Due,
 		"priorityClass", created.Spec.Template.Spec.PriorityClassName, "memoryFactor", step.Factor)
-	return nil
+	return m.Policy.PodWait, nil
 }
+
+// errUnanswered says that a job may exist in spite of an error. It needs its place then.
+var errUnanswered = errors.New("the API server did not answer")
 
 func (m *Reconciler) createJob(ctx context.Context, object *velerov1.BackupRepository, step maintenance.Step) (*batchv1.Job, error) {
 	plan, err := m.Plan(ctx, object)
@@ -70,8 +77,12 @@ func (m *Reconciler) createJob(ctx context.Context, object *velerov1.BackupRepos
 		VolumeNamespace: object.Spec.VolumeNamespace, Location: object.Spec.BackupStorageLocation, Type: object.Spec.RepositoryType,
 		Due: step.Due, Failures: step.Failures, Factor: step.Factor, Timeout: m.Policy.Timeout,
 	}, plan.Template, plan.Settings))
-	if err == nil {
+	switch reason := apierrors.ReasonForError(err); {
+	case err == nil:
 		plan.Created(created)
+	case errors.Is(err, exposer.ErrAlreadyMaintained):
+	case reason == metav1.StatusReasonUnknown, reason == metav1.StatusReasonTimeout, reason == metav1.StatusReasonServerTimeout:
+		return nil, fmt.Errorf("%w: %w", errUnanswered, err)
 	}
 	return created, err
 }

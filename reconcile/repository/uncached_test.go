@@ -1,0 +1,49 @@
+package repository
+
+import (
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	batchv1 "k8s.io/api/batch/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	clienttesting "k8s.io/client-go/testing"
+)
+
+// emptyJobs is a cache whose watch has not shown any job yet.
+type emptyJobs struct{}
+
+func (emptyJobs) List() []*batchv1.Job { return nil }
+
+func TestAJobThatIsDeletedBeforeItIsCachedIsFollowedByAnother(t *testing.T) {
+	m := newFixture(t)
+	key := m.repository("r1")
+	m.clock.SetTime(m.clock.Now().Add(2 * time.Hour))
+	require.Equal(t, m.Policy.PodWait, m.settle(key))
+	require.NoError(t, m.client.BatchV1().Jobs("velero").Delete(t.Context(), m.names()[0], metav1.DeleteOptions{}))
+	m.clock.SetTime(m.clock.Now().Add(m.Policy.PodWait))
+	m.settle(key)
+	require.Len(t, m.names(), 1)
+	require.Zero(t, m.patches, "nothing is recorded of a job that somebody deleted")
+}
+
+// TestAJobWhoseCreationHasNoAnswerKeepsItsPlace loses the answer to a create request that was served.
+func TestAJobWhoseCreationHasNoAnswerKeepsItsPlace(t *testing.T) {
+	m := newFixture(t)
+	m.Limit, m.Jobs = 1, emptyJobs{}
+	first, second := m.repository("r1"), m.repository("r2")
+	m.clock.SetTime(m.clock.Now().Add(2 * time.Hour))
+	lost := errors.New("unexpected EOF")
+	m.client.PrependReactor("create", "jobs", func(action clienttesting.Action) (bool, runtime.Object, error) {
+		require.NoError(t, m.client.Tracker().Create(action.GetResource(), action.(clienttesting.CreateAction).GetObject(), "velero"))
+		return true, nil, lost
+	})
+	_, err := m.Reconcile(t.Context(), first)
+	require.ErrorIs(t, err, lost)
+	m.settle(second)
+	created, err := m.client.BatchV1().Jobs("velero").List(t.Context(), metav1.ListOptions{})
+	require.NoError(t, err)
+	require.Len(t, created.Items, 1)
+}

@@ -2,6 +2,7 @@
 package seeds
 
 import (
+	"crypto/sha256"
 	"errors"
 	"flag"
 	"fmt"
@@ -19,6 +20,10 @@ const File = "testdata/seeds.txt"
 
 var given = flag.Uint64("seed", 0, "run random tests with this seed only; 0: with those of "+File+" and with fresh ones") //nolint:gochecknoglobals // as flags of tests are
 
+// Source is the environment variable from whose value the fresh seeds are derived, if it is set. CI sets it to the
+// commit: the next commit plays other schedules, and a run of CI can be repeated.
+const Source = "SEEDS_FROM"
+
 // Each runs a test once for each recorded seed, and then with fresh ones. The flag -seed runs only that one. A
 // failure logs its seed.
 func Each(t *testing.T, fresh int, test func(t *testing.T, random *rand.Rand)) {
@@ -27,7 +32,7 @@ func Each(t *testing.T, fresh int, test func(t *testing.T, random *rand.Rand)) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, seed := range choose(*given, kept, fresh) {
+	for _, seed := range choose(*given, kept, fresh, source(os.Getenv(Source), t.Name())) {
 		t.Run(fmt.Sprintf("seed %d", seed), func(t *testing.T) {
 			t.Cleanup(func() {
 				if t.Failed() {
@@ -40,14 +45,22 @@ func Each(t *testing.T, fresh int, test func(t *testing.T, random *rand.Rand)) {
 }
 
 // choose returns the given seed if there is one, else the recorded ones and that many fresh ones.
-func choose(given uint64, kept []uint64, fresh int) []uint64 {
+func choose(given uint64, kept []uint64, fresh int, random func() uint64) []uint64 {
 	if given != 0 {
 		return []uint64{given}
 	}
 	for range fresh {
-		kept = append(kept, 1+rand.Uint64N(1<<63))
+		kept = append(kept, 1+random()>>1)
 	}
 	return kept
+}
+
+// source returns a source of fresh seeds of a test. It is random if nothing is given.
+func source(from, test string) func() uint64 {
+	if from == "" {
+		return rand.Uint64
+	}
+	return rand.NewChaCha8(sha256.Sum256([]byte(from + " " + test))).Uint64
 }
 
 // Kept returns the recorded seeds of a test from File in the directory of a package. A missing file returns none.

@@ -9,12 +9,22 @@ import (
 )
 
 func TestKeptSeedsRunFirst(t *testing.T) {
-	kept := choose(0, []uint64{7, 8}, 2)
+	kept := choose(0, []uint64{7, 8}, 2, rand.Uint64)
 	require.Len(t, kept, 4)
 	require.Equal(t, []uint64{7, 8}, kept[:2])
 	require.NotEqual(t, kept[2], kept[3], "fresh ones")
 	require.NotZero(t, kept[2])
-	require.Equal(t, []uint64{5}, choose(5, []uint64{7, 8}, 2), "the one that is given is the only one")
+	require.Equal(t, []uint64{5}, choose(5, []uint64{7, 8}, 2, rand.Uint64), "the one that is given is the only one")
+}
+
+func TestFreshSeedsOfACommitAreTheSame(t *testing.T) {
+	seeds := func(from, test string) []uint64 { return choose(0, nil, 3, source(from, test)) }
+	first, second := seeds("a", "TestA"), seeds("a", "TestA")
+	require.Equal(t, first, second)
+	require.NotEqual(t, first, seeds("b", "TestA"), "another commit")
+	require.NotEqual(t, first, seeds("a", "TestB"), "another test")
+	first, second = seeds("", "TestA"), seeds("", "TestA")
+	require.NotEqual(t, first, second, "without a commit")
 }
 
 func TestKeptSeedsAreThoseOfTheTest(t *testing.T) {

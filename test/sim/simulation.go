@@ -40,6 +40,7 @@ type Simulation struct {
 	storage   *storage
 	faults    *faults
 	promises  *promises
+	hindered  time.Time // when no agent could act, most recently
 }
 
 // choice is something that can happen now.

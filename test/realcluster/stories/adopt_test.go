@@ -85,6 +85,8 @@ func TestAdoptOnTwoNodesLeavesUploadsInFlightAlone(t *testing.T) {
 	velero(t, "backup", "create", "two-agents", "--include-namespaces=two-agents", "--snapshot-move-data")
 	upload := first(t, "datauploads", "velero.io/backup-name=two-agents")
 	wait(t, "jsonpath={.status.phase}=Accepted", "dataupload/"+upload, "--namespace=velero")
+	// While Velero's agent exposes a snapshot, it alone knows the handle: nobody can go on with what it leaves before this.
+	until(t, "{.metadata.name}", func(string) bool { return true }, "volumesnapshotcontents", "--field-selector=metadata.name="+upload)
 	adopt()
 	wrong(t, "{}")
 	held{app: a, backup: "two-agents", kind: "datauploads"}.ends(t)

@@ -85,10 +85,11 @@ func (s *Simulation) checkLost() error {
 }
 
 // checkCanceled checks that no canceled transfer stays as it is before its mover starts, whatever is missing, if nothing
-// else went wrong for long and an agent can act.
+// else went wrong for long and all agents can act: a node whose agent is cut off is Ready, and nobody takes its place.
 func (s *Simulation) checkCanceled() error {
 	const long = 10 * time.Minute
-	if time.Since(s.faults.since) < long || !s.calm() {
+	cut := slices.ContainsFunc(s.processes, func(p *process) bool { return p.cut })
+	if time.Since(s.faults.since) < long || !s.calm() || cut {
 		return nil
 	}
 	for _, transfer := range s.transfers() {

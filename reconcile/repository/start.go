@@ -13,7 +13,6 @@ import (
 	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/klog/v2"
@@ -77,11 +76,12 @@ func (m *Reconciler) createJob(ctx context.Context, object *velerov1.BackupRepos
 		VolumeNamespace: object.Spec.VolumeNamespace, Location: object.Spec.BackupStorageLocation, Type: object.Spec.RepositoryType,
 		Due: step.Due, Failures: step.Failures, Factor: step.Factor, Timeout: m.Policy.Timeout,
 	}, plan.Template, plan.Settings))
-	switch reason := apierrors.ReasonForError(err); {
+	answer := apierrors.APIStatus(nil) // of a webhook it may lack a reason
+	switch {
 	case err == nil:
 		plan.Created(created)
 	case errors.Is(err, exposer.ErrAlreadyMaintained):
-	case reason == metav1.StatusReasonUnknown, reason == metav1.StatusReasonTimeout, reason == metav1.StatusReasonServerTimeout:
+	case !errors.As(err, &answer), apierrors.IsTimeout(err), apierrors.IsServerTimeout(err):
 		return nil, fmt.Errorf("%w: %w", errUnanswered, err)
 	}
 	return created, err

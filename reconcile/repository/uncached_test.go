@@ -2,11 +2,14 @@ package repository
 
 import (
 	"errors"
+	"net/http"
+	"strings"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
 	batchv1 "k8s.io/api/batch/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	clienttesting "k8s.io/client-go/testing"
@@ -27,6 +30,22 @@ func TestAJobThatIsDeletedBeforeItIsCachedIsFollowedByAnother(t *testing.T) {
 	m.settle(key)
 	require.Len(t, m.names(), 1)
 	require.Zero(t, m.patches, "nothing is recorded of a job that somebody deleted")
+}
+
+// The answer of a webhook that denies a request may lack a reason.
+func TestAJobThatAWebhookDeniesLeavesItsPlace(t *testing.T) {
+	m := newFixture(t)
+	m.Limit = 1
+	first, second := m.repository("r1"), m.repository("r2")
+	m.clock.SetTime(m.clock.Now().Add(2 * time.Hour))
+	m.client.PrependReactor("create", "jobs", func(action clienttesting.Action) (bool, runtime.Object, error) {
+		denied := strings.HasPrefix(action.(clienttesting.CreateAction).GetObject().(*batchv1.Job).Name, "r1")
+		return denied, nil, &apierrors.StatusError{ErrStatus: metav1.Status{Code: http.StatusBadRequest, Message: "denied"}}
+	})
+	_, err := m.Reconcile(t.Context(), first)
+	require.ErrorContains(t, err, "denied")
+	m.settle(second)
+	require.Len(t, m.names(), 1)
 }
 
 // TestAJobWhoseCreationHasNoAnswerKeepsItsPlace loses the answer to a create request that was served.

@@ -121,7 +121,7 @@ func (d *nodeLoss) ends(name string) {
 	case testenv.Completed: // the next mover ends by itself
 		expected = [][]bool{{forced, graceful}}
 	case testenv.Canceled: // the grace of the cancel may be over before the node is lost
-		expected = append(expected, []bool{graceful, forced}, []bool{graceful, graceful, forced}) // its agent and the one that stands in
+		expected = append(expected, []bool{graceful, forced})
 	default:
 	}
 	require.Contains(d, expected, d.deletions(name))

@@ -173,9 +173,10 @@ func adoption(what string, have, want metav1.Object) ([]byte, error) {
 	return json.Marshal(objects.Labelled(owner.UID, want.GetLabels()[api.LabelAcceptor]))
 }
 
-// DeleteMover deletes the found mover pod, and no recreated pod of the same name.
+// DeleteMover deletes the found mover pod, and no recreated pod of the same name. Only a forced deletion is sent for a
+// pod that is already deleting.
 func (e *Exposer) DeleteMover(ctx context.Context, found Existing) error {
-	if found.Pod == nil {
+	if found.Pod == nil || found.Pod.DeletionTimestamp != nil && !found.Force {
 		return nil
 	}
 	options := uidPrecondition(found.Pod)

@@ -187,6 +187,17 @@ func TestDeleteHasAUIDPreconditionAndIgnoresNotFound(t *testing.T) {
 	require.Equal(t, []string{"mover-uid", "claim-uid"}, deleted)
 }
 
+// A second request would be one too many when two agents clean up the same transfer.
+func TestADeletingMoverIsDeletedAgainByForceAlone(t *testing.T) {
+	for force, requests := range map[bool]int{false: 0, true: 1} {
+		deleting := mover()
+		deleting.DeletionTimestamp, deleting.Finalizers = new(metav1.Now()), []string{"kubelet"}
+		client := fake.NewClientset(deleting)
+		require.NoError(t, exposed(client, objects.Settings{}).DeleteMover(t.Context(), Existing{Pod: deleting, Force: force}))
+		require.Len(t, client.Actions(), requests, "force: %v", force)
+	}
+}
+
 // Defect D36: the log did not contain the class of a mover. The logged class is the one in the API server's
 // response.
 func TestTheLogNamesThePriorityClassOfAMover(t *testing.T) {

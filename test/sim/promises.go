@@ -78,6 +78,9 @@ func (s *Simulation) check() error {
 	if err := s.checkSlots(); err != nil {
 		return err
 	}
+	if err := s.checkQueue(); err != nil {
+		return err
+	}
 	if err := s.checkMovers(); err != nil {
 		return err
 	}
@@ -134,6 +137,22 @@ func (s *Simulation) checkSlots() error {
 				return fmt.Errorf("%s has %d transfers InProgress and %d slots", v.node, count[v.node], slots)
 			}
 		}
+	}
+	return nil
+}
+
+// checkQueue checks that no more transfers are Accepted or Prepared than the queue has places. Each agent decides by its
+// own caches, so each other agent may exceed it by one. A mover that is lost needs no place again, and a transfer that
+// nobody accepts loses its place after a while: so the check is for schedules without faults.
+func (s *Simulation) checkQueue() error {
+	most, prepared := s.plan.Queue+len(s.nodes)-1, 0
+	for _, transfer := range s.transfers() {
+		if phase := viewOf(transfer.Object).phase; phase == "Accepted" || phase == "Prepared" {
+			prepared++
+		}
+	}
+	if s.plan.Queue > 0 && prepared > most && len(s.faults.met) == 0 {
+		return fmt.Errorf("%d transfers are prepared, and the queue has %d places", prepared, s.plan.Queue)
 	}
 	return nil
 }

@@ -159,7 +159,7 @@ func (s *Simulation) configuration() string {
 	if s.plan.Priority {
 		priority = fmt.Sprintf(`,"priorityClassName":%q`, priorityName)
 	}
-	return fmt.Sprintf(`{"loadConcurrency":{"globalConfig":%d},"prepareQueueLength":%d%s}`, s.plan.Slots, s.plan.Queue, priority)
+	return fmt.Sprintf(`{"loadConcurrency":{"globalConfig":%d,"prepareQueueLength":%d}%s}`, s.plan.Slots, s.plan.Queue, priority)
 }
 
 func podTemplate(name string, args ...string) corev1.PodTemplateSpec {

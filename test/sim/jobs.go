@@ -157,6 +157,9 @@ func (s *Simulation) checkJobs() error {
 	unfinished := map[string]int{}
 	total := 0
 	for _, object := range s.api.List("jobs") {
+		if err := s.checkRun(object); err != nil {
+			return err
+		}
 		of := apiserver.As[batchv1.Job](object)
 		if finished(of) || of.DeletionTimestamp != nil || of.Annotations[api.AnnotationReleased] != "" {
 			continue

@@ -9,18 +9,20 @@ import (
 
 // checkMetrics checks that no terminal transfer was counted twice. An agent that dies may not have counted one.
 func (s *Simulation) checkMetrics(ended int) error {
-	counted := 0
+	counted, maintained := 0, 0
 	for _, p := range s.processes {
 		families, err := p.registry.Gather()
 		if err != nil {
 			return fmt.Errorf("gather metrics of %s: %w", p.name, err)
 		}
 		for _, family := range families {
-			if family.GetName() != "lateen_transfers_finished_total" {
-				continue
-			}
 			for _, series := range family.GetMetric() {
-				counted += int(series.GetCounter().GetValue())
+				switch family.GetName() {
+				case "lateen_transfers_finished_total":
+					counted += int(series.GetCounter().GetValue())
+				case "velero_repo_maintenance_success_total", "velero_repo_maintenance_failure_total":
+					maintained += int(series.GetCounter().GetValue())
+				}
 			}
 		}
 	}
@@ -30,6 +32,8 @@ func (s *Simulation) checkMetrics(ended int) error {
 		return fmt.Errorf("%d transfers have ended and agents counted %d", ended, counted)
 	case counted > len(s.work):
 		return fmt.Errorf("agents counted %d of %d transfers", counted, len(s.work))
+	case maintained > s.jobs():
+		return fmt.Errorf("agents counted %d runs of %d maintenance jobs", maintained, s.jobs())
 	}
 	return nil
 }

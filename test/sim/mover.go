@@ -54,7 +54,7 @@ func (s *Simulation) running() (all []*mover) {
 func (s *Simulation) moving() (all []choice) {
 	for _, m := range s.running() {
 		if m.plural == "jobs" {
-			all = append(all, choice{"job " + m.pod.Name + ": finishes", often / 4, func() { m.result = &result{} }})
+			all = append(all, choice{"job " + m.pod.Name + ": finishes", often / 4, func() { s.endRun(m) }})
 			continue
 		}
 		if s.faults.hung[m.pod.UID] {

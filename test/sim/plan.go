@@ -19,6 +19,8 @@ type Plan struct {
 	Maintenance  int             // maintenance jobs at once
 	Repositories int             // of backups, each due for maintenance at once
 	Timeout      time.Duration   // of a maintenance job
+	Failing      int             // the first runs of each repository that fail
+	History      int             // entries of a repository's history that Velero's server keeps; 0: it does not look at it
 	Foreign      int             // transfers of another data mover that never end, one on each of the first nodes
 	Lists        bool            // the API server cannot stream lists, as before Kubernetes 1.32
 	Skew         []time.Duration // of each node's clock
@@ -91,6 +93,7 @@ func Draw(seed uint64) Plan {
 	}
 	plan.Faults = drawFaults(random, plan)
 	drawClasses(&plan)
+	drawMaintenance(&plan)
 	return plan
 }
 
@@ -116,11 +119,12 @@ func drawClasses(plan *Plan) {
 }
 
 const (
-	maxWork      = 4
-	maxSlots     = 2
-	maxSkew      = 3 // minutes
-	planStream   = 1 // streams of random numbers of one seed
-	choiceStream = 2
-	nameStream   = 3
-	classStream  = 7
+	maxWork           = 4
+	maxSlots          = 2
+	maxSkew           = 3 // minutes
+	planStream        = 1 // streams of random numbers of one seed
+	choiceStream      = 2
+	nameStream        = 3
+	classStream       = 7
+	maintenanceStream = 8
 )

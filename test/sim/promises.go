@@ -105,7 +105,7 @@ func (s *Simulation) check() error {
 // mostRequests bounds the requests of a schedule: those of each start, of each transfer, and of each fault.
 func (s *Simulation) mostRequests() int {
 	const start, transfer, fault, repository = 40, 150, 300, 100
-	return start*s.started + transfer*len(s.plan.Work) + fault*len(s.faults.met) + repository*s.plan.Repositories
+	return start*s.started + transfer*len(s.plan.Work) + fault*len(s.faults.met) + repository*s.plan.Repositories*(1+s.plan.Failing)
 }
 
 // checkBound checks that each transfer ends in time. A fault may cost the time of a timeout and of another attempt.

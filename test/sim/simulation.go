@@ -25,22 +25,23 @@ import (
 type Simulation struct {
 	Log *logr.Logger // of the agents; nil discards
 
-	plan      Plan
-	random    *rand.Rand
-	api       *apiserver.Server
-	gate      *gate
-	trace     *trace
-	nodes     []string
-	processes []*process
-	started   int // processes so far
-	step      int
-	begin     time.Time
-	work      []*job
-	movers    map[types.UID]*mover
-	storage   *storage
-	faults    *faults
-	promises  *promises
-	hindered  time.Time // when no agent could act, most recently
+	plan        Plan
+	random      *rand.Rand
+	api         *apiserver.Server
+	gate        *gate
+	trace       *trace
+	nodes       []string
+	processes   []*process
+	started     int // processes so far
+	step        int
+	begin       time.Time
+	work        []*job
+	movers      map[types.UID]*mover
+	storage     *storage
+	faults      *faults
+	promises    *promises
+	hindered    time.Time           // when no agent could act, most recently
+	maintenance map[string]*jobRuns // by repository
 }
 
 // choice is something that can happen now.
@@ -68,7 +69,7 @@ func newSimulation(plan Plan) *Simulation {
 	const digits = 5
 	s := &Simulation{
 		plan: plan, random: rand.New(rand.NewPCG(plan.Seed, choiceStream)), gate: newGate(), trace: newTrace(), begin: time.Now(),
-		movers: map[types.UID]*mover{}, storage: newStorage(),
+		movers: map[types.UID]*mover{}, storage: newStorage(), maintenance: map[string]*jobRuns{},
 	}
 	s.api = apiserver.New(time.Now, func() string {
 		const letters = "bcdfghjklmnpqrstvwxz2456789"
@@ -170,6 +171,7 @@ func (s *Simulation) choices() []choice {
 	all = append(all, s.collecting()...)
 	all = append(all, s.server()...)
 	all = append(all, s.working()...)
+	all = append(all, s.recalling()...)
 	all = append(all, s.housekeeping()...)
 	all = append(all, s.emptying()...)
 	all = append(all, s.stray()...)

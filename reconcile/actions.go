@@ -82,6 +82,7 @@ func (t *TransferReconciler[T]) notWritten(s *request[T], starts bool) {
 		t.NodeSlots.Release(s.object.GetUID())
 	}
 	t.Admission.Release(s.object.GetUID())
+	t.Preparing.Release(s.object.GetUID())
 }
 
 // isRejected reports whether an error proves that the write did not happen. With no answer or a 5xx it may have

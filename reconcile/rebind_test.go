@@ -50,6 +50,7 @@ func newLateDelivery(objects ...runtime.Object) *lateDelivery {
 			Limits: transfer.DefaultLimits(), Pods: emptyCaches{}, Claims: emptyCaches{}, Targets: noTargets{}, TargetPods: noTargets{}, Movers: noReports{},
 			Exposer:   &exposer.Exposer{Client: l.kube, Paths: exposer.HostPaths{Client: l.kube}},
 			NodeSlots: capacity.NewNodeSlots(testNode, 1, 1),
+			Preparing: capacity.Unpaced(),
 			Admission: capacity.NewAdmission(0, 1, time.Minute, testingclock.NewFakeClock(now)), Recorder: record.NewFakeRecorder(10), Clock: l.clock,
 			MoverLog: func(context.Context, string, []byte) {},
 		},

@@ -86,7 +86,7 @@ func TestAMoverThatFailsBeforeItIsReadyIsDeletedBeforeTheNextWrite(t *testing.T)
 		return true, nil, nil
 	})
 	for range 2 {
-		require.Equal(t, s.Limits.PrepareTimeout, s.step(t))
+		require.Equal(t, s.Limits.PlaceTimeout, s.step(t))
 		require.Zero(t, s.state().Restarts)
 		require.Equal(t, 1, deletions)
 	}
@@ -106,7 +106,7 @@ func TestACrashBetweenDeletionAndRestartOfAMoverIsHarmless(t *testing.T) {
 	s.pods["app/db"].Spec.Volumes = []corev1.Volume{{Name: "data", VolumeSource: corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{}}}}
 	s.step(t)
 	s.local = localState{}
-	require.Equal(t, s.Limits.PrepareTimeout, s.step(t))
+	require.Equal(t, s.Limits.PlaceTimeout, s.step(t))
 	created, err := s.kube.CoreV1().Pods("velero").Get(t.Context(), "b1", metav1.GetOptions{})
 	require.NoError(t, err)
 	require.NotEqual(t, "mover-uid", string(created.UID))

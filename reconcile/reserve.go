@@ -45,4 +45,14 @@ func (t *TransferReconciler[T]) reserve(s *request[T]) {
 		t.TargetPods.Forget(uid)
 	}
 	s.seen.Admitted = s.seen.Eligible && t.Admission.TryAdmit(uid, enqueue)
+	switch {
+	case s.state.Phase != "" && s.state.Phase != transfer.New:
+		if left := t.countPrepared(s.object, s.state); s.seen.Exposes {
+			s.within = left
+		}
+	case s.seen.Admitted && s.seen.Exposes:
+		s.seen.Admitted = t.Preparing.TryAcquire(s.state.NodeBound, uid, s.state.CreatedAt, enqueue)
+	default:
+		t.Preparing.Release(uid)
+	}
 }

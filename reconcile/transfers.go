@@ -57,6 +57,7 @@ type Dependencies struct {
 	Exposer    *exposer.Exposer
 	NodeSlots  *capacity.NodeSlots
 	Admission  *capacity.Admission
+	Preparing  *capacity.Preparation
 	Movers     Movers
 	Recorder   record.EventRecorder
 	Metrics    *metrics.Metrics
@@ -199,8 +200,8 @@ func (t *TransferReconciler[T]) Resume(owned []T) {
 	}
 }
 
-// Observe passes a resource of any node to admission. It also counts the slots in use on other nodes. A coordinator
-// that stands in for the agent of such a node needs that count from its start.
+// Observe passes a resource of any node to admission, and counts the prepared ones. It also counts the slots in use on
+// other nodes. A coordinator that stands in for the agent of such a node needs that count from its start.
 func (t *TransferReconciler[T]) Observe(object T) {
 	state := t.Kind.Get(object)
 	switch uid := object.GetUID(); {
@@ -210,6 +211,7 @@ func (t *TransferReconciler[T]) Observe(object T) {
 	default:
 		t.NodeSlots.Release(uid)
 	}
+	t.countPrepared(object, state)
 	entry := capacity.Entry{
 		UID: object.GetUID(), Key: t.Kind.Name + "/" + cache.MetaObjectToName(object).String(), Version: object.GetResourceVersion(),
 		Created: state.CreatedAt, Restore: t.Kind.Restores, Phase: capacity.Uncounted,
@@ -227,6 +229,34 @@ func (t *TransferReconciler[T]) Observe(object T) {
 	t.Admission.Observe(entry)
 }
 
+// countPrepared counts a transfer that Lateen prepares. A new one keeps its place: it is about to be accepted, or it is
+// queued for that. An accepted one gives its place to the next after a while, as something of its own may keep its mover
+// from running; countPrepared returns how long that is from now, or 0.
+func (t *TransferReconciler[T]) countPrepared(object T, state transfer.State) (left time.Duration) {
+	uid, ours := object.GetUID(), !state.Foreign && state.Exposer != ""
+	if state.Phase == transfer.Accepted {
+		left = max(state.AcceptedAt.Add(t.Limits.PlaceTimeout).Sub(t.Clock.Now()), 0)
+	}
+	switch {
+	case state.Phase == "" || state.Phase == transfer.New:
+	case state.NodeBound && state.Node != t.Agent.Node:
+	case ours && left > 0:
+		t.Preparing.Count(state.NodeBound, uid)
+	case ours && state.Phase == transfer.Prepared:
+		t.Preparing.CountReady(state.NodeBound, state.Node, uid, state.CreatedAt, func() { t.Enqueue(cache.MetaObjectToName(object).String()) })
+	default:
+		t.Preparing.Release(uid)
+	}
+	return left
+}
+
+// Forget releases what a deleted resource holds.
+func (t *TransferReconciler[T]) Forget(uid types.UID) {
+	t.NodeSlots.Release(uid)
+	t.Admission.Forget(uid)
+	t.Preparing.Release(uid)
+}
+
 // forget drops the local state of a deleted resource and releases its slot.
 func (t *TransferReconciler[T]) forget(key string) {
 	t.local.forget(key)
@@ -238,6 +268,5 @@ func (t *TransferReconciler[T]) forget(key string) {
 	t.Movers.Forget(uid)
 	t.Targets.Forget(uid)
 	t.TargetPods.Forget(uid)
-	t.NodeSlots.Release(uid)
-	t.Admission.Forget(uid)
+	t.Forget(uid)
 }

@@ -9,8 +9,8 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// Slots are the slots for movers on one node, over all kinds. The oldest queued resource is next. A slot is taken in
-// memory before the write that uses it, so two workers cannot take the last one.
+// Slots are the slots for movers on one node, over all kinds, or the places of a Preparation. The oldest queued resource
+// is next. A slot is taken in memory before the write that uses it, so two workers cannot take the last one.
 type Slots struct {
 	limit int
 
@@ -31,7 +31,22 @@ func NewSlots(limit int) *Slots {
 }
 
 // Limit returns how many movers may run at once.
-func (s *Slots) Limit() int { return s.limit }
+func (s *Slots) Limit() int {
+	s.lock.Lock()
+	defer s.lock.Unlock()
+	return s.limit
+}
+
+// SetLimit changes how many may run at once, and enqueues those that may start now.
+func (s *Slots) SetLimit(limit int) {
+	s.lock.Lock()
+	s.limit = limit
+	next := s.next()
+	s.lock.Unlock()
+	for _, enqueue := range next {
+		enqueue()
+	}
+}
 
 // InUse returns how many slots are held. After a restart it may exceed the limit.
 func (s *Slots) InUse() int {
@@ -75,14 +90,20 @@ func (s *Slots) Release(uid types.UID) {
 	delete(s.held, uid)
 	var next []func()
 	if s.leave(uid) || held {
-		for _, w := range s.line[:min(s.free(), len(s.line))] {
-			next = append(next, w.enqueue)
-		}
+		next = s.next()
 	}
 	s.lock.Unlock()
 	for _, enqueue := range next {
 		enqueue()
 	}
+}
+
+// next returns the enqueue functions of those for which a slot is free.
+func (s *Slots) next() (enqueues []func()) {
+	for _, w := range s.line[:min(s.free(), len(s.line))] {
+		enqueues = append(enqueues, w.enqueue)
+	}
+	return enqueues
 }
 
 func (s *Slots) free() int { return max(s.limit-len(s.held), 0) }

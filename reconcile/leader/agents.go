@@ -67,6 +67,19 @@ func (a *AgentTracker) Stop() {
 	}
 }
 
+// Nodes returns how many nodes have the pod of an agent.
+func (a *AgentTracker) Nodes() int {
+	a.lock.Lock()
+	defer a.lock.Unlock()
+	count := 0
+	for _, node := range a.nodes {
+		if len(node.pods) > 0 {
+			count++
+		}
+	}
+	return count
+}
+
 // Unavailable reports whether the node has had no Ready agent for the grace. Before Start it returns false.
 func (a *AgentTracker) Unavailable(node string) bool {
 	a.lock.Lock()

@@ -134,6 +134,7 @@ type Observed struct {
 // Limits are the bounds of the protocol.
 type Limits struct {
 	PrepareTimeout   time.Duration // from accepting to a running mover (Velero's --data-mover-prepare-timeout)
+	PlaceTimeout     time.Duration // from accepting until a mover that does not run yet gives its place to the next transfer
 	CancelGrace      time.Duration // from a cancel to the deletion of the mover
 	RestartDelay     time.Duration // before the second mover; doubles with each further one
 	TerminationGrace time.Duration // from the deletion of a mover pod until an unconfirmed mover counts as lost
@@ -150,6 +151,7 @@ type Limits struct {
 func DefaultLimits() Limits {
 	return Limits{
 		PrepareTimeout:   30 * time.Minute,
+		PlaceTimeout:     10 * time.Second,
 		CancelGrace:      5 * time.Minute,
 		TerminationGrace: time.Minute,
 		RestartDelay:     10 * time.Second,

@@ -132,7 +132,7 @@ func TestDefaultsOfFieldsAreThose(t *testing.T) {
 	usual := configmap.Defaults()
 	require.Equal(t, strconv.Itoa(usual.GlobalConcurrency), defaults["loadConcurrency.globalConfig"])
 	require.Zero(t, usual.PrepareQueueLength)
-	require.Equal(t, "no limit", defaults["loadConcurrency.prepareQueueLength"])
+	require.Equal(t, "by the slots", defaults["loadConcurrency.prepareQueueLength"])
 	require.Equal(t, strconv.FormatBool(usual.Movers.Privileged), defaults["privilegedFsBackup"])
 	require.Equal(t, strconv.FormatBool(usual.Movers.IgnoreDelayBinding), defaults["restorePVC.ignoreDelayBinding"])
 	require.Equal(t, fmt.Sprint(configmap.DefaultCacheLimit>>20), defaults["cacheLimitMB"])

@@ -10,8 +10,10 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/lateen-project/lateen/cmd/lateen/agent"
+	"github.com/lateen-project/lateen/reconcile/capacity"
 	"github.com/lateen-project/lateen/test/cluster"
 	"github.com/lateen-project/lateen/test/csi"
+	"github.com/lateen-project/lateen/test/node"
 	"github.com/lateen-project/lateen/test/testenv"
 )
 
@@ -170,4 +172,39 @@ func (s *env) mostPreparedByWrites() int {
 		most = max(most, len(inside))
 	}
 	return most
+}
+
+func TestWithoutAPrepareQueueOnlyAsManyPodsExistAsWorkSoon(t *testing.T) {
+	v := newEnv(t, 200*time.Millisecond).volumes(csi.Options{})
+	ahead := capacity.Ahead(1)
+	history := v.record()
+	var names []string
+	for range 3 * ahead {
+		names = append(names, v.transfer())
+	}
+	v.start(func(options *agent.Options) { options.Limits.PlaceTimeout = time.Hour })
+	upload, _ := v.uploads("data")
+	v.settles(testenv.DataUpload, upload, testenv.Completed)
+	require.LessOrEqual(t, mostPrepared(v.completed(history, names...)), ahead+1, "and the upload")
+	require.LessOrEqual(t, v.mostPreparedByWrites(), ahead+1)
+}
+
+func TestMoversThatCannotStartDoNotHoldUpOthers(t *testing.T) {
+	s := newEnv(t, 50*time.Millisecond)
+	ahead := capacity.Ahead(1)
+	s.node.Faults.Add(node.Fault{NeverStarts: true, Times: ahead})
+	var stuck []string
+	for range ahead {
+		stuck = append(stuck, s.transfer())
+	}
+	s.start(func(options *agent.Options) { options.Limits.PlaceTimeout = 500 * time.Millisecond })
+	for _, name := range stuck {
+		s.moverIs(name, waitsFor("ContainerCreating"))
+	}
+	s.ends(s.transfer(), testenv.Completed)
+	for _, name := range stuck {
+		transfer, err := s.Transfers(testenv.PodVolumeBackup).Get(s.soon(), name)
+		require.NoError(t, err)
+		require.Equal(t, testenv.Accepted, transfer.Status.Phase, "it still has until the prepare timeout")
+	}
 }

@@ -53,7 +53,7 @@ func (s *Simulation) start(node, pod string) *process {
 		},
 		Rest:    &rest.Config{Host: "http://simulation", Transport: p},
 		Metrics: metrics.New(p.registry, "simulation", node), Limits: transfer.DefaultLimits(), Clock: s.clock(node), Log: io.Discard,
-		Server: &agent.Server{}, Process: fmt.Sprint(s.started), Queue: p.queue,
+		Server: &agent.Server{}, Process: fmt.Sprint(s.started), Queue: p.queue, Prepared: s.plan.prepared(),
 	}
 	const stall = 10 * time.Minute // a schedule is shorter than the default
 	options.Limits.StallTimeout = stall

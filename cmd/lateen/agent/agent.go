@@ -61,8 +61,9 @@ type Options struct {
 	OrphanSweep  time.Duration // interval between two sweeps of a coordinator; 0: 10 min
 
 	// For a simulation, which must be repeatable.
-	Process string                                             // distinguishes the processes of one node; empty: random
-	Queue   func(name string) workqueue.TypedInterface[string] // makes the queue of a controller; nil: client-go's
+	Process  string                                             // distinguishes the processes of one node; empty: random
+	Queue    func(name string) workqueue.TypedInterface[string] // makes the queue of a controller; nil: client-go's
+	Prepared int                                                // transfers that an agent prepares at once; 0: as package capacity says
 }
 
 // queue returns the queue of a controller; nil is client-go's.
@@ -113,6 +114,7 @@ type assembly struct {
 	targets    *informers.Targets
 	targetPods *informers.TargetPods
 	exposing   *exposer.Exposer
+	preparing  *capacity.Preparation
 
 	coordination *metrics.Coordination
 	maintenance  *metrics.Maintenance
@@ -136,7 +138,7 @@ func (p *assembly) run(ctx context.Context) error {
 	defer func() { movers.Wait(); p.targets.Wait(); p.targetPods.Wait() }()
 	var kinds kindSet
 	p.snapshots = informers.NewSnapshots(p.clients.snapshots, p.clients.kube.Discovery(), func(namespace, name string) { p.enqueueUploads(kinds.uploads, namespace+"/"+name) })
-	p.exposing = p.exposer()
+	p.exposing, p.preparing = p.exposer(), p.preparation()
 	shared := p.shared(movers)
 	kinds = p.kinds(shared)
 	handled, err := p.addHandlers(kinds)
@@ -242,12 +244,25 @@ func (p *assembly) shared(movers *informers.MoverEvents) reconcile.Dependencies 
 		},
 		Exposer:   p.exposing,
 		NodeSlots: capacity.NewNodeSlots(p.Flags.NodeName, effective.Concurrency, effective.GlobalConcurrency),
+		Preparing: p.preparing,
 		Admission: capacity.NewAdmission(effective.PrepareQueueLength, effective.MaxConcurrency, cmp.Or(p.AdmitTimeout, admitTimeout), p.Clock),
 		Movers:    movers,
 		Recorder:  p.recorder,
 		Metrics:   p.Metrics,
 		Clock:     p.Clock,
 		MoverLog:  p.moverLog,
+	}
+}
+
+// preparation paces transfers unless prepareQueueLength limits them.
+func (p *assembly) preparation() *capacity.Preparation {
+	switch limits := p.startup.Config.Limits; {
+	case p.Prepared > 0:
+		return capacity.FixedPreparation(p.Prepared)
+	case limits.PrepareQueueLength > 0:
+		return capacity.Unpaced()
+	default:
+		return capacity.NewPreparation(limits.Concurrency, limits.MaxConcurrency)
 	}
 }
 

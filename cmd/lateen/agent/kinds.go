@@ -148,8 +148,7 @@ func (l *kindController[T]) note(object T) {
 		l.transfers.Observe(current)
 		return
 	}
-	l.transfers.Admission.Forget(object.GetUID())
-	l.transfers.NodeSlots.Release(object.GetUID())
+	l.transfers.Forget(object.GetUID())
 }
 
 func (l *kindController[T]) resume() []string {

@@ -35,7 +35,7 @@ func TestADeletedTransferLeavesTheAdmissionQueue(t *testing.T) {
 	l := &kindController[*velerov1.PodVolumeBackup]{
 		resources: emptyCache{},
 		transfers: &reconcile.TransferReconciler[*velerov1.PodVolumeBackup]{
-			Kind: transfer.PodVolumeBackup(), Dependencies: reconcile.Dependencies{Admission: admission, NodeSlots: slots},
+			Kind: transfer.PodVolumeBackup(), Dependencies: reconcile.Dependencies{Admission: admission, NodeSlots: slots, Preparing: capacity.Unpaced()},
 		},
 	}
 	l.note(&velerov1.PodVolumeBackup{ObjectMeta: metav1.ObjectMeta{Namespace: "velero", Name: "b1", UID: "first"}})

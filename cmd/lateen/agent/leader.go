@@ -110,6 +110,7 @@ func (p *assembly) runTerm(ctx context.Context, kinds []kind) error {
 		return nil
 	}
 	agents.Start()
+	p.preparing.SetNodes(agents.Nodes())
 	p.caches.SetCoordinator(term)
 	p.leadership.agents.Store(agents)
 	defer func() {
@@ -138,6 +139,7 @@ func (p *assembly) agentTracker(nodes leader.Nodes, kinds []kind) *leader.AgentT
 		}
 	})
 	agents.Returned = func(node string) {
+		p.preparing.SetNodes(agents.Nodes())
 		for _, k := range kinds {
 			k.agentReturned(node)
 		}

@@ -113,7 +113,7 @@ func someNames(names []string) string {
 
 func formatQueue(length int) string {
 	if length == 0 {
-		return "no limit"
+		return "by the slots"
 	}
 	return fmt.Sprintf("at most %d transfers in the cluster", length)
 }

@@ -18,6 +18,7 @@ type evaluator struct {
 	agents   map[string]view.Node // by node name
 	inUse    map[string]int       // used slots, by node
 	prepared map[string]int       // accepted and prepared transfers, by node; "" counts all of them
+	unbound  int                  // accepted and prepared transfers of snapshots and claims
 	restores bool                 // a restore waits in the admission queue
 }
 
@@ -30,7 +31,10 @@ func (s *Snapshot) evaluator() *evaluator {
 		case one.state.Foreign:
 		case phase == transfer.Accepted || phase == transfer.Prepared:
 			j.prepared[""]++
-			if one.state.NodeBound && one.state.Node != "" {
+			switch {
+			case !one.state.NodeBound:
+				j.unbound++
+			case one.state.Node != "":
 				j.prepared[one.state.Node]++
 			}
 		}

@@ -12,6 +12,7 @@ import (
 	"github.com/lateen-project/lateen/exposer/handover"
 	"github.com/lateen-project/lateen/exposer/objects"
 	"github.com/lateen-project/lateen/reconcile"
+	"github.com/lateen-project/lateen/reconcile/capacity"
 	"github.com/lateen-project/lateen/reconcile/transfer"
 )
 
@@ -85,7 +86,7 @@ func (j *evaluator) newTransfer(of *subject) *view.Wait {
 func (j *evaluator) place(of *subject) *view.Wait {
 	limits := j.settings.movers.Limits
 	if limits.PrepareQueueLength == 0 {
-		return nil
+		return j.pace(of)
 	}
 	forIt, kept := limits.PrepareQueueLength, ""
 	if j.restores && !of.move.Restores {
@@ -98,6 +99,24 @@ func (j *evaluator) place(of *subject) *view.Wait {
 		return waitFor(view.WaitQueue, "queue %d/%d%s", j.prepared[""], limits.PrepareQueueLength, kept)
 	case of.state.NodeBound && node != "" && j.prepared[node] >= limits.MaxConcurrency:
 		return waitFor(view.WaitQueue, "queue of %s %d/%d", node, j.prepared[node], limits.MaxConcurrency)
+	}
+	return nil
+}
+
+// pace returns a wait if as many transfers are prepared as capacity.Preparation allows.
+func (j *evaluator) pace(of *subject) *view.Wait {
+	node, slots := of.state.Node, j.settings.slots(j.nodes[of.state.Node])
+	switch {
+	case !j.settings.known:
+		return nil
+	case of.state.NodeBound:
+		if ahead := capacity.Ahead(slots); node != "" && slots > 0 && j.prepared[node] >= ahead {
+			return waitFor(view.WaitQueue, "queue of %s %d/%d", node, j.prepared[node], ahead)
+		}
+	default:
+		if ahead := capacity.FleetAhead(len(j.agents), j.settings.movers.MaxConcurrency); j.unbound >= ahead {
+			return waitFor(view.WaitQueue, "queue %d/%d", j.unbound, ahead)
+		}
 	}
 	return nil
 }

@@ -1,0 +1,140 @@
+package reconcile
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	velerov1 "github.com/vmware-tanzu/velero/pkg/apis/velero/v1"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/lateen-project/lateen/reconcile/capacity"
+	"github.com/lateen-project/lateen/reconcile/transfer"
+)
+
+// newPaced returns a backup, and the only place of its node, which another one has.
+func newPaced() *single[*velerov1.PodVolumeBackup] {
+	s := newBackup(corev1.ObjectReference{Namespace: "app", Name: "db"})
+	source := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "app", Name: "db"}}
+	source.Spec.Volumes = []corev1.Volume{{Name: "data", VolumeSource: corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{}}}}
+	s.live["app/db"], s.pods["app/db"] = source, source
+	s.Preparing = capacity.FixedPreparation(1)
+	s.Preparing.Count(true, "another")
+	return s
+}
+
+// free reports whether the place is free, without taking it.
+func free(p *capacity.Preparation) bool {
+	const probe = types.UID("probe")
+	defer p.Release(probe)
+	return p.TryAcquire(true, probe, metav1.Now().Time, func() {})
+}
+
+func TestABackupIsAcceptedWhenAPlaceIsFree(t *testing.T) {
+	s := newPaced()
+	enqueued := 0
+	s.Enqueue = func(string) { enqueued++ }
+	for range 2 {
+		require.Zero(t, s.step(t), "an event ends the wait")
+		require.Empty(t, s.state().Phase)
+	}
+	s.Preparing.Release("another")
+	require.Equal(t, 1, enqueued)
+	s.step(t)
+	require.Equal(t, transfer.Accepted, s.state().Phase)
+	require.False(t, free(s.Preparing))
+}
+
+func TestABackupThatWaitsForAPlaceIsCanceledAtOnce(t *testing.T) {
+	for name, end := range map[string]func(*velerov1.PodVolumeBackup){
+		"canceled": func(b *velerov1.PodVolumeBackup) { b.Spec.Cancel = true },
+		"deleted": func(b *velerov1.PodVolumeBackup) {
+			b.DeletionTimestamp, b.Finalizers = new(metav1.Now()), []string{"example.com/held"}
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := newPaced()
+			s.step(t)
+			end(s.object)
+			s.step(t)
+			require.Equal(t, transfer.Canceled, s.state().Phase)
+			s.Preparing.Release("another")
+			require.True(t, free(s.Preparing), "it is not queued any more")
+		})
+	}
+}
+
+func TestARejectedAcceptanceGivesThePlaceBack(t *testing.T) {
+	s := newPaced()
+	s.Preparing.Release("another")
+	s.Client = &rejecting{single: s, err: apierrors.NewForbidden(corev1.Resource("podvolumebackups"), "b1", errors.New("no rights"))}
+	_, err := s.Reconcile(t.Context(), testKey)
+	require.ErrorContains(t, err, "no rights")
+	require.True(t, free(s.Preparing))
+}
+
+func TestWhatIsPreparedHoldsAPlaceUntilItStarts(t *testing.T) {
+	for phase, held := range map[transfer.Phase]bool{
+		transfer.New: false, transfer.Accepted: true, transfer.Prepared: true, transfer.InProgress: false, transfer.Failed: false,
+	} {
+		t.Run(string(phase), func(t *testing.T) {
+			s := newPaced()
+			s.Preparing.Release("another")
+			state := s.state()
+			state.Phase, state.Exposer, state.Node, state.AcceptedAt = phase, testNode, testNode, s.clock.Now()
+			s.Kind.Set(s.object, state)
+			s.Observe(s.object)
+			require.Equal(t, !held, free(s.Preparing))
+			s.Forget(s.object.UID)
+			require.True(t, free(s.Preparing), "it is deleted")
+		})
+	}
+	t.Run("on another node", func(t *testing.T) {
+		s := newPaced()
+		s.Preparing.Release("another")
+		state := s.state()
+		state.Phase, state.Exposer, state.AcceptedAt = transfer.Accepted, "n2", s.clock.Now()
+		s.Kind.Set(s.object, state)
+		s.object.Spec.Node = "n2"
+		s.Observe(s.object)
+		require.True(t, free(s.Preparing))
+	})
+}
+
+func TestAMoverThatDoesNotRunGivesItsPlaceToTheNext(t *testing.T) {
+	s := newPaced()
+	s.Preparing.Release("another")
+	s.step(t)
+	require.Equal(t, transfer.Accepted, s.state().Phase)
+	next := 0
+	require.False(t, s.Preparing.TryAcquire(true, "next", s.clock.Now(), func() { next++ }))
+	s.step(t)
+	created, err := s.kube.CoreV1().Pods("velero").Get(t.Context(), "b1", metav1.GetOptions{})
+	require.NoError(t, err)
+	s.pods[testKey] = created
+	for left := s.Limits.PlaceTimeout; left > 0; left -= time.Second {
+		require.Zero(t, next)
+		require.LessOrEqual(t, s.step(t), left, "no event ends the wait for a node")
+		s.clock.SetTime(s.clock.Now().Add(time.Second))
+	}
+	s.step(t)
+	require.Equal(t, 1, next)
+	s.Observe(s.object)
+	require.True(t, s.Preparing.TryAcquire(true, "next", s.clock.Now(), func() {}), "an event of it changes nothing")
+	require.Equal(t, transfer.Accepted, s.state().Phase, "it can still start")
+}
+
+// rejecting refuses every write.
+type rejecting struct {
+	*single[*velerov1.PodVolumeBackup]
+	err error
+}
+
+func (r *rejecting) Patch(context.Context, string, types.PatchType, []byte, metav1.PatchOptions, ...string) (*velerov1.PodVolumeBackup, error) {
+	return nil, r.err
+}

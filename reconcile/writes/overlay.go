@@ -48,6 +48,28 @@ func (o *Overlay[T]) Newest(key string, cached T) T {
 	return cached
 }
 
+// All returns the newest version of each cached object, and the own writes that the cache has not shown yet. It
+// forgets all other objects. The event handler forgets a write whose object was deleted.
+func (o *Overlay[T]) All(cached []T, keyOf func(T) string) []T {
+	all, found := make([]T, 0, len(cached)), make(map[string]bool, len(cached))
+	for _, object := range cached {
+		found[keyOf(object)] = true
+		all = append(all, o.Newest(keyOf(object), object))
+	}
+	o.lock.Lock()
+	defer o.lock.Unlock()
+	for key, known := range o.known {
+		switch {
+		case found[key]:
+		case known.ahead:
+			all = append(all, known.object)
+		default:
+			delete(o.known, key)
+		}
+	}
+	return all
+}
+
 // IsRecreated reports whether the last version of the key has another UID.
 func (o *Overlay[T]) IsRecreated(key string, uid types.UID) bool {
 	o.lock.Lock()

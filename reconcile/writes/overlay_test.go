@@ -45,3 +45,17 @@ func TestForgottenObjectIsUnknown(t *testing.T) {
 	require.False(t, known)
 	require.False(t, overlay.IsRecreated("key", "b"))
 }
+
+func TestAllHasOwnWritesThatTheCacheLacks(t *testing.T) {
+	var overlay Overlay[*corev1.Pod]
+	uid := func(pod *corev1.Pod) string { return string(pod.UID) }
+	cached, written, created := pod("a", "5"), pod("a", "7"), pod("b", "6")
+	overlay.Record("a", written)
+	overlay.Record("b", created)
+	require.Equal(t, []*corev1.Pod{written, created}, overlay.All([]*corev1.Pod{cached}, uid))
+	later := pod("b", "8")
+	require.Equal(t, []*corev1.Pod{written, later}, overlay.All([]*corev1.Pod{cached, later}, uid))
+	require.Equal(t, []*corev1.Pod{written}, overlay.All(nil, uid), "b was deleted")
+	_, known := overlay.Forget("b")
+	require.False(t, known)
+}

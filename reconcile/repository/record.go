@@ -1,0 +1,152 @@
+package repository
+
+import (
+	"context"
+	"fmt"
+	"reflect"
+	"time"
+
+	velerov1 "github.com/vmware-tanzu/velero/pkg/apis/velero/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/klog/v2"
+
+	"github.com/lateen-project/lateen/exposer/objects"
+	"github.com/lateen-project/lateen/reconcile/maintenance"
+	"github.com/lateen-project/lateen/reconcile/writes"
+)
+
+// record records the result of a finished job.
+func (m *Reconciler) record(ctx context.Context, key string, object *velerov1.BackupRepository, step maintenance.Step) error {
+	job, verdict, why := step.Jobs[0], objects.VerdictSucceeded, ""
+	if job.Outcome == objects.JobFailed {
+		var err error
+		if verdict, why, err = m.JobClient.Failure(ctx, object.Namespace, job); err != nil {
+			return err
+		}
+	}
+	return m.recordRuns(ctx, key, object, job, objects.JobRecord{Verdict: verdict, Failures: step.Failures, Factor: step.Factor}, why)
+}
+
+// classGone is the start of the message of a run that had no pod because its PriorityClass does not exist.
+const classGone = "PriorityClass of its job does not exist: "
+
+// abandon records that a job cannot make progress, and why. The next step marks the job failed.
+func (m *Reconciler) abandon(ctx context.Context, key string, object *velerov1.BackupRepository, step maintenance.Step) (time.Duration, error) {
+	job, record := step.Jobs[0], objects.JobRecord{Verdict: objects.VerdictFailed, Failures: step.Failures, Factor: step.Factor}
+	why, stuck, err := m.JobClient.Stuck(ctx, object.Namespace, job)
+	if err != nil {
+		return 0, err
+	}
+	if !stuck {
+		return m.Policy.PodWait, nil // not written by the job controller yet, or another container is not ready
+	}
+	if job.Stage() == objects.StageNoPod {
+		if exists, err := m.JobClient.Exists(ctx, object.Namespace, job); err != nil {
+			return 0, err
+		} else if !exists { // it was deleted before the watch showed it
+			m.deletedJob(job.UID)
+			m.Enqueue(key)
+			return 0, nil
+		}
+		classDeleted, err := m.JobClient.ClassGone(ctx, job)
+		if err != nil {
+			return 0, err
+		}
+		if classDeleted {
+			record.Verdict, why = objects.VerdictClassMissing, classGone+job.Class
+		}
+	}
+	return 0, m.recordRuns(ctx, key, object, job, record, why)
+}
+
+// recordRuns writes the run of a job to the repository's history, then to the job itself, and then counts it. A
+// recorded job is never counted twice, whatever happens to the history. A job that could not be created has no UID.
+func (m *Reconciler) recordRuns(ctx context.Context, key string, object *velerov1.BackupRepository, job objects.JobStatus, record objects.JobRecord, why string) error {
+	written, err := m.writeHistory(ctx, key, object, maintenance.RunOf(job, why))
+	if err != nil || !written {
+		return err
+	}
+	if job.UID != "" {
+		err := m.JobClient.Record(ctx, object.Namespace, job, record)
+		if apierrors.IsForbidden(err) { // this process still remembers it
+			klog.FromContext(ctx).Error(err, "Failed to record result of maintenance job", "repository", key, "job", job.Name)
+		} else if err != nil {
+			return err
+		}
+	}
+	if job.UID != "" {
+		state := m.observed[job.UID]
+		state.record = record
+		m.observed[job.UID] = state
+	}
+	m.update(key, func(state *repositoryState) {
+		state.failures = 0
+		if record.Verdict.Failed() {
+			state.failures = record.Failures + 1
+		}
+	})
+	m.reportRun(ctx, object, why, job.Outcome == objects.JobSucceeded, job.Finished.Sub(job.Created))
+	m.Enqueue(key) // the next step does not wait for the event
+	return nil
+}
+
+// markFailed marks jobs that never finish as failed. Kubernetes then ends those without a pod.
+func (m *Reconciler) markFailed(ctx context.Context, key string, jobs []objects.JobStatus) error {
+	namespace, _ := splitKey(key)
+	for _, job := range jobs {
+		released, err := m.JobClient.Release(ctx, namespace, job, m.Clock.Now())
+		if err != nil {
+			return err
+		}
+		if released == nil {
+			m.deletedJob(job.UID)
+			continue
+		}
+		m.wroteJob(released)
+		klog.FromContext(ctx).V(2).Info("Marked maintenance job as failed", "repository", key, "job", job.Name)
+	}
+	return nil
+}
+
+// delete deletes jobs.
+func (m *Reconciler) delete(ctx context.Context, key string, jobs []objects.JobStatus) error {
+	namespace, _ := splitKey(key)
+	for _, job := range jobs {
+		if err := m.JobClient.Remove(ctx, namespace, job); err != nil {
+			return err
+		}
+		m.deletedJob(job.UID)
+		klog.FromContext(ctx).V(2).Info("Deleted maintenance job", "repository", key, "job", job.Name)
+	}
+	m.Enqueue(key) // the next step does not wait for the event
+	return nil
+}
+
+// writeHistory adds a run to the history of a repository. It returns false if the repository changed since it was read; the
+// event of that change enqueues it. Velero's server may have written the run already, or truncated the history that
+// contained it.
+func (m *Reconciler) writeHistory(ctx context.Context, key string, object *velerov1.BackupRepository, run maintenance.Run) (bool, error) {
+	before := maintenance.From(object)
+	after := before.With(run)
+	if reflect.DeepEqual(before, after) {
+		return true, nil
+	}
+	changed := object.DeepCopy()
+	after.ApplyTo(changed)
+	patch, err := writes.MergePatch(object, changed)
+	if err != nil {
+		return false, fmt.Errorf("create patch of BackupRepository %s: %w", key, err)
+	}
+	written, err := m.Client.Patch(ctx, object.Name, types.MergePatchType, patch, metav1.PatchOptions{FieldManager: writes.FieldManager})
+	if apierrors.IsConflict(err) || apierrors.IsNotFound(err) {
+		return false, nil
+	}
+	if err != nil {
+		return false, fmt.Errorf("write history of BackupRepository %s: %w", key, err)
+	}
+	m.written.Record(key, written)
+	m.exportAge(written)
+	return true, nil
+}

@@ -19,7 +19,7 @@ func (t *TransferReconciler[T]) Count(objects []T) []metrics.Count {
 	}
 	for _, object := range objects {
 		state := t.Kind.Get(object)
-		at, known := place[phaseName(state.Phase)]
+		at, known := place[state.Phase]
 		if !known || !state.Foreign && !t.counts(state) {
 			continue
 		}

@@ -46,7 +46,7 @@ func (t *TransferReconciler[T]) eligible(ctx context.Context, s *request[T]) (er
 func (t *TransferReconciler[T]) decided(s *request[T]) bool {
 	asked := s.state.Cancel || s.state.Deleting
 	switch s.state.Phase {
-	case "", transfer.New:
+	case transfer.New:
 		return asked || s.state.UnsupportedReason != ""
 	case transfer.Accepted, transfer.Prepared:
 		return asked

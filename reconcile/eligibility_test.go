@@ -31,7 +31,7 @@ func newDownload(class string) *single[*velerov2alpha1.DataDownload] {
 func TestADownloadWhoseStorageClassIsMissingWaitsForItAndFailsInTime(t *testing.T) {
 	s := newDownload("never-made")
 	require.Equal(t, s.Limits.PrepareTimeout, s.step(t))
-	require.Empty(t, s.state().Phase)
+	require.Equal(t, transfer.New, s.state().Phase)
 	s.clock.Step(s.Limits.PrepareTimeout)
 	s.step(t)
 	require.Equal(t, transfer.Failed, s.state().Phase)
@@ -155,12 +155,12 @@ func TestAQueuedDownloadIsObservedAgainBeforeItsTimeout(t *testing.T) {
 	s.Admission.Observe(capacity.Entry{UID: "first", Key: "datadownload/velero/first", Version: "1", Created: s.clock.Now().Add(-time.Hour), Restore: true, Phase: capacity.Admitted})
 	s.Observe(s.object)
 	require.Zero(t, s.step(t))
-	require.Empty(t, s.state().Phase, "it queues")
+	require.Equal(t, transfer.New, s.state().Phase, "it queues")
 	s.clock.Step(2 * s.Limits.PrepareTimeout)
 	s.Admission.Forget("first")
 	require.False(t, s.listed, "its claim is not followed while it queues")
 	require.Equal(t, s.Limits.PrepareTimeout, s.step(t))
-	require.Empty(t, s.state().Phase, "its claim was not listed yet: %s", s.state().Message)
+	require.Equal(t, transfer.New, s.state().Phase, "its claim was not listed yet: %s", s.state().Message)
 	s.listed = true
 	s.step(t)
 	require.Equal(t, transfer.Accepted, s.state().Phase)
@@ -171,7 +171,7 @@ func TestANewCoordinatorFailsNothingThatItHasNotObserved(t *testing.T) {
 	s.listed = false
 	s.clock.Step(2 * s.Limits.PrepareTimeout)
 	require.Equal(t, s.Limits.PrepareTimeout, s.step(t))
-	require.Empty(t, s.state().Phase, s.state().Message)
+	require.Equal(t, transfer.New, s.state().Phase, s.state().Message)
 	s.listed = true
 	s.step(t)
 	require.Equal(t, transfer.Accepted, s.state().Phase)
@@ -187,5 +187,5 @@ func TestAReturningAgentRestartsTheTimeouts(t *testing.T) {
 	require.Zero(t, s.step(t))
 	s.Agent.Fleet = coordinatorFleet{absent: "n2"}
 	require.Equal(t, s.Limits.PrepareTimeout, s.step(t))
-	require.Empty(t, s.state().Phase)
+	require.Equal(t, transfer.New, s.state().Phase)
 }

@@ -39,7 +39,7 @@ func (t *TransferReconciler[T]) report(ctx context.Context, key string, object T
 		klog.FromContext(ctx).V(2).Info("Status written", "step", step.Reason)
 		return
 	}
-	klog.FromContext(ctx).Info("Phase changed", "from", phaseName(before.Phase), "to", after.Phase, "reason", step.Reason, "message", after.Message)
+	klog.FromContext(ctx).Info("Phase changed", "from", before.Phase, "to", after.Phase, "reason", step.Reason, "message", after.Message)
 	t.recordMetrics(key, object, before, after, step)
 	move := t.movement(object)
 	switch after.Phase {
@@ -85,7 +85,7 @@ func (t *TransferReconciler[T]) reportObserved(ctx context.Context, s *request[T
 // reportForeign sends one Event for a new resource that belongs to another data mover.
 func (t *TransferReconciler[T]) reportForeign(s *request[T]) {
 	acts := s.seen.Exposes || s.seen.OwnsMover
-	if !s.state.Foreign || !acts || phaseName(s.state.Phase) != transfer.New || !t.local.toReport(s.key) {
+	if !s.state.Foreign || !acts || s.state.Phase != transfer.New || !t.local.toReport(s.key) {
 		return
 	}
 	t.event(s.move, corev1.EventTypeNormal, EventForeign,
@@ -103,14 +103,6 @@ func (t *TransferReconciler[T]) reportTerminating(ctx context.Context, s *reques
 	t.event(s.move, corev1.EventTypeWarning, EventCleanUpWaits, fmt.Sprintf(
 		"Mover pod %s is being deleted, but the kubelet of node %s has not confirmed its end within %s: see kubectl -n %s describe pod %s and the kubelet's log",
 		s.pod.Name, s.pod.Spec.NodeName, t.Limits.CleanUpWarning, s.pod.Namespace, s.pod.Name))
-}
-
-// phaseName returns the phase as the API enumerates it. Resources are created with an empty phase, which means New.
-func phaseName(phase transfer.Phase) transfer.Phase {
-	if phase == "" {
-		return transfer.New
-	}
-	return phase
 }
 
 // maxEventBytes is the API server's limit for the message of an Event.
@@ -165,7 +157,7 @@ func (t *TransferReconciler[T]) recordMetrics(key string, object T, before, afte
 	if since.IsZero() {
 		since = phaseSince(before)
 	}
-	t.Metrics.ObservePhase(t.Kind.Name, string(phaseName(before.Phase)), now.Sub(since))
+	t.Metrics.ObservePhase(t.Kind.Name, string(before.Phase), now.Sub(since))
 	if after.Phase.Terminal() {
 		t.Metrics.Finished(t.Kind.Name, string(after.Phase), string(step.Reason))
 	}
@@ -183,7 +175,7 @@ func phaseSince(before transfer.State) time.Time {
 		return before.AcceptedAt
 	case transfer.InProgress, transfer.Canceling:
 		return before.StartedAt
-	case "", transfer.New, transfer.Completed, transfer.Failed, transfer.Canceled:
+	case transfer.New, transfer.Completed, transfer.Failed, transfer.Canceled:
 	}
 	return before.CreatedAt
 }

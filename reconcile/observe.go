@@ -30,7 +30,7 @@ func (t *TransferReconciler[T]) observe(ctx context.Context, s *request[T]) erro
 		t.local.clearWait(s.key)
 		return nil
 	}
-	if s.state.Phase != "" && s.state.Phase != transfer.New && t.decided(s) {
+	if s.state.Phase != transfer.New && t.decided(s) {
 		return nil
 	}
 	if err := t.confirmMover(ctx, s); err != nil && !t.unprepared(s, err) {
@@ -47,7 +47,7 @@ func (t *TransferReconciler[T]) observe(ctx context.Context, s *request[T]) erro
 		return err
 	}
 	switch s.state.Phase {
-	case "", transfer.New:
+	case transfer.New:
 		return t.eligible(ctx, s)
 	case transfer.Accepted:
 		t.diagnose(ctx, s)

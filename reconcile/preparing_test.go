@@ -41,7 +41,7 @@ func TestABackupIsAcceptedWhenAPlaceIsFree(t *testing.T) {
 	s.Enqueue = func(string) { enqueued++ }
 	for range 2 {
 		require.Zero(t, s.step(t), "an event ends the wait")
-		require.Empty(t, s.state().Phase)
+		require.Equal(t, transfer.New, s.state().Phase)
 	}
 	s.Preparing.Release("another")
 	require.Equal(t, 1, enqueued)

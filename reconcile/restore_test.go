@@ -87,7 +87,7 @@ func TestARestoreWaitsForItsPodWhileThePodExists(t *testing.T) {
 			}
 			for range 5 {
 				require.Positive(t, s.step(t))
-				require.Empty(t, s.state().Phase, s.state().Message)
+				require.Equal(t, transfer.New, s.state().Phase, s.state().Message)
 				s.clock.Step(s.Limits.PrepareTimeout)
 			}
 			s.live["app/db"], s.pods["app/db"] = waitingPod(corev1.ContainerState{Running: &corev1.ContainerStateRunning{}}), waitingPod(corev1.ContainerState{Running: &corev1.ContainerStateRunning{}})
@@ -104,7 +104,7 @@ func TestARestoreFailsAtOnceWhenItsPodIsDeleted(t *testing.T) {
 	s.step(t)
 	delete(s.pods, "app/db")
 	s.step(t)
-	require.Empty(t, s.state().Phase, "only the cache has lost it")
+	require.Equal(t, transfer.New, s.state().Phase, "only the cache has lost it")
 	delete(s.live, "app/db")
 	s.step(t)
 	require.Equal(t, transfer.Failed, s.state().Phase)

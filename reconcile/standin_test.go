@@ -27,7 +27,7 @@ func TestARestoreFailsAtOnceWhenItsPodIsDeletedBeforeItHasANode(t *testing.T) {
 	require.Equal(t, "app/db", s.watched.String())
 	s.clock.Step(s.Limits.PrepareTimeout)
 	s.step(t)
-	require.Empty(t, s.state().Phase, "its pod may still be scheduled: %s", s.state().Message)
+	require.Equal(t, transfer.New, s.state().Phase, "its pod may still be scheduled: %s", s.state().Message)
 	delete(s.live, "app/db")
 	s.step(t)
 	require.Equal(t, transfer.Failed, s.state().Phase)
@@ -65,7 +65,7 @@ func TestAnOldListDoesNotFailARestore(t *testing.T) {
 	s.step(t)
 	s.clock.Step(s.Limits.FollowTarget)
 	s.step(t)
-	require.Empty(t, s.state().Phase, s.state().Message)
+	require.Equal(t, transfer.New, s.state().Phase, s.state().Message)
 	delete(s.live, "app/db")
 	s.step(t)
 	require.Equal(t, transfer.Failed, s.state().Phase)
@@ -82,7 +82,7 @@ func TestARestoreFailsWhenItsPodWasDeletedDuringAnAgentRestart(t *testing.T) {
 	delete(s.live, "app/db")
 	s.step(t)
 	require.Empty(t, s.watched, "that agent sees it")
-	require.Empty(t, s.state().Phase)
+	require.Equal(t, transfer.New, s.state().Phase)
 
 	enqueued := 0
 	s.Enqueue = func(string) { enqueued++ }
@@ -108,7 +108,7 @@ func TestACoordinatorTakesOverARestoreOfAMissingAgent(t *testing.T) {
 	s.Agent.Fleet = coordinatorFleet{}
 	s.step(t)
 	require.Empty(t, s.watched)
-	require.Empty(t, s.state().Phase)
+	require.Equal(t, transfer.New, s.state().Phase)
 }
 
 func (noTargets) Pod(types.UID) (pod *corev1.Pod, known bool) { return nil, false }

@@ -220,7 +220,7 @@ func (t *TransferReconciler[T]) Observe(object T) {
 	case state.Foreign:
 	case state.Phase == transfer.Accepted || state.Phase == transfer.Prepared:
 		entry.Phase = capacity.Admitted
-	case (state.Phase == "" || state.Phase == transfer.New) && !state.Cancel && !state.Deleting && state.UnsupportedReason == "":
+	case state.Phase == transfer.New && !state.Cancel && !state.Deleting && state.UnsupportedReason == "":
 		entry.Phase = capacity.Waiting
 	}
 	if state.NodeBound {
@@ -238,7 +238,7 @@ func (t *TransferReconciler[T]) countPrepared(object T, state transfer.State) (l
 		left = max(state.AcceptedAt.Add(t.Limits.PlaceTimeout).Sub(t.Clock.Now()), 0)
 	}
 	switch {
-	case state.Phase == "" || state.Phase == transfer.New:
+	case state.Phase == transfer.New:
 	case state.NodeBound && state.Node != t.Agent.Node:
 	case ours && left > 0:
 		t.Preparing.Count(state.NodeBound, uid)

@@ -26,7 +26,7 @@ func DataDownload() Kind[*velerov2alpha1.DataDownload] {
 func getDataDownload(dd *velerov2alpha1.DataDownload) State {
 	state := commonState(dd, api.DataDownload().Finalizer)
 	status := dd.Status
-	state.Phase, state.Cancel = Phase(status.Phase), dd.Spec.Cancel
+	state.Phase, state.Cancel = phaseOf(status.Phase), dd.Spec.Cancel
 	state.Foreign, state.DataMover = foreign(dd.Spec.DataMover), dd.Spec.DataMover
 	state.UnsupportedReason = refuseMover(dd.Spec.DataMover, "restore it with Velero's node-agent")
 	state.Acceptor, state.Node = status.AcceptedByNode, status.Node

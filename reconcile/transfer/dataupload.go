@@ -27,7 +27,7 @@ func DataUpload() Kind[*velerov2alpha1.DataUpload] {
 func getDataUpload(du *velerov2alpha1.DataUpload) State {
 	state := commonState(du, api.DataUpload().Finalizer)
 	status := du.Status
-	state.Phase, state.Cancel = Phase(status.Phase), du.Spec.Cancel
+	state.Phase, state.Cancel = phaseOf(status.Phase), du.Spec.Cancel
 	state.OwnsSnapshot, state.Foreign, state.DataMover = true, foreign(du.Spec.DataMover), du.Spec.DataMover
 	state.Acceptor, state.Node, state.NodeOS = status.AcceptedByNode, status.Node, string(status.NodeOS)
 	state.Message = status.Message

@@ -28,9 +28,6 @@ func edges() []edge {
 	found := map[[2]Phase]map[Reason]bool{}
 	walk(Next, func(m *situation) bool {
 		from := m.State.Phase
-		if from == "" {
-			from = New
-		}
 		add := func(step Step) {
 			pair := [2]Phase{from, step.State.Phase}
 			if found[pair] == nil {

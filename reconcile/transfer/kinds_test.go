@@ -133,7 +133,10 @@ func (k sample[T]) filled(phase Phase) T {
 
 func (k sample[T]) test(t *testing.T) {
 	t.Helper()
-	for _, phase := range append(Phases(), "") {
+	t.Run("is new without a phase", func(t *testing.T) {
+		require.Equal(t, New, k.kind.Get(k.filled("")).Phase)
+	})
+	for _, phase := range Phases() {
 		t.Run("is written back as it was read in phase "+string(phase), func(t *testing.T) {
 			object := k.filled(phase)
 			written := k.kind.Copy(object)

@@ -1,6 +1,7 @@
 package transfer
 
 import (
+	"cmp"
 	"slices"
 	"strconv"
 	"time"
@@ -32,6 +33,9 @@ func commonState(object metav1.Object, finalizer string) State {
 		Restarting:       object.GetAnnotations()[api.AnnotationRestarting] != "",
 	}
 }
+
+// phaseOf reads status.phase. Velero's server creates resources with an empty phase, which means New.
+func phaseOf[P ~string](phase P) Phase { return Phase(cmp.Or(phase, P(New))) }
 
 // setCommon writes finalizer, annotations, the label by which Velero's agents count the transfers being prepared, and
 // the label of transfers that need no further action.

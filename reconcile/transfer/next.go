@@ -25,7 +25,7 @@ func Next(s State, observed Observed, lim Limits) Step {
 	}
 	observed.Exposure = counted(s, observed, lim)
 	switch s.Phase {
-	case "", New:
+	case New:
 		return reconcileNew(s, observed, lim)
 	case Accepted:
 		return accepted(s, observed, lim)

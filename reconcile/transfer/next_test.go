@@ -53,7 +53,6 @@ func TestEveryRuleDetectsItsBrokenNext(t *testing.T) {
 // disabledGuards returns, for each phase, a change of the input that disables one guard of Next.
 func disabledGuards() map[Phase]func(*State, *Observed, *Limits) {
 	return map[Phase]func(*State, *Observed, *Limits){
-		"":       func(_ *State, observed *Observed, _ *Limits) { observed.Exposes = true },
 		New:      func(s *State, _ *Observed, _ *Limits) { s.Deleting = false },
 		Accepted: func(_ *State, observed *Observed, _ *Limits) { observed.Now = observed.Now.Add(-tick) }, // left < 0
 		Prepared: func(_ *State, observed *Observed, _ *Limits) { observed.HasSlot = true },
@@ -79,7 +78,7 @@ func disabledGuards() map[Phase]func(*State, *Observed, *Limits) {
 
 func TestADisabledGuardIsDetectedInEveryPhase(t *testing.T) {
 	guards, all := disabledGuards(), rules()
-	for _, phase := range append(Phases(), "") {
+	for _, phase := range Phases() {
 		t.Run("in phase "+string(phase), func(t *testing.T) {
 			require.Contains(t, guards, phase)
 			caught := ""

@@ -29,7 +29,7 @@ func PodVolumeBackup() Kind[*velerov1.PodVolumeBackup] {
 func getPodVolumeBackup(pvb *velerov1.PodVolumeBackup) State {
 	state := commonState(pvb, api.PodVolumeBackup().Finalizer)
 	status := pvb.Status
-	state.Phase, state.Cancel, state.NodeBound, state.Node = Phase(status.Phase), pvb.Spec.Cancel, true, pvb.Spec.Node
+	state.Phase, state.Cancel, state.NodeBound, state.Node = phaseOf(status.Phase), pvb.Spec.Cancel, true, pvb.Spec.Node
 	state.Message = status.Message
 	state.AcceptedAt, state.StartedAt, state.CompletedAt = timeOf(status.AcceptedTimestamp), timeOf(status.StartTimestamp), timeOf(status.CompletionTimestamp)
 	state.Progress = Progress{Total: status.Progress.TotalBytes, Done: status.Progress.BytesDone}

@@ -104,9 +104,9 @@ func TestDeletionAndCancelAreDistinct(t *testing.T) {
 	pvb := &velerov1.PodVolumeBackup{Spec: velerov1.PodVolumeBackupSpec{UploaderType: uploaderKopia}}
 	pvb.DeletionTimestamp = &metav1.Time{Time: now()}
 	state := PodVolumeBackup().Get(pvb)
-	require.Equal(t, State{NodeBound: true, Deleting: true}, state)
+	require.Equal(t, State{Phase: New, NodeBound: true, Deleting: true}, state)
 	pvb.DeletionTimestamp, pvb.Spec.Cancel = nil, true
-	require.Equal(t, State{NodeBound: true, Cancel: true}, PodVolumeBackup().Get(pvb))
+	require.Equal(t, State{Phase: New, NodeBound: true, Cancel: true}, PodVolumeBackup().Get(pvb))
 }
 
 func TestTimesThatAreNotSetStayUnset(t *testing.T) {

@@ -24,7 +24,7 @@ func PodVolumeRestore() Kind[*velerov1.PodVolumeRestore] {
 func getPodVolumeRestore(pvr *velerov1.PodVolumeRestore) State {
 	state := commonState(pvr, api.PodVolumeRestore().Finalizer)
 	status := pvr.Status
-	state.Phase, state.Cancel, state.NodeBound, state.Node = Phase(status.Phase), pvr.Spec.Cancel, true, status.Node
+	state.Phase, state.Cancel, state.NodeBound, state.Node = phaseOf(status.Phase), pvr.Spec.Cancel, true, status.Node
 	state.Message = status.Message
 	state.AcceptedAt, state.StartedAt, state.CompletedAt = timeOf(status.AcceptedTimestamp), timeOf(status.StartTimestamp), timeOf(status.CompletionTimestamp)
 	state.Progress = Progress{Total: status.Progress.TotalBytes, Done: status.Progress.BytesDone}

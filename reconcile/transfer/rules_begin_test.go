@@ -106,7 +106,7 @@ func beginningRules() []rule {
 		"accepting and exposing are two steps",
 		func(m *situation) bool { return implies(m.Step.Action == Expose, m.in(Accepted)) },
 		output(func(step *Step, s State, _ Observed) {
-			if (s.Phase == "" || s.Phase == New) && step.State.Phase == Accepted {
+			if s.Phase == New && step.State.Phase == Accepted {
 				*step = Step{Action: Expose}
 			}
 		}),

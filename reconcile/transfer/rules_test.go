@@ -106,7 +106,7 @@ func (m *situation) fails(reason Reason, message string) bool {
 // waits reports whether the step is only a timer.
 func (m *situation) waits(after time.Duration) bool { return m.Step == Step{After: after} }
 
-func (m *situation) isNew() bool { return m.in("", New) }
+func (m *situation) isNew() bool { return m.in(New) }
 
 // stopRequested reports whether the transfer is canceled or deleting.
 func (m *situation) stopRequested() bool { return m.State.Cancel || m.State.Deleting }
@@ -118,7 +118,7 @@ func (m *situation) acts() bool {
 	switch m.State.Phase {
 	case Prepared, InProgress, Canceling:
 		return m.Observed.OwnsMover
-	case "", New, Accepted, Completed, Failed, Canceled:
+	case New, Accepted, Completed, Failed, Canceled:
 		return (m.Observed.Exposes || m.Observed.OwnsMover) && !m.State.Foreign
 	}
 	return false

@@ -56,7 +56,7 @@ type mover struct {
 }
 
 func newSimulation(m behaviour) *simulation {
-	return &simulation{behaviour: m, clock: now(), state: State{CreatedAt: now()}, rebinds: m == restores || m == cannotRebind}
+	return &simulation{behaviour: m, clock: now(), state: State{Phase: New, CreatedAt: now()}, rebinds: m == restores || m == cannotRebind}
 }
 
 // clean reports whether the transfer is terminal and leaves nothing behind.

@@ -11,7 +11,7 @@ import (
 // Phase is a phase of Velero's data-movement resources; all kinds use the same values.
 type Phase string
 
-// The phases, as the CRDs enumerate them. The server creates resources with an empty phase.
+// The phases, as the CRDs enumerate them. A kind reads an empty phase as New.
 const (
 	New        Phase = "New"
 	Accepted   Phase = "Accepted"

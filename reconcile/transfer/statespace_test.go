@@ -74,7 +74,7 @@ func (s space) at(number int, m *situation) {
 
 // spaces returns all situations, by phase.
 func spaces() []space {
-	phases := append(Phases(), "", unknownPhase())
+	phases := append(Phases(), unknownPhase())
 	all := make([]space, 0, len(phases))
 	for _, phase := range phases {
 		dimensions := []dimension{movers(phase), stopRequests(phase), finalizer(), owner()}
@@ -89,7 +89,7 @@ func phaseDimensions(phase Phase) []dimension {
 		m.State.AcceptedAt, m.State.StartedAt, m.State.Node = now().Add(-2*ago), now().Add(-ago), here
 	}, DefaultLimits().FirstProgress)
 	switch phase {
-	case "", New:
+	case New:
 		return []dimension{eligible(), admitted(), unsupported(), nodeBound(), ownsSnapshot(), isForeign(), ages(func(m *situation, at time.Time) { m.Observed.WaitsSince = at })}
 	case Accepted:
 		return []dimension{sinceAccepted(), alternatives(noSource(), diagnosis(), slot()), mayMarkPrepared(), nodeBound()}
@@ -113,7 +113,7 @@ func movers(phase Phase) dimension {
 	var all dimension
 	restarted, nodes := []int{0, 1, DefaultLimits().Retries}, []string{here, elsewhere}
 	switch phase {
-	case "", New:
+	case New:
 		restarted = restarted[:1]
 	case Prepared, InProgress, Canceling, Completed, Failed, Canceled:
 		nodes = nodes[:1]

@@ -40,11 +40,11 @@ func (s *Snapshot) Dependencies() []Dependency {
 func (s *subject) dependencies() []Dependency {
 	source := s.move.Source
 	switch {
-	case s.phase() == transfer.New && source.PodVolume != nil && s.move.Restores:
+	case s.state.Phase == transfer.New && source.PodVolume != nil && s.move.Restores:
 		return []Dependency{{Resource: view.ResourcePods, Namespace: source.PodVolume.Pod.Namespace}}
-	case s.phase() == transfer.New && source.Target != nil:
+	case s.state.Phase == transfer.New && source.Target != nil:
 		return []Dependency{{Resource: view.ResourceClaims, Namespace: source.Target.Namespace}, {Resource: view.ResourceStorageClasses}}
-	case source.Snapshot != nil && (s.phase() == transfer.Accepted || s.phase().Terminal() && s.state.Finalizer):
+	case source.Snapshot != nil && (s.state.Phase == transfer.Accepted || s.state.Phase.Terminal() && s.state.Finalizer):
 		return []Dependency{{Resource: view.ResourceSnapshots, Namespace: source.Snapshot.Namespace}, {Resource: view.ResourceSnapshots, Namespace: s.meta.GetNamespace()}, {Resource: view.ResourceContents}}
 	}
 	return nil

@@ -25,7 +25,7 @@ type evaluator struct {
 func (s *Snapshot) evaluator() *evaluator {
 	j := &evaluator{Snapshot: s, settings: s.readSettings(), agents: s.readAgents(), inUse: map[string]int{}, prepared: map[string]int{}}
 	for _, one := range s.transfers {
-		switch phase := one.phase(); {
+		switch phase := one.state.Phase; {
 		case one.state.TakesSlot():
 			j.inUse[one.state.Node]++
 		case one.state.Foreign:
@@ -40,7 +40,7 @@ func (s *Snapshot) evaluator() *evaluator {
 		}
 	}
 	for _, one := range s.transfers {
-		j.restores = j.restores || one.move.Restores && one.phase() == transfer.New && j.eligible(one) == nil
+		j.restores = j.restores || one.move.Restores && one.state.Phase == transfer.New && j.eligible(one) == nil
 	}
 	return j
 }
@@ -55,11 +55,11 @@ func (s *Snapshot) Report() view.Report {
 		AgentsWithOlderConfig: j.agentsWithOlderConfig(), Unreadable: append([]view.Unreadable{}, s.unreadable...),
 	}
 	for _, one := range s.transfers {
-		if one.state.Foreign && one.phase().Terminal() {
+		if one.state.Foreign && one.state.Phase.Terminal() {
 			continue
 		}
-		if one.phase().Terminal() {
-			report.Ended[string(one.phase())]++
+		if one.state.Phase.Terminal() {
+			report.Ended[string(one.state.Phase)]++
 			if !one.state.Finalizer {
 				continue
 			}
@@ -77,7 +77,7 @@ func (s *Snapshot) Report() view.Report {
 func (j *evaluator) transfer(of *subject) view.Transfer {
 	state, mover := of.state, j.mover(of)
 	row := view.Transfer{
-		Kind: of.kind, Name: of.meta.GetName(), Volume: of.volume(), Node: state.Node, Phase: string(of.phase()), Since: since(of, mover).UTC(),
+		Kind: of.kind, Name: of.meta.GetName(), Volume: of.volume(), Node: state.Node, Phase: string(of.state.Phase), Since: since(of, mover).UTC(),
 		BytesDone: state.Progress.Done, BytesTotal: state.Progress.Total, Restarts: state.Restarts, WaitsFor: j.waits(of),
 	}
 	if took := j.now.Sub(state.StartedAt); state.Phase.HasStarted() && took >= time.Second {
@@ -105,7 +105,7 @@ func (s *subject) volume() string {
 // since returns the start of the phase, as far as the resource and its mover show it.
 func since(of *subject, mover *corev1.Pod) time.Time {
 	state, at := of.state, of.state.CreatedAt
-	switch of.phase() {
+	switch of.state.Phase {
 	case transfer.Accepted:
 		at = state.AcceptedAt
 	case transfer.Prepared:
@@ -117,7 +117,7 @@ func since(of *subject, mover *corev1.Pod) time.Time {
 		at = state.StartedAt
 	case transfer.Completed, transfer.Failed, transfer.Canceled:
 		at = state.CompletedAt
-	case "", transfer.New:
+	case transfer.New:
 	}
 	if at.IsZero() {
 		return state.CreatedAt

@@ -60,14 +60,6 @@ type subject struct {
 
 func (s *subject) key() string { return s.meta.GetNamespace() + "/" + s.meta.GetName() }
 
-// phase returns the phase as the API enumerates it. New resources have an empty phase.
-func (s *subject) phase() transfer.Phase {
-	if s.state.Phase == "" {
-		return transfer.New
-	}
-	return s.state.Phase
-}
-
 // Gather builds a Snapshot from the objects that were read. It ignores objects of other types.
 func Gather(namespace string, now time.Time, objects []runtime.Object, unreadable []view.Unreadable) *Snapshot {
 	s := &Snapshot{

@@ -80,11 +80,11 @@ func (s *Snapshot) steps(of *subject) []view.TimelineEvent {
 	}
 	s.moverSteps(of, add)
 	// otherwise, it ended before its start
-	if !state.StartedAt.Equal(state.CompletedAt) || of.phase() == transfer.Completed {
+	if !state.StartedAt.Equal(state.CompletedAt) || of.state.Phase == transfer.Completed {
 		add(state.StartedAt, false, "mover started")
 	}
 	add(state.MoverSucceededAt, false, "mover succeeded: restored volume is to be bound to the target claim")
-	switch of.phase() {
+	switch of.state.Phase {
 	case transfer.Completed:
 		took := "" // an empty volume has no recorded start
 		if !state.StartedAt.IsZero() {
@@ -95,7 +95,7 @@ func (s *Snapshot) steps(of *subject) []view.TimelineEvent {
 		add(state.CompletedAt, true, "Failed: %s", state.Message)
 	case transfer.Canceled:
 		add(state.CompletedAt, false, "Canceled. %s", state.Message)
-	case "", transfer.New, transfer.Accepted, transfer.Prepared, transfer.InProgress, transfer.Canceling:
+	case transfer.New, transfer.Accepted, transfer.Prepared, transfer.InProgress, transfer.Canceling:
 	}
 	if deleted := of.meta.GetDeletionTimestamp(); deleted != nil {
 		add(deleted.Time, true, "deletion requested")
@@ -198,7 +198,7 @@ func ordered(steps []view.TimelineEvent) []view.TimelineEvent {
 // currentState returns the current state of a transfer and its remedy.
 func (j *evaluator) currentState(of *subject, row view.Transfer) (now, remedy string) {
 	state := of.state
-	switch phase := of.phase(); {
+	switch phase := of.state.Phase; {
 	case state.Foreign:
 		return fmt.Sprintf("Ignored by Lateen: it is for data mover %q, not Velero's own.", state.DataMover), ""
 	case phase == transfer.Failed && row.WaitsFor != nil:
@@ -217,7 +217,7 @@ func (j *evaluator) currentState(of *subject, row view.Transfer) (now, remedy st
 // deadline returns text about the time limit of the wait; empty if there is no limit.
 func (j *evaluator) deadline(of *subject) string {
 	limit, begun := j.options().DataMoverPrepareTimeout, of.state.AcceptedAt
-	switch phase := of.phase(); {
+	switch phase := of.state.Phase; {
 	case j.missingActor(of) != nil:
 		return "" // no agent enforces the limit
 	case phase == transfer.New && j.podMayStart(of):

@@ -24,7 +24,7 @@ func waitFor(reason, format string, description ...any) *view.Wait {
 // the same order as an agent.
 func (j *evaluator) waits(of *subject) *view.Wait {
 	state := of.state
-	switch phase := of.phase(); {
+	switch phase := of.state.Phase; {
 	case state.Foreign && phase == transfer.New:
 		return waitFor(view.WaitDataMover, "data mover %q, not Velero's own, has not accepted it", state.DataMover)
 	case state.Foreign:

@@ -24,16 +24,15 @@ const (
 func (t *TransferReconciler[T]) observe(ctx context.Context, s *request[T]) error {
 	s.seen = transfer.Observed{Now: t.Clock.Now(), ThisNode: t.Agent.Node, Rebinds: t.Kind.Rebinds}
 	s.pod = t.mover(s)
-	role := t.Agent.OwnershipOf(s.state, t.owningNode(s), objects.ReadPod(s.pod).Node)
-	s.seen.Exposes, s.seen.OwnsMover, s.seen.MayMarkPrepared, s.seen.NodeLost = role.Exposes, role.OwnsMover, role.MayMarkPrepared, role.Lost
-	if !role.Acts() || s.state.Foreign {
+	s.seen.Ownership = t.Agent.OwnershipOf(s.state, t.owningNode(s), objects.ReadPod(s.pod).Node)
+	if !s.seen.Acts() || s.state.Foreign {
 		t.local.clearWait(s.key)
 		return nil
 	}
 	if s.state.Phase != transfer.New && t.decided(s) {
 		return nil
 	}
-	if err := t.confirmMover(ctx, s); err != nil && !t.unprepared(s, err) {
+	if err := t.tolerate(s, t.confirmMover(ctx, s)); err != nil {
 		return err
 	}
 	t.exposure(s)
@@ -43,7 +42,7 @@ func (t *TransferReconciler[T]) observe(ctx context.Context, s *request[T]) erro
 	if s.state.Cancel || s.state.Deleting {
 		s.seen.CanceledAt = t.local.canceled(s.key, s.seen.Now)
 	}
-	if err := t.source(ctx, s); err != nil && !t.unprepared(s, err) {
+	if err := t.tolerate(s, t.source(ctx, s)); err != nil {
 		return err
 	}
 	switch s.state.Phase {
@@ -184,19 +183,24 @@ func (t *TransferReconciler[T]) readResult(s *request[T]) {
 	s.seen.Result = &result
 }
 
-// unprepared reports whether the prepare timeout has passed. The next step is the same then, even if an observation
-// failed. It keeps the error for the message.
-func (t *TransferReconciler[T]) unprepared(s *request[T], err error) bool {
-	finished := s.state.Phase == transfer.Accepted && !s.seen.Now.Before(s.state.AcceptedAt.Add(t.Limits.PrepareTimeout))
-	if finished {
-		t.local.setBlocker(s.key, "", err)
+// unprepared reports whether the prepare timeout has passed.
+func (t *TransferReconciler[T]) unprepared(s *request[T]) bool {
+	return s.state.Phase == transfer.Accepted && !s.seen.Now.Before(s.state.PrepareDeadline(t.Limits))
+}
+
+// tolerate returns the error of an observation, but nil after the prepare timeout: the next step is the same then. It
+// keeps the error for the message.
+func (t *TransferReconciler[T]) tolerate(s *request[T], err error) error {
+	if err == nil || !t.unprepared(s) {
+		return err
 	}
-	return finished
+	t.local.setBlocker(s.key, "", err)
+	return nil
 }
 
 // diagnose finds out, after the prepare timeout, what prevented the mover from starting.
 func (t *TransferReconciler[T]) diagnose(ctx context.Context, s *request[T]) {
-	if !s.seen.Exposes && !s.seen.OwnsMover || s.seen.Now.Before(s.state.AcceptedAt.Add(t.Limits.PrepareTimeout)) {
+	if !s.seen.Exposes && !s.seen.OwnsMover || !t.unprepared(s) {
 		return
 	}
 	s.seen.Diagnosis = joinNonEmpty(t.local.read(s.key).blocker, t.Exposer.Diagnose(ctx, s.move, t.found(s)))

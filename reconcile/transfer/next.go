@@ -15,12 +15,12 @@ import (
 //	            ▲          │            │  │
 //	            └─ restart ┴────────────┘  └▶ Canceling ─▶ Canceled
 //
-// A mover that is given up is deleted before Accepted is written again (see restart). A cancel before InProgress leads to Canceled at once. Cleanup starts after the terminal phase is written:
-// exposed objects are deleted first, the finalizer is removed last. A restored volume is rebound between the mover's
-// success and Completed; no other step is possible in that time.
+// A mover that is given up is deleted before Accepted is written again (see restart). A cancel before InProgress leads
+// to Canceled at once. Cleanup starts after the terminal phase is written: exposed objects are deleted first, the
+// finalizer is removed last. A restored volume is rebound between the mover's success and Completed; no other step is
+// possible in that time.
 func Next(s State, observed Observed, lim Limits) Step {
-	near := observed.MayMarkPrepared && s.Phase == Accepted
-	if s.Foreign || !observed.Exposes && !observed.OwnsMover && !near {
+	if s.Foreign || !observed.Acts() {
 		return waitForEvent()
 	}
 	observed.Exposure = counted(s, observed, lim)
@@ -73,7 +73,7 @@ func reconcileNew(s State, observed Observed, lim Limits) Step {
 // its agent may have been away for that long.
 func accepted(s State, observed Observed, lim Limits) Step {
 	mover := observed.Exposure
-	left := remaining(s.AcceptedAt.Add(lim.PrepareTimeout), observed)
+	left := remaining(s.PrepareDeadline(lim), observed)
 	ready := mover.Condition == objects.Running && mover.Attempt >= s.Restarts && observed.MayMarkPrepared
 	ended := s.Cancel || s.Deleting || observed.SourceGone || observed.PodResumed != "" || left <= 0
 	switch {

@@ -21,7 +21,7 @@ type Ownership struct {
 	Exposes         bool // it accepts and exposes the transfer
 	OwnsMover       bool // it follows the mover, as its own agent or instead of an unavailable one
 	MayMarkPrepared bool // it writes Prepared once the mover runs, as the agent of the mover's node
-	Lost            bool // the mover is lost with its node
+	NodeLost        bool // the mover is lost with its node: no agent is Ready there, and its Node is not Ready or does not exist
 }
 
 // Acts reports whether the agent has any part in the transfer.
@@ -67,7 +67,7 @@ func (a Agent) OwnershipOf(s State, home, mover string) Ownership {
 	where := cmp.Or(mover, home)
 	// Lost is called even for a transfer without a part: the first call starts the watch of the Node.
 	lost := where != "" && where != a.Node && a.IsCoordinator() && a.Lost(where)
-	role.Lost = lost && role.Acts()
+	role.NodeLost = lost && role.Acts()
 	return role
 }
 

@@ -38,13 +38,13 @@ func TestOwnership(t *testing.T) {
 		"a pod volume of this node belongs to its agent":               {view{in(local, Accepted), here, ""}, all, Ownership{}},
 		"a pod volume without an agent":                                {view{in(local, Accepted), "gone", ""}, Ownership{}, follows},
 		"a pod volume of an unknown node":                              {view{in(local, ""), "", ""}, Ownership{}, follows},
-		"a pod volume on a lost node":                                  {view{in(local, InProgress), "lost", "lost"}, Ownership{}, Ownership{OwnsMover: true, Lost: true}},
+		"a pod volume on a lost node":                                  {view{in(local, InProgress), "lost", "lost"}, Ownership{}, Ownership{OwnsMover: true, NodeLost: true}},
 		"a pod volume of a node with Velero's agent":                   {view{in(local, Accepted), "velero", ""}, Ownership{}, Ownership{}},
 		"new data belongs to the first agent that accepts":             {view{State{}, "", ""}, Ownership{}, all},
 		"data without a mover belongs to the coordinator":              {view{in(wide, Accepted), "", ""}, Ownership{}, all},
 		"data whose mover runs here is marked Prepared here":           {view{in(wide, Accepted), "", here}, Ownership{MayMarkPrepared: true}, all},
 		"data whose mover runs on a node without an agent":             {view{in(wide, Accepted), "", "gone"}, Ownership{}, Ownership{Exposes: true, OwnsMover: true, MayMarkPrepared: true}},
-		"data whose mover is scheduled to a lost node":                 {view{in(wide, Accepted), "", "lost"}, Ownership{}, Ownership{Exposes: true, OwnsMover: true, MayMarkPrepared: true, Lost: true}},
+		"data whose mover is scheduled to a lost node":                 {view{in(wide, Accepted), "", "lost"}, Ownership{}, Ownership{Exposes: true, OwnsMover: true, MayMarkPrepared: true, NodeLost: true}},
 		"data that Velero's agent accepted":                            {view{by("", "velero"), "", ""}, Ownership{}, Ownership{}},
 		"... is marked Prepared where its mover runs":                  {view{by("", "velero"), "", here}, Ownership{MayMarkPrepared: true}, Ownership{}},
 		"... belongs to the coordinator without that agent":            {view{by("", "gone-velero"), "", ""}, Ownership{}, all},
@@ -53,11 +53,11 @@ func TestOwnership(t *testing.T) {
 		"prepared data belongs to the agent of its node":               {view{in(wide, Prepared), here, here}, follows, Ownership{}},
 		"prepared data on a node of Velero's agent":                    {view{in(wide, Prepared), "velero", "velero"}, Ownership{}, Ownership{}},
 		"data in progress on a node without an agent":                  {view{in(wide, InProgress), "gone", "gone"}, Ownership{}, follows},
-		"data in progress on a lost node, without a mover":             {view{in(wide, InProgress), "lost", ""}, Ownership{}, Ownership{OwnsMover: true, Lost: true}},
+		"data in progress on a lost node, without a mover":             {view{in(wide, InProgress), "lost", ""}, Ownership{}, Ownership{OwnsMover: true, NodeLost: true}},
 		"terminal data is cleaned up by the coordinator":               {view{in(wide, Completed), here, here}, Ownership{}, all},
-		"... with force if its node is lost":                           {view{in(wide, Canceled), "lost", "lost"}, Ownership{}, Ownership{Exposes: true, OwnsMover: true, Lost: true}},
+		"... with force if its node is lost":                           {view{in(wide, Canceled), "lost", "lost"}, Ownership{}, Ownership{Exposes: true, OwnsMover: true, NodeLost: true}},
 		"a terminal pod volume is cleaned up by the agent of its node": {view{in(local, Completed), here, here}, all, Ownership{}},
-		"... or by the coordinator if its node is lost":                {view{in(local, Completed), "lost", "lost"}, Ownership{}, Ownership{OwnsMover: true, Lost: true}},
+		"... or by the coordinator if its node is lost":                {view{in(local, Completed), "lost", "lost"}, Ownership{}, Ownership{OwnsMover: true, NodeLost: true}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			require.Equal(t, test.node, Agent{Node: here, Fleet: nodes{}}.OwnershipOf(test.state, test.home, test.mover), "the agent of the node")
@@ -69,7 +69,7 @@ func TestOwnership(t *testing.T) {
 func TestAnAgentNeverObservesItsOwnNodeAsLost(t *testing.T) {
 	for _, home := range []string{"lost", ""} {
 		role := Agent{Node: "lost", Fleet: nodes{leads: true}}.OwnershipOf(State{Phase: InProgress}, home, "lost")
-		require.False(t, role.Lost)
+		require.False(t, role.NodeLost)
 	}
 }
 

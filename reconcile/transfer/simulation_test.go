@@ -69,7 +69,7 @@ func (c *simulation) observe() Observed {
 		c.canceledAt = c.clock
 	}
 	observed := Observed{
-		Now: c.clock, CanceledAt: c.canceledAt, ThisNode: here, Exposes: true, OwnsMover: true, MayMarkPrepared: true,
+		Now: c.clock, CanceledAt: c.canceledAt, ThisNode: here, Ownership: Ownership{Exposes: true, OwnsMover: true, MayMarkPrepared: true},
 		Eligible: true, Admitted: true, HasSlot: true, SourceGone: c.sourceGone,
 		Rebinds: c.rebinds, Rebound: c.rebindDone == rebindSteps, RebindingSince: c.rebindingSince,
 	}

@@ -91,6 +91,9 @@ func (s State) Settled() bool { return s.Phase.Terminal() && !s.HasLeftovers() }
 // remove it from every terminal transfer, even one of another agent.
 func (s State) HasLeftovers() bool { return s.Finalizer || s.Exposer != "" }
 
+// PrepareDeadline returns until when the mover of an Accepted transfer must run.
+func (s State) PrepareDeadline(lim Limits) time.Time { return s.AcceptedAt.Add(lim.PrepareTimeout) }
+
 // TakesSlot reports whether a mover of this transfer works or may work, and so takes a node slot.
 func (s State) TakesSlot() bool {
 	return s.Phase.HasStarted() && s.MoverSucceededAt.IsZero() && !s.Foreign
@@ -98,35 +101,32 @@ func (s State) TakesSlot() bool {
 
 // Observed is everything that Next reads besides the custom resource. All of it is values.
 type Observed struct {
-	Now             time.Time
-	CanceledAt      time.Time     // when a cancel was first observed; zero if none was
-	ThisNode        string        // the node of this agent
-	Exposes         bool          // this agent accepts and exposes the transfer
-	OwnsMover       bool          // this agent follows the mover
-	MayMarkPrepared bool          // this agent writes Prepared once the mover runs
-	Eligible        bool          // all preconditions of accepting are met
-	WaitingFor      string        // empty if Eligible, else the missing precondition
-	Unbounded       bool          // the cluster-wide limit allows one more
-	WaitsSince      time.Time     // since when this agent has observed that wait
-	Admitted        bool          // the cluster-wide limit allows one more preparation
-	HasSlot         bool          // the node has a free slot and this transfer is next
-	SlotIn          time.Duration // delay until the next request for a slot; 0 for none
-	SourceGone      bool          // the pod of the volume does not exist any more
-	PodResumed      string        // why no mover may write to the pod's volume any more; empty if one may
-	Exposure        objects.Exposure
-	Loss            Loss      // of an Accepted transfer without a pod: why the mover of this attempt was lost
-	NodeLost        bool      // the mover's node has no Ready agent, and its Node is not Ready or does not exist
-	DeletingAt      time.Time // when the mover pod was first observed deleting; zero if it is not
-	HasLeftovers    bool      // exposed objects exist besides the mover
-	Diagnosis       string    // what blocks the mover, in addition to Exposure.Message
-	Started         bool      // the mover has reported the start of its data path
-	Progress        Progress  // last reported progress of the mover
-	ProgressAt      time.Time // time of that report
-	ActiveAt        time.Time // when this agent last observed new bytes or a new Event of the mover
-	Result          *Outcome  // of a mover that succeeded; nil if unreadable
-	ResultError     string    // why Result is nil
-	Rebinds         bool      // the restored volume must be rebound after the mover succeeds
-	Rebound         bool      // the restored volume is rebound
+	Ownership    // what this agent does with the transfer
+	Now          time.Time
+	CanceledAt   time.Time     // when a cancel was first observed; zero if none was
+	ThisNode     string        // the node of this agent
+	Eligible     bool          // all preconditions of accepting are met
+	WaitingFor   string        // empty if Eligible, else the missing precondition
+	Unbounded    bool          // the wait has no deadline: its pod exists and has not started yet
+	WaitsSince   time.Time     // since when this agent has observed that wait
+	Admitted     bool          // the cluster-wide limit allows one more preparation
+	HasSlot      bool          // the node has a free slot and this transfer is next
+	SlotIn       time.Duration // delay until the next request for a slot; 0 for none
+	SourceGone   bool          // the pod of the volume does not exist any more
+	PodResumed   string        // why no mover may write to the pod's volume any more; empty if one may
+	Exposure     objects.Exposure
+	Loss         Loss      // of an Accepted transfer without a pod: why the mover of this attempt was lost
+	DeletingAt   time.Time // when the mover pod was first observed deleting; zero if it is not
+	HasLeftovers bool      // exposed objects exist besides the mover
+	Diagnosis    string    // what blocks the mover, in addition to Exposure.Message
+	Started      bool      // the mover has reported the start of its data path
+	Progress     Progress  // last reported progress of the mover
+	ProgressAt   time.Time // time of that report
+	ActiveAt     time.Time // when this agent last observed new bytes or a new Event of the mover
+	Result       *Outcome  // of a mover that succeeded; nil if unreadable
+	ResultError  string    // why Result is nil
+	Rebinds      bool      // the restored volume must be rebound after the mover succeeds
+	Rebound      bool      // the restored volume is rebound
 	// RebindingSince is when this agent first tried to rebind; zero if it has not.
 	RebindingSince time.Time
 }

@@ -87,7 +87,7 @@ func restart(s State, observed Observed, lim Limits) Step {
 	case s.Restarts >= lim.Retries:
 		return failed(s, observed, ReasonMoverLost, fmt.Sprintf("%s; given up after %d restarts", loss.Message, s.Restarts))
 	case s.Phase == Accepted && !deleted:
-		step := deleteMover(observed, ReasonStale, remaining(s.AcceptedAt.Add(lim.PrepareTimeout), observed))
+		step := deleteMover(observed, ReasonStale, remaining(s.PrepareDeadline(lim), observed))
 		step.Loss = loss
 		return step
 	}

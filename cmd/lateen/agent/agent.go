@@ -19,7 +19,6 @@ import (
 
 	"github.com/lateen-project/lateen/cmd/lateen/config"
 	"github.com/lateen-project/lateen/exposer"
-	"github.com/lateen-project/lateen/exposer/api"
 	"github.com/lateen-project/lateen/exposer/objects"
 	"github.com/lateen-project/lateen/informers"
 	"github.com/lateen-project/lateen/metrics"
@@ -120,19 +119,12 @@ type assembly struct {
 	maintenance  *metrics.Maintenance
 }
 
-// Selectors returns what an agent watches.
-func Selectors(options config.Options) informers.Selectors {
-	return informers.Selectors{
-		Namespace:   options.Namespace,
-		Node:        options.NodeName,
-		OwnedLabels: api.LabelMover + "=true",
-		MoverLabels: api.LabelAcceptor + "=" + objects.LabelValue(options.NodeName),
-		AgentLabels: api.LabelRole + "=" + api.RoleNodeAgent,
-	}
-}
-
-// run builds the shared dependencies, the kinds and their event handlers, then runs the control loops.
+// run builds the election, the shared dependencies, the kinds and their event handlers, then runs the control loops.
 func (p *assembly) run(ctx context.Context) error {
+	candidate, err := p.candidate()
+	if err != nil {
+		return err
+	}
 	movers := informers.NewMoverEvents(ctx, p.clients.kube, p.Flags.Namespace, p.Clock)
 	p.targets, p.targetPods = informers.NewTargets(ctx, p.clients.kube), informers.NewTargetPods(ctx, p.clients.kube)
 	defer func() { movers.Wait(); p.targets.Wait(); p.targetPods.Wait() }()
@@ -159,12 +151,12 @@ func (p *assembly) run(ctx context.Context) error {
 	}
 	p.reportConfig(ctx)
 	p.observe(shared.NodeSlots.Own(), kinds.all)
-	return p.runAll(ctx, kinds.all)
+	return p.runAll(ctx, candidate, kinds.all)
 }
 
 // runAll fills the slots before a worker can take one, then works until the context ends. It releases the Lease after
 // the running reconciles. Otherwise, the next coordinator works concurrently with them.
-func (p *assembly) runAll(ctx context.Context, kinds []kind) error {
+func (p *assembly) runAll(ctx context.Context, candidate *leader.Coordinator, kinds []kind) error {
 	first := make([][]string, len(kinds))
 	for i, k := range kinds {
 		first[i] = k.resume()
@@ -177,7 +169,7 @@ func (p *assembly) runAll(ctx context.Context, kinds []kind) error {
 	campaign, resign := context.WithCancel(context.WithoutCancel(ctx))
 	defer resign()
 	ended := make(chan error, 1)
-	go func() { ended <- p.coordinate(campaign, kinds) }()
+	go func() { ended <- p.coordinate(campaign, candidate, kinds) }()
 	working.Wait()
 	resign()
 	return <-ended

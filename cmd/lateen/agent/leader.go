@@ -51,10 +51,10 @@ func (l *leadership) Lost(node string) bool {
 	return agents != nil && agents.Lost(node)
 }
 
-// coordinate campaigns for the Lease and runs a term while this agent holds it. Its identity is unique to this
-// process: otherwise, a restarted process mistakes the term of its predecessor for its own. The kubelet restarts a
-// container only after the previous one has ended. Therefore, a Lease held under the prefix Former is free at once.
-func (p *assembly) coordinate(ctx context.Context, kinds []kind) error {
+// candidate returns this process as a candidate of the election. Its identity is unique to this process: otherwise, a
+// restarted process mistakes the term of its predecessor for its own. The kubelet restarts a container only after the
+// previous one has ended. Therefore, a Lease held under the prefix Former is free at once.
+func (p *assembly) candidate() (*leader.Coordinator, error) {
 	options := p.Election
 	options.Client, options.Namespace, options.Name = p.clients.lease, p.Flags.Namespace, deploy.CoordinatorLease
 	options.Identity = p.Flags.NodeName + "_"
@@ -66,8 +66,13 @@ func (p *assembly) coordinate(ctx context.Context, kinds []kind) error {
 	options.Clock, options.Agents = p.Clock, p.startup.Agents
 	candidate, err := leader.NewCoordinator(options)
 	if err != nil {
-		return fmt.Errorf("run coordinator election: %w", err)
+		return nil, fmt.Errorf("prepare coordinator election: %w", err)
 	}
+	return candidate, nil
+}
+
+// coordinate campaigns for the Lease and runs a term while this agent holds it.
+func (p *assembly) coordinate(ctx context.Context, candidate *leader.Coordinator, kinds []kind) error {
 	return candidate.Run(ctx, func(ctx context.Context) {
 		if err := p.runTerm(ctx, kinds); err != nil {
 			klog.FromContext(ctx).Error(err, "Coordinator term failed")
